@@ -1,0 +1,75 @@
+// Number formats and precisions, and the one set of conversions that everything in Mezzo uses.
+#ifndef MEZZO_DTYPE_H
+#define MEZZO_DTYPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "mezzo/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum mezzo_dtype {
+    MEZZO_F64,
+    MEZZO_F32,
+    MEZZO_TF32, // a compute format: 8 exponent and 10 fraction bits; stored in 4 bytes
+    MEZZO_BF16,
+    MEZZO_F16,
+    MEZZO_F8E4M3, // OCP FP8 E4M3FN: no infinity, 0x7F and 0xFF are NaN, largest 448
+    MEZZO_F8E5M2,
+    MEZZO_I64,
+    MEZZO_I32,
+    MEZZO_U16,
+    MEZZO_U8,
+    MEZZO_DTYPE_COUNT
+} mezzo_dtype;
+
+// What a user asks for; the autocast pass turns it into dtypes.
+typedef enum mezzo_precision {
+    MEZZO_FP32,
+    MEZZO_PRECISION_TF32,
+    MEZZO_PRECISION_BF16,
+    MEZZO_PRECISION_FP16,
+    MEZZO_FP64,           // ref backend only: the truth for tests
+    MEZZO_PRECISION_AUTO, // the best of the device; resolved by mezzo_precision_resolve before a graph sees it
+    MEZZO_PRECISION_COUNT
+} mezzo_precision;
+
+MEZZO_API size_t mezzo_dtype_size(mezzo_dtype dtype);      // bytes of one element in storage
+MEZZO_API const char *mezzo_dtype_name(mezzo_dtype dtype); // "fp32", "bf16", "i32", …
+MEZZO_API const char *mezzo_precision_name(mezzo_precision precision);
+// Name → value; MEZZO_ERR_INVALID names the accepted ones.
+MEZZO_API mezzo_status mezzo_precision_parse(const char *name, mezzo_precision *out);
+
+// Bits of one value. Rounding is to nearest, ties to even; overflow goes to infinity (E4M3: to NaN); NaN stays NaN (quiet);
+// subnormals are exact. `mezzo_f32_to_*` round once from the float; the f64 forms round once from the double.
+MEZZO_API uint16_t mezzo_f32_to_f16(float x);
+MEZZO_API uint16_t mezzo_f64_to_f16(double x);
+MEZZO_API float mezzo_f16_to_f32(uint16_t bits);
+MEZZO_API uint16_t mezzo_f32_to_bf16(float x);
+MEZZO_API uint16_t mezzo_f64_to_bf16(double x);
+MEZZO_API float mezzo_bf16_to_f32(uint16_t bits);
+MEZZO_API float mezzo_f32_to_tf32(float x);
+MEZZO_API uint8_t mezzo_f32_to_e4m3(float x);
+MEZZO_API float mezzo_e4m3_to_f32(uint8_t bits);
+MEZZO_API uint8_t mezzo_f32_to_e5m2(float x);
+MEZZO_API float mezzo_e5m2_to_f32(uint8_t bits);
+
+// Rounds x to a float dtype and back. Integer dtypes return x.
+MEZZO_API double mezzo_round_to(double x, mezzo_dtype dtype);
+
+// Converts n elements; the arrays must not overlap unless they are the same and the sizes equal. Float dtypes convert as above;
+// a float to an integer truncates, out of range is MEZZO_ERR_INVALID, as is any pair with TF32 storage other than F32.
+MEZZO_API mezzo_status mezzo_convert(const void *src, mezzo_dtype src_dtype, void *dst, mezzo_dtype dst_dtype,
+                                     size_t n);
+
+// Stochastic rounding: rounds x up with probability (x - below) / (above - below), decided by `random`
+// (uniform 32 bits, from Philox keyed by seed, step, tensor and element). Finite values never become infinite unless RNE would.
+MEZZO_API uint16_t mezzo_f32_to_bf16_stochastic(float x, uint32_t random);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,91 @@
+// What every folder may use: errors with a trace, counted allocation, logging, Philox. Knows nobody.
+#ifndef MZ_BASE_H
+#define MZ_BASE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "mezzo/dtype.h"
+#include "mezzo/status.h"
+
+// --- errors -------------------------------------------------------------------------------------------------------------
+// Starts an error: clears the trace, formats the message, returns `status`. Use: return mz_fail(MEZZO_ERR_IO, "…", …);
+#define mz_fail(status, ...) mz_fail_at((status), __FILE__, __LINE__, __func__, __VA_ARGS__)
+mezzo_status mz_fail_at(mezzo_status status, const char *file, int line, const char *func, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+// Adds one frame to the trace of the error that is on its way.
+mezzo_status mz_trace(mezzo_status status, const char *file, int line, const char *func);
+// Puts "prefix" before the current message ("config.yaml: …"), returns `status`.
+mezzo_status mz_context(mezzo_status status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+// One line a step; errors carry the trace.
+#define MEZZO_TRY(expr)                                                                                                \
+    do {                                                                                                               \
+        mezzo_status mz_try_status = (expr);                                                                           \
+        if (mz_try_status != MEZZO_OK)                                                                                 \
+            return mz_trace(mz_try_status, __FILE__, __LINE__, __func__);                                              \
+    } while (0)
+// The same where there is something to free: sets `status` and jumps to `fail`.
+#define MEZZO_TRY_GOTO(status, expr)                                                                                   \
+    do {                                                                                                               \
+        (status) = (expr);                                                                                             \
+        if ((status) != MEZZO_OK) {                                                                                    \
+            mz_trace((status), __FILE__, __LINE__, __func__);                                                          \
+            goto fail;                                                                                                 \
+        }                                                                                                              \
+    } while (0)
+
+// --- log ----------------------------------------------------------------------------------------------------------------
+bool mz_log_enabled(const char *topic); // a sink is set, and the topic is not "dispatch" or MEZZO_VERBOSE names it
+void mz_log(const char *topic, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+// --- memory -------------------------------------------------------------------------------------------------------------
+// Every allocation of the library goes through these; they count, and a test makes the N-th fail. Zeroed; 64-byte aligned.
+// They set MEZZO_ERR_MEMORY's message and return NULL on failure (also on overflow of count × size).
+void *mz_alloc(size_t count, size_t size);
+void *mz_grow(void *ptr, size_t old_count, size_t new_count,
+              size_t size); // new tail zeroed; ptr stays valid on failure
+char *mz_strdup(const char *s);
+char *mz_format(const char *fmt, ...) __attribute__((format(printf, 1, 2))); // allocated
+void mz_free(void *ptr);
+uint64_t mz_alloc_count(void);       // calls so far, all threads
+void mz_alloc_fail_after(int64_t n); // fault injection: the n-th call from now fails (0 = next); negative = never
+
+// Grows a dynamic array `ptr` of `cap` elements to hold at least `need`. Returns MEZZO_OK or MEZZO_ERR_MEMORY.
+#define MZ_RESERVE(ptr, cap, need) mz_reserve((void **)&(ptr), &(cap), (size_t)(need), sizeof *(ptr))
+mezzo_status mz_reserve(void **ptr, size_t *cap, size_t need, size_t size);
+
+// A buffer that text is appended to. Zero-initialise; free with mz_text_free. After a failed append, status stays set.
+typedef struct mz_text {
+    char *data; // NUL-terminated once something was appended
+    size_t len, cap;
+    mezzo_status status;
+} mz_text;
+void mz_text_addf(mz_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void mz_text_add(mz_text *t, const char *bytes, size_t n);
+void mz_text_free(mz_text *t);
+
+// --- Philox4x32-10 (Salmon et al., SC'11) --------------------------------------------------------------------------------
+// key = seed; counter = (element lo, element hi, tensor, step). Four 32-bit words a call; pure function, any order, any thread.
+typedef struct mz_philox_key {
+    uint64_t seed;
+    uint32_t step, tensor;
+} mz_philox_key;
+void mz_philox(mz_philox_key key, uint64_t index, uint32_t out[4]);
+float mz_uniform(uint32_t word);                        // [0, 1): the top 24 bits
+void mz_normal4(const uint32_t words[4], float out[4]); // Box–Muller
+
+// --- text ---------------------------------------------------------------------------------------------------------------
+bool mz_glob_match(const char *pattern, const char *text); // '*' any run (dots too), '?' one character
+// The candidate nearest to `word` by edit distance, or NULL when none is close (distance > max(2, len/3)).
+const char *mz_nearest(const char *word, const char *const *candidates, size_t n);
+double mz_seconds(void); // monotonic clock
+
+#define MZ_COUNT(a) (sizeof(a) / sizeof *(a))
+static inline size_t mz_align_up(size_t x, size_t to) {
+    return (x + to - 1) / to * to;
+}
+
+#endif
