@@ -28,11 +28,11 @@ typedef enum mezzo_dtype {
 
 // What a user asks for; the autocast pass turns it into dtypes.
 typedef enum mezzo_precision {
-    MEZZO_FP32,
+    MEZZO_PRECISION_FP32,
     MEZZO_PRECISION_TF32,
     MEZZO_PRECISION_BF16,
     MEZZO_PRECISION_FP16,
-    MEZZO_FP64,           // ref backend only: the truth for tests
+    MEZZO_PRECISION_FP64, // ref backend only: the truth for tests
     MEZZO_PRECISION_AUTO, // the best of the device; resolved by mezzo_precision_resolve before a graph sees it
     MEZZO_PRECISION_COUNT
 } mezzo_precision;

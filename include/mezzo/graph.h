@@ -1,0 +1,106 @@
+// The graph builder: a model is written once, with no dtype and no device in it.
+//
+// Op functions return a value, or MEZZO_NONE after an error; the graph keeps its first error (naming the op, the values and
+// both shapes) and later calls do nothing, so model code reads straight through. Ask mezzo_graph_status at the end;
+// mezzo_program_create asks it too.
+#ifndef MEZZO_GRAPH_H
+#define MEZZO_GRAPH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "mezzo/dtype.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MEZZO_MAX_RANK 4
+
+typedef struct mezzo_graph mezzo_graph;
+typedef struct mezzo_value {
+    int32_t id;
+} mezzo_value;                         // a handle, valid as long as its graph
+#define MEZZO_NONE ((mezzo_value){-1}) // an absent optional input, or the result after an error
+
+// The caller owns *out. A graph is not changed by making programs from it.
+MEZZO_API mezzo_status mezzo_graph_create(mezzo_graph **out);
+MEZZO_API void mezzo_graph_free(mezzo_graph *graph);
+MEZZO_API mezzo_status
+mezzo_graph_status(const mezzo_graph *graph); // OK, or the first error, whose message is set again
+
+// How a parameter starts. Values are drawn by Philox keyed by (seed, hash of the parameter's name, element).
+typedef struct mezzo_init {
+    enum { MEZZO_INIT_ZERO, MEZZO_INIT_CONSTANT, MEZZO_INIT_NORMAL, MEZZO_INIT_UNIFORM } kind;
+    float a; // CONSTANT: the value; NORMAL: the standard deviation (mean 0); UNIFORM: drawn from [-a, a)
+} mezzo_init;
+
+// Sources. Names are unique in a graph; a parameter's full name is the module path, a dot and its name ("h.0.ln_1.weight").
+MEZZO_API mezzo_value mezzo_input(mezzo_graph *g, const char *name, mezzo_dtype dtype, int rank,
+                                  const int64_t *shape); // F32 or I32
+MEZZO_API mezzo_value mezzo_param(mezzo_graph *g, const char *name, mezzo_init init, int rank, const int64_t *shape);
+MEZZO_API mezzo_value mezzo_arange(mezzo_graph *g, int64_t n); // 0, 1, … n-1 as I32 [n]
+
+// Ops. Shapes in brackets; "…" is any leading dimensions.
+MEZZO_API mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w,
+                                   mezzo_value bias); // [… K], [N, K], [N]|NONE → [… N]
+MEZZO_API mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b, bool transpose_a,
+                                   bool transpose_b); // [… M K]·[… K N], same leading dimensions
+MEZZO_API mezzo_value mezzo_add(mezzo_graph *g, mezzo_value a,
+                                mezzo_value b); // b's shape is a's, or a's last dimensions (broadcast)
+MEZZO_API mezzo_value mezzo_mul(mezzo_graph *g, mezzo_value a, mezzo_value b); // likewise
+MEZZO_API mezzo_value mezzo_scale(mezzo_graph *g, mezzo_value x, float factor);
+MEZZO_API mezzo_value mezzo_relu(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_gelu(mezzo_graph *g, mezzo_value x, bool tanh_approximation);
+MEZZO_API mezzo_value mezzo_silu(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias,
+                                      float eps); // over the last dimension; weight [C]|NONE, bias [C]|NONE
+MEZZO_API mezzo_value mezzo_embedding(mezzo_graph *g, mezzo_value table, mezzo_value ids); // [V, C], I32 […] → [… C]
+// Causal softmax(q·kᵀ/√D)·v, with no T×T matrix in memory. q [B, T, H·D]; k, v [B, T, Hkv·D], Hkv divides H → [B, T, H·D].
+MEZZO_API mezzo_value mezzo_attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads,
+                                      int kv_heads, float dropout);
+// The same on one tensor that holds q, k and v side by side: [B, T, 3·H·D] → [B, T, H·D].
+MEZZO_API mezzo_value mezzo_attention_qkv(mezzo_graph *g, mezzo_value qkv, int heads, float dropout);
+MEZZO_API mezzo_value mezzo_softmax(mezzo_graph *g, mezzo_value x); // over the last dimension
+// Mean of -log softmax(logits)[target] over targets that are not `ignore_index`. logits [… V], targets I32 […] → [1]. FP32.
+// With every target ignored the loss is 0 (torch gives NaN).
+MEZZO_API mezzo_value mezzo_cross_entropy(mezzo_graph *g, mezzo_value logits, mezzo_value targets,
+                                          int32_t ignore_index);
+MEZZO_API mezzo_value mezzo_sum(mezzo_graph *g, mezzo_value x,
+                                int axis); // axis < 0: all elements → [1]; else that axis is removed
+MEZZO_API mezzo_value mezzo_mean(mezzo_graph *g, mezzo_value x, int axis); // likewise
+MEZZO_API mezzo_value mezzo_dropout(mezzo_graph *g, mezzo_value x,
+                                    float p); // kept values are scaled by 1/(1-p); identity in evaluation programs
+MEZZO_API mezzo_value mezzo_cast(mezzo_graph *g, mezzo_value x,
+                                 mezzo_dtype dtype); // an explicit cast, kept by every pass
+MEZZO_API mezzo_value mezzo_reshape(mezzo_graph *g, mezzo_value x, int rank,
+                                    const int64_t *shape); // one dimension may be -1
+MEZZO_API mezzo_status mezzo_split(mezzo_graph *g, mezzo_value x, int axis, int parts, mezzo_value *out); // equal parts
+MEZZO_API mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis);
+
+// What a value is.
+MEZZO_API int mezzo_value_rank(const mezzo_graph *g, mezzo_value v);
+MEZZO_API int64_t mezzo_value_dim(const mezzo_graph *g, mezzo_value v, int axis); // axis may be negative, from the end
+
+// Where the next ops belong: "h.0", then "attn" → "h.0.attn". Names must not hold '*' or '?'.
+MEZZO_API void mezzo_module_begin(mezzo_graph *g, const char *name);
+MEZZO_API void mezzo_module_end(mezzo_graph *g);
+
+// Autocast regions, nested: inside, ops are decided by `precision` whatever the program's precision is; FP32 is
+// torch.autocast(enabled=False). A region decides ops, not parameters: masters are FP32 everywhere.
+MEZZO_API void mezzo_autocast_begin(mezzo_graph *g, mezzo_precision precision);
+MEZZO_API void mezzo_autocast_end(mezzo_graph *g);
+
+// Ops between these are one recompute segment: with recompute on, only its inputs are kept for backward.
+MEZZO_API void mezzo_recompute_begin(mezzo_graph *g);
+MEZZO_API void mezzo_recompute_end(mezzo_graph *g);
+
+// Names a value so that it can be read after a run; it is then kept to the program's end.
+MEZZO_API mezzo_status mezzo_graph_output(mezzo_graph *g, const char *name, mezzo_value v);
+// The [1] value whose gradient is taken. It is an output named "loss" too.
+MEZZO_API mezzo_status mezzo_graph_loss(mezzo_graph *g, mezzo_value v);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,119 @@
+// Parameters, and programs: a graph after every pass, ready to run again and again.
+#ifndef MEZZO_PROGRAM_H
+#define MEZZO_PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "mezzo/device.h"
+#include "mezzo/graph.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- parameters -----------------------------------------------------------------------------------------------------------
+// FP32 masters, their FP32 gradients and the low-precision shadow copies that programs read, on one device.
+typedef struct mezzo_params mezzo_params;
+
+// Every parameter of the graph, initialised from `seed`. The caller owns *out. Programs for other shapes or precisions
+// share it: a graph's parameters are found by name and must have the same shape.
+MEZZO_API mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_graph *graph, uint64_t seed,
+                                           mezzo_params **out);
+MEZZO_API void mezzo_params_free(mezzo_params *params);
+MEZZO_API int mezzo_params_count(const mezzo_params *params);
+MEZZO_API int64_t mezzo_params_elements(const mezzo_params *params); // of all parameters
+MEZZO_API const char *mezzo_params_name(const mezzo_params *params, int index);
+MEZZO_API int mezzo_params_rank(const mezzo_params *params, int index);
+MEZZO_API const int64_t *mezzo_params_shape(const mezzo_params *params, int index); // owned by params
+MEZZO_API int mezzo_params_find(const mezzo_params *params, const char *name);      // -1 when absent
+// Host copies of one parameter's master or gradient, FP32, row-major, all its elements. Writing a master also refreshes
+// the shadows. Gradients are as backward left them: multiplied by the loss scale until unscaled.
+MEZZO_API mezzo_status mezzo_params_read(const mezzo_params *params, int index, float *out);
+MEZZO_API mezzo_status mezzo_params_write(mezzo_params *params, int index, const float *values);
+MEZZO_API mezzo_status mezzo_params_read_grad(const mezzo_params *params, int index, float *out);
+MEZZO_API mezzo_status mezzo_params_write_grad(mezzo_params *params, int index, const float *values);
+MEZZO_API mezzo_status mezzo_params_zero_grad(mezzo_params *params);
+
+// --- programs -------------------------------------------------------------------------------------------------------------
+// Ops of modules whose path matches `pattern` ('*' any run of characters, '?' one) are decided by `precision`; the last
+// matching override wins, and an override wins over a region.
+typedef struct mezzo_override {
+    const char *pattern;
+    mezzo_precision precision;
+} mezzo_override;
+
+typedef enum mezzo_residual { MEZZO_RESIDUAL_WIDEST, MEZZO_RESIDUAL_LOW } mezzo_residual;
+
+typedef struct mezzo_program_options {
+    mezzo_precision precision; // FP32, TF32, BF16 or FP16 (FP64 on ref)
+    mezzo_residual residual;   // WIDEST (as torch.amp) or LOW (embeddings leave the low format, so sums stay in it)
+    const mezzo_override *overrides; // borrowed for the call
+    int n_overrides;
+    bool forward_only; // no backward; dropout is the identity
+    bool recompute;    // honour recompute segments
+    bool no_fuse;      // leave the fuse pass out (to compare)
+    float loss_weight; // the loss's gradient is weight × scale; 0 means 1. 1/n for n accumulated micro batches
+} mezzo_program_options;
+
+typedef struct mezzo_program mezzo_program;
+typedef struct mezzo_scaler mezzo_scaler;
+
+// Runs the passes and books all memory. The program borrows device and params; the graph may be freed. Zero options are FP32
+// training. Errors: INVALID (the graph's error, an override that matches nothing, a parameter of another shape, no loss where
+// backward is asked), UNSUPPORTED (no kernel: the message says why each refused), MEMORY (with what was asked and what each part takes).
+MEZZO_API mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params,
+                                            const mezzo_program_options *options, mezzo_program **out);
+MEZZO_API void mezzo_program_free(mezzo_program *program);
+
+// Host → input, host ← output. `bytes` must be the tensor's size; outputs are converted to FP32 (integers stay I32).
+MEZZO_API mezzo_status mezzo_program_write(mezzo_program *program, const char *input, const void *data, size_t bytes);
+MEZZO_API mezzo_status mezzo_program_read(mezzo_program *program, const char *output, void *data, size_t bytes);
+MEZZO_API mezzo_status mezzo_program_output_shape(const mezzo_program *program, const char *output, int *rank,
+                                                  int64_t *shape);
+
+// One micro step: forward, and backward adding into the parameters' gradients. `scaler` NULL means scale 1. Randomness is a
+// pure function of (seed, step): the same pair gives the same dropout, on any thread count.
+MEZZO_API mezzo_status mezzo_program_run(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed,
+                                         uint64_t step);
+
+// The same, looking at every op's outputs: *found tells whether a non-finite value appeared, and `where` (of `size` bytes) gets
+// one line naming the first op, its module, phase, dtypes, the output's count of NaN and infinities and the inputs' ranges.
+// Slow. Parameter gradients are left as a run leaves them.
+MEZZO_API mezzo_status mezzo_program_check(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed,
+                                           uint64_t step, bool *found, char *where, size_t size);
+
+typedef struct mezzo_memory {           // bytes
+    size_t masters, gradients, shadows; // of the parameters, shared by all programs
+    size_t activations;                 // the plan's arena
+    size_t workspace;                   // kernels' scratch, inside one block beside the arena
+    size_t inputs;
+    size_t activations_unshared; // what the arena would be if nothing shared memory
+} mezzo_memory;
+MEZZO_API void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out);
+// The same before anything is allocated: runs the passes and the plan only.
+MEZZO_API mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph,
+                                         const mezzo_program_options *options, mezzo_memory *out);
+
+// --- explain --------------------------------------------------------------------------------------------------------------
+// One row an op, in order. Strings are borrowed from the call and valid during `visit` only.
+typedef struct mezzo_explain_row {
+    int index;
+    const char *op, *module, *output; // "linear", "h.0.attn.c_attn", the output value's name
+    const char *phase;                // "forward", "recompute", "backward"
+    const char *inputs;               // dtypes, comma-separated
+    const char *shape;                // "12x64x384"
+    mezzo_dtype storage, compute, accumulate, reduce;
+    const char *rule; // what decided
+} mezzo_explain_row;
+typedef void (*mezzo_explain_fn)(void *user, const mezzo_explain_row *row);
+// Shows the graph after autocast (`after` = "autocast"), after autodiff ("autodiff"), or as it runs ("fuse"). Needs no device.
+MEZZO_API mezzo_status mezzo_graph_explain(const mezzo_graph *graph, const mezzo_program_options *options,
+                                           const char *after, mezzo_explain_fn visit, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,123 @@
+// The contract between programs and backends. A backend is one folder and one line in backend.c's registry; everything it
+// needs to know is in this file and graph/op.h.
+#ifndef MZ_BACKEND_H
+#define MZ_BACKEND_H
+
+#include "base/base.h"
+#include "graph/op.h"
+#include "mezzo/device.h"
+
+// Device-resident randomness of a run: dropout's Philox key is (seed, step, attrs.rng), its index the element.
+typedef struct mz_rng_state {
+    uint64_t seed, step; // step is folded to 32 bits by the kernel: (uint32_t)(step ^ step >> 32)
+} mz_rng_state;
+
+// One op with its tensors: what a kernel runs, and what it is asked about before (data pointers NULL then).
+// Tensors are contiguous, row-major, 64-byte aligned; absent slots have rank -1 and data NULL. Inputs and outputs never
+// overlap, except that the output of an in-place op (mz_op_in_place) may be exactly its first input.
+typedef struct mz_call {
+    mz_op op;
+    mz_attrs attrs;
+    mz_numerics numerics;
+    int n_in, n_out;
+    mz_tensor in[MZ_MAX_IN], out[MZ_MAX_OUT];
+    void *workspace;         // at least what workspace() asked, 64-byte aligned; contents undefined
+    const mz_rng_state *rng; // device pointer
+} mz_call;
+static inline bool mz_present(const mz_tensor *t) {
+    return t->shape.rank >= 0;
+}
+
+typedef struct mz_kernel {
+    const char *name; // operation_types__isa_tile: "matmul_bf16_f32__amx_2x2"
+    // NULL: can serve. Otherwise the reason, a static string or one that lives as long as the device.
+    const char *(*supports)(const mezzo_device *device, const mz_call *call);
+    size_t (*workspace)(const mezzo_device *device, const mz_call *call); // bytes; NULL = 0
+    mezzo_status (*run)(mezzo_device *device, const mz_call *call);       // enqueues on a device with a queue
+} mz_kernel;
+
+typedef struct mz_backend {
+    const char *name;
+    // Opens device `index`; the object starts with struct mezzo_device below. UNSUPPORTED says why there is none.
+    mezzo_status (*open)(int index, int threads, mezzo_device **out);
+    void (*close)(mezzo_device *device);
+    mezzo_status (*describe)(mezzo_device *device, mezzo_device_info *out);
+    // Kernels for an op, best first. The first whose supports() is NULL runs.
+    const mz_kernel *const *(*kernels)(const mezzo_device *device, mz_op op, size_t *n);
+    // Memory. alloc is zeroed. Copies are ordered with the device's work; read waits for it.
+    mezzo_status (*alloc)(mezzo_device *device, size_t bytes, void **out);
+    void (*release)(mezzo_device *device, void *data);
+    mezzo_status (*write)(mezzo_device *device, void *dst, const void *host, size_t bytes);
+    mezzo_status (*read)(mezzo_device *device, void *host, const void *src, size_t bytes);
+    mezzo_status (*zero)(mezzo_device *device, void *dst, size_t bytes);
+    mezzo_status (*sync)(mezzo_device *device);
+    // Reading without waiting: fetch enqueues a copy into the slot's host memory and `ready` tells when it is there.
+    // Slots 0…7 of 256 bytes. On the CPU both are immediate.
+    mezzo_status (*fetch)(mezzo_device *device, int slot, const void *src, size_t bytes);
+    mezzo_status (*fetched)(mezzo_device *device, int slot, const void **host); // waits if it must
+    // Optional (NULL on CPUs): everything enqueued between begin and end becomes one graph, replayed by launch.
+    mezzo_status (*capture_begin)(mezzo_device *device);
+    mezzo_status (*capture_end)(mezzo_device *device, void **graph);
+    mezzo_status (*capture_launch)(mezzo_device *device, void *graph);
+    void (*capture_free)(mezzo_device *device, void *graph);
+} mz_backend;
+
+struct mezzo_device {
+    const mz_backend *backend;
+    int threads;
+};
+
+// Picks the kernel for a call; MEZZO_VERBOSE=dispatch logs the choice and each refusal. UNSUPPORTED lists the reasons.
+mezzo_status mz_select(const mezzo_device *device, const mz_call *call, const mz_kernel **out);
+// select + workspace from the device + run, for update ops and tests. `scratch` may be NULL when the kernel needs none.
+mezzo_status mz_run(mezzo_device *device, const mz_kernel *kernel, mz_call *call, void *scratch);
+bool mz_op_in_place(
+    mz_op
+        op); // its output may be exactly its first input: add mul scale relu gelu silu dropout, the *_dx of those (dy), layernorm_bwd(dy), cross_entropy_dx(logits, slot 1), softmax_dx(dy), cast of equal size
+
+// --- update ops -------------------------------------------------------------------------------------------------------------
+// Parameters' FP32 masters and gradients are one flat buffer each; a parameter is a segment of it, starting at a multiple of 16
+// elements, the padding always zero. An optimizer's moments are flat buffers of its own. `segments` is an array of these, as a
+// U8 tensor on the device.
+typedef struct mz_segment {
+    int64_t offset;        // elements into master and gradient buffers
+    int64_t count;         // elements
+    int64_t state_offset;  // elements into the moments
+    int64_t shadow_offset; // bytes into the shadow buffer; -1 = no shadow
+    int32_t shadow_dtype;  // mezzo_dtype
+    int32_t decay;         // 1: weight decay applies
+} mz_segment;
+
+// The optimizer's state block, as a U8 tensor [sizeof].
+typedef struct mz_opt_state {
+    int64_t step, skipped;
+    double norm; // of the last grad_stats, after its unscaling, before clipping; not finite where found_inf is set
+    double clip; // factor by which adamw/sgd multiply gradients; 1 at the start of every step
+    double lr;   // of the last step taken
+    double bias1, bias2; // 1 - beta^step of the last step taken
+    double last_clip;    // clip of the last step, for reports
+    int32_t found_inf;   // OR of every grad_stats since the last scaler_update
+    int32_t skip;        // the step under way moves nothing
+    int32_t last_found_inf;
+    int32_t unused;
+} mz_opt_state;
+// One step runs, in order: grad_stats, clip_control?, step_control, adamw|sgd, and (once for all optimizers) scaler_update.
+// grad_stats: g ×= 1/scale in place (no write when scale is absent or 1); norm = ‖g‖₂; found_inf |= any g non-finite. Partial
+//   sums are over fixed chunks of 4096 elements of the flat buffer, in FP64, added in order: threads do not change a bit.
+// clip_control: clip ×= min(1, max_norm/(norm·clip + 1e-6)); untouched when norm is not finite.
+// step_control: skip = found_inf. Skipped: ++skipped. Else lr = mz_schedule_lr(update, step), ++step, bias = 1 - beta^step.
+//   last_clip = clip, last_found_inf = found_inf.
+// adamw, sgd: nothing moves when skip. The gradient used is g·clip; torch's formulas in FP32; shadows rounded in the same pass.
+// scaler_update: found = OR of the states' found_inf; torch's rule on the block (where present and update->enabled), `skipped`
+//   counted; then every state's found_inf = 0 and clip = 1.
+double mz_schedule_lr(const mz_update_attrs *update, int64_t step); // schedule.c: host and CPU kernels
+
+typedef struct mz_scaler_block {
+    float scale;        // what programs and grad_stats read: first member
+    int32_t tracker;    // growth tracker
+    int32_t hysteresis; // found-inf updates in a row
+    int32_t floor_hits; // skips in a row with the scale at its floor
+    int64_t skipped;    // updates that saw found_inf
+} mz_scaler_block;
+
+#endif

@@ -1,0 +1,110 @@
+// The graph inside: values, nodes, and the passes in their order. Backends see ops, attrs and tensors (op.h), not this.
+#ifndef MZ_GRAPH_H
+#define MZ_GRAPH_H
+
+#include "base/base.h"
+#include "graph/op.h"
+#include "mezzo/graph.h"
+#include "mezzo/program.h"
+
+typedef enum mz_value_kind {
+    MZ_VALUE_TEMP,   // made by a node; lives in the arena
+    MZ_VALUE_INPUT,  // written by the host
+    MZ_VALUE_PARAM,  // a parameter's FP32 master
+    MZ_VALUE_SHADOW, // its low-precision copy, kept by the update
+    MZ_VALUE_GRAD,   // its FP32 gradient: backward adds to it
+    MZ_VALUE_SCALE,  // the loss scale [1], FP32, on the device
+} mz_value_kind;
+
+typedef struct mz_value {
+    mz_value_kind kind;
+    mezzo_dtype dtype; // before autocast: F32, I32, or what an explicit cast says
+    mz_shape shape;
+    int producer, slot; // node and its output slot; -1 for sources
+    int param;          // PARAM, SHADOW, GRAD: index into params
+    int alias;          // shares the memory of this value (reshape); -1
+    bool keep;          // an output: lives to the end
+    char *name;         // inputs, parameters, outputs; NULL otherwise
+} mz_value;
+
+typedef struct mz_param_spec {
+    char *name;
+    mezzo_init init;
+    mz_shape shape;
+    int value, shadow, grad; // value ids; -1 until made
+} mz_param_spec;
+
+typedef enum mz_phase { MZ_FORWARD, MZ_RECOMPUTE, MZ_BACKWARD } mz_phase;
+
+typedef struct mz_node {
+    mz_op op;
+    mz_attrs attrs;
+    int n_in, n_out;
+    int in[MZ_MAX_IN], out[MZ_MAX_OUT]; // value ids; -1 = absent
+    mz_phase phase;
+    int module;    // index into modules
+    int precision; // mezzo_precision of the region or override; -1 = the program's
+    int segment;   // recompute segment; -1
+    mz_numerics numerics;
+    const char *rule; // static text: what decided the dtypes
+} mz_node;
+
+typedef struct mz_output {
+    char *name;
+    int value;
+} mz_output;
+
+struct mezzo_graph {
+    mz_value *values;
+    size_t n_values, cap_values;
+    mz_node *nodes;
+    size_t n_nodes, cap_nodes;
+    mz_param_spec *params;
+    size_t n_params, cap_params;
+    mz_output *outputs;
+    size_t n_outputs, cap_outputs;
+    char **modules; // paths; modules[0] is ""
+    size_t n_modules, cap_modules;
+    int *scopes; // builder: open modules
+    size_t n_scopes, cap_scopes;
+    int *regions; // builder: open autocast regions' precisions
+    size_t n_regions, cap_regions;
+    int segment, n_segments; // builder: open segment, -1; count
+    uint32_t next_rng;       // stream number of the next random op
+    int loss;                // value id, -1
+    int scale;               // MZ_VALUE_SCALE, -1 until autodiff
+    mezzo_status status;     // first error, with its message
+    char *message;
+};
+
+// --- growing a graph (graph.c) --------------------------------------------------------------------------------------------
+mezzo_status mz_graph_value(mezzo_graph *g, mz_value value, int *id); // takes over value.name
+mezzo_status mz_graph_node(mezzo_graph *g, mz_node node, int *id);    // appended; sets the outputs' producer
+mezzo_status mz_graph_copy(const mezzo_graph *g, mezzo_graph **out);
+void mz_graph_compact(mezzo_graph *g, const bool *dead); // drops nodes, keeps order, renumbers producers
+mezzo_status mz_graph_consumers(const mezzo_graph *g,
+                                int **counts); // uses of each value by nodes, + 1 if kept; caller frees
+const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size_t size);
+
+// Shapes and dtypes of a node's outputs from its inputs and attrs (shape.c): fails naming op, values and both shapes.
+mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ_MAX_OUT]);
+
+// --- passes, in their order: each changes the graph in place --------------------------------------------------------------
+mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *options);
+mezzo_status mz_pass_autodiff(mezzo_graph *g, const mezzo_program_options *options); // no-op when forward_only
+mezzo_status mz_pass_recompute(mezzo_graph *g);
+mezzo_status mz_pass_fuse(mezzo_graph *g);
+mezzo_status mz_passes(const mezzo_graph *g, const mezzo_program_options *options, const char *until,
+                       mezzo_graph **out);
+
+// --- plan -------------------------------------------------------------------------------------------------------------------
+typedef struct mz_plan {
+    size_t *offset;  // per value: bytes into the arena; SIZE_MAX for values outside it
+    size_t arena;    // bytes
+    size_t unshared; // bytes if nothing shared
+    size_t inputs;   // bytes
+} mz_plan;
+mezzo_status mz_pass_plan(const mezzo_graph *g, mz_plan *plan);
+void mz_plan_free(mz_plan *plan);
+
+#endif

@@ -1,0 +1,104 @@
+// What an op is to everybody below and above: its number, its attributes, its tensors, its numerics.
+#ifndef MZ_OP_H
+#define MZ_OP_H
+
+#include "base/base.h"
+#include "mezzo/graph.h"
+
+#define MZ_MAX_IN  16
+#define MZ_MAX_OUT 16
+
+typedef enum mz_op {
+#define OP(name, ...)          MZ_OP_##name,
+#define OP_BACKWARD(name, ...) MZ_OP_##name,
+#define OP_STATE(name, ...)    MZ_OP_##name,
+#include "graph/ops.def"
+#undef OP
+#undef OP_BACKWARD
+#undef OP_STATE
+    MZ_OP_COUNT
+} mz_op;
+
+typedef enum mz_cast_class {
+    MZ_CAST_LOW,
+    MZ_CAST_FP32,
+    MZ_CAST_WIDEST,
+    MZ_CAST_FOLLOW,
+    MZ_CAST_INT,
+    MZ_CAST_EXPLICIT,
+    MZ_CAST_NONE
+} mz_cast_class;
+typedef enum mz_tolerance { MZ_TOL_EXACT, MZ_TOL_ROUND, MZ_TOL_ELEMENT, MZ_TOL_REDUCE, MZ_TOL_MATMUL } mz_tolerance;
+
+typedef struct mz_op_info {
+    const char *name, *inputs, *outputs, *saved;
+    mz_cast_class cast_class;
+    mz_tolerance tolerance;
+    enum { MZ_KIND_FORWARD, MZ_KIND_BACKWARD, MZ_KIND_STATE } kind;
+} mz_op_info;
+extern const mz_op_info mz_op_table[MZ_OP_COUNT];
+// A slot's name as ops.def has it ("x", "db"), "" past the end. `index` beyond a '*' slot repeats it.
+typedef struct mz_slot {
+    char name[16];
+    bool optional, repeated, gradient; // '?', '*', '+'
+} mz_slot;
+int mz_op_slots(mz_op op, bool outputs, mz_slot slots[MZ_MAX_IN]); // how many are listed
+
+typedef struct mz_shape {
+    int rank;
+    int64_t dim[MEZZO_MAX_RANK];
+} mz_shape;
+int64_t mz_shape_count(const mz_shape *s); // product; 1 for rank 0
+bool mz_shape_equal(const mz_shape *a, const mz_shape *b);
+const char *mz_shape_text(const mz_shape *s, char *buf, size_t size); // "12x64x384"
+int64_t mz_shape_rows(const mz_shape *s);                             // product of all but the last dimension
+
+typedef enum mz_act { MZ_ACT_NONE, MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, MZ_ACT_SILU } mz_act;
+
+// The constants of the update ops, set on the host when they change (never per step).
+typedef struct mz_update_attrs {
+    double beta1, beta2, eps, weight_decay;
+    double momentum, dampening;
+    bool nesterov;
+    int schedule; // mezzo_schedule.kind
+    double lr, min_lr, power;
+    int64_t warmup, steps;
+    bool clip; // grad_stats: fold max_norm's factor into state.clip
+    double max_norm;
+    bool enabled; // scaler_update
+    double growth_factor, backoff_factor, min_scale, max_scale;
+    int64_t growth_interval;
+    int hysteresis, floor_patience;
+} mz_update_attrs;
+
+typedef struct mz_attrs {
+    float alpha;                   // scale, expand
+    float eps;                     // layernorm
+    float p;                       // dropout, attention
+    uint32_t rng;                  // dropout, attention: the random stream's number (Philox "tensor")
+    int axis;                      // sum, mean, expand, split, concat; sum, mean, expand: -1 = all elements
+    int heads, kv_heads;           // attention
+    int32_t ignore_index;          // cross_entropy
+    bool transpose_a, transpose_b; // matmul
+    bool tanh;                     // gelu
+    bool accumulate;               // outputs marked '+' are added to
+    mz_act act;                    // linear's epilogue, linear_dx's activation gradient
+    mezzo_dtype
+        via; // linear: what x·Wᵀ + bias (and then the activation) is rounded to before act and before the residual
+    const mz_update_attrs *update; // OP_STATE
+} mz_attrs;
+
+// How the arithmetic is done. Storage is each tensor's own dtype.
+typedef struct mz_numerics {
+    mezzo_dtype compute;    // what operands are rounded to before multiplying: F64 F32 TF32 BF16 F16
+    mezzo_dtype accumulate; // of dot products
+    mezzo_dtype reduce;     // of sums, norms and softmax
+} mz_numerics;
+
+typedef struct mz_tensor {
+    void *data; // NULL: absent, or not known yet (supports, workspace)
+    mezzo_dtype dtype;
+    mz_shape shape;
+} mz_tensor;
+
+#endif
