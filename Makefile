@@ -1,0 +1,45 @@
+# The two commands: `make demo` and `make test`. CMake does the building.
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+DATA ?= build/demo/text.txt
+export CTEST_OUTPUT_ON_FAILURE = 1
+
+.PHONY: help setup setup-test build test demo install format clean
+
+help:
+	@echo "make demo [DATA=FILE]     set up, build, train a small GPT and print a sample"
+	@echo "make test                 set up, build, run every test"
+	@echo "make build                build/release/mezzo and the libraries"
+	@echo "make install [PREFIX=DIR] headers, libraries, mezzo.pc and the command (PREFIX is $(PREFIX))"
+	@echo "make setup                install the missing distribution packages"
+	@echo "make format               clang-format all sources"
+	@echo "make clean                remove build/ (runs/ stays)"
+
+setup:
+	@scripts/setup.sh build
+
+setup-test:
+	@scripts/setup.sh build test
+	@scripts/setup-python.sh
+
+build: setup
+	@cmake -S . -B build/release -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_TESTS=OFF
+	@cmake --build build/release -j $(JOBS)
+
+test: setup-test
+	@cmake -S . -B build/release -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_TESTS=ON
+	@cmake --build build/release -j $(JOBS)
+	@ctest --test-dir build/release -j $(JOBS)
+	@scripts/fuzz.sh
+
+demo:
+	@scripts/demo.sh $(DATA)
+
+install: build
+	@cmake --install build/release --prefix $(PREFIX)
+
+format:
+	@scripts/format.sh
+
+clean:
+	rm -rf build

@@ -1,0 +1,51 @@
+# Build types, warnings and sanitizers, in one place.
+#   mezzo_flags(target)       how a target of ours is compiled
+#   mezzo_link_flags(target)  what an executable or shared library needs at its link
+
+if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Release or Debug" FORCE)
+endif()
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS ON)
+set(CMAKE_C_FLAGS_RELEASE "-O2 -g")
+set(CMAKE_C_FLAGS_DEBUG "-Og -g")
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_C_COMPILER_LAUNCHER)
+    find_program(CCACHE ccache)
+    if(CCACHE)
+        set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
+    endif()
+endif()
+
+set(mezzo_sanitizers "")
+if(MEZZO_FUZZ)
+    if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
+        message(FATAL_ERROR "MEZZO_FUZZ needs clang: configure with -DCMAKE_C_COMPILER=clang")
+    endif()
+    set(mezzo_sanitizers -fsanitize=fuzzer-no-link,address,undefined)
+elseif(MEZZO_SANITIZE)
+    set(mezzo_sanitizers -fsanitize=address,undefined)
+endif()
+if(mezzo_sanitizers)
+    # -O1: a sanitized build is compiled on every change and run once; the compiler's time counts for more.
+    list(APPEND mezzo_sanitizers -fno-sanitize-recover=all -fno-omit-frame-pointer -O1)
+endif()
+
+function(mezzo_flags target)
+    target_compile_options(${target} PRIVATE
+        -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Werror
+        # __FILE__ is part of an error's trace: relative to the source folder, the same on every machine.
+        -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=
+        ${mezzo_sanitizers})
+    target_compile_definitions(${target} PRIVATE MEZZO_VERSION="${PROJECT_VERSION}")
+endfunction()
+
+function(mezzo_link_flags target)
+    if(mezzo_sanitizers)
+        target_link_options(${target} PRIVATE ${mezzo_sanitizers})
+    endif()
+endfunction()

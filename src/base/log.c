@@ -1,0 +1,65 @@
+// Log lines go to one sink that the program sets; the library itself never prints.
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include "base/base.h"
+
+enum { LINE_BYTES = 2048 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static mezzo_log_fn sink;
+static void *sink_user;
+
+void mezzo_log_set(mezzo_log_fn fn, void *user) {
+    pthread_mutex_lock(&lock);
+    sink = fn;
+    sink_user = user;
+    pthread_mutex_unlock(&lock);
+}
+
+static mezzo_log_fn sink_get(void **user) {
+    pthread_mutex_lock(&lock);
+    mezzo_log_fn fn = sink;
+    *user = sink_user;
+    pthread_mutex_unlock(&lock);
+    return fn;
+}
+
+// MEZZO_VERBOSE is a comma list of topics, or "all".
+static bool verbose_names(const char *topic) {
+    const char *list = getenv("MEZZO_VERBOSE");
+    while (list != NULL && *list != '\0') {
+        size_t n = strcspn(list, ",");
+        if ((n == 3 && strncmp(list, "all", 3) == 0) || (n == strlen(topic) && strncmp(list, topic, n) == 0))
+            return true;
+        list += n + (list[n] == ',');
+    }
+    return false;
+}
+
+bool mz_log_enabled(const char *topic) {
+    void *user;
+    if (sink_get(&user) == NULL)
+        return false;
+    return strcmp(topic, "dispatch") != 0 || verbose_names(topic);
+}
+
+void mz_log(const char *topic, const char *fmt, ...) {
+    if (!mz_log_enabled(topic))
+        return;
+    char line[LINE_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    if (n < 0)
+        return;
+    for (char *c = line; *c != '\0'; c++)
+        if (*c == '\n' || *c == '\r')
+            *c = ' ';
+    void *user;
+    mezzo_log_fn fn = sink_get(&user);
+    if (fn != NULL)
+        fn(user, topic, line);
+}

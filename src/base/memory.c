@@ -1,0 +1,100 @@
+// Counted, zeroed, 64-byte aligned allocation (a cache line, and a vector register of AVX-512), with a failure that tests can order.
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/base.h"
+
+enum { ALIGNMENT = 64 };
+
+static _Atomic uint64_t calls;
+static _Atomic int64_t calls_until_failure = -1;
+
+static bool failure_is_due(void) {
+    return atomic_load(&calls_until_failure) >= 0 && atomic_fetch_sub(&calls_until_failure, 1) == 0;
+}
+
+uint64_t mz_alloc_count(void) {
+    return atomic_load(&calls);
+}
+
+void mz_alloc_fail_after(int64_t n) {
+    atomic_store(&calls_until_failure, n < 0 ? -1 : n);
+}
+
+// Not zeroed.
+static void *allocate(size_t count, size_t size) {
+    atomic_fetch_add(&calls, 1);
+    if (size != 0 && count > (SIZE_MAX - ALIGNMENT) / size) {
+        mz_fail(MEZZO_ERR_MEMORY, "out of memory: %zu elements of %zu bytes are more than an address can reach", count,
+                size);
+        return NULL;
+    }
+    size_t bytes = mz_align_up(count * size, ALIGNMENT);
+    void *ptr = failure_is_due() ? NULL : aligned_alloc(ALIGNMENT, bytes > 0 ? bytes : ALIGNMENT);
+    if (ptr == NULL)
+        mz_fail(MEZZO_ERR_MEMORY, "out of memory: could not allocate %zu bytes", count * size);
+    return ptr;
+}
+
+void *mz_alloc(size_t count, size_t size) {
+    void *ptr = allocate(count, size);
+    if (ptr != NULL)
+        memset(ptr, 0, count * size);
+    return ptr;
+}
+
+void *mz_grow(void *ptr, size_t old_count, size_t new_count, size_t size) {
+    void *grown = allocate(new_count, size);
+    if (grown == NULL)
+        return NULL;
+    size_t kept = (old_count < new_count ? old_count : new_count) * size;
+    if (ptr != NULL && kept > 0)
+        memcpy(grown, ptr, kept);
+    else
+        kept = 0;
+    memset((char *)grown + kept, 0, new_count * size - kept);
+    mz_free(ptr);
+    return grown;
+}
+
+void mz_free(void *ptr) {
+    free(ptr);
+}
+
+char *mz_strdup(const char *s) {
+    size_t n = strlen(s) + 1;
+    char *copy = allocate(n, 1);
+    if (copy != NULL)
+        memcpy(copy, s, n);
+    return copy;
+}
+
+char *mz_format(const char *fmt, ...) {
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    char *text = NULL;
+    if (n < 0)
+        mz_fail(MEZZO_ERR_INVALID, "could not format \"%s\"", fmt);
+    else if ((text = allocate((size_t)n + 1, 1)) != NULL)
+        vsnprintf(text, (size_t)n + 1, fmt, again);
+    va_end(again);
+    return text;
+}
+
+mezzo_status mz_reserve(void **ptr, size_t *cap, size_t need, size_t size) {
+    if (need <= *cap)
+        return MEZZO_OK;
+    size_t grown = *cap < 8 ? 8 : *cap > SIZE_MAX / 2 ? need : *cap * 2;
+    if (grown < need)
+        grown = need;
+    void *bigger = mz_grow(*ptr, *cap, grown, size);
+    if (bigger == NULL)
+        return MEZZO_ERR_MEMORY;
+    *ptr = bigger;
+    *cap = grown;
+    return MEZZO_OK;
+}

@@ -1,0 +1,90 @@
+// The error of a thread: a message for the user and a trace for developers. Fixed buffers, so that running out of memory can be told too.
+#include <ctype.h>
+#include <stdarg.h>
+
+#include "base/base.h"
+
+enum { MESSAGE_BYTES = 1024, TRACE_BYTES = 2048 };
+
+static _Thread_local char message[MESSAGE_BYTES];
+static _Thread_local char trace[TRACE_BYTES];
+
+const char *mezzo_error_message(void) {
+    return message;
+}
+
+const char *mezzo_error_trace(void) {
+    return trace;
+}
+
+const char *mezzo_status_name(mezzo_status status) {
+    switch (status) {
+    case MEZZO_OK:
+        return "MEZZO_OK";
+    case MEZZO_ERR_INVALID:
+        return "MEZZO_ERR_INVALID";
+    case MEZZO_ERR_MEMORY:
+        return "MEZZO_ERR_MEMORY";
+    case MEZZO_ERR_IO:
+        return "MEZZO_ERR_IO";
+    case MEZZO_ERR_FORMAT:
+        return "MEZZO_ERR_FORMAT";
+    case MEZZO_ERR_UNSUPPORTED:
+        return "MEZZO_ERR_UNSUPPORTED";
+    case MEZZO_ERR_DEVICE:
+        return "MEZZO_ERR_DEVICE";
+    case MEZZO_ERR_NUMERIC:
+        return "MEZZO_ERR_NUMERIC";
+    case MEZZO_ERR_INTERRUPTED:
+        return "MEZZO_ERR_INTERRUPTED";
+    }
+    return "unknown status";
+}
+
+// Sets the message. Names from files may hold control characters; a message is one line and must not drive a terminal.
+static void message_set(const char *text, bool cut) {
+    size_t n = 0;
+    for (; text[n] != '\0' && n < MESSAGE_BYTES - 1; n++)
+        message[n] = iscntrl((unsigned char)text[n]) ? ' ' : text[n];
+    message[n] = '\0';
+    if (cut && n >= 3)
+        memcpy(message + n - 3, "...", 3);
+}
+
+mezzo_status mz_fail_at(mezzo_status status, const char *file, int line, const char *func, const char *fmt, ...) {
+    char text[MESSAGE_BYTES]; // an argument may be the old message
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    message_set(n < 0 ? fmt : text, n >= MESSAGE_BYTES);
+    trace[0] = '\0';
+    return mz_trace(status, file, line, func);
+}
+
+mezzo_status mz_trace(mezzo_status status, const char *file, int line, const char *func) {
+    if (status == MEZZO_OK)
+        return status;
+    size_t used = strlen(trace);
+    int n = snprintf(trace + used, sizeof trace - used, "%s%s:%d %s", used > 0 ? "\n" : "", file, line, func);
+    if (n < 0 || (size_t)n >= sizeof trace - used)
+        trace[used] = '\0'; // no half frames: the innermost ones matter most
+    return status;
+}
+
+mezzo_status mz_context(mezzo_status status, const char *fmt, ...) {
+    if (status == MEZZO_OK)
+        return status;
+    char text[MESSAGE_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (n < 0 || n >= MESSAGE_BYTES)
+        return status;
+    size_t len = (size_t)n;
+    const char *glue = len > 0 && text[len - 1] == ' ' ? "" : len > 0 && text[len - 1] == ':' ? " " : ": ";
+    int m = snprintf(text + len, sizeof text - len, "%s%s", glue, message);
+    message_set(text, m < 0 || (size_t)m >= sizeof text - len);
+    return status;
+}

@@ -1,0 +1,113 @@
+// Text: a growing buffer, glob patterns, the nearest known word. And the clock.
+#include <stdarg.h>
+#include <time.h>
+
+#include "base/base.h"
+
+void mz_text_add(mz_text *t, const char *bytes, size_t n) {
+    if (t->status != MEZZO_OK)
+        return;
+    if (n > SIZE_MAX - t->len - 1) {
+        t->status = mz_fail(MEZZO_ERR_MEMORY, "out of memory: a text of more than %zu bytes", t->len);
+        return;
+    }
+    t->status = MZ_RESERVE(t->data, t->cap, t->len + n + 1);
+    if (t->status != MEZZO_OK)
+        return;
+    if (n > 0)
+        memcpy(t->data + t->len, bytes, n);
+    t->len += n;
+    t->data[t->len] = '\0';
+}
+
+void mz_text_addf(mz_text *t, const char *fmt, ...) {
+    if (t->status != MEZZO_OK)
+        return;
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    if (n < 0)
+        t->status = mz_fail(MEZZO_ERR_INVALID, "could not format \"%s\"", fmt);
+    else
+        t->status = MZ_RESERVE(t->data, t->cap, t->len + (size_t)n + 1);
+    if (t->status == MEZZO_OK) {
+        vsnprintf(t->data + t->len, (size_t)n + 1, fmt, again);
+        t->len += (size_t)n;
+    }
+    va_end(again);
+}
+
+void mz_text_free(mz_text *t) {
+    mz_free(t->data);
+    *t = (mz_text){0};
+}
+
+bool mz_glob_match(const char *pattern, const char *text) {
+    // On a mismatch only the last '*' needs another try: an earlier one can give nothing that the last cannot.
+    const char *star = NULL, *star_text = NULL;
+    while (*text != '\0') {
+        if (*pattern == '*') {
+            star = pattern++;
+            star_text = text;
+        } else if (*pattern == '?' || *pattern == *text) {
+            pattern++;
+            text++;
+        } else if (star != NULL) {
+            pattern = star + 1;
+            text = ++star_text;
+        } else {
+            return false;
+        }
+    }
+    while (*pattern == '*')
+        pattern++;
+    return *pattern == '\0';
+}
+
+enum { WORD_BYTES = 128 };
+
+// Levenshtein's distance, one row of the table at a time; words of WORD_BYTES and more are far from everything.
+static size_t edit_distance(const char *a, const char *b) {
+    size_t na = strlen(a), nb = strlen(b);
+    size_t row[WORD_BYTES];
+    if (na >= WORD_BYTES || nb >= WORD_BYTES)
+        return SIZE_MAX;
+    for (size_t j = 0; j <= nb; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= na; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= nb; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best)
+                best = row[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[nb];
+}
+
+const char *mz_nearest(const char *word, const char *const *candidates, size_t n) {
+    size_t limit = strlen(word) / 3 > 2 ? strlen(word) / 3 : 2;
+    size_t best_distance = limit + 1;
+    const char *best = NULL;
+    for (size_t i = 0; i < n; i++) {
+        size_t distance = edit_distance(word, candidates[i]);
+        if (distance < best_distance) {
+            best_distance = distance;
+            best = candidates[i];
+        }
+    }
+    return best;
+}
+
+double mz_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
