@@ -14,8 +14,8 @@ static const struct {
 };
 
 static const char *const precisions[MEZZO_PRECISION_COUNT] = {
-    [MEZZO_FP32] = "fp32",           [MEZZO_PRECISION_TF32] = "tf32", [MEZZO_PRECISION_BF16] = "bf16",
-    [MEZZO_PRECISION_FP16] = "fp16", [MEZZO_FP64] = "fp64",           [MEZZO_PRECISION_AUTO] = "auto",
+    [MEZZO_PRECISION_FP32] = "fp32", [MEZZO_PRECISION_TF32] = "tf32", [MEZZO_PRECISION_BF16] = "bf16",
+    [MEZZO_PRECISION_FP16] = "fp16", [MEZZO_PRECISION_FP64] = "fp64", [MEZZO_PRECISION_AUTO] = "auto",
 };
 
 static bool dtype_is_valid(mezzo_dtype dtype) {
