@@ -17,7 +17,7 @@ mezzo_status mz_fail_at(mezzo_status status, const char *file, int line, const c
     __attribute__((format(printf, 5, 6)));
 // Adds one frame to the trace of the error that is on its way.
 mezzo_status mz_trace(mezzo_status status, const char *file, int line, const char *func);
-// Puts "prefix" before the current message ("config.yaml: …"), returns `status`.
+// Puts a prefix and ": " before the current message: mz_context(s, "config.yaml") gives "config.yaml: …"; returns `status`.
 mezzo_status mz_context(mezzo_status status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 // One line a step; errors carry the trace.
