@@ -81,7 +81,8 @@ struct mezzo_graph {
 mezzo_status mz_graph_value(mezzo_graph *g, mz_value value, int *id); // takes over value.name
 mezzo_status mz_graph_node(mezzo_graph *g, mz_node node, int *id);    // appended; sets the outputs' producer
 mezzo_status mz_graph_copy(const mezzo_graph *g, mezzo_graph **out);
-void mz_graph_compact(mezzo_graph *g, const bool *dead); // drops nodes, keeps order, renumbers producers
+void mz_graph_compact(mezzo_graph *g, const bool *dead); // drops nodes, keeps order, relinks
+void mz_graph_relink(mezzo_graph *g);                    // sets every value's producer and slot from the nodes
 mezzo_status mz_graph_consumers(const mezzo_graph *g,
                                 int **counts); // uses of each value by nodes, + 1 if kept; caller frees
 const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size_t size);

@@ -1,0 +1,513 @@
+// The builder: one function an op. Each makes the node, infers its shapes and remembers the graph's first error.
+#include "graph/graph.h"
+
+static void remember(mezzo_graph *g, mezzo_status status) {
+    if (g->status != MEZZO_OK)
+        return;
+    g->status = status;
+    g->message = mz_strdup(mezzo_error_message());
+}
+
+static mezzo_value failed(mezzo_graph *g, mezzo_status status) {
+    remember(g, status);
+    return MEZZO_NONE;
+}
+
+static mezzo_status check_shape(const char *name, int rank, const int64_t *shape, mz_shape *out) {
+    if (rank < 1 || rank > MEZZO_MAX_RANK)
+        return mz_fail(MEZZO_ERR_INVALID, "%s: %d dimensions, must be 1 to %d", name, rank, MEZZO_MAX_RANK);
+    out->rank = rank;
+    int64_t count = 1;
+    for (int i = 0; i < rank; ++i) {
+        if (shape[i] < 1 || shape[i] > INT64_MAX / 16 / count)
+            return mz_fail(MEZZO_ERR_INVALID, "%s: dimension %d is %lld", name, i, (long long)shape[i]);
+        out->dim[i] = shape[i];
+        count *= shape[i];
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status check_name(const mezzo_graph *g, const char *name) {
+    for (size_t i = 0; i < g->n_values; ++i)
+        if (g->values[i].name && !strcmp(g->values[i].name, name))
+            return mz_fail(MEZZO_ERR_INVALID, "the name %s is taken in this graph", name);
+    for (size_t i = 0; i < g->n_params; ++i)
+        if (!strcmp(g->params[i].name, name))
+            return mz_fail(MEZZO_ERR_INVALID, "the name %s is taken in this graph", name);
+    return MEZZO_OK;
+}
+
+static const mz_value empty_value = {.producer = -1, .param = -1, .alias = -1, .dtype = MEZZO_F32};
+
+static mezzo_status add_input(mezzo_graph *g, const char *name, mezzo_dtype dtype, int rank, const int64_t *shape,
+                              int *id) {
+    mz_value v = empty_value;
+    v.kind = MZ_VALUE_INPUT;
+    v.dtype = dtype;
+    if (dtype != MEZZO_F32 && dtype != MEZZO_I32)
+        return mz_fail(MEZZO_ERR_INVALID, "input %s: an input is fp32 or i32, not %s", name, mezzo_dtype_name(dtype));
+    MEZZO_TRY(check_shape(name, rank, shape, &v.shape));
+    MEZZO_TRY(check_name(g, name));
+    v.name = mz_strdup(name);
+    if (!v.name)
+        return MEZZO_ERR_MEMORY;
+    return mz_graph_value(g, v, id);
+}
+
+mezzo_value mezzo_input(mezzo_graph *g, const char *name, mezzo_dtype dtype, int rank, const int64_t *shape) {
+    int id = -1;
+    if (g->status != MEZZO_OK)
+        return MEZZO_NONE;
+    mezzo_status status = add_input(g, name, dtype, rank, shape, &id);
+    return status == MEZZO_OK ? (mezzo_value){id} : failed(g, status);
+}
+
+static int current_module(const mezzo_graph *g) {
+    return g->n_scopes ? g->scopes[g->n_scopes - 1] : 0;
+}
+
+static mezzo_status add_param(mezzo_graph *g, const char *name, mezzo_init init, int rank, const int64_t *shape,
+                              int *id) {
+    const char *module = g->modules[current_module(g)];
+    char *full = mz_format("%s%s%s", module, *module ? "." : "", name);
+    if (!full)
+        return MEZZO_ERR_MEMORY;
+    mz_param_spec spec = {.name = full, .init = init, .shadow = -1, .grad = -1};
+    mz_value v = empty_value;
+    v.kind = MZ_VALUE_PARAM;
+    v.param = (int)g->n_params;
+    mezzo_status status;
+    MEZZO_TRY_GOTO(status, check_shape(full, rank, shape, &spec.shape));
+    MEZZO_TRY_GOTO(status, check_name(g, full));
+    MEZZO_TRY_GOTO(status, MZ_RESERVE(g->params, g->cap_params, g->n_params + 1));
+    v.shape = spec.shape;
+    MEZZO_TRY_GOTO(status, mz_graph_value(g, v, id));
+    spec.value = *id;
+    g->params[g->n_params++] = spec;
+    return MEZZO_OK;
+fail:
+    mz_free(full);
+    return status;
+}
+
+mezzo_value mezzo_param(mezzo_graph *g, const char *name, mezzo_init init, int rank, const int64_t *shape) {
+    int id = -1;
+    if (g->status != MEZZO_OK)
+        return MEZZO_NONE;
+    mezzo_status status = add_param(g, name, init, rank, shape, &id);
+    return status == MEZZO_OK ? (mezzo_value){id} : failed(g, status);
+}
+
+// A node under construction, in the builder's present module, region and segment.
+static mz_node begin_node(const mezzo_graph *g, mz_op op) {
+    mz_node node = {.op = op,
+                    .n_out = 1,
+                    .module = current_module(g),
+                    .precision = g->n_regions ? g->regions[g->n_regions - 1] : -1,
+                    .segment = g->segment,
+                    .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                    .rule = ""};
+    node.attrs.via = MEZZO_F32;
+    for (int i = 0; i < MZ_MAX_IN; ++i)
+        node.in[i] = -1;
+    for (int i = 0; i < MZ_MAX_OUT; ++i)
+        node.out[i] = -1;
+    return node;
+}
+
+static mezzo_status check_inputs(const mezzo_graph *g, const mz_node *node) {
+    mz_slot slots[MZ_MAX_IN];
+    int listed = mz_op_slots(node->op, false, slots);
+    const char *op = mz_op_table[node->op].name;
+    for (int i = 0; i < node->n_in; ++i) {
+        int v = node->in[i];
+        if (v < 0 && (i >= listed || !slots[i].optional))
+            return mz_fail(MEZZO_ERR_INVALID, "%s: %s is missing", op, slots[i].name);
+        if (v >= (int)g->n_values)
+            return mz_fail(MEZZO_ERR_INVALID, "%s: %s is not a value of this graph", op, slots[i].name);
+        bool ids = !strcmp(slots[i].name, "ids") || !strcmp(slots[i].name, "targets");
+        bool moves = node->op == MZ_OP_reshape || node->op == MZ_OP_split || node->op == MZ_OP_concat;
+        char buf[128];
+        if (v >= 0 && !ids && !moves && g->values[v].dtype == MEZZO_I32)
+            return mz_fail(MEZZO_ERR_INVALID, "%s: %s (%s) holds integers", op, slots[i].name,
+                           mz_graph_value_name(g, v, buf, sizeof buf));
+    }
+    return MEZZO_OK;
+}
+
+// Appends the node with its output values; `shape` NULL asks the op's rule.
+static mezzo_status finish_node(mezzo_graph *g, mz_node *node, const mz_shape *shape, mezzo_dtype dtype) {
+    mz_shape shapes[MZ_MAX_OUT] = {{0}};
+    if (g->n_values + MZ_MAX_OUT > INT32_MAX)
+        return mz_fail(MEZZO_ERR_INVALID, "the graph is too large");
+    MEZZO_TRY(check_inputs(g, node));
+    if (shape)
+        shapes[0] = *shape;
+    else
+        MEZZO_TRY(mz_infer(g, node, shapes));
+    for (int i = 0; i < node->n_out; ++i) {
+        mz_value v = empty_value;
+        v.kind = MZ_VALUE_TEMP;
+        v.shape = shapes[i];
+        v.dtype = dtype;
+        v.alias = node->op == MZ_OP_reshape ? node->in[0] : -1;
+        MEZZO_TRY(mz_graph_value(g, v, &node->out[i]));
+    }
+    return mz_graph_node(g, *node, NULL);
+}
+
+static mezzo_value finish(mezzo_graph *g, mz_node node) {
+    if (g->status != MEZZO_OK)
+        return MEZZO_NONE;
+    bool moves = node.op == MZ_OP_reshape || node.op == MZ_OP_split || node.op == MZ_OP_concat;
+    bool whole = moves && node.in[0] >= 0 && g->values[node.in[0]].dtype == MEZZO_I32;
+    mezzo_status status = finish_node(g, &node, NULL, whole ? MEZZO_I32 : MEZZO_F32);
+    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : failed(g, status);
+}
+
+static mezzo_value unary(mezzo_graph *g, mz_op op, mezzo_value x, mz_attrs attrs) {
+    mz_node node = begin_node(g, op);
+    attrs.via = MEZZO_F32;
+    node.attrs = attrs;
+    node.n_in = 1;
+    node.in[0] = x.id;
+    return finish(g, node);
+}
+
+static mezzo_value binary(mezzo_graph *g, mz_op op, mezzo_value a, mezzo_value b, mz_attrs attrs) {
+    mz_node node = begin_node(g, op);
+    attrs.via = MEZZO_F32;
+    node.attrs = attrs;
+    node.n_in = 2;
+    node.in[0] = a.id;
+    node.in[1] = b.id;
+    return finish(g, node);
+}
+
+mezzo_value mezzo_arange(mezzo_graph *g, int64_t n) {
+    mz_node node = begin_node(g, MZ_OP_arange);
+    mz_shape shape;
+    if (g->status != MEZZO_OK)
+        return MEZZO_NONE;
+    mezzo_status status = check_shape("arange", 1, &n, &shape);
+    if (status == MEZZO_OK && n > INT32_MAX)
+        status = mz_fail(MEZZO_ERR_INVALID, "arange: %lld does not fit 32-bit integers", (long long)n);
+    if (status == MEZZO_OK)
+        status = finish_node(g, &node, &shape, MEZZO_I32);
+    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : failed(g, status);
+}
+
+mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value bias) {
+    mz_node node = begin_node(g, MZ_OP_linear);
+    node.n_in = 3;
+    node.in[0] = x.id;
+    node.in[1] = w.id;
+    node.in[2] = bias.id;
+    return finish(g, node);
+}
+
+mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b, bool transpose_a, bool transpose_b) {
+    return binary(g, MZ_OP_matmul, a, b, (mz_attrs){.transpose_a = transpose_a, .transpose_b = transpose_b});
+}
+
+mezzo_value mezzo_add(mezzo_graph *g, mezzo_value a, mezzo_value b) {
+    return binary(g, MZ_OP_add, a, b, (mz_attrs){0});
+}
+
+mezzo_value mezzo_mul(mezzo_graph *g, mezzo_value a, mezzo_value b) {
+    return binary(g, MZ_OP_mul, a, b, (mz_attrs){0});
+}
+
+mezzo_value mezzo_scale(mezzo_graph *g, mezzo_value x, float factor) {
+    return unary(g, MZ_OP_scale, x, (mz_attrs){.alpha = factor});
+}
+
+mezzo_value mezzo_relu(mezzo_graph *g, mezzo_value x) {
+    return unary(g, MZ_OP_relu, x, (mz_attrs){0});
+}
+
+mezzo_value mezzo_gelu(mezzo_graph *g, mezzo_value x, bool tanh_approximation) {
+    return unary(g, MZ_OP_gelu, x, (mz_attrs){.tanh = tanh_approximation});
+}
+
+mezzo_value mezzo_silu(mezzo_graph *g, mezzo_value x) {
+    return unary(g, MZ_OP_silu, x, (mz_attrs){0});
+}
+
+mezzo_value mezzo_softmax(mezzo_graph *g, mezzo_value x) {
+    return unary(g, MZ_OP_softmax, x, (mz_attrs){0});
+}
+
+mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias, float eps) {
+    mz_node node = begin_node(g, MZ_OP_layernorm);
+    node.n_in = 3;
+    node.in[0] = x.id;
+    node.in[1] = weight.id;
+    node.in[2] = bias.id;
+    node.attrs.eps = eps;
+    if (g->status == MEZZO_OK && !(eps >= 0))
+        return failed(g, mz_fail(MEZZO_ERR_INVALID, "layernorm: eps %g, must be 0 or more", (double)eps));
+    return finish(g, node);
+}
+
+mezzo_value mezzo_embedding(mezzo_graph *g, mezzo_value table, mezzo_value ids) {
+    return binary(g, MZ_OP_embedding, table, ids, (mz_attrs){0});
+}
+
+static mezzo_status check_probability(const char *op, float p) {
+    if (!(p >= 0 && p < 1))
+        return mz_fail(MEZZO_ERR_INVALID, "%s: dropout %g, must be 0 or more and less than 1", op, (double)p);
+    return MEZZO_OK;
+}
+
+static mezzo_value attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, bool packed, int heads,
+                             int kv_heads, float dropout) {
+    mz_node node = begin_node(g, MZ_OP_attention);
+    node.n_in = packed ? 1 : 3;
+    node.in[0] = q.id;
+    node.in[1] = k.id;
+    node.in[2] = v.id;
+    node.attrs.heads = heads;
+    node.attrs.kv_heads = kv_heads;
+    node.attrs.p = dropout;
+    node.attrs.rng = g->next_rng++;
+    if (g->status != MEZZO_OK)
+        return MEZZO_NONE;
+    mezzo_status status = check_probability("attention", dropout);
+    if (status == MEZZO_OK && !packed && (k.id < 0 || v.id < 0))
+        status = mz_fail(MEZZO_ERR_INVALID, "attention: k or v is missing");
+    return status == MEZZO_OK ? finish(g, node) : failed(g, status);
+}
+
+mezzo_value mezzo_attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads, int kv_heads,
+                            float dropout) {
+    return attention(g, q, k, v, false, heads, kv_heads, dropout);
+}
+
+mezzo_value mezzo_attention_qkv(mezzo_graph *g, mezzo_value qkv, int heads, float dropout) {
+    return attention(g, qkv, MEZZO_NONE, MEZZO_NONE, true, heads, heads, dropout);
+}
+
+mezzo_value mezzo_cross_entropy(mezzo_graph *g, mezzo_value logits, mezzo_value targets, int32_t ignore_index) {
+    return binary(g, MZ_OP_cross_entropy, logits, targets, (mz_attrs){.ignore_index = ignore_index});
+}
+
+mezzo_value mezzo_sum(mezzo_graph *g, mezzo_value x, int axis) {
+    return unary(g, MZ_OP_sum, x, (mz_attrs){.axis = axis < 0 ? -1 : axis});
+}
+
+mezzo_value mezzo_mean(mezzo_graph *g, mezzo_value x, int axis) {
+    return unary(g, MZ_OP_mean, x, (mz_attrs){.axis = axis < 0 ? -1 : axis});
+}
+
+mezzo_value mezzo_dropout(mezzo_graph *g, mezzo_value x, float p) {
+    if (g->status != MEZZO_OK)
+        return MEZZO_NONE;
+    mezzo_status status = check_probability("dropout", p);
+    if (status != MEZZO_OK)
+        return failed(g, status);
+    return unary(g, MZ_OP_dropout, x, (mz_attrs){.p = p, .rng = g->next_rng++});
+}
+
+mezzo_value mezzo_cast(mezzo_graph *g, mezzo_value x, mezzo_dtype dtype) {
+    mz_node node = begin_node(g, MZ_OP_cast);
+    node.n_in = 1;
+    node.in[0] = x.id;
+    if (g->status != MEZZO_OK)
+        return MEZZO_NONE;
+    mezzo_status status = MEZZO_OK;
+    if (dtype != MEZZO_F32 && dtype != MEZZO_BF16 && dtype != MEZZO_F16)
+        status = mz_fail(MEZZO_ERR_INVALID, "cast to %s: fp32, bf16 and fp16 can be cast to", mezzo_dtype_name(dtype));
+    if (status == MEZZO_OK)
+        status = finish_node(g, &node, NULL, dtype);
+    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : failed(g, status);
+}
+
+mezzo_value mezzo_reshape(mezzo_graph *g, mezzo_value x, int rank, const int64_t *shape) {
+    mz_node node = begin_node(g, MZ_OP_reshape);
+    node.n_in = 1;
+    node.in[0] = x.id;
+    if (g->status != MEZZO_OK)
+        return MEZZO_NONE;
+    if (x.id < 0 || rank < 1 || rank > MEZZO_MAX_RANK)
+        return failed(g,
+                      mz_fail(MEZZO_ERR_INVALID, "reshape: to %d dimensions, must be 1 to %d", rank, MEZZO_MAX_RANK));
+    int64_t count = mz_shape_count(&g->values[x.id].shape), known = 1;
+    int unknown = -1;
+    mz_shape out = {.rank = rank};
+    for (int i = 0; i < rank; ++i) {
+        out.dim[i] = shape[i];
+        if (shape[i] == -1 && unknown < 0)
+            unknown = i;
+        else
+            known *= shape[i] > 0 ? shape[i] : 0;
+    }
+    if (unknown >= 0)
+        out.dim[unknown] = known > 0 ? count / known : 0;
+    if (known <= 0 || mz_shape_count(&out) != count) {
+        char from[64], to[64];
+        return failed(g, mz_fail(MEZZO_ERR_INVALID, "reshape: shape %s has %lld elements, %s cannot hold them",
+                                 mz_shape_text(&g->values[x.id].shape, from, sizeof from), (long long)count,
+                                 mz_shape_text(&out, to, sizeof to)));
+    }
+    mezzo_status status = finish_node(g, &node, &out, g->values[x.id].dtype);
+    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : failed(g, status);
+}
+
+mezzo_status mezzo_split(mezzo_graph *g, mezzo_value x, int axis, int parts, mezzo_value *out) {
+    for (int i = 0; i < parts; ++i)
+        out[i] = MEZZO_NONE;
+    if (g->status != MEZZO_OK)
+        return mezzo_graph_status(g);
+    mz_node node = begin_node(g, MZ_OP_split);
+    node.n_in = 1;
+    node.in[0] = x.id;
+    node.n_out = parts;
+    mezzo_status status = MEZZO_OK;
+    if (parts < 1 || parts > MZ_MAX_OUT)
+        status = mz_fail(MEZZO_ERR_INVALID, "split: %d parts, must be 1 to %d", parts, MZ_MAX_OUT);
+    if (status == MEZZO_OK && x.id >= 0) {
+        node.attrs.axis = axis < 0 ? axis + g->values[x.id].shape.rank : axis;
+        status = finish_node(g, &node, NULL, g->values[x.id].dtype);
+    } else if (status == MEZZO_OK) {
+        status = mz_fail(MEZZO_ERR_INVALID, "split: x is missing");
+    }
+    if (status != MEZZO_OK) {
+        remember(g, status);
+        return status;
+    }
+    for (int i = 0; i < parts; ++i)
+        out[i] = (mezzo_value){node.out[i]};
+    return MEZZO_OK;
+}
+
+mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis) {
+    mz_node node = begin_node(g, MZ_OP_concat);
+    if (g->status != MEZZO_OK)
+        return MEZZO_NONE;
+    if (n < 1 || n > MZ_MAX_IN)
+        return failed(g, mz_fail(MEZZO_ERR_INVALID, "concat: %d values, must be 1 to %d", n, MZ_MAX_IN));
+    node.n_in = n;
+    for (int i = 0; i < n; ++i)
+        node.in[i] = xs[i].id;
+    node.attrs.axis = axis < 0 && xs[0].id >= 0 ? axis + g->values[xs[0].id].shape.rank : axis;
+    return finish(g, node);
+}
+
+int mezzo_value_rank(const mezzo_graph *g, mezzo_value v) {
+    return v.id < 0 ? 0 : g->values[v.id].shape.rank;
+}
+
+int64_t mezzo_value_dim(const mezzo_graph *g, mezzo_value v, int axis) {
+    int rank = mezzo_value_rank(g, v);
+    if (axis < 0)
+        axis += rank;
+    return axis < 0 || axis >= rank ? 0 : g->values[v.id].shape.dim[axis];
+}
+
+static mezzo_status module_begin(mezzo_graph *g, const char *name) {
+    if (!*name || strpbrk(name, "*?"))
+        return mz_fail(MEZZO_ERR_INVALID, "module name '%s': must not be empty or hold '*' or '?'", name);
+    const char *outer = g->modules[current_module(g)];
+    char *path = mz_format("%s%s%s", outer, *outer ? "." : "", name);
+    if (!path)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status;
+    size_t index = 0;
+    while (index < g->n_modules && strcmp(g->modules[index], path) != 0)
+        ++index;
+    MEZZO_TRY_GOTO(status, MZ_RESERVE(g->scopes, g->cap_scopes, g->n_scopes + 1));
+    if (index == g->n_modules) {
+        MEZZO_TRY_GOTO(status, MZ_RESERVE(g->modules, g->cap_modules, g->n_modules + 1));
+        g->modules[g->n_modules++] = path;
+    } else {
+        mz_free(path);
+    }
+    g->scopes[g->n_scopes++] = (int)index;
+    return MEZZO_OK;
+fail:
+    mz_free(path);
+    return status;
+}
+
+void mezzo_module_begin(mezzo_graph *g, const char *name) {
+    mezzo_status status = g->status == MEZZO_OK ? module_begin(g, name) : MEZZO_OK;
+    if (status != MEZZO_OK)
+        remember(g, status);
+}
+
+void mezzo_module_end(mezzo_graph *g) {
+    if (g->n_scopes)
+        --g->n_scopes;
+    else
+        remember(g, mz_fail(MEZZO_ERR_INVALID, "mezzo_module_end without a begin"));
+}
+
+void mezzo_autocast_begin(mezzo_graph *g, mezzo_precision precision) {
+    mezzo_status status = MZ_RESERVE(g->regions, g->cap_regions, g->n_regions + 1);
+    if (status == MEZZO_OK && (precision < 0 || precision >= MEZZO_PRECISION_AUTO))
+        status = mz_fail(MEZZO_ERR_INVALID, "mezzo_autocast_begin: a region needs a precision, not auto");
+    if (status != MEZZO_OK) {
+        remember(g, status);
+        return;
+    }
+    g->regions[g->n_regions++] = (int)precision;
+}
+
+void mezzo_autocast_end(mezzo_graph *g) {
+    if (g->n_regions)
+        --g->n_regions;
+    else
+        remember(g, mz_fail(MEZZO_ERR_INVALID, "mezzo_autocast_end without a begin"));
+}
+
+void mezzo_recompute_begin(mezzo_graph *g) {
+    if (g->segment >= 0)
+        remember(g, mz_fail(MEZZO_ERR_INVALID, "recompute segments do not nest"));
+    g->segment = g->n_segments++;
+}
+
+void mezzo_recompute_end(mezzo_graph *g) {
+    if (g->segment < 0)
+        remember(g, mz_fail(MEZZO_ERR_INVALID, "mezzo_recompute_end without a begin"));
+    g->segment = -1;
+}
+
+static mezzo_status add_output(mezzo_graph *g, const char *name, mezzo_value v) {
+    if (v.id < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "output %s: no value", name);
+    for (size_t i = 0; i < g->n_outputs; ++i)
+        if (!strcmp(g->outputs[i].name, name))
+            return mz_fail(MEZZO_ERR_INVALID, "output %s: the name is taken", name);
+    MEZZO_TRY(MZ_RESERVE(g->outputs, g->cap_outputs, g->n_outputs + 1));
+    char *copy = mz_strdup(name);
+    if (!copy)
+        return MEZZO_ERR_MEMORY;
+    g->outputs[g->n_outputs++] = (mz_output){copy, v.id};
+    g->values[v.id].keep = true;
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_graph_output(mezzo_graph *g, const char *name, mezzo_value v) {
+    MEZZO_TRY(mezzo_graph_status(g));
+    mezzo_status status = add_output(g, name, v);
+    if (status != MEZZO_OK)
+        remember(g, status);
+    return status;
+}
+
+mezzo_status mezzo_graph_loss(mezzo_graph *g, mezzo_value v) {
+    MEZZO_TRY(mezzo_graph_output(g, "loss", v));
+    const mz_value *value = &g->values[v.id];
+    mezzo_status status = MEZZO_OK;
+    char text[64];
+    if (value->dtype == MEZZO_I32 || mz_shape_count(&value->shape) != 1)
+        status = mz_fail(MEZZO_ERR_INVALID, "the loss must be one number, not shape %s",
+                         mz_shape_text(&value->shape, text, sizeof text));
+    if (status != MEZZO_OK) {
+        remember(g, status);
+        return status;
+    }
+    g->loss = v.id;
+    return MEZZO_OK;
+}

@@ -1,0 +1,185 @@
+// The graph as a container: values, nodes, copies.
+#include "graph/graph.h"
+
+mezzo_status mezzo_graph_create(mezzo_graph **out) {
+    *out = NULL;
+    mezzo_graph *g = mz_alloc(1, sizeof *g);
+    if (!g)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    g->segment = -1;
+    g->loss = -1;
+    g->scale = -1;
+    mezzo_status status = MZ_RESERVE(g->modules, g->cap_modules, 1);
+    if (status == MEZZO_OK && !(g->modules[0] = mz_strdup("")))
+        status = MEZZO_ERR_MEMORY;
+    if (status != MEZZO_OK) {
+        mezzo_graph_free(g);
+        return mz_trace(status, __FILE__, __LINE__, __func__);
+    }
+    g->n_modules = 1;
+    *out = g;
+    return MEZZO_OK;
+}
+
+void mezzo_graph_free(mezzo_graph *g) {
+    if (!g)
+        return;
+    for (size_t i = 0; i < g->n_values; ++i)
+        mz_free(g->values[i].name);
+    for (size_t i = 0; i < g->n_params; ++i)
+        mz_free(g->params[i].name);
+    for (size_t i = 0; i < g->n_outputs; ++i)
+        mz_free(g->outputs[i].name);
+    for (size_t i = 0; i < g->n_modules; ++i)
+        mz_free(g->modules[i]);
+    mz_free(g->values);
+    mz_free(g->nodes);
+    mz_free(g->params);
+    mz_free(g->outputs);
+    mz_free(g->modules);
+    mz_free(g->scopes);
+    mz_free(g->regions);
+    mz_free(g->message);
+    mz_free(g);
+}
+
+mezzo_status mezzo_graph_status(const mezzo_graph *g) {
+    if (g->status == MEZZO_OK)
+        return MEZZO_OK;
+    return mz_fail(g->status, "%s", g->message ? g->message : "out of memory while building the graph");
+}
+
+mezzo_status mz_graph_value(mezzo_graph *g, mz_value value, int *id) {
+    mezzo_status status = MZ_RESERVE(g->values, g->cap_values, g->n_values + 1);
+    if (status != MEZZO_OK) {
+        mz_free(value.name);
+        return mz_trace(status, __FILE__, __LINE__, __func__);
+    }
+    *id = (int)g->n_values;
+    g->values[g->n_values++] = value;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_graph_node(mezzo_graph *g, mz_node node, int *id) {
+    MEZZO_TRY(MZ_RESERVE(g->nodes, g->cap_nodes, g->n_nodes + 1));
+    int index = (int)g->n_nodes;
+    g->nodes[g->n_nodes++] = node;
+    for (int i = 0; i < node.n_out; ++i)
+        if (node.out[i] >= 0 && g->values[node.out[i]].kind == MZ_VALUE_TEMP) {
+            g->values[node.out[i]].producer = index;
+            g->values[node.out[i]].slot = i;
+        }
+    if (id)
+        *id = index;
+    return MEZZO_OK;
+}
+
+static mezzo_status copy_array(void **dst, const void *src, size_t n, size_t size) {
+    if (n == 0)
+        return MEZZO_OK;
+    *dst = mz_alloc(n, size);
+    if (!*dst)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    memcpy(*dst, src, n * size);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_graph_copy(const mezzo_graph *g, mezzo_graph **out) {
+    *out = NULL;
+    mezzo_graph *c = mz_alloc(1, sizeof *c);
+    if (!c)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status;
+    c->segment = -1;
+    c->n_segments = g->n_segments;
+    c->next_rng = g->next_rng;
+    c->loss = g->loss;
+    c->scale = g->scale;
+#define COPY(array, n, cap)                                                                                            \
+    MEZZO_TRY_GOTO(status, copy_array((void **)&c->array, g->array, g->n, sizeof *g->array));                          \
+    c->n = c->cap = g->n
+    COPY(nodes, n_nodes, cap_nodes);
+    COPY(values, n_values, cap_values);
+    for (size_t i = 0; i < c->n_values; ++i)
+        c->values[i].name = NULL;
+    COPY(params, n_params, cap_params);
+    for (size_t i = 0; i < c->n_params; ++i)
+        c->params[i].name = NULL;
+    COPY(outputs, n_outputs, cap_outputs);
+    for (size_t i = 0; i < c->n_outputs; ++i)
+        c->outputs[i].name = NULL;
+    COPY(modules, n_modules, cap_modules);
+    for (size_t i = 0; i < c->n_modules; ++i)
+        c->modules[i] = NULL;
+#undef COPY
+    status = MEZZO_ERR_MEMORY;
+#define COPY_NAMES(array, n, field)                                                                                    \
+    for (size_t i = 0; i < c->n; ++i)                                                                                  \
+        if (g->array[i] field && !(c->array[i] field = mz_strdup(g->array[i] field)))                                  \
+    goto fail
+    COPY_NAMES(values, n_values, .name);
+    COPY_NAMES(params, n_params, .name);
+    COPY_NAMES(outputs, n_outputs, .name);
+    COPY_NAMES(modules, n_modules, );
+#undef COPY_NAMES
+    *out = c;
+    return MEZZO_OK;
+fail:
+    mezzo_graph_free(c);
+    return mz_trace(status, __FILE__, __LINE__, __func__);
+}
+
+void mz_graph_relink(mezzo_graph *g) {
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        for (int k = 0; k < g->nodes[i].n_out; ++k) {
+            int v = g->nodes[i].out[k];
+            if (v >= 0 && g->values[v].kind == MZ_VALUE_TEMP) {
+                g->values[v].producer = (int)i;
+                g->values[v].slot = k;
+            }
+        }
+}
+
+void mz_graph_compact(mezzo_graph *g, const bool *dead) {
+    size_t n = 0;
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        if (!dead[i])
+            g->nodes[n++] = g->nodes[i];
+    g->n_nodes = n;
+    mz_graph_relink(g);
+}
+
+mezzo_status mz_graph_consumers(const mezzo_graph *g, int **counts) {
+    int *c = mz_alloc(g->n_values + 1, sizeof *c);
+    if (!c)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        for (int k = 0; k < g->nodes[i].n_in; ++k)
+            if (g->nodes[i].in[k] >= 0)
+                ++c[g->nodes[i].in[k]];
+    for (size_t i = 0; i < g->n_values; ++i)
+        c[i] += g->values[i].keep;
+    *counts = c;
+    return MEZZO_OK;
+}
+
+const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size_t size) {
+    if (value < 0)
+        return "(absent)";
+    const mz_value *v = &g->values[value];
+    if (v->name)
+        return v->name;
+    if (v->param >= 0 && v->kind != MZ_VALUE_TEMP) {
+        const char *what = v->kind == MZ_VALUE_GRAD ? "grad" : v->kind == MZ_VALUE_SHADOW ? "shadow" : "";
+        snprintf(buf, size, "%s%s%s", g->params[v->param].name, *what ? "." : "", what);
+    } else if (v->kind == MZ_VALUE_SCALE) {
+        snprintf(buf, size, "loss_scale");
+    } else if (v->producer >= 0) {
+        const mz_node *node = &g->nodes[v->producer];
+        const char *module = g->modules[node->module];
+        snprintf(buf, size, "%s%s%s:%d", module, *module ? "." : "", mz_op_table[node->op].name, value);
+    } else {
+        snprintf(buf, size, "value:%d", value);
+    }
+    return buf;
+}

@@ -1,0 +1,237 @@
+// Shape rules: what a node's outputs are. A wrong shape names the op, the values and both shapes.
+#include "graph/graph.h"
+
+// The rule at work: the graph and node it looks at.
+typedef struct rule {
+    const mezzo_graph *g;
+    const mz_node *node;
+} rule;
+
+static const mz_shape *shape_of(rule r, int slot) {
+    return &r.g->values[r.node->in[slot]].shape;
+}
+static bool present(rule r, int slot) {
+    return slot < r.node->n_in && r.node->in[slot] >= 0;
+}
+
+// "linear in h.0: x (wte, 4x8) and w (fc.weight, 3x7): why"
+static mezzo_status mismatch(rule r, int a, int b, const char *why) {
+    char na[128], nb[128], sa[64], sb[64];
+    mz_slot slots[MZ_MAX_IN];
+    mz_op_slots(r.node->op, false, slots);
+    const char *module = r.g->modules[r.node->module];
+    const char *op = mz_op_table[r.node->op].name;
+    const char *va = mz_graph_value_name(r.g, r.node->in[a], na, sizeof na);
+    mz_shape_text(shape_of(r, a), sa, sizeof sa);
+    if (b < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "%s%s%s: %s (%s, shape %s): %s", op, *module ? " in " : "", module,
+                       slots[a].name, va, sa, why);
+    const char *vb = mz_graph_value_name(r.g, r.node->in[b], nb, sizeof nb);
+    mz_shape_text(shape_of(r, b), sb, sizeof sb);
+    return mz_fail(MEZZO_ERR_INVALID, "%s%s%s: %s (%s, shape %s) and %s (%s, shape %s): %s", op, *module ? " in " : "",
+                   module, slots[a].name, va, sa, slots[b].name, vb, sb, why);
+}
+
+static bool is_suffix(const mz_shape *b, const mz_shape *a) {
+    if (b->rank > a->rank)
+        return false;
+    for (int i = 0; i < b->rank; ++i)
+        if (b->dim[i] != a->dim[a->rank - b->rank + i])
+            return false;
+    return true;
+}
+
+static mz_shape vector(int64_t n) {
+    return (mz_shape){1, {n}};
+}
+static int64_t last(const mz_shape *s) {
+    return s->rank ? s->dim[s->rank - 1] : 1;
+}
+
+static mezzo_status infer_linear(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0), *w = shape_of(r, 1);
+    if (w->rank != 2)
+        return mismatch(r, 1, -1, "a weight is [out, in]");
+    if (x->rank < 1 || last(x) != w->dim[1])
+        return mismatch(r, 0, 1, "x's last dimension must be the weight's second");
+    if (present(r, 2) && (shape_of(r, 2)->rank != 1 || shape_of(r, 2)->dim[0] != w->dim[0]))
+        return mismatch(r, 1, 2, "the bias must have one number for each output");
+    out[0] = *x;
+    out[0].dim[x->rank - 1] = w->dim[0];
+    out[1] = out[0];
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_matmul(rule r, mz_shape *out) {
+    const mz_shape *a = shape_of(r, 0), *b = shape_of(r, 1);
+    if (a->rank < 2 || b->rank != a->rank)
+        return mismatch(r, 0, 1, "both need the same rank, two or more");
+    int n = a->rank;
+    for (int i = 0; i < n - 2; ++i)
+        if (a->dim[i] != b->dim[i])
+            return mismatch(r, 0, 1, "the leading dimensions must be the same");
+    bool ta = r.node->attrs.transpose_a, tb = r.node->attrs.transpose_b;
+    int64_t m = a->dim[n - 2 + ta], ka = a->dim[n - 1 - ta], kb = b->dim[n - 2 + tb], nn = b->dim[n - 1 - tb];
+    if (ka != kb)
+        return mismatch(r, 0, 1, "the inner dimensions must be the same");
+    out[0] = *a;
+    out[0].dim[n - 2] = m;
+    out[0].dim[n - 1] = nn;
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_layernorm(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0);
+    if (x->rank < 1)
+        return mismatch(r, 0, -1, "needs a last dimension to normalise");
+    for (int i = 1; i <= 2; ++i)
+        if (present(r, i) && (shape_of(r, i)->rank != 1 || shape_of(r, i)->dim[0] != last(x)))
+            return mismatch(r, 0, i, "must have one number for each of x's last dimension");
+    out[0] = out[3] = *x;
+    out[1] = out[2] = vector(mz_shape_rows(x));
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_embedding(rule r, mz_shape *out) {
+    const mz_shape *table = shape_of(r, 0), *ids = shape_of(r, 1);
+    if (table->rank != 2)
+        return mismatch(r, 0, -1, "a table is [rows, width]");
+    if (r.g->values[r.node->in[1]].dtype != MEZZO_I32)
+        return mismatch(r, 1, -1, "ids must be integers");
+    if (ids->rank + 1 > MEZZO_MAX_RANK)
+        return mismatch(r, 0, 1, "the result would have more than four dimensions");
+    out[0] = *ids;
+    out[0].dim[out[0].rank++] = table->dim[1];
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_attention(rule r, mz_shape *out) {
+    const mz_shape *q = shape_of(r, 0);
+    int heads = r.node->attrs.heads, kv = r.node->attrs.kv_heads;
+    if (q->rank != 3)
+        return mismatch(r, 0, -1, "must be [batch, time, width]");
+    if (heads < 1 || kv < 1 || heads % kv)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "attention: %d heads over %d key/value heads: the second must divide the first", heads, kv);
+    out[0] = *q;
+    if (!present(r, 1)) {
+        if (q->dim[2] % (3 * (int64_t)heads))
+            return mismatch(r, 0, -1, "the width must be 3 x heads x head size");
+        out[0].dim[2] = q->dim[2] / 3;
+    } else {
+        const mz_shape *k = shape_of(r, 1), *v = shape_of(r, 2);
+        if (q->dim[2] % heads)
+            return mismatch(r, 0, -1, "the heads must divide the width");
+        if (!mz_shape_equal(k, v))
+            return mismatch(r, 1, 2, "must be the same");
+        if (k->rank != 3 || k->dim[0] != q->dim[0] || k->dim[1] != q->dim[1] || k->dim[2] != q->dim[2] / heads * kv)
+            return mismatch(r, 0, 1, "must agree in batch, time and head size");
+    }
+    out[1] = (mz_shape){3, {q->dim[0], heads, q->dim[1]}}; // lse
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_cross_entropy(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0), *t = shape_of(r, 1);
+    bool same = x->rank == t->rank + 1;
+    for (int i = 0; same && i < t->rank; ++i)
+        same = x->dim[i] == t->dim[i];
+    if (!same)
+        return mismatch(r, 0, 1, "logits need the targets' shape and one more dimension, the classes");
+    if (r.g->values[r.node->in[1]].dtype != MEZZO_I32)
+        return mismatch(r, 1, -1, "targets must be integers");
+    out[0] = vector(1);
+    out[1] = vector(mz_shape_count(t));
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_sum(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0);
+    int axis = r.node->attrs.axis;
+    if (axis >= x->rank)
+        return mismatch(r, 0, -1, "has no such axis");
+    if (axis < 0 || x->rank == 1) {
+        out[0] = vector(1);
+        return MEZZO_OK;
+    }
+    out[0].rank = 0;
+    for (int i = 0; i < x->rank; ++i)
+        if (i != axis)
+            out[0].dim[out[0].rank++] = x->dim[i];
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_split(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0);
+    int axis = r.node->attrs.axis;
+    if (axis < 0 || axis >= x->rank || x->dim[axis] % r.node->n_out)
+        return mismatch(r, 0, -1, "that axis does not split into so many equal parts");
+    for (int i = 0; i < r.node->n_out; ++i) {
+        out[i] = *x;
+        out[i].dim[axis] /= r.node->n_out;
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_concat(rule r, mz_shape *out) {
+    int axis = r.node->attrs.axis;
+    out[0] = *shape_of(r, 0);
+    if (axis < 0 || axis >= out[0].rank)
+        return mismatch(r, 0, -1, "has no such axis");
+    for (int i = 1; i < r.node->n_in; ++i) {
+        const mz_shape *x = shape_of(r, i);
+        bool same = x->rank == out[0].rank;
+        for (int k = 0; same && k < x->rank; ++k)
+            same = k == axis || x->dim[k] == out[0].dim[k];
+        if (!same)
+            return mismatch(r, 0, i, "may differ only along the axis");
+        out[0].dim[axis] += x->dim[axis];
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ_MAX_OUT]) {
+    rule r = {g, node};
+    switch (node->op) {
+    case MZ_OP_linear:
+        return infer_linear(r, out);
+    case MZ_OP_matmul:
+        return infer_matmul(r, out);
+    case MZ_OP_add:
+    case MZ_OP_mul:
+        if (!is_suffix(shape_of(r, 1), shape_of(r, 0)))
+            return mismatch(r, 0, 1, "b must have a's shape, or its last dimensions");
+        out[0] = *shape_of(r, 0);
+        return MEZZO_OK;
+    case MZ_OP_scale:
+    case MZ_OP_relu:
+    case MZ_OP_gelu:
+    case MZ_OP_silu:
+    case MZ_OP_dropout:
+    case MZ_OP_cast:
+        out[0] = *shape_of(r, 0);
+        return MEZZO_OK;
+    case MZ_OP_softmax:
+        if (shape_of(r, 0)->rank < 1)
+            return mismatch(r, 0, -1, "needs a last dimension");
+        out[0] = *shape_of(r, 0);
+        return MEZZO_OK;
+    case MZ_OP_layernorm:
+        return infer_layernorm(r, out);
+    case MZ_OP_embedding:
+        return infer_embedding(r, out);
+    case MZ_OP_attention:
+        return infer_attention(r, out);
+    case MZ_OP_cross_entropy:
+        return infer_cross_entropy(r, out);
+    case MZ_OP_sum:
+    case MZ_OP_mean:
+        return infer_sum(r, out);
+    case MZ_OP_split:
+        return infer_split(r, out);
+    case MZ_OP_concat:
+        return infer_concat(r, out);
+    default:
+        return mz_fail(MEZZO_ERR_INVALID, "%s is not an op that a model may use", mz_op_table[node->op].name);
+    }
+}
