@@ -1,0 +1,18 @@
+// What the registry (registry.c) knows of a model: its sizes, its own checks, how it is built.
+#ifndef MZ_MODELS_H
+#define MZ_MODELS_H
+
+#include "mezzo/model.h"
+
+typedef struct mz_model {
+    const char *name;
+    // Errors name the key and the numbers; sizes that every model has were checked before.
+    mezzo_status (*check)(const mezzo_model_config *config);
+    // Builds into an empty graph; the caller asks mezzo_graph_status afterwards.
+    mezzo_status (*build)(mezzo_graph *g, const mezzo_model_config *config, int64_t batch, int64_t seq_len,
+                          bool keep_logits);
+} mz_model;
+
+extern const mz_model mz_model_toy, mz_model_gpt2;
+
+#endif

@@ -1,0 +1,51 @@
+// toy: the model of Stanford CS336's question about mixed precision, where which tensor has which dtype can be told by hand:
+// 5 → 10, ReLU, LayerNorm(10), 10 → 3, no bias in the linear layers, cross-entropy over 3 classes.
+#include <math.h>
+
+#include "base/base.h"
+#include "models/models.h"
+#include "nn/layers.h"
+
+enum { FEATURES = 5, WIDTH = 10, CLASSES = 3 };
+
+static mezzo_status check(const mezzo_model_config *config) {
+    if (config->d_model != WIDTH)
+        return mz_fail(MEZZO_ERR_INVALID, "model.d_model is %lld, but toy's width is always %d: leave it out",
+                       (long long)config->d_model, WIDTH);
+    if (config->vocab != CLASSES)
+        return mz_fail(MEZZO_ERR_INVALID, "model.vocab is %lld, but toy always has %d classes: leave it out",
+                       (long long)config->vocab, CLASSES);
+    if (config->layers != 1)
+        return mz_fail(MEZZO_ERR_INVALID, "model.layers is %lld, but toy's layers are fixed: leave it out",
+                       (long long)config->layers);
+    return MEZZO_OK;
+}
+
+// torch.nn.Linear's start: uniform in ±1/√(inputs).
+static mezzo_init linear_init(int inputs) {
+    return (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = 1.0F / sqrtf((float)inputs)};
+}
+
+static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int64_t batch, int64_t seq_len,
+                          bool keep_logits) {
+    (void)config;
+    (void)seq_len; // there is no sequence: an example is one vector
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, (int64_t[]){batch, FEATURES}); // [B, 5]
+    mezzo_value targets = mezzo_input(g, "targets", MEZZO_I32, 1, &batch);           // [B]
+
+    mezzo_value h = mz_layer_linear(g, "fc1", x, WIDTH, linear_init(FEATURES), false); // [B, 10]
+    mezzo_module_begin(g, "relu");
+    h = mezzo_relu(g, h); // [B, 10]
+    mezzo_module_end(g);
+    h = mz_layer_layernorm(g, "ln", h, true);                                              // [B, 10]
+    mezzo_value logits = mz_layer_linear(g, "fc2", h, CLASSES, linear_init(WIDTH), false); // [B, 3]
+
+    mezzo_module_begin(g, "loss");
+    mezzo_value loss = mezzo_cross_entropy(g, logits, targets, -1); // [1]
+    mezzo_module_end(g);
+    if (keep_logits)
+        MEZZO_TRY(mezzo_graph_output(g, "logits", logits));
+    return mezzo_graph_loss(g, loss);
+}
+
+const mz_model mz_model_toy = {.name = "toy", .check = check, .build = build};

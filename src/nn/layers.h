@@ -1,0 +1,28 @@
+// Layers: an op, its parameters and their module, in one call. Written on the public builder alone; no dtype, no device.
+#ifndef MZ_LAYERS_H
+#define MZ_LAYERS_H
+
+#include "mezzo/graph.h"
+
+// After an error in the graph these do nothing and return MEZZO_NONE, as the builder's ops do.
+
+// y = x·Wᵀ (+ bias): NAME.weight [n_out, n_in] from `init`, NAME.bias [n_out] zero where `bias`. x [… n_in] → [… n_out].
+mezzo_value mz_layer_linear(mezzo_graph *g, const char *name, mezzo_value x, int64_t n_out, mezzo_init init, bool bias);
+
+// NAME.weight [C] one, NAME.bias [C] zero where `bias`; eps 1e-5, torch's and GPT-2's. x [… C] → [… C].
+mezzo_value mz_layer_layernorm(mezzo_graph *g, const char *name, mezzo_value x, bool bias);
+
+// NAME.weight [rows, width] from N(0, std²). ids I32 […] → [… width]. *table gets the parameter, for a head that shares it.
+mezzo_value mz_layer_embedding(mezzo_graph *g, const char *name, mezzo_value ids, int64_t rows, int64_t width,
+                               float std, mezzo_value *table);
+
+// Causal self-attention, x [B, T, C] → [B, T, C]: NAME.c_attn to q, k, v side by side, NAME.c_proj back. `std` and
+// `std_residual` are the standard deviations of the two weights; `dropout` acts on the attention probabilities.
+mezzo_value mz_layer_attention(mezzo_graph *g, const char *name, mezzo_value x, int heads, float std,
+                               float std_residual, float dropout, bool bias);
+
+// NAME.c_proj(gelu(NAME.c_fc(x))), GELU in its tanh form: x [B, T, C] → [B, T, d_ff] → [B, T, C].
+mezzo_value mz_layer_mlp(mezzo_graph *g, const char *name, mezzo_value x, int64_t d_ff, float std, float std_residual,
+                         bool bias);
+
+#endif
