@@ -1,0 +1,32 @@
+// The cpu device, and what its kernels share.
+#ifndef MZ_CPU_H
+#define MZ_CPU_H
+
+#include "backend/backend.h"
+#include "backend/cpu/isa.h"
+
+typedef struct mz_cpu_device {
+    struct mezzo_device base; // first: a mezzo_device* of this backend is a mz_cpu_device*
+    mz_isa isa;
+    unsigned char slots[8][256]; // fetch
+} mz_cpu_device;
+
+static inline const mz_cpu_device *mz_cpu(const mezzo_device *device) {
+    return (const mz_cpu_device *)(const void *)device;
+}
+
+// How many threads a parallel region of `work` units uses: all of the device's, or 1 when the region would cost more than it
+// saves. Never a number between: libgomp ends the pool's surplus threads when a team shrinks and starts them again when it
+// grows. A unit is about a nanosecond of one core. Waking the team takes 1–2 µs when it still spins and about 15 µs when it
+// sleeps (measured, Zen 4, libgomp 12), so less than 20 µs of work stays on the caller's thread.
+#define MZ_CPU_GRAIN 20000
+static inline int mz_cpu_threads(const mezzo_device *device, double work) {
+    return work < MZ_CPU_GRAIN ? 1 : device->threads;
+}
+
+// matmul.c: the kernels of linear, matmul, linear_dx and linear_dw, best first for this device.
+const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n);
+
+extern const mz_backend mz_backend_cpu;
+
+#endif
