@@ -1,0 +1,56 @@
+// Files as the rest of the library writes and reads them: whole or not at all, flushed, errors that name the path.
+// Every write, fsync and rename of the library goes through here, so that a test can make the n-th of each fail.
+#ifndef MZ_IO_FILE_H
+#define MZ_IO_FILE_H
+
+#include "base/base.h"
+
+// --- fault injection ----------------------------------------------------------------------------------------------------
+typedef enum mz_io_op { MZ_IO_OPEN, MZ_IO_WRITE, MZ_IO_FSYNC, MZ_IO_RENAME, MZ_IO_OP_COUNT } mz_io_op;
+void mz_io_fail_after(mz_io_op op, int64_t n); // the n-th call from now fails once (0 = next); negative = never
+uint64_t mz_io_count(mz_io_op op);             // calls so far, all threads
+
+// --- one file, replaced as a whole ----------------------------------------------------------------------------------------
+// Bytes go to "PATH.tmp" beside the target (so that the rename stays on one file system); commit flushes, renames and
+// flushes the folder's entry. A crash at any moment leaves the old file or the new one.
+typedef struct mz_file mz_file;
+mezzo_status mz_file_create(const char *path, mz_file **out); // MEZZO_ERR_IO names the path
+mezzo_status mz_file_append(const char *path, mz_file **out); // opens the file itself at its end, made if missing
+mezzo_status mz_file_create_new(const char *path, mz_file **out); // the file itself; fails where the path exists
+mezzo_status mz_file_write(mz_file *file, const void *bytes, size_t n); // whole, or MEZZO_ERR_IO
+mezzo_status mz_file_sync(mz_file *file);                               // to the disk
+uint32_t mz_file_crc(const mz_file *file);                              // CRC32C of what was written so far
+mezzo_status mz_file_commit(mz_file *file); // created: sync, rename, sync folder; appended: close. Frees `file` always
+void mz_file_discard(mz_file *file);        // created: the target stays as it was. NULL is fine. Frees `file`
+// The four steps in one.
+mezzo_status mz_file_write_atomic(const char *path, const void *bytes, size_t n);
+
+// --- folders --------------------------------------------------------------------------------------------------------------
+mezzo_status mz_dir_create(const char *path); // with its parents; an existing folder is fine
+// Makes a finished folder visible under its final name: flushes every file in it (one level of folders down at most four),
+// the folder itself, renames, flushes the parent. `final` must not exist, or be an empty folder.
+mezzo_status mz_dir_commit(const char *staged, const char *final);
+mezzo_status mz_dir_remove(const char *path); // with what is in it; a missing folder is fine; links are not followed
+// Names in a folder, sorted by bytes, without "." and ".."; free with mz_dir_list_free. An empty folder gives *count 0.
+mezzo_status mz_dir_list(const char *path, char ***names, size_t *count);
+void mz_dir_list_free(char **names, size_t count);
+bool mz_path_exists(const char *path);
+bool mz_path_is_dir(const char *path);
+
+// --- reading --------------------------------------------------------------------------------------------------------------
+// A file's bytes, mapped read-only. An empty file has data "" and size 0. The file must not shrink while it is mapped.
+typedef struct mz_map {
+    const unsigned char *data;
+    size_t size;
+} mz_map;
+mezzo_status mz_map_open(const char *path, mz_map *out); // MEZZO_ERR_IO: missing, unreadable, not a regular file
+void mz_map_close(mz_map *map);                          // zeroed map is fine
+// The whole file, NUL-terminated, owned by the caller (mz_free). Larger than max_bytes is MEZZO_ERR_FORMAT.
+mezzo_status mz_file_read(const char *path, size_t max_bytes, char **out, size_t *size);
+
+// --- checksums ------------------------------------------------------------------------------------------------------------
+// CRC32C (Castagnoli, reflected 0x82F63B78), as in RFC 3720 and TFRecord; start with crc = 0, feed pieces in order.
+uint32_t mz_crc32c(uint32_t crc, const void *bytes, size_t n);
+mezzo_status mz_file_crc32c(const char *path, uint32_t *crc, uint64_t *size); // size may be NULL
+
+#endif

@@ -1,0 +1,30 @@
+// JSON that may come from anywhere: sizes and nesting bounded, duplicate keys refused, errors that name file and key.
+#ifndef MZ_IO_JSON_H
+#define MZ_IO_JSON_H
+
+#include <jansson.h>
+
+#include "base/base.h"
+
+#define MZ_JSON_DEPTH 16 // deep enough for every format Mezzo reads
+
+// Parses one object or array of `n` bytes; `where` names the source in errors ("model.safetensors: header").
+// MEZZO_ERR_FORMAT: not JSON, nested deeper than max_depth, duplicate keys, text behind the value. Free with json_decref.
+mezzo_status mz_json_parse(const char *where, const char *text, size_t n, int max_depth, json_t **out);
+
+// A file of at most max_bytes, nested at most MZ_JSON_DEPTH deep.
+mezzo_status mz_json_load(const char *path, size_t max_bytes, json_t **out);
+
+// Writes it atomically, indented by two, keys in insertion order, numbers with 17 digits, a newline at the end.
+mezzo_status mz_json_save(const char *path, const json_t *value);
+
+// Members of an object; missing, of another type or out of range is MEZZO_ERR_FORMAT: "WHERE: key 'k': expected …".
+mezzo_status mz_json_get_int(const char *where, const json_t *object, const char *key, int64_t min, int64_t max,
+                             int64_t *out);
+mezzo_status mz_json_get_double(const char *where, const json_t *object, const char *key, double *out);
+mezzo_status mz_json_get_bool(const char *where, const json_t *object, const char *key, bool *out);
+mezzo_status mz_json_get_string(const char *where, const json_t *object, const char *key, const char **out); // borrowed
+mezzo_status mz_json_get_object(const char *where, const json_t *object, const char *key, json_t **out);     // borrowed
+mezzo_status mz_json_get_array(const char *where, const json_t *object, const char *key, json_t **out);      // borrowed
+
+#endif
