@@ -14,8 +14,8 @@ uint64_t mz_io_count(mz_io_op op);             // calls so far, all threads
 // Bytes go to "PATH.tmp" beside the target (so that the rename stays on one file system); commit flushes, renames and
 // flushes the folder's entry. A crash at any moment leaves the old file or the new one.
 typedef struct mz_file mz_file;
-mezzo_status mz_file_create(const char *path, mz_file **out); // MEZZO_ERR_IO names the path
-mezzo_status mz_file_append(const char *path, mz_file **out); // opens the file itself at its end, made if missing
+mezzo_status mz_file_create(const char *path, mz_file **out);     // MEZZO_ERR_IO names the path
+mezzo_status mz_file_append(const char *path, mz_file **out);     // opens the file itself at its end, made if missing
 mezzo_status mz_file_create_new(const char *path, mz_file **out); // the file itself; fails where the path exists
 mezzo_status mz_file_write(mz_file *file, const void *bytes, size_t n); // whole, or MEZZO_ERR_IO
 mezzo_status mz_file_sync(mz_file *file);                               // to the disk

@@ -15,9 +15,8 @@ static const struct {
     mezzo_dtype dtype;
     const char *name;
 } dtype_names[] = {
-    {MEZZO_F64, "F64"},        {MEZZO_F32, "F32"},        {MEZZO_BF16, "BF16"}, {MEZZO_F16, "F16"},
-    {MEZZO_F8E4M3, "F8_E4M3"}, {MEZZO_F8E5M2, "F8_E5M2"}, {MEZZO_I64, "I64"},   {MEZZO_I32, "I32"},
-    {MEZZO_U16, "U16"},        {MEZZO_U8, "U8"},
+    {MEZZO_F64, "F64"},        {MEZZO_F32, "F32"}, {MEZZO_BF16, "BF16"}, {MEZZO_F16, "F16"}, {MEZZO_F8E4M3, "F8_E4M3"},
+    {MEZZO_F8E5M2, "F8_E5M2"}, {MEZZO_I64, "I64"}, {MEZZO_I32, "I32"},   {MEZZO_U16, "U16"}, {MEZZO_U8, "U8"},
 };
 
 static const char *dtype_to_text(mezzo_dtype dtype) {
@@ -96,8 +95,8 @@ static mezzo_status plan_items(const char *path, const mz_safetensors_item *item
         size_t elements;
         if (item->rank > MZ_SAFETENSORS_MAX_RANK ||
             !shape_size(item->shape, item->rank, item->dtype, &elements, &plan[i].bytes))
-            return mz_fail(MEZZO_ERR_INVALID, "%s: tensor %s: its shape is negative, too large or of rank over %d", path,
-                           mz_quote(item->name).text, MZ_SAFETENSORS_MAX_RANK);
+            return mz_fail(MEZZO_ERR_INVALID, "%s: tensor %s: its shape is negative, too large or of rank over %d",
+                           path, mz_quote(item->name).text, MZ_SAFETENSORS_MAX_RANK);
     }
     if (count > 1)
         qsort(plan, count, sizeof *plan, compare_plan_names);
@@ -324,8 +323,9 @@ static mezzo_status parse_tensor(const mz_safetensors *file, const char *name, c
     json_int_t begin = json_integer_value(first), end = json_integer_value(last);
     size_t available = file->map.size - data_start;
     if (begin < 0 || end < begin || (uint64_t)end > available)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s: data_offsets [%lld, %lld] do not lie in the file's %zu bytes "
-                                         "of data: it is cut off or damaged",
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: tensor %s: data_offsets [%lld, %lld] do not lie in the file's %zu bytes "
+                       "of data: it is cut off or damaged",
                        file->where, mz_quote(name).text, (long long)begin, (long long)end, available);
     if ((size_t)(end - begin) != tensor->bytes) {
         char text[SHAPE_TEXT];

@@ -16,7 +16,8 @@ typedef struct mz_safetensors_item {
     size_t rank;       // 0 (one element) to MZ_SAFETENSORS_MAX_RANK
     const int64_t *shape;
     const void *data;
-    mezzo_status (*fill)(void *user, uint64_t offset, void *bytes, size_t n); // bytes [offset, offset + n) of the tensor
+    mezzo_status (*fill)(void *user, uint64_t offset, void *bytes,
+                         size_t n); // bytes [offset, offset + n) of the tensor
     void *user;
 } mz_safetensors_item;
 

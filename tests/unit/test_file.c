@@ -1,0 +1,201 @@
+// Files are whole or not there; every failure names the path and harms nothing that existed.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "io/file.h"
+
+static void assert_file_is(const char *path, const char *text) {
+    char *data;
+    size_t size;
+    assert_int_equal(mz_file_read(path, 1 << 20, &data, &size), MEZZO_OK);
+    assert_string_equal(data, text);
+    assert_int_equal(size, strlen(text));
+    mz_free(data);
+}
+
+static void assert_error_has(mezzo_status got, mezzo_status expected, const char *part) {
+    assert_int_equal(got, expected);
+    if (!strstr(mezzo_error_message(), part))
+        fail_msg("'%s' does not say '%s'", mezzo_error_message(), part);
+    assert_null(strchr(mezzo_error_message(), '\n'));
+}
+
+static void write_replaces_the_whole_file(void **state) {
+    (void)state;
+    assert_int_equal(mz_file_write_atomic("whole.txt", "first, longer", 13), MEZZO_OK);
+    assert_int_equal(mz_file_write_atomic("whole.txt", "second", 6), MEZZO_OK);
+    assert_file_is("whole.txt", "second");
+    assert_false(mz_path_exists("whole.txt.tmp"));
+}
+
+// Every write, fsync and rename in turn: the old content stays, the message names the file, nothing is left over.
+static void a_failure_at_any_step_keeps_the_old_file(void **state) {
+    (void)state;
+    static const struct {
+        mz_io_op op;
+        const char *says;
+    } steps[] = {{MZ_IO_OPEN, "Permission denied"},
+                 {MZ_IO_WRITE, "No space left"},
+                 {MZ_IO_FSYNC, "Input/output error"},
+                 {MZ_IO_RENAME, "Input/output error"}};
+    assert_int_equal(mz_file_write_atomic("keep.txt", "old", 3), MEZZO_OK);
+    for (size_t i = 0; i < MZ_COUNT(steps); i++) {
+        mz_io_fail_after(steps[i].op, 0);
+        mezzo_status status = mz_file_write_atomic("keep.txt", "new", 3);
+        assert_error_has(status, MEZZO_ERR_IO, "keep.txt");
+        assert_error_has(status, MEZZO_ERR_IO, steps[i].says);
+        assert_file_is("keep.txt", "old");
+        assert_false(mz_path_exists("keep.txt.tmp"));
+    }
+    assert_int_equal(mz_file_write_atomic("keep.txt", "new", 3), MEZZO_OK);
+    assert_file_is("keep.txt", "new");
+}
+
+static void the_folder_entry_is_flushed_too(void **state) {
+    (void)state;
+    uint64_t before = mz_io_count(MZ_IO_FSYNC);
+    assert_int_equal(mz_file_write_atomic("synced.txt", "x", 1), MEZZO_OK);
+    assert_int_equal(mz_io_count(MZ_IO_FSYNC) - before, 2); // the file, then its folder
+}
+
+static void a_full_disk_and_bad_paths_are_one_clear_line(void **state) {
+    (void)state;
+    mz_file *file;
+    assert_int_equal(mz_file_append("/dev/full", &file), MEZZO_OK);
+    assert_error_has(mz_file_write(file, "x", 1), MEZZO_ERR_IO,
+                     "'/dev/full': No space left on device; free some space");
+    mz_file_discard(file);
+
+    assert_int_equal(mz_file_write_atomic("plain", "x", 1), MEZZO_OK);
+    assert_error_has(mz_file_write_atomic("plain/inside", "x", 1), MEZZO_ERR_IO, "'plain/inside'");
+    assert_error_has(mz_file_write_atomic("missing/inside", "x", 1), MEZZO_ERR_IO, "No such file");
+    assert_error_has(mz_dir_create("plain/folder"), MEZZO_ERR_IO, "'plain");
+    assert_error_has(mz_dir_create(""), MEZZO_ERR_INVALID, "empty");
+    assert_int_equal(mz_dir_create("a_folder"), MEZZO_OK);
+    assert_error_has(mz_file_write_atomic("a_folder", "x", 1), MEZZO_ERR_IO, "it is a folder");
+    mz_map map;
+    assert_error_has(mz_map_open("a_folder", &map), MEZZO_ERR_IO, "it is a folder");
+    assert_error_has(mz_map_open("/dev/null", &map), MEZZO_ERR_IO, "a device or pipe");
+    assert_error_has(mz_map_open("nowhere\n", &map), MEZZO_ERR_IO, "'nowhere?'");
+}
+
+static void append_keeps_what_is_there_and_new_refuses_it(void **state) {
+    (void)state;
+    unlink("log.txt");
+    mz_file *file;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(mz_file_append("log.txt", &file), MEZZO_OK);
+        assert_int_equal(mz_file_write(file, "line\n", 5), MEZZO_OK);
+        assert_int_equal(mz_file_commit(file), MEZZO_OK);
+    }
+    assert_file_is("log.txt", "line\nline\n");
+    assert_error_has(mz_file_create_new("log.txt", &file), MEZZO_ERR_IO, "exists");
+}
+
+static void a_folder_is_committed_whole_or_stays_staged(void **state) {
+    (void)state;
+    mz_dir_remove("final");
+    mz_dir_remove("staged");
+    assert_int_equal(mz_dir_create("staged/deep"), MEZZO_OK);
+    assert_int_equal(mz_file_write_atomic("staged/b", "2", 1), MEZZO_OK);
+    assert_int_equal(mz_file_write_atomic("staged/deep/a", "1", 1), MEZZO_OK);
+    mz_io_fail_after(MZ_IO_RENAME, 0);
+    assert_error_has(mz_dir_commit("staged", "final"), MEZZO_ERR_IO, "'final'");
+    assert_false(mz_path_exists("final"));
+    // Two files, two folders, then the parent.
+    uint64_t before = mz_io_count(MZ_IO_FSYNC);
+    assert_int_equal(mz_dir_commit("staged", "final"), MEZZO_OK);
+    assert_int_equal(mz_io_count(MZ_IO_FSYNC) - before, 5);
+    assert_file_is("final/deep/a", "1");
+    assert_false(mz_path_exists("staged"));
+
+    assert_int_equal(mz_dir_create("staged"), MEZZO_OK);
+    assert_error_has(mz_dir_commit("staged", "final"), MEZZO_ERR_IO, "exists already");
+    assert_file_is("final/b", "2");
+
+    char **names;
+    size_t count;
+    assert_int_equal(mz_dir_list("final", &names, &count), MEZZO_OK);
+    assert_int_equal(count, 2);
+    assert_string_equal(names[0], "b");
+    assert_string_equal(names[1], "deep");
+    mz_dir_list_free(names, count);
+}
+
+static void removing_a_folder_does_not_follow_links(void **state) {
+    (void)state;
+    assert_int_equal(mz_dir_create("outside"), MEZZO_OK);
+    assert_int_equal(mz_file_write_atomic("outside/kept", "x", 1), MEZZO_OK);
+    mz_dir_remove("linked");
+    assert_int_equal(mz_dir_create("linked"), MEZZO_OK);
+    assert_int_equal(symlink("../outside", "linked/link"), 0);
+    assert_int_equal(mz_dir_remove("linked"), MEZZO_OK);
+    assert_false(mz_path_exists("linked"));
+    assert_file_is("outside/kept", "x");
+    assert_int_equal(mz_dir_remove("linked"), MEZZO_OK);
+    assert_error_has(mz_dir_remove("outside/kept"), MEZZO_ERR_IO, "not a folder");
+}
+
+// RFC 3720, appendix B.4.
+static void crc32c_gives_the_published_answers(void **state) {
+    (void)state;
+    unsigned char bytes[32];
+    memset(bytes, 0, sizeof bytes);
+    assert_int_equal(mz_crc32c(0, bytes, 32), 0x8A9136AA);
+    memset(bytes, 0xFF, sizeof bytes);
+    assert_int_equal(mz_crc32c(0, bytes, 32), 0x62A8AB43);
+    for (unsigned char i = 0; i < 32; i++)
+        bytes[i] = i;
+    assert_int_equal(mz_crc32c(0, bytes, 32), 0x46DD794E);
+    assert_int_equal(mz_crc32c(0, "123456789", 9), 0xE3069283);
+    // In pieces of every length.
+    for (size_t cut = 0; cut <= 32; cut++)
+        assert_int_equal(mz_crc32c(mz_crc32c(0, bytes, cut), bytes + cut, 32 - cut), 0x46DD794E);
+
+    mz_file *file;
+    assert_int_equal(mz_file_create("sum", &file), MEZZO_OK);
+    assert_int_equal(mz_file_write(file, "1234", 4), MEZZO_OK);
+    assert_int_equal(mz_file_write(file, "56789", 5), MEZZO_OK);
+    assert_int_equal(mz_file_crc(file), 0xE3069283);
+    assert_int_equal(mz_file_commit(file), MEZZO_OK);
+    uint32_t crc;
+    uint64_t size;
+    assert_int_equal(mz_file_crc32c("sum", &crc, &size), MEZZO_OK);
+    assert_int_equal(crc, 0xE3069283);
+    assert_int_equal(size, 9);
+}
+
+static void a_file_larger_than_its_kind_is_not_read(void **state) {
+    (void)state;
+    assert_int_equal(mz_file_write_atomic("big", "0123456789", 10), MEZZO_OK);
+    char *data;
+    size_t size;
+    assert_error_has(mz_file_read("big", 9, &data, &size), MEZZO_ERR_FORMAT, "'big' has 10 bytes; at most 9");
+    assert_null(data);
+    assert_int_equal(mz_file_write_atomic("empty", "", 0), MEZZO_OK);
+    assert_file_is("empty", "");
+    mz_map map;
+    assert_int_equal(mz_map_open("empty", &map), MEZZO_OK);
+    assert_int_equal(map.size, 0);
+    mz_map_close(&map);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(write_replaces_the_whole_file),
+        cmocka_unit_test(a_failure_at_any_step_keeps_the_old_file),
+        cmocka_unit_test(the_folder_entry_is_flushed_too),
+        cmocka_unit_test(a_full_disk_and_bad_paths_are_one_clear_line),
+        cmocka_unit_test(append_keeps_what_is_there_and_new_refuses_it),
+        cmocka_unit_test(a_folder_is_committed_whole_or_stays_staged),
+        cmocka_unit_test(removing_a_folder_does_not_follow_links),
+        cmocka_unit_test(crc32c_gives_the_published_answers),
+        cmocka_unit_test(a_file_larger_than_its_kind_is_not_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
