@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Includes go downward only: which folder may include what. The table is the one of docs/dev/ARCHITECTURE.md.
+# scripts/check-includes.sh prints every include that breaks it and fails if there is one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# folder: what its files may include, as patterns on the path after src/ or include/. Its own folder is always allowed.
+allowed() {
+    local public_graph="mezzo/status.h mezzo/dtype.h mezzo/graph.h mezzo/program.h mezzo/device.h"
+    case $1 in
+    include) echo "mezzo/*" ;;
+    base) echo "mezzo/status.h mezzo/dtype.h" ;;
+    graph) echo "base/* $public_graph" ;;
+    backend) echo "base/* graph/* $public_graph" ;;
+    backend/*) echo "base/* graph/* backend/*.h $public_graph" ;;
+    nn | models) echo "base/* nn/* models/* $public_graph mezzo/model.h" ;;
+    io | data) echo "base/* mezzo/*" ;;
+    train) echo "base/* graph/* backend/backend.h io/* data/* mezzo/*" ;;
+    study) echo "base/* graph/* backend/backend.h io/* data/* train/* nn/* models/* mezzo/*" ;;
+    dist) echo "base/* graph/* backend/backend.h train/* mezzo/*" ;;
+    cli) echo "* mezzo/*" ;;
+    examples) echo "mezzo/*" ;;
+    bench) echo "* mezzo/*" ;;
+    *) echo "" ;;
+    esac
+}
+
+# Headers of a vendor's library stay inside the one folder that wraps it.
+vendor_home() {
+    case $1 in
+    cuda* | cublas* | cudnn* | curand* | nvml* | nvtx*) echo "src/backend/cuda" ;;
+    nccl*) echo "src/backend/cuda src/dist" ;;
+    mpi.h) echo "src/dist" ;;
+    oneapi/dnnl/* | dnnl* | cblas* | openblas* | blis*) echo "src/backend/cpu" ;;
+    *) echo "" ;;
+    esac
+}
+
+folder_of() { # src/graph/x.c -> graph; src/backend/cpu/kernels/x.c -> backend/cpu; src/backend/x.c -> backend
+    local path=${1#src/}
+    case $path in
+    backend/*/*) path=${path#backend/} && echo "backend/${path%%/*}" ;;
+    *) echo "${path%%/*}" ;;
+    esac
+}
+
+matches() { # path pattern...; '*' stands for anything but "/" at the end of a "x/*.h", anything in "x/*"
+    local path=$1 pattern
+    shift
+    for pattern in "$@"; do
+        # "backend/*.h" must not reach into a backend's own folder.
+        if [[ $pattern == */\*.h && ${path#"${pattern%\*.h}"} == */* ]]; then
+            continue
+        fi
+        # shellcheck disable=SC2053
+        [[ $path == $pattern ]] && return 0
+    done
+    return 1
+}
+
+set -f # patterns are for the comparison above, not for file names
+broken=0
+complain() {
+    echo "$1:$2: $3"
+    broken=1
+}
+
+check_quoted() { # file line header
+    local file=$1 line=$2 header=$3 folder path patterns
+    folder=$(folder_of "$file")
+    if [[ $header != mezzo/* && $header != */* && -e $(dirname "$file")/$header ]]; then
+        path=$(dirname "$file")/$header # a neighbour
+        path=${path#src/}
+    else
+        path=$header
+    fi
+    read -ra patterns <<<"$folder/* $(allowed "$folder")"
+    if [[ $header == *..* ]] || ! matches "$path" "${patterns[@]}"; then
+        complain "$file" "$line" "$folder must not include \"$header\""
+    fi
+}
+
+check_system() { # file line header
+    local file=$1 line=$2 header=$3 home
+    read -ra homes <<<"$(vendor_home "$header")"
+    if [[ ${#homes[@]} -gt 0 ]]; then
+        for home in "${homes[@]}"; do
+            [[ $file == "$home"/* ]] && return
+        done
+        complain "$file" "$line" "<$header> belongs into ${homes[*]} only"
+    fi
+    if [[ $header == mezzo/* ]]; then
+        complain "$file" "$line" "write #include \"$header\""
+    fi
+}
+
+while IFS=: read -r file line text; do
+    header=$(sed -E 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]([^>"]*)[>"].*/\1/' <<<"$text")
+    if [[ $text == *\"* ]]; then
+        check_quoted "$file" "$line" "$header"
+    else
+        check_system "$file" "$line" "$header"
+    fi
+done < <(find include src cli examples bench \( -name '*.[ch]' -o -name '*.def' -o -name '*.cu' \) -print0 2>/dev/null |
+    xargs -0 -r grep -HnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]')
+
+exit $broken

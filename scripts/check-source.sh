@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Rules that no compiler checks: file length, no unfinished marks, a library that never prints, exits or aborts, and a shared library
+# that exports only mezzo_*. scripts/check-source.sh [LIBRARY]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+broken=0
+complain() {
+    echo "$1"
+    broken=1
+}
+sources() { find include src cli examples tests bench -name '*.[ch]' -print0 2>/dev/null; }
+
+while read -r lines file; do
+    [[ $file == total ]] || ((lines <= 800)) || complain "$file: $lines lines; 800 are the limit"
+done < <(sources | xargs -0 wc -l)
+
+marks='TO''DO|FIX''ME|XX''X|HA''CK'
+found=$(sources | xargs -0 grep -nwE "$marks" || true)
+[[ -z $found ]] || complain "$found"
+
+found=$(grep -rnE --include='*.[ch]' '\b(printf|puts|putchar|perror|exit|_exit|abort|assert|setlocale)[[:space:]]*\(|\b(stdout|stderr)\b' src include |
+    grep -vE '^[^:]*:[0-9]+:[[:space:]]*(//|\*)|//.*\b(printf|puts|perror|exit|_exit|abort|assert|stdout|stderr)\b|format\(printf' || true)
+[[ -z $found ]] || complain "$found
+the library never prints, exits or aborts"
+
+library=${1:-build/release/libmezzo.so}
+if [[ -e $library ]]; then
+    found=$(nm -D --defined-only "$library" | awk '$3 !~ /^mezzo_/ { print $3 }')
+    [[ -z $found ]] || complain "$library exports: $found"
+fi
+
+exit $broken

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Installs the distribution packages that are missing: scripts/setup.sh SET...   with SET of build, demo, test.
+# What counts is whether a thing works, not which package it came from: with everything there, this does nothing and needs no network,
+# on any distribution. Exit 3: something is missing and could not be installed.
+set -uo pipefail
+
+sets=" ${*:-build demo test} "
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# --- what is needed ---------------------------------------------------------------------------------------------------------
+compiles() { # compiler flags... <program on stdin
+    "$@" -x c - -o "$scratch/out" 2>/dev/null
+}
+has_cc() { printf '#include <omp.h>\n#include <math.h>\nint main(void) { return omp_get_max_threads() < 1; }\n' | compiles "${CC:-cc}" -fopenmp; }
+has_clang() { printf '#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n' | compiles clang -fopenmp; }
+has_fuzzer() {
+    printf '#include <stddef.h>\n#include <stdint.h>\nint LLVMFuzzerTestOneInput(const uint8_t *d, size_t n);\nint LLVMFuzzerTestOneInput(const uint8_t *d, size_t n) { return n > 9 && d[0] > 9 ? -1 : 0; }\n' |
+        compiles clang -fsanitize=fuzzer,address,undefined
+}
+has_cmake() { cmake --version 2>/dev/null | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25)) } END { if (NR == 0) exit 1 }'; }
+has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
+has_bible() { printf 'gen1:1\n' | bible -f 2>/dev/null | grep -q beginning; }
+has_command() { command -v "$1" >/dev/null; }
+has_module() { pkg-config --exists "$1" 2>/dev/null; }
+
+# The versioned package behind an unversioned one: clang -> 18.
+clang_version() { apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p' | head -1; }
+
+missing=() what=()
+need() { # "what it is" "packages" check...
+    local name=$1 packages=$2
+    shift 2
+    if ! "$@" >/dev/null 2>&1; then
+        what+=("$name")
+        read -ra words <<<"$packages"
+        missing+=("${words[@]}")
+    fi
+}
+find_missing() {
+    missing=() what=()
+    if [[ $sets == *" build "* || $sets == *" test "* ]]; then
+        need "a C compiler with OpenMP (gcc)" "gcc libc6-dev" has_cc
+        need "make" "make" has_command make
+        need "CMake 3.25 or later" "cmake" has_cmake
+        need "Ninja" "ninja-build" has_command ninja
+        need "pkg-config" "pkg-config" has_command pkg-config
+        need "libyaml with its headers (yaml-0.1)" "libyaml-dev" has_module yaml-0.1
+        need "jansson with its headers" "libjansson-dev" has_module jansson
+    fi
+    if [[ $sets == *" demo "* ]]; then
+        need "the demo's text (the King James Bible, command bible)" "bible-kjv" has_bible
+    fi
+    if [[ $sets == *" test "* ]]; then
+        need "cmocka with its headers" "libcmocka-dev" has_module cmocka
+        need "clang with OpenMP" "clang libomp-dev" has_clang
+        need "clang's sanitizer and fuzzer runtimes" "clang libclang-rt-$(clang_version)-dev" has_fuzzer
+        need "clang-format" "clang-format" has_command clang-format
+        need "Python 3 with venv" "python3 python3-venv" has_venv
+    fi
+}
+
+find_missing
+if [[ ${#what[@]} -eq 0 ]]; then
+    exit 0
+fi
+
+# --- installing it ----------------------------------------------------------------------------------------------------------
+give_up() {
+    echo "$1" >&2
+    printf '  - %s\n' "${what[@]}" >&2
+    exit 3
+}
+
+distribution=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown}")
+case $distribution in
+debian | ubuntu) ;;
+*) give_up "Packages can be installed here only on Debian and Ubuntu (this is $distribution). Please install, by its own means:" ;;
+esac
+
+as_root=()
+if [[ $(id -u) -ne 0 ]]; then
+    command -v sudo >/dev/null || give_up "Not root, and there is no sudo. As root: apt-get install ${missing[*]}   It is missing:"
+    as_root=(sudo)
+fi
+
+echo "Missing here:"
+printf '  - %s\n' "${what[@]}"
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@"; }
+apt update >"$scratch/log" 2>&1 || tail -3 "$scratch/log" >&2 # one broken source need not matter
+find_missing # again: without package lists, the version behind clang was not known
+mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+echo "Installing the packages: ${missing[*]}"
+apt install --no-install-recommends "${missing[@]}" >"$scratch/log" 2>&1 || tail -5 "$scratch/log" >&2
+hash -r
+find_missing
+if [[ ${#what[@]} -ne 0 ]]; then
+    give_up "After installing, these are still missing:"
+fi
