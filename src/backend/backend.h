@@ -13,8 +13,9 @@ typedef struct mz_rng_state {
 } mz_rng_state;
 
 // One op with its tensors: what a kernel runs, and what it is asked about before (data pointers NULL then).
-// Tensors are contiguous, row-major, 64-byte aligned; absent slots have rank -1 and data NULL. Inputs and outputs never
-// overlap, except that the output of an in-place op (mz_op_in_place) may be exactly its first input.
+// Tensors are contiguous, row-major, 64-byte aligned; absent slots, and those from n_in and n_out on, have rank -1 and data
+// NULL. Inputs and outputs never overlap, except that the output of an in-place op (mz_op_in_place) may be exactly its first
+// input.
 typedef struct mz_call {
     mz_op op;
     mz_attrs attrs;

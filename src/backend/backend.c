@@ -1,0 +1,193 @@
+// The registry of backends, and how a call finds its kernel.
+#include <stdlib.h>
+
+#include "backend/backend.h"
+
+extern const mz_backend mz_backend_ref;
+#if __has_include("backend/cpu/cpu.h")
+#define MEZZO_CPU 1
+extern const mz_backend mz_backend_cpu;
+#endif
+#ifdef MEZZO_CUDA
+extern const mz_backend mz_backend_cuda;
+#endif
+
+// A backend is one line here. `indexed`: "NAME:3" opens its fourth device. NULL: known, but not in this build.
+static const struct {
+    const char *name;
+    const mz_backend *backend;
+    bool indexed;
+} registry[] = {
+    {"ref", &mz_backend_ref, false},
+#ifdef MEZZO_CPU
+    {"cpu", &mz_backend_cpu, false},
+#else
+    {"cpu", NULL, false},
+#endif
+#ifdef MEZZO_CUDA
+    {"cuda", &mz_backend_cuda, true},
+#else
+    {"cuda", NULL, true},
+#endif
+};
+
+// --- opening --------------------------------------------------------------------------------------------------------------
+static mezzo_status unknown_device(const char *name) {
+    static const char *const names[] = {"cpu", "ref", "cuda", "auto"};
+    const char *nearest = mz_nearest(name, names, MZ_COUNT(names));
+    if (nearest != NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "unknown device \"%s\": did you mean \"%s\"?", name, nearest);
+    return mz_fail(MEZZO_ERR_INVALID, "unknown device \"%s\": use cpu, cuda, cuda:N, ref or auto", name);
+}
+
+// The number after "cuda:"; 0 when there is none.
+static mezzo_status parse_index(const char *name, size_t length, bool indexed, int *index) {
+    *index = 0;
+    if (name[length] == '\0')
+        return MEZZO_OK;
+    if (!indexed)
+        return mz_fail(MEZZO_ERR_INVALID, "device \"%s\": there is only one, use \"%.*s\"", name, (int)length, name);
+    const char *digits = name + length + 1;
+    char *end;
+    long value = strtol(digits, &end, 10);
+    if (digits[0] < '0' || digits[0] > '9' || *end != '\0' || value > 1023)
+        return mz_fail(MEZZO_ERR_INVALID, "device \"%s\": use \"%.*s:N\" with N from 0", name, (int)length, name);
+    *index = (int)value;
+    return MEZZO_OK;
+}
+
+static mezzo_status open_named(const char *name, int threads, mezzo_device **out) {
+    size_t length = strcspn(name, ":");
+    for (size_t i = 0; i < MZ_COUNT(registry); i++) {
+        if (strlen(registry[i].name) != length || strncmp(registry[i].name, name, length) != 0)
+            continue;
+        int index;
+        MEZZO_TRY(parse_index(name, length, registry[i].indexed, &index));
+        if (registry[i].backend == NULL)
+            return mz_fail(MEZZO_ERR_UNSUPPORTED, "device \"%s\": this build of mezzo has no %s backend; use %s", name,
+                           registry[i].name, registry[i].indexed ? "cpu" : "ref");
+        return registry[i].backend->open(index, threads, out);
+    }
+    return unknown_device(name);
+}
+
+static mezzo_status open_best(int threads, mezzo_device **out) {
+    mezzo_device *device = NULL;
+    const char *chosen = "cuda";
+    if (open_named(chosen, threads, &device) != MEZZO_OK) {
+        mz_log("notice", "device auto: no gpu (%s)", mezzo_error_message());
+        chosen = "cpu";
+        MEZZO_TRY(open_named(chosen, threads, &device));
+    }
+    mz_log("notice", "device auto: %s", chosen);
+    *out = device;
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_device_open(const char *name, int threads, mezzo_device **out) {
+    *out = NULL;
+    if (name == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "no device name: use cpu, cuda, cuda:N, ref or auto");
+    if (threads < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "device %s: %d threads: use 0 for every core, or a positive number", name,
+                       threads);
+    MEZZO_TRY(strcmp(name, "auto") == 0 ? open_best(threads, out) : open_named(name, threads, out));
+    return MEZZO_OK;
+}
+
+void mezzo_device_close(mezzo_device *device) {
+    if (device != NULL)
+        device->backend->close(device);
+}
+
+mezzo_status mezzo_device_describe(mezzo_device *device, mezzo_device_info *out) {
+    MEZZO_TRY(device->backend->describe(device, out));
+    return MEZZO_OK;
+}
+
+// --- calls ----------------------------------------------------------------------------------------------------------------
+// "linear (12x64x128 bf16, 384x128 bf16) -> (12x64x384 bf16)"
+static void describe_tensors(mz_text *text, const mz_tensor *tensors, int n) {
+    for (int i = 0; i < n; i++) {
+        char shape[96];
+        if (mz_present(&tensors[i]))
+            mz_text_addf(text, "%s%s %s", i > 0 ? ", " : "", mz_shape_text(&tensors[i].shape, shape, sizeof shape),
+                         mezzo_dtype_name(tensors[i].dtype));
+        else
+            mz_text_addf(text, "%s-", i > 0 ? ", " : "");
+    }
+}
+
+static void describe_call(mz_text *text, const mz_call *call) {
+    mz_text_addf(text, "%s (", mz_op_table[call->op].name);
+    describe_tensors(text, call->in, call->n_in);
+    mz_text_addf(text, ") -> (");
+    describe_tensors(text, call->out, call->n_out);
+    mz_text_addf(text, ")");
+}
+
+mezzo_status mz_select(const mezzo_device *device, const mz_call *call, const mz_kernel **out) {
+    size_t n = 0;
+    const mz_kernel *const *kernels = device->backend->kernels(device, call->op, &n);
+    mz_text what = {0}, refusals = {0};
+    *out = NULL;
+    for (size_t i = 0; i < n && *out == NULL; i++) {
+        const char *reason = kernels[i]->supports(device, call);
+        if (reason == NULL)
+            *out = kernels[i];
+        else
+            mz_text_addf(&refusals, "%s%s: %s", refusals.len > 0 ? "; " : "", kernels[i]->name, reason);
+    }
+    mezzo_status status = MEZZO_OK;
+    if (*out == NULL || mz_log_enabled("dispatch"))
+        describe_call(&what, call);
+    if (what.status != MEZZO_OK || refusals.status != MEZZO_OK)
+        status = MEZZO_ERR_MEMORY;
+    else if (*out == NULL)
+        status = mz_fail(MEZZO_ERR_UNSUPPORTED, "the %s backend has no kernel for %s: %s", device->backend->name,
+                         what.data, refusals.len > 0 ? refusals.data : "none is listed");
+    else if (what.len > 0)
+        mz_log("dispatch", "%s: %s%s%s", what.data, (*out)->name, refusals.len > 0 ? "; refused: " : "",
+               refusals.len > 0 ? refusals.data : "");
+    mz_text_free(&what);
+    mz_text_free(&refusals);
+    return status;
+}
+
+mezzo_status mz_run(mezzo_device *device, const mz_kernel *kernel, mz_call *call, void *scratch) {
+    size_t needed = kernel->workspace != NULL ? kernel->workspace(device, call) : 0;
+    call->workspace = scratch;
+    if (needed == 0 || scratch != NULL) {
+        MEZZO_TRY(kernel->run(device, call));
+        return MEZZO_OK;
+    }
+    MEZZO_TRY(device->backend->alloc(device, needed, &call->workspace));
+    mezzo_status status = kernel->run(device, call);
+    if (status == MEZZO_OK)
+        status = device->backend->sync(device); // the scratch must outlive the work
+    device->backend->release(device, call->workspace);
+    call->workspace = NULL;
+    return status;
+}
+
+bool mz_op_in_place(mz_op op) {
+    switch (op) {
+    case MZ_OP_add:
+    case MZ_OP_mul:
+    case MZ_OP_scale:
+    case MZ_OP_relu:
+    case MZ_OP_gelu:
+    case MZ_OP_silu:
+    case MZ_OP_dropout:
+    case MZ_OP_cast:
+    case MZ_OP_relu_dx:
+    case MZ_OP_gelu_dx:
+    case MZ_OP_silu_dx:
+    case MZ_OP_layernorm_bwd:
+    case MZ_OP_softmax_dx:
+    case MZ_OP_cross_entropy_dx:
+        return true;
+    default:
+        return false;
+    }
+}

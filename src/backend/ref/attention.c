@@ -1,0 +1,125 @@
+// Causal attention, one row of scores at a time: nothing of size T×T is ever held.
+#include <math.h>
+
+#include "backend/ref/ref.h"
+
+// Where q, k and v are, whether packed side by side in one tensor or apart.
+typedef struct layout {
+    int64_t batch, length, heads, kv_heads, width; // B, T, H, Hkv, D
+    int64_t q_row, kv_row;                         // elements from one position to the next
+    int64_t k_start, v_start;                      // packed: where k and v begin in a row; 0 otherwise
+    bool packed;
+} layout;
+
+static layout layout_of(const mz_call *call, const mz_tensor *q, const mz_tensor *k, const mz_tensor *y) {
+    layout l = {.batch = q->shape.dim[0], .length = q->shape.dim[1], .heads = call->attrs.heads};
+    int64_t channels = y->shape.dim[2]; // H·D
+    l.width = channels / l.heads;
+    l.packed = !mz_present(k);
+    if (l.packed) {
+        l.kv_heads = l.heads;
+        l.q_row = l.kv_row = 3 * channels;
+        l.k_start = channels;
+        l.v_start = 2 * channels;
+    } else {
+        l.kv_heads = k->shape.dim[2] / l.width;
+        l.q_row = channels;
+        l.kv_row = k->shape.dim[2];
+    }
+    return l;
+}
+
+static int64_t q_at(const layout *l, int64_t b, int64_t t, int64_t h) {
+    return (b * l->length + t) * l->q_row + h * l->width;
+}
+
+static int64_t kv_at(const layout *l, int64_t b, int64_t t, int64_t h) {
+    return (b * l->length + t) * l->kv_row + h / (l->heads / l->kv_heads) * l->width;
+}
+
+static double dot(const double *a, const double *b, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+// Dropout on probability (i, j) of head h: element ((b·H + h)·T + i)·T + j of the stream.
+static double keep_factor(const mz_call *call, const layout *l, int64_t b, int64_t h, int64_t i, int64_t j) {
+    if (call->attrs.p == 0)
+        return 1;
+    return mz_ref_dropout_factor(call, ((b * l->heads + h) * l->length + i) * l->length + j);
+}
+
+void mz_ref_attention(const mz_call *call) {
+    layout l = layout_of(call, &call->in[0], &call->in[1], &call->out[0]);
+    double scale = 1 / sqrt((double)l.width);
+    mz_ref_scratch scratch = mz_ref_scratch_begin(call);
+    const double *q = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute); // [B, T, H·D] or [B, T, 3·H·D]
+    const double *k = l.packed ? q + l.k_start : mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);
+    const double *v = l.packed ? q + l.v_start : mz_ref_operand(&scratch, &call->in[2], call->numerics.compute);
+    double *o = mz_ref_zeros(&scratch, l.width);
+    for (int64_t b = 0; b < l.batch; b++)
+        for (int64_t h = 0; h < l.heads; h++)
+            for (int64_t i = 0; i < l.length; i++) {
+                const double *qi = q + q_at(&l, b, i, h);
+                double max = -INFINITY, sum = 0;
+                for (int64_t j = 0; j <= i; j++)
+                    max = fmax(max, scale * dot(qi, k + kv_at(&l, b, j, h), l.width));
+                for (int64_t d = 0; d < l.width; d++)
+                    o[d] = 0;
+                for (int64_t j = 0; j <= i; j++) {
+                    double e = exp(scale * dot(qi, k + kv_at(&l, b, j, h), l.width) - max);
+                    double keep = keep_factor(call, &l, b, h, i, j);
+                    sum += e; // dropout acts on the probabilities, not on their normalisation
+                    for (int64_t d = 0; d < l.width; d++)
+                        o[d] += keep * e * v[kv_at(&l, b, j, h) + d];
+                }
+                for (int64_t d = 0; d < l.width; d++)
+                    mz_ref_put(&call->out[0], ((b * l.length + i) * l.heads + h) * l.width + d, o[d] / sum);
+                if (mz_present(&call->out[1]))
+                    mz_ref_put(&call->out[1], (b * l.heads + h) * l.length + i, max + log(sum));
+            }
+}
+
+// With p = exp(s - lse), m = the dropout factors, Δ_i = dy_i·y_i (= Σ_j p_ij·m_ij·(dy_i·v_j), as y is the sum of p·m·v):
+//   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
+void mz_ref_attention_bwd(const mz_call *call) {
+    const mz_tensor *y = &call->in[4], *lse = &call->in[5];
+    layout l = layout_of(call, &call->in[1], &call->in[2], y);
+    mezzo_dtype compute = call->numerics.compute;
+    double scale = 1 / sqrt((double)l.width);
+    mz_ref_scratch scratch = mz_ref_scratch_begin(call);
+    const double *dy = mz_ref_operand(&scratch, &call->in[0], compute); // [B, T, H·D]
+    const double *q = mz_ref_operand(&scratch, &call->in[1], compute);  // [B, T, H·D] or [B, T, 3·H·D]
+    const double *k = l.packed ? q + l.k_start : mz_ref_operand(&scratch, &call->in[2], compute);
+    const double *v = l.packed ? q + l.v_start : mz_ref_operand(&scratch, &call->in[3], compute);
+    const double *out = mz_ref_operand(&scratch, y, MEZZO_F64);
+    double *dq = mz_ref_zeros(&scratch, mz_shape_count(&call->out[0].shape));
+    double *dk = l.packed ? dq + l.k_start : mz_ref_zeros(&scratch, mz_shape_count(&call->out[1].shape));
+    double *dv = l.packed ? dq + l.v_start : mz_ref_zeros(&scratch, mz_shape_count(&call->out[2].shape));
+    for (int64_t b = 0; b < l.batch; b++)
+        for (int64_t h = 0; h < l.heads; h++)
+            for (int64_t i = 0; i < l.length; i++) {
+                int64_t row = ((b * l.length + i) * l.heads + h) * l.width, qi = q_at(&l, b, i, h);
+                double delta = 0;
+                for (int64_t d = 0; d < l.width; d++)
+                    delta += mz_ref_get(&call->in[0], row + d) * out[row + d];
+                for (int64_t j = 0; j <= i; j++) {
+                    int64_t kj = kv_at(&l, b, j, h);
+                    double p =
+                        exp(scale * dot(q + qi, k + kj, l.width) - mz_ref_get(lse, (b * l.heads + h) * l.length + i));
+                    double keep = keep_factor(call, &l, b, h, i, j);
+                    double ds = p * (keep * dot(dy + row, v + kj, l.width) - delta);
+                    for (int64_t d = 0; d < l.width; d++) {
+                        dv[kj + d] += p * keep * dy[row + d];
+                        dq[qi + d] += scale * ds * k[kj + d];
+                        dk[kj + d] += scale * ds * q[qi + d];
+                    }
+                }
+            }
+    const double *results[3] = {dq, dk, dv};
+    for (int slot = 0; slot < (l.packed ? 1 : 3); slot++)
+        for (int64_t i = 0; i < mz_shape_count(&call->out[slot].shape); i++)
+            mz_ref_put(&call->out[slot], i, results[slot][i]);
+}

@@ -1,0 +1,208 @@
+// The reference device: host memory, one thread, one kernel for every op.
+#include <unistd.h>
+
+#include "backend/ref/ref.h"
+
+enum { FETCH_SLOTS = 8, FETCH_BYTES = 256 };
+
+typedef struct ref_device {
+    mezzo_device base;
+    _Alignas(16) unsigned char fetched[FETCH_SLOTS][FETCH_BYTES];
+} ref_device;
+
+// --- kernels --------------------------------------------------------------------------------------------------------------
+typedef enum slot_kind { SLOT_FLOAT, SLOT_I32, SLOT_BYTES } slot_kind;
+
+static slot_kind kind_of_slot(const char *name) {
+    static const char *const i32[] = {"ids", "targets"}, *const bytes[] = {"segments", "state", "scaler", "shadow"};
+    for (size_t i = 0; i < MZ_COUNT(i32); i++)
+        if (strcmp(name, i32[i]) == 0)
+            return SLOT_I32;
+    for (size_t i = 0; i < MZ_COUNT(bytes); i++)
+        if (strcmp(name, bytes[i]) == 0)
+            return SLOT_BYTES;
+    return SLOT_FLOAT;
+}
+
+static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors, int n) {
+    mz_slot slots[MZ_MAX_IN];
+    int listed = mz_op_slots(op, outputs, slots);
+    for (int i = 0; i < listed || i < n; i++) {
+        const mz_slot *slot = &slots[i < listed ? i : listed - 1];
+        if (i >= n || !mz_present(&tensors[i])) {
+            if (i < listed && !slot->optional)
+                return "a tensor that the op needs is absent";
+            continue;
+        }
+        mezzo_dtype dtype = tensors[i].dtype;
+        slot_kind kind = kind_of_slot(slot->name);
+        if (kind == SLOT_I32 && dtype != MEZZO_I32)
+            return "indices must be i32";
+        if (kind == SLOT_BYTES && dtype != MEZZO_U8)
+            return "segments, state and shadow blocks must be u8";
+        bool integers_allowed = op == MZ_OP_arange || op == MZ_OP_reshape || (op == MZ_OP_cast && !outputs);
+        if (kind == SLOT_FLOAT && dtype >= MEZZO_I64 && !integers_allowed)
+            return "integers where a float format is needed";
+    }
+    return NULL;
+}
+
+static const char *ref_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    const char *reason = check_slots(call->op, false, call->in, call->n_in);
+    if (reason != NULL)
+        return reason;
+    return check_slots(call->op, true, call->out, call->n_out);
+}
+
+// Ops that copy their operands or sum into FP64 need a double for each element; the others compute in place.
+static size_t ref_workspace(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    switch (call->op) {
+    case MZ_OP_linear:
+    case MZ_OP_linear_dx:
+    case MZ_OP_linear_dw:
+    case MZ_OP_matmul:
+    case MZ_OP_attention:
+    case MZ_OP_attention_bwd:
+    case MZ_OP_embedding_bwd:
+        break;
+    default:
+        return 0;
+    }
+    int64_t elements = 0;
+    for (int i = 0; i < call->n_in; i++)
+        elements += mz_present(&call->in[i]) ? mz_shape_count(&call->in[i].shape) : 0;
+    for (int i = 0; i < call->n_out; i++)
+        elements += mz_present(&call->out[i]) ? mz_shape_count(&call->out[i].shape) : 0;
+    return (size_t)elements * sizeof(double);
+}
+
+// Kernels cannot fail: what could is refused by supports().
+#define OP(name, ...)                                                                                                  \
+    static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
+        (void)device;                                                                                                  \
+        mz_ref_##name(call);                                                                                           \
+        return MEZZO_OK;                                                                                               \
+    }                                                                                                                  \
+    static const mz_kernel kernel_##name = {#name "__ref", ref_supports, ref_workspace, run_##name};
+#define OP_BACKWARD OP
+#define OP_STATE    OP
+#include "graph/ops.def"
+#undef OP
+#undef OP_BACKWARD
+#undef OP_STATE
+
+static const mz_kernel *const kernels[MZ_OP_COUNT] = {
+#define OP(name, ...)          [MZ_OP_##name] = &kernel_##name,
+#define OP_BACKWARD(name, ...) [MZ_OP_##name] = &kernel_##name,
+#define OP_STATE(name, ...)    [MZ_OP_##name] = &kernel_##name,
+#include "graph/ops.def"
+#undef OP
+#undef OP_BACKWARD
+#undef OP_STATE
+};
+
+static const mz_kernel *const *ref_kernels(const mezzo_device *device, mz_op op, size_t *n) {
+    (void)device;
+    *n = 1;
+    return &kernels[op];
+}
+
+// --- the device -------------------------------------------------------------------------------------------------------------
+extern const mz_backend mz_backend_ref;
+
+static mezzo_status ref_open(int index, int threads, mezzo_device **out) {
+    (void)index;
+    (void)threads;
+    ref_device *device = mz_alloc(1, sizeof *device);
+    if (device == NULL)
+        return MEZZO_ERR_MEMORY;
+    device->base.backend = &mz_backend_ref;
+    device->base.threads = 1;
+    *out = &device->base;
+    return MEZZO_OK;
+}
+
+static void ref_close(mezzo_device *device) {
+    mz_free(device);
+}
+
+static mezzo_status ref_describe(mezzo_device *device, mezzo_device_info *out) {
+    *out = (mezzo_device_info){.backend = "ref", .threads = device->threads};
+    snprintf(out->description, sizeof out->description, "reference (plain C, FP64 arithmetic), 1 thread");
+    long pages = sysconf(_SC_PHYS_PAGES), page_size = sysconf(_SC_PAGE_SIZE);
+    if (pages > 0 && page_size > 0)
+        out->memory_total = (size_t)pages * (size_t)page_size;
+    // Every format is rounded in software: all are there, none is faster.
+    for (int i = 0; i < MEZZO_PRECISION_COUNT; i++)
+        out->native[i] = i != MEZZO_PRECISION_AUTO;
+    return MEZZO_OK;
+}
+
+static mezzo_status ref_alloc(mezzo_device *device, size_t bytes, void **out) {
+    (void)device;
+    *out = mz_alloc(bytes, 1);
+    return *out == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+}
+
+static void ref_release(mezzo_device *device, void *data) {
+    (void)device;
+    mz_free(data);
+}
+
+static mezzo_status ref_write(mezzo_device *device, void *dst, const void *host, size_t bytes) {
+    (void)device;
+    memcpy(dst, host, bytes);
+    return MEZZO_OK;
+}
+
+static mezzo_status ref_read(mezzo_device *device, void *host, const void *src, size_t bytes) {
+    (void)device;
+    memcpy(host, src, bytes);
+    return MEZZO_OK;
+}
+
+static mezzo_status ref_zero(mezzo_device *device, void *dst, size_t bytes) {
+    (void)device;
+    memset(dst, 0, bytes);
+    return MEZZO_OK;
+}
+
+static mezzo_status ref_sync(mezzo_device *device) {
+    (void)device;
+    return MEZZO_OK;
+}
+
+static mezzo_status ref_fetch(mezzo_device *device, int slot, const void *src, size_t bytes) {
+    ref_device *self = (ref_device *)device;
+    if (slot < 0 || slot >= FETCH_SLOTS || bytes > FETCH_BYTES)
+        return mz_fail(MEZZO_ERR_INVALID, "fetch slot %d of %zu bytes: there are %d slots of %d bytes", slot, bytes,
+                       FETCH_SLOTS, FETCH_BYTES);
+    memcpy(self->fetched[slot], src, bytes);
+    return MEZZO_OK;
+}
+
+static mezzo_status ref_fetched(mezzo_device *device, int slot, const void **host) {
+    ref_device *self = (ref_device *)device;
+    if (slot < 0 || slot >= FETCH_SLOTS)
+        return mz_fail(MEZZO_ERR_INVALID, "fetch slot %d: there are %d slots", slot, FETCH_SLOTS);
+    *host = self->fetched[slot];
+    return MEZZO_OK;
+}
+
+const mz_backend mz_backend_ref = {
+    .name = "ref",
+    .open = ref_open,
+    .close = ref_close,
+    .describe = ref_describe,
+    .kernels = ref_kernels,
+    .alloc = ref_alloc,
+    .release = ref_release,
+    .write = ref_write,
+    .read = ref_read,
+    .zero = ref_zero,
+    .sync = ref_sync,
+    .fetch = ref_fetch,
+    .fetched = ref_fetched,
+};

@@ -1,0 +1,125 @@
+// Ops on one element at a time: sums, products, activations, dropout.
+#include <math.h>
+
+#include "backend/ref/ref.h"
+
+// GELU's tanh form: 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), Hendrycks & Gimpel 2016.
+static const double gelu_k = 0.79788456080286535588; // √(2/π)
+static const double gelu_c = 0.044715;
+
+static double sigmoid(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+double mz_ref_activation(mz_act act, double x) {
+    switch (act) {
+    case MZ_ACT_RELU:
+        return x < 0 ? 0 : x; // NaN stays NaN
+    case MZ_ACT_GELU:
+        return 0.5 * x * (1 + erf(x * M_SQRT1_2));
+    case MZ_ACT_GELU_TANH:
+        return 0.5 * x * (1 + tanh(gelu_k * (x + gelu_c * x * x * x)));
+    case MZ_ACT_SILU:
+        return x * sigmoid(x);
+    default:
+        return x;
+    }
+}
+
+double mz_ref_activation_dx(mz_act act, double dy, double x) {
+    double s, t;
+    switch (act) {
+    case MZ_ACT_RELU:
+        return x <= 0 ? 0 : dy; // a choice, not a product: an infinite dy at x < 0 is still 0, as in torch
+    case MZ_ACT_GELU:           // Φ(x) + x·φ(x)
+        return dy * (0.5 * (1 + erf(x * M_SQRT1_2)) + x * exp(-0.5 * x * x) * (0.5 * M_2_SQRTPI * M_SQRT1_2));
+    case MZ_ACT_GELU_TANH:
+        t = tanh(gelu_k * (x + gelu_c * x * x * x));
+        return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * gelu_k * (1 + 3 * gelu_c * x * x));
+    case MZ_ACT_SILU:
+        s = sigmoid(x);
+        return dy * (s * (1 + x * (1 - s)));
+    default:
+        return dy;
+    }
+}
+
+double mz_ref_dropout_factor(const mz_call *call, int64_t element) {
+    mz_philox_key key = {.seed = call->rng->seed,
+                         .step = (uint32_t)(call->rng->step ^ call->rng->step >> 32),
+                         .tensor = call->attrs.rng};
+    uint32_t words[4];
+    mz_philox(key, (uint64_t)element >> 2, words);
+    // The factor is FP32 because every backend has it so: dropout is then one correctly rounded product everywhere.
+    return mz_uniform(words[element & 3]) >= call->attrs.p ? (double)(float)(1 / (1 - (double)call->attrs.p)) : 0;
+}
+
+// b's shape is a's, or a's last dimensions: its elements repeat.
+void mz_ref_add(const mz_call *call) {
+    int64_t n = mz_shape_count(&call->out[0].shape), nb = mz_shape_count(&call->in[1].shape);
+    for (int64_t i = 0; i < n; i++)
+        mz_ref_put(&call->out[0], i, mz_ref_get(&call->in[0], i) + mz_ref_get(&call->in[1], i % nb));
+}
+
+void mz_ref_mul(const mz_call *call) {
+    int64_t n = mz_shape_count(&call->out[0].shape), nb = mz_shape_count(&call->in[1].shape);
+    for (int64_t i = 0; i < n; i++)
+        mz_ref_put(&call->out[0], i, mz_ref_get(&call->in[0], i) * mz_ref_get(&call->in[1], i % nb));
+}
+
+void mz_ref_scale(const mz_call *call) {
+    int64_t n = mz_shape_count(&call->out[0].shape);
+    for (int64_t i = 0; i < n; i++)
+        mz_ref_put(&call->out[0], i, (double)call->attrs.alpha * mz_ref_get(&call->in[0], i));
+}
+
+static void activate(const mz_call *call, mz_act act) {
+    int64_t n = mz_shape_count(&call->out[0].shape);
+    for (int64_t i = 0; i < n; i++)
+        mz_ref_put(&call->out[0], i, mz_ref_activation(act, mz_ref_get(&call->in[0], i)));
+}
+
+static void activate_dx(const mz_call *call, mz_act act) {
+    int64_t n = mz_shape_count(&call->out[0].shape);
+    for (int64_t i = 0; i < n; i++) {
+        double dy = mz_ref_get(&call->in[0], i), x = mz_ref_get(&call->in[1], i);
+        mz_ref_put(&call->out[0], i, mz_ref_activation_dx(act, dy, x));
+    }
+}
+
+static mz_act gelu_form(const mz_call *call) {
+    return call->attrs.tanh ? MZ_ACT_GELU_TANH : MZ_ACT_GELU;
+}
+
+void mz_ref_relu(const mz_call *call) {
+    activate(call, MZ_ACT_RELU);
+}
+
+void mz_ref_gelu(const mz_call *call) {
+    activate(call, gelu_form(call));
+}
+
+void mz_ref_silu(const mz_call *call) {
+    activate(call, MZ_ACT_SILU);
+}
+
+void mz_ref_relu_dx(const mz_call *call) {
+    activate_dx(call, MZ_ACT_RELU);
+}
+
+void mz_ref_gelu_dx(const mz_call *call) {
+    activate_dx(call, gelu_form(call));
+}
+
+void mz_ref_silu_dx(const mz_call *call) {
+    activate_dx(call, MZ_ACT_SILU);
+}
+
+void mz_ref_dropout(const mz_call *call) {
+    int64_t n = mz_shape_count(&call->out[0].shape);
+    for (int64_t i = 0; i < n; i++) {
+        double factor = mz_ref_dropout_factor(call, i);
+        // A dropped infinity is 0, not NaN.
+        mz_ref_put(&call->out[0], i, factor == 0 ? 0 : factor * mz_ref_get(&call->in[0], i));
+    }
+}

@@ -1,0 +1,77 @@
+// Ops that move elements: casts, tables, pieces.
+#include <math.h>
+
+#include "backend/ref/ref.h"
+
+void mz_ref_cast(const mz_call *call) {
+    int64_t n = mz_shape_count(&call->out[0].shape);
+    for (int64_t i = 0; i < n; i++)
+        mz_ref_put(&call->out[0], i, mz_ref_get(&call->in[0], i));
+}
+
+// Programs let the two values share memory, so this runs only where somebody calls it by hand.
+void mz_ref_reshape(const mz_call *call) {
+    mz_ref_cast(call);
+}
+
+void mz_ref_arange(const mz_call *call) {
+    int64_t n = mz_shape_count(&call->out[0].shape);
+    for (int64_t i = 0; i < n; i++)
+        mz_ref_put(&call->out[0], i, (double)i);
+}
+
+// An id outside the table gives a row of NaN, which the non-finite guard sees.
+void mz_ref_embedding(const mz_call *call) {
+    const mz_tensor *table = &call->in[0], *ids = &call->in[1]; // [V, C], [N]
+    int64_t rows = table->shape.dim[0], width = table->shape.dim[1], n = mz_shape_count(&ids->shape);
+    for (int64_t r = 0; r < n; r++) {
+        int32_t id = mz_ref_integer(ids, r);
+        bool known = id >= 0 && id < rows;
+        for (int64_t c = 0; c < width; c++)
+            mz_ref_put(&call->out[0], r * width + c, known ? mz_ref_get(table, id * width + c) : NAN);
+    }
+}
+
+void mz_ref_embedding_bwd(const mz_call *call) {
+    const mz_tensor *dtable = &call->out[0], *ids = &call->in[1]; // [V, C], [N]
+    int64_t rows = dtable->shape.dim[0], width = dtable->shape.dim[1], n = mz_shape_count(&ids->shape);
+    mz_ref_scratch scratch = mz_ref_scratch_begin(call);
+    double *sum = mz_ref_zeros(&scratch, rows * width);
+    for (int64_t r = 0; r < n; r++) {
+        int32_t id = mz_ref_integer(ids, r);
+        for (int64_t c = 0; id >= 0 && id < rows && c < width; c++)
+            sum[id * width + c] += mz_ref_get(&call->in[0], r * width + c);
+    }
+    for (int64_t i = 0; i < rows * width; i++)
+        mz_ref_put_gradient(call, 0, i, sum[i]);
+}
+
+// Copies one piece between the whole and a part that starts at `from` along the axis.
+static void copy_part(const mz_tensor *whole, const mz_tensor *part, int axis, int64_t from, bool into_whole) {
+    mz_ref_view w = mz_ref_view_along(&whole->shape, axis), p = mz_ref_view_along(&part->shape, axis);
+    for (int64_t o = 0; o < p.outer; o++)
+        for (int64_t a = 0; a < p.axis; a++)
+            for (int64_t i = 0; i < p.inner; i++) {
+                int64_t at_whole = (o * w.axis + from + a) * w.inner + i, at_part = (o * p.axis + a) * p.inner + i;
+                if (into_whole)
+                    mz_ref_put(whole, at_whole, mz_ref_get(part, at_part));
+                else
+                    mz_ref_put(part, at_part, mz_ref_get(whole, at_whole));
+            }
+}
+
+void mz_ref_split(const mz_call *call) {
+    int64_t from = 0;
+    for (int i = 0; i < call->n_out; i++) {
+        copy_part(&call->in[0], &call->out[i], call->attrs.axis, from, false);
+        from += call->out[i].shape.dim[call->attrs.axis];
+    }
+}
+
+void mz_ref_concat(const mz_call *call) {
+    int64_t from = 0;
+    for (int i = 0; i < call->n_in; i++) {
+        copy_part(&call->out[0], &call->in[i], call->attrs.axis, from, true);
+        from += call->in[i].shape.dim[call->attrs.axis];
+    }
+}

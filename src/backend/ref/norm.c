@@ -1,0 +1,112 @@
+// Layer normalisation and softmax, over the last dimension.
+#include <math.h>
+
+#include "backend/ref/ref.h"
+
+// The value that is normalised: x + residual as `sum` stores it, so that backward, which reads `sum`, sees the same numbers.
+static double layernorm_input(const mz_call *call, int64_t i) {
+    double s = mz_ref_get(&call->in[0], i);
+    if (mz_present(&call->in[3]))
+        s += mz_ref_get(&call->in[3], i);
+    return mz_present(&call->out[3]) ? mezzo_round_to(s, call->out[3].dtype) : s;
+}
+
+void mz_ref_layernorm(const mz_call *call) {
+    const mz_tensor *weight = &call->in[1], *bias = &call->in[2];
+    const mz_shape *shape = &call->out[0].shape;
+    int64_t width = shape->dim[shape->rank - 1], rows = mz_shape_count(shape) / width;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t start = r * width;
+        double mean = 0, variance = 0;
+        for (int64_t c = 0; c < width; c++)
+            mean += layernorm_input(call, start + c);
+        mean /= (double)width;
+        for (int64_t c = 0; c < width; c++) {
+            double centred = layernorm_input(call, start + c) - mean;
+            variance += centred * centred;
+        }
+        double rstd = 1 / sqrt(variance / (double)width + (double)call->attrs.eps);
+        for (int64_t c = 0; c < width; c++) {
+            double s = layernorm_input(call, start + c);
+            double y = (s - mean) * rstd;
+            y = mz_present(weight) ? y * mz_ref_get(weight, c) : y;
+            y = mz_present(bias) ? y + mz_ref_get(bias, c) : y;
+            if (mz_present(&call->out[3]))
+                mz_ref_put(&call->out[3], start + c, s);
+            mz_ref_put(&call->out[0], start + c, y);
+        }
+        if (mz_present(&call->out[1]))
+            mz_ref_put(&call->out[1], r, mean);
+        if (mz_present(&call->out[2]))
+            mz_ref_put(&call->out[2], r, rstd);
+    }
+}
+
+// With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂, dbias = Σ_rows dy.
+void mz_ref_layernorm_bwd(const mz_call *call) {
+    const mz_tensor *dy = &call->in[0], *x = &call->in[1], *weight = &call->in[2], *dres = &call->in[5];
+    const mz_tensor *dx = &call->out[0];
+    const mz_shape *shape = &dx->shape;
+    int64_t width = shape->dim[shape->rank - 1], rows = mz_shape_count(shape) / width;
+    // Columns first: dx may overwrite dy.
+    for (int64_t c = 0; c < width; c++) {
+        double dweight = 0, dbias = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            double mean = mz_ref_get(&call->in[3], r), rstd = mz_ref_get(&call->in[4], r);
+            double g = mz_ref_get(dy, r * width + c);
+            dweight += g * (mz_ref_get(x, r * width + c) - mean) * rstd;
+            dbias += g;
+        }
+        if (mz_present(&call->out[1]))
+            mz_ref_put_gradient(call, 1, c, dweight);
+        if (mz_present(&call->out[2]))
+            mz_ref_put_gradient(call, 2, c, dbias);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        double mean = mz_ref_get(&call->in[3], r), rstd = mz_ref_get(&call->in[4], r);
+        double g_mean = 0, gx_mean = 0;
+        for (int64_t c = 0; c < width; c++) {
+            double g = mz_ref_get(dy, r * width + c) * (mz_present(weight) ? mz_ref_get(weight, c) : 1);
+            g_mean += g;
+            gx_mean += g * (mz_ref_get(x, r * width + c) - mean) * rstd;
+        }
+        g_mean /= (double)width;
+        gx_mean /= (double)width;
+        for (int64_t c = 0; c < width; c++) {
+            int64_t i = r * width + c;
+            double g = mz_ref_get(dy, i) * (mz_present(weight) ? mz_ref_get(weight, c) : 1);
+            double normal = (mz_ref_get(x, i) - mean) * rstd;
+            double d = rstd * (g - g_mean - normal * gx_mean);
+            mz_ref_put(dx, i, mz_present(dres) ? d + mz_ref_get(dres, i) : d);
+        }
+    }
+}
+
+void mz_ref_softmax(const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    int64_t width = y->shape.dim[y->shape.rank - 1], rows = mz_shape_count(&y->shape) / width;
+    for (int64_t r = 0; r < rows; r++) {
+        double max = -INFINITY, sum = 0;
+        for (int64_t c = 0; c < width; c++)
+            max = fmax(max, mz_ref_get(x, r * width + c));
+        for (int64_t c = 0; c < width; c++)
+            sum += exp(mz_ref_get(x, r * width + c) - max);
+        for (int64_t c = 0; c < width; c++)
+            mz_ref_put(y, r * width + c, exp(mz_ref_get(x, r * width + c) - max) / sum);
+    }
+}
+
+// dx = y·(dy - Σ dy·y)
+void mz_ref_softmax_dx(const mz_call *call) {
+    const mz_tensor *dy = &call->in[0], *y = &call->in[1], *dx = &call->out[0];
+    int64_t width = dx->shape.dim[dx->shape.rank - 1], rows = mz_shape_count(&dx->shape) / width;
+    for (int64_t r = 0; r < rows; r++) {
+        double sum = 0;
+        for (int64_t c = 0; c < width; c++)
+            sum += mz_ref_get(dy, r * width + c) * mz_ref_get(y, r * width + c);
+        for (int64_t c = 0; c < width; c++) {
+            int64_t i = r * width + c;
+            mz_ref_put(dx, i, mz_ref_get(y, i) * (mz_ref_get(dy, i) - sum));
+        }
+    }
+}

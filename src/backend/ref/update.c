@@ -1,0 +1,183 @@
+// The update ops: gradient statistics, the step's decisions, optimizers, shadow weights and the loss scale. The arithmetic on parameters
+// is FP32, operation for operation torch's, with constants computed in FP64 and rounded once: it defines what a step is, so here
+// FP64 would not be the truth but another optimizer.
+#include <math.h>
+
+#include "backend/ref/ref.h"
+
+static const int64_t stats_chunk = 4096; // elements of one partial sum, fixed: see backend.h
+
+static const mz_segment *segments_of(const mz_tensor *t, int64_t *n) {
+    *n = mz_shape_count(&t->shape) / (int64_t)sizeof(mz_segment);
+    return t->data;
+}
+
+void mz_ref_grad_stats(const mz_call *call) {
+    int64_t n_segments;
+    const mz_segment *segments = segments_of(&call->in[0], &n_segments);
+    float inverse = mz_present(&call->in[1]) ? (float)(1 / mz_ref_get(&call->in[1], 0)) : 1;
+    float *grad = call->out[0].data;
+    mz_opt_state *state = call->out[1].data;
+    double total = 0;
+    bool finite = true;
+    for (int64_t s = 0; s < n_segments; s++) {
+        float *g = grad + segments[s].offset;
+        for (int64_t start = 0; start < segments[s].count; start += stats_chunk) {
+            int64_t end = start + stats_chunk < segments[s].count ? start + stats_chunk : segments[s].count;
+            double partial = 0;
+            for (int64_t i = start; i < end; i++) {
+                if (inverse != 1)
+                    g[i] *= inverse;
+                finite = finite && isfinite(g[i]);
+                partial += (double)g[i] * (double)g[i];
+            }
+            total += partial;
+        }
+    }
+    state->norm = sqrt(total);
+    if (!finite)
+        state->found_inf = 1;
+}
+
+void mz_ref_clip_control(const mz_call *call) {
+    mz_opt_state *state = call->out[0].data;
+    if (isfinite(state->norm))
+        state->clip *= fmin(1, call->attrs.update->max_norm / (state->norm * state->clip + 1e-6));
+}
+
+void mz_ref_step_control(const mz_call *call) {
+    const mz_update_attrs *update = call->attrs.update;
+    mz_opt_state *state = call->out[0].data;
+    state->skip = state->found_inf;
+    state->last_clip = state->clip;
+    state->last_found_inf = state->found_inf;
+    if (state->skip) {
+        ++state->skipped;
+        return;
+    }
+    state->lr = mz_schedule_lr(update, state->step);
+    ++state->step;
+    state->bias1 = 1 - pow(update->beta1, (double)state->step);
+    state->bias2 = 1 - pow(update->beta2, (double)state->step);
+}
+
+static void store_shadow(const mz_tensor *shadow, const mz_segment *segment, int64_t i, float master) {
+    if (!mz_present(shadow) || segment->shadow_offset < 0)
+        return;
+    mz_tensor t = {.data = (char *)shadow->data + segment->shadow_offset, .dtype = (mezzo_dtype)segment->shadow_dtype};
+    mz_ref_put(&t, i, (double)master);
+}
+
+// torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
+void mz_ref_adamw(const mz_call *call) {
+    const mz_update_attrs *update = call->attrs.update;
+    const mz_opt_state *state = call->in[2].data;
+    if (state->skip)
+        return;
+    int64_t n_segments;
+    const mz_segment *segments = segments_of(&call->in[1], &n_segments);
+    float clip = (float)state->clip, eps = (float)update->eps;
+    float one_minus_beta1 = (float)(1 - update->beta1);
+    float beta2 = (float)update->beta2, one_minus_beta2 = (float)(1 - update->beta2);
+    float step_size = (float)(state->lr / state->bias1), root_bias2 = (float)sqrt(state->bias2);
+    float kept = (float)(1 - state->lr * update->weight_decay);
+    for (int64_t s = 0; s < n_segments; s++) {
+        const mz_segment *segment = &segments[s];
+        const float *grad = (const float *)call->in[0].data + segment->offset;
+        float *master = (float *)call->out[0].data + segment->offset;
+        float *m = (float *)call->out[1].data + segment->state_offset;
+        float *v = (float *)call->out[2].data + segment->state_offset;
+        for (int64_t i = 0; i < segment->count; i++) {
+            float g = grad[i] * clip;
+            float p = segment->decay ? master[i] * kept : master[i];
+            m[i] += one_minus_beta1 * (g - m[i]);
+            v[i] = v[i] * beta2 + one_minus_beta2 * g * g;
+            float denominator = sqrtf(v[i]) / root_bias2 + eps;
+            master[i] = p - step_size * m[i] / denominator;
+            store_shadow(&call->out[3], segment, i, master[i]);
+        }
+    }
+}
+
+// torch.optim.SGD: g += wd·p; b = μ·b + (1-dampening)·g (the first step: b = g); g = nesterov ? g + μ·b : b; p -= lr·g.
+void mz_ref_sgd(const mz_call *call) {
+    const mz_update_attrs *update = call->attrs.update;
+    const mz_opt_state *state = call->in[2].data;
+    if (state->skip)
+        return;
+    int64_t n_segments;
+    const mz_segment *segments = segments_of(&call->in[1], &n_segments);
+    float clip = (float)state->clip, lr = (float)state->lr, decay = (float)update->weight_decay;
+    float momentum = (float)update->momentum, fresh = (float)(1 - update->dampening);
+    bool has_momentum = mz_present(&call->out[1]) && update->momentum != 0, first = state->step == 1;
+    for (int64_t s = 0; s < n_segments; s++) {
+        const mz_segment *segment = &segments[s];
+        const float *grad = (const float *)call->in[0].data + segment->offset;
+        float *master = (float *)call->out[0].data + segment->offset;
+        float *buffer = has_momentum ? (float *)call->out[1].data + segment->state_offset : NULL;
+        for (int64_t i = 0; i < segment->count; i++) {
+            float g = grad[i] * clip;
+            if (segment->decay && update->weight_decay != 0)
+                g += decay * master[i];
+            if (has_momentum) {
+                buffer[i] = first ? g : momentum * buffer[i] + fresh * g;
+                g = update->nesterov ? g + momentum * buffer[i] : buffer[i];
+            }
+            master[i] -= lr * g;
+            store_shadow(&call->out[2], segment, i, master[i]);
+        }
+    }
+}
+
+void mz_ref_refresh(const mz_call *call) {
+    int64_t n_segments;
+    const mz_segment *segments = segments_of(&call->in[1], &n_segments);
+    for (int64_t s = 0; s < n_segments; s++) {
+        const float *master = (const float *)call->in[0].data + segments[s].offset;
+        for (int64_t i = 0; i < segments[s].count; i++)
+            store_shadow(&call->out[0], &segments[s], i, master[i]);
+    }
+}
+
+// torch's _amp_update_scale_, but: growth at or past the interval, the cap, the floor and the hysteresis. A scale that would become
+// infinite stays as it is.
+static void update_scale(const mz_update_attrs *update, mz_scaler_block *block, bool found) {
+    if (found) {
+        bool at_floor = update->min_scale > 0 && (double)block->scale <= update->min_scale;
+        block->floor_hits = at_floor ? block->floor_hits + 1 : 0;
+        block->tracker = 0;
+        ++block->hysteresis;
+        if (block->hysteresis >= update->hysteresis)
+            block->scale = (float)fmax((double)block->scale * update->backoff_factor, update->min_scale);
+        return;
+    }
+    block->floor_hits = 0;
+    block->hysteresis = 0;
+    // Compared before the increment: a tracker at INT32_MAX must not wrap.
+    if ((int64_t)block->tracker + 1 < update->growth_interval) {
+        ++block->tracker;
+        return;
+    }
+    float grown = (float)((double)block->scale * update->growth_factor);
+    if (update->max_scale > 0)
+        grown = (float)fmin((double)grown, update->max_scale);
+    if (isfinite(grown))
+        block->scale = grown;
+    block->tracker = 0;
+}
+
+void mz_ref_scaler_update(const mz_call *call) {
+    bool found = false;
+    for (int i = 0; i < call->n_out; i++) {
+        mz_opt_state *state = call->out[i].data;
+        found = found || state->found_inf != 0;
+        state->found_inf = 0;
+        state->clip = 1;
+    }
+    if (!mz_present(&call->in[0]))
+        return;
+    mz_scaler_block *block = call->in[0].data;
+    block->skipped += found;
+    if (call->attrs.update->enabled)
+        update_scale(call->attrs.update, block, found);
+}

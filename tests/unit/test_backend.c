@@ -1,0 +1,348 @@
+// Devices by name, what a precision becomes on a device, how a kernel is chosen, learning-rate schedules.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "backend/backend.h"
+#include "mezzo/optimizer.h"
+
+// --- a device whose answers a test sets -------------------------------------------------------------------------------------
+static mezzo_device_info fake_info;
+static const char *fake_reasons[3];
+static size_t fake_kernel_count;
+
+static mezzo_status fake_describe(mezzo_device *device, mezzo_device_info *out) {
+    (void)device;
+    *out = fake_info;
+    return MEZZO_OK;
+}
+
+static const char *refuse_first(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    (void)call;
+    return fake_reasons[0];
+}
+
+static const char *refuse_second(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    (void)call;
+    return fake_reasons[1];
+}
+
+static int runs;
+static void *seen_workspace;
+
+static mezzo_status count_run(mezzo_device *device, const mz_call *call) {
+    (void)device;
+    runs++;
+    seen_workspace = call->workspace;
+    return MEZZO_OK;
+}
+
+static size_t hundred_bytes(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    (void)call;
+    return 100;
+}
+
+static const mz_kernel first = {"add_bf16__fast", refuse_first, hundred_bytes, count_run};
+static const mz_kernel second = {"add_any__slow", refuse_second, NULL, count_run};
+static const mz_kernel *const fake_list[] = {&first, &second};
+
+static const mz_kernel *const *fake_kernels(const mezzo_device *device, mz_op op, size_t *n) {
+    (void)device;
+    (void)op;
+    *n = fake_kernel_count;
+    return fake_list;
+}
+
+static int64_t live_allocations;
+
+static mezzo_status fake_alloc(mezzo_device *device, size_t bytes, void **out) {
+    (void)device;
+    live_allocations++;
+    *out = mz_alloc(bytes, 1);
+    return *out != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+}
+
+static void fake_release(mezzo_device *device, void *data) {
+    (void)device;
+    live_allocations--;
+    mz_free(data);
+}
+
+static mezzo_status fake_sync(mezzo_device *device) {
+    (void)device;
+    return MEZZO_OK;
+}
+
+static const mz_backend fake_backend = {.name = "fake",
+                                        .describe = fake_describe,
+                                        .kernels = fake_kernels,
+                                        .alloc = fake_alloc,
+                                        .release = fake_release,
+                                        .sync = fake_sync};
+static mezzo_device fake = {&fake_backend, 1};
+
+static mz_call add_call(void) {
+    mz_call call = {.op = MZ_OP_add, .n_in = 2, .n_out = 1};
+    for (int i = 0; i < MZ_MAX_IN; i++)
+        call.in[i].shape.rank = call.out[i].shape.rank = -1;
+    call.in[0] = (mz_tensor){.dtype = MEZZO_BF16, .shape = {2, {3, 4}}};
+    call.in[1] = (mz_tensor){.dtype = MEZZO_F32, .shape = {1, {4}}};
+    call.out[0] = (mz_tensor){.dtype = MEZZO_F32, .shape = {2, {3, 4}}};
+    return call;
+}
+
+static char log_line[512];
+
+static void keep_line(void *user, const char *topic, const char *line) {
+    (void)user;
+    if (strcmp(topic, "dispatch") == 0)
+        snprintf(log_line, sizeof log_line, "%s", line);
+}
+
+static int reset(void **state) {
+    (void)state;
+    fake_reasons[0] = fake_reasons[1] = NULL;
+    fake_kernel_count = 2;
+    runs = 0;
+    log_line[0] = '\0';
+    unsetenv("MEZZO_VERBOSE");
+    mezzo_log_set(NULL, NULL);
+    return 0;
+}
+
+// --- choosing a kernel --------------------------------------------------------------------------------------------------------
+static void the_first_kernel_that_can_serves(void **state) {
+    (void)state;
+    mz_call call = add_call();
+    const mz_kernel *kernel;
+    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_OK);
+    assert_ptr_equal(kernel, &first);
+    fake_reasons[0] = "needs fp32 input";
+    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_OK);
+    assert_ptr_equal(kernel, &second);
+}
+
+static void every_refusal_is_in_the_error(void **state) {
+    (void)state;
+    mz_call call = add_call();
+    const mz_kernel *kernel;
+    fake_reasons[0] = "needs fp32 input";
+    fake_reasons[1] = "no broadcasting";
+    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_ERR_UNSUPPORTED);
+    assert_null(kernel);
+    assert_string_equal(mezzo_error_message(),
+                        "the fake backend has no kernel for add (3x4 bf16, 4 fp32) -> (3x4 fp32): "
+                        "add_bf16__fast: needs fp32 input; add_any__slow: no broadcasting");
+    fake_kernel_count = 0;
+    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_ERR_UNSUPPORTED);
+    assert_non_null(strstr(mezzo_error_message(), "none is listed"));
+}
+
+static void the_choice_is_logged_when_asked(void **state) {
+    (void)state;
+    mz_call call = add_call();
+    const mz_kernel *kernel;
+    fake_reasons[0] = "needs fp32 input";
+    mezzo_log_set(keep_line, NULL);
+    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_OK);
+    assert_string_equal(log_line, "");
+    setenv("MEZZO_VERBOSE", "dispatch", 1);
+    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_OK);
+    assert_string_equal(log_line, "add (3x4 bf16, 4 fp32) -> (3x4 fp32): add_any__slow; "
+                                  "refused: add_bf16__fast: needs fp32 input");
+    fake_reasons[0] = NULL;
+    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_OK);
+    assert_string_equal(log_line, "add (3x4 bf16, 4 fp32) -> (3x4 fp32): add_bf16__fast");
+}
+
+static void running_grants_the_workspace_a_kernel_asks(void **state) {
+    (void)state;
+    mz_call call = add_call();
+    char scratch[100];
+    assert_int_equal(mz_run(&fake, &first, &call, scratch), MEZZO_OK);
+    assert_ptr_equal(seen_workspace, scratch);
+    assert_int_equal(mz_run(&fake, &first, &call, NULL), MEZZO_OK);
+    assert_non_null(seen_workspace);
+    assert_int_equal(live_allocations, 0);
+    assert_int_equal(mz_run(&fake, &second, &call, NULL), MEZZO_OK);
+    assert_null(seen_workspace);
+    assert_int_equal(runs, 3);
+}
+
+// --- devices --------------------------------------------------------------------------------------------------------------
+static void names_open_devices(void **state) {
+    (void)state;
+    mezzo_device *device;
+    mezzo_device_info info;
+    assert_int_equal(mezzo_device_open("ref", 0, &device), MEZZO_OK);
+    assert_int_equal(mezzo_device_describe(device, &info), MEZZO_OK);
+    assert_string_equal(info.backend, "ref");
+    assert_int_equal(info.threads, 1);
+    mezzo_device_close(device);
+    mezzo_device_close(NULL);
+}
+
+static void wrong_names_say_what_to_use(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        mezzo_status status;
+        const char *says;
+    } rows[] = {
+        {"cpuu", MEZZO_ERR_INVALID, "did you mean \"cpu\"?"},
+        {"quantum computer", MEZZO_ERR_INVALID, "use cpu, cuda, cuda:N, ref or auto"},
+        {"", MEZZO_ERR_INVALID, "unknown device"},
+        {NULL, MEZZO_ERR_INVALID, "use cpu, cuda"},
+        {"ref:1", MEZZO_ERR_INVALID, "there is only one, use \"ref\""},
+        {"cuda:x", MEZZO_ERR_INVALID, "use \"cuda:N\""},
+        {"cuda:-1", MEZZO_ERR_INVALID, "use \"cuda:N\""},
+        {"cuda:", MEZZO_ERR_INVALID, "use \"cuda:N\""},
+        {"cuda:99999999999999999999", MEZZO_ERR_INVALID, "use \"cuda:N\""},
+#ifndef MEZZO_CUDA
+        {"cuda", MEZZO_ERR_UNSUPPORTED, "no cuda backend"},
+        {"cuda:0", MEZZO_ERR_UNSUPPORTED, "no cuda backend"},
+#endif
+    };
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        mezzo_device *device = &fake;
+        assert_int_equal(mezzo_device_open(rows[i].name, 0, &device), rows[i].status);
+        assert_null(device);
+        assert_non_null(strstr(mezzo_error_message(), rows[i].says));
+    }
+    mezzo_device *device;
+    assert_int_equal(mezzo_device_open("ref", -1, &device), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "-1 threads"));
+}
+
+// --- precision --------------------------------------------------------------------------------------------------------------
+enum { BF16 = 1, FP16 = 2, TF32 = 4 };
+
+static void set_formats(const char *backend, int native, int faster) {
+    fake_info = (mezzo_device_info){.backend = backend};
+    fake_info.native[MEZZO_PRECISION_FP32] = true;
+    fake_info.native[MEZZO_PRECISION_BF16] = native & BF16;
+    fake_info.native[MEZZO_PRECISION_FP16] = native & FP16;
+    fake_info.native[MEZZO_PRECISION_TF32] = native & TF32;
+    fake_info.faster[MEZZO_PRECISION_BF16] = faster & BF16;
+    fake_info.faster[MEZZO_PRECISION_FP16] = faster & FP16;
+    fake_info.faster[MEZZO_PRECISION_TF32] = faster & TF32;
+}
+
+static mezzo_precision resolve(mezzo_precision requested, char *reason, size_t size) {
+    mezzo_precision effective = MEZZO_PRECISION_COUNT;
+    assert_int_equal(mezzo_precision_resolve(&fake, requested, &effective, reason, size), MEZZO_OK);
+    return effective;
+}
+
+// Every request against every set of native and of faster formats: written from the table in precision.c, not from its code.
+static void every_request_on_every_device_follows_the_table(void **state) {
+    (void)state;
+    char reason[160];
+    for (int native = 0; native < 8; native++)
+        for (int faster = 0; faster < 8; faster++) {
+            set_formats("cpu", native, faster);
+            assert_int_equal(resolve(MEZZO_PRECISION_FP32, reason, sizeof reason), MEZZO_PRECISION_FP32);
+            assert_string_equal(reason, "fp32, as asked");
+            assert_int_equal(resolve(MEZZO_PRECISION_TF32, reason, sizeof reason),
+                             native & TF32 ? MEZZO_PRECISION_TF32 : MEZZO_PRECISION_FP32);
+            assert_int_equal(strstr(reason, "no tf32 arithmetic") != NULL, !(native & TF32));
+            assert_int_equal(resolve(MEZZO_PRECISION_BF16, reason, sizeof reason), MEZZO_PRECISION_BF16);
+            assert_int_equal(strstr(reason, "bf16 storage with fp32 arithmetic") != NULL, !(native & BF16));
+            assert_int_equal(resolve(MEZZO_PRECISION_FP16, reason, sizeof reason), MEZZO_PRECISION_FP16);
+            assert_int_equal(strstr(reason, "fp16 storage with fp32 arithmetic") != NULL, !(native & FP16));
+            mezzo_precision best = faster & BF16   ? MEZZO_PRECISION_BF16
+                                   : faster & FP16 ? MEZZO_PRECISION_FP16
+                                   : faster & TF32 ? MEZZO_PRECISION_TF32
+                                                   : MEZZO_PRECISION_FP32;
+            assert_int_equal(resolve(MEZZO_PRECISION_AUTO, reason, sizeof reason), best);
+            assert_non_null(strstr(reason, mezzo_precision_name(best)));
+            mezzo_precision effective;
+            assert_int_equal(mezzo_precision_resolve(&fake, MEZZO_PRECISION_FP64, &effective, NULL, 0),
+                             MEZZO_ERR_UNSUPPORTED);
+        }
+    set_formats("ref", BF16 | FP16 | TF32, 0);
+    assert_int_equal(resolve(MEZZO_PRECISION_FP64, reason, sizeof reason), MEZZO_PRECISION_FP64);
+    assert_int_equal(resolve(MEZZO_PRECISION_AUTO, reason, sizeof reason), MEZZO_PRECISION_FP32);
+}
+
+static void a_reason_fits_its_buffer_or_is_dropped(void **state) {
+    (void)state;
+    char reason[8] = "unset";
+    set_formats("cpu", 0, 0);
+    resolve(MEZZO_PRECISION_BF16, NULL, 100);
+    resolve(MEZZO_PRECISION_BF16, reason, 0);
+    assert_string_equal(reason, "unset");
+    resolve(MEZZO_PRECISION_BF16, reason, sizeof reason);
+    assert_string_equal(reason, "bf16 st");
+    mezzo_precision effective;
+    assert_int_equal(mezzo_precision_resolve(&fake, (mezzo_precision)77, &effective, NULL, 0), MEZZO_ERR_INVALID);
+}
+
+// --- schedules --------------------------------------------------------------------------------------------------------------
+// Expected values are worked out by hand from the formulas in mezzo/optimizer.h.
+static void schedules_give_the_documented_rates(void **state) {
+    (void)state;
+    static const struct {
+        int kind;
+        double power;
+        int64_t step;
+        double lr;
+    } rows[] = {
+        // lr 1, min_lr 0.2, warmup 3, steps 11: p = (t - 3)/8
+        {MEZZO_LR_CONSTANT, 0, 0, 0.25},
+        {MEZZO_LR_CONSTANT, 0, 2, 0.75},
+        {MEZZO_LR_CONSTANT, 0, 3, 1},
+        {MEZZO_LR_CONSTANT, 0, 1000, 1},
+        {MEZZO_LR_LINEAR, 0, 1, 0.5},
+        {MEZZO_LR_LINEAR, 0, 3, 1},
+        {MEZZO_LR_LINEAR, 0, 5, 0.8},
+        {MEZZO_LR_LINEAR, 0, 11, 0.2},
+        {MEZZO_LR_LINEAR, 0, 5000, 0.2},
+        {MEZZO_LR_COSINE, 0, 2, 0.75},
+        {MEZZO_LR_COSINE, 0, 3, 1},
+        {MEZZO_LR_COSINE, 0, 7, 0.6},
+        {MEZZO_LR_COSINE, 0, 5, 0.2 + 0.8 * (1 + 0.70710678118654752) / 2},
+        {MEZZO_LR_COSINE, 0, 11, 0.2},
+        {MEZZO_LR_POLYNOMIAL, 2, 0, 0.25},
+        {MEZZO_LR_POLYNOMIAL, 2, 3, 1},
+        {MEZZO_LR_POLYNOMIAL, 2, 7, 0.4},
+        {MEZZO_LR_POLYNOMIAL, 1, 7, 0.6},
+        {MEZZO_LR_POLYNOMIAL, 2, 11, 0.2},
+    };
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        mz_update_attrs update = {
+            .schedule = rows[i].kind, .lr = 1, .min_lr = 0.2, .power = rows[i].power, .warmup = 3, .steps = 11};
+        // A dozen FP64 operations on values up to 1, each within 2^-53.
+        assert_true(fabs(mz_schedule_lr(&update, rows[i].step) - rows[i].lr) < 16 * 0x1p-53);
+    }
+}
+
+static void a_schedule_shorter_than_its_warmup_is_defined(void **state) {
+    (void)state;
+    mz_update_attrs update = {.schedule = MEZZO_LR_COSINE, .lr = 1, .min_lr = 0.5, .warmup = 10, .steps = 5};
+    assert_true(mz_schedule_lr(&update, 9) == 10.0 / 11);
+    assert_true(mz_schedule_lr(&update, 10) == 0.5);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(the_first_kernel_that_can_serves, reset),
+        cmocka_unit_test_setup(every_refusal_is_in_the_error, reset),
+        cmocka_unit_test_setup(the_choice_is_logged_when_asked, reset),
+        cmocka_unit_test_setup(running_grants_the_workspace_a_kernel_asks, reset),
+        cmocka_unit_test(names_open_devices),
+        cmocka_unit_test(wrong_names_say_what_to_use),
+        cmocka_unit_test(every_request_on_every_device_follows_the_table),
+        cmocka_unit_test(a_reason_fits_its_buffer_or_is_dropped),
+        cmocka_unit_test(schedules_give_the_documented_rates),
+        cmocka_unit_test(a_schedule_shorter_than_its_warmup_is_defined),
+    };
+    return cmocka_run_group_tests(tests, reset, reset);
+}
