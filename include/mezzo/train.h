@@ -1,0 +1,168 @@
+// A training run as one call, evaluating and sampling from what it left, its configuration, and checkpoints for loops of your own.
+#ifndef MEZZO_TRAIN_H
+#define MEZZO_TRAIN_H
+
+#include <signal.h>
+
+#include "mezzo/model.h"
+#include "mezzo/optimizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- configuration ----------------------------------------------------------------------------------------------------------
+// Every key has a default; docs/train.md lists them. Later settings win over earlier ones.
+typedef struct mezzo_config mezzo_config;
+MEZZO_API mezzo_status mezzo_config_create(mezzo_config **out); // every default; the caller owns *out
+MEZZO_API void mezzo_config_free(mezzo_config *config);
+// A YAML file: nested maps or dotted keys. FORMAT (not YAML), INVALID (an unknown key, naming the nearest known one; a value of the
+// wrong type), IO: each names file, line and key.
+MEZZO_API mezzo_status mezzo_config_load(mezzo_config *config, const char *path);
+// One key ("optimizer.lr", or a short name: "lr", "batch-size") from text. `source` says where it came from in errors
+// ("command line"). An entry of the autocast map is set by "autocast.PATTERN".
+MEZZO_API mezzo_status mezzo_config_set(mezzo_config *config, const char *key, const char *value, const char *source);
+// The value as text, valid until the key is set again; NULL for an unknown key.
+MEZZO_API const char *mezzo_config_get(const mezzo_config *config, const char *key);
+MEZZO_API mezzo_status mezzo_config_save(const mezzo_config *config,
+                                         const char *path); // every key, as YAML, atomically
+// Ranges, and keys that contradict each other: INVALID naming the key and what it may be. Files are not looked at.
+MEZZO_API mezzo_status mezzo_config_check(const mezzo_config *config);
+// The model the keys describe. `vocab` (0 = not known yet) stands where model.vocab is 0.
+MEZZO_API mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo_model_config *out);
+// Precision, residual, recompute and overrides of the keys. *out borrows the overrides from the configuration; its precision
+// may be AUTO, which mezzo_precision_resolve turns into one that a program takes.
+MEZZO_API mezzo_status mezzo_config_program(const mezzo_config *config, mezzo_program_options *out);
+
+typedef struct mezzo_config_key {
+    const char *key, *type, *initial, *help; // type: "integer", "number", "true|false", "text", "map"
+    const char *aliases;                     // short names, separated by spaces; "" if none
+} mezzo_config_key;
+MEZZO_API int mezzo_config_count(void);
+MEZZO_API mezzo_config_key mezzo_config_describe(int index);
+
+// --- training -----------------------------------------------------------------------------------------------------------------
+typedef enum mezzo_event {
+    MEZZO_EVENT_START,  // once, before the first step; `text` is one line: model, parameters, device, precision and why
+    MEZZO_EVENT_STEP,   // every log_every steps
+    MEZZO_EVENT_EVAL,   // val_loss is new
+    MEZZO_EVENT_SAMPLE, // `text` is sampled text
+    MEZZO_EVENT_CHECKPOINT, // `text` is the checkpoint's path
+    MEZZO_EVENT_WARNING,    // `text` is one line: a step was skipped, and where the first non-finite value appeared
+    MEZZO_EVENT_END,
+} mezzo_event;
+
+typedef struct mezzo_progress {
+    mezzo_event event;
+    int64_t step, steps; // done, of how many
+    double loss;     // training loss of the last finished step, mean over its micro batches; NaN before there is one
+    double val_loss; // of the last validation; NaN before there is one
+    double lr, grad_norm;              // of that step; the norm is before clipping
+    double loss_scale;                 // 1 without a scaler
+    int64_t skipped;                   // steps skipped so far for non-finite gradients
+    double tokens_per_second, step_ms; // since the last report
+    size_t memory_bytes;               // parameters, gradients, optimizer, activations, workspace
+    double seconds, seconds_left;
+    const char *precision, *text; // text: "" where the event has none. Valid during the call
+} mezzo_progress;
+typedef void (*mezzo_progress_fn)(void *user, const mezzo_progress *progress);
+
+typedef struct mezzo_hooks { // all may be NULL
+    mezzo_progress_fn progress;
+    void *user;
+    // Not zero: the run finishes its step, writes a checkpoint and returns INTERRUPTED. A signal handler may set it.
+    const volatile sig_atomic_t *stop;
+} mezzo_hooks;
+
+typedef struct mezzo_train_result {
+    int64_t steps, skipped; // steps done in all, including those before a resume
+    double loss;            // training loss of the last step
+    double val_loss;        // of the last validation (the whole set where eval_final), NaN if there was none
+    double best_val_loss;
+    double seconds, tokens_per_second; // of this call, validation and checkpoints left out of the rate
+    size_t memory_bytes;
+    mezzo_precision precision; // what "auto" became
+    char device[160];
+    char checkpoint[4096]; // the last one written; "" if none
+    char sample[4096];     // the last sample text; "" if none
+} mezzo_train_result;
+
+// Trains as `config` says, into its run folder. *result (may be NULL) is filled as far as the run came, also on errors.
+// Errors: INVALID (configuration, data that does not fit the model, a run folder that holds another run and no resume), IO, FORMAT,
+// MEMORY, UNSUPPORTED (device, precision), NUMERIC (naming step and op), INTERRUPTED.
+MEZZO_API mezzo_status mezzo_run_train(const mezzo_config *config, const mezzo_hooks *hooks,
+                                       mezzo_train_result *result);
+
+// --- evaluating and sampling --------------------------------------------------------------------------------------------------
+// `path` is a run folder (its newest whole checkpoint, or the best one where `best`) or one checkpoint's folder inside one.
+typedef struct mezzo_eval_options {
+    const char *path;
+    bool best;
+    const char *data;      // NULL = the run's validation data; else text or shards, all of it
+    const char *device;    // NULL = the run's
+    const char *precision; // NULL = the run's
+    int threads;           // 0 = all
+    int64_t batch_size;    // 0 = the run's
+    int64_t iters;         // random batches; 0 = the whole set
+} mezzo_eval_options;
+typedef struct mezzo_eval_result {
+    double loss, perplexity; // mean over tokens, nats; e^loss
+    int64_t tokens, step;    // evaluated; the checkpoint's step
+    double tokens_per_second;
+    mezzo_precision precision;
+    char checkpoint[4096];
+} mezzo_eval_result;
+MEZZO_API mezzo_status mezzo_run_eval(const mezzo_eval_options *options, const mezzo_hooks *hooks,
+                                      mezzo_eval_result *result);
+
+typedef struct mezzo_sample_options {
+    const char *path;
+    bool best;
+    const char *prompt;             // NULL or "" = a newline
+    int64_t tokens;                 // how many to draw; 0 = 200
+    int samples;                    // how many texts; 0 = 1
+    double temperature;             // 0 = always the likeliest token
+    int top_k;                      // draw among the k likeliest; 0 = all
+    uint64_t seed;                  // the same seed, checkpoint, precision and device give the same text
+    const char *device, *precision; // NULL = the run's
+    int threads;
+} mezzo_sample_options;
+MEZZO_API mezzo_sample_options mezzo_sample_defaults(void); // temperature 0.8, top_k 0 (all), seed 1
+// Called with each piece of text as it is drawn (`index`: which sample); `text` is not whole characters in general.
+typedef void (*mezzo_text_fn)(void *user, int index, const char *text, size_t bytes);
+MEZZO_API mezzo_status mezzo_run_sample(const mezzo_sample_options *options, const mezzo_hooks *hooks,
+                                        mezzo_text_fn write, void *user);
+
+// --- checkpoints ----------------------------------------------------------------------------------------------------------------
+// FOLDER/step-00000500/{model.safetensors, optimizer.safetensors, state.json}, named by FOLDER/manifest.json once they are whole
+// and on the disk. docs/checkpoints.md has the format.
+typedef struct mezzo_checkpoint {
+    mezzo_params *params;
+    mezzo_optimizer *optimizer; // NULL: not kept
+    mezzo_scaler *scaler;       // NULL: not kept
+    int64_t step;               // steps done, skipped ones included
+    uint64_t seed;
+    uint64_t batches;               // micro batches drawn so far: where the data goes on
+    double val_loss, best_val_loss; // NaN: none yet
+    mezzo_model_config model;       // model.name "": not kept
+    char precision[16];             // "" : not kept
+    char tokenizer[64];             // file beside FOLDER; "": not kept
+} mezzo_checkpoint;
+
+// Writes one and removes older ones but the newest keep_last (0 = all) and the one with the lowest val_loss. `path` (may be NULL)
+// of `size` bytes gets its folder. On any error the older checkpoints are as they were. A checkpoint of the same step is replaced.
+MEZZO_API mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, int64_t keep_last,
+                                             char *path, size_t size);
+// The newest whole checkpoint of FOLDER (or the best, where `best`): what the manifest names if its sizes and checksums are
+// right, else the newest that is whole by itself. INVALID where there is none, saying what was found.
+MEZZO_API mezzo_status mezzo_checkpoint_find(const char *folder, bool best, char *path, size_t size);
+// Fills everything but the three objects, which need not be set.
+MEZZO_API mezzo_status mezzo_checkpoint_describe(const char *path, mezzo_checkpoint *checkpoint);
+// Reads into the objects that are set, and fills the rest. All is checked before anything is changed: FORMAT or INVALID name the file
+// and the tensor with both shapes.
+MEZZO_API mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoint);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
