@@ -1,0 +1,340 @@
+#include "io/config.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "io/config_value.h"
+#include "io/number.h"
+#include "io/quote.h"
+#include "io/yaml.h"
+
+// --- finding keys ---------------------------------------------------------------------------------------------------------
+static bool same_name(const char *a, size_t an, const char *b, size_t bn) {
+    if (an != bn)
+        return false;
+    for (size_t i = 0; i < an; i++)
+        if ((a[i] == '_' ? '-' : a[i]) != (b[i] == '_' ? '-' : b[i]))
+            return false;
+    return true;
+}
+
+// Whether `name` (n bytes) is one of the row's aliases.
+static bool has_alias(const mz_config_row *row, const char *name, size_t n) {
+    for (const char *at = row->alias; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+        if (same_name(at, strcspn(at, "|"), name, n))
+            return true;
+    return false;
+}
+
+static mz_config_entry *find_option(const mz_config *cfg, const char *name, size_t n) {
+    for (size_t i = 0; i < cfg->count; i++) {
+        const mz_config_row *row = cfg->entries[i].row;
+        if (same_name(row->path, strlen(row->path), name, n) || has_alias(row, name, n))
+            return &cfg->entries[i];
+    }
+    return NULL;
+}
+
+mz_config_entry *mz_config_find(const mz_config *cfg, const char *path) {
+    for (size_t i = 0; i < cfg->count; i++)
+        if (strcmp(cfg->entries[i].row->path, path) == 0)
+            return &cfg->entries[i];
+    return NULL;
+}
+
+static const char *last_component(const char *path) {
+    const char *dot = strrchr(path, '.');
+    return dot ? dot + 1 : path;
+}
+
+// The known key that `name` probably means, or NULL: the same last component elsewhere, an alias, then the nearest text.
+static const char *nearest_key(const mz_config *cfg, const char *name) {
+    for (size_t i = 0; i < cfg->count; i++) {
+        const mz_config_row *row = cfg->entries[i].row;
+        const char *own = last_component(row->path), *its = last_component(name);
+        if (same_name(own, strlen(own), its, strlen(its)) || has_alias(row, its, strlen(its)))
+            return row->path;
+    }
+    const char **candidates = mz_alloc(2 * cfg->count + 1, sizeof *candidates);
+    if (!candidates)
+        return NULL;
+    for (size_t i = 0; i < cfg->count; i++) {
+        candidates[i] = cfg->entries[i].row->path;
+        candidates[cfg->count + i] = last_component(candidates[i]);
+    }
+    const char *near = mz_nearest(name, candidates, cfg->count);
+    if (!near) {
+        near = mz_nearest(last_component(name), candidates + cfg->count, cfg->count);
+        for (size_t i = 0; near && i < cfg->count; i++)
+            if (candidates[cfg->count + i] == near)
+                near = candidates[i];
+    }
+    mz_free(candidates);
+    return near;
+}
+
+// --- from YAML ------------------------------------------------------------------------------------------------------------
+typedef struct yaml_load {
+    mz_config *cfg;
+    const char *where;
+    unsigned mark; // of this load: finds keys given both nested and dotted
+} yaml_load;
+
+static const char *kind_name(const mz_yaml_node *node) {
+    if (node->kind == MZ_YAML_LIST)
+        return "a list";
+    if (node->kind == MZ_YAML_MAP)
+        return "a group of keys";
+    return mz_yaml_is_null(node) ? "nothing" : NULL;
+}
+
+static mezzo_status yaml_wrong(const char *at, const mz_config_entry *entry, const mz_yaml_node *node) {
+    const char *kind = kind_name(node);
+    char *expected = mz_config_expected(entry->row);
+    if (!expected)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_fail(MEZZO_ERR_INVALID, "%s: %s: expected %s, got %s%s", at, entry->row->path, expected,
+                                  kind ? kind : "the text ", kind ? "" : mz_quote(node->text).text);
+    mz_free(expected);
+    return status;
+}
+
+static mezzo_status yaml_set_map(const char *at, mz_config_entry *entry, const mz_yaml_node *node) {
+    mz_config_pairs pairs = {0};
+    mezzo_status status = MEZZO_OK;
+    for (size_t i = 0; i < node->count; i++) {
+        const mz_yaml_node *value = node->children[i];
+        if (value->kind != MZ_YAML_SCALAR || mz_yaml_is_null(value)) {
+            status = mz_fail(MEZZO_ERR_INVALID, "%s: %s: %s: expected one name, got %s", at, entry->row->path,
+                             mz_quote(node->keys[i]).text, kind_name(value));
+            goto fail;
+        }
+        MEZZO_TRY_GOTO(status, mz_config_pairs_add(&pairs, node->keys[i], strlen(node->keys[i]), value->text));
+    }
+    MEZZO_TRY_GOTO(status, mz_config_set_pairs(entry, &pairs, MZ_CONFIG_FILE, at));
+    return MEZZO_OK;
+fail:
+    mz_config_pairs_free(&pairs);
+    return status;
+}
+
+static mezzo_status yaml_set(yaml_load *load, mz_config_entry *entry, const mz_yaml_node *node, int line) {
+    char *at = mz_format("%s:%d", load->where, line);
+    if (!at)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status;
+    mz_config_type type = entry->row->type;
+    if (entry->mark == load->mark)
+        status = mz_fail(MEZZO_ERR_INVALID, "%s: %s is set twice", at, entry->row->path);
+    else if (type == MZ_CONFIG_MAP && node->kind == MZ_YAML_MAP)
+        status = yaml_set_map(at, entry, node);
+    else if (node->kind != MZ_YAML_SCALAR || type == MZ_CONFIG_MAP || mz_yaml_is_null(node) ||
+             (node->quoted && type != MZ_CONFIG_STRING && type != MZ_CONFIG_ENUM))
+        status = yaml_wrong(at, entry, node);
+    else
+        status = mz_config_set_text(entry, node->text, MZ_CONFIG_FILE, at);
+    entry->mark = load->mark;
+    mz_free(at);
+    return status;
+}
+
+// The number of keys below "path.".
+static size_t group_size(const mz_config *cfg, const char *path) {
+    size_t n = strlen(path), found = 0;
+    for (size_t i = 0; i < cfg->count; i++)
+        found += strncmp(cfg->entries[i].row->path, path, n) == 0 && cfg->entries[i].row->path[n] == '.';
+    return found;
+}
+
+static mezzo_status unknown_key(const yaml_load *load, const char *path, int line) {
+    const char *near = nearest_key(load->cfg, path);
+    return mz_fail(MEZZO_ERR_INVALID, "%s:%d: unknown key %s%s%s", load->where, line, mz_quote(path).text,
+                   near ? "; did you mean " : "", near ? near : "");
+}
+
+static mezzo_status yaml_walk(yaml_load *load, const mz_yaml_node *map, const char *prefix) {
+    for (size_t i = 0; i < map->count; i++) {
+        const mz_yaml_node *node = map->children[i];
+        char *path = mz_format("%s%s%s", prefix, *prefix ? "." : "", map->keys[i]);
+        if (!path)
+            return MEZZO_ERR_MEMORY;
+        mz_config_entry *entry = mz_config_find(load->cfg, path);
+        mezzo_status status = MEZZO_OK;
+        if (entry)
+            status = yaml_set(load, entry, node, map->key_lines[i]);
+        else if (group_size(load->cfg, path) == 0)
+            status = unknown_key(load, path, map->key_lines[i]);
+        else if (node->kind == MZ_YAML_MAP)
+            status = yaml_walk(load, node, path);
+        else if (!mz_yaml_is_null(node)) // a group whose keys are all commented out is fine
+            status =
+                mz_fail(MEZZO_ERR_INVALID, "%s:%d: %s: expected a group of keys, got %s", load->where,
+                        map->key_lines[i], path, node->kind == MZ_YAML_LIST ? "a list" : mz_quote(node->text).text);
+        mz_free(path);
+        MEZZO_TRY(status);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status load_tree(mz_config *cfg, const char *where, const mz_yaml *yaml) {
+    const mz_yaml_node *root = mz_yaml_root(yaml);
+    if (!root || mz_yaml_is_null(root))
+        return MEZZO_OK;
+    if (root->kind != MZ_YAML_MAP)
+        return mz_fail(MEZZO_ERR_INVALID, "%s:%d: expected \"key: value\" lines, got %s", where, root->line,
+                       root->kind == MZ_YAML_LIST ? "a list" : mz_quote(root->text).text);
+    yaml_load load = {cfg, where, ++cfg->marks};
+    return yaml_walk(&load, root, "");
+}
+
+mezzo_status mz_config_parse_yaml(mz_config *cfg, const char *where, const char *text, size_t n) {
+    mz_yaml *yaml;
+    MEZZO_TRY(mz_yaml_parse(where, text, n, &yaml));
+    mezzo_status status = load_tree(cfg, where, yaml);
+    mz_yaml_free(yaml);
+    return status;
+}
+
+mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path) {
+    mz_yaml *yaml;
+    MEZZO_TRY(mz_yaml_load(path, &yaml));
+    mezzo_status status = load_tree(cfg, path, yaml);
+    mz_yaml_free(yaml);
+    return status;
+}
+
+// --- from the command line ------------------------------------------------------------------------------------------------
+// "--name" without its dashes and without "=…".
+typedef struct option {
+    const char *name;
+    size_t name_size;
+    const char *value; // behind '=', or NULL
+    char shown[64];    // "--name", for messages
+} option;
+
+static option split_option(const char *arg) {
+    option o = {.name = arg + 2};
+    o.name_size = strcspn(o.name, "=");
+    if (o.name[o.name_size] == '=')
+        o.value = o.name + o.name_size + 1;
+    size_t shown = o.name_size + 2 < sizeof o.shown - 1 ? o.name_size + 2 : sizeof o.shown - 1;
+    memcpy(o.shown, arg, shown);
+    return o;
+}
+
+static mezzo_status unknown_option(const mz_config *cfg, const option *o) {
+    const char *near = nearest_key(cfg, o->shown + 2);
+    return mz_fail(MEZZO_ERR_INVALID, "unknown option %s%s%s%s", mz_quote(o->shown).text,
+                   near ? "; did you mean --" : "", near ? near : "", near ? "" : "; see --help");
+}
+
+// Takes argv[*i] and, where the option needs one, its value from argv[*i + 1].
+static mezzo_status take_option(mz_config *cfg, int argc, const char *const *argv, int *i) {
+    option o = split_option(argv[*i]);
+    mz_config_entry *entry = find_option(cfg, o.name, o.name_size);
+    if (!entry && o.name_size > 3 && strncmp(o.name, "no-", 3) == 0) {
+        entry = find_option(cfg, o.name + 3, o.name_size - 3);
+        if (entry && entry->row->type == MZ_CONFIG_BOOL) {
+            if (o.value)
+                return mz_fail(MEZZO_ERR_INVALID, "%s takes no value", o.shown);
+            return mz_config_set_text(entry, "false", MZ_CONFIG_COMMAND_LINE, o.shown);
+        }
+        entry = NULL;
+    }
+    if (!entry)
+        return unknown_option(cfg, &o);
+    const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
+    if (!o.value && entry->row->type == MZ_CONFIG_BOOL) {
+        bool names_it = next && (strcmp(next, "true") == 0 || strcmp(next, "false") == 0);
+        o.value = names_it ? next : "true";
+        *i += names_it;
+    } else if (!o.value) {
+        if (!next || strncmp(next, "--", 2) == 0) {
+            char *expected = mz_config_expected(entry->row);
+            mezzo_status status =
+                expected ? mz_fail(MEZZO_ERR_INVALID, "%s needs a value: %s", o.shown, expected) : MEZZO_ERR_MEMORY;
+            mz_free(expected);
+            return status;
+        }
+        o.value = next;
+        *i += 1;
+    }
+    return mz_config_set_text(entry, o.value, MZ_CONFIG_COMMAND_LINE, o.shown);
+}
+
+mezzo_status mz_config_parse_args(mz_config *cfg, int argc, const char *const *argv, const char **rest,
+                                  int *rest_count) {
+    *rest_count = 0;
+    for (int i = 0; i < argc; i++) {
+        if (strcmp(argv[i], "--") == 0) {
+            while (++i < argc)
+                rest[(*rest_count)++] = argv[i];
+            break;
+        }
+        if (strncmp(argv[i], "--", 2) == 0)
+            MEZZO_TRY(take_option(cfg, argc, argv, &i));
+        else if (argv[i][0] == '-' && argv[i][1] != '\0')
+            return mz_fail(MEZZO_ERR_INVALID, "unknown option %s; options start with two dashes, see --help",
+                           mz_quote(argv[i]).text);
+        else
+            rest[(*rest_count)++] = argv[i];
+    }
+    return MEZZO_OK;
+}
+
+// --- creating -------------------------------------------------------------------------------------------------------------
+void mz_config_free(mz_config *cfg) {
+    if (!cfg)
+        return;
+    for (size_t i = 0; i < cfg->count; i++)
+        mz_config_entry_free(&cfg->entries[i]);
+    mz_free(cfg->entries);
+    mz_free(cfg);
+}
+
+// Every path and alias of the row must find this row and no earlier one.
+static mezzo_status check_names(const mz_config *cfg, const mz_config_entry *entry) {
+    const mz_config_row *row = entry->row;
+    if (find_option(cfg, row->path, strlen(row->path)) != entry)
+        return mz_fail(MEZZO_ERR_INVALID, "configuration table: %s is there twice", row->path);
+    for (const char *at = row->alias; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+        if (find_option(cfg, at, strcspn(at, "|")) != entry)
+            return mz_fail(MEZZO_ERR_INVALID, "configuration table: %s: another row has its alias %s", row->path, at);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_config_create(const mz_config_row *schema, size_t n, mz_config **out) {
+    *out = NULL;
+    mezzo_status status = MEZZO_OK;
+    mz_config *cfg = mz_alloc(1, sizeof *cfg);
+    if (!cfg)
+        return MEZZO_ERR_MEMORY;
+    cfg->entries = mz_alloc(n + 1, sizeof *cfg->entries);
+    if (!cfg->entries) {
+        status = MEZZO_ERR_MEMORY;
+        goto fail;
+    }
+    for (size_t i = 0; i < n; i++)
+        cfg->entries[i].row = &schema[i];
+    cfg->count = n;
+    for (size_t i = 0; i < n; i++) {
+        MEZZO_TRY_GOTO(status, check_names(cfg, &cfg->entries[i]));
+        MEZZO_TRY_GOTO(status, mz_config_set_text(&cfg->entries[i], schema[i].fallback, MZ_CONFIG_DEFAULT, "default"));
+    }
+    *out = cfg;
+    return MEZZO_OK;
+fail:
+    mz_config_free(cfg);
+    return status;
+}
+
+mezzo_status mz_config_set(mz_config *cfg, const char *path, const char *text, mz_config_origin_kind kind,
+                           const char *where) {
+    mz_config_entry *entry = mz_config_find(cfg, path);
+    if (!entry) {
+        const char *near = nearest_key(cfg, path);
+        return mz_fail(MEZZO_ERR_INVALID, "%s: unknown key %s%s%s", where, mz_quote(path).text,
+                       near ? "; did you mean " : "", near ? near : "");
+    }
+    return mz_config_set_text(entry, text, kind, where);
+}

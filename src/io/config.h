@@ -1,0 +1,83 @@
+// A typed configuration: a table of rows says what keys exist; values come from the table's defaults, a YAML file and the
+// command line, in that order of strength whatever the order of the calls; the resolved whole is written back as YAML.
+#ifndef MZ_IO_CONFIG_H
+#define MZ_IO_CONFIG_H
+
+#include "base/base.h"
+
+typedef enum mz_config_type {
+    MZ_CONFIG_INT,    // int64; "1e3" is 1000, "1.5" is an error
+    MZ_CONFIG_FLOAT,  // double
+    MZ_CONFIG_BOOL,   // true | false
+    MZ_CONFIG_STRING, // any text, "" too
+    MZ_CONFIG_ENUM,   // one of `names`
+    MZ_CONFIG_MAP,    // pattern → one of `names` (any text where names is NULL), in the order given
+} mz_config_type;
+
+enum {
+    MZ_CONFIG_NOT_SAVED = 1,  // not part of the resolved configuration (--config, --resume, --json …)
+    MZ_CONFIG_NON_FINITE = 2, // a float that may be inf or nan
+};
+
+// One key. Rows live as long as the configuration; the first path component is the row's group in help and file.
+typedef struct mz_config_row {
+    const char *path; // "optimizer.lr"
+    mz_config_type type;
+    const char *fallback; // default, as text; a map's is "pattern=name,pattern=name" or ""
+    double min, max;      // of int and float, both included; both 0: no bounds
+    const char *names;    // enum, map: "fp32|bf16|fp16"
+    const char *alias;    // short options without dashes, "lr|learning-rate", or NULL
+    const char *help;     // one line
+    unsigned flags;
+} mz_config_row;
+
+typedef struct mz_config mz_config;
+
+// MEZZO_ERR_INVALID names a row whose default is not valid, or a path or alias given twice. `schema` is borrowed.
+mezzo_status mz_config_create(const mz_config_row *schema, size_t n, mz_config **out);
+void mz_config_free(mz_config *cfg); // NULL is fine
+
+// --- setting --------------------------------------------------------------------------------------------------------------
+// Nested maps or dotted keys. MEZZO_ERR_INVALID, "FILE:LINE: KEY: …", for an unknown key (with the nearest known one), a
+// wrong type (expected and got), a value out of range, a key set twice. MEZZO_ERR_FORMAT and MEZZO_ERR_IO as mz_yaml_load.
+// Values that the command line set stay.
+mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path);
+mezzo_status mz_config_parse_yaml(mz_config *cfg, const char *where, const char *text, size_t n);
+
+// --KEY VALUE, --KEY=VALUE with a path or an alias ('-' and '_' are the same); --KEY and --no-KEY for truth values;
+// a map takes "pattern=name,pattern=name" and replaces the whole map. "--" ends the options. What is no option is put
+// into rest[] (room for argc entries, borrowed from argv), *rest_count of them. argv starts at the first argument.
+// MEZZO_ERR_INVALID names the option and, where unknown, the nearest one.
+mezzo_status mz_config_parse_args(mz_config *cfg, int argc, const char *const *argv, const char **rest,
+                                  int *rest_count);
+
+typedef enum mz_config_origin_kind { MZ_CONFIG_DEFAULT, MZ_CONFIG_FILE, MZ_CONFIG_COMMAND_LINE } mz_config_origin_kind;
+// One value from text; `where` is what errors and mz_config_origin call the source ("--lr", "config.yaml:3").
+mezzo_status mz_config_set(mz_config *cfg, const char *path, const char *text, mz_config_origin_kind kind,
+                           const char *where);
+
+// --- getting --------------------------------------------------------------------------------------------------------------
+// MEZZO_ERR_INVALID where the path does not exist or has another type: a mistake in the program, not in its input.
+mezzo_status mz_config_get_int(const mz_config *cfg, const char *path, int64_t *out);
+mezzo_status mz_config_get_float(const mz_config *cfg, const char *path, double *out); // of an int row too
+mezzo_status mz_config_get_bool(const mz_config *cfg, const char *path, bool *out);
+mezzo_status mz_config_get_string(const mz_config *cfg, const char *path,
+                                  const char **out);                                 // string, enum; owned by cfg
+mezzo_status mz_config_get_enum(const mz_config *cfg, const char *path, int *index); // place in `names`
+// Entry i of a map; past the last, *key is NULL. Owned by cfg, valid until the map is set again.
+mezzo_status mz_config_map_get(const mz_config *cfg, const char *path, size_t i, const char **key, const char **value);
+
+// Where a value came from, for messages: "default", "config.yaml:12", "--lr". NULL: no such path.
+const char *mz_config_origin(const mz_config *cfg, const char *path);
+bool mz_config_is_set(const mz_config *cfg, const char *path); // by a file or the command line
+// The next path that was set but that no mz_config_get_* has asked for, from *cursor (start at 0); NULL at the end.
+const char *mz_config_unused(const mz_config *cfg, size_t *cursor);
+
+// --- writing --------------------------------------------------------------------------------------------------------------
+// The resolved configuration as YAML that loads to the same values, bit for bit. mz_text_free the result.
+void mz_config_add_yaml(const mz_config *cfg, mz_text *out);
+mezzo_status mz_config_write_yaml(const mz_config *cfg, const char *path); // atomic
+// "--path, --alias TYPE   help (default; range)" per row, a headline per group.
+void mz_config_help(const mz_config *cfg, mz_text *out);
+
+#endif

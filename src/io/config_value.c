@@ -1,0 +1,331 @@
+#include "io/config_value.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "io/number.h"
+#include "io/quote.h"
+#include "io/utf8.h"
+
+static bool has_bounds(const mz_config_row *row) {
+    return row->min != 0 || row->max != 0;
+}
+
+// Bounds as people write them: integers without ".0".
+static const char *bound_text(double bound, char out[MZ_NUMBER_MAX]) {
+    if (bound == floor(bound) && fabs(bound) < 1e15) {
+        snprintf(out, MZ_NUMBER_MAX, "%lld", (long long)bound);
+        return out;
+    }
+    return mz_number_format(bound, out);
+}
+
+static void add_range(mz_text *out, const mz_config_row *row) {
+    char low[MZ_NUMBER_MAX], high[MZ_NUMBER_MAX];
+    // An int64's own limits are no news to anybody.
+    bool open_low = isinf(row->min) || row->min <= -9e18, open_high = isinf(row->max) || row->max >= 9e18;
+    bound_text(row->min, low);
+    bound_text(row->max, high);
+    if (!has_bounds(row) || (open_low && open_high))
+        return;
+    if (open_high)
+        mz_text_addf(out, ", %s or more", low);
+    else if (open_low)
+        mz_text_addf(out, ", %s or less", high);
+    else
+        mz_text_addf(out, " from %s to %s", low, high);
+}
+
+static void add_names(mz_text *out, const char *names) {
+    for (const char *at = names; *at;) {
+        size_t n = strcspn(at, "|");
+        mz_text_addf(out, "%s%.*s", at == names ? "" : ", ", (int)n, at);
+        at += n + (at[n] == '|');
+    }
+}
+
+char *mz_config_expected(const mz_config_row *row) {
+    mz_text out = {0};
+    switch (row->type) {
+    case MZ_CONFIG_INT:
+        mz_text_addf(&out, "an integer");
+        add_range(&out, row);
+        break;
+    case MZ_CONFIG_FLOAT:
+        mz_text_addf(&out, "a number");
+        add_range(&out, row);
+        break;
+    case MZ_CONFIG_BOOL:
+        mz_text_addf(&out, "true or false");
+        break;
+    case MZ_CONFIG_STRING:
+        mz_text_addf(&out, "a text");
+        break;
+    case MZ_CONFIG_ENUM:
+        mz_text_addf(&out, "one of ");
+        add_names(&out, row->names);
+        break;
+    case MZ_CONFIG_MAP:
+        mz_text_addf(&out, "pattern=name,…%s", row->names ? " with names of " : "");
+        if (row->names)
+            add_names(&out, row->names);
+        break;
+    }
+    if (out.status != MEZZO_OK) {
+        mz_text_free(&out);
+        return NULL;
+    }
+    return out.data;
+}
+
+static mezzo_status wrong(const mz_config_row *row, const char *where, const char *text) {
+    char *expected = mz_config_expected(row);
+    if (!expected)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status =
+        mz_fail(MEZZO_ERR_INVALID, "%s: %s: expected %s, got %s", where, row->path, expected, mz_quote(text).text);
+    mz_free(expected);
+    return status;
+}
+
+// Index of `text` in "a|b|c", or -1.
+static int name_index(const char *names, const char *text) {
+    int index = 0;
+    for (const char *at = names; *at; index++) {
+        size_t n = strcspn(at, "|");
+        if (strlen(text) == n && memcmp(at, text, n) == 0)
+            return index;
+        at += n + (at[n] == '|');
+    }
+    return -1;
+}
+
+// --- pairs ----------------------------------------------------------------------------------------------------------------
+void mz_config_pairs_free(mz_config_pairs *pairs) {
+    for (size_t i = 0; i < pairs->count; i++) {
+        mz_free(pairs->items[i].key);
+        mz_free(pairs->items[i].value);
+    }
+    mz_free(pairs->items);
+    *pairs = (mz_config_pairs){0};
+}
+
+mezzo_status mz_config_pairs_add(mz_config_pairs *pairs, const char *key, size_t key_size, const char *value) {
+    MEZZO_TRY(MZ_RESERVE(pairs->items, pairs->cap, pairs->count + 1));
+    char *key_copy = mz_alloc(key_size + 1, 1), *value_copy = mz_strdup(value);
+    if (!key_copy || !value_copy) {
+        mz_free(key_copy);
+        mz_free(value_copy);
+        return MEZZO_ERR_MEMORY;
+    }
+    memcpy(key_copy, key, key_size);
+    pairs->items[pairs->count++] = (mz_config_pair){key_copy, value_copy};
+    return MEZZO_OK;
+}
+
+// "pattern=name,pattern=name"; the last '=' of a part divides it.
+static mezzo_status parse_pairs(const mz_config_row *row, const char *where, const char *text, mz_config_pairs *pairs) {
+    for (const char *at = text; *at;) {
+        size_t n = strcspn(at, ",");
+        char *part = mz_alloc(n + 1, 1);
+        if (!part)
+            return MEZZO_ERR_MEMORY;
+        memcpy(part, at, n);
+        char *equals = strrchr(part, '=');
+        mezzo_status status = equals && equals != part
+                                  ? mz_config_pairs_add(pairs, part, (size_t)(equals - part), equals + 1)
+                                  : wrong(row, where, text);
+        mz_free(part);
+        MEZZO_TRY(status);
+        at += n + (at[n] == ',');
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status check_pairs(const mz_config_row *row, const char *where, const mz_config_pairs *pairs) {
+    for (size_t i = 0; i < pairs->count; i++) {
+        const mz_config_pair *pair = &pairs->items[i];
+        for (size_t j = 0; j < i; j++)
+            if (strcmp(pairs->items[j].key, pair->key) == 0)
+                return mz_fail(MEZZO_ERR_INVALID, "%s: %s: pattern %s is given twice", where, row->path,
+                               mz_quote(pair->key).text);
+        if (row->names && name_index(row->names, pair->value) < 0) {
+            mz_text names = {0};
+            add_names(&names, row->names);
+            mezzo_status status =
+                names.status == MEZZO_OK
+                    ? mz_fail(MEZZO_ERR_INVALID, "%s: %s: %s: expected one of %s, got %s", where, row->path,
+                              mz_quote(pair->key).text, names.data, mz_quote(pair->value).text)
+                    : names.status;
+            mz_text_free(&names);
+            return status;
+        }
+    }
+    return MEZZO_OK;
+}
+
+// --- one value ------------------------------------------------------------------------------------------------------------
+void mz_config_entry_free(mz_config_entry *entry) {
+    mz_free(entry->where);
+    mz_free(entry->text);
+    mz_config_pairs_free(&entry->pairs);
+}
+
+static mezzo_status check_range(const mz_config_row *row, const char *where, double value, const char *text) {
+    if (!has_bounds(row) || (value >= row->min && value <= row->max) || isnan(value))
+        return MEZZO_OK;
+    return wrong(row, where, text);
+}
+
+// Fills the number fields of `value`; text is copied by the caller.
+static mezzo_status parse_value(const mz_config_row *row, const char *text, const char *where, mz_config_entry *value) {
+    switch (row->type) {
+    case MZ_CONFIG_INT:
+        if (!mz_number_parse_int(text, &value->i))
+            return wrong(row, where, text);
+        value->f = (double)value->i;
+        return check_range(row, where, value->f, text);
+    case MZ_CONFIG_FLOAT:
+        if (!mz_number_parse(text, &value->f))
+            return wrong(row, where, text);
+        if (!isfinite(value->f) && !(row->flags & MZ_CONFIG_NON_FINITE))
+            return mz_fail(MEZZO_ERR_INVALID, "%s: %s: expected a finite number, got %s", where, row->path,
+                           mz_quote(text).text);
+        return check_range(row, where, value->f, text);
+    case MZ_CONFIG_BOOL:
+        value->i = strcmp(text, "true") == 0;
+        return value->i || strcmp(text, "false") == 0 ? MEZZO_OK : wrong(row, where, text);
+    case MZ_CONFIG_ENUM:
+        value->i = name_index(row->names, text);
+        return value->i >= 0 ? MEZZO_OK : wrong(row, where, text);
+    case MZ_CONFIG_STRING: { // the resolved configuration is YAML, which is UTF-8
+        uint32_t code;
+        size_t width;
+        for (size_t i = 0, n = strlen(text); i < n; i += width)
+            if ((width = mz_utf8_decode(text + i, n - i, &code)) == 0)
+                return mz_fail(MEZZO_ERR_INVALID, "%s: %s: %s is not UTF-8", where, row->path, mz_quote(text).text);
+        return MEZZO_OK;
+    }
+    default:
+        MEZZO_TRY(parse_pairs(row, where, text, &value->pairs));
+        return check_pairs(row, where, &value->pairs);
+    }
+}
+
+// Puts the new value in the entry's place, or drops it where a stronger origin holds the key. Frees what is dropped.
+static void keep_stronger(mz_config_entry *entry, mz_config_entry *value) {
+    if (entry->where && value->origin < entry->origin) {
+        mz_config_entry_free(value);
+        return;
+    }
+    value->row = entry->row;
+    value->used = entry->used;
+    value->mark = entry->mark;
+    mz_config_entry_free(entry);
+    *entry = *value;
+}
+
+mezzo_status mz_config_set_text(mz_config_entry *entry, const char *text, mz_config_origin_kind kind,
+                                const char *where) {
+    mz_config_entry value = {.origin = kind};
+    mezzo_status status = MEZZO_OK;
+    MEZZO_TRY_GOTO(status, parse_value(entry->row, text, where, &value));
+    value.where = mz_strdup(where);
+    if (entry->row->type == MZ_CONFIG_STRING || entry->row->type == MZ_CONFIG_ENUM)
+        value.text = mz_strdup(text);
+    if (!value.where || (!value.text && (entry->row->type == MZ_CONFIG_STRING || entry->row->type == MZ_CONFIG_ENUM))) {
+        status = MEZZO_ERR_MEMORY;
+        goto fail;
+    }
+    keep_stronger(entry, &value);
+    return MEZZO_OK;
+fail:
+    mz_config_entry_free(&value);
+    return status;
+}
+
+mezzo_status mz_config_set_pairs(mz_config_entry *entry, mz_config_pairs *pairs, mz_config_origin_kind kind,
+                                 const char *where) {
+    MEZZO_TRY(check_pairs(entry->row, where, pairs));
+    mz_config_entry value = {.origin = kind, .where = mz_strdup(where), .pairs = *pairs};
+    if (!value.where)
+        return MEZZO_ERR_MEMORY;
+    *pairs = (mz_config_pairs){0};
+    keep_stronger(entry, &value);
+    return MEZZO_OK;
+}
+
+// --- getting --------------------------------------------------------------------------------------------------------------
+static mezzo_status get(const mz_config *cfg, const char *path, unsigned types, mz_config_entry **out) {
+    mz_config_entry *entry = mz_config_find(cfg, path);
+    if (!entry)
+        return mz_fail(MEZZO_ERR_INVALID, "the configuration table has no %s", path);
+    if (!(types >> entry->row->type & 1))
+        return mz_fail(MEZZO_ERR_INVALID, "the configuration's %s is of another type than was asked for", path);
+    entry->used = true;
+    *out = entry;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_config_get_int(const mz_config *cfg, const char *path, int64_t *out) {
+    mz_config_entry *entry = NULL;
+    MEZZO_TRY(get(cfg, path, 1u << MZ_CONFIG_INT, &entry));
+    *out = entry->i;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_config_get_float(const mz_config *cfg, const char *path, double *out) {
+    mz_config_entry *entry = NULL;
+    MEZZO_TRY(get(cfg, path, 1u << MZ_CONFIG_FLOAT | 1u << MZ_CONFIG_INT, &entry));
+    *out = entry->f;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_config_get_bool(const mz_config *cfg, const char *path, bool *out) {
+    mz_config_entry *entry = NULL;
+    MEZZO_TRY(get(cfg, path, 1u << MZ_CONFIG_BOOL, &entry));
+    *out = entry->i != 0;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_config_get_string(const mz_config *cfg, const char *path, const char **out) {
+    mz_config_entry *entry = NULL;
+    MEZZO_TRY(get(cfg, path, 1u << MZ_CONFIG_STRING | 1u << MZ_CONFIG_ENUM, &entry));
+    *out = entry->text;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_config_get_enum(const mz_config *cfg, const char *path, int *index) {
+    mz_config_entry *entry = NULL;
+    MEZZO_TRY(get(cfg, path, 1u << MZ_CONFIG_ENUM, &entry));
+    *index = (int)entry->i;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_config_map_get(const mz_config *cfg, const char *path, size_t i, const char **key, const char **value) {
+    mz_config_entry *entry = NULL;
+    MEZZO_TRY(get(cfg, path, 1u << MZ_CONFIG_MAP, &entry));
+    bool there = i < entry->pairs.count;
+    *key = there ? entry->pairs.items[i].key : NULL;
+    *value = there ? entry->pairs.items[i].value : NULL;
+    return MEZZO_OK;
+}
+
+const char *mz_config_origin(const mz_config *cfg, const char *path) {
+    const mz_config_entry *entry = mz_config_find(cfg, path);
+    return entry ? entry->where : NULL;
+}
+
+bool mz_config_is_set(const mz_config *cfg, const char *path) {
+    const mz_config_entry *entry = mz_config_find(cfg, path);
+    return entry && entry->origin != MZ_CONFIG_DEFAULT;
+}
+
+const char *mz_config_unused(const mz_config *cfg, size_t *cursor) {
+    while (*cursor < cfg->count) {
+        const mz_config_entry *entry = &cfg->entries[(*cursor)++];
+        if (!entry->used && entry->origin != MZ_CONFIG_DEFAULT)
+            return entry->row->path;
+    }
+    return NULL;
+}

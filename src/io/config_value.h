@@ -1,0 +1,50 @@
+// The values of a configuration: parsing, range checks and storage of one key. For config*.c only.
+#ifndef MZ_IO_CONFIG_VALUE_H
+#define MZ_IO_CONFIG_VALUE_H
+
+#include "io/config.h"
+
+typedef struct mz_config_pair {
+    char *key, *value;
+} mz_config_pair;
+
+typedef struct mz_config_pairs {
+    mz_config_pair *items;
+    size_t count, cap;
+} mz_config_pairs;
+
+typedef struct mz_config_entry {
+    const mz_config_row *row;
+    mz_config_origin_kind origin;
+    char *where;
+    bool used;
+    unsigned mark; // the last YAML load that had this key
+    int64_t i;     // int, bool, enum (index)
+    double f;
+    char *text; // string, enum (owned)
+    mz_config_pairs pairs;
+} mz_config_entry;
+
+struct mz_config {
+    mz_config_entry *entries;
+    size_t count;
+    unsigned marks;
+};
+
+mz_config_entry *mz_config_find(const mz_config *cfg, const char *path);
+void mz_config_entry_free(mz_config_entry *entry);
+
+// Checks `text` against the row and stores it, unless a stronger origin has set the key already (then it is only checked).
+// MEZZO_ERR_INVALID: "WHERE: PATH: expected …, got …".
+mezzo_status mz_config_set_text(mz_config_entry *entry, const char *text, mz_config_origin_kind kind,
+                                const char *where);
+// The same for a map that is read already; takes over the pairs when it returns MEZZO_OK.
+mezzo_status mz_config_set_pairs(mz_config_entry *entry, mz_config_pairs *pairs, mz_config_origin_kind kind,
+                                 const char *where);
+mezzo_status mz_config_pairs_add(mz_config_pairs *pairs, const char *key, size_t key_size, const char *value);
+void mz_config_pairs_free(mz_config_pairs *pairs);
+
+// "a number from 0 to 1", "one of fp32, bf16": what a row takes. Allocated; NULL when memory runs out.
+char *mz_config_expected(const mz_config_row *row);
+
+#endif

@@ -1,0 +1,97 @@
+#define _GNU_SOURCE
+#include "io/number.h"
+
+#include <errno.h>
+#include <locale.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+// A program that calls setlocale() must not turn 0.5 into "0,5" in our files: conversions run in the "C" locale of this thread.
+static locale_t c_locale;
+static pthread_once_t c_locale_once = PTHREAD_ONCE_INIT;
+
+static void c_locale_make(void) {
+    c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
+static locale_t c_locale_enter(void) {
+    pthread_once(&c_locale_once, c_locale_make);
+    return c_locale ? uselocale(c_locale) : (locale_t)0;
+}
+
+static void c_locale_leave(locale_t previous) {
+    if (previous)
+        uselocale(previous);
+}
+
+const char *mz_number_format(double x, char out[MZ_NUMBER_MAX]) {
+    if (isnan(x))
+        return strcpy(out, "nan");
+    if (isinf(x))
+        return strcpy(out, x > 0 ? "inf" : "-inf");
+    locale_t previous = c_locale_enter();
+    // 17 digits always suffice for a double (IEEE 754-2019, 5.12.2).
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(out, MZ_NUMBER_MAX, "%.*g", digits, x);
+        if (strtod(out, NULL) == x)
+            break;
+    }
+    c_locale_leave(previous);
+    if (!strchr(out, '.')) {
+        char *exponent = strchr(out, 'e');
+        if (exponent) {
+            memmove(exponent + 2, exponent, strlen(exponent) + 1);
+            memcpy(exponent, ".0", 2);
+        } else {
+            strcat(out, ".0");
+        }
+    }
+    return out;
+}
+
+static bool parse_name(const char *text, double *out) {
+    bool negative = *text == '-';
+    if (*text == '-' || *text == '+')
+        text++;
+    if (*text == '.')
+        text++;
+    if (strcasecmp(text, "nan") == 0)
+        *out = (double)NAN;
+    else if (strcasecmp(text, "inf") == 0 || strcasecmp(text, "infinity") == 0)
+        *out = negative ? (double)-INFINITY : (double)INFINITY;
+    else
+        return false;
+    return true;
+}
+
+bool mz_number_parse(const char *text, double *out) {
+    if (text[strspn(text, "+-0123456789.eE")] != '\0' || !strpbrk(text, "0123456789"))
+        return parse_name(text, out);
+    char *end;
+    locale_t previous = c_locale_enter();
+    *out = strtod(text, &end);
+    c_locale_leave(previous);
+    return *end == '\0';
+}
+
+bool mz_number_parse_int(const char *text, int64_t *out) {
+    if (!strpbrk(text, "0123456789"))
+        return false;
+    if (text[strspn(text, "+-0123456789")] == '\0') {
+        char *end;
+        errno = 0;
+        long long value = strtoll(text, &end, 10);
+        *out = value;
+        return *end == '\0' && errno == 0;
+    }
+    double value;
+    // Above 2^53 a decimal no longer names one integer.
+    if (!mz_number_parse(text, &value) || !(fabs(value) <= 9007199254740992.0) || value != floor(value))
+        return false;
+    *out = (int64_t)value;
+    return true;
+}

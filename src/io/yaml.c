@@ -1,0 +1,352 @@
+#include "io/yaml.h"
+
+#include <stdlib.h>
+#include <strings.h>
+#include <yaml.h>
+
+#include "io/file.h"
+#include "io/quote.h"
+#include "io/utf8.h"
+
+typedef struct anchor {
+    char *name;
+    mz_yaml_node *node;
+} anchor;
+
+struct mz_yaml {
+    mz_yaml_node **nodes; // all, for freeing: an alias makes the tree share nodes
+    size_t count, cap;
+    anchor *anchors;
+    size_t anchor_count, anchor_cap;
+    mz_yaml_node *root;
+};
+
+// One collection that is being read.
+typedef struct level {
+    mz_yaml_node *node;
+    char *anchor;      // its name once it is whole; until then an alias to it would be a loop
+    char *pending_key; // map: a key whose value comes next
+    int pending_line;
+} level;
+
+typedef struct reader {
+    const char *where;
+    mz_yaml *yaml;
+    level levels[MZ_YAML_MAX_DEPTH];
+    size_t depth;
+    bool done; // one document was read
+} reader;
+
+void mz_yaml_free(mz_yaml *yaml) {
+    if (!yaml)
+        return;
+    for (size_t i = 0; i < yaml->count; i++) {
+        mz_yaml_node *node = yaml->nodes[i];
+        for (size_t k = 0; node->keys && k < node->count; k++)
+            mz_free(node->keys[k]);
+        mz_free(node->keys);
+        mz_free(node->key_lines);
+        mz_free(node->children);
+        mz_free(node->text);
+        mz_free(node);
+    }
+    for (size_t i = 0; i < yaml->anchor_count; i++)
+        mz_free(yaml->anchors[i].name);
+    mz_free(yaml->anchors);
+    mz_free(yaml->nodes);
+    mz_free(yaml);
+}
+
+const mz_yaml_node *mz_yaml_root(const mz_yaml *yaml) {
+    return yaml->root;
+}
+
+const mz_yaml_node *mz_yaml_get(const mz_yaml_node *map, const char *key) {
+    for (size_t i = 0; map && map->kind == MZ_YAML_MAP && i < map->count; i++)
+        if (strcmp(map->keys[i], key) == 0)
+            return map->children[i];
+    return NULL;
+}
+
+bool mz_yaml_is_null(const mz_yaml_node *node) {
+    return node->kind == MZ_YAML_SCALAR && !node->quoted &&
+           (node->text[0] == '\0' || strcmp(node->text, "~") == 0 || strcasecmp(node->text, "null") == 0);
+}
+
+static int line_of(const yaml_event_t *event) {
+    return (int)event->start_mark.line + 1;
+}
+
+static mezzo_status bad(const reader *r, int line, const char *what) {
+    return mz_fail(MEZZO_ERR_FORMAT, "%s:%d: %s", r->where, line, what);
+}
+
+static mezzo_status new_node(reader *r, mz_yaml_kind kind, int line, mz_yaml_node **out) {
+    mz_yaml *yaml = r->yaml;
+    MEZZO_TRY(MZ_RESERVE(yaml->nodes, yaml->cap, yaml->count + 1));
+    mz_yaml_node *node = mz_alloc(1, sizeof *node);
+    if (!node)
+        return MEZZO_ERR_MEMORY;
+    node->kind = kind;
+    node->line = line;
+    node->weight = 1;
+    yaml->nodes[yaml->count++] = node;
+    *out = node;
+    return MEZZO_OK;
+}
+
+static mezzo_status set_anchor(reader *r, const char *name, mz_yaml_node *node) {
+    mz_yaml *yaml = r->yaml;
+    for (size_t i = 0; i < yaml->anchor_count; i++)
+        if (strcmp(yaml->anchors[i].name, name) == 0) { // a later anchor of the same name replaces the earlier
+            yaml->anchors[i].node = node;
+            return MEZZO_OK;
+        }
+    if (yaml->anchor_count == MZ_YAML_MAX_KEYS)
+        return bad(r, node->line, "more than 4096 anchors");
+    MEZZO_TRY(MZ_RESERVE(yaml->anchors, yaml->anchor_cap, yaml->anchor_count + 1));
+    char *copy = mz_strdup(name);
+    if (!copy)
+        return MEZZO_ERR_MEMORY;
+    yaml->anchors[yaml->anchor_count++] = (anchor){copy, node};
+    return MEZZO_OK;
+}
+
+// Puts a whole node where it belongs: as the root, into a list, or as the value of the pending key.
+static mezzo_status place(reader *r, mz_yaml_node *node, int line) {
+    if (r->depth == 0) {
+        r->yaml->root = node;
+        return MEZZO_OK;
+    }
+    level *top = &r->levels[r->depth - 1];
+    mz_yaml_node *parent = top->node;
+    parent->weight += node->weight;
+    if (parent->weight > MZ_YAML_MAX_NODES)
+        return bad(r, line, "more than 100000 values, aliases counted as what they stand for");
+    MEZZO_TRY(MZ_RESERVE(parent->children, parent->children_cap, parent->count + 1));
+    if (parent->kind == MZ_YAML_MAP) {
+        MEZZO_TRY(MZ_RESERVE(parent->keys, parent->keys_cap, parent->count + 1));
+        MEZZO_TRY(MZ_RESERVE(parent->key_lines, parent->lines_cap, parent->count + 1));
+        parent->keys[parent->count] = top->pending_key;
+        parent->key_lines[parent->count] = top->pending_line;
+        top->pending_key = NULL;
+    }
+    parent->children[parent->count++] = node;
+    return MEZZO_OK;
+}
+
+static bool expects_key(const reader *r) {
+    return r->depth > 0 && r->levels[r->depth - 1].node->kind == MZ_YAML_MAP && !r->levels[r->depth - 1].pending_key;
+}
+
+static mezzo_status take_key(reader *r, const char *text, int line) {
+    level *top = &r->levels[r->depth - 1];
+    mz_yaml_node *map = top->node;
+    if (map->count == MZ_YAML_MAX_KEYS)
+        return bad(r, line, "more than 4096 keys in one map");
+    for (size_t i = 0; i < map->count; i++)
+        if (strcmp(map->keys[i], text) == 0)
+            return mz_fail(MEZZO_ERR_FORMAT, "%s:%d: key %s was set already on line %d", r->where, line,
+                           mz_quote(text).text, map->key_lines[i]);
+    top->pending_key = mz_strdup(text);
+    top->pending_line = line;
+    return top->pending_key ? MEZZO_OK : MEZZO_ERR_MEMORY;
+}
+
+static mezzo_status take_scalar(reader *r, const yaml_event_t *event) {
+    int line = line_of(event);
+    const char *text = (const char *)event->data.scalar.value;
+    const char *name = (const char *)event->data.scalar.anchor;
+    if (strlen(text) != event->data.scalar.length)
+        return bad(r, line, "a NUL character in a value");
+    if (event->data.scalar.tag)
+        return bad(r, line, "tags (!…) are not read here");
+    if (expects_key(r)) {
+        if (name)
+            return bad(r, line, "an anchor on a key is not read here");
+        return take_key(r, text, line);
+    }
+    mz_yaml_node *node = NULL;
+    MEZZO_TRY(new_node(r, MZ_YAML_SCALAR, line, &node));
+    node->quoted = event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+    node->text = mz_strdup(text);
+    if (!node->text)
+        return MEZZO_ERR_MEMORY;
+    if (name)
+        MEZZO_TRY(set_anchor(r, name, node));
+    return place(r, node, line);
+}
+
+static mezzo_status take_alias(reader *r, const yaml_event_t *event) {
+    int line = line_of(event);
+    const char *name = (const char *)event->data.alias.anchor;
+    if (expects_key(r))
+        return bad(r, line, "a key must be plain text");
+    for (size_t i = 0; i < r->yaml->anchor_count; i++)
+        if (strcmp(r->yaml->anchors[i].name, name) == 0)
+            return place(r, r->yaml->anchors[i].node, line);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s:%d: alias *%s has no whole anchor before it", r->where, line, name);
+}
+
+static mezzo_status open_level(reader *r, const yaml_event_t *event, mz_yaml_kind kind, const yaml_char_t *name,
+                               const yaml_char_t *tag) {
+    int line = line_of(event);
+    if (tag)
+        return bad(r, line, "tags (!…) are not read here");
+    if (expects_key(r))
+        return bad(r, line, "a key must be plain text");
+    if (r->depth == MZ_YAML_MAX_DEPTH)
+        return bad(r, line, "nested deeper than 32 levels");
+    level *top = &r->levels[r->depth];
+    *top = (level){0};
+    MEZZO_TRY(new_node(r, kind, line, &top->node));
+    if (name && !(top->anchor = mz_strdup((const char *)name)))
+        return MEZZO_ERR_MEMORY;
+    r->depth++;
+    return MEZZO_OK;
+}
+
+static mezzo_status close_level(reader *r, int line) {
+    level top = r->levels[--r->depth];
+    mezzo_status status = top.anchor ? set_anchor(r, top.anchor, top.node) : MEZZO_OK;
+    mz_free(top.anchor);
+    MEZZO_TRY(status);
+    return place(r, top.node, line);
+}
+
+static mezzo_status take_event(reader *r, const yaml_event_t *event) {
+    switch (event->type) {
+    case YAML_DOCUMENT_START_EVENT:
+        if (r->done)
+            return bad(r, line_of(event), "a second document; one file holds one configuration");
+        return MEZZO_OK;
+    case YAML_DOCUMENT_END_EVENT:
+        r->done = true;
+        return MEZZO_OK;
+    case YAML_SCALAR_EVENT:
+        return take_scalar(r, event);
+    case YAML_ALIAS_EVENT:
+        return take_alias(r, event);
+    case YAML_SEQUENCE_START_EVENT:
+        return open_level(r, event, MZ_YAML_LIST, event->data.sequence_start.anchor, event->data.sequence_start.tag);
+    case YAML_MAPPING_START_EVENT:
+        return open_level(r, event, MZ_YAML_MAP, event->data.mapping_start.anchor, event->data.mapping_start.tag);
+    case YAML_SEQUENCE_END_EVENT:
+    case YAML_MAPPING_END_EVENT:
+        return close_level(r, line_of(event));
+    default:
+        return MEZZO_OK;
+    }
+}
+
+static mezzo_status read_events(reader *r, yaml_parser_t *parser) {
+    for (;;) {
+        yaml_event_t event;
+        if (!yaml_parser_parse(parser, &event)) {
+            if (parser->error == YAML_MEMORY_ERROR)
+                return mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory while reading YAML", r->where);
+            mz_quoted problem = mz_quote(parser->problem ? parser->problem : "unreadable");
+            return mz_fail(MEZZO_ERR_FORMAT, "%s:%zu: not valid YAML: %s", r->where, parser->problem_mark.line + 1,
+                           problem.text);
+        }
+        bool end = event.type == YAML_STREAM_END_EVENT;
+        mezzo_status status = take_event(r, &event);
+        yaml_event_delete(&event);
+        MEZZO_TRY(status);
+        if (end)
+            return MEZZO_OK;
+    }
+}
+
+mezzo_status mz_yaml_parse(const char *where, const char *text, size_t n, mz_yaml **out) {
+    *out = NULL;
+    if (n > MZ_YAML_MAX_BYTES)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes of YAML; at most 1 MiB is read", where, n);
+    reader *r = mz_alloc(1, sizeof *r);
+    if (!r)
+        return MEZZO_ERR_MEMORY;
+    yaml_parser_t parser;
+    mezzo_status status = MEZZO_OK;
+    r->where = where;
+    r->yaml = mz_alloc(1, sizeof *r->yaml);
+    if (!r->yaml) {
+        mz_free(r);
+        return MEZZO_ERR_MEMORY;
+    }
+    if (!yaml_parser_initialize(&parser)) {
+        status = mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory while reading YAML", where);
+    } else {
+        yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
+        yaml_parser_set_input_string(&parser, (const unsigned char *)text, n);
+        status = read_events(r, &parser);
+        yaml_parser_delete(&parser);
+    }
+    for (size_t i = 0; i < r->depth; i++)
+        mz_free(r->levels[i].anchor);
+    for (size_t i = 0; i < MZ_YAML_MAX_DEPTH; i++)
+        mz_free(r->levels[i].pending_key);
+    if (status == MEZZO_OK)
+        *out = r->yaml;
+    else
+        mz_yaml_free(r->yaml);
+    mz_free(r);
+    return status;
+}
+
+mezzo_status mz_yaml_load(const char *path, mz_yaml **out) {
+    *out = NULL;
+    char *text;
+    size_t n;
+    MEZZO_TRY(mz_file_read(path, MZ_YAML_MAX_BYTES, &text, &n));
+    mezzo_status status = mz_yaml_parse(path, text, n, out);
+    mz_free(text);
+    return status;
+}
+
+// --- writing --------------------------------------------------------------------------------------------------------------
+// Words that YAML 1.1 or 1.2 readers take for something else than text.
+static bool is_word_of_yaml(const char *text) {
+    static const char *const words[] = {"true", "false", "yes",  "no",  "on",  "off", "y", "n",     "null", "none",
+                                        "~",    ".nan",  ".inf", "nan", "inf", "-",   ".", "-.inf", "+.inf"};
+    for (size_t i = 0; i < MZ_COUNT(words); i++)
+        if (strcasecmp(text, words[i]) == 0)
+            return true;
+    return false;
+}
+
+void mz_yaml_add_scalar(mz_text *out, const char *text) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";
+    bool starts = text[0] != '\0' && (strchr(letters, text[0]) || (strchr("/.", text[0]) && strchr(letters, text[1])));
+    if (starts && text[1] != '\0' && text[strspn(text, plain)] == '\0' && !is_word_of_yaml(text)) {
+        mz_text_addf(out, "%s", text);
+        return;
+    }
+    mz_text_add(out, "\"", 1);
+    for (size_t i = 0, n = strlen(text); i < n;) {
+        uint32_t code;
+        size_t width = mz_utf8_decode(text + i, n - i, &code);
+        bool valid = width > 0;
+        if (!valid) { // not UTF-8: the byte as a Latin-1 character is the nearest thing YAML can hold
+            code = (unsigned char)text[i];
+            width = 1;
+        }
+        if (code == '"' || code == '\\')
+            mz_text_addf(out, "\\%c", (char)code);
+        else if (code == '\n')
+            mz_text_add(out, "\\n", 2);
+        else if (code == '\t')
+            mz_text_add(out, "\\t", 2);
+        else if (code < 0x20 || (code >= 0x7F && code < 0xA0) || !valid)
+            mz_text_addf(out, "\\x%02X", (unsigned)code);
+        else if (code >= 0x10000)
+            mz_text_addf(out, "\\U%08X", (unsigned)code);
+        // Line separators and other invisible signs; byte order marks, private and non-characters.
+        else if ((code >= 0x2000 && code <= 0x3000) || code >= 0xD800)
+            mz_text_addf(out, "\\u%04X", (unsigned)code);
+        else
+            mz_text_add(out, text + i, width);
+        i += width;
+    }
+    mz_text_add(out, "\"", 1);
+}

@@ -1,0 +1,41 @@
+// YAML as a tree of nodes with line numbers: what a configuration needs, with bounds on everything else.
+#ifndef MZ_IO_YAML_H
+#define MZ_IO_YAML_H
+
+#include "base/base.h"
+
+#define MZ_YAML_MAX_BYTES ((size_t)1 << 20)
+#define MZ_YAML_MAX_DEPTH 32
+#define MZ_YAML_MAX_KEYS  4096   // of one map
+#define MZ_YAML_MAX_NODES 100000 // with every alias counted as what it stands for: a "billion laughs" stops here
+
+typedef enum mz_yaml_kind { MZ_YAML_SCALAR, MZ_YAML_LIST, MZ_YAML_MAP } mz_yaml_kind;
+
+typedef struct mz_yaml_node mz_yaml_node;
+struct mz_yaml_node {
+    mz_yaml_kind kind;
+    int line;                // from 1
+    char *text;              // scalar: NUL-terminated UTF-8 without NUL inside
+    bool quoted;             // scalar: written in quotes or as a block, so "true" is text and not a truth value
+    char **keys;             // map: one for each child, all different
+    int *key_lines;          // map
+    mz_yaml_node **children; // list, map; an alias is the same node again
+    size_t count, keys_cap, lines_cap, children_cap, weight;
+};
+
+typedef struct mz_yaml mz_yaml;
+
+// Parses one document. MEZZO_ERR_FORMAT, "WHERE:LINE: …": not YAML, a key twice in a map, more than one document, tags,
+// keys that are not text, an alias without anchor or inside its own anchor, or one of the bounds above.
+mezzo_status mz_yaml_parse(const char *where, const char *text, size_t n, mz_yaml **out);
+mezzo_status mz_yaml_load(const char *path, mz_yaml **out);
+const mz_yaml_node *mz_yaml_root(const mz_yaml *yaml);                     // NULL: an empty document
+void mz_yaml_free(mz_yaml *yaml);                                          // NULL is fine
+const mz_yaml_node *mz_yaml_get(const mz_yaml_node *map, const char *key); // NULL: not a map, or no such key
+
+// A scalar null: ~, null, or nothing at all, not quoted.
+bool mz_yaml_is_null(const mz_yaml_node *node);
+// "text" as a scalar that reads back as itself: plain where that is safe, else in double quotes.
+void mz_yaml_add_scalar(mz_text *out, const char *text);
+
+#endif
