@@ -313,6 +313,7 @@ mezzo_value mezzo_cast(mezzo_graph *g, mezzo_value x, mezzo_dtype dtype) {
     mz_node node = begin_node(g, MZ_OP_cast);
     node.n_in = 1;
     node.in[0] = x.id;
+    node.pinned = true;
     if (g->status != MEZZO_OK)
         return MEZZO_NONE;
     mezzo_status status = MEZZO_OK;

@@ -47,6 +47,7 @@ typedef struct mz_node {
     int segment;   // recompute segment; -1
     mz_numerics numerics;
     const char *rule; // static text: what decided the dtypes
+    bool pinned;      // a model's own cast: kept by every pass
 } mz_node;
 
 typedef struct mz_output {
@@ -93,7 +94,7 @@ mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ
 // --- passes, in their order: each changes the graph in place --------------------------------------------------------------
 mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *options);
 mezzo_status mz_pass_autodiff(mezzo_graph *g, const mezzo_program_options *options); // no-op when forward_only
-mezzo_status mz_pass_recompute(mezzo_graph *g);
+mezzo_status mz_pass_recompute(mezzo_graph *g);                                      // no-op without segments
 mezzo_status mz_pass_fuse(mezzo_graph *g);
 mezzo_status mz_passes(const mezzo_graph *g, const mezzo_program_options *options, const char *until,
                        mezzo_graph **out);

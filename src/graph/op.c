@@ -72,3 +72,23 @@ int64_t mz_shape_rows(const mz_shape *s) {
         n *= s->dim[i];
     return n;
 }
+
+int mz_op_reuses(mz_op op) {
+    switch (op) {
+    case MZ_OP_add:
+    case MZ_OP_mul:
+    case MZ_OP_scale:
+    case MZ_OP_relu:
+    case MZ_OP_gelu:
+    case MZ_OP_silu:
+    case MZ_OP_dropout:
+    case MZ_OP_relu_dx:
+    case MZ_OP_gelu_dx:
+    case MZ_OP_silu_dx:
+        return 0;
+    case MZ_OP_cross_entropy_dx:
+        return 1; // logits: a row is read whole before its gradient is written
+    default:
+        return -1;
+    }
+}

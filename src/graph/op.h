@@ -48,6 +48,9 @@ typedef struct mz_shape {
     int rank;
     int64_t dim[MEZZO_MAX_RANK];
 } mz_shape;
+// The input slot whose memory the op's first output may take over (same size, last use), or -1.
+int mz_op_reuses(mz_op op);
+
 int64_t mz_shape_count(const mz_shape *s); // product; 1 for rank 0
 bool mz_shape_equal(const mz_shape *a, const mz_shape *b);
 const char *mz_shape_text(const mz_shape *s, char *buf, size_t size); // "12x64x384"

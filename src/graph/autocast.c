@@ -1,0 +1,248 @@
+// The autocast pass: the one place where a dtype is decided. Op classes follow torch.amp's CUDA lists; a region or a module
+// override changes the precision that an op is decided under; casts are inserted where an input has another dtype.
+#include "graph/graph.h"
+
+typedef enum source { FROM_PROGRAM, FROM_REGION, FROM_OVERRIDE, SOURCE_COUNT } source;
+
+// What explain prints: class × who decided. "Low" is the precision's format.
+#define RULES(text)                                                                                                    \
+    { text, text " (region)", text " (override)" }
+static const char *const rules[][SOURCE_COUNT] = {
+    [MZ_CAST_LOW] = RULES("low: matmul, linear and attention"),
+    [MZ_CAST_FP32] = RULES("fp32: norms, softmax, losses and sums"),
+    [MZ_CAST_WIDEST] = RULES("widest of the inputs"),
+    [MZ_CAST_FOLLOW] = RULES("follows its input"),
+    [MZ_CAST_INT] = RULES("integers"),
+    [MZ_CAST_EXPLICIT] = RULES("the model's own cast"),
+};
+static const char rule_inserted[] = "cast inserted for the next op";
+static const char rule_residual[] = "residual low: embeddings leave in the low format";
+
+typedef struct pass {
+    mezzo_graph *g;
+    const mezzo_program_options *options;
+    mz_node *old;
+    size_t n_old;
+    int *casts;    // per value: its latest inserted cast, -1
+    int *replaced; // per value: read this one instead (residual low), or itself
+    size_t cap;    // of both
+} pass;
+
+static mezzo_status track(pass *p) {
+    size_t need = p->g->n_values, a = p->cap, b = p->cap;
+    MEZZO_TRY(MZ_RESERVE(p->casts, a, need));
+    MEZZO_TRY(MZ_RESERVE(p->replaced, b, need));
+    size_t cap = a < b ? a : b;
+    for (size_t i = p->cap; i < cap; ++i) {
+        p->casts[i] = -1;
+        p->replaced[i] = (int)i;
+    }
+    p->cap = cap;
+    return MEZZO_OK;
+}
+
+static bool is_float(mezzo_dtype d) {
+    return d <= MEZZO_F8E5M2;
+}
+
+static mezzo_dtype low_dtype(mezzo_precision p) {
+    switch (p) {
+    case MEZZO_PRECISION_BF16:
+        return MEZZO_BF16;
+    case MEZZO_PRECISION_FP16:
+        return MEZZO_F16;
+    case MEZZO_PRECISION_FP64:
+        return MEZZO_F64;
+    default:
+        return MEZZO_F32;
+    }
+}
+
+static mezzo_dtype wide_dtype(mezzo_precision p) {
+    return p == MEZZO_PRECISION_FP64 ? MEZZO_F64 : MEZZO_F32;
+}
+
+static int width_rank(mezzo_dtype d) {
+    switch (d) {
+    case MEZZO_F64:
+        return 3;
+    case MEZZO_F32:
+        return 2;
+    default:
+        return 1;
+    }
+}
+
+// torch promotes fp16 with bf16 to fp32.
+static mezzo_dtype widest(mezzo_dtype a, mezzo_dtype b) {
+    if (a == b)
+        return a;
+    if (width_rank(a) == width_rank(b))
+        return MEZZO_F32;
+    return width_rank(a) > width_rank(b) ? a : b;
+}
+
+static mezzo_precision decide(const pass *p, const mz_node *node, source *who) {
+    mezzo_precision precision = p->options->precision;
+    *who = FROM_PROGRAM;
+    if (node->precision >= 0) {
+        precision = (mezzo_precision)node->precision;
+        *who = FROM_REGION;
+    }
+    for (int i = 0; i < p->options->n_overrides; ++i)
+        if (mz_glob_match(p->options->overrides[i].pattern, p->g->modules[node->module])) {
+            precision = p->options->overrides[i].precision;
+            *who = FROM_OVERRIDE;
+        }
+    return precision;
+}
+
+// A parameter's low-precision copy is kept by the update; the first low format asked for gets it.
+static mezzo_status shadow_of(pass *p, int param, mezzo_dtype dtype, int *out) {
+    mezzo_graph *g = p->g;
+    mz_param_spec *spec = &g->params[param];
+    if (spec->shadow < 0) {
+        mz_value v = {
+            .kind = MZ_VALUE_SHADOW, .dtype = dtype, .shape = spec->shape, .producer = -1, .param = param, .alias = -1};
+        MEZZO_TRY(mz_graph_value(g, v, &spec->shadow));
+    }
+    *out = g->values[spec->shadow].dtype == dtype ? spec->shadow : -1;
+    return MEZZO_OK;
+}
+
+static mezzo_status insert_cast(pass *p, int value, mezzo_dtype dtype, const mz_node *near, const char *rule,
+                                int *out) {
+    mezzo_graph *g = p->g;
+    mz_value v = {.kind = MZ_VALUE_TEMP, .dtype = dtype, .shape = g->values[value].shape, .param = -1, .alias = -1};
+    mz_node cast = {.op = MZ_OP_cast,
+                    .n_in = 1,
+                    .n_out = 1,
+                    .in = {value},
+                    .phase = MZ_FORWARD,
+                    .module = near->module,
+                    .precision = near->precision,
+                    .segment = near->segment,
+                    .numerics = {dtype, MEZZO_F32, MEZZO_F32},
+                    .rule = rule};
+    MEZZO_TRY(mz_graph_value(g, v, &cast.out[0]));
+    MEZZO_TRY(mz_graph_node(g, cast, NULL));
+    MEZZO_TRY(track(p));
+    *out = cast.out[0];
+    return MEZZO_OK;
+}
+
+// `value` in the dtype asked for: itself, a shadow, a cast made before in this segment, or a new one.
+static mezzo_status as_dtype(pass *p, const mz_node *node, int value, mezzo_dtype dtype, int *out) {
+    mezzo_graph *g = p->g;
+    const mz_value *v = &g->values[value];
+    *out = value;
+    if (!is_float(v->dtype) || v->dtype == dtype)
+        return MEZZO_OK;
+    if (v->kind == MZ_VALUE_PARAM && width_rank(dtype) == 1) {
+        int shadow;
+        MEZZO_TRY(shadow_of(p, v->param, dtype, &shadow));
+        if (shadow >= 0) {
+            *out = shadow;
+            return track(p);
+        }
+    }
+    int seen = p->casts[value];
+    if (seen >= 0 && g->values[seen].dtype == dtype && g->nodes[g->values[seen].producer].segment == node->segment) {
+        *out = seen;
+        return MEZZO_OK;
+    }
+    MEZZO_TRY(insert_cast(p, value, dtype, node, rule_inserted, out));
+    p->casts[value] = *out;
+    return MEZZO_OK;
+}
+
+static mz_numerics numerics_of(const mz_node *node, mezzo_precision precision, mezzo_dtype storage) {
+    mezzo_dtype wide = wide_dtype(precision);
+    mz_numerics n = {wide, wide, wide};
+    if (mz_op_table[node->op].cast_class == MZ_CAST_LOW)
+        n.compute = precision == MEZZO_PRECISION_TF32 ? MEZZO_TF32 : low_dtype(precision);
+    if (node->op == MZ_OP_cast)
+        n.compute = storage;
+    return n;
+}
+
+static mezzo_status cast_node(pass *p, mz_node node) {
+    mezzo_graph *g = p->g;
+    source who;
+    mezzo_precision precision = decide(p, &node, &who);
+    mz_cast_class cls = mz_op_table[node.op].cast_class;
+    mezzo_dtype want = MEZZO_F32;
+    bool convert = cls == MZ_CAST_LOW || cls == MZ_CAST_FP32 || cls == MZ_CAST_WIDEST;
+    for (int i = 0; i < node.n_in; ++i)
+        if (node.in[i] >= 0)
+            node.in[i] = p->replaced[node.in[i]];
+    if (cls == MZ_CAST_LOW)
+        want = low_dtype(precision);
+    else if (cls == MZ_CAST_FP32)
+        want = wide_dtype(precision);
+    else if (node.n_in > 0)
+        want = g->values[node.in[0]].dtype;
+    if (cls == MZ_CAST_WIDEST)
+        for (int i = 1; i < node.n_in; ++i)
+            want = widest(want, g->values[node.in[i]].dtype);
+    if (cls == MZ_CAST_FOLLOW && precision == MEZZO_PRECISION_FP64 && is_float(want))
+        want = MEZZO_F64, convert = node.op != MZ_OP_embedding;
+    for (int i = 0; convert && i < node.n_in; ++i)
+        if (node.in[i] >= 0)
+            MEZZO_TRY(as_dtype(p, &node, node.in[i], want, &node.in[i]));
+    node.rule = rules[cls][who];
+    if (cls != MZ_CAST_EXPLICIT && cls != MZ_CAST_INT)
+        for (int i = 0; i < node.n_out; ++i)
+            g->values[node.out[i]].dtype = want;
+    node.numerics = numerics_of(&node, precision, g->values[node.out[0]].dtype);
+    node.attrs.via = want;
+    if (node.op == MZ_OP_reshape)
+        g->values[node.out[0]].alias = node.in[0];
+    MEZZO_TRY(mz_graph_node(g, node, NULL));
+    MEZZO_TRY(track(p));
+    mezzo_dtype low = low_dtype(precision);
+    if (node.op == MZ_OP_embedding && p->options->residual == MEZZO_RESIDUAL_LOW && width_rank(low) == 1)
+        MEZZO_TRY(insert_cast(p, node.out[0], low, &node, rule_residual, &p->replaced[node.out[0]]));
+    return MEZZO_OK;
+}
+
+static mezzo_status check_overrides(const mezzo_graph *g, const mezzo_program_options *options) {
+    for (int i = 0; i < options->n_overrides; ++i) {
+        const mezzo_override *o = &options->overrides[i];
+        if (o->precision < 0 || o->precision >= MEZZO_PRECISION_AUTO)
+            return mz_fail(MEZZO_ERR_INVALID, "autocast override %s: needs a precision, not auto", o->pattern);
+        bool used = false;
+        for (size_t m = 0; m < g->n_modules && !used; ++m)
+            used = mz_glob_match(o->pattern, g->modules[m]);
+        if (!used)
+            return mz_fail(MEZZO_ERR_INVALID,
+                           "autocast override %s: no module has such a name; mezzo explain lists the modules",
+                           o->pattern);
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *options) {
+    pass p = {.g = g, .options = options};
+    mezzo_status status;
+    MEZZO_TRY(check_overrides(g, options));
+    p.old = g->nodes;
+    p.n_old = g->n_nodes;
+    g->nodes = NULL;
+    g->n_nodes = g->cap_nodes = 0;
+    MEZZO_TRY_GOTO(status, track(&p));
+    for (size_t i = 0; i < p.n_old; ++i)
+        MEZZO_TRY_GOTO(status, cast_node(&p, p.old[i]));
+    for (size_t i = 0; i < g->n_outputs; ++i) {
+        int *v = &g->outputs[i].value;
+        g->values[*v].keep = false;
+        *v = p.replaced[*v];
+        g->values[*v].keep = true;
+    }
+    status = MEZZO_OK;
+fail:
+    mz_free(p.old);
+    mz_free(p.casts);
+    mz_free(p.replaced);
+    return status;
+}

@@ -1,0 +1,511 @@
+// The autodiff pass: walks the forward nodes backward and appends one rule's nodes for each. The gradient of a value has
+// the value's dtype and shape; the gradient of a cast is a cast; parameter gradients are FP32 and added to, never written.
+#include "graph/graph.h"
+
+typedef struct tape {
+    mezzo_graph *g;
+    int *grad;         // per forward value: its gradient's value id, -1 while there is none
+    bool *needs;       // per forward value: depends on a parameter
+    const mz_node *at; // the forward node under differentiation: the graph's nodes move, so a copy
+    float weight;
+} tape;
+
+static mezzo_dtype dtype_of(const tape *t, int v) {
+    return t->g->values[v].dtype;
+}
+static const mz_shape *shape_of(const tape *t, int v) {
+    return &t->g->values[v].shape;
+}
+static bool is_param(const tape *t, int v) {
+    mz_value_kind k = t->g->values[v].kind;
+    return k == MZ_VALUE_PARAM || k == MZ_VALUE_SHADOW;
+}
+static bool needs(const tape *t, int slot) {
+    return slot < t->at->n_in && t->at->in[slot] >= 0 && t->needs[t->at->in[slot]];
+}
+
+static mezzo_status new_value(tape *t, mz_shape shape, mezzo_dtype dtype, int *out) {
+    mz_value v = {.kind = MZ_VALUE_TEMP, .dtype = dtype, .shape = shape, .producer = -1, .param = -1, .alias = -1};
+    return mz_graph_value(t->g, v, out);
+}
+
+static mezzo_status new_like(tape *t, int v, int *out) {
+    return new_value(t, *shape_of(t, v), dtype_of(t, v), out);
+}
+
+// A backward node with the forward node's place and numerics.
+static mz_node backward_node(const tape *t, mz_op op) {
+    mz_node n = *t->at;
+    n.op = op;
+    n.phase = MZ_BACKWARD;
+    n.pinned = false;
+    n.rule = "gradient: its value's dtype";
+    n.n_in = n.n_out = 0;
+    n.attrs.accumulate = false;
+    n.attrs.via = MEZZO_F32;
+    for (int i = 0; i < MZ_MAX_IN; ++i)
+        n.in[i] = -1;
+    for (int i = 0; i < MZ_MAX_OUT; ++i)
+        n.out[i] = -1;
+    return n;
+}
+
+static void add_in(mz_node *n, int v) {
+    n->in[n->n_in++] = v;
+}
+static void add_out(mz_node *n, int v) {
+    n->out[n->n_out++] = v;
+}
+
+// One input, one output shaped and typed like `like`.
+static mezzo_status emit_unary(tape *t, mz_op op, const mz_attrs *attrs, int x, int like, int *out) {
+    mz_node n = backward_node(t, op);
+    if (attrs)
+        n.attrs = *attrs;
+    add_in(&n, x);
+    MEZZO_TRY(new_like(t, like, out));
+    add_out(&n, *out);
+    if (op == MZ_OP_reshape)
+        t->g->values[*out].alias = x;
+    return mz_graph_node(t->g, n, NULL);
+}
+
+static mezzo_status param_grad(tape *t, int v, int *out) {
+    mezzo_graph *g = t->g;
+    mz_param_spec *spec = &g->params[g->values[v].param];
+    if (spec->grad < 0) {
+        mz_value value = {.kind = MZ_VALUE_GRAD,
+                          .dtype = MEZZO_F32,
+                          .shape = spec->shape,
+                          .producer = -1,
+                          .param = g->values[v].param,
+                          .alias = -1};
+        MEZZO_TRY(mz_graph_value(g, value, &spec->grad));
+    }
+    *out = spec->grad;
+    return MEZZO_OK;
+}
+
+// Adds `grad` to the gradient of v: to the parameter's, or to the value's so far.
+static mezzo_status deliver(tape *t, int v, int grad) {
+    if (is_param(t, v)) {
+        mz_node n = backward_node(t, MZ_OP_accumulate);
+        int out;
+        MEZZO_TRY(param_grad(t, v, &out));
+        n.attrs.accumulate = true;
+        n.rule = "parameter gradients are fp32";
+        add_in(&n, grad);
+        add_out(&n, out);
+        return mz_graph_node(t->g, n, NULL);
+    }
+    if (dtype_of(t, grad) != dtype_of(t, v)) {
+        int cast;
+        MEZZO_TRY(emit_unary(t, MZ_OP_cast, NULL, grad, v, &cast));
+        grad = cast;
+    }
+    if (t->grad[v] < 0) {
+        t->grad[v] = grad;
+        return MEZZO_OK;
+    }
+    mz_node n = backward_node(t, MZ_OP_add);
+    int sum;
+    MEZZO_TRY(new_like(t, v, &sum));
+    add_in(&n, t->grad[v]);
+    add_in(&n, grad);
+    add_out(&n, sum);
+    t->grad[v] = sum;
+    return mz_graph_node(t->g, n, NULL);
+}
+
+// The dtype a gradient of v is made in: FP32 for a parameter, else v's own.
+static mezzo_dtype grad_dtype(const tape *t, int v) {
+    return is_param(t, v) ? MEZZO_F32 : dtype_of(t, v);
+}
+
+// dx through a one-output node that reads dy and maybe more (added by the caller before).
+static mezzo_status finish_dx(tape *t, mz_node n, int x) {
+    int dx;
+    MEZZO_TRY(new_value(t, *shape_of(t, x), grad_dtype(t, x), &dx));
+    n.out[0] = dx;
+    n.n_out = n.n_out ? n.n_out : 1;
+    MEZZO_TRY(mz_graph_node(t->g, n, NULL));
+    return deliver(t, x, dx);
+}
+
+// Outputs that may be parameter gradients: all straight into them, or all into values that are delivered after.
+static mezzo_status finish_gradients(tape *t, mz_node n, int first_out, const int *targets, int count) {
+    bool direct = true;
+    for (int i = 0; i < count; ++i)
+        direct = direct && (targets[i] < 0 || is_param(t, targets[i]));
+    n.attrs.accumulate = direct;
+    n.rule = direct ? "parameter gradients are fp32" : n.rule;
+    n.n_out = first_out + count;
+    for (int i = 0; i < count; ++i) {
+        int *out = &n.out[first_out + i];
+        if (targets[i] < 0)
+            *out = -1;
+        else if (direct)
+            MEZZO_TRY(param_grad(t, targets[i], out));
+        else
+            MEZZO_TRY(new_value(t, *shape_of(t, targets[i]), grad_dtype(t, targets[i]), out));
+    }
+    MEZZO_TRY(mz_graph_node(t->g, n, NULL));
+    for (int i = 0; !direct && i < count; ++i)
+        if (targets[i] >= 0)
+            MEZZO_TRY(deliver(t, targets[i], n.out[first_out + i]));
+    return MEZZO_OK;
+}
+
+// Sums `grad` (shape of the broadcast result) over the leading dimensions that v lacks, and delivers it.
+static mezzo_status deliver_broadcast(tape *t, int v, int grad) {
+    int64_t inner = mz_shape_count(shape_of(t, v)), total = mz_shape_count(shape_of(t, grad));
+    if (inner == total && mz_shape_equal(shape_of(t, v), shape_of(t, grad)))
+        return deliver(t, v, grad);
+    mz_node view = backward_node(t, MZ_OP_reshape);
+    mz_shape flat = {2, {total / inner, inner}};
+    add_in(&view, grad);
+    MEZZO_TRY(new_value(t, flat, dtype_of(t, grad), &view.out[0]));
+    view.n_out = 1;
+    t->g->values[view.out[0]].alias = grad;
+    MEZZO_TRY(mz_graph_node(t->g, view, NULL));
+    mz_node sum = backward_node(t, MZ_OP_sum);
+    sum.attrs.axis = 0;
+    add_in(&sum, view.out[0]);
+    return finish_gradients(t, sum, 0, &v, 1);
+}
+
+static int target(const tape *t, int slot) {
+    return needs(t, slot) ? t->at->in[slot] : -1;
+}
+
+// Adds an output that backward needs to the forward node under differentiation.
+static mezzo_status save_output(tape *t, int node, int slot, mz_shape shape, int *out) {
+    mz_node *n = &t->g->nodes[node];
+    if (slot < n->n_out && n->out[slot] >= 0) {
+        *out = n->out[slot];
+        return MEZZO_OK;
+    }
+    mezzo_dtype wide = n->numerics.reduce;
+    MEZZO_TRY(new_value(t, shape, wide, out));
+    n = &t->g->nodes[node];
+    n->out[slot] = *out;
+    if (n->n_out <= slot)
+        n->n_out = slot + 1;
+    t->g->values[*out].producer = node;
+    t->g->values[*out].slot = slot;
+    return MEZZO_OK;
+}
+
+static mezzo_status grad_linear(tape *t, int node, int dy) {
+    (void)node;
+    int x = t->at->in[0], w = t->at->in[1];
+    if (needs(t, 0)) {
+        mz_node n = backward_node(t, MZ_OP_linear_dx);
+        add_in(&n, dy);
+        add_in(&n, w);
+        add_in(&n, -1);
+        MEZZO_TRY(finish_dx(t, n, x));
+    }
+    int targets[2] = {target(t, 1), target(t, 2)};
+    if (targets[0] >= 0) {
+        mz_node n = backward_node(t, MZ_OP_linear_dw);
+        add_in(&n, dy);
+        add_in(&n, x);
+        return finish_gradients(t, n, 0, targets, 2);
+    }
+    return targets[1] >= 0 ? deliver_broadcast(t, targets[1], dy) : MEZZO_OK;
+}
+
+static mezzo_status emit_matmul(tape *t, int a, int b, bool ta, bool tb, int like) {
+    mz_node n = backward_node(t, MZ_OP_matmul);
+    n.attrs.transpose_a = ta;
+    n.attrs.transpose_b = tb;
+    add_in(&n, a);
+    add_in(&n, b);
+    return finish_dx(t, n, like);
+}
+
+// C = op(A)·op(B): d op(A) = dC·op(B)ᵀ, d op(B) = op(A)ᵀ·dC; transposed where the operand was.
+static mezzo_status grad_matmul(tape *t, int node, int dy) {
+    (void)node;
+    int a = t->at->in[0], b = t->at->in[1];
+    bool ta = t->at->attrs.transpose_a, tb = t->at->attrs.transpose_b;
+    if (needs(t, 0))
+        MEZZO_TRY(ta ? emit_matmul(t, b, dy, tb, true, a) : emit_matmul(t, dy, b, false, !tb, a));
+    if (needs(t, 1))
+        MEZZO_TRY(tb ? emit_matmul(t, dy, a, true, ta, b) : emit_matmul(t, a, dy, !ta, false, b));
+    return MEZZO_OK;
+}
+
+static mezzo_status grad_add(tape *t, int node, int dy) {
+    (void)node;
+    if (needs(t, 0))
+        MEZZO_TRY(deliver(t, t->at->in[0], dy));
+    return needs(t, 1) ? deliver_broadcast(t, t->at->in[1], dy) : MEZZO_OK;
+}
+
+static mezzo_status grad_mul(tape *t, int node, int dy) {
+    (void)node;
+    for (int i = 0; i < 2; ++i) {
+        if (!needs(t, i))
+            continue;
+        mz_node n = backward_node(t, MZ_OP_mul);
+        int d;
+        add_in(&n, dy);
+        add_in(&n, t->at->in[1 - i]);
+        MEZZO_TRY(new_like(t, dy, &d));
+        add_out(&n, d);
+        MEZZO_TRY(mz_graph_node(t->g, n, NULL));
+        MEZZO_TRY(deliver_broadcast(t, t->at->in[i], d));
+    }
+    return MEZZO_OK;
+}
+
+// The ops whose gradient is one node on dy alone, with the same attributes.
+static mezzo_status grad_same(tape *t, int dy, mz_op op) {
+    int dx;
+    MEZZO_TRY(emit_unary(t, op, &t->at->attrs, dy, t->at->in[0], &dx));
+    return deliver(t, t->at->in[0], dx);
+}
+static mezzo_status grad_scale(tape *t, int node, int dy) {
+    return (void)node, grad_same(t, dy, MZ_OP_scale);
+}
+static mezzo_status grad_dropout(tape *t, int node, int dy) {
+    return (void)node, grad_same(t, dy, MZ_OP_dropout);
+}
+static mezzo_status grad_reshape(tape *t, int node, int dy) {
+    return (void)node, grad_same(t, dy, MZ_OP_reshape);
+}
+static mezzo_status grad_cast(tape *t, int node, int dy) {
+    (void)node;
+    if (is_param(t, t->at->in[0]))
+        return deliver(t, t->at->in[0], dy); // the gradient buffer reads any dtype
+    return grad_same(t, dy, MZ_OP_cast);
+}
+
+// The ops whose gradient reads dy and one saved value.
+static mezzo_status grad_with(tape *t, mz_op op, int dy, int saved) {
+    mz_node n = backward_node(t, op);
+    add_in(&n, dy);
+    add_in(&n, saved);
+    return finish_dx(t, n, t->at->in[0]);
+}
+static mezzo_status grad_relu(tape *t, int node, int dy) {
+    return (void)node, grad_with(t, MZ_OP_relu_dx, dy, t->at->in[0]);
+}
+static mezzo_status grad_gelu(tape *t, int node, int dy) {
+    return (void)node, grad_with(t, MZ_OP_gelu_dx, dy, t->at->in[0]);
+}
+static mezzo_status grad_silu(tape *t, int node, int dy) {
+    return (void)node, grad_with(t, MZ_OP_silu_dx, dy, t->at->in[0]);
+}
+static mezzo_status grad_softmax(tape *t, int node, int dy) {
+    return (void)node, grad_with(t, MZ_OP_softmax_dx, dy, t->at->out[0]);
+}
+
+static mezzo_status grad_layernorm(tape *t, int node, int dy) {
+    int x = t->at->in[0], mean, rstd;
+    mz_shape rows = {1, {mz_shape_rows(shape_of(t, x))}};
+    MEZZO_TRY(save_output(t, node, 1, rows, &mean));
+    MEZZO_TRY(save_output(t, node, 2, rows, &rstd));
+    mz_node n = backward_node(t, MZ_OP_layernorm_bwd);
+    add_in(&n, dy);
+    add_in(&n, x);
+    add_in(&n, t->at->in[1]);
+    add_in(&n, mean);
+    add_in(&n, rstd);
+    add_in(&n, -1);
+    int dx;
+    MEZZO_TRY(new_value(t, *shape_of(t, x), grad_dtype(t, x), &dx));
+    n.out[0] = dx;
+    int targets[2] = {target(t, 1), target(t, 2)};
+    MEZZO_TRY(finish_gradients(t, n, 1, targets, 2));
+    return needs(t, 0) ? deliver(t, x, dx) : MEZZO_OK;
+}
+
+static mezzo_status grad_embedding(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = backward_node(t, MZ_OP_embedding_bwd);
+    add_in(&n, dy);
+    add_in(&n, t->at->in[1]);
+    return finish_gradients(t, n, 0, &t->at->in[0], 1);
+}
+
+static mezzo_status grad_attention(tape *t, int node, int dy) {
+    int q = t->at->in[0], lse;
+    const mz_shape *y = shape_of(t, t->at->out[0]);
+    MEZZO_TRY(save_output(t, node, 1, (mz_shape){3, {y->dim[0], t->at->attrs.heads, y->dim[1]}}, &lse));
+    mz_node n = backward_node(t, MZ_OP_attention_bwd);
+    int parts = t->at->n_in > 1 ? 3 : 1;
+    add_in(&n, dy);
+    add_in(&n, q);
+    add_in(&n, parts > 1 ? t->at->in[1] : -1);
+    add_in(&n, parts > 1 ? t->at->in[2] : -1);
+    add_in(&n, t->at->out[0]);
+    add_in(&n, lse);
+    n.n_out = 3;
+    for (int i = 0; i < parts; ++i)
+        MEZZO_TRY(new_value(t, *shape_of(t, t->at->in[i]), grad_dtype(t, t->at->in[i]), &n.out[i]));
+    MEZZO_TRY(mz_graph_node(t->g, n, NULL));
+    for (int i = 0; i < parts; ++i)
+        if (needs(t, i))
+            MEZZO_TRY(deliver(t, t->at->in[i], n.out[i]));
+    return MEZZO_OK;
+}
+
+static mezzo_status grad_cross_entropy(tape *t, int node, int dy) {
+    int lse;
+    MEZZO_TRY(save_output(t, node, 1, (mz_shape){1, {mz_shape_count(shape_of(t, t->at->in[1]))}}, &lse));
+    mz_node n = backward_node(t, MZ_OP_cross_entropy_dx);
+    add_in(&n, dy);
+    add_in(&n, t->at->in[0]);
+    add_in(&n, t->at->in[1]);
+    add_in(&n, lse);
+    return finish_dx(t, n, t->at->in[0]);
+}
+
+static mezzo_status grad_reduce(tape *t, int dy, float alpha) {
+    mz_node n = backward_node(t, MZ_OP_expand);
+    n.attrs.alpha = alpha;
+    add_in(&n, dy);
+    return finish_dx(t, n, t->at->in[0]);
+}
+static mezzo_status grad_sum(tape *t, int node, int dy) {
+    return (void)node, grad_reduce(t, dy, 1.0f);
+}
+static mezzo_status grad_mean(tape *t, int node, int dy) {
+    (void)node;
+    const mz_shape *x = shape_of(t, t->at->in[0]);
+    int axis = t->at->attrs.axis;
+    int64_t n = axis < 0 ? mz_shape_count(x) : x->dim[axis];
+    return grad_reduce(t, dy, (float)(1.0 / (double)n));
+}
+
+static mezzo_status grad_split(tape *t, int node, int dy) {
+    (void)node, (void)dy;
+    mz_node n = backward_node(t, MZ_OP_concat);
+    for (int i = 0; i < t->at->n_out; ++i) {
+        int out = t->at->out[i], part = t->grad[out];
+        if (part < 0) { // nobody read this part: zero, as the (finite) loss scale × 0
+            mz_node zero = backward_node(t, MZ_OP_expand);
+            zero.attrs.alpha = 0;
+            zero.attrs.axis = -1;
+            add_in(&zero, t->g->scale);
+            MEZZO_TRY(new_like(t, out, &part));
+            add_out(&zero, part);
+            MEZZO_TRY(mz_graph_node(t->g, zero, NULL));
+        }
+        add_in(&n, part);
+    }
+    return finish_dx(t, n, t->at->in[0]);
+}
+
+static mezzo_status grad_concat(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = backward_node(t, MZ_OP_split);
+    add_in(&n, dy);
+    n.n_out = t->at->n_in;
+    for (int i = 0; i < n.n_out; ++i)
+        MEZZO_TRY(new_value(t, *shape_of(t, t->at->in[i]), dtype_of(t, dy), &n.out[i]));
+    MEZZO_TRY(mz_graph_node(t->g, n, NULL));
+    for (int i = 0; i < n.n_out; ++i)
+        if (needs(t, i))
+            MEZZO_TRY(deliver(t, t->at->in[i], n.out[i]));
+    return MEZZO_OK;
+}
+
+static mezzo_status grad_arange(tape *t, int node, int dy) {
+    return (void)t, (void)node, (void)dy, MEZZO_OK;
+}
+
+// One rule a forward op: an op listed in ops.def without a grad_ function does not compile.
+typedef mezzo_status (*gradient_rule)(tape *t, int node, int dy);
+#define OP(name, ...) [MZ_OP_##name] = grad_##name,
+#define OP_BACKWARD(name, ...)
+#define OP_STATE(name, ...)
+static const gradient_rule gradient_rules[MZ_OP_COUNT] = {
+#include "graph/ops.def"
+};
+
+static mezzo_status seed(tape *t) {
+    mezzo_graph *g = t->g;
+    mz_value v = {
+        .kind = MZ_VALUE_SCALE, .dtype = MEZZO_F32, .shape = {1, {1}}, .producer = -1, .param = -1, .alias = -1};
+    MEZZO_TRY(mz_graph_value(g, v, &g->scale));
+    mz_node at = g->nodes[g->values[g->loss].producer];
+    t->at = &at;
+    mz_node n = backward_node(t, MZ_OP_scale);
+    n.attrs.alpha = t->weight;
+    n.rule = "d loss: loss scale x weight, fp32";
+    n.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F32};
+    add_in(&n, g->scale);
+    mz_shape shape = *shape_of(t, g->loss);
+    mezzo_dtype wide = dtype_of(t, g->loss) == MEZZO_F64 ? MEZZO_F64 : MEZZO_F32;
+    MEZZO_TRY(new_value(t, shape, wide, &n.out[0]));
+    n.n_out = 1;
+    MEZZO_TRY(mz_graph_node(g, n, NULL));
+    t->grad[g->loss] = n.out[0];
+    if (dtype_of(t, g->loss) != wide) {
+        MEZZO_TRY(emit_unary(t, MZ_OP_cast, NULL, n.out[0], g->loss, &t->grad[g->loss]));
+    }
+    return MEZZO_OK;
+}
+
+static void mark_needs(tape *t) {
+    mezzo_graph *g = t->g;
+    for (size_t i = 0; i < g->n_values; ++i)
+        t->needs[i] = is_param(t, (int)i);
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        bool any = false;
+        for (int k = 0; k < g->nodes[i].n_in; ++k)
+            any = any || (g->nodes[i].in[k] >= 0 && t->needs[g->nodes[i].in[k]]);
+        for (int k = 0; k < g->nodes[i].n_out; ++k)
+            if (g->nodes[i].out[k] >= 0)
+                t->needs[g->nodes[i].out[k]] = any;
+    }
+}
+
+mezzo_status mz_pass_autodiff(mezzo_graph *g, const mezzo_program_options *options) {
+    tape t = {.g = g, .weight = options->loss_weight == 0 ? 1.0f : options->loss_weight};
+    mezzo_status status;
+    if (options->forward_only)
+        return MEZZO_OK;
+    if (g->loss < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "the graph has no loss (mezzo_graph_loss): nothing to differentiate");
+    if (g->values[g->loss].producer < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "the loss is not computed by any op: nothing to differentiate");
+    size_t n_forward = g->n_nodes, n_values = g->n_values;
+    t.grad = mz_alloc(n_values, sizeof *t.grad);
+    t.needs = mz_alloc(n_values, sizeof *t.needs);
+    if (!t.grad || !t.needs) {
+        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+        goto fail;
+    }
+    for (size_t i = 0; i < n_values; ++i)
+        t.grad[i] = -1;
+    mark_needs(&t);
+    if (!t.needs[g->loss]) {
+        status = mz_fail(MEZZO_ERR_INVALID, "the loss depends on no parameter: nothing to differentiate");
+        goto fail;
+    }
+    MEZZO_TRY_GOTO(status, seed(&t));
+    for (size_t i = n_forward; i-- > 0;) {
+        mz_node at = g->nodes[i];
+        int dy = -1;
+        bool wanted = false;
+        for (int k = 0; k < at.n_in; ++k)
+            wanted = wanted || (at.in[k] >= 0 && t.needs[at.in[k]]);
+        for (int k = 0; k < at.n_out && dy < 0; ++k)
+            if (at.out[k] >= 0 && (size_t)at.out[k] < n_values)
+                dy = t.grad[at.out[k]];
+        if (dy < 0 || !wanted)
+            continue;
+        t.at = &at;
+        MEZZO_TRY_GOTO(status, gradient_rules[at.op](&t, (int)i, dy));
+    }
+    status = MEZZO_OK;
+fail:
+    mz_free(t.grad);
+    mz_free(t.needs);
+    return status;
+}

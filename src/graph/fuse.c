@@ -1,0 +1,274 @@
+// The fuse pass: fewer launches and fewer bytes for the same values. A narrowing cast moves into the op that made its input (it
+// rounds the same FP32 number), a widening cast into the ops that read it (the conversion is exact); activation, residual and
+// gradient sums move into the matmul or norm beside them, which round in between (attrs.via) as the separate ops did.
+#include "graph/graph.h"
+
+typedef struct fuse {
+    mezzo_graph *g;
+    int *uses;  // per value: consumers, + 1 if kept
+    bool *dead; // per node
+} fuse;
+
+static mz_value *value(fuse *f, int v) {
+    return &f->g->values[v];
+}
+static int uses_of(const fuse *f, int v) {
+    return f->uses[v];
+}
+
+// The node that makes v, if it is alive and v is its output `slot`; else NULL.
+static mz_node *maker(fuse *f, int v, int slot) {
+    const mz_value *x = value(f, v);
+    if (x->kind != MZ_VALUE_TEMP || x->producer < 0 || x->slot != slot || f->dead[x->producer])
+        return NULL;
+    return &f->g->nodes[x->producer];
+}
+
+static void kill(fuse *f, mz_node *n) {
+    f->dead[n - f->g->nodes] = true;
+    for (int k = 0; k < n->n_in; ++k)
+        if (n->in[k] >= 0)
+            --f->uses[n->in[k]];
+}
+
+static void set_input(fuse *f, mz_node *n, int slot, int v) {
+    if (slot < n->n_in && n->in[slot] >= 0)
+        --f->uses[n->in[slot]];
+    while (n->n_in <= slot)
+        n->in[n->n_in++] = -1;
+    n->in[slot] = v;
+    ++f->uses[v];
+}
+
+static void set_output(fuse *f, mz_node *n, int slot, int v) {
+    while (n->n_out <= slot)
+        n->out[n->n_out++] = -1;
+    n->out[slot] = v;
+    value(f, v)->producer = (int)(n - f->g->nodes);
+    value(f, v)->slot = slot;
+}
+
+static bool matmul_class(mz_op op) {
+    switch (op) {
+    case MZ_OP_linear:
+    case MZ_OP_matmul:
+    case MZ_OP_attention:
+    case MZ_OP_linear_dx:
+    case MZ_OP_linear_dw:
+    case MZ_OP_attention_bwd:
+        return true;
+    default:
+        return false;
+    }
+}
+
+// Moves data without looking at it: input and output dtypes are one.
+static bool copies(mz_op op) {
+    return op == MZ_OP_reshape || op == MZ_OP_split || op == MZ_OP_concat;
+}
+
+static bool wider(mezzo_dtype a, mezzo_dtype b) {
+    return mezzo_dtype_size(a) > mezzo_dtype_size(b);
+}
+
+// cast(low → wide): each reader that takes mixed dtypes reads the low value.
+static void fold_widening(fuse *f, size_t index) {
+    mz_node *cast = &f->g->nodes[index];
+    int from = cast->in[0], to = cast->out[0];
+    if (cast->op != MZ_OP_cast || cast->pinned || !wider(value(f, to)->dtype, value(f, from)->dtype))
+        return;
+    for (size_t i = index + 1; i < f->g->n_nodes && uses_of(f, to) > 0; ++i) {
+        mz_node *n = &f->g->nodes[i];
+        if (f->dead[i] || matmul_class(n->op) || copies(n->op) || n->op == MZ_OP_cast)
+            continue;
+        for (int k = 0; k < n->n_in; ++k)
+            if (n->in[k] == to)
+                set_input(f, n, k, from);
+    }
+    if (uses_of(f, to) == 0)
+        kill(f, cast);
+}
+
+// cast(wide → low) as the only reader: its maker stores the low format.
+static void fold_narrowing(fuse *f, size_t index) {
+    mz_node *cast = &f->g->nodes[index];
+    int from = cast->in[0], to = cast->out[0];
+    if (cast->op != MZ_OP_cast || cast->pinned || !wider(value(f, from)->dtype, value(f, to)->dtype))
+        return;
+    mz_node *n = maker(f, from, 0);
+    if (!n || matmul_class(n->op) || copies(n->op) || n->op == MZ_OP_cast || n->op == MZ_OP_arange ||
+        uses_of(f, from) != 1 || n->phase != cast->phase)
+        return;
+    kill(f, cast);
+    set_output(f, n, 0, to);
+}
+
+static mz_act act_of(const mz_node *n, bool gradient) {
+    switch (n->op) {
+    case MZ_OP_relu:
+    case MZ_OP_relu_dx:
+        return (n->op == MZ_OP_relu_dx) == gradient ? MZ_ACT_RELU : MZ_ACT_NONE;
+    case MZ_OP_silu:
+    case MZ_OP_silu_dx:
+        return (n->op == MZ_OP_silu_dx) == gradient ? MZ_ACT_SILU : MZ_ACT_NONE;
+    case MZ_OP_gelu:
+    case MZ_OP_gelu_dx:
+        if ((n->op == MZ_OP_gelu_dx) != gradient)
+            return MZ_ACT_NONE;
+        return n->attrs.tanh ? MZ_ACT_GELU_TANH : MZ_ACT_GELU;
+    default:
+        return MZ_ACT_NONE;
+    }
+}
+
+// linear, act → linear with act; the value between stays as `preact` where backward reads it.
+static void fuse_activation(fuse *f, size_t index) {
+    mz_node *act = &f->g->nodes[index];
+    mz_act kind = act_of(act, false);
+    if (kind == MZ_ACT_NONE)
+        return;
+    int z = act->in[0], y = act->out[0];
+    mz_node *linear = maker(f, z, 0);
+    if (!linear || linear->op != MZ_OP_linear || linear->attrs.act != MZ_ACT_NONE || linear->phase != act->phase ||
+        (linear->n_in > 3 && linear->in[3] >= 0) || value(f, z)->keep || value(f, y)->dtype != value(f, z)->dtype)
+        return;
+    kill(f, act);
+    linear->attrs.act = kind;
+    linear->attrs.via = value(f, z)->dtype;
+    set_output(f, linear, 0, y);
+    if (uses_of(f, z) > 0)
+        set_output(f, linear, 1, z);
+}
+
+// linear_dx, act_dx → linear_dx with preact.
+static void fuse_activation_gradient(fuse *f, size_t index) {
+    mz_node *act = &f->g->nodes[index];
+    mz_act kind = act_of(act, true);
+    if (kind == MZ_ACT_NONE)
+        return;
+    int dh = act->in[0], preact = act->in[1];
+    mz_node *dx = maker(f, dh, 0);
+    if (!dx || dx->op != MZ_OP_linear_dx || dx->attrs.act != MZ_ACT_NONE || uses_of(f, dh) != 1)
+        return;
+    // The matmul runs at the activation's place, where a repeated preact is there.
+    mz_node merged = *dx;
+    merged.attrs.act = kind;
+    merged.attrs.via = value(f, dh)->dtype;
+    int out = act->out[0];
+    kill(f, dx);
+    kill(f, act);
+    *act = merged;
+    f->dead[index] = false;
+    for (int k = 0; k < act->n_in; ++k)
+        if (act->in[k] >= 0)
+            ++f->uses[act->in[k]];
+    set_input(f, act, 2, preact);
+    set_output(f, act, 0, out);
+}
+
+static bool same_shape(fuse *f, int a, int b) {
+    return mz_shape_equal(&value(f, a)->shape, &value(f, b)->shape);
+}
+
+// Replaces the node at `index` (an add) by `merged`, whose own node dies.
+static mz_node *move_to(fuse *f, size_t index, mz_node *from) {
+    mz_node merged = *from;
+    mz_node *to = &f->g->nodes[index];
+    int out = to->out[0];
+    kill(f, from);
+    kill(f, to);
+    *to = merged;
+    f->dead[index] = false;
+    for (int k = 0; k < to->n_in; ++k)
+        if (to->in[k] >= 0)
+            ++f->uses[to->in[k]];
+    for (int k = 0; k < to->n_out; ++k)
+        if (to->out[k] >= 0)
+            set_output(f, to, k, to->out[k]);
+    set_output(f, to, 0, out);
+    return to;
+}
+
+// x + linear → linear with residual, at the add's place.
+static void fuse_residual(fuse *f, size_t index) {
+    mz_node *add = &f->g->nodes[index];
+    if (add->op != MZ_OP_add || add->phase == MZ_BACKWARD || !same_shape(f, add->in[0], add->in[1]))
+        return;
+    for (int side = 1; side >= 0; --side) {
+        int y = add->in[side], x = add->in[1 - side];
+        mz_node *linear = maker(f, y, 0);
+        if (!linear || linear->op != MZ_OP_linear || uses_of(f, y) != 1 || linear->phase != add->phase || x == y ||
+            (linear->n_in > 3 && linear->in[3] >= 0))
+            continue;
+        mezzo_dtype via = value(f, y)->dtype;
+        mz_node *merged = move_to(f, index, linear);
+        merged->attrs.via = via;
+        set_input(f, merged, 3, x);
+        return;
+    }
+}
+
+static size_t first_reader(fuse *f, int v, size_t from) {
+    for (size_t i = from; i < f->g->n_nodes; ++i)
+        for (int k = 0; !f->dead[i] && k < f->g->nodes[i].n_in; ++k)
+            if (f->g->nodes[i].in[k] == v)
+                return i;
+    return f->g->n_nodes;
+}
+
+// s = a + b, then layernorm(s) as its first reader → layernorm with residual, which stores s too.
+static void fuse_residual_norm(fuse *f, size_t index) {
+    mz_node *add = &f->g->nodes[index];
+    if (add->op != MZ_OP_add || add->phase == MZ_BACKWARD || !same_shape(f, add->in[0], add->in[1]))
+        return;
+    int s = add->out[0], a = add->in[0], b = add->in[1];
+    size_t reader = first_reader(f, s, index + 1);
+    if (reader == f->g->n_nodes)
+        return;
+    mz_node *norm = &f->g->nodes[reader];
+    if (norm->op != MZ_OP_layernorm || norm->in[0] != s || norm->phase != add->phase ||
+        (norm->n_in > 3 && norm->in[3] >= 0))
+        return;
+    set_input(f, norm, 0, a);
+    set_input(f, norm, 3, b);
+    kill(f, add);
+    if (uses_of(f, s) > 0)
+        set_output(f, norm, 3, s);
+}
+
+// dres + dx of a norm → layernorm_bwd with dres, at the add's place.
+static void fuse_norm_gradient(fuse *f, size_t index) {
+    mz_node *add = &f->g->nodes[index];
+    if (add->op != MZ_OP_add || add->phase != MZ_BACKWARD || !same_shape(f, add->in[0], add->in[1]))
+        return;
+    for (int side = 1; side >= 0; --side) {
+        int dx = add->in[side], dres = add->in[1 - side];
+        mz_node *norm = maker(f, dx, 0);
+        if (!norm || norm->op != MZ_OP_layernorm_bwd || uses_of(f, dx) != 1 || dres == dx || norm->in[5] >= 0)
+            continue;
+        mz_node *merged = move_to(f, index, norm);
+        set_input(f, merged, 5, dres);
+        return;
+    }
+}
+
+mezzo_status mz_pass_fuse(mezzo_graph *g) {
+    fuse f = {.g = g};
+    static void (*const patterns[])(fuse *, size_t) = {
+        fold_widening, fold_narrowing,     fuse_activation,   fuse_activation_gradient,
+        fuse_residual, fuse_residual_norm, fuse_norm_gradient};
+    MEZZO_TRY(mz_graph_consumers(g, &f.uses));
+    f.dead = mz_alloc(g->n_nodes + 1, sizeof *f.dead);
+    if (!f.dead) {
+        mz_free(f.uses);
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    }
+    for (size_t p = 0; p < MZ_COUNT(patterns); ++p)
+        for (size_t i = 0; i < g->n_nodes; ++i)
+            if (!f.dead[i])
+                patterns[p](&f, i);
+    mz_graph_compact(g, f.dead);
+    mz_free(f.uses);
+    mz_free(f.dead);
+    return MEZZO_OK;
+}

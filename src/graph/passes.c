@@ -1,0 +1,98 @@
+// The passes in their order, and explain, which prints what they decided.
+#include "graph/graph.h"
+
+static const char *const pass_names[] = {"build", "autocast", "autodiff", "recompute", "fuse"};
+
+static int pass_index(const char *name) {
+    for (int i = 0; i < (int)MZ_COUNT(pass_names); ++i)
+        if (!strcmp(name, pass_names[i]))
+            return i;
+    return -1;
+}
+
+mezzo_status mz_passes(const mezzo_graph *g, const mezzo_program_options *options, const char *until,
+                       mezzo_graph **out) {
+    int stop = pass_index(until);
+    mezzo_status status;
+    mezzo_graph *c = NULL;
+    *out = NULL;
+    MEZZO_TRY(mezzo_graph_status(g));
+    if (stop < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "no pass '%s': build, autocast, autodiff, recompute, fuse", until);
+    if (g->n_scopes || g->n_regions || g->segment >= 0)
+        return mz_fail(MEZZO_ERR_INVALID, "the graph has an open %s: end it before making a program",
+                       g->n_scopes    ? "module"
+                       : g->n_regions ? "autocast region"
+                                      : "recompute segment");
+    MEZZO_TRY(mz_graph_copy(g, &c));
+    if (stop >= 1)
+        MEZZO_TRY_GOTO(status, mz_pass_autocast(c, options));
+    if (stop >= 2)
+        MEZZO_TRY_GOTO(status, mz_pass_autodiff(c, options));
+    if (stop >= 3 && options->recompute && !options->forward_only)
+        MEZZO_TRY_GOTO(status, mz_pass_recompute(c));
+    if (stop >= 4 && !options->no_fuse)
+        MEZZO_TRY_GOTO(status, mz_pass_fuse(c));
+    *out = c;
+    return MEZZO_OK;
+fail:
+    mezzo_graph_free(c);
+    return status;
+}
+
+static const char *phase_name(mz_phase phase) {
+    switch (phase) {
+    case MZ_FORWARD:
+        return "forward";
+    case MZ_RECOMPUTE:
+        return "recompute";
+    default:
+        return "backward";
+    }
+}
+
+// Only the rule that decided can tell a matmul's op class apart from its fused form; name what was fused.
+static const char *op_text(const mz_node *n, char *buf, size_t size) {
+    static const char *const acts[] = {"", "+relu", "+gelu", "+gelu_tanh", "+silu"};
+    bool residual = n->n_in > 3 && n->in[3] >= 0 && (n->op == MZ_OP_linear || n->op == MZ_OP_layernorm);
+    bool dres = n->op == MZ_OP_layernorm_bwd && n->in[5] >= 0;
+    snprintf(buf, size, "%s%s%s", mz_op_table[n->op].name, acts[n->attrs.act], residual || dres ? "+residual" : "");
+    return buf;
+}
+
+static void explain_node(const mezzo_graph *g, size_t i, mezzo_explain_fn visit, void *user) {
+    const mz_node *n = &g->nodes[i];
+    char op[48], name[160], shape[64], inputs[128] = "";
+    size_t len = 0;
+    int out = 0;
+    while (out < n->n_out - 1 && n->out[out] < 0)
+        ++out;
+    for (int k = 0; k < n->n_in; ++k)
+        if (n->in[k] >= 0 && len < sizeof inputs)
+            len += (size_t)snprintf(inputs + len, sizeof inputs - len, "%s%s", len ? "," : "",
+                                    mezzo_dtype_name(g->values[n->in[k]].dtype));
+    const mz_value *v = &g->values[n->out[out]];
+    mezzo_explain_row row = {.index = (int)i,
+                             .op = op_text(n, op, sizeof op),
+                             .module = g->modules[n->module],
+                             .output = mz_graph_value_name(g, n->out[out], name, sizeof name),
+                             .phase = phase_name(n->phase),
+                             .inputs = inputs,
+                             .shape = mz_shape_text(&v->shape, shape, sizeof shape),
+                             .storage = v->dtype,
+                             .compute = n->numerics.compute,
+                             .accumulate = n->numerics.accumulate,
+                             .reduce = n->numerics.reduce,
+                             .rule = n->rule};
+    visit(user, &row);
+}
+
+mezzo_status mezzo_graph_explain(const mezzo_graph *graph, const mezzo_program_options *options, const char *after,
+                                 mezzo_explain_fn visit, void *user) {
+    mezzo_graph *g = NULL;
+    MEZZO_TRY(mz_passes(graph, options, after, &g));
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        explain_node(g, i, visit, user);
+    mezzo_graph_free(g);
+    return MEZZO_OK;
+}

@@ -1,0 +1,161 @@
+// The plan pass: when each value lives, and where in the one arena. Values whose lives overlap get disjoint bytes; larger ones
+// are placed first, each at the lowest free offset (greedy by size, as in Pisarchyk & Lee 2020, arXiv:2001.03288).
+#include "graph/graph.h"
+
+#include <stdlib.h>
+
+#define ALIGNMENT 64
+
+typedef struct life {
+    int value;
+    size_t bytes;
+    int first, last; // node indices, inclusive
+    size_t offset;
+} life;
+
+static int root_of(const mezzo_graph *g, const int *shared, int v) {
+    for (;;) {
+        if (shared[v] >= 0)
+            v = shared[v];
+        else if (g->values[v].alias >= 0)
+            v = g->values[v].alias;
+        else
+            return v;
+    }
+}
+
+static size_t bytes_of(const mz_value *v) {
+    return mz_align_up((size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype), ALIGNMENT);
+}
+
+static bool reads(const mezzo_graph *g, const int *shared, const mz_node *n, int root, int except) {
+    for (int k = 0; k < n->n_in; ++k)
+        if (k != except && n->in[k] >= 0 && root_of(g, shared, n->in[k]) == root)
+            return true;
+    return false;
+}
+
+// An output takes over its input's bytes where the op can work in place and nobody reads the input later.
+static void share_in_place(const mezzo_graph *g, int *last, int *shared) {
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        const mz_node *n = &g->nodes[i];
+        int slot = mz_op_reuses(n->op);
+        if (slot < 0 || slot >= n->n_in || n->in[slot] < 0 || n->out[0] < 0)
+            continue;
+        const mz_value *out = &g->values[n->out[0]];
+        int root = root_of(g, shared, n->in[slot]);
+        const mz_value *in = &g->values[root];
+        if (out->kind != MZ_VALUE_TEMP || in->kind != MZ_VALUE_TEMP || last[root] != (int)i ||
+            bytes_of(in) != bytes_of(out) || out->dtype != g->values[n->in[slot]].dtype ||
+            reads(g, shared, n, root, slot))
+            continue;
+        shared[n->out[0]] = root;
+        last[root] = last[n->out[0]];
+    }
+}
+
+// The last node that reads each root; n_nodes for what is kept. In-place sharing extends a root's life as it goes.
+static void last_reads(const mezzo_graph *g, const int *shared, int *last) {
+    for (size_t v = 0; v < g->n_values; ++v)
+        last[v] = -1;
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        for (int pass = 0; pass < 2; ++pass) {
+            const mz_node *n = &g->nodes[i];
+            int count = pass ? n->n_out : n->n_in;
+            const int *list = pass ? n->out : n->in;
+            for (int k = 0; k < count; ++k)
+                if (list[k] >= 0)
+                    last[root_of(g, shared, list[k])] = (int)i;
+        }
+    for (size_t v = 0; v < g->n_values; ++v)
+        if (g->values[v].keep)
+            last[root_of(g, shared, (int)v)] = (int)g->n_nodes;
+}
+
+static int larger_first(const void *a, const void *b) {
+    const life *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? 1 : -1;
+    return x->value - y->value;
+}
+
+static int lower_first(const void *a, const void *b) {
+    const life *x = *(life *const *)a, *y = *(life *const *)b;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return x->value - y->value;
+}
+
+// Places lives[i] among those before it. `near` is scratch for i pointers.
+static void place(life *lives, size_t i, life **near) {
+    size_t n = 0;
+    life *x = &lives[i];
+    for (size_t k = 0; k < i; ++k)
+        if (lives[k].first <= x->last && x->first <= lives[k].last)
+            near[n++] = &lives[k];
+    qsort(near, n, sizeof *near, lower_first);
+    size_t at = 0;
+    for (size_t k = 0; k < n; ++k) {
+        if (near[k]->offset >= at + x->bytes)
+            break;
+        size_t end = near[k]->offset + near[k]->bytes;
+        at = end > at ? end : at;
+    }
+    x->offset = at;
+}
+
+mezzo_status mz_pass_plan(const mezzo_graph *g, mz_plan *plan) {
+    mezzo_status status = MEZZO_OK;
+    size_t n_lives = 0;
+    memset(plan, 0, sizeof *plan);
+    int *shared = mz_alloc(g->n_values + 1, sizeof *shared), *last = mz_alloc(g->n_values + 1, sizeof *last);
+    life *lives = mz_alloc(g->n_values + 1, sizeof *lives);
+    life **near = mz_alloc(g->n_values + 1, sizeof *near);
+    plan->offset = mz_alloc(g->n_values + 1, sizeof *plan->offset);
+    if (!shared || !last || !lives || !near || !plan->offset) {
+        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+        goto done;
+    }
+    for (size_t v = 0; v < g->n_values; ++v)
+        shared[v] = -1;
+    last_reads(g, shared, last);
+    share_in_place(g, last, shared);
+    last_reads(g, shared, last);
+    for (size_t v = 0; v < g->n_values; ++v) {
+        const mz_value *x = &g->values[v];
+        plan->offset[v] = SIZE_MAX;
+        if (x->kind == MZ_VALUE_INPUT)
+            plan->inputs += bytes_of(x);
+        if (x->kind != MZ_VALUE_TEMP || x->producer < 0 || last[v] < 0)
+            continue;
+        if (root_of(g, shared, (int)v) == (int)v)
+            lives[n_lives++] = (life){(int)v, bytes_of(x), x->producer, last[v], 0};
+        if (x->alias < 0)
+            plan->unshared += bytes_of(x);
+    }
+    qsort(lives, n_lives, sizeof *lives, larger_first);
+    for (size_t i = 0; i < n_lives; ++i) {
+        place(lives, i, near);
+        plan->offset[lives[i].value] = lives[i].offset;
+        size_t end = lives[i].offset + lives[i].bytes;
+        plan->arena = end > plan->arena ? end : plan->arena;
+    }
+    for (size_t v = 0; v < g->n_values; ++v) {
+        int root = root_of(g, shared, (int)v);
+        if (g->values[v].kind == MZ_VALUE_TEMP && g->values[root].kind == MZ_VALUE_TEMP)
+            plan->offset[v] = plan->offset[root];
+    }
+done:
+    mz_free(shared);
+    mz_free(last);
+    mz_free(lives);
+    mz_free(near);
+    if (status != MEZZO_OK)
+        mz_plan_free(plan);
+    return status;
+}
+
+void mz_plan_free(mz_plan *plan) {
+    mz_free(plan->offset);
+    memset(plan, 0, sizeof *plan);
+}

@@ -1,0 +1,121 @@
+// The recompute pass: a value made inside a segment that only its own segment reads in forward is not kept for backward; the
+// nodes that make it are repeated just before the first backward node that wants it. Random ops keep their stream, so the
+// repetition is bit for bit the original.
+#include "graph/graph.h"
+
+typedef struct pass {
+    mezzo_graph *g;
+    mz_node *old; // the nodes before the pass
+    size_t n_old;
+    int *clone;      // per value: its repetition, -1
+    bool *boundary;  // per value: another segment, an output or no segment reads it in forward: kept anyway
+    size_t n_values; // before the pass
+} pass;
+
+static void mark_boundaries(pass *p) {
+    for (size_t i = 0; i < p->n_old; ++i) {
+        const mz_node *n = &p->old[i];
+        for (int k = 0; n->phase == MZ_FORWARD && k < n->n_in; ++k) {
+            if (n->in[k] < 0)
+                continue;
+            const mz_value *v = &p->g->values[n->in[k]];
+            if (v->kind != MZ_VALUE_TEMP || v->producer < 0 || p->old[v->producer].segment != n->segment)
+                p->boundary[n->in[k]] = true;
+        }
+    }
+    for (size_t v = 0; v < p->n_values; ++v)
+        p->boundary[v] = p->boundary[v] || p->g->values[v].keep;
+}
+
+static mezzo_status repeat(pass *p, int value, int *out);
+
+static mezzo_status repeat_node(pass *p, int index) {
+    mezzo_graph *g = p->g;
+    mz_node n = p->old[index];
+    n.phase = MZ_RECOMPUTE;
+    for (int k = 0; k < n.n_in; ++k)
+        if (n.in[k] >= 0)
+            MEZZO_TRY(repeat(p, n.in[k], &n.in[k]));
+    for (int k = 0; k < n.n_out; ++k) {
+        if (n.out[k] < 0)
+            continue;
+        mz_value v = g->values[n.out[k]];
+        v.name = NULL;
+        v.keep = false;
+        if (v.alias >= 0)
+            v.alias = n.in[0];
+        int id;
+        MEZZO_TRY(mz_graph_value(g, v, &id));
+        p->clone[n.out[k]] = id;
+        n.out[k] = id;
+    }
+    return mz_graph_node(g, n, NULL);
+}
+
+// What backward reads instead of `value`: itself where it is kept anyway, else its repetition.
+static mezzo_status repeat(pass *p, int value, int *out) {
+    *out = value;
+    if ((size_t)value >= p->n_values || p->boundary[value])
+        return MEZZO_OK;
+    const mz_value *v = &p->g->values[value];
+    if (v->kind != MZ_VALUE_TEMP || v->producer < 0)
+        return MEZZO_OK;
+    const mz_node *maker = &p->old[v->producer];
+    if (maker->phase != MZ_FORWARD || maker->segment < 0)
+        return MEZZO_OK;
+    if (p->clone[value] < 0)
+        MEZZO_TRY(repeat_node(p, (int)(maker - p->old)));
+    *out = p->clone[value];
+    return MEZZO_OK;
+}
+
+// A saved output of a forward node that nobody reads any more (its repetition is read instead).
+static mezzo_status drop_unread_outputs(mezzo_graph *g) {
+    int *uses = NULL;
+    MEZZO_TRY(mz_graph_consumers(g, &uses));
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        mz_slot slots[MZ_MAX_OUT];
+        mz_op_slots(g->nodes[i].op, true, slots);
+        for (int k = 0; k < g->nodes[i].n_out; ++k) {
+            int v = g->nodes[i].out[k];
+            if (v >= 0 && slots[k].optional && !slots[k].gradient && uses[v] == 0)
+                g->nodes[i].out[k] = -1;
+        }
+    }
+    mz_free(uses);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_pass_recompute(mezzo_graph *g) {
+    mezzo_status status;
+    pass p = {.g = g, .old = g->nodes, .n_old = g->n_nodes, .n_values = g->n_values};
+    if (g->n_segments == 0)
+        return MEZZO_OK;
+    p.clone = mz_alloc(p.n_values, sizeof *p.clone);
+    p.boundary = mz_alloc(p.n_values, sizeof *p.boundary);
+    if (!p.clone || !p.boundary) {
+        mz_free(p.clone);
+        mz_free(p.boundary);
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    }
+    for (size_t v = 0; v < p.n_values; ++v)
+        p.clone[v] = -1;
+    mark_boundaries(&p);
+    g->nodes = NULL;
+    g->n_nodes = g->cap_nodes = 0;
+    for (size_t i = 0; i < p.n_old; ++i) {
+        mz_node n = p.old[i];
+        if (n.phase == MZ_BACKWARD)
+            for (int k = 0; k < n.n_in; ++k)
+                if (n.in[k] >= 0)
+                    MEZZO_TRY_GOTO(status, repeat(&p, n.in[k], &n.in[k]));
+        MEZZO_TRY_GOTO(status, mz_graph_node(g, n, NULL));
+    }
+    mz_graph_relink(g);
+    status = drop_unread_outputs(g);
+fail:
+    mz_free(p.old);
+    mz_free(p.clone);
+    mz_free(p.boundary);
+    return status;
+}
