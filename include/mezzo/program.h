@@ -68,7 +68,8 @@ MEZZO_API mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_para
                                             const mezzo_program_options *options, mezzo_program **out);
 MEZZO_API void mezzo_program_free(mezzo_program *program);
 
-// Host → input, host ← output. `bytes` must be the tensor's size; outputs are converted to FP32 (integers stay I32).
+// Host → input, host ← output. `bytes` must be the tensor's size; outputs are converted to FP32, or to FP64 where `bytes`
+// is 8 an element (integers stay I32).
 MEZZO_API mezzo_status mezzo_program_write(mezzo_program *program, const char *input, const void *data, size_t bytes);
 MEZZO_API mezzo_status mezzo_program_read(mezzo_program *program, const char *output, void *data, size_t bytes);
 MEZZO_API mezzo_status mezzo_program_output_shape(const mezzo_program *program, const char *output, int *rank,

@@ -4,7 +4,8 @@
 #include "backend/backend.h"
 
 extern const mz_backend mz_backend_ref;
-#if __has_include("backend/cpu/device.c") || __has_include("backend/cpu/cpu.c") || __has_include("backend/cpu/backend.c")
+#if __has_include("backend/cpu/device.c") || __has_include("backend/cpu/cpu.c") ||                                     \
+                                                           __has_include("backend/cpu/backend.c")
 #define MEZZO_CPU 1
 extern const mz_backend mz_backend_cpu;
 #endif

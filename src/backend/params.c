@@ -1,0 +1,266 @@
+// Masters, gradients and shadows on the device.
+#include "backend/params.h"
+
+#include "graph/graph.h"
+
+#define SEGMENT        16 // elements: a segment starts on a 64-byte line of FP32
+#define SHADOW_SEGMENT 32 // elements: the same for 2-byte formats
+
+mz_tensor mz_tensor_f32(void *data, int64_t n) {
+    return (mz_tensor){data, MEZZO_F32, {1, {n}}};
+}
+mz_tensor mz_tensor_bytes(void *data, size_t n) {
+    return (mz_tensor){data, MEZZO_U8, {1, {(int64_t)n}}};
+}
+mz_tensor mz_tensor_absent(void) {
+    return (mz_tensor){NULL, MEZZO_F32, {-1, {0}}};
+}
+
+static int64_t round_up(int64_t n, int64_t to) {
+    return (n + to - 1) / to * to;
+}
+
+static uint32_t name_hash(const char *name) { // FNV-1a
+    uint32_t h = 2166136261u;
+    for (; *name; ++name)
+        h = (h ^ (uint8_t)*name) * 16777619u;
+    return h;
+}
+
+static void draw(const mz_param *p, uint64_t seed, float *out) {
+    mz_philox_key key = {seed, 0, name_hash(p->name)};
+    for (int64_t i = 0; i < p->count; i += 4) {
+        uint32_t words[4];
+        float v[4];
+        mz_philox(key, (uint64_t)i / 4, words);
+        if (p->init.kind == MEZZO_INIT_NORMAL)
+            mz_normal4(words, v);
+        for (int k = 0; k < 4 && i + k < p->count; ++k)
+            out[i + k] = p->init.a * (p->init.kind == MEZZO_INIT_NORMAL ? v[k] : 2 * mz_uniform(words[k]) - 1);
+    }
+}
+
+static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t seed) {
+    if (p->init.kind == MEZZO_INIT_ZERO)
+        return MEZZO_OK; // device memory starts as zero
+    float *values = mz_alloc((size_t)p->count, sizeof *values);
+    if (!values)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    if (p->init.kind == MEZZO_INIT_CONSTANT)
+        for (int64_t i = 0; i < p->count; ++i)
+            values[i] = p->init.a;
+    else
+        draw(p, seed, values);
+    mezzo_status status = params->device->backend->write(params->device, params->master + p->offset, values,
+                                                         (size_t)p->count * sizeof *values);
+    mz_free(values);
+    return status;
+}
+
+// A parameter that a matmul-class op reads may be wanted in a low format.
+static bool read_by_matmul(const mezzo_graph *g, int value) {
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        for (int k = 0; k < g->nodes[i].n_in; ++k)
+            if (g->nodes[i].in[k] == value && mz_op_table[g->nodes[i].op].cast_class == MZ_CAST_LOW)
+                return true;
+    return false;
+}
+
+static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g) {
+    params->list = mz_alloc(g->n_params + 1, sizeof *params->list);
+    if (!params->list)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < g->n_params; ++i) {
+        mz_param *p = &params->list[params->n];
+        p->name = mz_strdup(g->params[i].name);
+        if (!p->name)
+            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+        ++params->n;
+        p->shape = g->params[i].shape;
+        p->init = g->params[i].init;
+        p->count = mz_shape_count(&p->shape);
+        p->offset = params->elements;
+        params->elements += round_up(p->count, SEGMENT);
+        p->shadow_slot = -1;
+        if (read_by_matmul(g, g->params[i].value)) {
+            p->shadow_slot = params->shadow_elements;
+            params->shadow_elements += round_up(p->count, SHADOW_SEGMENT);
+        }
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_graph *graph, uint64_t seed, mezzo_params **out) {
+    *out = NULL;
+    mezzo_status status;
+    MEZZO_TRY(mezzo_graph_status(graph));
+    if (graph->n_params == 0)
+        return mz_fail(MEZZO_ERR_INVALID, "the graph has no parameters");
+    mezzo_params *params = mz_alloc(1, sizeof *params);
+    if (!params)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    params->device = device;
+    params->grads_empty = true;
+    size_t bytes;
+    MEZZO_TRY_GOTO(status, copy_specs(params, graph));
+    bytes = (size_t)params->elements * sizeof(float);
+    MEZZO_TRY_GOTO(status, device->backend->alloc(device, bytes, (void **)&params->master));
+    MEZZO_TRY_GOTO(status, device->backend->alloc(device, bytes, (void **)&params->grad));
+    for (size_t i = 0; i < params->n; ++i)
+        MEZZO_TRY_GOTO(status, init_param(params, &params->list[i], seed));
+    *out = params;
+    return MEZZO_OK;
+fail:
+    mezzo_params_free(params);
+    return status;
+}
+
+void mezzo_params_free(mezzo_params *params) {
+    if (!params)
+        return;
+    const mz_backend *b = params->device->backend;
+    for (int i = 0; i < params->n_shadows; ++i) {
+        b->release(params->device, params->shadows[i].data);
+        b->release(params->device, params->shadows[i].segments);
+    }
+    b->release(params->device, params->master);
+    b->release(params->device, params->grad);
+    for (size_t i = 0; i < params->n; ++i)
+        mz_free(params->list[i].name);
+    mz_free(params->list);
+    mz_free(params);
+}
+
+int mezzo_params_count(const mezzo_params *params) {
+    return (int)params->n;
+}
+
+int64_t mezzo_params_elements(const mezzo_params *params) {
+    int64_t n = 0;
+    for (size_t i = 0; i < params->n; ++i)
+        n += params->list[i].count;
+    return n;
+}
+
+const char *mezzo_params_name(const mezzo_params *params, int index) {
+    return params->list[index].name;
+}
+int mezzo_params_rank(const mezzo_params *params, int index) {
+    return params->list[index].shape.rank;
+}
+const int64_t *mezzo_params_shape(const mezzo_params *params, int index) {
+    return params->list[index].shape.dim;
+}
+
+int mezzo_params_find(const mezzo_params *params, const char *name) {
+    for (size_t i = 0; i < params->n; ++i)
+        if (!strcmp(params->list[i].name, name))
+            return (int)i;
+    return -1;
+}
+
+static mezzo_status check_index(const mezzo_params *params, int index) {
+    if (index < 0 || (size_t)index >= params->n)
+        return mz_fail(MEZZO_ERR_INVALID, "parameter %d of %zu", index, params->n);
+    return MEZZO_OK;
+}
+
+static mezzo_status read_flat(const mezzo_params *params, const float *flat, int index, float *out) {
+    MEZZO_TRY(check_index(params, index));
+    const mz_param *p = &params->list[index];
+    return params->device->backend->read(params->device, out, flat + p->offset, (size_t)p->count * sizeof *out);
+}
+
+static mezzo_status write_flat(mezzo_params *params, float *flat, int index, const float *values) {
+    MEZZO_TRY(check_index(params, index));
+    const mz_param *p = &params->list[index];
+    return params->device->backend->write(params->device, flat + p->offset, values, (size_t)p->count * sizeof *values);
+}
+
+mezzo_status mezzo_params_read(const mezzo_params *params, int index, float *out) {
+    return read_flat(params, params->master, index, out);
+}
+
+mezzo_status mezzo_params_read_grad(const mezzo_params *params, int index, float *out) {
+    return read_flat(params, params->grad, index, out);
+}
+
+mezzo_status mezzo_params_write(mezzo_params *params, int index, const float *values) {
+    MEZZO_TRY(write_flat(params, params->master, index, values));
+    return mz_params_refresh(params);
+}
+
+mezzo_status mezzo_params_write_grad(mezzo_params *params, int index, const float *values) {
+    MEZZO_TRY(write_flat(params, params->grad, index, values));
+    ++params->grad_version;
+    params->grads_empty = false;
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_params_zero_grad(mezzo_params *params) {
+    size_t bytes = (size_t)params->elements * sizeof(float);
+    MEZZO_TRY(params->device->backend->zero(params->device, params->grad, bytes));
+    ++params->grad_version;
+    params->grads_empty = true;
+    return MEZZO_OK;
+}
+
+static mezzo_status refresh(mezzo_params *params, mz_shadow *shadow) {
+    mz_call call = {.op = MZ_OP_refresh, .n_in = 2, .n_out = 1};
+    call.in[0] = mz_tensor_f32(params->master, params->elements);
+    call.in[1] = mz_tensor_bytes(shadow->segments, shadow->n_segments * sizeof(mz_segment));
+    call.out[0] = (mz_tensor){shadow->data, shadow->dtype, {1, {params->shadow_elements}}};
+    const mz_kernel *kernel;
+    MEZZO_TRY(mz_select(params->device, &call, &kernel));
+    return mz_run(params->device, kernel, &call, NULL);
+}
+
+mezzo_status mz_params_refresh(mezzo_params *params) {
+    for (int i = 0; i < params->n_shadows; ++i)
+        MEZZO_TRY(refresh(params, &params->shadows[i]));
+    return MEZZO_OK;
+}
+
+static mezzo_status write_segments(mezzo_params *params, mz_shadow *shadow) {
+    mz_segment *host = mz_alloc(params->n + 1, sizeof *host);
+    if (!host)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    size_t n = 0, width = mezzo_dtype_size(shadow->dtype);
+    for (size_t i = 0; i < params->n; ++i)
+        if (params->list[i].shadow_slot >= 0)
+            host[n++] = (mz_segment){.offset = params->list[i].offset,
+                                     .count = params->list[i].count,
+                                     .shadow_offset = params->list[i].shadow_slot * (int64_t)width,
+                                     .shadow_dtype = shadow->dtype};
+    shadow->n_segments = n;
+    mezzo_device *device = params->device;
+    mezzo_status status = device->backend->alloc(device, (n + 1) * sizeof *host, (void **)&shadow->segments);
+    if (status == MEZZO_OK)
+        status = device->backend->write(device, shadow->segments, host, n * sizeof *host);
+    mz_free(host);
+    return status;
+}
+
+mezzo_status mz_params_shadow(mezzo_params *params, mezzo_dtype dtype, const mz_shadow **out) {
+    for (int i = 0; i < params->n_shadows; ++i)
+        if (params->shadows[i].dtype == dtype) {
+            *out = &params->shadows[i];
+            return MEZZO_OK;
+        }
+    mezzo_device *device = params->device;
+    mezzo_status status;
+    mz_shadow *shadow = &params->shadows[params->n_shadows];
+    if (params->n_shadows == (int)MZ_COUNT(params->shadows) || mezzo_dtype_size(dtype) != 2)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "no shadow parameters in %s", mezzo_dtype_name(dtype));
+    *shadow = (mz_shadow){.dtype = dtype};
+    MEZZO_TRY_GOTO(status, device->backend->alloc(device, (size_t)params->shadow_elements * 2 + 64, &shadow->data));
+    MEZZO_TRY_GOTO(status, write_segments(params, shadow));
+    MEZZO_TRY_GOTO(status, refresh(params, shadow));
+    ++params->n_shadows;
+    *out = shadow;
+    return MEZZO_OK;
+fail:
+    device->backend->release(device, shadow->data);
+    device->backend->release(device, shadow->segments);
+    return status;
+}

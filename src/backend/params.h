@@ -1,0 +1,54 @@
+// Parameters inside: one flat FP32 buffer of masters, one of gradients, and a flat buffer for each low format that a program reads.
+#ifndef MZ_PARAMS_H
+#define MZ_PARAMS_H
+
+#include "backend/backend.h"
+#include "mezzo/program.h"
+
+typedef struct mz_param {
+    char *name;
+    mz_shape shape;
+    mezzo_init init;
+    int64_t offset, count; // elements in the master and gradient buffers; offset is a multiple of 16
+    int64_t shadow_slot;   // elements into a shadow buffer (a multiple of 32); -1: no matmul-class op reads it
+} mz_param;
+
+typedef struct mz_shadow {
+    mezzo_dtype dtype;
+    void *data;           // device
+    mz_segment *segments; // device: every parameter that has a slot, shadow_offset set
+    size_t n_segments;
+} mz_shadow;
+
+struct mezzo_params {
+    mezzo_device *device;
+    mz_param *list;
+    size_t n;
+    int64_t elements;        // of the flat buffers, padding included
+    int64_t shadow_elements; // of one shadow buffer
+    float *master, *grad;    // device
+    mz_shadow shadows[2];    // in the order they were first needed; never moved or freed before params
+    int n_shadows;           // optimizers remake their segments when it has grown
+    uint64_t grad_version;   // grows whenever gradients change, by a run or a host write
+    bool grads_empty;        // zeroed since, and nothing added
+};
+
+// Makes the shadow buffer of `dtype` if there is none, filled from the masters.
+mezzo_status mz_params_shadow(mezzo_params *params, mezzo_dtype dtype, const mz_shadow **out);
+// Rounds every shadow again from the masters (after masters were written from the host).
+mezzo_status mz_params_refresh(mezzo_params *params);
+
+// A scaler's first member, all that a program knows of it.
+typedef struct mz_scaler_head {
+    mz_scaler_block *block; // device
+} mz_scaler_head;
+
+// Tensors for update ops.
+mz_tensor mz_tensor_f32(void *data, int64_t n);
+mz_tensor mz_tensor_bytes(void *data, size_t n);
+mz_tensor mz_tensor_absent(void);
+
+// What a program reads that is not its own, for whoever runs the loop without waiting: the device address of an output.
+mezzo_status mz_program_output_address(const mezzo_program *program, const char *output, const void **out);
+
+#endif

@@ -1,0 +1,473 @@
+// A program: the graph after its passes, with memory booked and a kernel chosen for every node; then run again and again.
+#include "backend/params.h"
+#include "graph/graph.h"
+
+typedef struct compiled {
+    mezzo_graph *graph;
+    mz_plan plan;
+    mz_call *calls; // one a node that runs
+    const mz_kernel **kernels;
+    int *node; // per call: its node
+    size_t n_calls;
+    size_t workspace; // bytes: the largest that a kernel asks for
+} compiled;
+
+struct mezzo_program {
+    mezzo_device *device;
+    mezzo_params *params;
+    mezzo_program_options options; // overrides not kept
+    compiled c;
+    void *arena, *workspace, *inputs;
+    mz_rng_state *rng; // device
+    float *one;        // device: the scale of a run without a scaler
+    void **address;    // per value
+    void *staging;     // host: for outputs that need converting; grown on first use
+    size_t staging_bytes;
+};
+
+// --- compiling: no memory is taken on the device ----------------------------------------------------------------------------
+
+static mz_tensor tensor_of(const mezzo_graph *g, int v) {
+    if (v < 0)
+        return mz_tensor_absent();
+    return (mz_tensor){NULL, g->values[v].dtype, g->values[v].shape};
+}
+
+static void fill_call(const mezzo_graph *g, const mz_node *n, mz_call *call) {
+    *call = (mz_call){.op = n->op, .attrs = n->attrs, .numerics = n->numerics, .n_in = n->n_in, .n_out = n->n_out};
+    for (int k = 0; k < MZ_MAX_IN; ++k)
+        call->in[k] = tensor_of(g, k < n->n_in ? n->in[k] : -1);
+    for (int k = 0; k < MZ_MAX_OUT; ++k)
+        call->out[k] = tensor_of(g, k < n->n_out ? n->out[k] : -1);
+}
+
+static void compiled_free(compiled *c) {
+    mezzo_graph_free(c->graph);
+    mz_plan_free(&c->plan);
+    mz_free(c->calls);
+    mz_free(c->kernels);
+    mz_free(c->node);
+    memset(c, 0, sizeof *c);
+}
+
+static mezzo_status check_options(const mezzo_program_options *o) {
+    if (o->precision < 0 || o->precision >= MEZZO_PRECISION_AUTO)
+        return mz_fail(MEZZO_ERR_INVALID, "a program needs a precision: resolve auto with mezzo_precision_resolve");
+    if (!(o->loss_weight >= 0) || o->loss_weight > 3.4e38f)
+        return mz_fail(MEZZO_ERR_INVALID, "loss_weight is %g, must be finite and not negative", (double)o->loss_weight);
+    return MEZZO_OK;
+}
+
+static mezzo_status choose_kernels(mezzo_device *device, compiled *c) {
+    const mezzo_graph *g = c->graph;
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        if (g->nodes[i].op == MZ_OP_reshape)
+            continue;
+        mz_call *call = &c->calls[c->n_calls];
+        const mz_kernel **kernel = &c->kernels[c->n_calls];
+        fill_call(g, &g->nodes[i], call);
+        mezzo_status status = mz_select(device, call, kernel);
+        if (status != MEZZO_OK)
+            return mz_context(status, "%s", g->modules[g->nodes[i].module]);
+        size_t bytes = (*kernel)->workspace ? (*kernel)->workspace(device, call) : 0;
+        c->workspace = bytes > c->workspace ? bytes : c->workspace;
+        c->node[c->n_calls++] = (int)i;
+    }
+    return MEZZO_OK;
+}
+
+// In evaluation dropout is the identity: p = 0 keeps every value and multiplies by 1.
+static void stop_dropout(mezzo_graph *g) {
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        g->nodes[i].attrs.p = 0;
+}
+
+static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
+                            compiled *c) {
+    mezzo_status status;
+    memset(c, 0, sizeof *c);
+    MEZZO_TRY(check_options(options));
+    MEZZO_TRY_GOTO(status, mz_passes(graph, options, "fuse", &c->graph));
+    if (options->forward_only)
+        stop_dropout(c->graph);
+    MEZZO_TRY_GOTO(status, mz_pass_plan(c->graph, &c->plan));
+    size_t n = c->graph->n_nodes + 1;
+    c->calls = mz_alloc(n, sizeof *c->calls);
+    c->kernels = mz_alloc(n, sizeof *c->kernels);
+    c->node = mz_alloc(n, sizeof *c->node);
+    if (!c->calls || !c->kernels || !c->node) {
+        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+        goto fail;
+    }
+    MEZZO_TRY_GOTO(status, choose_kernels(device, c));
+    return MEZZO_OK;
+fail:
+    compiled_free(c);
+    return status;
+}
+
+// --- memory ---------------------------------------------------------------------------------------------------------------------
+
+static void plan_report(const compiled *c, mezzo_memory *out) {
+    *out = (mezzo_memory){.activations = c->plan.arena,
+                          .workspace = c->workspace,
+                          .inputs = c->plan.inputs,
+                          .activations_unshared = c->plan.unshared};
+}
+
+static void params_report(const mezzo_params *params, mezzo_memory *out) {
+    out->masters = out->gradients = (size_t)params->elements * sizeof(float);
+    out->shadows = (size_t)params->n_shadows * (size_t)params->shadow_elements * 2;
+}
+
+void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out) {
+    plan_report(&program->c, out);
+    params_report(program->params, out);
+}
+
+mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
+                               mezzo_memory *out) {
+    compiled c;
+    MEZZO_TRY(compile(device, graph, options, &c));
+    plan_report(&c, out);
+    for (size_t i = 0; i < c.graph->n_params; ++i) {
+        size_t count = (size_t)mz_shape_count(&c.graph->params[i].shape);
+        out->masters += mz_align_up(count, 16) * sizeof(float);
+        if (c.graph->params[i].shadow >= 0)
+            out->shadows += mz_align_up(count, 32) * 2;
+    }
+    out->gradients = out->masters;
+    compiled_free(&c);
+    return MEZZO_OK;
+}
+
+static mezzo_status too_large(const mezzo_memory *m, size_t total) {
+    double mib = 1.0 / (1 << 20);
+    return mz_fail(
+        MEZZO_ERR_MEMORY,
+        "the program needs %.0f MiB for activations, %.0f workspace, %.0f inputs, beside %.0f MiB of weights "
+        "and gradients; the device has %.0f MiB. Use a smaller batch, gradient accumulation or recompute",
+        (double)m->activations * mib, (double)m->workspace * mib, (double)m->inputs * mib,
+        (double)(m->masters + m->gradients + m->shadows) * mib, (double)total * mib);
+}
+
+static mezzo_status book(mezzo_program *p) {
+    mezzo_device_info info;
+    mezzo_memory m;
+    const mz_backend *b = p->device->backend;
+    MEZZO_TRY(b->describe(p->device, &info));
+    mezzo_program_memory(p, &m);
+    if (info.memory_total && m.activations + m.workspace + m.inputs + m.masters + m.gradients > info.memory_total)
+        return too_large(&m, info.memory_total);
+    mezzo_status status = b->alloc(p->device, m.activations + 64, &p->arena);
+    if (status == MEZZO_OK)
+        status = b->alloc(p->device, m.workspace + 64, &p->workspace);
+    if (status == MEZZO_OK)
+        status = b->alloc(p->device, m.inputs + 64, &p->inputs);
+    if (status == MEZZO_OK)
+        status = b->alloc(p->device, sizeof *p->rng, (void **)&p->rng);
+    if (status == MEZZO_OK)
+        status = b->alloc(p->device, sizeof *p->one, (void **)&p->one);
+    if (status == MEZZO_ERR_MEMORY)
+        return too_large(&m, info.memory_total);
+    const float one = 1.0f;
+    return status == MEZZO_OK ? b->write(p->device, p->one, &one, sizeof one) : status;
+}
+
+static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) {
+    const mz_param_spec *spec = &p->c.graph->params[v->param];
+    int index = mezzo_params_find(p->params, spec->name);
+    char a[64], b[64];
+    if (index < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "the parameters have no %s, which the graph reads", spec->name);
+    const mz_param *param = &p->params->list[index];
+    if (!mz_shape_equal(&param->shape, &spec->shape))
+        return mz_fail(MEZZO_ERR_INVALID, "parameter %s has shape %s, the graph says %s", spec->name,
+                       mz_shape_text(&param->shape, a, sizeof a), mz_shape_text(&spec->shape, b, sizeof b));
+    if (v->kind == MZ_VALUE_PARAM) {
+        *out = p->params->master + param->offset;
+    } else if (v->kind == MZ_VALUE_GRAD) {
+        *out = p->params->grad + param->offset;
+    } else {
+        const mz_shadow *shadow;
+        if (param->shadow_slot < 0)
+            return mz_fail(MEZZO_ERR_INVALID,
+                           "parameter %s is read by a matmul here, but by none in the graph that its mezzo_params were "
+                           "made from: make them from this graph",
+                           spec->name);
+        MEZZO_TRY(mz_params_shadow(p->params, v->dtype, &shadow));
+        *out = (char *)shadow->data + param->shadow_slot * (int64_t)mezzo_dtype_size(v->dtype);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status bind_values(mezzo_program *p) {
+    const mezzo_graph *g = p->c.graph;
+    size_t input = 0;
+    p->address = mz_alloc(g->n_values + 1, sizeof *p->address);
+    if (!p->address)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < g->n_values; ++i) {
+        const mz_value *v = &g->values[i];
+        if (v->kind == MZ_VALUE_INPUT) {
+            p->address[i] = (char *)p->inputs + input;
+            input += mz_align_up((size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype), 64);
+        } else if (v->kind == MZ_VALUE_SCALE) {
+            p->address[i] = p->one;
+        } else if (v->kind == MZ_VALUE_TEMP && p->c.plan.offset[i] != SIZE_MAX) {
+            p->address[i] = (char *)p->arena + p->c.plan.offset[i];
+        } else if (v->kind != MZ_VALUE_TEMP) {
+            MEZZO_TRY(bind_param(p, v, &p->address[i]));
+        }
+    }
+    for (size_t i = 0; i < g->n_values; ++i) { // views of sources; an alias is made after what it shows
+        int root = (int)i;
+        while (g->values[root].alias >= 0)
+            root = g->values[root].alias;
+        p->address[i] = p->address[root];
+    }
+    return MEZZO_OK;
+}
+
+static void bind_calls(mezzo_program *p) {
+    for (size_t i = 0; i < p->c.n_calls; ++i) {
+        mz_call *call = &p->c.calls[i];
+        const mz_node *n = &p->c.graph->nodes[p->c.node[i]];
+        for (int k = 0; k < n->n_in; ++k)
+            if (n->in[k] >= 0)
+                call->in[k].data = p->address[n->in[k]];
+        for (int k = 0; k < n->n_out; ++k)
+            if (n->out[k] >= 0)
+                call->out[k].data = p->address[n->out[k]];
+        call->workspace = p->workspace;
+        call->rng = p->rng;
+    }
+}
+
+mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params, const mezzo_program_options *options,
+                                  mezzo_program **out) {
+    *out = NULL;
+    mezzo_status status;
+    mezzo_program *p = mz_alloc(1, sizeof *p);
+    if (!p)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    p->params = params;
+    p->device = params->device;
+    p->options = *options;
+    p->options.overrides = NULL;
+    MEZZO_TRY_GOTO(status, compile(p->device, graph, options, &p->c));
+    MEZZO_TRY_GOTO(status, book(p));
+    MEZZO_TRY_GOTO(status, bind_values(p));
+    bind_calls(p);
+    *out = p;
+    return MEZZO_OK;
+fail:
+    mezzo_program_free(p);
+    return status;
+}
+
+void mezzo_program_free(mezzo_program *p) {
+    if (!p)
+        return;
+    const mz_backend *b = p->device->backend;
+    b->release(p->device, p->arena);
+    b->release(p->device, p->workspace);
+    b->release(p->device, p->inputs);
+    b->release(p->device, p->rng);
+    b->release(p->device, p->one);
+    compiled_free(&p->c);
+    mz_free(p->address);
+    mz_free(p->staging);
+    mz_free(p);
+}
+
+// --- data in and out --------------------------------------------------------------------------------------------------------------
+
+mezzo_status mezzo_program_write(mezzo_program *p, const char *input, const void *data, size_t bytes) {
+    const mezzo_graph *g = p->c.graph;
+    for (size_t i = 0; i < g->n_values; ++i) {
+        const mz_value *v = &g->values[i];
+        if (v->kind != MZ_VALUE_INPUT || strcmp(v->name, input) != 0)
+            continue;
+        size_t want = (size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype);
+        char shape[64];
+        if (bytes != want)
+            return mz_fail(MEZZO_ERR_INVALID, "input %s is %s of shape %s, %zu bytes; got %zu", input,
+                           mezzo_dtype_name(v->dtype), mz_shape_text(&v->shape, shape, sizeof shape), want, bytes);
+        return p->device->backend->write(p->device, p->address[i], data, bytes);
+    }
+    return mz_fail(MEZZO_ERR_INVALID, "the program has no input %s", input);
+}
+
+static mezzo_status find_output(const mezzo_program *p, const char *output, int *value) {
+    const mezzo_graph *g = p->c.graph;
+    for (size_t i = 0; i < g->n_outputs; ++i)
+        if (!strcmp(g->outputs[i].name, output)) {
+            *value = g->outputs[i].value;
+            return MEZZO_OK;
+        }
+    return mz_fail(MEZZO_ERR_INVALID, "the program has no output %s: name it with mezzo_graph_output", output);
+}
+
+mezzo_status mz_program_output_address(const mezzo_program *p, const char *output, const void **out) {
+    int v;
+    MEZZO_TRY(find_output(p, output, &v));
+    *out = p->address[v];
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_program_output_shape(const mezzo_program *p, const char *output, int *rank, int64_t *shape) {
+    int v;
+    MEZZO_TRY(find_output(p, output, &v));
+    const mz_shape *s = &p->c.graph->values[v].shape;
+    *rank = s->rank;
+    memcpy(shape, s->dim, (size_t)s->rank * sizeof *shape);
+    return MEZZO_OK;
+}
+
+static mezzo_status stage(mezzo_program *p, size_t bytes) {
+    if (bytes <= p->staging_bytes)
+        return MEZZO_OK;
+    void *grown = mz_alloc(1, bytes);
+    if (!grown)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mz_free(p->staging);
+    p->staging = grown;
+    p->staging_bytes = bytes;
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_program_read(mezzo_program *p, const char *output, void *data, size_t bytes) {
+    int id;
+    MEZZO_TRY(find_output(p, output, &id));
+    const mz_value *v = &p->c.graph->values[id];
+    size_t n = (size_t)mz_shape_count(&v->shape), stored = n * mezzo_dtype_size(v->dtype);
+    bool integer = v->dtype == MEZZO_I32;
+    mezzo_dtype want = integer ? MEZZO_I32 : bytes == n * sizeof(double) ? MEZZO_F64 : MEZZO_F32;
+    char shape[64];
+    if (bytes != n * mezzo_dtype_size(want))
+        return mz_fail(MEZZO_ERR_INVALID, "output %s has shape %s, %zu bytes as %s; got room for %zu", output,
+                       mz_shape_text(&v->shape, shape, sizeof shape), n * mezzo_dtype_size(want),
+                       mezzo_dtype_name(want), bytes);
+    if (v->dtype == want)
+        return p->device->backend->read(p->device, data, p->address[id], stored);
+    MEZZO_TRY(stage(p, stored));
+    MEZZO_TRY(p->device->backend->read(p->device, p->staging, p->address[id], stored));
+    return mezzo_convert(p->staging, v->dtype, data, want, n);
+}
+
+// --- running ------------------------------------------------------------------------------------------------------------------------
+
+// Points the loss scale at the scaler's, or at 1.
+static void bind_scale(mezzo_program *p, const mezzo_scaler *scaler) {
+    int id = p->c.graph->scale;
+    if (id < 0)
+        return;
+    void *scale = p->one;
+    if (scaler)
+        scale = &((const mz_scaler_head *)(const void *)scaler)->block->scale;
+    if (p->address[id] == scale)
+        return;
+    p->address[id] = scale;
+    bind_calls(p);
+}
+
+static mezzo_status prepare(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
+    mz_rng_state rng = {seed, step};
+    bind_scale(p, scaler);
+    MEZZO_TRY(p->device->backend->write(p->device, p->rng, &rng, sizeof rng));
+    if (!p->options.forward_only) {
+        ++p->params->grad_version;
+        p->params->grads_empty = false;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
+    MEZZO_TRY(prepare(p, scaler, seed, step));
+    for (size_t i = 0; i < p->c.n_calls; ++i)
+        MEZZO_TRY(p->c.kernels[i]->run(p->device, &p->c.calls[i]));
+    return MEZZO_OK;
+}
+
+// --- looking for the first non-finite value ---------------------------------------------------------------------------------------
+
+typedef struct range {
+    double low, high; // of the finite values
+    int64_t nans, infs;
+} range;
+
+static mezzo_status scan(mezzo_program *p, const mz_tensor *t, range *out) {
+    *out = (range){0, 0, 0, 0};
+    if (!mz_present(t) || t->dtype == MEZZO_I32)
+        return MEZZO_OK;
+    int64_t n = mz_shape_count(&t->shape);
+    size_t width = mezzo_dtype_size(t->dtype);
+    double block[512];
+    bool any = false;
+    MEZZO_TRY(stage(p, (size_t)n * width));
+    MEZZO_TRY(p->device->backend->read(p->device, p->staging, t->data, (size_t)n * width));
+    for (int64_t at = 0; at < n; at += 512) {
+        size_t m = n - at < 512 ? (size_t)(n - at) : 512;
+        MEZZO_TRY(mezzo_convert((char *)p->staging + (size_t)at * width, t->dtype, block, MEZZO_F64, m));
+        for (size_t i = 0; i < m; ++i) {
+            double x = block[i];
+            if (x != x) {
+                ++out->nans;
+            } else if (x - x != 0) {
+                ++out->infs;
+            } else {
+                out->low = !any || x < out->low ? x : out->low;
+                out->high = !any || x > out->high ? x : out->high;
+                any = true;
+            }
+        }
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status describe_failure(mezzo_program *p, size_t call, int slot, const range *bad, char *where,
+                                     size_t size) {
+    const mezzo_graph *g = p->c.graph;
+    const mz_node *n = &g->nodes[p->c.node[call]];
+    const char *phases[] = {"forward", "recompute", "backward"};
+    mz_slot ins[MZ_MAX_IN], outs[MZ_MAX_OUT];
+    mz_op_slots(n->op, false, ins);
+    mz_op_slots(n->op, true, outs);
+    const mz_tensor *out = &p->c.calls[call].out[slot];
+    size_t len = (size_t)snprintf(where, size, "%s in %s (%s): output %s (%s) has %lld NaN and %lld infinities",
+                                  mz_op_table[n->op].name, *g->modules[n->module] ? g->modules[n->module] : "the model",
+                                  phases[n->phase], outs[slot].name, mezzo_dtype_name(out->dtype), (long long)bad->nans,
+                                  (long long)bad->infs);
+    for (int k = 0; k < n->n_in && len < size; ++k) {
+        range r;
+        const mz_tensor *in = &p->c.calls[call].in[k];
+        if (!mz_present(in) || in->dtype == MEZZO_I32 || in->data == out->data) // worked in place: gone
+            continue;
+        MEZZO_TRY(scan(p, in, &r));
+        len += (size_t)snprintf(where + len, size - len, "; %s (%s) in [%.4g, %.4g]%s", ins[k].name,
+                                mezzo_dtype_name(in->dtype), r.low, r.high, r.nans + r.infs ? " and non-finite" : "");
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_program_check(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step,
+                                 bool *found, char *where, size_t size) {
+    *found = false;
+    if (size)
+        where[0] = 0;
+    MEZZO_TRY(prepare(p, scaler, seed, step));
+    for (size_t i = 0; i < p->c.n_calls; ++i) {
+        mz_call *call = &p->c.calls[i];
+        MEZZO_TRY(p->c.kernels[i]->run(p->device, call));
+        for (int k = 0; k < call->n_out && !*found; ++k) {
+            range r;
+            MEZZO_TRY(scan(p, &call->out[k], &r));
+            if (r.nans + r.infs == 0)
+                continue;
+            *found = true;
+            MEZZO_TRY(describe_failure(p, i, k, &r, where, size));
+        }
+    }
+    return MEZZO_OK;
+}
