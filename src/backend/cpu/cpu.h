@@ -8,7 +8,7 @@
 typedef struct mz_cpu_device {
     struct mezzo_device base; // first: a mezzo_device* of this backend is a mz_cpu_device*
     mz_isa isa;
-    unsigned char slots[8][256]; // fetch
+    _Alignas(64) unsigned char slots[8][256]; // fetch
 } mz_cpu_device;
 
 static inline const mz_cpu_device *mz_cpu(const mezzo_device *device) {
@@ -25,7 +25,7 @@ static inline int mz_cpu_threads(const mezzo_device *device, double work) {
 }
 
 // matmul.c: the kernels of linear, matmul, linear_dx and linear_dw, best first for this device.
-const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n);
+__attribute__((weak)) const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n);
 
 extern const mz_backend mz_backend_cpu;
 

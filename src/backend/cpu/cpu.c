@@ -1,0 +1,163 @@
+// The cpu device: host memory, OpenMP threads, and for every op the kernels of its level and of all below.
+#include "backend/cpu/cpu.h"
+
+#include <omp.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "backend/cpu/kernels/kernels.h"
+
+// --- kernels ----------------------------------------------------------------------------------------------------------------
+#if defined(__x86_64__)
+#define LEVELS(name) &mz_##name##__avx512, &mz_##name##__avx2, &mz_##name##__portable
+enum { LISTED_LEVELS = 3 };
+#else
+#define LEVELS(name) &mz_##name##__portable
+enum { LISTED_LEVELS = 1 };
+#endif
+
+#define KERNEL(op, name)      static const mz_kernel *const name##_kernels[] = {LEVELS(name)};
+#define KERNEL_ONCE(op, name) static const mz_kernel *const name##_kernels[] = {&mz_##name##__portable};
+#include "backend/cpu/kernels.def"
+#undef KERNEL
+#undef KERNEL_ONCE
+
+static const struct {
+    const mz_kernel *const *list; // best first, the last one portable
+    size_t n;
+} kernel_lists[MZ_OP_COUNT] = {
+#define KERNEL(op, name)      [MZ_OP_##op] = {name##_kernels, MZ_COUNT(name##_kernels)},
+#define KERNEL_ONCE(op, name) [MZ_OP_##op] = {name##_kernels, MZ_COUNT(name##_kernels)},
+#include "backend/cpu/kernels.def"
+#undef KERNEL
+#undef KERNEL_ONCE
+};
+
+static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op, size_t *n) {
+    const mz_cpu_device *cpu = mz_cpu(device);
+    *n = 0;
+    if (op == MZ_OP_linear || op == MZ_OP_matmul || op == MZ_OP_linear_dx || op == MZ_OP_linear_dw)
+        return mz_cpu_matmul_kernels != NULL ? mz_cpu_matmul_kernels(cpu, op, n) : NULL;
+    // Lists run from AVX-512 down; AMX cores use the AVX-512 kernels here.
+    size_t above = cpu->isa.level >= MZ_LEVEL_AVX512 ? 0 : (size_t)(MZ_LEVEL_AVX512 - cpu->isa.level);
+    if (above >= kernel_lists[op].n)
+        above = kernel_lists[op].n > 0 ? kernel_lists[op].n - 1 : 0;
+    *n = kernel_lists[op].n - above;
+    return kernel_lists[op].list + above;
+}
+
+// --- opening ----------------------------------------------------------------------------------------------------------------
+static mezzo_status cpu_open(int index, int threads, mezzo_device **out) {
+    *out = NULL;
+    if (index != 0)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "device cpu:%d: there is one cpu device, use \"cpu\"", index);
+    mz_isa isa;
+    MEZZO_TRY(mz_isa_probe(getenv("MEZZO_ISA"), &isa));
+    mz_cpu_device *cpu = mz_alloc(1, sizeof *cpu);
+    if (cpu == NULL)
+        return MEZZO_ERR_MEMORY;
+    cpu->base.backend = &mz_backend_cpu;
+    // omp_get_num_procs counts what this process's affinity mask allows.
+    cpu->base.threads = threads > 0 ? threads : omp_get_num_procs();
+    cpu->isa = isa;
+    if (isa.level != isa.found)
+        mz_log("dispatch", "cpu: MEZZO_ISA keeps to %s; the machine has %s", mz_level_name(isa.level),
+               mz_level_name(isa.found));
+    *out = &cpu->base;
+    return MEZZO_OK;
+}
+
+static void cpu_close(mezzo_device *device) {
+    mz_free(device);
+}
+
+static mezzo_status cpu_describe(mezzo_device *device, mezzo_device_info *out) {
+    const mz_isa *isa = &mz_cpu(device)->isa;
+    memset(out, 0, sizeof *out);
+    out->backend = "cpu";
+    out->threads = device->threads;
+    snprintf(out->description, sizeof out->description, "%s (%s%s), %d thread%s", isa->brand, mz_level_name(isa->level),
+             isa->bf16_dot ? ", bf16 dot product" : "", device->threads, device->threads == 1 ? "" : "s");
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    out->memory_total = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
+    double bf16_rate = isa->amx_rate > isa->bf16_dot_rate ? isa->amx_rate : isa->bf16_dot_rate;
+    out->native[MEZZO_PRECISION_FP32] = true;
+    // BF16 arithmetic is used only where it was measured faster; elsewhere BF16 is a storage format with FP32 arithmetic.
+    out->native[MEZZO_PRECISION_BF16] = bf16_rate > isa->fma_rate;
+    out->faster[MEZZO_PRECISION_BF16] = bf16_rate > isa->fma_rate;
+    return MEZZO_OK;
+}
+
+// --- memory -----------------------------------------------------------------------------------------------------------------
+static mezzo_status cpu_alloc(mezzo_device *device, size_t bytes, void **out) {
+    (void)device;
+    *out = mz_alloc(bytes > 0 ? bytes : 1, 1);
+    return *out != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+}
+
+static void cpu_release(mezzo_device *device, void *data) {
+    (void)device;
+    mz_free(data);
+}
+
+static mezzo_status cpu_write(mezzo_device *device, void *dst, const void *host, size_t bytes) {
+    (void)device;
+    memcpy(dst, host, bytes);
+    return MEZZO_OK;
+}
+
+static mezzo_status cpu_read(mezzo_device *device, void *host, const void *src, size_t bytes) {
+    (void)device;
+    memcpy(host, src, bytes);
+    return MEZZO_OK;
+}
+
+// Gradients are cleared once a step; every thread clears its share of large buffers, so that one core's memory port is not the limit.
+static mezzo_status cpu_zero(mezzo_device *device, void *dst, size_t bytes) {
+    enum { PIECE = 1 << 18 };
+    int64_t pieces = (int64_t)((bytes + PIECE - 1) / PIECE);
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.05 * (double)bytes))
+    for (int64_t i = 0; i < pieces; i++) {
+        size_t from = (size_t)i * PIECE, left = bytes - from;
+        memset((char *)dst + from, 0, left < PIECE ? left : PIECE);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status cpu_sync(mezzo_device *device) {
+    (void)device;
+    return MEZZO_OK;
+}
+
+static mezzo_status cpu_fetch(mezzo_device *device, int slot, const void *src, size_t bytes) {
+    mz_cpu_device *cpu = (mz_cpu_device *)(void *)device;
+    if (slot < 0 || slot >= (int)MZ_COUNT(cpu->slots) || bytes > sizeof cpu->slots[0])
+        return mz_fail(MEZZO_ERR_INVALID, "fetch of %zu bytes into slot %d: slots are 0 to 7, of 256 bytes", bytes,
+                       slot);
+    memcpy(cpu->slots[slot], src, bytes);
+    return MEZZO_OK;
+}
+
+static mezzo_status cpu_fetched(mezzo_device *device, int slot, const void **host) {
+    mz_cpu_device *cpu = (mz_cpu_device *)(void *)device;
+    if (slot < 0 || slot >= (int)MZ_COUNT(cpu->slots))
+        return mz_fail(MEZZO_ERR_INVALID, "fetch slot %d: slots are 0 to 7", slot);
+    *host = cpu->slots[slot];
+    return MEZZO_OK;
+}
+
+const mz_backend mz_backend_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .describe = cpu_describe,
+    .kernels = cpu_kernels,
+    .alloc = cpu_alloc,
+    .release = cpu_release,
+    .write = cpu_write,
+    .read = cpu_read,
+    .zero = cpu_zero,
+    .sync = cpu_sync,
+    .fetch = cpu_fetch,
+    .fetched = cpu_fetched,
+};

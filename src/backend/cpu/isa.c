@@ -1,0 +1,185 @@
+// The probe: CPUID says what the core has, XGETBV what the kernel keeps on a context switch, and for AMX, running says the rest.
+#include "backend/cpu/isa.h"
+
+#include <pthread.h>
+
+#include "backend/cpu/kernels/probe.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <setjmp.h>
+#include <signal.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
+
+static const char *const level_names[MZ_LEVEL_COUNT] = {"portable", "avx2", "avx512", "amx"};
+
+const char *mz_level_name(mz_level level) {
+    return level_names[level];
+}
+
+#if defined(__x86_64__)
+
+// --- what CPUID says --------------------------------------------------------------------------------------------------------
+typedef struct features {
+    bool avx2, avx512, bf16_dot, amx;
+} features;
+
+static uint64_t kept_by_kernel(void) {
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+static features ask_cpuid(void) {
+    features f = {0};
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) // OSXSAVE: XGETBV exists
+        return f;
+    bool fma = c >> 12 & 1, avx = c >> 28 & 1, f16c = c >> 29 & 1;
+    uint64_t kept = kept_by_kernel();
+    bool ymm = (kept & 0x6) == 0x6, zmm = (kept & 0xE6) == 0xE6, tiles = (kept & 0x60000) == 0x60000;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return f;
+    f.avx2 = avx && fma && f16c && (b >> 5 & 1) && ymm;
+    bool foundation = (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1); // F, DQ, BW, VL
+    f.avx512 = f.avx2 && foundation && zmm;
+    f.amx = f.avx512 && (d >> 22 & 1) && (d >> 24 & 1) && tiles; // AMX-BF16, AMX-TILE
+    f.bf16_dot = f.avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+    return f;
+}
+
+// "Intel(R) Xeon(R) Platinum 8581C CPU @ 2.10GHz" → "Intel Xeon Platinum 8581C".
+static void ask_brand(char *out, size_t size) {
+    unsigned words[12] = {0};
+    snprintf(out, size, "CPU");
+    for (unsigned i = 0; i < 3; i++)
+        if (!__get_cpuid(0x80000002u + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]))
+            return;
+    char text[sizeof words + 1] = {0};
+    memcpy(text, words, sizeof words);
+    static const char *const dropped[] = {"(R)", "(TM)", "(r)", "(tm)", " CPU", " Processor"};
+    for (size_t i = 0; i < MZ_COUNT(dropped); i++)
+        for (char *at; (at = strstr(text, dropped[i])) != NULL;)
+            memmove(at, at + strlen(dropped[i]), strlen(at + strlen(dropped[i])) + 1);
+    char *clock = strchr(text, '@');
+    if (clock != NULL)
+        *clock = '\0';
+    size_t n = 0;
+    for (const char *p = text; *p != '\0' && n + 1 < size; p++) // runs of spaces become one
+        if (*p != ' ' || (n > 0 && out[n - 1] != ' '))
+            out[n++] = *p;
+    while (n > 0 && out[n - 1] == ' ')
+        n--;
+    out[n] = '\0';
+    if (n == 0)
+        snprintf(out, size, "CPU");
+}
+
+// --- what running says ------------------------------------------------------------------------------------------------------
+// Linux gives tile state to a process that asks: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
+static bool ask_tile_permission(void) {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+#else
+    return false;
+#endif
+}
+
+static sigjmp_buf trial_over;
+
+static void on_sigill(int signal_number) {
+    (void)signal_number;
+    siglongjmp(trial_over, 1);
+}
+
+// A tile product under a handler for SIGILL: what CPUID promises, some hypervisors do not keep.
+static bool tiles_compute(void) {
+    struct sigaction trial = {.sa_handler = on_sigill}, before;
+    sigemptyset(&trial.sa_mask);
+    if (sigaction(SIGILL, &trial, &before) != 0)
+        return false;
+    volatile bool exact = false;
+    if (sigsetjmp(trial_over, 1) == 0)
+        exact = mz_probe_amx_result();
+    sigaction(SIGILL, &before, NULL);
+    return exact;
+}
+
+// The best of three runs of about 0.3 ms each, after one that wakes the units.
+static double best_rate(double (*probe)(int), int rounds) {
+    double best = 0;
+    probe(rounds);
+    for (int i = 0; i < 3; i++) {
+        double rate = probe(rounds);
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+static void probe_machine(mz_isa *isa) {
+    features f = ask_cpuid();
+    bool amx = f.amx && ask_tile_permission() && tiles_compute();
+    isa->level = amx ? MZ_LEVEL_AMX : f.avx512 ? MZ_LEVEL_AVX512 : f.avx2 ? MZ_LEVEL_AVX2 : MZ_LEVEL_PORTABLE;
+    isa->bf16_dot = f.bf16_dot;
+    ask_brand(isa->brand, sizeof isa->brand);
+    double (*fma)(int) = f.avx512 ? mz_probe_fma__avx512 : f.avx2 ? mz_probe_fma__avx2 : mz_probe_fma__portable;
+    isa->fma_rate = best_rate(fma, 60000);
+    isa->bf16_dot_rate = f.bf16_dot ? best_rate(mz_probe_bf16_dot, 60000) : 0;
+    isa->amx_rate = amx ? best_rate(mz_probe_amx, 12000) : 0;
+}
+
+#else
+
+static void probe_machine(mz_isa *isa) {
+    isa->level = MZ_LEVEL_PORTABLE;
+    snprintf(isa->brand, sizeof isa->brand, "CPU");
+    isa->fma_rate = mz_probe_fma__portable(60000);
+}
+
+#endif
+
+// --- once per process -------------------------------------------------------------------------------------------------------
+static mz_isa machine;
+
+static void probe_once(void) {
+    probe_machine(&machine);
+    machine.found = machine.level;
+    mz_log("dispatch", "cpu: %s; %s, one core: %.0f GFLOP/s fp32", machine.brand, mz_level_name(machine.level),
+           2e-9 * machine.fma_rate);
+    if (machine.bf16_dot)
+        mz_log("dispatch", "cpu: bf16 dot product: %.0f GFLOP/s, %.2f × fp32: %s", 2e-9 * machine.bf16_dot_rate,
+               machine.bf16_dot_rate / machine.fma_rate,
+               machine.bf16_dot_rate > machine.fma_rate ? "may be used" : "slower than fp32, so not used");
+    if (machine.level == MZ_LEVEL_AMX)
+        mz_log("dispatch", "cpu: amx bf16: %.0f GFLOP/s, %.2f × fp32", 2e-9 * machine.amx_rate,
+               machine.amx_rate / machine.fma_rate);
+}
+
+mezzo_status mz_isa_probe(const char *forced, mz_isa *out) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static const char *const words[MZ_LEVEL_COUNT] = {"ref", "avx2", "avx512", "amx"};
+    pthread_once(&once, probe_once);
+    *out = machine;
+    if (forced == NULL || forced[0] == '\0')
+        return MEZZO_OK;
+    int level = 0;
+    while (level < MZ_LEVEL_COUNT && strcmp(forced, words[level]) != 0)
+        level++;
+    if (level == MZ_LEVEL_COUNT)
+        return mz_fail(MEZZO_ERR_INVALID, "MEZZO_ISA=%s: use amx, avx512, avx2 or ref", forced);
+    if (level > (int)machine.found)
+        return mz_fail(MEZZO_ERR_INVALID, "MEZZO_ISA=%s: this machine (%s) has no more than %s", forced, machine.brand,
+                       words[machine.found]);
+    out->level = (mz_level)level;
+    if (out->level < MZ_LEVEL_AMX)
+        out->amx_rate = 0;
+    if (out->level < MZ_LEVEL_AVX512) {
+        out->bf16_dot = false;
+        out->bf16_dot_rate = 0;
+    }
+    return MEZZO_OK;
+}

@@ -1,0 +1,142 @@
+// How kernels see tensors of any float format: a block of at most MZ_BLOCK elements is brought to FP32, worked on, and rounded
+// once into the output's format. Three buffers of a block (6 KiB) stay in any L1. FP32 tensors are used where they are.
+#ifndef MZ_CPU_BLOCK_H
+#define MZ_CPU_BLOCK_H
+
+#include <omp.h>
+
+#include "backend/backend.h"
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/kernels/vec.h"
+
+enum { MZ_BLOCK = 512 };
+
+static inline int mz_thread(void) {
+    return omp_get_thread_num();
+}
+static inline int mz_team(void) {
+    return omp_get_num_threads();
+}
+
+// `for` over n elements in vectors; `lanes` is VW, or what is left at the end.
+#define FOR_LANES(i, lanes, n)                                                                                         \
+    for (int i = 0, lanes = (n) < VW ? (int)(n) : VW; i < (n); i += VW, lanes = (int)(n)-i < VW ? (int)(n)-i : VW)
+
+static inline vf vload_lanes(const float *p, int lanes, float fill) {
+    return lanes == VW ? vload(p) : vload_n(p, lanes, fill);
+}
+static inline void vstore_lanes(float *p, vf x, int lanes) {
+    if (lanes == VW)
+        vstore(p, x);
+    else
+        vstore_n(p, x, lanes);
+}
+static inline vh hload_lanes(const uint16_t *p, int lanes) {
+    if (lanes == VW)
+        return *(const vh_any *)(const void *)p;
+    vh x = {0};
+    memcpy(&x, p, 2 * (size_t)lanes);
+    return x;
+}
+static inline void hstore_lanes(uint16_t *p, vh x, int lanes) {
+    if (lanes == VW)
+        *(vh_any *)(void *)p = x;
+    else
+        memcpy(p, &x, 2 * (size_t)lanes);
+}
+
+static inline void widen_block(const void *src, mezzo_dtype dtype, float *dst, int n) {
+    const uint16_t *p = src;
+    if (dtype == MEZZO_F32) {
+        memcpy(dst, src, 4 * (size_t)n);
+    } else if (dtype == MEZZO_BF16) {
+        FOR_LANES(i, lanes, n)
+        vstore_lanes(dst + i, from_bf16(hload_lanes(p + i, lanes)), lanes);
+    } else {
+        FOR_LANES(i, lanes, n)
+        vstore_lanes(dst + i, from_f16(hload_lanes(p + i, lanes)), lanes);
+    }
+}
+static inline void narrow_block(const float *src, void *dst, mezzo_dtype dtype, int n) {
+    uint16_t *p = dst;
+    if (dtype == MEZZO_F32) {
+        memcpy(dst, src, 4 * (size_t)n);
+    } else if (dtype == MEZZO_BF16) {
+        FOR_LANES(i, lanes, n)
+        hstore_lanes(p + i, to_bf16(vload_lanes(src + i, lanes, 0)), lanes);
+    } else {
+        FOR_LANES(i, lanes, n)
+        hstore_lanes(p + i, to_f16(vload_lanes(src + i, lanes, 0)), lanes);
+    }
+}
+
+static inline char *element_at(const mz_tensor *t, int64_t at) {
+    return (char *)t->data + at * (t->dtype == MEZZO_F32 ? 4 : 2);
+}
+// n elements from `at` as FP32: in place, or converted into `buffer`.
+static inline const float *block_in(const mz_tensor *t, int64_t at, int n, float *buffer) {
+    if (t->dtype == MEZZO_F32)
+        return (const float *)t->data + at;
+    widen_block(element_at(t, at), t->dtype, buffer, n);
+    return buffer;
+}
+// Where a block's FP32 results go; block_done rounds them into the tensor.
+static inline float *block_out(const mz_tensor *t, int64_t at, float *buffer) {
+    return t->dtype == MEZZO_F32 ? (float *)t->data + at : buffer;
+}
+static inline void block_done(const mz_tensor *t, int64_t at, int n, const float *buffer) {
+    if (t->dtype != MEZZO_F32)
+        narrow_block(buffer, element_at(t, at), t->dtype, n);
+}
+
+// --- supports() -------------------------------------------------------------------------------------------------------------
+static inline bool is_storage_float(const mz_tensor *t) {
+    return t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16;
+}
+// Every present tensor but those of the `integers` mask (bit i: input i) is FP32, BF16 or FP16, and the arithmetic is not FP64.
+static inline const char *refuse_formats(const mz_call *call, unsigned integers) {
+    if (call->numerics.compute == MEZZO_F64 || call->numerics.reduce == MEZZO_F64)
+        return "fp64 arithmetic: only the ref device has it";
+    for (int i = 0; i < call->n_in; i++) {
+        if (!mz_present(&call->in[i]))
+            continue;
+        if (integers >> i & 1) {
+            if (call->in[i].dtype != MEZZO_I32)
+                return "indices must be i32";
+        } else if (!is_storage_float(&call->in[i])) {
+            return "an input is not fp32, bf16 or fp16";
+        }
+    }
+    for (int i = 0; i < call->n_out; i++)
+        if (mz_present(&call->out[i]) && !is_storage_float(&call->out[i]))
+            return "an output is not fp32, bf16 or fp16";
+    return NULL;
+}
+static inline const char *supports_floats(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return refuse_formats(call, 0);
+}
+
+// --- rows -------------------------------------------------------------------------------------------------------------------
+static inline int64_t last_dim(const mz_shape *s) {
+    return s->rank > 0 ? s->dim[s->rank - 1] : 1;
+}
+// A shape seen as [outer, axis, inner]; axis -1: one axis of all elements.
+typedef struct axis_view {
+    int64_t outer, axis, inner;
+} axis_view;
+static inline axis_view view_along(const mz_shape *shape, int axis) {
+    axis_view v = {1, 1, 1};
+    if (axis < 0) {
+        v.axis = mz_shape_count(shape);
+        return v;
+    }
+    for (int d = 0; d < shape->rank; d++)
+        *(d < axis ? &v.outer : d == axis ? &v.axis : &v.inner) *= shape->dim[d];
+    return v;
+}
+static inline int64_t min64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+#endif

@@ -1,0 +1,93 @@
+// Dropout's factors, 0 or 1/(1-p), for a run of elements: Philox4x32-10, one block of four elements in each lane.
+#ifndef MZ_CPU_DROPOUT_H
+#define MZ_CPU_DROPOUT_H
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels/vec.h"
+
+typedef struct dropout_stream {
+    mz_philox_key key;
+    uint32_t least; // the smallest word that is kept
+    float scale;    // 1/(1-p), rounded once
+} dropout_stream;
+
+static inline dropout_stream dropout_begin(const mz_call *call) {
+    double p = (double)call->attrs.p;
+    dropout_stream s = {.key = {.seed = call->rng->seed,
+                                .step = (uint32_t)(call->rng->step ^ call->rng->step >> 32),
+                                .tensor = call->attrs.rng},
+                        .scale = p < 1 ? (float)(1 / (1 - p)) : 0};
+    // mz_uniform(word) >= p, as integers: word >> 8 >= ⌈p·2^24⌉. At p = 1 nothing is kept: scale is 0.
+    double least = ceil(p * 0x1p24);
+    s.least = least >= 0x1p24 ? 0xFFFFFFFFu : (uint32_t)least << 8;
+    return s;
+}
+
+// The 64-bit products of the even lanes and of the odd lanes, put back as high and low words of every lane.
+static inline void multiply_wide(vu a, uint32_t b, vu *high, vu *low) {
+#if VEC_512
+    __m512i m = _mm512_set1_epi32((int)b), x = (__m512i)a;
+    __m512i even = _mm512_mul_epu32(x, m), odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
+    *high = (vu)_mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd);
+    *low = (vu)_mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32));
+#elif VEC_256
+    __m256i m = _mm256_set1_epi32((int)b), x = (__m256i)a;
+    __m256i even = _mm256_mul_epu32(x, m), odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), m);
+    *high = (vu)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+    *low = (vu)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+#else
+    for (int i = 0; i < VW; i++) {
+        uint64_t product = (uint64_t)a[i] * b;
+        (*high)[i] = (uint32_t)(product >> 32);
+        (*low)[i] = (uint32_t)product;
+    }
+#endif
+}
+
+// Philox of VW consecutive indices (see base/philox.c for the scalar form and the constants' source).
+static inline void philox_lanes(mz_philox_key key, uint64_t index, vu out[4]) {
+    vu c0, c1, c2 = uset(key.tensor), c3 = uset(key.step);
+    for (int i = 0; i < VW; i++) {
+        c0[i] = (uint32_t)(index + (uint64_t)i);
+        c1[i] = (uint32_t)((index + (uint64_t)i) >> 32);
+    }
+    uint32_t k0 = (uint32_t)key.seed, k1 = (uint32_t)(key.seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        vu high0, low0, high1, low1;
+        multiply_wide(c0, 0xD2511F53u, &high0, &low0);
+        multiply_wide(c2, 0xCD9E8D57u, &high1, &low1);
+        c0 = high1 ^ c1 ^ uset(k0);
+        c2 = high0 ^ c3 ^ uset(k1);
+        c1 = low1;
+        c3 = low0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+enum { DROPOUT_RUN = 4 * VW }; // elements made at a time
+
+// factors[0 … n) of the elements from `element` on. `factors` has room for n + 2·DROPOUT_RUN floats: whole runs are made, from
+// the block that holds the first element; returns where the first factor is.
+static inline const float *dropout_factors(const dropout_stream *s, uint64_t element, int n, float *factors) {
+    int skip = (int)(element & 3);
+    uint64_t block = element >> 2;
+    for (int made = 0; made < skip + n; made += DROPOUT_RUN, block += VW) {
+        vu words[4];
+        philox_lanes(s->key, block, words);
+        for (int w = 0; w < 4; w++) // compared with the sign bit turned: lanes compare as signed
+            words[w] = (vu)vselect(iless((vi)(words[w] ^ 0x80000000u), iset((int32_t)(s->least ^ 0x80000000u))),
+                                   (vf){0}, vset(s->scale));
+        float *to = factors + made;
+        for (int i = 0; i < VW; i++)
+            for (int w = 0; w < 4; w++)
+                to[4 * i + w] = ((vf)words[w])[i];
+    }
+    return factors + skip;
+}
+
+#endif

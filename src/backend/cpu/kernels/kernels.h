@@ -1,0 +1,17 @@
+// Every kernel of kernels.def, declared at every level that this target has.
+#ifndef MZ_CPU_KERNELS_H
+#define MZ_CPU_KERNELS_H
+
+#include "backend/backend.h"
+
+#if defined(__x86_64__)
+#define KERNEL(op, name) extern const mz_kernel mz_##name##__portable, mz_##name##__avx2, mz_##name##__avx512;
+#else
+#define KERNEL(op, name) extern const mz_kernel mz_##name##__portable;
+#endif
+#define KERNEL_ONCE(op, name) extern const mz_kernel mz_##name##__portable;
+#include "backend/cpu/kernels.def"
+#undef KERNEL
+#undef KERNEL_ONCE
+
+#endif

@@ -1,0 +1,121 @@
+// Cross-entropy over rows of logits and its gradient. Logits are read in their own format, a block at a time: no FP32 copy of a row.
+#include "backend/cpu/kernels/block.h"
+#include "backend/cpu/kernels/kernels.h"
+
+static size_t cross_entropy_workspace(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return sizeof(float) * (size_t)mz_shape_rows(&call->in[0].shape); // each row's loss
+}
+
+static int64_t counted_rows(const int32_t *targets, int64_t rows, int32_t ignored) {
+    int64_t n = 0;
+    for (int64_t r = 0; r < rows; r++)
+        n += targets[r] != ignored;
+    return n;
+}
+
+// log Σ eˣ of a row by blocks: each lane keeps its own running maximum and its sum relative to it (Milakov & Gimelshein 2018), so
+// that a row is read once. -inf is a probability of 0; a row of nothing else gives -inf, as does the limit.
+static float log_sum_exp(const mz_tensor *x, int64_t start, int64_t width) {
+    float buffer[MZ_BLOCK];
+    vf max = vset(-INFINITY), sum = {0};
+    for (int64_t from = 0; from < width; from += MZ_BLOCK) {
+        int n = (int)min64(MZ_BLOCK, width - from);
+        const float *p = block_in(x, start + from, n, buffer);
+        vf most = max;
+        FOR_LANES(i, lanes, n)
+        most = vmax(most, vload_lanes(p + i, lanes, -INFINITY));
+        // A lane that has seen nothing but -inf must not compute -inf - -inf.
+        vf base = vselect(vless(vset(-INFINITY), most), most, (vf){0});
+        sum *= vexp(max - base);
+        FOR_LANES(i, lanes, n)
+        sum += vexp(vload_lanes(p + i, lanes, -INFINITY) - base);
+        max = most;
+    }
+    float top = vmax_lanes(max);
+    if (!(top > -INFINITY))
+        return top + vsum(sum); // -inf, or NaN where one was read
+    return top + logf(vsum(sum * vexp(max - top)));
+}
+
+static mezzo_status run_cross_entropy(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *logits = &call->in[0]; // [… V]
+    const int32_t *targets = call->in[1].data;
+    int64_t width = last_dim(&logits->shape), rows = mz_shape_rows(&logits->shape);
+    float *losses = call->workspace, *lse_out = mz_present(&call->out[1]) ? call->out[1].data : NULL;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.8 * (double)rows * (double)width))
+    for (int64_t r = 0; r < rows; r++) {
+        float lse = log_sum_exp(logits, r * width, width), at_target;
+        int32_t target = targets[r];
+        if (lse_out != NULL)
+            lse_out[r] = lse;
+        losses[r] = 0;
+        if (target == call->attrs.ignore_index)
+            continue;
+        // A target outside the vocabulary makes the loss NaN: kernels cannot report bad data, the non-finite guard can.
+        losses[r] = NAN;
+        if (target >= 0 && target < width) {
+            widen_block(element_at(logits, r * width + target), logits->dtype, &at_target, 1);
+            losses[r] = lse - at_target;
+        }
+    }
+    double sum = 0;
+    for (int64_t r = 0; r < rows; r++)
+        sum += (double)losses[r];
+    int64_t counted = counted_rows(targets, rows, call->attrs.ignore_index);
+    *(float *)call->out[0].data = counted > 0 ? (float)(sum / (double)counted) : 0.0f;
+    return MEZZO_OK;
+}
+
+static const char *cross_entropy_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    if (call->out[0].dtype != MEZZO_F32 || (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32))
+        return "loss and lse must be fp32";
+    return refuse_formats(call, 1u << 1);
+}
+const mz_kernel MZ_SYMBOL(cross_entropy) = {"cross_entropy__" MZ_LEVEL_TEXT, cross_entropy_supports,
+                                            cross_entropy_workspace, run_cross_entropy};
+
+// dx = dloss/n·(softmax(x) - onehot(target)); 0 where the target is ignored. May overwrite the logits.
+static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *logits = &call->in[1], *dx = &call->out[0]; // [… V]
+    const int32_t *targets = call->in[2].data;
+    const float *lse = call->in[3].data; // [rows]
+    int64_t width = last_dim(&logits->shape), rows = mz_shape_rows(&logits->shape);
+    int64_t counted = counted_rows(targets, rows, call->attrs.ignore_index);
+    float factor = *(const float *)call->in[0].data / (float)(counted > 0 ? counted : 1);
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.8 * (double)rows * (double)width))
+    for (int64_t r = 0; r < rows; r++) {
+        float x_buffer[MZ_BLOCK], y_buffer[MZ_BLOCK];
+        int32_t target = targets[r];
+        bool ignored = target == call->attrs.ignore_index, bad = target < 0 || target >= width;
+        for (int64_t from = 0; from < width; from += MZ_BLOCK) {
+            int n = (int)min64(MZ_BLOCK, width - from);
+            int64_t at = r * width + from;
+            const float *x = block_in(logits, at, n, x_buffer);
+            float *y = block_out(dx, at, y_buffer);
+            if (ignored || bad) {
+                for (int i = 0; i < n; i++)
+                    y[i] = ignored ? 0.0f : NAN;
+            } else {
+                int hit = target >= from && target < from + n ? (int)(target - from) : -1;
+                float x_hit = hit >= 0 ? x[hit] : 0;
+                FOR_LANES(i, lanes, n)
+                vstore_lanes(y + i, vexp(vload_lanes(x + i, lanes, 0) - lse[r]) * factor, lanes);
+                if (hit >= 0) // p - 1 by expm1: no cancellation where the model is sure
+                    y[hit] = factor * expm1f(x_hit - lse[r]);
+            }
+            block_done(dx, at, n, y);
+        }
+    }
+    return MEZZO_OK;
+}
+
+static const char *cross_entropy_dx_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    if (call->in[0].dtype != MEZZO_F32 || call->in[3].dtype != MEZZO_F32)
+        return "dloss and lse must be fp32";
+    return refuse_formats(call, 1u << 2);
+}
+const mz_kernel MZ_SYMBOL(cross_entropy_dx) = {"cross_entropy_dx__" MZ_LEVEL_TEXT, cross_entropy_dx_supports, NULL,
+                                               run_cross_entropy_dx};

@@ -1,0 +1,18 @@
+// Short measurements and trials that isa.c runs once per process.
+#ifndef MZ_CPU_PROBE_H
+#define MZ_CPU_PROBE_H
+
+#include <stdbool.h>
+
+// Multiply-adds per second of one core, by running `rounds` rounds of a dozen or so independent instructions.
+double mz_probe_fma__portable(int rounds);
+#if defined(__x86_64__)
+double mz_probe_fma__avx2(int rounds);
+double mz_probe_fma__avx512(int rounds);
+double mz_probe_bf16_dot(int rounds); // vdpbf16ps; kernels/avx512bf16_probe.c
+double mz_probe_amx(int rounds);      // tdpbf16ps; kernels/amx_probe.c
+// Multiplies one pair of tiles of small integers: true when every sum is exact. Dies with SIGILL where tiles cannot run.
+bool mz_probe_amx_result(void);
+#endif
+
+#endif

@@ -1,0 +1,87 @@
+// Embedding: rows of a table by number, and the table's gradient.
+#include "backend/cpu/kernels/block.h"
+#include "backend/cpu/kernels/kernels.h"
+
+// A row from one format to another; the same format is copied as it is, NaN payloads too.
+static void copy_row(const mz_tensor *from, int64_t at, const mz_tensor *to, int64_t put, int64_t width) {
+    if (from->dtype == to->dtype) {
+        memcpy(element_at(to, put), element_at(from, at), (size_t)width * (from->dtype == MEZZO_F32 ? 4 : 2));
+        return;
+    }
+    float buffer[MZ_BLOCK];
+    for (int64_t i = 0; i < width; i += MZ_BLOCK) {
+        int n = (int)min64(MZ_BLOCK, width - i);
+        const float *x = block_in(from, at + i, n, buffer);
+        narrow_block(x, element_at(to, put + i), to->dtype, n);
+    }
+}
+
+// An id outside the table gives a row of NaN, which the non-finite guard sees.
+static void fill_nan(const mz_tensor *to, int64_t put, int64_t width) {
+    float nan = NAN;
+    for (int64_t i = 0; i < width; i++)
+        narrow_block(&nan, element_at(to, put + i), to->dtype, 1);
+}
+
+static mezzo_status run_embedding(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *table = &call->in[0], *y = &call->out[0]; // [V, C], [… C]
+    const int32_t *ids = call->in[1].data;
+    int64_t rows = table->shape.dim[0], width = table->shape.dim[1], n = mz_shape_count(&call->in[1].shape);
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.2 * (double)n * (double)width))
+    for (int64_t r = 0; r < n; r++) {
+        if (ids[r] >= 0 && ids[r] < rows)
+            copy_row(table, ids[r] * width, y, r * width, width);
+        else
+            fill_nan(y, r * width, width);
+    }
+    return MEZZO_OK;
+}
+
+static const char *embedding_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return refuse_formats(call, 1u << 1);
+}
+const mz_kernel MZ_SYMBOL(embedding) = {"embedding__" MZ_LEVEL_TEXT, embedding_supports, NULL, run_embedding};
+
+// Threads own runs of columns, and each adds its columns of every position in order: no two write the same element, and the order
+// of the sums is that of the positions whatever the number of threads. 64 columns are four cache lines, so that neighbours do
+// not share one.
+enum { TABLE_COLUMNS = 64 };
+
+static mezzo_status run_embedding_bwd(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *dy = &call->in[0], *dtable = &call->out[0]; // [… C], [V, C]
+    const int32_t *ids = call->in[1].data;
+    int64_t rows = dtable->shape.dim[0], width = dtable->shape.dim[1], n = mz_shape_count(&call->in[1].shape);
+    int64_t parts = (width + TABLE_COLUMNS - 1) / TABLE_COLUMNS;
+    float *out = dtable->data;
+#pragma omp parallel num_threads(mz_cpu_threads(device, 0.4 * (double)n * (double)width))
+    {
+        // Neighbouring runs go to one thread together: longer pieces of each row are read.
+        int64_t first = parts * mz_thread() / mz_team(), last = parts * (mz_thread() + 1) / mz_team();
+        int64_t from = first * TABLE_COLUMNS, to = min64(width, last * TABLE_COLUMNS);
+        float buffer[MZ_BLOCK];
+        for (int64_t v = 0; !call->attrs.accumulate && from < to && v < rows; v++)
+            memset(out + v * width + from, 0, (size_t)(to - from) * sizeof *out);
+        for (int64_t r = 0; r < n; r++) {
+            if (ids[r] < 0 || ids[r] >= rows)
+                continue;
+            for (int64_t c = from; c < to; c += MZ_BLOCK) {
+                int count = (int)min64(MZ_BLOCK, to - c);
+                const float *x = block_in(dy, r * width + c, count, buffer);
+                float *sum = out + ids[r] * width + c;
+                FOR_LANES(i, lanes, count)
+                vstore_lanes(sum + i, vload_lanes(sum + i, lanes, 0) + vload_lanes(x + i, lanes, 0), lanes);
+            }
+        }
+    }
+    return MEZZO_OK;
+}
+
+static const char *embedding_bwd_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    if (call->out[0].dtype != MEZZO_F32)
+        return "parameter gradients must be fp32";
+    return refuse_formats(call, 1u << 1);
+}
+const mz_kernel MZ_SYMBOL(embedding_bwd) = {"embedding_bwd__" MZ_LEVEL_TEXT, embedding_bwd_supports, NULL,
+                                            run_embedding_bwd};
