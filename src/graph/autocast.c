@@ -139,7 +139,7 @@ static mezzo_status as_dtype(pass *p, const mz_node *node, int value, mezzo_dtyp
     if (!is_float(v->dtype) || v->dtype == dtype)
         return MEZZO_OK;
     if (v->kind == MZ_VALUE_PARAM && width_rank(dtype) == 1) {
-        int shadow;
+        int shadow = -1;
         MEZZO_TRY(shadow_of(p, v->param, dtype, &shadow));
         if (shadow >= 0) {
             *out = shadow;
