@@ -18,10 +18,20 @@ static bool same_name(const char *a, size_t an, const char *b, size_t bn) {
     return true;
 }
 
+const char *mz_config_next_alias(const mz_config_row *row, const char *after, size_t *n) {
+    const char *at = after ? after + strcspn(after, " |") : row->alias;
+    if (!at)
+        return NULL;
+    at += strspn(at, " |");
+    *n = strcspn(at, " |");
+    return *n ? at : NULL;
+}
+
 // Whether `name` (n bytes) is one of the row's aliases.
 static bool has_alias(const mz_config_row *row, const char *name, size_t n) {
-    for (const char *at = row->alias; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
-        if (same_name(at, strcspn(at, "|"), name, n))
+    size_t size;
+    for (const char *at = NULL; (at = mz_config_next_alias(row, at, &size)) != NULL;)
+        if (same_name(at, size, name, n))
             return true;
     return false;
 }
@@ -31,6 +41,23 @@ static mz_config_entry *find_option(const mz_config *cfg, const char *name, size
         const mz_config_row *row = cfg->entries[i].row;
         if (same_name(row->path, strlen(row->path), name, n) || has_alias(row, name, n))
             return &cfg->entries[i];
+    }
+    return NULL;
+}
+
+mz_config_entry *mz_config_find_option(const mz_config *cfg, const char *name) {
+    return find_option(cfg, name, strlen(name));
+}
+
+// The map that "PATH.PATTERN" (n bytes) means an entry of, with the pattern's place; NULL: none.
+static mz_config_entry *find_map_entry(const mz_config *cfg, const char *name, size_t n, const char **pattern) {
+    for (size_t i = 0; i < cfg->count; i++) {
+        const mz_config_row *row = cfg->entries[i].row;
+        size_t path = strlen(row->path);
+        if (row->type == MZ_CONFIG_MAP && n > path + 1 && name[path] == '.' && same_name(row->path, path, name, path)) {
+            *pattern = name + path + 1;
+            return &cfg->entries[i];
+        }
     }
     return NULL;
 }
@@ -241,6 +268,9 @@ static mezzo_status take_option(mz_config *cfg, int argc, const char *const *arg
         }
         entry = NULL;
     }
+    const char *pattern = NULL;
+    if (!entry)
+        entry = find_map_entry(cfg, o.name, o.name_size, &pattern);
     if (!entry)
         return unknown_option(cfg, &o);
     const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
@@ -259,6 +289,9 @@ static mezzo_status take_option(mz_config *cfg, int argc, const char *const *arg
         o.value = next;
         *i += 1;
     }
+    if (pattern)
+        return mz_config_set_pair(entry, pattern, o.name_size - (size_t)(pattern - o.name), o.value,
+                                  MZ_CONFIG_COMMAND_LINE, o.shown);
     return mz_config_set_text(entry, o.value, MZ_CONFIG_COMMAND_LINE, o.shown);
 }
 
@@ -297,9 +330,11 @@ static mezzo_status check_names(const mz_config *cfg, const mz_config_entry *ent
     const mz_config_row *row = entry->row;
     if (find_option(cfg, row->path, strlen(row->path)) != entry)
         return mz_fail(MEZZO_ERR_INVALID, "configuration table: %s is there twice", row->path);
-    for (const char *at = row->alias; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
-        if (find_option(cfg, at, strcspn(at, "|")) != entry)
-            return mz_fail(MEZZO_ERR_INVALID, "configuration table: %s: another row has its alias %s", row->path, at);
+    size_t n;
+    for (const char *at = NULL; (at = mz_config_next_alias(row, at, &n)) != NULL;)
+        if (find_option(cfg, at, n) != entry)
+            return mz_fail(MEZZO_ERR_INVALID, "configuration table: %s: another row has its alias %.*s", row->path,
+                           (int)n, at);
     return MEZZO_OK;
 }
 
@@ -328,13 +363,16 @@ fail:
     return status;
 }
 
-mezzo_status mz_config_set(mz_config *cfg, const char *path, const char *text, mz_config_origin_kind kind,
+mezzo_status mz_config_set(mz_config *cfg, const char *key, const char *text, mz_config_origin_kind kind,
                            const char *where) {
-    mz_config_entry *entry = mz_config_find(cfg, path);
-    if (!entry) {
-        const char *near = nearest_key(cfg, path);
-        return mz_fail(MEZZO_ERR_INVALID, "%s: unknown key %s%s%s", where, mz_quote(path).text,
-                       near ? "; did you mean " : "", near ? near : "");
-    }
-    return mz_config_set_text(entry, text, kind, where);
+    const char *pattern = NULL;
+    mz_config_entry *entry = find_option(cfg, key, strlen(key));
+    if (entry)
+        return mz_config_set_text(entry, text, kind, where);
+    entry = find_map_entry(cfg, key, strlen(key), &pattern);
+    if (entry)
+        return mz_config_set_pair(entry, pattern, strlen(pattern), text, kind, where);
+    const char *near = nearest_key(cfg, key);
+    return mz_fail(MEZZO_ERR_INVALID, "%s: unknown key %s%s%s", where, mz_quote(key).text,
+                   near ? "; did you mean " : "", near ? near : "");
 }

@@ -26,7 +26,7 @@ typedef struct mz_config_row {
     const char *fallback; // default, as text; a map's is "pattern=name,pattern=name" or ""
     double min, max;      // of int and float, both included; both 0: no bounds
     const char *names;    // enum, map: "fp32|bf16|fp16"
-    const char *alias;    // short options without dashes, "lr|learning-rate", or NULL
+    const char *alias;    // short options without dashes, divided by ' ' or '|': "lr learning-rate"; NULL or "": none
     const char *help;     // one line
     unsigned flags;
 } mz_config_row;
@@ -45,15 +45,15 @@ mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path);
 mezzo_status mz_config_parse_yaml(mz_config *cfg, const char *where, const char *text, size_t n);
 
 // --KEY VALUE, --KEY=VALUE with a path or an alias ('-' and '_' are the same); --KEY and --no-KEY for truth values;
-// a map takes "pattern=name,pattern=name" and replaces the whole map. "--" ends the options. What is no option is put
+// a map takes "pattern=name,pattern=name" and is replaced as a whole; --MAP.PATTERN NAME sets one of its entries. "--" ends the options. What is no option is put
 // into rest[] (room for argc entries, borrowed from argv), *rest_count of them. argv starts at the first argument.
 // MEZZO_ERR_INVALID names the option and, where unknown, the nearest one.
 mezzo_status mz_config_parse_args(mz_config *cfg, int argc, const char *const *argv, const char **rest,
                                   int *rest_count);
 
 typedef enum mz_config_origin_kind { MZ_CONFIG_DEFAULT, MZ_CONFIG_FILE, MZ_CONFIG_COMMAND_LINE } mz_config_origin_kind;
-// One value from text; `where` is what errors and mz_config_origin call the source ("--lr", "config.yaml:3").
-mezzo_status mz_config_set(mz_config *cfg, const char *path, const char *text, mz_config_origin_kind kind,
+// One value from text, by path, alias or MAP.PATTERN; `where` is what errors and mz_config_origin call the source ("--lr", "config.yaml:3").
+mezzo_status mz_config_set(mz_config *cfg, const char *key, const char *text, mz_config_origin_kind kind,
                            const char *where);
 
 // --- getting --------------------------------------------------------------------------------------------------------------
@@ -66,6 +66,10 @@ mezzo_status mz_config_get_string(const mz_config *cfg, const char *path,
 mezzo_status mz_config_get_enum(const mz_config *cfg, const char *path, int *index); // place in `names`
 // Entry i of a map; past the last, *key is NULL. Owned by cfg, valid until the map is set again.
 mezzo_status mz_config_map_get(const mz_config *cfg, const char *path, size_t i, const char **key, const char **value);
+
+// The value as text, by path or alias, as mz_config_set takes it; valid until the next call for this key or until it is set.
+// NULL: no such key, or memory ran out. Does not count as use.
+const char *mz_config_get_text(mz_config *cfg, const char *key);
 
 // Where a value came from, for messages: "default", "config.yaml:12", "--lr". NULL: no such path.
 const char *mz_config_origin(const mz_config *cfg, const char *path);

@@ -85,6 +85,28 @@ mezzo_status mz_config_write_yaml(const mz_config *cfg, const char *path) {
     return status;
 }
 
+const char *mz_config_get_text(mz_config *cfg, const char *key) {
+    mz_config_entry *entry = mz_config_find_option(cfg, key);
+    if (!entry)
+        return NULL;
+    mz_text out = {0};
+    mz_text_add(&out, "", 0);
+    if (entry->row->type == MZ_CONFIG_MAP)
+        for (size_t i = 0; i < entry->pairs.count; i++)
+            mz_text_addf(&out, "%s%s=%s", i ? "," : "", entry->pairs.items[i].key, entry->pairs.items[i].value);
+    else if (entry->text)
+        mz_text_addf(&out, "%s", entry->text);
+    else
+        add_value(entry, &out);
+    if (out.status != MEZZO_OK) {
+        mz_text_free(&out);
+        return NULL;
+    }
+    mz_free(entry->shown);
+    entry->shown = out.data;
+    return entry->shown;
+}
+
 // --- help -----------------------------------------------------------------------------------------------------------------
 static const char *type_word(const mz_config_row *row) {
     static const char *const words[] = {"INT", "FLOAT", "", "TEXT", "", "PATTERN=NAME,…"};
@@ -104,8 +126,9 @@ static void add_default(const mz_config_row *row, mz_text *out) {
 static void add_help_row(const mz_config_row *row, mz_text *out) {
     size_t start = out->len;
     mz_text_addf(out, "  --%s", row->path);
-    for (const char *at = row->alias; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
-        mz_text_addf(out, ", --%.*s", (int)strcspn(at, "|"), at);
+    size_t n;
+    for (const char *at = NULL; (at = mz_config_next_alias(row, at, &n)) != NULL;)
+        mz_text_addf(out, ", --%.*s", (int)n, at);
     if (row->type == MZ_CONFIG_ENUM)
         mz_text_addf(out, " %s", row->names);
     else if (row->type != MZ_CONFIG_BOOL)

@@ -168,6 +168,7 @@ static mezzo_status check_pairs(const mz_config_row *row, const char *where, con
 void mz_config_entry_free(mz_config_entry *entry) {
     mz_free(entry->where);
     mz_free(entry->text);
+    mz_free(entry->shown);
     mz_config_pairs_free(&entry->pairs);
 }
 
@@ -253,6 +254,26 @@ mezzo_status mz_config_set_pairs(mz_config_entry *entry, mz_config_pairs *pairs,
     *pairs = (mz_config_pairs){0};
     keep_stronger(entry, &value);
     return MEZZO_OK;
+}
+
+mezzo_status mz_config_set_pair(mz_config_entry *entry, const char *key, size_t key_size, const char *value,
+                                mz_config_origin_kind kind, const char *where) {
+    mz_config_pairs pairs = {0};
+    mezzo_status status = MEZZO_OK;
+    bool replaced = false;
+    for (size_t i = 0; i < entry->pairs.count; i++) {
+        const mz_config_pair *pair = &entry->pairs.items[i];
+        bool same = strlen(pair->key) == key_size && memcmp(pair->key, key, key_size) == 0;
+        replaced |= same;
+        MEZZO_TRY_GOTO(status, mz_config_pairs_add(&pairs, pair->key, strlen(pair->key), same ? value : pair->value));
+    }
+    if (!replaced)
+        MEZZO_TRY_GOTO(status, mz_config_pairs_add(&pairs, key, key_size, value));
+    MEZZO_TRY_GOTO(status, mz_config_set_pairs(entry, &pairs, kind, where));
+    return MEZZO_OK;
+fail:
+    mz_config_pairs_free(&pairs);
+    return status;
 }
 
 // --- getting --------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ typedef struct mz_config_entry {
     unsigned mark; // the last YAML load that had this key
     int64_t i;     // int, bool, enum (index)
     double f;
-    char *text; // string, enum (owned)
+    char *text;  // string, enum (owned)
+    char *shown; // what mz_config_get_text returned last (owned)
     mz_config_pairs pairs;
 } mz_config_entry;
 
@@ -32,6 +33,8 @@ struct mz_config {
 };
 
 mz_config_entry *mz_config_find(const mz_config *cfg, const char *path);
+mz_config_entry *mz_config_find_option(const mz_config *cfg,
+                                       const char *name); // by path or alias, '-' and '_' the same
 void mz_config_entry_free(mz_config_entry *entry);
 
 // Checks `text` against the row and stores it, unless a stronger origin has set the key already (then it is only checked).
@@ -41,8 +44,14 @@ mezzo_status mz_config_set_text(mz_config_entry *entry, const char *text, mz_con
 // The same for a map that is read already; takes over the pairs when it returns MEZZO_OK.
 mezzo_status mz_config_set_pairs(mz_config_entry *entry, mz_config_pairs *pairs, mz_config_origin_kind kind,
                                  const char *where);
+// One entry of a map: replaces the entry of the same pattern in its place, else comes last. Entries of weaker origin stay.
+mezzo_status mz_config_set_pair(mz_config_entry *entry, const char *key, size_t key_size, const char *value,
+                                mz_config_origin_kind kind, const char *where);
 mezzo_status mz_config_pairs_add(mz_config_pairs *pairs, const char *key, size_t key_size, const char *value);
 void mz_config_pairs_free(mz_config_pairs *pairs);
+
+// The alias after `after` (NULL: the first) and its length; NULL at the end.
+const char *mz_config_next_alias(const mz_config_row *row, const char *after, size_t *n);
 
 // "a number from 0 to 1", "one of fp32, bf16": what a row takes. Allocated; NULL when memory runs out.
 char *mz_config_expected(const mz_config_row *row);

@@ -15,7 +15,7 @@
 static const mz_config_row schema[] = {
     {"seed", MZ_CONFIG_INT, "1", 0, 9223372036854775807.0, NULL, NULL, "seed of every random draw", 0},
     {"config", MZ_CONFIG_STRING, "", 0, 0, NULL, NULL, "a YAML file", MZ_CONFIG_NOT_SAVED},
-    {"model.layers", MZ_CONFIG_INT, "4", 1, 1000, NULL, "layers|n-layer", "blocks", 0},
+    {"model.layers", MZ_CONFIG_INT, "4", 1, 1000, NULL, "layers n-layer", "blocks", 0},
     {"model.d_model", MZ_CONFIG_INT, "128", 1, 65536, NULL, "d-model", "width", 0},
     {"optimizer.lr", MZ_CONFIG_FLOAT, "1e-3", 0, 10, NULL, "lr", "peak learning rate", 0},
     {"optimizer.eps", MZ_CONFIG_FLOAT, "1e-8", 0, HUGE_VAL, NULL, NULL, "AdamW's epsilon", 0},
@@ -130,6 +130,27 @@ static void options_come_in_every_usual_form(void **state) {
     assert_int_equal(count, 1);
     assert_int_equal(ARGS(cfg, rest, &count, "--recompute", "x"), MEZZO_OK); // a word behind a flag is not its value
     assert_int_equal(count, 1);
+    mz_config_free(cfg);
+}
+
+static void a_map_takes_single_entries_too(void **state) {
+    (void)state;
+    const char *rest[4];
+    int count;
+    mz_config *cfg = make();
+    assert_int_equal(yaml(cfg, "precision:\n  overrides: {\"h.*\": fp16, ln_f: fp32}\n"), MEZZO_OK);
+    assert_int_equal(ARGS(cfg, rest, &count, "--precision.overrides.h.*", "bf16", "--precision.overrides.h.0.mlp=fp32"),
+                     MEZZO_OK);
+    assert_string_equal(mz_config_get_text(cfg, "overrides"), "h.*=bf16,ln_f=fp32,h.0.mlp=fp32");
+    assert_int_equal(mz_config_set(cfg, "precision.overrides.ln_f", "bf16", MZ_CONFIG_COMMAND_LINE, "call"), MEZZO_OK);
+    assert_string_equal(mz_config_get_text(cfg, "precision.overrides"), "h.*=bf16,ln_f=bf16,h.0.mlp=fp32");
+    assert_error_has(ARGS(cfg, rest, &count, "--precision.overrides.x", "fp8"),
+                     "'x': expected one of fp32, bf16, fp16");
+    assert_int_equal(mz_config_set(cfg, "lr", "2", MZ_CONFIG_COMMAND_LINE, "call"), MEZZO_OK);
+    assert_string_equal(mz_config_get_text(cfg, "optimizer.lr"), "2.0");
+    assert_string_equal(mz_config_get_text(cfg, "n_layer"), "4");
+    assert_string_equal(mz_config_get_text(cfg, "data"), "");
+    assert_null(mz_config_get_text(cfg, "nothing"));
     mz_config_free(cfg);
 }
 
@@ -382,6 +403,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_command_line_beats_the_file_beats_the_default),
         cmocka_unit_test(options_come_in_every_usual_form),
+        cmocka_unit_test(a_map_takes_single_entries_too),
         cmocka_unit_test(wrong_options_are_named_with_the_nearest),
         cmocka_unit_test(wrong_files_are_named_with_line_and_key),
         cmocka_unit_test(the_resolved_file_loads_to_the_same_bits),
