@@ -79,7 +79,7 @@ bool mz_op_in_place(
 // --- update ops -------------------------------------------------------------------------------------------------------------
 // Parameters' FP32 masters and gradients are one flat buffer each; a parameter is a segment of it, starting at a multiple of 16
 // elements, the padding always zero. An optimizer's moments are flat buffers of its own. `segments` is an array of these, as a
-// U8 tensor on the device.
+// U8 tensor on the device. A shadow buffer is a U8 tensor too: each segment says its format.
 typedef struct mz_segment {
     int64_t offset;        // elements into master and gradient buffers
     int64_t count;         // elements

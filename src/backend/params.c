@@ -209,7 +209,7 @@ static mezzo_status refresh(mezzo_params *params, mz_shadow *shadow) {
     mz_call call = {.op = MZ_OP_refresh, .n_in = 2, .n_out = 1};
     call.in[0] = mz_tensor_f32(params->master, params->elements);
     call.in[1] = mz_tensor_bytes(shadow->segments, shadow->n_segments * sizeof(mz_segment));
-    call.out[0] = (mz_tensor){shadow->data, shadow->dtype, {1, {params->shadow_elements}}};
+    call.out[0] = mz_tensor_bytes(shadow->data, (size_t)params->shadow_elements * mezzo_dtype_size(shadow->dtype));
     const mz_kernel *kernel;
     MEZZO_TRY(mz_select(params->device, &call, &kernel));
     return mz_run(params->device, kernel, &call, NULL);

@@ -7,6 +7,7 @@ typedef struct pass {
     mezzo_graph *g;
     mz_node *old; // the nodes before the pass
     size_t n_old;
+    int *producer;   // per value: its node among `old` (the graph's own change as nodes are pushed)
     int *clone;      // per value: its repetition, -1
     bool *boundary;  // per value: another segment, an output or no segment reads it in forward: kept anyway
     size_t n_values; // before the pass
@@ -58,9 +59,9 @@ static mezzo_status repeat(pass *p, int value, int *out) {
     if ((size_t)value >= p->n_values || p->boundary[value])
         return MEZZO_OK;
     const mz_value *v = &p->g->values[value];
-    if (v->kind != MZ_VALUE_TEMP || v->producer < 0)
+    if (v->kind != MZ_VALUE_TEMP || p->producer[value] < 0)
         return MEZZO_OK;
-    const mz_node *maker = &p->old[v->producer];
+    const mz_node *maker = &p->old[p->producer[value]];
     if (maker->phase != MZ_FORWARD || maker->segment < 0)
         return MEZZO_OK;
     if (p->clone[value] < 0)
@@ -93,13 +94,17 @@ mezzo_status mz_pass_recompute(mezzo_graph *g) {
         return MEZZO_OK;
     p.clone = mz_alloc(p.n_values, sizeof *p.clone);
     p.boundary = mz_alloc(p.n_values, sizeof *p.boundary);
-    if (!p.clone || !p.boundary) {
+    p.producer = mz_alloc(p.n_values, sizeof *p.producer);
+    if (!p.clone || !p.boundary || !p.producer) {
         mz_free(p.clone);
         mz_free(p.boundary);
+        mz_free(p.producer);
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     }
-    for (size_t v = 0; v < p.n_values; ++v)
+    for (size_t v = 0; v < p.n_values; ++v) {
         p.clone[v] = -1;
+        p.producer[v] = g->values[v].producer;
+    }
     mark_boundaries(&p);
     g->nodes = NULL;
     g->n_nodes = g->cap_nodes = 0;
@@ -115,6 +120,7 @@ mezzo_status mz_pass_recompute(mezzo_graph *g) {
     status = drop_unread_outputs(g);
 fail:
     mz_free(p.old);
+    mz_free(p.producer);
     mz_free(p.clone);
     mz_free(p.boundary);
     return status;
