@@ -2,6 +2,8 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 DATA ?= build/demo/text.txt
+# A compiler newer than those we test with may warn of something new; that must not stop a user. CI sets this to ON.
+WERROR ?= OFF
 export CTEST_OUTPUT_ON_FAILURE = 1
 
 .PHONY: help setup setup-test build test demo install format clean
@@ -23,11 +25,11 @@ setup-test:
 	@scripts/setup-python.sh
 
 build: setup
-	@cmake -S . -B build/release -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_TESTS=OFF
+	@cmake -S . -B build/release -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_WERROR=$(WERROR) -DMEZZO_TESTS=OFF
 	@cmake --build build/release -j $(JOBS)
 
 test: setup-test
-	@cmake -S . -B build/release -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_TESTS=ON
+	@cmake -S . -B build/release -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_WERROR=$(WERROR) -DMEZZO_TESTS=ON
 	@cmake --build build/release -j $(JOBS)
 	@ctest --test-dir build/release -j $(JOBS)
 	@scripts/fuzz.sh

@@ -37,7 +37,7 @@ endif()
 
 function(mezzo_flags target)
     target_compile_options(${target} PRIVATE
-        -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Werror
+        -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes $<$<BOOL:${MEZZO_WERROR}>:-Werror>
         # __FILE__ is part of an error's trace: relative to the source folder, the same on every machine.
         -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=
         ${mezzo_sanitizers})
