@@ -185,7 +185,8 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     if (cls == MZ_CAST_WIDEST)
         for (int i = 1; i < node.n_in; ++i)
             want = widest(want, g->values[node.in[i]].dtype);
-    if (cls == MZ_CAST_FOLLOW && precision == MEZZO_PRECISION_FP64 && is_float(want))
+    bool kept = cls == MZ_CAST_FOLLOW || cls == MZ_CAST_WIDEST;
+    if (kept && precision == MEZZO_PRECISION_FP64 && is_float(want)) // of FP32 parameters and inputs too
         want = MEZZO_F64, convert = node.op != MZ_OP_embedding;
     for (int i = 0; convert && i < node.n_in; ++i)
         if (node.in[i] >= 0)
