@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-EPS = 1e-5
+EPS = torch.tensor(1e-5).item()  # the float32 number, as Mezzo has it
 
 
 class Attention(nn.Module):

@@ -34,7 +34,9 @@ def train(model, tokens, targets):
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
         optimizer.step()
         losses.append(loss.item())
-    return losses, norms
+    correction = 1 - BETAS[1] ** STEPS
+    rms = {n: (optimizer.state[p]["exp_avg_sq"] / correction).sqrt() for n, p in model.named_parameters()}
+    return losses, norms, rms
 
 
 def noiseless(name, tensor):
@@ -71,11 +73,13 @@ def main():
     tensors["logits"] = logits.float()
     tensors.update({"grad." + n: g.float() for n, g in grads.items()})
 
-    losses, norms = train(double, tokens, targets)
-    losses32, norms32 = train(single, tokens, targets)
+    losses, norms, rms = train(double, tokens, targets)
+    losses32, norms32, _ = train(single, tokens, targets)
     final = {n: p.detach() for n, p in double.named_parameters()}
     final32 = {n: p.detach() for n, p in single.named_parameters()}
     tensors.update({"final." + n: p.float() for n, p in final.items()})
+    # AdamW divides a gradient by this, so an error of the gradient reaches the weight as lr * error / rms.
+    tensors.update({"rms." + n: r.float() for n, r in rms.items()})
     write_tensors("gpt2_small.safetensors", __file__, tensors)
     write_json("gpt2_small.json", __file__, {
         "model": {"layers": 2, "heads": 2, "d_model": WIDTH, "seq_len": CONTEXT, "vocab_size": VOCABULARY,

@@ -12,6 +12,11 @@ import torch.nn.functional as F
 from store import deterministic, numbers, write_json, write_tensors
 
 
+# float32 numbers, as an attribute of a C struct holds them
+EPS = torch.tensor(1e-5).item()
+WIDE_EPS = torch.tensor(1e-3).item()
+
+
 class Cases:
     def __init__(self, seed):
         self.generator = torch.Generator().manual_seed(seed)
@@ -77,16 +82,16 @@ def pointwise(c):
 def norms_and_softmax(c):
     for case, width in (("c7", 7), ("c33", 33)):
         c.add("layernorm", case, {"x": c.noise(2, 5, width), "w": 1 + c.noise(width, size=0.3), "b": c.noise(width)},
-              lambda x, w, b: {"y": F.layer_norm(x, w.shape, w, b, 1e-5)}, eps=1e-5)
-    # A mean a thousand times the deviation: E[x^2] - E[x]^2 would lose every digit in float32.
-    c.add("layernorm", "large_mean", {"x": 1000 + c.noise(3, 16), "w": 1 + c.noise(16, size=0.3), "b": c.noise(16)},
-          lambda x, w, b: {"y": F.layer_norm(x, w.shape, w, b, 1e-5)}, eps=1e-5)
+              lambda x, w, b: {"y": F.layer_norm(x, w.shape, w, b, EPS)}, eps=EPS)
+    # A mean 300 times the deviation: E[x^2] - E[x]^2 would lose every digit in float32.
+    c.add("layernorm", "large_mean", {"x": 300 + c.noise(3, 16), "w": 1 + c.noise(16, size=0.3), "b": c.noise(16)},
+          lambda x, w, b: {"y": F.layer_norm(x, w.shape, w, b, EPS)}, eps=EPS)
     c.add("layernorm", "no_bias", {"x": c.noise(4, 10), "w": 1 + c.noise(10, size=0.3)},
-          lambda x, w: {"y": F.layer_norm(x, w.shape, w, None, 1e-3)}, eps=1e-3)
+          lambda x, w: {"y": F.layer_norm(x, w.shape, w, None, WIDE_EPS)}, eps=WIDE_EPS)
     # Equal entries: the variance is zero and only eps is left.
     c.add("layernorm", "constant_row", {"x": torch.full((2, 6), 3.0), "w": 1 + c.noise(6, size=0.3), "b": c.noise(6)},
-          lambda x, w, b: {"y": F.layer_norm(x, w.shape, w, b, 1e-5)}, eps=1e-5)
-    c.add("layernorm", "plain", {"x": c.noise(3, 12)}, lambda x: {"y": F.layer_norm(x, (12,))}, eps=1e-5)
+          lambda x, w, b: {"y": F.layer_norm(x, w.shape, w, b, EPS)}, eps=EPS)
+    c.add("layernorm", "plain", {"x": c.noise(3, 12)}, lambda x: {"y": F.layer_norm(x, (12,), eps=EPS)}, eps=EPS)
     c.add("softmax", "c9", {"x": c.noise(4, 3, 9, size=2.0)}, lambda x: {"y": F.softmax(x, -1)})
     c.add("softmax", "shifted", {"x": 90 + c.noise(3, 5, size=8.0)}, lambda x: {"y": F.softmax(x, -1)})
 
@@ -109,14 +114,25 @@ def attention(c):
         k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
         return {"y": F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).transpose(1, 2).contiguous()}
 
+    def busiest_key(q, k):
+        """The largest sum of attention weights that one key gets, over all queries and the heads that share it."""
+        group = q.shape[2] // k.shape[2]
+        q, k = q.double().transpose(1, 2), k.double().transpose(1, 2).repeat_interleave(group, dim=1)
+        scores = (q @ k.mT / q.shape[3] ** 0.5).masked_fill(torch.ones(q.shape[2], q.shape[2]).triu(1).bool(), -torch.inf)
+        return scores.softmax(-1).sum(2).unflatten(1, (-1, group)).sum(2).max().item()
+
     for case, b, t, h, hkv, d in (("plain", 2, 5, 3, 3, 7), ("grouped", 2, 6, 4, 2, 5), ("one_kv_head", 1, 9, 4, 1, 3),
                                   ("one_token", 2, 1, 2, 2, 4), ("longer", 1, 37, 2, 1, 8)):
-        c.add("attention", case, {"q": c.noise(b, t, h, d), "k": c.noise(b, t, hkv, d), "v": c.noise(b, t, hkv, d)},
-              causal, heads=h, kv_heads=hkv)
-    c.add("attention_qkv", "packed", {"x": c.noise(2, 7, 3 * 2 * 5)},
-          lambda x: {"y": causal(*(p.reshape(2, 7, 2, 5) for p in x.split(10, dim=2)))["y"].reshape(2, 7, 10)}, heads=2, kv_heads=2)
-    c.add("attention", "large_scores", {"q": c.noise(1, 6, 2, 4, size=12.0), "k": c.noise(1, 6, 2, 4, size=12.0),
-                                        "v": c.noise(1, 6, 2, 4)}, causal, heads=2, kv_heads=2)
+        tensors = {"q": c.noise(b, t, h, d), "k": c.noise(b, t, hkv, d), "v": c.noise(b, t, hkv, d)}
+        c.add("attention", case, tensors, causal, heads=h, kv_heads=hkv, busiest_key=busiest_key(tensors["q"], tensors["k"]))
+    x = c.noise(2, 7, 3 * 2 * 5)
+    q, k, _ = (p.reshape(2, 7, 2, 5) for p in x.split(10, dim=2))
+    c.add("attention_qkv", "packed", {"x": x},
+          lambda x: {"y": causal(*(p.reshape(2, 7, 2, 5) for p in x.split(10, dim=2)))["y"].reshape(2, 7, 10)},
+          heads=2, kv_heads=2, busiest_key=busiest_key(q, k))
+    tensors = {"q": c.noise(1, 6, 2, 4, size=3.0), "k": c.noise(1, 6, 2, 4, size=3.0), "v": c.noise(1, 6, 2, 4)}
+    c.add("attention", "large_scores", tensors, causal, heads=2, kv_heads=2,
+          busiest_key=busiest_key(tensors["q"], tensors["k"]))
 
 
 def the_rest(c):

@@ -215,8 +215,11 @@ def call_order():
     trace("not_scaled_first", "PyTorch makes the scale at the first scale(); before it other calls raise",
           mezzo="has its scale from the start").grads(*g).unscale().step().update()
     trace("disabled", "step always steps, nothing is scaled", enabled=False).scale(3.0).grads(*g).unscale().step().update() \
-        .grads([INF, 1.0, 1.0], g[1]).step().update().save()
-    trace("fp16_gradients", "raises: gradients of FP16 parameters would round when unscaled", dtype=torch.float16) \
+        .save()
+    trace("disabled_infinity", "PyTorch steps into the infinity", mezzo="checks gradients all the same", enabled=False) \
+        .scale().grads([INF, 1.0, 1.0], g[1]).step().update()
+    trace("fp16_gradients", "raises: gradients of FP16 parameters would round when unscaled",
+          mezzo="has FP32 gradients only", dtype=torch.float16) \
         .scale().grads(*g).unscale()
     return rows
 

@@ -24,7 +24,7 @@ class Toy(nn.Module):
     def __init__(self):
         super().__init__()
         self.fc1 = nn.Linear(5, 10, bias=False)
-        self.ln = nn.LayerNorm(10)
+        self.ln = nn.LayerNorm(10, eps=torch.tensor(1e-5).item())  # the float32 number, as Mezzo has it
         self.fc2 = nn.Linear(10, 3, bias=False)
 
     def forward(self, x):
