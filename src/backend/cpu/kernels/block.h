@@ -89,6 +89,21 @@ static inline void block_done(const mz_tensor *t, int64_t at, int n, const float
         narrow_block(buffer, element_at(t, at), t->dtype, n);
 }
 
+// n elements from one float format to another; the same format, whatever it is, is copied bit for bit.
+static inline void copy_elements(const mz_tensor *from, int64_t at, const mz_tensor *to, int64_t put, int64_t n) {
+    if (from->dtype == to->dtype) {
+        size_t size = mezzo_dtype_size(from->dtype);
+        memcpy((char *)to->data + (size_t)put * size, (const char *)from->data + (size_t)at * size, (size_t)n * size);
+        return;
+    }
+    float buffer[MZ_BLOCK];
+    for (int64_t i = 0; i < n; i += MZ_BLOCK) {
+        int count = n - i < MZ_BLOCK ? (int)(n - i) : MZ_BLOCK;
+        const float *x = block_in(from, at + i, count, buffer);
+        narrow_block(x, element_at(to, put + i), to->dtype, count);
+    }
+}
+
 // --- supports() -------------------------------------------------------------------------------------------------------------
 static inline bool is_storage_float(const mz_tensor *t) {
     return t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16;

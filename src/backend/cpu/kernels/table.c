@@ -2,20 +2,6 @@
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
-// A row from one format to another; the same format is copied as it is, NaN payloads too.
-static void copy_row(const mz_tensor *from, int64_t at, const mz_tensor *to, int64_t put, int64_t width) {
-    if (from->dtype == to->dtype) {
-        memcpy(element_at(to, put), element_at(from, at), (size_t)width * (from->dtype == MEZZO_F32 ? 4 : 2));
-        return;
-    }
-    float buffer[MZ_BLOCK];
-    for (int64_t i = 0; i < width; i += MZ_BLOCK) {
-        int n = (int)min64(MZ_BLOCK, width - i);
-        const float *x = block_in(from, at + i, n, buffer);
-        narrow_block(x, element_at(to, put + i), to->dtype, n);
-    }
-}
-
 // An id outside the table gives a row of NaN, which the non-finite guard sees.
 static void fill_nan(const mz_tensor *to, int64_t put, int64_t width) {
     float nan = NAN;
@@ -30,7 +16,7 @@ static mezzo_status run_embedding(mezzo_device *device, const mz_call *call) {
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.2 * (double)n * (double)width))
     for (int64_t r = 0; r < n; r++) {
         if (ids[r] >= 0 && ids[r] < rows)
-            copy_row(table, ids[r] * width, y, r * width, width);
+            copy_elements(table, ids[r] * width, y, r * width, width);
         else
             fill_nan(y, r * width, width);
     }

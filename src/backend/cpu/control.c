@@ -1,0 +1,88 @@
+// The update's decisions: a few scalars each, on the values that live with the state.
+#include <math.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/kernels/kernels.h"
+
+static const char *supports_always(const mezzo_device *device, const mz_call *call) {
+    (void)device, (void)call;
+    return NULL;
+}
+
+// clip ×= min(1, max_norm/(norm·clip + 1e-6)), torch.nn.utils.clip_grad_norm_'s factor; a norm that is not finite clips nothing.
+static mezzo_status run_clip_control(mezzo_device *device, const mz_call *call) {
+    (void)device;
+    mz_opt_state *state = call->out[0].data;
+    if (!isfinite(state->norm))
+        return MEZZO_OK;
+    double factor = call->attrs.update->max_norm / (state->norm * state->clip + 1e-6);
+    if (factor < 1)
+        state->clip *= factor;
+    return MEZZO_OK;
+}
+const mz_kernel mz_clip_control__portable = {"clip_control__portable", supports_always, NULL, run_clip_control};
+
+static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) {
+    (void)device;
+    const mz_update_attrs *u = call->attrs.update;
+    mz_opt_state *state = call->out[0].data;
+    state->skip = state->found_inf;
+    state->last_found_inf = state->found_inf;
+    state->last_clip = state->clip;
+    if (state->skip) {
+        state->skipped++;
+        return MEZZO_OK;
+    }
+    state->lr = mz_schedule_lr(u, state->step); // of step 0, 1, …: before it is counted
+    state->step++;
+    state->bias1 = 1 - pow(u->beta1, (double)state->step);
+    state->bias2 = 1 - pow(u->beta2, (double)state->step);
+    return MEZZO_OK;
+}
+const mz_kernel mz_step_control__portable = {"step_control__portable", supports_always, NULL, run_step_control};
+
+static void back_off(mz_scaler_block *block, const mz_update_attrs *u) {
+    bool at_floor = u->min_scale > 0 && (double)block->scale <= u->min_scale;
+    block->floor_hits = at_floor ? block->floor_hits + 1 : 0;
+    block->tracker = 0;
+    block->hysteresis++;
+    if (block->hysteresis < u->hysteresis)
+        return;
+    double scale = (double)block->scale * u->backoff_factor;
+    block->scale = (float)(scale > u->min_scale ? scale : u->min_scale);
+}
+
+static void count_good_step(mz_scaler_block *block, const mz_update_attrs *u) {
+    block->floor_hits = 0;
+    block->hysteresis = 0;
+    // At or past the interval: a smaller one loaded from a checkpoint must not stop growth for ever. The sum is 64 bits wide.
+    if ((int64_t)block->tracker + 1 < u->growth_interval) {
+        block->tracker++;
+        return;
+    }
+    block->tracker = 0;
+    float grown = (float)((double)block->scale * u->growth_factor);
+    if (u->max_scale > 0 && (double)grown > u->max_scale)
+        grown = (float)u->max_scale;
+    if (isfinite(grown)) // torch, too, keeps a scale that would become infinite
+        block->scale = grown;
+}
+
+static mezzo_status run_scaler_update(mezzo_device *device, const mz_call *call) {
+    (void)device;
+    bool found = false;
+    for (int i = 0; i < call->n_out; i++) {
+        mz_opt_state *state = call->out[i].data;
+        found = found || state->found_inf != 0;
+        state->found_inf = 0;
+        state->clip = 1;
+    }
+    if (!mz_present(&call->in[0]))
+        return MEZZO_OK;
+    mz_scaler_block *block = call->in[0].data;
+    block->skipped += found;
+    if (call->attrs.update->enabled)
+        (found ? back_off : count_good_step)(block, call->attrs.update);
+    return MEZZO_OK;
+}
+const mz_kernel mz_scaler_update__portable = {"scaler_update__portable", supports_always, NULL, run_scaler_update};

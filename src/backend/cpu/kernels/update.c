@@ -1,0 +1,252 @@
+// The update's passes over parameters: gradient statistics, the optimizers, shadow weights. Each reads and writes every buffer
+// once. Work is cut into chunks of 4096 elements of each segment, so that sums do not depend on the number of threads; a chunk's
+// four buffers (64 KiB) stay in L2.
+#include "backend/cpu/kernels/block.h"
+#include "backend/cpu/kernels/kernels.h"
+
+enum { CHUNK = 4096 };
+
+typedef struct chunk {
+    const mz_segment *segment;
+    int64_t start; // elements into the segment
+    int n;
+} chunk;
+
+static const mz_segment *segments_of(const mz_tensor *t, int64_t *n) {
+    *n = mz_shape_count(&t->shape) / (int64_t)sizeof(mz_segment);
+    return t->data;
+}
+
+static int64_t chunks_in(const mz_segment *s) {
+    return (s->count + CHUNK - 1) / CHUNK;
+}
+
+static int64_t count_chunks(const mz_segment *segments, int64_t n) {
+    int64_t total = 0;
+    for (int64_t s = 0; s < n; s++)
+        total += chunks_in(&segments[s]);
+    return total;
+}
+
+typedef void chunk_fn(const mz_call *call, const void *with, int64_t index, chunk c);
+
+// Runs fn on every chunk; neighbouring chunks go to one thread.
+static void for_chunks(const mezzo_device *device, const mz_call *call, const mz_tensor *list, double cost,
+                       chunk_fn *fn, const void *with) {
+    int64_t n;
+    const mz_segment *segments = segments_of(list, &n);
+    int64_t total = count_chunks(segments, n);
+#pragma omp parallel num_threads(mz_cpu_threads(device, cost *CHUNK *(double)total))
+    {
+        int64_t first = total * mz_thread() / mz_team(), last = total * (mz_thread() + 1) / mz_team();
+        int64_t before = 0; // chunks of the segments that were passed
+        for (int64_t s = 0; s < n && before < last; s++) {
+            int64_t here = chunks_in(&segments[s]);
+            for (int64_t i = first > before ? first - before : 0; i < min64(here, last - before); i++) {
+                chunk c = {&segments[s], i * CHUNK, (int)min64(CHUNK, segments[s].count - i * CHUNK)};
+                fn(call, with, before + i, c);
+            }
+            before += here;
+        }
+    }
+}
+
+// --- grad_stats ---------------------------------------------------------------------------------------------------------------
+typedef float half_lanes __attribute__((vector_size(2 * VW)));
+typedef double vd __attribute__((vector_size(4 * VW))); // VW/2 lanes
+
+// Σ g² in FP64, in which no float's square overflows: the sum is finite exactly when every g is.
+static double sum_squares(const float *g, int n) {
+    vd sum[4] = {{0}};
+    int i = 0;
+    for (; i + 2 * VW <= n; i += 2 * VW) {
+        half_lanes part[4];
+        memcpy(part, g + i, sizeof part);
+        for (int k = 0; k < 4; k++) {
+            vd wide = __builtin_convertvector(part[k], vd);
+            sum[k] += wide * wide;
+        }
+    }
+    vd all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    double total = 0;
+    for (int lane = 0; lane < VW / 2; lane++)
+        total += all[lane];
+    for (; i < n; i++)
+        total += (double)g[i] * (double)g[i];
+    return total;
+}
+
+typedef struct stats_pass {
+    float inverse; // 1/scale
+    double *partial;
+} stats_pass;
+
+static void stats_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
+    const stats_pass *pass = with;
+    float *g = (float *)call->out[0].data + c.segment->offset + c.start;
+    if (pass->inverse != 1.0f) {
+        FOR_LANES(i, lanes, c.n)
+        vstore_lanes(g + i, vload_lanes(g + i, lanes, 0) * pass->inverse, lanes);
+    }
+    pass->partial[index] = sum_squares(g, c.n);
+}
+
+static size_t grad_stats_workspace(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    size_t segments = (size_t)mz_shape_count(&call->in[0].shape) / sizeof(mz_segment);
+    return sizeof(double) * (segments + (size_t)mz_shape_count(&call->out[0].shape) / CHUNK + 1);
+}
+
+static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
+    mz_opt_state *state = call->out[1].data;
+    stats_pass pass = {.inverse = 1, .partial = call->workspace};
+    if (mz_present(&call->in[1])) // torch takes the reciprocal in FP64
+        pass.inverse = (float)(1 / (double)*(const float *)call->in[1].data);
+    for_chunks(device, call, &call->in[0], 0.3, stats_chunk, &pass);
+    int64_t n;
+    const mz_segment *segments = segments_of(&call->in[0], &n);
+    double total = 0;
+    for (int64_t i = 0, chunks = count_chunks(segments, n); i < chunks; i++)
+        total += pass.partial[i];
+    state->norm = sqrt(total);
+    if (!isfinite(total))
+        state->found_inf = 1;
+    return MEZZO_OK;
+}
+
+// --- optimizers ---------------------------------------------------------------------------------------------------------------
+static void *shadow_at(const mz_tensor *shadow, const mz_segment *s, int64_t element) {
+    if (!mz_present(shadow) || s->shadow_offset < 0)
+        return NULL;
+    return (char *)shadow->data + s->shadow_offset + element * (s->shadow_dtype == MEZZO_F32 ? 4 : 2);
+}
+
+typedef struct adamw_pass {
+    float clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept;
+} adamw_pass;
+
+// torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
+static void adamw_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
+    (void)index;
+    const adamw_pass *k = with;
+    const float *grad = (const float *)call->in[0].data + c.segment->offset + c.start;
+    float *master = (float *)call->out[0].data + c.segment->offset + c.start;
+    float *m = (float *)call->out[1].data + c.segment->state_offset + c.start;
+    float *v = (float *)call->out[2].data + c.segment->state_offset + c.start;
+    float kept = c.segment->decay ? k->kept : 1.0f;
+    for (int from = 0; from < c.n; from += MZ_BLOCK) {
+        int n = c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK;
+        FOR_LANES(j, lanes, n) {
+            int i = from + j;
+            vf g = vload_lanes(grad + i, lanes, 0) * k->clip, p = vload_lanes(master + i, lanes, 0) * kept;
+            vf m1 = vload_lanes(m + i, lanes, 0), v1 = vload_lanes(v + i, lanes, 0) * k->beta2;
+            m1 = vfma(vset(k->fresh1), g - m1, m1);
+            v1 = vfma(g * k->fresh2, g, v1);
+            p -= m1 * k->step_size / (vsqrt(v1) / k->root_bias2 + k->eps);
+            vstore_lanes(m + i, m1, lanes);
+            vstore_lanes(v + i, v1, lanes);
+            vstore_lanes(master + i, p, lanes);
+        }
+        void *shadow = shadow_at(&call->out[3], c.segment, c.start + from);
+        if (shadow != NULL)
+            narrow_block(master + from, shadow, (mezzo_dtype)c.segment->shadow_dtype, n);
+    }
+}
+
+static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
+    const mz_update_attrs *u = call->attrs.update;
+    const mz_opt_state *state = call->in[2].data;
+    if (state->skip)
+        return MEZZO_OK;
+    // Constants are computed in FP64 and rounded once, as torch does.
+    adamw_pass pass = {.clip = (float)state->clip,
+                       .eps = (float)u->eps,
+                       .fresh1 = (float)(1 - u->beta1),
+                       .beta2 = (float)u->beta2,
+                       .fresh2 = (float)(1 - u->beta2),
+                       .step_size = (float)(state->lr / state->bias1),
+                       .root_bias2 = (float)sqrt(state->bias2),
+                       .kept = (float)(1 - state->lr * u->weight_decay)};
+    for_chunks(device, call, &call->in[1], 1.5, adamw_chunk, &pass);
+    return MEZZO_OK;
+}
+
+typedef struct sgd_pass {
+    float clip, lr, decay, momentum, fresh;
+    bool nesterov, has_momentum, first;
+} sgd_pass;
+
+// torch.optim.SGD: g += wd·p; b = μ·b + (1-dampening)·g (the first step: b = g); g = nesterov ? g + μ·b : b; p -= lr·g.
+static void sgd_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
+    (void)index;
+    const sgd_pass *k = with;
+    const float *grad = (const float *)call->in[0].data + c.segment->offset + c.start;
+    float *master = (float *)call->out[0].data + c.segment->offset + c.start;
+    float *momentum = k->has_momentum ? (float *)call->out[1].data + c.segment->state_offset + c.start : NULL;
+    float decay = c.segment->decay ? k->decay : 0.0f;
+    for (int from = 0; from < c.n; from += MZ_BLOCK) {
+        int n = c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK;
+        FOR_LANES(j, lanes, n) {
+            int i = from + j;
+            vf g = vload_lanes(grad + i, lanes, 0) * k->clip, p = vload_lanes(master + i, lanes, 0);
+            if (decay != 0)
+                g = vfma(vset(decay), p, g);
+            if (momentum != NULL) {
+                vf b = k->first ? g : vfma(vset(k->momentum), vload_lanes(momentum + i, lanes, 0), g * k->fresh);
+                vstore_lanes(momentum + i, b, lanes);
+                g = k->nesterov ? vfma(vset(k->momentum), b, g) : b;
+            }
+            vstore_lanes(master + i, vfma(vset(-k->lr), g, p), lanes);
+        }
+        void *shadow = shadow_at(&call->out[2], c.segment, c.start + from);
+        if (shadow != NULL)
+            narrow_block(master + from, shadow, (mezzo_dtype)c.segment->shadow_dtype, n);
+    }
+}
+
+static mezzo_status run_sgd(mezzo_device *device, const mz_call *call) {
+    const mz_update_attrs *u = call->attrs.update;
+    const mz_opt_state *state = call->in[2].data;
+    if (state->skip)
+        return MEZZO_OK;
+    sgd_pass pass = {.clip = (float)state->clip,
+                     .lr = (float)state->lr,
+                     .decay = (float)u->weight_decay,
+                     .momentum = (float)u->momentum,
+                     .fresh = (float)(1 - u->dampening),
+                     .nesterov = u->nesterov,
+                     .has_momentum = mz_present(&call->out[1]) && u->momentum != 0,
+                     .first = state->step == 1};
+    for_chunks(device, call, &call->in[1], 0.8, sgd_chunk, &pass);
+    return MEZZO_OK;
+}
+
+static void refresh_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
+    (void)with, (void)index;
+    void *shadow = shadow_at(&call->out[0], c.segment, c.start);
+    if (shadow != NULL)
+        narrow_block((const float *)call->in[0].data + c.segment->offset + c.start, shadow,
+                     (mezzo_dtype)c.segment->shadow_dtype, c.n);
+}
+
+static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {
+    for_chunks(device, call, &call->in[1], 0.3, refresh_chunk, NULL);
+    return MEZZO_OK;
+}
+
+// Masters, gradients and moments are FP32 by contract.
+static const char *update_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    for (int i = 0; i < call->n_in; i++)
+        if (mz_present(&call->in[i]) && call->in[i].dtype != MEZZO_F32 && call->in[i].dtype != MEZZO_U8)
+            return "the update reads fp32 buffers and u8 blocks";
+    for (int i = 0; i < call->n_out; i++)
+        if (mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32 && call->out[i].dtype != MEZZO_U8)
+            return "the update writes fp32 buffers and u8 blocks";
+    return NULL;
+}
+const mz_kernel MZ_SYMBOL(grad_stats) = {"grad_stats__" MZ_LEVEL_TEXT, update_supports, grad_stats_workspace,
+                                         run_grad_stats};
+const mz_kernel MZ_SYMBOL(adamw) = {"adamw__" MZ_LEVEL_TEXT, update_supports, NULL, run_adamw};
+const mz_kernel MZ_SYMBOL(sgd) = {"sgd__" MZ_LEVEL_TEXT, update_supports, NULL, run_sgd};
+const mz_kernel MZ_SYMBOL(refresh) = {"refresh__" MZ_LEVEL_TEXT, update_supports, NULL, run_refresh};
