@@ -202,8 +202,11 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     MEZZO_TRY(mz_graph_node(g, node, NULL));
     MEZZO_TRY(track(p));
     mezzo_dtype low = low_dtype(precision);
-    if (node.op == MZ_OP_embedding && p->options->residual == MEZZO_RESIDUAL_LOW && width_rank(low) == 1)
-        MEZZO_TRY(insert_cast(p, node.out[0], low, &node, rule_residual, &p->replaced[node.out[0]]));
+    if (node.op == MZ_OP_embedding && p->options->residual == MEZZO_RESIDUAL_LOW && width_rank(low) == 1) {
+        int cast;
+        MEZZO_TRY(insert_cast(p, node.out[0], low, &node, rule_residual, &cast));
+        p->replaced[node.out[0]] = cast;
+    }
     return MEZZO_OK;
 }
 

@@ -1,0 +1,176 @@
+// The builder: shapes, names, and errors that name the op, the values and both shapes.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "graph/graph.h"
+
+#define SHAPE(...)                                                                                                     \
+    (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) {                                           \
+        __VA_ARGS__                                                                                                    \
+    }
+static const mezzo_init zero = {MEZZO_INIT_ZERO, 0};
+
+static mezzo_graph *new_graph(void) {
+    mezzo_graph *g;
+    assert_int_equal(mezzo_graph_create(&g), MEZZO_OK);
+    return g;
+}
+
+// The graph failed, and its message holds each of the words.
+static void expect_error(mezzo_graph *g, const char *const *words) {
+    assert_int_equal(mezzo_graph_status(g), MEZZO_ERR_INVALID);
+    for (; *words; ++words)
+        if (!strstr(mezzo_error_message(), *words))
+            fail_msg("no '%s' in: %s", *words, mezzo_error_message());
+    mezzo_graph_free(g);
+}
+#define EXPECT_ERROR(g, ...) expect_error((g), (const char *const[]){__VA_ARGS__, NULL})
+
+static void shapes_follow_the_ops(void **state) {
+    (void)state;
+    mezzo_graph *g = new_graph();
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, SHAPE(2, 3, 8));
+    mezzo_value w = mezzo_param(g, "w", zero, SHAPE(12, 8));
+    mezzo_value y = mezzo_linear(g, x, w, MEZZO_NONE);
+    assert_int_equal(mezzo_value_dim(g, y, -1), 12);
+    mezzo_value parts[3];
+    assert_int_equal(mezzo_split(g, y, -1, 3, parts), MEZZO_OK);
+    assert_int_equal(mezzo_value_dim(g, parts[2], 2), 4);
+    mezzo_value back = mezzo_concat(g, parts, 3, 2);
+    assert_int_equal(mezzo_value_dim(g, back, 2), 12);
+    mezzo_value flat = mezzo_reshape(g, back, SHAPE(-1, 12));
+    assert_int_equal(mezzo_value_dim(g, flat, 0), 6);
+    mezzo_value scores = mezzo_matmul(g, x, x, false, true);
+    assert_int_equal(mezzo_value_dim(g, scores, 2), 3);
+    mezzo_value reduced = mezzo_sum(g, x, 1);
+    assert_int_equal(mezzo_value_rank(g, reduced), 2);
+    assert_int_equal(mezzo_value_dim(g, reduced, 1), 8);
+    assert_int_equal(mezzo_value_rank(g, mezzo_mean(g, x, -1)), 1);
+    assert_int_equal(mezzo_value_dim(g, mezzo_attention_qkv(g, y, 2, 0), 2), 4);
+    assert_int_equal(mezzo_graph_status(g), MEZZO_OK);
+    mezzo_graph_free(g);
+}
+
+static void a_wrong_shape_names_op_values_and_shapes(void **state) {
+    (void)state;
+    mezzo_graph *g = new_graph();
+    mezzo_module_begin(g, "h");
+    mezzo_module_begin(g, "0");
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, SHAPE(2, 7));
+    mezzo_value w = mezzo_param(g, "fc.weight", zero, SHAPE(12, 8));
+    mezzo_value y = mezzo_linear(g, x, w, MEZZO_NONE);
+    assert_int_equal(y.id, -1);
+    mezzo_value z = mezzo_relu(g, y); // later calls do nothing
+    assert_int_equal(z.id, -1);
+    EXPECT_ERROR(g, "linear", "h.0", "x", "2x7", "fc.weight", "12x8");
+}
+
+static void every_builder_mistake_is_named(void **state) {
+    (void)state;
+    mezzo_graph *g = new_graph();
+    mezzo_input(g, "x", MEZZO_F32, SHAPE(4));
+    mezzo_input(g, "x", MEZZO_F32, SHAPE(4));
+    EXPECT_ERROR(g, "x is taken");
+    g = new_graph();
+    mezzo_add(g, mezzo_input(g, "a", MEZZO_F32, SHAPE(4, 3)), mezzo_input(g, "b", MEZZO_F32, SHAPE(4)));
+    EXPECT_ERROR(g, "add", "4x3", "b (b, shape 4)");
+    g = new_graph();
+    mezzo_reshape(g, mezzo_input(g, "a", MEZZO_F32, SHAPE(4, 3)), SHAPE(5, -1));
+    EXPECT_ERROR(g, "reshape", "4x3", "12");
+    g = new_graph();
+    mezzo_dropout(g, mezzo_input(g, "a", MEZZO_F32, SHAPE(4)), 1.0f);
+    EXPECT_ERROR(g, "dropout", "1");
+    g = new_graph();
+    mezzo_attention_qkv(g, mezzo_input(g, "a", MEZZO_F32, SHAPE(1, 4, 10)), 3, 0);
+    EXPECT_ERROR(g, "attention", "1x4x10", "3 x heads");
+    g = new_graph();
+    mezzo_relu(g, mezzo_input(g, "ids", MEZZO_I32, SHAPE(4)));
+    EXPECT_ERROR(g, "relu", "ids", "integers");
+    g = new_graph();
+    mezzo_embedding(g, mezzo_param(g, "t", zero, SHAPE(4, 2)), mezzo_input(g, "x", MEZZO_F32, SHAPE(4)));
+    EXPECT_ERROR(g, "embedding", "integers");
+    g = new_graph();
+    mezzo_cross_entropy(g, mezzo_input(g, "l", MEZZO_F32, SHAPE(4, 5)), mezzo_input(g, "t", MEZZO_I32, SHAPE(5)), -1);
+    EXPECT_ERROR(g, "cross_entropy", "4x5", "(t, shape 5)");
+    g = new_graph();
+    mezzo_graph_loss(g, mezzo_input(g, "x", MEZZO_F32, SHAPE(4)));
+    EXPECT_ERROR(g, "one number", "4");
+    g = new_graph();
+    mezzo_module_end(g);
+    EXPECT_ERROR(g, "mezzo_module_end");
+    g = new_graph();
+    mezzo_param(g, "p", zero, SHAPE(1 << 30, 1 << 30, 1 << 30));
+    EXPECT_ERROR(g, "p", "dimension 1");
+    g = new_graph();
+    mezzo_linear(g, mezzo_input(g, "x", MEZZO_F32, SHAPE(4)), MEZZO_NONE, MEZZO_NONE);
+    EXPECT_ERROR(g, "linear", "w is missing");
+}
+
+static void open_scopes_are_refused(void **state) {
+    (void)state;
+    mezzo_graph *g = new_graph(), *out;
+    mezzo_program_options options = {0};
+    mezzo_module_begin(g, "m");
+    assert_int_equal(mz_passes(g, &options, "autocast", &out), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "open module"));
+    mezzo_module_end(g);
+    mezzo_autocast_begin(g, MEZZO_PRECISION_BF16);
+    assert_int_equal(mz_passes(g, &options, "autocast", &out), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "autocast region"));
+    mezzo_graph_free(g);
+}
+
+// Every allocation of building and of every pass fails in turn: an error, no crash, nothing leaked (the sanitizers look).
+static mezzo_status build_and_pass(void) {
+    mezzo_graph *g = NULL, *out = NULL;
+    mezzo_status status = mezzo_graph_create(&g);
+    if (status != MEZZO_OK)
+        return status;
+    mezzo_recompute_begin(g);
+    mezzo_module_begin(g, "m");
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, SHAPE(2, 8));
+    mezzo_value w = mezzo_param(g, "w", zero, SHAPE(8, 8));
+    mezzo_value h = mezzo_gelu(g, mezzo_linear(g, x, w, MEZZO_NONE), true);
+    mezzo_value n = mezzo_layernorm(g, mezzo_add(g, x, h), mezzo_param(g, "g", zero, SHAPE(8)), MEZZO_NONE, 1e-5f);
+    mezzo_module_end(g);
+    mezzo_recompute_end(g);
+    mezzo_graph_loss(g, mezzo_mean(g, mezzo_linear(g, n, w, MEZZO_NONE), -1));
+    mezzo_program_options options = {.precision = MEZZO_PRECISION_BF16, .recompute = true};
+    status = mz_passes(g, &options, "fuse", &out);
+    if (status == MEZZO_OK) {
+        mz_plan plan;
+        status = mz_pass_plan(out, &plan);
+        if (status == MEZZO_OK)
+            mz_plan_free(&plan);
+    }
+    mezzo_graph_free(out);
+    mezzo_graph_free(g);
+    return status;
+}
+
+static void any_allocation_may_fail(void **state) {
+    (void)state;
+    assert_int_equal(build_and_pass(), MEZZO_OK);
+    int failures = 0;
+    for (int n = 0;; ++n) {
+        mz_alloc_fail_after(n);
+        mezzo_status status = build_and_pass();
+        mz_alloc_fail_after(-1);
+        if (status == MEZZO_OK)
+            break;
+        assert_int_equal(status, MEZZO_ERR_MEMORY);
+        ++failures;
+    }
+    assert_true(failures > 20);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shapes_follow_the_ops),          cmocka_unit_test(a_wrong_shape_names_op_values_and_shapes),
+        cmocka_unit_test(every_builder_mistake_is_named), cmocka_unit_test(open_scopes_are_refused),
+        cmocka_unit_test(any_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

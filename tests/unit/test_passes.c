@@ -1,0 +1,317 @@
+// The passes: what autocast decides, that fuse and recompute change no bit on ref, that the plan never overlaps two lives.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "graph/graph.h"
+#include "mezzo/model.h"
+
+static void ok(mezzo_status status) {
+    if (status != MEZZO_OK)
+        fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
+}
+
+static mezzo_graph *gpt(double dropout) {
+    mezzo_graph *g;
+    mezzo_model_config c;
+    ok(mezzo_model_defaults("gpt2", &c));
+    c.layers = 2, c.heads = 2, c.d_model = 32, c.d_ff = 128, c.vocab = 61, c.seq_len = 16, c.dropout = dropout;
+    ok(mezzo_graph_create(&g));
+    ok(mezzo_model_build(g, &c, 3, 16, true));
+    return g;
+}
+
+typedef struct found {
+    const char *op, *module, *phase; // what is looked for; phase NULL = forward
+    int n;
+    mezzo_dtype storage, compute, reduce;
+    char rule[96];
+} found;
+
+static void look(void *user, const mezzo_explain_row *row) {
+    found *f = user;
+    if (strcmp(row->op, f->op) != 0 || strcmp(row->module, f->module) != 0 ||
+        strcmp(row->phase, f->phase ? f->phase : "forward") != 0)
+        return;
+    ++f->n;
+    f->storage = row->storage;
+    f->compute = row->compute;
+    f->reduce = row->reduce;
+    snprintf(f->rule, sizeof f->rule, "%s", row->rule);
+}
+
+static found explain(const mezzo_graph *g, const mezzo_program_options *o, const char *after, const char *op,
+                     const char *module) {
+    found f = {.op = op, .module = module};
+    ok(mezzo_graph_explain(g, o, after, look, &f));
+    return f;
+}
+
+static void toy_is_decided_as_torch_does(void **state) {
+    (void)state;
+    mezzo_graph *g;
+    mezzo_model_config c;
+    ok(mezzo_model_defaults("toy", &c));
+    ok(mezzo_graph_create(&g));
+    ok(mezzo_model_build(g, &c, 4, c.seq_len, true));
+    mezzo_program_options o = {.precision = MEZZO_PRECISION_FP16};
+    found fc1 = explain(g, &o, "autocast", "linear", "fc1"), ln = explain(g, &o, "autocast", "layernorm", "ln");
+    assert_int_equal(fc1.n, 1);
+    assert_int_equal(fc1.storage, MEZZO_F16);
+    assert_int_equal(fc1.compute, MEZZO_F16);
+    assert_int_equal(ln.storage, MEZZO_F32);
+    assert_int_equal(explain(g, &o, "autocast", "linear", "fc2").storage, MEZZO_F16);
+    // After fuse the norm computes in FP32 and stores the low format, with the same values.
+    found fused = explain(g, &o, "fuse", "layernorm", "ln");
+    assert_int_equal(fused.storage, MEZZO_F16);
+    assert_int_equal(fused.reduce, MEZZO_F32);
+    mezzo_graph_free(g);
+}
+
+static void overrides_and_regions_decide(void **state) {
+    (void)state;
+    mezzo_graph *g = gpt(0);
+    mezzo_override overrides[] = {{"h.*.mlp*", MEZZO_PRECISION_FP32}, {"h.1.mlp.c_proj", MEZZO_PRECISION_FP16}};
+    mezzo_program_options o = {.precision = MEZZO_PRECISION_BF16, .overrides = overrides, .n_overrides = 2};
+    found fc = explain(g, &o, "autocast", "linear", "h.0.mlp.c_fc");
+    assert_int_equal(fc.storage, MEZZO_F32);
+    assert_non_null(strstr(fc.rule, "override"));
+    assert_int_equal(explain(g, &o, "autocast", "linear", "h.1.mlp.c_proj").storage, MEZZO_F16);
+    assert_int_equal(explain(g, &o, "autocast", "linear", "h.0.attn.c_attn").storage, MEZZO_BF16);
+    overrides[0].pattern = "h.*.mpl*";
+    mezzo_graph *out;
+    assert_int_equal(mz_passes(g, &o, "autocast", &out), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "h.*.mpl*"));
+    mezzo_graph_free(g);
+
+    ok(mezzo_graph_create(&g));
+    int64_t shape[] = {4, 4};
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, shape);
+    mezzo_autocast_begin(g, MEZZO_PRECISION_FP32);
+    mezzo_module_begin(g, "a");
+    mezzo_matmul(g, x, x, false, false);
+    mezzo_module_end(g);
+    mezzo_autocast_begin(g, MEZZO_PRECISION_FP16);
+    mezzo_module_begin(g, "b");
+    mezzo_matmul(g, x, x, false, false);
+    mezzo_module_end(g);
+    mezzo_autocast_end(g);
+    mezzo_module_begin(g, "c");
+    mezzo_matmul(g, x, x, false, false);
+    mezzo_module_end(g);
+    mezzo_autocast_end(g);
+    mezzo_program_options bf16 = {.precision = MEZZO_PRECISION_BF16};
+    found a = explain(g, &bf16, "autocast", "matmul", "a");
+    assert_int_equal(a.storage, MEZZO_F32);
+    assert_non_null(strstr(a.rule, "region"));
+    assert_int_equal(explain(g, &bf16, "autocast", "matmul", "b").storage, MEZZO_F16);
+    assert_int_equal(explain(g, &bf16, "autocast", "matmul", "c").storage, MEZZO_F32);
+    mezzo_graph_free(g);
+}
+
+static void residual_stream_is_widest_or_low(void **state) {
+    (void)state;
+    mezzo_graph *g = gpt(0);
+    mezzo_program_options o = {.precision = MEZZO_PRECISION_BF16};
+    assert_int_equal(explain(g, &o, "autocast", "add", "h.0").storage, MEZZO_F32);
+    o.residual = MEZZO_RESIDUAL_LOW;
+    assert_int_equal(explain(g, &o, "autocast", "add", "h.0").storage, MEZZO_BF16);
+    mezzo_graph_free(g);
+}
+
+// Gradients (all parameters, one after another) and the loss of one micro step on the ref backend.
+typedef struct result {
+    float loss;
+    float *grads;
+    size_t n;
+    mezzo_memory memory;
+    size_t launches;
+} result;
+
+static void count(void *user, const mezzo_explain_row *row) {
+    *(size_t *)user += strcmp(row->op, "reshape") != 0;
+}
+
+static result run(const mezzo_graph *g, const mezzo_program_options *o) {
+    result r = {0};
+    mezzo_device *device;
+    mezzo_params *params;
+    mezzo_program *program;
+    int32_t tokens[48], targets[48];
+    ok(mezzo_device_open("ref", 1, &device));
+    ok(mezzo_params_create(device, g, 7, &params));
+    ok(mezzo_program_create(g, params, o, &program));
+    for (int i = 0; i < 48; ++i) {
+        tokens[i] = (i * 7 + 3) % 61;
+        targets[i] = (i * 5 + 1) % 61;
+    }
+    ok(mezzo_program_write(program, "tokens", tokens, sizeof tokens));
+    ok(mezzo_program_write(program, "targets", targets, sizeof targets));
+    ok(mezzo_program_run(program, NULL, 3, 11));
+    ok(mezzo_program_read(program, "loss", &r.loss, sizeof r.loss));
+    r.grads = calloc((size_t)mezzo_params_elements(params), sizeof *r.grads);
+    for (int i = 0; i < mezzo_params_count(params); ++i) {
+        size_t m = 1;
+        ok(mezzo_params_read_grad(params, i, r.grads + r.n));
+        for (int k = 0; k < mezzo_params_rank(params, i); ++k)
+            m *= (size_t)mezzo_params_shape(params, i)[k];
+        r.n += m;
+    }
+    mezzo_program_memory(program, &r.memory);
+    ok(mezzo_graph_explain(g, o, "fuse", count, &r.launches));
+    mezzo_program_free(program);
+    mezzo_params_free(params);
+    mezzo_device_close(device);
+    return r;
+}
+
+static void recompute_changes_no_bit_and_saves_memory(void **state) {
+    (void)state;
+    for (int p = MEZZO_PRECISION_FP32; p <= MEZZO_PRECISION_FP16; ++p) {
+        mezzo_graph *g = gpt(0.2);
+        mezzo_program_options o = {.precision = (mezzo_precision)p};
+        result plain = run(g, &o);
+        o.recompute = true;
+        result again = run(g, &o);
+        assert_memory_equal(&plain.loss, &again.loss, sizeof(float));
+        assert_memory_equal(plain.grads, again.grads, plain.n * sizeof(float));
+        assert_true(again.memory.activations < plain.memory.activations);
+        free(plain.grads);
+        free(again.grads);
+        mezzo_graph_free(g);
+    }
+}
+
+// Fusing rounds where the separate ops did, so the only difference is that dx + dres of a norm is rounded to FP32 once, not
+// twice: half an FP32 ulp of the larger term at each of the 2·layers+1 norms that a gradient passes, then carried through
+// TF32, BF16 and FP16 roundings, where a changed FP32 last bit moves a low value by at most one of its ulps, rarely.
+static void fuse_keeps_the_values_with_fewer_launches(void **state) {
+    (void)state;
+    const double eps[] = {1.2e-7, 9.8e-4, 7.8e-3, 9.8e-4}; // of the compute formats
+    for (int p = MEZZO_PRECISION_FP32; p <= MEZZO_PRECISION_FP16; ++p) {
+        mezzo_graph *g = gpt(0);
+        mezzo_program_options o = {.precision = (mezzo_precision)p};
+        result fused = run(g, &o);
+        o.no_fuse = true;
+        result plain = run(g, &o);
+        assert_memory_equal(&plain.loss, &fused.loss, sizeof(float));
+        double largest = 0, worst = 0;
+        for (size_t i = 0; i < plain.n; ++i) {
+            double d = (double)plain.grads[i] - (double)fused.grads[i], a = (double)plain.grads[i];
+            worst = d < 0 ? (-d > worst ? -d : worst) : (d > worst ? d : worst);
+            largest = a > largest ? a : -a > largest ? -a : largest;
+        }
+        assert_true(worst <= 4 * eps[p] * largest);
+        assert_true(fused.launches + 12 <= plain.launches);
+        assert_true(fused.memory.activations <= plain.memory.activations);
+        free(plain.grads);
+        free(fused.grads);
+        mezzo_graph_free(g);
+    }
+}
+
+static int root_of(const mezzo_graph *g, int v) {
+    while (g->values[v].alias >= 0)
+        v = g->values[v].alias;
+    return v;
+}
+
+// Walks the program: every byte read must still belong to the value that was written there.
+static void check_plan(const mezzo_graph *g, const mz_plan *plan) {
+    int *owner = malloc((plan->arena / 64 + 1) * sizeof *owner);
+    for (size_t i = 0; i <= plan->arena / 64; ++i)
+        owner[i] = -1;
+    for (size_t i = 0; i <= g->n_nodes; ++i) {
+        const mz_node *n = i < g->n_nodes ? &g->nodes[i] : NULL;
+        for (size_t k = 0; k < (n ? (size_t)n->n_in : g->n_outputs); ++k) {
+            int v = n ? n->in[k] : g->outputs[k].value;
+            if (v < 0 || g->values[v].kind != MZ_VALUE_TEMP || plan->offset[v] == SIZE_MAX)
+                continue;
+            size_t bytes = (size_t)mz_shape_count(&g->values[v].shape) * mezzo_dtype_size(g->values[v].dtype);
+            for (size_t at = plan->offset[v] / 64; at * 64 < plan->offset[v] + bytes; ++at)
+                if (owner[at] != root_of(g, v))
+                    fail_msg("node %zu reads value %d, whose bytes value %d has taken", i, v, owner[at]);
+        }
+        for (int k = 0; n && n->op != MZ_OP_reshape && k < n->n_out; ++k) {
+            int v = n->out[k];
+            if (v < 0 || g->values[v].kind != MZ_VALUE_TEMP)
+                continue;
+            size_t bytes = (size_t)mz_shape_count(&g->values[v].shape) * mezzo_dtype_size(g->values[v].dtype);
+            assert_true(plan->offset[v] + bytes <= plan->arena);
+            for (size_t at = plan->offset[v] / 64; at * 64 < plan->offset[v] + bytes; ++at)
+                owner[at] = v;
+        }
+    }
+    free(owner);
+}
+
+static void the_plan_never_overlaps_two_lives(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 12; ++variant) {
+        mezzo_graph *g = gpt(variant & 1 ? 0.1 : 0), *out;
+        mezzo_program_options o = {.precision = variant & 2 ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP32,
+                                   .recompute = variant & 4,
+                                   .no_fuse = variant >= 8};
+        mz_plan plan;
+        ok(mz_passes(g, &o, "fuse", &out));
+        ok(mz_pass_plan(out, &plan));
+        check_plan(out, &plan);
+        assert_true(plan.arena < plan.unshared);
+        mz_plan_free(&plan);
+        mezzo_graph_free(out);
+        mezzo_graph_free(g);
+    }
+}
+
+static void planned_memory_is_what_a_program_takes(void **state) {
+    (void)state;
+    mezzo_graph *g = gpt(0);
+    mezzo_device *device;
+    mezzo_params *params;
+    mezzo_program *program;
+    mezzo_memory planned, taken;
+    mezzo_program_options o = {.precision = MEZZO_PRECISION_BF16};
+    ok(mezzo_device_open("ref", 1, &device));
+    ok(mezzo_plan_memory(device, g, &o, &planned));
+    ok(mezzo_params_create(device, g, 7, &params));
+    ok(mezzo_program_create(g, params, &o, &program));
+    mezzo_program_memory(program, &taken);
+    assert_memory_equal(&planned, &taken, sizeof planned);
+    mezzo_program_free(program);
+    mezzo_params_free(params);
+    mezzo_device_close(device);
+    mezzo_graph_free(g);
+}
+
+static void bad_requests_are_named(void **state) {
+    (void)state;
+    mezzo_graph *g, *out;
+    mezzo_program_options o = {0};
+    int64_t shape[] = {2};
+    ok(mezzo_graph_create(&g));
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 1, shape);
+    assert_int_equal(mz_passes(g, &o, "autodiff", &out), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "no loss"));
+    ok(mezzo_graph_loss(g, mezzo_sum(g, x, -1)));
+    assert_int_equal(mz_passes(g, &o, "autodiff", &out), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "depends on no parameter"));
+    assert_int_equal(mz_passes(g, &o, "autodif", &out), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "autodif"));
+    mezzo_graph_free(g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(toy_is_decided_as_torch_does),
+        cmocka_unit_test(overrides_and_regions_decide),
+        cmocka_unit_test(residual_stream_is_widest_or_low),
+        cmocka_unit_test(recompute_changes_no_bit_and_saves_memory),
+        cmocka_unit_test(fuse_keeps_the_values_with_fewer_launches),
+        cmocka_unit_test(the_plan_never_overlaps_two_lives),
+        cmocka_unit_test(planned_memory_is_what_a_program_takes),
+        cmocka_unit_test(bad_requests_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
