@@ -1,0 +1,251 @@
+#include "data/corpus.h"
+
+#include <glob.h>
+
+#include "data/tokenizer.h"
+#include "io/quote.h"
+
+void mz_segment_free(mz_segment *segment) {
+    mz_shard_close(&segment->shard);
+    mz_free(segment->owned);
+    mz_free(segment->path);
+    *segment = (mz_segment){0};
+}
+
+mezzo_status mz_stream_add(mz_stream *stream, mz_segment *segment) {
+    mezzo_status status = MZ_RESERVE(stream->segments, stream->cap, stream->count + 1);
+    if (status != MEZZO_OK) {
+        mz_segment_free(segment);
+        return status;
+    }
+    stream->segments[stream->count++] = *segment;
+    stream->tokens += segment->tokens.count;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_segment_fail_token(const mz_segment *segment, uint64_t position, uint32_t vocab) {
+    return mz_fail(MEZZO_ERR_INVALID,
+                   "%s: token %u at position %llu is not below the vocabulary of %u; these are the tokens of another "
+                   "tokenizer, or the file is damaged",
+                   segment->path, mz_token_at(&segment->tokens, position), (unsigned long long)position, vocab);
+}
+
+mezzo_status mz_stream_check(const mz_stream *stream, uint32_t vocab) {
+    for (size_t i = 0; i < stream->count; i++) {
+        const mz_segment *segment = &stream->segments[i];
+        uint64_t bad = mz_tokens_find_above(&segment->tokens, vocab);
+        if (bad < segment->tokens.count)
+            return mz_segment_fail_token(segment, bad, vocab);
+    }
+    return MEZZO_OK;
+}
+
+// --- shards ---------------------------------------------------------------------------------------------------------------
+static mezzo_status add_shard(mz_stream *stream, const char *path) {
+    mz_segment segment = {0};
+    MEZZO_TRY(mz_shard_open(path, &segment.shard));
+    segment.tokens = segment.shard.tokens;
+    segment.path = mz_strdup(path);
+    if (!segment.path) {
+        mz_segment_free(&segment);
+        return MEZZO_ERR_MEMORY;
+    }
+    return mz_stream_add(stream, &segment);
+}
+
+// One path, or every file that a pattern names, sorted.
+static mezzo_status add_pattern(mz_stream *stream, const char *pattern) {
+    if (mz_path_exists(pattern) || !strpbrk(pattern, "*?["))
+        return add_shard(stream, pattern);
+    glob_t found;
+    int result = glob(pattern, GLOB_ERR, NULL, &found); // sorts by strcoll: by bytes in the "C" locale
+    mezzo_status status = MEZZO_OK;
+    if (result == GLOB_NOMATCH)
+        return mz_fail(MEZZO_ERR_IO, "no file matches %s", mz_quote(pattern).text);
+    if (result != 0)
+        return mz_fail(MEZZO_ERR_IO, "cannot list the files of %s", mz_quote(pattern).text);
+    for (size_t i = 0; status == MEZZO_OK && i < found.gl_pathc; i++)
+        status = add_shard(stream, found.gl_pathv[i]);
+    globfree(&found);
+    return status;
+}
+
+// "a.bin,b_*.bin"; a file whose name has the comma in it comes first.
+static mezzo_status add_shards(mz_stream *stream, const char *source) {
+    if (mz_path_exists(source))
+        return add_shard(stream, source);
+    for (const char *at = source; *at;) {
+        size_t n = strcspn(at, ",");
+        char *part = mz_alloc(n + 1, 1);
+        if (!part)
+            return MEZZO_ERR_MEMORY;
+        memcpy(part, at, n);
+        mezzo_status status = add_pattern(stream, part);
+        mz_free(part);
+        MEZZO_TRY(status);
+        at += n + (at[n] == ',');
+    }
+    return MEZZO_OK;
+}
+
+// Files of a folder whose names match `pattern`, in name order.
+static mezzo_status add_matches(mz_stream *stream, const char *folder, const char *pattern) {
+    char **names;
+    size_t count;
+    MEZZO_TRY(mz_dir_list(folder, &names, &count));
+    mezzo_status status = MEZZO_OK;
+    for (size_t i = 0; status == MEZZO_OK && i < count; i++) {
+        if (!mz_glob_match(pattern, names[i]))
+            continue;
+        char *path = mz_format("%s/%s", folder, names[i]);
+        status = path ? add_shard(stream, path) : MEZZO_ERR_MEMORY;
+        mz_free(path);
+    }
+    mz_dir_list_free(names, count);
+    return status;
+}
+
+static mezzo_status load_tokenizer(mezzo_corpus *corpus, const mezzo_corpus_options *options) {
+    const char *name = options->tokenizer;
+    if (name && *name && strcmp(name, "char") != 0 && strcmp(name, "byte") != 0)
+        return mezzo_tokenizer_load(name, &corpus->tokenizer);
+    if (!options->path || !mz_path_is_dir(options->path))
+        return MEZZO_OK;
+    char *path = mz_format("%s/tokenizer.json", options->path);
+    if (!path)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_path_exists(path) ? mezzo_tokenizer_load(path, &corpus->tokenizer) : MEZZO_OK;
+    mz_free(path);
+    return status;
+}
+
+static bool given(const char *source) {
+    return source && *source;
+}
+
+static bool is_shards(const char *source) {
+    size_t n = given(source) ? strlen(source) : 0;
+    return n >= 4 && strcmp(source + n - 4, ".bin") == 0;
+}
+
+static mezzo_status open_shards(mezzo_corpus *corpus, const mezzo_corpus_options *options) {
+    mz_stream *train = &corpus->splits[MEZZO_TRAIN], *validation = &corpus->splits[MEZZO_VALIDATION];
+    corpus->from_shards = true;
+    if (given(options->path) && mz_path_is_dir(options->path)) {
+        MEZZO_TRY(add_matches(train, options->path, "*train*.bin"));
+        MEZZO_TRY(add_matches(validation, options->path, "*val*.bin"));
+        if (train->count == 0)
+            return mz_fail(MEZZO_ERR_INVALID,
+                           "folder %s has no *train*.bin; make one with: mezzo data TEXT --out FOLDER",
+                           mz_quote(options->path).text);
+    } else {
+        MEZZO_TRY(add_shards(train, given(options->path) ? options->path : options->train));
+        if (given(options->validation))
+            MEZZO_TRY(add_shards(validation, options->validation));
+    }
+    return load_tokenizer(corpus, options);
+}
+
+// --- opening --------------------------------------------------------------------------------------------------------------
+static mezzo_status check_options(const mezzo_corpus_options *o) {
+    if (!given(o->path) && !given(o->train))
+        return mz_fail(MEZZO_ERR_INVALID, "no data is named; give a text file, token shards or a folder with --data");
+    if (given(o->path) && (given(o->train) || given(o->validation)))
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "data are named both as a whole (%s) and as training or validation data; give one of them",
+                       mz_quote(o->path).text);
+    if (given(o->train) && given(o->validation) && is_shards(o->train) != is_shards(o->validation))
+        return mz_fail(MEZZO_ERR_INVALID, "%s and %s: one is a text and the other token shards (*.bin)",
+                       mz_quote(o->train).text, mz_quote(o->validation).text);
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_corpus_open(const mezzo_corpus_options *options, mezzo_corpus **out) {
+    *out = NULL;
+    MEZZO_TRY(check_options(options));
+    mezzo_corpus *corpus = mz_alloc(1, sizeof *corpus);
+    if (!corpus)
+        return MEZZO_ERR_MEMORY;
+    const char *source = given(options->path) ? options->path : options->train;
+    bool shards = is_shards(source) || (given(options->path) && mz_path_is_dir(options->path));
+    mezzo_status status = shards ? open_shards(corpus, options) : mz_corpus_read_text(corpus, options);
+    if (status != MEZZO_OK) {
+        mezzo_corpus_free(corpus);
+        return mz_trace(status, __FILE__, __LINE__, __func__);
+    }
+    *out = corpus;
+    return MEZZO_OK;
+}
+
+void mezzo_corpus_free(mezzo_corpus *corpus) {
+    if (!corpus)
+        return;
+    for (size_t s = 0; s < MZ_COUNT(corpus->splits); s++) {
+        for (size_t i = 0; i < corpus->splits[s].count; i++)
+            mz_segment_free(&corpus->splits[s].segments[i]);
+        mz_free(corpus->splits[s].segments);
+    }
+    mezzo_tokenizer_free(corpus->tokenizer);
+    mz_free(corpus);
+}
+
+const mezzo_tokenizer *mezzo_corpus_tokenizer(const mezzo_corpus *corpus) {
+    return corpus->tokenizer;
+}
+
+uint64_t mezzo_corpus_tokens(const mezzo_corpus *corpus, mezzo_split split) {
+    return corpus->splits[split].tokens;
+}
+
+mezzo_status mezzo_corpus_check(const mezzo_corpus *corpus, int32_t vocab) {
+    if (vocab < 1)
+        return mz_fail(MEZZO_ERR_INVALID, "a vocabulary of %d tokens", (int)vocab);
+    for (size_t s = 0; s < MZ_COUNT(corpus->splits); s++)
+        MEZZO_TRY(mz_stream_check(&corpus->splits[s], (uint32_t)vocab));
+    return MEZZO_OK;
+}
+
+// --- saving ---------------------------------------------------------------------------------------------------------------
+static mezzo_status save_split(const mz_stream *stream, const char *folder, const char *name, mezzo_shard_format format,
+                               unsigned width) {
+    char *path = mz_format("%s/%s", folder, name);
+    mz_tokens *pieces = mz_alloc(stream->count + 1, sizeof *pieces);
+    mezzo_status status = path && pieces ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK) {
+        for (size_t i = 0; i < stream->count; i++)
+            pieces[i] = stream->segments[i].tokens;
+        status = mz_shard_write(path, format, width, pieces, stream->count);
+    }
+    mz_free(path);
+    mz_free(pieces);
+    return status;
+}
+
+// Whether every token fits in 16 bits: by the tokenizer's word or, without one, by looking.
+static bool fits_16_bits(const mezzo_corpus *corpus) {
+    if (corpus->tokenizer)
+        return corpus->tokenizer->vocab <= 65536;
+    for (size_t s = 0; s < MZ_COUNT(corpus->splits); s++)
+        for (size_t i = 0; i < corpus->splits[s].count; i++) {
+            const mz_tokens *tokens = &corpus->splits[s].segments[i].tokens;
+            if (tokens->width != 2 && mz_tokens_find_above(tokens, 65536) < tokens->count)
+                return false;
+        }
+    return true;
+}
+
+mezzo_status mezzo_corpus_save(const mezzo_corpus *corpus, const char *folder, mezzo_shard_format format) {
+    unsigned width = fits_16_bits(corpus) ? 2 : 4;
+    MEZZO_TRY(mz_dir_create(folder));
+    MEZZO_TRY(save_split(&corpus->splits[MEZZO_TRAIN], folder, "train.bin", format, width));
+    if (corpus->splits[MEZZO_VALIDATION].tokens > 0)
+        MEZZO_TRY(save_split(&corpus->splits[MEZZO_VALIDATION], folder, "val.bin", format, width));
+    if (!corpus->tokenizer)
+        return MEZZO_OK;
+    char *path = mz_format("%s/tokenizer.json", folder);
+    if (!path)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mezzo_tokenizer_save(corpus->tokenizer, path);
+    mz_free(path);
+    return status;
+}

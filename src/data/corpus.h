@@ -1,0 +1,39 @@
+// A corpus from the inside: two streams of files.
+#ifndef MZ_DATA_CORPUS_H
+#define MZ_DATA_CORPUS_H
+
+#include "data/shards.h"
+#include "mezzo/data.h"
+
+// One text or shard. Windows do not cross from one file into the next.
+typedef struct mz_segment {
+    char *path;
+    mz_tokens tokens;
+    mz_shard shard; // mapped; zero for a text
+    void *owned;    // a text's tokens
+} mz_segment;
+
+typedef struct mz_stream {
+    mz_segment *segments;
+    size_t count, cap;
+    uint64_t tokens;
+} mz_stream;
+
+struct mezzo_corpus {
+    mz_stream splits[2]; // by mezzo_split
+    mezzo_tokenizer *tokenizer;
+    bool from_shards;
+};
+
+// "FILE: token V at position P is not below the vocabulary of N …".
+mezzo_status mz_segment_fail_token(const mz_segment *segment, uint64_t position, uint32_t vocab);
+// mezzo_corpus_check for one split.
+mezzo_status mz_stream_check(const mz_stream *stream, uint32_t vocab);
+// Puts *segment at the end of the stream, which owns it then; frees it where that fails.
+mezzo_status mz_stream_add(mz_stream *stream, mz_segment *segment);
+void mz_segment_free(mz_segment *segment);
+
+// Text sources (corpus_text.c): fills the splits and makes or loads the tokenizer.
+mezzo_status mz_corpus_read_text(mezzo_corpus *corpus, const mezzo_corpus_options *options);
+
+#endif

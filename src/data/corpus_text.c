@@ -1,0 +1,144 @@
+// Corpora from text: read, find or load the tokenizer, split, tokenize.
+
+#include "data/corpus.h"
+#include "data/tokenizer.h"
+
+#define PIECE          ((size_t)1 << 20) // bytes tokenized at a time
+#define TRAIN_FRACTION 0.9               // nanoGPT's
+
+typedef struct text {
+    const char *path; // borrowed
+    mz_map map;
+} text;
+
+static mezzo_status open_text(const char *path, text *out) {
+    out->path = path;
+    MEZZO_TRY(mz_map_open(path, &out->map));
+    if (out->map.size > 0)
+        return MEZZO_OK;
+    mz_map_close(&out->map);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: the file is empty", path);
+}
+
+static bool is_continuation(unsigned char byte) {
+    return (byte & 0xC0) == 0x80;
+}
+
+// The byte at which character number int(fraction × characters) starts. A character is what starts with a byte that is no
+// UTF-8 continuation: exact for UTF-8, and defined for any bytes, so that every tokenizer splits a text at the same place.
+static size_t split_byte(const text *t, double fraction) {
+    uint64_t characters = 0;
+    for (size_t i = 0; i < t->map.size; i++)
+        characters += !is_continuation(t->map.data[i]);
+    uint64_t wanted = (uint64_t)(fraction * (double)characters), seen = 0;
+    for (size_t i = 0; i < t->map.size; i++) {
+        if (is_continuation(t->map.data[i]))
+            continue;
+        if (seen == wanted)
+            return i;
+        seen++;
+    }
+    return t->map.size;
+}
+
+// The end of the piece that starts at `at`: at most PIECE bytes on, at the start of a character.
+static size_t piece_end(const char *data, size_t at, size_t n) {
+    if (n - at <= PIECE)
+        return n;
+    size_t end = at + PIECE;
+    while (end > at + PIECE - 4 && is_continuation((unsigned char)data[end]))
+        end--;
+    return end;
+}
+
+static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t from, size_t to, int32_t *piece,
+                               unsigned char *out, unsigned width, uint64_t *count) {
+    const char *data = (const char *)t->map.data;
+    for (size_t at = from; at < to;) {
+        size_t end = tok->kind->splits_anywhere ? piece_end(data, at, to) : to, made;
+        mezzo_status status = mz_tokenizer_encode_piece(tok, data + at, end - at, at, piece, &made);
+        if (status != MEZZO_OK)
+            return mz_context(status, "%s: ", t->path);
+        if (width == 2)
+            for (size_t i = 0; i < made; i++)
+                ((uint16_t *)(void *)out)[*count + i] = (uint16_t)piece[i];
+        else
+            memcpy(out + 4 * *count, piece, 4 * made);
+        *count += made;
+        at = end;
+    }
+    return MEZZO_OK;
+}
+
+// Tokenizes bytes [from, to) of a text into a segment at the end of the stream.
+static mezzo_status add_text(mz_stream *stream, const mezzo_tokenizer *tok, const text *t, size_t from, size_t to) {
+    mezzo_status status = MEZZO_OK;
+    mz_segment segment = {.tokens.width = tok->vocab <= 65536 ? 2 : 4};
+    size_t room = tok->kind->splits_anywhere && to - from > PIECE ? PIECE : to - from;
+    int32_t *piece = mz_alloc(room, sizeof *piece);
+    segment.path = mz_strdup(t->path);
+    segment.owned = mz_alloc(to - from, segment.tokens.width);
+    if (!piece || !segment.path || !segment.owned) {
+        status = MEZZO_ERR_MEMORY;
+        goto fail;
+    }
+    MEZZO_TRY_GOTO(status,
+                   encode_all(tok, t, from, to, piece, segment.owned, segment.tokens.width, &segment.tokens.count));
+    segment.tokens.data = segment.owned;
+    mz_free(piece);
+    return mz_stream_add(stream, &segment);
+fail:
+    mz_free(piece);
+    mz_segment_free(&segment);
+    return status;
+}
+
+static mezzo_status make_tokenizer(const char *name, const text *texts, size_t count, mezzo_tokenizer **out) {
+    if (name && *name && strcmp(name, "char") != 0)
+        return strcmp(name, "byte") == 0 ? mezzo_tokenizer_create_byte(out) : mezzo_tokenizer_load(name, out);
+    mz_char_set *set = mz_alloc(1, sizeof *set);
+    if (!set)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = MEZZO_OK;
+    for (size_t i = 0; status == MEZZO_OK && i < count; i++)
+        status = mz_char_set_add(set, texts[i].path, (const char *)texts[i].map.data, texts[i].map.size);
+    if (status == MEZZO_OK)
+        status = mz_tokenizer_from_chars(set, out);
+    mz_free(set);
+    return status;
+}
+
+static bool given(const char *source) {
+    return source && *source;
+}
+
+mezzo_status mz_corpus_read_text(mezzo_corpus *corpus, const mezzo_corpus_options *options) {
+    mezzo_status status = MEZZO_OK;
+    text texts[2] = {0};
+    size_t count = 0;
+    double fraction = options->train_fraction == 0 ? TRAIN_FRACTION : options->train_fraction;
+    if (!(fraction > 0 && fraction <= 1))
+        return mz_fail(MEZZO_ERR_INVALID, "the part of the text to train on is %g; it must be above 0 and at most 1",
+                       fraction);
+    MEZZO_TRY_GOTO(status, open_text(given(options->path) ? options->path : options->train, &texts[count]));
+    count++;
+    if (!given(options->path) && given(options->validation)) {
+        MEZZO_TRY_GOTO(status, open_text(options->validation, &texts[count]));
+        count++;
+    }
+    MEZZO_TRY_GOTO(status, make_tokenizer(options->tokenizer, texts, count, &corpus->tokenizer));
+
+    size_t end = given(options->path) ? split_byte(&texts[0], fraction) : texts[0].map.size;
+    if (end > 0)
+        MEZZO_TRY_GOTO(status, add_text(&corpus->splits[MEZZO_TRAIN], corpus->tokenizer, &texts[0], 0, end));
+    if (end < texts[0].map.size)
+        MEZZO_TRY_GOTO(
+            status, add_text(&corpus->splits[MEZZO_VALIDATION], corpus->tokenizer, &texts[0], end, texts[0].map.size));
+    if (count == 2)
+        MEZZO_TRY_GOTO(status,
+                       add_text(&corpus->splits[MEZZO_VALIDATION], corpus->tokenizer, &texts[1], 0, texts[1].map.size));
+fail:
+    for (size_t i = 0; i < count; i++)
+        mz_map_close(&texts[i].map);
+    return status;
+}

@@ -1,0 +1,200 @@
+// Which window of which file is row r of batch k: a pure function of the options, so that a run resumes from one number.
+#include "data/corpus.h"
+#include "data/tokenizer.h"
+
+// Philox's `tensor` word of data draws. Graph nodes count from 0, so that no dropout mask shares a draw with a loader.
+#define PHILOX_DATA  0xDA7A0000u
+#define READ_THROUGH ((uint64_t)256 << 20) // bytes of shards that are checked before the first batch
+
+struct mezzo_loader {
+    const mz_stream *stream;
+    mezzo_loader_options options;
+    uint64_t *first; // [segments + 1]: number of windows (SEQUENTIAL) or starts (RANDOM) in the files before
+    uint64_t total;
+    uint64_t position;
+};
+
+// Windows or starting places of one file.
+static uint64_t places(const mezzo_loader_options *o, uint64_t tokens) {
+    uint64_t length = (uint64_t)o->length;
+    if (o->order == MEZZO_LOADER_RANDOM)
+        return tokens > length ? tokens - length : 0; // torch.randint(len(data) - block_size)
+    return tokens > 1 ? (tokens - 1 + length - 1) / length : 0;
+}
+
+static mezzo_status check_options(const mezzo_corpus *corpus, mezzo_loader_options *o) {
+    // A batch's size must fit in memory that can be addressed; the count of its elements, in an int32.
+    if (o->batch < 1 || o->length < 1 || o->batch > INT32_MAX || o->length > INT32_MAX ||
+        o->batch * o->length > INT32_MAX)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "a batch of %lld sequences of %lld tokens; both must be 1 or more, and their "
+                       "product at most %d",
+                       (long long)o->batch, (long long)o->length, INT32_MAX);
+    const mezzo_tokenizer *tok = corpus->tokenizer;
+    if (o->vocab < 0 || (o->vocab == 0 && !tok))
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "the vocabulary is not known: these shards came without a tokenizer; give the "
+                       "model's vocabulary (50257 for GPT-2)");
+    if (o->vocab == 0)
+        o->vocab = tok->vocab;
+    if (tok && tok->vocab > o->vocab)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "the tokenizer has %d tokens, the model %d; give the model a vocabulary of at "
+                       "least the tokenizer's",
+                       (int)tok->vocab, (int)o->vocab);
+    return MEZZO_OK;
+}
+
+static mezzo_status fail_too_short(const mz_stream *stream, const mezzo_loader_options *o) {
+    const char *part = o->split == MEZZO_TRAIN ? "training" : "validation";
+    if (stream->count == 0)
+        return mz_fail(MEZZO_ERR_INVALID, "there are no %s tokens; give %s data, or a text that is split", part, part);
+    uint64_t longest = 0;
+    for (size_t i = 0; i < stream->count; i++)
+        if (stream->segments[i].tokens.count > longest)
+            longest = stream->segments[i].tokens.count;
+    return mz_fail(MEZZO_ERR_INVALID,
+                   "%s: %s part of %llu tokens is shorter than one sequence, which needs %lld (length %lld, and one to "
+                   "predict); use a longer text or a shorter sequence",
+                   stream->segments[0].path, part, (unsigned long long)longest, (long long)o->length + 1,
+                   (long long)o->length);
+}
+
+mezzo_status mezzo_loader_create(const mezzo_corpus *corpus, const mezzo_loader_options *options, mezzo_loader **out) {
+    *out = NULL;
+    mezzo_loader_options o = *options;
+    MEZZO_TRY(check_options(corpus, &o));
+    const mz_stream *stream = &corpus->splits[o.split];
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < stream->count; i++)
+        bytes += stream->segments[i].tokens.count * stream->segments[i].tokens.width;
+    if (corpus->from_shards && bytes <= READ_THROUGH)
+        MEZZO_TRY(mz_stream_check(stream, (uint32_t)o.vocab));
+
+    mezzo_loader *loader = mz_alloc(1, sizeof *loader);
+    if (!loader)
+        return MEZZO_ERR_MEMORY;
+    *loader = (mezzo_loader){.stream = stream, .options = o};
+    loader->first = mz_alloc(stream->count + 1, sizeof *loader->first);
+    mezzo_status status = loader->first ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    for (size_t i = 0; status == MEZZO_OK && i < stream->count; i++) {
+        loader->total += places(&o, stream->segments[i].tokens.count);
+        loader->first[i + 1] = loader->total;
+    }
+    if (status == MEZZO_OK && loader->total == 0)
+        status = fail_too_short(stream, &o);
+    if (status != MEZZO_OK) {
+        mezzo_loader_free(loader);
+        return status;
+    }
+    *out = loader;
+    return MEZZO_OK;
+}
+
+void mezzo_loader_free(mezzo_loader *loader) {
+    if (!loader)
+        return;
+    mz_free(loader->first);
+    mz_free(loader);
+}
+
+// The file that place number `place` lies in: the last whose first[] is not above it. Files without places are passed over.
+static size_t find_segment(const mezzo_loader *loader, uint64_t place) {
+    size_t low = 0, high = loader->stream->count;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (loader->first[middle] <= place)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// A place drawn for row number `row` of all batches.
+static uint64_t draw(const mezzo_loader *loader, uint64_t row) {
+    mz_philox_key key = {loader->options.seed, loader->options.stream, PHILOX_DATA};
+    uint32_t words[4];
+    mz_philox(key, row, words);
+    uint64_t random = (uint64_t)words[1] << 32 | words[0];
+    // The high half of the product is uniform over 0 … total - 1 up to total / 2^64 (Lemire, "Fast Random Integer
+    // Generation in an Interval", 2019, without the rejection).
+    return (uint64_t)((unsigned __int128)random * loader->total >> 64);
+}
+
+static void fill_empty(int32_t *inputs, int32_t *targets, size_t from, size_t to) {
+    for (size_t t = from; t < to; t++) {
+        inputs[t] = 0;
+        targets[t] = -1;
+    }
+}
+
+// One window: inputs[t] is token start + t, targets[t] the one after it, as far as the file goes.
+static mezzo_status fill_row(const mezzo_loader *loader, uint64_t place, int32_t *inputs, int32_t *targets) {
+    const mezzo_loader_options *o = &loader->options;
+    size_t s = find_segment(loader, place), length = (size_t)o->length;
+    const mz_segment *segment = &loader->stream->segments[s];
+    uint64_t start = place - loader->first[s];
+    if (o->order == MEZZO_LOADER_SEQUENTIAL)
+        start *= (uint64_t)o->length;
+    uint64_t left = segment->tokens.count - 1 - start;
+    size_t n = left < length ? (size_t)left : length;
+    size_t good = mz_tokens_copy(&segment->tokens, start, n, (uint32_t)o->vocab, inputs);
+    if (good < n)
+        return mz_segment_fail_token(segment, start + good, (uint32_t)o->vocab);
+    if (mz_token_at(&segment->tokens, start + n) >= (uint32_t)o->vocab)
+        return mz_segment_fail_token(segment, start + n, (uint32_t)o->vocab);
+    memcpy(targets, inputs + 1, (n - 1) * sizeof *targets);
+    targets[n - 1] = (int32_t)mz_token_at(&segment->tokens, start + n);
+    fill_empty(inputs, targets, n, length);
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_loader_batch(const mezzo_loader *loader, uint64_t k, int32_t *inputs, int32_t *targets) {
+    const mezzo_loader_options *o = &loader->options;
+    size_t batch = (size_t)o->batch, length = (size_t)o->length;
+    if (o->order == MEZZO_LOADER_SEQUENTIAL)
+        k %= mezzo_loader_batches(loader);
+    for (size_t r = 0; r < batch; r++, inputs += length, targets += length) {
+        uint64_t row = k * batch + r;
+        if (o->order == MEZZO_LOADER_RANDOM)
+            row = draw(loader, row);
+        if (row < loader->total)
+            MEZZO_TRY(fill_row(loader, row, inputs, targets));
+        else
+            fill_empty(inputs, targets, 0, length);
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_loader_next(mezzo_loader *loader, int32_t *inputs, int32_t *targets) {
+    MEZZO_TRY(mezzo_loader_batch(loader, loader->position, inputs, targets));
+    loader->position++;
+    return MEZZO_OK;
+}
+
+uint64_t mezzo_loader_position(const mezzo_loader *loader) {
+    return loader->position;
+}
+
+void mezzo_loader_seek(mezzo_loader *loader, uint64_t position) {
+    loader->position = position;
+}
+
+uint64_t mezzo_loader_batches(const mezzo_loader *loader) {
+    const mezzo_loader_options *o = &loader->options;
+    uint64_t batch = (uint64_t)o->batch;
+    if (o->order == MEZZO_LOADER_SEQUENTIAL)
+        return (loader->total + batch - 1) / batch;
+    uint64_t batches = loader->stream->tokens / (batch * (uint64_t)o->length);
+    return batches > 0 ? batches : 1;
+}
+
+uint64_t mezzo_loader_targets(const mezzo_loader *loader) {
+    uint64_t targets = 0;
+    for (size_t i = 0; i < loader->stream->count; i++) {
+        uint64_t tokens = loader->stream->segments[i].tokens.count;
+        targets += tokens > 0 ? tokens - 1 : 0;
+    }
+    return targets;
+}

@@ -1,0 +1,102 @@
+#include "data/tokenizer.h"
+
+#include "io/file.h"
+#include "io/json.h"
+#include "io/quote.h"
+
+// A character tokenizer of all of Unicode, every character written as a \uXXXX\uXXXX pair, is below this.
+#define MAX_FILE ((size_t)16 << 20)
+#define FORMAT   "mezzo-tokenizer"
+
+static const mz_tokenizer_kind *const kinds[] = {&mz_tokenizer_byte, &mz_tokenizer_char};
+
+mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, mezzo_tokenizer **out) {
+    *out = NULL;
+    const char *format = NULL, *kind = NULL;
+    int64_t version = 0;
+    if (!json_is_object(object))
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: not a tokenizer: its JSON is not an object", where);
+    MEZZO_TRY(mz_json_get_string(where, object, "format", &format));
+    if (strcmp(format, FORMAT) != 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: format is %s, not '" FORMAT "'", where, mz_quote(format).text);
+    MEZZO_TRY(mz_json_get_int(where, object, "version", 1, 1, &version));
+    MEZZO_TRY(mz_json_get_string(where, object, "kind", &kind));
+    for (size_t i = 0; i < MZ_COUNT(kinds); i++)
+        if (strcmp(kinds[i]->name, kind) == 0)
+            return kinds[i]->load(where, object, out);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: tokenizer kind %s is not one of byte, char", where, mz_quote(kind).text);
+}
+
+mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out) {
+    *out = NULL;
+    json_t *object;
+    MEZZO_TRY(mz_json_load(path, MAX_FILE, &object));
+    mezzo_status status = mz_tokenizer_from_json(path, object, out);
+    json_decref(object);
+    return status;
+}
+
+mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path) {
+    json_t *object = json_pack("{s:s, s:i, s:s, s:i}", "format", FORMAT, "version", 1, "kind", tok->kind->name,
+                               "vocab_size", (int)tok->vocab);
+    if (!object)
+        return mz_fail(MEZZO_ERR_MEMORY, "cannot write %s: out of memory while making JSON", mz_quote(path).text);
+    mezzo_status status = tok->kind->save(tok, object);
+    if (status == MEZZO_OK)
+        status = mz_json_save(path, object);
+    json_decref(object);
+    return status;
+}
+
+void mezzo_tokenizer_free(mezzo_tokenizer *tok) {
+    if (tok)
+        tok->kind->destroy(tok);
+}
+
+const char *mezzo_tokenizer_kind(const mezzo_tokenizer *tok) {
+    return tok->kind->name;
+}
+
+int32_t mezzo_tokenizer_vocab(const mezzo_tokenizer *tok) {
+    return tok->vocab;
+}
+
+size_t mezzo_tokenizer_max_bytes(const mezzo_tokenizer *tok) {
+    return tok->max_bytes;
+}
+
+mezzo_status mz_tokenizer_encode_piece(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base,
+                                       int32_t *tokens, size_t *count) {
+    *count = 0;
+    return tok->kind->encode(tok, text, n, base, tokens, count);
+}
+
+mezzo_status mezzo_tokenizer_encode(const mezzo_tokenizer *tok, const char *text, size_t n, int32_t *tokens,
+                                    size_t *count) {
+    return mz_tokenizer_encode_piece(tok, text, n, 0, tokens, count);
+}
+
+const char *mezzo_tokenizer_bytes(const mezzo_tokenizer *tok, int32_t token, size_t *n) {
+    *n = 0;
+    return token < 0 || token >= tok->vocab ? NULL : tok->kind->bytes(tok, token, n);
+}
+
+mezzo_status mezzo_tokenizer_decode(const mezzo_tokenizer *tok, const int32_t *tokens, size_t count, char *text,
+                                    size_t *n) {
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t width;
+        const char *bytes = mezzo_tokenizer_bytes(tok, tokens[i], &width);
+        if (!bytes) {
+            text[at] = '\0';
+            *n = at;
+            return mz_fail(MEZZO_ERR_INVALID, "token %d at position %zu is not in 0 … %d", (int)tokens[i], i,
+                           (int)tok->vocab - 1);
+        }
+        memcpy(text + at, bytes, width);
+        at += width;
+    }
+    text[at] = '\0';
+    *n = at;
+    return MEZZO_OK;
+}

@@ -1,0 +1,46 @@
+// Tokenizers behind mezzo/data.h: one table of functions a kind.
+#ifndef MZ_DATA_TOKENIZER_H
+#define MZ_DATA_TOKENIZER_H
+
+#include <jansson.h>
+
+#include "base/base.h"
+#include "mezzo/data.h"
+
+// A kind of tokenizer. Objects embed mezzo_tokenizer as their first member.
+typedef struct mz_tokenizer_kind {
+    const char *name; // in tokenizer.json, and for --tokenizer
+    void (*destroy)(mezzo_tokenizer *tok);
+    // As mezzo_tokenizer_encode; `base` is added to byte offsets in errors (the text may be a piece of a file).
+    mezzo_status (*encode)(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base, int32_t *tokens,
+                           size_t *count);
+    const char *(*bytes)(const mezzo_tokenizer *tok, int32_t token, size_t *n); // token is in range
+    mezzo_status (*save)(const mezzo_tokenizer *tok, json_t *object);           // adds its keys
+    mezzo_status (*load)(const char *where, const json_t *object, mezzo_tokenizer **out);
+    // Whether a text may be encoded in pieces cut at any character: true where no token spans two characters.
+    bool splits_anywhere;
+} mz_tokenizer_kind;
+
+struct mezzo_tokenizer {
+    const mz_tokenizer_kind *kind;
+    int32_t vocab;
+    size_t max_bytes;
+};
+
+extern const mz_tokenizer_kind mz_tokenizer_byte, mz_tokenizer_char;
+
+// From the parsed content of tokenizer.json; `where` names it in errors.
+mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, mezzo_tokenizer **out);
+mezzo_status mz_tokenizer_encode_piece(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base,
+                                       int32_t *tokens, size_t *count);
+
+// Collects the characters of texts for a char tokenizer: bit c of `seen` is code point c.
+#define MZ_CODE_POINTS 0x110000u
+typedef struct mz_char_set {
+    uint64_t seen[MZ_CODE_POINTS / 64];
+} mz_char_set;
+// MEZZO_ERR_FORMAT, "WHERE: byte N: …", where the text is not UTF-8.
+mezzo_status mz_char_set_add(mz_char_set *set, const char *where, const char *text, size_t n);
+mezzo_status mz_tokenizer_from_chars(const mz_char_set *set, mezzo_tokenizer **out);
+
+#endif

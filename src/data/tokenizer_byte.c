@@ -1,0 +1,51 @@
+// A token is a byte.
+#include "data/tokenizer.h"
+#include "io/json.h"
+
+typedef struct byte_tokenizer {
+    mezzo_tokenizer base;
+    char bytes[256];
+} byte_tokenizer;
+
+mezzo_status mezzo_tokenizer_create_byte(mezzo_tokenizer **out) {
+    *out = NULL;
+    byte_tokenizer *tok = mz_alloc(1, sizeof *tok);
+    if (!tok)
+        return MEZZO_ERR_MEMORY;
+    tok->base = (mezzo_tokenizer){&mz_tokenizer_byte, 256, 1};
+    for (int i = 0; i < 256; i++)
+        tok->bytes[i] = (char)i;
+    *out = &tok->base;
+    return MEZZO_OK;
+}
+
+static void byte_destroy(mezzo_tokenizer *tok) {
+    mz_free(tok);
+}
+
+static mezzo_status byte_encode(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base, int32_t *tokens,
+                                size_t *count) {
+    (void)tok, (void)base;
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = (unsigned char)text[i];
+    *count = n;
+    return MEZZO_OK;
+}
+
+static const char *byte_bytes(const mezzo_tokenizer *tok, int32_t token, size_t *n) {
+    *n = 1;
+    return ((const byte_tokenizer *)tok)->bytes + token;
+}
+
+static mezzo_status byte_save(const mezzo_tokenizer *tok, json_t *object) {
+    (void)tok, (void)object;
+    return MEZZO_OK;
+}
+
+static mezzo_status byte_load(const char *where, const json_t *object, mezzo_tokenizer **out) {
+    int64_t vocab;
+    MEZZO_TRY(mz_json_get_int(where, object, "vocab_size", 256, 256, &vocab));
+    return mezzo_tokenizer_create_byte(out);
+}
+
+const mz_tokenizer_kind mz_tokenizer_byte = {"byte", byte_destroy, byte_encode, byte_bytes, byte_save, byte_load, true};
