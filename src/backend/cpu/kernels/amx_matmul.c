@@ -1,0 +1,114 @@
+// The BF16 microkernel on AMX tiles: 2 × 2 tiles of 16 × 16 sums, 32 of k a step. Four of the eight tiles hold sums, two a step's
+// rows of A, two its columns of B, so that each tile loaded is used twice. Palette 1: 8 tiles of 16 rows × 64 bytes. TDPBF16PS
+// takes subnormals as zero and rounds to nearest even whatever MXCSR says (Intel SDM).
+//
+// MZ_AMX_EMULATE replaces the six instructions by plain C with the same results, so that the logic is tested on any machine.
+#include "backend/cpu/matmul.h"
+
+#define TILE_ROWS  16
+#define TILE_BYTES 1024
+#define TILE       32 // rows and columns of the whole tile of sums; also the k of one step
+
+#if defined(MZ_AMX_EMULATE)
+static _Thread_local union amx_tile {
+    float f[16][16];
+    uint16_t h[16][32];
+} amx_tiles[8];
+static _Thread_local bool amx_configured;
+
+static void amx_load(int t, const void *p, size_t stride) {
+    for (size_t r = 0; r < TILE_ROWS; r++)
+        memcpy(amx_tiles[t].f[r], (const char *)p + r * stride, 64);
+}
+static void amx_store(int t, void *p, size_t stride) {
+    for (size_t r = 0; r < TILE_ROWS; r++)
+        memcpy((char *)p + r * stride, amx_tiles[t].f[r], 64);
+}
+static void amx_zero(int t) {
+    memset(&amx_tiles[t], 0, sizeof amx_tiles[t]);
+}
+// Every lane adds the product of the even, then that of the odd elements (SDM, TDPBF16PS).
+static void amx_dot(int c, int a, int b) {
+    for (int m = 0; m < 16; m++)
+        for (int k = 0; k < 16; k++)
+            for (int n = 0; n < 16; n++)
+                for (int o = 0; o < 2; o++)
+                    amx_tiles[c].f[m][n] += mezzo_bf16_to_f32(amx_tiles[a].h[m][2 * k + o]) *
+                                            mezzo_bf16_to_f32(amx_tiles[b].h[k][2 * n + o]);
+}
+static void amx_begin(void) {
+    amx_configured = true;
+}
+static void amx_end(void) {
+    amx_configured = false;
+}
+#else
+#include <immintrin.h>
+
+// The tile number of an instruction is part of its encoding: these are macros because it must be a constant.
+#define amx_load(t, p, stride)  _tile_loadd(t, p, stride)
+#define amx_store(t, p, stride) _tile_stored(t, p, stride)
+#define amx_zero(t)             _tile_zero(t)
+#define amx_dot(c, a, b)        _tile_dpbf16ps(c, a, b)
+
+static void amx_begin(void) {
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } __attribute__((aligned(64))) config = {.palette = 1};
+    for (int t = 0; t < 8; t++) {
+        config.row_bytes[t] = 64;
+        config.rows[t] = TILE_ROWS;
+    }
+    _tile_loadconfig(&config);
+}
+// Tiles left in use would be saved and restored at every switch of the thread.
+static void amx_end(void) {
+    _tile_release();
+}
+#endif
+
+static void multiply_amx(int64_t k, const void *a_panel, const void *b_panel, float *c, int64_t ldc, bool add) {
+    const char *a = a_panel, *b = b_panel;
+    const size_t row = (size_t)ldc * sizeof(float);
+    float *lower = c + TILE_ROWS * ldc;
+    if (add) {
+        amx_load(0, c, row);
+        amx_load(1, c + TILE_ROWS, row);
+        amx_load(2, lower, row);
+        amx_load(3, lower + TILE_ROWS, row);
+    } else {
+        amx_zero(0);
+        amx_zero(1);
+        amx_zero(2);
+        amx_zero(3);
+    }
+    for (; k > 0; k -= TILE, a += 2 * TILE_BYTES, b += 2 * TILE_BYTES) {
+        amx_load(4, a, 64);
+        amx_load(6, b, 64);
+        amx_dot(0, 4, 6);
+        amx_load(7, b + TILE_BYTES, 64);
+        amx_dot(1, 4, 7);
+        amx_load(5, a + TILE_BYTES, 64);
+        amx_dot(2, 5, 6);
+        amx_dot(3, 5, 7);
+    }
+    amx_store(0, c, row);
+    amx_store(1, c + TILE_ROWS, row);
+    amx_store(2, lower, row);
+    amx_store(3, lower + TILE_ROWS, row);
+}
+
+const mz_microkernel mz_microkernel_amx = {.name = "amx_2x2",
+                                           .mr = TILE,
+                                           .nr = TILE,
+                                           .k_unit = TILE,
+                                           .kc = 768,
+                                           .mc = 512,
+                                           .nc = 4096,
+                                           .a_panel = MZ_PANEL_TILE_A,
+                                           .b_panel = MZ_PANEL_TILE_B,
+                                           .run = multiply_amx,
+                                           .begin = amx_begin,
+                                           .end = amx_end};

@@ -1,0 +1,48 @@
+// The BF16 microkernel on AVX512-BF16's dot product: each lane adds two products of a pair to its FP32 sum.
+// vdpbf16ps takes subnormal inputs as zero and flushes subnormal results (Intel SDM): below 2^-126, where BF16's own rounding
+// error of any normal partner is already larger than what is lost.
+#include "backend/cpu/matmul.h"
+
+#include <immintrin.h>
+
+#define MR 14
+#define NR 32
+
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
+#define DECLARE(i)  __m512 c##i##0 = _mm512_setzero_ps(), c##i##1 = _mm512_setzero_ps();
+#define STEP(i)                                                                                                        \
+    {                                                                                                                  \
+        __m512bh pair = (__m512bh)_mm512_set1_epi32(a[i]);                                                             \
+        c##i##0 = _mm512_dpbf16_ps(c##i##0, pair, b0);                                                                 \
+        c##i##1 = _mm512_dpbf16_ps(c##i##1, pair, b1);                                                                 \
+    }
+#define ADD(i)                                                                                                         \
+    c##i##0 = _mm512_add_ps(c##i##0, _mm512_loadu_ps(c + i * ldc));                                                    \
+    c##i##1 = _mm512_add_ps(c##i##1, _mm512_loadu_ps(c + i * ldc + 16));
+#define STORE(i)                                                                                                       \
+    _mm512_storeu_ps(c + i * ldc, c##i##0);                                                                            \
+    _mm512_storeu_ps(c + i * ldc + 16, c##i##1);
+
+static void multiply_bf16(int64_t k, const void *a_panel, const void *b_panel, float *c, int64_t ldc, bool add) {
+    const int32_t *a = a_panel, *b = b_panel; // pairs
+    EACH_ROW(DECLARE)
+    for (; k > 0; k -= 2, a += MR, b += NR) {
+        __m512bh b0 = (__m512bh)_mm512_loadu_si512(b), b1 = (__m512bh)_mm512_loadu_si512(b + 16);
+        EACH_ROW(STEP)
+    }
+    if (add) {
+        EACH_ROW(ADD)
+    }
+    EACH_ROW(STORE)
+}
+
+const mz_microkernel mz_microkernel_avx512bf16 = {.name = "bf16_dot_14x32",
+                                                  .mr = MR,
+                                                  .nr = NR,
+                                                  .k_unit = 2,
+                                                  .kc = 768,
+                                                  .mc = 224,
+                                                  .nc = 2048,
+                                                  .a_panel = MZ_PANEL_PAIRS,
+                                                  .b_panel = MZ_PANEL_PAIRS,
+                                                  .run = multiply_bf16};

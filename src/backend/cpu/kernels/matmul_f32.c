@@ -1,0 +1,70 @@
+// The FP32 microkernel, and the level's table.
+#include "backend/cpu/kernels/matmul_isa.h"
+
+#if F32_MR == 14
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
+#elif F32_MR == 6
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#else
+#define EACH_ROW(X) X(0) X(1) X(2) X(3)
+#endif
+
+// The rows are written out, not looped over: the sums must stay in registers under every compiler.
+static void multiply_f32(int64_t k, const void *a_panel, const void *b_panel, float *c, int64_t ldc, bool add) {
+    const float *a = a_panel, *b = b_panel;
+#if F32_NV == 2
+#define DECLARE(i) vf c##i##0 = {0}, c##i##1 = {0};
+#define STEP(i)                                                                                                        \
+    c##i##0 += a[i] * b0;                                                                                              \
+    c##i##1 += a[i] * b1;
+#define STORE(i)                                                                                                       \
+    store_f32(c + i * ldc, c##i##0);                                                                                   \
+    store_f32(c + i * ldc + VW, c##i##1);
+#define ADD(i)                                                                                                         \
+    c##i##0 += load_f32(c + i * ldc);                                                                                  \
+    c##i##1 += load_f32(c + i * ldc + VW);
+#else
+#define DECLARE(i) vf c##i##0 = {0}, c##i##1 = {0}, c##i##2 = {0};
+#define STEP(i)                                                                                                        \
+    c##i##0 += a[i] * b0;                                                                                              \
+    c##i##1 += a[i] * b1;                                                                                              \
+    c##i##2 += a[i] * b2;
+#define STORE(i)                                                                                                       \
+    store_f32(c + i * ldc, c##i##0);                                                                                   \
+    store_f32(c + i * ldc + VW, c##i##1);                                                                              \
+    store_f32(c + i * ldc + 2 * VW, c##i##2);
+#define ADD(i)                                                                                                         \
+    c##i##0 += load_f32(c + i * ldc);                                                                                  \
+    c##i##1 += load_f32(c + i * ldc + VW);                                                                             \
+    c##i##2 += load_f32(c + i * ldc + 2 * VW);
+#endif
+    EACH_ROW(DECLARE)
+    for (; k > 0; k--, a += F32_MR, b += F32_NR) {
+        vf b0 = load_f32(b), b1 = load_f32(b + VW);
+#if F32_NV == 3
+        vf b2 = load_f32(b + 2 * VW);
+#endif
+        EACH_ROW(STEP)
+    }
+    if (add) {
+        EACH_ROW(ADD)
+    }
+    EACH_ROW(STORE)
+}
+
+const mz_matmul_isa FOR_LEVEL(mz_matmul_isa) = {
+    .name = MZ_LEVEL_TEXT,
+    .f32 = {.name = "f32_" MZ_TEXT(F32_MR) "x" MZ_TEXT(F32_NR),
+            .mr = F32_MR,
+            .nr = F32_NR,
+            .k_unit = 1,
+            .kc = 384,
+            .mc = F32_MR * (224 / F32_MR),
+            .nc = F32_NR * (2048 / F32_NR),
+            .a_panel = MZ_PANEL_F32,
+            .b_panel = MZ_PANEL_F32,
+            .run = multiply_f32},
+    .pack = FOR_LEVEL(mz_matmul_pack),
+    .epilogue = FOR_LEVEL(mz_matmul_epilogue),
+    .column_sums = FOR_LEVEL(mz_matmul_column_sums),
+};

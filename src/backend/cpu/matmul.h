@@ -1,0 +1,106 @@
+// The matrix product of the cpu backend: one driver (packing, blocking, threads, epilogue) with microkernels plugged in, after
+// BLIS (Van Zee & van de Geijn, ACM TOMS 2015). docs/dev/MATMUL.md has the loop nest and the reasons for the block sizes.
+//
+//   matmul.c            the driver: loops, threads, workspace
+//   matmul_ops.c        the ops linear, matmul, linear_dx and linear_dw as products, and the list of kernels
+//   kernels/matmul_*.c  what depends on the instruction set: packing, FP32 microkernel, epilogue, column sums
+//   kernels/avx512bf16_matmul.c, kernels/amx_matmul.c   the BF16 microkernels
+#ifndef MZ_CPU_MATMUL_H
+#define MZ_CPU_MATMUL_H
+
+#include "graph/op.h"
+
+// --- operands -----------------------------------------------------------------------------------------------------------
+// One operand, as packing reads it: element (i, k), i = row of the left or column of the right operand, is at
+// data[i·i_stride + k·k_stride]. One of the strides is 1. Values are rounded to `compute` on the way.
+typedef struct mz_matmul_operand {
+    const void *data;
+    mezzo_dtype dtype, compute; // F32, BF16 or F16
+    int64_t i_stride, k_stride; // elements
+} mz_matmul_operand;
+
+// How a microkernel wants a panel of W consecutive i and all k of a block. A pair is two BF16 of consecutive k in 32 bits.
+typedef enum mz_panel {
+    MZ_PANEL_F32,    // float [k][W]
+    MZ_PANEL_PAIRS,  // pair  [k/2][W]
+    MZ_PANEL_TILE_A, // pair  [k/32][W][16]: AMX tiles of 16 rows × 64 bytes of a left operand
+    MZ_PANEL_TILE_B, // pair  [k/32][W/16][16][16]: AMX tiles of 16 pairs of rows × 16 columns of a right operand
+} mz_panel;
+// A panel has room for one vector more than its elements: the last row's store may run past it.
+#define MZ_PANEL_SLACK 64
+
+// --- microkernels -------------------------------------------------------------------------------------------------------
+// Computes a full mr × nr tile: c = (add ? c : 0) + Σ_k a·b, summed in FP32 in the order of k.
+typedef struct mz_microkernel {
+    const char *name;
+    int mr, nr;                // tile
+    int k_unit;                // k is padded with zeros to a multiple of this
+    int kc, mc, nc;            // blocks of k, rows (multiple of mr), columns (multiple of nr)
+    mz_panel a_panel, b_panel; // the operands' formats
+    void (*run)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add); // k already padded
+    void (*begin)(void), (*end)(void); // around a thread's tiles; may be NULL
+} mz_microkernel;
+
+// --- epilogue -----------------------------------------------------------------------------------------------------------
+// What happens to a tile of sums on its way to memory:
+//   z = round_via(sum + bias); preact = z; a = act ? round_via(act(z)) : z; y = a + residual      (linear)
+//   y = sum · act'(preact)                                                                          (linear_dx)
+// All matrices are row-major with `ld` elements a row.
+typedef struct mz_matmul_epilogue {
+    void *y;
+    mezzo_dtype y_dtype, via; // via: F32 rounds nothing
+    int64_t ld;
+    const void *bias; // [columns] or NULL
+    mezzo_dtype bias_dtype;
+    void *preact; // written by linear, read by linear_dx; or NULL
+    mezzo_dtype preact_dtype;
+    mz_act act;
+    bool act_gradient;    // linear_dx
+    const void *residual; // or NULL
+    mezzo_dtype residual_dtype;
+} mz_matmul_epilogue;
+
+// --- instruction sets ---------------------------------------------------------------------------------------------------
+typedef struct mz_matmul_isa {
+    const char *name;
+    mz_microkernel f32;
+    // Packs ni ≤ width rows from i0 and nk values of k from k0; the panel is padded with zeros to width and k_padded.
+    void (*pack)(mz_panel format, int width, void *dst, const mz_matmul_operand *src, int64_t i0, int ni, int64_t k0,
+                 int64_t nk, int64_t k_padded);
+    // Takes rows × columns sums at (row, column) of y from a tile with `ld_tile` floats a row; the tile may lie in y.
+    void (*epilogue)(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column,
+                     int rows, int columns);
+    // sums[j] (+)= Σ_row x[row][j] for columns [first, first + count) of x [rows, ld].
+    void (*column_sums)(const void *x, mezzo_dtype dtype, int64_t rows, int64_t ld, int64_t first, int64_t count,
+                        float *sums, bool add);
+} mz_matmul_isa;
+
+extern const mz_matmul_isa mz_matmul_isa__portable;
+#if defined(__x86_64__)
+extern const mz_matmul_isa mz_matmul_isa__avx2, mz_matmul_isa__avx512;
+extern const mz_microkernel mz_microkernel_avx512bf16, mz_microkernel_amx;
+#endif
+
+// --- driver -------------------------------------------------------------------------------------------------------------
+// y[b] (+)= epilogue(A[b]·B[b]ᵀ) for `batches` products of m × n × k, each operand indexed (i, k).
+typedef struct mz_matmul_problem {
+    int64_t m, n, k, batches;
+    mz_matmul_operand a, b;
+    int64_t a_step, b_step, y_step; // elements from one batch to the next
+    mz_matmul_epilogue out;
+    bool accumulate; // y += …: y is F32 and there is no epilogue
+} mz_matmul_problem;
+
+// The parts of a product: a microkernel and the instruction set whose packing and epilogue serve it.
+typedef struct mz_matmul_path {
+    const mz_microkernel *kernel;
+    const mz_matmul_isa *isa;
+} mz_matmul_path;
+
+size_t mz_matmul_workspace(mz_matmul_path path, const mz_matmul_problem *problem, int threads); // bytes
+// Results are bitwise the same for every number of threads. `workspace` is 64-byte aligned.
+void mz_matmul_run(mz_matmul_path path, const mz_matmul_problem *problem, int threads, void *workspace);
+void mz_matmul_column_sums(mz_matmul_path path, const void *x, mezzo_dtype dtype, int64_t rows, int64_t columns,
+                           float *sums, bool add, int threads);
+
+#endif

@@ -1,0 +1,242 @@
+// linear, matmul, linear_dx and linear_dw as products of the driver, and the list of kernels for a device.
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/matmul.h"
+
+// --- from a call to a product -----------------------------------------------------------------------------------------------
+// The element (i, k) of a row-major matrix with `columns` columns: i counts rows, or, transposed, columns.
+static mz_matmul_operand operand(const mz_tensor *t, mezzo_dtype compute, int64_t columns, bool transposed) {
+    return (mz_matmul_operand){.data = t->data,
+                               .dtype = t->dtype,
+                               .compute = compute,
+                               .i_stride = transposed ? 1 : columns,
+                               .k_stride = transposed ? columns : 1};
+}
+
+static mz_matmul_problem linear_problem(const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
+    int64_t n = w->shape.dim[0], k = w->shape.dim[1];
+    mz_matmul_problem p = {.m = mz_shape_rows(&y->shape), .n = n, .k = k, .batches = 1};
+    p.a = operand(x, call->numerics.compute, k, false); // [M, K]
+    p.b = operand(w, call->numerics.compute, k, false); // [N, K]
+    p.out = (mz_matmul_epilogue){
+        .y = y->data, .y_dtype = y->dtype, .via = call->attrs.via, .ld = n, .act = call->attrs.act};
+    if (mz_present(&call->in[2])) {
+        p.out.bias = call->in[2].data; // [N]
+        p.out.bias_dtype = call->in[2].dtype;
+    }
+    if (mz_present(&call->in[3])) {
+        p.out.residual = call->in[3].data; // [M, N]
+        p.out.residual_dtype = call->in[3].dtype;
+    }
+    if (mz_present(&call->out[1])) {
+        p.out.preact = call->out[1].data; // [M, N]
+        p.out.preact_dtype = call->out[1].dtype;
+    }
+    return p;
+}
+
+static mz_matmul_problem linear_dx_problem(const mz_call *call) {
+    const mz_tensor *dy = &call->in[0], *w = &call->in[1], *dx = &call->out[0];
+    int64_t k = w->shape.dim[0], n = w->shape.dim[1]; // w [K, N]: dx's columns are w's
+    mz_matmul_problem p = {.m = mz_shape_rows(&dx->shape), .n = n, .k = k, .batches = 1};
+    p.a = operand(dy, call->numerics.compute, k, false); // [M, K]
+    p.b = operand(w, call->numerics.compute, n, true);   // [K, N]
+    p.out = (mz_matmul_epilogue){.y = dx->data, .y_dtype = dx->dtype, .via = MEZZO_F32, .ld = n, .act_gradient = true};
+    if (mz_present(&call->in[2])) {
+        p.out.act = call->attrs.act;
+        p.out.preact = call->in[2].data; // [M, N]
+        p.out.preact_dtype = call->in[2].dtype;
+    }
+    return p;
+}
+
+static mz_matmul_problem linear_dw_problem(const mz_call *call) {
+    const mz_tensor *dy = &call->in[0], *x = &call->in[1], *dw = &call->out[0];
+    int64_t m = dw->shape.dim[0], n = dw->shape.dim[1];
+    mz_matmul_problem p = {.m = m, .n = n, .k = mz_shape_rows(&x->shape), .batches = 1};
+    p.a = operand(dy, call->numerics.compute, m, true); // [K, M]
+    p.b = operand(x, call->numerics.compute, n, true);  // [K, N]
+    p.out = (mz_matmul_epilogue){.y = dw->data, .y_dtype = dw->dtype, .via = MEZZO_F32, .ld = n};
+    p.accumulate = call->attrs.accumulate;
+    return p;
+}
+
+static mz_matmul_problem matmul_problem(const mz_call *call) {
+    const mz_tensor *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
+    bool ta = call->attrs.transpose_a, tb = call->attrs.transpose_b;
+    int rank = y->shape.rank;
+    int64_t m = y->shape.dim[rank - 2], n = y->shape.dim[rank - 1], k = a->shape.dim[rank - (ta ? 2 : 1)];
+    mz_matmul_problem p = {.m = m, .n = n, .k = k, .batches = mz_shape_rows(&y->shape) / m};
+    p.a = operand(a, call->numerics.compute, ta ? m : k, ta);
+    p.b = operand(b, call->numerics.compute, tb ? k : n, !tb);
+    p.a_step = m * k;
+    p.b_step = k * n;
+    p.y_step = m * n;
+    p.out = (mz_matmul_epilogue){.y = y->data, .y_dtype = y->dtype, .via = MEZZO_F32, .ld = n};
+    return p;
+}
+
+static mz_matmul_problem problem_of(const mz_call *call) {
+    switch (call->op) {
+    case MZ_OP_linear:
+        return linear_problem(call);
+    case MZ_OP_linear_dx:
+        return linear_dx_problem(call);
+    case MZ_OP_linear_dw:
+        return linear_dw_problem(call);
+    default:
+        return matmul_problem(call);
+    }
+}
+
+// Threads for a product: one where the work is less than waking the others. Rate: about 32 multiply-adds a nanosecond.
+static int threads_for(const mezzo_device *device, const mz_matmul_problem *p) {
+    return mz_cpu_threads(device, (double)p->m * (double)p->n * (double)p->k * (double)p->batches / 32);
+}
+
+// --- what every path shares -------------------------------------------------------------------------------------------------
+static bool is_stored_float(mezzo_dtype dtype) {
+    return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16;
+}
+
+static const char *supports_formats(const mz_call *call) {
+    for (int i = 0; i < call->n_in; i++)
+        if (mz_present(&call->in[i]) && !is_stored_float(call->in[i].dtype))
+            return "operands must be fp32, bf16 or fp16";
+    for (int i = 0; i < call->n_out; i++)
+        if (mz_present(&call->out[i]) && !is_stored_float(call->out[i].dtype))
+            return "results must be fp32, bf16 or fp16";
+    if (call->numerics.accumulate != MEZZO_F32)
+        return "sums are fp32 here";
+    if (call->op == MZ_OP_linear_dw) {
+        if (call->attrs.accumulate && call->out[0].dtype != MEZZO_F32)
+            return "only an fp32 gradient can be added to";
+        if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
+            return "the bias gradient must be fp32";
+    }
+    return NULL;
+}
+
+static const char *supports_f32(const mz_call *call) {
+    const char *reason = supports_formats(call);
+    if (reason == NULL && !is_stored_float(call->numerics.compute))
+        reason = "computes in fp32, on fp32, bf16 or fp16 values";
+    return reason;
+}
+
+static const char *supports_bf16(const mz_call *call) {
+    const char *reason = supports_formats(call);
+    if (reason == NULL && call->numerics.compute != MEZZO_BF16)
+        reason = "multiplies bf16 values only";
+    return reason;
+}
+
+static size_t workspace_for(mz_matmul_path path, const mezzo_device *device, const mz_call *call) {
+    mz_matmul_problem p = problem_of(call);
+    return mz_matmul_workspace(path, &p, threads_for(device, &p));
+}
+
+static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const mz_call *call) {
+    mz_matmul_problem p = problem_of(call);
+    int threads = threads_for(device, &p);
+    mz_matmul_run(path, &p, threads, call->workspace);
+    if (call->op == MZ_OP_linear_dw && mz_present(&call->out[1]))
+        mz_matmul_column_sums(path, call->in[0].data, call->in[0].dtype, p.k, p.m, call->out[1].data,
+                              call->attrs.accumulate, threads);
+    return MEZZO_OK;
+}
+
+// --- paths --------------------------------------------------------------------------------------------------------------------
+// A path is a microkernel with the instruction set that packs for it; its four kernels differ in name only.
+#define PATH(path, microkernel, isa_of, can, why_not)                                                                  \
+    static const mz_matmul_path path##_path = {&microkernel, &isa_of};                                                 \
+    static const char *path##_supports(const mezzo_device *device, const mz_call *call) {                              \
+        const char *reason = why_not(device);                                                                          \
+        return reason != NULL ? reason : can(call);                                                                    \
+    }                                                                                                                  \
+    static size_t path##_workspace(const mezzo_device *device, const mz_call *call) {                                  \
+        return workspace_for(path##_path, device, call);                                                               \
+    }                                                                                                                  \
+    static mezzo_status path##_run(mezzo_device *device, const mz_call *call) {                                        \
+        return run(path##_path, device, call);                                                                         \
+    }
+#define KERNEL(op, path, suffix)                                                                                       \
+    { #op suffix, path##_supports, path##_workspace, path##_run }
+#define KERNELS(path, suffix)                                                                                          \
+    static const mz_kernel path##_kernels[] = {                                                                        \
+        KERNEL(linear, path, suffix),                                                                                  \
+        KERNEL(matmul, path, suffix),                                                                                  \
+        KERNEL(linear_dx, path, suffix),                                                                               \
+        KERNEL(linear_dw, path, suffix),                                                                               \
+    };
+
+static const char *always(const mezzo_device *device) {
+    (void)device;
+    return NULL;
+}
+
+PATH(portable, mz_matmul_isa__portable.f32, mz_matmul_isa__portable, supports_f32, always)
+KERNELS(portable, "_f32__portable_4x12")
+
+#if defined(__x86_64__)
+static const char *needs_avx2(const mezzo_device *device) {
+    return mz_cpu(device)->isa.level >= MZ_LEVEL_AVX2 ? NULL : "needs AVX2 and FMA";
+}
+
+static const char *needs_avx512(const mezzo_device *device) {
+    return mz_cpu(device)->isa.level >= MZ_LEVEL_AVX512 ? NULL : "needs AVX-512";
+}
+
+// How much faster a BF16 unit must be measured: near 1 the choice, and with it every bit of a run, would depend on the noise.
+#define WORTH_IT 1.25
+
+static const char *needs_bf16_dot(const mezzo_device *device) {
+    const mz_isa *isa = &mz_cpu(device)->isa;
+    if (!isa->bf16_dot)
+        return "needs AVX512-BF16";
+    return isa->bf16_dot_rate > WORTH_IT * isa->fma_rate ? NULL
+                                                         : "bf16 dot products are measured slower than fp32 here";
+}
+
+static const char *needs_amx(const mezzo_device *device) {
+    const mz_isa *isa = &mz_cpu(device)->isa;
+    if (isa->level < MZ_LEVEL_AMX)
+        return "needs AMX tiles with BF16";
+    return isa->amx_rate > WORTH_IT * isa->fma_rate ? NULL : "AMX is measured slower than fp32 here";
+}
+
+PATH(avx2, mz_matmul_isa__avx2.f32, mz_matmul_isa__avx2, supports_f32, needs_avx2)
+KERNELS(avx2, "_f32__avx2_6x16")
+PATH(avx512, mz_matmul_isa__avx512.f32, mz_matmul_isa__avx512, supports_f32, needs_avx512)
+KERNELS(avx512, "_f32__avx512_14x32")
+PATH(bf16_dot, mz_microkernel_avx512bf16, mz_matmul_isa__avx512, supports_bf16, needs_bf16_dot)
+KERNELS(bf16_dot, "_bf16_f32__avx512bf16_14x32")
+PATH(amx, mz_microkernel_amx, mz_matmul_isa__avx512, supports_bf16, needs_amx)
+KERNELS(amx, "_bf16_f32__amx_2x2")
+#endif
+
+// Best first; each path's supports() says whether this device may run it.
+#if defined(__x86_64__)
+#define LIST(op)                                                                                                       \
+    { &amx_kernels[op], &bf16_dot_kernels[op], &avx512_kernels[op], &avx2_kernels[op], &portable_kernels[op] }
+#else
+#define LIST(op)                                                                                                       \
+    { &portable_kernels[op] }
+#endif
+
+const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n) {
+    static const mz_kernel *const lists[][5] = {LIST(0), LIST(1), LIST(2), LIST(3)};
+    static const mz_op ops[] = {MZ_OP_linear, MZ_OP_matmul, MZ_OP_linear_dx, MZ_OP_linear_dw};
+    (void)device;
+    for (size_t i = 0; i < MZ_COUNT(ops); i++)
+        if (ops[i] == op) {
+#if defined(__x86_64__)
+            *n = 5;
+#else
+            *n = 1;
+#endif
+            return lists[i];
+        }
+    *n = 0;
+    return NULL;
+}
