@@ -1,0 +1,309 @@
+// The configuration's public face, and its translation into the options of models, programs, optimizers and scalers.
+#include "train/config.h"
+
+#include <math.h>
+
+struct mz_override_list {
+    mezzo_override *items;
+    size_t count, cap;
+};
+
+static const mz_config_row schema[] = {
+#define CONFIG(path, type, fallback, min, max, names, alias, help, flags)                                              \
+    {path, MZ_CONFIG_##type, fallback, min, max, names, alias, help, flags},
+#include "train/config.def"
+#undef CONFIG
+};
+
+// --- setting and getting ----------------------------------------------------------------------------------------------------
+mezzo_status mezzo_config_create(mezzo_config **out) {
+    mezzo_status status = MEZZO_OK;
+    *out = NULL;
+    mezzo_config *config = mz_alloc(1, sizeof *config);
+    if (config == NULL)
+        return MEZZO_ERR_MEMORY;
+    config->overrides = mz_alloc(1, sizeof *config->overrides);
+    if (config->overrides == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    MEZZO_TRY_GOTO(status, mz_config_create(schema, MZ_COUNT(schema), &config->values));
+    *out = config;
+    return MEZZO_OK;
+fail:
+    mezzo_config_free(config);
+    return status;
+}
+
+void mezzo_config_free(mezzo_config *config) {
+    if (config == NULL)
+        return;
+    if (config->overrides != NULL)
+        mz_free(config->overrides->items);
+    mz_free(config->overrides);
+    mz_config_free(config->values);
+    mz_text_free(&config->help);
+    mz_free(config);
+}
+
+mezzo_status mezzo_config_load(mezzo_config *config, const char *path) {
+    return mz_config_load_yaml(config->values, path);
+}
+
+mezzo_status mezzo_config_set(mezzo_config *config, const char *key, const char *value, const char *source) {
+    return mz_config_set(config->values, key, value, MZ_CONFIG_COMMAND_LINE, source);
+}
+
+mezzo_status mezzo_config_args(mezzo_config *config, int argc, const char *const *argv, const char **rest,
+                               int *n_rest) {
+    return mz_config_parse_args(config->values, argc, argv, rest, n_rest);
+}
+
+static mezzo_status value_text(const mz_config *values, const mz_config_row *row, char *out, size_t size, int *need) {
+    const char *text = "";
+    int64_t i = 0;
+    double f = 0;
+    bool b = false;
+    switch (row->type) {
+    case MZ_CONFIG_INT:
+        MEZZO_TRY(mz_config_get_int(values, row->path, &i));
+        *need = snprintf(out, size, "%lld", (long long)i);
+        return MEZZO_OK;
+    case MZ_CONFIG_FLOAT:
+        MEZZO_TRY(mz_config_get_float(values, row->path, &f));
+        *need = snprintf(out, size, "%.17g", f);
+        return MEZZO_OK;
+    case MZ_CONFIG_BOOL:
+        MEZZO_TRY(mz_config_get_bool(values, row->path, &b));
+        *need = snprintf(out, size, "%s", b ? "true" : "false");
+        return MEZZO_OK;
+    case MZ_CONFIG_MAP:
+        return mz_fail(MEZZO_ERR_INVALID, "configuration: \"%s\" is a map, not one value", row->path);
+    default:
+        MEZZO_TRY(mz_config_get_string(values, row->path, &text));
+        *need = snprintf(out, size, "%s", text);
+        return MEZZO_OK;
+    }
+}
+
+mezzo_status mezzo_config_get(const mezzo_config *config, const char *key, char *out, size_t size) {
+    for (size_t i = 0; i < MZ_COUNT(schema); i++) {
+        if (strcmp(schema[i].path, key) != 0)
+            continue;
+        int need = 0;
+        MEZZO_TRY(value_text(config->values, &schema[i], out, size, &need));
+        if ((size_t)need >= size)
+            return mz_fail(MEZZO_ERR_INVALID, "configuration: \"%s\" needs %d bytes, %zu are there", key, need + 1,
+                           size);
+        return MEZZO_OK;
+    }
+    return mz_fail(MEZZO_ERR_INVALID, "configuration: there is no key \"%s\"", key);
+}
+
+const char *mezzo_config_help(mezzo_config *config) {
+    mz_text_free(&config->help);
+    mz_config_help(config->values, &config->help);
+    return config->help.status == MEZZO_OK && config->help.data != NULL ? config->help.data : "";
+}
+
+mezzo_status mezzo_config_save(const mezzo_config *config, const char *path) {
+    return mz_config_write_yaml(config->values, path);
+}
+
+// --- what the keys mean -----------------------------------------------------------------------------------------------------
+mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo_model_config *out) {
+    const mz_config *values = config->values;
+    const char *name;
+    MEZZO_TRY(mz_config_get_string(values, "model.name", &name));
+    MEZZO_TRY(mezzo_model_defaults(name, out));
+    const struct {
+        const char *path;
+        int64_t *field;
+    } sizes[] = {{"model.layers", &out->layers}, {"model.heads", &out->heads}, {"model.d_model", &out->d_model},
+                 {"model.d_ff", &out->d_ff},     {"model.vocab", &out->vocab}, {"model.seq_len", &out->seq_len}};
+    for (size_t i = 0; i < MZ_COUNT(sizes); i++) {
+        int64_t value = 0;
+        MEZZO_TRY(mz_config_get_int(values, sizes[i].path, &value));
+        if (value == 0 && sizes[i].field == &out->vocab)
+            value = vocab;
+        if (value != 0)
+            *sizes[i].field = value;
+    }
+    MEZZO_TRY(mz_config_get_float(values, "model.dropout", &out->dropout));
+    MEZZO_TRY(mz_config_get_bool(values, "model.bias", &out->bias));
+    return mezzo_model_check(out);
+}
+
+mezzo_status mezzo_config_program(const mezzo_config *config, mezzo_program_options *out) {
+    const mz_config *values = config->values;
+    mz_override_list *list = config->overrides;
+    const char *precision, *residual;
+    *out = (mezzo_program_options){0};
+    MEZZO_TRY(mz_config_get_string(values, "amp.precision", &precision));
+    MEZZO_TRY(mezzo_precision_parse(precision, &out->precision));
+    MEZZO_TRY(mz_config_get_string(values, "amp.residual", &residual));
+    out->residual = strcmp(residual, "low") == 0 ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST;
+    MEZZO_TRY(mz_config_get_bool(values, "amp.recompute", &out->recompute));
+    list->count = 0;
+    for (size_t i = 0;; i++) {
+        const char *pattern, *value;
+        MEZZO_TRY(mz_config_map_get(values, "autocast", i, &pattern, &value));
+        if (pattern == NULL)
+            break;
+        MEZZO_TRY(MZ_RESERVE(list->items, list->cap, list->count + 1));
+        mezzo_override *item = &list->items[list->count++];
+        item->pattern = pattern;
+        MEZZO_TRY(mezzo_precision_parse(value, &item->precision));
+    }
+    out->overrides = list->items;
+    out->n_overrides = (int)list->count;
+    return MEZZO_OK;
+}
+
+// First error of a row of reads, so that they read as a list.
+typedef struct reader {
+    const mz_config *values;
+    mezzo_status status;
+} reader;
+
+static int64_t integer(reader *r, const char *path) {
+    int64_t value = 0;
+    if (r->status == MEZZO_OK)
+        r->status = mz_config_get_int(r->values, path, &value);
+    return value;
+}
+
+static double number(reader *r, const char *path) {
+    double value = 0;
+    if (r->status == MEZZO_OK)
+        r->status = mz_config_get_float(r->values, path, &value);
+    return value;
+}
+
+static bool truth(reader *r, const char *path) {
+    bool value = false;
+    if (r->status == MEZZO_OK)
+        r->status = mz_config_get_bool(r->values, path, &value);
+    return value;
+}
+
+static const char *text(reader *r, const char *path) {
+    const char *value = "";
+    if (r->status == MEZZO_OK)
+        r->status = mz_config_get_string(r->values, path, &value);
+    return value;
+}
+
+static int choice(reader *r, const char *path) {
+    int value = 0;
+    if (r->status == MEZZO_OK)
+        r->status = mz_config_get_enum(r->values, path, &value);
+    return value;
+}
+
+static void read_run(reader *r, mz_run_config *out) {
+    out->data_path = text(r, "data.path");
+    out->data_train = text(r, "data.train");
+    out->data_val = text(r, "data.val");
+    out->tokenizer = text(r, "data.tokenizer");
+    out->split = number(r, "data.split");
+    out->steps = integer(r, "train.steps");
+    out->batch_size = integer(r, "train.batch_size");
+    out->grad_accum = integer(r, "train.grad_accum");
+    out->seed = (uint64_t)integer(r, "train.seed");
+    out->out = text(r, "train.out");
+    out->resume = text(r, "train.resume");
+    out->eval_every = integer(r, "train.eval_every");
+    out->eval_iters = integer(r, "train.eval_iters");
+    out->eval_final = truth(r, "train.eval_final");
+    out->sample_every = integer(r, "train.sample_every");
+    out->sample_tokens = integer(r, "train.sample_tokens");
+    out->log_every = integer(r, "train.log_every");
+    out->checkpoint_every = integer(r, "train.checkpoint_every");
+    out->keep_last = integer(r, "train.keep_last");
+    out->max_skips = integer(r, "train.max_skips");
+    out->device = text(r, "device.name");
+    out->threads = (int)integer(r, "device.threads");
+}
+
+static void read_optimizer(reader *r, mz_run_config *out) {
+    mezzo_optimizer_options *o = &out->optimizer;
+    *o = mezzo_optimizer_defaults();
+    o->kind = choice(r, "optimizer.kind") == 0 ? MEZZO_ADAMW : MEZZO_SGD;
+    o->beta1 = number(r, "optimizer.beta1");
+    o->beta2 = number(r, "optimizer.beta2");
+    o->eps = number(r, "optimizer.eps");
+    o->weight_decay = number(r, "optimizer.weight_decay");
+    o->momentum = number(r, "optimizer.momentum");
+    o->nesterov = truth(r, "optimizer.nesterov");
+    o->decay_min_rank = 2; // matrices and embeddings, not biases and norms
+    out->clip = number(r, "optimizer.clip");
+    // The order of names in config.def and of mezzo_schedule.kind is the same.
+    static const int kinds[] = {MEZZO_LR_CONSTANT, MEZZO_LR_LINEAR, MEZZO_LR_COSINE, MEZZO_LR_POLYNOMIAL};
+    int kind = kinds[choice(r, "schedule.kind")];
+    memcpy(&o->schedule.kind, &kind, sizeof kind);
+    o->schedule.lr = number(r, "optimizer.lr");
+    o->schedule.min_lr = number(r, "optimizer.min_lr");
+    o->schedule.power = number(r, "schedule.power");
+    o->schedule.warmup = integer(r, "schedule.warmup");
+    o->schedule.steps = integer(r, "schedule.steps");
+    if (o->schedule.steps == 0)
+        o->schedule.steps = out->steps;
+}
+
+static void read_scaler(reader *r, mz_run_config *out) {
+    int enabled = choice(r, "amp.scaler.enabled"); // auto, true, false
+    mezzo_scaler_options *o = &out->scaler.options;
+    *o = mezzo_scaler_defaults();
+    out->scaler.automatic = enabled == 0;
+    o->enabled = enabled == 1;
+    o->init_scale = number(r, "amp.scaler.init_scale");
+    o->growth_factor = number(r, "amp.scaler.growth_factor");
+    o->backoff_factor = number(r, "amp.scaler.backoff_factor");
+    o->growth_interval = integer(r, "amp.scaler.growth_interval");
+    o->min_scale = number(r, "amp.scaler.min_scale");
+    o->max_scale = number(r, "amp.scaler.max_scale");
+    o->hysteresis = (int)integer(r, "amp.scaler.hysteresis");
+    o->floor_patience = 0; // the loop counts skips itself, for every precision (guard.c)
+}
+
+static mezzo_status check_together(const mz_run_config *c) {
+    bool pair = c->data_train[0] != '\0' || c->data_val[0] != '\0';
+    if (pair && c->data_path[0] != '\0')
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "data.path and data.train or data.val are both set: give data.path, or the two");
+    if (c->data_val[0] != '\0' && c->data_train[0] == '\0')
+        return mz_fail(MEZZO_ERR_INVALID, "data.val is set and data.train is not: give both, or data.path");
+    if (c->data_train[0] != '\0' && c->data_val[0] == '\0')
+        return mz_fail(MEZZO_ERR_INVALID, "data.train is set and data.val is not: give both, or data.path");
+    const mezzo_schedule *s = &c->optimizer.schedule;
+    if (s->kind != MEZZO_LR_CONSTANT && s->min_lr > s->lr)
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer.min_lr is %g, above optimizer.lr, %g: make it smaller", s->min_lr,
+                       s->lr);
+    if (c->optimizer.nesterov && c->optimizer.kind == MEZZO_SGD && c->optimizer.momentum <= 0)
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer.nesterov needs an optimizer.momentum above 0");
+    const mezzo_scaler_options *o = &c->scaler.options;
+    if (o->max_scale > 0 && o->max_scale < o->min_scale)
+        return mz_fail(MEZZO_ERR_INVALID, "amp.scaler.max_scale is %g, below amp.scaler.min_scale, %g", o->max_scale,
+                       o->min_scale);
+    if (c->out[0] == '\0')
+        return mz_fail(MEZZO_ERR_INVALID, "train.out is empty: name the run folder");
+    return MEZZO_OK;
+}
+
+mezzo_status mz_run_config_read(const mezzo_config *config, mz_run_config *out) {
+    reader r = {config->values, MEZZO_OK};
+    *out = (mz_run_config){0};
+    read_run(&r, out);
+    read_optimizer(&r, out);
+    read_scaler(&r, out);
+    MEZZO_TRY(r.status);
+    MEZZO_TRY(mezzo_config_program(config, &out->program));
+    return check_together(out);
+}
+
+mezzo_status mezzo_config_check(const mezzo_config *config) {
+    mz_run_config run;
+    mezzo_model_config model;
+    MEZZO_TRY(mz_run_config_read(config, &run));
+    // A vocabulary that no check refuses: the data is not looked at here.
+    return mezzo_config_model(config, 256, &model);
+}

@@ -1,0 +1,38 @@
+// A run's configuration, as one struct: what config.def lists, read and checked once.
+#ifndef MZ_TRAIN_CONFIG_H
+#define MZ_TRAIN_CONFIG_H
+
+#include "io/config.h"
+#include "mezzo/train.h"
+
+typedef struct mz_override_list mz_override_list;
+
+struct mezzo_config {
+    mz_config *values;
+    mz_override_list *overrides; // made from the autocast map by mezzo_config_program
+    mz_text help;
+};
+
+typedef struct mz_scaler_choice {
+    bool automatic;
+    mezzo_scaler_options options;
+} mz_scaler_choice;
+
+// What the loop reads. Strings are borrowed from the configuration.
+typedef struct mz_run_config {
+    const char *data_path, *data_train, *data_val, *tokenizer, *out, *resume, *device;
+    double split;
+    int threads;
+    int64_t steps, batch_size, grad_accum, eval_every, eval_iters, sample_every, sample_tokens, log_every;
+    int64_t checkpoint_every, keep_last, max_skips;
+    uint64_t seed;
+    bool eval_final;
+    mezzo_optimizer_options optimizer;
+    double clip; // 0 = none
+    mz_scaler_choice scaler;
+    mezzo_program_options program;
+} mz_run_config;
+
+mezzo_status mz_run_config_read(const mezzo_config *config, mz_run_config *out);
+
+#endif
