@@ -45,7 +45,8 @@ MEZZO_API void mezzo_optimizer_free(mezzo_optimizer *optimizer);
 // Multiplies this optimizer's gradients so that their global L2 norm is at most max_norm (factor max_norm/(norm + 1e-6), as
 // torch.nn.utils.clip_grad_norm_). Call it after mezzo_scaler_unscale; before, it clips scaled gradients, as torch does.
 MEZZO_API mezzo_status mezzo_optimizer_clip(mezzo_optimizer *optimizer, double max_norm);
-// A step with no scaler. Gradients are checked all the same: non-finite ones skip the step.
+// A step with no scaler. Gradients are checked all the same: non-finite ones skip the step. INVALID when no program has written
+// gradients since they were zeroed.
 MEZZO_API mezzo_status mezzo_optimizer_step(mezzo_optimizer *optimizer);
 MEZZO_API mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *optimizer);
 MEZZO_API mezzo_status mezzo_optimizer_set_schedule(mezzo_optimizer *optimizer, const mezzo_schedule *schedule);

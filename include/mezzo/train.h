@@ -19,17 +19,14 @@ MEZZO_API void mezzo_config_free(mezzo_config *config);
 // A YAML file: nested maps or dotted keys. FORMAT (not YAML), INVALID (an unknown key, naming the nearest known one; a value of the
 // wrong type), IO: each names file, line and key.
 MEZZO_API mezzo_status mezzo_config_load(mezzo_config *config, const char *path);
-// One key ("optimizer.lr") from text. `source` says where it came from in errors ("command line"). The autocast map is set as a whole:
-// "h.*.mlp*=fp32,lm_head=bf16".
+// One key or short name ("optimizer.lr", "lr", "autocast.h.*.mlp*") from text. `source` says where it came from in errors ("command line").
 MEZZO_API mezzo_status mezzo_config_set(mezzo_config *config, const char *key, const char *value, const char *source);
 // --KEY VALUE and --KEY=VALUE with a key or a short name ("lr", "batch-size"); --KEY and --no-KEY for truth values. What is no option
 // goes into rest[] (room for argc entries, borrowed from argv), *n_rest of them. Stronger than a file, whatever the order of the calls.
 MEZZO_API mezzo_status mezzo_config_args(mezzo_config *config, int argc, const char *const *argv, const char **rest,
                                          int *n_rest);
-// The value as text into `out` of `size` bytes. INVALID for an unknown key, a map, or a value that is longer.
-MEZZO_API mezzo_status mezzo_config_get(const mezzo_config *config, const char *key, char *out, size_t size);
-// A table of every key for `--help`, owned by the configuration; "" when memory ran out.
-MEZZO_API const char *mezzo_config_help(mezzo_config *config);
+// The value as text, by key or short name, valid until the next call for this key or until it is set; NULL for an unknown key.
+MEZZO_API const char *mezzo_config_get(const mezzo_config *config, const char *key);
 MEZZO_API mezzo_status mezzo_config_save(const mezzo_config *config,
                                          const char *path); // every key, as YAML, atomically
 // Ranges, and keys that contradict each other: INVALID naming the key and what it may be. Files are not looked at.
@@ -39,6 +36,14 @@ MEZZO_API mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vo
 // Precision, residual, recompute and overrides of the keys. *out borrows the overrides from the configuration; its precision
 // may be AUTO, which mezzo_precision_resolve turns into one that a program takes.
 MEZZO_API mezzo_status mezzo_config_program(const mezzo_config *config, mezzo_program_options *out);
+
+typedef struct mezzo_config_key {
+    const char *key, *initial, *help;
+    const char *type;    // "integer", "number", "true|false", "text", "map", or the names it takes: "adamw|sgd"
+    const char *aliases; // short names, separated by spaces; "" if none
+} mezzo_config_key;
+MEZZO_API int mezzo_config_count(void);
+MEZZO_API mezzo_config_key mezzo_config_describe(int index); // strings are static
 
 // --- training -----------------------------------------------------------------------------------------------------------------
 typedef enum mezzo_event {

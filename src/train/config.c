@@ -1,8 +1,6 @@
 // The configuration's public face, and its translation into the options of models, programs, optimizers and scalers.
 #include "train/config.h"
 
-#include <math.h>
-
 struct mz_override_list {
     mezzo_override *items;
     size_t count, cap;
@@ -40,7 +38,6 @@ void mezzo_config_free(mezzo_config *config) {
         mz_free(config->overrides->items);
     mz_free(config->overrides);
     mz_config_free(config->values);
-    mz_text_free(&config->help);
     mz_free(config);
 }
 
@@ -57,51 +54,24 @@ mezzo_status mezzo_config_args(mezzo_config *config, int argc, const char *const
     return mz_config_parse_args(config->values, argc, argv, rest, n_rest);
 }
 
-static mezzo_status value_text(const mz_config *values, const mz_config_row *row, char *out, size_t size, int *need) {
-    const char *text = "";
-    int64_t i = 0;
-    double f = 0;
-    bool b = false;
-    switch (row->type) {
-    case MZ_CONFIG_INT:
-        MEZZO_TRY(mz_config_get_int(values, row->path, &i));
-        *need = snprintf(out, size, "%lld", (long long)i);
-        return MEZZO_OK;
-    case MZ_CONFIG_FLOAT:
-        MEZZO_TRY(mz_config_get_float(values, row->path, &f));
-        *need = snprintf(out, size, "%.17g", f);
-        return MEZZO_OK;
-    case MZ_CONFIG_BOOL:
-        MEZZO_TRY(mz_config_get_bool(values, row->path, &b));
-        *need = snprintf(out, size, "%s", b ? "true" : "false");
-        return MEZZO_OK;
-    case MZ_CONFIG_MAP:
-        return mz_fail(MEZZO_ERR_INVALID, "configuration: \"%s\" is a map, not one value", row->path);
-    default:
-        MEZZO_TRY(mz_config_get_string(values, row->path, &text));
-        *need = snprintf(out, size, "%s", text);
-        return MEZZO_OK;
-    }
+const char *mezzo_config_get(const mezzo_config *config, const char *key) {
+    return mz_config_get_text(config->values, key);
 }
 
-mezzo_status mezzo_config_get(const mezzo_config *config, const char *key, char *out, size_t size) {
-    for (size_t i = 0; i < MZ_COUNT(schema); i++) {
-        if (strcmp(schema[i].path, key) != 0)
-            continue;
-        int need = 0;
-        MEZZO_TRY(value_text(config->values, &schema[i], out, size, &need));
-        if ((size_t)need >= size)
-            return mz_fail(MEZZO_ERR_INVALID, "configuration: \"%s\" needs %d bytes, %zu are there", key, need + 1,
-                           size);
-        return MEZZO_OK;
-    }
-    return mz_fail(MEZZO_ERR_INVALID, "configuration: there is no key \"%s\"", key);
+int mezzo_config_count(void) {
+    return (int)MZ_COUNT(schema);
 }
 
-const char *mezzo_config_help(mezzo_config *config) {
-    mz_text_free(&config->help);
-    mz_config_help(config->values, &config->help);
-    return config->help.status == MEZZO_OK && config->help.data != NULL ? config->help.data : "";
+mezzo_config_key mezzo_config_describe(int index) {
+    static const char *const types[] = {
+        [MZ_CONFIG_INT] = "integer", [MZ_CONFIG_FLOAT] = "number", [MZ_CONFIG_BOOL] = "true|false",
+        [MZ_CONFIG_STRING] = "text", [MZ_CONFIG_ENUM] = NULL,      [MZ_CONFIG_MAP] = "map"};
+    const mz_config_row *row = &schema[index];
+    return (mezzo_config_key){.key = row->path,
+                              .initial = row->fallback,
+                              .help = row->help,
+                              .type = row->type == MZ_CONFIG_ENUM ? row->names : types[row->type],
+                              .aliases = row->alias != NULL ? row->alias : ""};
 }
 
 mezzo_status mezzo_config_save(const mezzo_config *config, const char *path) {

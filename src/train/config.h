@@ -10,7 +10,6 @@ typedef struct mz_override_list mz_override_list;
 struct mezzo_config {
     mz_config *values;
     mz_override_list *overrides; // made from the autocast map by mezzo_config_program
-    mz_text help;
 };
 
 typedef struct mz_scaler_choice {
