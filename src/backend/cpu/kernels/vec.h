@@ -163,22 +163,45 @@ static inline vf vsqrt(vf x) {
 #endif
 }
 
-// Across the lanes, always in the same order: halves are folded until one is left.
+// Across the lanes, always in the same order: halves are folded until one lane is left.
+#if VEC_512
+static inline __m256 fold_sum(vf x) {
+    __m512 y = (__m512)x;
+    return _mm256_add_ps(_mm512_castps512_ps256(y), _mm512_extractf32x8_ps(y, 1));
+}
+static inline __m256 fold_max(vf x) {
+    __m512 y = (__m512)x;
+    return _mm256_max_ps(_mm512_castps512_ps256(y), _mm512_extractf32x8_ps(y, 1));
+}
+#elif VEC_256
+static inline __m256 fold_sum(vf x) {
+    return (__m256)x;
+}
+static inline __m256 fold_max(vf x) {
+    return (__m256)x;
+}
+#endif
+
 static inline float vsum(vf x) {
-    float lanes[VW];
-    vstore(lanes, x);
-    for (int width = VW / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++)
-            lanes[i] += lanes[i + width];
-    return lanes[0];
+#if VEC_512 || VEC_256
+    __m256 eight = fold_sum(x);
+    __m128 y = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+#else
+    return (x[0] + x[2]) + (x[1] + x[3]);
+#endif
 }
 static inline float vmax_lanes(vf x) { // NaN lanes may or may not show
-    float lanes[VW];
-    vstore(lanes, x);
-    for (int width = VW / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++)
-            lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
-    return lanes[0];
+#if VEC_512 || VEC_256
+    __m256 eight = fold_max(x);
+    __m128 y = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+#else
+    float a = x[0] > x[2] ? x[0] : x[2], b = x[1] > x[3] ? x[1] : x[3];
+    return a > b ? a : b;
+#endif
 }
 
 // --- 16-bit storage -------------------------------------------------------------------------------------------------------

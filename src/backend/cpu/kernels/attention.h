@@ -1,0 +1,141 @@
+// What the attention kernels share: where heads lie in their tensors, and tiles of them in FP32.
+#ifndef MZ_CPU_ATTENTION_H
+#define MZ_CPU_ATTENTION_H
+
+#include "backend/cpu/kernels/block.h"
+#include "backend/cpu/kernels/dropout.h"
+#include "backend/cpu/kernels/tile.h"
+
+// Queries and keys of a tile. Scores of 64×64 (16 KiB) and a head's 64×64 operand (16 KiB) share a 32 KiB L1; 32 was slower (more
+// rescaling), 128 too (scores alone fill L1).
+enum { TILE = 64, MAX_HEAD = 256 };
+
+typedef struct heads {
+    int64_t batch, length, heads, kv_heads; // B, T, H, Hkv
+    int width, padded;                      // D, and D in whole vectors and fours
+    int64_t q_row, kv_row, y_row;           // elements from one position to the next
+    int64_t k_start, v_start;               // packed [B, T, 3·H·D]: where k and v begin in a row
+    int64_t tiles;                          // of TILE positions
+    float scale;                            // 1/√D
+    bool packed;
+} heads;
+
+// From the tensors q (or the packed one), k and y; shapes only.
+static inline heads heads_of(const mz_call *call, const mz_tensor *q, const mz_tensor *k, const mz_tensor *y) {
+    heads h = {.batch = y->shape.dim[0], .length = y->shape.dim[1], .heads = call->attrs.heads};
+    h.y_row = y->shape.dim[2]; // H·D
+    h.width = (int)(h.y_row / h.heads);
+    h.padded = (int)mz_align_up((size_t)h.width, VW);
+    h.packed = !mz_present(k);
+    h.q_row = q->shape.dim[2];
+    h.kv_row = h.packed ? h.q_row : k->shape.dim[2];
+    h.kv_heads = h.packed ? h.heads : h.kv_row / h.width;
+    h.k_start = h.packed ? h.y_row : 0;
+    h.v_start = h.packed ? 2 * h.y_row : 0;
+    h.tiles = (h.length + TILE - 1) / TILE;
+    h.scale = (float)(1 / sqrt((double)h.width));
+    return h;
+}
+
+static inline const char *refuse_attention(const mz_call *call, const mz_tensor *q, const mz_tensor *y) {
+    if (call->numerics.compute == MEZZO_TF32)
+        return "no tf32 arithmetic on this cpu";
+    if (y->shape.rank != 3 || q->shape.rank != 3 || call->attrs.heads < 1)
+        return "attention is over [B, T, H·D]";
+    if (y->shape.dim[2] / call->attrs.heads > MAX_HEAD)
+        return "heads are wider than 256";
+    return NULL;
+}
+
+// One head's D elements of `rows` positions from `at` on (then every `stride` elements) into FP32 rows of `padded`, times `factor`; zeros
+// beyond D, and in rows up to TILE. Operands are rounded to `compute` where the tensor holds more.
+static inline void load_head(const mz_tensor *t, int64_t at, int64_t stride, int rows, const heads *h, float factor,
+                             mezzo_dtype compute, float *to) {
+    for (int r = 0; r < TILE; r++, to += h->padded) {
+        if (r >= rows) {
+            memset(to, 0, (size_t)h->padded * sizeof *to);
+            continue;
+        }
+        widen_block(element_at(t, at + r * stride), t->dtype, to, h->width);
+        if (t->dtype == MEZZO_F32 && compute != MEZZO_F32) {
+            uint16_t rounded[MAX_HEAD];
+            narrow_block(to, rounded, compute, h->width);
+            widen_block(rounded, compute, to, h->width);
+        }
+        for (int d = h->width; d < h->padded; d++)
+            to[d] = 0;
+        if (factor != 1.0f)
+            for (int d = 0; d < h->padded; d += VW)
+                vstore(to + d, vload(to + d) * factor);
+    }
+}
+
+// [TILE][padded] → [padded][TILE]
+static inline void transpose_head(const float *from, const heads *h, float *to) {
+    for (int d = 0; d < h->padded; d += 4)
+        for (int r = 0; r < TILE; r += 4)
+            transpose_four(from + (size_t)r * (size_t)h->padded + d, (size_t)h->padded, to + (size_t)d * TILE + r,
+                           TILE);
+}
+
+// One head's rows back into a tensor, times a factor for each row (NULL: 1).
+static inline void store_head(const float *from, const heads *h, int rows, const float *factors, const mz_tensor *t,
+                              int64_t at, int64_t stride) {
+    float row[MAX_HEAD];
+    for (int r = 0; r < rows; r++, from += h->padded) {
+        float factor = factors != NULL ? factors[r] : 1.0f;
+        for (int d = 0; d < h->padded; d += VW)
+            vstore(row + d, vload(from + d) * factor);
+        narrow_block(row, element_at(t, at + r * stride), t->dtype, h->width);
+    }
+}
+
+// C[rows][n] += A·B tile products with causal bounds: row i of a diagonal tile has nothing beyond column i. Rows go in fours; masked
+// elements inside the last vector are zero (or are masked by who reads them).
+static inline int whole_vectors(int n) {
+    return (int)mz_align_up((size_t)n, VW);
+}
+
+// Scores of `rows` queries and a tile of keys: s[r][0…) = q[r]·keys, s as rows of TILE.
+static inline void tile_scores(const float *q, const float *keys, const heads *h, int rows, bool diagonal, float *s) {
+    for (int r = 0; r < rows; r += TILE_ROWS) {
+        int n = diagonal ? whole_vectors(r + TILE_ROWS) : TILE;
+        for (int i = 0; i < TILE_ROWS; i++)
+            memset(s + (size_t)(r + i) * TILE, 0, (size_t)n * sizeof *s);
+        tile_operand a = {q + (size_t)r * (size_t)h->padded, (size_t)h->padded, 1};
+        tile_rows(a, keys, TILE, s + (size_t)r * TILE, TILE, n, h->width);
+    }
+}
+
+// out[r] += Σ_j p[r][j]·values[j]: what queries gather from a tile of positions.
+static inline void tile_gather(const float *p, const float *values, const heads *h, int rows, bool diagonal,
+                               float *out) {
+    for (int r = 0; r < rows; r += TILE_ROWS) {
+        tile_operand a = {p + (size_t)r * TILE, TILE, 1};
+        tile_rows(a, values, (size_t)h->padded, out + (size_t)r * (size_t)h->padded, (size_t)h->padded, h->padded,
+                  diagonal ? r + TILE_ROWS : TILE);
+    }
+}
+
+// out[j] += Σ_r p[r][j]·values[r]: what a tile of positions receives from queries.
+static inline void tile_scatter(const float *p, const float *values, const heads *h, int rows, int keys, bool diagonal,
+                                float *out) {
+    for (int j = 0; j < keys; j += TILE_ROWS) {
+        int first = diagonal ? j : 0;
+        tile_operand a = {p + (size_t)first * TILE + j, 1, TILE};
+        tile_rows(a, values + (size_t)first * (size_t)h->padded, (size_t)h->padded, out + (size_t)j * (size_t)h->padded,
+                  (size_t)h->padded, h->padded, rows - first);
+    }
+}
+
+// Floats handed out from the workspace, in whole cache lines.
+static inline float *take(float **next, size_t floats) {
+    float *start = *next;
+    *next += mz_align_up(floats, 16);
+    return start;
+}
+static inline int tile_count(const heads *h, int64_t tile) {
+    return (int)min64(TILE, h->length - tile * TILE);
+}
+
+#endif

@@ -1,0 +1,166 @@
+// Causal attention, backward. With p = exp(s - lse), m the dropout factors and Δ_i = dy_i·y_i:
+//   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
+// One task owns a batch element's kv head: its dk and dv are summed over query heads and tiles in a fixed order, so threads do not
+// change a bit. Probabilities are computed again from lse, a 64×64 tile at a time.
+#include "backend/cpu/kernels/attention.h"
+#include "backend/cpu/kernels/kernels.h"
+
+enum { IN_DY, IN_Q, IN_K, IN_V, IN_Y, IN_LSE };
+
+typedef struct backward_tiles {
+    float *keys, *keys_t, *values_t; // the kv head: [tiles][TILE][padded], and transposed [tiles][padded][TILE]
+    float *dk, *dv;                  // [tiles][TILE][padded]
+    float *q, *dy, *y, *dq;          // the query tile [TILE][padded]; q is scaled by 1/√D
+    float *p, *ds;                   // [TILE][TILE]
+    float lse[TILE], delta[TILE];
+    float factors[TILE + 2 * DROPOUT_RUN];
+} backward_tiles;
+
+static size_t backward_floats(const heads *h) {
+    size_t tile = TILE * (size_t)h->padded;
+    return tile * (5 * (size_t)h->tiles + 4) + 2 * TILE * TILE + 256;
+}
+
+static void backward_begin(backward_tiles *w, const heads *h, float *memory) {
+    size_t tile = TILE * (size_t)h->padded, all = tile * (size_t)h->tiles;
+    w->keys = take(&memory, all);
+    w->keys_t = take(&memory, all);
+    w->values_t = take(&memory, all);
+    w->dk = take(&memory, all);
+    w->dv = take(&memory, all);
+    w->q = take(&memory, tile);
+    w->dy = take(&memory, tile);
+    w->y = take(&memory, tile);
+    w->dq = take(&memory, tile);
+    w->p = take(&memory, TILE * TILE);
+    w->ds = take(&memory, TILE * TILE);
+}
+
+static void load_keys(backward_tiles *w, const mz_call *call, const heads *h, int64_t b, int64_t g) {
+    const mz_tensor *k = &call->in[h->packed ? IN_Q : IN_K], *v = &call->in[h->packed ? IN_Q : IN_V];
+    for (int64_t j = 0; j < h->tiles; j++) {
+        int64_t at = (b * h->length + j * TILE) * h->kv_row + g * h->width;
+        size_t tile = (size_t)j * TILE * (size_t)h->padded;
+        int rows = tile_count(h, j);
+        load_head(v, h->v_start + at, h->kv_row, rows, h, 1.0f, call->numerics.compute, w->keys + tile);
+        transpose_head(w->keys + tile, h, w->values_t + tile);
+        load_head(k, h->k_start + at, h->kv_row, rows, h, 1.0f, call->numerics.compute, w->keys + tile);
+        transpose_head(w->keys + tile, h, w->keys_t + tile);
+    }
+    size_t all = (size_t)h->tiles * TILE * (size_t)h->padded;
+    memset(w->dk, 0, all * sizeof *w->dk);
+    memset(w->dv, 0, all * sizeof *w->dv);
+}
+
+static void load_queries(backward_tiles *w, const mz_call *call, const heads *h, int64_t b, int64_t head,
+                         int64_t tile) {
+    int64_t start = b * h->length + tile * TILE;
+    int rows = tile_count(h, tile);
+    const float *lse = (const float *)call->in[IN_LSE].data + (b * h->heads + head) * h->length + tile * TILE;
+    load_head(&call->in[IN_Q], start * h->q_row + head * h->width, h->q_row, rows, h, h->scale, call->numerics.compute,
+              w->q);
+    load_head(&call->in[IN_DY], start * h->y_row + head * h->width, h->y_row, rows, h, 1.0f, call->numerics.compute,
+              w->dy);
+    load_head(&call->in[IN_Y], start * h->y_row + head * h->width, h->y_row, rows, h, 1.0f, MEZZO_F32, w->y);
+    for (int r = 0; r < rows; r++) {
+        const float *dy = w->dy + (size_t)r * (size_t)h->padded, *y = w->y + (size_t)r * (size_t)h->padded;
+        vf dot = {0};
+        for (int d = 0; d < h->padded; d += VW)
+            dot = vfma(vload(dy + d), vload(y + d), dot);
+        w->delta[r] = vsum(dot);
+        w->lse[r] = lse[r];
+    }
+    memset(w->dq, 0, TILE * (size_t)h->padded * sizeof *w->dq);
+}
+
+// p holds scores and ds holds dy·v when this is called, p·m and dS after. Lanes past `valid` become 0. `factors` NULL: no dropout.
+static void backward_row(backward_tiles *w, int r, int valid, const float *factors) {
+    float *p = w->p + (size_t)r * TILE, *ds = w->ds + (size_t)r * TILE;
+    FOR_LANES(j, lanes, valid) {
+        vf probability = vexp(vload(p + j) - w->lse[r]), dot = vload(ds + j);
+        if (lanes < VW) {
+            vmask inside = iless(lane_numbers(), iset(lanes));
+            probability = vselect(inside, probability, (vf){0});
+            dot = vselect(inside, dot, (vf){0});
+        }
+        vf m = factors != NULL ? vload(factors + j) : vset(1.0f);
+        vstore(p + j, probability * m);
+        vstore(ds + j, probability * (m * dot - w->delta[r]));
+    }
+}
+
+static void backward_pair(backward_tiles *w, const mz_call *call, const heads *h, int64_t row_number, int64_t tile,
+                          int64_t j, const dropout_stream *stream) {
+    size_t at = (size_t)j * TILE * (size_t)h->padded;
+    bool diagonal = j == tile;
+    int rows = tile_count(h, tile), keys = tile_count(h, j);
+    tile_scores(w->q, w->keys_t + at, h, rows, diagonal, w->p);
+    tile_scores(w->dy, w->values_t + at, h, rows, diagonal, w->ds);
+    for (int r = 0; r < rows; r++) {
+        int valid = diagonal ? r + 1 : TILE;
+        const float *factors = NULL;
+        if (call->attrs.p > 0)
+            factors = dropout_factors(stream, (uint64_t)((row_number + r) * h->length + j * TILE), whole_vectors(valid),
+                                      w->factors);
+        backward_row(w, r, valid, factors);
+    }
+    tile_gather(w->ds, w->keys + at, h, rows, diagonal, w->dq);
+    tile_scatter(w->p, w->dy, h, rows, keys, diagonal, w->dv + at);
+    tile_scatter(w->ds, w->q, h, rows, keys, diagonal, w->dk + at);
+}
+
+static void backward_head(backward_tiles *w, const mz_call *call, const heads *h, int64_t b, int64_t g) {
+    const mz_tensor *dk = &call->out[h->packed ? 0 : 1], *dv = &call->out[h->packed ? 0 : 2];
+    int64_t group = h->heads / h->kv_heads;
+    dropout_stream stream = {0};
+    if (call->attrs.p > 0)
+        stream = dropout_begin(call);
+    load_keys(w, call, h, b, g);
+    for (int64_t head = g * group; head < (g + 1) * group; head++)
+        for (int64_t tile = 0; tile < h->tiles; tile++) {
+            float scales[TILE];
+            int rows = tile_count(h, tile);
+            load_queries(w, call, h, b, head, tile);
+            for (int64_t j = 0; j <= tile; j++)
+                backward_pair(w, call, h, (b * h->heads + head) * h->length + tile * TILE, tile, j, &stream);
+            for (int r = 0; r < rows; r++)
+                scales[r] = h->scale; // dk has it from q
+            store_head(w->dq, h, rows, scales, &call->out[0],
+                       (b * h->length + tile * TILE) * h->q_row + head * h->width, h->q_row);
+        }
+    for (int64_t j = 0; j < h->tiles; j++) {
+        size_t from = (size_t)j * TILE * (size_t)h->padded;
+        int64_t at = (b * h->length + j * TILE) * h->kv_row + g * h->width;
+        store_head(w->dk + from, h, tile_count(h, j), NULL, dk, h->k_start + at, h->kv_row);
+        store_head(w->dv + from, h, tile_count(h, j), NULL, dv, h->v_start + at, h->kv_row);
+    }
+}
+
+static size_t attention_bwd_workspace(const mezzo_device *device, const mz_call *call) {
+    heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y]);
+    return sizeof(float) * backward_floats(&h) * (size_t)device->threads;
+}
+
+static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call) {
+    heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y]);
+    int64_t units = h.batch * h.kv_heads;
+    double multiplies = 2.5 * (double)(h.batch * h.heads) * (double)h.length * (double)(h.length + TILE) * h.width;
+#pragma omp parallel num_threads(mz_cpu_threads(device, 0.03 * multiplies))
+    {
+        backward_tiles w;
+        backward_begin(&w, &h, (float *)call->workspace + (size_t)mz_thread() * backward_floats(&h));
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t unit = 0; unit < units; unit++)
+            backward_head(&w, call, &h, unit / h.kv_heads, unit % h.kv_heads);
+    }
+    return MEZZO_OK;
+}
+
+static const char *attention_bwd_supports(const mezzo_device *device, const mz_call *call) {
+    const char *reason = refuse_attention(call, &call->in[IN_Q], &call->in[IN_Y]);
+    if (reason == NULL && call->in[IN_LSE].dtype != MEZZO_F32)
+        reason = "lse must be fp32";
+    return reason != NULL ? reason : supports_floats(device, call);
+}
+const mz_kernel MZ_SYMBOL(attention_bwd) = {"attention_bwd_f32__" MZ_LEVEL_TEXT "_64x64", attention_bwd_supports,
+                                            attention_bwd_workspace, run_attention_bwd};
