@@ -43,7 +43,7 @@ MEZZO_API mezzo_status mezzo_tokenizer_decode(const mezzo_tokenizer *tok, const 
                                               char *text, size_t *n);
 
 // --- corpora --------------------------------------------------------------------------------------------------------------
-typedef enum mezzo_split { MEZZO_TRAIN, MEZZO_VALIDATION } mezzo_split;
+typedef enum mezzo_corpus_part { MEZZO_TRAIN, MEZZO_VALIDATION } mezzo_corpus_part;
 
 // Where the tokens come from: `path` alone, or `train` and (optionally) `validation`. A source is
 //   a text file                  tokenized here; `path` is split by train_fraction
@@ -70,7 +70,7 @@ MEZZO_API mezzo_status mezzo_corpus_open(const mezzo_corpus_options *options, me
 MEZZO_API void mezzo_corpus_free(mezzo_corpus *corpus); // NULL is fine; after its loaders
 // Owned by the corpus; NULL where shards came without one.
 MEZZO_API const mezzo_tokenizer *mezzo_corpus_tokenizer(const mezzo_corpus *corpus);
-MEZZO_API uint64_t mezzo_corpus_tokens(const mezzo_corpus *corpus, mezzo_split split);
+MEZZO_API uint64_t mezzo_corpus_tokens(const mezzo_corpus *corpus, mezzo_corpus_part split);
 // Reads every token of both splits: MEZZO_ERR_INVALID names file, position and value of one that is not below `vocab`.
 MEZZO_API mezzo_status mezzo_corpus_check(const mezzo_corpus *corpus, int32_t vocab);
 
@@ -91,7 +91,7 @@ typedef enum mezzo_loader_order {
 } mezzo_loader_order;
 
 typedef struct mezzo_loader_options {
-    mezzo_split split;
+    mezzo_corpus_part split;
     mezzo_loader_order order;
     int64_t batch;  // B ≥ 1, sequences
     int64_t length; // T ≥ 1, tokens

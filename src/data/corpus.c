@@ -193,7 +193,7 @@ const mezzo_tokenizer *mezzo_corpus_tokenizer(const mezzo_corpus *corpus) {
     return corpus->tokenizer;
 }
 
-uint64_t mezzo_corpus_tokens(const mezzo_corpus *corpus, mezzo_split split) {
+uint64_t mezzo_corpus_tokens(const mezzo_corpus *corpus, mezzo_corpus_part split) {
     return corpus->splits[split].tokens;
 }
 

@@ -20,7 +20,7 @@ typedef struct mz_stream {
 } mz_stream;
 
 struct mezzo_corpus {
-    mz_stream splits[2]; // by mezzo_split
+    mz_stream splits[2]; // by mezzo_corpus_part
     mezzo_tokenizer *tokenizer;
     bool from_shards;
 };

@@ -112,7 +112,7 @@ static void text_becomes_shards_and_is_the_same_corpus(void **state) {
         mezzo_corpus *shards = open_corpus((mezzo_corpus_options){.path = "shards", .tokenizer = "char"});
         assert_int_equal(mezzo_tokenizer_vocab(mezzo_corpus_tokenizer(shards)),
                          mezzo_tokenizer_vocab(mezzo_corpus_tokenizer(text)));
-        for (mezzo_split split = MEZZO_TRAIN; split <= MEZZO_VALIDATION; split++) {
+        for (mezzo_corpus_part split = MEZZO_TRAIN; split <= MEZZO_VALIDATION; split++) {
             const mezzo_loader_options o = {split, MEZZO_LOADER_RANDOM, 3, 5, 0, 42, 0};
             mezzo_loader *a = make_loader(text, o), *b = make_loader(shards, o);
             int32_t ai[15], at[15], bi[15], bt[15];
