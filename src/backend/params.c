@@ -231,7 +231,7 @@ static mezzo_status write_segments(mezzo_params *params, mz_shadow *shadow) {
             host[n++] = (mz_segment){.offset = params->list[i].offset,
                                      .count = params->list[i].count,
                                      .shadow_offset = params->list[i].shadow_slot * (int64_t)width,
-                                     .shadow_dtype = shadow->dtype};
+                                     .shadow_dtype = (int32_t)shadow->dtype};
     shadow->n_segments = n;
     mezzo_device *device = params->device;
     mezzo_status status = device->backend->alloc(device, (n + 1) * sizeof *host, (void **)&shadow->segments);
