@@ -25,7 +25,7 @@ static inline int mz_cpu_threads(const mezzo_device *device, double work) {
 }
 
 // matmul.c: the kernels of linear, matmul, linear_dx and linear_dw, best first for this device.
-__attribute__((weak)) const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n);
+const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n);
 
 extern const mz_backend mz_backend_cpu;
 
