@@ -1,0 +1,105 @@
+#include <stdlib.h>
+
+#include "golden_model.h"
+
+static void open_model(golden_model *m, const char *device, mezzo_precision precision, const mezzo_model_config *config,
+                       int64_t batch, int64_t seq_len, const char *file) {
+    *m = (golden_model){0};
+    must(mezzo_device_open(device, 2, &m->device));
+    must(mezzo_graph_create(&m->graph));
+    must(mezzo_model_build(m->graph, config, batch, seq_len, true));
+    must(mezzo_params_create(m->device, m->graph, 1, &m->params));
+    must(mezzo_program_create(m->graph, m->params, &(mezzo_program_options){.precision = precision}, &m->program));
+    m->file = golden_tensors(file);
+    golden_model_restart(m);
+}
+
+void golden_gpt2_open(golden_model *m, const char *device, mezzo_precision precision) {
+    json_t *root = golden_json("gpt2_small.json"), *shape = json_object_get(root, "model");
+    mezzo_model_config config;
+    must(mezzo_model_defaults("gpt2", &config));
+    config.layers = (int64_t)golden_number(shape, "layers");
+    config.heads = (int64_t)golden_number(shape, "heads");
+    config.d_model = (int64_t)golden_number(shape, "d_model");
+    config.d_ff = 0;
+    config.vocab = (int64_t)golden_number(shape, "vocab_size");
+    config.seq_len = (int64_t)golden_number(shape, "seq_len");
+    config.dropout = 0;
+    config.bias = true;
+    open_model(m, device, precision, &config, (int64_t)golden_number(shape, "batch_size"), config.seq_len,
+               "gpt2_small.safetensors");
+    json_decref(root);
+}
+
+void golden_toy_open(golden_model *m, const char *device, mezzo_precision precision) {
+    json_t *root = golden_json("toy_sgd.json");
+    mezzo_model_config config;
+    must(mezzo_model_defaults("toy", &config));
+    open_model(m, device, precision, &config, (int64_t)golden_number(root, "batch_size"), 1, "toy_sgd.safetensors");
+    json_decref(root);
+}
+
+void golden_model_close(golden_model *m) {
+    mz_safetensors_close(m->file);
+    mezzo_program_free(m->program);
+    mezzo_params_free(m->params);
+    mezzo_graph_free(m->graph);
+    mezzo_device_close(m->device);
+    *m = (golden_model){0};
+}
+
+void golden_model_restart(golden_model *m) {
+    for (int i = 0; i < mezzo_params_count(m->params); ++i) {
+        golden_values v = golden_get(m->file, "init.%s", mezzo_params_name(m->params, i));
+        assert_int_equal(v.count, golden_param_count(m, i));
+        float *values = golden_floats(&v);
+        must(mezzo_params_write(m->params, i, values));
+        free(values);
+        golden_free(&v);
+    }
+    must(mezzo_params_zero_grad(m->params));
+}
+
+size_t golden_param_count(const golden_model *m, int index) {
+    size_t n = 1;
+    for (int i = 0; i < mezzo_params_rank(m->params, index); ++i)
+        n *= (size_t)mezzo_params_shape(m->params, index)[i];
+    return n;
+}
+
+float *golden_param(const golden_model *m, int index, bool gradient) {
+    float *values = calloc(golden_param_count(m, index), sizeof *values);
+    assert_non_null(values);
+    must(gradient ? mezzo_params_read_grad(m->params, index, values) : mezzo_params_read(m->params, index, values));
+    return values;
+}
+
+static void write_ids(golden_model *m, const char *tensor, const char *input, size_t step) {
+    golden_values v = golden_get(m->file, "%s", tensor);
+    size_t n = v.count / (size_t)v.dim[0];
+    int32_t *ids = golden_ints(&v);
+    must(mezzo_program_write(m->program, input, ids + step * n, n * sizeof *ids));
+    free(ids);
+    golden_free(&v);
+}
+
+void golden_gpt2_batch(golden_model *m, size_t step) {
+    write_ids(m, "tokens", "tokens", step);
+    write_ids(m, "targets", "targets", step);
+}
+
+void golden_toy_batch(golden_model *m, size_t step) {
+    golden_values v = golden_get(m->file, "x"); // [steps, B, 5]
+    size_t n = v.count / (size_t)v.dim[0];
+    float *x = golden_floats(&v);
+    must(mezzo_program_write(m->program, "x", x + step * n, n * sizeof *x));
+    free(x);
+    golden_free(&v);
+    write_ids(m, "y", "targets", step);
+}
+
+double golden_loss(golden_model *m) {
+    float loss = 0;
+    must(mezzo_program_read(m->program, "loss", &loss, sizeof loss));
+    return (double)loss;
+}

@@ -1,0 +1,29 @@
+// A model of the stored runs on a device: the small GPT-2 of gpt2_small.*, or the toy model of toy_sgd.*.
+#ifndef GOLDEN_MODEL_H
+#define GOLDEN_MODEL_H
+
+#include "golden.h"
+#include "mezzo/model.h"
+#include "mezzo/optimizer.h"
+
+typedef struct golden_model {
+    mezzo_device *device;
+    mezzo_graph *graph;
+    mezzo_params *params;
+    mezzo_program *program;
+    mz_safetensors *file;
+} golden_model;
+
+void golden_gpt2_open(golden_model *m, const char *device, mezzo_precision precision);
+void golden_toy_open(golden_model *m, const char *device, mezzo_precision precision);
+void golden_model_close(golden_model *m);
+
+void golden_model_restart(golden_model *m);                           // the parameters of "init.NAME"
+float *golden_param(const golden_model *m, int index, bool gradient); // free() it
+size_t golden_param_count(const golden_model *m, int index);          // elements
+// Writes batch `step` of the stored ones.
+void golden_gpt2_batch(golden_model *m, size_t step);
+void golden_toy_batch(golden_model *m, size_t step);
+double golden_loss(golden_model *m); // of the last run
+
+#endif
