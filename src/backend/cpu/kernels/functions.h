@@ -1,0 +1,25 @@
+// The vector functions over arrays, one set a level.
+#ifndef MZ_CPU_FUNCTIONS_H
+#define MZ_CPU_FUNCTIONS_H
+
+#include "mezzo/dtype.h"
+
+typedef enum mz_vec_function {
+    MZ_VEC_EXP,
+    MZ_VEC_TANH,
+    MZ_VEC_SIGMOID,
+    MZ_VEC_NORMAL_CDF,
+    MZ_VEC_NORMAL_PDF
+} mz_vec_function;
+typedef void mz_vec_apply_fn(mz_vec_function f, const float *x, float *y, int n);
+// One of the formats is FP32, the other BF16 or FP16.
+typedef void mz_vec_convert_fn(const void *src, mezzo_dtype from, void *dst, mezzo_dtype to, int n);
+
+mz_vec_apply_fn mz_vec_apply__portable;
+mz_vec_convert_fn mz_vec_convert__portable;
+#if defined(__x86_64__)
+mz_vec_apply_fn mz_vec_apply__avx2, mz_vec_apply__avx512;
+mz_vec_convert_fn mz_vec_convert__avx2, mz_vec_convert__avx512;
+#endif
+
+#endif

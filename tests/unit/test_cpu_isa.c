@@ -1,0 +1,142 @@
+// Instruction-set levels: what the probe reports is consistent, MEZZO_ISA lowers it and never raises it, and every level has a kernel
+// for every op.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "backend/backend.h"
+#include "backend/cpu/cpu.h"
+
+static const char *const words[MZ_LEVEL_COUNT] = {"ref", "avx2", "avx512", "amx"};
+
+static void probe_is_consistent(void **state) {
+    (void)state;
+    mz_isa isa, again;
+    assert_int_equal(mz_isa_probe(NULL, &isa), MEZZO_OK);
+    assert_int_equal(mz_isa_probe("", &again), MEZZO_OK);
+    assert_memory_equal(&isa, &again, sizeof isa); // measured once: two devices of a process make the same choices
+    assert_int_equal(isa.level, isa.found);
+    assert_true(isa.fma_rate > 0);
+    assert_true((isa.bf16_dot_rate > 0) == isa.bf16_dot);
+    assert_true((isa.amx_rate > 0) == (isa.level == MZ_LEVEL_AMX));
+    assert_true(!isa.bf16_dot || isa.level >= MZ_LEVEL_AVX512);
+    assert_true(isa.brand[0] != '\0');
+}
+
+static void forcing_lowers_and_never_raises(void **state) {
+    (void)state;
+    mz_isa best, isa;
+    assert_int_equal(mz_isa_probe(NULL, &best), MEZZO_OK);
+    for (int level = 0; level < MZ_LEVEL_COUNT; level++) {
+        if (level > (int)best.found) {
+            assert_int_equal(mz_isa_probe(words[level], &isa), MEZZO_ERR_INVALID);
+            assert_non_null(strstr(mezzo_error_message(), words[level]));
+            assert_non_null(strstr(mezzo_error_message(), words[best.found])); // what the machine has
+            continue;
+        }
+        assert_int_equal(mz_isa_probe(words[level], &isa), MEZZO_OK);
+        assert_int_equal(isa.level, level);
+        assert_int_equal(isa.found, best.found);
+        assert_true(isa.amx_rate <= 0 || level == MZ_LEVEL_AMX);
+        assert_true(!isa.bf16_dot || level >= MZ_LEVEL_AVX512);
+    }
+    assert_int_equal(mz_isa_probe("sse9", &isa), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "amx, avx512, avx2 or ref"));
+}
+
+static void a_bad_level_fails_the_device(void **state) {
+    (void)state;
+    mezzo_device *device;
+    setenv("MEZZO_ISA", "fastest", 1);
+    assert_int_equal(mezzo_device_open("cpu", 1, &device), MEZZO_ERR_INVALID);
+    assert_null(device);
+    unsetenv("MEZZO_ISA");
+}
+
+static volatile sig_atomic_t own_handler_ran;
+static void own_handler(int signal_number) {
+    (void)signal_number;
+    own_handler_ran = 1;
+}
+
+// The trial of AMX tiles borrows SIGILL and must give it back. (Run first: the probe runs once per process.)
+static void probe_gives_sigill_back(void **state) {
+    (void)state;
+    struct sigaction mine = {.sa_handler = own_handler}, now;
+    sigaction(SIGILL, &mine, NULL);
+    mz_isa isa;
+    assert_int_equal(mz_isa_probe(NULL, &isa), MEZZO_OK);
+    sigaction(SIGILL, NULL, &now);
+    assert_ptr_equal(now.sa_handler, own_handler);
+    raise(SIGILL);
+    assert_int_equal(own_handler_ran, 1);
+    signal(SIGILL, SIG_DFL);
+}
+
+static bool ends_with_level(const char *name, const char *level) {
+    const char *at = strstr(name, "__");
+    return at != NULL && strncmp(at + 2, level, strlen(level)) == 0;
+}
+
+static void every_level_serves_every_op(void **state) {
+    (void)state;
+    mz_isa best;
+    assert_int_equal(mz_isa_probe(NULL, &best), MEZZO_OK);
+    for (int level = 0; level <= (int)best.found; level++) {
+        mezzo_device *device;
+        setenv("MEZZO_ISA", words[level], 1);
+        assert_int_equal(mezzo_device_open("cpu", 1, &device), MEZZO_OK);
+        for (int op = 0; op < MZ_OP_COUNT; op++) {
+            size_t n;
+            const mz_kernel *const *kernels = device->backend->kernels(device, (mz_op)op, &n);
+            assert_true(n > 0);
+            for (int above = level + 1; above < MZ_LEVEL_COUNT; above++)
+                for (size_t i = 0; i < n; i++)
+                    assert_false(ends_with_level(kernels[i]->name, mz_level_name((mz_level)above)));
+            assert_true(ends_with_level(kernels[n - 1]->name, "portable")); // the list ends where any machine is served
+        }
+        mezzo_device_close(device);
+    }
+    unsetenv("MEZZO_ISA");
+}
+
+static void device_describes_itself(void **state) {
+    (void)state;
+    mezzo_device *device;
+    mezzo_device_info info;
+    assert_int_equal(mezzo_device_open("cpu", 3, &device), MEZZO_OK);
+    assert_int_equal(mezzo_device_describe(device, &info), MEZZO_OK);
+    assert_string_equal(info.backend, "cpu");
+    assert_int_equal(info.threads, 3);
+    assert_non_null(strstr(info.description, "3 threads"));
+    assert_true(info.memory_total > 0);
+    assert_true(info.native[MEZZO_PRECISION_FP32]);
+    assert_false(info.native[MEZZO_PRECISION_FP64]);
+    mezzo_device_close(device);
+    // With nothing above AVX2 there is no BF16 arithmetic to be faster.
+    mz_isa best;
+    assert_int_equal(mz_isa_probe(NULL, &best), MEZZO_OK);
+    setenv("MEZZO_ISA", "ref", 1);
+    assert_int_equal(mezzo_device_open("cpu", 1, &device), MEZZO_OK);
+    assert_int_equal(mezzo_device_describe(device, &info), MEZZO_OK);
+    assert_false(info.native[MEZZO_PRECISION_BF16]);
+    assert_false(info.faster[MEZZO_PRECISION_BF16]);
+    assert_non_null(strstr(info.description, "portable"));
+    mezzo_device_close(device);
+    unsetenv("MEZZO_ISA");
+}
+
+int main(void) {
+    unsetenv("MEZZO_ISA");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(probe_gives_sigill_back),         cmocka_unit_test(probe_is_consistent),
+        cmocka_unit_test(forcing_lowers_and_never_raises), cmocka_unit_test(a_bad_level_fails_the_device),
+        cmocka_unit_test(every_level_serves_every_op),     cmocka_unit_test(device_describes_itself),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
