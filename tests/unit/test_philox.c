@@ -64,7 +64,7 @@ static void uniform_covers_zero_to_one_and_never_reaches_one(void **state) {
 static void moments_are_those_of_the_distribution(void **state) {
     (void)state;
     enum { BLOCKS = 65536 };
-    const double n = 4.0 * BLOCKS;
+    const double n = 4.0 * (double)BLOCKS;
     double uniform_sum = 0, sum = 0, square_sum = 0, fourth_sum = 0, largest = 0, pair_sum = 0;
     for (uint64_t i = 0; i < BLOCKS; i++) {
         uint32_t words[4];
