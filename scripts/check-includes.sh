@@ -15,10 +15,11 @@ allowed() {
     backend) echo "base/* graph/* $public_graph mezzo/optimizer.h" ;;
     backend/*) echo "base/* graph/* backend/*.h $public_graph mezzo/optimizer.h" ;;
     nn | models) echo "base/* nn/* models/* $public_graph mezzo/model.h" ;;
-    io | data) echo "base/* mezzo/*" ;;
-    train) echo "base/* graph/* backend/backend.h io/* data/* mezzo/*" ;;
-    study) echo "base/* graph/* backend/backend.h io/* data/* train/* nn/* models/* mezzo/*" ;;
-    dist) echo "base/* graph/* backend/backend.h train/* mezzo/*" ;;
+    io) echo "base/* mezzo/status.h mezzo/dtype.h mezzo/io.h" ;;
+    data) echo "base/* io/* mezzo/status.h mezzo/dtype.h mezzo/data.h" ;;
+    train) echo "base/* graph/* backend/*.h io/* data/* mezzo/*" ;;
+    study) echo "base/* graph/* backend/*.h io/* data/* train/* nn/* models/* mezzo/*" ;;
+    dist) echo "base/* graph/* backend/*.h train/* mezzo/*" ;;
     cli) echo "* mezzo/*" ;;
     examples) echo "mezzo/*" ;;
     bench) echo "* mezzo/*" ;;
