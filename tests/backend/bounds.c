@@ -1,0 +1,499 @@
+// What a right kernel may differ by. Each bound is a worst case, to first order in the unit roundoff u of FP32 (2^-24), of computing the
+// op's formula with FP32 operations in any order: a sum of n terms is off by at most n·u·Σ|terms| (Higham, "Accuracy and Stability
+// of Numerical Algorithms", §4.2), a product or quotient by u of itself, exp, erf, tanh and log by a few u. Factors that a backend may
+// round to numerics.compute on their way into a second product (attention's probabilities) add that format's roundoff.
+// docs/dev/NUMERICS.md lists them all. Storage's rounding is added where results are judged (compare.c).
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "trial.h"
+
+static const double u32 = 0x1p-24;
+static const double function_ulps = 8; // exp, erf, tanh, log and the few operations around them, in u
+
+double unit_roundoff(mezzo_dtype dtype) {
+    switch (dtype) {
+    case MEZZO_F64:
+        return 0x1p-53;
+    case MEZZO_F32:
+        return 0x1p-24;
+    case MEZZO_TF32:
+    case MEZZO_F16:
+        return 0x1p-11;
+    case MEZZO_BF16:
+        return 0x1p-8;
+    case MEZZO_F8E4M3:
+        return 0x1p-4;
+    case MEZZO_F8E5M2:
+        return 0x1p-3;
+    default:
+        return 0;
+    }
+}
+
+static bool has(const trial_tensor *t) {
+    return mz_present(&t->t);
+}
+
+static double magnitude(const trial_tensor *t, int64_t i) {
+    return fabs(t->value[i]);
+}
+
+// The preset of an output that is added to; 0 otherwise. The reference's result has it inside: |result| + Σ|terms| covers it.
+static double preset(const trial *t, int slot, int64_t i, double terms) {
+    return t->attrs.accumulate ? fabs(t->out[slot].value[i]) + terms : 0;
+}
+
+static int64_t width_of(const trial_tensor *t) {
+    return t->t.shape.dim[t->t.shape.rank - 1];
+}
+
+// The roundoff of a format that numbers pass through; 0 for FP64, which rounds nothing here, and for FP32 (counted in the sums).
+static double through(mezzo_dtype dtype) {
+    return dtype == MEZZO_F64 || dtype == MEZZO_F32 ? 0 : unit_roundoff(dtype);
+}
+
+// --- products -----------------------------------------------------------------------------------------------------------------
+// Σ|a|·|b| of a dot product of two strided rows.
+static double dot_magnitude(const double *a, int64_t a_step, const double *b, int64_t b_step, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += fabs(a[i * a_step] * b[i * b_step]);
+    return sum;
+}
+
+// The largest slope of an activation: ReLU 1, SiLU 1.0999, GELU 1.1290.
+static const double steepest = 1.13;
+
+// z = x·wᵀ + bias: (K + 2)·u·(Σ|x·w| + |bias|). Rounding to `via` moves both results by up to u_via·|z| each. act carries z's error
+// on at most `steepest` times and adds its own, relative to |z| (GELU's 1 + tanh cancels); then rounded to `via` again; the residual
+// sum adds u of its parts.
+static void linear(trial *t) {
+    int64_t n_out = t->in[1].t.shape.dim[0], n_in = t->in[1].t.shape.dim[1], rows = trial_count(&t->out[0]) / n_out;
+    double u_via = fmax(unit_roundoff(t->attrs.via), u32);
+    trial_tensor *y = &t->out[0], *preact = &t->out[1];
+    for (int64_t m = 0; m < rows; m++)
+        for (int64_t n = 0; n < n_out; n++) {
+            const double *x = t->in[0].value + m * n_in, *w = t->in[1].value + n * n_in;
+            double terms = dot_magnitude(x, 1, w, 1, n_in), z = 0;
+            for (int64_t k = 0; k < n_in; k++)
+                z += x[k] * w[k];
+            if (has(&t->in[2])) {
+                terms += magnitude(&t->in[2], n);
+                z += t->in[2].value[n];
+            }
+            int64_t i = m * n_out + n;
+            double error = (double)(n_in + 2) * u32 * terms;
+            if (has(preact))
+                preact->bound[i] = error + u_via * fabs(z);
+            error += 2 * u_via * fabs(z);
+            if (t->attrs.act != MZ_ACT_NONE)
+                error = steepest * error + (function_ulps * u32 + 2 * u_via) * fabs(z);
+            if (has(&t->in[3]))
+                error += u32 * (fabs(z) + magnitude(&t->in[3], i));
+            y->bound[i] = error;
+        }
+}
+
+// Like linear, without the epilogue.
+static void matmul(trial *t) {
+    const mz_shape *as = &t->in[0].t.shape, *ys = &t->out[0].t.shape;
+    bool ta = t->attrs.transpose_a, tb = t->attrs.transpose_b;
+    int64_t rows = ys->dim[ys->rank - 2], cols = ys->dim[ys->rank - 1], inner = as->dim[as->rank - (ta ? 2 : 1)];
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        int64_t batch = i / (rows * cols), m = i / cols % rows, n = i % cols;
+        const double *a = t->in[0].value + batch * rows * inner + (ta ? m : m * inner);
+        const double *b = t->in[1].value + batch * inner * cols + (tb ? n * inner : n);
+        t->out[0].bound[i] = (double)inner * u32 * dot_magnitude(a, ta ? rows : 1, b, tb ? 1 : cols, inner);
+    }
+}
+
+// What act'(x) is made of, in magnitude: GELU's tanh form has the largest parts, 1/2 + |x|·0.4·(1 + 0.134·x²).
+static double slope_magnitude(double x) {
+    return 1 + 0.5 * fabs(x) * (1 + 0.14 * x * x);
+}
+
+static void linear_dx(trial *t) {
+    int64_t n_out = t->in[1].t.shape.dim[0], n_in = t->in[1].t.shape.dim[1];
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        int64_t m = i / n_in, k = i % n_in;
+        double terms = dot_magnitude(t->in[0].value + m * n_out, 1, t->in[1].value + k, n_in, n_out);
+        double error = (double)n_out * u32 * terms;
+        if (has(&t->in[2])) // the product's error times the slope, and the slope's error times the product
+            error = steepest * error + function_ulps * u32 * terms * slope_magnitude(t->in[2].value[i]);
+        t->out[0].bound[i] = error;
+    }
+}
+
+static void linear_dw(trial *t) {
+    int64_t n_out = t->out[0].t.shape.dim[0], n_in = t->out[0].t.shape.dim[1];
+    int64_t rows = trial_count(&t->in[0]) / n_out;
+    const double one = 1;
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        double terms = dot_magnitude(t->in[0].value + i / n_in, n_out, t->in[1].value + i % n_in, n_in, rows);
+        t->out[0].bound[i] = (double)(rows + 1) * u32 * (terms + preset(t, 0, i, terms));
+    }
+    for (int64_t n = 0; has(&t->out[1]) && n < n_out; n++) {
+        double terms = dot_magnitude(t->in[0].value + n, n_out, &one, 0, rows);
+        t->out[1].bound[n] = (double)(rows + 1) * u32 * (terms + preset(t, 1, n, terms));
+    }
+}
+
+// --- attention ----------------------------------------------------------------------------------------------------------------
+typedef struct heads {
+    int64_t batch, length, heads, group, width, q_row, kv_row, k_start, v_start;
+    bool packed;
+} heads;
+
+static heads heads_of(const trial *t, const trial_tensor *q, const trial_tensor *k, const trial_tensor *y) {
+    heads s = {.batch = q->t.shape.dim[0], .length = q->t.shape.dim[1], .heads = t->attrs.heads, .group = 1};
+    int64_t channels = y->t.shape.dim[2];
+    s.width = channels / s.heads;
+    s.packed = !has(k);
+    s.q_row = s.packed ? 3 * channels : channels;
+    s.kv_row = s.packed ? s.q_row : k->t.shape.dim[2];
+    s.k_start = s.packed ? channels : 0;
+    s.v_start = s.packed ? 2 * channels : 0;
+    if (!s.packed)
+        s.group = channels / s.kv_row;
+    return s;
+}
+
+static double keep_factor(const trial *t, const heads *s, int64_t b, int64_t h, int64_t i, int64_t j) {
+    if (t->attrs.p == 0)
+        return 1;
+    uint64_t element = (uint64_t)(((b * s->heads + h) * s->length + i) * s->length + j);
+    uint32_t words[4], step = (uint32_t)(t->rng.step ^ t->rng.step >> 32);
+    mz_philox((mz_philox_key){.seed = t->rng.seed, .step = step, .tensor = t->attrs.rng}, element >> 2, words);
+    return mz_uniform(words[element & 3]) >= t->attrs.p ? 1 / (1 - (double)t->attrs.p) : 0;
+}
+
+// A score's value and its error: (D + 3)·u·Σ|q·k|/√D.
+static double score(const double *q, const double *k, int64_t width, double *error) {
+    double sum = 0, terms = 0;
+    for (int64_t d = 0; d < width; d++) {
+        sum += q[d] * k[d];
+        terms += fabs(q[d] * k[d]);
+    }
+    *error = (double)(width + 3) * u32 * terms / sqrt((double)width);
+    return sum / sqrt((double)width);
+}
+
+// A probability's relative error: its score's; the subtraction from the maximum; the sum's (n terms, each with its own score's
+// error, weighted by the probabilities); exp; and its rounding to the compute format before it meets v.
+static void attention(trial *t) {
+    heads s = heads_of(t, &t->in[0], &t->in[1], &t->out[0]);
+    const double *q = t->in[0].value, *k = s.packed ? q + s.k_start : t->in[1].value;
+    const double *v = s.packed ? q + s.v_start : t->in[2].value;
+    double *x = mz_alloc((size_t)s.length, sizeof *x), *error = mz_alloc((size_t)s.length, sizeof *error);
+    assert_true(x != NULL && error != NULL);
+    for (int64_t row = 0; row < s.batch * s.heads * s.length; row++) {
+        int64_t b = row / (s.heads * s.length), h = row / s.length % s.heads, i = row % s.length;
+        double max = -INFINITY, sum = 0, sum_error = 0;
+        for (int64_t j = 0; j <= i; j++) {
+            x[j] = score(q + (b * s.length + i) * s.q_row + h * s.width,
+                         k + (b * s.length + j) * s.kv_row + h / s.group * s.width, s.width, &error[j]);
+            max = fmax(max, x[j]);
+        }
+        for (int64_t j = 0; j <= i; j++) {
+            error[j] += 2 * u32 * (fabs(x[j]) + fabs(max));
+            sum += exp(x[j] - max);
+            sum_error += exp(x[j] - max) * error[j];
+        }
+        double all = sum_error / sum + (double)(i + 1 + 2 * (int64_t)function_ulps) * u32;
+        for (int64_t d = 0; d < s.width; d++) {
+            double total = 0;
+            for (int64_t j = 0; j <= i; j++)
+                total += exp(x[j] - max) / sum * keep_factor(t, &s, b, h, i, j) *
+                         fabs(v[(b * s.length + j) * s.kv_row + h / s.group * s.width + d]) *
+                         (error[j] + all + (double)(i + 1) * u32 + 2 * through(t->numerics.compute));
+            t->out[0].bound[((b * s.length + i) * s.heads + h) * s.width + d] = total;
+        }
+        if (has(&t->out[1]))
+            t->out[1].bound[row] = all + 2 * u32 * (fabs(max) + fabs(max + log(sum)));
+    }
+    mz_free(x);
+    mz_free(error);
+}
+
+// The formulas of the reference, with an error beside each number.
+static void attention_bwd(trial *t) {
+    const trial_tensor *dy = &t->in[0], *y = &t->in[4], *lse = &t->in[5];
+    heads s = heads_of(t, &t->in[1], &t->in[2], y);
+    const double *q = t->in[1].value, *k = s.packed ? q + s.k_start : t->in[2].value;
+    const double *v = s.packed ? q + s.v_start : t->in[3].value;
+    double *dq = t->out[0].bound, *dk = s.packed ? dq + s.k_start : t->out[1].bound;
+    double *dv = s.packed ? dq + s.v_start : t->out[2].bound;
+    double scale = 1 / sqrt((double)s.width), u_c = through(t->numerics.compute);
+    for (int64_t row = 0; row < s.batch * s.heads * s.length; row++) {
+        int64_t b = row / (s.heads * s.length), h = row / s.length % s.heads, i = row % s.length;
+        const double *dyi = dy->value + ((b * s.length + i) * s.heads + h) * s.width;
+        const double *yi = y->value + ((b * s.length + i) * s.heads + h) * s.width;
+        int64_t qi = (b * s.length + i) * s.q_row + h * s.width;
+        double delta = 0, delta_error = (double)s.width * u32 * dot_magnitude(dyi, 1, yi, 1, s.width);
+        for (int64_t d = 0; d < s.width; d++)
+            delta += dyi[d] * yi[d];
+        for (int64_t j = 0; j <= i; j++) {
+            int64_t kj = (b * s.length + j) * s.kv_row + h / s.group * s.width;
+            double x_error, dp = 0, terms = (double)(s.length + 4) * u32; // of the sums over positions
+            double x = score(q + qi, k + kj, s.width, &x_error);
+            double p = exp(x - lse->value[row]), keep = keep_factor(t, &s, b, h, i, j);
+            double p_error = x_error + 2 * u32 * (fabs(x) + fabs(lse->value[row])) + function_ulps * u32;
+            for (int64_t d = 0; d < s.width; d++)
+                dp += keep * dyi[d] * v[kj + d];
+            double dp_error = keep * (double)(s.width + 2) * u32 * dot_magnitude(dyi, 1, v + kj, 1, s.width);
+            double ds = p * fabs(dp - delta);
+            double ds_error = ds * p_error + p * (dp_error + delta_error + u32 * (fabs(dp) + fabs(delta))) + u_c * ds;
+            for (int64_t d = 0; d < s.width; d++) {
+                dv[kj + d] += p * keep * fabs(dyi[d]) * (p_error + u_c + terms * (double)s.group);
+                dq[qi + d] += scale * fabs(k[kj + d]) * (ds_error + terms * ds);
+                dk[kj + d] += scale * fabs(q[qi + d]) * (ds_error + terms * (double)s.group * ds);
+            }
+        }
+    }
+}
+
+// --- activations ----------------------------------------------------------------------------------------------------------------
+// The function's error is relative to |x|, not to the result: GELU's tail is a difference of nearly equal numbers.
+static void activation(trial *t) {
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
+        t->out[0].bound[i] = function_ulps * u32 * magnitude(&t->in[0], i);
+}
+
+static void activation_dx(trial *t) {
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
+        t->out[0].bound[i] = function_ulps * u32 * magnitude(&t->in[0], i) * slope_magnitude(t->in[1].value[i]);
+}
+
+// --- norms and softmax ------------------------------------------------------------------------------------------------------------
+// With n = width: mean is off by (n + 2)·u·mean|s|, which moves every centred value; the variance by (n + 4)·u of itself and by the
+// square of the mean's error. Where `sum` is stored in a low format, a sum that lands between two values may be stored as either.
+static void layernorm(trial *t) {
+    int64_t width = width_of(&t->out[0]), rows = trial_count(&t->out[0]) / width;
+    const trial_tensor *weight = &t->in[1], *bias = &t->in[2], *stored = &t->out[3];
+    for (int64_t r = 0; r < rows; r++) {
+        double mean = 0, size = 0, variance = 0;
+        for (int64_t c = 0; c < width; c++) {
+            double s = t->in[0].value[r * width + c] + (has(&t->in[3]) ? t->in[3].value[r * width + c] : 0);
+            mean += s / (double)width;
+            size += fabs(s) / (double)width;
+        }
+        for (int64_t c = 0; c < width; c++) {
+            double s = t->in[0].value[r * width + c] + (has(&t->in[3]) ? t->in[3].value[r * width + c] : 0);
+            variance += (s - mean) * (s - mean) / (double)width;
+        }
+        double flip = has(stored) ? 2 * through(stored->t.dtype) : 0;
+        double rstd = 1 / sqrt(variance + (double)t->attrs.eps), steps = (double)(width + 8);
+        double mean_error = (steps * u32 + flip) * size;
+        double rstd_error = steps * u32 + mean_error * mean_error * rstd * rstd + flip * size * rstd;
+        for (int64_t c = 0; c < width; c++) {
+            int64_t i = r * width + c;
+            double a = t->in[0].value[i], b = has(&t->in[3]) ? t->in[3].value[i] : 0, s = a + b;
+            double x_error = rstd * (mean_error + (2 * u32 + flip) * fabs(s)) + fabs(s - mean) * rstd * rstd_error;
+            double scale = has(weight) ? magnitude(weight, c) : 1;
+            t->out[0].bound[i] =
+                scale * (x_error + 3 * u32 * fabs(s - mean) * rstd) + (has(bias) ? 2 * u32 * magnitude(bias, c) : 0);
+            if (has(stored))
+                stored->bound[i] = u32 * fabs(s) + flip / 2 * fabs(s);
+        }
+        if (has(&t->out[1]))
+            t->out[1].bound[r] = mean_error;
+        if (has(&t->out[2]))
+            t->out[2].bound[r] = rstd_error * rstd;
+    }
+}
+
+static void layernorm_bwd(trial *t) {
+    const trial_tensor *dy = &t->in[0], *x = &t->in[1], *weight = &t->in[2], *dres = &t->in[5];
+    int64_t width = width_of(&t->out[0]), rows = trial_count(&t->out[0]) / width;
+    for (int64_t r = 0; r < rows; r++) {
+        double mean = magnitude(&t->in[3], r), rstd = magnitude(&t->in[4], r), g_size = 0, gx_size = 0;
+        for (int64_t c = 0; c < width; c++) {
+            double g = magnitude(dy, r * width + c) * (has(weight) ? magnitude(weight, c) : 1);
+            g_size += g / (double)width;
+            gx_size += g * (magnitude(x, r * width + c) + mean) * rstd / (double)width;
+        }
+        for (int64_t c = 0; c < width; c++) {
+            int64_t i = r * width + c;
+            double g = magnitude(dy, i) * (has(weight) ? magnitude(weight, c) : 1);
+            double normal = (magnitude(x, i) + mean) * rstd;
+            t->out[0].bound[i] = (double)(width + 8) * u32 * rstd * (g + g_size + normal * gx_size) +
+                                 (has(dres) ? 2 * u32 * magnitude(dres, i) : 0);
+        }
+    }
+    for (int64_t c = 0; c < width; c++) {
+        double dweight = 0, dbias = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            double normal = (magnitude(x, r * width + c) + magnitude(&t->in[3], r)) * magnitude(&t->in[4], r);
+            dweight += magnitude(dy, r * width + c) * normal;
+            dbias += magnitude(dy, r * width + c);
+        }
+        if (has(&t->out[1]))
+            t->out[1].bound[c] = (double)(rows + 5) * u32 * (dweight + preset(t, 1, c, dweight));
+        if (has(&t->out[2]))
+            t->out[2].bound[c] = (double)(rows + 1) * u32 * (dbias + preset(t, 2, c, dbias));
+    }
+}
+
+// Of a row of exponents: the maximum, and the error of log Σ exp(x): the sum's n roundings, and each exp's own and its subtraction's.
+static double exponents(const trial_tensor *x, int64_t start, int64_t width, double *max, double *lse) {
+    double sum = 0, distance = 0;
+    *max = -INFINITY;
+    for (int64_t c = 0; c < width; c++)
+        *max = fmax(*max, x->value[start + c]);
+    for (int64_t c = 0; c < width; c++) {
+        double e = exp(x->value[start + c] - *max);
+        sum += e;
+        distance += e * (*max - x->value[start + c]);
+    }
+    *lse = *max + log(sum);
+    return ((double)width + function_ulps + distance / sum) * u32;
+}
+
+static void softmax(trial *t) {
+    int64_t width = width_of(&t->out[0]);
+    for (int64_t start = 0; start < trial_count(&t->out[0]); start += width) {
+        double max, lse, error = exponents(&t->in[0], start, width, &max, &lse);
+        for (int64_t i = start; i < start + width; i++)
+            t->out[0].bound[i] = t->out[0].value[i] * (error + u32 * (max - t->in[0].value[i] + function_ulps));
+    }
+}
+
+static void softmax_dx(trial *t) {
+    int64_t width = width_of(&t->out[0]);
+    for (int64_t start = 0; start < trial_count(&t->out[0]); start += width) {
+        double terms = dot_magnitude(t->in[0].value + start, 1, t->in[1].value + start, 1, width);
+        for (int64_t i = start; i < start + width; i++)
+            t->out[0].bound[i] =
+                (double)(width + 3) * u32 * magnitude(&t->in[1], i) * (magnitude(&t->in[0], i) + terms);
+    }
+}
+
+static void cross_entropy(trial *t) {
+    int64_t width = width_of(&t->in[0]), rows = trial_count(&t->in[1]), counted = 0;
+    double error = 0, total = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        double max, lse, lse_error = exponents(&t->in[0], r * width, width, &max, &lse);
+        lse_error += u32 * (fabs(max) + fabs(lse));
+        if (has(&t->out[1]))
+            t->out[1].bound[r] = lse_error;
+        int32_t target = ((const int32_t *)(const void *)t->in[1].stored)[r];
+        if (target == t->attrs.ignore_index)
+            continue;
+        double x = t->in[0].value[r * width + target];
+        counted++;
+        error += lse_error + u32 * (fabs(lse) + fabs(x));
+        total += fabs(lse - x);
+    }
+    if (counted > 0)
+        t->out[0].bound[0] = (error + (double)(rows + 2) * u32 * total) / (double)counted;
+}
+
+static void cross_entropy_dx(trial *t) {
+    const trial_tensor *x = &t->in[1], *lse = &t->in[3];
+    int64_t width = width_of(x), rows = trial_count(&t->in[2]), counted = 0;
+    const int32_t *targets = (const int32_t *)(const void *)t->in[2].stored;
+    for (int64_t r = 0; r < rows; r++)
+        counted += targets[r] != t->attrs.ignore_index;
+    double factor = magnitude(&t->in[0], 0) / (double)(counted > 0 ? counted : 1);
+    for (int64_t i = 0; i < rows * width; i++) {
+        double distance = x->value[i] - lse->value[i / width], p = exp(distance);
+        double hit = targets[i / width] == i % width ? 1 : 0;
+        bool ignored = targets[i / width] == t->attrs.ignore_index;
+        t->out[0].bound[i] = ignored ? 0 : factor * u32 * (p * (function_ulps + fabs(distance)) + 4 * (p + hit));
+    }
+}
+
+// --- sums -----------------------------------------------------------------------------------------------------------------------
+static void sums(trial *t) {
+    const mz_shape *shape = &t->in[0].t.shape;
+    int64_t inner = 1, axis = trial_count(&t->in[0]);
+    if (t->attrs.axis >= 0) {
+        axis = shape->dim[t->attrs.axis];
+        for (int i = t->attrs.axis + 1; i < shape->rank; i++)
+            inner *= shape->dim[i];
+    }
+    const double one = 1;
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        const double *x = t->in[0].value + i / inner * axis * inner + i % inner;
+        double terms = dot_magnitude(x, inner, &one, 0, axis);
+        terms /= t->op == MZ_OP_mean ? (double)axis : 1;
+        t->out[0].bound[i] = (double)(axis + 1) * u32 * (terms + preset(t, 0, i, terms));
+    }
+}
+
+static void embedding_bwd(trial *t) {
+    int64_t width = width_of(&t->out[0]), vocabulary = trial_count(&t->out[0]) / width, n = trial_count(&t->in[1]);
+    const int32_t *ids = (const int32_t *)(const void *)t->in[1].stored;
+    double *terms = mz_alloc((size_t)trial_count(&t->out[0]), sizeof *terms);
+    double *uses = mz_alloc((size_t)vocabulary, sizeof *uses);
+    assert_true(terms != NULL && uses != NULL);
+    for (int64_t r = 0; r < n; r++) {
+        if (ids[r] < 0 || ids[r] >= vocabulary)
+            continue;
+        uses[ids[r]]++;
+        for (int64_t c = 0; c < width; c++)
+            terms[ids[r] * width + c] += magnitude(&t->in[0], r * width + c);
+    }
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
+        t->out[0].bound[i] = (uses[i / width] + 1) * u32 * (terms[i] + preset(t, 0, i, terms[i]));
+    mz_free(terms);
+    mz_free(uses);
+}
+
+// --- update -----------------------------------------------------------------------------------------------------------------------
+// Contracting a product and a sum into one rounding is allowed: m, v and the master each take a handful of FP32 operations on
+// parts whose size is bounded by 1 here (the trials' presets and rates).
+static void optimizer(trial *t) {
+    for (int slot = 0; slot < t->n_out; slot++)
+        for (int64_t i = 0; has(&t->out[slot]) && t->out[slot].t.dtype == MEZZO_F32 && i < trial_count(&t->out[slot]);
+             i++)
+            t->out[slot].bound[i] = function_ulps * u32 * (fabs(t->out[slot].value[i]) + 1);
+}
+
+// --- all ------------------------------------------------------------------------------------------------------------------------
+static void one_rounding(trial *t, double u) {
+    for (int slot = 0; slot < t->n_out; slot++)
+        for (int64_t i = 0; has(&t->out[slot]) && i < trial_count(&t->out[slot]); i++)
+            t->out[slot].bound[i] = u * fabs(t->out[slot].value[i]);
+}
+
+static void (*const bounds[MZ_OP_COUNT])(trial *t) = {
+    [MZ_OP_linear] = linear,
+    [MZ_OP_matmul] = matmul,
+    [MZ_OP_linear_dx] = linear_dx,
+    [MZ_OP_linear_dw] = linear_dw,
+    [MZ_OP_attention] = attention,
+    [MZ_OP_attention_bwd] = attention_bwd,
+    [MZ_OP_gelu] = activation,
+    [MZ_OP_silu] = activation,
+    [MZ_OP_gelu_dx] = activation_dx,
+    [MZ_OP_silu_dx] = activation_dx,
+    [MZ_OP_layernorm] = layernorm,
+    [MZ_OP_layernorm_bwd] = layernorm_bwd,
+    [MZ_OP_softmax] = softmax,
+    [MZ_OP_softmax_dx] = softmax_dx,
+    [MZ_OP_cross_entropy] = cross_entropy,
+    [MZ_OP_cross_entropy_dx] = cross_entropy_dx,
+    [MZ_OP_sum] = sums,
+    [MZ_OP_mean] = sums,
+    [MZ_OP_embedding_bwd] = embedding_bwd,
+    [MZ_OP_adamw] = optimizer,
+    [MZ_OP_sgd] = optimizer,
+};
+
+void trial_bounds(trial *t) {
+    mz_tolerance class = mz_op_table[t->op].tolerance;
+    if (bounds[t->op] != NULL)
+        bounds[t->op](t);
+    else if (class == MZ_TOL_EXACT)
+        one_rounding(t, 0); // storage's own rounding is all
+    else if (class == MZ_TOL_ROUND)
+        one_rounding(t, u32); // FP32 arithmetic before storage
+    else if (mz_op_table[t->op].kind != MZ_KIND_STATE)
+        fail_msg("%s: no error bound is derived for it", mz_op_table[t->op].name);
+}

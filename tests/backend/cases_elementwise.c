@@ -1,0 +1,281 @@
+// Cases of ops on one element at a time, of tables, and of pieces of tensors.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "cases.h"
+
+#define ROW(...) {__VA_ARGS__},
+static const int64_t embedding_shapes[][3] = {MZ_EMBEDDING_SHAPES(ROW)};
+#define ITEM(n) n,
+static const int64_t flat_shapes[] = {MZ_FLAT_SHAPES(ITEM)};
+
+// --- one element at a time ----------------------------------------------------------------------------------------------------
+static void unary(mz_op op, mz_shape shape, mezzo_dtype x, mezzo_dtype y, mz_attrs attrs, bool nan) {
+    trial *t = trial_new(op);
+    t->attrs = attrs;
+    trial_input(t, 0, x, shape);
+    trial_output(t, 0, y, shape);
+    trial_normal(t, 0, 2);
+    if (nan)
+        trial_spoil(t, 0);
+    t->skip_mutations = mz_shape_count(&shape) < 16; // a single element may be one that ReLU or dropout drops
+    trial_finish(t);
+}
+
+static void each_unary(mz_op op, mz_attrs attrs) {
+    for (size_t s = 0; s < MZ_COUNT(flat_shapes); s++)
+        for (int x = 0; x < FLOATS; x++)
+            for (int y = 0; y < FLOATS; y++)
+                if (x == y || floats[x] == MEZZO_F32 || floats[y] == MEZZO_F32)
+                    unary(op, SHAPE(flat_shapes[s]), floats[x], floats[y], attrs, false);
+    if (op != MZ_OP_dropout) // which may drop them
+        unary(op, SHAPE(3, 17), MEZZO_F32, MEZZO_F32, attrs, true);
+}
+
+void cases_scale(void) {
+    each_unary(MZ_OP_scale, (mz_attrs){.alpha = 0.3f});
+}
+
+void cases_relu(void) {
+    each_unary(MZ_OP_relu, (mz_attrs){0});
+}
+
+// Where an approximation may go wrong: beyond where tanh and erf saturate, around zero, and subnormal.
+static void activation_range(mz_op op, mz_attrs attrs) {
+    static const double edges[] = {0,  -0.0, 0x1p-140, -0x1p-140, 1e-20, -1e-20, 1e-4, -1e-4, 0.5,  -0.5,
+                                   4,  -4,   5.5,      -5.5,      9,     -9,     15,   -15,   30,   -30,
+                                   87, -87,  88.5,     -88.5,     -103,  104,    1000, -1000, 1e30, -1e30};
+    trial *t = trial_new(op);
+    t->attrs = attrs;
+    trial_input(t, 0, MEZZO_F32, SHAPE(4096 + MZ_COUNT(edges)));
+    trial_output(t, 0, MEZZO_F32, SHAPE(4096 + MZ_COUNT(edges)));
+    for (int i = 0; i < 4096; i++)
+        t->in[0].value[i] = (i - 2048) * 0x1p-7; // -16 … 16
+    memcpy(t->in[0].value + 4096, edges, sizeof edges);
+    trial_store(&t->in[0]);
+    t->skip_mutations = true;
+    trial_finish(t);
+}
+
+void cases_gelu(void) {
+    for (int form = 0; form < 2; form++) {
+        each_unary(MZ_OP_gelu, (mz_attrs){.tanh = form});
+        activation_range(MZ_OP_gelu, (mz_attrs){.tanh = form});
+    }
+}
+
+void cases_silu(void) {
+    each_unary(MZ_OP_silu, (mz_attrs){0});
+    activation_range(MZ_OP_silu, (mz_attrs){0});
+}
+
+void cases_dropout(void) {
+    each_unary(MZ_OP_dropout, (mz_attrs){.p = 0.4f, .rng = 3});
+    each_unary(MZ_OP_dropout, (mz_attrs){.p = 0.0f, .rng = 3});
+    trial *t = trial_new(MZ_OP_dropout);
+    t->attrs = (mz_attrs){.p = 1.0f, .rng = 3};
+    trial_input(t, 0, MEZZO_F32, SHAPE(100));
+    trial_output(t, 0, MEZZO_F32, SHAPE(100));
+    trial_normal(t, 0, 1);
+    t->skip_mutations = true;
+    trial_finish(t);
+}
+
+void cases_cast(void) {
+    each_unary(MZ_OP_cast, (mz_attrs){0});
+    static const double edges[] = {65504,        65519.996,   65520,          -65520,    3.4e38,   0x1p-24,
+                                   0x1.8p-24,    0x1p-25,     0x1.000002p-25, 0x1p-133,  0x1p-134, 1 + 0x1p-8,
+                                   1 + 0x1.8p-7, 1 + 0x1p-11, INFINITY,       -INFINITY, NAN};
+    for (int d = 0; d < FLOATS; d++) {
+        trial *t = trial_new(MZ_OP_cast);
+        trial_input(t, 0, MEZZO_F32, SHAPE(MZ_COUNT(edges)));
+        trial_output(t, 0, floats[d], SHAPE(MZ_COUNT(edges)));
+        memcpy(t->in[0].value, edges, sizeof edges);
+        trial_store(&t->in[0]);
+        t->exact = t->skip_mutations = true;
+        trial_finish(t);
+    }
+}
+
+// dtypes of a, b and y that autocast and fuse make.
+static const mezzo_dtype binary_dtypes[][3] = {
+    {MEZZO_F32, MEZZO_F32, MEZZO_F32},  {MEZZO_BF16, MEZZO_BF16, MEZZO_BF16}, {MEZZO_F16, MEZZO_F16, MEZZO_F16},
+    {MEZZO_F32, MEZZO_BF16, MEZZO_F32}, {MEZZO_BF16, MEZZO_F32, MEZZO_F32},   {MEZZO_F16, MEZZO_F32, MEZZO_F32},
+    {MEZZO_F32, MEZZO_F32, MEZZO_BF16}, {MEZZO_F32, MEZZO_F32, MEZZO_F16},    {MEZZO_BF16, MEZZO_BF16, MEZZO_F32},
+};
+
+static void binary(mz_op op, mz_shape a, mz_shape b, const mezzo_dtype dtypes[3], bool nan) {
+    trial *t = trial_new(op);
+    trial_input(t, 0, dtypes[0], a);
+    trial_input(t, 1, dtypes[1], b);
+    trial_output(t, 0, dtypes[2], a);
+    trial_normal(t, 0, 1);
+    trial_normal(t, 1, 1);
+    if (nan)
+        trial_spoil(t, 1);
+    trial_finish(t);
+}
+
+static void each_binary(mz_op op) {
+    for (size_t d = 0; d < MZ_COUNT(binary_dtypes); d++) {
+        for (size_t s = 0; s < MZ_COUNT(flat_shapes); s++)
+            binary(op, SHAPE(flat_shapes[s]), SHAPE(flat_shapes[s]), binary_dtypes[d], false);
+        binary(op, SHAPE(6, 5, 33), SHAPE(33), binary_dtypes[d], false);
+        binary(op, SHAPE(6, 5, 33), SHAPE(5, 33), binary_dtypes[d], false);
+        binary(op, SHAPE(2, 3, 4, 1), SHAPE(1), binary_dtypes[d], false);
+        binary(op, SHAPE(70, 1030), SHAPE(1030), binary_dtypes[d], false);
+        binary(op, SHAPE(7, 9), SHAPE(9), binary_dtypes[d], true);
+    }
+}
+
+void cases_add(void) {
+    each_binary(MZ_OP_add);
+}
+
+void cases_mul(void) {
+    each_binary(MZ_OP_mul);
+}
+
+// dy, x and dx of activation gradients.
+static void activation_dx(mz_op op, mz_attrs attrs, mz_shape shape, const mezzo_dtype dtypes[3]) {
+    trial *t = trial_new(op);
+    t->attrs = attrs;
+    trial_input(t, 0, dtypes[0], shape);
+    trial_input(t, 1, dtypes[1], shape);
+    trial_output(t, 0, dtypes[2], shape);
+    trial_normal(t, 0, 1);
+    trial_normal(t, 1, 2);
+    t->skip_mutations = mz_shape_count(&shape) < 16;
+    trial_finish(t);
+}
+
+static void each_activation_dx(mz_op op, mz_attrs attrs) {
+    for (size_t d = 0; d < MZ_COUNT(binary_dtypes); d++)
+        for (size_t s = 0; s < MZ_COUNT(flat_shapes); s++)
+            activation_dx(op, attrs, SHAPE(flat_shapes[s]), binary_dtypes[d]);
+}
+
+void cases_relu_dx(void) {
+    each_activation_dx(MZ_OP_relu_dx, (mz_attrs){0});
+}
+
+void cases_gelu_dx(void) {
+    each_activation_dx(MZ_OP_gelu_dx, (mz_attrs){.tanh = true});
+    each_activation_dx(MZ_OP_gelu_dx, (mz_attrs){.tanh = false});
+}
+
+void cases_silu_dx(void) {
+    each_activation_dx(MZ_OP_silu_dx, (mz_attrs){0});
+}
+
+void cases_accumulate(void) {
+    for (int add = 0; add < 2; add++)
+        for (int d = 0; d < FLOATS; d++)
+            for (size_t s = 0; s < MZ_COUNT(flat_shapes); s++) {
+                trial *t = trial_new(MZ_OP_accumulate);
+                t->attrs.accumulate = add;
+                trial_input(t, 0, floats[d], SHAPE(flat_shapes[s]));
+                trial_output(t, 0, MEZZO_F32, SHAPE(flat_shapes[s]));
+                trial_normal(t, 0, 1);
+                if (add)
+                    trial_preset(t, 0, 1);
+                trial_finish(t);
+            }
+}
+
+// --- tables and pieces ----------------------------------------------------------------------------------------------------------
+static void embedding_case(const int64_t s[3], mezzo_dtype table, mezzo_dtype y, bool beyond) {
+    trial *t = trial_new(MZ_OP_embedding);
+    trial_input(t, 0, table, SHAPE(s[1], s[2]));
+    trial_input(t, 1, MEZZO_I32, SHAPE(s[0]));
+    trial_output(t, 0, y, SHAPE(s[0], s[2]));
+    trial_normal(t, 0, 1);
+    trial_integers(t, 1, beyond ? -1 : 0, (int)s[1] - (beyond ? 0 : 1));
+    t->finite_only = beyond;
+    t->skip_mutations = s[0] < s[1]; // a row that no token uses
+    trial_finish(t);
+}
+
+void cases_embedding(void) {
+    for (size_t s = 0; s < MZ_COUNT(embedding_shapes); s++) {
+        for (int d = 0; d < FLOATS; d++) {
+            embedding_case(embedding_shapes[s], floats[d], floats[d], false);
+            embedding_case(embedding_shapes[s], MEZZO_F32, floats[d], false);
+        }
+        embedding_case(embedding_shapes[s], MEZZO_F32, MEZZO_F32, true);
+    }
+}
+
+void cases_embedding_bwd(void) {
+    for (size_t s = 0; s < MZ_COUNT(embedding_shapes); s++)
+        for (int d = 0; d < FLOATS; d++)
+            for (int variant = 0; variant < 4; variant++) {
+                const int64_t *shape = embedding_shapes[s];
+                bool beyond = variant & 2; // ids outside the table are left out
+                trial *t = trial_new(MZ_OP_embedding_bwd);
+                t->attrs.accumulate = variant & 1;
+                trial_input(t, 0, floats[d], SHAPE(shape[0], shape[2]));
+                trial_input(t, 1, MEZZO_I32, SHAPE(shape[0]));
+                trial_output(t, 0, MEZZO_F32, SHAPE(shape[1], shape[2]));
+                trial_normal(t, 0, 1);
+                trial_integers(t, 1, beyond ? -1 : 0, (int)shape[1] - (beyond ? 0 : 1));
+                if (variant & 1)
+                    trial_preset(t, 0, 1);
+                t->skip_mutations = beyond;
+                trial_finish(t);
+            }
+}
+
+void cases_reshape(void) {
+    // Never runs: its output shares its input's memory.
+}
+
+void cases_split(void) {
+    for (int d = 0; d < FLOATS; d++)
+        for (int axis = 0; axis < 3; axis++)
+            for (int parts = 1; parts <= 6; parts += parts == 1 ? 1 : 2) {
+                mz_shape part = SHAPE(3, 5, 7), whole = part;
+                whole.dim[axis] *= parts;
+                trial *t = trial_new(MZ_OP_split);
+                t->attrs.axis = axis;
+                trial_input(t, 0, floats[d], whole);
+                for (int i = 0; i < parts; i++)
+                    trial_output(t, i, floats[d], part);
+                trial_normal(t, 0, 1);
+                t->exact = true;
+                trial_finish(t);
+            }
+}
+
+void cases_concat(void) {
+    for (int d = 0; d < FLOATS; d++)
+        for (int axis = 0; axis < 3; axis++)
+            for (int parts = 1; parts <= 5; parts += 2) {
+                mz_shape whole = SHAPE(3, 5, 7);
+                whole.dim[axis] = 0;
+                trial *t = trial_new(MZ_OP_concat);
+                t->attrs.axis = axis;
+                for (int i = 0; i < parts; i++) { // parts of different sizes
+                    mz_shape part = SHAPE(3, 5, 7);
+                    part.dim[axis] = 1 + i * 2;
+                    whole.dim[axis] += part.dim[axis];
+                    trial_input(t, i, floats[d], part);
+                    trial_normal(t, i, 1);
+                }
+                trial_output(t, 0, floats[d], whole);
+                t->exact = true;
+                trial_finish(t);
+            }
+}
+
+void cases_arange(void) {
+    for (size_t s = 0; s < MZ_COUNT(flat_shapes); s++) {
+        trial *t = trial_new(MZ_OP_arange);
+        trial_output(t, 0, MEZZO_I32, SHAPE(flat_shapes[s]));
+        trial_finish(t);
+    }
+}

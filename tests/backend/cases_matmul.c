@@ -1,0 +1,242 @@
+// Cases of matrix products and attention.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "cases.h"
+
+#define ROW(...) {__VA_ARGS__},
+static const int64_t matmul_shapes[][3] = {MZ_MATMUL_SHAPES(ROW)};
+static const int64_t batched_shapes[][4] = {MZ_BATCHED_SHAPES(ROW)};
+static const int64_t attention_shapes[][5] = {MZ_ATTENTION_SHAPES(ROW)};
+
+// --- products -----------------------------------------------------------------------------------------------------------------
+typedef enum fill { FILL_NORMAL, FILL_INTEGERS, FILL_NAN } fill;
+
+// How operands are rounded: in FP32 storage as TF32 too, which a device without that arithmetic may refuse.
+typedef struct arithmetic {
+    mezzo_dtype storage, compute;
+} arithmetic;
+static const arithmetic arithmetics[] = {{MEZZO_F32, MEZZO_F32}, {MEZZO_F32, MEZZO_TF32}, {MEZZO_BF16, MEZZO_BF16},
+                                         {MEZZO_F16, MEZZO_F16}, {MEZZO_BF16, MEZZO_F32}, {MEZZO_F16, MEZZO_F32}};
+
+static trial *product(mz_op op, arithmetic a) {
+    trial *t = trial_new(op);
+    t->numerics.compute = a.compute;
+    t->optional = a.compute == MEZZO_TF32;
+    return t;
+}
+
+// Small integers: every product and sum is an integer that FP32 holds, so any order of summing gives the same bits.
+static void fill_operands(trial *t, fill how) {
+    for (int i = 0; i < t->n_in; i++) {
+        if (!mz_present(&t->in[i].t))
+            continue;
+        if (how == FILL_INTEGERS)
+            trial_integers(t, i, -3, 3);
+        else
+            trial_normal(t, i, 1);
+    }
+    t->exact = how == FILL_INTEGERS;
+    if (how == FILL_NAN)
+        trial_spoil(t, 0);
+}
+
+typedef struct epilogue {
+    bool bias, preact, residual, wide; // wide: y is FP32 whatever x is
+    mz_act act;
+} epilogue;
+
+static void linear_case(const int64_t s[3], arithmetic a, epilogue e, fill how) {
+    trial *t = product(MZ_OP_linear, a);
+    t->attrs.act = e.act;
+    t->attrs.via = a.storage;
+    trial_input(t, 0, a.storage, SHAPE(s[0], s[2]));
+    trial_input(t, 1, a.storage, SHAPE(s[1], s[2]));
+    if (e.bias)
+        trial_input(t, 2, a.storage, SHAPE(s[1]));
+    if (e.residual)
+        trial_input(t, 3, e.wide ? MEZZO_F32 : a.storage, SHAPE(s[0], s[1]));
+    trial_output(t, 0, e.wide ? MEZZO_F32 : a.storage, SHAPE(s[0], s[1]));
+    if (e.preact)
+        trial_output(t, 1, a.storage, SHAPE(s[0], s[1]));
+    fill_operands(t, how);
+    trial_finish(t);
+}
+
+void cases_linear(void) {
+    static const epilogue epilogues[] = {
+        {.bias = false},
+        {.bias = true, .act = MZ_ACT_GELU_TANH, .preact = true},
+        {.bias = true, .residual = true, .wide = true},
+        {.bias = true, .residual = true},
+        {.act = MZ_ACT_RELU, .wide = true},
+        {.bias = true, .act = MZ_ACT_GELU},
+        {.act = MZ_ACT_SILU, .preact = true, .residual = true, .wide = true},
+    };
+    for (size_t s = 0; s < MZ_COUNT(matmul_shapes); s++)
+        for (size_t a = 0; a < MZ_COUNT(arithmetics); a++) {
+            for (size_t e = 0; e < MZ_COUNT(epilogues); e++)
+                linear_case(matmul_shapes[s], arithmetics[a], epilogues[e], FILL_NORMAL);
+            linear_case(matmul_shapes[s], arithmetics[a], (epilogue){.bias = true}, FILL_INTEGERS);
+            linear_case(matmul_shapes[s], arithmetics[a], (epilogue){.residual = true, .wide = true}, FILL_INTEGERS);
+        }
+    for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
+        for (size_t e = 0; e < MZ_COUNT(epilogues); e++)
+            linear_case((const int64_t[]){17, 31, 33}, arithmetics[a], epilogues[e], FILL_NAN);
+}
+
+static void linear_dx_case(const int64_t s[3], arithmetic a, mz_act act, mezzo_dtype dx, fill how) {
+    trial *t = product(MZ_OP_linear_dx, a);
+    t->attrs.act = act;
+    trial_input(t, 0, a.storage, SHAPE(s[0], s[1]));
+    trial_input(t, 1, a.storage, SHAPE(s[1], s[2]));
+    if (act != MZ_ACT_NONE)
+        trial_input(t, 2, a.storage, SHAPE(s[0], s[2]));
+    trial_output(t, 0, dx, SHAPE(s[0], s[2]));
+    fill_operands(t, how);
+    trial_finish(t);
+}
+
+void cases_linear_dx(void) {
+    for (size_t s = 0; s < MZ_COUNT(matmul_shapes); s++)
+        for (size_t a = 0; a < MZ_COUNT(arithmetics); a++) {
+            mezzo_dtype storage = arithmetics[a].storage;
+            linear_dx_case(matmul_shapes[s], arithmetics[a], MZ_ACT_NONE, storage, FILL_NORMAL);
+            linear_dx_case(matmul_shapes[s], arithmetics[a], MZ_ACT_NONE, MEZZO_F32, FILL_NORMAL);
+            for (int act = MZ_ACT_RELU; act <= MZ_ACT_SILU; act++)
+                linear_dx_case(matmul_shapes[s], arithmetics[a], (mz_act)act, storage, FILL_NORMAL);
+            linear_dx_case(matmul_shapes[s], arithmetics[a], MZ_ACT_NONE, storage, FILL_INTEGERS);
+            linear_dx_case(matmul_shapes[s], arithmetics[a], MZ_ACT_RELU, storage, FILL_INTEGERS);
+        }
+    for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
+        linear_dx_case((const int64_t[]){17, 31, 33}, arithmetics[a], MZ_ACT_NONE, arithmetics[a].storage, FILL_NAN);
+}
+
+static void linear_dw_case(const int64_t s[3], arithmetic a, bool db, bool accumulate, fill how) {
+    trial *t = product(MZ_OP_linear_dw, a);
+    t->attrs.accumulate = accumulate;
+    trial_input(t, 0, a.storage, SHAPE(s[0], s[1]));
+    trial_input(t, 1, a.storage, SHAPE(s[0], s[2]));
+    trial_output(t, 0, MEZZO_F32, SHAPE(s[1], s[2]));
+    if (db)
+        trial_output(t, 1, MEZZO_F32, SHAPE(s[1]));
+    fill_operands(t, how);
+    for (int i = 0; accumulate && i < t->n_out; i++) {
+        trial_preset(t, i, 2);
+        for (int64_t k = 0; how == FILL_INTEGERS && k < trial_count(&t->out[i]); k++)
+            t->out[i].value[k] = round(t->out[i].value[k]);
+        trial_store(&t->out[i]);
+    }
+    trial_finish(t);
+}
+
+void cases_linear_dw(void) {
+    for (size_t s = 0; s < MZ_COUNT(matmul_shapes); s++)
+        for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
+            for (int variant = 0; variant < 4; variant++) {
+                linear_dw_case(matmul_shapes[s], arithmetics[a], variant & 1, variant & 2, FILL_NORMAL);
+                linear_dw_case(matmul_shapes[s], arithmetics[a], variant & 1, variant & 2, FILL_INTEGERS);
+            }
+    for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
+        linear_dw_case((const int64_t[]){17, 31, 33}, arithmetics[a], true, true, FILL_NAN);
+}
+
+static void matmul_case(const int64_t s[4], arithmetic a, bool ta, bool tb, mezzo_dtype y, fill how) {
+    trial *t = product(MZ_OP_matmul, a);
+    t->attrs.transpose_a = ta;
+    t->attrs.transpose_b = tb;
+    trial_input(t, 0, a.storage, ta ? SHAPE(s[0], s[3], s[1]) : SHAPE(s[0], s[1], s[3]));
+    trial_input(t, 1, a.storage, tb ? SHAPE(s[0], s[2], s[3]) : SHAPE(s[0], s[3], s[2]));
+    trial_output(t, 0, y, SHAPE(s[0], s[1], s[2]));
+    fill_operands(t, how);
+    trial_finish(t);
+}
+
+void cases_matmul(void) {
+    for (size_t s = 0; s < MZ_COUNT(batched_shapes); s++)
+        for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
+            for (int variant = 0; variant < 8; variant++) {
+                mezzo_dtype y = variant & 4 ? MEZZO_F32 : arithmetics[a].storage;
+                matmul_case(batched_shapes[s], arithmetics[a], variant & 1, variant & 2, y, FILL_NORMAL);
+                matmul_case(batched_shapes[s], arithmetics[a], variant & 1, variant & 2, y, FILL_INTEGERS);
+            }
+    matmul_case((const int64_t[]){2, 9, 17, 20}, arithmetics[0], false, false, MEZZO_F32, FILL_NAN);
+}
+
+// --- attention ----------------------------------------------------------------------------------------------------------------
+static trial *attention_trial(const int64_t s[5], mezzo_dtype dtype, bool packed, float dropout) {
+    trial *t = trial_new(MZ_OP_attention);
+    t->numerics.compute = dtype;
+    t->attrs.heads = (int)s[2];
+    t->attrs.kv_heads = (int)s[3];
+    t->attrs.p = dropout;
+    t->attrs.rng = 5;
+    int64_t channels = s[2] * s[4], kv = s[3] * s[4];
+    trial_input(t, 0, dtype, SHAPE(s[0], s[1], packed ? 3 * channels : channels));
+    for (int i = 1; i < 3 && !packed; i++)
+        trial_input(t, i, dtype, SHAPE(s[0], s[1], kv));
+    trial_output(t, 0, dtype, SHAPE(s[0], s[1], channels));
+    trial_output(t, 1, MEZZO_F32, SHAPE(s[0], s[2], s[1]));
+    for (int i = 0; i < t->n_in; i++)
+        trial_normal(t, i, 1.5);
+    t->skip_mutations = s[1] == 1; // with one position q and k do not matter
+    return t;
+}
+
+static void attention_case(const int64_t s[5], mezzo_dtype dtype, bool packed, float dropout) {
+    trial_finish(attention_trial(s, dtype, packed, dropout));
+    trial *t = attention_trial(s, dtype, packed, dropout);
+    t->out[1].t.shape.rank = -1; // evaluation needs no log-sum-exp
+    t->n_out = 1;
+    trial_finish(t);
+}
+
+static void attention_bwd_case(const int64_t s[5], mezzo_dtype dtype, bool packed, float dropout) {
+    trial *forward = attention_trial(s, dtype, packed, dropout), *t = trial_new(MZ_OP_attention_bwd);
+    trial_reference(forward);
+    t->numerics = forward->numerics;
+    t->attrs = forward->attrs;
+    t->skip_mutations = forward->skip_mutations;
+    trial_input(t, 0, dtype, forward->out[0].t.shape);
+    trial_normal(t, 0, 1);
+    for (int i = 0; i < forward->n_in; i++) {
+        trial_input(t, 1 + i, dtype, forward->in[i].t.shape);
+        memcpy(t->in[1 + i].value, forward->in[i].value, (size_t)trial_count(&forward->in[i]) * sizeof(double));
+        trial_store(&t->in[1 + i]);
+        trial_output(t, i, dtype, forward->in[i].t.shape);
+    }
+    for (int i = 0; i < 2; i++) { // y and lse
+        trial_input(t, 4 + i, forward->out[i].t.dtype, forward->out[i].t.shape);
+        memcpy(t->in[4 + i].value, forward->out[i].value, (size_t)trial_count(&forward->out[i]) * sizeof(double));
+        trial_store(&t->in[4 + i]);
+    }
+    trial_free(forward);
+    trial_finish(t);
+}
+
+static void each_attention(void (*run)(const int64_t s[5], mezzo_dtype dtype, bool packed, float dropout)) {
+    for (size_t s = 0; s < MZ_COUNT(attention_shapes); s++)
+        for (int d = 0; d < FLOATS; d++) {
+            run(attention_shapes[s], floats[d], false, 0);
+            run(attention_shapes[s], floats[d], false, 0.3f);
+            if (attention_shapes[s][2] == attention_shapes[s][3]) {
+                run(attention_shapes[s], floats[d], true, 0);
+                run(attention_shapes[s], floats[d], true, 0.3f);
+            }
+        }
+}
+
+void cases_attention(void) {
+    each_attention(attention_case);
+    trial *t = attention_trial((const int64_t[]){1, 17, 2, 2, 16}, MEZZO_F32, true, 0);
+    trial_spoil(t, 0);
+    trial_finish(t);
+}
+
+void cases_attention_bwd(void) {
+    each_attention(attention_bwd_case);
+}

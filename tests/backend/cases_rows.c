@@ -1,0 +1,304 @@
+// Cases of norms, softmax, the loss and sums.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "cases.h"
+
+#define ROW(...) {__VA_ARGS__},
+static const int64_t row_shapes[][2] = {MZ_ROW_SHAPES(ROW)};
+
+// --- norms, softmax, loss -------------------------------------------------------------------------------------------------------
+typedef struct norm_form {
+    mezzo_dtype x, y, residual, sum;
+    bool weight, bias, has_residual, statistics;
+} norm_form;
+
+static trial *layernorm_trial(const int64_t s[2], norm_form f) {
+    trial *t = trial_new(MZ_OP_layernorm);
+    t->attrs.eps = 1e-5f;
+    trial_input(t, 0, f.x, SHAPE(s[0], s[1]));
+    trial_normal(t, 0, 1);
+    for (int64_t i = 0; i < trial_count(&t->in[0]); i++)
+        t->in[0].value[i] += 0.5; // a mean that is not zero
+    trial_store(&t->in[0]);
+    if (f.weight) {
+        trial_input(t, 1, MEZZO_F32, SHAPE(s[1]));
+        trial_normal(t, 1, 1);
+    }
+    if (f.bias) {
+        trial_input(t, 2, MEZZO_F32, SHAPE(s[1]));
+        trial_normal(t, 2, 1);
+    }
+    if (f.has_residual) {
+        trial_input(t, 3, f.residual, SHAPE(s[0], s[1]));
+        trial_normal(t, 3, 1);
+        trial_output(t, 3, f.sum, SHAPE(s[0], s[1]));
+    }
+    trial_output(t, 0, f.y, SHAPE(s[0], s[1]));
+    if (f.statistics) {
+        trial_output(t, 1, MEZZO_F32, SHAPE(s[0]));
+        trial_output(t, 2, MEZZO_F32, SHAPE(s[0]));
+    }
+    t->skip_mutations = s[1] < 4; // a row of one is normalised to nothing
+    return t;
+}
+
+static const norm_form norm_forms[] = {
+    {MEZZO_F32, MEZZO_F32, 0, 0, true, true, false, true},
+    {MEZZO_F32, MEZZO_F32, 0, 0, false, false, false, false},
+    {MEZZO_F32, MEZZO_BF16, 0, 0, true, true, false, true},
+    {MEZZO_F32, MEZZO_F16, 0, 0, true, false, false, true},
+    {MEZZO_BF16, MEZZO_BF16, 0, 0, true, true, false, true},
+    {MEZZO_F16, MEZZO_F16, 0, 0, true, true, false, true},
+    {MEZZO_F16, MEZZO_F32, 0, 0, true, true, false, true},
+    {MEZZO_F32, MEZZO_BF16, MEZZO_F32, MEZZO_F32, true, true, true, true},
+    {MEZZO_F32, MEZZO_BF16, MEZZO_BF16, MEZZO_F32, true, true, true, true},
+    {MEZZO_BF16, MEZZO_F16, MEZZO_F32, MEZZO_F32, true, true, true, true},
+    {MEZZO_BF16, MEZZO_BF16, MEZZO_BF16, MEZZO_BF16, true, true, true, true},
+    {MEZZO_F32, MEZZO_F32, MEZZO_F32, MEZZO_F32, true, false, true, false},
+};
+
+void cases_layernorm(void) {
+    for (size_t s = 0; s < MZ_COUNT(row_shapes); s++)
+        for (size_t f = 0; f < MZ_COUNT(norm_forms); f++)
+            trial_finish(layernorm_trial(row_shapes[s], norm_forms[f]));
+    trial *t = layernorm_trial((const int64_t[]){5, 33}, norm_forms[0]);
+    trial_spoil(t, 0);
+    trial_finish(t);
+    // Values far from zero: a variance taken as a difference of squares would lose every digit.
+    t = layernorm_trial((const int64_t[]){5, 256}, norm_forms[0]);
+    for (int64_t i = 0; i < trial_count(&t->in[0]); i++)
+        t->in[0].value[i] += 3000;
+    trial_store(&t->in[0]);
+    t->skip_mutations = true;
+    trial_finish(t);
+}
+
+// Statistics of x itself, as forward stores them.
+static void layernorm_bwd_case(const int64_t s[2], const mezzo_dtype dtypes[3], bool affine, bool accumulate,
+                               bool dres) {
+    trial *forward = layernorm_trial(s, (norm_form){.x = dtypes[1], .y = MEZZO_F32, .statistics = true});
+    trial *t = trial_new(MZ_OP_layernorm_bwd);
+    trial_reference(forward);
+    t->attrs.accumulate = accumulate;
+    trial_input(t, 0, dtypes[0], SHAPE(s[0], s[1]));
+    trial_normal(t, 0, 1);
+    trial_input(t, 1, dtypes[1], SHAPE(s[0], s[1]));
+    memcpy(t->in[1].value, forward->in[0].value, (size_t)trial_count(&t->in[1]) * sizeof(double));
+    trial_store(&t->in[1]);
+    for (int i = 0; i < 2; i++) {
+        trial_input(t, 3 + i, MEZZO_F32, SHAPE(s[0]));
+        memcpy(t->in[3 + i].value, forward->out[1 + i].value, (size_t)s[0] * sizeof(double));
+        trial_store(&t->in[3 + i]);
+    }
+    trial_output(t, 0, dtypes[2], SHAPE(s[0], s[1]));
+    if (affine) {
+        trial_input(t, 2, MEZZO_F32, SHAPE(s[1]));
+        trial_normal(t, 2, 1);
+        for (int i = 1; i < 3; i++) {
+            trial_output(t, i, MEZZO_F32, SHAPE(s[1]));
+            if (accumulate)
+                trial_preset(t, i, 1);
+        }
+    }
+    if (dres) {
+        trial_input(t, 5, dtypes[2], SHAPE(s[0], s[1]));
+        trial_normal(t, 5, 1);
+    }
+    t->skip_mutations = s[1] < 4;
+    trial_free(forward);
+    trial_finish(t);
+}
+
+void cases_layernorm_bwd(void) {
+    static const mezzo_dtype dtypes[][3] = {
+        {MEZZO_F32, MEZZO_F32, MEZZO_F32},    {MEZZO_BF16, MEZZO_F32, MEZZO_F32}, {MEZZO_F16, MEZZO_F32, MEZZO_F32},
+        {MEZZO_BF16, MEZZO_BF16, MEZZO_BF16}, {MEZZO_F16, MEZZO_F16, MEZZO_F16},  {MEZZO_BF16, MEZZO_F32, MEZZO_BF16},
+    };
+    for (size_t s = 0; s < MZ_COUNT(row_shapes); s++)
+        for (size_t d = 0; d < MZ_COUNT(dtypes); d++) {
+            layernorm_bwd_case(row_shapes[s], dtypes[d], true, true, true);
+            layernorm_bwd_case(row_shapes[s], dtypes[d], true, false, false);
+            layernorm_bwd_case(row_shapes[s], dtypes[d], false, false, true);
+        }
+}
+
+void cases_softmax(void) {
+    for (size_t s = 0; s < MZ_COUNT(row_shapes); s++)
+        for (int x = 0; x < FLOATS; x++)
+            for (int y = 0; y < FLOATS; y++) {
+                trial *t = trial_new(MZ_OP_softmax);
+                trial_input(t, 0, floats[x], SHAPE(row_shapes[s][0], row_shapes[s][1]));
+                trial_output(t, 0, floats[y], SHAPE(row_shapes[s][0], row_shapes[s][1]));
+                trial_normal(t, 0, 3);
+                t->skip_mutations = row_shapes[s][1] == 1;
+                trial_finish(t);
+            }
+    trial *t = trial_new(MZ_OP_softmax);
+    trial_input(t, 0, MEZZO_F32, SHAPE(3, 17));
+    trial_output(t, 0, MEZZO_F32, SHAPE(3, 17));
+    trial_normal(t, 0, 2);
+    trial_spoil(t, 0);
+    trial_finish(t);
+}
+
+void cases_softmax_dx(void) {
+    for (size_t s = 0; s < MZ_COUNT(row_shapes); s++)
+        for (int x = 0; x < FLOATS; x++) {
+            trial *t = trial_new(MZ_OP_softmax_dx);
+            mz_shape shape = SHAPE(row_shapes[s][0], row_shapes[s][1]);
+            trial_input(t, 0, floats[x], shape);
+            trial_input(t, 1, floats[x], shape);
+            trial_output(t, 0, floats[x], shape);
+            trial_normal(t, 0, 1);
+            for (int64_t i = 0; i < trial_count(&t->in[1]); i++) // a probability: positive, each row sums to about 1
+                t->in[1].value[i] = 2 * ((double)(i * 7919 % 101) + 1) / 101 / (double)row_shapes[s][1];
+            trial_store(&t->in[1]);
+            trial_finish(t);
+        }
+}
+
+enum { IGNORED = -1 };
+
+static trial *cross_entropy_trial(const int64_t s[2], mezzo_dtype dtype, int low) {
+    trial *t = trial_new(MZ_OP_cross_entropy);
+    t->attrs.ignore_index = IGNORED;
+    trial_input(t, 0, dtype, SHAPE(s[0], s[1]));
+    trial_input(t, 1, MEZZO_I32, SHAPE(s[0]));
+    trial_output(t, 0, MEZZO_F32, SHAPE(1));
+    trial_output(t, 1, MEZZO_F32, SHAPE(s[0]));
+    trial_normal(t, 0, 3);
+    trial_integers(t, 1, low, (int)s[1] - 1);
+    t->skip_mutations = s[1] == 1;
+    return t;
+}
+
+void cases_cross_entropy(void) {
+    for (size_t s = 0; s < MZ_COUNT(row_shapes); s++)
+        for (int d = 0; d < FLOATS; d++) {
+            trial_finish(cross_entropy_trial(row_shapes[s], floats[d], 0));
+            trial *t = cross_entropy_trial(row_shapes[s], floats[d], IGNORED);
+            t->skip_mutations = true; // what is dropped may be in a row that is ignored
+            trial_finish(t);
+        }
+    trial *t = cross_entropy_trial((const int64_t[]){7, 16}, MEZZO_F32, IGNORED); // all ignored: 0
+    for (int i = 0; i < 7; i++)
+        t->in[1].value[i] = IGNORED;
+    trial_store(&t->in[1]);
+    t->skip_mutations = true;
+    trial_finish(t);
+    for (int bad = 0; bad < 2; bad++) { // a target beyond the classes: NaN
+        t = cross_entropy_trial((const int64_t[]){7, 16}, MEZZO_F32, 0);
+        t->in[1].value[3] = bad ? 16 : -7;
+        trial_store(&t->in[1]);
+        t->finite_only = true;
+        trial_finish(t);
+    }
+}
+
+static void cross_entropy_dx_case(const int64_t s[2], mezzo_dtype x, mezzo_dtype dx, int low, double odd_target) {
+    trial *forward = cross_entropy_trial(s, x, low), *t = trial_new(MZ_OP_cross_entropy_dx);
+    trial_reference(forward);
+    t->attrs = forward->attrs;
+    trial_input(t, 0, MEZZO_F32, SHAPE(1));
+    t->in[0].value[0] = 1024; // a loss scale
+    trial_store(&t->in[0]);
+    for (int i = 0; i < 3; i++) { // logits, targets, lse
+        const trial_tensor *from = i < 2 ? &forward->in[i] : &forward->out[1];
+        trial_input(t, 1 + i, from->t.dtype, from->t.shape);
+        memcpy(t->in[1 + i].value, from->value, (size_t)trial_count(from) * sizeof(double));
+        if (i == 1 && odd_target != 0)
+            t->in[2].value[0] = odd_target;
+        trial_store(&t->in[1 + i]);
+    }
+    t->finite_only = odd_target != 0;
+    trial_output(t, 0, dx, SHAPE(s[0], s[1]));
+    t->skip_mutations = s[1] == 1 || low < 0;
+    trial_free(forward);
+    trial_finish(t);
+}
+
+void cases_cross_entropy_dx(void) {
+    for (size_t s = 0; s < MZ_COUNT(row_shapes); s++)
+        for (int x = 0; x < FLOATS; x++) {
+            cross_entropy_dx_case(row_shapes[s], floats[x], floats[x], 0, 0);
+            cross_entropy_dx_case(row_shapes[s], floats[x], MEZZO_F32, IGNORED, 0);
+            cross_entropy_dx_case(row_shapes[s], MEZZO_F32, floats[x], IGNORED, 0);
+        }
+    cross_entropy_dx_case((const int64_t[]){7, 16}, MEZZO_F32, MEZZO_F32, 0, 16);
+}
+
+// --- sums -----------------------------------------------------------------------------------------------------------------------
+typedef struct axis_case {
+    mz_shape shape;
+    int axis;
+} axis_case;
+
+static mz_shape without_axis(axis_case c) {
+    if (c.axis < 0 || c.shape.rank == 1)
+        return SHAPE(1);
+    mz_shape out = {.rank = c.shape.rank - 1};
+    for (int i = 0; i < out.rank; i++)
+        out.dim[i] = c.shape.dim[i < c.axis ? i : i + 1];
+    return out;
+}
+
+static const axis_case axis_cases[] = {
+    {{1, {1}}, 0},        {{1, {77}}, -1},      {{2, {3, 5}}, 0},     {{2, {3, 5}}, 1},      {{3, {2, 33, 17}}, 1},
+    {{3, {7, 1, 64}}, 1}, {{2, {40, 1030}}, 0}, {{2, {40, 1030}}, 1}, {{2, {40, 1030}}, -1}, {{4, {2, 3, 4, 5}}, 2},
+};
+
+static void sum_case(mz_op op, axis_case c, mezzo_dtype x, mezzo_dtype y, bool accumulate, bool nan) {
+    trial *t = trial_new(op);
+    t->attrs.axis = c.axis;
+    t->attrs.accumulate = accumulate;
+    trial_input(t, 0, x, c.shape);
+    trial_output(t, 0, y, without_axis(c));
+    trial_normal(t, 0, 1);
+    for (int64_t i = 0; i < trial_count(&t->in[0]); i++)
+        t->in[0].value[i] += 0.25; // so that one term less, and a wrong scale, are seen in long sums too
+    trial_store(&t->in[0]);
+    if (accumulate)
+        trial_preset(t, 0, 1);
+    if (nan)
+        trial_spoil(t, 0);
+    trial_finish(t);
+}
+
+void cases_sum(void) {
+    for (size_t c = 0; c < MZ_COUNT(axis_cases); c++)
+        for (int d = 0; d < FLOATS; d++) {
+            sum_case(MZ_OP_sum, axis_cases[c], floats[d], MEZZO_F32, false, false);
+            sum_case(MZ_OP_sum, axis_cases[c], floats[d], MEZZO_F32, true, false);
+        }
+    sum_case(MZ_OP_sum, axis_cases[4], MEZZO_F32, MEZZO_F32, false, true);
+}
+
+void cases_mean(void) {
+    for (size_t c = 0; c < MZ_COUNT(axis_cases); c++) {
+        sum_case(MZ_OP_mean, axis_cases[c], MEZZO_F32, MEZZO_F32, false, false);
+        if (axis_cases[c].axis >= 0 &&
+            axis_cases[c].shape.dim[axis_cases[c].axis] < 50) { // else one term is below a rounding
+            sum_case(MZ_OP_mean, axis_cases[c], MEZZO_BF16, MEZZO_BF16, false, false);
+            sum_case(MZ_OP_mean, axis_cases[c], MEZZO_F16, MEZZO_F16, false, false);
+        }
+    }
+    sum_case(MZ_OP_mean, axis_cases[4], MEZZO_F32, MEZZO_F32, false, true);
+}
+
+void cases_expand(void) {
+    for (size_t c = 0; c < MZ_COUNT(axis_cases); c++)
+        for (int d = 0; d < FLOATS; d++) {
+            trial *t = trial_new(MZ_OP_expand);
+            t->attrs.axis = axis_cases[c].axis;
+            t->attrs.alpha = 1.0f / 3;
+            trial_input(t, 0, floats[d], without_axis(axis_cases[c]));
+            trial_output(t, 0, floats[d], axis_cases[c].shape);
+            trial_normal(t, 0, 1);
+            trial_finish(t);
+        }
+}

@@ -1,0 +1,251 @@
+// Cases of the update: gradients' statistics, the step's decisions, optimizers, shadows and the loss scale.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "cases.h"
+
+// Five parameters; the optimizer under test owns all but the third. Offsets are multiples of 16, the moments lie in another order,
+// shadows are BF16, FP16 or none.
+enum { FLAT = 16 + 4144 + 48 + 32 + 70016, STATES = 70016 + 4144 + 16 + 32, SHADOW_BYTES = 2 * FLAT };
+static const mz_segment segments[] = {
+    {0, 5, 70016 + 4144, 0, MEZZO_BF16, 0},
+    {16, 4129, 70016, 64, MEZZO_F16, 1},
+    {16 + 4144 + 48, 17, 70016 + 4144 + 16, -1, MEZZO_BF16, 1},
+    {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1},
+};
+
+static void segments_input(trial *t, int slot) {
+    trial_input(t, slot, MEZZO_U8, SHAPE(sizeof segments));
+    trial_bytes(t, slot, segments, false);
+}
+
+static void state_tensor(trial *t, int slot, bool output, const mz_opt_state *state) {
+    if (output)
+        trial_output(t, slot, MEZZO_U8, SHAPE(sizeof *state));
+    else
+        trial_input(t, slot, MEZZO_U8, SHAPE(sizeof *state));
+    trial_bytes(t, slot, state, output);
+}
+
+// Equal, or a few roundings apart: the order of operations is prescribed, contraction into fused operations is not.
+static bool near(double got, double want) {
+    return got == want || (isnan(got) && isnan(want)) || fabs(got - want) <= 8 * 0x1p-53 * fabs(want);
+}
+
+static const char *compare_state(const trial *t, int slot, unsigned char *const *got, const unsigned char *want) {
+    (void)t;
+    mz_opt_state a, b;
+    memcpy(&a, got[slot], sizeof a);
+    memcpy(&b, want, sizeof b);
+    if (a.step != b.step || a.skipped != b.skipped)
+        return "step or skipped differs";
+    if (a.found_inf != b.found_inf || a.skip != b.skip || a.last_found_inf != b.last_found_inf)
+        return "found_inf or skip differs";
+    if (!near(a.norm, b.norm))
+        return "norm differs";
+    if (!near(a.clip, b.clip) || !near(a.last_clip, b.last_clip))
+        return "clip differs";
+    if (!near(a.lr, b.lr) || !near(a.bias1, b.bias1) || !near(a.bias2, b.bias2))
+        return "lr or a bias correction differs";
+    return NULL;
+}
+
+void cases_grad_stats(void) {
+    static const struct {
+        double scale; // 0: no scale tensor
+        double spoiled;
+        int64_t at; // flat index of the spoiled gradient
+    } rows[] = {{0, 0, 0},
+                {1, 0, 0},
+                {1024, 0, 0},
+                {3, 0, 0},
+                {65536, INFINITY, 20},
+                {0, NAN, 70016 + 9},
+                {2, -INFINITY, 4},
+                {0x1p-140, 0, 0},
+                {8, NAN, 16 + 4144 + 7}}; // a gradient that this optimizer does not own: not seen, not touched
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        trial *t = trial_new(MZ_OP_grad_stats);
+        mz_opt_state state = {.step = 4, .clip = 1, .norm = -1};
+        segments_input(t, 0);
+        if (rows[i].scale != 0) {
+            trial_input(t, 1, MEZZO_F32, SHAPE(1));
+            t->in[1].value[0] = rows[i].scale;
+            trial_store(&t->in[1]);
+        }
+        trial_output(t, 0, MEZZO_F32, SHAPE(FLAT));
+        trial_preset(t, 0, 1);
+        if (rows[i].spoiled != 0) {
+            t->out[0].value[rows[i].at] = rows[i].spoiled;
+            trial_store(&t->out[0]);
+        }
+        state_tensor(t, 1, true, &state);
+        t->exact = true; // one FP32 product
+        t->compare_bytes = compare_state;
+        trial_finish(t);
+    }
+}
+
+static void state_case(mz_op op, const mz_update_attrs *update, const mz_opt_state *state) {
+    trial *t = trial_new(op);
+    t->update = *update;
+    state_tensor(t, 0, true, state);
+    t->compare_bytes = compare_state;
+    trial_finish(t);
+}
+
+void cases_clip_control(void) {
+    const mz_update_attrs update = {.clip = true, .max_norm = 1.5};
+    const double norms[] = {0, 0.3, 1.5, 1.6, 1e30, INFINITY, NAN};
+    for (size_t i = 0; i < MZ_COUNT(norms); i++) {
+        state_case(MZ_OP_clip_control, &update, &(mz_opt_state){.norm = norms[i], .clip = 1});
+        state_case(MZ_OP_clip_control, &update, &(mz_opt_state){.norm = norms[i], .clip = 0.25});
+    }
+}
+
+void cases_step_control(void) {
+    for (int schedule = 0; schedule < 4; schedule++)
+        for (int64_t step = 0; step < 40; step += 3)
+            for (int found = 0; found < 2; found++) {
+                const mz_update_attrs update = {.beta1 = 0.9,
+                                                .beta2 = 0.999,
+                                                .schedule = schedule,
+                                                .lr = 3e-4,
+                                                .min_lr = 1e-5,
+                                                .power = 1.5,
+                                                .warmup = 5,
+                                                .steps = 30};
+                state_case(
+                    MZ_OP_step_control, &update,
+                    &(mz_opt_state){.step = step, .skipped = 2, .norm = 3, .clip = 0.5, .lr = 1, .found_inf = found});
+            }
+}
+
+// A shadow must be the rounding of the master beside it, whatever the last bit of that master is; all other bytes stay.
+static const char *compare_shadow(const trial *t, int slot, unsigned char *const *got, const unsigned char *want) {
+    if (!mz_present(&t->out[slot].t) || t->out[slot].bytes != SHADOW_BYTES)
+        return compare_state(t, slot, got, want);
+    unsigned char *expected = mz_alloc(SHADOW_BYTES, 1);
+    assert_non_null(expected);
+    memcpy(expected, t->out[slot].stored, SHADOW_BYTES);
+    const unsigned char *master = t->op == MZ_OP_refresh ? t->in[0].stored : got[0];
+    for (size_t s = 0; s < MZ_COUNT(segments); s++)
+        if (segments[s].shadow_offset >= 0)
+            assert_int_equal(mezzo_convert(master + segments[s].offset * 4, MEZZO_F32,
+                                           expected + segments[s].shadow_offset, (mezzo_dtype)segments[s].shadow_dtype,
+                                           (size_t)segments[s].count),
+                             MEZZO_OK);
+    bool same = memcmp(expected, got[slot], SHADOW_BYTES) == 0;
+    mz_free(expected);
+    return same ? NULL : "a shadow is not its master rounded, or bytes outside the shadows were written";
+}
+
+static void shadow_output(trial *t, int slot) {
+    trial_output(t, slot, MEZZO_U8, SHAPE(SHADOW_BYTES));
+    t->out[slot].stored = mz_alloc(SHADOW_BYTES, 1);
+    assert_non_null(t->out[slot].stored);
+    memset(t->out[slot].stored, 0x5A, SHADOW_BYTES);
+    t->compare_bytes = compare_shadow;
+}
+
+static const mz_opt_state steps[] = {
+    {.step = 1, .clip = 1, .lr = 1e-2, .bias1 = 1 - 0.9, .bias2 = 1 - 0.999},
+    {.step = 7, .clip = 0.37, .lr = 1e-3, .bias1 = 1 - 0.4782969, .bias2 = 1 - 0.993020965034979},
+    {.step = 7, .clip = 1, .lr = 1e-3, .bias1 = 0.5, .bias2 = 0.1, .skip = 1, .found_inf = 1},
+};
+
+static void optimizer_case(mz_op op, const mz_update_attrs *update, const mz_opt_state *state, bool moments,
+                           bool shadow) {
+    trial *t = trial_new(op);
+    t->update = *update;
+    trial_input(t, 0, MEZZO_F32, SHAPE(FLAT));
+    trial_normal(t, 0, 0.3);
+    segments_input(t, 1);
+    state_tensor(t, 2, false, state);
+    trial_output(t, 0, MEZZO_F32, SHAPE(FLAT));
+    trial_preset(t, 0, 0.3);
+    int slot = 1;
+    for (int i = 0; i < (op == MZ_OP_adamw ? 2 : 1); i++, slot++) {
+        if (!moments)
+            continue;
+        trial_output(t, slot, MEZZO_F32, SHAPE(STATES));
+        trial_preset(t, slot, 0.1);
+        for (int64_t k = 0; slot == 2 && k < STATES; k++) // second moments are positive
+            t->out[slot].value[k] = fabs(t->out[slot].value[k]) + 1e-3;
+        trial_store(&t->out[slot]);
+    }
+    if (shadow)
+        shadow_output(t, slot);
+    t->exact = state->skip; // nothing moves
+    trial_finish(t);
+}
+
+void cases_adamw(void) {
+    mz_update_attrs update = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1};
+    for (size_t s = 0; s < MZ_COUNT(steps); s++) {
+        optimizer_case(MZ_OP_adamw, &update, &steps[s], true, true);
+        optimizer_case(MZ_OP_adamw, &update, &steps[s], true, false);
+    }
+}
+
+void cases_sgd(void) {
+    for (size_t s = 0; s < MZ_COUNT(steps); s++)
+        for (int variant = 0; variant < 8; variant++) {
+            mz_update_attrs update = {.momentum = variant & 1 ? 0.9 : 0,
+                                      .dampening = variant & 2 ? 0.25 : 0,
+                                      .nesterov = variant == 5,
+                                      .weight_decay = variant & 4 ? 0.01 : 0};
+            optimizer_case(MZ_OP_sgd, &update, &steps[s], variant & 1, variant & 2);
+        }
+}
+
+void cases_refresh(void) {
+    trial *t = trial_new(MZ_OP_refresh);
+    trial_input(t, 0, MEZZO_F32, SHAPE(FLAT));
+    trial_normal(t, 0, 1);
+    segments_input(t, 1);
+    shadow_output(t, 0);
+    trial_finish(t);
+}
+
+static void scaler_case(const mz_update_attrs *update, const mz_scaler_block *block, int found_first,
+                        int found_second) {
+    trial *t = trial_new(MZ_OP_scaler_update);
+    t->update = *update;
+    if (block != NULL) {
+        trial_input(t, 0, MEZZO_U8, SHAPE(sizeof *block));
+        trial_bytes(t, 0, block, false);
+    } else {
+        t->n_in = 1;
+    }
+    state_tensor(t, 0, true, &(mz_opt_state){.step = 3, .clip = 0.5, .found_inf = found_first});
+    state_tensor(t, 1, true, &(mz_opt_state){.step = 8, .clip = 0.1, .found_inf = found_second});
+    t->compare_bytes = compare_state;
+    trial_finish(t);
+}
+
+void cases_scaler_update(void) {
+    const mz_update_attrs plain = {.enabled = true, .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = 3};
+    mz_update_attrs bounded = plain, patient = plain, off = plain;
+    bounded.min_scale = 4;
+    bounded.max_scale = 1024;
+    patient.hysteresis = 3;
+    off.enabled = false;
+    const mz_update_attrs *updates[] = {&plain, &bounded, &patient, &off};
+    const mz_scaler_block blocks[] = {
+        {.scale = 256, .tracker = 0},   {.scale = 256, .tracker = 2},
+        {.scale = 1024, .tracker = 2},  {.scale = 4, .tracker = 1, .floor_hits = 5},
+        {.scale = 5, .tracker = 1},     {.scale = 0x1p127f, .tracker = 2},
+        {.scale = 64, .tracker = 9},    {.scale = 64, .hysteresis = 1},
+        {.scale = 64, .hysteresis = 2}, {.scale = 64, .tracker = INT32_MAX, .skipped = INT64_C(1) << 40},
+    };
+    for (size_t u = 0; u < MZ_COUNT(updates); u++)
+        for (size_t b = 0; b < MZ_COUNT(blocks); b++)
+            for (int found = 0; found < 4; found++)
+                scaler_case(updates[u], &blocks[b], found & 1, found >> 1);
+    scaler_case(&plain, NULL, 1, 0);
+}

@@ -1,0 +1,435 @@
+// Running a trial on every kernel of every device, and judging the results.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "trial.h"
+
+enum { GUARD = 256, GUARD_BYTE = 0xA5, POISON_BYTE = 0xFF, MAX_DEVICES = 8 }; // 0xFF…: NaN in every float format
+
+// A device under test: the same one with 1 and with 2 threads (GPUs: once).
+typedef struct subject {
+    char name[32];
+    mezzo_device *device[2];
+} subject;
+static subject subjects[MAX_DEVICES];
+static int n_subjects;
+static int64_t runs[MZ_OP_COUNT], refused;
+
+// --- devices ----------------------------------------------------------------------------------------------------------------
+void devices_open(void) {
+    static const char *const levels[] = {"amx", "avx512", "avx2", "ref"};
+    for (size_t i = 0; i < MZ_COUNT(levels); i++) {
+        subject *s = &subjects[n_subjects];
+        setenv("MEZZO_ISA", levels[i], 1);
+        if (mezzo_device_open("cpu", 1, &s->device[0]) != MEZZO_OK) {
+            print_message("cpu/%s: %s\n", levels[i], mezzo_error_message());
+            continue;
+        }
+        assert_int_equal(mezzo_device_open("cpu", 2, &s->device[1]), MEZZO_OK);
+        snprintf(s->name, sizeof s->name, "cpu/%s", levels[i]);
+        n_subjects++;
+    }
+    unsetenv("MEZZO_ISA");
+    // The reference itself, rounding to storage: that shows the harness and the bounds right where nothing else can be wrong.
+    assert_int_equal(mezzo_device_open("ref", 1, &subjects[n_subjects].device[0]), MEZZO_OK);
+    snprintf(subjects[n_subjects].name, sizeof subjects[0].name, "ref");
+    n_subjects++;
+    subject *s = &subjects[n_subjects];
+    if (mezzo_device_open("cuda", 0, &s->device[0]) == MEZZO_OK) {
+        snprintf(s->name, sizeof s->name, "cuda");
+        n_subjects++;
+    }
+}
+
+void devices_close(void) {
+    for (int i = 0; i < n_subjects; i++)
+        for (int j = 0; j < 2; j++)
+            mezzo_device_close(subjects[i].device[j]);
+    n_subjects = 0;
+}
+
+void devices_report(void) {
+    int64_t total = 0;
+    for (int op = 0; op < MZ_OP_COUNT; op++)
+        total += runs[op];
+    print_message("%d devices, %lld kernel runs, %lld refusals by kernels further up the lists\n", n_subjects,
+                  (long long)total, (long long)refused);
+}
+
+int devices_count(void) {
+    return n_subjects;
+}
+
+int64_t trial_runs(mz_op op) {
+    return runs[op];
+}
+
+// --- one run ----------------------------------------------------------------------------------------------------------------
+typedef struct result {
+    unsigned char *bytes[MZ_MAX_OUT]; // of each output
+} result;
+
+static void result_free(result *r) {
+    for (int i = 0; i < MZ_MAX_OUT; i++)
+        mz_free(r->bytes[i]);
+}
+
+// Device memory with guards on both sides, filled from `contents` or with poison. Returns the address between the guards.
+static char *guarded_alloc(mezzo_device *device, size_t bytes, const void *contents) {
+    void *block;
+    size_t room = mz_align_up(bytes, GUARD) + 2 * GUARD;
+    unsigned char *host = mz_alloc(room, 1);
+    assert_non_null(host);
+    memset(host, GUARD_BYTE, room);
+    if (contents != NULL)
+        memcpy(host + GUARD, contents, bytes);
+    else
+        memset(host + GUARD, POISON_BYTE, bytes);
+    assert_int_equal(device->backend->alloc(device, room, &block), MEZZO_OK);
+    assert_int_equal(device->backend->write(device, block, host, room), MEZZO_OK);
+    mz_free(host);
+    return (char *)block + GUARD;
+}
+
+// Frees it, having checked the guards; the contents go to `out` where not NULL. False when a guard was written to.
+static bool guarded_release(mezzo_device *device, char *data, size_t bytes, void *out) {
+    size_t room = mz_align_up(bytes, GUARD) + 2 * GUARD;
+    unsigned char *host = mz_alloc(room, 1);
+    assert_non_null(host);
+    assert_int_equal(device->backend->read(device, host, data - GUARD, room), MEZZO_OK);
+    device->backend->release(device, data - GUARD);
+    bool intact = true;
+    for (size_t i = 0; i < room; i++)
+        if (i < GUARD || i >= GUARD + bytes)
+            intact = intact && host[i] == GUARD_BYTE;
+    if (out != NULL)
+        memcpy(out, host + GUARD, bytes);
+    mz_free(host);
+    return intact;
+}
+
+// The input that an in-place run writes over.
+static int in_place_slot(const trial *t) {
+    return t->op == MZ_OP_cross_entropy_dx ? 1 : 0;
+}
+
+static bool can_run_in_place(const trial *t) {
+    return mz_op_in_place(t->op) && t->in[in_place_slot(t)].bytes == t->out[0].bytes &&
+           trial_count(&t->in[in_place_slot(t)]) == trial_count(&t->out[0]);
+}
+
+static void describe(const trial *t, char *buffer, size_t size) {
+    int n = snprintf(buffer, size, "%s", mz_op_table[t->op].name);
+    for (int i = 0; i < t->n_in + t->n_out && n > 0 && (size_t)n < size; i++) {
+        const mz_tensor *tensor = i < t->n_in ? &t->in[i].t : &t->out[i - t->n_in].t;
+        char shape[64] = "absent";
+        bool present = mz_present(tensor);
+        n += snprintf(buffer + n, size - (size_t)n, "%s%s %s",
+                      i == t->n_in ? " -> "
+                      : i > 0      ? ", "
+                                   : " ",
+                      present ? mz_shape_text(&tensor->shape, shape, sizeof shape) : shape,
+                      present ? mezzo_dtype_name(tensor->dtype) : "");
+    }
+}
+
+static void tensors_to_device(const trial *t, mezzo_device *device, bool in_place, mz_call *call) {
+    for (int i = 0; i < MZ_MAX_IN; i++) {
+        call->in[i] = t->in[i].t;
+        call->out[i] = t->out[i].t;
+        if (mz_present(&t->in[i].t))
+            call->in[i].data = guarded_alloc(device, t->in[i].bytes, t->in[i].stored);
+    }
+    for (int i = 0; i < t->n_out; i++)
+        if (mz_present(&t->out[i].t))
+            call->out[i].data = in_place && i == 0 ? call->in[in_place_slot(t)].data
+                                                   : guarded_alloc(device, t->out[i].bytes, t->out[i].stored);
+}
+
+static result run_kernel(const trial *t, mezzo_device *device, const mz_kernel *kernel, bool in_place) {
+    mz_call call = {.op = t->op, .attrs = t->attrs, .numerics = t->numerics, .n_in = t->n_in, .n_out = t->n_out};
+    call.attrs.update = &t->update;
+    tensors_to_device(t, device, in_place, &call);
+    char *rng = guarded_alloc(device, sizeof t->rng, &t->rng);
+    call.rng = (const mz_rng_state *)(const void *)rng;
+    size_t needed = kernel->workspace != NULL ? kernel->workspace(device, &call) : 0;
+    char *workspace = guarded_alloc(device, needed, NULL);
+    char what[512];
+    describe(t, what, sizeof what);
+    mezzo_status status = mz_run(device, kernel, &call, workspace);
+    if (status != MEZZO_OK)
+        fail_msg("%s: %s failed: %s", what, kernel->name, mezzo_error_message());
+
+    result r = {{NULL}};
+    bool intact = guarded_release(device, workspace, needed, NULL);
+    intact = guarded_release(device, rng, sizeof t->rng, NULL) && intact;
+    if (!intact)
+        fail_msg("%s: %s wrote past its workspace of %zu bytes", what, kernel->name, needed);
+    for (int i = 0; i < t->n_out; i++) {
+        if (!mz_present(&t->out[i].t))
+            continue;
+        r.bytes[i] = mz_alloc(t->out[i].bytes + 1, 1);
+        assert_non_null(r.bytes[i]);
+        if (in_place && i == 0)
+            assert_int_equal(device->backend->read(device, r.bytes[i], call.out[i].data, t->out[i].bytes), MEZZO_OK);
+        else if (!guarded_release(device, call.out[i].data, t->out[i].bytes, r.bytes[i]))
+            fail_msg("%s: %s wrote past output %d", what, kernel->name, i);
+    }
+    for (int i = 0; i < t->n_in; i++) {
+        if (!mz_present(&t->in[i].t))
+            continue;
+        unsigned char *after = mz_alloc(t->in[i].bytes + 1, 1);
+        assert_non_null(after);
+        if (!guarded_release(device, call.in[i].data, t->in[i].bytes, after))
+            fail_msg("%s: %s wrote past input %d", what, kernel->name, i);
+        const unsigned char *expected = t->in[i].after != NULL ? t->in[i].after : t->in[i].stored;
+        bool overwritten = in_place && i == in_place_slot(t);
+        if (!overwritten && memcmp(after, expected, t->in[i].bytes) != 0)
+            fail_msg("%s: %s left wrong bytes in input %d", what, kernel->name, i);
+        mz_free(after);
+    }
+    return r;
+}
+
+// --- judging ------------------------------------------------------------------------------------------------------------------
+// What a stored result may differ by: the bound, and storage's own rounding (relative, or half of its smallest subnormal).
+static double tolerance(const trial_tensor *out, int64_t i) {
+    static const double smallest[] = {
+        [MEZZO_F64] = 0x1p-1074, [MEZZO_F32] = 0x1p-149,  [MEZZO_TF32] = 0x1p-136, [MEZZO_BF16] = 0x1p-133,
+        [MEZZO_F16] = 0x1p-24,   [MEZZO_F8E4M3] = 0x1p-9, [MEZZO_F8E5M2] = 0x1p-16};
+    double u = unit_roundoff(out->t.dtype);
+    return out->bound[i] * (1 + u) + u * fabs(out->value[i]) + smallest[out->t.dtype] / 2;
+}
+
+static bool acceptable(const trial *t, const trial_tensor *out, int64_t i, double got) {
+    if (t->exact)
+        return got == mezzo_round_to(out->value[i], out->t.dtype) || (isnan(got) && isnan(out->value[i]));
+    if (t->finite_only)
+        return isfinite(got) == isfinite(out->value[i]);
+    return fabs(got - out->value[i]) <= tolerance(out, i);
+}
+
+static void judge_floats(const trial *t, int slot, const unsigned char *bytes, const char *kernel, const char *device) {
+    const trial_tensor *out = &t->out[slot];
+    int64_t n = trial_count(out), wrong = 0, first = -1;
+    double *got = mz_alloc((size_t)n, sizeof *got);
+    assert_non_null(got);
+    assert_int_equal(mezzo_convert(bytes, out->t.dtype, got, MEZZO_F64, (size_t)n), MEZZO_OK);
+    for (int64_t i = 0; i < n; i++)
+        if (!acceptable(t, out, i, got[i])) {
+            first = wrong == 0 ? i : first;
+            wrong++;
+        }
+    if (wrong > 0) {
+        char what[512];
+        describe(t, what, sizeof what);
+        fail_msg("%s: %s on %s: output %d: %lld of %lld elements wrong, the first at %lld: %.9g, should be %.9g ± %.3g",
+                 what, kernel, device, slot, (long long)wrong, (long long)n, (long long)first, got[first],
+                 out->value[first], t->exact ? 0 : tolerance(out, first));
+    }
+    mz_free(got);
+}
+
+static void judge(const trial *t, const result *r, const char *kernel, const char *device) {
+    char what[512];
+    describe(t, what, sizeof what);
+    for (int slot = 0; slot < t->n_out; slot++) {
+        const trial_tensor *out = &t->out[slot];
+        if (!mz_present(&out->t))
+            continue;
+        if (out->t.dtype < MEZZO_I64) {
+            judge_floats(t, slot, r->bytes[slot], kernel, device);
+            continue;
+        }
+        // The reference's integers and bytes are in `value`; they are exact there.
+        unsigned char *want = mz_alloc(out->bytes + 1, 1);
+        assert_non_null(want);
+        assert_int_equal(mezzo_convert(out->value, MEZZO_F64, want, out->t.dtype, (size_t)trial_count(out)), MEZZO_OK);
+        const char *wrong = t->compare_bytes != NULL                        ? t->compare_bytes(t, slot, r->bytes, want)
+                            : memcmp(r->bytes[slot], want, out->bytes) != 0 ? "bytes differ"
+                                                                            : NULL;
+        if (wrong != NULL)
+            fail_msg("%s: %s on %s: output %d: %s", what, kernel, device, slot, wrong);
+        mz_free(want);
+    }
+}
+
+static void expect_same_bits(const trial *t, const result *a, const result *b, const char *kernel, const char *which) {
+    for (int i = 0; i < t->n_out; i++)
+        if (a->bytes[i] != NULL && memcmp(a->bytes[i], b->bytes[i], t->out[i].bytes) != 0) {
+            char what[512];
+            describe(t, what, sizeof what);
+            fail_msg("%s: %s: output %d: bits differ %s", what, kernel, i, which);
+        }
+}
+
+static void check_kernel(const trial *t, const subject *s, const mz_kernel *kernel) {
+    result one = run_kernel(t, s->device[0], kernel, false);
+    judge(t, &one, kernel->name, s->name);
+    runs[t->op]++;
+    result again = run_kernel(t, s->device[0], kernel, false);
+    expect_same_bits(t, &one, &again, kernel->name, "between two runs");
+    result_free(&again);
+    if (s->device[1] != NULL) {
+        result two = run_kernel(t, s->device[1], kernel, false);
+        expect_same_bits(t, &one, &two, kernel->name, "between 1 and 2 threads");
+        result_free(&two);
+    }
+    if (can_run_in_place(t)) {
+        result in_place = run_kernel(t, s->device[0], kernel, true);
+        expect_same_bits(t, &one, &in_place, kernel->name, "in place");
+        result_free(&in_place);
+    }
+    result_free(&one);
+}
+
+static void check_subject(const trial *t, const subject *s) {
+    mz_call call = {.op = t->op, .attrs = t->attrs, .numerics = t->numerics, .n_in = t->n_in, .n_out = t->n_out};
+    call.attrs.update = &t->update;
+    for (int i = 0; i < MZ_MAX_IN; i++) {
+        call.in[i] = t->in[i].t;
+        call.out[i] = t->out[i].t;
+    }
+    size_t n = 0, ran = 0;
+    const mz_kernel *const *kernels = s->device[0]->backend->kernels(s->device[0], t->op, &n);
+    for (size_t k = 0; k < n; k++) {
+        if (kernels[k]->supports(s->device[0], &call) != NULL) {
+            refused++;
+            continue;
+        }
+        check_kernel(t, s, kernels[k]);
+        ran++;
+    }
+    if (ran == 0 && !t->optional) {
+        const mz_kernel *none;
+        assert_int_equal(mz_select(s->device[0], &call, &none), MEZZO_ERR_UNSUPPORTED);
+        fail_msg("%s: %s", s->name, mezzo_error_message());
+    }
+}
+
+// --- mutations ------------------------------------------------------------------------------------------------------------------
+static bool seen(const trial *t, const double *const *mutated) {
+    for (int slot = 0; slot < t->n_out; slot++) {
+        const trial_tensor *out = &t->out[slot];
+        for (int64_t i = 0; mutated[slot] != NULL && i < trial_count(out); i++)
+            if (!acceptable(t, out, i, mezzo_round_to(mutated[slot][i], out->t.dtype)))
+                return true;
+    }
+    return false;
+}
+
+static double coarsest(const trial *t) {
+    double u = unit_roundoff(t->numerics.compute);
+    for (int i = 0; i < t->n_out; i++)
+        if (mz_present(&t->out[i].t) && t->out[i].t.dtype < MEZZO_I64)
+            u = fmax(u, unit_roundoff(t->out[i].t.dtype));
+    return u;
+}
+
+// A result that is 32 of the coarsest format's roundings off, or 1%, must be outside the bound somewhere.
+static void mutate_scale(trial *t) {
+    double factor = 1 + fmax(0.01, 32 * coarsest(t));
+    const double *mutated[MZ_MAX_OUT] = {NULL};
+    for (int i = 0; i < t->n_out; i++) {
+        if (!mz_present(&t->out[i].t) || t->out[i].t.dtype >= MEZZO_I64)
+            continue;
+        double *scaled = mz_alloc((size_t)trial_count(&t->out[i]), sizeof *scaled);
+        assert_non_null(scaled);
+        for (int64_t k = 0; k < trial_count(&t->out[i]); k++)
+            scaled[k] = t->out[i].value[k] * factor;
+        mutated[i] = scaled;
+        const double *alone[MZ_MAX_OUT] = {NULL};
+        alone[i] = scaled;
+        if (!seen(t, alone)) {
+            char what[512];
+            describe(t, what, sizeof what);
+            fail_msg("%s: output %d multiplied by %g is within the bound: it proves nothing", what, i, factor);
+        }
+    }
+    for (int i = 0; i < MZ_MAX_OUT; i++)
+        mz_free((void *)(uintptr_t)mutated[i]);
+}
+
+// The element of the largest magnitude among those below `limit`.
+static int64_t largest_below(const trial_tensor *in, double limit) {
+    int64_t at = -1;
+    for (int64_t i = 0; i < trial_count(in); i++)
+        if (fabs(in->value[i]) < limit && (at < 0 || fabs(in->value[i]) > fabs(in->value[at])))
+            at = i;
+    return at;
+}
+
+// True when the result without element `at` of an input is outside the bound.
+static bool term_matters(trial *t, int slot, int64_t at) {
+    trial_tensor *in = &t->in[slot];
+    double *truth[MZ_MAX_OUT] = {NULL}, kept = in->value[at];
+    const double *mutated[MZ_MAX_OUT] = {NULL};
+    for (int i = 0; i < t->n_out; i++) {
+        truth[i] = t->out[i].value;
+        if (mz_present(&t->out[i].t)) {
+            t->out[i].value = mz_alloc((size_t)trial_count(&t->out[i]), sizeof(double));
+            assert_non_null(t->out[i].value);
+        }
+    }
+    in->value[at] = 0;
+    trial_store(in);
+    trial_reference(t);
+    for (int i = 0; i < t->n_out; i++) {
+        mutated[i] = t->out[i].t.dtype < MEZZO_I64 ? t->out[i].value : NULL;
+        double *swap = t->out[i].value;
+        t->out[i].value = truth[i];
+        truth[i] = swap;
+    }
+    in->value[at] = kept;
+    trial_store(in);
+    bool matters = seen(t, mutated);
+    for (int i = 0; i < t->n_out; i++)
+        mz_free(truth[i]);
+    return matters;
+}
+
+// One term left out of any input must be outside the bound somewhere. Eight terms are tried, from the largest: a term may be one
+// that dropout or a ReLU leaves out too.
+static void mutate_terms(trial *t) {
+    for (int slot = 0; slot < t->n_in; slot++) {
+        const trial_tensor *in = &t->in[slot];
+        if (!mz_present(&in->t) || in->t.dtype >= MEZZO_I64)
+            continue;
+        bool found = false;
+        double limit = INFINITY;
+        for (int attempt = 0; attempt < 8 && !found; attempt++) {
+            int64_t at = largest_below(in, limit);
+            if (at < 0 || in->value[at] == 0)
+                break;
+            limit = fabs(in->value[at]);
+            found = term_matters(t, slot, at);
+        }
+        if (!found) {
+            char what[512];
+            describe(t, what, sizeof what);
+            fail_msg("%s: leaving out a term of input %d is within the bound: it proves nothing", what, slot);
+        }
+    }
+}
+
+void trial_check(trial *t) {
+    trial_reference(t);
+    if (!t->exact && !t->finite_only)
+        trial_bounds(t);
+    for (int i = 0; i < n_subjects; i++)
+        check_subject(t, &subjects[i]);
+    if (!t->skip_mutations && !t->finite_only && mz_op_table[t->op].kind != MZ_KIND_STATE) {
+        mutate_scale(t);
+        mutate_terms(t);
+    }
+}
+
+void trial_finish(trial *t) {
+    trial_check(t);
+    trial_free(t);
+}

@@ -1,0 +1,48 @@
+// Every kernel of every device of this machine against the reference, op by op of ops.def.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "cases.h"
+
+static int open_devices(void **state) {
+    (void)state;
+    devices_open();
+    return 0;
+}
+
+static int close_devices(void **state) {
+    (void)state;
+    devices_report();
+    devices_close();
+    return 0;
+}
+
+#define OP(name, ...)                                                                                                  \
+    static void kernels_of_##name(void **state) {                                                                      \
+        (void)state;                                                                                                   \
+        cases_##name();                                                                                                \
+        if (MZ_OP_##name != MZ_OP_reshape && devices_count() > 0)                                                      \
+            assert_true(trial_runs(MZ_OP_##name) > 0);                                                                 \
+    }
+#define OP_BACKWARD OP
+#define OP_STATE    OP
+#include "graph/ops.def"
+#undef OP
+#undef OP_BACKWARD
+#undef OP_STATE
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#define OP(name, ...)          cmocka_unit_test(kernels_of_##name),
+#define OP_BACKWARD(name, ...) cmocka_unit_test(kernels_of_##name),
+#define OP_STATE(name, ...)    cmocka_unit_test(kernels_of_##name),
+#include "graph/ops.def"
+#undef OP
+#undef OP_BACKWARD
+#undef OP_STATE
+    };
+    return cmocka_run_group_tests(tests, open_devices, close_devices);
+}
