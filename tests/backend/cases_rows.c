@@ -260,12 +260,14 @@ static void sum_case(mz_op op, axis_case c, mezzo_dtype x, mezzo_dtype y, bool a
     trial_output(t, 0, y, without_axis(c));
     trial_normal(t, 0, 1);
     for (int64_t i = 0; i < trial_count(&t->in[0]); i++)
-        t->in[0].value[i] += 0.25; // so that one term less, and a wrong scale, are seen in long sums too
+        t->in[0].value[i] +=
+            2; // so that Σ|x| is not much more than the sum, and a wrong scale is seen in long ones too
     trial_store(&t->in[0]);
     if (accumulate)
         trial_preset(t, 0, 1);
     if (nan)
         trial_spoil(t, 0);
+    t->skip_terms = trial_count(&t->in[0]) / trial_count(&t->out[0]) > 2000;
     trial_finish(t);
 }
 

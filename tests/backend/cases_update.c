@@ -45,7 +45,9 @@ static const char *compare_state(const trial *t, int slot, unsigned char *const 
         return "step or skipped differs";
     if (a.found_inf != b.found_inf || a.skip != b.skip || a.last_found_inf != b.last_found_inf)
         return "found_inf or skip differs";
-    if (!near(a.norm, b.norm))
+    // All terms are positive: n of them in any order within a chunk, then the chunks, are off by at most (n + chunks) roundings.
+    bool both_spoiled = !isfinite(a.norm) && !isfinite(b.norm); // infinity or NaN, by the order they were met in
+    if (!both_spoiled && fabs(a.norm - b.norm) > (4096 + FLAT / 4096) * 0x1p-53 * b.norm)
         return "norm differs";
     if (!near(a.clip, b.clip) || !near(a.last_clip, b.last_clip))
         return "clip differs";
@@ -133,8 +135,9 @@ static const char *compare_shadow(const trial *t, int slot, unsigned char *const
     assert_non_null(expected);
     memcpy(expected, t->out[slot].stored, SHADOW_BYTES);
     const unsigned char *master = t->op == MZ_OP_refresh ? t->in[0].stored : got[0];
+    bool moves = t->op == MZ_OP_refresh || !((const mz_opt_state *)(const void *)t->in[2].stored)->skip;
     for (size_t s = 0; s < MZ_COUNT(segments); s++)
-        if (segments[s].shadow_offset >= 0)
+        if (moves && segments[s].shadow_offset >= 0)
             assert_int_equal(mezzo_convert(master + segments[s].offset * 4, MEZZO_F32,
                                            expected + segments[s].shadow_offset, (mezzo_dtype)segments[s].shadow_dtype,
                                            (size_t)segments[s].count),

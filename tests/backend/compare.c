@@ -425,7 +425,8 @@ void trial_check(trial *t) {
         check_subject(t, &subjects[i]);
     if (!t->skip_mutations && !t->finite_only && mz_op_table[t->op].kind != MZ_KIND_STATE) {
         mutate_scale(t);
-        mutate_terms(t);
+        if (!t->skip_terms)
+            mutate_terms(t);
     }
 }
 

@@ -29,6 +29,7 @@ typedef struct trial {
     uint32_t seed;       // of the next fill
     bool exact;          // results must be the reference's, bit for bit (integers that every format holds)
     bool finite_only;    // compare only where the reference is finite, and that the rest is not (a NaN was put in)
+    bool skip_terms;     // so many terms that one is below the bound of their sum: only the scale is mutated
     bool skip_mutations; // the trial has nothing to drop (one term) or is not about accuracy
     bool optional;       // a device may have no kernel for it
     // Outputs that are not floats (state blocks, shadows): says what is wrong, or NULL. Missing: bytes must be equal. `got` has the
