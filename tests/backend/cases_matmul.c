@@ -40,7 +40,8 @@ static void fill_operands(trial *t, fill how) {
         else
             trial_normal(t, i, 1);
     }
-    t->exact = how == FILL_INTEGERS;
+    t->exact = t->skip_terms = how == FILL_INTEGERS; // a term may be multiplied by 0
+    t->skip_mutations = trial_count(&t->out[0]) < 4; // a single element may be 0, or mostly residual
     if (how == FILL_NAN)
         trial_spoil(t, 0);
 }

@@ -297,6 +297,10 @@ static void check_subject(const trial *t, const subject *s) {
     }
     size_t n = 0, ran = 0;
     const mz_kernel *const *kernels = s->device[0]->backend->kernels(s->device[0], t->op, &n);
+    if (n == 0) {
+        print_message("%s lists no kernel for %s\n", s->name, mz_op_table[t->op].name);
+        return;
+    }
     for (size_t k = 0; k < n; k++) {
         if (kernels[k]->supports(s->device[0], &call) != NULL) {
             refused++;
@@ -324,7 +328,7 @@ static bool seen(const trial *t, const double *const *mutated) {
 }
 
 static double coarsest(const trial *t) {
-    double u = unit_roundoff(t->numerics.compute);
+    double u = fmax(unit_roundoff(t->numerics.compute), t->op == MZ_OP_linear ? unit_roundoff(t->attrs.via) : 0);
     for (int i = 0; i < t->n_out; i++)
         if (mz_present(&t->out[i].t) && t->out[i].t.dtype < MEZZO_I64)
             u = fmax(u, unit_roundoff(t->out[i].t.dtype));
@@ -355,12 +359,16 @@ static void mutate_scale(trial *t) {
         mz_free((void *)(uintptr_t)mutated[i]);
 }
 
-// The element of the largest magnitude among those below `limit`.
-static int64_t largest_below(const trial_tensor *in, double limit) {
+// The element that follows element `last` in order of falling magnitude (equal ones by index); the first when last is -1; -1 at the end.
+static int64_t next_largest(const trial_tensor *in, int64_t last) {
     int64_t at = -1;
-    for (int64_t i = 0; i < trial_count(in); i++)
-        if (fabs(in->value[i]) < limit && (at < 0 || fabs(in->value[i]) > fabs(in->value[at])))
+    double limit = last < 0 ? INFINITY : fabs(in->value[last]);
+    for (int64_t i = 0; i < trial_count(in); i++) {
+        double size = fabs(in->value[i]);
+        bool later = size < limit || (size == limit && i > last);
+        if (later && (at < 0 || size > fabs(in->value[at])))
             at = i;
+    }
     return at;
 }
 
@@ -401,12 +409,11 @@ static void mutate_terms(trial *t) {
         if (!mz_present(&in->t) || in->t.dtype >= MEZZO_I64)
             continue;
         bool found = false;
-        double limit = INFINITY;
+        int64_t at = -1;
         for (int attempt = 0; attempt < 8 && !found; attempt++) {
-            int64_t at = largest_below(in, limit);
+            at = next_largest(in, at);
             if (at < 0 || in->value[at] == 0)
                 break;
-            limit = fabs(in->value[at]);
             found = term_matters(t, slot, at);
         }
         if (!found) {
