@@ -1,0 +1,241 @@
+// Parameters and programs: sharing, shadows, refusals, and the search for the first non-finite value.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <math.h>
+#include <cmocka.h>
+
+#include "backend/params.h"
+#include "mezzo/model.h"
+
+static void ok(mezzo_status status) {
+    if (status != MEZZO_OK)
+        fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
+}
+
+typedef struct fixture {
+    mezzo_device *device;
+    mezzo_graph *graph;
+    mezzo_params *params;
+} fixture;
+
+static mezzo_graph *gpt(int64_t width, int64_t batch, int64_t time) {
+    mezzo_graph *g;
+    mezzo_model_config c;
+    ok(mezzo_model_defaults("gpt2", &c));
+    c.layers = 2, c.heads = 2, c.d_model = width, c.d_ff = 4 * width, c.vocab = 61, c.seq_len = 16, c.dropout = 0;
+    ok(mezzo_graph_create(&g));
+    ok(mezzo_model_build(g, &c, batch, time, true));
+    return g;
+}
+
+static int setup(void **state) {
+    static fixture f;
+    ok(mezzo_device_open("ref", 1, &f.device));
+    f.graph = gpt(32, 3, 16);
+    ok(mezzo_params_create(f.device, f.graph, 7, &f.params));
+    *state = &f;
+    return 0;
+}
+
+static int teardown(void **state) {
+    fixture *f = *state;
+    mezzo_params_free(f->params);
+    mezzo_graph_free(f->graph);
+    mezzo_device_close(f->device);
+    return 0;
+}
+
+static mezzo_program *make(fixture *f, const mezzo_graph *g, mezzo_program_options o) {
+    mezzo_program *p;
+    ok(mezzo_program_create(g, f->params, &o, &p));
+    return p;
+}
+
+static void feed(mezzo_program *p, int n) {
+    int32_t tokens[48], targets[48];
+    for (int i = 0; i < n; ++i) {
+        tokens[i] = (i * 7 + 3) % 61;
+        targets[i] = (i * 5 + 1) % 61;
+    }
+    ok(mezzo_program_write(p, "tokens", tokens, (size_t)n * 4));
+    ok(mezzo_program_write(p, "targets", targets, (size_t)n * 4));
+}
+
+static float loss_of(mezzo_program *p) {
+    float loss;
+    ok(mezzo_program_run(p, NULL, 1, 0));
+    ok(mezzo_program_read(p, "loss", &loss, sizeof loss));
+    return loss;
+}
+
+static void write_one(fixture *f, const char *name, int64_t at, float value) {
+    int i = mezzo_params_find(f->params, name);
+    assert_true(i >= 0);
+    int64_t count = f->params->list[i].count;
+    float *values = mz_alloc((size_t)count, sizeof *values);
+    ok(mezzo_params_read(f->params, i, values));
+    values[at] = value;
+    ok(mezzo_params_write(f->params, i, values));
+    mz_free(values);
+}
+
+// Programs of other shapes, precisions and phases share the parameters.
+static void programs_share_parameters(void **state) {
+    fixture *f = *state;
+    mezzo_graph *small = gpt(32, 1, 8);
+    mezzo_program *train = make(f, f->graph, (mezzo_program_options){0});
+    mezzo_program *bf16 = make(f, f->graph, (mezzo_program_options){.precision = MEZZO_PRECISION_BF16});
+    mezzo_program *fp16 =
+        make(f, small, (mezzo_program_options){.precision = MEZZO_PRECISION_FP16, .forward_only = true});
+    feed(train, 48);
+    feed(bf16, 48);
+    feed(fp16, 8);
+    float before[3] = {loss_of(train), loss_of(bf16), loss_of(fp16)};
+    assert_true(fabsf(before[0] - before[1]) < 0.05f); // ln 61 = 4.11 at the start; BF16 rounds products to 3 digits
+    write_one(f, "ln_f.weight", 0, 3.0f);
+    write_one(f, "h.0.mlp.c_fc.weight", 5, 2.0f); // reaches BF16 and FP16 only through refreshed shadows
+    float after[3] = {loss_of(train), loss_of(bf16), loss_of(fp16)};
+    for (int i = 0; i < 3; ++i)
+        assert_true(after[i] != before[i]);
+    assert_true(fabsf(after[0] - after[1]) < 0.05f);
+    assert_int_equal(f->params->n_shadows, 2);
+    mezzo_program_free(train);
+    mezzo_program_free(bf16);
+    mezzo_program_free(fp16);
+    mezzo_graph_free(small);
+}
+
+static void gradients_accumulate_with_the_weight(void **state) {
+    fixture *f = *state;
+    mezzo_program *whole = make(f, f->graph, (mezzo_program_options){0});
+    mezzo_program *half = make(f, f->graph, (mezzo_program_options){.loss_weight = 0.5f});
+    feed(whole, 48);
+    feed(half, 48);
+    static float a[61 * 32], b[61 * 32];
+    int wte = mezzo_params_find(f->params, "wte.weight");
+    ok(mezzo_params_zero_grad(f->params));
+    ok(mezzo_program_run(whole, NULL, 1, 0));
+    ok(mezzo_params_read_grad(f->params, wte, a));
+    ok(mezzo_params_zero_grad(f->params));
+    ok(mezzo_program_run(half, NULL, 1, 0));
+    ok(mezzo_program_run(half, NULL, 1, 0));
+    ok(mezzo_params_read_grad(f->params, wte, b));
+    double largest = 0;
+    for (int i = 0; i < 61 * 32; ++i)
+        largest = fmax(largest, fabs((double)a[i]));
+    assert_true(largest > 1e-3);
+    for (int i = 0; i < 61 * 32; ++i) // one FP32 rounding of each of the four additions into the buffer
+        assert_true(fabs((double)a[i] - (double)b[i]) <= 4 * 6e-8 * largest);
+    mezzo_program_free(whole);
+    mezzo_program_free(half);
+}
+
+static void the_first_non_finite_value_is_named(void **state) {
+    fixture *f = *state;
+    mezzo_program *p = make(f, f->graph, (mezzo_program_options){.precision = MEZZO_PRECISION_FP16});
+    bool found;
+    char where[512];
+    feed(p, 48);
+    ok(mezzo_program_check(p, NULL, 1, 0, &found, where, sizeof where));
+    assert_false(found);
+    write_one(f, "h.1.mlp.c_fc.weight", 40, 1e6f); // infinite once rounded to FP16
+    ok(mezzo_program_check(p, NULL, 1, 0, &found, where, sizeof where));
+    assert_true(found);
+    assert_non_null(strstr(where, "linear in h.1.mlp.c_fc (forward)"));
+    assert_non_null(strstr(where, "fp16"));
+    write_one(f, "h.1.mlp.c_fc.weight", 40, 0.0f);
+    write_one(f, "ln_f.bias", 3, NAN);
+    ok(mezzo_program_check(p, NULL, 1, 0, &found, where, sizeof where));
+    assert_true(found);
+    assert_non_null(strstr(where, "layernorm in ln_f"));
+    assert_non_null(strstr(where, "NaN"));
+    mezzo_program_free(p);
+}
+
+static void expect(mezzo_status status, mezzo_status want, const char *word) {
+    assert_int_equal(status, want);
+    if (!strstr(mezzo_error_message(), word))
+        fail_msg("no '%s' in: %s", word, mezzo_error_message());
+}
+
+static void wrong_use_is_named(void **state) {
+    fixture *f = *state;
+    mezzo_program *p = make(f, f->graph, (mezzo_program_options){0}), *none;
+    float x[4];
+    expect(mezzo_program_write(p, "token", x, 4), MEZZO_ERR_INVALID, "token");
+    expect(mezzo_program_write(p, "tokens", x, 4), MEZZO_ERR_INVALID, "3x16");
+    expect(mezzo_program_read(p, "lo", x, 4), MEZZO_ERR_INVALID, "lo");
+    expect(mezzo_program_read(p, "loss", x, 12), MEZZO_ERR_INVALID, "loss");
+    mezzo_graph *other = gpt(64, 1, 8);
+    mezzo_program_options o = {0};
+    expect(mezzo_program_create(other, f->params, &o, &none), MEZZO_ERR_INVALID, "wte.weight has shape 61x32");
+    o.precision = MEZZO_PRECISION_AUTO;
+    expect(mezzo_program_create(f->graph, f->params, &o, &none), MEZZO_ERR_INVALID, "auto");
+    o = (mezzo_program_options){.loss_weight = NAN};
+    expect(mezzo_program_create(f->graph, f->params, &o, &none), MEZZO_ERR_INVALID, "loss_weight");
+    mezzo_graph_free(other);
+    mezzo_program_free(p);
+}
+
+// A program larger than the machine is refused before anything is taken, with the parts.
+static void a_program_too_large_is_refused(void **state) {
+    fixture *f = *state;
+    mezzo_device_info info;
+    ok(mezzo_device_describe(f->device, &info));
+    if (info.memory_total == 0)
+        skip();
+    int64_t rows = (int64_t)(info.memory_total / (61 * 4)) / 16;
+    mezzo_graph *huge = gpt(32, rows, 16);
+    mezzo_program *none;
+    mezzo_program_options o = {0};
+    expect(mezzo_program_create(huge, f->params, &o, &none), MEZZO_ERR_MEMORY, "MiB for activations");
+    mezzo_graph_free(huge);
+}
+
+static void any_allocation_may_fail(void **state) {
+    fixture *f = *state;
+    int failures = 0;
+    for (int n = 0;; ++n) {
+        mezzo_params *params = NULL;
+        mezzo_program *p = NULL;
+        mezzo_program_options o = {.precision = MEZZO_PRECISION_BF16};
+        mz_alloc_fail_after(n);
+        mezzo_status status = mezzo_params_create(f->device, f->graph, 7, &params);
+        if (status == MEZZO_OK)
+            status = mezzo_program_create(f->graph, params, &o, &p);
+        mz_alloc_fail_after(-1);
+        mezzo_program_free(p);
+        mezzo_params_free(params);
+        if (status == MEZZO_OK)
+            break;
+        assert_int_equal(status, MEZZO_ERR_MEMORY);
+        ++failures;
+    }
+    assert_true(failures > 20);
+}
+
+static void running_allocates_nothing(void **state) {
+    fixture *f = *state;
+    mezzo_program *p = make(f, f->graph, (mezzo_program_options){.precision = MEZZO_PRECISION_BF16, .recompute = true});
+    feed(p, 48);
+    loss_of(p);
+    uint64_t before = mz_alloc_count();
+    for (int i = 0; i < 3; ++i)
+        loss_of(p);
+    assert_int_equal(mz_alloc_count(), before);
+    mezzo_program_free(p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(programs_share_parameters, setup, teardown),
+        cmocka_unit_test_setup_teardown(gradients_accumulate_with_the_weight, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_first_non_finite_value_is_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(wrong_use_is_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_program_too_large_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(any_allocation_may_fail, setup, teardown),
+        cmocka_unit_test_setup_teardown(running_allocates_nothing, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
