@@ -4,6 +4,7 @@
 
 #include "io/file.h"
 #include "io/quote.h"
+#include "io/utf8.h"
 
 // Nesting of brackets outside strings; jansson recurses once a level, so the bound holds before it starts.
 static int nesting(const char *text, size_t n) {
@@ -71,6 +72,24 @@ fail:
     mz_file_discard(file);
     free(text);
     return status;
+}
+
+void mz_json_add_text(mz_text *out, const char *text) {
+    mz_text_add(out, "\"", 1);
+    for (size_t i = 0, n = strlen(text); i < n;) {
+        uint32_t code;
+        size_t width = mz_utf8_decode(text + i, n - i, &code);
+        if (width == 0)
+            mz_text_add(out, "\xEF\xBF\xBD", 3);
+        else if (code == '"' || code == '\\')
+            mz_text_addf(out, "\\%c", (char)code);
+        else if (code < 0x20 || code == 0x7F)
+            mz_text_addf(out, "\\u%04x", (unsigned)code);
+        else
+            mz_text_add(out, text + i, width);
+        i += width ? width : 1;
+    }
+    mz_text_add(out, "\"", 1);
 }
 
 static const char *type_name(const json_t *value) {

@@ -18,6 +18,9 @@ mezzo_status mz_json_load(const char *path, size_t max_bytes, json_t **out);
 // Writes it atomically, indented by two, keys in insertion order, numbers with 17 digits, a newline at the end.
 mezzo_status mz_json_save(const char *path, const json_t *value);
 
+// "text" in quotes with JSON's escapes; bytes that are not UTF-8 become U+FFFD.
+void mz_json_add_text(mz_text *out, const char *text);
+
 // Members of an object; missing, of another type or out of range is MEZZO_ERR_FORMAT: "WHERE: key 'k': expected …".
 mezzo_status mz_json_get_int(const char *where, const json_t *object, const char *key, int64_t min, int64_t max,
                              int64_t *out);

@@ -1,0 +1,217 @@
+#include "io/metrics.h"
+
+#include <math.h>
+
+#include "io/file.h"
+#include "io/json.h"
+#include "io/number.h"
+#include "io/quote.h"
+#include "io/tfevents.h"
+
+#define MAX_FILE ((size_t)1 << 32)
+
+typedef struct last_text {
+    char *name, *value;
+} last_text;
+
+struct mz_metrics {
+    mz_file *file;
+    mz_tfevents *events; // NULL: no TensorBoard
+    mz_text line;        // reused: a record allocates nothing once it has been as long before
+    last_text *texts;
+    size_t text_count, text_cap;
+};
+
+// --- going on after a break -----------------------------------------------------------------------------------------------
+// The record's step, or MEZZO_ERR_FORMAT.
+static mezzo_status line_step(const char *where, const char *line, size_t n, int64_t *step) {
+    json_t *object;
+    MEZZO_TRY(mz_json_parse(where, line, n, 4, &object));
+    mezzo_status status = json_is_object(object) ? mz_json_get_int(where, object, "step", 0, INT64_MAX, step)
+                                                 : mz_fail(MEZZO_ERR_FORMAT, "%s: not a record", where);
+    json_decref(object);
+    return status;
+}
+
+// Collects the lines of steps up to `last`.
+static mezzo_status keep_lines(const char *path, const char *data, size_t n, int64_t last, mz_text *kept) {
+    int number = 0;
+    for (size_t at = 0; at < n;) {
+        const char *newline = memchr(data + at, '\n', n - at);
+        if (!newline) // torn by a crash: its step is written again
+            return MEZZO_OK;
+        size_t size = (size_t)(newline - (data + at));
+        char *where = mz_format("%s:%d", path, ++number);
+        if (!where)
+            return MEZZO_ERR_MEMORY;
+        int64_t step = 0;
+        mezzo_status status = line_step(where, data + at, size, &step);
+        mz_free(where);
+        MEZZO_TRY(status);
+        if (step <= last)
+            mz_text_add(kept, data + at, size + 1);
+        at += size + 1;
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status cut_after(const char *path, int64_t last) {
+    if (!mz_path_exists(path))
+        return MEZZO_OK;
+    char *data;
+    size_t n;
+    MEZZO_TRY(mz_file_read(path, MAX_FILE, &data, &n));
+    mz_text kept = {0};
+    mezzo_status status = keep_lines(path, data, n, last, &kept);
+    if (status == MEZZO_OK)
+        status = kept.status;
+    if (status == MEZZO_OK && kept.len != n)
+        status = mz_file_write_atomic(path, kept.len ? kept.data : "", kept.len);
+    mz_text_free(&kept);
+    mz_free(data);
+    return status;
+}
+
+static mezzo_status require_fresh(const char *path) {
+    if (!mz_path_exists(path))
+        return MEZZO_OK;
+    mz_map map;
+    MEZZO_TRY(mz_map_open(path, &map));
+    size_t size = map.size;
+    mz_map_close(&map);
+    if (size > 0)
+        return mz_fail(MEZZO_ERR_INVALID, "%s holds the records of another run; resume it or choose another folder",
+                       mz_quote(path).text);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_metrics_open(const char *folder, int64_t resume_step, bool tensorboard, mz_metrics **out) {
+    *out = NULL;
+    mezzo_status status = MEZZO_OK;
+    mz_metrics *metrics = mz_alloc(1, sizeof *metrics);
+    char *path = mz_format("%s/metrics.jsonl", folder);
+    if (!metrics || !path) {
+        status = MEZZO_ERR_MEMORY;
+        goto fail;
+    }
+    MEZZO_TRY_GOTO(status, resume_step < 0 ? require_fresh(path) : cut_after(path, resume_step));
+    MEZZO_TRY_GOTO(status, mz_file_append(path, &metrics->file));
+    if (tensorboard)
+        MEZZO_TRY_GOTO(status, mz_tfevents_open(folder, resume_step, &metrics->events));
+    mz_free(path);
+    *out = metrics;
+    return MEZZO_OK;
+fail:
+    mz_free(path);
+    mz_metrics_close(metrics);
+    return status;
+}
+
+void mz_metrics_close(mz_metrics *metrics) {
+    if (!metrics)
+        return;
+    mz_file_discard(metrics->file); // nothing is staged: this closes
+    mz_tfevents_close(metrics->events);
+    mz_text_free(&metrics->line);
+    for (size_t i = 0; i < metrics->text_count; i++) {
+        mz_free(metrics->texts[i].name);
+        mz_free(metrics->texts[i].value);
+    }
+    mz_free(metrics->texts);
+    mz_free(metrics);
+}
+
+// --- records --------------------------------------------------------------------------------------------------------------
+static void add_value(mz_text *line, const mz_metric *value) {
+    char number[MZ_NUMBER_MAX];
+    switch (value->kind) {
+    case MZ_METRIC_NUMBER:
+        if (isnan(value->number))
+            mz_text_addf(line, "\"NaN\"");
+        else if (isinf(value->number))
+            mz_text_addf(line, "\"%sInfinity\"", value->number < 0 ? "-" : "");
+        else
+            mz_text_addf(line, "%s", mz_number_format(value->number, number));
+        break;
+    case MZ_METRIC_INT:
+        mz_text_addf(line, "%lld", (long long)value->integer);
+        break;
+    case MZ_METRIC_BOOL:
+        mz_text_addf(line, "%s", value->integer ? "true" : "false");
+        break;
+    case MZ_METRIC_TEXT:
+        mz_json_add_text(line, value->text);
+        break;
+    }
+}
+
+// Whether TensorBoard has this text already; remembers it.
+static mezzo_status text_is_new(mz_metrics *metrics, const mz_metric *value, bool *is_new) {
+    size_t i = 0;
+    while (i < metrics->text_count && strcmp(metrics->texts[i].name, value->name) != 0)
+        i++;
+    *is_new = i == metrics->text_count || strcmp(metrics->texts[i].value, value->text) != 0;
+    if (!*is_new)
+        return MEZZO_OK;
+    char *copy = mz_strdup(value->text);
+    if (!copy)
+        return MEZZO_ERR_MEMORY;
+    if (i < metrics->text_count) {
+        mz_free(metrics->texts[i].value);
+        metrics->texts[i].value = copy;
+        return MEZZO_OK;
+    }
+    char *name = mz_strdup(value->name);
+    if (!name || MZ_RESERVE(metrics->texts, metrics->text_cap, i + 1) != MEZZO_OK) {
+        mz_free(name);
+        mz_free(copy);
+        return MEZZO_ERR_MEMORY;
+    }
+    metrics->texts[metrics->text_count++] = (last_text){name, copy};
+    return MEZZO_OK;
+}
+
+static mezzo_status write_events(mz_metrics *metrics, int64_t step, const mz_metric *values, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (values[i].kind == MZ_METRIC_TEXT) {
+            bool is_new = false;
+            MEZZO_TRY(text_is_new(metrics, &values[i], &is_new));
+            if (is_new)
+                mz_tfevents_add_text(metrics->events, values[i].name, values[i].text);
+        } else {
+            double number = values[i].kind == MZ_METRIC_NUMBER ? values[i].number : (double)values[i].integer;
+            mz_tfevents_add_scalar(metrics->events, values[i].name, number);
+        }
+    }
+    return mz_tfevents_write(metrics->events, step);
+}
+
+mezzo_status mz_metrics_write(mz_metrics *metrics, int64_t step, const mz_metric *values, size_t count) {
+    mz_text *line = &metrics->line;
+    line->len = 0;
+    line->status = MEZZO_OK;
+    mz_text_addf(line, "{\"step\": %lld", (long long)step);
+    for (size_t i = 0; i < count; i++) {
+        mz_text_add(line, ", ", 2);
+        mz_json_add_text(line, values[i].name);
+        mz_text_add(line, ": ", 2);
+        add_value(line, &values[i]);
+    }
+    mz_text_add(line, "}\n", 2);
+    MEZZO_TRY(line->status);
+    MEZZO_TRY(mz_file_write(metrics->file, line->data, line->len));
+    return metrics->events ? write_events(metrics, step, values, count) : MEZZO_OK;
+}
+
+mezzo_status mz_metrics_write_histogram(mz_metrics *metrics, int64_t step, const char *name, const float *values,
+                                        size_t count) {
+    if (!metrics->events)
+        return MEZZO_OK;
+    mz_tfevents_add_histogram(metrics->events, name, values, count);
+    return mz_tfevents_write(metrics->events, step);
+}
+
+mezzo_status mz_metrics_sync(mz_metrics *metrics) {
+    MEZZO_TRY(mz_file_sync(metrics->file));
+    return metrics->events ? mz_tfevents_sync(metrics->events) : MEZZO_OK;
+}

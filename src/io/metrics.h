@@ -1,0 +1,47 @@
+// A run's numbers: metrics.jsonl, one JSON object a line, and TensorBoard events beside it.
+#ifndef MZ_IO_METRICS_H
+#define MZ_IO_METRICS_H
+
+#include "base/base.h"
+
+typedef enum mz_metric_kind { MZ_METRIC_NUMBER, MZ_METRIC_INT, MZ_METRIC_BOOL, MZ_METRIC_TEXT } mz_metric_kind;
+typedef struct mz_metric {
+    const char *name; // "train/loss"; UTF-8
+    mz_metric_kind kind;
+    double number;
+    int64_t integer; // int, bool
+    const char *text;
+} mz_metric;
+
+static inline mz_metric mz_metric_number(const char *name, double value) {
+    return (mz_metric){.name = name, .kind = MZ_METRIC_NUMBER, .number = value};
+}
+static inline mz_metric mz_metric_int(const char *name, int64_t value) {
+    return (mz_metric){.name = name, .kind = MZ_METRIC_INT, .integer = value};
+}
+static inline mz_metric mz_metric_bool(const char *name, bool value) {
+    return (mz_metric){.name = name, .kind = MZ_METRIC_BOOL, .integer = value};
+}
+static inline mz_metric mz_metric_text(const char *name, const char *value) {
+    return (mz_metric){.name = name, .kind = MZ_METRIC_TEXT, .text = value};
+}
+
+typedef struct mz_metrics mz_metrics;
+
+// Opens FOLDER/metrics.jsonl (the folder exists) and, where `tensorboard`, a new event file.
+// resume_step -1: a fresh run; MEZZO_ERR_INVALID where the file has records already. resume_step S ≥ 0: records of later steps
+// and a line torn by a crash are taken out first (atomically), so that the file becomes the one of a run that never stopped.
+// MEZZO_ERR_FORMAT names a line in the middle that is not a record; MEZZO_ERR_IO names the file.
+mezzo_status mz_metrics_open(const char *folder, int64_t resume_step, bool tensorboard, mz_metrics **out);
+void mz_metrics_close(mz_metrics *metrics); // NULL is fine
+
+// One record, {"step": N, "NAME": VALUE, …}, written whole with one write. Numbers are the shortest that read back exactly;
+// JSON has no infinities, so those are the strings "NaN", "Infinity", "-Infinity". TensorBoard gets numbers, integers and truth
+// values as scalars, and a text when it is new or has changed.
+mezzo_status mz_metrics_write(mz_metrics *metrics, int64_t step, const mz_metric *values, size_t count);
+// To TensorBoard only. Does nothing without it.
+mezzo_status mz_metrics_write_histogram(mz_metrics *metrics, int64_t step, const char *name, const float *values,
+                                        size_t count);
+mezzo_status mz_metrics_sync(mz_metrics *metrics); // to the disk: before a checkpoint names the step
+
+#endif

@@ -1,0 +1,159 @@
+// metrics.jsonl: one whole JSON object a line, and after a resume the file of a run that never stopped.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "io/file.h"
+#include "io/json.h"
+#include "io/metrics.h"
+
+static void assert_error_has(mezzo_status got, mezzo_status expected, const char *part) {
+    assert_int_equal(got, expected);
+    if (!strstr(mezzo_error_message(), part))
+        fail_msg("'%s' does not say '%s'", mezzo_error_message(), part);
+    assert_null(strchr(mezzo_error_message(), '\n'));
+}
+
+static void assert_file_is(const char *path, const char *text) {
+    char *data;
+    size_t size;
+    assert_int_equal(mz_file_read(path, 1 << 20, &data, &size), MEZZO_OK);
+    assert_string_equal(data, text);
+    mz_free(data);
+}
+
+static mz_metrics *open_in(const char *folder, int64_t resume_step) {
+    mz_metrics *metrics;
+    assert_int_equal(mz_dir_create(folder), MEZZO_OK);
+    if (mz_metrics_open(folder, resume_step, true, &metrics) != MEZZO_OK)
+        fail_msg("%s", mezzo_error_message());
+    return metrics;
+}
+
+static void write_steps(mz_metrics *metrics, int64_t from, int64_t to) {
+    for (int64_t step = from; step <= to; step++) {
+        const mz_metric values[] = {mz_metric_number("train/loss", 1.0 / (double)(step + 1)),
+                                    mz_metric_int("amp/skipped_steps", step / 3),
+                                    mz_metric_text("amp/precision", "bf16")};
+        assert_int_equal(mz_metrics_write(metrics, step, values, 3), MEZZO_OK);
+        if (step % 2 == 0)
+            assert_int_equal(mz_metrics_write(metrics, step, (mz_metric[]){mz_metric_number("val/loss", 0.1)}, 1),
+                             MEZZO_OK);
+    }
+}
+
+static void every_kind_of_value_is_valid_json(void **state) {
+    (void)state;
+    mz_dir_remove("kinds");
+    mz_metrics *metrics = open_in("kinds", -1);
+    const mz_metric values[] = {
+        mz_metric_number("a", 0.1),          mz_metric_number("b", NAN),           mz_metric_number("c", HUGE_VAL),
+        mz_metric_number("d", -HUGE_VAL),    mz_metric_int("e", INT64_MAX),        mz_metric_bool("f", true),
+        mz_metric_text("g", "q\"\\\n\x01é"), mz_metric_text("h", "bad \xFF byte"), mz_metric_number("i", 1e-300)};
+    assert_int_equal(mz_metrics_write(metrics, 7, values, MZ_COUNT(values)), MEZZO_OK);
+    mz_metrics_close(metrics);
+    assert_file_is("kinds/metrics.jsonl",
+                   "{\"step\": 7, \"a\": 0.1, \"b\": \"NaN\", \"c\": \"Infinity\", \"d\": \"-Infinity\", \"e\": "
+                   "9223372036854775807, \"f\": true, \"g\": \"q\\\"\\\\\\u000a\\u0001é\", \"h\": \"bad \uFFFD byte\", "
+                   "\"i\": 1.0e-300}\n");
+    json_t *object;
+    double tiny;
+    assert_int_equal(mz_json_load("kinds/metrics.jsonl", 1 << 20, &object), MEZZO_OK);
+    assert_int_equal(mz_json_get_double("kinds", object, "i", &tiny), MEZZO_OK);
+    assert_true(tiny == 1e-300);
+    json_decref(object);
+}
+
+// Ten steps against: ten steps of which a checkpoint keeps five, a torn line, and a resume.
+static void a_resumed_file_is_the_uninterrupted_one(void **state) {
+    (void)state;
+    mz_dir_remove("whole");
+    mz_dir_remove("broken");
+    mz_metrics *metrics = open_in("whole", -1);
+    write_steps(metrics, 0, 9);
+    mz_metrics_close(metrics);
+
+    metrics = open_in("broken", -1);
+    write_steps(metrics, 0, 8);
+    mz_metrics_close(metrics);
+    mz_file *file;
+    assert_int_equal(mz_file_append("broken/metrics.jsonl", &file), MEZZO_OK);
+    assert_int_equal(mz_file_write(file, "{\"step\": 9, \"tr", 14), MEZZO_OK);
+    assert_int_equal(mz_file_commit(file), MEZZO_OK);
+    metrics = open_in("broken", 4);
+    write_steps(metrics, 5, 9);
+    assert_int_equal(mz_metrics_sync(metrics), MEZZO_OK);
+    mz_metrics_close(metrics);
+    char *whole;
+    size_t size;
+    assert_int_equal(mz_file_read("whole/metrics.jsonl", 1 << 20, &whole, &size), MEZZO_OK);
+    assert_file_is("broken/metrics.jsonl", whole);
+    mz_free(whole);
+
+    // Resuming before the first record empties the file; a file that is not there is made.
+    metrics = open_in("broken", 0);
+    mz_metrics_close(metrics);
+    assert_file_is("broken/metrics.jsonl", "{\"step\": 0, \"train/loss\": 1.0, \"amp/skipped_steps\": 0, "
+                                           "\"amp/precision\": \"bf16\"}\n{\"step\": 0, \"val/loss\": 0.1}\n");
+    mz_dir_remove("fresh");
+    metrics = open_in("fresh", 3);
+    mz_metrics_close(metrics);
+    assert_file_is("fresh/metrics.jsonl", "");
+}
+
+static void what_would_lose_records_is_refused(void **state) {
+    (void)state;
+    mz_dir_remove("kept");
+    mz_metrics *metrics = open_in("kept", -1);
+    write_steps(metrics, 0, 1);
+    mz_metrics_close(metrics);
+    assert_error_has(mz_metrics_open("kept", -1, true, &metrics), MEZZO_ERR_INVALID,
+                     "'kept/metrics.jsonl' holds the records of another run; resume it");
+    static const struct {
+        const char *text, *says;
+    } rows[] = {
+        {"{\"step\": 1}\nhello\n{\"step\": 2}\n", "kept/metrics.jsonl:2: not valid JSON"},
+        {"[1]\n", "kept/metrics.jsonl:1: not a record"},
+        {"{\"loss\": 1}\n", "kept/metrics.jsonl:1: key 'step': expected an integer, got nothing"},
+        {"{\"step\": -1}\n", "-1 is not in 0"},
+    };
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        assert_int_equal(mz_file_write_atomic("kept/metrics.jsonl", rows[i].text, strlen(rows[i].text)), MEZZO_OK);
+        assert_error_has(mz_metrics_open("kept", 0, true, &metrics), MEZZO_ERR_FORMAT, rows[i].says);
+        assert_file_is("kept/metrics.jsonl", rows[i].text);
+    }
+    // A failure while the lines are taken out leaves them.
+    assert_int_equal(mz_file_write_atomic("kept/metrics.jsonl", "{\"step\": 1}\n{\"step\": 2}\n", 24), MEZZO_OK);
+    for (mz_io_op op = MZ_IO_WRITE; op <= MZ_IO_RENAME; op++) {
+        mz_io_fail_after(op, 0);
+        assert_error_has(mz_metrics_open("kept", 1, true, &metrics), MEZZO_ERR_IO, "'kept/metrics.jsonl'");
+        assert_file_is("kept/metrics.jsonl", "{\"step\": 1}\n{\"step\": 2}\n");
+    }
+    assert_error_has(mz_metrics_open("no_such_folder", -1, true, &metrics), MEZZO_ERR_IO,
+                     "'no_such_folder/metrics.jsonl'");
+}
+
+static void a_full_disk_is_told(void **state) {
+    (void)state;
+    mz_dir_remove("full");
+    mz_metrics *metrics = open_in("full", -1);
+    for (int64_t n = 0; n < 2; n++) { // the line, then the event
+        mz_io_fail_after(MZ_IO_WRITE, n);
+        assert_error_has(mz_metrics_write(metrics, 1, (mz_metric[]){mz_metric_number("x", 1)}, 1), MEZZO_ERR_IO,
+                         "No space left on device; free some space");
+    }
+    mz_metrics_close(metrics);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kind_of_value_is_valid_json),
+        cmocka_unit_test(a_resumed_file_is_the_uninterrupted_one),
+        cmocka_unit_test(what_would_lose_records_is_refused),
+        cmocka_unit_test(a_full_disk_is_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
