@@ -1,0 +1,118 @@
+// The training run, top to bottom.
+#include <math.h>
+
+#include "train/run.h"
+
+static bool due(int64_t step, int64_t every) {
+    return every > 0 && step % every == 0;
+}
+
+static bool stopping(const mz_training *run) {
+    return run->hooks.stop != NULL && *run->hooks.stop;
+}
+
+static mezzo_status validate(mz_training *run, bool whole) {
+    const mezzo_loader *loader = whole ? run->val_all : run->val_random;
+    if (loader == NULL)
+        return MEZZO_OK;
+    uint64_t n = whole ? mezzo_loader_batches(loader) : (uint64_t)run->config.eval_iters;
+    double loss;
+    MEZZO_TRY(mz_validate(run->eval, loader, n, run->inputs, run->targets, run->count, run->hooks.stop, &loss, NULL));
+    if (stopping(run))
+        return MEZZO_OK;
+    run->val_loss = loss;
+    run->val_step = run->step;
+    if (!(run->best_val_loss <= loss))
+        run->best_val_loss = loss;
+    MEZZO_TRY(mz_run_log_validation(run));
+    mz_run_event(run, MEZZO_EVENT_EVAL, "");
+    return MEZZO_OK;
+}
+
+static void keep_text(void *user, int index, const char *text, size_t bytes) {
+    mz_training *run = user;
+    size_t used = strlen(run->result.sample), room = sizeof run->result.sample - 1 - used;
+    (void)index;
+    if (bytes <= room) // a sample that is longer ends with its last whole token
+        memcpy(run->result.sample + used, text, bytes);
+}
+
+static mezzo_status sample(mz_training *run) {
+    if (run->sampler == NULL)
+        return MEZZO_OK;
+    mz_draw draw = {.temperature = 0.8, .seed = run->config.seed, .index = (uint64_t)run->step << 32};
+    memset(run->result.sample, 0, sizeof run->result.sample);
+    MEZZO_TRY(mz_sampler_run(run->sampler, NULL, run->config.sample_tokens, draw, 0, run->hooks.stop, keep_text, run));
+    mz_run_event(run, MEZZO_EVENT_SAMPLE, run->result.sample);
+    return MEZZO_OK;
+}
+
+// One step, and what is known of the newest one that can be read without waiting.
+static mezzo_status step(mz_training *run, bool read_all) {
+    bool fresh;
+    double start = mz_seconds();
+    MEZZO_TRY(mz_run_step(run));
+    MEZZO_TRY(mz_run_read_step(run, read_all, &fresh));
+    run->step_seconds += mz_seconds() - start;
+    return fresh ? mz_run_guard(run) : MEZZO_OK;
+}
+
+// What the configuration asks for between steps. At the end: everything once more, on the whole validation set.
+static mezzo_status between(mz_training *run) {
+    const mz_run_config *c = &run->config;
+    bool last = run->step == c->steps;
+    if (due(run->step, c->log_every) || last || run->step == run->first_step + 1)
+        MEZZO_TRY(mz_run_log_step(run));
+    if (!last && due(run->step, c->eval_every))
+        MEZZO_TRY(validate(run, c->eval_iters == 0));
+    if (!last && due(run->step, c->sample_every))
+        MEZZO_TRY(sample(run));
+    if (!last && due(run->step, c->checkpoint_every) && !stopping(run))
+        MEZZO_TRY(mz_run_save(run));
+    return MEZZO_OK;
+}
+
+static mezzo_status finish(mz_training *run, bool moved) {
+    MEZZO_TRY(validate(run, run->config.eval_final || run->config.eval_iters == 0));
+    MEZZO_TRY(sample(run));
+    if (moved && run->config.checkpoint_every >= 0)
+        MEZZO_TRY(mz_run_save(run));
+    mz_run_event(run, MEZZO_EVENT_END, "");
+    return MEZZO_OK;
+}
+
+static mezzo_status interrupted(mz_training *run) {
+    bool keeps = run->config.checkpoint_every >= 0;
+    if (keeps && run->step > run->first_step)
+        MEZZO_TRY(mz_run_save(run));
+    return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped at step %lld of %lld; %s%s", (long long)run->step,
+                   (long long)run->config.steps,
+                   keeps ? "go on with --resume auto from " : "no checkpoint was asked for", run->result.checkpoint);
+}
+
+static mezzo_status train(mz_training *run) {
+    const mz_run_config *c = &run->config;
+    MEZZO_TRY(mz_run_start(run));
+    mz_run_started(run);
+    while (run->step < c->steps && !stopping(run)) {
+        int64_t next = run->step + 1;
+        bool read_all = next == c->steps || due(next, c->log_every);
+        MEZZO_TRY(step(run, read_all));
+        MEZZO_TRY(between(run));
+    }
+    if (!stopping(run))
+        MEZZO_TRY(finish(run, run->step > run->first_step));
+    return stopping(run) ? interrupted(run) : MEZZO_OK;
+}
+
+mezzo_status mezzo_run_train(const mezzo_config *config, const mezzo_hooks *hooks, mezzo_train_result *result) {
+    mz_training run;
+    mezzo_status status = mz_run_open(config, hooks, &run);
+    if (status == MEZZO_OK)
+        status = train(&run);
+    mz_run_result(&run);
+    if (result != NULL)
+        *result = run.result;
+    mz_run_close(&run);
+    return status;
+}

@@ -1,0 +1,110 @@
+// What a run tells: progress to the caller, rows to metrics.jsonl and TensorBoard, the result.
+#include <math.h>
+
+#include "train/run.h"
+
+static double seconds_left(const mz_training *run) {
+    int64_t done = run->step - run->first_step;
+    if (done <= 0)
+        return (double)NAN;
+    // Validation, samples and checkpoints included: they come back at the same rate.
+    return (mz_seconds() - run->started) / (double)done * (double)(run->config.steps - run->step);
+}
+
+static double step_seconds(const mz_training *run) { // of one step since the last report; NaN when none was done
+    int64_t n = run->step - run->reported_step;
+    return n > 0 ? (run->step_seconds - run->reported_seconds) / (double)n : (double)NAN;
+}
+
+static double tokens_a_step(const mz_training *run) {
+    return (double)run->count * (double)run->config.grad_accum;
+}
+
+static mezzo_progress progress_of(const mz_training *run, mezzo_event event, const char *text) {
+    const mz_step_report *last = &run->readout.last;
+    double each = step_seconds(run);
+    return (mezzo_progress){.event = event,
+                            .step = run->step,
+                            .steps = run->config.steps,
+                            .loss = last->loss,
+                            .val_loss = run->val_loss,
+                            .lr = last->state.lr,
+                            .grad_norm = last->state.norm,
+                            .loss_scale = last->step > 0 ? (double)last->scaler.scale : 1,
+                            .skipped = last->state.skipped,
+                            .tokens_per_second = tokens_a_step(run) / each,
+                            .step_ms = each * 1e3,
+                            .memory_bytes = run->memory,
+                            .seconds = mz_seconds() - run->started,
+                            .seconds_left = seconds_left(run),
+                            .precision = mezzo_precision_name(run->config.program.precision),
+                            .text = text};
+}
+
+void mz_run_event(mz_training *run, mezzo_event event, const char *text) {
+    if (run->hooks.progress == NULL)
+        return;
+    mezzo_progress progress = progress_of(run, event, text);
+    run->hooks.progress(run->hooks.user, &progress);
+}
+
+void mz_run_started(mz_training *run) {
+    char line[1024];
+    const mezzo_model_config *m = &run->model;
+    snprintf(line, sizeof line,
+             "%s: %lld layers, %lld heads, width %lld, context %lld, vocabulary %lld: %.2f M parameters; %s; %s",
+             m->name, (long long)m->layers, (long long)m->heads, (long long)m->d_model, (long long)m->seq_len,
+             (long long)m->vocab, (double)mezzo_params_elements(run->params) * 1e-6, run->info.description,
+             run->precision_reason);
+    mz_run_event(run, MEZZO_EVENT_START, line);
+}
+
+mezzo_status mz_run_open_metrics(mz_training *run) {
+    bool resuming = run->config.resume[0] != '\0';
+    return mz_metrics_open(run->config.out, resuming ? run->step : -1, true, &run->metrics);
+}
+
+mezzo_status mz_run_log_step(mz_training *run) {
+    const mezzo_progress p = progress_of(run, MEZZO_EVENT_STEP, "");
+    const mz_step_report *last = &run->readout.last;
+    const mz_metric row[] = {
+        mz_metric_number("train/loss", p.loss),
+        mz_metric_number("train/lr", p.lr),
+        mz_metric_int("train/tokens", (int64_t)(tokens_a_step(run) * (double)run->step)),
+        mz_metric_number("gradients/total_norm", p.grad_norm),
+        mz_metric_number("gradients/clip_factor", last->state.last_clip),
+        mz_metric_bool("amp/enabled", run->config.program.precision != MEZZO_PRECISION_FP32),
+        mz_metric_text("amp/precision", p.precision),
+        mz_metric_number("amp/loss_scale", p.loss_scale),
+        mz_metric_int("amp/growth_tracker", last->scaler.tracker),
+        mz_metric_int("amp/skipped_steps", p.skipped),
+        mz_metric_number("perf/tokens_per_second", p.tokens_per_second),
+        mz_metric_number("perf/step_ms", p.step_ms),
+        mz_metric_int("perf/memory_bytes", (int64_t)p.memory_bytes),
+    };
+    mz_run_event(run, MEZZO_EVENT_STEP, "");
+    run->reported_step = run->step;
+    run->reported_seconds = run->step_seconds;
+    return mz_metrics_write(run->metrics, run->step, row, MZ_COUNT(row));
+}
+
+mezzo_status mz_run_log_validation(mz_training *run) {
+    const mz_metric row[] = {mz_metric_number("val/loss", run->val_loss),
+                             mz_metric_number("val/best_loss", run->best_val_loss)};
+    return mz_metrics_write(run->metrics, run->step, row, MZ_COUNT(row));
+}
+
+void mz_run_result(mz_training *run) {
+    mezzo_train_result *r = &run->result;
+    int64_t done = run->step - run->first_step;
+    r->steps = run->step;
+    r->skipped = run->readout.last.state.skipped;
+    r->loss = run->readout.last.loss;
+    r->val_loss = run->val_loss;
+    r->best_val_loss = run->best_val_loss;
+    r->seconds = mz_seconds() - run->started;
+    r->tokens_per_second = run->step_seconds > 0 ? tokens_a_step(run) * (double)done / run->step_seconds : 0;
+    r->memory_bytes = run->memory;
+    r->precision = run->config.program.precision;
+    snprintf(r->device, sizeof r->device, "%s", run->info.description);
+}

@@ -1,0 +1,152 @@
+// Where a run starts and what it leaves: the run folder, the checkpoint it goes on from, the checkpoints it writes.
+#include <math.h>
+
+#include "io/file.h"
+#include "train/checkpoint.h"
+#include "train/run.h"
+
+// --- finding ----------------------------------------------------------------------------------------------------------------
+static mezzo_status find_below(const char *path, const char *below, bool best, char *out, size_t size, bool *found) {
+    char *folder = mz_format("%s%s", path, below);
+    if (folder == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = MEZZO_OK;
+    *found = mz_path_is_dir(folder);
+    if (*found)
+        status = mezzo_checkpoint_find(folder, best, out, size);
+    mz_free(folder);
+    return status;
+}
+
+mezzo_status mz_find_checkpoint(const char *path, bool best, char *out, size_t size) {
+    char *state = mz_format("%s/state.json", path);
+    bool found = false;
+    if (state == NULL)
+        return MEZZO_ERR_MEMORY;
+    bool is_one = mz_path_exists(state);
+    mz_free(state);
+    if (is_one) {
+        if ((size_t)snprintf(out, size, "%s", path) >= size)
+            return mz_fail(MEZZO_ERR_INVALID, "%.200s…: the path is too long", path);
+        return MEZZO_OK;
+    }
+    if (!mz_path_is_dir(path))
+        return mz_fail(MEZZO_ERR_INVALID, "%s: no such folder: name a run folder or a checkpoint in one", path);
+    MEZZO_TRY(find_below(path, "/checkpoints", best, out, size, &found));
+    return found ? MEZZO_OK : mezzo_checkpoint_find(path, best, out, size);
+}
+
+// --- starting ---------------------------------------------------------------------------------------------------------------
+static mezzo_status differs(const char *path, const char *key, double theirs, double ours) {
+    if (theirs == ours)
+        return MEZZO_OK;
+    return mz_fail(MEZZO_ERR_INVALID,
+                   "%s: the checkpoint's model.%s is %g, this run's is %g: use the checkpoint's, or another train.out",
+                   path, key, theirs, ours);
+}
+
+static mezzo_status check_model(const char *path, const mezzo_model_config *theirs, const mezzo_model_config *ours) {
+    if (theirs->name[0] == '\0')
+        return MEZZO_OK;
+    MEZZO_TRY(differs(path, "layers", (double)theirs->layers, (double)ours->layers));
+    MEZZO_TRY(differs(path, "heads", (double)theirs->heads, (double)ours->heads));
+    MEZZO_TRY(differs(path, "d_model", (double)theirs->d_model, (double)ours->d_model));
+    MEZZO_TRY(differs(path, "vocab", (double)theirs->vocab, (double)ours->vocab));
+    MEZZO_TRY(differs(path, "seq_len", (double)theirs->seq_len, (double)ours->seq_len));
+    return differs(path, "bias", theirs->bias, ours->bias);
+}
+
+static mezzo_status resume_from(mz_training *run, const char *path) {
+    mezzo_checkpoint c = {0};
+    MEZZO_TRY(mezzo_checkpoint_describe(path, &c));
+    MEZZO_TRY(check_model(path, &c.model, &run->model));
+    c.params = run->params;
+    c.optimizer = run->optimizer;
+    c.scaler = run->scaler;
+    MEZZO_TRY(mezzo_checkpoint_load(path, &c));
+    run->step = run->first_step = run->reported_step = c.step;
+    run->val_loss = c.val_loss;
+    run->val_step = isnan(c.val_loss) ? -1 : c.step;
+    run->best_val_loss = c.best_val_loss;
+    mezzo_loader_seek(run->batches, c.batches);
+    snprintf(run->result.checkpoint, sizeof run->result.checkpoint, "%s", path);
+    mz_log("notice", "going on from %s, step %lld", path, (long long)c.step);
+    if (c.seed != run->config.seed)
+        mz_log("warn", "train.seed is %llu, the checkpoint's was %llu: the data order changes here",
+               (unsigned long long)run->config.seed, (unsigned long long)c.seed);
+    const char *precision = mezzo_precision_name(run->config.program.precision);
+    if (c.precision[0] != '\0' && strcmp(c.precision, precision) != 0)
+        mz_log("warn", "the precision is %s, the checkpoint's was %s", precision, c.precision);
+    return MEZZO_OK;
+}
+
+static mezzo_status has_run(mz_training *run, bool *out) {
+    char *metrics = mz_format("%s/metrics.jsonl", run->config.out);
+    if (metrics == NULL)
+        return MEZZO_ERR_MEMORY;
+    *out = mz_path_exists(metrics) || mz_path_exists(run->checkpoints);
+    mz_free(metrics);
+    return MEZZO_OK;
+}
+
+static mezzo_status write_folder(mz_training *run) {
+    const mezzo_tokenizer *tokenizer = mezzo_corpus_tokenizer(run->corpus);
+    char *config = mz_format("%s/config.yaml", run->config.out);
+    if (config == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mezzo_config_save(run->source, config);
+    mz_free(config);
+    MEZZO_TRY(status);
+    if (tokenizer != NULL)
+        MEZZO_TRY(mezzo_tokenizer_save(tokenizer, run->tokenizer_file));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_run_start(mz_training *run) {
+    const char *resume = run->config.resume;
+    bool used = false, automatic = strcmp(resume, "auto") == 0;
+    char path[4096] = "";
+    run->val_step = -1;
+    MEZZO_TRY(has_run(run, &used));
+    if (used && resume[0] == '\0')
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s holds a run already: go on with it (--resume auto), or choose another folder (--out)",
+                       run->config.out);
+    MEZZO_TRY(mz_dir_create(run->config.out));
+    if (automatic && mz_path_is_dir(run->checkpoints)) {
+        char **names;
+        size_t n;
+        MEZZO_TRY(mz_dir_list(run->checkpoints, &names, &n));
+        mz_dir_list_free(names, n);
+        if (n > 0) // an empty folder is a run that was killed before its first checkpoint
+            MEZZO_TRY(mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path));
+    } else if (resume[0] != '\0' && !automatic) {
+        MEZZO_TRY(mz_find_checkpoint(resume, false, path, sizeof path));
+    }
+    if (path[0] != '\0')
+        MEZZO_TRY(resume_from(run, path));
+    MEZZO_TRY(write_folder(run));
+    return mz_run_open_metrics(run);
+}
+
+// --- saving -------------------------------------------------------------------------------------------------------------------
+mezzo_status mz_run_save(mz_training *run) {
+    bool fresh;
+    MEZZO_TRY(mz_run_read_step(run, true, &fresh));
+    mezzo_checkpoint c = {.params = run->params,
+                          .optimizer = run->optimizer,
+                          .scaler = run->scaler,
+                          .step = run->step,
+                          .seed = run->config.seed,
+                          .batches = mezzo_loader_position(run->batches),
+                          .val_loss = run->val_step == run->step ? run->val_loss : (double)NAN,
+                          .best_val_loss = run->best_val_loss,
+                          .model = run->model};
+    snprintf(c.precision, sizeof c.precision, "%s", mezzo_precision_name(run->config.program.precision));
+    if (mezzo_corpus_tokenizer(run->corpus) != NULL)
+        snprintf(c.tokenizer, sizeof c.tokenizer, "tokenizer.json");
+    MEZZO_TRY(mezzo_checkpoint_save(run->checkpoints, &c, run->config.keep_last, run->result.checkpoint,
+                                    sizeof run->result.checkpoint));
+    mz_run_event(run, MEZZO_EVENT_CHECKPOINT, run->result.checkpoint);
+    return MEZZO_OK;
+}

@@ -1,0 +1,122 @@
+// A training run from the inside: everything it opens, and the pieces that the loop puts in order.
+#ifndef MZ_TRAIN_RUN_H
+#define MZ_TRAIN_RUN_H
+
+#include "io/metrics.h"
+#include "mezzo/data.h"
+#include "train/config.h"
+#include "train/optimizer.h"
+#include "train/scaler.h"
+
+// Everything random has a seed of its own, drawn from the run's, so that no two purposes share a stream.
+typedef enum mz_purpose { MZ_SEED_PARAMETERS = 1, MZ_SEED_DATA, MZ_SEED_DROPOUT, MZ_SEED_VALIDATION } mz_purpose;
+uint64_t mz_seed(uint64_t seed, mz_purpose purpose);
+
+// --- sampler.c: text from a model, one token at a time ------------------------------------------------------------------------
+typedef struct mz_sampler {
+    mezzo_program *program;           // batch 1, forward only, keeps logits
+    const mezzo_tokenizer *tokenizer; // borrowed
+    int64_t length, vocab;
+    int32_t *window, *targets; // [length]
+    float *logits;             // [length, vocab]
+    double *weights;           // [vocab]
+    int32_t *order;            // [vocab]: for top-k
+} mz_sampler;
+typedef struct mz_draw { // how a token is chosen
+    double temperature;
+    int top_k;
+    uint64_t seed, index; // the index-th draw of this seed
+} mz_draw;
+mezzo_status mz_sampler_create(mezzo_params *params, const mezzo_model_config *model,
+                               const mezzo_program_options *options, const mezzo_tokenizer *tokenizer,
+                               mz_sampler **out);
+void mz_sampler_free(mz_sampler *sampler);
+// Draws `n` tokens after the prompt and hands their text to `write`, piece by piece. Stops early, without an error, at *stop.
+mezzo_status mz_sampler_run(mz_sampler *sampler, const char *prompt, int64_t n, mz_draw draw, int index,
+                            const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user);
+
+// --- validate.c ---------------------------------------------------------------------------------------------------------------
+// Mean loss over the targets of batches 0 … n-1 of `loader`, nats. *tokens (may be NULL): how many. NaN when stopped early.
+mezzo_status mz_validate(mezzo_program *program, const mezzo_loader *loader, uint64_t n, int32_t *inputs,
+                         int32_t *targets, size_t count, const volatile sig_atomic_t *stop, double *loss,
+                         uint64_t *tokens);
+
+// --- the run --------------------------------------------------------------------------------------------------------------------
+// What one step did, read from the device when that costs no waiting.
+typedef struct mz_step_report {
+    int64_t step; // 1 is the first
+    double loss;  // mean over its micro batches
+    mz_opt_state state;
+    mz_scaler_block scaler;
+} mz_step_report;
+
+#define MZ_LOSS_SLOTS 4 // fetch slots 4 … 7
+typedef struct mz_readout {
+    int lag;       // steps between running and reading: 0 where the device has no queue to wait for, else 1
+    double sum[2]; // of losses, by parity of the step
+    int64_t pending[MZ_LOSS_SLOTS]; // step whose loss is in the slot; 0 = none
+    const void *loss;               // device address
+    mz_step_report last;
+} mz_readout;
+
+typedef struct mz_guard {
+    int64_t in_a_row;       // non-finite steps
+    int64_t floor_in_a_row; // of these, with the loss scale at its floor
+    int64_t first_step;     // of the row
+    char where[768];        // what the replay of the row's first step found; "" = not replayed
+} mz_guard;
+
+typedef struct mz_training {
+    const mezzo_config *source;
+    mz_run_config config;
+    mezzo_hooks hooks;
+    mezzo_device *device;
+    mezzo_device_info info;
+    char precision_reason[256];
+    mezzo_corpus *corpus;
+    mezzo_model_config model;
+    mezzo_params *params;
+    mezzo_program *train, *eval;
+    mezzo_optimizer *optimizer;
+    mezzo_scaler *scaler;
+    mezzo_loader *batches, *val_random, *val_all; // val_*: NULL without validation data
+    mz_sampler *sampler;                          // NULL where there is no tokenizer or no sample is wanted
+    int32_t *inputs, *targets;                    // [B, T]
+    size_t count;                                 // B·T
+    char *checkpoints, *tokenizer_file;           // paths
+    mz_metrics *metrics;
+    mz_readout readout;
+    mz_guard guard;
+    int64_t step, first_step;       // done; done before this call
+    double val_loss, best_val_loss; // the last one and the lowest; NaN = none
+    int64_t val_step;               // step of val_loss
+    double started, step_seconds;   // clock; spent in steps
+    double reported_seconds;        // step_seconds at the last report
+    int64_t reported_step;
+    size_t memory;
+    mezzo_train_result result;
+} mz_training;
+
+// run.c
+mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);
+void mz_run_close(mz_training *run); // a zeroed or half-open one is fine
+// step.c: one optimizer step. Allocates nothing and, on a device with a queue, waits for nothing.
+mezzo_status mz_run_step(mz_training *run);
+mezzo_status mz_run_read_step(mz_training *run, bool all,
+                              bool *fresh); // into readout.last: the newest, or with `all` the very last
+// guard.c: looks at readout.last; NUMERIC when there is no going on.
+mezzo_status mz_run_guard(mz_training *run);
+// resume.c: the folder, and where to start.
+mezzo_status mz_run_start(mz_training *run);
+mezzo_status mz_run_save(mz_training *run);
+// A checkpoint's folder from what a user names: a run folder, its checkpoints/, or one checkpoint.
+mezzo_status mz_find_checkpoint(const char *path, bool best, char *out, size_t size);
+// report.c
+void mz_run_started(mz_training *run);
+void mz_run_event(mz_training *run, mezzo_event event, const char *text);
+mezzo_status mz_run_open_metrics(mz_training *run);
+mezzo_status mz_run_log_step(mz_training *run); // a metrics row and a progress event
+mezzo_status mz_run_log_validation(mz_training *run);
+void mz_run_result(mz_training *run); // fills run->result as far as things are known
+
+#endif

@@ -1,0 +1,78 @@
+// One optimizer step, and reading what it did without waiting for it.
+#include <math.h>
+
+#include "train/run.h"
+
+// Fetch slots: the optimizer's state in 0 and 1, the scaler's block in 2 and 3 (by the step's parity), losses in 4 … 7.
+#define STATE_SLOT  0
+#define SCALER_SLOT 2
+#define LOSS_SLOT   4
+
+static mezzo_status collect_loss(mz_training *run, int slot) {
+    mz_readout *r = &run->readout;
+    const void *host;
+    float loss;
+    if (r->pending[slot] == 0)
+        return MEZZO_OK;
+    MEZZO_TRY(run->device->backend->fetched(run->device, LOSS_SLOT + slot, &host));
+    memcpy(&loss, host, sizeof loss);
+    r->sum[r->pending[slot] & 1] += (double)loss;
+    r->pending[slot] = 0;
+    return MEZZO_OK;
+}
+
+// Forward and backward of the next micro batch, its gradients added to what is there.
+static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
+    uint64_t batch = mezzo_loader_position(run->batches);
+    int slot = (int)(i % MZ_LOSS_SLOTS);
+    MEZZO_TRY(mezzo_loader_next(run->batches, run->inputs, run->targets)); // [B, T], [B, T]
+    MEZZO_TRY(mezzo_program_write(run->train, "tokens", run->inputs, run->count * sizeof *run->inputs));
+    MEZZO_TRY(mezzo_program_write(run->train, "targets", run->targets, run->count * sizeof *run->targets));
+    MEZZO_TRY(mezzo_program_run(run->train, run->scaler, mz_seed(run->config.seed, MZ_SEED_DROPOUT), batch));
+    MEZZO_TRY(collect_loss(run, slot));
+    MEZZO_TRY(run->device->backend->fetch(run->device, LOSS_SLOT + slot, run->readout.loss, sizeof(float)));
+    run->readout.pending[slot] = step;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_run_step(mz_training *run) {
+    int64_t step = run->step + 1;
+    run->readout.sum[step & 1] = 0;
+    for (int64_t i = 0; i < run->config.grad_accum; i++)
+        MEZZO_TRY(run_micro(run, step, i));
+    MEZZO_TRY(mezzo_scaler_unscale(run->scaler, run->optimizer));
+    if (run->config.clip > 0)
+        MEZZO_TRY(mezzo_optimizer_clip(run->optimizer, run->config.clip));
+    MEZZO_TRY(mezzo_scaler_step(run->scaler, run->optimizer));
+    MEZZO_TRY(mezzo_scaler_update(run->scaler));
+    MEZZO_TRY(mezzo_optimizer_zero_grad(run->optimizer));
+    MEZZO_TRY(mz_optimizer_fetch(run->optimizer, STATE_SLOT + (int)(step & 1)));
+    MEZZO_TRY(mz_scaler_fetch(run->scaler, SCALER_SLOT + (int)(step & 1)));
+    run->step = step;
+    return MEZZO_OK;
+}
+
+static mezzo_status read_one(mz_training *run, int64_t step) {
+    mz_readout *r = &run->readout;
+    const void *host;
+    for (int slot = 0; slot < MZ_LOSS_SLOTS; slot++)
+        if (r->pending[slot] == step)
+            MEZZO_TRY(collect_loss(run, slot));
+    r->last.step = step;
+    r->last.loss = r->sum[step & 1] / (double)run->config.grad_accum;
+    MEZZO_TRY(run->device->backend->fetched(run->device, STATE_SLOT + (int)(step & 1), &host));
+    memcpy(&r->last.state, host, sizeof r->last.state);
+    MEZZO_TRY(run->device->backend->fetched(run->device, SCALER_SLOT + (int)(step & 1), &host));
+    memcpy(&r->last.scaler, host, sizeof r->last.scaler);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_run_read_step(mz_training *run, bool all, bool *fresh) {
+    int64_t newest = all ? run->step : run->step - run->readout.lag;
+    *fresh = false;
+    if (newest <= run->readout.last.step || newest <= run->first_step)
+        return MEZZO_OK;
+    MEZZO_TRY(read_one(run, newest));
+    *fresh = true;
+    return MEZZO_OK;
+}
