@@ -9,6 +9,11 @@
 #define TILE_BYTES 1024
 #define TILE       32 // rows and columns of the whole tile of sums; also the k of one step
 
+// How many bytes ahead of A's stream to prefetch; 0 leaves it to the hardware. bench/amx_check.sh measures both.
+#if !defined(MZ_AMX_PREFETCH)
+#define MZ_AMX_PREFETCH 0
+#endif
+
 #if defined(MZ_AMX_EMULATE)
 static _Thread_local union amx_tile {
     float f[16][16];
@@ -85,6 +90,10 @@ static void multiply_amx(int64_t k, const void *a_panel, const void *b_panel, fl
         amx_zero(3);
     }
     for (; k > 0; k -= TILE, a += 2 * TILE_BYTES, b += 2 * TILE_BYTES) {
+#if MZ_AMX_PREFETCH > 0
+        for (int line = 0; line < 2 * TILE_BYTES; line += 64)
+            __builtin_prefetch(a + MZ_AMX_PREFETCH + line);
+#endif
         amx_load(4, a, 64);
         amx_load(6, b, 64);
         amx_dot(0, 4, 6);
