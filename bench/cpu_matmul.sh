@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Builds bench/cpu_matmul.c with the cpu backend's matrix product alone (no other library needed) and runs it with the arguments.
-# CC chooses the compiler, BUILD the folder (build/bench), EXTRA more flags.
+# CC chooses the compiler, BUILD the folder (build/bench-$CC), EXTRA more flags.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cc=${CC:-gcc}
-build=${BUILD:-build/bench}
+build=${BUILD:-build/bench-$cc}
 mkdir -p "$build"
 common=(-std=gnu11 -O3 -g -fopenmp -Iinclude -Isrc -Wall -Wextra ${EXTRA:-})
 avx2=(-mavx2 -mfma -mf16c)
