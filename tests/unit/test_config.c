@@ -1,5 +1,4 @@
 // A configuration takes values from defaults, file and command line, says what is wrong where, and writes itself back.
-#include <locale.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
