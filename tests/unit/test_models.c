@@ -140,7 +140,7 @@ static void starts_are_gpt2s(void **state) {
             assert_float_equal(p->init.a, 1, 0);
         } else { // 8 layers: 0.02/√16 = 0.005 where a branch ends in the residual stream
             assert_int_equal(p->init.kind, MEZZO_INIT_NORMAL);
-            assert_float_equal(p->init.a, residual ? 0.005F : 0.02F, 1e-8F);
+            assert_float_equal(p->init.a, (residual ? 0.005F : 0.02F), 1e-8F);
         }
     }
     mezzo_graph_free(g);
