@@ -2,19 +2,23 @@
 
 #include "golden_model.h"
 
-static void open_model(golden_model *m, const char *device, mezzo_precision precision, const mezzo_model_config *config,
-                       int64_t batch, int64_t seq_len, const char *file) {
+static void open_model(golden_model *m, const char *device, const mezzo_program_options *options,
+                       const mezzo_model_config *config, int64_t batch, int64_t seq_len, const char *file) {
     *m = (golden_model){0};
     must(mezzo_device_open(device, 2, &m->device));
     must(mezzo_graph_create(&m->graph));
     must(mezzo_model_build(m->graph, config, batch, seq_len, true));
     must(mezzo_params_create(m->device, m->graph, 1, &m->params));
-    must(mezzo_program_create(m->graph, m->params, &(mezzo_program_options){.precision = precision}, &m->program));
+    must(mezzo_program_create(m->graph, m->params, options, &m->program));
     m->file = golden_tensors(file);
     golden_model_restart(m);
 }
 
 void golden_gpt2_open(golden_model *m, const char *device, mezzo_precision precision) {
+    golden_gpt2_open_with(m, device, &(mezzo_program_options){.precision = precision});
+}
+
+void golden_gpt2_open_with(golden_model *m, const char *device, const mezzo_program_options *options) {
     json_t *root = golden_json("gpt2_small.json"), *shape = json_object_get(root, "model");
     mezzo_model_config config;
     must(mezzo_model_defaults("gpt2", &config));
@@ -26,7 +30,7 @@ void golden_gpt2_open(golden_model *m, const char *device, mezzo_precision preci
     config.seq_len = (int64_t)golden_number(shape, "seq_len");
     config.dropout = 0;
     config.bias = true;
-    open_model(m, device, precision, &config, (int64_t)golden_number(shape, "batch_size"), config.seq_len,
+    open_model(m, device, options, &config, (int64_t)golden_number(shape, "batch_size"), config.seq_len,
                "gpt2_small.safetensors");
     json_decref(root);
 }
@@ -35,7 +39,8 @@ void golden_toy_open(golden_model *m, const char *device, mezzo_precision precis
     json_t *root = golden_json("toy_sgd.json");
     mezzo_model_config config;
     must(mezzo_model_defaults("toy", &config));
-    open_model(m, device, precision, &config, (int64_t)golden_number(root, "batch_size"), 1, "toy_sgd.safetensors");
+    open_model(m, device, &(mezzo_program_options){.precision = precision}, &config,
+               (int64_t)golden_number(root, "batch_size"), 1, "toy_sgd.safetensors");
     json_decref(root);
 }
 

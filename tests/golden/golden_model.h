@@ -15,6 +15,7 @@ typedef struct golden_model {
 } golden_model;
 
 void golden_gpt2_open(golden_model *m, const char *device, mezzo_precision precision);
+void golden_gpt2_open_with(golden_model *m, const char *device, const mezzo_program_options *options);
 void golden_toy_open(golden_model *m, const char *device, mezzo_precision precision);
 void golden_model_close(golden_model *m);
 

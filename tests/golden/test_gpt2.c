@@ -22,9 +22,10 @@ static double gradient_bound(mezzo_precision precision, double size) {
     return GRADIENT_TERMS * unit(precision) * size + (precision == MEZZO_PRECISION_FP64 ? 2 * UNIT_F32 * size : 0);
 }
 
-static void forward_and_backward(const char *device, mezzo_precision precision) {
+static void forward_and_backward(const char *device, const mezzo_program_options *options) {
+    mezzo_precision precision = options->precision;
     golden_model m;
-    golden_gpt2_open(&m, device, precision);
+    golden_gpt2_open_with(&m, device, options);
     json_t *root = golden_json("gpt2_small.json");
     golden_gpt2_batch(&m, 0);
     must(mezzo_program_run(m.program, NULL, 1, 0));
@@ -60,15 +61,21 @@ static void forward_and_backward(const char *device, mezzo_precision precision) 
 
 static void on_ref_in_fp64(void **state) {
     (void)state;
-    forward_and_backward("ref", MEZZO_PRECISION_FP64);
+    forward_and_backward("ref", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP64});
 }
 static void on_ref_in_fp32(void **state) {
     (void)state;
-    forward_and_backward("ref", MEZZO_PRECISION_FP32);
+    forward_and_backward("ref", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32});
 }
 static void on_cpu_in_fp32(void **state) {
     (void)state;
-    forward_and_backward("cpu", MEZZO_PRECISION_FP32);
+    forward_and_backward("cpu", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32});
+}
+
+static void on_cpu_with_recompute_and_without_fusion(void **state) {
+    (void)state;
+    forward_and_backward("cpu", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32, .recompute = true});
+    forward_and_backward("cpu", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32, .no_fuse = true});
 }
 
 // How many gradients (and, as one more, the logits) leave their bounds.
@@ -120,6 +127,7 @@ int main(void) {
         cmocka_unit_test(on_ref_in_fp64),
         cmocka_unit_test(on_ref_in_fp32),
         cmocka_unit_test(on_cpu_in_fp32),
+        cmocka_unit_test(on_cpu_with_recompute_and_without_fusion),
         cmocka_unit_test(a_wrong_scale_or_a_dropped_term_would_be_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,7 @@
 """How far torch's mixed precision is from float64 on the small GPT-2: loss, logits and every gradient, in BF16 and FP16.
 
+    python3 gpt2_amp.py [OUT.json]        (default: tests/golden/data/gpt2_amp.json)
+
 The weights and the first batch are those of gpt2_small.safetensors. On a CUDA device torch.autocast("cuda") decides. Without one
 torch.autocast("cpu") stands in for it, with the logits cast to FP32 before the loss: that is the one step of this model where
 the two op lists differ (autocast.csv). FP16 scales its loss by 1024, as a grad scaler would.
@@ -8,6 +10,8 @@ Stored per tensor: the root mean square of (mixed - float64) and of float64.
 """
 
 import copy
+import os
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +54,7 @@ def main():
         mixed = run(single, tokens, targets, dtype, scale)
         content[name] = {"scale": scale, "tensors": {
             n: {"error": rms(mixed[n] - exact[n]), "size": rms(exact[n])} for n in sorted(exact)}}
-    write_json("gpt2_amp.json", __file__, content)
+    write_json(os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else "gpt2_amp.json", __file__, content)
 
 
 if __name__ == "__main__":
