@@ -167,7 +167,8 @@ static void fill_calls(mezzo_optimizer *opt) {
     mz_tensor master = mz_tensor_f32(p->master, p->elements);
     mz_tensor shadow[MZ_COUNT(p->shadows)];
     for (int i = 0; i < (int)MZ_COUNT(p->shadows); i++)
-        shadow[i] = i < p->n_shadows ? (mz_tensor){p->shadows[i].data, p->shadows[i].dtype, {1, {p->shadow_elements}}}
+        shadow[i] = i < p->n_shadows ? mz_tensor_bytes(p->shadows[i].data, (size_t)p->shadow_elements *
+                                                                               mezzo_dtype_size(p->shadows[i].dtype))
                                      : mz_tensor_absent();
     mz_tensor moment[MZ_MOMENTS];
     for (int i = 0; i < MZ_MOMENTS; i++)
