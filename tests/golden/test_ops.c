@@ -412,7 +412,8 @@ static void cpu_on_its_lower_paths(void **state) {
         setenv("MEZZO_ISA", levels[i], 1);
         mezzo_status status = mezzo_device_open("cpu", 1, &device);
         mezzo_device_close(device);
-        if (status != MEZZO_ERR_UNSUPPORTED)
+        assert_true(status == MEZZO_OK || strcmp(levels[i], "ref") != 0);
+        if (status == MEZZO_OK)
             run_all("cpu", levels[i], MEZZO_PRECISION_FP32);
         unsetenv("MEZZO_ISA");
     }
