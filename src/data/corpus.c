@@ -206,12 +206,15 @@ mezzo_status mezzo_corpus_check(const mezzo_corpus *corpus, int32_t vocab) {
 }
 
 // --- saving ---------------------------------------------------------------------------------------------------------------
+// A part that this corpus does not have is removed: another text's must not stand in for it.
 static mezzo_status save_split(const mz_stream *stream, const char *folder, const char *name, mezzo_shard_format format,
                                unsigned width) {
     char *path = mz_format("%s/%s", folder, name);
     mz_tokens *pieces = mz_alloc(stream->count + 1, sizeof *pieces);
     mezzo_status status = path && pieces ? MEZZO_OK : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK) {
+    if (status == MEZZO_OK && stream->tokens == 0) {
+        status = mz_file_remove(path);
+    } else if (status == MEZZO_OK) {
         for (size_t i = 0; i < stream->count; i++)
             pieces[i] = stream->segments[i].tokens;
         status = mz_shard_write(path, format, width, pieces, stream->count);
@@ -238,14 +241,11 @@ mezzo_status mezzo_corpus_save(const mezzo_corpus *corpus, const char *folder, m
     unsigned width = fits_16_bits(corpus) ? 2 : 4;
     MEZZO_TRY(mz_dir_create(folder));
     MEZZO_TRY(save_split(&corpus->splits[MEZZO_TRAIN], folder, "train.bin", format, width));
-    if (corpus->splits[MEZZO_VALIDATION].tokens > 0)
-        MEZZO_TRY(save_split(&corpus->splits[MEZZO_VALIDATION], folder, "val.bin", format, width));
-    if (!corpus->tokenizer)
-        return MEZZO_OK;
+    MEZZO_TRY(save_split(&corpus->splits[MEZZO_VALIDATION], folder, "val.bin", format, width));
     char *path = mz_format("%s/tokenizer.json", folder);
     if (!path)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = mezzo_tokenizer_save(corpus->tokenizer, path);
+    mezzo_status status = corpus->tokenizer ? mezzo_tokenizer_save(corpus->tokenizer, path) : mz_file_remove(path);
     mz_free(path);
     return status;
 }

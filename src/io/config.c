@@ -244,8 +244,14 @@ static option split_option(const char *arg) {
     o.name_size = strcspn(o.name, "=");
     if (o.name[o.name_size] == '=')
         o.value = o.name + o.name_size + 1;
-    size_t shown = o.name_size + 2 < sizeof o.shown - 1 ? o.name_size + 2 : sizeof o.shown - 1;
-    memcpy(o.shown, arg, shown);
+    size_t shown = o.name_size + 2;
+    if (shown > sizeof o.shown - 1) {
+        shown = sizeof o.shown - 1;
+        while (((unsigned char)arg[shown] & 0xC0) == 0x80) // not in the middle of a character
+            shown--;
+    }
+    for (size_t i = 0; i < shown; i++)
+        o.shown[i] = (unsigned char)arg[i] < 0x20 || arg[i] == 0x7F ? '?' : arg[i];
     return o;
 }
 

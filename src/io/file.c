@@ -120,6 +120,7 @@ mezzo_status mz_sync_parent(const char *path) {
 // --- one file -------------------------------------------------------------------------------------------------------------
 struct mz_file {
     int fd;
+    off_t size; // of the file itself, where that is being written: what a failed write is cut back to
     uint32_t crc;
     char *path;
     char *staged; // NULL: `path` itself is being written
@@ -141,6 +142,9 @@ static mezzo_status file_open(const char *path, const char *suffix, int flags, m
         file->fd = mz_sys_open(suffix ? file->staged : path, flags);
         if (file->fd < 0)
             status = mz_io_fail("write", path);
+        struct stat info;
+        if (file->fd >= 0 && fstat(file->fd, &info) == 0)
+            file->size = info.st_size;
     }
     if (status != MEZZO_OK) {
         mz_free(file->path);
@@ -172,8 +176,14 @@ mezzo_status mz_file_create_new(const char *path, mz_file **out) {
 mezzo_status mz_file_write(mz_file *file, const void *bytes, size_t n) {
     if (n == 0)
         return MEZZO_OK;
-    if (sys_write_all(file->fd, bytes, n) != 0)
-        return mz_io_fail("write", file->path);
+    if (sys_write_all(file->fd, bytes, n) != 0) {
+        mezzo_status status = mz_io_fail("write", file->path);
+        // Half a record would spoil the next one. Where this fails too (a device), a reader drops the torn end.
+        if (!file->staged && ftruncate(file->fd, file->size) != 0)
+            mz_log("warn", "could not cut %s back after a failed write", mz_quote(file->path).text);
+        return status;
+    }
+    file->size += (off_t)n;
     file->crc = mz_crc32c(file->crc, bytes, n);
     return MEZZO_OK;
 }

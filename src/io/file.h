@@ -17,13 +17,16 @@ typedef struct mz_file mz_file;
 mezzo_status mz_file_create(const char *path, mz_file **out);     // MEZZO_ERR_IO names the path
 mezzo_status mz_file_append(const char *path, mz_file **out);     // opens the file itself at its end, made if missing
 mezzo_status mz_file_create_new(const char *path, mz_file **out); // the file itself; fails where the path exists
-mezzo_status mz_file_write(mz_file *file, const void *bytes, size_t n); // whole, or MEZZO_ERR_IO
-mezzo_status mz_file_sync(mz_file *file);                               // to the disk
-uint32_t mz_file_crc(const mz_file *file);                              // CRC32C of what was written so far
+// Whole, or MEZZO_ERR_IO; a file that is appended to is then as long as before.
+mezzo_status mz_file_write(mz_file *file, const void *bytes, size_t n);
+mezzo_status mz_file_sync(mz_file *file);   // to the disk
+uint32_t mz_file_crc(const mz_file *file);  // CRC32C of what was written so far
 mezzo_status mz_file_commit(mz_file *file); // created: sync, rename, sync folder; appended: close. Frees `file` always
 void mz_file_discard(mz_file *file);        // created: the target stays as it was. NULL is fine. Frees `file`
 // The four steps in one.
 mezzo_status mz_file_write_atomic(const char *path, const void *bytes, size_t n);
+
+mezzo_status mz_file_remove(const char *path); // a missing file is fine
 
 // --- folders --------------------------------------------------------------------------------------------------------------
 mezzo_status mz_dir_create(const char *path); // with its parents; an existing folder is fine

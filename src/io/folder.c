@@ -156,6 +156,10 @@ static mezzo_status visit_remove(const char *path, bool is_dir) {
     return failed && errno != ENOENT ? mz_io_fail("remove", path) : MEZZO_OK;
 }
 
+mezzo_status mz_file_remove(const char *path) {
+    return visit_remove(path, false);
+}
+
 mezzo_status mz_dir_remove(const char *path) {
     struct stat info;
     if (lstat(path, &info) != 0)

@@ -122,7 +122,7 @@ static mezzo_status place(reader *r, mz_yaml_node *node, int line) {
     mz_yaml_node *parent = top->node;
     parent->weight += node->weight;
     if (parent->weight > MZ_YAML_MAX_NODES)
-        return bad(r, line, "more than 100000 values, aliases counted as what they stand for");
+        return bad(r, line, "more than 100000 values (aliases count as what they stand for, texts by their length)");
     MEZZO_TRY(MZ_RESERVE(parent->children, parent->children_cap, parent->count + 1));
     if (parent->kind == MZ_YAML_MAP) {
         MEZZO_TRY(MZ_RESERVE(parent->keys, parent->keys_cap, parent->count + 1));
@@ -169,6 +169,7 @@ static mezzo_status take_scalar(reader *r, const yaml_event_t *event) {
     mz_yaml_node *node = NULL;
     MEZZO_TRY(new_node(r, MZ_YAML_SCALAR, line, &node));
     node->quoted = event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+    node->weight += event->data.scalar.length / 16; // a long text behind many aliases is large too
     node->text = mz_strdup(text);
     if (!node->text)
         return MEZZO_ERR_MEMORY;

@@ -24,10 +24,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (mz_config_parse_yaml(cfg, "input", (const char *)data, size) == MEZZO_OK) {
         mz_text first = {0}, second = {0};
         mz_config_add_yaml(cfg, &first);
-        if (mz_config_parse_yaml(again, "again", first.data, first.len) != MEZZO_OK)
+        // Escapes make a text longer: what passes the reader's bound is no configuration that was written here.
+        if (first.len <= MZ_YAML_MAX_BYTES && mz_config_parse_yaml(again, "again", first.data, first.len) != MEZZO_OK)
             __builtin_trap();
         mz_config_add_yaml(again, &second);
-        if (first.len != second.len || memcmp(first.data, second.data, first.len) != 0)
+        if (first.len <= MZ_YAML_MAX_BYTES &&
+            (first.len != second.len || memcmp(first.data, second.data, first.len) != 0))
             __builtin_trap();
         mz_text_free(&first);
         mz_text_free(&second);

@@ -185,6 +185,7 @@ static void wrong_options_are_named_with_the_nearest(void **state) {
         {"--overrides", "h.*=fp8", "'h.*': expected one of fp32, bf16, fp16, got 'fp8'"},
         {"--overrides", "a=fp32,a=bf16", "pattern 'a' is given twice"},
         {"--data", "\xFF", "is not UTF-8"},
+        {"--precision.overrides.a\nb", "x", "--precision.overrides.a?b: precision.overrides: 'a?b': expected one of"},
     };
     for (size_t i = 0; i < MZ_COUNT(rows); i++) {
         mz_config *cfg = make();

@@ -105,6 +105,7 @@ static void a_long_text_is_tokenized_whole(void **state) {
 
 static void text_becomes_shards_and_is_the_same_corpus(void **state) {
     (void)state;
+    write_shard("a.bin", 1000, 50);
     write_text("origin.txt", "the quick brown fox jumps over the lazy dog, twice; the quick brown fox jumps again.");
     for (mezzo_shard_format format = MEZZO_SHARD_LLMC; format <= MEZZO_SHARD_NANOGPT; format++) {
         mezzo_corpus *text = open_corpus((mezzo_corpus_options){.path = "origin.txt"});
@@ -128,6 +129,18 @@ static void text_becomes_shards_and_is_the_same_corpus(void **state) {
         mezzo_corpus_free(text);
         mezzo_corpus_free(shards);
     }
+    // A folder that is written again holds nothing of the corpus before.
+    mezzo_corpus *whole = open_corpus((mezzo_corpus_options){.path = "origin.txt", .train_fraction = 1});
+    assert_int_equal(mezzo_corpus_save(whole, "again", MEZZO_SHARD_LLMC), MEZZO_OK);
+    mezzo_corpus_free(whole);
+    whole = open_corpus((mezzo_corpus_options){.path = "origin.txt"});
+    assert_int_equal(mezzo_corpus_save(whole, "again", MEZZO_SHARD_LLMC), MEZZO_OK);
+    assert_true(mz_path_exists("again/val.bin"));
+    mezzo_corpus_free(whole);
+    whole = open_corpus((mezzo_corpus_options){.train = "a.bin"});
+    assert_int_equal(mezzo_corpus_save(whole, "again", MEZZO_SHARD_LLMC), MEZZO_OK);
+    assert_false(mz_path_exists("again/val.bin") || mz_path_exists("again/tokenizer.json"));
+    mezzo_corpus_free(whole);
     // The saved tokenizer reads another text; a character it lacks is named with file and byte.
     mezzo_corpus *other;
     write_text("other.txt", "the fox");

@@ -3,7 +3,9 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <signal.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <cmocka.h>
 
 #include "io/file.h"
@@ -136,6 +138,35 @@ static void what_would_lose_records_is_refused(void **state) {
                      "'no_such_folder/metrics.jsonl'");
 }
 
+// A write that stops in the middle: the file may grow by 20 bytes more. What was there stays, and so does the next record.
+static void a_torn_record_is_cut_off(void **state) {
+    (void)state;
+    mz_dir_remove("torn");
+    mz_metrics *metrics;
+    assert_int_equal(mz_dir_create("torn"), MEZZO_OK);
+    assert_int_equal(mz_metrics_open("torn", -1, false, &metrics), MEZZO_OK);
+    write_steps(metrics, 1, 1);
+    char *before;
+    size_t size;
+    assert_int_equal(mz_file_read("torn/metrics.jsonl", 1 << 20, &before, &size), MEZZO_OK);
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = (struct rlimit){size + 20, old.rlim_max};
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    mezzo_status status = mz_metrics_write(metrics, 2, (mz_metric[]){mz_metric_number("long/name", 1.0 / 3)}, 1);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    signal(SIGXFSZ, handler);
+    assert_error_has(status, MEZZO_ERR_IO, "'torn/metrics.jsonl': File too large");
+    assert_file_is("torn/metrics.jsonl", before);
+    assert_int_equal(mz_metrics_write(metrics, 2, (mz_metric[]){mz_metric_int("x", 1)}, 1), MEZZO_OK);
+    mz_metrics_close(metrics);
+    char *after = mz_format("%s{\"step\": 2, \"x\": 1}\n", before);
+    assert_file_is("torn/metrics.jsonl", after);
+    mz_free(after);
+    mz_free(before);
+}
+
 static void a_full_disk_is_told(void **state) {
     (void)state;
     mz_dir_remove("full");
@@ -153,6 +184,7 @@ int main(void) {
         cmocka_unit_test(every_kind_of_value_is_valid_json),
         cmocka_unit_test(a_resumed_file_is_the_uninterrupted_one),
         cmocka_unit_test(what_would_lose_records_is_refused),
+        cmocka_unit_test(a_torn_record_is_cut_off),
         cmocka_unit_test(a_full_disk_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,12 +77,20 @@ static void what_a_configuration_never_needs_is_refused(void **state) {
          "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
          "e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\n",
          "more than 100000 values"},
+        // 100 times a text of 20000 bytes.
+        {NULL, "more than 100000 values"},
     };
+    mz_text long_text = {0};
+    mz_text_addf(&long_text, "a: &a %020000d\nb: [*a", 7);
+    for (int i = 0; i < 99; i++)
+        mz_text_addf(&long_text, ", *a");
+    mz_text_addf(&long_text, "]\n");
     for (size_t i = 0; i < MZ_COUNT(rows); i++) {
         mz_yaml *yaml;
-        assert_error_has(parse(rows[i].text, &yaml), MEZZO_ERR_FORMAT, rows[i].says);
+        assert_error_has(parse(rows[i].text ? rows[i].text : long_text.data, &yaml), MEZZO_ERR_FORMAT, rows[i].says);
         assert_null(yaml);
     }
+    mz_text_free(&long_text);
 }
 
 static void every_text_is_written_so_that_it_reads_back(void **state) {
