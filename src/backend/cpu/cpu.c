@@ -83,8 +83,9 @@ static mezzo_status cpu_describe(mezzo_device *device, mezzo_device_info *out) {
     double bf16_rate = isa->amx_rate > isa->bf16_dot_rate ? isa->amx_rate : isa->bf16_dot_rate;
     out->native[MEZZO_PRECISION_FP32] = true;
     // BF16 arithmetic is used only where it was measured faster; elsewhere BF16 is a storage format with FP32 arithmetic.
-    out->native[MEZZO_PRECISION_BF16] = bf16_rate > isa->fma_rate;
-    out->faster[MEZZO_PRECISION_BF16] = bf16_rate > isa->fma_rate;
+    bool pays = bf16_rate > MZ_CPU_WORTH_IT * isa->fma_rate;
+    out->native[MEZZO_PRECISION_BF16] = pays;
+    out->faster[MEZZO_PRECISION_BF16] = pays;
     return MEZZO_OK;
 }
 
