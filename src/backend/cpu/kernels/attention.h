@@ -47,27 +47,47 @@ static inline const char *refuse_attention(const mz_call *call, const mz_tensor 
     return NULL;
 }
 
+// A vector of elements as FP32; lanes past `lanes` are 0.
+static inline vf load_lanes(const void *at, mezzo_dtype dtype, int lanes) {
+    if (dtype == MEZZO_F32)
+        return vload_lanes(at, lanes, 0);
+    vh x = hload_lanes(at, lanes);
+    return dtype == MEZZO_BF16 ? from_bf16(x) : from_f16(x);
+}
+
+// Rows lie a whole [H·D] apart, more than hardware prefetchers follow: the row eight on is asked for while this one is read.
+static inline __attribute__((always_inline)) void load_rows(const char *from, size_t stride, const mezzo_dtype dtype,
+                                                            int rows, const heads *h, float factor, float *to) {
+    const size_t size = dtype == MEZZO_F32 ? 4 : 2;
+    for (int r = 0; r < rows; r++, from += stride * size) {
+        for (size_t line = 0; line < (size_t)h->width * size; line += 64)
+            __builtin_prefetch(from + 8 * stride * size + line);
+        FOR_LANES(d, lanes, h->width) {
+            vstore(to, load_lanes(from + (size_t)d * size, dtype, lanes) * factor);
+            to += VW;
+        }
+    }
+}
+
 // One head's D elements of `rows` positions from `at` on (then every `stride` elements) into FP32 rows of `padded`, times `factor`; zeros
 // beyond D, and in rows up to TILE. Operands are rounded to `compute` where the tensor holds more.
 static inline void load_head(const mz_tensor *t, int64_t at, int64_t stride, int rows, const heads *h, float factor,
                              mezzo_dtype compute, float *to) {
-    for (int r = 0; r < TILE; r++, to += h->padded) {
-        if (r >= rows) {
-            memset(to, 0, (size_t)h->padded * sizeof *to);
-            continue;
-        }
-        widen_block(element_at(t, at + r * stride), t->dtype, to, h->width);
-        if (t->dtype == MEZZO_F32 && compute != MEZZO_F32) {
-            uint16_t rounded[MAX_HEAD];
-            narrow_block(to, rounded, compute, h->width);
-            widen_block(rounded, compute, to, h->width);
-        }
-        for (int d = h->width; d < h->padded; d++)
-            to[d] = 0;
-        if (factor != 1.0f)
-            for (int d = 0; d < h->padded; d += VW)
-                vstore(to + d, vload(to + d) * factor);
+    const char *from = element_at(t, at);
+    size_t count = (size_t)rows * (size_t)h->padded;
+    bool rounded = t->dtype == MEZZO_F32 && compute != MEZZO_F32;
+    float first = rounded ? 1.0f : factor;
+    if (t->dtype == MEZZO_F32)
+        load_rows(from, (size_t)stride, MEZZO_F32, rows, h, first, to);
+    else if (t->dtype == MEZZO_BF16)
+        load_rows(from, (size_t)stride, MEZZO_BF16, rows, h, first, to);
+    else
+        load_rows(from, (size_t)stride, MEZZO_F16, rows, h, first, to);
+    for (size_t i = 0; rounded && i < count; i += VW) {
+        vf x = vload(to + i);
+        vstore(to + i, (compute == MEZZO_BF16 ? from_bf16(to_bf16(x)) : from_f16(to_f16(x))) * factor);
     }
+    memset(to + count, 0, ((size_t)TILE * (size_t)h->padded - count) * sizeof *to);
 }
 
 // [TILE][padded] → [padded][TILE]
@@ -78,16 +98,35 @@ static inline void transpose_head(const float *from, const heads *h, float *to) 
                            TILE);
 }
 
-// One head's rows back into a tensor, times a factor for each row (NULL: 1).
+static inline void store_lanes(void *at, mezzo_dtype dtype, vf x, int lanes) {
+    if (dtype == MEZZO_F32)
+        vstore_lanes(at, x, lanes);
+    else
+        hstore_lanes(at, dtype == MEZZO_BF16 ? to_bf16(x) : to_f16(x), lanes);
+}
+
+static inline __attribute__((always_inline)) void store_rows(const float *from, const heads *h, int rows,
+                                                             const float *factors, char *to, size_t stride,
+                                                             const mezzo_dtype dtype) {
+    const size_t size = dtype == MEZZO_F32 ? 4 : 2;
+    for (int r = 0; r < rows; r++, to += stride * size) {
+        FOR_LANES(d, lanes, h->width) {
+            store_lanes(to + (size_t)d * size, dtype, vload(from) * factors[r], lanes);
+            from += VW;
+        }
+    }
+}
+
+// One head's rows back into a tensor, each times its factor.
 static inline void store_head(const float *from, const heads *h, int rows, const float *factors, const mz_tensor *t,
                               int64_t at, int64_t stride) {
-    float row[MAX_HEAD];
-    for (int r = 0; r < rows; r++, from += h->padded) {
-        float factor = factors != NULL ? factors[r] : 1.0f;
-        for (int d = 0; d < h->padded; d += VW)
-            vstore(row + d, vload(from + d) * factor);
-        narrow_block(row, element_at(t, at + r * stride), t->dtype, h->width);
-    }
+    char *to = element_at(t, at);
+    if (t->dtype == MEZZO_F32)
+        store_rows(from, h, rows, factors, to, (size_t)stride, MEZZO_F32);
+    else if (t->dtype == MEZZO_BF16)
+        store_rows(from, h, rows, factors, to, (size_t)stride, MEZZO_BF16);
+    else
+        store_rows(from, h, rows, factors, to, (size_t)stride, MEZZO_F16);
 }
 
 // C[rows][n] += A·B tile products with causal bounds: row i of a diagonal tile has nothing beyond column i. Rows go in fours; masked

@@ -13,6 +13,7 @@ typedef struct backward_tiles {
     float *q, *dy, *y, *dq;          // the query tile [TILE][padded]; q is scaled by 1/√D
     float *p, *ds;                   // [TILE][TILE]
     float lse[TILE], delta[TILE];
+    float scales[TILE], ones[TILE]; // 1/√D and 1 for every row
     float factors[TILE + 2 * DROPOUT_RUN];
 } backward_tiles;
 
@@ -34,6 +35,10 @@ static void backward_begin(backward_tiles *w, const heads *h, float *memory) {
     w->dq = take(&memory, tile);
     w->p = take(&memory, TILE * TILE);
     w->ds = take(&memory, TILE * TILE);
+    for (int r = 0; r < TILE; r++) {
+        w->scales[r] = h->scale;
+        w->ones[r] = 1.0f;
+    }
 }
 
 static void load_keys(backward_tiles *w, const mz_call *call, const heads *h, int64_t b, int64_t g) {
@@ -118,21 +123,18 @@ static void backward_head(backward_tiles *w, const mz_call *call, const heads *h
     load_keys(w, call, h, b, g);
     for (int64_t head = g * group; head < (g + 1) * group; head++)
         for (int64_t tile = 0; tile < h->tiles; tile++) {
-            float scales[TILE];
             int rows = tile_count(h, tile);
             load_queries(w, call, h, b, head, tile);
             for (int64_t j = 0; j <= tile; j++)
                 backward_pair(w, call, h, (b * h->heads + head) * h->length + tile * TILE, tile, j, &stream);
-            for (int r = 0; r < rows; r++)
-                scales[r] = h->scale; // dk has it from q
-            store_head(w->dq, h, rows, scales, &call->out[0],
-                       (b * h->length + tile * TILE) * h->q_row + head * h->width, h->q_row);
+            store_head(w->dq, h, rows, w->scales, // dk has its 1/√D from q
+                       &call->out[0], (b * h->length + tile * TILE) * h->q_row + head * h->width, h->q_row);
         }
     for (int64_t j = 0; j < h->tiles; j++) {
         size_t from = (size_t)j * TILE * (size_t)h->padded;
         int64_t at = (b * h->length + j * TILE) * h->kv_row + g * h->width;
-        store_head(w->dk + from, h, tile_count(h, j), NULL, dk, h->k_start + at, h->kv_row);
-        store_head(w->dv + from, h, tile_count(h, j), NULL, dv, h->v_start + at, h->kv_row);
+        store_head(w->dk + from, h, tile_count(h, j), w->ones, dk, h->k_start + at, h->kv_row);
+        store_head(w->dv + from, h, tile_count(h, j), w->ones, dv, h->v_start + at, h->kv_row);
     }
 }
 

@@ -34,15 +34,26 @@ static inline void vstore_lanes(float *p, vf x, int lanes) {
 static inline vh hload_lanes(const uint16_t *p, int lanes) {
     if (lanes == VW)
         return *(const vh_any *)(const void *)p;
+#if VEC_512
+    return (vh)_mm256_maskz_loadu_epi16((__mmask16)((1u << lanes) - 1), p);
+#else
     vh x = {0};
-    memcpy(&x, p, 2 * (size_t)lanes);
+    for (int i = 0; i < lanes; i++)
+        x[i] = p[i];
     return x;
+#endif
 }
 static inline void hstore_lanes(uint16_t *p, vh x, int lanes) {
-    if (lanes == VW)
+    if (lanes == VW) {
         *(vh_any *)(void *)p = x;
-    else
-        memcpy(p, &x, 2 * (size_t)lanes);
+        return;
+    }
+#if VEC_512
+    _mm256_mask_storeu_epi16(p, (__mmask16)((1u << lanes) - 1), (__m256i)x);
+#else
+    for (int i = 0; i < lanes; i++)
+        p[i] = x[i];
+#endif
 }
 
 static inline void widen_block(const void *src, mezzo_dtype dtype, float *dst, int n) {

@@ -46,11 +46,10 @@ static inline void multiply_wide(vu a, uint32_t b, vu *high, vu *low) {
 
 // Philox of VW consecutive indices (see base/philox.c for the scalar form and the constants' source).
 static inline void philox_lanes(mz_philox_key key, uint64_t index, vu out[4]) {
-    vu c0, c1, c2 = uset(key.tensor), c3 = uset(key.step);
-    for (int i = 0; i < VW; i++) {
-        c0[i] = (uint32_t)(index + (uint64_t)i);
-        c1[i] = (uint32_t)((index + (uint64_t)i) >> 32);
-    }
+    vu c0 = uset((uint32_t)index) + (vu)lane_numbers(), c1 = uset((uint32_t)(index >> 32));
+    vu c2 = uset(key.tensor), c3 = uset(key.step);
+    if ((uint32_t)index > UINT32_MAX - VW) // the low word wraps within these lanes
+        c1 -= (vu)(c0 < uset((uint32_t)index));
     uint32_t k0 = (uint32_t)key.seed, k1 = (uint32_t)(key.seed >> 32);
     for (int round = 0; round < 10; round++) {
         vu high0, low0, high1, low1;
@@ -71,6 +70,28 @@ static inline void philox_lanes(mz_philox_key key, uint64_t index, vu out[4]) {
 
 enum { DROPOUT_RUN = 4 * VW }; // elements made at a time
 
+// to[4·i + w] = x[w][i]: pairs of vectors zipped twice.
+static inline void store_by_lane(float *to, const vf x[4]) {
+#if VEC_512
+#define ZIP_LOW(a, b)  __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#elif VEC_256
+#define ZIP_LOW(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#else
+#define ZIP_LOW(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+#endif
+    vf even_low = ZIP_LOW(x[0], x[2]), even_high = ZIP_HIGH(x[0], x[2]);
+    vf odd_low = ZIP_LOW(x[1], x[3]), odd_high = ZIP_HIGH(x[1], x[3]);
+    vstore(to, ZIP_LOW(even_low, odd_low));
+    vstore(to + VW, ZIP_HIGH(even_low, odd_low));
+    vstore(to + 2 * VW, ZIP_LOW(even_high, odd_high));
+    vstore(to + 3 * VW, ZIP_HIGH(even_high, odd_high));
+#undef ZIP_LOW
+#undef ZIP_HIGH
+}
+
 // factors[0 … n) of the elements from `element` on. `factors` has room for n + 2·DROPOUT_RUN floats: whole runs are made, from
 // the block that holds the first element; returns where the first factor is.
 static inline const float *dropout_factors(const dropout_stream *s, uint64_t element, int n, float *factors) {
@@ -79,13 +100,11 @@ static inline const float *dropout_factors(const dropout_stream *s, uint64_t ele
     for (int made = 0; made < skip + n; made += DROPOUT_RUN, block += VW) {
         vu words[4];
         philox_lanes(s->key, block, words);
+        vf factor[4];
         for (int w = 0; w < 4; w++) // compared with the sign bit turned: lanes compare as signed
-            words[w] = (vu)vselect(iless((vi)(words[w] ^ 0x80000000u), iset((int32_t)(s->least ^ 0x80000000u))),
-                                   (vf){0}, vset(s->scale));
-        float *to = factors + made;
-        for (int i = 0; i < VW; i++)
-            for (int w = 0; w < 4; w++)
-                to[4 * i + w] = ((vf)words[w])[i];
+            factor[w] = vselect(iless((vi)(words[w] ^ 0x80000000u), iset((int32_t)(s->least ^ 0x80000000u))), (vf){0},
+                                vset(s->scale));
+        store_by_lane(factors + made, factor);
     }
     return factors + skip;
 }
