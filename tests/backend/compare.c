@@ -104,9 +104,10 @@ static bool guarded_release(mezzo_device *device, char *data, size_t bytes, void
     assert_int_equal(device->backend->read(device, host, data - GUARD, room), MEZZO_OK);
     device->backend->release(device, data - GUARD);
     bool intact = true;
-    for (size_t i = 0; i < room; i++)
-        if (i < GUARD || i >= GUARD + bytes)
-            intact = intact && host[i] == GUARD_BYTE;
+    for (size_t i = 0; i < GUARD; i++)
+        intact = intact && host[i] == GUARD_BYTE;
+    for (size_t i = GUARD + bytes; i < room; i++)
+        intact = intact && host[i] == GUARD_BYTE;
     if (out != NULL)
         memcpy(out, host + GUARD, bytes);
     mz_free(host);
@@ -297,10 +298,6 @@ static void check_subject(const trial *t, const subject *s) {
     }
     size_t n = 0, ran = 0;
     const mz_kernel *const *kernels = s->device[0]->backend->kernels(s->device[0], t->op, &n);
-    if (n == 0) {
-        print_message("%s lists no kernel for %s\n", s->name, mz_op_table[t->op].name);
-        return;
-    }
     for (size_t k = 0; k < n; k++) {
         if (kernels[k]->supports(s->device[0], &call) != NULL) {
             refused++;

@@ -34,7 +34,9 @@ static int close_devices(void **state) {
 #undef OP_BACKWARD
 #undef OP_STATE
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) // a pattern of names: "kernels_of_soft*"
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
 #define OP(name, ...)          cmocka_unit_test(kernels_of_##name),
 #define OP_BACKWARD(name, ...) cmocka_unit_test(kernels_of_##name),

@@ -1,0 +1,385 @@
+// The gradient of every op against finite differences, in FP64 on the reference. One graph maker for each forward row of ops.def: an op
+// without one does not compile.
+//
+// Masters are FP32, so a parameter is a multiple of 2^-8 below 2 and is moved by h = 2^-9 and h/2: every perturbed value is exact. With
+// D(h) = (f(x+h) - f(x-h))/2h, Richardson's (4·D(h/2) - D(h))/3 is off by h⁴·f⁽⁵⁾/480 = 2^-36·f⁽⁵⁾/480.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "graph/op.h"
+#include "mezzo/program.h"
+
+enum { MAX_INPUTS = 4 };
+
+typedef struct maker {
+    mezzo_graph *g;
+    struct {
+        const char *name;
+        mezzo_dtype dtype;
+        int64_t count;
+        int modulus; // integers 0 … modulus-1, every fifth -1 where `ignored`
+        bool ignored;
+    } inputs[MAX_INPUTS];
+    int n_inputs;
+} maker;
+
+#define DIMS(...)                                                                                                      \
+    (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) {                                     \
+        __VA_ARGS__                                                                                                    \
+    }
+
+static mezzo_value param(maker *m, const char *name, int rank, const int64_t *shape) {
+    return mezzo_param(m->g, name, (mezzo_init){.kind = MEZZO_INIT_ZERO}, rank, shape);
+}
+
+static mezzo_value integers(maker *m, const char *name, int modulus, bool ignored, int64_t count) {
+    m->inputs[m->n_inputs].name = name;
+    m->inputs[m->n_inputs].dtype = MEZZO_I32;
+    m->inputs[m->n_inputs].count = count;
+    m->inputs[m->n_inputs].modulus = modulus;
+    m->inputs[m->n_inputs++].ignored = ignored;
+    return mezzo_input(m->g, name, MEZZO_I32, 1, &count);
+}
+
+// loss = Σ y·c for fixed c, so that every element of y has a gradient of its own.
+static void make_loss(maker *m, mezzo_value y) {
+    int64_t shape[MEZZO_MAX_RANK], count = 1;
+    int rank = mezzo_value_rank(m->g, y);
+    for (int i = 0; i < rank; i++)
+        count *= shape[i] = mezzo_value_dim(m->g, y, i);
+    m->inputs[m->n_inputs].name = "c";
+    m->inputs[m->n_inputs].dtype = MEZZO_F32;
+    m->inputs[m->n_inputs++].count = count;
+    mezzo_value c = mezzo_input(m->g, "c", MEZZO_F32, rank, shape);
+    mezzo_graph_loss(m->g, mezzo_sum(m->g, mezzo_mul(m->g, y, c), -1));
+}
+
+// --- one graph maker an op: variants 0, 1, … until MEZZO_NONE -------------------------------------------------------------------
+#define OP(name, ...)          static mezzo_value make_##name(maker *m, int variant);
+#define OP_BACKWARD(name, ...) // has no gradient of its own
+#define OP_STATE(name, ...)
+#include "graph/ops.def"
+#undef OP
+
+static mezzo_value make_linear(maker *m, int variant) {
+    mezzo_value x = param(m, "x", DIMS(3, 5)), w = param(m, "w", DIMS(4, 5));
+    mezzo_value bias = variant > 0 ? param(m, "b", DIMS(4)) : MEZZO_NONE;
+    mezzo_value y = mezzo_linear(m->g, x, w, bias);
+    switch (variant) {
+    case 0:
+    case 1:
+        return y;
+    case 2: // as fused: activation, then the residual around the second layer
+        y = mezzo_gelu(m->g, y, true);
+        return mezzo_add(m->g, x, mezzo_linear(m->g, y, param(m, "w2", DIMS(5, 4)), MEZZO_NONE));
+    case 3:
+        return mezzo_linear(m->g, mezzo_silu(m->g, y), param(m, "w2", DIMS(2, 4)), param(m, "b2", DIMS(2)));
+    case 4: // the same weight twice
+        return mezzo_linear(m->g, mezzo_linear(m->g, y, param(m, "w2", DIMS(5, 4)), MEZZO_NONE), w, bias);
+    default:
+        return MEZZO_NONE;
+    }
+}
+
+static mezzo_value make_matmul(maker *m, int variant) {
+    bool ta = variant & 1, tb = variant & 2;
+    if (variant >= 4)
+        return MEZZO_NONE;
+    mezzo_value a = ta ? param(m, "a", DIMS(2, 4, 3)) : param(m, "a", DIMS(2, 3, 4));
+    mezzo_value b = tb ? param(m, "b", DIMS(2, 2, 4)) : param(m, "b", DIMS(2, 4, 2));
+    return mezzo_matmul(m->g, a, b, ta, tb);
+}
+
+// b like a, b broadcast over one and two dimensions, and a value with itself.
+static mezzo_value make_binary(maker *m, int variant, mezzo_value (*op)(mezzo_graph *, mezzo_value, mezzo_value)) {
+    mezzo_value a = param(m, "a", DIMS(2, 3, 4));
+    switch (variant) {
+    case 0:
+        return op(m->g, a, param(m, "b", DIMS(2, 3, 4)));
+    case 1:
+        return op(m->g, a, param(m, "b", DIMS(3, 4)));
+    case 2:
+        return op(m->g, a, param(m, "b", DIMS(4)));
+    case 3:
+        return op(m->g, a, a);
+    default:
+        return MEZZO_NONE;
+    }
+}
+
+static mezzo_value make_add(maker *m, int variant) {
+    return make_binary(m, variant, mezzo_add);
+}
+
+static mezzo_value make_mul(maker *m, int variant) {
+    return make_binary(m, variant, mezzo_mul);
+}
+
+static mezzo_value make_scale(maker *m, int variant) {
+    return variant < 1 ? mezzo_scale(m->g, param(m, "x", DIMS(3, 4)), -0.3f) : MEZZO_NONE;
+}
+
+static mezzo_value make_relu(maker *m, int variant) {
+    return variant < 1 ? mezzo_relu(m->g, param(m, "x", DIMS(5, 4))) : MEZZO_NONE;
+}
+
+static mezzo_value make_gelu(maker *m, int variant) {
+    return variant < 2 ? mezzo_gelu(m->g, param(m, "x", DIMS(5, 4)), variant) : MEZZO_NONE;
+}
+
+static mezzo_value make_silu(maker *m, int variant) {
+    return variant < 1 ? mezzo_silu(m->g, param(m, "x", DIMS(5, 4))) : MEZZO_NONE;
+}
+
+static mezzo_value make_layernorm(maker *m, int variant) {
+    mezzo_value x = param(m, "x", DIMS(3, 6));
+    mezzo_value weight = variant != 1 ? param(m, "w", DIMS(6)) : MEZZO_NONE;
+    mezzo_value bias = variant != 1 && variant != 2 ? param(m, "b", DIMS(6)) : MEZZO_NONE;
+    if (variant < 3)
+        return mezzo_layernorm(m->g, x, weight, bias, 1e-3f);
+    if (variant > 3)
+        return MEZZO_NONE;
+    // A residual sum before the norm and around it, as in a Transformer: fused in forward and in backward.
+    mezzo_value s = mezzo_add(m->g, x, param(m, "r", DIMS(3, 6)));
+    return mezzo_add(m->g, s, mezzo_layernorm(m->g, s, weight, bias, 1e-3f));
+}
+
+static mezzo_value make_embedding(maker *m, int variant) {
+    return variant < 1 ? mezzo_embedding(m->g, param(m, "table", DIMS(5, 3)), integers(m, "ids", 5, false, 9))
+                       : MEZZO_NONE;
+}
+
+static mezzo_value make_attention(maker *m, int variant) {
+    float dropout = variant & 1 ? 0.3f : 0;
+    switch (variant / 2) {
+    case 0:
+        return mezzo_attention(m->g, param(m, "q", DIMS(2, 4, 4)), param(m, "k", DIMS(2, 4, 4)),
+                               param(m, "v", DIMS(2, 4, 4)), 2, 2, dropout);
+    case 1: // two query heads share a key head
+        return mezzo_attention(m->g, param(m, "q", DIMS(1, 5, 8)), param(m, "k", DIMS(1, 5, 4)),
+                               param(m, "v", DIMS(1, 5, 4)), 4, 2, dropout);
+    case 2:
+        return mezzo_attention_qkv(m->g, param(m, "qkv", DIMS(2, 4, 12)), 2, dropout);
+    default:
+        return MEZZO_NONE;
+    }
+}
+
+static mezzo_value make_softmax(maker *m, int variant) {
+    return variant < 1 ? mezzo_softmax(m->g, param(m, "x", DIMS(3, 5))) : MEZZO_NONE;
+}
+
+static mezzo_value make_cross_entropy(maker *m, int variant) {
+    if (variant > 1)
+        return MEZZO_NONE;
+    mezzo_value logits = param(m, "logits", DIMS(6, 5));
+    return mezzo_cross_entropy(m->g, logits, integers(m, "targets", 5, variant == 1, 6), -1);
+}
+
+static mezzo_value make_sum(maker *m, int variant) {
+    return variant < 4 ? mezzo_sum(m->g, param(m, "x", DIMS(2, 3, 4)), variant - 1) : MEZZO_NONE;
+}
+
+static mezzo_value make_mean(maker *m, int variant) {
+    return variant < 4 ? mezzo_mean(m->g, param(m, "x", DIMS(2, 3, 4)), variant - 1) : MEZZO_NONE;
+}
+
+static mezzo_value make_dropout(maker *m, int variant) {
+    return variant < 1 ? mezzo_dropout(m->g, param(m, "x", DIMS(6, 5)), 0.4f) : MEZZO_NONE;
+}
+
+// FP32 holds every perturbed value exactly, so that a cast's rounding is the identity here.
+static mezzo_value make_cast(maker *m, int variant) {
+    return variant < 1 ? mezzo_cast(m->g, mezzo_scale(m->g, param(m, "x", DIMS(3, 4)), 2), MEZZO_F32) : MEZZO_NONE;
+}
+
+static mezzo_value make_reshape(maker *m, int variant) {
+    if (variant > 0)
+        return MEZZO_NONE;
+    mezzo_value x = mezzo_gelu(m->g, param(m, "x", DIMS(3, 4)), true);
+    return mezzo_mul(m->g, mezzo_reshape(m->g, x, DIMS(2, -1)), param(m, "y", DIMS(2, 6)));
+}
+
+static mezzo_value make_split(maker *m, int variant) {
+    if (variant > 2)
+        return MEZZO_NONE;
+    mezzo_value parts[3];
+    mezzo_value x = mezzo_silu(m->g, param(m, "x", DIMS(3, 6, 3)));
+    if (mezzo_split(m->g, x, variant, 3, parts) != MEZZO_OK)
+        return MEZZO_NONE;
+    return variant == 1 ? mezzo_mul(m->g, parts[0], parts[2]) // the middle part is read by nobody
+                        : mezzo_mul(m->g, mezzo_add(m->g, parts[0], parts[1]), parts[2]);
+}
+
+static mezzo_value make_concat(maker *m, int variant) {
+    if (variant > 1)
+        return MEZZO_NONE;
+    mezzo_value a = param(m, "a", DIMS(2, 3)), b = mezzo_gelu(m->g, param(m, "b", DIMS(2, 3)), true);
+    return mezzo_concat(m->g, (mezzo_value[]){a, b, a}, 3, variant);
+}
+
+// Has no input to differentiate; what reads it has.
+static mezzo_value make_arange(maker *m, int variant) {
+    return variant < 1 ? mezzo_embedding(m->g, param(m, "table", DIMS(6, 3)), mezzo_arange(m->g, 4)) : MEZZO_NONE;
+}
+
+// --- differences --------------------------------------------------------------------------------------------------------------
+typedef struct subject {
+    mezzo_params *params;
+    mezzo_program *program;
+    float *values; // of the parameter under test
+    int index;
+} subject;
+
+// Multiples of 2^-8 in (-1.5, 1.5), at least 2^-5 from 0, where ReLU has no derivative.
+static float start_value(uint32_t seed, int64_t i) {
+    uint32_t words[4];
+    mz_philox((mz_philox_key){.seed = seed}, (uint64_t)i, words);
+    float size = (float)(8 + words[0] % 376) / 256;
+    return words[1] & 1 ? -size : size;
+}
+
+static double loss_at(subject *s, int64_t element, float value) {
+    float kept = s->values[element];
+    double loss;
+    s->values[element] = value;
+    assert_int_equal(mezzo_params_write(s->params, s->index, s->values), MEZZO_OK);
+    assert_int_equal(mezzo_program_run(s->program, NULL, 17, 3), MEZZO_OK);
+    assert_int_equal(mezzo_program_read(s->program, "loss", &loss, sizeof loss), MEZZO_OK);
+    s->values[element] = kept;
+    return loss;
+}
+
+static double difference(subject *s, int64_t element) {
+    const float h = 0x1p-9f, x = s->values[element];
+    double wide = (loss_at(s, element, x + h) - loss_at(s, element, x - h)) / (2 * (double)h);
+    double narrow = (loss_at(s, element, x + h / 2) - loss_at(s, element, x - h / 2)) / (double)h;
+    return (4 * narrow - wide) / 3;
+}
+
+// What the two may differ by. Relative to the gradient: it is stored in FP32, after one rounding for each use of the parameter
+// (up to 3 here), and 1/n of a mean and the dropout factor are FP32 constants: 4 roundings. Absolute: the truncation 2^-36·f⁽⁵⁾/480,
+// with f⁽⁵⁾ up to 500 for these functions; and FP64 rounding in f, some 100 operations' 2^-53·|f|, divided by h/2 = 2^-10 and
+// weighted by 3: under 2^-35·|f|.
+static double tolerance(double gradient, double loss) {
+    return 4 * 0x1p-24 * fabs(gradient) + 0x1p-36 + 0x1p-35 * fabs(loss);
+}
+
+static void write_inputs(const maker *m, mezzo_program *program) {
+    for (int k = 0; k < m->n_inputs; k++) {
+        int64_t n = m->inputs[k].count;
+        int32_t *whole = mz_alloc((size_t)n, sizeof *whole);
+        float *real = mz_alloc((size_t)n, sizeof *real);
+        assert_true(whole != NULL && real != NULL);
+        for (int64_t i = 0; i < n; i++) {
+            bool ignored = m->inputs[k].ignored && i % 5 == 1;
+            whole[i] = ignored ? -1 : m->inputs[k].modulus > 0 ? (int32_t)(i * 7 % m->inputs[k].modulus) : 0;
+            real[i] = start_value(999, i);
+        }
+        const void *data = m->inputs[k].dtype == MEZZO_I32 ? (const void *)whole : real;
+        assert_int_equal(mezzo_program_write(program, m->inputs[k].name, data, (size_t)n * 4), MEZZO_OK);
+        mz_free(whole);
+        mz_free(real);
+    }
+}
+
+static void fill_params(mezzo_params *params) {
+    for (int p = 0; p < mezzo_params_count(params); p++) {
+        float values[256];
+        for (int64_t i = 0; i < 256; i++)
+            values[i] = start_value((uint32_t)p + 1, i);
+        assert_int_equal(mezzo_params_write(params, p, values), MEZZO_OK);
+    }
+}
+
+// The gradients of one parameter against differences. Returns its largest gradient, and counts what the tolerance would not see if
+// backward were off by a factor 1 + 2^-16.
+static void check_param(subject *s, const char *what, int *strong, int *blind) {
+    int64_t n = 1;
+    for (int i = 0; i < mezzo_params_rank(s->params, s->index); i++)
+        n *= mezzo_params_shape(s->params, s->index)[i];
+    float values[256], gradients[256];
+    assert_true(n <= 256);
+    s->values = values;
+    assert_int_equal(mezzo_params_read(s->params, s->index, values), MEZZO_OK);
+    assert_int_equal(mezzo_params_zero_grad(s->params), MEZZO_OK);
+    double loss = loss_at(s, 0, values[0]);
+    assert_int_equal(mezzo_params_read_grad(s->params, s->index, gradients), MEZZO_OK);
+    for (int64_t i = 0; i < n; i++) {
+        double want = difference(s, i), got = (double)gradients[i], allowed = tolerance(want, loss);
+        if (!(fabs(got - want) <= allowed))
+            fail_msg("%s: d loss/d %s[%lld] is %.12g, differences give %.12g ± %.2g", what,
+                     mezzo_params_name(s->params, s->index), (long long)i, got, want, allowed);
+        if (fabs(want) > 1e-3) {
+            ++*strong;
+            *blind += fabs(got * (1 + 0x1p-16) - want) <= allowed;
+        }
+    }
+    assert_int_equal(mezzo_params_write(s->params, s->index, values), MEZZO_OK);
+}
+
+static void check_graph(const maker *m, const char *what, bool no_fuse) {
+    mezzo_device *device;
+    mezzo_program_options options = {.precision = MEZZO_PRECISION_FP64, .no_fuse = no_fuse};
+    subject s = {0};
+    int strong = 0, blind = 0;
+    assert_int_equal(mezzo_device_open("ref", 1, &device), MEZZO_OK);
+    assert_int_equal(mezzo_params_create(device, m->g, 1, &s.params), MEZZO_OK);
+    if (mezzo_program_create(m->g, s.params, &options, &s.program) != MEZZO_OK)
+        fail_msg("%s: %s", what, mezzo_error_message());
+    fill_params(s.params);
+    write_inputs(m, s.program);
+    for (s.index = 0; s.index < mezzo_params_count(s.params); s.index++)
+        check_param(&s, what, &strong, &blind);
+    if (strong == 0 || blind > 0)
+        fail_msg("%s: %d of %d gradients off by a factor 1 + 2^-16 would pass", what, blind, strong);
+    mezzo_program_free(s.program);
+    mezzo_params_free(s.params);
+    mezzo_device_close(device);
+}
+
+static void check_op(const char *name, mezzo_value (*make)(maker *, int)) {
+    int variant = 0;
+    for (;; variant++) {
+        maker m = {0};
+        char what[64];
+        snprintf(what, sizeof what, "%s, variant %d", name, variant);
+        assert_int_equal(mezzo_graph_create(&m.g), MEZZO_OK);
+        mezzo_value y = make(&m, variant);
+        if (mezzo_graph_status(m.g) != MEZZO_OK)
+            fail_msg("%s: %s", what, mezzo_error_message());
+        if (y.id >= 0) {
+            make_loss(&m, y);
+            check_graph(&m, what, false);
+            check_graph(&m, what, true);
+        }
+        mezzo_graph_free(m.g);
+        if (y.id < 0)
+            break;
+    }
+    assert_true(variant > 0);
+}
+
+#define OP(name, ...)                                                                                                  \
+    static void gradient_of_##name(void **state) {                                                                     \
+        (void)state;                                                                                                   \
+        check_op(#name, make_##name);                                                                                  \
+    }
+#include "graph/ops.def"
+#undef OP
+
+int main(int argc, char **argv) {
+    if (argc > 1) // a pattern of names: "gradient_of_soft*"
+        cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+#define OP(name, ...) cmocka_unit_test(gradient_of_##name),
+#include "graph/ops.def"
+#undef OP
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
