@@ -4,11 +4,7 @@
 #include "backend/backend.h"
 
 extern const mz_backend mz_backend_ref;
-#if __has_include("backend/cpu/device.c") || __has_include("backend/cpu/cpu.c") ||                                     \
-                                                           __has_include("backend/cpu/backend.c")
-#define MEZZO_CPU 1
 extern const mz_backend mz_backend_cpu;
-#endif
 #ifdef MEZZO_CUDA
 extern const mz_backend mz_backend_cuda;
 #endif
@@ -20,11 +16,7 @@ static const struct {
     bool indexed;
 } registry[] = {
     {"ref", &mz_backend_ref, false},
-#ifdef MEZZO_CPU
     {"cpu", &mz_backend_cpu, false},
-#else
-    {"cpu", NULL, false},
-#endif
 #ifdef MEZZO_CUDA
     {"cuda", &mz_backend_cuda, true},
 #else
@@ -65,8 +57,8 @@ static mezzo_status open_named(const char *name, int threads, mezzo_device **out
         int index;
         MEZZO_TRY(parse_index(name, length, registry[i].indexed, &index));
         if (registry[i].backend == NULL)
-            return mz_fail(MEZZO_ERR_UNSUPPORTED, "device \"%s\": this build of mezzo has no %s backend; use %s", name,
-                           registry[i].name, registry[i].indexed ? "cpu" : "ref");
+            return mz_fail(MEZZO_ERR_UNSUPPORTED, "device \"%s\": this build of mezzo has no %s backend; use cpu", name,
+                           registry[i].name);
         return registry[i].backend->open(index, threads, out);
     }
     return unknown_device(name);

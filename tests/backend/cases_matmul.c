@@ -196,7 +196,7 @@ static void attention_case(const int64_t s[5], mezzo_dtype dtype, bool packed, f
     trial_finish(t);
 }
 
-static void attention_bwd_case(const int64_t s[5], mezzo_dtype dtype, bool packed, float dropout) {
+static trial *attention_bwd_trial(const int64_t s[5], mezzo_dtype dtype, bool packed, float dropout) {
     trial *forward = attention_trial(s, dtype, packed, dropout), *t = trial_new(MZ_OP_attention_bwd);
     trial_reference(forward);
     t->numerics = forward->numerics;
@@ -216,7 +216,11 @@ static void attention_bwd_case(const int64_t s[5], mezzo_dtype dtype, bool packe
         trial_store(&t->in[4 + i]);
     }
     trial_free(forward);
-    trial_finish(t);
+    return t;
+}
+
+static void attention_bwd_case(const int64_t s[5], mezzo_dtype dtype, bool packed, float dropout) {
+    trial_finish(attention_bwd_trial(s, dtype, packed, dropout));
 }
 
 static void each_attention(void (*run)(const int64_t s[5], mezzo_dtype dtype, bool packed, float dropout)) {
@@ -240,4 +244,9 @@ void cases_attention(void) {
 
 void cases_attention_bwd(void) {
     each_attention(attention_bwd_case);
+    for (int slot = 0; slot < 2; slot++) { // dy, q
+        trial *t = attention_bwd_trial((const int64_t[]){1, 17, 2, 2, 16}, MEZZO_F32, true, 0);
+        trial_spoil(t, slot);
+        trial_finish(t);
+    }
 }

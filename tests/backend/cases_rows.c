@@ -79,8 +79,8 @@ void cases_layernorm(void) {
 }
 
 // Statistics of x itself, as forward stores them.
-static void layernorm_bwd_case(const int64_t s[2], const mezzo_dtype dtypes[3], bool affine, bool accumulate,
-                               bool dres) {
+static trial *layernorm_bwd_trial(const int64_t s[2], const mezzo_dtype dtypes[3], bool affine, bool accumulate,
+                                  bool dres) {
     trial *forward = layernorm_trial(s, (norm_form){.x = dtypes[1], .y = MEZZO_F32, .statistics = true});
     trial *t = trial_new(MZ_OP_layernorm_bwd);
     trial_reference(forward);
@@ -111,7 +111,7 @@ static void layernorm_bwd_case(const int64_t s[2], const mezzo_dtype dtypes[3], 
     }
     t->skip_mutations = s[1] < 4;
     trial_free(forward);
-    trial_finish(t);
+    return t;
 }
 
 void cases_layernorm_bwd(void) {
@@ -121,10 +121,15 @@ void cases_layernorm_bwd(void) {
     };
     for (size_t s = 0; s < MZ_COUNT(row_shapes); s++)
         for (size_t d = 0; d < MZ_COUNT(dtypes); d++) {
-            layernorm_bwd_case(row_shapes[s], dtypes[d], true, true, true);
-            layernorm_bwd_case(row_shapes[s], dtypes[d], true, false, false);
-            layernorm_bwd_case(row_shapes[s], dtypes[d], false, false, true);
+            trial_finish(layernorm_bwd_trial(row_shapes[s], dtypes[d], true, true, true));
+            trial_finish(layernorm_bwd_trial(row_shapes[s], dtypes[d], true, false, false));
+            trial_finish(layernorm_bwd_trial(row_shapes[s], dtypes[d], false, false, true));
         }
+    for (int slot = 0; slot < 2; slot++) { // dy, x
+        trial *t = layernorm_bwd_trial((const int64_t[]){5, 33}, dtypes[0], true, true, true);
+        trial_spoil(t, slot);
+        trial_finish(t);
+    }
 }
 
 void cases_softmax(void) {
@@ -185,7 +190,10 @@ void cases_cross_entropy(void) {
             t->skip_mutations = true; // what is dropped may be in a row that is ignored
             trial_finish(t);
         }
-    trial *t = cross_entropy_trial((const int64_t[]){7, 16}, MEZZO_F32, IGNORED); // all ignored: 0
+    trial *t = cross_entropy_trial((const int64_t[]){7, 16}, MEZZO_F32, 0);
+    trial_spoil(t, 0);
+    trial_finish(t);
+    t = cross_entropy_trial((const int64_t[]){7, 16}, MEZZO_F32, IGNORED); // all ignored: 0
     for (int i = 0; i < 7; i++)
         t->in[1].value[i] = IGNORED;
     trial_store(&t->in[1]);
