@@ -1,0 +1,101 @@
+// What the subcommands share: the table, their options, exit codes and how errors are told.
+#ifndef CLI_H
+#define CLI_H
+
+#include <stdarg.h>
+
+#include <jansson.h>
+
+#include "base/base.h"
+#include "mezzo/train.h"
+
+enum {
+    CLI_DONE = 0,
+    CLI_CHECK_FAILED = 1,
+    CLI_USAGE = 2,  // what was given is wrong: an option, a key, a file's contents
+    CLI_FAILED = 3, // it could not be done: memory, files, device, numbers
+    CLI_INTERRUPTED = 130,
+};
+
+typedef struct cli_option {
+    const char *name;  // without the dashes
+    const char *value; // what it takes ("N", "FILE"); NULL: a flag
+    const char *help;
+} cli_option;
+
+typedef struct cli_args cli_args;
+
+typedef struct cli_command {
+    const char *name, *summary;
+    const char *usage;         // after "mezzo NAME "
+    const char *details;       // one paragraph for --help, "" if none
+    const cli_option *options; // ended by a NULL name
+    const char *const *config; // it takes the configuration keys that start with one of these; NULL: none
+    int max_operands;
+    int (*run)(const cli_args *args); // returns an exit code
+} cli_command;
+
+extern const cli_command cli_train, cli_eval, cli_sample, cli_data, cli_explain;
+
+// --- options (options.c) --------------------------------------------------------------------------------------------------
+typedef struct cli_given {
+    const char *name;  // as in the table, or the configuration key
+    const char *value; // "" for a flag
+    const char *typed; // as the user wrote it, for messages
+    bool config;
+} cli_given;
+
+struct cli_args {
+    const cli_command *command;
+    const char *program; // argv[0], for commands that are shown to be typed
+    cli_given *given;
+    int n_given;
+    const char **operands;
+    int n_operands;
+};
+
+// Fills *args from the words after the subcommand; CLI_DONE, or CLI_USAGE after telling what is wrong. Free either way.
+int cli_parse(const cli_command *command, const char *program, int argc, char **argv, cli_args *args);
+void cli_args_free(cli_args *args);
+
+bool cli_has(const cli_args *args, const char *name);
+const char *cli_text(const cli_args *args, const char *name, const char *initial); // the last one given
+// Whole numbers and numbers within [least, most]: CLI_DONE, or CLI_USAGE after naming option, value and range.
+int cli_integer(const cli_args *args, const char *name, int64_t least, int64_t most, int64_t initial, int64_t *out);
+int cli_number(const cli_args *args, const char *name, double least, double most, double initial, double *out);
+// The configuration: defaults, then every --config file, then the keys of the command line.
+int cli_config(const cli_args *args, mezzo_config **out);
+bool cli_takes_key(const cli_command *command, const char *key);
+
+// --- telling (report.c) ---------------------------------------------------------------------------------------------------
+void cli_log(void *user, const char *topic, const char *line); // the library's log lines, to stderr
+int cli_exit_code(mezzo_status status);
+// "mezzo NAME: message" on stderr. Returns CLI_USAGE.
+int cli_wrong(const cli_command *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+// The library's message of `status` on stderr, with its trace where MEZZO_VERBOSE names "trace". Returns the exit code.
+int cli_error(const cli_command *command, mezzo_status status);
+// Flushes stdout: a result that did not reach its file is an error.
+int cli_finish(const cli_command *command, int code);
+void cli_help(const cli_command *command);
+const char *cli_quote(const char *word, char *buf, size_t size);  // for a shell, quoted only where it must be
+const char *cli_duration(double seconds, char *buf, size_t size); // "1:02:03", "2:03"
+const char *cli_bytes(size_t bytes, char *buf, size_t size);      // "12.3 MB"
+const char *cli_thousands(double number, char *buf, size_t size); // "12,345"
+
+// --- JSON results (json_out.c) --------------------------------------------------------------------------------------------
+json_t *cli_json_number(double x);                              // null where x is not finite: JSON has no NaN
+json_t *cli_json_text(const char *bytes, size_t n);             // bytes that are not UTF-8 become U+FFFD
+int cli_json_print(const cli_command *command, json_t *result); // takes the reference; NULL is out of memory
+
+// --- progress (progress.c) ------------------------------------------------------------------------------------------------
+typedef struct cli_progress {
+    bool quiet, bar;   // bar: stderr is a terminal
+    bool drawn;        // a bar is on the screen
+    double last_drawn; // seconds
+    double val_loss;
+} cli_progress;
+void cli_progress_start(cli_progress *p, bool quiet);
+void cli_progress_show(void *user, const mezzo_progress *progress); // a mezzo_progress_fn
+void cli_progress_end(cli_progress *p);                             // takes the bar away
+
+#endif

@@ -1,0 +1,76 @@
+// mezzo data: a text (or shards of one format) → token shards for training and validation.
+#include "cli.h"
+#include "mezzo/data.h"
+
+static int print_result(const cli_args *args, const mezzo_corpus *corpus, const char *folder, const char *format) {
+    const mezzo_tokenizer *tokenizer = mezzo_corpus_tokenizer(corpus);
+    const char *kind = tokenizer != NULL ? mezzo_tokenizer_kind(tokenizer) : NULL;
+    const uint64_t train = mezzo_corpus_tokens(corpus, MEZZO_TRAIN),
+                   val = mezzo_corpus_tokens(corpus, MEZZO_VALIDATION);
+    if (cli_has(args, "json")) {
+        json_t *o = json_object();
+        json_object_set_new(o, "folder", cli_json_text(folder, strlen(folder)));
+        json_object_set_new(o, "format", json_string(format));
+        json_object_set_new(o, "tokenizer", kind != NULL ? json_string(kind) : json_null());
+        json_object_set_new(o, "vocab",
+                            tokenizer != NULL ? json_integer(mezzo_tokenizer_vocab(tokenizer)) : json_null());
+        json_object_set_new(o, "train_tokens", json_integer((json_int_t)train));
+        json_object_set_new(o, "val_tokens", json_integer((json_int_t)val));
+        return cli_json_print(args->command, o);
+    }
+    char buf[32], program[512], quoted[4200];
+    printf("%s/train.bin  %s tokens (%s)\n", folder, cli_thousands((double)train, buf, sizeof buf), format);
+    printf("%s/val.bin    %s tokens\n", folder, cli_thousands((double)val, buf, sizeof buf));
+    if (tokenizer != NULL)
+        printf("%s/tokenizer.json  %s, %d tokens\n", folder, kind, (int)mezzo_tokenizer_vocab(tokenizer));
+    printf("next:\n  %s train --data %s\n", cli_quote(args->program, program, sizeof program),
+           cli_quote(folder, quoted, sizeof quoted));
+    return CLI_DONE;
+}
+
+static int run(const cli_args *args) {
+    const char *folder = cli_text(args, "out", NULL), *format = cli_text(args, "format", "llmc");
+    mezzo_corpus_options options = {.tokenizer = cli_text(args, "tokenizer", NULL)};
+    int code = cli_number(args, "split", 0, 1, 0.9, &options.train_fraction);
+    if (code != CLI_DONE)
+        return code;
+    if (options.train_fraction == 0)
+        return cli_wrong(args->command, "--split 0 leaves nothing to train on");
+    if (args->n_operands == 0)
+        return cli_wrong(args->command, "a text file is missing: usage is mezzo data %s", args->command->usage);
+    if (folder == NULL)
+        return cli_wrong(args->command, "--out is missing: the folder for train.bin, val.bin and tokenizer.json");
+    bool llmc = strcmp(format, "llmc") == 0;
+    if (!llmc && strcmp(format, "nanogpt") != 0)
+        return cli_wrong(args->command, "--format %s: it must be llmc or nanogpt", format);
+
+    options.path = args->operands[0];
+    mezzo_corpus *corpus = NULL;
+    mezzo_status status = mezzo_corpus_open(&options, &corpus);
+    if (status == MEZZO_OK)
+        status = mezzo_corpus_save(corpus, folder, llmc ? MEZZO_SHARD_LLMC : MEZZO_SHARD_NANOGPT);
+    code = status == MEZZO_OK ? print_result(args, corpus, folder, format) : cli_error(args->command, status);
+    mezzo_corpus_free(corpus);
+    return code;
+}
+
+static const cli_option options_table[] = {
+    {"out", "DIR", "where train.bin, val.bin and tokenizer.json go"},
+    {"tokenizer", "NAME", "char, byte, or a saved tokenizer's file [char]"},
+    {"format", "NAME", "llmc (a header, then uint16 or uint32 tokens) or nanogpt (bare uint16) [llmc]"},
+    {"split", "X", "the part of the text that is trained on; the rest validates [0.9]"},
+    {"json", NULL, "the result as JSON"},
+    {0},
+};
+
+const cli_command cli_data = {
+    .name = "data",
+    .summary = "a text to token shards",
+    .usage = "TEXT --out DIR [--tokenizer NAME] [--format llmc|nanogpt] [--split X]",
+    .details = "TEXT is a UTF-8 file, or shards (a *.bin file, a folder) to write in the other format. mezzo train "
+               "--data DIR takes\n"
+               "the result.",
+    .options = options_table,
+    .max_operands = 1,
+    .run = run,
+};

@@ -1,0 +1,287 @@
+// mezzo explain: every op's dtypes under a precision, and the rule that decided them. Nothing is run.
+#include <stdlib.h>
+
+#include "cli.h"
+#include "graph/graph.h"
+
+typedef struct row {
+    char *op, *module, *output, *phase, *inputs, *shape, *rule;
+    mezzo_dtype storage, compute, accumulate, reduce;
+    const char *fused; // what the fuse pass made of its storage; "" where that is not asked
+} row;
+
+typedef struct table {
+    row *rows;
+    size_t n, cap;
+    mezzo_status status;
+} table;
+
+static void table_free(table *t) {
+    for (size_t i = 0; i < t->n; i++) {
+        row *r = &t->rows[i];
+        char *strings[] = {r->op, r->module, r->output, r->phase, r->inputs, r->shape, r->rule};
+        for (size_t k = 0; k < MZ_COUNT(strings); k++)
+            mz_free(strings[k]);
+    }
+    mz_free(t->rows);
+    *t = (table){0};
+}
+
+static void keep(void *user, const mezzo_explain_row *from) {
+    table *t = user;
+    if (t->status == MEZZO_OK)
+        t->status = MZ_RESERVE(t->rows, t->cap, t->n + 1);
+    if (t->status != MEZZO_OK)
+        return;
+    row *r = &t->rows[t->n++];
+    *r = (row){.storage = from->storage,
+               .compute = from->compute,
+               .accumulate = from->accumulate,
+               .reduce = from->reduce,
+               .fused = ""};
+    const struct {
+        char **to;
+        const char *text;
+    } strings[] = {{&r->op, from->op},       {&r->module, from->module}, {&r->output, from->output},
+                   {&r->phase, from->phase}, {&r->inputs, from->inputs}, {&r->shape, from->shape},
+                   {&r->rule, from->rule}};
+    for (size_t i = 0; i < MZ_COUNT(strings); i++)
+        if ((*strings[i].to = mz_strdup(strings[i].text != NULL ? strings[i].text : "")) == NULL)
+            t->status = MEZZO_ERR_MEMORY;
+}
+
+static mezzo_status collect(const mezzo_graph *g, const mezzo_program_options *options, const char *after, table *t) {
+    MEZZO_TRY(mezzo_graph_explain(g, options, after, keep, t));
+    return t->status;
+}
+
+// The k-th op of a name in a module stays the k-th through the fuse pass, if it stays at all; what it took in is written behind
+// its name: "linear+relu".
+static bool same_op(const row *a, const row *b) {
+    size_t n = strcspn(a->op, "+");
+    return n == strcspn(b->op, "+") && strncmp(a->op, b->op, n) == 0 && strcmp(a->module, b->module) == 0 &&
+           strcmp(a->phase, b->phase) == 0;
+}
+
+static void mark_fused(table *plain, const table *fused) {
+    for (size_t i = 0; i < plain->n; i++) {
+        size_t before = 0;
+        for (size_t k = 0; k < i; k++)
+            before += same_op(&plain->rows[k], &plain->rows[i]);
+        plain->rows[i].fused = "folded";
+        for (size_t k = 0; k < fused->n; k++)
+            if (same_op(&fused->rows[k], &plain->rows[i]) && before-- == 0) {
+                plain->rows[i].fused = mezzo_dtype_name(fused->rows[k].storage);
+                break;
+            }
+    }
+}
+
+// --- the summary: what the tensors that outlive an op are stored in -------------------------------------------------------
+typedef struct summary {
+    size_t params, shadows;
+    int64_t elements;
+    const char *param, *shadow, *gradient, *logits,
+        *loss; // dtype names; "mixed" where they differ, "-" where there are none
+} summary;
+
+static void note(const char **name, mezzo_dtype dtype) {
+    const char *now = mezzo_dtype_name(dtype);
+    *name = strcmp(*name, "-") == 0 || strcmp(*name, now) == 0 ? now : "mixed";
+}
+
+static mezzo_status summarize(const mezzo_graph *g, const mezzo_program_options *options, summary *s) {
+    *s = (summary){.param = "-", .shadow = "-", .gradient = "-", .logits = "-", .loss = "-"};
+    mezzo_graph *after = NULL;
+    MEZZO_TRY(mz_passes(g, options, "autodiff", &after));
+    for (size_t i = 0; i < after->n_values; i++) {
+        const mz_value *v = &after->values[i];
+        if (v->kind == MZ_VALUE_PARAM) {
+            s->params++;
+            s->elements += mz_shape_count(&v->shape);
+            note(&s->param, v->dtype);
+        } else if (v->kind == MZ_VALUE_SHADOW) {
+            s->shadows++;
+            note(&s->shadow, v->dtype);
+        } else if (v->kind == MZ_VALUE_GRAD) {
+            note(&s->gradient, v->dtype);
+        }
+    }
+    for (size_t i = 0; i < after->n_outputs; i++) {
+        mezzo_dtype dtype = after->values[after->outputs[i].value].dtype;
+        if (strcmp(after->outputs[i].name, "logits") == 0)
+            note(&s->logits, dtype);
+        else if (strcmp(after->outputs[i].name, "loss") == 0)
+            note(&s->loss, dtype);
+    }
+    mezzo_graph_free(after);
+    return MEZZO_OK;
+}
+
+// --- printing -------------------------------------------------------------------------------------------------------------
+enum { COLUMNS = 11 };
+
+static void cells_of(const row *r, const char *cells[COLUMNS]) {
+    const char *all[COLUMNS] = {r->phase,
+                                r->op,
+                                r->module,
+                                r->inputs,
+                                r->shape,
+                                mezzo_dtype_name(r->storage),
+                                mezzo_dtype_name(r->compute),
+                                mezzo_dtype_name(r->accumulate),
+                                mezzo_dtype_name(r->reduce),
+                                r->fused,
+                                r->rule};
+    memcpy(cells, all, sizeof all);
+}
+
+static void print_table(const table *t, bool phase, bool fused) {
+    static const char *const heads[COLUMNS] = {"phase",   "op",         "module", "inputs", "shape", "storage",
+                                               "compute", "accumulate", "reduce", "fused",  "rule"};
+    const bool shown[COLUMNS] = {phase, true, true, true, true, true, true, true, true, fused, true};
+    size_t width[COLUMNS];
+    const char *cells[COLUMNS];
+    for (int c = 0; c < COLUMNS; c++)
+        width[c] = strlen(heads[c]);
+    for (size_t i = 0; i < t->n; i++) {
+        cells_of(&t->rows[i], cells);
+        for (int c = 0; c < COLUMNS; c++)
+            if (strlen(cells[c]) > width[c])
+                width[c] = strlen(cells[c]);
+    }
+    for (size_t i = 0; i <= t->n; i++) {
+        if (i == 0)
+            memcpy(cells, heads, sizeof heads);
+        else
+            cells_of(&t->rows[i - 1], cells);
+        for (int c = 0; c < COLUMNS; c++)
+            if (shown[c])
+                printf("%-*s", c == COLUMNS - 1 ? 0 : (int)width[c] + 2, cells[c]);
+        putchar('\n');
+    }
+}
+
+static void print_text(const table *t, const summary *s, bool phase, bool fused) {
+    char elements[32];
+    print_table(t, phase, fused);
+    printf("\nparameters  %s (%zu tensors, %s elements)\n", s->param, s->params,
+           cli_thousands((double)s->elements, elements, sizeof elements));
+    if (s->shadows > 0)
+        printf("shadows     %s (%zu of the parameters, cast once per optimizer step)\n", s->shadow, s->shadows);
+    printf("logits      %s\nloss        %s\ngradients   %s\n", s->logits, s->loss, s->gradient);
+}
+
+static int print_json(const cli_args *args, const table *t, const summary *s, const char *model,
+                      mezzo_precision precision, const char *after) {
+    json_t *o = json_object(), *rows = json_array();
+    json_object_set_new(o, "model", json_string(model));
+    json_object_set_new(o, "precision", json_string(mezzo_precision_name(precision)));
+    json_object_set_new(o, "after", json_string(after));
+    json_object_set_new(o, "rows", rows);
+    for (size_t i = 0; i < t->n; i++) {
+        const row *r = &t->rows[i];
+        json_t *j = json_pack("{ss ss ss ss ss ss ss ss ss ss ss}", "phase", r->phase, "op", r->op, "module", r->module,
+                              "output", r->output, "inputs", r->inputs, "shape", r->shape, "storage",
+                              mezzo_dtype_name(r->storage), "compute", mezzo_dtype_name(r->compute), "accumulate",
+                              mezzo_dtype_name(r->accumulate), "reduce", mezzo_dtype_name(r->reduce), "rule", r->rule);
+        if (*r->fused != '\0')
+            json_object_set_new(j, "fused", json_string(r->fused));
+        json_array_append_new(rows, j);
+    }
+    json_object_set_new(o, "summary",
+                        json_pack("{ss sI sI ss sI ss ss ss}", "parameters", s->param, "parameter_tensors",
+                                  (json_int_t)s->params, "parameter_elements", (json_int_t)s->elements, "shadows",
+                                  s->shadow, "shadow_tensors", (json_int_t)s->shadows, "logits", s->logits, "loss",
+                                  s->loss, "gradients", s->gradient));
+    return cli_json_print(args->command, o);
+}
+
+// --- the command ------------------------------------------------------------------------------------------------------------
+// "auto" depends on the machine: its device is asked, and the reason told.
+static mezzo_status resolve(const mezzo_config *config, mezzo_precision *precision) {
+    if (*precision != MEZZO_PRECISION_AUTO)
+        return MEZZO_OK;
+    mezzo_device *device = NULL;
+    char reason[256];
+    MEZZO_TRY(mezzo_device_open(mezzo_config_get(config, "device.name"), 0, &device));
+    mezzo_status status = mezzo_precision_resolve(device, MEZZO_PRECISION_AUTO, precision, reason, sizeof reason);
+    mezzo_device_close(device);
+    if (status == MEZZO_OK)
+        fprintf(stderr, "precision %s: %s\n", mezzo_precision_name(*precision), reason);
+    return status;
+}
+
+static mezzo_status build(const mezzo_config *config, mezzo_graph **out) {
+    mezzo_model_config model, initial;
+    MEZZO_TRY(mezzo_model_defaults(mezzo_config_get(config, "model.name"), &initial));
+    MEZZO_TRY(mezzo_config_model(config, initial.vocab, &model));
+    int64_t batch = strtoll(mezzo_config_get(config, "train.batch_size"), NULL, 10);
+    MEZZO_TRY(mezzo_graph_create(out));
+    return mezzo_model_build(*out, &model, batch, model.seq_len, true);
+}
+
+static int run(const cli_args *args) {
+    const char *after = cli_text(args, "after", "autocast");
+    bool plain = strcmp(after, "autocast") == 0;
+    if (!plain && strcmp(after, "autodiff") != 0 && strcmp(after, "fuse") != 0)
+        return cli_wrong(args->command, "--after %s: it must be autocast, autodiff or fuse", after);
+    mezzo_config *config;
+    int code = cli_config(args, &config);
+    if (code != CLI_DONE)
+        return code;
+    mezzo_graph *graph = NULL;
+    mezzo_program_options options;
+    table rows = {0}, fused = {0};
+    summary s;
+    mezzo_status status = build(config, &graph);
+    if (status == MEZZO_OK)
+        status = mezzo_config_program(config, &options);
+    if (status == MEZZO_OK)
+        status = resolve(config, &options.precision);
+    if (status == MEZZO_OK)
+        status = collect(graph, &options, after, &rows);
+    if (status == MEZZO_OK && plain)
+        status = collect(graph, &options, "fuse", &fused);
+    if (status == MEZZO_OK)
+        status = summarize(graph, &options, &s);
+    if (status != MEZZO_OK) {
+        code = cli_error(args->command, status);
+    } else {
+        if (plain)
+            mark_fused(&rows, &fused);
+        if (cli_has(args, "json"))
+            code = print_json(args, &rows, &s, mezzo_config_get(config, "model.name"), options.precision, after);
+        else
+            print_text(&rows, &s, !plain, plain);
+    }
+    table_free(&rows);
+    table_free(&fused);
+    mezzo_graph_free(graph);
+    mezzo_config_free(config);
+    return code;
+}
+
+static const cli_option options_table[] = {
+    {"config", "FILE", "a YAML file of keys; options on the command line win over it"},
+    {"after", "PASS", "autocast: what is decided; autodiff: with backward; fuse: as it runs [autocast]"},
+    {"json", NULL, "the result as JSON"},
+    {0},
+};
+static const char *const keys[] = {"model.",   "amp.precision", "amp.residual",     "amp.recompute",
+                                   "autocast", "device.name",   "train.batch_size", NULL};
+
+const cli_command cli_explain = {
+    .name = "explain",
+    .summary = "every op's dtypes under a precision, and why",
+    .usage = "--model NAME --precision NAME [--after PASS] [--KEY VALUE …]",
+    .details = "One row an op. storage: what its output is kept in; compute: what its operands are rounded to; "
+               "accumulate, reduce:\n"
+               "what sums run in; fused: what the output is kept in once casts are folded into their producers, or "
+               "\"folded\" where\n"
+               "the op became part of its neighbour. autocast decides as torch.amp does; the values are the same with "
+               "the fuse pass.",
+    .options = options_table,
+    .config = keys,
+    .run = run,
+};

@@ -1,0 +1,39 @@
+// Results as JSON, on stdout.
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli.h"
+#include "io/utf8.h"
+
+json_t *cli_json_number(double x) {
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+json_t *cli_json_text(const char *bytes, size_t n) {
+    mz_text clean = {0};
+    mz_text_add(&clean, "", 0);
+    for (size_t i = 0; i < n;) {
+        uint32_t code;
+        size_t width = mz_utf8_decode(bytes + i, n - i, &code);
+        if (width == 0)
+            mz_text_add(&clean, "\xEF\xBF\xBD", 3);
+        else
+            mz_text_add(&clean, bytes + i, width);
+        i += width == 0 ? 1 : width;
+    }
+    json_t *text = clean.status == MEZZO_OK ? json_stringn(clean.data, clean.len) : NULL;
+    mz_text_free(&clean);
+    return text;
+}
+
+int cli_json_print(const cli_command *command, json_t *result) {
+    int code = CLI_DONE;
+    char *text = result != NULL ? json_dumps(result, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) : NULL;
+    if (text != NULL)
+        printf("%s\n", text);
+    else
+        code = cli_error(command, mz_fail(MEZZO_ERR_MEMORY, "out of memory while writing the result as JSON"));
+    free(text);
+    json_decref(result);
+    return code;
+}

@@ -1,0 +1,239 @@
+// The words of a command line: a subcommand's own options, configuration keys by their full or short names, operands.
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli.h"
+
+#define ALIAS_ENDS " |"
+
+enum { NAME_BYTES = 128, MAX_NAMES = 512 };
+
+// Names are compared with '_' as '-': --batch_size is --batch-size.
+static bool same_name(const char *a, const char *b) {
+    for (; *a != '\0' && *b != '\0'; a++, b++)
+        if ((*a == '_' ? '-' : *a) != (*b == '_' ? '-' : *b))
+            return false;
+    return *a == *b;
+}
+
+static const cli_option *own_option(const cli_command *command, const char *name) {
+    for (const cli_option *o = command->options; o->name != NULL; o++)
+        if (same_name(o->name, name))
+            return o;
+    return NULL;
+}
+
+bool cli_takes_key(const cli_command *command, const char *key) {
+    for (const char *const *prefix = command->config; prefix != NULL && *prefix != NULL; prefix++)
+        if (strncmp(key, *prefix, strlen(*prefix)) == 0)
+            return true;
+    return false;
+}
+
+static bool alias_is(const mezzo_config_key *key, const char *name) {
+    char alias[NAME_BYTES];
+    for (const char *a = key->aliases; *a != '\0';) {
+        size_t n = strcspn(a, ALIAS_ENDS);
+        if (n > 0 && n < sizeof alias) {
+            memcpy(alias, a, n);
+            alias[n] = '\0';
+            if (same_name(alias, name))
+                return true;
+        }
+        a += n + (a[n] != '\0');
+    }
+    return false;
+}
+
+// The configuration key that `name` stands for, of those the subcommand takes. Entries of a map: "autocast.PATTERN".
+static bool config_key(const cli_command *command, const char *name, mezzo_config_key *out, const char **key) {
+    for (int i = 0; i < mezzo_config_count(); i++) {
+        *out = mezzo_config_describe(i);
+        if (!cli_takes_key(command, out->key))
+            continue;
+        *key = out->key;
+        if (same_name(out->key, name) || alias_is(out, name))
+            return true;
+        size_t n = strlen(out->key);
+        if (strcmp(out->type, "map") == 0 && strncmp(name, out->key, n) == 0 && name[n] == '.' && name[n + 1] != '\0') {
+            *key = name;
+            return true;
+        }
+    }
+    return false;
+}
+
+// Every name that could have been meant: own options, short names and full keys.
+static int unknown_option(const cli_command *command, const char *typed) {
+    const char *names[MAX_NAMES];
+    char words[MAX_NAMES][NAME_BYTES];
+    size_t n = 0;
+    for (const cli_option *o = command->options; o->name != NULL && n < MAX_NAMES; o++)
+        names[n++] = o->name;
+    for (int i = 0; i < mezzo_config_count() && command->config != NULL; i++) {
+        mezzo_config_key key = mezzo_config_describe(i);
+        if (!cli_takes_key(command, key.key))
+            continue;
+        for (const char *a = key.aliases; *a != '\0' && n < MAX_NAMES;) {
+            size_t length = strcspn(a, ALIAS_ENDS);
+            if (length > 0 && length < NAME_BYTES) {
+                memcpy(words[n], a, length);
+                words[n][length] = '\0';
+                names[n] = words[n];
+                n++;
+            }
+            a += length + (a[length] != '\0');
+        }
+        if (n < MAX_NAMES)
+            names[n++] = key.key;
+    }
+    const char *nearest = mz_nearest(typed, names, n);
+    if (nearest != NULL)
+        return cli_wrong(command, "there is no option --%s; did you mean --%s?", typed, nearest);
+    return cli_wrong(command, "there is no option --%s; mezzo %s --help lists them", typed, command->name);
+}
+
+// One option at argv[i], possibly with its value in argv[i + 1]; *used is how many words it took.
+static int parse_option(cli_args *args, int argc, char **argv, int i, int *used) {
+    const cli_command *command = args->command;
+    char *typed = argv[i] + 2;
+    char *equals = strchr(typed, '=');
+    if (equals != NULL)
+        *equals = '\0';
+    const cli_option *own = own_option(command, typed);
+    mezzo_config_key key = {0};
+    const char *name = own != NULL ? own->name : NULL;
+    bool negated = false; // --no-recompute
+    if (own == NULL && !config_key(command, typed, &key, &name)) {
+        negated = equals == NULL && strncmp(typed, "no-", 3) == 0 && config_key(command, typed + 3, &key, &name) &&
+                  strcmp(key.type, "true|false") == 0;
+        if (!negated)
+            return unknown_option(command, typed);
+    }
+
+    // A switch stands for itself; --switch=false, "--switch false" and --no-switch turn a configuration's off.
+    const char *next = i + 1 < argc ? argv[i + 1] : NULL;
+    bool is_switch = own == NULL && strcmp(key.type, "true|false") == 0;
+    bool next_is_truth = next != NULL && (strcmp(next, "true") == 0 || strcmp(next, "false") == 0);
+    const char *value = equals != NULL ? equals + 1 : NULL;
+    *used = 1;
+    if (own != NULL && own->value == NULL) {
+        if (value != NULL)
+            return cli_wrong(command, "--%s takes no value (\"%s\" was given)", typed, value);
+        value = "";
+    } else if (negated) {
+        value = "false";
+    } else if (value == NULL && is_switch && !next_is_truth) {
+        value = "true";
+    } else if (value == NULL) {
+        if (next == NULL || strncmp(next, "--", 2) == 0) // a value that starts so is given as --option=VALUE
+            return cli_wrong(command, "--%s needs a value: %s", typed, own != NULL ? own->value : key.help);
+        value = next;
+        *used = 2;
+    }
+    args->given[args->n_given++] = (cli_given){.name = name, .value = value, .typed = typed, .config = own == NULL};
+    return CLI_DONE;
+}
+
+int cli_parse(const cli_command *command, const char *program, int argc, char **argv, cli_args *args) {
+    *args = (cli_args){.command = command, .program = program};
+    args->given = mz_alloc((size_t)argc + 1, sizeof *args->given);
+    args->operands = mz_alloc((size_t)argc + 1, sizeof *args->operands);
+    if (args->given == NULL || args->operands == NULL)
+        return cli_error(command, MEZZO_ERR_MEMORY);
+    bool options = true;
+    for (int i = 0, used = 1; i < argc; i += used) {
+        used = 1;
+        if (options && strcmp(argv[i], "--") == 0) {
+            options = false;
+        } else if (options && strncmp(argv[i], "--", 2) == 0) {
+            int code = parse_option(args, argc, argv, i, &used);
+            if (code != CLI_DONE)
+                return code;
+        } else if (options && argv[i][0] == '-' && argv[i][1] != '\0') {
+            return cli_wrong(command, "there is no option %s; options have two dashes, mezzo %s --help lists them",
+                             argv[i], command->name);
+        } else if (args->n_operands == command->max_operands) {
+            return cli_wrong(command, "\"%s\" is not expected here: usage is mezzo %s %s", argv[i], command->name,
+                             command->usage);
+        } else {
+            args->operands[args->n_operands++] = argv[i];
+        }
+    }
+    return CLI_DONE;
+}
+
+void cli_args_free(cli_args *args) {
+    mz_free(args->given);
+    mz_free(args->operands);
+    *args = (cli_args){0};
+}
+
+static const cli_given *find(const cli_args *args, const char *name) {
+    for (int i = args->n_given - 1; i >= 0; i--)
+        if (!args->given[i].config && strcmp(args->given[i].name, name) == 0)
+            return &args->given[i];
+    return NULL;
+}
+
+bool cli_has(const cli_args *args, const char *name) {
+    return find(args, name) != NULL;
+}
+
+const char *cli_text(const cli_args *args, const char *name, const char *initial) {
+    const cli_given *given = find(args, name);
+    return given != NULL ? given->value : initial;
+}
+
+int cli_integer(const cli_args *args, const char *name, int64_t least, int64_t most, int64_t initial, int64_t *out) {
+    const char *text = cli_text(args, name, NULL);
+    *out = initial;
+    if (text == NULL)
+        return CLI_DONE;
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || value < least || value > most)
+        return cli_wrong(args->command, "--%s %s: it must be a whole number from %lld to %lld", name, text,
+                         (long long)least, (long long)most);
+    *out = value;
+    return CLI_DONE;
+}
+
+int cli_number(const cli_args *args, const char *name, double least, double most, double initial, double *out) {
+    const char *text = cli_text(args, name, NULL);
+    *out = initial;
+    if (text == NULL)
+        return CLI_DONE;
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !(value >= least && value <= most)) // written so that NaN fails
+        return cli_wrong(args->command, "--%s %s: it must be a number from %g to %g", name, text, least, most);
+    *out = value;
+    return CLI_DONE;
+}
+
+// Errors name the option as it was typed.
+static mezzo_status set_key(mezzo_config *config, const cli_given *given) {
+    char source[NAME_BYTES];
+    snprintf(source, sizeof source, "--%s", given->typed);
+    return mezzo_config_set(config, given->name, given->value, source);
+}
+
+int cli_config(const cli_args *args, mezzo_config **out) {
+    mezzo_config *config = NULL;
+    mezzo_status status = mezzo_config_create(&config);
+    for (int i = 0; i < args->n_given && status == MEZZO_OK; i++)
+        if (!args->given[i].config && strcmp(args->given[i].name, "config") == 0)
+            status = mezzo_config_load(config, args->given[i].value);
+    for (int i = 0; i < args->n_given && status == MEZZO_OK; i++)
+        if (args->given[i].config)
+            status = set_key(config, &args->given[i]);
+    if (status != MEZZO_OK) {
+        mezzo_config_free(config);
+        return cli_error(args->command, status);
+    }
+    *out = config;
+    return CLI_DONE;
+}

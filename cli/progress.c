@@ -1,0 +1,126 @@
+// Progress on stderr: a bar on a terminal, one plain line a report elsewhere.
+#include <math.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+enum { LINE_BYTES = 512, BAR_CELLS = 20 };
+static const double REDRAW_SECONDS = 0.1;
+
+void cli_progress_start(cli_progress *p, bool quiet) {
+    const char *term = getenv("TERM");
+    bool can_draw = isatty(STDERR_FILENO) && term != NULL && strcmp(term, "dumb") != 0;
+    *p = (cli_progress){.quiet = quiet, .bar = can_draw, .val_loss = NAN};
+}
+
+void cli_progress_end(cli_progress *p) {
+    if (p->drawn)
+        fputs("\r\033[K", stderr);
+    p->drawn = false;
+}
+
+static size_t columns(void) {
+    struct winsize w;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
+}
+
+static void add(char line[LINE_BYTES], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void add(char line[LINE_BYTES], const char *fmt, ...) {
+    size_t used = strlen(line);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line + used, LINE_BYTES - used, fmt, args);
+    va_end(args);
+}
+
+// What a report says, the most wanted first: a narrow terminal cuts the end.
+static void describe(char line[LINE_BYTES], const cli_progress *p, const mezzo_progress *now) {
+    char buf[32];
+    add(line, "step %lld/%lld  loss %.4f", (long long)now->step, (long long)now->steps, now->loss);
+    if (!isnan(p->val_loss))
+        add(line, "  val %.4f", p->val_loss);
+    add(line, "  lr %.2e", now->lr);
+    if (now->loss_scale != 1)
+        add(line, "  scale %g", now->loss_scale);
+    add(line, "  %s tok/s", cli_thousands(now->tokens_per_second, buf, sizeof buf));
+    add(line, "  %s left", cli_duration(now->seconds_left, buf, sizeof buf));
+    add(line, "  norm %.3f", now->grad_norm);
+    if (now->skipped > 0 || now->loss_scale != 1)
+        add(line, "  skipped %lld", (long long)now->skipped);
+    add(line, "  mem %s", cli_bytes(now->memory_bytes, buf, sizeof buf));
+}
+
+static void draw(cli_progress *p, const mezzo_progress *now) {
+    double t = mz_seconds();
+    if (p->drawn && t - p->last_drawn < REDRAW_SECONDS && now->step < now->steps)
+        return;
+    char line[LINE_BYTES] = "[";
+    double part = now->steps > 0 ? (double)now->step / (double)now->steps : 0;
+    int full = (int)(part * BAR_CELLS);
+    for (int i = 0; i < BAR_CELLS; i++)
+        add(line, "%c", i < full ? '=' : i == full ? '>' : ' ');
+    add(line, "] %3.0f%% ", 100 * part);
+    describe(line, p, now);
+    size_t width = columns();
+    if (width - 1 < sizeof line)
+        line[width - 1] = '\0'; // the last column stays free, or the terminal would wrap
+    fprintf(stderr, "\r%s\033[K", line);
+    fflush(stderr);
+    p->drawn = true;
+    p->last_drawn = t;
+}
+
+// Sampled text may hold anything: control characters must not drive the terminal.
+static void print_sample(const mezzo_progress *now) {
+    fprintf(stderr, "sample at step %lld:\n  | ", (long long)now->step);
+    for (const char *c = now->text; *c != '\0'; c++) {
+        if (*c == '\n')
+            fputs(c[1] != '\0' ? "\n  | " : "", stderr);
+        else
+            fputc((unsigned char)*c < 0x20 || *c == 0x7F ? '?' : *c, stderr);
+    }
+    fputc('\n', stderr);
+}
+
+void cli_progress_show(void *user, const mezzo_progress *now) {
+    cli_progress *p = user;
+    if (!isnan(now->val_loss))
+        p->val_loss = now->val_loss;
+    if (now->event == MEZZO_EVENT_WARNING) {
+        cli_progress_end(p);
+        fprintf(stderr, "mezzo: warn: %s\n", now->text);
+        return;
+    }
+    if (p->quiet)
+        return;
+    if (now->event == MEZZO_EVENT_STEP && p->bar) {
+        draw(p, now);
+        return;
+    }
+    cli_progress_end(p);
+    switch (now->event) {
+    case MEZZO_EVENT_START:
+        fprintf(stderr, "%s\n", now->text);
+        break;
+    case MEZZO_EVENT_STEP: {
+        char line[LINE_BYTES] = "";
+        describe(line, p, now);
+        fprintf(stderr, "%s\n", line);
+        break;
+    }
+    case MEZZO_EVENT_EVAL:
+        fprintf(stderr, "step %lld/%lld  val loss %.4f\n", (long long)now->step, (long long)now->steps, now->val_loss);
+        break;
+    case MEZZO_EVENT_SAMPLE:
+        print_sample(now);
+        break;
+    case MEZZO_EVENT_CHECKPOINT:
+        fprintf(stderr, "checkpoint %s\n", now->text);
+        break;
+    case MEZZO_EVENT_WARNING:
+    case MEZZO_EVENT_END:
+        break;
+    }
+}

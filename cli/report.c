@@ -1,0 +1,195 @@
+// How the command tells things: errors, log lines, help, and numbers for people.
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli.h"
+
+int cli_exit_code(mezzo_status status) {
+    switch (status) {
+    case MEZZO_OK:
+        return CLI_DONE;
+    case MEZZO_ERR_INVALID: // options, keys, shapes
+    case MEZZO_ERR_FORMAT:  // a file that was given is not what it should be
+        return CLI_USAGE;
+    case MEZZO_ERR_INTERRUPTED:
+        return CLI_INTERRUPTED;
+    case MEZZO_ERR_MEMORY:
+    case MEZZO_ERR_IO:
+    case MEZZO_ERR_UNSUPPORTED:
+    case MEZZO_ERR_DEVICE:
+    case MEZZO_ERR_NUMERIC:
+        return CLI_FAILED;
+    }
+    return CLI_FAILED;
+}
+
+static bool verbose(const char *topic) {
+    const char *list = getenv("MEZZO_VERBOSE");
+    return list != NULL && (strstr(list, topic) != NULL || strstr(list, "all") != NULL);
+}
+
+void cli_log(void *user, const char *topic, const char *line) {
+    (void)user;
+    fprintf(stderr, "mezzo: %s%s%s\n", strcmp(topic, "notice") == 0 ? "" : topic,
+            strcmp(topic, "notice") == 0 ? "" : ": ", line);
+}
+
+static void print_name(const cli_command *command) {
+    fprintf(stderr, "mezzo%s%s: ", command != NULL ? " " : "", command != NULL ? command->name : "");
+}
+
+int cli_wrong(const cli_command *command, const char *fmt, ...) {
+    print_name(command);
+    va_list args;
+    va_start(args, fmt);
+    vfprintf(stderr, fmt, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return CLI_USAGE;
+}
+
+int cli_error(const cli_command *command, mezzo_status status) {
+    print_name(command);
+    fprintf(stderr, "%s\n", mezzo_error_message());
+    if (verbose("trace") && *mezzo_error_trace() != '\0')
+        fprintf(stderr, "%s\n", mezzo_error_trace());
+    return cli_exit_code(status);
+}
+
+int cli_finish(const cli_command *command, int code) {
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    int error = errno;
+    print_name(command);
+    fprintf(stderr, "the results could not be written to standard output: %s\n", strerror(error));
+    return code == CLI_DONE ? CLI_FAILED : code;
+}
+
+static void print_option(const char *left, const char *help) {
+    if (strlen(left) <= 30)
+        printf("  %-30s %s\n", left, help);
+    else
+        printf("  %s\n  %-30s %s\n", left, "", help);
+}
+
+// What a key takes, in the words of help: its names where it has some.
+static const char *value_word(const char *type) {
+    static const struct {
+        const char *type, *word;
+    } words[] = {{"integer", " N"}, {"number", " X"}, {"text", " TEXT"}, {"map", " NAME"}, {"true|false", ""}};
+    for (size_t i = 0; i < MZ_COUNT(words); i++)
+        if (strcmp(words[i].type, type) == 0)
+            return words[i].word;
+    return " NAME";
+}
+
+static void print_keys(const cli_command *command) {
+    const char *previous = "";
+    for (int i = 0; i < mezzo_config_count(); i++) {
+        mezzo_config_key key = mezzo_config_describe(i);
+        if (!cli_takes_key(command, key.key))
+            continue;
+        const size_t section = strcspn(key.key, ".");
+        if (section != strcspn(previous, ".") || strncmp(key.key, previous, section) != 0)
+            printf("\n%.*s:\n", (int)section, key.key);
+        previous = key.key;
+        const int alias = (int)strcspn(key.aliases, " |");
+        const char *value = value_word(key.type);
+        printf("  --%s%s%s%.*s%s\n        %s", key.key, strcmp(key.type, "map") == 0 ? ".PATTERN" : "",
+               alias > 0 ? ", --" : "", alias, key.aliases, value, key.help);
+        if (strcmp(value, " NAME") == 0 && strchr(key.type, '|') != NULL)
+            printf(": %s", key.type);
+        if (*key.initial != '\0')
+            printf(" [%s]", key.initial);
+        putchar('\n');
+    }
+}
+
+void cli_help(const cli_command *command) {
+    printf("mezzo %s: %s\n\nusage: mezzo %s %s\n", command->name, command->summary, command->name, command->usage);
+    if (*command->details != '\0')
+        printf("\n%s\n", command->details);
+    printf("\noptions:\n");
+    for (const cli_option *o = command->options; o->name != NULL; o++) {
+        char left[128];
+        snprintf(left, sizeof left, "--%s%s%s", o->name, o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
+        print_option(left, o->help);
+    }
+    print_option("--help", "this text");
+    if (command->config != NULL)
+        print_keys(command);
+}
+
+const char *cli_quote(const char *word, char *buf, size_t size) {
+    bool plain = *word != '\0';
+    for (const char *c = word; *c != '\0'; c++)
+        plain = plain && (isalnum((unsigned char)*c) || strchr("_-./:=+,@%", *c) != NULL);
+    if (plain) {
+        snprintf(buf, size, "%s", word);
+        return buf;
+    }
+    size_t n = 0; // 'word', where a quote inside is '\''
+    const char *piece = "'";
+    for (const char *c = word;; c++) {
+        for (; *piece != '\0' && n + 1 < size; piece++)
+            buf[n++] = *piece;
+        if (*c == '\0')
+            break;
+        char one[2] = {*c, '\0'};
+        piece = *c == '\'' ? "'\\''" : one;
+        for (; *piece != '\0' && n + 1 < size; piece++)
+            buf[n++] = *piece;
+        piece = "";
+    }
+    if (n + 1 < size)
+        buf[n++] = '\'';
+    buf[n < size ? n : size - 1] = '\0';
+    return buf;
+}
+
+const char *cli_duration(double seconds, char *buf, size_t size) {
+    if (!(seconds >= 0 && seconds < 1e9)) { // also NaN: not known yet
+        snprintf(buf, size, "-");
+        return buf;
+    }
+    long long s = llround(seconds);
+    if (s >= 3600)
+        snprintf(buf, size, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(buf, size, "%lld:%02lld", s / 60, s % 60);
+    return buf;
+}
+
+const char *cli_bytes(size_t bytes, char *buf, size_t size) {
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    double x = (double)bytes;
+    size_t unit = 0;
+    while (x >= 1000 && unit + 1 < MZ_COUNT(units)) {
+        x /= 1000;
+        unit++;
+    }
+    snprintf(buf, size, unit == 0 ? "%.0f %s" : "%.1f %s", x, units[unit]);
+    return buf;
+}
+
+const char *cli_thousands(double number, char *buf, size_t size) {
+    if (!(fabs(number) < 1e15)) {
+        snprintf(buf, size, "-");
+        return buf;
+    }
+    char digits[32];
+    int n = snprintf(digits, sizeof digits, "%.0f", fabs(number));
+    size_t used = 0;
+    if (number < 0 && used + 1 < size)
+        buf[used++] = '-';
+    for (int i = 0; i < n; i++) {
+        if (i > 0 && (n - i) % 3 == 0 && used + 1 < size)
+            buf[used++] = ',';
+        if (used + 1 < size)
+            buf[used++] = digits[i];
+    }
+    buf[used] = '\0';
+    return buf;
+}

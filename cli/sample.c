@@ -1,0 +1,125 @@
+// mezzo sample: text from what a run left.
+#include "cli.h"
+
+typedef struct texts {
+    bool json;
+    int index; // the sample under way
+    const char *prompt;
+    mz_text text;
+    json_t *all; // json: the finished ones
+} texts;
+
+static void finish_one(texts *t) {
+    if (t->json) {
+        json_array_append_new(t->all, cli_json_text(t->text.data != NULL ? t->text.data : "", t->text.len));
+        mz_text_free(&t->text);
+    } else {
+        putchar('\n');
+    }
+}
+
+// Text goes out as it is drawn; a line of dashes stands between samples.
+static void on_text(void *user, int index, const char *text, size_t bytes) {
+    texts *t = user;
+    bool first = t->index < 0;
+    if (index != t->index) {
+        if (!first) {
+            finish_one(t);
+            if (!t->json)
+                printf("----\n");
+        }
+        t->index = index;
+        if (!t->json)
+            fputs(t->prompt, stdout);
+    }
+    if (t->json) {
+        mz_text_add(&t->text, text, bytes);
+    } else {
+        fwrite(text, 1, bytes, stdout);
+        fflush(stdout);
+    }
+}
+
+static int print_json(const cli_args *args, const mezzo_sample_options *options, texts *t) {
+    json_t *o = json_object();
+    json_object_set_new(o, "prompt", cli_json_text(t->prompt, strlen(t->prompt)));
+    json_object_set_new(o, "temperature", cli_json_number(options->temperature));
+    json_object_set_new(o, "top_k", json_integer(options->top_k));
+    json_object_set_new(o, "seed", json_integer((json_int_t)options->seed));
+    json_object_set(o, "samples", t->all);
+    return cli_json_print(args->command, o);
+}
+
+static int read_options(const cli_args *args, mezzo_sample_options *options) {
+    int64_t count, top_k, threads, seed;
+    int code = cli_integer(args, "tokens", 1, 1 << 24, 200, &options->tokens);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "count", 1, 100000, 1, &count);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "top-k", 0, INT32_MAX, options->top_k, &top_k);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "seed", 0, INT64_MAX, (int64_t)options->seed, &seed);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "threads", 0, 4096, 0, &threads);
+    if (code == CLI_DONE)
+        code = cli_number(args, "temperature", 0, 1000, options->temperature, &options->temperature);
+    if (code != CLI_DONE)
+        return code;
+    options->samples = (int)count;
+    options->top_k = (int)top_k;
+    options->seed = (uint64_t)seed;
+    options->threads = (int)threads;
+    options->path = args->operands[0];
+    options->best = cli_has(args, "best");
+    options->prompt = cli_text(args, "prompt", "");
+    options->device = cli_text(args, "device", NULL);
+    options->precision = cli_text(args, "precision", NULL);
+    return CLI_DONE;
+}
+
+static int run(const cli_args *args) {
+    if (args->n_operands == 0)
+        return cli_wrong(args->command, "a run folder or a checkpoint is missing: usage is mezzo sample %s",
+                         args->command->usage);
+    mezzo_sample_options options = mezzo_sample_defaults();
+    int code = read_options(args, &options);
+    if (code != CLI_DONE)
+        return code;
+    texts t = {.json = cli_has(args, "json"), .index = -1, .prompt = options.prompt, .all = json_array()};
+    mezzo_status status = mezzo_run_sample(&options, NULL, on_text, &t);
+    if (t.index >= 0)
+        finish_one(&t);
+    if (status != MEZZO_OK)
+        code = cli_error(args->command, status);
+    else if (t.json)
+        code = print_json(args, &options, &t);
+    mz_text_free(&t.text);
+    json_decref(t.all);
+    return code;
+}
+
+static const cli_option options_table[] = {
+    {"prompt", "TEXT", "what the text goes on from [a newline]"},
+    {"tokens", "N", "tokens to draw [200]"},
+    {"temperature", "X", "below 1 safer, above 1 wilder; 0 = always the likeliest token [0.8]"},
+    {"top-k", "N", "draw among the N likeliest; 0 = all [0]"},
+    {"seed", "N", "the same seed gives the same text [1]"},
+    {"count", "N", "how many texts [1]"},
+    {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
+    {"precision", "NAME", "fp32, tf32, bf16, fp16 or auto [the run's]"},
+    {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
+    {"threads", "N", "CPU threads; 0 = every core [0]"},
+    {"json", NULL, "the result as JSON"},
+    {0},
+};
+
+const cli_command cli_sample = {
+    .name = "sample",
+    .summary = "text from a run or a checkpoint",
+    .usage = "RUN [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N] [--count N]",
+    .details =
+        "RUN is a run folder, or one checkpoint in its checkpoints/. Prompt and text go to stdout as they are drawn.",
+    .options = options_table,
+    .max_operands = 1,
+    .run = run,
+};

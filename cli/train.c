@@ -1,0 +1,150 @@
+// mezzo train: a run from a configuration; stops well when it is told to.
+#include <math.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+static volatile sig_atomic_t stop;
+
+// The first signal asks the run to stop after its step, the second leaves at once. What is on the disk is whole at every moment.
+static void on_signal(int number) {
+    static const char note[] = "\nmezzo train: stopping after this step; once more leaves at once\n";
+    if (stop)
+        _exit(CLI_INTERRUPTED);
+    stop = number;
+    if (write(STDERR_FILENO, note, sizeof note - 1) < 0)
+        return; // nobody to tell
+}
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    // A reader of the progress that goes away ("| head") must not end hours of training.
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static void print_resume(FILE *to, const cli_args *args, const char *folder, const char *more) {
+    char program[512], config[4200], path[4100];
+    snprintf(path, sizeof path, "%s/config.yaml", folder);
+    fprintf(to, "%s train --config %s --resume auto%s\n", cli_quote(args->program, program, sizeof program),
+            cli_quote(path, config, sizeof config), more);
+}
+
+static void print_text(const cli_args *args, const char *folder, const mezzo_config *config,
+                       const mezzo_train_result *r) {
+    char buf[64], program[512], quoted[4200];
+    printf("done: %lld steps of %s, %s on %s\n", (long long)r->steps, mezzo_config_get(config, "model.name"),
+           mezzo_precision_name(r->precision), r->device);
+    printf("  training loss    %.4f\n", r->loss);
+    if (!isnan(r->val_loss))
+        printf("  validation loss  %.4f (perplexity %.2f; best %.4f)\n", r->val_loss, exp(r->val_loss),
+               r->best_val_loss);
+    printf("  time             %s\n", cli_duration(r->seconds, buf, sizeof buf));
+    printf("  speed            %s tokens/s\n", cli_thousands(r->tokens_per_second, buf, sizeof buf));
+    printf("  memory           %s\n", cli_bytes(r->memory_bytes, buf, sizeof buf));
+    printf("  skipped steps    %lld\n", (long long)r->skipped);
+    if (*r->sample != '\0') {
+        printf("\nsample:\n%s", r->sample);
+        if (r->sample[strlen(r->sample) - 1] != '\n')
+            putchar('\n');
+    }
+    printf("\nrun folder: %s\n", folder);
+    cli_quote(args->program, program, sizeof program);
+    cli_quote(folder, quoted, sizeof quoted);
+    char more[64];
+    snprintf(more, sizeof more, " --steps %lld", (long long)r->steps * 2);
+    printf("next:\n");
+    if (*r->checkpoint != '\0') {
+        char tokenizer[4200];
+        snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.json", folder);
+        if (access(tokenizer, R_OK) == 0) // shards may come without one
+            printf("  %s sample %s --tokens 500\n", program, quoted);
+        printf("  %s eval %s\n  ", program, quoted);
+        print_resume(stdout, args, folder, more);
+    }
+    printf("  tensorboard --logdir %s\n", quoted);
+}
+
+static int print_json(const cli_args *args, const char *folder, const mezzo_train_result *r) {
+    json_t *o = json_object();
+    json_object_set_new(o, "run", cli_json_text(folder, strlen(folder)));
+    json_object_set_new(o, "checkpoint", cli_json_text(r->checkpoint, strlen(r->checkpoint)));
+    json_object_set_new(o, "device", json_string(r->device));
+    json_object_set_new(o, "precision", json_string(mezzo_precision_name(r->precision)));
+    json_object_set_new(o, "steps", json_integer(r->steps));
+    json_object_set_new(o, "skipped_steps", json_integer(r->skipped));
+    json_object_set_new(o, "loss", cli_json_number(r->loss));
+    json_object_set_new(o, "val_loss", cli_json_number(r->val_loss));
+    json_object_set_new(o, "best_val_loss", cli_json_number(r->best_val_loss));
+    json_object_set_new(o, "seconds", cli_json_number(r->seconds));
+    json_object_set_new(o, "tokens_per_second", cli_json_number(r->tokens_per_second));
+    json_object_set_new(o, "memory_bytes", json_integer((json_int_t)r->memory_bytes));
+    json_object_set_new(o, "sample", cli_json_text(r->sample, strlen(r->sample)));
+    return cli_json_print(args->command, o);
+}
+
+// Interrupted: where the checkpoint is and how to go on, on stderr; stdout holds results only.
+static void print_interrupted(const cli_args *args, const char *folder, const mezzo_train_result *r) {
+    if (*r->checkpoint == '\0') {
+        cli_wrong(args->command, "interrupted at step %lld; no checkpoint was written", (long long)r->steps);
+        return;
+    }
+    cli_wrong(args->command, "interrupted at step %lld; the checkpoint is %s", (long long)r->steps, r->checkpoint);
+    fprintf(stderr, "go on with: ");
+    print_resume(stderr, args, folder, "");
+}
+
+static int run(const cli_args *args) {
+    mezzo_config *config;
+    int code = cli_config(args, &config);
+    if (code != CLI_DONE)
+        return code;
+    catch_signals();
+    cli_progress progress;
+    cli_progress_start(&progress, cli_has(args, "quiet"));
+    const mezzo_hooks hooks = {.progress = cli_progress_show, .user = &progress, .stop = &stop};
+    mezzo_train_result result = {.loss = NAN, .val_loss = NAN, .best_val_loss = NAN};
+    mezzo_status status = mezzo_run_train(config, &hooks, &result);
+    cli_progress_end(&progress);
+
+    const char *folder = mezzo_config_get(config, "train.out");
+    if (status == MEZZO_ERR_INTERRUPTED) {
+        print_interrupted(args, folder, &result);
+        code = CLI_INTERRUPTED;
+    } else if (status != MEZZO_OK) {
+        if (*result.checkpoint != '\0')
+            fprintf(stderr, "the newest checkpoint is %s\n", result.checkpoint);
+        code = cli_error(args->command, status);
+    } else if (cli_has(args, "json")) {
+        code = print_json(args, folder, &result);
+    } else {
+        print_text(args, folder, config, &result);
+    }
+    mezzo_config_free(config);
+    return code;
+}
+
+static const cli_option options[] = {
+    {"config", "FILE", "a YAML file of keys; options on the command line win over it"},
+    {"quiet", NULL, "no progress; warnings and results stay"},
+    {"json", NULL, "the result as JSON"},
+    {0},
+};
+static const char *const keys[] = {"", NULL};
+
+const cli_command cli_train = {
+    .name = "train",
+    .summary = "train a model, in the precision you choose",
+    .usage = "--data FILE [--config FILE] [--KEY VALUE …]",
+    .details =
+        "Every key below is an option, by its full name or its short one: --optimizer.lr 3e-4 is --lr 3e-4. The run "
+        "folder\n"
+        "(--out) gets config.yaml, metrics.jsonl, TensorBoard events and checkpoints/. Ctrl-C writes a checkpoint and\n"
+        "leaves with 130; --resume auto goes on from there.",
+    .options = options,
+    .config = keys,
+    .run = run,
+};
