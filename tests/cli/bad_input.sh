@@ -1,0 +1,92 @@
+# Every wrong input: one line that names the file, key or number and what to do, the right exit code, nothing lost.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+text 200 >text.txt
+: >empty.txt
+printf 'short' >short.txt
+
+train() { # words… -- arguments: refused with 2
+    local words=()
+    while [[ $1 != -- ]]; do
+        words+=("$1")
+        shift
+    done
+    shift
+    refuse "${CODE:-2}" "${words[@]}" -- train "${TINY[@]}" --steps 2 "$@"
+}
+
+# --- data
+train "data" -- --out run
+CODE=3 train "absent.txt" -- --data absent.txt --out run
+train "empty.txt" -- --data empty.txt --out run
+train "short.txt" "16" -- --data short.txt --out run
+CODE=3 train "$SCRATCH" -- --data "$SCRATCH/work/none/at/all.txt" --out run
+
+# --- configuration
+train "--learning-rat" -- --data text.txt --learning-rat 1
+printf 'optimizer:\n  lrr: 1\n' >unknown.yaml
+train "unknown.yaml" "optimizer.lrr" "optimizer.lr" -- --config unknown.yaml --data text.txt
+printf 'train:\n  steps: many\n' >type.yaml
+train "type.yaml" "train.steps" "many" -- --config type.yaml --data text.txt
+printf 'train: [1, 2\n' >broken.yaml
+train "broken.yaml" -- --config broken.yaml --data text.txt
+CODE=3 train "absent.yaml" -- --config absent.yaml --data text.txt
+train "steps" "soon" -- --data text.txt --steps soon
+train "optimizer.lr" -- --data text.txt --lr nan
+train "optimizer.lr" -- --data text.txt --lr -1
+train "heads" "3" "16" -- --data text.txt --heads 3
+train "gpt3" "gpt2" -- --data text.txt --model gpt3
+train "fp61" -- --data text.txt --precision fp61
+CODE=3 train "bpe" -- --data text.txt --tokenizer bpe
+train "batch_size" -- --data text.txt --batch-size 0
+train "nomodule" -- --data text.txt --autocast.nomodule.x fp32 --out run-override
+
+# --- device
+if ! command -v nvidia-smi >/dev/null 2>&1; then
+    CODE=3 train "cuda" -- --data text.txt --device cuda
+fi
+train "gpu" -- --data text.txt --device gpu
+
+# --- the run folder
+: >file
+CODE=3 train "'file'" -- --data text.txt --out file/run
+
+# --- checkpoints
+run 0 train "${TINY[@]}" --steps 3 --data text.txt --out good
+refuse 2 "good" "--resume" -- train "${TINY[@]}" --steps 3 --data text.txt --out good
+refuse 2 "step-00000003" "model.d_model" 16 32 -- train "${TINY[@]}" --d-model 32 --steps 6 --data text.txt --out good --resume auto
+weights=$(ls good/checkpoints/*/model.safetensors | tail -n 1)
+checkpoint=$(dirname "$weights")
+cp -r good truncated
+cp -r good corrupt
+head -c 300 "$weights" >"truncated/${weights#good/}"
+# One bit of the header's JSON, which is where names and shapes are.
+{ head -c 20 "$weights"; printf '\001'; tail -c +22 "$weights"; } >"corrupt/${weights#good/}"
+for broken in truncated corrupt; do
+    for subcommand in eval sample; do
+        refuse 2 "$broken" -- "$subcommand" "$broken/${checkpoint#good/}"
+    done
+    refuse 2 "$broken" -- train "${TINY[@]}" --steps 6 --data text.txt --out "$broken" \
+        --resume "$broken/${checkpoint#good/}"
+done
+refuse 2 "absent" -- eval absent
+refuse 2 "no whole checkpoint" -- eval .
+
+# --- samples
+refuse 2 "prompt" -- sample good --prompt '≠'
+refuse 2 --temperature -1 -- sample good --temperature -1
+refuse 2 --temperature nan -- sample good --temperature nan
+refuse 2 --tokens none -- sample good --tokens none
+run 0 sample good --tokens 8 # nothing above harmed it
+
+# --- shards
+run 0 data text.txt --out shards --tokenizer byte
+refuse 2 256 97 vocabulary -- train "${TINY[@]}" --vocab 97 --steps 2 --data shards --out run-shards
+mkdir bare
+cp shards/*.bin bare # without their tokenizer
+refuse 2 "bare/train.bin" 97 -- train "${TINY[@]}" --vocab 97 --steps 2 --data bare --out run-shards
+head -c 100 shards/train.bin >cut.bin
+refuse 2 "cut.bin" -- train "${TINY[@]}" --vocab 256 --steps 2 --train-data cut.bin --val-data shards/val.bin --out run-cut
+refuse 2 "--format" "xyz" -- data text.txt --out other --format xyz
+refuse 3 "absent.txt" -- data absent.txt --out other
+refuse 2 "empty.txt" -- data empty.txt --out other
+refuse 3 "'file'" -- data text.txt --out file/shards

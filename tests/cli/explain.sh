@@ -1,0 +1,75 @@
+# What has which dtype, as PyTorch's autocast decides: CS336's answer for toy, rows of the golden table, overrides, passes.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+
+# row MODULE COLUMN: that field of the op of MODULE (its casts left out) in the last JSON result
+row() {
+    awk -v module="\"module\": \"$1\"," -v column="\"$2\": \"" '
+        /^    \{/ { hit = 0; cast = 0; value = "" }
+        index($0, module) { hit = 1 }
+        index($0, "\"op\": \"cast\"") { cast = 1 }
+        index($0, column) { value = $0; sub(".*" column, "", value); sub("\".*", "", value) }
+        /^    \}/ { if (hit && !cast) { print value; exit } }' "$OUT"
+}
+summary() { sed -nE "s/^ *\"$1\": \"([^\"]*)\".*/\1/p" <(sed -n '/"summary"/,$p' "$OUT"); }
+is() { # WHAT GOT WANTED
+    [[ $2 == "$3" ]] || fail "$1 is \"$2\", not \"$3\""
+}
+
+for low in fp16 bf16; do
+    run 0 explain --model toy --precision "$low" --json
+    is parameters "$(summary parameters)" fp32
+    is fc1 "$(row fc1 storage)" "$low"
+    is relu "$(row relu storage)" "$low"
+    is layernorm "$(row ln storage)" fp32
+    is "layernorm's sums" "$(row ln reduce)" fp32
+    is fc2 "$(row fc2 storage)" "$low"
+    is logits "$(summary logits)" "$low"
+    is loss "$(row loss storage)" fp32
+    is "the loss" "$(summary loss)" fp32
+    is gradients "$(summary gradients)" fp32
+    # Folding the cast lets the norm store what fc2 reads; its arithmetic stays.
+    is "layernorm as it runs" "$(row ln fused)" "$low"
+done
+
+# Every step of both models in PyTorch's table: the same ops in the same order, each with the same dtype. Left out are casts, which
+# PyTorch does inside the op that needs them, and views, which no two programs count alike.
+steps() { # of the last JSON result: "op storage" a line
+    awk '/^    \{/ { op = ""; storage = "" }
+        match($0, /"op": "[^"]*"/) { op = substr($0, RSTART + 7, RLENGTH - 8) }
+        match($0, /"storage": "[^"]*"/) { storage = substr($0, RSTART + 12, RLENGTH - 13) }
+        /^    \}/ && op !~ /^(cast|arange|reshape|split)$/ { print op, storage }' "$OUT"
+}
+golden() { # PRECISION CASE
+    awk -F, -v precision="$1" -v case="$2" '$1 == precision && $2 == case && $3 !~ /^(parameters|reshape|split)$/ { print $3, $6 }' \
+        "$MEZZO_TESTS/golden/data/autocast.csv"
+}
+for low in fp16 bf16; do
+    run 0 explain --model toy --precision "$low" --json
+    is "toy's steps" "$(steps)" "$(golden "$low" toy)"
+    run 0 explain --model gpt2 --layers 1 --heads 2 --d-model 16 --seq-len 8 --vocab 32 --dropout 0.1 --precision "$low" --json
+    is "the block's steps" "$(steps)" "$(golden "$low" gpt2_block)"
+    [[ $(steps | wc -l) -eq 19 ]] || fail "not 19 steps"
+done
+
+run 0 explain --model toy --precision fp16
+shows "$OUT" storage compute accumulate reduce rule "parameters  fp32" "logits      fp16" "loss        fp32" "gradients   fp32"
+run 0 explain --model toy --precision fp32 --json
+is "fc1 under fp32" "$(row fc1 storage)" fp32
+
+GPT=(--model gpt2 --layers 2 --heads 2 --d-model 16 --seq-len 8 --vocab 32 --batch-size 2 --precision bf16)
+run 0 explain "${GPT[@]}" --json
+is c_attn "$(row h.0.attn.c_attn storage)" bf16
+is ln_1 "$(row h.0.ln_1 compute)" fp32
+is "c_attn's sums" "$(row h.0.attn.c_attn accumulate)" fp32
+is shape "$(row h.0.attn.c_attn shape)" 2x8x48
+run 0 explain "${GPT[@]}" '--autocast.h.1.mlp*' fp32 --json
+is "the overridden c_fc" "$(row h.1.mlp.c_fc storage)" fp32
+is "the other c_fc" "$(row h.0.mlp.c_fc storage)" bf16
+refuse 2 "h.7*" -- explain "${GPT[@]}" '--autocast.h.7*' fp32
+
+for pass in autodiff fuse; do
+    run 0 explain "${GPT[@]}" --after "$pass"
+    shows "$OUT" backward linear_dw
+done
+refuse 2 --after wrong -- explain --model toy --after wrong
+refuse 2 heads 3 -- explain "${GPT[@]}" --heads 3

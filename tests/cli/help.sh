@@ -1,0 +1,44 @@
+# Help, the version, and words that are not known.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+
+run 0 --help
+shows "$OUT" train eval sample data explain "exit codes"
+run 0 --version
+[[ $(cat "$OUT") =~ ^mezzo\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || fail "not a version"
+
+for subcommand in train eval sample data explain; do
+    run 0 "$subcommand" --help
+    shows "$OUT" "usage: mezzo $subcommand" --json
+    [[ ! -s $ERR ]] || fail "help wrote to stderr"
+    run 0 "$subcommand" --json --help # wherever it stands
+    shows "$OUT" "usage: mezzo $subcommand"
+done
+run 0 train --help
+shows "$OUT" --optimizer.lr --lr --seq-len --precision --resume
+
+run 2
+shows "$ERR" "mezzo: a subcommand is missing"
+run 2 tarin
+shows "$ERR" 'mezzo: there is no subcommand "tarin"' '"train"'
+run 2 --nonsense
+refuse 2 --batchsize --batch-size -- train --batchsize 3
+refuse 2 --optimizer.lrr --optimizer.lr -- train --optimizer.lrr 3
+refuse 2 --temprature --temperature -- sample runs/x --temprature 1
+refuse 2 --formt --format -- data text.txt --formt llmc
+refuse 2 --aftr --after -- explain --aftr fuse
+refuse 2 --best -- eval runs/x --bst
+refuse 2 --xyzzyplugh "mezzo train --help" -- train --xyzzyplugh 3
+refuse 2 --steps "needs a value" -- train --steps
+refuse 2 --data "needs a value" -- train --data --steps 5
+refuse 2 -s -- train -s 5
+refuse 2 extra -- train extra
+refuse 2 "run folder" -- eval
+refuse 2 "run folder" -- sample
+refuse 2 --json -- train --json=yes
+
+# A result that does not reach its file is an error.
+if [[ -e /dev/full ]]; then
+    "$MEZZO" train --help >/dev/full 2>"$ERR"
+    [[ $? -eq 3 ]] || fail "help into a full disk left with another code than 3"
+    shows "$ERR" "standard output"
+fi

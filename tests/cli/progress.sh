@@ -1,0 +1,24 @@
+# Progress on a terminal: one line that is drawn again, no wider than the terminal, gone when results are printed.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+command -v script >/dev/null 2>&1 || exit 77
+text 200 >text.txt
+
+terminal() { # COLUMNS ARGUMENT…: the command on a terminal of that width; what the screen got is in $OUT
+    local columns=$1
+    shift
+    last="mezzo $*, on a terminal of $columns columns"
+    : >"$ERR"
+    TERM=xterm script -qec "stty cols $columns; $(printf '%q ' "$MEZZO" "$@")" /dev/null >"$OUT" 2>"$ERR" </dev/null ||
+        fail "exit code $?"
+}
+
+for columns in 60 160; do
+    terminal "$columns" train "${TINY[@]}" --steps 5 --eval-every 2 --precision fp16 --data text.txt --out "run-$columns"
+    # Redrawn with a carriage return and an erasure; the last one is complete.
+    tr '\r' '\n' <"$OUT" | grep '^\[' >bars || fail "no bar was drawn"
+    grep -q '^\[====================\] 100%' bars || fail "the bar never got to its end"
+    grep -q 'loss' bars || fail "the bar shows no loss"
+    sed 's/\x1b\[K$//' bars | awk -v most="$columns" 'length($0) >= most { exit 1 }' || fail "a bar is wider than the terminal"
+    shows "$OUT" "training loss" "run folder: run-$columns"
+done
+grep -q 'val .*lr .*scale .*tok/s .*left' bars || fail "the bar of a wide terminal does not show everything"

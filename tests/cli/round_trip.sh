@@ -1,0 +1,58 @@
+# text → shards → training → resume → evaluation → samples, as a user goes through it.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+text 300 >text.txt
+
+number() { # KEY: the number of "KEY": … in the last JSON result
+    sed -nE "s/^ *\"$1\": ([-+0-9.eE]+),?$/\1/p" "$OUT" | head -n 1
+}
+
+# Progress goes to stderr, the result to stdout, and what to do next is told.
+run 0 train "${TINY[@]}" --steps 6 --checkpoint-every 3 --precision fp32 --data text.txt --out run
+shows "$ERR" "step 1/6" "step 6/6" "loss" "val loss" "lr" "tok/s" "left" "checkpoint run/checkpoints/"
+shows "$OUT" "training loss" "validation loss" "run folder: run" "sample run" "eval run" "--resume auto" "tensorboard --logdir run"
+for file in config.yaml metrics.jsonl checkpoints/manifest.json tokenizer.json; do
+    [[ -s run/$file ]] || fail "run/$file is missing"
+done
+shows run/metrics.jsonl train/loss val/loss gradients/total_norm amp/enabled amp/precision amp/loss_scale \
+    amp/skipped_steps perf/tokens_per_second perf/memory_bytes
+compgen -G "run/*tfevents*" >/dev/null || fail "no TensorBoard events in the run folder"
+run 0 train "${TINY[@]}" --steps 2 --quiet --data text.txt --out quiet
+! grep -q "step 1/2" "$ERR" || fail "--quiet shows progress"
+
+# The saved configuration alone resumes the run; going on equals never having stopped.
+run 0 train --config run/config.yaml --resume auto --schedule-steps 6 --steps 10 --json
+[[ $(number steps) == 10 ]] || fail "the resumed run did not do 10 steps in all"
+resumed=$(number loss)
+run 0 train "${TINY[@]}" --schedule-steps 6 --steps 10 --precision fp32 --data text.txt --out whole --json
+[[ $(number loss) == "$resumed" ]] || fail "loss $(number loss) uninterrupted, $resumed resumed"
+
+# The same text as shards, in both formats, trains to the same loss.
+for format in llmc nanogpt; do
+    run 0 data text.txt --out "shards-$format" --tokenizer char --format "$format" --json
+    shows "$OUT" '"train_tokens"' '"val_tokens"' '"vocab"'
+    run 0 train "${TINY[@]}" --schedule-steps 6 --steps 10 --precision fp32 --data "shards-$format" --out "from-$format" --json
+    [[ $(number loss) == "$resumed" ]] || fail "$format shards give loss $(number loss), the text $resumed"
+done
+
+# Evaluation of the same checkpoint gives the same number, and the run's own.
+run 0 train "${TINY[@]}" --steps 4 --precision fp32 --data text.txt --out again --json
+final=$(number val_loss)
+run 0 eval again --json
+[[ $(number loss) == "$final" ]] || fail "eval gives $(number loss), training gave $final"
+run 0 eval "$(ls -d again/checkpoints/step-* | tail -n 1)" --data text.txt
+shows "$OUT" loss perplexity tokens checkpoint
+run 0 eval again --precision bf16 --iters 2
+
+# A seed is a text; another seed is another.
+run 0 sample again --prompt "the " --tokens 40 --seed 3
+cp "$OUT" first
+run 0 sample again --prompt "the " --tokens 40 --seed 3
+cmp -s "$OUT" first || fail "the same seed gave another text"
+[[ $(head -c 4 "$OUT") == "the " ]] || fail "the text does not begin with the prompt"
+run 0 sample again --prompt "the " --tokens 40 --seed 4
+! cmp -s "$OUT" first || fail "another seed gave the same text"
+run 0 sample again --tokens 12 --count 3 --json
+[[ $(tr -d ' \n' <"$OUT") == *'"samples":["'*'","'*'","'*'"]}' ]] || fail "not three samples"
+run 0 sample again --tokens 12 --count 2 --temperature 0
+[[ $(sed '/^----$/,$d' "$OUT") == $(sed '1,/^----$/d' "$OUT") ]] || fail "temperature 0 gave two texts"
+run 0 sample again --tokens 12 --top-k 1 --best
