@@ -205,11 +205,19 @@ mezzo_status mezzo_params_zero_grad(mezzo_params *params) {
     return MEZZO_OK;
 }
 
+static mz_tensor shadow_tensor(const mezzo_params *params, const mz_shadow *shadow) {
+    return mz_tensor_bytes(shadow->data, (size_t)params->shadow_elements * mezzo_dtype_size(shadow->dtype));
+}
+
+mz_tensor mz_tensor_shadow(const mezzo_params *params, int index) {
+    return index < params->n_shadows ? shadow_tensor(params, &params->shadows[index]) : mz_tensor_absent();
+}
+
 static mezzo_status refresh(mezzo_params *params, mz_shadow *shadow) {
     mz_call call = {.op = MZ_OP_refresh, .n_in = 2, .n_out = 1};
     call.in[0] = mz_tensor_f32(params->master, params->elements);
     call.in[1] = mz_tensor_bytes(shadow->segments, shadow->n_segments * sizeof(mz_segment));
-    call.out[0] = mz_tensor_bytes(shadow->data, (size_t)params->shadow_elements * mezzo_dtype_size(shadow->dtype));
+    call.out[0] = shadow_tensor(params, shadow);
     const mz_kernel *kernel;
     MEZZO_TRY(mz_select(params->device, &call, &kernel));
     return mz_run(params->device, kernel, &call, NULL);

@@ -46,6 +46,7 @@ typedef struct mz_scaler_head {
 // Tensors for update ops.
 mz_tensor mz_tensor_f32(void *data, int64_t n);
 mz_tensor mz_tensor_bytes(void *data, size_t n);
+mz_tensor mz_tensor_shadow(const mezzo_params *params, int index); // absent where there is no such shadow
 mz_tensor mz_tensor_absent(void);
 
 // What a program reads that is not its own, for whoever runs the loop without waiting: the device address of an output.
