@@ -1,0 +1,165 @@
+// What a user relies on: the same run twice, a run that was broken off and resumed, recomputation and thread counts give the same
+// bits, in every precision. Seen to fail by: drawing batches by a counter that a checkpoint does not keep; leaving the loss scale out
+// of a checkpoint; splitting a sum among threads in the backend.
+#include "tiny_run.h"
+
+static void runs_alike(const char *const *a, const char *const *b) {
+    tiny_log log_a = {0}, log_b = {0};
+    mezzo_train_result result_a, result_b;
+    tiny_clean("a");
+    tiny_clean("b");
+    must(tiny_run("a", a, &log_a, &result_a));
+    must(tiny_run("b", b, &log_b, &result_b));
+    for (int64_t s = 1; s <= result_a.steps; s++)
+        if (log_a.loss[s] != log_b.loss[s])
+            fail_msg("step %lld: loss %.17g and %.17g", (long long)s, log_a.loss[s], log_b.loss[s]);
+    tiny_same(result_a.checkpoint, result_b.checkpoint);
+}
+
+static void test_the_same_run_twice(void **state) {
+    (void)state;
+    const char *args[] = {"--steps=20", "--precision=bf16", "--dropout=0.1", "--grad-accum=2", NULL};
+    runs_alike(args, args);
+}
+
+static void test_another_seed_is_another_run(void **state) {
+    (void)state;
+    tiny_log a = {0}, b = {0};
+    mezzo_train_result result;
+    tiny_clean("a");
+    tiny_clean("b");
+    must(tiny_run("a", (const char *const[]){"--steps=3", NULL}, &a, &result));
+    must(tiny_run("b", (const char *const[]){"--steps=3", "--seed=2", NULL}, &b, &result));
+    assert_true(a.loss[3] != b.loss[3]);
+}
+
+static void test_recompute_changes_nothing(void **state) {
+    (void)state;
+    const char *off[] = {"--steps=12", "--precision=bf16", "--dropout=0.1", NULL};
+    const char *on[] = {"--steps=12", "--precision=bf16", "--dropout=0.1", "--recompute", NULL};
+    runs_alike(off, on);
+}
+
+static void test_threads_change_nothing(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *precision = i == 0 ? "--precision=fp32" : "--precision=bf16";
+        const char *one[] = {"--steps=12", precision, "--d-model=64", "--seq-len=32", "--threads=1", NULL};
+        const char *two[] = {"--steps=12", precision, "--d-model=64", "--seq-len=32", "--threads=2", NULL};
+        runs_alike(one, two);
+    }
+}
+
+// 50 steps, and 25 steps, a break by the stop flag, 25 more.
+static void broken_off(const char *precision, const char *extra, int64_t least_skipped_before) {
+    tiny_log whole = {0}, first = {.stop_after = 25}, second = {0};
+    mezzo_train_result result, half;
+    char option[32], path[4096];
+    snprintf(option, sizeof option, "--precision=%s", precision);
+    const char *args[] = {"--steps=50", option, "--dropout=0.1", "--checkpoint-every=10", extra, NULL};
+    const char *resume[] = {"--steps=50", option, "--dropout=0.1", "--checkpoint-every=10", "--resume=auto",
+                            extra,        NULL};
+    tiny_clean("whole");
+    tiny_clean("broken");
+    must(tiny_run("whole", args, &whole, &result));
+    snprintf(path, sizeof path, "%s", result.checkpoint);
+    assert_int_equal(tiny_run("broken", args, &first, &half), MEZZO_ERR_INTERRUPTED);
+    assert_int_equal(half.steps, 25);
+    assert_true(half.skipped >= least_skipped_before);
+    must(tiny_run("broken", resume, &second, &result));
+    assert_int_equal(result.steps, 50);
+    for (int s = 1; s <= 50; s++) {
+        double loss = s <= 25 ? first.loss[s] : second.loss[s];
+        if (whole.loss[s] != loss)
+            fail_msg("%s, step %d: loss %.17g, broken off %.17g", precision, s, whole.loss[s], loss);
+    }
+    tiny_same(path, result.checkpoint);
+}
+
+static void test_resume_fp32(void **state) {
+    (void)state;
+    broken_off("fp32", NULL, 0);
+}
+
+static void test_resume_bf16(void **state) {
+    (void)state;
+    broken_off("bf16", NULL, 0);
+}
+
+// A scale of 2^24 overflows FP16 gradients at once: the first steps are skipped until it fits.
+static void test_resume_fp16_after_skips(void **state) {
+    (void)state;
+    broken_off("fp16", "--init-scale=16777216", 1);
+}
+
+static void test_sgd_resumes(void **state) {
+    (void)state;
+    broken_off("fp32", "--optimizer=sgd", 0);
+}
+
+// The rows of a run that was broken off are those of one that was not: each step once, in order.
+static void test_metrics_have_each_step_once(void **state) {
+    (void)state;
+    char *data;
+    size_t n;
+    broken_off("fp32", NULL, 0);
+    must(mz_file_read("broken/metrics.jsonl", 1 << 20, &data, &n));
+    const char *at = data;
+    for (int s = 1; s <= 50; s++) {
+        char key[32];
+        snprintf(key, sizeof key, "{\"step\": %d, \"train/loss\"", s);
+        at = strstr(at, key);
+        if (at == NULL)
+            fail_msg("no row of step %d in its place", s);
+        assert_null(strstr(at + 1, key));
+    }
+    mz_free(data);
+}
+
+static void test_a_used_folder_is_not_overwritten(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result result;
+    const char *args[] = {"--steps=2", NULL};
+    tiny_clean("a");
+    must(tiny_run("a", args, &log, &result));
+    assert_int_equal(tiny_run("a", args, &log, &result), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "--resume auto"));
+}
+
+static void test_another_model_is_refused(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result result;
+    tiny_clean("a");
+    must(tiny_run("a", (const char *const[]){"--steps=2", NULL}, &log, &result));
+    const char *wider[] = {"--steps=4", "--d-model=32", "--resume=auto", NULL};
+    assert_int_equal(tiny_run("a", wider, &log, &result), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "model.d_model is 16, this run's is 32"));
+    const char *sgd[] = {"--steps=4", "--optimizer=sgd", "--resume=auto", NULL};
+    assert_int_equal(tiny_run("a", sgd, &log, &result), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "optimizer.kind"));
+}
+
+static int write_text(void **state) {
+    (void)state;
+    tiny_text();
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_same_run_twice),
+        cmocka_unit_test(test_another_seed_is_another_run),
+        cmocka_unit_test(test_recompute_changes_nothing),
+        cmocka_unit_test(test_threads_change_nothing),
+        cmocka_unit_test(test_resume_fp32),
+        cmocka_unit_test(test_resume_bf16),
+        cmocka_unit_test(test_resume_fp16_after_skips),
+        cmocka_unit_test(test_sgd_resumes),
+        cmocka_unit_test(test_metrics_have_each_step_once),
+        cmocka_unit_test(test_a_used_folder_is_not_overwritten),
+        cmocka_unit_test(test_another_model_is_refused),
+    };
+    return cmocka_run_group_tests(tests, write_text, NULL);
+}
