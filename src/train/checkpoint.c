@@ -8,7 +8,6 @@
 #include "io/file.h"
 #include "io/safetensors.h"
 
-#define STAGED   ".writing"       // a save that has not finished; removed by the next one
 #define REPLACED ".replaced-step" // the old checkpoint of a step that is being written again
 
 // --- tensors to files -------------------------------------------------------------------------------------------------------
@@ -187,7 +186,7 @@ mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *c
     mezzo_status status = MEZZO_OK;
     mz_manifest manifest = {0};
     mz_manifest_entry entry = {.step = checkpoint->step, .val_loss = checkpoint->val_loss};
-    char *staged = mz_format("%s/" STAGED, folder);
+    char *staged = mz_format("%s/" MZ_CHECKPOINT_STAGED, folder);
     char *final = mz_format("%s/step-%08lld", folder, (long long)checkpoint->step);
     char *replaced = mz_format("%s/" REPLACED "-%08lld", folder, (long long)checkpoint->step);
     if (staged == NULL || final == NULL || replaced == NULL)

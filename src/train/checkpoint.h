@@ -9,6 +9,7 @@
 #include "train/scaler.h"
 
 #define MZ_CHECKPOINT_VERSION 1
+#define MZ_CHECKPOINT_STAGED  ".writing" // a save that has not finished; removed by the next one
 #define MZ_STATE_MAX_BYTES    ((size_t)1 << 20)
 #define MZ_MANIFEST_MAX_BYTES ((size_t)16 << 20)
 #define MZ_CHECKPOINT_FILES   2 // model.safetensors, optimizer.safetensors: what state.json vouches for

@@ -89,6 +89,20 @@ static mezzo_status has_run(mz_training *run, bool *out) {
     return MEZZO_OK;
 }
 
+// Whether any was ever finished: a run may have been killed before, or inside, its first save.
+static mezzo_status has_checkpoint(mz_training *run, bool *out) {
+    char **names;
+    size_t n;
+    *out = false;
+    if (!mz_path_is_dir(run->checkpoints))
+        return MEZZO_OK;
+    MEZZO_TRY(mz_dir_list(run->checkpoints, &names, &n));
+    for (size_t i = 0; i < n; i++)
+        *out = *out || strcmp(names[i], MZ_CHECKPOINT_STAGED) != 0;
+    mz_dir_list_free(names, n);
+    return MEZZO_OK;
+}
+
 static mezzo_status write_folder(mz_training *run) {
     const mezzo_tokenizer *tokenizer = mezzo_corpus_tokenizer(run->corpus);
     char *config = mz_format("%s/config.yaml", run->config.out);
@@ -113,12 +127,9 @@ mezzo_status mz_run_start(mz_training *run) {
                        "%s holds a run already: go on with it (--resume auto), or choose another folder (--out)",
                        run->config.out);
     MEZZO_TRY(mz_dir_create(run->config.out));
-    if (automatic && mz_path_is_dir(run->checkpoints)) {
-        char **names;
-        size_t n;
-        MEZZO_TRY(mz_dir_list(run->checkpoints, &names, &n));
-        mz_dir_list_free(names, n);
-        if (n > 0) // an empty folder is a run that was killed before its first checkpoint
+    if (automatic) {
+        MEZZO_TRY(has_checkpoint(run, &used));
+        if (used)
             MEZZO_TRY(mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path));
     } else if (resume[0] != '\0' && !automatic) {
         MEZZO_TRY(mz_find_checkpoint(resume, false, path, sizeof path));
