@@ -167,9 +167,7 @@ static void fill_calls(mezzo_optimizer *opt) {
     mz_tensor master = mz_tensor_f32(p->master, p->elements);
     mz_tensor shadow[MZ_COUNT(p->shadows)];
     for (int i = 0; i < (int)MZ_COUNT(p->shadows); i++)
-        shadow[i] = i < p->n_shadows ? mz_tensor_bytes(p->shadows[i].data, (size_t)p->shadow_elements *
-                                                                               mezzo_dtype_size(p->shadows[i].dtype))
-                                     : mz_tensor_absent();
+        shadow[i] = mz_tensor_shadow(p, i);
     mz_tensor moment[MZ_MOMENTS];
     for (int i = 0; i < MZ_MOMENTS; i++)
         moment[i] = i < opt->n_moments ? mz_tensor_f32(opt->d_moments[i], opt->moment_elements) : mz_tensor_absent();
