@@ -93,7 +93,7 @@ static mezzo_status write_tensors(const char *folder, const char *file, const te
     return status;
 }
 
-static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, uint32_t *state_crc) {
+static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, mz_manifest_entry *entry) {
     mezzo_status status = MEZZO_OK;
     mz_file_mark marks[MZ_CHECKPOINT_FILES] = {{0}};
     tensor_list params = {0}, moments = {0};
@@ -107,7 +107,7 @@ static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, u
         MEZZO_TRY_GOTO(status, write_tensors(folder, mz_checkpoint_files[1], &moments, &marks[1]));
     }
     MEZZO_TRY_GOTO(status, mz_state_save(state, c, marks));
-    MEZZO_TRY_GOTO(status, mz_file_crc32c(state, state_crc, NULL));
+    MEZZO_TRY_GOTO(status, mz_file_crc32c(state, &entry->state_crc, &entry->state_bytes));
 fail:
     list_free(&params);
     list_free(&moments);
@@ -195,7 +195,7 @@ mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *c
     MEZZO_TRY_GOTO(status, mz_dir_create(folder));
     MEZZO_TRY_GOTO(status, mz_dir_remove(staged));
     MEZZO_TRY_GOTO(status, mz_dir_create(staged));
-    MEZZO_TRY_GOTO(status, write_files(staged, checkpoint, &entry.state_crc));
+    MEZZO_TRY_GOTO(status, write_files(staged, checkpoint, &entry));
     MEZZO_TRY_GOTO(status, publish(staged, final, replaced));
     MEZZO_TRY_GOTO(status, mz_manifest_load(folder, &manifest));
     MEZZO_TRY_GOTO(status, record(folder, &manifest, &entry, keep_last));
@@ -278,7 +278,10 @@ static mezzo_status find_in(const char *folder, const mz_manifest *m, bool best,
         int length = snprintf(path, size, "%s/%s", folder, m->entries[at].name);
         if (length < 0 || (size_t)length >= size)
             return mz_fail(MEZZO_ERR_INVALID, "%s: the path is too long", folder);
-        mezzo_status status = mz_checkpoint_verify(path, &checkpoint, &state);
+        const mz_file_mark mark = {.crc = m->entries[at].state_crc, .bytes = m->entries[at].state_bytes};
+        mezzo_status status = verify_file(path, "state.json", &mark);
+        if (status == MEZZO_OK)
+            status = mz_checkpoint_verify(path, &checkpoint, &state);
         if (status == MEZZO_OK || status == MEZZO_ERR_MEMORY)
             return status;
         mz_log("warn", "checkpoint left out: %s", mezzo_error_message());

@@ -43,7 +43,8 @@ typedef struct mz_manifest_entry {
     char name[48]; // the folder's
     int64_t step;
     double val_loss;
-    uint32_t state_crc; // of state.json, which holds the other files' sizes and checksums
+    uint64_t state_bytes; // of state.json, which holds the other files' sizes and checksums
+    uint32_t state_crc;
     bool kept;
 } mz_manifest_entry;
 typedef struct mz_manifest {

@@ -34,7 +34,7 @@ static int64_t step_of(const char *name) {
 
 static mezzo_status read_entry(const char *where, const json_t *object, mz_manifest_entry *out) {
     const char *name = "";
-    int64_t crc = 0;
+    int64_t crc = 0, bytes = 0;
     *out = (mz_manifest_entry){0};
     MEZZO_TRY(mz_json_get_string(where, object, "name", &name));
     if (strlen(name) >= sizeof out->name || step_of(name) < 0)
@@ -43,7 +43,9 @@ static mezzo_status read_entry(const char *where, const json_t *object, mz_manif
     MEZZO_TRY(mz_json_get_int(where, object, "step", 0, INT64_MAX, &out->step));
     MEZZO_TRY(mz_json_get_number(where, object, "val_loss", &out->val_loss));
     MEZZO_TRY(mz_json_get_int(where, object, "state_crc32c", 0, UINT32_MAX, &crc));
+    MEZZO_TRY(mz_json_get_int(where, object, "state_bytes", 0, INT64_MAX, &bytes));
     out->state_crc = (uint32_t)crc;
+    out->state_bytes = (uint64_t)bytes;
     return MEZZO_OK;
 }
 
@@ -89,7 +91,7 @@ static mezzo_status adopt(const char *folder, const char *name, mz_manifest *fou
     if (status == MEZZO_OK) {
         *entry = (mz_manifest_entry){.step = checkpoint.step, .val_loss = checkpoint.val_loss};
         memcpy(entry->name, name, strlen(name) + 1);
-        status = mz_file_crc32c(path, &entry->state_crc, NULL);
+        status = mz_file_crc32c(path, &entry->state_crc, &entry->state_bytes);
     }
     mz_free(path);
     if (status == MEZZO_OK)
@@ -153,6 +155,7 @@ static mezzo_status put_entry(json_t *list, const mz_manifest_entry *entry) {
     MEZZO_TRY(mz_json_set(object, "name", json_string(entry->name)));
     MEZZO_TRY(mz_json_set(object, "step", json_integer(entry->step)));
     MEZZO_TRY(mz_json_set(object, "val_loss", mz_json_number(entry->val_loss)));
+    MEZZO_TRY(mz_json_set(object, "state_bytes", json_integer((json_int_t)entry->state_bytes)));
     return mz_json_set(object, "state_crc32c", json_integer((json_int_t)entry->state_crc));
 }
 
