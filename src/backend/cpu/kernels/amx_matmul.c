@@ -48,7 +48,7 @@ static void amx_end(void) {
     amx_configured = false;
 }
 #else
-#include <immintrin.h>
+#include "backend/cpu/kernels/amx_config.h"
 
 // The tile number of an instruction is part of its encoding: these are macros because it must be a constant.
 #define amx_load(t, p, stride)  _tile_loadd(t, p, stride)
@@ -57,16 +57,7 @@ static void amx_end(void) {
 #define amx_dot(c, a, b)        _tile_dpbf16ps(c, a, b)
 
 static void amx_begin(void) {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } __attribute__((aligned(64))) config = {.palette = 1};
-    for (int t = 0; t < 8; t++) {
-        config.row_bytes[t] = 64;
-        config.rows[t] = TILE_ROWS;
-    }
-    _tile_loadconfig(&config);
+    _tile_loadconfig(&mz_amx_config);
 }
 // Tiles left in use would be saved and restored at every switch of the thread.
 static void amx_end(void) {

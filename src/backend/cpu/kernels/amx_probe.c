@@ -1,25 +1,11 @@
 // Whether AMX tiles compute, and how fast. The palette-1 geometry, 8 tiles of 16 rows × 64 bytes, is taken as given: under some
 // hypervisors CPUID's leaf 0x1D reads zero on cores whose tiles work.
-#include <immintrin.h>
-#include <string.h>
-
+#include "backend/cpu/kernels/amx_config.h"
 #include "base/base.h"
 #include "backend/cpu/kernels/probe.h"
 
-typedef struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_config;
-
-static void load_config(void) {
-    tile_config config = {.palette = 1};
-    for (int t = 0; t < 8; t++) {
-        config.row_bytes[t] = 64;
-        config.rows[t] = 16;
-    }
-    _tile_loadconfig(&config);
-}
+// The tile intrinsics do not tell the compiler what memory they read; this does.
+#define MEMORY_IS_READ() __asm__ volatile("" ::: "memory")
 
 // a[i][k] = (i + k) mod 8 - 3, b[k][j] = (k + 2j) mod 8 - 4 as BF16; b in pairs of k, as the instruction reads it. All sums are exact.
 static int a_value(int i, int k) {
@@ -37,7 +23,8 @@ bool mz_probe_amx_result(void) {
             a[i][k] = mezzo_f32_to_bf16((float)a_value(i, k));
             b[i][k] = mezzo_f32_to_bf16((float)b_value(2 * i + k % 2, k / 2));
         }
-    load_config();
+    MEMORY_IS_READ();
+    _tile_loadconfig(&mz_amx_config);
     _tile_zero(0);
     _tile_loadd(1, a, 64);
     _tile_loadd(2, b, 64);
@@ -57,7 +44,7 @@ bool mz_probe_amx_result(void) {
 
 double mz_probe_amx(int rounds) {
     static const uint16_t zeros[16][32];
-    load_config();
+    _tile_loadconfig(&mz_amx_config);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
