@@ -51,7 +51,7 @@ static mezzo_status warn(mz_training *run) {
 mezzo_status mz_run_guard(mz_training *run) {
     mz_guard *g = &run->guard;
     const mz_step_report *last = &run->readout.last;
-    const mezzo_scaler_options *scaler = &run->config.scaler.options;
+    const mz_update_attrs *scaler = &run->scaler->update;
     if (!last->state.last_found_inf && isfinite(last->loss)) {
         *g = (mz_guard){0};
         return MEZZO_OK;

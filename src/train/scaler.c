@@ -72,8 +72,9 @@ mezzo_status mezzo_scaler_create(mezzo_device *device, const mezzo_scaler_option
                                   .growth_factor = options->growth_factor,
                                   .backoff_factor = options->backoff_factor,
                                   .growth_interval = options->growth_interval,
-                                  .min_scale = options->min_scale,
-                                  .max_scale = options->max_scale,
+                                  // as the FP32 scale meets them
+                                  .min_scale = (double)(float)options->min_scale,
+                                  .max_scale = (double)(float)options->max_scale,
                                   .hysteresis = options->hysteresis,
                                   .floor_patience = options->floor_patience};
     void *shared = NULL;

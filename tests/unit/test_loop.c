@@ -1,0 +1,175 @@
+// A training run as its caller sees it: what it refuses, how it ends when numbers go bad, and that what it leaves can be evaluated
+// and sampled.
+#include "tiny_run.h"
+
+static void fails(mezzo_status got, mezzo_status want, const char *says) {
+    if (got != want || strstr(mezzo_error_message(), says) == NULL)
+        fail_msg("%s \"%s\", expected %s with \"%s\"", mezzo_status_name(got), mezzo_error_message(),
+                 mezzo_status_name(want), says);
+}
+
+static mezzo_status run(const char *const *args, tiny_log *log) {
+    mezzo_train_result result;
+    tiny_clean("loop");
+    return tiny_run("loop", args, log, &result);
+}
+
+static void test_what_is_refused(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    must(mz_file_write_atomic("empty.txt", "", 0));
+    must(mz_file_write_atomic("short.txt", "to be", 5));
+    fails(run((const char *const[]){"--data=nowhere.txt", NULL}, &log), MEZZO_ERR_IO, "nowhere.txt");
+    fails(run((const char *const[]){"--data=empty.txt", NULL}, &log), MEZZO_ERR_FORMAT, "empty.txt");
+    fails(run((const char *const[]){"--data=short.txt", NULL}, &log), MEZZO_ERR_INVALID, "short.txt");
+    fails(run((const char *const[]){"--data=", NULL}, &log), MEZZO_ERR_INVALID, "data.path");
+    fails(run((const char *const[]){"--heads=3", NULL}, &log), MEZZO_ERR_INVALID, "model.heads");
+    fails(run((const char *const[]){"--model=toy", NULL}, &log), MEZZO_ERR_INVALID, "toy");
+    fails(run((const char *const[]){"--model=gtp2", NULL}, &log), MEZZO_ERR_INVALID, "gpt2");
+    fails(run((const char *const[]){"--vocab=7", NULL}, &log), MEZZO_ERR_INVALID, "7");
+    fails(run((const char *const[]){"--min-lr=1", NULL}, &log), MEZZO_ERR_INVALID, "optimizer.min_lr");
+    fails(run((const char *const[]){"--device=abacus", NULL}, &log), MEZZO_ERR_INVALID, "abacus");
+    fails(run((const char *const[]){"--resume=nowhere", NULL}, &log), MEZZO_ERR_INVALID, "nowhere");
+}
+
+static void test_settings_are_checked_when_set(void **state) {
+    (void)state;
+    mezzo_config *c;
+    must(mezzo_config_create(&c));
+    fails(mezzo_config_set(c, "optimizer.lr", "nan", "here"), MEZZO_ERR_INVALID, "optimizer.lr");
+    fails(mezzo_config_set(c, "train.steps", "many", "here"), MEZZO_ERR_INVALID, "train.steps");
+    fails(mezzo_config_set(c, "optimizer.rl", "1", "here"), MEZZO_ERR_INVALID, "optimizer.lr");
+    fails(mezzo_config_set(c, "amp.precision", "bf61", "here"), MEZZO_ERR_INVALID, "bf16");
+    must(mezzo_config_set(c, "lr", "3e-4", "here"));
+    assert_string_equal(mezzo_config_get(c, "optimizer.lr"), "0.0003");
+    assert_null(mezzo_config_get(c, "optimizer.rl"));
+    must(mezzo_config_check(c));
+    must(mezzo_config_set(c, "autocast.h.*.mlp*", "fp32", "here"));
+    mezzo_program_options o;
+    must(mezzo_config_program(c, &o));
+    assert_int_equal(o.n_overrides, 1);
+    assert_string_equal(o.overrides[0].pattern, "h.*.mlp*");
+    assert_int_equal(o.overrides[0].precision, MEZZO_PRECISION_FP32);
+    mezzo_config_free(c);
+}
+
+// Every key has a help line, and its default is one that it takes.
+static void test_every_key_is_described(void **state) {
+    (void)state;
+    mezzo_config *c;
+    must(mezzo_config_create(&c));
+    assert_true(mezzo_config_count() > 50);
+    for (int i = 0; i < mezzo_config_count(); i++) {
+        mezzo_config_key key = mezzo_config_describe(i);
+        assert_true(strlen(key.help) > 2 && key.help[strlen(key.help) - 1] != '.');
+        if (strcmp(key.type, "map") != 0)
+            must(mezzo_config_set(c, key.key, key.initial, "here"));
+    }
+    mezzo_config_free(c);
+}
+
+// FP16 whose scale may not fall: every step overflows, and the run ends saying where.
+static void test_fp16_at_its_floor_gives_up(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    const char *args[] = {"--precision=fp16", "--init-scale=1e20", "--amp.scaler.min_scale=1e20",
+                          "--steps=50",       "--max-skips=3",     NULL};
+    fails(run(args, &log), MEZZO_ERR_NUMERIC, "step 3: 3 steps in a row were not finite, loss scale 1e+20");
+    assert_non_null(strstr(mezzo_error_message(), "(fp16)")); // the op's output that overflowed first
+}
+
+// FP16 that looks for its scale is no trouble, however many times it halves.
+static void test_fp16_finds_its_scale(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result result;
+    const char *args[] = {"--precision=fp16", "--init-scale=1e9", "--steps=30", "--max-skips=9", NULL};
+    tiny_clean("loop");
+    must(tiny_run("loop", args, &log, &result));
+    assert_true(result.skipped > 3);
+    assert_int_equal(log.warnings, 0);
+    assert_true(isfinite(result.loss));
+}
+
+// FP32 that blows up: a warning names the step and the op, and after max_skips the run ends.
+static void test_fp32_blows_up(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    const char *args[] = {"--optimizer=sgd", "--lr=1000",           "--warmup=0",    "--clip=0", "--momentum=1",
+                          "--steps=60",      "--weight-decay=1000", "--max-skips=4", NULL};
+    fails(run(args, &log), MEZZO_ERR_NUMERIC, "4 steps in a row were not finite, loss scale 1; first: ");
+    assert_int_equal(log.warnings, 1);
+    assert_non_null(strstr(log.warning, "was skipped"));
+    assert_non_null(strstr(log.warning, "(fp32)"));
+}
+
+static void collect(void *user, int index, const char *text, size_t bytes) {
+    (void)index;
+    mz_text_add(user, text, bytes);
+}
+
+static void test_what_is_left_evaluates_and_samples(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result result;
+    mezzo_eval_result eval, part;
+    const char *args[] = {"--steps=20", "--eval-final", "--precision=bf16", NULL};
+    tiny_clean("loop");
+    must(tiny_run("loop", args, &log, &result));
+    mezzo_eval_options e = {.path = "loop"};
+    must(mezzo_run_eval(&e, NULL, &eval));
+    assert_true(eval.loss == result.val_loss); // the same whole set, weights and precision: the same bits
+    assert_int_equal(eval.step, 20);
+    assert_true(eval.precision == MEZZO_PRECISION_BF16);
+    e.data = TINY_TEXT, e.path = result.checkpoint;
+    must(mezzo_run_eval(&e, NULL, &part));
+    assert_true(part.tokens > eval.tokens);
+
+    mz_text a = {0}, b = {0}, c = {0};
+    mezzo_sample_options s = mezzo_sample_defaults();
+    s.path = "loop", s.tokens = 40, s.top_k = 5;
+    must(mezzo_run_sample(&s, NULL, collect, &a));
+    must(mezzo_run_sample(&s, NULL, collect, &b));
+    s.seed = 2;
+    must(mezzo_run_sample(&s, NULL, collect, &c));
+    assert_int_equal(a.len, 40);
+    assert_int_equal(b.len, 40);
+    assert_memory_equal(a.data, b.data, 40);
+    assert_true(memcmp(a.data, c.data, 40) != 0);
+    mz_text_free(&a);
+    mz_text_free(&b);
+    mz_text_free(&c);
+    s.prompt = "\xC3\xBC"; // a character that the text does not have
+    fails(mezzo_run_sample(&s, NULL, collect, &a), MEZZO_ERR_INVALID, "the prompt");
+    s.prompt = NULL, s.temperature = (double)NAN;
+    fails(mezzo_run_sample(&s, NULL, collect, &a), MEZZO_ERR_INVALID, "temperature");
+}
+
+// Two halves of a batch, accumulated, are the batch: gradients agree up to their rounding.
+static void test_accumulation_is_a_larger_batch(void **state) {
+    (void)state;
+    tiny_log whole = {0}, halves = {0};
+    must(run((const char *const[]){"--steps=1", "--batch-size=6", NULL}, &whole));
+    must(run((const char *const[]){"--steps=1", "--batch-size=3", "--grad-accum=2", NULL}, &halves));
+    assert_true(fabs(whole.loss[1] - halves.loss[1]) <= 8 * 0x1p-24 * whole.loss[1]);
+}
+
+static int setup(void **state) {
+    (void)state;
+    tiny_text();
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_refused),
+        cmocka_unit_test(test_settings_are_checked_when_set),
+        cmocka_unit_test(test_every_key_is_described),
+        cmocka_unit_test(test_fp16_at_its_floor_gives_up),
+        cmocka_unit_test(test_fp16_finds_its_scale),
+        cmocka_unit_test(test_fp32_blows_up),
+        cmocka_unit_test(test_what_is_left_evaluates_and_samples),
+        cmocka_unit_test(test_accumulation_is_a_larger_batch),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

@@ -1,0 +1,300 @@
+// Optimizers against the textbook in FP64, and what a user relies on around them: groups, owners, skipped steps, clipping, shadows.
+// Values against PyTorch are in tests/golden.
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "backend/params.h"
+#include "base/base.h"
+#include "mezzo/optimizer.h"
+
+#define must(expr) assert_int_equal((expr), MEZZO_OK)
+#define N          37 // elements of w: not a multiple of anything
+
+typedef struct fixture {
+    mezzo_device *device;
+    mezzo_params *params; // w [37, 1], b [3]
+} fixture;
+
+static int setup(void **state) {
+    fixture *f = calloc(1, sizeof *f);
+    mezzo_graph *g;
+    mezzo_init normal = {.kind = MEZZO_INIT_NORMAL, .a = 1};
+    must(mezzo_device_open("cpu", 1, &f->device));
+    must(mezzo_graph_create(&g));
+    mezzo_param(g, "h.0.w", normal, 2, (int64_t[]){N, 1});
+    mezzo_param(g, "h.0.b", normal, 1, (int64_t[]){3});
+    must(mezzo_params_create(f->device, g, 5, &f->params));
+    mezzo_graph_free(g);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state) {
+    fixture *f = *state;
+    mezzo_params_free(f->params);
+    mezzo_device_close(f->device);
+    free(f);
+    return 0;
+}
+
+static float gradient(int step, int i) {
+    return (float)sin(step * 1.7 + i * 0.3) * (i % 5 == 0 ? 3.0F : 0.1F);
+}
+
+static void set_grads(fixture *f, int step) {
+    float g[N];
+    for (int i = 0; i < N; i++)
+        g[i] = gradient(step, i);
+    must(mezzo_params_write_grad(f->params, 0, g));
+    must(mezzo_params_write_grad(f->params, 1, g));
+}
+
+// The error of 20 steps: each step rounds p once by its own size and a few more times by the update's, which is far smaller.
+static void close_to(const float *got, const double *want, int steps) {
+    for (int i = 0; i < N; i++) {
+        double bound = steps * (2 * fabs(want[i]) + 8 * 0.05) * (double)FLT_EPSILON;
+        if (!(fabs((double)got[i] - want[i]) <= bound))
+            fail_msg("element %d: %.9g, expected %.9g ± %.2g", i, (double)got[i], want[i], bound);
+    }
+}
+
+static void test_adamw_is_the_textbook(void **state) {
+    fixture *f = *state;
+    const double lr = 0.05, b1 = 0.8, b2 = 0.9, eps = 1e-6, decay = 0.1;
+    float start[N], got[N];
+    double p[N], m[N] = {0}, v[N] = {0};
+    mezzo_optimizer *opt;
+    mezzo_optimizer_options o = mezzo_optimizer_defaults();
+    o.schedule.lr = lr, o.beta1 = b1, o.beta2 = b2, o.eps = eps, o.weight_decay = decay;
+    must(mezzo_optimizer_create(f->params, &o, &opt));
+    must(mezzo_params_read(f->params, 0, start));
+    for (int i = 0; i < N; i++)
+        p[i] = (double)start[i];
+    for (int step = 1; step <= 20; step++) {
+        set_grads(f, step);
+        must(mezzo_optimizer_step(opt));
+        must(mezzo_optimizer_zero_grad(opt));
+        for (int i = 0; i < N; i++) { // Loshchilov and Hutter, algorithm 2
+            double g = (double)gradient(step, i);
+            m[i] = b1 * m[i] + (1 - b1) * g;
+            v[i] = b2 * v[i] + (1 - b2) * g * g;
+            p[i] -= lr * (m[i] / (1 - pow(b1, step)) / (sqrt(v[i] / (1 - pow(b2, step))) + eps) + decay * p[i]);
+        }
+    }
+    must(mezzo_params_read(f->params, 0, got));
+    close_to(got, p, 20);
+    p[3] += 0.05 * 0.05; // a step a twentieth wrong is seen
+    assert_true(fabs((double)got[3] - p[3]) > 20 * (2 * fabs(p[3]) + 8 * 0.05) * (double)FLT_EPSILON);
+    mezzo_optimizer_free(opt);
+}
+
+static void test_sgd_is_the_textbook(void **state) {
+    fixture *f = *state;
+    const double lr = 0.05, momentum = 0.9, decay = 0.1;
+    float start[N], got[N];
+    double p[N], b[N] = {0};
+    mezzo_optimizer *opt;
+    mezzo_optimizer_options o = mezzo_optimizer_defaults();
+    o.kind = MEZZO_SGD, o.schedule.lr = lr, o.momentum = momentum, o.weight_decay = decay, o.nesterov = true;
+    must(mezzo_optimizer_create(f->params, &o, &opt));
+    must(mezzo_params_read(f->params, 0, start));
+    for (int i = 0; i < N; i++)
+        p[i] = (double)start[i];
+    for (int step = 1; step <= 20; step++) {
+        set_grads(f, step);
+        must(mezzo_optimizer_step(opt));
+        must(mezzo_optimizer_zero_grad(opt));
+        for (int i = 0; i < N; i++) {
+            double g = (double)gradient(step, i) + decay * p[i];
+            b[i] = momentum * b[i] + g;
+            p[i] -= lr * (g + momentum * b[i]);
+        }
+    }
+    must(mezzo_params_read(f->params, 0, got));
+    // The buffer holds up to ten steps' gradients: ten times the update's share of the bound.
+    for (int i = 0; i < N; i++)
+        assert_true(fabs((double)got[i] - p[i]) <= 20 * (2 * fabs(p[i]) + 80 * 0.15) * (double)FLT_EPSILON);
+    mezzo_optimizer_free(opt);
+}
+
+static void test_vectors_are_not_decayed(void **state) {
+    fixture *f = *state;
+    float zero[N] = {0}, w[N], b[3], w_after[N], b_after[3];
+    mezzo_optimizer *opt;
+    mezzo_optimizer_options o = mezzo_optimizer_defaults();
+    o.schedule.lr = 0.5, o.weight_decay = 0.5, o.decay_min_rank = 2;
+    must(mezzo_optimizer_create(f->params, &o, &opt));
+    must(mezzo_params_read(f->params, 0, w));
+    must(mezzo_params_read(f->params, 1, b));
+    must(mezzo_params_write_grad(f->params, 0, zero));
+    must(mezzo_params_write_grad(f->params, 1, zero));
+    must(mezzo_optimizer_step(opt));
+    must(mezzo_params_read(f->params, 0, w_after));
+    must(mezzo_params_read(f->params, 1, b_after));
+    assert_memory_equal(b, b_after, sizeof b);
+    for (int i = 0; i < N; i++)
+        assert_true(w_after[i] == w[i] * 0.75F);
+    mezzo_optimizer_free(opt);
+}
+
+static void test_an_optimizer_touches_only_its_own(void **state) {
+    fixture *f = *state;
+    float b[3], b_after[3], g[N], w[N], w_after[N];
+    mezzo_optimizer *opt;
+    mezzo_optimizer_options o = mezzo_optimizer_defaults();
+    o.patterns = (const char *const[]){"*.w"};
+    o.n_patterns = 1;
+    must(mezzo_optimizer_create(f->params, &o, &opt));
+    must(mezzo_params_read(f->params, 0, w));
+    must(mezzo_params_read(f->params, 1, b));
+    set_grads(f, 1);
+    must(mezzo_optimizer_step(opt));
+    must(mezzo_optimizer_zero_grad(opt));
+    must(mezzo_params_read(f->params, 0, w_after));
+    must(mezzo_params_read(f->params, 1, b_after));
+    assert_memory_equal(b, b_after, sizeof b);
+    assert_memory_not_equal(w, w_after, sizeof w);
+    must(mezzo_params_read_grad(f->params, 1, g));
+    assert_true(g[0] == gradient(1, 0)); // not zeroed: it is not this optimizer's
+    must(mezzo_params_read_grad(f->params, 0, g));
+    assert_true(g[0] == 0 && g[N - 1] == 0);
+    mezzo_optimizer_free(opt);
+    o.patterns = (const char *const[]){"*.x"};
+    assert_int_equal(mezzo_optimizer_create(f->params, &o, &opt), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "\"*.x\""));
+}
+
+// A skipped step moves no parameter, no moment, no step counter and no schedule: what follows is as if it had not been.
+static void test_a_skipped_step_moves_nothing(void **state) {
+    fixture *f = *state;
+    float start[N], start_b[3], with[N], without[N], bad[N] = {0};
+    must(mezzo_params_read(f->params, 0, start));
+    must(mezzo_params_read(f->params, 1, start_b));
+    for (int skip = 0; skip < 2; skip++) {
+        mezzo_optimizer *opt;
+        mezzo_step_info info;
+        mezzo_optimizer_options o = mezzo_optimizer_defaults();
+        o.schedule = (mezzo_schedule){.kind = MEZZO_LR_LINEAR, .lr = 0.1, .min_lr = 0.01, .steps = 5};
+        must(mezzo_params_write(f->params, 0, start));
+        must(mezzo_params_write(f->params, 1, start_b));
+        must(mezzo_optimizer_create(f->params, &o, &opt));
+        for (int step = 1; step <= 3; step++) {
+            if (skip && step == 2) {
+                bad[N - 1] = -INFINITY; // one of many
+                must(mezzo_params_write_grad(f->params, 0, bad));
+                must(mezzo_optimizer_clip(opt, 1.0));
+                must(mezzo_optimizer_step(opt));
+                must(mezzo_optimizer_zero_grad(opt));
+            }
+            set_grads(f, step);
+            must(mezzo_optimizer_clip(opt, 1.0));
+            must(mezzo_optimizer_step(opt));
+            must(mezzo_optimizer_zero_grad(opt));
+        }
+        must(mezzo_optimizer_info(opt, &info));
+        assert_int_equal(info.step, 3);
+        assert_int_equal(info.skipped, skip);
+        must(mezzo_params_read(f->params, 0, skip ? with : without));
+        mezzo_optimizer_free(opt);
+    }
+    assert_memory_equal(with, without, sizeof with);
+}
+
+// Shadow weights that a program asks for after the optimizer was made follow the masters too, both formats of them.
+static void test_shadows_follow_the_masters(void **state) {
+    fixture *f = *state;
+    mezzo_optimizer *opt;
+    mezzo_graph *g;
+    mezzo_params *params;
+    mezzo_init normal = {.kind = MEZZO_INIT_NORMAL, .a = 1};
+    must(mezzo_graph_create(&g));
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, (int64_t[]){2, 8});
+    mezzo_value w = mezzo_param(g, "w", normal, 2, (int64_t[]){5, 8});
+    must(mezzo_graph_loss(g, mezzo_mean(g, mezzo_linear(g, x, w, MEZZO_NONE), -1)));
+    must(mezzo_params_create(f->device, g, 1, &params));
+    mezzo_optimizer_options o = mezzo_optimizer_defaults();
+    must(mezzo_optimizer_create(params, &o, &opt));
+    const mz_shadow *bf16, *fp16;
+    must(mz_params_shadow(params, MEZZO_BF16, &bf16));
+    must(mz_params_shadow(params, MEZZO_F16, &fp16));
+    float grad[40], master[40];
+    for (int i = 0; i < 40; i++)
+        grad[i] = gradient(1, i);
+    must(mezzo_params_write_grad(params, 0, grad));
+    must(mezzo_optimizer_step(opt));
+    must(mezzo_params_read(params, 0, master));
+    for (int i = 0; i < 40; i++) {
+        assert_int_equal(((const uint16_t *)bf16->data)[params->list[0].shadow_slot + i], mezzo_f32_to_bf16(master[i]));
+        assert_int_equal(((const uint16_t *)fp16->data)[params->list[0].shadow_slot + i], mezzo_f32_to_f16(master[i]));
+    }
+    mezzo_optimizer_free(opt);
+    mezzo_params_free(params);
+    mezzo_graph_free(g);
+}
+
+static void test_bad_options_are_refused(void **state) {
+    fixture *f = *state;
+    const struct {
+        size_t offset;
+        double value;
+        const char *says;
+    } bad[] = {{offsetof(mezzo_optimizer_options, schedule) + offsetof(mezzo_schedule, lr), NAN, "lr"},
+               {offsetof(mezzo_optimizer_options, schedule) + offsetof(mezzo_schedule, lr), -1, "lr"},
+               {offsetof(mezzo_optimizer_options, beta1), 1, "beta1"},
+               {offsetof(mezzo_optimizer_options, beta2), -0.1, "beta2"},
+               {offsetof(mezzo_optimizer_options, eps), NAN, "eps"},
+               {offsetof(mezzo_optimizer_options, weight_decay), INFINITY, "weight_decay"}};
+    for (size_t i = 0; i < MZ_COUNT(bad); i++) {
+        mezzo_optimizer *opt;
+        mezzo_optimizer_options o = mezzo_optimizer_defaults();
+        memcpy((char *)&o + bad[i].offset, &bad[i].value, sizeof(double));
+        assert_int_equal(mezzo_optimizer_create(f->params, &o, &opt), MEZZO_ERR_INVALID);
+        assert_null(opt);
+        assert_non_null(strstr(mezzo_error_message(), bad[i].says));
+    }
+    mezzo_optimizer *opt;
+    mezzo_optimizer_options o = mezzo_optimizer_defaults();
+    must(mezzo_optimizer_create(f->params, &o, &opt));
+    set_grads(f, 1);
+    assert_int_equal(mezzo_optimizer_clip(opt, 0), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_optimizer_clip(opt, NAN), MEZZO_ERR_INVALID);
+    mezzo_optimizer_free(opt);
+}
+
+// The documented formulas at their corners: the end of warm-up, the end of the schedule, and past it.
+static void test_schedule_corners(void **state) {
+    (void)state;
+    mezzo_schedule s = {.kind = MEZZO_LR_COSINE, .lr = 1, .min_lr = 0.1, .warmup = 4, .steps = 14, .power = 2};
+    assert_true(mezzo_schedule_lr(&s, 0) == 0.2);
+    assert_true(mezzo_schedule_lr(&s, 3) == 0.8);
+    assert_true(mezzo_schedule_lr(&s, 4) == 1);
+    assert_true(fabs(mezzo_schedule_lr(&s, 9) - 0.55) < 1e-15); // half way
+    assert_true(mezzo_schedule_lr(&s, 14) == 0.1);
+    assert_true(mezzo_schedule_lr(&s, 1000000) == 0.1);
+    s.kind = MEZZO_LR_LINEAR;
+    assert_true(fabs(mezzo_schedule_lr(&s, 9) - 0.55) < 1e-15);
+    s.kind = MEZZO_LR_POLYNOMIAL;
+    assert_true(fabs(mezzo_schedule_lr(&s, 9) - (0.9 * 0.25 + 0.1)) < 1e-15);
+    s.kind = MEZZO_LR_CONSTANT;
+    assert_true(mezzo_schedule_lr(&s, 1000000) == 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_adamw_is_the_textbook, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_sgd_is_the_textbook, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_vectors_are_not_decayed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_optimizer_touches_only_its_own, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_skipped_step_moves_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_shadows_follow_the_masters, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_bad_options_are_refused, setup, teardown),
+        cmocka_unit_test(test_schedule_corners),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
