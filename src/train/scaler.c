@@ -68,15 +68,16 @@ mezzo_status mezzo_scaler_create(mezzo_device *device, const mezzo_scaler_option
     if (s == NULL)
         return MEZZO_ERR_MEMORY;
     s->device = device;
-    s->update = (mz_update_attrs){.enabled = options->enabled,
-                                  .growth_factor = options->growth_factor,
-                                  .backoff_factor = options->backoff_factor,
-                                  .growth_interval = options->growth_interval,
-                                  // as the FP32 scale meets them
-                                  .min_scale = (double)(float)options->min_scale,
-                                  .max_scale = (double)(float)options->max_scale,
-                                  .hysteresis = options->hysteresis,
-                                  .floor_patience = options->floor_patience};
+    s->update = (mz_update_attrs){
+        .enabled = options->enabled,
+        .growth_factor = options->growth_factor,
+        .backoff_factor = options->backoff_factor,
+        .growth_interval = options->growth_interval,
+        // As the FP32 scale meets them. Not by two casts: gcc 12.2 drops such a pair in this literal at -O2.
+        .min_scale = mezzo_round_to(options->min_scale, MEZZO_F32),
+        .max_scale = mezzo_round_to(options->max_scale, MEZZO_F32),
+        .hysteresis = options->hysteresis,
+        .floor_patience = options->floor_patience};
     void *shared = NULL;
     MEZZO_TRY_GOTO(status, device->backend->alloc(device, sizeof *s->shared, &shared));
     s->shared = shared;
