@@ -189,6 +189,37 @@ static void names_open_devices(void **state) {
     mezzo_device_close(NULL);
 }
 
+// Every device's memory, and reading without waiting.
+static void devices_hold_and_give_back_bytes(void **state) {
+    (void)state;
+    static const char *const names[] = {"ref", "cpu"};
+    for (size_t i = 0; i < MZ_COUNT(names); i++) {
+        mezzo_device *device;
+        assert_int_equal(mezzo_device_open(names[i], 1, &device), MEZZO_OK);
+        const mz_backend *b = device->backend;
+        char out[5] = "????";
+        const void *fetched;
+        void *memory;
+        assert_int_equal(b->alloc(device, 100, &memory), MEZZO_OK);
+        assert_int_equal((uintptr_t)memory % 64, 0);
+        assert_int_equal(b->read(device, out, (char *)memory + 96, 4), MEZZO_OK);
+        assert_memory_equal(out, "\0\0\0\0", 4);
+        assert_int_equal(b->write(device, memory, "abcd", 4), MEZZO_OK);
+        assert_int_equal(b->fetch(device, 7, memory, 4), MEZZO_OK);
+        assert_int_equal(b->zero(device, memory, 2), MEZZO_OK);
+        assert_int_equal(b->sync(device), MEZZO_OK);
+        assert_int_equal(b->read(device, out, memory, 4), MEZZO_OK);
+        assert_memory_equal(out, "\0\0cd", 4);
+        assert_int_equal(b->fetched(device, 7, &fetched), MEZZO_OK);
+        assert_memory_equal(fetched, "abcd", 4); // as it was when it was fetched
+        assert_int_equal(b->fetch(device, 8, memory, 4), MEZZO_ERR_INVALID);
+        assert_int_equal(b->fetch(device, 0, memory, 257), MEZZO_ERR_INVALID);
+        assert_int_equal(b->fetched(device, -1, &fetched), MEZZO_ERR_INVALID);
+        b->release(device, memory);
+        mezzo_device_close(device);
+    }
+}
+
 static void wrong_names_say_what_to_use(void **state) {
     (void)state;
     static const struct {
@@ -338,6 +369,7 @@ int main(void) {
         cmocka_unit_test_setup(the_choice_is_logged_when_asked, reset),
         cmocka_unit_test_setup(running_grants_the_workspace_a_kernel_asks, reset),
         cmocka_unit_test(names_open_devices),
+        cmocka_unit_test(devices_hold_and_give_back_bytes),
         cmocka_unit_test(wrong_names_say_what_to_use),
         cmocka_unit_test(every_request_on_every_device_follows_the_table),
         cmocka_unit_test(a_reason_fits_its_buffer_or_is_dropped),
