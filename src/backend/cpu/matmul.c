@@ -13,9 +13,11 @@
 #include <omp.h>
 #include <stdatomic.h>
 
-#define LINE      64
-#define MAX_TILE  (32 * 32) // floats of the largest microkernel's tile
-#define NB_PANELS 8         // panels of B in one item of work, at most
+#define LINE        64
+#define MAX_TILE    (32 * 32) // floats of the largest microkernel's tile
+#define NB_PANELS   8         // panels of B in one item of work, at most
+#define PACK_PANELS 8         // panels packed side by side, and how deep: see pack_panels. A multiple of every k_unit.
+#define PACK_DEPTH  64
 
 static int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -127,20 +129,39 @@ static void meet(team *t, int phase) {
 #pragma omp barrier
 }
 
-// A panel an item. B's come first: there are fewer of them and they are longer.
-static void pack_phase(const product *q, const place *at, int phase) {
+// Panels [first, last) of one operand. A source that is contiguous along i is read in bands of PACK_DEPTH rows across all the
+// panels: one narrow panel from top to bottom would touch a new page at every row or two.
+static void pack_panels(const product *q, const place *at, bool left, int64_t first, int64_t last) {
     const mz_microkernel *mk = q->mk;
-    int64_t b_panels = at->ic == 0 ? ceil_div(at->nj, mk->nr) : 0, a_panels = ceil_div(at->ni, mk->mr), own = 0;
-    for (int64_t item; (item = take(q->team, phase, &own)) < a_panels + b_panels;) {
-        if (item < b_panels) {
-            int64_t j = item * mk->nr;
-            q->isa->pack(mk->b_panel, mk->nr, q->b_pack + (size_t)item * q->b.b_panel, &q->b_op, at->jc + j,
-                         (int)min64(mk->nr, at->nj - j), at->pc, at->nk, at->nk_padded);
-        } else {
-            int64_t panel = item - b_panels, i = panel * mk->mr;
-            q->isa->pack(mk->a_panel, mk->mr, q->a_pack + (size_t)panel * q->b.a_panel, &q->a_op, at->ic + i,
-                         (int)min64(mk->mr, at->ni - i), at->pc, at->nk, at->nk_padded);
+    const mz_matmul_operand *op = left ? &q->a_op : &q->b_op;
+    const mz_panel format = left ? mk->a_panel : mk->b_panel;
+    const int width = left ? mk->mr : mk->nr;
+    const int64_t start = left ? at->ic : at->jc, count = left ? at->ni : at->nj;
+    const int64_t depth = op->k_stride == 1 ? at->nk_padded : PACK_DEPTH;
+    char *packed = left ? q->a_pack : q->b_pack;
+    const size_t panel_bytes = left ? q->b.a_panel : q->b.b_panel, row_bytes = (size_t)width * operand_size(format);
+    for (int64_t k = 0; k < at->nk_padded; k += depth)
+        for (int64_t panel = first; panel < last; panel++) {
+            int64_t i = panel * width, nk = min64(depth, at->nk - k);
+            q->isa->pack(format, width, packed + (size_t)panel * panel_bytes + (size_t)k * row_bytes, op, start + i,
+                         (int)min64(width, count - i), at->pc + k, nk, min64(depth, at->nk_padded - k));
         }
+}
+
+static int64_t pack_group(const product *q, const mz_matmul_operand *op, int64_t panels) {
+    int64_t most = op->k_stride == 1 ? 1 : PACK_PANELS;
+    return q->team->threads == 1 ? most : min64(most, ceil_div(panels, 2 * q->team->threads));
+}
+
+// B's panels come first: they are longer.
+static void pack_phase(const product *q, const place *at, int phase) {
+    int64_t a_panels = ceil_div(at->ni, q->mk->mr), b_panels = at->ic == 0 ? ceil_div(at->nj, q->mk->nr) : 0, own = 0;
+    int64_t a_group = pack_group(q, &q->a_op, a_panels), b_group = pack_group(q, &q->b_op, ceil_div(at->nj, q->mk->nr));
+    int64_t b_items = ceil_div(b_panels, b_group), items = b_items + ceil_div(a_panels, a_group);
+    for (int64_t item; (item = take(q->team, phase, &own)) < items;) {
+        bool left = item >= b_items;
+        int64_t group = left ? a_group : b_group, first = (left ? item - b_items : item) * group;
+        pack_panels(q, at, left, first, min64(first + group, left ? a_panels : b_panels));
     }
 }
 

@@ -25,6 +25,10 @@
 
 static void multiply_bf16(int64_t k, const void *a_panel, const void *b_panel, float *c, int64_t ldc, bool add) {
     const int32_t *a = a_panel, *b = b_panel; // pairs
+    for (int i = 0; i < MR; i++) { // the sums' lines come while the products are made
+        __builtin_prefetch(c + i * ldc, 1);
+        __builtin_prefetch(c + i * ldc + NR - 1, 1);
+    }
     EACH_ROW(DECLARE)
     for (; k > 0; k -= 2, a += MR, b += NR) {
         __m512bh b0 = (__m512bh)_mm512_loadu_si512(b), b1 = (__m512bh)_mm512_loadu_si512(b + 16);

@@ -38,6 +38,11 @@ static void multiply_f32(int64_t k, const void *a_panel, const void *b_panel, fl
     c##i##1 += load_f32(c + i * ldc + VW);                                                                             \
     c##i##2 += load_f32(c + i * ldc + 2 * VW);
 #endif
+    // The sums' lines come while the products are made: a tile of C is rarely near.
+    for (int i = 0; i < F32_MR; i++) {
+        __builtin_prefetch(c + i * ldc, 1);
+        __builtin_prefetch(c + i * ldc + F32_NR - 1, 1);
+    }
     EACH_ROW(DECLARE)
     for (; k > 0; k--, a += F32_MR, b += F32_NR) {
         vf b0 = load_f32(b), b1 = load_f32(b + VW);
