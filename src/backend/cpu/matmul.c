@@ -170,59 +170,84 @@ static void copy_tile(float *dst, int64_t ld_dst, const float *src, int64_t ld_s
         memcpy(dst + i * ld_dst, src + i * ld_src, (size_t)columns * sizeof(float));
 }
 
-// One microkernel call for the tile at (i, j) of the block, whose partial sums live in y.
-static void tile_in_y(const product *q, const place *at, const char *a, const char *b, int64_t i, int64_t j) {
-    const mz_microkernel *mk = q->mk;
-    int rows = (int)min64(mk->mr, at->ni - i), columns = (int)min64(mk->nr, at->nj - j);
-    bool add = !at->first || q->p->accumulate, whole = rows == mk->mr && columns == mk->nr;
-    float *y = (float *)q->out.y + (at->ic + i) * q->out.ld + at->jc + j;
-    float local[MAX_TILE] __attribute__((aligned(LINE)));
-    if (whole && !(q->epilogue && at->last && at->first)) {
-        mk->run(at->nk_padded, a, b, y, q->out.ld, add);
-        if (q->epilogue && at->last)
-            q->isa->epilogue(&q->out, y, q->out.ld, at->ic + i, at->jc + j, rows, columns);
+// A tile whose sums are complete (or, between blocks of k, as far as they go) and have to be taken to y. That is done after the
+// next tile's microkernel was called, so that a core which runs ahead finishes one while it multiplies the other.
+typedef struct pending {
+    const float *sums; // NULL: nothing to do
+    int64_t ld, row, column;
+    int rows, columns;
+    bool copy; // no epilogue yet: to y as they are
+} pending;
+
+static void settle(const product *q, pending *t) {
+    if (t->sums == NULL)
         return;
+    const mz_microkernel *mk = q->mk;
+    bool whole = t->rows == mk->mr && t->columns == mk->nr;
+    if (t->copy)
+        copy_tile((float *)q->out.y + t->row * q->out.ld + t->column, q->out.ld, t->sums, t->ld, t->rows, t->columns);
+    else if (!(whole && mk->finish != NULL && mk->finish(&q->out, t->sums, t->ld, t->row, t->column)))
+        q->isa->epilogue(&q->out, t->sums, t->ld, t->row, t->column, t->rows, t->columns);
+    t->sums = NULL;
+}
+
+// One microkernel call for the tile at (i, j) of the block, whose partial sums live in y.
+static pending tile_in_y(const product *q, const place *at, const char *a, const char *b, pending t, float *local) {
+    const mz_microkernel *mk = q->mk;
+    bool add = !at->first || q->p->accumulate, whole = t.rows == mk->mr && t.columns == mk->nr;
+    float *y = (float *)q->out.y + t.row * q->out.ld + t.column;
+    bool finish = q->epilogue && at->last;
+    if (whole && !(finish && at->first)) {
+        mk->run(at->nk_padded, a, b, y, q->out.ld, add);
+        t.sums = finish ? y : NULL;
+        t.ld = q->out.ld;
+        return t;
     }
     if (add)
-        copy_tile(local, mk->nr, y, q->out.ld, rows, columns);
+        copy_tile(local, mk->nr, y, q->out.ld, t.rows, t.columns);
     mk->run(at->nk_padded, a, b, local, mk->nr, add);
-    if (q->epilogue && at->last)
-        q->isa->epilogue(&q->out, local, mk->nr, at->ic + i, at->jc + j, rows, columns);
-    else
-        copy_tile(y, q->out.ld, local, mk->nr, rows, columns);
+    t.sums = local;
+    t.copy = !finish;
+    return t;
 }
 
 // The same where y is not FP32 and partial sums, if there are any, live in the workspace.
-static void tile_in_workspace(const product *q, const place *at, const char *a, const char *b, int64_t i, int64_t j) {
+static pending tile_in_workspace(const product *q, const place *at, const char *a, const char *b, pending t,
+                                 float *local) {
     const mz_microkernel *mk = q->mk;
-    int rows = (int)min64(mk->mr, at->ni - i), columns = (int)min64(mk->nr, at->nj - j);
-    float local[MAX_TILE] __attribute__((aligned(LINE))), *tile = local;
+    float *sums = local;
     if (!(at->first && at->last)) {
-        int64_t index = j / mk->nr * ceil_div(q->p->m, mk->mr) + (at->ic + i) / mk->mr;
-        tile = q->partial + index * mk->mr * mk->nr;
+        int64_t index = (t.column - at->jc) / mk->nr * ceil_div(q->p->m, mk->mr) + t.row / mk->mr;
+        sums = q->partial + index * mk->mr * mk->nr;
     }
-    mk->run(at->nk_padded, a, b, tile, mk->nr, !at->first);
-    if (at->last)
-        q->isa->epilogue(&q->out, tile, mk->nr, at->ic + i, at->jc + j, rows, columns);
+    mk->run(at->nk_padded, a, b, sums, mk->nr, !at->first);
+    t.sums = at->last ? sums : NULL;
+    return t;
 }
 
 static void compute_phase(const product *q, const place *at, int phase) {
     const mz_microkernel *mk = q->mk;
     int64_t across = ceil_div(at->nj, q->b.nb), items = ceil_div(at->ni, q->b.mc) * across, own = 0;
+    float local[2][MAX_TILE] __attribute__((aligned(LINE)));
+    int turn = 0;
+    pending before = {0};
     for (int64_t item; (item = take(q->team, phase, &own)) < items;) {
         int64_t i0 = item / across * q->b.mc, i1 = min64(at->ni, i0 + q->b.mc);
         int64_t j0 = item % across * q->b.nb, j1 = min64(at->nj, j0 + q->b.nb);
         for (int64_t j = j0; j < j1; j += mk->nr) {
             const char *b = q->b_pack + (size_t)(j / mk->nr) * q->b.b_panel;
-            for (int64_t i = i0; i < i1; i += mk->mr) {
+            for (int64_t i = i0; i < i1; i += mk->mr, turn ^= 1) {
                 const char *a = q->a_pack + (size_t)(i / mk->mr) * q->b.a_panel;
-                if (q->b.in_y)
-                    tile_in_y(q, at, a, b, i, j);
-                else
-                    tile_in_workspace(q, at, a, b, i, j);
+                pending t = {.ld = mk->nr, .row = at->ic + i, .column = at->jc + j};
+                t.rows = (int)min64(mk->mr, at->ni - i);
+                t.columns = (int)min64(mk->nr, at->nj - j);
+                t = q->b.in_y ? tile_in_y(q, at, a, b, t, local[turn]) : tile_in_workspace(q, at, a, b, t, local[turn]);
+                settle(q, &before);
+                before = t;
             }
         }
     }
+    settle(q, &before);
 }
 
 // What every thread of the team runs.

@@ -29,18 +29,6 @@ typedef enum mz_panel {
 // A panel has room for one vector more than its elements: the last row's store may run past it.
 #define MZ_PANEL_SLACK 64
 
-// --- microkernels -------------------------------------------------------------------------------------------------------
-// Computes a full mr × nr tile: c = (add ? c : 0) + Σ_k a·b, summed in FP32 in the order of k.
-typedef struct mz_microkernel {
-    const char *name;
-    int mr, nr;                // tile
-    int k_unit;                // k is padded with zeros to a multiple of this
-    int kc, mc, nc;            // blocks of k, rows (multiple of mr), columns (multiple of nr)
-    mz_panel a_panel, b_panel; // the operands' formats
-    void (*run)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add); // k already padded
-    void (*begin)(void), (*end)(void); // around a thread's tiles; may be NULL
-} mz_microkernel;
-
 // --- epilogue -----------------------------------------------------------------------------------------------------------
 // What happens to a tile of sums on its way to memory:
 //   z = round_via(sum + bias); preact = z; a = act ? round_via(act(z)) : z; y = a + residual      (linear)
@@ -59,6 +47,20 @@ typedef struct mz_matmul_epilogue {
     const void *residual; // or NULL
     mezzo_dtype residual_dtype;
 } mz_matmul_epilogue;
+
+// --- microkernels -------------------------------------------------------------------------------------------------------
+// Computes a full mr × nr tile: c = (add ? c : 0) + Σ_k a·b, summed in FP32 in the order of k.
+typedef struct mz_microkernel {
+    const char *name;
+    int mr, nr;                // tile
+    int k_unit;                // k is padded with zeros to a multiple of this
+    int kc, mc, nc;            // blocks of k, rows (multiple of mr), columns (multiple of nr)
+    mz_panel a_panel, b_panel; // the operands' formats
+    void (*run)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add); // k already padded
+    void (*begin)(void), (*end)(void); // around a thread's tiles; may be NULL
+    // A whole tile's epilogue, where the microkernel knows a faster one; false: it does not serve this one, whatever it wrote. May be NULL.
+    bool (*finish)(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column);
+} mz_microkernel;
 
 // --- instruction sets ---------------------------------------------------------------------------------------------------
 typedef struct mz_matmul_isa {
@@ -79,6 +81,9 @@ extern const mz_matmul_isa mz_matmul_isa__portable;
 #if defined(__x86_64__)
 extern const mz_matmul_isa mz_matmul_isa__avx2, mz_matmul_isa__avx512;
 extern const mz_microkernel mz_microkernel_avx512bf16, mz_microkernel_amx;
+// mz_microkernel.finish for tiles of `rows` rows and 32 columns: BF16 results with no more than a bias.
+bool mz_matmul_finish_bf16(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column,
+                           int rows);
 #endif
 
 // --- driver -------------------------------------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ static const char *needs_bf16_dot(const mezzo_device *device) {
 
 static const char *needs_amx(const mezzo_device *device) {
     const mz_isa *isa = &mz_cpu(device)->isa;
-    if (isa->level < MZ_LEVEL_AMX)
+    if (isa->level < MZ_LEVEL_AMX || !isa->bf16_dot) // its epilogue converts with AVX512-BF16
         return "needs AMX tiles with BF16";
     return isa->amx_rate > WORTH_IT * isa->fma_rate ? NULL : "AMX is measured slower than fp32 here";
 }

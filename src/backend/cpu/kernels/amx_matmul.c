@@ -47,6 +47,7 @@ static void amx_begin(void) {
 static void amx_end(void) {
     amx_configured = false;
 }
+#define amx_finish NULL
 #else
 #include "backend/cpu/kernels/amx_config.h"
 
@@ -62,6 +63,10 @@ static void amx_begin(void) {
 // Tiles left in use would be saved and restored at every switch of the thread.
 static void amx_end(void) {
     _tile_release();
+}
+
+static bool amx_finish(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column) {
+    return mz_matmul_finish_bf16(e, tile, ld_tile, row, column, TILE);
 }
 #endif
 
@@ -111,4 +116,5 @@ const mz_microkernel mz_microkernel_amx = {.name = "amx_2x2",
                                            .b_panel = MZ_PANEL_TILE_B,
                                            .run = multiply_amx,
                                            .begin = amx_begin,
-                                           .end = amx_end};
+                                           .end = amx_end,
+                                           .finish = amx_finish};
