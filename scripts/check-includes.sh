@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Includes go downward only: which folder may include what. The table is the one of docs/dev/ARCHITECTURE.md.
+# Includes go downward only. The table below says which folder may include what.
 # scripts/check-includes.sh prints every include that breaks it and fails if there is one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
