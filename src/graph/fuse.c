@@ -153,7 +153,6 @@ static void fuse_activation_gradient(fuse *f, size_t index) {
     // The matmul runs at the activation's place, where a repeated preact is there.
     mz_node merged = *dx;
     merged.attrs.act = kind;
-    merged.attrs.via = value(f, dh)->dtype;
     int out = act->out[0];
     kill(f, dx);
     kill(f, act);

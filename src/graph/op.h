@@ -66,7 +66,6 @@ typedef struct mz_update_attrs {
     int schedule; // mezzo_schedule.kind
     double lr, min_lr, power;
     int64_t warmup, steps;
-    bool clip; // grad_stats: fold max_norm's factor into state.clip
     double max_norm;
     bool enabled; // scaler_update
     double growth_factor, backoff_factor, min_scale, max_scale;
