@@ -101,7 +101,7 @@ static void state_case(mz_op op, const mz_update_attrs *update, const mz_opt_sta
 }
 
 void cases_clip_control(void) {
-    const mz_update_attrs update = {.clip = true, .max_norm = 1.5};
+    const mz_update_attrs update = {.max_norm = 1.5};
     const double norms[] = {0, 0.3, 1.5, 1.6, 1e30, INFINITY, NAN};
     for (size_t i = 0; i < MZ_COUNT(norms); i++) {
         state_case(MZ_OP_clip_control, &update, &(mz_opt_state){.norm = norms[i], .clip = 1});
