@@ -62,13 +62,13 @@ static void softmax_row(forward_tiles *w, const heads *h, int r, int valid) {
     }
     float max = vmax_lanes(most);
     vf sum = vload(sums);
-    if (max != w->max[r]) {
+    if (max != w->max[r] && w->max[r] > -INFINITY) { // the first tile has nothing to rescale
         vf correction = vexp(vset(w->max[r]) - max);
         sum *= correction;
         for (int d = 0; d < h->padded; d += VW)
             vstore(out + d, vload(out + d) * correction);
-        w->max[r] = max;
     }
+    w->max[r] = max;
     for (int j = 0; j < valid; j += VW) {
         vf p = vexp(vload(s + j) - max);
         sum += p;
