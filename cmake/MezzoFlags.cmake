@@ -38,6 +38,8 @@ endif()
 function(mezzo_flags target)
     target_compile_options(${target} PRIVATE
         -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes $<$<BOOL:${MEZZO_WERROR}>:-Werror>
+        # Clang warns of `2.0 * N` with `enum { N = 3 }`, which is how C names an integer constant.
+        $<$<C_COMPILER_ID:Clang>:-Wno-enum-float-conversion>
         # __FILE__ is part of an error's trace: relative to the source folder, the same on every machine.
         -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=
         ${mezzo_sanitizers})
