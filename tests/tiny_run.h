@@ -15,6 +15,7 @@
 #include "mezzo/train.h"
 
 #define TINY_TEXT  "text.txt"
+#define TINY_DATA  "--data=" TINY_TEXT
 #define TINY_STEPS 64
 
 // Fails the test with the library's message.
@@ -59,9 +60,9 @@ static inline void tiny_watch(void *user, const mezzo_progress *p) {
 static inline mezzo_status tiny_run(const char *out, const char *const *args, tiny_log *log,
                                     mezzo_train_result *result) {
     static const char *const tiny[] = {
-        "--layers=2",       "--heads=2",           "--d-model=16",      "--seq-len=8",         "--batch-size=3",
-        "--device=cpu",     "--threads=1",         "--warmup=4",        ("--data=" TINY_TEXT), "--eval-every=0",
-        "--eval-iters=2",   "--no-eval-final",     "--sample-every=-1", "--log-every=1",       "--schedule-steps=50",
+        "--layers=2",       "--heads=2",           "--d-model=16",      "--seq-len=8",   "--batch-size=3",
+        "--device=cpu",     "--threads=1",         "--warmup=4",        TINY_DATA,       "--eval-every=0",
+        "--eval-iters=2",   "--no-eval-final",     "--sample-every=-1", "--log-every=1", "--schedule-steps=50",
         "--precision=fp32", "--checkpoint-every=0"};
     const char *rest[64];
     int n = 0, given = 0;

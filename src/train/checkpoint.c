@@ -138,6 +138,23 @@ static mezzo_status publish(const char *staged, const char *final, const char *r
     return status;
 }
 
+// The manifest vouches for the old folder's state.json: it must stop before a new one takes its place.
+static mezzo_status forget(const char *folder, const char *final, const char *name) {
+    mz_manifest m = {0};
+    size_t n = 0;
+    if (!mz_path_exists(final))
+        return MEZZO_OK;
+    mezzo_status status = mz_manifest_load(folder, &m);
+    for (size_t i = 0; i < m.count; i++)
+        if (strcmp(m.entries[i].name, name) != 0)
+            m.entries[n++] = m.entries[i];
+    m.count = n;
+    if (status == MEZZO_OK)
+        status = mz_manifest_save(folder, &m);
+    mz_manifest_free(&m);
+    return status;
+}
+
 static void choose_kept(mz_manifest *m, int64_t keep_last) {
     int best = mz_manifest_best(m);
     for (size_t i = 0; i < m->count; i++)
@@ -196,6 +213,7 @@ mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *c
     MEZZO_TRY_GOTO(status, mz_dir_remove(staged));
     MEZZO_TRY_GOTO(status, mz_dir_create(staged));
     MEZZO_TRY_GOTO(status, write_files(staged, checkpoint, &entry));
+    MEZZO_TRY_GOTO(status, forget(folder, final, entry.name));
     MEZZO_TRY_GOTO(status, publish(staged, final, replaced));
     MEZZO_TRY_GOTO(status, mz_manifest_load(folder, &manifest));
     MEZZO_TRY_GOTO(status, record(folder, &manifest, &entry, keep_last));

@@ -24,7 +24,7 @@ static void train_for_ever(void) {
     const char *rest[32];
     int n;
     const char *const args[] = {"--layers=1",      "--heads=2",           "--d-model=16",  "--seq-len=8",
-                                "--batch-size=2",  "--device=cpu",        "--threads=1",   ("--data=" TINY_TEXT),
+                                "--batch-size=2",  "--device=cpu",        "--threads=1",   TINY_DATA,
                                 "--eval-every=3",  "--eval-iters=1",      "--log-every=1", "--sample-every=-1",
                                 "--steps=1000000", "--precision=fp16",    "--out=killed",  "--keep-last=2",
                                 "--resume=auto",   "--checkpoint-every=1"};

@@ -106,7 +106,7 @@ static void test_metrics_have_each_step_once(void **state) {
     must(mz_file_read("broken/metrics.jsonl", 1 << 20, &data, &n));
     const char *at = data;
     for (int s = 1; s <= 50; s++) {
-        char key[32];
+        char key[64];
         snprintf(key, sizeof key, "{\"step\": %d, \"train/loss\"", s);
         at = strstr(at, key);
         if (at == NULL)

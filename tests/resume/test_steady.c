@@ -57,9 +57,9 @@ static void steps_allocate_nothing(const char *precision, const char *threads) {
     const char *rest[16];
     int n;
     bool fresh;
-    const char *args[] = {"--layers=2",        "--heads=2",         "--d-model=32", "--seq-len=16",
-                          "--batch-size=4",    "--grad-accum=6",    "--device=cpu", threads,
-                          "--dropout=0.1",     "--data=" TINY_TEXT, precision,      "--out=steady",
+    const char *args[] = {"--layers=2",        "--heads=2",      "--d-model=32", "--seq-len=16",
+                          "--batch-size=4",    "--grad-accum=6", "--device=cpu", threads,
+                          "--dropout=0.1",     TINY_DATA,        precision,      "--out=steady",
                           "--sample-every=-1", "--eval-every=0"};
     tiny_clean("steady");
     must(mezzo_config_create(&config));

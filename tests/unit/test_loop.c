@@ -53,18 +53,29 @@ static void test_settings_are_checked_when_set(void **state) {
     mezzo_config_free(c);
 }
 
-// Every key has a help line, and its default is one that it takes.
+// Every key has a help line and a row in docs/train.md, and its default is one that it takes.
 static void test_every_key_is_described(void **state) {
     (void)state;
     mezzo_config *c;
     must(mezzo_config_create(&c));
     assert_true(mezzo_config_count() > 50);
+    char *docs = NULL, path[4096];
+    size_t n;
+    const char *source = getenv("MEZZO_SOURCE"); // set by ctest
+    if (source != NULL) {
+        snprintf(path, sizeof path, "%s/docs/train.md", source);
+        must(mz_file_read(path, 1 << 20, &docs, &n));
+    }
     for (int i = 0; i < mezzo_config_count(); i++) {
         mezzo_config_key key = mezzo_config_describe(i);
         assert_true(strlen(key.help) > 2 && key.help[strlen(key.help) - 1] != '.');
+        snprintf(path, sizeof path, "| `%s` |", key.key);
+        if (docs != NULL && strstr(docs, path) == NULL)
+            fail_msg("docs/train.md has no row %s", path);
         if (strcmp(key.type, "map") != 0)
             must(mezzo_config_set(c, key.key, key.initial, "here"));
     }
+    mz_free(docs);
     mezzo_config_free(c);
 }
 
