@@ -42,3 +42,12 @@ if [[ -e /dev/full ]]; then
     [[ $? -eq 3 ]] || fail "help into a full disk left with another code than 3"
     shows "$ERR" "standard output"
 fi
+
+# docs/cli.md names every option that a subcommand has of its own.
+for subcommand in train eval sample data explain; do
+    run 0 "$subcommand" --help
+    sed "/^## $subcommand\$/,/^## /!d" "$MEZZO_SOURCE/docs/cli.md" >section
+    for option in $(sed -nE '/^options:/,/^$/s/^  (--[a-z-]+).*/\1/p' "$OUT"); do
+        [[ $option == --help ]] || grep -qF -- "\`$option" section || fail "docs/cli.md does not tell of $subcommand $option"
+    done
+done

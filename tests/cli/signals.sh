@@ -46,4 +46,5 @@ kill -s INT "$child"
 wait "$child"
 code=$?
 [[ $code -eq 130 ]] || fail "twice: exit code $code, not 130"
+! grep -q "interrupted at step" "$ERR" || fail "the second signal waited for the step's end"
 run 0 eval twice --iters 1
