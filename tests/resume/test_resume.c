@@ -1,6 +1,6 @@
 // What a user relies on: the same run twice, a run that was broken off and resumed, recomputation and thread counts give the same
-// bits, in every precision. Seen to fail by: drawing batches by a counter that a checkpoint does not keep; leaving the loss scale out
-// of a checkpoint; splitting a sum among threads in the backend.
+// bits, in every precision. Seen to
+// fail with the data position left out of a resume.
 #include "tiny_run.h"
 
 static void runs_alike(const char *const *a, const char *const *b) {
