@@ -10,6 +10,7 @@
 
 #define FOR_LEVEL(name) MZ_PASTE(name, MZ_ISA) // f → f__avx512
 
+typedef int int_any __attribute__((aligned(2), may_alias));
 typedef vu vu_any __attribute__((aligned(2), may_alias));
 
 ALWAYS_INLINE vf load_f32(const void *p) {
@@ -66,11 +67,19 @@ ALWAYS_INLINE size_t lanes(int64_t n) {
 }
 ALWAYS_INLINE vf load_f32_part(const void *p, int64_t n) {
     vf x = {0};
+#if VEC_256
+    if (n == 6) // the AVX2 tile's rows. A copy through memory would wait for its store
+        return (vf)_mm256_maskload_ps(p, _mm256_setr_epi32(-1, -1, -1, -1, -1, -1, 0, 0));
+#endif
     memcpy(&x, p, lanes(n) * sizeof(float));
     return x;
 }
 ALWAYS_INLINE vh load_u16_part(const void *p, int64_t n) {
     vh x = {0};
+#if VEC_256
+    if (n == 6)
+        return (vh)_mm_insert_epi32(_mm_loadl_epi64(p), *(const int_any *)((const char *)p + 8), 2);
+#endif
     memcpy(&x, p, lanes(n) * sizeof(uint16_t));
     return x;
 }
