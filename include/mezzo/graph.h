@@ -55,6 +55,17 @@ MEZZO_API mezzo_value mezzo_gelu(mezzo_graph *g, mezzo_value x, bool tanh_approx
 MEZZO_API mezzo_value mezzo_silu(mezzo_graph *g, mezzo_value x);
 MEZZO_API mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias,
                                       float eps); // over the last dimension; weight [C]|NONE, bias [C]|NONE
+// x·weight/√(mean(x²) + eps) over the last dimension; weight [C]|NONE.
+MEZZO_API mezzo_value mezzo_rmsnorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, float eps);
+MEZZO_API mezzo_value mezzo_swiglu(mezzo_graph *g,
+                                   mezzo_value x); // silu(gate)·up: [… 2F], the gate's half first → [… F]
+// Rotary position embedding. The table: cosines and sines of the angles position/theta^(2i/dims), FP32 [length, dims]; positions I32 [length], or
+// NONE for 0, 1, … Made once, read by every layer.
+MEZZO_API mezzo_value mezzo_rope_table(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta);
+// Turns the first `dims` dimensions of the first `rotated` of the heads in x [B, T, heads·D] and copies the rest: q, k and v side by side in one
+// tensor can be given whole. A pair is dimensions 2i and 2i+1 where interleaved (CS336), else i and i + dims/2 (Hugging Face).
+MEZZO_API mezzo_value mezzo_rope(mezzo_graph *g, mezzo_value x, mezzo_value table, int heads, int rotated,
+                                 bool interleaved);
 MEZZO_API mezzo_value mezzo_embedding(mezzo_graph *g, mezzo_value table, mezzo_value ids); // [V, C], I32 […] → [… C]
 // Causal softmax(q·kᵀ/√D)·v, with no T×T matrix in memory. q [B, T, H·D]; k, v [B, T, Hkv·D], Hkv divides H → [B, T, H·D].
 MEZZO_API mezzo_value mezzo_attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads,
@@ -76,6 +87,8 @@ MEZZO_API mezzo_value mezzo_cast(mezzo_graph *g, mezzo_value x,
 MEZZO_API mezzo_value mezzo_reshape(mezzo_graph *g, mezzo_value x, int rank,
                                     const int64_t *shape); // one dimension may be -1
 MEZZO_API mezzo_status mezzo_split(mezzo_graph *g, mezzo_value x, int axis, int parts, mezzo_value *out); // equal parts
+MEZZO_API mezzo_status mezzo_split_sizes(mezzo_graph *g, mezzo_value x, int axis, int parts, const int64_t *sizes,
+                                         mezzo_value *out); // sizes NULL: equal parts
 MEZZO_API mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis);
 
 // What a value is.

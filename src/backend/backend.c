@@ -177,6 +177,8 @@ bool mz_op_in_place(mz_op op) {
     case MZ_OP_gelu_dx:
     case MZ_OP_silu_dx:
     case MZ_OP_layernorm_bwd:
+    case MZ_OP_rmsnorm_bwd:
+    case MZ_OP_rope:
     case MZ_OP_softmax_dx:
     case MZ_OP_cross_entropy_dx:
         return true;

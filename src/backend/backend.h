@@ -74,7 +74,7 @@ mezzo_status mz_select(const mezzo_device *device, const mz_call *call, const mz
 mezzo_status mz_run(mezzo_device *device, const mz_kernel *kernel, mz_call *call, void *scratch);
 bool mz_op_in_place(
     mz_op
-        op); // its output may be exactly its first input: add mul scale relu gelu silu dropout, the *_dx of those (dy), layernorm_bwd(dy), cross_entropy_dx(logits, slot 1), softmax_dx(dy), cast of equal size
+        op); // its output may be exactly its first input: add mul scale relu gelu silu dropout, the *_dx of those (dy), layernorm_bwd(dy), rmsnorm_bwd(dy), rope, cross_entropy_dx(logits, slot 1), softmax_dx(dy), cast of equal size
 
 // --- update ops -------------------------------------------------------------------------------------------------------------
 // Parameters' FP32 masters and gradients are one flat buffer each; a parameter is a segment of it, starting at a multiple of 16

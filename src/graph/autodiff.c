@@ -323,6 +323,39 @@ static mezzo_status grad_layernorm(tape *t, int node, int dy) {
     return needs(t, 0) ? deliver(t, x, dx) : MEZZO_OK;
 }
 
+static mezzo_status grad_rmsnorm(tape *t, int node, int dy) {
+    int x = t->at->in[0], weight = target(t, 1), rstd, dx;
+    MEZZO_TRY(save_output(t, node, 1, (mz_shape){1, {mz_shape_rows(shape_of(t, x))}}, &rstd));
+    mz_node n = backward_node(t, MZ_OP_rmsnorm_bwd);
+    add_in(&n, dy);
+    add_in(&n, x);
+    add_in(&n, t->at->in[1]);
+    add_in(&n, rstd);
+    add_in(&n, -1);
+    MEZZO_TRY(new_value(t, *shape_of(t, x), grad_dtype(t, x), &dx));
+    n.out[0] = dx;
+    MEZZO_TRY(finish_gradients(t, n, 1, &weight, 1));
+    return needs(t, 0) ? deliver(t, x, dx) : MEZZO_OK;
+}
+
+static mezzo_status grad_rope_table(tape *t, int node, int dy) {
+    return (void)t, (void)node, (void)dy, MEZZO_OK;
+}
+
+// A rotation's transpose is the rotation back.
+static mezzo_status grad_rope(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = backward_node(t, MZ_OP_rope);
+    n.attrs.inverse = !n.attrs.inverse;
+    add_in(&n, dy);
+    add_in(&n, t->at->in[1]);
+    return finish_dx(t, n, t->at->in[0]);
+}
+
+static mezzo_status grad_swiglu(tape *t, int node, int dy) {
+    return (void)node, grad_with(t, MZ_OP_swiglu_dx, dy, t->at->in[0]);
+}
+
 static mezzo_status grad_embedding(tape *t, int node, int dy) {
     (void)node;
     mz_node n = backward_node(t, MZ_OP_embedding_bwd);

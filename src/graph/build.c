@@ -125,7 +125,7 @@ static mezzo_status check_inputs(const mezzo_graph *g, const mz_node *node) {
             return mz_fail(MEZZO_ERR_INVALID, "%s: %s is missing", op, slots[i].name);
         if (v >= (int)g->n_values)
             return mz_fail(MEZZO_ERR_INVALID, "%s: %s is not a value of this graph", op, slots[i].name);
-        bool ids = !strcmp(slots[i].name, "ids") || !strcmp(slots[i].name, "targets");
+        bool ids = mz_slot_integer(slots[i].name);
         bool moves = node->op == MZ_OP_reshape || node->op == MZ_OP_split || node->op == MZ_OP_concat;
         char buf[128];
         if (v >= 0 && !ids && !moves && g->values[v].dtype == MEZZO_I32)
@@ -135,14 +135,14 @@ static mezzo_status check_inputs(const mezzo_graph *g, const mz_node *node) {
     return MEZZO_OK;
 }
 
-// Appends the node with its output values; `shape` NULL asks the op's rule.
+// Appends the node with its output values; `shape`, one an output, NULL asks the op's rule.
 static mezzo_status finish_node(mezzo_graph *g, mz_node *node, const mz_shape *shape, mezzo_dtype dtype) {
     mz_shape shapes[MZ_MAX_OUT] = {{0}};
     if (g->n_values + MZ_MAX_OUT > INT32_MAX)
         return mz_fail(MEZZO_ERR_INVALID, "the graph is too large");
     MEZZO_TRY(check_inputs(g, node));
     if (shape)
-        shapes[0] = *shape;
+        memcpy(shapes, shape, (size_t)node->n_out * sizeof *shapes);
     else
         MEZZO_TRY(mz_infer(g, node, shapes));
     for (int i = 0; i < node->n_out; ++i) {
@@ -250,6 +250,53 @@ mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, m
     return finish(g, node);
 }
 
+mezzo_value mezzo_rmsnorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, float eps) {
+    mz_node node = begin_node(g, MZ_OP_rmsnorm);
+    node.n_in = 2;
+    node.in[0] = x.id;
+    node.in[1] = weight.id;
+    node.attrs.eps = eps;
+    if (g->status == MEZZO_OK && !(eps >= 0))
+        return failed(g, mz_fail(MEZZO_ERR_INVALID, "rmsnorm: eps %g, must be 0 or more", (double)eps));
+    return finish(g, node);
+}
+
+mezzo_value mezzo_swiglu(mezzo_graph *g, mezzo_value x) {
+    return unary(g, MZ_OP_swiglu, x, (mz_attrs){0});
+}
+
+static mezzo_status rope_table(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta,
+                               mz_node *node) {
+    mz_shape shape;
+    if (dims < 2 || dims % 2 || !(theta > 0))
+        return mz_fail(MEZZO_ERR_INVALID, "rope_table: %d dimensions and theta %g: must be even and positive", dims,
+                       (double)theta);
+    MEZZO_TRY(check_shape("rope_table", 2, (const int64_t[]){length, dims}, &shape));
+    if (positions.id >= 0) {
+        const mz_value *v = &g->values[positions.id];
+        char text[64];
+        if (v->dtype != MEZZO_I32 || v->shape.rank != 1 || v->shape.dim[0] != length)
+            return mz_fail(MEZZO_ERR_INVALID, "rope_table: positions must be %lld integers, not shape %s",
+                           (long long)length, mz_shape_text(&v->shape, text, sizeof text));
+        node->n_in = 1;
+        node->in[0] = positions.id;
+    }
+    node->attrs.theta = theta;
+    return finish_node(g, node, &shape, MEZZO_F32);
+}
+
+mezzo_value mezzo_rope_table(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta) {
+    mz_node node = begin_node(g, MZ_OP_rope_table);
+    if (g->status != MEZZO_OK)
+        return MEZZO_NONE;
+    mezzo_status status = rope_table(g, positions, length, dims, theta, &node);
+    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : failed(g, status);
+}
+
+mezzo_value mezzo_rope(mezzo_graph *g, mezzo_value x, mezzo_value table, int heads, int rotated, bool interleaved) {
+    return binary(g, MZ_OP_rope, x, table, (mz_attrs){.heads = heads, .rotated = rotated, .interleaved = interleaved});
+}
+
 mezzo_value mezzo_embedding(mezzo_graph *g, mezzo_value table, mezzo_value ids) {
     return binary(g, MZ_OP_embedding, table, ids, (mz_attrs){0});
 }
@@ -355,7 +402,32 @@ mezzo_value mezzo_reshape(mezzo_graph *g, mezzo_value x, int rank, const int64_t
     return status == MEZZO_OK ? (mezzo_value){node.out[0]} : failed(g, status);
 }
 
-mezzo_status mezzo_split(mezzo_graph *g, mezzo_value x, int axis, int parts, mezzo_value *out) {
+static mezzo_status split(mezzo_graph *g, mezzo_value x, int axis, int parts, const int64_t *sizes, mz_node *node) {
+    mz_shape shapes[MZ_MAX_OUT];
+    char text[64];
+    int64_t sum = 0;
+    if (parts < 1 || parts > MZ_MAX_OUT)
+        return mz_fail(MEZZO_ERR_INVALID, "split: %d parts, must be 1 to %d", parts, MZ_MAX_OUT);
+    if (x.id < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "split: x is missing");
+    const mz_value *v = &g->values[x.id];
+    node->n_out = parts;
+    node->attrs.axis = axis = axis < 0 ? axis + v->shape.rank : axis;
+    if (sizes == NULL)
+        return finish_node(g, node, NULL, v->dtype);
+    for (int i = 0; i < parts && axis >= 0 && axis < v->shape.rank; ++i) {
+        shapes[i] = v->shape;
+        shapes[i].dim[axis] = sizes[i];
+        sum += sizes[i] > 0 ? sizes[i] : INT64_MAX / MZ_MAX_OUT / 2;
+    }
+    if (axis < 0 || axis >= v->shape.rank || sum != v->shape.dim[axis])
+        return mz_fail(MEZZO_ERR_INVALID, "split: the sizes must be positive and add up to dimension %d of shape %s",
+                       axis, mz_shape_text(&v->shape, text, sizeof text));
+    return finish_node(g, node, shapes, v->dtype);
+}
+
+mezzo_status mezzo_split_sizes(mezzo_graph *g, mezzo_value x, int axis, int parts, const int64_t *sizes,
+                               mezzo_value *out) {
     for (int i = 0; i < parts; ++i)
         out[i] = MEZZO_NONE;
     if (g->status != MEZZO_OK)
@@ -363,16 +435,7 @@ mezzo_status mezzo_split(mezzo_graph *g, mezzo_value x, int axis, int parts, mez
     mz_node node = begin_node(g, MZ_OP_split);
     node.n_in = 1;
     node.in[0] = x.id;
-    node.n_out = parts;
-    mezzo_status status = MEZZO_OK;
-    if (parts < 1 || parts > MZ_MAX_OUT)
-        status = mz_fail(MEZZO_ERR_INVALID, "split: %d parts, must be 1 to %d", parts, MZ_MAX_OUT);
-    if (status == MEZZO_OK && x.id >= 0) {
-        node.attrs.axis = axis < 0 ? axis + g->values[x.id].shape.rank : axis;
-        status = finish_node(g, &node, NULL, g->values[x.id].dtype);
-    } else if (status == MEZZO_OK) {
-        status = mz_fail(MEZZO_ERR_INVALID, "split: x is missing");
-    }
+    mezzo_status status = split(g, x, axis, parts, sizes, &node);
     if (status != MEZZO_OK) {
         remember(g, status);
         return status;
@@ -380,6 +443,10 @@ mezzo_status mezzo_split(mezzo_graph *g, mezzo_value x, int axis, int parts, mez
     for (int i = 0; i < parts; ++i)
         out[i] = (mezzo_value){node.out[i]};
     return MEZZO_OK;
+}
+
+mezzo_status mezzo_split(mezzo_graph *g, mezzo_value x, int axis, int parts, mezzo_value *out) {
+    return mezzo_split_sizes(g, x, axis, parts, NULL, out);
 }
 
 mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis) {

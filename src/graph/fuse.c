@@ -215,7 +215,7 @@ static size_t first_reader(fuse *f, int v, size_t from) {
     return f->g->n_nodes;
 }
 
-// s = a + b, then layernorm(s) as its first reader → layernorm with residual, which stores s too.
+// s = a + b, then a norm of s as its first reader → the norm with residual, which stores s too.
 static void fuse_residual_norm(fuse *f, size_t index) {
     mz_node *add = &f->g->nodes[index];
     if (add->op != MZ_OP_add || add->phase == MZ_BACKWARD || !same_shape(f, add->in[0], add->in[1]))
@@ -225,17 +225,18 @@ static void fuse_residual_norm(fuse *f, size_t index) {
     if (reader == f->g->n_nodes)
         return;
     mz_node *norm = &f->g->nodes[reader];
-    if (norm->op != MZ_OP_layernorm || norm->in[0] != s || norm->phase != add->phase ||
-        (norm->n_in > 3 && norm->in[3] >= 0))
+    int residual = norm->op == MZ_OP_layernorm ? 3 : 2, sum = residual; // slots
+    if ((norm->op != MZ_OP_layernorm && norm->op != MZ_OP_rmsnorm) || norm->in[0] != s || norm->phase != add->phase ||
+        (norm->n_in > residual && norm->in[residual] >= 0))
         return;
     set_input(f, norm, 0, a);
-    set_input(f, norm, 3, b);
+    set_input(f, norm, residual, b);
     kill(f, add);
     if (uses_of(f, s) > 0)
-        set_output(f, norm, 3, s);
+        set_output(f, norm, sum, s);
 }
 
-// dres + dx of a norm → layernorm_bwd with dres, at the add's place.
+// dres + dx of a norm → the norm's gradient with dres, at the add's place.
 static void fuse_norm_gradient(fuse *f, size_t index) {
     mz_node *add = &f->g->nodes[index];
     if (add->op != MZ_OP_add || add->phase != MZ_BACKWARD || !same_shape(f, add->in[0], add->in[1]))
@@ -243,10 +244,14 @@ static void fuse_norm_gradient(fuse *f, size_t index) {
     for (int side = 1; side >= 0; --side) {
         int dx = add->in[side], dres = add->in[1 - side];
         mz_node *norm = maker(f, dx, 0);
-        if (!norm || norm->op != MZ_OP_layernorm_bwd || uses_of(f, dx) != 1 || dres == dx || norm->in[5] >= 0)
+        if (!norm || (norm->op != MZ_OP_layernorm_bwd && norm->op != MZ_OP_rmsnorm_bwd) || uses_of(f, dx) != 1 ||
+            dres == dx)
+            continue;
+        int slot = norm->op == MZ_OP_layernorm_bwd ? 5 : 4;
+        if (norm->in[slot] >= 0)
             continue;
         mz_node *merged = move_to(f, index, norm);
-        set_input(f, merged, 5, dres);
+        set_input(f, merged, slot, dres);
         return;
     }
 }

@@ -37,6 +37,14 @@ int mz_op_slots(mz_op op, bool outputs, mz_slot slots[MZ_MAX_IN]) {
     return listed;
 }
 
+bool mz_slot_integer(const char *name) {
+    static const char *const names[] = {"ids", "targets", "positions"};
+    for (size_t i = 0; i < MZ_COUNT(names); ++i)
+        if (!strcmp(name, names[i]))
+            return true;
+    return false;
+}
+
 int64_t mz_shape_count(const mz_shape *s) {
     int64_t n = 1;
     for (int i = 0; i < s->rank; ++i)
@@ -82,6 +90,7 @@ int mz_op_reuses(mz_op op) {
     case MZ_OP_gelu:
     case MZ_OP_silu:
     case MZ_OP_dropout:
+    case MZ_OP_rope:
     case MZ_OP_relu_dx:
     case MZ_OP_gelu_dx:
     case MZ_OP_silu_dx:

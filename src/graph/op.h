@@ -43,6 +43,7 @@ typedef struct mz_slot {
     bool optional, repeated, gradient; // '?', '*', '+'
 } mz_slot;
 int mz_op_slots(mz_op op, bool outputs, mz_slot slots[MZ_MAX_IN]); // how many are listed
+bool mz_slot_integer(const char *name);                            // holds I32, in whatever op it is
 
 typedef struct mz_shape {
     int rank;
@@ -75,11 +76,14 @@ typedef struct mz_update_attrs {
 
 typedef struct mz_attrs {
     float alpha;                   // scale, expand
-    float eps;                     // layernorm
+    float eps;                     // layernorm, rmsnorm
     float p;                       // dropout, attention
     uint32_t rng;                  // dropout, attention: the random stream's number (Philox "tensor")
     int axis;                      // sum, mean, expand, split, concat; sum, mean, expand: -1 = all elements
-    int heads, kv_heads;           // attention
+    int heads, kv_heads;           // attention; rope: heads
+    int rotated;                   // rope: how many heads, from the first, are turned
+    float theta;                   // rope_table: its wavelengths grow from 2π to nearly 2π·theta
+    bool interleaved, inverse;     // rope: pairs are neighbours, not halves; turn back
     int32_t ignore_index;          // cross_entropy
     bool transpose_a, transpose_b; // matmul
     bool tanh;                     // gelu

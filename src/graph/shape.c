@@ -92,6 +92,41 @@ static mezzo_status infer_layernorm(rule r, mz_shape *out) {
     return MEZZO_OK;
 }
 
+static mezzo_status infer_rmsnorm(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0);
+    if (x->rank < 1)
+        return mismatch(r, 0, -1, "needs a last dimension to normalise");
+    if (present(r, 1) && (shape_of(r, 1)->rank != 1 || shape_of(r, 1)->dim[0] != last(x)))
+        return mismatch(r, 0, 1, "must have one number for each of x's last dimension");
+    out[0] = out[2] = *x;
+    out[1] = vector(mz_shape_rows(x));
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_rope(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0), *table = shape_of(r, 1);
+    int heads = r.node->attrs.heads, rotated = r.node->attrs.rotated;
+    if (x->rank != 3)
+        return mismatch(r, 0, -1, "must be [batch, time, width]");
+    if (heads < 1 || rotated < 0 || rotated > heads)
+        return mz_fail(MEZZO_ERR_INVALID, "rope: %d of %d heads cannot be turned", rotated, heads);
+    if (x->dim[2] % heads)
+        return mismatch(r, 0, -1, "the heads must divide the width");
+    if (table->rank != 2 || table->dim[0] != x->dim[1] || table->dim[1] % 2 || table->dim[1] > x->dim[2] / heads)
+        return mismatch(r, 0, 1, "the table needs a row for each time and no more columns than a head has dimensions");
+    out[0] = *x;
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_swiglu(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0);
+    if (x->rank < 1 || last(x) % 2)
+        return mismatch(r, 0, -1, "the last dimension must hold two halves, gate and up");
+    out[0] = *x;
+    out[0].dim[x->rank - 1] /= 2;
+    return MEZZO_OK;
+}
+
 static mezzo_status infer_embedding(rule r, mz_shape *out) {
     const mz_shape *table = shape_of(r, 0), *ids = shape_of(r, 1);
     if (table->rank != 2)
@@ -218,6 +253,12 @@ mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ
         return MEZZO_OK;
     case MZ_OP_layernorm:
         return infer_layernorm(r, out);
+    case MZ_OP_rmsnorm:
+        return infer_rmsnorm(r, out);
+    case MZ_OP_rope:
+        return infer_rope(r, out);
+    case MZ_OP_swiglu:
+        return infer_swiglu(r, out);
     case MZ_OP_embedding:
         return infer_embedding(r, out);
     case MZ_OP_attention:

@@ -339,6 +339,100 @@ static void layernorm_bwd(trial *t) {
     }
 }
 
+// The mean of squares is a sum of terms of one sign: off by (n + 2)·u of itself, half of that in rstd. Storing `sum` as layernorm.
+static void rmsnorm(trial *t) {
+    int64_t width = width_of(&t->out[0]), rows = trial_count(&t->out[0]) / width;
+    const trial_tensor *weight = &t->in[1], *residual = &t->in[2], *stored = &t->out[2];
+    double flip = has(stored) ? 2 * through(stored->t.dtype) : 0;
+    for (int64_t r = 0; r < rows; r++) {
+        double squares = 0;
+        for (int64_t c = 0; c < width; c++) {
+            double s = t->in[0].value[r * width + c] + (has(residual) ? residual->value[r * width + c] : 0);
+            squares += s * s / (double)width;
+        }
+        double rstd = 1 / sqrt(squares + (double)t->attrs.eps), rstd_error = (double)(width + 8) * u32 + flip;
+        for (int64_t c = 0; c < width; c++) {
+            int64_t i = r * width + c;
+            double s = t->in[0].value[i] + (has(residual) ? residual->value[i] : 0);
+            t->out[0].bound[i] =
+                (has(weight) ? magnitude(weight, c) : 1) * fabs(s) * rstd * (rstd_error + 4 * u32 + flip);
+            if (has(stored))
+                stored->bound[i] = u32 * fabs(s) + flip / 2 * fabs(s);
+        }
+        if (has(&t->out[1]))
+            t->out[1].bound[r] = rstd_error * rstd;
+    }
+}
+
+// As layernorm_bwd's, without the mean.
+static void rmsnorm_bwd(trial *t) {
+    const trial_tensor *dy = &t->in[0], *x = &t->in[1], *weight = &t->in[2], *dres = &t->in[4];
+    int64_t width = width_of(&t->out[0]), rows = trial_count(&t->out[0]) / width;
+    for (int64_t r = 0; r < rows; r++) {
+        double rstd = magnitude(&t->in[3], r), gx_size = 0;
+        for (int64_t c = 0; c < width; c++)
+            gx_size += magnitude(dy, r * width + c) * (has(weight) ? magnitude(weight, c) : 1) *
+                       magnitude(x, r * width + c) * rstd / (double)width;
+        for (int64_t c = 0; c < width; c++) {
+            int64_t i = r * width + c;
+            double g = magnitude(dy, i) * (has(weight) ? magnitude(weight, c) : 1);
+            t->out[0].bound[i] = (double)(width + 8) * u32 * rstd * (g + magnitude(x, i) * rstd * gx_size) +
+                                 (has(dres) ? 2 * u32 * magnitude(dres, i) : 0);
+        }
+    }
+    for (int64_t c = 0; has(&t->out[1]) && c < width; c++) {
+        double dweight = 0;
+        for (int64_t r = 0; r < rows; r++)
+            dweight += magnitude(dy, r * width + c) * magnitude(x, r * width + c) * magnitude(&t->in[3], r);
+        t->out[1].bound[c] = (double)(rows + 5) * u32 * (dweight + preset(t, 1, c, dweight));
+    }
+}
+
+// An angle is a product of an integer and a frequency that took a power and a quotient: 3 roundings; its cosine changes by as much, and
+// takes some u of 1 itself.
+static void rope_table(trial *t) {
+    int64_t dims = t->out[0].t.shape.dim[1];
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        const int64_t row = i / dims, pair = i % dims % (dims / 2);
+        double position = has(&t->in[0]) ? magnitude(&t->in[0], row) : (double)row;
+        double angle = position / pow((double)t->attrs.theta, 2 * (double)pair / (double)dims);
+        t->out[0].bound[i] = 4 * u32 * (1 + angle);
+    }
+}
+
+// Two products and a sum.
+static void rope(trial *t) {
+    const mz_shape *shape = &t->in[0].t.shape;
+    int64_t dims = t->in[1].t.shape.dim[1], half = dims / 2, width = shape->dim[2] / t->attrs.heads;
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        int64_t h = i / width, d = i % width, row = h / t->attrs.heads % shape->dim[1];
+        if (h % t->attrs.heads >= t->attrs.rotated || d >= dims)
+            continue; // copied
+        int64_t pair = t->attrs.interleaved ? d / 2 : d % half;
+        int64_t other = i - d + (t->attrs.interleaved ? d ^ 1 : (d + half) % dims);
+        double c = magnitude(&t->in[1], row * dims + pair), s = magnitude(&t->in[1], row * dims + half + pair);
+        t->out[0].bound[i] = 2 * u32 * (magnitude(&t->in[0], i) * c + magnitude(&t->in[0], other) * s);
+    }
+}
+
+static void swiglu(trial *t) {
+    int64_t width = width_of(&t->out[0]);
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        int64_t gate = i / width * 2 * width + i % width;
+        t->out[0].bound[i] = function_ulps * u32 * magnitude(&t->in[0], gate) * magnitude(&t->in[0], gate + width);
+    }
+}
+
+static void swiglu_dx(trial *t) {
+    int64_t width = width_of(&t->in[0]);
+    for (int64_t i = 0; i < trial_count(&t->in[0]); i++) {
+        int64_t gate = i / width * 2 * width + i % width;
+        double dy = magnitude(&t->in[0], i), x = t->in[1].value[gate], up = magnitude(&t->in[1], gate + width);
+        t->out[0].bound[gate] = function_ulps * u32 * dy * up * slope_magnitude(x);
+        t->out[0].bound[gate + width] = function_ulps * u32 * dy * fabs(x);
+    }
+}
+
 // Of a row of exponents: the maximum, and the error of log Σ exp(x): the sum's n roundings, and each exp's own and its subtraction's.
 static double exponents(const trial_tensor *x, int64_t start, int64_t width, double *max, double *lse) {
     double sum = 0, distance = 0;
@@ -475,6 +569,12 @@ static void (*const bounds[MZ_OP_COUNT])(trial *t) = {
     [MZ_OP_silu_dx] = activation_dx,
     [MZ_OP_layernorm] = layernorm,
     [MZ_OP_layernorm_bwd] = layernorm_bwd,
+    [MZ_OP_rmsnorm] = rmsnorm,
+    [MZ_OP_rmsnorm_bwd] = rmsnorm_bwd,
+    [MZ_OP_rope_table] = rope_table,
+    [MZ_OP_rope] = rope,
+    [MZ_OP_swiglu] = swiglu,
+    [MZ_OP_swiglu_dx] = swiglu_dx,
     [MZ_OP_softmax] = softmax,
     [MZ_OP_softmax_dx] = softmax_dx,
     [MZ_OP_cross_entropy] = cross_entropy,

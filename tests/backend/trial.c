@@ -115,11 +115,12 @@ void trial_bytes(trial *t, int slot, const void *bytes, bool output) {
 }
 
 // --- the reference ----------------------------------------------------------------------------------------------------------
-// Outputs are FP64, so that the result is not rounded; except where storage is part of what the op computes: layernorm's `sum`
+// Outputs are FP64, so that the result is not rounded; except where storage is part of what the op computes: a norm's `sum`
 // and the flat FP32 buffers and blocks of the update.
 static mezzo_dtype reference_dtype(const trial *t, int slot) {
     mezzo_dtype dtype = t->out[slot].t.dtype;
-    bool as_stored = mz_op_table[t->op].kind == MZ_KIND_STATE || (t->op == MZ_OP_layernorm && slot == 3);
+    bool as_stored = mz_op_table[t->op].kind == MZ_KIND_STATE || (t->op == MZ_OP_layernorm && slot == 3) ||
+                     (t->op == MZ_OP_rmsnorm && slot == 2);
     return as_stored || dtype >= MEZZO_I64 ? dtype : MEZZO_F64;
 }
 

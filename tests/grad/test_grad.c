@@ -149,6 +149,37 @@ static mezzo_value make_layernorm(maker *m, int variant) {
     return mezzo_add(m->g, s, mezzo_layernorm(m->g, s, weight, bias, 1e-3f));
 }
 
+static mezzo_value make_rmsnorm(maker *m, int variant) {
+    mezzo_value x = param(m, "x", DIMS(3, 6));
+    mezzo_value weight = variant != 1 ? param(m, "w", DIMS(6)) : MEZZO_NONE;
+    if (variant < 2)
+        return mezzo_rmsnorm(m->g, x, weight, 1e-3f);
+    if (variant > 2)
+        return MEZZO_NONE;
+    mezzo_value s = mezzo_add(m->g, x, param(m, "r", DIMS(3, 6))); // as in layernorm's last variant
+    return mezzo_add(m->g, s, mezzo_rmsnorm(m->g, s, weight, 1e-3f));
+}
+
+// Has no input to differentiate; what reads it has: some heads turned, some dimensions of each, at positions of their own.
+static mezzo_value make_rope_table(maker *m, int variant) {
+    if (variant > 0)
+        return MEZZO_NONE;
+    mezzo_value table = mezzo_rope_table(m->g, integers(m, "positions", 5, false, 4), 4, 2, 100);
+    return mezzo_rope(m->g, param(m, "x", DIMS(2, 4, 12)), table, 3, 2, false);
+}
+
+static mezzo_value make_rope(maker *m, int variant) {
+    if (variant > 1)
+        return MEZZO_NONE;
+    mezzo_value table = mezzo_rope_table(m->g, MEZZO_NONE, 3, 4, 100);
+    mezzo_value x = mezzo_silu(m->g, param(m, "x", DIMS(2, 3, 12)));
+    return mezzo_rope(m->g, x, table, 2, 2, variant == 1);
+}
+
+static mezzo_value make_swiglu(maker *m, int variant) {
+    return variant < 1 ? mezzo_swiglu(m->g, param(m, "x", DIMS(3, 8))) : MEZZO_NONE;
+}
+
 static mezzo_value make_embedding(maker *m, int variant) {
     return variant < 1 ? mezzo_embedding(m->g, param(m, "table", DIMS(5, 3)), integers(m, "ids", 5, false, 9))
                        : MEZZO_NONE;

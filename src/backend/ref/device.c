@@ -14,10 +14,9 @@ typedef struct ref_device {
 typedef enum slot_kind { SLOT_FLOAT, SLOT_I32, SLOT_BYTES } slot_kind;
 
 static slot_kind kind_of_slot(const char *name) {
-    static const char *const i32[] = {"ids", "targets"}, *const bytes[] = {"segments", "state", "scaler", "shadow"};
-    for (size_t i = 0; i < MZ_COUNT(i32); i++)
-        if (strcmp(name, i32[i]) == 0)
-            return SLOT_I32;
+    static const char *const bytes[] = {"segments", "state", "scaler", "shadow"};
+    if (mz_slot_integer(name))
+        return SLOT_I32;
     for (size_t i = 0; i < MZ_COUNT(bytes); i++)
         if (strcmp(name, bytes[i]) == 0)
             return SLOT_BYTES;

@@ -87,6 +87,29 @@ static void activate_dx(const mz_call *call, mz_act act) {
     }
 }
 
+// Of row r of F numbers: the gate's is at r·2F, the other factor's F behind it.
+void mz_ref_swiglu(const mz_call *call) {
+    const mz_shape *shape = &call->out[0].shape;
+    int64_t n = mz_shape_count(shape), width = shape->dim[shape->rank - 1];
+    for (int64_t i = 0; i < n; i++) {
+        int64_t gate = i / width * 2 * width + i % width;
+        double y = mz_ref_activation(MZ_ACT_SILU, mz_ref_get(&call->in[0], gate));
+        mz_ref_put(&call->out[0], i, y * mz_ref_get(&call->in[0], gate + width));
+    }
+}
+
+void mz_ref_swiglu_dx(const mz_call *call) {
+    const mz_shape *shape = &call->in[0].shape;
+    int64_t n = mz_shape_count(shape), width = shape->dim[shape->rank - 1];
+    for (int64_t i = 0; i < n; i++) {
+        int64_t gate = i / width * 2 * width + i % width;
+        double dy = mz_ref_get(&call->in[0], i), x = mz_ref_get(&call->in[1], gate);
+        double up = mz_ref_get(&call->in[1], gate + width);
+        mz_ref_put(&call->out[0], gate, mz_ref_activation_dx(MZ_ACT_SILU, dy * up, x));
+        mz_ref_put(&call->out[0], gate + width, dy * mz_ref_activation(MZ_ACT_SILU, x));
+    }
+}
+
 static mz_act gelu_form(const mz_call *call) {
     return call->attrs.tanh ? MZ_ACT_GELU_TANH : MZ_ACT_GELU;
 }

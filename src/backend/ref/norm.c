@@ -1,4 +1,4 @@
-// Layer normalisation and softmax, over the last dimension.
+// Layer and RMS normalisation and softmax, over the last dimension.
 #include <math.h>
 
 #include "backend/ref/ref.h"
@@ -77,6 +77,64 @@ void mz_ref_layernorm_bwd(const mz_call *call) {
             double g = mz_ref_get(dy, i) * (mz_present(weight) ? mz_ref_get(weight, c) : 1);
             double normal = (mz_ref_get(x, i) - mean) * rstd;
             double d = rstd * (g - g_mean - normal * gx_mean);
+            mz_ref_put(dx, i, mz_present(dres) ? d + mz_ref_get(dres, i) : d);
+        }
+    }
+}
+
+// The value that is normalised, as layernorm_input.
+static double rmsnorm_input(const mz_call *call, int64_t i) {
+    double s = mz_ref_get(&call->in[0], i);
+    if (mz_present(&call->in[2]))
+        s += mz_ref_get(&call->in[2], i);
+    return mz_present(&call->out[2]) ? mezzo_round_to(s, call->out[2].dtype) : s;
+}
+
+void mz_ref_rmsnorm(const mz_call *call) {
+    const mz_tensor *weight = &call->in[1];
+    const mz_shape *shape = &call->out[0].shape;
+    int64_t width = shape->dim[shape->rank - 1], rows = mz_shape_count(shape) / width;
+    for (int64_t r = 0; r < rows; r++) {
+        double squares = 0;
+        for (int64_t c = 0; c < width; c++) {
+            double s = rmsnorm_input(call, r * width + c);
+            squares += s * s;
+        }
+        double rstd = 1 / sqrt(squares / (double)width + (double)call->attrs.eps);
+        for (int64_t c = 0; c < width; c++) {
+            double s = rmsnorm_input(call, r * width + c);
+            if (mz_present(&call->out[2]))
+                mz_ref_put(&call->out[2], r * width + c, s);
+            mz_ref_put(&call->out[0], r * width + c, mz_present(weight) ? s * rstd * mz_ref_get(weight, c) : s * rstd);
+        }
+        if (mz_present(&call->out[1]))
+            mz_ref_put(&call->out[1], r, rstd);
+    }
+}
+
+// With x̂ = x·rstd and g = dy·weight: dx = rstd·(g - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂.
+void mz_ref_rmsnorm_bwd(const mz_call *call) {
+    const mz_tensor *dy = &call->in[0], *x = &call->in[1], *weight = &call->in[2], *rstds = &call->in[3];
+    const mz_tensor *dres = &call->in[4], *dx = &call->out[0];
+    const mz_shape *shape = &dx->shape;
+    int64_t width = shape->dim[shape->rank - 1], rows = mz_shape_count(shape) / width;
+    for (int64_t c = 0; mz_present(&call->out[1]) && c < width; c++) { // columns first: dx may overwrite dy
+        double dweight = 0;
+        for (int64_t r = 0; r < rows; r++)
+            dweight += mz_ref_get(dy, r * width + c) * mz_ref_get(x, r * width + c) * mz_ref_get(rstds, r);
+        mz_ref_put_gradient(call, 1, c, dweight);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        double rstd = mz_ref_get(rstds, r), gx_mean = 0;
+        for (int64_t c = 0; c < width; c++) {
+            double g = mz_ref_get(dy, r * width + c) * (mz_present(weight) ? mz_ref_get(weight, c) : 1);
+            gx_mean += g * mz_ref_get(x, r * width + c) * rstd;
+        }
+        gx_mean /= (double)width;
+        for (int64_t c = 0; c < width; c++) {
+            int64_t i = r * width + c;
+            double g = mz_ref_get(dy, i) * (mz_present(weight) ? mz_ref_get(weight, c) : 1);
+            double d = rstd * (g - mz_ref_get(x, i) * rstd * gx_mean);
             mz_ref_put(dx, i, mz_present(dres) ? d + mz_ref_get(dres, i) : d);
         }
     }

@@ -1,4 +1,4 @@
-// Layer normalisation and softmax over the last dimension, and their gradients. A row at a time; statistics in FP32 with VW partial
+// Layer and RMS normalisation and softmax over the last dimension, and their gradients. A row at a time; statistics in FP32 with VW partial
 // sums, whose order depends on the width only.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
@@ -39,13 +39,14 @@ static size_t layernorm_workspace(const mezzo_device *device, const mz_call *cal
 }
 
 // s = x + residual as `sum` stores it: backward reads that tensor, and must see the numbers that were normalised.
-static const float *layernorm_sum(const mz_call *call, int64_t row, int width, const float *x, float *s, float *other) {
-    if (!mz_present(&call->in[3]))
+static const float *norm_input(const mz_call *call, int slot, int64_t row, int width, const float *x, float *s,
+                               float *other) {
+    if (!mz_present(&call->in[slot])) // of the residual
         return x;
-    const float *residual = row_in(&call->in[3], row, width, other);
+    const float *residual = row_in(&call->in[slot], row, width, other);
     FOR_LANES(i, lanes, width)
     vstore_lanes(s + i, vload_lanes(x + i, lanes, 0) + vload_lanes(residual + i, lanes, 0), lanes);
-    const mz_tensor *sum = &call->out[3];
+    const mz_tensor *sum = &call->out[slot == 3 ? 3 : 2]; // layernorm, rmsnorm
     if (mz_present(sum)) {
         narrow_block(s, element_at(sum, row * width), sum->dtype, width);
         if (sum->dtype != MEZZO_F32)
@@ -73,7 +74,7 @@ static mezzo_status run_layernorm(mezzo_device *device, const mz_call *call) {
             widen_block(element_at(&call->out[3], row * width), call->out[3].dtype, mine + stride, width);
             s = mine + stride;
         }
-        s = layernorm_sum(call, row, width, s, mine + stride, mine + 2 * stride);
+        s = norm_input(call, 3, row, width, s, mine + stride, mine + 2 * stride);
         float mean = row_sum(s, width) / (float)width;
         float rstd = 1.0f / sqrtf(row_squares(s, width, mean) / (float)width + call->attrs.eps);
         float *out = block_out(y, row * width, mine);
@@ -189,6 +190,106 @@ static const char *layernorm_bwd_supports(const mezzo_device *device, const mz_c
 }
 const mz_kernel MZ_SYMBOL(layernorm_bwd) = {"layernorm_bwd__" MZ_LEVEL_TEXT, layernorm_bwd_supports,
                                             layernorm_bwd_workspace, run_layernorm_bwd};
+
+// --- rmsnorm ----------------------------------------------------------------------------------------------------------------
+static size_t rmsnorm_workspace(const mezzo_device *device, const mz_call *call) {
+    size_t width = row_floats(last_dim(&call->out[0].shape));
+    return sizeof(float) * width * (1 + (size_t)device->threads * LN_ROW_BUFFERS);
+}
+
+static mezzo_status run_rmsnorm(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    int width = (int)last_dim(&y->shape);
+    int64_t rows = mz_shape_rows(&y->shape);
+    size_t stride = row_floats(width);
+    float *workspace = call->workspace, *buffers = workspace + stride;
+    const float *weight = mz_present(&call->in[1]) ? row_in(&call->in[1], 0, width, workspace) : NULL; // [C]
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.6 * (double)rows * width))
+    for (int64_t row = 0; row < rows; row++) {
+        float *mine = buffers + (size_t)mz_thread() * LN_ROW_BUFFERS * stride;
+        const float *s = row_in(x, row, width, mine);
+        s = norm_input(call, 2, row, width, s, mine + stride, mine + 2 * stride);
+        float rstd = 1.0f / sqrtf(row_squares(s, width, 0) / (float)width + call->attrs.eps);
+        float *out = block_out(y, row * width, mine);
+        FOR_LANES(i, lanes, width) {
+            vf value = vload_lanes(s + i, lanes, 0) * rstd;
+            vstore_lanes(out + i, weight != NULL ? value * vload_lanes(weight + i, lanes, 0) : value, lanes);
+        }
+        block_done(y, row * width, width, out);
+        if (mz_present(&call->out[1]))
+            ((float *)call->out[1].data)[row] = rstd;
+    }
+    return MEZZO_OK;
+}
+
+static const char *rmsnorm_supports(const mezzo_device *device, const mz_call *call) {
+    if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
+        return "rstd must be fp32";
+    if (mz_present(&call->out[2]) && !mz_present(&call->in[2]))
+        return "a sum needs a residual";
+    return supports_floats(device, call);
+}
+const mz_kernel MZ_SYMBOL(rmsnorm) = {"rmsnorm__" MZ_LEVEL_TEXT, rmsnorm_supports, rmsnorm_workspace, run_rmsnorm};
+
+// Partial sums of dweight by runs of rows, as layernorm_bwd's.
+static size_t rmsnorm_bwd_workspace(const mezzo_device *device, const mz_call *call) {
+    size_t width = row_floats(last_dim(&call->out[0].shape));
+    int64_t rows = mz_shape_rows(&call->out[0].shape), per = chunk_rows(rows);
+    size_t chunks = (size_t)((rows + per - 1) / per);
+    return sizeof(float) * width * (1 + chunks + 4 * (size_t)device->threads);
+}
+
+// With x̂ = x·rstd and g = dy·weight: dx = rstd·(g - x̂·mean(g·x̂)) + dres; the row's dy·x̂ is added to the partial sums.
+static void rmsnorm_bwd_row(const mz_call *call, int64_t row, int width, const float *weight, float *dweight,
+                            float *mine, size_t stride) {
+    const float *dy = row_in(&call->in[0], row, width, mine);
+    const float *x = row_in(&call->in[1], row, width, mine + stride);
+    const float *dres = mz_present(&call->in[4]) ? row_in(&call->in[4], row, width, mine + 2 * stride) : NULL;
+    float rstd = ((const float *)call->in[3].data)[row];
+    vf gx_sum = {0};
+    FOR_LANES(i, lanes, width) {
+        vf d = vload_lanes(dy + i, lanes, 0), normal = vload_lanes(x + i, lanes, 0) * rstd;
+        gx_sum = vfma(weight != NULL ? d * vload_lanes(weight + i, lanes, 0) : d, normal, gx_sum);
+        vstore_lanes(dweight + i, vfma(d, normal, vload_lanes(dweight + i, lanes, 0)), lanes);
+    }
+    float gx_mean = vsum(gx_sum) / (float)width;
+    float *dx = block_out(&call->out[0], row * width, mine + 3 * stride);
+    FOR_LANES(i, lanes, width) {
+        vf d = vload_lanes(dy + i, lanes, 0), normal = vload_lanes(x + i, lanes, 0) * rstd;
+        vf g = weight != NULL ? d * vload_lanes(weight + i, lanes, 0) : d;
+        vf value = (g - normal * gx_mean) * rstd;
+        value = dres != NULL ? value + vload_lanes(dres + i, lanes, 0) : value;
+        vstore_lanes(dx + i, value, lanes);
+    }
+    block_done(&call->out[0], row * width, width, dx);
+}
+
+static mezzo_status run_rmsnorm_bwd(mezzo_device *device, const mz_call *call) {
+    int width = (int)last_dim(&call->out[0].shape);
+    int64_t rows = mz_shape_rows(&call->out[0].shape), per = chunk_rows(rows), chunks = (rows + per - 1) / per;
+    size_t stride = row_floats(width);
+    float *workspace = call->workspace, *partials = workspace + stride, *buffers = partials + (size_t)chunks * stride;
+    const float *weight = mz_present(&call->in[2]) ? row_in(&call->in[2], 0, width, workspace) : NULL;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 1.0 * (double)rows * width))
+    for (int64_t c = 0; c < chunks; c++) {
+        float *dweight = partials + (size_t)c * stride, *mine = buffers + (size_t)mz_thread() * 4 * stride;
+        memset(dweight, 0, stride * sizeof *dweight);
+        for (int64_t row = c * per; row < min64(rows, (c + 1) * per); row++)
+            rmsnorm_bwd_row(call, row, width, weight, dweight, mine, stride);
+    }
+    add_partials(call, 1, partials, chunks, stride, width);
+    return MEZZO_OK;
+}
+
+static const char *rmsnorm_bwd_supports(const mezzo_device *device, const mz_call *call) {
+    if (call->in[3].dtype != MEZZO_F32)
+        return "rstd must be fp32";
+    if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
+        return "parameter gradients must be fp32";
+    return supports_floats(device, call);
+}
+const mz_kernel MZ_SYMBOL(rmsnorm_bwd) = {"rmsnorm_bwd__" MZ_LEVEL_TEXT, rmsnorm_bwd_supports, rmsnorm_bwd_workspace,
+                                          run_rmsnorm_bwd};
 
 // --- softmax ----------------------------------------------------------------------------------------------------------------
 static size_t softmax_workspace(const mezzo_device *device, const mz_call *call) {

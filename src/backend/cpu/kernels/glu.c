@@ -1,0 +1,60 @@
+// SwiGLU (Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202) on rows that hold gate and up side by side, and its gradient.
+#include "backend/cpu/kernels/act.h"
+#include "backend/cpu/kernels/block.h"
+#include "backend/cpu/kernels/kernels.h"
+
+// A task is one block of one row of F numbers: its gates start at `gate`, their partners F behind.
+typedef struct place {
+    int64_t at, gate;
+    int n;
+} place;
+
+static int64_t blocks_of(int64_t width) {
+    return (width + MZ_BLOCK - 1) / MZ_BLOCK;
+}
+
+static place place_of(int64_t task, int64_t width) {
+    int64_t row = task / blocks_of(width), from = task % blocks_of(width) * MZ_BLOCK;
+    return (place){row * width + from, row * 2 * width + from, (int)min64(MZ_BLOCK, width - from)};
+}
+
+static mezzo_status run_swiglu(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *y = &call->out[0]; // [… 2F], [… F]
+    int64_t width = last_dim(&y->shape), n = mz_shape_count(&y->shape);
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.6 * (double)n))
+    for (int64_t task = 0; task < n / width * blocks_of(width); task++) {
+        float gate_buffer[MZ_BLOCK], up_buffer[MZ_BLOCK], y_buffer[MZ_BLOCK];
+        place p = place_of(task, width);
+        const float *gate = block_in(x, p.gate, p.n, gate_buffer), *up = block_in(x, p.gate + width, p.n, up_buffer);
+        float *out = block_out(y, p.at, y_buffer);
+        FOR_LANES(i, lanes, p.n)
+        vstore_lanes(out + i, vact(MZ_ACT_SILU, vload_lanes(gate + i, lanes, 0)) * vload_lanes(up + i, lanes, 0),
+                     lanes);
+        block_done(y, p.at, p.n, out);
+    }
+    return MEZZO_OK;
+}
+const mz_kernel MZ_SYMBOL(swiglu) = {"swiglu__" MZ_LEVEL_TEXT, supports_floats, NULL, run_swiglu};
+
+// d gate = dy·up·silu'(gate), d up = dy·silu(gate)
+static mezzo_status run_swiglu_dx(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *dy = &call->in[0], *x = &call->in[1], *dx = &call->out[0]; // [… F], [… 2F], [… 2F]
+    int64_t width = last_dim(&dy->shape), n = mz_shape_count(&dy->shape);
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 1.0 * (double)n))
+    for (int64_t task = 0; task < n / width * blocks_of(width); task++) {
+        float dy_buffer[MZ_BLOCK], gate_buffer[MZ_BLOCK], up_buffer[MZ_BLOCK], out_buffer[2][MZ_BLOCK];
+        place p = place_of(task, width);
+        const float *d = block_in(dy, p.at, p.n, dy_buffer), *gate = block_in(x, p.gate, p.n, gate_buffer);
+        const float *up = block_in(x, p.gate + width, p.n, up_buffer);
+        float *d_gate = block_out(dx, p.gate, out_buffer[0]), *d_up = block_out(dx, p.gate + width, out_buffer[1]);
+        FOR_LANES(i, lanes, p.n) {
+            vf grad = vload_lanes(d + i, lanes, 0), g = vload_lanes(gate + i, lanes, 0), s = vsigmoid(g);
+            vstore_lanes(d_gate + i, grad * vload_lanes(up + i, lanes, 0) * (s * vfma(g, 1.0f - s, vset(1.0f))), lanes);
+            vstore_lanes(d_up + i, grad * (g * s), lanes);
+        }
+        block_done(dx, p.gate, p.n, d_gate);
+        block_done(dx, p.gate + width, p.n, d_up);
+    }
+    return MEZZO_OK;
+}
+const mz_kernel MZ_SYMBOL(swiglu_dx) = {"swiglu_dx__" MZ_LEVEL_TEXT, supports_floats, NULL, run_swiglu_dx};

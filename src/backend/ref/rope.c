@@ -1,0 +1,41 @@
+// Rotary position embedding (Su et al., "RoFormer", arXiv:2104.09864): pairs of a head's dimensions are turned by an angle that grows
+// with the position.
+#include <math.h>
+
+#include "backend/ref/ref.h"
+
+// Frequencies and angles are FP32 numbers in the models' own code, and a rounding of an angle of 1,000 is not small: so they are part
+// of what the op computes. freq_i = 1/theta^(2i/R).
+void mz_ref_rope_table(const mz_call *call) {
+    const mz_tensor *positions = &call->in[0], *table = &call->out[0]; // [T], [T, R]
+    int64_t length = table->shape.dim[0], dims = table->shape.dim[1], half = dims / 2;
+    for (int64_t t = 0; t < length; t++)
+        for (int64_t i = 0; i < half; i++) {
+            float power = (float)pow((double)call->attrs.theta, (double)((float)(2 * i) / (float)dims));
+            float position = (float)(mz_present(positions) ? mz_ref_integer(positions, t) : t);
+            float angle = position * (1 / power);
+            mz_ref_put(table, t * dims + i, cos((double)angle));
+            mz_ref_put(table, t * dims + half + i, sin((double)angle));
+        }
+}
+
+void mz_ref_rope(const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *table = &call->in[1], *y = &call->out[0]; // [B, T, W], [T, R]
+    int64_t length = x->shape.dim[1], dims = table->shape.dim[1], half = dims / 2;
+    int64_t width = x->shape.dim[2] / call->attrs.heads, heads = mz_shape_count(&x->shape) / width;
+    for (int64_t h = 0; h < heads; h++) { // over all rows
+        const int64_t at = h * width, t = h / call->attrs.heads % length;
+        int64_t turned = h % call->attrs.heads < call->attrs.rotated ? dims : 0;
+        for (int64_t i = 0; i < turned / 2; i++) {
+            int64_t first = at + (call->attrs.interleaved ? 2 * i : i),
+                    second = first + (call->attrs.interleaved ? 1 : half);
+            double c = mz_ref_get(table, t * dims + i), s = mz_ref_get(table, t * dims + half + i);
+            double a = mz_ref_get(x, first), b = mz_ref_get(x, second);
+            s = call->attrs.inverse ? -s : s;
+            mz_ref_put(y, first, a * c - b * s);
+            mz_ref_put(y, second, b * c + a * s);
+        }
+        for (int64_t i = turned; i < width; i++)
+            mz_ref_put(y, at + i, mz_ref_get(x, at + i));
+    }
+}
