@@ -37,6 +37,13 @@ typedef struct mz_kernel {
     mezzo_status (*run)(mezzo_device *device, const mz_call *call);       // enqueues on a device with a queue
 } mz_kernel;
 
+// What a device's silicon does at best: measured, with all its units at work.
+typedef struct mz_peaks {
+    double flops
+        [MEZZO_DTYPE_COUNT]; // per second, by compute dtype (F32, TF32, BF16, F16), products summed in FP32; 0: not known
+    double copy;             // of a stream copy that no cache holds: bytes read and bytes written, a second
+} mz_peaks;
+
 typedef struct mz_backend {
     const char *name;
     // Opens device `index`; the object starts with struct mezzo_device below. UNSUPPORTED says why there is none.
@@ -61,6 +68,8 @@ typedef struct mz_backend {
     mezzo_status (*capture_end)(mezzo_device *device, void **graph);
     mezzo_status (*capture_launch)(mezzo_device *device, void *graph);
     void (*capture_free)(mezzo_device *device, void *graph);
+    // Optional: takes the time it needs (a second). NULL: a large product and a large cast stand for it.
+    mezzo_status (*peaks)(mezzo_device *device, mz_peaks *out);
 } mz_backend;
 
 struct mezzo_device {

@@ -161,4 +161,5 @@ const mz_backend mz_backend_cpu = {
     .sync = cpu_sync,
     .fetch = cpu_fetch,
     .fetched = cpu_fetched,
+    .peaks = mz_cpu_peaks,
 };

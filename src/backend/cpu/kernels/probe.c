@@ -1,4 +1,4 @@
-// The rate of FP32 multiply-adds on one core at this level: what BF16 arithmetic has to beat.
+// The rate of FP32 multiply-adds on one core at this level: what BF16 arithmetic has to beat. And a copy that only memory limits.
 #include "backend/cpu/kernels/probe.h"
 #include "backend/cpu/kernels/vec.h"
 
@@ -18,4 +18,19 @@ double MZ_SYMBOL(probe_fma)(int rounds) {
     volatile float keep = vsum(sum[0]); // before the clock is read: the loop must be done by then
     (void)keep;
     return 12.0 * VW * rounds / (mz_seconds() - start);
+}
+
+void MZ_SYMBOL(probe_stream)(void *dst, const void *src, size_t bytes) {
+#if VEC_512
+    for (size_t i = 0; i < bytes; i += 64)
+        _mm512_stream_si512((__m512i *)(void *)((char *)dst + i), _mm512_load_si512((const char *)src + i));
+    _mm_sfence();
+#elif VEC_256
+    for (size_t i = 0; i < bytes; i += 32)
+        _mm256_stream_si256((__m256i *)(void *)((char *)dst + i),
+                            _mm256_load_si256((const __m256i *)(const void *)((const char *)src + i)));
+    _mm_sfence();
+#else
+    memcpy(dst, src, bytes);
+#endif
 }

@@ -3,10 +3,15 @@
 #define MZ_CPU_PROBE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 // Multiply-adds per second of one core, by running `rounds` rounds of a dozen or so independent instructions.
 double mz_probe_fma__portable(int rounds);
+// Copies whole vectors past the caches where the level can: a stored line is not read before. Both 64-byte aligned, bytes a multiple of 64.
+void mz_probe_stream__portable(void *dst, const void *src, size_t bytes);
 #if defined(__x86_64__)
+void mz_probe_stream__avx2(void *dst, const void *src, size_t bytes);
+void mz_probe_stream__avx512(void *dst, const void *src, size_t bytes);
 double mz_probe_fma__avx2(int rounds);
 double mz_probe_fma__avx512(int rounds);
 double mz_probe_bf16_dot(int rounds); // vdpbf16ps; kernels/avx512bf16_probe.c

@@ -1,0 +1,296 @@
+// mezzo bench: what the machine does. --kernels: each kernel beside the measured peaks.
+#include <errno.h>
+#include <stdlib.h>
+
+#include "cli.h"
+#include "study/kernels.h"
+
+// --- what is asked --------------------------------------------------------------------------------------------------------------
+typedef struct asked {
+    mezzo_precision precisions[MEZZO_PRECISION_COUNT];
+    int n_precisions;
+    mz_bench_case *cases;
+    int n_cases;
+    int64_t threads, rounds;
+} asked;
+
+// "fp32,bf16"
+static int parse_precisions(const cli_args *args, asked *a) {
+    char word[32];
+    const char *text = cli_text(args, "precision", "fp32,bf16");
+    for (const char *p = text; *p != '\0' && a->n_precisions < (int)MZ_COUNT(a->precisions);) {
+        size_t n = strcspn(p, ",");
+        snprintf(word, sizeof word, "%.*s", (int)n, p);
+        mezzo_precision *precision = &a->precisions[a->n_precisions++];
+        if (mezzo_precision_parse(word, precision) != MEZZO_OK)
+            return cli_wrong(args->command, "--precision: %s", mezzo_error_message());
+        if (*precision >= MEZZO_PRECISION_FP64)
+            return cli_wrong(args->command, "--precision %s: kernels are timed in fp32, tf32, bf16 and fp16", word);
+        p += n + (p[n] == ',');
+    }
+    return CLI_DONE;
+}
+
+static int unknown_op(const cli_args *args, const char *name) {
+    const char *names[64];
+    size_t n = 0;
+    for (int i = 0; i < mz_bench_op_count() && n < MZ_COUNT(names); i++)
+        names[n++] = mz_bench_op_name(mz_bench_op_at(i));
+    const char *nearest = mz_nearest(name, names, n);
+    mz_text list = {0};
+    for (size_t i = 0; i < n; i++)
+        mz_text_addf(&list, "%s%s", i > 0 ? ", " : "", names[i]);
+    int code = nearest != NULL ? cli_wrong(args->command, "--op %s: did you mean \"%s\"?", name, nearest)
+                               : cli_wrong(args->command, "--op %s: use one of %s", name,
+                                           list.status == MEZZO_OK ? list.data : names[0]);
+    mz_text_free(&list);
+    return code;
+}
+
+static bool wanted(const mz_bench_case *c, const mz_bench_op *op, const char *model) {
+    return (op == NULL || c->op == op) && (model == NULL || strcmp(c->model, model) == 0);
+}
+
+static int parse_cases(const cli_args *args, asked *a) {
+    const char *name = cli_text(args, "op", NULL), *shape = cli_text(args, "shape", NULL);
+    const mz_bench_op *op = name != NULL ? mz_bench_find(name) : NULL;
+    int n = 1;
+    if (name != NULL && op == NULL)
+        return unknown_op(args, name);
+    if (shape != NULL && op == NULL)
+        return cli_wrong(args->command, "--shape %s: say of which op (--op)", shape);
+    while (mz_bench_default(n) != NULL)
+        n++;
+    a->cases = mz_alloc((size_t)n, sizeof *a->cases);
+    if (a->cases == NULL)
+        return cli_error(args->command, MEZZO_ERR_MEMORY);
+    if (shape != NULL) {
+        a->cases[a->n_cases++].op = op;
+        mezzo_status status = mz_bench_shape(op, shape, a->cases[0].dim);
+        return status == MEZZO_OK ? CLI_DONE : cli_wrong(args->command, "--shape: %s", mezzo_error_message());
+    }
+    for (int i = 0; i < n; i++)
+        if (wanted(mz_bench_default(i), op, cli_text(args, "model", NULL)))
+            a->cases[a->n_cases++] = *mz_bench_default(i);
+    if (a->n_cases == 0 && op != NULL)
+        return cli_wrong(args->command, "--op %s is in no model's table: give a --shape (%s)", name,
+                         mz_bench_op_dims(op));
+    if (a->n_cases == 0)
+        return cli_wrong(args->command, "--model %s: there are shapes of gpt and of gpt2-124M",
+                         cli_text(args, "model", ""));
+    return CLI_DONE;
+}
+
+static int parse_asked(const cli_args *args, asked *a) {
+    int code = parse_precisions(args, a);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "threads", 0, 1024, 0, &a->threads);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "rounds", 0, 101, 0, &a->rounds);
+    if (code == CLI_DONE)
+        code = parse_cases(args, a);
+    return code;
+}
+
+// --- what is told ---------------------------------------------------------------------------------------------------------------
+typedef struct told {
+    const cli_args *args;
+    mezzo_device_info device;
+    mz_peaks peaks;
+    FILE *csv;
+    json_t *rows; // NULL: a table
+    const char *commit, *command;
+    int n;
+} told;
+
+static const char *unit_of(const mz_bench_row *row) {
+    return mz_bench_op_scored(row->of->op) ? "GFLOP/s" : "GB/s";
+}
+
+static void table_row(told *t, const mz_bench_row *row, const char *shape) {
+    if (t->n++ == 0)
+        printf("%-22s %-18s %-5s %-40s %10s %9s %-8s %6s\n", "op", "shape", "", "kernel", "median ms", "rate", "",
+               "peak %");
+    printf("%-22s %-18s %-5s %-40s %10.3f %9.1f %-8s %6.1f\n", mz_bench_op_name(row->of->op), shape,
+           mezzo_precision_name(row->precision), row->kernel, 1e3 * row->median, 1e-9 * row->rate, unit_of(row),
+           row->peak > 0 ? 100 * row->rate / row->peak : 0);
+    fflush(stdout);
+}
+
+static void csv_row(told *t, const mz_bench_row *row, const char *shape) {
+    fprintf(t->csv, "\"%s\",%s,%s,%s,%s,%s,%s,%d,%d,%s,%.6f,%.6f,%.2f,%s,%.2f,%.4f,\"%s\"\n", t->device.description,
+            t->commit, row->of->model != NULL ? row->of->model : "", mz_bench_op_name(row->of->op), shape,
+            mezzo_precision_name(row->precision), row->kernel, t->device.threads, row->rounds,
+            cli_has(t->args, "warm") ? "warm" : "cold", 1e3 * row->median, 1e3 * row->best, 1e-9 * row->rate,
+            unit_of(row), 1e-9 * row->peak, row->peak > 0 ? row->rate / row->peak : 0, t->command);
+    fflush(t->csv);
+}
+
+static json_t *json_row(const mz_bench_row *row, const char *shape) {
+    json_t *o = json_object();
+    json_object_set_new(o, "op", json_string(mz_bench_op_name(row->of->op)));
+    json_object_set_new(o, "shape", json_string(shape));
+    json_object_set_new(o, "model", row->of->model != NULL ? json_string(row->of->model) : json_null());
+    json_object_set_new(o, "precision", json_string(mezzo_precision_name(row->precision)));
+    json_object_set_new(o, "kernel", json_string(row->kernel));
+    json_object_set_new(o, "rounds", json_integer(row->rounds));
+    json_object_set_new(o, "median_ms", cli_json_number(1e3 * row->median));
+    json_object_set_new(o, "best_ms", cli_json_number(1e3 * row->best));
+    json_object_set_new(o, "rate", cli_json_number(1e-9 * row->rate));
+    json_object_set_new(o, "unit", json_string(unit_of(row)));
+    json_object_set_new(o, "peak", cli_json_number(1e-9 * row->peak));
+    json_object_set_new(o, "of_peak", row->peak > 0 ? cli_json_number(row->rate / row->peak) : json_null());
+    return o;
+}
+
+static void tell_row(void *user, const mz_bench_row *row) {
+    told *t = user;
+    char shape[96];
+    mz_bench_shape_text(row->of, shape, sizeof shape);
+    if (t->csv != NULL)
+        csv_row(t, row, shape);
+    if (t->rows != NULL)
+        json_array_append_new(t->rows, json_row(row, shape));
+    else
+        table_row(t, row, shape);
+}
+
+static const struct {
+    mezzo_dtype dtype;
+    const char *name;
+} arithmetic[] = {{MEZZO_F32, "fp32"}, {MEZZO_TF32, "tf32"}, {MEZZO_BF16, "bf16"}, {MEZZO_F16, "fp16"}};
+
+static void tell_peaks(const told *t) {
+    printf("%s\n", t->device.description);
+    printf("peak GFLOP/s:");
+    for (size_t i = 0; i < MZ_COUNT(arithmetic); i++)
+        if (t->peaks.flops[arithmetic[i].dtype] > 0)
+            printf(" %s %.0f", arithmetic[i].name, 1e-9 * t->peaks.flops[arithmetic[i].dtype]);
+    printf("; stream copy %.1f GB/s\n", 1e-9 * t->peaks.copy);
+}
+
+static int print_json(const told *t) {
+    json_t *o = json_object(), *peaks = json_object();
+    for (size_t i = 0; i < MZ_COUNT(arithmetic); i++)
+        json_object_set_new(peaks, arithmetic[i].name, cli_json_number(1e-9 * t->peaks.flops[arithmetic[i].dtype]));
+    json_object_set_new(o, "device", cli_json_text(t->device.description, strlen(t->device.description)));
+    json_object_set_new(o, "threads", json_integer(t->device.threads));
+    json_object_set_new(o, "peak_gflops", peaks);
+    json_object_set_new(o, "copy_gb_per_second", cli_json_number(1e-9 * t->peaks.copy));
+    json_object_set(o, "kernels", t->rows);
+    return cli_json_print(t->args->command, o);
+}
+
+static int open_csv(told *t) {
+    const char *path = cli_text(t->args, "csv", NULL);
+    if (path == NULL)
+        return CLI_DONE;
+    t->csv = fopen(path, "a");
+    if (t->csv == NULL)
+        return cli_error(t->args->command, mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno)));
+    fseek(t->csv, 0, SEEK_END);
+    if (ftell(t->csv) == 0)
+        fprintf(t->csv,
+                "device,commit,model,op,shape,precision,kernel,threads,rounds,tensors,median_ms,best_ms,rate,unit,"
+                "peak,of_peak,command\n");
+    return CLI_DONE;
+}
+
+static int close_csv(told *t) {
+    if (t->csv == NULL)
+        return CLI_DONE;
+    bool broken = ferror(t->csv) != 0;
+    broken = fclose(t->csv) != 0 || broken;
+    return broken ? cli_error(t->args->command,
+                              mz_fail(MEZZO_ERR_IO, "%s: it could not be written", cli_text(t->args, "csv", "")))
+                  : CLI_DONE;
+}
+
+// The command as it was typed, for the rows.
+static char *command_line(const cli_args *args) {
+    mz_text text = {0};
+    mz_text_addf(&text, "mezzo %s", args->command->name);
+    for (int i = 0; i < args->n_given; i++)
+        mz_text_addf(&text, " --%s%s%s", args->given[i].name, args->given[i].value[0] != '\0' ? " " : "",
+                     args->given[i].value);
+    return text.status == MEZZO_OK ? text.data : NULL;
+}
+
+static int measure(told *t, const asked *a, mezzo_device *device) {
+    const mz_bench_options options = {.cases = a->cases,
+                                      .n_cases = a->n_cases,
+                                      .precisions = a->precisions,
+                                      .n_precisions = a->n_precisions,
+                                      .rounds = (int)a->rounds,
+                                      .warm = cli_has(t->args, "warm")};
+    mezzo_status status = mezzo_device_describe(device, &t->device);
+    if (status == MEZZO_OK)
+        status = mz_bench_peaks(device, &t->peaks);
+    if (status != MEZZO_OK)
+        return cli_error(t->args->command, status);
+    if (t->rows == NULL)
+        tell_peaks(t);
+    status = mz_bench_kernels(device, &options, &t->peaks, tell_row, t);
+    if (status != MEZZO_OK)
+        return cli_error(t->args->command, status);
+    return t->rows != NULL ? print_json(t) : CLI_DONE;
+}
+
+static int run_kernels(const cli_args *args) {
+    asked a = {0};
+    told t = {.args = args, .commit = getenv("MEZZO_COMMIT")};
+    mezzo_device *device = NULL;
+    char *command = command_line(args);
+    t.command = command != NULL ? command : "";
+    t.commit = t.commit != NULL ? t.commit : "";
+    int code = parse_asked(args, &a);
+    if (code == CLI_DONE) {
+        mezzo_status status = mezzo_device_open(cli_text(args, "device", "auto"), (int)a.threads, &device);
+        code = status == MEZZO_OK ? open_csv(&t) : cli_error(args->command, status);
+    }
+    if (code == CLI_DONE) {
+        t.rows = cli_has(args, "json") ? json_array() : NULL;
+        code = measure(&t, &a, device);
+        int closed = close_csv(&t);
+        code = code == CLI_DONE ? closed : code;
+        json_decref(t.rows);
+    }
+    mezzo_device_close(device);
+    mz_free(a.cases);
+    mz_free(command);
+    return code;
+}
+
+// --- the subcommand -------------------------------------------------------------------------------------------------------------
+static int run(const cli_args *args) {
+    if (cli_has(args, "kernels"))
+        return run_kernels(args);
+    return cli_wrong(args->command, "say what to measure: --kernels");
+}
+
+static const cli_option options_table[] = {
+    {"kernels", NULL, "each kernel, in GFLOP/s or GB/s, beside the machine's measured peak"},
+    {"op", "NAME", "kernels: this op only (linear, linear_dw, attention, layernorm, adamw …)"},
+    {"shape", "SHAPE", "kernels: this shape, as 1024x3072x768 [the models' shapes]"},
+    {"model", "NAME", "kernels: the shapes of gpt (6 × 384, 256 × 16) or gpt2-124M (1,024 × 4) only [both]"},
+    {"precision", "LIST", "of fp32, tf32, bf16, fp16, with commas between [fp32,bf16]"},
+    {"device", "NAME", "cpu, cuda, cuda:N or auto [auto]"},
+    {"threads", "N", "0 = every core [0]"},
+    {"rounds", "N", "how often each is timed; 0 = for a quarter of a second [0]"},
+    {"warm", NULL,
+     "the same tensors every time, so that caches hold small ones [no: as in a step, they come from memory]"},
+    {"csv", "FILE", "rows are added to it"},
+    {"json", NULL, "the result as JSON"},
+    {0},
+};
+
+const cli_command cli_bench = {
+    .name = "bench",
+    .summary = "how fast the kernels are, beside the machine's peak",
+    .usage = "--kernels [--op NAME [--shape SHAPE]] [--precision LIST] [--csv FILE]",
+    .details = "GFLOP/s of products and attention stand beside the rate of a loop of nothing but multiply-adds, GB/s "
+               "of everything else\n"
+               "(each tensor counted once) beside a stream copy, all measured in the same run; times are medians.",
+    .options = options_table,
+    .run = run,
+};

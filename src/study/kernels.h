@@ -1,0 +1,75 @@
+// What each kernel of a device reaches of what the device can do: calls of given shapes, timed beside the measured peaks.
+#ifndef MZ_STUDY_KERNELS_H
+#define MZ_STUDY_KERNELS_H
+
+#include "backend/backend.h"
+
+#define MZ_BENCH_DIMS 4
+
+// --- cases (kernel_cases.c) -------------------------------------------------------------------------------------------------
+// What is timed under a name: an op with its attributes and the tensors that a model gives it ("linear_gelu" is a linear layer with
+// its activation in the epilogue and the value before it kept).
+typedef struct mz_bench_op mz_bench_op;
+
+const mz_bench_op *mz_bench_find(const char *name); // NULL: none
+int mz_bench_op_count(void);
+const mz_bench_op *mz_bench_op_at(int index);
+const char *mz_bench_op_name(const mz_bench_op *op);
+const char *mz_bench_op_dims(const mz_bench_op *op); // what --shape means for it: "MxNxK"
+bool mz_bench_op_scored(const mz_bench_op *op);      // counted in FLOP; else in bytes
+
+// One shape of one op. `model` says whose it is; NULL: the user's.
+typedef struct mz_bench_case {
+    const mz_bench_op *op;
+    const char *model;
+    int64_t dim[MZ_BENCH_DIMS];
+} mz_bench_case;
+
+// The shapes of the models that results are quoted for. NULL past the end.
+const mz_bench_case *mz_bench_default(int index);
+// "1024x3072x768" → dimensions; INVALID names what the op takes.
+mezzo_status mz_bench_shape(const mz_bench_op *op, const char *text, int64_t dim[MZ_BENCH_DIMS]);
+
+const char *mz_bench_shape_text(const mz_bench_case *c, char *buf, size_t size);
+
+// A call without data; `work` is what it does: FLOP where the op is scored, else the bytes that have to cross memory once.
+typedef struct mz_bench_call {
+    mz_call call;
+    mz_update_attrs update; // what call.attrs.update points to
+    mezzo_dtype shadow;     // of adamw's low-precision copy; F32: none
+    double work;
+} mz_bench_call;
+void mz_bench_make(const mz_bench_case *c, mezzo_precision precision, mz_bench_call *out);
+// Whether both precisions make the same call (an embedding is FP32 in all of them).
+bool mz_bench_same(const mz_bench_case *c, mezzo_precision one, mezzo_precision other);
+// Host contents of input or output `slot`, `bytes` long, before the first call.
+void mz_bench_fill(const mz_bench_call *c, bool output, int slot, void *data, size_t bytes);
+
+// --- timing (kernels.c) -------------------------------------------------------------------------------------------------------
+typedef struct mz_bench_options {
+    const mz_bench_case *cases;
+    int n_cases;
+    const mezzo_precision *precisions;
+    int n_precisions;
+    int rounds; // 0: as many as a quarter of a second takes, 5 to 101 (3 where a call takes longer than that)
+    bool warm;  // the same tensors again and again; else enough copies in turn that no cache holds them
+} mz_bench_options;
+
+typedef struct mz_bench_row {
+    const mz_bench_case *of;
+    mezzo_precision precision;
+    const char *kernel; // name; borrowed from the device
+    int rounds;
+    double median, best; // seconds a call
+    double rate, peak;   // FLOP/s or bytes/s: the median's, and the device's
+} mz_bench_row;
+typedef void mz_bench_fn(void *user, const mz_bench_row *row);
+
+// What the device can do: arithmetic with all its units, and a stream copy (bytes read + bytes written). Asked of the backend where it
+// measures that itself; else a product of 8192³ and an op that copies.
+mezzo_status mz_bench_peaks(mezzo_device *device, mz_peaks *out);
+// One row a case and precision, in order; precisions that make the same call are timed once. A case that no kernel serves is logged ("notice") and left out.
+mezzo_status mz_bench_kernels(mezzo_device *device, const mz_bench_options *options, const mz_peaks *peaks,
+                              mz_bench_fn *visit, void *user);
+
+#endif

@@ -1,0 +1,105 @@
+// mezzo bench --kernels: every op it names runs on every storage precision, and rates follow from work and time.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "study/kernels.h"
+
+static const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32, MEZZO_PRECISION_BF16,
+                                             MEZZO_PRECISION_FP16};
+
+static mezzo_device *open_cpu(void) {
+    mezzo_device *device;
+    assert_int_equal(mezzo_device_open("cpu", 1, &device), MEZZO_OK);
+    return device;
+}
+
+static void count_row(void *user, const mz_bench_row *row) {
+    int *rows = user;
+    ++*rows;
+    assert_true(row->median > 0 && row->best > 0 && row->best <= row->median);
+    assert_true(row->rate > 0 && row->peak > 0);
+    assert_non_null(row->kernel);
+}
+
+// Small shapes of every op: as many dimensions as the op says it takes.
+static void every_op_is_timed(void **state) {
+    (void)state;
+    mezzo_device *device = open_cpu();
+    mz_peaks peaks = {.copy = 1e10};
+    for (int i = 0; i < MEZZO_DTYPE_COUNT; i++)
+        peaks.flops[i] = 1e11;
+    for (int i = 0; i < mz_bench_op_count(); i++) {
+        mz_bench_case c = {.op = mz_bench_op_at(i)};
+        const char *shapes[] = {"700", "9x33", "9x33x17", "2x9x3x8"};
+        int dims = 0;
+        for (const char *p = mz_bench_op_dims(c.op); *p != '\0'; p++)
+            dims += *p == 'x';
+        assert_int_equal(mz_bench_shape(c.op, shapes[dims], c.dim), MEZZO_OK);
+        char text[64];
+        assert_string_equal(mz_bench_shape_text(&c, text, sizeof text), shapes[dims]);
+        int rows = 0;
+        mz_bench_options options = {&c, 1, precisions, MZ_COUNT(precisions), 1, i % 2 == 0};
+        assert_int_equal(mz_bench_kernels(device, &options, &peaks, count_row, &rows), MEZZO_OK);
+        assert_true(rows >= 1);
+    }
+    mezzo_device_close(device);
+}
+
+// What the models' table asks for has a kernel on this machine, in each precision that users train in.
+static void default_shapes_have_kernels(void **state) {
+    (void)state;
+    mezzo_device *device = open_cpu();
+    int n = 0;
+    for (const mz_bench_case *c; (c = mz_bench_default(n)) != NULL; n++)
+        for (size_t p = 0; p < MZ_COUNT(precisions); p++) {
+            mz_bench_call made;
+            const mz_kernel *kernel;
+            if (precisions[p] == MEZZO_PRECISION_TF32) // a format of devices that have it
+                continue;
+            mz_bench_make(c, precisions[p], &made);
+            assert_int_equal(mz_select(device, &made.call, &kernel), MEZZO_OK);
+            assert_true(made.work > 0);
+        }
+    assert_true(n > 20);
+    mezzo_device_close(device);
+}
+
+static void work_is_counted_by_hand(void **state) {
+    (void)state;
+    mz_bench_call b;
+    mz_bench_case c = {.op = mz_bench_find("linear"), .dim = {3, 5, 7}};
+    mz_bench_make(&c, MEZZO_PRECISION_BF16, &b);
+    assert_true(b.work == 2 * 3 * 5 * 7);
+    c = (mz_bench_case){.op = mz_bench_find("add"), .dim = {4, 8}};
+    mz_bench_make(&c, MEZZO_PRECISION_BF16, &b);
+    assert_true(b.work == (4 + 2 + 4) * 32);
+    // 3 positions, one head of 5: 6 pairs, two products of 5 multiply-adds each.
+    c = (mz_bench_case){.op = mz_bench_find("attention"), .dim = {1, 3, 1, 5}};
+    mz_bench_make(&c, MEZZO_PRECISION_BF16, &b);
+    assert_true(b.work == 6 * 2 * 2 * 5);
+    assert_true(mz_bench_same(&c, MEZZO_PRECISION_FP32, MEZZO_PRECISION_FP32));
+    assert_false(mz_bench_same(&c, MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32));
+}
+
+static void peaks_are_there(void **state) {
+    (void)state;
+    mezzo_device *device = open_cpu();
+    mz_peaks peaks;
+    assert_int_equal(mz_bench_peaks(device, &peaks), MEZZO_OK);
+    assert_true(peaks.flops[MEZZO_F32] > 0 && peaks.copy > 0);
+    assert_true(peaks.flops[MEZZO_BF16] >= peaks.flops[MEZZO_F32]);
+    mezzo_device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_op_is_timed),
+        cmocka_unit_test(default_shapes_have_kernels),
+        cmocka_unit_test(work_is_counted_by_hand),
+        cmocka_unit_test(peaks_are_there),
+    };
+    return cmocka_run_group_tests_name("kernel_bench", tests, NULL, NULL);
+}
