@@ -9,7 +9,7 @@ complain() {
     echo "$1"
     broken=1
 }
-sources() { find include src cli examples tests bench -name '*.[ch]' -print0 2>/dev/null; }
+sources() { find include src cli examples tests bench \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 2>/dev/null; }
 
 while read -r lines file; do
     [[ $file == total ]] || ((lines <= 800)) || complain "$file: $lines lines; 800 are the limit"

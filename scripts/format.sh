@@ -13,4 +13,4 @@ for folder in include src cli examples tests bench; do
         folders+=("$folder")
     fi
 done
-find "${folders[@]}" -name '*.[ch]' -print0 | xargs -0 -r clang-format "${mode[@]}"
+find "${folders[@]}" \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 -r clang-format "${mode[@]}"

@@ -26,11 +26,35 @@ typedef struct mezzo_device_info {
     const char *backend;   // "ref", "cpu", "cuda"
     char description[160]; // e.g. "AMD EPYC (avx512, bf16 dot product), 2 threads"
     int threads;
-    size_t memory_total;                // bytes; 0 where unknown
+    size_t memory_total;    // bytes; 0 where unknown
+    size_t memory_free;     // bytes that can still be had now; 0 where unknown
+    int compute_capability; // of an NVIDIA GPU, × 10: 90 is 9.0; 0 elsewhere
+    char versions[120];     // driver and libraries: "driver 580.159.04, CUDA 13.0, cuBLASLt 13.0.2"; may be ""
     bool native[MEZZO_PRECISION_COUNT]; // the precision's matmul runs in that format's arithmetic
     bool faster[MEZZO_PRECISION_COUNT]; // measured at open: its matmul arithmetic beats FP32's
 } mezzo_device_info;
 MEZZO_API mezzo_status mezzo_device_describe(mezzo_device *device, mezzo_device_info *out);
+
+// --- measuring ------------------------------------------------------------------------------------------------------------
+// What the device's sensors say now. NaN, and 0 for bytes, where there is no such sensor or it may not be read.
+typedef struct mezzo_telemetry {
+    double watts;
+    double joules;  // a counter: only differences mean something
+    double celsius; // of the chip
+    double clock_mhz, memory_clock_mhz;
+    size_t memory_used;                   // bytes of the whole device, by everybody
+    size_t memory_allocated, memory_peak; // bytes, by what was made on this mezzo_device: now, and the most so far
+} mezzo_telemetry;
+MEZZO_API mezzo_status mezzo_device_telemetry(mezzo_device *device, mezzo_telemetry *out);
+// Starts memory_peak again from what is allocated now.
+MEZZO_API void mezzo_device_reset_peak(mezzo_device *device);
+
+// Marks 0 … 63 are put into the stream of work, without waiting; elapsed is the time between two of them on the device's own
+// clock (a GPU's events; on a CPU the clock when mark was called) and waits until both have passed.
+MEZZO_API mezzo_status mezzo_device_mark(mezzo_device *device, int mark);
+MEZZO_API mezzo_status mezzo_device_elapsed(mezzo_device *device, int from, int to, double *seconds);
+// Waits until everything asked so far is done.
+MEZZO_API mezzo_status mezzo_device_sync(mezzo_device *device);
 
 // requested × device → effective, with the reason as one line (buffer of `size` bytes; NULL to drop it). AUTO picks the fastest
 // measured. A format the device lacks is never lost silently: the reason says what happened (a storage format with FP32

@@ -1,4 +1,5 @@
 // The registry of backends, and how a call finds its kernel.
+#include <math.h>
 #include <stdlib.h>
 
 #include "backend/backend.h"
@@ -65,16 +66,12 @@ static mezzo_status open_named(const char *name, int threads, mezzo_device **out
 }
 
 static mezzo_status open_best(int threads, mezzo_device **out) {
-    mezzo_device *device = NULL;
-    const char *chosen = "cuda";
-    if (open_named(chosen, threads, &device) != MEZZO_OK) {
-        mz_log("notice", "device auto: no gpu (%s)", mezzo_error_message());
-        chosen = "cpu";
-        MEZZO_TRY(open_named(chosen, threads, &device));
+    if (open_named("cuda", threads, out) == MEZZO_OK) {
+        mz_log("notice", "device auto: cuda");
+        return MEZZO_OK;
     }
-    mz_log("notice", "device auto: %s", chosen);
-    *out = device;
-    return MEZZO_OK;
+    mz_log("notice", "device auto: cpu (%s)", mezzo_error_message());
+    return open_named("cpu", threads, out);
 }
 
 mezzo_status mezzo_device_open(const char *name, int threads, mezzo_device **out) {
@@ -95,6 +92,50 @@ void mezzo_device_close(mezzo_device *device) {
 
 mezzo_status mezzo_device_describe(mezzo_device *device, mezzo_device_info *out) {
     MEZZO_TRY(device->backend->describe(device, out));
+    return MEZZO_OK;
+}
+
+// --- measuring ------------------------------------------------------------------------------------------------------------
+mezzo_status mezzo_device_telemetry(mezzo_device *device, mezzo_telemetry *out) {
+    *out = (mezzo_telemetry){.watts = NAN, .joules = NAN, .celsius = NAN, .clock_mhz = NAN, .memory_clock_mhz = NAN};
+    out->memory_allocated = device->allocated;
+    out->memory_peak = device->peak;
+    if (device->backend->telemetry != NULL)
+        MEZZO_TRY(device->backend->telemetry(device, out));
+    return MEZZO_OK;
+}
+
+void mezzo_device_reset_peak(mezzo_device *device) {
+    device->peak = device->allocated;
+}
+
+static mezzo_status check_mark(int mark) {
+    if (mark < 0 || mark >= MZ_MARKS)
+        return mz_fail(MEZZO_ERR_INVALID, "mark %d: use 0 to %d", mark, MZ_MARKS - 1);
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_device_mark(mezzo_device *device, int mark) {
+    MEZZO_TRY(check_mark(mark));
+    if (device->backend->mark != NULL)
+        MEZZO_TRY(device->backend->mark(device, mark));
+    else
+        device->marks[mark] = mz_seconds();
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_device_elapsed(mezzo_device *device, int from, int to, double *seconds) {
+    MEZZO_TRY(check_mark(from));
+    MEZZO_TRY(check_mark(to));
+    if (device->backend->elapsed != NULL)
+        MEZZO_TRY(device->backend->elapsed(device, from, to, seconds));
+    else
+        *seconds = device->marks[to] - device->marks[from];
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_device_sync(mezzo_device *device) {
+    MEZZO_TRY(device->backend->sync(device));
     return MEZZO_OK;
 }
 

@@ -70,11 +70,19 @@ typedef struct mz_backend {
     void (*capture_free)(mezzo_device *device, void *graph);
     // Optional: takes the time it needs (a second). NULL: a large product and a large cast stand for it.
     mezzo_status (*peaks)(mezzo_device *device, mz_peaks *out);
+    // Optional: marks 0 … MZ_MARKS-1 in the queue. NULL: the host's clock is right, because nothing is queued.
+    mezzo_status (*mark)(mezzo_device *device, int mark);
+    mezzo_status (*elapsed)(mezzo_device *device, int from, int to, double *seconds); // waits for both
+    // Optional: sensors. *out comes filled with "not known"; what is known is written.
+    mezzo_status (*telemetry)(mezzo_device *device, mezzo_telemetry *out);
 } mz_backend;
 
+#define MZ_MARKS 64
 struct mezzo_device {
     const mz_backend *backend;
     int threads;
+    size_t allocated, peak; // bytes, where the backend counts them
+    double marks[MZ_MARKS]; // seconds, where the backend has no marks of its own
 };
 
 // Picks the kernel for a call; MEZZO_VERBOSE=dispatch logs the choice and each refusal. UNSUPPORTED lists the reasons.

@@ -86,7 +86,7 @@ static const mz_backend fake_backend = {.name = "fake",
                                         .alloc = fake_alloc,
                                         .release = fake_release,
                                         .sync = fake_sync};
-static mezzo_device fake = {&fake_backend, 1};
+static mezzo_device fake = {.backend = &fake_backend, .threads = 1};
 
 static mz_call add_call(void) {
     mz_call call = {.op = MZ_OP_add, .n_in = 2, .n_out = 1};

@@ -1,0 +1,358 @@
+// The cuda device: memory, the queue, copies ahead of it, and graphs. cudart is linked in and looks for the driver when it is
+// first called, so all of this starts on a machine without one and says so.
+#include "backend/cuda/cuda.h"
+
+_Static_assert((int)MZ_CU_F32 == (int)MEZZO_F32 && (int)MZ_CU_BF16 == (int)MEZZO_BF16 &&
+                   (int)MZ_CU_F16 == (int)MEZZO_F16 && (int)MZ_CU_I32 == (int)MEZZO_I32,
+               "launch.h's dtypes are mezzo_dtype's");
+
+mezzo_status mz_cuda_error(cudaError_t error, const char *what) {
+    (void)cudaGetLastError(); // a sticky-less error must not be found again by the next launch
+    if (error == cudaErrorMemoryAllocation)
+        return mz_fail(MEZZO_ERR_MEMORY, "cuda: out of device memory (%s)", what);
+    return mz_fail(MEZZO_ERR_DEVICE, "cuda: %s (%s)", cudaGetErrorString(error), what);
+}
+
+// --- kernels --------------------------------------------------------------------------------------------------------------
+#define KERNEL(op, name) extern const mz_kernel mz_cuda_##name;
+#include "backend/cuda/kernels.def"
+#undef KERNEL
+
+static const struct {
+    mz_op op;
+    const mz_kernel *kernel;
+} listed[] = {
+#define KERNEL(op, name) {MZ_OP_##op, &mz_cuda_##name},
+#include "backend/cuda/kernels.def"
+#undef KERNEL
+    {MZ_OP_COUNT, NULL},
+};
+
+static mezzo_status list_kernels(mz_cuda_device *cuda) {
+    for (size_t i = 0; i + 1 < MZ_COUNT(listed); i++) {
+        mz_op op = listed[i].op;
+        if (cuda->n_kernels[op] == MZ_COUNT(cuda->kernels[op]))
+            return mz_fail(MEZZO_ERR_UNSUPPORTED, "cuda: more than %zu kernels for %s", MZ_COUNT(cuda->kernels[op]),
+                           mz_op_table[op].name);
+        cuda->kernels[op][cuda->n_kernels[op]++] = listed[i].kernel;
+    }
+    return MEZZO_OK;
+}
+
+static const mz_kernel *const *cuda_kernels(const mezzo_device *device, mz_op op, size_t *n) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    *n = cuda->n_kernels[op];
+    return cuda->kernels[op];
+}
+
+// --- opening --------------------------------------------------------------------------------------------------------------
+static mezzo_status no_gpu(cudaError_t error) {
+    (void)cudaGetLastError();
+    if (error == cudaErrorInsufficientDriver || error == cudaErrorStubLibrary)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "no NVIDIA driver here, or one older than CUDA %d.%d needs",
+                       CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (error == cudaErrorNoDevice)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "no NVIDIA GPU here");
+    return mz_fail(MEZZO_ERR_UNSUPPORTED, "cuda: %s", cudaGetErrorString(error));
+}
+
+static mezzo_status read_properties(mz_cuda_device *cuda) {
+    struct cudaDeviceProp p;
+    MZ_CUDA_TRY(cudaGetDeviceProperties(&p, cuda->index));
+    cuda->cc = p.major * 10 + p.minor;
+    cuda->sms = p.multiProcessorCount;
+    cuda->shared_optin = (int)p.sharedMemPerBlockOptin;
+    cuda->l2 = p.l2CacheSize;
+    cuda->memory = p.totalGlobalMem;
+    snprintf(cuda->name, sizeof cuda->name, "%.79s", p.name);
+    if (cuda->cc < 75)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "cuda:%d is a %s of compute capability %d.%d: 7.5 is the least",
+                       cuda->index, cuda->name, cuda->cc / 10, cuda->cc % 10);
+    return MEZZO_OK;
+}
+
+static mezzo_status make_queue(mz_cuda_device *cuda) {
+    MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
+    MZ_CUDA_TRY(cudaHostAlloc(&cuda->fetched, MZ_CUDA_FETCH_SLOTS * MZ_CUDA_FETCH_BYTES, cudaHostAllocDefault));
+    for (int i = 0; i < MZ_CUDA_FETCH_SLOTS; i++)
+        MZ_CUDA_TRY(cudaEventCreateWithFlags(&cuda->fetch_done[i], cudaEventDisableTiming));
+    for (int i = 0; i < MZ_MARKS; i++)
+        MZ_CUDA_TRY(cudaEventCreate(&cuda->marks[i]));
+    for (int i = 0; i < MZ_CUDA_STAGES; i++) {
+        mz_cuda_stage *s = &cuda->stages[i];
+        MZ_CUDA_TRY(cudaHostAlloc(&s->host, MZ_CUDA_STAGE_BYTES, cudaHostAllocDefault));
+        MZ_CUDA_TRY(cudaMalloc(&s->device, MZ_CUDA_STAGE_BYTES));
+        MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming));
+        MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->consumed, cudaEventDisableTiming));
+    }
+    cudaError_t probed = mz_cu_probe(cuda->stream);
+    if (probed == cudaErrorNoKernelImageForDevice || probed == cudaErrorUnsupportedPtxVersion) {
+        (void)cudaGetLastError();
+        return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                       "this build has no code for compute capability %d.%d: build with MEZZO_CUDA_ARCH=%d",
+                       cuda->cc / 10, cuda->cc % 10, cuda->cc);
+    }
+    MZ_CUDA_TRY(probed);
+    return MEZZO_OK;
+}
+
+static void cuda_close(mezzo_device *device) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    (void)cudaSetDevice(cuda->index);
+    if (cuda->stream != NULL)
+        (void)cudaStreamSynchronize(cuda->stream);
+    mz_cuda_telemetry_close(cuda);
+    for (int i = 0; i < MZ_CUDA_STAGES; i++) {
+        mz_cuda_stage *s = &cuda->stages[i];
+        (void)cudaFreeHost(s->host);
+        (void)cudaFree(s->device);
+        if (s->copied != NULL)
+            (void)cudaEventDestroy(s->copied);
+        if (s->consumed != NULL)
+            (void)cudaEventDestroy(s->consumed);
+    }
+    for (int i = 0; i < MZ_MARKS; i++)
+        if (cuda->marks[i] != NULL)
+            (void)cudaEventDestroy(cuda->marks[i]);
+    for (int i = 0; i < MZ_CUDA_FETCH_SLOTS; i++)
+        if (cuda->fetch_done[i] != NULL)
+            (void)cudaEventDestroy(cuda->fetch_done[i]);
+    (void)cudaFreeHost(cuda->fetched);
+    if (cuda->copies != NULL)
+        (void)cudaStreamDestroy(cuda->copies);
+    if (cuda->stream != NULL)
+        (void)cudaStreamDestroy(cuda->stream);
+    (void)cudaGetLastError();
+    mz_free(cuda->sizes);
+    mz_free(cuda);
+}
+
+static mezzo_status cuda_open(int index, int threads, mezzo_device **out) {
+    (void)threads;
+    *out = NULL;
+    mezzo_status status;
+    int count = 0;
+    char bus_id[32] = "";
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess)
+        return no_gpu(error);
+    if (index >= count)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "device cuda:%d: there %s %d, cuda:0 is the first", index,
+                       count == 1 ? "is" : "are", count);
+    mz_cuda_device *cuda = mz_alloc(1, sizeof *cuda);
+    if (cuda == NULL)
+        return MEZZO_ERR_MEMORY;
+    cuda->base.backend = &mz_backend_cuda;
+    cuda->base.threads = 1;
+    cuda->index = index;
+    error = cudaSetDevice(index);
+    if (error != cudaSuccess) {
+        status = no_gpu(error);
+        goto fail;
+    }
+    MEZZO_TRY_GOTO(status, list_kernels(cuda));
+    MEZZO_TRY_GOTO(status, read_properties(cuda));
+    MEZZO_TRY_GOTO(status, make_queue(cuda));
+    if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index) == cudaSuccess)
+        mz_cuda_telemetry_open(cuda, bus_id);
+    *out = &cuda->base;
+    return MEZZO_OK;
+fail:
+    cuda_close(&cuda->base);
+    return status;
+}
+
+static mezzo_status cuda_describe(mezzo_device *device, mezzo_device_info *out) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    char driver[80];
+    size_t total;
+    *out = (mezzo_device_info){
+        .backend = "cuda", .threads = 1, .memory_total = cuda->memory, .compute_capability = cuda->cc};
+    snprintf(out->description, sizeof out->description, "%s (compute capability %d.%d, %d multiprocessors)", cuda->name,
+             cuda->cc / 10, cuda->cc % 10, cuda->sms);
+    mz_cuda_driver_text(cuda, driver, sizeof driver);
+    snprintf(out->versions, sizeof out->versions, "driver %s, CUDA %d.%d", driver[0] != '\0' ? driver : "unknown",
+             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (!cuda->capturing && cudaMemGetInfo(&out->memory_free, &total) != cudaSuccess)
+        out->memory_free = 0;
+    // Tensor cores multiply FP16 from 7.5 on, BF16 and TF32 from 8.0 on, at two and more times FP32's rate on every such card.
+    out->native[MEZZO_PRECISION_FP32] = true;
+    out->native[MEZZO_PRECISION_FP16] = out->faster[MEZZO_PRECISION_FP16] = true;
+    out->native[MEZZO_PRECISION_BF16] = out->faster[MEZZO_PRECISION_BF16] = cuda->cc >= 80;
+    out->native[MEZZO_PRECISION_TF32] = out->faster[MEZZO_PRECISION_TF32] = cuda->cc >= 80;
+    return MEZZO_OK;
+}
+
+// --- memory ---------------------------------------------------------------------------------------------------------------
+static mezzo_status cuda_alloc(mezzo_device *device, size_t bytes, void **out) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    *out = NULL;
+    MEZZO_TRY(MZ_RESERVE(cuda->sizes, cuda->cap_sizes, cuda->n_sizes + 1));
+    bytes = mz_align_up(bytes > 0 ? bytes : 1, 512); // what cudaMalloc would round to
+    MZ_CUDA_TRY(cudaSetDevice(cuda->index));
+    MZ_CUDA_TRY(cudaMalloc(out, bytes));
+    cuda->sizes[cuda->n_sizes++] = (mz_cuda_size){*out, bytes};
+    device->allocated += bytes;
+    device->peak = device->allocated > device->peak ? device->allocated : device->peak;
+    MZ_CUDA_TRY(cudaMemsetAsync(*out, 0, bytes, cuda->stream));
+    return MEZZO_OK;
+}
+
+static void cuda_release(mezzo_device *device, void *data) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    if (data == NULL)
+        return;
+    for (size_t i = 0; i < cuda->n_sizes; i++)
+        if (cuda->sizes[i].data == data) {
+            device->allocated -= cuda->sizes[i].bytes;
+            cuda->sizes[i] = cuda->sizes[--cuda->n_sizes];
+            break;
+        }
+    (void)cudaFree(data); // waits for the work that may use it
+    (void)cudaGetLastError();
+}
+
+// The caller may reuse `host` at once; the copy has its place in the order of the device's work. A large piece reaches the device on
+// the copy stream while earlier work runs and is only moved to its place in turn; of a small one the second hop would cost more.
+enum { AHEAD = 16 << 10 };
+static mezzo_status write_piece(mz_cuda_device *cuda, void *dst, const void *host, size_t bytes) {
+    mz_cuda_stage *s = &cuda->stages[cuda->next_stage];
+    cuda->next_stage = (cuda->next_stage + 1) % MZ_CUDA_STAGES;
+    MZ_CUDA_TRY(cudaEventSynchronize(s->consumed));
+    memcpy(s->host, host, bytes);
+    if (bytes <= AHEAD) {
+        MZ_CUDA_TRY(cudaMemcpyAsync(dst, s->host, bytes, cudaMemcpyHostToDevice, cuda->stream));
+    } else {
+        MZ_CUDA_TRY(cudaMemcpyAsync(s->device, s->host, bytes, cudaMemcpyHostToDevice, cuda->copies));
+        MZ_CUDA_TRY(cudaEventRecord(s->copied, cuda->copies));
+        MZ_CUDA_TRY(cudaStreamWaitEvent(cuda->stream, s->copied, 0));
+        MZ_CUDA_TRY(cudaMemcpyAsync(dst, s->device, bytes, cudaMemcpyDeviceToDevice, cuda->stream));
+    }
+    MZ_CUDA_TRY(cudaEventRecord(s->consumed, cuda->stream));
+    return MEZZO_OK;
+}
+
+static mezzo_status cuda_write(mezzo_device *device, void *dst, const void *host, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += MZ_CUDA_STAGE_BYTES) {
+        size_t n = bytes - at < MZ_CUDA_STAGE_BYTES ? bytes - at : MZ_CUDA_STAGE_BYTES;
+        MEZZO_TRY(write_piece(mz_cuda(device), (char *)dst + at, (const char *)host + at, n));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status cuda_read(mezzo_device *device, void *host, const void *src, size_t bytes) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    if (bytes == 0)
+        return MEZZO_OK;
+    MZ_CUDA_TRY(cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    MZ_CUDA_TRY(cudaStreamSynchronize(cuda->stream));
+    return MEZZO_OK;
+}
+
+static mezzo_status cuda_zero(mezzo_device *device, void *dst, size_t bytes) {
+    if (bytes > 0)
+        MZ_CUDA_TRY(cudaMemsetAsync(dst, 0, bytes, mz_cuda(device)->stream));
+    return MEZZO_OK;
+}
+
+static mezzo_status cuda_sync(mezzo_device *device) {
+    MZ_CUDA_TRY(cudaStreamSynchronize(mz_cuda(device)->stream));
+    return MEZZO_OK;
+}
+
+static mezzo_status cuda_fetch(mezzo_device *device, int slot, const void *src, size_t bytes) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    if (slot < 0 || slot >= MZ_CUDA_FETCH_SLOTS || bytes > MZ_CUDA_FETCH_BYTES)
+        return mz_fail(MEZZO_ERR_INVALID, "fetch of %zu bytes into slot %d: slots are 0 to %d, of %d bytes", bytes,
+                       slot, MZ_CUDA_FETCH_SLOTS - 1, MZ_CUDA_FETCH_BYTES);
+    void *host = (char *)cuda->fetched + slot * MZ_CUDA_FETCH_BYTES;
+    MZ_CUDA_TRY(cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    MZ_CUDA_TRY(cudaEventRecord(cuda->fetch_done[slot], cuda->stream));
+    return MEZZO_OK;
+}
+
+static mezzo_status cuda_fetched(mezzo_device *device, int slot, const void **host) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    if (slot < 0 || slot >= MZ_CUDA_FETCH_SLOTS)
+        return mz_fail(MEZZO_ERR_INVALID, "fetch slot %d: slots are 0 to %d", slot, MZ_CUDA_FETCH_SLOTS - 1);
+    MZ_CUDA_TRY(cudaEventSynchronize(cuda->fetch_done[slot]));
+    *host = (const char *)cuda->fetched + slot * MZ_CUDA_FETCH_BYTES;
+    return MEZZO_OK;
+}
+
+// --- graphs ---------------------------------------------------------------------------------------------------------------
+static mezzo_status cuda_capture_begin(mezzo_device *device) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    MZ_CUDA_TRY(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
+    cuda->capturing = true;
+    return MEZZO_OK;
+}
+
+static mezzo_status cuda_capture_end(mezzo_device *device, void **graph) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    cudaGraph_t recorded = NULL;
+    cudaGraphExec_t exec = NULL;
+    *graph = NULL;
+    cuda->capturing = false;
+    MZ_CUDA_TRY(cudaStreamEndCapture(cuda->stream, &recorded));
+    cudaError_t error = cudaGraphInstantiate(&exec, recorded, 0);
+    (void)cudaGraphDestroy(recorded);
+    MZ_CUDA_TRY(error);
+    *graph = exec;
+    MZ_CUDA_TRY(cudaGraphUpload(exec, cuda->stream));
+    return MEZZO_OK;
+}
+
+static mezzo_status cuda_capture_launch(mezzo_device *device, void *graph) {
+    MZ_CUDA_TRY(cudaGraphLaunch((cudaGraphExec_t)graph, mz_cuda(device)->stream));
+    return MEZZO_OK;
+}
+
+static void cuda_capture_free(mezzo_device *device, void *graph) {
+    if (graph == NULL)
+        return;
+    (void)cudaStreamSynchronize(mz_cuda(device)->stream);
+    (void)cudaGraphExecDestroy((cudaGraphExec_t)graph);
+    (void)cudaGetLastError();
+}
+
+// --- measuring ------------------------------------------------------------------------------------------------------------
+static mezzo_status cuda_mark(mezzo_device *device, int mark) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    MZ_CUDA_TRY(cudaEventRecord(cuda->marks[mark], cuda->stream));
+    return MEZZO_OK;
+}
+
+static mezzo_status cuda_elapsed(mezzo_device *device, int from, int to, double *seconds) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    float milliseconds;
+    MZ_CUDA_TRY(cudaEventSynchronize(cuda->marks[from]));
+    MZ_CUDA_TRY(cudaEventSynchronize(cuda->marks[to]));
+    MZ_CUDA_TRY(cudaEventElapsedTime(&milliseconds, cuda->marks[from], cuda->marks[to]));
+    *seconds = (double)milliseconds * 1e-3;
+    return MEZZO_OK;
+}
+
+const mz_backend mz_backend_cuda = {
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .describe = cuda_describe,
+    .kernels = cuda_kernels,
+    .alloc = cuda_alloc,
+    .release = cuda_release,
+    .write = cuda_write,
+    .read = cuda_read,
+    .zero = cuda_zero,
+    .sync = cuda_sync,
+    .fetch = cuda_fetch,
+    .fetched = cuda_fetched,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .capture_launch = cuda_capture_launch,
+    .capture_free = cuda_capture_free,
+    .mark = cuda_mark,
+    .elapsed = cuda_elapsed,
+    .telemetry = mz_cuda_telemetry_read,
+};

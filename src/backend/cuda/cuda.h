@@ -1,0 +1,83 @@
+// The cuda device, and what the host side of its kernels shares.
+#ifndef MZ_CUDA_H
+#define MZ_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#include "backend/backend.h"
+#include "backend/cuda/kernels/launch.h"
+
+enum { MZ_CUDA_FETCH_SLOTS = 8, MZ_CUDA_FETCH_BYTES = 256 };
+enum { MZ_CUDA_STAGES = 8, MZ_CUDA_STAGE_BYTES = 512 << 10 };
+
+// A piece of a write on its way: pinned host memory, and its twin on the device, filled by the copy stream.
+typedef struct mz_cuda_stage {
+    void *host, *device;
+    cudaEvent_t copied;   // host → twin
+    cudaEvent_t consumed; // twin → where it belongs
+} mz_cuda_stage;
+
+typedef struct mz_cuda_size { // of an allocation, for counting
+    void *data;
+    size_t bytes;
+} mz_cuda_size;
+
+typedef struct mz_cuda_device {
+    struct mezzo_device base; // first: a mezzo_device* of this backend is a mz_cuda_device*
+    int index;
+    int cc; // compute capability × 10: 75, 80, 90
+    int sms;
+    int shared_optin; // bytes of shared memory that a block may ask for
+    int l2;           // bytes
+    size_t memory;    // bytes, all of it
+    char name[80];
+    cudaStream_t stream; // everything runs here, in order
+    cudaStream_t copies; // host → device ahead of the work that reads it
+    mz_cuda_stage stages[MZ_CUDA_STAGES];
+    int next_stage;
+    void *fetched; // pinned, MZ_CUDA_FETCH_SLOTS slots
+    cudaEvent_t fetch_done[MZ_CUDA_FETCH_SLOTS];
+    cudaEvent_t marks[MZ_MARKS];
+    bool capturing;
+    mz_cuda_size *sizes;
+    size_t n_sizes, cap_sizes;
+    struct mz_cuda_telemetry *telemetry; // telemetry.c; NULL where there is no NVML
+    struct mz_cuda_matmul *matmul;       // matmul.c: cuBLASLt and its plans; NULL where the library is missing
+    struct mz_cuda_attention *attention; // attention_cudnn.c: cuDNN and its plans; made on first use
+    const mz_kernel *kernels[MZ_OP_COUNT][8];
+    size_t n_kernels[MZ_OP_COUNT];
+} mz_cuda_device;
+
+static inline mz_cuda_device *mz_cuda(const mezzo_device *device) {
+    return (mz_cuda_device *)(uintptr_t)device; // plan-time caches are filled through a const device too
+}
+
+// A CUDA call's error as a status: out of memory is MEZZO_ERR_MEMORY, the rest MEZZO_ERR_DEVICE.
+mezzo_status mz_cuda_error(cudaError_t error, const char *what);
+#define MZ_CUDA_TRY(expr)                                                                                              \
+    do {                                                                                                               \
+        cudaError_t mz_cuda_try_error = (expr);                                                                        \
+        if (mz_cuda_try_error != cudaSuccess)                                                                          \
+            return mz_trace(mz_cuda_error(mz_cuda_try_error, #expr), __FILE__, __LINE__, __func__);                    \
+    } while (0)
+
+static inline mz_cu_array mz_cuda_array(const mz_tensor *t) {
+    return (mz_cu_array){mz_present(t) ? t->data : NULL, (int)t->dtype};
+}
+static inline bool mz_cuda_float(const mz_tensor *t) { // a storage that kernels here read and write
+    return t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16;
+}
+
+// library.c: opens NAME (a soname such as "libcublasLt.so.13") from MEZZO_CUDA_LIBRARIES (a list of folders with colons), the
+// loader's own places, CUDA_HOME, the toolkit this was built with, /usr/local/cuda. NULL: not there; *reason then says so in one line.
+void *mz_cuda_library(const char *name, char *reason, size_t size);
+
+// telemetry.c: NVML. open leaves device->telemetry NULL where NVML cannot be had: telemetry then says nothing.
+void mz_cuda_telemetry_open(mz_cuda_device *device, const char *bus_id);
+void mz_cuda_telemetry_close(mz_cuda_device *device);
+mezzo_status mz_cuda_telemetry_read(mezzo_device *device, mezzo_telemetry *out);
+void mz_cuda_driver_text(const mz_cuda_device *device, char *text, size_t size); // "580.159.04", "" unknown
+
+extern const mz_backend mz_backend_cuda;
+
+#endif
