@@ -47,6 +47,8 @@ function(mezzo_flags target)
 endfunction()
 
 function(mezzo_link_flags target)
+    # Device code is C++ for nvcc's sake and uses no C++ library.
+    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE C)
     if(mezzo_sanitizers)
         target_link_options(${target} PRIVATE ${mezzo_sanitizers})
     endif()
