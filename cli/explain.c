@@ -224,8 +224,8 @@ static mezzo_status build(const mezzo_config *config, mezzo_graph **out) {
 static int run(const cli_args *args) {
     const char *after = cli_text(args, "after", "autocast");
     bool plain = strcmp(after, "autocast") == 0;
-    if (!plain && strcmp(after, "autodiff") != 0 && strcmp(after, "fuse") != 0)
-        return cli_wrong(args->command, "--after %s: it must be autocast, autodiff or fuse", after);
+    if (!plain && strcmp(after, "autodiff") != 0 && strcmp(after, "fuse") != 0 && strcmp(after, "chunk") != 0)
+        return cli_wrong(args->command, "--after %s: it must be autocast, autodiff, fuse or chunk", after);
     mezzo_config *config;
     int code = cli_config(args, &config);
     if (code != CLI_DONE)
@@ -264,12 +264,14 @@ static int run(const cli_args *args) {
 
 static const cli_option options_table[] = {
     {"config", "FILE", "a YAML file of keys; options on the command line win over it"},
-    {"after", "PASS", "autocast: what is decided; autodiff: with backward; fuse: as it runs [autocast]"},
+    {"after", "PASS",
+     "autocast: what is decided; autodiff: with backward; fuse: what becomes one op; chunk: as it runs [autocast]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
-static const char *const keys[] = {"model.",   "amp.precision", "amp.residual",     "amp.recompute",
-                                   "autocast", "device.name",   "train.batch_size", NULL};
+static const char *const keys[] = {"model.",        "amp.precision",    "amp.residual",
+                                   "amp.recompute", "amp.logits_rows",  "autocast",
+                                   "device.name",   "train.batch_size", NULL};
 
 const cli_command cli_explain = {
     .name = "explain",

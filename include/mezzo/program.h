@@ -55,6 +55,9 @@ typedef struct mezzo_program_options {
     bool forward_only; // no backward; dropout is the identity
     bool recompute;    // honour recompute segments
     bool no_fuse;      // leave the fuse pass out (to compare)
+    // Rows of logits that a large head computes at a time: 0 = all, or 8192 where the logits take more than 256 MiB; n = at
+    // most n (rounded up to 32); -1 = all at once. Fewer rows take less memory and add a pass over the head's gradient each.
+    int64_t logits_rows;
     float loss_weight; // the loss's gradient is weight × scale; 0 means 1. 1/n for n accumulated micro batches
 } mezzo_program_options;
 
@@ -110,7 +113,8 @@ typedef struct mezzo_explain_row {
     const char *rule; // what decided
 } mezzo_explain_row;
 typedef void (*mezzo_explain_fn)(void *user, const mezzo_explain_row *row);
-// Shows the graph after autocast (`after` = "autocast"), after autodiff ("autodiff"), or as it runs ("fuse"). Needs no device.
+// Shows the graph after autocast (`after` = "autocast"), autodiff ("autodiff") or fuse ("fuse"), or as it runs ("chunk"). Needs no
+// device.
 MEZZO_API mezzo_status mezzo_graph_explain(const mezzo_graph *graph, const mezzo_program_options *options,
                                            const char *after, mezzo_explain_fn visit, void *user);
 

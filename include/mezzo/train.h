@@ -33,7 +33,7 @@ MEZZO_API mezzo_status mezzo_config_save(const mezzo_config *config,
 MEZZO_API mezzo_status mezzo_config_check(const mezzo_config *config);
 // The model the keys describe. `vocab` (0 = not known yet) stands where model.vocab is 0.
 MEZZO_API mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo_model_config *out);
-// Precision, residual, recompute and overrides of the keys. *out borrows the overrides from the configuration; its precision
+// Precision, residual, recompute, logits_rows and overrides of the keys. *out borrows the overrides from the configuration; its precision
 // may be AUTO, which mezzo_precision_resolve turns into one that a program takes.
 MEZZO_API mezzo_status mezzo_config_program(const mezzo_config *config, mezzo_program_options *out);
 

@@ -87,7 +87,7 @@ static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, cons
     mezzo_status status;
     memset(c, 0, sizeof *c);
     MEZZO_TRY(check_options(options));
-    MEZZO_TRY_GOTO(status, mz_passes(graph, options, "fuse", &c->graph));
+    MEZZO_TRY_GOTO(status, mz_passes(graph, options, "chunk", &c->graph));
     if (options->forward_only)
         stop_dropout(c->graph);
     MEZZO_TRY_GOTO(status, mz_pass_plan(c->graph, &c->plan));
@@ -222,9 +222,10 @@ static mezzo_status bind_values(mezzo_program *p) {
     }
     for (size_t i = 0; i < g->n_values; ++i) { // views of sources; an alias is made after what it shows
         int root = (int)i;
-        while (g->values[root].alias >= 0)
-            root = g->values[root].alias;
-        p->address[i] = p->address[root];
+        size_t offset = 0;
+        for (; g->values[root].alias >= 0; root = g->values[root].alias)
+            offset += g->values[root].offset;
+        p->address[i] = p->address[root] ? (char *)p->address[root] + offset : NULL;
     }
     return MEZZO_OK;
 }

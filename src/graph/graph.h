@@ -22,7 +22,8 @@ typedef struct mz_value {
     mz_shape shape;
     int producer, slot; // node and its output slot; -1 for sources
     int param;          // PARAM, SHADOW, GRAD: index into params
-    int alias;          // shares the memory of this value (reshape); -1
+    int alias;          // shares the memory of this value (reshape, a block of rows); -1
+    size_t offset;      // with alias: bytes from its start
     bool keep;          // an output: lives to the end
     char *name;         // inputs, parameters, outputs; NULL otherwise
 } mz_value;
@@ -96,6 +97,7 @@ mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *optio
 mezzo_status mz_pass_autodiff(mezzo_graph *g, const mezzo_program_options *options); // no-op when forward_only
 mezzo_status mz_pass_recompute(mezzo_graph *g);                                      // no-op without segments
 mezzo_status mz_pass_fuse(mezzo_graph *g);
+mezzo_status mz_pass_chunk(mezzo_graph *g, const mezzo_program_options *options);
 mezzo_status mz_passes(const mezzo_graph *g, const mezzo_program_options *options, const char *until,
                        mezzo_graph **out);
 

@@ -85,6 +85,7 @@ typedef struct mz_attrs {
     float theta;                   // rope_table: its wavelengths grow from 2π to nearly 2π·theta
     bool interleaved, inverse;     // rope: pairs are neighbours, not halves; turn back
     int32_t ignore_index;          // cross_entropy
+    int64_t first_row;             // cross_entropy: logits are rows first_row … of the targets'
     bool transpose_a, transpose_b; // matmul
     bool tanh;                     // gelu
     bool accumulate;               // outputs marked '+' are added to

@@ -1,7 +1,7 @@
 // The passes in their order, and explain, which prints what they decided.
 #include "graph/graph.h"
 
-static const char *const pass_names[] = {"build", "autocast", "autodiff", "recompute", "fuse"};
+static const char *const pass_names[] = {"build", "autocast", "autodiff", "recompute", "fuse", "chunk"};
 
 static int pass_index(const char *name) {
     for (int i = 0; i < (int)MZ_COUNT(pass_names); ++i)
@@ -18,7 +18,7 @@ mezzo_status mz_passes(const mezzo_graph *g, const mezzo_program_options *option
     *out = NULL;
     MEZZO_TRY(mezzo_graph_status(g));
     if (stop < 0)
-        return mz_fail(MEZZO_ERR_INVALID, "no pass '%s': build, autocast, autodiff, recompute, fuse", until);
+        return mz_fail(MEZZO_ERR_INVALID, "no pass '%s': build, autocast, autodiff, recompute, fuse, chunk", until);
     if (g->n_scopes || g->n_regions || g->segment >= 0)
         return mz_fail(MEZZO_ERR_INVALID, "the graph has an open %s: end it before making a program",
                        g->n_scopes    ? "module"
@@ -33,6 +33,8 @@ mezzo_status mz_passes(const mezzo_graph *g, const mezzo_program_options *option
         MEZZO_TRY_GOTO(status, mz_pass_recompute(c));
     if (stop >= 4 && !options->no_fuse)
         MEZZO_TRY_GOTO(status, mz_pass_fuse(c));
+    if (stop >= 5 && !options->no_fuse)
+        MEZZO_TRY_GOTO(status, mz_pass_chunk(c, options));
     *out = c;
     return MEZZO_OK;
 fail:

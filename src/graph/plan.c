@@ -2,6 +2,7 @@
 // are placed first, each at the lowest free offset (greedy by size, as in Pisarchyk & Lee 2020, arXiv:2001.03288).
 #include "graph/graph.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #define ALIGNMENT 64
@@ -22,6 +23,14 @@ static int root_of(const mezzo_graph *g, const int *shared, int v) {
         else
             return v;
     }
+}
+
+// Bytes from the root's start: views of views add up. In-place sharing starts where its input does, at 0 of a whole value.
+static size_t view_offset(const mezzo_graph *g, const int *shared, int v) {
+    size_t offset = 0;
+    for (; shared[v] >= 0 || g->values[v].alias >= 0; v = shared[v] >= 0 ? shared[v] : g->values[v].alias)
+        offset += shared[v] >= 0 ? 0 : g->values[v].offset;
+    return offset;
 }
 
 static size_t bytes_of(const mz_value *v) {
@@ -72,6 +81,16 @@ static void last_reads(const mezzo_graph *g, const int *shared, int *last) {
             last[root_of(g, shared, (int)v)] = (int)g->n_nodes;
 }
 
+// The first node that writes each root, or a part of it; INT_MAX for what nothing writes.
+static void first_writes(const mezzo_graph *g, const int *shared, int *first) {
+    for (size_t v = 0; v < g->n_values; ++v)
+        first[v] = INT_MAX;
+    for (size_t i = g->n_nodes; i-- > 0;)
+        for (int k = 0; k < g->nodes[i].n_out; ++k)
+            if (g->nodes[i].out[k] >= 0)
+                first[root_of(g, shared, g->nodes[i].out[k])] = (int)i;
+}
+
 static int larger_first(const void *a, const void *b) {
     const life *x = a, *y = b;
     if (x->bytes != y->bytes)
@@ -112,7 +131,8 @@ mezzo_status mz_pass_plan(const mezzo_graph *g, mz_plan *plan) {
     life *lives = mz_alloc(g->n_values + 1, sizeof *lives);
     life **near = mz_alloc(g->n_values + 1, sizeof *near);
     plan->offset = mz_alloc(g->n_values + 1, sizeof *plan->offset);
-    if (!shared || !last || !lives || !near || !plan->offset) {
+    int *first = mz_alloc(g->n_values + 1, sizeof *first);
+    if (!shared || !last || !lives || !near || !plan->offset || !first) {
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
         goto done;
     }
@@ -121,15 +141,16 @@ mezzo_status mz_pass_plan(const mezzo_graph *g, mz_plan *plan) {
     last_reads(g, shared, last);
     share_in_place(g, last, shared);
     last_reads(g, shared, last);
+    first_writes(g, shared, first);
     for (size_t v = 0; v < g->n_values; ++v) {
         const mz_value *x = &g->values[v];
         plan->offset[v] = SIZE_MAX;
         if (x->kind == MZ_VALUE_INPUT)
             plan->inputs += bytes_of(x);
-        if (x->kind != MZ_VALUE_TEMP || x->producer < 0 || last[v] < 0)
+        if (x->kind != MZ_VALUE_TEMP || first[v] == INT_MAX || last[v] < 0)
             continue;
         if (root_of(g, shared, (int)v) == (int)v)
-            lives[n_lives++] = (life){(int)v, bytes_of(x), x->producer, last[v], 0};
+            lives[n_lives++] = (life){(int)v, bytes_of(x), first[v], last[v], 0};
         if (x->alias < 0)
             plan->unshared += bytes_of(x);
     }
@@ -143,10 +164,11 @@ mezzo_status mz_pass_plan(const mezzo_graph *g, mz_plan *plan) {
     for (size_t v = 0; v < g->n_values; ++v) {
         int root = root_of(g, shared, (int)v);
         if (g->values[v].kind == MZ_VALUE_TEMP && g->values[root].kind == MZ_VALUE_TEMP)
-            plan->offset[v] = plan->offset[root];
+            plan->offset[v] = plan->offset[root] + view_offset(g, shared, (int)v);
     }
 done:
     mz_free(shared);
+    mz_free(first);
     mz_free(last);
     mz_free(lives);
     mz_free(near);

@@ -467,32 +467,40 @@ static void softmax_dx(trial *t) {
     }
 }
 
+// Of all targets, also those of rows that are not in the call.
+static int64_t counted_targets(const trial *t, const trial_tensor *targets) {
+    const int32_t *target = (const int32_t *)(const void *)targets->stored;
+    int64_t n = 0;
+    for (int64_t r = 0; r < trial_count(targets); r++)
+        n += target[r] != t->attrs.ignore_index;
+    return n;
+}
+
 static void cross_entropy(trial *t) {
-    int64_t width = width_of(&t->in[0]), rows = trial_count(&t->in[1]), counted = 0;
+    int64_t width = width_of(&t->in[0]), rows = trial_count(&t->in[0]) / width;
+    int64_t counted = counted_targets(t, &t->in[1]), summed = 0;
+    const int32_t *targets = (const int32_t *)(const void *)t->in[1].stored + t->attrs.first_row;
     double error = 0, total = 0;
     for (int64_t r = 0; r < rows; r++) {
         double max, lse, lse_error = exponents(&t->in[0], r * width, width, &max, &lse);
         lse_error += u32 * (fabs(max) + fabs(lse));
         if (has(&t->out[1]))
             t->out[1].bound[r] = lse_error;
-        int32_t target = ((const int32_t *)(const void *)t->in[1].stored)[r];
-        if (target == t->attrs.ignore_index)
+        if (targets[r] == t->attrs.ignore_index)
             continue;
-        double x = t->in[0].value[r * width + target];
-        counted++;
+        double x = t->in[0].value[r * width + targets[r]];
+        summed++;
         error += lse_error + u32 * (fabs(lse) + fabs(x));
         total += fabs(lse - x);
     }
-    if (counted > 0)
+    if (summed > 0)
         t->out[0].bound[0] = (error + (double)(rows + 2) * u32 * total) / (double)counted;
 }
 
 static void cross_entropy_dx(trial *t) {
     const trial_tensor *x = &t->in[1], *lse = &t->in[3];
-    int64_t width = width_of(x), rows = trial_count(&t->in[2]), counted = 0;
-    const int32_t *targets = (const int32_t *)(const void *)t->in[2].stored;
-    for (int64_t r = 0; r < rows; r++)
-        counted += targets[r] != t->attrs.ignore_index;
+    int64_t width = width_of(x), rows = trial_count(x) / width, counted = counted_targets(t, &t->in[2]);
+    const int32_t *targets = (const int32_t *)(const void *)t->in[2].stored + t->attrs.first_row;
     double factor = magnitude(&t->in[0], 0) / (double)(counted > 0 ? counted : 1);
     for (int64_t i = 0; i < rows * width; i++) {
         double distance = x->value[i] - lse->value[i / width], p = exp(distance);

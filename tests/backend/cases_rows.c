@@ -169,17 +169,23 @@ void cases_softmax_dx(void) {
 
 enum { IGNORED = -1 };
 
-static trial *cross_entropy_trial(const int64_t s[2], mezzo_dtype dtype, int low) {
+// `before` and `after`: targets of rows that are not in the call, only in the mean's count.
+static trial *cross_entropy_block_trial(const int64_t s[2], int64_t before, int64_t after, mezzo_dtype dtype, int low) {
     trial *t = trial_new(MZ_OP_cross_entropy);
     t->attrs.ignore_index = IGNORED;
+    t->attrs.first_row = before;
     trial_input(t, 0, dtype, SHAPE(s[0], s[1]));
-    trial_input(t, 1, MEZZO_I32, SHAPE(s[0]));
+    trial_input(t, 1, MEZZO_I32, SHAPE(before + s[0] + after));
     trial_output(t, 0, MEZZO_F32, SHAPE(1));
     trial_output(t, 1, MEZZO_F32, SHAPE(s[0]));
     trial_normal(t, 0, 3);
     trial_integers(t, 1, low, (int)s[1] - 1);
     t->skip_mutations = s[1] == 1;
     return t;
+}
+
+static trial *cross_entropy_trial(const int64_t s[2], mezzo_dtype dtype, int low) {
+    return cross_entropy_block_trial(s, 0, 0, dtype, low);
 }
 
 void cases_cross_entropy(void) {
@@ -190,6 +196,12 @@ void cases_cross_entropy(void) {
             t->skip_mutations = true; // what is dropped may be in a row that is ignored
             trial_finish(t);
         }
+    for (int d = 0; d < FLOATS; d++) { // a block of rows among others
+        trial_finish(cross_entropy_block_trial((const int64_t[]){5, 33}, 3, 2, floats[d], 0));
+        trial *t = cross_entropy_block_trial((const int64_t[]){64, 100}, 64, 31, floats[d], IGNORED);
+        t->skip_mutations = true;
+        trial_finish(t);
+    }
     trial *t = cross_entropy_trial((const int64_t[]){7, 16}, MEZZO_F32, 0);
     trial_spoil(t, 0);
     trial_finish(t);
@@ -208,8 +220,9 @@ void cases_cross_entropy(void) {
     }
 }
 
-static void cross_entropy_dx_case(const int64_t s[2], mezzo_dtype x, mezzo_dtype dx, int low, double odd_target) {
-    trial *forward = cross_entropy_trial(s, x, low), *t = trial_new(MZ_OP_cross_entropy_dx);
+static void cross_entropy_dx_block_case(const int64_t s[2], int64_t before, int64_t after, mezzo_dtype x,
+                                        mezzo_dtype dx, int low, double odd_target) {
+    trial *forward = cross_entropy_block_trial(s, before, after, x, low), *t = trial_new(MZ_OP_cross_entropy_dx);
     trial_reference(forward);
     t->attrs = forward->attrs;
     trial_input(t, 0, MEZZO_F32, SHAPE(1));
@@ -220,7 +233,7 @@ static void cross_entropy_dx_case(const int64_t s[2], mezzo_dtype x, mezzo_dtype
         trial_input(t, 1 + i, from->t.dtype, from->t.shape);
         memcpy(t->in[1 + i].value, from->value, (size_t)trial_count(from) * sizeof(double));
         if (i == 1 && odd_target != 0)
-            t->in[2].value[0] = odd_target;
+            t->in[2].value[before] = odd_target;
         trial_store(&t->in[1 + i]);
     }
     t->finite_only = odd_target != 0;
@@ -230,7 +243,15 @@ static void cross_entropy_dx_case(const int64_t s[2], mezzo_dtype x, mezzo_dtype
     trial_finish(t);
 }
 
+static void cross_entropy_dx_case(const int64_t s[2], mezzo_dtype x, mezzo_dtype dx, int low, double odd_target) {
+    cross_entropy_dx_block_case(s, 0, 0, x, dx, low, odd_target);
+}
+
 void cases_cross_entropy_dx(void) {
+    for (int x = 0; x < FLOATS; x++) {
+        cross_entropy_dx_block_case((const int64_t[]){5, 33}, 3, 2, floats[x], floats[x], 0, 0);
+        cross_entropy_dx_block_case((const int64_t[]){64, 100}, 64, 31, floats[x], floats[x], IGNORED, 0);
+    }
     for (size_t s = 0; s < MZ_COUNT(row_shapes); s++)
         for (int x = 0; x < FLOATS; x++) {
             cross_entropy_dx_case(row_shapes[s], floats[x], floats[x], 0, 0);

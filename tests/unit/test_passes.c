@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <math.h>
 #include <stdlib.h>
 #include <cmocka.h>
 
@@ -13,14 +14,18 @@ static void ok(mezzo_status status) {
         fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
 }
 
-static mezzo_graph *gpt(double dropout) {
+static mezzo_graph *gpt_logits(double dropout, bool keep_logits) {
     mezzo_graph *g;
     mezzo_model_config c;
     ok(mezzo_model_defaults("gpt2", &c));
     c.layers = 2, c.heads = 2, c.d_model = 32, c.d_ff = 128, c.vocab = 61, c.seq_len = 16, c.dropout = dropout;
     ok(mezzo_graph_create(&g));
-    ok(mezzo_model_build(g, &c, 3, 16, true));
+    ok(mezzo_model_build(g, &c, 3, 16, keep_logits));
     return g;
+}
+
+static mezzo_graph *gpt(double dropout) {
+    return gpt_logits(dropout, true);
 }
 
 typedef struct found {
@@ -160,7 +165,7 @@ static result run(const mezzo_graph *g, const mezzo_program_options *o) {
         r.n += m;
     }
     mezzo_program_memory(program, &r.memory);
-    ok(mezzo_graph_explain(g, o, "fuse", count, &r.launches));
+    ok(mezzo_graph_explain(g, o, "chunk", count, &r.launches));
     mezzo_program_free(program);
     mezzo_params_free(params);
     mezzo_device_close(device);
@@ -212,6 +217,48 @@ static void fuse_keeps_the_values_with_fewer_launches(void **state) {
     }
 }
 
+// Blocks compute the same rows; what differs is how the rows' sums are grouped: the loss in two shares, and the head's weight
+// gradient (48 terms) as two sums, each rounded to FP32. A narrow head keeps each of its dtypes.
+static void blocks_of_logits_keep_the_values_in_less_memory(void **state) {
+    (void)state;
+    for (int p = MEZZO_PRECISION_FP32; p <= MEZZO_PRECISION_FP16; ++p) {
+        mezzo_graph *g = gpt_logits(0.1, false);
+        mezzo_program_options o = {.precision = (mezzo_precision)p, .logits_rows = -1};
+        result whole = run(g, &o);
+        o.logits_rows = 17; // rounded up to 32: blocks of 32 and 16 rows
+        result blocks = run(g, &o);
+        assert_int_equal(blocks.launches, whole.launches + 6); // five ops once more, and a sum
+        assert_true(fabsf(blocks.loss - whole.loss) <= 4 * 6e-8f * whole.loss);
+        int differ = 0;
+        for (size_t i = 0; i < whole.n; ++i) {
+            differ += whole.grads[i] != blocks.grads[i];
+            assert_true(fabsf(whole.grads[i] - blocks.grads[i]) <= 2e-6f);
+        }
+        assert_true(differ > 0); // else no block was made
+        assert_true(blocks.memory.activations <= whole.memory.activations);
+        free(whole.grads);
+        free(blocks.grads);
+        o.forward_only = true;
+        mezzo_graph *out;
+        ok(mz_passes(g, &o, "chunk", &out));
+        int losses = 0;
+        for (size_t i = 0; i < out->n_nodes; ++i)
+            losses += out->nodes[i].op == MZ_OP_cross_entropy;
+        assert_int_equal(losses, 2); // evaluation is cut too
+        mezzo_graph_free(out);
+        mezzo_graph_free(g);
+        g = gpt(0); // logits that are read afterwards stay whole
+        o.forward_only = false;
+        whole = run(g, &o);
+        ok(mz_passes(g, &o, "chunk", &out));
+        for (size_t i = 0; i < out->n_nodes; ++i)
+            assert_true(out->nodes[i].attrs.first_row == 0);
+        free(whole.grads);
+        mezzo_graph_free(out);
+        mezzo_graph_free(g);
+    }
+}
+
 static int root_of(const mezzo_graph *g, int v) {
     while (g->values[v].alias >= 0)
         v = g->values[v].alias;
@@ -241,7 +288,7 @@ static void check_plan(const mezzo_graph *g, const mz_plan *plan) {
             size_t bytes = (size_t)mz_shape_count(&g->values[v].shape) * mezzo_dtype_size(g->values[v].dtype);
             assert_true(plan->offset[v] + bytes <= plan->arena);
             for (size_t at = plan->offset[v] / 64; at * 64 < plan->offset[v] + bytes; ++at)
-                owner[at] = v;
+                owner[at] = root_of(g, v);
         }
     }
     free(owner);
@@ -249,13 +296,14 @@ static void check_plan(const mezzo_graph *g, const mz_plan *plan) {
 
 static void the_plan_never_overlaps_two_lives(void **state) {
     (void)state;
-    for (int variant = 0; variant < 12; ++variant) {
-        mezzo_graph *g = gpt(variant & 1 ? 0.1 : 0), *out;
+    for (int variant = 0; variant < 16; ++variant) {
+        mezzo_graph *g = gpt_logits(variant & 1 ? 0.1 : 0, variant < 12), *out;
         mezzo_program_options o = {.precision = variant & 2 ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP32,
                                    .recompute = variant & 4,
-                                   .no_fuse = variant >= 8};
+                                   .no_fuse = variant >= 8 && variant < 12,
+                                   .logits_rows = variant >= 12 ? 32 : 0};
         mz_plan plan;
-        ok(mz_passes(g, &o, "fuse", &out));
+        ok(mz_passes(g, &o, "chunk", &out));
         ok(mz_pass_plan(out, &plan));
         check_plan(out, &plan);
         assert_true(plan.arena < plan.unshared);
@@ -309,6 +357,7 @@ int main(void) {
         cmocka_unit_test(residual_stream_is_widest_or_low),
         cmocka_unit_test(recompute_changes_no_bit_and_saves_memory),
         cmocka_unit_test(fuse_keeps_the_values_with_fewer_launches),
+        cmocka_unit_test(blocks_of_logits_keep_the_values_in_less_memory),
         cmocka_unit_test(the_plan_never_overlaps_two_lives),
         cmocka_unit_test(planned_memory_is_what_a_program_takes),
         cmocka_unit_test(bad_requests_are_named),

@@ -28,7 +28,7 @@ void mz_ref_cross_entropy(const mz_call *call) {
     double loss = 0;
     for (int64_t r = 0; r < rows; r++) {
         double lse = log_sum_exp(logits, r * width, width);
-        int32_t target = mz_ref_integer(targets, r);
+        int32_t target = mz_ref_integer(targets, call->attrs.first_row + r);
         if (mz_present(&call->out[1]))
             mz_ref_put(&call->out[1], r, lse);
         if (target != call->attrs.ignore_index)
@@ -44,7 +44,7 @@ void mz_ref_cross_entropy_dx(const mz_call *call) {
     int64_t counted = counted_rows(call, targets);
     double factor = mz_ref_get(&call->in[0], 0) / (double)(counted > 0 ? counted : 1);
     for (int64_t r = 0; r < rows; r++) {
-        int32_t target = mz_ref_integer(targets, r);
+        int32_t target = mz_ref_integer(targets, call->attrs.first_row + r);
         bool ignored = target == call->attrs.ignore_index, bad = target < 0 || target >= width;
         for (int64_t c = 0; c < width; c++) {
             int64_t i = r * width + c;

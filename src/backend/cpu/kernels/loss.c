@@ -7,10 +7,12 @@ static size_t cross_entropy_workspace(const mezzo_device *device, const mz_call 
     return sizeof(float) * (size_t)mz_shape_rows(&call->in[0].shape); // each row's loss
 }
 
-static int64_t counted_rows(const int32_t *targets, int64_t rows, int32_t ignored) {
-    int64_t n = 0;
+// Of all targets, also those of rows that are not in this call.
+static int64_t counted_rows(const mz_call *call, const mz_tensor *targets) {
+    const int32_t *target = targets->data;
+    int64_t n = 0, rows = mz_shape_count(&targets->shape);
     for (int64_t r = 0; r < rows; r++)
-        n += targets[r] != ignored;
+        n += target[r] != call->attrs.ignore_index;
     return n;
 }
 
@@ -40,7 +42,7 @@ static float log_sum_exp(const mz_tensor *x, int64_t start, int64_t width) {
 
 static mezzo_status run_cross_entropy(mezzo_device *device, const mz_call *call) {
     const mz_tensor *logits = &call->in[0]; // [… V]
-    const int32_t *targets = call->in[1].data;
+    const int32_t *targets = (const int32_t *)call->in[1].data + call->attrs.first_row;
     int64_t width = last_dim(&logits->shape), rows = mz_shape_rows(&logits->shape);
     float *losses = call->workspace, *lse_out = mz_present(&call->out[1]) ? call->out[1].data : NULL;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.8 * (double)rows * (double)width))
@@ -62,7 +64,7 @@ static mezzo_status run_cross_entropy(mezzo_device *device, const mz_call *call)
     double sum = 0;
     for (int64_t r = 0; r < rows; r++)
         sum += (double)losses[r];
-    int64_t counted = counted_rows(targets, rows, call->attrs.ignore_index);
+    int64_t counted = counted_rows(call, &call->in[1]);
     *(float *)call->out[0].data = counted > 0 ? (float)(sum / (double)counted) : 0.0f;
     return MEZZO_OK;
 }
@@ -79,10 +81,10 @@ const mz_kernel MZ_SYMBOL(cross_entropy) = {"cross_entropy__" MZ_LEVEL_TEXT, cro
 // dx = dloss/n·(softmax(x) - onehot(target)); 0 where the target is ignored. May overwrite the logits.
 static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *call) {
     const mz_tensor *logits = &call->in[1], *dx = &call->out[0]; // [… V]
-    const int32_t *targets = call->in[2].data;
+    const int32_t *targets = (const int32_t *)call->in[2].data + call->attrs.first_row;
     const float *lse = call->in[3].data; // [rows]
     int64_t width = last_dim(&logits->shape), rows = mz_shape_rows(&logits->shape);
-    int64_t counted = counted_rows(targets, rows, call->attrs.ignore_index);
+    int64_t counted = counted_rows(call, &call->in[2]);
     float factor = *(const float *)call->in[0].data / (float)(counted > 0 ? counted : 1);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.8 * (double)rows * (double)width))
     for (int64_t r = 0; r < rows; r++) {

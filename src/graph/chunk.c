@@ -1,0 +1,265 @@
+// The chunk pass: a large head's logits are computed, used and dropped a block of rows at a time, so that [rows, V] never exists.
+//
+//     linear → cross_entropy … cross_entropy_dx → linear_dx, linear_dw
+//
+// becomes, for each block of rows: its linear, its share of the loss, and at once its gradient, since the loss's gradient is
+// known before forward begins (loss scale × weight). A block reads rows of x and writes rows of dx in place, through views;
+// linear_dw adds block after block. Same work; the price is one more pass over dw a block (8·V·K bytes), the gain is the memory
+// of all blocks but one. As in Liger Kernel's fused linear cross-entropy (Hsu et al. 2024, arXiv:2410.10989).
+#include "graph/graph.h"
+
+// More logits than this, and more rows than one block, are worth cutting; below 8,192 rows a block the additional passes over
+// dw begin to show beside the products (8·V·K bytes against 6·rows·V·K operations).
+#define LARGE_BYTES   ((size_t)256 << 20)
+#define DEFAULT_ROWS  8192
+#define ROW_ALIGNMENT 32 // of 2-byte rows or wider: every block starts at a multiple of 64 bytes
+
+// The nodes of one head, by index; -1 = absent.
+typedef struct head {
+    int linear, loss, gradient, dx, dw;
+    int logits, dloss; // values
+} head;
+
+typedef struct pass {
+    mezzo_graph *g;
+    mz_node *old; // the nodes before the pass
+    size_t n_old;
+    int *producer; // per value: its node among `old` (the graph's own change as nodes are pushed)
+    bool *moved;   // per old node: emitted already, or replaced by blocks
+} pass;
+
+// --- finding a head -----------------------------------------------------------------------------------------------------------
+static bool has_input(const mz_node *n, int slot) {
+    return slot < n->n_in && n->in[slot] >= 0;
+}
+
+static bool has_output(const mz_node *n, int slot) {
+    return slot < n->n_out && n->out[slot] >= 0;
+}
+
+// The node of op_a that reads v in slot_a and that of op_b in slot_b, -1 where there is none. False when anything else reads v.
+static bool only_readers(const mezzo_graph *g, int v, mz_op op_a, int slot_a, mz_op op_b, int slot_b, int *a, int *b) {
+    *a = *b = -1;
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        for (int k = 0; k < g->nodes[i].n_in; ++k) {
+            if (g->nodes[i].in[k] != v)
+                continue;
+            if (g->nodes[i].op == op_a && k == slot_a && *a < 0)
+                *a = (int)i;
+            else if (g->nodes[i].op == op_b && k == slot_b && *b < 0)
+                *b = (int)i;
+            else
+                return false;
+        }
+    return true;
+}
+
+// Whether v can be computed before forward begins: made by scales and casts of the loss scale alone.
+static bool known_early(const mezzo_graph *g, int v) {
+    const mz_value *x = &g->values[v];
+    if (x->kind == MZ_VALUE_SCALE)
+        return true;
+    if (x->kind != MZ_VALUE_TEMP || x->producer < 0)
+        return false;
+    const mz_node *n = &g->nodes[x->producer];
+    return (n->op == MZ_OP_scale || n->op == MZ_OP_cast) && known_early(g, n->in[0]);
+}
+
+static bool find_gradient(const mezzo_graph *g, head *h) {
+    const mz_node *linear = &g->nodes[h->linear], *gradient = &g->nodes[h->gradient];
+    int dlogits = gradient->out[0];
+    h->dloss = gradient->in[0];
+    if (!known_early(g, h->dloss) || g->values[dlogits].keep ||
+        !only_readers(g, dlogits, MZ_OP_linear_dx, 0, MZ_OP_linear_dw, 0, &h->dx, &h->dw))
+        return false;
+    if (h->dx >= 0 && (has_input(&g->nodes[h->dx], 2) || g->nodes[h->dx].in[1] != linear->in[1]))
+        return false;
+    return h->dw < 0 || (g->nodes[h->dw].attrs.accumulate && g->nodes[h->dw].in[1] == linear->in[0]);
+}
+
+static bool find_head(const mezzo_graph *g, int index, head *h) {
+    const mz_node *linear = &g->nodes[index];
+    *h = (head){.linear = index, .gradient = -1, .dx = -1, .dw = -1, .dloss = -1};
+    if (linear->op != MZ_OP_linear || linear->phase != MZ_FORWARD || linear->attrs.act != MZ_ACT_NONE ||
+        has_input(linear, 3) || has_output(linear, 1))
+        return false;
+    h->logits = linear->out[0];
+    const mz_value *x = &g->values[linear->in[0]];
+    if (g->values[h->logits].keep || x->kind != MZ_VALUE_TEMP ||
+        !only_readers(g, h->logits, MZ_OP_cross_entropy, 0, MZ_OP_cross_entropy_dx, 1, &h->loss, &h->gradient) ||
+        h->loss < 0)
+        return false;
+    const mz_node *loss = &g->nodes[h->loss];
+    int lse = has_output(loss, 1) ? loss->out[1] : -1, reader, none;
+    if (lse >= 0 &&
+        (g->values[lse].keep || !only_readers(g, lse, MZ_OP_cross_entropy_dx, 3, MZ_OP_COUNT, 0, &reader, &none) ||
+         reader != h->gradient))
+        return false;
+    return h->gradient < 0 || find_gradient(g, h);
+}
+
+// Rows of a block; 0 = leave it whole.
+static int64_t block_rows(const mezzo_graph *g, const head *h, int64_t wanted) {
+    const mz_value *logits = &g->values[h->logits];
+    int64_t rows = mz_shape_rows(&logits->shape);
+    size_t bytes = (size_t)mz_shape_count(&logits->shape) * mezzo_dtype_size(logits->dtype);
+    if (wanted < 0 || (wanted == 0 && bytes <= LARGE_BYTES))
+        return 0;
+    int64_t limit = wanted > 0 ? wanted : DEFAULT_ROWS, blocks = (rows + limit - 1) / limit;
+    int64_t even = (int64_t)mz_align_up((size_t)((rows + blocks - 1) / blocks), ROW_ALIGNMENT);
+    return even < rows ? even : 0;
+}
+
+// --- making the blocks --------------------------------------------------------------------------------------------------------
+static mezzo_status emit(pass *p, const mz_node *n) {
+    return mz_graph_node(p->g, *n, NULL);
+}
+
+static mezzo_status new_value(pass *p, mezzo_dtype dtype, mz_shape shape, int *out) {
+    mz_value v = {.kind = MZ_VALUE_TEMP, .dtype = dtype, .shape = shape, .producer = -1, .param = -1, .alias = -1};
+    return mz_graph_value(p->g, v, out);
+}
+
+// Rows first … first + rows of v.
+static mezzo_status rows_of(pass *p, int v, int64_t first, int64_t rows, int *out) {
+    const mz_value of = p->g->values[v];
+    int64_t width = of.shape.dim[of.shape.rank - 1];
+    mz_value view = {.kind = MZ_VALUE_TEMP,
+                     .dtype = of.dtype,
+                     .shape = {2, {rows, width}},
+                     .producer = -1,
+                     .param = -1,
+                     .alias = v,
+                     .offset = (size_t)(first * width) * mezzo_dtype_size(of.dtype)};
+    return mz_graph_value(p->g, view, out);
+}
+
+// Forward and gradient of rows first … first + rows; *loss is their share of the loss.
+static mezzo_status emit_block(pass *p, const head *h, int64_t first, int64_t rows, int *loss) {
+    mz_node linear = p->old[h->linear], entropy = p->old[h->loss];
+    const mz_value logits = p->g->values[h->logits];
+    mz_shape shape = {2, {rows, logits.shape.dim[logits.shape.rank - 1]}};
+    int x;
+    MEZZO_TRY(rows_of(p, linear.in[0], first, rows, &x));
+    linear.in[0] = x;
+    MEZZO_TRY(new_value(p, logits.dtype, shape, &linear.out[0]));
+    MEZZO_TRY(emit(p, &linear));
+    entropy.in[0] = linear.out[0];
+    entropy.attrs.first_row = first;
+    MEZZO_TRY(new_value(p, MEZZO_F32, (mz_shape){1, {1}}, &entropy.out[0]));
+    *loss = entropy.out[0];
+    if (has_output(&entropy, 1))
+        MEZZO_TRY(new_value(p, MEZZO_F32, (mz_shape){1, {rows}}, &entropy.out[1]));
+    MEZZO_TRY(emit(p, &entropy));
+    if (h->gradient < 0)
+        return MEZZO_OK;
+    mz_node gradient = p->old[h->gradient];
+    mezzo_dtype dtype = p->g->values[gradient.out[0]].dtype;
+    gradient.in[1] = linear.out[0];
+    gradient.in[3] = entropy.out[1];
+    gradient.attrs.first_row = first;
+    MEZZO_TRY(new_value(p, dtype, shape, &gradient.out[0]));
+    MEZZO_TRY(emit(p, &gradient));
+    if (h->dw >= 0) {
+        mz_node dw = p->old[h->dw];
+        dw.in[0] = gradient.out[0];
+        dw.in[1] = x;
+        MEZZO_TRY(emit(p, &dw));
+    }
+    if (h->dx >= 0) {
+        mz_node dx = p->old[h->dx];
+        dx.in[0] = gradient.out[0];
+        MEZZO_TRY(rows_of(p, dx.out[0], first, rows, &dx.out[0]));
+        MEZZO_TRY(emit(p, &dx));
+    }
+    return MEZZO_OK;
+}
+
+// sum ← sum + part; the last sum is the head's loss itself.
+static mezzo_status emit_sum(pass *p, const head *h, int part, bool last, int *sum) {
+    mz_node add = p->old[h->loss];
+    add.op = MZ_OP_add;
+    add.attrs = (mz_attrs){0};
+    add.rule = "sum of the blocks' shares, fp32";
+    add.n_in = 2;
+    add.n_out = 1;
+    add.in[0] = *sum;
+    add.in[1] = part;
+    add.out[1] = -1;
+    *sum = p->old[h->loss].out[0];
+    if (!last)
+        MEZZO_TRY(new_value(p, MEZZO_F32, (mz_shape){1, {1}}, sum));
+    add.out[0] = *sum;
+    return emit(p, &add);
+}
+
+// What dloss is made of, before the first block.
+static mezzo_status emit_early(pass *p, int v) {
+    int maker = p->producer[v];
+    if (p->g->values[v].kind == MZ_VALUE_SCALE || p->moved[maker])
+        return MEZZO_OK;
+    MEZZO_TRY(emit_early(p, p->old[maker].in[0]));
+    p->moved[maker] = true;
+    return emit(p, &p->old[maker]);
+}
+
+static mezzo_status emit_head(pass *p, const head *h, int64_t block) {
+    int64_t rows = mz_shape_rows(&p->g->values[h->logits].shape);
+    int sum = -1;
+    if (h->dloss >= 0)
+        MEZZO_TRY(emit_early(p, h->dloss));
+    for (int64_t first = 0; first < rows; first += block) {
+        bool last = first + block >= rows;
+        int part = -1;
+        MEZZO_TRY(emit_block(p, h, first, last ? rows - first : block, &part));
+        if (first == 0)
+            sum = part;
+        else
+            MEZZO_TRY(emit_sum(p, h, part, last, &sum));
+    }
+    const int replaced[] = {h->linear, h->loss, h->gradient, h->dx, h->dw};
+    for (size_t i = 0; i < MZ_COUNT(replaced); ++i)
+        if (replaced[i] >= 0)
+            p->moved[replaced[i]] = true;
+    return MEZZO_OK;
+}
+
+static mezzo_status emit_all(pass *p, const head *heads, const int64_t *blocks, size_t n_heads) {
+    for (size_t i = 0; i < p->n_old; ++i) {
+        for (size_t k = 0; k < n_heads; ++k)
+            if (heads[k].linear == (int)i)
+                MEZZO_TRY(emit_head(p, &heads[k], blocks[k]));
+        if (!p->moved[i])
+            MEZZO_TRY(emit(p, &p->old[i]));
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_pass_chunk(mezzo_graph *g, const mezzo_program_options *options) {
+    enum { MAX_HEADS = 8 };
+    head heads[MAX_HEADS];
+    int64_t blocks[MAX_HEADS];
+    size_t n_heads = 0;
+    for (size_t i = 0; i < g->n_nodes && n_heads < MAX_HEADS; ++i)
+        if (g->nodes[i].op == MZ_OP_linear && find_head(g, (int)i, &heads[n_heads])) {
+            blocks[n_heads] = block_rows(g, &heads[n_heads], options->logits_rows);
+            n_heads += blocks[n_heads] > 0;
+        }
+    if (n_heads == 0)
+        return MEZZO_OK;
+    mezzo_status status = MEZZO_ERR_MEMORY;
+    pass p = {.g = g, .old = g->nodes, .n_old = g->n_nodes};
+    p.moved = mz_alloc(g->n_nodes, sizeof *p.moved);
+    p.producer = mz_alloc(g->n_values, sizeof *p.producer);
+    if (p.moved && p.producer) {
+        for (size_t v = 0; v < g->n_values; ++v)
+            p.producer[v] = g->values[v].producer;
+        g->nodes = NULL;
+        g->n_nodes = g->cap_nodes = 0;
+        status = emit_all(&p, heads, blocks, n_heads);
+        mz_free(p.old);
+    }
+    mz_free(p.moved);
+    mz_free(p.producer);
+    return status == MEZZO_OK ? MEZZO_OK : mz_trace(status, __FILE__, __LINE__, __func__);
+}
