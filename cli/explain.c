@@ -212,13 +212,13 @@ static mezzo_status resolve(const mezzo_config *config, mezzo_precision *precisi
     return status;
 }
 
-static mezzo_status build(const mezzo_config *config, mezzo_graph **out) {
+static mezzo_status build(const mezzo_config *config, bool keep_logits, mezzo_graph **out) {
     mezzo_model_config model, initial;
     MEZZO_TRY(mezzo_model_defaults(mezzo_config_get(config, "model.name"), &initial));
     MEZZO_TRY(mezzo_config_model(config, initial.vocab, &model));
     int64_t batch = strtoll(mezzo_config_get(config, "train.batch_size"), NULL, 10);
     MEZZO_TRY(mezzo_graph_create(out));
-    return mezzo_model_build(*out, &model, batch, model.seq_len, true);
+    return mezzo_model_build(*out, &model, batch, model.seq_len, keep_logits);
 }
 
 static int run(const cli_args *args) {
@@ -234,7 +234,8 @@ static int run(const cli_args *args) {
     mezzo_program_options options;
     table rows = {0}, fused = {0};
     summary s;
-    mezzo_status status = build(config, &graph);
+    // Logits that are kept are never cut into blocks: after chunk, the graph as training builds it.
+    mezzo_status status = build(config, strcmp(after, "chunk") != 0, &graph);
     if (status == MEZZO_OK)
         status = mezzo_config_program(config, &options);
     if (status == MEZZO_OK)
