@@ -66,6 +66,29 @@ MEZZO_API mezzo_value mezzo_rope_table(mezzo_graph *g, mezzo_value positions, in
 // tensor can be given whole. A pair is dimensions 2i and 2i+1 where interleaved (CS336), else i and i + dims/2 (Hugging Face).
 MEZZO_API mezzo_value mezzo_rope(mezzo_graph *g, mezzo_value x, mezzo_value table, int heads, int rotated,
                                  bool interleaved);
+
+// Mixture of experts, dropless: every token gets its top_k experts, and nothing is read by the host. For M tokens, R = M·top_k rows.
+typedef struct mezzo_routing {
+    int top_k;              // experts for each token
+    int groups, top_groups; // experts are chosen from the best top_groups of so many groups; 1, 1: from all
+    bool normalise;         // a token's weights are divided by their sum
+    float scale;            // and multiplied by this
+} mezzo_routing;
+// Scores are sigmoid(logits), logits [… E]; experts are chosen by score + bias ([E]|NONE; it has no gradient), weighed by score.
+// *weights FP32 and *experts I32 are [M, top_k], in falling order of what chose them.
+MEZZO_API mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_value bias, const mezzo_routing *routing,
+                                   mezzo_value *weights, mezzo_value *experts);
+// Rows by expert: *order and *place I32 [R], a stable sort of the indices and its inverse; *offsets I32 [experts + 1], where each expert's begin.
+MEZZO_API mezzo_status mezzo_expert_order(mezzo_graph *g, mezzo_value indices, int experts, mezzo_value *order,
+                                          mezzo_value *place, mezzo_value *offsets);
+// x [M, C] → [R, C]: each token's row, once for each of its experts, in order of expert.
+MEZZO_API mezzo_value mezzo_permute(mezzo_graph *g, mezzo_value x, mezzo_value order, mezzo_value place, int top_k);
+// x [R, C] → [M, C]: each token's rows, weighed ([M, top_k]|NONE) and added.
+MEZZO_API mezzo_value mezzo_combine(mezzo_graph *g, mezzo_value x, mezzo_value order, mezzo_value place,
+                                    mezzo_value weights, int top_k);
+// Expert e's rows times its own matrix: x [R, K], w [E, N, K] → [R, N].
+MEZZO_API mezzo_value mezzo_grouped_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value offsets);
+
 MEZZO_API mezzo_value mezzo_embedding(mezzo_graph *g, mezzo_value table, mezzo_value ids); // [V, C], I32 […] → [… C]
 // Causal softmax(q·kᵀ/√D)·v, with no T×T matrix in memory. q [B, T, H·D]; k, v [B, T, Hkv·D], Hkv divides H → [B, T, H·D].
 MEZZO_API mezzo_value mezzo_attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads,

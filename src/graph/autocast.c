@@ -184,7 +184,8 @@ static mezzo_status cast_node(pass *p, mz_node node) {
         want = g->values[node.in[0]].dtype;
     if (cls == MZ_CAST_WIDEST)
         for (int i = 1; i < node.n_in; ++i)
-            want = widest(want, g->values[node.in[i]].dtype);
+            if (node.in[i] >= 0 && is_float(g->values[node.in[i]].dtype) && is_float(want))
+                want = widest(want, g->values[node.in[i]].dtype);
     bool kept = cls == MZ_CAST_FOLLOW || cls == MZ_CAST_WIDEST;
     if (kept && precision == MEZZO_PRECISION_FP64 && is_float(want)) // of FP32 parameters and inputs too
         want = MEZZO_F64, convert = node.op != MZ_OP_embedding;
@@ -194,7 +195,8 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     node.rule = rules[cls][who];
     if (cls != MZ_CAST_EXPLICIT && cls != MZ_CAST_INT)
         for (int i = 0; i < node.n_out; ++i)
-            g->values[node.out[i]].dtype = want;
+            if (i == 0 || is_float(g->values[node.out[i]].dtype)) // a route's indices are what they are
+                g->values[node.out[i]].dtype = want;
     node.numerics = numerics_of(&node, precision, g->values[node.out[0]].dtype);
     node.attrs.via = want;
     if (node.op == MZ_OP_reshape)

@@ -356,6 +356,69 @@ static mezzo_status grad_swiglu(tape *t, int node, int dy) {
     return (void)node, grad_with(t, MZ_OP_swiglu_dx, dy, t->at->in[0]);
 }
 
+static mezzo_status grad_route(tape *t, int node, int dy) {
+    (void)node;
+    if (!needs(t, 0))
+        return MEZZO_OK;
+    mz_node n = backward_node(t, MZ_OP_route_dx);
+    add_in(&n, dy);
+    add_in(&n, t->at->in[0]);
+    add_in(&n, t->at->out[1]);
+    return finish_dx(t, n, t->at->in[0]); // the bias decides who is chosen, and that has no slope
+}
+
+static mezzo_status grad_expert_order(tape *t, int node, int dy) {
+    return (void)t, (void)node, (void)dy, MEZZO_OK;
+}
+
+// permute and combine are each other's gradients.
+static mezzo_status grad_permute(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = backward_node(t, MZ_OP_combine);
+    add_in(&n, dy);
+    add_in(&n, t->at->in[1]);
+    add_in(&n, t->at->in[2]);
+    return finish_dx(t, n, t->at->in[0]);
+}
+
+static mezzo_status grad_combine(tape *t, int node, int dy) {
+    (void)node;
+    bool weighted = t->at->n_in > 3 && t->at->in[3] >= 0;
+    if (needs(t, 0)) {
+        mz_node n = backward_node(t, MZ_OP_permute);
+        add_in(&n, dy);
+        for (int i = 1; i < (weighted ? 4 : 3); ++i)
+            add_in(&n, t->at->in[i]);
+        MEZZO_TRY(finish_dx(t, n, t->at->in[0]));
+    }
+    if (!needs(t, 3))
+        return MEZZO_OK;
+    mz_node n = backward_node(t, MZ_OP_combine_dw);
+    add_in(&n, dy);
+    add_in(&n, t->at->in[0]);
+    add_in(&n, t->at->in[2]);
+    return finish_dx(t, n, t->at->in[3]);
+}
+
+static mezzo_status grad_grouped_linear(tape *t, int node, int dy) {
+    (void)node;
+    int x = t->at->in[0], w = target(t, 1);
+    if (needs(t, 0)) {
+        mz_node n = backward_node(t, MZ_OP_grouped_linear_dx);
+        add_in(&n, dy);
+        add_in(&n, t->at->in[1]);
+        add_in(&n, t->at->in[2]);
+        MEZZO_TRY(finish_dx(t, n, x));
+    }
+    if (w < 0)
+        return MEZZO_OK;
+    mz_node n = backward_node(t, MZ_OP_grouped_linear_dw);
+    add_in(&n, dy);
+    add_in(&n, x);
+    add_in(&n, t->at->in[2]);
+    return finish_gradients(t, n, 0, &w, 1);
+}
+
 static mezzo_status grad_embedding(tape *t, int node, int dy) {
     (void)node;
     mz_node n = backward_node(t, MZ_OP_embedding_bwd);

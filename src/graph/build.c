@@ -138,6 +138,8 @@ static mezzo_status check_inputs(const mezzo_graph *g, const mz_node *node) {
 // Appends the node with its output values; `shape`, one an output, NULL asks the op's rule.
 static mezzo_status finish_node(mezzo_graph *g, mz_node *node, const mz_shape *shape, mezzo_dtype dtype) {
     mz_shape shapes[MZ_MAX_OUT] = {{0}};
+    mz_slot slots[MZ_MAX_IN];
+    mz_op_slots(node->op, true, slots);
     if (g->n_values + MZ_MAX_OUT > INT32_MAX)
         return mz_fail(MEZZO_ERR_INVALID, "the graph is too large");
     MEZZO_TRY(check_inputs(g, node));
@@ -149,20 +151,20 @@ static mezzo_status finish_node(mezzo_graph *g, mz_node *node, const mz_shape *s
         mz_value v = empty_value;
         v.kind = MZ_VALUE_TEMP;
         v.shape = shapes[i];
-        v.dtype = dtype;
+        v.dtype = mz_slot_integer(slots[i].name) ? MEZZO_I32 : dtype;
         v.alias = node->op == MZ_OP_reshape ? node->in[0] : -1;
         MEZZO_TRY(mz_graph_value(g, v, &node->out[i]));
     }
     return mz_graph_node(g, *node, NULL);
 }
 
-static mezzo_value finish(mezzo_graph *g, mz_node node) {
+static mezzo_value finish(mezzo_graph *g, mz_node *node) {
     if (g->status != MEZZO_OK)
         return MEZZO_NONE;
-    bool moves = node.op == MZ_OP_reshape || node.op == MZ_OP_split || node.op == MZ_OP_concat;
-    bool whole = moves && node.in[0] >= 0 && g->values[node.in[0]].dtype == MEZZO_I32;
-    mezzo_status status = finish_node(g, &node, NULL, whole ? MEZZO_I32 : MEZZO_F32);
-    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : failed(g, status);
+    bool moves = node->op == MZ_OP_reshape || node->op == MZ_OP_split || node->op == MZ_OP_concat;
+    bool whole = moves && node->in[0] >= 0 && g->values[node->in[0]].dtype == MEZZO_I32;
+    mezzo_status status = finish_node(g, node, NULL, whole ? MEZZO_I32 : MEZZO_F32);
+    return status == MEZZO_OK ? (mezzo_value){node->out[0]} : failed(g, status);
 }
 
 static mezzo_value unary(mezzo_graph *g, mz_op op, mezzo_value x, mz_attrs attrs) {
@@ -171,7 +173,7 @@ static mezzo_value unary(mezzo_graph *g, mz_op op, mezzo_value x, mz_attrs attrs
     node.attrs = attrs;
     node.n_in = 1;
     node.in[0] = x.id;
-    return finish(g, node);
+    return finish(g, &node);
 }
 
 static mezzo_value binary(mezzo_graph *g, mz_op op, mezzo_value a, mezzo_value b, mz_attrs attrs) {
@@ -181,7 +183,7 @@ static mezzo_value binary(mezzo_graph *g, mz_op op, mezzo_value a, mezzo_value b
     node.n_in = 2;
     node.in[0] = a.id;
     node.in[1] = b.id;
-    return finish(g, node);
+    return finish(g, &node);
 }
 
 mezzo_value mezzo_arange(mezzo_graph *g, int64_t n) {
@@ -203,7 +205,7 @@ mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_val
     node.in[0] = x.id;
     node.in[1] = w.id;
     node.in[2] = bias.id;
-    return finish(g, node);
+    return finish(g, &node);
 }
 
 mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b, bool transpose_a, bool transpose_b) {
@@ -247,7 +249,7 @@ mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, m
     node.attrs.eps = eps;
     if (g->status == MEZZO_OK && !(eps >= 0))
         return failed(g, mz_fail(MEZZO_ERR_INVALID, "layernorm: eps %g, must be 0 or more", (double)eps));
-    return finish(g, node);
+    return finish(g, &node);
 }
 
 mezzo_value mezzo_rmsnorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, float eps) {
@@ -258,7 +260,7 @@ mezzo_value mezzo_rmsnorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, flo
     node.attrs.eps = eps;
     if (g->status == MEZZO_OK && !(eps >= 0))
         return failed(g, mz_fail(MEZZO_ERR_INVALID, "rmsnorm: eps %g, must be 0 or more", (double)eps));
-    return finish(g, node);
+    return finish(g, &node);
 }
 
 mezzo_value mezzo_swiglu(mezzo_graph *g, mezzo_value x) {
@@ -297,6 +299,70 @@ mezzo_value mezzo_rope(mezzo_graph *g, mezzo_value x, mezzo_value table, int hea
     return binary(g, MZ_OP_rope, x, table, (mz_attrs){.heads = heads, .rotated = rotated, .interleaved = interleaved});
 }
 
+mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_value bias, const mezzo_routing *routing,
+                         mezzo_value *weights, mezzo_value *experts) {
+    *weights = *experts = MEZZO_NONE;
+    mz_node node = begin_node(g, MZ_OP_route);
+    node.n_in = bias.id >= 0 ? 2 : 1;
+    node.in[0] = logits.id;
+    node.in[1] = bias.id;
+    node.n_out = 2;
+    node.attrs.top_k = routing->top_k;
+    node.attrs.groups = routing->groups;
+    node.attrs.top_groups = routing->top_groups;
+    node.attrs.normalise = routing->normalise;
+    node.attrs.alpha = routing->scale;
+    *weights = finish(g, &node);
+    *experts = weights->id >= 0 ? (mezzo_value){node.out[1]} : MEZZO_NONE;
+    return mezzo_graph_status(g);
+}
+
+mezzo_status mezzo_expert_order(mezzo_graph *g, mezzo_value indices, int experts, mezzo_value *order,
+                                mezzo_value *place, mezzo_value *offsets) {
+    mz_node node = begin_node(g, MZ_OP_expert_order);
+    node.n_in = 1;
+    node.in[0] = indices.id;
+    node.n_out = 3;
+    node.attrs.experts = experts;
+    *order = finish(g, &node);
+    *place = *offsets = MEZZO_NONE;
+    if (order->id >= 0) {
+        place->id = node.out[1];
+        offsets->id = node.out[2];
+    }
+    return mezzo_graph_status(g);
+}
+
+static mezzo_value rearrange(mezzo_graph *g, mz_op op, mezzo_value x, mezzo_value order, mezzo_value place,
+                             mezzo_value weights, int top_k) {
+    mz_node node = begin_node(g, op);
+    node.n_in = weights.id >= 0 ? 4 : 3;
+    node.in[0] = x.id;
+    node.in[1] = order.id;
+    node.in[2] = place.id;
+    node.in[3] = weights.id;
+    node.attrs.top_k = top_k;
+    return finish(g, &node);
+}
+
+mezzo_value mezzo_permute(mezzo_graph *g, mezzo_value x, mezzo_value order, mezzo_value place, int top_k) {
+    return rearrange(g, MZ_OP_permute, x, order, place, MEZZO_NONE, top_k);
+}
+
+mezzo_value mezzo_combine(mezzo_graph *g, mezzo_value x, mezzo_value order, mezzo_value place, mezzo_value weights,
+                          int top_k) {
+    return rearrange(g, MZ_OP_combine, x, order, place, weights, top_k);
+}
+
+mezzo_value mezzo_grouped_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value offsets) {
+    mz_node node = begin_node(g, MZ_OP_grouped_linear);
+    node.n_in = 3;
+    node.in[0] = x.id;
+    node.in[1] = w.id;
+    node.in[2] = offsets.id;
+    return finish(g, &node);
+}
+
 mezzo_value mezzo_embedding(mezzo_graph *g, mezzo_value table, mezzo_value ids) {
     return binary(g, MZ_OP_embedding, table, ids, (mz_attrs){0});
 }
@@ -323,7 +389,7 @@ static mezzo_value attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo
     mezzo_status status = check_probability("attention", dropout);
     if (status == MEZZO_OK && !packed && (k.id < 0 || v.id < 0))
         status = mz_fail(MEZZO_ERR_INVALID, "attention: k or v is missing");
-    return status == MEZZO_OK ? finish(g, node) : failed(g, status);
+    return status == MEZZO_OK ? finish(g, &node) : failed(g, status);
 }
 
 mezzo_value mezzo_attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads, int kv_heads,
@@ -459,7 +525,7 @@ mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis)
     for (int i = 0; i < n; ++i)
         node.in[i] = xs[i].id;
     node.attrs.axis = axis < 0 && xs[0].id >= 0 ? axis + g->values[xs[0].id].shape.rank : axis;
-    return finish(g, node);
+    return finish(g, &node);
 }
 
 int mezzo_value_rank(const mezzo_graph *g, mezzo_value v) {

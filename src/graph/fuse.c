@@ -56,6 +56,9 @@ static bool matmul_class(mz_op op) {
     case MZ_OP_linear_dx:
     case MZ_OP_linear_dw:
     case MZ_OP_attention_bwd:
+    case MZ_OP_grouped_linear:
+    case MZ_OP_grouped_linear_dx:
+    case MZ_OP_grouped_linear_dw:
         return true;
     default:
         return false;

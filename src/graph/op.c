@@ -38,7 +38,7 @@ int mz_op_slots(mz_op op, bool outputs, mz_slot slots[MZ_MAX_IN]) {
 }
 
 bool mz_slot_integer(const char *name) {
-    static const char *const names[] = {"ids", "targets", "positions"};
+    static const char *const names[] = {"ids", "targets", "positions", "indices", "order", "place", "offsets"};
     for (size_t i = 0; i < MZ_COUNT(names); ++i)
         if (!strcmp(name, names[i]))
             return true;

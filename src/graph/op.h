@@ -75,7 +75,7 @@ typedef struct mz_update_attrs {
 } mz_update_attrs;
 
 typedef struct mz_attrs {
-    float alpha;                   // scale, expand
+    float alpha;                   // scale, expand; route: the factor of all weights
     float eps;                     // layernorm, rmsnorm
     float p;                       // dropout, attention
     uint32_t rng;                  // dropout, attention: the random stream's number (Philox "tensor")
@@ -84,6 +84,9 @@ typedef struct mz_attrs {
     int rotated;                   // rope: how many heads, from the first, are turned
     float theta;                   // rope_table: its wavelengths grow from 2π to nearly 2π·theta
     bool interleaved, inverse;     // rope: pairs are neighbours, not halves; turn back
+    int experts, top_k;            // route, permute, combine and gradients: top_k; expert_order: experts
+    int groups, top_groups;        // route: experts are chosen from the best top_groups of so many groups
+    bool normalise;                // route: a token's weights add up to 1 (times alpha)
     int32_t ignore_index;          // cross_entropy
     int64_t first_row;             // cross_entropy: logits are rows first_row … of the targets'
     bool transpose_a, transpose_b; // matmul

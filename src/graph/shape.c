@@ -127,6 +127,73 @@ static mezzo_status infer_swiglu(rule r, mz_shape *out) {
     return MEZZO_OK;
 }
 
+static mezzo_status must_be_integers(rule r, int slot) {
+    return r.g->values[r.node->in[slot]].dtype == MEZZO_I32 ? MEZZO_OK : mismatch(r, slot, -1, "must be integers");
+}
+
+static mezzo_status infer_route(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0);
+    const mz_attrs *a = &r.node->attrs;
+    int64_t experts = last(x);
+    if (x->rank < 2)
+        return mismatch(r, 0, -1, "must be [tokens, experts]");
+    if (present(r, 1) && (shape_of(r, 1)->rank != 1 || shape_of(r, 1)->dim[0] != experts))
+        return mismatch(r, 0, 1, "the bias must have one number for each expert");
+    if (a->groups < 1 || experts % a->groups || a->top_groups < 1 || a->top_groups > a->groups)
+        return mz_fail(MEZZO_ERR_INVALID, "route: %lld experts in %d groups of which %d are used: must divide",
+                       (long long)experts, a->groups, a->top_groups);
+    if (a->groups > 1 && experts / a->groups < 2)
+        return mz_fail(MEZZO_ERR_INVALID, "route: groups of %lld expert: a group's score is its two best",
+                       (long long)(experts / a->groups));
+    if (a->top_k < 1 || a->top_k > experts)
+        return mz_fail(MEZZO_ERR_INVALID, "route: %d experts a token of %lld", a->top_k, (long long)experts);
+    out[0] = out[1] = (mz_shape){2, {mz_shape_rows(x), a->top_k}};
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_expert_order(rule r, mz_shape *out) {
+    int64_t rows = mz_shape_count(shape_of(r, 0));
+    MEZZO_TRY(must_be_integers(r, 0));
+    if (r.node->attrs.experts < 1 || rows > INT32_MAX)
+        return mz_fail(MEZZO_ERR_INVALID, "expert_order: %lld rows for %d experts: must be positive, and fit 32 bits",
+                       (long long)rows, r.node->attrs.experts);
+    out[0] = out[1] = vector(rows);
+    out[2] = vector(r.node->attrs.experts + 1);
+    return MEZZO_OK;
+}
+
+// permute: x [M, C] → [R, C]; combine: back.
+static mezzo_status infer_rearrange(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0), *order = shape_of(r, 1), *place = shape_of(r, 2);
+    int64_t rows = mz_shape_count(order), top_k = r.node->attrs.top_k;
+    bool spread = r.node->op == MZ_OP_permute;
+    MEZZO_TRY(must_be_integers(r, 1));
+    MEZZO_TRY(must_be_integers(r, 2));
+    if (!mz_shape_equal(order, place))
+        return mismatch(r, 1, 2, "must be the two outputs of one expert_order");
+    if (top_k < 1 || x->rank < 2 || mz_shape_rows(x) * (spread ? top_k : 1) != rows)
+        return mismatch(r, 0, 1,
+                        spread ? "order must hold top_k numbers for each row of x"
+                               : "order must hold one number for each row of x");
+    if (rows % top_k || (present(r, 3) && mz_shape_count(shape_of(r, 3)) != rows))
+        return mismatch(r, 1, present(r, 3) ? 3 : 2, "must hold top_k numbers for each token");
+    out[0] = (mz_shape){2, {spread ? rows : rows / top_k, last(x)}};
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_grouped_linear(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0), *w = shape_of(r, 1), *offsets = shape_of(r, 2);
+    MEZZO_TRY(must_be_integers(r, 2));
+    if (w->rank != 3)
+        return mismatch(r, 1, -1, "weights are [experts, out, in]");
+    if (x->rank != 2 || x->dim[1] != w->dim[2])
+        return mismatch(r, 0, 1, "x must be [rows, in]");
+    if (mz_shape_count(offsets) != w->dim[0] + 1)
+        return mismatch(r, 1, 2, "offsets must have one number more than there are experts");
+    out[0] = (mz_shape){2, {x->dim[0], w->dim[1]}};
+    return MEZZO_OK;
+}
+
 static mezzo_status infer_embedding(rule r, mz_shape *out) {
     const mz_shape *table = shape_of(r, 0), *ids = shape_of(r, 1);
     if (table->rank != 2)
@@ -259,6 +326,15 @@ mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ
         return infer_rope(r, out);
     case MZ_OP_swiglu:
         return infer_swiglu(r, out);
+    case MZ_OP_route:
+        return infer_route(r, out);
+    case MZ_OP_expert_order:
+        return infer_expert_order(r, out);
+    case MZ_OP_permute:
+    case MZ_OP_combine:
+        return infer_rearrange(r, out);
+    case MZ_OP_grouped_linear:
+        return infer_grouped_linear(r, out);
     case MZ_OP_embedding:
         return infer_embedding(r, out);
     case MZ_OP_attention:

@@ -143,6 +143,83 @@ static void linear_dw(trial *t) {
     }
 }
 
+// Like linear; an expert's rows are its products' length in dw.
+static void grouped_linear(trial *t) {
+    const mz_shape *w = &t->in[1].t.shape;
+    const int32_t *offsets = (const int32_t *)(const void *)t->in[2].stored;
+    bool dx = t->op == MZ_OP_grouped_linear_dx;
+    int64_t n_out = w->dim[1], n_in = w->dim[2], columns = dx ? n_in : n_out, inner = dx ? n_out : n_in, e = 0;
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        int64_t r = i / columns, c = i % columns;
+        while (offsets[e + 1] <= r)
+            e++;
+        const double *matrix = t->in[1].value + e * n_out * n_in;
+        const double *column = dx ? matrix + c : matrix + c * n_in;
+        t->out[0].bound[i] =
+            (double)inner * u32 * dot_magnitude(t->in[0].value + r * inner, 1, column, dx ? n_in : 1, inner);
+    }
+}
+
+static void grouped_linear_dw(trial *t) {
+    const mz_shape *w = &t->out[0].t.shape;
+    const int32_t *offsets = (const int32_t *)(const void *)t->in[2].stored;
+    int64_t n_out = w->dim[1], n_in = w->dim[2];
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        int64_t e = i / (n_out * n_in), first = offsets[e], rows = offsets[e + 1] - first;
+        const double *dy = t->in[0].value + first * n_out + i / n_in % n_out;
+        double terms = dot_magnitude(dy, n_out, t->in[1].value + first * n_in + i % n_in, n_in, rows);
+        t->out[0].bound[i] = (double)(rows + 1) * u32 * (terms + preset(t, 0, i, terms));
+    }
+}
+
+// --- mixture of experts ---------------------------------------------------------------------------------------------------------
+// A sigmoid each, their sum, a quotient and a factor.
+static void route(trial *t) {
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
+        t->out[0].bound[i] = ((double)t->attrs.top_k + 2 * function_ulps + 4) * u32 * fabs(t->out[0].value[i]);
+}
+
+// 1 - s is off by u of 1, so the bound has s where the result has s·(1 - s).
+static void route_dx(trial *t) {
+    int64_t k = t->attrs.top_k, tokens = trial_count(&t->in[0]) / k, experts = trial_count(&t->in[1]) / tokens;
+    const int32_t *indices = (const int32_t *)(const void *)t->in[2].stored;
+    for (int64_t m = 0; m < tokens; m++) {
+        double sum = 0, mean = 0;
+        for (int64_t i = m * k; i < (m + 1) * k; i++) {
+            double s = 1 / (1 + exp(-t->in[1].value[m * experts + indices[i]]));
+            sum += s;
+            mean += magnitude(&t->in[0], i) * s;
+        }
+        for (int64_t i = m * k; i < (m + 1) * k; i++) {
+            int64_t at = m * experts + indices[i];
+            double s = 1 / (1 + exp(-t->in[1].value[at])), d = magnitude(&t->in[0], i);
+            d = t->attrs.normalise ? (d + mean / sum) / sum : d;
+            t->out[0].bound[at] = ((double)k + 3 * function_ulps) * u32 * fabs((double)t->attrs.alpha) * d * s;
+        }
+    }
+}
+
+static void combine(trial *t) {
+    int64_t width = width_of(&t->out[0]), k = t->attrs.top_k;
+    const int32_t *place = (const int32_t *)(const void *)t->in[2].stored;
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        double terms = 0;
+        for (int64_t j = i / width * k; j < (i / width + 1) * k; j++)
+            terms +=
+                magnitude(&t->in[0], place[j] * width + i % width) * (has(&t->in[3]) ? magnitude(&t->in[3], j) : 1);
+        t->out[0].bound[i] = (double)(k + 1) * u32 * terms;
+    }
+}
+
+static void combine_dw(trial *t) {
+    int64_t width = width_of(&t->in[1]), k = t->attrs.top_k;
+    const int32_t *place = (const int32_t *)(const void *)t->in[2].stored;
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
+        t->out[0].bound[i] =
+            (double)(width + 1) * u32 *
+            dot_magnitude(t->in[0].value + i / k * width, 1, t->in[1].value + place[i] * width, 1, width);
+}
+
 // --- attention ----------------------------------------------------------------------------------------------------------------
 typedef struct heads {
     int64_t batch, length, heads, group, width, q_row, kv_row, k_start, v_start;
@@ -577,6 +654,13 @@ static void (*const bounds[MZ_OP_COUNT])(trial *t) = {
     [MZ_OP_silu_dx] = activation_dx,
     [MZ_OP_layernorm] = layernorm,
     [MZ_OP_layernorm_bwd] = layernorm_bwd,
+    [MZ_OP_grouped_linear] = grouped_linear,
+    [MZ_OP_grouped_linear_dx] = grouped_linear,
+    [MZ_OP_grouped_linear_dw] = grouped_linear_dw,
+    [MZ_OP_route] = route,
+    [MZ_OP_route_dx] = route_dx,
+    [MZ_OP_combine] = combine,
+    [MZ_OP_combine_dw] = combine_dw,
     [MZ_OP_rmsnorm] = rmsnorm,
     [MZ_OP_rmsnorm_bwd] = rmsnorm_bwd,
     [MZ_OP_rope_table] = rope_table,

@@ -180,6 +180,56 @@ static mezzo_value make_swiglu(maker *m, int variant) {
     return variant < 1 ? mezzo_swiglu(m->g, param(m, "x", DIMS(3, 8))) : MEZZO_NONE;
 }
 
+// Logits far enough apart that no difference changes who is chosen; grouped, biased, or plain.
+static mezzo_value make_route(maker *m, int variant) {
+    static const mezzo_routing routings[] = {
+        {2, 1, 1, true, 1}, {2, 1, 1, false, 2.5f}, {3, 2, 1, true, 2}, {1, 1, 1, false, 1}};
+    if (variant >= (int)MZ_COUNT(routings))
+        return MEZZO_NONE;
+    mezzo_value weights, experts, bias = variant == 2 ? param(m, "bias", DIMS(6)) : MEZZO_NONE;
+    mezzo_route(m->g, param(m, "logits", DIMS(5, 6)), bias, &routings[variant], &weights, &experts);
+    return weights;
+}
+
+static mezzo_value make_expert_order(maker *m, int variant) {
+    mezzo_value order, place, offsets;
+    if (variant > 0)
+        return MEZZO_NONE;
+    mezzo_expert_order(m->g, integers(m, "experts", 3, false, 10), 3, &order, &place, &offsets);
+    return mezzo_permute(m->g, mezzo_silu(m->g, param(m, "x", DIMS(5, 3))), order, place, 2);
+}
+
+static mezzo_value make_permute(maker *m, int variant) {
+    return make_expert_order(m, variant);
+}
+
+static mezzo_value make_combine(maker *m, int variant) {
+    mezzo_value order, place, offsets;
+    if (variant > 1)
+        return MEZZO_NONE;
+    mezzo_expert_order(m->g, integers(m, "experts", 3, false, 10), 3, &order, &place, &offsets);
+    mezzo_value weights = variant == 0 ? param(m, "weights", DIMS(5, 2)) : MEZZO_NONE;
+    return mezzo_combine(m->g, mezzo_silu(m->g, param(m, "x", DIMS(10, 3))), order, place, weights, 2);
+}
+
+static mezzo_value make_grouped_linear(maker *m, int variant) {
+    mezzo_value order, place, offsets, weights, experts;
+    if (variant > 1)
+        return MEZZO_NONE;
+    if (variant == 0) { // the fourth expert has no rows
+        mezzo_expert_order(m->g, integers(m, "experts", 3, false, 10), 4, &order, &place, &offsets);
+        return mezzo_grouped_linear(m->g, param(m, "x", DIMS(10, 3)), param(m, "w", DIMS(4, 5, 3)), offsets);
+    }
+    // A whole layer of experts.
+    mezzo_value x = param(m, "x", DIMS(4, 3)), logits = mezzo_linear(m->g, x, param(m, "gate", DIMS(4, 3)), MEZZO_NONE);
+    mezzo_route(m->g, logits, MEZZO_NONE, &(mezzo_routing){2, 1, 1, true, 1}, &weights, &experts);
+    mezzo_expert_order(m->g, experts, 4, &order, &place, &offsets);
+    mezzo_value h = mezzo_permute(m->g, x, order, place, 2);
+    h = mezzo_swiglu(m->g, mezzo_grouped_linear(m->g, h, param(m, "up", DIMS(4, 4, 3)), offsets));
+    h = mezzo_grouped_linear(m->g, h, param(m, "down", DIMS(4, 3, 2)), offsets);
+    return mezzo_add(m->g, x, mezzo_combine(m->g, h, order, place, weights, 2));
+}
+
 static mezzo_value make_embedding(maker *m, int variant) {
     return variant < 1 ? mezzo_embedding(m->g, param(m, "table", DIMS(5, 3)), integers(m, "ids", 5, false, 9))
                        : MEZZO_NONE;

@@ -38,6 +38,8 @@ static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op,
     *n = 0;
     if (op == MZ_OP_linear || op == MZ_OP_matmul || op == MZ_OP_linear_dx || op == MZ_OP_linear_dw)
         return mz_cpu_matmul_kernels(cpu, op, n);
+    if (op == MZ_OP_grouped_linear || op == MZ_OP_grouped_linear_dx || op == MZ_OP_grouped_linear_dw)
+        return mz_cpu_grouped_kernels(op, n);
     // Lists run from AVX-512 down; AMX cores use the AVX-512 kernels here.
     size_t above = cpu->isa.level >= MZ_LEVEL_AVX512 ? 0 : (size_t)(MZ_LEVEL_AVX512 - cpu->isa.level);
     if (above >= kernel_lists[op].n)

@@ -30,6 +30,9 @@ static inline int mz_cpu_threads(const mezzo_device *device, double work) {
 // matmul.c: the kernels of linear, matmul, linear_dx and linear_dw, best first for this device.
 const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n);
 
+// grouped.c: the same for grouped_linear and its gradients.
+const mz_kernel *const *mz_cpu_grouped_kernels(mz_op op, size_t *n);
+
 // peaks.c: loops of nothing but multiply-adds, and of nothing but loads and stores, on every thread of the device.
 mezzo_status mz_cpu_peaks(mezzo_device *device, mz_peaks *out);
 

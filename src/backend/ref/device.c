@@ -65,6 +65,9 @@ static size_t ref_workspace(const mezzo_device *device, const mz_call *call) {
     case MZ_OP_attention:
     case MZ_OP_attention_bwd:
     case MZ_OP_embedding_bwd:
+    case MZ_OP_grouped_linear:
+    case MZ_OP_grouped_linear_dx:
+    case MZ_OP_grouped_linear_dw:
         break;
     default:
         return 0;

@@ -1,0 +1,255 @@
+// Mixture of experts around the experts' products: who goes where, rows there and back.
+#include "backend/cpu/kernels/block.h"
+#include "backend/cpu/kernels/kernels.h"
+
+#include <math.h>
+
+#if defined(MZ_ISA_PORTABLE) // a few numbers a token
+// NaN counts as the largest number, as in torch.topk: it is chosen, so that it reaches the output.
+static bool larger(float a, float b) {
+    return a > b || (isnan(a) && !isnan(b));
+}
+
+static float sigmoid(float x) {
+    return x < 0 ? expf(x) / (1 + expf(x)) : 1 / (1 + expf(-x)); // no exponential overflows; NaN stays NaN
+}
+
+// --- route --------------------------------------------------------------------------------------------------------------------
+// Takes the best groups' choices as they are and sets the others' to 0 (Hugging Face's masked_fill). A group is as good as its two best.
+static void mask_groups(float *choice, float *group, int64_t experts, int groups, int top_groups) {
+    int64_t size = experts / groups;
+    for (int g = 0; g < groups; g++) {
+        float best = -INFINITY, second = -INFINITY;
+        for (int64_t e = g * size; e < (g + 1) * size; e++) {
+            if (larger(choice[e], best)) {
+                second = best;
+                best = choice[e];
+            } else if (larger(choice[e], second)) {
+                second = choice[e];
+            }
+        }
+        group[g] = best + second;
+    }
+    for (int g = 0; g < groups; g++) {
+        int better = 0;
+        for (int o = 0; o < groups; o++)
+            better += larger(group[o], group[g]) || (o < g && !larger(group[g], group[o]));
+        for (int64_t e = g * size; better >= top_groups && e < (g + 1) * size; e++)
+            choice[e] = 0;
+    }
+}
+
+// A thread's scores, choices and groups: 3·E floats.
+static size_t route_workspace(const mezzo_device *device, const mz_call *call) {
+    return sizeof(float) * 3 * (size_t)last_dim(&call->in[0].shape) * (size_t)device->threads;
+}
+
+static void route_token(const mz_call *call, int64_t m, int64_t experts, float *scores) {
+    float *choice = scores + experts, *weights = (float *)call->out[0].data + m * call->attrs.top_k;
+    const float *logits = (const float *)call->in[0].data + m * experts;
+    const float *bias = mz_present(&call->in[1]) ? call->in[1].data : NULL;
+    int32_t *indices = (int32_t *)call->out[1].data + m * call->attrs.top_k;
+    float sum = 0;
+    for (int64_t e = 0; e < experts; e++) {
+        scores[e] = sigmoid(logits[e]);
+        choice[e] = bias != NULL ? scores[e] + bias[e] : scores[e];
+    }
+    if (call->attrs.groups > 1)
+        mask_groups(choice, choice + experts, experts, call->attrs.groups, call->attrs.top_groups);
+    for (int j = 0; j < call->attrs.top_k; j++) {
+        int64_t best = -1;
+        for (int64_t e = 0; e < experts; e++) {
+            bool taken = false;
+            for (int i = 0; i < j; i++)
+                taken = taken || indices[i] == e;
+            if (!taken && (best < 0 || larger(choice[e], choice[best])))
+                best = e;
+        }
+        indices[j] = (int32_t)best;
+        sum += weights[j] = scores[best];
+    }
+    for (int j = 0; j < call->attrs.top_k; j++)
+        weights[j] = (call->attrs.normalise ? weights[j] / (sum + 1e-20f) : weights[j]) * call->attrs.alpha;
+}
+
+static mezzo_status run_route(mezzo_device *device, const mz_call *call) {
+    int64_t tokens = call->out[0].shape.dim[0], experts = last_dim(&call->in[0].shape);
+    double cost = (double)(tokens * experts) * (5 + call->attrs.top_k);
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, cost))
+    for (int64_t m = 0; m < tokens; m++)
+        route_token(call, m, experts, (float *)call->workspace + 3 * experts * mz_thread());
+    return MEZZO_OK;
+}
+
+static const char *route_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    if (call->in[0].dtype != MEZZO_F32 || call->out[0].dtype != MEZZO_F32 || call->numerics.reduce != MEZZO_F32)
+        return "logits and weights must be fp32";
+    if (mz_present(&call->in[1]) && call->in[1].dtype != MEZZO_F32)
+        return "the bias must be fp32";
+    return call->out[1].dtype == MEZZO_I32 ? NULL : "indices must be i32";
+}
+const mz_kernel MZ_SYMBOL(route) = {"route__" MZ_LEVEL_TEXT, route_supports, route_workspace, run_route};
+
+// w_j = α·s_j/S, S = Σ s + 1e-20: dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j).
+static mezzo_status run_route_dx(mezzo_device *device, const mz_call *call) {
+    const float *dweights = call->in[0].data, *logits = call->in[1].data; // [M, k], [M, E]
+    const int32_t *indices = call->in[2].data;                            // [M, k]
+    float *dx = call->out[0].data;
+    int64_t k = call->attrs.top_k, tokens = mz_shape_count(&call->in[0].shape) / k;
+    int64_t experts = last_dim(&call->in[1].shape);
+#pragma omp parallel for schedule(static)                                                                              \
+    num_threads(mz_cpu_threads(device, 10.0 * (double)(tokens * (experts + 2 * k))))
+    for (int64_t m = 0; m < tokens; m++) {
+        float sum = 1e-20f, mean = 0, *out = dx + m * experts;
+        memset(out, 0, sizeof *out * (size_t)experts);
+        for (int64_t i = m * k; i < (m + 1) * k; i++) {
+            float s = sigmoid(logits[m * experts + indices[i]]);
+            sum += s;
+            mean += dweights[i] * s;
+        }
+        mean /= sum;
+        for (int64_t i = m * k; i < (m + 1) * k; i++) {
+            float s = sigmoid(logits[m * experts + indices[i]]);
+            float d = call->attrs.normalise ? (dweights[i] - mean) / sum : dweights[i];
+            out[indices[i]] = call->attrs.alpha * d * s * (1 - s);
+        }
+    }
+    return MEZZO_OK;
+}
+
+static const char *route_dx_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    bool floats = call->in[0].dtype == MEZZO_F32 && call->in[1].dtype == MEZZO_F32 && call->out[0].dtype == MEZZO_F32;
+    return floats && call->in[2].dtype == MEZZO_I32 ? NULL : "fp32 and i32 indices only";
+}
+const mz_kernel MZ_SYMBOL(route_dx) = {"route_dx__" MZ_LEVEL_TEXT, route_dx_supports, NULL, run_route_dx};
+
+// --- expert_order: a counting sort ----------------------------------------------------------------------------------------------
+static int64_t expert_at(const int32_t *indices, int64_t i, int64_t experts) {
+    int32_t e = indices[i];
+    return e < 0 || e >= experts ? experts - 1 : e;
+}
+
+static size_t expert_order_workspace(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return sizeof(int32_t) * (size_t)call->attrs.experts;
+}
+
+static mezzo_status run_expert_order(mezzo_device *device, const mz_call *call) {
+    (void)device;
+    const int32_t *indices = call->in[0].data;
+    int32_t *order = call->out[0].data, *place = call->out[1].data, *offsets = call->out[2].data;
+    int32_t *next = call->workspace; // where an expert's next row goes
+    int64_t experts = call->attrs.experts, rows = mz_shape_count(&call->in[0].shape);
+    memset(offsets, 0, sizeof *offsets * (size_t)(experts + 1));
+    for (int64_t i = 0; i < rows; i++)
+        offsets[expert_at(indices, i, experts) + 1]++;
+    for (int64_t e = 0; e < experts; e++) {
+        next[e] = offsets[e];
+        offsets[e + 1] += offsets[e];
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        int32_t r = next[expert_at(indices, i, experts)]++;
+        order[r] = (int32_t)i;
+        place[i] = r;
+    }
+    return MEZZO_OK;
+}
+
+static const char *expert_order_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    bool whole = call->in[0].dtype == MEZZO_I32;
+    for (int i = 0; i < 3; i++)
+        whole = whole && call->out[i].dtype == MEZZO_I32;
+    return whole ? NULL : "indices must be i32";
+}
+const mz_kernel MZ_SYMBOL(expert_order) = {"expert_order__" MZ_LEVEL_TEXT, expert_order_supports,
+                                           expert_order_workspace, run_expert_order};
+#endif
+
+// --- permute, combine ---------------------------------------------------------------------------------------------------------------
+static const char *rearrange_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    if (mz_present(&call->in[3]) && call->in[3].dtype != MEZZO_F32)
+        return "weights must be fp32";
+    return refuse_formats(call, 1u << 1 | 1u << 2);
+}
+
+static mezzo_status run_permute(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *y = &call->out[0]; // [M, C], [R, C]
+    const int32_t *order = call->in[1].data;
+    const float *weights = mz_present(&call->in[3]) ? call->in[3].data : NULL;
+    int64_t rows = mz_shape_count(&call->in[1].shape), width = last_dim(&y->shape), k = call->attrs.top_k;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.3 * (double)(rows * width)))
+    for (int64_t r = 0; r < rows; r++) {
+        float in_buffer[MZ_BLOCK], out_buffer[MZ_BLOCK];
+        int64_t from = order[r] / k * width;
+        if (weights == NULL) {
+            copy_elements(x, from, y, r * width, width);
+            continue;
+        }
+        for (int64_t at = 0; at < width; at += MZ_BLOCK) {
+            int n = (int)min64(MZ_BLOCK, width - at);
+            const float *in = block_in(x, from + at, n, in_buffer);
+            float *out = block_out(y, r * width + at, out_buffer);
+            FOR_LANES(i, lanes, n)
+            vstore_lanes(out + i, vload_lanes(in + i, lanes, 0) * weights[order[r]], lanes);
+            block_done(y, r * width + at, n, out);
+        }
+    }
+    return MEZZO_OK;
+}
+const mz_kernel MZ_SYMBOL(permute) = {"permute__" MZ_LEVEL_TEXT, rearrange_supports, NULL, run_permute};
+
+static mezzo_status run_combine(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *y = &call->out[0]; // [R, C], [M, C]
+    const int32_t *place = call->in[2].data;
+    const float *weights = mz_present(&call->in[3]) ? call->in[3].data : NULL;
+    int64_t k = call->attrs.top_k, tokens = mz_shape_count(&call->in[2].shape) / k, width = last_dim(&y->shape);
+    int64_t parts = (width + MZ_BLOCK - 1) / MZ_BLOCK;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.3 * (double)(tokens * k * width)))
+    for (int64_t task = 0; task < tokens * parts; task++) {
+        float in_buffer[MZ_BLOCK], sum[MZ_BLOCK];
+        int64_t m = task / parts, at = task % parts * MZ_BLOCK;
+        int n = (int)min64(MZ_BLOCK, width - at);
+        for (int64_t j = 0; j < k; j++) {
+            const float *in = block_in(x, place[m * k + j] * width + at, n, in_buffer);
+            vf w = vset(weights != NULL ? weights[m * k + j] : 1.0f);
+            FOR_LANES(i, lanes, n) {
+                vf term = vload_lanes(in + i, lanes, 0) * w;
+                vstore_lanes(sum + i, j == 0 ? term : vload_lanes(sum + i, lanes, 0) + term, lanes);
+            }
+        }
+        narrow_block(sum, element_at(y, m * width + at), y->dtype, n);
+    }
+    return MEZZO_OK;
+}
+const mz_kernel MZ_SYMBOL(combine) = {"combine__" MZ_LEVEL_TEXT, rearrange_supports, NULL, run_combine};
+
+static mezzo_status run_combine_dw(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *dy = &call->in[0], *x = &call->in[1]; // [M, C], [R, C]
+    const int32_t *place = call->in[2].data;
+    float *dweights = call->out[0].data; // [M, k]
+    int64_t k = call->attrs.top_k, rows = mz_shape_count(&call->in[2].shape), width = last_dim(&x->shape);
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.3 * (double)(rows * width)))
+    for (int64_t i = 0; i < rows; i++) {
+        float dy_buffer[MZ_BLOCK], x_buffer[MZ_BLOCK];
+        vf sum = {0};
+        for (int64_t at = 0; at < width; at += MZ_BLOCK) {
+            int n = (int)min64(MZ_BLOCK, width - at);
+            const float *a = block_in(dy, i / k * width + at, n, dy_buffer);
+            const float *b = block_in(x, place[i] * width + at, n, x_buffer);
+            FOR_LANES(c, lanes, n)
+            sum = vfma(vload_lanes(a + c, lanes, 0), vload_lanes(b + c, lanes, 0), sum);
+        }
+        dweights[i] = vsum(sum);
+    }
+    return MEZZO_OK;
+}
+
+static const char *combine_dw_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return call->out[0].dtype != MEZZO_F32 ? "the weights' gradient must be fp32" : refuse_formats(call, 1u << 2);
+}
+const mz_kernel MZ_SYMBOL(combine_dw) = {"combine_dw__" MZ_LEVEL_TEXT, combine_dw_supports, NULL, run_combine_dw};

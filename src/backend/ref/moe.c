@@ -1,0 +1,212 @@
+// Mixture of experts: who goes where, there and back, and the experts' products.
+#include <math.h>
+
+#include "backend/ref/ref.h"
+
+// NaN counts as the largest number, as in torch.topk: it is chosen, so that it reaches the output.
+static bool larger(double a, double b) {
+    return a > b || (isnan(a) && !isnan(b));
+}
+
+static double sigmoid(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+// What expert e of a token is chosen by; experts outside the best groups count as 0 (Hugging Face's masked_fill). A group is as good as
+// its two best.
+typedef struct token {
+    const mz_call *call;
+    int64_t start, experts; // of its logits
+} token;
+
+static double choice(const token *t, int64_t e) {
+    double score = sigmoid(mz_ref_get(&t->call->in[0], t->start + e));
+    return mz_present(&t->call->in[1]) ? score + mz_ref_get(&t->call->in[1], e) : score;
+}
+
+static double group_score(const token *t, int64_t group) {
+    int64_t size = t->experts / t->call->attrs.groups;
+    double best = -INFINITY, second = -INFINITY;
+    for (int64_t e = group * size; e < (group + 1) * size; e++) {
+        double c = choice(t, e);
+        if (larger(c, best)) {
+            second = best;
+            best = c;
+        } else if (larger(c, second)) {
+            second = c;
+        }
+    }
+    return best + second;
+}
+
+static bool group_is_used(const token *t, int64_t group) {
+    int better = 0;
+    double own = group_score(t, group);
+    for (int64_t g = 0; g < t->call->attrs.groups; g++) {
+        double other = group_score(t, g);
+        better += larger(other, own) || (g < group && !larger(own, other));
+    }
+    return better < t->call->attrs.top_groups;
+}
+
+static double masked_choice(const token *t, int64_t e) {
+    bool grouped = t->call->attrs.groups > 1;
+    return !grouped || group_is_used(t, e / (t->experts / t->call->attrs.groups)) ? choice(t, e) : 0;
+}
+
+void mz_ref_route(const mz_call *call) {
+    const mz_tensor *weights = &call->out[0], *indices = &call->out[1];
+    int64_t k = call->attrs.top_k, tokens = weights->shape.dim[0];
+    token t = {.call = call, .experts = mz_shape_count(&call->in[0].shape) / tokens};
+    for (int64_t m = 0; m < tokens; m++) {
+        double sum = 0;
+        t.start = m * t.experts;
+        for (int64_t j = 0; j < k; j++) {
+            int64_t best = -1;
+            for (int64_t e = 0; e < t.experts; e++) {
+                bool taken = false;
+                for (int64_t i = 0; i < j; i++)
+                    taken = taken || mz_ref_integer(indices, m * k + i) == e;
+                if (!taken && (best < 0 || larger(masked_choice(&t, e), masked_choice(&t, best))))
+                    best = e;
+            }
+            mz_ref_put(indices, m * k + j, (double)best);
+            sum += sigmoid(mz_ref_get(&call->in[0], t.start + best));
+        }
+        double factor = (double)call->attrs.alpha / (call->attrs.normalise ? sum + 1e-20 : 1);
+        for (int64_t j = 0; j < k; j++)
+            mz_ref_put(weights, m * k + j,
+                       factor * sigmoid(mz_ref_get(&call->in[0], t.start + mz_ref_integer(indices, m * k + j))));
+    }
+}
+
+// w_j = α·s_j/S, S = Σ s + 1e-20, s = sigmoid(x): dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j); not normalised: α·dw_j·s_j·(1 - s_j).
+void mz_ref_route_dx(const mz_call *call) {
+    const mz_tensor *dw = &call->in[0], *x = &call->in[1], *indices = &call->in[2], *dx = &call->out[0];
+    int64_t k = call->attrs.top_k, tokens = mz_shape_count(&dw->shape) / k,
+            experts = mz_shape_count(&x->shape) / tokens;
+    for (int64_t m = 0; m < tokens; m++) {
+        double sum = 1e-20, mean = 0;
+        for (int64_t e = 0; e < experts; e++)
+            mz_ref_put(dx, m * experts + e, 0);
+        for (int64_t j = 0; j < k; j++)
+            sum += sigmoid(mz_ref_get(x, m * experts + mz_ref_integer(indices, m * k + j)));
+        for (int64_t j = 0; j < k; j++)
+            mean += mz_ref_get(dw, m * k + j) *
+                    sigmoid(mz_ref_get(x, m * experts + mz_ref_integer(indices, m * k + j))) / sum;
+        for (int64_t j = 0; j < k; j++) {
+            int64_t at = m * experts + mz_ref_integer(indices, m * k + j);
+            double s = sigmoid(mz_ref_get(x, at)), d = mz_ref_get(dw, m * k + j);
+            d = call->attrs.normalise ? (d - mean) / sum : d;
+            mz_ref_put(dx, at, (double)call->attrs.alpha * d * s * (1 - s));
+        }
+    }
+}
+
+// An index that is no expert counts as the last one: every row has a place whatever the numbers are.
+void mz_ref_expert_order(const mz_call *call) {
+    const mz_tensor *indices = &call->in[0];
+    int64_t experts = call->attrs.experts, rows = mz_shape_count(&indices->shape), r = 0;
+    for (int64_t e = 0; e < experts; e++) {
+        mz_ref_put(&call->out[2], e, (double)r);
+        for (int64_t i = 0; i < rows; i++) {
+            int32_t index = mz_ref_integer(indices, i);
+            if ((index < 0 || index >= experts ? experts - 1 : index) != e)
+                continue;
+            mz_ref_put(&call->out[0], r, (double)i);
+            mz_ref_put(&call->out[1], i, (double)r++);
+        }
+    }
+    mz_ref_put(&call->out[2], experts, (double)r);
+}
+
+void mz_ref_permute(const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *order = &call->in[1], *weights = &call->in[3], *y = &call->out[0];
+    int64_t rows = mz_shape_count(&order->shape), width = mz_shape_count(&y->shape) / rows;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t i = mz_ref_integer(order, r), from = i / call->attrs.top_k;
+        double w = mz_present(weights) ? mz_ref_get(weights, i) : 1;
+        for (int64_t c = 0; c < width; c++)
+            mz_ref_put(y, r * width + c, w * mz_ref_get(x, from * width + c));
+    }
+}
+
+void mz_ref_combine(const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *place = &call->in[2], *weights = &call->in[3], *y = &call->out[0];
+    int64_t k = call->attrs.top_k, tokens = mz_shape_count(&place->shape) / k,
+            width = mz_shape_count(&y->shape) / tokens;
+    for (int64_t m = 0; m < tokens; m++)
+        for (int64_t c = 0; c < width; c++) {
+            double sum = 0;
+            for (int64_t j = 0; j < k; j++) {
+                double w = mz_present(weights) ? mz_ref_get(weights, m * k + j) : 1;
+                sum += w * mz_ref_get(x, mz_ref_integer(place, m * k + j) * width + c);
+            }
+            mz_ref_put(y, m * width + c, sum);
+        }
+}
+
+void mz_ref_combine_dw(const mz_call *call) {
+    const mz_tensor *dy = &call->in[0], *x = &call->in[1], *place = &call->in[2];
+    int64_t k = call->attrs.top_k, rows = mz_shape_count(&place->shape), width = mz_shape_count(&x->shape) / rows;
+    for (int64_t i = 0; i < rows; i++) {
+        double sum = 0;
+        for (int64_t c = 0; c < width; c++)
+            sum += mz_ref_get(dy, i / k * width + c) * mz_ref_get(x, mz_ref_integer(place, i) * width + c);
+        mz_ref_put(&call->out[0], i, sum);
+    }
+}
+
+// --- the experts' products ------------------------------------------------------------------------------------------------------
+// w's [E, N, K] and, for row r, its expert.
+static int64_t expert_of(const mz_tensor *offsets, int64_t row) {
+    int64_t e = 0;
+    while (mz_ref_integer(offsets, e + 1) <= row)
+        e++;
+    return e;
+}
+
+void mz_ref_grouped_linear(const mz_call *call) {
+    const mz_shape *ws = &call->in[1].shape;
+    mz_ref_scratch scratch = mz_ref_scratch_begin(call);
+    const double *x = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute); // [R, K]
+    const double *w = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute); // [E, N, K]
+    int64_t rows = call->out[0].shape.dim[0], n_out = ws->dim[1], n_in = ws->dim[2];
+    for (int64_t i = 0; i < rows * n_out; i++) {
+        int64_t r = i / n_out, e = expert_of(&call->in[2], r);
+        double sum = 0;
+        for (int64_t k = 0; k < n_in; k++)
+            sum += x[r * n_in + k] * w[(e * n_out + i % n_out) * n_in + k];
+        mz_ref_put(&call->out[0], i, sum);
+    }
+}
+
+void mz_ref_grouped_linear_dx(const mz_call *call) {
+    const mz_shape *ws = &call->in[1].shape;
+    mz_ref_scratch scratch = mz_ref_scratch_begin(call);
+    const double *dy = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute); // [R, N]
+    const double *w = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);  // [E, N, K]
+    int64_t rows = call->out[0].shape.dim[0], n_out = ws->dim[1], n_in = ws->dim[2];
+    for (int64_t i = 0; i < rows * n_in; i++) {
+        int64_t r = i / n_in, e = expert_of(&call->in[2], r);
+        double sum = 0;
+        for (int64_t n = 0; n < n_out; n++)
+            sum += dy[r * n_out + n] * w[(e * n_out + n) * n_in + i % n_in];
+        mz_ref_put(&call->out[0], i, sum);
+    }
+}
+
+void mz_ref_grouped_linear_dw(const mz_call *call) {
+    const mz_shape *ws = &call->out[0].shape; // [E, N, K]
+    mz_ref_scratch scratch = mz_ref_scratch_begin(call);
+    const double *dy = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute); // [R, N]
+    const double *x = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);  // [R, K]
+    int64_t n_out = ws->dim[1], n_in = ws->dim[2];
+    for (int64_t i = 0; i < mz_shape_count(ws); i++) {
+        int64_t e = i / (n_out * n_in), n = i / n_in % n_out, k = i % n_in;
+        double sum = 0;
+        for (int64_t r = mz_ref_integer(&call->in[2], e); r < mz_ref_integer(&call->in[2], e + 1); r++)
+            sum += dy[r * n_out + n] * x[r * n_in + k];
+        mz_ref_put_gradient(call, 0, i, sum);
+    }
+}
