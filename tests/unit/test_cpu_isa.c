@@ -85,7 +85,8 @@ static bool ends_with_level(const char *name, const char *level) {
 
 // Products list all their kernels and refuse by supports(), with the reason.
 static bool refuses_by_itself(mz_op op) {
-    return op == MZ_OP_linear || op == MZ_OP_matmul || op == MZ_OP_linear_dx || op == MZ_OP_linear_dw;
+    return op == MZ_OP_linear || op == MZ_OP_matmul || op == MZ_OP_linear_dx || op == MZ_OP_linear_dw ||
+           op == MZ_OP_grouped_linear || op == MZ_OP_grouped_linear_dx || op == MZ_OP_grouped_linear_dw;
 }
 
 static void every_level_serves_every_op(void **state) {
