@@ -56,7 +56,8 @@ static int run(const cli_args *args) {
 
 static const cli_option options_table[] = {
     {"out", "DIR", "where train.bin, val.bin and tokenizer.json go"},
-    {"tokenizer", "NAME", "char, byte, or a saved tokenizer's file [char]"},
+    {"tokenizer", "NAME",
+     "char, byte, gpt2, a folder with vocab.json and merges.txt, or a saved tokenizer's file [char]"},
     {"format", "NAME", "llmc (a header, then uint16 or uint32 tokens) or nanogpt (bare uint16) [llmc]"},
     {"split", "X", "the part of the text that is trained on; the rest validates [0.9]"},
     {"json", NULL, "the result as JSON"},
@@ -66,7 +67,7 @@ static const cli_option options_table[] = {
 const cli_command cli_data = {
     .name = "data",
     .summary = "a text to token shards",
-    .usage = "TEXT --out DIR [--tokenizer NAME] [--format llmc|nanogpt] [--split X]",
+    .usage = "TEXT --out DIR [--tokenizer char|byte|gpt2|DIR|FILE] [--format llmc|nanogpt] [--split X]",
     .details = "TEXT is a UTF-8 file, or shards (a *.bin file, a folder) to write in the other format. mezzo train "
                "--data DIR takes\n"
                "the result.",

@@ -33,6 +33,7 @@ vendor_home() {
     cuda* | cublas* | cudnn* | curand* | nvml* | nvtx*) echo "src/backend/cuda" ;;
     nccl*) echo "src/backend/cuda src/dist" ;;
     mpi.h) echo "src/dist" ;;
+    pcre2*) echo "src/data" ;;
     oneapi/dnnl/* | dnnl* | cblas* | openblas* | blis*) echo "src/backend/cpu" ;;
     *) echo "" ;;
     esac

@@ -47,6 +47,7 @@ find_missing() {
         need "pkg-config" "pkg-config" has_command pkg-config
         need "libyaml with its headers (yaml-0.1)" "libyaml-dev" has_module yaml-0.1
         need "jansson with its headers" "libjansson-dev" has_module jansson
+        need "PCRE2 with its headers" "libpcre2-dev" has_module libpcre2-8
     fi
     if [[ $sets == *" demo "* ]]; then
         need "the demo's text (the King James Bible, command bible)" "bible-kjv" has_bible

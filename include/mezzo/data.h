@@ -21,12 +21,20 @@ MEZZO_API mezzo_status mezzo_tokenizer_create_byte(mezzo_tokenizer **out); // th
 // One token for each different Unicode character of `text` (n bytes of UTF-8), numbered in code point order, as nanoGPT's
 // character-level data preparation does. MEZZO_ERR_FORMAT names the byte offset of what is not UTF-8; MEZZO_ERR_INVALID: empty text.
 MEZZO_API mezzo_status mezzo_tokenizer_create_char(const char *text, size_t n, mezzo_tokenizer **out);
-// tokenizer.json (docs/data.md has the format). MEZZO_ERR_IO or MEZZO_ERR_FORMAT names the file and the key.
+// GPT-2's byte-pair encoding, 50257 tokens; any bytes can be encoded. The library carries its merges. "<|endoftext|>" (50256) is never
+// made from text.
+MEZZO_API mezzo_status mezzo_tokenizer_create_gpt2(mezzo_tokenizer **out);
+// The same with a vocabulary of your own, in files of GPT-2's form: vocab.json, {"token": number}, and merges.txt, "left right" a line
+// (docs/data.md). `vocab_path` NULL: the merges make the vocabulary, as GPT-2's do. MEZZO_ERR_FORMAT names file and line or token.
+MEZZO_API mezzo_status mezzo_tokenizer_create_bpe(const char *vocab_path, const char *merges_path,
+                                                  mezzo_tokenizer **out);
+// tokenizer.json (docs/data.md has the format), a merges file *.txt or *.bpe, or a folder with merges.txt and vocab.json or with
+// tokenizer.json. MEZZO_ERR_IO or MEZZO_ERR_FORMAT names the file and the key or line.
 MEZZO_API mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out);
 MEZZO_API mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path); // atomically
 MEZZO_API void mezzo_tokenizer_free(mezzo_tokenizer *tok);                                 // NULL is fine
 
-MEZZO_API const char *mezzo_tokenizer_kind(const mezzo_tokenizer *tok); // "byte", "char"
+MEZZO_API const char *mezzo_tokenizer_kind(const mezzo_tokenizer *tok); // "byte", "char", "gpt2", "bpe"
 MEZZO_API int32_t mezzo_tokenizer_vocab(const mezzo_tokenizer *tok);
 // Writes the tokens of `text` (n bytes) to tokens[], which has room for n: no token stands for less than a byte.
 // MEZZO_ERR_INVALID names the byte offset of a character that the tokenizer does not have, MEZZO_ERR_FORMAT that of bytes
@@ -54,8 +62,8 @@ typedef struct mezzo_corpus_options {
     const char *path;       // NULL or "": none
     const char *train;      // NULL or "": none
     const char *validation; // NULL or "": none
-    // Of texts: NULL or "char" (the characters of the training and validation text), "byte", or a tokenizer.json. Of shards: NULL,
-    // "char" and "byte" mean none but the folder's own.
+    // Of texts: NULL or "char" (the characters of the training and validation text), "byte", "gpt2", or what
+    // mezzo_tokenizer_load takes. Of shards: NULL, "char" and "byte" mean none but the folder's own.
     const char *tokenizer;
     // Of the characters of `path`'s text, the first int(train_fraction × n) train and the rest validates. 0 means 0.9, nanoGPT's;
     // 1 leaves no validation text.

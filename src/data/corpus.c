@@ -108,7 +108,7 @@ static mezzo_status add_matches(mz_stream *stream, const char *folder, const cha
 static mezzo_status load_tokenizer(mezzo_corpus *corpus, const mezzo_corpus_options *options) {
     const char *name = options->tokenizer;
     if (name && *name && strcmp(name, "char") != 0 && strcmp(name, "byte") != 0)
-        return mezzo_tokenizer_load(name, &corpus->tokenizer);
+        return mz_tokenizer_named(name, &corpus->tokenizer);
     if (!options->path || !mz_path_is_dir(options->path))
         return MEZZO_OK;
     char *path = mz_format("%s/tokenizer.json", options->path);

@@ -41,29 +41,49 @@ static size_t split_byte(const text *t, double fraction) {
     return t->map.size;
 }
 
-// The end of the piece that starts at `at`: at most PIECE bytes on, at the start of a character.
-static size_t piece_end(const char *data, size_t at, size_t n) {
-    if (n - at <= PIECE)
-        return n;
-    size_t end = at + PIECE;
-    while (end > at + PIECE - 4 && is_continuation((unsigned char)data[end]))
-        end--;
-    return end;
+// The end of the piece that starts at `at`: PIECE bytes on or a little less, where the tokenizer allows a cut; more, twice as much at a
+// time, where it allows none.
+static size_t piece_end(const mezzo_tokenizer *tok, const char *data, size_t at, size_t n) {
+    for (size_t size = PIECE; n - at > size; size *= 2) {
+        size_t end = tok->kind->cut(data, at, at + size);
+        if (end < at + size || tok->kind->cut == mz_cut_character)
+            return end;
+    }
+    return n;
 }
 
-static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t from, size_t to, int32_t *piece,
+// The tokens of one piece at a time.
+typedef struct piece_room {
+    int32_t *tokens;
+    size_t room;
+} piece_room;
+
+static mezzo_status reserve_piece(piece_room *piece, size_t n) {
+    if (n <= piece->room)
+        return MEZZO_OK;
+    mz_free(piece->tokens);
+    piece->room = 0;
+    piece->tokens = mz_alloc(n, sizeof *piece->tokens);
+    if (!piece->tokens)
+        return MEZZO_ERR_MEMORY;
+    piece->room = n;
+    return MEZZO_OK;
+}
+
+static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t from, size_t to, piece_room *piece,
                                unsigned char *out, unsigned width, uint64_t *count) {
     const char *data = (const char *)t->map.data;
     for (size_t at = from; at < to;) {
-        size_t end = tok->kind->splits_anywhere ? piece_end(data, at, to) : to, made;
-        mezzo_status status = mz_tokenizer_encode_piece(tok, data + at, end - at, at, piece, &made);
+        size_t end = piece_end(tok, data, at, to), made;
+        MEZZO_TRY(reserve_piece(piece, end - at));
+        mezzo_status status = mz_tokenizer_encode_piece(tok, data + at, end - at, at, piece->tokens, &made);
         if (status != MEZZO_OK)
             return mz_context(status, "%s: ", t->path);
         if (width == 2)
             for (size_t i = 0; i < made; i++)
-                ((uint16_t *)(void *)out)[*count + i] = (uint16_t)piece[i];
+                ((uint16_t *)(void *)out)[*count + i] = (uint16_t)piece->tokens[i];
         else
-            memcpy(out + 4 * *count, piece, 4 * made);
+            memcpy(out + 4 * *count, piece->tokens, 4 * made);
         *count += made;
         at = end;
     }
@@ -74,28 +94,27 @@ static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t
 static mezzo_status add_text(mz_stream *stream, const mezzo_tokenizer *tok, const text *t, size_t from, size_t to) {
     mezzo_status status = MEZZO_OK;
     mz_segment segment = {.tokens.width = tok->vocab <= 65536 ? 2 : 4};
-    size_t room = tok->kind->splits_anywhere && to - from > PIECE ? PIECE : to - from;
-    int32_t *piece = mz_alloc(room, sizeof *piece);
+    piece_room piece = {0};
     segment.path = mz_strdup(t->path);
     segment.owned = mz_alloc(to - from, segment.tokens.width);
-    if (!piece || !segment.path || !segment.owned) {
+    if (!segment.path || !segment.owned) {
         status = MEZZO_ERR_MEMORY;
         goto fail;
     }
     MEZZO_TRY_GOTO(status,
-                   encode_all(tok, t, from, to, piece, segment.owned, segment.tokens.width, &segment.tokens.count));
+                   encode_all(tok, t, from, to, &piece, segment.owned, segment.tokens.width, &segment.tokens.count));
     segment.tokens.data = segment.owned;
-    mz_free(piece);
+    mz_free(piece.tokens);
     return mz_stream_add(stream, &segment);
 fail:
-    mz_free(piece);
+    mz_free(piece.tokens);
     mz_segment_free(&segment);
     return status;
 }
 
 static mezzo_status make_tokenizer(const char *name, const text *texts, size_t count, mezzo_tokenizer **out) {
     if (name && *name && strcmp(name, "char") != 0)
-        return strcmp(name, "byte") == 0 ? mezzo_tokenizer_create_byte(out) : mezzo_tokenizer_load(name, out);
+        return mz_tokenizer_named(name, out);
     mz_char_set *set = mz_alloc(1, sizeof *set);
     if (!set)
         return MEZZO_ERR_MEMORY;

@@ -4,11 +4,13 @@
 #include "io/json.h"
 #include "io/quote.h"
 
-// A character tokenizer of all of Unicode, every character written as a \uXXXX\uXXXX pair, is below this.
-#define MAX_FILE ((size_t)16 << 20)
+// A character tokenizer of all of Unicode, every character written as a \uXXXX\uXXXX pair, is below 16 MiB; a vocabulary of a million
+// tokens with its merges below this.
+#define MAX_FILE ((size_t)64 << 20)
 #define FORMAT   "mezzo-tokenizer"
 
-static const mz_tokenizer_kind *const kinds[] = {&mz_tokenizer_byte, &mz_tokenizer_char};
+static const mz_tokenizer_kind *const kinds[] = {&mz_tokenizer_byte, &mz_tokenizer_char, &mz_tokenizer_gpt2,
+                                                 &mz_tokenizer_bpe};
 
 mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, mezzo_tokenizer **out) {
     *out = NULL;
@@ -24,11 +26,69 @@ mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, mez
     for (size_t i = 0; i < MZ_COUNT(kinds); i++)
         if (strcmp(kinds[i]->name, kind) == 0)
             return kinds[i]->load(where, object, out);
-    return mz_fail(MEZZO_ERR_FORMAT, "%s: tokenizer kind %s is not one of byte, char", where, mz_quote(kind).text);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: tokenizer kind %s is not one of byte, char, gpt2, bpe", where,
+                   mz_quote(kind).text);
+}
+
+// The first of the two names that the folder has; NULL where it has neither, or memory ran out (*status).
+static char *either(const char *folder, const char *name, const char *other, mezzo_status *status) {
+    const char *names[] = {name, other};
+    for (size_t i = 0; i < MZ_COUNT(names); i++) {
+        char *path = mz_format("%s/%s", folder, names[i]);
+        if (!path)
+            *status = MEZZO_ERR_MEMORY;
+        if (!path || mz_path_exists(path))
+            return path;
+        mz_free(path);
+    }
+    return NULL;
+}
+
+// tokenizer.json of ours, else GPT-2's two files under Hugging Face's names or OpenAI's. A tokenizer.json of others is passed over.
+static mezzo_status load_folder(const char *folder, mezzo_tokenizer **out) {
+    mezzo_status status = MEZZO_OK;
+    char *merges = either(folder, "merges.txt", "vocab.bpe", &status);
+    char *vocab = either(folder, "vocab.json", "encoder.json", &status);
+    char *own = either(folder, "tokenizer.json", "tokenizer.json", &status);
+    if (status == MEZZO_OK && merges)
+        status = mezzo_tokenizer_create_bpe(vocab, merges, out);
+    else if (status == MEZZO_OK && own)
+        status = mezzo_tokenizer_load(own, out);
+    else if (status == MEZZO_OK)
+        status = mz_fail(MEZZO_ERR_INVALID, "folder %s has no tokenizer: neither merges.txt nor tokenizer.json",
+                         mz_quote(folder).text);
+    mz_free(merges);
+    mz_free(vocab);
+    mz_free(own);
+    return status;
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+mezzo_status mz_tokenizer_named(const char *name, mezzo_tokenizer **out) {
+    if (strcmp(name, "byte") == 0)
+        return mezzo_tokenizer_create_byte(out);
+    if (strcmp(name, "gpt2") == 0)
+        return mezzo_tokenizer_create_gpt2(out);
+    return mezzo_tokenizer_load(name, out);
+}
+
+size_t mz_cut_character(const char *text, size_t from, size_t to) {
+    size_t at = to;
+    while (at > from + 1 && to - at < 3 && ((unsigned char)text[at] & 0xC0) == 0x80)
+        at--;
+    return at;
 }
 
 mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out) {
     *out = NULL;
+    if (mz_path_is_dir(path))
+        return load_folder(path, out);
+    if (ends_with(path, ".txt") || ends_with(path, ".bpe"))
+        return mezzo_tokenizer_create_bpe(NULL, path, out);
     json_t *object;
     MEZZO_TRY(mz_json_load(path, MAX_FILE, &object));
     mezzo_status status = mz_tokenizer_from_json(path, object, out);

@@ -17,8 +17,8 @@ typedef struct mz_tokenizer_kind {
     const char *(*bytes)(const mezzo_tokenizer *tok, int32_t token, size_t *n); // token is in range
     mezzo_status (*save)(const mezzo_tokenizer *tok, json_t *object);           // adds its keys
     mezzo_status (*load)(const char *where, const json_t *object, mezzo_tokenizer **out);
-    // Whether a text may be encoded in pieces cut at any character: true where no token spans two characters.
-    bool splits_anywhere;
+    // The largest place in (from, to] where a text may be cut without changing a token; `to` may be inside of a character.
+    size_t (*cut)(const char *text, size_t from, size_t to);
 } mz_tokenizer_kind;
 
 struct mezzo_tokenizer {
@@ -27,7 +27,11 @@ struct mezzo_tokenizer {
     size_t max_bytes;
 };
 
-extern const mz_tokenizer_kind mz_tokenizer_byte, mz_tokenizer_char;
+extern const mz_tokenizer_kind mz_tokenizer_byte, mz_tokenizer_char, mz_tokenizer_gpt2, mz_tokenizer_bpe;
+
+// A tokenizer that needs no text to be made: "byte", "gpt2", or a path as mezzo_tokenizer_load takes it.
+mezzo_status mz_tokenizer_named(const char *name, mezzo_tokenizer **out);
+size_t mz_cut_character(const char *text, size_t from, size_t to); // a `cut` for tokens within characters
 
 // From the parsed content of tokenizer.json; `where` names it in errors.
 mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, mezzo_tokenizer **out);

@@ -48,4 +48,5 @@ static mezzo_status byte_load(const char *where, const json_t *object, mezzo_tok
     return mezzo_tokenizer_create_byte(out);
 }
 
-const mz_tokenizer_kind mz_tokenizer_byte = {"byte", byte_destroy, byte_encode, byte_bytes, byte_save, byte_load, true};
+const mz_tokenizer_kind mz_tokenizer_byte = {"byte",    byte_destroy, byte_encode,     byte_bytes,
+                                             byte_save, byte_load,    mz_cut_character};

@@ -50,3 +50,13 @@ write("json_tokenizer", "byte", json.dumps({**head, "kind": "byte", "vocab_size"
 write("json_tokenizer", "char", json.dumps({**head, "kind": "char", "vocab_size": 4, "characters": "\n aé"}))
 write("json_tokenizer", "wide", json.dumps({**head, "kind": "char", "vocab_size": 3, "characters": "\0漢😀"}, ensure_ascii=False))
 write("json_tokenizer", "order", json.dumps({**head, "kind": "char", "vocab_size": 2, "characters": "ba"}))
+
+printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+letters = [chr(b) for b in printable] + [chr(256 + i) for i in range(68)]
+own = [*letters, "ab", "abc", "<|end|>"]
+write("json_tokenizer", "gpt2", json.dumps({**head, "kind": "gpt2", "vocab_size": 50257}))
+write("json_tokenizer", "bpe", json.dumps({**head, "kind": "bpe", "vocab_size": len(own), "vocab": own, "merges": ["a b", "ab c"]}))
+write("bpe", "derived", b"\0#version: 0.2\na b\nab ab\nb a\n\0abababa ba aab\xff\xfe 12 's\n\n x")
+write("bpe", "vocab", json.dumps({t: i for i, t in enumerate(own)}).encode() + b"\0a b\nab c\n\0abc abcabc")
+write("bpe", "line", b"\0a b\nab\n\0x")
+write("bpe", "long", b"\0a a\naa aa\naaaa aaaa\n\0" + b"a" * 999)

@@ -20,7 +20,8 @@ const char *golden_path(const char *name, char *buf, size_t size) {
 json_t *golden_json(const char *name) {
     char path[4096];
     json_error_t error;
-    json_t *root = json_load_file(golden_path(name, path, sizeof path), JSON_REJECT_DUPLICATES, &error);
+    json_t *root =
+        json_load_file(golden_path(name, path, sizeof path), JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (root == NULL)
         fail_msg("%s:%d: %s", path, error.line, error.text);
     return root;

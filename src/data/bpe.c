@@ -1,0 +1,357 @@
+// The tables of byte-pair encoding, and merging.
+#include "data/bpe.h"
+
+void mz_bpe_free(mz_bpe *bpe) {
+    mz_free(bpe->bytes);
+    mz_free(bpe->ends);
+    mz_free(bpe->merges);
+    mz_free(bpe->pairs);
+    mz_free(bpe->words);
+    mz_free(bpe->made);
+    *bpe = (mz_bpe){0};
+}
+
+// --- hash tables: open addressing, at most half full ------------------------------------------------------------------------
+static uint64_t mix(uint64_t h) { // the finisher of splitmix64
+    h = (h ^ h >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    h = (h ^ h >> 27) * UINT64_C(0x94D049BB133111EB);
+    return h ^ h >> 31;
+}
+
+static uint64_t hash_bytes(const char *bytes, size_t n) {
+    uint64_t h = n * UINT64_C(0x9E3779B97F4A7C15);
+    for (; n >= 8; bytes += 8, n -= 8) {
+        uint64_t word;
+        memcpy(&word, bytes, 8);
+        h = mix(h ^ word);
+    }
+    uint64_t rest = 0;
+    for (size_t i = 0; i < n; i++)
+        rest |= (uint64_t)(unsigned char)bytes[i] << 8 * i;
+    return mix(h ^ rest);
+}
+
+static uint64_t hash_pair(int32_t left, int32_t right) {
+    return mix((uint64_t)(uint32_t)left << 32 | (uint32_t)right);
+}
+
+static size_t table_size(size_t entries) {
+    size_t size = 16;
+    while (size < 2 * entries)
+        size *= 2;
+    return size;
+}
+
+// The slot of these bytes, or the free one where they would go.
+static size_t word_slot(const mz_bpe *bpe, const char *bytes, size_t n, uint64_t hash) {
+    for (size_t at = hash & bpe->word_mask;; at = (at + 1) & bpe->word_mask) {
+        const mz_bpe_word *w = &bpe->words[at];
+        if (w->token < 0)
+            return at;
+        size_t width;
+        if (w->hash != (uint32_t)(hash >> 32))
+            continue;
+        const char *there = mz_bpe_bytes(bpe, w->token, &width);
+        if (width == n && memcmp(there, bytes, n) == 0)
+            return at;
+    }
+}
+
+int32_t mz_bpe_find(const mz_bpe *bpe, const char *bytes, size_t n) {
+    return bpe->words[word_slot(bpe, bytes, n, hash_bytes(bytes, n))].token;
+}
+
+static mz_bpe_pair *pair_slot(const mz_bpe *bpe, int32_t left, int32_t right) {
+    for (size_t at = hash_pair(left, right) & bpe->pair_mask;; at = (at + 1) & bpe->pair_mask) {
+        mz_bpe_pair *p = &bpe->pairs[at];
+        if (p->left < 0 || (p->left == left && p->right == right))
+            return p;
+    }
+}
+
+// --- building -----------------------------------------------------------------------------------------------------------------
+mezzo_status mz_bpe_add_token(mz_bpe *bpe, const char *bytes, size_t n) {
+    MEZZO_TRY(MZ_RESERVE(bpe->bytes, bpe->cap_bytes, bpe->n_bytes + n));
+    MEZZO_TRY(MZ_RESERVE(bpe->ends, bpe->cap_ends, (size_t)bpe->vocab + 1));
+    memcpy(bpe->bytes + bpe->n_bytes, bytes, n);
+    bpe->n_bytes += n;
+    bpe->ends[bpe->vocab++] = bpe->n_bytes;
+    if (n > bpe->max_bytes)
+        bpe->max_bytes = n;
+    return MEZZO_OK;
+}
+
+// False: another token has its bytes.
+static bool enter_word(mz_bpe *bpe, int32_t token) {
+    size_t n;
+    const char *bytes = mz_bpe_bytes(bpe, token, &n);
+    uint64_t hash = hash_bytes(bytes, n);
+    mz_bpe_word *slot = &bpe->words[word_slot(bpe, bytes, n, hash)];
+    if (slot->token >= 0)
+        return false;
+    *slot = (mz_bpe_word){(uint32_t)(hash >> 32), token};
+    return true;
+}
+
+mezzo_status mz_bpe_index(mz_bpe *bpe, size_t tokens, size_t merges, int32_t *twice) {
+    size_t words = table_size(tokens), pairs = table_size(merges);
+    *twice = -1;
+    bpe->words = mz_alloc(words, sizeof *bpe->words);
+    bpe->pairs = mz_alloc(pairs, sizeof *bpe->pairs);
+    bpe->made = mz_alloc(tokens + 1, 1);
+    if (!bpe->words || !bpe->pairs || !bpe->made)
+        return MEZZO_ERR_MEMORY;
+    bpe->word_mask = words - 1;
+    bpe->pair_mask = pairs - 1;
+    for (size_t i = 0; i < words; i++)
+        bpe->words[i].token = -1;
+    for (size_t i = 0; i < pairs; i++)
+        bpe->pairs[i].left = -1;
+    for (int32_t t = 0; t < bpe->vocab && *twice < 0; t++)
+        if (!enter_word(bpe, t))
+            *twice = t;
+    for (int i = 0; i < 256; i++) {
+        char byte = (char)i;
+        bpe->byte_token[i] = mz_bpe_find(bpe, &byte, 1);
+        if (bpe->byte_token[i] >= 0)
+            bpe->made[bpe->byte_token[i]] = MZ_BPE_MADE;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_bpe_add_indexed(mz_bpe *bpe, const char *bytes, size_t n, int32_t *token) {
+    *token = bpe->vocab;
+    MEZZO_TRY(mz_bpe_add_token(bpe, bytes, n));
+    enter_word(bpe, *token);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_bpe_add_merge(mz_bpe *bpe, mz_bpe_merge merge, bool *added) {
+    mz_bpe_pair *slot = pair_slot(bpe, merge.left, merge.right);
+    *added = slot->left < 0;
+    if (!*added)
+        return MEZZO_OK;
+    MEZZO_TRY(MZ_RESERVE(bpe->merges, bpe->cap_merges, bpe->n_merges + 1));
+    *slot = (mz_bpe_pair){merge.left, merge.right, (int32_t)bpe->n_merges, merge.merged};
+    bpe->merges[bpe->n_merges++] = merge;
+    bpe->made[merge.merged] = MZ_BPE_MADE;
+    return MEZZO_OK;
+}
+
+// --- merging: short words --------------------------------------------------------------------------------------------------------
+#define SHORT_WORD 96 // bytes; longer ones use the heap, whose time does not grow with the square
+
+// The ranks of all neighbours are kept, and each round looks for the least: words have few bytes.
+static size_t merge_short(const mz_bpe *bpe, const char *word, size_t n, int32_t *tokens) {
+    int32_t ranks[SHORT_WORD], merged[SHORT_WORD]; // of tokens i and i + 1
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = bpe->byte_token[(unsigned char)word[i]];
+    for (size_t i = 0; i + 1 < n; i++) {
+        const mz_bpe_pair *p = pair_slot(bpe, tokens[i], tokens[i + 1]);
+        ranks[i] = p->left < 0 ? INT32_MAX : p->rank;
+        merged[i] = p->merged;
+    }
+    while (n > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < n; i++)
+            if (ranks[i] < ranks[best])
+                best = i;
+        if (ranks[best] == INT32_MAX)
+            break;
+        tokens[best] = merged[best];
+        n--;
+        for (size_t i = best + 1; i < n; i++) {
+            tokens[i] = tokens[i + 1];
+            ranks[i - 1] = ranks[i];
+            merged[i - 1] = merged[i];
+        }
+        for (size_t i = best > 0 ? best - 1 : 0; i <= best && i + 1 < n; i++) {
+            const mz_bpe_pair *p = pair_slot(bpe, tokens[i], tokens[i + 1]);
+            ranks[i] = p->left < 0 ? INT32_MAX : p->rank;
+            merged[i] = p->merged;
+        }
+    }
+    return n;
+}
+
+// --- merging: long words -------------------------------------------------------------------------------------------------------
+// A linked list of tokens and a heap of its mergeable neighbours, by (rank, position). Entries go stale when a neighbour is merged
+// away; a stale one is known by its tokens.
+typedef struct node {
+    int32_t token;       // -1: merged into the one before
+    uint32_t prev, next; // n: none
+} node;
+typedef struct candidate {
+    int32_t rank;
+    uint32_t at;
+    int32_t left, right;
+} candidate;
+typedef struct heap {
+    candidate *items;
+    size_t n;
+} heap;
+
+static bool before(const candidate *a, const candidate *b) {
+    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
+
+static void push(heap *h, candidate c) {
+    size_t at = h->n++;
+    for (; at > 0 && before(&c, &h->items[(at - 1) / 2]); at = (at - 1) / 2)
+        h->items[at] = h->items[(at - 1) / 2];
+    h->items[at] = c;
+}
+
+static candidate pop(heap *h) {
+    candidate least = h->items[0], moved = h->items[--h->n];
+    size_t at = 0;
+    for (size_t child; (child = 2 * at + 1) < h->n; at = child) {
+        if (child + 1 < h->n && before(&h->items[child + 1], &h->items[child]))
+            child++;
+        if (!before(&h->items[child], &moved))
+            break;
+        h->items[at] = h->items[child];
+    }
+    h->items[at] = moved;
+    return least;
+}
+
+static void propose(const mz_bpe *bpe, heap *h, const node *nodes, uint32_t left, uint32_t n) {
+    if (left >= n || nodes[left].next >= n)
+        return;
+    int32_t a = nodes[left].token, b = nodes[nodes[left].next].token;
+    const mz_bpe_pair *p = pair_slot(bpe, a, b);
+    if (p->left >= 0)
+        push(h, (candidate){p->rank, left, a, b});
+}
+
+static mezzo_status reserve_scratch(mz_bpe_scratch *scratch, size_t bytes) {
+    if (bytes <= scratch->bytes)
+        return MEZZO_OK;
+    mz_free(scratch->data);
+    scratch->bytes = 0;
+    scratch->data = mz_alloc(bytes, 1);
+    if (!scratch->data)
+        return MEZZO_ERR_MEMORY;
+    scratch->bytes = bytes;
+    return MEZZO_OK;
+}
+
+static mezzo_status merge_long(const mz_bpe *bpe, mz_bpe_scratch *scratch, const char *word, size_t bytes,
+                               int32_t *tokens, size_t *count) {
+    if (bytes > UINT32_MAX / 2)
+        return mz_fail(MEZZO_ERR_INVALID, "a word of %zu bytes; at most %u can be encoded", bytes, UINT32_MAX / 2);
+    uint32_t n = (uint32_t)bytes;
+    // Each merge takes one candidate away and makes at most two: never more than 3 × n.
+    size_t node_bytes = mz_align_up(bytes * sizeof(node), 64);
+    MEZZO_TRY(reserve_scratch(scratch, node_bytes + 3 * bytes * sizeof(candidate)));
+    node *nodes = scratch->data;
+    heap h = {(candidate *)(void *)((char *)scratch->data + node_bytes), 0};
+    for (uint32_t i = 0; i < n; i++)
+        nodes[i] = (node){bpe->byte_token[(unsigned char)word[i]], i > 0 ? i - 1 : n, i + 1};
+    for (uint32_t i = 0; i + 1 < n; i++)
+        propose(bpe, &h, nodes, i, n);
+    while (h.n > 0) {
+        candidate c = pop(&h);
+        node *left = &nodes[c.at];
+        if (left->token != c.left || left->next >= n || nodes[left->next].token != c.right)
+            continue;
+        uint32_t gone = left->next;
+        left->token = pair_slot(bpe, c.left, c.right)->merged;
+        left->next = nodes[gone].next;
+        nodes[gone].token = -1;
+        if (left->next < n)
+            nodes[left->next].prev = c.at;
+        propose(bpe, &h, nodes, left->prev, n);
+        propose(bpe, &h, nodes, c.at, n);
+    }
+    *count = 0;
+    for (uint32_t i = 0; i < n; i = nodes[i].next)
+        tokens[(*count)++] = nodes[i].token;
+    return MEZZO_OK;
+}
+
+// --- words ---------------------------------------------------------------------------------------------------------------------
+// Names and rare words come again and again: those of up to 24 bytes that are more than one token are remembered, the last
+// one of each slot.
+#define CACHE_SLOTS 8192
+enum { CACHE_BYTES = 24, CACHE_TOKENS = 8 };
+struct mz_bpe_cached {
+    unsigned char n, count;
+    char word[CACHE_BYTES];
+    int32_t tokens[CACHE_TOKENS];
+};
+
+void mz_bpe_scratch_free(mz_bpe_scratch *scratch) {
+    mz_free(scratch->data);
+    mz_free(scratch->cache);
+    *scratch = (mz_bpe_scratch){0};
+}
+
+static mezzo_status encode_cached(const mz_bpe *bpe, mz_bpe_scratch *scratch, const char *word, size_t n, uint64_t hash,
+                                  int32_t *tokens, size_t *count) {
+    if (!scratch->cache) {
+        scratch->cache = mz_alloc(CACHE_SLOTS, sizeof *scratch->cache);
+        if (!scratch->cache)
+            return MEZZO_ERR_MEMORY;
+    }
+    struct mz_bpe_cached *c = &scratch->cache[(hash >> 16) % CACHE_SLOTS];
+    if (c->n == n && memcmp(c->word, word, n) == 0) {
+        memcpy(tokens, c->tokens, c->count * sizeof *tokens);
+        *count = c->count;
+        return MEZZO_OK;
+    }
+    *count = merge_short(bpe, word, n, tokens);
+    if (*count <= CACHE_TOKENS) {
+        c->n = (unsigned char)n;
+        c->count = (unsigned char)*count;
+        memcpy(c->word, word, n);
+        memcpy(c->tokens, tokens, *count * sizeof *tokens);
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_bpe_encode_word(const mz_bpe *bpe, mz_bpe_scratch *scratch, const char *word, size_t n, int32_t *tokens,
+                                size_t *count) {
+    uint64_t hash = 0;
+    if (n <= bpe->max_bytes || n <= CACHE_BYTES) {
+        hash = hash_bytes(word, n);
+        int32_t whole = bpe->words[word_slot(bpe, word, n, hash)].token;
+        if (whole >= 0 && (bpe->made[whole] & MZ_BPE_WHOLE)) {
+            tokens[0] = whole;
+            *count = 1;
+            return MEZZO_OK;
+        }
+    }
+    if (n <= CACHE_BYTES)
+        return encode_cached(bpe, scratch, word, n, hash, tokens, count);
+    if (n <= SHORT_WORD) {
+        *count = merge_short(bpe, word, n, tokens);
+        return MEZZO_OK;
+    }
+    return merge_long(bpe, scratch, word, n, tokens, count);
+}
+
+// Most words of a text are one token. Which of them merging would reach is found once, here.
+mezzo_status mz_bpe_finish(mz_bpe *bpe) {
+    mezzo_status status = MEZZO_OK;
+    mz_bpe_scratch scratch = {0};
+    int32_t *tokens = mz_alloc(bpe->max_bytes + 1, sizeof *tokens);
+    if (!tokens)
+        return MEZZO_ERR_MEMORY;
+    for (int32_t t = 0; t < bpe->vocab && status == MEZZO_OK; t++) {
+        size_t n, count = 0;
+        const char *bytes = mz_bpe_bytes(bpe, t, &n);
+        if (!(bpe->made[t] & MZ_BPE_MADE))
+            continue;
+        if (n <= SHORT_WORD)
+            count = merge_short(bpe, bytes, n, tokens);
+        else
+            status = merge_long(bpe, &scratch, bytes, n, tokens, &count);
+        if (status == MEZZO_OK && count == 1 && tokens[0] == t)
+            bpe->made[t] |= MZ_BPE_WHOLE;
+    }
+    mz_bpe_scratch_free(&scratch);
+    mz_free(tokens);
+    return status;
+}

@@ -1,0 +1,91 @@
+// Byte-pair encoding (Sennrich et al., 2016) over bytes, as GPT-2 does it: a word's bytes are its first tokens, and the pair of
+// neighbours that stands first in the merge list is merged, the leftmost first, until no pair is in the list.
+#ifndef MZ_DATA_BPE_H
+#define MZ_DATA_BPE_H
+
+#include <jansson.h>
+
+#include "base/base.h"
+
+typedef struct mz_bpe_merge {
+    int32_t left, right, merged; // tokens
+} mz_bpe_merge;
+
+typedef struct mz_bpe_pair { // of the hash table of merges
+    int32_t left, right;     // left -1: free
+    int32_t rank, merged;
+} mz_bpe_pair;
+
+typedef struct mz_bpe_word { // of the hash table of tokens by their bytes
+    uint32_t hash;
+    int32_t token; // -1: free
+} mz_bpe_word;
+
+typedef struct mz_bpe {
+    char *bytes;  // of all tokens, one after the other
+    size_t *ends; // [vocab]: token t is bytes[ends[t-1] … ends[t])
+    int32_t vocab;
+    size_t n_bytes, cap_bytes, cap_ends, max_bytes;
+    int32_t byte_token[256];
+    mz_bpe_merge *merges; // in order of rank
+    size_t n_merges, cap_merges;
+    mz_bpe_pair *pairs;
+    size_t pair_mask;
+    mz_bpe_word *words;
+    size_t word_mask;
+    // 1: made by merging (or a byte), so that a later merge may use it; 2: a word of exactly these bytes becomes this one token.
+    unsigned char *made; // [vocab]
+} mz_bpe;
+enum { MZ_BPE_MADE = 1, MZ_BPE_WHOLE = 2 };
+
+// The most tokens a vocabulary may have here: bounds what a hostile file can make us allocate.
+#define MZ_BPE_MAX_VOCAB (1 << 24)
+
+void mz_bpe_free(mz_bpe *bpe); // zeroed is fine; frees what it holds
+
+static inline const char *mz_bpe_bytes(const mz_bpe *bpe, int32_t token, size_t *n) {
+    size_t start = token > 0 ? bpe->ends[token - 1] : 0;
+    *n = bpe->ends[token] - start;
+    return bpe->bytes + start;
+}
+int32_t mz_bpe_find(const mz_bpe *bpe, const char *bytes, size_t n); // the token of exactly these bytes, or -1
+
+// --- reading (bpe_read.c) ---------------------------------------------------------------------------------------------------
+// The vocabulary and merges of texts in the forms of GPT-2's files: `vocab` (may be NULL) is JSON, {"token": number}, numbers
+// 0 … n-1; `merges` has a line "left right" a merge, after a first line "#version: …" that may be missing. Tokens are written in GPT-2's byte
+// alphabet; one in the vocabulary that is not stands for its own UTF-8. Without a vocabulary it is GPT-2's: the bytes in the alphabet's
+// order, each merge's result, "<|endoftext|>". MEZZO_ERR_FORMAT names file and line, or key: a line that is not two parts, a part that is
+// neither a byte nor made by a line before, a result that the vocabulary does not have, a pair given twice, a vocabulary
+// with holes, the same number twice or no token for some byte.
+typedef struct mz_bpe_text {
+    const char *where; // names it in errors
+    const char *text;
+    size_t n;
+} mz_bpe_text;
+mezzo_status mz_bpe_read(const mz_bpe_text *vocab, const mz_bpe_text *merges, mz_bpe *out);
+// The same from "vocab" and "merges" of tokenizer.json, arrays of texts, and into them.
+mezzo_status mz_bpe_from_json(const char *where, const json_t *object, mz_bpe *out);
+mezzo_status mz_bpe_to_json(const mz_bpe *bpe, json_t *object);
+
+// --- building (bpe.c): every token, then mz_bpe_index, then every merge, then mz_bpe_finish ----------------------------------
+mezzo_status mz_bpe_add_token(mz_bpe *bpe, const char *bytes, size_t n);
+// Room in the tables for so many tokens and merges; enters the tokens that are there. *twice is a token whose bytes another has, or -1.
+mezzo_status mz_bpe_index(mz_bpe *bpe, size_t tokens, size_t merges, int32_t *twice);
+mezzo_status mz_bpe_add_indexed(mz_bpe *bpe, const char *bytes, size_t n, int32_t *token); // a token after mz_bpe_index
+// False: the pair has a merge already.
+mezzo_status mz_bpe_add_merge(mz_bpe *bpe, mz_bpe_merge merge, bool *added);
+mezzo_status mz_bpe_finish(mz_bpe *bpe);
+
+// --- encoding -----------------------------------------------------------------------------------------------------------------
+// Scratch of one encoding; zeroed, then freed.
+typedef struct mz_bpe_scratch {
+    void *data;
+    size_t bytes;
+    struct mz_bpe_cached *cache; // words that are more than one token, by hash
+} mz_bpe_scratch;
+void mz_bpe_scratch_free(mz_bpe_scratch *scratch);
+// Tokens of one word of n ≥ 1 bytes, to tokens[] with room for n. MEZZO_ERR_MEMORY.
+mezzo_status mz_bpe_encode_word(const mz_bpe *bpe, mz_bpe_scratch *scratch, const char *word, size_t n, int32_t *tokens,
+                                size_t *count);
+
+#endif
