@@ -48,11 +48,13 @@ find_missing() {
         need "libyaml with its headers (yaml-0.1)" "libyaml-dev" has_module yaml-0.1
         need "jansson with its headers" "libjansson-dev" has_module jansson
         need "PCRE2 with its headers" "libpcre2-dev" has_module libpcre2-8
+        need "LAPACK with its C headers (lapacke)" "liblapacke-dev" has_module lapacke
     fi
     if [[ $sets == *" demo "* ]]; then
         need "the demo's text (the King James Bible, command bible)" "bible-kjv" has_bible
     fi
     if [[ $sets == *" test "* ]]; then
+        need "gnuplot" "gnuplot-nox" has_command gnuplot
         need "cmocka with its headers" "libcmocka-dev" has_module cmocka
         need "clang with OpenMP" "clang libomp-dev" has_clang
         need "clang's sanitizer and fuzzer runtimes" "clang libclang-rt-$(clang_version)-dev" has_fuzzer

@@ -60,3 +60,9 @@ write("bpe", "derived", b"\0#version: 0.2\na b\nab ab\nb a\n\0abababa ba aab\xff
 write("bpe", "vocab", json.dumps({t: i for i, t in enumerate(own)}).encode() + b"\0a b\nab c\n\0abc abcabc")
 write("bpe", "line", b"\0a b\nab\n\0x")
 write("bpe", "long", b"\0a a\naa aa\naaaa aaaa\n\0" + b"a" * 999)
+
+write("csv", "plain", "a,b\n1,2.5\n-3,nan\n")
+write("csv", "quoted", "\ufeffx,\"y, z\"\r\n\"say \"\"hi\"\"\",\"two\nlines\"\r\n,\r\n")
+write("csv", "study", "layers,d_model,bs,seqlen,prec,tps,times\n4,128,1,64,fp32,2886.2,\"[0.02, 0.02]\"\n")
+write("csv", "ragged", "a,b\n1\n")
+write("csv", "open", "a,b\n\"1,2\n")

@@ -1,0 +1,273 @@
+#include "io/csv.h"
+
+#include <math.h>
+
+#include "io/file.h"
+#include "io/number.h"
+#include "io/quote.h"
+
+struct mz_csv {
+    char *where;
+    char *text;   // the fields, each NUL-terminated, one after the other
+    size_t *cell; // offsets into text: header, then records
+    size_t n_cells, cap_cells;
+    int64_t *line; // of each record
+    size_t n_lines, cap_lines;
+    size_t columns;
+};
+
+// A reader over the bytes; fields are unescaped into csv->text, which is never longer than what was read.
+typedef struct cursor {
+    const char *in, *end;
+    char *out;
+    int64_t line;
+} cursor;
+
+static mezzo_status wrong(const mz_csv *csv, int64_t line, const char *what) {
+    return mz_fail(MEZZO_ERR_FORMAT, "%s:%lld: %s", csv->where, (long long)line, what);
+}
+
+static mezzo_status read_quoted(mz_csv *csv, cursor *c) {
+    int64_t start = c->line;
+    for (c->in++;; c->in++) {
+        if (c->in == c->end)
+            return wrong(csv, start, "a quote is opened here and never closed");
+        if (*c->in == '"') {
+            if (c->in + 1 < c->end && c->in[1] == '"')
+                c->in++;
+            else
+                break;
+        }
+        c->line += *c->in == '\n';
+        *c->out++ = *c->in;
+    }
+    c->in++;
+    if (c->in < c->end && *c->in != ',' && *c->in != '\n' && *c->in != '\r')
+        return wrong(csv, c->line, "text after a closing quote; a quote inside a field is written twice");
+    return MEZZO_OK;
+}
+
+static bool at_line_end(const cursor *c) {
+    return c->in == c->end || *c->in == '\n' || (*c->in == '\r' && (c->in + 1 == c->end || c->in[1] == '\n'));
+}
+
+static void skip_line_end(cursor *c) {
+    if (c->in < c->end && *c->in == '\r')
+        c->in++;
+    if (c->in < c->end && *c->in == '\n') {
+        c->in++;
+        c->line++;
+    }
+}
+
+static mezzo_status read_field(mz_csv *csv, cursor *c) {
+    MEZZO_TRY(MZ_RESERVE(csv->cell, csv->cap_cells, csv->n_cells + 1));
+    csv->cell[csv->n_cells++] = (size_t)(c->out - csv->text);
+    if (c->in < c->end && *c->in == '"') {
+        MEZZO_TRY(read_quoted(csv, c));
+    } else {
+        while (!at_line_end(c) && *c->in != ',')
+            *c->out++ = *c->in++;
+    }
+    *c->out++ = '\0';
+    return MEZZO_OK;
+}
+
+static mezzo_status read_record(mz_csv *csv, cursor *c) {
+    size_t first = csv->n_cells;
+    int64_t line = c->line;
+    for (;;) {
+        MEZZO_TRY(read_field(csv, c));
+        if (csv->n_cells - first > MZ_CSV_MAX_COLUMNS)
+            return wrong(csv, line, "more columns than a table of ours has: is this a CSV file?");
+        if (c->in == c->end || *c->in != ',')
+            break;
+        c->in++;
+    }
+    skip_line_end(c);
+    size_t n = csv->n_cells - first;
+    if (csv->columns == 0) {
+        csv->columns = n;
+        return MEZZO_OK;
+    }
+    if (n != csv->columns)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s:%lld: %zu field%s where the header has %zu", csv->where, (long long)line,
+                       n, n == 1 ? "" : "s", csv->columns);
+    MEZZO_TRY(MZ_RESERVE(csv->line, csv->cap_lines, csv->n_lines + 1));
+    csv->line[csv->n_lines++] = line;
+    return MEZZO_OK;
+}
+
+static mezzo_status check_header(const mz_csv *csv) {
+    for (size_t i = 0; i < csv->columns; i++) {
+        if (mz_csv_name(csv, i)[0] == '\0')
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: column %zu has no name in the header", csv->where, i + 1);
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(mz_csv_name(csv, i), mz_csv_name(csv, k)) == 0)
+                return mz_fail(MEZZO_ERR_FORMAT, "%s: the header names column %s twice", csv->where,
+                               mz_quote(mz_csv_name(csv, i)).text);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status parse(mz_csv *csv, const char *text, size_t n) {
+    if (n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { // Excel's byte order mark
+        text += 3;
+        n -= 3;
+    }
+    if (n > MZ_CSV_MAX_BYTES)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes; a table has at most %zu", csv->where, n, MZ_CSV_MAX_BYTES);
+    if (memchr(text, '\0', n) != NULL)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: there is a NUL byte in it: it is no CSV file", csv->where);
+    csv->text = mz_alloc(n + 2, 1); // each field ends with a comma, a line end or the end: room for its NUL
+    if (csv->text == NULL)
+        return MEZZO_ERR_MEMORY;
+    cursor c = {text, text + n, csv->text, 1};
+    while (c.in < c.end) {
+        if (at_line_end(&c))
+            skip_line_end(&c);
+        else
+            MEZZO_TRY(read_record(csv, &c));
+    }
+    if (csv->columns == 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: the file is empty", csv->where);
+    return check_header(csv);
+}
+
+mezzo_status mz_csv_parse(const char *where, const char *text, size_t n, mz_csv **out) {
+    *out = NULL;
+    mz_csv *csv = mz_alloc(1, sizeof *csv);
+    if (csv == NULL)
+        return MEZZO_ERR_MEMORY;
+    csv->where = mz_strdup(where);
+    mezzo_status status = csv->where != NULL ? parse(csv, text, n) : MEZZO_ERR_MEMORY;
+    if (status != MEZZO_OK) {
+        mz_csv_free(csv);
+        return mz_trace(status, __FILE__, __LINE__, __func__);
+    }
+    *out = csv;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_csv_load(const char *path, mz_csv **out) {
+    char *text;
+    size_t n;
+    *out = NULL;
+    MEZZO_TRY(mz_file_read(path, MZ_CSV_MAX_BYTES, &text, &n));
+    mezzo_status status = mz_csv_parse(path, text, n, out);
+    mz_free(text);
+    return status;
+}
+
+void mz_csv_free(mz_csv *csv) {
+    if (csv == NULL)
+        return;
+    mz_free(csv->where);
+    mz_free(csv->text);
+    mz_free(csv->cell);
+    mz_free(csv->line);
+    mz_free(csv);
+}
+
+const char *mz_csv_where(const mz_csv *csv) {
+    return csv->where;
+}
+
+size_t mz_csv_rows(const mz_csv *csv) {
+    return csv->n_lines;
+}
+
+size_t mz_csv_columns(const mz_csv *csv) {
+    return csv->columns;
+}
+
+const char *mz_csv_name(const mz_csv *csv, size_t column) {
+    return csv->text + csv->cell[column];
+}
+
+int mz_csv_find(const mz_csv *csv, const char *name) {
+    for (size_t i = 0; i < csv->columns; i++)
+        if (strcmp(mz_csv_name(csv, i), name) == 0)
+            return (int)i;
+    return -1;
+}
+
+const char *mz_csv_cell(const mz_csv *csv, size_t row, size_t column) {
+    return csv->text + csv->cell[(row + 1) * csv->columns + column];
+}
+
+int64_t mz_csv_line(const mz_csv *csv, size_t row) {
+    return csv->line[row];
+}
+
+mezzo_status mz_csv_need(const mz_csv *csv, const char *name, int *out) {
+    *out = mz_csv_find(csv, name);
+    if (*out >= 0)
+        return MEZZO_OK;
+    mz_text list = {0};
+    mz_text_add(&list, "", 0);
+    for (size_t i = 0; i < csv->columns && list.len < 400; i++)
+        mz_text_addf(&list, "%s%s", i > 0 ? ", " : "", mz_quote(mz_csv_name(csv, i)).text);
+    mezzo_status status = list.status;
+    if (status == MEZZO_OK)
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: column %s is missing; there are %s", csv->where, mz_quote(name).text,
+                         list.data);
+    mz_text_free(&list);
+    return status;
+}
+
+// --- cells as numbers -------------------------------------------------------------------------------------------------------
+static mezzo_status not_a(const mz_csv *csv, size_t row, int column, const char *expected) {
+    const char *cell = mz_csv_cell(csv, row, (size_t)column);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s:%lld: column %s: expected %s, got %s", csv->where, (long long)csv->line[row],
+                   mz_quote(mz_csv_name(csv, (size_t)column)).text, expected,
+                   *cell != '\0' ? mz_quote(cell).text : "nothing");
+}
+
+// The cell without blanks around it, in buf; false when it is too long to be a number.
+static bool trimmed(const char *cell, char *buf, size_t size) {
+    cell += strspn(cell, " \t");
+    size_t n = strlen(cell);
+    while (n > 0 && (cell[n - 1] == ' ' || cell[n - 1] == '\t'))
+        n--;
+    if (n >= size)
+        return false;
+    memcpy(buf, cell, n);
+    buf[n] = '\0';
+    return true;
+}
+
+mezzo_status mz_csv_number(const mz_csv *csv, size_t row, int column, double *out) {
+    char buf[512];
+    if (!trimmed(mz_csv_cell(csv, row, (size_t)column), buf, sizeof buf) || !mz_number_parse(buf, out))
+        return not_a(csv, row, column, "a number");
+    return MEZZO_OK;
+}
+
+mezzo_status mz_csv_integer(const mz_csv *csv, size_t row, int column, int64_t min, int64_t max, int64_t *out) {
+    char buf[512], expected[96];
+    if (trimmed(mz_csv_cell(csv, row, (size_t)column), buf, sizeof buf) && mz_number_parse_int(buf, out) &&
+        *out >= min && *out <= max)
+        return MEZZO_OK;
+    snprintf(expected, sizeof expected, "a whole number from %lld to %lld", (long long)min, (long long)max);
+    return not_a(csv, row, column, expected);
+}
+
+mezzo_status mz_csv_optional(const mz_csv *csv, size_t row, int column, double *out) {
+    *out = (double)NAN;
+    if (column < 0 || mz_csv_cell(csv, row, (size_t)column)[0] == '\0')
+        return MEZZO_OK;
+    return mz_csv_number(csv, row, column, out);
+}
+
+void mz_csv_add(mz_text *out, const char *field) {
+    // A field that begins as a byte order mark does would lose it at the start of a file.
+    if (field[strcspn(field, ",\"\r\n")] == '\0' && strncmp(field, "\xEF\xBB\xBF", 3) != 0) {
+        mz_text_add(out, field, strlen(field));
+        return;
+    }
+    mz_text_add(out, "\"", 1);
+    for (; *field != '\0'; field++)
+        mz_text_add(out, *field == '"' ? "\"\"" : field, *field == '"' ? 2 : 1);
+    mz_text_add(out, "\"", 1);
+}

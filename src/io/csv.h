@@ -1,0 +1,38 @@
+// Comma-separated tables that may come from anywhere (RFC 4180): quoted fields with commas, quotes and line ends in them, LF or
+// CRLF, a byte order mark. The first record is the header. Errors name file, line and column.
+#ifndef MZ_IO_CSV_H
+#define MZ_IO_CSV_H
+
+#include "base/base.h"
+
+#define MZ_CSV_MAX_BYTES   ((size_t)1 << 28)
+#define MZ_CSV_MAX_COLUMNS 1024
+
+typedef struct mz_csv mz_csv;
+
+// MEZZO_ERR_FORMAT: empty, a column without a name or named twice, a record with more or fewer fields than the header, a quote
+// that is not closed or is followed by text, a NUL byte, too large. Empty lines are skipped. `where` names the source in errors.
+mezzo_status mz_csv_parse(const char *where, const char *text, size_t n, mz_csv **out);
+mezzo_status mz_csv_load(const char *path, mz_csv **out); // MEZZO_ERR_IO too
+void mz_csv_free(mz_csv *csv);                            // NULL is fine
+
+const char *mz_csv_where(const mz_csv *csv);
+size_t mz_csv_rows(const mz_csv *csv); // without the header
+size_t mz_csv_columns(const mz_csv *csv);
+const char *mz_csv_name(const mz_csv *csv, size_t column);
+int mz_csv_find(const mz_csv *csv, const char *name);                  // column, -1 when absent
+const char *mz_csv_cell(const mz_csv *csv, size_t row, size_t column); // owned by the table
+int64_t mz_csv_line(const mz_csv *csv, size_t row);                    // the line it starts on; 1 is the first
+mezzo_status mz_csv_need(const mz_csv *csv, const char *name,
+                         int *out); // FORMAT when absent, naming the nearest and all there are
+
+// Cells as numbers: FORMAT "FILE:LINE: column 'tps': expected …, got '…'". Blanks around a number are ignored.
+mezzo_status mz_csv_number(const mz_csv *csv, size_t row, int column, double *out);
+mezzo_status mz_csv_integer(const mz_csv *csv, size_t row, int column, int64_t min, int64_t max, int64_t *out);
+// A number, or NaN where the column is absent (-1) or the cell is empty.
+mezzo_status mz_csv_optional(const mz_csv *csv, size_t row, int column, double *out);
+
+// Appends one field, quoted where it must be. The caller puts the commas.
+void mz_csv_add(mz_text *out, const char *field);
+
+#endif

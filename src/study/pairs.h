@@ -1,0 +1,64 @@
+// A study's rows, and the exact-shape pairs made of them: a baseline (fp32) and a candidate (amp, bf16, …) of the same shape that
+// also *ran* as the same shape, on the same rung of the out-of-memory ladder. Everything else is listed apart.
+#ifndef MZ_STUDY_PAIRS_H
+#define MZ_STUDY_PAIRS_H
+
+#include "io/csv.h"
+
+#define MZ_STUDY_NAME 24
+
+typedef struct mz_shape_key { // what was asked for
+    int64_t layers, d_model, bs, seqlen;
+} mz_shape_key;
+
+typedef struct mz_study_row {
+    mz_shape_key key;
+    char prec[MZ_STUDY_NAME];
+    char variant[96];         // the columns model, compile and static where there are any: "compile=True static=False"
+    char rung[MZ_STUDY_NAME]; // of the ladder: "base", "recompute", …; "none": nothing fitted, and there is no time
+    int64_t ga;               // micro batches a step
+    int64_t final_bs, final_seqlen; // what ran
+    double tps;                     // tokens/s; NaN where nothing ran
+    double mem_gb, power_w;         // NaN: not known
+    double energy_j;                // of one step; NaN: not known
+    int64_t line;
+} mz_study_row;
+
+typedef struct mz_pair {
+    mz_shape_key key;
+    char variant[96];
+    double speedup;                         // candidate's tokens/s over the baseline's
+    double mem_saving_pct, energy_gain_pct; // 100·(1 - candidate/baseline); NaN: not known
+    double tps_fp32, tps_amp;               // NaN where only the quotient is known
+    int64_t tokens;                         // per step, as it ran
+    char adj_amp[MZ_STUDY_NAME], adj_fp32[MZ_STUDY_NAME];
+    int64_t ga_amp, ga_fp32;
+} mz_pair;
+
+typedef struct mz_study {
+    char *where; // the file
+    char baseline[MZ_STUDY_NAME], candidate[MZ_STUDY_NAME];
+    char others[128]; // further precisions of the file, "" if none
+    mz_study_row *rows;
+    size_t n_rows, cap_rows;
+    mz_pair *pairs, *unequal; // unequal: same request, but another rung or final shape
+    size_t n_pairs, cap_pairs, n_unequal, cap_unequal;
+    size_t *alone, n_alone, cap_alone;    // rows (indices) of the two precisions without a partner
+    size_t *failed, n_failed, cap_failed; // rows that ran nowhere
+    // energy_j of the file is not the power times a step's time: energies were made from power and time instead.
+    bool energy_remade;
+    double energy_ratio; // its median quotient to that
+    size_t inconsistent; // rows whose tps differs by over 1 % from bs·seqlen over the mean of times
+} mz_study;
+
+// `path` holds a sweep's rows (full_data.csv, ours or another's) or pairs (pairs_analysis.csv). baseline NULL = fp32; candidate NULL =
+// the first of amp, bf16, fp16, tf32 that is there. FORMAT: a missing column, a cell that is no number, a time, rate or size that is not
+// above 0, the same key twice (naming both lines), no pair at all. The caller frees *out.
+mezzo_status mz_study_load(const char *path, const char *baseline, const char *candidate, mz_study *out);
+void mz_study_free(mz_study *study); // zeroed is fine
+const char *mz_key_text(const mz_shape_key *key, const char *variant, char *buf,
+                        size_t size); // "layers 4, d_model 128, …"
+
+mezzo_status mz_pairs_save(const mz_study *study, const char *path); // pairs_analysis.csv, sorted by key
+
+#endif

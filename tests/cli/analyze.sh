@@ -1,0 +1,86 @@
+# analyze and advise: what a study makes, and what it refuses.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+
+study() { # a grid on which amp wins from 256 tokens on
+    echo "layers,d_model,bs,seqlen,prec,tps,mem_gb,energy_j,avg_power_w,overflow,env,times"
+    local layers d_model bs seqlen tokens
+    for layers in 2 4; do for d_model in 128 256; do for bs in 1 2 4; do for seqlen in 64 128 256; do
+        tokens=$((bs * seqlen))
+        echo "$layers,$d_model,$bs,$seqlen,fp32,1000,2.0,$((tokens / 10)),100,1.0,\"{'gpu': 'x, y'}\",\"[$tokens.0e-3]\""
+        echo "$layers,$d_model,$bs,$seqlen,amp,$((700 + tokens * 2)),1.5,,,65536.0,,"
+    done; done; done; done
+}
+study >study.csv
+run 0 analyze study.csv --out out
+shows "$OUT" "Can amp be faster than fp32 here?" "36 exact-shape pairs" "Width 128: amp becomes faster at" "amp from"
+for file in pairs_analysis.csv summary.json rules.json report.md decision_boundary.gp contours_d128.gp contours_d256.gp memory_saving.gp; do
+    [[ -s out/$file ]] || fail "$file was not written"
+done
+[[ $(head -n 1 out/pairs_analysis.csv) == "layers,d_model,bs,seqlen,speedup_amp_over_fp32,mem_saving_pct,energy_gain_pct,tps_fp32,tps_amp,tokens_per_step,adj_amp,adj_fp32,ga_amp,ga_fp32" ]] || fail "the header of pairs_analysis.csv"
+[[ $(wc -l <out/pairs_analysis.csv) -eq 37 ]] || fail "not 36 pairs"
+if command -v gnuplot >/dev/null; then
+    for figure in decision_boundary contours_d128 contours_d256 memory_saving; do
+        [[ $(head -c 4 out/$figure.png | od -An -c | tr -d ' ') == 211PNG ]] || fail "$figure.png is no PNG"
+        grep -q "</svg>" out/$figure.svg || fail "$figure.svg is no SVG"
+    done
+    [[ ! -s $ERR ]] || fail "something on stderr"
+fi
+cp out/summary.json first.json
+run 0 analyze study.csv --out out --json
+shows "$OUT" '"pairs": 36' '"median_speedup"' '"direction": "up"'
+cmp -s out/summary.json first.json || fail "the same file and seed gave another summary"
+run 0 analyze out/pairs_analysis.csv --out from_pairs --json
+shows "$OUT" '"pairs": 36'
+
+# Without gnuplot everything but the pictures is there, and it is said.
+mkdir empty
+PATH=$SCRATCH/work/empty run 0 analyze study.csv --out bare
+shows "$ERR" "no figures: gnuplot could not be started"
+[[ -s bare/decision_boundary.gp && -s bare/report.md && ! -e bare/decision_boundary.png ]] || fail "without gnuplot"
+
+run 0 advise --rules out/rules.json --d-model 128 --batch-size 1 --seq-len 64
+[[ $(head -n 1 "$OUT") == fp32 ]] || fail "not fp32"
+shows "$OUT" "confidence  the faster one on 100 %"
+run 0 advise --rules out/rules.json --d-model 128 --batch-size 4 --seq-len 256 --json
+shows "$OUT" '"precision": "amp"' '"confidence": 1.0' '"warning": null'
+run 0 advise --rules out/rules.json --d-model 4096 --batch-size 4 --seq-len 256
+shows "$OUT" "outside of what was measured"
+for shape in "4 256 amp" "2 256 fp32" "2 320 amp"; do
+    read -r bs seqlen wanted <<<"$shape"
+    run 0 advise --rules t4-glm4moe --d-model 512 --batch-size "$bs" --seq-len "$seqlen"
+    [[ $(head -n 1 "$OUT") == "$wanted" ]] || fail "not $wanted"
+done
+
+# Refused, each with its place.
+refuse 2 "a CSV file is missing" -- analyze
+refuse 3 nowhere.csv -- analyze nowhere.csv
+: >empty.csv
+refuse 2 empty.csv empty -- analyze empty.csv
+sed 's/,tps,/,speed,/' study.csv >bad.csv
+refuse 2 "'tps' is missing" -- analyze bad.csv
+sed '4s/fp32,1000/fp32,fast/' study.csv >bad.csv
+refuse 2 "bad.csv:" "'tps'" "'fast'" -- analyze bad.csv
+sed '4s/fp32,1000/fp32,-1000/' study.csv >bad.csv
+refuse 2 "bad.csv:4" "above 0" -- analyze bad.csv
+sed '4s/\[.*\]/[0]/' study.csv >bad.csv
+refuse 2 "bad.csv:4" "'times'" "above 0" -- analyze bad.csv
+{ cat study.csv && sed -n 4p study.csv; } >bad.csv
+refuse 2 "the same key twice" "line 4" -- analyze bad.csv
+grep -v ",amp," study.csv >bad.csv
+refuse 2 "nothing to compare" -- analyze bad.csv
+sed 5d study.csv >alone.csv # a row without a partner is named, not fatal
+run 0 analyze alone.csv --out alone
+shows "$ERR" "1 rows have no partner" "line 4"
+shows alone/report.md "Rows without a partner"
+refuse 2 "bf16" -- analyze study.csv --candidate bf16
+refuse 2 --draws -- analyze study.csv --draws 3
+: >file
+refuse 3 file -- analyze study.csv --out file/x
+
+refuse 2 "--rules" -- advise
+refuse 2 "--seq-len is missing" -- advise --rules t4-glm4moe --d-model 512 --batch-size 1
+refuse 2 "--d-model 0" -- advise --rules t4-glm4moe --d-model 0 --batch-size 1 --seq-len 1
+refuse 3 none.json -- advise --rules none.json --d-model 1 --batch-size 1 --seq-len 1
+echo '{"format": "mezzo-rules", "version": 1}' >bad.json
+refuse 2 bad.json "'name'" -- advise --rules bad.json --d-model 1 --batch-size 1 --seq-len 1
+exit 0
