@@ -35,7 +35,8 @@ typedef struct cli_command {
     int (*run)(const cli_args *args); // returns an exit code
 } cli_command;
 
-extern const cli_command cli_train, cli_eval, cli_sample, cli_data, cli_explain, cli_bench, cli_analyze, cli_advise;
+extern const cli_command cli_train, cli_eval, cli_sample, cli_data, cli_import, cli_export, cli_explain, cli_bench,
+    cli_analyze, cli_advise;
 
 // --- options (options.c) --------------------------------------------------------------------------------------------------
 typedef struct cli_given {

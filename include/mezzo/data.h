@@ -32,7 +32,9 @@ MEZZO_API mezzo_status mezzo_tokenizer_create_bpe(const char *vocab_path, const 
 // tokenizer.json. MEZZO_ERR_IO or MEZZO_ERR_FORMAT names the file and the key or line.
 MEZZO_API mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out);
 MEZZO_API mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path); // atomically
-MEZZO_API void mezzo_tokenizer_free(mezzo_tokenizer *tok);                                 // NULL is fine
+// FOLDER/vocab.json and FOLDER/merges.txt, each atomically, as transformers' GPT2Tokenizer reads them. INVALID for "byte" and "char".
+MEZZO_API mezzo_status mezzo_tokenizer_save_bpe(const mezzo_tokenizer *tok, const char *folder);
+MEZZO_API void mezzo_tokenizer_free(mezzo_tokenizer *tok); // NULL is fine
 
 MEZZO_API const char *mezzo_tokenizer_kind(const mezzo_tokenizer *tok); // "byte", "char", "gpt2", "bpe"
 MEZZO_API int32_t mezzo_tokenizer_vocab(const mezzo_tokenizer *tok);

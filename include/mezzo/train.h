@@ -137,6 +137,38 @@ typedef void (*mezzo_text_fn)(void *user, int index, const char *text, size_t by
 MEZZO_API mezzo_status mezzo_run_sample(const mezzo_sample_options *options, const mezzo_hooks *hooks,
                                         mezzo_text_fn write, void *user);
 
+// --- weights in and out -------------------------------------------------------------------------------------------------------
+typedef struct mezzo_import_options {
+    // A folder with config.json and model.safetensors (or model.safetensors.index.json and its files), one of these two files, or
+    // llm.c's model file (magic 20240326, versions 3 and 5).
+    const char *path;
+    const char *out; // the run folder to make; it must not exist, or be empty
+    const char *
+        tokenizer; // NULL: the folder's merges.txt, or GPT-2's where the vocabulary is; "none"; else a tokenizer's name or file
+} mezzo_import_options;
+typedef struct mezzo_import_result {
+    mezzo_model_config model;
+    int64_t parameters;
+} mezzo_import_result;
+// Makes a run folder with one checkpoint, of step 0, in FP32. Everything is checked before anything is written, and the folder
+// appears whole or not at all. Errors name file and key or tensor: IO, FORMAT (a tensor is missing, has another shape, belongs to no part;
+// a model_type or a setting that is not computed here), INVALID (nothing to import, `out` is not free), MEMORY.
+MEZZO_API mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_import_result *result);
+
+typedef struct mezzo_export_options {
+    const char *path, *out; // a run folder or a checkpoint; the folder to make, which must not exist, or be empty
+    bool best;
+    mezzo_dtype dtype; // of the weights: F32, BF16 or F16
+} mezzo_export_options;
+typedef struct mezzo_export_result {
+    mezzo_model_config model;
+    int64_t tensors;
+    char checkpoint[4096];
+} mezzo_export_result;
+// Makes a folder that transformers loads: config.json, model.safetensors and, for byte-pair tokenizers, vocab.json and merges.txt; whole or
+// not at all. UNSUPPORTED: transformers has no such model. Else as mezzo_run_eval and mezzo_import.
+MEZZO_API mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_result *result);
+
 // --- checkpoints ----------------------------------------------------------------------------------------------------------------
 // FOLDER/step-00000500/{model.safetensors, optimizer.safetensors, state.json}, named by FOLDER/manifest.json once they are whole
 // and on the disk. docs/checkpoints.md has the format.

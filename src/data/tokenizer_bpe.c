@@ -120,6 +120,50 @@ static mezzo_status bpe_load(const char *where, const json_t *object, mezzo_toke
                    (int)got);
 }
 
+// --- GPT-2's two files ----------------------------------------------------------------------------------------------------------
+static mezzo_status save_vocab(const json_t *texts, const char *folder) {
+    mezzo_status status = MEZZO_OK;
+    char *path = mz_format("%s/vocab.json", folder);
+    json_t *vocab = json_object();
+    for (size_t i = 0; i < json_array_size(texts) && status == MEZZO_OK; i++)
+        if (json_object_set_new(vocab, json_string_value(json_array_get(texts, i)), json_integer((json_int_t)i)) != 0)
+            status = mz_fail(MEZZO_ERR_MEMORY, "out of memory while making vocab.json");
+    if (status == MEZZO_OK)
+        status = path ? mz_json_save(path, vocab) : MEZZO_ERR_MEMORY;
+    json_decref(vocab);
+    mz_free(path);
+    return status;
+}
+
+static mezzo_status save_merges(const json_t *lines, const char *folder) {
+    mz_text text = {0};
+    char *path = mz_format("%s/merges.txt", folder);
+    mz_text_addf(&text, "#version: 0.2\n");
+    for (size_t i = 0; i < json_array_size(lines); i++)
+        mz_text_addf(&text, "%s\n", json_string_value(json_array_get(lines, i)));
+    mezzo_status status = path ? text.status : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK)
+        status = mz_file_write_atomic(path, text.data, text.len);
+    mz_text_free(&text);
+    mz_free(path);
+    return status;
+}
+
+mezzo_status mezzo_tokenizer_save_bpe(const mezzo_tokenizer *tok, const char *folder) {
+    if (tok->kind != &mz_tokenizer_bpe && tok->kind != &mz_tokenizer_gpt2)
+        return mz_fail(MEZZO_ERR_INVALID, "a %s tokenizer has no merges to write to vocab.json and merges.txt",
+                       tok->kind->name);
+    json_t *object = json_object();
+    mezzo_status status = object ? mz_bpe_to_json(&((const bpe_tokenizer *)tok)->bpe, object)
+                                 : mz_fail(MEZZO_ERR_MEMORY, "out of memory while making vocab.json");
+    if (status == MEZZO_OK)
+        status = save_vocab(json_object_get(object, "vocab"), folder);
+    if (status == MEZZO_OK)
+        status = save_merges(json_object_get(object, "merges"), folder);
+    json_decref(object);
+    return status;
+}
+
 // The library carries the vocabulary: its name is all there is to keep.
 static mezzo_status gpt2_save(const mezzo_tokenizer *base, json_t *object) {
     (void)base, (void)object;

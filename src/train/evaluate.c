@@ -14,21 +14,6 @@ typedef struct model {
     mezzo_params *params;
 } model;
 
-// RUN/checkpoints/step-… → RUN
-static mezzo_status run_folder(const char *checkpoint, char *out, size_t size) {
-    char *real = realpath(checkpoint, NULL);
-    if (real == NULL)
-        return mz_fail(MEZZO_ERR_IO, "%s: cannot be resolved to a folder", checkpoint);
-    for (int i = 0; i < 2; i++) {
-        char *slash = strrchr(real, '/');
-        if (slash != NULL && slash != real)
-            *slash = '\0';
-    }
-    int n = snprintf(out, size, "%s", real);
-    free(real);
-    return (size_t)n < size ? MEZZO_OK : mz_fail(MEZZO_ERR_INVALID, "%.200s…: the path is too long", checkpoint);
-}
-
 static mezzo_status load_config(model *m, const char *device, const char *precision, int threads) {
     char *file = mz_format("%s/config.yaml", m->folder);
     if (file == NULL)
@@ -76,7 +61,7 @@ static mezzo_status model_open(const char *path, bool best, const char *device, 
         return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json: no model is described: it was not written by a training run",
                        m->path);
     MEZZO_TRY(mezzo_model_check(&m->checkpoint.model));
-    MEZZO_TRY(run_folder(m->path, m->folder, sizeof m->folder));
+    MEZZO_TRY(mz_run_folder(m->path, m->folder, sizeof m->folder));
     MEZZO_TRY(load_config(m, device, precision, threads));
     MEZZO_TRY(mezzo_device_open(m->run.device, m->run.threads, &m->device));
     asked = m->run.program.precision;

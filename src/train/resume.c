@@ -1,5 +1,6 @@
 // Where a run starts and what it leaves: the run folder, the checkpoint it goes on from, the checkpoints it writes.
 #include <math.h>
+#include <stdlib.h>
 
 #include "io/file.h"
 #include "train/checkpoint.h"
@@ -34,6 +35,20 @@ mezzo_status mz_find_checkpoint(const char *path, bool best, char *out, size_t s
         return mz_fail(MEZZO_ERR_INVALID, "%s: no such folder: name a run folder or a checkpoint in one", path);
     MEZZO_TRY(find_below(path, "/checkpoints", best, out, size, &found));
     return found ? MEZZO_OK : mezzo_checkpoint_find(path, best, out, size);
+}
+
+mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size) {
+    char *real = realpath(checkpoint, NULL);
+    if (real == NULL)
+        return mz_fail(MEZZO_ERR_IO, "%s: cannot be resolved to a folder", checkpoint);
+    for (int i = 0; i < 2; i++) {
+        char *slash = strrchr(real, '/');
+        if (slash != NULL && slash != real)
+            *slash = '\0';
+    }
+    int n = snprintf(out, size, "%s", real);
+    free(real);
+    return (size_t)n < size ? MEZZO_OK : mz_fail(MEZZO_ERR_INVALID, "%.200s…: the path is too long", checkpoint);
 }
 
 // --- starting ---------------------------------------------------------------------------------------------------------------

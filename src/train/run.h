@@ -110,6 +110,7 @@ mezzo_status mz_run_guard(mz_training *run);
 mezzo_status mz_run_start(mz_training *run);
 mezzo_status mz_run_save(mz_training *run);
 // A checkpoint's folder from what a user names: a run folder, its checkpoints/, or one checkpoint.
+mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size); // RUN/checkpoints/step-… → RUN
 mezzo_status mz_find_checkpoint(const char *path, bool best, char *out, size_t size);
 // report.c
 void mz_run_started(mz_training *run);

@@ -1,0 +1,128 @@
+// mezzo import, mezzo export: weights of others to a run folder, and a checkpoint to a folder that transformers loads.
+#include "cli.h"
+
+static json_t *describe(const mezzo_model_config *m) {
+    json_t *o = json_object();
+    json_object_set_new(o, "name", json_string(m->name));
+    json_object_set_new(o, "layers", json_integer(m->layers));
+    json_object_set_new(o, "heads", json_integer(m->heads));
+    json_object_set_new(o, "d_model", json_integer(m->d_model));
+    json_object_set_new(o, "vocab", json_integer(m->vocab));
+    json_object_set_new(o, "seq_len", json_integer(m->seq_len));
+    return o;
+}
+
+static int check(const cli_args *args, const char *what) {
+    if (args->n_operands == 0)
+        return cli_wrong(args->command, "%s is missing: usage is mezzo %s %s", what, args->command->name,
+                         args->command->usage);
+    if (!cli_has(args, "out"))
+        return cli_wrong(args->command, "--out is missing: the folder to make");
+    return CLI_DONE;
+}
+
+// --- import -------------------------------------------------------------------------------------------------------------------
+static int run_import(const cli_args *args) {
+    int code = check(args, "a folder or a file");
+    if (code != CLI_DONE)
+        return code;
+    const mezzo_import_options options = {
+        .path = args->operands[0], .out = cli_text(args, "out", NULL), .tokenizer = cli_text(args, "tokenizer", NULL)};
+    mezzo_import_result r;
+    mezzo_status status = mezzo_import(&options, &r);
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    if (cli_has(args, "json")) {
+        json_t *o = json_object();
+        json_object_set_new(o, "run", cli_json_text(options.out, strlen(options.out)));
+        json_object_set_new(o, "model", describe(&r.model));
+        json_object_set_new(o, "parameters", json_integer(r.parameters));
+        return cli_json_print(args->command, o);
+    }
+    char buf[64], program[512], quoted[4200];
+    printf("%s: %lld layers, %lld heads, width %lld, vocabulary %lld, context %lld; %s parameters\n", r.model.name,
+           (long long)r.model.layers, (long long)r.model.heads, (long long)r.model.d_model, (long long)r.model.vocab,
+           (long long)r.model.seq_len, cli_thousands((double)r.parameters, buf, sizeof buf));
+    cli_quote(args->program, program, sizeof program);
+    cli_quote(options.out, quoted, sizeof quoted);
+    printf("run folder: %s\nnext:\n  %s sample %s --prompt TEXT\n  %s eval %s --data FILE\n", options.out, program,
+           quoted, program, quoted);
+    return CLI_DONE;
+}
+
+static const cli_option import_table[] = {
+    {"out", "DIR", "the run folder to make"},
+    {"tokenizer", "NAME",
+     "gpt2, byte, a folder or a file; none [what lies beside the weights, or fits the vocabulary]"},
+    {"json", NULL, "the result as JSON"},
+    {0},
+};
+
+const cli_command cli_import = {
+    .name = "import",
+    .summary = "weights of Hugging Face or llm.c to a run folder",
+    .usage = "DIR|FILE --out DIR [--tokenizer NAME]",
+    .details =
+        "DIR has config.json and model.safetensors, or the files that model.safetensors.index.json names; FILE is "
+        "one of these\n"
+        "or llm.c's model file. What is made is a run folder with a checkpoint, for sample, eval and export.",
+    .options = import_table,
+    .max_operands = 1,
+    .run = run_import,
+};
+
+// --- export -------------------------------------------------------------------------------------------------------------------
+static int run_export(const cli_args *args) {
+    static const struct {
+        const char *name;
+        mezzo_dtype dtype;
+    } dtypes[] = {{"fp32", MEZZO_F32}, {"bf16", MEZZO_BF16}, {"fp16", MEZZO_F16}};
+    const char *dtype = cli_text(args, "dtype", "fp32");
+    size_t chosen = 0;
+    int code = check(args, "a run folder or a checkpoint");
+    if (code != CLI_DONE)
+        return code;
+    while (chosen < MZ_COUNT(dtypes) && strcmp(dtypes[chosen].name, dtype) != 0)
+        chosen++;
+    if (chosen == MZ_COUNT(dtypes))
+        return cli_wrong(args->command, "--dtype %s: it must be fp32, bf16 or fp16", dtype);
+    const mezzo_export_options options = {.path = args->operands[0],
+                                          .out = cli_text(args, "out", NULL),
+                                          .best = cli_has(args, "best"),
+                                          .dtype = dtypes[chosen].dtype};
+    mezzo_export_result r;
+    mezzo_status status = mezzo_export(&options, &r);
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    if (cli_has(args, "json")) {
+        json_t *o = json_object();
+        json_object_set_new(o, "folder", cli_json_text(options.out, strlen(options.out)));
+        json_object_set_new(o, "checkpoint", cli_json_text(r.checkpoint, strlen(r.checkpoint)));
+        json_object_set_new(o, "model", describe(&r.model));
+        json_object_set_new(o, "tensors", json_integer(r.tensors));
+        return cli_json_print(args->command, o);
+    }
+    printf("%s: %lld tensors in %s, from %s\n", options.out, (long long)r.tensors, dtype, r.checkpoint);
+    return CLI_DONE;
+}
+
+static const cli_option export_table[] = {
+    {"out", "DIR", "the folder to make"},
+    {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
+    {"dtype", "NAME", "of the weights: fp32, bf16 or fp16 [fp32]"},
+    {"json", NULL, "the result as JSON"},
+    {0},
+};
+
+const cli_command cli_export = {
+    .name = "export",
+    .summary = "a checkpoint to a folder that transformers loads",
+    .usage = "RUN --out DIR [--best] [--dtype fp32|bf16|fp16]",
+    .details =
+        "RUN is a run folder, or one checkpoint in its checkpoints/. DIR gets config.json, model.safetensors and, "
+        "with a\n"
+        "byte-pair tokenizer, vocab.json and merges.txt.",
+    .options = export_table,
+    .max_operands = 1,
+    .run = run_export,
+};

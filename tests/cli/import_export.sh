@@ -1,0 +1,79 @@
+# Weights in and out through the command: every form of source, a run that was trained here, and sources that are wrong: one line, exit
+# code 2 or 3, nothing written.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+golden=$MEZZO_TESTS/golden/data
+
+run 0 import "$golden/hf_gpt2" --out imported --json
+shows "$OUT" '"parameters": 7952' '"vocab": 61'
+run 0 export imported --out exported
+shows "$OUT" "28 tensors"
+[[ $(ls exported | xargs) == "config.json model.safetensors" ]] || fail "files of the exported folder"
+run 0 import exported --out again/
+cmp imported/checkpoints/step-00000000/model.safetensors again/checkpoints/step-00000000/model.safetensors ||
+    fail "what was exported is not what was imported"
+run 0 import "$golden/hf_gpt2_v5.bin" --out llmc --json
+text 200 >text.txt
+
+# --- a run of ours, with GPT-2's tokenizer: its files go along, and come back as the library's own
+run 0 train "${TINY[@]}" --steps 2 --data text.txt --tokenizer gpt2 --bias false --out ours
+run 0 export ours --best --dtype bf16 --out ours-hf
+[[ $(ls ours-hf | xargs) == "config.json merges.txt model.safetensors vocab.json" ]] || fail "files of the exported run"
+cmp ours-hf/merges.txt "$MEZZO_SOURCE/data/tokenizers/gpt2/merges.txt" || fail "the merges changed"
+run 0 import ours-hf --out ours-again
+cmp ours/tokenizer.json ours-again/tokenizer.json || fail "the tokenizer changed"
+run 0 eval ours --data text.txt --json --device cpu --precision fp32
+before=$(grep '"loss"' "$OUT")
+run 0 export ours --out ours-32
+run 0 import ours-32 --out ours-32-again
+run 0 eval ours-32-again --data text.txt --json --device cpu --precision fp32
+# Biases that are zero add nothing, but nothing fuses differently for it: the same loss to six digits.
+[[ ${before:0:16} == "$(grep '"loss"' "$OUT" | head -c 16)" ]] || fail "the loss changed: $before"
+run 0 sample ours-32-again --tokens 4 --temperature 0
+if [[ -n ${MEZZO_PYTHON:-} ]] && "$MEZZO_PYTHON" -c 'import torch, transformers' 2>/dev/null; then
+    "$MEZZO_PYTHON" "$MEZZO_TESTS/golden/make/hf_gpt2.py" --check exported >"$OUT" 2>"$ERR" || fail "transformers' logits"
+fi
+
+# --- wrong
+before=$(ls)
+wrong() { # name sed-script file: a copy of hf_gpt2 with one file changed
+    rm -rf "$SCRATCH/$1"
+    cp -r "$golden/${SOURCE:-hf_gpt2}" "$SCRATCH/$1"
+    LC_ALL=C sed -i "$2" "$SCRATCH/$1/$3"
+}
+wrong type 's/"model_type": "gpt2"/"model_type": "llama"/' config.json
+refuse 2 config.json model_type llama gpt2 -- import "$SCRATCH/type" --out new
+wrong act 's/gelu_new/relu/' config.json
+refuse 2 config.json activation_function relu -- import "$SCRATCH/act" --out new
+wrong key 's/"n_layer"/"n_laier"/' config.json
+refuse 2 config.json n_layer -- import "$SCRATCH/key" --out new
+wrong heads 's/"n_head": 2/"n_head": 3/' config.json
+refuse 2 config.json heads 3 -- import "$SCRATCH/heads" --out new
+wrong shape 's/"vocab_size": 61/"vocab_size": 62/' config.json
+refuse 2 wte.weight 61x16 62x16 -- import "$SCRATCH/shape" --out new
+wrong name 's/h\.0\.ln_1\.bias/h.0.ln_9.bias/' model.safetensors
+refuse 2 transformer.h.0.ln_1.bias nearest -- import "$SCRATCH/name" --out new
+wrong extra 's/"n_layer": 2/"n_layer": 1/' config.json
+refuse 2 transformer.h.1. "belongs to no part" -- import "$SCRATCH/extra" --out new
+SOURCE=hf_gpt2_sharded
+wrong map 's/model-00002-of-00003/model-00009-of-00003/' model.safetensors.index.json
+refuse 3 model-00009-of-00003.safetensors -- import "$SCRATCH/map" --out new
+wrong lost 's/model-00002-of-00003/model-00001-of-00003/' model.safetensors.index.json
+refuse 2 model-00001-of-00003.safetensors "the index says" -- import "$SCRATCH/lost" --out new
+head -c 300 "$golden/hf_gpt2/model.safetensors" >cut.safetensors
+refuse 3 config.json -- import cut.safetensors --out new # no config.json beside it
+rm cut.safetensors
+head -c 30000 "$golden/hf_gpt2_v3.bin" >"$SCRATCH/cut.bin"
+refuse 2 cut.bin "cut off" -- import "$SCRATCH/cut.bin" --out new
+{ head -c 4 "$golden/hf_gpt2_v3.bin"; printf '\004'; tail -c +6 "$golden/hf_gpt2_v3.bin"; } >"$SCRATCH/version.bin"
+refuse 2 version.bin "version 4" -- import "$SCRATCH/version.bin" --out new
+mkdir "$SCRATCH/nothing"
+cp "$golden/hf_gpt2/config.json" "$SCRATCH/nothing"
+refuse 2 nothing model.safetensors -- import "$SCRATCH/nothing" --out new
+refuse 3 absent -- import absent --out new
+refuse 2 imported "not empty" -- import "$golden/hf_gpt2" --out imported
+refuse 2 --out -- import "$golden/hf_gpt2"
+refuse 2 "50257" "61" -- import "$golden/hf_gpt2" --tokenizer gpt2 --out new
+refuse 2 --dtype int8 -- export imported --out new --dtype int8
+refuse 2 exported "not empty" -- export imported --out exported
+refuse 2 absent -- export absent --out new
+[[ $(ls) == "$before" ]] || fail "something was written: $(ls)"
