@@ -31,8 +31,10 @@ mezzo_graph_status(const mezzo_graph *graph); // OK, or the first error, whose m
 
 // How a parameter starts. Values are drawn by Philox keyed by (seed, hash of the parameter's name, element).
 typedef struct mezzo_init {
-    enum { MEZZO_INIT_ZERO, MEZZO_INIT_CONSTANT, MEZZO_INIT_NORMAL, MEZZO_INIT_UNIFORM } kind;
-    float a; // CONSTANT: the value; NORMAL: the standard deviation (mean 0); UNIFORM: drawn from [-a, a)
+    enum { MEZZO_INIT_ZERO, MEZZO_INIT_CONSTANT, MEZZO_INIT_NORMAL, MEZZO_INIT_UNIFORM, MEZZO_INIT_TRUNCATED } kind;
+    float
+        a; // CONSTANT: the value; NORMAL: the standard deviation (mean 0); TRUNCATED: the same, drawn again beyond 3·a;
+           // UNIFORM: drawn from [-a, a)
 } mezzo_init;
 
 // Sources. Names are unique in a graph; a parameter's full name is the module path, a dot and its name ("h.0.ln_1.weight").

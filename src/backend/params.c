@@ -27,16 +27,31 @@ static uint32_t name_hash(const char *name) { // FNV-1a
     return h;
 }
 
+// x, or the first of the numbers drawn instead that is not more than 3 deviations away.
+static float within(mz_philox_key key, uint64_t block, int lane, float x) {
+    while (x < -3 || x > 3) {
+        uint32_t words[4];
+        float v[4];
+        ++key.step;
+        mz_philox(key, block, words);
+        mz_normal4(words, v);
+        x = v[lane];
+    }
+    return x;
+}
+
 static void draw(const mz_param *p, uint64_t seed, float *out) {
     mz_philox_key key = {seed, 0, name_hash(p->name)};
     for (int64_t i = 0; i < p->count; i += 4) {
         uint32_t words[4];
         float v[4];
         mz_philox(key, (uint64_t)i / 4, words);
-        if (p->init.kind == MEZZO_INIT_NORMAL)
-            mz_normal4(words, v);
-        for (int k = 0; k < 4 && i + k < p->count; ++k)
-            out[i + k] = p->init.a * (p->init.kind == MEZZO_INIT_NORMAL ? v[k] : 2 * mz_uniform(words[k]) - 1);
+        mz_normal4(words, v);
+        for (int k = 0; k < 4 && i + k < p->count; ++k) {
+            if (p->init.kind == MEZZO_INIT_TRUNCATED)
+                v[k] = within(key, (uint64_t)i / 4, k, v[k]);
+            out[i + k] = p->init.a * (p->init.kind == MEZZO_INIT_UNIFORM ? 2 * mz_uniform(words[k]) - 1 : v[k]);
+        }
     }
 }
 

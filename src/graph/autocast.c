@@ -85,7 +85,8 @@ static mezzo_dtype widest(mezzo_dtype a, mezzo_dtype b) {
 static mezzo_precision decide(const pass *p, const mz_node *node, source *who) {
     mezzo_precision precision = p->options->precision;
     *who = FROM_PROGRAM;
-    if (node->precision >= 0) {
+    // FP64 is for finding out what is right: no region makes it less exact.
+    if (node->precision >= 0 && precision != MEZZO_PRECISION_FP64) {
         precision = (mezzo_precision)node->precision;
         *who = FROM_REGION;
     }

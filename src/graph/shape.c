@@ -145,8 +145,10 @@ static mezzo_status infer_route(rule r, mz_shape *out) {
     if (a->groups > 1 && experts / a->groups < 2)
         return mz_fail(MEZZO_ERR_INVALID, "route: groups of %lld expert: a group's score is its two best",
                        (long long)(experts / a->groups));
-    if (a->top_k < 1 || a->top_k > experts)
-        return mz_fail(MEZZO_ERR_INVALID, "route: %d experts a token of %lld", a->top_k, (long long)experts);
+    int64_t eligible = experts / a->groups * a->top_groups;
+    if (a->top_k < 1 || a->top_k > eligible)
+        return mz_fail(MEZZO_ERR_INVALID, "route: %d experts a token of %lld that can be chosen", a->top_k,
+                       (long long)eligible);
     out[0] = out[1] = (mz_shape){2, {mz_shape_rows(x), a->top_k}};
     return MEZZO_OK;
 }

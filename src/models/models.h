@@ -13,6 +13,6 @@ typedef struct mz_model {
                           bool keep_logits);
 } mz_model;
 
-extern const mz_model mz_model_toy, mz_model_gpt2;
+extern const mz_model mz_model_toy, mz_model_gpt2, mz_model_cs336, mz_model_glm4_moe;
 
 #endif

@@ -4,13 +4,37 @@
 #include "base/base.h"
 #include "models/models.h"
 
-static const mz_model *const models[] = {&mz_model_toy, &mz_model_gpt2};
+static const mz_model *const models[] = {&mz_model_toy, &mz_model_gpt2, &mz_model_cs336, &mz_model_glm4_moe};
 
 // Every name a user may give, with the sizes it stands for. A named size becomes its family with those sizes.
 #define GPT2(size, l, h, c)                                                                                            \
     {                                                                                                                  \
         size, {                                                                                                        \
             .name = "gpt2", .layers = (l), .heads = (h), .d_model = (c), .vocab = 50257, .seq_len = 1024, .bias = true \
+        }                                                                                                              \
+    }
+// CS336's sizes, of its own Transformer and of GPT-2's.
+#define CS336_GPT2(size, l, h, c)                                                                                      \
+    {                                                                                                                  \
+        size, {                                                                                                        \
+            .name = "gpt2", .layers = (l), .heads = (h), .d_model = (c), .vocab = 10000, .seq_len = 512, .bias = true  \
+        }                                                                                                              \
+    }
+#define CS336(size, l, h, c, f)                                                                                        \
+    {                                                                                                                  \
+        size, {                                                                                                        \
+            .name = "cs336", .layers = (l), .heads = (h), .d_model = (c), .d_ff = (f), .vocab = 10000, .seq_len = 512, \
+            .rope_theta = 10000, .norm_eps = 1e-5                                                                      \
+        }                                                                                                              \
+    }
+// The study's shapes: 8 heads, 8 experts of the model's width, 2 a token and 1 shared, the first block dense.
+#define GLM4_MOE(size, l, c)                                                                                           \
+    {                                                                                                                  \
+        size, {                                                                                                        \
+            .name = "glm4_moe", .layers = (l), .heads = 8, .d_model = (c), .vocab = 32000, .seq_len = 1024,            \
+            .rope_theta = 10000, .norm_eps = 1e-5, .rotary = 0.5, .dense_layers = 1, .experts = 8,                     \
+            .experts_per_token = 2, .shared_experts = 1, .expert_groups = 1, .expert_groups_used = 1,                  \
+            .normalise_weights = true, .routed_scale = 1                                                               \
         }                                                                                                              \
     }
 static const struct {
@@ -23,6 +47,29 @@ static const struct {
     GPT2("gpt2-355M", 24, 16, 1024),
     GPT2("gpt2-774M", 36, 20, 1280),
     GPT2("gpt2-1558M", 48, 25, 1600),
+    CS336_GPT2("gpt2-cs336-small", 12, 12, 768),
+    CS336_GPT2("gpt2-cs336-medium", 24, 16, 1024),
+    CS336_GPT2("gpt2-cs336-large", 36, 20, 1280),
+    CS336_GPT2("gpt2-cs336-xl", 48, 25, 1600),
+    CS336_GPT2("gpt2-cs336-2.7B", 32, 32, 2560),
+    CS336("cs336", 12, 12, 768, 0),
+    CS336("cs336-small", 12, 12, 768, 0),
+    CS336("cs336-medium", 24, 16, 1024, 0),
+    CS336("cs336-large", 36, 20, 1280, 0),
+    CS336("cs336-xl", 48, 25, 1600, 0),
+    CS336("cs336-2.7B", 32, 32, 2560, 0),
+    CS336("cs336-xl-2026", 32, 32, 2560, 0),
+    CS336("cs336-10B", 50, 36, 4608, 12288),
+    GLM4_MOE("glm4_moe", 4, 256),
+    GLM4_MOE("glm4_moe-4x128", 4, 128),
+    GLM4_MOE("glm4_moe-4x256", 4, 256),
+    GLM4_MOE("glm4_moe-4x512", 4, 512),
+    GLM4_MOE("glm4_moe-8x128", 8, 128),
+    GLM4_MOE("glm4_moe-8x256", 8, 256),
+    GLM4_MOE("glm4_moe-8x512", 8, 512),
+    GLM4_MOE("glm4_moe-12x128", 12, 128),
+    GLM4_MOE("glm4_moe-12x256", 12, 256),
+    GLM4_MOE("glm4_moe-12x512", 12, 512),
 };
 
 int mezzo_model_count(void) {
@@ -89,6 +136,11 @@ mezzo_status mezzo_model_check(const mezzo_model_config *config) {
                            (long long)ranges[i].value, (long long)ranges[i].least, (long long)ranges[i].most);
     if (!(config->dropout >= 0 && config->dropout < 1)) // written so that NaN fails
         return mz_fail(MEZZO_ERR_INVALID, "model.dropout is %g: it must be at least 0 and below 1", config->dropout);
+    bool rotary = model == &mz_model_cs336 || model == &mz_model_glm4_moe;
+    if (rotary && !(config->rope_theta > 0 && config->rope_theta < 1e30))
+        return mz_fail(MEZZO_ERR_INVALID, "model.rope_theta is %g: it must be positive", config->rope_theta);
+    if (rotary && !(config->norm_eps >= 0 && config->norm_eps < 1))
+        return mz_fail(MEZZO_ERR_INVALID, "model.norm_eps is %g: it must be at least 0 and below 1", config->norm_eps);
     return model->check(config);
 }
 

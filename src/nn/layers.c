@@ -28,9 +28,35 @@ mezzo_value mz_layer_layernorm(mezzo_graph *g, const char *name, mezzo_value x, 
     return y;
 }
 
+mezzo_value mz_layer_rmsnorm(mezzo_graph *g, const char *name, mezzo_value x, float eps) {
+    const mezzo_init one = {.kind = MEZZO_INIT_CONSTANT, .a = 1};
+    const int64_t width = mezzo_value_dim(g, x, -1);
+    mezzo_module_begin(g, name);
+    mezzo_value y = mezzo_rmsnorm(g, x, mezzo_param(g, "weight", one, 1, &width), eps); // [… C]
+    mezzo_module_end(g);
+    return y;
+}
+
+mezzo_value mz_layer_swiglu(mezzo_graph *g, const char *name, const char *up_name, const char *down_name, mezzo_value x,
+                            int64_t d_ff, mezzo_init up, mezzo_init down) {
+    const int64_t width = mezzo_value_dim(g, x, -1);
+    mezzo_module_begin(g, name);
+    mezzo_value h = mz_layer_linear(g, up_name, x, 2 * d_ff, up, false); // [… 2F]
+    mezzo_module_begin(g, "act");
+    h = mezzo_swiglu(g, h); // [… F]
+    mezzo_module_end(g);
+    mezzo_value y = mz_layer_linear(g, down_name, h, width, down, false); // [… C]
+    mezzo_module_end(g);
+    return y;
+}
+
 mezzo_value mz_layer_embedding(mezzo_graph *g, const char *name, mezzo_value ids, int64_t rows, int64_t width,
                                float std, mezzo_value *table) {
-    const mezzo_init init = {.kind = MEZZO_INIT_NORMAL, .a = std};
+    return mz_layer_embedding_from(g, name, ids, rows, width, (mezzo_init){.kind = MEZZO_INIT_NORMAL, .a = std}, table);
+}
+
+mezzo_value mz_layer_embedding_from(mezzo_graph *g, const char *name, mezzo_value ids, int64_t rows, int64_t width,
+                                    mezzo_init init, mezzo_value *table) {
     mezzo_module_begin(g, name);
     mezzo_value w = mezzo_param(g, "weight", init, 2, (int64_t[]){rows, width}); // [V, C]
     mezzo_value y = mezzo_embedding(g, w, ids);                                  // [… C]

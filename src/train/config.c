@@ -87,17 +87,47 @@ mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo
     const struct {
         const char *path;
         int64_t *field;
-    } sizes[] = {{"model.layers", &out->layers}, {"model.heads", &out->heads}, {"model.d_model", &out->d_model},
-                 {"model.d_ff", &out->d_ff},     {"model.vocab", &out->vocab}, {"model.seq_len", &out->seq_len}};
+        int64_t own; // what stands for the model's own
+    } sizes[] = {{"model.layers", &out->layers, 0},
+                 {"model.heads", &out->heads, 0},
+                 {"model.d_model", &out->d_model, 0},
+                 {"model.d_ff", &out->d_ff, 0},
+                 {"model.vocab", &out->vocab, 0},
+                 {"model.seq_len", &out->seq_len, 0},
+                 {"model.kv_heads", &out->kv_heads, 0},
+                 {"model.head_dim", &out->head_dim, 0},
+                 {"model.dense_layers", &out->dense_layers, -1},
+                 {"model.experts", &out->experts, 0},
+                 {"model.experts_per_token", &out->experts_per_token, 0},
+                 {"model.shared_experts", &out->shared_experts, -1},
+                 {"model.d_expert", &out->d_expert, 0},
+                 {"model.expert_groups", &out->expert_groups, 0},
+                 {"model.expert_groups_used", &out->expert_groups_used, 0}};
+    const struct {
+        const char *path;
+        double *field;
+    } numbers[] = {{"model.rope_theta", &out->rope_theta},
+                   {"model.norm_eps", &out->norm_eps},
+                   {"model.rotary", &out->rotary},
+                   {"model.routed_scale", &out->routed_scale}};
     for (size_t i = 0; i < MZ_COUNT(sizes); i++) {
         int64_t value = 0;
         MEZZO_TRY(mz_config_get_int(values, sizes[i].path, &value));
         if (value == 0 && sizes[i].field == &out->vocab)
             value = vocab;
-        if (value != 0)
+        if (value != sizes[i].own)
             *sizes[i].field = value;
     }
+    for (size_t i = 0; i < MZ_COUNT(numbers); i++) {
+        double value = 0;
+        MEZZO_TRY(mz_config_get_float(values, numbers[i].path, &value));
+        if (value != 0)
+            *numbers[i].field = value;
+    }
     MEZZO_TRY(mz_config_get_float(values, "model.dropout", &out->dropout));
+    MEZZO_TRY(mz_config_get_bool(values, "model.attention_bias", &out->attention_bias));
+    MEZZO_TRY(mz_config_get_bool(values, "model.qk_norm", &out->qk_norm));
+    MEZZO_TRY(mz_config_get_bool(values, "model.normalise_weights", &out->normalise_weights));
     MEZZO_TRY(mz_config_get_bool(values, "model.bias", &out->bias));
     return mezzo_model_check(out);
 }

@@ -56,6 +56,16 @@ static const field model_fields[] = {
     FIELD(mezzo_model_config, INTEGER, d_model), FIELD(mezzo_model_config, INTEGER, d_ff),
     FIELD(mezzo_model_config, INTEGER, vocab),   FIELD(mezzo_model_config, INTEGER, seq_len),
     FIELD(mezzo_model_config, NUMBER, dropout)};
+// Of models that have them: absent in the checkpoints of the others.
+static const field rotary_fields[] = {FIELD(mezzo_model_config, NUMBER, rope_theta),
+                                      FIELD(mezzo_model_config, NUMBER, norm_eps)};
+static const field expert_fields[] = {
+    FIELD(mezzo_model_config, INTEGER, kv_heads),       FIELD(mezzo_model_config, INTEGER, head_dim),
+    FIELD(mezzo_model_config, NUMBER, rotary),          FIELD(mezzo_model_config, INTEGER, dense_layers),
+    FIELD(mezzo_model_config, INTEGER, experts),        FIELD(mezzo_model_config, INTEGER, experts_per_token),
+    FIELD(mezzo_model_config, INTEGER, shared_experts), FIELD(mezzo_model_config, INTEGER, d_expert),
+    FIELD(mezzo_model_config, INTEGER, expert_groups),  FIELD(mezzo_model_config, INTEGER, expert_groups_used),
+    FIELD(mezzo_model_config, NUMBER, routed_scale)};
 static const field optimizer_fields[] = {
     FIELD(mz_opt_state, INTEGER, step),        FIELD(mz_opt_state, INTEGER, skipped),
     FIELD(mz_opt_state, NUMBER, norm),         FIELD(mz_opt_state, NUMBER, clip),
@@ -114,6 +124,14 @@ static mezzo_status put_model(json_t *root, const mezzo_model_config *model) {
     MEZZO_TRY(new_object(root, "model", &object));
     MEZZO_TRY(mz_json_set(object, "name", json_string(model->name)));
     MEZZO_TRY(put_fields(object, model_fields, MZ_COUNT(model_fields), model));
+    if (model->rope_theta > 0)
+        MEZZO_TRY(put_fields(object, rotary_fields, MZ_COUNT(rotary_fields), model));
+    if (model->experts > 0) {
+        MEZZO_TRY(put_fields(object, expert_fields, MZ_COUNT(expert_fields), model));
+        MEZZO_TRY(mz_json_set(object, "attention_bias", json_boolean(model->attention_bias)));
+        MEZZO_TRY(mz_json_set(object, "qk_norm", json_boolean(model->qk_norm)));
+        MEZZO_TRY(mz_json_set(object, "normalise_weights", json_boolean(model->normalise_weights)));
+    }
     return mz_json_set(object, "bias", json_boolean(model->bias));
 }
 
@@ -216,6 +234,14 @@ static mezzo_status get_model(const char *where, const json_t *root, mezzo_model
     MEZZO_TRY(mz_json_get_object(where, root, "model", &object));
     MEZZO_TRY(copy_text(where, object, "name", model->name, sizeof model->name));
     MEZZO_TRY(get_fields(where, object, model_fields, MZ_COUNT(model_fields), model));
+    if (json_object_get(object, "rope_theta") != NULL)
+        MEZZO_TRY(get_fields(where, object, rotary_fields, MZ_COUNT(rotary_fields), model));
+    if (json_object_get(object, "experts") != NULL) {
+        MEZZO_TRY(get_fields(where, object, expert_fields, MZ_COUNT(expert_fields), model));
+        MEZZO_TRY(mz_json_get_bool(where, object, "attention_bias", &model->attention_bias));
+        MEZZO_TRY(mz_json_get_bool(where, object, "qk_norm", &model->qk_norm));
+        MEZZO_TRY(mz_json_get_bool(where, object, "normalise_weights", &model->normalise_weights));
+    }
     return mz_json_get_bool(where, object, "bias", &model->bias);
 }
 

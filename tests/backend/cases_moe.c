@@ -38,7 +38,7 @@ static trial *route_trial(const int64_t s[5], const mz_attrs *attrs, bool bias) 
     if (bias) {
         trial_input(t, 1, MEZZO_F32, SHAPE(s[2]));
         for (int64_t e = 0; e < s[2]; e++)
-            t->in[1].value[e] = 0.37 * (double)(e % 3) - 0.2;
+            t->in[1].value[e] = 0.37 * (double)(e % 3) - 1.2; // what is chosen by may be negative
         trial_store(&t->in[1]);
     }
     trial_output(t, 0, MEZZO_F32, SHAPE(s[0], s[1]));
@@ -53,7 +53,8 @@ static const mz_attrs routings[] = {{.groups = 1, .top_groups = 1, .normalise = 
                                     {.groups = 2, .top_groups = 1, .normalise = true, .alpha = 1}};
 
 static bool can_group(const int64_t s[5], const mz_attrs *a) {
-    return a->groups == 1 || (s[2] % a->groups == 0 && s[2] / a->groups >= 2);
+    int64_t size = s[2] / a->groups;
+    return a->groups == 1 || (s[2] % a->groups == 0 && size >= 2 && s[1] <= size * a->top_groups);
 }
 
 void cases_route(void) {

@@ -12,8 +12,7 @@ static double sigmoid(double x) {
     return 1 / (1 + exp(-x));
 }
 
-// What expert e of a token is chosen by; experts outside the best groups count as 0 (Hugging Face's masked_fill). A group is as good as
-// its two best.
+// What expert e of a token is chosen by; experts outside the best groups count as -∞. A group is as good as its two best.
 typedef struct token {
     const mz_call *call;
     int64_t start, experts; // of its logits
@@ -51,7 +50,7 @@ static bool group_is_used(const token *t, int64_t group) {
 
 static double masked_choice(const token *t, int64_t e) {
     bool grouped = t->call->attrs.groups > 1;
-    return !grouped || group_is_used(t, e / (t->experts / t->call->attrs.groups)) ? choice(t, e) : 0;
+    return !grouped || group_is_used(t, e / (t->experts / t->call->attrs.groups)) ? choice(t, e) : -INFINITY;
 }
 
 void mz_ref_route(const mz_call *call) {

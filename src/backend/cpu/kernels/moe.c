@@ -15,7 +15,7 @@ static float sigmoid(float x) {
 }
 
 // --- route --------------------------------------------------------------------------------------------------------------------
-// Takes the best groups' choices as they are and sets the others' to 0 (Hugging Face's masked_fill). A group is as good as its two best.
+// Takes the best groups' choices as they are and sets the others' to -∞. A group is as good as its two best.
 static void mask_groups(float *choice, float *group, int64_t experts, int groups, int top_groups) {
     int64_t size = experts / groups;
     for (int g = 0; g < groups; g++) {
@@ -35,7 +35,7 @@ static void mask_groups(float *choice, float *group, int64_t experts, int groups
         for (int o = 0; o < groups; o++)
             better += larger(group[o], group[g]) || (o < g && !larger(group[g], group[o]));
         for (int64_t e = g * size; better >= top_groups && e < (g + 1) * size; e++)
-            choice[e] = 0;
+            choice[e] = -INFINITY;
     }
 }
 

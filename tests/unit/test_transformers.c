@@ -1,0 +1,303 @@
+// cs336 and glm4_moe: the published sizes, names, starts, which ops stay in FP32, what is refused.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "graph/graph.h"
+#include "mezzo/model.h"
+
+static mezzo_graph *build(const mezzo_model_config *config, int64_t batch, int64_t seq_len) {
+    mezzo_graph *g = NULL;
+    assert_int_equal(mezzo_graph_create(&g), MEZZO_OK);
+    if (mezzo_model_build(g, config, batch, seq_len, true) != MEZZO_OK)
+        fail_msg("%s", mezzo_error_message());
+    return g;
+}
+
+static mezzo_model_config defaults(const char *name) {
+    mezzo_model_config config;
+    assert_int_equal(mezzo_model_defaults(name, &config), MEZZO_OK);
+    return config;
+}
+
+static int64_t parameters(const char *name) {
+    mezzo_model_config config = defaults(name);
+    mezzo_graph *g = build(&config, 1, 8);
+    int64_t count = 0;
+    for (size_t p = 0; p < g->n_params; p++)
+        count += mz_shape_count(&g->params[p].shape);
+    mezzo_graph_free(g);
+    return count;
+}
+
+// 2Vd + L(4d² + 3·d·d_ff + 2d) + d: the head is untied, there is no bias, and no position has a parameter.
+static void cs336_has_the_assignments_parameter_counts(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t count;
+    } rows[] = {{"cs336", 128625408},
+                {"cs336-small", 128625408},
+                {"cs336-medium", 423183360},
+                {"cs336-large", 969411840},
+                {"cs336-xl", 1998235200},
+                {"cs336-2.7B", 3406809600},
+                {"cs336-xl-2026", 3406809600},
+                {"cs336-10B", INT64_C(2) * 10000 * 4608 +
+                                  50 * (INT64_C(4) * 4608 * 4608 + INT64_C(3) * 4608 * 12288 + 2 * 4608) + 4608}};
+    for (size_t i = 0; i < MZ_COUNT(rows); i++)
+        assert_int_equal(parameters(rows[i].name), rows[i].count);
+}
+
+// transformers' Glm4MoeForCausalLM with the study's configuration counts these; the router's correction bias, a buffer there, is 8 numbers
+// in each of the blocks but the first.
+static void glm4_moe_has_transformers_parameter_counts(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t count;
+        int layers;
+    } rows[] = {{"glm4_moe-4x128", 9982080, 4},     {"glm4_moe-4x256", 23535872, 4},
+                {"glm4_moe-4x512", 61358592, 4},    {"glm4_moe-8x128", 12018816, 8},
+                {"glm4_moe-8x256", 31672576, 8},    {"glm4_moe-8x512", 93884928, 8},
+                {"glm4_moe-12x128", 14055552, 12},  {"glm4_moe-12x256", 39809280, 12},
+                {"glm4_moe-12x512", 126411264, 12}, {"glm4_moe", 23535872, 4}};
+    for (size_t i = 0; i < MZ_COUNT(rows); i++)
+        assert_int_equal(parameters(rows[i].name), rows[i].count + 8 * (rows[i].layers - 1));
+}
+
+// As many as gpt2's formula says: V·d + T·d + L(12d² + 13d) + 2d.
+static void gpt2_comes_in_cs336s_sizes(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t d, layers;
+    } rows[] = {{"gpt2-cs336-small", 768, 12},
+                {"gpt2-cs336-medium", 1024, 24},
+                {"gpt2-cs336-large", 1280, 36},
+                {"gpt2-cs336-xl", 1600, 48},
+                {"gpt2-cs336-2.7B", 2560, 32}};
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        int64_t d = rows[i].d;
+        assert_int_equal(parameters(rows[i].name), (10000 + 512) * d + rows[i].layers * (12 * d * d + 13 * d) + 2 * d);
+    }
+}
+
+typedef struct named_shape {
+    const char *name;
+    mz_shape shape;
+} named_shape;
+
+static void expect_params(const mezzo_graph *g, const named_shape *rows, size_t n) {
+    assert_int_equal(g->n_params, n);
+    for (size_t i = 0; i < n; i++) {
+        size_t p = 0;
+        while (p < g->n_params && strcmp(g->params[p].name, rows[i].name) != 0)
+            p++;
+        if (p == g->n_params)
+            fail_msg("no parameter %s", rows[i].name);
+        assert_true(mz_shape_equal(&g->params[p].shape, &rows[i].shape));
+    }
+}
+
+static mezzo_model_config small(const char *name) {
+    mezzo_model_config config = defaults(name);
+    config.layers = 2, config.heads = 4, config.d_model = 16, config.vocab = 11, config.seq_len = 6;
+    return config;
+}
+
+static void parameters_have_the_names_other_programs_know(void **state) {
+    (void)state;
+    mezzo_model_config config = small("cs336");
+    config.layers = 1;
+    mezzo_graph *g = build(&config, 3, 4);
+    const named_shape cs336[] = {{"token_embeddings.weight", {2, {11, 16}}},
+                                 {"layers.0.ln1.weight", {1, {16}}},
+                                 {"layers.0.attn.qkv_proj.weight", {2, {48, 16}}},
+                                 {"layers.0.attn.output_proj.weight", {2, {16, 16}}},
+                                 {"layers.0.ln2.weight", {1, {16}}},
+                                 {"layers.0.ffn.w13.weight", {2, {128, 16}}},
+                                 {"layers.0.ffn.w2.weight", {2, {16, 64}}},
+                                 {"ln_final.weight", {1, {16}}},
+                                 {"lm_head.weight", {2, {11, 16}}}};
+    expect_params(g, cs336, MZ_COUNT(cs336));
+    mezzo_graph_free(g);
+
+    config = small("glm4_moe");
+    config.kv_heads = 2, config.head_dim = 8, config.attention_bias = true, config.qk_norm = true;
+    config.d_expert = 12, config.shared_experts = 2, config.d_ff = 20;
+    g = build(&config, 3, 4);
+    const named_shape glm[] = {{"embed_tokens.weight", {2, {11, 16}}},
+                               {"layers.0.input_layernorm.weight", {1, {16}}},
+                               {"layers.0.self_attn.qkv_proj.weight", {2, {64, 16}}}, // (4 + 2·2)·8
+                               {"layers.0.self_attn.qkv_proj.bias", {1, {64}}},
+                               {"layers.0.self_attn.q_norm.weight", {1, {8}}},
+                               {"layers.0.self_attn.k_norm.weight", {1, {8}}},
+                               {"layers.0.self_attn.o_proj.weight", {2, {16, 32}}},
+                               {"layers.0.post_attention_layernorm.weight", {1, {16}}},
+                               {"layers.0.mlp.gate_up_proj.weight", {2, {40, 16}}},
+                               {"layers.0.mlp.down_proj.weight", {2, {16, 20}}},
+                               {"layers.1.input_layernorm.weight", {1, {16}}},
+                               {"layers.1.self_attn.qkv_proj.weight", {2, {64, 16}}},
+                               {"layers.1.self_attn.qkv_proj.bias", {1, {64}}},
+                               {"layers.1.self_attn.q_norm.weight", {1, {8}}},
+                               {"layers.1.self_attn.k_norm.weight", {1, {8}}},
+                               {"layers.1.self_attn.o_proj.weight", {2, {16, 32}}},
+                               {"layers.1.post_attention_layernorm.weight", {1, {16}}},
+                               {"layers.1.mlp.gate.weight", {2, {8, 16}}},
+                               {"layers.1.mlp.gate.e_score_correction_bias", {1, {8}}},
+                               {"layers.1.mlp.experts.gate_up_proj", {3, {8, 24, 16}}},
+                               {"layers.1.mlp.experts.down_proj", {3, {8, 16, 12}}},
+                               {"layers.1.mlp.shared_experts.gate_up_proj.weight", {2, {48, 16}}},
+                               {"layers.1.mlp.shared_experts.down_proj.weight", {2, {16, 24}}},
+                               {"norm.weight", {1, {16}}},
+                               {"lm_head.weight", {2, {11, 16}}}};
+    expect_params(g, glm, MZ_COUNT(glm));
+    mezzo_graph_free(g);
+}
+
+// The assignment's starts: N(0, 2/(in + out)) and N(0, 1), cut at three deviations; none beyond, and not cut much earlier.
+static void cs336_starts_as_the_assignment_says(void **state) {
+    (void)state;
+    mezzo_model_config config = small("cs336");
+    config.vocab = 4000;
+    mezzo_graph *g = build(&config, 1, 4);
+    mezzo_device *device;
+    mezzo_params *params;
+    assert_int_equal(mezzo_device_open("cpu", 1, &device), MEZZO_OK);
+    assert_int_equal(mezzo_params_create(device, g, 7, &params), MEZZO_OK);
+    static const struct {
+        const char *name;
+        double deviation;
+    } rows[] = {{"token_embeddings.weight", 1},
+                {"layers.0.attn.qkv_proj.weight", 0.25},          // √(2/32)
+                {"layers.1.ffn.w13.weight", 0.15811388300841897}, // √(2/80)
+                {"lm_head.weight", 0.022315626764540945}};        // √(2/4016)
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        static float values[64000];
+        int index = mezzo_params_find(params, rows[i].name);
+        const int64_t *shape = mezzo_params_shape(params, index);
+        int64_t n = shape[0] * shape[1];
+        double most = 0, squares = 0;
+        assert_int_equal(mezzo_params_read(params, index, values), MEZZO_OK);
+        for (int64_t k = 0; k < n; k++) {
+            most = fmax(most, fabs((double)values[k]) / rows[i].deviation);
+            squares += (double)values[k] * (double)values[k] / (rows[i].deviation * rows[i].deviation) / (double)n;
+        }
+        assert_true(most <= 3 && most > 2.2);
+        // A normal number cut at 3 has variance 0.9733; of n of them the mean square is off by √(2/n), 4 times that at most.
+        assert_true(fabs(squares - 0.9733) < 4 * sqrt(2 / (double)n));
+    }
+    mezzo_params_free(params);
+    mezzo_device_close(device);
+    mezzo_graph_free(g);
+}
+
+// Whatever the precision: logits, scores, choice, and their gradients; a half-precision score would choose other experts.
+static void the_router_is_fp32_in_every_precision(void **state) {
+    (void)state;
+    static const mezzo_precision precisions[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16, MEZZO_PRECISION_TF32};
+    mezzo_model_config config = small("glm4_moe");
+    mezzo_graph *g = build(&config, 1, 4);
+    for (size_t p = 0; p < MZ_COUNT(precisions); p++) {
+        mezzo_graph *after = NULL;
+        mezzo_program_options options = {.precision = precisions[p], .residual = MEZZO_RESIDUAL_LOW};
+        int seen = 0;
+        assert_int_equal(mz_passes(g, &options, "fuse", &after), MEZZO_OK);
+        for (size_t i = 0; i < after->n_nodes; i++) {
+            const mz_node *n = &after->nodes[i];
+            if (strcmp(after->modules[n->module], "layers.1.mlp.gate") != 0 ||
+                (n->op != MZ_OP_linear && n->op != MZ_OP_route && n->op != MZ_OP_route_dx && n->op != MZ_OP_linear_dx))
+                continue;
+            seen++;
+            assert_int_equal(n->numerics.compute, MEZZO_F32);
+            assert_int_equal(after->values[n->out[0]].dtype, MEZZO_F32);
+            for (int k = 0; k < n->n_in; k++)
+                if (n->in[k] >= 0 && after->values[n->in[k]].dtype != MEZZO_I32)
+                    assert_int_equal(after->values[n->in[k]].dtype, MEZZO_F32);
+        }
+        assert_int_equal(seen, 4);
+        mezzo_graph_free(after);
+    }
+    mezzo_graph_free(g);
+}
+
+static void refused(const mezzo_model_config *config, const char *word1, const char *word2) {
+    if (mezzo_model_check(config) != MEZZO_ERR_INVALID)
+        fail_msg("accepted, but %s and %s are wrong", word1, word2);
+    if (strstr(mezzo_error_message(), word1) == NULL || strstr(mezzo_error_message(), word2) == NULL)
+        fail_msg("\"%s\" does not name %s and %s", mezzo_error_message(), word1, word2);
+}
+
+static void wrong_sizes_are_refused_by_key_and_number(void **state) {
+    (void)state;
+    mezzo_model_config c = defaults("cs336");
+    c.heads = 5, refused(&c, "model.heads (5)", "model.d_model (768)");
+    c = defaults("cs336"), c.heads = 768, refused(&c, "model.heads (768)", "even");
+    c = defaults("cs336"), c.dropout = 0.1, refused(&c, "model.dropout", "0.1");
+    c = defaults("cs336"), c.rope_theta = 0, refused(&c, "model.rope_theta", "0");
+    c = defaults("cs336"), c.norm_eps = -1, refused(&c, "model.norm_eps", "-1");
+    const mezzo_model_config good = defaults("glm4_moe");
+    assert_int_equal(mezzo_model_check(&good), MEZZO_OK);
+    c = good, c.kv_heads = 3, refused(&c, "model.kv_heads (3)", "model.heads (8)");
+    c = good, c.heads = 3, refused(&c, "model.heads (3)", "model.d_model (256)");
+    c = good, c.rotary = 0, refused(&c, "model.rotary", "0");
+    c = good, c.rotary = 1.5, refused(&c, "model.rotary", "1.5");
+    c = good, c.rotary = 3.0 / 32, refused(&c, "model.rotary", "32"); // 3 dimensions
+    c = good, c.dense_layers = 5, refused(&c, "model.dense_layers", "5");
+    c = good, c.experts = 0, refused(&c, "model.experts", "0");
+    c = good, c.experts_per_token = 9, refused(&c, "model.experts_per_token", "9");
+    c = good, c.expert_groups = 3, refused(&c, "model.expert_groups (3)", "model.experts (8)");
+    c = good, c.expert_groups = 8, refused(&c, "model.expert_groups (8)", "two or more");
+    c = good, c.expert_groups = 4, c.expert_groups_used = 5, refused(&c, "model.expert_groups_used", "5");
+    c = good, c.expert_groups = 4, c.experts_per_token = 3, refused(&c, "model.experts_per_token is 3", "2 experts");
+    c = good, c.shared_experts = -1, refused(&c, "model.shared_experts", "-1");
+    c = good, c.routed_scale = (double)NAN, refused(&c, "model.routed_scale", "nan");
+}
+
+// Every token passes as many experts as it should: of each layer's offsets the last is tokens × experts per token, and nothing is dropped.
+static void no_token_is_dropped(void **state) {
+    (void)state;
+    mezzo_model_config config = small("glm4_moe");
+    config.layers = 19, config.experts = 4; // more layers than one concat takes
+    mezzo_graph *g = build(&config, 2, 5);
+    mezzo_device *device;
+    mezzo_params *params;
+    mezzo_program *program;
+    int32_t tokens[10] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, offsets[18 * 5];
+    assert_int_equal(mezzo_device_open("cpu", 1, &device), MEZZO_OK);
+    assert_int_equal(mezzo_params_create(device, g, 3, &params), MEZZO_OK);
+    assert_int_equal(mezzo_program_create(g, params, &(mezzo_program_options){.forward_only = true}, &program),
+                     MEZZO_OK);
+    assert_int_equal(mezzo_program_write(program, "tokens", tokens, sizeof tokens), MEZZO_OK);
+    assert_int_equal(mezzo_program_write(program, "targets", tokens, sizeof tokens), MEZZO_OK);
+    assert_int_equal(mezzo_program_run(program, NULL, 1, 0), MEZZO_OK);
+    assert_int_equal(mezzo_program_read(program, "experts", offsets, sizeof offsets), MEZZO_OK);
+    for (int layer = 0; layer < 18; layer++) {
+        assert_int_equal(offsets[5 * layer], 0);
+        assert_int_equal(offsets[5 * layer + 4], 20);
+        for (int e = 0; e < 4; e++) // a token passes an expert once
+            assert_in_range(offsets[5 * layer + e + 1] - offsets[5 * layer + e], 0, 10);
+    }
+    mezzo_program_free(program);
+    mezzo_params_free(params);
+    mezzo_device_close(device);
+    mezzo_graph_free(g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cs336_has_the_assignments_parameter_counts),
+        cmocka_unit_test(glm4_moe_has_transformers_parameter_counts),
+        cmocka_unit_test(gpt2_comes_in_cs336s_sizes),
+        cmocka_unit_test(parameters_have_the_names_other_programs_know),
+        cmocka_unit_test(cs336_starts_as_the_assignment_says),
+        cmocka_unit_test(the_router_is_fp32_in_every_precision),
+        cmocka_unit_test(wrong_sizes_are_refused_by_key_and_number),
+        cmocka_unit_test(no_token_is_dropped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
