@@ -1,0 +1,382 @@
+// mezzo lab: numerics one can see. One function a lesson: it computes, prints a table or JSON, and says what the numbers mean.
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli.h"
+#include "study/lab.h"
+
+// --- formats ------------------------------------------------------------------------------------------------------------------
+// Exact where 9 digits are, which is enough for every power of two and largest value here to be told apart.
+static void print_facts(void) {
+    printf("%-9s %4s %4s %4s %15s %15s %15s %12s %7s %21s\n", "format", "bits", "exp", "frac", "largest",
+           "smallest normal", "smallest", "epsilon", "digits", "finite values");
+    for (int i = 0; i < mz_lab_format_count(); i++) {
+        const mz_lab_format *f = mz_lab_format_at(i);
+        mz_lab_format_facts a = mz_lab_format_describe(f);
+        printf("%-9s %4d %4d %4d %15.9g %15.9g %15.9g %12.6g %7.1f %21llu\n", f->name, a.bits, f->exponent, f->fraction,
+               a.largest, a.smallest_normal, a.smallest_subnormal, a.epsilon, a.digits, (unsigned long long)a.finite);
+    }
+    printf("\nsmallest: the smallest subnormal; half of it, and anything below, rounds to zero. epsilon: from 1 to the "
+           "next value. "
+           "+0 and -0 count as one value.\n"
+           "fp16 has more digits than bf16 and a far smaller range: gradients below %.3g become zero in it, sums above "
+           "%.0f "
+           "infinity.\nbf16 and tf32 have fp32's range, so they need no loss scaling. mxfp4 and nvfp4 are one element "
+           "here; a scale "
+           "shared by a block of 32 or 16\nmoves its range (%.2f and %.2f bits a value).\n",
+           mz_lab_format_describe(mz_lab_format_find("fp16")).zero,
+           mz_lab_format_describe(mz_lab_format_find("fp16")).largest,
+           mz_lab_format_describe(mz_lab_format_find("mxfp4")).bits_a_value,
+           mz_lab_format_describe(mz_lab_format_find("nvfp4")).bits_a_value);
+}
+
+static json_t *facts_json(void) {
+    json_t *list = json_array();
+    for (int i = 0; i < mz_lab_format_count(); i++) {
+        const mz_lab_format *f = mz_lab_format_at(i);
+        mz_lab_format_facts a = mz_lab_format_describe(f);
+        json_t *o = json_object();
+        json_object_set_new(o, "format", json_string(f->name));
+        json_object_set_new(o, "title", json_string(f->title));
+        json_object_set_new(o, "bits", json_integer(a.bits));
+        json_object_set_new(o, "exponent_bits", json_integer(f->exponent));
+        json_object_set_new(o, "fraction_bits", json_integer(f->fraction));
+        json_object_set_new(o, "bias", json_integer(a.bias));
+        json_object_set_new(o, "largest", cli_json_number(a.largest));
+        json_object_set_new(o, "smallest_normal", cli_json_number(a.smallest_normal));
+        json_object_set_new(o, "smallest_subnormal", cli_json_number(a.smallest_subnormal));
+        json_object_set_new(o, "rounds_to_zero", cli_json_number(a.zero));
+        json_object_set_new(o, "epsilon", cli_json_number(a.epsilon));
+        json_object_set_new(o, "decimal_digits", cli_json_number(a.digits));
+        json_object_set_new(o, "finite_values",
+                            json_integer((json_int_t)a.finite)); // fp64's 2⁶⁴ - 2⁵³ - 1 does not fit
+        if (a.finite > (uint64_t)INT64_MAX)
+            json_object_set_new(o, "finite_values", cli_json_number((double)a.finite));
+        json_object_set_new(o, "bits_a_value", cli_json_number(a.bits_a_value));
+        json_object_set_new(o, "block", f->block > 0 ? json_integer(f->block) : json_null());
+        json_object_set_new(o, "scale", f->scale != NULL ? json_string(f->scale) : json_null());
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static void binary(uint64_t field, int bits, char *out) {
+    for (int i = 0; i < bits; i++)
+        out[i] = (field >> (bits - 1 - i)) & 1 ? '1' : '0';
+    out[bits] = '\0';
+}
+
+static void print_value(double x) {
+    printf("%.17g\n\n%-9s %18s  %-66s %24s %12s  %s\n", x, "format", "hex", "sign exponent fraction", "value",
+           "rel. error", "what happened");
+    for (int i = 0; i < mz_lab_format_count(); i++) {
+        const mz_lab_format *f = mz_lab_format_at(i);
+        mz_stored s = mz_lab_format_store(f, x);
+        char exponent[16], fraction[56], fields[80], hex[24];
+        int digits = (f->exponent + f->fraction + 4) / 4;
+        binary(s.exponent, f->exponent, exponent);
+        binary(s.fraction, f->fraction, fraction);
+        snprintf(fields, sizeof fields, "%d %s %s", s.sign, exponent, fraction);
+        snprintf(hex, sizeof hex, "0x%0*llX", digits, (unsigned long long)s.code);
+        printf("%-9s %18s  %-66s %24.17g %12.3g  %s", f->name, hex, fields, s.value, s.relative, mz_fate_name(s.fate));
+        printf(f->block > 0 ? ", block scale %.9g\n" : "\n", s.scale);
+    }
+    printf("\nThe value is the fp64 number nearest to what was typed. subnormal: kept with fewer digits; underflow: "
+           "rounded to zero; "
+           "overflow:\nto infinity (E4M3: to NaN, E2M1: to its largest value). mxfp4, nvfp4: as the largest value of "
+           "its block.\n");
+}
+
+static json_t *value_json(double x) {
+    json_t *list = json_array();
+    for (int i = 0; i < mz_lab_format_count(); i++) {
+        const mz_lab_format *f = mz_lab_format_at(i);
+        mz_stored s = mz_lab_format_store(f, x);
+        char exponent[16], fraction[56], hex[24];
+        json_t *o = json_object();
+        binary(s.exponent, f->exponent, exponent);
+        binary(s.fraction, f->fraction, fraction);
+        snprintf(hex, sizeof hex, "0x%0*llX", (f->exponent + f->fraction + 4) / 4, (unsigned long long)s.code);
+        json_object_set_new(o, "format", json_string(f->name));
+        json_object_set_new(o, "hex", json_string(hex));
+        json_object_set_new(o, "sign", json_integer(s.sign));
+        json_object_set_new(o, "exponent", json_string(exponent));
+        json_object_set_new(o, "fraction", json_string(fraction));
+        json_object_set_new(o, "value", cli_json_number(s.value));
+        json_object_set_new(o, "relative_error", cli_json_number(s.relative));
+        json_object_set_new(o, "scale", cli_json_number(s.scale));
+        json_object_set_new(o, "fate", json_string(mz_fate_name(s.fate)));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static int formats(const cli_args *args) {
+    double x = 0;
+    bool value = cli_has(args, "value");
+    if (value) {
+        char *end;
+        const char *text = cli_text(args, "value", "");
+        x = strtod(text, &end);
+        if (end == text || *end != '\0')
+            return cli_wrong(args->command, "--value %s: it is not a number", text);
+    }
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, value ? value_json(x) : facts_json());
+    if (value)
+        print_value(x);
+    else
+        print_facts();
+    return CLI_DONE;
+}
+
+// --- accumulate -----------------------------------------------------------------------------------------------------------------
+static int accumulate(const cli_args *args) {
+    double x;
+    int64_t count, seed;
+    int code = cli_number(args, "value", -1e30, 1e30, 0.01, &x);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "count", 1, INT32_MAX, 1000, &count);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "seed", 0, INT64_MAX, 0, &seed);
+    if (code != CLI_DONE)
+        return code;
+    bool json = cli_has(args, "json");
+    json_t *list = json ? json_array() : NULL;
+    if (!json)
+        printf("%.9g added %lld times: %.10g\n\n%-16s %18s %14s %18s %12s  %s\n", x, (long long)count,
+               x * (double)count, "sum+term", "sum", "rel. error", "the term is", "stalls at", "");
+    for (int i = 0; i < mz_sum_way_count(); i++) {
+        const mz_sum_way *way = mz_sum_way_at(i);
+        mz_sum_result r = mz_sum(way, x, count, (uint64_t)seed, NULL, 0);
+        if (json) {
+            json_t *o = json_object();
+            json_object_set_new(o, "way", json_string(way->name));
+            json_object_set_new(o, "sum", cli_json_number(r.sum));
+            json_object_set_new(o, "exact", cli_json_number(r.exact));
+            json_object_set_new(o, "term", cli_json_number(r.term));
+            json_object_set_new(o, "relative_error", cli_json_number(r.relative));
+            json_object_set_new(o, "stalled_after", r.stalled > 0 ? json_integer(r.stalled) : json_null());
+            json_array_append_new(list, o);
+            continue;
+        }
+        char stalled[24] = "-";
+        if (r.stalled > 0)
+            snprintf(stalled, sizeof stalled, "%lld", (long long)r.stalled);
+        printf("%-16s %18.10f %14.3g %18.12g %12s  %s\n", way->name, r.sum, r.relative, r.term, stalled, way->title);
+    }
+    if (json)
+        return cli_json_print(args->command, list);
+    printf("\nA sum stalls where half of its spacing is more than the term: every further addition rounds back. An "
+           "fp32 sum of fp16 terms\n"
+           "keeps every addition; what is left is the term's own rounding, count times. That is why products of "
+           "low-precision numbers\n"
+           "are summed in fp32. Kahan and stochastic rounding save a low-precision sum too, at the price of work or of "
+           "noise.\n");
+    return CLI_DONE;
+}
+
+// --- overflow -------------------------------------------------------------------------------------------------------------------
+static const double softmax_logits[] = {5, 10, 11, 11.0859375, 11.1, 12, 20, 88, 89, 100};
+static const mezzo_dtype softmax_formats[] = {MEZZO_F16, MEZZO_BF16, MEZZO_F32};
+
+static json_t *softmax_json(void) {
+    json_t *list = json_array();
+    for (size_t f = 0; f < MZ_COUNT(softmax_formats); f++)
+        for (size_t i = 0; i < MZ_COUNT(softmax_logits); i++) {
+            mz_softmax_row r = mz_softmax_of(softmax_formats[f], softmax_logits[i]);
+            json_t *o = json_object();
+            json_object_set_new(o, "format", json_string(mezzo_dtype_name(softmax_formats[f])));
+            json_object_set_new(o, "logit", cli_json_number(r.x));
+            json_object_set_new(o, "naive", cli_json_number(r.naive));
+            json_object_set_new(o, "shifted", cli_json_number(r.shifted));
+            json_object_set_new(o, "exact", cli_json_number(r.exact));
+            json_array_append_new(list, o);
+        }
+    return list;
+}
+
+static void print_softmax(void) {
+    printf("softmax of the logits (x, 0): the first probability\n\n%10s", "x");
+    for (size_t f = 0; f < MZ_COUNT(softmax_formats); f++)
+        printf(" %7s naive %8s shifted", mezzo_dtype_name(softmax_formats[f]), mezzo_dtype_name(softmax_formats[f]));
+    printf("\n");
+    for (size_t i = 0; i < MZ_COUNT(softmax_logits); i++) {
+        printf("%10.7g", softmax_logits[i]);
+        for (size_t f = 0; f < MZ_COUNT(softmax_formats); f++) {
+            mz_softmax_row r = mz_softmax_of(softmax_formats[f], softmax_logits[i]);
+            printf(" %13.6g %16.6g", r.naive, r.shifted);
+        }
+        printf("\n");
+    }
+    printf("\ne^x leaves fp16 above x = %.4f (65,504) and fp32 and bf16 above %.4f: infinity over infinity is NaN. "
+           "With the largest logit\n"
+           "subtracted first, every exponent is at most 0 and nothing overflows; training does that, in fp32.\n\n",
+           log(65504.0), log(3.4028234663852886e38));
+}
+
+static json_t *path_json(const mz_scale_step *rows, int64_t steps) {
+    json_t *list = json_array();
+    for (int64_t i = 0; i < steps; i++) {
+        json_t *o = json_object();
+        json_object_set_new(o, "step", json_integer(i + 1));
+        json_object_set_new(o, "gradient", cli_json_number(rows[i].gradient));
+        json_object_set_new(o, "scale", cli_json_number(rows[i].scale));
+        json_object_set_new(o, "skipped", json_boolean(rows[i].skipped));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+// Runs of equal steps on one line.
+static void print_path(const mz_scale_step *rows, int64_t steps, int64_t interval) {
+    printf("the loss scaler, on a real fp16 program (growth after %lld finite steps)\n\n%-12s %10s %10s %14s  %s\n",
+           (long long)interval, "steps", "gradient", "scale", "scaled", "");
+    for (int64_t i = 0, from = 0; i < steps; i++) {
+        const mz_scale_step *r = &rows[i];
+        if (i + 1 < steps && rows[i + 1].scale == r->scale && rows[i + 1].skipped == r->skipped &&
+            rows[i + 1].gradient == r->gradient)
+            continue;
+        char range[32];
+        snprintf(range, sizeof range, from == i ? "%lld" : "%lld-%lld", (long long)from + 1, (long long)i + 1);
+        printf("%-12s %10.4g %10.7g %14.7g  %s\n", range, r->gradient, r->scale, r->gradient * r->scale,
+               r->skipped ? "overflow: step skipped, scale halved" : "");
+        from = i + 1;
+    }
+    printf("\nA scaled gradient above 65,504 is infinite in fp16. The step is skipped, nothing moves, and the scale "
+           "halves until the gradient\n"
+           "fits; after enough finite steps in a row it doubles again, and finds its ceiling by hitting it.\n");
+}
+
+static int overflow(const cli_args *args) {
+    enum { STEPS = 100 };
+    mz_scale_step rows[STEPS];
+    double gradient;
+    int64_t spiked, interval;
+    int code = cli_number(args, "value", 1e-6, 1e6, 64, &gradient);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "count", 0, STEPS, 12, &spiked);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "growth-interval", 1, 1000000, 10, &interval);
+    if (code != CLI_DONE)
+        return code;
+    mezzo_device *device = NULL;
+    mezzo_status status = mezzo_device_open("cpu", 1, &device);
+    if (status == MEZZO_OK)
+        status = mz_scale_path(device, gradient, spiked, interval, rows, STEPS);
+    mezzo_device_close(device);
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command,
+                              json_pack("{s:o, s:o}", "softmax", softmax_json(), "scale", path_json(rows, STEPS)));
+    print_softmax();
+    print_path(rows, STEPS, interval);
+    return CLI_DONE;
+}
+
+// --- layernorm ------------------------------------------------------------------------------------------------------------------
+static const mezzo_dtype norm_formats[] = {MEZZO_F16, MEZZO_BF16};
+
+static int layernorm(const cli_args *args) {
+    double center;
+    int64_t seed;
+    int code = cli_number(args, "value", -1e4, 1e4, 50, &center);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "seed", 0, INT64_MAX, 0, &seed);
+    if (code != CLI_DONE)
+        return code;
+    bool json = cli_has(args, "json");
+    json_t *list = json ? json_array() : NULL;
+    if (!json)
+        printf("rows of normal numbers around %g, deviation 1: the mean, and the variance by two passes and as E[x²] - "
+               "E[x]²\n\n"
+               "%-6s %6s %12s %12s %12s %12s %12s %12s %12s %12s\n",
+               center, "stored", "width", "mean", "in format", "in fp32", "variance", "in format", "1 pass", "in fp32",
+               "1 pass");
+    for (size_t f = 0; f < MZ_COUNT(norm_formats); f++)
+        for (int64_t width = 256; width <= 16384; width *= 4) {
+            mz_norm_row r = mz_norm_statistics(norm_formats[f], width, center, (uint64_t)seed);
+            if (!json) {
+                printf("%-6s %6lld %12.6g %12.6g %12.6g %12.6g %12.6g %12.6g %12.6g %12.6g\n",
+                       mezzo_dtype_name(norm_formats[f]), (long long)width, r.mean, r.low_mean, r.fp32_mean, r.variance,
+                       r.low_variance, r.low_one_pass, r.fp32_variance, r.fp32_one_pass);
+                continue;
+            }
+            json_array_append_new(
+                list, json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
+                                mezzo_dtype_name(norm_formats[f]), "width", (json_int_t)width, "mean",
+                                cli_json_number(r.mean), "format_mean", cli_json_number(r.low_mean), "fp32_mean",
+                                cli_json_number(r.fp32_mean), "variance", cli_json_number(r.variance),
+                                "format_variance", cli_json_number(r.low_variance), "format_one_pass",
+                                cli_json_number(r.low_one_pass), "fp32_variance", cli_json_number(r.fp32_variance),
+                                "fp32_one_pass", cli_json_number(r.fp32_one_pass)));
+        }
+    if (json)
+        return cli_json_print(args->command, list);
+    printf("\nIn fp16 the sum passes 65,504 and the mean is infinite; in bf16 the sum stalls long before the row ends. "
+           "E[x²] - E[x]² subtracts\n"
+           "two large, nearly equal numbers and fails even in fp32 when the center is far from zero. Statistics in "
+           "fp32, by two passes, are\n"
+           "right in every case, and cost nothing: the row is read from memory once. So norms compute in fp32 in every "
+           "precision.\n");
+    return CLI_DONE;
+}
+
+// --- the command ----------------------------------------------------------------------------------------------------------------
+static const struct {
+    const char *name;
+    int (*run)(const cli_args *args);
+    const char *options[6]; // that it takes, beside json
+} lessons[] = {
+    {"formats", formats, {"value"}},
+    {"accumulate", accumulate, {"value", "count", "seed"}},
+    {"overflow", overflow, {"value", "count", "growth-interval"}},
+    {"layernorm", layernorm, {"value", "seed"}},
+};
+
+static int run(const cli_args *args) {
+    const char *names[MZ_COUNT(lessons)], *word = args->n_operands > 0 ? args->operands[0] : "";
+    for (size_t i = 0; i < MZ_COUNT(lessons); i++) {
+        names[i] = lessons[i].name;
+        if (strcmp(names[i], word) != 0)
+            continue;
+        for (int k = 0; k < args->n_given; k++) {
+            bool known = strcmp(args->given[k].name, "json") == 0;
+            for (size_t o = 0; o < MZ_COUNT(lessons[i].options) && lessons[i].options[o] != NULL; o++)
+                known = known || strcmp(args->given[k].name, lessons[i].options[o]) == 0;
+            if (!known)
+                return cli_wrong(args->command, "%s: lab %s does not take it", args->given[k].typed, word);
+        }
+        return lessons[i].run(args);
+    }
+    const char *nearest = mz_nearest(word, names, MZ_COUNT(names));
+    if (nearest != NULL)
+        return cli_wrong(args->command, "there is no lesson \"%s\"; did you mean \"%s\"?", word, nearest);
+    return cli_wrong(args->command, "name a lesson: formats, accumulate, overflow or layernorm");
+}
+
+static const cli_option options_table[] = {
+    {"value", "X",
+     "formats: show X in every format; accumulate: the term [0.01]; overflow: the gradient that is too large [64]; "
+     "layernorm: the row's mean [50]"},
+    {"count", "N", "accumulate: how often it is added [1000]; overflow: steps with that gradient [12]"},
+    {"growth-interval", "N", "overflow: finite steps before the scale doubles [10]"},
+    {"seed", "N", "accumulate: of stochastic rounding; layernorm: of the rows [0]"},
+    {"json", NULL, "the result as JSON"},
+    {0},
+};
+
+const cli_command cli_lab = {
+    .name = "lab",
+    .summary = "numerics one can see: formats, sums, overflow, norms",
+    .usage = "formats|accumulate|overflow|layernorm [--option value …]",
+    .details = "formats: what each number format can hold, or with --value what becomes of a number in it.\n"
+               "accumulate: what a long sum loses in each format and way of adding.\n"
+               "overflow: where a softmax leaves its format, and the loss scale's way down and up again.\n"
+               "layernorm: mean and variance of wide rows, in the row's format and in fp32.\n"
+               "Every number is computed by the conversions that training uses.",
+    .options = options_table,
+    .max_operands = 1,
+    .run = run,
+};

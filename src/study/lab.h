@@ -1,0 +1,123 @@
+// Numerics one can see: each function computes one lesson's answer with the conversions that training uses.
+#ifndef MZ_STUDY_LAB_H
+#define MZ_STUDY_LAB_H
+
+#include "base/base.h"
+#include "mezzo/device.h"
+
+// --- formats (lab_formats.c) ------------------------------------------------------------------------------------------------
+// What a format does beyond its largest value, and which codes are no numbers.
+typedef enum mz_specials {
+    MZ_SPECIALS_IEEE, // infinities and NaNs: the largest exponent field
+    MZ_SPECIALS_NAN,  // OCP E4M3FN: no infinity, one NaN of each sign
+    MZ_SPECIALS_NONE, // OCP E2M1: every code is a number; conversion saturates
+} mz_specials;
+
+// A binary format: sign, exponent and fraction, most significant bit first. Block formats (mxfp4, nvfp4) are E2M1 elements that share
+// a scale; `block` elements have one.
+typedef struct mz_lab_format {
+    const char *name, *title;
+    int exponent, fraction; // bits of the fields, beside one sign bit
+    mz_specials specials;
+    mezzo_dtype dtype; // whose conversion training uses; MEZZO_DTYPE_COUNT where training has none
+    int block;         // 0: no shared scale
+    const char *scale; // format of the shared scale, in words; NULL
+} mz_lab_format;
+
+int mz_lab_format_count(void);
+const mz_lab_format *mz_lab_format_at(int index);
+const mz_lab_format *mz_lab_format_find(const char *name); // NULL: none
+
+// Facts of one element, exactly (every one is a FP64 number).
+typedef struct mz_lab_format_facts {
+    int bits, bias;
+    double largest, smallest_normal, smallest_subnormal;
+    double epsilon;      // from 1 to the next value
+    double digits;       // decimal: (fraction + 1)·log10(2)
+    double zero;         // the largest magnitude that rounds to zero: half of the smallest subnormal, by ties to even
+    uint64_t finite;     // distinct finite values; +0 and -0 are one
+    double bits_a_value; // with the share of the block's scale
+} mz_lab_format_facts;
+mz_lab_format_facts mz_lab_format_describe(const mz_lab_format *format);
+
+// What became of a value that was stored in a format.
+typedef enum mz_fate {
+    MZ_FATE_EXACT,
+    MZ_FATE_ROUNDED,
+    MZ_FATE_SUBNORMAL, // kept, exactly or rounded, with fewer significant bits
+    MZ_FATE_UNDERFLOW, // rounded to zero
+    MZ_FATE_OVERFLOW,  // to infinity; E4M3: to NaN; E2M1: to the largest value
+    MZ_FATE_NAN,
+} mz_fate;
+const char *mz_fate_name(mz_fate fate); // "exact", "rounded", …
+
+typedef struct mz_stored {
+    uint64_t code; // the element's bits
+    uint64_t exponent, fraction;
+    int sign;
+    double value;    // what the code (times the block's scale) stands for
+    double relative; // |value - x| / |x|; 0 where x is 0; NaN where value is not finite
+    double scale;    // of the block, the value being its largest; 1 without blocks
+    mz_fate fate;
+} mz_stored;
+mz_stored mz_lab_format_store(const mz_lab_format *format, double x);
+
+// --- accumulate (lab_accumulate.c) ------------------------------------------------------------------------------------------
+// Adding one term `count` times: the formats of term and sum, and the way of adding.
+typedef struct mz_sum_way {
+    const char *name, *title;
+    mezzo_dtype term, sum;
+    enum { MZ_SUM_PLAIN, MZ_SUM_WIDENED, MZ_SUM_KAHAN, MZ_SUM_PAIRWISE, MZ_SUM_STOCHASTIC } how;
+} mz_sum_way;
+
+int mz_sum_way_count(void);
+const mz_sum_way *mz_sum_way_at(int index);
+
+typedef struct mz_sum_result {
+    double sum;
+    double term;     // x as the term's format holds it
+    double exact;    // count · x, x as it was given
+    double relative; // |sum - exact| / |exact|; 0 where exact is 0
+    int64_t
+        stalled; // the first addition after which the sum never changed again; 0: it changed to the end (pairwise: 0)
+} mz_sum_result;
+
+// Adds x `count` times (1 … 2³¹). `path`, where not NULL, gets the sum after each of `points` additions, evenly spaced and ending with
+// the last: [points], 2 ≤ points ≤ count. Stochastic rounding draws from Philox (seed, element = addition).
+mz_sum_result mz_sum(const mz_sum_way *way, double x, int64_t count, uint64_t seed, double *path, int64_t points);
+
+// --- overflow (lab_overflow.c) ------------------------------------------------------------------------------------------------
+// The probability that softmax gives to the first of two logits (x, 0), every operation rounded to the format.
+typedef struct mz_softmax_row {
+    double x;
+    double naive;   // eˣ / (eˣ + 1)
+    double shifted; // e⁰ / (e⁰ + e⁻ˣ): the largest logit subtracted first
+    double exact;   // FP64, shifted
+} mz_softmax_row;
+mz_softmax_row mz_softmax_of(mezzo_dtype dtype, double x);
+
+// One step of a real fp16 training program whose output gradient is `spike` for the first `spiked` steps and 1 after: what the loss
+// scaler sees and does.
+typedef struct mz_scale_step {
+    double gradient; // before scaling
+    double scale;    // of this step
+    bool skipped;
+} mz_scale_step;
+// Fills rows [steps] on `device` with torch's scaler but for a growth interval of `interval` steps. Errors: those of making and running
+// a program.
+mezzo_status mz_scale_path(mezzo_device *device, double spike, int64_t spiked, int64_t interval, mz_scale_step *rows,
+                           int64_t steps);
+
+// --- layernorm (lab_layernorm.c) ------------------------------------------------------------------------------------------------
+// Statistics of a row of normal numbers around `center` with deviation 1, stored in a format, computed in it and in FP32.
+typedef struct mz_norm_row {
+    int64_t width;
+    double mean, variance;           // FP64, of the stored row: the truth
+    double low_mean, low_variance;   // two passes, every operation rounded to the format
+    double low_one_pass;             // variance as E[x²] - E[x]² in the format
+    double fp32_mean, fp32_variance; // two passes in FP32, as training does
+    double fp32_one_pass;            // E[x²] - E[x]² in FP32
+} mz_norm_row;
+mz_norm_row mz_norm_statistics(mezzo_dtype dtype, int64_t width, double center, uint64_t seed);
+
+#endif
