@@ -5,6 +5,36 @@
 #include "cli.h"
 #include "study/lab.h"
 
+// --- figures --------------------------------------------------------------------------------------------------------------------
+// --plot FOLDER/NAME.svg: the folder and the name; false where nothing is asked for. *code: CLI_DONE, or CLI_USAGE after telling why.
+static bool plot_asked(const cli_args *args, char folder[512], char name[128], int *code) {
+    const char *path = cli_text(args, "plot", NULL);
+    *code = CLI_DONE;
+    if (path == NULL)
+        return false;
+    const char *slash = strrchr(path, '/'), *file = slash != NULL ? slash + 1 : path, *dot = strrchr(file, '.');
+    size_t length = dot != NULL ? (size_t)(dot - file) : 0;
+    if (length == 0 || length >= 128 || (strcmp(dot, ".svg") != 0 && strcmp(dot, ".png") != 0) ||
+        (size_t)(file - path) >= 512)
+        *code = cli_wrong(args->command, "--plot %s: name a file that ends in .svg or .png", path);
+    snprintf(folder, 512, "%.*s", slash != NULL ? (int)(slash - path) + 1 : 1, slash != NULL ? path : ".");
+    snprintf(name, 128, "%.*s", (int)length, file);
+    return *code == CLI_DONE;
+}
+
+static int plotted(const cli_args *args, mezzo_status status, const char *folder, const char *name) {
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    fprintf(stderr, "wrote %s.svg, %s.png and %s.gp in %s\n", name, name, name, folder);
+    return CLI_DONE;
+}
+
+// printf's "-nan" is the sign of a bit that nobody asked for.
+static const char *number(double x, char buffer[24]) {
+    snprintf(buffer, 24, isnan(x) ? "nan" : "%.6g", x);
+    return buffer;
+}
+
 // --- formats ------------------------------------------------------------------------------------------------------------------
 // Exact where 9 digits are, which is enough for every power of two and largest value here to be told apart.
 static void print_facts(void) {
@@ -121,6 +151,12 @@ static int formats(const cli_args *args) {
         if (end == text || *end != '\0')
             return cli_wrong(args->command, "--value %s: it is not a number", text);
     }
+    char folder[512], name[128];
+    int code;
+    if (plot_asked(args, folder, name, &code))
+        code = plotted(args, mz_lab_draw_formats(folder, name), folder, name);
+    if (code != CLI_DONE)
+        return code;
     if (cli_has(args, "json"))
         return cli_json_print(args->command, value ? value_json(x) : facts_json());
     if (value)
@@ -139,6 +175,11 @@ static int accumulate(const cli_args *args) {
         code = cli_integer(args, "count", 1, INT32_MAX, 1000, &count);
     if (code == CLI_DONE)
         code = cli_integer(args, "seed", 0, INT64_MAX, 0, &seed);
+    if (code != CLI_DONE)
+        return code;
+    char folder[512], name[128];
+    if (plot_asked(args, folder, name, &code))
+        code = plotted(args, mz_lab_draw_sums(folder, name, x, count, (uint64_t)seed), folder, name);
     if (code != CLI_DONE)
         return code;
     bool json = cli_has(args, "json");
@@ -202,10 +243,12 @@ static void print_softmax(void) {
         printf(" %7s naive %8s shifted", mezzo_dtype_name(softmax_formats[f]), mezzo_dtype_name(softmax_formats[f]));
     printf("\n");
     for (size_t i = 0; i < MZ_COUNT(softmax_logits); i++) {
+        char buffer[24];
         printf("%10.7g", softmax_logits[i]);
         for (size_t f = 0; f < MZ_COUNT(softmax_formats); f++) {
             mz_softmax_row r = mz_softmax_of(softmax_formats[f], softmax_logits[i]);
-            printf(" %13.6g %16.6g", r.naive, r.shifted);
+            printf(" %13s", number(r.naive, buffer));
+            printf(" %16s", number(r.shifted, buffer));
         }
         printf("\n");
     }
@@ -267,6 +310,11 @@ static int overflow(const cli_args *args) {
     mezzo_device_close(device);
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
+    char folder[512], name[128];
+    if (plot_asked(args, folder, name, &code))
+        code = plotted(args, mz_lab_draw_scale(folder, name, rows, STEPS), folder, name);
+    if (code != CLI_DONE)
+        return code;
     if (cli_has(args, "json"))
         return cli_json_print(args->command,
                               json_pack("{s:o, s:o}", "softmax", softmax_json(), "scale", path_json(rows, STEPS)));
@@ -278,47 +326,63 @@ static int overflow(const cli_args *args) {
 // --- layernorm ------------------------------------------------------------------------------------------------------------------
 static const mezzo_dtype norm_formats[] = {MEZZO_F16, MEZZO_BF16};
 
+static void print_norm(const char *format, const mz_norm_row *r) {
+    const double columns[] = {r->mean,         r->low_mean,     r->fp32_mean,     r->variance,
+                              r->low_variance, r->low_one_pass, r->fp32_variance, r->fp32_one_pass};
+    char buffer[24];
+    printf("%-6s %6lld", format, (long long)r->width);
+    for (size_t i = 0; i < MZ_COUNT(columns); i++)
+        printf(" %12s", number(columns[i], buffer));
+    printf("\n");
+}
+
+static json_t *norm_json(const char *format, const mz_norm_row *r) {
+    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format", format, "width",
+                     (json_int_t)r->width, "mean", cli_json_number(r->mean), "format_mean",
+                     cli_json_number(r->low_mean), "fp32_mean", cli_json_number(r->fp32_mean), "variance",
+                     cli_json_number(r->variance), "format_variance", cli_json_number(r->low_variance),
+                     "format_one_pass", cli_json_number(r->low_one_pass), "fp32_variance",
+                     cli_json_number(r->fp32_variance), "fp32_one_pass", cli_json_number(r->fp32_one_pass));
+}
+
 static int layernorm(const cli_args *args) {
+    enum { WIDTHS = 4 }; // 256, 1024, 4096, 16384
+    mz_norm_row rows[MZ_COUNT(norm_formats)][WIDTHS];
     double center;
     int64_t seed;
+    char folder[512], name[128];
     int code = cli_number(args, "value", -1e4, 1e4, 50, &center);
     if (code == CLI_DONE)
         code = cli_integer(args, "seed", 0, INT64_MAX, 0, &seed);
     if (code != CLI_DONE)
         return code;
-    bool json = cli_has(args, "json");
-    json_t *list = json ? json_array() : NULL;
-    if (!json)
+    for (size_t f = 0; f < MZ_COUNT(norm_formats); f++)
+        for (int w = 0; w < WIDTHS; w++)
+            rows[f][w] = mz_norm_statistics(norm_formats[f], INT64_C(256) << 2 * w, center, (uint64_t)seed);
+    if (plot_asked(args, folder, name, &code))
+        code = plotted(args, mz_lab_draw_norms(folder, name, rows[0], rows[1], WIDTHS), folder, name);
+    if (code != CLI_DONE)
+        return code;
+    json_t *list = cli_has(args, "json") ? json_array() : NULL;
+    if (list == NULL)
         printf("rows of normal numbers around %g, deviation 1: the mean, and the variance by two passes and as E[x²] - "
                "E[x]²\n\n"
                "%-6s %6s %12s %12s %12s %12s %12s %12s %12s %12s\n",
                center, "stored", "width", "mean", "in format", "in fp32", "variance", "in format", "1 pass", "in fp32",
                "1 pass");
     for (size_t f = 0; f < MZ_COUNT(norm_formats); f++)
-        for (int64_t width = 256; width <= 16384; width *= 4) {
-            mz_norm_row r = mz_norm_statistics(norm_formats[f], width, center, (uint64_t)seed);
-            if (!json) {
-                printf("%-6s %6lld %12.6g %12.6g %12.6g %12.6g %12.6g %12.6g %12.6g %12.6g\n",
-                       mezzo_dtype_name(norm_formats[f]), (long long)width, r.mean, r.low_mean, r.fp32_mean, r.variance,
-                       r.low_variance, r.low_one_pass, r.fp32_variance, r.fp32_one_pass);
-                continue;
-            }
-            json_array_append_new(
-                list, json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
-                                mezzo_dtype_name(norm_formats[f]), "width", (json_int_t)width, "mean",
-                                cli_json_number(r.mean), "format_mean", cli_json_number(r.low_mean), "fp32_mean",
-                                cli_json_number(r.fp32_mean), "variance", cli_json_number(r.variance),
-                                "format_variance", cli_json_number(r.low_variance), "format_one_pass",
-                                cli_json_number(r.low_one_pass), "fp32_variance", cli_json_number(r.fp32_variance),
-                                "fp32_one_pass", cli_json_number(r.fp32_one_pass)));
-        }
-    if (json)
+        for (int w = 0; w < WIDTHS; w++)
+            if (list == NULL)
+                print_norm(mezzo_dtype_name(norm_formats[f]), &rows[f][w]);
+            else
+                json_array_append_new(list, norm_json(mezzo_dtype_name(norm_formats[f]), &rows[f][w]));
+    if (list != NULL)
         return cli_json_print(args->command, list);
-    printf("\nIn fp16 the sum passes 65,504 and the mean is infinite; in bf16 the sum stalls long before the row ends. "
-           "E[x²] - E[x]² subtracts\n"
-           "two large, nearly equal numbers and fails even in fp32 when the center is far from zero. Statistics in "
-           "fp32, by two passes, are\n"
-           "right in every case, and cost nothing: the row is read from memory once. So norms compute in fp32 in every "
+    printf("\nIn the row's own format a sum overflows (fp16, above 65,504) or stalls (bf16, once its spacing is more "
+           "than twice a value). "
+           "E[x²] - E[x]²\nsubtracts two large, nearly equal numbers: far from zero it fails even in fp32. Two passes "
+           "in fp32 are right in "
+           "every case and cost\nnothing, since the row is read from memory once: so norms compute in fp32 in every "
            "precision.\n");
     return CLI_DONE;
 }
@@ -342,7 +406,7 @@ static int run(const cli_args *args) {
         if (strcmp(names[i], word) != 0)
             continue;
         for (int k = 0; k < args->n_given; k++) {
-            bool known = strcmp(args->given[k].name, "json") == 0;
+            bool known = strcmp(args->given[k].name, "json") == 0 || strcmp(args->given[k].name, "plot") == 0;
             for (size_t o = 0; o < MZ_COUNT(lessons[i].options) && lessons[i].options[o] != NULL; o++)
                 known = known || strcmp(args->given[k].name, lessons[i].options[o]) == 0;
             if (!known)
@@ -364,6 +428,7 @@ static const cli_option options_table[] = {
     {"growth-interval", "N", "overflow: finite steps before the scale doubles [10]"},
     {"seed", "N", "accumulate: of stochastic rounding; layernorm: of the rows [0]"},
     {"json", NULL, "the result as JSON"},
+    {"plot", "FILE", "a figure, FILE.svg or FILE.png (both are drawn, and the gnuplot script kept beside them)"},
     {0},
 };
 

@@ -120,4 +120,13 @@ typedef struct mz_norm_row {
 } mz_norm_row;
 mz_norm_row mz_norm_statistics(mezzo_dtype dtype, int64_t width, double center, uint64_t seed);
 
+// --- figures (lab_figures.c): FOLDER/NAME.gp, drawn as NAME.png and NAME.svg. Errors: UNSUPPORTED (no gnuplot), IO ------------------
+mezzo_status mz_lab_draw_formats(const char *folder, const char *name); // sign, exponent and fraction as bars
+// Every way's sum against the number of additions.
+mezzo_status mz_lab_draw_sums(const char *folder, const char *name, double x, int64_t count, uint64_t seed);
+mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_scale_step *rows, int64_t steps);
+// The mean's relative error against the row's width: rows [n] of each of two formats.
+mezzo_status mz_lab_draw_norms(const char *folder, const char *name, const mz_norm_row *fp16, const mz_norm_row *bf16,
+                               int n);
+
 #endif

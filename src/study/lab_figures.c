@@ -1,0 +1,128 @@
+// The lessons' figures.
+#include <math.h>
+
+#include "study/figures.h"
+#include "study/lab.h"
+
+// Writes the script and draws it; frees the text.
+static mezzo_status draw(const char *folder, const char *name, mz_text *t, int width, int height) {
+    mezzo_status status = mz_figure_write(folder, name, t, width, height);
+    mz_text_free(t);
+    MEZZO_TRY(status);
+    MEZZO_TRY(mz_figure_draw(folder, name));
+    return MEZZO_OK;
+}
+
+// A bar from bit `from` on, with its width in it where there is room.
+static void add_field(mz_text *t, int *from, int bits, double y, const char *colour) {
+    mz_text_addf(t, "set object rectangle from %d,%.2f to %d,%.2f fc rgb '%s' fs solid border lc rgb 'white' lw 1.5\n",
+                 *from, y - 0.35, *from + bits, y + 0.35, colour);
+    if (bits > 1)
+        mz_text_addf(t, "set label '%d' at %.1f,%.2f center tc rgb 'white' front\n", bits, *from + bits / 2.0, y);
+    *from += bits;
+}
+
+mezzo_status mz_lab_draw_formats(const char *folder, const char *name) {
+    mz_text t = {0};
+    int n = mz_lab_format_count();
+    for (int i = 0; i < n; i++) {
+        const mz_lab_format *f = mz_lab_format_at(i);
+        mz_lab_format_facts a = mz_lab_format_describe(f);
+        double y = n - i;
+        int at = 0;
+        mz_text_addf(&t, "set label '%s' at -1,%.2f right noenhanced\n", f->name, y);
+        add_field(&t, &at, 1, y, "#666666");
+        add_field(&t, &at, f->exponent, y, "#d55e00");
+        add_field(&t, &at, f->fraction, y, "#0072b2");
+        mz_text_addf(&t, "set label '%.3g … %.4g, %.1f digits' at %d,%.2f left noenhanced\n", a.smallest_subnormal,
+                     a.largest, a.digits, at + 1, y);
+    }
+    mz_text_addf(
+        &t,
+        "set title 'Sign, exponent and fraction bits; smallest and largest value, decimal digits'\n"
+        "unset border\nunset tics\nset xrange [-10:106]\nset yrange [-0.2:%.1f]\nset lmargin 1\nset rmargin 1\n"
+        "set key at graph 0.5,0.02 center bottom horizontal\n"
+        "draw = \"plot NaN with boxes fs solid lc rgb '#666666' title 'sign', NaN with boxes fs solid lc rgb "
+        "'#d55e00' title "
+        "'exponent', NaN with boxes fs solid lc rgb '#0072b2' title 'fraction'\"\n",
+        n + 0.7);
+    return draw(folder, name, &t, 1000, 460);
+}
+
+mezzo_status mz_lab_draw_sums(const char *folder, const char *name, double x, int64_t count, uint64_t seed) {
+    enum { POINTS = 200 };
+    double path[POINTS];
+    int64_t points = count < POINTS ? count : POINTS;
+    mz_text t = {0};
+    for (int i = 0; i < mz_sum_way_count(); i++) {
+        mz_sum(mz_sum_way_at(i), x, count, seed, path, points);
+        mz_text_addf(&t, "$way%d << EOD\n0 0\n", i);
+        for (int64_t k = 0; k < points; k++)
+            mz_text_addf(&t, "%lld %.10g\n", (long long)((k + 1) * count / points), path[k]);
+        mz_text_addf(&t, "EOD\n");
+    }
+    mz_text_addf(&t,
+                 "set title 'Adding %.9g again and again' noenhanced\nset xlabel 'additions'\nset ylabel 'sum'\n"
+                 "set key outside right center noenhanced\nset grid ytics ls 91\nset xrange [0:%lld]\n"
+                 "draw = \"plot %.17g*x with lines ls 90 title 'exact'",
+                 x, (long long)count, x);
+    for (int i = 0; i < mz_sum_way_count(); i++)
+        mz_text_addf(&t, ", $way%d using 1:2 with lines lw 2 dt %d lc %d title '%s'", i, i / 6 + 1, i % 6 + 1,
+                     mz_sum_way_at(i)->name);
+    mz_text_addf(&t, "\"\n");
+    return draw(folder, name, &t, 900, 520);
+}
+
+mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_scale_step *rows, int64_t steps) {
+    mz_text t = {0};
+    mz_text_addf(&t, "$path << EOD\n");
+    for (int64_t i = 0; i < steps; i++)
+        mz_text_addf(&t, "%lld %.9g %.9g\n", (long long)i + 1, rows[i].scale, rows[i].scale * rows[i].gradient);
+    mz_text_addf(&t, "EOD\n$skipped << EOD\n");
+    for (int64_t i = 0; i < steps; i++)
+        if (rows[i].skipped)
+            mz_text_addf(&t, "%lld %.9g\n", (long long)i + 1, rows[i].scale);
+    mz_text_addf(
+        &t,
+        "EOD\nset title 'The loss scale: halved at every overflow, doubled after enough finite steps'\n"
+        "set xlabel 'step'\nset logscale y 2\nset format y '%%.0f'\nset xrange [0:%lld]\nset yrange [256:*]\n"
+        "set key outside right center\nset grid ytics ls 91\n"
+        "draw = \"plot $path using 1:3 with steps ls 2 title 'scaled gradient', 65504 with lines ls 90 title 'largest "
+        "fp16', "
+        "$path using 1:2 with steps ls 1 title 'loss scale', $skipped using 1:2 with points lc rgb 'black' pt 2 ps 1.4 "
+        "lw 2 "
+        "title 'step skipped'\"\n",
+        (long long)steps + 1);
+    return draw(folder, name, &t, 900, 480);
+}
+
+static void add_norms(mz_text *t, const char *block, const mz_norm_row *rows, int n) {
+    mz_text_addf(t, "$%s << EOD\n", block);
+    for (int i = 0; i < n; i++) { // an error of 0 has no place on a logarithmic axis
+        double scale = fmax(fabs(rows[i].mean), 1e-30);
+        double low = fabs(rows[i].low_mean - rows[i].mean) / scale,
+               fp32 = fabs(rows[i].fp32_mean - rows[i].mean) / scale;
+        mz_text_addf(t, "%lld ", (long long)rows[i].width);
+        mz_text_addf(t, isfinite(low) ? "%.6g" : "NaN", fmax(low, 1e-9)); // infinite: no point
+        mz_text_addf(t, " %.6g\n", fmax(fp32, 1e-9));
+    }
+    mz_text_addf(t, "EOD\n");
+}
+
+mezzo_status mz_lab_draw_norms(const char *folder, const char *name, const mz_norm_row *fp16, const mz_norm_row *bf16,
+                               int n) {
+    mz_text t = {0};
+    add_norms(&t, "fp16", fp16, n);
+    add_norms(&t, "bf16", bf16, n);
+    mz_text_addf(&t, "set title 'Relative error of a row'.\"'\".'s mean (a line ends where it is infinite; below 1e-9 "
+                     "drawn there)'\n"
+                     "set xlabel 'width of the row'\nset logscale x 2\nset logscale y\nset format y '10^{%%T}'\nset "
+                     "yrange [1e-9:10]\n"
+                     "set key outside right center\nset grid ytics ls 91\n"
+                     "draw = \"plot $fp16 using 1:2 with linespoints ls 1 title 'fp16, summed in fp16', $bf16 using "
+                     "1:2 with linespoints ls 2 "
+                     "title 'bf16, summed in bf16', $fp16 using 1:3 with linespoints ls 3 title 'fp16, summed in "
+                     "fp32', $bf16 using 1:3 with "
+                     "linespoints ls 4 title 'bf16, summed in fp32'\"\n");
+    return draw(folder, name, &t, 900, 480);
+}

@@ -1,0 +1,41 @@
+# The lessons: the numbers that they must show, JSON, a figure, and what is refused.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+
+run 0 lab formats
+shows "$OUT" fp64 tf32 bf16 fp8_e4m3 nvfp4 65504 5.96046448e-08 63487
+run 0 lab formats --json
+shows "$OUT" '"finite_values": 63487' '"rounds_to_zero": 2.98023'
+run 0 lab formats --value 1.2e-7
+shows "$OUT" 1.1920928955078125e-07 0x0002 "0 00000 0000000010" subnormal underflow
+run 0 lab formats --value -inf --json
+shows "$OUT" '"fate": "overflow"' '"hex": "0xFC00"' '"value": null'
+
+run 0 lab accumulate
+shows "$OUT" 10.0001335144 9.9531250000 10.0021362305 4.0000000000 10.0097656250
+run 0 lab accumulate --value 0.1 --count 10 --json
+shows "$OUT" '"way": "bf16 stochastic"' '"stalled_after": null'
+
+run 0 lab overflow
+shows "$OUT" 11.0899 "step skipped" 4194304 "       512"
+run 0 lab overflow --value 1 --count 0 --growth-interval 1000 --json
+shows "$OUT" '"scale": 65536' '"skipped": true' '"softmax"'
+run 0 lab layernorm
+shows "$OUT" inf nan 16384
+run 0 lab layernorm --json
+shows "$OUT" '"format_mean": null' '"width": 16384'
+
+if command -v gnuplot >/dev/null; then
+    for lesson in formats accumulate overflow layernorm; do
+        run 0 lab "$lesson" --plot "$lesson.svg"
+        [[ -s $lesson.svg && -s $lesson.png && -s $lesson.gp ]] || fail "no figure of $lesson"
+        ! grep -q "NaN\|nan" "$lesson.svg" || fail "$lesson.svg shows a NaN"
+    done
+fi
+
+refuse 2 "name a lesson" formats -- lab
+refuse 2 formats -- lab format
+refuse 2 --count formats -- lab formats --count 3
+refuse 2 --value ten -- lab formats --value ten
+refuse 2 --count -- lab accumulate --count 0
+refuse 2 --plot .svg -- lab formats --plot figure.pdf
+refuse 3 none -- lab formats --plot none/at/all.svg
