@@ -410,7 +410,7 @@ static int run(const cli_args *args) {
             for (size_t o = 0; o < MZ_COUNT(lessons[i].options) && lessons[i].options[o] != NULL; o++)
                 known = known || strcmp(args->given[k].name, lessons[i].options[o]) == 0;
             if (!known)
-                return cli_wrong(args->command, "%s: lab %s does not take it", args->given[k].typed, word);
+                return cli_wrong(args->command, "--%s: lab %s does not take it", args->given[k].typed, word);
         }
         return lessons[i].run(args);
     }
