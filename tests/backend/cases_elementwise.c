@@ -270,6 +270,13 @@ void cases_concat(void) {
                 t->exact = true;
                 trial_finish(t);
             }
+    trial *t = trial_new(MZ_OP_concat); // integers: where experts' rows begin
+    for (int i = 0; i < 3; i++) {
+        trial_input(t, i, MEZZO_I32, SHAPE(9));
+        trial_integers(t, i, 0, 1 << 30);
+    }
+    trial_output(t, 0, MEZZO_I32, SHAPE(27));
+    trial_finish(t);
 }
 
 void cases_arange(void) {

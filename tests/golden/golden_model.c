@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "golden_model.h"
@@ -32,6 +33,49 @@ void golden_gpt2_open_with(golden_model *m, const char *device, const mezzo_prog
     config.bias = true;
     open_model(m, device, options, &config, (int64_t)golden_number(shape, "batch_size"), config.seq_len,
                "gpt2_small.safetensors");
+    json_decref(root);
+}
+
+static void read_fields(const json_t *shape, mezzo_model_config *config) {
+    const struct {
+        const char *key;
+        int64_t *field;
+    } sizes[] = {{"layers", &config->layers},
+                 {"heads", &config->heads},
+                 {"d_model", &config->d_model},
+                 {"d_ff", &config->d_ff},
+                 {"vocab_size", &config->vocab},
+                 {"seq_len", &config->seq_len},
+                 {"kv_heads", &config->kv_heads},
+                 {"head_dim", &config->head_dim},
+                 {"dense_layers", &config->dense_layers},
+                 {"experts", &config->experts},
+                 {"experts_per_token", &config->experts_per_token},
+                 {"shared_experts", &config->shared_experts},
+                 {"d_expert", &config->d_expert},
+                 {"expert_groups", &config->expert_groups},
+                 {"expert_groups_used", &config->expert_groups_used}};
+    for (size_t i = 0; i < MZ_COUNT(sizes); ++i)
+        if (json_object_get(shape, sizes[i].key))
+            *sizes[i].field = (int64_t)golden_number(shape, sizes[i].key);
+    if (!json_object_get(shape, "experts"))
+        return;
+    config->routed_scale = golden_number(shape, "routed_scale");
+    config->attention_bias = json_is_true(json_object_get(shape, "attention_bias"));
+    config->qk_norm = json_is_true(json_object_get(shape, "qk_norm"));
+    config->normalise_weights = json_is_true(json_object_get(shape, "normalise_weights"));
+}
+
+void golden_transformer_open(golden_model *m, const char *device, const mezzo_program_options *options,
+                             const char *name) {
+    char file[64];
+    snprintf(file, sizeof file, "%s.json", name);
+    json_t *root = golden_json(file), *shape = json_object_get(root, "model");
+    mezzo_model_config config;
+    must(mezzo_model_defaults(json_string_value(json_object_get(shape, "family")), &config));
+    read_fields(shape, &config);
+    snprintf(file, sizeof file, "%s.safetensors", name);
+    open_model(m, device, options, &config, (int64_t)golden_number(shape, "batch_size"), config.seq_len, file);
     json_decref(root);
 }
 

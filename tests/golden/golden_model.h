@@ -1,4 +1,5 @@
-// A model of the stored runs on a device: the small GPT-2 of gpt2_small.*, or the toy model of toy_sgd.*.
+// A model of the stored runs on a device: the small GPT-2 of gpt2_small.*, the toy model of toy_sgd.*,
+// or those of transformers_small.py.
 #ifndef GOLDEN_MODEL_H
 #define GOLDEN_MODEL_H
 
@@ -16,6 +17,9 @@ typedef struct golden_model {
 
 void golden_gpt2_open(golden_model *m, const char *device, mezzo_precision precision);
 void golden_gpt2_open_with(golden_model *m, const char *device, const mezzo_program_options *options);
+// cs336_small, glm4_moe_plain or glm4_moe_full, from its two files.
+void golden_transformer_open(golden_model *m, const char *device, const mezzo_program_options *options,
+                             const char *name);
 void golden_toy_open(golden_model *m, const char *device, mezzo_precision precision);
 void golden_model_close(golden_model *m);
 

@@ -39,7 +39,8 @@ static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors,
             return "indices must be i32";
         if (kind == SLOT_BYTES && dtype != MEZZO_U8)
             return "segments, state and shadow blocks must be u8";
-        bool integers_allowed = op == MZ_OP_arange || op == MZ_OP_reshape || (op == MZ_OP_cast && !outputs);
+        bool integers_allowed = op == MZ_OP_arange || op == MZ_OP_reshape || op == MZ_OP_split || op == MZ_OP_concat ||
+                                (op == MZ_OP_cast && !outputs);
         if (kind == SLOT_FLOAT && dtype >= MEZZO_I64 && !integers_allowed)
             return "integers where a float format is needed";
     }
