@@ -29,7 +29,7 @@ typedef struct mezzo_device_info {
     size_t memory_total;    // bytes; 0 where unknown
     size_t memory_free;     // bytes that can still be had now; 0 where unknown
     int compute_capability; // of an NVIDIA GPU, × 10: 90 is 9.0; 0 elsewhere
-    char versions[120];     // driver and libraries: "driver 580.159.04, CUDA 13.0, cuBLASLt 13.0.2"; may be ""
+    char versions[160];     // driver and libraries: "driver 580.159.04, CUDA 13.0, cuBLASLt 13.0.2"; may be ""
     bool native[MEZZO_PRECISION_COUNT]; // the precision's matmul runs in that format's arithmetic
     bool faster[MEZZO_PRECISION_COUNT]; // measured at open: its matmul arithmetic beats FP32's
 } mezzo_device_info;

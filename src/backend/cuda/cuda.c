@@ -2,6 +2,8 @@
 // first called, so all of this starts on a machine without one and says so.
 #include "backend/cuda/cuda.h"
 
+#include "backend/cuda/matmul.h"
+
 _Static_assert((int)MZ_CU_F32 == (int)MEZZO_F32 && (int)MZ_CU_BF16 == (int)MEZZO_BF16 &&
                    (int)MZ_CU_F16 == (int)MEZZO_F16 && (int)MZ_CU_I32 == (int)MEZZO_I32,
                "launch.h's dtypes are mezzo_dtype's");
@@ -102,6 +104,7 @@ static void cuda_close(mezzo_device *device) {
     (void)cudaSetDevice(cuda->index);
     if (cuda->stream != NULL)
         (void)cudaStreamSynchronize(cuda->stream);
+    mz_gemm_close(cuda);
     mz_cuda_telemetry_close(cuda);
     for (int i = 0; i < MZ_CUDA_STAGES; i++) {
         mz_cuda_stage *s = &cuda->stages[i];
@@ -154,6 +157,10 @@ static mezzo_status cuda_open(int index, int threads, mezzo_device **out) {
     MEZZO_TRY_GOTO(status, list_kernels(cuda));
     MEZZO_TRY_GOTO(status, read_properties(cuda));
     MEZZO_TRY_GOTO(status, make_queue(cuda));
+    if (mz_gemm_library(cuda) != NULL) {
+        status = mz_fail(MEZZO_ERR_UNSUPPORTED, "%s", mz_gemm_library(cuda));
+        goto fail;
+    }
     if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index) == cudaSuccess)
         mz_cuda_telemetry_open(cuda, bus_id);
     *out = &cuda->base;
@@ -165,15 +172,16 @@ fail:
 
 static mezzo_status cuda_describe(mezzo_device *device, mezzo_device_info *out) {
     const mz_cuda_device *cuda = mz_cuda(device);
-    char driver[80];
+    char driver[80], product[32];
     size_t total;
     *out = (mezzo_device_info){
         .backend = "cuda", .threads = 1, .memory_total = cuda->memory, .compute_capability = cuda->cc};
     snprintf(out->description, sizeof out->description, "%s (compute capability %d.%d, %d multiprocessors)", cuda->name,
              cuda->cc / 10, cuda->cc % 10, cuda->sms);
     mz_cuda_driver_text(cuda, driver, sizeof driver);
-    snprintf(out->versions, sizeof out->versions, "driver %s, CUDA %d.%d", driver[0] != '\0' ? driver : "unknown",
-             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    mz_gemm_version(cuda, product, sizeof product);
+    snprintf(out->versions, sizeof out->versions, "driver %s, CUDA %d.%d, cuBLASLt %s",
+             driver[0] != '\0' ? driver : "unknown", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, product);
     if (!cuda->capturing && cudaMemGetInfo(&out->memory_free, &total) != cudaSuccess)
         out->memory_free = 0;
     // Tensor cores multiply FP16 from 7.5 on, BF16 and TF32 from 8.0 on, at two and more times FP32's rate on every such card.

@@ -1,0 +1,352 @@
+// cuBLASLt: opening it, plans, and the choice of an algorithm.
+#include <dlfcn.h>
+
+#include "backend/cuda/matmul.h"
+
+enum { MAX_ALGORITHMS = 24 };
+#define WORKSPACE ((size_t)32 << 20) // what NVIDIA advises for Hopper
+
+#define LT_FUNCTIONS(X)                                                                                                \
+    X(cublasLtCreate)                                                                                                  \
+    X(cublasLtDestroy)                                                                                                 \
+    X(cublasLtGetVersion)                                                                                              \
+    X(cublasLtMatmul)                                                                                                  \
+    X(cublasLtMatmulDescCreate)                                                                                        \
+    X(cublasLtMatmulDescDestroy)                                                                                       \
+    X(cublasLtMatmulDescSetAttribute)                                                                                  \
+    X(cublasLtMatrixLayoutCreate)                                                                                      \
+    X(cublasLtMatrixLayoutDestroy)                                                                                     \
+    X(cublasLtMatrixLayoutSetAttribute)                                                                                \
+    X(cublasLtMatmulPreferenceCreate)                                                                                  \
+    X(cublasLtMatmulPreferenceDestroy)                                                                                 \
+    X(cublasLtMatmulPreferenceSetAttribute)                                                                            \
+    X(cublasLtMatmulAlgoGetHeuristic)
+
+struct mz_cuda_matmul {
+    void *library;
+    char reason[200]; // why there is no library
+    cublasLtHandle_t handle;
+    mz_gemm **plans;
+    size_t n_plans, cap_plans;
+#define X(name) __typeof__(&(name)) name;
+    LT_FUNCTIONS(X)
+#undef X
+};
+
+// --- the library ----------------------------------------------------------------------------------------------------------
+static bool find_functions(struct mz_cuda_matmul *lt) {
+    void *symbol;
+    bool all = true;
+#define X(name)                                                                                                        \
+    symbol = dlsym(lt->library, #name);                                                                                \
+    memcpy(&lt->name, &symbol, sizeof symbol);                                                                         \
+    all = all && symbol != NULL;
+    LT_FUNCTIONS(X)
+#undef X
+    return all;
+}
+
+const char *mz_gemm_library(mz_cuda_device *cuda) {
+    if (cuda->matmul != NULL)
+        return cuda->matmul->library != NULL ? NULL : cuda->matmul->reason;
+    struct mz_cuda_matmul *lt = cuda->matmul = mz_alloc(1, sizeof *lt);
+    if (lt == NULL)
+        return "no host memory";
+    char soname[32];
+    snprintf(soname, sizeof soname, "libcublasLt.so.%d", CUBLAS_VER_MAJOR);
+    lt->library = mz_cuda_library(soname, lt->reason, sizeof lt->reason);
+    if (lt->library == NULL)
+        return lt->reason;
+    if (find_functions(lt) && lt->cublasLtCreate(&lt->handle) == CUBLAS_STATUS_SUCCESS)
+        return NULL;
+    snprintf(lt->reason, sizeof lt->reason, "%s does not start", soname);
+    dlclose(lt->library);
+    lt->library = NULL;
+    return lt->reason;
+}
+
+void mz_gemm_version(const mz_cuda_device *cuda, char *text, size_t size) {
+    text[0] = '\0';
+    if (cuda->matmul == NULL || cuda->matmul->library == NULL)
+        return;
+    size_t v = cuda->matmul->cublasLtGetVersion();
+    snprintf(text, size, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
+}
+
+static void plan_free(struct mz_cuda_matmul *lt, mz_gemm *gemm) {
+    if (gemm == NULL)
+        return;
+    if (gemm->operation != NULL)
+        (void)lt->cublasLtMatmulDescDestroy(gemm->operation);
+    cublasLtMatrixLayout_t layouts[] = {gemm->a, gemm->b, gemm->d};
+    for (size_t i = 0; i < MZ_COUNT(layouts); i++)
+        if (layouts[i] != NULL)
+            (void)lt->cublasLtMatrixLayoutDestroy(layouts[i]);
+    mz_free(gemm);
+}
+
+void mz_gemm_close(mz_cuda_device *cuda) {
+    struct mz_cuda_matmul *lt = cuda->matmul;
+    if (lt == NULL)
+        return;
+    for (size_t i = 0; i < lt->n_plans; i++)
+        plan_free(lt, lt->plans[i]);
+    mz_free(lt->plans);
+    if (lt->library != NULL) {
+        (void)lt->cublasLtDestroy(lt->handle);
+        dlclose(lt->library);
+    }
+    mz_free(lt);
+    cuda->matmul = NULL;
+}
+
+// --- plans ----------------------------------------------------------------------------------------------------------------
+static cudaDataType data_type(int dtype) {
+    return dtype == MEZZO_BF16 ? CUDA_R_16BF : dtype == MEZZO_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+static bool describe_operation(struct mz_cuda_matmul *lt, mz_gemm *gemm) {
+    const mz_gemm_key *key = &gemm->key;
+    cublasComputeType_t compute = key->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    if (lt->cublasLtMatmulDescCreate(&gemm->operation, compute, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS)
+        return false;
+    int32_t a = key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, b = key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    uint32_t epilogue = (uint32_t)key->epilogue;
+    int32_t bias = key->bias >= 0 ? (int32_t)data_type(key->bias) : -1, aux = (int32_t)data_type(key->operand);
+    bool has_aux = key->epilogue & 128;
+    int64_t ld = key->ldd, stride = key->stride_d;
+    const void *aligned = (const void *)(uintptr_t)256; // only its alignment is looked at before a run
+#define SET(name, value)                                                                                               \
+    (lt->cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_##name, &(value), sizeof(value)) ==      \
+     CUBLAS_STATUS_SUCCESS)
+    bool ok = SET(TRANSA, a) && SET(TRANSB, b) && SET(EPILOGUE, epilogue);
+    if (key->bias >= 0)
+        ok = ok && SET(BIAS_DATA_TYPE, bias) && SET(BIAS_POINTER, aligned);
+    if (has_aux)
+        ok = ok && SET(EPILOGUE_AUX_POINTER, aligned) && SET(EPILOGUE_AUX_LD, ld) &&
+             SET(EPILOGUE_AUX_BATCH_STRIDE, stride) && SET(EPILOGUE_AUX_DATA_TYPE, aux);
+#undef SET
+    return ok;
+}
+
+static bool describe_matrix(struct mz_cuda_matmul *lt, int dtype, int64_t rows, int64_t cols, int64_t ld, int64_t batch,
+                            int64_t stride, cublasLtMatrixLayout_t *out) {
+    int32_t count = (int32_t)batch;
+    return lt->cublasLtMatrixLayoutCreate(out, data_type(dtype), (uint64_t)rows, (uint64_t)cols, ld) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lt->cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lt->cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                                sizeof stride) == CUBLAS_STATUS_SUCCESS;
+}
+
+// The largest power of two, up to 64 bytes, that every matrix of a batch starts at a multiple of.
+static uint32_t alignment(int64_t batch, int64_t stride, int dtype) {
+    uint32_t bytes = 64;
+    while (batch > 1 && bytes > 1 && stride * (int64_t)mezzo_dtype_size((mezzo_dtype)dtype) % bytes != 0)
+        bytes /= 2;
+    return bytes;
+}
+
+// The library's proposals, best first by its own judgement. Splitting K with a sum in the result's own format, or in place, is left out:
+// the one rounds partial sums, the other need not repeat.
+static int propose(struct mz_cuda_matmul *lt, const mz_gemm *gemm, cublasLtMatmulHeuristicResult_t *out) {
+    const mz_gemm_key *key = &gemm->key;
+    cublasLtMatmulPreference_t wishes = NULL;
+    uint64_t bytes = WORKSPACE;
+    uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint32_t a = alignment(key->batch, key->stride_a, key->operand);
+    uint32_t b = alignment(key->batch, key->stride_b, key->operand);
+    uint32_t d = alignment(key->batch, key->stride_d, key->result);
+    int found = 0;
+    if (lt->cublasLtMatmulPreferenceCreate(&wishes) != CUBLAS_STATUS_SUCCESS)
+        return 0;
+#define SET(name, value)                                                                                               \
+    (lt->cublasLtMatmulPreferenceSetAttribute(wishes, CUBLASLT_MATMUL_PREF_##name, &(value), sizeof(value)) ==         \
+     CUBLAS_STATUS_SUCCESS)
+    bool ok = SET(MAX_WORKSPACE_BYTES, bytes) && SET(REDUCTION_SCHEME_MASK, scheme) && SET(MIN_ALIGNMENT_A_BYTES, a) &&
+              SET(MIN_ALIGNMENT_B_BYTES, b) && SET(MIN_ALIGNMENT_C_BYTES, d) && SET(MIN_ALIGNMENT_D_BYTES, d);
+#undef SET
+    if (ok && lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, gemm->operation, gemm->a, gemm->b, gemm->d, gemm->d,
+                                                 wishes, MAX_ALGORITHMS, out, &found) != CUBLAS_STATUS_SUCCESS)
+        found = 0;
+    (void)lt->cublasLtMatmulPreferenceDestroy(wishes);
+    int n = 0;
+    for (int i = 0; i < found; i++)
+        if (out[i].state == CUBLAS_STATUS_SUCCESS)
+            out[n++] = out[i];
+    return n;
+}
+
+static const char *make_plan(struct mz_cuda_matmul *lt, mz_gemm *gemm) {
+    const mz_gemm_key *key = &gemm->key;
+    int64_t a_rows = key->transpose_a ? key->k : key->m, a_cols = key->transpose_a ? key->m : key->k;
+    int64_t b_rows = key->transpose_b ? key->n : key->k, b_cols = key->transpose_b ? key->k : key->n;
+    if (!describe_operation(lt, gemm) ||
+        !describe_matrix(lt, key->operand, a_rows, a_cols, key->lda, key->batch, key->stride_a, &gemm->a) ||
+        !describe_matrix(lt, key->operand, b_rows, b_cols, key->ldb, key->batch, key->stride_b, &gemm->b) ||
+        !describe_matrix(lt, key->result, key->m, key->n, key->ldd, key->batch, key->stride_d, &gemm->d))
+        return "cuBLASLt takes no such operation";
+    cublasLtMatmulHeuristicResult_t results[MAX_ALGORITHMS];
+    if (propose(lt, gemm, results) == 0)
+        return "cuBLASLt has no algorithm for these shapes and formats";
+    gemm->algorithm = results[0].algo;
+    gemm->workspace = results[0].workspaceSize;
+    return NULL;
+}
+
+mz_gemm *mz_gemm_find(mz_cuda_device *cuda, const mz_gemm_key *key) {
+    struct mz_cuda_matmul *lt = cuda->matmul;
+    for (size_t i = 0; i < lt->n_plans; i++)
+        if (memcmp(&lt->plans[i]->key, key, sizeof *key) == 0)
+            return lt->plans[i];
+    mz_gemm *gemm = mz_alloc(1, sizeof *gemm);
+    if (gemm == NULL || MZ_RESERVE(lt->plans, lt->cap_plans, lt->n_plans + 1) != MEZZO_OK) {
+        mz_free(gemm);
+        return NULL;
+    }
+    gemm->key = *key;
+    gemm->refusal = make_plan(lt, gemm);
+    lt->plans[lt->n_plans++] = gemm;
+    return gemm;
+}
+
+// --- running --------------------------------------------------------------------------------------------------------------
+static cublasStatus_t run_algorithm(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMatmulAlgo_t *algorithm,
+                                    size_t bytes, const mz_gemm_data *data, void *workspace) {
+    struct mz_cuda_matmul *lt = cuda->matmul;
+    const float one = 1, beta = (float)gemm->key.beta;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    if (gemm->key.bias >= 0)
+        status = lt->cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &data->bias,
+                                                    sizeof data->bias);
+    if (status == CUBLAS_STATUS_SUCCESS && gemm->key.epilogue & 128)
+        status = lt->cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                                                    &data->aux, sizeof data->aux);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    return lt->cublasLtMatmul(lt->handle, gemm->operation, &one, data->a, gemm->a, data->b, gemm->b, &beta,
+                              data->c != NULL ? data->c : data->d, gemm->d, data->d, gemm->d, algorithm, workspace,
+                              bytes, cuda->stream);
+}
+
+mezzo_status mz_gemm_run(mz_cuda_device *cuda, const mz_gemm *gemm, const mz_gemm_data *data, void *workspace) {
+    cublasStatus_t status = run_algorithm(cuda, gemm, &gemm->algorithm, gemm->workspace, data, workspace);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return mz_fail(MEZZO_ERR_DEVICE, "cuBLASLt: status %d of a product of %lldx%lldx%lld", (int)status,
+                       (long long)gemm->key.m, (long long)gemm->key.n, (long long)gemm->key.k);
+    return MEZZO_OK;
+}
+
+// --- measuring ------------------------------------------------------------------------------------------------------------
+typedef struct rehearsal {
+    mz_gemm_data data;
+    void *first; // what the first algorithm gave
+    void *workspace, *memory;
+    int32_t *differs; // device
+    size_t d_bytes;
+    cudaEvent_t from, to;
+} rehearsal;
+
+static size_t span(int64_t rows_by_cols, int64_t batch, int64_t stride, int dtype) {
+    int64_t elements = batch > 1 ? stride * batch : rows_by_cols;
+    return mz_align_up((size_t)elements * mezzo_dtype_size((mezzo_dtype)dtype), 256);
+}
+
+static bool prepare(mz_cuda_device *cuda, const mz_gemm_key *key, rehearsal *r) {
+    size_t a = span(key->m * key->k, key->batch, key->stride_a, key->operand);
+    size_t b = span(key->k * key->n, key->batch, key->stride_b, key->operand);
+    size_t vector = mz_align_up((size_t)(key->m > key->n ? key->m : key->n) * 4, 256), available, total;
+    r->d_bytes = span(key->m * key->n, key->batch, key->stride_d, key->result);
+    size_t needed = a + b + 3 * r->d_bytes + vector + WORKSPACE + 256;
+    if (cudaMemGetInfo(&available, &total) != cudaSuccess || needed > available / 2 ||
+        cudaMalloc(&r->memory, needed) != cudaSuccess || cudaEventCreate(&r->from) != cudaSuccess ||
+        cudaEventCreate(&r->to) != cudaSuccess)
+        return false;
+    char *at = r->memory;
+    r->data.a = at, r->data.b = at += a, r->data.d = at += b, r->first = at += r->d_bytes;
+    r->data.aux = at += r->d_bytes, r->data.bias = at += r->d_bytes, r->workspace = at += vector;
+    r->differs = (int32_t *)(void *)(at + WORKSPACE);
+    int64_t words = (int64_t)(needed - WORKSPACE - 256) / 2; // of any 2-byte format, and pairs of them as FP32
+    int format = key->operand == MEZZO_F32 ? MEZZO_F32 : key->operand;
+    return mz_cu_fill(cuda->stream, (mz_cu_array){r->memory, format}, format == MEZZO_F32 ? words / 2 : words, 1) ==
+           cudaSuccess;
+}
+
+static void clean_up(mz_cuda_device *cuda, rehearsal *r) {
+    (void)cudaStreamSynchronize(cuda->stream);
+    if (r->from != NULL)
+        (void)cudaEventDestroy(r->from);
+    if (r->to != NULL)
+        (void)cudaEventDestroy(r->to);
+    (void)cudaFree(r->memory);
+    (void)cudaGetLastError();
+}
+
+// Milliseconds of one run; 0 where it failed.
+static float time_of(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMatmulHeuristicResult_t *candidate,
+                     const rehearsal *r, int runs) {
+    float milliseconds = 0;
+    bool ok = cudaEventRecord(r->from, cuda->stream) == cudaSuccess;
+    for (int i = 0; i < runs && ok; i++)
+        ok = run_algorithm(cuda, gemm, &candidate->algo, candidate->workspaceSize, &r->data, r->workspace) ==
+             CUBLAS_STATUS_SUCCESS;
+    ok = ok && cudaEventRecord(r->to, cuda->stream) == cudaSuccess && cudaEventSynchronize(r->to) == cudaSuccess &&
+         cudaEventElapsedTime(&milliseconds, r->from, r->to) == cudaSuccess;
+    return ok ? milliseconds / (float)runs : 0;
+}
+
+// Whether a candidate's result has the first one's bits: then a choice by time, which is not the same in every process, changes none.
+static bool same_bits(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMatmulHeuristicResult_t *candidate,
+                      const rehearsal *r, bool first) {
+    int32_t differs = 1;
+    bool ok = cudaMemsetAsync(r->data.d, 0, r->d_bytes, cuda->stream) == cudaSuccess &&
+              run_algorithm(cuda, gemm, &candidate->algo, candidate->workspaceSize, &r->data, r->workspace) ==
+                  CUBLAS_STATUS_SUCCESS;
+    if (first)
+        return ok &&
+               cudaMemcpyAsync(r->first, r->data.d, r->d_bytes, cudaMemcpyDeviceToDevice, cuda->stream) == cudaSuccess;
+    ok = ok && cudaMemsetAsync(r->differs, 0, sizeof *r->differs, cuda->stream) == cudaSuccess &&
+         mz_cu_differs(cuda->stream, r->data.d, r->first, r->d_bytes, r->differs) == cudaSuccess &&
+         cudaMemcpyAsync(&differs, r->differs, sizeof differs, cudaMemcpyDeviceToHost, cuda->stream) == cudaSuccess &&
+         cudaStreamSynchronize(cuda->stream) == cudaSuccess;
+    return ok && !differs;
+}
+
+void mz_gemm_measure(mz_cuda_device *cuda, mz_gemm *gemm) {
+    if (gemm->measured || gemm->refusal != NULL || cuda->capturing)
+        return;
+    gemm->measured = true;
+    cublasLtMatmulHeuristicResult_t results[MAX_ALGORITHMS];
+    rehearsal r = {0};
+    int n = propose(cuda->matmul, gemm, results), best = 0, others = 0;
+    if (n < 2 || !prepare(cuda, &gemm->key, &r) || !same_bits(cuda, gemm, &results[0], &r, true)) {
+        clean_up(cuda, &r);
+        return;
+    }
+    float first = 0, shortest = 0, shortest_of_all = 0;
+    for (int i = 0; i < n; i++) {
+        bool same = i == 0 || same_bits(cuda, gemm, &results[i], &r, false);
+        float once = time_of(cuda, gemm, &results[i], &r, 1);
+        int runs = once > 1 ? 2 : once > 0.1f ? 5 : 20;
+        float t = time_of(cuda, gemm, &results[i], &r, runs), again = time_of(cuda, gemm, &results[i], &r, runs);
+        t = again < t ? again : t;
+        if (once <= 0 || t <= 0)
+            continue;
+        others += !same;
+        shortest_of_all = shortest_of_all <= 0 || t < shortest_of_all ? t : shortest_of_all;
+        if (i == 0)
+            first = t;
+        if (same && (shortest <= 0 || t < shortest))
+            shortest = t, best = i;
+    }
+    clean_up(cuda, &r);
+    gemm->algorithm = results[best].algo;
+    gemm->workspace = results[best].workspaceSize;
+    mz_log("dispatch",
+           "cuda: product %lldx%lldx%lld %s to %s, epilogue %d: algorithm %d of %d, %.4f ms (the first "
+           "%.4f; %d give other bits, the fastest of all %.4f)",
+           (long long)gemm->key.m, (long long)gemm->key.n, (long long)gemm->key.k,
+           mezzo_dtype_name((mezzo_dtype)gemm->key.operand), mezzo_dtype_name((mezzo_dtype)gemm->key.result),
+           gemm->key.epilogue, best, n, (double)shortest, (double)first, others, (double)shortest_of_all);
+}

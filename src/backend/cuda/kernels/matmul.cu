@@ -1,0 +1,245 @@
+// What cuBLASLt's epilogues cannot do: conversions of operands, epilogues of an op's own, sums of columns; and what the choice of
+// its algorithms needs.
+#include "activation.cuh"
+#include "vec.cuh"
+
+namespace {
+enum { BLOCK = 256, ACT_NONE = 0, ACT_RELU, ACT_GELU, ACT_GELU_TANH, ACT_SILU }; // mz_act
+
+__device__ __forceinline__ float activate(float z, int act) {
+    if (act == ACT_RELU)
+        return z > 0.0f || z != z ? z : 0.0f; // relu(NaN) is NaN
+    if (act == ACT_GELU)
+        return gelu(z);
+    if (act == ACT_GELU_TANH)
+        return gelu_tanh(z);
+    return act == ACT_SILU ? silu(z) : z;
+}
+
+__device__ __forceinline__ float times_slope(float dy, float x, int act) {
+    if (act == ACT_RELU)
+        return x > 0.0f ? dy : 0.0f; // 0 at x <= 0 whatever dy is
+    if (act == ACT_GELU)
+        return dy * gelu_slope(x);
+    if (act == ACT_GELU_TANH)
+        return dy * gelu_tanh_slope(x);
+    return act == ACT_SILU ? dy * silu_slope(x) : dy;
+}
+
+unsigned blocks_for(int64_t threads) {
+    int64_t blocks = (threads + BLOCK - 1) / BLOCK;
+    return static_cast<unsigned>(blocks < 1 ? 1 : blocks < (1 << 30) ? blocks : 1 << 30);
+}
+
+unsigned few_blocks_for(int64_t threads) { // for kernels that stride
+    unsigned blocks = blocks_for(threads);
+    return blocks < 4096 ? blocks : 4096;
+}
+
+// --- conversion -----------------------------------------------------------------------------------------------------------
+__global__ void __launch_bounds__(BLOCK) convert_kernel(mz_cu_array src, mz_cu_array dst, int64_t n) {
+    int64_t i = (static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x) * 8;
+    if (i + 8 <= n) {
+        float v[8];
+        load8(src.data, src.dtype, i, v);
+        store8(dst.data, dst.dtype, i, v);
+    } else {
+        for (; i < n; i++)
+            store1(dst.data, dst.dtype, i, load1(src.data, src.dtype, i));
+    }
+}
+
+// --- epilogues ------------------------------------------------------------------------------------------------------------
+__device__ __forceinline__ float finish(const mz_cu_epilogue &e, float z, float residual) {
+    float a = e.act == ACT_NONE ? z : round_to(activate(z, e.act), e.via);
+    return e.residual.data != nullptr ? a + residual : a;
+}
+
+// y = residual + round_via(act(round_via(z + bias))); preact = round_via(z + bias). [rows, cols]; cols a multiple of 8 or one at a time.
+__global__ void __launch_bounds__(BLOCK) epilogue_kernel(mz_cu_epilogue e) {
+    int64_t i = (static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x) * 8, n = e.rows * e.cols;
+    if (e.cols % 8 == 0) {
+        if (i >= n)
+            return;
+        float z[8], bias[8], residual[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        load8(e.z.data, e.z.dtype, i, z);
+        if (e.bias.data != nullptr) {
+            load8(e.bias.data, e.bias.dtype, i % e.cols, bias);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                z[k] += bias[k];
+        }
+        if (e.residual.data != nullptr)
+            load8(e.residual.data, e.residual.dtype, i, residual);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            z[k] = round_to(z[k], e.via);
+        if (e.preact.data != nullptr)
+            store8(e.preact.data, e.preact.dtype, i, z);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            z[k] = finish(e, z[k], residual[k]);
+        store8(e.y.data, e.y.dtype, i, z);
+        return;
+    }
+    for (int k = 0; k < 8 && i + k < n; k++) {
+        float z = load1(e.z.data, e.z.dtype, i + k);
+        if (e.bias.data != nullptr)
+            z += load1(e.bias.data, e.bias.dtype, (i + k) % e.cols);
+        z = round_to(z, e.via);
+        if (e.preact.data != nullptr)
+            store1(e.preact.data, e.preact.dtype, i + k, z);
+        float residual = e.residual.data != nullptr ? load1(e.residual.data, e.residual.dtype, i + k) : 0.0f;
+        store1(e.y.data, e.y.dtype, i + k, finish(e, z, residual));
+    }
+}
+
+__global__ void __launch_bounds__(BLOCK)
+    act_dx_kernel(const float *product, mz_cu_array preact, mz_cu_array dx, int64_t n, int act) {
+    int64_t i = (static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x) * 8;
+    bool slope = preact.data != nullptr;
+    if (i + 8 <= n) {
+        float v[8], x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        load8(product, MZ_CU_F32, i, v);
+        if (slope)
+            load8(preact.data, preact.dtype, i, x);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            v[k] = slope ? times_slope(v[k], x[k], act) : v[k];
+        store8(dx.data, dx.dtype, i, v);
+    } else {
+        for (; i < n; i++) {
+            float v = product[i];
+            store1(dx.data, dx.dtype, i, slope ? times_slope(v, load1(preact.data, preact.dtype, i), act) : v);
+        }
+    }
+}
+
+// --- sums of columns ------------------------------------------------------------------------------------------------------
+// 32 groups of 8 columns by 8 rows a block; each of gridDim.y chunks of rows gives a partial sum, and these are added in order.
+enum { GROUPS = 32, LANES = BLOCK / GROUPS, TARGET_BLOCKS = 1024, CHUNK_ROWS = 64 };
+
+int64_t chunks_for(int64_t rows, int64_t cols) {
+    int64_t across = (cols + GROUPS * 8 - 1) / (GROUPS * 8), chunks = TARGET_BLOCKS / across;
+    int64_t most = (rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
+    chunks = chunks > most ? most : chunks;
+    return chunks < 1 ? 1 : chunks;
+}
+
+__global__ void __launch_bounds__(BLOCK)
+    column_sums_kernel(mz_cu_array x, float *partial, int64_t rows, int64_t cols, int64_t chunk, bool accumulate) {
+    __shared__ float shared[LANES][GROUPS * 8 + 1];
+    int group = threadIdx.x % GROUPS, lane = threadIdx.x / GROUPS;
+    int64_t col = (static_cast<int64_t>(blockIdx.x) * GROUPS + group) * 8;
+    int64_t from = blockIdx.y * chunk, to = from + chunk < rows ? from + chunk : rows;
+    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    if (cols % 8 == 0) {
+        if (col < cols) {
+#pragma unroll 4
+            for (int64_t r = from + lane; r < to; r += LANES) {
+                float v[8];
+                load8(x.data, x.dtype, r * cols + col, v);
+#pragma unroll
+                for (int k = 0; k < 8; k++)
+                    sum[k] += v[k];
+            }
+        }
+    } else {
+        for (int64_t r = from + lane; r < to; r += LANES)
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                if (col + k < cols)
+                    sum[k] += load1(x.data, x.dtype, r * cols + col + k);
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        shared[lane][group * 8 + k] = sum[k];
+    __syncthreads();
+    int64_t at = static_cast<int64_t>(blockIdx.x) * GROUPS * 8 + threadIdx.x;
+    if (at >= cols)
+        return;
+    float total = 0;
+#pragma unroll
+    for (int l = 0; l < LANES; l++)
+        total += shared[l][threadIdx.x];
+    float *out = partial + blockIdx.y * cols + at;
+    *out = accumulate ? *out + total : total;
+}
+
+__global__ void __launch_bounds__(BLOCK)
+    add_partials_kernel(const float *partial, float *out, int64_t cols, int64_t chunks, bool accumulate) {
+    int64_t i = static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x;
+    if (i >= cols)
+        return;
+    float total = 0;
+#pragma unroll 8
+    for (int64_t c = 0; c < chunks; c++)
+        total += partial[c * cols + i];
+    out[i] = accumulate ? out[i] + total : total;
+}
+
+// --- for choosing algorithms ------------------------------------------------------------------------------------------------
+__global__ void __launch_bounds__(BLOCK) fill_kernel(mz_cu_array x, int64_t n, uint32_t seed) {
+    int64_t step = static_cast<int64_t>(gridDim.x) * BLOCK;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x; i < n; i += step) {
+        uint32_t h = static_cast<uint32_t>(i) * 2654435761u + seed; // any numbers in [-1, 1) with all their bits in use
+        h = (h ^ (h >> 15)) * 2246822519u;
+        h = (h ^ (h >> 13)) * 3266489917u;
+        store1(x.data, x.dtype, i, static_cast<float>(static_cast<int32_t>(h ^ (h >> 16))) * 4.656612873e-10f);
+    }
+}
+
+__global__ void __launch_bounds__(BLOCK) differs_kernel(const uint32_t *a, const uint32_t *b, int64_t n, int32_t *out) {
+    int64_t step = static_cast<int64_t>(gridDim.x) * BLOCK;
+    bool differs = false;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x; i < n; i += step)
+        differs = differs || a[i] != b[i];
+    if (differs)
+        *out = 1;
+}
+} // namespace
+
+extern "C" cudaError_t mz_cu_convert(cudaStream_t stream, mz_cu_array src, mz_cu_array dst, int64_t n) {
+    convert_kernel<<<blocks_for((n + 7) / 8), BLOCK, 0, stream>>>(src, dst, n);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_linear_epilogue(cudaStream_t stream, const mz_cu_epilogue *e) {
+    epilogue_kernel<<<blocks_for((e->rows * e->cols + 7) / 8), BLOCK, 0, stream>>>(*e);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_act_dx(cudaStream_t stream, const void *product, mz_cu_array preact, mz_cu_array dx,
+                                    int64_t n, int act) {
+    act_dx_kernel<<<blocks_for((n + 7) / 8), BLOCK, 0, stream>>>(static_cast<const float *>(product), preact, dx, n,
+                                                                 act);
+    return cudaGetLastError();
+}
+
+extern "C" size_t mz_cu_column_sums_bytes(int64_t rows, int64_t cols) {
+    int64_t chunks = chunks_for(rows, cols);
+    return chunks > 1 ? static_cast<size_t>(chunks * cols) * sizeof(float) : 0;
+}
+
+extern "C" cudaError_t mz_cu_column_sums(cudaStream_t stream, mz_cu_array x, float *out, int64_t rows, int64_t cols,
+                                         bool accumulate, float *partial) {
+    int64_t chunks = chunks_for(rows, cols), chunk = (rows + chunks - 1) / chunks;
+    dim3 grid(static_cast<unsigned>((cols + GROUPS * 8 - 1) / (GROUPS * 8)), static_cast<unsigned>(chunks));
+    column_sums_kernel<<<grid, BLOCK, 0, stream>>>(x, chunks > 1 ? partial : out, rows, cols, chunk,
+                                                   chunks == 1 && accumulate);
+    if (chunks > 1)
+        add_partials_kernel<<<blocks_for(cols), BLOCK, 0, stream>>>(partial, out, cols, chunks, accumulate);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_fill(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t seed) {
+    fill_kernel<<<few_blocks_for(n), BLOCK, 0, stream>>>(x, n, seed);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_differs(cudaStream_t stream, const void *a, const void *b, size_t bytes, int32_t *out) {
+    int64_t n = static_cast<int64_t>(bytes / 4);
+    differs_kernel<<<few_blocks_for(n), BLOCK, 0, stream>>>(static_cast<const uint32_t *>(a),
+                                                            static_cast<const uint32_t *>(b), n, out);
+    return cudaGetLastError();
+}

@@ -1,0 +1,381 @@
+// linear, matmul, linear_dx, linear_dw: which product cuBLASLt runs, what its epilogue does and what an own kernel does after it.
+//
+// Tensors are row-major and cuBLASLt's matrices column-major, so that a tensor [R, C] is its matrix [C, R]. With x [M, K], w [N, K],
+// y [M, N]:
+//   linear     y  = x·wᵀ   D [N, M] = wᵀ-stored(K×N, T) · x(K×M)
+//   linear_dx  dx = dy·w   D [K, M] = w(K×N) · dy(N×M)
+//   linear_dw  dw = dyᵀ·x  D [K, N] = x(K×M) · dy(N×M, T)
+// Rounding (docs/dev/NUMERICS.md): the library's epilogues work on the FP32 sum and round once, which is more exact than the separate
+// ops and within their bound; where they cannot do what an op needs, the sum or its rounded value goes through an own kernel.
+// FP8 operands would come with per-tensor scales (the operation's A_SCALE_POINTER and B_SCALE_POINTER); linear has the layout it needs.
+#include "backend/cuda/matmul.h"
+
+typedef struct route {
+    mz_gemm *gemm;
+    bool convert_a, convert_b, convert_bias; // into the operands' format (the bias: into FP32), in the workspace
+    bool bias, residual;                     // in the product's epilogue
+    bool finish;                             // an own kernel follows
+    const mz_tensor *result;                 // what the product writes; NULL: the workspace
+    size_t at_a, at_b, at_bias, at_result, at_sums, at_gemm, bytes;
+} route;
+
+enum { ALIGN = 256 };
+
+static size_t place(size_t *bytes, size_t size) {
+    size_t at = *bytes;
+    *bytes += mz_align_up(size, ALIGN);
+    return at;
+}
+
+static size_t tensor_bytes(const mz_tensor *t, int dtype) {
+    return (size_t)mz_shape_count(&t->shape) * mezzo_dtype_size((mezzo_dtype)dtype);
+}
+
+static bool low(int dtype) {
+    return dtype == MEZZO_BF16 || dtype == MEZZO_F16;
+}
+
+// What both operands are multiplied in; -1: no such arithmetic. A wider storage is rounded to the compute dtype, a narrower one widened;
+// two equal low ones stay as they are even where FP32 was asked for: their products are exact in FP32.
+static int operand_dtype(const mz_cuda_device *cuda, const mz_call *call, int a, int b) {
+    mezzo_dtype compute = call->numerics.compute;
+    int dtype = MEZZO_F32;
+    if (call->in[a].dtype == call->in[b].dtype && low((int)call->in[a].dtype))
+        dtype = (int)call->in[a].dtype;
+    else if (low((int)compute))
+        dtype = (int)compute;
+    if (dtype == MEZZO_BF16 && cuda->cc < 80)
+        return compute == MEZZO_F32 || (call->in[a].dtype == MEZZO_BF16 && call->in[b].dtype == MEZZO_BF16) ? MEZZO_F32
+                                                                                                            : -1;
+    return dtype;
+}
+
+static const char *check(mz_cuda_device *cuda, const mz_call *call, int a, int b) {
+    for (int i = 0; i < call->n_in; i++)
+        if (mz_present(&call->in[i]) && !mz_cuda_float(&call->in[i]))
+            return "stores fp32, bf16 and fp16";
+    for (int i = 0; i < call->n_out; i++)
+        if (mz_present(&call->out[i]) && !mz_cuda_float(&call->out[i]))
+            return "stores fp32, bf16 and fp16";
+    mezzo_dtype compute = call->numerics.compute;
+    if (compute != MEZZO_F32 && compute != MEZZO_TF32 && !low((int)compute))
+        return "computes in fp32, tf32, bf16 and fp16";
+    if (compute == MEZZO_TF32 && cuda->cc < 80)
+        return "no tf32 arithmetic before compute capability 8.0";
+    if (operand_dtype(cuda, call, a, b) < 0)
+        return "no bf16 arithmetic before compute capability 8.0";
+    return mz_gemm_library(cuda);
+}
+
+// Books the workspace of what `r` holds. `a` and `b` are the tensors that A and B come from.
+static void book(route *r, const mz_tensor *a, const mz_tensor *b, const mz_tensor *bias, size_t result, size_t sums) {
+    r->bytes = 0;
+    if (r->convert_a)
+        r->at_a = place(&r->bytes, tensor_bytes(a, r->gemm->key.operand));
+    if (r->convert_b)
+        r->at_b = place(&r->bytes, tensor_bytes(b, r->gemm->key.operand));
+    if (r->convert_bias)
+        r->at_bias = place(&r->bytes, tensor_bytes(bias, MEZZO_F32));
+    if (result > 0)
+        r->at_result = place(&r->bytes, result);
+    if (sums > 0)
+        r->at_sums = place(&r->bytes, sums);
+    r->at_gemm = place(&r->bytes, r->gemm->workspace);
+}
+
+static mz_gemm_key product_key(const mz_cuda_device *cuda, const mz_call *call, int a, int b) {
+    mz_gemm_key key;
+    memset(&key, 0, sizeof key);
+    key.batch = 1;
+    key.operand = key.result = operand_dtype(cuda, call, a, b);
+    key.tf32 = key.operand == MEZZO_F32 && call->numerics.compute == MEZZO_TF32;
+    key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    key.bias = -1;
+    return key;
+}
+
+// Takes the first of the keys that cuBLASLt can do; NULL, or why the last one cannot be done.
+static const char *take(mz_cuda_device *cuda, const mz_gemm_key *key, route *r) {
+    r->gemm = mz_gemm_find(cuda, key);
+    return r->gemm == NULL ? "no host memory" : r->gemm->refusal;
+}
+
+static mezzo_status operand(mz_cuda_device *cuda, const mz_tensor *t, bool convert, void *staged, int dtype,
+                            const void **out) {
+    *out = convert ? staged : t->data;
+    if (convert)
+        MZ_CUDA_TRY(
+            mz_cu_convert(cuda->stream, mz_cuda_array(t), (mz_cu_array){staged, dtype}, mz_shape_count(&t->shape)));
+    return MEZZO_OK;
+}
+
+// Runs a route's product. `a`, `b`: the call's inputs that A and B come from; c: NULL, or what is added.
+static mezzo_status run_product(mz_cuda_device *cuda, const mz_call *call, const route *r, int a, int b,
+                                mz_gemm_data data) {
+    char *workspace = call->workspace;
+    int dtype = r->gemm->key.operand;
+    MEZZO_TRY(operand(cuda, &call->in[a], r->convert_a, workspace + r->at_a, dtype, &data.a));
+    MEZZO_TRY(operand(cuda, &call->in[b], r->convert_b, workspace + r->at_b, dtype, &data.b));
+    MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
+    return MEZZO_OK;
+}
+
+// --- linear ---------------------------------------------------------------------------------------------------------------
+static int forward_epilogue(mz_act act, bool bias, bool preact) {
+    if (act == MZ_ACT_GELU_TANH)
+        return (preact ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU) | (bias ? CUBLASLT_EPILOGUE_BIAS : 0);
+    if (act == MZ_ACT_RELU)
+        return CUBLASLT_EPILOGUE_RELU | (bias ? CUBLASLT_EPILOGUE_BIAS : 0);
+    return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+// The product with all that the op asks for in its epilogue.
+static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
+    const mz_tensor *bias = &call->in[2], *residual = &call->in[3], *y = &call->out[0], *preact = &call->out[1];
+    mz_act act = call->attrs.act;
+    if ((int)y->dtype != key.operand && y->dtype != MEZZO_F32)
+        return false;
+    key.result = (int)y->dtype;
+    if (act != MZ_ACT_NONE) {
+        // ReLU's saved input is a bit mask there; GELU's is in the operands' format, and its sum is rounded in between here where
+        // a residual follows.
+        if ((act != MZ_ACT_GELU_TANH && act != MZ_ACT_RELU) || mz_present(residual) || key.result != key.operand ||
+            (mz_present(preact) && (act == MZ_ACT_RELU || (int)preact->dtype != key.operand)) || key.ldd % 8 != 0)
+            return false;
+    } else if (mz_present(preact)) {
+        return false;
+    }
+    if (mz_present(residual)) {
+        if (residual->dtype != y->dtype)
+            return false;
+        key.beta = key.apart = 1;
+    }
+    key.epilogue = forward_epilogue(act, mz_present(bias), mz_present(preact));
+    *r = (route){.bias = mz_present(bias), .residual = mz_present(residual), .result = y};
+    if (!mz_present(bias))
+        return take(cuda, &key, r) == NULL;
+    key.bias = (int)bias->dtype;
+    if (take(cuda, &key, r) == NULL)
+        return true;
+    key.bias = MEZZO_F32;
+    r->convert_bias = bias->dtype != MEZZO_F32;
+    return r->convert_bias && take(cuda, &key, r) == NULL;
+}
+
+// The product alone, or with the bias, and an own kernel for the rest: on z rounded to `via` where that is the operands' format and
+// the bias is in it already, else on the FP32 sum.
+static const char *linear_in_two(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
+    const mz_tensor *bias = &call->in[2], *preact = &call->out[1];
+    *r = (route){.finish = true};
+    key.result = low(key.operand) && (int)call->attrs.via == key.operand ? key.operand : MEZZO_F32;
+    if (mz_present(bias)) {
+        key.bias = (int)bias->dtype;
+        key.epilogue = CUBLASLT_EPILOGUE_BIAS;
+        r->bias = take(cuda, &key, r) == NULL;
+    }
+    if (!r->bias) {
+        key.bias = -1;
+        key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+        key.result = mz_present(bias) ? MEZZO_F32 : key.result;
+        const char *reason = take(cuda, &key, r);
+        if (reason != NULL)
+            return reason;
+    }
+    if (mz_present(preact) && (int)preact->dtype == key.result)
+        r->result = preact;
+    return NULL;
+}
+
+static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
+    const char *reason = check(cuda, call, 0, 1);
+    if (reason != NULL)
+        return reason;
+    mz_gemm_key key = product_key(cuda, call, 1, 0);
+    key.m = call->in[1].shape.dim[0], key.k = call->in[1].shape.dim[1];
+    key.n = mz_shape_count(&call->out[0].shape) / key.m;
+    key.transpose_a = 1;
+    key.lda = key.ldb = key.k, key.ldd = key.m;
+    if (!linear_whole(cuda, call, key, r)) {
+        reason = linear_in_two(cuda, call, key, r);
+        if (reason != NULL)
+            return reason;
+    }
+    r->convert_a = (int)call->in[1].dtype != key.operand;
+    r->convert_b = (int)call->in[0].dtype != key.operand;
+    size_t result = r->result == NULL ? tensor_bytes(&call->out[0], r->gemm->key.result) : 0;
+    book(r, &call->in[1], &call->in[0], &call->in[2], result, 0);
+    return NULL;
+}
+
+static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    const mz_tensor *bias = &call->in[2], *residual = &call->in[3];
+    char *workspace = call->workspace;
+    route r;
+    (void)linear_route(cuda, call, &r);
+    mz_gemm_data data = {.d = r.result != NULL ? r.result->data : workspace + r.at_result};
+    data.c = r.residual ? residual->data : NULL;
+    data.aux = call->out[1].data;
+    if (r.bias)
+        MEZZO_TRY(operand(cuda, bias, r.convert_bias, workspace + r.at_bias, MEZZO_F32, &data.bias));
+    MEZZO_TRY(run_product(cuda, call, &r, 1, 0, data));
+    if (!r.finish)
+        return MEZZO_OK;
+    mz_cu_epilogue e = {.z = {data.d, r.gemm->key.result},
+                        .bias = r.bias ? (mz_cu_array){NULL, MEZZO_F32} : mz_cuda_array(bias),
+                        .residual = mz_cuda_array(residual),
+                        .preact =
+                            r.result == &call->out[1] ? (mz_cu_array){NULL, MEZZO_F32} : mz_cuda_array(&call->out[1]),
+                        .y = mz_cuda_array(&call->out[0]),
+                        .rows = r.gemm->key.n,
+                        .cols = r.gemm->key.m,
+                        .act = (int)call->attrs.act,
+                        .via = (int)call->attrs.via};
+    MZ_CUDA_TRY(mz_cu_linear_epilogue(cuda->stream, &e));
+    return MEZZO_OK;
+}
+
+// --- linear_dx ------------------------------------------------------------------------------------------------------------
+static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
+    const mz_tensor *w = &call->in[1], *preact = &call->in[2], *dx = &call->out[0];
+    const char *reason = check(cuda, call, 0, 1);
+    if (reason != NULL)
+        return reason;
+    mz_gemm_key key = product_key(cuda, call, 1, 0);
+    key.k = w->shape.dim[0], key.m = w->shape.dim[1];
+    key.n = mz_shape_count(&dx->shape) / key.m;
+    key.lda = key.ldd = key.m, key.ldb = key.k;
+    bool storable = (int)dx->dtype == key.operand || dx->dtype == MEZZO_F32;
+    *r = (route){.result = dx};
+    bool whole = false;
+    if (mz_present(preact) && storable && call->attrs.act == MZ_ACT_GELU_TANH && (int)preact->dtype == key.operand &&
+        (int)dx->dtype == key.operand && key.ldd % 8 == 0) {
+        mz_gemm_key fused = key;
+        fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
+        whole = take(cuda, &fused, r) == NULL;
+    }
+    if (!whole) {
+        r->finish = mz_present(preact) || !storable;
+        r->result = r->finish ? NULL : dx;
+        key.result = r->finish ? MEZZO_F32 : (int)dx->dtype;
+        reason = take(cuda, &key, r);
+        if (reason != NULL)
+            return reason;
+    }
+    r->convert_a = (int)w->dtype != key.operand;
+    r->convert_b = (int)call->in[0].dtype != key.operand;
+    book(r, w, &call->in[0], NULL, r->finish ? tensor_bytes(dx, MEZZO_F32) : 0, 0);
+    return NULL;
+}
+
+static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    route r;
+    (void)linear_dx_route(cuda, call, &r);
+    mz_gemm_data data = {.d = r.finish ? (char *)call->workspace + r.at_result : call->out[0].data,
+                         .aux = call->in[2].data};
+    MEZZO_TRY(run_product(cuda, call, &r, 1, 0, data));
+    if (r.finish)
+        MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, data.d, mz_cuda_array(&call->in[2]), mz_cuda_array(&call->out[0]),
+                                 mz_shape_count(&call->out[0].shape), (int)call->attrs.act));
+    return MEZZO_OK;
+}
+
+// --- linear_dw ------------------------------------------------------------------------------------------------------------
+static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
+    const mz_tensor *dy = &call->in[0], *dw = &call->out[0], *db = &call->out[1];
+    const char *reason = check(cuda, call, 0, 1);
+    if (reason != NULL)
+        return reason;
+    if (dw->dtype != MEZZO_F32 || (mz_present(db) && db->dtype != MEZZO_F32))
+        return "gradients are fp32";
+    mz_gemm_key key = product_key(cuda, call, 1, 0);
+    key.n = dw->shape.dim[0], key.m = dw->shape.dim[1];
+    key.k = mz_shape_count(&dy->shape) / key.n;
+    key.transpose_b = 1;
+    key.lda = key.ldd = key.m, key.ldb = key.n;
+    key.result = MEZZO_F32;
+    key.beta = call->attrs.accumulate;
+    *r = (route){.result = dw};
+    reason = take(cuda, &key, r);
+    if (reason != NULL)
+        return reason;
+    r->convert_a = (int)call->in[1].dtype != key.operand;
+    r->convert_b = (int)dy->dtype != key.operand;
+    book(r, &call->in[1], dy, NULL, 0, mz_present(db) ? mz_cu_column_sums_bytes(key.k, key.n) : 0);
+    return NULL;
+}
+
+static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    const mz_tensor *db = &call->out[1];
+    route r;
+    (void)linear_dw_route(cuda, call, &r);
+    MEZZO_TRY(run_product(cuda, call, &r, 1, 0, (mz_gemm_data){.d = call->out[0].data}));
+    if (mz_present(db))
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->in[0]), db->data, r.gemm->key.k, r.gemm->key.n,
+                                      call->attrs.accumulate, (float *)(void *)((char *)call->workspace + r.at_sums)));
+    return MEZZO_OK;
+}
+
+// --- matmul ---------------------------------------------------------------------------------------------------------------
+static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
+    const mz_tensor *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
+    const char *reason = check(cuda, call, 0, 1);
+    if (reason != NULL)
+        return reason;
+    mz_gemm_key key = product_key(cuda, call, 1, 0);
+    int rank = y->shape.rank;
+    bool ta = call->attrs.transpose_a, tb = call->attrs.transpose_b;
+    key.n = y->shape.dim[rank - 2], key.m = y->shape.dim[rank - 1];
+    key.k = a->shape.dim[a->shape.rank - (ta ? 2 : 1)];
+    key.batch = mz_shape_count(&y->shape) / (key.m * key.n);
+    key.transpose_a = tb, key.transpose_b = ta;
+    key.lda = tb ? key.k : key.m, key.ldb = ta ? key.n : key.k, key.ldd = key.m;
+    key.stride_a = key.m * key.k, key.stride_b = key.k * key.n, key.stride_d = key.m * key.n;
+    if (mz_shape_count(&a->shape) != key.batch * key.stride_b || mz_shape_count(&b->shape) != key.batch * key.stride_a)
+        return "both operands have every batch";
+    bool storable = (int)y->dtype == key.operand || y->dtype == MEZZO_F32;
+    key.result = storable ? (int)y->dtype : MEZZO_F32;
+    *r = (route){.finish = !storable, .result = storable ? y : NULL};
+    reason = take(cuda, &key, r);
+    if (reason != NULL)
+        return reason;
+    r->convert_a = (int)b->dtype != key.operand;
+    r->convert_b = (int)a->dtype != key.operand;
+    book(r, b, a, NULL, storable ? 0 : tensor_bytes(y, MEZZO_F32), 0);
+    return NULL;
+}
+
+static mezzo_status matmul_run(mezzo_device *device, const mz_call *call) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    const mz_tensor *y = &call->out[0];
+    route r;
+    (void)matmul_route(cuda, call, &r);
+    void *d = r.finish ? (char *)call->workspace + r.at_result : y->data;
+    MEZZO_TRY(run_product(cuda, call, &r, 1, 0, (mz_gemm_data){.d = d}));
+    if (r.finish)
+        MZ_CUDA_TRY(
+            mz_cu_convert(cuda->stream, (mz_cu_array){d, MEZZO_F32}, mz_cuda_array(y), mz_shape_count(&y->shape)));
+    return MEZZO_OK;
+}
+
+// --- the kernels ----------------------------------------------------------------------------------------------------------
+// Plans are made when a kernel is asked whether it can serve, and measured when it is asked for its workspace: before a program runs.
+#define MATMUL_KERNEL(op)                                                                                              \
+    static const char *op##_supports(const mezzo_device *device, const mz_call *call) {                                \
+        route r;                                                                                                       \
+        return op##_route(mz_cuda(device), call, &r);                                                                  \
+    }                                                                                                                  \
+    static size_t op##_workspace(const mezzo_device *device, const mz_call *call) {                                    \
+        route r;                                                                                                       \
+        if (op##_route(mz_cuda(device), call, &r) != NULL)                                                             \
+            return 0;                                                                                                  \
+        mz_gemm_measure(mz_cuda(device), r.gemm);                                                                      \
+        return op##_route(mz_cuda(device), call, &r) == NULL ? r.bytes : 0;                                            \
+    }                                                                                                                  \
+    const mz_kernel mz_cuda_##op = {#op "__cublaslt", op##_supports, op##_workspace, op##_run};
+MATMUL_KERNEL(linear)
+MATMUL_KERNEL(linear_dx)
+MATMUL_KERNEL(linear_dw)
+MATMUL_KERNEL(matmul)

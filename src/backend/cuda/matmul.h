@@ -1,0 +1,55 @@
+// Matrix products through cuBLASLt: one plan for each shape, dtypes and epilogue, made when a program is planned and kept in the
+// device. The library is opened at run time.
+#ifndef MZ_CUDA_MATMUL_H
+#define MZ_CUDA_MATMUL_H
+
+#include <cublasLt.h>
+
+#include "backend/cuda/cuda.h"
+
+// D = epilogue(op(A)·op(B) + beta·C) in cuBLASLt's words: matrices are column-major, op(A) is [m, k], op(B) [k, n], D [m, n].
+// Compared byte by byte: zero it first.
+typedef struct mz_gemm_key {
+    int64_t m, n, k, batch;
+    int64_t lda, ldb, ldd; // C and an epilogue's aux matrix lie as D
+    int64_t stride_a, stride_b, stride_d;
+    int32_t transpose_a, transpose_b;
+    int32_t operand;  // mezzo_dtype of A and B
+    int32_t result;   // of C and D
+    int32_t tf32;     // FP32 operands, rounded to TF32
+    int32_t epilogue; // cublasLtEpilogue_t
+    int32_t bias;     // mezzo_dtype of the bias; -1 where there is none
+    int32_t beta;     // 0 or 1
+    int32_t apart;    // with beta: C is another matrix than D
+} mz_gemm_key;
+
+typedef struct mz_gemm {
+    mz_gemm_key key;
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulAlgo_t algorithm;
+    size_t workspace;
+    const char *refusal; // NULL: it can be run
+    bool measured;
+} mz_gemm;
+
+typedef struct mz_gemm_data {
+    const void *a, *b, *c; // c is read where the key has beta; NULL there: D itself
+    void *d;
+    const void *bias; // BGRADB's result goes there too
+    void *aux;        // GELU's input: written by the forward epilogues, read by the backward ones
+} mz_gemm_data;
+
+// The plan of a key, made on first use. A refusal stays with the plan. NULL: host memory ran out.
+mz_gemm *mz_gemm_find(mz_cuda_device *cuda, const mz_gemm_key *key);
+// Chooses among the algorithms that give the same bits as the library's first proposal the one measured fastest, once for a plan.
+// Takes device memory for the time of measuring; where there is not enough the first proposal stays.
+void mz_gemm_measure(mz_cuda_device *cuda, mz_gemm *gemm);
+mezzo_status mz_gemm_run(mz_cuda_device *cuda, const mz_gemm *gemm, const mz_gemm_data *data, void *workspace);
+
+// NULL where the library opened; otherwise why not.
+const char *mz_gemm_library(mz_cuda_device *cuda);
+void mz_gemm_version(const mz_cuda_device *cuda, char *text, size_t size); // "13.0.2", "" without the library
+void mz_gemm_close(mz_cuda_device *cuda);
+
+#endif
