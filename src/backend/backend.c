@@ -192,9 +192,11 @@ mezzo_status mz_run(mezzo_device *device, const mz_kernel *kernel, mz_call *call
     size_t needed = kernel->workspace != NULL ? kernel->workspace(device, call) : 0;
     call->workspace = scratch;
     if (needed == 0 || scratch != NULL) {
-        MEZZO_TRY(kernel->run(device, call));
+        MEZZO_TRY(device->batch != NULL ? mz_batch_run(device, kernel, call) : kernel->run(device, call));
         return MEZZO_OK;
     }
+    if (device->batch != NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "%s needs scratch of its own while calls are gathered", kernel->name);
     MEZZO_TRY(device->backend->alloc(device, needed, &call->workspace));
     mezzo_status status = kernel->run(device, call);
     if (status == MEZZO_OK)

@@ -83,12 +83,26 @@ struct mezzo_device {
     int threads;
     size_t allocated, peak; // bytes, where the backend counts them
     double marks[MZ_MARKS]; // seconds, where the backend has no marks of its own
+    struct mz_batch *batch; // what is being gathered, or NULL
 };
 
 // Picks the kernel for a call; MEZZO_VERBOSE=dispatch logs the choice and each refusal. UNSUPPORTED lists the reasons.
 mezzo_status mz_select(const mezzo_device *device, const mz_call *call, const mz_kernel **out);
 // select + workspace from the device + run, for update ops and tests. `scratch` may be NULL when the kernel needs none.
 mezzo_status mz_run(mezzo_device *device, const mz_kernel *kernel, mz_call *call, void *scratch);
+// On a device that can capture, what is asked by mz_run, mz_zero and mz_fetch between begin and end is gathered, and at end run in order,
+// fetches last; from the third time on the same calls (kernels, tensors, constants) are the launch of one graph. Nothing else may be
+// asked of the device in between that has to come after a gathered call, and what is fetched must not change any more. Elsewhere
+// each call runs at once and begin and end do nothing. *batch is made by the first begin and belongs to the caller.
+typedef struct mz_batch mz_batch;
+mezzo_status mz_batch_begin(mezzo_device *device, mz_batch **batch);
+mezzo_status mz_batch_end(mezzo_device *device);
+void mz_batch_cancel(mezzo_device *device); // after an error in between: forgets what was gathered
+void mz_batch_free(mezzo_device *device, mz_batch *batch);
+mezzo_status mz_batch_run(mezzo_device *device, const mz_kernel *kernel,
+                          const mz_call *call); // mz_run's, while gathering
+mezzo_status mz_zero(mezzo_device *device, void *data, size_t bytes);
+mezzo_status mz_fetch(mezzo_device *device, int slot, const void *src, size_t bytes);
 bool mz_op_in_place(
     mz_op
         op); // its output may be exactly its first input: add mul scale relu gelu silu dropout, the *_dx of those (dy), layernorm_bwd(dy), rmsnorm_bwd(dy), rope, cross_entropy_dx(logits, slot 1), softmax_dx(dy), cast of equal size

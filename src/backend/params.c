@@ -196,7 +196,20 @@ mezzo_status mezzo_params_read(const mezzo_params *params, int index, float *out
     return read_flat(params, params->master, index, out);
 }
 
+mezzo_status mz_params_settle(mezzo_params *params) {
+    if (!params->grads_stale)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_zero(params->device, params->grad, (size_t)params->elements * sizeof(float)));
+    params->grads_stale = false;
+    return MEZZO_OK;
+}
+
 mezzo_status mezzo_params_read_grad(const mezzo_params *params, int index, float *out) {
+    if (params->grads_stale) { // all of them are 0
+        MEZZO_TRY(check_index(params, index));
+        memset(out, 0, (size_t)params->list[index].count * sizeof *out);
+        return MEZZO_OK;
+    }
     return read_flat(params, params->grad, index, out);
 }
 
@@ -206,6 +219,7 @@ mezzo_status mezzo_params_write(mezzo_params *params, int index, const float *va
 }
 
 mezzo_status mezzo_params_write_grad(mezzo_params *params, int index, const float *values) {
+    MEZZO_TRY(mz_params_settle(params));
     MEZZO_TRY(write_flat(params, params->grad, index, values));
     ++params->grad_version;
     params->grads_empty = false;
@@ -213,10 +227,8 @@ mezzo_status mezzo_params_write_grad(mezzo_params *params, int index, const floa
 }
 
 mezzo_status mezzo_params_zero_grad(mezzo_params *params) {
-    size_t bytes = (size_t)params->elements * sizeof(float);
-    MEZZO_TRY(params->device->backend->zero(params->device, params->grad, bytes));
     ++params->grad_version;
-    params->grads_empty = true;
+    params->grads_empty = params->grads_stale = true;
     return MEZZO_OK;
 }
 

@@ -31,12 +31,17 @@ struct mezzo_params {
     int n_shadows;           // optimizers remake their segments when it has grown
     uint64_t grad_version;   // grows whenever gradients change, by a run or a host write
     bool grads_empty;        // zeroed since, and nothing added
+    bool grads_stale;        // grads_empty, but the memory still holds the old ones: see mz_params_settle
 };
 
 // Makes the shadow buffer of `dtype` if there is none, filled from the masters.
 mezzo_status mz_params_shadow(mezzo_params *params, mezzo_dtype dtype, const mz_shadow **out);
 // Rounds every shadow again from the masters (after masters were written from the host).
 mezzo_status mz_params_refresh(mezzo_params *params);
+
+// Zeroing is put off, because a program that writes every gradient overwrites in its first run instead of adding to zeros. Whoever else
+// reads or adds to gradients calls this first.
+mezzo_status mz_params_settle(mezzo_params *params);
 
 // A scaler's first member, all that a program knows of it.
 typedef struct mz_scaler_head {

@@ -7,25 +7,45 @@ typedef struct compiled {
     mz_plan plan;
     mz_call *calls; // one a node that runs
     const mz_kernel **kernels;
-    int *node; // per call: its node
+    int *node;          // per call: its node
+    unsigned char *use; // per call: what it does to parameter gradients
+    bool overwrites;    // every kernel that adds to gradients can also write them
     size_t n_calls;
     size_t workspace; // bytes: the largest that a kernel asks for
 } compiled;
+
+// What a call does to parameter gradients.
+enum { ADDS = 1, FIRST = 2 }; // adds to some; and is the first in the program to touch these
+
+// A run as a device's graph. Two kinds: gradients are added to what is there, or written (the first run after they were zeroed).
+typedef struct recording {
+    void *graph;
+    void *scale; // the address its calls read
+    bool seen;   // has run once by itself: kernels are loaded, so that it can be captured
+} recording;
 
 struct mezzo_program {
     mezzo_device *device;
     mezzo_params *params;
     mezzo_program_options options; // overrides not kept
     compiled c;
-    void *arena, *workspace, *inputs;
-    mz_rng_state *rng; // device
+    void *arena, *workspace;
+    char *inputs;      // device: the random state, then every input; one copy brings both
+    char *host_inputs; // what the next run will bring there
+    bool written;      // inputs have changed since the last run
+    mz_rng_state *rng; // device, the first thing in `inputs`
     float *one;        // device: the scale of a run without a scaler
     void **address;    // per value
-    void *staging;     // host: for outputs that need converting; grown on first use
+    bool covers;       // every parameter's gradient is written whole: the first run can overwrite
+    recording recordings[2];
+    void *staging; // host: for outputs that need converting; grown on first use
     size_t staging_bytes;
 };
 
 // --- compiling: no memory is taken on the device ----------------------------------------------------------------------------
+
+// Inputs lie behind the random state.
+#define INPUTS_AT 64
 
 static mz_tensor tensor_of(const mezzo_graph *g, int v) {
     if (v < 0)
@@ -47,6 +67,7 @@ static void compiled_free(compiled *c) {
     mz_free(c->calls);
     mz_free(c->kernels);
     mz_free(c->node);
+    mz_free(c->use);
     memset(c, 0, sizeof *c);
 }
 
@@ -58,8 +79,22 @@ static mezzo_status check_options(const mezzo_program_options *o) {
     return MEZZO_OK;
 }
 
+// Workspace of a call, in both of its kinds where it adds to gradients.
+static size_t workspace_of(mezzo_device *device, compiled *c, const mz_kernel *kernel, mz_call *call) {
+    size_t bytes = kernel->workspace ? kernel->workspace(device, call) : 0;
+    if (!call->attrs.accumulate)
+        return bytes;
+    call->attrs.accumulate = false;
+    bool can = kernel->supports(device, call) == NULL;
+    size_t other = can && kernel->workspace ? kernel->workspace(device, call) : 0;
+    call->attrs.accumulate = true;
+    c->overwrites = c->overwrites && can;
+    return other > bytes ? other : bytes;
+}
+
 static mezzo_status choose_kernels(mezzo_device *device, compiled *c) {
     const mezzo_graph *g = c->graph;
+    c->overwrites = true;
     for (size_t i = 0; i < g->n_nodes; ++i) {
         if (g->nodes[i].op == MZ_OP_reshape)
             continue;
@@ -69,7 +104,7 @@ static mezzo_status choose_kernels(mezzo_device *device, compiled *c) {
         mezzo_status status = mz_select(device, call, kernel);
         if (status != MEZZO_OK)
             return mz_context(status, "%s", g->modules[g->nodes[i].module]);
-        size_t bytes = (*kernel)->workspace ? (*kernel)->workspace(device, call) : 0;
+        size_t bytes = workspace_of(device, c, *kernel, call);
         c->workspace = bytes > c->workspace ? bytes : c->workspace;
         c->node[c->n_calls++] = (int)i;
     }
@@ -95,7 +130,8 @@ static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, cons
     c->calls = mz_alloc(n, sizeof *c->calls);
     c->kernels = mz_alloc(n, sizeof *c->kernels);
     c->node = mz_alloc(n, sizeof *c->node);
-    if (!c->calls || !c->kernels || !c->node) {
+    c->use = mz_alloc(n, sizeof *c->use);
+    if (!c->calls || !c->kernels || !c->node || !c->use) {
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
         goto fail;
     }
@@ -163,15 +199,18 @@ static mezzo_status book(mezzo_program *p) {
     if (status == MEZZO_OK)
         status = b->alloc(p->device, m.workspace + 64, &p->workspace);
     if (status == MEZZO_OK)
-        status = b->alloc(p->device, m.inputs + 64, &p->inputs);
-    if (status == MEZZO_OK)
-        status = b->alloc(p->device, sizeof *p->rng, (void **)&p->rng);
+        status = b->alloc(p->device, INPUTS_AT + m.inputs, (void **)&p->inputs);
     if (status == MEZZO_OK)
         status = b->alloc(p->device, sizeof *p->one, (void **)&p->one);
     if (status == MEZZO_ERR_MEMORY)
         return too_large(&m, info.memory_total);
+    MEZZO_TRY(status);
+    p->rng = (mz_rng_state *)(void *)p->inputs;
+    p->host_inputs = mz_alloc(INPUTS_AT + m.inputs, 1);
+    if (!p->host_inputs)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     const float one = 1.0f;
-    return status == MEZZO_OK ? b->write(p->device, p->one, &one, sizeof one) : status;
+    return b->write(p->device, p->one, &one, sizeof one);
 }
 
 static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) {
@@ -210,7 +249,7 @@ static mezzo_status bind_values(mezzo_program *p) {
     for (size_t i = 0; i < g->n_values; ++i) {
         const mz_value *v = &g->values[i];
         if (v->kind == MZ_VALUE_INPUT) {
-            p->address[i] = (char *)p->inputs + input;
+            p->address[i] = p->inputs + INPUTS_AT + input;
             input += mz_align_up((size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype), 64);
         } else if (v->kind == MZ_VALUE_SCALE) {
             p->address[i] = p->one;
@@ -245,6 +284,47 @@ static void bind_calls(mezzo_program *p) {
     }
 }
 
+// The parameter whose gradient a tensor is, whole; -1: none, -2: a part of the gradients that is no parameter's.
+static int gradient_of(const mezzo_params *params, const mz_tensor *t) {
+    const float *at = t->data;
+    if (!mz_present(t) || at < params->grad || at >= params->grad + params->elements)
+        return -1;
+    for (size_t i = 0; i < params->n; ++i)
+        if (params->grad + params->list[i].offset == at && params->list[i].count == mz_shape_count(&t->shape))
+            return (int)i;
+    return -2;
+}
+
+// Finds out whether the first run after zeroing may write gradients instead of adding to zeros: each must be written by some call, and a
+// call's gradients must all be met for the first time by it, or none.
+static mezzo_status find_first_writers(mezzo_program *p) {
+    const mezzo_params *params = p->params;
+    bool *met = mz_alloc(params->n + 1, sizeof *met);
+    if (!met)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    size_t covered = 0;
+    p->covers = !p->options.forward_only && p->c.overwrites;
+    for (size_t i = 0; i < p->c.n_calls; ++i) {
+        const mz_call *call = &p->c.calls[i];
+        int first = 0, again = 0;
+        for (int k = 0; k < call->n_out; ++k) {
+            int param = gradient_of(params, &call->out[k]);
+            p->covers = p->covers && param != -2;
+            if (param < 0)
+                continue;
+            first += !met[param];
+            again += met[param];
+            covered += !met[param];
+            met[param] = true;
+        }
+        p->c.use[i] = (unsigned char)((first + again > 0 ? ADDS : 0) | (first > 0 ? FIRST : 0));
+        p->covers = p->covers && !(first > 0 && (again > 0 || !call->attrs.accumulate));
+    }
+    p->covers = p->covers && covered == params->n;
+    mz_free(met);
+    return MEZZO_OK;
+}
+
 mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params, const mezzo_program_options *options,
                                   mezzo_program **out) {
     *out = NULL;
@@ -260,6 +340,7 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     MEZZO_TRY_GOTO(status, book(p));
     MEZZO_TRY_GOTO(status, bind_values(p));
     bind_calls(p);
+    MEZZO_TRY_GOTO(status, find_first_writers(p));
     *out = p;
     return MEZZO_OK;
 fail:
@@ -274,9 +355,12 @@ void mezzo_program_free(mezzo_program *p) {
     b->release(p->device, p->arena);
     b->release(p->device, p->workspace);
     b->release(p->device, p->inputs);
-    b->release(p->device, p->rng);
     b->release(p->device, p->one);
+    for (size_t i = 0; i < MZ_COUNT(p->recordings); ++i)
+        if (p->recordings[i].graph)
+            b->capture_free(p->device, p->recordings[i].graph);
     compiled_free(&p->c);
+    mz_free(p->host_inputs);
     mz_free(p->address);
     mz_free(p->staging);
     mz_free(p);
@@ -295,7 +379,9 @@ mezzo_status mezzo_program_write(mezzo_program *p, const char *input, const void
         if (bytes != want)
             return mz_fail(MEZZO_ERR_INVALID, "input %s is %s of shape %s, %zu bytes; got %zu", input,
                            mezzo_dtype_name(v->dtype), mz_shape_text(&v->shape, shape, sizeof shape), want, bytes);
-        return p->device->backend->write(p->device, p->address[i], data, bytes);
+        memcpy(p->host_inputs + ((char *)p->address[i] - p->inputs), data, bytes);
+        p->written = true;
+        return MEZZO_OK;
     }
     return mz_fail(MEZZO_ERR_INVALID, "the program has no input %s", input);
 }
@@ -376,19 +462,66 @@ static void bind_scale(mezzo_program *p, const mezzo_scaler *scaler) {
 static mezzo_status prepare(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
     mz_rng_state rng = {seed, step};
     bind_scale(p, scaler);
-    MEZZO_TRY(p->device->backend->write(p->device, p->rng, &rng, sizeof rng));
-    if (!p->options.forward_only) {
-        ++p->params->grad_version;
-        p->params->grads_empty = false;
+    memcpy(p->host_inputs, &rng, sizeof rng);
+    size_t bytes = p->written ? INPUTS_AT + p->c.plan.inputs : sizeof rng;
+    MEZZO_TRY(p->device->backend->write(p->device, p->inputs, p->host_inputs, bytes));
+    p->written = false;
+    return MEZZO_OK;
+}
+
+// Every call, gradients written by those that meet them first where `fresh`.
+static mezzo_status run_calls(mezzo_program *p, bool fresh) {
+    for (size_t i = 0; i < p->c.n_calls; ++i) {
+        mz_call *call = &p->c.calls[i];
+        bool overwrite = fresh && (p->c.use[i] & FIRST);
+        call->attrs.accumulate = call->attrs.accumulate && !overwrite;
+        mezzo_status status = p->c.kernels[i]->run(p->device, call);
+        call->attrs.accumulate = call->attrs.accumulate || overwrite;
+        MEZZO_TRY(status);
     }
     return MEZZO_OK;
 }
 
+static mezzo_status record(mezzo_program *p, bool fresh, recording *r) {
+    const mz_backend *b = p->device->backend;
+    void *graph = NULL;
+    MEZZO_TRY(b->capture_begin(p->device));
+    mezzo_status ran = run_calls(p, fresh), ended = b->capture_end(p->device, &graph);
+    if (ran != MEZZO_OK || ended != MEZZO_OK) {
+        b->capture_free(p->device, graph);
+        return ran != MEZZO_OK ? ran : ended;
+    }
+    r->graph = graph;
+    return MEZZO_OK;
+}
+
+// The first run of a kind goes call by call; a device that can capture replays one graph from then on.
+static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
+    const mz_backend *b = p->device->backend;
+    recording *r = &p->recordings[fresh];
+    void *scale = p->c.graph->scale >= 0 ? p->address[p->c.graph->scale] : NULL;
+    if (b->capture_begin == NULL || p->device->batch != NULL)
+        return run_calls(p, fresh);
+    if (!r->seen || r->scale != scale) {
+        b->capture_free(p->device, r->graph);
+        *r = (recording){.scale = scale, .seen = true};
+        return run_calls(p, fresh);
+    }
+    if (r->graph == NULL)
+        MEZZO_TRY(record(p, fresh, r));
+    return b->capture_launch(p->device, r->graph);
+}
+
 mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
     MEZZO_TRY(prepare(p, scaler, seed, step));
-    for (size_t i = 0; i < p->c.n_calls; ++i)
-        MEZZO_TRY(p->c.kernels[i]->run(p->device, &p->c.calls[i]));
-    return MEZZO_OK;
+    if (p->options.forward_only)
+        return run_recorded(p, false);
+    bool fresh = p->params->grads_empty && p->covers;
+    if (!fresh)
+        MEZZO_TRY(mz_params_settle(p->params));
+    ++p->params->grad_version;
+    p->params->grads_empty = p->params->grads_stale = false;
+    return run_recorded(p, fresh);
 }
 
 // --- looking for the first non-finite value ---------------------------------------------------------------------------------------
@@ -458,6 +591,11 @@ mezzo_status mezzo_program_check(mezzo_program *p, const mezzo_scaler *scaler, u
     if (size)
         where[0] = 0;
     MEZZO_TRY(prepare(p, scaler, seed, step));
+    if (!p->options.forward_only) {
+        MEZZO_TRY(mz_params_settle(p->params));
+        ++p->params->grad_version;
+        p->params->grads_empty = false;
+    }
     for (size_t i = 0; i < p->c.n_calls; ++i) {
         mz_call *call = &p->c.calls[i];
         MEZZO_TRY(p->c.kernels[i]->run(p->device, call));

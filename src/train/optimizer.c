@@ -344,8 +344,8 @@ mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *opt) {
         MEZZO_TRY(mezzo_params_zero_grad(p));
     } else {
         for (int i = 0; i < opt->n; i++)
-            MEZZO_TRY(opt->device->backend->zero(opt->device, p->grad + opt->segments[i].offset,
-                                                 (size_t)opt->segments[i].count * sizeof *p->grad));
+            MEZZO_TRY(mz_zero(opt->device, p->grad + opt->segments[i].offset,
+                              (size_t)opt->segments[i].count * sizeof *p->grad));
         opt->zeroed_version = p->grad_version;
     }
     if (opt->touched && opt->pending == NULL) // what clip found belongs to gradients that are gone
@@ -384,7 +384,7 @@ size_t mezzo_optimizer_memory(const mezzo_optimizer *opt) {
 }
 
 mezzo_status mz_optimizer_fetch(mezzo_optimizer *opt, int slot) {
-    return opt->device->backend->fetch(opt->device, slot, opt->d_state, sizeof *opt->d_state);
+    return mz_fetch(opt->device, slot, opt->d_state, sizeof *opt->d_state);
 }
 
 const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which) {

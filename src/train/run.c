@@ -140,6 +140,7 @@ mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, m
 
 void mz_run_close(mz_training *run) {
     mz_metrics_close(run->metrics);
+    mz_batch_free(run->device, run->update);
     mezzo_optimizer_free(run->optimizer);
     mezzo_scaler_free(run->scaler);
     mz_sampler_free(run->sampler);

@@ -86,6 +86,7 @@ typedef struct mz_training {
     char *checkpoints, *tokenizer_file;           // paths
     mz_metrics *metrics;
     mz_readout readout;
+    mz_batch *update; // the calls of an optimizer step behind the micro batches
     mz_guard guard;
     int64_t step, first_step;       // done; done before this call
     double val_loss, best_val_loss; // the last one and the lowest; NaN = none

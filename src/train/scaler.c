@@ -247,7 +247,7 @@ mezzo_status mezzo_scaler_set_scale(mezzo_scaler *s, double scale) {
 }
 
 mezzo_status mz_scaler_fetch(mezzo_scaler *s, int slot) {
-    return s->device->backend->fetch(s->device, slot, s->shared, sizeof *s->shared);
+    return mz_fetch(s->device, slot, s->shared, sizeof *s->shared);
 }
 
 mezzo_status mezzo_scaler_get_state(mezzo_scaler *s, mezzo_scaler_state *out) {

@@ -35,17 +35,28 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_run_step(mz_training *run) {
-    int64_t step = run->step + 1;
-    run->readout.sum[step & 1] = 0;
-    for (int64_t i = 0; i < run->config.grad_accum; i++)
-        MEZZO_TRY(run_micro(run, step, i));
+// Unscale and check, clip, step, next scale, gradients empty again. Nothing here waits for the device or depends on what it found.
+static mezzo_status run_update(mz_training *run) {
     MEZZO_TRY(mezzo_scaler_unscale(run->scaler, run->optimizer));
     if (run->config.clip > 0)
         MEZZO_TRY(mezzo_optimizer_clip(run->optimizer, run->config.clip));
     MEZZO_TRY(mezzo_scaler_step(run->scaler, run->optimizer));
     MEZZO_TRY(mezzo_scaler_update(run->scaler));
     MEZZO_TRY(mezzo_optimizer_zero_grad(run->optimizer));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_run_step(mz_training *run) {
+    int64_t step = run->step + 1;
+    run->readout.sum[step & 1] = 0;
+    for (int64_t i = 0; i < run->config.grad_accum; i++)
+        MEZZO_TRY(run_micro(run, step, i));
+    MEZZO_TRY(mz_batch_begin(run->device, &run->update));
+    mezzo_status status = run_update(run);
+    if (status != MEZZO_OK)
+        mz_batch_cancel(run->device);
+    MEZZO_TRY(status);
+    MEZZO_TRY(mz_batch_end(run->device));
     MEZZO_TRY(mz_optimizer_fetch(run->optimizer, STATE_SLOT + (int)(step & 1)));
     MEZZO_TRY(mz_scaler_fetch(run->scaler, SCALER_SLOT + (int)(step & 1)));
     run->step = step;

@@ -66,6 +66,12 @@ static double dot_magnitude(const double *a, int64_t a_step, const double *b, in
     return sum;
 }
 
+// TF32 operands may be rounded to nearest, as here, or cut off, as tensor cores do with FP32 numbers handed to them: a unit of the last
+// place, 2^-10, between the two for each operand.
+static double tf32_slack(const trial *t, double terms) {
+    return t->numerics.compute == MEZZO_TF32 ? 2 * 0x1p-10 * terms : 0;
+}
+
 // The largest slope of an activation: ReLU 1, SiLU 1.0999, GELU 1.1290.
 static const double steepest = 1.13;
 
@@ -87,7 +93,7 @@ static void linear(trial *t) {
                 z += t->in[2].value[n];
             }
             int64_t i = m * n_out + n;
-            double error = (double)(n_in + 2) * u32 * terms;
+            double error = (double)(n_in + 2) * u32 * terms + tf32_slack(t, terms);
             if (has(preact))
                 preact->bound[i] = error + u_via * fabs(z);
             error += 2 * u_via * fabs(z);
@@ -108,7 +114,8 @@ static void matmul(trial *t) {
         int64_t batch = i / (rows * cols), m = i / cols % rows, n = i % cols;
         const double *a = t->in[0].value + batch * rows * inner + (ta ? m : m * inner);
         const double *b = t->in[1].value + batch * inner * cols + (tb ? n * inner : n);
-        t->out[0].bound[i] = (double)inner * u32 * dot_magnitude(a, ta ? rows : 1, b, tb ? 1 : cols, inner);
+        double terms = dot_magnitude(a, ta ? rows : 1, b, tb ? 1 : cols, inner);
+        t->out[0].bound[i] = (double)inner * u32 * terms + tf32_slack(t, terms);
     }
 }
 
@@ -122,7 +129,7 @@ static void linear_dx(trial *t) {
     for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
         int64_t m = i / n_in, k = i % n_in;
         double terms = dot_magnitude(t->in[0].value + m * n_out, 1, t->in[1].value + k, n_in, n_out);
-        double error = (double)n_out * u32 * terms;
+        double error = (double)n_out * u32 * terms + tf32_slack(t, terms);
         if (has(&t->in[2])) // the product's error times the slope, and the slope's error times the product
             error = steepest * error + function_ulps * u32 * terms * slope_magnitude(t->in[2].value[i]);
         t->out[0].bound[i] = error;
@@ -135,7 +142,7 @@ static void linear_dw(trial *t) {
     const double one = 1;
     for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
         double terms = dot_magnitude(t->in[0].value + i / n_in, n_out, t->in[1].value + i % n_in, n_in, rows);
-        t->out[0].bound[i] = (double)(rows + 1) * u32 * (terms + preset(t, 0, i, terms));
+        t->out[0].bound[i] = (double)(rows + 1) * u32 * (terms + preset(t, 0, i, terms)) + tf32_slack(t, terms);
     }
     for (int64_t n = 0; has(&t->out[1]) && n < n_out; n++) {
         double terms = dot_magnitude(t->in[0].value + n, n_out, &one, 0, rows);

@@ -1,0 +1,185 @@
+// Calls gathered and run at once: on a device that can capture, the same calls as the last time are one graph's launch.
+#include "backend/backend.h"
+
+typedef enum kind { RUN, ZERO, FETCH } kind;
+typedef struct entry {
+    kind kind;
+    const mz_kernel *kernel;
+    mz_call call;
+    mz_update_attrs update; // what call.attrs.update pointed to: its numbers are part of what a graph holds
+    const void *data;       // ZERO, FETCH
+    size_t bytes;
+    int slot;
+} entry;
+
+typedef struct list {
+    entry *entries;
+    size_t n, cap;
+} list;
+
+struct mz_batch {
+    list now, before; // gathered this time; what `graph` does
+    void *graph;
+    bool seen; // `before` has been run once: kernels are loaded, so that it can be captured
+};
+
+// --- comparing ------------------------------------------------------------------------------------------------------------
+static bool same_tensors(const mz_tensor *a, const mz_tensor *b, int n) {
+    for (int i = 0; i < n; i++) {
+        if (mz_present(&a[i]) != mz_present(&b[i]))
+            return false;
+        if (mz_present(&a[i]) &&
+            (a[i].data != b[i].data || a[i].dtype != b[i].dtype || !mz_shape_equal(&a[i].shape, &b[i].shape)))
+            return false;
+    }
+    return true;
+}
+
+// Copies of one object compare equal to the byte; tensors may be made anew at each call, so these are compared by member.
+static bool same_entry(const entry *a, const entry *b) {
+    if (a->kind != b->kind || a->data != b->data || a->bytes != b->bytes || a->slot != b->slot)
+        return false;
+    return a->kind != RUN ||
+           (a->kernel == b->kernel && a->call.op == b->call.op && a->call.n_in == b->call.n_in &&
+            a->call.n_out == b->call.n_out && a->call.workspace == b->call.workspace && a->call.rng == b->call.rng &&
+            memcmp(&a->call.attrs, &b->call.attrs, sizeof a->call.attrs) == 0 &&
+            memcmp(&a->update, &b->update, sizeof a->update) == 0 &&
+            same_tensors(a->call.in, b->call.in, a->call.n_in) &&
+            same_tensors(a->call.out, b->call.out, a->call.n_out));
+}
+
+static bool same_lists(const list *a, const list *b) {
+    bool same = a->n == b->n;
+    for (size_t i = 0; same && i < a->n; i++)
+        same = same_entry(&a->entries[i], &b->entries[i]);
+    return same;
+}
+
+// --- running --------------------------------------------------------------------------------------------------------------
+// Fetches are events for the host to wait for: they stay outside the graph and follow it. Nothing in a batch changes what an earlier
+// fetch of it has asked for (backend.h).
+static mezzo_status run_list(mezzo_device *device, list *l, bool fetches) {
+    for (size_t i = 0; i < l->n; i++) {
+        entry *e = &l->entries[i];
+        if (fetches != (e->kind == FETCH))
+            continue;
+        if (e->kind == RUN)
+            MEZZO_TRY(e->kernel->run(device, &e->call));
+        else if (e->kind == ZERO)
+            MEZZO_TRY(device->backend->zero(device, (void *)(uintptr_t)e->data, e->bytes));
+        else
+            MEZZO_TRY(device->backend->fetch(device, e->slot, e->data, e->bytes));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status capture(mezzo_device *device, mz_batch *batch) {
+    const mz_backend *b = device->backend;
+    void *graph = NULL;
+    MEZZO_TRY(b->capture_begin(device));
+    mezzo_status ran = run_list(device, &batch->now, false);
+    mezzo_status ended = b->capture_end(device, &graph);
+    if (ran != MEZZO_OK || ended != MEZZO_OK) {
+        b->capture_free(device, graph);
+        return ran != MEZZO_OK ? ran : ended;
+    }
+    batch->graph = graph;
+    return MEZZO_OK;
+}
+
+static mezzo_status run_batch(mezzo_device *device, mz_batch *batch) {
+    const mz_backend *b = device->backend;
+    bool same = batch->seen && same_lists(&batch->now, &batch->before);
+    if (!same) {
+        b->capture_free(device, batch->graph);
+        batch->graph = NULL;
+        list swap = batch->before;
+        batch->before = batch->now;
+        batch->now = swap;
+        batch->seen = true;
+        MEZZO_TRY(run_list(device, &batch->before, false));
+        return run_list(device, &batch->before, true);
+    }
+    if (batch->graph == NULL)
+        MEZZO_TRY(capture(device, batch));
+    MEZZO_TRY(b->capture_launch(device, batch->graph));
+    return run_list(device, &batch->now, true);
+}
+
+// --- gathering ------------------------------------------------------------------------------------------------------------
+mezzo_status mz_batch_begin(mezzo_device *device, mz_batch **batch) {
+    if (device->backend->capture_begin == NULL || device->batch != NULL)
+        return MEZZO_OK;
+    if (*batch == NULL)
+        *batch = mz_alloc(1, sizeof **batch);
+    if (*batch == NULL)
+        return MEZZO_ERR_MEMORY;
+    (*batch)->now.n = 0;
+    device->batch = *batch;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_batch_end(mezzo_device *device) {
+    mz_batch *batch = device->batch;
+    device->batch = NULL;
+    if (batch != NULL)
+        MEZZO_TRY(run_batch(device, batch));
+    return MEZZO_OK;
+}
+
+void mz_batch_cancel(mezzo_device *device) {
+    device->batch = NULL;
+}
+
+void mz_batch_free(mezzo_device *device, mz_batch *batch) {
+    if (batch == NULL)
+        return;
+    if (device->batch == batch)
+        device->batch = NULL;
+    device->backend->capture_free(device, batch->graph);
+    mz_free(batch->now.entries);
+    mz_free(batch->before.entries);
+    mz_free(batch);
+}
+
+static mezzo_status gather(mezzo_device *device, entry **out) {
+    list *l = &device->batch->now;
+    MEZZO_TRY(MZ_RESERVE(l->entries, l->cap, l->n + 1));
+    *out = &l->entries[l->n++];
+    memset(*out, 0, sizeof **out);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_batch_run(mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
+    entry *e;
+    MEZZO_TRY(gather(device, &e));
+    e->kind = RUN;
+    e->kernel = kernel;
+    memcpy(&e->call, call, sizeof e->call);
+    if (call->attrs.update != NULL)
+        memcpy(&e->update, call->attrs.update, sizeof e->update);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_zero(mezzo_device *device, void *data, size_t bytes) {
+    entry *e;
+    if (device->batch == NULL)
+        return device->backend->zero(device, data, bytes);
+    MEZZO_TRY(gather(device, &e));
+    e->kind = ZERO;
+    e->data = data;
+    e->bytes = bytes;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_fetch(mezzo_device *device, int slot, const void *data, size_t bytes) {
+    entry *e;
+    if (device->batch == NULL)
+        return device->backend->fetch(device, slot, data, bytes);
+    MEZZO_TRY(gather(device, &e));
+    e->kind = FETCH;
+    e->data = data;
+    e->bytes = bytes;
+    e->slot = slot;
+    return MEZZO_OK;
+}
