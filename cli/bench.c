@@ -265,30 +265,52 @@ static int run_kernels(const cli_args *args) {
 static int run(const cli_args *args) {
     if (cli_has(args, "kernels"))
         return run_kernels(args);
-    return cli_wrong(args->command, "say what to measure: --kernels");
+    if (cli_has(args, "models") || cli_has(args, "all-models")) {
+        char *command = command_line(args);
+        int code = cli_bench_models(args, command != NULL ? command : "");
+        mz_free(command);
+        return code;
+    }
+    return cli_wrong(args->command, "say what to measure: --models LIST, --all-models or --kernels");
 }
 
 static const cli_option options_table[] = {
+    {"models", "LIST", "model sizes: small, medium, large, xl, 2.7B, or names such as gpt2-124M, with commas between"},
+    {"all-models", NULL, "small, medium, large, xl and 2.7B"},
+    {"family", "NAME", "models: what the sizes are sizes of [cs336 where this build has it, else gpt2]"},
+    {"context-length", "N", "models: tokens in a sequence [512]"},
+    {"batch-size", "N", "models: sequences in a step [4]"},
+    {"vocab", "N", "models: tokens of the vocabulary [10000; a name's own]"},
+    {"warmup", "N", "models: steps before the timed ones [5]"},
+    {"iters", "N", "models: timed repeats [10]"},
+    {"precisions", "LIST", "models: the first is compared with [fp32,tf32,bf16,fp16]"},
+    {"phases", "LIST", "models: of forward, backward, step [forward,backward,step]"},
+    {"memory-gb", "X", "models: what fits, in GiB [what is free on the device]"},
+    {"no-mfu", NULL, "models: the device's peak is not measured, and MFU not told"},
     {"kernels", NULL, "each kernel, in GFLOP/s or GB/s, beside the machine's measured peak"},
     {"op", "NAME", "kernels: this op only (linear, linear_dw, attention, layernorm, adamw …)"},
     {"shape", "SHAPE", "kernels: this shape, as 1024x3072x768 [the models' shapes]"},
     {"model", "NAME", "kernels: the shapes of gpt (6 × 384, 256 × 16) or gpt2-124M (1,024 × 4) only [both]"},
-    {"precision", "LIST", "of fp32, tf32, bf16, fp16, with commas between [fp32,bf16]"},
+    {"precision", "LIST", "kernels: of fp32, tf32, bf16, fp16, with commas between [fp32,bf16]"},
     {"device", "NAME", "cpu, cuda, cuda:N or auto [auto]"},
     {"threads", "N", "0 = every core [0]"},
-    {"rounds", "N", "how often each is timed; 0 = for a quarter of a second [0]"},
+    {"rounds", "N", "kernels: how often each is timed; 0 = for a quarter of a second [0]"},
     {"warm", NULL,
-     "the same tensors every time, so that caches hold small ones [no: as in a step, they come from memory]"},
-    {"csv", "FILE", "rows are added to it"},
+     "kernels: the same tensors every time, so that caches hold small ones [no: as in a step, they come from memory]"},
+    {"csv", "FILE", "kernels: rows are added to it; models: it is written, with a chart beside it"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
 
 const cli_command cli_bench = {
     .name = "bench",
-    .summary = "how fast the kernels are, beside the machine's peak",
-    .usage = "--kernels [--op NAME [--shape SHAPE]] [--precision LIST] [--csv FILE]",
-    .details = "GFLOP/s of products and attention stand beside the rate of a loop of nothing but multiply-adds, GB/s "
+    .summary = "how fast models or kernels are, precision beside precision",
+    .usage = "--models LIST|--all-models [--csv FILE] | --kernels [--op NAME [--shape SHAPE]] [--precision LIST] "
+             "[--csv FILE]",
+    .details = "Models: forward, forward and backward, and whole optimizer steps on random tokens; a size that does "
+               "not fit is\n"
+               "predicted and left out. Kernels: GFLOP/s of products and attention stand beside the rate of a loop of "
+               "nothing but multiply-adds, GB/s "
                "of everything else\n"
                "(each tensor counted once) beside a stream copy, all measured in the same run; times are medians.",
     .options = options_table,

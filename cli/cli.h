@@ -2,6 +2,7 @@
 #ifndef CLI_H
 #define CLI_H
 
+#include <signal.h>
 #include <stdarg.h>
 
 #include <jansson.h>
@@ -67,6 +68,13 @@ int cli_number(const cli_args *args, const char *name, double least, double most
 // The configuration: defaults, then every --config file, then the keys of the command line.
 int cli_config(const cli_args *args, mezzo_config **out);
 bool cli_takes_key(const cli_command *command, const char *key);
+
+// "fp32,bf16" → precisions, each once: CLI_DONE or CLI_USAGE (bench_models.c).
+int cli_precisions(const cli_args *args, const char *option, const char *initial, mezzo_precision *out, int most,
+                   int *n);
+// Not zero once SIGINT or SIGTERM came; the second one leaves at once (interrupt.c).
+const volatile sig_atomic_t *cli_interruptible(void);
+int cli_bench_models(const cli_args *args, const char *command); // the half of bench that is in bench_models.c
 
 // --- telling (report.c) ---------------------------------------------------------------------------------------------------
 void cli_log(void *user, const char *topic, const char *line); // the library's log lines, to stderr

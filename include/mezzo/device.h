@@ -58,7 +58,7 @@ MEZZO_API mezzo_status mezzo_device_sync(mezzo_device *device);
 
 // requested × device → effective, with the reason as one line (buffer of `size` bytes; NULL to drop it). AUTO picks the fastest
 // measured. A format the device lacks is never lost silently: the reason says what happened (a storage format with FP32
-// arithmetic still stores BF16/FP16; TF32 on a device without it runs FP32).
+// arithmetic still stores BF16/FP16; BF16 where only FP16 has arithmetic becomes FP16; TF32 on a device without it runs FP32).
 MEZZO_API mezzo_status mezzo_precision_resolve(mezzo_device *device, mezzo_precision requested,
                                                mezzo_precision *effective, char *reason, size_t size);
 

@@ -3,9 +3,13 @@
 //   requested  the device has its arithmetic   effective  otherwise   effective
 //   fp32       (always)                        fp32
 //   tf32       yes                             tf32       no          fp32: tf32 is an arithmetic format, nothing is stored in it
-//   bf16 fp16  yes                             the same   no          the same: values are stored in it, arithmetic is fp32
+//   fp16       yes                             fp16       no          fp16: values are stored in it, arithmetic is fp32
+//   bf16       yes                             bf16       no          fp16 where the device has that (Turing), with a loss scale;
+//                                                                     else bf16: values are stored in it, arithmetic is fp32
 //   fp64       ref only                        fp64       cpu, cuda   an error
 //   auto       the first of bf16, fp16, tf32 that was measured faster than fp32; fp32 if none was
+//
+// Whatever is not what was asked for is in the reason, which every command that resolves a precision prints or writes down.
 //
 // auto prefers bf16 to fp16 where both are faster: its range is fp32's, so no loss scale has to be found. tf32 comes last: where
 // a 16-bit format is faster too, it also halves the activations.
@@ -46,6 +50,13 @@ mezzo_status mezzo_precision_resolve(mezzo_device *device, mezzo_precision reque
                  info.backend);
         return MEZZO_OK;
     case MEZZO_PRECISION_BF16:
+        if (!info.native[requested] && info.native[MEZZO_PRECISION_FP16]) {
+            *effective = MEZZO_PRECISION_FP16;
+            snprintf(line, room, "bf16 was asked, but %s has no bf16 arithmetic: fp16, which needs a loss scale",
+                     info.backend);
+            return MEZZO_OK;
+        }
+        // fall through
     case MEZZO_PRECISION_FP16:
         *effective = requested;
         if (!info.native[requested])

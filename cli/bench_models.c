@@ -1,0 +1,271 @@
+// mezzo bench --models: forward, backward and step times of model sizes, precision beside precision.
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli.h"
+#include "study/bench.h"
+#include "study/kernels.h"
+
+enum { SIZES_MOST = 32 };
+
+typedef struct models {
+    const cli_args *args;
+    mz_bench_plan plan;
+    const char *sizes[SIZES_MOST];
+    int n_sizes;
+    char *words; // what sizes points into
+    mz_bench_result rows[SIZES_MOST];
+    int n_rows;
+    FILE *csv;
+    const char *command;
+    double peaks[MEZZO_PRECISION_COUNT];
+    mezzo_device_info device;
+} models;
+
+// --- what is asked --------------------------------------------------------------------------------------------------------------
+static int parse_sizes(models *m) {
+    const char *list = cli_text(m->args, "models", NULL);
+    if (cli_has(m->args, "all-models"))
+        for (int i = 0; mz_bench_size_at(i) != NULL; i++)
+            m->sizes[m->n_sizes++] = mz_bench_size_at(i)->name;
+    if (list == NULL)
+        return CLI_DONE;
+    m->words = mz_strdup(list);
+    if (m->words == NULL)
+        return cli_error(m->args->command, MEZZO_ERR_MEMORY);
+    char *rest;
+    for (char *word = strtok_r(m->words, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
+        if (m->n_sizes == SIZES_MOST)
+            return cli_wrong(m->args->command, "--models: more than %d of them", SIZES_MOST);
+        m->sizes[m->n_sizes++] = word;
+    }
+    return m->n_sizes > 0 ? CLI_DONE : cli_wrong(m->args->command, "--models: name one at least");
+}
+
+int cli_precisions(const cli_args *args, const char *option, const char *initial, mezzo_precision *out, int most,
+                   int *n) {
+    char word[32];
+    *n = 0;
+    for (const char *p = cli_text(args, option, initial); *p != '\0';) {
+        size_t length = strcspn(p, ",");
+        snprintf(word, sizeof word, "%.*s", (int)length, p);
+        p += length + (p[length] == ',');
+        if (*n == most)
+            return cli_wrong(args->command, "--%s: at most %d precisions", option, most);
+        if (mezzo_precision_parse(word, &out[*n]) != MEZZO_OK)
+            return cli_wrong(args->command, "--%s: %s", option, mezzo_error_message());
+        if (out[*n] >= MEZZO_PRECISION_FP64)
+            return cli_wrong(args->command, "--%s %s: fp32, tf32, bf16 and fp16 are compared", option, word);
+        for (int i = 0; i < *n; i++)
+            if (out[i] == out[*n])
+                return cli_wrong(args->command, "--%s: %s is there twice", option, word);
+        ++*n;
+    }
+    return *n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name one at least", option);
+}
+
+static int parse_phases(models *m) {
+    const char *list = cli_text(m->args, "phases", "forward,backward,step");
+    for (const char *p = list; *p != '\0';) {
+        size_t n = strcspn(p, ",");
+        if (n == 7 && strncmp(p, "forward", n) == 0)
+            m->plan.forward = true;
+        else if (n == 8 && strncmp(p, "backward", n) == 0)
+            m->plan.backward = true;
+        else if (n == 4 && strncmp(p, "step", n) == 0)
+            m->plan.step = true;
+        else
+            return cli_wrong(m->args->command, "--phases %s: they are forward, backward and step", list);
+        p += n + (p[n] == ',');
+    }
+    if (!m->plan.forward && !m->plan.backward && !m->plan.step)
+        return cli_wrong(m->args->command, "--phases: name one at least");
+    return CLI_DONE;
+}
+
+static int parse(models *m) {
+    mz_bench_plan *p = &m->plan;
+    int64_t warmup = 0, iters = 0;
+    double memory = 0;
+    int code = parse_sizes(m);
+    if (code == CLI_DONE)
+        code = cli_precisions(m->args, "precisions", "fp32,tf32,bf16,fp16", p->precisions, MZ_BENCH_PRECISIONS,
+                              &p->n_precisions);
+    if (code == CLI_DONE)
+        code = parse_phases(m);
+    if (code == CLI_DONE)
+        code = cli_integer(m->args, "context-length", 1, 1 << 20, 512, &p->context);
+    if (code == CLI_DONE)
+        code = cli_integer(m->args, "batch-size", 1, 1 << 20, 4, &p->batch);
+    if (code == CLI_DONE)
+        code = cli_integer(m->args, "warmup", 0, 10000, 5, &warmup);
+    if (code == CLI_DONE)
+        code = cli_integer(m->args, "iters", 1, MZ_REPEATS_MAX, 10, &iters);
+    if (code == CLI_DONE)
+        code = cli_number(m->args, "memory-gb", 0, 1e6, 0, &memory);
+    p->repeats = (mz_repeats){.warmup = (int)warmup, .iters = (int)iters, .stop = cli_interruptible()};
+    p->memory = (size_t)(memory * (double)(1 << 30));
+    p->seed = 1;
+    p->peaks = m->peaks;
+    return code;
+}
+
+// --- what is told ---------------------------------------------------------------------------------------------------------------
+static char *shown(double x, char *buf, size_t size) {
+    snprintf(buf, size, isnan(x) ? "-" : "%.2f", x);
+    return buf;
+}
+
+static void print_row(const models *m, const mz_bench_result *r) {
+    if (m->n_rows == 1)
+        printf("%-10s %9s %-5s %12s %12s %12s %10s %8s %9s %6s  %s\n", "size", "params M", "", "forward ms",
+               "backward ms", "step ms", "tokens/s", "speedup", "memory MB", "MFU %", "");
+    for (int i = 0; i < m->plan.n_precisions; i++) {
+        const mz_bench_cell *c = &r->cells[i], *base = &r->cells[0];
+        char f[32], b[32], s[32], x[32], mfu[32], tokens[32];
+        double speedup = m->plan.step ? base->step.mean / c->step.mean : base->total / c->total;
+        printf("%-10s %9.1f %-5s %12s %12s %12s %10s %8s %9.0f %6s  %s\n", i == 0 ? r->size : "", r->params_m,
+               mezzo_precision_name(m->plan.precisions[i]), shown(c->forward.mean, f, sizeof f),
+               shown(c->backward.mean, b, sizeof b), shown(c->step.mean, s, sizeof s),
+               cli_thousands(c->tokens_per_second, tokens, sizeof tokens), shown(speedup, x, sizeof x), c->memory_mb,
+               shown(100 * c->mfu, mfu, sizeof mfu), c->note);
+    }
+    fflush(stdout);
+}
+
+static json_t *time_json(const mz_bench_time *t) {
+    json_t *o = json_object();
+    json_object_set_new(o, "ms", cli_json_number(t->mean));
+    json_object_set_new(o, "std", cli_json_number(t->deviation));
+    return o;
+}
+
+static json_t *row_json(const mz_bench_plan *plan, const mz_bench_result *r) {
+    json_t *o = json_object(), *cells = json_object();
+    for (int i = 0; i < plan->n_precisions; i++) {
+        const mz_bench_cell *c = &r->cells[i], *base = &r->cells[0];
+        json_t *x = json_object();
+        json_object_set_new(x, "effective", json_string(mezzo_precision_name(c->effective)));
+        json_object_set_new(x, "forward", time_json(&c->forward));
+        json_object_set_new(x, "backward", time_json(&c->backward));
+        json_object_set_new(x, "step", time_json(&c->step));
+        json_object_set_new(x, "total_ms", cli_json_number(c->total));
+        json_object_set_new(x, "total_speedup", cli_json_number(base->total / c->total));
+        json_object_set_new(x, "step_speedup", cli_json_number(base->step.mean / c->step.mean));
+        json_object_set_new(x, "tokens_per_second", cli_json_number(c->tokens_per_second));
+        json_object_set_new(x, "mfu", cli_json_number(c->mfu));
+        json_object_set_new(x, "memory_mb", cli_json_number(c->memory_mb));
+        json_object_set_new(x, "note", cli_json_text(c->note, strlen(c->note)));
+        json_object_set_new(cells, mezzo_precision_name(plan->precisions[i]), x);
+    }
+    json_object_set_new(o, "model_size", cli_json_text(r->size, strlen(r->size)));
+    json_object_set_new(o, "num_params_M", cli_json_number(r->params_m));
+    json_object_set_new(o, "precisions", cells);
+    return o;
+}
+
+static int print_json(const models *m) {
+    json_t *o = json_object(), *rows = json_array();
+    for (int i = 0; i < m->n_rows; i++)
+        json_array_append_new(rows, row_json(&m->plan, &m->rows[i]));
+    json_object_set_new(o, "device", cli_json_text(m->device.description, strlen(m->device.description)));
+    json_object_set_new(o, "context_length", json_integer(m->plan.context));
+    json_object_set_new(o, "batch_size", json_integer(m->plan.batch));
+    json_object_set_new(o, "models", rows);
+    return cli_json_print(m->args->command, o);
+}
+
+static int write_csv(models *m, const mz_bench_result *r) {
+    const char *commit = getenv("MEZZO_COMMIT"), *path = cli_text(m->args, "csv", NULL);
+    mz_text t = {0};
+    if (path == NULL)
+        return CLI_DONE;
+    if (m->csv == NULL) {
+        m->csv = fopen(path, "w");
+        if (m->csv == NULL)
+            return cli_error(m->args->command, mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno)));
+        mz_bench_header(&m->plan, &t);
+    }
+    mz_bench_line(&m->plan, r, m->device.description, commit != NULL ? commit : "", m->command, &t);
+    bool good = t.status == MEZZO_OK && fwrite(t.data, 1, t.len, m->csv) == t.len && fflush(m->csv) == 0;
+    mz_text_free(&t);
+    return good ? CLI_DONE : cli_error(m->args->command, mz_fail(MEZZO_ERR_IO, "%s: it could not be written", path));
+}
+
+// The chart lies beside the CSV, under its name.
+static void draw(const models *m) {
+    const char *path = cli_text(m->args, "csv", NULL);
+    if (path == NULL)
+        return;
+    const char *slash = strrchr(path, '/'), *file = slash != NULL ? slash + 1 : path;
+    char folder[4096], name[128];
+    snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash - path) : 1, slash != NULL ? path : ".");
+    const char *dot = strrchr(file, '.');
+    snprintf(name, sizeof name, "%.*s", dot != NULL && dot != file ? (int)(dot - file) : (int)strlen(file), file);
+    if (mz_bench_chart(&m->plan, m->rows, (size_t)m->n_rows, folder[0] != '\0' ? folder : "/", name) != MEZZO_OK)
+        fprintf(stderr, "mezzo bench: no chart: %s\n", mezzo_error_message());
+}
+
+// --- measuring ------------------------------------------------------------------------------------------------------------------
+static int measure(models *m, mezzo_device *device) {
+    mezzo_model_config unused;
+    mz_peaks peaks = {0};
+    const char *family =
+        cli_text(m->args, "family", mezzo_model_defaults("cs336", &unused) == MEZZO_OK ? "cs336" : "gpt2");
+    int64_t vocab;
+    int code = cli_integer(m->args, "vocab", 1, INT32_MAX, 0, &vocab);
+    mezzo_model_config configs[SIZES_MOST];
+    for (int i = 0; i < m->n_sizes && code == CLI_DONE; i++) { // every name is checked before the first is timed
+        mezzo_status status = mz_bench_model(family, m->sizes[i], vocab, m->plan.context, &configs[i]);
+        code = status == MEZZO_OK ? CLI_DONE : cli_error(m->args->command, status);
+    }
+    if (code != CLI_DONE)
+        return code;
+    mezzo_status status = mezzo_device_describe(device, &m->device);
+    if (status == MEZZO_OK && !cli_has(m->args, "no-mfu"))
+        status = mz_bench_peaks(device, &peaks);
+    const mezzo_dtype arithmetic[] = {MEZZO_F32, MEZZO_TF32, MEZZO_BF16, MEZZO_F16};
+    for (size_t i = 0; i < MZ_COUNT(arithmetic); i++) // in the order of mezzo_precision
+        m->peaks[i] = peaks.flops[arithmetic[i]];
+    for (int i = 0; i < m->n_sizes && status == MEZZO_OK && code == CLI_DONE; i++) {
+        mz_bench_result *r = &m->rows[m->n_rows];
+        status = mz_bench_run(device, m->sizes[i], &configs[i], &m->plan, r);
+        if (status != MEZZO_OK)
+            break;
+        m->n_rows++;
+        if (!cli_has(m->args, "json"))
+            print_row(m, r);
+        code = write_csv(m, r);
+    }
+    if (status != MEZZO_OK)
+        code = cli_error(m->args->command, status);
+    return code;
+}
+
+int cli_bench_models(const cli_args *args, const char *command) {
+    models *m = mz_alloc(1, sizeof *m);
+    mezzo_device *device = NULL;
+    int64_t threads;
+    if (m == NULL)
+        return cli_error(args->command, MEZZO_ERR_MEMORY);
+    m->args = args;
+    m->command = command;
+    int code = parse(m);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "threads", 0, 1024, 0, &threads);
+    if (code == CLI_DONE) {
+        mezzo_status status = mezzo_device_open(cli_text(args, "device", "auto"), (int)threads, &device);
+        code = status == MEZZO_OK ? measure(m, device) : cli_error(args->command, status);
+    }
+    if (code == CLI_DONE && cli_has(args, "json"))
+        code = print_json(m);
+    if (m->csv != NULL && fclose(m->csv) != 0 && code == CLI_DONE)
+        code = cli_error(args->command, mz_fail(MEZZO_ERR_IO, "the CSV file could not be written"));
+    if (m->n_rows > 0)
+        draw(m);
+    mezzo_device_close(device);
+    mz_free(m->words);
+    mz_free(m);
+    return code;
+}

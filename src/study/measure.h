@@ -1,0 +1,78 @@
+// A training step of a model at a shape and a precision, made to be timed: what bench, sweep and advise --measure share.
+#ifndef MZ_STUDY_MEASURE_H
+#define MZ_STUDY_MEASURE_H
+
+#include <signal.h>
+
+#include "base/base.h"
+
+#include "mezzo/model.h"
+#include "mezzo/optimizer.h"
+
+typedef struct mz_workload {
+    mezzo_model_config model;
+    int64_t batch, seq_len;    // of one micro batch
+    int64_t grad_accum;        // micro batches a step, at least 1
+    mezzo_precision precision; // resolved
+    mezzo_residual residual;
+    bool recompute;
+    uint64_t seed; // of parameters and tokens
+} mz_workload;
+
+// --- before anything is allocated (memory.c) --------------------------------------------------------------------------------
+// Bytes on the device that training takes: parameters, gradients, low-precision copies, optimizer, activations, workspace.
+mezzo_status mz_workload_memory(mezzo_device *device, const mz_workload *w, size_t *bytes);
+// What is free on the device now: its memory less what anybody uses; on a CPU the system's available memory. 0: not known.
+mezzo_status mz_memory_free(mezzo_device *device, size_t *bytes);
+// Floating-point operations of the products and attention of a step, forward and backward (3 × forward), nothing evaluated twice.
+mezzo_status mz_workload_flops(const mz_workload *w, double *flops);
+mezzo_status mz_workload_params(const mz_workload *w, int64_t *count);
+
+// --- running ------------------------------------------------------------------------------------------------------------------
+typedef struct mz_rig mz_rig;
+// Parameters, program, AdamW with a small rate, a scaler (on in FP16), random tokens on the device. The caller owns *out.
+// MEMORY, UNSUPPORTED and INVALID as mezzo_program_create.
+mezzo_status mz_rig_create(mezzo_device *device, const mz_workload *w, mz_rig **out);
+void mz_rig_free(mz_rig *rig);           // NULL is fine
+size_t mz_rig_memory(const mz_rig *rig); // bytes taken on the device
+mezzo_device *mz_rig_device(const mz_rig *rig);
+
+typedef enum mz_timed {
+    MZ_TIMED_FORWARD, // a forward-only program of the micro batch
+    MZ_TIMED_MICRO,   // forward and backward of one micro batch
+    MZ_TIMED_STEP,    // the whole optimizer step: every micro batch, unscale, clip, update, scaler, cleared gradients
+} mz_timed;
+
+typedef struct mz_repeats {
+    int warmup, iters;                 // iters ≤ MZ_REPEATS_MAX
+    int least;                         // from so many on it may stop early; 0: never
+    double enough;                     // … when the coefficient of variation is below this
+    const volatile sig_atomic_t *stop; // may be NULL; INTERRUPTED between repeats where it is set
+} mz_repeats;
+#define MZ_REPEATS_MAX 1024
+// Seconds of each repeat by the device's own clock where it has one. Repeats follow each other without waiting, as training does;
+// the host looks at `least` and at the end.
+mezzo_status mz_rig_time(mz_rig *rig, mz_timed what, const mz_repeats *repeats, double *seconds, int *n);
+
+// Forward and micro in turn, so that drift touches both alike: forward[i] and micro[i] are neighbours in time. Never stops early.
+mezzo_status mz_rig_time_phases(mz_rig *rig, const mz_repeats *repeats, double *forward, double *micro);
+
+typedef struct mz_rig_state {
+    double loss;       // of the last micro batch
+    double loss_scale; // 1 without a scaler
+    int64_t skipped;   // steps, for non-finite gradients
+    bool finite;       // the loss is, and the last step was taken
+} mz_rig_state;
+mezzo_status mz_rig_look(mz_rig *rig, mz_rig_state *out); // waits for the device
+
+// --- energy (energy.c) ----------------------------------------------------------------------------------------------------------
+typedef struct mz_energy {
+    double joules; // of one step; NaN: nothing can be read
+    double watts;  // mean; NaN
+} mz_energy;
+// Runs steps for about `seconds` (one at least) between two readings of the device's counter, or of RAPL on a CPU; a device with a
+// power sensor alone gives power × `step_seconds`.
+mezzo_status mz_rig_energy(mz_rig *rig, double seconds, double step_seconds, mz_energy *out);
+mezzo_status mz_rig_run_steps(mz_rig *rig, int64_t n); // and waits
+
+#endif
