@@ -275,7 +275,7 @@ static int run(const cli_args *args) {
 }
 
 static const cli_option options_table[] = {
-    {"models", "LIST", "model sizes: small, medium, large, xl, 2.7B, or names such as gpt2-124M, with commas between"},
+    {"models", "LIST", "model sizes: small, medium, large, xl, 2.7B, names such as gpt2-124M, or 768x3072x12x12"},
     {"all-models", NULL, "small, medium, large, xl and 2.7B"},
     {"family", "NAME", "models: what the sizes are sizes of [cs336 where this build has it, else gpt2]"},
     {"context-length", "N", "models: tokens in a sequence [512]"},

@@ -1,5 +1,6 @@
 #include "study/bench.h"
 
+#include <inttypes.h>
 #include <math.h>
 
 #include "study/stats.h"
@@ -24,6 +25,11 @@ mezzo_status mz_bench_model(const char *family, const char *size, int64_t vocab,
         if (strcmp(sizes[i].name, size) == 0)
             found = &sizes[i];
     }
+    mz_bench_size written = {.name = size};
+    char more;
+    if (found == NULL && sscanf(size, "%" SCNd64 "x%" SCNd64 "x%" SCNd64 "x%" SCNd64 "%c", &written.d_model,
+                                &written.d_ff, &written.layers, &written.heads, &more) == 4)
+        found = &written;
     if (found == NULL) {
         const char *nearest = mz_nearest(size, names, MZ_COUNT(names));
         if (mezzo_model_defaults(size, out) != MEZZO_OK && nearest != NULL)

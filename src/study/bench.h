@@ -11,7 +11,7 @@ typedef struct mz_bench_size { // the sizes of Stanford CS336's assignment
     int64_t d_model, d_ff, layers, heads;
 } mz_bench_size;
 const mz_bench_size *mz_bench_size_at(int index); // NULL past the end
-// `size` is one of them, in the family `family`, or a name that mezzo_model_defaults takes ("gpt2-124M"). vocab 0: 10,000 for the
+// `size` is one of them, or "D_MODELxD_FFxLAYERSxHEADS", in the family `family`; or a name that mezzo_model_defaults takes ("gpt2-124M"). vocab 0: 10,000 for the
 // sizes, the model's own for names. INVALID names the nearest.
 mezzo_status mz_bench_model(const char *family, const char *size, int64_t vocab, int64_t context,
                             mezzo_model_config *out);

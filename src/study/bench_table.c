@@ -59,7 +59,10 @@ static void add_more(mz_text *t, const mz_bench_cell *base, const mz_bench_cell 
     add_number(t, c->step.mean, 4);
     add_number(t, c->step.deviation, 4);
     add_number(t, c->tokens_per_second, 1);
-    add_number(t, c->mfu, 4);
+    if (isnan(c->mfu)) // no peak is known
+        mz_text_add(t, ",", 1);
+    else
+        add_number(t, c->mfu, 4);
     add_number(t, c->memory_mb, 1);
     add_quoted(t, mezzo_precision_name(c->effective));
     add_quoted(t, c->note);
