@@ -45,6 +45,193 @@ cudaError_t mz_cu_column_sums(cudaStream_t stream, mz_cu_array x, float *out, in
 cudaError_t mz_cu_fill(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t seed);
 cudaError_t mz_cu_differs(cudaStream_t stream, const void *a, const void *b, size_t bytes, int32_t *out);
 
+// --- elementwise.cu -------------------------------------------------------------------------------------------------------
+// y[i] = map(x[i]); x and y may be one storage of one dtype.
+enum { MZ_CU_SCALE, MZ_CU_RELU, MZ_CU_GELU, MZ_CU_GELU_TANH, MZ_CU_SILU, MZ_CU_CAST };
+cudaError_t mz_cu_map(cudaStream_t stream, int map, mz_cu_array x, mz_cu_array y, int64_t n, float alpha);
+// y[i] = zip(a[i], b[i mod nb]); gradients: a = dy, b = x. a and y may be one storage of one dtype.
+enum { MZ_CU_ADD, MZ_CU_MUL, MZ_CU_RELU_DX, MZ_CU_GELU_DX, MZ_CU_GELU_TANH_DX, MZ_CU_SILU_DX };
+cudaError_t mz_cu_zip(cudaStream_t stream, int zip, mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n, int64_t nb);
+// rng: the run's mz_rng_state; tensor: attrs.rng.
+cudaError_t mz_cu_dropout(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t n, float p, uint32_t tensor,
+                          const void *rng);
+
+// --- gated.cu: swiglu and rope ----------------------------------------------------------------------------------------------
+// x [rows, 2·width], the gate first → y [rows, width]; dy [rows, width] → dx [rows, 2·width].
+cudaError_t mz_cu_swiglu(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t rows, int width);
+cudaError_t mz_cu_swiglu_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, mz_cu_array dx, int64_t rows,
+                            int width);
+// table [length, dims]; positions [length] or NULL: 0 … length-1.
+cudaError_t mz_cu_rope_table(cudaStream_t stream, const int32_t *positions, float *table, int64_t length, int dims,
+                             float theta);
+typedef struct mz_cu_rope_args {
+    mz_cu_array x, y;   // [rows, heads, width]; may be one storage of one dtype
+    const float *table; // [length, dims]
+    int64_t rows, length;
+    int heads, rotated, width, dims;
+    bool interleaved, inverse;
+} mz_cu_rope_args;
+cudaError_t mz_cu_rope(cudaStream_t stream, const mz_cu_rope_args *args);
+
+// --- layernorm.cu: layer norm and RMS norm ----------------------------------------------------------------------------------
+typedef struct mz_cu_layernorm_args {
+    mz_cu_array x, residual, y, sum; // [rows, width]; residual and sum may be absent
+    const float *weight, *bias;      // [width] or NULL
+    float *mean, *rstd;              // [rows] or NULL
+    float eps;
+    bool centred; // false: RMS norm
+    int width;
+    int64_t rows;
+} mz_cu_layernorm_args;
+cudaError_t mz_cu_layernorm(cudaStream_t stream, const mz_cu_layernorm_args *args);
+
+typedef struct mz_cu_layernorm_bwd_args {
+    mz_cu_array dy, x, dres, dx;    // [rows, width]; dres may be absent; dx may be dy
+    const float *weight;            // [width] or NULL
+    const float *mean, *rstd;       // [rows]; mean NULL: RMS norm
+    float *dweight, *dbias;         // [width] or NULL
+    float *partial;                 // [parts, 2, width], workspace; not touched where dweight and dbias are NULL
+    int parts;                      // mz_cu_layernorm_bwd_parts
+    int width;
+    int64_t rows;
+    bool accumulate;
+} mz_cu_layernorm_bwd_args;
+int mz_cu_layernorm_bwd_parts(int64_t rows, int width, int sms);
+cudaError_t mz_cu_layernorm_bwd(cudaStream_t stream, const mz_cu_layernorm_bwd_args *args);
+
+// --- softmax.cu -----------------------------------------------------------------------------------------------------------
+cudaError_t mz_cu_softmax(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t rows, int width);
+// dx may be dy.
+cudaError_t mz_cu_softmax_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array y, mz_cu_array dx, int64_t rows,
+                             int width);
+
+// --- loss.cu --------------------------------------------------------------------------------------------------------------
+typedef struct mz_cu_cross_entropy_args {
+    mz_cu_array logits;     // [rows, width]
+    const int32_t *targets; // [rows]
+    float *loss, *lse;      // [1]; [rows] or NULL
+    float *terms;           // [rows], workspace
+    int ignore_index, width;
+    int64_t rows;
+} mz_cu_cross_entropy_args;
+cudaError_t mz_cu_cross_entropy(cudaStream_t stream, const mz_cu_cross_entropy_args *args);
+
+typedef struct mz_cu_cross_entropy_dx_args {
+    mz_cu_array logits, dx; // [rows, width]; dx may be logits
+    const float *dloss;     // [1]
+    const int32_t *targets; // [rows]
+    const float *lse;       // [rows]
+    float *factor;          // [1], workspace
+    int ignore_index, width;
+    int64_t rows;
+} mz_cu_cross_entropy_dx_args;
+cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_cross_entropy_dx_args *args);
+
+// --- embedding.cu ---------------------------------------------------------------------------------------------------------
+// table [rows, width], ids [n], y [n, width].
+cudaError_t mz_cu_embedding(cudaStream_t stream, mz_cu_array table, const int32_t *ids, mz_cu_array y, int64_t n,
+                            int64_t rows, int width);
+
+typedef struct mz_cu_embedding_bwd_args {
+    mz_cu_array dy;     // [n, width]
+    const int32_t *ids; // [n]
+    float *dtable;      // [rows, width]
+    void *workspace;    // mz_cu_embedding_bwd_workspace bytes, 64-byte aligned
+    int64_t n, rows;
+    int width;
+    bool accumulate;
+} mz_cu_embedding_bwd_args;
+size_t mz_cu_embedding_bwd_workspace(int64_t n, int width);
+cudaError_t mz_cu_embedding_bwd(cudaStream_t stream, const mz_cu_embedding_bwd_args *args);
+
+// --- reduce.cu ------------------------------------------------------------------------------------------------------------
+typedef struct mz_cu_sum_args {
+    mz_cu_array x, y; // [outer, axis, inner] → [outer, inner]
+    int64_t outer, axis, inner;
+    int parts;      // mz_cu_sum_parts
+    float *partial; // [outer, parts, inner], workspace; not touched where parts is 1
+    bool accumulate;
+    float divisor; // of the sum: 1, or the axis for means
+} mz_cu_sum_args;
+int mz_cu_sum_parts(int64_t outer, int64_t axis, int64_t inner, int sms);
+cudaError_t mz_cu_sum(cudaStream_t stream, const mz_cu_sum_args *args);
+// dy [outer, inner] → dx [outer, axis, inner], times alpha.
+cudaError_t mz_cu_expand(cudaStream_t stream, mz_cu_array dy, mz_cu_array dx, int64_t outer, int64_t axis,
+                         int64_t inner, float alpha);
+
+// --- shape.cu -------------------------------------------------------------------------------------------------------------
+enum { MZ_CU_PARTS = 16 };
+typedef struct mz_cu_parts { // sizes in bytes: part i is width[i] of every `stride` of the whole, from offset[i]
+    void *whole, *part[MZ_CU_PARTS];
+    int64_t outer, stride, width[MZ_CU_PARTS], offset[MZ_CU_PARTS];
+    int n;
+} mz_cu_parts;
+cudaError_t mz_cu_copy_parts(cudaStream_t stream, const mz_cu_parts *parts, bool join);
+cudaError_t mz_cu_arange(cudaStream_t stream, int32_t *y, int64_t n);
+
+// --- update.cu, control.cu ------------------------------------------------------------------------------------------------
+// backend.h's mz_segment, mz_opt_state and mz_scaler_block, member for member (checked in update.c).
+typedef struct mz_cu_segment {
+    int64_t offset, count, state_offset, shadow_offset;
+    int32_t shadow_dtype, decay;
+} mz_cu_segment;
+typedef struct mz_cu_opt_state {
+    int64_t step, skipped;
+    double norm, clip, lr, bias1, bias2, last_clip;
+    int32_t found_inf, skip, last_found_inf, unused;
+} mz_cu_opt_state;
+typedef struct mz_cu_scaler_block {
+    float scale;
+    int32_t tracker, hysteresis, floor_hits;
+    int64_t skipped;
+} mz_cu_scaler_block;
+
+// grad: `elements` of the flat buffer; state: mz_opt_state; partial: elements/4096 + n + 1 doubles of workspace.
+cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segments, int n, const float *scale, float *grad,
+                             int64_t elements, void *state, double *partial, int sms);
+
+typedef struct mz_cu_update_constants {
+    double beta1, beta2, eps, weight_decay, momentum, dampening;
+    bool nesterov;
+} mz_cu_update_constants;
+typedef struct mz_cu_update_args {
+    const void *segments, *state; // mz_segment[n], mz_opt_state
+    const float *grad;
+    float *master, *moment[2]; // sgd: moment[0] or NULL
+    void *shadow;              // or NULL
+    int64_t elements;          // of the master buffer
+    int n, sms;
+    mz_cu_update_constants constants;
+} mz_cu_update_args;
+cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args);
+cudaError_t mz_cu_sgd(cudaStream_t stream, const mz_cu_update_args *args);
+cudaError_t mz_cu_refresh(cudaStream_t stream, const void *segments, int n, const float *master, int64_t elements,
+                          void *shadow, int sms);
+
+cudaError_t mz_cu_clip_control(cudaStream_t stream, void *state, double max_norm);
+enum { MZ_CU_LR_CONSTANT, MZ_CU_LR_LINEAR, MZ_CU_LR_COSINE, MZ_CU_LR_POLYNOMIAL }; // mezzo_schedule's (checked in update.c)
+typedef struct mz_cu_schedule {
+    int kind;
+    double lr, min_lr, power;
+    int64_t warmup, steps;
+} mz_cu_schedule;
+cudaError_t mz_cu_step_control(cudaStream_t stream, void *state, const mz_cu_schedule *schedule, double beta1,
+                               double beta2);
+
+enum { MZ_CU_STATES = 16 };
+typedef struct mz_cu_states {
+    void *state[MZ_CU_STATES]; // mz_opt_state
+    int n;
+} mz_cu_states;
+typedef struct mz_cu_scaler_constants {
+    bool enabled;
+    double growth_factor, backoff_factor, min_scale, max_scale;
+    int64_t growth_interval;
+    int hysteresis;
+} mz_cu_scaler_constants;
+cudaError_t mz_cu_scaler_update(cudaStream_t stream, void *block, const mz_cu_states *states,
+                                const mz_cu_scaler_constants *constants);
+
 #ifdef __cplusplus
 }
 #endif

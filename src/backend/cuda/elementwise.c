@@ -1,0 +1,149 @@
+// Ops on one element at a time, SwiGLU and rotary positions: the host side.
+#include "backend/cuda/storage.h"
+
+static const char *one_input(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return mz_cuda_storages(call, "a", "a");
+}
+
+// --- one input ------------------------------------------------------------------------------------------------------------
+static mezzo_status run_map(mezzo_device *device, const mz_call *call, int map) {
+    MZ_CUDA_TRY(mz_cu_map(mz_cuda(device)->stream, map, mz_cuda_array(&call->in[0]), mz_cuda_array(&call->out[0]),
+                          mz_shape_count(&call->out[0].shape), call->attrs.alpha));
+    return MEZZO_OK;
+}
+
+static mezzo_status run_scale(mezzo_device *device, const mz_call *call) {
+    return run_map(device, call, MZ_CU_SCALE);
+}
+static mezzo_status run_relu(mezzo_device *device, const mz_call *call) {
+    return run_map(device, call, MZ_CU_RELU);
+}
+static mezzo_status run_gelu(mezzo_device *device, const mz_call *call) {
+    return run_map(device, call, call->attrs.tanh ? MZ_CU_GELU_TANH : MZ_CU_GELU);
+}
+static mezzo_status run_silu(mezzo_device *device, const mz_call *call) {
+    return run_map(device, call, MZ_CU_SILU);
+}
+static mezzo_status run_cast(mezzo_device *device, const mz_call *call) {
+    return run_map(device, call, MZ_CU_CAST);
+}
+const mz_kernel mz_cuda_scale = {"scale__cuda", one_input, NULL, run_scale};
+const mz_kernel mz_cuda_relu = {"relu__cuda", one_input, NULL, run_relu};
+const mz_kernel mz_cuda_gelu = {"gelu__cuda", one_input, NULL, run_gelu};
+const mz_kernel mz_cuda_silu = {"silu__cuda", one_input, NULL, run_silu};
+const mz_kernel mz_cuda_cast = {"cast__cuda", one_input, NULL, run_cast};
+
+static mezzo_status run_dropout(mezzo_device *device, const mz_call *call) {
+    MZ_CUDA_TRY(mz_cu_dropout(mz_cuda(device)->stream, mz_cuda_array(&call->in[0]), mz_cuda_array(&call->out[0]),
+                              mz_shape_count(&call->out[0].shape), call->attrs.p, call->attrs.rng, call->rng));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_dropout = {"dropout__cuda", one_input, NULL, run_dropout};
+
+// --- two inputs -----------------------------------------------------------------------------------------------------------
+static mezzo_status run_zip(mezzo_device *device, const mz_call *call, int zip) {
+    MZ_CUDA_TRY(mz_cu_zip(mz_cuda(device)->stream, zip, mz_cuda_array(&call->in[0]), mz_cuda_array(&call->in[1]),
+                          mz_cuda_array(&call->out[0]), mz_shape_count(&call->out[0].shape),
+                          mz_shape_count(&call->in[1].shape)));
+    return MEZZO_OK;
+}
+
+static mezzo_status run_add(mezzo_device *device, const mz_call *call) {
+    return run_zip(device, call, MZ_CU_ADD);
+}
+static mezzo_status run_mul(mezzo_device *device, const mz_call *call) {
+    return run_zip(device, call, MZ_CU_MUL);
+}
+static mezzo_status run_relu_dx(mezzo_device *device, const mz_call *call) {
+    return run_zip(device, call, MZ_CU_RELU_DX);
+}
+static mezzo_status run_gelu_dx(mezzo_device *device, const mz_call *call) {
+    return run_zip(device, call, call->attrs.tanh ? MZ_CU_GELU_TANH_DX : MZ_CU_GELU_DX);
+}
+static mezzo_status run_silu_dx(mezzo_device *device, const mz_call *call) {
+    return run_zip(device, call, MZ_CU_SILU_DX);
+}
+const mz_kernel mz_cuda_add = {"add__cuda", one_input, NULL, run_add};
+const mz_kernel mz_cuda_mul = {"mul__cuda", one_input, NULL, run_mul};
+const mz_kernel mz_cuda_relu_dx = {"relu_dx__cuda", one_input, NULL, run_relu_dx};
+const mz_kernel mz_cuda_gelu_dx = {"gelu_dx__cuda", one_input, NULL, run_gelu_dx};
+const mz_kernel mz_cuda_silu_dx = {"silu_dx__cuda", one_input, NULL, run_silu_dx};
+
+// grad += x, or grad = x.
+static const char *accumulate_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return mz_cuda_storages(call, "a", "f");
+}
+
+static mezzo_status run_accumulate(mezzo_device *device, const mz_call *call) {
+    if (!call->attrs.accumulate)
+        return run_map(device, call, MZ_CU_CAST);
+    int64_t n = mz_shape_count(&call->out[0].shape);
+    mz_cu_array grad = mz_cuda_array(&call->out[0]);
+    MZ_CUDA_TRY(mz_cu_zip(mz_cuda(device)->stream, MZ_CU_ADD, grad, mz_cuda_array(&call->in[0]), grad, n, n));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_accumulate = {"accumulate__cuda", accumulate_supports, NULL, run_accumulate};
+
+// --- swiglu ---------------------------------------------------------------------------------------------------------------
+static const char *swiglu_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    const char *reason = mz_cuda_storages(call, "a", "a");
+    return reason != NULL ? reason : mz_cuda_narrow(&call->in[0]);
+}
+
+static mezzo_status run_swiglu(mezzo_device *device, const mz_call *call) {
+    int64_t width = mz_cuda_width(&call->out[0]), rows = mz_shape_count(&call->out[0].shape) / width;
+    MZ_CUDA_TRY(mz_cu_swiglu(mz_cuda(device)->stream, mz_cuda_array(&call->in[0]), mz_cuda_array(&call->out[0]), rows,
+                             (int)width));
+    return MEZZO_OK;
+}
+
+static mezzo_status run_swiglu_dx(mezzo_device *device, const mz_call *call) {
+    int64_t width = mz_cuda_width(&call->in[0]), rows = mz_shape_count(&call->in[0].shape) / width;
+    MZ_CUDA_TRY(mz_cu_swiglu_dx(mz_cuda(device)->stream, mz_cuda_array(&call->in[0]), mz_cuda_array(&call->in[1]),
+                                mz_cuda_array(&call->out[0]), rows, (int)width));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_swiglu = {"swiglu__cuda", swiglu_supports, NULL, run_swiglu};
+const mz_kernel mz_cuda_swiglu_dx = {"swiglu_dx__cuda", swiglu_supports, NULL, run_swiglu_dx};
+
+// --- rope -----------------------------------------------------------------------------------------------------------------
+static const char *rope_table_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    const char *reason = mz_cuda_storages(call, "i", "f");
+    return reason != NULL ? reason : mz_cuda_narrow(&call->out[0]);
+}
+
+static mezzo_status run_rope_table(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *positions = &call->in[0], *table = &call->out[0]; // [T], [T, R]
+    MZ_CUDA_TRY(mz_cu_rope_table(mz_cuda(device)->stream, mz_present(positions) ? positions->data : NULL, table->data,
+                                 table->shape.dim[0], (int)table->shape.dim[1], call->attrs.theta));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_rope_table = {"rope_table__cuda", rope_table_supports, NULL, run_rope_table};
+
+static const char *rope_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    const char *reason = mz_cuda_storages(call, "af", "a");
+    return reason != NULL ? reason : mz_cuda_narrow(&call->in[0]);
+}
+
+static mezzo_status run_rope(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *table = &call->in[1]; // [B, T, W], [T, R]
+    mz_cu_rope_args args = {.x = mz_cuda_array(x),
+                            .y = mz_cuda_array(&call->out[0]),
+                            .table = table->data,
+                            .rows = x->shape.dim[0] * x->shape.dim[1],
+                            .length = x->shape.dim[1],
+                            .heads = call->attrs.heads,
+                            .rotated = call->attrs.rotated,
+                            .width = (int)(x->shape.dim[2] / call->attrs.heads),
+                            .dims = (int)table->shape.dim[1],
+                            .interleaved = call->attrs.interleaved,
+                            .inverse = call->attrs.inverse};
+    MZ_CUDA_TRY(mz_cu_rope(mz_cuda(device)->stream, &args));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_rope = {"rope__cuda", rope_supports, NULL, run_rope};

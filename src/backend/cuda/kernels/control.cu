@@ -1,0 +1,131 @@
+// The scalars that decide a step, one tiny launch each: clip factor, skip or step with its learning rate, loss scale.
+#include "launch.h"
+
+__global__ void clip_control_kernel(mz_cu_opt_state *state, double max_norm) {
+    if (isfinite(state->norm))
+        state->clip *= fmin(1.0, max_norm / (state->norm * state->clip + 1e-6));
+}
+
+extern "C" cudaError_t mz_cu_clip_control(cudaStream_t stream, void *state, double max_norm) {
+    clip_control_kernel<<<1, 1, 0, stream>>>(static_cast<mz_cu_opt_state *>(state), max_norm);
+    return cudaGetLastError();
+}
+
+// The formulas are in mezzo/optimizer.h; mz_schedule_lr is the host's.
+__device__ double schedule_lr(const mz_cu_schedule &s, int64_t step) {
+    if (step < s.warmup)
+        return s.lr * (static_cast<double>(step) + 1) / (static_cast<double>(s.warmup) + 1);
+    if (s.kind == MZ_CU_LR_CONSTANT)
+        return s.lr;
+    if (step >= s.steps)
+        return s.min_lr;
+    double progress = static_cast<double>(step - s.warmup) / static_cast<double>(s.steps - s.warmup);
+    if (s.kind == MZ_CU_LR_LINEAR)
+        return s.lr + (s.min_lr - s.lr) * progress;
+    if (s.kind == MZ_CU_LR_COSINE)
+        return s.min_lr + (s.lr - s.min_lr) * (1 + cos(3.14159265358979323846 * progress)) / 2;
+    return (s.lr - s.min_lr) * pow(1 - progress, s.power) + s.min_lr;
+}
+
+// base^n as an unevaluated sum of two doubles, rounded once: 1 - base^n cancels, so that pow's own ulp or two would be a thousand of the
+// difference. Products of pairs are exact to 2^-104 or so (Dekker 1971, with a fused multiply-add).
+struct pair {
+    double high, low;
+};
+
+__device__ __forceinline__ pair times(pair a, pair b) {
+    double high = a.high * b.high, low = fma(a.high, b.high, -high);
+    low += fma(a.high, b.low, a.low * b.high);
+    pair r;
+    r.high = high + low;
+    r.low = low - (r.high - high);
+    return r;
+}
+
+__device__ double power(double base, int64_t n) {
+    pair result = {1, 0}, square = {base, 0};
+    for (; n > 0; n >>= 1) {
+        if (n & 1)
+            result = times(result, square);
+        square = times(square, square);
+    }
+    return result.high;
+}
+
+__global__ void step_control_kernel(mz_cu_opt_state *state, mz_cu_schedule schedule, double beta1, double beta2) {
+    int found = state->found_inf, thread = threadIdx.x;
+    int64_t step = state->step;
+    __syncthreads(); // everyone has read what the first thread is about to change
+    if (thread == 0) {
+        state->skip = found;
+        state->last_clip = state->clip;
+        state->last_found_inf = found;
+        if (found)
+            ++state->skipped;
+        else
+            state->step = step + 1;
+    }
+    if (found)
+        return;
+    // Three threads of three warps: their branches do not wait for one another.
+    if (thread == 0)
+        state->lr = schedule_lr(schedule, step);
+    if (thread == 32)
+        state->bias1 = 1 - power(beta1, step + 1);
+    if (thread == 64)
+        state->bias2 = 1 - power(beta2, step + 1);
+}
+
+extern "C" cudaError_t mz_cu_step_control(cudaStream_t stream, void *state, const mz_cu_schedule *schedule,
+                                          double beta1, double beta2) {
+    step_control_kernel<<<1, 96, 0, stream>>>(static_cast<mz_cu_opt_state *>(state), *schedule, beta1, beta2);
+    return cudaGetLastError();
+}
+
+// torch's _amp_update_scale_, but: growth at or past the interval, the cap, the floor and the hysteresis. A scale that would become
+// infinite stays as it is.
+__device__ void update_scale(const mz_cu_scaler_constants &u, mz_cu_scaler_block *block, bool found) {
+    if (found) {
+        bool at_floor = u.min_scale > 0 && static_cast<double>(block->scale) <= u.min_scale;
+        block->floor_hits = at_floor ? block->floor_hits + 1 : 0;
+        block->tracker = 0;
+        ++block->hysteresis;
+        if (block->hysteresis >= u.hysteresis)
+            block->scale = static_cast<float>(fmax(static_cast<double>(block->scale) * u.backoff_factor, u.min_scale));
+        return;
+    }
+    block->floor_hits = 0;
+    block->hysteresis = 0;
+    // Compared before the increment: a tracker at INT32_MAX must not wrap.
+    if (static_cast<int64_t>(block->tracker) + 1 < u.growth_interval) {
+        ++block->tracker;
+        return;
+    }
+    float grown = static_cast<float>(static_cast<double>(block->scale) * u.growth_factor);
+    if (u.max_scale > 0)
+        grown = static_cast<float>(fmin(static_cast<double>(grown), u.max_scale));
+    if (isfinite(grown))
+        block->scale = grown;
+    block->tracker = 0;
+}
+
+__global__ void scaler_update_kernel(mz_cu_scaler_block *block, mz_cu_states states, mz_cu_scaler_constants u) {
+    bool found = false;
+    for (int i = 0; i < states.n; i++) {
+        mz_cu_opt_state *state = static_cast<mz_cu_opt_state *>(states.state[i]);
+        found = found || state->found_inf != 0;
+        state->found_inf = 0;
+        state->clip = 1;
+    }
+    if (block == nullptr)
+        return;
+    block->skipped += found;
+    if (u.enabled)
+        update_scale(u, block, found);
+}
+
+extern "C" cudaError_t mz_cu_scaler_update(cudaStream_t stream, void *block, const mz_cu_states *states,
+                                           const mz_cu_scaler_constants *constants) {
+    scaler_update_kernel<<<1, 1, 0, stream>>>(static_cast<mz_cu_scaler_block *>(block), *states, *constants);
+    return cudaGetLastError();
+}

@@ -1,0 +1,210 @@
+// Ops on one element at a time. One kernel an op; dtypes are looked at per 8 elements (vec.cuh).
+#include "activation.cuh"
+#include "philox.cuh"
+#include "vec.cuh"
+
+// A thread moves UNROLL vectors of 8 elements, a block's width apart: enough bytes in flight at full occupancy.
+enum { THREADS = 256, UNROLL = 2, BLOCK_ELEMENTS = THREADS * UNROLL * 8 };
+
+static unsigned blocks_for(int64_t n) {
+    return static_cast<unsigned>((n + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS);
+}
+
+// --- one input ------------------------------------------------------------------------------------------------------------
+template <int MAP> __device__ __forceinline__ float map(float x, float alpha) {
+    switch (MAP) {
+    case MZ_CU_SCALE:
+        return alpha * x;
+    case MZ_CU_RELU:
+        return x < 0 ? 0 : x; // NaN stays NaN
+    case MZ_CU_GELU:
+        return gelu(x);
+    case MZ_CU_GELU_TANH:
+        return gelu_tanh(x);
+    case MZ_CU_SILU:
+        return silu(x);
+    default: // MZ_CU_CAST
+        return x;
+    }
+}
+
+template <int MAP>
+__global__ void __launch_bounds__(THREADS) map_kernel(mz_cu_array x, mz_cu_array y, int64_t n, float alpha) {
+    int64_t first = (static_cast<int64_t>(blockIdx.x) * UNROLL * THREADS + threadIdx.x) * 8;
+    raw8 raw[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++)
+        if (first + u * THREADS * 8 + 8 <= n)
+            raw[u] = fetch8(x.data, x.dtype, first + u * THREADS * 8);
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        int64_t i = first + u * THREADS * 8;
+        float v[8];
+        if (i + 8 <= n) {
+            widen8(raw[u], x.dtype, v);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                v[k] = map<MAP>(v[k], alpha);
+            store8(y.data, y.dtype, i, v);
+        } else {
+            for (; i < n; i++)
+                store1(y.data, y.dtype, i, map<MAP>(load1(x.data, x.dtype, i), alpha));
+        }
+    }
+}
+
+extern "C" cudaError_t mz_cu_map(cudaStream_t stream, int map, mz_cu_array x, mz_cu_array y, int64_t n, float alpha) {
+    if (n == 0)
+        return cudaSuccess;
+    unsigned blocks = blocks_for(n);
+    switch (map) {
+    case MZ_CU_SCALE:
+        map_kernel<MZ_CU_SCALE><<<blocks, THREADS, 0, stream>>>(x, y, n, alpha);
+        break;
+    case MZ_CU_RELU:
+        map_kernel<MZ_CU_RELU><<<blocks, THREADS, 0, stream>>>(x, y, n, alpha);
+        break;
+    case MZ_CU_GELU:
+        map_kernel<MZ_CU_GELU><<<blocks, THREADS, 0, stream>>>(x, y, n, alpha);
+        break;
+    case MZ_CU_GELU_TANH:
+        map_kernel<MZ_CU_GELU_TANH><<<blocks, THREADS, 0, stream>>>(x, y, n, alpha);
+        break;
+    case MZ_CU_SILU:
+        map_kernel<MZ_CU_SILU><<<blocks, THREADS, 0, stream>>>(x, y, n, alpha);
+        break;
+    default:
+        map_kernel<MZ_CU_CAST><<<blocks, THREADS, 0, stream>>>(x, y, n, alpha);
+    }
+    return cudaGetLastError();
+}
+
+// --- dropout --------------------------------------------------------------------------------------------------------------
+// A dropped infinity is 0, not NaN: a choice and not a product.
+__device__ __forceinline__ float dropped(float factor, float x) {
+    return factor == 0 ? 0 : factor * x;
+}
+
+__global__ void __launch_bounds__(THREADS) dropout_kernel(mz_cu_array x, mz_cu_array y, int64_t n, float p, float kept,
+                                                          uint32_t tensor, const void *rng) {
+    philox_key key = philox_key_of(rng, tensor);
+    int64_t first = (static_cast<int64_t>(blockIdx.x) * UNROLL * THREADS + threadIdx.x) * 8;
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        int64_t i = first + u * THREADS * 8;
+        if (i >= n)
+            return;
+        float4 a = dropout_factors(key, static_cast<uint64_t>(i) >> 2, p, kept);
+        float4 b = dropout_factors(key, (static_cast<uint64_t>(i) >> 2) + 1, p, kept);
+        const float factor[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        float v[8];
+        if (i + 8 <= n) {
+            load8(x.data, x.dtype, i, v);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                v[k] = dropped(factor[k], v[k]);
+            store8(y.data, y.dtype, i, v);
+        } else {
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                if (i + k < n)
+                    store1(y.data, y.dtype, i + k, dropped(factor[k], load1(x.data, x.dtype, i + k)));
+        }
+    }
+}
+
+extern "C" cudaError_t mz_cu_dropout(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t n, float p,
+                                     uint32_t tensor, const void *rng) {
+    if (p == 0) // factor 1 everywhere
+        return mz_cu_map(stream, MZ_CU_CAST, x, y, n, 1);
+    if (n == 0)
+        return cudaSuccess;
+    float kept = static_cast<float>(1 / (1 - static_cast<double>(p)));
+    dropout_kernel<<<blocks_for(n), THREADS, 0, stream>>>(x, y, n, p, kept, tensor, rng);
+    return cudaGetLastError();
+}
+
+// --- two inputs -----------------------------------------------------------------------------------------------------------
+template <int ZIP> __device__ __forceinline__ float zip(float a, float b) {
+    switch (ZIP) {
+    case MZ_CU_ADD:
+        return a + b;
+    case MZ_CU_MUL:
+        return a * b;
+    case MZ_CU_RELU_DX:
+        return b <= 0 ? 0 : a; // a choice, not a product: an infinite gradient at x < 0 is 0
+    case MZ_CU_GELU_DX:
+        return a * gelu_slope(b);
+    case MZ_CU_GELU_TANH_DX:
+        return a * gelu_tanh_slope(b);
+    default: // MZ_CU_SILU_DX
+        return a * silu_slope(b);
+    }
+}
+
+// How b's elements repeat: not at all, every nb elements with nb a multiple of 8, or however it comes.
+enum { REPEAT_NONE, REPEAT_VECTORS, REPEAT_ANY };
+
+template <int ZIP>
+__global__ void __launch_bounds__(THREADS)
+    zip_kernel(mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n, int64_t nb, int repeat) {
+    int64_t first = (static_cast<int64_t>(blockIdx.x) * UNROLL * THREADS + threadIdx.x) * 8;
+    raw8 raw_a[UNROLL], raw_b[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        int64_t i = first + u * THREADS * 8;
+        if (i + 8 > n || repeat == REPEAT_ANY)
+            continue;
+        int64_t j = i;
+        if (repeat == REPEAT_VECTORS) // n / 8 < 2^32: the launcher sees to it
+            j = static_cast<int64_t>(static_cast<uint32_t>(i >> 3) % static_cast<uint32_t>(nb >> 3)) << 3;
+        raw_a[u] = fetch8(a.data, a.dtype, i);
+        raw_b[u] = fetch8(b.data, b.dtype, j);
+    }
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        int64_t i = first + u * THREADS * 8;
+        float v[8], w[8];
+        if (i + 8 <= n && repeat != REPEAT_ANY) {
+            widen8(raw_a[u], a.dtype, v);
+            widen8(raw_b[u], b.dtype, w);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                v[k] = zip<ZIP>(v[k], w[k]);
+            store8(y.data, y.dtype, i, v);
+        } else {
+            int64_t end = i + 8 < n ? i + 8 : n;
+            for (; i < end; i++)
+                store1(y.data, y.dtype, i,
+                       zip<ZIP>(load1(a.data, a.dtype, i), load1(b.data, b.dtype, nb == n ? i : i % nb)));
+        }
+    }
+}
+
+extern "C" cudaError_t mz_cu_zip(cudaStream_t stream, int zip, mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n,
+                                 int64_t nb) {
+    if (n == 0)
+        return cudaSuccess;
+    unsigned blocks = blocks_for(n);
+    int repeat = nb == n ? REPEAT_NONE : nb % 8 == 0 && n >> 35 == 0 ? REPEAT_VECTORS : REPEAT_ANY;
+    switch (zip) {
+    case MZ_CU_ADD:
+        zip_kernel<MZ_CU_ADD><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
+        break;
+    case MZ_CU_MUL:
+        zip_kernel<MZ_CU_MUL><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
+        break;
+    case MZ_CU_RELU_DX:
+        zip_kernel<MZ_CU_RELU_DX><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
+        break;
+    case MZ_CU_GELU_DX:
+        zip_kernel<MZ_CU_GELU_DX><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
+        break;
+    case MZ_CU_GELU_TANH_DX:
+        zip_kernel<MZ_CU_GELU_TANH_DX><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
+        break;
+    default:
+        zip_kernel<MZ_CU_SILU_DX><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
+    }
+    return cudaGetLastError();
+}

@@ -1,0 +1,360 @@
+// Rows of a table, and the gradient of the table: every used row's sum of gradients, in the order of positions, without float atomics.
+#include "rows.cuh"
+
+// Eight columns from c; columns at `width` and past it are 0.
+__device__ __forceinline__ void load_columns(mz_cu_array a, int64_t start, int c, int width, float x[8]) {
+    if (width % 8 == 0 && c < width) {
+        load8(a.data, a.dtype, start + c, x);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        x[k] = c + k < width ? load1(a.data, a.dtype, start + c + k) : 0;
+}
+
+__device__ __forceinline__ void store_columns(mz_cu_array a, int64_t start, int c, int width, const float x[8]) {
+    if (width % 8 == 0 && c < width) {
+        store8(a.data, a.dtype, start + c, x);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        if (c + k < width)
+            store1(a.data, a.dtype, start + c + k, x[k]);
+}
+
+// --- forward --------------------------------------------------------------------------------------------------------------
+enum { GATHER_BLOCK = 256 };
+
+// A thread a vector of 8 columns; `vectors` of them a row. An id outside the table gives a row of NaN.
+__global__ void __launch_bounds__(GATHER_BLOCK)
+    embedding_kernel(mz_cu_array table, const int32_t *ids, mz_cu_array y, int64_t n, int64_t rows, int width,
+                     int vectors) {
+    int64_t i = static_cast<int64_t>(blockIdx.x) * GATHER_BLOCK + threadIdx.x;
+    if (i >= n * vectors)
+        return;
+    int64_t token = i / vectors;
+    int c = static_cast<int>(i - token * vectors) * 8, id = ids[token];
+    float x[8] = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    if (id >= 0 && id < rows)
+        load_columns(table, static_cast<int64_t>(id) * width, c, width, x);
+    store_columns(y, token * width, c, width, x);
+}
+
+extern "C" cudaError_t mz_cu_embedding(cudaStream_t stream, mz_cu_array table, const int32_t *ids, mz_cu_array y,
+                                       int64_t n, int64_t rows, int width) {
+    if (n == 0)
+        return cudaSuccess;
+    int vectors = (width + 7) / 8;
+    embedding_kernel<<<static_cast<unsigned>((n * vectors + GATHER_BLOCK - 1) / GATHER_BLOCK), GATHER_BLOCK, 0,
+                       stream>>>(table, ids, y, n, rows, width, vectors);
+    return cudaGetLastError();
+}
+
+// --- backward, few positions ------------------------------------------------------------------------------------------------
+// A warp takes one position and 256 columns. Where the position is its id's first it adds up all of the id's; else it has nothing to do.
+// Every warp reads all ids, so this is for few.
+enum { FEW = 1024, FEW_WARPS = 4 };
+
+__global__ void __launch_bounds__(FEW_WARPS *WARP) embedding_bwd_few_kernel(mz_cu_embedding_bwd_args a) {
+    int lane = threadIdx.x % WARP, c = (blockIdx.y * FEW_WARPS + threadIdx.x / WARP) * WARP * 8 + lane * 8;
+    int n = static_cast<int>(a.n), first = blockIdx.x, id = a.ids[first];
+    if (id < 0 || id >= a.rows || c - lane * 8 >= a.width)
+        return;
+    float sum[8] = {};
+    for (int from = 0; from < n; from += WARP) {
+        bool same = from + lane < n && a.ids[from + lane] == id;
+        unsigned matches = __ballot_sync(0xFFFFFFFFu, same);
+        while (matches != 0) {
+            int at = from + __ffs(static_cast<int>(matches)) - 1;
+            matches &= matches - 1;
+            if (at < first)
+                return;
+            float x[8];
+            load_columns(a.dy, static_cast<int64_t>(at) * a.width, c, a.width, x);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                sum[k] += x[k];
+        }
+    }
+    mz_cu_array out = {a.dtable, MZ_CU_F32};
+    int64_t row = static_cast<int64_t>(id) * a.width;
+    if (a.accumulate) {
+        float x[8];
+        load_columns(out, row, c, a.width, x);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            sum[k] += x[k];
+    }
+    store_columns(out, row, c, a.width, sum);
+}
+
+// --- backward, many positions -----------------------------------------------------------------------------------------------
+// 1. (id, position) pairs are sorted by id, stably, 8 bits a pass (least significant first): histogram, then scatter.
+// 2. The sorted pairs are cut into pieces of 64. A warp sums a piece's runs over 256 columns: a run inside the piece is written; a run
+//    that comes from the piece before leaves its sum in `head`, one that begins here and goes on leaves it in `tail`.
+// 3. Runs over several pieces: tail + the heads that follow, in order.
+// Which terms are added together depends on the ids only.
+enum { SORT_BLOCK = 256, SORT_ITEMS = 2048, SORT_WARPS = SORT_BLOCK / WARP, WARP_ITEMS = SORT_ITEMS / SORT_WARPS };
+enum { PIECE = 64, PIECE_WARPS = 4, AHEAD = 8 };
+
+static __host__ __device__ int64_t pieces_of(int64_t n) {
+    return (n + PIECE - 1) / PIECE;
+}
+static int64_t sort_blocks(int64_t n) {
+    return (n + SORT_ITEMS - 1) / SORT_ITEMS;
+}
+
+// Ids outside the table sort last, as `rows`.
+__device__ __forceinline__ int sort_key(const int32_t *keys, int64_t i, int64_t rows) {
+    int key = keys[i];
+    return key < 0 || key > rows ? static_cast<int>(rows) : key;
+}
+
+__global__ void __launch_bounds__(SORT_BLOCK)
+    histogram_kernel(const int32_t *keys, int64_t n, int64_t rows, int shift, int *histogram) {
+    __shared__ int count[SORT_BLOCK];
+    count[threadIdx.x] = 0;
+    __syncthreads();
+    int64_t first = static_cast<int64_t>(blockIdx.x) * SORT_ITEMS;
+#pragma unroll
+    for (int k = 0; k < SORT_ITEMS / SORT_BLOCK; k++) {
+        int64_t i = first + k * SORT_BLOCK + threadIdx.x;
+        if (i < n)
+            atomicAdd(&count[sort_key(keys, i, rows) >> shift & 255], 1);
+    }
+    __syncthreads();
+    histogram[blockIdx.x * SORT_BLOCK + threadIdx.x] = count[threadIdx.x];
+}
+
+// positions NULL: the first pass, where an item's position is its index.
+__global__ void __launch_bounds__(SORT_BLOCK)
+    scatter_kernel(const int32_t *keys, const int32_t *positions, int64_t n, int64_t rows, int shift,
+                   const int *histogram, int32_t *keys_out, int32_t *positions_out) {
+    __shared__ int next[SORT_WARPS][SORT_BLOCK], warp_total[SORT_WARPS];
+    int digit = threadIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    for (int w = 0; w < SORT_WARPS; w++)
+        next[w][digit] = 0;
+    int total = 0, before = 0; // of this thread's digit: all blocks, the blocks before this one
+#pragma unroll 8
+    for (unsigned b = 0; b < gridDim.x; b++) {
+        int here = histogram[b * SORT_BLOCK + digit];
+        total += here;
+        before += b < blockIdx.x ? here : 0;
+    }
+    int scan = total; // inclusive over the digits
+#pragma unroll
+    for (int step = 1; step < WARP; step <<= 1) {
+        int other = __shfl_up_sync(0xFFFFFFFFu, scan, step);
+        scan += lane >= step ? other : 0;
+    }
+    if (lane == WARP - 1)
+        warp_total[warp] = scan;
+    __syncthreads();
+    for (int w = 0; w < warp; w++)
+        scan += warp_total[w];
+    // The warps' counts of this block's items.
+    int64_t first = static_cast<int64_t>(blockIdx.x) * SORT_ITEMS + warp * WARP_ITEMS;
+#pragma unroll
+    for (int k = 0; k < WARP_ITEMS / WARP; k++) {
+        int64_t i = first + k * WARP + lane;
+        if (i < n)
+            atomicAdd(&next[warp][sort_key(keys, i, rows) >> shift & 255], 1);
+    }
+    __syncthreads();
+    int at = scan - total + before;
+    for (int w = 0; w < SORT_WARPS; w++) {
+        int here = next[w][digit];
+        next[w][digit] = at;
+        at += here;
+    }
+    __syncthreads();
+    for (int k = 0; k < WARP_ITEMS / WARP; k++) {
+        int64_t i = first + k * WARP + lane;
+        int key = i < n ? sort_key(keys, i, rows) : 0, d = i < n ? key >> shift & 255 : -1;
+        unsigned same = __match_any_sync(0xFFFFFFFFu, d);
+        int rank = __popc(same & ((1u << lane) - 1));
+        int place = d >= 0 ? next[warp][d] + rank : 0;
+        __syncwarp();
+        if (d >= 0 && rank == 0)
+            next[warp][d] += __popc(same);
+        __syncwarp();
+        if (d >= 0) {
+            keys_out[place] = key;
+            positions_out[place] = positions != nullptr ? positions[i] : static_cast<int>(i);
+        }
+    }
+}
+
+struct piece_args {
+    mz_cu_array dy;
+    const int32_t *keys, *positions; // sorted
+    float *dtable, *head, *tail;     // [rows, width], [pieces, width] twice
+    int64_t n, rows;
+    int width;
+    bool accumulate;
+};
+
+__device__ __forceinline__ void write_row(const piece_args &a, int id, int c, float sum[8]) {
+    if (id >= a.rows)
+        return;
+    mz_cu_array out = {a.dtable, MZ_CU_F32};
+    int64_t row = static_cast<int64_t>(id) * a.width;
+    if (a.accumulate) {
+        float x[8];
+        load_columns(out, row, c, a.width, x);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            sum[k] += x[k];
+    }
+    store_columns(out, row, c, a.width, sum);
+}
+
+__global__ void __launch_bounds__(PIECE_WARPS *WARP) piece_kernel(piece_args a) {
+    int lane = threadIdx.x % WARP, c = (blockIdx.y * WARP + lane) * 8;
+    int64_t piece = static_cast<int64_t>(blockIdx.x) * PIECE_WARPS + threadIdx.x / WARP;
+    if (piece >= pieces_of(a.n))
+        return;
+    int64_t low = piece * PIECE, left = a.n - low;
+    int count = left < PIECE ? static_cast<int>(left) : PIECE;
+    int key[2], position[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        bool inside = h * WARP + lane < count;
+        key[h] = inside ? a.keys[low + h * WARP + lane] : -1;
+        position[h] = inside ? a.positions[low + h * WARP + lane] : 0;
+    }
+    int id = __shfl_sync(0xFFFFFFFFu, key[0], 0);
+    bool from_before = low > 0 && a.keys[low - 1] == id; // the run at hand began in an earlier piece
+    bool goes_on = left > PIECE && a.keys[low + PIECE] == a.keys[low + PIECE - 1];
+    mz_cu_array head = {a.head, MZ_CU_F32}, tail = {a.tail, MZ_CU_F32};
+    float sum[8] = {};
+    for (int from = 0; from < count; from += AHEAD) {
+        float x[AHEAD][8];
+#pragma unroll
+        for (int e = 0; e < AHEAD; e++) {
+            int at = __shfl_sync(0xFFFFFFFFu, from + e < WARP ? position[0] : position[1], (from + e) % WARP);
+            if (from + e < count)
+                load_columns(a.dy, static_cast<int64_t>(at) * a.width, c, a.width, x[e]);
+        }
+#pragma unroll
+        for (int e = 0; e < AHEAD; e++) {
+            int next = __shfl_sync(0xFFFFFFFFu, from + e < WARP ? key[0] : key[1], (from + e) % WARP);
+            if (from + e >= count)
+                continue;
+            if (next != id) {
+                if (from_before)
+                    store_columns(head, piece * a.width, c, a.width, sum);
+                else
+                    write_row(a, id, c, sum);
+                from_before = false;
+                id = next;
+#pragma unroll
+                for (int k = 0; k < 8; k++)
+                    sum[k] = 0;
+            }
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                sum[k] += x[e][k];
+        }
+    }
+    if (from_before)
+        store_columns(head, piece * a.width, c, a.width, sum);
+    else if (goes_on)
+        store_columns(tail, piece * a.width, c, a.width, sum);
+    else
+        write_row(a, id, c, sum);
+}
+
+__global__ void __launch_bounds__(PIECE_WARPS *WARP) join_kernel(piece_args a) {
+    int lane = threadIdx.x % WARP, c = (blockIdx.y * WARP + lane) * 8;
+    int64_t piece = static_cast<int64_t>(blockIdx.x) * PIECE_WARPS + threadIdx.x / WARP, pieces = pieces_of(a.n);
+    if (piece + 1 >= pieces)
+        return;
+    int64_t low = piece * PIECE;
+    int id = a.keys[low + PIECE - 1];
+    bool goes_on = a.keys[low + PIECE] == id, began_before = low > 0 && a.keys[low - 1] == id;
+    if (!goes_on || began_before || id >= a.rows)
+        return;
+    mz_cu_array head = {a.head, MZ_CU_F32}, tail = {a.tail, MZ_CU_F32};
+    float sum[8];
+    load_columns(tail, piece * a.width, c, a.width, sum);
+#pragma unroll 4
+    for (int64_t p = piece + 1; p < pieces; p++) {
+        if (a.keys[p * PIECE] != id)
+            break;
+        float x[8];
+        load_columns(head, p * a.width, c, a.width, x);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            sum[k] += x[k];
+    }
+    write_row(a, id, c, sum);
+}
+
+static size_t aligned(size_t bytes) {
+    return (bytes + 63) / 64 * 64;
+}
+
+extern "C" size_t mz_cu_embedding_bwd_workspace(int64_t n, int width) {
+    if (n <= FEW)
+        return 0;
+    return 4 * aligned(static_cast<size_t>(n) * 4) + aligned(static_cast<size_t>(sort_blocks(n)) * SORT_BLOCK * 4) +
+           2 * aligned(static_cast<size_t>(pieces_of(n)) * static_cast<size_t>(width) * 4);
+}
+
+static cudaError_t sum_sorted(cudaStream_t stream, const mz_cu_embedding_bwd_args *args, const int32_t *keys,
+                              const int32_t *positions, char *workspace) {
+    size_t part = aligned(static_cast<size_t>(pieces_of(args->n)) * static_cast<size_t>(args->width) * 4);
+    piece_args a = {args->dy,
+                    keys,
+                    positions,
+                    args->dtable,
+                    reinterpret_cast<float *>(workspace),
+                    reinterpret_cast<float *>(workspace + part),
+                    args->n,
+                    args->rows,
+                    args->width,
+                    args->accumulate};
+    dim3 grid(static_cast<unsigned>((pieces_of(a.n) + PIECE_WARPS - 1) / PIECE_WARPS),
+              static_cast<unsigned>((a.width + WARP * 8 - 1) / (WARP * 8)));
+    piece_kernel<<<grid, PIECE_WARPS * WARP, 0, stream>>>(a);
+    join_kernel<<<grid, PIECE_WARPS * WARP, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_embedding_bwd(cudaStream_t stream, const mz_cu_embedding_bwd_args *args) {
+    const mz_cu_embedding_bwd_args &a = *args;
+    if (!a.accumulate) {
+        cudaError_t error = cudaMemsetAsync(
+            a.dtable, 0, static_cast<size_t>(a.rows) * static_cast<size_t>(a.width) * sizeof(float), stream);
+        if (error != cudaSuccess)
+            return error;
+    }
+    if (a.n == 0)
+        return cudaSuccess;
+    if (a.n <= FEW) {
+        dim3 grid(static_cast<unsigned>(a.n),
+                  static_cast<unsigned>((a.width + WARP * 8 * FEW_WARPS - 1) / (WARP * 8 * FEW_WARPS)));
+        embedding_bwd_few_kernel<<<grid, FEW_WARPS * WARP, 0, stream>>>(a);
+        return cudaGetLastError();
+    }
+    char *workspace = static_cast<char *>(a.workspace);
+    size_t column = aligned(static_cast<size_t>(a.n) * 4);
+    int32_t *pairs[2][2]; // [which][keys, positions]
+    for (int i = 0; i < 4; i++, workspace += column)
+        pairs[i / 2][i % 2] = reinterpret_cast<int32_t *>(workspace);
+    int *histogram = reinterpret_cast<int *>(workspace);
+    unsigned blocks = static_cast<unsigned>(sort_blocks(a.n));
+    workspace += aligned(static_cast<size_t>(blocks) * SORT_BLOCK * 4);
+    const int32_t *keys = a.ids, *positions = nullptr;
+    int which = 0;
+    for (int shift = 0; shift == 0 || a.rows >> shift != 0; shift += 8, which ^= 1) {
+        histogram_kernel<<<blocks, SORT_BLOCK, 0, stream>>>(keys, a.n, a.rows, shift, histogram);
+        scatter_kernel<<<blocks, SORT_BLOCK, 0, stream>>>(keys, positions, a.n, a.rows, shift, histogram,
+                                                          pairs[which][0], pairs[which][1]);
+        keys = pairs[which][0];
+        positions = pairs[which][1];
+    }
+    return sum_sorted(stream, args, keys, positions, workspace);
+}

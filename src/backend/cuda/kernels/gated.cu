@@ -1,0 +1,196 @@
+// SwiGLU and rotary positions: ops whose elements come in pairs from two places of a row.
+#include "activation.cuh"
+#include "vec.cuh"
+
+enum { THREADS = 256 };
+
+static unsigned blocks_for(int64_t n) {
+    return static_cast<unsigned>((n + THREADS - 1) / THREADS);
+}
+
+// --- swiglu ---------------------------------------------------------------------------------------------------------------
+// A thread takes 8 columns of a row, or one where the width is no multiple of 8.
+template <bool VECTORS>
+__global__ void __launch_bounds__(THREADS) swiglu_kernel(mz_cu_array x, mz_cu_array y, int64_t n, int width) {
+    constexpr int each = VECTORS ? 8 : 1;
+    int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * each;
+    if (i >= n)
+        return;
+    int64_t gate_at = i + i / width * width; // rows of x are twice as long
+    float gate[each], up[each];
+    if (VECTORS) {
+        raw8 g = fetch8(x.data, x.dtype, gate_at), u = fetch8(x.data, x.dtype, gate_at + width);
+        widen8(g, x.dtype, gate);
+        widen8(u, x.dtype, up);
+    } else {
+        gate[0] = load1(x.data, x.dtype, gate_at);
+        up[0] = load1(x.data, x.dtype, gate_at + width);
+    }
+#pragma unroll
+    for (int k = 0; k < each; k++)
+        gate[k] = silu(gate[k]) * up[k];
+    if (VECTORS)
+        store8(y.data, y.dtype, i, gate);
+    else
+        store1(y.data, y.dtype, i, gate[0]);
+}
+
+extern "C" cudaError_t mz_cu_swiglu(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t rows, int width) {
+    int64_t n = rows * width;
+    if (n == 0)
+        return cudaSuccess;
+    if (width % 8 == 0)
+        swiglu_kernel<true><<<blocks_for(n / 8), THREADS, 0, stream>>>(x, y, n, width);
+    else
+        swiglu_kernel<false><<<blocks_for(n), THREADS, 0, stream>>>(x, y, n, width);
+    return cudaGetLastError();
+}
+
+// d gate = dy·up·silu'(gate), d up = dy·silu(gate)
+template <bool VECTORS>
+__global__ void __launch_bounds__(THREADS)
+    swiglu_dx_kernel(mz_cu_array dy, mz_cu_array x, mz_cu_array dx, int64_t n, int width) {
+    constexpr int each = VECTORS ? 8 : 1;
+    int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * each;
+    if (i >= n)
+        return;
+    int64_t gate_at = i + i / width * width;
+    float gate[each], up[each], d[each];
+    if (VECTORS) {
+        raw8 g = fetch8(x.data, x.dtype, gate_at), u = fetch8(x.data, x.dtype, gate_at + width);
+        raw8 r = fetch8(dy.data, dy.dtype, i);
+        widen8(g, x.dtype, gate);
+        widen8(u, x.dtype, up);
+        widen8(r, dy.dtype, d);
+    } else {
+        gate[0] = load1(x.data, x.dtype, gate_at);
+        up[0] = load1(x.data, x.dtype, gate_at + width);
+        d[0] = load1(dy.data, dy.dtype, i);
+    }
+#pragma unroll
+    for (int k = 0; k < each; k++) {
+        up[k] = d[k] * up[k] * silu_slope(gate[k]);
+        gate[k] = d[k] * silu(gate[k]);
+    }
+    if (VECTORS) {
+        store8(dx.data, dx.dtype, gate_at, up);
+        store8(dx.data, dx.dtype, gate_at + width, gate);
+    } else {
+        store1(dx.data, dx.dtype, gate_at, up[0]);
+        store1(dx.data, dx.dtype, gate_at + width, gate[0]);
+    }
+}
+
+extern "C" cudaError_t mz_cu_swiglu_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, mz_cu_array dx, int64_t rows,
+                                       int width) {
+    int64_t n = rows * width;
+    if (n == 0)
+        return cudaSuccess;
+    if (width % 8 == 0)
+        swiglu_dx_kernel<true><<<blocks_for(n / 8), THREADS, 0, stream>>>(dy, x, dx, n, width);
+    else
+        swiglu_dx_kernel<false><<<blocks_for(n), THREADS, 0, stream>>>(dy, x, dx, n, width);
+    return cudaGetLastError();
+}
+
+// --- rope -----------------------------------------------------------------------------------------------------------------
+// Frequencies and angles are FP32 numbers (docs/dev/NUMERICS.md); their cosines and sines are taken in FP64, where the reduction of a large
+// angle costs nothing. The table is made once a run.
+__global__ void __launch_bounds__(THREADS)
+    rope_table_kernel(const int32_t *positions, float *table, int64_t length, int dims, float theta) {
+    int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    int half = dims / 2;
+    if (i >= length * half)
+        return;
+    int64_t t = i / half;
+    int k = static_cast<int>(i - t * half);
+    double exponent = static_cast<double>(__fdiv_rn(static_cast<float>(2 * k), static_cast<float>(dims)));
+    float power = static_cast<float>(pow(static_cast<double>(theta), exponent));
+    float position = static_cast<float>(positions != nullptr ? positions[t] : static_cast<int>(t));
+    double angle = static_cast<double>(__fmul_rn(position, __fdiv_rn(1.0f, power))), s, c;
+    sincos(angle, &s, &c);
+    table[t * dims + k] = static_cast<float>(c);
+    table[t * dims + half + k] = static_cast<float>(s);
+}
+
+extern "C" cudaError_t mz_cu_rope_table(cudaStream_t stream, const int32_t *positions, float *table, int64_t length,
+                                        int dims, float theta) {
+    int64_t n = length * (dims / 2);
+    if (n == 0)
+        return cudaSuccess;
+    rope_table_kernel<<<blocks_for(n), THREADS, 0, stream>>>(positions, table, length, dims, theta);
+    return cudaGetLastError();
+}
+
+// Halves of a head of which everything is a multiple of 8: a thread turns 8 pairs, or copies 8 elements that are not turned.
+__global__ void __launch_bounds__(THREADS) rope_vectors_kernel(mz_cu_rope_args a) {
+    int half = a.dims / 2 / 8, plain = (a.width - a.dims) / 8, items = half + plain; // a turned head's
+    int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    int all = a.rotated * items + (a.heads - a.rotated) * (a.width / 8); // a row's
+    int64_t row = i / all;
+    if (row >= a.rows)
+        return;
+    int item = static_cast<int>(i - row * all), head = item / items, k = item - head * items;
+    int64_t at;
+    if (item < a.rotated * items && k < half) {
+        const float *angles = a.table + row % a.length * a.dims;
+        float c[8], s[8], x1[8], x2[8], y1[8], y2[8];
+        at = (row * a.heads + head) * a.width + k * 8;
+        raw8 first = fetch8(a.x.data, a.x.dtype, at), second = fetch8(a.x.data, a.x.dtype, at + half * 8);
+        load8(angles, MZ_CU_F32, k * 8, c);
+        load8(angles, MZ_CU_F32, (half + k) * 8, s);
+        widen8(first, a.x.dtype, x1);
+        widen8(second, a.x.dtype, x2);
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            float turn = a.inverse ? -s[e] : s[e];
+            y1[e] = fmaf(x1[e], c[e], -(x2[e] * turn));
+            y2[e] = fmaf(x2[e], c[e], x1[e] * turn);
+        }
+        store8(a.y.data, a.y.dtype, at, y1);
+        store8(a.y.data, a.y.dtype, at + half * 8, y2);
+        return;
+    }
+    if (item < a.rotated * items)
+        at = (row * a.heads + head) * a.width + a.dims + (k - half) * 8;
+    else
+        at = (row * a.heads + a.rotated) * a.width + (item - a.rotated * items) * 8;
+    float x[8];
+    load8(a.x.data, a.x.dtype, at, x);
+    store8(a.y.data, a.y.dtype, at, x);
+}
+
+// Anything else: a thread turns a pair, or copies an element.
+__global__ void __launch_bounds__(THREADS) rope_kernel(mz_cu_rope_args a) {
+    int half = a.dims / 2, items = a.width - half;
+    int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, all = a.rows * a.heads * items;
+    if (i >= all)
+        return;
+    int64_t head = i / items, row = head / a.heads, at = head * a.width;
+    int k = static_cast<int>(i - head * items);
+    bool turned = head % a.heads < a.rotated;
+    if (k >= half) {
+        store1(a.y.data, a.y.dtype, at + half + k, load1(a.x.data, a.x.dtype, at + half + k));
+        return;
+    }
+    const float *angles = a.table + row % a.length * a.dims;
+    int64_t first = at + (a.interleaved ? 2 * k : k), second = first + (a.interleaved ? 1 : half);
+    float c = turned ? angles[k] : 1, s = turned ? angles[half + k] : 0;
+    float x1 = load1(a.x.data, a.x.dtype, first), x2 = load1(a.x.data, a.x.dtype, second);
+    s = a.inverse ? -s : s;
+    store1(a.y.data, a.y.dtype, first, turned ? fmaf(x1, c, -(x2 * s)) : x1);
+    store1(a.y.data, a.y.dtype, second, turned ? fmaf(x2, c, x1 * s) : x2);
+}
+
+extern "C" cudaError_t mz_cu_rope(cudaStream_t stream, const mz_cu_rope_args *args) {
+    const mz_cu_rope_args &a = *args;
+    if (a.rows == 0)
+        return cudaSuccess;
+    if (!a.interleaved && a.dims % 16 == 0 && a.width % 8 == 0) {
+        int64_t all = a.rotated * (a.dims / 16 + (a.width - a.dims) / 8) + (a.heads - a.rotated) * (a.width / 8);
+        rope_vectors_kernel<<<blocks_for(a.rows * all), THREADS, 0, stream>>>(a);
+    } else {
+        rope_kernel<<<blocks_for(a.rows * a.heads * (a.width - a.dims / 2)), THREADS, 0, stream>>>(a);
+    }
+    return cudaGetLastError();
+}

@@ -1,0 +1,256 @@
+// Cross-entropy over logits of any width and storage, and its gradient. A row is read once in each.
+#include "rows.cuh"
+
+// A row of logits starts anywhere (an odd V), so a thread's vectors are aligned by element index and the row's ends go one by one.
+struct row_span {
+    int64_t head_end, tail_start, end; // elements [start, head_end) and [tail_start, end) singly, vectors of 8 between
+};
+
+__device__ __forceinline__ row_span span_of(int64_t start, int width) {
+    int64_t end = start + width, head = (start + 7) / 8 * 8, tail = end / 8 * 8;
+    row_span s = {head < end ? head : end, tail > head ? tail : (head < end ? head : end), end};
+    return s;
+}
+
+// --- forward --------------------------------------------------------------------------------------------------------------
+// Running maximum and Σ exp(x - max), in units of log 2: max is M = round(max·log2(e)), a term ex2(x·log2(e) - M), one fused multiply-add
+// and one instruction. Rounding M costs nothing, since every term is relative to M itself, and M/log2(e) with log2(e)'s own FP32 value
+// gives back exactly what was multiplied: what is left is 0.3u·|x - max| of log2(e), in the bound of lse.
+struct running {
+    float max, sum;
+};
+static const float LOG2E = 1.44269504088896341f;
+static const float LEAST = -0x1p99f; // instead of -∞, whose difference with itself is not a number
+
+__device__ __forceinline__ float power2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ running merge(running a, running b) {
+    float max = fmaxf(a.max, b.max);
+    running r = {max, a.sum * power2(a.max - max) + b.sum * power2(b.max - max)};
+    return r;
+}
+
+template <int N> __device__ __forceinline__ void take(running &r, const float x[N]) {
+    float max = x[0];
+#pragma unroll
+    for (int k = 1; k < N; k++)
+        max = fmaxf(max, x[k]);
+    max *= LOG2E;
+    if (max > r.max) { // false for NaN, which comes into the sum below
+        r.sum *= power2(r.max - max);
+        r.max = max;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        r.sum += power2(fmaf(x[k], LOG2E, -r.max));
+}
+
+__device__ __forceinline__ float log_sum_exp(running r) { // M/LOG2E in two parts + log(sum), rounded once
+    return fmaf(r.max, 0x1.62e4300000000p-1f, fmaf(r.max, 0x1.f8ff940000000p-28f, logf(r.sum)));
+}
+
+template <int T> struct loss_threads {
+    static constexpr int block = T == WARP ? WARP * WARPS_A_BLOCK : T;
+    static constexpr int rows = block / T;
+};
+enum { LOSS_UNROLL = 4, LOSS_BLOCK = 512 };
+
+template <int T>
+__global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_kernel(mz_cu_cross_entropy_args a) {
+    __shared__ running shared[T / WARP];
+    int lane = row_lane<T>();
+    int64_t row = static_cast<int64_t>(blockIdx.x) * loss_threads<T>::rows + row_in_block<T>();
+    if (row >= a.rows)
+        return;
+    const void *logits = a.logits.data;
+    int dtype = a.logits.dtype;
+    int64_t start = row * a.width;
+    row_span span = span_of(start, a.width);
+    running r = {LEAST, 0};
+    for (int64_t i = span.head_end + lane * 8; i < span.tail_start; i += LOSS_UNROLL * T * 8) {
+        raw8 raw[LOSS_UNROLL];
+#pragma unroll
+        for (int u = 0; u < LOSS_UNROLL; u++)
+            if (i + u * T * 8 < span.tail_start)
+                raw[u] = fetch8(logits, dtype, i + u * T * 8);
+#pragma unroll
+        for (int u = 0; u < LOSS_UNROLL; u++)
+            if (i + u * T * 8 < span.tail_start) {
+                float x[8];
+                widen8(raw[u], dtype, x);
+                take<8>(r, x);
+            }
+    }
+    for (int64_t i = start + lane; i < span.head_end; i += T) {
+        float x = load1(logits, dtype, i);
+        take<1>(r, &x);
+    }
+    for (int64_t i = span.tail_start + lane; i < span.end; i += T) {
+        float x = load1(logits, dtype, i);
+        take<1>(r, &x);
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) {
+        running other = {__shfl_xor_sync(0xFFFFFFFFu, r.max, step), __shfl_xor_sync(0xFFFFFFFFu, r.sum, step)};
+        r = merge(r, other);
+    }
+    if (T > WARP) {
+        if (lane % WARP == 0)
+            shared[lane / WARP] = r;
+        __syncthreads();
+        if (lane == 0)
+            for (int w = 1; w < T / WARP; w++)
+                r = merge(r, shared[w]);
+    }
+    if (lane != 0)
+        return;
+    float lse = log_sum_exp(r);
+    int target = a.targets[row];
+    if (a.lse != nullptr)
+        a.lse[row] = lse;
+    float term_of_row = 0;
+    if (target != a.ignore_index)
+        term_of_row = target < 0 || target >= a.width ? NAN : lse - load1(logits, dtype, start + target);
+    a.terms[row] = term_of_row;
+}
+
+// loss = Σ terms / counted rows, 0 where none counts. One block; FP64, each thread a strided share in order.
+enum { MEAN_BLOCK = 1024 };
+
+__device__ __forceinline__ int warp_count(int x) {
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1)
+        x += __shfl_xor_sync(0xFFFFFFFFu, x, step);
+    return x;
+}
+
+__device__ __forceinline__ int block_count(const int32_t *targets, int64_t rows, int ignore_index, int *shared) {
+    int count = 0;
+    for (int64_t r = threadIdx.x; r < rows; r += blockDim.x)
+        count += targets[r] != ignore_index;
+    if (threadIdx.x == 0)
+        *shared = 0;
+    __syncthreads();
+    count = warp_count(count);
+    if (threadIdx.x % WARP == 0)
+        atomicAdd(shared, count); // integers: the order does not matter
+    __syncthreads();
+    return *shared;
+}
+
+__global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_mean_kernel(mz_cu_cross_entropy_args a) {
+    __shared__ double sums[MEAN_BLOCK / WARP];
+    __shared__ int count;
+    double sum = 0;
+#pragma unroll 4
+    for (int64_t r = threadIdx.x; r < a.rows; r += MEAN_BLOCK)
+        sum += static_cast<double>(a.terms[r]);
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1)
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+    if (threadIdx.x % WARP == 0)
+        sums[threadIdx.x / WARP] = sum;
+    int counted = block_count(a.targets, a.rows, a.ignore_index, &count);
+    if (threadIdx.x != 0)
+        return;
+    sum = 0;
+    for (int w = 0; w < MEAN_BLOCK / WARP; w++)
+        sum += sums[w];
+    *a.loss = counted > 0 ? static_cast<float>(sum / counted) : 0;
+}
+
+// A narrow row is a warp's; a wide one a block's.
+enum { LOSS_WARP_WIDTH = 2048 };
+
+extern "C" cudaError_t mz_cu_cross_entropy(cudaStream_t stream, const mz_cu_cross_entropy_args *args) {
+    mz_cu_cross_entropy_args a = *args;
+    if (a.rows > 0 && a.width <= LOSS_WARP_WIDTH)
+        cross_entropy_kernel<WARP><<<static_cast<unsigned>((a.rows + WARPS_A_BLOCK - 1) / WARPS_A_BLOCK),
+                                     loss_threads<WARP>::block, 0, stream>>>(a);
+    else if (a.rows > 0)
+        cross_entropy_kernel<LOSS_BLOCK><<<static_cast<unsigned>(a.rows), LOSS_BLOCK, 0, stream>>>(a);
+    cross_entropy_mean_kernel<<<1, MEAN_BLOCK, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+// --- backward -------------------------------------------------------------------------------------------------------------
+// dx = dloss/counted·(exp(x - lse) - onehot(target)); 0 where the target is ignored, NaN where it is no class. x - lse is taken
+// first, so that the exponent's error is relative to it and not to lse. dx may be the logits' storage.
+enum { COUNT_ROWS = 4096 }; // up to here every block counts the targets for itself (16 KiB of L2); else a kernel before it
+
+__device__ __forceinline__ float loss_factor(float dloss, int counted) {
+    return static_cast<float>(static_cast<double>(dloss) / (counted > 0 ? counted : 1));
+}
+
+__global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_factor_kernel(mz_cu_cross_entropy_dx_args a) {
+    __shared__ int count;
+    int counted = block_count(a.targets, a.rows, a.ignore_index, &count);
+    if (threadIdx.x == 0)
+        *a.factor = loss_factor(*a.dloss, counted);
+}
+
+template <int T>
+__global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_dx_kernel(mz_cu_cross_entropy_dx_args a) {
+    __shared__ int count;
+    float factor = a.rows <= COUNT_ROWS
+                       ? loss_factor(*a.dloss, block_count(a.targets, a.rows, a.ignore_index, &count))
+                       : *a.factor;
+    int64_t row = static_cast<int64_t>(blockIdx.x) * loss_threads<T>::rows + row_in_block<T>();
+    if (row >= a.rows)
+        return;
+    int lane = row_lane<T>(), target = a.targets[row];
+    int64_t start = row * a.width, at = start + target; // the target's element
+    row_span span = span_of(start, a.width);
+    float lse = a.lse[row];
+    bool ignored = target == a.ignore_index;
+    if (!ignored && (target < 0 || target >= a.width))
+        factor = NAN;
+    auto gradient = [&](float x, int64_t i) {
+        return ignored ? 0 : factor * (expf(x - lse) - (i == at ? 1.0f : 0.0f));
+    };
+    for (int64_t i = span.head_end + lane * 8; i < span.tail_start; i += LOSS_UNROLL * T * 8) {
+        raw8 raw[LOSS_UNROLL];
+#pragma unroll
+        for (int u = 0; u < LOSS_UNROLL; u++)
+            if (i + u * T * 8 < span.tail_start)
+                raw[u] = fetch8(a.logits.data, a.logits.dtype, i + u * T * 8);
+#pragma unroll
+        for (int u = 0; u < LOSS_UNROLL; u++) {
+            int64_t j = i + u * T * 8;
+            if (j >= span.tail_start)
+                break;
+            float x[8];
+            widen8(raw[u], a.logits.dtype, x);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                x[k] = gradient(x[k], j + k);
+            store8(a.dx.data, a.dx.dtype, j, x);
+        }
+    }
+    for (int64_t i = start + lane; i < span.head_end; i += T)
+        store1(a.dx.data, a.dx.dtype, i, gradient(load1(a.logits.data, a.logits.dtype, i), i));
+    for (int64_t i = span.tail_start + lane; i < span.end; i += T)
+        store1(a.dx.data, a.dx.dtype, i, gradient(load1(a.logits.data, a.logits.dtype, i), i));
+}
+
+extern "C" cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_cross_entropy_dx_args *args) {
+    mz_cu_cross_entropy_dx_args a = *args;
+    if (a.rows == 0)
+        return cudaSuccess;
+    if (a.rows > COUNT_ROWS) {
+        cross_entropy_factor_kernel<<<1, MEAN_BLOCK, 0, stream>>>(a);
+        cudaError_t error = cudaGetLastError();
+        if (error != cudaSuccess)
+            return error;
+    }
+    if (a.width <= LOSS_WARP_WIDTH)
+        cross_entropy_dx_kernel<WARP><<<static_cast<unsigned>((a.rows + WARPS_A_BLOCK - 1) / WARPS_A_BLOCK),
+                                        loss_threads<WARP>::block, 0, stream>>>(a);
+    else
+        cross_entropy_dx_kernel<LOSS_BLOCK><<<static_cast<unsigned>(a.rows), LOSS_BLOCK, 0, stream>>>(a);
+    return cudaGetLastError();
+}

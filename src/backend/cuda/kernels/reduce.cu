@@ -1,0 +1,173 @@
+// Sums and means along an axis of [outer, axis, inner], and their gradient.
+#include "rows.cuh"
+
+// A sum's axis is cut into parts, so that few long sums fill the card too; the parts' sums are summed by the same kernels.
+struct sum_args {
+    mz_cu_array x, y; // [outer, axis, inner] → [outer, parts, inner]
+    int64_t outer, axis, inner;
+    int parts;
+    bool accumulate;
+    float divisor;
+};
+
+__device__ __forceinline__ float finish(const sum_args &a, float sum, int64_t at) {
+    sum = a.divisor == 1 ? sum : sum / a.divisor;
+    return a.accumulate ? load1(a.y.data, a.y.dtype, at) + sum : sum;
+}
+
+static __host__ __device__ int64_t part_length(const sum_args &a) {
+    return (a.axis + a.parts - 1) / a.parts;
+}
+
+// --- inner > 1: a thread a column, or 8 of them ------------------------------------------------------------------------------
+enum { SUM_BLOCK = 128 };
+
+template <bool VECTORS> __global__ void __launch_bounds__(SUM_BLOCK) sum_columns_kernel(sum_args a) {
+    constexpr int each = VECTORS ? 8 : 1;
+    int64_t i = (static_cast<int64_t>(blockIdx.x) * SUM_BLOCK + threadIdx.x) * each;
+    int64_t part = blockIdx.y, outer = blockIdx.z;
+    if (i >= a.inner)
+        return;
+    int64_t length = part_length(a), from = part * length, to = from + length < a.axis ? from + length : a.axis;
+    int64_t base = outer * a.axis * a.inner + i, at = (outer * a.parts + part) * a.inner + i;
+    float sum[each] = {};
+#pragma unroll 4
+    for (int64_t r = from; r < to; r++) {
+        float x[each];
+        if (VECTORS)
+            load8(a.x.data, a.x.dtype, base + r * a.inner, x);
+        else
+            x[0] = load1(a.x.data, a.x.dtype, base + r * a.inner);
+#pragma unroll
+        for (int k = 0; k < each; k++)
+            sum[k] += x[k];
+    }
+#pragma unroll
+    for (int k = 0; k < each; k++)
+        store1(a.y.data, a.y.dtype, at + k, finish(a, sum[k], at + k));
+}
+
+// --- inner = 1: a warp or a block a row -----------------------------------------------------------------------------------
+template <int T> __global__ void __launch_bounds__(row_threads<T>::block) sum_rows_kernel(sum_args a) {
+    __shared__ float shared[T / WARP];
+    int64_t row = static_cast<int64_t>(blockIdx.x) * row_threads<T>::rows + row_in_block<T>(); // outer · parts
+    if (row >= a.outer * a.parts)
+        return;
+    int64_t length = part_length(a), outer = row / a.parts, from = (row - outer * a.parts) * length;
+    int64_t to = from + length < a.axis ? from + length : a.axis, end = outer * a.axis + to;
+    int64_t start = outer * a.axis + from < end ? outer * a.axis + from : end;
+    int64_t head = (start + 7) / 8 * 8 < end ? (start + 7) / 8 * 8 : end, tail = end / 8 * 8 > head ? end / 8 * 8 : head;
+    float sum = 0;
+#pragma unroll 4
+    for (int64_t i = head + row_lane<T>() * 8; i < tail; i += T * 8) {
+        float x[8];
+        load8(a.x.data, a.x.dtype, i, x);
+        sum += ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+    }
+    for (int64_t i = start + row_lane<T>(); i < head; i += T)
+        sum += load1(a.x.data, a.x.dtype, i);
+    for (int64_t i = tail + row_lane<T>(); i < end; i += T)
+        sum += load1(a.x.data, a.x.dtype, i);
+    sum = row_sum<T>(sum, shared);
+    if (row_lane<T>() == 0)
+        store1(a.y.data, a.y.dtype, row, finish(a, sum, row));
+}
+
+static cudaError_t sum_once(cudaStream_t stream, const sum_args &a) {
+    if (a.inner == 1) {
+        int64_t rows = a.outer * a.parts;
+        if (part_length(a) <= 1024)
+            sum_rows_kernel<WARP><<<static_cast<unsigned>((rows + WARPS_A_BLOCK - 1) / WARPS_A_BLOCK),
+                                    row_threads<WARP>::block, 0, stream>>>(a);
+        else
+            sum_rows_kernel<ROW_BLOCK><<<static_cast<unsigned>(rows), ROW_BLOCK, 0, stream>>>(a);
+        return cudaGetLastError();
+    }
+    bool vectors = a.inner % 8 == 0;
+    int64_t columns = vectors ? a.inner / 8 : a.inner;
+    // grid.z is at most 65,535: more outer indices than that are a loop of launches.
+    for (int64_t first = 0; first < a.outer; first += 65535) {
+        sum_args b = a;
+        int64_t here = a.outer - first < 65535 ? a.outer - first : 65535;
+        b.x.data = static_cast<char *>(a.x.data) + first * a.axis * a.inner * (a.x.dtype == MZ_CU_F32 ? 4 : 2);
+        b.y.data = static_cast<char *>(a.y.data) + first * a.parts * a.inner * (a.y.dtype == MZ_CU_F32 ? 4 : 2);
+        dim3 grid(static_cast<unsigned>((columns + SUM_BLOCK - 1) / SUM_BLOCK), static_cast<unsigned>(a.parts),
+                  static_cast<unsigned>(here));
+        if (vectors)
+            sum_columns_kernel<true><<<grid, SUM_BLOCK, 0, stream>>>(b);
+        else
+            sum_columns_kernel<false><<<grid, SUM_BLOCK, 0, stream>>>(b);
+    }
+    return cudaGetLastError();
+}
+
+// Enough parts to give every multiprocessor some 1,024 threads, none shorter than what makes a second pass worth its launch.
+extern "C" int mz_cu_sum_parts(int64_t outer, int64_t axis, int64_t inner, int sms) {
+    int64_t threads = outer * (inner == 1 ? ROW_BLOCK : inner % 8 == 0 ? inner / 8 : inner);
+    int64_t wanted = static_cast<int64_t>(sms) * 1024 / (threads > 0 ? threads : 1);
+    int64_t most = axis / (inner == 1 ? 8192 : 64), parts = wanted < most ? wanted : most;
+    return parts < 1 ? 1 : parts > 4096 ? 4096 : static_cast<int>(parts);
+}
+
+extern "C" cudaError_t mz_cu_sum(cudaStream_t stream, const mz_cu_sum_args *args) {
+    const mz_cu_sum_args &s = *args;
+    if (s.outer * s.inner == 0)
+        return cudaSuccess;
+    sum_args a = {s.x, s.y, s.outer, s.axis, s.inner, 1, s.accumulate, s.divisor};
+    if (s.parts > 1) {
+        sum_args first = a;
+        first.y.data = s.partial;
+        first.y.dtype = MZ_CU_F32;
+        first.parts = s.parts;
+        first.accumulate = false;
+        first.divisor = 1;
+        cudaError_t error = sum_once(stream, first);
+        if (error != cudaSuccess)
+            return error;
+        a.x = first.y;
+        a.axis = s.parts;
+    }
+    return sum_once(stream, a);
+}
+
+// --- expand: dx = alpha · dy repeated along the axis --------------------------------------------------------------------------
+enum { EXPAND_BLOCK = 256 };
+
+__global__ void __launch_bounds__(EXPAND_BLOCK)
+    expand_kernel(mz_cu_array dy, mz_cu_array dx, int64_t n, int64_t axis, int64_t inner, float alpha) {
+    int64_t i = (static_cast<int64_t>(blockIdx.x) * EXPAND_BLOCK + threadIdx.x) * 8;
+    if (i >= n)
+        return;
+    float x[8];
+    bool whole = i + 8 <= n;
+    if (inner % 8 == 0) { // a vector lies inside a repeat
+        load8(dy.data, dy.dtype, i / inner / axis * inner + i % inner, x);
+    } else {
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            int64_t j = i + k < n ? i + k : n - 1;
+            x[k] = load1(dy.data, dy.dtype, j / inner / axis * inner + j % inner);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        x[k] *= alpha;
+    if (whole) {
+        store8(dx.data, dx.dtype, i, x);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        if (i + k < n)
+            store1(dx.data, dx.dtype, i + k, x[k]);
+}
+
+extern "C" cudaError_t mz_cu_expand(cudaStream_t stream, mz_cu_array dy, mz_cu_array dx, int64_t outer, int64_t axis,
+                                    int64_t inner, float alpha) {
+    int64_t n = outer * axis * inner;
+    if (n == 0)
+        return cudaSuccess;
+    expand_kernel<<<static_cast<unsigned>((n + EXPAND_BLOCK * 8 - 1) / (EXPAND_BLOCK * 8)), EXPAND_BLOCK, 0, stream>>>(
+        dy, dx, n, axis, inner, alpha);
+    return cudaGetLastError();
+}

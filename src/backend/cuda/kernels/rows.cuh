@@ -1,0 +1,153 @@
+// A row in registers: T threads (a warp, or a block) hold V vectors of 8 columns each; thread t's vector v is columns
+// (v·T + t)·8 … + 7. Columns past the width are 0. Rows whose width is not a multiple of 8 are read one element at a time.
+#ifndef MZ_ROWS_CUH
+#define MZ_ROWS_CUH
+
+#include "vec.cuh"
+
+enum { WARP = 32, ROW_BLOCK = 256, WARPS_A_BLOCK = 4 }; // rows to a warp: WARPS_A_BLOCK rows a block
+
+template <int T> struct row_threads {
+    static constexpr int block = T == WARP ? WARP * WARPS_A_BLOCK : T;
+    static constexpr int rows = block / T; // a block's rows at a time
+};
+
+template <int T> __device__ __forceinline__ int row_lane() {
+    return T == WARP ? threadIdx.x % WARP : threadIdx.x;
+}
+
+template <int T> __device__ __forceinline__ int row_in_block() {
+    return T == WARP ? threadIdx.x / WARP : 0;
+}
+
+__device__ __forceinline__ float warp_sum(float x) { // the same bits in every lane: each step adds the same two numbers in both
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1)
+        x += __shfl_xor_sync(0xFFFFFFFFu, x, step);
+    return x;
+}
+
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, step));
+    return x;
+}
+
+// The row's sum in every one of its threads. `shared`: T/32 floats of this reduction's own.
+template <int T> __device__ __forceinline__ float row_sum(float x, float *shared) {
+    x = warp_sum(x);
+    if (T == WARP)
+        return x;
+    if (threadIdx.x % WARP == 0)
+        shared[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < T / WARP; w++)
+        sum += shared[w];
+    return sum;
+}
+
+template <int T> __device__ __forceinline__ float row_max(float x, float *shared) {
+    x = warp_max(x);
+    if (T == WARP)
+        return x;
+    if (threadIdx.x % WARP == 0)
+        shared[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float max = shared[0];
+#pragma unroll
+    for (int w = 1; w < T / WARP; w++)
+        max = fmaxf(max, shared[w]);
+    return max;
+}
+
+template <int T> __device__ __forceinline__ int row_column(int v) {
+    return (v * T + row_lane<T>()) * 8;
+}
+
+// Starts loading a row; widened by row_widen once something else has been started too.
+template <int T, int V>
+__device__ __forceinline__ void row_fetch(raw8 raw[V], mz_cu_array a, int64_t start, int width) {
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        int c = row_column<T>(v);
+        if (width % 8 == 0) {
+            if (c < width)
+                raw[v] = fetch8(a.data, a.dtype, start + c);
+            else
+                raw[v].lo = raw[v].hi = make_uint4(0, 0, 0, 0);
+        } else {
+            uint32_t w[8]; // as FP32, whatever the storage
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                w[k] = c + k < width ? __float_as_uint(load1(a.data, a.dtype, start + c + k)) : 0;
+            raw[v].lo = make_uint4(w[0], w[1], w[2], w[3]);
+            raw[v].hi = make_uint4(w[4], w[5], w[6], w[7]);
+        }
+    }
+}
+
+template <int V> __device__ __forceinline__ void row_widen(const raw8 raw[V], int dtype, int width, float x[V][8]) {
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        widen8(raw[v], width % 8 == 0 ? dtype : MZ_CU_F32, x[v]);
+}
+
+template <int T, int V>
+__device__ __forceinline__ void row_load(mz_cu_array a, int64_t start, int width, float x[V][8]) {
+    raw8 raw[V];
+    row_fetch<T, V>(raw, a, start, width);
+    row_widen<V>(raw, a.dtype, width, x);
+}
+
+template <int T>
+__device__ __forceinline__ void row_store(mz_cu_array a, int64_t start, int width, int v, const float x[8]) {
+    int c = row_column<T>(v);
+    if (width % 8 == 0) {
+        if (c < width)
+            store8(a.data, a.dtype, start + c, x);
+    } else {
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            if (c + k < width)
+                store1(a.data, a.dtype, start + c + k, x[k]);
+    }
+}
+
+// FP32 vectors as wide as a row (weights, biases); `fill` where there is none.
+template <int T> __device__ __forceinline__ void row_vector(const float *data, int width, int v, float fill, float x[8]) {
+    int c = row_column<T>(v);
+    if (data != nullptr && width % 8 == 0 && c < width) {
+        load8(data, MZ_CU_F32, c, x);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        x[k] = data != nullptr && c + k < width ? data[c + k] : fill;
+}
+
+// Calls `run`<T, V> for the width: a warp a row up to 1024 columns, a block up to 8192. Wider rows do not stay in registers.
+enum { ROW_WIDTH_MAX = 8192 };
+#define MZ_ROW_DISPATCH(width, run)                                                                                    \
+    do {                                                                                                               \
+        if ((width) <= 256)                                                                                            \
+            run(32, 1);                                                                                                \
+        else if ((width) <= 512)                                                                                       \
+            run(32, 2);                                                                                                \
+        else if ((width) <= 768)                                                                                       \
+            run(32, 3);                                                                                                \
+        else if ((width) <= 1024)                                                                                      \
+            run(32, 4);                                                                                                \
+        else if ((width) <= 2048)                                                                                      \
+            run(256, 1);                                                                                               \
+        else if ((width) <= 4096)                                                                                      \
+            run(256, 2);                                                                                               \
+        else if ((width) <= 6144)                                                                                      \
+            run(256, 3);                                                                                               \
+        else                                                                                                           \
+            run(256, 4);                                                                                               \
+    } while (0)
+
+#endif

@@ -1,0 +1,59 @@
+// Moving pieces of tensors without looking at them, and counting.
+#include "launch.h"
+
+enum { COPY_BLOCK = 256 };
+
+// A part is `width` units of every `stride` units of the whole, from `offset`; units are of type U.
+template <typename U> __global__ void __launch_bounds__(COPY_BLOCK) parts_kernel(mz_cu_parts p, int size, bool join) {
+    int which = blockIdx.y;
+    int64_t width = p.width[which] / size, stride = p.stride / size, offset = p.offset[which] / size;
+    U *part = static_cast<U *>(p.part[which]), *whole = static_cast<U *>(p.whole);
+    int64_t n = p.outer * width;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * COPY_BLOCK + threadIdx.x; i < n;
+         i += static_cast<int64_t>(gridDim.x) * COPY_BLOCK) {
+        int64_t row = i / width, at = row * stride + offset + (i - row * width);
+        if (join)
+            whole[at] = part[i];
+        else
+            part[i] = whole[at];
+    }
+}
+
+extern "C" cudaError_t mz_cu_copy_parts(cudaStream_t stream, const mz_cu_parts *parts, bool join) {
+    mz_cu_parts p = *parts;
+    int64_t bits = p.stride, most = 0; // the lowest set bit of any size is the unit; allocations are 64-byte aligned
+    for (int i = 0; i < p.n; i++) {
+        bits |= p.width[i] | p.offset[i];
+        most = p.width[i] > most ? p.width[i] : most;
+    }
+    if (p.outer * most == 0)
+        return cudaSuccess;
+    int64_t lowest = bits & -bits;
+    int size = lowest >= 16 ? 16 : static_cast<int>(lowest);
+    int64_t units = p.outer * most / size, blocks = (units + COPY_BLOCK - 1) / COPY_BLOCK;
+    dim3 grid(static_cast<unsigned>(blocks < 1 << 20 ? blocks : 1 << 20), static_cast<unsigned>(p.n));
+    if (size == 16)
+        parts_kernel<uint4><<<grid, COPY_BLOCK, 0, stream>>>(p, size, join);
+    else if (size == 8)
+        parts_kernel<uint2><<<grid, COPY_BLOCK, 0, stream>>>(p, size, join);
+    else if (size == 4)
+        parts_kernel<uint32_t><<<grid, COPY_BLOCK, 0, stream>>>(p, size, join);
+    else if (size == 2)
+        parts_kernel<uint16_t><<<grid, COPY_BLOCK, 0, stream>>>(p, size, join);
+    else
+        parts_kernel<uint8_t><<<grid, COPY_BLOCK, 0, stream>>>(p, size, join);
+    return cudaGetLastError();
+}
+
+__global__ void __launch_bounds__(COPY_BLOCK) arange_kernel(int32_t *y, int64_t n) {
+    int64_t i = static_cast<int64_t>(blockIdx.x) * COPY_BLOCK + threadIdx.x;
+    if (i < n)
+        y[i] = static_cast<int32_t>(i);
+}
+
+extern "C" cudaError_t mz_cu_arange(cudaStream_t stream, int32_t *y, int64_t n) {
+    if (n == 0)
+        return cudaSuccess;
+    arange_kernel<<<static_cast<unsigned>((n + COPY_BLOCK - 1) / COPY_BLOCK), COPY_BLOCK, 0, stream>>>(y, n);
+    return cudaGetLastError();
+}

@@ -1,0 +1,124 @@
+// Softmax over the last dimension, and its gradient.
+#include "rows.cuh"
+
+template <int T, int V>
+__global__ void __launch_bounds__(row_threads<T>::block)
+    softmax_kernel(mz_cu_array x, mz_cu_array y, int64_t rows, int width) {
+    __shared__ float shared[2][T / WARP];
+    int64_t row = static_cast<int64_t>(blockIdx.x) * row_threads<T>::rows + row_in_block<T>();
+    if (row >= rows)
+        return;
+    float e[V][8], max = -INFINITY, sum = 0;
+    row_load<T, V>(x, row * width, width, e);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            if (row_column<T>(v) + k < width)
+                max = fmaxf(max, e[v][k]);
+    max = row_max<T>(max, shared[0]);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            e[v][k] = row_column<T>(v) + k < width ? expf(e[v][k] - max) : 0;
+            sum += e[v][k];
+        }
+    float inverse = 1.0f / row_sum<T>(sum, shared[1]);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            e[v][k] *= inverse;
+        row_store<T>(y, row * width, width, v, e[v]);
+    }
+}
+
+// Rows wider than registers hold.
+__global__ void __launch_bounds__(ROW_BLOCK) softmax_wide_kernel(mz_cu_array x, mz_cu_array y, int width) {
+    __shared__ float shared[2][ROW_BLOCK / WARP];
+    int64_t start = static_cast<int64_t>(blockIdx.x) * width;
+    float max = -INFINITY, sum = 0;
+    for (int c = threadIdx.x; c < width; c += ROW_BLOCK)
+        max = fmaxf(max, load1(x.data, x.dtype, start + c));
+    max = row_max<ROW_BLOCK>(max, shared[0]);
+    for (int c = threadIdx.x; c < width; c += ROW_BLOCK)
+        sum += expf(load1(x.data, x.dtype, start + c) - max);
+    float inverse = 1.0f / row_sum<ROW_BLOCK>(sum, shared[1]);
+    for (int c = threadIdx.x; c < width; c += ROW_BLOCK)
+        store1(y.data, y.dtype, start + c, expf(load1(x.data, x.dtype, start + c) - max) * inverse);
+}
+
+extern "C" cudaError_t mz_cu_softmax(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t rows, int width) {
+    if (rows == 0)
+        return cudaSuccess;
+    if (width > ROW_WIDTH_MAX) {
+        softmax_wide_kernel<<<static_cast<unsigned>(rows), ROW_BLOCK, 0, stream>>>(x, y, width);
+        return cudaGetLastError();
+    }
+#define RUN(T, V)                                                                                                      \
+    softmax_kernel<T, V><<<static_cast<unsigned>((rows + row_threads<T>::rows - 1) / row_threads<T>::rows),            \
+                           row_threads<T>::block, 0, stream>>>(x, y, rows, width)
+    MZ_ROW_DISPATCH(width, RUN);
+#undef RUN
+    return cudaGetLastError();
+}
+
+// dx = y·(dy - Σ dy·y)
+template <int T, int V>
+__global__ void __launch_bounds__(row_threads<T>::block)
+    softmax_dx_kernel(mz_cu_array dy, mz_cu_array y, mz_cu_array dx, int64_t rows, int width) {
+    __shared__ float shared[T / WARP];
+    int64_t row = static_cast<int64_t>(blockIdx.x) * row_threads<T>::rows + row_in_block<T>();
+    if (row >= rows)
+        return;
+    int64_t start = row * width;
+    raw8 raw_d[V], raw_y[V];
+    float d[V][8], p[V][8], sum = 0;
+    row_fetch<T, V>(raw_d, dy, start, width);
+    row_fetch<T, V>(raw_y, y, start, width);
+    row_widen<V>(raw_d, dy.dtype, width, d);
+    row_widen<V>(raw_y, y.dtype, width, p);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            sum = fmaf(d[v][k], p[v][k], sum);
+    sum = row_sum<T>(sum, shared);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            d[v][k] = p[v][k] * (d[v][k] - sum);
+        row_store<T>(dx, start, width, v, d[v]);
+    }
+}
+
+__global__ void __launch_bounds__(ROW_BLOCK)
+    softmax_dx_wide_kernel(mz_cu_array dy, mz_cu_array y, mz_cu_array dx, int width) {
+    __shared__ float shared[ROW_BLOCK / WARP];
+    int64_t start = static_cast<int64_t>(blockIdx.x) * width;
+    float sum = 0;
+    for (int c = threadIdx.x; c < width; c += ROW_BLOCK)
+        sum = fmaf(load1(dy.data, dy.dtype, start + c), load1(y.data, y.dtype, start + c), sum);
+    sum = row_sum<ROW_BLOCK>(sum, shared);
+    for (int c = threadIdx.x; c < width; c += ROW_BLOCK)
+        store1(dx.data, dx.dtype, start + c,
+               load1(y.data, y.dtype, start + c) * (load1(dy.data, dy.dtype, start + c) - sum));
+}
+
+extern "C" cudaError_t mz_cu_softmax_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array y, mz_cu_array dx,
+                                        int64_t rows, int width) {
+    if (rows == 0)
+        return cudaSuccess;
+    if (width > ROW_WIDTH_MAX) {
+        softmax_dx_wide_kernel<<<static_cast<unsigned>(rows), ROW_BLOCK, 0, stream>>>(dy, y, dx, width);
+        return cudaGetLastError();
+    }
+#define RUN(T, V)                                                                                                      \
+    softmax_dx_kernel<T, V><<<static_cast<unsigned>((rows + row_threads<T>::rows - 1) / row_threads<T>::rows),         \
+                              row_threads<T>::block, 0, stream>>>(dy, y, dx, rows, width)
+    MZ_ROW_DISPATCH(width, RUN);
+#undef RUN
+    return cudaGetLastError();
+}

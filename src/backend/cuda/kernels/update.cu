@@ -1,0 +1,369 @@
+// The update's passes over parameters: gradient statistics, the optimizers, shadow weights; and the few scalars that decide a step.
+// Formulas, order of operations and rounding: docs/dev/NUMERICS.md, "The update". The arithmetic of the optimizers is written with
+// explicit roundings, so that every way of storing a master moves it by the same bits.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "launch.h"
+
+// --- chunks of segments ---------------------------------------------------------------------------------------------------
+// Work is cut into chunks of 4096 elements of each segment. Blocks stay for the whole pass: each makes the running number of chunks
+// of GROUP segments once, in shared memory, and then takes every gridDim-th chunk.
+enum { CHUNK = 4096, THREADS = 256, GROUP = 1024, WARP = 32, VECTORS = CHUNK / (4 * THREADS) };
+
+struct chunk {
+    mz_cu_segment segment;
+    int64_t start; // elements into the segment
+    int n;         // elements
+};
+
+// before[i] = chunks of segments [0, i) of the group; before[GROUP] = all. Called by the whole block.
+__device__ void running_chunks(const mz_cu_segment *segments, int n, int *before) {
+    __shared__ int warp_total[THREADS / WARP];
+    constexpr int each = GROUP / THREADS;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, count[each], total = 0;
+#pragma unroll
+    for (int k = 0; k < each; k++) {
+        int s = threadIdx.x * each + k;
+        count[k] = s < n ? static_cast<int>((segments[s].count + CHUNK - 1) / CHUNK) : 0;
+        total += count[k];
+    }
+    int scan = total;
+#pragma unroll
+    for (int step = 1; step < WARP; step <<= 1) {
+        int other = __shfl_up_sync(0xFFFFFFFFu, scan, step);
+        scan += lane >= step ? other : 0;
+    }
+    __syncthreads(); // the group before is done with `before`
+    if (lane == WARP - 1)
+        warp_total[warp] = scan;
+    __syncthreads();
+    for (int w = 0; w < warp; w++)
+        scan += warp_total[w];
+    int at = scan - total;
+#pragma unroll
+    for (int k = 0; k < each; k++) {
+        before[threadIdx.x * each + k] = at;
+        at += count[k];
+    }
+    if (threadIdx.x == THREADS - 1)
+        before[GROUP] = at;
+    __syncthreads();
+}
+
+// body(chunk, its number) for every chunk that is this block's; returns how many chunks there are.
+template <typename F> __device__ __forceinline__ int64_t for_chunks(const mz_cu_segment *segments, int n, F body) {
+    __shared__ int before[GROUP + 1];
+    int64_t passed = 0; // chunks of the groups before
+    for (int group = 0; group < n; group += GROUP) {
+        int members = n - group < GROUP ? n - group : GROUP;
+        running_chunks(segments + group, members, before);
+        int total = before[GROUP], grid = static_cast<int>(gridDim.x);
+        int first = (static_cast<int>(blockIdx.x) - static_cast<int>(passed % grid) + grid) % grid;
+        for (int index = first; index < total; index += grid) {
+            int low = 0, high = members; // before[low] <= index < before[high]
+            while (high - low > 1) {
+                int middle = (low + high) / 2;
+                if (before[middle] <= index)
+                    low = middle;
+                else
+                    high = middle;
+            }
+            chunk c;
+            c.segment = segments[group + low];
+            c.start = static_cast<int64_t>(index - before[low]) * CHUNK;
+            int64_t left = c.segment.count - c.start;
+            c.n = left < CHUNK ? static_cast<int>(left) : CHUNK;
+            body(c, passed + index);
+        }
+        passed += total;
+    }
+    return passed;
+}
+
+// A chunk's elements, 4 to a thread at a time: a whole vector, or what is left of one.
+__device__ __forceinline__ int vector_at(int v) {
+    return (v * THREADS + static_cast<int>(threadIdx.x)) * 4;
+}
+
+__device__ __forceinline__ float4 load4(const float *p, int left) {
+    if (left >= 4)
+        return *reinterpret_cast<const float4 *>(p);
+    return make_float4(left > 0 ? p[0] : 0, left > 1 ? p[1] : 0, left > 2 ? p[2] : 0, 0);
+}
+
+__device__ __forceinline__ void store4(float *p, int left, float4 x) {
+    if (left >= 4) {
+        *reinterpret_cast<float4 *>(p) = x;
+        return;
+    }
+    if (left > 0)
+        p[0] = x.x;
+    if (left > 1)
+        p[1] = x.y;
+    if (left > 2)
+        p[2] = x.z;
+}
+
+// Blocks that stay: as many as are resident at once, or fewer where there is less to do.
+static unsigned resident(const void *kernel, int64_t elements, int n_segments, int sms) {
+    int each = 1;
+    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, THREADS, 0) != cudaSuccess || each < 1)
+        each = 1;
+    int64_t chunks = elements / CHUNK + n_segments, most = static_cast<int64_t>(sms) * each;
+    return static_cast<unsigned>(chunks < most ? (chunks > 0 ? chunks : 1) : most);
+}
+
+// --- grad_stats -----------------------------------------------------------------------------------------------------------
+// partial[0] as int64 = chunks; partial[1 + c] = Σ g² of chunk c, FP64: finite exactly when every g is, as no float's square overflows.
+__global__ void __launch_bounds__(THREADS)
+    grad_stats_kernel(const mz_cu_segment *segments, int n, const float *scale, float *grad, double *partial) {
+    __shared__ double sums[2][THREADS / WARP];
+    __shared__ float shared_inverse;
+    if (threadIdx.x == 0) // torch takes the reciprocal in FP64
+        shared_inverse = scale != nullptr ? static_cast<float>(1 / static_cast<double>(*scale)) : 1;
+    __syncthreads();
+    float inverse = shared_inverse;
+    int turn = 0;
+    int64_t chunks = for_chunks(segments, n, [&](const chunk &c, int64_t index) {
+        float *g = grad + c.segment.offset + c.start;
+        float4 x[VECTORS];
+        double sum = 0;
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++)
+            x[v] = load4(g + vector_at(v), c.n - vector_at(v));
+#pragma unroll
+        for (int v = 0; v < VECTORS; v++) {
+            if (inverse != 1) {
+                x[v] = make_float4(__fmul_rn(x[v].x, inverse), __fmul_rn(x[v].y, inverse), __fmul_rn(x[v].z, inverse),
+                                   __fmul_rn(x[v].w, inverse));
+                store4(g + vector_at(v), c.n - vector_at(v), x[v]);
+            }
+            double a = x[v].x, b = x[v].y, e = x[v].z, f = x[v].w;
+            sum += (a * a + b * b) + (e * e + f * f);
+        }
+#pragma unroll
+        for (int step = 16; step > 0; step >>= 1)
+            sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+        if (threadIdx.x % WARP == 0)
+            sums[turn][threadIdx.x / WARP] = sum;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            sum = 0;
+#pragma unroll
+            for (int w = 0; w < THREADS / WARP; w++)
+                sum += sums[turn][w];
+            partial[1 + index] = sum;
+        }
+        turn ^= 1; // the next chunk's sums go elsewhere: one barrier a chunk is enough
+    });
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        *reinterpret_cast<int64_t *>(partial) = chunks;
+}
+
+// Thread t adds chunks t, t + 1024, … in order; then the threads' sums in a fixed tree: the same on every card.
+enum { NORM_BLOCK = 1024 };
+__global__ void __launch_bounds__(NORM_BLOCK) norm_kernel(const double *partial, mz_cu_opt_state *state) {
+    __shared__ double sums[NORM_BLOCK / WARP];
+    int64_t chunks = *reinterpret_cast<const int64_t *>(partial);
+    double sum = 0;
+#pragma unroll 8
+    for (int64_t i = threadIdx.x; i < chunks; i += NORM_BLOCK)
+        sum += partial[1 + i];
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1)
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+    if (threadIdx.x % WARP == 0)
+        sums[threadIdx.x / WARP] = sum;
+    __syncthreads();
+    if (threadIdx.x >= WARP)
+        return;
+    sum = sums[threadIdx.x];
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1)
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+    if (threadIdx.x != 0)
+        return;
+    state->norm = sqrt(sum);
+    if (!isfinite(sum))
+        state->found_inf = 1;
+}
+
+extern "C" cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segments, int n, const float *scale,
+                                        float *grad, int64_t elements, void *state, double *partial, int sms) {
+    unsigned blocks = resident(reinterpret_cast<const void *>(grad_stats_kernel), elements, n, sms);
+    grad_stats_kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(segments), n, scale, grad,
+                                                      partial);
+    norm_kernel<<<1, NORM_BLOCK, 0, stream>>>(partial, static_cast<mz_cu_opt_state *>(state));
+    return cudaGetLastError();
+}
+
+// --- optimizers -----------------------------------------------------------------------------------------------------------
+__device__ __forceinline__ uint16_t narrow(float x, int dtype) {
+    return dtype == MZ_CU_BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x)) : __half_as_ushort(__float2half_rn(x));
+}
+
+__device__ __forceinline__ void store_shadow4(void *shadow, const mz_cu_segment &s, int64_t element, int left,
+                                              float4 x) {
+    if (shadow == nullptr || s.shadow_offset < 0)
+        return;
+    uint16_t *p = reinterpret_cast<uint16_t *>(static_cast<char *>(shadow) + s.shadow_offset) + element;
+    ushort4 low = make_ushort4(narrow(x.x, s.shadow_dtype), narrow(x.y, s.shadow_dtype), narrow(x.z, s.shadow_dtype),
+                               narrow(x.w, s.shadow_dtype));
+    if (left >= 4) {
+        *reinterpret_cast<ushort4 *>(p) = low;
+        return;
+    }
+    if (left > 0)
+        p[0] = low.x;
+    if (left > 1)
+        p[1] = low.y;
+    if (left > 2)
+        p[2] = low.z;
+}
+
+struct adamw_constants {
+    float clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept;
+};
+
+// torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
+__device__ __forceinline__ void adamw_element(const adamw_constants &k, float kept, float g, float &p, float &m,
+                                              float &v) {
+    g = __fmul_rn(g, k.clip);
+    m = __fmaf_rn(k.fresh1, __fsub_rn(g, m), m);
+    v = __fmaf_rn(__fmul_rn(g, k.fresh2), g, __fmul_rn(v, k.beta2));
+    float denominator = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), k.root_bias2), k.eps);
+    p = __fsub_rn(__fmul_rn(p, kept), __fdiv_rn(__fmul_rn(m, k.step_size), denominator));
+}
+
+__global__ void __launch_bounds__(THREADS)
+    adamw_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
+                 const float *grad, float *master, float *m, float *v, void *shadow) {
+    __shared__ adamw_constants shared;
+    if (state->skip)
+        return;
+    if (threadIdx.x == 0) { // FP64, rounded once, as torch does
+        double bias2 = state->bias2, lr = state->lr;
+        adamw_constants k = {static_cast<float>(state->clip),
+                             static_cast<float>(u.eps),
+                             static_cast<float>(1 - u.beta1),
+                             static_cast<float>(u.beta2),
+                             static_cast<float>(1 - u.beta2),
+                             static_cast<float>(lr / state->bias1),
+                             static_cast<float>(sqrt(bias2)),
+                             static_cast<float>(1 - lr * u.weight_decay)};
+        shared = k;
+    }
+    __syncthreads();
+    adamw_constants k = shared;
+    for_chunks(segments, n, [&](const chunk &c, int64_t) {
+        const float *g = grad + c.segment.offset + c.start;
+        float *p = master + c.segment.offset + c.start;
+        float *m1 = m + c.segment.state_offset + c.start, *v1 = v + c.segment.state_offset + c.start;
+        float kept = c.segment.decay ? k.kept : 1.0f;
+#pragma unroll 2
+        for (int i = 0; i < VECTORS; i++) {
+            int at = vector_at(i), left = c.n - at;
+            float4 xg = load4(g + at, left), xp = load4(p + at, left);
+            float4 xm = load4(m1 + at, left), xv = load4(v1 + at, left);
+            adamw_element(k, kept, xg.x, xp.x, xm.x, xv.x);
+            adamw_element(k, kept, xg.y, xp.y, xm.y, xv.y);
+            adamw_element(k, kept, xg.z, xp.z, xm.z, xv.z);
+            adamw_element(k, kept, xg.w, xp.w, xm.w, xv.w);
+            store4(p + at, left, xp);
+            store4(m1 + at, left, xm);
+            store4(v1 + at, left, xv);
+            store_shadow4(shadow, c.segment, c.start + at, left, xp);
+        }
+    });
+}
+
+extern "C" cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args) {
+    const mz_cu_update_args &a = *args;
+    unsigned blocks = resident(reinterpret_cast<const void *>(adamw_kernel), a.elements, a.n, a.sms);
+    adamw_kernel<<<blocks, THREADS, 0, stream>>>(
+        static_cast<const mz_cu_segment *>(a.segments), a.n, static_cast<const mz_cu_opt_state *>(a.state), a.constants,
+        a.grad, a.master, a.moment[0], a.moment[1], a.shadow);
+    return cudaGetLastError();
+}
+
+struct sgd_constants {
+    float clip, lr, decay, momentum, fresh;
+    bool nesterov, first;
+};
+
+// torch.optim.SGD: g += wd·p; b = μ·b + (1-dampening)·g (the first step: b = g); g = nesterov ? g + μ·b : b; p -= lr·g.
+__device__ __forceinline__ void sgd_element(const sgd_constants &k, float decay, bool has_momentum, float g, float &p,
+                                            float &b) {
+    g = __fmul_rn(g, k.clip);
+    if (decay != 0)
+        g = __fmaf_rn(decay, p, g);
+    if (has_momentum) {
+        b = k.first ? g : __fmaf_rn(k.momentum, b, __fmul_rn(g, k.fresh));
+        g = k.nesterov ? __fmaf_rn(k.momentum, b, g) : b;
+    }
+    p = __fmaf_rn(-k.lr, g, p);
+}
+
+__global__ void __launch_bounds__(THREADS)
+    sgd_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
+               const float *grad, float *master, float *momentum, void *shadow) {
+    if (state->skip)
+        return;
+    sgd_constants k = {static_cast<float>(state->clip),
+                       static_cast<float>(state->lr),
+                       static_cast<float>(u.weight_decay),
+                       static_cast<float>(u.momentum),
+                       static_cast<float>(1 - u.dampening),
+                       u.nesterov,
+                       state->step == 1};
+    for_chunks(segments, n, [&](const chunk &c, int64_t) {
+        const float *g = grad + c.segment.offset + c.start;
+        float *p = master + c.segment.offset + c.start;
+        float *b = momentum != nullptr ? momentum + c.segment.state_offset + c.start : nullptr;
+        float decay = c.segment.decay ? k.decay : 0.0f;
+#pragma unroll 2
+        for (int i = 0; i < VECTORS; i++) {
+            int at = vector_at(i), left = c.n - at;
+            float4 xg = load4(g + at, left), xp = load4(p + at, left), xb = make_float4(0, 0, 0, 0);
+            if (b != nullptr)
+                xb = load4(b + at, left);
+            sgd_element(k, decay, b != nullptr, xg.x, xp.x, xb.x);
+            sgd_element(k, decay, b != nullptr, xg.y, xp.y, xb.y);
+            sgd_element(k, decay, b != nullptr, xg.z, xp.z, xb.z);
+            sgd_element(k, decay, b != nullptr, xg.w, xp.w, xb.w);
+            store4(p + at, left, xp);
+            if (b != nullptr)
+                store4(b + at, left, xb);
+            store_shadow4(shadow, c.segment, c.start + at, left, xp);
+        }
+    });
+}
+
+extern "C" cudaError_t mz_cu_sgd(cudaStream_t stream, const mz_cu_update_args *args) {
+    const mz_cu_update_args &a = *args;
+    unsigned blocks = resident(reinterpret_cast<const void *>(sgd_kernel), a.elements, a.n, a.sms);
+    sgd_kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(a.segments), a.n,
+                                               static_cast<const mz_cu_opt_state *>(a.state), a.constants, a.grad,
+                                               a.master, a.moment[0], a.shadow);
+    return cudaGetLastError();
+}
+
+__global__ void __launch_bounds__(THREADS)
+    refresh_kernel(const mz_cu_segment *segments, int n, const float *master, void *shadow) {
+    for_chunks(segments, n, [&](const chunk &c, int64_t) {
+        const float *p = master + c.segment.offset + c.start;
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            int at = vector_at(i), left = c.n - at;
+            store_shadow4(shadow, c.segment, c.start + at, left, load4(p + at, left));
+        }
+    });
+}
+
+extern "C" cudaError_t mz_cu_refresh(cudaStream_t stream, const void *segments, int n, const float *master,
+                                     int64_t elements, void *shadow, int sms) {
+    unsigned blocks = resident(reinterpret_cast<const void *>(refresh_kernel), elements, n, sms);
+    refresh_kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(segments), n, master, shadow);
+    return cudaGetLastError();
+}

@@ -1,0 +1,170 @@
+// The update ops: the host side.
+#include <stddef.h>
+
+#include "backend/cuda/storage.h"
+#include "mezzo/optimizer.h"
+
+#define SAME(ours, theirs, member)                                                                                     \
+    _Static_assert(offsetof(ours, member) == offsetof(theirs, member) && sizeof(ours) == sizeof(theirs), #theirs)
+SAME(mz_segment, mz_cu_segment, offset);
+SAME(mz_segment, mz_cu_segment, count);
+SAME(mz_segment, mz_cu_segment, state_offset);
+SAME(mz_segment, mz_cu_segment, shadow_offset);
+SAME(mz_segment, mz_cu_segment, shadow_dtype);
+SAME(mz_segment, mz_cu_segment, decay);
+SAME(mz_opt_state, mz_cu_opt_state, step);
+SAME(mz_opt_state, mz_cu_opt_state, skipped);
+SAME(mz_opt_state, mz_cu_opt_state, norm);
+SAME(mz_opt_state, mz_cu_opt_state, clip);
+SAME(mz_opt_state, mz_cu_opt_state, lr);
+SAME(mz_opt_state, mz_cu_opt_state, bias1);
+SAME(mz_opt_state, mz_cu_opt_state, bias2);
+SAME(mz_opt_state, mz_cu_opt_state, last_clip);
+SAME(mz_opt_state, mz_cu_opt_state, found_inf);
+SAME(mz_opt_state, mz_cu_opt_state, skip);
+SAME(mz_opt_state, mz_cu_opt_state, last_found_inf);
+SAME(mz_scaler_block, mz_cu_scaler_block, scale);
+SAME(mz_scaler_block, mz_cu_scaler_block, tracker);
+SAME(mz_scaler_block, mz_cu_scaler_block, hysteresis);
+SAME(mz_scaler_block, mz_cu_scaler_block, floor_hits);
+SAME(mz_scaler_block, mz_cu_scaler_block, skipped);
+_Static_assert((int)MZ_CU_LR_CONSTANT == (int)MEZZO_LR_CONSTANT && (int)MZ_CU_LR_LINEAR == (int)MEZZO_LR_LINEAR &&
+                   (int)MZ_CU_LR_COSINE == (int)MEZZO_LR_COSINE &&
+                   (int)MZ_CU_LR_POLYNOMIAL == (int)MEZZO_LR_POLYNOMIAL,
+               "launch.h's schedules are mezzo_schedule's");
+_Static_assert((int)MZ_CU_STATES >= (int)MZ_MAX_OUT, "room for every state");
+
+static void *data_of(const mz_tensor *t) {
+    return mz_present(t) ? t->data : NULL;
+}
+
+static int segments_in(const mz_tensor *t) {
+    return (int)((size_t)mz_shape_count(&t->shape) / sizeof(mz_segment));
+}
+
+// --- grad_stats -----------------------------------------------------------------------------------------------------------
+static const char *grad_stats_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return mz_cuda_storages(call, "uf", "fu");
+}
+
+// The number of chunks, and their sums: at most one chunk more a segment than the buffer has whole ones.
+static size_t grad_stats_workspace(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    size_t chunks = (size_t)mz_shape_count(&call->out[0].shape) / 4096 + (size_t)segments_in(&call->in[0]);
+    return sizeof(double) * (chunks + 1);
+}
+
+static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    const mz_tensor *segments = &call->in[0], *grad = &call->out[0];
+    MZ_CUDA_TRY(mz_cu_grad_stats(cuda->stream, segments->data, segments_in(segments), data_of(&call->in[1]), grad->data,
+                                 mz_shape_count(&grad->shape), call->out[1].data, call->workspace, cuda->sms));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_grad_stats = {"grad_stats__cuda", grad_stats_supports, grad_stats_workspace, run_grad_stats};
+
+// --- optimizers -----------------------------------------------------------------------------------------------------------
+static void fill_update(const mezzo_device *device, const mz_call *call, mz_cu_update_args *args) {
+    const mz_update_attrs *u = call->attrs.update;
+    *args = (mz_cu_update_args){.segments = call->in[1].data,
+                                .state = call->in[2].data,
+                                .grad = call->in[0].data,
+                                .master = call->out[0].data,
+                                .elements = mz_shape_count(&call->out[0].shape),
+                                .n = segments_in(&call->in[1]),
+                                .sms = mz_cuda(device)->sms,
+                                .constants = {.beta1 = u->beta1,
+                                              .beta2 = u->beta2,
+                                              .eps = u->eps,
+                                              .weight_decay = u->weight_decay,
+                                              .momentum = u->momentum,
+                                              .dampening = u->dampening,
+                                              .nesterov = u->nesterov}};
+}
+
+static const char *adamw_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return mz_cuda_storages(call, "fuu", "fffu");
+}
+
+static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
+    mz_cu_update_args args;
+    fill_update(device, call, &args);
+    args.moment[0] = call->out[1].data;
+    args.moment[1] = call->out[2].data;
+    args.shadow = data_of(&call->out[3]);
+    MZ_CUDA_TRY(mz_cu_adamw(mz_cuda(device)->stream, &args));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_adamw = {"adamw__cuda", adamw_supports, NULL, run_adamw};
+
+static const char *sgd_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return mz_cuda_storages(call, "fuu", "ffu");
+}
+
+static mezzo_status run_sgd(mezzo_device *device, const mz_call *call) {
+    mz_cu_update_args args;
+    fill_update(device, call, &args);
+    args.moment[0] = call->attrs.update->momentum != 0 ? data_of(&call->out[1]) : NULL;
+    args.shadow = data_of(&call->out[2]);
+    MZ_CUDA_TRY(mz_cu_sgd(mz_cuda(device)->stream, &args));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_sgd = {"sgd__cuda", sgd_supports, NULL, run_sgd};
+
+static const char *refresh_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return mz_cuda_storages(call, "fu", "u");
+}
+
+static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    MZ_CUDA_TRY(mz_cu_refresh(cuda->stream, call->in[1].data, segments_in(&call->in[1]), call->in[0].data,
+                              mz_shape_count(&call->in[0].shape), call->out[0].data, cuda->sms));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_refresh = {"refresh__cuda", refresh_supports, NULL, run_refresh};
+
+// --- control --------------------------------------------------------------------------------------------------------------
+static const char *control_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return mz_cuda_storages(call, "u", "u");
+}
+
+static mezzo_status run_clip_control(mezzo_device *device, const mz_call *call) {
+    MZ_CUDA_TRY(mz_cu_clip_control(mz_cuda(device)->stream, call->out[0].data, call->attrs.update->max_norm));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_clip_control = {"clip_control__cuda", control_supports, NULL, run_clip_control};
+
+static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) {
+    const mz_update_attrs *u = call->attrs.update;
+    mz_cu_schedule schedule = {.kind = u->schedule,
+                               .lr = u->lr,
+                               .min_lr = u->min_lr,
+                               .power = u->power,
+                               .warmup = u->warmup,
+                               .steps = u->steps};
+    MZ_CUDA_TRY(mz_cu_step_control(mz_cuda(device)->stream, call->out[0].data, &schedule, u->beta1, u->beta2));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_step_control = {"step_control__cuda", control_supports, NULL, run_step_control};
+
+static mezzo_status run_scaler_update(mezzo_device *device, const mz_call *call) {
+    const mz_update_attrs *u = call->attrs.update;
+    mz_cu_states states = {.n = call->n_out};
+    for (int i = 0; i < call->n_out; i++)
+        states.state[i] = call->out[i].data;
+    mz_cu_scaler_constants constants = {.enabled = u->enabled,
+                                        .growth_factor = u->growth_factor,
+                                        .backoff_factor = u->backoff_factor,
+                                        .min_scale = u->min_scale,
+                                        .max_scale = u->max_scale,
+                                        .growth_interval = u->growth_interval,
+                                        .hysteresis = u->hysteresis};
+    MZ_CUDA_TRY(mz_cu_scaler_update(mz_cuda(device)->stream, data_of(&call->in[0]), &states, &constants));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_scaler_update = {"scaler_update__cuda", control_supports, NULL, run_scaler_update};
