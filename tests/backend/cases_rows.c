@@ -10,6 +10,9 @@
 
 #define ROW(...) {__VA_ARGS__},
 static const int64_t row_shapes[][2] = {MZ_ROW_SHAPES(ROW)};
+// Rows that kernels hold in other ways: wider than a warp's registers, than a block's; more of them than a GPU has blocks. A single term is
+// below the bound of so long a sum.
+static const int64_t wide_shapes[][2] = {{3, 2056}, {2, 4104}, {3, 6149}, {2, 9000}, {3000, 24}};
 
 // --- norms, softmax, loss -------------------------------------------------------------------------------------------------------
 typedef struct norm_form {
@@ -66,6 +69,12 @@ void cases_layernorm(void) {
     for (size_t s = 0; s < MZ_COUNT(row_shapes); s++)
         for (size_t f = 0; f < MZ_COUNT(norm_forms); f++)
             trial_finish(layernorm_trial(row_shapes[s], norm_forms[f]));
+    for (size_t s = 0; s < MZ_COUNT(wide_shapes); s++)
+        for (size_t f = 0; f < MZ_COUNT(norm_forms); f += 4) {
+            trial *t = layernorm_trial(wide_shapes[s], norm_forms[f]);
+            t->skip_mutations = true;
+            trial_finish(t);
+        }
     trial *t = layernorm_trial((const int64_t[]){5, 33}, norm_forms[0]);
     trial_spoil(t, 0);
     trial_finish(t);
@@ -125,6 +134,12 @@ void cases_layernorm_bwd(void) {
             trial_finish(layernorm_bwd_trial(row_shapes[s], dtypes[d], true, false, false));
             trial_finish(layernorm_bwd_trial(row_shapes[s], dtypes[d], false, false, true));
         }
+    for (size_t s = 0; s < MZ_COUNT(wide_shapes); s++)
+        for (size_t d = 0; d < MZ_COUNT(dtypes); d += 3) {
+            trial *t = layernorm_bwd_trial(wide_shapes[s], dtypes[d], true, d > 0, true);
+            t->skip_mutations = true;
+            trial_finish(t);
+        }
     for (int slot = 0; slot < 2; slot++) { // dy, x
         trial *t = layernorm_bwd_trial((const int64_t[]){5, 33}, dtypes[0], true, true, true);
         trial_spoil(t, slot);
@@ -143,6 +158,14 @@ void cases_softmax(void) {
                 t->skip_mutations = row_shapes[s][1] == 1;
                 trial_finish(t);
             }
+    for (size_t s = 0; s < MZ_COUNT(wide_shapes); s++) {
+        trial *t = trial_new(MZ_OP_softmax);
+        trial_input(t, 0, MEZZO_BF16, SHAPE(wide_shapes[s][0], wide_shapes[s][1]));
+        trial_output(t, 0, MEZZO_F32, SHAPE(wide_shapes[s][0], wide_shapes[s][1]));
+        trial_normal(t, 0, 3);
+        t->skip_mutations = true;
+        trial_finish(t);
+    }
     trial *t = trial_new(MZ_OP_softmax);
     trial_input(t, 0, MEZZO_F32, SHAPE(3, 17));
     trial_output(t, 0, MEZZO_F32, SHAPE(3, 17));
@@ -151,20 +174,26 @@ void cases_softmax(void) {
     trial_finish(t);
 }
 
+static void softmax_dx_case(const int64_t s[2], mezzo_dtype dtype, bool wide) {
+    trial *t = trial_new(MZ_OP_softmax_dx);
+    mz_shape shape = SHAPE(s[0], s[1]);
+    trial_input(t, 0, dtype, shape);
+    trial_input(t, 1, dtype, shape);
+    trial_output(t, 0, dtype, shape);
+    trial_normal(t, 0, 1);
+    for (int64_t i = 0; i < trial_count(&t->in[1]); i++) // a probability: positive, each row sums to about 1
+        t->in[1].value[i] = 2 * ((double)(i * 7919 % 101) + 1) / 101 / (double)s[1];
+    trial_store(&t->in[1]);
+    t->skip_mutations = wide;
+    trial_finish(t);
+}
+
 void cases_softmax_dx(void) {
     for (size_t s = 0; s < MZ_COUNT(row_shapes); s++)
-        for (int x = 0; x < FLOATS; x++) {
-            trial *t = trial_new(MZ_OP_softmax_dx);
-            mz_shape shape = SHAPE(row_shapes[s][0], row_shapes[s][1]);
-            trial_input(t, 0, floats[x], shape);
-            trial_input(t, 1, floats[x], shape);
-            trial_output(t, 0, floats[x], shape);
-            trial_normal(t, 0, 1);
-            for (int64_t i = 0; i < trial_count(&t->in[1]); i++) // a probability: positive, each row sums to about 1
-                t->in[1].value[i] = 2 * ((double)(i * 7919 % 101) + 1) / 101 / (double)row_shapes[s][1];
-            trial_store(&t->in[1]);
-            trial_finish(t);
-        }
+        for (int x = 0; x < FLOATS; x++)
+            softmax_dx_case(row_shapes[s], floats[x], false);
+    for (size_t s = 0; s < MZ_COUNT(wide_shapes); s++)
+        softmax_dx_case(wide_shapes[s], MEZZO_BF16, true);
 }
 
 enum { IGNORED = -1 };
@@ -184,6 +213,9 @@ static trial *cross_entropy_block_trial(const int64_t s[2], int64_t before, int6
     return t;
 }
 
+// Vocabularies as large as real ones and not a multiple of anything; many rows.
+static const int64_t loss_shapes[][2] = {{3, 50257}, {4, 50304}, {2, 2049}, {5000, 9}};
+
 static trial *cross_entropy_trial(const int64_t s[2], mezzo_dtype dtype, int low) {
     return cross_entropy_block_trial(s, 0, 0, dtype, low);
 }
@@ -194,6 +226,12 @@ void cases_cross_entropy(void) {
             trial_finish(cross_entropy_trial(row_shapes[s], floats[d], 0));
             trial *t = cross_entropy_trial(row_shapes[s], floats[d], IGNORED);
             t->skip_mutations = true; // what is dropped may be in a row that is ignored
+            trial_finish(t);
+        }
+    for (size_t s = 0; s < MZ_COUNT(loss_shapes); s++)
+        for (int d = 0; d < FLOATS; d++) {
+            trial *t = cross_entropy_trial(loss_shapes[s], floats[d], IGNORED);
+            t->skip_mutations = true;
             trial_finish(t);
         }
     for (int d = 0; d < FLOATS; d++) { // a block of rows among others
@@ -258,6 +296,10 @@ void cases_cross_entropy_dx(void) {
             cross_entropy_dx_case(row_shapes[s], floats[x], MEZZO_F32, IGNORED, 0);
             cross_entropy_dx_case(row_shapes[s], MEZZO_F32, floats[x], IGNORED, 0);
         }
+    for (size_t s = 0; s < MZ_COUNT(loss_shapes); s++) {
+        cross_entropy_dx_case(loss_shapes[s], MEZZO_BF16, MEZZO_BF16, IGNORED, 0);
+        cross_entropy_dx_case(loss_shapes[s], MEZZO_F32, MEZZO_F16, IGNORED, 0);
+    }
     cross_entropy_dx_case((const int64_t[]){7, 16}, MEZZO_F32, MEZZO_F32, 0, 16);
 }
 
@@ -277,8 +319,9 @@ static mz_shape without_axis(axis_case c) {
 }
 
 static const axis_case axis_cases[] = {
-    {{1, {1}}, 0},        {{1, {77}}, -1},      {{2, {3, 5}}, 0},     {{2, {3, 5}}, 1},      {{3, {2, 33, 17}}, 1},
-    {{3, {7, 1, 64}}, 1}, {{2, {40, 1030}}, 0}, {{2, {40, 1030}}, 1}, {{2, {40, 1030}}, -1}, {{4, {2, 3, 4, 5}}, 2},
+    {{1, {1}}, 0},        {{1, {77}}, -1},      {{2, {3, 5}}, 0},      {{2, {3, 5}}, 1},      {{3, {2, 33, 17}}, 1},
+    {{3, {7, 1, 64}}, 1}, {{2, {40, 1030}}, 0}, {{2, {40, 1030}}, 1},  {{2, {40, 1030}}, -1}, {{4, {2, 3, 4, 5}}, 2},
+    {{2, {3000, 24}}, 0}, {{2, {2, 20001}}, 1}, {{3, {3, 500, 8}}, 1},
 };
 
 static void sum_case(mz_op op, axis_case c, mezzo_dtype x, mezzo_dtype y, bool accumulate, bool nan) {

@@ -9,7 +9,7 @@ static const char *cross_entropy_supports(const mezzo_device *device, const mz_c
 
 static size_t cross_entropy_workspace(const mezzo_device *device, const mz_call *call) {
     (void)device;
-    return (size_t)mz_shape_count(&call->in[1].shape) * sizeof(float);
+    return (size_t)(mz_shape_count(&call->in[0].shape) / mz_cuda_width(&call->in[0])) * sizeof(float);
 }
 
 static mezzo_status run_cross_entropy(mezzo_device *device, const mz_call *call) {
@@ -20,7 +20,9 @@ static mezzo_status run_cross_entropy(mezzo_device *device, const mz_call *call)
                                      .terms = call->workspace,
                                      .ignore_index = call->attrs.ignore_index,
                                      .width = (int)mz_cuda_width(&call->in[0]),
-                                     .rows = mz_shape_count(&call->in[1].shape)};
+                                     .rows = mz_shape_count(&call->in[0].shape) / mz_cuda_width(&call->in[0]),
+                                     .all = mz_shape_count(&call->in[1].shape),
+                                     .first_row = call->attrs.first_row};
     MZ_CUDA_TRY(mz_cu_cross_entropy(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
@@ -47,7 +49,9 @@ static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *ca
                                         .factor = call->workspace,
                                         .ignore_index = call->attrs.ignore_index,
                                         .width = (int)mz_cuda_width(&call->in[1]),
-                                        .rows = mz_shape_count(&call->in[2].shape)};
+                                        .rows = mz_shape_count(&call->in[1].shape) / mz_cuda_width(&call->in[1]),
+                                        .all = mz_shape_count(&call->in[2].shape),
+                                        .first_row = call->attrs.first_row};
     MZ_CUDA_TRY(mz_cu_cross_entropy_dx(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }

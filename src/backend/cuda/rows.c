@@ -116,8 +116,8 @@ static mezzo_status run_softmax(mezzo_device *device, const mz_call *call) {
     int64_t rows;
     int width;
     set_rows(&call->out[0], &rows, &width);
-    MZ_CUDA_TRY(mz_cu_softmax(mz_cuda(device)->stream, mz_cuda_array(&call->in[0]), mz_cuda_array(&call->out[0]), rows,
-                              width));
+    MZ_CUDA_TRY(
+        mz_cu_softmax(mz_cuda(device)->stream, mz_cuda_array(&call->in[0]), mz_cuda_array(&call->out[0]), rows, width));
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_softmax = {"softmax__cuda", softmax_supports, NULL, run_softmax};

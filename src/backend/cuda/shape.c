@@ -116,8 +116,8 @@ const mz_kernel mz_cuda_concat = {"concat__cuda", parts_supports, NULL, run_conc
 // Programs let the two values share memory, so this runs only where somebody calls it by hand.
 static mezzo_status run_reshape(mezzo_device *device, const mz_call *call) {
     size_t bytes = (size_t)mz_shape_count(&call->in[0].shape) * mezzo_dtype_size(call->in[0].dtype);
-    MZ_CUDA_TRY(cudaMemcpyAsync(call->out[0].data, call->in[0].data, bytes, cudaMemcpyDeviceToDevice,
-                                mz_cuda(device)->stream));
+    MZ_CUDA_TRY(
+        cudaMemcpyAsync(call->out[0].data, call->in[0].data, bytes, cudaMemcpyDeviceToDevice, mz_cuda(device)->stream));
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_reshape = {"reshape__cuda", parts_supports, NULL, run_reshape};

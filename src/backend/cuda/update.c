@@ -29,8 +29,7 @@ SAME(mz_scaler_block, mz_cu_scaler_block, hysteresis);
 SAME(mz_scaler_block, mz_cu_scaler_block, floor_hits);
 SAME(mz_scaler_block, mz_cu_scaler_block, skipped);
 _Static_assert((int)MZ_CU_LR_CONSTANT == (int)MEZZO_LR_CONSTANT && (int)MZ_CU_LR_LINEAR == (int)MEZZO_LR_LINEAR &&
-                   (int)MZ_CU_LR_COSINE == (int)MEZZO_LR_COSINE &&
-                   (int)MZ_CU_LR_POLYNOMIAL == (int)MEZZO_LR_POLYNOMIAL,
+                   (int)MZ_CU_LR_COSINE == (int)MEZZO_LR_COSINE && (int)MZ_CU_LR_POLYNOMIAL == (int)MEZZO_LR_POLYNOMIAL,
                "launch.h's schedules are mezzo_schedule's");
 _Static_assert((int)MZ_CU_STATES >= (int)MZ_MAX_OUT, "room for every state");
 

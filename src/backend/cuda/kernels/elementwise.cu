@@ -85,8 +85,8 @@ __device__ __forceinline__ float dropped(float factor, float x) {
     return factor == 0 ? 0 : factor * x;
 }
 
-__global__ void __launch_bounds__(THREADS) dropout_kernel(mz_cu_array x, mz_cu_array y, int64_t n, float p, float kept,
-                                                          uint32_t tensor, const void *rng) {
+__global__ void __launch_bounds__(THREADS)
+    dropout_kernel(mz_cu_array x, mz_cu_array y, int64_t n, float p, float kept, uint32_t tensor, const void *rng) {
     philox_key key = philox_key_of(rng, tensor);
     int64_t first = (static_cast<int64_t>(blockIdx.x) * UNROLL * THREADS + threadIdx.x) * 8;
 #pragma unroll

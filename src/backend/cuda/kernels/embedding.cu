@@ -27,9 +27,8 @@ __device__ __forceinline__ void store_columns(mz_cu_array a, int64_t start, int 
 enum { GATHER_BLOCK = 256 };
 
 // A thread a vector of 8 columns; `vectors` of them a row. An id outside the table gives a row of NaN.
-__global__ void __launch_bounds__(GATHER_BLOCK)
-    embedding_kernel(mz_cu_array table, const int32_t *ids, mz_cu_array y, int64_t n, int64_t rows, int width,
-                     int vectors) {
+__global__ void __launch_bounds__(GATHER_BLOCK) embedding_kernel(mz_cu_array table, const int32_t *ids, mz_cu_array y,
+                                                                 int64_t n, int64_t rows, int width, int vectors) {
     int64_t i = static_cast<int64_t>(blockIdx.x) * GATHER_BLOCK + threadIdx.x;
     if (i >= n * vectors)
         return;

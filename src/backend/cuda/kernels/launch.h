@@ -86,12 +86,12 @@ typedef struct mz_cu_layernorm_args {
 cudaError_t mz_cu_layernorm(cudaStream_t stream, const mz_cu_layernorm_args *args);
 
 typedef struct mz_cu_layernorm_bwd_args {
-    mz_cu_array dy, x, dres, dx;    // [rows, width]; dres may be absent; dx may be dy
-    const float *weight;            // [width] or NULL
-    const float *mean, *rstd;       // [rows]; mean NULL: RMS norm
-    float *dweight, *dbias;         // [width] or NULL
-    float *partial;                 // [parts, 2, width], workspace; not touched where dweight and dbias are NULL
-    int parts;                      // mz_cu_layernorm_bwd_parts
+    mz_cu_array dy, x, dres, dx; // [rows, width]; dres may be absent; dx may be dy
+    const float *weight;         // [width] or NULL
+    const float *mean, *rstd;    // [rows]; mean NULL: RMS norm
+    float *dweight, *dbias;      // [width] or NULL
+    float *partial;              // [parts, 2, width], workspace; not touched where dweight and dbias are NULL
+    int parts;                   // mz_cu_layernorm_bwd_parts
     int width;
     int64_t rows;
     bool accumulate;
@@ -108,22 +108,22 @@ cudaError_t mz_cu_softmax_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array y,
 // --- loss.cu --------------------------------------------------------------------------------------------------------------
 typedef struct mz_cu_cross_entropy_args {
     mz_cu_array logits;     // [rows, width]
-    const int32_t *targets; // [rows]
-    float *loss, *lse;      // [1]; [rows] or NULL
+    const int32_t *targets; // [all]; the rows' are those from first_row on
+    float *loss, *lse;      // [1]: the rows' share of the mean over all targets; [rows] or NULL
     float *terms;           // [rows], workspace
     int ignore_index, width;
-    int64_t rows;
+    int64_t rows, all, first_row;
 } mz_cu_cross_entropy_args;
 cudaError_t mz_cu_cross_entropy(cudaStream_t stream, const mz_cu_cross_entropy_args *args);
 
 typedef struct mz_cu_cross_entropy_dx_args {
     mz_cu_array logits, dx; // [rows, width]; dx may be logits
     const float *dloss;     // [1]
-    const int32_t *targets; // [rows]
+    const int32_t *targets; // [all]; the rows' are those from first_row on
     const float *lse;       // [rows]
     float *factor;          // [1], workspace
     int ignore_index, width;
-    int64_t rows;
+    int64_t rows, all, first_row;
 } mz_cu_cross_entropy_dx_args;
 cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_cross_entropy_dx_args *args);
 
@@ -209,7 +209,12 @@ cudaError_t mz_cu_refresh(cudaStream_t stream, const void *segments, int n, cons
                           void *shadow, int sms);
 
 cudaError_t mz_cu_clip_control(cudaStream_t stream, void *state, double max_norm);
-enum { MZ_CU_LR_CONSTANT, MZ_CU_LR_LINEAR, MZ_CU_LR_COSINE, MZ_CU_LR_POLYNOMIAL }; // mezzo_schedule's (checked in update.c)
+enum {
+    MZ_CU_LR_CONSTANT,
+    MZ_CU_LR_LINEAR,
+    MZ_CU_LR_COSINE,
+    MZ_CU_LR_POLYNOMIAL
+}; // mezzo_schedule's (checked in update.c)
 typedef struct mz_cu_schedule {
     int kind;
     double lr, min_lr, power;
@@ -231,6 +236,47 @@ typedef struct mz_cu_scaler_constants {
 } mz_cu_scaler_constants;
 cudaError_t mz_cu_scaler_update(cudaStream_t stream, void *block, const mz_cu_states *states,
                                 const mz_cu_scaler_constants *constants);
+
+// --- experts.cu -----------------------------------------------------------------------------------------------------------
+typedef struct mz_cu_route_args {
+    mz_cu_array logits; // [tokens, experts]
+    const float *bias;  // [experts] or NULL
+    float *weights;     // [tokens, top_k]
+    int32_t *indices;   // [tokens, top_k]
+    int64_t tokens;
+    int experts, top_k, groups, top_groups; // experts at most 1024; groups at least 1
+    bool normalise;
+    float alpha;
+} mz_cu_route_args;
+cudaError_t mz_cu_route(cudaStream_t stream, const mz_cu_route_args *args);
+typedef struct mz_cu_route_dx_args {
+    const float *dweights;  // [tokens, top_k]
+    mz_cu_array logits, dx; // [tokens, experts]
+    const int32_t *indices; // [tokens, top_k]
+    int64_t tokens;
+    int experts, top_k;
+    bool normalise;
+    float alpha;
+} mz_cu_route_dx_args;
+cudaError_t mz_cu_route_dx(cudaStream_t stream, const mz_cu_route_dx_args *args);
+
+// indices, order, place [rows]; offsets [experts + 1]; experts at most 1024.
+size_t mz_cu_expert_order_workspace(int64_t rows, int experts);
+cudaError_t mz_cu_expert_order(cudaStream_t stream, const int32_t *indices, int64_t rows, int experts, int32_t *order,
+                               int32_t *place, int32_t *offsets, void *workspace);
+
+typedef struct mz_cu_move_args {
+    mz_cu_array x, y;     // permute: [rows / top_k, width] → [rows, width]; combine: the other way
+    const int32_t *index; // [rows]: permute's order, combine's place
+    const float *weights; // [rows] by token and choice, or NULL
+    int64_t rows;
+    int width, top_k;
+} mz_cu_move_args;
+cudaError_t mz_cu_permute(cudaStream_t stream, const mz_cu_move_args *args);
+cudaError_t mz_cu_combine(cudaStream_t stream, const mz_cu_move_args *args);
+// dy [rows / top_k, width], x [rows, width], place and dweights [rows].
+cudaError_t mz_cu_combine_dw(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, const int32_t *place, float *dweights,
+                             int64_t rows, int width, int top_k);
 
 #ifdef __cplusplus
 }

@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_kernel(m
     if (lane != 0)
         return;
     float lse = log_sum_exp(r);
-    int target = a.targets[row];
+    int target = a.targets[a.first_row + row];
     if (a.lse != nullptr)
         a.lse[row] = lse;
     float term_of_row = 0;
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_mean_kernel(mz_cu_cr
         sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
     if (threadIdx.x % WARP == 0)
         sums[threadIdx.x / WARP] = sum;
-    int counted = block_count(a.targets, a.rows, a.ignore_index, &count);
+    int counted = block_count(a.targets, a.all, a.ignore_index, &count);
     if (threadIdx.x != 0)
         return;
     sum = 0;
@@ -180,7 +180,9 @@ extern "C" cudaError_t mz_cu_cross_entropy(cudaStream_t stream, const mz_cu_cros
 // --- backward -------------------------------------------------------------------------------------------------------------
 // dx = dloss/counted·(exp(x - lse) - onehot(target)); 0 where the target is ignored, NaN where it is no class. x - lse is taken
 // first, so that the exponent's error is relative to it and not to lse. dx may be the logits' storage.
-enum { COUNT_ROWS = 4096 }; // up to here every block counts the targets for itself (16 KiB of L2); else a kernel before it
+enum {
+    COUNT_ROWS = 4096
+}; // up to here every block counts the targets for itself (16 KiB of L2); else a kernel before it
 
 __device__ __forceinline__ float loss_factor(float dloss, int counted) {
     return static_cast<float>(static_cast<double>(dloss) / (counted > 0 ? counted : 1));
@@ -188,7 +190,7 @@ __device__ __forceinline__ float loss_factor(float dloss, int counted) {
 
 __global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_factor_kernel(mz_cu_cross_entropy_dx_args a) {
     __shared__ int count;
-    int counted = block_count(a.targets, a.rows, a.ignore_index, &count);
+    int counted = block_count(a.targets, a.all, a.ignore_index, &count);
     if (threadIdx.x == 0)
         *a.factor = loss_factor(*a.dloss, counted);
 }
@@ -196,13 +198,12 @@ __global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_factor_kernel(mz_cu_
 template <int T>
 __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_dx_kernel(mz_cu_cross_entropy_dx_args a) {
     __shared__ int count;
-    float factor = a.rows <= COUNT_ROWS
-                       ? loss_factor(*a.dloss, block_count(a.targets, a.rows, a.ignore_index, &count))
-                       : *a.factor;
+    float factor =
+        a.all <= COUNT_ROWS ? loss_factor(*a.dloss, block_count(a.targets, a.all, a.ignore_index, &count)) : *a.factor;
     int64_t row = static_cast<int64_t>(blockIdx.x) * loss_threads<T>::rows + row_in_block<T>();
     if (row >= a.rows)
         return;
-    int lane = row_lane<T>(), target = a.targets[row];
+    int lane = row_lane<T>(), target = a.targets[a.first_row + row];
     int64_t start = row * a.width, at = start + target; // the target's element
     row_span span = span_of(start, a.width);
     float lse = a.lse[row];
@@ -241,7 +242,7 @@ extern "C" cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_c
     mz_cu_cross_entropy_dx_args a = *args;
     if (a.rows == 0)
         return cudaSuccess;
-    if (a.rows > COUNT_ROWS) {
+    if (a.all > COUNT_ROWS) {
         cross_entropy_factor_kernel<<<1, MEAN_BLOCK, 0, stream>>>(a);
         cudaError_t error = cudaGetLastError();
         if (error != cudaSuccess)

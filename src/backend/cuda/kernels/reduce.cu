@@ -56,7 +56,8 @@ template <int T> __global__ void __launch_bounds__(row_threads<T>::block) sum_ro
     int64_t length = part_length(a), outer = row / a.parts, from = (row - outer * a.parts) * length;
     int64_t to = from + length < a.axis ? from + length : a.axis, end = outer * a.axis + to;
     int64_t start = outer * a.axis + from < end ? outer * a.axis + from : end;
-    int64_t head = (start + 7) / 8 * 8 < end ? (start + 7) / 8 * 8 : end, tail = end / 8 * 8 > head ? end / 8 * 8 : head;
+    int64_t head = (start + 7) / 8 * 8 < end ? (start + 7) / 8 * 8 : end,
+            tail = end / 8 * 8 > head ? end / 8 * 8 : head;
     float sum = 0;
 #pragma unroll 4
     for (int64_t i = head + row_lane<T>() * 8; i < tail; i += T * 8) {

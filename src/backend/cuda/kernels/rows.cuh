@@ -20,7 +20,8 @@ template <int T> __device__ __forceinline__ int row_in_block() {
     return T == WARP ? threadIdx.x / WARP : 0;
 }
 
-__device__ __forceinline__ float warp_sum(float x) { // the same bits in every lane: each step adds the same two numbers in both
+__device__ __forceinline__ float
+warp_sum(float x) { // the same bits in every lane: each step adds the same two numbers in both
 #pragma unroll
     for (int step = 16; step > 0; step >>= 1)
         x += __shfl_xor_sync(0xFFFFFFFFu, x, step);
@@ -117,7 +118,8 @@ __device__ __forceinline__ void row_store(mz_cu_array a, int64_t start, int widt
 }
 
 // FP32 vectors as wide as a row (weights, biases); `fill` where there is none.
-template <int T> __device__ __forceinline__ void row_vector(const float *data, int width, int v, float fill, float x[8]) {
+template <int T>
+__device__ __forceinline__ void row_vector(const float *data, int width, int v, float fill, float x[8]) {
     int c = row_column<T>(v);
     if (data != nullptr && width % 8 == 0 && c < width) {
         load8(data, MZ_CU_F32, c, x);

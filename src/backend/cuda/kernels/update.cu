@@ -244,14 +244,10 @@ __global__ void __launch_bounds__(THREADS)
         return;
     if (threadIdx.x == 0) { // FP64, rounded once, as torch does
         double bias2 = state->bias2, lr = state->lr;
-        adamw_constants k = {static_cast<float>(state->clip),
-                             static_cast<float>(u.eps),
-                             static_cast<float>(1 - u.beta1),
-                             static_cast<float>(u.beta2),
-                             static_cast<float>(1 - u.beta2),
-                             static_cast<float>(lr / state->bias1),
-                             static_cast<float>(sqrt(bias2)),
-                             static_cast<float>(1 - lr * u.weight_decay)};
+        adamw_constants k = {static_cast<float>(state->clip), static_cast<float>(u.eps),
+                             static_cast<float>(1 - u.beta1), static_cast<float>(u.beta2),
+                             static_cast<float>(1 - u.beta2), static_cast<float>(lr / state->bias1),
+                             static_cast<float>(sqrt(bias2)), static_cast<float>(1 - lr * u.weight_decay)};
         shared = k;
     }
     __syncthreads();
@@ -281,9 +277,9 @@ __global__ void __launch_bounds__(THREADS)
 extern "C" cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args) {
     const mz_cu_update_args &a = *args;
     unsigned blocks = resident(reinterpret_cast<const void *>(adamw_kernel), a.elements, a.n, a.sms);
-    adamw_kernel<<<blocks, THREADS, 0, stream>>>(
-        static_cast<const mz_cu_segment *>(a.segments), a.n, static_cast<const mz_cu_opt_state *>(a.state), a.constants,
-        a.grad, a.master, a.moment[0], a.moment[1], a.shadow);
+    adamw_kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(a.segments), a.n,
+                                                 static_cast<const mz_cu_opt_state *>(a.state), a.constants, a.grad,
+                                                 a.master, a.moment[0], a.moment[1], a.shadow);
     return cudaGetLastError();
 }
 

@@ -1,0 +1,375 @@
+// Mixture of experts around the experts' products: who goes where, rows there and back.
+#include "rows.cuh"
+
+// --- route ----------------------------------------------------------------------------------------------------------------
+enum { ROUTE_WARPS = 4 };
+
+__device__ __forceinline__ float expert_score(float x) { // no exponential overflows; NaN stays NaN
+    float e = expf(-fabsf(x));
+    return x < 0 ? e / (1 + e) : 1 / (1 + e);
+}
+
+// NaN counts as the largest number, as in torch.topk: it is chosen, so that it reaches the output.
+__device__ __forceinline__ bool larger(float a, float b) {
+    return a > b || (isnan(a) && !isnan(b));
+}
+
+// In the order of `larger`, as integers above 0; 0 stands for "taken".
+__device__ __forceinline__ uint32_t rank_key(float x) {
+    if (isnan(x))
+        return 0xFFFFFFFFu;
+    uint32_t bits = __float_as_uint(x + 0.0f); // -0 is 0
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// A warp a token. Shared memory of a warp: scores [E], keys of the choices [E], groups' scores [G].
+__global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_kernel(mz_cu_route_args a) {
+    extern __shared__ float route_shared[];
+    int lane = threadIdx.x % WARP, experts = a.experts;
+    int64_t m = static_cast<int64_t>(blockIdx.x) * ROUTE_WARPS + threadIdx.x / WARP;
+    if (m >= a.tokens)
+        return;
+    float *scores = route_shared + (threadIdx.x / WARP) * (2 * experts + a.groups), *group = scores + 2 * experts;
+    uint32_t *keys = reinterpret_cast<uint32_t *>(scores + experts);
+    for (int e = lane; e < experts; e += WARP) {
+        float score = expert_score(load1(a.logits.data, a.logits.dtype, m * experts + e));
+        scores[e] = score;
+        keys[e] = __float_as_uint(a.bias != nullptr ? score + a.bias[e] : score);
+    }
+    __syncwarp();
+    int size = a.groups > 1 ? experts / a.groups : experts;
+    for (int g = lane; a.groups > 1 && g < a.groups; g += WARP) { // a group is as good as its two best
+        float best = -INFINITY, second = -INFINITY;
+        for (int e = g * size; e < (g + 1) * size; e++) {
+            float c = __uint_as_float(keys[e]);
+            if (larger(c, best)) {
+                second = best;
+                best = c;
+            } else if (larger(c, second)) {
+                second = c;
+            }
+        }
+        group[g] = best + second;
+    }
+    __syncwarp();
+    for (int e = lane; e < experts; e += WARP) {
+        float c = __uint_as_float(keys[e]);
+        if (a.groups > 1) { // experts outside the best groups count as 0 (Hugging Face's masked_fill)
+            int g = e / size, better = 0;
+            for (int o = 0; o < a.groups; o++)
+                better += larger(group[o], group[g]) || (o < g && !larger(group[g], group[o]));
+            c = better < a.top_groups ? c : 0;
+        }
+        keys[e] = rank_key(c);
+    }
+    __syncwarp();
+    float sum = 0;
+    for (int j = 0; j < a.top_k; j++) { // the largest that is left, the first among equals
+        uint32_t key = 0;
+        int index = experts;
+        for (int e = lane; e < experts; e += WARP)
+            if (keys[e] > key) {
+                key = keys[e];
+                index = e;
+            }
+#pragma unroll
+        for (int step = 16; step > 0; step >>= 1) {
+            uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, key, step);
+            int other_index = __shfl_xor_sync(0xFFFFFFFFu, index, step);
+            if (other > key || (other == key && other_index < index)) {
+                key = other;
+                index = other_index;
+            }
+        }
+        sum += scores[index];
+        __syncwarp();
+        if (lane == 0) {
+            a.indices[m * a.top_k + j] = index;
+            a.weights[m * a.top_k + j] = scores[index];
+            keys[index] = 0;
+        }
+        __syncwarp();
+    }
+    for (int j = lane; j < a.top_k; j += WARP) {
+        float w = a.weights[m * a.top_k + j];
+        a.weights[m * a.top_k + j] = (a.normalise ? w / (sum + 1e-20f) : w) * a.alpha;
+    }
+}
+
+extern "C" cudaError_t mz_cu_route(cudaStream_t stream, const mz_cu_route_args *args) {
+    const mz_cu_route_args &a = *args;
+    if (a.tokens == 0)
+        return cudaSuccess;
+    size_t shared = static_cast<size_t>(ROUTE_WARPS) * (2 * static_cast<size_t>(a.experts) + a.groups) * 4;
+    route_kernel<<<static_cast<unsigned>((a.tokens + ROUTE_WARPS - 1) / ROUTE_WARPS), ROUTE_WARPS * WARP, shared,
+                   stream>>>(a);
+    return cudaGetLastError();
+}
+
+// w_j = α·s_j/S, S = Σ s + 1e-20: dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j); not normalised: α·dw_j·s_j·(1 - s_j). A warp a token.
+__global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_dx_kernel(mz_cu_route_dx_args a) {
+    int lane = threadIdx.x % WARP;
+    int64_t m = static_cast<int64_t>(blockIdx.x) * ROUTE_WARPS + threadIdx.x / WARP;
+    if (m >= a.tokens)
+        return;
+    for (int e = lane; e < a.experts; e += WARP)
+        store1(a.dx.data, a.dx.dtype, m * a.experts + e, 0);
+    float sum = 1e-20f, mean = 0;
+    for (int64_t i = m * a.top_k; i < (m + 1) * a.top_k; i++) {
+        float s = expert_score(load1(a.logits.data, a.logits.dtype, m * a.experts + a.indices[i]));
+        sum += s;
+        mean = fmaf(a.dweights[i], s, mean);
+    }
+    mean /= sum;
+    __syncwarp();
+    for (int64_t i = m * a.top_k + lane; i < (m + 1) * a.top_k; i += WARP) {
+        int64_t at = m * a.experts + a.indices[i];
+        float s = expert_score(load1(a.logits.data, a.logits.dtype, at)), d = a.dweights[i];
+        d = a.normalise ? (d - mean) / sum : d;
+        store1(a.dx.data, a.dx.dtype, at, a.alpha * d * s * (1 - s));
+    }
+}
+
+extern "C" cudaError_t mz_cu_route_dx(cudaStream_t stream, const mz_cu_route_dx_args *args) {
+    const mz_cu_route_dx_args &a = *args;
+    if (a.tokens == 0)
+        return cudaSuccess;
+    route_dx_kernel<<<static_cast<unsigned>((a.tokens + ROUTE_WARPS - 1) / ROUTE_WARPS), ROUTE_WARPS * WARP, 0,
+                      stream>>>(a);
+    return cudaGetLastError();
+}
+
+// --- expert_order: a stable counting sort -------------------------------------------------------------------------------------
+// As one pass of embedding.cu's sort, with experts for digits: each block's counts, then each block's rows to their places. Where there is
+// one block, it counts for itself.
+enum {
+    ORDER_BLOCK = 256,
+    ORDER_WARPS = ORDER_BLOCK / WARP,
+    ORDER_ITEMS = 2048,
+    ORDER_WARP_ITEMS = ORDER_ITEMS / ORDER_WARPS
+};
+
+__device__ __forceinline__ int expert_at(const int32_t *indices, int64_t i, int experts) {
+    int e = indices[i];
+    return e < 0 || e >= experts ? experts - 1 : e;
+}
+
+__global__ void __launch_bounds__(ORDER_BLOCK)
+    expert_count_kernel(const int32_t *indices, int64_t rows, int experts, int *counts) {
+    extern __shared__ int count[];
+    for (int e = threadIdx.x; e < experts; e += ORDER_BLOCK)
+        count[e] = 0;
+    __syncthreads();
+    int64_t first = static_cast<int64_t>(blockIdx.x) * ORDER_ITEMS;
+    for (int k = threadIdx.x; k < ORDER_ITEMS && first + k < rows; k += ORDER_BLOCK)
+        atomicAdd(&count[expert_at(indices, first + k, experts)], 1);
+    __syncthreads();
+    for (int e = threadIdx.x; e < experts; e += ORDER_BLOCK)
+        counts[static_cast<int64_t>(blockIdx.x) * experts + e] = count[e];
+}
+
+// Shared: next [warps, E], base [E]
+__global__ void __launch_bounds__(ORDER_BLOCK)
+    expert_order_kernel(const int32_t *indices, int64_t rows, int experts, const int *counts, int32_t *order,
+                        int32_t *place, int32_t *offsets) {
+    extern __shared__ int order_shared[];
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    int *base = order_shared + ORDER_WARPS * experts, *next = order_shared + warp * experts;
+    for (int e = lane; e < experts; e += WARP)
+        next[e] = 0;
+    __syncwarp();
+    int64_t first = static_cast<int64_t>(blockIdx.x) * ORDER_ITEMS + warp * ORDER_WARP_ITEMS;
+    for (int k = lane; k < ORDER_WARP_ITEMS && first + k < rows; k += WARP)
+        atomicAdd(&next[expert_at(indices, first + k, experts)], 1);
+    __syncthreads();
+    // base[e]: all rows of expert e, for the scan; `before` of them are in earlier blocks.
+    for (int e = threadIdx.x; e < experts; e += ORDER_BLOCK) {
+        int total = 0, before = 0;
+        if (gridDim.x == 1)
+            for (int w = 0; w < ORDER_WARPS; w++)
+                total += order_shared[w * experts + e];
+        else
+            for (unsigned b = 0; b < gridDim.x; b++) {
+                int here = counts[static_cast<int64_t>(b) * experts + e];
+                total += here;
+                before += b < blockIdx.x ? here : 0;
+            }
+        base[e] = total;
+        int at = before; // warps' counts become their starts within the expert
+        for (int w = 0; w < ORDER_WARPS; w++) {
+            int here = order_shared[w * experts + e];
+            order_shared[w * experts + e] = at;
+            at += here;
+        }
+    }
+    __syncthreads();
+    if (warp == 0) { // exclusive scan of base
+        int carry = 0;
+        for (int from = 0; from < experts; from += WARP) {
+            int e = from + lane, own = e < experts ? base[e] : 0, scan = own;
+#pragma unroll
+            for (int step = 1; step < WARP; step <<= 1) {
+                int other = __shfl_up_sync(0xFFFFFFFFu, scan, step);
+                scan += lane >= step ? other : 0;
+            }
+            if (e < experts)
+                base[e] = carry + scan - own;
+            carry += __shfl_sync(0xFFFFFFFFu, scan, WARP - 1);
+        }
+    }
+    __syncthreads();
+    if (blockIdx.x == 0) {
+        for (int e = threadIdx.x; e < experts; e += ORDER_BLOCK)
+            offsets[e] = base[e];
+        if (threadIdx.x == 0)
+            offsets[experts] = static_cast<int>(rows);
+    }
+    for (int k = 0; k < ORDER_WARP_ITEMS; k += WARP) {
+        int64_t i = first + k + lane;
+        int e = i < rows ? expert_at(indices, i, experts) : -1;
+        unsigned same = __match_any_sync(0xFFFFFFFFu, e);
+        int rank = __popc(same & ((1u << lane) - 1)), at = e >= 0 ? base[e] + next[e] + rank : 0;
+        __syncwarp();
+        if (e >= 0 && rank == 0)
+            next[e] += __popc(same);
+        __syncwarp();
+        if (e >= 0) {
+            order[at] = static_cast<int>(i);
+            place[i] = at;
+        }
+    }
+}
+
+static int64_t order_blocks(int64_t rows) {
+    return (rows + ORDER_ITEMS - 1) / ORDER_ITEMS;
+}
+
+extern "C" size_t mz_cu_expert_order_workspace(int64_t rows, int experts) {
+    return rows > ORDER_ITEMS ? static_cast<size_t>(order_blocks(rows)) * static_cast<size_t>(experts) * 4 : 0;
+}
+
+extern "C" cudaError_t mz_cu_expert_order(cudaStream_t stream, const int32_t *indices, int64_t rows, int experts,
+                                          int32_t *order, int32_t *place, int32_t *offsets, void *workspace) {
+    unsigned blocks = static_cast<unsigned>(rows > 0 ? order_blocks(rows) : 1);
+    size_t row = static_cast<size_t>(experts) * 4;
+    if (blocks > 1)
+        expert_count_kernel<<<blocks, ORDER_BLOCK, row, stream>>>(indices, rows, experts,
+                                                                  static_cast<int *>(workspace));
+    expert_order_kernel<<<blocks, ORDER_BLOCK, row *(ORDER_WARPS + 1), stream>>>(
+        indices, rows, experts, static_cast<const int *>(workspace), order, place, offsets);
+    return cudaGetLastError();
+}
+
+// --- rows there and back ------------------------------------------------------------------------------------------------------
+enum { MOVE_BLOCK = 256 };
+
+// A thread 8 columns of a row, or one where the width is no multiple of 8: y[r] = (weights[order[r]] ·) x[order[r] / k].
+template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) permute_kernel(mz_cu_move_args a) {
+    constexpr int each = VECTORS ? 8 : 1;
+    int64_t i = static_cast<int64_t>(blockIdx.x) * MOVE_BLOCK + threadIdx.x, r = i / (a.width / each);
+    if (r >= a.rows)
+        return;
+    int c = static_cast<int>(i - r * (a.width / each)) * each, source = a.index[r];
+    int64_t from = static_cast<int64_t>(source / a.top_k) * a.width + c, to = r * a.width + c;
+    float x[each], w = a.weights != nullptr ? a.weights[source] : 1;
+    if (VECTORS)
+        load8(a.x.data, a.x.dtype, from, x);
+    else
+        x[0] = load1(a.x.data, a.x.dtype, from);
+#pragma unroll
+    for (int k = 0; k < each; k++)
+        x[k] *= w;
+    if (VECTORS)
+        store8(a.y.data, a.y.dtype, to, x);
+    else
+        store1(a.y.data, a.y.dtype, to, x[0]);
+}
+
+// y[m] = Σ_j (weights[m, j] ·) x[place[m·k + j]]
+template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) combine_kernel(mz_cu_move_args a) {
+    constexpr int each = VECTORS ? 8 : 1;
+    int64_t i = static_cast<int64_t>(blockIdx.x) * MOVE_BLOCK + threadIdx.x, m = i / (a.width / each);
+    if (m >= a.rows / a.top_k)
+        return;
+    int c = static_cast<int>(i - m * (a.width / each)) * each;
+    float sum[each] = {};
+#pragma unroll 2
+    for (int64_t j = m * a.top_k; j < (m + 1) * a.top_k; j++) {
+        int64_t from = static_cast<int64_t>(a.index[j]) * a.width + c;
+        float x[each], w = a.weights != nullptr ? a.weights[j] : 1;
+        if (VECTORS)
+            load8(a.x.data, a.x.dtype, from, x);
+        else
+            x[0] = load1(a.x.data, a.x.dtype, from);
+#pragma unroll
+        for (int k = 0; k < each; k++)
+            sum[k] = fmaf(w, x[k], sum[k]);
+    }
+    if (VECTORS)
+        store8(a.y.data, a.y.dtype, m * a.width + c, sum);
+    else
+        store1(a.y.data, a.y.dtype, m * a.width + c, sum[0]);
+}
+
+extern "C" cudaError_t mz_cu_permute(cudaStream_t stream, const mz_cu_move_args *args) {
+    const mz_cu_move_args &a = *args;
+    int64_t n = a.rows * (a.width % 8 == 0 ? a.width / 8 : a.width);
+    if (n == 0)
+        return cudaSuccess;
+    unsigned blocks = static_cast<unsigned>((n + MOVE_BLOCK - 1) / MOVE_BLOCK);
+    if (a.width % 8 == 0)
+        permute_kernel<true><<<blocks, MOVE_BLOCK, 0, stream>>>(a);
+    else
+        permute_kernel<false><<<blocks, MOVE_BLOCK, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_combine(cudaStream_t stream, const mz_cu_move_args *args) {
+    const mz_cu_move_args &a = *args;
+    int64_t n = a.rows / a.top_k * (a.width % 8 == 0 ? a.width / 8 : a.width);
+    if (n == 0)
+        return cudaSuccess;
+    unsigned blocks = static_cast<unsigned>((n + MOVE_BLOCK - 1) / MOVE_BLOCK);
+    if (a.width % 8 == 0)
+        combine_kernel<true><<<blocks, MOVE_BLOCK, 0, stream>>>(a);
+    else
+        combine_kernel<false><<<blocks, MOVE_BLOCK, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+// dweights[m, j] = dy[m]·x[place[m·k + j]], a warp each.
+__global__ void __launch_bounds__(MOVE_BLOCK) combine_dw_kernel(mz_cu_array dy, mz_cu_array x, const int32_t *place,
+                                                                float *dweights, int64_t rows, int width, int top_k) {
+    int64_t i = static_cast<int64_t>(blockIdx.x) * (MOVE_BLOCK / WARP) + threadIdx.x / WARP;
+    if (i >= rows)
+        return;
+    int lane = threadIdx.x % WARP;
+    int64_t a = i / top_k * width, b = static_cast<int64_t>(place[i]) * width;
+    float sum = 0;
+    if (width % 8 == 0) {
+#pragma unroll 2
+        for (int c = lane * 8; c < width; c += WARP * 8) {
+            float v[8], w[8];
+            load8(dy.data, dy.dtype, a + c, v);
+            load8(x.data, x.dtype, b + c, w);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                sum = fmaf(v[k], w[k], sum);
+        }
+    } else {
+        for (int c = lane; c < width; c += WARP)
+            sum = fmaf(load1(dy.data, dy.dtype, a + c), load1(x.data, x.dtype, b + c), sum);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0)
+        dweights[i] = sum;
+}
+
+extern "C" cudaError_t mz_cu_combine_dw(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, const int32_t *place,
+                                        float *dweights, int64_t rows, int width, int top_k) {
+    if (rows == 0)
+        return cudaSuccess;
+    combine_dw_kernel<<<static_cast<unsigned>((rows + MOVE_BLOCK / WARP - 1) / (MOVE_BLOCK / WARP)), MOVE_BLOCK, 0,
+                        stream>>>(dy, x, place, dweights, rows, width, top_k);
+    return cudaGetLastError();
+}
