@@ -3,6 +3,7 @@
 
 #include "cli.h"
 #include "graph/graph.h"
+#include "io/file.h"
 
 typedef struct row {
     char *op, *module, *output, *phase, *inputs, *shape, *rule;
@@ -197,6 +198,101 @@ static int print_json(const cli_args *args, const table *t, const summary *s, co
     return cli_json_print(args->command, o);
 }
 
+// --- two precisions side by side ------------------------------------------------------------------------------------------------
+static bool same_dtypes(const row *a, const row *b) {
+    return a->storage == b->storage && a->compute == b->compute && a->reduce == b->reduce;
+}
+
+// Casts belong to one precision only: what is compared is every other op, which both have in the same order.
+static const row *next_op(const table *t, size_t *i) {
+    while (*i < t->n && strcmp(t->rows[*i].op, "cast") == 0)
+        ++*i;
+    return *i < t->n ? &t->rows[(*i)++] : NULL;
+}
+
+static size_t casts(const table *t) {
+    size_t n = 0;
+    for (size_t i = 0; i < t->n; i++)
+        n += strcmp(t->rows[i].op, "cast") == 0;
+    return n;
+}
+
+static int print_diff(const cli_args *args, const table *a, const table *b, const char *name_a, const char *name_b) {
+    bool json = cli_has(args, "json");
+    json_t *rows = json ? json_array() : NULL;
+    size_t i = 0, k = 0, same = 0, differ = 0;
+    if (!json)
+        printf("%-14s %-22s %-20s %-20s %s\n", "op", "module", name_a, name_b, "rule");
+    for (const row *x, *y; (x = next_op(a, &i)) != NULL && (y = next_op(b, &k)) != NULL;) {
+        char left[64], right[64];
+        if (same_dtypes(x, y)) {
+            same++;
+            continue;
+        }
+        differ++;
+        snprintf(left, sizeof left, "%s, in %s", mezzo_dtype_name(x->storage), mezzo_dtype_name(x->compute));
+        snprintf(right, sizeof right, "%s, in %s", mezzo_dtype_name(y->storage), mezzo_dtype_name(y->compute));
+        if (json)
+            json_array_append_new(rows,
+                                  json_pack("{ss ss ss ss ss ss ss}", "op", x->op, "module", x->module, "storage_a",
+                                            mezzo_dtype_name(x->storage), "compute_a", mezzo_dtype_name(x->compute),
+                                            "storage_b", mezzo_dtype_name(y->storage), "compute_b",
+                                            mezzo_dtype_name(y->compute), "rule", y->rule));
+        else
+            printf("%-14s %-22s %-20s %-20s %s\n", x->op, x->module, left, right, y->rule);
+    }
+    if (json)
+        return cli_json_print(args->command, json_pack("{ss ss sI sI sI so}", "a", name_a, "b", name_b, "same",
+                                                       (json_int_t)same, "casts_a", (json_int_t)casts(a), "casts_b",
+                                                       (json_int_t)casts(b), "differ", rows));
+    printf("\n%zu ops differ (what they store, what they compute in), %zu are the same; casts: %zu under %s, %zu under "
+           "%s\n",
+           differ, same, casts(a), name_a, casts(b), name_b);
+    return CLI_DONE;
+}
+
+// --diff A,B: the ops after autocast under each.
+static int diff(const cli_args *args, const mezzo_graph *graph, mezzo_program_options options) {
+    const char *text = cli_text(args, "diff", ""), *comma = strchr(text, ',');
+    char names[2][16] = {"", ""};
+    table tables[2] = {{0}, {0}};
+    if (comma == NULL || (size_t)(comma - text) >= sizeof names[0] || strlen(comma + 1) >= sizeof names[1])
+        return cli_wrong(args->command, "--diff %s: name two precisions, as fp32,bf16", text);
+    snprintf(names[0], sizeof names[0], "%.*s", (int)(comma - text), text);
+    snprintf(names[1], sizeof names[1], "%s", comma + 1);
+    int code = CLI_DONE;
+    for (int i = 0; i < 2 && code == CLI_DONE; i++) {
+        if (mezzo_precision_parse(names[i], &options.precision) != MEZZO_OK ||
+            options.precision == MEZZO_PRECISION_AUTO) {
+            code =
+                cli_wrong(args->command, "--diff %s: \"%s\" is none of fp32, tf32, bf16, fp16, fp64", text, names[i]);
+            break;
+        }
+        mezzo_status status = collect(graph, &options, "autocast", &tables[i]);
+        if (status != MEZZO_OK)
+            code = cli_error(args->command, status);
+    }
+    if (code == CLI_DONE)
+        code = print_diff(args, &tables[0], &tables[1], names[0], names[1]);
+    table_free(&tables[0]);
+    table_free(&tables[1]);
+    return code;
+}
+
+static int write_dot(const cli_args *args, const mezzo_graph *graph, const mezzo_program_options *options,
+                     const char *after) {
+    const char *path = cli_text(args, "dot", "");
+    mz_text text = {0};
+    mezzo_status status = mz_graph_dot(graph, options, after, &text);
+    if (status == MEZZO_OK)
+        status = mz_file_write_atomic(path, text.data, text.len);
+    mz_text_free(&text);
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    fprintf(stderr, "wrote %s: dot -Tsvg %s draws it\n", path, path);
+    return CLI_DONE;
+}
+
 // --- the command ------------------------------------------------------------------------------------------------------------
 // "auto" depends on the machine: its device is asked, and the reason told.
 static mezzo_status resolve(const mezzo_config *config, mezzo_precision *precision) {
@@ -251,7 +347,11 @@ static int run(const cli_args *args) {
     } else {
         if (plain)
             mark_fused(&rows, &fused);
-        if (cli_has(args, "json"))
+        if (cli_has(args, "dot"))
+            code = write_dot(args, graph, &options, after);
+        if (code != CLI_DONE || cli_has(args, "diff"))
+            code = code != CLI_DONE ? code : diff(args, graph, options);
+        else if (cli_has(args, "json"))
             code = print_json(args, &rows, &s, mezzo_config_get(config, "model.name"), options.precision, after);
         else
             print_text(&rows, &s, !plain, plain);
@@ -267,6 +367,8 @@ static const cli_option options_table[] = {
     {"config", "FILE", "a YAML file of keys; options on the command line win over it"},
     {"after", "PASS",
      "autocast: what is decided; autodiff: with backward; fuse: what becomes one op; chunk: as it runs [autocast]"},
+    {"diff", "A,B", "only the ops that differ between two precisions, after autocast"},
+    {"dot", "FILE", "also the graph after the pass for Graphviz, ops coloured by what they store"},
     {"json", NULL, "the result as JSON"},
     {0},
 };

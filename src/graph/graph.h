@@ -101,6 +101,9 @@ mezzo_status mz_pass_chunk(mezzo_graph *g, const mezzo_program_options *options)
 mezzo_status mz_passes(const mezzo_graph *g, const mezzo_program_options *options, const char *until,
                        mezzo_graph **out);
 
+// The graph after a pass in Graphviz' DOT language, ops coloured by what they store (dot.c). Appends to *out.
+mezzo_status mz_graph_dot(const mezzo_graph *g, const mezzo_program_options *options, const char *after, mz_text *out);
+
 // --- plan -------------------------------------------------------------------------------------------------------------------
 typedef struct mz_plan {
     size_t *offset;  // per value: bytes into the arena; SIZE_MAX for values outside it

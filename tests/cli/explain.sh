@@ -73,3 +73,17 @@ for pass in autodiff fuse; do
 done
 refuse 2 --after wrong -- explain --model toy --after wrong
 refuse 2 heads 3 -- explain "${GPT[@]}" --heads 3
+
+run 0 explain --model toy --diff fp32,bf16 --json
+shows "$OUT" '"casts_a": 0' '"op": "relu"' '"storage_a": "fp32"' '"storage_b": "bf16"'
+! grep -q '"op": "layernorm"' "$OUT" || fail "layernorm is fp32 under both"
+run 0 explain --model toy --diff fp16,fp16
+shows "$OUT" "0 ops differ"
+run 0 explain --model toy --precision bf16 --after chunk --dot graph.dot
+shows graph.dot "digraph" "linear" "bf16" "computes in" '"#f6c98b"'
+if command -v dot >/dev/null; then
+    dot -Tsvg graph.dot >graph.svg || fail "dot refuses graph.dot"
+fi
+refuse 2 --diff fp32,bf16 -- explain --model toy --diff fp32
+refuse 2 --diff fp61 -- explain --model toy --diff fp32,fp61
+refuse 3 none -- explain --model toy --precision bf16 --dot none/graph.dot

@@ -1,0 +1,93 @@
+// The graph as a picture: Graphviz' DOT language, every op a box coloured by what its output is stored in.
+#include "graph/graph.h"
+
+// Okabe & Ito's colours, told apart by everybody, light enough for black text.
+static const char *colour_of(mezzo_dtype dtype) {
+    switch (dtype) {
+    case MEZZO_F64:
+    case MEZZO_F32:
+        return "#9ecae9";
+    case MEZZO_TF32:
+        return "#b7e3cc";
+    case MEZZO_BF16:
+        return "#f6c98b";
+    case MEZZO_F16:
+        return "#f2a9a0";
+    default:
+        return "#e5e5e5"; // integers
+    }
+}
+
+// Inside a quoted DOT string.
+static void add_quoted(mz_text *t, const char *text) {
+    for (; *text != '\0'; ++text)
+        if (*text == '"' || *text == '\\')
+            mz_text_addf(t, "\\%c", *text);
+        else
+            mz_text_add(t, text, 1);
+}
+
+static int main_output(const mz_node *n) {
+    for (int k = 0; k < n->n_out; ++k)
+        if (n->out[k] >= 0)
+            return n->out[k];
+    return -1;
+}
+
+static void add_node(mz_text *t, const mezzo_graph *g, size_t index) {
+    const mz_node *n = &g->nodes[index];
+    int v = main_output(n);
+    char shape[64];
+    if (v < 0)
+        return;
+    mezzo_dtype stored = g->values[v].dtype;
+    mz_text_addf(t, "  n%zu [label=\"%s", index, mz_op_table[n->op].name);
+    if (*g->modules[n->module] != '\0') {
+        mz_text_addf(t, "\\n");
+        add_quoted(t, g->modules[n->module]);
+    }
+    mz_text_addf(t, "\\n%s %s", mz_shape_text(&g->values[v].shape, shape, sizeof shape), mezzo_dtype_name(stored));
+    if (n->numerics.compute != stored && n->op != MZ_OP_reshape && stored != MEZZO_I32)
+        mz_text_addf(t, ", computes in %s", mezzo_dtype_name(n->numerics.compute));
+    mz_text_addf(t, "\", fillcolor=\"%s\"%s];\n", colour_of(stored),
+                 n->phase == MZ_FORWARD ? "" : ", style=\"filled,dashed\"");
+}
+
+// A source once a reader, so that a weight that is read everywhere does not tie the picture into a knot.
+static void add_edges(mz_text *t, const mezzo_graph *g, size_t index) {
+    const mz_node *n = &g->nodes[index];
+    char name[160];
+    for (int k = 0; k < n->n_in; ++k) {
+        int v = n->in[k];
+        if (v < 0)
+            continue;
+        const mz_value *x = &g->values[v];
+        if (x->kind == MZ_VALUE_TEMP && x->producer >= 0) {
+            mz_text_addf(t, "  n%d -> n%zu;\n", x->producer, index);
+        } else if (x->kind != MZ_VALUE_TEMP) {
+            mz_text_addf(t, "  s%zu_%d [shape=ellipse, fillcolor=\"%s\", label=\"", index, k, colour_of(x->dtype));
+            add_quoted(t, mz_graph_value_name(g, v, name, sizeof name));
+            mz_text_addf(t, "\\n%s\"];\n  s%zu_%d -> n%zu;\n", mezzo_dtype_name(x->dtype), index, k, index);
+        } else if (x->alias >= 0 && g->values[x->alias].producer >= 0) {
+            mz_text_addf(t, "  n%d -> n%zu [label=\"rows\"];\n", g->values[x->alias].producer, index);
+        }
+    }
+}
+
+mezzo_status mz_graph_dot(const mezzo_graph *graph, const mezzo_program_options *options, const char *after,
+                          mz_text *out) {
+    mezzo_graph *g = NULL;
+    MEZZO_TRY(mz_passes(graph, options, after, &g));
+    mz_text_addf(
+        out,
+        "digraph mezzo {\n"
+        "  rankdir=TB;\n  node [shape=box, style=filled, fontname=\"Helvetica\", fontsize=10, color=\"#666666\"];\n"
+        "  edge [color=\"#666666\", fontname=\"Helvetica\", fontsize=9];\n");
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        add_node(out, g, i);
+        add_edges(out, g, i);
+    }
+    mz_text_addf(out, "}\n");
+    mezzo_graph_free(g);
+    return out->status;
+}
