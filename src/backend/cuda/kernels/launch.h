@@ -24,6 +24,32 @@ typedef struct mz_cu_array {
 // --- device.cu: does nothing; cudaErrorNoKernelImageForDevice where this build has no code for the GPU.
 cudaError_t mz_cu_probe(cudaStream_t stream);
 
+// --- attention_*.cu -------------------------------------------------------------------------------------------------------------
+// Causal attention, forward and backward: one description for all its kernels. Row b·T + t of q begins q_row elements after the row
+// before it, of k and v kv_row: a packed [B, T, 3·H·D] is three pointers into one tensor. y and dy are [B, T, H·D]; dq, dk, dv lie
+// as q, k, v do.
+typedef struct mz_cu_attention {
+    const void *q, *k, *v;
+    void *y;
+    float *lse;     // [B, H, T] natural log-sum-exp of the scaled scores; forward: may be NULL
+    const void *dy; // backward
+    void *dq, *dk, *dv;
+    float *delta;       // [B, H, T] workspace of backward: dy·y
+    const void *rng;    // mz_rng_state on the device; read where p > 0
+    int dtype, compute; // of storage, and what operands are rounded to: mezzo_dtype values
+    int cc;             // compute capability × 10
+    int batch, length, heads, kv_heads, width;
+    long long q_row, kv_row;
+    float scale;     // 1/√width
+    float p;         // dropout
+    uint32_t stream; // attrs.rng
+} mz_cu_attention;
+// Tensor-core kernels: width a multiple of 8 up to 128, BF16 (from 8.0) or FP16 (from 7.5) storage and compute.
+// prepare: launches nothing; once for every dtype and width before the first launch, outside of any capture.
+cudaError_t mz_cu_attention_mma(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
+cudaError_t mz_cu_attention_mma_dq(cudaStream_t stream, const mz_cu_attention *a, bool prepare);  // delta, dq
+cudaError_t mz_cu_attention_mma_dkv(cudaStream_t stream, const mz_cu_attention *a, bool prepare); // dk, dv; reads delta
+
 // --- matmul.cu: what cuBLASLt's epilogues cannot do ---------------------------------------------------------------------------
 // y = residual + round_via(act(round_via(z + bias))), preact = round_via(z + bias); all [rows, cols] but bias [cols]. Only z and y must
 // be there. act is a mz_act.

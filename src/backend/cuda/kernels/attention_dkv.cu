@@ -1,0 +1,268 @@
+// Attention backward on tensor cores, the second pass: dk and dv (attention_dq.cu has the formulas and the first).
+//   dv_j = Σ_i f·p·dy_i,   dk_j = Σ_i dS·q_i/√D
+// A block owns 64·MT keys of one key/value head and walks the queries from its diagonal to the end, for each query head that
+// shares the keys. Scores are computed transposed, keys × queries: as the results of one product they then already are the
+// operand of the next, and nothing but inputs goes through shared memory.
+#include "attention_mma.cuh"
+
+namespace {
+
+template <int D, int MT, int BM> struct dkv_shared { // bytes
+    static constexpr int BK = 16 * MT * WARPS;
+    static constexpr int ROWS = BK * tile_pitch(D) * 2;
+    static constexpr int TILE = BM * tile_pitch(D) * 2;
+    static constexpr int MASK = BM * mask_pitch(BK);
+    static constexpr int STATS = 2 * ROWS + 4 * TILE;
+    static constexpr int TOTAL = STATS + 4 * BM * 4, WITH_MASK = TOTAL + 2 * MASK;
+};
+
+// BM queries are in shared memory at a time, NS of their scores in registers.
+template <typename T, bool DROP, int D, int MT, int BM, int NS>
+__global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constant__ mz_cu_attention a) {
+    using layout = dkv_shared<D, MT, BM>;
+    constexpr int BK = layout::BK, PITCH = tile_pitch(D);
+    static_assert(BM % NS == 0 && NS % 16 == 0, "");
+    extern __shared__ __align__(16) unsigned char shared[];
+    T *tile_k = reinterpret_cast<T *>(shared);                       // [BK, D]
+    T *tile_v = tile_k + BK * PITCH;                                 // [BK, D]
+    T *tile_qdy = reinterpret_cast<T *>(shared + 2 * layout::ROWS);  // 2 × (q [BM, D], dy [BM, D])
+    float *stats = reinterpret_cast<float *>(shared + layout::STATS); // 2 × (lse [BM], Δ [BM])
+    unsigned char *mask = shared + layout::TOTAL;                    // 2 × [BM, BK]
+    const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+    const int g = lane >> 2, t = lane & 3; // keys g, g + 8; queries 2t, 2t + 1
+    const int blocks = (a.length + BK - 1) / BK;
+    const int kv_head = static_cast<int>(blockIdx.x) / blocks;
+    const int j0 = static_cast<int>(blockIdx.x) % blocks * BK; // the keys that most queries see first
+    const int group = a.heads / a.kv_heads, b = kv_head / a.kv_heads, first_head = kv_head % a.kv_heads * group;
+    const attention_head s = head_of(a, b, first_head);
+    const long long y_row = static_cast<long long>(a.heads) * a.width;
+    dropout_rule rule = {};
+    if (DROP)
+        rule = dropout_of(a);
+
+    const int first = j0 / BM, tiles = (a.length + BM - 1) / BM - first;
+    auto load_queries = [&](int n, int stage) { // n counts query heads × tiles
+        attention_head h = head_of(a, b, first_head + n / tiles);
+        int i0 = (first + n % tiles) * BM, count = a.length - i0;
+        T *to = tile_qdy + stage * 2 * BM * PITCH;
+        load_tile<T, BM, D>(to, static_cast<const T *>(a.q) + h.q + i0 * a.q_row, a.q_row, count, a.width);
+        load_tile<T, BM, D>(to + BM * PITCH, static_cast<const T *>(a.dy) + h.y + i0 * y_row, y_row, count, a.width);
+        for (int i = static_cast<int>(threadIdx.x); i < BM; i += THREADS) {
+            long long row = i < count ? h.row + i0 + i : h.row;
+            copy_async_4(stats + stage * 2 * BM + i, a.lse + row, i < count);
+            copy_async_4(stats + stage * 2 * BM + BM + i, a.delta + row, i < count);
+        }
+    };
+    load_tile<T, BK, D>(tile_k, static_cast<const T *>(a.k) + s.keys + j0 * a.kv_row, a.kv_row, a.length - j0, a.width);
+    load_tile<T, BK, D>(tile_v, static_cast<const T *>(a.v) + s.keys + j0 * a.kv_row, a.kv_row, a.length - j0, a.width);
+    load_queries(0, 0);
+    copies_commit();
+
+    const float scale2 = a.scale * 1.44269504f; // log2 e
+    const int key0 = warp * 16 * MT;            // of this warp, in the block
+    const T *my_k = tile_k + key0 * PITCH, *my_v = tile_v + key0 * PITCH;
+    constexpr bool KEEP = MT == 1 && D <= 64; // registers to spare for the keys and values
+    uint32_t kept_k[KEEP ? D / 16 : 1][4], kept_v[KEEP ? D / 16 : 1][4];
+    bool fresh = true;
+    float dk[MT][D / 8][4] = {}, dv[MT][D / 8][4] = {};
+
+    for (int n = 0, stage = 0; n < group * tiles; n++, stage ^= 1) {
+        const int tile_i0 = (first + n % tiles) * BM;
+        const uint64_t dropout = s.dropout + static_cast<uint64_t>(n / tiles) * static_cast<uint64_t>(a.length) *
+                                                 static_cast<uint64_t>(a.length);
+        if (DROP)
+            draw_mask<BM, BK>(mask + stage * layout::MASK, rule, dropout, a.length, tile_i0, j0);
+        copies_wait<0>();
+        __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        if (n + 1 < group * tiles)
+            load_queries(n + 1, stage ^ 1);
+        copies_commit();
+        if (KEEP && fresh) {
+#pragma unroll
+            for (int kk = 0; kk < D / 16; kk++) {
+                load_a<T, D>(kept_k[KEEP ? kk : 0], my_k + kk * 16);
+                load_a<T, D>(kept_v[KEEP ? kk : 0], my_v + kk * 16);
+            }
+            fresh = false;
+        }
+#pragma unroll 1
+        for (int part = 0; part < BM; part += NS) {
+            const int i0 = tile_i0 + part;
+            if (i0 + NS - 1 < j0 + key0)
+                continue; // before all of this warp's keys
+            const T *tile_q = tile_qdy + (stage * 2 * BM + part) * PITCH, *tile_dy = tile_q + BM * PITCH;
+            const float *lse = stats + stage * 2 * BM + part, *delta = lse + BM;
+            float x[MT][NS / 8][4] = {}; // scores, then p, then dS: [keys, queries]
+#pragma unroll
+            for (int kk = 0; kk < D / 16; kk++) {
+                uint32_t fk[MT][4];
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++)
+                    if (KEEP)
+                        copy_operand(fk[mt], kept_k[KEEP ? kk : 0]);
+                    else
+                        load_a<T, D>(fk[mt], my_k + mt * 16 * PITCH + kk * 16);
+#pragma unroll
+                for (int m = 0; m < NS / 16; m++) {
+                    uint32_t fq[4];
+                    load_b_rows<T, D>(fq, tile_q + m * 16 * PITCH + kk * 16);
+#pragma unroll
+                    for (int mt = 0; mt < MT; mt++) {
+                        multiply<T>(x[mt][2 * m], fk[mt], fq[0], fq[1]);
+                        multiply<T>(x[mt][2 * m + 1], fk[mt], fq[2], fq[3]);
+                    }
+                }
+            }
+            const bool diagonal = i0 < j0 + key0 + 16 * MT - 1;
+#pragma unroll
+            for (int m = 0; m < NS / 8; m++)
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    float lse2 = lse[m * 8 + 2 * t + c] * 1.44269504f;
+#pragma unroll
+                    for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+                        for (int e = c; e < 4; e += 2) {
+                            x[mt][m][e] = exp2_fast(fmaf(x[mt][m][e], scale2, -lse2));
+                            if (diagonal && j0 + key0 + mt * 16 + g + (e >> 1) * 8 > i0 + m * 8 + 2 * t + c)
+                                x[mt][m][e] = 0;
+                        }
+                }
+            uint64_t kept = ~UINT64_C(0); // a bit for each score of this thread
+            static_assert(MT * NS / 2 <= 64, "");
+            if (DROP) {
+                kept = 0;
+                const unsigned char *drawn = mask + stage * layout::MASK;
+                uint32_t phase = static_cast<uint32_t>(dropout) +
+                                 static_cast<uint32_t>(tile_i0) * static_cast<uint32_t>(a.length) + static_cast<uint32_t>(j0);
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+                    for (int m = 0; m < NS / 8; m++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            kept |= static_cast<uint64_t>(is_kept<BK>(drawn, phase, a.length, part + m * 8 + 2 * t + (e & 1),
+                                                                      key0 + mt * 16 + g + (e >> 1) * 8))
+                                    << ((mt * NS / 8 + m) * 4 + e);
+            }
+            // dv += pᵀ·dy, of what dropout kept; its factor comes at the end
+#pragma unroll
+            for (int kk = 0; kk < NS / 16; kk++) {
+                uint32_t p[MT][4];
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++) {
+                    float left[4], right[4];
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        left[e] = kept >> ((mt * NS / 8 + 2 * kk) * 4 + e) & 1 ? x[mt][2 * kk][e] : 0;
+                        right[e] = kept >> ((mt * NS / 8 + 2 * kk + 1) * 4 + e) & 1 ? x[mt][2 * kk + 1][e] : 0;
+                    }
+                    to_a<T>(p[mt], left, right);
+                }
+#pragma unroll
+                for (int d = 0; d < D / 16; d++) {
+                    uint32_t fdy[4];
+                    load_b_columns<T, D>(fdy, tile_dy + kk * 16 * PITCH + d * 16);
+#pragma unroll
+                    for (int mt = 0; mt < MT; mt++) {
+                        multiply<T>(dv[mt][2 * d], p[mt], fdy[0], fdy[1]);
+                        multiply<T>(dv[mt][2 * d + 1], p[mt], fdy[2], fdy[3]);
+                    }
+                }
+            }
+            float dp[MT][NS / 8][4] = {}; // v·dy: [keys, queries]
+#pragma unroll
+            for (int kk = 0; kk < D / 16; kk++) {
+                uint32_t fv[MT][4];
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++)
+                    if (KEEP)
+                        copy_operand(fv[mt], kept_v[KEEP ? kk : 0]);
+                    else
+                        load_a<T, D>(fv[mt], my_v + mt * 16 * PITCH + kk * 16);
+#pragma unroll
+                for (int m = 0; m < NS / 16; m++) {
+                    uint32_t fdy[4];
+                    load_b_rows<T, D>(fdy, tile_dy + m * 16 * PITCH + kk * 16);
+#pragma unroll
+                    for (int mt = 0; mt < MT; mt++) {
+                        multiply<T>(dp[mt][2 * m], fv[mt], fdy[0], fdy[1]);
+                        multiply<T>(dp[mt][2 * m + 1], fv[mt], fdy[2], fdy[3]);
+                    }
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < NS / 8; m++)
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    float row_delta = delta[m * 8 + 2 * t + c];
+#pragma unroll
+                    for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+                        for (int e = c; e < 4; e += 2) {
+                            float d = dp[mt][m][e];
+                            if (DROP)
+                                d = kept >> ((mt * NS / 8 + m) * 4 + e) & 1 ? d * rule.kept : 0;
+                            x[mt][m][e] *= d - row_delta;
+                            if (diagonal && j0 + key0 + mt * 16 + g + (e >> 1) * 8 > i0 + m * 8 + 2 * t + c)
+                                x[mt][m][e] = 0;
+                        }
+                }
+#pragma unroll
+            for (int kk = 0; kk < NS / 16; kk++) {
+                uint32_t ds[MT][4];
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++)
+                    to_a<T>(ds[mt], x[mt][2 * kk], x[mt][2 * kk + 1]);
+#pragma unroll
+                for (int d = 0; d < D / 16; d++) {
+                    uint32_t fq[4];
+                    load_b_columns<T, D>(fq, tile_q + kk * 16 * PITCH + d * 16);
+#pragma unroll
+                    for (int mt = 0; mt < MT; mt++) {
+                        multiply<T>(dk[mt][2 * d], ds[mt], fq[0], fq[1]);
+                        multiply<T>(dk[mt][2 * d + 1], ds[mt], fq[2], fq[3]);
+                    }
+                }
+            }
+        }
+    }
+    float factor[MT][2];
+#pragma unroll
+    for (int mt = 0; mt < MT; mt++)
+        factor[mt][0] = factor[mt][1] = a.scale;
+    const long long at = s.keys + (j0 + key0) * a.kv_row;
+    const int count = a.length - j0 - key0;
+    store_rows<T, D, MT>(static_cast<T *>(a.dk) + at, a.kv_row, count, a.width, tile_k + key0 * PITCH, dk, factor);
+#pragma unroll
+    for (int mt = 0; mt < MT; mt++)
+        factor[mt][0] = factor[mt][1] = DROP ? rule.kept : 1.0f;
+    store_rows<T, D, MT>(static_cast<T *>(a.dv) + at, a.kv_row, count, a.width, tile_v + key0 * PITCH, dv, factor);
+}
+
+template <typename T, bool DROP, int D, int MT, int BM, int NS> struct dkv_pass : dkv_shared<D, MT, BM> {
+    static const void *kernel() { return reinterpret_cast<const void *>(attention_dkv<T, DROP, D, MT, BM, NS>); }
+    static unsigned grid(const mz_cu_attention &a) {
+        constexpr int BK = dkv_shared<D, MT, BM>::BK;
+        return static_cast<unsigned>((a.length + BK - 1) / BK * a.batch * a.kv_heads);
+    }
+};
+
+template <typename T, bool DROP> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    if (a.width <= 32)
+        return attention_run<dkv_pass<T, DROP, 32, 2, 64, 32>>(prepare, stream, a);
+    if (a.width <= 64)
+        return attention_run<dkv_pass<T, DROP, 64, 2, 32, 32>>(prepare, stream, a);
+    if (a.width <= 80)
+        return attention_run<dkv_pass<T, DROP, 80, 1, 32, 32>>(prepare, stream, a);
+    return attention_run<dkv_pass<T, DROP, 128, 1, 16, 16>>(prepare, stream, a);
+}
+
+} // namespace
+
+cudaError_t mz_cu_attention_mma_dkv(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
+    if (a->dtype == MZ_CU_BF16)
+        return a->p > 0 ? for_width<__nv_bfloat16, true>(stream, *a, prepare)
+                        : for_width<__nv_bfloat16, false>(stream, *a, prepare);
+    return a->p > 0 ? for_width<__half, true>(stream, *a, prepare) : for_width<__half, false>(stream, *a, prepare);
+}

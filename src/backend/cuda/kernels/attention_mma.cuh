@@ -1,0 +1,165 @@
+// What the tensor-core attention kernels share: matrix instructions, asynchronous copies, tiles in shared memory, dropout.
+//
+// A tile is ROWS rows of D elements, padded to D + 8: an odd number of 16-byte pieces, so that the eight rows an ldmatrix
+// reads at once lie in different banks, and every address is a constant away from the thread's own.
+#ifndef MZ_ATTENTION_MMA_CUH
+#define MZ_ATTENTION_MMA_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <math.h>
+
+#include "launch.h"
+#include "philox.cuh"
+#include "ptx.cuh"
+
+enum { WARPS = 4, THREADS = 32 * WARPS };
+
+constexpr __host__ __device__ int tile_pitch(int d) {
+    return d + 8; // elements
+}
+
+// Where a block's (batch, head) begins.
+struct attention_head {
+    int b, h, kv;      // kv: the key/value head of query head h
+    long long q, y;    // element of (b, t = 0, h) in q and dq; in y and dy
+    long long keys;    // in k, v, dk, dv
+    long long row;     // of lse and delta
+    uint64_t dropout;  // element of probability (0, 0)
+};
+
+__device__ __forceinline__ attention_head head_of(const mz_cu_attention &a, int b, int h) {
+    attention_head s;
+    s.b = b;
+    s.h = h;
+    s.kv = h / (a.heads / a.kv_heads);
+    long long first = static_cast<long long>(b) * a.length;
+    s.q = first * a.q_row + static_cast<long long>(h) * a.width;
+    s.y = (first * a.heads + h) * a.width;
+    s.keys = first * a.kv_row + static_cast<long long>(s.kv) * a.width;
+    s.row = (static_cast<long long>(b) * a.heads + h) * a.length;
+    s.dropout = static_cast<uint64_t>(s.row) * static_cast<uint64_t>(a.length);
+    return s;
+}
+
+// Copies rows [0, count) of `width` elements, `stride` apart, into a tile; the rest of it becomes 0.
+template <typename T, int ROWS, int D>
+__device__ __forceinline__ void load_tile(T *tile, const T *from, long long stride, int count, int width) {
+    constexpr int PIECES = D / 8;
+#pragma unroll
+    for (int base = 0; base < ROWS * PIECES; base += THREADS) {
+        int i = base + static_cast<int>(threadIdx.x);
+        if (ROWS * PIECES % THREADS != 0 && i >= ROWS * PIECES)
+            break;
+        int row = i / PIECES, piece = i % PIECES;
+        bool inside = row < count && piece * 8 < width;
+        const T *source = inside ? from + row * stride + piece * 8 : from;
+        copy_async_16(tile + row * tile_pitch(D) + piece * 8, source, inside);
+    }
+}
+
+// A 16 × 16 piece of a tile as the A operand: rows from `tile`, columns from its first.
+template <typename T, int D> __device__ __forceinline__ void load_a(uint32_t (&r)[4], const T *tile) {
+    int lane = static_cast<int>(threadIdx.x) & 31;
+    load_matrices(r, tile + (lane & 15) * tile_pitch(D) + (lane >> 4) * 8);
+}
+// As two B operands [k = 16 columns, n = 8 rows] side by side: r[0..1] are rows 0…7, r[2..3] rows 8…15. For X·tileᵀ.
+template <typename T, int D> __device__ __forceinline__ void load_b_rows(uint32_t (&r)[4], const T *tile) {
+    int lane = static_cast<int>(threadIdx.x) & 31;
+    load_matrices(r, tile + ((lane & 7) + (lane >> 4) * 8) * tile_pitch(D) + ((lane >> 3) & 1) * 8);
+}
+// As two B operands [k = 16 rows, n = 8 columns]: r[0..1] are columns 0…7, r[2..3] columns 8…15. For X·tile.
+template <typename T, int D> __device__ __forceinline__ void load_b_columns(uint32_t (&r)[4], const T *tile) {
+    int lane = static_cast<int>(threadIdx.x) & 31;
+    load_matrices_transposed(r, tile + (lane & 15) * tile_pitch(D) + (lane >> 4) * 8);
+}
+
+__device__ __forceinline__ void copy_operand(uint32_t (&to)[4], const uint32_t (&from)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        to[i] = from[i];
+}
+
+// Two neighbouring 16 × 8 results, rounded, are the A operand of the next product over their columns.
+template <typename T> __device__ __forceinline__ void to_a(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4]) {
+    a[0] = pack<T>(left[0], left[1]);
+    a[1] = pack<T>(left[2], left[3]);
+    a[2] = pack<T>(right[0], right[1]);
+    a[3] = pack<T>(right[2], right[3]);
+}
+
+// Stores a warp's 16·MT × D results, scaled, through its own rows of shared memory: 16-byte pieces to global memory.
+template <typename T, int D, int MT>
+__device__ __forceinline__ void store_rows(T *to, long long stride, int count, int width, T *tile,
+                                           const float (&x)[MT][D / 8][4], const float (&scale)[MT][2]) {
+    int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
+    __syncwarp();
+#pragma unroll
+    for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                *reinterpret_cast<uint32_t *>(tile + (mt * 16 + r * 8 + g) * tile_pitch(D) + n * 8 + 2 * t) =
+                    pack<T>(x[mt][n][2 * r] * scale[mt][r], x[mt][n][2 * r + 1] * scale[mt][r]);
+    __syncwarp();
+    constexpr int PIECES = D / 8;
+    for (int i = lane; i < 16 * MT * PIECES; i += 32) {
+        int row = i / PIECES, piece = i % PIECES;
+        if (row < count && piece * 8 < width)
+            *reinterpret_cast<uint4 *>(to + row * stride + piece * 8) =
+                *reinterpret_cast<const uint4 *>(tile + row * tile_pitch(D) + piece * 8);
+    }
+}
+
+// Each of these kernels is a struct with prepare (its shared memory is more than 48 KiB) and launch.
+template <typename K> cudaError_t attention_run(bool prepare, cudaStream_t stream, const mz_cu_attention &a) {
+    if (prepare)
+        return cudaFuncSetAttribute(K::kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, K::WITH_MASK);
+    void *args[] = {const_cast<mz_cu_attention *>(&a)};
+    return cudaLaunchKernel(K::kernel(), dim3(K::grid(a)), dim3(THREADS), args,
+                            static_cast<size_t>(a.p > 0 ? K::WITH_MASK : K::TOTAL), stream);
+}
+
+// --- dropout ----------------------------------------------------------------------------------------------------------------
+// One byte holds the four bits of a Philox block; a row's first column may lie anywhere in its first block.
+constexpr __host__ __device__ int mask_pitch(int columns) {
+    return columns / 4 + 4;
+}
+struct dropout_rule {
+    philox_key key;
+    uint32_t threshold; // kept where a word's top 24 bits are no less
+    float kept;         // 1/(1-p)
+};
+__device__ __forceinline__ dropout_rule dropout_of(const mz_cu_attention &a) {
+    dropout_rule rule;
+    rule.key = philox_key_of(a.rng, a.stream);
+    rule.threshold = static_cast<uint32_t>(ceilf(a.p * 0x1p24f)); // p·2²⁴ is exact
+    rule.kept = static_cast<float>(1 / (1 - static_cast<double>(a.p)));
+    return rule;
+}
+// Draws rows i0 … i0 + ROWS - 1, columns j0 … j0 + COLUMNS - 1 of the head whose (0, 0) is element `first`.
+template <int ROWS, int COLUMNS>
+__device__ __forceinline__ void draw_mask(unsigned char *mask, const dropout_rule &rule, uint64_t first, int length, int i0,
+                                          int j0) {
+    constexpr int BLOCKS = COLUMNS / 4 + 1;
+    for (int i = static_cast<int>(threadIdx.x); i < ROWS * BLOCKS; i += THREADS) {
+        int row = i / BLOCKS, block = i % BLOCKS;
+        uint64_t element = first + static_cast<uint64_t>(i0 + row) * static_cast<uint64_t>(length) + j0;
+        int before = static_cast<int>(element & 3);
+        if (j0 + block * 4 - before > i0 + row || (block == BLOCKS - 1 && before == 0))
+            continue; // causal: nobody asks
+        uint4 w = philox(rule.key, (element >> 2) + block);
+        uint32_t bits = ((w.x >> 8) >= rule.threshold) | ((w.y >> 8) >= rule.threshold) << 1 |
+                        ((w.z >> 8) >= rule.threshold) << 2 | ((w.w >> 8) >= rule.threshold) << 3;
+        mask[row * mask_pitch(COLUMNS) + block] = static_cast<unsigned char>(bits);
+    }
+}
+// Whether (i0 + row, j0 + column) is kept. `phase`: the low bits of the element of (i0, j0).
+template <int COLUMNS>
+__device__ __forceinline__ bool is_kept(const unsigned char *mask, uint32_t phase, int length, int row, int column) {
+    uint32_t at = ((phase + static_cast<uint32_t>(row) * static_cast<uint32_t>(length)) & 3) + static_cast<uint32_t>(column);
+    return mask[row * mask_pitch(COLUMNS) + (at >> 2)] >> (at & 3) & 1;
+}
+
+#endif
