@@ -11,9 +11,9 @@ template <int D, int MT, int BM> struct dkv_shared { // bytes
     static constexpr int BK = 16 * MT * WARPS;
     static constexpr int ROWS = BK * tile_pitch(D) * 2;
     static constexpr int TILE = BM * tile_pitch(D) * 2;
-    static constexpr int MASK = BM * mask_pitch(BK);
+    static constexpr int MASK = BM * mask_words(BK); // words
     static constexpr int STATS = 2 * ROWS + 4 * TILE;
-    static constexpr int TOTAL = STATS + 4 * BM * 4, WITH_MASK = TOTAL + 2 * MASK;
+    static constexpr int TOTAL = STATS + 4 * BM * 4, WITH_MASK = TOTAL + 2 * 4 * MASK;
 };
 
 // BM queries are in shared memory at a time, NS of their scores in registers.
@@ -23,11 +23,11 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
     constexpr int BK = layout::BK, PITCH = tile_pitch(D);
     static_assert(BM % NS == 0 && NS % 16 == 0, "");
     extern __shared__ __align__(16) unsigned char shared[];
-    T *tile_k = reinterpret_cast<T *>(shared);                       // [BK, D]
-    T *tile_v = tile_k + BK * PITCH;                                 // [BK, D]
-    T *tile_qdy = reinterpret_cast<T *>(shared + 2 * layout::ROWS);  // 2 × (q [BM, D], dy [BM, D])
-    float *stats = reinterpret_cast<float *>(shared + layout::STATS); // 2 × (lse [BM], Δ [BM])
-    unsigned char *mask = shared + layout::TOTAL;                    // 2 × [BM, BK]
+    T *tile_k = reinterpret_cast<T *>(shared);                             // [BK, D]
+    T *tile_v = tile_k + BK * PITCH;                                       // [BK, D]
+    T *tile_qdy = reinterpret_cast<T *>(shared + 2 * layout::ROWS);        // 2 × (q [BM, D], dy [BM, D])
+    float *stats = reinterpret_cast<float *>(shared + layout::STATS);      // 2 × (lse [BM], Δ [BM])
+    uint32_t *mask = reinterpret_cast<uint32_t *>(shared + layout::TOTAL); // 2 × [BM, BK]
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
     const int g = lane >> 2, t = lane & 3; // keys g, g + 8; queries 2t, 2t + 1
     const int blocks = (a.length + BK - 1) / BK;
@@ -128,23 +128,19 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
                                 x[mt][m][e] = 0;
                         }
                 }
-            uint64_t kept = ~UINT64_C(0); // a bit for each score of this thread
-            static_assert(MT * NS / 2 <= 64, "");
+            uint32_t kept[DROP ? NS / 8 : 1][2]; // of query (m, c), this thread's keys: bit mt·16 + (e >> 1)·8
             if (DROP) {
-                kept = 0;
-                const unsigned char *drawn = mask + stage * layout::MASK;
-                uint32_t phase = static_cast<uint32_t>(dropout) +
-                                 static_cast<uint32_t>(tile_i0) * static_cast<uint32_t>(a.length) + static_cast<uint32_t>(j0);
 #pragma unroll
-                for (int mt = 0; mt < MT; mt++)
+                for (int m = 0; m < NS / 8; m++)
 #pragma unroll
-                    for (int m = 0; m < NS / 8; m++)
-#pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            kept |= static_cast<uint64_t>(is_kept<BK>(drawn, phase, a.length, part + m * 8 + 2 * t + (e & 1),
-                                                                      key0 + mt * 16 + g + (e >> 1) * 8))
-                                    << ((mt * NS / 8 + m) * 4 + e);
+                    for (int c = 0; c < 2; c++)
+                        kept[DROP ? m : 0][c] =
+                            mask[stage * layout::MASK + (part + m * 8 + 2 * t + c) * mask_words(BK) + key0 / 32] >>
+                            (key0 % 32 + g);
             }
+            auto is_kept = [&](int mt, int m, int e) {
+                return kept[DROP ? m : 0][e & 1] >> (mt * 16 + (e >> 1) * 8) & 1;
+            };
             // dv += pᵀ·dy, of what dropout kept; its factor comes at the end
 #pragma unroll
             for (int kk = 0; kk < NS / 16; kk++) {
@@ -154,8 +150,8 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
                     float left[4], right[4];
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
-                        left[e] = kept >> ((mt * NS / 8 + 2 * kk) * 4 + e) & 1 ? x[mt][2 * kk][e] : 0;
-                        right[e] = kept >> ((mt * NS / 8 + 2 * kk + 1) * 4 + e) & 1 ? x[mt][2 * kk + 1][e] : 0;
+                        left[e] = !DROP || is_kept(mt, 2 * kk, e) ? x[mt][2 * kk][e] : 0;
+                        right[e] = !DROP || is_kept(mt, 2 * kk + 1, e) ? x[mt][2 * kk + 1][e] : 0;
                     }
                     to_a<T>(p[mt], left, right);
                 }
@@ -202,7 +198,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
                         for (int e = c; e < 4; e += 2) {
                             float d = dp[mt][m][e];
                             if (DROP)
-                                d = kept >> ((mt * NS / 8 + m) * 4 + e) & 1 ? d * rule.kept : 0;
+                                d = is_kept(mt, m, e) ? d * rule.kept : 0;
                             x[mt][m][e] *= d - row_delta;
                             if (diagonal && j0 + key0 + mt * 16 + g + (e >> 1) * 8 > i0 + m * 8 + 2 * t + c)
                                 x[mt][m][e] = 0;
@@ -250,12 +246,18 @@ template <typename T, bool DROP, int D, int MT, int BM, int NS> struct dkv_pass 
 
 template <typename T, bool DROP> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     if (a.width <= 32)
-        return attention_run<dkv_pass<T, DROP, 32, 2, 64, 32>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, 32, 1, 64, 64>>(prepare, stream, a);
+    if (a.width <= 64 && a.cc >= 80 && attention_many_blocks(a, a.kv_heads))
+        return attention_run<dkv_pass<T, DROP, 64, 2, 64, 32>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<dkv_pass<T, DROP, 64, 2, 32, 32>>(prepare, stream, a);
-    if (a.width <= 80)
+        return attention_run<dkv_pass<T, DROP, 64, 1, 64, 64>>(prepare, stream, a);
+    if (a.width <= 80 && a.cc < 80) // 64 KiB of shared memory
         return attention_run<dkv_pass<T, DROP, 80, 1, 32, 32>>(prepare, stream, a);
-    return attention_run<dkv_pass<T, DROP, 128, 1, 16, 16>>(prepare, stream, a);
+    if (a.width <= 80)
+        return attention_run<dkv_pass<T, DROP, 80, 1, 64, 32>>(prepare, stream, a);
+    if (a.cc < 80)
+        return attention_run<dkv_pass<T, DROP, 128, 1, 16, 16>>(prepare, stream, a);
+    return attention_run<dkv_pass<T, DROP, 128, 1, 32, 32>>(prepare, stream, a);
 }
 
 } // namespace

@@ -11,15 +11,15 @@ template <int D, int MT, int BN> struct dq_shared { // bytes
     static constexpr int BM = 16 * MT * WARPS;
     static constexpr int ROWS = BM * tile_pitch(D) * 2;
     static constexpr int TILE = BN * tile_pitch(D) * 2;
-    static constexpr int MASK = BM * mask_pitch(BN);
+    static constexpr int MASK = BM * mask_words(BN); // words
     static constexpr int DELTA = 2 * ROWS + 4 * TILE;
-    static constexpr int TOTAL = DELTA + BM * 4, WITH_MASK = TOTAL + 2 * MASK;
+    static constexpr int TOTAL = DELTA + BM * 4, WITH_MASK = TOTAL + 2 * 4 * MASK;
 };
 
 // Δ of this warp's rows: eight threads a row.
 template <typename T, int ROWS>
-__device__ __forceinline__ void row_products(const T *dy, const T *y, long long stride, int count, int width, float *delta,
-                                             float *to) {
+__device__ __forceinline__ void row_products(const T *dy, const T *y, long long stride, int count, int width,
+                                             float *delta, float *to) {
     int lane = static_cast<int>(threadIdx.x) & 31;
     for (int row = lane >> 3; row < ROWS; row += 4) {
         float sum = 0;
@@ -43,16 +43,17 @@ __device__ __forceinline__ void row_products(const T *dy, const T *y, long long 
 
 // BN keys are in shared memory at a time, NS of their scores in registers.
 template <typename T, bool DROP, int D, int MT, int BN, int NS>
-__global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant__ mz_cu_attention a) {
+__global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
+    attention_dq(const __grid_constant__ mz_cu_attention a) {
     using layout = dq_shared<D, MT, BN>;
     constexpr int BM = layout::BM, PITCH = tile_pitch(D);
-    static_assert(BN % NS == 0 && NS % 16 == 0, "");
+    static_assert(BN == NS || (BN % NS == 0 && NS % 32 == 0), "");
     extern __shared__ __align__(16) unsigned char shared[];
-    T *tile_q = reinterpret_cast<T *>(shared);                     // [BM, D]
-    T *tile_dy = tile_q + BM * PITCH;                              // [BM, D]
-    T *tile_kv = reinterpret_cast<T *>(shared + 2 * layout::ROWS); // 2 × (k [BN, D], v [BN, D])
+    T *tile_q = reinterpret_cast<T *>(shared);                             // [BM, D]
+    T *tile_dy = tile_q + BM * PITCH;                                      // [BM, D]
+    T *tile_kv = reinterpret_cast<T *>(shared + 2 * layout::ROWS);         // 2 × (k [BN, D], v [BN, D])
     float *tile_delta = reinterpret_cast<float *>(shared + layout::DELTA); // [BM]
-    unsigned char *mask = shared + layout::TOTAL;                  // 2 × [BM, BN]
+    uint32_t *mask = reinterpret_cast<uint32_t *>(shared + layout::TOTAL); // 2 × [BM, BN]
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
     const int g = lane >> 2, t = lane & 3;
     const int blocks = (a.length + BM - 1) / BM;
@@ -149,19 +150,19 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant
                 }
             }
             if (DROP) {
-                const unsigned char *kept = mask + stage * layout::MASK;
-                uint32_t phase = static_cast<uint32_t>(s.dropout) +
-                                 static_cast<uint32_t>(i0) * static_cast<uint32_t>(a.length) + static_cast<uint32_t>(tile * BN);
 #pragma unroll
                 for (int mt = 0; mt < MT; mt++)
 #pragma unroll
-                    for (int n = 0; n < NS / 8; n++)
+                    for (int r = 0; r < 2; r++) {
+                        const uint32_t *kept =
+                            mask + stage * layout::MASK + (row0 + mt * 16 + r * 8 + g) * mask_words(BN) + part / 32;
 #pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            dp[mt][n][e] = is_kept<BN>(kept, phase, a.length, row0 + mt * 16 + g + (e >> 1) * 8,
-                                                       part + n * 8 + 2 * t + (e & 1))
-                                               ? dp[mt][n][e] * rule.kept
-                                               : 0;
+                        for (int n = 0; n < NS / 8; n++) {
+                            uint32_t bits = kept[n / 4] >> (2 * t) >> (n % 4 * 8);
+                            dp[mt][n][2 * r] = bits & 1 ? dp[mt][n][2 * r] * rule.kept : 0;
+                            dp[mt][n][2 * r + 1] = bits & 2 ? dp[mt][n][2 * r + 1] * rule.kept : 0;
+                        }
+                    }
             }
             const bool diagonal = j0 + NS - 1 > i0 + row0;
 #pragma unroll
@@ -212,12 +213,16 @@ template <typename T, bool DROP, int D, int MT, int BN, int NS> struct dq_pass :
 
 template <typename T, bool DROP> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     if (a.width <= 32)
-        return attention_run<dq_pass<T, DROP, 32, 2, 64, 32>>(prepare, stream, a);
+        return attention_run<dq_pass<T, DROP, 32, 1, 64, 64>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<dq_pass<T, DROP, 64, 2, 32, 32>>(prepare, stream, a);
-    if (a.width <= 80)
+        return attention_run<dq_pass<T, DROP, 64, 1, 32, 32>>(prepare, stream, a);
+    if (a.width <= 80 && a.cc < 80) // 64 KiB of shared memory
         return attention_run<dq_pass<T, DROP, 80, 1, 32, 32>>(prepare, stream, a);
-    return attention_run<dq_pass<T, DROP, 128, 1, 16, 16>>(prepare, stream, a);
+    if (a.width <= 80)
+        return attention_run<dq_pass<T, DROP, 80, 1, 64, 64>>(prepare, stream, a);
+    if (a.cc < 80)
+        return attention_run<dq_pass<T, DROP, 128, 1, 16, 16>>(prepare, stream, a);
+    return attention_run<dq_pass<T, DROP, 128, 1, 32, 32>>(prepare, stream, a);
 }
 
 } // namespace

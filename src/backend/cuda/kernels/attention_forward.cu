@@ -9,19 +9,20 @@ template <int D, int MT, int BN> struct forward_shared { // bytes
     static constexpr int BM = 16 * MT * WARPS;
     static constexpr int Q = BM * tile_pitch(D) * 2;
     static constexpr int TILE = BN * tile_pitch(D) * 2;
-    static constexpr int MASK = BM * mask_pitch(BN);
-    static constexpr int TOTAL = Q + 4 * TILE, WITH_MASK = TOTAL + 2 * MASK;
+    static constexpr int MASK = BM * mask_words(BN); // words
+    static constexpr int TOTAL = Q + 4 * TILE, WITH_MASK = TOTAL + 2 * 4 * MASK;
 };
 
 template <typename T, bool DROP, int D, int MT, int BN>
-__global__ void __launch_bounds__(THREADS, 2) attention_forward(const __grid_constant__ mz_cu_attention a) {
+__global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
+    attention_forward(const __grid_constant__ mz_cu_attention a) {
     using shared_layout = forward_shared<D, MT, BN>;
     constexpr int BM = shared_layout::BM, PITCH = tile_pitch(D);
     static_assert(BN % (16 * MT) == 0, "no warp has a row whose keys in its first tile are all masked");
     extern __shared__ __align__(16) unsigned char shared[];
-    T *tile_q = reinterpret_cast<T *>(shared);                      // [BM, D]
-    T *tile_kv = reinterpret_cast<T *>(shared + shared_layout::Q);  // 2 × (k [BN, D], v [BN, D])
-    unsigned char *mask = shared + shared_layout::TOTAL;            // 2 × [BM, BN]
+    T *tile_q = reinterpret_cast<T *>(shared);                                    // [BM, D]
+    T *tile_kv = reinterpret_cast<T *>(shared + shared_layout::Q);                // 2 × (k [BN, D], v [BN, D])
+    uint32_t *mask = reinterpret_cast<uint32_t *>(shared + shared_layout::TOTAL); // 2 × [BM, BN]
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
     const int g = lane >> 2, t = lane & 3; // this thread's rows g, g + 8 and columns 2t, 2t + 1 of each 16 × 8 result
     const int blocks = (a.length + BM - 1) / BM;
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_forward(const __grid_con
     copies_commit();
 
     const float scale2 = a.scale * 1.44269504f; // log2 e
-    const int row0 = warp * 16 * MT; // of this warp, in the block
+    const int row0 = warp * 16 * MT;            // of this warp, in the block
     const T *my_q = tile_q + row0 * PITCH;
     // A warp of 16 rows has registers to spare for its queries; one of 32 reads them again for every tile.
     constexpr bool KEEP = MT == 1;
@@ -134,17 +135,19 @@ __global__ void __launch_bounds__(THREADS, 2) attention_forward(const __grid_con
                 }
             }
         if (DROP) { // after the sum: dropout acts on normalised probabilities
-            const unsigned char *kept = mask + stage * shared_layout::MASK;
-            uint32_t phase = static_cast<uint32_t>(s.dropout) + static_cast<uint32_t>(i0) * static_cast<uint32_t>(a.length) +
-                             static_cast<uint32_t>(j0);
 #pragma unroll
             for (int mt = 0; mt < MT; mt++)
 #pragma unroll
-                for (int n = 0; n < BN / 8; n++)
+                for (int r = 0; r < 2; r++) {
+                    const uint32_t *kept =
+                        mask + stage * shared_layout::MASK + (row0 + mt * 16 + r * 8 + g) * mask_words(BN);
 #pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        if (!is_kept<BN>(kept, phase, a.length, row0 + mt * 16 + g + (e >> 1) * 8, n * 8 + 2 * t + (e & 1)))
-                            x[mt][n][e] = 0;
+                    for (int n = 0; n < BN / 8; n++) {
+                        uint32_t bits = kept[n / 4] >> (2 * t) >> (n % 4 * 8);
+                        x[mt][n][2 * r] = bits & 1 ? x[mt][n][2 * r] : 0;
+                        x[mt][n][2 * r + 1] = bits & 2 ? x[mt][n][2 * r + 1] : 0;
+                    }
+                }
         }
 #pragma unroll
         for (int kk = 0; kk < BN / 16; kk++) {
@@ -179,8 +182,8 @@ __global__ void __launch_bounds__(THREADS, 2) attention_forward(const __grid_con
                 a.lse[s.row + i] = max[mt][r] * a.scale + logf(all);
         }
     T *y = static_cast<T *>(a.y) + s.y + static_cast<long long>(i0 + row0) * a.heads * a.width;
-    store_rows<T, D, MT>(y, static_cast<long long>(a.heads) * a.width, a.length - i0 - row0, a.width, tile_q + row0 * PITCH,
-                         o, factor);
+    store_rows<T, D, MT>(y, static_cast<long long>(a.heads) * a.width, a.length - i0 - row0, a.width,
+                         tile_q + row0 * PITCH, o, factor);
 }
 
 template <typename T, bool DROP, int D, int MT, int BN> struct forward : forward_shared<D, MT, BN> {
@@ -193,12 +196,16 @@ template <typename T, bool DROP, int D, int MT, int BN> struct forward : forward
 
 template <typename T, bool DROP> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     if (a.width <= 32)
-        return attention_run<forward<T, DROP, 32, 2, 64>>(prepare, stream, a);
-    if (a.width <= 64)
+        return attention_run<forward<T, DROP, 32, 1, 64>>(prepare, stream, a);
+    if (a.width <= 64 && attention_many_blocks(a, a.heads))
         return attention_run<forward<T, DROP, 64, 2, 64>>(prepare, stream, a);
+    if (a.width <= 64)
+        return attention_run<forward<T, DROP, 64, 1, 64>>(prepare, stream, a);
     if (a.width <= 80)
-        return attention_run<forward<T, DROP, 80, 2, 32>>(prepare, stream, a);
-    return attention_run<forward<T, DROP, 128, 1, 32>>(prepare, stream, a);
+        return attention_run<forward<T, DROP, 80, 1, 64>>(prepare, stream, a);
+    if (a.cc < 80) // 64 KiB of shared memory
+        return attention_run<forward<T, DROP, 128, 1, 32>>(prepare, stream, a);
+    return attention_run<forward<T, DROP, 128, 2, 32>>(prepare, stream, a);
 }
 
 } // namespace

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-enum { MZ_CU_F32 = 1, MZ_CU_BF16 = 3, MZ_CU_F16 = 4, MZ_CU_I32 = 8 };
+enum { MZ_CU_F32 = 1, MZ_CU_TF32 = 2, MZ_CU_BF16 = 3, MZ_CU_F16 = 4, MZ_CU_I32 = 8 };
 
 // A tensor's storage in any of the float dtypes; data NULL where it is absent.
 typedef struct mz_cu_array {
@@ -37,7 +37,7 @@ typedef struct mz_cu_attention {
     float *delta;       // [B, H, T] workspace of backward: dy·y
     const void *rng;    // mz_rng_state on the device; read where p > 0
     int dtype, compute; // of storage, and what operands are rounded to: mezzo_dtype values
-    int cc;             // compute capability × 10
+    int cc, sms;        // compute capability × 10, multiprocessors
     int batch, length, heads, kv_heads, width;
     long long q_row, kv_row;
     float scale;     // 1/√width
@@ -49,6 +49,9 @@ typedef struct mz_cu_attention {
 cudaError_t mz_cu_attention_mma(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 cudaError_t mz_cu_attention_mma_dq(cudaStream_t stream, const mz_cu_attention *a, bool prepare);  // delta, dq
 cudaError_t mz_cu_attention_mma_dkv(cudaStream_t stream, const mz_cu_attention *a, bool prepare); // dk, dv; reads delta
+// FP32 arithmetic: any width up to 256 (128 on 7.5), any float storage; compute FP32, TF32, or what storage is.
+cudaError_t mz_cu_attention_fma(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
+cudaError_t mz_cu_attention_fma_bwd(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 
 // --- matmul.cu: what cuBLASLt's epilogues cannot do ---------------------------------------------------------------------------
 // y = residual + round_via(act(round_via(z + bias))), preact = round_via(z + bias); all [rows, cols] but bias [cols]. Only z and y must

@@ -1,0 +1,393 @@
+// Causal attention in FP32 arithmetic: for FP32 and TF32 (operands rounded where they are loaded), and for the widths and storages
+// that the tensor-core kernels do not take. The same algorithm and the same two backward passes (attention_forward.cu,
+// attention_dq.cu, attention_dkv.cu), in fused multiply-adds.
+//
+// A block's 128 threads are 16 × 8: thread (ty, tx) owns rows ty + 16i and columns tx + 8j of a tile of scores, and columns
+// 4tx + 32c … 4tx + 32c + 3 of the results. Tiles lie in shared memory as FP32 rows of D + 4, so that eight neighbouring rows
+// begin in different banks: a step of four terms reads TR + TC 16-byte pieces for 4·TR·TC multiply-adds.
+#include "attention_mma.cuh"
+
+namespace {
+
+// Storage is a matter of loading and storing only, so its dtype is no template parameter: a third of the kernels to build.
+__device__ __forceinline__ float load_float(const void *from, int dtype, long long at) {
+    if (dtype == MZ_CU_BF16)
+        return __bfloat162float(static_cast<const __nv_bfloat16 *>(from)[at]);
+    if (dtype == MZ_CU_F16)
+        return __half2float(static_cast<const __half *>(from)[at]);
+    return static_cast<const float *>(from)[at];
+}
+__device__ __forceinline__ void store_float(void *to, int dtype, long long at, float x) {
+    if (dtype == MZ_CU_BF16)
+        static_cast<__nv_bfloat16 *>(to)[at] = __float2bfloat16_rn(x);
+    else if (dtype == MZ_CU_F16)
+        static_cast<__half *>(to)[at] = __float2half_rn(x);
+    else
+        static_cast<float *>(to)[at] = x;
+}
+
+// To TF32's 11 significant bits, ties to even; infinities and NaN stay what they are.
+__device__ __forceinline__ float round_tf32(float x) {
+    uint32_t bits = __float_as_uint(x);
+    if ((bits & 0x7f800000u) == 0x7f800000u)
+        return x;
+    return __uint_as_float((bits + 0xfffu + (bits >> 13 & 1)) & ~0x1fffu);
+}
+
+constexpr __host__ __device__ int row_pitch(int d) {
+    return d + 4;
+}
+
+// Rows [0, count) of a.width elements, `stride` apart, the first at element `at`, as FP32; the rest of the tile becomes 0.
+template <int ROWS, int D>
+__device__ __forceinline__ void load_rows(float *tile, const mz_cu_attention &a, const void *from, long long at,
+                                          long long stride, int count) {
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < ROWS * D; i += THREADS) {
+        int row = i / D, column = i % D;
+        float x = row < count && column < a.width ? load_float(from, a.dtype, at + row * stride + column) : 0.0f;
+        tile[row * row_pitch(D) + column] = a.compute == MZ_CU_TF32 ? round_tf32(x) : x;
+    }
+}
+
+__device__ __forceinline__ float4 four(const float *p) {
+    return *reinterpret_cast<const float4 *>(p);
+}
+
+// x[i][j] += Σ_d a[ty + 16i][d] · b[tx + 8j][d]
+template <int D, int TR, int TC>
+__device__ __forceinline__ void multiply_rows(float (&x)[TR][TC], const float *a, const float *b) {
+    const int ty = static_cast<int>(threadIdx.x) / 8, tx = static_cast<int>(threadIdx.x) % 8;
+#pragma unroll 2
+    for (int d = 0; d < D; d += 4) {
+        float4 left[TR];
+#pragma unroll
+        for (int i = 0; i < TR; i++)
+            left[i] = four(a + (ty + 16 * i) * row_pitch(D) + d);
+#pragma unroll
+        for (int j = 0; j < TC; j++) {
+            float4 right = four(b + (tx + 8 * j) * row_pitch(D) + d);
+#pragma unroll
+            for (int i = 0; i < TR; i++)
+                x[i][j] = fmaf(left[i].w, right.w,
+                               fmaf(left[i].z, right.z, fmaf(left[i].y, right.y, fmaf(left[i].x, right.x, x[i][j]))));
+        }
+    }
+}
+
+// y[i][4c + e] += Σ_k p[ty + 16i][k] · b[k][4tx + 32c + e], k below COLUMNS
+template <int D, int TR, int COLUMNS>
+__device__ __forceinline__ void multiply_columns(float (&y)[TR][D / 8], const float *p, const float *b) {
+    const int ty = static_cast<int>(threadIdx.x) / 8, tx = static_cast<int>(threadIdx.x) % 8;
+#pragma unroll 1
+    for (int k = 0; k < COLUMNS; k += 4) {
+        float left[TR][4];
+#pragma unroll
+        for (int i = 0; i < TR; i++) {
+            float4 f = four(p + (ty + 16 * i) * row_pitch(COLUMNS) + k);
+            left[i][0] = f.x, left[i][1] = f.y, left[i][2] = f.z, left[i][3] = f.w;
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int c = 0; c < D / 32; c++) {
+                float4 right = four(b + (k + n) * row_pitch(D) + 4 * tx + 32 * c);
+#pragma unroll
+                for (int i = 0; i < TR; i++) {
+                    y[i][4 * c] = fmaf(left[i][n], right.x, y[i][4 * c]);
+                    y[i][4 * c + 1] = fmaf(left[i][n], right.y, y[i][4 * c + 1]);
+                    y[i][4 * c + 2] = fmaf(left[i][n], right.z, y[i][4 * c + 2]);
+                    y[i][4 * c + 3] = fmaf(left[i][n], right.w, y[i][4 * c + 3]);
+                }
+            }
+    }
+}
+
+template <int TR, int TC> __device__ __forceinline__ void put_scores(float *p, const float (&x)[TR][TC]) {
+    const int ty = static_cast<int>(threadIdx.x) / 8, tx = static_cast<int>(threadIdx.x) % 8;
+#pragma unroll
+    for (int i = 0; i < TR; i++)
+#pragma unroll
+        for (int j = 0; j < TC; j++)
+            p[(ty + 16 * i) * row_pitch(8 * TC) + tx + 8 * j] = x[i][j];
+}
+
+template <int D, int TR>
+__device__ __forceinline__ void put_rows(const mz_cu_attention &a, void *to, long long at, long long stride, int count,
+                                         const float (&y)[TR][D / 8], const float (&factor)[TR]) {
+    const int ty = static_cast<int>(threadIdx.x) / 8, tx = static_cast<int>(threadIdx.x) % 8;
+#pragma unroll
+    for (int i = 0; i < TR; i++)
+#pragma unroll
+        for (int c = 0; c < D / 8; c++) {
+            int row = ty + 16 * i, column = 4 * tx + 32 * (c / 4) + c % 4;
+            if (row < count && column < a.width)
+                store_float(to, a.dtype, at + row * stride + column, y[i][c] * factor[i]);
+        }
+}
+
+// Shared memory of the three kernels, in floats. Rows: what a block owns; columns: what it walks.
+template <int D, int TR, int TC> struct fma_shared {
+    static constexpr int ROWS = 16 * TR, COLUMNS = 8 * TC;
+    static constexpr int R = ROWS * row_pitch(D), C = COLUMNS * row_pitch(D), P = ROWS * row_pitch(COLUMNS);
+};
+
+template <int D, int TR, int TC>
+__global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__ mz_cu_attention a) {
+    using layout = fma_shared<D, TR, TC>;
+    constexpr int BM = layout::ROWS, BN = layout::COLUMNS;
+    extern __shared__ __align__(16) unsigned char shared[];
+    float *tile_q = reinterpret_cast<float *>(shared), *tile_k = tile_q + layout::R, *tile_v = tile_k + layout::C;
+    float *p = tile_v + layout::C;
+    uint32_t *mask = reinterpret_cast<uint32_t *>(p + layout::P);
+    const int ty = static_cast<int>(threadIdx.x) / 8, tx = static_cast<int>(threadIdx.x) % 8;
+    const int blocks = (a.length + BM - 1) / BM, head = static_cast<int>(blockIdx.x) / blocks;
+    const int i0 = (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * BM;
+    const attention_head s = head_of(a, head / a.heads, head % a.heads);
+    const bool drop = a.p > 0;
+    dropout_rule rule = {};
+    if (drop)
+        rule = dropout_of(a);
+    load_rows<BM, D>(tile_q, a, a.q, s.q + i0 * a.q_row, a.q_row, a.length - i0);
+    const float scale2 = a.scale * 1.44269504f; // log2 e
+    float y[TR][D / 8] = {}, max[TR], sum[TR] = {};
+#pragma unroll
+    for (int i = 0; i < TR; i++)
+        max[i] = -INFINITY;
+    for (int j0 = 0; j0 < a.length && j0 < i0 + BM;
+         j0 += BN) { // from key 0, which every row sees: no maximum stays -inf
+        __syncthreads();
+        load_rows<BN, D>(tile_k, a, a.k, s.keys + j0 * a.kv_row, a.kv_row, a.length - j0);
+        load_rows<BN, D>(tile_v, a, a.v, s.keys + j0 * a.kv_row, a.kv_row, a.length - j0);
+        if (drop)
+            draw_mask<BM, BN>(mask, rule, s.dropout, a.length, i0, j0);
+        __syncthreads();
+        float x[TR][TC] = {};
+        multiply_rows<D, TR, TC>(x, tile_q, tile_k);
+#pragma unroll
+        for (int i = 0; i < TR; i++) {
+            float top = max[i];
+#pragma unroll
+            for (int j = 0; j < TC; j++) {
+                if (j0 + tx + 8 * j > i0 + ty + 16 * i)
+                    x[i][j] = -INFINITY;
+                top = fmaxf(top, x[i][j]);
+            }
+#pragma unroll
+            for (int step = 1; step < 8; step *= 2)
+                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+            float shrink = exp2f((max[i] - top) * scale2), top2 = top * scale2, part = 0;
+            max[i] = top;
+#pragma unroll
+            for (int j = 0; j < TC; j++) {
+                x[i][j] = exp2f(fmaf(x[i][j], scale2, -top2));
+                part += x[i][j];
+                if (drop && !(mask[(ty + 16 * i) * mask_words(BN) + j / 4] >> (tx + j % 4 * 8) & 1))
+                    x[i][j] = 0;
+            }
+            sum[i] = sum[i] * shrink + part;
+#pragma unroll
+            for (int c = 0; c < D / 8; c++)
+                y[i][c] *= shrink;
+        }
+        put_scores(p, x);
+        __syncthreads();
+        multiply_columns<D, TR, BN>(y, p, tile_v);
+    }
+    float factor[TR];
+#pragma unroll
+    for (int i = 0; i < TR; i++) {
+        float all = sum[i];
+#pragma unroll
+        for (int step = 1; step < 8; step *= 2)
+            all += __shfl_xor_sync(0xffffffffu, all, step);
+        factor[i] = (drop ? rule.kept : 1.0f) / all;
+        int row = i0 + ty + 16 * i;
+        if (a.lse != nullptr && tx == 0 && row < a.length)
+            a.lse[s.row + row] = max[i] * a.scale + logf(all);
+    }
+    const long long y_row = static_cast<long long>(a.heads) * a.width;
+    put_rows<D, TR>(a, a.y, s.y + i0 * y_row, y_row, a.length - i0, y, factor);
+}
+
+template <int D, int TR, int TC>
+__global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constant__ mz_cu_attention a) {
+    using layout = fma_shared<D, TR, TC>;
+    constexpr int BM = layout::ROWS, BN = layout::COLUMNS;
+    extern __shared__ __align__(16) unsigned char shared[];
+    float *tile_q = reinterpret_cast<float *>(shared), *tile_dy = tile_q + layout::R, *tile_k = tile_dy + layout::R;
+    float *tile_v = tile_k + layout::C, *p = tile_v + layout::C;
+    uint32_t *mask = reinterpret_cast<uint32_t *>(p + layout::P);
+    const int ty = static_cast<int>(threadIdx.x) / 8, tx = static_cast<int>(threadIdx.x) % 8;
+    const int blocks = (a.length + BM - 1) / BM, head = static_cast<int>(blockIdx.x) / blocks;
+    const int i0 = (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * BM;
+    const attention_head s = head_of(a, head / a.heads, head % a.heads);
+    const long long y_row = static_cast<long long>(a.heads) * a.width;
+    const bool drop = a.p > 0;
+    dropout_rule rule = {};
+    if (drop)
+        rule = dropout_of(a);
+    load_rows<BM, D>(tile_q, a, a.q, s.q + i0 * a.q_row, a.q_row, a.length - i0);
+    load_rows<BM, D>(tile_dy, a, a.dy, s.y + i0 * y_row, y_row, a.length - i0);
+    const float scale2 = a.scale * 1.44269504f; // log2 e
+    float dq[TR][D / 8] = {}, lse2[TR], delta[TR];
+#pragma unroll
+    for (int i = 0; i < TR; i++) {
+        int row = ty + 16 * i;
+        bool inside = i0 + row < a.length;
+        lse2[i] = inside ? a.lse[s.row + i0 + row] * 1.44269504f : 0;
+        float part = 0; // of dy·y, the values as stored
+        for (int c = tx; inside && c < a.width; c += 8) {
+            long long at = s.y + (i0 + row) * y_row + c;
+            part = fmaf(load_float(a.dy, a.dtype, at), load_float(a.y, a.dtype, at), part);
+        }
+#pragma unroll
+        for (int step = 1; step < 8; step *= 2)
+            part += __shfl_xor_sync(0xffffffffu, part, step);
+        delta[i] = part;
+        if (tx == 0 && inside)
+            a.delta[s.row + i0 + row] = part;
+    }
+    for (int j0 = 0; j0 < a.length && j0 < i0 + BM; j0 += BN) {
+        __syncthreads();
+        load_rows<BN, D>(tile_k, a, a.k, s.keys + j0 * a.kv_row, a.kv_row, a.length - j0);
+        load_rows<BN, D>(tile_v, a, a.v, s.keys + j0 * a.kv_row, a.kv_row, a.length - j0);
+        if (drop)
+            draw_mask<BM, BN>(mask, rule, s.dropout, a.length, i0, j0);
+        __syncthreads();
+        float x[TR][TC] = {}, dp[TR][TC] = {};
+        multiply_rows<D, TR, TC>(x, tile_q, tile_k);
+        multiply_rows<D, TR, TC>(dp, tile_dy, tile_v);
+#pragma unroll
+        for (int i = 0; i < TR; i++)
+#pragma unroll
+            for (int j = 0; j < TC; j++) {
+                float d = dp[i][j];
+                if (drop)
+                    d = mask[(ty + 16 * i) * mask_words(BN) + j / 4] >> (tx + j % 4 * 8) & 1 ? d * rule.kept : 0;
+                x[i][j] = exp2f(fmaf(x[i][j], scale2, -lse2[i])) * (d - delta[i]);
+                if (j0 + tx + 8 * j > i0 + ty + 16 * i)
+                    x[i][j] = 0;
+            }
+        put_scores(p, x);
+        __syncthreads();
+        multiply_columns<D, TR, BN>(dq, p, tile_k);
+    }
+    float factor[TR];
+#pragma unroll
+    for (int i = 0; i < TR; i++)
+        factor[i] = a.scale;
+    put_rows<D, TR>(a, a.dq, s.q + i0 * a.q_row, a.q_row, a.length - i0, dq, factor);
+}
+
+template <int D, int TR, int TC>
+__global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_constant__ mz_cu_attention a) {
+    using layout = fma_shared<D, TR, TC>;
+    constexpr int BK = layout::ROWS, BM = layout::COLUMNS;
+    extern __shared__ __align__(16) unsigned char shared[];
+    float *tile_k = reinterpret_cast<float *>(shared), *tile_v = tile_k + layout::R, *tile_q = tile_v + layout::R;
+    float *tile_dy = tile_q + layout::C, *p = tile_dy + layout::C;
+    uint32_t *mask = reinterpret_cast<uint32_t *>(p + layout::P); // [BM, BK]
+    const int ty = static_cast<int>(threadIdx.x) / 8, tx = static_cast<int>(threadIdx.x) % 8;
+    const int blocks = (a.length + BK - 1) / BK, kv_head = static_cast<int>(blockIdx.x) / blocks;
+    const int j0 = static_cast<int>(blockIdx.x) % blocks * BK;
+    const int group = a.heads / a.kv_heads, b = kv_head / a.kv_heads, first_head = kv_head % a.kv_heads * group;
+    const long long keys = head_of(a, b, first_head).keys + j0 * a.kv_row;
+    const long long y_row = static_cast<long long>(a.heads) * a.width;
+    const bool drop = a.p > 0;
+    dropout_rule rule = {};
+    if (drop)
+        rule = dropout_of(a);
+    load_rows<BK, D>(tile_k, a, a.k, keys, a.kv_row, a.length - j0);
+    load_rows<BK, D>(tile_v, a, a.v, keys, a.kv_row, a.length - j0);
+    const float scale2 = a.scale * 1.44269504f; // log2 e
+    float dk[TR][D / 8] = {}, dv[TR][D / 8] = {};
+    for (int h = first_head; h < first_head + group; h++) {
+        const attention_head s = head_of(a, b, h);
+        for (int i0 = j0 / BM * BM; i0 < a.length; i0 += BM) {
+            __syncthreads();
+            const int count = a.length - i0;
+            load_rows<BM, D>(tile_q, a, a.q, s.q + i0 * a.q_row, a.q_row, count);
+            load_rows<BM, D>(tile_dy, a, a.dy, s.y + i0 * y_row, y_row, count);
+            if (drop)
+                draw_mask<BM, BK>(mask, rule, s.dropout, a.length, i0, j0);
+            __syncthreads();
+            float x[TR][TC] = {}, dp[TR][TC] = {}; // [keys, queries]
+            multiply_rows<D, TR, TC>(x, tile_k, tile_q);
+            multiply_rows<D, TR, TC>(dp, tile_v, tile_dy);
+#pragma unroll
+            for (int j = 0; j < TC; j++) {
+                const int query = tx + 8 * j;
+                const bool inside = query < count;
+                const float lse2 = inside ? a.lse[s.row + i0 + query] * 1.44269504f : 0;
+                const float delta = inside ? a.delta[s.row + i0 + query] : 0;
+#pragma unroll
+                for (int i = 0; i < TR; i++) {
+                    const int key = ty + 16 * i;
+                    const bool hidden = !inside || j0 + key > i0 + query;
+                    const bool kept = !drop || mask[query * mask_words(BK) + key / 32] >> key % 32 & 1;
+                    float e = hidden ? 0 : exp2f(fmaf(x[i][j], scale2, -lse2));
+                    x[i][j] = kept ? e : 0;
+                    dp[i][j] = hidden ? 0 : e * ((!drop ? dp[i][j] : kept ? dp[i][j] * rule.kept : 0) - delta);
+                }
+            }
+            put_scores(p, x);
+            __syncthreads();
+            multiply_columns<D, TR, BM>(dv, p, tile_dy);
+            __syncthreads();
+            put_scores(p, dp);
+            __syncthreads();
+            multiply_columns<D, TR, BM>(dk, p, tile_q);
+        }
+    }
+    float factor[TR];
+#pragma unroll
+    for (int i = 0; i < TR; i++)
+        factor[i] = a.scale;
+    put_rows<D, TR>(a, a.dk, keys, a.kv_row, a.length - j0, dk, factor);
+#pragma unroll
+    for (int i = 0; i < TR; i++)
+        factor[i] = drop ? rule.kept : 1.0f;
+    put_rows<D, TR>(a, a.dv, keys, a.kv_row, a.length - j0, dv, factor);
+}
+
+template <int PASS, int D, int TR, int TC> struct fma_pass {
+    using layout = fma_shared<D, TR, TC>;
+    static constexpr int TOTAL = 4 * ((PASS == 0 ? 1 : 2) * layout::R + 2 * layout::C + layout::P); // bytes
+    static constexpr int WITH_MASK = TOTAL + 4 * (PASS == 2 ? layout::COLUMNS * mask_words(layout::ROWS)
+                                                            : layout::ROWS * mask_words(layout::COLUMNS));
+    static const void *kernel() {
+        return PASS == 0   ? reinterpret_cast<const void *>(attention_fma<D, TR, TC>)
+               : PASS == 1 ? reinterpret_cast<const void *>(attention_fma_dq<D, TR, TC>)
+                           : reinterpret_cast<const void *>(attention_fma_dkv<D, TR, TC>);
+    }
+    static unsigned grid(const mz_cu_attention &a) {
+        return static_cast<unsigned>((a.length + layout::ROWS - 1) / layout::ROWS * a.batch *
+                                     (PASS == 2 ? a.kv_heads : a.heads));
+    }
+};
+
+template <int PASS> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    // Compute capability 7.5 has 64 KiB of shared memory a block: tiles of 32 × 32, and no width above 128 (attention.c).
+    if (a.width <= 32)
+        return attention_run<fma_pass<PASS, 32, 4, 8>>(prepare, stream, a);
+    if (a.width <= 64 && a.cc >= 80)
+        return attention_run<fma_pass<PASS, 64, 4, 8>>(prepare, stream, a);
+    if (a.width <= 64)
+        return attention_run<fma_pass<PASS, 64, 2, 4>>(prepare, stream, a);
+    if (a.width <= 128 && a.cc >= 80)
+        return attention_run<fma_pass<PASS, 128, 4, 4>>(prepare, stream, a);
+    if (a.width <= 128)
+        return attention_run<fma_pass<PASS, 128, 1, 4>>(prepare, stream, a);
+    return attention_run<fma_pass<PASS, 256, 2, 4>>(prepare, stream, a);
+}
+
+} // namespace
+
+cudaError_t mz_cu_attention_fma(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
+    return for_width<0>(stream, *a, prepare);
+}
+cudaError_t mz_cu_attention_fma_bwd(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
+    cudaError_t error = for_width<1>(stream, *a, prepare);
+    return error != cudaSuccess ? error : for_width<2>(stream, *a, prepare);
+}
