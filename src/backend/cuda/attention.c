@@ -1,0 +1,169 @@
+// Attention by this backend's own kernels: tensor cores where the operands are 16 bits wide, FP32 arithmetic for everything else.
+// cuDNN's is in attention_cudnn.c.
+#include <math.h>
+
+#include "backend/cuda/attention.h"
+
+_Static_assert((int)MZ_CU_TF32 == (int)MEZZO_TF32, "launch.h's dtypes are mezzo_dtype's");
+
+static char *offset(void *data, int64_t elements, mezzo_dtype dtype) {
+    return data == NULL ? NULL : (char *)data + (size_t)elements * mezzo_dtype_size(dtype);
+}
+
+mz_cu_attention mz_cuda_attention_of(const mezzo_device *device, const mz_call *call) {
+    bool backward = call->op == MZ_OP_attention_bwd;
+    const mz_tensor *q = &call->in[backward ? 1 : 0], *k = q + 1, *v = q + 2,
+                    *y = backward ? &call->in[4] : &call->out[0];
+    bool packed = !mz_present(k);
+    int64_t channels = y->shape.dim[2]; // H·D
+    mz_cu_attention a = {.q = q->data, .y = y->data, .rng = call->rng};
+    a.dtype = (int)q->dtype;
+    a.compute = (int)call->numerics.compute;
+    a.cc = mz_cuda(device)->cc;
+    a.sms = mz_cuda(device)->sms;
+    a.batch = (int)q->shape.dim[0];
+    a.length = (int)q->shape.dim[1];
+    a.heads = call->attrs.heads;
+    a.width = (int)(channels / a.heads);
+    a.kv_heads = packed ? a.heads : (int)(k->shape.dim[2] / a.width);
+    a.q_row = packed ? 3 * channels : channels;
+    a.kv_row = packed ? 3 * channels : k->shape.dim[2];
+    a.k = packed ? offset(q->data, channels, q->dtype) : k->data;
+    a.v = packed ? offset(q->data, 2 * channels, q->dtype) : v->data;
+    a.scale = (float)(1 / sqrt((double)a.width));
+    a.p = call->attrs.p;
+    a.stream = call->attrs.rng;
+    if (!backward) {
+        a.lse = mz_present(&call->out[1]) ? call->out[1].data : NULL;
+        return a;
+    }
+    a.lse = call->in[5].data;
+    a.dy = call->in[0].data;
+    a.dq = call->out[0].data;
+    a.dk = packed ? offset(call->out[0].data, channels, q->dtype) : call->out[1].data;
+    a.dv = packed ? offset(call->out[0].data, 2 * channels, q->dtype) : call->out[2].data;
+    a.delta = call->workspace; // [B, H, T]
+    return a;
+}
+
+const char *mz_cuda_attention_refusal(const mz_call *call) {
+    bool backward = call->op == MZ_OP_attention_bwd;
+    const mz_tensor *q = &call->in[backward ? 1 : 0], *y = backward ? &call->in[4] : &call->out[0];
+    if (!mz_cuda_float(q))
+        return "storage must be FP32, BF16 or FP16";
+    for (int i = 0; i < call->n_in; i++) // backward's lse is FP32 always
+        if (mz_present(&call->in[i]) && call->in[i].dtype != (backward && i == 5 ? MEZZO_F32 : q->dtype))
+            return "q, k, v, y and dy must be stored alike";
+    for (int i = 0; i < call->n_out; i++)
+        if (mz_present(&call->out[i]) && call->out[i].dtype != (!backward && i == 1 ? MEZZO_F32 : q->dtype))
+            return "outputs must be stored as q is";
+    // Kernels count blocks and positions in 32 bits.
+    if (q->shape.dim[0] * call->attrs.heads * (q->shape.dim[1] / 16 + 1) > INT32_MAX || y->shape.dim[2] > INT32_MAX / 4)
+        return "batch x heads x length is too large";
+    return NULL;
+}
+
+static size_t delta_bytes(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return (size_t)mz_shape_count(&call->in[5].shape) * sizeof(float);
+}
+
+// --- tensor cores -----------------------------------------------------------------------------------------------------------
+static const char *mma_refusal(const mezzo_device *device, const mz_call *call) {
+    const char *refusal = mz_cuda_attention_refusal(call);
+    if (refusal != NULL)
+        return refusal;
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    if (a.dtype == MZ_CU_F32 || a.dtype != a.compute)
+        return "storage and compute must be BF16 or FP16, both the same";
+    if (a.width % 8 != 0 || a.width > 128)
+        return "the head size must be a multiple of 8 and at most 128";
+    if (a.cc < 75 || (a.cc < 80 && a.dtype == MZ_CU_BF16))
+        return a.cc < 75 ? "needs compute capability 7.5" : "BF16 needs compute capability 8.0";
+    return NULL;
+}
+
+static const char *no_function(cudaError_t error) {
+    if (error == cudaSuccess)
+        return NULL;
+    (void)cudaGetLastError();
+    return "the GPU refuses the kernel's shared memory";
+}
+
+static const char *mma_supports(const mezzo_device *device, const mz_call *call) {
+    const char *refusal = mma_refusal(device, call);
+    if (refusal != NULL)
+        return refusal;
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    return no_function(mz_cu_attention_mma(NULL, &a, true));
+}
+
+static mezzo_status mma_run(mezzo_device *device, const mz_call *call) {
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    MZ_CUDA_TRY(mz_cu_attention_mma(mz_cuda(device)->stream, &a, false));
+    return MEZZO_OK;
+}
+
+static const char *mma_bwd_supports(const mezzo_device *device, const mz_call *call) {
+    const char *refusal = mma_refusal(device, call);
+    if (refusal != NULL)
+        return refusal;
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    refusal = no_function(mz_cu_attention_mma_dq(NULL, &a, true));
+    return refusal != NULL ? refusal : no_function(mz_cu_attention_mma_dkv(NULL, &a, true));
+}
+
+static mezzo_status mma_bwd_run(mezzo_device *device, const mz_call *call) {
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    MZ_CUDA_TRY(mz_cu_attention_mma_dq(mz_cuda(device)->stream, &a, false));
+    MZ_CUDA_TRY(mz_cu_attention_mma_dkv(mz_cuda(device)->stream, &a, false));
+    return MEZZO_OK;
+}
+
+const mz_kernel mz_cuda_attention_mma = {"attention_16bit__mma", mma_supports, NULL, mma_run};
+const mz_kernel mz_cuda_attention_mma_bwd = {"attention_bwd_16bit__mma", mma_bwd_supports, delta_bytes, mma_bwd_run};
+
+// --- FP32 arithmetic ----------------------------------------------------------------------------------------------------------
+static const char *fma_refusal(const mezzo_device *device, const mz_call *call) {
+    const char *refusal = mz_cuda_attention_refusal(call);
+    if (refusal != NULL)
+        return refusal;
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    if (a.compute != MZ_CU_F32 && a.compute != MZ_CU_TF32 && a.compute != a.dtype)
+        return "compute must be FP32, TF32, or what storage is";
+    if (a.width > 256 || (a.cc < 80 && a.width > 128))
+        return a.cc < 80 ? "the head size must be at most 128 on compute capability 7.5"
+                         : "the head size must be at most 256";
+    return NULL;
+}
+
+static const char *fma_supports(const mezzo_device *device, const mz_call *call) {
+    const char *refusal = fma_refusal(device, call);
+    if (refusal != NULL)
+        return refusal;
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    return no_function(mz_cu_attention_fma(NULL, &a, true));
+}
+
+static mezzo_status fma_run(mezzo_device *device, const mz_call *call) {
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    MZ_CUDA_TRY(mz_cu_attention_fma(mz_cuda(device)->stream, &a, false));
+    return MEZZO_OK;
+}
+
+static const char *fma_bwd_supports(const mezzo_device *device, const mz_call *call) {
+    const char *refusal = fma_refusal(device, call);
+    if (refusal != NULL)
+        return refusal;
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    return no_function(mz_cu_attention_fma_bwd(NULL, &a, true));
+}
+
+static mezzo_status fma_bwd_run(mezzo_device *device, const mz_call *call) {
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    MZ_CUDA_TRY(mz_cu_attention_fma_bwd(mz_cuda(device)->stream, &a, false));
+    return MEZZO_OK;
+}
+
+const mz_kernel mz_cuda_attention_fma = {"attention_float__fma", fma_supports, NULL, fma_run};
+const mz_kernel mz_cuda_attention_fma_bwd = {"attention_bwd_float__fma", fma_bwd_supports, delta_bytes, fma_bwd_run};
