@@ -304,6 +304,11 @@ static void attention(trial *t) {
     mz_free(error);
 }
 
+// What rounding to a format is off by where its numbers are subnormal: half of the smallest. Only FP16's is of any size.
+static double half_subnormal(mezzo_dtype dtype) {
+    return dtype == MEZZO_F16 ? 0x1p-25 : 0;
+}
+
 // The formulas of the reference, with an error beside each number.
 static void attention_bwd(trial *t) {
     const trial_tensor *dy = &t->in[0], *y = &t->in[4], *lse = &t->in[5];
@@ -313,6 +318,7 @@ static void attention_bwd(trial *t) {
     double *dq = t->out[0].bound, *dk = s.packed ? dq + s.k_start : t->out[1].bound;
     double *dv = s.packed ? dq + s.v_start : t->out[2].bound;
     double scale = 1 / sqrt((double)s.width), u_c = through(t->numerics.compute);
+    double tiny = half_subnormal(t->numerics.compute);
     for (int64_t row = 0; row < s.batch * s.heads * s.length; row++) {
         int64_t b = row / (s.heads * s.length), h = row / s.length % s.heads, i = row % s.length;
         const double *dyi = dy->value + ((b * s.length + i) * s.heads + h) * s.width;
@@ -331,9 +337,10 @@ static void attention_bwd(trial *t) {
                 dp += keep * dyi[d] * v[kj + d];
             double dp_error = keep * (double)(s.width + 2) * u32 * dot_magnitude(dyi, 1, v + kj, 1, s.width);
             double ds = p * fabs(dp - delta);
-            double ds_error = ds * p_error + p * (dp_error + delta_error + u32 * (fabs(dp) + fabs(delta))) + u_c * ds;
+            double ds_error =
+                ds * p_error + p * (dp_error + delta_error + u32 * (fabs(dp) + fabs(delta))) + u_c * ds + tiny;
             for (int64_t d = 0; d < s.width; d++) {
-                dv[kj + d] += p * keep * fabs(dyi[d]) * (p_error + u_c + terms * (double)s.group);
+                dv[kj + d] += keep * fabs(dyi[d]) * (p * (p_error + u_c + terms * (double)s.group) + tiny);
                 dq[qi + d] += scale * fabs(k[kj + d]) * (ds_error + terms * ds);
                 dk[kj + d] += scale * fabs(q[qi + d]) * (ds_error + terms * (double)s.group * ds);
             }
