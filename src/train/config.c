@@ -125,9 +125,11 @@ mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo
             *numbers[i].field = value;
     }
     MEZZO_TRY(mz_config_get_float(values, "model.dropout", &out->dropout));
-    MEZZO_TRY(mz_config_get_bool(values, "model.attention_bias", &out->attention_bias));
-    MEZZO_TRY(mz_config_get_bool(values, "model.qk_norm", &out->qk_norm));
-    MEZZO_TRY(mz_config_get_bool(values, "model.normalise_weights", &out->normalise_weights));
+    if (out->experts > 0) {
+        MEZZO_TRY(mz_config_get_bool(values, "model.attention_bias", &out->attention_bias));
+        MEZZO_TRY(mz_config_get_bool(values, "model.qk_norm", &out->qk_norm));
+        MEZZO_TRY(mz_config_get_bool(values, "model.normalise_weights", &out->normalise_weights));
+    }
     MEZZO_TRY(mz_config_get_bool(values, "model.bias", &out->bias));
     return mezzo_model_check(out);
 }

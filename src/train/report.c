@@ -85,7 +85,11 @@ mezzo_status mz_run_log_step(mz_training *run) {
     mz_run_event(run, MEZZO_EVENT_STEP, "");
     run->reported_step = run->step;
     run->reported_seconds = run->step_seconds;
-    return mz_metrics_write(run->metrics, run->step, row, MZ_COUNT(row));
+    MEZZO_TRY(mz_metrics_write(run->metrics, run->step, row, MZ_COUNT(row)));
+    if (run->experts == NULL)
+        return MEZZO_OK;
+    int64_t rows = (int64_t)run->count * run->model.experts_per_token;
+    return mz_expert_load_log(run->experts, run->train, rows, run->metrics, run->step);
 }
 
 mezzo_status mz_run_log_validation(mz_training *run) {

@@ -68,7 +68,18 @@ static mezzo_status check_model(const char *path, const mezzo_model_config *thei
     MEZZO_TRY(differs(path, "d_model", (double)theirs->d_model, (double)ours->d_model));
     MEZZO_TRY(differs(path, "vocab", (double)theirs->vocab, (double)ours->vocab));
     MEZZO_TRY(differs(path, "seq_len", (double)theirs->seq_len, (double)ours->seq_len));
-    return differs(path, "bias", theirs->bias, ours->bias);
+    MEZZO_TRY(differs(path, "bias", theirs->bias, ours->bias));
+    // What no parameter's shape shows.
+    MEZZO_TRY(differs(path, "rope_theta", theirs->rope_theta, ours->rope_theta));
+    MEZZO_TRY(differs(path, "norm_eps", theirs->norm_eps, ours->norm_eps));
+    MEZZO_TRY(differs(path, "kv_heads", (double)theirs->kv_heads, (double)ours->kv_heads));
+    MEZZO_TRY(differs(path, "rotary", theirs->rotary, ours->rotary));
+    MEZZO_TRY(differs(path, "experts_per_token", (double)theirs->experts_per_token, (double)ours->experts_per_token));
+    MEZZO_TRY(differs(path, "expert_groups", (double)theirs->expert_groups, (double)ours->expert_groups));
+    MEZZO_TRY(
+        differs(path, "expert_groups_used", (double)theirs->expert_groups_used, (double)ours->expert_groups_used));
+    MEZZO_TRY(differs(path, "normalise_weights", theirs->normalise_weights, ours->normalise_weights));
+    return differs(path, "routed_scale", theirs->routed_scale, ours->routed_scale);
 }
 
 static mezzo_status resume_from(mz_training *run, const char *path) {

@@ -59,6 +59,14 @@ typedef struct mz_readout {
     mz_step_report last;
 } mz_readout;
 
+// experts.c: how evenly a mixture of experts is used. *out NULL for models without one.
+typedef struct mz_expert_load mz_expert_load;
+mezzo_status mz_expert_load_create(const mezzo_model_config *model, mz_expert_load **out);
+void mz_expert_load_free(mz_expert_load *load);
+// A metrics row about the program's last run; rows: tokens of a micro batch × experts per token.
+mezzo_status mz_expert_load_log(mz_expert_load *load, mezzo_program *program, int64_t rows, mz_metrics *metrics,
+                                int64_t step);
+
 typedef struct mz_guard {
     int64_t in_a_row;       // non-finite steps
     int64_t floor_in_a_row; // of these, with the loss scale at its floor
@@ -85,6 +93,7 @@ typedef struct mz_training {
     size_t count;                                 // B·T
     char *checkpoints, *tokenizer_file;           // paths
     mz_metrics *metrics;
+    mz_expert_load *experts; // NULL where the model has none
     mz_readout readout;
     mz_batch *update; // the calls of an optimizer step behind the micro batches
     mz_guard guard;
