@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "backend/backend.h"
+#include "graph/graph.h"
 #include "study/stats.h"
 
 struct mz_rig {
@@ -46,6 +47,13 @@ static mezzo_program_options program_options(const mz_workload *w, bool forward_
                                    .loss_weight = 1.0F / (float)w->grad_accum};
 }
 
+// Uniform numbers of the same variance: they take a fraction of a normal number's time, and a step's time is the same.
+static void quick_start(mezzo_graph *g) {
+    for (size_t i = 0; i < g->n_params; i++)
+        if (g->params[i].init.kind == MEZZO_INIT_NORMAL)
+            g->params[i].init = (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = g->params[i].init.a * sqrtf(3.0F)};
+}
+
 static mezzo_status open_rig(mz_rig *rig) {
     const mezzo_program_options options = program_options(&rig->w, false);
     mezzo_optimizer_options o = mezzo_optimizer_defaults();
@@ -56,6 +64,7 @@ static mezzo_status open_rig(mz_rig *rig) {
     MEZZO_TRY(draw_tokens(rig));
     MEZZO_TRY(mezzo_graph_create(&rig->graph));
     MEZZO_TRY(mezzo_model_build(rig->graph, &rig->w.model, rig->w.batch, rig->w.seq_len, false));
+    quick_start(rig->graph);
     MEZZO_TRY(mezzo_params_create(rig->device, rig->graph, rig->w.seed, &rig->params));
     MEZZO_TRY(mezzo_program_create(rig->graph, rig->params, &options, &rig->train));
     MEZZO_TRY(mezzo_optimizer_create(rig->params, &o, &rig->optimizer));

@@ -497,7 +497,7 @@ mezzo_status mz_pairs_save(const mz_study *s, const char *path) {
     mz_text t = {0};
     bool variants = false;
     for (size_t i = 0; i < s->n_pairs; i++)
-        variants = variants || s->pairs[i].variant[0] != '\0';
+        variants = variants || strcmp(s->pairs[i].variant, s->pairs[0].variant) != 0; // one for all says nothing
     mz_text_addf(&t,
                  "layers,d_model,bs,seqlen,speedup_amp_over_fp32,mem_saving_pct,energy_gain_pct,tps_fp32,tps_amp,"
                  "tokens_per_step,adj_amp,adj_fp32,ga_amp,ga_fp32%s\n",

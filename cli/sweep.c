@@ -1,0 +1,189 @@
+// mezzo sweep: a grid of training steps, a row each, appended to a file that a later call goes on with.
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "study/sweep.h"
+
+typedef struct watch {
+    bool quiet, bar, drawn;
+    int rows, failed; // of this call
+    int total, done;
+    double seconds;
+} watch;
+
+static int parse_axis(const cli_args *args, const char *name, const char *initial, mz_sweep_axis *out) {
+    const char *list = cli_text(args, name, initial);
+    for (const char *p = list; *p != '\0';) {
+        char *end;
+        long long value = strtoll(p, &end, 10);
+        if (end == p || (*end != ',' && *end != '\0') || value < 1 || value > 1 << 24)
+            return cli_wrong(args->command, "--%s %s: whole numbers from 1 on, with commas between", name, list);
+        if (out->n == MZ_SWEEP_AXIS)
+            return cli_wrong(args->command, "--%s: at most %d values", name, MZ_SWEEP_AXIS);
+        for (int i = 0; i < out->n; i++)
+            if (out->values[i] == value)
+                return cli_wrong(args->command, "--%s %s: %lld is there twice", name, list, value);
+        out->values[out->n++] = value;
+        p = end + (*end == ',');
+    }
+    return out->n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name one value at least", name);
+}
+
+static int parse(const cli_args *args, mz_sweep_options *o) {
+    static const struct {
+        const char *name, *initial;
+        size_t field;
+    } axes[] = {{"layers", "4,8,12", offsetof(mz_sweep_options, layers)},
+                {"d-models", "256,512", offsetof(mz_sweep_options, d_model)},
+                {"batch-sizes", "1,2,4,8", offsetof(mz_sweep_options, batch)},
+                {"seq-lens", "128,256,512,1024", offsetof(mz_sweep_options, seq_len)}};
+    int code = CLI_DONE;
+    for (size_t i = 0; i < MZ_COUNT(axes) && code == CLI_DONE; i++)
+        code = parse_axis(args, axes[i].name, axes[i].initial, (mz_sweep_axis *)(void *)((char *)o + axes[i].field));
+    int64_t warmup = 0, iters = 0, seed = 0;
+    double memory = 0, cv = 0;
+    if (code == CLI_DONE)
+        code =
+            cli_precisions(args, "precisions", "fp32,bf16", o->precisions, MZ_COUNT(o->precisions), &o->n_precisions);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "heads", 1, 65536, 0, &o->heads);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "vocab", 2, INT32_MAX, 0, &o->vocab);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "warmup", 0, 1000, 3, &warmup);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "iters", 1, MZ_REPEATS_MAX, 5, &iters);
+    if (code == CLI_DONE)
+        code = cli_number(args, "cv", 0, 1, 0.1, &cv);
+    if (code == CLI_DONE)
+        code = cli_number(args, "energy-seconds", 0, 60, 0.3, &o->energy_seconds);
+    if (code == CLI_DONE)
+        code = cli_number(args, "memory-gb", 0, 1e6, 0, &memory);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "seed", 0, INT64_MAX, 1, &seed);
+    const char *residual = cli_text(args, "residual", "widest");
+    if (code == CLI_DONE && strcmp(residual, "widest") != 0 && strcmp(residual, "low") != 0)
+        code = cli_wrong(args->command, "--residual %s: it is widest or low", residual);
+    o->residual = strcmp(residual, "low") == 0 ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST;
+    o->repeats =
+        (mz_repeats){.warmup = (int)warmup, .iters = (int)iters, .least = 3, .enough = cv, .stop = cli_interruptible()};
+    o->memory = (size_t)(memory * (double)(1 << 30));
+    o->seed = (uint64_t)seed;
+    o->path = cli_text(args, "out", "full_data.csv");
+    o->commit = getenv("MEZZO_COMMIT");
+    return code;
+}
+
+static void show(void *user, const mz_sweep_progress *p) {
+    watch *w = user;
+    char left[32], line[512], text[256], rate[32];
+    w->done = p->done;
+    w->total = p->total;
+    w->seconds = p->seconds;
+    if (p->row == NULL) {
+        if (!w->quiet)
+            fprintf(stderr, "%d rows%s", p->total, p->earlier > 0 ? "" : "\n");
+        if (!w->quiet && p->earlier > 0)
+            fprintf(stderr, ", %d of them are there already\n", p->earlier);
+        return;
+    }
+    w->rows++;
+    w->failed += isnan(p->step_ms);
+    if (w->quiet)
+        return;
+    cli_duration(p->seconds_left, left, sizeof left);
+    mz_key_text(&p->row->key, "", text, sizeof text);
+    if (isnan(p->step_ms))
+        snprintf(line, sizeof line, "%d/%d  %s left  %s  %s: fits on no rung", p->done, p->total, left, p->row->prec,
+                 text);
+    else
+        snprintf(line, sizeof line, "%d/%d  %s left  %s  %s: %.3f ms, %s tokens/s%s%s", p->done, p->total, left,
+                 p->row->prec, text, p->step_ms, cli_thousands(p->row->tps, rate, sizeof rate),
+                 strcmp(p->row->rung, "base") != 0 ? ", " : "", strcmp(p->row->rung, "base") != 0 ? p->row->rung : "");
+    if (w->bar) {
+        fprintf(stderr, "\r\033[K%.*s", 160, line);
+        w->drawn = true;
+    } else {
+        fprintf(stderr, "%s\n", line);
+    }
+}
+
+static int print_result(const cli_args *args, const mz_sweep_options *o, const watch *w) {
+    if (cli_has(args, "json")) {
+        json_t *r = json_object();
+        json_object_set_new(r, "out", cli_json_text(o->path, strlen(o->path)));
+        json_object_set_new(r, "rows", json_integer(w->done));
+        json_object_set_new(r, "total", json_integer(w->total));
+        json_object_set_new(r, "measured_now", json_integer(w->rows));
+        json_object_set_new(r, "fitted_nowhere", json_integer(w->failed));
+        json_object_set_new(r, "seconds", cli_json_number(w->seconds));
+        return cli_json_print(args->command, r);
+    }
+    char time[32], program[512], quoted[4200];
+    printf("%s: %d rows, %d of them measured now, in %s\n", o->path, w->done, w->rows,
+           cli_duration(w->seconds, time, sizeof time));
+    printf("next:\n  %s analyze %s\n", cli_quote(args->program, program, sizeof program),
+           cli_quote(o->path, quoted, sizeof quoted));
+    return CLI_DONE;
+}
+
+static int run(const cli_args *args) {
+    mezzo_model_config unused;
+    mezzo_device *device = NULL;
+    int64_t threads = 0;
+    const char *family = mezzo_model_defaults("glm4_moe", &unused) == MEZZO_OK ? "glm4_moe" : "gpt2";
+    mz_sweep_options o = {.family = cli_text(args, "family", family)};
+    int code = parse(args, &o);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "threads", 0, 1024, 0, &threads);
+    if (code != CLI_DONE)
+        return code;
+    mezzo_status status = mezzo_device_open(cli_text(args, "device", "auto"), (int)threads, &device);
+    watch w = {.quiet = cli_has(args, "quiet"), .bar = isatty(STDERR_FILENO) != 0};
+    if (status == MEZZO_OK)
+        status = mz_sweep(device, &o, show, &w);
+    if (w.drawn)
+        fputs("\r\033[K", stderr);
+    code = status == MEZZO_OK ? print_result(args, &o, &w) : cli_error(args->command, status);
+    if (status == MEZZO_ERR_INTERRUPTED)
+        fprintf(stderr, "the same command goes on from there\n");
+    mezzo_device_close(device);
+    return code;
+}
+
+static const cli_option options_table[] = {
+    {"out", "FILE", "rows are appended to it; what it has is not measured again [full_data.csv]"},
+    {"family", "NAME", "the models: gpt2, cs336, glm4_moe [glm4_moe]"},
+    {"layers", "LIST", "[4,8,12]"},
+    {"d-models", "LIST", "widths [256,512]"},
+    {"batch-sizes", "LIST", "sequences in a step [1,2,4,8]"},
+    {"seq-lens", "LIST", "tokens in a sequence [128,256,512,1024]"},
+    {"precisions", "LIST", "of fp32, tf32, bf16, fp16 [fp32,bf16]"},
+    {"heads", "N", "attention heads [the family's own, less where they do not divide the width]"},
+    {"vocab", "N", "tokens of the vocabulary [the family's own]"},
+    {"residual", "NAME", "the residual stream: widest (fp32, as under torch.amp) or low [widest]"},
+    {"warmup", "N", "steps before the timed ones [3]"},
+    {"iters", "N", "timed steps [5]"},
+    {"cv", "X", "fewer, three at least, once their coefficient of variation is below it [0.1]"},
+    {"energy-seconds", "X", "how long steps run between two readings of the energy counter; 0 = no energy [0.3]"},
+    {"memory-gb", "X", "what may be used, in GiB [what is free on the device]"},
+    {"seed", "N", "of the order, the parameters and the tokens [1]"},
+    {"device", "NAME", "cpu, cuda, cuda:N or auto [auto]"},
+    {"threads", "N", "CPU threads; 0 = every core [0]"},
+    {"quiet", NULL, "no progress"},
+    {"json", NULL, "the result as JSON"},
+    {0},
+};
+
+const cli_command cli_sweep = {
+    .name = "sweep",
+    .summary = "time a grid of shapes in several precisions, for analyze",
+    .usage = "[--out FILE] [--family NAME] [--layers LIST] [--d-models LIST] [--precisions LIST] …",
+    .details = "Whole training steps on random tokens, a row each. A shape that does not fit is tried with recompute, "
+               "two micro "
+               "batches, half\nthe batch, half the sequence. Stopped or killed, the same command goes on from there.",
+    .options = options_table,
+    .run = run,
+};
