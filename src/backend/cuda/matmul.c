@@ -35,6 +35,13 @@ static bool low(int dtype) {
     return dtype == MEZZO_BF16 || dtype == MEZZO_F16;
 }
 
+// Whether the library's epilogues may be used: where rows do not start at multiples of 16 bytes (8 elements), its older kernels serve,
+// and these round the product before the bias, the residual or the slope is met (seen with cuBLASLt 13.1 on an H200: errors of two
+// roundings of FP16 and BF16).
+static bool aligned(const mz_gemm_key *key) {
+    return key->lda % 8 == 0 && key->ldb % 8 == 0 && key->ldd % 8 == 0;
+}
+
 // What both operands are multiplied in; -1: no such arithmetic. A wider storage is rounded to the compute dtype, a narrower one widened;
 // two equal low ones stay as they are even where FP32 was asked for: their products are exact in FP32.
 static int operand_dtype(const mz_cuda_device *cuda, const mz_call *call, int a, int b) {
@@ -135,12 +142,14 @@ static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key 
     mz_act act = call->attrs.act;
     if ((int)y->dtype != key.operand && y->dtype != MEZZO_F32)
         return false;
+    if (!aligned(&key) && (act != MZ_ACT_NONE || mz_present(bias) || mz_present(residual)))
+        return false;
     key.result = (int)y->dtype;
     if (act != MZ_ACT_NONE) {
         // ReLU's saved input is a bit mask there; GELU's is in the operands' format, and its sum is rounded in between here where
         // a residual follows.
         if ((act != MZ_ACT_GELU_TANH && act != MZ_ACT_RELU) || mz_present(residual) || key.result != key.operand ||
-            (mz_present(preact) && (act == MZ_ACT_RELU || (int)preact->dtype != key.operand)) || key.ldd % 8 != 0)
+            (mz_present(preact) && (act == MZ_ACT_RELU || (int)preact->dtype != key.operand)))
             return false;
     } else if (mz_present(preact)) {
         return false;
@@ -168,7 +177,7 @@ static const char *linear_in_two(mz_cuda_device *cuda, const mz_call *call, mz_g
     const mz_tensor *bias = &call->in[2], *preact = &call->out[1];
     *r = (route){.finish = true};
     key.result = low(key.operand) && (int)call->attrs.via == key.operand ? key.operand : MEZZO_F32;
-    if (mz_present(bias)) {
+    if (mz_present(bias) && aligned(&key)) {
         key.bias = (int)bias->dtype;
         key.epilogue = CUBLASLT_EPILOGUE_BIAS;
         r->bias = take(cuda, &key, r) == NULL;
@@ -249,7 +258,7 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
     *r = (route){.result = dx};
     bool whole = false;
     if (mz_present(preact) && storable && call->attrs.act == MZ_ACT_GELU_TANH && (int)preact->dtype == key.operand &&
-        (int)dx->dtype == key.operand && key.ldd % 8 == 0) {
+        (int)dx->dtype == key.operand && aligned(&key)) {
         mz_gemm_key fused = key;
         fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
         whole = take(cuda, &fused, r) == NULL;

@@ -1,0 +1,239 @@
+// bench/step: times of whole training steps (forward, backward, unscale, clip at 1.0, AdamW) of GPT-2 shaped models on random tokens.
+// One CSV row a precision; the columns are the header's. See bench/cuda.sh for how it is run.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "mezzo/model.h"
+#include "mezzo/optimizer.h"
+#include "mezzo/program.h"
+
+typedef struct setup {
+    const char *name, *device, *commit;
+    int64_t layers, heads, width, d_ff, vocab, batch, length;
+    bool recompute, low_residual;
+    int accumulate, warmup, steps;
+} setup;
+
+typedef struct trainer {
+    mezzo_device *device;
+    mezzo_params *params;
+    mezzo_program *program;
+    mezzo_optimizer *optimizer;
+    mezzo_scaler *scaler;
+    mz_batch *update;
+    int32_t *tokens;
+    size_t count;
+    uint64_t runs;
+} trainer;
+
+static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trainer *t) {
+    mezzo_model_config model;
+    mezzo_graph *graph = NULL;
+    MEZZO_TRY(mezzo_device_open(s->device, 0, &t->device));
+    MEZZO_TRY(mezzo_model_defaults("gpt2", &model));
+    model.layers = s->layers, model.heads = s->heads, model.d_model = s->width, model.d_ff = s->d_ff;
+    model.vocab = s->vocab, model.seq_len = s->length, model.dropout = 0, model.bias = true;
+    MEZZO_TRY(mezzo_graph_create(&graph));
+    MEZZO_TRY(mezzo_model_build(graph, &model, s->batch, s->length, false));
+    MEZZO_TRY(mezzo_params_create(t->device, graph, 1, &t->params));
+    mezzo_program_options options = {.precision = precision,
+                                     .residual = s->low_residual ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST,
+                                     .recompute = s->recompute,
+                                     .loss_weight = 1.0f / (float)s->accumulate};
+    mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
+    adamw.schedule.lr = 3e-4;
+    mezzo_scaler_options scaling = mezzo_scaler_defaults();
+    scaling.enabled = precision == MEZZO_PRECISION_FP16;
+    MEZZO_TRY(mezzo_optimizer_create(t->params, &adamw, &t->optimizer));
+    MEZZO_TRY(mezzo_scaler_create(t->device, &scaling, &t->scaler));
+    MEZZO_TRY(mezzo_program_create(graph, t->params, &options, &t->program));
+    mezzo_graph_free(graph);
+    t->count = (size_t)(s->batch * s->length);
+    t->tokens = mz_alloc(2 * t->count, sizeof *t->tokens);
+    if (t->tokens == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < 2 * t->count; i++) {
+        uint32_t words[4];
+        mz_philox((mz_philox_key){.seed = 7}, i, words);
+        t->tokens[i] = (int32_t)(words[0] % (uint32_t)s->vocab);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status update(trainer *t) {
+    MEZZO_TRY(mezzo_scaler_unscale(t->scaler, t->optimizer));
+    MEZZO_TRY(mezzo_optimizer_clip(t->optimizer, 1.0));
+    MEZZO_TRY(mezzo_scaler_step(t->scaler, t->optimizer));
+    MEZZO_TRY(mezzo_scaler_update(t->scaler));
+    MEZZO_TRY(mezzo_optimizer_zero_grad(t->optimizer));
+    return MEZZO_OK;
+}
+
+static mezzo_status step(const setup *s, trainer *t) {
+    for (int i = 0; i < s->accumulate; i++) {
+        MEZZO_TRY(mezzo_program_write(t->program, "tokens", t->tokens, t->count * sizeof *t->tokens));
+        MEZZO_TRY(mezzo_program_write(t->program, "targets", t->tokens + t->count, t->count * sizeof *t->tokens));
+        MEZZO_TRY(mezzo_program_run(t->program, t->scaler, 1, t->runs++));
+    }
+    MEZZO_TRY(mz_batch_begin(t->device, &t->update));
+    MEZZO_TRY(update(t));
+    MEZZO_TRY(mz_batch_end(t->device));
+    return MEZZO_OK;
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static mezzo_status measure(const setup *s, mezzo_precision precision, trainer *t) {
+    mezzo_device_info info;
+    mezzo_telemetry before, after;
+    float loss = NAN;
+    double seconds[1000], whole;
+    MEZZO_TRY(open_trainer(s, precision, t));
+    for (int i = 0; i < s->warmup; i++)
+        MEZZO_TRY(step(s, t));
+    MEZZO_TRY(mezzo_device_sync(t->device));
+    MEZZO_TRY(mezzo_device_telemetry(t->device, &before));
+    double started = mz_seconds();
+    // Steps one after another as training runs them, a mark between each two.
+    for (int done = 0; done < s->steps; done += 32) {
+        int n = s->steps - done < 32 ? s->steps - done : 32;
+        MEZZO_TRY(mezzo_device_mark(t->device, 0));
+        for (int i = 0; i < n; i++) {
+            MEZZO_TRY(step(s, t));
+            MEZZO_TRY(mezzo_device_mark(t->device, i + 1));
+        }
+        for (int i = 0; i < n; i++)
+            MEZZO_TRY(mezzo_device_elapsed(t->device, i, i + 1, &seconds[done + i]));
+    }
+    MEZZO_TRY(mezzo_device_sync(t->device));
+    whole = (mz_seconds() - started) / s->steps;
+    MEZZO_TRY(mezzo_device_telemetry(t->device, &after));
+    MEZZO_TRY(mezzo_program_read(t->program, "loss", &loss, sizeof loss));
+    MEZZO_TRY(mezzo_device_describe(t->device, &info));
+    qsort(seconds, (size_t)s->steps, sizeof *seconds, by_size);
+    double median = seconds[s->steps / 2], tokens = (double)t->count * s->accumulate;
+    printf("%s,%lld,%lld,%lld,%lld,%lld,%lld,%lld,%s,%s,%d,%d,%.4f,%.4f,%.4f,%.0f,%.0f,%.1f,%.0f,%.5f,%lld,\"%s\",\"%"
+           "s\",%s\n",
+           s->name, (long long)s->layers, (long long)s->heads, (long long)s->width, (long long)s->d_ff,
+           (long long)s->vocab, (long long)s->batch, (long long)s->length, mezzo_precision_name(precision),
+           s->low_residual ? "low" : "widest", s->recompute, s->accumulate, median * 1e3, seconds[0] * 1e3, whole * 1e3,
+           tokens / median, (double)after.memory_peak / (1 << 20), (after.joules - before.joules) / s->steps,
+           after.watts, (double)loss, (long long)mezzo_params_elements(t->params), info.description, info.versions,
+           s->commit);
+    fflush(stdout);
+    return MEZZO_OK;
+}
+
+static void close_trainer(trainer *t) {
+    if (t->device == NULL)
+        return;
+    mz_batch_free(t->device, t->update);
+    mezzo_optimizer_free(t->optimizer);
+    mezzo_scaler_free(t->scaler);
+    mezzo_program_free(t->program);
+    mezzo_params_free(t->params);
+    mz_free(t->tokens);
+    mezzo_device_close(t->device);
+}
+
+static void log_line(void *user, const char *topic, const char *line) {
+    (void)user;
+    if (strcmp(topic, "dispatch") == 0)
+        fprintf(stderr, "%s\n", line);
+}
+
+static int usage(void) {
+    fprintf(stderr,
+            "usage: bench_step [--device D] [--name S] [--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
+            "[--batch N]\n       [--length N] [--accumulate N] [--steps N] [--warmup N] [--commit S] [--recompute] "
+            "[--low-residual] [--no-header] PRECISION...\n");
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    setup s = {.name = "gpt2-124M",
+               .device = "cuda",
+               .commit = "unknown",
+               .layers = 12,
+               .heads = 12,
+               .width = 768,
+               .vocab = 50304,
+               .batch = 32,
+               .length = 1024,
+               .accumulate = 1,
+               .warmup = 5,
+               .steps = 30};
+    const struct {
+        const char *name;
+        const char **text;
+        int64_t *number;
+        int *count;
+    } options[] = {{"--device", &s.device, NULL, NULL},
+                   {"--name", &s.name, NULL, NULL},
+                   {"--commit", &s.commit, NULL, NULL},
+                   {"--layers", NULL, &s.layers, NULL},
+                   {"--heads", NULL, &s.heads, NULL},
+                   {"--width", NULL, &s.width, NULL},
+                   {"--d-ff", NULL, &s.d_ff, NULL},
+                   {"--vocab", NULL, &s.vocab, NULL},
+                   {"--batch", NULL, &s.batch, NULL},
+                   {"--length", NULL, &s.length, NULL},
+                   {"--accumulate", NULL, NULL, &s.accumulate},
+                   {"--steps", NULL, NULL, &s.steps},
+                   {"--warmup", NULL, NULL, &s.warmup}};
+    bool header = true;
+    int at = 1;
+    for (; at < argc && strncmp(argv[at], "--", 2) == 0; at++) {
+        bool known = true;
+        if (strcmp(argv[at], "--recompute") == 0)
+            s.recompute = true;
+        else if (strcmp(argv[at], "--low-residual") == 0)
+            s.low_residual = true;
+        else if (strcmp(argv[at], "--no-header") == 0)
+            header = false;
+        else {
+            known = false;
+            for (size_t i = 0; i < MZ_COUNT(options) && at + 1 < argc && !known; i++) {
+                if (strcmp(argv[at], options[i].name) != 0)
+                    continue;
+                known = true;
+                at++;
+                if (options[i].text != NULL)
+                    *options[i].text = argv[at];
+                else if (options[i].number != NULL)
+                    *options[i].number = atoll(argv[at]);
+                else
+                    *options[i].count = atoi(argv[at]);
+            }
+        }
+        if (!known)
+            return usage();
+    }
+    if (at == argc || s.steps < 1 || s.steps > 1000 || s.accumulate < 1)
+        return usage();
+    mezzo_log_set(log_line, NULL);
+    if (header)
+        printf(
+            "name,layers,heads,width,d_ff,vocab,batch,length,precision,residual,recompute,accumulate,median_ms,best_ms,"
+            "wall_ms,tokens_per_s,peak_mib,joules_per_step,watts,loss,parameters,device,versions,commit\n");
+    int failures = 0;
+    for (; at < argc; at++) {
+        mezzo_precision precision;
+        trainer t = {0};
+        mezzo_status status = mezzo_precision_parse(argv[at], &precision);
+        if (status == MEZZO_OK)
+            status = measure(&s, precision, &t);
+        if (status != MEZZO_OK) {
+            fprintf(stderr, "%s %s: %s\n", s.name, argv[at], mezzo_error_message());
+            failures++;
+        }
+        close_trainer(&t);
+    }
+    return failures > 0 ? 3 : 0;
+}
