@@ -10,10 +10,15 @@
 #include "mezzo/optimizer.h"
 #include "mezzo/program.h"
 
+#ifdef MEZZO_CUDA // marks for ncu --profile-from-start off; in cudart, which is linked in
+int cudaProfilerStart(void);
+int cudaProfilerStop(void);
+#endif
+
 typedef struct setup {
     const char *name, *device, *commit;
     int64_t layers, heads, width, d_ff, vocab, batch, length;
-    bool recompute, low_residual;
+    bool recompute, low_residual, profile;
     int accumulate, warmup, steps;
 } setup;
 
@@ -99,6 +104,14 @@ static mezzo_status measure(const setup *s, mezzo_precision precision, trainer *
         MEZZO_TRY(step(s, t));
     MEZZO_TRY(mezzo_device_sync(t->device));
     MEZZO_TRY(mezzo_device_telemetry(t->device, &before));
+#ifdef MEZZO_CUDA
+    if (s->profile) {
+        (void)cudaProfilerStart();
+        MEZZO_TRY(step(s, t));
+        MEZZO_TRY(mezzo_device_sync(t->device));
+        (void)cudaProfilerStop();
+    }
+#endif
     double started = mz_seconds();
     // Steps one after another as training runs them, a mark between each two.
     for (int done = 0; done < s->steps; done += 32) {
@@ -152,7 +165,7 @@ static int usage(void) {
     fprintf(stderr,
             "usage: bench_step [--device D] [--name S] [--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
             "[--batch N]\n       [--length N] [--accumulate N] [--steps N] [--warmup N] [--commit S] [--recompute] "
-            "[--low-residual] [--no-header] PRECISION...\n");
+            "[--low-residual] [--profile] [--no-header] PRECISION...\n");
     return 2;
 }
 
@@ -195,6 +208,8 @@ int main(int argc, char **argv) {
             s.recompute = true;
         else if (strcmp(argv[at], "--low-residual") == 0)
             s.low_residual = true;
+        else if (strcmp(argv[at], "--profile") == 0)
+            s.profile = true;
         else if (strcmp(argv[at], "--no-header") == 0)
             header = false;
         else {
