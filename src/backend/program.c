@@ -177,24 +177,59 @@ mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph, c
     return MEZZO_OK;
 }
 
-static mezzo_status too_large(const mezzo_memory *m, size_t total) {
+static size_t own_bytes(const mezzo_memory *m) { // what the program takes for itself
+    return m->activations + m->workspace + m->inputs;
+}
+
+// What would fit, in words: the same with recompute where that was not asked for, and how much of this batch.
+static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, const mezzo_program_options *options,
+                           const mezzo_memory *m, size_t room, char *text, size_t size) {
+    compiled again;
+    mezzo_program_options with = *options;
+    int n = 0;
+    with.recompute = true;
+    if (!options->recompute && !options->forward_only && compile(p->device, graph, &with, &again) == MEZZO_OK) {
+        mezzo_memory less;
+        plan_report(&again, &less);
+        compiled_free(&again);
+        if (own_bytes(&less) < own_bytes(m))
+            n = snprintf(text, size, "recompute makes that %.0f MiB%s; ", (double)own_bytes(&less) / (1 << 20),
+                         own_bytes(&less) <= room ? ", which fits" : "");
+    }
+    // Activations and inputs grow with the batch, the workspace at most so.
+    double part = room > m->workspace ? (double)(room - m->workspace) / (double)(m->activations + m->inputs) : 0;
+    if (part >= 0.01)
+        snprintf(text + n, size - (size_t)n, "about %.0f%% of this batch fits: accumulate gradients over smaller ones",
+                 100 * part);
+    else
+        snprintf(text + n, size - (size_t)n, "not a hundredth of this batch fits: use a smaller model or device");
+}
+
+static mezzo_status too_large(const mezzo_program *p, const mezzo_graph *graph, const mezzo_program_options *options,
+                              const mezzo_memory *m, const mezzo_device_info *info) {
     double mib = 1.0 / (1 << 20);
+    char advice[256];
+    size_t there = m->masters + m->gradients + m->shadows;
+    size_t room = info->memory_free ? info->memory_free : info->memory_total > there ? info->memory_total - there : 0;
+    advise_smaller(p, graph, options, m, room, advice, sizeof advice);
     return mz_fail(
         MEZZO_ERR_MEMORY,
         "the program needs %.0f MiB for activations, %.0f workspace, %.0f inputs, beside %.0f MiB of weights "
-        "and gradients; the device has %.0f MiB. Use a smaller batch, gradient accumulation or recompute",
-        (double)m->activations * mib, (double)m->workspace * mib, (double)m->inputs * mib,
-        (double)(m->masters + m->gradients + m->shadows) * mib, (double)total * mib);
+        "and gradients; the device has %.0f MiB free of %.0f. %s",
+        (double)m->activations * mib, (double)m->workspace * mib, (double)m->inputs * mib, (double)there * mib,
+        (double)room * mib, (double)info->memory_total * mib, advice);
 }
 
-static mezzo_status book(mezzo_program *p) {
+static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo_program_options *options) {
     mezzo_device_info info;
     mezzo_memory m;
     const mz_backend *b = p->device->backend;
     MEZZO_TRY(b->describe(p->device, &info));
     mezzo_program_memory(p, &m);
-    if (info.memory_total && m.activations + m.workspace + m.inputs + m.masters + m.gradients > info.memory_total)
-        return too_large(&m, info.memory_total);
+    size_t there = info.memory_free ? 0 : m.masters + m.gradients; // inside what is not free
+    size_t limit = info.memory_free ? info.memory_free : info.memory_total;
+    if (limit && own_bytes(&m) + there > limit)
+        return too_large(p, graph, options, &m, &info);
     mezzo_status status = b->alloc(p->device, m.activations + 64, &p->arena);
     if (status == MEZZO_OK)
         status = b->alloc(p->device, m.workspace + 64, &p->workspace);
@@ -203,7 +238,7 @@ static mezzo_status book(mezzo_program *p) {
     if (status == MEZZO_OK)
         status = b->alloc(p->device, sizeof *p->one, (void **)&p->one);
     if (status == MEZZO_ERR_MEMORY)
-        return too_large(&m, info.memory_total);
+        return too_large(p, graph, options, &m, &info);
     MEZZO_TRY(status);
     p->rng = (mz_rng_state *)(void *)p->inputs;
     p->host_inputs = mz_alloc(INPUTS_AT + m.inputs, 1);
@@ -337,7 +372,7 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     p->options = *options;
     p->options.overrides = NULL;
     MEZZO_TRY_GOTO(status, compile(p->device, graph, options, &p->c));
-    MEZZO_TRY_GOTO(status, book(p));
+    MEZZO_TRY_GOTO(status, book(p, graph, options));
     MEZZO_TRY_GOTO(status, bind_values(p));
     bind_calls(p);
     MEZZO_TRY_GOTO(status, find_first_writers(p));
