@@ -11,6 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "device.h"
 #include "io/file.h"
 #include "mezzo/train.h"
 
@@ -60,10 +61,10 @@ static inline void tiny_watch(void *user, const mezzo_progress *p) {
 static inline mezzo_status tiny_run(const char *out, const char *const *args, tiny_log *log,
                                     mezzo_train_result *result) {
     static const char *const tiny[] = {
-        "--layers=2",       "--heads=2",           "--d-model=16",      "--seq-len=8",   "--batch-size=3",
-        "--device=cpu",     "--threads=1",         "--warmup=4",        TINY_DATA,       "--eval-every=0",
-        "--eval-iters=2",   "--no-eval-final",     "--sample-every=-1", "--log-every=1", "--schedule-steps=50",
-        "--precision=fp32", "--checkpoint-every=0"};
+        "--layers=2",     "--heads=2",           "--d-model=16",     "--seq-len=8",
+        "--batch-size=3", "--threads=1",         "--warmup=4",       TINY_DATA,
+        "--eval-every=0", "--eval-iters=2",      "--no-eval-final",  "--sample-every=-1",
+        "--log-every=1",  "--schedule-steps=50", "--precision=fp32", "--checkpoint-every=0"};
     const char *rest[64];
     int n = 0, given = 0;
     mezzo_config *config;
@@ -82,6 +83,7 @@ static inline mezzo_status tiny_run(const char *out, const char *const *args, ti
         else
             must(mezzo_config_set(config, key, equals + 1, "tiny"));
     }
+    must(mezzo_config_set(config, "device", test_device(), "tiny"));
     must(mezzo_config_set(config, "train.out", out, "tiny"));
     while (args != NULL && args[given] != NULL)
         given++;

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device.h"
 #include "golden_model.h"
 
 typedef struct setting {
@@ -142,16 +143,16 @@ static void on_ref_in_fp64(void **state) {
     (void)state;
     twenty_steps("ref", MEZZO_PRECISION_FP64);
 }
-static void on_cpu_in_fp32(void **state) {
+static void on_the_device_in_fp32(void **state) {
     (void)state;
-    twenty_steps("cpu", MEZZO_PRECISION_FP32);
+    twenty_steps(test_device(), MEZZO_PRECISION_FP32);
 }
 
 // Each of these is a mistake that an optimizer can make; each must put weights outside FP32's bounds.
 static void a_wrong_update_would_be_noticed(void **state) {
     (void)state;
     golden_model m;
-    golden_gpt2_open(&m, "cpu", MEZZO_PRECISION_FP32);
+    golden_gpt2_open(&m, test_device(), MEZZO_PRECISION_FP32);
     json_t *root = golden_json("gpt2_small.json");
     const setting right = read_setting(root);
     setting wrong[5] = {right, right, right, right, right};
@@ -174,9 +175,11 @@ static void a_wrong_update_would_be_noticed(void **state) {
 }
 
 int main(void) {
+    if (!test_device_opens())
+        return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(on_ref_in_fp64),
-        cmocka_unit_test(on_cpu_in_fp32),
+        cmocka_unit_test(on_the_device_in_fp32),
         cmocka_unit_test(a_wrong_update_would_be_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

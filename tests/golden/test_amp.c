@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device.h"
 #include "golden_model.h"
 
 static double rms_distance(const float *got, const golden_values *want, double scale) {
@@ -88,21 +89,23 @@ static void fp16_on_ref(void **state) {
     (void)state;
     as_good_as_torch("ref", MEZZO_PRECISION_FP16);
 }
-static void bf16_on_cpu(void **state) {
+static void bf16_on_the_device(void **state) {
     (void)state;
-    as_good_as_torch("cpu", MEZZO_PRECISION_BF16);
+    as_good_as_torch(test_device(), MEZZO_PRECISION_BF16);
 }
-static void fp16_on_cpu(void **state) {
+static void fp16_on_the_device(void **state) {
     (void)state;
-    as_good_as_torch("cpu", MEZZO_PRECISION_FP16);
+    as_good_as_torch(test_device(), MEZZO_PRECISION_FP16);
 }
 
 int main(void) {
+    if (!test_device_opens())
+        return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bf16_on_ref),
         cmocka_unit_test(fp16_on_ref),
-        cmocka_unit_test(bf16_on_cpu),
-        cmocka_unit_test(fp16_on_cpu),
+        cmocka_unit_test(bf16_on_the_device),
+        cmocka_unit_test(fp16_on_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device.h"
 #include "golden_model.h"
 
 enum { FORWARD_TERMS = 704, GRADIENT_TERMS = 3 * FORWARD_TERMS, LOGITS = 3 * 16 * 61 };
@@ -67,15 +68,15 @@ static void on_ref_in_fp32(void **state) {
     (void)state;
     forward_and_backward("ref", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32});
 }
-static void on_cpu_in_fp32(void **state) {
+static void on_the_device_in_fp32(void **state) {
     (void)state;
-    forward_and_backward("cpu", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32});
+    forward_and_backward(test_device(), &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32});
 }
 
-static void on_cpu_with_recompute_and_without_fusion(void **state) {
+static void on_the_device_with_recompute_and_without_fusion(void **state) {
     (void)state;
-    forward_and_backward("cpu", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32, .recompute = true});
-    forward_and_backward("cpu", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32, .no_fuse = true});
+    forward_and_backward(test_device(), &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32, .recompute = true});
+    forward_and_backward(test_device(), &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32, .no_fuse = true});
 }
 
 // How many gradients (and, as one more, the logits) leave their bounds.
@@ -105,7 +106,7 @@ static void a_wrong_scale_or_a_dropped_term_would_be_noticed(void **state) {
         float factor;
     } wrong[] = {{"h.0.mlp.c_proj.weight", 1.01F}, {"h.0.ln_2.bias", 0}, {"h.0.attn.c_proj.bias", 0}};
     golden_model m;
-    golden_gpt2_open(&m, "cpu", MEZZO_PRECISION_FP32);
+    golden_gpt2_open(&m, test_device(), MEZZO_PRECISION_FP32);
     golden_gpt2_batch(&m, 0);
     assert_int_equal(count_outside(&m), 0);
     for (size_t w = 0; w < MZ_COUNT(wrong); ++w) {
@@ -123,11 +124,13 @@ static void a_wrong_scale_or_a_dropped_term_would_be_noticed(void **state) {
 }
 
 int main(void) {
+    if (!test_device_opens())
+        return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(on_ref_in_fp64),
         cmocka_unit_test(on_ref_in_fp32),
-        cmocka_unit_test(on_cpu_in_fp32),
-        cmocka_unit_test(on_cpu_with_recompute_and_without_fusion),
+        cmocka_unit_test(on_the_device_in_fp32),
+        cmocka_unit_test(on_the_device_with_recompute_and_without_fusion),
         cmocka_unit_test(a_wrong_scale_or_a_dropped_term_would_be_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

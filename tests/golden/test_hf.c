@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device.h"
 #include "golden.h"
 #include "io/file.h"
 #include "mezzo/train.h"
@@ -94,7 +95,7 @@ static void transformers_weights_give_transformers_logits(void **state) {
     const char *run = import_to("hf_gpt2", "plain", &config);
     assert_string_equal(config.name, "gpt2");
     assert_int_equal(config.seq_len, 24);
-    expect_logits(run, &config, "cpu", "logits");
+    expect_logits(run, &config, test_device(), "logits");
     expect_logits(run, &config, "ref", "logits");
     expect_tensors(run, MEZZO_F32, MEZZO_F32);
     expect_tensors(run, MEZZO_F16, MEZZO_F32);
@@ -107,7 +108,7 @@ static void shards_old_names_and_single_files_are_the_same_model(void **state) {
     mezzo_model_config config;
     for (size_t i = 0; i < MZ_COUNT(sources); i++) {
         const char *run = import_to(sources[i], "other", &config);
-        expect_logits(run, &config, "cpu", "logits");
+        expect_logits(run, &config, test_device(), "logits");
         expect_tensors(run, MEZZO_F32, MEZZO_F32);
     }
 }
@@ -116,7 +117,7 @@ static void bf16_of_llmc_keeps_its_bits(void **state) {
     (void)state;
     mezzo_model_config config;
     const char *run = import_to("hf_gpt2_v5.bin", "low", &config);
-    expect_logits(run, &config, "cpu", "logits_bf16");
+    expect_logits(run, &config, test_device(), "logits_bf16");
     expect_tensors(run, MEZZO_BF16, MEZZO_BF16);
     expect_tensors(run, MEZZO_F32, MEZZO_BF16);
 }
@@ -138,6 +139,8 @@ static void what_was_exported_is_imported_again_as_it_was(void **state) {
 }
 
 int main(void) {
+    if (!test_device_opens())
+        return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(transformers_weights_give_transformers_logits),
         cmocka_unit_test(shards_old_names_and_single_files_are_the_same_model),

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device.h"
 #include "golden.h"
 #include "mezzo/program.h"
 
@@ -399,9 +400,9 @@ static void ref_in_fp32(void **state) {
     (void)state;
     run_all("ref", "ref fp32", MEZZO_PRECISION_FP32);
 }
-static void cpu_in_fp32(void **state) {
+static void the_device_in_fp32(void **state) {
     (void)state;
-    run_all("cpu", "cpu fp32", MEZZO_PRECISION_FP32);
+    run_all(test_device(), "the device in fp32", MEZZO_PRECISION_FP32);
 }
 // The lower paths, for machines with neither AVX-512 nor AVX2; this machine may lack the upper ones.
 static void cpu_on_its_lower_paths(void **state) {
@@ -420,10 +421,12 @@ static void cpu_on_its_lower_paths(void **state) {
 }
 
 int main(void) {
+    if (!test_device_opens())
+        return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ref_in_fp64),
         cmocka_unit_test(ref_in_fp32),
-        cmocka_unit_test(cpu_in_fp32),
+        cmocka_unit_test(the_device_in_fp32),
         cmocka_unit_test(cpu_on_its_lower_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device.h"
 #include "golden_model.h"
 
 enum { MAX_OPTIMIZERS = 2, PARAMS_EACH = 2, MAX_ELEMENTS = 8 };
@@ -266,7 +267,7 @@ static void play(const json_t *row, mezzo_device *device) {
 static void every_trace_call_by_call(void **state) {
     (void)state;
     mezzo_device *device = NULL;
-    must(mezzo_device_open("cpu", 2, &device));
+    must(mezzo_device_open(test_device(), 2, &device));
     json_t *root = golden_json("scaler.json"), *row;
     size_t i;
     int played = 0;
@@ -307,7 +308,7 @@ static void a_floor_holds_and_then_reports(void **state) {
     mezzo_params *params = NULL;
     mezzo_optimizer *optimizer = NULL;
     mezzo_scaler *scaler = NULL;
-    must(mezzo_device_open("cpu", 1, &device));
+    must(mezzo_device_open(test_device(), 1, &device));
     must(mezzo_graph_create(&graph));
     mezzo_param(graph, "p", (mezzo_init){.kind = MEZZO_INIT_ZERO}, 1, (int64_t[]){2});
     must(mezzo_params_create(device, graph, 1, &params));
@@ -343,7 +344,7 @@ static void a_disabled_scaler_still_skips_an_infinity(void **state) {
     (void)state;
     json_t *root = golden_json("scaler.json");
     mezzo_device *device = NULL;
-    must(mezzo_device_open("cpu", 1, &device));
+    must(mezzo_device_open(test_device(), 1, &device));
     replay r;
     replay_open(&r, case_named(root, "disabled_infinity"), device);
     const json_t *events = json_object_get(r.row, "events"), *event;
@@ -409,7 +410,7 @@ static void an_infinity_in_one_gradient_of_many(void **state) {
     (void)state;
     json_t *root = golden_json("scaler.json"), *toy = json_object_get(root, "toy");
     golden_model m;
-    golden_toy_open(&m, "cpu", MEZZO_PRECISION_FP32);
+    golden_toy_open(&m, test_device(), MEZZO_PRECISION_FP32);
     double scales[8] = {0};
     float *control[8];
     train_toy(&m, toy, false, NULL);
@@ -440,6 +441,8 @@ static void an_infinity_in_one_gradient_of_many(void **state) {
 }
 
 int main(void) {
+    if (!test_device_opens())
+        return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_trace_call_by_call),
         cmocka_unit_test(a_floor_holds_and_then_reports),

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "device.h"
 #include "golden_model.h"
 
 typedef struct outcome {
@@ -101,12 +102,14 @@ static void on_ref_in_fp64(void **state) {
     (void)state;
     ten_steps("ref", MEZZO_PRECISION_FP64);
 }
-static void on_cpu_in_fp32(void **state) {
+static void on_the_device_in_fp32(void **state) {
     (void)state;
-    ten_steps("cpu", MEZZO_PRECISION_FP32);
+    ten_steps(test_device(), MEZZO_PRECISION_FP32);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(on_ref_in_fp64), cmocka_unit_test(on_cpu_in_fp32)};
+    if (!test_device_opens())
+        return TEST_SKIPPED;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(on_ref_in_fp64), cmocka_unit_test(on_the_device_in_fp32)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

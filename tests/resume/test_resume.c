@@ -148,6 +148,8 @@ static int write_text(void **state) {
 }
 
 int main(void) {
+    if (!test_device_opens())
+        return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_same_run_twice),
         cmocka_unit_test(test_another_seed_is_another_run),
