@@ -90,12 +90,12 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP) embedding_bwd_few_kernel(mz_c
 
 // --- backward, many positions -----------------------------------------------------------------------------------------------
 // 1. (id, position) pairs are sorted by id, stably, 8 bits a pass (least significant first): histogram, then scatter.
-// 2. The sorted pairs are cut into pieces of 64. A warp sums a piece's runs over 256 columns: a run inside the piece is written; a run
-//    that comes from the piece before leaves its sum in `head`, one that begins here and goes on leaves it in `tail`.
+// 2. Runs of one id are cut at multiples of 64. A warp takes one stretch and 256 columns: a run that is one stretch is written at once;
+//    else its first stretch's sum goes to `tail` of its piece of 64 pairs, the others' to `head` of theirs.
 // 3. Runs over several pieces: tail + the heads that follow, in order.
 // Which terms are added together depends on the ids only.
-enum { SORT_BLOCK = 256, SORT_ITEMS = 2048, SORT_WARPS = SORT_BLOCK / WARP, WARP_ITEMS = SORT_ITEMS / SORT_WARPS };
-enum { PIECE = 64, PIECE_WARPS = 4, AHEAD = 8 };
+enum { SORT_BLOCK = 256, SORT_ITEMS = 1024, SORT_WARPS = SORT_BLOCK / WARP, WARP_ITEMS = SORT_ITEMS / SORT_WARPS };
+enum { ROUNDS = WARP_ITEMS / WARP, PIECE = 64, PIECE_WARPS = 4, AHEAD = 8 };
 
 static __host__ __device__ int64_t pieces_of(int64_t n) {
     return (n + PIECE - 1) / PIECE;
@@ -132,6 +132,14 @@ __global__ void __launch_bounds__(SORT_BLOCK)
                    const int *histogram, int32_t *keys_out, int32_t *positions_out) {
     __shared__ int next[SORT_WARPS][SORT_BLOCK], warp_total[SORT_WARPS];
     int digit = threadIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    int64_t first = static_cast<int64_t>(blockIdx.x) * SORT_ITEMS + warp * WARP_ITEMS;
+    int key[ROUNDS], position[ROUNDS];
+#pragma unroll
+    for (int k = 0; k < ROUNDS; k++) {
+        int64_t i = first + k * WARP + lane;
+        key[k] = i < n ? sort_key(keys, i, rows) : 0;
+        position[k] = i < n && positions != nullptr ? positions[i] : static_cast<int>(i);
+    }
     for (int w = 0; w < SORT_WARPS; w++)
         next[w][digit] = 0;
     int total = 0, before = 0; // of this thread's digit: all blocks, the blocks before this one
@@ -152,14 +160,11 @@ __global__ void __launch_bounds__(SORT_BLOCK)
     __syncthreads();
     for (int w = 0; w < warp; w++)
         scan += warp_total[w];
-    // The warps' counts of this block's items.
-    int64_t first = static_cast<int64_t>(blockIdx.x) * SORT_ITEMS + warp * WARP_ITEMS;
+        // The warps' counts of this block's items.
 #pragma unroll
-    for (int k = 0; k < WARP_ITEMS / WARP; k++) {
-        int64_t i = first + k * WARP + lane;
-        if (i < n)
-            atomicAdd(&next[warp][sort_key(keys, i, rows) >> shift & 255], 1);
-    }
+    for (int k = 0; k < ROUNDS; k++)
+        if (first + k * WARP + lane < n)
+            atomicAdd(&next[warp][key[k] >> shift & 255], 1);
     __syncthreads();
     int at = scan - total + before;
     for (int w = 0; w < SORT_WARPS; w++) {
@@ -168,9 +173,9 @@ __global__ void __launch_bounds__(SORT_BLOCK)
         at += here;
     }
     __syncthreads();
-    for (int k = 0; k < WARP_ITEMS / WARP; k++) {
-        int64_t i = first + k * WARP + lane;
-        int key = i < n ? sort_key(keys, i, rows) : 0, d = i < n ? key >> shift & 255 : -1;
+#pragma unroll
+    for (int k = 0; k < ROUNDS; k++) {
+        int d = first + k * WARP + lane < n ? key[k] >> shift & 255 : -1;
         unsigned same = __match_any_sync(0xFFFFFFFFu, d);
         int rank = __popc(same & ((1u << lane) - 1));
         int place = d >= 0 ? next[warp][d] + rank : 0;
@@ -179,8 +184,8 @@ __global__ void __launch_bounds__(SORT_BLOCK)
             next[warp][d] += __popc(same);
         __syncwarp();
         if (d >= 0) {
-            keys_out[place] = key;
-            positions_out[place] = positions != nullptr ? positions[i] : static_cast<int>(i);
+            keys_out[place] = key[k];
+            positions_out[place] = position[k];
         }
     }
 }
@@ -194,77 +199,65 @@ struct piece_args {
     bool accumulate;
 };
 
-__device__ __forceinline__ void write_row(const piece_args &a, int id, int c, float sum[8]) {
-    if (id >= a.rows)
-        return;
+// dtable's row `id` (+)= sum
+__device__ __forceinline__ void write_row(const piece_args &a, int id, int c, const float old[8], float sum[8]) {
     mz_cu_array out = {a.dtable, MZ_CU_F32};
-    int64_t row = static_cast<int64_t>(id) * a.width;
-    if (a.accumulate) {
-        float x[8];
-        load_columns(out, row, c, a.width, x);
+    if (a.accumulate)
 #pragma unroll
         for (int k = 0; k < 8; k++)
-            sum[k] += x[k];
-    }
-    store_columns(out, row, c, a.width, sum);
+            sum[k] += old[k];
+    store_columns(out, static_cast<int64_t>(id) * a.width, c, a.width, sum);
 }
 
-__global__ void __launch_bounds__(PIECE_WARPS *WARP) piece_kernel(piece_args a) {
+__device__ __forceinline__ void read_row(const piece_args &a, int id, int c, float old[8]) {
+    mz_cu_array out = {a.dtable, MZ_CU_F32};
+    if (a.accumulate)
+        load_columns(out, static_cast<int64_t>(id) * a.width, c, a.width, old);
+}
+
+// A warp for each sorted pair and 256 columns; those whose pair begins no stretch have nothing to do.
+__global__ void __launch_bounds__(PIECE_WARPS *WARP) stretch_kernel(piece_args a) {
     int lane = threadIdx.x % WARP, c = (blockIdx.y * WARP + lane) * 8;
-    int64_t piece = static_cast<int64_t>(blockIdx.x) * PIECE_WARPS + threadIdx.x / WARP;
-    if (piece >= pieces_of(a.n))
+    int64_t first = static_cast<int64_t>(blockIdx.x) * PIECE_WARPS + threadIdx.x / WARP;
+    if (first >= a.n)
         return;
-    int64_t low = piece * PIECE, left = a.n - low;
-    int count = left < PIECE ? static_cast<int>(left) : PIECE;
-    int key[2], position[2];
+    int64_t piece = first / PIECE, end = (piece + 1) * PIECE < a.n ? (piece + 1) * PIECE : a.n;
+    int id = a.keys[first];
+    bool follows = first > 0 && a.keys[first - 1] == id; // the run began before
+    if (id >= a.rows || (follows && first % PIECE != 0))
+        return;
+    uint64_t same = 0;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        bool inside = h * WARP + lane < count;
-        key[h] = inside ? a.keys[low + h * WARP + lane] : -1;
-        position[h] = inside ? a.positions[low + h * WARP + lane] : 0;
+        int64_t i = first + h * WARP + lane;
+        same |= static_cast<uint64_t>(__ballot_sync(0xFFFFFFFFu, i < end && a.keys[i] == id)) << (h * WARP);
     }
-    int id = __shfl_sync(0xFFFFFFFFu, key[0], 0);
-    bool from_before = low > 0 && a.keys[low - 1] == id; // the run at hand began in an earlier piece
-    bool goes_on = left > PIECE && a.keys[low + PIECE] == a.keys[low + PIECE - 1];
-    mz_cu_array head = {a.head, MZ_CU_F32}, tail = {a.tail, MZ_CU_F32};
-    float sum[8] = {};
+    int count = ~same == 0 ? PIECE : __ffsll(static_cast<long long>(~same)) - 1;
+    bool goes_on = first + count == end && end < a.n && a.keys[end] == id;
+    float sum[8] = {}, old[8] = {};
+    if (!follows && !goes_on)
+        read_row(a, id, c, old); // on its way while the run is added up
     for (int from = 0; from < count; from += AHEAD) {
         float x[AHEAD][8];
 #pragma unroll
-        for (int e = 0; e < AHEAD; e++) {
-            int at = __shfl_sync(0xFFFFFFFFu, from + e < WARP ? position[0] : position[1], (from + e) % WARP);
+        for (int e = 0; e < AHEAD; e++)
             if (from + e < count)
-                load_columns(a.dy, static_cast<int64_t>(at) * a.width, c, a.width, x[e]);
-        }
+                load_columns(a.dy, static_cast<int64_t>(a.positions[first + from + e]) * a.width, c, a.width, x[e]);
 #pragma unroll
-        for (int e = 0; e < AHEAD; e++) {
-            int next = __shfl_sync(0xFFFFFFFFu, from + e < WARP ? key[0] : key[1], (from + e) % WARP);
-            if (from + e >= count)
-                continue;
-            if (next != id) {
-                if (from_before)
-                    store_columns(head, piece * a.width, c, a.width, sum);
-                else
-                    write_row(a, id, c, sum);
-                from_before = false;
-                id = next;
+        for (int e = 0; e < AHEAD; e++)
+            if (from + e < count)
 #pragma unroll
                 for (int k = 0; k < 8; k++)
-                    sum[k] = 0;
-            }
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                sum[k] += x[e][k];
-        }
+                    sum[k] += x[e][k];
     }
-    if (from_before)
-        store_columns(head, piece * a.width, c, a.width, sum);
-    else if (goes_on)
-        store_columns(tail, piece * a.width, c, a.width, sum);
+    mz_cu_array part = {follows ? a.head : a.tail, MZ_CU_F32};
+    if (follows || goes_on)
+        store_columns(part, piece * a.width, c, a.width, sum);
     else
-        write_row(a, id, c, sum);
+        write_row(a, id, c, old, sum);
 }
 
+// A warp for each piece and 256 columns; those whose last run does not begin in the piece and go on have nothing to do.
 __global__ void __launch_bounds__(PIECE_WARPS *WARP) join_kernel(piece_args a) {
     int lane = threadIdx.x % WARP, c = (blockIdx.y * WARP + lane) * 8;
     int64_t piece = static_cast<int64_t>(blockIdx.x) * PIECE_WARPS + threadIdx.x / WARP, pieces = pieces_of(a.n);
@@ -272,23 +265,29 @@ __global__ void __launch_bounds__(PIECE_WARPS *WARP) join_kernel(piece_args a) {
         return;
     int64_t low = piece * PIECE;
     int id = a.keys[low + PIECE - 1];
-    bool goes_on = a.keys[low + PIECE] == id, began_before = low > 0 && a.keys[low - 1] == id;
-    if (!goes_on || began_before || id >= a.rows)
+    bool goes_on = a.keys[low + PIECE] == id, follows = low > 0 && a.keys[low] == id && a.keys[low - 1] == id;
+    if (!goes_on || follows || id >= a.rows)
         return;
     mz_cu_array head = {a.head, MZ_CU_F32}, tail = {a.tail, MZ_CU_F32};
-    float sum[8];
+    float sum[8], old[8] = {};
     load_columns(tail, piece * a.width, c, a.width, sum);
-#pragma unroll 4
-    for (int64_t p = piece + 1; p < pieces; p++) {
-        if (a.keys[p * PIECE] != id)
-            break;
-        float x[8];
-        load_columns(head, p * a.width, c, a.width, x);
+    read_row(a, id, c, old);
+    for (int64_t from = piece + 1; from < pieces; from += WARP) { // the pieces that begin with this run, 32 at a time
+        bool same = from + lane < pieces && a.keys[(from + lane) * PIECE] == id;
+        unsigned others = ~__ballot_sync(0xFFFFFFFFu, same);
+        int count = others == 0 ? WARP : __ffs(static_cast<int>(others)) - 1;
+#pragma unroll 8
+        for (int p = 0; p < count; p++) {
+            float x[8];
+            load_columns(head, (from + p) * a.width, c, a.width, x);
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            sum[k] += x[k];
+            for (int k = 0; k < 8; k++)
+                sum[k] += x[k];
+        }
+        if (count < WARP)
+            break;
     }
-    write_row(a, id, c, sum);
+    write_row(a, id, c, old, sum);
 }
 
 static size_t aligned(size_t bytes) {
@@ -315,10 +314,11 @@ static cudaError_t sum_sorted(cudaStream_t stream, const mz_cu_embedding_bwd_arg
                     args->rows,
                     args->width,
                     args->accumulate};
-    dim3 grid(static_cast<unsigned>((pieces_of(a.n) + PIECE_WARPS - 1) / PIECE_WARPS),
-              static_cast<unsigned>((a.width + WARP * 8 - 1) / (WARP * 8)));
-    piece_kernel<<<grid, PIECE_WARPS * WARP, 0, stream>>>(a);
-    join_kernel<<<grid, PIECE_WARPS * WARP, 0, stream>>>(a);
+    unsigned slices = static_cast<unsigned>((a.width + WARP * 8 - 1) / (WARP * 8));
+    dim3 stretches(static_cast<unsigned>((a.n + PIECE_WARPS - 1) / PIECE_WARPS), slices);
+    dim3 pieces(static_cast<unsigned>((pieces_of(a.n) + PIECE_WARPS - 1) / PIECE_WARPS), slices);
+    stretch_kernel<<<stretches, PIECE_WARPS * WARP, 0, stream>>>(a);
+    join_kernel<<<pieces, PIECE_WARPS * WARP, 0, stream>>>(a);
     return cudaGetLastError();
 }
 

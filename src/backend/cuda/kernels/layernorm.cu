@@ -308,9 +308,35 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
     *out = accumulate ? *out + sum : sum;
 }
 
+// Backward keeps three rows and two rows of sums: few vectors a thread, so that many blocks are resident.
+#define MZ_ROW_DISPATCH_BWD(width, run)                                                                                \
+    do {                                                                                                               \
+        if ((width) <= 256)                                                                                            \
+            run(32, 1);                                                                                                \
+        else if ((width) <= 512)                                                                                       \
+            run(64, 1);                                                                                                \
+        else if ((width) <= 768)                                                                                       \
+            run(96, 1);                                                                                                \
+        else if ((width) <= 1024)                                                                                      \
+            run(128, 1);                                                                                               \
+        else if ((width) <= 2048)                                                                                      \
+            run(256, 1);                                                                                               \
+        else if ((width) <= 3072)                                                                                      \
+            run(384, 1);                                                                                               \
+        else if ((width) <= 4096)                                                                                      \
+            run(512, 1);                                                                                               \
+        else                                                                                                           \
+            run(512, 2);                                                                                               \
+    } while (0)
+
+// Some 768 threads a multiprocessor.
 extern "C" int mz_cu_layernorm_bwd_parts(int64_t rows, int width, int sms) {
-    int at_once = width <= 1024 ? row_threads<WARP>::rows : 1;
-    int64_t groups = (rows + at_once - 1) / at_once, most = static_cast<int64_t>(sms) * (width <= 1024 ? 4 : 2);
+    int at_once = width <= 256 ? row_threads<WARP>::rows : 1;
+    int threads = width <= 256             ? row_threads<WARP>::block
+                  : width <= ROW_WIDTH_MAX ? (width + 255) / 256 * 32
+                                           : ROW_BLOCK;
+    int64_t groups = (rows + at_once - 1) / at_once,
+            most = static_cast<int64_t>(sms) * (threads < 768 ? 768 / threads : 1);
     return static_cast<int>(groups < most ? groups : most);
 }
 
@@ -324,7 +350,7 @@ extern "C" cudaError_t mz_cu_layernorm_bwd(cudaStream_t stream, const mz_cu_laye
     } else {
 #define RUN(T, V)                                                                                                      \
     layernorm_bwd_kernel<T, V><<<parts, row_threads<T>::block, T == WARP ? (a.width + 7) / 8 * 64 : 0, stream>>>(a)
-        MZ_ROW_DISPATCH(a.width, RUN);
+        MZ_ROW_DISPATCH_BWD(a.width, RUN);
 #undef RUN
     }
     cudaError_t error = cudaGetLastError();

@@ -102,6 +102,29 @@ static cudaError_t sum_once(cudaStream_t stream, const sum_args &a) {
     return cudaGetLastError();
 }
 
+// The parts' sums of columns: SHARES threads a column, each a strided share in order, then the shares in order.
+enum { COLUMNS = 32, SHARES = 32 };
+__global__ void __launch_bounds__(COLUMNS *SHARES) sum_parts_kernel(sum_args a) {
+    __shared__ float shares[SHARES][COLUMNS + 1];
+    int64_t i = static_cast<int64_t>(blockIdx.x) * COLUMNS + threadIdx.x, outer = i / a.inner;
+    bool inside = i < a.outer * a.inner;
+    const float *x = static_cast<const float *>(a.x.data) + outer * a.axis * a.inner + (i - outer * a.inner);
+    float sum = 0;
+    if (inside)
+#pragma unroll 4
+        for (int64_t p = threadIdx.y; p < a.axis; p += SHARES)
+            sum += x[p * a.inner];
+    shares[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y != 0 || !inside)
+        return;
+    sum = 0;
+#pragma unroll
+    for (int s = 0; s < SHARES; s++)
+        sum += shares[s][threadIdx.x];
+    store1(a.y.data, a.y.dtype, i, finish(a, sum, i));
+}
+
 // Enough parts to give every multiprocessor some 1,024 threads, none shorter than what makes a second pass worth its launch.
 extern "C" int mz_cu_sum_parts(int64_t outer, int64_t axis, int64_t inner, int sms) {
     int64_t threads = outer * (inner == 1 ? ROW_BLOCK : inner % 8 == 0 ? inner / 8 : inner);
@@ -127,6 +150,12 @@ extern "C" cudaError_t mz_cu_sum(cudaStream_t stream, const mz_cu_sum_args *args
             return error;
         a.x = first.y;
         a.axis = s.parts;
+        if (a.inner > 1) {
+            dim3 threads(COLUMNS, SHARES);
+            int64_t blocks = (a.outer * a.inner + COLUMNS - 1) / COLUMNS;
+            sum_parts_kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(a);
+            return cudaGetLastError();
+        }
     }
     return sum_once(stream, a);
 }

@@ -130,7 +130,7 @@ __device__ __forceinline__ void row_vector(const float *data, int width, int v, 
         x[k] = data != nullptr && c + k < width ? data[c + k] : fill;
 }
 
-// Calls `run`<T, V> for the width: a warp a row up to 1024 columns, a block up to 8192. Wider rows do not stay in registers.
+// Calls run(T, V) for the width: a warp a row up to 1024 columns, 128 or 256 threads up to 8192. Wider rows do not stay in registers.
 enum { ROW_WIDTH_MAX = 8192 };
 #define MZ_ROW_DISPATCH(width, run)                                                                                    \
     do {                                                                                                               \
@@ -143,9 +143,11 @@ enum { ROW_WIDTH_MAX = 8192 };
         else if ((width) <= 1024)                                                                                      \
             run(32, 4);                                                                                                \
         else if ((width) <= 2048)                                                                                      \
-            run(256, 1);                                                                                               \
+            run(128, 2);                                                                                               \
+        else if ((width) <= 3072)                                                                                      \
+            run(128, 3);                                                                                               \
         else if ((width) <= 4096)                                                                                      \
-            run(256, 2);                                                                                               \
+            run(128, 4);                                                                                               \
         else if ((width) <= 6144)                                                                                      \
             run(256, 3);                                                                                               \
         else                                                                                                           \
