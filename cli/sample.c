@@ -44,6 +44,7 @@ static int print_json(const cli_args *args, const mezzo_sample_options *options,
     json_t *o = json_object();
     json_object_set_new(o, "prompt", cli_json_text(t->prompt, strlen(t->prompt)));
     json_object_set_new(o, "temperature", cli_json_number(options->temperature));
+    json_object_set_new(o, "top_p", cli_json_number(options->top_p));
     json_object_set_new(o, "top_k", json_integer(options->top_k));
     json_object_set_new(o, "seed", json_integer((json_int_t)options->seed));
     json_object_set(o, "samples", t->all);
@@ -61,6 +62,8 @@ static int read_options(const cli_args *args, mezzo_sample_options *options) {
         code = cli_integer(args, "seed", 0, INT64_MAX, (int64_t)options->seed, &seed);
     if (code == CLI_DONE)
         code = cli_integer(args, "threads", 0, 4096, 0, &threads);
+    if (code == CLI_DONE)
+        code = cli_number(args, "top-p", 0, 1, options->top_p, &options->top_p);
     if (code == CLI_DONE)
         code = cli_number(args, "temperature", 0, 1000, options->temperature, &options->temperature);
     if (code != CLI_DONE)
@@ -103,6 +106,7 @@ static const cli_option options_table[] = {
     {"tokens", "N", "tokens to draw [200]"},
     {"temperature", "X", "below 1 safer, above 1 wilder; 0 = always the likeliest token [0.8]"},
     {"top-k", "N", "draw among the N likeliest; 0 = all [0]"},
+    {"top-p", "X", "draw among the fewest likeliest whose probabilities reach X; 0 and 1 = all [0]"},
     {"seed", "N", "the same seed gives the same text [1]"},
     {"count", "N", "how many texts [1]"},
     {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
@@ -116,7 +120,7 @@ static const cli_option options_table[] = {
 const cli_command cli_sample = {
     .name = "sample",
     .summary = "text from a run or a checkpoint",
-    .usage = "RUN [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--seed N] [--count N]",
+    .usage = "RUN [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--top-p X] [--seed N] [--count N]",
     .details =
         "RUN is a run folder, or one checkpoint in its checkpoints/. Prompt and text go to stdout as they are drawn.",
     .options = options_table,

@@ -97,6 +97,13 @@ MEZZO_API mezzo_value mezzo_attention(mezzo_graph *g, mezzo_value q, mezzo_value
                                       int kv_heads, float dropout);
 // The same on one tensor that holds q, k and v side by side: [B, T, 3·H·D] → [B, T, H·D].
 MEZZO_API mezzo_value mezzo_attention_qkv(mezzo_graph *g, mezzo_value qkv, int heads, float dropout);
+// Generating a few positions at a time. After this call every attention of the graph keeps keys and values in two inputs of its own,
+// "cache.N.k" and "cache.N.v" F32 [B, length, Hkv·D] (N counts the attentions), which a run reads and writes: the T positions of a run are
+// rows positions[0] … positions[0] + T-1, from the input "positions" I32 [T], and each sees its row and all before it. mezzo_rope_table
+// without positions takes them from there too. Such a graph runs forward only.
+MEZZO_API void mezzo_cache_begin(mezzo_graph *g, int64_t length);
+// The positions of n tokens, I32 [n]: 0, 1, … n-1, or the input "positions" after mezzo_cache_begin.
+MEZZO_API mezzo_value mezzo_positions(mezzo_graph *g, int64_t n);
 MEZZO_API mezzo_value mezzo_softmax(mezzo_graph *g, mezzo_value x); // over the last dimension
 // Mean of -log softmax(logits)[target] over targets that are not `ignore_index`. logits [… V], targets I32 […] → [1]. FP32.
 // With every target ignored the loss is 0 (torch gives NaN).

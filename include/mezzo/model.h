@@ -46,6 +46,10 @@ MEZZO_API mezzo_status mezzo_model_check(const mezzo_model_config *config);
 // `keep_logits`, and "loss"; its seq_len is 1. Errors: INVALID as mezzo_model_check, or a batch or seq_len that does not fit; MEMORY.
 MEZZO_API mezzo_status mezzo_model_build(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch,
                                          int64_t seq_len, bool keep_logits);
+// The same for generating: `tokens` positions a run, on top of those whose keys and values are in caches of config->seq_len positions
+// (mezzo_cache_begin). Inputs "tokens" and "targets" [B, tokens], "positions" [tokens] and the caches; output "logits" [B, tokens, V].
+MEZZO_API mezzo_status mezzo_model_build_cached(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch,
+                                                int64_t tokens);
 MEZZO_API int mezzo_model_count(void);
 MEZZO_API const char *mezzo_model_name(int index); // every name mezzo_model_defaults takes; NULL past the end
 

@@ -126,6 +126,7 @@ typedef struct mezzo_sample_options {
     int64_t tokens;                 // how many to draw; 0 = 200
     int samples;                    // how many texts; 0 = 1
     double temperature;             // 0 = always the likeliest token
+    double top_p;                   // draw among the fewest likeliest whose probabilities reach this; 0 or 1 = all
     int top_k;                      // draw among the k likeliest; 0 = all
     uint64_t seed;                  // the same seed, checkpoint, precision and device give the same text
     const char *device, *precision; // NULL = the run's

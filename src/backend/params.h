@@ -57,4 +57,7 @@ mz_tensor mz_tensor_absent(void);
 // What a program reads that is not its own, for whoever runs the loop without waiting: the device address of an output.
 mezzo_status mz_program_output_address(const mezzo_program *program, const char *output, const void **out);
 
+// Inputs that runs write (caches) are `owner`'s from here on, which must outlive the program: both graphs have the same, in the same order.
+mezzo_status mz_program_share_state(mezzo_program *program, const mezzo_program *owner);
+
 #endif

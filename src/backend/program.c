@@ -33,6 +33,7 @@ struct mezzo_program {
     char *inputs;      // device: the random state, then every input; one copy brings both
     char *host_inputs; // what the next run will bring there
     bool written;      // inputs have changed since the last run
+    char *state;       // device: the inputs that stay; NULL: another program's
     mz_rng_state *rng; // device, the first thing in `inputs`
     float *one;        // device: the scale of a run without a scaler
     void **address;    // per value
@@ -147,7 +148,7 @@ fail:
 static void plan_report(const compiled *c, mezzo_memory *out) {
     *out = (mezzo_memory){.activations = c->plan.arena,
                           .workspace = c->workspace,
-                          .inputs = c->plan.inputs,
+                          .inputs = c->plan.inputs + c->plan.state,
                           .activations_unshared = c->plan.unshared};
 }
 
@@ -234,14 +235,16 @@ static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo
     if (status == MEZZO_OK)
         status = b->alloc(p->device, m.workspace + 64, &p->workspace);
     if (status == MEZZO_OK)
-        status = b->alloc(p->device, INPUTS_AT + m.inputs, (void **)&p->inputs);
+        status = b->alloc(p->device, INPUTS_AT + p->c.plan.inputs, (void **)&p->inputs);
+    if (status == MEZZO_OK && p->c.plan.state > 0)
+        status = b->alloc(p->device, p->c.plan.state, (void **)&p->state);
     if (status == MEZZO_OK)
         status = b->alloc(p->device, sizeof *p->one, (void **)&p->one);
     if (status == MEZZO_ERR_MEMORY)
         return too_large(p, graph, options, &m, &info);
     MEZZO_TRY(status);
     p->rng = (mz_rng_state *)(void *)p->inputs;
-    p->host_inputs = mz_alloc(INPUTS_AT + m.inputs, 1);
+    p->host_inputs = mz_alloc(INPUTS_AT + p->c.plan.inputs, 1);
     if (!p->host_inputs)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     const float one = 1.0f;
@@ -275,17 +278,18 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) 
     return MEZZO_OK;
 }
 
-static mezzo_status bind_values(mezzo_program *p) {
+static mezzo_status bind_values(mezzo_program *p, char *state) {
     const mezzo_graph *g = p->c.graph;
-    size_t input = 0;
+    char *input = p->inputs + INPUTS_AT;
     p->address = mz_alloc(g->n_values + 1, sizeof *p->address);
     if (!p->address)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < g->n_values; ++i) {
         const mz_value *v = &g->values[i];
         if (v->kind == MZ_VALUE_INPUT) {
-            p->address[i] = p->inputs + INPUTS_AT + input;
-            input += mz_align_up((size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype), 64);
+            char **at = v->state ? &state : &input;
+            p->address[i] = *at;
+            *at += mz_align_up((size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype), 64);
         } else if (v->kind == MZ_VALUE_SCALE) {
             p->address[i] = p->one;
         } else if (v->kind == MZ_VALUE_TEMP && p->c.plan.offset[i] != SIZE_MAX) {
@@ -373,7 +377,7 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     p->options.overrides = NULL;
     MEZZO_TRY_GOTO(status, compile(p->device, graph, options, &p->c));
     MEZZO_TRY_GOTO(status, book(p, graph, options));
-    MEZZO_TRY_GOTO(status, bind_values(p));
+    MEZZO_TRY_GOTO(status, bind_values(p, p->state));
     bind_calls(p);
     MEZZO_TRY_GOTO(status, find_first_writers(p));
     *out = p;
@@ -390,6 +394,7 @@ void mezzo_program_free(mezzo_program *p) {
     b->release(p->device, p->arena);
     b->release(p->device, p->workspace);
     b->release(p->device, p->inputs);
+    b->release(p->device, p->state);
     b->release(p->device, p->one);
     for (size_t i = 0; i < MZ_COUNT(p->recordings); ++i)
         if (p->recordings[i].graph)
@@ -414,11 +419,32 @@ mezzo_status mezzo_program_write(mezzo_program *p, const char *input, const void
         if (bytes != want)
             return mz_fail(MEZZO_ERR_INVALID, "input %s is %s of shape %s, %zu bytes; got %zu", input,
                            mezzo_dtype_name(v->dtype), mz_shape_text(&v->shape, shape, sizeof shape), want, bytes);
+        if (v->state)
+            return p->device->backend->write(p->device, p->address[i], data, bytes);
         memcpy(p->host_inputs + ((char *)p->address[i] - p->inputs), data, bytes);
         p->written = true;
         return MEZZO_OK;
     }
     return mz_fail(MEZZO_ERR_INVALID, "the program has no input %s", input);
+}
+
+mezzo_status mz_program_share_state(mezzo_program *p, const mezzo_program *owner) {
+    const mz_backend *b = p->device->backend;
+    if (p->device != owner->device || p->c.plan.state != owner->c.plan.state)
+        return mz_fail(MEZZO_ERR_INVALID, "programs with %zu and %zu bytes of state cannot share it", p->c.plan.state,
+                       owner->c.plan.state);
+    for (size_t i = 0; i < MZ_COUNT(p->recordings); ++i) {
+        if (p->recordings[i].graph)
+            b->capture_free(p->device, p->recordings[i].graph);
+        p->recordings[i] = (recording){0};
+    }
+    b->release(p->device, p->state);
+    p->state = NULL;
+    mz_free(p->address);
+    p->address = NULL;
+    MEZZO_TRY(bind_values(p, owner->state));
+    bind_calls(p);
+    return MEZZO_OK;
 }
 
 static mezzo_status find_output(const mezzo_program *p, const char *output, int *value) {

@@ -449,6 +449,11 @@ static mezzo_status grad_attention(tape *t, int node, int dy) {
     return MEZZO_OK;
 }
 
+static mezzo_status grad_attention_cached(tape *t, int node, int dy) {
+    (void)t, (void)node, (void)dy;
+    return mz_fail(MEZZO_ERR_UNSUPPORTED, "attention_cached has no gradient: a graph for generating runs forward only");
+}
+
 static mezzo_status grad_cross_entropy(tape *t, int node, int dy) {
     int lse;
     MEZZO_TRY(save_output(t, node, 1, (mz_shape){1, {mz_shape_count(shape_of(t, t->at->in[1]))}}, &lse));

@@ -274,6 +274,8 @@ static mezzo_status rope_table(mezzo_graph *g, mezzo_value positions, int64_t le
         return mz_fail(MEZZO_ERR_INVALID, "rope_table: %d dimensions and theta %g: must be even and positive", dims,
                        (double)theta);
     MEZZO_TRY(check_shape("rope_table", 2, (const int64_t[]){length, dims}, &shape));
+    if (positions.id < 0 && g->cache_length > 0)
+        positions = mezzo_positions(g, length);
     if (positions.id >= 0) {
         const mz_value *v = &g->values[positions.id];
         char text[64];
@@ -373,6 +375,44 @@ static mezzo_status check_probability(const char *op, float p) {
     return MEZZO_OK;
 }
 
+// --- generating ---------------------------------------------------------------------------------------------------------------
+void mezzo_cache_begin(mezzo_graph *g, int64_t length) {
+    if (length < 1 || length > INT32_MAX)
+        remember(g, mz_fail(MEZZO_ERR_INVALID, "mezzo_cache_begin: %lld positions", (long long)length));
+    else
+        g->cache_length = length;
+}
+
+mezzo_value mezzo_positions(mezzo_graph *g, int64_t n) {
+    if (g->cache_length == 0)
+        return mezzo_arange(g, n);
+    if (g->positions < 0)
+        g->positions = mezzo_input(g, "positions", MEZZO_I32, 1, &n).id;
+    return (mezzo_value){g->positions};
+}
+
+// Makes an attention node one with a cache: two inputs more, and the positions.
+static mezzo_status add_cache(mezzo_graph *g, mz_node *node, bool packed) {
+    mezzo_value q = {node->in[0]};
+    int heads = node->attrs.heads, kv_heads = node->attrs.kv_heads;
+    if (mezzo_value_rank(g, q) != 3 || heads < 1)
+        return MEZZO_OK; // the shape rule tells
+    int64_t width = mezzo_value_dim(g, q, 2) / (packed ? 3 : 1) / heads * kv_heads;
+    const int64_t shape[] = {mezzo_value_dim(g, q, 0), g->cache_length, width};
+    char name[48];
+    node->op = MZ_OP_attention_cached;
+    node->n_in = 6;
+    for (int i = 0; i < 2; ++i) {
+        snprintf(name, sizeof name, "cache.%d.%s", g->n_caches, i == 0 ? "k" : "v");
+        node->in[3 + i] = mezzo_input(g, name, MEZZO_F32, 3, shape).id;
+        MEZZO_TRY(mezzo_graph_status(g));
+        g->values[node->in[3 + i]].state = true;
+    }
+    ++g->n_caches;
+    node->in[5] = mezzo_positions(g, mezzo_value_dim(g, q, 1)).id;
+    return mezzo_graph_status(g);
+}
+
 static mezzo_value attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, bool packed, int heads,
                              int kv_heads, float dropout) {
     mz_node node = begin_node(g, MZ_OP_attention);
@@ -389,6 +429,8 @@ static mezzo_value attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo
     mezzo_status status = check_probability("attention", dropout);
     if (status == MEZZO_OK && !packed && (k.id < 0 || v.id < 0))
         status = mz_fail(MEZZO_ERR_INVALID, "attention: k or v is missing");
+    if (status == MEZZO_OK && g->cache_length > 0)
+        status = add_cache(g, &node, packed);
     return status == MEZZO_OK ? finish(g, &node) : failed(g, status);
 }
 

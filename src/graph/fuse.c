@@ -53,6 +53,7 @@ static bool matmul_class(mz_op op) {
     case MZ_OP_linear:
     case MZ_OP_matmul:
     case MZ_OP_attention:
+    case MZ_OP_attention_cached:
     case MZ_OP_linear_dx:
     case MZ_OP_linear_dw:
     case MZ_OP_attention_bwd:

@@ -7,6 +7,7 @@ mezzo_status mezzo_graph_create(mezzo_graph **out) {
     if (!g)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     g->segment = -1;
+    g->positions = -1;
     g->loss = -1;
     g->scale = -1;
     mezzo_status status = MZ_RESERVE(g->modules, g->cap_modules, 1);
@@ -91,6 +92,7 @@ mezzo_status mz_graph_copy(const mezzo_graph *g, mezzo_graph **out) {
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     mezzo_status status;
     c->segment = -1;
+    c->positions = -1;
     c->n_segments = g->n_segments;
     c->next_rng = g->next_rng;
     c->loss = g->loss;

@@ -25,6 +25,7 @@ typedef struct mz_value {
     int alias;          // shares the memory of this value (reshape, a block of rows); -1
     size_t offset;      // with alias: bytes from its start
     bool keep;          // an output: lives to the end
+    bool state;         // an input that runs read and write: it stays where it is from run to run
     char *name;         // inputs, parameters, outputs; NULL otherwise
 } mz_value;
 
@@ -73,6 +74,8 @@ struct mezzo_graph {
     size_t n_regions, cap_regions;
     int segment, n_segments; // builder: open segment, -1; count
     uint32_t next_rng;       // stream number of the next random op
+    int64_t cache_length;    // builder: positions of the caches that attention makes; 0: it makes none
+    int n_caches, positions; // builder: attentions with a cache; value id of the input "positions", -1
     int loss;                // value id, -1
     int scale;               // MZ_VALUE_SCALE, -1 until autodiff
     mezzo_status status;     // first error, with its message
@@ -109,7 +112,8 @@ typedef struct mz_plan {
     size_t *offset;  // per value: bytes into the arena; SIZE_MAX for values outside it
     size_t arena;    // bytes
     size_t unshared; // bytes if nothing shared
-    size_t inputs;   // bytes
+    size_t inputs;   // bytes of those that a run brings
+    size_t state;    // bytes of those that stay
 } mz_plan;
 mezzo_status mz_pass_plan(const mezzo_graph *g, mz_plan *plan);
 void mz_plan_free(mz_plan *plan);

@@ -43,7 +43,11 @@ typedef struct mz_slot {
     bool optional, repeated, gradient; // '?', '*', '+'
 } mz_slot;
 int mz_op_slots(mz_op op, bool outputs, mz_slot slots[MZ_MAX_IN]); // how many are listed
-bool mz_slot_integer(const char *name);                            // holds I32, in whatever op it is
+// Slots of state: FP32 inputs that the op writes, which no pass may replace by a copy.
+static inline bool mz_slot_state(mz_op op, int slot) {
+    return op == MZ_OP_attention_cached && (slot == 3 || slot == 4);
+}
+bool mz_slot_integer(const char *name); // holds I32, in whatever op it is
 
 typedef struct mz_shape {
     int rank;

@@ -146,7 +146,7 @@ mezzo_status mz_pass_plan(const mezzo_graph *g, mz_plan *plan) {
         const mz_value *x = &g->values[v];
         plan->offset[v] = SIZE_MAX;
         if (x->kind == MZ_VALUE_INPUT)
-            plan->inputs += bytes_of(x);
+            *(x->state ? &plan->state : &plan->inputs) += bytes_of(x);
         if (x->kind != MZ_VALUE_TEMP || first[v] == INT_MAX || last[v] < 0)
             continue;
         if (root_of(g, shared, (int)v) == (int)v)

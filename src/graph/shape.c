@@ -235,6 +235,21 @@ static mezzo_status infer_attention(rule r, mz_shape *out) {
     return MEZZO_OK;
 }
 
+static mezzo_status infer_attention_cached(rule r, mz_shape *out) {
+    const mz_shape *q = shape_of(r, 0), *k = shape_of(r, 3), *positions = shape_of(r, 5);
+    mz_shape as_attention[MZ_MAX_OUT];
+    MEZZO_TRY(infer_attention(r, as_attention));
+    out[0] = as_attention[0];
+    int64_t width = out[0].dim[2] / r.node->attrs.heads * r.node->attrs.kv_heads;
+    if (!mz_shape_equal(k, shape_of(r, 4)))
+        return mismatch(r, 3, 4, "must be the same");
+    if (k->rank != 3 || k->dim[0] != q->dim[0] || k->dim[2] != width)
+        return mismatch(r, 0, 3, "the cache must be [batch, positions, key/value heads x head size]");
+    MEZZO_TRY(must_be_integers(r, 5));
+    return positions->rank == 1 && positions->dim[0] == q->dim[1] ? MEZZO_OK
+                                                                  : mismatch(r, 0, 5, "a position for each time");
+}
+
 static mezzo_status infer_cross_entropy(rule r, mz_shape *out) {
     const mz_shape *x = shape_of(r, 0), *t = shape_of(r, 1);
     bool same = x->rank == t->rank + 1;
@@ -341,6 +356,8 @@ mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ
         return infer_embedding(r, out);
     case MZ_OP_attention:
         return infer_attention(r, out);
+    case MZ_OP_attention_cached:
+        return infer_attention_cached(r, out);
     case MZ_OP_cross_entropy:
         return infer_cross_entropy(r, out);
     case MZ_OP_sum:

@@ -53,7 +53,7 @@ static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int6
 
     mezzo_value wte;                                                                                      // [V, C]
     mezzo_value x = mz_layer_embedding(g, "wte", tokens, config->vocab, config->d_model, INIT_STD, &wte); // [B, T, C]
-    mezzo_value positions = mz_layer_embedding(g, "wpe", mezzo_arange(g, seq_len), config->seq_len, config->d_model,
+    mezzo_value positions = mz_layer_embedding(g, "wpe", mezzo_positions(g, seq_len), config->seq_len, config->d_model,
                                                INIT_STD, NULL);  // [T, C]
     x = dropped(g, mezzo_add(g, x, positions), config->dropout); // [B, T, C]
     for (int64_t i = 0; i < config->layers; i++)

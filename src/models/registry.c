@@ -156,3 +156,10 @@ mezzo_status mezzo_model_build(mezzo_graph *graph, const mezzo_model_config *con
     MEZZO_TRY(find(config->name)->build(graph, config, batch, seq_len, keep_logits));
     return mezzo_graph_status(graph);
 }
+
+mezzo_status mezzo_model_build_cached(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch,
+                                      int64_t tokens) {
+    MEZZO_TRY(mezzo_model_check(config));
+    mezzo_cache_begin(graph, config->seq_len);
+    return mezzo_model_build(graph, config, batch, tokens, true);
+}

@@ -186,6 +186,8 @@ static mezzo_status check_sample(const mezzo_sample_options *o) {
     if (!(o->temperature >= 0) || isinf(o->temperature))
         return mz_fail(MEZZO_ERR_INVALID, "sample: the temperature is %g: use a finite number, 0 or more",
                        o->temperature);
+    if (!(o->top_p >= 0 && o->top_p <= 1))
+        return mz_fail(MEZZO_ERR_INVALID, "sample: top_p is %g: use a number from 0 to 1", o->top_p);
     if (o->tokens < 0 || o->samples < 0 || o->top_k < 0)
         return mz_fail(MEZZO_ERR_INVALID, "sample: tokens %lld, samples %d and top_k %d must be 0 or more",
                        (long long)o->tokens, o->samples, o->top_k);
@@ -207,7 +209,11 @@ static mezzo_status draw_samples(const model *m, const mezzo_sample_options *o, 
     MEZZO_TRY_GOTO(status, mezzo_tokenizer_load(path, &tokenizer));
     MEZZO_TRY_GOTO(status, mz_sampler_create(m->params, &m->checkpoint.model, &m->run.program, tokenizer, &sampler));
     for (int i = 0; i < (o->samples > 0 ? o->samples : 1); i++) {
-        mz_draw draw = {.temperature = o->temperature, .top_k = o->top_k, .seed = o->seed, .index = (uint64_t)i << 32};
+        mz_draw draw = {.temperature = o->temperature,
+                        .top_p = o->top_p,
+                        .top_k = o->top_k,
+                        .seed = o->seed,
+                        .index = (uint64_t)i << 32};
         MEZZO_TRY_GOTO(status, mz_sampler_run(sampler, o->prompt, tokens, draw, i, stop, write, user));
     }
     if (stop != NULL && *stop)

@@ -108,8 +108,7 @@ static void count_memory(mz_training *run) {
     mezzo_memory m;
     mezzo_program_memory(run->train, &m);
     run->memory = m.masters + m.gradients + m.shadows + program_memory(run->train) + program_memory(run->eval) +
-                  (run->sampler != NULL ? program_memory(run->sampler->program) : 0) +
-                  mezzo_optimizer_memory(run->optimizer);
+                  (run->sampler != NULL ? mz_sampler_memory(run->sampler) : 0) + mezzo_optimizer_memory(run->optimizer);
 }
 
 mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run) {

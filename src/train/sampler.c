@@ -1,59 +1,149 @@
-// Text from a model. The whole window is evaluated for each token: causal attention makes what stands after the last token, zeros,
-// irrelevant to it.
+// Text from a model. Keys and values of what was read are kept, so that a token costs one position: a program of one position draws, and
+// one of several reads prompts. Past the model's context the window moves on with every token, and with it all positions: from there on,
+// and where a device has no kernel for cached attention, the whole window is evaluated for each token, as causal attention makes what
+// stands after the last token, zeros, irrelevant to it.
 #include <math.h>
 #include <stdlib.h>
 
+#include "backend/params.h"
 #include "train/run.h"
 
 #define PHILOX_SAMPLE 0x5A3F1E00u // the `tensor` word of sampling draws
+// Positions that a prompt is read by. A run of 64 takes about as long as 6 of one on a CPU (GPT-2 124M, two Zen 4 cores), so that even a
+// short rest is not worth reading one by one.
+#define PREFILL       64
+#define SHORT         6
+
+// --- programs -----------------------------------------------------------------------------------------------------------------
+static mezzo_program_options forward_options(const mz_sampler *s) {
+    mezzo_program_options forward = {.precision = s->precision,
+                                     .residual = s->residual,
+                                     .overrides = s->overrides,
+                                     .n_overrides = s->n_overrides,
+                                     .forward_only = true};
+    return forward;
+}
+
+// Nobody reads the loss here: every target is ignored.
+static mezzo_status ignore_targets(mezzo_program *program, int64_t tokens) {
+    int32_t *targets = mz_alloc((size_t)tokens, sizeof *targets);
+    if (targets == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (int64_t i = 0; i < tokens; i++)
+        targets[i] = -1;
+    mezzo_status status = mezzo_program_write(program, "targets", targets, (size_t)tokens * sizeof *targets);
+    mz_free(targets);
+    return status;
+}
+
+// A program of `tokens` positions, with a cache or over the whole window.
+static mezzo_status make_program(const mz_sampler *s, int64_t tokens, bool cached, mezzo_program **out) {
+    mezzo_status status = MEZZO_OK;
+    mezzo_graph *graph = NULL;
+    const mezzo_program_options forward = forward_options(s);
+    MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
+    MEZZO_TRY_GOTO(status, cached ? mezzo_model_build_cached(graph, &s->model, 1, tokens)
+                                  : mezzo_model_build(graph, &s->model, 1, tokens, true));
+    MEZZO_TRY_GOTO(status, mezzo_program_create(graph, s->params, &forward, out));
+    MEZZO_TRY_GOTO(status, ignore_targets(*out, tokens));
+fail:
+    mezzo_graph_free(graph);
+    return status;
+}
+
+static mezzo_status open_cached(mz_sampler *s) {
+    MEZZO_TRY(make_program(s, 1, true, &s->one));
+    if (s->chunk == 1)
+        return MEZZO_OK;
+    MEZZO_TRY(make_program(s, s->chunk, true, &s->several));
+    return mz_program_share_state(s->several, s->one);
+}
+
+static mezzo_status copy_options(mz_sampler *s, const mezzo_program_options *options) {
+    s->precision = options->precision;
+    s->residual = options->residual;
+    s->n_overrides = options->n_overrides;
+    s->overrides = mz_alloc((size_t)options->n_overrides + 1, sizeof *s->overrides);
+    if (s->overrides == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (int i = 0; i < options->n_overrides; i++)
+        s->overrides[i] = options->overrides[i]; // the patterns are the configuration's, which outlives the sampler
+    return MEZZO_OK;
+}
 
 mezzo_status mz_sampler_create(mezzo_params *params, const mezzo_model_config *model,
                                const mezzo_program_options *options, const mezzo_tokenizer *tokenizer,
                                mz_sampler **out) {
     mezzo_status status = MEZZO_OK;
-    mezzo_graph *graph = NULL;
-    mezzo_program_options forward = *options;
-    forward.forward_only = true;
-    forward.recompute = false;
     *out = NULL;
     mz_sampler *s = mz_alloc(1, sizeof *s);
     if (s == NULL)
         return MEZZO_ERR_MEMORY;
+    s->params = params;
+    s->model = *model;
     s->tokenizer = tokenizer;
     s->length = model->seq_len;
     s->vocab = model->vocab;
-    size_t length = (size_t)s->length, vocab = (size_t)s->vocab;
-    s->window = mz_alloc(length, sizeof *s->window);
-    s->targets = mz_alloc(length, sizeof *s->targets);
-    s->logits = mz_alloc(length * vocab, sizeof *s->logits);
+    s->chunk = s->length < PREFILL ? s->length : PREFILL;
+    size_t vocab = (size_t)s->vocab;
+    s->window = mz_alloc((size_t)s->length, sizeof *s->window);
     s->weights = mz_alloc(vocab, sizeof *s->weights);
     s->order = mz_alloc(vocab, sizeof *s->order);
-    if (s->window == NULL || s->targets == NULL || s->logits == NULL || s->weights == NULL || s->order == NULL)
+    s->logits = mz_alloc((size_t)s->chunk * vocab, sizeof *s->logits);
+    if (s->window == NULL || s->weights == NULL || s->order == NULL || s->logits == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
-    for (size_t i = 0; i < length; i++)
-        s->targets[i] = -1; // ignored by the loss, which nobody reads here
-    MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
-    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, model, 1, s->length, true));
-    MEZZO_TRY_GOTO(status, mezzo_program_create(graph, params, &forward, &s->program));
-    MEZZO_TRY_GOTO(status, mezzo_program_write(s->program, "targets", s->targets, length * sizeof *s->targets));
+    MEZZO_TRY_GOTO(status, copy_options(s, options));
+    status = open_cached(s);
+    if (status == MEZZO_ERR_UNSUPPORTED) {
+        mz_log("dispatch", "sampling without a cache: %s", mezzo_error_message());
+        mezzo_program_free(s->one);
+        mezzo_program_free(s->several);
+        s->one = s->several = NULL;
+        status = mz_sampler_open_window(s);
+    }
+    MEZZO_TRY_GOTO(status, status);
     *out = s;
     s = NULL;
 fail:
-    mezzo_graph_free(graph);
     mz_sampler_free(s);
     return status;
+}
+
+mezzo_status mz_sampler_open_window(mz_sampler *s) {
+    if (s->whole != NULL)
+        return MEZZO_OK;
+    float *logits = mz_alloc((size_t)(s->length * s->vocab), sizeof *logits);
+    if (logits == NULL)
+        return MEZZO_ERR_MEMORY;
+    mz_free(s->logits);
+    s->logits = logits;
+    return make_program(s, s->length, false, &s->whole);
 }
 
 void mz_sampler_free(mz_sampler *s) {
     if (s == NULL)
         return;
-    mezzo_program_free(s->program);
+    mezzo_program_free(s->several);
+    mezzo_program_free(s->one);
+    mezzo_program_free(s->whole);
+    mz_free(s->overrides);
     mz_free(s->window);
-    mz_free(s->targets);
     mz_free(s->logits);
     mz_free(s->weights);
     mz_free(s->order);
     mz_free(s);
+}
+
+size_t mz_sampler_memory(const mz_sampler *s) {
+    const mezzo_program *programs[] = {s->one, s->several, s->whole};
+    size_t bytes = 0;
+    for (size_t i = 0; i < MZ_COUNT(programs); i++) {
+        mezzo_memory m = {0};
+        if (programs[i] != NULL)
+            mezzo_program_memory(programs[i], &m);
+        bytes += m.activations + m.workspace + m.inputs;
+    }
+    return bytes;
 }
 
 // --- choosing a token -------------------------------------------------------------------------------------------------------
@@ -79,6 +169,43 @@ static float kth_largest(const mz_sampler *s, const float *logits, int64_t k) {
     return logits[s->order[n - 1]];
 }
 
+// Whether the candidate at a stands above the one at b: by weight, then the lower token.
+static bool above(const mz_sampler *s, int32_t a, int32_t b) {
+    return s->weights[a] != s->weights[b] ? s->weights[a] > s->weights[b] : a < b;
+}
+
+static void sift(const mz_sampler *s, int64_t at, int64_t n) {
+    int32_t moved = s->order[at];
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && above(s, s->order[child + 1], s->order[child]))
+            child++;
+        if (!above(s, s->order[child], moved))
+            break;
+        s->order[at] = s->order[child];
+    }
+    s->order[at] = moved;
+}
+
+// Nucleus sampling (Holtzman et al., 2020): the fewest likeliest tokens whose probabilities reach p stay, the one that reaches it included.
+// A heap, because few of many are taken. Returns the weight of those that stay.
+static double keep_nucleus(mz_sampler *s, double total, double p) {
+    int64_t n = 0;
+    double kept = 0;
+    for (int32_t i = 0; i < s->vocab; i++)
+        if (s->weights[i] > 0)
+            s->order[n++] = i;
+    for (int64_t i = n / 2; i-- > 0;)
+        sift(s, i, n);
+    while (n > 0 && kept < p * total) {
+        kept += s->weights[s->order[0]];
+        s->order[0] = s->order[--n];
+        sift(s, 0, n);
+    }
+    for (int64_t i = 0; i < n; i++) // what is left in the heap
+        s->weights[s->order[i]] = 0;
+    return kept;
+}
+
 static double uniform53(mz_draw draw) { // [0, 1)
     uint32_t words[4];
     mz_philox((mz_philox_key){draw.seed, 0, PHILOX_SAMPLE}, draw.index, words);
@@ -99,6 +226,8 @@ static mezzo_status choose(mz_sampler *s, const float *logits, mz_draw draw, int
         s->weights[i] = logits[i] >= least ? exp(x) : 0;
         total += s->weights[i];
     }
+    if (draw.top_p > 0 && draw.top_p < 1)
+        total = keep_nucleus(s, total, draw.top_p);
     double left = uniform53(draw) * total;
     for (int32_t i = 0; i < s->vocab; i++) {
         if (s->weights[i] == 0)
@@ -134,28 +263,64 @@ static mezzo_status start(mz_sampler *s, const char *prompt, int64_t *n) {
     return mz_context(status, "the prompt: ");
 }
 
-static mezzo_status next_token(mz_sampler *s, int64_t n, mz_draw draw, int32_t *out) {
+// Reads the window's positions done … done + tokens - 1 into the caches; *row is the last position's logits. Positions after the window's
+// last token, where a program has more, are read too and are overwritten before they are seen.
+static mezzo_status read_positions(mz_sampler *s, mezzo_program *program, int64_t tokens, int64_t n, float **row) {
+    int32_t ids[PREFILL], positions[PREFILL];
+    for (int64_t i = 0; i < tokens; i++) {
+        int64_t at = s->done + i;
+        ids[i] = at < n ? s->window[at] : 0;
+        positions[i] = (int32_t)(at < s->length ? at : s->length - 1); // the first counts; all must be in the table
+    }
+    size_t bytes = (size_t)tokens * sizeof *ids;
+    MEZZO_TRY(mezzo_program_write(program, "tokens", ids, bytes));
+    MEZZO_TRY(mezzo_program_write(program, "positions", positions, bytes));
+    MEZZO_TRY(mezzo_program_run(program, NULL, 0, 0));
+    int64_t read = n - s->done < tokens ? n - s->done : tokens;
+    s->done += read;
+    if (s->done < n) // not the last piece: nobody asks for its logits
+        return MEZZO_OK;
+    MEZZO_TRY(mezzo_program_read(program, "logits", s->logits, (size_t)(tokens * s->vocab) * sizeof *s->logits));
+    *row = s->logits + (read - 1) * s->vocab; // [1, tokens, V]
+    return MEZZO_OK;
+}
+
+// The logits after the window's n tokens.
+static mezzo_status logits_after(mz_sampler *s, int64_t n, float **row) {
+    while (s->one != NULL && s->done >= 0 && s->done < n) {
+        bool several = s->several != NULL && n - s->done > SHORT;
+        MEZZO_TRY(read_positions(s, several ? s->several : s->one, several ? s->chunk : 1, n, row));
+    }
+    if (s->one != NULL && s->done >= 0)
+        return MEZZO_OK;
     size_t bytes = (size_t)s->length * sizeof *s->window;
+    MEZZO_TRY(mz_sampler_open_window(s));
     memset(s->window + n, 0, (size_t)(s->length - n) * sizeof *s->window);
-    MEZZO_TRY(mezzo_program_write(s->program, "tokens", s->window, bytes));
-    MEZZO_TRY(mezzo_program_run(s->program, NULL, 0, 0));
-    MEZZO_TRY(mezzo_program_read(s->program, "logits", s->logits, (size_t)(s->length * s->vocab) * sizeof *s->logits));
-    return choose(s, s->logits + (n - 1) * s->vocab, draw, out); // logits [1, T, V], row n-1
+    MEZZO_TRY(mezzo_program_write(s->whole, "tokens", s->window, bytes));
+    MEZZO_TRY(mezzo_program_run(s->whole, NULL, 0, 0));
+    MEZZO_TRY(mezzo_program_read(s->whole, "logits", s->logits, (size_t)(s->length * s->vocab) * sizeof *s->logits));
+    *row = s->logits + (n - 1) * s->vocab; // [1, T, V]
+    return MEZZO_OK;
 }
 
 mezzo_status mz_sampler_run(mz_sampler *s, const char *prompt, int64_t tokens, mz_draw draw, int index,
                             const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user) {
     int64_t n;
     MEZZO_TRY(start(s, prompt, &n));
+    s->done = 0; // parameters may have changed since the last text
     for (int64_t i = 0; i < tokens && (stop == NULL || !*stop); i++, draw.index++) {
         int32_t token = 0;
         size_t bytes = 0;
-        MEZZO_TRY(next_token(s, n, draw, &token));
+        float *logits = NULL;
+        MEZZO_TRY(logits_after(s, n, &logits));
+        MEZZO_TRY(choose(s, logits, draw, &token));
         const char *text = mezzo_tokenizer_bytes(s->tokenizer, token, &bytes);
         if (bytes > 0)
             write(user, index, text, bytes);
-        if (n == s->length)
+        if (n == s->length) {
             memmove(s->window, s->window + 1, (size_t)(--n) * sizeof *s->window);
+            s->done = -1; // every position changes: the caches hold nothing any more
+        }
         s->window[n++] = token;
     }
     return MEZZO_OK;

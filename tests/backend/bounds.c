@@ -304,6 +304,44 @@ static void attention(trial *t) {
     mz_free(error);
 }
 
+// The same sums over the rows of the cache as the reference leaves it (`after`).
+static void attention_cached(trial *t) {
+    heads s = heads_of(t, &t->in[0], &t->in[1], &t->out[0]);
+    const double *q = t->in[0].value;
+    const float *k = (const float *)(const void *)t->in[3].after, *v = (const float *)(const void *)t->in[4].after;
+    int64_t size = t->in[3].t.shape.dim[1], row = t->in[3].t.shape.dim[2], group = s.heads / (row / s.width);
+    int32_t first;
+    memcpy(&first, t->in[5].stored, sizeof first);
+    double *x = mz_alloc((size_t)size, sizeof *x), *error = mz_alloc((size_t)size, sizeof *error), key[256];
+    assert_true(x != NULL && error != NULL && s.width <= 256);
+    for (int64_t at = 0; at < s.batch * s.heads * s.length; at++) {
+        int64_t b = at / (s.heads * s.length), h = at / s.length % s.heads, i = at % s.length;
+        int64_t n = first + i < size ? first + i + 1 : 0, start = b * size * row + h / group * s.width;
+        double max = -INFINITY, sum = 0, sum_error = 0;
+        for (int64_t j = 0; j < n; j++) {
+            for (int64_t d = 0; d < s.width; d++)
+                key[d] = (double)k[start + j * row + d];
+            x[j] = score(q + (b * s.length + i) * s.q_row + h * s.width, key, s.width, &error[j]);
+            max = fmax(max, x[j]);
+        }
+        for (int64_t j = 0; j < n; j++) {
+            error[j] += 2 * u32 * (fabs(x[j]) + fabs(max));
+            sum += exp(x[j] - max);
+            sum_error += exp(x[j] - max) * error[j];
+        }
+        double all = sum_error / sum + (double)(n + 2 * (int64_t)function_ulps) * u32;
+        for (int64_t d = 0; d < s.width; d++) {
+            double total = 0;
+            for (int64_t j = 0; j < n; j++)
+                total += exp(x[j] - max) / sum * fabs((double)v[start + j * row + d]) *
+                         (error[j] + all + (double)n * u32 + 2 * through(t->numerics.compute));
+            t->out[0].bound[((b * s.length + i) * s.heads + h) * s.width + d] = total;
+        }
+    }
+    mz_free(x);
+    mz_free(error);
+}
+
 // What rounding to a format is off by where its numbers are subnormal: half of the smallest. Only FP16's is of any size.
 static double half_subnormal(mezzo_dtype dtype) {
     return dtype == MEZZO_F16 ? 0x1p-25 : 0;
@@ -662,6 +700,7 @@ static void (*const bounds[MZ_OP_COUNT])(trial *t) = {
     [MZ_OP_linear_dw] = linear_dw,
     [MZ_OP_attention] = attention,
     [MZ_OP_attention_bwd] = attention_bwd,
+    [MZ_OP_attention_cached] = attention_cached,
     [MZ_OP_gelu] = activation,
     [MZ_OP_silu] = activation,
     [MZ_OP_gelu_dx] = activation_dx,

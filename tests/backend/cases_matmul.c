@@ -243,6 +243,48 @@ void cases_attention(void) {
     trial_finish(t);
 }
 
+// `first` rows are in the cache; `size` may be less than first + T: then the last queries have no row.
+static trial *attention_cached_trial(const int64_t s[5], mezzo_dtype dtype, bool packed, int32_t first, int64_t size) {
+    trial *t = trial_new(MZ_OP_attention_cached);
+    t->numerics.compute = dtype;
+    t->attrs.heads = (int)s[2];
+    t->attrs.kv_heads = (int)s[3];
+    int64_t channels = s[2] * s[4], kv = s[3] * s[4];
+    trial_input(t, 0, dtype, SHAPE(s[0], s[1], packed ? 3 * channels : channels));
+    for (int i = 1; i < 3 && !packed; i++)
+        trial_input(t, i, dtype, SHAPE(s[0], s[1], kv));
+    for (int i = 3; i < 5; i++)
+        trial_input(t, i, MEZZO_F32, SHAPE(s[0], size, kv));
+    trial_output(t, 0, dtype, SHAPE(s[0], s[1], channels));
+    for (int i = 0; i < 5; i++)
+        if (i == 0 || i > 2 || !packed)
+            trial_normal(t, i, 1.5);
+    trial_input(t, 5, MEZZO_I32, SHAPE(s[1]));
+    trial_integers(t, 5, first, first); // only the first of them counts
+    t->skip_mutations = first + s[1] < 3 || size < first + s[1];
+    // Elsewhere the largest elements of the cache may be rows that are written over, or that nobody reads yet; and in a low
+    // format, or among very many, one new key is little.
+    t->skip_terms = dtype != MEZZO_F32 || s[1] > 1 || size > first + 1 || first < 16 || first > 100;
+    return t;
+}
+
+void cases_attention_cached(void) {
+    for (size_t s = 0; s < MZ_COUNT(attention_shapes); s++)
+        for (int d = 0; d < FLOATS; d++) {
+            const int64_t *shape = attention_shapes[s], one[5] = {shape[0], 1, shape[2], shape[3], shape[4]};
+            int32_t before = (int32_t)shape[1];
+            for (int packed = 0; packed <= (shape[2] == shape[3]); packed++) {
+                trial_finish(attention_cached_trial(one, floats[d], packed, before, before + 1));
+                trial_finish(attention_cached_trial(one, floats[d], packed, before, 2 * before + 3));
+                trial_finish(attention_cached_trial(shape, floats[d], packed, 0, before + 5));
+                trial_finish(attention_cached_trial(shape, floats[d], packed, 3, before + 1));
+            }
+        }
+    trial *t = attention_cached_trial((const int64_t[]){1, 3, 2, 2, 16}, MEZZO_F32, true, 5, 20);
+    trial_spoil(t, 0);
+    trial_finish(t);
+}
+
 void cases_attention_bwd(void) {
     each_attention(attention_bwd_case);
     for (int slot = 0; slot < 2; slot++) { // dy, q

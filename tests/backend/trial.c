@@ -144,12 +144,14 @@ void trial_reference(trial *t) {
         if (mz_present(&call.in[i]))
             call.in[i].data = t->in[i].stored;
     }
-    if (t->op == MZ_OP_scaler_update && mz_present(&call.in[0])) { // listed as an input, and written
-        mz_free(t->in[0].after);
-        t->in[0].after = mz_alloc(t->in[0].bytes, 1);
-        assert_non_null(t->in[0].after);
-        memcpy(t->in[0].after, t->in[0].stored, t->in[0].bytes);
-        call.in[0].data = t->in[0].after;
+    for (int i = 0; i < t->n_in; i++) { // listed as an input, and written
+        if (!(t->op == MZ_OP_scaler_update && i == 0 && mz_present(&call.in[0])) && !mz_slot_state(t->op, i))
+            continue;
+        mz_free(t->in[i].after);
+        t->in[i].after = mz_alloc(t->in[i].bytes, 1);
+        assert_non_null(t->in[i].after);
+        memcpy(t->in[i].after, t->in[i].stored, t->in[i].bytes);
+        call.in[i].data = t->in[i].after;
     }
     for (int i = 0; i < t->n_out; i++) {
         trial_tensor *out = &t->out[i];

@@ -82,6 +82,47 @@ void mz_ref_attention(const mz_call *call) {
             }
 }
 
+// Rows of the caches and not of k and v are what queries see: keys and values of earlier calls are there too.
+void mz_ref_attention_cached(const mz_call *call) {
+    layout l = layout_of(call, &call->in[0], &call->in[1], &call->out[0]);
+    const mz_tensor *caches = &call->in[3];
+    int64_t size = caches[0].shape.dim[1], row = caches[0].shape.dim[2], first = mz_ref_integer(&call->in[5], 0);
+    int64_t group = l.heads / (row / l.width);
+    double scale = 1 / sqrt((double)l.width);
+    mezzo_dtype compute = call->numerics.compute;
+    mz_ref_scratch scratch = mz_ref_scratch_begin(call);
+    const double *q = mz_ref_operand(&scratch, &call->in[0], compute);
+    const double *kv[2] = {l.packed ? q + l.k_start : mz_ref_operand(&scratch, &call->in[1], compute),
+                           l.packed ? q + l.v_start : mz_ref_operand(&scratch, &call->in[2], compute)};
+    for (int64_t at = 0; at < l.batch * l.length * row; at++) {
+        int64_t b = at / row / l.length, t = at / row % l.length, c = at % row;
+        for (int i = 0; i < 2 && first + t >= 0 && first + t < size; i++)
+            mz_ref_put(&caches[i], (b * size + first + t) * row + c, kv[i][(b * l.length + t) * l.kv_row + c]);
+    }
+    const double *k = mz_ref_operand(&scratch, &caches[0], MEZZO_F64),
+                 *v = mz_ref_operand(&scratch, &caches[1], MEZZO_F64);
+    double *o = mz_ref_zeros(&scratch, l.width);
+    for (int64_t at = 0; at < l.batch * l.heads * l.length; at++) {
+        int64_t b = at / l.length / l.heads, h = at / l.length % l.heads, t = at % l.length, i = first + t;
+        const double *qi = q + q_at(&l, b, t, h);
+        int64_t start = b * size * row + h / group * l.width;
+        double max = -INFINITY, sum = 0;
+        bool seen = i >= 0 && i < size;
+        for (int64_t j = 0; seen && j <= i; j++)
+            max = fmax(max, scale * dot(qi, k + start + j * row, l.width));
+        for (int64_t d = 0; d < l.width; d++)
+            o[d] = 0;
+        for (int64_t j = 0; seen && j <= i; j++) {
+            double e = exp(scale * dot(qi, k + start + j * row, l.width) - max);
+            sum += e;
+            for (int64_t d = 0; d < l.width; d++)
+                o[d] += e * v[start + j * row + d];
+        }
+        for (int64_t d = 0; d < l.width; d++)
+            mz_ref_put(&call->out[0], ((b * l.length + t) * l.heads + h) * l.width + d, seen ? o[d] / sum : 0);
+    }
+}
+
 // With p = exp(s - lse), m = the dropout factors, Δ_i = dy_i·y_i (= Σ_j p_ij·m_ij·(dy_i·v_j), as y is the sum of p·m·v):
 //   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
 void mz_ref_attention_bwd(const mz_call *call) {

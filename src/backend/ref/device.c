@@ -64,6 +64,7 @@ static size_t ref_workspace(const mezzo_device *device, const mz_call *call) {
     case MZ_OP_linear_dw:
     case MZ_OP_matmul:
     case MZ_OP_attention:
+    case MZ_OP_attention_cached:
     case MZ_OP_attention_bwd:
     case MZ_OP_embedding_bwd:
     case MZ_OP_grouped_linear:
