@@ -1,0 +1,162 @@
+"""What a PyTorch user gets: training steps of GPT-2-shaped models and of GLM-4's mixture of experts, one CSV row each.
+
+usage: torch_gpt2.py [--iters N] [--prewarm] CASE...
+  CASE is MODEL:PRECISION:WAY, as small:bf16:graphs
+  MODEL      gpt2 (124M, 32 x 1,024), small medium large xl 2.7B (4 x 512), dW-lL-bB-tT (vocabulary 32,000; 8 heads), moe-dW-lL-bB-tT
+  PRECISION  fp32 tf32 bf16 fp16 (fp16 with GradScaler)
+  WAY        eager, compiled (torch.compile) or graphs (torch.compile with mode="reduce-overhead", which captures CUDA graphs)
+--prewarm compiles all the cases at once, each in a process of its own, so that the timed run after it finds Inductor's cache filled.
+
+A step is forward, backward, unscale, clipping at 1.0 and fused AdamW; ms_step is the median of CUDA-event times. Memory is the
+allocator's peak.
+"""
+import contextlib, gc, re, subprocess, sys
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+SIZES = {  # width, inner width, layers, heads
+    "small": (768, 3072, 12, 12),
+    "medium": (1024, 4096, 24, 16),
+    "large": (1280, 5120, 36, 20),
+    "xl": (1600, 6400, 48, 25),
+    "2.7B": (2560, 10240, 32, 32),
+}
+
+
+class Block(nn.Module):
+    def __init__(self, width, inner, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.fc, self.out = nn.Linear(width, inner), nn.Linear(inner, width)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = self.qkv(self.ln1(x)).view(B, T, 3, self.heads, C // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(B, T, C))
+        return x + self.out(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    def __init__(self, vocab, context, width, inner, layers, heads):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, inner, heads) for _ in range(layers))
+        self.lnf, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
+        for p in self.parameters():
+            if p.dim() == 2:
+                nn.init.normal_(p, std=0.02)
+        self.head.weight = self.wte.weight
+
+    def forward(self, ids, targets):
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(self.lnf(x)).view(-1, self.head.out_features), targets.view(-1))
+
+
+class Experts(nn.Module):
+    def __init__(self, width, layers):
+        super().__init__()
+        from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
+
+        self.model = Glm4MoeForCausalLM(
+            Glm4MoeConfig(
+                vocab_size=32000, hidden_size=width, intermediate_size=4 * width, moe_intermediate_size=width,
+                num_hidden_layers=layers, num_attention_heads=8, num_key_value_heads=8, head_dim=width // 8,
+                n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1, n_group=1,
+                topk_group=1, max_position_embeddings=2048, use_cache=False))
+
+    def forward(self, ids, targets):
+        return self.model(input_ids=ids, labels=targets).loss
+
+
+def describe(model):
+    """name -> (maker, vocabulary, batch, tokens)"""
+    if model == "gpt2":
+        return lambda: GPT(50304, 1024, 768, 3072, 12, 12), 50304, 32, 1024
+    if model in SIZES:
+        return lambda: GPT(10000, 512, *SIZES[model]), 10000, 4, 512
+    found = re.fullmatch(r"(moe-)?d(\d+)-l(\d+)-b(\d+)-t(\d+)", model)
+    if not found:
+        sys.exit(f"{model}: no such model; see the usage")
+    width, layers, batch, tokens = map(int, found.groups()[1:])
+    if found.group(1):
+        return lambda: Experts(width, layers), 32000, batch, tokens
+    return lambda: GPT(32000, 1024, width, 4 * width, layers, 8), 32000, batch, tokens
+
+
+def measure(model, precision, way, iters):
+    make, vocab, batch, tokens = describe(model)
+    torch._dynamo.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    net = make().cuda()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+    forward = {"eager": lambda: net, "compiled": lambda: torch.compile(net),
+               "graphs": lambda: torch.compile(net, mode="reduce-overhead")}[way]()
+    low = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
+    scaler = torch.amp.GradScaler("cuda", enabled=precision == "fp16")
+    ids = torch.randint(0, vocab, (batch, tokens), device="cuda")
+    targets = torch.randint(0, vocab, (batch, tokens), device="cuda")
+
+    def step():
+        with torch.autocast("cuda", low) if low else contextlib.nullcontext():
+            loss = forward(ids, targets)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    for _ in range(5 if iters > 1 else 1):
+        loss = step()
+    times = []
+    for _ in range(iters):
+        start, end = torch.cuda.Event(True), torch.cuda.Event(True)
+        start.record()
+        loss = step()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    ms = sorted(times)[len(times) // 2]
+    count = sum(p.numel() for p in net.parameters())
+    peak = torch.cuda.max_memory_allocated() / 2**20
+    print(f"torch {torch.__version__},{torch.cuda.get_device_name()},{model},{batch},{tokens},{precision},{way},{count},"
+          f"{ms:.3f},{min(times):.3f},{batch * tokens / ms * 1e3:.0f},{peak:.0f},{float(loss):.4f}", flush=True)
+
+
+def main():
+    arguments = sys.argv[1:]
+    iters, prewarm = 20, "--prewarm" in arguments
+    if "--iters" in arguments:
+        at = arguments.index("--iters")
+        iters = int(arguments[at + 1])
+        del arguments[at:at + 2]
+    cases = [a for a in arguments if a != "--prewarm"]
+    if not cases:
+        sys.exit(__doc__)
+    if prewarm:
+        running = [subprocess.Popen([sys.executable, __file__, "--iters", "1", case], stdout=subprocess.DEVNULL)
+                   for case in cases if not case.endswith(":eager")]
+        for process in running:
+            process.wait()
+        return
+    if iters > 1:
+        print("system,device,model,batch,tokens,precision,way,params,ms_step,ms_best,tokens_per_second,peak_mib,loss", flush=True)
+    for case in cases:
+        try:
+            measure(*case.split(":"), iters)
+        except Exception as error:  # out of memory, or a case that compile cannot do: said, and on to the next
+            print(f"{case}: {repr(error)[:300]}", file=sys.stderr, flush=True)
+
+
+main()
