@@ -260,11 +260,28 @@ static void fuse_norm_gradient(fuse *f, size_t index) {
     }
 }
 
+// cast(wide → low) of a norm's gradient that others read wide: the norm stores both, and nobody reads it again to narrow it.
+static void fuse_norm_low(fuse *f, size_t index) {
+    mz_node *cast = &f->g->nodes[index];
+    int from = cast->in[0], to = cast->out[0];
+    if (cast->op != MZ_OP_cast || cast->pinned || value(f, from)->dtype != MEZZO_F32 ||
+        !wider(MEZZO_F32, value(f, to)->dtype))
+        return;
+    mz_node *norm = maker(f, from, 0);
+    if (!norm || (norm->op != MZ_OP_layernorm_bwd && norm->op != MZ_OP_rmsnorm_bwd) || norm->phase != cast->phase)
+        return;
+    int slot = norm->op == MZ_OP_layernorm_bwd ? 3 : 2;
+    if (slot < norm->n_out && norm->out[slot] >= 0)
+        return;
+    kill(f, cast);
+    set_output(f, norm, slot, to);
+}
+
 mezzo_status mz_pass_fuse(mezzo_graph *g) {
     fuse f = {.g = g};
     static void (*const patterns[])(fuse *, size_t) = {
-        fold_widening, fold_narrowing,     fuse_activation,   fuse_activation_gradient,
-        fuse_residual, fuse_residual_norm, fuse_norm_gradient};
+        fold_widening, fold_narrowing,     fuse_activation,    fuse_activation_gradient,
+        fuse_residual, fuse_residual_norm, fuse_norm_gradient, fuse_norm_low};
     MEZZO_TRY(mz_graph_consumers(g, &f.uses));
     f.dead = mz_alloc(g->n_nodes + 1, sizeof *f.dead);
     if (!f.dead) {

@@ -452,6 +452,8 @@ static void layernorm_bwd(trial *t) {
             double normal = (magnitude(x, i) + mean) * rstd;
             t->out[0].bound[i] = (double)(width + 8) * u32 * rstd * (g + g_size + normal * gx_size) +
                                  (has(dres) ? 2 * u32 * magnitude(dres, i) : 0);
+            if (has(&t->out[3])) // rounded from the FP32 that dx was rounded to
+                t->out[3].bound[i] = t->out[0].bound[i] * (1 + u32) + u32 * magnitude(&t->out[0], i);
         }
     }
     for (int64_t c = 0; c < width; c++) {
@@ -507,6 +509,8 @@ static void rmsnorm_bwd(trial *t) {
             double g = magnitude(dy, i) * (has(weight) ? magnitude(weight, c) : 1);
             t->out[0].bound[i] = (double)(width + 8) * u32 * rstd * (g + magnitude(x, i) * rstd * gx_size) +
                                  (has(dres) ? 2 * u32 * magnitude(dres, i) : 0);
+            if (has(&t->out[2]))
+                t->out[2].bound[i] = t->out[0].bound[i] * (1 + u32) + u32 * magnitude(&t->out[0], i);
         }
     }
     for (int64_t c = 0; has(&t->out[1]) && c < width; c++) {

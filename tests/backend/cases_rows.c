@@ -118,6 +118,8 @@ static trial *layernorm_bwd_trial(const int64_t s[2], const mezzo_dtype dtypes[3
         trial_input(t, 5, dtypes[2], SHAPE(s[0], s[1]));
         trial_normal(t, 5, 1);
     }
+    if (dres && dtypes[2] == MEZZO_F32 && dtypes[0] != MEZZO_F32) // a wide dx that is wanted narrow too
+        trial_output(t, 3, dtypes[0], SHAPE(s[0], s[1]));
     t->skip_mutations = s[1] < 4;
     trial_free(forward);
     return t;

@@ -86,6 +86,8 @@ static trial *rmsnorm_bwd_trial(const int64_t s[2], const mezzo_dtype dtypes[3],
         trial_input(t, 4, dtypes[2], SHAPE(s[0], s[1]));
         trial_normal(t, 4, 1);
     }
+    if (dres && dtypes[2] == MEZZO_F32 && dtypes[0] != MEZZO_F32)
+        trial_output(t, 2, dtypes[0], SHAPE(s[0], s[1]));
     t->skip_mutations = s[1] < 4;
     trial_free(forward);
     return t;

@@ -51,10 +51,11 @@ static const mz_kernel *const *cuda_kernels(const mezzo_device *device, mz_op op
 static mezzo_status no_gpu(cudaError_t error) {
     (void)cudaGetLastError();
     if (error == cudaErrorInsufficientDriver || error == cudaErrorStubLibrary)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "no NVIDIA driver here, or one older than CUDA %d.%d needs",
+        return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                       "device cuda: no NVIDIA driver here, or one older than CUDA %d.%d needs; use cpu",
                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (error == cudaErrorNoDevice)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "no NVIDIA GPU here");
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "device cuda: no NVIDIA GPU here; use cpu");
     return mz_fail(MEZZO_ERR_UNSUPPORTED, "cuda: %s", cudaGetErrorString(error));
 }
 

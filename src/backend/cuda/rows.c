@@ -79,7 +79,7 @@ static mezzo_status run_norm_bwd(mezzo_device *device, const mz_call *call, mz_c
 
 static const char *layernorm_bwd_supports(const mezzo_device *device, const mz_call *call) {
     (void)device;
-    const char *reason = mz_cuda_storages(call, "aafffa", "aff");
+    const char *reason = mz_cuda_storages(call, "aafffa", "affa");
     return reason != NULL ? reason : mz_cuda_narrow(&call->out[0]);
 }
 
@@ -87,7 +87,8 @@ static mezzo_status run_layernorm_bwd(mezzo_device *device, const mz_call *call)
     mz_cu_layernorm_bwd_args args = {.mean = floats_of(&call->in[3]),
                                      .rstd = floats_of(&call->in[4]),
                                      .dres = mz_cuda_array(&call->in[5]),
-                                     .dbias = floats_of(&call->out[2])};
+                                     .dbias = floats_of(&call->out[2]),
+                                     .low = mz_cuda_array(&call->out[3])};
     return run_norm_bwd(device, call, &args);
 }
 const mz_kernel mz_cuda_layernorm_bwd = {"layernorm_bwd__cuda", layernorm_bwd_supports, norm_bwd_workspace,
@@ -95,12 +96,13 @@ const mz_kernel mz_cuda_layernorm_bwd = {"layernorm_bwd__cuda", layernorm_bwd_su
 
 static const char *rmsnorm_bwd_supports(const mezzo_device *device, const mz_call *call) {
     (void)device;
-    const char *reason = mz_cuda_storages(call, "aaffa", "af");
+    const char *reason = mz_cuda_storages(call, "aaffa", "afa");
     return reason != NULL ? reason : mz_cuda_narrow(&call->out[0]);
 }
 
 static mezzo_status run_rmsnorm_bwd(mezzo_device *device, const mz_call *call) {
-    mz_cu_layernorm_bwd_args args = {.rstd = floats_of(&call->in[3]), .dres = mz_cuda_array(&call->in[4])};
+    mz_cu_layernorm_bwd_args args = {
+        .rstd = floats_of(&call->in[3]), .dres = mz_cuda_array(&call->in[4]), .low = mz_cuda_array(&call->out[2])};
     return run_norm_bwd(device, call, &args);
 }
 const mz_kernel mz_cuda_rmsnorm_bwd = {"rmsnorm_bwd__cuda", rmsnorm_bwd_supports, norm_bwd_workspace, run_rmsnorm_bwd};

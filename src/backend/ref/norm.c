@@ -78,6 +78,8 @@ void mz_ref_layernorm_bwd(const mz_call *call) {
             double normal = (mz_ref_get(x, i) - mean) * rstd;
             double d = rstd * (g - g_mean - normal * gx_mean);
             mz_ref_put(dx, i, mz_present(dres) ? d + mz_ref_get(dres, i) : d);
+            if (mz_present(&call->out[3]))
+                mz_ref_put(&call->out[3], i, mz_ref_get(dx, i));
         }
     }
 }
@@ -136,6 +138,8 @@ void mz_ref_rmsnorm_bwd(const mz_call *call) {
             double g = mz_ref_get(dy, i) * (mz_present(weight) ? mz_ref_get(weight, c) : 1);
             double d = rstd * (g - mz_ref_get(x, i) * rstd * gx_mean);
             mz_ref_put(dx, i, mz_present(dres) ? d + mz_ref_get(dres, i) : d);
+            if (mz_present(&call->out[2]))
+                mz_ref_put(&call->out[2], i, mz_ref_get(dx, i));
         }
     }
 }

@@ -146,6 +146,8 @@ static void layernorm_bwd_row(const mz_call *call, int64_t row, int width, const
         vstore_lanes(dx + i, value, lanes);
     }
     block_done(&call->out[0], row * width, width, dx);
+    if (mz_present(&call->out[3]))
+        block_done(&call->out[3], row * width, width, dx);
 }
 
 static void add_partials(const mz_call *call, int slot, const float *partials, int64_t chunks, size_t step, int width) {
@@ -186,6 +188,8 @@ static const char *layernorm_bwd_supports(const mezzo_device *device, const mz_c
     for (int i = 1; i < 3 && i < call->n_out; i++)
         if (mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32)
             return "parameter gradients must be fp32";
+    if (mz_present(&call->out[3]) && (call->out[0].dtype != MEZZO_F32 || call->out[3].dtype == MEZZO_F32))
+        return "low is the narrow copy of an fp32 dx";
     return supports_floats(device, call);
 }
 const mz_kernel MZ_SYMBOL(layernorm_bwd) = {"layernorm_bwd__" MZ_LEVEL_TEXT, layernorm_bwd_supports,
@@ -262,6 +266,8 @@ static void rmsnorm_bwd_row(const mz_call *call, int64_t row, int width, const f
         vstore_lanes(dx + i, value, lanes);
     }
     block_done(&call->out[0], row * width, width, dx);
+    if (mz_present(&call->out[2]))
+        block_done(&call->out[2], row * width, width, dx);
 }
 
 static mezzo_status run_rmsnorm_bwd(mezzo_device *device, const mz_call *call) {
@@ -286,6 +292,8 @@ static const char *rmsnorm_bwd_supports(const mezzo_device *device, const mz_cal
         return "rstd must be fp32";
     if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
         return "parameter gradients must be fp32";
+    if (mz_present(&call->out[2]) && (call->out[0].dtype != MEZZO_F32 || call->out[2].dtype == MEZZO_F32))
+        return "low is the narrow copy of an fp32 dx";
     return supports_floats(device, call);
 }
 const mz_kernel MZ_SYMBOL(rmsnorm_bwd) = {"rmsnorm_bwd__" MZ_LEVEL_TEXT, rmsnorm_bwd_supports, rmsnorm_bwd_workspace,

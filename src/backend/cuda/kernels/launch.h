@@ -116,6 +116,7 @@ cudaError_t mz_cu_layernorm(cudaStream_t stream, const mz_cu_layernorm_args *arg
 
 typedef struct mz_cu_layernorm_bwd_args {
     mz_cu_array dy, x, dres, dx; // [rows, width]; dres may be absent; dx may be dy
+    mz_cu_array low;             // [rows, width], dx rounded once more; may be absent
     const float *weight;         // [width] or NULL
     const float *mean, *rstd;    // [rows]; mean NULL: RMS norm
     float *dweight, *dbias;      // [width] or NULL

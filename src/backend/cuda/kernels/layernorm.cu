@@ -204,6 +204,8 @@ __global__ void __launch_bounds__(row_threads<T>::block) layernorm_bwd_kernel(mz
                     dx[k] += r[k];
             }
             row_store<T>(a.dx, start, width, v, dx);
+            if (a.low.data != nullptr)
+                row_store<T>(a.low, start, width, v, dx);
         }
     }
     if (a.dweight == nullptr && a.dbias == nullptr)
@@ -277,6 +279,8 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_lay
             if (a.dres.data != nullptr)
                 dx += load1(a.dres.data, a.dres.dtype, start + c);
             store1(a.dx.data, a.dx.dtype, start + c, dx);
+            if (a.low.data != nullptr)
+                store1(a.low.data, a.low.dtype, start + c, dx);
         }
         __syncthreads(); // before the next row's sums are shared
     }
