@@ -37,7 +37,7 @@ typedef struct cli_command {
 } cli_command;
 
 extern const cli_command cli_train, cli_eval, cli_sample, cli_data, cli_import, cli_export, cli_explain, cli_bench,
-    cli_analyze, cli_advise, cli_sweep, cli_lab;
+    cli_analyze, cli_advise, cli_sweep, cli_lab, cli_memory;
 
 // --- options (options.c) --------------------------------------------------------------------------------------------------
 typedef struct cli_given {
@@ -95,6 +95,14 @@ const char *cli_thousands(double number, char *buf, size_t size); // "12,345"
 json_t *cli_json_number(double x);                              // null where x is not finite: JSON has no NaN
 json_t *cli_json_text(const char *bytes, size_t n);             // bytes that are not UTF-8 become U+FFFD
 int cli_json_print(const cli_command *command, json_t *result); // takes the reference; NULL is out of memory
+
+// --- figures (plot.c) -------------------------------------------------------------------------------------------------------
+typedef struct cli_plot {
+    char folder[512], name[128];
+} cli_plot;
+// --plot FOLDER/NAME.svg or .png: false where nothing is asked for. *code: CLI_DONE, or CLI_USAGE after telling why.
+bool cli_plot_asked(const cli_args *args, cli_plot *plot, int *code);
+int cli_plotted(const cli_args *args, mezzo_status status, const cli_plot *plot); // tells of the files, or the error
 
 // --- progress (progress.c) ------------------------------------------------------------------------------------------------
 typedef struct cli_progress {

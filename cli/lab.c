@@ -5,30 +5,6 @@
 #include "cli.h"
 #include "study/lab.h"
 
-// --- figures --------------------------------------------------------------------------------------------------------------------
-// --plot FOLDER/NAME.svg: the folder and the name; false where nothing is asked for. *code: CLI_DONE, or CLI_USAGE after telling why.
-static bool plot_asked(const cli_args *args, char folder[512], char name[128], int *code) {
-    const char *path = cli_text(args, "plot", NULL);
-    *code = CLI_DONE;
-    if (path == NULL)
-        return false;
-    const char *slash = strrchr(path, '/'), *file = slash != NULL ? slash + 1 : path, *dot = strrchr(file, '.');
-    size_t length = dot != NULL ? (size_t)(dot - file) : 0;
-    if (length == 0 || length >= 128 || (strcmp(dot, ".svg") != 0 && strcmp(dot, ".png") != 0) ||
-        (size_t)(file - path) >= 512)
-        *code = cli_wrong(args->command, "--plot %s: name a file that ends in .svg or .png", path);
-    snprintf(folder, 512, "%.*s", slash != NULL ? (int)(slash - path) + 1 : 1, slash != NULL ? path : ".");
-    snprintf(name, 128, "%.*s", (int)length, file);
-    return *code == CLI_DONE;
-}
-
-static int plotted(const cli_args *args, mezzo_status status, const char *folder, const char *name) {
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
-    fprintf(stderr, "wrote %s.svg, %s.png and %s.gp in %s\n", name, name, name, folder);
-    return CLI_DONE;
-}
-
 // printf's "-nan" is the sign of a bit that nobody asked for.
 static const char *number(double x, char buffer[24]) {
     snprintf(buffer, 24, isnan(x) ? "nan" : "%.6g", x);
@@ -151,10 +127,10 @@ static int formats(const cli_args *args) {
         if (end == text || *end != '\0')
             return cli_wrong(args->command, "--value %s: it is not a number", text);
     }
-    char folder[512], name[128];
+    cli_plot plot;
     int code;
-    if (plot_asked(args, folder, name, &code))
-        code = plotted(args, mz_lab_draw_formats(folder, name), folder, name);
+    if (cli_plot_asked(args, &plot, &code))
+        code = cli_plotted(args, mz_lab_draw_formats(plot.folder, plot.name), &plot);
     if (code != CLI_DONE)
         return code;
     if (cli_has(args, "json"))
@@ -177,9 +153,9 @@ static int accumulate(const cli_args *args) {
         code = cli_integer(args, "seed", 0, INT64_MAX, 0, &seed);
     if (code != CLI_DONE)
         return code;
-    char folder[512], name[128];
-    if (plot_asked(args, folder, name, &code))
-        code = plotted(args, mz_lab_draw_sums(folder, name, x, count, (uint64_t)seed), folder, name);
+    cli_plot plot;
+    if (cli_plot_asked(args, &plot, &code))
+        code = cli_plotted(args, mz_lab_draw_sums(plot.folder, plot.name, x, count, (uint64_t)seed), &plot);
     if (code != CLI_DONE)
         return code;
     bool json = cli_has(args, "json");
@@ -310,9 +286,9 @@ static int overflow(const cli_args *args) {
     mezzo_device_close(device);
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
-    char folder[512], name[128];
-    if (plot_asked(args, folder, name, &code))
-        code = plotted(args, mz_lab_draw_scale(folder, name, rows, STEPS), folder, name);
+    cli_plot plot;
+    if (cli_plot_asked(args, &plot, &code))
+        code = cli_plotted(args, mz_lab_draw_scale(plot.folder, plot.name, rows, STEPS), &plot);
     if (code != CLI_DONE)
         return code;
     if (cli_has(args, "json"))
@@ -350,7 +326,7 @@ static int layernorm(const cli_args *args) {
     mz_norm_row rows[MZ_COUNT(norm_formats)][WIDTHS];
     double center;
     int64_t seed;
-    char folder[512], name[128];
+    cli_plot plot;
     int code = cli_number(args, "value", -1e4, 1e4, 50, &center);
     if (code == CLI_DONE)
         code = cli_integer(args, "seed", 0, INT64_MAX, 0, &seed);
@@ -359,8 +335,8 @@ static int layernorm(const cli_args *args) {
     for (size_t f = 0; f < MZ_COUNT(norm_formats); f++)
         for (int w = 0; w < WIDTHS; w++)
             rows[f][w] = mz_norm_statistics(norm_formats[f], INT64_C(256) << 2 * w, center, (uint64_t)seed);
-    if (plot_asked(args, folder, name, &code))
-        code = plotted(args, mz_lab_draw_norms(folder, name, rows[0], rows[1], WIDTHS), folder, name);
+    if (cli_plot_asked(args, &plot, &code))
+        code = cli_plotted(args, mz_lab_draw_norms(plot.folder, plot.name, rows[0], rows[1], WIDTHS), &plot);
     if (code != CLI_DONE)
         return code;
     json_t *list = cli_has(args, "json") ? json_array() : NULL;

@@ -37,6 +37,22 @@ static const mz_model *const models[] = {&mz_model_toy, &mz_model_gpt2, &mz_mode
             .normalise_weights = true, .routed_scale = 1                                                               \
         }                                                                                                              \
     }
+// LLaMA's shapes (Touvron et al. 2023, table 2; the last one is Llama 2's, whose 64 query heads share 8 of keys and values).
+#define LLAMA(size, l, h, c, f)                                                                                        \
+    {                                                                                                                  \
+        size, {                                                                                                        \
+            .name = "cs336", .layers = (l), .heads = (h), .d_model = (c), .d_ff = (f), .vocab = 32000,                 \
+            .seq_len = 2048, .rope_theta = 10000, .norm_eps = 1e-5                                                     \
+        }                                                                                                              \
+    }
+#define LLAMA2_70B                                                                                                     \
+    {                                                                                                                  \
+        "llama2-70B", {                                                                                                \
+            .name = "glm4_moe", .layers = 80, .heads = 64, .kv_heads = 8, .d_model = 8192, .d_ff = 28672,              \
+            .vocab = 32000, .seq_len = 4096, .rope_theta = 10000, .norm_eps = 1e-5, .rotary = 1, .dense_layers = 80,   \
+            .experts = 1, .experts_per_token = 1, .expert_groups = 1, .expert_groups_used = 1, .routed_scale = 1       \
+        }                                                                                                              \
+    }
 static const struct {
     const char *name;
     mezzo_model_config config;
@@ -60,6 +76,11 @@ static const struct {
     CS336("cs336-2.7B", 32, 32, 2560, 0),
     CS336("cs336-xl-2026", 32, 32, 2560, 0),
     CS336("cs336-10B", 50, 36, 4608, 12288),
+    LLAMA("llama-7B", 32, 32, 4096, 11008),
+    LLAMA("llama-13B", 40, 40, 5120, 13824),
+    LLAMA("llama-33B", 60, 52, 6656, 17920),
+    LLAMA("llama-65B", 80, 64, 8192, 22016),
+    LLAMA2_70B,
     GLM4_MOE("glm4_moe", 4, 256),
     GLM4_MOE("glm4_moe-4x128", 4, 128),
     GLM4_MOE("glm4_moe-4x256", 4, 256),

@@ -44,6 +44,7 @@ static mezzo_program_options program_options(const mz_workload *w, bool forward_
                                    .residual = w->residual,
                                    .recompute = w->recompute && !forward_only,
                                    .forward_only = forward_only,
+                                   .logits_rows = w->logits_rows,
                                    .loss_weight = 1.0F / (float)w->grad_accum};
 }
 
@@ -60,6 +61,9 @@ static mezzo_status open_rig(mz_rig *rig) {
     mezzo_scaler_options s = mezzo_scaler_defaults();
     o.schedule.lr = 1e-4; // moves the weights, and leaves every number finite
     o.decay_min_rank = 2;
+    if (rig->w.sgd)
+        o.kind = MEZZO_SGD;
+    o.momentum = rig->w.momentum;
     s.enabled = rig->w.precision == MEZZO_PRECISION_FP16;
     MEZZO_TRY(draw_tokens(rig));
     MEZZO_TRY(mezzo_graph_create(&rig->graph));

@@ -16,10 +16,26 @@ typedef struct mz_workload {
     mezzo_precision precision; // resolved
     mezzo_residual residual;
     bool recompute;
-    uint64_t seed; // of parameters and tokens
+    int64_t logits_rows; // mezzo_program_options
+    bool sgd;            // the optimizer: SGD; false: AdamW
+    double momentum;     // of SGD
+    uint64_t seed;       // of parameters and tokens
 } mz_workload;
 
 // --- before anything is allocated (memory.c) --------------------------------------------------------------------------------
+// What training takes on the device, bytes, each with its padding.
+typedef struct mz_footprint {
+    int64_t parameters;                 // elements
+    size_t weights, shadows, gradients; // FP32 masters, their low-precision copies, FP32 gradients
+    size_t optimizer;                   // moments, the state block and the lists of segments
+    size_t activations, workspace, inputs;
+    size_t unshared;   // what activations would be if no two values shared memory
+    size_t evaluation; // a forward-only program of the same shape, which `mezzo train` keeps beside; not in the total
+} mz_footprint;
+mezzo_status mz_workload_footprint(mezzo_device *device, const mz_workload *w, mz_footprint *out);
+size_t mz_footprint_total(const mz_footprint *f);
+// The largest batch of one micro batch whose footprint is at most `limit`, by planning; 0: not even one sequence. w->batch is ignored.
+mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *w, size_t limit, int64_t *batch);
 // Bytes on the device that training takes: parameters, gradients, low-precision copies, optimizer, activations, workspace.
 mezzo_status mz_workload_memory(mezzo_device *device, const mz_workload *w, size_t *bytes);
 // What is free on the device now: its memory less what anybody uses; on a CPU the system's available memory. 0: not known.
@@ -35,6 +51,9 @@ typedef struct mz_rig mz_rig;
 mezzo_status mz_rig_create(mezzo_device *device, const mz_workload *w, mz_rig **out);
 void mz_rig_free(mz_rig *rig);           // NULL is fine
 size_t mz_rig_memory(const mz_rig *rig); // bytes taken on the device
+// The peak of really making the rig and running two steps: on a GPU what was allocated on the device, on a CPU how far the process's
+// resident memory grew (the kernel's count). UNSUPPORTED where the system does not tell.
+mezzo_status mz_workload_measure(mezzo_device *device, const mz_workload *w, size_t *bytes);
 mezzo_device *mz_rig_device(const mz_rig *rig);
 
 typedef enum mz_timed {
@@ -64,6 +83,19 @@ typedef struct mz_rig_state {
     bool finite;       // the loss is, and the last step was taken
 } mz_rig_state;
 mezzo_status mz_rig_look(mz_rig *rig, mz_rig_state *out); // waits for the device
+
+// --- schemes (schemes.c): bytes a parameter, by formula ---------------------------------------------------------------------------
+// How a recipe keeps a model of which only the number of parameters is known.
+typedef struct mz_scheme {
+    const char *name;
+    double weights, copies, gradients,
+        optimizer; // bytes a parameter; copies: FP32 masters beside low weights, or the reverse
+    bool real;     // false: a table that is often published, and not what such training keeps
+    const char *remark;
+} mz_scheme;
+int mz_scheme_count(void);
+const mz_scheme *mz_scheme_at(int index);
+double mz_scheme_total(const mz_scheme *scheme);
 
 // --- energy (energy.c) ----------------------------------------------------------------------------------------------------------
 typedef struct mz_energy {

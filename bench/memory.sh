@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# bench/memory.sh [OUT.csv] [DEVICE]: what `mezzo memory` plans against the peak of really training two steps, in ten configurations.
+# On a CPU the peak is how far the kernel saw the process's resident memory grow; on a GPU what was allocated on the device.
+# MEZZO names the command (build/release/mezzo). The largest takes 2.2 GB.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+device=${2:-cpu}
+out=${1:-$root/bench/results/memory-$device.csv}
+mezzo=${MEZZO:-$root/build/release/mezzo}
+if [[ -n ${COMMIT:-} ]]; then
+    commit=$COMMIT
+else
+    commit=$(git -C "$root" rev-parse --short=12 HEAD)
+    git -C "$root" diff --quiet HEAD -- src include cli || commit=$commit-dirty
+fi
+
+configurations=(
+    "--model gpt2-124M --seq-len 256 --batch-size 1 --precision fp32 --optimizer adamw"
+    "--model gpt2-124M --seq-len 256 --batch-size 1 --precision bf16 --optimizer adamw"
+    "--model gpt2-124M --seq-len 256 --batch-size 4 --precision bf16 --optimizer sgd --recompute"
+    "--model gpt2-124M --seq-len 128 --batch-size 2 --precision fp16 --optimizer sgd-plain"
+    "--model gpt2 --layers 6 --heads 6 --d-model 384 --vocab 8000 --seq-len 256 --batch-size 8 --precision fp32 --optimizer adamw"
+    "--model gpt2 --layers 6 --heads 6 --d-model 384 --vocab 8000 --seq-len 256 --batch-size 8 --precision bf16 --optimizer adamw"
+    "--model gpt2 --layers 6 --heads 6 --d-model 384 --vocab 8000 --seq-len 256 --batch-size 8 --precision fp16 --optimizer adamw --residual low"
+    "--model cs336 --layers 4 --heads 8 --d-model 512 --seq-len 256 --batch-size 4 --precision fp32 --optimizer sgd"
+    "--model cs336 --layers 4 --heads 8 --d-model 512 --seq-len 256 --batch-size 4 --precision bf16 --optimizer adamw --recompute"
+    "--model glm4_moe-4x256 --seq-len 128 --batch-size 4 --precision bf16 --optimizer adamw"
+)
+
+field() { # KEY: its first value in the JSON on stdin
+    sed -nE "s/^ *\"$1\": \"?([^\",]*)\"?,?$/\1/p" | head -n 1
+}
+
+mkdir -p "$(dirname "$out")"
+echo "device,commit,command,precision,optimizer,parameters,weights,shadows,gradients,optimizer_bytes,activations,workspace,planned,measured,error_percent" >"$out"
+worst=0
+for options in "${configurations[@]}"; do
+    # shellcheck disable=SC2086
+    result=$("$mezzo" memory $options --device "$device" --measure --json 2>/dev/null)
+    row=("\"$(sed -nE 's/^ *"device": "(.*)",$/\1/p' <<<"$result")\"" "$commit" "\"mezzo memory $options --device $device --measure\"")
+    for key in precision optimizer_kind parameters weights shadows gradients optimizer activations workspace total measured; do
+        row+=("$(field "$key" <<<"$result")")
+    done
+    error=$(awk -v p="$(field total <<<"$result")" -v m="$(field measured <<<"$result")" 'BEGIN { printf "%.4f", 100 * (p / m - 1) }')
+    worst=$(awk -v w="$worst" -v e="$error" 'BEGIN { if (e < 0) e = -e; print (e > w ? e : w) }')
+    (IFS=, && echo "${row[*]},$error") | tee -a "$out"
+done
+echo "largest error: $worst %" >&2

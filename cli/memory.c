@@ -1,0 +1,425 @@
+// mezzo memory: what training takes, precision beside precision, planned and not allocated.
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli.h"
+#include "study/measure.h"
+#include "study/memory_figure.h"
+
+enum { OPTIMIZERS = 3, PRECISIONS = 4, ROWS_MOST = OPTIMIZERS * PRECISIONS };
+
+static const struct {
+    const char *name;
+    bool sgd;
+    double momentum;
+} optimizers[OPTIMIZERS] = {{"adamw", false, 0}, {"sgd", true, 0.9}, {"sgd-plain", true, 0}};
+
+typedef struct memory_row {
+    mezzo_precision precision;
+    int optimizer; // index
+    mz_footprint f;
+    size_t measured;       // 0: not asked for
+    int64_t largest;       // batch within the limit; -1: not asked for
+    int64_t largest_again; // the same with recompute
+} memory_row;
+
+typedef struct saving { // one way to save, against the base
+    char name[64];
+    mz_footprint f;
+} saving;
+
+typedef struct asked {
+    const cli_args *args;
+    mezzo_device *device;
+    mezzo_device_info info;
+    const char *model;
+    mz_workload w;
+    mezzo_precision precisions[PRECISIONS];
+    int n_precisions, chosen[OPTIMIZERS], n_optimizers;
+    size_t limit; // 0: none
+    bool measure;
+    memory_row rows[ROWS_MOST];
+    int n_rows;
+    int base; // the row that savings are told of
+    saving savings[8];
+    int n_savings;
+} asked;
+
+// --- what is asked ------------------------------------------------------------------------------------------------------------
+// "24GiB", "80 GB", "512MiB", "1e9": bytes. "7B", "350M": a count.
+static int parse_amount(const cli_args *args, const char *option, bool bytes, double *out) {
+    static const struct {
+        const char *unit;
+        double factor;
+    } sizes[] = {{"", 1},      {"B", 1},        {"kB", 1e3},        {"MB", 1e6},           {"GB", 1e9},
+                 {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}},
+      counts[] = {{"", 1}, {"K", 1e3}, {"M", 1e6}, {"B", 1e9}, {"T", 1e12}};
+    const char *text = cli_text(args, option, "");
+    char *end;
+    double x = strtod(text, &end);
+    bool number = end != text;
+    end += strspn(end, " ");
+    for (size_t i = 0; number && i < (bytes ? MZ_COUNT(sizes) : MZ_COUNT(counts)); i++)
+        if (strcmp(end, bytes ? sizes[i].unit : counts[i].unit) == 0) {
+            *out = x * (bytes ? sizes[i].factor : counts[i].factor);
+            if (*out >= 1 && *out < 1e18)
+                return CLI_DONE;
+        }
+    return cli_wrong(args->command, "--%s %s: write it as %s", option, text, bytes ? "24GiB or 24GB" : "7B or 350M");
+}
+
+static int parse_optimizers(asked *a) {
+    const char *list = cli_text(a->args, "optimizer", "adamw,sgd,sgd-plain");
+    for (const char *p = list; *p != '\0';) {
+        size_t n = strcspn(p, ",");
+        int found = -1;
+        for (int i = 0; i < OPTIMIZERS; i++)
+            if (strlen(optimizers[i].name) == n && strncmp(optimizers[i].name, p, n) == 0)
+                found = i;
+        for (int i = 0; i < a->n_optimizers; i++)
+            if (a->chosen[i] == found)
+                found = -1;
+        if (found < 0)
+            return cli_wrong(a->args->command,
+                             "--optimizer %s: name adamw, sgd (with momentum) and sgd-plain, each once", list);
+        a->chosen[a->n_optimizers++] = found;
+        p += n + (p[n] == ',');
+    }
+    return a->n_optimizers > 0 ? CLI_DONE : cli_wrong(a->args->command, "--optimizer: name one at least");
+}
+
+static mezzo_status read_workload(asked *a, const mezzo_config *config) {
+    mezzo_model_config initial;
+    mezzo_program_options options;
+    a->model = mezzo_config_get(config, "model.name");
+    MEZZO_TRY(mezzo_model_defaults(a->model, &initial));
+    MEZZO_TRY(mezzo_config_model(config, initial.vocab, &a->w.model));
+    MEZZO_TRY(mezzo_config_program(config, &options));
+    a->w.batch = strtoll(mezzo_config_get(config, "train.batch_size"), NULL, 10);
+    a->w.seq_len = a->w.model.seq_len;
+    a->w.grad_accum = 1;
+    a->w.residual = options.residual;
+    a->w.recompute = options.recompute;
+    a->w.logits_rows = options.logits_rows;
+    a->w.seed = 1;
+    MEZZO_TRY(mezzo_device_open(mezzo_config_get(config, "device.name"), 0, &a->device));
+    return mezzo_device_describe(a->device, &a->info);
+}
+
+// --- planning -----------------------------------------------------------------------------------------------------------------
+static mz_workload workload_of(const asked *a, mezzo_precision precision, int optimizer) {
+    mz_workload w = a->w;
+    w.precision = precision;
+    w.sgd = optimizers[optimizer].sgd;
+    w.momentum = optimizers[optimizer].momentum;
+    return w;
+}
+
+static mezzo_status plan_row(asked *a, mezzo_precision precision, int optimizer, memory_row *row) {
+    mz_workload w = workload_of(a, precision, optimizer);
+    *row = (memory_row){.precision = precision, .optimizer = optimizer, .largest = -1};
+    MEZZO_TRY(mz_workload_footprint(a->device, &w, &row->f));
+    if (a->limit > 0) {
+        MEZZO_TRY(mz_workload_largest_batch(a->device, &w, a->limit, &row->largest));
+        w.recompute = true;
+        MEZZO_TRY(mz_workload_largest_batch(a->device, &w, a->limit, &row->largest_again));
+    }
+    w = workload_of(a, precision, optimizer);
+    if (a->measure)
+        MEZZO_TRY(mz_workload_measure(a->device, &w, &row->measured));
+    return MEZZO_OK;
+}
+
+// Precisions that the device turns into another one are that one, once.
+static mezzo_status plan_rows(asked *a) {
+    for (int p = 0; p < a->n_precisions; p++) {
+        mezzo_precision effective;
+        char reason[256];
+        MEZZO_TRY(mezzo_precision_resolve(a->device, a->precisions[p], &effective, reason, sizeof reason));
+        bool there = false;
+        for (int k = 0; k < a->n_precisions; k++)
+            there = there || (a->precisions[k] == effective && k != p);
+        if (effective != a->precisions[p])
+            fprintf(stderr, "%s: %s\n", mezzo_precision_name(a->precisions[p]), reason);
+        for (int o = 0; o < a->n_optimizers && !there; o++) {
+            MEZZO_TRY(plan_row(a, effective, a->chosen[o], &a->rows[a->n_rows]));
+            a->n_rows++;
+        }
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status save_by(asked *a, const mz_workload *w, const char *name) {
+    saving *s = &a->savings[a->n_savings];
+    snprintf(s->name, sizeof s->name, "%s", name);
+    MEZZO_TRY(mz_workload_footprint(a->device, w, &s->f));
+    a->n_savings++;
+    return MEZZO_OK;
+}
+
+// Of the first low precision and its first optimizer: the same step with less memory.
+static mezzo_status plan_savings(asked *a) {
+    for (int i = a->n_rows - 1; i >= 0; i--)
+        if (a->rows[i].precision == MEZZO_PRECISION_BF16 || a->rows[i].precision == MEZZO_PRECISION_FP16)
+            a->base = i;
+    const memory_row *base = &a->rows[a->base];
+    const mz_workload w = workload_of(a, base->precision, base->optimizer);
+    mz_workload less = w;
+    if (!w.recompute) {
+        less.recompute = true;
+        MEZZO_TRY(save_by(a, &less, "recompute"));
+    }
+    if (w.residual != MEZZO_RESIDUAL_LOW && base->f.shadows > 0) {
+        less = w;
+        less.residual = MEZZO_RESIDUAL_LOW;
+        MEZZO_TRY(save_by(a, &less, "residual low"));
+    }
+    for (int64_t parts = 2; parts <= 8 && w.batch % parts == 0; parts *= 2) {
+        char name[64];
+        less = w;
+        less.batch = w.batch / parts;
+        snprintf(name, sizeof name, "%lld micro batches of %lld", (long long)parts, (long long)less.batch);
+        MEZZO_TRY(save_by(a, &less, name));
+    }
+    if (w.batch > 1) {
+        char name[64];
+        less = w;
+        less.batch = 1;
+        less.recompute = true;
+        snprintf(name, sizeof name, "recompute, %lld micro batches of 1", (long long)w.batch);
+        MEZZO_TRY(save_by(a, &less, name));
+    }
+    return MEZZO_OK;
+}
+
+// --- telling -------------------------------------------------------------------------------------------------------------------
+static const char *mib(size_t bytes, char *buffer, size_t size) {
+    double x = (double)bytes / 1048576;
+    snprintf(buffer, size, x < 1024 ? "%.1f MiB" : "%.2f GiB", x < 1024 ? x : x / 1024);
+    return buffer;
+}
+
+static void print_row(const asked *a, const memory_row *r) {
+    const mz_footprint *f = &r->f;
+    const size_t parts[] = {f->weights,           f->shadows,     f->gradients,
+                            f->optimizer,         f->activations, f->workspace + f->inputs,
+                            mz_footprint_total(f)};
+    char text[32];
+    printf("%-9s %-10s %-6s", mezzo_precision_name(r->precision), optimizers[r->optimizer].name, "fp32");
+    for (size_t i = 0; i < MZ_COUNT(parts); i++)
+        printf(" %12s", mib(parts[i], text, sizeof text));
+    if (r->measured > 0)
+        printf(" %12s %+6.2f %%", mib(r->measured, text, sizeof text),
+               100 * ((double)mz_footprint_total(f) / (double)r->measured - 1));
+    if (r->largest >= 0)
+        printf(" %10lld %10lld", (long long)r->largest, (long long)r->largest_again);
+    printf("\n");
+    (void)a;
+}
+
+static void print_plan(const asked *a) {
+    char text[32], unshared[32];
+    const memory_row *base = &a->rows[a->base];
+    printf("%s: %s parameters; a micro batch of %lld x %lld tokens; planned for %s%s\n\n", a->model,
+           cli_thousands((double)base->f.parameters, text, sizeof text), (long long)a->w.batch, (long long)a->w.seq_len,
+           a->info.backend, a->w.recompute ? ", with recompute" : "");
+    printf("%-9s %-10s %-6s %12s %12s %12s %12s %12s %12s %12s", "precision", "optimizer", "master", "weights",
+           "shadows", "gradients", "optimizer", "activations", "workspace", "total");
+    if (a->measure)
+        printf(" %12s %8s", "measured", "error");
+    if (a->limit > 0)
+        printf(" %10s %10s", "batch fits", "recompute");
+    printf("\n");
+    for (int i = 0; i < a->n_rows; i++)
+        print_row(a, &a->rows[i]);
+    printf(
+        "\nAutocast does not halve the weights: the fp32 weights, gradients and moments stay, and every matrix that a "
+        "product reads has a\n"
+        "2-byte copy (a shadow) beside. What shrinks is the activations. Without sharing memory between values that "
+        "never live at the\nsame time, %s's activations would take %s. `mezzo train` keeps a program for evaluation "
+        "too: %s more.\n",
+        mezzo_precision_name(base->precision), mib(base->f.unshared, unshared, sizeof unshared),
+        mib(base->f.evaluation, text, sizeof text));
+}
+
+static void print_savings(const asked *a) {
+    const memory_row *base = &a->rows[a->base];
+    double total = (double)mz_footprint_total(&base->f);
+    char one[32], two[32];
+    printf("\nthe same step in less memory: %s, %s\n\n%-34s %14s %14s %8s\n", mezzo_precision_name(base->precision),
+           optimizers[base->optimizer].name, "", "activations", "total", "saved");
+    printf("%-34s %14s %14s\n", "as above", mib(base->f.activations, one, sizeof one),
+           mib((size_t)total, two, sizeof two));
+    for (int i = 0; i < a->n_savings; i++) {
+        const mz_footprint *f = &a->savings[i].f;
+        size_t now = mz_footprint_total(f);
+        printf("%-34s %14s %14s %6.1f %%\n", a->savings[i].name, mib(f->activations, one, sizeof one),
+               mib(now, two, sizeof two), 100 * (1 - (double)now / total));
+    }
+}
+
+static void print_schemes(double params) {
+    printf("%-48s %7s %7s %7s %7s %7s %10s\n", "bytes a parameter", "weights", "copies", "grads", "moments", "sum",
+           "GB");
+    for (int i = 0; i < mz_scheme_count(); i++) {
+        const mz_scheme *s = mz_scheme_at(i);
+        printf("%-48s %7g %7g %7g %7g %7g %10.1f\n    %s%s\n", s->name, s->weights, s->copies, s->gradients,
+               s->optimizer, mz_scheme_total(s), mz_scheme_total(s) * params * 1e-9,
+               s->real ? "" : "not so: ", s->remark);
+    }
+}
+
+static json_t *footprint_json(const mz_footprint *f) {
+    return json_pack("{sI sI sI sI sI sI sI sI sI sI}", "weights", (json_int_t)f->weights, "shadows",
+                     (json_int_t)f->shadows, "gradients", (json_int_t)f->gradients, "optimizer",
+                     (json_int_t)f->optimizer, "activations", (json_int_t)f->activations, "workspace",
+                     (json_int_t)f->workspace, "inputs", (json_int_t)f->inputs, "total",
+                     (json_int_t)mz_footprint_total(f), "activations_unshared", (json_int_t)f->unshared, "evaluation",
+                     (json_int_t)f->evaluation);
+}
+
+static json_t *row_json(const memory_row *r) {
+    json_t *o = footprint_json(&r->f);
+    json_object_set_new(o, "precision", json_string(mezzo_precision_name(r->precision)));
+    json_object_set_new(o, "optimizer_kind", json_string(optimizers[r->optimizer].name));
+    json_object_set_new(o, "master", json_string("fp32"));
+    if (r->measured > 0)
+        json_object_set_new(o, "measured", json_integer((json_int_t)r->measured));
+    if (r->largest >= 0) {
+        json_object_set_new(o, "largest_batch", json_integer(r->largest));
+        json_object_set_new(o, "largest_batch_recompute", json_integer(r->largest_again));
+    }
+    return o;
+}
+
+static json_t *plan_json(const asked *a) {
+    json_t *rows = json_array(), *savings = json_array();
+    for (int i = 0; i < a->n_rows; i++)
+        json_array_append_new(rows, row_json(&a->rows[i]));
+    for (int i = 0; i < a->n_savings; i++) {
+        json_t *o = footprint_json(&a->savings[i].f);
+        json_object_set_new(o, "name", json_string(a->savings[i].name));
+        json_array_append_new(savings, o);
+    }
+    return json_pack("{ss sI sI sI ss so so}", "model", a->model, "parameters",
+                     (json_int_t)a->rows[a->base].f.parameters, "batch", (json_int_t)a->w.batch, "seq_len",
+                     (json_int_t)a->w.seq_len, "device", a->info.description, "rows", rows, "savings", savings);
+}
+
+static json_t *schemes_json(double params) {
+    json_t *list = json_array();
+    for (int i = 0; i < mz_scheme_count(); i++) {
+        const mz_scheme *s = mz_scheme_at(i);
+        json_array_append_new(list, json_pack("{ss sf sf sf sf sf sf sb ss}", "scheme", s->name, "weights", s->weights,
+                                              "copies", s->copies, "gradients", s->gradients, "moments", s->optimizer,
+                                              "bytes_a_parameter", mz_scheme_total(s), "bytes",
+                                              mz_scheme_total(s) * params, "real", (int)s->real, "remark", s->remark));
+    }
+    return list;
+}
+
+// --- the command ----------------------------------------------------------------------------------------------------------------
+static mezzo_status draw(const asked *a, const cli_plot *plot) {
+    mz_memory_bar bars[ROWS_MOST];
+    char title[160], text[32];
+    for (int i = 0; i < a->n_rows; i++) {
+        snprintf(bars[i].name, sizeof bars[i].name, "%s %s", mezzo_precision_name(a->rows[i].precision),
+                 optimizers[a->rows[i].optimizer].name);
+        bars[i].footprint = a->rows[i].f;
+    }
+    snprintf(title, sizeof title, "%s, %s parameters, %lld x %lld tokens%s", a->model,
+             cli_thousands((double)a->rows[0].f.parameters, text, sizeof text), (long long)a->w.batch,
+             (long long)a->w.seq_len, a->w.recompute ? ", recompute" : "");
+    return mz_memory_draw(plot->folder, plot->name, title, bars, a->n_rows, a->limit);
+}
+
+static int planned(asked *a) {
+    cli_plot plot;
+    int code;
+    mezzo_status status = plan_rows(a);
+    if (status == MEZZO_OK)
+        status = plan_savings(a);
+    if (status != MEZZO_OK)
+        return cli_error(a->args->command, status);
+    if (cli_plot_asked(a->args, &plot, &code))
+        code = cli_plotted(a->args, draw(a, &plot), &plot);
+    if (code != CLI_DONE)
+        return code;
+    if (cli_has(a->args, "json"))
+        return cli_json_print(a->args->command, plan_json(a));
+    print_plan(a);
+    print_savings(a);
+    return CLI_DONE;
+}
+
+static int by_formula(const cli_args *args) {
+    static const char *const others[] = {"limit", "measure", "plot", "optimizer", "precision", "config"};
+    double params;
+    int code = parse_amount(args, "params", false, &params);
+    if (code != CLI_DONE)
+        return code;
+    for (int i = 0; i < args->n_given; i++)
+        for (size_t k = 0; k < MZ_COUNT(others); k++)
+            if (args->given[i].config || strcmp(args->given[i].name, others[k]) == 0)
+                return cli_wrong(args->command,
+                                 "--params is a formula of the number of parameters alone: leave --%s out",
+                                 args->given[i].typed);
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command,
+                              json_pack("{sf so}", "parameters", params, "schemes", schemes_json(params)));
+    printf("%.4g parameters, without activations\n\n", params);
+    print_schemes(params);
+    printf("\nActivations come on top and depend on the batch: name a model to have them planned.\n");
+    return CLI_DONE;
+}
+
+static int run(const cli_args *args) {
+    if (cli_has(args, "params"))
+        return by_formula(args);
+    asked a = {.args = args, .measure = cli_has(args, "measure")};
+    mezzo_config *config;
+    double limit = 0;
+    int code = cli_precisions(args, "precision", "fp32,tf32,bf16,fp16", a.precisions, PRECISIONS, &a.n_precisions);
+    if (code == CLI_DONE)
+        code = parse_optimizers(&a);
+    if (code == CLI_DONE && cli_has(args, "limit"))
+        code = parse_amount(args, "limit", true, &limit);
+    if (code == CLI_DONE)
+        code = cli_config(args, &config);
+    if (code != CLI_DONE)
+        return code;
+    a.limit = (size_t)limit;
+    mezzo_status status = read_workload(&a, config);
+    code = status == MEZZO_OK ? planned(&a) : cli_error(args->command, status);
+    mezzo_device_close(a.device);
+    mezzo_config_free(config);
+    return code;
+}
+
+static const cli_option options_table[] = {
+    {"config", "FILE", "a YAML file of keys; options on the command line win over it"},
+    {"precision", "LIST", "which precisions [fp32,tf32,bf16,fp16]"},
+    {"optimizer", "LIST", "adamw, sgd (with momentum), sgd-plain [all]"},
+    {"params", "N", "only the formulas, for a model of N parameters: 7B, 350M"},
+    {"limit", "SIZE", "also the largest batch that fits, as 24GiB, without and with recompute"},
+    {"measure", NULL, "also run two steps of each row and compare the peak: needs the memory"},
+    {"json", NULL, "the result as JSON"},
+    {"plot", "FILE", "stacked bars, FILE.svg or FILE.png (both are drawn, and the gnuplot script kept beside them)"},
+    {0},
+};
+static const char *const keys[] = {
+    "model.", "amp.residual", "amp.recompute", "amp.logits_rows", "device.name", "train.batch_size", NULL};
+
+const cli_command cli_memory = {
+    .name = "memory",
+    .summary = "what training takes in every precision, before running",
+    .usage = "--model NAME [--batch-size N] [--limit 24GiB] [--KEY VALUE …], or --params 7B",
+    .details =
+        "The training step's plan, run dry: nothing of the model's size is allocated, unless --measure asks for it.\n"
+        "weights: FP32; shadows: the low-precision copies that products read; optimizer: moments and state;\n"
+        "workspace: kernels' scratch, and inputs.",
+    .options = options_table,
+    .config = keys,
+    .run = run,
+};

@@ -1,0 +1,33 @@
+# What training takes: the plan, its JSON, what fits, the formulas, a figure; and the plan against the measured peak.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+
+run 0 memory --model gpt2-124M --batch-size 8 --device cpu
+shows "$OUT" "124,439,808 parameters" "474.7 MiB" "235.8 MiB" "949.6 MiB" "recompute" "8 micro batches of 1"
+run 0 memory --model llama2-70B --batch-size 1 --device cpu --precision bf16 --optimizer adamw --json
+shows "$OUT" '"parameters": 68976648192' '"precision": "bf16"' '"savings"'
+run 0 memory --model gpt2-124M --batch-size 1 --device cpu --precision fp32,bf16 --optimizer adamw --limit 24GiB --json
+shows "$OUT" '"largest_batch":' '"largest_batch_recompute":'
+
+run 0 memory --params 7B
+shows "$OUT" 112.0 126.0 "not so"
+run 0 memory --params 350M --json
+shows "$OUT" '"bytes_a_parameter": 18' '"real": false'
+
+# The plan and the peak of really running it: within one per cent, in every precision and optimizer.
+run 0 memory --model gpt2 --layers 4 --heads 4 --d-model 384 --vocab 8000 --seq-len 64 --batch-size 4 --device cpu \
+    --optimizer adamw,sgd-plain --measure --json
+within='/"measured"/ { gsub(",", ""); measured = $2 } /"total"/ { gsub(",", ""); total = $2 }
+    /"measured"/ { n++; d = total / measured - 1; if (d > 0.01 || d < -0.01) { print d; bad = 1 } } END { exit bad || n < 6 }'
+awk "$within" "$OUT" || fail "a plan is more than 1 % from what was measured"
+
+if command -v gnuplot >/dev/null; then
+    run 0 memory --model gpt2-124M --batch-size 8 --device cpu --limit 24GiB --plot memory.svg
+    [[ -s memory.svg && -s memory.png && -s memory.gp ]] || fail "no figure"
+fi
+
+refuse 2 --limit 24GiB -- memory --limit lots --device cpu
+refuse 2 --params 7B -- memory --params many
+refuse 2 --limit "leave" -- memory --params 7B --limit 24GiB
+refuse 2 --optimizer adamw -- memory --optimizer adam --device cpu
+refuse 2 fp32 -- memory --precision fp33 --device cpu
+refuse 2 gpt2-124M -- memory --model gpt2-124N --device cpu

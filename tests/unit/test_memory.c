@@ -1,0 +1,192 @@
+// What `mezzo memory` says before anything is allocated, against arithmetic on the model's shapes and against what is then made.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "study/measure.h"
+
+static mezzo_device *device;
+
+static int open_device(void **state) {
+    (void)state;
+    return mezzo_device_open("cpu", 1, &device) == MEZZO_OK ? 0 : -1;
+}
+static int close_device(void **state) {
+    (void)state;
+    mezzo_device_close(device);
+    return 0;
+}
+
+static mz_workload workload(const char *model, mezzo_precision precision, int64_t batch, int64_t seq_len) {
+    mz_workload w = {.batch = batch, .seq_len = seq_len, .grad_accum = 1, .precision = precision, .seed = 1};
+    assert_int_equal(mezzo_model_defaults(model, &w.model), MEZZO_OK);
+    return w;
+}
+
+static mz_footprint footprint(const mz_workload *w) {
+    mz_footprint f;
+    assert_int_equal(mz_workload_footprint(device, w, &f), MEZZO_OK);
+    return f;
+}
+
+// GPT-2's matrices are multiples of 32 elements, so nothing is padded.
+static void weights_are_those_of_the_shapes(void **state) {
+    (void)state;
+    const size_t c = 768, v = 50257, t = 1024, layers = 12;
+    const size_t matrices = layers * 12 * c * c + v * c; // of the blocks, and the embedding that the head reads
+    const size_t vectors = layers * (9 + 4) * c + 2 * c,
+                 positions = t * c; // biases 3+1+4+1, two norms a block and the last
+    const size_t all = matrices + vectors + positions;
+    const mz_workload fp32 = workload("gpt2-124M", MEZZO_PRECISION_FP32, 1, 1024);
+    const mz_workload bf16 = workload("gpt2-124M", MEZZO_PRECISION_BF16, 1, 1024);
+    mz_footprint a = footprint(&fp32), b = footprint(&bf16);
+    assert_int_equal(a.parameters, all);
+    assert_int_equal(a.weights, 4 * all);
+    assert_int_equal(a.gradients, 4 * all);
+    assert_int_equal(a.shadows, 0);
+    // autocast keeps all of that, and adds 2 bytes for each element of a matrix, biases of linear layers among them
+    assert_int_equal(b.weights, a.weights);
+    assert_int_equal(b.gradients, a.gradients);
+    assert_in_range(b.shadows, 2 * matrices, 2 * (matrices + layers * 9 * c));
+    assert_in_range(b.optimizer, 8 * all, 8 * all + (1 << 20)); // moments; beside them less than a megabyte
+    assert_true(b.activations < a.activations && b.activations > a.activations / 2);
+}
+
+static void optimizers_take_their_moments(void **state) {
+    (void)state;
+    mz_workload w = workload("gpt2-124M", MEZZO_PRECISION_FP32, 1, 64);
+    mz_footprint adamw = footprint(&w);
+    w.sgd = true;
+    w.momentum = 0.9;
+    mz_footprint momentum = footprint(&w);
+    w.momentum = 0;
+    mz_footprint plain = footprint(&w);
+    assert_int_equal(adamw.optimizer - momentum.optimizer, adamw.weights);
+    assert_int_equal(momentum.optimizer - plain.optimizer, adamw.weights);
+}
+
+static void plans_are_what_is_made(void **state) {
+    (void)state;
+    const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16};
+    for (size_t p = 0; p < MZ_COUNT(precisions); p++)
+        for (int optimizer = 0; optimizer < 3; optimizer++) {
+            mz_workload w = workload("gpt2", precisions[p], 2, 16);
+            w.model.layers = 2;
+            w.model.heads = 2;
+            w.model.d_model = 48;
+            w.model.vocab = 101;
+            w.recompute = optimizer == 1;
+            w.sgd = optimizer > 0;
+            w.momentum = optimizer == 1 ? 0.9 : 0;
+            mz_footprint f = footprint(&w);
+            mz_rig *rig;
+            assert_int_equal(mz_rig_create(device, &w, &rig), MEZZO_OK);
+            assert_int_equal(mz_footprint_total(&f), mz_rig_memory(rig));
+            mz_rig_free(rig);
+        }
+}
+
+static void the_largest_batch_is_the_largest(void **state) {
+    (void)state;
+    const size_t limits[] = {(size_t)3 << 30, (size_t)24 << 30};
+    for (size_t i = 0; i < MZ_COUNT(limits); i++)
+        for (int recompute = 0; recompute < 2; recompute++) {
+            mz_workload w = workload("gpt2-124M", MEZZO_PRECISION_BF16, 1, 1024);
+            int64_t batch;
+            size_t bytes;
+            w.recompute = recompute;
+            assert_int_equal(mz_workload_largest_batch(device, &w, limits[i], &batch), MEZZO_OK);
+            assert_true(batch > 0);
+            w.batch = batch;
+            assert_int_equal(mz_workload_memory(device, &w, &bytes), MEZZO_OK);
+            assert_true(bytes <= limits[i]);
+            w.batch = batch + 1;
+            assert_int_equal(mz_workload_memory(device, &w, &bytes), MEZZO_OK);
+            assert_true(bytes > limits[i]);
+        }
+    const mz_workload none = workload("gpt2-124M", MEZZO_PRECISION_BF16, 1, 1024);
+    int64_t batch = 7;
+    assert_int_equal(mz_workload_largest_batch(device, &none, 1 << 20, &batch), MEZZO_OK);
+    assert_int_equal(batch, 0);
+}
+
+// A plan of 70 billion parameters, which would be 1.1 TB.
+static void planning_allocates_no_weights(void **state) {
+    (void)state;
+    struct rusage before, after;
+    getrusage(RUSAGE_SELF, &before);
+    const mz_workload w = workload("llama2-70B", MEZZO_PRECISION_BF16, 1, 4096);
+    mz_footprint f = footprint(&w);
+    getrusage(RUSAGE_SELF, &after);
+    assert_int_equal(f.parameters, INT64_C(68976648192)); // Llama 2's, as its paper's shapes give
+    assert_true(mz_footprint_total(&f) > (size_t)1 << 40);
+    assert_true(after.ru_maxrss - before.ru_maxrss < 256 * 1024); // kilobytes
+}
+
+static void named_models_have_their_papers_sizes(void **state) {
+    (void)state;
+    const struct {
+        const char *name;
+        int64_t parameters;
+    } sizes[] = {
+        {"llama-7B", 6738415616}, {"llama-13B", 13015864320}, {"llama-33B", 32528943616}, {"llama-65B", 65285660672}};
+    for (size_t i = 0; i < MZ_COUNT(sizes); i++) {
+        const mz_workload w = workload(sizes[i].name, MEZZO_PRECISION_FP32, 1, 128);
+        int64_t parameters;
+        assert_int_equal(mz_workload_params(&w, &parameters), MEZZO_OK);
+        assert_int_equal(parameters, sizes[i].parameters);
+    }
+}
+
+static void recompute_and_smaller_batches_save_activations_only(void **state) {
+    (void)state;
+    mz_workload w = workload("gpt2-124M", MEZZO_PRECISION_BF16, 8, 512);
+    mz_footprint whole = footprint(&w);
+    w.recompute = true;
+    mz_footprint again = footprint(&w);
+    w.recompute = false;
+    w.batch = 2;
+    mz_footprint quarter = footprint(&w);
+    assert_true(again.activations < whole.activations / 2);
+    assert_true(quarter.activations < whole.activations / 3);
+    assert_int_equal(again.weights + again.shadows + again.gradients + again.optimizer,
+                     whole.weights + whole.shadows + whole.gradients + whole.optimizer);
+    assert_int_equal(quarter.weights, whole.weights);
+}
+
+static void schemes_add_up(void **state) {
+    (void)state;
+    double fp32 = 0, autocast = 0;
+    for (int i = 0; i < mz_scheme_count(); i++) {
+        const mz_scheme *s = mz_scheme_at(i);
+        if (strcmp(s->name, "fp32, AdamW") == 0)
+            fp32 = mz_scheme_total(s);
+        if (strcmp(s->name, "autocast, AdamW") == 0)
+            autocast = mz_scheme_total(s);
+    }
+    assert_true(fp32 == 16 && autocast == 18);
+    // … and the plan of a model whose parameters are nearly all matrices agrees
+    const mz_workload w = workload("llama-7B", MEZZO_PRECISION_BF16, 1, 128);
+    mz_footprint f = footprint(&w);
+    double bytes = (double)(f.weights + f.shadows + f.gradients + f.optimizer) / (double)f.parameters;
+    assert_true(bytes > 17.9 && bytes < 18.01);
+    assert_null(mz_scheme_at(mz_scheme_count()));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_are_those_of_the_shapes),
+        cmocka_unit_test(optimizers_take_their_moments),
+        cmocka_unit_test(plans_are_what_is_made),
+        cmocka_unit_test(the_largest_batch_is_the_largest),
+        cmocka_unit_test(planning_allocates_no_weights),
+        cmocka_unit_test(named_models_have_their_papers_sizes),
+        cmocka_unit_test(recompute_and_smaller_batches_save_activations_only),
+        cmocka_unit_test(schemes_add_up),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
