@@ -3,6 +3,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <cmocka.h>
 
 #include "backend/params.h"
@@ -196,6 +199,71 @@ static void a_program_too_large_is_refused(void **state) {
     mezzo_graph_free(huge);
 }
 
+// A device with little room: the real one, which says that it has `room` bytes free and counts what is taken.
+static const mz_backend *real;
+static size_t room, taken;
+static int taken_count;
+static mezzo_status small_describe(mezzo_device *device, mezzo_device_info *out) {
+    MEZZO_TRY(real->describe(device, out));
+    out->memory_free = room - taken;
+    out->memory_total = (size_t)1 << 30;
+    return MEZZO_OK;
+}
+static mezzo_status small_alloc(mezzo_device *device, size_t bytes, void **out) {
+    taken += bytes;
+    taken_count++;
+    return real->alloc(device, bytes, out);
+}
+static double number_before(const char *text, const char *word) { // the number that stands before the first `word`
+    const char *at = strstr(text, word);
+    assert_non_null(at);
+    while (at > text && strchr("0123456789 ", at[-1]))
+        at--;
+    return atof(at);
+}
+
+// What does not fit is refused before anything is taken; what the message says would fit does fit.
+static void what_would_fit_is_said_and_fits(void **state) {
+    fixture *f = *state;
+    enum { ROWS = 64 };
+    mezzo_graph *whole = gpt(32, ROWS, 16), *part;
+    mezzo_program *p = NULL;
+    mezzo_memory all, less;
+    mezzo_program_options o = {.precision = MEZZO_PRECISION_FP32}, again = o;
+    char message[1024];
+    again.recompute = true;
+    ok(mezzo_plan_memory(f->device, whole, &o, &all));
+    ok(mezzo_plan_memory(f->device, whole, &again, &less));
+    size_t plain = all.activations + all.workspace + all.inputs, thin = less.activations + less.workspace + less.inputs;
+    assert_true(thin < plain * 3 / 4);
+    real = f->device->backend;
+    mz_backend small = *real;
+    small.describe = small_describe, small.alloc = small_alloc;
+    f->device->backend = &small;
+
+    room = thin + (64 << 10), taken = 0, taken_count = 0; // enough with recompute only
+    expect(mezzo_program_create(whole, f->params, &o, &p), MEZZO_ERR_MEMORY, ", which fits");
+    assert_int_equal(taken_count, 0);
+    snprintf(message, sizeof message, "%s", mezzo_error_message());
+    assert_true(fabs(number_before(message, "MiB for activations") - (double)all.activations / (1 << 20)) <= 0.5);
+    assert_true(fabs(number_before(message, "MiB free") - (double)room / (1 << 20)) <= 0.5);
+    double percent = number_before(message, "% of this batch");
+    assert_true(percent > 10 && percent < 90);
+    ok(mezzo_program_create(whole, f->params, &again, &p));
+    mezzo_program_free(p);
+
+    taken = 0;
+    part = gpt(32, (int64_t)(ROWS * percent / 100), 16);
+    ok(mezzo_program_create(part, f->params, &o, &p));
+    mezzo_program_free(p);
+    mezzo_graph_free(part);
+
+    room = 64 << 10, taken = 0;
+    expect(mezzo_program_create(whole, f->params, &o, &p), MEZZO_ERR_MEMORY, "use a smaller model or device");
+    f->device->backend = real;
+    mezzo_graph_free(whole);
+}
+
 static void any_allocation_may_fail(void **state) {
     fixture *f = *state;
     int failures = 0;
@@ -237,6 +305,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(the_first_non_finite_value_is_named, setup, teardown),
         cmocka_unit_test_setup_teardown(wrong_use_is_named, setup, teardown),
         cmocka_unit_test_setup_teardown(a_program_too_large_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_would_fit_is_said_and_fits, setup, teardown),
         cmocka_unit_test_setup_teardown(any_allocation_may_fail, setup, teardown),
         cmocka_unit_test_setup_teardown(running_allocates_nothing, setup, teardown),
     };
