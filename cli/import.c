@@ -1,4 +1,6 @@
 // mezzo import, mezzo export: weights of others to a run folder, and a checkpoint to a folder that transformers loads.
+#include <math.h>
+
 #include "cli.h"
 
 static json_t *describe(const mezzo_model_config *m) {
@@ -79,7 +81,10 @@ static int run_export(const cli_args *args) {
     } dtypes[] = {{"fp32", MEZZO_F32}, {"bf16", MEZZO_BF16}, {"fp16", MEZZO_F16}};
     const char *dtype = cli_text(args, "dtype", "fp32");
     size_t chosen = 0;
+    double shard = 0; // GB
     int code = check(args, "a run folder or a checkpoint");
+    if (code == CLI_DONE)
+        code = cli_number(args, "max-shard-size", 0, 1e6, 0, &shard);
     if (code != CLI_DONE)
         return code;
     while (chosen < MZ_COUNT(dtypes) && strcmp(dtypes[chosen].name, dtype) != 0)
@@ -89,7 +94,8 @@ static int run_export(const cli_args *args) {
     const mezzo_export_options options = {.path = args->operands[0],
                                           .out = cli_text(args, "out", NULL),
                                           .best = cli_has(args, "best"),
-                                          .dtype = dtypes[chosen].dtype};
+                                          .dtype = dtypes[chosen].dtype,
+                                          .shard_bytes = (int64_t)ceil(shard * 1e9)};
     mezzo_export_result r;
     mezzo_status status = mezzo_export(&options, &r);
     if (status != MEZZO_OK)
@@ -100,6 +106,7 @@ static int run_export(const cli_args *args) {
         json_object_set_new(o, "checkpoint", cli_json_text(r.checkpoint, strlen(r.checkpoint)));
         json_object_set_new(o, "model", describe(&r.model));
         json_object_set_new(o, "tensors", json_integer(r.tensors));
+        json_object_set_new(o, "files", json_integer(r.files));
         return cli_json_print(args->command, o);
     }
     printf("%s: %lld tensors in %s, from %s\n", options.out, (long long)r.tensors, dtype, r.checkpoint);
@@ -110,6 +117,7 @@ static const cli_option export_table[] = {
     {"out", "DIR", "the folder to make"},
     {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
     {"dtype", "NAME", "of the weights: fp32, bf16 or fp16 [fp32]"},
+    {"max-shard-size", "GB", "cut the weights into files of at most so many gigabytes; 0 = one file [0]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
@@ -117,7 +125,7 @@ static const cli_option export_table[] = {
 const cli_command cli_export = {
     .name = "export",
     .summary = "a checkpoint to a folder that transformers loads",
-    .usage = "RUN --out DIR [--best] [--dtype fp32|bf16|fp16]",
+    .usage = "RUN --out DIR [--best] [--dtype fp32|bf16|fp16] [--max-shard-size GB]",
     .details =
         "RUN is a run folder, or one checkpoint in its checkpoints/. DIR gets config.json, model.safetensors and, "
         "with a\n"

@@ -160,13 +160,15 @@ typedef struct mezzo_export_options {
     const char *path, *out; // a run folder or a checkpoint; the folder to make, which must not exist, or be empty
     bool best;
     mezzo_dtype dtype; // of the weights: F32, BF16 or F16
+    int64_t
+        shard_bytes; // weights are cut into files of at most so many bytes (one tensor at least), with an index; 0 = one file
 } mezzo_export_options;
 typedef struct mezzo_export_result {
     mezzo_model_config model;
-    int64_t tensors;
+    int64_t tensors, files; // of weights
     char checkpoint[4096];
 } mezzo_export_result;
-// Makes a folder that transformers loads: config.json, model.safetensors and, for byte-pair tokenizers, vocab.json and merges.txt; whole or
+// Makes a folder that transformers loads: config.json, model.safetensors (or model.safetensors.index.json and its files) and, for byte-pair tokenizers, vocab.json and merges.txt; whole or
 // not at all. UNSUPPORTED: transformers has no such model. Else as mezzo_run_eval and mezzo_import.
 MEZZO_API mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_result *result);
 

@@ -13,6 +13,7 @@ typedef struct exporter {
     mezzo_checkpoint state;
     const mz_hf_family *family;
     mezzo_dtype dtype;
+    int64_t shard_bytes;
     mz_safetensors *weights;
     mezzo_graph *graph;
     mz_hf_list list;
@@ -62,7 +63,7 @@ static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsign
     mz_shape shape = {1, {part->rows}};
     if (!vector)
         shape = part->transposed ? (mz_shape){2, {cols, part->rows}} : (mz_shape){2, {part->rows, cols}};
-    char *name = mz_format("%s%s", e->family->prefix, part->name);
+    char *name = mz_format("%s%s", part->bare ? "" : e->family->prefix, part->name);
     mz_hf_block *block = mz_alloc(1, sizeof *block);
     if (name == NULL || block == NULL) {
         mz_free(name);
@@ -70,8 +71,13 @@ static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsign
         return MEZZO_ERR_MEMORY;
     }
     // The parameter's rows are what is transposed here, not the tensor's.
-    *block = (mz_hf_block){data, MEZZO_F32, shape.dim[0], cols, part->transposed};
-    mezzo_status status = mz_hf_list_add(&e->list, name, &shape, e->dtype, block, 1);
+    *block = (mz_hf_block){.data = data,
+                           .dtype = MEZZO_F32,
+                           .rows = shape.dim[0],
+                           .stride = cols,
+                           .transposed = part->transposed,
+                           .head = -part->head};
+    mezzo_status status = mz_hf_list_add(&e->list, name, &shape, part->fp32 ? MEZZO_F32 : e->dtype, block, 1);
     mz_free(name);
     return status;
 }
@@ -161,33 +167,97 @@ static mezzo_status write_tokenizer(const exporter *e, const char *folder) {
     return status;
 }
 
-static mezzo_status write_all(const exporter *e, const char *folder) {
+static int64_t item_bytes(const mz_safetensors_item *item) {
+    int64_t bytes = (int64_t)mezzo_dtype_size(item->dtype);
+    for (size_t i = 0; i < item->rank; i++)
+        bytes *= item->shape[i];
+    return bytes;
+}
+
+// The tensor after the last of the file that begins with tensor `first`.
+static size_t shard_end(const exporter *e, size_t first) {
+    size_t end = first;
+    for (int64_t bytes = 0; end < e->list.count; end++) {
+        bytes += item_bytes(&e->list.items[end]);
+        if (e->shard_bytes > 0 && bytes > e->shard_bytes && end > first)
+            break;
+    }
+    return end;
+}
+
+static mezzo_status write_weights(const exporter *e, const char *folder, const char *name, size_t first, size_t end) {
     static const mz_safetensors_meta meta[] = {{"format", "pt"}};
-    mezzo_status status = MEZZO_OK;
-    char *weights = mz_format("%s/model.safetensors", folder), *config = mz_format("%s/config.json", folder);
-    if (weights == NULL || config == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
-    MEZZO_TRY_GOTO(status, write_config(e, config));
-    MEZZO_TRY_GOTO(status, write_tokenizer(e, folder));
-    MEZZO_TRY_GOTO(status, mz_safetensors_write(weights, e->list.items, e->list.count, meta, MZ_COUNT(meta), NULL));
-fail:
-    mz_free(weights);
-    mz_free(config);
+    char *path = mz_format("%s/%s", folder, name);
+    mezzo_status status =
+        path == NULL ? MEZZO_ERR_MEMORY
+                     : mz_safetensors_write(path, e->list.items + first, end - first, meta, MZ_COUNT(meta), NULL);
+    mz_free(path);
     return status;
+}
+
+// The files of a sharded model, and in `map` which tensor is in which.
+static mezzo_status write_shards(const exporter *e, const char *folder, int64_t files, json_t *map, int64_t *bytes) {
+    size_t first = 0;
+    for (int64_t k = 1; first < e->list.count; k++) {
+        char name[64];
+        size_t end = shard_end(e, first);
+        snprintf(name, sizeof name, "model-%05lld-of-%05lld.safetensors", (long long)k, (long long)files);
+        for (size_t i = first; i < end; i++) {
+            MEZZO_TRY(mz_json_set(map, e->list.items[i].name, json_string(name)));
+            *bytes += item_bytes(&e->list.items[i]);
+        }
+        MEZZO_TRY(write_weights(e, folder, name, first, end));
+        first = end;
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status write_index(const exporter *e, const char *folder, int64_t files) {
+    mezzo_status status = MEZZO_OK;
+    int64_t bytes = 0;
+    json_t *map = json_object(), *index = json_object();
+    char *path = mz_format("%s/model.safetensors.index.json", folder);
+    if (map == NULL || index == NULL || path == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    MEZZO_TRY_GOTO(status, write_shards(e, folder, files, map, &bytes));
+    MEZZO_TRY_GOTO(status, mz_json_set(index, "metadata", json_pack("{sI}", "total_size", (json_int_t)bytes)));
+    MEZZO_TRY_GOTO(status, mz_json_set(index, "weight_map", json_incref(map)));
+    status = mz_json_save(path, index);
+fail:
+    json_decref(map);
+    json_decref(index);
+    mz_free(path);
+    return status;
+}
+
+static mezzo_status write_all(const exporter *e, const char *folder, int64_t *files) {
+    char *config = mz_format("%s/config.json", folder);
+    mezzo_status status = config != NULL ? write_config(e, config) : MEZZO_ERR_MEMORY;
+    mz_free(config);
+    MEZZO_TRY(status);
+    MEZZO_TRY(write_tokenizer(e, folder));
+    *files = 0;
+    for (size_t first = 0; first < e->list.count; first = shard_end(e, first))
+        ++*files;
+    if (*files > 1)
+        return write_index(e, folder, *files);
+    return write_weights(e, folder, "model.safetensors", 0, e->list.count);
 }
 
 mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_result *result) {
     mezzo_status status = MEZZO_OK;
     mz_new_folder folder = {0};
-    exporter e = {.dtype = options->dtype};
+    exporter e = {.dtype = options->dtype, .shard_bytes = options->shard_bytes};
     *result = (mezzo_export_result){0};
     if (e.dtype != MEZZO_F32 && e.dtype != MEZZO_BF16 && e.dtype != MEZZO_F16)
         return mz_fail(MEZZO_ERR_INVALID, "export in %s: weights are written in fp32, bf16 or fp16",
                        mezzo_dtype_name(e.dtype));
+    if (e.shard_bytes < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "export in files of %lld bytes", (long long)e.shard_bytes);
     MEZZO_TRY_GOTO(status, open_checkpoint(options, &e));
     MEZZO_TRY_GOTO(status, list_tensors(&e));
     MEZZO_TRY_GOTO(status, mz_new_folder_begin(options->out, "--out", &folder));
-    MEZZO_TRY_GOTO(status, write_all(&e, folder.staged));
+    MEZZO_TRY_GOTO(status, write_all(&e, folder.staged, &result->files));
     MEZZO_TRY_GOTO(status, mz_new_folder_commit(&folder));
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s", e.checkpoint);
     result->model = e.state.model;

@@ -14,16 +14,20 @@ typedef struct mz_hf_part {
     char name[160];  // the tensor's, without the family's prefix
     int64_t rows;    // of the parameter
     bool transposed; // the tensor is [cols, rows]
+    bool bare;       // the family's prefix is not before its name
+    bool fp32;       // written in FP32, whatever the other weights are
+    int64_t
+        head; // > 0: the tensor has the even rows of every `head` rows first, then the odd ones (rotary halves for our pairs)
 } mz_hf_part;
 typedef struct mz_hf_parts {
     mz_hf_part *items;
     size_t count, cap;
 } mz_hf_parts;
-// Appends a part called by printf's rules.
-mezzo_status mz_hf_add_part(mz_hf_parts *parts, int64_t rows, bool transposed, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+// Appends a part called by printf's rules to *parts; what it has beyond a name and rows is set in parts->items[parts->count - 1].
+mezzo_status mz_hf_add_part(mz_hf_parts *parts, int64_t rows, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
-// One architecture (hf_NAME.c).
+// One architecture (hf_NAME.c). A parameter of three dimensions may also be one tensor of the same name and shape in a source.
 typedef struct mz_hf_family {
     const char *model;      // of ours: "gpt2"
     const char *model_type; // of config.json
@@ -34,12 +38,33 @@ typedef struct mz_hf_family {
     // The tensors that make the parameter `name`, in order of its rows.
     mezzo_status (*map)(const mezzo_model_config *model, const char *name, const mz_shape *shape, mz_hf_parts *out);
     bool (*is_buffer)(const char *name); // tensors that hold no weights and are passed over; the prefix is off
-    const char *head, *embedding;        // `head` may be there too, equal to `embedding`; NULL: no tied head
+    const char *embedding;
+    const char *tied_head; // may be there too, equal to `embedding`; NULL: the head is a parameter
+    const char *
+        later_mark; // a layer past the model's is passed over if it has this tensor, in which it predicts later tokens; NULL: never
 } mz_hf_family;
-extern const mz_hf_family mz_hf_gpt2;
+extern const mz_hf_family mz_hf_gpt2, mz_hf_glm4_moe, mz_hf_llama;
 // By model_type of config.json or by our name; NULL: not known. *list gets the known names for a message.
 const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list);
 const mz_hf_family *mz_hf_by_model(const char *model);
+
+// --- config.json (hf.c) ---------------------------------------------------------------------------------------------------------------
+// A setting that is there must be the one that is computed here: FORMAT names key and value.
+mezzo_status mz_hf_expect_bool(const char *where, const json_t *config, const char *key, bool want);
+mezzo_status mz_hf_expect_text(const char *where, const json_t *config, const char *key, const char *want);
+// As mz_json_get_*, but *out is left as it is where the key is missing or null.
+mezzo_status mz_hf_get_int(const char *where, const json_t *config, const char *key, int64_t *out);
+mezzo_status mz_hf_get_double(const char *where, const json_t *config, const char *key, double *out);
+mezzo_status mz_hf_get_bool(const char *where, const json_t *config, const char *key, bool *out);
+// Rotary positions: `rope_parameters`, as transformers 5 writes, or keys of the configuration itself, as 4 did. Only the plain kind.
+// `part` (may be NULL): partial_rotary_factor. Both are left as they are where nothing is said.
+mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *theta, double *part);
+mezzo_status mz_hf_write_rope(json_t *config, double theta, double part); // in both forms; part 1 is left out
+typedef struct mz_hf_entry {
+    const char *key;
+    json_t *value;
+} mz_hf_entry;
+mezzo_status mz_hf_put(json_t *config, const mz_hf_entry *entries, size_t n); // takes over every value, also on errors
 
 // --- moving values (hf_copy.c) ----------------------------------------------------------------------------------------------------
 // Rows of a matrix [rows, cols] that lie somewhere as FP32, BF16 or FP16, perhaps transposed.
@@ -49,6 +74,7 @@ typedef struct mz_hf_block {
     int64_t rows;
     int64_t stride;  // elements from one row to the next; transposed: from one column to the next
     bool transposed; // data is [cols, rows]
+    int64_t head;    // as mz_hf_part's; > 0: data has halves and pairs are made, < 0 the other way round
 } mz_hf_block;
 // A tensor to be written, [sum of the blocks' rows, cols].
 typedef struct mz_hf_tensor {

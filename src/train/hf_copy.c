@@ -21,9 +21,18 @@ static void store(unsigned char *to, mezzo_dtype dtype, float x) {
     memcpy(to, &half, sizeof half);
 }
 
+// Where in the data a row comes from: of a head's D rows, pair p's two are 2p and 2p + 1 with us, p and D/2 + p in halves.
+static int64_t source_row(const mz_hf_block *b, int64_t row) {
+    int64_t d = b->head < 0 ? -b->head : b->head, i = d > 0 ? row % d : 0;
+    if (d == 0)
+        return row;
+    return row - i + (b->head > 0 ? i % 2 * (d / 2) + i / 2 : i % (d / 2) * 2 + i / (d / 2));
+}
+
 // `n` elements of a block's row from column `col` on.
 static void copy_run(const mz_hf_block *b, int64_t row, int64_t col, int64_t n, unsigned char *to, mezzo_dtype dtype) {
     int64_t size = (int64_t)mezzo_dtype_size(b->dtype), width = (int64_t)mezzo_dtype_size(dtype);
+    row = source_row(b, row);
     int64_t first = b->transposed ? col * b->stride + row : row * b->stride + col;
     int64_t step = (b->transposed ? b->stride : 1) * size;
     if (b->data == NULL) {

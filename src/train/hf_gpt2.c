@@ -1,7 +1,6 @@
 // GPT-2 as transformers' GPT2LMHeadModel has it: linear weights are Conv1D's, [inputs, outputs], the transpose of ours; the head shares the
 // token embedding.
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 
 #include "io/json.h"
@@ -9,44 +8,7 @@
 #include "train/checkpoint.h"
 #include "train/hf.h"
 
-static const mz_hf_family *const families[] = {&mz_hf_gpt2};
-
-const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list) {
-    *list = "gpt2";
-    for (size_t i = 0; i < MZ_COUNT(families); i++)
-        if (strcmp(families[i]->model_type, model_type) == 0)
-            return families[i];
-    return NULL;
-}
-
-const mz_hf_family *mz_hf_by_model(const char *model) {
-    for (size_t i = 0; i < MZ_COUNT(families); i++)
-        if (strcmp(families[i]->model, model) == 0)
-            return families[i];
-    return NULL;
-}
-
-mezzo_status mz_hf_add_part(mz_hf_parts *parts, int64_t rows, bool transposed, const char *fmt, ...) {
-    MEZZO_TRY(MZ_RESERVE(parts->items, parts->cap, parts->count + 1));
-    mz_hf_part *part = &parts->items[parts->count++];
-    *part = (mz_hf_part){.rows = rows, .transposed = transposed};
-    va_list args;
-    va_start(args, fmt);
-    int n = vsnprintf(part->name, sizeof part->name, fmt, args);
-    va_end(args);
-    return n >= 0 && (size_t)n < sizeof part->name ? MEZZO_OK
-                                                   : mz_fail(MEZZO_ERR_INVALID, "%.100s…: a name too long", part->name);
-}
-
 // --- config.json ------------------------------------------------------------------------------------------------------------------
-static mezzo_status expect_bool(const char *where, const json_t *config, const char *key, bool want) {
-    const json_t *value = json_object_get(config, key);
-    if (value == NULL || (json_is_boolean(value) && json_is_true(value) == want))
-        return MEZZO_OK;
-    return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is not %s, which is all that is computed here", where, key,
-                   want ? "true" : "false");
-}
-
 static mezzo_status check_options(const char *where, const json_t *config) {
     const json_t *act = json_object_get(config, "activation_function"),
                  *eps = json_object_get(config, "layer_norm_epsilon");
@@ -58,10 +20,10 @@ static mezzo_status check_options(const char *where, const json_t *config) {
     if (eps != NULL && !(fabs(json_number_value(eps) - 1e-5) < 1e-12))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'layer_norm_epsilon' is %g; 1e-5 is computed here", where,
                        json_number_value(eps));
-    MEZZO_TRY(expect_bool(where, config, "scale_attn_weights", true));
-    MEZZO_TRY(expect_bool(where, config, "scale_attn_by_inverse_layer_idx", false));
-    MEZZO_TRY(expect_bool(where, config, "add_cross_attention", false));
-    return expect_bool(where, config, "tie_word_embeddings", true);
+    MEZZO_TRY(mz_hf_expect_bool(where, config, "scale_attn_weights", true));
+    MEZZO_TRY(mz_hf_expect_bool(where, config, "scale_attn_by_inverse_layer_idx", false));
+    MEZZO_TRY(mz_hf_expect_bool(where, config, "add_cross_attention", false));
+    return mz_hf_expect_bool(where, config, "tie_word_embeddings", true);
 }
 
 static mezzo_status read_config(const char *where, const json_t *config, mezzo_model_config *out) {
@@ -79,10 +41,7 @@ static mezzo_status read_config(const char *where, const json_t *config, mezzo_m
 
 static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {
     const int64_t end = m->vocab == 50257 ? 50256 : -1; // <|endoftext|>
-    const struct {
-        const char *key;
-        json_t *value;
-    } entries[] = {
+    const mz_hf_entry entries[] = {
         {"architectures", json_pack("[s]", "GPT2LMHeadModel")},
         {"model_type", json_string("gpt2")},
         {"vocab_size", json_integer(m->vocab)},
@@ -101,12 +60,7 @@ static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {
         {"bos_token_id", end < 0 ? json_null() : json_integer(end)},
         {"eos_token_id", end < 0 ? json_null() : json_integer(end)},
     };
-    mezzo_status status = MEZZO_OK;
-    for (size_t i = 0; i < MZ_COUNT(entries); i++) {
-        mezzo_status one = mz_json_set(config, entries[i].key, entries[i].value); // every value is taken over
-        status = status == MEZZO_OK ? one : status;
-    }
-    return status;
+    return mz_hf_put(config, entries, MZ_COUNT(entries));
 }
 
 // --- tensors ----------------------------------------------------------------------------------------------------------------------
@@ -121,7 +75,9 @@ static mezzo_status map(const mezzo_model_config *model, const char *name, const
     bool transposed = false;
     for (size_t i = 0; i < MZ_COUNT(linear); i++)
         transposed |= ends_with(name, linear[i]);
-    return mz_hf_add_part(out, shape->dim[0], transposed, "%s", name);
+    MEZZO_TRY(mz_hf_add_part(out, shape->dim[0], "%s", name));
+    out->items[out->count - 1].transposed = transposed;
+    return MEZZO_OK;
 }
 
 // The causal mask, which older versions saved.
@@ -137,6 +93,6 @@ const mz_hf_family mz_hf_gpt2 = {
     .write_config = write_config,
     .map = map,
     .is_buffer = is_buffer,
-    .head = "lm_head.weight",
     .embedding = "wte.weight",
+    .tied_head = "lm_head.weight",
 };

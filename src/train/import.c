@@ -141,8 +141,8 @@ static mezzo_status missing(const mz_import *in, const char *name) {
 }
 
 // The tensor of a part, with the prefix that this source's names have.
-static mezzo_status find_part(const mz_import *in, const char *name, const mz_safetensors_tensor **out) {
-    char *full = mz_format("%s%s", in->prefix, name);
+static mezzo_status find_part(const mz_import *in, const char *name, bool bare, const mz_safetensors_tensor **out) {
+    char *full = mz_format("%s%s", bare ? "" : in->prefix, name);
     if (full == NULL)
         return MEZZO_ERR_MEMORY;
     *out = find(in, full);
@@ -151,39 +151,68 @@ static mezzo_status find_part(const mz_import *in, const char *name, const mz_sa
     return status;
 }
 
-static mezzo_status make_block(const mz_import *in, const mz_hf_part *part, int64_t cols, bool vector,
-                               mz_hf_block *out) {
-    const mz_safetensors_tensor *t;
-    MEZZO_TRY(find_part(in, part->name, &t));
-    const int64_t want[2] = {part->transposed ? cols : part->rows, part->transposed ? part->rows : cols};
-    size_t rank = vector ? 1 : 2;
-    if (t->rank != rank || t->shape[0] != want[0] || (rank == 2 && t->shape[1] != want[1])) {
+static mezzo_status check_tensor(const mz_import *in, const mz_safetensors_tensor *t, const mz_shape *need) {
+    if (t->rank != (size_t)need->rank || memcmp(t->shape, need->dim, t->rank * sizeof *t->shape) != 0) {
         mz_shape have = {.rank = t->rank > MEZZO_MAX_RANK ? MEZZO_MAX_RANK : (int)t->rank};
-        mz_shape need = {.rank = (int)rank, .dim = {want[0], want[1]}};
         char a[96], b[96];
         memcpy(have.dim, t->shape, (size_t)have.rank * sizeof *have.dim);
         return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s has shape %s; config.json's sizes need %s",
                        mz_quote(in->where).text, mz_quote(t->name).text, mz_shape_text(&have, a, sizeof a),
-                       mz_shape_text(&need, b, sizeof b));
+                       mz_shape_text(need, b, sizeof b));
     }
     if (t->dtype != MEZZO_F32 && t->dtype != MEZZO_BF16 && t->dtype != MEZZO_F16)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is %s; weights in fp32, bf16 and fp16 are read",
                        mz_quote(in->where).text, mz_quote(t->name).text, mezzo_dtype_name(t->dtype));
-    *out = (mz_hf_block){t->data, t->dtype, part->rows, want[1], part->transposed};
     return MEZZO_OK;
+}
+
+// `whole`: the tensor has the parameter's own shape.
+static mezzo_status make_block(const mz_import *in, const mz_hf_part *part, const mz_shape *shape, bool whole,
+                               mz_hf_block *out) {
+    const mz_safetensors_tensor *t;
+    int64_t rows = part->rows, cols = shape->rank > 1 ? shape->dim[shape->rank - 1] : 1;
+    mz_shape need = {1, {rows}};
+    if (whole)
+        need = *shape;
+    else if (shape->rank > 1)
+        need = part->transposed ? (mz_shape){2, {cols, rows}} : (mz_shape){2, {rows, cols}};
+    MEZZO_TRY(find_part(in, part->name, part->bare, &t));
+    MEZZO_TRY(check_tensor(in, t, &need));
+    *out = (mz_hf_block){.data = t->data,
+                         .dtype = t->dtype,
+                         .rows = rows,
+                         .stride = part->transposed ? rows : cols,
+                         .transposed = part->transposed,
+                         .head = part->head};
+    return MEZZO_OK;
+}
+
+// What the parameter is made of; *whole where the source has it as one tensor of three dimensions.
+static mezzo_status list_parts(const mz_import *in, const mz_param_spec *spec, mz_hf_parts *parts, bool *whole) {
+    *whole = false;
+    if (spec->shape.rank == 3) {
+        char *name = mz_format("%s%s", in->prefix, spec->name);
+        if (name == NULL)
+            return MEZZO_ERR_MEMORY;
+        *whole = find(in, name) != NULL;
+        mz_free(name);
+    }
+    if (*whole)
+        return mz_hf_add_part(parts, spec->shape.dim[0] * spec->shape.dim[1], "%s", spec->name);
+    return in->family->map(&in->model, spec->name, &spec->shape, parts);
 }
 
 static mezzo_status add_param(mz_import *in, const mz_param_spec *spec) {
     mezzo_status status = MEZZO_OK;
     mz_hf_parts parts = {0};
     mz_hf_block *blocks = NULL;
-    int64_t cols = spec->shape.rank > 1 ? spec->shape.dim[spec->shape.rank - 1] : 1;
-    MEZZO_TRY_GOTO(status, in->family->map(&in->model, spec->name, &spec->shape, &parts));
+    bool whole;
+    MEZZO_TRY_GOTO(status, list_parts(in, spec, &parts, &whole));
     blocks = mz_alloc(parts.count, sizeof *blocks);
     if (blocks == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     for (size_t i = 0; i < parts.count; i++)
-        MEZZO_TRY_GOTO(status, make_block(in, &parts.items[i], cols, spec->shape.rank == 1, &blocks[i]));
+        MEZZO_TRY_GOTO(status, make_block(in, &parts.items[i], &spec->shape, whole, &blocks[i]));
     status = mz_hf_list_add(&in->list, spec->name, &spec->shape, MEZZO_F32, blocks, parts.count);
     in->used += parts.count;
     blocks = NULL;
@@ -200,10 +229,11 @@ static const char *without_prefix(const mz_import *in, const char *name) {
 
 // A head that is saved although it shares the embedding's weight must be that weight.
 static mezzo_status check_head(const mz_import *in) {
-    const mz_safetensors_tensor *head = in->family->head != NULL ? find(in, in->family->head) : NULL, *embedding;
+    const mz_safetensors_tensor *head = in->family->tied_head != NULL ? find(in, in->family->tied_head) : NULL;
+    const mz_safetensors_tensor *embedding;
     if (head == NULL)
         return MEZZO_OK;
-    MEZZO_TRY(find_part(in, in->family->embedding, &embedding));
+    MEZZO_TRY(find_part(in, in->family->embedding, false, &embedding));
     if (head->dtype == embedding->dtype && head->bytes == embedding->bytes &&
         memcmp(head->data, embedding->data, head->bytes) == 0)
         return MEZZO_OK;
@@ -212,13 +242,23 @@ static mezzo_status check_head(const mz_import *in) {
 }
 
 static bool is_ours(const mz_import *in, const char *name) {
+    const mz_safetensors_tensor *t = find(in, name);
     for (size_t i = 0; i < in->list.count; i++)
-        for (size_t k = 0; k < in->list.tensors[i].n_blocks; k++) {
-            const mz_safetensors_tensor *t = find(in, name);
+        for (size_t k = 0; k < in->list.tensors[i].n_blocks; k++)
             if (t != NULL && in->list.tensors[i].blocks[k].data == t->data)
                 return true;
-        }
     return false;
+}
+
+// A tensor of a layer that predicts later tokens, and is no part of the model that predicts the next.
+static bool is_later_layer(const mz_import *in, const char *name) {
+    long long layer;
+    if (in->family->later_mark == NULL || sscanf(name, "layers.%lld.", &layer) != 1 || layer < in->model.layers)
+        return false;
+    char *mark = mz_format("%slayers.%lld.%s", in->prefix, layer, in->family->later_mark);
+    bool later = mark != NULL && find(in, mark) != NULL;
+    mz_free(mark);
+    return later;
 }
 
 // Weights that nobody asked for would be lost silently.
@@ -228,9 +268,9 @@ static mezzo_status check_rest(const mz_import *in) {
         extra += mz_safetensors_count(in->files[f]);
     for (size_t f = 0; f < in->n_files && extra > in->used; f++)
         for (size_t i = 0; i < mz_safetensors_count(in->files[f]); i++) {
-            const char *name = mz_safetensors_at(in->files[f], i)->name;
-            bool head = in->family->head != NULL && strcmp(name, in->family->head) == 0;
-            if (!head && !in->family->is_buffer(without_prefix(in, name)) && !is_ours(in, name))
+            const char *name = mz_safetensors_at(in->files[f], i)->name, *short_name = without_prefix(in, name);
+            bool head = in->family->tied_head != NULL && strcmp(name, in->family->tied_head) == 0;
+            if (!head && !in->family->is_buffer(short_name) && !is_later_layer(in, short_name) && !is_ours(in, name))
                 return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s belongs to no part of this %s model",
                                mz_quote(in->where).text, mz_quote(name).text, in->family->model);
         }
@@ -332,25 +372,62 @@ static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_
     return status;
 }
 
-static mezzo_status set_integer(mezzo_config *config, const char *key, int64_t value) {
+static mezzo_status set_integers(mezzo_config *config, const mezzo_model_config *m) {
+    const struct {
+        const char *key;
+        int64_t value;
+    } all[] = {{"model.layers", m->layers},
+               {"model.heads", m->heads},
+               {"model.d_model", m->d_model},
+               {"model.d_ff", m->d_ff},
+               {"model.vocab", m->vocab},
+               {"model.seq_len", m->seq_len},
+               {"model.kv_heads", m->kv_heads},
+               {"model.head_dim", m->head_dim},
+               {"model.dense_layers", m->dense_layers},
+               {"model.experts", m->experts},
+               {"model.experts_per_token", m->experts_per_token},
+               {"model.shared_experts", m->shared_experts},
+               {"model.d_expert", m->d_expert},
+               {"model.expert_groups", m->expert_groups},
+               {"model.expert_groups_used", m->expert_groups_used}};
+    for (size_t i = 0; i < (m->experts > 0 ? MZ_COUNT(all) : 6); i++) {
+        char text[32];
+        snprintf(text, sizeof text, "%lld", (long long)all[i].value);
+        MEZZO_TRY(mezzo_config_set(config, all[i].key, text, "import"));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status set_number(mezzo_config *config, const char *key, double value) {
     char text[32];
-    snprintf(text, sizeof text, "%lld", (long long)value);
-    return mezzo_config_set(config, key, text, "import");
+    snprintf(text, sizeof text, "%.17g", value);
+    return value > 0 ? mezzo_config_set(config, key, text, "import") : MEZZO_OK; // 0: the family has none
+}
+
+static mezzo_status set_bool(mezzo_config *config, const char *key, bool value) {
+    return mezzo_config_set(config, key, value ? "true" : "false", "import");
+}
+
+static mezzo_status set_model(mezzo_config *config, const mezzo_model_config *m) {
+    MEZZO_TRY(mezzo_config_set(config, "model.name", m->name, "import"));
+    MEZZO_TRY(set_integers(config, m));
+    MEZZO_TRY(set_number(config, "model.rope_theta", m->rope_theta));
+    MEZZO_TRY(set_number(config, "model.norm_eps", m->norm_eps));
+    MEZZO_TRY(set_number(config, "model.rotary", m->rotary));
+    MEZZO_TRY(set_number(config, "model.routed_scale", m->routed_scale));
+    if (m->experts == 0)
+        return set_bool(config, "model.bias", m->bias);
+    MEZZO_TRY(set_bool(config, "model.attention_bias", m->attention_bias));
+    MEZZO_TRY(set_bool(config, "model.qk_norm", m->qk_norm));
+    return set_bool(config, "model.normalise_weights", m->normalise_weights);
 }
 
 static mezzo_status write_config(const mz_import *in, const char *out, const char *path) {
-    const mezzo_model_config *m = &in->model;
     mezzo_config *config = NULL;
     mezzo_status status = MEZZO_OK;
     MEZZO_TRY_GOTO(status, mezzo_config_create(&config));
-    MEZZO_TRY_GOTO(status, mezzo_config_set(config, "model.name", m->name, "import"));
-    MEZZO_TRY_GOTO(status, set_integer(config, "model.layers", m->layers));
-    MEZZO_TRY_GOTO(status, set_integer(config, "model.heads", m->heads));
-    MEZZO_TRY_GOTO(status, set_integer(config, "model.d_model", m->d_model));
-    MEZZO_TRY_GOTO(status, set_integer(config, "model.d_ff", m->d_ff));
-    MEZZO_TRY_GOTO(status, set_integer(config, "model.vocab", m->vocab));
-    MEZZO_TRY_GOTO(status, set_integer(config, "model.seq_len", m->seq_len));
-    MEZZO_TRY_GOTO(status, mezzo_config_set(config, "model.bias", m->bias ? "true" : "false", "import"));
+    MEZZO_TRY_GOTO(status, set_model(config, &in->model));
     MEZZO_TRY_GOTO(status, mezzo_config_set(config, "amp.precision", "fp32", "import"));
     MEZZO_TRY_GOTO(status, mezzo_config_set(config, "train.out", out, "import"));
     status = mezzo_config_save(config, path);

@@ -88,7 +88,8 @@ static mezzo_status add_param(mz_import *in, const mz_param_spec *spec, const se
             mz_hf_block *block = mz_alloc(1, sizeof *block);
             if (block == NULL)
                 return MEZZO_ERR_MEMORY;
-            *block = (mz_hf_block){at + (size_t)layer * one, dtype, spec->shape.dim[0], s->cols, false};
+            *block = (mz_hf_block){
+                .data = at + (size_t)layer * one, .dtype = dtype, .rows = spec->shape.dim[0], .stride = s->cols};
             return mz_hf_list_add(&in->list, spec->name, &spec->shape, MEZZO_F32, block, 1);
         }
         at += one * (s->stacked ? (size_t)in->model.layers : 1);

@@ -14,6 +14,22 @@ cmp imported/checkpoints/step-00000000/model.safetensors again/checkpoints/step-
 run 0 import "$golden/hf_gpt2_v5.bin" --out llmc --json
 text 200 >text.txt
 
+# --- the other architectures; in several files too
+for model in glm4_moe llama; do
+    run 0 import "$golden/hf_$model" --out "$model" --json
+    shows "$OUT" '"vocab": 61'
+    run 0 export "$model" --out "$model-exported"
+    run 0 export "$model" --out "$model-sharded" --max-shard-size 0.00002 --json
+    shows "$OUT" '"files": '
+    grep -q '"files": 1[,}]' "$OUT" && fail "one file"
+    [[ -s $model-sharded/model.safetensors.index.json && ! -e $model-sharded/model.safetensors ]] || fail "files of the shards"
+    for folder in "$model-exported" "$model-sharded"; do
+        run 0 import "$folder" --out "$folder-again"
+        cmp "$model/checkpoints/step-00000000/model.safetensors" "$folder-again/checkpoints/step-00000000/model.safetensors" ||
+            fail "what was exported is not what was imported"
+    done
+done
+
 # --- a run of ours, with GPT-2's tokenizer: its files go along, and come back as the library's own
 run 0 train "${TINY[@]}" --steps 2 --data text.txt --tokenizer gpt2 --bias false --out ours
 run 0 export ours --best --dtype bf16 --out ours-hf
@@ -31,17 +47,21 @@ run 0 eval ours-32-again --data text.txt --json --device cpu --precision fp32
 run 0 sample ours-32-again --tokens 4 --temperature 0
 if [[ -n ${MEZZO_PYTHON:-} ]] && "$MEZZO_PYTHON" -c 'import torch, transformers' 2>/dev/null; then
     "$MEZZO_PYTHON" "$MEZZO_TESTS/golden/make/hf_gpt2.py" --check exported >"$OUT" 2>"$ERR" || fail "transformers' logits"
+    for folder in {glm4_moe,llama}-{exported,sharded}; do
+        "$MEZZO_PYTHON" "$MEZZO_TESTS/golden/make/hf_rotary.py" --check "${folder%-*}" "$folder" >"$OUT" 2>"$ERR" ||
+            fail "transformers' logits of $folder"
+    done
 fi
 
 # --- wrong
 before=$(ls)
-wrong() { # name sed-script file: a copy of hf_gpt2 with one file changed
+wrong() { # name sed-script file: a copy of $SOURCE, or of hf_gpt2, with one file changed
     rm -rf "$SCRATCH/$1"
     cp -r "$golden/${SOURCE:-hf_gpt2}" "$SCRATCH/$1"
     LC_ALL=C sed -i "$2" "$SCRATCH/$1/$3"
 }
-wrong type 's/"model_type": "gpt2"/"model_type": "llama"/' config.json
-refuse 2 config.json model_type llama gpt2 -- import "$SCRATCH/type" --out new
+wrong type 's/"model_type": "gpt2"/"model_type": "mamba"/' config.json
+refuse 2 config.json model_type mamba gpt2 -- import "$SCRATCH/type" --out new
 wrong act 's/gelu_new/relu/' config.json
 refuse 2 config.json activation_function relu -- import "$SCRATCH/act" --out new
 wrong key 's/"n_layer"/"n_laier"/' config.json
@@ -54,6 +74,34 @@ wrong name 's/h\.0\.ln_1\.bias/h.0.ln_9.bias/' model.safetensors
 refuse 2 transformer.h.0.ln_1.bias nearest -- import "$SCRATCH/name" --out new
 wrong extra 's/"n_layer": 2/"n_layer": 1/' config.json
 refuse 2 transformer.h.1. "belongs to no part" -- import "$SCRATCH/extra" --out new
+SOURCE=hf_gpt2
+printf '#version: 0.2\nh e\nbroken\n' >"$SCRATCH/merges.txt"
+wrong merges '' config.json
+cp "$SCRATCH/merges.txt" "$SCRATCH/merges"
+refuse 2 merges.txt "line 3" -- import "$SCRATCH/merges" --out new
+SOURCE=hf_glm4_moe
+wrong arch 's/"model_type": "glm4_moe"/"model_type": "glm5_moe"/' config.json
+refuse 2 config.json model_type glm5_moe "gpt2, glm4_moe or llama" -- import "$SCRATCH/arch" --out new
+wrong experts 's/"n_routed_experts": 4/"n_routed_experts": 6/' config.json
+refuse 2 gate.weight 4x16 6x16 -- import "$SCRATCH/experts" --out new
+wrong fewer 's/"num_hidden_layers": 3/"num_hidden_layers": 2/' config.json
+refuse 2 model.layers.2. "belongs to no part" -- import "$SCRATCH/fewer" --out new
+wrong expert 's/layers\.2\.mlp\.experts\.3\.up_proj/layers.2.mlp.experts.7.up_proj/' model.safetensors
+refuse 2 model.layers.2.mlp.experts.3.up_proj.weight nearest -- import "$SCRATCH/expert" --out new
+wrong rope 's/"rope_type": "default"/"rope_type": "yarn"/' config.json
+refuse 2 config.json rope_type yarn -- import "$SCRATCH/rope" --out new
+wrong tied 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' config.json
+refuse 2 config.json tie_word_embeddings -- import "$SCRATCH/tied" --out new
+wrong huge 's/"n_routed_experts": 4/"n_routed_experts": 400000/' config.json
+refuse 2 config.json experts 400000 -- import "$SCRATCH/huge" --out new
+SOURCE=hf_llama
+wrong grouped 's/"num_key_value_heads": 2/"num_key_value_heads": 1/' config.json
+refuse 2 config.json num_key_value_heads -- import "$SCRATCH/grouped" --out new
+SOURCE=hf_glm4_moe_sharded
+rm -rf "$SCRATCH/shard" && cp -r "$golden/$SOURCE" "$SCRATCH/shard" && rm "$SCRATCH/shard/model-00003-of-00004.safetensors"
+refuse 3 model-00003-of-00004.safetensors -- import "$SCRATCH/shard" --out new
+wrong form 's/"moe_intermediate_size": 12/"moe_intermediate_size": 14/' config.json
+refuse 2 experts. 4x24x16 4x28x16 -- import "$SCRATCH/form" --out new
 SOURCE=hf_gpt2_sharded
 wrong map 's/model-00002-of-00003/model-00009-of-00003/' model.safetensors.index.json
 refuse 3 model-00009-of-00003.safetensors -- import "$SCRATCH/map" --out new
@@ -73,6 +121,7 @@ refuse 3 absent -- import absent --out new
 refuse 2 imported "not empty" -- import "$golden/hf_gpt2" --out imported
 refuse 2 --out -- import "$golden/hf_gpt2"
 refuse 2 "50257" "61" -- import "$golden/hf_gpt2" --tokenizer gpt2 --out new
+refuse 2 --max-shard-size -1 -- export imported --out new --max-shard-size -1
 refuse 2 --dtype int8 -- export imported --out new --dtype int8
 refuse 2 exported "not empty" -- export imported --out exported
 refuse 2 absent -- export absent --out new

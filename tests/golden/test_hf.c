@@ -1,8 +1,9 @@
-// A GPT-2 that transformers saved (make/hf_gpt2.py), imported from every form of file, gives transformers' logits; exported again it has
-// the same tensors, bit for bit.
+// Models that transformers saved (make/hf_gpt2.py, make/hf_rotary.py), imported from every form of file, give transformers' logits; exported
+// again they have the same tensors, bit for bit. Llama is our cs336.
 //
-// The logits may be off by 1e-5 of the largest: the terms of all sums on the longest path, 2·(16·8 + 8 + 64 + 24) + 32 < 512 (see
-// test_gpt2.c), make 3.1e-5 in the worst case, and rounding errors, whose signs are random, add up to the root of that.
+// The logits may be off by 1e-5 of the largest: the terms of all sums on the longest path, for gpt2 2·(16·8 + 8 + 64 + 24) + 32 < 512 (see
+// test_gpt2.c), make 3.1e-5 in the worst case, and rounding errors, whose signs are random, add up to the root of that. glm4_moe's path has three
+// layers of 16 + 16 + 8 + 24 + 32 + 16 + 16 + 16 + 24 terms and 32: 536; llama's is shorter.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,24 +12,42 @@
 #include "io/file.h"
 #include "mezzo/train.h"
 
+// What the source is called ("hf_gpt2", then perhaps more) says the model.
+static const struct model {
+    const char *name, *ours;
+    int64_t parameters;
+} models[] = {{"hf_gpt2", "gpt2", 7952}, {"hf_glm4_moe", "glm4_moe", 15880}, {"hf_llama", "cs336", 7920}};
+
+static const struct model *model_of(const char *source) {
+    for (size_t i = 0; i < MZ_COUNT(models); i++)
+        if (strncmp(source, models[i].name, strlen(models[i].name)) == 0)
+            return &models[i];
+    fail_msg("no model %s", source);
+    return NULL;
+}
+
 static const char *import_to(const char *source, const char *name, mezzo_model_config *model) {
     char path[4096];
     mezzo_import_result r;
     must(mz_dir_remove(name));
     must(mezzo_import(&(mezzo_import_options){.path = golden_path(source, path, sizeof path), .out = name}, &r));
-    assert_int_equal(r.parameters, 7952);
+    assert_int_equal(r.parameters, model_of(source)->parameters);
+    assert_string_equal(r.model.name, model_of(source)->ours);
+    assert_int_equal(r.model.seq_len, 24);
     if (model != NULL)
         *model = r.model;
     return name;
 }
 
-static void expect_logits(const char *run, const mezzo_model_config *config, const char *device, const char *stored) {
+static void expect_logits(const char *source, const char *run, const mezzo_model_config *config, const char *device,
+                          const char *stored) {
     mezzo_device *d;
     mezzo_graph *graph;
     mezzo_params *params;
     mezzo_program *program;
     char path[4096], folder[64];
-    mz_safetensors *file = golden_tensors("hf_gpt2_logits.safetensors");
+    snprintf(path, sizeof path, "%s_logits.safetensors", model_of(source)->name);
+    mz_safetensors *file = golden_tensors(path);
     golden_values tokens = golden_get(file, "tokens"), want = golden_get(file, "%s", stored);
     int32_t *ids = golden_ints(&tokens);
     float *got = calloc(want.count, sizeof *got);
@@ -59,10 +78,11 @@ static void expect_logits(const char *run, const mezzo_model_config *config, con
 }
 
 // The exported weights are those that transformers saved, rounded to `dtype` (and to `first` before, where the source was).
-static void expect_tensors(const char *run, mezzo_dtype dtype, mezzo_dtype first) {
+static void expect_tensors(const char *source, const char *run, mezzo_dtype dtype, mezzo_dtype first) {
     char path[4096];
     mezzo_export_result r;
-    mz_safetensors *ours, *theirs = golden_tensors("hf_gpt2/model.safetensors");
+    snprintf(path, sizeof path, "%s/model.safetensors", model_of(source)->name);
+    mz_safetensors *ours, *theirs = golden_tensors(path);
     snprintf(path, sizeof path, "%s-exported", run);
     must(mz_dir_remove(path));
     must(mezzo_export(&(mezzo_export_options){.path = run, .out = path, .dtype = dtype}, &r));
@@ -72,14 +92,16 @@ static void expect_tensors(const char *run, mezzo_dtype dtype, mezzo_dtype first
     for (size_t i = 0; i < mz_safetensors_count(theirs); i++) {
         const mz_safetensors_tensor *want = mz_safetensors_at(theirs, i), *got;
         must(mz_safetensors_get(ours, want->name, &got));
-        assert_int_equal(got->dtype, dtype);
+        // The router's correction bias stays FP32, as it does in transformers.
+        mezzo_dtype stored = strstr(want->name, "e_score_correction_bias") != NULL ? MEZZO_F32 : dtype;
+        assert_int_equal(got->dtype, stored);
         assert_int_equal(got->rank, want->rank);
         assert_memory_equal(got->shape, want->shape, want->rank * sizeof *want->shape);
         unsigned char *low = calloc(want->count, 4), *bits = calloc(want->count, 4);
         float *wide = calloc(want->count, sizeof *wide);
         must(mezzo_convert(want->data, MEZZO_F32, low, first, want->count));
         must(mezzo_convert(low, first, wide, MEZZO_F32, want->count));
-        must(mezzo_convert(wide, MEZZO_F32, bits, dtype, want->count));
+        must(mezzo_convert(wide, MEZZO_F32, bits, stored, want->count));
         assert_memory_equal(got->data, bits, got->bytes);
         free(low);
         free(bits);
@@ -91,51 +113,88 @@ static void expect_tensors(const char *run, mezzo_dtype dtype, mezzo_dtype first
 
 static void transformers_weights_give_transformers_logits(void **state) {
     (void)state;
-    mezzo_model_config config;
-    const char *run = import_to("hf_gpt2", "plain", &config);
-    assert_string_equal(config.name, "gpt2");
-    assert_int_equal(config.seq_len, 24);
-    expect_logits(run, &config, test_device(), "logits");
-    expect_logits(run, &config, "ref", "logits");
-    expect_tensors(run, MEZZO_F32, MEZZO_F32);
-    expect_tensors(run, MEZZO_F16, MEZZO_F32);
+    for (size_t i = 0; i < MZ_COUNT(models); i++) {
+        mezzo_model_config config;
+        const char *source = models[i].name, *run = import_to(source, "plain", &config);
+        expect_logits(source, run, &config, test_device(), "logits");
+        expect_logits(source, run, &config, "ref", "logits");
+        expect_tensors(source, run, MEZZO_F32, MEZZO_F32);
+        expect_tensors(source, run, MEZZO_F16, MEZZO_F32);
+    }
 }
 
-static void shards_old_names_and_single_files_are_the_same_model(void **state) {
+// Shards (of glm4_moe with fused experts), names without a prefix, mask buffers, single files, llm.c's.
+static void every_form_of_a_source_is_the_same_model(void **state) {
     (void)state;
-    static const char *const sources[] = {"hf_gpt2_sharded", "hf_gpt2_old", "hf_gpt2/model.safetensors",
-                                          "hf_gpt2_sharded/model.safetensors.index.json", "hf_gpt2_v3.bin"};
+    static const char *const sources[] = {"hf_gpt2_sharded",
+                                          "hf_gpt2_old",
+                                          "hf_gpt2/model.safetensors",
+                                          "hf_gpt2_sharded/model.safetensors.index.json",
+                                          "hf_gpt2_v3.bin",
+                                          "hf_glm4_moe_sharded",
+                                          "hf_glm4_moe/model.safetensors",
+                                          "hf_llama_sharded"};
     mezzo_model_config config;
     for (size_t i = 0; i < MZ_COUNT(sources); i++) {
         const char *run = import_to(sources[i], "other", &config);
-        expect_logits(run, &config, test_device(), "logits");
-        expect_tensors(run, MEZZO_F32, MEZZO_F32);
+        expect_logits(sources[i], run, &config, test_device(), "logits");
+        expect_tensors(sources[i], run, MEZZO_F32, MEZZO_F32);
     }
 }
 
 static void bf16_of_llmc_keeps_its_bits(void **state) {
     (void)state;
     mezzo_model_config config;
-    const char *run = import_to("hf_gpt2_v5.bin", "low", &config);
-    expect_logits(run, &config, test_device(), "logits_bf16");
-    expect_tensors(run, MEZZO_BF16, MEZZO_BF16);
-    expect_tensors(run, MEZZO_F32, MEZZO_BF16);
+    const char *source = "hf_gpt2_v5.bin", *run = import_to(source, "low", &config);
+    expect_logits(source, run, &config, test_device(), "logits_bf16");
+    expect_tensors(source, run, MEZZO_BF16, MEZZO_BF16);
+    expect_tensors(source, run, MEZZO_F32, MEZZO_BF16);
 }
 
+static void expect_same_weights(const char *a, const char *b) {
+    mz_map x, y;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/checkpoints/step-00000000/model.safetensors", a);
+    must(mz_map_open(path, &x));
+    snprintf(path, sizeof path, "%s/checkpoints/step-00000000/model.safetensors", b);
+    must(mz_map_open(path, &y));
+    assert_int_equal(x.size, y.size);
+    assert_memory_equal(x.data, y.data, x.size);
+    mz_map_close(&x);
+    mz_map_close(&y);
+}
+
+static void export_and_import(const char *from, const char *folder, const char *to, mezzo_dtype dtype, int64_t bytes) {
+    mezzo_import_result imported;
+    mezzo_export_result exported;
+    must(mz_dir_remove(folder));
+    must(mz_dir_remove(to));
+    must(mezzo_export(&(mezzo_export_options){.path = from, .out = folder, .dtype = dtype, .shard_bytes = bytes},
+                      &exported));
+    assert_int_equal(exported.files > 1, bytes > 0);
+    must(mezzo_import(&(mezzo_import_options){.path = folder, .out = to}, &imported));
+}
+
+// In one file and in several, and in BF16 once the values are BF16's.
 static void what_was_exported_is_imported_again_as_it_was(void **state) {
     (void)state;
-    mezzo_import_result r;
-    mz_map a, b;
-    import_to("hf_gpt2", "first", NULL);
-    expect_tensors("first", MEZZO_F32, MEZZO_F32);
-    must(mz_dir_remove("second"));
-    must(mezzo_import(&(mezzo_import_options){.path = "first-exported", .out = "second"}, &r));
-    must(mz_map_open("first/checkpoints/step-00000000/model.safetensors", &a));
-    must(mz_map_open("second/checkpoints/step-00000000/model.safetensors", &b));
-    assert_int_equal(a.size, b.size);
-    assert_memory_equal(a.data, b.data, a.size);
-    mz_map_close(&a);
-    mz_map_close(&b);
+    for (size_t i = 0; i < MZ_COUNT(models); i++) {
+        mezzo_model_config config;
+        import_to(models[i].name, "first", NULL);
+        export_and_import("first", "exported", "second", MEZZO_F32, 0);
+        expect_same_weights("first", "second");
+        export_and_import("first", "sharded", "second", MEZZO_F32, 9000);
+        expect_same_weights("first", "second");
+        export_and_import("first", "exported", "low", MEZZO_BF16, 0);
+        export_and_import("low", "exported", "second", MEZZO_BF16, 0);
+        expect_same_weights("low", "second");
+        config = (mezzo_model_config){0};
+        mezzo_import_result r;
+        must(mz_dir_remove("second"));
+        must(mezzo_import(&(mezzo_import_options){.path = "exported", .out = "second"}, &r));
+        config = r.model;
+        expect_logits(models[i].name, "second", &config, test_device(), "logits_bf16");
+    }
 }
 
 int main(void) {
@@ -143,7 +202,7 @@ int main(void) {
         return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(transformers_weights_give_transformers_logits),
-        cmocka_unit_test(shards_old_names_and_single_files_are_the_same_model),
+        cmocka_unit_test(every_form_of_a_source_is_the_same_model),
         cmocka_unit_test(bf16_of_llmc_keeps_its_bits),
         cmocka_unit_test(what_was_exported_is_imported_again_as_it_was),
     };
