@@ -206,16 +206,6 @@ static int close_csv(told *t) {
                   : CLI_DONE;
 }
 
-// The command as it was typed, for the rows.
-static char *command_line(const cli_args *args) {
-    mz_text text = {0};
-    mz_text_addf(&text, "mezzo %s", args->command->name);
-    for (int i = 0; i < args->n_given; i++)
-        mz_text_addf(&text, " --%s%s%s", args->given[i].name, args->given[i].value[0] != '\0' ? " " : "",
-                     args->given[i].value);
-    return text.status == MEZZO_OK ? text.data : NULL;
-}
-
 static int measure(told *t, const asked *a, mezzo_device *device) {
     const mz_bench_options options = {.cases = a->cases,
                                       .n_cases = a->n_cases,
@@ -240,7 +230,7 @@ static int run_kernels(const cli_args *args) {
     asked a = {0};
     told t = {.args = args, .commit = getenv("MEZZO_COMMIT")};
     mezzo_device *device = NULL;
-    char *command = command_line(args);
+    char *command = cli_command_line(args);
     t.command = command != NULL ? command : "";
     t.commit = t.commit != NULL ? t.commit : "";
     int code = parse_asked(args, &a);
@@ -266,7 +256,7 @@ static int run(const cli_args *args) {
     if (cli_has(args, "kernels"))
         return run_kernels(args);
     if (cli_has(args, "models") || cli_has(args, "all-models")) {
-        char *command = command_line(args);
+        char *command = cli_command_line(args);
         int code = cli_bench_models(args, command != NULL ? command : "");
         mz_free(command);
         return code;

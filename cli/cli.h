@@ -37,7 +37,7 @@ typedef struct cli_command {
 } cli_command;
 
 extern const cli_command cli_train, cli_eval, cli_sample, cli_data, cli_import, cli_export, cli_explain, cli_bench,
-    cli_analyze, cli_advise, cli_sweep, cli_lab, cli_memory;
+    cli_analyze, cli_advise, cli_sweep, cli_lab, cli_memory, cli_verify;
 
 // --- options (options.c) --------------------------------------------------------------------------------------------------
 typedef struct cli_given {
@@ -59,6 +59,9 @@ struct cli_args {
 // Fills *args from the words after the subcommand; CLI_DONE, or CLI_USAGE after telling what is wrong. Free either way.
 int cli_parse(const cli_command *command, const char *program, int argc, char **argv, cli_args *args);
 void cli_args_free(cli_args *args);
+
+// The command as it was typed, for rows and reports; allocated, NULL when out of memory.
+char *cli_command_line(const cli_args *args);
 
 bool cli_has(const cli_args *args, const char *name);
 const char *cli_text(const cli_args *args, const char *name, const char *initial); // the last one given

@@ -170,6 +170,17 @@ void cli_args_free(cli_args *args) {
     *args = (cli_args){0};
 }
 
+char *cli_command_line(const cli_args *args) {
+    mz_text text = {0};
+    mz_text_addf(&text, "mezzo %s", args->command->name);
+    for (int i = 0; i < args->n_operands; i++)
+        mz_text_addf(&text, " %s", args->operands[i]);
+    for (int i = 0; i < args->n_given; i++)
+        mz_text_addf(&text, " --%s%s%s", args->given[i].name, args->given[i].value[0] != '\0' ? " " : "",
+                     args->given[i].value);
+    return text.status == MEZZO_OK ? text.data : NULL;
+}
+
 static const cli_given *find(const cli_args *args, const char *name) {
     for (int i = args->n_given - 1; i >= 0; i--)
         if (!args->given[i].config && strcmp(args->given[i].name, name) == 0)

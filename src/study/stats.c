@@ -147,6 +147,59 @@ mz_interval mz_wilson(int64_t wins, int64_t n, double z) {
     return (mz_interval){fmax(0, middle - half), fmin(1, middle + half)};
 }
 
+// --- Student's t ----------------------------------------------------------------------------------------------------------------
+// The continued fraction of the incomplete beta function by Lentz's method (Abramowitz & Stegun 26.5.8); it converges fast for
+// x < (a + 1)/(a + b + 2).
+static double beta_fraction(double a, double b, double x) {
+    const double tiny = 1e-300;
+    double c = 1, d = 1 - (a + b) * x / (a + 1), h;
+    d = 1 / (fabs(d) < tiny ? tiny : d);
+    h = d;
+    for (int m = 1; m <= 500; m++) {
+        for (int half = 0; half < 2; half++) {
+            double k = half == 0 ? m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+                                 : -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1));
+            d = 1 + k * d;
+            d = 1 / (fabs(d) < tiny ? tiny : d);
+            c = 1 + k / c;
+            c = fabs(c) < tiny ? tiny : c;
+            h *= d * c;
+        }
+        if (fabs(d * c - 1) < 1e-16)
+            break;
+    }
+    return h;
+}
+
+// P(T > t), t ≥ 0: half of I_x(df/2, 1/2) at x = df/(df + t²) (A&S 26.7.1).
+static double student_tail(double t, double df) {
+    double a = df / 2, b = 0.5, x = df / (df + t * t), y = t * t / (df + t * t);
+    if (t <= 0)
+        return 0.5;
+    double front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log(y));
+    double i = x < (a + 1) / (a + b + 2) ? front * beta_fraction(a, b, x) / a : 1 - front * beta_fraction(b, a, y) / b;
+    return i / 2;
+}
+
+double mz_student(double p, double df) {
+    double low = 0, high = 1;
+    while (student_tail(high, df) > 1 - p && high < 1e100)
+        high *= 2;
+    for (int i = 0; i < 200 && high - low > 1e-15 * high; i++) { // bisection: the tail falls
+        double middle = low + (high - low) / 2;
+        *(student_tail(middle, df) > 1 - p ? &low : &high) = middle;
+    }
+    return high;
+}
+
+mz_interval mz_mean_interval(const double *x, size_t n, double level) {
+    if (n < 2)
+        return (mz_interval){-(double)INFINITY, (double)INFINITY};
+    double mean = mz_mean(x, n),
+           half = mz_student((1 + level) / 2, (double)(n - 1)) * mz_deviation(x, n) / sqrt((double)n);
+    return (mz_interval){mean - half, mean + half};
+}
+
 // --- least squares --------------------------------------------------------------------------------------------------------------
 // Householder QR of a copy: R gives the standard errors, Qᵀy the coefficients.
 static mezzo_status solve(double *a, double *b, size_t n, size_t k, double *inverse, mz_ols *out) {

@@ -51,6 +51,11 @@ typedef struct mz_ols {
 } mz_ols;
 mezzo_status mz_ols_fit(const double *x, const double *y, size_t n, size_t k, mz_ols *out);
 
+// Student's t: the t that a variable with `df` ≥ 1 degrees of freedom stays below with probability p, 0.5 ≤ p < 1.
+double mz_student(double p, double df);
+// mean ± t·s/√n at `level`: the t interval of the mean. n < 2: from -∞ to ∞, which says that nothing is known.
+mz_interval mz_mean_interval(const double *x, size_t n, double level);
+
 // The Wilson score interval of a share: wins of n at z standard deviations (Wilson 1927). n ≥ 1.
 mz_interval mz_wilson(int64_t wins, int64_t n, double z);
 

@@ -1,6 +1,6 @@
 // The statistics of a study against SciPy and NumPy (tests/golden/make/stats.py).
 // Seen to fail with: quantiles of type 6; n instead of n - 1 or n - k below a variance; a one-sided sign test; the upper triangle of
-// R's inverse summed by columns; the draw's number left out of the resampling key.
+// R's inverse summed by columns; a one-sided t interval; the draw's number left out of the resampling key.
 #include <math.h>
 
 #include "golden.h"
@@ -114,6 +114,24 @@ static void test_sign(void **state) {
     json_decref(file);
 }
 
+static void test_student(void **state) {
+    json_t *file = golden_json("stats.json"), *list = json_object_get(file, "student");
+    double x[MOST], want[2];
+    (void)state;
+    assert_true(json_array_size(list) > 20);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        double v[3];
+        numbers(json_array_get(list, i), v);
+        near("t", mz_student(v[0], v[1]), v[2]);
+    }
+    size_t n = numbers(json_object_get(file, "x"), x);
+    numbers(json_object_get(file, "mean_interval"), want);
+    near("low", mz_mean_interval(x, n, 0.95).low, want[0]);
+    near("high", mz_mean_interval(x, n, 0.95).high, want[1]);
+    assert_true(isinf(mz_mean_interval(x, 1, 0.95).high)); // one number says nothing about its scatter
+    json_decref(file);
+}
+
 static void test_least_squares(void **state) {
     json_t *file = golden_json("stats.json"), *list = json_object_get(file, "ols");
     (void)state;
@@ -144,8 +162,8 @@ static void test_least_squares(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test(test_draws),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order),     cmocka_unit_test(test_draws),
                                        cmocka_unit_test(test_bootstrap), cmocka_unit_test(test_sign),
-                                       cmocka_unit_test(test_least_squares)};
+                                       cmocka_unit_test(test_student),   cmocka_unit_test(test_least_squares)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-"""The statistics of a study, from SciPy and NumPy: quantiles, bootstrap intervals, the exact sign test, Wilson's interval, least squares.
+"""The statistics of a study, from SciPy and NumPy: quantiles, bootstrap intervals, the exact sign test, Wilson's interval, Student's t, least squares.
 
 The bootstrap is checked twice. `exact` draws with a Philox4x32-10 written here from the paper (Salmon et al., SC'11), keyed as
 src/study/stats.h says, so that the interval must agree to rounding. `levels` comes from scipy.stats.bootstrap with its own generator
@@ -104,6 +104,8 @@ def main():
         "levels": levels,
         "sign": [sign(w, l) for w, l in ((0, 0), (1, 0), (3, 3), (4, 3), (10, 2), (2, 10), (14, 50), (60, 4), (590, 130), (130, 590), (999, 1001), (3000, 2800))],
         "wilson": [[k, n, *map(float, stats.binomtest(k, n).proportion_ci(0.95, method="wilson"))] for k, n in ((0, 5), (5, 5), (3, 7), (590, 720))],
+        "student": [[q, df, float(stats.t.ppf(q, df))] for q in (0.5, 0.75, 0.9, 0.95, 0.975, 0.995) for df in (1, 2, 3, 4, 9, 30, 1000)],
+        "mean_interval": list(map(float, stats.t.interval(0.95, len(x) - 1, loc=x.mean(), scale=stats.sem(x)))),
         "ols": [study(random), line(random)],
     }
     with open(OUT, "w", encoding="utf-8") as file:

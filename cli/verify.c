@@ -1,0 +1,157 @@
+// mezzo verify: the same run in fp32 and in a precision, and whether it pays and holds.
+#include <math.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "study/verify.h"
+
+// What is trained where nothing is said: a GPT on characters whose activations outweigh its weights, so that memory is about what
+// a precision can change. Batches of 64: fp32 masters, gradients and moments are in both runs and hide the rest in small ones.
+static const struct {
+    const char *key, *value;
+} defaults[] = {{"model.name", "gpt2"},   {"model.layers", "4"},     {"model.heads", "4"},
+                {"model.d_model", "128"}, {"model.seq_len", "128"},  {"train.batch_size", "64"},
+                {"train.steps", "200"},   {"schedule.warmup", "20"}, {"train.eval_iters", "0"}};
+
+static mezzo_status set_defaults(const cli_args *args, mezzo_config *config) {
+    if (cli_has(args, "config")) // a file says what is trained
+        return MEZZO_OK;
+    bool model = false;
+    for (int i = 0; i < args->n_given; i++)
+        model = model || (args->given[i].config && strcmp(args->given[i].name, "model.name") == 0);
+    for (size_t k = 0; k < MZ_COUNT(defaults); k++) {
+        bool given = model && strncmp(defaults[k].key, "model.", 6) == 0; // a named model brings its own sizes
+        for (int i = 0; i < args->n_given; i++)
+            given = given || (args->given[i].config && strcmp(args->given[i].name, defaults[k].key) == 0);
+        if (!given)
+            MEZZO_TRY(mezzo_config_set(config, defaults[k].key, defaults[k].value, "verify"));
+    }
+    return MEZZO_OK;
+}
+
+typedef struct watch {
+    bool quiet, bar;
+    double told;
+} watch;
+
+static void show(void *user, const mz_verify_progress *p) {
+    watch *w = user;
+    char left[32], line[256];
+    bool last = p->step == p->steps;
+    if (w->quiet || (!w->bar && !last && p->seconds - w->told < 10))
+        return;
+    w->told = p->seconds;
+    snprintf(line, sizeof line, "seed %d/%d  step %lld/%lld  loss fp32 %.4f, other %.4f  %s left", p->seed, p->seeds,
+             (long long)p->step, (long long)p->steps, p->loss[0], p->loss[1],
+             cli_duration(p->seconds_left, left, sizeof left));
+    fprintf(stderr, w->bar ? "\r\033[K%s" : "%s\n", line);
+}
+
+static mezzo_status write_reports(const char *folder, const mz_verify_options *o, const mz_verify_result *r,
+                                  const char *command) {
+    mz_text t = {0};
+    mezzo_status status = mz_dir_create(folder);
+    char *json_path = mz_format("%s/verify.json", folder), *text_path = mz_format("%s/verify.md", folder);
+    json_t *json = mz_verify_json(o, r);
+    mz_verify_markdown(o, r, command, &t);
+    if (status == MEZZO_OK)
+        status = t.status;
+    if (status == MEZZO_OK && (json_path == NULL || text_path == NULL || json == NULL))
+        status = mz_fail(MEZZO_ERR_MEMORY, "out of memory while the report was written");
+    if (status == MEZZO_OK)
+        status = mz_json_save(json_path, json);
+    if (status == MEZZO_OK)
+        status = mz_file_write_atomic(text_path, t.data, t.len);
+    json_decref(json);
+    mz_text_free(&t);
+    mz_free(json_path);
+    mz_free(text_path);
+    return status;
+}
+
+static int tell(const cli_args *args, const mz_verify_options *o, const mz_verify_result *r, const char *folder) {
+    mz_text t = {0};
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, mz_verify_json(o, r));
+    mz_verify_text(o, r, &t);
+    int code = t.status == MEZZO_OK ? CLI_DONE : cli_error(args->command, t.status);
+    if (code == CLI_DONE)
+        printf("%s\nreport: %s/verify.md, %s/verify.json\n", t.data, folder, folder);
+    mz_text_free(&t);
+    return code;
+}
+
+static int parse(const cli_args *args, mz_verify_options *o) {
+    int64_t seeds = 0;
+    int code = cli_integer(args, "seeds", 1, MZ_VERIFY_SEEDS, 3, &seeds);
+    o->seeds = (int)seeds;
+    if (code == CLI_DONE)
+        code = cli_number(args, "min-speedup", 0, 1e6, 1.5, &o->least_speedup);
+    if (code == CLI_DONE)
+        code = cli_number(args, "min-memory-reduction", -1e6, 100, 40, &o->least_memory_percent);
+    if (code == CLI_DONE)
+        code = cli_number(args, "max-accuracy-difference", 0, 1, 0.01, &o->most_accuracy_difference);
+    if (code == CLI_DONE)
+        code = cli_number(args, "level", 0.5, 0.9999, 0.95, &o->level);
+    return code;
+}
+
+static int run(const cli_args *args) {
+    const char *folder = cli_text(args, "out", "verify");
+    mz_verify_options o = {.stop = cli_interruptible()};
+    int code = parse(args, &o);
+    if (code == CLI_DONE)
+        code = cli_config(args, &o.config);
+    if (code != CLI_DONE)
+        return code;
+    mz_verify_result *r = mz_alloc(1, sizeof *r);
+    watch w = {.quiet = cli_has(args, "quiet"), .bar = isatty(STDERR_FILENO) != 0};
+    char *command = cli_command_line(args);
+    mezzo_status status = r != NULL && command != NULL ? set_defaults(args, o.config) : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK)
+        status = mz_verify(&o, show, &w, r);
+    if (w.bar)
+        fputs("\r\033[K", stderr);
+    if (status == MEZZO_OK)
+        status = write_reports(folder, &o, r, command);
+    code = status == MEZZO_OK ? tell(args, &o, r, folder) : cli_error(args->command, status);
+    if (code == CLI_DONE && !mz_verify_passed(r))
+        code = CLI_CHECK_FAILED;
+    if (r != NULL)
+        mz_verify_free(r);
+    mz_free(r);
+    mz_free(command);
+    mezzo_config_free(o.config);
+    return code;
+}
+
+static const cli_option options_table[] = {
+    {"config", "FILE", "what is trained, as config.yaml of a run folder"},
+    {"seeds", "N", "pairs of runs, with the seeds train.seed, train.seed + 1, … [3]"},
+    {"min-speedup", "X", "required: tokens/s over those of fp32 [1.5]"},
+    {"min-memory-reduction", "X", "required: peak memory of training less than fp32's, in percent [40]"},
+    {"max-accuracy-difference", "X", "required: validation accuracy closer than this to fp32's [0.01]"},
+    {"level", "X", "of the intervals over the seeds [0.95]"},
+    {"out", "DIR", "where verify.json and verify.md go [verify]"},
+    {"quiet", NULL, "no progress"},
+    {"json", NULL, "the result as JSON"},
+    {0},
+};
+static const char *const keys[] = {
+    "model.",    "data.", "train.steps", "train.batch_size", "train.grad_accum", "train.seed", "optimizer.",
+    "schedule.", "amp.",  "autocast",    "train.eval_iters", "device.",          NULL};
+
+const cli_command cli_verify = {
+    .name = "verify",
+    .summary = "the same training run in fp32 and in a precision: speed, memory, accuracy, verdicts",
+    .usage = "--data FILE [--precision NAME] [--seeds N] [--config FILE] [--KEY VALUE …]",
+    .details = "Both runs start from the same weights and see the same batches, bit for bit. Exit code 1 when a "
+               "requirement is "
+               "not met,\nor cannot be told from the seeds' scatter. Without --config: a GPT of 4 layers and width 128 "
+               "on 64 sequences of\n128 tokens, 200 steps, validated on all validation data.",
+    .options = options_table,
+    .config = keys,
+    .run = run,
+};
