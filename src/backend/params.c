@@ -48,7 +48,8 @@ static void draw(const mz_param *p, uint64_t seed, float *out) {
         uint32_t words[4];
         float v[4];
         mz_philox(key, (uint64_t)i / 4, words);
-        mz_normal4(words, v);
+        if (p->init.kind != MEZZO_INIT_UNIFORM)
+            mz_normal4(words, v);
         for (int k = 0; k < 4 && i + k < p->count; ++k) {
             if (p->init.kind == MEZZO_INIT_TRUNCATED)
                 v[k] = within(key, (uint64_t)i / 4, k, v[k]);

@@ -14,7 +14,8 @@ struct mz_rig {
     mezzo_program *train, *forward; // forward: made when it is first timed
     mezzo_optimizer *optimizer;
     mezzo_scaler *scaler;
-    int32_t *tokens; // [B, T] and one more: targets are the tokens after
+    mz_batch *update; // the calls of a step behind the micro batches
+    int32_t *tokens;  // [B, T] and one more: targets are the tokens after
     size_t count;
     uint64_t step;
 };
@@ -97,6 +98,7 @@ mezzo_status mz_rig_create(mezzo_device *device, const mz_workload *w, mz_rig **
 void mz_rig_free(mz_rig *rig) {
     if (rig == NULL)
         return;
+    mz_batch_free(rig->device, rig->update);
     mezzo_scaler_free(rig->scaler);
     mezzo_optimizer_free(rig->optimizer);
     mezzo_program_free(rig->forward);
@@ -123,15 +125,24 @@ static mezzo_status run_micro(mz_rig *rig) {
     return mezzo_program_run(rig->train, rig->scaler, rig->w.seed, rig->step++);
 }
 
-// The calls of a training step, in the order of train/step.c.
-static mezzo_status run_step(mz_rig *rig) {
-    for (int64_t i = 0; i < rig->w.grad_accum; i++)
-        MEZZO_TRY(run_micro(rig));
+static mezzo_status run_update(mz_rig *rig) {
     MEZZO_TRY(mezzo_scaler_unscale(rig->scaler, rig->optimizer));
     MEZZO_TRY(mezzo_optimizer_clip(rig->optimizer, 1.0));
     MEZZO_TRY(mezzo_scaler_step(rig->scaler, rig->optimizer));
     MEZZO_TRY(mezzo_scaler_update(rig->scaler));
     return mezzo_optimizer_zero_grad(rig->optimizer);
+}
+
+// The calls of a training step, as train/step.c makes them.
+static mezzo_status run_step(mz_rig *rig) {
+    for (int64_t i = 0; i < rig->w.grad_accum; i++)
+        MEZZO_TRY(run_micro(rig));
+    MEZZO_TRY(mz_batch_begin(rig->device, &rig->update));
+    mezzo_status status = run_update(rig);
+    if (status != MEZZO_OK)
+        mz_batch_cancel(rig->device);
+    MEZZO_TRY(status);
+    return mz_batch_end(rig->device);
 }
 
 static mezzo_status run_forward(mz_rig *rig) {

@@ -6,7 +6,7 @@ shows "$OUT" train eval sample data explain bench "exit codes"
 run 0 --version
 [[ $(cat "$OUT") =~ ^mezzo\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || fail "not a version"
 
-for subcommand in train eval sample data explain bench analyze advise sweep lab; do
+for subcommand in train eval sample data explain bench analyze advise sweep lab verify; do
     run 0 "$subcommand" --help
     shows "$OUT" "usage: mezzo $subcommand" --json
     [[ ! -s $ERR ]] || fail "help wrote to stderr"
@@ -44,7 +44,7 @@ if [[ -e /dev/full ]]; then
 fi
 
 # docs/cli.md names every option that a subcommand has of its own.
-for subcommand in train eval sample data explain bench analyze advise sweep lab; do
+for subcommand in train eval sample data explain bench analyze advise sweep lab verify; do
     run 0 "$subcommand" --help
     sed "/^## $subcommand\$/,/^## /!d" "$MEZZO_SOURCE/docs/cli.md" >section
     for option in $(sed -nE '/^options:/,/^$/s/^  (--[a-z-]+).*/\1/p' "$OUT"); do

@@ -1,0 +1,38 @@
+# verify: blocks, verdicts, exit codes, the two reports. No time is asserted but that of a threshold nobody can miss.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+
+text 200 >text.txt
+RUN=(verify --data text.txt --layers 1 --heads 2 --d-model 16 --seq-len 16 --batch-size 4 --steps 20 --warmup 2 --device cpu --threads 1
+    --precision bf16 --min-speedup 0 --min-memory-reduction 1 --max-accuracy-difference 0.9)
+
+run 0 "${RUN[@]}" --seeds 2 --out report
+shows "$OUT" "bit for bit" "peak memory" "validation accuracy" "skipped steps" "loss scale" "All requirements are met" "report/verify.json"
+shows report/verify.md "# fp32 against bf16: every requirement is met" "| speedup |" "**met**" "Seed by seed"
+for key in speedup memory_reduction_percent accuracy_difference loss_difference fp32_time_seconds amp_time_seconds requirements_met; do
+    shows report/verify.json "\"$key\""
+done
+shows report/verify.json '"all": true' '"same_data_and_weights": true'
+
+# A requirement that is not met is exit code 1, and the reports are there all the same.
+run 1 "${RUN[@]}" --seeds 1 --out failed --min-memory-reduction 99.9
+shows "$OUT" "memory reduction" "not met" "One seed has no interval"
+shows failed/verify.json '"all": false' '"memory_reduction": false'
+run 1 "${RUN[@]}" --seeds 1 --out failed --min-speedup 1000 --json
+shows "$OUT" '"speedup": false' '"memory_reduction": true'
+run 1 "${RUN[@]}" --seeds 2 --out failed --max-accuracy-difference 0 # not even two equal runs differ by less than nothing
+shows "$OUT" "accuracy difference" "within ±0"
+
+# A run folder's configuration says what is trained.
+run 0 train "${TINY[@]}" --data text.txt --steps 4 --out trained --precision fp32
+run 0 verify --config trained/config.yaml --steps 10 --precision fp16 --min-speedup 0 --min-memory-reduction -100 \
+    --max-accuracy-difference 0.9 --seeds 1 --quiet
+shows "$OUT" "1 layers, 2 heads, width 16, context 16" "fp16"
+[[ ! -s $ERR ]] || fail "progress in spite of --quiet"
+
+refuse 2 "nothing to compare" -- "${RUN[@]}" --precision fp32
+refuse 2 --seeds -- "${RUN[@]}" --seeds 0
+refuse 2 data.path -- verify --precision bf16
+refuse 2 autocast -- "${RUN[@]}" --autocast.h.0=bf16
+: >file
+refuse 3 file -- "${RUN[@]}" --seeds 1 --out file/x
+exit 0
