@@ -46,7 +46,7 @@ static void draw(const mz_param *p, uint64_t seed, float *out) {
 #pragma omp parallel for schedule(static) if (p->count >= 1 << 16)
     for (int64_t i = 0; i < p->count; i += 4) {
         uint32_t words[4];
-        float v[4];
+        float v[4] = {0};
         mz_philox(key, (uint64_t)i / 4, words);
         if (p->init.kind != MEZZO_INIT_UNIFORM)
             mz_normal4(words, v);
