@@ -5,7 +5,16 @@
 
 #include "base/base.h"
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 enum { ALIGNMENT = 64 };
+
+// From LARGE on a block begins at a page of HUGE bytes and asks the kernel for such pages: a matrix product reads a column of rows that
+// lie kilobytes apart, a new 4 KiB page each, and under a hypervisor a miss of the TLB costs a walk of two tables. Measured there
+// (Emerald Rapids, 1024×3072×768, BF16 on AMX, operands not in cache): 1.5 times as fast.
+enum { HUGE_PAGE = 1 << 21, LARGE = 4 << 20 };
 
 static _Atomic uint64_t calls;
 static _Atomic int64_t calls_until_failure = -1;
@@ -25,13 +34,18 @@ void mz_alloc_fail_after(int64_t n) {
 // Not zeroed.
 static void *allocate(size_t count, size_t size) {
     atomic_fetch_add(&calls, 1);
-    if (size != 0 && count > (SIZE_MAX - ALIGNMENT) / size) {
+    if (size != 0 && count > (SIZE_MAX - HUGE_PAGE) / size) {
         mz_fail(MEZZO_ERR_MEMORY, "out of memory: %zu elements of %zu bytes are more than an address can reach", count,
                 size);
         return NULL;
     }
-    size_t bytes = mz_align_up(count * size, ALIGNMENT);
-    void *ptr = failure_is_due() ? NULL : aligned_alloc(ALIGNMENT, bytes > 0 ? bytes : ALIGNMENT);
+    const size_t alignment = count * size >= LARGE ? HUGE_PAGE : ALIGNMENT;
+    size_t bytes = mz_align_up(count * size, alignment);
+    void *ptr = failure_is_due() ? NULL : aligned_alloc(alignment, bytes > 0 ? bytes : alignment);
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (ptr != NULL && alignment == HUGE_PAGE)
+        (void)madvise(ptr, bytes, MADV_HUGEPAGE); // a wish: without it everything works as before
+#endif
     if (ptr == NULL)
         mz_fail(MEZZO_ERR_MEMORY, "out of memory: could not allocate %zu bytes", count * size);
     return ptr;
