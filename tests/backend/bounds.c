@@ -162,8 +162,8 @@ static void grouped_linear(trial *t) {
             e++;
         const double *matrix = t->in[1].value + e * n_out * n_in;
         const double *column = dx ? matrix + c : matrix + c * n_in;
-        t->out[0].bound[i] =
-            (double)inner * u32 * dot_magnitude(t->in[0].value + r * inner, 1, column, dx ? n_in : 1, inner);
+        double terms = dot_magnitude(t->in[0].value + r * inner, 1, column, dx ? n_in : 1, inner);
+        t->out[0].bound[i] = (double)inner * u32 * terms + tf32_slack(t, terms);
     }
 }
 
@@ -175,7 +175,7 @@ static void grouped_linear_dw(trial *t) {
         int64_t e = i / (n_out * n_in), first = offsets[e], rows = offsets[e + 1] - first;
         const double *dy = t->in[0].value + first * n_out + i / n_in % n_out;
         double terms = dot_magnitude(dy, n_out, t->in[1].value + first * n_in + i % n_in, n_in, rows);
-        t->out[0].bound[i] = (double)(rows + 1) * u32 * (terms + preset(t, 0, i, terms));
+        t->out[0].bound[i] = (double)(rows + 1) * u32 * (terms + preset(t, 0, i, terms)) + tf32_slack(t, terms);
     }
 }
 
