@@ -2,10 +2,12 @@
 // checks them: `bench/cpu_matmul.sh` builds it. One CSV row a (shape, path, threads).
 //
 //   cpu_matmul [--op linear|dx|dw] [--shapes MxNxK,…] [--threads 1,2] [--rounds N] [--paths WORD,…] [--csv FILE]
-//              [--clock cpu] [--kc N] [--mc N] [--nc N] [--check | --parts]
+//              [--clock cpu] [--kc N] [--depth N] [--check | --parts]
 //
-// --kc, --mc, --nc replace the microkernels' blocks. --parts times a path's pieces alone (microkernel, packing, epilogue).
-// In a round every path of a shape runs once, so that all see the same noise; a row has the median and the best of the rounds.
+// --kc and --depth replace the microkernels' blocks. --parts times a path's pieces alone (microkernel, packing, epilogue).
+// In a round every path of a shape runs once, each after some milliseconds of its arithmetic's peak on as many threads, so that all
+// see the same noise and the same clock; a row has the median and the best of the rounds, the median of the peaks, and that of the
+// rounds' ratios.
 // Peers are opened by dlopen and measured on the same operands in FP32: OpenBLAS (its kernel chosen by OPENBLAS_CORETYPE), BLIS and
 // oneDNN. A peer that cannot be opened is left out.
 #include <dlfcn.h>
@@ -157,8 +159,10 @@ typedef struct runner {
     mezzo_dtype dtype;
     mz_matmul_path path; // ours, or
     const peer *peer;
-    double peak; // GFLOP/s of one core in this arithmetic
-    double times[MAX_ROUNDS];
+    double (*probe)(int); // the arithmetic's peak rate, by running this many rounds of it
+    int probe_rounds;
+    double peak; // GFLOP/s of all threads
+    double times[MAX_ROUNDS], peaks[MAX_ROUNDS], ratios[MAX_ROUNDS];
 } runner;
 
 static mz_matmul_problem problem_for(const runner *r, product op, shape s, const operands *o) {
@@ -220,20 +224,16 @@ static size_t workspace_for(const runner *r, int n, product op, shape s, const o
     return most;
 }
 
-// The rate of `threads` cores running `probe` at once, in GFLOP/s: the best of five.
-static double peak_rate(double (*probe)(int), int rounds, int threads) {
-    double best = 0;
-    for (int i = 0; i < 5; i++) {
-        double sum = 0;
+// The rate of `threads` cores running the path's arithmetic at once, in GFLOP/s.
+static double peak_now(const runner *r, int threads) {
+    double sum = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : sum)
-        sum += 2e-9 * probe(rounds);
-        best = sum > best ? sum : best;
-    }
-    return best;
+    sum += 2e-9 * r->probe(r->probe_rounds);
+    return sum;
 }
 
 // The same paths with other blocks: copies that the runners point to.
-static void replace_blocks(runner *r, int n, int kc, int mc, int nc) {
+static void replace_blocks(runner *r, int n, int kc, int depth) {
     static mz_microkernel copies[MAX_PATHS];
     for (int i = 0; i < n; i++) {
         if (r[i].peer != NULL)
@@ -241,8 +241,8 @@ static void replace_blocks(runner *r, int n, int kc, int mc, int nc) {
         copies[i] = *r[i].path.kernel;
         mz_microkernel *mk = &copies[i];
         mk->kc = kc > 0 ? (int)mz_align_up((size_t)kc, (size_t)mk->k_unit) : mk->kc;
-        mk->mc = mc > 0 ? (int)mz_align_up((size_t)mc, (size_t)mk->mr) : mk->mc;
-        mk->nc = nc > 0 ? (int)mz_align_up((size_t)nc, (size_t)mk->nr) : mk->nc;
+        mk->depth = depth > 0 ? depth : mk->depth;
+        mk->depth_across = depth > 0 ? depth : mk->depth_across;
         r[i].path.kernel = mk;
     }
 }
@@ -256,46 +256,51 @@ static bool wanted(const char *list, const char *name) {
 }
 
 static int add_runner(runner *r, int n, const char *list, const char *name, mezzo_dtype dtype, mz_matmul_path path,
-                      const peer *of, double peak) {
+                      const peer *of, double (*probe)(int), int probe_rounds) {
     if (n == MAX_PATHS || !wanted(list, name))
         return n;
-    r[n] = (runner){.dtype = dtype, .path = path, .peer = of, .peak = peak};
+    r[n] = (runner){.dtype = dtype, .path = path, .peer = of, .probe = probe, .probe_rounds = probe_rounds};
     snprintf(r[n].name, sizeof r[n].name, "%s", name);
     return n + 1;
 }
 
-static int list_runners(runner *r, const mz_isa *isa, const char *list, const peer *peers, int n_peers, int threads) {
+static int list_runners(runner *r, const mz_isa *isa, const char *list, const peer *peers, int n_peers) {
     static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
     static const mezzo_dtype stored[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16};
+    double (*best_fma)(int) = mz_probe_fma__portable;
     int n = 0;
     for (int level = isa->level < MZ_LEVEL_AVX512 ? isa->level : MZ_LEVEL_AVX512; level >= 0; level--) {
         const mz_matmul_isa *set = &mz_matmul_isa__portable;
-        double peak = 0;
+        double (*probe)(int) = mz_probe_fma__portable;
 #if defined(__x86_64__)
         set = level == MZ_LEVEL_AVX512 ? &mz_matmul_isa__avx512 : level == MZ_LEVEL_AVX2 ? &mz_matmul_isa__avx2 : set;
-        double (*probe)(int) = level == MZ_LEVEL_AVX512 ? mz_probe_fma__avx512
-                               : level == MZ_LEVEL_AVX2 ? mz_probe_fma__avx2
-                                                        : mz_probe_fma__portable;
-        peak = peak_rate(probe, 200000, threads);
+        probe = level == MZ_LEVEL_AVX512 ? mz_probe_fma__avx512
+                : level == MZ_LEVEL_AVX2 ? mz_probe_fma__avx2
+                                         : mz_probe_fma__portable;
+        best_fma = best_fma == mz_probe_fma__portable ? probe : best_fma;
 #endif
         for (int d = 0; d < 3; d++) {
             char name[48];
             snprintf(name, sizeof name, "%s_%s", dtypes[d], set->name);
-            n = add_runner(r, n, list, name, stored[d], (mz_matmul_path){&set->f32, set}, NULL, peak);
+            n = add_runner(r, n, list, name, stored[d], (mz_matmul_path){&set->f32, set}, NULL, probe, 250000);
         }
     }
 #if defined(__x86_64__)
     if (isa->bf16_dot)
         n = add_runner(r, n, list, "bf16_dot", MEZZO_BF16,
-                       (mz_matmul_path){&mz_microkernel_avx512bf16, &mz_matmul_isa__avx512}, NULL,
-                       peak_rate(mz_probe_bf16_dot, 200000, threads));
-    if (isa->level == MZ_LEVEL_AMX)
+                       (mz_matmul_path){&mz_microkernel_avx512bf16, &mz_matmul_isa__avx512}, NULL, mz_probe_bf16_dot,
+                       50000);
+    if (isa->level == MZ_LEVEL_AMX) {
         n = add_runner(r, n, list, "bf16_amx", MEZZO_BF16,
-                       (mz_matmul_path){&mz_microkernel_amx, &mz_matmul_isa__avx512}, NULL,
-                       peak_rate(mz_probe_amx, 50000, threads));
+                       (mz_matmul_path){&mz_microkernel_amx, &mz_matmul_isa__avx512}, NULL, mz_probe_amx, 60000);
+        n = add_runner(r, n, list, "fp16_amx", MEZZO_F16,
+                       (mz_matmul_path){&mz_microkernel_amx_f16, &mz_matmul_isa__avx512}, NULL, mz_probe_amx, 60000);
+        n = add_runner(r, n, list, "tf32_amx", MEZZO_F32,
+                       (mz_matmul_path){&mz_microkernel_amx_tf32, &mz_matmul_isa__avx512}, NULL, mz_probe_amx, 60000);
+    }
 #endif
     for (int i = 0; i < n_peers; i++)
-        n = add_runner(r, n, list, peers[i].name, MEZZO_F32, (mz_matmul_path){0}, &peers[i], r[0].peak);
+        n = add_runner(r, n, list, peers[i].name, MEZZO_F32, (mz_matmul_path){0}, &peers[i], best_fma, 250000);
     return n;
 }
 
@@ -326,6 +331,8 @@ static bool check_once(const runner *r, product op, shape s, const operands *o, 
         bool f32 = op == DW || r->dtype == MEZZO_F32;
         double y = f32 ? o->y[at] : low ? mezzo_f16_to_f32(o->y16[at]) : mezzo_bf16_to_f32(o->y16[at]);
         double bound = ((double)s.k + 8) * 0x1p-24 * size;
+        if (strcmp(r->name, "tf32_amx") == 0)
+            bound += 0x1p-15 * size;
         bound += (bound + fabs(sum)) * (f32 ? 0x1p-24 : low ? 0x1p-11 : 0x1p-8);
         worst = fmax(worst, fabs(y - sum) / bound);
         bad += !(fabs(y - sum) <= bound);
@@ -349,7 +356,7 @@ typedef struct settings {
     const char *paths, *csv;
     char command[400];
     bool check, parts;
-    int kc, mc, nc; // 0: the microkernel's own
+    int kc, depth; // 0: the microkernel's own
 } settings;
 
 static void time_shape(const settings *c, const mz_isa *isa, runner *r, int n, shape s, int threads, FILE *csv) {
@@ -359,21 +366,28 @@ static void time_shape(const settings *c, const mz_isa *isa, runner *r, int n, s
     int rounds = c->rounds > 0 ? c->rounds : (int)fmin(301, fmax(11, 3e10 / flops));
     for (int round = -1; round < rounds; round++) // the first is not counted
         for (int i = 0; i < n; i++) {
-            double seconds = run_once(&r[i], c->op, s, &o, threads);
-            if (round >= 0)
-                r[i].times[round] = seconds;
+            double peak = peak_now(&r[i], threads), seconds = run_once(&r[i], c->op, s, &o, threads);
+            if (round < 0)
+                continue;
+            r[i].times[round] = seconds;
+            r[i].peaks[round] = peak;
+            r[i].ratios[round] = 1e-9 * flops / seconds / peak;
         }
     for (int i = 0; i < n; i++) {
         qsort(r[i].times, (size_t)rounds, sizeof(double), ascending);
+        qsort(r[i].peaks, (size_t)rounds, sizeof(double), ascending);
+        qsort(r[i].ratios, (size_t)rounds, sizeof(double), ascending);
+        r[i].peak = r[i].peaks[rounds / 2];
         double median = r[i].times[rounds / 2], best = r[i].times[0];
         printf("%-6s %5lldx%5lldx%5lld %-14s %d threads: %9.3f ms, %8.1f GFLOP/s (best %8.1f), %5.1f %% of peak %.1f\n",
                product_names[c->op], (long long)s.m, (long long)s.n, (long long)s.k, r[i].name, threads, 1e3 * median,
-               1e-9 * flops / median, 1e-9 * flops / best, 1e-7 * flops / median / r[i].peak, r[i].peak);
+               1e-9 * flops / median, 1e-9 * flops / best, 100 * r[i].ratios[rounds / 2], r[i].peak);
         if (csv != NULL)
-            fprintf(csv, "\"%s\",%s,%s,%lld,%lld,%lld,%s,%s,%d,%d,%.6f,%.6f,%.2f,%.2f,%.2f,\"%s\"\n", isa->brand,
+            fprintf(csv, "\"%s\",%s,%s,%lld,%lld,%lld,%s,%s,%d,%d,%.6f,%.6f,%.2f,%.2f,%.2f,%.4f,\"%s\"\n", isa->brand,
                     getenv("MEZZO_COMMIT") ? getenv("MEZZO_COMMIT") : "", product_names[c->op], (long long)s.m,
                     (long long)s.n, (long long)s.k, r[i].name, mezzo_dtype_name(r[i].dtype), threads, rounds,
-                    1e3 * median, 1e3 * best, 1e-9 * flops / median, 1e-9 * flops / best, r[i].peak, c->command);
+                    1e3 * median, 1e3 * best, 1e-9 * flops / median, 1e-9 * flops / best, r[i].peak,
+                    r[i].ratios[rounds / 2], c->command);
     }
     mz_free(o.workspace);
     free_operands(&o);
@@ -402,10 +416,12 @@ static bool check_shape(const settings *c, runner *r, int n, shape s, int thread
         (out) = round_ == 0 || seconds_ < (out) ? seconds_ : (out);                                                    \
     }
 
+#define ROWS 16 // panels of A
+
 static void multiply_block(const mz_microkernel *mk, const char *a, size_t a_panel, const char *b, size_t b_panel,
                            float *tile) {
     for (int j = 0; j < 4; j++)
-        for (int i = 0; i < mk->mc / mk->mr; i++)
+        for (int i = 0; i < ROWS; i++)
             mk->run(mk->kc, a + (size_t)i * a_panel, b + (size_t)j * b_panel, tile, mk->nr, false);
 }
 
@@ -423,12 +439,13 @@ static void finish_all(const runner *r, const mz_matmul_epilogue *e, const float
         r->path.isa->epilogue(e, tile, mk->nr, 0, i * mk->nr, mk->mr, mk->nr);
 }
 
-// The microkernel over one block of A in L2 and four panels of B; packing of mc rows and of as many columns from both
+// The microkernel over 16 panels of A and four of B; packing of 16 panels of A and 8 of B from both
 // orientations; the epilogue of a row of tiles with bias.
 static void time_parts(runner *r) {
     const mz_microkernel *mk = r->path.kernel;
-    const int count = mk->mc / mk->mr, columns = mk->mc / mk->nr > 4 ? mk->mc / mk->nr : 4;
-    const size_t word = mk->a_panel == MZ_PANEL_F32 ? 4 : 2;
+    const int count = ROWS, columns = 8;
+    const bool wide = mk->a_panel == MZ_PANEL_F32 || mk->a_panel == MZ_PANEL_SPLIT_A;
+    const size_t word = wide ? 4 : 2;
     const size_t a_panel = mz_align_up((size_t)(mk->kc * mk->mr) * word + MZ_PANEL_SLACK, LINE);
     const size_t b_panel = mz_align_up((size_t)(mk->kc * mk->nr) * word + MZ_PANEL_SLACK, LINE);
     const int64_t rows = mk->mr * count > mk->nr * columns ? mk->mr * count : mk->nr * columns;
@@ -455,10 +472,10 @@ static void time_parts(runner *r) {
         mk->end();
     double rate = 8e-9 * mk->mr * mk->nr * (double)mk->kc * count / seconds;
     double ns_a = 1e9 / ((double)mk->kc * mk->mr * count), ns_b = 1e9 / ((double)mk->kc * mk->nr * columns);
-    printf("parts  %-14s kc %d mc %d: microkernel %.1f GFLOP/s (%.1f %% of peak); ns an element: pack A %.3f rows %.3f "
+    printf("parts  %-14s kc %d: microkernel %.1f GFLOP/s (%.1f %% of peak); ns an element: pack A %.3f rows %.3f "
            "columns, pack B %.3f rows %.3f columns, epilogue %.3f\n",
-           r->name, mk->kc, mk->mc, rate, 100 * rate / r->peak, pack[1] * ns_a, pack[0] * ns_a, pack[3] * ns_b,
-           pack[2] * ns_b, 1e9 * finish / (64.0 * mk->mr * mk->nr));
+           r->name, mk->kc, rate, 100 * rate / r->peak, pack[1] * ns_a, pack[0] * ns_a, pack[3] * ns_b, pack[2] * ns_b,
+           1e9 * finish / (64.0 * mk->mr * mk->nr));
     mz_free(values);
     mz_free(tile);
     mz_free(low);
@@ -526,10 +543,8 @@ static settings parse(int argc, char **argv) {
             cpu_clock = strcmp(value, "cpu") == 0;
         else if (strcmp(argv[i], "--kc") == 0)
             c.kc = (int)strtol(value, NULL, 10);
-        else if (strcmp(argv[i], "--mc") == 0)
-            c.mc = (int)strtol(value, NULL, 10);
-        else if (strcmp(argv[i], "--nc") == 0)
-            c.nc = (int)strtol(value, NULL, 10);
+        else if (strcmp(argv[i], "--depth") == 0)
+            c.depth = (int)strtol(value, NULL, 10);
         else
             die("unknown option; the head of bench/cpu_matmul.c lists them");
         i++;
@@ -552,14 +567,14 @@ int main(int argc, char **argv) {
             die("the CSV file cannot be written");
         if (ftell(csv) == 0)
             fprintf(csv, "device,commit,op,m,n,k,path,dtype,threads,rounds,median_ms,best_ms,gflops_median,gflops_best,"
-                         "peak_gflops,command\n");
+                         "peak_gflops,of_peak,command\n");
     }
     bool good = true;
     for (int t = 0; t < c.n_threads; t++) {
-        int n = list_runners(runners, &isa, c.paths, peers, n_peers, c.threads[t]);
-        replace_blocks(runners, n, c.kc, c.mc, c.nc);
+        int n = list_runners(runners, &isa, c.paths, peers, n_peers);
+        replace_blocks(runners, n, c.kc, c.depth);
         for (int i = 0; c.parts && i < n; i++)
-            if (runners[i].peer == NULL)
+            if (runners[i].peer == NULL && (runners[i].peak = peak_now(&runners[i], 1)) > 0)
                 time_parts(&runners[i]);
         for (int s = 0; s < c.n_shapes && !c.parts; s++)
             if (c.check)

@@ -144,9 +144,20 @@ static void require(bool good, const matmul_case *c, double got, double want, do
                  c->act_gradient ? " gradient" : "", c->accumulate ? " accumulate" : "", got, want, error);
 }
 
+// TF32 is computed from FP32 in two BF16 parts: 2^-17 of each operand is cut off, and the product of the lower parts, 2^-16. A GPU, which
+// rounds operands to 11 bits, may be off by 2^-10.
+static mezzo_dtype storage_of(mezzo_dtype compute) {
+    return compute == MEZZO_TF32 ? MEZZO_F32 : compute;
+}
+
+static double dropped(mezzo_dtype compute) {
+    return compute == MEZZO_TF32 ? 0x1p-15 : 0;
+}
+
 static void check_element(const matmul_case *c, double sum, double sum_abs, double bias, double residual,
                           double preact_in, double before, double y, double preact) {
     double error = ((double)c->k + 8) * 0x1p-24 * (sum_abs + fabs(bias) + fabs(before)), want = sum + bias + before;
+    error += dropped(c->compute) * sum_abs;
     if (c->act_gradient) {
         double slope = act_slope(c->act, preact_in);
         want *= slope;
@@ -180,8 +191,8 @@ static void check_element(const matmul_case *c, double sum, double sum_abs, doub
 static void check_case(mz_matmul_path path, const matmul_case *c) {
     int64_t mk = c->m * c->k, nk = c->n * c->k, mn = c->m * c->n, batches = c->batches;
     matrix a = make_matrix(c->a, batches * mk, c->integers, 1), b = make_matrix(c->b, batches * nk, c->integers, 2);
-    round_values(&a, batches * mk, c->compute);
-    round_values(&b, batches * nk, c->compute);
+    round_values(&a, batches * mk, storage_of(c->compute));
+    round_values(&b, batches * nk, storage_of(c->compute));
     matrix bias = {0}, residual = {0}, preact_in = {0};
     matrix before = make_matrix(c->y, batches * mn, c->integers, 3);
     size_t bytes = before.bytes;
@@ -257,7 +268,8 @@ static const int64_t sizes[][3] = {
 static const mezzo_dtype stored[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16};
 
 // All orientations of every size, the storage formats in turn.
-static void check_sizes(mz_matmul_path path, bool bf16_only, bool integers) {
+// `only`: the compute format of a path that has one; F64: all of them.
+static void check_sizes(mz_matmul_path path, mezzo_dtype only, bool integers) {
     unsigned turn = 0;
     for (size_t s = 0; s < MZ_COUNT(sizes); s++)
         for (int orientation = 0; orientation < 4; orientation++, turn++) {
@@ -266,7 +278,7 @@ static void check_sizes(mz_matmul_path path, bool bf16_only, bool integers) {
             c.b_transposed = orientation >> 1;
             c.a = stored[turn % 3];
             c.b = stored[turn / 3 % 3];
-            c.compute = bf16_only ? MEZZO_BF16 : stored[turn / 9 % 3];
+            c.compute = only != MEZZO_F64 ? only : stored[turn / 9 % 3];
             c.y = stored[(turn + turn / 3) % 3];
             c.via = MEZZO_F32;
             c.accumulate = c.y == MEZZO_F32 && turn % 2 == 0;
@@ -275,16 +287,16 @@ static void check_sizes(mz_matmul_path path, bool bf16_only, bool integers) {
 }
 
 // Every pair of storage formats and compute format, both orientations of each, at a size with edges on all sides.
-static void check_formats(mz_matmul_path path, bool bf16_only) {
+static void check_formats(mz_matmul_path path, mezzo_dtype only) {
     for (int i = 0; i < 3 * 3 * 3 * 3 * 4; i++) {
         matmul_case c = {.m = 34, .n = 45, .k = 37, .batches = 1, .via = MEZZO_F32};
         c.a = stored[i % 3];
         c.b = stored[i / 3 % 3];
         c.y = stored[i / 9 % 3];
-        c.compute = stored[i / 27 % 3];
+        c.compute = only == MEZZO_TF32 ? only : stored[i / 27 % 3];
         c.a_transposed = i / 81 % 2;
         c.b_transposed = i / 162;
-        if (!bf16_only || c.compute == MEZZO_BF16)
+        if (only == MEZZO_F64 || c.compute == only)
             check_case(path, &c);
     }
 }
@@ -294,7 +306,7 @@ static void check_epilogues(mz_matmul_path path, mezzo_dtype compute) {
     for (size_t act = 0; act < MZ_COUNT(acts); act++)
         for (int i = 0; i < 72; i++) {
             matmul_case c = {.m = 17, .n = 51, .k = 23, .batches = 1, .act = acts[act], .compute = compute};
-            c.a = c.b = compute;
+            c.a = c.b = storage_of(compute);
             c.bias = i & 1;
             c.keep_preact = i >> 1 & 1;
             c.residual = i >> 2 & 1;
@@ -311,7 +323,8 @@ static void check_epilogues(mz_matmul_path path, mezzo_dtype compute) {
         for (int y = 0; y < 3; y++) {
             matmul_case c = {
                 .m = 35, .n = 40, .k = y == 1 ? 1600 : 30, .batches = 1, .act = acts[act], .via = MEZZO_F32};
-            c.compute = c.a = c.b = compute;
+            c.compute = compute;
+            c.a = c.b = storage_of(compute);
             c.y = stored[y];
             c.act_gradient = true;
             c.a_transposed = y & 1;
@@ -323,7 +336,7 @@ static void check_batches(mz_matmul_path path, mezzo_dtype compute) {
     for (int i = 0; i < 8; i++) {
         matmul_case c = {.m = 19, .n = 33, .k = i & 4 ? 70 : 900, .batches = i & 4 ? 6 : 2, .via = MEZZO_F32};
         c.compute = compute;
-        c.a = c.b = c.y = i & 4 ? compute : MEZZO_F32;
+        c.a = c.b = c.y = i & 4 ? storage_of(compute) : MEZZO_F32;
         c.a_transposed = i & 1;
         c.b_transposed = i >> 1 & 1;
         check_case(path, &c);

@@ -11,9 +11,9 @@ static const mz_matmul_path bf16_dot = {&mz_microkernel_avx512bf16, &mz_matmul_i
 #endif
 
 static void check_f32_path(mz_matmul_path path) {
-    check_sizes(path, false, true);
-    check_sizes(path, false, false);
-    check_formats(path, false);
+    check_sizes(path, MEZZO_F64, true);
+    check_sizes(path, MEZZO_F64, false);
+    check_formats(path, MEZZO_F64);
     for (size_t i = 0; i < MZ_COUNT(stored); i++)
         check_epilogues(path, stored[i]);
     check_batches(path, MEZZO_F32);
@@ -49,9 +49,9 @@ static void test_bf16_dot(void **state) {
     (void)state;
     if (!has_avx512() || !__builtin_cpu_supports("avx512bf16"))
         skip();
-    check_sizes(bf16_dot, true, true);
-    check_sizes(bf16_dot, true, false);
-    check_formats(bf16_dot, true);
+    check_sizes(bf16_dot, MEZZO_BF16, true);
+    check_sizes(bf16_dot, MEZZO_BF16, false);
+    check_formats(bf16_dot, MEZZO_BF16);
     check_epilogues(bf16_dot, MEZZO_BF16);
     check_batches(bf16_dot, MEZZO_BF16);
 }

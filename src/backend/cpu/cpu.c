@@ -84,10 +84,15 @@ static mezzo_status cpu_describe(mezzo_device *device, mezzo_device_info *out) {
     out->memory_total = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
     double bf16_rate = isa->amx_rate > isa->bf16_dot_rate ? isa->amx_rate : isa->bf16_dot_rate;
     out->native[MEZZO_PRECISION_FP32] = true;
-    // BF16 arithmetic is used only where it was measured faster; elsewhere BF16 is a storage format with FP32 arithmetic.
-    bool pays = bf16_rate > MZ_CPU_WORTH_IT * isa->fma_rate;
-    out->native[MEZZO_PRECISION_BF16] = pays;
-    out->faster[MEZZO_PRECISION_BF16] = pays;
+    // Other arithmetic is used only where it was measured faster; elsewhere BF16 and FP16 are storage formats with FP32 arithmetic.
+    const struct {
+        mezzo_precision precision;
+        double rate;
+    } of[] = {{MEZZO_PRECISION_BF16, bf16_rate},
+              {MEZZO_PRECISION_FP16, isa->amx_rate / MZ_CPU_F16_PRODUCTS},
+              {MEZZO_PRECISION_TF32, isa->amx_rate / MZ_CPU_TF32_PRODUCTS}};
+    for (size_t i = 0; i < MZ_COUNT(of); i++)
+        out->native[of[i].precision] = out->faster[of[i].precision] = mz_isa_worth_it(isa, of[i].rate);
     return MEZZO_OK;
 }
 

@@ -24,8 +24,9 @@ static inline int mz_cpu_threads(const mezzo_device *device, double work) {
     return work < MZ_CPU_GRAIN ? 1 : device->threads;
 }
 
-// How much faster than FP32 BF16 arithmetic must be measured to be used: near 1 noise would decide.
-#define MZ_CPU_WORTH_IT 1.25
+// Products of BF16 that one of FP16, and one for TF32, are made of (kernels/matmul_split.c).
+#define MZ_CPU_F16_PRODUCTS  4
+#define MZ_CPU_TF32_PRODUCTS 3
 
 // matmul.c: the kernels of linear, matmul, linear_dx and linear_dw, best first for this device.
 const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n);

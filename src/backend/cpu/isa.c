@@ -153,7 +153,8 @@ static void probe_once(void) {
     if (machine.bf16_dot)
         mz_log("dispatch", "cpu: bf16 dot product: %.0f GFLOP/s, %.2f × fp32: %s", 2e-9 * machine.bf16_dot_rate,
                machine.bf16_dot_rate / machine.fma_rate,
-               machine.bf16_dot_rate > machine.fma_rate ? "may be used" : "slower than fp32, so not used");
+               mz_isa_worth_it(&machine, machine.bf16_dot_rate) ? "used"
+                                                                : "not used, fp32 arithmetic on bf16 storage is");
     if (machine.level == MZ_LEVEL_AMX)
         mz_log("dispatch", "cpu: amx bf16: %.0f GFLOP/s, %.2f × fp32", 2e-9 * machine.amx_rate,
                machine.amx_rate / machine.fma_rate);

@@ -19,6 +19,13 @@ typedef struct mz_isa {
     char brand[64]; // "AMD EPYC", as CPUID says it without clock and trademark signs; "CPU" where nothing is known
 } mz_isa;
 
+// Whether other arithmetic is used instead of FP32: it must be measured this much faster, because near 1 noise would decide, and with it
+// every bit of a run.
+#define MZ_WORTH_IT 1.25
+static inline bool mz_isa_worth_it(const mz_isa *isa, double rate) {
+    return rate > MZ_WORTH_IT * isa->fma_rate;
+}
+
 // Probes once per process; later calls return the first answer, cut to the level that `forced` names: "amx", "avx512", "avx2"
 // or "ref" (portable C); NULL or "" = the best. INVALID: no such name, or the machine lacks the level (the message says what it has).
 mezzo_status mz_isa_probe(const char *forced, mz_isa *out);

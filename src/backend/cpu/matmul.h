@@ -1,7 +1,7 @@
 // The matrix product of the cpu backend: one driver (packing, blocking, threads, epilogue) with microkernels plugged in, after
 // BLIS (Van Zee & van de Geijn, ACM TOMS 2015). docs/dev/MATMUL.md has the loop nest and the reasons for the block sizes.
 //
-//   matmul.c            the driver: loops, threads, workspace
+//   matmul.c            the driver: blocks, loops, threads, workspace
 //   matmul_ops.c        the ops linear, matmul, linear_dx and linear_dw as products, and the list of kernels
 //   kernels/matmul_*.c  what depends on the instruction set: packing, FP32 microkernel, epilogue, column sums
 //   kernels/avx512bf16_matmul.c, kernels/amx_matmul.c   the BF16 microkernels
@@ -15,7 +15,8 @@
 // data[i·i_stride + k·k_stride]. One of the strides is 1. Values are rounded to `compute` on the way.
 typedef struct mz_matmul_operand {
     const void *data;
-    mezzo_dtype dtype, compute; // F32, BF16 or F16
+    mezzo_dtype dtype;
+    mezzo_dtype compute; // F32, BF16 or F16; TF32 is computed by splitting FP32, which loses less than rounding would
     int64_t i_stride, k_stride; // elements
 } mz_matmul_operand;
 
@@ -25,6 +26,9 @@ typedef enum mz_panel {
     MZ_PANEL_PAIRS,  // pair  [k/2][W]
     MZ_PANEL_TILE_A, // pair  [k/32][W][16]: AMX tiles of 16 rows × 64 bytes of a left operand
     MZ_PANEL_TILE_B, // pair  [k/32][W/16][16][16]: AMX tiles of 16 pairs of rows × 16 columns of a right operand
+    // The same tiles of values that do not fit BF16, as two BF16 parts whose sum they are; part 0 is the larger. W = 32.
+    MZ_PANEL_SPLIT_A, // pair  [k/32][part][W][16]
+    MZ_PANEL_SPLIT_B, // pair  [k/32][part][W/16][16][16]
 } mz_panel;
 // A panel has room for one vector more than its elements: the last row's store may run past it.
 #define MZ_PANEL_SLACK 64
@@ -46,6 +50,7 @@ typedef struct mz_matmul_epilogue {
     bool act_gradient;    // linear_dx
     const void *residual; // or NULL
     mezzo_dtype residual_dtype;
+    bool add; // y += sum: y is F32 and nothing else is asked
 } mz_matmul_epilogue;
 
 // --- microkernels -------------------------------------------------------------------------------------------------------
@@ -54,7 +59,9 @@ typedef struct mz_microkernel {
     const char *name;
     int mr, nr;                // tile
     int k_unit;                // k is padded with zeros to a multiple of this
-    int kc, mc, nc;            // blocks of k, rows (multiple of mr), columns (multiple of nr)
+    int kc;                    // k of one call, at most: A's panel stays in L1 meanwhile
+    int depth, depth_across;   // k packed at a time, at most: where A is contiguous along k, and where it is not
+    bool in_y;                 // sums of several calls gather in y where y is F32; else in tiles of their own
     mz_panel a_panel, b_panel; // the operands' formats
     void (*run)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add); // k already padded
     void (*begin)(void), (*end)(void); // around a thread's tiles; may be NULL
@@ -81,6 +88,7 @@ extern const mz_matmul_isa mz_matmul_isa__portable;
 #if defined(__x86_64__)
 extern const mz_matmul_isa mz_matmul_isa__avx2, mz_matmul_isa__avx512;
 extern const mz_microkernel mz_microkernel_avx512bf16, mz_microkernel_amx;
+extern const mz_microkernel mz_microkernel_amx_f16, mz_microkernel_amx_tf32; // by two BF16 parts
 // mz_microkernel.finish for tiles of `rows` rows and 32 columns: BF16 results with no more than a bias.
 bool mz_matmul_finish_bf16(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column,
                            int rows);

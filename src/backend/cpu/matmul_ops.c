@@ -117,9 +117,10 @@ static const char *supports_formats(const mz_call *call) {
     return NULL;
 }
 
+// Operands that are stored in more bits than TF32 has are multiplied as they are: more exact than asked.
 static const char *supports_f32(const mz_call *call) {
     const char *reason = supports_formats(call);
-    if (reason == NULL && !is_stored_float(call->numerics.compute))
+    if (reason == NULL && !is_stored_float(call->numerics.compute) && call->numerics.compute != MEZZO_TF32)
         reason = "computes in fp32, on fp32, bf16 or fp16 values";
     return reason;
 }
@@ -128,6 +129,20 @@ static const char *supports_bf16(const mz_call *call) {
     const char *reason = supports_formats(call);
     if (reason == NULL && call->numerics.compute != MEZZO_BF16)
         reason = "multiplies bf16 values only";
+    return reason;
+}
+
+static const char *supports_f16(const mz_call *call) {
+    const char *reason = supports_formats(call);
+    if (reason == NULL && call->numerics.compute != MEZZO_F16)
+        reason = "multiplies fp16 values only";
+    return reason;
+}
+
+static const char *supports_tf32(const mz_call *call) {
+    const char *reason = supports_formats(call);
+    if (reason == NULL && call->numerics.compute != MEZZO_TF32)
+        reason = "multiplies for tf32 only";
     return reason;
 }
 
@@ -187,22 +202,34 @@ static const char *needs_avx512(const mezzo_device *device) {
     return mz_cpu(device)->isa.level >= MZ_LEVEL_AVX512 ? NULL : "needs AVX-512";
 }
 
-// How much faster a BF16 unit must be measured: near 1 the choice, and with it every bit of a run, would depend on the noise.
-#define WORTH_IT 1.25
-
 static const char *needs_bf16_dot(const mezzo_device *device) {
     const mz_isa *isa = &mz_cpu(device)->isa;
     if (!isa->bf16_dot)
         return "needs AVX512-BF16";
-    return isa->bf16_dot_rate > WORTH_IT * isa->fma_rate ? NULL
-                                                         : "bf16 dot products are measured slower than fp32 here";
+    return mz_isa_worth_it(isa, isa->bf16_dot_rate) ? NULL : "bf16 dot products are measured slower than fp32 here";
 }
 
 static const char *needs_amx(const mezzo_device *device) {
     const mz_isa *isa = &mz_cpu(device)->isa;
     if (isa->level < MZ_LEVEL_AMX || !isa->bf16_dot) // its epilogue converts with AVX512-BF16
         return "needs AMX tiles with BF16";
-    return isa->amx_rate > WORTH_IT * isa->fma_rate ? NULL : "AMX is measured slower than fp32 here";
+    return mz_isa_worth_it(isa, isa->amx_rate) ? NULL : "AMX is measured slower than fp32 here";
+}
+
+static const char *needs_amx_f16(const mezzo_device *device) {
+    const char *reason = needs_amx(device);
+    const mz_isa *isa = &mz_cpu(device)->isa;
+    if (reason == NULL && !mz_isa_worth_it(isa, isa->amx_rate / MZ_CPU_F16_PRODUCTS))
+        reason = "four AMX products are measured slower than fp32 here";
+    return reason;
+}
+
+static const char *needs_amx_tf32(const mezzo_device *device) {
+    const char *reason = needs_amx(device);
+    const mz_isa *isa = &mz_cpu(device)->isa;
+    if (reason == NULL && !mz_isa_worth_it(isa, isa->amx_rate / MZ_CPU_TF32_PRODUCTS))
+        reason = "three AMX products are measured slower than fp32 here";
+    return reason;
 }
 
 PATH(avx2, mz_matmul_isa__avx2.f32, mz_matmul_isa__avx2, supports_f32, needs_avx2)
@@ -213,28 +240,33 @@ PATH(bf16_dot, mz_microkernel_avx512bf16, mz_matmul_isa__avx512, supports_bf16, 
 KERNELS(bf16_dot, "_bf16_f32__avx512bf16_14x32")
 PATH(amx, mz_microkernel_amx, mz_matmul_isa__avx512, supports_bf16, needs_amx)
 KERNELS(amx, "_bf16_f32__amx_2x2")
+PATH(amx_f16, mz_microkernel_amx_f16, mz_matmul_isa__avx512, supports_f16, needs_amx_f16)
+KERNELS(amx_f16, "_f16_f32__amx_2x2")
+PATH(amx_tf32, mz_microkernel_amx_tf32, mz_matmul_isa__avx512, supports_tf32, needs_amx_tf32)
+KERNELS(amx_tf32, "_tf32_f32__amx_2x2")
 #endif
 
 // Best first; each path's supports() says whether this device may run it.
 #if defined(__x86_64__)
 #define LIST(op)                                                                                                       \
-    { &amx_kernels[op], &bf16_dot_kernels[op], &avx512_kernels[op], &avx2_kernels[op], &portable_kernels[op] }
+    {                                                                                                                  \
+        &amx_kernels[op], &amx_f16_kernels[op], &amx_tf32_kernels[op], &bf16_dot_kernels[op], &avx512_kernels[op],     \
+            &avx2_kernels[op], &portable_kernels[op]                                                                   \
+    }
+enum { LISTED = 7 };
 #else
 #define LIST(op)                                                                                                       \
     { &portable_kernels[op] }
+enum { LISTED = 1 };
 #endif
 
 const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n) {
-    static const mz_kernel *const lists[][5] = {LIST(0), LIST(1), LIST(2), LIST(3)};
+    static const mz_kernel *const lists[][LISTED] = {LIST(0), LIST(1), LIST(2), LIST(3)};
     static const mz_op ops[] = {MZ_OP_linear, MZ_OP_matmul, MZ_OP_linear_dx, MZ_OP_linear_dw};
     (void)device;
     for (size_t i = 0; i < MZ_COUNT(ops); i++)
         if (ops[i] == op) {
-#if defined(__x86_64__)
-            *n = 5;
-#else
-            *n = 1;
-#endif
+            *n = LISTED;
             return lists[i];
         }
     *n = 0;

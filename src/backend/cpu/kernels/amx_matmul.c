@@ -9,11 +9,6 @@
 #define TILE_BYTES 1024
 #define TILE       32 // rows and columns of the whole tile of sums; also the k of one step
 
-// How many bytes ahead of A's stream to prefetch; 0 leaves it to the hardware. bench/amx_check.sh measures both.
-#if !defined(MZ_AMX_PREFETCH)
-#define MZ_AMX_PREFETCH 0
-#endif
-
 #if defined(MZ_AMX_EMULATE)
 static _Thread_local union amx_tile {
     float f[16][16];
@@ -25,6 +20,7 @@ static void amx_load(int t, const void *p, size_t stride) {
     for (size_t r = 0; r < TILE_ROWS; r++)
         memcpy(amx_tiles[t].f[r], (const char *)p + r * stride, 64);
 }
+#define amx_load_once amx_load
 static void amx_store(int t, void *p, size_t stride) {
     for (size_t r = 0; r < TILE_ROWS; r++)
         memcpy((char *)p + r * stride, amx_tiles[t].f[r], 64);
@@ -52,10 +48,11 @@ static void amx_end(void) {
 #include "backend/cpu/kernels/amx_config.h"
 
 // The tile number of an instruction is part of its encoding: these are macros because it must be a constant.
-#define amx_load(t, p, stride)  _tile_loadd(t, p, stride)
-#define amx_store(t, p, stride) _tile_stored(t, p, stride)
-#define amx_zero(t)             _tile_zero(t)
-#define amx_dot(c, a, b)        _tile_dpbf16ps(c, a, b)
+#define amx_load(t, p, stride)      _tile_loadd(t, p, stride)
+#define amx_load_once(t, p, stride) _tile_stream_loadd(t, p, stride) // leaves L1 to what will be read again
+#define amx_store(t, p, stride)     _tile_stored(t, p, stride)
+#define amx_zero(t)                 _tile_zero(t)
+#define amx_dot(c, a, b)            _tile_dpbf16ps(c, a, b)
 
 static void amx_begin(void) {
     _tile_loadconfig(&mz_amx_config);
@@ -85,20 +82,28 @@ static void multiply_amx(int64_t k, const void *a_panel, const void *b_panel, fl
         amx_zero(2);
         amx_zero(3);
     }
-    for (; k > 0; k -= TILE, a += 2 * TILE_BYTES, b += 2 * TILE_BYTES) {
-#if MZ_AMX_PREFETCH > 0
-        for (int line = 0; line < 2 * TILE_BYTES; line += 64)
-            __builtin_prefetch(a + MZ_AMX_PREFETCH + line);
-#endif
-        amx_load(4, a, 64);
-        amx_load(6, b, 64);
+    // A's panel, which the next calls read again, stays in L1; B's tiles come from L2 past it. Each tile is loaded as soon as the last
+    // product that reads the one before it is on its way.
+    amx_load(4, a, 64);
+    amx_load_once(6, b, 64);
+    amx_load_once(7, b + TILE_BYTES, 64);
+    amx_load(5, a + TILE_BYTES, 64);
+    for (; k > TILE; k -= TILE) {
+        a += 2 * TILE_BYTES;
+        b += 2 * TILE_BYTES;
         amx_dot(0, 4, 6);
-        amx_load(7, b + TILE_BYTES, 64);
         amx_dot(1, 4, 7);
-        amx_load(5, a + TILE_BYTES, 64);
+        amx_load(4, a, 64);
         amx_dot(2, 5, 6);
+        amx_load_once(6, b, 64);
         amx_dot(3, 5, 7);
+        amx_load_once(7, b + TILE_BYTES, 64);
+        amx_load(5, a + TILE_BYTES, 64);
     }
+    amx_dot(0, 4, 6);
+    amx_dot(1, 4, 7);
+    amx_dot(2, 5, 6);
+    amx_dot(3, 5, 7);
     amx_store(0, c, row);
     amx_store(1, c + TILE_ROWS, row);
     amx_store(2, lower, row);
@@ -109,12 +114,84 @@ const mz_microkernel mz_microkernel_amx = {.name = "amx_2x2",
                                            .mr = TILE,
                                            .nr = TILE,
                                            .k_unit = TILE,
-                                           .kc = 768,
-                                           .mc = 512,
-                                           .nc = 4096,
+                                           .kc = 512,
+                                           .depth = 1024,
+                                           .depth_across = 512,
                                            .a_panel = MZ_PANEL_TILE_A,
                                            .b_panel = MZ_PANEL_TILE_B,
                                            .run = multiply_amx,
                                            .begin = amx_begin,
                                            .end = amx_end,
                                            .finish = amx_finish};
+
+// --- values of two BF16 parts ---------------------------------------------------------------------------------------------
+// (a + a')·(b + b'), the parts of matmul_split.c: a·b' + a·b + a'·b, and for FP16, whose parts are the whole value, a'·b'. TF32 leaves
+// that product out: |a'·b'| ≤ 2^-16·|a·b|. 8 or 10 tile loads serve 12 or 16 products.
+static inline __attribute__((always_inline)) void multiply_parts(int64_t k, const char *a, const char *b, float *c,
+                                                                 int64_t ldc, bool add, const bool all_four) {
+    const size_t row = (size_t)ldc * sizeof(float);
+    float *lower = c + TILE_ROWS * ldc;
+    if (add) {
+        amx_load(0, c, row);
+        amx_load(1, c + TILE_ROWS, row);
+        amx_load(2, lower, row);
+        amx_load(3, lower + TILE_ROWS, row);
+    } else {
+        amx_zero(0);
+        amx_zero(1);
+        amx_zero(2);
+        amx_zero(3);
+    }
+    for (; k > 0; k -= TILE, a += 4 * TILE_BYTES, b += 4 * TILE_BYTES) {
+        const char *a_low = a + 2 * TILE_BYTES, *b_low = b + 2 * TILE_BYTES;
+        amx_load(4, a, 64);
+        amx_load_once(6, b_low, 64);
+        amx_dot(0, 4, 6);
+        amx_load_once(7, b_low + TILE_BYTES, 64);
+        amx_dot(1, 4, 7);
+        amx_load(5, a + TILE_BYTES, 64);
+        amx_dot(2, 5, 6);
+        amx_dot(3, 5, 7);
+        amx_load_once(6, b, 64);
+        amx_dot(0, 4, 6);
+        amx_load_once(7, b + TILE_BYTES, 64);
+        amx_dot(1, 4, 7);
+        amx_dot(2, 5, 6);
+        amx_dot(3, 5, 7);
+        amx_load(4, a_low, 64);
+        amx_dot(0, 4, 6);
+        amx_dot(1, 4, 7);
+        amx_load(5, a_low + TILE_BYTES, 64);
+        amx_dot(2, 5, 6);
+        amx_dot(3, 5, 7);
+        if (all_four) {
+            amx_load_once(6, b_low, 64);
+            amx_dot(0, 4, 6);
+            amx_load_once(7, b_low + TILE_BYTES, 64);
+            amx_dot(1, 4, 7);
+            amx_dot(2, 5, 6);
+            amx_dot(3, 5, 7);
+        }
+    }
+    amx_store(0, c, row);
+    amx_store(1, c + TILE_ROWS, row);
+    amx_store(2, lower, row);
+    amx_store(3, lower + TILE_ROWS, row);
+}
+
+static void multiply_f16(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+    multiply_parts(k, a, b, c, ldc, add, true);
+}
+
+static void multiply_tf32(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+    multiply_parts(k, a, b, c, ldc, add, false);
+}
+
+#define SPLIT(kernel_name, multiply)                                                                                   \
+    {                                                                                                                  \
+        .name = kernel_name, .mr = TILE, .nr = TILE, .k_unit = TILE, .kc = 256, .depth = 512, .depth_across = 512,     \
+        .a_panel = MZ_PANEL_SPLIT_A, .b_panel = MZ_PANEL_SPLIT_B, .run = multiply, .begin = amx_begin, .end = amx_end, \
+        .finish = amx_finish                                                                                           \
+    }
+const mz_microkernel mz_microkernel_amx_f16 = SPLIT("amx_f16_2x2", multiply_f16);
+const mz_microkernel mz_microkernel_amx_tf32 = SPLIT("amx_tf32_2x2", multiply_tf32);

@@ -17,6 +17,8 @@ ALWAYS_INLINE void finish(const mz_matmul_epilogue *e, vf x, int64_t at, int64_t
 #define STORE(p, dtype, index, value)                                                                                  \
     (n == VW ? store_as(ADDRESS(p, dtype, index), value, dtype)                                                        \
              : store_as_part(ADDRESS(p, dtype, index), value, dtype, n))
+    if (e->add)
+        x += LOAD(e->y, MEZZO_F32, at);
     if (!plain && e->act_gradient) {
         if (e->preact != NULL)
             x = vact_dx(e->act, x, LOAD(e->preact, e->preact_dtype, at));

@@ -19,6 +19,9 @@
 
 void FOR_LEVEL(mz_matmul_pack)(mz_panel format, int width, void *dst, const mz_matmul_operand *src, int64_t i0, int ni,
                                int64_t k0, int64_t nk, int64_t k_padded);
+// The same for the formats of two parts.
+void FOR_LEVEL(mz_matmul_pack_split)(mz_panel format, void *dst, const mz_matmul_operand *src, int64_t i0, int ni,
+                                     int64_t k0, int64_t nk, int64_t k_padded);
 void FOR_LEVEL(mz_matmul_epilogue)(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row,
                                    int64_t column, int rows, int columns);
 void FOR_LEVEL(mz_matmul_column_sums)(const void *x, mezzo_dtype dtype, int64_t rows, int64_t ld, int64_t first,

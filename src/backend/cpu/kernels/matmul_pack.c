@@ -4,6 +4,10 @@
 // the source's unit stride and, where the panel wants the other direction along its lanes, transposed in registers.
 #include "backend/cpu/kernels/matmul_isa.h"
 
+#if defined(MZ_ISA_AVX512)
+#include "backend/cpu/kernels/matmul_tiles.h"
+#endif
+
 // Where word (i, w) of a panel goes, w counting words of k.
 ALWAYS_INLINE int64_t word_offset(mz_panel format, int width, int64_t i, int64_t w) {
     if (format == MZ_PANEL_TILE_A)
@@ -48,7 +52,12 @@ ALWAYS_INLINE void pack_panel(uint32_t *dst, const mz_matmul_operand *src, mz_pa
     const size_t size = dtype == MEZZO_F32 ? sizeof(float) : sizeof(uint16_t);
     const char *base = (const char *)src->data + (size_t)(i0 * src->i_stride + k0 * src->k_stride) * size;
     const size_t i_bytes = (size_t)src->i_stride * size, k_bytes = (size_t)src->k_stride * size;
-    for (int64_t w0 = 0; w0 < words; w0 += VW)
+    int64_t whole = 0;
+#if defined(MZ_ISA_AVX512)
+    if (format != MZ_PANEL_F32 && format != MZ_PANEL_PAIRS && dtype == MEZZO_BF16 && ni == 32)
+        whole = pack_whole_tiles(lanes_along_k, dst, base, k_contiguous, i_bytes, k_bytes, nk);
+#endif
+    for (int64_t w0 = whole / 2; w0 < words; w0 += VW)
         for (int i = 0; i < width; i += VW) {
             int64_t rows = ni - i, left = nk - w0 * per; // elements of i and k from here
             const char *p = base + (size_t)i * i_bytes + (size_t)(w0 * per) * k_bytes;
@@ -168,6 +177,10 @@ void FOR_LEVEL(mz_matmul_pack)(mz_panel format, int width, void *dst, const mz_m
     case MZ_PANEL_TILE_B:
         pack = tile_b_panels[stored][along_k];
         break;
+    case MZ_PANEL_SPLIT_A:
+    case MZ_PANEL_SPLIT_B:
+        FOR_LEVEL(mz_matmul_pack_split)(format, dst, src, i0, ni, k0, nk, k_padded);
+        return;
     case MZ_PANEL_PAIRS:
 #if defined(MZ_ISA_AVX512)
         pack = pair_panels[width == 32][stored][along_k];
