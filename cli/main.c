@@ -5,7 +5,7 @@
 
 static const cli_command *const commands[] = {&cli_train,  &cli_eval,    &cli_sample, &cli_data,    &cli_import,
                                               &cli_export, &cli_explain, &cli_bench,  &cli_analyze, &cli_advise,
-                                              &cli_sweep,  &cli_lab,     &cli_memory, &cli_verify};
+                                              &cli_sweep,  &cli_lab,     &cli_memory, &cli_verify,  &cli_doctor};
 
 static void print_help(void) {
     printf("mezzo: mixed-precision training that is measured\n\n"

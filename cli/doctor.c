@@ -1,0 +1,384 @@
+// mezzo doctor: what this machine has and what it means, a self-test of every precision, and whether configuration files agree.
+#include <math.h>
+#include <stdlib.h>
+
+#include "backend/backend.h"
+#include "backend/cpu/isa.h"
+#include "cli.h"
+#include "study/agreement.h"
+#include "study/selftest.h"
+
+enum { MAX_FILES = 64, MAX_GPUS = 64 };
+
+// --- the device -----------------------------------------------------------------------------------------------------------------
+static const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32, MEZZO_PRECISION_BF16,
+                                             MEZZO_PRECISION_FP16};
+
+static const char *fp8_of(const mezzo_device_info *info) {
+    return info->compute_capability >= 89 ? "tensor cores (not used by mezzo)" : "not here";
+}
+
+static const char *advice_of(const mezzo_device_info *info) {
+    if (info->native[MEZZO_PRECISION_BF16] && info->faster[MEZZO_PRECISION_BF16])
+        return info->faster[MEZZO_PRECISION_FP16]
+                   ? "use bf16: it has fp32's range and needs no loss scaling; fp16 is as fast and needs scaling, "
+                     "which "
+                     "mezzo does by itself"
+                   : "use bf16: it has fp32's range and needs no loss scaling, and its arithmetic was measured faster "
+                     "than fp32's here";
+    if (info->native[MEZZO_PRECISION_FP16] && info->faster[MEZZO_PRECISION_FP16])
+        return "use fp16 with loss scaling, which mezzo does by itself; bf16 has no arithmetic here";
+    return "no lower precision computes faster than fp32 here: bf16 and fp16 save memory, not time; use fp32, or bf16 "
+           "where memory is short";
+}
+
+// What the CPU lists and what this process may use are two things: tiles need the kernel's permission.
+static bool cpu_lists(const char *flag) {
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    if (f == NULL)
+        return false;
+    char line[8192], word[40];
+    bool found = false;
+    snprintf(word, sizeof word, " %s ", flag);
+    while (!found && fgets(line, sizeof line, f) != NULL)
+        if (strncmp(line, "flags", 5) == 0) {
+            char *end = strchr(line, '\n');
+            if (end != NULL)
+                *end = ' ';
+            found = strstr(line, word) != NULL;
+            break;
+        }
+    fclose(f);
+    return found;
+}
+
+static const char *usable(bool listed, bool works) {
+    return works ? "yes" : listed ? "listed by the CPU, but this process may not use it" : "no";
+}
+
+static void print_cpu(void) {
+    mz_isa isa;
+    if (mz_isa_probe(NULL, &isa) != MEZZO_OK)
+        return;
+    printf("amx         %s\navx-512     %s%s\navx2        %s\n",
+           usable(cpu_lists("amx_bf16"), isa.found >= MZ_LEVEL_AMX),
+           usable(cpu_lists("avx512f"), isa.found >= MZ_LEVEL_AVX512), isa.bf16_dot ? ", with bf16 dot products" : "",
+           usable(cpu_lists("avx2"), isa.found >= MZ_LEVEL_AVX2));
+    double bf16 = fmax(isa.amx_rate, isa.bf16_dot_rate);
+    printf("one core    fp32 %.0f GFLOP/s%s", 2e-9 * isa.fma_rate, bf16 > 0 ? ", " : "\n");
+    if (bf16 > 0)
+        printf("bf16 %.0f GFLOP/s: %.2f x, measured at start\n", 2e-9 * bf16, bf16 / isa.fma_rate);
+}
+
+static void print_device(const mezzo_device_info *info) {
+    char total[32], available[32];
+    printf("device      %s: %s\n", info->backend, info->description);
+    if (info->compute_capability > 0)
+        printf("capability  %d.%d\n", info->compute_capability / 10, info->compute_capability % 10);
+    if (info->versions[0] != '\0')
+        printf("versions    %s\n", info->versions);
+    if (info->memory_total > 0)
+        printf("memory      %s%s%s%s\n", cli_bytes(info->memory_total, total, sizeof total),
+               info->memory_free > 0 ? ", " : "",
+               info->memory_free > 0 ? cli_bytes(info->memory_free, available, sizeof available) : "",
+               info->memory_free > 0 ? " free" : "");
+    if (strcmp(info->backend, "cpu") == 0)
+        print_cpu();
+    printf("\n%-10s %-34s %s\n", "format", "arithmetic", "faster than fp32");
+    for (size_t i = 0; i < MZ_COUNT(precisions); i++) {
+        mezzo_precision p = precisions[i];
+        bool storage = p == MEZZO_PRECISION_BF16 || p == MEZZO_PRECISION_FP16;
+        printf("%-10s %-34s %s\n", mezzo_precision_name(p),
+               info->native[p] ? "yes"
+               : storage       ? "no: stored in it, computed in fp32"
+                               : "no: runs as fp32",
+               p == MEZZO_PRECISION_FP32 ? "-"
+               : info->faster[p]         ? "yes, measured"
+                                         : "no");
+    }
+    printf("%-10s %-34s -\n\n%s\n", "fp8", fp8_of(info), advice_of(info));
+}
+
+static json_t *device_json(const mezzo_device_info *info) {
+    json_t *o = json_object(), *formats = json_object();
+    json_object_set_new(o, "backend", json_string(info->backend));
+    json_object_set_new(o, "description", cli_json_text(info->description, strlen(info->description)));
+    json_object_set_new(o, "compute_capability",
+                        info->compute_capability > 0 ? cli_json_number(info->compute_capability / 10.0) : json_null());
+    json_object_set_new(o, "versions", cli_json_text(info->versions, strlen(info->versions)));
+    json_object_set_new(o, "memory_total", json_integer((json_int_t)info->memory_total));
+    json_object_set_new(o, "memory_free", json_integer((json_int_t)info->memory_free));
+    for (size_t i = 0; i < MZ_COUNT(precisions); i++) {
+        json_t *f = json_object();
+        json_object_set_new(f, "arithmetic", json_boolean(info->native[precisions[i]]));
+        json_object_set_new(f, "faster", json_boolean(info->faster[precisions[i]]));
+        json_object_set_new(formats, mezzo_precision_name(precisions[i]), f);
+    }
+    json_object_set_new(o, "formats", formats);
+    json_object_set_new(o, "fp8", json_boolean(info->compute_capability >= 89));
+    if (strcmp(info->backend, "cpu") == 0) {
+        mz_isa isa;
+        if (mz_isa_probe(NULL, &isa) == MEZZO_OK) {
+            json_object_set_new(o, "isa", json_string(mz_level_name(isa.found)));
+            json_object_set_new(o, "amx_listed", json_boolean(cpu_lists("amx_bf16")));
+            json_object_set_new(o, "fp32_gflops_a_core", cli_json_number(2e-9 * isa.fma_rate));
+            json_object_set_new(o, "bf16_gflops_a_core", cli_json_number(2e-9 * fmax(isa.amx_rate, isa.bf16_dot_rate)));
+        }
+    }
+    json_object_set_new(o, "advice", json_string(advice_of(info)));
+    return o;
+}
+
+static void print_selftest(const mz_selftest *tests, int n) {
+    printf("\nself-test: %d steps of a small GPT, loss beside fp32's (off by: as a part of what fp32 learnt)\n%-6s "
+           "%-8s %10s %12s %12s %12s %10s\n",
+           MZ_SELFTEST_STEPS, "asked", "runs as", "ms a step", "first loss", "last loss", "off by", "may be");
+    for (int i = 0; i < n; i++)
+        printf("%-6s %-8s %10.3f %12.6f %12.6f %12.2e %10.2e  %s\n", mezzo_precision_name(tests[i].asked),
+               mezzo_precision_name(tests[i].runs), tests[i].milliseconds, tests[i].first, tests[i].last, tests[i].off,
+               tests[i].bound, tests[i].passed ? "ok" : "WRONG");
+}
+
+static json_t *selftest_json(const mz_selftest *tests, int n) {
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        json_t *o = json_object();
+        json_object_set_new(o, "precision", json_string(mezzo_precision_name(tests[i].asked)));
+        json_object_set_new(o, "runs_as", json_string(mezzo_precision_name(tests[i].runs)));
+        json_object_set_new(o, "reason", json_string(tests[i].reason));
+        json_object_set_new(o, "step_ms", cli_json_number(tests[i].milliseconds));
+        json_object_set_new(o, "first_loss", cli_json_number(tests[i].first));
+        json_object_set_new(o, "last_loss", cli_json_number(tests[i].last));
+        json_object_set_new(o, "difference", cli_json_number(tests[i].off));
+        json_object_set_new(o, "bound", cli_json_number(tests[i].bound));
+        json_object_set_new(o, "passed", json_boolean(tests[i].passed));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static int examine(const cli_args *args) {
+    int64_t threads;
+    int code = cli_integer(args, "threads", 0, 4096, 0, &threads);
+    if (code != CLI_DONE)
+        return code;
+    mezzo_device *device;
+    mezzo_device_info info;
+    mezzo_status status = mezzo_device_open(cli_text(args, "device", "auto"), (int)threads, &device);
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    mz_selftest tests[MZ_COUNT(precisions)];
+    bool json = cli_has(args, "json"), all = true;
+    status = mezzo_device_describe(device, &info);
+    if (status == MEZZO_OK && !json) {
+        print_device(&info);
+        fflush(stdout);
+    }
+    if (status == MEZZO_OK)
+        status = mz_selftest_run(device, &precisions[1], MZ_COUNT(precisions) - 1, cli_interruptible(), tests);
+    if (status != MEZZO_OK) {
+        mezzo_device_close(device);
+        return cli_error(args->command, status);
+    }
+    for (size_t i = 0; i < MZ_COUNT(tests); i++)
+        all = all && tests[i].passed;
+    if (json) {
+        json_t *o = json_object();
+        json_object_set_new(o, "device", device_json(&info));
+        json_object_set_new(o, "selftest", selftest_json(tests, MZ_COUNT(tests)));
+        json_object_set_new(o, "passed", json_boolean(all));
+        code = cli_json_print(args->command, o);
+    } else {
+        print_selftest(tests, MZ_COUNT(tests));
+    }
+    mezzo_device_close(device);
+    return code != CLI_DONE ? code : all ? CLI_DONE : CLI_CHECK_FAILED;
+}
+
+// --- configuration files --------------------------------------------------------------------------------------------------------
+// "cc=7.5,gpus=2,cpu=bf16": a machine that is not this one.
+static int parse_assumed(const cli_args *args, const char *text, mz_where *where) {
+    int major = 0, minor = 0, gpus = 1, used = 0;
+    if (sscanf(text, "cc=%d.%d,gpus=%d%n", &major, &minor, &gpus, &used) == 3 && text[used] == '\0' && major > 0 &&
+        minor >= 0 && minor < 10 && gpus >= 0) {
+        *where = (mz_where){.known = gpus > 0, .compute_capability = 10 * major + minor, .gpus = gpus};
+    } else if (sscanf(text, "cc=%d.%d%n", &major, &minor, &used) == 2 && text[used] == '\0' && major > 0 &&
+               minor >= 0 && minor < 10) {
+        *where = (mz_where){.known = true, .compute_capability = 10 * major + minor, .gpus = 1};
+    } else if (strcmp(text, "gpus=0") == 0) {
+        *where = (mz_where){0};
+    } else {
+        return cli_wrong(args->command,
+                         "--assume %s: write cc=8.0,gpus=2 (compute capability and number of GPUs), or gpus=0", text);
+    }
+    snprintf(where->name, sizeof where->name, "a GPU of compute capability %d.%d", major, minor);
+    return CLI_DONE;
+}
+
+static void look_around(mz_where *where) {
+    mezzo_device *device;
+    mezzo_device_info info;
+    *where = (mz_where){0};
+    if (mezzo_device_open("cpu", 1, &device) == MEZZO_OK) {
+        if (mezzo_device_describe(device, &info) == MEZZO_OK) {
+            where->cpu_bf16 = info.native[MEZZO_PRECISION_BF16];
+            where->cpu_fp16 = info.native[MEZZO_PRECISION_FP16];
+        }
+        mezzo_device_close(device);
+    }
+    for (; where->gpus < MAX_GPUS; where->gpus++) {
+        char name[24];
+        snprintf(name, sizeof name, "cuda:%d", where->gpus);
+        if (mezzo_device_open(name, 0, &device) != MEZZO_OK)
+            break;
+        if (where->gpus == 0 && mezzo_device_describe(device, &info) == MEZZO_OK) {
+            where->known = true;
+            where->compute_capability = info.compute_capability;
+            snprintf(where->name, sizeof where->name, "%.60s (compute capability %d.%d)", info.description,
+                     info.compute_capability / 10, info.compute_capability % 10);
+        }
+        mezzo_device_close(device);
+    }
+}
+
+static const char *scaler_text(const mz_agreement *a) {
+    if (a->runs != MZ_ASK_FP16)
+        return "not needed";
+    return a->scaler == MZ_SCALER_ON ? "yes" : a->scaler == MZ_SCALER_OFF ? "no" : "not known";
+}
+
+static const char *ask_text(const mz_asked *file) {
+    return file->decides >= 0 ? mz_ask_name(file->votes[file->decides].ask) : "nothing";
+}
+
+static void print_agreement(const mz_asked *files, int n, const mz_agreement *a) {
+    for (int i = 0; i < n; i++) {
+        const mz_asked *f = &files[i];
+        printf("%s\n  read as    %s\n  asks for   %s", f->path, mz_asker_name(f->asker), ask_text(f));
+        if (f->decides >= 0) {
+            const mz_vote *v = &f->votes[f->decides];
+            printf("%s (line %d: %s: %s)", v->pure ? ", parameters too" : "", v->said.line, v->said.key, v->said.value);
+        }
+        printf("\n");
+    }
+    printf("\nwhat runs    %s%s\nwhy          %s\nloss scaler  %s\n", mz_ask_name(a->runs),
+           a->pure ? ", parameters too" : "", a->why, scaler_text(a));
+    for (int i = 0, k = 0; i < a->n_findings; i++) {
+        const mz_finding *f = &a->findings[i];
+        if (f->kind == MZ_FINDING_NOTE)
+            printf("\nnote: %s\n", f->text);
+        else
+            printf("\nconflict %d, %s: %s\n  change: %s\n", ++k, mz_finding_name(f->kind), f->text, f->fix);
+    }
+    printf(a->n_conflicts == 0 ? "\nno conflict\n" : "\n%d conflict%s\n", a->n_conflicts,
+           a->n_conflicts == 1 ? "" : "s");
+}
+
+static json_t *said_json(const mz_said *said) {
+    json_t *o = json_object();
+    json_object_set_new(o, "line", json_integer(said->line));
+    json_object_set_new(o, "key", cli_json_text(said->key, strlen(said->key)));
+    json_object_set_new(o, "value", cli_json_text(said->value, strlen(said->value)));
+    return o;
+}
+
+static json_t *agreement_json(const mz_asked *files, int n, const mz_agreement *a) {
+    json_t *o = json_object(), *list = json_array(), *findings = json_array();
+    for (int i = 0; i < n; i++) {
+        json_t *f = json_object();
+        json_object_set_new(f, "file", cli_json_text(files[i].path, strlen(files[i].path)));
+        json_object_set_new(f, "read_as", json_string(mz_asker_name(files[i].asker)));
+        json_object_set_new(f, "asks_for", json_string(ask_text(&files[i])));
+        json_object_set_new(f, "said",
+                            files[i].decides >= 0 ? said_json(&files[i].votes[files[i].decides].said) : json_null());
+        json_array_append_new(list, f);
+    }
+    for (int i = 0; i < a->n_findings; i++) {
+        const mz_finding *f = &a->findings[i];
+        json_t *item = json_object();
+        json_object_set_new(item, "kind", json_string(mz_finding_name(f->kind)));
+        json_object_set_new(item, "conflict", json_boolean(f->kind != MZ_FINDING_NOTE));
+        json_object_set_new(item, "text", cli_json_text(f->text, strlen(f->text)));
+        json_object_set_new(item, "change", cli_json_text(f->fix, strlen(f->fix)));
+        json_array_append_new(findings, item);
+    }
+    json_object_set_new(o, "files", list);
+    json_object_set_new(o, "runs", json_string(mz_ask_name(a->runs)));
+    json_object_set_new(o, "parameters_too", json_boolean(a->pure));
+    json_object_set_new(o, "why", cli_json_text(a->why, strlen(a->why)));
+    json_object_set_new(o, "loss_scaler", json_string(scaler_text(a)));
+    json_object_set_new(o, "findings", findings);
+    json_object_set_new(o, "conflicts", json_integer(a->n_conflicts));
+    return o;
+}
+
+static int compare(const cli_args *args) {
+    const char *paths[MAX_FILES];
+    int n = 0, code = CLI_DONE;
+    for (int i = 0; i < args->n_given; i++)
+        if (!args->given[i].config && strcmp(args->given[i].name, "config") == 0 && n < MAX_FILES)
+            paths[n++] = args->given[i].value;
+    for (int i = 0; i < args->n_operands && n < MAX_FILES; i++)
+        paths[n++] = args->operands[i];
+    mz_where where;
+    const char *assumed = cli_text(args, "assume", NULL);
+    if (assumed == NULL)
+        look_around(&where);
+    else if ((code = parse_assumed(args, assumed, &where)) != CLI_DONE)
+        return code;
+    mz_asked *files = mz_alloc((size_t)n, sizeof *files);
+    mz_agreement *agreement = mz_alloc(1, sizeof *agreement);
+    mezzo_status status = files != NULL && agreement != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    for (int i = 0; i < n && status == MEZZO_OK; i++)
+        status = mz_asked_read(paths[i], &files[i]);
+    if (status != MEZZO_OK) {
+        code = cli_error(args->command, status);
+    } else {
+        mz_agreement_judge(files, n, &where, agreement);
+        if (cli_has(args, "json"))
+            code = cli_json_print(args->command, agreement_json(files, n, agreement));
+        else
+            print_agreement(files, n, agreement);
+        if (code == CLI_DONE && agreement->n_conflicts > 0)
+            code = CLI_CHECK_FAILED;
+    }
+    mz_free(files);
+    mz_free(agreement);
+    return code;
+}
+
+static int run(const cli_args *args) {
+    if (cli_has(args, "config"))
+        return compare(args);
+    if (args->n_operands > 0)
+        return cli_wrong(args->command, "\"%s\": configuration files come after --config", args->operands[0]);
+    if (cli_has(args, "assume"))
+        return cli_wrong(args->command, "--assume goes with --config FILE…");
+    return examine(args);
+}
+
+static const cli_option options_table[] = {
+    {"device", "NAME", "cpu, cuda, cuda:N, ref or auto"},
+    {"threads", "N", "CPU threads; 0 = every core this process may use"},
+    {"config", "FILE", "compare configuration files instead: this one and those that follow"},
+    {"assume", "cc=C,gpus=N",
+     "with --config: judge for a machine with N GPUs of compute capability C, not for this one"},
+    {"json", NULL, "the result as JSON"},
+    {0},
+};
+
+const cli_command cli_doctor = {
+    .name = "doctor",
+    .summary = "what this machine computes, a self-test, and whether configuration files agree",
+    .usage = "[--device NAME] | --config FILE [FILE…] [--assume cc=8.0,gpus=2]",
+    .details =
+        "Without --config: the device, its formats, what that means, and a few real training steps in each precision "
+        "compared "
+        "with fp32's; exit code 1 when one is wrong. With --config: what each file asks for (Mezzo's, accelerate's, "
+        "DeepSpeed's, Lightning's, or a trainer's YAML or JSON), what would run, whether a loss scaler is there, and "
+        "every "
+        "conflict with the lines to change; exit code 1 when there is one. docs/doctor.md has the rules.",
+    .options = options_table,
+    .max_operands = MAX_FILES,
+    .run = run,
+};

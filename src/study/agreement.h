@@ -1,0 +1,110 @@
+// Do configuration files agree about precision? What each asks for, what would really run, and every conflict.
+//
+// Knows Mezzo's own configuration, Hugging Face accelerate's (YAML or JSON), DeepSpeed's JSON, Lightning's `trainer:`, and any
+// trainer's YAML with amp, fp16, bf16, precision, mixed_precision or dtype keys (Hugging Face's TrainingArguments among them).
+#ifndef MZ_STUDY_AGREEMENT_H
+#define MZ_STUDY_AGREEMENT_H
+
+#include "base/base.h"
+
+typedef enum mz_asker {
+    MZ_ASKER_NONE,
+    MZ_ASKER_MEZZO,
+    MZ_ASKER_ACCELERATE,
+    MZ_ASKER_DEEPSPEED,
+    MZ_ASKER_LIGHTNING,
+    MZ_ASKER_TRAINER
+} mz_asker;
+typedef enum mz_ask {
+    MZ_ASK_NOTHING,
+    MZ_ASK_FP32,
+    MZ_ASK_TF32,
+    MZ_ASK_FP16,
+    MZ_ASK_BF16,
+    MZ_ASK_FP8,
+    MZ_ASK_FP64,
+    MZ_ASK_AUTO,
+    MZ_ASK_COUNT
+} mz_ask;
+typedef enum mz_said_scaler { MZ_SCALER_UNSAID, MZ_SCALER_ON, MZ_SCALER_OFF } mz_said_scaler;
+
+// One line of a file that says something.
+typedef struct mz_said {
+    char key[96]; // dotted, from the root
+    char value[64];
+    int line; // 0: nothing was said
+} mz_said;
+
+// A line that asks for a precision.
+typedef struct mz_vote {
+    mz_ask ask;
+    bool weak; // fp16: false says no to one format; it counts only where nothing else is said
+    bool pure; // parameters in that format too, as Lightning's 16-true
+    mz_said said;
+} mz_vote;
+
+#define MZ_VOTES_MAX 24
+#define MZ_GPUS_MAX  64
+typedef struct mz_asked {
+    const char *path; // borrowed
+    mz_asker asker;
+    mz_vote votes[MZ_VOTES_MAX];
+    int n_votes;
+    int decides; // of votes: the one that the file's reader follows; -1: the file asks for nothing
+    mz_said_scaler scaler;
+    mz_said scaler_said;
+    mz_said clip_first; // gradients are clipped before they are unscaled
+    mz_said unknown;    // a word that is no precision
+    bool cpu;           // asks for the CPU by name
+    mz_said cpu_said;
+    int gpus[MZ_GPUS_MAX], n_gpus; // named one by one
+    int processes;                 // 0: not said
+    mz_said gpus_said, processes_said;
+} mz_asked;
+
+// MEZZO_ERR_IO, MEZZO_ERR_FORMAT and, for a file of Mezzo's own, MEZZO_ERR_INVALID: "FILE:LINE: …". `path` is borrowed.
+mezzo_status mz_asked_read(const char *path, mz_asked *out);
+const char *mz_ask_name(mz_ask ask);       // "bf16"
+const char *mz_asker_name(mz_asker asker); // "accelerate"
+
+// Where it would run.
+typedef struct mz_where {
+    bool known;    // false: no GPU here and none assumed, so formats are judged only for files that ask for the CPU
+    char name[96]; // "NVIDIA H100", "cc 7.5 (assumed)"
+    int compute_capability;  // × 10
+    int gpus;                // how many there are
+    bool cpu_bf16, cpu_fp16; // the CPU has arithmetic for them
+} mz_where;
+
+typedef enum mz_finding_kind {
+    MZ_FINDING_BOTH,        // one file asks for two formats
+    MZ_FINDING_DISAGREE,    // two files ask for different ones
+    MZ_FINDING_NO_SCALER,   // fp16 without a loss scale
+    MZ_FINDING_CLIP_FIRST,  // clipping before unscaling
+    MZ_FINDING_LACKS,       // the device has no such arithmetic
+    MZ_FINDING_NO_SUCH_GPU, // GPUs named or counted that are not there
+    MZ_FINDING_UNKNOWN,     // a word that is no precision
+    MZ_FINDING_NOTE,        // no conflict: something to know
+} mz_finding_kind;
+
+typedef struct mz_finding {
+    mz_finding_kind kind;
+    char text[800]; // what is wrong, with files and lines
+    char fix[800];  // which lines to change; "" for a note
+} mz_finding;
+
+#define MZ_FINDINGS_MAX 64
+typedef struct mz_agreement {
+    int decides; // of the files: whose word is followed; -1: none asks for anything
+    mz_ask runs; // what would run there
+    bool pure;
+    mz_said_scaler scaler; // ON, OFF, or UNSAID where the files do not tell
+    char why[600];
+    mz_finding findings[MZ_FINDINGS_MAX];
+    int n_findings, n_conflicts;
+} mz_agreement;
+
+const char *mz_finding_name(mz_finding_kind kind); // "fp16-without-scaler"
+void mz_agreement_judge(const mz_asked *files, int n, const mz_where *where, mz_agreement *out);
+
+#endif

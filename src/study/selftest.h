@@ -1,0 +1,26 @@
+// A few real training steps in each precision, compared with FP32's: does this device compute what it says?
+#ifndef MZ_STUDY_SELFTEST_H
+#define MZ_STUDY_SELFTEST_H
+
+#include <signal.h>
+
+#include "base/base.h"
+#include "mezzo/device.h"
+
+typedef struct mz_selftest {
+    mezzo_precision asked, runs;
+    char reason[160];    // mezzo_precision_resolve's
+    double first, last;  // loss after 1 step and after MZ_SELFTEST_STEPS
+    double off;          // the larger difference of the two from FP32's, as a part of how far FP32's fell
+    double bound;        // what `off` may be
+    double milliseconds; // a step, median of 5 timings
+    bool passed;
+} mz_selftest;
+
+#define MZ_SELFTEST_STEPS 12
+// GPT-2 with 2 layers of width 128 on 8 × 64 random tokens, in FP32 and then in each of asked[0 … n): out[0 … n]; FP32's own
+// result is first. About a second each. `stop` may be NULL. Errors: as mz_rig_create, INTERRUPTED.
+mezzo_status mz_selftest_run(mezzo_device *device, const mezzo_precision *asked, int n,
+                             const volatile sig_atomic_t *stop, mz_selftest *out);
+
+#endif
