@@ -68,6 +68,11 @@ typedef struct mz_backend {
     mezzo_status (*capture_end)(mezzo_device *device, void **graph);
     mezzo_status (*capture_launch)(mezzo_device *device, void *graph);
     void (*capture_free)(mezzo_device *device, void *graph);
+    // Optional, inside a capture: what follows goes to a lane of the graph, 0 (where it starts) or 1, in order in each. A mark (0, 1, …) is
+    // the lane's place now; the other lane can be made to wait for it. Lane 1 starts with such a wait, and lane 0 ends with one.
+    mezzo_status (*capture_lane)(mezzo_device *device, int lane);
+    mezzo_status (*capture_mark)(mezzo_device *device, int mark);
+    mezzo_status (*capture_wait)(mezzo_device *device, int mark);
     // Optional: takes the time it needs (a second). NULL: a large product and a large cast stand for it.
     mezzo_status (*peaks)(mezzo_device *device, mz_peaks *out);
     // Optional: marks 0 … MZ_MARKS-1 in the queue. NULL: the host's clock is right, because nothing is queued.
@@ -76,6 +81,16 @@ typedef struct mz_backend {
     // Optional: sensors. *out comes filled with "not known"; what is known is written.
     mezzo_status (*telemetry)(mezzo_device *device, mezzo_telemetry *out);
 } mz_backend;
+
+// Which calls of a program run beside the others, on lane 1, and what each waits for: the newest call on the other lane that wrote what
+// it reads or writes, or read what it writes; -1: none that it has not waited for. lanes.c; freed by mz_free of the arrays.
+typedef struct mz_lanes {
+    signed char *lane; // per call; the caller's choice
+    int *wait;         // per call
+    bool *marked;      // per call: some other waits for it
+    int join;          // the call on lane 1 that the end waits for; -1: none
+} mz_lanes;
+mezzo_status mz_lanes_order(const mz_call *calls, size_t n, mz_lanes *lanes);
 
 #define MZ_MARKS 64
 struct mezzo_device {

@@ -12,6 +12,8 @@ typedef struct compiled {
     bool overwrites;    // every kernel that adds to gradients can also write them
     size_t n_calls;
     size_t workspace; // bytes: the largest that a kernel asks for
+    size_t beside;    // bytes: the same of those on the second lane, where there are lanes
+    mz_lanes lanes;   // arrays NULL: one lane
 } compiled;
 
 // What a call does to parameter gradients.
@@ -69,6 +71,9 @@ static void compiled_free(compiled *c) {
     mz_free(c->kernels);
     mz_free(c->node);
     mz_free(c->use);
+    mz_free(c->lanes.lane);
+    mz_free(c->lanes.wait);
+    mz_free(c->lanes.marked);
     memset(c, 0, sizeof *c);
 }
 
@@ -106,7 +111,11 @@ static mezzo_status choose_kernels(mezzo_device *device, compiled *c) {
         if (status != MEZZO_OK)
             return mz_context(status, "%s", g->modules[g->nodes[i].module]);
         size_t bytes = workspace_of(device, c, *kernel, call);
-        c->workspace = bytes > c->workspace ? bytes : c->workspace;
+        bool beside = c->lanes.lane && mz_node_beside(g, &g->nodes[i]);
+        size_t *most = beside ? &c->beside : &c->workspace;
+        *most = bytes > *most ? bytes : *most;
+        if (beside)
+            c->lanes.lane[c->n_calls] = 1;
         c->node[c->n_calls++] = (int)i;
     }
     return MEZZO_OK;
@@ -118,16 +127,48 @@ static void stop_dropout(mezzo_graph *g) {
         g->nodes[i].attrs.p = 0;
 }
 
+// Whether weights' gradients shall run beside the rest: where a device can do that and products are so small that one alone does not
+// fill it. 20 GFLOP are 30 µs of a card that does 700 TFLOP/s.
+#define SMALL_PRODUCT 2e10
+static bool worth_lanes(const mezzo_device *device, const mezzo_graph *g) {
+    double operations = 0;
+    int products = 0;
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        const mz_node *n = &g->nodes[i];
+        if (n->op != MZ_OP_linear_dw)
+            continue;
+        const mz_shape *dy = &g->values[n->in[0]].shape, *x = &g->values[n->in[1]].shape;
+        operations += 2.0 * (double)mz_shape_count(dy) * (double)x->dim[x->rank - 1];
+        ++products;
+    }
+    return device->backend->capture_lane && products > 0 && operations / products < SMALL_PRODUCT;
+}
+
+static mezzo_status alloc_lanes(mz_lanes *lanes, size_t n) {
+    lanes->lane = mz_alloc(n, sizeof *lanes->lane);
+    lanes->wait = mz_alloc(n, sizeof *lanes->wait);
+    lanes->marked = mz_alloc(n, sizeof *lanes->marked);
+    return lanes->lane && lanes->wait && lanes->marked ? MEZZO_OK
+                                                       : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+}
+
+#define SLACK 16 // nodes: about a layer's backward
+
 static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                             compiled *c) {
     mezzo_status status;
+    size_t n;
+    bool lanes;
     memset(c, 0, sizeof *c);
     MEZZO_TRY(check_options(options));
     MEZZO_TRY_GOTO(status, mz_passes(graph, options, "chunk", &c->graph));
     if (options->forward_only)
         stop_dropout(c->graph);
-    MEZZO_TRY_GOTO(status, mz_pass_plan(c->graph, &c->plan));
-    size_t n = c->graph->n_nodes + 1;
+    lanes = worth_lanes(device, c->graph);
+    MEZZO_TRY_GOTO(status, mz_pass_plan(c->graph, lanes ? SLACK : 0, &c->plan));
+    n = c->graph->n_nodes + 1;
+    if (lanes)
+        MEZZO_TRY_GOTO(status, alloc_lanes(&c->lanes, n));
     c->calls = mz_alloc(n, sizeof *c->calls);
     c->kernels = mz_alloc(n, sizeof *c->kernels);
     c->node = mz_alloc(n, sizeof *c->node);
@@ -145,9 +186,13 @@ fail:
 
 // --- memory ---------------------------------------------------------------------------------------------------------------------
 
+static size_t lane_bytes(const compiled *c) { // of lane 0's workspace; lane 1's lies behind it
+    return c->beside > 0 ? mz_align_up(c->workspace, 256) : c->workspace;
+}
+
 static void plan_report(const compiled *c, mezzo_memory *out) {
     *out = (mezzo_memory){.activations = c->plan.arena,
-                          .workspace = c->workspace,
+                          .workspace = lane_bytes(c) + c->beside,
                           .inputs = c->plan.inputs + c->plan.state,
                           .activations_unshared = c->plan.unshared};
 }
@@ -318,7 +363,8 @@ static void bind_calls(mezzo_program *p) {
         for (int k = 0; k < n->n_out; ++k)
             if (n->out[k] >= 0)
                 call->out[k].data = p->address[n->out[k]];
-        call->workspace = p->workspace;
+        bool beside = p->c.lanes.lane && p->c.lanes.lane[i] == 1;
+        call->workspace = (char *)p->workspace + (beside ? lane_bytes(&p->c) : 0);
         call->rng = p->rng;
     }
 }
@@ -379,6 +425,8 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     MEZZO_TRY_GOTO(status, book(p, graph, options));
     MEZZO_TRY_GOTO(status, bind_values(p, p->state));
     bind_calls(p);
+    if (p->c.lanes.lane)
+        MEZZO_TRY_GOTO(status, mz_lanes_order(p->c.calls, p->c.n_calls, &p->c.lanes));
     MEZZO_TRY_GOTO(status, find_first_writers(p));
     *out = p;
     return MEZZO_OK;
@@ -530,24 +578,44 @@ static mezzo_status prepare(mezzo_program *p, const mezzo_scaler *scaler, uint64
     return MEZZO_OK;
 }
 
-// Every call, gradients written by those that meet them first where `fresh`.
+// One call, its gradients written where it is `fresh` and meets them first.
+static mezzo_status run_call(mezzo_program *p, size_t i, bool fresh) {
+    mz_call *call = &p->c.calls[i];
+    bool overwrite = fresh && (p->c.use[i] & FIRST);
+    call->attrs.accumulate = call->attrs.accumulate && !overwrite;
+    mezzo_status status = p->c.kernels[i]->run(p->device, call);
+    call->attrs.accumulate = call->attrs.accumulate || overwrite;
+    return status;
+}
+
 static mezzo_status run_calls(mezzo_program *p, bool fresh) {
-    for (size_t i = 0; i < p->c.n_calls; ++i) {
-        mz_call *call = &p->c.calls[i];
-        bool overwrite = fresh && (p->c.use[i] & FIRST);
-        call->attrs.accumulate = call->attrs.accumulate && !overwrite;
-        mezzo_status status = p->c.kernels[i]->run(p->device, call);
-        call->attrs.accumulate = call->attrs.accumulate || overwrite;
-        MEZZO_TRY(status);
-    }
+    for (size_t i = 0; i < p->c.n_calls; ++i)
+        MEZZO_TRY(run_call(p, i, fresh));
     return MEZZO_OK;
+}
+
+// The same in a capture, each call on its lane; a call's mark is its index.
+static mezzo_status run_lanes(mezzo_program *p, bool fresh) {
+    const mz_backend *b = p->device->backend;
+    const mz_lanes *lanes = &p->c.lanes;
+    for (size_t i = 0; i < p->c.n_calls; ++i) {
+        MEZZO_TRY(b->capture_lane(p->device, lanes->lane[i]));
+        if (lanes->wait[i] >= 0)
+            MEZZO_TRY(b->capture_wait(p->device, lanes->wait[i]));
+        MEZZO_TRY(run_call(p, i, fresh));
+        if (lanes->marked[i])
+            MEZZO_TRY(b->capture_mark(p->device, (int)i));
+    }
+    MEZZO_TRY(b->capture_lane(p->device, 0));
+    return lanes->join >= 0 ? b->capture_wait(p->device, lanes->join) : MEZZO_OK;
 }
 
 static mezzo_status record(mezzo_program *p, bool fresh, recording *r) {
     const mz_backend *b = p->device->backend;
     void *graph = NULL;
     MEZZO_TRY(b->capture_begin(p->device));
-    mezzo_status ran = run_calls(p, fresh), ended = b->capture_end(p->device, &graph);
+    mezzo_status ran = p->c.lanes.lane ? run_lanes(p, fresh) : run_calls(p, fresh);
+    mezzo_status ended = b->capture_end(p->device, &graph);
     if (ran != MEZZO_OK || ended != MEZZO_OK) {
         b->capture_free(p->device, graph);
         return ran != MEZZO_OK ? ran : ended;

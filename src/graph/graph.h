@@ -115,7 +115,10 @@ typedef struct mz_plan {
     size_t inputs;   // bytes of those that a run brings
     size_t state;    // bytes of those that stay
 } mz_plan;
-mezzo_status mz_pass_plan(const mezzo_graph *g, mz_plan *plan);
+// Whether nothing but the gradients of parameters comes out of a node: nothing waits for it, it may run beside those after it.
+bool mz_node_beside(const mezzo_graph *g, const mz_node *n);
+// slack: what such a node reads stays for so many nodes more, so that it can be late.
+mezzo_status mz_pass_plan(const mezzo_graph *g, int slack, mz_plan *plan);
 void mz_plan_free(mz_plan *plan);
 
 #endif

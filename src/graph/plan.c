@@ -63,8 +63,23 @@ static void share_in_place(const mezzo_graph *g, int *last, int *shared) {
     }
 }
 
+bool mz_node_beside(const mezzo_graph *g, const mz_node *n) {
+    bool gradients = false;
+    for (int k = 0; k < n->n_out; ++k) {
+        if (n->out[k] < 0)
+            continue;
+        int root = n->out[k];
+        while (g->values[root].alias >= 0)
+            root = g->values[root].alias;
+        if (g->values[root].kind != MZ_VALUE_GRAD)
+            return false;
+        gradients = true;
+    }
+    return gradients;
+}
+
 // The last node that reads each root; n_nodes for what is kept. In-place sharing extends a root's life as it goes.
-static void last_reads(const mezzo_graph *g, const int *shared, int *last) {
+static void last_reads(const mezzo_graph *g, int slack, const int *shared, int *last) {
     for (size_t v = 0; v < g->n_values; ++v)
         last[v] = -1;
     for (size_t i = 0; i < g->n_nodes; ++i)
@@ -72,9 +87,13 @@ static void last_reads(const mezzo_graph *g, const int *shared, int *last) {
             const mz_node *n = &g->nodes[i];
             int count = pass ? n->n_out : n->n_in;
             const int *list = pass ? n->out : n->in;
-            for (int k = 0; k < count; ++k)
-                if (list[k] >= 0)
-                    last[root_of(g, shared, list[k])] = (int)i;
+            int until = (int)i + (slack > 0 && !pass && mz_node_beside(g, n) ? slack : 0);
+            until = until < (int)g->n_nodes ? until : (int)g->n_nodes - 1;
+            for (int k = 0; k < count; ++k) {
+                int *at = list[k] >= 0 ? &last[root_of(g, shared, list[k])] : NULL;
+                if (at && until > *at)
+                    *at = until;
+            }
         }
     for (size_t v = 0; v < g->n_values; ++v)
         if (g->values[v].keep)
@@ -123,7 +142,7 @@ static void place(life *lives, size_t i, life **near) {
     x->offset = at;
 }
 
-mezzo_status mz_pass_plan(const mezzo_graph *g, mz_plan *plan) {
+mezzo_status mz_pass_plan(const mezzo_graph *g, int slack, mz_plan *plan) {
     mezzo_status status = MEZZO_OK;
     size_t n_lives = 0;
     memset(plan, 0, sizeof *plan);
@@ -138,9 +157,9 @@ mezzo_status mz_pass_plan(const mezzo_graph *g, mz_plan *plan) {
     }
     for (size_t v = 0; v < g->n_values; ++v)
         shared[v] = -1;
-    last_reads(g, shared, last);
+    last_reads(g, slack, shared, last);
     share_in_place(g, last, shared);
-    last_reads(g, shared, last);
+    last_reads(g, slack, shared, last);
     first_writes(g, shared, first);
     for (size_t v = 0; v < g->n_values; ++v) {
         const mz_value *x = &g->values[v];

@@ -26,12 +26,16 @@ typedef struct kept {
         void *data;
         size_t bytes;
     } zero[KEPT_MOST];
+    int lane[KEPT_MOST];
+    int before[KEPT_MOST]; // how many of the other lane's must have run before it
     int n;
+    int marks[KEPT_MOST], counts[2]; // per mark: how many its lane held then; per lane: how many it holds
+    int now, waits[2];               // the lane under way; per lane: how many of the other's come before its next
 } kept;
 
 static mz_backend queued;
 static kept *capturing;
-static int captures, launches, eager;
+static int captures, launches, eager, beside;
 
 static const mz_kernel *below(const mezzo_device *device, const mz_call *call) {
     size_t n;
@@ -57,7 +61,10 @@ static mezzo_status wrapped_run(mezzo_device *device, const mz_call *call) {
     capturing->call[capturing->n] = *call;
     if (call->attrs.update != NULL)
         capturing->update[capturing->n] = *call->attrs.update;
-    capturing->n++;
+    capturing->lane[capturing->n] = capturing->now;
+    capturing->before[capturing->n++] = capturing->waits[capturing->now];
+    capturing->counts[capturing->now]++;
+    beside += capturing->now;
     return MEZZO_OK;
 }
 static const mz_kernel wrapped = {"wrapped", wrapped_supports, wrapped_workspace, wrapped_run};
@@ -74,6 +81,7 @@ static mezzo_status queued_zero(mezzo_device *device, void *data, size_t bytes) 
         return mz_backend_cpu.zero(device, data, bytes);
     capturing->zero[capturing->n].data = data;
     capturing->zero[capturing->n++].bytes = bytes;
+    capturing->counts[0]++;
     return MEZZO_OK;
 }
 static mezzo_status queued_begin(mezzo_device *device) {
@@ -90,18 +98,50 @@ static mezzo_status queued_end(mezzo_device *device, void **graph) {
     captures++;
     return MEZZO_OK;
 }
+static mezzo_status queued_lane(mezzo_device *device, int lane) {
+    (void)device;
+    capturing->now = lane;
+    return MEZZO_OK;
+}
+static mezzo_status queued_mark(mezzo_device *device, int mark) {
+    (void)device;
+    capturing->marks[mark] = capturing->counts[capturing->now];
+    return MEZZO_OK;
+}
+static mezzo_status queued_wait(mezzo_device *device, int mark) {
+    (void)device;
+    int *waits = &capturing->waits[capturing->now], held = capturing->marks[mark];
+    assert_true(held > 0);
+    *waits = held > *waits ? held : *waits;
+    return MEZZO_OK;
+}
+
+static void launch_one(mezzo_device *device, kept *k, int i) {
+    mz_call call = k->call[i];
+    if (k->zero[i].data != NULL) {
+        ok(mz_backend_cpu.zero(device, k->zero[i].data, k->zero[i].bytes));
+        return;
+    }
+    if (call.attrs.update != NULL)
+        call.attrs.update = &k->update[i]; // a graph holds the constants it was captured with
+    ok(below(device, &call)->run(device, &call));
+}
+
+// Each lane in its order, one of them always as far ahead of the other as its waits allow: by turns, from launch to launch.
 static mezzo_status queued_launch(mezzo_device *device, void *graph) {
     kept *k = graph;
-    launches++;
-    for (int i = 0; i < k->n; i++) {
-        mz_call call = k->call[i];
-        if (k->zero[i].data != NULL) {
-            ok(mz_backend_cpu.zero(device, k->zero[i].data, k->zero[i].bytes));
-            continue;
-        }
-        if (call.attrs.update != NULL)
-            call.attrs.update = &k->update[i]; // a graph holds the constants it was captured with
-        ok(below(device, &call)->run(device, &call));
+    int done[2] = {0, 0}, at[2] = {0, 0}, first = launches++ % 2;
+    assert_true(k->counts[1] == 0 || k->waits[0] == k->counts[1]); // the end has waited for all of the second lane
+    while (done[0] + done[1] < k->n) {
+        int turn = first;
+        for (int l = 0; l < 2; l++)
+            while (at[l] < k->n && k->lane[at[l]] != l)
+                at[l]++;
+        if (at[turn] == k->n || k->before[at[turn]] > done[1 - turn])
+            turn = 1 - turn;
+        assert_true(at[turn] < k->n && k->before[at[turn]] <= done[1 - turn]);
+        launch_one(device, k, at[turn]++);
+        done[turn]++;
     }
     return MEZZO_OK;
 }
@@ -206,6 +246,7 @@ static void replays_have_the_bits_of_single_calls(void **state) {
     same_training(MEZZO_PRECISION_FP32, 1);
     same_training(MEZZO_PRECISION_FP32, 3);
     same_training(MEZZO_PRECISION_BF16, 2);
+    assert_true(beside > 20); // weights' gradients, on a lane of their own
 }
 
 // The host may look between zeroing and the next run, though nothing was written to memory then.
@@ -238,6 +279,9 @@ int main(void) {
     queued.capture_end = queued_end;
     queued.capture_launch = queued_launch;
     queued.capture_free = queued_free;
+    queued.capture_lane = queued_lane;
+    queued.capture_mark = queued_mark;
+    queued.capture_wait = queued_wait;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replays_have_the_bits_of_single_calls),
         cmocka_unit_test(zeroed_gradients_read_as_zero),

@@ -75,7 +75,9 @@ static mezzo_status read_properties(mz_cuda_device *cuda) {
 }
 
 static mezzo_status make_queue(mz_cuda_device *cuda) {
-    MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    for (size_t i = 0; i < MZ_COUNT(cuda->lanes); i++)
+        MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->lanes[i], cudaStreamNonBlocking));
+    cuda->stream = cuda->lanes[0];
     MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
     MZ_CUDA_TRY(cudaHostAlloc(&cuda->fetched, MZ_CUDA_FETCH_SLOTS * MZ_CUDA_FETCH_BYTES, cudaHostAllocDefault));
     for (int i = 0; i < MZ_CUDA_FETCH_SLOTS; i++)
@@ -125,9 +127,13 @@ static void cuda_close(mezzo_device *device) {
     (void)cudaFreeHost(cuda->fetched);
     if (cuda->copies != NULL)
         (void)cudaStreamDestroy(cuda->copies);
-    if (cuda->stream != NULL)
-        (void)cudaStreamDestroy(cuda->stream);
+    for (size_t i = 0; i < MZ_COUNT(cuda->lanes); i++)
+        if (cuda->lanes[i] != NULL)
+            (void)cudaStreamDestroy(cuda->lanes[i]);
+    for (size_t i = 0; i < cuda->n_lane_marks; i++)
+        (void)cudaEventDestroy(cuda->lane_marks[i]);
     (void)cudaGetLastError();
+    mz_free(cuda->lane_marks);
     mz_free(cuda->sizes);
     mz_free(cuda);
 }
@@ -304,6 +310,7 @@ static mezzo_status cuda_capture_end(mezzo_device *device, void **graph) {
     cudaGraphExec_t exec = NULL;
     *graph = NULL;
     cuda->capturing = false;
+    cuda->stream = cuda->lanes[0];
     MZ_CUDA_TRY(cudaStreamEndCapture(cuda->stream, &recorded));
     cudaError_t error = cudaGraphInstantiate(&exec, recorded, 0);
     (void)cudaGraphDestroy(recorded);
@@ -324,6 +331,27 @@ static void cuda_capture_free(mezzo_device *device, void *graph) {
     (void)cudaStreamSynchronize(mz_cuda(device)->stream);
     (void)cudaGraphExecDestroy((cudaGraphExec_t)graph);
     (void)cudaGetLastError();
+}
+
+static mezzo_status cuda_capture_lane(mezzo_device *device, int lane) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    cuda->stream = cuda->lanes[lane];
+    return MEZZO_OK;
+}
+
+static mezzo_status cuda_capture_mark(mezzo_device *device, int mark) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    MEZZO_TRY(MZ_RESERVE(cuda->lane_marks, cuda->cap_lane_marks, (size_t)mark + 1));
+    for (; cuda->n_lane_marks <= (size_t)mark; cuda->n_lane_marks++)
+        MZ_CUDA_TRY(cudaEventCreateWithFlags(&cuda->lane_marks[cuda->n_lane_marks], cudaEventDisableTiming));
+    MZ_CUDA_TRY(cudaEventRecord(cuda->lane_marks[mark], cuda->stream));
+    return MEZZO_OK;
+}
+
+static mezzo_status cuda_capture_wait(mezzo_device *device, int mark) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    MZ_CUDA_TRY(cudaStreamWaitEvent(cuda->stream, cuda->lane_marks[mark], 0));
+    return MEZZO_OK;
 }
 
 // --- measuring ------------------------------------------------------------------------------------------------------------
@@ -361,6 +389,9 @@ const mz_backend mz_backend_cuda = {
     .capture_end = cuda_capture_end,
     .capture_launch = cuda_capture_launch,
     .capture_free = cuda_capture_free,
+    .capture_lane = cuda_capture_lane,
+    .capture_mark = cuda_capture_mark,
+    .capture_wait = cuda_capture_wait,
     .mark = cuda_mark,
     .elapsed = cuda_elapsed,
     .telemetry = mz_cuda_telemetry_read,
