@@ -378,10 +378,9 @@ static mezzo_status matmul_run(mezzo_device *device, const mz_call *call) {
         return op##_route(mz_cuda(device), call, &r);                                                                  \
     }                                                                                                                  \
     static size_t op##_workspace(const mezzo_device *device, const mz_call *call) {                                    \
-        route r;                                                                                                       \
-        if (op##_route(mz_cuda(device), call, &r) != NULL)                                                             \
-            return 0;                                                                                                  \
-        mz_gemm_measure(mz_cuda(device), r.gemm);                                                                      \
+        route r; /* measuring may rule a plan out: then the next is measured */                                        \
+        while (op##_route(mz_cuda(device), call, &r) == NULL && !r.gemm->measured && !mz_cuda(device)->capturing)      \
+            mz_gemm_measure(mz_cuda(device), r.gemm);                                                                  \
         return op##_route(mz_cuda(device), call, &r) == NULL ? r.bytes : 0;                                            \
     }                                                                                                                  \
     const mz_kernel mz_cuda_##op = {#op "__cublaslt", op##_supports, op##_workspace, op##_run};

@@ -166,15 +166,28 @@ __global__ void __launch_bounds__(BLOCK)
     *out = accumulate ? *out + total : total;
 }
 
+// 32 columns by 8 lanes of chunks a block: a lane adds its share of the chunks, and the lanes' sums are added in order.
+enum { PARTIAL_COLS = 32, PARTIAL_LANES = BLOCK / PARTIAL_COLS };
 __global__ void __launch_bounds__(BLOCK)
     add_partials_kernel(const float *partial, float *out, int64_t cols, int64_t chunks, bool accumulate) {
-    int64_t i = static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x;
-    if (i >= cols)
-        return;
+    __shared__ float shared[PARTIAL_LANES][PARTIAL_COLS];
+    int column = threadIdx.x % PARTIAL_COLS, lane = threadIdx.x / PARTIAL_COLS;
+    int64_t i = static_cast<int64_t>(blockIdx.x) * PARTIAL_COLS + column;
+    int64_t share = (chunks + PARTIAL_LANES - 1) / PARTIAL_LANES, from = lane * share;
+    int64_t to = from + share < chunks ? from + share : chunks;
     float total = 0;
+    if (i < cols) {
 #pragma unroll 8
-    for (int64_t c = 0; c < chunks; c++)
-        total += partial[c * cols + i];
+        for (int64_t c = from; c < to; c++)
+            total += partial[c * cols + i];
+    }
+    shared[lane][column] = total;
+    __syncthreads();
+    if (lane > 0 || i >= cols)
+        return;
+#pragma unroll
+    for (int l = 1; l < PARTIAL_LANES; l++)
+        total += shared[l][column];
     out[i] = accumulate ? out[i] + total : total;
 }
 
@@ -228,7 +241,8 @@ extern "C" cudaError_t mz_cu_column_sums(cudaStream_t stream, mz_cu_array x, flo
     column_sums_kernel<<<grid, BLOCK, 0, stream>>>(x, chunks > 1 ? partial : out, rows, cols, chunk,
                                                    chunks == 1 && accumulate);
     if (chunks > 1)
-        add_partials_kernel<<<blocks_for(cols), BLOCK, 0, stream>>>(partial, out, cols, chunks, accumulate);
+        add_partials_kernel<<<static_cast<unsigned>((cols + PARTIAL_COLS - 1) / PARTIAL_COLS), BLOCK, 0, stream>>>(
+            partial, out, cols, chunks, accumulate);
     return cudaGetLastError();
 }
 
