@@ -108,6 +108,7 @@ static void cuda_close(mezzo_device *device) {
     if (cuda->stream != NULL)
         (void)cudaStreamSynchronize(cuda->stream);
     mz_gemm_close(cuda);
+    mz_cuda_attention_close(cuda);
     mz_cuda_telemetry_close(cuda);
     for (int i = 0; i < MZ_CUDA_STAGES; i++) {
         mz_cuda_stage *s = &cuda->stages[i];

@@ -75,6 +75,8 @@ static inline bool mz_cuda_float(const mz_tensor *t) { // a storage that kernels
 // loader's own places, CUDA_HOME, the toolkit this was built with, /usr/local/cuda. NULL: not there; *reason then says so in one line.
 void *mz_cuda_library(const char *name, char *reason, size_t size);
 
+void mz_cuda_attention_close(mz_cuda_device *device); // attention_cudnn.c
+
 // telemetry.c: NVML. open leaves device->telemetry NULL where NVML cannot be had: telemetry then says nothing.
 void mz_cuda_telemetry_open(mz_cuda_device *device, const char *bus_id);
 void mz_cuda_telemetry_close(mz_cuda_device *device);
