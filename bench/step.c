@@ -17,6 +17,7 @@ int cudaProfilerStop(void);
 
 typedef struct setup {
     const char *name, *device, *commit;
+    char command[512];
     int64_t layers, heads, width, d_ff, vocab, batch, length;
     bool recompute, low_residual, profile;
     int accumulate, warmup, steps;
@@ -132,13 +133,13 @@ static mezzo_status measure(const setup *s, mezzo_precision precision, trainer *
     qsort(seconds, (size_t)s->steps, sizeof *seconds, by_size);
     double median = seconds[s->steps / 2], tokens = (double)t->count * s->accumulate;
     printf("%s,%lld,%lld,%lld,%lld,%lld,%lld,%lld,%s,%s,%d,%d,%.4f,%.4f,%.4f,%.0f,%.0f,%.1f,%.0f,%.5f,%lld,\"%s\",\"%"
-           "s\",%s\n",
+           "s\",%s,\"bench_step%s %s\"\n",
            s->name, (long long)s->layers, (long long)s->heads, (long long)s->width, (long long)s->d_ff,
            (long long)s->vocab, (long long)s->batch, (long long)s->length, mezzo_precision_name(precision),
            s->low_residual ? "low" : "widest", s->recompute, s->accumulate, median * 1e3, seconds[0] * 1e3, whole * 1e3,
            tokens / median, (double)after.memory_peak / (1 << 20), (after.joules - before.joules) / s->steps,
            after.watts, (double)loss, (long long)mezzo_params_elements(t->params), info.description, info.versions,
-           s->commit);
+           s->commit, s->command, mezzo_precision_name(precision));
     fflush(stdout);
     return MEZZO_OK;
 }
@@ -202,6 +203,7 @@ int main(int argc, char **argv) {
                    {"--warmup", NULL, NULL, &s.warmup}};
     bool header = true;
     int at = 1;
+    size_t written = 0;
     for (; at < argc && strncmp(argv[at], "--", 2) == 0; at++) {
         bool known = true;
         if (strcmp(argv[at], "--recompute") == 0)
@@ -230,13 +232,17 @@ int main(int argc, char **argv) {
         if (!known)
             return usage();
     }
+    for (int i = 1; i < at; i++) // as it was asked for, without what only names the row
+        if (strcmp(argv[i], "--no-header") != 0 && strcmp(argv[i], "--commit") != 0 &&
+            strcmp(argv[i - 1], "--commit") != 0 && written < sizeof s.command)
+            written += (size_t)snprintf(s.command + written, sizeof s.command - written, " %s", argv[i]);
     if (at == argc || s.steps < 1 || s.steps > 1000 || s.accumulate < 1)
         return usage();
     mezzo_log_set(log_line, NULL);
     if (header)
         printf(
             "name,layers,heads,width,d_ff,vocab,batch,length,precision,residual,recompute,accumulate,median_ms,best_ms,"
-            "wall_ms,tokens_per_s,peak_mib,joules_per_step,watts,loss,parameters,device,versions,commit\n");
+            "wall_ms,tokens_per_s,peak_mib,joules_per_step,watts,loss,parameters,device,versions,commit,command\n");
     int failures = 0;
     for (; at < argc; at++) {
         mezzo_precision precision;
