@@ -308,6 +308,27 @@ cudaError_t mz_cu_combine(cudaStream_t stream, const mz_cu_move_args *args);
 cudaError_t mz_cu_combine_dw(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, const int32_t *place, float *dweights,
                              int64_t rows, int width, int top_k);
 
+// --- grouped_*.cu: the experts' products ------------------------------------------------------------------------------------------
+// x [rows, k], w [experts, n, k], y [rows, n]; rows offsets[e] … offsets[e + 1] - 1 are expert e's.
+enum { MZ_CU_GROUPED_Y, MZ_CU_GROUPED_DX, MZ_CU_GROUPED_DW };
+typedef struct mz_cu_grouped {
+    int op;
+    mz_cu_array a, b, out; // y: x, w, y; dx: dy, w, dx; dw: dy, x, dw
+    const int32_t *offsets;
+    int64_t rows;
+    int experts, n, k;
+    int compute;     // what operands are rounded to
+    bool accumulate; // dw: add to what is there
+    bool vectors;    // set by the launcher
+    int tile;        // 0: chosen by the launcher; 64 or 128
+    int sms, shared_optin;
+} mz_cu_grouped;
+// Tensor cores: BF16 (from 8.0) or FP16 operands of one storage, n and k multiples of 8; FP32 as TF32 (from 8.0), multiples of 4; stored
+// as the operands are or as FP32. prepare: launches nothing; once before the first launch, outside of any capture.
+cudaError_t mz_cu_grouped_low(cudaStream_t stream, const mz_cu_grouped *args, bool prepare);
+cudaError_t mz_cu_grouped_tf32(cudaStream_t stream, const mz_cu_grouped *args, bool prepare);
+cudaError_t mz_cu_grouped_fma(cudaStream_t stream, const mz_cu_grouped *args); // any float storages and sizes
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,84 @@
+// The experts' products: the host side. Sizes are known here, the experts' shares of the rows on the device only.
+#include "backend/cuda/storage.h"
+
+static mz_cu_grouped grouped_args(const mezzo_device *device, const mz_call *call) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    bool dw = call->op == MZ_OP_grouped_linear_dw;
+    const mz_shape *matrix = dw ? &call->out[0].shape : &call->in[1].shape; // [E, N, K]
+    return (mz_cu_grouped){.op = dw                                 ? MZ_CU_GROUPED_DW
+                                 : call->op == MZ_OP_grouped_linear ? MZ_CU_GROUPED_Y
+                                                                    : MZ_CU_GROUPED_DX,
+                           .a = mz_cuda_array(&call->in[0]),
+                           .b = mz_cuda_array(&call->in[1]),
+                           .out = mz_cuda_array(&call->out[0]),
+                           .offsets = call->in[2].data,
+                           .rows = call->in[0].shape.dim[0],
+                           .experts = (int)matrix->dim[0],
+                           .n = (int)matrix->dim[1],
+                           .k = (int)matrix->dim[2],
+                           .compute = (int)call->numerics.compute,
+                           .accumulate = dw && call->attrs.accumulate,
+                           .sms = cuda->sms,
+                           .shared_optin = cuda->shared_optin};
+}
+
+static const char *check(const mz_call *call) {
+    const char *reason = mz_cuda_storages(call, "aai", call->op == MZ_OP_grouped_linear_dw ? "f" : "a");
+    if (reason != NULL)
+        return reason;
+    const mz_shape *matrix = call->op == MZ_OP_grouped_linear_dw ? &call->out[0].shape : &call->in[1].shape;
+    if (matrix->dim[0] >= 1 << 24 || matrix->dim[1] >= 1 << 24 || matrix->dim[2] >= 1 << 24 ||
+        call->in[0].shape.dim[0] >= 1 << 30)
+        return "2^24 experts, rows or columns of a matrix, or 2^30 rows, or more";
+    mezzo_dtype compute = call->numerics.compute;
+    if (compute != MEZZO_F32 && compute != MEZZO_TF32 && compute != MEZZO_BF16 && compute != MEZZO_F16)
+        return "computes in fp32, tf32, bf16 and fp16";
+    return NULL;
+}
+
+// --- tensor cores ---------------------------------------------------------------------------------------------------------
+static const char *mma_supports(const mezzo_device *device, const mz_call *call) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    const char *reason = check(call);
+    if (reason != NULL)
+        return reason;
+    mz_cu_grouped g = grouped_args(device, call);
+    if (g.a.dtype != g.b.dtype)
+        return "the operands have different storages";
+    bool low = g.a.dtype != MEZZO_F32;
+    if (low ? g.compute != g.a.dtype && g.compute != MEZZO_F32 : g.compute != MEZZO_TF32)
+        return "multiplies bf16, fp16, and fp32 as tf32";
+    if (cuda->cc < 80 && g.a.dtype != MEZZO_F16)
+        return "no bf16 or tf32 arithmetic before compute capability 8.0";
+    if (g.out.dtype != MEZZO_F32 && g.out.dtype != g.a.dtype)
+        return "stores fp32, and what the operands are stored in";
+    if (g.n % (low ? 8 : 4) != 0 || g.k % (low ? 8 : 4) != 0)
+        return "rows are no multiples of 16 bytes";
+    cudaError_t error = low ? mz_cu_grouped_low(NULL, &g, true) : mz_cu_grouped_tf32(NULL, &g, true);
+    return error != cudaSuccess ? "the kernel needs more shared memory than there is" : NULL;
+}
+
+static mezzo_status mma_run(mezzo_device *device, const mz_call *call) {
+    mz_cu_grouped g = grouped_args(device, call);
+    cudaStream_t stream = mz_cuda(device)->stream;
+    MZ_CUDA_TRY(g.a.dtype == MEZZO_F32 ? mz_cu_grouped_tf32(stream, &g, false) : mz_cu_grouped_low(stream, &g, false));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_grouped_linear_mma = {"grouped_linear__cuda_mma", mma_supports, NULL, mma_run};
+const mz_kernel mz_cuda_grouped_linear_dx_mma = {"grouped_linear_dx__cuda_mma", mma_supports, NULL, mma_run};
+const mz_kernel mz_cuda_grouped_linear_dw_mma = {"grouped_linear_dw__cuda_mma", mma_supports, NULL, mma_run};
+
+// --- FP32 arithmetic ------------------------------------------------------------------------------------------------------
+static const char *fma_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return check(call);
+}
+
+static mezzo_status fma_run(mezzo_device *device, const mz_call *call) {
+    mz_cu_grouped g = grouped_args(device, call);
+    MZ_CUDA_TRY(mz_cu_grouped_fma(mz_cuda(device)->stream, &g));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_grouped_linear_fma = {"grouped_linear__cuda_fma", fma_supports, NULL, fma_run};
+const mz_kernel mz_cuda_grouped_linear_dx_fma = {"grouped_linear_dx__cuda_fma", fma_supports, NULL, fma_run};
+const mz_kernel mz_cuda_grouped_linear_dw_fma = {"grouped_linear_dw__cuda_fma", fma_supports, NULL, fma_run};

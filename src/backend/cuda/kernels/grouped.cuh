@@ -1,0 +1,89 @@
+// The experts' products: which rows, matrix and results a tile has to do with.
+//
+// Each of the three is out[m, c] = Σ_l a[m, l]·b[c, l] for one expert's rows r and its matrix w[e] [n, k]:
+//   y   m = r, c = n, l = k    a = x   b = w[e]                  l is contiguous in both
+//   dx  m = r, c = k, l = n    a = dy  b = w[e]                  contiguous in a, strided in b
+//   dw  m = n, c = k, l = r    a = dy  b = x    out = dw[e]      strided in both
+// Where an expert's rows begin is read from the device. The grid has as many tiles as there could be, whoever has the rows: of y and dx
+// at most one an expert more than the rows fill; blocks without one leave.
+#ifndef MZ_GROUPED_CUH
+#define MZ_GROUPED_CUH
+
+#include "launch.h"
+
+template <int OP> struct grouped_layout {
+    static constexpr bool A_CONTIGUOUS = OP != MZ_CU_GROUPED_DW, B_CONTIGUOUS = OP == MZ_CU_GROUPED_Y;
+};
+
+struct grouped_tile {
+    int64_t a, b, out;         // elements from the tensors' beginnings to what the tile begins with, at l = 0
+    int a_row, b_row, out_row; // pitches, in elements
+    int m, c, l;               // what is left of each, from the tile's beginning
+    bool any;
+};
+
+// Whole-warp: every warp of the block finds the tile by itself.
+template <int OP, int TILE> __device__ __forceinline__ grouped_tile grouped_find(const mz_cu_grouped &g) {
+    grouped_tile t;
+    int lane = static_cast<int>(threadIdx.x) & 31, columns = OP == MZ_CU_GROUPED_Y ? g.n : g.k;
+    int across = (columns + TILE - 1) / TILE;
+    int64_t index = blockIdx.x / across;
+    int c0 = static_cast<int>(blockIdx.x % across) * TILE, m0 = 0, expert = 0, first = 0, last = 0;
+    t.any = true;
+    if (OP == MZ_CU_GROUPED_DW) {
+        int down = (g.n + TILE - 1) / TILE;
+        expert = static_cast<int>(index / down);
+        m0 = static_cast<int>(index % down) * TILE;
+        first = g.offsets[expert];
+        last = g.offsets[expert + 1];
+    } else {
+        t.any = false;
+        for (int from = 0; from < g.experts && !t.any; from += 32) {
+            int e = from + lane, begin = e < g.experts ? g.offsets[e] : 0, end = e < g.experts ? g.offsets[e + 1] : 0;
+            int tiles = (end - begin + TILE - 1) / TILE, sum = tiles;
+#pragma unroll
+            for (int step = 1; step < 32; step <<= 1) {
+                int other = __shfl_up_sync(0xFFFFFFFFu, sum, step);
+                sum += lane >= step ? other : 0;
+            }
+            unsigned reached = __ballot_sync(0xFFFFFFFFu, sum > index);
+            int at = reached != 0 ? __ffs(static_cast<int>(reached)) - 1 : 31;
+            int before = __shfl_sync(0xFFFFFFFFu, sum - tiles, at);
+            first = __shfl_sync(0xFFFFFFFFu, begin, at);
+            last = __shfl_sync(0xFFFFFFFFu, end, at);
+            expert = from + at;
+            t.any = reached != 0;
+            if (t.any)
+                m0 = static_cast<int>(index - before) * TILE;
+            else
+                index -= __shfl_sync(0xFFFFFFFFu, sum, 31);
+        }
+    }
+    int64_t matrix = static_cast<int64_t>(expert) * g.n * g.k, row = static_cast<int64_t>(first) + m0;
+    if (OP == MZ_CU_GROUPED_Y) {
+        t.a_row = t.b_row = g.k, t.out_row = g.n;
+        t.a = row * g.k, t.b = matrix + static_cast<int64_t>(c0) * g.k, t.out = row * g.n + c0;
+        t.m = last - first - m0, t.c = g.n - c0, t.l = g.k;
+    } else if (OP == MZ_CU_GROUPED_DX) {
+        t.a_row = g.n, t.b_row = t.out_row = g.k;
+        t.a = row * g.n, t.b = matrix + c0, t.out = row * g.k + c0;
+        t.m = last - first - m0, t.c = g.k - c0, t.l = g.n;
+    } else {
+        t.a_row = g.n, t.b_row = t.out_row = g.k;
+        t.a = static_cast<int64_t>(first) * g.n + m0, t.b = static_cast<int64_t>(first) * g.k + c0;
+        t.out = matrix + static_cast<int64_t>(m0) * g.k + c0;
+        t.m = g.n - m0, t.c = g.k - c0, t.l = last - first;
+    }
+    return t;
+}
+
+// The most tiles that there could be.
+inline int64_t grouped_tiles(const mz_cu_grouped &g, int64_t tile) {
+    int64_t across = ((g.op == MZ_CU_GROUPED_Y ? g.n : g.k) + tile - 1) / tile;
+    if (g.op == MZ_CU_GROUPED_DW)
+        return g.experts * across * ((g.n + tile - 1) / tile);
+    int64_t most = g.rows / tile + g.experts; // each expert's last tile may be cut
+    return across * (most < g.rows ? most : g.rows);
+}
+
+#endif

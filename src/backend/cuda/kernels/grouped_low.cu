@@ -1,0 +1,7 @@
+// The experts' products of BF16 and FP16 matrices.
+#include "grouped_mma.cuh"
+
+extern "C" cudaError_t mz_cu_grouped_low(cudaStream_t stream, const mz_cu_grouped *args, bool prepare) {
+    return args->a.dtype == MZ_CU_BF16 ? grouped_mma_of<__nv_bfloat16>(stream, *args, prepare)
+                                       : grouped_mma_of<__half>(stream, *args, prepare);
+}

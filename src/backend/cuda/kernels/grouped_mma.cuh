@@ -1,0 +1,257 @@
+// The experts' products on tensor cores: BF16 and FP16 (16-deep matrix instructions), FP32 storage as TF32 (8-deep). All rows are multiples of
+// 16 bytes. A block of four warps makes a tile of TILE × TILE results, a warp a quarter of it; pieces of DEPTH bytes of l come through a
+// pipeline of asynchronous copies. Sums are FP32, in order of l.
+#ifndef MZ_GROUPED_MMA_CUH
+#define MZ_GROUPED_MMA_CUH
+
+#include "grouped.cuh"
+#include "ptx.cuh"
+
+enum { GROUPED_THREADS = 128 };
+
+template <typename T> struct grouped_element { // 16-bit formats
+    static constexpr int STEP = 16, PIECE = 8; // l of an instruction; elements in 16 bytes
+};
+template <> struct grouped_element<float> { static constexpr int STEP = 8, PIECE = 4; };
+
+// c [16, 8] += a [16, 8]·b [8, 8] of TF32 numbers.
+template <>
+__device__ __forceinline__ void multiply<float>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+// An operand's piece in shared memory: rows of l where l is contiguous, of m or c where it is not. Padded so that the eight 16-byte pieces
+// that an ldmatrix reads at once, and the 32 numbers that a warp reads one by one, lie in different banks.
+template <typename T, bool CONTIGUOUS, int TILE, int DEPTH> struct grouped_piece {
+    static constexpr int E = grouped_element<T>::PIECE, L = DEPTH / static_cast<int>(sizeof(T));
+    static constexpr int ROWS = CONTIGUOUS ? TILE : L, WIDTH = CONTIGUOUS ? L : TILE;
+    static constexpr int PITCH = WIDTH + (CONTIGUOUS ? E : 8), SIZE = ROWS * PITCH;
+    static constexpr int PIECES = WIDTH / E, STRIDE = GROUPED_THREADS / PIECES, COUNT = ROWS / STRIDE;
+    static_assert(ROWS % STRIDE == 0 && GROUPED_THREADS % PIECES == 0, "every thread copies the same number of pieces");
+
+    // From l0 on; `from` is the tile's beginning, `others` how much is left of m or c, `l` of l.
+    static __device__ __forceinline__ void copy(T *to, const T *from, int pitch, int others, int l, int l0) {
+        int row = static_cast<int>(threadIdx.x) / PIECES, column = static_cast<int>(threadIdx.x) % PIECES * E;
+        int rows = CONTIGUOUS ? others : l - l0;
+        bool inside = column < (CONTIGUOUS ? l - l0 : others);
+        const T *source =
+            from + (CONTIGUOUS ? l0 : static_cast<int64_t>(l0) * pitch) + static_cast<int64_t>(row) * pitch + column;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            bool in = inside && row + i * STRIDE < rows;
+            copy_async_16(to + (row + i * STRIDE) * PITCH + column,
+                          in ? source + static_cast<int64_t>(i * STRIDE) * pitch : from, in);
+        }
+    }
+};
+
+__device__ __forceinline__ void round_to_tf32(uint32_t (&r)[4]) {
+#if __CUDA_ARCH__ >= 800
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r[i]) : "f"(__uint_as_float(r[i])));
+#endif
+}
+
+// The A operand [16 of m, STEP of l] at (m, l).
+template <typename T, bool CONTIGUOUS, int PITCH>
+__device__ __forceinline__ void grouped_a(uint32_t (&r)[4], const T *tile, int m, int l) {
+    int lane = static_cast<int>(threadIdx.x) & 31;
+    if constexpr (CONTIGUOUS) {
+        load_matrices(r, tile + (m + (lane & 15)) * PITCH + l + (lane >> 4) * grouped_element<T>::PIECE);
+    } else if constexpr (sizeof(T) == 2) {
+        load_matrices_transposed(r, tile + (l + (lane & 7) + (lane >> 4) * 8) * PITCH + m + ((lane >> 3) & 1) * 8);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            r[i] = __float_as_uint(tile[(l + (lane & 3) + (i >> 1) * 4) * PITCH + m + (lane >> 2) + (i & 1) * 8]);
+    }
+    if constexpr (sizeof(T) == 4)
+        round_to_tf32(r);
+}
+
+// Two B operands [STEP of l, 8 of c] at (l, c) and (l, c + 8).
+template <typename T, bool CONTIGUOUS, int PITCH>
+__device__ __forceinline__ void grouped_b(uint32_t (&r)[4], const T *tile, int c, int l) {
+    int lane = static_cast<int>(threadIdx.x) & 31;
+    if constexpr (CONTIGUOUS) {
+        load_matrices(r, tile + (c + (lane & 7) + (lane >> 4) * 8) * PITCH + l +
+                             ((lane >> 3) & 1) * grouped_element<T>::PIECE);
+    } else if constexpr (sizeof(T) == 2) {
+        load_matrices_transposed(r, tile + (l + (lane & 15)) * PITCH + c + (lane >> 4) * 8);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            r[i] = __float_as_uint(tile[(l + (lane & 3) + (i & 1) * 4) * PITCH + c + (lane >> 2) + (i >> 1) * 8]);
+    }
+    if constexpr (sizeof(T) == 4)
+        round_to_tf32(r);
+}
+
+// A warp's results: FP32 ones from the registers, eight 32-byte sectors at a time; 16-bit ones through its own shared memory, so that
+// whole pieces of 16 bytes are written.
+template <int WARP_TILE>
+__device__ __forceinline__ void store_fp32(const mz_cu_grouped &g, const grouped_tile &t, int m0, int c0,
+                                           const float (&sum)[WARP_TILE / 16][WARP_TILE / 8][4]) {
+    int lane = static_cast<int>(threadIdx.x) & 31;
+    float *out = static_cast<float *>(g.out.data) + t.out;
+#pragma unroll
+    for (int i = 0; i < WARP_TILE / 16; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int m = m0 + i * 16 + r * 8 + (lane >> 2);
+            if (m >= t.m)
+                continue;
+#pragma unroll
+            for (int j = 0; j < WARP_TILE / 8; j++) {
+                int c = c0 + j * 8 + (lane & 3) * 2;
+                if (c >= t.c)
+                    continue;
+                float2 *to = reinterpret_cast<float2 *>(out + static_cast<int64_t>(m) * t.out_row + c);
+                float2 x = make_float2(sum[i][j][2 * r], sum[i][j][2 * r + 1]);
+                if (g.accumulate) {
+                    float2 there = *to;
+                    x.x += there.x;
+                    x.y += there.y;
+                }
+                *to = x;
+            }
+        }
+}
+
+template <typename T, int WARP_TILE>
+__device__ __forceinline__ void store_low(const mz_cu_grouped &g, const grouped_tile &t, int m0, int c0, T *staging,
+                                          const float (&sum)[WARP_TILE / 16][WARP_TILE / 8][4]) {
+    constexpr int PITCH = WARP_TILE + 8, PIECES = WARP_TILE / 8;
+    int lane = static_cast<int>(threadIdx.x) & 31;
+    T *out = static_cast<T *>(g.out.data) + t.out;
+#pragma unroll
+    for (int i = 0; i < WARP_TILE / 16; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int j = 0; j < WARP_TILE / 8; j++)
+                *reinterpret_cast<uint32_t *>(staging + (i * 16 + r * 8 + (lane >> 2)) * PITCH + j * 8 +
+                                              (lane & 3) * 2) = pack<T>(sum[i][j][2 * r], sum[i][j][2 * r + 1]);
+    __syncwarp();
+#pragma unroll
+    for (int i = lane; i < WARP_TILE * PIECES; i += 32) {
+        int row = i / PIECES, column = i % PIECES * 8, m = m0 + row, c = c0 + column;
+        if (m < t.m && c < t.c)
+            *reinterpret_cast<uint4 *>(out + static_cast<int64_t>(m) * t.out_row + c) =
+                *reinterpret_cast<const uint4 *>(staging + row * PITCH + column);
+    }
+}
+
+template <typename T, int OP, int TILE, int DEPTH, int STAGES> struct grouped_mma {
+    using layout = grouped_layout<OP>;
+    using piece_a = grouped_piece<T, layout::A_CONTIGUOUS, TILE, DEPTH>;
+    using piece_b = grouped_piece<T, layout::B_CONTIGUOUS, TILE, DEPTH>;
+    static constexpr int L = DEPTH / static_cast<int>(sizeof(T)), WARP_TILE = TILE / 2;
+    static constexpr int STAGE = piece_a::SIZE + piece_b::SIZE;
+    static constexpr int BYTES = STAGES * STAGE * static_cast<int>(sizeof(T));
+    static_assert(4 * WARP_TILE * (WARP_TILE + 8) * 2 <= BYTES, "the results go through the pipeline's memory");
+};
+
+template <typename T, int OP, int TILE, int DEPTH, int STAGES>
+__global__ void __launch_bounds__(GROUPED_THREADS, TILE == 128 ? 2 : 3) grouped_mma_kernel(const mz_cu_grouped g) {
+    using K = grouped_mma<T, OP, TILE, DEPTH, STAGES>;
+    using PA = typename K::piece_a;
+    using PB = typename K::piece_b;
+    constexpr int STEP = grouped_element<T>::STEP, W = K::WARP_TILE;
+    extern __shared__ __align__(128) unsigned char grouped_shared[];
+    T *shared = reinterpret_cast<T *>(grouped_shared);
+    const grouped_tile t = grouped_find<OP, TILE>(g);
+    if (!t.any)
+        return;
+    const T *a = static_cast<const T *>(g.a.data) + t.a, *b = static_cast<const T *>(g.b.data) + t.b;
+    int warp = static_cast<int>(threadIdx.x) >> 5, m0 = (warp & 1) * W, c0 = (warp >> 1) * W;
+    int pieces = (t.l + K::L - 1) / K::L;
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (s < pieces) {
+            PA::copy(shared + s * K::STAGE, a, t.a_row, t.m, t.l, s * K::L);
+            PB::copy(shared + s * K::STAGE + PA::SIZE, b, t.b_row, t.c, t.l, s * K::L);
+        }
+        copies_commit();
+    }
+    float sum[W / 16][W / 8][4] = {};
+    int at = 0, next = STAGES - 1;
+    for (int p = 0; p < pieces; p++) {
+        copies_wait<STAGES - 2>();
+        __syncthreads();
+        if (p + STAGES - 1 < pieces) { // into the memory that all warps have done with
+            PA::copy(shared + next * K::STAGE, a, t.a_row, t.m, t.l, (p + STAGES - 1) * K::L);
+            PB::copy(shared + next * K::STAGE + PA::SIZE, b, t.b_row, t.c, t.l, (p + STAGES - 1) * K::L);
+        }
+        copies_commit();
+        const T *tile_a = shared + at * K::STAGE, *tile_b = tile_a + PA::SIZE;
+#pragma unroll
+        for (int l = 0; l < K::L; l += STEP) {
+            uint32_t fa[W / 16][4], fb[W / 16][4];
+#pragma unroll
+            for (int i = 0; i < W / 16; i++)
+                grouped_a<T, K::layout::A_CONTIGUOUS, PA::PITCH>(fa[i], tile_a, m0 + i * 16, l);
+#pragma unroll
+            for (int j = 0; j < W / 16; j++)
+                grouped_b<T, K::layout::B_CONTIGUOUS, PB::PITCH>(fb[j], tile_b, c0 + j * 16, l);
+#pragma unroll
+            for (int i = 0; i < W / 16; i++)
+#pragma unroll
+                for (int j = 0; j < W / 8; j++)
+                    multiply<T>(sum[i][j], fa[i], fb[j / 2][2 * (j & 1)], fb[j / 2][2 * (j & 1) + 1]);
+        }
+        at = at + 1 < STAGES ? at + 1 : 0;
+        next = next + 1 < STAGES ? next + 1 : 0;
+    }
+    if constexpr (sizeof(T) == 2) {
+        if (g.out.dtype != MZ_CU_F32) {
+            copies_wait<0>();
+            __syncthreads();
+            store_low<T, W>(g, t, m0, c0, shared + warp * W * (W + 8), sum);
+            return;
+        }
+    }
+    store_fp32<W>(g, t, m0, c0, sum);
+}
+
+template <typename T, int OP, int TILE, int DEPTH, int STAGES>
+cudaError_t grouped_mma_run(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
+    using K = grouped_mma<T, OP, TILE, DEPTH, STAGES>;
+    const void *kernel = reinterpret_cast<const void *>(grouped_mma_kernel<T, OP, TILE, DEPTH, STAGES>);
+    if (prepare)
+        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, K::BYTES);
+    int64_t tiles = grouped_tiles(g, TILE);
+    if (tiles == 0)
+        return cudaSuccess;
+    void *args[] = {const_cast<mz_cu_grouped *>(&g)};
+    return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(tiles)), dim3(GROUPED_THREADS), args, K::BYTES, stream);
+}
+
+// Large tiles read less, and need many results to give every multiprocessor some; they also need 80 KiB of shared memory.
+inline bool grouped_large(const mz_cu_grouped &g) {
+    if (g.tile != 0)
+        return g.tile == 128;
+    return g.shared_optin >= 96 << 10 && grouped_tiles(g, 128) >= g.sms;
+}
+
+template <typename T, int OP> cudaError_t grouped_mma_op(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
+    if (grouped_large(g))
+        return grouped_mma_run<T, OP, 128, 64, 4>(stream, g, prepare);
+    return grouped_mma_run<T, OP, 64, 128, 3>(stream, g, prepare);
+}
+
+template <typename T> cudaError_t grouped_mma_of(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
+    if (g.op == MZ_CU_GROUPED_Y)
+        return grouped_mma_op<T, MZ_CU_GROUPED_Y>(stream, g, prepare);
+    if (g.op == MZ_CU_GROUPED_DX)
+        return grouped_mma_op<T, MZ_CU_GROUPED_DX>(stream, g, prepare);
+    return grouped_mma_op<T, MZ_CU_GROUPED_DW>(stream, g, prepare);
+}
+
+#endif
