@@ -22,6 +22,16 @@ typedef struct mezzo_params mezzo_params;
 // share it: a graph's parameters are found by name and must have the same shape.
 MEZZO_API mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_graph *graph, uint64_t seed,
                                            mezzo_params **out);
+// How the masters of parameters are kept that only matmuls of a BF16 program read (the others' are FP32 always, tied embeddings' too).
+// SPLIT: as the BF16 weight and the FP32 number's other 16 bits: the same numbers as FP32 in 2 bytes less; a BF16 weight that lies
+// exactly halfway is rounded away from zero instead of to even. STOCHASTIC: as the BF16 weight alone, rounded up or down at random
+// (by the seed, step, parameter and element), right on average: 4 bytes less. Reading and writing masters goes on in FP32.
+typedef enum mezzo_master { MEZZO_MASTER_FP32, MEZZO_MASTER_SPLIT, MEZZO_MASTER_STOCHASTIC } mezzo_master;
+MEZZO_API const char *mezzo_master_name(mezzo_master master); // "fp32", "split", "stochastic"
+MEZZO_API mezzo_master mezzo_params_master(const mezzo_params *params);
+// mezzo_params_create with another storage of masters than FP32. Programs on such parameters must be BF16 ones.
+MEZZO_API mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *graph, uint64_t seed,
+                                              mezzo_master master, mezzo_params **out);
 MEZZO_API void mezzo_params_free(mezzo_params *params);
 MEZZO_API int mezzo_params_count(const mezzo_params *params);
 MEZZO_API int64_t mezzo_params_elements(const mezzo_params *params); // of all parameters

@@ -185,6 +185,7 @@ typedef struct mezzo_checkpoint {
     double val_loss, best_val_loss; // NaN: none yet
     mezzo_model_config model;       // model.name "": not kept
     char precision[16];             // "" : not kept
+    char master[16];                // how the run kept its masters; "" : not known
     char tokenizer[64];             // file beside FOLDER; "": not kept
 } mezzo_checkpoint;
 

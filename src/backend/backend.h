@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "graph/op.h"
 #include "mezzo/device.h"
+#include "mezzo/program.h"
 
 // Device-resident randomness of a run: dropout's Philox key is (seed, step, attrs.rng), its index the element.
 typedef struct mz_rng_state {
@@ -133,7 +134,37 @@ typedef struct mz_segment {
     int64_t shadow_offset; // bytes into the shadow buffer; -1 = no shadow
     int32_t shadow_dtype;  // mezzo_dtype
     int32_t decay;         // 1: weight decay applies
+    int64_t low_offset;    // split masters: bytes into the master buffer, of their low halves (U16)
+    int32_t master;        // mezzo_master: how the segment's masters are stored
+    int32_t unused;
 } mz_segment;
+
+// A split master is a BF16 shadow, the FP32 number rounded to nearest (ties away from zero), and the number's low 16 bits, which say
+// what the rounding did: together they are the FP32 number, bit for bit. (Ties to even would leave one number too many for 16 bits.) A
+// stochastic master is its BF16 shadow alone, rounded up or down with the probabilities that make the mean right; element i's random
+// bits are the high half of word i mod 4 of Philox block i/4 of mz_master_key. Both kinds have BF16 shadows, and refresh leaves them alone.
+static inline float mz_master_join(uint16_t high, uint16_t low) {
+    uint32_t bits = ((uint32_t)high << 16) + (uint32_t)(int32_t)(int16_t)low;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static inline void mz_master_split(float x, uint16_t *high, uint16_t *low) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    *high = (uint16_t)((bits + 0x8000u) >> 16);
+    *low = (uint16_t)bits;
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) { // NaN: stays one, whatever its payload
+        *high = (uint16_t)(bits >> 16 | 0x40u);
+        *low = 0;
+    }
+}
+static inline mz_philox_key mz_master_key(const mz_update_attrs *update, int64_t step, const mz_segment *segment) {
+    return (mz_philox_key){.seed = update->seed,
+                           .step = (uint32_t)(step ^ step >> 32),
+                           .tensor =
+                               0x80000000u | (uint32_t)(segment->offset / 16)}; // dropout's streams are small numbers
+}
 
 // The optimizer's state block, as a U8 tensor [sizeof].
 typedef struct mz_opt_state {

@@ -58,6 +58,73 @@ static void draw(const mz_param *p, uint64_t seed, float *out) {
     }
 }
 
+// --- masters as they are stored -----------------------------------------------------------------------------------------------
+static uint16_t *high_halves(const mezzo_params *params, const mz_param *p) { // shadow 0 is there from the start, BF16
+    return (uint16_t *)params->shadows[0].data + p->shadow_slot;
+}
+static uint16_t *low_halves(const mezzo_params *params, const mz_param *p) {
+    return (uint16_t *)(void *)((char *)params->master + p->low_offset);
+}
+
+static mezzo_status write_halves(mezzo_params *params, const mz_param *p, const void *values, uint16_t *high,
+                                 uint16_t *low) {
+    const mz_backend *b = params->device->backend;
+    size_t bytes = (size_t)p->count * sizeof *high;
+    for (int64_t i = 0; i < p->count; ++i) {
+        float x;
+        memcpy(&x, (const char *)values + (size_t)i * sizeof x, sizeof x);
+        if (p->master == MEZZO_MASTER_SPLIT)
+            mz_master_split(x, &high[i], &low[i]);
+        else
+            high[i] = mezzo_f32_to_bf16(x);
+    }
+    MEZZO_TRY(b->write(params->device, high_halves(params, p), high, bytes));
+    if (p->master == MEZZO_MASTER_SPLIT)
+        MEZZO_TRY(b->write(params->device, low_halves(params, p), low, bytes));
+    return MEZZO_OK;
+}
+
+static mezzo_status write_master(mezzo_params *params, const mz_param *p, const void *values) {
+    if (p->master == MEZZO_MASTER_FP32)
+        return params->device->backend->write(params->device, params->master + p->offset, values,
+                                              (size_t)p->count * sizeof(float));
+    uint16_t *halves = mz_alloc(2 * (size_t)p->count, sizeof *halves);
+    if (!halves)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = write_halves(params, p, values, halves, halves + p->count);
+    mz_free(halves);
+    return status;
+}
+
+static mezzo_status read_halves(const mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
+                                uint16_t *high, uint16_t *low, float *out) {
+    const mz_backend *b = params->device->backend;
+    size_t bytes = (size_t)count * sizeof *high;
+    MEZZO_TRY(b->read(params->device, high, high_halves(params, p) + first, bytes));
+    if (p->master == MEZZO_MASTER_SPLIT)
+        MEZZO_TRY(b->read(params->device, low, low_halves(params, p) + first, bytes));
+    for (int64_t i = 0; i < count; ++i)
+        out[i] = p->master == MEZZO_MASTER_SPLIT ? mz_master_join(high[i], low[i]) : mezzo_bf16_to_f32(high[i]);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t first, int64_t count, float *out) {
+    const mz_param *p = &params->list[index];
+    if (p->master == MEZZO_MASTER_FP32)
+        return params->device->backend->read(params->device, out, params->master + p->offset + first,
+                                             (size_t)count * sizeof *out);
+    uint16_t *halves = mz_alloc(2 * (size_t)count, sizeof *halves);
+    if (!halves)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = read_halves(params, p, first, count, halves, halves + count, out);
+    mz_free(halves);
+    return status;
+}
+
+mezzo_status mz_params_write_master(mezzo_params *params, int index, const void *values) {
+    return write_master(params, &params->list[index], values);
+}
+
 static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t seed) {
     if (p->init.kind == MEZZO_INIT_ZERO)
         return MEZZO_OK; // device memory starts as zero
@@ -69,8 +136,7 @@ static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t
             values[i] = p->init.a;
     else
         draw(p, seed, values);
-    mezzo_status status = params->device->backend->write(params->device, params->master + p->offset, values,
-                                                         (size_t)p->count * sizeof *values);
+    mezzo_status status = write_master(params, p, values);
     mz_free(values);
     return status;
 }
@@ -84,7 +150,21 @@ static bool read_by_matmul(const mezzo_graph *g, int value) {
     return false;
 }
 
-static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g) {
+// Whether nothing reads it but matmul-class ops outside of regions with a precision of their own: then its low-precision copy is all that a
+// program needs.
+static bool read_by_matmul_only(const mezzo_graph *g, int value) {
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        const mz_node *node = &g->nodes[i];
+        bool low = mz_op_table[node->op].cast_class == MZ_CAST_LOW &&
+                   (node->precision == -1 || node->precision == (int)MEZZO_PRECISION_BF16);
+        for (int k = 0; k < node->n_in; ++k)
+            if (node->in[k] == value && !low)
+                return false;
+    }
+    return read_by_matmul(g, value);
+}
+
+static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, mezzo_master master) {
     params->list = mz_alloc(g->n_params + 1, sizeof *params->list);
     if (!params->list)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -97,8 +177,7 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g) {
         p->shape = g->params[i].shape;
         p->init = g->params[i].init;
         p->count = mz_shape_count(&p->shape);
-        p->offset = params->elements;
-        params->elements += round_up(p->count, SEGMENT);
+        p->master = read_by_matmul_only(g, g->params[i].value) ? master : MEZZO_MASTER_FP32;
         p->shadow_slot = -1;
         if (read_by_matmul(g, g->params[i].value)) {
             p->shadow_slot = params->shadow_elements;
@@ -108,7 +187,42 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g) {
     return MEZZO_OK;
 }
 
+// FP32 masters lie where the gradients do; behind them come the low halves of the others.
+static void lay_out(mezzo_params *params) {
+    for (int pass = 0; pass < 2; ++pass) {
+        for (size_t i = 0; i < params->n; ++i) {
+            mz_param *p = &params->list[i];
+            if ((p->master != MEZZO_MASTER_FP32) != (pass == 1))
+                continue;
+            p->offset = params->elements;
+            params->elements += round_up(p->count, SEGMENT);
+            if (p->master == MEZZO_MASTER_FP32) {
+                params->master_bytes += (size_t)round_up(p->count, SEGMENT) * sizeof(float);
+            } else if (p->master == MEZZO_MASTER_SPLIT) {
+                p->low_offset = (int64_t)params->master_bytes;
+                params->master_bytes += (size_t)round_up(p->count, SEGMENT) * sizeof(uint16_t);
+            }
+        }
+        if (pass == 0)
+            params->fp32_elements = params->elements;
+    }
+}
+
+const char *mezzo_master_name(mezzo_master master) {
+    static const char *const names[] = {"fp32", "split", "stochastic"};
+    return (size_t)master < MZ_COUNT(names) ? names[master] : "?";
+}
+
+mezzo_master mezzo_params_master(const mezzo_params *params) {
+    return params->kept_as;
+}
+
 mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_graph *graph, uint64_t seed, mezzo_params **out) {
+    return mezzo_params_create_as(device, graph, seed, MEZZO_MASTER_FP32, out);
+}
+
+mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *graph, uint64_t seed, mezzo_master master,
+                                    mezzo_params **out) {
     *out = NULL;
     mezzo_status status;
     MEZZO_TRY(mezzo_graph_status(graph));
@@ -118,14 +232,20 @@ mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_graph *graph,
     if (!params)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     params->device = device;
+    params->seed = seed;
+    params->kept_as = master;
     params->grads_empty = true;
-    size_t bytes;
-    MEZZO_TRY_GOTO(status, copy_specs(params, graph));
-    bytes = (size_t)params->elements * sizeof(float);
-    MEZZO_TRY_GOTO(status, device->backend->alloc(device, bytes, (void **)&params->master));
-    MEZZO_TRY_GOTO(status, device->backend->alloc(device, bytes, (void **)&params->grad));
+    MEZZO_TRY_GOTO(status, copy_specs(params, graph, master));
+    lay_out(params);
+    MEZZO_TRY_GOTO(status, device->backend->alloc(device, params->master_bytes + 64, (void **)&params->master));
+    MEZZO_TRY_GOTO(status,
+                   device->backend->alloc(device, (size_t)params->elements * sizeof(float), (void **)&params->grad));
+    const mz_shadow *shadow;
+    if (params->fp32_elements < params->elements) // the shadow is a part of the masters: it is there first
+        MEZZO_TRY_GOTO(status, mz_params_shadow(params, MEZZO_BF16, &shadow));
     for (size_t i = 0; i < params->n; ++i)
         MEZZO_TRY_GOTO(status, init_param(params, &params->list[i], seed));
+    MEZZO_TRY_GOTO(status, mz_params_refresh(params));
     *out = params;
     return MEZZO_OK;
 fail:
@@ -196,7 +316,8 @@ static mezzo_status write_flat(mezzo_params *params, float *flat, int index, con
 }
 
 mezzo_status mezzo_params_read(const mezzo_params *params, int index, float *out) {
-    return read_flat(params, params->master, index, out);
+    MEZZO_TRY(check_index(params, index));
+    return mz_params_read_part(params, index, 0, params->list[index].count, out);
 }
 
 mezzo_status mz_params_settle(mezzo_params *params) {
@@ -217,7 +338,8 @@ mezzo_status mezzo_params_read_grad(const mezzo_params *params, int index, float
 }
 
 mezzo_status mezzo_params_write(mezzo_params *params, int index, const float *values) {
-    MEZZO_TRY(write_flat(params, params->master, index, values));
+    MEZZO_TRY(check_index(params, index));
+    MEZZO_TRY(write_master(params, &params->list[index], values));
     return mz_params_refresh(params);
 }
 
@@ -269,7 +391,9 @@ static mezzo_status write_segments(mezzo_params *params, mz_shadow *shadow) {
             host[n++] = (mz_segment){.offset = params->list[i].offset,
                                      .count = params->list[i].count,
                                      .shadow_offset = params->list[i].shadow_slot * (int64_t)width,
-                                     .shadow_dtype = (int32_t)shadow->dtype};
+                                     .shadow_dtype = (int32_t)shadow->dtype,
+                                     .low_offset = params->list[i].low_offset,
+                                     .master = (int32_t)params->list[i].master};
     shadow->n_segments = n;
     mezzo_device *device = params->device;
     mezzo_status status = device->backend->alloc(device, (n + 1) * sizeof *host, (void **)&shadow->segments);
@@ -290,6 +414,10 @@ mezzo_status mz_params_shadow(mezzo_params *params, mezzo_dtype dtype, const mz_
     mz_shadow *shadow = &params->shadows[params->n_shadows];
     if (params->n_shadows == (int)MZ_COUNT(params->shadows) || mezzo_dtype_size(dtype) != 2)
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "no shadow parameters in %s", mezzo_dtype_name(dtype));
+    if (dtype != MEZZO_BF16 && params->fp32_elements < params->elements)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                       "masters that are not fp32 are bf16 weights: a program cannot read them in %s; use bf16",
+                       mezzo_dtype_name(dtype));
     *shadow = (mz_shadow){.dtype = dtype};
     MEZZO_TRY_GOTO(status, device->backend->alloc(device, (size_t)params->shadow_elements * 2 + 64, &shadow->data));
     MEZZO_TRY_GOTO(status, write_segments(params, shadow));

@@ -10,6 +10,8 @@ typedef struct mz_param {
     mz_shape shape;
     mezzo_init init;
     int64_t offset, count; // elements in the master and gradient buffers; offset is a multiple of 16
+    mezzo_master master;   // how its masters are stored; FP32 ones come first in the flat buffers
+    int64_t low_offset;    // split: bytes into the master buffer
     int64_t shadow_slot;   // elements into a shadow buffer (a multiple of 32); -1: no matmul-class op reads it
 } mz_param;
 
@@ -24,7 +26,11 @@ struct mezzo_params {
     mezzo_device *device;
     mz_param *list;
     size_t n;
-    int64_t elements;        // of the flat buffers, padding included
+    int64_t elements;        // of the gradient buffer, padding included
+    int64_t fp32_elements;   // the first of them: those that have an FP32 master
+    size_t master_bytes;     // of the master buffer: FP32 masters, then the low halves of split ones
+    mezzo_master kept_as;    // masters of parameters that only low matmuls read
+    uint64_t seed;           // that the parameters were drawn from
     int64_t shadow_elements; // of one shadow buffer
     float *master, *grad;    // device
     mz_shadow shadows[2];    // in the order they were first needed; never moved or freed before params
@@ -33,6 +39,12 @@ struct mezzo_params {
     bool grads_empty;        // zeroed since, and nothing added
     bool grads_stale;        // grads_empty, but the memory still holds the old ones: see mz_params_settle
 };
+
+// `count` masters of a parameter from element `first`, FP32, to the host.
+mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t first, int64_t count, float *out);
+
+// A parameter's masters from FP32 numbers on the host, of any alignment; mz_params_refresh has to follow.
+mezzo_status mz_params_write_master(mezzo_params *params, int index, const void *values);
 
 // Makes the shadow buffer of `dtype` if there is none, filled from the masters.
 mezzo_status mz_params_shadow(mezzo_params *params, mezzo_dtype dtype, const mz_shadow **out);

@@ -198,7 +198,8 @@ static void plan_report(const compiled *c, mezzo_memory *out) {
 }
 
 static void params_report(const mezzo_params *params, mezzo_memory *out) {
-    out->masters = out->gradients = (size_t)params->elements * sizeof(float);
+    out->masters = params->master_bytes;
+    out->gradients = (size_t)params->elements * sizeof(float);
     out->shadows = (size_t)params->n_shadows * (size_t)params->shadow_elements * 2;
 }
 
@@ -296,6 +297,14 @@ static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo
     return b->write(p->device, p->one, &one, sizeof one);
 }
 
+static bool is_read(const mezzo_graph *g, const mz_value *v) {
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        for (int k = 0; k < g->nodes[i].n_in; ++k)
+            if (g->nodes[i].in[k] == (int)(v - g->values))
+                return true;
+    return false;
+}
+
 static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) {
     const mz_param_spec *spec = &p->c.graph->params[v->param];
     int index = mezzo_params_find(p->params, spec->name);
@@ -306,6 +315,14 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) 
     if (!mz_shape_equal(&param->shape, &spec->shape))
         return mz_fail(MEZZO_ERR_INVALID, "parameter %s has shape %s, the graph says %s", spec->name,
                        mz_shape_text(&param->shape, a, sizeof a), mz_shape_text(&spec->shape, b, sizeof b));
+    *out = NULL;
+    if (v->kind == MZ_VALUE_PARAM && param->master != MEZZO_MASTER_FP32 && !is_read(p->c.graph, v))
+        return MEZZO_OK; // its shadow is what is read
+    if (v->kind == MZ_VALUE_PARAM && param->master != MEZZO_MASTER_FP32)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                       "parameter %s has no fp32 master, which this program reads: use precision bf16 for it, or fp32 "
+                       "masters",
+                       spec->name);
     if (v->kind == MZ_VALUE_PARAM) {
         *out = p->params->master + param->offset;
     } else if (v->kind == MZ_VALUE_GRAD) {

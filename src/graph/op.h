@@ -72,7 +72,8 @@ typedef struct mz_update_attrs {
     double lr, min_lr, power;
     int64_t warmup, steps;
     double max_norm;
-    bool enabled; // scaler_update
+    uint64_t seed; // of the rounding of stochastic masters
+    bool enabled;  // scaler_update
     double growth_factor, backoff_factor, min_scale, max_scale;
     int64_t growth_interval;
     int hysteresis, floor_patience;

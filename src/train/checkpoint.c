@@ -13,11 +13,16 @@
 // --- tensors to files -------------------------------------------------------------------------------------------------------
 typedef struct device_range { // FP32 values on a device
     mezzo_device *device;
-    const float *data;
+    const float *data;          // NULL: the masters of a parameter, however they are stored
+    const mezzo_params *params; // with its index
+    int index;
 } device_range;
 
 static mezzo_status fill_from_device(void *user, uint64_t offset, void *bytes, size_t n) {
     const device_range *range = user;
+    if (range->data == NULL)
+        return mz_params_read_part(range->params, range->index, (int64_t)(offset / sizeof(float)),
+                                   (int64_t)(n / sizeof(float)), bytes);
     return range->device->backend->read(range->device, bytes, (const char *)range->data + offset, n);
 }
 
@@ -50,7 +55,7 @@ static mezzo_status list_add(tensor_list *list, char *name, const mz_shape *shap
         return MEZZO_ERR_MEMORY;
     size_t i = list->count++;
     list->names[i] = name;
-    list->ranges[i] = (device_range){device, data};
+    list->ranges[i] = (device_range){.device = device, .data = data};
     list->items[i] = (mz_safetensors_item){.name = name,
                                            .dtype = MEZZO_F32,
                                            .rank = (size_t)shape->rank,
@@ -64,7 +69,9 @@ static mezzo_status list_params(const mezzo_params *params, tensor_list *list) {
     MEZZO_TRY(list_alloc(list, params->n));
     for (size_t i = 0; i < params->n; i++) {
         const mz_param *p = &params->list[i];
-        MEZZO_TRY(list_add(list, mz_strdup(p->name), &p->shape, params->device, params->master + p->offset));
+        MEZZO_TRY(list_add(list, mz_strdup(p->name), &p->shape, params->device, NULL));
+        list->ranges[i].params = params;
+        list->ranges[i].index = (int)i;
     }
     return MEZZO_OK;
 }
@@ -384,7 +391,11 @@ static mezzo_status put_on_device(const mz_safetensors *tensors, const tensor_li
         const mz_safetensors_tensor *t = mz_safetensors_find(tensors, list->items[i].name);
         const device_range *range = &list->ranges[i];
         float *dst = (float *)(uintptr_t)range->data; // the buffers are the objects' own; the list only reads on saving
-        MEZZO_TRY(range->device->backend->write(range->device, dst, t->data, t->bytes));
+        mezzo_params *params = (mezzo_params *)(uintptr_t)range->params;
+        if (dst == NULL)
+            MEZZO_TRY(mz_params_write_master(params, range->index, t->data));
+        else
+            MEZZO_TRY(range->device->backend->write(range->device, dst, t->data, t->bytes));
     }
     return MEZZO_OK;
 }

@@ -237,7 +237,8 @@ static void read_optimizer(reader *r, mz_run_config *out) {
     o->weight_decay = number(r, "optimizer.weight_decay");
     o->momentum = number(r, "optimizer.momentum");
     o->nesterov = truth(r, "optimizer.nesterov");
-    o->decay_min_rank = 2; // matrices and embeddings, not biases and norms
+    out->master = (mezzo_master)choice(r, "optimizer.master"); // the order of config.def's names is the enum's
+    o->decay_min_rank = 2;                                     // matrices and embeddings, not biases and norms
     out->clip = number(r, "optimizer.clip");
     // The order of names in config.def and of mezzo_schedule.kind is the same.
     static const int kinds[] = {MEZZO_LR_CONSTANT, MEZZO_LR_LINEAR, MEZZO_LR_COSINE, MEZZO_LR_POLYNOMIAL};
@@ -283,6 +284,12 @@ static mezzo_status check_together(const mz_run_config *c) {
                        s->lr);
     if (c->optimizer.nesterov && c->optimizer.kind == MEZZO_SGD && c->optimizer.momentum <= 0)
         return mz_fail(MEZZO_ERR_INVALID, "optimizer.nesterov needs an optimizer.momentum above 0");
+    if (c->master != MEZZO_MASTER_FP32 && c->program.precision != MEZZO_PRECISION_BF16)
+        return mz_fail(
+            MEZZO_ERR_INVALID,
+            "optimizer.master is %s, which keeps bf16 weights, and amp.precision is %s: use precision bf16, or "
+            "fp32 masters",
+            mezzo_master_name(c->master), mezzo_precision_name(c->program.precision));
     const mezzo_scaler_options *o = &c->scaler.options;
     if (o->max_scale > 0 && o->max_scale < o->min_scale)
         return mz_fail(MEZZO_ERR_INVALID, "amp.scaler.max_scale is %g, below amp.scaler.min_scale, %g", o->max_scale,

@@ -27,6 +27,7 @@ typedef struct mz_run_config {
     uint64_t seed;
     bool eval_final;
     mezzo_optimizer_options optimizer;
+    mezzo_master master;
     double clip; // 0 = none
     mz_scaler_choice scaler;
     mezzo_program_options program;

@@ -125,7 +125,9 @@ static void fill_segments(mezzo_optimizer *opt) {
                                         .state_offset = moment,
                                         .shadow_offset = shadowed ? p->shadow_slot * width : -1,
                                         .shadow_dtype = shadowed ? (int32_t)shadow->dtype : 0,
-                                        .decay = p->shape.rank >= opt->decay_min_rank};
+                                        .decay = p->shape.rank >= opt->decay_min_rank,
+                                        .low_offset = p->low_offset,
+                                        .master = (int32_t)p->master};
         moment += (int64_t)mz_align_up((size_t)p->count, 16);
     }
     opt->moment_elements = moment;
@@ -164,7 +166,8 @@ static void fill_calls(mezzo_optimizer *opt) {
     mz_tensor segments = mz_tensor_bytes(opt->d_segments, (size_t)opt->n * sizeof *opt->segments);
     mz_tensor state = mz_tensor_bytes(opt->d_state, sizeof *opt->d_state);
     mz_tensor grad = mz_tensor_f32(p->grad, p->elements);
-    mz_tensor master = mz_tensor_f32(p->master, p->elements);
+    mz_tensor master = p->fp32_elements == p->elements ? mz_tensor_f32(p->master, p->elements)
+                                                       : mz_tensor_bytes(p->master, p->master_bytes);
     mz_tensor shadow[MZ_COUNT(p->shadows)];
     for (int i = 0; i < (int)MZ_COUNT(p->shadows); i++)
         shadow[i] = mz_tensor_shadow(p, i);
@@ -247,7 +250,8 @@ mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_
                                     .weight_decay = options->weight_decay,
                                     .momentum = options->momentum,
                                     .dampening = options->dampening,
-                                    .nesterov = options->nesterov};
+                                    .nesterov = options->nesterov,
+                                    .seed = params->seed};
     set_schedule(&opt->update, &options->schedule);
     MEZZO_TRY_GOTO(status, choose_members(opt, options));
     fill_segments(opt);

@@ -103,6 +103,11 @@ static mezzo_status resume_from(mz_training *run, const char *path) {
     const char *precision = mezzo_precision_name(run->config.program.precision);
     if (c.precision[0] != '\0' && strcmp(c.precision, precision) != 0)
         mz_log("warn", "the precision is %s, the checkpoint's was %s", precision, c.precision);
+    const char *master = mezzo_master_name(run->config.master);
+    if (run->config.master == MEZZO_MASTER_STOCHASTIC && strcmp(c.master, master) != 0)
+        mz_log("warn",
+               "optimizer.master is stochastic, the checkpoint's was %s: its fp32 weights are rounded to bf16 here",
+               c.master[0] != '\0' ? c.master : "fp32");
     return MEZZO_OK;
 }
 
@@ -180,6 +185,7 @@ mezzo_status mz_run_save(mz_training *run) {
                           .best_val_loss = run->best_val_loss,
                           .model = run->model};
     snprintf(c.precision, sizeof c.precision, "%s", mezzo_precision_name(run->config.program.precision));
+    snprintf(c.master, sizeof c.master, "%s", mezzo_master_name(run->config.master));
     if (mezzo_corpus_tokenizer(run->corpus) != NULL)
         snprintf(c.tokenizer, sizeof c.tokenizer, "tokenizer.json");
     MEZZO_TRY(mezzo_checkpoint_save(run->checkpoints, &c, run->config.keep_last, run->result.checkpoint,

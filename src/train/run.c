@@ -82,7 +82,7 @@ static mezzo_status open_programs(mz_training *run) {
     eval.recompute = false;
     MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
     MEZZO_TRY_GOTO(status, mezzo_model_build(graph, &run->model, run->config.batch_size, run->model.seq_len, false));
-    MEZZO_TRY_GOTO(status, mezzo_params_create(run->device, graph, seed, &run->params));
+    MEZZO_TRY_GOTO(status, mezzo_params_create_as(run->device, graph, seed, run->config.master, &run->params));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, run->params, &train, &run->train));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, run->params, &eval, &run->eval));
     MEZZO_TRY_GOTO(status, mz_program_output_address(run->train, "loss", &run->readout.loss));

@@ -178,6 +178,7 @@ static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, const mz_fi
     MEZZO_TRY(mz_json_set(root, "val_loss", mz_json_number(c->val_loss)));
     MEZZO_TRY(mz_json_set(root, "best_val_loss", mz_json_number(c->best_val_loss)));
     MEZZO_TRY(mz_json_set(root, "precision", json_string(c->precision)));
+    MEZZO_TRY(mz_json_set(root, "master", json_string(c->master)));
     MEZZO_TRY(mz_json_set(root, "tokenizer", json_string(c->tokenizer)));
     MEZZO_TRY(put_model(root, &c->model));
     MEZZO_TRY(put_optimizer(root, c->optimizer));
@@ -257,6 +258,8 @@ static mezzo_status get_all(const char *where, const json_t *root, mezzo_checkpo
     MEZZO_TRY(mz_json_get_number(where, root, "val_loss", &c->val_loss));
     MEZZO_TRY(mz_json_get_number(where, root, "best_val_loss", &c->best_val_loss));
     MEZZO_TRY(copy_text(where, root, "precision", c->precision, sizeof c->precision));
+    if (json_object_get(root, "master") != NULL)
+        MEZZO_TRY(copy_text(where, root, "master", c->master, sizeof c->master));
     MEZZO_TRY(copy_text(where, root, "tokenizer", c->tokenizer, sizeof c->tokenizer));
     MEZZO_TRY(get_model(where, root, &c->model));
     MEZZO_TRY(get_files(where, root, state));

@@ -12,10 +12,10 @@
 // shadows are BF16, FP16 or none.
 enum { FLAT = 16 + 4144 + 48 + 32 + 70016, STATES = 70016 + 4144 + 16 + 32, SHADOW_BYTES = 2 * FLAT };
 static const mz_segment segments[] = {
-    {0, 5, 70016 + 4144, 0, MEZZO_BF16, 0},
-    {16, 4129, 70016, 64, MEZZO_F16, 1},
-    {16 + 4144 + 48, 17, 70016 + 4144 + 16, -1, MEZZO_BF16, 1},
-    {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1},
+    {0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 0},
+    {16, 4129, 70016, 64, MEZZO_F16, 1, 0, MEZZO_MASTER_FP32, 0},
+    {16 + 4144 + 48, 17, 70016 + 4144 + 16, -1, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 0},
+    {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 0},
 };
 
 static void segments_input(trial *t, int slot) {
@@ -187,11 +187,139 @@ static void optimizer_case(mz_op op, const mz_update_attrs *update, const mz_opt
     trial_finish(t);
 }
 
+// --- masters kept in other ways ----------------------------------------------------------------------------------------------
+// One segment of each kind, at sizes of which none is a multiple of anything; then the two larger ones change places. Master buffer: 16 FP32
+// numbers, then low halves.
+enum { LOW_AT = 64, MASTER_BYTES = LOW_AT + 2 * 70016 };
+static const mz_segment mixed[2][3] = {
+    {{0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 0},
+     {16, 4129, 70016, 64, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0},
+     {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0}},
+    {{0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 0},
+     {16, 4129, 70016, 64, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0},
+     {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0}},
+};
+
+static float read_master(const mz_segment *s, const unsigned char *master, const unsigned char *shadow, int64_t i) {
+    uint16_t high, low;
+    float x;
+    if (s->master == MEZZO_MASTER_FP32) {
+        memcpy(&x, master + (s->offset + i) * 4, sizeof x);
+        return x;
+    }
+    memcpy(&high, shadow + s->shadow_offset + 2 * i, sizeof high);
+    if (s->master == MEZZO_MASTER_STOCHASTIC)
+        return mezzo_bf16_to_f32(high);
+    memcpy(&low, master + s->low_offset + 2 * i, sizeof low);
+    return mz_master_join(high, low);
+}
+
+// What a step makes of a master, in FP64, from what was there.
+static double moved(const trial *t, const mz_opt_state *state, const mz_segment *s, int64_t i, double p) {
+    const mz_update_attrs *u = &t->update;
+    double g = t->in[0].value[s->offset + i] * (double)(float)state->clip, first, second;
+    int64_t at = s->state_offset + i;
+    if (t->op == MZ_OP_sgd) {
+        g += s->decay ? u->weight_decay * p : 0;
+        first = ((const float *)(const void *)t->out[1].stored)[at];
+        first = state->step == 1 ? g : u->momentum * first + (1 - u->dampening) * g;
+        return p - state->lr * (u->nesterov ? g + u->momentum * first : first);
+    }
+    first = ((const float *)(const void *)t->out[1].stored)[at];
+    second = ((const float *)(const void *)t->out[2].stored)[at];
+    first += (1 - u->beta1) * (g - first);
+    second = u->beta2 * second + (1 - u->beta2) * g * g;
+    p *= s->decay ? 1 - state->lr * u->weight_decay : 1;
+    return p - state->lr / state->bias1 * first / (sqrt(second) / sqrt(state->bias2) + u->eps);
+}
+
+static const char *judge_master(const trial *t, const mz_opt_state *state, const mz_segment *s, int64_t i, float was,
+                                float is) {
+    double want = moved(t, state, s, i, (double)was), error = 8 * 0x1p-24 * (fabs(want) + 1); // NUMERICS.md, the update
+    if (s->master != MEZZO_MASTER_STOCHASTIC)
+        return fabs((double)is - want) <= error ? NULL : "a master is not what the step makes of it";
+    mz_philox_key key = mz_master_key(&t->update, state->step, s);
+    uint32_t words[4];
+    mz_philox(key, (uint64_t)i / 4, words);
+    // Rounding by a given number is monotone.
+    float low = mezzo_bf16_to_f32(mezzo_f32_to_bf16_stochastic((float)(want - error), words[i % 4]));
+    float high = mezzo_bf16_to_f32(mezzo_f32_to_bf16_stochastic((float)(want + error), words[i % 4]));
+    bool ordered = low <= high;
+    return is >= (ordered ? low : high) && is <= (ordered ? high : low)
+               ? NULL
+               : "a weight is not rounded as its random number says";
+}
+
+static const char *compare_mixed(const trial *t, int slot, unsigned char *const *got, const unsigned char *want) {
+    int shadow = t->n_out - 1;
+    mz_opt_state state;
+    memcpy(&state, t->in[2].stored, sizeof state);
+    if (state.skip)
+        return memcmp(got[slot], want, t->out[slot].bytes) == 0 ? NULL : "a skipped step moved something";
+    if (slot != shadow)
+        return NULL; // looked at together with the shadow
+    const mz_segment *list = (const mz_segment *)(const void *)t->in[1].stored;
+    for (size_t k = 0; k < 3; k++)
+        for (int64_t i = 0; i < list[k].count; i++) {
+            float was = read_master(&list[k], t->out[0].stored, t->out[shadow].stored, i);
+            float is = read_master(&list[k], got[0], got[shadow], i);
+            uint16_t rounded;
+            memcpy(&rounded, got[shadow] + list[k].shadow_offset + 2 * i, sizeof rounded);
+            const char *wrong = judge_master(t, &state, &list[k], i, was, is);
+            if (wrong != NULL)
+                return wrong;
+            if (list[k].master == MEZZO_MASTER_FP32 && rounded != mezzo_f32_to_bf16(is))
+                return "a shadow is not its master rounded";
+        }
+    return NULL;
+}
+
+static void mixed_output(trial *t, int slot, size_t bytes, uint32_t seed) {
+    unsigned char *start = mz_alloc(bytes, 1);
+    assert_non_null(start);
+    for (size_t i = 0; i + 4 <= bytes; i += 4) { // BF16 and FP32 numbers between 2^-3 and 2^2, of both signs
+        uint32_t words[4];
+        mz_philox((mz_philox_key){.seed = seed}, i, words);
+        uint32_t pair = (words[0] & 0x80FF80FFu) | ((words[1] & 0x01800180u) + 0x3E803E80u);
+        memcpy(start + i, &pair, sizeof pair);
+    }
+    trial_output(t, slot, MEZZO_U8, SHAPE((int64_t)bytes));
+    trial_bytes(t, slot, start, true);
+    mz_free(start);
+}
+
+static void mixed_case(mz_op op, const mz_update_attrs *update, const mz_opt_state *state, int table) {
+    trial *t = trial_new(op);
+    int moments = op == MZ_OP_adamw ? 2 : 1;
+    t->update = *update;
+    t->update.seed = 11;
+    trial_input(t, 0, MEZZO_F32, SHAPE(FLAT));
+    trial_normal(t, 0, 0.3);
+    trial_input(t, 1, MEZZO_U8, SHAPE(sizeof mixed[table]));
+    trial_bytes(t, 1, mixed[table], false);
+    state_tensor(t, 2, false, state);
+    mixed_output(t, 0, MASTER_BYTES, 1);
+    for (int slot = 1; slot <= moments; slot++) {
+        trial_output(t, slot, MEZZO_F32, SHAPE(STATES));
+        trial_preset(t, slot, 0.1);
+        for (int64_t k = 0; slot == 2 && k < STATES; k++)
+            t->out[slot].value[k] = fabs(t->out[slot].value[k]) + 1e-3;
+        trial_store(&t->out[slot]);
+    }
+    mixed_output(t, moments + 1, SHADOW_BYTES, 2);
+    t->compare_bytes = compare_mixed;
+    t->exact = state->skip;
+    t->skip_mutations = true;
+    trial_finish(t);
+}
+
 void cases_adamw(void) {
     mz_update_attrs update = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1};
     for (size_t s = 0; s < MZ_COUNT(steps); s++) {
         optimizer_case(MZ_OP_adamw, &update, &steps[s], true, true);
         optimizer_case(MZ_OP_adamw, &update, &steps[s], true, false);
+        for (int table = 0; table < 2; table++)
+            mixed_case(MZ_OP_adamw, &update, &steps[s], table);
     }
 }
 
@@ -203,6 +331,8 @@ void cases_sgd(void) {
                                       .nesterov = variant == 5,
                                       .weight_decay = variant & 4 ? 0.01 : 0};
             optimizer_case(MZ_OP_sgd, &update, &steps[s], variant & 1, variant & 2);
+            if (variant & 1)
+                mixed_case(MZ_OP_sgd, &update, &steps[s], variant >> 2);
         }
 }
 

@@ -86,6 +86,12 @@ static void test_resume_bf16(void **state) {
     broken_off("bf16", NULL, 0);
 }
 
+static void test_split_and_stochastic_masters_resume(void **state) {
+    (void)state;
+    broken_off("bf16", "--master=split", 0);
+    broken_off("bf16", "--master=stochastic", 0);
+}
+
 // A scale of 2^24 overflows FP16 gradients at once: the first steps are skipped until it fits.
 static void test_resume_fp16_after_skips(void **state) {
     (void)state;
@@ -157,6 +163,7 @@ int main(void) {
         cmocka_unit_test(test_threads_change_nothing),
         cmocka_unit_test(test_resume_fp32),
         cmocka_unit_test(test_resume_bf16),
+        cmocka_unit_test(test_split_and_stochastic_masters_resume),
         cmocka_unit_test(test_resume_fp16_after_skips),
         cmocka_unit_test(test_sgd_resumes),
         cmocka_unit_test(test_metrics_have_each_step_once),

@@ -238,6 +238,126 @@ static void test_shadows_follow_the_masters(void **state) {
     mezzo_graph_free(g);
 }
 
+// --- masters ----------------------------------------------------------------------------------------------------------------
+// w [5, 8] is read by a product alone, v [5, 8] by an addition too.
+static mezzo_params *params_kept(mezzo_device *device, mezzo_master master) {
+    mezzo_graph *g;
+    mezzo_params *params;
+    mezzo_init normal = {.kind = MEZZO_INIT_NORMAL, .a = 1};
+    must(mezzo_graph_create(&g));
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, (int64_t[]){5, 8});
+    mezzo_value w = mezzo_param(g, "w", normal, 2, (int64_t[]){5, 8});
+    mezzo_value v = mezzo_param(g, "v", normal, 2, (int64_t[]){5, 8});
+    mezzo_value y = mezzo_linear(g, mezzo_add(g, x, v), w, MEZZO_NONE);
+    must(mezzo_graph_loss(
+        g, mezzo_mean(g, mezzo_linear(g, y, mezzo_reshape(g, v, 2, (int64_t[]){8, 5}), MEZZO_NONE), -1)));
+    must(mezzo_params_create_as(device, g, 1, master, &params));
+    mezzo_graph_free(g);
+    return params;
+}
+
+static void step_both(mezzo_params *params, mezzo_optimizer *opt, int step) {
+    float grad[40];
+    for (int p = 0; p < 2; p++) {
+        for (int i = 0; i < 40; i++)
+            grad[i] = gradient(step, i + 40 * p);
+        must(mezzo_params_write_grad(params, p, grad));
+    }
+    must(mezzo_optimizer_step(opt));
+    must(mezzo_optimizer_zero_grad(opt));
+}
+
+static void test_split_masters_are_fp32_masters(void **state) {
+    fixture *f = *state;
+    for (int kind = 0; kind < 2; kind++) {
+        mezzo_params *params[2];
+        mezzo_optimizer *opt[2];
+        mezzo_optimizer_options o = mezzo_optimizer_defaults();
+        o.kind = kind == 0 ? MEZZO_ADAMW : MEZZO_SGD;
+        o.momentum = 0.9;
+        for (int m = 0; m < 2; m++) {
+            params[m] = params_kept(f->device, m == 0 ? MEZZO_MASTER_FP32 : MEZZO_MASTER_SPLIT);
+            must(mezzo_optimizer_create(params[m], &o, &opt[m]));
+        }
+        assert_int_equal(params[0]->master_bytes - params[1]->master_bytes, 48 * 2); // 40 and padding, 2 bytes each
+        for (int step = 1; step <= 200; step++) {
+            float fp32[40], split[40];
+            for (int m = 0; m < 2; m++)
+                step_both(params[m], opt[m], step);
+            for (int p = 0; p < 2; p++) {
+                must(mezzo_params_read(params[0], p, fp32));
+                must(mezzo_params_read(params[1], p, split));
+                assert_memory_equal(fp32, split, sizeof fp32);
+            }
+        }
+        for (int m = 0; m < 2; m++) {
+            mezzo_optimizer_free(opt[m]);
+            mezzo_params_free(params[m]);
+        }
+    }
+}
+
+static void test_split_holds_any_number(void **state) {
+    fixture *f = *state;
+    mezzo_params *params = params_kept(f->device, MEZZO_MASTER_SPLIT);
+    static const uint32_t bits[] = {0,          0x80000000, 0x3F808000, 0xBF808000, 0x3F818000,
+                                    0x00000001, 0x80007FFF, 0x7F7FFFFF, 0x7F7F8000, 0xFF7FFFFF,
+                                    0x7F800000, 0xFF800000, 0x00008000, 0x3F807FFF, 0x3F808001};
+    float in[40] = {0}, out[40];
+    memcpy(in, bits, sizeof bits);
+    in[20] = NAN;
+    must(mezzo_params_write(params, 0, in));
+    must(mezzo_params_read(params, 0, out));
+    assert_memory_equal(in, out, 20 * sizeof *in);
+    assert_true(isnan(out[20]));
+    mezzo_params_free(params);
+}
+
+// Steps of 1/64 of a unit of BF16 (2^-8 below 1): nearest rounding would stay at 1 for ever. A rounding goes the whole unit with probability
+// 1/64, so its deviation is 2^-8·√(1/64·63/64) < 2^-11; n of them in a row, in the mean of 40 weights: 2^-11·√(n/40). Five of those.
+static void test_stochastic_masters_are_right_on_average(void **state) {
+    fixture *f = *state;
+    enum { STEPS = 640 };
+    float w[2][40], grad[40];
+    for (int twice = 0; twice < 2; twice++) {
+        mezzo_params *params = params_kept(f->device, MEZZO_MASTER_STOCHASTIC);
+        mezzo_optimizer *opt;
+        mezzo_optimizer_options o = mezzo_optimizer_defaults();
+        o.kind = MEZZO_SGD;
+        o.weight_decay = 0;
+        o.schedule.lr = 0x1p-14;
+        must(mezzo_optimizer_create(params, &o, &opt));
+        for (int i = 0; i < 40; i++)
+            grad[i] = 1;
+        must(mezzo_params_write(params, 0, grad));
+        for (int step = 0; step < STEPS; step++) {
+            must(mezzo_params_write_grad(params, 0, grad));
+            must(mezzo_params_write_grad(params, 1, grad));
+            must(mezzo_optimizer_step(opt));
+            must(mezzo_optimizer_zero_grad(opt));
+        }
+        must(mezzo_params_read(params, 0, w[twice]));
+        mezzo_optimizer_free(opt);
+        mezzo_params_free(params);
+    }
+    assert_memory_equal(w[0], w[1], sizeof w[0]);
+    double mean = 0;
+    for (int i = 0; i < 40; i++) {
+        mean += (double)w[0][i] / 40;
+        assert_true(w[0][i] == mezzo_bf16_to_f32(mezzo_f32_to_bf16(w[0][i])));
+    }
+    assert_true(fabs(mean - (1 - STEPS * 0x1p-14)) < 5 * 0x1p-11 * sqrt(STEPS / 40.0));
+}
+
+static void test_bf16_weights_are_for_bf16(void **state) {
+    fixture *f = *state;
+    const mz_shadow *shadow;
+    mezzo_params *params = params_kept(f->device, MEZZO_MASTER_SPLIT);
+    assert_int_equal(mz_params_shadow(params, MEZZO_F16, &shadow), MEZZO_ERR_UNSUPPORTED);
+    assert_non_null(strstr(mezzo_error_message(), "use bf16"));
+    mezzo_params_free(params);
+}
+
 static void test_bad_options_are_refused(void **state) {
     fixture *f = *state;
     const struct {
@@ -293,6 +413,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_an_optimizer_touches_only_its_own, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_skipped_step_moves_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_shadows_follow_the_masters, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_split_masters_are_fp32_masters, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_split_holds_any_number, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stochastic_masters_are_right_on_average, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_bf16_weights_are_for_bf16, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_options_are_refused, setup, teardown),
         cmocka_unit_test(test_schedule_corners),
     };

@@ -1,4 +1,5 @@
-// What storages a call's slots may have here, as one letter a slot: a any float (fp32, bf16, fp16), f fp32, i i32, u bytes. The last
+// What storages a call's slots may have here, as one letter a slot: a any float (fp32, bf16, fp16), f fp32, i i32, u bytes, m fp32 or bytes
+// (masters). The last
 // letter goes on for further slots; absent slots pass.
 #ifndef MZ_CUDA_STORAGE_H
 #define MZ_CUDA_STORAGE_H
@@ -13,6 +14,8 @@ static inline bool mz_cuda_storage_is(char letter, const mz_tensor *t) {
         return t->dtype == MEZZO_F32;
     case 'i':
         return t->dtype == MEZZO_I32;
+    case 'm':
+        return t->dtype == MEZZO_F32 || t->dtype == MEZZO_U8;
     default:
         return t->dtype == MEZZO_U8;
     }

@@ -12,6 +12,8 @@ SAME(mz_segment, mz_cu_segment, state_offset);
 SAME(mz_segment, mz_cu_segment, shadow_offset);
 SAME(mz_segment, mz_cu_segment, shadow_dtype);
 SAME(mz_segment, mz_cu_segment, decay);
+SAME(mz_segment, mz_cu_segment, low_offset);
+SAME(mz_segment, mz_cu_segment, master);
 SAME(mz_opt_state, mz_cu_opt_state, step);
 SAME(mz_opt_state, mz_cu_opt_state, skipped);
 SAME(mz_opt_state, mz_cu_opt_state, norm);
@@ -31,6 +33,9 @@ SAME(mz_scaler_block, mz_cu_scaler_block, skipped);
 _Static_assert((int)MZ_CU_LR_CONSTANT == (int)MEZZO_LR_CONSTANT && (int)MZ_CU_LR_LINEAR == (int)MEZZO_LR_LINEAR &&
                    (int)MZ_CU_LR_COSINE == (int)MEZZO_LR_COSINE && (int)MZ_CU_LR_POLYNOMIAL == (int)MEZZO_LR_POLYNOMIAL,
                "launch.h's schedules are mezzo_schedule's");
+_Static_assert((int)MZ_CU_MASTER_FP32 == (int)MEZZO_MASTER_FP32 && (int)MZ_CU_MASTER_SPLIT == (int)MEZZO_MASTER_SPLIT &&
+                   (int)MZ_CU_MASTER_STOCHASTIC == (int)MEZZO_MASTER_STOCHASTIC,
+               "launch.h's masters are mezzo_master's");
 _Static_assert((int)MZ_CU_STATES >= (int)MZ_MAX_OUT, "room for every state");
 
 static void *data_of(const mz_tensor *t) {
@@ -70,7 +75,7 @@ static void fill_update(const mezzo_device *device, const mz_call *call, mz_cu_u
                                 .state = call->in[2].data,
                                 .grad = call->in[0].data,
                                 .master = call->out[0].data,
-                                .elements = mz_shape_count(&call->out[0].shape),
+                                .elements = mz_shape_count(&call->in[0].shape),
                                 .n = segments_in(&call->in[1]),
                                 .sms = mz_cuda(device)->sms,
                                 .constants = {.beta1 = u->beta1,
@@ -79,12 +84,13 @@ static void fill_update(const mezzo_device *device, const mz_call *call, mz_cu_u
                                               .weight_decay = u->weight_decay,
                                               .momentum = u->momentum,
                                               .dampening = u->dampening,
-                                              .nesterov = u->nesterov}};
+                                              .nesterov = u->nesterov,
+                                              .seed = u->seed}};
 }
 
 static const char *adamw_supports(const mezzo_device *device, const mz_call *call) {
     (void)device;
-    return mz_cuda_storages(call, "fuu", "fffu");
+    return mz_cuda_storages(call, "fuu", "mffu");
 }
 
 static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
@@ -100,7 +106,7 @@ const mz_kernel mz_cuda_adamw = {"adamw__cuda", adamw_supports, NULL, run_adamw}
 
 static const char *sgd_supports(const mezzo_device *device, const mz_call *call) {
     (void)device;
-    return mz_cuda_storages(call, "fuu", "ffu");
+    return mz_cuda_storages(call, "fuu", "mfu");
 }
 
 static mezzo_status run_sgd(mezzo_device *device, const mz_call *call) {
@@ -115,13 +121,13 @@ const mz_kernel mz_cuda_sgd = {"sgd__cuda", sgd_supports, NULL, run_sgd};
 
 static const char *refresh_supports(const mezzo_device *device, const mz_call *call) {
     (void)device;
-    return mz_cuda_storages(call, "fu", "u");
+    return mz_cuda_storages(call, "mu", "u");
 }
 
 static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {
     const mz_cuda_device *cuda = mz_cuda(device);
     MZ_CUDA_TRY(mz_cu_refresh(cuda->stream, call->in[1].data, segments_in(&call->in[1]), call->in[0].data,
-                              mz_shape_count(&call->in[0].shape), call->out[0].data, cuda->sms));
+                              mz_shape_count(&call->out[0].shape) / 2, call->out[0].data, cuda->sms));
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_refresh = {"refresh__cuda", refresh_supports, NULL, run_refresh};

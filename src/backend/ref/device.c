@@ -41,7 +41,8 @@ static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors,
             return "segments, state and shadow blocks must be u8";
         bool integers_allowed = op == MZ_OP_arange || op == MZ_OP_reshape || op == MZ_OP_split || op == MZ_OP_concat ||
                                 (op == MZ_OP_cast && !outputs);
-        if (kind == SLOT_FLOAT && dtype >= MEZZO_I64 && !integers_allowed)
+        bool masters = dtype == MEZZO_U8 && strcmp(slot->name, "master") == 0; // segments say how they are kept
+        if (kind == SLOT_FLOAT && dtype >= MEZZO_I64 && !integers_allowed && !masters)
             return "integers where a float format is needed";
     }
     return NULL;

@@ -68,6 +68,44 @@ static void store_shadow(const mz_tensor *shadow, const mz_segment *segment, int
     mz_ref_put(&t, i, (double)master);
 }
 
+// How a segment's masters are stored is the segment's business: backend.h says how each kind is made.
+typedef struct masters {
+    const mz_segment *segment;
+    float *fp32;
+    uint16_t *high, *low; // not FP32: the shadow; split: the rest
+    mz_philox_key key;
+} masters;
+
+static masters masters_of(const mz_call *call, const mz_segment *segment, const mz_tensor *shadow, int64_t step) {
+    masters m = {.segment = segment, .fp32 = (float *)call->out[0].data + segment->offset};
+    if (segment->master == MEZZO_MASTER_FP32)
+        return m;
+    m.high = (uint16_t *)(void *)((char *)shadow->data + segment->shadow_offset);
+    m.low = (uint16_t *)(void *)((char *)call->out[0].data + segment->low_offset);
+    m.key = mz_master_key(call->attrs.update, step, segment);
+    return m;
+}
+
+static float master_get(const masters *m, int64_t i) {
+    if (m->segment->master == MEZZO_MASTER_FP32)
+        return m->fp32[i];
+    return m->segment->master == MEZZO_MASTER_SPLIT ? mz_master_join(m->high[i], m->low[i])
+                                                    : mezzo_bf16_to_f32(m->high[i]);
+}
+
+static void master_put(const masters *m, const mz_tensor *shadow, int64_t i, float x) {
+    uint32_t words[4];
+    if (m->segment->master == MEZZO_MASTER_FP32) {
+        m->fp32[i] = x;
+        store_shadow(shadow, m->segment, i, x);
+    } else if (m->segment->master == MEZZO_MASTER_SPLIT) {
+        mz_master_split(x, &m->high[i], &m->low[i]);
+    } else {
+        mz_philox(m->key, (uint64_t)i >> 2, words);
+        m->high[i] = mezzo_f32_to_bf16_stochastic(x, words[i & 3]);
+    }
+}
+
 // torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
 void mz_ref_adamw(const mz_call *call) {
     const mz_update_attrs *update = call->attrs.update;
@@ -84,17 +122,17 @@ void mz_ref_adamw(const mz_call *call) {
     for (int64_t s = 0; s < n_segments; s++) {
         const mz_segment *segment = &segments[s];
         const float *grad = (const float *)call->in[0].data + segment->offset;
-        float *master = (float *)call->out[0].data + segment->offset;
+        masters master = masters_of(call, segment, &call->out[3], state->step);
         float *m = (float *)call->out[1].data + segment->state_offset;
         float *v = (float *)call->out[2].data + segment->state_offset;
         for (int64_t i = 0; i < segment->count; i++) {
             float g = grad[i] * clip;
-            float p = segment->decay ? master[i] * kept : master[i];
+            float p = master_get(&master, i);
+            p = segment->decay ? p * kept : p;
             m[i] += one_minus_beta1 * (g - m[i]);
             v[i] = v[i] * beta2 + one_minus_beta2 * g * g;
             float denominator = sqrtf(v[i]) / root_bias2 + eps;
-            master[i] = p - step_size * m[i] / denominator;
-            store_shadow(&call->out[3], segment, i, master[i]);
+            master_put(&master, &call->out[3], i, p - step_size * m[i] / denominator);
         }
     }
 }
@@ -113,18 +151,17 @@ void mz_ref_sgd(const mz_call *call) {
     for (int64_t s = 0; s < n_segments; s++) {
         const mz_segment *segment = &segments[s];
         const float *grad = (const float *)call->in[0].data + segment->offset;
-        float *master = (float *)call->out[0].data + segment->offset;
+        masters master = masters_of(call, segment, &call->out[2], state->step);
         float *buffer = has_momentum ? (float *)call->out[1].data + segment->state_offset : NULL;
         for (int64_t i = 0; i < segment->count; i++) {
-            float g = grad[i] * clip;
+            float g = grad[i] * clip, p = master_get(&master, i);
             if (segment->decay && update->weight_decay != 0)
-                g += decay * master[i];
+                g += decay * p;
             if (has_momentum) {
                 buffer[i] = first ? g : momentum * buffer[i] + fresh * g;
                 g = update->nesterov ? g + momentum * buffer[i] : buffer[i];
             }
-            master[i] -= lr * g;
-            store_shadow(&call->out[2], segment, i, master[i]);
+            master_put(&master, &call->out[2], i, p - lr * g);
         }
     }
 }
@@ -134,7 +171,7 @@ void mz_ref_refresh(const mz_call *call) {
     const mz_segment *segments = segments_of(&call->in[1], &n_segments);
     for (int64_t s = 0; s < n_segments; s++) {
         const float *master = (const float *)call->in[0].data + segments[s].offset;
-        for (int64_t i = 0; i < segments[s].count; i++)
+        for (int64_t i = 0; segments[s].master == MEZZO_MASTER_FP32 && i < segments[s].count; i++)
             store_shadow(&call->out[0], &segments[s], i, master[i]);
     }
 }

@@ -121,7 +121,50 @@ static void *shadow_at(const mz_tensor *shadow, const mz_segment *s, int64_t ele
     return (char *)shadow->data + s->shadow_offset + element * (s->shadow_dtype == MEZZO_F32 ? 4 : 2);
 }
 
+// A block of masters as FP32: where they are, or in `buffer`, made from the halves that they are stored as.
+typedef struct master_block {
+    float *at;
+    uint16_t *high, *low;
+} master_block;
+
+static master_block masters_in(const mz_call *call, const mz_tensor *shadow, const mz_segment *s, int64_t element,
+                               int n, float *buffer) {
+    master_block b = {.at = (float *)call->out[0].data + s->offset + element};
+    if (s->master == MEZZO_MASTER_FP32)
+        return b;
+    b.at = buffer;
+    b.high = shadow_at(shadow, s, element);
+    b.low = (uint16_t *)(void *)((char *)call->out[0].data + s->low_offset) + element;
+    for (int i = 0; i < n; i++)
+        buffer[i] =
+            s->master == MEZZO_MASTER_SPLIT ? mz_master_join(b.high[i], b.low[i]) : mezzo_bf16_to_f32(b.high[i]);
+    return b;
+}
+
+// Stores what became of them, and rounds their shadow.
+static void masters_out(const mz_call *call, const mz_tensor *shadow, const mz_segment *s, int64_t element, int n,
+                        master_block b, int64_t step) {
+    if (s->master == MEZZO_MASTER_FP32) {
+        void *low = shadow_at(shadow, s, element);
+        if (low != NULL)
+            narrow_block(b.at, low, (mezzo_dtype)s->shadow_dtype, n);
+        return;
+    }
+    mz_philox_key key = mz_master_key(call->attrs.update, step, s);
+    uint32_t words[4] = {0};
+    for (int i = 0; i < n; i++) {
+        if (s->master == MEZZO_MASTER_SPLIT) {
+            mz_master_split(b.at[i], &b.high[i], &b.low[i]);
+            continue;
+        }
+        if (i % 4 == 0) // blocks begin at multiples of 4
+            mz_philox(key, (uint64_t)(element + i) >> 2, words);
+        b.high[i] = mezzo_f32_to_bf16_stochastic(b.at[i], words[i % 4]);
+    }
+}
+
 typedef struct adamw_pass {
+    int64_t step;
     float clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept;
 } adamw_pass;
 
@@ -130,26 +173,26 @@ static void adamw_chunk(const mz_call *call, const void *with, int64_t index, ch
     (void)index;
     const adamw_pass *k = with;
     const float *grad = (const float *)call->in[0].data + c.segment->offset + c.start;
-    float *master = (float *)call->out[0].data + c.segment->offset + c.start;
+    float buffer[MZ_BLOCK];
     float *m = (float *)call->out[1].data + c.segment->state_offset + c.start;
     float *v = (float *)call->out[2].data + c.segment->state_offset + c.start;
     float kept = c.segment->decay ? k->kept : 1.0f;
     for (int from = 0; from < c.n; from += MZ_BLOCK) {
         int n = c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK;
+        master_block b = masters_in(call, &call->out[3], c.segment, c.start + from, n, buffer);
+        float *master = b.at;
         FOR_LANES(j, lanes, n) {
             int i = from + j;
-            vf g = vload_lanes(grad + i, lanes, 0) * k->clip, p = vload_lanes(master + i, lanes, 0) * kept;
+            vf g = vload_lanes(grad + i, lanes, 0) * k->clip, p = vload_lanes(master + j, lanes, 0) * kept;
             vf m1 = vload_lanes(m + i, lanes, 0), v1 = vload_lanes(v + i, lanes, 0) * k->beta2;
             m1 = vfma(vset(k->fresh1), g - m1, m1);
             v1 = vfma(g * k->fresh2, g, v1);
             p -= m1 * k->step_size / (vsqrt(v1) / k->root_bias2 + k->eps);
             vstore_lanes(m + i, m1, lanes);
             vstore_lanes(v + i, v1, lanes);
-            vstore_lanes(master + i, p, lanes);
+            vstore_lanes(master + j, p, lanes);
         }
-        void *shadow = shadow_at(&call->out[3], c.segment, c.start + from);
-        if (shadow != NULL)
-            narrow_block(master + from, shadow, (mezzo_dtype)c.segment->shadow_dtype, n);
+        masters_out(call, &call->out[3], c.segment, c.start + from, n, b, k->step);
     }
 }
 
@@ -159,7 +202,8 @@ static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
     if (state->skip)
         return MEZZO_OK;
     // Constants are computed in FP64 and rounded once, as torch does.
-    adamw_pass pass = {.clip = (float)state->clip,
+    adamw_pass pass = {.step = state->step,
+                       .clip = (float)state->clip,
                        .eps = (float)u->eps,
                        .fresh1 = (float)(1 - u->beta1),
                        .beta2 = (float)u->beta2,
@@ -172,6 +216,7 @@ static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
 }
 
 typedef struct sgd_pass {
+    int64_t step;
     float clip, lr, decay, momentum, fresh;
     bool nesterov, has_momentum, first;
 } sgd_pass;
@@ -181,26 +226,26 @@ static void sgd_chunk(const mz_call *call, const void *with, int64_t index, chun
     (void)index;
     const sgd_pass *k = with;
     const float *grad = (const float *)call->in[0].data + c.segment->offset + c.start;
-    float *master = (float *)call->out[0].data + c.segment->offset + c.start;
+    float buffer[MZ_BLOCK];
     float *momentum = k->has_momentum ? (float *)call->out[1].data + c.segment->state_offset + c.start : NULL;
     float decay = c.segment->decay ? k->decay : 0.0f;
     for (int from = 0; from < c.n; from += MZ_BLOCK) {
         int n = c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK;
+        master_block b = masters_in(call, &call->out[2], c.segment, c.start + from, n, buffer);
+        float *master = b.at;
         FOR_LANES(j, lanes, n) {
             int i = from + j;
-            vf g = vload_lanes(grad + i, lanes, 0) * k->clip, p = vload_lanes(master + i, lanes, 0);
+            vf g = vload_lanes(grad + i, lanes, 0) * k->clip, p = vload_lanes(master + j, lanes, 0);
             if (decay != 0)
                 g = vfma(vset(decay), p, g);
             if (momentum != NULL) {
-                vf b = k->first ? g : vfma(vset(k->momentum), vload_lanes(momentum + i, lanes, 0), g * k->fresh);
-                vstore_lanes(momentum + i, b, lanes);
-                g = k->nesterov ? vfma(vset(k->momentum), b, g) : b;
+                vf moved = k->first ? g : vfma(vset(k->momentum), vload_lanes(momentum + i, lanes, 0), g * k->fresh);
+                vstore_lanes(momentum + i, moved, lanes);
+                g = k->nesterov ? vfma(vset(k->momentum), moved, g) : moved;
             }
-            vstore_lanes(master + i, vfma(vset(-k->lr), g, p), lanes);
+            vstore_lanes(master + j, vfma(vset(-k->lr), g, p), lanes);
         }
-        void *shadow = shadow_at(&call->out[2], c.segment, c.start + from);
-        if (shadow != NULL)
-            narrow_block(master + from, shadow, (mezzo_dtype)c.segment->shadow_dtype, n);
+        masters_out(call, &call->out[2], c.segment, c.start + from, n, b, k->step);
     }
 }
 
@@ -209,7 +254,8 @@ static mezzo_status run_sgd(mezzo_device *device, const mz_call *call) {
     const mz_opt_state *state = call->in[2].data;
     if (state->skip)
         return MEZZO_OK;
-    sgd_pass pass = {.clip = (float)state->clip,
+    sgd_pass pass = {.step = state->step,
+                     .clip = (float)state->clip,
                      .lr = (float)state->lr,
                      .decay = (float)u->weight_decay,
                      .momentum = (float)u->momentum,
@@ -224,7 +270,7 @@ static mezzo_status run_sgd(mezzo_device *device, const mz_call *call) {
 static void refresh_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
     (void)with, (void)index;
     void *shadow = shadow_at(&call->out[0], c.segment, c.start);
-    if (shadow != NULL)
+    if (shadow != NULL && c.segment->master == MEZZO_MASTER_FP32)
         narrow_block((const float *)call->in[0].data + c.segment->offset + c.start, shadow,
                      (mezzo_dtype)c.segment->shadow_dtype, c.n);
 }

@@ -204,7 +204,10 @@ cudaError_t mz_cu_arange(cudaStream_t stream, int32_t *y, int64_t n);
 typedef struct mz_cu_segment {
     int64_t offset, count, state_offset, shadow_offset;
     int32_t shadow_dtype, decay;
+    int64_t low_offset;
+    int32_t master, unused;
 } mz_cu_segment;
+enum { MZ_CU_MASTER_FP32, MZ_CU_MASTER_SPLIT, MZ_CU_MASTER_STOCHASTIC }; // mezzo_master's
 typedef struct mz_cu_opt_state {
     int64_t step, skipped;
     double norm, clip, lr, bias1, bias2, last_clip;
@@ -223,13 +226,14 @@ cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segments, int n, c
 typedef struct mz_cu_update_constants {
     double beta1, beta2, eps, weight_decay, momentum, dampening;
     bool nesterov;
+    uint64_t seed;
 } mz_cu_update_constants;
 typedef struct mz_cu_update_args {
     const void *segments, *state; // mz_segment[n], mz_opt_state
     const float *grad;
     float *master, *moment[2]; // sgd: moment[0] or NULL
     void *shadow;              // or NULL
-    int64_t elements;          // of the master buffer
+    int64_t elements;          // of the gradient buffer
     int n, sms;
     mz_cu_update_constants constants;
 } mz_cu_update_args;

@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include "launch.h"
+#include "philox.cuh"
 
 // --- chunks of segments ---------------------------------------------------------------------------------------------------
 // Work is cut into chunks of 4096 elements of each segment. Blocks stay for the whole pass: each makes the running number of chunks
@@ -222,6 +223,96 @@ __device__ __forceinline__ void store_shadow4(void *shadow, const mz_cu_segment 
         p[2] = low.z;
 }
 
+// --- masters as a segment stores them (backend.h says how) ----------------------------------------------------------------------
+__device__ __forceinline__ ushort4 load_halves(const uint16_t *p, int left) {
+    if (left >= 4)
+        return *reinterpret_cast<const ushort4 *>(p);
+    return make_ushort4(left > 0 ? p[0] : 0, left > 1 ? p[1] : 0, left > 2 ? p[2] : 0, 0);
+}
+
+__device__ __forceinline__ void store_halves(uint16_t *p, int left, ushort4 x) {
+    if (left >= 4) {
+        *reinterpret_cast<ushort4 *>(p) = x;
+        return;
+    }
+    if (left > 0)
+        p[0] = x.x;
+    if (left > 1)
+        p[1] = x.y;
+    if (left > 2)
+        p[2] = x.z;
+}
+
+__device__ __forceinline__ float join(uint16_t high, uint16_t low) {
+    return __uint_as_float((static_cast<uint32_t>(high) << 16) +
+                           static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(low))));
+}
+
+__device__ __forceinline__ uint16_t high_half(float x) { // to nearest, ties away from zero
+    return isnan(x) ? static_cast<uint16_t>(__float_as_uint(x) >> 16 | 0x40u)
+                    : static_cast<uint16_t>((__float_as_uint(x) + 0x8000u) >> 16);
+}
+
+__device__ __forceinline__ uint16_t low_half(float x) {
+    return isnan(x) ? static_cast<uint16_t>(0) : static_cast<uint16_t>(__float_as_uint(x));
+}
+
+// mezzo_f32_to_bf16_stochastic
+__device__ __forceinline__ uint16_t round_at_random(float x, uint32_t random) {
+    uint32_t bits = __float_as_uint(x);
+    if (isnan(x))
+        return static_cast<uint16_t>(bits >> 16 | 0x40u);
+    uint16_t rounded = static_cast<uint16_t>((bits + (random >> 16)) >> 16);
+    bool became_infinite = (rounded & 0x7FFFu) == 0x7F80u && (bits & 0x7FFFFFFFu) != 0x7F800000u;
+    return became_infinite ? narrow(x, MZ_CU_BF16) : rounded;
+}
+
+struct master_place {
+    float *fp32;
+    uint16_t *high, *low;
+    philox_key key;
+};
+
+__device__ __forceinline__ master_place place_of(const mz_cu_segment &s, float *master, void *shadow, uint64_t seed,
+                                                 int64_t step) {
+    master_place p = {master + s.offset, nullptr, nullptr, {0, 0, 0}};
+    if (s.master == MZ_CU_MASTER_FP32)
+        return p;
+    p.high = reinterpret_cast<uint16_t *>(static_cast<char *>(shadow) + s.shadow_offset);
+    p.low = reinterpret_cast<uint16_t *>(reinterpret_cast<char *>(master) + s.low_offset);
+    p.key.seed = seed;
+    p.key.step = static_cast<uint32_t>(step ^ step >> 32);
+    p.key.tensor = 0x80000000u | static_cast<uint32_t>(s.offset / 16);
+    return p;
+}
+
+__device__ __forceinline__ float4 load_masters(const mz_cu_segment &s, const master_place &p, int64_t element,
+                                               int left) {
+    if (s.master == MZ_CU_MASTER_FP32)
+        return load4(p.fp32 + element, left);
+    ushort4 high = load_halves(p.high + element, left), low = make_ushort4(0, 0, 0, 0);
+    if (s.master == MZ_CU_MASTER_SPLIT)
+        low = load_halves(p.low + element, left);
+    return make_float4(join(high.x, low.x), join(high.y, low.y), join(high.z, low.z), join(high.w, low.w));
+}
+
+__device__ __forceinline__ void store_masters(const mz_cu_segment &s, const master_place &p, void *shadow,
+                                              int64_t element, int left, float4 x) {
+    if (s.master == MZ_CU_MASTER_FP32) {
+        store4(p.fp32 + element, left, x);
+        store_shadow4(shadow, s, element, left, x);
+    } else if (s.master == MZ_CU_MASTER_SPLIT) {
+        store_halves(p.high + element, left,
+                     make_ushort4(high_half(x.x), high_half(x.y), high_half(x.z), high_half(x.w)));
+        store_halves(p.low + element, left, make_ushort4(low_half(x.x), low_half(x.y), low_half(x.z), low_half(x.w)));
+    } else if (left > 0) {
+        uint4 w = philox(p.key, static_cast<uint64_t>(element) >> 2);
+        store_halves(p.high + element, left,
+                     make_ushort4(round_at_random(x.x, w.x), round_at_random(x.y, w.y), round_at_random(x.z, w.z),
+                                  round_at_random(x.w, w.w)));
+    }
+}
+
 struct adamw_constants {
     float clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept;
 };
@@ -252,24 +343,24 @@ __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
     adamw_constants k = shared;
+    int64_t step = state->step;
     for_chunks(segments, n, [&](const chunk &c, int64_t) {
         const float *g = grad + c.segment.offset + c.start;
-        float *p = master + c.segment.offset + c.start;
+        master_place p = place_of(c.segment, master, shadow, u.seed, step);
         float *m1 = m + c.segment.state_offset + c.start, *v1 = v + c.segment.state_offset + c.start;
         float kept = c.segment.decay ? k.kept : 1.0f;
 #pragma unroll 2
         for (int i = 0; i < VECTORS; i++) {
             int at = vector_at(i), left = c.n - at;
-            float4 xg = load4(g + at, left), xp = load4(p + at, left);
+            float4 xg = load4(g + at, left), xp = load_masters(c.segment, p, c.start + at, left);
             float4 xm = load4(m1 + at, left), xv = load4(v1 + at, left);
             adamw_element(k, kept, xg.x, xp.x, xm.x, xv.x);
             adamw_element(k, kept, xg.y, xp.y, xm.y, xv.y);
             adamw_element(k, kept, xg.z, xp.z, xm.z, xv.z);
             adamw_element(k, kept, xg.w, xp.w, xm.w, xv.w);
-            store4(p + at, left, xp);
             store4(m1 + at, left, xm);
             store4(v1 + at, left, xv);
-            store_shadow4(shadow, c.segment, c.start + at, left, xp);
+            store_masters(c.segment, p, shadow, c.start + at, left, xp);
         }
     });
 }
@@ -306,32 +397,33 @@ __global__ void __launch_bounds__(THREADS)
                const float *grad, float *master, float *momentum, void *shadow) {
     if (state->skip)
         return;
+    int64_t step = state->step;
     sgd_constants k = {static_cast<float>(state->clip),
                        static_cast<float>(state->lr),
                        static_cast<float>(u.weight_decay),
                        static_cast<float>(u.momentum),
                        static_cast<float>(1 - u.dampening),
                        u.nesterov,
-                       state->step == 1};
+                       step == 1};
     for_chunks(segments, n, [&](const chunk &c, int64_t) {
         const float *g = grad + c.segment.offset + c.start;
-        float *p = master + c.segment.offset + c.start;
+        master_place p = place_of(c.segment, master, shadow, u.seed, step);
         float *b = momentum != nullptr ? momentum + c.segment.state_offset + c.start : nullptr;
         float decay = c.segment.decay ? k.decay : 0.0f;
 #pragma unroll 2
         for (int i = 0; i < VECTORS; i++) {
             int at = vector_at(i), left = c.n - at;
-            float4 xg = load4(g + at, left), xp = load4(p + at, left), xb = make_float4(0, 0, 0, 0);
+            float4 xg = load4(g + at, left), xp = load_masters(c.segment, p, c.start + at, left),
+                   xb = make_float4(0, 0, 0, 0);
             if (b != nullptr)
                 xb = load4(b + at, left);
             sgd_element(k, decay, b != nullptr, xg.x, xp.x, xb.x);
             sgd_element(k, decay, b != nullptr, xg.y, xp.y, xb.y);
             sgd_element(k, decay, b != nullptr, xg.z, xp.z, xb.z);
             sgd_element(k, decay, b != nullptr, xg.w, xp.w, xb.w);
-            store4(p + at, left, xp);
             if (b != nullptr)
                 store4(b + at, left, xb);
-            store_shadow4(shadow, c.segment, c.start + at, left, xp);
+            store_masters(c.segment, p, shadow, c.start + at, left, xp);
         }
     });
 }
@@ -349,6 +441,8 @@ __global__ void __launch_bounds__(THREADS)
     refresh_kernel(const mz_cu_segment *segments, int n, const float *master, void *shadow) {
     for_chunks(segments, n, [&](const chunk &c, int64_t) {
         const float *p = master + c.segment.offset + c.start;
+        if (c.segment.master != MZ_CU_MASTER_FP32) // the shadow is a part of the master
+            return;
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
             int at = vector_at(i), left = c.n - at;
