@@ -9,6 +9,7 @@
 #   gpt2       GPT-2 124M, 32 x 1,024, in bf16, fp16, tf32 and fp32       → cuda-steps.csv, cuda-peers.csv
 #   sizes      small to 2.7B, 4 x 512                                     → the same
 #   tiny       4 and 12 layers of width 256 and 512                       → the same
+#   moe        GLM-4's mixture of experts, 4 layers of width 256 and 12 of width 512 → the same
 #   profile    every kernel of one step of GPT-2 124M in bf16 (Nsight Compute) → cuda-kernels.csv
 #   all        all of them
 # Rows carry device, driver, commit and command. PRECISIONS (default "bf16 fp16 tf32 fp32") and WAYS (PyTorch's: "compiled graphs") choose fewer;
@@ -25,7 +26,7 @@ while [[ ${1:-} == --* ]]; do
     esac
     shift 2
 done
-[[ $# -gt 0 ]] || { sed -n '2,17s/^# \{0,1\}//p' "$0" && exit 2; }
+[[ $# -gt 0 ]] || { sed -n '2,18s/^# \{0,1\}//p' "$0" && exit 2; }
 precisions=${PRECISIONS:-bf16 fp16 tf32 fp32}
 ways=${WAYS:-compiled graphs}
 python=${PYTHON:-python3}
@@ -43,6 +44,14 @@ ours() { # name layers heads width vocabulary batch length steps
     # shellcheck disable=SC2086
     "$step" --commit "$commit" "${header[@]}" --name "$1" --layers "$2" --heads "$3" --width "$4" --vocab "$5" --batch "$6" \
         --length "$7" --steps "$8" --warmup 5 $precisions | tee -a "$csv" | cut -d, -f1,9,13-17
+}
+
+experts() { # model name batch length steps
+    local header=(--no-header) csv=$results/cuda-steps.csv
+    [[ -s $csv ]] || header=()
+    # shellcheck disable=SC2086
+    "$step" --commit "$commit" "${header[@]}" --model "$1" --name "$2" --batch "$3" --length "$4" --steps "$5" --warmup 5 $precisions |
+        tee -a "$csv" | cut -d, -f1,9,13-17
 }
 
 has_torch() {
@@ -114,6 +123,11 @@ piece() {
         ours d512-l12-b8-t1024 12 8 512 32000 8 1024 20
         peers d256-l4-b1-t128 d512-l12-b8-t1024
         ;;
+    moe)
+        experts glm4_moe-4x256 moe-d256-l4-b1-t128 1 128 200
+        experts glm4_moe-12x512 moe-d512-l12-b8-t1024 8 1024 20
+        ways=${WAYS:-eager compiled} peers moe-d256-l4-b1-t128 moe-d512-l12-b8-t1024
+        ;;
     profile)
         local log=$results/cuda-profile.log
         ncu --clock-control none --profile-from-start off --metrics gpu__time_duration.sum,dram__bytes.sum --csv \
@@ -122,7 +136,7 @@ piece() {
         rm -f "$log"
         head -n 20 "$results/cuda-kernels.csv"
         ;;
-    all) for p in build test sanitize prewarm gpt2 sizes tiny profile; do piece $p; done ;;
+    all) for p in build test sanitize prewarm gpt2 sizes tiny moe profile; do piece $p; done ;;
     *) echo "bench/cuda.sh: no piece \"$1\"; without arguments it lists them" >&2 && exit 2 ;;
     esac
 }

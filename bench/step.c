@@ -1,4 +1,5 @@
-// bench/step: times of whole training steps (forward, backward, unscale, clip at 1.0, AdamW) of GPT-2 shaped models on random tokens.
+// bench/step: times of whole training steps (forward, backward, unscale, clip at 1.0, AdamW) of GPT-2 shaped models, or others by
+// name (--model glm4_moe-4x256), on random tokens.
 // One CSV row a precision; the columns are the header's. See bench/cuda.sh for how it is run.
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@ int cudaProfilerStop(void);
 #endif
 
 typedef struct setup {
-    const char *name, *device, *commit;
+    const char *name, *device, *commit, *model, *master;
     char command[512];
     int64_t layers, heads, width, d_ff, vocab, batch, length;
     bool recompute, low_residual, profile;
@@ -39,12 +40,16 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
     mezzo_model_config model;
     mezzo_graph *graph = NULL;
     MEZZO_TRY(mezzo_device_open(s->device, 0, &t->device));
-    MEZZO_TRY(mezzo_model_defaults("gpt2", &model));
+    mezzo_master master = MEZZO_MASTER_FP32;
+    while (master < MEZZO_MASTER_STOCHASTIC && strcmp(mezzo_master_name(master), s->master) != 0)
+        master++;
+    MEZZO_TRY(mezzo_model_defaults(s->model, &model));
     model.layers = s->layers, model.heads = s->heads, model.d_model = s->width, model.d_ff = s->d_ff;
-    model.vocab = s->vocab, model.seq_len = s->length, model.dropout = 0, model.bias = true;
+    model.vocab = s->vocab, model.seq_len = s->length, model.dropout = 0;
+    model.bias = model.bias || strcmp(s->model, "gpt2") == 0;
     MEZZO_TRY(mezzo_graph_create(&graph));
     MEZZO_TRY(mezzo_model_build(graph, &model, s->batch, s->length, false));
-    MEZZO_TRY(mezzo_params_create(t->device, graph, 1, &t->params));
+    MEZZO_TRY(mezzo_params_create_as(t->device, graph, 1, master, &t->params));
     mezzo_program_options options = {.precision = precision,
                                      .residual = s->low_residual ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST,
                                      .recompute = s->recompute,
@@ -162,22 +167,35 @@ static void log_line(void *user, const char *topic, const char *line) {
         fprintf(stderr, "%s\n", line);
 }
 
+// What was not asked for is the model's own; of plain "gpt2" that is 124M with its vocabulary padded.
+static mezzo_status complete(setup *s) {
+    mezzo_model_config model;
+    MEZZO_TRY(mezzo_model_defaults(s->model, &model));
+    if (strcmp(s->model, "gpt2") == 0)
+        model.layers = model.heads = 12, model.d_model = 768, model.vocab = 50304, model.d_ff = 0;
+    s->name = s->name != NULL ? s->name : strcmp(s->model, "gpt2") == 0 ? "gpt2-124M" : s->model;
+    s->layers = s->layers > 0 ? s->layers : model.layers;
+    s->heads = s->heads > 0 ? s->heads : model.heads;
+    s->width = s->width > 0 ? s->width : model.d_model;
+    s->d_ff = s->d_ff > 0 ? s->d_ff : model.d_ff;
+    s->vocab = s->vocab > 0 ? s->vocab : model.vocab;
+    return MEZZO_OK;
+}
+
 static int usage(void) {
     fprintf(stderr,
-            "usage: bench_step [--device D] [--name S] [--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
+            "usage: bench_step [--device D] [--name S] [--model NAME] [--master fp32|split|stochastic]\n       "
+            "[--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
             "[--batch N]\n       [--length N] [--accumulate N] [--steps N] [--warmup N] [--commit S] [--recompute] "
             "[--low-residual] [--profile] [--no-header] PRECISION...\n");
     return 2;
 }
 
 int main(int argc, char **argv) {
-    setup s = {.name = "gpt2-124M",
-               .device = "cuda",
+    setup s = {.device = "cuda",
                .commit = "unknown",
-               .layers = 12,
-               .heads = 12,
-               .width = 768,
-               .vocab = 50304,
+               .model = "gpt2",
+               .master = "fp32",
                .batch = 32,
                .length = 1024,
                .accumulate = 1,
@@ -191,6 +209,8 @@ int main(int argc, char **argv) {
     } options[] = {{"--device", &s.device, NULL, NULL},
                    {"--name", &s.name, NULL, NULL},
                    {"--commit", &s.commit, NULL, NULL},
+                   {"--model", &s.model, NULL, NULL},
+                   {"--master", &s.master, NULL, NULL},
                    {"--layers", NULL, &s.layers, NULL},
                    {"--heads", NULL, &s.heads, NULL},
                    {"--width", NULL, &s.width, NULL},
@@ -238,6 +258,10 @@ int main(int argc, char **argv) {
             written += (size_t)snprintf(s.command + written, sizeof s.command - written, " %s", argv[i]);
     if (at == argc || s.steps < 1 || s.steps > 1000 || s.accumulate < 1)
         return usage();
+    if (complete(&s) != MEZZO_OK) {
+        fprintf(stderr, "bench_step: %s\n", mezzo_error_message());
+        return 2;
+    }
     mezzo_log_set(log_line, NULL);
     if (header)
         printf(

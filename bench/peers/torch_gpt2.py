@@ -1,16 +1,17 @@
 """What a PyTorch user gets: training steps of GPT-2-shaped models and of GLM-4's mixture of experts, one CSV row each.
 
-usage: torch_gpt2.py [--iters N] [--prewarm] CASE...
+usage: torch_gpt2.py [--iters N] [--prewarm] [--cpu] CASE...
   CASE is MODEL:PRECISION:WAY, as small:bf16:graphs
   MODEL      gpt2 (124M, 32 x 1,024), small medium large xl 2.7B (4 x 512), dW-lL-bB-tT (vocabulary 32,000; 8 heads), moe-dW-lL-bB-tT
   PRECISION  fp32 tf32 bf16 fp16 (fp16 with GradScaler)
   WAY        eager, compiled (torch.compile) or graphs (torch.compile with mode="reduce-overhead", which captures CUDA graphs)
+--cpu times on the CPU, by the wall clock.
 --prewarm compiles all the cases at once, each in a process of its own, so that the timed run after it finds Inductor's cache filled.
 
 A step is forward, backward, unscale, clipping at 1.0 and fused AdamW; ms_step is the median of CUDA-event times. Memory is the
 allocator's peak.
 """
-import contextlib, gc, re, subprocess, sys
+import contextlib, gc, re, subprocess, sys, time
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -89,25 +90,40 @@ def describe(model):
     return lambda: GPT(32000, 1024, width, 4 * width, layers, 8), 32000, batch, tokens
 
 
-def measure(model, precision, way, iters):
+def milliseconds(step, device):
+    """One step's time, and what it returned."""
+    if device == "cpu":
+        start = time.perf_counter()
+        loss = step()
+        return (time.perf_counter() - start) * 1e3, loss
+    start, end = torch.cuda.Event(True), torch.cuda.Event(True)
+    start.record()
+    loss = step()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end), loss
+
+
+def measure(model, precision, way, iters, device):
     make, vocab, batch, tokens = describe(model)
     torch._dynamo.reset()
     gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    net = make().cuda()
+    net = make().to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
     forward = {"eager": lambda: net, "compiled": lambda: torch.compile(net),
                "graphs": lambda: torch.compile(net, mode="reduce-overhead")}[way]()
     low = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
-    scaler = torch.amp.GradScaler("cuda", enabled=precision == "fp16")
-    ids = torch.randint(0, vocab, (batch, tokens), device="cuda")
-    targets = torch.randint(0, vocab, (batch, tokens), device="cuda")
+    scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")
+    ids = torch.randint(0, vocab, (batch, tokens), device=device)
+    targets = torch.randint(0, vocab, (batch, tokens), device=device)
 
     def step():
-        with torch.autocast("cuda", low) if low else contextlib.nullcontext():
+        with torch.autocast(device, low) if low else contextlib.nullcontext():
             loss = forward(ids, targets)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
@@ -117,20 +133,17 @@ def measure(model, precision, way, iters):
         optimizer.zero_grad(set_to_none=True)
         return loss
 
-    for _ in range(5 if iters > 1 else 1):
+    for _ in range(5 if iters > 5 else 1):
         loss = step()
     times = []
     for _ in range(iters):
-        start, end = torch.cuda.Event(True), torch.cuda.Event(True)
-        start.record()
-        loss = step()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
+        ms, loss = milliseconds(step, device)
+        times.append(ms)
     ms = sorted(times)[len(times) // 2]
     count = sum(p.numel() for p in net.parameters())
-    peak = torch.cuda.max_memory_allocated() / 2**20
-    print(f"torch {torch.__version__},{torch.cuda.get_device_name()},{model},{batch},{tokens},{precision},{way},{count},"
+    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0
+    name = torch.cuda.get_device_name() if device == "cuda" else f"cpu x {torch.get_num_threads()}"
+    print(f"torch {torch.__version__},{name},{model},{batch},{tokens},{precision},{way},{count},"
           f"{ms:.3f},{min(times):.3f},{batch * tokens / ms * 1e3:.0f},{peak:.0f},{float(loss):.4f}", flush=True)
 
 
@@ -141,11 +154,12 @@ def main():
         at = arguments.index("--iters")
         iters = int(arguments[at + 1])
         del arguments[at:at + 2]
-    cases = [a for a in arguments if a != "--prewarm"]
+    device = "cpu" if "--cpu" in arguments else "cuda"
+    cases = [a for a in arguments if not a.startswith("--")]
     if not cases:
         sys.exit(__doc__)
     if prewarm:
-        running = [subprocess.Popen([sys.executable, __file__, "--iters", "1", case], stdout=subprocess.DEVNULL)
+        running = [subprocess.Popen([sys.executable, __file__, "--iters", "1", *(["--cpu"] if device == "cpu" else []), case], stdout=subprocess.DEVNULL)
                    for case in cases if not case.endswith(":eager")]
         for process in running:
             process.wait()
@@ -154,7 +168,7 @@ def main():
         print("system,device,model,batch,tokens,precision,way,params,ms_step,ms_best,tokens_per_second,peak_mib,loss", flush=True)
     for case in cases:
         try:
-            measure(*case.split(":"), iters)
+            measure(*case.split(":"), iters, device)
         except Exception as error:  # out of memory, or a case that compile cannot do: said, and on to the next
             print(f"{case}: {repr(error)[:300]}", file=sys.stderr, flush=True)
 
