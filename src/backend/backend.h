@@ -177,18 +177,45 @@ typedef struct mz_opt_state {
     int32_t found_inf;   // OR of every grad_stats since the last scaler_update
     int32_t skip;        // the step under way moves nothing
     int32_t last_found_inf;
-    int32_t unused;
+    int32_t guard; // MZ_GUARD_…, set by the host
+    int32_t bad;   // MZ_BAD_…: what inspect found in the step under way
+    int32_t held;  // MZ_BAD_… of the step that made everything stand still, until the host clears it
 } mz_opt_state;
+enum {
+    MZ_GUARD_ON = 1,        // a bad step holds
+    MZ_GUARD_GRADIENTS = 2, // non-finite gradients make a step bad: there is no loss scale to blame
+};
+enum { MZ_BAD_BATCH = 1, MZ_BAD_LOSS = 2, MZ_BAD_ACTIVATION = 4, MZ_BAD_GRADIENTS = 8, MZ_BAD_PARAMETERS = 16 };
 // One step runs, in order: grad_stats, clip_control?, step_control, adamw|sgd, and (once for all optimizers) scaler_update.
 // grad_stats: g ×= 1/scale in place (no write when scale is absent or 1); norm = ‖g‖₂; found_inf |= any g non-finite. Partial
 //   sums are over fixed chunks of 4096 elements of the flat buffer, in FP64, added in order: threads do not change a bit.
 // clip_control: clip ×= min(1, max_norm/(norm·clip + 1e-6)); untouched when norm is not finite.
-// step_control: skip = found_inf. Skipped: ++skipped. Else lr = mz_schedule_lr(update, step), ++step, bias = 1 - beta^step.
+// step_control: where the guard is on and nothing is held yet, held = bad, and MZ_BAD_GRADIENTS where found_inf and the guard's flags say so;
+//   bad = 0. Held: skip, and nothing is counted: step and all after it leave parameters, moments, counters and scaler as they were.
+//   Else skip = found_inf. Skipped: ++skipped. Else lr = mz_schedule_lr(update, step), ++step, bias = 1 - beta^step.
 //   last_clip = clip, last_found_inf = found_inf.
 // adamw, sgd: nothing moves when skip. The gradient used is g·clip; torch's formulas in FP32; shadows rounded in the same pass.
 // scaler_update: found = OR of the states' found_inf; torch's rule on the block (where present and update->enabled), `skipped`
-//   counted; then every state's found_inf = 0 and clip = 1.
+//   counted, unless a state is held; then every state's found_inf = 0 and clip = 1.
+// inspect: found[i] is an mz_inspection of x[i]: of all values, or, where 0 < attrs.sample < count, of runs of 32: sample is rounded up to
+//   whole runs, run r begins at r·(count/runs) + mz_sample_start's shift, which the random
+//   state's step decides, so that steps look at different values. Where state is present: bad |= attrs.bad_first (of x[0]) or attrs.bad_rest.
 double mz_schedule_lr(const mz_update_attrs *update, int64_t step); // schedule.c: host and CPU kernels
+
+typedef struct mz_inspection { // of one tensor's values
+    int64_t looked;            // how many
+    int64_t nans, infs, large; // large: finite, and above attrs.limit where that is not 0
+    int64_t zeros, tiny;       // tiny: not 0, and below 2^-14, the smallest normal number of FP16
+    float low, high;           // of the finite values; +0 and +0 where there are none
+} mz_inspection;
+static inline bool mz_inspection_bad(const mz_inspection *i) {
+    return i->nans + i->infs + i->large > 0;
+}
+// Where run r of a sample begins. `stride` = count / runs, at least 32.
+static inline int64_t mz_sample_start(int64_t r, int64_t stride, uint64_t step) {
+    uint32_t folded = (uint32_t)(step ^ step >> 32) * 2654435761u;
+    return r * stride + (int64_t)(folded % (uint64_t)(stride - 31));
+}
 
 typedef struct mz_scaler_block {
     float scale;        // what programs and grad_stats read: first member

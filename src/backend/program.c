@@ -1,49 +1,8 @@
 // A program: the graph after its passes, with memory booked and a kernel chosen for every node; then run again and again.
-#include "backend/params.h"
-#include "graph/graph.h"
+#include "backend/program.h"
 
-typedef struct compiled {
-    mezzo_graph *graph;
-    mz_plan plan;
-    mz_call *calls; // one a node that runs
-    const mz_kernel **kernels;
-    int *node;          // per call: its node
-    unsigned char *use; // per call: what it does to parameter gradients
-    bool overwrites;    // every kernel that adds to gradients can also write them
-    size_t n_calls;
-    size_t workspace; // bytes: the largest that a kernel asks for
-    size_t beside;    // bytes: the same of those on the second lane, where there are lanes
-    mz_lanes lanes;   // arrays NULL: one lane
-} compiled;
-
-// What a call does to parameter gradients.
-enum { ADDS = 1, FIRST = 2 }; // adds to some; and is the first in the program to touch these
-
-// A run as a device's graph. Two kinds: gradients are added to what is there, or written (the first run after they were zeroed).
-typedef struct recording {
-    void *graph;
-    void *scale; // the address its calls read
-    bool seen;   // has run once by itself: kernels are loaded, so that it can be captured
-} recording;
-
-struct mezzo_program {
-    mezzo_device *device;
-    mezzo_params *params;
-    mezzo_program_options options; // overrides not kept
-    compiled c;
-    void *arena, *workspace;
-    char *inputs;      // device: the random state, then every input; one copy brings both
-    char *host_inputs; // what the next run will bring there
-    bool written;      // inputs have changed since the last run
-    char *state;       // device: the inputs that stay; NULL: another program's
-    mz_rng_state *rng; // device, the first thing in `inputs`
-    float *one;        // device: the scale of a run without a scaler
-    void **address;    // per value
-    bool covers;       // every parameter's gradient is written whole: the first run can overwrite
-    recording recordings[2];
-    void *staging; // host: for outputs that need converting; grown on first use
-    size_t staging_bytes;
-};
+// What a call does to parameter gradients: adds to some; and is the first in the program to touch these.
+enum { ADDS = 1, FIRST = 2 };
 
 // --- compiling: no memory is taken on the device ----------------------------------------------------------------------------
 
@@ -64,7 +23,7 @@ static void fill_call(const mezzo_graph *g, const mz_node *n, mz_call *call) {
         call->out[k] = tensor_of(g, k < n->n_out ? n->out[k] : -1);
 }
 
-static void compiled_free(compiled *c) {
+static void compiled_free(mz_compiled *c) {
     mezzo_graph_free(c->graph);
     mz_plan_free(&c->plan);
     mz_free(c->calls);
@@ -86,7 +45,7 @@ static mezzo_status check_options(const mezzo_program_options *o) {
 }
 
 // Workspace of a call, in both of its kinds where it adds to gradients.
-static size_t workspace_of(mezzo_device *device, compiled *c, const mz_kernel *kernel, mz_call *call) {
+static size_t workspace_of(mezzo_device *device, mz_compiled *c, const mz_kernel *kernel, mz_call *call) {
     size_t bytes = kernel->workspace ? kernel->workspace(device, call) : 0;
     if (!call->attrs.accumulate)
         return bytes;
@@ -98,7 +57,7 @@ static size_t workspace_of(mezzo_device *device, compiled *c, const mz_kernel *k
     return other > bytes ? other : bytes;
 }
 
-static mezzo_status choose_kernels(mezzo_device *device, compiled *c) {
+static mezzo_status choose_kernels(mezzo_device *device, mz_compiled *c) {
     const mezzo_graph *g = c->graph;
     c->overwrites = true;
     for (size_t i = 0; i < g->n_nodes; ++i) {
@@ -155,7 +114,7 @@ static mezzo_status alloc_lanes(mz_lanes *lanes, size_t n) {
 #define SLACK 16 // nodes: about a layer's backward
 
 static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                            compiled *c) {
+                            mz_compiled *c) {
     mezzo_status status;
     size_t n;
     bool lanes;
@@ -186,11 +145,11 @@ fail:
 
 // --- memory ---------------------------------------------------------------------------------------------------------------------
 
-static size_t lane_bytes(const compiled *c) { // of lane 0's workspace; lane 1's lies behind it
+static size_t lane_bytes(const mz_compiled *c) { // of lane 0's workspace; lane 1's lies behind it
     return c->beside > 0 ? mz_align_up(c->workspace, 256) : c->workspace;
 }
 
-static void plan_report(const compiled *c, mezzo_memory *out) {
+static void plan_report(const mz_compiled *c, mezzo_memory *out) {
     *out = (mezzo_memory){.activations = c->plan.arena,
                           .workspace = lane_bytes(c) + c->beside,
                           .inputs = c->plan.inputs + c->plan.state,
@@ -210,7 +169,7 @@ void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out) {
 
 mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                                mezzo_memory *out) {
-    compiled c;
+    mz_compiled c;
     MEZZO_TRY(compile(device, graph, options, &c));
     plan_report(&c, out);
     for (size_t i = 0; i < c.graph->n_params; ++i) {
@@ -231,7 +190,7 @@ static size_t own_bytes(const mezzo_memory *m) { // what the program takes for i
 // What would fit, in words: the same with recompute where that was not asked for, and how much of this batch.
 static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, const mezzo_program_options *options,
                            const mezzo_memory *m, size_t room, char *text, size_t size) {
-    compiled again;
+    mz_compiled again;
     mezzo_program_options with = *options;
     int n = 0;
     with.recompute = true;
@@ -386,6 +345,12 @@ static void bind_calls(mezzo_program *p) {
     }
 }
 
+int mz_value_root(const mezzo_graph *g, int value) {
+    while (g->values[value].alias >= 0)
+        value = g->values[value].alias;
+    return value;
+}
+
 // The parameter whose gradient a tensor is, whole; -1: none, -2: a part of the gradients that is no parameter's.
 static int gradient_of(const mezzo_params *params, const mz_tensor *t) {
     const float *at = t->data;
@@ -464,6 +429,8 @@ void mezzo_program_free(mezzo_program *p) {
     for (size_t i = 0; i < MZ_COUNT(p->recordings); ++i)
         if (p->recordings[i].graph)
             b->capture_free(p->device, p->recordings[i].graph);
+    mz_program_unwatch(p);
+    b->release(p->device, p->inspection);
     compiled_free(&p->c);
     mz_free(p->host_inputs);
     mz_free(p->address);
@@ -501,7 +468,7 @@ mezzo_status mz_program_share_state(mezzo_program *p, const mezzo_program *owner
     for (size_t i = 0; i < MZ_COUNT(p->recordings); ++i) {
         if (p->recordings[i].graph)
             b->capture_free(p->device, p->recordings[i].graph);
-        p->recordings[i] = (recording){0};
+        p->recordings[i] = (mz_recording){0};
     }
     b->release(p->device, p->state);
     p->state = NULL;
@@ -585,7 +552,7 @@ static void bind_scale(mezzo_program *p, const mezzo_scaler *scaler) {
     bind_calls(p);
 }
 
-static mezzo_status prepare(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
+mezzo_status mz_program_prepare(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
     mz_rng_state rng = {seed, step};
     bind_scale(p, scaler);
     memcpy(p->host_inputs, &rng, sizeof rng);
@@ -602,7 +569,13 @@ static mezzo_status run_call(mezzo_program *p, size_t i, bool fresh) {
     call->attrs.accumulate = call->attrs.accumulate && !overwrite;
     mezzo_status status = p->c.kernels[i]->run(p->device, call);
     call->attrs.accumulate = call->attrs.accumulate || overwrite;
-    return status;
+    MEZZO_TRY(status);
+    if (p->hook != NULL)
+        MEZZO_TRY(p->hook(p->hook_user, p, i));
+    for (size_t w = 0; w < p->n_watches; ++w)
+        if (p->watches[w].after == i)
+            MEZZO_TRY(p->watches[w].kernel->run(p->device, &p->watches[w].call));
+    return MEZZO_OK;
 }
 
 static mezzo_status run_calls(mezzo_program *p, bool fresh) {
@@ -627,7 +600,7 @@ static mezzo_status run_lanes(mezzo_program *p, bool fresh) {
     return lanes->join >= 0 ? b->capture_wait(p->device, lanes->join) : MEZZO_OK;
 }
 
-static mezzo_status record(mezzo_program *p, bool fresh, recording *r) {
+static mezzo_status record(mezzo_program *p, bool fresh, mz_recording *r) {
     const mz_backend *b = p->device->backend;
     void *graph = NULL;
     MEZZO_TRY(b->capture_begin(p->device));
@@ -644,13 +617,13 @@ static mezzo_status record(mezzo_program *p, bool fresh, recording *r) {
 // The first run of a kind goes call by call; a device that can capture replays one graph from then on.
 static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
     const mz_backend *b = p->device->backend;
-    recording *r = &p->recordings[fresh];
+    mz_recording *r = &p->recordings[fresh];
     void *scale = p->c.graph->scale >= 0 ? p->address[p->c.graph->scale] : NULL;
-    if (b->capture_begin == NULL || p->device->batch != NULL)
+    if (b->capture_begin == NULL || p->device->batch != NULL || p->hook != NULL)
         return run_calls(p, fresh);
     if (!r->seen || r->scale != scale) {
         b->capture_free(p->device, r->graph);
-        *r = (recording){.scale = scale, .seen = true};
+        *r = (mz_recording){.scale = scale, .seen = true};
         return run_calls(p, fresh);
     }
     if (r->graph == NULL)
@@ -659,7 +632,7 @@ static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
 }
 
 mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
-    MEZZO_TRY(prepare(p, scaler, seed, step));
+    MEZZO_TRY(mz_program_prepare(p, scaler, seed, step));
     if (p->options.forward_only)
         return run_recorded(p, false);
     bool fresh = p->params->grads_empty && p->covers;
@@ -668,91 +641,4 @@ mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uin
     ++p->params->grad_version;
     p->params->grads_empty = p->params->grads_stale = false;
     return run_recorded(p, fresh);
-}
-
-// --- looking for the first non-finite value ---------------------------------------------------------------------------------------
-
-typedef struct range {
-    double low, high; // of the finite values
-    int64_t nans, infs;
-} range;
-
-static mezzo_status scan(mezzo_program *p, const mz_tensor *t, range *out) {
-    *out = (range){0, 0, 0, 0};
-    if (!mz_present(t) || t->dtype == MEZZO_I32)
-        return MEZZO_OK;
-    int64_t n = mz_shape_count(&t->shape);
-    size_t width = mezzo_dtype_size(t->dtype);
-    double block[512];
-    bool any = false;
-    MEZZO_TRY(stage(p, (size_t)n * width));
-    MEZZO_TRY(p->device->backend->read(p->device, p->staging, t->data, (size_t)n * width));
-    for (int64_t at = 0; at < n; at += 512) {
-        size_t m = n - at < 512 ? (size_t)(n - at) : 512;
-        MEZZO_TRY(mezzo_convert((char *)p->staging + (size_t)at * width, t->dtype, block, MEZZO_F64, m));
-        for (size_t i = 0; i < m; ++i) {
-            double x = block[i];
-            if (x != x) {
-                ++out->nans;
-            } else if (x - x != 0) {
-                ++out->infs;
-            } else {
-                out->low = !any || x < out->low ? x : out->low;
-                out->high = !any || x > out->high ? x : out->high;
-                any = true;
-            }
-        }
-    }
-    return MEZZO_OK;
-}
-
-static mezzo_status describe_failure(mezzo_program *p, size_t call, int slot, const range *bad, char *where,
-                                     size_t size) {
-    const mezzo_graph *g = p->c.graph;
-    const mz_node *n = &g->nodes[p->c.node[call]];
-    const char *phases[] = {"forward", "recompute", "backward"};
-    mz_slot ins[MZ_MAX_IN], outs[MZ_MAX_OUT];
-    mz_op_slots(n->op, false, ins);
-    mz_op_slots(n->op, true, outs);
-    const mz_tensor *out = &p->c.calls[call].out[slot];
-    size_t len = (size_t)snprintf(where, size, "%s in %s (%s): output %s (%s) has %lld NaN and %lld infinities",
-                                  mz_op_table[n->op].name, *g->modules[n->module] ? g->modules[n->module] : "the model",
-                                  phases[n->phase], outs[slot].name, mezzo_dtype_name(out->dtype), (long long)bad->nans,
-                                  (long long)bad->infs);
-    for (int k = 0; k < n->n_in && len < size; ++k) {
-        range r;
-        const mz_tensor *in = &p->c.calls[call].in[k];
-        if (!mz_present(in) || in->dtype == MEZZO_I32 || in->data == out->data) // worked in place: gone
-            continue;
-        MEZZO_TRY(scan(p, in, &r));
-        len += (size_t)snprintf(where + len, size - len, "; %s (%s) in [%.4g, %.4g]%s", ins[k].name,
-                                mezzo_dtype_name(in->dtype), r.low, r.high, r.nans + r.infs ? " and non-finite" : "");
-    }
-    return MEZZO_OK;
-}
-
-mezzo_status mezzo_program_check(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step,
-                                 bool *found, char *where, size_t size) {
-    *found = false;
-    if (size)
-        where[0] = 0;
-    MEZZO_TRY(prepare(p, scaler, seed, step));
-    if (!p->options.forward_only) {
-        MEZZO_TRY(mz_params_settle(p->params));
-        ++p->params->grad_version;
-        p->params->grads_empty = false;
-    }
-    for (size_t i = 0; i < p->c.n_calls; ++i) {
-        mz_call *call = &p->c.calls[i];
-        MEZZO_TRY(p->c.kernels[i]->run(p->device, call));
-        for (int k = 0; k < call->n_out && !*found; ++k) {
-            range r;
-            MEZZO_TRY(scan(p, &call->out[k], &r));
-            if (r.nans + r.infs == 0)
-                continue;
-            *found = true;
-            MEZZO_TRY(describe_failure(p, i, k, &r, where, size));
-        }
-    }
-    return MEZZO_OK;
 }

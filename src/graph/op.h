@@ -100,6 +100,9 @@ typedef struct mz_attrs {
     mz_act act;                    // linear's epilogue, linear_dx's activation gradient
     mezzo_dtype
         via; // linear: what x·Wᵀ + bias (and then the activation) is rounded to before act and before the residual
+    int64_t sample;                // inspect: how many values to look at; 0 = all
+    float limit;                   // inspect: magnitudes above it are bad; 0 = none
+    int bad_first, bad_rest;       // inspect: MZ_BAD_… of the first input and of the others
     const mz_update_attrs *update; // OP_STATE
 } mz_attrs;
 

@@ -45,6 +45,8 @@ static const char *compare_state(const trial *t, int slot, unsigned char *const 
         return "step or skipped differs";
     if (a.found_inf != b.found_inf || a.skip != b.skip || a.last_found_inf != b.last_found_inf)
         return "found_inf or skip differs";
+    if (a.guard != b.guard || a.bad != b.bad || a.held != b.held)
+        return "bad or held differs";
     // All terms are positive: n of them in any order within a chunk, then the chunks, are off by at most (n + chunks) roundings.
     bool both_spoiled = !isfinite(a.norm) && !isfinite(b.norm); // infinity or NaN, by the order they were met in
     if (!both_spoiled && fabs(a.norm - b.norm) > (4096 + FLAT / 4096) * 0x1p-53 * b.norm)
@@ -125,6 +127,58 @@ void cases_step_control(void) {
                     MZ_OP_step_control, &update,
                     &(mz_opt_state){.step = step, .skipped = 2, .norm = 3, .clip = 0.5, .lr = 1, .found_inf = found});
             }
+    // The guard: off, on, with gradients; nothing bad, something bad, held since a step before.
+    const mz_update_attrs update = {.beta1 = 0.9, .beta2 = 0.999, .lr = 3e-4};
+    for (int guard = 0; guard < 4; guard++)
+        for (int bad = 0; bad < 2; bad++)
+            for (int held = 0; held < 2; held++)
+                for (int found = 0; found < 2; found++)
+                    state_case(MZ_OP_step_control, &update,
+                               &(mz_opt_state){.step = 5,
+                                               .clip = 0.5,
+                                               .found_inf = found,
+                                               .guard = guard,
+                                               .bad = bad * (MZ_BAD_LOSS | MZ_BAD_ACTIVATION),
+                                               .held = held * MZ_BAD_BATCH});
+}
+
+// Counts and ranges are the reference's exactly, of every format, of all values and of samples, whatever spoils them.
+static void inspect_case(mezzo_dtype dtype, int64_t sample, float limit, bool spoilt, bool with_state) {
+    static const int64_t counts[] = {1, 31, 33, 4096, 70001};
+    trial *t = trial_new(MZ_OP_inspect);
+    t->attrs.sample = sample;
+    t->attrs.limit = limit;
+    t->attrs.bad_first = MZ_BAD_LOSS;
+    t->attrs.bad_rest = MZ_BAD_ACTIVATION;
+    for (int i = 0; i < (int)MZ_COUNT(counts); i++) {
+        trial_input(t, i, dtype, SHAPE(counts[i]));
+        trial_normal(t, i, i == 2 ? 3e-5 : 2);
+        int64_t n = counts[i];
+        double *x = t->in[i].value;
+        if (n > 40) // the first and last of a value, zeros of both signs
+            x[0] = 0, x[1] = -0.0, x[n - 1] = 0x1p-14, x[n - 2] = 0x1p-15;
+        if (spoilt && i > 2)
+            x[n / 2] = NAN, x[n / 3] = -INFINITY, x[n / 4] = INFINITY;
+        if (spoilt && i == 0)
+            x[0] = NAN;
+        trial_store(&t->in[i]);
+    }
+    mz_inspection empty[MZ_COUNT(counts)] = {{0}};
+    trial_output(t, 0, MEZZO_U8, SHAPE(sizeof empty));
+    trial_bytes(t, 0, empty, true);
+    if (with_state)
+        state_tensor(t, 1, true, &(mz_opt_state){.step = 1, .bad = MZ_BAD_BATCH});
+    trial_finish(t);
+}
+
+void cases_inspect(void) {
+    for (int f = 0; f < FLOATS; f++)
+        for (int spoilt = 0; spoilt < 2; spoilt++) {
+            inspect_case(floats[f], 0, 0, spoilt, true);
+            inspect_case(floats[f], 0, 3, spoilt, false);
+            inspect_case(floats[f], 1024, 0, spoilt, true);
+            inspect_case(floats[f], 40, 6, spoilt, true);
+        }
 }
 
 // A shadow must be the rounding of the master beside it, whatever the last bit of that master is; all other bytes stay.
@@ -345,6 +399,7 @@ void cases_refresh(void) {
     trial_finish(t);
 }
 
+static bool scaler_held;
 static void scaler_case(const mz_update_attrs *update, const mz_scaler_block *block, int found_first,
                         int found_second) {
     trial *t = trial_new(MZ_OP_scaler_update);
@@ -356,7 +411,9 @@ static void scaler_case(const mz_update_attrs *update, const mz_scaler_block *bl
         t->n_in = 1;
     }
     state_tensor(t, 0, true, &(mz_opt_state){.step = 3, .clip = 0.5, .found_inf = found_first});
-    state_tensor(t, 1, true, &(mz_opt_state){.step = 8, .clip = 0.1, .found_inf = found_second});
+    state_tensor(
+        t, 1, true,
+        &(mz_opt_state){.step = 8, .clip = 0.1, .found_inf = found_second, .held = scaler_held ? MZ_BAD_LOSS : 0});
     t->compare_bytes = compare_state;
     trial_finish(t);
 }
@@ -380,5 +437,9 @@ void cases_scaler_update(void) {
         for (size_t b = 0; b < MZ_COUNT(blocks); b++)
             for (int found = 0; found < 4; found++)
                 scaler_case(updates[u], &blocks[b], found & 1, found >> 1);
+    scaler_held = true; // a held step leaves the block alone
+    for (size_t u = 0; u < MZ_COUNT(updates); u++)
+        scaler_case(updates[u], &blocks[1], 1, 0);
+    scaler_held = false;
     scaler_case(&plain, NULL, 1, 0);
 }

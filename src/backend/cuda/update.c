@@ -25,6 +25,17 @@ SAME(mz_opt_state, mz_cu_opt_state, last_clip);
 SAME(mz_opt_state, mz_cu_opt_state, found_inf);
 SAME(mz_opt_state, mz_cu_opt_state, skip);
 SAME(mz_opt_state, mz_cu_opt_state, last_found_inf);
+SAME(mz_opt_state, mz_cu_opt_state, guard);
+SAME(mz_opt_state, mz_cu_opt_state, bad);
+SAME(mz_opt_state, mz_cu_opt_state, held);
+SAME(mz_inspection, mz_cu_inspection, looked);
+SAME(mz_inspection, mz_cu_inspection, nans);
+SAME(mz_inspection, mz_cu_inspection, infs);
+SAME(mz_inspection, mz_cu_inspection, large);
+SAME(mz_inspection, mz_cu_inspection, zeros);
+SAME(mz_inspection, mz_cu_inspection, tiny);
+SAME(mz_inspection, mz_cu_inspection, low);
+SAME(mz_inspection, mz_cu_inspection, high);
 SAME(mz_scaler_block, mz_cu_scaler_block, scale);
 SAME(mz_scaler_block, mz_cu_scaler_block, tracker);
 SAME(mz_scaler_block, mz_cu_scaler_block, hysteresis);
@@ -36,6 +47,9 @@ _Static_assert((int)MZ_CU_LR_CONSTANT == (int)MEZZO_LR_CONSTANT && (int)MZ_CU_LR
 _Static_assert((int)MZ_CU_MASTER_FP32 == (int)MEZZO_MASTER_FP32 && (int)MZ_CU_MASTER_SPLIT == (int)MEZZO_MASTER_SPLIT &&
                    (int)MZ_CU_MASTER_STOCHASTIC == (int)MEZZO_MASTER_STOCHASTIC,
                "launch.h's masters are mezzo_master's");
+_Static_assert((int)MZ_CU_GUARD_ON == (int)MZ_GUARD_ON && (int)MZ_CU_GUARD_GRADIENTS == (int)MZ_GUARD_GRADIENTS &&
+                   (int)MZ_CU_BAD_GRADIENTS == (int)MZ_BAD_GRADIENTS && (int)MZ_CU_INSPECTED >= (int)MZ_MAX_IN,
+               "launch.h's guard is backend.h's");
 _Static_assert((int)MZ_CU_STATES >= (int)MZ_MAX_OUT, "room for every state");
 
 static void *data_of(const mz_tensor *t) {
@@ -67,6 +81,30 @@ static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_grad_stats = {"grad_stats__cuda", grad_stats_supports, grad_stats_workspace, run_grad_stats};
+
+// --- inspect --------------------------------------------------------------------------------------------------------------
+static const char *inspect_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return mz_cuda_storages(call, "a", "u");
+}
+
+static mezzo_status run_inspect(mezzo_device *device, const mz_call *call) {
+    mz_cu_inspect_args args = {.n = call->n_in,
+                               .bad_first = call->attrs.bad_first,
+                               .bad_rest = call->attrs.bad_rest,
+                               .sample = call->attrs.sample,
+                               .limit = call->attrs.limit,
+                               .rng = call->rng,
+                               .found = call->out[0].data,
+                               .state = data_of(&call->out[1])};
+    for (int i = 0; i < call->n_in; i++) {
+        args.x[i] = mz_cuda_array(&call->in[i]);
+        args.count[i] = mz_shape_count(&call->in[i].shape);
+    }
+    MZ_CUDA_TRY(mz_cu_inspect(mz_cuda(device)->stream, &args));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_inspect = {"inspect__cuda", inspect_supports, NULL, run_inspect};
 
 // --- optimizers -----------------------------------------------------------------------------------------------------------
 static void fill_update(const mezzo_device *device, const mz_call *call, mz_cu_update_args *args) {

@@ -48,9 +48,17 @@ void mz_ref_clip_control(const mz_call *call) {
 void mz_ref_step_control(const mz_call *call) {
     const mz_update_attrs *update = call->attrs.update;
     mz_opt_state *state = call->out[0].data;
-    state->skip = state->found_inf;
+    if (state->guard & MZ_GUARD_ON && !state->held) {
+        state->held = state->bad;
+        if (state->found_inf && state->guard & MZ_GUARD_GRADIENTS)
+            state->held |= MZ_BAD_GRADIENTS;
+    }
+    state->bad = 0;
+    state->skip = state->found_inf || state->held;
     state->last_clip = state->clip;
     state->last_found_inf = state->found_inf;
+    if (state->held)
+        return;
     if (state->skip) {
         ++state->skipped;
         return;
@@ -59,6 +67,45 @@ void mz_ref_step_control(const mz_call *call) {
     ++state->step;
     state->bias1 = 1 - pow(update->beta1, (double)state->step);
     state->bias2 = 1 - pow(update->beta2, (double)state->step);
+}
+
+static void look_at(double x, float limit, mz_inspection *found) {
+    found->looked++;
+    if (isnan(x)) {
+        found->nans++;
+        return;
+    }
+    if (isinf(x)) {
+        found->infs++;
+        return;
+    }
+    bool first = found->looked - found->nans - found->infs == 1;
+    found->low = first || x < (double)found->low ? (float)x : found->low;
+    found->high = first || x > (double)found->high ? (float)x : found->high;
+    found->zeros += x == 0;
+    found->tiny += x != 0 && fabs(x) < 0x1p-14;
+    found->large += limit > 0 && fabs(x) > (double)limit;
+}
+
+void mz_ref_inspect(const mz_call *call) {
+    mz_inspection *found = call->out[0].data;
+    mz_opt_state *state = mz_present(&call->out[1]) ? call->out[1].data : NULL;
+    for (int i = 0; i < call->n_in; i++) {
+        int64_t n = mz_shape_count(&call->in[i].shape), sample = call->attrs.sample;
+        int64_t runs = (sample + 31) / 32, length = 32;
+        if (sample == 0 || runs * 32 >= n)
+            runs = 1, length = n;
+        found[i] = (mz_inspection){0};
+        for (int64_t r = 0; r < runs; r++) {
+            int64_t start = runs == 1 && length == n ? 0 : mz_sample_start(r, n / runs, call->rng->step);
+            for (int64_t k = start; k < start + length; k++)
+                look_at(mz_ref_get(&call->in[i], k), call->attrs.limit, &found[i]);
+        }
+        found[i].low += 0.0f; // one zero, not two
+        found[i].high += 0.0f;
+        if (state != NULL && mz_inspection_bad(&found[i]))
+            state->bad |= i == 0 ? call->attrs.bad_first : call->attrs.bad_rest;
+    }
 }
 
 static void store_shadow(const mz_tensor *shadow, const mz_segment *segment, int64_t i, float master) {
@@ -204,14 +251,15 @@ static void update_scale(const mz_update_attrs *update, mz_scaler_block *block, 
 }
 
 void mz_ref_scaler_update(const mz_call *call) {
-    bool found = false;
+    bool found = false, held = false;
     for (int i = 0; i < call->n_out; i++) {
         mz_opt_state *state = call->out[i].data;
         found = found || state->found_inf != 0;
+        held = held || state->held != 0;
         state->found_inf = 0;
         state->clip = 1;
     }
-    if (!mz_present(&call->in[0]))
+    if (!mz_present(&call->in[0]) || held)
         return;
     mz_scaler_block *block = call->in[0].data;
     block->skipped += found;

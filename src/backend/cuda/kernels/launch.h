@@ -211,7 +211,7 @@ enum { MZ_CU_MASTER_FP32, MZ_CU_MASTER_SPLIT, MZ_CU_MASTER_STOCHASTIC }; // mezz
 typedef struct mz_cu_opt_state {
     int64_t step, skipped;
     double norm, clip, lr, bias1, bias2, last_clip;
-    int32_t found_inf, skip, last_found_inf, unused;
+    int32_t found_inf, skip, last_found_inf, guard, bad, held;
 } mz_cu_opt_state;
 typedef struct mz_cu_scaler_block {
     float scale;
@@ -270,6 +270,24 @@ typedef struct mz_cu_scaler_constants {
 } mz_cu_scaler_constants;
 cudaError_t mz_cu_scaler_update(cudaStream_t stream, void *block, const mz_cu_states *states,
                                 const mz_cu_scaler_constants *constants);
+
+// --- inspect.cu -----------------------------------------------------------------------------------------------------------
+enum { MZ_CU_INSPECTED = 16, MZ_CU_GUARD_ON = 1, MZ_CU_GUARD_GRADIENTS = 2, MZ_CU_BAD_GRADIENTS = 8 }; // backend.h's
+typedef struct mz_cu_inspection {
+    int64_t looked, nans, infs, large, zeros, tiny;
+    float low, high;
+} mz_cu_inspection; // mz_inspection
+typedef struct mz_cu_inspect_args {
+    mz_cu_array x[MZ_CU_INSPECTED];
+    int64_t count[MZ_CU_INSPECTED];
+    int n, bad_first, bad_rest;
+    int64_t sample; // 0 = all
+    float limit;
+    const void *rng; // mz_rng_state
+    mz_cu_inspection *found;
+    void *state; // mz_opt_state, or NULL
+} mz_cu_inspect_args;
+cudaError_t mz_cu_inspect(cudaStream_t stream, const mz_cu_inspect_args *args);
 
 // --- experts.cu -----------------------------------------------------------------------------------------------------------
 typedef struct mz_cu_route_args {
