@@ -194,12 +194,12 @@ typedef struct mezzo_checkpoint {
 MEZZO_API mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, int64_t keep_last,
                                              char *path, size_t size);
 // The newest whole checkpoint of FOLDER (or the best, where `best`): what the manifest names if its sizes and checksums are
-// right, else the newest that is whole by itself. INVALID where there is none, saying what was found.
+// right, else the newest that is whole by itself; one with numbers that are not finite is passed over. INVALID where there is none, saying what was found.
 MEZZO_API mezzo_status mezzo_checkpoint_find(const char *folder, bool best, char *path, size_t size);
 // Fills everything but the three objects, which need not be set.
 MEZZO_API mezzo_status mezzo_checkpoint_describe(const char *path, mezzo_checkpoint *checkpoint);
 // Reads into the objects that are set, and fills the rest. All is checked before anything is changed: FORMAT or INVALID name the file
-// and the tensor with both shapes.
+// and the tensor with both shapes, or the one with a number that is not finite.
 MEZZO_API mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoint);
 
 #ifdef __cplusplus

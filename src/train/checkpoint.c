@@ -293,7 +293,48 @@ static mezzo_status recover_replaced(const char *folder) {
     return status;
 }
 
-static mezzo_status find_in(const char *folder, const mz_manifest *m, bool best, char *path, size_t size) {
+static mezzo_status open_tensors(const char *folder, const char *file, mz_safetensors **out) {
+    char *path = mz_format("%s/%s", folder, file);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_safetensors_open(path, out);
+    mz_free(path);
+    return status;
+}
+
+// The first tensor of a file with a value that is not finite: FORMAT naming it.
+static mezzo_status check_finite(const char *folder, const char *file) {
+    mz_safetensors *tensors;
+    mezzo_status status = MEZZO_OK;
+    MEZZO_TRY(open_tensors(folder, file, &tensors));
+    for (size_t i = 0; i < mz_safetensors_count(tensors) && status == MEZZO_OK; i++) {
+        const mz_safetensors_tensor *t = mz_safetensors_at(tensors, i);
+        size_t n = t->dtype == MEZZO_F32 ? t->bytes / sizeof(float) : 0, bad = 0, first = n;
+        for (size_t k = 0; k < n; k++) {
+            uint32_t bits;
+            memcpy(&bits, (const char *)t->data + k * sizeof bits, sizeof bits);
+            bool here = (bits & 0x7F800000u) == 0x7F800000u;
+            first = here && bad == 0 ? k : first;
+            bad += here;
+        }
+        if (bad > 0)
+            status = mz_fail(MEZZO_ERR_FORMAT,
+                             "%s/%s: tensor '%s' has %zu values that are not finite, the first is element %zu: use an "
+                             "older checkpoint",
+                             folder, file, t->name, bad, first);
+    }
+    mz_safetensors_close(tensors);
+    return status;
+}
+
+static mezzo_status check_sound(const char *folder, const mz_checkpoint_state *state) {
+    for (int i = 0; i < MZ_CHECKPOINT_FILES; i++)
+        if (state->files[i].present)
+            MEZZO_TRY(check_finite(folder, mz_checkpoint_files[i]));
+    return MEZZO_OK;
+}
+
+static mezzo_status find_in(const char *folder, const mz_manifest *m, bool best, bool strict, char *path, size_t size) {
     int first = best ? mz_manifest_best(m) : -1;
     for (int i = (int)m->count - 1 + (first >= 0); i >= 0; i--) {
         // The best one is tried first, then the others from the newest on.
@@ -307,16 +348,26 @@ static mezzo_status find_in(const char *folder, const mz_manifest *m, bool best,
         mezzo_status status = verify_file(path, "state.json", &mark);
         if (status == MEZZO_OK)
             status = mz_checkpoint_verify(path, &checkpoint, &state);
+        if (status == MEZZO_OK) {
+            status = check_sound(path, &state);
+            if (strict)
+                return status;
+        }
         if (status == MEZZO_OK || status == MEZZO_ERR_MEMORY)
             return status;
         mz_log("warn", "checkpoint left out: %s", mezzo_error_message());
     }
     path[0] = '\0';
-    return mz_fail(MEZZO_ERR_INVALID, "%s: no whole checkpoint (%zu found, none with the right checksums)", folder,
+    return mz_fail(MEZZO_ERR_INVALID,
+                   "%s: no whole checkpoint (%zu found, none with the right checksums and finite numbers)", folder,
                    m->count);
 }
 
 mezzo_status mezzo_checkpoint_find(const char *folder, bool best, char *path, size_t size) {
+    return mz_checkpoint_find(folder, best, false, path, size);
+}
+
+mezzo_status mz_checkpoint_find(const char *folder, bool best, bool strict, char *path, size_t size) {
     mz_manifest manifest = {0};
     if (size > 0)
         path[0] = '\0';
@@ -325,7 +376,7 @@ mezzo_status mezzo_checkpoint_find(const char *folder, bool best, char *path, si
     MEZZO_TRY(recover_replaced(folder));
     mezzo_status status = mz_manifest_load(folder, &manifest);
     if (status == MEZZO_OK)
-        status = find_in(folder, &manifest, best, path, size);
+        status = find_in(folder, &manifest, best, strict, path, size);
     mz_manifest_free(&manifest);
     return status;
 }
@@ -338,15 +389,6 @@ mezzo_status mezzo_checkpoint_describe(const char *path, mezzo_checkpoint *check
         return MEZZO_ERR_MEMORY;
     mezzo_status status = mz_state_load(file, checkpoint, &state);
     mz_free(file);
-    return status;
-}
-
-static mezzo_status open_tensors(const char *folder, const char *file, mz_safetensors **out) {
-    char *path = mz_format("%s/%s", folder, file);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_safetensors_open(path, out);
-    mz_free(path);
     return status;
 }
 
@@ -420,6 +462,7 @@ mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoin
     tensor_list params = {0}, moment_list = {0};
     MEZZO_TRY_GOTO(status, mz_checkpoint_verify(path, &read, &state));
     MEZZO_TRY_GOTO(status, check_state(path, checkpoint, &state));
+    MEZZO_TRY_GOTO(status, check_sound(path, &state));
     if (checkpoint->params != NULL) {
         MEZZO_TRY_GOTO(status, open_tensors(path, mz_checkpoint_files[0], &weights));
         MEZZO_TRY_GOTO(status, list_params(checkpoint->params, &params));

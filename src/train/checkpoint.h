@@ -58,7 +58,9 @@ mezzo_status mz_manifest_save(const char *folder, const mz_manifest *manifest);
 void mz_manifest_free(mz_manifest *manifest);
 int mz_manifest_best(const mz_manifest *manifest); // lowest val_loss; -1 when none has one
 
-// checkpoint.c: MEZZO_OK if every file is there with the size and checksum that state.json says.
+// checkpoint.c: as mezzo_checkpoint_find; `strict`: a whole one with numbers that are not finite is FORMAT, not passed over.
+mezzo_status mz_checkpoint_find(const char *folder, bool best, bool strict, char *path, size_t size);
+// MEZZO_OK if every file is there with the size and checksum that state.json says.
 mezzo_status mz_checkpoint_verify(const char *path, mezzo_checkpoint *checkpoint, mz_checkpoint_state *state);
 
 #endif

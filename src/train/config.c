@@ -269,6 +269,20 @@ static void read_scaler(reader *r, mz_run_config *out) {
     o->floor_patience = 0; // the loop counts skips itself, for every precision (guard.c)
 }
 
+static void read_guard(reader *r, mz_guard_config *g) {
+    // The order of names in config.def and of the enums is the same.
+    int policy = choice(r, "guard.policy"), spike = choice(r, "guard.spike");
+    memcpy(&g->policy, &policy, sizeof policy);
+    memcpy(&g->spike, &spike, sizeof spike);
+    g->activations = integer(r, "guard.activations");
+    g->sample = integer(r, "guard.sample");
+    g->limit = number(r, "guard.limit");
+    g->parameters_every = integer(r, "guard.parameters_every");
+    g->spike_score = number(r, "guard.spike_score");
+    g->spike_window = integer(r, "guard.spike_window");
+    g->max_rollbacks = integer(r, "guard.max_rollbacks");
+}
+
 static mezzo_status check_together(const mz_run_config *c) {
     bool pair = c->data_train[0] != '\0' || c->data_val[0] != '\0';
     if (pair && c->data_path[0] != '\0')
@@ -294,6 +308,12 @@ static mezzo_status check_together(const mz_run_config *c) {
     if (o->max_scale > 0 && o->max_scale < o->min_scale)
         return mz_fail(MEZZO_ERR_INVALID, "amp.scaler.max_scale is %g, below amp.scaler.min_scale, %g", o->max_scale,
                        o->min_scale);
+    bool goes_back = c->guard.policy == MZ_GUARD_ROLLBACK || c->guard.spike == MZ_SPIKE_ROLLBACK;
+    if (goes_back && c->checkpoint_every < 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s is rollback and train.checkpoint_every is -1: a rollback needs "
+                       "checkpoints; set train.checkpoint_every",
+                       c->guard.policy == MZ_GUARD_ROLLBACK ? "guard.policy" : "guard.spike");
     if (c->out[0] == '\0')
         return mz_fail(MEZZO_ERR_INVALID, "train.out is empty: name the run folder");
     return MEZZO_OK;
@@ -305,6 +325,7 @@ mezzo_status mz_run_config_read(const mezzo_config *config, mz_run_config *out) 
     read_run(&r, out);
     read_optimizer(&r, out);
     read_scaler(&r, out);
+    read_guard(&r, &out->guard);
     MEZZO_TRY(r.status);
     MEZZO_TRY(mezzo_config_program(config, &out->program));
     return check_together(out);

@@ -17,6 +17,13 @@ typedef struct mz_scaler_choice {
     mezzo_scaler_options options;
 } mz_scaler_choice;
 
+typedef struct mz_guard_config {
+    enum { MZ_GUARD_OFF, MZ_GUARD_SKIP, MZ_GUARD_ROLLBACK, MZ_GUARD_STOP } policy;
+    enum { MZ_SPIKE_OFF, MZ_SPIKE_WARN, MZ_SPIKE_ROLLBACK, MZ_SPIKE_STOP } spike;
+    int64_t activations, sample, parameters_every, spike_window, max_rollbacks;
+    double limit, spike_score;
+} mz_guard_config;
+
 // What the loop reads. Strings are borrowed from the configuration.
 typedef struct mz_run_config {
     const char *data_path, *data_train, *data_val, *tokenizer, *out, *resume, *device;
@@ -31,6 +38,7 @@ typedef struct mz_run_config {
     double clip; // 0 = none
     mz_scaler_choice scaler;
     mezzo_program_options program;
+    mz_guard_config guard;
 } mz_run_config;
 
 mezzo_status mz_run_config_read(const mezzo_config *config, mz_run_config *out);

@@ -1,70 +1,274 @@
-// Non-finite steps: which are FP16's ordinary search for a scale, which are trouble, where trouble started, and when to give up.
+// Bad steps: what is looked at, which of them are FP16's ordinary search for a scale, and what is done about the others.
+#include "train/guard.h"
+
 #include <math.h>
 
 #include "train/run.h"
 
 // FP16 finds its scale by overflowing: only this many times max_skips in a row are trouble while the scale can still fall.
-#define SEARCH_FACTOR 3
+#define SEARCH_FACTOR     3
+// Values of backward that are looked at for their underflow, where the format is FP16.
+#define GRADIENTS_WATCHED 4
 
-// The micro batches of a step once more, op by op. The step moved nothing, so the weights are those it saw (where reports lag behind,
-// those one step on). The loss scale may have fallen since; gradients are left zeroed.
-static mezzo_status replay(mz_training *run, int64_t step, char *where, size_t size) {
-    bool found = false;
-    // Batches are counted from the run's start, resumes included.
-    uint64_t after = mezzo_loader_position(run->batches) - (uint64_t)((run->step - step) * run->config.grad_accum);
-    uint64_t first = after - (uint64_t)run->config.grad_accum;
-    for (uint64_t k = first; k < after && !found; k++) {
-        MEZZO_TRY(mezzo_loader_batch(run->batches, k, run->inputs, run->targets));
-        MEZZO_TRY(mezzo_program_write(run->train, "tokens", run->inputs, run->count * sizeof *run->inputs));
-        MEZZO_TRY(mezzo_program_write(run->train, "targets", run->targets, run->count * sizeof *run->targets));
-        MEZZO_TRY(mezzo_program_check(run->train, run->scaler, mz_seed(run->config.seed, MZ_SEED_DROPOUT), k, &found,
-                                      where, size));
-    }
-    if (!found)
-        snprintf(where, size,
-                 "every op's output was finite when the step was replayed: the sum of the gradients overflowed%s",
-                 run->config.scaler.options.enabled ? ", or the smaller loss scale helped" : "");
-    return mezzo_optimizer_zero_grad(run->optimizer);
+mezzo_status mz_guard_open(mz_training *run) {
+    const mz_guard_config *c = &run->config.guard;
+    run->guard.on = c->policy != MZ_GUARD_OFF;
+    if (c->spike != MZ_SPIKE_OFF)
+        MEZZO_TRY(mz_spikes_create(c->spike_window, &run->guard.spikes));
+    if (!run->guard.on)
+        return MEZZO_OK;
+    const mz_watch_options watch = {.state = run->optimizer->d_state,
+                                    .activations = (int)c->activations,
+                                    .sample = c->sample,
+                                    .limit = (float)c->limit,
+                                    .gradients = GRADIENTS_WATCHED};
+    return mz_program_watch(run->train, &watch);
 }
 
-static mezzo_status give_up(mz_training *run) {
-    mz_guard *g = &run->guard;
-    if (g->where[0] == '\0')
-        MEZZO_TRY(replay(run, run->readout.last.step, g->where, sizeof g->where));
-    return mz_fail(
-        MEZZO_ERR_NUMERIC,
-        "step %lld: %lld steps in a row were not finite, loss scale %g; first: %s. Use a smaller learning rate, or %s",
-        (long long)run->readout.last.step, (long long)g->in_a_row, (double)run->readout.last.scaler.scale, g->where,
-        run->config.program.precision == MEZZO_PRECISION_FP16 ? "bf16" : "fp32 for the module it names");
+void mz_guard_close(mz_training *run) {
+    mz_spikes_free(&run->guard.spikes);
+    if (run->guard.found != NULL)
+        run->device->backend->release(run->device, run->guard.found);
+    run->guard.found = NULL;
 }
 
-static mezzo_status warn(mz_training *run) {
-    char line[1024];
+mezzo_status mz_guard_arm(mz_training *run) {
     mz_guard *g = &run->guard;
-    MEZZO_TRY(replay(run, run->readout.last.step, g->where, sizeof g->where));
-    snprintf(line, sizeof line, "step %lld was skipped, loss or gradients were not finite; first: %s",
-             (long long)run->readout.last.step, g->where);
-    mz_run_event(run, MEZZO_EVENT_WARNING, line);
+    mezzo_scaler_state scaler;
+    MEZZO_TRY(mz_optimizer_read_state(run->optimizer, &g->before));
+    g->before.bad = g->before.held = 0;
+    g->before.guard = 0;
+    MEZZO_TRY(mezzo_scaler_get_state(run->scaler, &scaler));
+    g->scale = (float)scaler.scale;
+    g->worked_scale = scaler.growth_tracker > 0 ? g->scale : 0;
+    if (g->on)
+        g->before.guard = MZ_GUARD_ON | (run->scaler->update.enabled ? 0 : MZ_GUARD_GRADIENTS);
+    return mz_optimizer_write_state(run->optimizer, &g->before);
+}
+
+// --- batches ----------------------------------------------------------------------------------------------------------------
+// Tokens are 0 … vocab - 1; a target may be ignored, -1. Both in one comparison: as unsigned numbers, negative ones are large.
+static bool check_tokens(const int32_t *tokens, size_t n, uint32_t vocab, int32_t from, size_t *at) {
+    bool bad = false;
+    for (size_t i = 0; i < n; i++)
+        bad |= (uint32_t)(tokens[i] - from) >= vocab - (uint32_t)from;
+    for (*at = 0; bad && (uint32_t)(tokens[*at] - from) < vocab - (uint32_t)from;)
+        ++*at;
+    return !bad;
+}
+
+mezzo_status mz_guard_draw(mz_training *run, uint64_t position, char *fault, size_t size) {
+    uint32_t vocab = (uint32_t)run->model.vocab;
+    size_t at = 0;
+    fault[0] = '\0';
+    mezzo_status status = mezzo_loader_batch(run->batches, position, run->inputs, run->targets); // [B, T], [B, T]
+    if (!run->guard.on)
+        return status;
+    if (status == MEZZO_ERR_INVALID) // a token that the model does not have
+        snprintf(fault, size, "%s", mezzo_error_message());
+    else
+        MEZZO_TRY(status);
+    MZ_INJECT_BATCH(run);
+    const char *which = NULL;
+    if (fault[0] == '\0' && !check_tokens(run->inputs, run->count, vocab, 0, &at))
+        which = "token";
+    else if (fault[0] == '\0' && !check_tokens(run->targets, run->count, vocab, -1, &at))
+        which = "target";
+    if (which != NULL)
+        snprintf(fault, size, "%s %d in row %zu, column %zu: the model has tokens 0 to %lld", which,
+                 (which[2] == 'k' ? run->inputs : run->targets)[at], at / (size_t)run->model.seq_len,
+                 at % (size_t)run->model.seq_len, (long long)run->model.vocab - 1);
+    if (fault[0] == '\0')
+        return MEZZO_OK;
+    memset(run->inputs, 0, run->count * sizeof *run->inputs);
+    memset(run->targets, -1, run->count * sizeof *run->targets);
     return MEZZO_OK;
+}
+
+mezzo_status mz_guard_bad_batch(mz_training *run) {
+    static const int32_t bad = MZ_BAD_BATCH;
+    return run->device->backend->write(run->device, &run->optimizer->d_state->bad, &bad, sizeof bad);
+}
+
+// --- parameters -------------------------------------------------------------------------------------------------------------
+// Every master, as MZ_MAX_IN parts of the flat buffer.
+static mezzo_status look_at_parameters(mz_training *run) {
+    const mezzo_params *p = run->params;
+    mz_call call = {.op = MZ_OP_inspect, .n_out = 2, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
+    const mz_kernel *kernel;
+    int64_t part = (int64_t)mz_align_up((size_t)(p->elements / MZ_MAX_IN + 1), 16);
+    for (int64_t from = 0; from < p->elements; from += part)
+        call.in[call.n_in++] = mz_tensor_f32(p->master + from, part < p->elements - from ? part : p->elements - from);
+    call.attrs.bad_first = call.attrs.bad_rest = MZ_BAD_PARAMETERS;
+    if (run->guard.found == NULL)
+        MEZZO_TRY(run->device->backend->alloc(run->device, MZ_MAX_IN * sizeof(mz_inspection), &run->guard.found));
+    call.out[0] = mz_tensor_bytes(run->guard.found, (size_t)call.n_in * sizeof(mz_inspection));
+    call.out[1] = mz_tensor_bytes(run->optimizer->d_state, sizeof *run->optimizer->d_state);
+    MEZZO_TRY(mz_select(run->device, &call, &kernel));
+    return mz_run(run->device, kernel, &call, NULL);
+}
+
+mezzo_status mz_guard_bad_parameter(mz_training *run, int *index, mz_inspection *values) {
+    const mezzo_params *p = run->params;
+    *index = -1;
+    for (int i = 0; i < (int)p->n && *index < 0; i++) {
+        mz_tensor master = mz_tensor_f32(p->master + p->list[i].offset, p->list[i].count);
+        MEZZO_TRY(mz_program_inspect(run->train, &master, 1, 0, values));
+        if (values->nans + values->infs > 0)
+            *index = i;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_guard_begin_step(mz_training *run, int64_t step) {
+    int64_t every = run->config.guard.parameters_every;
+    run->guard.begin[step & 1] = mezzo_loader_position(run->batches);
+    run->guard.batch[step & 1][0] = '\0';
+    if (!run->guard.on || every == 0 || step % every != 0)
+        return MEZZO_OK;
+    return look_at_parameters(run);
+}
+
+// --- bad steps --------------------------------------------------------------------------------------------------------------
+static uint64_t end_of(const mz_training *run, int64_t step) {
+    return run->guard.begin[step & 1] + (uint64_t)run->config.grad_accum;
+}
+
+// Back to the end of the bad step, whatever was put into the queue since: those steps moved nothing. The optimizer's state is that of
+// before the step, and nothing is held any more.
+static mezzo_status rewind_to(mz_training *run, int64_t bad, bool count) {
+    mz_guard *g = &run->guard;
+    mz_run_forget_pending(run);
+    run->step = bad;
+    mezzo_loader_seek(run->batches, end_of(run, bad));
+    g->before.skipped += count;
+    run->readout.last.state = g->before;
+    return mz_optimizer_write_state(run->optimizer, &g->before);
+}
+
+static mezzo_status skip(mz_training *run, const mz_fault *fault) {
+    mz_guard *g = &run->guard;
+    int64_t most = run->config.max_skips;
+    g->in_a_row++;
+    if (most > 0 && g->in_a_row >= most) {
+        MEZZO_TRY(mz_guard_record(run, fault, "stop"));
+        return mz_guard_stop(run, fault, true, true);
+    }
+    MEZZO_TRY(mz_guard_record(run, fault, "skip"));
+    return rewind_to(run, fault->step, true);
+}
+
+static mezzo_status roll_back(mz_training *run, const mz_fault *fault) {
+    mz_guard *g = &run->guard;
+    if (g->rollbacks_here >= run->config.guard.max_rollbacks) {
+        MEZZO_TRY(mz_guard_record(run, fault, "stop"));
+        bool held = fault->kinds != 0; // a jump was seen when its step had moved on
+        return mz_guard_stop(run, fault, held, held && !fault->parameter);
+    }
+    MEZZO_TRY(mz_guard_record(run, fault, "rollback"));
+    return mz_guard_roll_back(run, fault->step, end_of(run, fault->step));
+}
+
+static mezzo_status act(mz_training *run, const mz_fault *fault) {
+    int policy = (int)run->config.guard.policy;
+    if (policy == MZ_GUARD_SKIP && fault->parameter) // no batch is to blame, and none would go well
+        policy = run->config.checkpoint_every >= 0 && mz_guard_can_roll_back(run) ? MZ_GUARD_ROLLBACK : MZ_GUARD_STOP;
+    if (policy == MZ_GUARD_ROLLBACK)
+        return roll_back(run, fault);
+    if (policy == MZ_GUARD_SKIP)
+        return skip(run, fault);
+    MEZZO_TRY(mz_guard_record(run, fault, "stop"));
+    return mz_guard_stop(run, fault, true, !fault->parameter);
+}
+
+// Everything has stood still since this step.
+static mezzo_status bad_step(mz_training *run) {
+    mz_guard *g = &run->guard;
+    const mz_step_report *last = &run->readout.last;
+    mz_fault fault = {.step = last->step, .kinds = last->state.held};
+    g->bad_steps++;
+    MEZZO_TRY(mz_guard_diagnose(run, g->begin[fault.step & 1], &fault));
+    return act(run, &fault);
+}
+
+mezzo_status mz_guard_check_before_save(mz_training *run, bool *sound) {
+    mz_inspection values;
+    int index = -1;
+    if (run->guard.on)
+        MEZZO_TRY(mz_guard_bad_parameter(run, &index, &values));
+    *sound = index < 0;
+    if (*sound)
+        return MEZZO_OK;
+    mz_fault fault = {.step = run->step, .kinds = MZ_BAD_PARAMETERS};
+    MEZZO_TRY(mz_guard_diagnose(run, run->guard.begin[run->step & 1], &fault));
+    return act(run, &fault);
+}
+
+// --- overflow: the loss scale's own business, until it is too much ------------------------------------------------------------
+static mezzo_status name_overflow(mz_training *run, mz_fault *fault) {
+    mz_guard *g = &run->guard;
+    float now;
+    MEZZO_TRY(run->device->backend->read(run->device, &now, &run->scaler->head.block->scale, sizeof now));
+    // Replayed with the scale it happened with. Where reports lag behind, the weights may be a step further.
+    MEZZO_TRY(mezzo_scaler_set_scale(run->scaler, (double)g->scale));
+    MEZZO_TRY(mz_guard_diagnose(run, g->begin[fault->step & 1], fault));
+    return mezzo_scaler_set_scale(run->scaler, (double)now);
+}
+
+static mezzo_status overflow(mz_training *run) {
+    mz_guard *g = &run->guard;
+    const mz_step_report *last = &run->readout.last;
+    const mz_update_attrs *scaler = &run->scaler->update;
+    mz_fault fault = {.step = last->step, .kinds = MZ_BAD_GRADIENTS, .kind = "overflow"};
+    bool at_floor = scaler->enabled && scaler->min_scale > 0 && (double)last->scaler.scale <= scaler->min_scale;
+    g->before = last->state; // the scaler skipped it: that is what this step was
+    g->in_a_row++;
+    g->floor_in_a_row = at_floor ? g->floor_in_a_row + 1 : 0;
+    // A scale that has not worked yet is being tried; one that has should not overflow.
+    // Without a scale every one is trouble, which the guard sees to, but where it is off.
+    bool unexplained = g->in_a_row == 1 && (!scaler->enabled || g->scale <= g->worked_scale);
+    int64_t most = run->config.max_skips, search = scaler->enabled ? SEARCH_FACTOR * most : most;
+    bool hopeless = most > 0 && (g->floor_in_a_row >= most || g->in_a_row >= search);
+    if (unexplained || hopeless) {
+        MEZZO_TRY(name_overflow(run, &fault));
+        MEZZO_TRY(mz_guard_record(run, &fault, hopeless ? "stop" : scaler->enabled ? "backoff" : "skip"));
+    }
+    g->scale = last->scaler.scale;
+    return hopeless ? mz_guard_stop(run, &fault, false, true) : MEZZO_OK;
+}
+
+// --- jumps of the loss --------------------------------------------------------------------------------------------------------
+static mezzo_status look_for_jump(mz_training *run) {
+    const mz_guard_config *c = &run->config.guard;
+    const mz_step_report *last = &run->readout.last;
+    if (c->spike == MZ_SPIKE_OFF)
+        return MEZZO_OK;
+    double score = mz_spikes_see(&run->guard.spikes, last->loss, c->spike_score);
+    if (score < c->spike_score)
+        return MEZZO_OK;
+    mz_fault fault = {.step = last->step, .kind = "spike"};
+    snprintf(fault.text, sizeof fault.text, "step %lld: the loss jumped to %.4g, %.1f deviations above the median",
+             (long long)last->step, last->loss, score);
+    if (c->spike == MZ_SPIKE_ROLLBACK)
+        return roll_back(run, &fault);
+    MEZZO_TRY(mz_guard_record(run, &fault, c->spike == MZ_SPIKE_STOP ? "stop" : "none"));
+    return c->spike == MZ_SPIKE_STOP ? mz_guard_stop(run, &fault, false, false) : MEZZO_OK;
+}
+
+static void good_step(mz_guard *g, const mz_step_report *last) {
+    g->in_a_row = g->floor_in_a_row = 0;
+    g->before = last->state;
+    g->worked_scale = g->scale > g->worked_scale ? g->scale : g->worked_scale;
+    g->scale = last->scaler.scale;
 }
 
 mezzo_status mz_run_guard(mz_training *run) {
     mz_guard *g = &run->guard;
     const mz_step_report *last = &run->readout.last;
-    const mz_update_attrs *scaler = &run->scaler->update;
-    if (!last->state.last_found_inf && isfinite(last->loss)) {
-        *g = (mz_guard){0};
-        return MEZZO_OK;
-    }
-    bool scaling = scaler->enabled;
-    bool at_floor = scaling && scaler->min_scale > 0 && (double)last->scaler.scale <= scaler->min_scale;
-    g->in_a_row++;
-    g->floor_in_a_row = at_floor ? g->floor_in_a_row + 1 : 0;
-    if (g->in_a_row == 1)
-        g->first_step = last->step;
-    if (!scaling && g->in_a_row == 1)
-        MEZZO_TRY(warn(run));
-    int64_t most = run->config.max_skips;
-    bool hopeless = scaling ? g->floor_in_a_row >= most || g->in_a_row >= SEARCH_FACTOR * most : g->in_a_row >= most;
-    return most > 0 && hopeless ? give_up(run) : MEZZO_OK;
+    if (last->state.held)
+        return bad_step(run);
+    if (last->state.last_found_inf)
+        return overflow(run);
+    good_step(g, last);
+    return look_for_jump(run);
 }

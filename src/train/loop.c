@@ -47,14 +47,40 @@ static mezzo_status sample(mz_training *run) {
     return MEZZO_OK;
 }
 
+// Readings, each in its turn: what the guard does about one may undo the steps behind it.
+static mezzo_status look(mz_training *run, bool all) {
+    int64_t ran = run->step;
+    bool fresh;
+    MEZZO_TRY(mz_run_read_step(run, false, &fresh));
+    if (fresh)
+        MEZZO_TRY(mz_run_guard(run));
+    if (!all || run->step < ran)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_run_read_step(run, true, &fresh));
+    return fresh ? mz_run_guard(run) : MEZZO_OK;
+}
+
 // One step, and what is known of the newest one that can be read without waiting.
 static mezzo_status step(mz_training *run, bool read_all) {
-    bool fresh;
     double start = mz_seconds();
     MEZZO_TRY(mz_run_step(run));
-    MEZZO_TRY(mz_run_read_step(run, read_all, &fresh));
+    mezzo_status status = look(run, read_all);
     run->step_seconds += mz_seconds() - start;
-    return fresh ? mz_run_guard(run) : MEZZO_OK;
+    return status;
+}
+
+// A parameter that is not finite must not become the newest checkpoint.
+static mezzo_status save(mz_training *run) {
+    bool sound;
+    MEZZO_TRY(mz_guard_check_before_save(run, &sound));
+    return sound ? mz_run_save(run) : MEZZO_OK;
+}
+
+// Whether something follows the step that everything must be known for.
+static bool waits(const mz_training *run, int64_t step) {
+    const mz_run_config *c = &run->config;
+    return step == c->steps || step == run->first_step + 1 || due(step, c->log_every) || due(step, c->eval_every) ||
+           due(step, c->sample_every) || due(step, c->checkpoint_every);
 }
 
 // What the configuration asks for between steps. At the end: everything once more, on the whole validation set.
@@ -68,7 +94,7 @@ static mezzo_status between(mz_training *run) {
     if (!last && due(run->step, c->sample_every))
         MEZZO_TRY(sample(run));
     if (!last && due(run->step, c->checkpoint_every) && !stopping(run))
-        MEZZO_TRY(mz_run_save(run));
+        MEZZO_TRY(save(run));
     return MEZZO_OK;
 }
 
@@ -76,13 +102,16 @@ static mezzo_status finish(mz_training *run, bool moved) {
     MEZZO_TRY(validate(run, run->config.eval_final || run->config.eval_iters == 0));
     MEZZO_TRY(sample(run));
     if (moved && run->config.checkpoint_every >= 0)
-        MEZZO_TRY(mz_run_save(run));
+        MEZZO_TRY(save(run));
+    if (run->step < run->config.steps) // gone back: not the end
+        return MEZZO_OK;
     mz_run_event(run, MEZZO_EVENT_END, "");
     return MEZZO_OK;
 }
 
 static mezzo_status interrupted(mz_training *run) {
     bool keeps = run->config.checkpoint_every >= 0;
+    MEZZO_TRY(look(run, true));
     if (keeps && run->step > run->first_step)
         MEZZO_TRY(mz_run_save(run));
     return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped at step %lld of %lld; %s%s", (long long)run->step,
@@ -90,18 +119,24 @@ static mezzo_status interrupted(mz_training *run) {
                    keeps ? "go on with --resume auto from " : "no checkpoint was asked for", run->result.checkpoint);
 }
 
+static mezzo_status run_steps(mz_training *run) {
+    while (run->step < run->config.steps && !stopping(run)) {
+        int64_t begun = run->step;
+        MEZZO_TRY(step(run, waits(run, begun + 1)));
+        if (run->step > begun) // not gone back
+            MEZZO_TRY(between(run));
+    }
+    return MEZZO_OK;
+}
+
 static mezzo_status train(mz_training *run) {
-    const mz_run_config *c = &run->config;
     MEZZO_TRY(mz_run_start(run));
     mz_run_started(run);
-    while (run->step < c->steps && !stopping(run)) {
-        int64_t next = run->step + 1;
-        bool read_all = next == c->steps || due(next, c->log_every);
-        MEZZO_TRY(step(run, read_all));
-        MEZZO_TRY(between(run));
-    }
-    if (!stopping(run))
-        MEZZO_TRY(finish(run, run->step > run->first_step));
+    do {
+        MEZZO_TRY(run_steps(run));
+        if (!stopping(run))
+            MEZZO_TRY(finish(run, run->step > run->first_step));
+    } while (run->step < run->config.steps && !stopping(run));
     return stopping(run) ? interrupted(run) : MEZZO_OK;
 }
 

@@ -82,7 +82,7 @@ static mezzo_status check_model(const char *path, const mezzo_model_config *thei
     return differs(path, "routed_scale", theirs->routed_scale, ours->routed_scale);
 }
 
-static mezzo_status resume_from(mz_training *run, const char *path) {
+mezzo_status mz_run_load(mz_training *run, const char *path) {
     mezzo_checkpoint c = {0};
     MEZZO_TRY(mezzo_checkpoint_describe(path, &c));
     MEZZO_TRY(check_model(path, &c.model, &run->model));
@@ -90,7 +90,8 @@ static mezzo_status resume_from(mz_training *run, const char *path) {
     c.optimizer = run->optimizer;
     c.scaler = run->scaler;
     MEZZO_TRY(mezzo_checkpoint_load(path, &c));
-    run->step = run->first_step = run->reported_step = c.step;
+    run->step = run->reported_step = c.step;
+    run->reported_seconds = run->step_seconds;
     run->val_loss = c.val_loss;
     run->val_step = isnan(c.val_loss) ? -1 : c.step;
     run->best_val_loss = c.best_val_loss;
@@ -161,12 +162,17 @@ mezzo_status mz_run_start(mz_training *run) {
     if (automatic) {
         MEZZO_TRY(has_checkpoint(run, &used));
         if (used)
-            MEZZO_TRY(mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path));
+            MEZZO_TRY(mz_checkpoint_find(run->checkpoints, false, run->config.guard.policy == MZ_GUARD_STOP, path,
+                                         sizeof path));
     } else if (resume[0] != '\0' && !automatic) {
         MEZZO_TRY(mz_find_checkpoint(resume, false, path, sizeof path));
     }
     if (path[0] != '\0')
-        MEZZO_TRY(resume_from(run, path));
+        MEZZO_TRY(mz_run_load(run, path));
+    run->first_step = run->step;
+    MEZZO_TRY(mz_guard_arm(run));
+    if (run->bisecting)
+        return MEZZO_OK;
     MEZZO_TRY(write_folder(run));
     return mz_run_open_metrics(run);
 }
@@ -188,8 +194,10 @@ mezzo_status mz_run_save(mz_training *run) {
     snprintf(c.master, sizeof c.master, "%s", mezzo_master_name(run->config.master));
     if (mezzo_corpus_tokenizer(run->corpus) != NULL)
         snprintf(c.tokenizer, sizeof c.tokenizer, "tokenizer.json");
+    MZ_INJECT_DISK(run, true);
     MEZZO_TRY(mezzo_checkpoint_save(run->checkpoints, &c, run->config.keep_last, run->result.checkpoint,
                                     sizeof run->result.checkpoint));
+    MZ_INJECT_DISK(run, false);
     mz_run_event(run, MEZZO_EVENT_CHECKPOINT, run->result.checkpoint);
     return MEZZO_OK;
 }

@@ -5,6 +5,8 @@
 #include "io/metrics.h"
 #include "mezzo/data.h"
 #include "train/config.h"
+#include "train/guard.h"
+#include "train/inject.h"
 #include "train/optimizer.h"
 #include "train/scaler.h"
 
@@ -78,13 +80,6 @@ void mz_expert_load_free(mz_expert_load *load);
 mezzo_status mz_expert_load_log(mz_expert_load *load, mezzo_program *program, int64_t rows, mz_metrics *metrics,
                                 int64_t step);
 
-typedef struct mz_guard {
-    int64_t in_a_row;       // non-finite steps
-    int64_t floor_in_a_row; // of these, with the loss scale at its floor
-    int64_t first_step;     // of the row
-    char where[768];        // what the replay of the row's first step found; "" = not replayed
-} mz_guard;
-
 typedef struct mz_training {
     const mezzo_config *source;
     mz_run_config config;
@@ -108,6 +103,9 @@ typedef struct mz_training {
     mz_readout readout;
     mz_batch *update; // the calls of an optimizer step behind the micro batches
     mz_guard guard;
+    mz_inject inject;               // for tests: empty
+    bool bisecting;                 // nothing is written, and nothing but finding the first bad step is done about it
+    mz_fault found;                 // bisecting: the first bad step
     int64_t step, first_step;       // done; done before this call
     double val_loss, best_val_loss; // the last one and the lowest; NaN = none
     int64_t val_step;               // step of val_loss
@@ -124,11 +122,13 @@ void mz_run_close(mz_training *run); // a zeroed or half-open one is fine
 // step.c: one optimizer step. Allocates nothing and, on a device with a queue, waits for nothing.
 mezzo_status mz_run_step(mz_training *run);
 mezzo_status mz_run_read_step(mz_training *run, bool all,
-                              bool *fresh); // into readout.last: the newest, or with `all` the very last
-// guard.c: looks at readout.last; NUMERIC when there is no going on.
+                              bool *fresh);   // into readout.last: the newest, or with `all` the very last
+void mz_run_forget_pending(mz_training *run); // losses that were not read
+// guard.c: looks at readout.last, skips, rolls back; NUMERIC when there is no going on.
 mezzo_status mz_run_guard(mz_training *run);
 // resume.c: the folder, and where to start.
 mezzo_status mz_run_start(mz_training *run);
+mezzo_status mz_run_load(mz_training *run, const char *path); // a checkpoint into everything; where the run then is
 mezzo_status mz_run_save(mz_training *run);
 // A checkpoint's folder from what a user names: a run folder, its checkpoints/, or one checkpoint.
 mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size); // RUN/checkpoints/step-… → RUN

@@ -1,6 +1,7 @@
 // One optimizer step, and reading what it did without waiting for it.
 #include <math.h>
 
+#include "train/inject.h"
 #include "train/run.h"
 
 // Fetch slots: the optimizer's state in 0 and 1, the scaler's block in 2 and 3 (by the step's parity), losses in 4 … 7.
@@ -25,10 +26,18 @@ static mezzo_status collect_loss(mz_training *run, int slot) {
 static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     uint64_t batch = mezzo_loader_position(run->batches);
     int slot = (int)(i % MZ_LOSS_SLOTS);
-    MEZZO_TRY(mezzo_loader_next(run->batches, run->inputs, run->targets)); // [B, T], [B, T]
+    char fault[sizeof run->guard.batch[0]];
+    MZ_INJECT_AT(run, step, i);
+    MEZZO_TRY(mz_guard_draw(run, batch, fault, sizeof fault)); // [B, T], [B, T]
+    mezzo_loader_seek(run->batches, batch + 1);
+    if (fault[0] != '\0') {
+        memcpy(run->guard.batch[step & 1], fault, sizeof fault);
+        MEZZO_TRY(mz_guard_bad_batch(run));
+    }
     MEZZO_TRY(mezzo_program_write(run->train, "tokens", run->inputs, run->count * sizeof *run->inputs));
     MEZZO_TRY(mezzo_program_write(run->train, "targets", run->targets, run->count * sizeof *run->targets));
     MEZZO_TRY(mezzo_program_run(run->train, run->scaler, mz_seed(run->config.seed, MZ_SEED_DROPOUT), batch));
+    MZ_INJECT_GRADIENT(run);
     MEZZO_TRY(collect_loss(run, slot));
     MEZZO_TRY(run->device->backend->fetch(run->device, LOSS_SLOT + slot, run->readout.loss, sizeof(float)));
     run->readout.pending[slot] = step;
@@ -49,6 +58,10 @@ static mezzo_status run_update(mz_training *run) {
 mezzo_status mz_run_step(mz_training *run) {
     int64_t step = run->step + 1;
     run->readout.sum[step & 1] = 0;
+    MZ_INJECT_AT(run, step, 0);
+    MZ_INJECT_DROP(run, step);
+    MZ_INJECT_PARAMETER(run);
+    MEZZO_TRY(mz_guard_begin_step(run, step));
     for (int64_t i = 0; i < run->config.grad_accum; i++)
         MEZZO_TRY(run_micro(run, step, i));
     MEZZO_TRY(mz_batch_begin(run->device, &run->update));
@@ -71,6 +84,8 @@ static mezzo_status read_one(mz_training *run, int64_t step) {
             MEZZO_TRY(collect_loss(run, slot));
     r->last.step = step;
     r->last.loss = r->sum[step & 1] / (double)run->config.grad_accum;
+    if (run->guard.batch[step & 1][0] != '\0') // an empty batch stood for it
+        r->last.loss = (double)NAN;
     MEZZO_TRY(run->device->backend->fetched(run->device, STATE_SLOT + (int)(step & 1), &host));
     memcpy(&r->last.state, host, sizeof r->last.state);
     MEZZO_TRY(run->device->backend->fetched(run->device, SCALER_SLOT + (int)(step & 1), &host));
@@ -86,4 +101,9 @@ mezzo_status mz_run_read_step(mz_training *run, bool all, bool *fresh) {
     MEZZO_TRY(read_one(run, newest));
     *fresh = true;
     return MEZZO_OK;
+}
+
+void mz_run_forget_pending(mz_training *run) {
+    memset(run->readout.pending, 0, sizeof run->readout.pending);
+    run->readout.sum[0] = run->readout.sum[1] = 0;
 }

@@ -205,7 +205,7 @@ static void test_allocations_of_a_run(void **state) {
     int64_t total = (int64_t)(mz_alloc_count() - before), stride = total / 60 + 1;
     for (int64_t n = 0; n < total; n += stride) {
         tiny_clean("faulty");
-        mz_alloc_fail_after(n + 120); // past the configuration, whose creation must succeed here
+        mz_alloc_fail_after(n + 160); // past the configuration, whose creation must succeed here
         mezzo_status status = tiny_run("faulty", args, &log, &result);
         mz_alloc_fail_after(-1);
         if (status != MEZZO_OK && status != MEZZO_ERR_MEMORY)

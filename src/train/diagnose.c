@@ -1,0 +1,204 @@
+// What made a step bad: the step is replayed, with the same data and the same randomness, on the parameters as they were before it, looking at
+// every value. And what is written down about it.
+#include <math.h>
+#include <stdarg.h>
+
+#include "io/file.h"
+#include "io/json.h"
+#include "train/run.h"
+
+static void add(mz_fault *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void add(mz_fault *f, const char *fmt, ...) {
+    size_t used = strlen(f->text);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(f->text + used, sizeof f->text - used, fmt, args);
+    va_end(args);
+}
+
+static void begin(mz_fault *f, const char *kind, int64_t micro) {
+    if (f->kind[0] == '\0')
+        snprintf(f->kind, sizeof f->kind, "%s", kind);
+    f->micro = micro;
+    add(f, "step %lld", (long long)f->step);
+    if (micro > 0)
+        add(f, ", micro batch %lld", (long long)micro);
+    add(f, ": ");
+}
+
+static void add_counts(mz_fault *f, const mz_inspection *v) {
+    if (v->nans > 0)
+        add(f, "%lld NaN", (long long)v->nans);
+    if (v->infs > 0)
+        add(f, "%s%lld infinities", v->nans > 0 ? " and " : "", (long long)v->infs);
+    if (v->nans + v->infs == 0)
+        add(f, "%lld values above guard.limit, up to %.4g", (long long)v->large,
+            fmax(-(double)v->low, (double)v->high));
+    add(f, " of %lld", (long long)v->looked);
+}
+
+// --- what is not the program's doing --------------------------------------------------------------------------------------------
+static mezzo_status check_batches(mz_training *run, uint64_t data, mz_fault *f) {
+    char wrong[sizeof run->guard.batch[0]];
+    for (int64_t i = 0; i < run->config.grad_accum && f->text[0] == '\0'; i++) {
+        MZ_INJECT_AT_DATA(run, f->step, i, data);
+        MEZZO_TRY(mz_guard_draw(run, data + (uint64_t)i, wrong, sizeof wrong));
+        if (wrong[0] == '\0')
+            continue;
+        begin(f, "batch", i + 1);
+        add(f, "the batch is bad: %s", wrong);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status check_parameters(mz_training *run, mz_fault *f) {
+    int index;
+    mz_inspection values;
+    MEZZO_TRY(mz_guard_bad_parameter(run, &index, &values));
+    if (index < 0)
+        return MEZZO_OK;
+    f->parameter = true;
+    begin(f, "parameters", 0);
+    snprintf(f->module, sizeof f->module, "%s", mezzo_params_name(run->params, index));
+    add(f, "parameter %s (fp32) has ", mezzo_params_name(run->params, index));
+    add_counts(f, &values);
+    return MEZZO_OK;
+}
+
+// --- what is ----------------------------------------------------------------------------------------------------------------------
+static void tell_rule(mz_fault *f, const mz_finding *found) {
+    bool low = found->compute != MEZZO_F32 && found->compute != MEZZO_F64;
+    bool stored_low = found->bad.dtype != MEZZO_F32 && found->bad.dtype != MEZZO_F64;
+    if (low || stored_low)
+        add(f, "; --autocast.%s fp32 would keep it in fp32 (now by %s)", *found->module ? found->module : "*",
+            found->rule);
+    else
+        add(f, "; it is computed in fp32 already: look at its inputs, the data and the learning rate");
+}
+
+static void describe(mz_fault *f, const mz_finding *found, int64_t micro) {
+    const char *kind = found->parameter                        ? "parameters"
+                       : found->loss                           ? "loss"
+                       : strcmp(found->phase, "backward") == 0 ? "gradients"
+                                                               : "activation";
+    f->parameter = found->parameter;
+    begin(f, kind, micro);
+    snprintf(f->op, sizeof f->op, "%s", found->op);
+    snprintf(f->module, sizeof f->module, "%s", found->module);
+    snprintf(f->phase, sizeof f->phase, "%s", found->phase);
+    snprintf(f->dtype, sizeof f->dtype, "%s", mezzo_dtype_name(found->bad.dtype));
+    add(f, "first in %s of %s (%s): ", found->op, *found->module ? found->module : "the model", found->phase);
+    if (found->source != NULL)
+        add(f, "%s itself, read as %s", found->source, found->bad.slot);
+    else
+        add(f, "output %s", found->bad.slot);
+    add(f, " (%s) has ", f->dtype);
+    add_counts(f, &found->bad.values);
+    for (int k = 0; k < found->n_in; k++) {
+        const mz_seen *in = &found->in[k];
+        add(f, "%s%s (%s) in [%.4g, %.4g]%s", k == 0 ? "; inputs " : ", ", in->slot, mezzo_dtype_name(in->dtype),
+            (double)in->values.low, (double)in->values.high,
+            in->values.nans + in->values.infs > 0 ? " and non-finite" : "");
+    }
+    tell_rule(f, found);
+}
+
+// Sums over micro batches may overflow where no op's own output did.
+static mezzo_status check_gradients(mz_training *run, int64_t micro, mz_fault *f) {
+    const mezzo_params *p = run->params;
+    for (int i = 0; i < (int)p->n; i++) {
+        mz_inspection values;
+        mz_tensor grad = mz_tensor_f32(p->grad + p->list[i].offset, p->list[i].count);
+        MEZZO_TRY(mz_program_inspect(run->train, &grad, 1, 0, &values));
+        if (values.nans + values.infs == 0)
+            continue;
+        begin(f, "gradients", micro);
+        snprintf(f->module, sizeof f->module, "%s", p->list[i].name);
+        snprintf(f->dtype, sizeof f->dtype, "fp32");
+        add(f, "the gradient of %s (fp32) has ", p->list[i].name);
+        add_counts(f, &values);
+        add(f, ", and every op's output was finite");
+        return MEZZO_OK;
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
+    char wrong[sizeof run->guard.batch[0]];
+    MEZZO_TRY(mezzo_optimizer_zero_grad(run->optimizer));
+    for (int64_t i = 0; i < run->config.grad_accum && f->text[0] == '\0'; i++) {
+        mz_finding found;
+        uint64_t batch = data + (uint64_t)i;
+        MZ_INJECT_AT_DATA(run, f->step, i, data);
+        MEZZO_TRY(mz_guard_draw(run, batch, wrong, sizeof wrong));
+        MEZZO_TRY(mezzo_program_write(run->train, "tokens", run->inputs, run->count * sizeof *run->inputs));
+        MEZZO_TRY(mezzo_program_write(run->train, "targets", run->targets, run->count * sizeof *run->targets));
+        MEZZO_TRY(mz_program_find(run->train, run->scaler, mz_seed(run->config.seed, MZ_SEED_DROPOUT), batch,
+                                  (float)run->config.guard.limit, &found));
+        if (found.found) {
+            describe(f, &found, i + 1);
+            continue;
+        }
+        MZ_INJECT_GRADIENT(run);
+        MEZZO_TRY(check_gradients(run, i + 1, f));
+    }
+    return mezzo_optimizer_zero_grad(run->optimizer);
+}
+
+mezzo_status mz_guard_diagnose(mz_training *run, uint64_t data, mz_fault *f) {
+    f->text[0] = '\0';
+    MEZZO_TRY(check_batches(run, data, f));
+    if (f->text[0] == '\0')
+        MEZZO_TRY(check_parameters(run, f));
+    if (f->text[0] == '\0')
+        MEZZO_TRY(replay(run, data, f));
+    if (f->text[0] != '\0')
+        return MEZZO_OK;
+    begin(f, f->kinds & MZ_BAD_LOSS ? "loss" : f->kinds & MZ_BAD_ACTIVATION ? "activation" : "gradients", 0);
+    add(f, "loss or gradients were not finite, and the replayed step's are: %s",
+        run->config.scaler.options.enabled ? "the sum over the parameters overflowed, or the weights have moved on"
+                                           : "the device computed something else the second time; check its memory");
+    return MEZZO_OK;
+}
+
+// --- writing it down --------------------------------------------------------------------------------------------------------------
+static void add_member(mz_text *line, const char *key, const char *value) {
+    mz_text_addf(line, ", \"%s\": ", key);
+    mz_json_add_text(line, value);
+}
+
+mezzo_status mz_guard_record(mz_training *run, const mz_fault *f, const char *action) {
+    mz_text line = {0};
+    mz_file *file = NULL;
+    if (run->bisecting)
+        return MEZZO_OK;
+    char *path = mz_format("%s/guard.jsonl", run->config.out);
+    mz_text_addf(&line, "{\"step\": %lld, \"micro\": %lld", (long long)f->step, (long long)f->micro);
+    add_member(&line, "kind", f->kind);
+    add_member(&line, "action", action);
+    add_member(&line, "op", f->op);
+    add_member(&line, "module", f->module);
+    add_member(&line, "phase", f->phase);
+    add_member(&line, "dtype", f->dtype);
+    add_member(&line, "text", f->text);
+    mz_text_add(&line, "}\n", 2);
+    mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : line.status;
+    if (status == MEZZO_OK)
+        status = mz_file_append(path, &file);
+    if (status == MEZZO_OK)
+        status = mz_file_write(file, line.data, line.len);
+    if (file != NULL)
+        mz_file_discard(file); // opened for appending: this closes
+    mz_text_free(&line);
+    mz_free(path);
+    MEZZO_TRY(status);
+    if (strcmp(action, "backoff") == 0) // the loss scale's business: it is written down, and nobody need look up
+        return MEZZO_OK;
+    char text[sizeof f->text + 64];
+    const char *said = strcmp(action, "skip") == 0       ? "; the step was skipped"
+                       : strcmp(action, "rollback") == 0 ? "; going back to the newest checkpoint"
+                                                         : "";
+    snprintf(text, sizeof text, "%s%s", f->text, said);
+    mz_run_event(run, MEZZO_EVENT_WARNING, text);
+    return MEZZO_OK;
+}

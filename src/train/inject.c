@@ -1,0 +1,220 @@
+#include "train/inject.h"
+
+#ifdef MEZZO_INJECT
+#include <math.h>
+#include <stdlib.h>
+
+#include "train/run.h"
+
+static _Thread_local const char *next_fault;
+static _Thread_local int lag = -1;
+
+void mz_inject_next(const char *what) {
+    next_fault = what;
+}
+
+void mz_inject_lag(int steps) {
+    lag = steps;
+}
+
+// --- reading KIND@STEP[.MICRO]:TARGET[#ELEMENT] -------------------------------------------------------------------------------
+static mezzo_status wrong(const char *what) {
+    return mz_fail(MEZZO_ERR_INVALID,
+                   "inject: \"%.100s\" is not nan|inf|drop@STEP[.MICRO]:TARGET[#ELEMENT]: see src/train/inject.h",
+                   what);
+}
+
+static mezzo_status parse_target(const char *what, const char *text, size_t n, mz_inject *f) {
+    static const struct {
+        const char *name;
+        int target;
+    } prefixes[] = {{"grad/", MZ_AT_GRAD}, {"param/", MZ_AT_PARAM}, {"disk/", MZ_AT_DISK}, {"call/", MZ_AT_CALL}};
+    char name[128], *slash;
+    if (n == 0 || n >= sizeof name)
+        return wrong(what);
+    memcpy(name, text, n);
+    name[n] = '\0';
+    int target = strcmp(name, "batch") == 0 ? MZ_AT_BATCH : strcmp(name, "loss") == 0 ? MZ_AT_LOSS : MZ_AT_OP;
+    const char *rest = name;
+    for (size_t i = 0; i < MZ_COUNT(prefixes); i++)
+        if (strncmp(name, prefixes[i].name, strlen(prefixes[i].name)) == 0) {
+            target = prefixes[i].target;
+            rest = name + strlen(prefixes[i].name);
+        }
+    memcpy(&f->target, &target, sizeof target);
+    f->call = (size_t)strtoull(rest, NULL, 10);
+    slash = strrchr(name, '/');
+    if (target == MZ_AT_OP && slash == NULL)
+        return wrong(what);
+    if (target == MZ_AT_OP) {
+        *slash = '\0';
+        snprintf(f->op, sizeof f->op, "%.31s", slash + 1);
+    }
+    snprintf(f->name, sizeof f->name, "%s", rest);
+    return MEZZO_OK;
+}
+
+static mezzo_status parse(const char *what, mz_inject *f) {
+    const char *at = strchr(what, '@'), *colon = at != NULL ? strchr(at, ':') : NULL;
+    const char *hash = colon != NULL ? strchr(colon, '#') : NULL;
+    char *end;
+    *f = (mz_inject){.micro = 1};
+    if (strncmp(what, "nan@", 4) == 0)
+        f->kind = MZ_INJECT_NAN;
+    else if (strncmp(what, "inf@", 4) == 0)
+        f->kind = MZ_INJECT_INF;
+    else if (strncmp(what, "drop@", 5) == 0)
+        f->kind = MZ_INJECT_DROP;
+    if (f->kind == MZ_INJECT_NONE || colon == NULL)
+        return wrong(what);
+    f->step = strtoll(at + 1, &end, 10);
+    if (*end == '.')
+        f->micro = strtoll(end + 1, &end, 10);
+    if (end != colon || f->step < 1 || f->micro < 1)
+        return wrong(what);
+    if (hash != NULL)
+        f->element = strtoll(hash + 1, NULL, 10);
+    return parse_target(what, colon + 1, hash != NULL ? (size_t)(hash - colon - 1) : strlen(colon + 1), f);
+}
+
+// --- where it strikes ---------------------------------------------------------------------------------------------------------
+static bool strikes(const mz_inject *f, int target) {
+    return f->kind != MZ_INJECT_NONE && f->kind != MZ_INJECT_DROP && (int)f->target == target &&
+           f->now_step == f->step && (!f->met || f->now_data == f->data);
+}
+
+static bool strikes_micro(const mz_inject *f, int target) {
+    return strikes(f, target) && f->now_micro == f->micro;
+}
+
+static mezzo_status poison(const mz_inject *f, mezzo_device *device, const mz_tensor *t) {
+    double bad = f->kind == MZ_INJECT_NAN ? (double)NAN : (double)INFINITY;
+    unsigned char bytes[8];
+    int64_t n = mz_shape_count(&t->shape), at = f->element % n;
+    size_t width = mezzo_dtype_size(t->dtype);
+    MEZZO_TRY(mezzo_convert(&bad, MEZZO_F64, bytes, t->dtype, 1));
+    return device->backend->write(device, (char *)t->data + (size_t)at * width, bytes, width);
+}
+
+static bool is_target(const mz_inject *f, const mezzo_program *p, size_t call) {
+    const mezzo_graph *g = p->c.graph;
+    const mz_node *n = &g->nodes[p->c.node[call]];
+    if (f->target == MZ_AT_CALL)
+        return call == f->call;
+    if (f->target == MZ_AT_LOSS)
+        return n->out[0] >= 0 && mz_value_root(g, n->out[0]) == mz_value_root(g, g->loss);
+    if (f->target != MZ_AT_OP || strcmp(mz_op_table[n->op].name, f->op) != 0 ||
+        strcmp(g->modules[n->module], f->name) != 0)
+        return false;
+    for (size_t i = 0; i < call; i++) { // the first of its kind
+        const mz_node *before = &g->nodes[p->c.node[i]];
+        if (before->op == n->op && before->module == n->module)
+            return false;
+    }
+    return true;
+}
+
+static mezzo_status after_call(void *user, mezzo_program *p, size_t call) {
+    mz_inject *f = user;
+    const mz_tensor *out = &p->c.calls[call].out[0];
+    if (!strikes_micro(f, (int)f->target) || !is_target(f, p, call) || out->dtype >= MEZZO_I64)
+        return MEZZO_OK;
+    f->met = true;
+    f->data = f->now_data;
+    return poison(f, p->device, out);
+}
+
+mezzo_status mz_inject_open(mz_training *run) {
+    mz_inject *f = &run->inject;
+    const char *what = next_fault;
+    next_fault = NULL;
+    if (lag >= 0)
+        run->readout.lag = lag;
+    if (what == NULL)
+        return MEZZO_OK;
+    MEZZO_TRY(parse(what, f));
+    if (f->target == MZ_AT_CALL)
+        f->call %= run->train->c.n_calls;
+    bool named = f->target == MZ_AT_GRAD || f->target == MZ_AT_PARAM || f->target == MZ_AT_DISK;
+    if (named && mezzo_params_find(run->params, f->name) < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "inject: there is no parameter %s", f->name);
+    if (f->target == MZ_AT_CALL || f->target == MZ_AT_OP || f->target == MZ_AT_LOSS) {
+        run->train->hook = after_call;
+        run->train->hook_user = f;
+    }
+    return MEZZO_OK;
+}
+
+void mz_inject_close(mz_training *run) {
+    if (run->train != NULL)
+        run->train->hook = NULL;
+}
+
+void mz_inject_at(mz_training *run, int64_t step, int64_t micro, uint64_t data) {
+    run->inject.now_step = step;
+    run->inject.now_micro = micro + 1;
+    run->inject.now_data = data - (uint64_t)micro;
+}
+
+void mz_inject_batch(mz_training *run) {
+    mz_inject *f = &run->inject;
+    if (!strikes_micro(f, MZ_AT_BATCH))
+        return;
+    f->met = true;
+    f->data = f->now_data;
+    run->inputs[(size_t)f->element % run->count] = f->kind == MZ_INJECT_NAN ? INT32_MIN : INT32_MAX;
+}
+
+static mz_tensor of_parameter(const mz_training *run, float *buffer) {
+    const mz_param *p = &run->params->list[mezzo_params_find(run->params, run->inject.name)];
+    return (mz_tensor){buffer + p->offset, MEZZO_F32, p->shape};
+}
+
+mezzo_status mz_inject_gradient(mz_training *run) {
+    mz_inject *f = &run->inject;
+    if (!strikes_micro(f, MZ_AT_GRAD))
+        return MEZZO_OK;
+    f->met = true;
+    f->data = f->now_data;
+    mz_tensor t = of_parameter(run, run->params->grad);
+    return poison(f, run->device, &t);
+}
+
+mezzo_status mz_inject_parameter(mz_training *run) {
+    mz_inject *f = &run->inject;
+    if (!strikes(f, MZ_AT_PARAM) || f->met)
+        return MEZZO_OK;
+    f->met = true;
+    f->data = f->now_data;
+    mz_tensor t = of_parameter(run, run->params->master);
+    MEZZO_TRY(poison(f, run->device, &t));
+    return mz_params_refresh(run->params);
+}
+
+mezzo_status mz_inject_drop(mz_training *run, int64_t step) {
+    mz_inject *f = &run->inject;
+    if (f->kind != MZ_INJECT_DROP || step != f->step || f->met)
+        return MEZZO_OK;
+    f->met = true;
+    mezzo_loader_seek(run->batches,
+                      mezzo_loader_position(run->batches) + (uint64_t)(f->micro * run->config.grad_accum));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_inject_disk(mz_training *run, bool before) {
+    mz_inject *f = &run->inject;
+    static _Thread_local float kept;
+    if (f->kind == MZ_INJECT_NONE || f->target != MZ_AT_DISK || run->step != f->step || (before && f->met))
+        return MEZZO_OK;
+    mz_tensor t = of_parameter(run, run->params->master);
+    float *at = (float *)t.data + f->element % mz_shape_count(&t.shape);
+    if (!before)
+        return run->device->backend->write(run->device, at, &kept, sizeof kept);
+    f->met = true;
+    MEZZO_TRY(run->device->backend->read(run->device, &kept, at, sizeof kept));
+    return poison(f, run->device, &t);
+}
+
+#else
+typedef int mz_inject_is_not_built; // ISO C wants a declaration
+#endif

@@ -1,0 +1,71 @@
+// Faults put in on purpose, for tests: only where the library is built with MEZZO_INJECT. A fault is a function of step and micro batch, so that
+// a step that is replayed has it again; one that was left behind by skipping its batch or by a rollback past it has not.
+//
+//   KIND@STEP[.MICRO]:TARGET[#ELEMENT]      KIND nan, inf or drop; STEP and MICRO from 1; ELEMENT modulo the tensor's size
+//   TARGET  batch          a token out of range
+//           loss           the loss, when it is there
+//           call/N         the first output of the program's N-th call (modulo their number), when it is written
+//           MODULE/OP      likewise, of the first call of that op in that module: h.0.attn/attention
+//           grad/NAME      the gradient of a parameter, behind the micro batch
+//           param/NAME     a parameter (and what was rounded from it), before the step
+//           disk/NAME      a parameter in the checkpoint of that step
+//   drop@STEP.N:batch      leaves the batches of N steps out, from that one on: what a run is like that never saw them
+#ifndef MZ_TRAIN_INJECT_H
+#define MZ_TRAIN_INJECT_H
+
+#include "backend/program.h"
+
+struct mz_training;
+
+#ifdef MEZZO_INJECT
+
+typedef struct mz_inject {
+    enum { MZ_INJECT_NONE, MZ_INJECT_NAN, MZ_INJECT_INF, MZ_INJECT_DROP } kind;
+    enum { MZ_AT_BATCH, MZ_AT_LOSS, MZ_AT_CALL, MZ_AT_OP, MZ_AT_GRAD, MZ_AT_PARAM, MZ_AT_DISK } target;
+    int64_t step, micro, element;
+    uint64_t data; // where the data of that step began, when it was first met: later batches are not hit
+    bool met;
+    char name[128], op[32]; // parameter or module; op
+    size_t call;
+    int64_t now_step, now_micro;
+    uint64_t now_data;
+} mz_inject;
+
+// Of the next run that is opened by this thread; NULL: none. The text is kept by the caller.
+void mz_inject_next(const char *what);
+// Runs that this thread opens read steps so late, 0 or 1, as on a device with a queue; -1: as the device does.
+void mz_inject_lag(int lag);
+mezzo_status mz_inject_open(struct mz_training *run);
+void mz_inject_close(struct mz_training *run);
+void mz_inject_at(struct mz_training *run, int64_t step, int64_t micro, uint64_t data); // what runs now; micro from 0
+void mz_inject_batch(struct mz_training *run);
+mezzo_status mz_inject_gradient(struct mz_training *run);
+mezzo_status mz_inject_parameter(struct mz_training *run);
+mezzo_status mz_inject_drop(struct mz_training *run, int64_t step);
+mezzo_status mz_inject_disk(struct mz_training *run, bool before); // around a save: spoils the parameter, and mends it
+
+#define MZ_INJECT_AT(run, step, micro)            mz_inject_at((run), (step), (micro), mezzo_loader_position((run)->batches))
+#define MZ_INJECT_AT_DATA(run, step, micro, data) mz_inject_at((run), (step), (micro), (data) + (uint64_t)(micro))
+#define MZ_INJECT_BATCH(run)                      mz_inject_batch(run)
+#define MZ_INJECT_GRADIENT(run)                   MEZZO_TRY(mz_inject_gradient(run))
+#define MZ_INJECT_PARAMETER(run)                  MEZZO_TRY(mz_inject_parameter(run))
+#define MZ_INJECT_DROP(run, step)                 MEZZO_TRY(mz_inject_drop((run), (step)))
+#define MZ_INJECT_DISK(run, before)               MEZZO_TRY(mz_inject_disk((run), (before)))
+
+#else
+
+typedef struct mz_inject {
+    char unused;
+} mz_inject;
+#define mz_inject_open(run)                       MEZZO_OK
+#define mz_inject_close(run)                      (void)0
+#define MZ_INJECT_AT(run, step, micro)            (void)0
+#define MZ_INJECT_AT_DATA(run, step, micro, data) (void)0
+#define MZ_INJECT_BATCH(run)                      (void)0
+#define MZ_INJECT_GRADIENT(run)                   (void)0
+#define MZ_INJECT_PARAMETER(run)                  (void)0
+#define MZ_INJECT_DROP(run, step)                 (void)0
+#define MZ_INJECT_DISK(run, before)               (void)0
+
+#endif
+#endif

@@ -1,0 +1,78 @@
+// What is done about a bad step that is not skipped: back to the newest checkpoint, or the end of the run.
+#include <math.h>
+
+#include "train/checkpoint.h"
+#include "train/run.h"
+
+bool mz_guard_can_roll_back(const mz_training *run) {
+    char path[4096];
+    return mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path) == MEZZO_OK;
+}
+
+static mezzo_status halve_scale(mz_training *run) {
+    mezzo_scaler_state state;
+    const mz_update_attrs *scaler = &run->scaler->update;
+    if (!scaler->enabled)
+        return MEZZO_OK;
+    MEZZO_TRY(mezzo_scaler_get_state(run->scaler, &state));
+    state.scale = fmax(state.scale * 0.5, scaler->min_scale);
+    state.growth_tracker = 0;
+    return mezzo_scaler_set_state(run->scaler, &state);
+}
+
+mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
+    mz_guard *g = &run->guard;
+    char path[4096];
+    MEZZO_TRY(run->device->backend->sync(run->device));
+    mz_run_forget_pending(run);
+    MEZZO_TRY(mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path));
+    MEZZO_TRY(mz_run_load(run, path));
+    MEZZO_TRY(halve_scale(run));
+    MEZZO_TRY(mezzo_optimizer_zero_grad(run->optimizer));
+    mezzo_loader_seek(run->batches, data);
+    g->rollbacks++;
+    g->rollbacks_here = run->step > g->rolled_to ? 1 : g->rollbacks_here + 1;
+    g->rolled_to = run->step;
+    g->in_a_row = g->floor_in_a_row = 0;
+    mz_spikes_forget(&g->spikes);
+    MEZZO_TRY(mz_guard_arm(run));
+    run->readout.last = (mz_step_report){.step = run->step, .loss = (double)NAN, .state = g->before};
+    run->readout.last.scaler.scale = g->scale;
+    if (run->step < run->first_step)
+        run->first_step = run->step;
+    mz_log("notice", "step %lld: back to %s; the data goes on at micro batch %llu", (long long)bad, path,
+           (unsigned long long)data);
+    if (run->metrics == NULL)
+        return MEZZO_OK;
+    mz_metrics_close(run->metrics); // what came after the checkpoint is taken out
+    run->metrics = NULL;
+    return mz_metrics_open(run->config.out, run->step, true, &run->metrics);
+}
+
+// Nothing has moved since before the bad step: only what was counted and drawn goes back.
+static mezzo_status before_bad_step(mz_training *run, int64_t bad) {
+    mz_guard *g = &run->guard;
+    MEZZO_TRY(run->device->backend->sync(run->device));
+    mz_run_forget_pending(run);
+    MEZZO_TRY(mz_optimizer_write_state(run->optimizer, &g->before));
+    run->readout.last.state = g->before;
+    run->step = bad - 1;
+    mezzo_loader_seek(run->batches, g->begin[bad & 1]);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_guard_stop(mz_training *run, const mz_fault *fault, bool held, bool save) {
+    char row[128] = "";
+    const char *what = held && save ? "the checkpoint from before it" : "the newest checkpoint";
+    if (run->guard.in_a_row > 1)
+        snprintf(row, sizeof row,
+                 "step %lld: %lld steps in a row were not finite, loss scale %g; the last: ", (long long)fault->step,
+                 (long long)run->guard.in_a_row, (double)run->guard.scale);
+    if (held)
+        MEZZO_TRY(before_bad_step(run, fault->step));
+    if (save && run->config.checkpoint_every >= 0)
+        MEZZO_TRY(mz_run_save(run));
+    bool any = run->result.checkpoint[0] != '\0';
+    return mz_fail(MEZZO_ERR_NUMERIC, "%s%s; %s%s%s", row, fault->text, any ? what : "there is no checkpoint",
+                   any ? " is " : "", run->result.checkpoint);
+}

@@ -1,0 +1,60 @@
+#include "train/spike.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+mezzo_status mz_spikes_create(int64_t window, mz_spikes *out) {
+    *out = (mz_spikes){.window = window};
+    out->losses = mz_alloc((size_t)window, sizeof *out->losses);
+    out->sorted = mz_alloc((size_t)window, sizeof *out->sorted);
+    return out->losses == NULL || out->sorted == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+}
+
+void mz_spikes_free(mz_spikes *s) {
+    mz_free(s->losses);
+    mz_free(s->sorted);
+    *s = (mz_spikes){0};
+}
+
+void mz_spikes_forget(mz_spikes *s) {
+    s->count = 0;
+    s->jumps = 0;
+}
+
+static int compare(const void *a, const void *b) {
+    double x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int64_t n) {
+    qsort(values, (size_t)n, sizeof *values, compare);
+    return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
+}
+
+static double score(mz_spikes *s, double loss) {
+    int64_t n = s->count < s->window ? s->count : s->window;
+    if (n < MZ_SPIKE_LEAST)
+        return 0;
+    memcpy(s->sorted, s->losses, (size_t)n * sizeof *s->sorted);
+    double middle = median(s->sorted, n);
+    for (int64_t i = 0; i < n; i++)
+        s->sorted[i] = fabs(s->losses[i] - middle);
+    double deviation = 1.4826 * median(s->sorted, n), least = 1e-3 * (fabs(middle) + 1e-6);
+    return (loss - middle) / (deviation > least ? deviation : least);
+}
+
+double mz_spikes_see(mz_spikes *s, double loss, double limit) {
+    if (!isfinite(loss))
+        return (double)INFINITY;
+    double z = score(s, loss);
+    s->jumps = z >= limit ? s->jumps + 1 : 0;
+    if (s->jumps >= s->window / 2)
+        mz_spikes_forget(s);
+    if (z < limit || s->count == 0) {
+        s->losses[s->count % s->window] = loss;
+        s->count++;
+    }
+    return z;
+}

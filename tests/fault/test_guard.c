@@ -1,0 +1,293 @@
+// What a user relies on when numbers go bad: the step is found, the first bad op is named, and the run goes on as its policy says, as if the
+// bad batch had never been. Faults are put in by src/train/inject.h. Seen to fail with: the skip decided from gradients alone (a bad loss
+// moved the weights), the data position not put back (the lagging run lost a batch), the moments not put back, the scale backing off for a
+// bad batch.
+#define _GNU_SOURCE // memmem
+#include "tiny_run.h"
+#include "train/inject.h"
+
+enum { STEPS = 12, BAD = 5 };
+
+static char *read_text(const char *folder, const char *file) {
+    char path[4200], *text;
+    size_t n;
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    must(mz_file_read(path, 1 << 20, &text, &n));
+    return text;
+}
+
+static void same_file(const char *a, const char *b, const char *file) {
+    char path[4200], *x, *y;
+    size_t n, m;
+    snprintf(path, sizeof path, "%s/%s", a, file);
+    must(mz_file_read(path, 1 << 24, &x, &n));
+    snprintf(path, sizeof path, "%s/%s", b, file);
+    must(mz_file_read(path, 1 << 24, &y, &m));
+    if (n != m || memcmp(x, y, n) != 0)
+        fail_msg("%s: %s differs from %s", file, a, b);
+    mz_free(x);
+    mz_free(y);
+}
+
+// state.json, but for the validation at the end of a run that came to one.
+static void same_state(const char *a, const char *b) {
+    char *x = read_text(a, "state.json"), *y = read_text(b, "state.json");
+    for (char *p = x, *q = y; *p != '\0' || *q != '\0';) {
+        size_t n = strcspn(p, "\n"), m = strcspn(q, "\n");
+        if (memmem(p, n, "val_loss", 8) == NULL && (n != m || memcmp(p, q, n) != 0))
+            fail_msg("state.json: %.*s in %s, %.*s in %s", (int)n, p, a, (int)m, q, b);
+        p += n + (p[n] != '\0');
+        q += m + (q[m] != '\0');
+    }
+    mz_free(x);
+    mz_free(y);
+}
+
+// A run in folder `out` with a fault (NULL: none), its readings `lag` steps late.
+static mezzo_status faulty(const char *out, const char *fault, int lag, const char *const *args, tiny_log *log,
+                           mezzo_train_result *result) {
+    tiny_clean(out);
+    mz_inject_next(fault);
+    mz_inject_lag(lag);
+    mezzo_status status = tiny_run(out, args, log, result);
+    mz_inject_lag(-1);
+    return status;
+}
+
+static void expect_record(const char *out, const char *kind, const char *action, const char *more) {
+    char *text = read_text(out, "guard.jsonl"), want[256];
+    snprintf(want, sizeof want, "{\"step\": %d, ", BAD);
+    if (strstr(text, want) == NULL)
+        fail_msg("%s has no record of step %d: %s", out, BAD, text);
+    snprintf(want, sizeof want, "\"kind\": \"%s\", \"action\": \"%s\"", kind, action);
+    if (strstr(text, want) == NULL || strstr(text, more) == NULL)
+        fail_msg("%s has no %s with %s: %s", out, want, more, text);
+    mz_free(text);
+}
+
+static const struct {
+    const char *fault, *kind, *names;
+} faults[] = {
+    {"nan@5:batch", "batch", "token -2147483648 in row 0, column 0"},
+    {"inf@5:batch#7", "batch", "token 2147483647"},
+    {"nan@5:loss", "loss", "cross_entropy of loss"},
+    {"inf@5:loss", "loss", "cross_entropy of loss"},
+    {"nan@5:h.0.attn/attention#40", "activation", "attention of h.0.attn (forward)"},
+    {"inf@5:h.1.mlp.c_fc/linear#3", "activation", "linear of h.1.mlp.c_fc (forward)"},
+    {"nan@5:wte/embedding", "activation", "embedding of wte (forward)"},
+    {"nan@5:h.1.attn.c_attn/linear_dx", "gradients", "linear_dx of h.1.attn.c_attn (backward)"},
+    {"inf@5:h.0.mlp.c_fc/linear_dw#9", "gradients", "linear_dw of h.0.mlp.c_fc (backward)"},
+    {"nan@5:grad/h.0.ln_1.weight#2", "gradients", "the gradient of h.0.ln_1.weight"},
+    {"inf@5:grad/wte.weight#100", "gradients", "the gradient of wte.weight"},
+};
+
+// A gradient that is not finite under a loss scale is the scale's to answer: it backs off, as torch's does.
+static bool scales_answer(const char *precision, const char *kind) {
+    return strcmp(precision, "fp16") == 0 && strcmp(kind, "gradients") == 0;
+}
+
+// The run with the bad step skipped against one that never saw its batches: weights and moments, to the bit, and the losses behind it.
+static void skipping(const char *precision, const char *accumulation, int lag) {
+    tiny_log without = {0}, with = {0};
+    mezzo_train_result a, b;
+    char option[32];
+    snprintf(option, sizeof option, "--precision=%s", precision);
+    const char *often = lag ? "--log-every=7" : "--log-every=1"; // every report waits
+    const char *fewer[] = {"--steps=11", option, accumulation, often, "--dropout=0.1", "--init-scale=1024", NULL};
+    const char *args[] = {"--steps=12", option, accumulation, often, "--dropout=0.1", "--init-scale=1024", NULL};
+    must(faulty("without", "drop@5.1:batch", lag, fewer, &without, &a));
+    for (size_t i = 0; i < MZ_COUNT(faults); i++) {
+        if (scales_answer(precision, faults[i].kind))
+            continue;
+        must(faulty("with", faults[i].fault, lag, args, &with, &b));
+        if (b.skipped != 1 || with.warnings != 1)
+            fail_msg("%s, %s: %lld steps skipped, %d warnings", faults[i].fault, precision, (long long)b.skipped,
+                     with.warnings);
+        expect_record("with", faults[i].kind, "skip", faults[i].names);
+        same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+        same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
+        for (int s = 1; s < STEPS; s++)
+            if (lag == 0 && without.loss[s] != with.loss[s < BAD ? s : s + 1])
+                fail_msg("%s, %s: loss of step %d is %.17g, not %.17g", faults[i].fault, precision, s,
+                         with.loss[s < BAD ? s : s + 1], without.loss[s]);
+        with = (tiny_log){0};
+    }
+}
+
+static void test_skip(void **state) {
+    (void)state;
+    skipping("fp32", "--grad-accum=1", 0);
+    skipping("bf16", "--grad-accum=1", 1);
+    skipping("fp16", "--grad-accum=1", 0);
+}
+
+static void test_skip_with_accumulation(void **state) {
+    (void)state;
+    skipping("fp32", "--grad-accum=2", 1);
+    skipping("fp16", "--grad-accum=2", 1);
+}
+
+// The second of two micro batches: none of the first one's gradients stays either, and the right one is named.
+static void test_skip_in_a_later_micro_batch(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result a, b;
+    const char *fewer[] = {"--steps=11", "--grad-accum=3", NULL};
+    const char *args[] = {"--steps=12", "--grad-accum=3", "--log-every=7", NULL};
+    must(faulty("without", "drop@5.1:batch", 0, fewer, &log, &a));
+    must(faulty("with", "nan@5.2:h.0.attn/attention", 1, args, &log, &b));
+    expect_record("with", "activation", "skip", "step 5, micro batch 2: first in attention of h.0.attn");
+    same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+    must(faulty("with", "nan@5.3:batch", 0, args, &log, &b));
+    expect_record("with", "batch", "skip", "micro batch 3");
+    same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+}
+
+// Back to step 3's checkpoint, and on behind the bad batch: the run that saw batches 1, 2, 3 and 6, 7, ….
+static void test_rollback(void **state) {
+    (void)state;
+    for (int lag = 0; lag < 2; lag++)
+        for (size_t i = 0; i < MZ_COUNT(faults); i++) {
+            tiny_log log = {0};
+            mezzo_train_result a, b;
+            const char *args[] = {"--steps=12",       "--precision=bf16", "--checkpoint-every=3",
+                                  "--guard=rollback", "--log-every=7",    NULL};
+            must(faulty("without", "drop@4.2:batch", lag, args, &log, &a));
+            must(faulty("with", faults[i].fault, lag, args, &log, &b));
+            expect_record("with", faults[i].kind, "rollback", faults[i].names);
+            assert_int_equal(b.skipped, 0);
+            same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+            same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
+            same_file(a.checkpoint, b.checkpoint, "state.json");
+        }
+}
+
+// Under a loss scale it is halved, and its tracker begins again.
+static void test_rollback_halves_the_scale(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result b;
+    const char *args[] = {"--steps=12",       "--precision=fp16",  "--checkpoint-every=3",
+                          "--guard=rollback", "--init-scale=1024", NULL};
+    must(faulty("with", "nan@5:loss", 1, args, &log, &b));
+    char *text = read_text(b.checkpoint, "state.json");
+    assert_non_null(strstr(text, "\"scale\": 512"));
+    assert_non_null(strstr(text, "\"growth_tracker\": 9")); // steps 4 to 12
+    mz_free(text);
+}
+
+// The checkpoint is the one of a run that ended before the bad step, byte for byte; going on from it is the run that never was bad.
+static void test_stop(void **state) {
+    (void)state;
+    for (int lag = 0; lag < 2; lag++)
+        for (size_t i = 0; i < MZ_COUNT(faults); i++) {
+            tiny_log log = {0};
+            mezzo_train_result a, b;
+            const char *precision = lag ? "--precision=bf16" : "--precision=fp32";
+            const char *before[] = {"--steps=4", precision, "--dropout=0.1", NULL};
+            const char *args[] = {"--steps=12", precision, "--dropout=0.1", "--guard=stop", "--log-every=7", NULL};
+            const char *on[] = {"--steps=12", precision, "--dropout=0.1", "--guard=stop", "--resume=auto", NULL};
+            const char *whole[] = {"--steps=12", precision, "--dropout=0.1", NULL};
+            must(faulty("without", NULL, lag, before, &log, &a));
+            assert_int_equal(faulty("with", faults[i].fault, lag, args, &log, &b), MEZZO_ERR_NUMERIC);
+            assert_non_null(strstr(mezzo_error_message(), faults[i].names));
+            assert_non_null(strstr(mezzo_error_message(), "step-00000004"));
+            expect_record("with", faults[i].kind, "stop", faults[i].names);
+            same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+            same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
+            same_state(a.checkpoint, b.checkpoint);
+            if (i > 1)
+                continue;
+            must(tiny_run("with", on, &log, &b));
+            must(faulty("without", NULL, lag, whole, &log, &a));
+            same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+        }
+}
+
+// FP16: one bad gradient is an overflow to the scale, which halves; at a scale that worked, it is written down with its name.
+static void test_a_bad_gradient_under_a_scale(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result r;
+    const char *args[] = {"--steps=12", "--precision=fp16", "--init-scale=1024", "--guard=stop", "--log-every=7", NULL};
+    must(faulty("with", "nan@5:grad/h.0.ln_1.weight#2", 0, args, &log, &r));
+    assert_int_equal(r.skipped, 1);
+    expect_record("with", "overflow", "backoff", "the gradient of h.0.ln_1.weight");
+    must(faulty("with", "inf@5:h.1.attn.c_attn/linear_dx", 1, args, &log, &r));
+    expect_record("with", "overflow", "backoff", "linear_dx of h.1.attn.c_attn (backward)");
+}
+
+// A parameter itself: no batch can be skipped that helps. With a checkpoint the run goes back to it; without, or told so, it stops and the
+// parameter is not saved.
+static void test_a_parameter_goes_bad(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result a, b;
+    const char *args[] = {"--steps=12", "--checkpoint-every=3", "--log-every=7", NULL};
+    const char *none[] = {"--steps=12", "--log-every=7", NULL};
+    const char *stop[] = {"--steps=12", "--checkpoint-every=3", "--guard=stop", "--log-every=7", NULL};
+    const char *fault = "nan@5:param/h.1.mlp.c_fc.weight#17";
+    must(faulty("without", "drop@4.2:batch", 0, args, &log, &a));
+    for (int lag = 0; lag < 2; lag++) {
+        must(faulty("with", fault, lag, args, &log, &b));
+        expect_record("with", "parameters", "rollback", "parameter h.1.mlp.c_fc.weight");
+        same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+        assert_int_equal(faulty("with", fault, lag, none, &log, &b), MEZZO_ERR_NUMERIC);
+        assert_false(mz_path_exists("with/checkpoints/step-00000004"));
+        assert_int_equal(faulty("with", fault, lag, stop, &log, &b), MEZZO_ERR_NUMERIC);
+        assert_non_null(strstr(mezzo_error_message(), "step-00000003"));
+    }
+}
+
+// One that no batch reads is found when it is looked for, and before it could be saved.
+static void test_an_unread_parameter_goes_bad(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result r;
+    // Positions beyond the context are read by nobody; here every one is, so a token that the text does not have stands for it.
+    const char *often[] = {"--steps=12", "--vocab=300", "--guard.parameters_every=1", "--guard=stop", NULL};
+    const char *seldom[] = {"--steps=12", "--vocab=300", "--guard=stop", "--checkpoint-every=7", NULL};
+    assert_int_equal(faulty("with", "inf@5:param/wpe.weight#3", 0, often, &log, &r), MEZZO_ERR_NUMERIC);
+    expect_record("with", "parameters", "stop", "wpe.weight");
+    assert_int_equal(faulty("with", "nan@5:param/wpe.weight#3", 1, seldom, &log, &r), MEZZO_ERR_NUMERIC);
+}
+
+// In a checkpoint, with its checksums right: skip and rollback take the one before it, stop says which tensor.
+static void test_a_parameter_on_disk(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result a, b;
+    const char *four[] = {"--steps=4", "--checkpoint-every=2", NULL};
+    const char *skip[] = {"--steps=8", "--checkpoint-every=2", "--resume=auto", NULL};
+    const char *stop[] = {"--steps=8", "--checkpoint-every=2", "--resume=auto", "--guard=stop", NULL};
+    const char *whole[] = {"--steps=8", "--checkpoint-every=2", NULL};
+    must(faulty("without", NULL, 0, whole, &log, &a));
+    must(faulty("with", "nan@4:disk/h.0.mlp.c_fc.weight#5", 0, four, &log, &b));
+    assert_int_equal(tiny_run("with", stop, &log, &b), MEZZO_ERR_FORMAT);
+    assert_non_null(strstr(mezzo_error_message(), "h.0.mlp.c_fc.weight"));
+    assert_non_null(strstr(mezzo_error_message(), "element 5"));
+    must(tiny_run("with", skip, &log, &b)); // from step 2
+    same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+}
+
+static int setup(void **state) {
+    (void)state;
+    tiny_text();
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_skip),
+        cmocka_unit_test(test_skip_with_accumulation),
+        cmocka_unit_test(test_skip_in_a_later_micro_batch),
+        cmocka_unit_test(test_rollback),
+        cmocka_unit_test(test_rollback_halves_the_scale),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_a_bad_gradient_under_a_scale),
+        cmocka_unit_test(test_a_parameter_goes_bad),
+        cmocka_unit_test(test_an_unread_parameter_goes_bad),
+        cmocka_unit_test(test_a_parameter_on_disk),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
