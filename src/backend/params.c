@@ -430,3 +430,13 @@ fail:
     device->backend->release(device, shadow->segments);
     return status;
 }
+
+mz_tensor mz_params_tensor(const mezzo_params *params, int index) {
+    const mz_param *p = &params->list[index];
+    if (p->master == MEZZO_MASTER_FP32)
+        return mz_tensor_f32(params->master + p->offset, p->count);
+    for (int i = 0; i < params->n_shadows; ++i)
+        if (params->shadows[i].dtype == MEZZO_BF16)
+            return (mz_tensor){(char *)params->shadows[i].data + p->shadow_slot * 2, MEZZO_BF16, {1, {p->count}}};
+    return mz_tensor_absent();
+}

@@ -40,6 +40,9 @@ struct mezzo_params {
     bool grads_stale;        // grads_empty, but the memory still holds the old ones: see mz_params_settle
 };
 
+// What shows whether a parameter is finite: its FP32 master, or, where that is kept in another way, its BF16 shadow, [count].
+mz_tensor mz_params_tensor(const mezzo_params *params, int index);
+
 // `count` masters of a parameter from element `first`, FP32, to the host.
 mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t first, int64_t count, float *out);
 

@@ -91,14 +91,29 @@ mezzo_status mz_guard_bad_batch(mz_training *run) {
 }
 
 // --- parameters -------------------------------------------------------------------------------------------------------------
-// Every master, as MZ_MAX_IN parts of the flat buffer.
+// n elements of one format as `parts` inputs of the call.
+static void add_parts(mz_call *call, const mz_tensor *flat, int parts) {
+    int64_t n = mz_shape_count(&flat->shape), part = (int64_t)mz_align_up((size_t)(n / parts + 1), 32);
+    for (int64_t from = 0; from < n; from += part) {
+        mz_tensor *t = &call->in[call->n_in++];
+        *t = *flat;
+        t->data = (char *)flat->data + (size_t)from * mezzo_dtype_size(flat->dtype);
+        t->shape.dim[0] = part < n - from ? part : n - from;
+    }
+}
+
+// Every FP32 master; and the shadows that stand for the others, where there are such.
 static mezzo_status look_at_parameters(mz_training *run) {
     const mezzo_params *p = run->params;
     mz_call call = {.op = MZ_OP_inspect, .n_out = 2, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
     const mz_kernel *kernel;
-    int64_t part = (int64_t)mz_align_up((size_t)(p->elements / MZ_MAX_IN + 1), 16);
-    for (int64_t from = 0; from < p->elements; from += part)
-        call.in[call.n_in++] = mz_tensor_f32(p->master + from, part < p->elements - from ? part : p->elements - from);
+    mz_tensor masters = mz_tensor_f32(p->master, p->fp32_elements);
+    add_parts(&call, &masters, p->kept_as == MEZZO_MASTER_FP32 ? MZ_MAX_IN : MZ_MAX_IN / 2);
+    for (int i = 0; i < p->n_shadows && p->kept_as != MEZZO_MASTER_FP32; i++)
+        if (p->shadows[i].dtype == MEZZO_BF16) {
+            mz_tensor shadows = {p->shadows[i].data, MEZZO_BF16, {1, {p->shadow_elements}}};
+            add_parts(&call, &shadows, MZ_MAX_IN / 2);
+        }
     call.attrs.bad_first = call.attrs.bad_rest = MZ_BAD_PARAMETERS;
     if (run->guard.found == NULL)
         MEZZO_TRY(run->device->backend->alloc(run->device, MZ_MAX_IN * sizeof(mz_inspection), &run->guard.found));
@@ -112,8 +127,8 @@ mezzo_status mz_guard_bad_parameter(mz_training *run, int *index, mz_inspection 
     const mezzo_params *p = run->params;
     *index = -1;
     for (int i = 0; i < (int)p->n && *index < 0; i++) {
-        mz_tensor master = mz_tensor_f32(p->master + p->list[i].offset, p->list[i].count);
-        MEZZO_TRY(mz_program_inspect(run->train, &master, 1, 0, values));
+        mz_tensor parameter = mz_params_tensor(p, i);
+        MEZZO_TRY(mz_program_inspect(run->train, &parameter, 1, 0, values));
         if (values->nans + values->infs > 0)
             *index = i;
     }

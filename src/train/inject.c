@@ -138,6 +138,8 @@ mezzo_status mz_inject_open(mz_training *run) {
     bool named = f->target == MZ_AT_GRAD || f->target == MZ_AT_PARAM || f->target == MZ_AT_DISK;
     if (named && mezzo_params_find(run->params, f->name) < 0)
         return mz_fail(MEZZO_ERR_INVALID, "inject: there is no parameter %s", f->name);
+    if (f->target == MZ_AT_DISK && run->params->kept_as != MEZZO_MASTER_FP32)
+        return mz_fail(MEZZO_ERR_INVALID, "inject: disk/NAME needs FP32 masters");
     if (f->target == MZ_AT_CALL || f->target == MZ_AT_OP || f->target == MZ_AT_LOSS) {
         run->train->hook = after_call;
         run->train->hook_user = f;
@@ -186,7 +188,7 @@ mezzo_status mz_inject_parameter(mz_training *run) {
         return MEZZO_OK;
     f->met = true;
     f->data = f->now_data;
-    mz_tensor t = of_parameter(run, run->params->master);
+    mz_tensor t = mz_params_tensor(run->params, mezzo_params_find(run->params, f->name));
     MEZZO_TRY(poison(f, run->device, &t));
     return mz_params_refresh(run->params);
 }
