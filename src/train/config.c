@@ -214,6 +214,7 @@ static void read_run(reader *r, mz_run_config *out) {
     out->seed = (uint64_t)integer(r, "train.seed");
     out->out = text(r, "train.out");
     out->resume = text(r, "train.resume");
+    out->init = text(r, "train.init");
     out->eval_every = integer(r, "train.eval_every");
     out->eval_iters = integer(r, "train.eval_iters");
     out->eval_final = truth(r, "train.eval_final");

@@ -26,7 +26,7 @@ typedef struct mz_guard_config {
 
 // What the loop reads. Strings are borrowed from the configuration.
 typedef struct mz_run_config {
-    const char *data_path, *data_train, *data_val, *tokenizer, *out, *resume, *device;
+    const char *data_path, *data_train, *data_val, *tokenizer, *out, *resume, *init, *device;
     double split;
     int threads;
     int64_t steps, batch_size, grad_accum, eval_every, eval_iters, sample_every, sample_tokens, log_every;

@@ -112,6 +112,19 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     return MEZZO_OK;
 }
 
+// Somebody's weights, for a run of its own: no optimizer state, no step, no position in the data.
+static mezzo_status begin_with(mz_training *run, const char *path) {
+    char checkpoint[4096];
+    mezzo_checkpoint c = {0};
+    MEZZO_TRY(mz_find_checkpoint(path, false, checkpoint, sizeof checkpoint));
+    MEZZO_TRY(mezzo_checkpoint_describe(checkpoint, &c));
+    MEZZO_TRY(check_model(checkpoint, &c.model, &run->model));
+    c.params = run->params;
+    MEZZO_TRY(mezzo_checkpoint_load(checkpoint, &c));
+    mz_log("notice", "beginning with the weights of %s", checkpoint);
+    return MEZZO_OK;
+}
+
 static mezzo_status has_run(mz_training *run, bool *out) {
     char *metrics = mz_format("%s/metrics.jsonl", run->config.out);
     if (metrics == NULL)
@@ -169,6 +182,8 @@ mezzo_status mz_run_start(mz_training *run) {
     }
     if (path[0] != '\0')
         MEZZO_TRY(mz_run_load(run, path));
+    else if (run->config.init[0] != '\0')
+        MEZZO_TRY(begin_with(run, run->config.init));
     run->first_step = run->step;
     MEZZO_TRY(mz_guard_arm(run));
     if (run->bisecting)

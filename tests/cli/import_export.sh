@@ -53,6 +53,16 @@ if [[ -n ${MEZZO_PYTHON:-} ]] && "$MEZZO_PYTHON" -c 'import torch, transformers'
     done
 fi
 
+# --- training on from imported weights: a run that may not change them has them, bit for bit
+tr -c 'a-z ' ' ' <text.txt >letters.txt
+run 0 train --config imported/config.yaml --init imported --data letters.txt --tokenizer char --vocab 61 --steps 1 --batch-size 2 --lr 0 --min-lr 0 \
+    --eval-every 0 --sample-every -1 --device cpu --out tuned
+run 0 export tuned --out tuned-exported
+cmp tuned-exported/model.safetensors exported/model.safetensors || fail "the weights to begin with"
+refuse 2 imported layers -- train --config imported/config.yaml --init imported --layers 3 --data letters.txt --tokenizer char --out other
+refuse 2 absent -- train --config imported/config.yaml --init absent --data letters.txt --tokenizer char --out other
+rm -rf other
+
 # --- wrong
 before=$(ls)
 wrong() { # name sed-script file: a copy of $SOURCE, or of hf_gpt2, with one file changed
