@@ -218,7 +218,7 @@ static mezzo_status write_index(const exporter *e, const char *folder, int64_t f
     json_t *map = json_object(), *index = json_object();
     char *path = mz_format("%s/model.safetensors.index.json", folder);
     if (map == NULL || index == NULL || path == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for the index of %s", folder));
     MEZZO_TRY_GOTO(status, write_shards(e, folder, files, map, &bytes));
     MEZZO_TRY_GOTO(status, mz_json_set(index, "metadata", json_pack("{sI}", "total_size", (json_int_t)bytes)));
     MEZZO_TRY_GOTO(status, mz_json_set(index, "weight_map", json_incref(map)));

@@ -34,9 +34,7 @@ mezzo_status mz_new_folder_begin(const char *path, const char *key, mz_new_folde
     MEZZO_TRY_GOTO(status, mz_dir_create(out->staged));
     return MEZZO_OK;
 fail:
-    mz_free(out->path);
-    mz_free(out->staged);
-    *out = (mz_new_folder){0};
+    mz_new_folder_end(out); // the folder may be there although its entry could not be flushed
     return status;
 }
 
