@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cli.h"
+#include "lab.h"
 #include "study/lab.h"
 
 // printf's "-nan" is the sign of a bit that nobody asked for.
@@ -367,10 +368,11 @@ static int layernorm(const cli_args *args) {
 static const struct {
     const char *name;
     int (*run)(const cli_args *args);
-    const char *options[6]; // that it takes, beside json
+    const char *options[7]; // that it takes, beside json
 } lessons[] = {
     {"formats", formats, {"value"}},
     {"accumulate", accumulate, {"value", "count", "seed"}},
+    {"underflow", cli_lab_underflow, {"data", "device", "steps", "seed", "count", "loss-scale"}},
     {"overflow", overflow, {"value", "count", "growth-interval"}},
     {"layernorm", layernorm, {"value", "seed"}},
 };
@@ -388,21 +390,29 @@ static int run(const cli_args *args) {
             if (!known)
                 return cli_wrong(args->command, "--%s: lab %s does not take it", args->given[k].typed, word);
         }
+        if (args->n_operands > 1 && strcmp(word, "underflow") != 0)
+            return cli_wrong(args->command, "lab %s takes no %s", word, args->operands[1]);
         return lessons[i].run(args);
     }
     const char *nearest = mz_nearest(word, names, MZ_COUNT(names));
     if (nearest != NULL)
         return cli_wrong(args->command, "there is no lesson \"%s\"; did you mean \"%s\"?", word, nearest);
-    return cli_wrong(args->command, "name a lesson: formats, accumulate, overflow or layernorm");
+    return cli_wrong(args->command, "name a lesson: formats, accumulate, underflow, overflow or layernorm");
 }
 
 static const cli_option options_table[] = {
     {"value", "X",
      "formats: show X in every format; accumulate: the term [0.01]; overflow: the gradient that is too large [64]; "
      "layernorm: the row's mean [50]"},
-    {"count", "N", "accumulate: how often it is added [1000]; overflow: steps with that gradient [12]"},
+    {"count", "N",
+     "accumulate: how often it is added [1000]; overflow: steps with that gradient [12]; underflow: tensors that are "
+     "listed [12]"},
+    {"steps", "N", "underflow: steps of training before the one that is looked at [50]"},
+    {"data", "PATH", "underflow: text or shards, instead of the run's or of made-up text"},
+    {"device", "NAME", "underflow: where it trains [cpu]"},
+    {"loss-scale", "X", "underflow: a power of two [65536]"},
     {"growth-interval", "N", "overflow: finite steps before the scale doubles [10]"},
-    {"seed", "N", "accumulate: of stochastic rounding; layernorm: of the rows [0]"},
+    {"seed", "N", "accumulate: of stochastic rounding; layernorm: of the rows [0]; underflow: of the model [1]"},
     {"json", NULL, "the result as JSON"},
     {"plot", "FILE", "a figure, FILE.svg or FILE.png (both are drawn, and the gnuplot script kept beside them)"},
     {0},
@@ -411,13 +421,14 @@ static const cli_option options_table[] = {
 const cli_command cli_lab = {
     .name = "lab",
     .summary = "numerics one can see: formats, sums, overflow, norms",
-    .usage = "formats|accumulate|overflow|layernorm [--option value …]",
+    .usage = "formats|accumulate|underflow [RUN]|overflow|layernorm [--option value …]",
     .details = "formats: what each number format can hold, or with --value what becomes of a number in it.\n"
                "accumulate: what a long sum loses in each format and way of adding.\n"
+               "underflow: what FP16 would lose of a model's gradients, of a run folder's or of a small GPT's.\n"
                "overflow: where a softmax leaves its format, and the loss scale's way down and up again.\n"
                "layernorm: mean and variance of wide rows, in the row's format and in fp32.\n"
                "Every number is computed by the conversions that training uses.",
     .options = options_table,
-    .max_operands = 1,
+    .max_operands = 2,
     .run = run,
 };

@@ -217,6 +217,23 @@ static inline int64_t mz_sample_start(int64_t r, int64_t stride, uint64_t step) 
     return r * stride + (int64_t)(folded % (uint64_t)(stride - 31));
 }
 
+// histogram: adds the elements of x to `counts`, a U8 tensor that holds int32 [MZ_HISTOGRAM_BUCKETS]. Bucket 0 has the zeros; bucket b from 1 to
+// MZ_HISTOGRAM_BUCKETS - 3 the magnitudes in (2^(b - 151), 2^(b - 150)], so that what FP16 rounds to zero, |x| ≤ 2⁻²⁵, is whole buckets; the
+// last two have infinities and NaNs. Buckets are those of the FP32 value of an element.
+#define MZ_HISTOGRAM_BUCKETS          281
+#define MZ_HISTOGRAM_EXPONENT(bucket) ((bucket)-150) // of the bucket's upper edge
+// The bucket of an FP32 value's bits without the sign. The bits less one of a power of two are those of the number just below it.
+static inline int mz_histogram_bucket(uint32_t magnitude) {
+    if (magnitude == 0)
+        return 0;
+    if (magnitude >= 0x7F800000u)
+        return magnitude == 0x7F800000u ? MZ_HISTOGRAM_BUCKETS - 2 : MZ_HISTOGRAM_BUCKETS - 1;
+    uint32_t below = magnitude - 1;
+    if (below >= 0x00800000u)
+        return (int)(below >> 23) - 127 + 151;
+    return below == 0 ? 1 : 31 - __builtin_clz(below) + 2; // subnormal: floor(log2) is the highest bit - 149
+}
+
 typedef struct mz_scaler_block {
     float scale;        // what programs and grad_stats read: first member
     int32_t tracker;    // growth tracker

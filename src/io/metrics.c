@@ -211,6 +211,17 @@ mezzo_status mz_metrics_write_histogram(mz_metrics *metrics, int64_t step, const
     return mz_tfevents_write(metrics->events, step);
 }
 
+mezzo_status mz_metrics_add_counts(mz_metrics *metrics, const char *name, const double *edges, const double *counts,
+                                   size_t n) {
+    if (metrics->events)
+        mz_tfevents_add_counts(metrics->events, name, edges, counts, n);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_metrics_write_counts(mz_metrics *metrics, int64_t step) {
+    return metrics->events ? mz_tfevents_write(metrics->events, step) : MEZZO_OK;
+}
+
 mezzo_status mz_metrics_sync(mz_metrics *metrics) {
     MEZZO_TRY(mz_file_sync(metrics->file));
     return metrics->events ? mz_tfevents_sync(metrics->events) : MEZZO_OK;

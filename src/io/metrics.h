@@ -42,6 +42,10 @@ mezzo_status mz_metrics_write(mz_metrics *metrics, int64_t step, const mz_metric
 // To TensorBoard only. Does nothing without it.
 mezzo_status mz_metrics_write_histogram(mz_metrics *metrics, int64_t step, const char *name, const float *values,
                                         size_t count);
+// Counts by bucket (mz_tfevents_add_counts), collected and then written as one event.
+mezzo_status mz_metrics_add_counts(mz_metrics *metrics, const char *name, const double *edges, const double *counts,
+                                   size_t n);
+mezzo_status mz_metrics_write_counts(mz_metrics *metrics, int64_t step);
 mezzo_status mz_metrics_sync(mz_metrics *metrics); // to the disk: before a checkpoint names the step
 
 #endif

@@ -232,7 +232,21 @@ static size_t find_bucket(const double limits[LIMITS], double x) {
     return low;
 }
 
-// bucket_limit 6 and bucket 7, both packed doubles; a run of empty buckets is one.
+// bucket_limit 6 and bucket 7, both packed doubles.
+static void put_counts(mz_text *histogram, const double *edges, const double *counts, size_t n) {
+    for (unsigned field = 6; field <= 7; field++) {
+        const double *values = field == 6 ? edges : counts;
+        put_key(histogram, field, BYTES);
+        put_varint(histogram, n * 8);
+        for (size_t i = 0; i < n; i++) {
+            uint64_t bits;
+            memcpy(&bits, &values[i], sizeof bits);
+            put_little(histogram, bits, 8);
+        }
+    }
+}
+
+// A run of empty buckets is one.
 static void put_buckets(mz_tfevents *e, mz_text *histogram) {
     size_t kept = 0;
     double limits[LIMITS], counts[LIMITS];
@@ -244,16 +258,7 @@ static void put_buckets(mz_tfevents *e, mz_text *histogram) {
             limits[kept] = e->limits[i++];
         kept++;
     }
-    for (unsigned field = 6; field <= 7; field++) {
-        const double *values = field == 6 ? limits : counts;
-        put_key(histogram, field, BYTES);
-        put_varint(histogram, kept * 8);
-        for (size_t i = 0; i < kept; i++) {
-            uint64_t bits;
-            memcpy(&bits, &values[i], sizeof bits);
-            put_little(histogram, bits, 8);
-        }
-    }
+    put_counts(histogram, limits, counts, kept);
 }
 
 void mz_tfevents_add_histogram(mz_tfevents *e, const char *tag, const float *values, size_t n) {
@@ -280,6 +285,36 @@ void mz_tfevents_add_histogram(mz_tfevents *e, const char *tag, const float *val
     put_double(&e->nested, 4, sum);
     put_double(&e->nested, 5, squares);
     put_buckets(e, &e->nested);
+    put_message(&e->value, 5, &e->nested);
+    end_value(e);
+}
+
+void mz_tfevents_add_counts(mz_tfevents *e, const char *tag, const double *edges, const double *counts, size_t n) {
+    double total = 0, sum = 0, squares = 0, width = n > 1 ? edges[1] - edges[0] : 1;
+    size_t first = n, last = 0;
+    for (size_t i = 0; i < n; i++) {
+        double middle = edges[i] - width / 2;
+        if (counts[i] <= 0)
+            continue;
+        first = i < first ? i : first;
+        last = i;
+        total += counts[i];
+        sum += counts[i] * middle;
+        squares += counts[i] * middle * middle;
+    }
+    begin_value(e, tag);
+    reset(&e->nested);
+    put_double(&e->nested, 1, total > 0 ? edges[first] - width : 0);
+    put_double(&e->nested, 2, total > 0 ? edges[last] : 0);
+    put_double(&e->nested, 3, total);
+    put_double(&e->nested, 4, sum);
+    put_double(&e->nested, 5, squares);
+    // A reader takes a bucket's left edge from the one before: an empty bucket before the first one says where that begins.
+    size_t from = total > 0 && first > 0 ? first - 1 : first;
+    if (total > 0)
+        put_counts(&e->nested, edges + from, counts + from, last + 1 - from);
+    else
+        put_counts(&e->nested, (const double[]){0}, (const double[]){0}, 1);
     put_message(&e->value, 5, &e->nested);
     end_value(e);
 }

@@ -18,6 +18,9 @@ void mz_tfevents_add_scalar(mz_tfevents *events, const char *tag, double value);
 void mz_tfevents_add_text(mz_tfevents *events, const char *tag, const char *text);
 // Counts in TensorFlow's buckets (edges ±1e-12 × 1.1^k). Non-finite values are left out; n = 0 gives an empty histogram.
 void mz_tfevents_add_histogram(mz_tfevents *events, const char *tag, const float *values, size_t n);
+// Counts of numbers already sorted into n buckets of equal width: counts[i] of those in (edges[i] - width, edges[i]], width being the
+// distance of neighbouring edges. Mean and deviation are those of the buckets' middles. Empty buckets at both ends are left out.
+void mz_tfevents_add_counts(mz_tfevents *events, const char *tag, const double *edges, const double *counts, size_t n);
 mezzo_status mz_tfevents_write(mz_tfevents *events, int64_t step); // nothing collected: nothing written
 mezzo_status mz_tfevents_sync(mz_tfevents *events);
 

@@ -3,7 +3,7 @@
 #define MZ_STUDY_LAB_H
 
 #include "base/base.h"
-#include "mezzo/device.h"
+#include "train/run.h"
 
 // --- formats (lab_formats.c) ------------------------------------------------------------------------------------------------
 // What a format does beyond its largest value, and which codes are no numbers.
@@ -120,6 +120,37 @@ typedef struct mz_norm_row {
 } mz_norm_row;
 mz_norm_row mz_norm_statistics(mezzo_dtype dtype, int64_t width, double center, uint64_t seed);
 
+// --- underflow (lab_underflow.c) ------------------------------------------------------------------------------------------------
+typedef struct mz_underflow_options {
+    const char *run;    // a run folder or checkpoint, whose weights and data are used; NULL: a small GPT
+    const char *data;   // text or shards; NULL: the run's, or text made of common words
+    const char *device; // NULL: cpu
+    int threads;        // 0: all
+    int64_t steps;      // that the small GPT is trained for, the last of which is looked at
+    uint64_t seed;
+} mz_underflow_options;
+typedef struct mz_underflow {
+    mz_training training; // in FP32, so that nothing has underflowed yet
+    int64_t step;         // that was looked at
+} mz_underflow;
+// One training step in FP32 with every gradient and activation counted: u->training.magnitudes has the tables. Errors: those of a run.
+mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow *u);
+void mz_underflow_close(mz_underflow *u);
+
+// What FP16 would make of numbers that were multiplied by 2^scale first.
+typedef struct mz_fp16_fate {
+    int64_t nonzero;     // finite ones
+    int64_t lost;        // become zero
+    int64_t subnormal;   // keep fewer than 11 significant bits
+    int64_t overflow;    // above 65,536 (those from 65,520 on would become infinite too)
+    int lowest, highest; // 2^lowest < |x| ≤ 2^highest, unscaled; both 0 where all are zero
+} mz_fp16_fate;
+mz_fp16_fate mz_fp16_fate_of(const int64_t *counts, int scale); // counts [MZ_HISTOGRAM_BUCKETS]
+// The smallest power of two that leaves at most `share` of the numbers zero, and the largest that overflows none: exponents.
+int mz_fp16_least_scale(const int64_t *counts, double share);
+int mz_fp16_most_scale(const int64_t *counts);
+void mz_underflow_sum(const mz_underflow *u, mz_magnitude_kind kind, int64_t *counts); // of all tensors of a kind
+
 // --- figures (lab_figures.c): FOLDER/NAME.gp, drawn as NAME.png and NAME.svg. Errors: UNSUPPORTED (no gnuplot), IO ------------------
 mezzo_status mz_lab_draw_formats(const char *folder, const char *name); // sign, exponent and fraction as bars
 // Every way's sum against the number of additions.
@@ -128,5 +159,8 @@ mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_sc
 // The mean's relative error against the row's width: rows [n] of each of two formats.
 mezzo_status mz_lab_draw_norms(const char *folder, const char *name, const mz_norm_row *fp16, const mz_norm_row *bf16,
                                int n);
+
+// Gradients (parameters' and activations') by log2, FP16's thresholds shaded, and the same multiplied by 2^scale; activations beside.
+mezzo_status mz_lab_draw_underflow(const char *folder, const char *name, const mz_underflow *u, int scale);
 
 #endif

@@ -126,3 +126,61 @@ mezzo_status mz_lab_draw_norms(const char *folder, const char *name, const mz_no
                      "linespoints ls 4 title 'bf16, summed in fp32'\"\n");
     return draw(folder, name, &t, 900, 480);
 }
+
+// Shares of `counts` by the upper edge's exponent, moved by `shift`.
+static void add_shares(mz_text *t, const char *block, const int64_t *counts, int shift) {
+    mz_fp16_fate f = mz_fp16_fate_of(counts, 0);
+    mz_text_addf(t, "$%s << EOD\n", block);
+    for (int b = 1; b <= MZ_HISTOGRAM_BUCKETS - 3; b++)
+        if (counts[b] > 0)
+            mz_text_addf(t, "%.1f %.6g\n", MZ_HISTOGRAM_EXPONENT(b) + shift - 0.5,
+                         100 * (double)counts[b] / (double)f.nonzero);
+    mz_text_addf(t, "%d 0\nEOD\n", -200);
+}
+
+mezzo_status mz_lab_draw_underflow(const char *folder, const char *name, const mz_underflow *u, int scale) {
+    static const char *const titles[] = {"gradients of weights", "activations", "gradients of activations"};
+    static const mz_magnitude_kind order[] = {MZ_OF_GRADIENT, MZ_OF_ACTIVATION_GRADIENT, MZ_OF_ACTIVATION};
+    int64_t counts[MZ_HISTOGRAM_BUCKETS];
+    mz_text t = {0};
+    int lowest = -30, highest = 22; // room for the words in the shades
+    for (int k = 0; k < 3; k++) {
+        char block[24];
+        mz_underflow_sum(u, order[k], counts);
+        mz_fp16_fate f = mz_fp16_fate_of(counts, 0);
+        lowest = f.lowest < lowest ? f.lowest : lowest;
+        highest = f.highest > highest ? f.highest : highest;
+        snprintf(block, sizeof block, "kind%d", k);
+        add_shares(&t, block, counts, 0);
+        if (k < 2) {
+            snprintf(block, sizeof block, "scaled%d", k);
+            add_shares(&t, block, counts, scale);
+            highest = f.highest + scale > highest ? f.highest + scale : highest;
+        }
+    }
+    lowest = lowest < -60 ? -60 : lowest;
+    // One command draws all three: gnuplot's multiplot, as one string.
+    mz_text_addf(
+        &t,
+        "set xrange [%d:%d]\nset style fill solid 0.85 border lc rgb 'white'\nset boxwidth 1\n"
+        "set grid ytics ls 91\nset yrange [0:*]\nset ylabel 'per cent' offset 1\nset xtics 10\n"
+        "set object 1 rectangle from %d, graph 0 to -25, graph 1 fc rgb '#d55e00' fs transparent solid 0.18 noborder "
+        "behind\n"
+        "set object 2 rectangle from -25, graph 0 to -14, graph 1 fc rgb '#e69f00' fs transparent solid 0.18 noborder "
+        "behind\n"
+        "set object 3 rectangle from 16, graph 0 to %d, graph 1 fc rgb '#d55e00' fs transparent solid 0.18 noborder "
+        "behind\n"
+        "set label 1 'zero' at %d, graph 0.92 front\nset label 2 'subnormal' at -24.5, graph 0.92 front\n"
+        "set label 3 'infinite' at 16.3, graph 0.92 front\nset key top right at graph 0.99, graph 0.82\n",
+        lowest, highest, lowest, highest + 1, lowest + 1);
+    mz_text_addf(&t, "draw = \"set multiplot layout 3,1 title 'What FP16 would make of them: log2 of the magnitude'; ");
+    for (int k = 0; k < 3; k++) {
+        mz_text_addf(&t, "set title '%s' offset 0,-0.6; ", titles[order[k]]);
+        mz_text_addf(&t, "plot $kind%d with boxes lc rgb '#0072b2' title 'as they are'", k);
+        if (k < 2)
+            mz_text_addf(&t, ", $scaled%d with histeps lw 2 lc rgb '#009e73' title 'times 2^{%d}'", k, scale);
+        mz_text_addf(&t, "; ");
+    }
+    mz_text_addf(&t, "unset multiplot\"\n");
+    return draw(folder, name, &t, 900, 900);
+}

@@ -221,6 +221,7 @@ static void read_run(reader *r, mz_run_config *out) {
     out->sample_every = integer(r, "train.sample_every");
     out->sample_tokens = integer(r, "train.sample_tokens");
     out->log_every = integer(r, "train.log_every");
+    out->histograms_every = integer(r, "train.histograms_every");
     out->checkpoint_every = integer(r, "train.checkpoint_every");
     out->keep_last = integer(r, "train.keep_last");
     out->max_skips = integer(r, "train.max_skips");

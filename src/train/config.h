@@ -29,7 +29,8 @@ typedef struct mz_run_config {
     const char *data_path, *data_train, *data_val, *tokenizer, *out, *resume, *init, *device;
     double split;
     int threads;
-    int64_t steps, batch_size, grad_accum, eval_every, eval_iters, sample_every, sample_tokens, log_every;
+    int64_t steps, batch_size, grad_accum, eval_every, eval_iters, sample_every, sample_tokens, log_every,
+        histograms_every;
     int64_t checkpoint_every, keep_last, max_skips;
     uint64_t seed;
     bool eval_final;

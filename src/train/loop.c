@@ -63,6 +63,7 @@ static mezzo_status look(mz_training *run, bool all) {
 // One step, and what is known of the newest one that can be read without waiting.
 static mezzo_status step(mz_training *run, bool read_all) {
     double start = mz_seconds();
+    run->counting = run->magnitudes != NULL && due(run->step + 1, run->config.histograms_every);
     MEZZO_TRY(mz_run_step(run));
     mezzo_status status = look(run, read_all);
     run->step_seconds += mz_seconds() - start;
@@ -89,6 +90,8 @@ static mezzo_status between(mz_training *run) {
     bool last = run->step == c->steps;
     if (due(run->step, c->log_every) || last || run->step == run->first_step + 1)
         MEZZO_TRY(mz_run_log_step(run));
+    if (run->counting)
+        MEZZO_TRY(mz_run_log_magnitudes(run));
     if (!last && due(run->step, c->eval_every))
         MEZZO_TRY(validate(run, c->eval_iters == 0));
     if (!last && due(run->step, c->sample_every))

@@ -92,6 +92,11 @@ mezzo_status mz_run_log_step(mz_training *run) {
     return mz_expert_load_log(run->experts, run->train, rows, run->metrics, run->step);
 }
 
+mezzo_status mz_run_log_magnitudes(mz_training *run) {
+    MEZZO_TRY(mz_magnitudes_read(run->magnitudes));
+    return mz_magnitudes_log(run->magnitudes, run->metrics, run->step);
+}
+
 mezzo_status mz_run_log_validation(mz_training *run) {
     const mz_metric row[] = {mz_metric_number("val/loss", run->val_loss),
                              mz_metric_number("val/best_loss", run->best_val_loss)};

@@ -129,6 +129,8 @@ mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, m
     MEZZO_TRY(open_loaders(run));
     MEZZO_TRY(open_programs(run));
     MEZZO_TRY(mz_expert_load_create(&run->model, &run->experts));
+    if (run->config.histograms_every > 0)
+        MEZZO_TRY(mz_magnitudes_create(run->train, run->params, &run->magnitudes));
     MEZZO_TRY(open_sampler(run));
     MEZZO_TRY(mezzo_optimizer_create(run->params, &run->config.optimizer, &run->optimizer));
     MEZZO_TRY(mezzo_scaler_create(run->device, &run->config.scaler.options, &run->scaler));
@@ -145,6 +147,7 @@ void mz_run_close(mz_training *run) {
     mz_inject_close(run);
     mz_batch_free(run->device, run->update);
     mz_expert_load_free(run->experts);
+    mz_magnitudes_free(run->magnitudes);
     mezzo_optimizer_free(run->optimizer);
     mezzo_scaler_free(run->scaler);
     mz_sampler_free(run->sampler);

@@ -7,6 +7,7 @@
 #include "train/config.h"
 #include "train/guard.h"
 #include "train/inject.h"
+#include "train/magnitudes.h"
 #include "train/optimizer.h"
 #include "train/scaler.h"
 
@@ -99,7 +100,9 @@ typedef struct mz_training {
     size_t count;                                 // B·T
     char *checkpoints, *tokenizer_file;           // paths
     mz_metrics *metrics;
-    mz_expert_load *experts; // NULL where the model has none
+    mz_expert_load *experts;   // NULL where the model has none
+    mz_magnitudes *magnitudes; // NULL: no histograms asked for
+    bool counting;             // the step under way is counted
     mz_readout readout;
     mz_batch *update; // the calls of an optimizer step behind the micro batches
     mz_guard guard;
@@ -138,6 +141,7 @@ void mz_run_started(mz_training *run);
 void mz_run_event(mz_training *run, mezzo_event event, const char *text);
 mezzo_status mz_run_open_metrics(mz_training *run);
 mezzo_status mz_run_log_step(mz_training *run); // a metrics row and a progress event
+mezzo_status mz_run_log_magnitudes(mz_training *run);
 mezzo_status mz_run_log_validation(mz_training *run);
 void mz_run_result(mz_training *run); // fills run->result as far as things are known
 

@@ -36,7 +36,11 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     }
     MEZZO_TRY(mezzo_program_write(run->train, "tokens", run->inputs, run->count * sizeof *run->inputs));
     MEZZO_TRY(mezzo_program_write(run->train, "targets", run->targets, run->count * sizeof *run->targets));
-    MEZZO_TRY(mezzo_program_run(run->train, run->scaler, mz_seed(run->config.seed, MZ_SEED_DROPOUT), batch));
+    uint64_t dropout = mz_seed(run->config.seed, MZ_SEED_DROPOUT);
+    if (run->counting && i == 0)
+        MEZZO_TRY(mz_magnitudes_run(run->magnitudes, run->train, run->scaler, dropout, batch));
+    else
+        MEZZO_TRY(mezzo_program_run(run->train, run->scaler, dropout, batch));
     MZ_INJECT_GRADIENT(run);
     MEZZO_TRY(collect_loss(run, slot));
     MEZZO_TRY(run->device->backend->fetch(run->device, LOSS_SLOT + slot, run->readout.loss, sizeof(float)));
@@ -70,6 +74,8 @@ mezzo_status mz_run_step(mz_training *run) {
         mz_batch_cancel(run->device);
     MEZZO_TRY(status);
     MEZZO_TRY(mz_batch_end(run->device));
+    if (run->counting) // gradients stay in memory, unscaled, until the next run writes or clears them
+        MEZZO_TRY(mz_magnitudes_gradients(run->magnitudes, run->params));
     MEZZO_TRY(mz_optimizer_fetch(run->optimizer, STATE_SLOT + (int)(step & 1)));
     MEZZO_TRY(mz_scaler_fetch(run->scaler, SCALER_SLOT + (int)(step & 1)));
     run->step = step;

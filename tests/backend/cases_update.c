@@ -399,6 +399,34 @@ void cases_refresh(void) {
     trial_finish(t);
 }
 
+// Every bucket's edges: the powers of two, the numbers just below and above, zeros, infinities, NaN; then many numbers, in each format.
+void cases_histogram(void) {
+    static const int32_t before[MZ_HISTOGRAM_BUCKETS] = {[0] = 7, [150] = 1};
+    enum { EDGES = 3 * 277, MANY = 70001 };
+    for (int f = 0; f < FLOATS; f++)
+        for (int many = 0; many < 2; many++) {
+            trial *t = trial_new(MZ_OP_histogram);
+            trial_input(t, 0, floats[f], SHAPE(many ? MANY : 2 * EDGES + 4));
+            if (many)
+                trial_normal(t, 0, 1e-3);
+            for (int i = 0; i < EDGES && !many; i++) {
+                float power = ldexpf(1, i / 3 - 149),
+                      x = i % 3 == 0 ? power : nextafterf(power, i % 3 == 1 ? 0 : INFINITY);
+                t->in[0].value[2 * i] = (double)x;
+                t->in[0].value[2 * i + 1] = -(double)x;
+            }
+            if (!many) {
+                const double rest[] = {0, -INFINITY, NAN, INFINITY};
+                memcpy(&t->in[0].value[2 * EDGES], rest, sizeof rest);
+                trial_store(&t->in[0]);
+            }
+            trial_output(t, 0, MEZZO_U8, SHAPE(sizeof before));
+            trial_bytes(t, 0, before, true);
+            t->skip_mutations = true; // integers: all of them, or wrong
+            trial_finish(t);
+        }
+}
+
 static bool scaler_held;
 static void scaler_case(const mz_update_attrs *update, const mz_scaler_block *block, int found_first,
                         int found_second) {

@@ -24,14 +24,27 @@ shows "$OUT" inf nan 16384
 run 0 lab layernorm --json
 shows "$OUT" '"format_mean": null' '"width": 16384'
 
+run 0 lab underflow --steps 3
+shows "$OUT" "gradients of weights" "gradients of activations" "c_attn.weight" "99.9 %" "of a small GPT"
+run 0 lab underflow --steps 2 --loss-scale 1024 --json
+shows "$OUT" '"loss_scale_log2": 10' '"lost_percent"' '"counts_up_to_log2"' '"kind": "activations"'
+text 100 >text.txt
+run 0 train "${TINY[@]}" --data text.txt --steps 4 --out run --quiet
+run 0 lab underflow run --count 3
+shows "$OUT" "step 5 of run"
+
 if command -v gnuplot >/dev/null; then
-    for lesson in formats accumulate overflow layernorm; do
+    for lesson in formats accumulate underflow overflow layernorm; do
         run 0 lab "$lesson" --plot "$lesson.svg"
         [[ -s $lesson.svg && -s $lesson.png && -s $lesson.gp ]] || fail "no figure of $lesson"
         ! grep -q "NaN\|nan" "$lesson.svg" || fail "$lesson.svg shows a NaN"
     done
 fi
 
+refuse 2 "takes no run" -- lab formats run
+refuse 2 "power of two" -- lab underflow --loss-scale 1000
+refuse 2 --steps -- lab underflow --steps 0
+refuse 2 "no checkpoint" -- lab underflow nowhere
 refuse 2 "name a lesson" formats -- lab
 refuse 2 formats -- lab format
 refuse 2 --count formats -- lab formats --count 3

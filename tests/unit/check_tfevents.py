@@ -24,3 +24,9 @@ assert list(histogram.bucket_limit) == sorted(histogram.bucket_limit)
 # 250 values lie below zero, so do the buckets up to the edge 0.
 below = sum(count for limit, count in zip(histogram.bucket_limit, histogram.bucket) if limit <= 0)
 assert below == 250, below
+
+# Counts that came sorted: 5 in (-4, -3], 2 in (-2, -1], 1 in (-1, 0].
+some = run.Histograms("log2/some")[-1].histogram_value
+assert dict(zip(some.bucket_limit, some.bucket)) == {-4: 0, -3: 5, -2: 0, -1: 2, 0: 1}, some
+assert (some.min, some.max, some.num, some.sum) == (-4, 0, 8, 5 * -3.5 + 2 * -1.5 - 0.5), some
+assert run.Histograms("log2/none")[-1].histogram_value.num == 0

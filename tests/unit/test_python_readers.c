@@ -91,6 +91,10 @@ static void tensorboard_reads_our_events(void **state) {
             assert_int_equal(mz_metrics_write(metrics, step, row, 4), MEZZO_OK);
         }
         assert_int_equal(mz_metrics_write_histogram(metrics, 7, "weights", values, 1000), MEZZO_OK);
+        const double edges[] = {-4, -3, -2, -1, 0, 1}, counts[] = {0, 5, 0, 2, 1, 0}, none[6] = {0};
+        assert_int_equal(mz_metrics_add_counts(metrics, "log2/some", edges, counts, 6), MEZZO_OK);
+        assert_int_equal(mz_metrics_add_counts(metrics, "log2/none", edges, none, 6), MEZZO_OK);
+        assert_int_equal(mz_metrics_write_counts(metrics, 7), MEZZO_OK);
         mz_metrics_close(metrics);
     }
     run_script("check_tfevents.py", "events");

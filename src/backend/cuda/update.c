@@ -170,6 +170,20 @@ static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_refresh = {"refresh__cuda", refresh_supports, NULL, run_refresh};
 
+static const char *histogram_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return mz_cuda_storages(call, "a", "u");
+}
+
+static mezzo_status run_histogram(mezzo_device *device, const mz_call *call) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    MZ_CUDA_TRY(mz_cu_histogram(cuda->stream, mz_cuda_array(&call->in[0]), mz_shape_count(&call->in[0].shape),
+                                call->out[0].data, cuda->sms));
+    return MEZZO_OK;
+}
+_Static_assert((int)MZ_CU_HISTOGRAM_BUCKETS == (int)MZ_HISTOGRAM_BUCKETS, "launch.h's buckets are backend.h's");
+const mz_kernel mz_cuda_histogram = {"histogram__cuda", histogram_supports, NULL, run_histogram};
+
 // --- control --------------------------------------------------------------------------------------------------------------
 static const char *control_supports(const mezzo_device *device, const mz_call *call) {
     (void)device;

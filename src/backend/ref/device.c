@@ -14,7 +14,7 @@ typedef struct ref_device {
 typedef enum slot_kind { SLOT_FLOAT, SLOT_I32, SLOT_BYTES } slot_kind;
 
 static slot_kind kind_of_slot(const char *name) {
-    static const char *const bytes[] = {"segments", "state", "scaler", "shadow", "found"};
+    static const char *const bytes[] = {"segments", "state", "scaler", "shadow", "found", "counts"};
     if (mz_slot_integer(name))
         return SLOT_I32;
     for (size_t i = 0; i < MZ_COUNT(bytes); i++)

@@ -266,3 +266,13 @@ void mz_ref_scaler_update(const mz_call *call) {
     if (call->attrs.update->enabled)
         update_scale(call->attrs.update, block, found);
 }
+
+void mz_ref_histogram(const mz_call *call) {
+    int32_t *counts = call->out[0].data;
+    for (int64_t i = 0, n = mz_shape_count(&call->in[0].shape); i < n; i++) {
+        float x = fabsf((float)mz_ref_get(&call->in[0], i));
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        counts[mz_histogram_bucket(bits)]++;
+    }
+}

@@ -242,6 +242,10 @@ cudaError_t mz_cu_sgd(cudaStream_t stream, const mz_cu_update_args *args);
 cudaError_t mz_cu_refresh(cudaStream_t stream, const void *segments, int n, const float *master, int64_t elements,
                           void *shadow, int sms);
 
+// histogram.cu: adds to counts, int32 [MZ_CU_HISTOGRAM_BUCKETS], backend.h's MZ_HISTOGRAM_BUCKETS.
+enum { MZ_CU_HISTOGRAM_BUCKETS = 281 };
+cudaError_t mz_cu_histogram(cudaStream_t stream, mz_cu_array x, int64_t n, void *counts, int sms);
+
 cudaError_t mz_cu_clip_control(cudaStream_t stream, void *state, double max_norm);
 enum {
     MZ_CU_LR_CONSTANT,

@@ -1,0 +1,42 @@
+// How large a tensor's elements are: one pass, a table of counts for each thread, added up at the end.
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/kernels/kernels.h"
+
+enum { BLOCK = 4096 };
+
+static const char *supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    mezzo_dtype dtype = call->in[0].dtype;
+    return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16 ? NULL
+                                                                           : "histogram reads fp32, bf16 and fp16";
+}
+
+static uint32_t magnitude(const mz_tensor *x, int64_t i) {
+    uint32_t bits;
+    if (x->dtype == MEZZO_F16) {
+        float wide = mezzo_f16_to_f32(((const uint16_t *)x->data)[i]);
+        memcpy(&bits, &wide, sizeof bits);
+    } else {
+        bits = x->dtype == MEZZO_F32 ? ((const uint32_t *)x->data)[i] : (uint32_t)((const uint16_t *)x->data)[i] << 16;
+    }
+    return bits & 0x7FFFFFFFu;
+}
+
+static mezzo_status run(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *x = &call->in[0];
+    int32_t *counts = call->out[0].data;
+    int64_t n = mz_shape_count(&x->shape), blocks = (n + BLOCK - 1) / BLOCK;
+#pragma omp parallel num_threads(mz_cpu_threads(device, 2.0 * (double)n))
+    {
+        int32_t own[MZ_HISTOGRAM_BUCKETS] = {0};
+#pragma omp for nowait
+        for (int64_t b = 0; b < blocks; b++)
+            for (int64_t i = b * BLOCK; i < n && i < (b + 1) * BLOCK; i++)
+                own[mz_histogram_bucket(magnitude(x, i))]++;
+#pragma omp critical(mz_histogram)
+        for (int k = 0; k < MZ_HISTOGRAM_BUCKETS; k++)
+            counts[k] += own[k];
+    }
+    return MEZZO_OK;
+}
+const mz_kernel mz_histogram__portable = {"histogram__portable", supports, NULL, run};

@@ -1,0 +1,54 @@
+// How large a run's numbers are: counts by power of two of every parameter's gradient, every activation and every activation's gradient,
+// taken on the device while a step runs.
+#ifndef MZ_TRAIN_MAGNITUDES_H
+#define MZ_TRAIN_MAGNITUDES_H
+
+#include "backend/program.h"
+#include "io/metrics.h"
+
+typedef enum mz_magnitude_kind {
+    MZ_OF_GRADIENT,            // of a parameter: FP32, unscaled, before clipping
+    MZ_OF_ACTIVATION,          // what forward stores
+    MZ_OF_ACTIVATION_GRADIENT, // what backward stores, multiplied by the loss scale
+    MZ_MAGNITUDE_KINDS
+} mz_magnitude_kind;
+
+typedef struct mz_magnitudes_of { // one tensor
+    char *name;                   // "h.0.attn.c_attn.weight"; "h.0.mlp.c_fc linear"
+    mz_magnitude_kind kind;
+    mezzo_dtype dtype; // as it is stored
+    int64_t elements;
+    int call, slot;        // of the program; of a gradient: -1 and the parameter's index
+    const int32_t *counts; // [MZ_HISTOGRAM_BUCKETS], host; valid after mz_magnitudes_read
+} mz_magnitudes_of;
+
+typedef struct mz_magnitudes {
+    mezzo_device *device; // borrowed
+    mz_magnitudes_of *list;
+    size_t n, cap;
+    const mz_kernel **kernels; // [n]
+    char *counts;              // device: n tables of int32
+    int32_t *host;             // the same, here
+    int *first;                // [calls + 1]: the list's entries of a call
+    int calls;
+    mz_program_hook hook; // of whoever had one before
+    void *hook_user;
+} mz_magnitudes;
+
+// Every float tensor that `program` makes, and the gradients of `params`. All memory is taken here: n tables of 1.1 KB on the device.
+mezzo_status mz_magnitudes_create(const mezzo_program *program, mezzo_params *params, mz_magnitudes **out);
+void mz_magnitudes_free(mz_magnitudes *m); // NULL is fine
+// Clears the tables, then runs the program as mezzo_program_run would, counting each tensor when it is made: one pass over it.
+mezzo_status mz_magnitudes_run(mz_magnitudes *m, mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed,
+                               uint64_t step);
+// Counts the parameters' gradients as they are in memory: after the update they are still there, unscaled.
+mezzo_status mz_magnitudes_gradients(mz_magnitudes *m, mezzo_params *params);
+mezzo_status mz_magnitudes_read(mz_magnitudes *m); // waits for the device
+// A histogram a tensor to TensorBoard, of log2 of the magnitudes; zeros and what is not finite are left out.
+mezzo_status mz_magnitudes_log(const mz_magnitudes *m, mz_metrics *metrics, int64_t step);
+
+// Elements of a table whose magnitude is not 0, finite, and at most 2^exponent.
+int64_t mz_magnitudes_up_to(const int32_t *counts, int exponent);
+int64_t mz_magnitudes_nonzero(const int32_t *counts); // finite ones
+
+#endif
