@@ -2,8 +2,10 @@
 #include <stdlib.h>
 
 #include "cli.h"
+#include "explain.h"
 #include "graph/graph.h"
 #include "io/file.h"
+#include "study/figures.h"
 
 typedef struct row {
     char *op, *module, *output, *phase, *inputs, *shape, *rule;
@@ -116,6 +118,15 @@ static mezzo_status summarize(const mezzo_graph *g, const mezzo_program_options 
             note(&s->loss, dtype);
     }
     mezzo_graph_free(after);
+    return MEZZO_OK;
+}
+
+mezzo_status cli_explain_params(const mezzo_graph *g, const mezzo_program_options *options, const char **param,
+                                const char **gradient) {
+    summary s;
+    MEZZO_TRY(summarize(g, options, &s));
+    *param = s.param;
+    *gradient = s.gradient;
     return MEZZO_OK;
 }
 
@@ -279,17 +290,19 @@ static int diff(const cli_args *args, const mezzo_graph *graph, mezzo_program_op
     return code;
 }
 
+// FILE.svg and FILE.png are drawn by Graphviz; any other name gets the text.
 static int write_dot(const cli_args *args, const mezzo_graph *graph, const mezzo_program_options *options,
                      const char *after) {
-    const char *path = cli_text(args, "dot", "");
+    const char *path = cli_text(args, "dot", ""), *end = strrchr(path, '.');
+    bool draws = end != NULL && (strcmp(end, ".svg") == 0 || strcmp(end, ".png") == 0);
     mz_text text = {0};
     mezzo_status status = mz_graph_dot(graph, options, after, &text);
     if (status == MEZZO_OK)
-        status = mz_file_write_atomic(path, text.data, text.len);
+        status = draws ? mz_figure_graph(&text, path) : mz_file_write_atomic(path, text.data, text.len);
     mz_text_free(&text);
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
-    fprintf(stderr, "wrote %s: dot -Tsvg %s draws it\n", path, path);
+    fprintf(stderr, draws ? "wrote %s\n" : "wrote %s: name a .svg or .png file to have it drawn\n", path);
     return CLI_DONE;
 }
 
@@ -318,6 +331,12 @@ static mezzo_status build(const mezzo_config *config, bool keep_logits, mezzo_gr
 }
 
 static int run(const cli_args *args) {
+    if (cli_has(args, "toy")) {
+        for (int i = 0; i < args->n_given; i++)
+            if (strcmp(args->given[i].name, "toy") != 0 && strcmp(args->given[i].name, "json") != 0)
+                return cli_wrong(args->command, "--toy answers one question: leave --%s out", args->given[i].typed);
+        return cli_explain_toy(args);
+    }
     const char *after = cli_text(args, "after", "autocast");
     bool plain = strcmp(after, "autocast") == 0;
     if (!plain && strcmp(after, "autodiff") != 0 && strcmp(after, "fuse") != 0 && strcmp(after, "chunk") != 0)
@@ -368,7 +387,10 @@ static const cli_option options_table[] = {
     {"after", "PASS",
      "autocast: what is decided; autodiff: with backward; fuse: what becomes one op; chunk: as it runs [autocast]"},
     {"diff", "A,B", "only the ops that differ between two precisions, after autocast"},
-    {"dot", "FILE", "also the graph after the pass for Graphviz, ops coloured by what they store"},
+    {"dot", "FILE",
+     "also the graph after the pass, ops coloured by what they store: FILE.svg or FILE.png, drawn by Graphviz, or its "
+     "text"},
+    {"toy", NULL, "which tensor of a small model has which dtype, in every precision"},
     {"json", NULL, "the result as JSON"},
     {0},
 };

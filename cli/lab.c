@@ -271,19 +271,22 @@ static void print_path(const mz_scale_step *rows, int64_t steps, int64_t interva
 static int overflow(const cli_args *args) {
     enum { STEPS = 100 };
     mz_scale_step rows[STEPS];
-    double gradient;
+    const mezzo_scaler_options defaults = mezzo_scaler_defaults();
+    double gradient, initial;
     int64_t spiked, interval;
     int code = cli_number(args, "value", 1e-6, 1e6, 64, &gradient);
     if (code == CLI_DONE)
         code = cli_integer(args, "count", 0, STEPS, 12, &spiked);
     if (code == CLI_DONE)
         code = cli_integer(args, "growth-interval", 1, 1000000, 10, &interval);
+    if (code == CLI_DONE)
+        code = cli_number(args, "init-scale", 1e-6, 1e38, defaults.init_scale, &initial);
     if (code != CLI_DONE)
         return code;
     mezzo_device *device = NULL;
     mezzo_status status = mezzo_device_open("cpu", 1, &device);
     if (status == MEZZO_OK)
-        status = mz_scale_path(device, gradient, spiked, interval, rows, STEPS);
+        status = mz_scale_path(device, gradient, spiked, initial, interval, rows, STEPS);
     mezzo_device_close(device);
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
@@ -294,9 +297,53 @@ static int overflow(const cli_args *args) {
         return code;
     if (cli_has(args, "json"))
         return cli_json_print(args->command,
-                              json_pack("{s:o, s:o}", "softmax", softmax_json(), "scale", path_json(rows, STEPS)));
-    print_softmax();
+                              json_pack("{s:o, s:o, s:{s:f, s:I}}", "softmax", softmax_json(), "scale",
+                                        path_json(rows, STEPS), "defaults", "init_scale", defaults.init_scale,
+                                        "growth_interval", (json_int_t)defaults.growth_interval));
+    if (!cli_has(args, "scale-only"))
+        print_softmax();
     print_path(rows, STEPS, interval);
+    return CLI_DONE;
+}
+
+// --- clipping -------------------------------------------------------------------------------------------------------------------
+static int clipping(const cli_args *args) {
+    static const char *const names[] = {"unscale, clip, step", "clip, unscale, step"};
+    double gradient, max_norm, scale;
+    int code = cli_number(args, "value", 1e-6, 1e6, 0.25, &gradient);
+    if (code == CLI_DONE)
+        code = cli_number(args, "max-norm", 1e-6, 1e6, 1, &max_norm);
+    if (code == CLI_DONE)
+        code = cli_number(args, "init-scale", 1, 65536, 65536, &scale);
+    if (code != CLI_DONE)
+        return code;
+    mezzo_device *device = NULL;
+    mz_clip_order orders[2];
+    mezzo_status status = mezzo_device_open("cpu", 1, &device);
+    for (int i = 0; i < 2 && status == MEZZO_OK; i++)
+        status = mz_clip_in_order(device, gradient, max_norm, scale, i == 0, &orders[i]);
+    mezzo_device_close(device);
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    json_t *rows = cli_has(args, "json") ? json_array() : NULL;
+    if (rows == NULL)
+        printf(
+            "a gradient of %g, a loss scale of %g, clipped to a norm of %g, SGD with rate 1\n\n%-22s %14s %14s %14s\n",
+            gradient, scale, max_norm, "order", "norm seen", "clip factor", "update");
+    for (int i = 0; i < 2; i++) {
+        const mz_clip_order *o = &orders[i];
+        if (rows != NULL)
+            json_array_append_new(rows,
+                                  json_pack("{s:s, s:o, s:o, s:o}", "order", names[i], "norm", cli_json_number(o->norm),
+                                            "clip", cli_json_number(o->clip), "update", cli_json_number(o->update)));
+        else
+            printf("%-22s %14g %14g %14g\n", names[i], o->norm, o->clip, o->update);
+    }
+    if (rows != NULL)
+        return cli_json_print(args->command, json_pack("{s:o}", "rows", rows));
+    printf("\nScaled gradients are longer by the loss scale: clipped first, they are cut to the limit and then divided "
+           "by the "
+           "scale. The step is\nas good as lost, in every step, and nothing says so but the clip factor.\n");
     return CLI_DONE;
 }
 
@@ -368,13 +415,15 @@ static int layernorm(const cli_args *args) {
 static const struct {
     const char *name;
     int (*run)(const cli_args *args);
-    const char *options[7]; // that it takes, beside json
+    const char *options[8]; // that it takes, beside json
 } lessons[] = {
     {"formats", formats, {"value"}},
     {"accumulate", accumulate, {"value", "count", "seed"}},
     {"underflow", cli_lab_underflow, {"data", "device", "steps", "seed", "count", "loss-scale"}},
-    {"overflow", overflow, {"value", "count", "growth-interval"}},
+    {"overflow", overflow, {"value", "count", "growth-interval", "init-scale", "scale-only"}},
+    {"clipping", clipping, {"value", "max-norm", "init-scale"}},
     {"layernorm", layernorm, {"value", "seed"}},
+    {"speed", cli_lab_speed, {"data", "device", "steps", "precision", "target", "layers", "d-model", "batch-size"}},
 };
 
 static int run(const cli_args *args) {
@@ -397,19 +446,28 @@ static int run(const cli_args *args) {
     const char *nearest = mz_nearest(word, names, MZ_COUNT(names));
     if (nearest != NULL)
         return cli_wrong(args->command, "there is no lesson \"%s\"; did you mean \"%s\"?", word, nearest);
-    return cli_wrong(args->command, "name a lesson: formats, accumulate, underflow, overflow or layernorm");
+    return cli_wrong(args->command,
+                     "name a lesson: formats, accumulate, underflow, overflow, clipping, layernorm or speed");
 }
 
 static const cli_option options_table[] = {
     {"value", "X",
      "formats: show X in every format; accumulate: the term [0.01]; overflow: the gradient that is too large [64]; "
-     "layernorm: the row's mean [50]"},
+     "clipping: the gradient [0.25]; layernorm: the row's mean [50]"},
     {"count", "N",
      "accumulate: how often it is added [1000]; overflow: steps with that gradient [12]; underflow: tensors that are "
      "listed [12]"},
-    {"steps", "N", "underflow: steps of training before the one that is looked at [50]"},
-    {"data", "PATH", "underflow: text or shards, instead of the run's or of made-up text"},
-    {"device", "NAME", "underflow: where it trains [cpu]"},
+    {"init-scale", "X", "overflow: the first loss scale; clipping: the scale [65536]"},
+    {"scale-only", NULL, "overflow: only the loss scale's way"},
+    {"max-norm", "X", "clipping: the limit [1]"},
+    {"steps", "N", "underflow: steps of training, the last of which is looked at [50]; speed: of each precision [100]"},
+    {"data", "PATH", "underflow, speed: text or shards, instead of the run's or of made-up text"},
+    {"device", "NAME", "where it trains; underflow: [cpu], speed: [auto]"},
+    {"precision", "LIST", "speed: which ones race [fp32,bf16,fp16]"},
+    {"target", "LOSS", "speed: what the loss must come down to [what all reach]"},
+    {"layers", "N", "speed: of the model [4]"},
+    {"d-model", "N", "speed: its width [256]"},
+    {"batch-size", "N", "speed: sequences of 128 tokens in a step [8]"},
     {"loss-scale", "X", "underflow: a power of two [65536]"},
     {"growth-interval", "N", "overflow: finite steps before the scale doubles [10]"},
     {"seed", "N", "accumulate: of stochastic rounding; layernorm: of the rows [0]; underflow: of the model [1]"},
@@ -421,12 +479,14 @@ static const cli_option options_table[] = {
 const cli_command cli_lab = {
     .name = "lab",
     .summary = "numerics one can see: formats, sums, overflow, norms",
-    .usage = "formats|accumulate|underflow [RUN]|overflow|layernorm [--option value …]",
+    .usage = "formats|accumulate|underflow [RUN]|overflow|clipping|layernorm|speed [--option value …]",
     .details = "formats: what each number format can hold, or with --value what becomes of a number in it.\n"
                "accumulate: what a long sum loses in each format and way of adding.\n"
                "underflow: what FP16 would lose of a model's gradients, of a run folder's or of a small GPT's.\n"
                "overflow: where a softmax leaves its format, and the loss scale's way down and up again.\n"
+               "clipping: what clipping before unscaling does.\n"
                "layernorm: mean and variance of wide rows, in the row's format and in fp32.\n"
+               "speed: the same small model trained in each precision on this machine: time to the same loss.\n"
                "Every number is computed by the conversions that training uses.",
     .options = options_table,
     .max_operands = 2,

@@ -5,5 +5,6 @@
 #include "cli.h"
 
 int cli_lab_underflow(const cli_args *args); // lab_underflow.c
+int cli_lab_speed(const cli_args *args);     // lab_speed.c
 
 #endif

@@ -203,7 +203,7 @@ static const char *mib(size_t bytes, char *buffer, size_t size) {
 static void print_row(const asked *a, const memory_row *r) {
     const mz_footprint *f = &r->f;
     const size_t parts[] = {f->weights,           f->shadows,     f->gradients,
-                            f->optimizer,         f->activations, f->workspace + f->inputs,
+                            f->optimizer,         f->activations, f->workspace + f->inputs + f->padding,
                             mz_footprint_total(f)};
     char text[32];
     printf("%-9s %-10s %-6s", mezzo_precision_name(r->precision), optimizers[r->optimizer].name, "fp32");
@@ -271,12 +271,12 @@ static void print_schemes(double params) {
 }
 
 static json_t *footprint_json(const mz_footprint *f) {
-    return json_pack("{sI sI sI sI sI sI sI sI sI sI}", "weights", (json_int_t)f->weights, "shadows",
+    return json_pack("{sI sI sI sI sI sI sI sI sI sI sI}", "weights", (json_int_t)f->weights, "shadows",
                      (json_int_t)f->shadows, "gradients", (json_int_t)f->gradients, "optimizer",
                      (json_int_t)f->optimizer, "activations", (json_int_t)f->activations, "workspace",
-                     (json_int_t)f->workspace, "inputs", (json_int_t)f->inputs, "total",
-                     (json_int_t)mz_footprint_total(f), "activations_unshared", (json_int_t)f->unshared, "evaluation",
-                     (json_int_t)f->evaluation);
+                     (json_int_t)f->workspace, "inputs", (json_int_t)f->inputs, "padding", (json_int_t)f->padding,
+                     "total", (json_int_t)mz_footprint_total(f), "activations_unshared", (json_int_t)f->unshared,
+                     "evaluation", (json_int_t)f->evaluation);
 }
 
 static json_t *row_json(const memory_row *r) {
@@ -418,7 +418,7 @@ const cli_command cli_memory = {
     .details =
         "The training step's plan, run dry: nothing of the model's size is allocated, unless --measure asks for it.\n"
         "weights: FP32; shadows: the low-precision copies that products read; optimizer: moments and state;\n"
-        "workspace: kernels' scratch, and inputs.",
+        "workspace: kernels' scratch, inputs, and on a CPU what is left empty of huge pages.",
     .options = options_table,
     .config = keys,
     .run = run,

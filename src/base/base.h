@@ -46,7 +46,8 @@ void mz_log(const char *topic, const char *fmt, ...) __attribute__((format(print
 // They set MEZZO_ERR_MEMORY's message and return NULL on failure (also on overflow of count × size).
 void *mz_alloc(size_t count, size_t size);
 void *mz_grow(void *ptr, size_t old_count, size_t new_count,
-              size_t size); // new tail zeroed; ptr stays valid on failure
+              size_t size);          // new tail zeroed; ptr stays valid on failure
+size_t mz_alloc_bytes(size_t bytes); // what a block of so many bytes takes: large ones whole huge pages
 char *mz_strdup(const char *s);
 char *mz_format(const char *fmt, ...) __attribute__((format(printf, 1, 2))); // allocated
 void mz_free(void *ptr);

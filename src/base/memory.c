@@ -31,6 +31,14 @@ void mz_alloc_fail_after(int64_t n) {
     atomic_store(&calls_until_failure, n < 0 ? -1 : n);
 }
 
+static size_t alignment_of(size_t bytes) {
+    return bytes >= LARGE ? HUGE_PAGE : ALIGNMENT;
+}
+
+size_t mz_alloc_bytes(size_t bytes) {
+    return mz_align_up(bytes > 0 ? bytes : ALIGNMENT, alignment_of(bytes));
+}
+
 // Not zeroed.
 static void *allocate(size_t count, size_t size) {
     atomic_fetch_add(&calls, 1);
@@ -39,9 +47,8 @@ static void *allocate(size_t count, size_t size) {
                 size);
         return NULL;
     }
-    const size_t alignment = count * size >= LARGE ? HUGE_PAGE : ALIGNMENT;
-    size_t bytes = mz_align_up(count * size, alignment);
-    void *ptr = failure_is_due() ? NULL : aligned_alloc(alignment, bytes > 0 ? bytes : alignment);
+    const size_t alignment = alignment_of(count * size), bytes = mz_alloc_bytes(count * size);
+    void *ptr = failure_is_due() ? NULL : aligned_alloc(alignment, bytes);
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     if (ptr != NULL && alignment == HUGE_PAGE)
         (void)madvise(ptr, bytes, MADV_HUGEPAGE); // a wish: without it everything works as before

@@ -46,11 +46,9 @@ mezzo_status mz_figure_write(const char *folder, const char *name, const mz_text
     return status;
 }
 
-// gnuplot's own words are dropped: its exit code and the files tell.
-static int run_gnuplot(const char *folder, char *script, int *code) {
+// The program's own words are dropped: its exit code and the files tell.
+static int run_quietly(const char *folder, char *const words[], int *code) {
     posix_spawn_file_actions_t actions;
-    char program[] = "gnuplot";
-    char *const words[] = {program, script, NULL};
     pid_t child;
     int error = posix_spawn_file_actions_init(&actions);
     if (error != 0)
@@ -59,7 +57,7 @@ static int run_gnuplot(const char *folder, char *script, int *code) {
     posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
     posix_spawn_file_actions_addchdir_np(&actions, folder);
-    error = posix_spawnp(&child, program, &actions, NULL, words, environ);
+    error = posix_spawnp(&child, words[0], &actions, NULL, words, environ);
     posix_spawn_file_actions_destroy(&actions);
     int status = 0;
     while (error == 0 && waitpid(child, &status, 0) < 0)
@@ -70,10 +68,11 @@ static int run_gnuplot(const char *folder, char *script, int *code) {
 }
 
 mezzo_status mz_figure_draw(const char *folder, const char *name) {
-    char script[128];
+    char script[128], program[] = "gnuplot";
+    char *const words[] = {program, script, NULL};
     int code, error;
     snprintf(script, sizeof script, "%s.gp", name);
-    error = run_gnuplot(folder, script, &code);
+    error = run_quietly(folder, words, &code);
     if (error != 0 || code == 127)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "gnuplot could not be started (%s): install gnuplot-nox and run gnuplot %s in %s",
@@ -81,6 +80,37 @@ mezzo_status mz_figure_draw(const char *folder, const char *name) {
     if (code != 0)
         return mz_fail(MEZZO_ERR_IO, "gnuplot could not draw %s: run gnuplot %s in that folder to see why",
                        mz_quote(folder).text, script);
+    return MEZZO_OK;
+}
+
+static mezzo_status run_dot(const char *source, const char *path) {
+    char program[] = "dot", output[] = "-o", format[] = "-Tsvg";
+    if (strcmp(strrchr(path, '.'), ".png") == 0)
+        memcpy(format, "-Tpng", sizeof format);
+    char *from = mz_strdup(source), *to = mz_strdup(path);
+    mezzo_status status = from == NULL || to == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+    if (status == MEZZO_OK) {
+        char *const words[] = {program, format, output, to, from, NULL};
+        int code, error = run_quietly(".", words, &code);
+        if (error != 0 || code == 127)
+            status = mz_fail(MEZZO_ERR_UNSUPPORTED,
+                             "Graphviz' dot could not be started (%s): install graphviz and run dot -Tsvg -o %s %s",
+                             strerror(error != 0 ? error : ENOENT), mz_quote(path).text, mz_quote(source).text);
+        else if (code != 0)
+            status = mz_fail(MEZZO_ERR_IO, "dot could not draw %s from %s", mz_quote(path).text, mz_quote(source).text);
+    }
+    mz_free(from);
+    mz_free(to);
+    return status;
+}
+
+mezzo_status mz_figure_graph(const mz_text *dot, const char *path) {
+    char *source = mz_format("%.*s.dot", (int)(strrchr(path, '.') - path), path);
+    mezzo_status status = source == NULL ? MEZZO_ERR_MEMORY : mz_file_write_atomic(source, dot->data, dot->len);
+    if (status == MEZZO_OK)
+        status = run_dot(source, path);
+    mz_free(source);
+    MEZZO_TRY(status);
     return MEZZO_OK;
 }
 

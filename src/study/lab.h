@@ -103,10 +103,19 @@ typedef struct mz_scale_step {
     double scale;    // of this step
     bool skipped;
 } mz_scale_step;
-// Fills rows [steps] on `device` with torch's scaler but for a growth interval of `interval` steps. Errors: those of making and running
+// Fills rows [steps] on `device` with torch's scaler but for its first scale and a growth interval of `interval` steps. Errors: those of making and running
 // a program.
-mezzo_status mz_scale_path(mezzo_device *device, double spike, int64_t spiked, int64_t interval, mz_scale_step *rows,
-                           int64_t steps);
+mezzo_status mz_scale_path(mezzo_device *device, double spike, int64_t spiked, double initial, int64_t interval,
+                           mz_scale_step *rows, int64_t steps);
+
+// One step of plain SGD with rate 1 on the same program, its gradient clipped to a norm of max_norm, after unscaling or before.
+typedef struct mz_clip_order {
+    double norm;   // that clipping saw
+    double clip;   // its factor
+    double update; // how far the weight moved
+} mz_clip_order;
+mezzo_status mz_clip_in_order(mezzo_device *device, double gradient, double max_norm, double scale, bool unscale_first,
+                              mz_clip_order *out);
 
 // --- layernorm (lab_layernorm.c) ------------------------------------------------------------------------------------------------
 // Statistics of a row of normal numbers around `center` with deviation 1, stored in a format, computed in it and in FP32.
@@ -151,6 +160,35 @@ int mz_fp16_least_scale(const int64_t *counts, double share);
 int mz_fp16_most_scale(const int64_t *counts);
 void mz_underflow_sum(const mz_underflow *u, mz_magnitude_kind kind, int64_t *counts); // of all tensors of a kind
 
+// --- speed (lab_speed.c) ------------------------------------------------------------------------------------------------------------
+#define MZ_SPEED_MOST 4
+typedef struct mz_speed_options {
+    const char *data, *device; // NULL: made-up text; auto
+    int threads;               // 0: all
+    mezzo_precision precisions[MZ_SPEED_MOST];
+    int n_precisions;
+    int64_t layers, d_model, batch, steps; // a GPT with 4 heads and 128 tokens of context; at least 10 steps
+    double target;                         // loss; 0: the largest of the last losses, which all of them reach
+    const volatile sig_atomic_t *stop;     // may be NULL
+} mz_speed_options;
+typedef struct mz_speed_row {
+    mezzo_precision asked, effective;
+    double ms, tokens_per_second; // of a step, in the second half of the race
+    double final_loss;            // smoothed over about ten steps, as every loss here
+    int64_t steps;                // to the target; 0: not reached
+    double seconds;               // in steps, to the target; NaN
+    int64_t skipped;
+    size_t memory; // bytes
+    char reason[256];
+} mz_speed_row;
+typedef struct mz_speed_result {
+    double target;
+    int64_t parameters;
+    char device[160];
+} mz_speed_result;
+// Trains the same model from the same seed on the same batches in each precision, a few steps of each in turn. Errors: a run's.
+mezzo_status mz_speed_race(const mz_speed_options *options, mz_speed_row *rows, mz_speed_result *result);
+
 // --- figures (lab_figures.c): FOLDER/NAME.gp, drawn as NAME.png and NAME.svg. Errors: UNSUPPORTED (no gnuplot), IO ------------------
 mezzo_status mz_lab_draw_formats(const char *folder, const char *name); // sign, exponent and fraction as bars
 // Every way's sum against the number of additions.
@@ -162,5 +200,9 @@ mezzo_status mz_lab_draw_norms(const char *folder, const char *name, const mz_no
 
 // Gradients (parameters' and activations') by log2, FP16's thresholds shaded, and the same multiplied by 2^scale; activations beside.
 mezzo_status mz_lab_draw_underflow(const char *folder, const char *name, const mz_underflow *u, int scale);
+
+// Seconds to the target as bars.
+mezzo_status mz_lab_draw_speed(const char *folder, const char *name, const mz_speed_row *rows, int n,
+                               const mz_speed_result *result);
 
 #endif

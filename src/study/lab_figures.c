@@ -184,3 +184,21 @@ mezzo_status mz_lab_draw_underflow(const char *folder, const char *name, const m
     mz_text_addf(&t, "unset multiplot\"\n");
     return draw(folder, name, &t, 900, 900);
 }
+
+mezzo_status mz_lab_draw_speed(const char *folder, const char *name, const mz_speed_row *rows, int n,
+                               const mz_speed_result *result) {
+    mz_text t = {0};
+    mz_text_addf(&t, "$bars << EOD\n");
+    for (int i = 0; i < n; i++)
+        mz_text_addf(&t, "%d \"%s\" %.6g \"%.1f ms a step, %lld steps\"\n", i, mezzo_precision_name(rows[i].asked),
+                     rows[i].seconds, rows[i].ms, (long long)rows[i].steps);
+    mz_text_addf(
+        &t,
+        "EOD\nset title 'Time until the loss is %.4g (%s)' noenhanced\nset ylabel 'seconds'\nset yrange [0:*]\n"
+        "set style fill solid 0.9 border lc rgb 'white'\nset boxwidth 0.6\nset grid ytics ls 91\nunset key\n"
+        "set xrange [-0.6:%.1f]\nset offsets 0,0,graph 0.08,0\n"
+        "draw = \"plot $bars using 1:3:xtic(2) with boxes lc rgb '#0072b2', $bars using 1:3:4 with labels offset "
+        "0,0.8 noenhanced\"\n",
+        result->target, result->device, n - 0.4);
+    return draw(folder, name, &t, 760, 460);
+}

@@ -30,15 +30,19 @@ static void experiment_close(experiment *e) {
     mezzo_graph_free(e->graph);
 }
 
-static mezzo_status experiment_open(mezzo_device *device, int64_t interval, experiment *e) {
+static mezzo_status experiment_open(mezzo_device *device, double lr, double initial, int64_t interval, experiment *e) {
     const int64_t shape[] = {1, 1};
     const mezzo_program_options options = {.precision = MEZZO_PRECISION_FP16};
     mezzo_optimizer_options sgd = mezzo_optimizer_defaults();
     mezzo_scaler_options scaling = mezzo_scaler_defaults();
     mezzo_status status;
     *e = (experiment){0};
-    sgd.schedule.lr = 0;
+    sgd.kind = MEZZO_SGD;
+    sgd.weight_decay = 0;
+    sgd.momentum = 0;
+    sgd.schedule.lr = lr;
     scaling.enabled = true;
+    scaling.init_scale = initial;
     scaling.growth_interval = interval;
     MEZZO_TRY_GOTO(status, mezzo_graph_create(&e->graph));
     mezzo_value x = mezzo_input(e->graph, "x", MEZZO_F32, 2, shape);                               // [1, 1]
@@ -72,13 +76,45 @@ static mezzo_status experiment_step(experiment *e, double gradient, uint64_t ste
     return MEZZO_OK;
 }
 
-mezzo_status mz_scale_path(mezzo_device *device, double spike, int64_t spiked, int64_t interval, mz_scale_step *rows,
-                           int64_t steps) {
+mezzo_status mz_scale_path(mezzo_device *device, double spike, int64_t spiked, double initial, int64_t interval,
+                           mz_scale_step *rows, int64_t steps) {
     experiment e;
-    MEZZO_TRY(experiment_open(device, interval, &e));
+    MEZZO_TRY(experiment_open(device, 0, initial, interval, &e));
     mezzo_status status = MEZZO_OK;
     for (int64_t i = 0; i < steps && status == MEZZO_OK; i++)
         status = experiment_step(&e, i < spiked ? spike : 1, (uint64_t)i, &rows[i]);
+    experiment_close(&e);
+    MEZZO_TRY(status);
+    return MEZZO_OK;
+}
+
+// --- clipping ---------------------------------------------------------------------------------------------------------------------
+static mezzo_status clip_step(experiment *e, double gradient, double max_norm, bool unscale_first, mz_clip_order *out) {
+    const float one = 1, c = (float)gradient;
+    float before, after;
+    mezzo_step_info info;
+    mz_opt_state state;
+    MEZZO_TRY(mezzo_params_read(e->params, 0, &before));
+    MEZZO_TRY(mezzo_program_write(e->program, "x", &one, sizeof one));
+    MEZZO_TRY(mezzo_program_write(e->program, "c", &c, sizeof c));
+    MEZZO_TRY(mezzo_program_run(e->program, e->scaler, 1, 0));
+    if (unscale_first)
+        MEZZO_TRY(mezzo_scaler_unscale(e->scaler, e->optimizer));
+    MEZZO_TRY(mezzo_optimizer_clip(e->optimizer, max_norm));
+    MEZZO_TRY(mz_optimizer_read_state(e->optimizer, &state));
+    MEZZO_TRY(mezzo_scaler_step(e->scaler, e->optimizer));
+    MEZZO_TRY(mezzo_scaler_update(e->scaler));
+    MEZZO_TRY(mezzo_optimizer_info(e->optimizer, &info));
+    MEZZO_TRY(mezzo_params_read(e->params, 0, &after));
+    *out = (mz_clip_order){state.norm, info.clip, fabs((double)before - (double)after)};
+    return MEZZO_OK;
+}
+
+mezzo_status mz_clip_in_order(mezzo_device *device, double gradient, double max_norm, double scale, bool unscale_first,
+                              mz_clip_order *out) {
+    experiment e;
+    MEZZO_TRY(experiment_open(device, 1, scale, 2000, &e));
+    mezzo_status status = clip_step(&e, gradient, max_norm, unscale_first, out);
     experiment_close(&e);
     MEZZO_TRY(status);
     return MEZZO_OK;

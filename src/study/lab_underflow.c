@@ -1,55 +1,10 @@
 // What FP16 would lose of a real model's gradients: one step of training in FP32, counted tensor by tensor.
-#define _GNU_SOURCE
-#include <stdlib.h>
 #include <unistd.h>
 
-#include "io/file.h"
 #include "study/lab.h"
-
-// --- a text for a model to learn --------------------------------------------------------------------------------------------------
-static const char *const words[] = {"the",  "of",   "and",   "to",   "in",    "a",     "is",   "that", "for",  "it",
-                                    "as",   "was",  "with",  "be",   "by",    "on",    "not",  "he",   "this", "are",
-                                    "or",   "his",  "from",  "at",   "which", "but",   "have", "an",   "had",  "they",
-                                    "you",  "were", "their", "one",  "all",   "we",    "can",  "her",  "has",  "there",
-                                    "been", "if",   "more",  "when", "will",  "would", "who",  "so",   "no",   "out"};
-
-// Common words are drawn more often, and the word before shifts the draw, so that there is something to learn. Integers only: the
-// same text everywhere.
-static void write_words(mz_text *t, size_t bytes) {
-    uint64_t word = 0;
-    for (uint64_t i = 0; t->len < bytes && t->status == MEZZO_OK; i++) {
-        uint32_t draw[4];
-        mz_philox((mz_philox_key){1, 0, 0x7EC7}, i, draw);
-        uint64_t rank = draw[0] % (1 + draw[1] % MZ_COUNT(words)); // low ones are likelier
-        word = (rank + word / 3) % MZ_COUNT(words);
-        mz_text_addf(t, "%s%s", words[word], i % 13 == 12 ? ".\n" : " ");
-    }
-}
-
-// In a temporary file, which *path (to be removed and freed) names.
-static mezzo_status make_text(char **path) {
-    const char *folder = getenv("TMPDIR");
-    mz_text t = {0};
-    *path = mz_format("%s/mezzo-lab-XXXXXX", folder != NULL && *folder != '\0' ? folder : "/tmp");
-    if (*path == NULL)
-        return MEZZO_ERR_MEMORY;
-    int file = mkstemp(*path);
-    if (file < 0)
-        return mz_fail(MEZZO_ERR_IO, "%s: a temporary file could not be made; set TMPDIR", *path);
-    close(file);
-    write_words(&t, 40000);
-    mezzo_status status = t.status == MEZZO_OK ? mz_file_write_atomic(*path, t.data, t.len) : t.status;
-    mz_text_free(&t);
-    return status;
-}
+#include "study/lab_text.h"
 
 // --- looking ------------------------------------------------------------------------------------------------------------------
-static mezzo_status set_keys(mezzo_config *config, const char *const (*keys)[2], size_t n) {
-    for (size_t i = 0; i < n; i++)
-        MEZZO_TRY(mezzo_config_set(config, keys[i][0], keys[i][1], "lab underflow"));
-    return MEZZO_OK;
-}
-
 static mezzo_status configure(const mz_underflow_options *o, const char *folder, const char *text,
                               mezzo_config *config) {
     char threads[16], seed[32];
@@ -71,12 +26,12 @@ static mezzo_status configure(const mz_underflow_options *o, const char *folder,
         mz_free(file);
         MEZZO_TRY(status);
     } else {
-        MEZZO_TRY(set_keys(config, small, MZ_COUNT(small)));
+        MEZZO_TRY(mz_lab_set(config, small, MZ_COUNT(small)));
         MEZZO_TRY(mezzo_config_set(config, "train.seed", seed, "lab underflow"));
     }
     if (text != NULL)
         MEZZO_TRY(mezzo_config_set(config, "data.path", text, "lab underflow"));
-    return set_keys(config, always, MZ_COUNT(always));
+    return mz_lab_set(config, always, MZ_COUNT(always));
 }
 
 static mezzo_status load_weights(mz_training *run, const char *path, int64_t *step) {
@@ -99,7 +54,7 @@ static mezzo_status look(const mz_underflow_options *o, mezzo_config *config, mz
     char *text = NULL;
     mezzo_status status = MEZZO_OK;
     if (o->run == NULL && o->data == NULL)
-        status = make_text(&text);
+        status = mz_lab_text(&text);
     if (status == MEZZO_OK)
         status = configure(o, o->run != NULL ? folder : NULL, text != NULL ? text : o->data, config);
     if (status == MEZZO_OK)

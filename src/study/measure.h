@@ -29,6 +29,7 @@ typedef struct mz_footprint {
     size_t weights, shadows, gradients; // FP32 masters, their low-precision copies, FP32 gradients
     size_t optimizer;                   // moments, the state block and the lists of segments
     size_t activations, workspace, inputs;
+    size_t padding;    // of blocks of host memory, large ones of which take whole huge pages; 0 on a GPU
     size_t unshared;   // what activations would be if no two values shared memory
     size_t evaluation; // a forward-only program of the same shape, which `mezzo train` keeps beside; not in the total
 } mz_footprint;

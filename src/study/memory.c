@@ -22,10 +22,13 @@ static mezzo_status build(const mz_workload *w, mezzo_graph **out) {
     return status;
 }
 
+static int moments_of(const mz_workload *w) {
+    return !w->sgd ? 2 : w->momentum != 0 ? 1 : 0;
+}
+
 // Of the optimizer: moments, its state block, segments, and what the norm's partial sums take (mezzo_optimizer_memory).
 static mezzo_status optimizer_bytes(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, size_t elements,
                                     size_t *bytes) {
-    const int moments = !w->sgd ? 2 : w->momentum != 0 ? 1 : 0;
     mz_call stats = {.op = MZ_OP_grad_stats, .n_in = 2, .n_out = 2};
     const mz_kernel *kernel;
     stats.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
@@ -34,9 +37,20 @@ static mezzo_status optimizer_bytes(mezzo_device *device, const mezzo_graph *g, 
     stats.out[0] = mz_tensor_f32(NULL, (int64_t)elements);
     stats.out[1] = mz_tensor_bytes(NULL, sizeof(mz_opt_state));
     MEZZO_TRY(mz_select(device, &stats, &kernel));
-    *bytes = (size_t)moments * elements * sizeof(float) + sizeof(mz_opt_state) + g->n_params * sizeof(mz_segment) +
-             (kernel->workspace != NULL ? kernel->workspace(device, &stats) : 0);
+    *bytes = (size_t)moments_of(w) * elements * sizeof(float) + sizeof(mz_opt_state) +
+             g->n_params * sizeof(mz_segment) + (kernel->workspace != NULL ? kernel->workspace(device, &stats) : 0);
     return MEZZO_OK;
+}
+
+// Of the blocks that a step's memory lies in.
+static size_t padding_of(const mz_footprint *f, int moments) {
+    const size_t moment = f->weights,
+                 blocks[] = {f->weights,          f->gradients,      f->shadows > 0 ? f->shadows + 64 : 0,
+                             f->activations + 64, f->workspace + 64, f->inputs + 64};
+    size_t padding = (size_t)moments * (mz_alloc_bytes(moment) - moment);
+    for (size_t i = 0; i < MZ_COUNT(blocks); i++)
+        padding += blocks[i] > 0 ? mz_alloc_bytes(blocks[i]) - blocks[i] : 0;
+    return padding;
 }
 
 static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, mz_footprint *out) {
@@ -60,7 +74,10 @@ static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_wo
                           .evaluation = forward.activations + forward.workspace + forward.inputs};
     for (size_t i = 0; i < g->n_params; i++)
         out->parameters += mz_shape_count(&g->params[i].shape);
-    return optimizer_bytes(device, g, w, m.masters / sizeof(float), &out->optimizer);
+    MEZZO_TRY(optimizer_bytes(device, g, w, m.masters / sizeof(float), &out->optimizer));
+    if (strcmp(device->backend->name, "cuda") != 0)
+        out->padding = padding_of(out, moments_of(w));
+    return MEZZO_OK;
 }
 
 mezzo_status mz_workload_footprint(mezzo_device *device, const mz_workload *w, mz_footprint *out) {
@@ -73,7 +90,8 @@ mezzo_status mz_workload_footprint(mezzo_device *device, const mz_workload *w, m
 }
 
 size_t mz_footprint_total(const mz_footprint *f) {
-    return f->weights + f->shadows + f->gradients + f->optimizer + f->activations + f->workspace + f->inputs;
+    return f->weights + f->shadows + f->gradients + f->optimizer + f->activations + f->workspace + f->inputs +
+           f->padding;
 }
 
 mezzo_status mz_workload_memory(mezzo_device *device, const mz_workload *w, size_t *bytes) {

@@ -19,7 +19,7 @@ mezzo_status mz_memory_draw(const char *folder, const char *name, const char *ti
         const mz_footprint *f = &bars[i].footprint;
         mz_text_addf(&t, "\"%s\" %.6g %.6g %.6g %.6g %.6g %.6g\n", bars[i].name, (double)f->weights * unit,
                      (double)f->shadows * unit, (double)f->gradients * unit, (double)f->optimizer * unit,
-                     (double)f->activations * unit, (double)(f->workspace + f->inputs) * unit);
+                     (double)f->activations * unit, (double)(f->workspace + f->inputs + f->padding) * unit);
     }
     mz_text_addf(&t,
                  "EOD\nset title '%s' noenhanced\nset ylabel '%s'\nset style data histograms\n"

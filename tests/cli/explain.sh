@@ -87,3 +87,17 @@ fi
 refuse 2 --diff fp32,bf16 -- explain --model toy --diff fp32
 refuse 2 --diff fp61 -- explain --model toy --diff fp32,fp61
 refuse 3 none -- explain --model toy --precision bf16 --dot none/graph.dot
+
+# CS336's question: which tensor has which dtype.
+run 0 explain --toy
+shows "$OUT" "the layer norm's output    fp32   fp32   fp32   fp32" "the logits                 fp32   fp32   bf16   fp16"
+run 0 explain --toy --json
+shows "$OUT" '"the gradients": "fp32"' '"the first layer'
+refuse 2 "leave --model out" -- explain --toy --model gpt2
+if command -v dot >/dev/null; then
+    run 0 explain --model toy --precision fp16 --dot toy.svg
+    [[ -s toy.svg && -s toy.dot ]] && grep -q "f2a9a0" toy.svg || fail "no picture, or not coloured"
+else
+    refuse 3 graphviz -- explain --model toy --precision fp16 --dot toy.svg
+    [[ -s toy.dot ]] || fail "no text beside"
+fi

@@ -33,6 +33,15 @@ run 0 train "${TINY[@]}" --data text.txt --steps 4 --out run --quiet
 run 0 lab underflow run --count 3
 shows "$OUT" "step 5 of run"
 
+run 0 lab clipping --json
+awk '/"update"/ { n++; v[n] = $2 + 0 } END { exit !(n == 2 && v[1] == 0.25 && v[2] > 1.5e-5 && v[2] < 1.6e-5) }' "$OUT" || fail "clipping's updates"
+run 0 lab overflow --value 1 --count 0 --init-scale 1048576 --scale-only
+shows "$OUT" 1048576 "step skipped"
+run 0 lab speed --steps 12 --layers 1 --d-model 32 --batch-size 2 --device cpu
+shows "$OUT" fp32 bf16 fp16 "ms/step"
+run 0 lab speed --steps 10 --layers 1 --d-model 32 --batch-size 2 --device cpu --precision bf16 --target 0.001 --json
+shows "$OUT" '"steps_to_target": 0' '"seconds_to_target": null' '"target": 0.001'
+
 if command -v gnuplot >/dev/null; then
     for lesson in formats accumulate underflow overflow layernorm; do
         run 0 lab "$lesson" --plot "$lesson.svg"
@@ -41,10 +50,11 @@ if command -v gnuplot >/dev/null; then
     done
 fi
 
+refuse 2 --steps -- lab speed --steps 5
 refuse 2 "takes no run" -- lab formats run
 refuse 2 "power of two" -- lab underflow --loss-scale 1000
 refuse 2 --steps -- lab underflow --steps 0
-refuse 2 "no checkpoint" -- lab underflow nowhere
+refuse 2 "nowhere" -- lab underflow nowhere
 refuse 2 "name a lesson" formats -- lab
 refuse 2 formats -- lab format
 refuse 2 --count formats -- lab formats --count 3

@@ -159,7 +159,7 @@ static void the_scale_falls_to_what_fits_and_rises_again(void **state) {
     mezzo_device *device;
     mz_scale_step rows[100];
     assert_int_equal(mezzo_device_open("cpu", 1, &device), MEZZO_OK);
-    assert_int_equal(mz_scale_path(device, 64, 12, 10, rows, 100), MEZZO_OK);
+    assert_int_equal(mz_scale_path(device, 64, 12, 65536, 10, rows, 100), MEZZO_OK);
     for (int i = 0; i < 100; i++)
         assert_true(rows[i].skipped == (rows[i].scale * rows[i].gradient > 65504));
     assert_true(rows[0].scale == 65536 && rows[7].scale == 512 && !rows[7].skipped);
@@ -178,6 +178,22 @@ static void statistics_need_fp32(void **state) {
     assert_true(fabs(bf16.fp32_one_pass - bf16.variance) > 0.01);
 }
 
+// What each order does to one gradient, exactly: all numbers are powers of two but the clip factor's 1e-6.
+static void clipping_before_unscaling_loses_the_step(void **state) {
+    (void)state;
+    mezzo_device *device;
+    mz_clip_order right, wrong;
+    assert_int_equal(mezzo_device_open("cpu", 1, &device), MEZZO_OK);
+    assert_int_equal(mz_clip_in_order(device, 0.25, 1, 65536, true, &right), MEZZO_OK);
+    assert_int_equal(mz_clip_in_order(device, 0.25, 1, 65536, false, &wrong), MEZZO_OK);
+    mezzo_device_close(device);
+    assert_true(right.norm == 0.25 && right.clip == 1 && right.update == 0.25);
+    assert_true(wrong.norm == 16384);
+    assert_true(fabs(wrong.clip - 1 / (16384 + 1e-6)) < 1e-15);
+    // the update is the difference of two FP32 numbers near 0.5, each off by at most 2^-25
+    assert_true(fabs(wrong.update - 0.25 * wrong.clip) <= 0x1p-24);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(facts_are_those_of_all_codes),
@@ -189,6 +205,7 @@ int main(void) {
         cmocka_unit_test(softmax_fails_where_exp_does),
         cmocka_unit_test(the_scale_falls_to_what_fits_and_rises_again),
         cmocka_unit_test(statistics_need_fp32),
+        cmocka_unit_test(clipping_before_unscaling_loses_the_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

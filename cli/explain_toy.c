@@ -1,0 +1,89 @@
+// mezzo explain --toy: the question of Stanford's CS336, which tensor of a small model has which dtype, answered for every precision.
+#include "cli.h"
+#include "explain.h"
+
+enum { ANSWERS = 7, PRECISIONS = 4 };
+
+static const char *const questions[ANSWERS] = {
+    "the parameters", "the first layer's output", "the layer norm's output", "the logits", "the loss",
+    "the gradients",  "the layer norm's sums",
+};
+static const mezzo_precision precisions[PRECISIONS] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32, MEZZO_PRECISION_BF16,
+                                                       MEZZO_PRECISION_FP16};
+
+typedef struct answers {
+    const char *cell[ANSWERS];
+    char rule[ANSWERS][96];
+} answers;
+
+static void read_row(void *user, const mezzo_explain_row *r) {
+    answers *a = user;
+    int at = strcmp(r->op, "cast") == 0            ? -1
+             : strcmp(r->module, "fc1") == 0       ? 1
+             : strcmp(r->module, "ln") == 0        ? 2
+             : strcmp(r->module, "fc2") == 0       ? 3
+             : strcmp(r->op, "cross_entropy") == 0 ? 4
+                                                   : -1;
+    if (at < 0)
+        return;
+    a->cell[at] = mezzo_dtype_name(r->storage);
+    snprintf(a->rule[at], sizeof a->rule[at], "%s", r->rule);
+    if (at == 2)
+        a->cell[6] = mezzo_dtype_name(r->reduce);
+}
+
+static mezzo_status answer(const mezzo_graph *g, mezzo_precision precision, answers *a) {
+    const mezzo_program_options options = {.precision = precision};
+    const char *param, *gradient;
+    *a = (answers){.cell = {"-", "-", "-", "-", "-", "-", "-"}};
+    MEZZO_TRY(mezzo_graph_explain(g, &options, "autocast", read_row, a));
+    MEZZO_TRY(cli_explain_params(g, &options, &param, &gradient));
+    a->cell[0] = param;
+    a->cell[5] = gradient;
+    snprintf(a->rule[0], sizeof a->rule[0], "autocast casts copies, never the parameters");
+    snprintf(a->rule[5], sizeof a->rule[5], "the gradient of a cast is a cast: as the parameters");
+    snprintf(a->rule[6], sizeof a->rule[6], "statistics are fp32 in every precision");
+    return MEZZO_OK;
+}
+
+int cli_explain_toy(const cli_args *args) {
+    mezzo_model_config model;
+    mezzo_graph *g = NULL;
+    answers all[PRECISIONS];
+    mezzo_status status = mezzo_model_defaults("toy", &model);
+    if (status == MEZZO_OK)
+        status = mezzo_graph_create(&g);
+    if (status == MEZZO_OK)
+        status = mezzo_model_build(g, &model, 4, 1, true);
+    for (int p = 0; p < PRECISIONS && status == MEZZO_OK; p++)
+        status = answer(g, precisions[p], &all[p]);
+    mezzo_graph_free(g);
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    if (cli_has(args, "json")) {
+        json_t *o = json_object();
+        for (int p = 0; p < PRECISIONS; p++) {
+            json_t *column = json_object();
+            for (int i = 0; i < ANSWERS; i++)
+                json_object_set_new(column, questions[i], json_string(all[p].cell[i]));
+            json_object_set_new(o, mezzo_precision_name(precisions[p]), column);
+        }
+        return cli_json_print(args->command, o);
+    }
+    printf("a linear layer 5 -> 10, ReLU, a layer norm, a linear layer 10 -> 3, cross-entropy\n\n%-26s", "");
+    for (int p = 0; p < PRECISIONS; p++)
+        printf(" %-6s", mezzo_precision_name(precisions[p]));
+    printf("  rule under fp16\n");
+    for (int i = 0; i < ANSWERS; i++) {
+        printf("%-26s", questions[i]);
+        for (int p = 0; p < PRECISIONS; p++)
+            printf(" %-6s", all[p].cell[i]);
+        printf("  %s\n", all[PRECISIONS - 1].rule[i]);
+    }
+    printf("\nWhat is listed is what autocast decides, as torch.amp does. Products run in the low format and add in "
+           "fp32; the norm and the "
+           "loss get\nfp32 inputs by a cast. When it runs, that cast is folded into the op before it: mezzo explain "
+           "--model toy shows "
+           "both.\n");
+    return CLI_DONE;
+}
