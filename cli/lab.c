@@ -274,7 +274,7 @@ static int overflow(const cli_args *args) {
     const mezzo_scaler_options defaults = mezzo_scaler_defaults();
     double gradient, initial;
     int64_t spiked, interval;
-    int code = cli_number(args, "value", 1e-6, 1e6, 64, &gradient);
+    int code = cli_number(args, "value", 1e-6, 1e38, 64, &gradient);
     if (code == CLI_DONE)
         code = cli_integer(args, "count", 0, STEPS, 12, &spiked);
     if (code == CLI_DONE)

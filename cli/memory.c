@@ -103,7 +103,8 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     a->w.recompute = options.recompute;
     a->w.logits_rows = options.logits_rows;
     a->w.seed = 1;
-    MEZZO_TRY(mezzo_device_open(mezzo_config_get(config, "device.name"), 0, &a->device));
+    int threads = (int)strtol(mezzo_config_get(config, "device.threads"), NULL, 10);
+    MEZZO_TRY(mezzo_device_open(mezzo_config_get(config, "device.name"), threads, &a->device));
     return mezzo_device_describe(a->device, &a->info);
 }
 
@@ -409,7 +410,7 @@ static const cli_option options_table[] = {
     {0},
 };
 static const char *const keys[] = {
-    "model.", "amp.residual", "amp.recompute", "amp.logits_rows", "device.name", "train.batch_size", NULL};
+    "model.", "amp.residual", "amp.recompute", "amp.logits_rows", "device.", "train.batch_size", NULL};
 
 const cli_command cli_memory = {
     .name = "memory",

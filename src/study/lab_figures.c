@@ -75,9 +75,15 @@ mezzo_status mz_lab_draw_sums(const char *folder, const char *name, double x, in
 
 mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_scale_step *rows, int64_t steps) {
     mz_text t = {0};
+    double least = 512, most = 65504;
     mz_text_addf(&t, "$path << EOD\n");
-    for (int64_t i = 0; i < steps; i++)
-        mz_text_addf(&t, "%lld %.9g %.9g\n", (long long)i + 1, rows[i].scale, rows[i].scale * rows[i].gradient);
+    for (int64_t i = 0; i < steps; i++) {
+        double scaled = rows[i].scale * rows[i].gradient;
+        least = fmin(least, rows[i].scale);
+        most = fmax(most, fmax(rows[i].scale, scaled < 0x1p40 ? scaled : 0));
+        mz_text_addf(&t, "%lld %.9g ", (long long)i + 1, rows[i].scale);
+        mz_text_addf(&t, scaled < 0x1p40 ? "%.9g\n" : "NaN\n", scaled); // far beyond the format: off the figure
+    }
     mz_text_addf(&t, "EOD\n$skipped << EOD\n");
     for (int64_t i = 0; i < steps; i++)
         if (rows[i].skipped)
@@ -85,14 +91,14 @@ mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_sc
     mz_text_addf(
         &t,
         "EOD\nset title 'The loss scale: halved at every overflow, doubled after enough finite steps'\n"
-        "set xlabel 'step'\nset logscale y 2\nset format y '%%.0f'\nset xrange [0:%lld]\nset yrange [256:*]\n"
+        "set xlabel 'step'\nset logscale y 2\nset format y '2^{%%L}'\nset xrange [0:%lld]\nset yrange [%.9g:%.9g]\n"
         "set key outside right center\nset grid ytics ls 91\n"
         "draw = \"plot $path using 1:3 with steps ls 2 title 'scaled gradient', 65504 with lines ls 90 title 'largest "
         "fp16', "
         "$path using 1:2 with steps ls 1 title 'loss scale', $skipped using 1:2 with points lc rgb 'black' pt 2 ps 1.4 "
         "lw 2 "
         "title 'step skipped'\"\n",
-        (long long)steps + 1);
+        (long long)steps + 1, least / 2, most * 4);
     return draw(folder, name, &t, 900, 480);
 }
 

@@ -1,0 +1,142 @@
+# gnuplot scale.gp, in this folder, draws scale.png and scale.svg.
+set encoding utf8
+set style line 1 lc rgb '#0072b2' lw 2.5 pt 7 ps 1.1
+set style line 2 lc rgb '#d55e00' lw 2.5 pt 5 ps 1.1
+set style line 3 lc rgb '#009e73' lw 2.5 pt 9 ps 1.3
+set style line 4 lc rgb '#cc79a7' lw 2.5 pt 11 ps 1.3
+set style line 5 lc rgb '#e69f00' lw 2.5 pt 13 ps 1.3
+set style line 6 lc rgb '#56b4e9' lw 2.5 pt 2 ps 1.1
+set style line 90 lc rgb '#666666' lw 1.5 dt 2
+set style line 91 lc rgb '#dddddd' lw 1
+set border lw 1.2
+set tics nomirror
+$path << EOD
+1 65536 4194304
+2 32768 2097152
+3 16384 1048576
+4 8192 524288
+5 4096 262144
+6 2048 131072
+7 1024 65536
+8 512 32768
+9 512 32768
+10 512 32768
+11 512 32768
+12 512 32768
+13 512 512
+14 512 512
+15 512 512
+16 512 512
+17 512 512
+18 1024 1024
+19 1024 1024
+20 1024 1024
+21 1024 1024
+22 1024 1024
+23 1024 1024
+24 1024 1024
+25 1024 1024
+26 1024 1024
+27 1024 1024
+28 2048 2048
+29 2048 2048
+30 2048 2048
+31 2048 2048
+32 2048 2048
+33 2048 2048
+34 2048 2048
+35 2048 2048
+36 2048 2048
+37 2048 2048
+38 4096 4096
+39 4096 4096
+40 4096 4096
+41 4096 4096
+42 4096 4096
+43 4096 4096
+44 4096 4096
+45 4096 4096
+46 4096 4096
+47 4096 4096
+48 8192 8192
+49 8192 8192
+50 8192 8192
+51 8192 8192
+52 8192 8192
+53 8192 8192
+54 8192 8192
+55 8192 8192
+56 8192 8192
+57 8192 8192
+58 16384 16384
+59 16384 16384
+60 16384 16384
+61 16384 16384
+62 16384 16384
+63 16384 16384
+64 16384 16384
+65 16384 16384
+66 16384 16384
+67 16384 16384
+68 32768 32768
+69 32768 32768
+70 32768 32768
+71 32768 32768
+72 32768 32768
+73 32768 32768
+74 32768 32768
+75 32768 32768
+76 32768 32768
+77 32768 32768
+78 65536 65536
+79 32768 32768
+80 32768 32768
+81 32768 32768
+82 32768 32768
+83 32768 32768
+84 32768 32768
+85 32768 32768
+86 32768 32768
+87 32768 32768
+88 32768 32768
+89 65536 65536
+90 32768 32768
+91 32768 32768
+92 32768 32768
+93 32768 32768
+94 32768 32768
+95 32768 32768
+96 32768 32768
+97 32768 32768
+98 32768 32768
+99 32768 32768
+100 65536 65536
+EOD
+$skipped << EOD
+1 65536
+2 32768
+3 16384
+4 8192
+5 4096
+6 2048
+7 1024
+78 65536
+89 65536
+100 65536
+EOD
+set title 'The loss scale: halved at every overflow, doubled after enough finite steps'
+set xlabel 'step'
+set logscale y 2
+set format y '2^{%L}'
+set xrange [0:101]
+set yrange [256:16777216]
+set key outside right center
+set grid ytics ls 91
+draw = "plot $path using 1:3 with steps ls 2 title 'scaled gradient', 65504 with lines ls 90 title 'largest fp16', $path using 1:2 with steps ls 1 title 'loss scale', $skipped using 1:2 with points lc rgb 'black' pt 2 ps 1.4 lw 2 title 'step skipped'"
+set terminal pngcairo size 900,480 font 'DejaVu Sans,11' background rgb 'white'
+set output 'scale.png'
+@draw
+set terminal svg size 900,480 dynamic font 'DejaVu Sans,11' background rgb 'white'
+set output 'scale.svg'
+@draw
+unset output
