@@ -41,12 +41,12 @@ static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int
     for (int k = 0; k < call->n_out; k++) {
         const mz_tensor *t = &call->out[k];
         const mz_slot *slot = &slots[k < listed ? k : listed - 1];
-        if (!mz_present(t) || !is_float(t->dtype) || mz_shape_count(&t->shape) < 2 || is_gradient(program, node->out[k]))
+        if (!mz_present(t) || !is_float(t->dtype) || mz_shape_count(&t->shape) < 2 ||
+            is_gradient(program, node->out[k]))
             continue;
         bool named = listed > 1;
-        mz_magnitudes_of of = {.name =
-                                   mz_format("%s%s%s%s%s", module, *module != '\0' ? " " : "",
-                                             mz_op_table[call->op].name, named ? "." : "", named ? slot->name : ""),
+        mz_magnitudes_of of = {.name = mz_format("%s%s%s%s%s", module, *module != '\0' ? " " : "",
+                                                 mz_op_table[call->op].name, named ? "." : "", named ? slot->name : ""),
                                .kind = node->phase == MZ_BACKWARD ? MZ_OF_ACTIVATION_GRADIENT : MZ_OF_ACTIVATION,
                                .dtype = t->dtype,
                                .elements = mz_shape_count(&t->shape),
