@@ -1,8 +1,10 @@
-// mezzo advise: a precision for a shape, from rules.
+// mezzo advise: a precision for a shape, from rules or by timing it here.
 #include <math.h>
 
+#include "choose.h"
 #include "cli.h"
 #include "study/rules.h"
+#include "train/config.h"
 
 static int print_json(const cli_args *args, const mz_rules *rules, const mz_advice *a) {
     json_t *o = json_object();
@@ -60,28 +62,109 @@ static int from_rules(const cli_args *args, const char *path) {
     return code;
 }
 
+// --- by timing ----------------------------------------------------------------------------------------------------------------
+static void print_choice(const mz_choice *c) {
+    char tokens[32];
+    printf("%s\nreason      %s\n\n%-10s %12s %12s %10s %10s  %s\n", mezzo_precision_name(c->precision), c->reason,
+           "precision", "step ms", "tokens/s", "MiB", "loss", "");
+    for (int i = 0; i < c->n; i++) {
+        const mz_candidate *k = &c->candidates[i];
+        printf("%-10s %12.3f %12s %10.1f %10.4f  %s\n", mezzo_precision_name(k->precision), 1e3 * k->step_seconds,
+               cli_thousands(k->tokens_per_second, tokens, sizeof tokens), (double)k->memory / (1 << 20), k->loss,
+               k->note);
+    }
+}
+
+// --d-model, --batch-size and --seq-len are the rules' options and the model's keys at once.
+static mezzo_status model_of(const cli_args *args, mezzo_config *config, mezzo_model_config *model) {
+    static const char *const options[] = {"d-model", "batch-size", "seq-len"};
+    static const char *const keys[] = {"model.d_model", "train.batch_size", "model.seq_len"};
+    for (size_t i = 0; i < MZ_COUNT(options); i++)
+        if (cli_has(args, options[i]))
+            MEZZO_TRY(mezzo_config_set(config, keys[i], cli_text(args, options[i], ""), options[i]));
+    return mezzo_config_model(config, 0, model);
+}
+
+static mezzo_status time_here(const cli_args *args, mezzo_config *config, size_t memory, const mezzo_precision *list,
+                              int n, mz_choice *out) {
+    mezzo_model_config model;
+    mz_run_config c;
+    mezzo_device *device;
+    MEZZO_TRY(model_of(args, config, &model));
+    MEZZO_TRY(mz_run_config_read(config, &c));
+    MEZZO_TRY(mezzo_device_open(c.device, c.threads, &device));
+    const mezzo_auto_request request = {.device = device,
+                                        .model = &model,
+                                        .program = &c.program,
+                                        .batch = c.batch_size,
+                                        .grad_accum = c.grad_accum,
+                                        .seed = c.seed,
+                                        .stop = cli_interruptible()};
+    mezzo_status status = cli_choose(&request, memory, n > 0 ? list : NULL, n, out);
+    mezzo_device_close(device);
+    return status;
+}
+
+static int by_timing(const cli_args *args) {
+    mezzo_config *config;
+    mezzo_precision list[MEZZO_PRECISION_COUNT];
+    mz_choice choice;
+    double memory;
+    int n = 0, code = cli_number(args, "memory-gb", 0, 1e6, 0, &memory);
+    if (code == CLI_DONE && cli_has(args, "precisions"))
+        code = cli_precisions(args, "precisions", "", list, (int)MZ_COUNT(list), &n);
+    if (code == CLI_DONE)
+        code = cli_config(args, &config);
+    if (code != CLI_DONE)
+        return code;
+    mezzo_status status = time_here(args, config, (size_t)(memory * (double)(1 << 30)), list, n, &choice);
+    if (status != MEZZO_OK)
+        code = cli_error(args->command, status);
+    else if (cli_has(args, "json"))
+        code = cli_json_print(args->command, cli_choice_json(&choice));
+    else
+        print_choice(&choice);
+    mezzo_config_free(config);
+    return code;
+}
+
 static int run(const cli_args *args) {
     const char *rules = cli_text(args, "rules", NULL);
+    bool measure = cli_has(args, "measure");
+    if (measure && rules != NULL)
+        return cli_wrong(args->command, "--measure and --rules are two ways: give one");
+    if (measure)
+        return by_timing(args);
     if (rules == NULL)
         return cli_wrong(args->command,
-                         "say by what: --rules FILE (rules.json of mezzo analyze) or --rules t4-glm4moe");
+                         "say by what: --rules FILE (rules.json of mezzo analyze), --rules t4-glm4moe, or "
+                         "--measure --model NAME");
     return from_rules(args, rules);
 }
 
 static const cli_option options_table[] = {
     {"rules", "FILE", "rules.json of mezzo analyze, or t4-glm4moe, which is built in"},
-    {"d-model", "N", "rules: the model's width"},
-    {"batch-size", "N", "rules: sequences in a step"},
-    {"seq-len", "N", "rules: tokens in a sequence"},
+    {"measure", NULL, "times a few training steps of --model in each precision on this machine"},
+    {"d-model", "N", "the model's width"},
+    {"batch-size", "N", "sequences in a step; measure: in a micro batch [12]"},
+    {"seq-len", "N", "tokens in a sequence"},
+    {"precisions", "LIST", "measure: of fp32, tf32, bf16, fp16 [fp32 and what the device has arithmetic for]"},
+    {"memory-gb", "X", "measure: what may be used, in GiB [what is free on the device]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
+static const char *const keys[] = {"model.",       "train.grad_accum", "train.seed",
+                                   "amp.residual", "amp.recompute",    "amp.logits_rows",
+                                   "autocast",     "device.",          NULL};
 
 const cli_command cli_advise = {
     .name = "advise",
-    .summary = "a precision for a shape, by rules that were measured",
-    .usage = "--rules FILE|t4-glm4moe --d-model N --batch-size N --seq-len N",
-    .details = "",
+    .summary = "a precision for a shape, by rules that were measured or by measuring here",
+    .usage = "--rules FILE|t4-glm4moe --d-model N --batch-size N --seq-len N | --measure --model NAME [--KEY VALUE …]",
+    .details =
+        "With --measure: the fastest precision that fits and whose first steps are finite, with a loss within 1 % of "
+        "the widest one's.",
     .options = options_table,
+    .config = keys,
     .run = run,
 };

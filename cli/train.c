@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "choose.h"
 #include "cli.h"
 
 static volatile sig_atomic_t stop;
@@ -97,18 +98,46 @@ static void print_interrupted(const cli_args *args, const char *folder, const me
     print_resume(stderr, args, folder, "");
 }
 
+typedef struct watch {
+    cli_progress progress;
+    const mezzo_config *config;
+    mz_choice choice;
+    bool chosen; // by timing, in this call
+} watch;
+
+static mezzo_status choose(void *user, const mezzo_auto_request *request, mezzo_precision *precision, char *reason,
+                           size_t size) {
+    watch *w = user;
+    if (!w->progress.quiet)
+        fprintf(stderr, "mezzo train: timing a few steps in each precision\n");
+    MEZZO_TRY(cli_choose(request, 0, NULL, 0, &w->choice));
+    *precision = w->choice.precision;
+    snprintf(reason, size, "%s", w->choice.reason);
+    w->chosen = true;
+    return MEZZO_OK;
+}
+
+static void show(void *user, const mezzo_progress *p) {
+    watch *w = user;
+    // The run folder is there from the start on; what was measured stays in it.
+    if (p->event == MEZZO_EVENT_START && w->chosen &&
+        cli_choice_save(&w->choice, mezzo_config_get(w->config, "train.out")) != MEZZO_OK)
+        fprintf(stderr, "mezzo train: precision.json is not written: %s\n", mezzo_error_message());
+    cli_progress_show(&w->progress, p);
+}
+
 static int run(const cli_args *args) {
     mezzo_config *config;
     int code = cli_config(args, &config);
     if (code != CLI_DONE)
         return code;
     catch_signals();
-    cli_progress progress;
-    cli_progress_start(&progress, cli_has(args, "quiet"));
-    const mezzo_hooks hooks = {.progress = cli_progress_show, .user = &progress, .stop = &stop};
+    watch w = {.config = config};
+    cli_progress_start(&w.progress, cli_has(args, "quiet"));
+    const mezzo_hooks hooks = {.progress = show, .user = &w, .stop = &stop, .choose = choose};
     mezzo_train_result result = {.loss = NAN, .val_loss = NAN, .best_val_loss = NAN};
     mezzo_status status = mezzo_run_train(config, &hooks, &result);
-    cli_progress_end(&progress);
+    cli_progress_end(&w.progress);
 
     const char *folder = mezzo_config_get(config, "train.out");
     if (status == MEZZO_ERR_INTERRUPTED) {

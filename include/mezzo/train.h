@@ -71,11 +71,27 @@ typedef struct mezzo_progress {
 } mezzo_progress;
 typedef void (*mezzo_progress_fn)(void *user, const mezzo_progress *progress);
 
+// What a run is about to train, where amp.precision is auto. Borrowed during the call.
+typedef struct mezzo_auto_request {
+    mezzo_device *device;
+    const mezzo_model_config *model;
+    const mezzo_program_options *program; // its precision is what mezzo_precision_resolve gave
+    int64_t batch, grad_accum;
+    uint64_t seed;
+    const volatile sig_atomic_t *stop; // may be NULL
+} mezzo_auto_request;
+// *precision: one that mezzo_precision_resolve gives on this device; `reason` of `size` bytes: one line. An error ends the run.
+typedef mezzo_status (*mezzo_choose_fn)(void *user, const mezzo_auto_request *request, mezzo_precision *precision,
+                                        char *reason, size_t size);
+
 typedef struct mezzo_hooks { // all may be NULL
     mezzo_progress_fn progress;
     void *user;
     // Not zero: the run finishes its step, writes a checkpoint and returns INTERRUPTED. A signal handler may set it.
     const volatile sig_atomic_t *stop;
+    // Asked once where amp.precision is auto; not on resume, where it is what the checkpoint was trained in. NULL: decided by
+    // mezzo_precision_resolve, from the device alone.
+    mezzo_choose_fn choose;
 } mezzo_hooks;
 
 typedef struct mezzo_train_result {

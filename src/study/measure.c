@@ -40,13 +40,15 @@ static mezzo_status draw_tokens(mz_rig *rig) {
     return MEZZO_OK;
 }
 
-static mezzo_program_options program_options(const mz_workload *w, bool forward_only) {
+mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_only) {
     return (mezzo_program_options){.precision = w->precision,
                                    .residual = w->residual,
+                                   .overrides = w->overrides,
+                                   .n_overrides = w->n_overrides,
+                                   .logits_rows = w->logits_rows,
                                    .recompute = w->recompute && !forward_only,
                                    .forward_only = forward_only,
-                                   .logits_rows = w->logits_rows,
-                                   .loss_weight = 1.0F / (float)w->grad_accum};
+                                   .loss_weight = 1.0F / (float)(w->grad_accum > 0 ? w->grad_accum : 1)};
 }
 
 // Uniform numbers of the same variance: they take a fraction of a normal number's time, and a step's time is the same.
@@ -57,7 +59,7 @@ static void quick_start(mezzo_graph *g) {
 }
 
 static mezzo_status open_rig(mz_rig *rig) {
-    const mezzo_program_options options = program_options(&rig->w, false);
+    const mezzo_program_options options = mz_workload_options(&rig->w, false);
     mezzo_optimizer_options o = mezzo_optimizer_defaults();
     mezzo_scaler_options s = mezzo_scaler_defaults();
     o.schedule.lr = 1e-4; // moves the weights, and leaves every number finite
@@ -147,7 +149,7 @@ static mezzo_status run_step(mz_rig *rig) {
 
 static mezzo_status run_forward(mz_rig *rig) {
     if (rig->forward == NULL) {
-        const mezzo_program_options options = program_options(&rig->w, true);
+        const mezzo_program_options options = mz_workload_options(&rig->w, true);
         MEZZO_TRY(mezzo_program_create(rig->graph, rig->params, &options, &rig->forward));
         MEZZO_TRY(write_tokens(rig, rig->forward));
     }

@@ -16,11 +16,14 @@ typedef struct mz_workload {
     mezzo_precision precision; // resolved
     mezzo_residual residual;
     bool recompute;
-    int64_t logits_rows; // mezzo_program_options
-    bool sgd;            // the optimizer: SGD; false: AdamW
-    double momentum;     // of SGD
-    uint64_t seed;       // of parameters and tokens
+    int64_t logits_rows;             // mezzo_program_options
+    bool sgd;                        // the optimizer: SGD; false: AdamW
+    double momentum;                 // of SGD
+    const mezzo_override *overrides; // borrowed
+    int n_overrides;
+    uint64_t seed; // of parameters and tokens
 } mz_workload;
+mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_only);
 
 // --- before anything is allocated (memory.c) --------------------------------------------------------------------------------
 // What training takes on the device, bytes, each with its padding.

@@ -54,15 +54,10 @@ static size_t padding_of(const mz_footprint *f, int moments) {
 }
 
 static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, mz_footprint *out) {
-    mezzo_program_options options = {.precision = w->precision,
-                                     .residual = w->residual,
-                                     .recompute = w->recompute,
-                                     .logits_rows = w->logits_rows,
-                                     .loss_weight = 1.0F};
+    mezzo_program_options options = mz_workload_options(w, false);
     mezzo_memory m = {0}, forward = {0};
     MEZZO_TRY(mezzo_plan_memory(device, g, &options, &m));
-    options.forward_only = true;
-    options.recompute = false;
+    options = mz_workload_options(w, true);
     MEZZO_TRY(mezzo_plan_memory(device, g, &options, &forward));
     *out = (mz_footprint){.weights = m.masters,
                           .shadows = m.shadows,
@@ -212,6 +207,9 @@ mezzo_status mz_memory_free(mezzo_device *device, size_t *bytes) {
         *bytes = host_memory_free();
         return MEZZO_OK;
     }
+    *bytes = info.memory_free;
+    if (info.memory_free > 0)
+        return MEZZO_OK;
     MEZZO_TRY(mezzo_device_telemetry(device, &t));
     size_t used = t.memory_used > t.memory_allocated ? t.memory_used : t.memory_allocated;
     *bytes = info.memory_total > used ? info.memory_total - used : 0;

@@ -66,7 +66,7 @@ mz_measured mz_measure_ratio(const double *x, size_t n, double level); // of pos
 typedef struct mz_verify_result {
     mezzo_model_config model;
     char device[160], data[512];
-    char reason[256]; // why the precision is what it is
+    char reason[400]; // why the precision is what it is
     mezzo_precision asked, precision;
     mezzo_residual residual;
     int64_t batch, grad_accum, steps, warmup; // warmup: first steps that are not timed

@@ -16,10 +16,50 @@ static mezzo_status open_device(mz_training *run) {
     mezzo_precision asked = run->config.program.precision, *effective = &run->config.program.precision;
     MEZZO_TRY(mezzo_device_open(run->config.device, run->config.threads, &run->device));
     MEZZO_TRY(mezzo_device_describe(run->device, &run->info));
-    MEZZO_TRY(
-        mezzo_precision_resolve(run->device, asked, effective, run->precision_reason, sizeof run->precision_reason));
+    run->automatic = asked == MEZZO_PRECISION_AUTO;
+    return mezzo_precision_resolve(run->device, asked, effective, run->precision_reason, sizeof run->precision_reason);
+}
+
+// What the checkpoint that the run goes on from was trained in; *found is false where there is none, or it does not say.
+static mezzo_status precision_of_checkpoint(mz_training *run, bool *found) {
+    const char *resume = run->config.resume;
+    char path[4096] = "";
+    mezzo_checkpoint c = {0};
+    mezzo_precision began;
+    *found = false;
+    if (resume[0] == '\0')
+        return MEZZO_OK;
+    mezzo_status status = strcmp(resume, "auto") == 0
+                              ? mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path)
+                              : mz_find_checkpoint(resume, false, path, sizeof path);
+    if (status != MEZZO_OK || mezzo_checkpoint_describe(path, &c) != MEZZO_OK) // told where the run starts
+        return MEZZO_OK;
+    if (c.precision[0] == '\0' || mezzo_precision_parse(c.precision, &began) != MEZZO_OK)
+        return MEZZO_OK;
+    *found = true;
+    MEZZO_TRY(mezzo_precision_resolve(run->device, began, &run->config.program.precision, run->precision_reason,
+                                      sizeof run->precision_reason));
+    snprintf(run->precision_reason, sizeof run->precision_reason, "auto: %s, as the run began", c.precision);
+    return MEZZO_OK;
+}
+
+static mezzo_status settle_precision(mz_training *run) {
+    bool found = false;
+    if (run->automatic)
+        MEZZO_TRY(precision_of_checkpoint(run, &found));
+    if (run->automatic && !found && run->hooks.choose != NULL) {
+        const mezzo_auto_request request = {.device = run->device,
+                                            .model = &run->model,
+                                            .program = &run->config.program,
+                                            .batch = run->config.batch_size,
+                                            .grad_accum = run->config.grad_accum,
+                                            .seed = run->config.seed,
+                                            .stop = run->hooks.stop};
+        MEZZO_TRY(run->hooks.choose(run->hooks.user, &request, &run->config.program.precision, run->precision_reason,
+                                    sizeof run->precision_reason));
+    }
     if (run->config.scaler.automatic) {
-        run->config.scaler.options.enabled = *effective == MEZZO_PRECISION_FP16;
+        run->config.scaler.options.enabled = run->config.program.precision == MEZZO_PRECISION_FP16;
         for (int i = 0; i < run->config.program.n_overrides; i++) // one module in FP16 is enough to underflow
             if (run->config.program.overrides[i].precision == MEZZO_PRECISION_FP16)
                 run->config.scaler.options.enabled = true;
@@ -127,6 +167,7 @@ mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, m
     MEZZO_TRY(open_device(run));
     MEZZO_TRY(open_data(run));
     MEZZO_TRY(open_loaders(run));
+    MEZZO_TRY(settle_precision(run));
     MEZZO_TRY(open_programs(run));
     MEZZO_TRY(mz_expert_load_create(&run->model, &run->experts));
     if (run->config.histograms_every > 0)

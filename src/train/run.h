@@ -87,7 +87,8 @@ typedef struct mz_training {
     mezzo_hooks hooks;
     mezzo_device *device;
     mezzo_device_info info;
-    char precision_reason[256];
+    char precision_reason[400];
+    bool automatic; // amp.precision is auto
     mezzo_corpus *corpus;
     mezzo_model_config model;
     mezzo_params *params;

@@ -1,0 +1,14 @@
+// A precision by timing, for advise --measure and train --precision auto.
+#ifndef CLI_CHOOSE_H
+#define CLI_CHOOSE_H
+
+#include "cli.h"
+#include "study/choose.h"
+
+// precisions NULL: fp32 and those that the device has arithmetic for. memory 0: what is free.
+mezzo_status cli_choose(const mezzo_auto_request *r, size_t memory, const mezzo_precision *precisions, int n_precisions,
+                        mz_choice *out);
+json_t *cli_choice_json(const mz_choice *c);
+mezzo_status cli_choice_save(const mz_choice *c, const char *folder); // FOLDER/precision.json
+
+#endif

@@ -1,0 +1,31 @@
+# advise --measure and train --precision auto: a precision is timed, said, kept and not chosen again. Which one depends on the machine.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+
+MODEL=(--model gpt2 --layers 1 --heads 2 --d-model 16 --seq-len 16 --batch-size 2 --vocab 60 --device cpu --threads 1)
+run 0 advise --measure "${MODEL[@]}" --precisions fp32,bf16
+[[ $(head -n 1 "$OUT") == fp32 || $(head -n 1 "$OUT") == bf16 ]] || fail "neither fp32 nor bf16"
+shows "$OUT" "reason      auto: $(head -n 1 "$OUT")" "step ms" tokens/s MiB loss
+run 0 advise --measure "${MODEL[@]}" --json
+shows "$OUT" '"precision"' '"reason"' '"speedup_over_fp32"' '"candidates"' '"step_ms"' '"passed": true'
+run 0 advise --measure "${MODEL[@]}" --precisions fp32
+shows "$OUT" "the only one that could be timed"
+run 3 advise --measure "${MODEL[@]}" --memory-gb 0.00001
+shows "$ERR" "no precision can be used" "fp32: does not fit"
+refuse 2 "--rules" -- advise --measure --rules t4-glm4moe "${MODEL[@]}"
+refuse 2 model -- advise --measure --model gpt2-999 --device cpu
+refuse 2 "--precisions" -- advise --measure "${MODEL[@]}" --precisions fp64
+
+text 200 >text.txt
+run 0 train "${TINY[@]}" --data text.txt --steps 4 --checkpoint-every 2 --out run
+shows "$ERR" "timing a few steps" "; auto: "
+shows run/precision.json '"precision"' '"candidates"'
+chosen=$(sed -nE 's/^  "precision": "(.*)",$/\1/p' run/precision.json)
+grep -qF "\"precision\": \"$chosen\"" run/checkpoints/step-*4/state.json || fail "the checkpoint is not of $chosen"
+cp run/precision.json first.json
+run 0 train --config run/config.yaml --resume auto --steps 6
+shows "$ERR" "auto: $chosen, as the run began"
+grep -qF "timing a few steps" "$ERR" && fail "the resumed run chose again"
+cmp -s run/precision.json first.json || fail "precision.json was written again"
+run 0 train "${TINY[@]}" --data text.txt --steps 2 --out fixed --precision fp32
+[[ ! -e fixed/precision.json ]] || fail "a precision that was asked for was chosen"
+exit 0

@@ -1,0 +1,106 @@
+// The fastest precision that fits and passes the guard. Which one that is depends on the machine; that it is, does not.
+// Seen to fail with: the slowest chosen; the guard's loss not looked at; a candidate that does not fit timed all the same.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "study/choose.h"
+
+#define must(expr)                                                                                                     \
+    do {                                                                                                               \
+        mezzo_status must_status = (expr);                                                                             \
+        if (must_status != MEZZO_OK)                                                                                   \
+            fail_msg("%s: %s: %s", #expr, mezzo_status_name(must_status), mezzo_error_message());                      \
+    } while (0)
+
+static const mezzo_precision both[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP32}; // the order given does not matter
+
+static mz_choose_options tiny(void) {
+    mz_choose_options o = mz_choose_defaults();
+    must(mezzo_model_defaults("gpt2", &o.workload.model));
+    o.workload.model.layers = 1;
+    o.workload.model.heads = 2;
+    o.workload.model.d_model = 16;
+    o.workload.model.vocab = 60;
+    o.workload.model.seq_len = 16;
+    o.workload.batch = 2;
+    o.workload.seq_len = 16;
+    o.workload.grad_accum = 2;
+    o.workload.seed = 1;
+    o.seconds = 0.05;
+    o.precisions = both;
+    o.n_precisions = 2;
+    return o;
+}
+
+static void test_fastest(void **state) {
+    mz_choose_options o = tiny();
+    mezzo_device *device;
+    mz_choice c;
+    (void)state;
+    must(mezzo_device_open("cpu", 1, &device));
+    must(mz_choose(device, &o, &c));
+    assert_int_equal(c.n, 2);
+    assert_int_equal(c.candidates[0].precision, MEZZO_PRECISION_FP32);
+    double best = INFINITY, chosen = NAN;
+    for (int i = 0; i < 2; i++) {
+        const mz_candidate *k = &c.candidates[i];
+        assert_true(k->timed && k->passed && k->memory > 0);
+        assert_true(fabs(k->loss - log(60)) < 0.2);                            // a model that knows nothing
+        assert_true(fabs(k->tokens_per_second * k->step_seconds - 64) < 1e-6); // 2 × 2 sequences of 16
+        best = fmin(best, k->step_seconds);
+        if (k->precision == c.precision)
+            chosen = k->step_seconds;
+    }
+    assert_true(chosen <= best * 1.02);
+    assert_true(fabs(c.speedup - c.candidates[0].step_seconds / chosen) < 1e-12);
+    assert_non_null(strstr(c.reason, mezzo_precision_name(c.precision)));
+    o.precisions = NULL; // fp32 and what the device has arithmetic for
+    o.n_precisions = 0;
+    must(mz_choose(device, &o, &c));
+    assert_int_equal(c.candidates[0].precision, MEZZO_PRECISION_FP32);
+    mezzo_device_close(device);
+}
+
+static void test_fits(void **state) {
+    mz_choose_options o = tiny();
+    mezzo_device *device;
+    mz_choice c;
+    (void)state;
+    must(mezzo_device_open("cpu", 1, &device));
+    o.workload.batch = 32; // activations outweigh the weights
+    must(mz_choose(device, &o, &c));
+    assert_true(c.candidates[1].memory < c.candidates[0].memory);
+    o.memory = c.candidates[1].memory;
+    must(mz_choose(device, &o, &c));
+    assert_int_equal(c.precision, MEZZO_PRECISION_BF16);
+    assert_true(!c.candidates[0].timed && isnan(c.speedup));
+    assert_non_null(strstr(c.candidates[0].note, "does not fit"));
+    o.memory = 1;
+    assert_int_equal(mz_choose(device, &o, &c), MEZZO_ERR_MEMORY);
+    assert_non_null(strstr(mezzo_error_message(), "bf16: does not fit"));
+    mezzo_device_close(device);
+}
+
+static void test_guard(void **state) {
+    mz_candidate c = {0};
+    mz_rig_state s = {.loss = 4.1, .finite = true};
+    (void)state;
+    assert_true(mz_choose_guard(&c, &s, NAN)); // the first has nothing to be compared with
+    assert_true(mz_choose_guard(&c, &s, 4.08));
+    assert_false(mz_choose_guard(&c, &s, 4.0));
+    assert_non_null(strstr(c.note, "4.1, not 4"));
+    s.finite = false;
+    assert_false(mz_choose_guard(&c, &s, 4.1));
+    assert_non_null(strstr(c.note, "not finite"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fastest), cmocka_unit_test(test_fits),
+                                       cmocka_unit_test(test_guard)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
