@@ -167,7 +167,7 @@ static const cli_option options_table[] = {
     {"warmup", "N", "steps before the timed ones [3]"},
     {"iters", "N", "timed steps [5]"},
     {"cv", "X", "fewer, three at least, once their coefficient of variation is below it [0.1]"},
-    {"energy-seconds", "X", "how long steps run between two readings of the energy counter; 0 = no energy [0.3]"},
+    {"energy-seconds", "X", "least time between two jumps of the energy counter, while steps run; 0 = no energy [0.3]"},
     {"memory-gb", "X", "what may be used, in GiB [what is free on the device]"},
     {"seed", "N", "of the order, the parameters and the tokens [1]"},
     {"device", "NAME", "cpu, cuda, cuda:N or auto [auto]"},

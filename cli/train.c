@@ -109,7 +109,7 @@ static mezzo_status choose(void *user, const mezzo_auto_request *request, mezzo_
                            size_t size) {
     watch *w = user;
     if (!w->progress.quiet)
-        fprintf(stderr, "mezzo train: timing a few steps in each precision\n");
+        fprintf(stderr, "mezzo: timing a few steps in each precision\n");
     MEZZO_TRY(cli_choose(request, 0, NULL, 0, &w->choice));
     *precision = w->choice.precision;
     snprintf(reason, size, "%s", w->choice.reason);

@@ -57,8 +57,11 @@ static mezzo_status first_steps(mz_rig *rig, const mz_choose_options *o, int *gu
     int n;
     const mz_repeats one = {.iters = 1, .stop = o->stop};
     MEZZO_TRY(mz_rig_time(rig, MZ_TIMED_STEP, &one, seconds, &n));
+    *last = seconds[0];
     if (*guard_steps == 0)
-        *guard_steps = seconds[0] > SLOW ? 2 : GUARD_STEPS;
+        *guard_steps = seconds[0] > SLOW ? 1 : GUARD_STEPS;
+    if (*guard_steps == 1)
+        return MEZZO_OK;
     const mz_repeats more = {.iters = *guard_steps - 1, .stop = o->stop};
     MEZZO_TRY(mz_rig_time(rig, MZ_TIMED_STEP, &more, seconds, &n));
     *last = seconds[n - 1];
@@ -89,7 +92,12 @@ static mezzo_status time_rig(mz_rig *rig, const mz_choose_options *o, int *guard
         return MEZZO_OK;
     double fit = last > 0 ? o->seconds / last : o->iters;
     const mz_repeats r = {.iters = fit < 1 ? 1 : fit < o->iters ? (int)fit : o->iters, .stop = o->stop};
-    MEZZO_TRY(mz_rig_time(rig, MZ_TIMED_STEP, &r, seconds, &n));
+    if (*guard_steps > 1) {
+        MEZZO_TRY(mz_rig_time(rig, MZ_TIMED_STEP, &r, seconds, &n));
+    } else {
+        seconds[0] = last;
+        n = 1;
+    }
     mz_sort(seconds, (size_t)n);
     c->timed = true;
     c->step_seconds = mz_quantile(seconds, (size_t)n, 0.5);

@@ -58,26 +58,88 @@ static mezzo_status read_sensors(mezzo_device *device, bool host, reading *out) 
     return MEZZO_OK;
 }
 
+typedef struct gauge {
+    mz_rig *rig;
+    bool host; // its counter is the processor's
+} gauge;
+
+// --- counting -------------------------------------------------------------------------------------------------------------------
+// A counter moves in jumps: NVML's about every tenth of a second, RAPL's every millisecond. Read at any two moments it is wrong by up to a
+// jump at either end, which is most of what a short window holds. So power is taken from one jump to another, while steps follow each
+// other without a gap, and a step's energy is that power over its time.
+#define AHEAD_SECONDS 0.02 // of steps asked for and not yet due: the device never waits for the host
+#define JUMP_SECONDS  0.5  // a counter that stands still for so long is not one
+
+mezzo_status mz_meter_energy(const mz_meter *m, double seconds, double step_seconds, double range, mz_energy *out) {
+    double last, first = (double)NAN, from = 0, asked = 0;
+    *out = (mz_energy){(double)NAN, (double)NAN};
+    MEZZO_TRY(m->read(m->user, &last));
+    double start = m->clock(m->user), now = start, jumped = start;
+    const int most = 1 + (int)(AHEAD_SECONDS /
+                               fmax(step_seconds, 1e-6)); // where steps are not queued, that is how long it looks away
+    while (now - jumped < JUMP_SECONDS + step_seconds) {
+        for (int i = 0; i < most && asked - (now - start) < AHEAD_SECONDS; i++) {
+            MEZZO_TRY(m->step(m->user));
+            asked += step_seconds;
+            now = m->clock(m->user);
+        }
+        double joules;
+        MEZZO_TRY(m->read(m->user, &joules));
+        now = m->clock(m->user);
+        if (joules == last)
+            continue;
+        last = joules;
+        jumped = now;
+        if (isnan(first)) {
+            first = joules;
+            from = now;
+        } else if (now - from >= seconds) {
+            joules -= first;
+            if (joules < 0) // the counter started again
+                joules += range;
+            if (joules > 0)
+                *out = (mz_energy){joules / (now - from) * step_seconds, joules / (now - from)};
+            return MEZZO_OK;
+        }
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status meter_read(void *user, double *joules) {
+    gauge *g = user;
+    reading r;
+    MEZZO_TRY(read_sensors(mz_rig_device(g->rig), g->host, &r));
+    *joules = r.joules;
+    return MEZZO_OK;
+}
+
+static mezzo_status meter_step(void *user) {
+    return mz_rig_step(((gauge *)user)->rig);
+}
+
+static double meter_clock(void *user) {
+    (void)user;
+    return mz_seconds();
+}
+
 mezzo_status mz_rig_energy(mz_rig *rig, double seconds, double step_seconds, mz_energy *out) {
     mezzo_device *device = mz_rig_device(rig);
     mezzo_device_info info;
-    reading before, after;
+    reading now;
     *out = (mz_energy){(double)NAN, (double)NAN};
     MEZZO_TRY(mezzo_device_describe(device, &info));
-    bool host = strcmp(info.backend, "cuda") != 0;
-    MEZZO_TRY(read_sensors(device, host, &before));
-    if (isnan(before.joules) && isnan(before.watts))
+    gauge g = {rig, strcmp(info.backend, "cuda") != 0};
+    MEZZO_TRY(read_sensors(device, g.host, &now));
+    if (!isnan(now.joules)) {
+        const mz_meter m = {.read = meter_read, .step = meter_step, .clock = meter_clock, .user = &g};
+        MEZZO_TRY(mz_meter_energy(&m, seconds, step_seconds, now.range, out));
+        return mezzo_device_sync(device);
+    }
+    if (isnan(now.watts))
         return MEZZO_OK;
-    double steps = fmin(fmax(1, ceil(seconds / step_seconds)), MOST_STEPS), start = mz_seconds();
-    MEZZO_TRY(mz_rig_run_steps(rig, (int64_t)steps));
-    double elapsed = mz_seconds() - start;
-    MEZZO_TRY(read_sensors(device, host, &after));
-    double joules = after.joules - before.joules;
-    if (joules < 0) // the counter started again
-        joules += after.range;
-    if (joules > 0 && elapsed > 0)
-        *out = (mz_energy){joules / steps, joules / elapsed};
-    else if (!isnan(after.watts)) // a sensor alone: what it says right after the steps
-        *out = (mz_energy){after.watts * step_seconds, after.watts};
+    // A sensor alone: what it says right after the steps.
+    MEZZO_TRY(mz_rig_run_steps(rig, (int64_t)fmin(fmax(1, ceil(seconds / step_seconds)), MOST_STEPS)));
+    MEZZO_TRY(read_sensors(device, g.host, &now));
+    *out = (mz_energy){now.watts * step_seconds, now.watts};
     return MEZZO_OK;
 }

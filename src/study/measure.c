@@ -235,6 +235,10 @@ mezzo_status mz_rig_time_phases(mz_rig *rig, const mz_repeats *r, double *forwar
     return mezzo_params_zero_grad(rig->params);
 }
 
+mezzo_status mz_rig_step(mz_rig *rig) {
+    return run_step(rig);
+}
+
 mezzo_status mz_rig_run_steps(mz_rig *rig, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         MEZZO_TRY(run_step(rig));

@@ -106,9 +106,19 @@ typedef struct mz_energy {
     double joules; // of one step; NaN: nothing can be read
     double watts;  // mean; NaN
 } mz_energy;
-// Runs steps for about `seconds` (one at least) between two readings of the device's counter, or of RAPL on a CPU; a device with a
-// power sensor alone gives power × `step_seconds`.
+// A counter of joules, steps to run and a clock.
+typedef struct mz_meter {
+    mezzo_status (*read)(void *user, double *joules);
+    mezzo_status (*step)(void *user); // asks for one; may return before it is done
+    double (*clock)(void *user);      // seconds
+    void *user;
+} mz_meter;
+// Runs steps of `step_seconds` until the counter has jumped and jumped again `seconds` later. range: where it starts again. NaN where it
+// stands still.
+mezzo_status mz_meter_energy(const mz_meter *m, double seconds, double step_seconds, double range, mz_energy *out);
+// The same with the device's counter, or RAPL's on a CPU; a device with a power sensor alone gives power × `step_seconds`.
 mezzo_status mz_rig_energy(mz_rig *rig, double seconds, double step_seconds, mz_energy *out);
+mezzo_status mz_rig_step(mz_rig *rig);                 // without waiting
 mezzo_status mz_rig_run_steps(mz_rig *rig, int64_t n); // and waits
 
 #endif

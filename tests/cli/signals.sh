@@ -38,7 +38,7 @@ done
 # The second signal does not wait for the step: here one step takes long.
 run 0 train "${TINY[@]}" --steps 2 --data text.txt --out twice
 start --model gpt2 --layers 12 --heads 4 --d-model 512 --seq-len 256 --batch-size 32 --steps 9 --device cpu --threads 1 \
-    --eval-every 0 --sample-every 0 --log-every 1 --data text.txt --out slow
+    --eval-every 0 --sample-every 0 --log-every 1 --precision fp32 --data text.txt --out slow
 wait_for "gpt2"
 kill -s INT "$child"
 wait_for "once more leaves at once"
