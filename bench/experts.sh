@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # bench/experts.sh TEXT [OUT.csv]: a mixture of experts beside the dense model of the same active parameters, on the characters of TEXT
-# (tinyshakespeare): glm4_moe of 4 layers, 4 heads, width 128, of 8 experts of width 64 two chosen and one shared, the first block dense; and
-# the same with 4 dense blocks of inner width 192 = (2 + 1)·64. A token passes as many weights in both, but for the routers'
-# 3·8·128. Context 64, batch 12, 2,000 steps, learning rate 1e-3 to 1e-4 along a cosine after 100 steps of warm-up, no dropout.
+# (tinyshakespeare): glm4_moe of 4 layers, 4 heads, width C = 64, of 8 experts of width C/2 two chosen and one shared, the first block dense; and
+# the same with 4 dense blocks of inner width 3·C/2 = (2 + 1)·C/2. A token passes as many weights in both, but for the routers' 3·8·C.
+# Context 64, batch 12, 2,000 steps, learning rate 1e-3 to 1e-4 along a cosine after 100 steps of warm-up, no dropout.
 # val_loss is the mean over the whole validation set (the last tenth of the text), in nats per character. The runs of a seed: fp32, bf16, fp16,
 # bf16 again (its weights must be the first's, bit for bit), dense in fp32.
-# DEVICE (cpu), THREADS a run (2), JOBS runs at a time (1), SEEDS ("1 2 3"), STEPS (2000), COMMIT; MEZZO names the command (build/release/mezzo).
+# DEVICE (cpu), THREADS a run (2), JOBS runs at a time (1), SEEDS ("1 2 3"), WIDTH (64), STEPS (2000), COMMIT; MEZZO names the command
+# (build/release/mezzo).
 set -euo pipefail
 text=${1:?usage: bench/experts.sh TEXT [OUT.csv]}
 root=$(cd "$(dirname "$0")/.." && pwd)
-device=${DEVICE:-cpu} threads=${THREADS:-2} seeds=${SEEDS:-1 2 3}
+device=${DEVICE:-cpu} threads=${THREADS:-2} seeds=${SEEDS:-1 2 3} width=${WIDTH:-64}
 out=${2:-$root/bench/results/experts-$device.csv}
 mezzo=${MEZZO:-$root/build/release/mezzo}
 commit=${COMMIT:-$(git -C "$root" rev-parse --short=12 HEAD)}
@@ -22,8 +23,8 @@ field() { # KEY: its value in the JSON on stdin
 
 train() { # NAME PRECISION SEED OPTION…: a run; its row in $runs/NAME-SEED.row
     local name=$1 precision=$2 seed=$3 folder=$runs/$1-$3 result row
-    local options=(--model glm4_moe --layers 4 --heads 4 --d-model 128 --d-expert 64 --d-ff 192 --seq-len 64 --batch-size 12
-        --steps "${STEPS:-2000}" --tokenizer char --precision "$precision" --device "$device" --seed "$seed" --dropout 0
+    local options=(--model glm4_moe --layers 4 --heads 4 --d-model "$width" --d-expert $((width / 2)) --d-ff $((3 * width / 2)) --seq-len 64
+        --batch-size 12 --steps "${STEPS:-2000}" --tokenizer char --precision "$precision" --device "$device" --seed "$seed" --dropout 0
         --lr 1e-3 --min-lr 1e-4 --warmup 100 "${@:4}")
     [[ $device == cuda ]] || options+=(--threads "$threads")
     result=$("$mezzo" train "${options[@]}" --data "$text" --out "$folder" --quiet --eval-every 0 --sample-every -1 --json)
