@@ -21,6 +21,8 @@ has_fuzzer() {
 has_cmake() { cmake --version 2>/dev/null | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25)) } END { if (NR == 0) exit 1 }'; }
 has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
 has_bible() { printf 'gen1:1\n' | bible -f 2>/dev/null | grep -q beginning; }
+has_charts() { ls /usr/share/javascript/chart.js/[cC]hart.min.js /usr/share/nodejs/chart.js/dist/chart*.js; }
+has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
 has_command() { command -v "$1" >/dev/null; }
 has_module() { pkg-config --exists "$1" 2>/dev/null; }
 
@@ -48,12 +50,14 @@ find_missing() {
         need "libyaml with its headers (yaml-0.1)" "libyaml-dev" has_module yaml-0.1
         need "jansson with its headers" "libjansson-dev" has_module jansson
         need "PCRE2 with its headers" "libpcre2-dev" has_module libpcre2-8
+        need "Chart.js, for the report's pages" "libjs-chart.js" has_charts
         need "LAPACK with its C headers (lapacke)" "liblapacke-dev" has_module lapacke
     fi
     if [[ $sets == *" demo "* ]]; then
         need "the demo's text (the King James Bible, command bible)" "bible-kjv" has_bible
     fi
     if [[ $sets == *" test "* ]]; then
+        need "a browser for the report's test (chromium)" "chromium" has_browser
         need "gnuplot" "gnuplot-nox" has_command gnuplot
         need "cmocka with its headers" "libcmocka-dev" has_module cmocka
         need "clang with OpenMP" "clang libomp-dev" has_clang

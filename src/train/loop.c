@@ -44,6 +44,8 @@ static mezzo_status sample(mz_training *run) {
     memset(run->result.sample, 0, sizeof run->result.sample);
     MEZZO_TRY(mz_sampler_run(run->sampler, NULL, run->config.sample_tokens, draw, 0, run->hooks.stop, keep_text, run));
     mz_run_event(run, MEZZO_EVENT_SAMPLE, run->result.sample);
+    const mz_metric text = mz_metric_text("sample/text", run->result.sample);
+    MEZZO_TRY(mz_metrics_write(run->metrics, run->step, &text, 1));
     return MEZZO_OK;
 }
 

@@ -48,20 +48,30 @@ void mz_run_event(mz_training *run, mezzo_event event, const char *text) {
     run->hooks.progress(run->hooks.user, &progress);
 }
 
-void mz_run_started(mz_training *run) {
-    char line[1024];
+static void describe_model(const mz_training *run, char *out, size_t size) {
     const mezzo_model_config *m = &run->model;
-    snprintf(line, sizeof line,
-             "%s: %lld layers, %lld heads, width %lld, context %lld, vocabulary %lld: %.2f M parameters; %s; %s",
+    snprintf(out, size, "%s: %lld layers, %lld heads, width %lld, context %lld, vocabulary %lld: %.2f M parameters",
              m->name, (long long)m->layers, (long long)m->heads, (long long)m->d_model, (long long)m->seq_len,
-             (long long)m->vocab, (double)mezzo_params_elements(run->params) * 1e-6, run->info.description,
-             run->precision_reason);
+             (long long)m->vocab, (double)mezzo_params_elements(run->params) * 1e-6);
+}
+
+void mz_run_started(mz_training *run) {
+    char line[1024], model[256];
+    describe_model(run, model, sizeof model);
+    snprintf(line, sizeof line, "%s; %s; %s", model, run->info.description, run->precision_reason);
     mz_run_event(run, MEZZO_EVENT_START, line);
 }
 
 mezzo_status mz_run_open_metrics(mz_training *run) {
     bool resuming = run->config.resume[0] != '\0';
-    return mz_metrics_open(run->config.out, resuming ? run->step : -1, true, &run->metrics);
+    MEZZO_TRY(mz_metrics_open(run->config.out, resuming ? run->step : -1, true, &run->metrics));
+    if (run->step > 0)
+        return MEZZO_OK; // the file has it
+    char model[256];
+    describe_model(run, model, sizeof model);
+    const mz_metric row[] = {mz_metric_text("run/model", model), mz_metric_text("run/device", run->info.description),
+                             mz_metric_text("run/precision", run->precision_reason)};
+    return mz_metrics_write(run->metrics, 0, row, MZ_COUNT(row));
 }
 
 mezzo_status mz_run_log_step(mz_training *run) {

@@ -1,0 +1,193 @@
+// mezzo watch: a run's numbers in a terminal, while it writes them.
+#include <math.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "io/file.h"
+#include "study/run_log.h"
+
+typedef struct row {
+    const char *label, *series;
+    bool logarithmic, whole;
+    const char *unit;
+} row;
+
+static const row rows[] = {
+    {"training loss", "train/loss", false, false, ""},
+    {"validation loss", "val/loss", false, false, ""},
+    {"learning rate", "train/lr", false, false, ""},
+    {"gradient norm", "gradients/total_norm", true, false, ""},
+    {"loss scale", "amp/loss_scale", true, true, ""},
+    {"skipped steps", "amp/skipped_steps", false, true, ""},
+    {"throughput", "perf/tokens_per_second", false, true, " tokens/s"},
+    {"time of a step", "perf/step_ms", false, false, " ms"},
+};
+
+// A curve of `width` characters, each the mean of its stretch of steps; '!' where a value is not finite.
+static void spark(const mz_series *s, int width, bool logarithmic, char *out, size_t size) {
+    static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    double cells[256], low = INFINITY, high = -INFINITY;
+    bool broken[256] = {false};
+    int n = (int)(s->n < (size_t)width ? s->n : (size_t)width);
+    for (int i = 0; i < n; i++) {
+        size_t from = s->n * (size_t)i / (size_t)n, to = s->n * (size_t)(i + 1) / (size_t)n, count = 0;
+        double sum = 0;
+        for (size_t k = from; k < to; k++) {
+            double x = s->values[k];
+            if (!isfinite(x))
+                broken[i] = true;
+            else if (!logarithmic || x > 0) {
+                sum += logarithmic ? log(x) : x;
+                count++;
+            }
+        }
+        cells[i] = count > 0 ? sum / (double)count : (double)NAN;
+        low = fmin(low, cells[i]);
+        high = fmax(high, cells[i]);
+    }
+    size_t used = 0;
+    out[0] = '\0';
+    for (int i = 0; i < n && used + 4 < size; i++) {
+        double share = high > low ? (cells[i] - low) / (high - low) : 0.5;
+        const char *mark = broken[i] ? "!" : isnan(cells[i]) ? " " : blocks[(int)fmin(7, 8 * share)];
+        used += (size_t)snprintf(out + used, size - used, "%s", mark);
+    }
+}
+
+static const char *value_text(const row *r, double x, char *buffer, size_t size) {
+    char number[48];
+    if (isnan(x))
+        snprintf(buffer, size, "nan");
+    else if (r->whole)
+        snprintf(buffer, size, "%s%s", cli_thousands(x, number, sizeof number), r->unit);
+    else
+        snprintf(buffer, size, "%.*g%s", fabs(x) >= 1000 ? 6 : 5, x, r->unit);
+    return buffer;
+}
+
+// The number of steps from config.yaml's line "  steps: N" under "train:"; 0 where it is not told.
+static int64_t planned_steps(const char *folder) {
+    char *path = mz_format("%s/config.yaml", folder);
+    mezzo_config *config = NULL;
+    int64_t steps = 0;
+    if (path != NULL && access(path, R_OK) == 0 && mezzo_config_create(&config) == MEZZO_OK &&
+        mezzo_config_load(config, path) == MEZZO_OK)
+        steps = strtoll(mezzo_config_get(config, "train.steps"), NULL, 10);
+    mezzo_config_free(config);
+    mz_free(path);
+    return steps;
+}
+
+static int columns_of_terminal(void) {
+    struct winsize size;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        return size.ws_col;
+    return 100;
+}
+
+static void print_frame(const mz_run_log *log, int64_t steps, double age, const char *line_end) {
+    char buffer[64], curve[1100];
+    int width = columns_of_terminal() - 42;
+    width = width < 10 ? 10 : width > 120 ? 120 : width;
+    const char *device = mz_run_log_text(log, "run/device"), *precision = mz_run_log_text(log, "amp/precision");
+    printf("%s", log->folder);
+    if (precision != NULL)
+        printf(", %s", precision);
+    if (device != NULL)
+        printf(" on %s", device);
+    printf("%s\n", line_end);
+    if (log->last_step < 0) {
+        printf("no records yet%s\n", line_end);
+        return;
+    }
+    printf("step %lld", (long long)log->last_step);
+    if (steps > 0)
+        printf(" of %lld (%.0f %%)", (long long)steps, 100.0 * (double)log->last_step / (double)steps);
+    const mz_series *each = mz_run_log_find(log, "perf/step_ms");
+    double left = steps > log->last_step ? mz_series_middle(each) * 1e-3 * (double)(steps - log->last_step) : 0;
+    if (steps > log->last_step && isfinite(left))
+        printf(", about %s left", cli_duration(left, buffer, sizeof buffer));
+    if (age > 0)
+        printf(", written %s ago", cli_duration(age, buffer, sizeof buffer));
+    printf("%s\n%s\n", line_end, line_end);
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        const mz_series *s = mz_run_log_find(log, rows[i].series);
+        if (s == NULL || s->n == 0)
+            continue;
+        spark(s, width, rows[i].logarithmic, curve, sizeof curve);
+        printf("%-16s %20s  %s%s\n", rows[i].label, value_text(&rows[i], mz_series_last(s), buffer, sizeof buffer),
+               curve, line_end);
+    }
+    double memory = mz_series_last(mz_run_log_find(log, "perf/memory_bytes"));
+    if (memory > 0)
+        printf("%-16s %20s%s\n", "memory", cli_bytes((size_t)memory, buffer, sizeof buffer), line_end);
+}
+
+static double seconds_since_written(const char *folder) {
+    char *path = mz_format("%s/metrics.jsonl", folder);
+    struct stat info;
+    double age = path != NULL && stat(path, &info) == 0 ? difftime(time(NULL), info.st_mtime) : 0;
+    mz_free(path);
+    return age;
+}
+
+static int run(const cli_args *args) {
+    double interval;
+    int code = cli_number(args, "interval", 0.1, 3600, 1, &interval);
+    if (code != CLI_DONE)
+        return code;
+    if (args->n_operands == 0)
+        return cli_wrong(args->command, "name a run folder: mezzo watch runs/mezzo");
+    const char *folder = args->operands[0];
+    mz_run_log log;
+    mezzo_status status = mz_run_log_open(folder, &log);
+    bool screen = isatty(STDOUT_FILENO) && !cli_has(args, "once");
+    const volatile sig_atomic_t *stop = cli_interruptible();
+    int64_t steps = status == MEZZO_OK ? planned_steps(folder) : 0;
+    if (screen && status == MEZZO_OK)
+        printf("\033[?1049h\033[?25l"); // another screen, no cursor: what was there comes back
+    while (status == MEZZO_OK) {
+        if (screen)
+            printf("\033[H");
+        print_frame(&log, steps, seconds_since_written(folder), screen ? "\033[K" : "");
+        if (screen)
+            printf("\033[J\n(Ctrl-C leaves; the run goes on)");
+        fflush(stdout);
+        bool over = steps > 0 && log.last_step >= steps;
+        if (cli_has(args, "once") || *stop != 0 || (over && !screen))
+            break;
+        struct timespec pause = {.tv_sec = (time_t)interval, .tv_nsec = (long)((interval - floor(interval)) * 1e9)};
+        nanosleep(&pause, NULL); // a signal ends it early
+        if (*stop != 0)
+            break;
+        status = mz_run_log_read(&log);
+    }
+    if (screen)
+        printf("\033[?25h\033[?1049l");
+    if (status != MEZZO_OK)
+        code = cli_error(args->command, status);
+    mz_run_log_free(&log);
+    return code;
+}
+
+static const cli_option options_table[] = {
+    {"interval", "SECONDS", "between two looks at the folder [1]"},
+    {"once", NULL, "print the numbers as they are now, and leave"},
+    {0},
+};
+
+const cli_command cli_watch = {
+    .name = "watch",
+    .summary = "a run's numbers in the terminal, live",
+    .usage = "RUN [--interval SECONDS] [--once]",
+    .details = "Reads what mezzo train writes to the run folder; it may run on another machine that sees the folder. "
+               "Where the output is no "
+               "terminal it prints a frame at each interval, until the run's last step.",
+    .options = options_table,
+    .max_operands = 1,
+    .run = run,
+};

@@ -1,0 +1,110 @@
+# A run's page and its numbers in the terminal. In a browser, where there is one: every chart is drawn, pointing at it and the arrow
+# keys show values, nothing is complained of, no network is asked for, and a hundred thousand steps are thinned.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+text 200 >text.txt
+
+train() { # precision folder
+    run 0 train "${TINY[@]}" --data text.txt --steps 40 --log-every 1 --eval-every 10 --sample-every 20 --init-scale 1e12 \
+        --precision "$1" --out "$2" --device cpu --threads 1
+}
+train fp16 low
+train fp32 full
+
+run 0 watch low --once
+shows "$OUT" "low, fp16 on" "step 40 of 40 (100 %)" "training loss" "loss scale" "skipped steps" "!" "▁"
+mkdir empty
+run 0 watch empty --once
+shows "$OUT" "no records yet"
+refuse 2 "run folder" -- watch
+refuse 3 absent -- watch absent
+refuse 2 text.txt -- watch text.txt
+refuse 2 "--interval" -- watch low --interval 0
+
+run 0 report low
+shows "$OUT" low/report.html
+shows low/report.html '"precision":"fp16"' '"model":"gpt2: ' '"device":"' '"op":"layernorm"' '"module":"h.*.' '"skips":[[1,1]'
+run 0 report full low --out both.html
+refuse 2 "run folder" -- report
+refuse 2 "metrics.jsonl" -- report empty
+refuse 3 absent -- report absent
+cp -r low torn
+printf '{"step": 41, "train/lo' >>torn/metrics.jsonl
+run 0 report torn # a line that a crash tore is left out
+sed -i '3s/.*/nonsense/' torn/metrics.jsonl
+refuse 2 "torn/metrics.jsonl:3" -- report torn
+
+# A text that would end the script, and one with markup, stay texts.
+cp -r low marked
+printf '{"step": 41, "sample/text": "</script><script>window.problems.push(1)</script><b>"}\n' >>marked/metrics.jsonl
+run 0 report marked
+
+mkdir long
+awk 'BEGIN { for (i = 1; i <= 100000; i++) printf "{\"step\": %d, \"train/loss\": %.6f, \"amp/loss_scale\": %d, \"amp/skipped_steps\": %d}\n", i, 4 * exp(-i / 3e4) + (i == 50000 ? 3 : 0), 65536, (i >= 70000) }' >long/metrics.jsonl
+run 0 report long
+[[ $(stat -c %s long/report.html) -lt 1000000 ]] || fail "a page of 100,000 steps is not thinned"
+
+for name in chromium chromium-browser google-chrome; do
+    browser=$(command -v "$name") && break
+done
+[[ -n ${browser:-} ]] || exit 0
+
+cat >head.js <<'JS'
+<script>
+window.problems = [];
+window.requestAnimationFrame = (draw) => setTimeout(() => draw(performance.now()), 16); // without a screen there are no frames
+window.onerror = (message) => window.problems.push(String(message));
+console.error = console.warn = (...words) => window.problems.push(words.join(" "));
+</script>
+JS
+cat >tail.js <<'JS'
+<script>
+addEventListener("load", async () => {
+    const wait = () => new Promise((done) => setTimeout(done, 100));
+    const result = { charts: [], hover: [], keys: [], points: 0 };
+    await wait();
+    for (const chart of window.mezzoCharts) {
+        const canvas = chart.canvas, box = canvas.getBoundingClientRect(), figure = canvas.closest("figure"), caption = figure.querySelector("figcaption");
+        result.charts.push(figure.id);
+        result.points = Math.max(result.points, ...chart.data.datasets.map((set) => set.data.length));
+        const places = chart.getDatasetMeta(0).data.filter((place) => Number.isFinite(place.y));
+        const place = places[Math.floor(places.length / 2)];
+        const at = { clientX: box.left + place.x, clientY: box.top + place.y, bubbles: true };
+        canvas.dispatchEvent(new MouseEvent("mousemove", at));
+        await wait();
+        result.hover.push(figure.id + "=" + (chart.tooltip.opacity > 0 ? chart.tooltip.body.map((line) => line.lines.join()).join("; ") : "none"));
+        canvas.dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true }));
+        canvas.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft", bubbles: true }));
+        await wait();
+        result.keys.push(caption.textContent);
+    }
+    const pre = document.createElement("pre");
+    pre.id = "result";
+    pre.textContent = JSON.stringify({ ...result, problems: window.problems, asked: performance.getEntriesByType("resource").length });
+    document.body.appendChild(pre);
+});
+</script>
+JS
+browse() { # page: what the browser saw of it, as one line of JSON in $OUT
+    last="$browser $1"
+    sed -e '/<head>/r head.js' -e '/^<\/body>/{
+r tail.js
+N
+}' "$1" >browse.html
+    timeout 100 "$browser" --headless --no-sandbox --disable-gpu --virtual-time-budget=60000 --window-size=1200,900 \
+        --user-data-dir="$SCRATCH/profile" --dump-dom "file://$PWD/browse.html" >dom 2>"$ERR"
+    sed -n 's/.*<pre id="result">\(.*\)<\/pre>.*/\1/p' dom | sed 's/&gt;/>/g; s/&lt;/</g; s/&amp;/\&/g' >"$OUT"
+    [[ -s $OUT ]] || fail "the browser did not come to the end of $1"
+}
+
+browse low/report.html
+shows "$OUT" '"problems":[]' '"asked":0' chart-loss chart-validation chart-lr chart-norm chart-scale chart-throughput chart-step chart-memory
+! grep -q '=none' "$OUT" || fail "pointing at a chart shows no value"
+[[ $(grep -o '"step [0-9]*: ' "$OUT" | wc -l) -ge 8 ]] || fail "the arrow keys show no values"
+browse both.html
+shows "$OUT" '"problems":[]' '"asked":0' chart-difference "full: " "low: "
+browse marked/report.html
+shows "$OUT" '"problems":[]'
+browse long/report.html
+shows "$OUT" '"problems":[]' '"asked":0' chart-loss
+points=$(sed 's/.*"points":\([0-9]*\).*/\1/' "$OUT")
+[[ $points -gt 1000 && $points -le 2002 ]] || fail "$points points are drawn"
