@@ -260,9 +260,10 @@ static double cell_median(const mz_study *s, int64_t d_model, int64_t bs, int64_
     return *n > 0 ? mz_quantile(scratch, *n, 0.5) : (double)NAN;
 }
 
+// range: least and largest log2 of a cell.
 static void add_grid(const mz_study *s, int64_t d_model, const axis *bs, const axis *seq, double *scratch,
-                     double *widest, size_t *most, mz_text *t) {
-    *widest = 0;
+                     double range[2], size_t *most, mz_text *t) {
+    range[0] = range[1] = 0;
     *most = 0;
     mz_text_addf(t, "$grid << EOD\n# log2(batch) log2(sequence) log2(speedup) speedup\n");
     for (int j = 0; j < seq->n; j++) {
@@ -270,7 +271,8 @@ static void add_grid(const mz_study *s, int64_t d_model, const axis *bs, const a
             size_t n;
             double m = cell_median(s, d_model, bs->values[i], seq->values[j], scratch, &n);
             if (n > 0) {
-                *widest = fmax(*widest, fabs(log2(m)));
+                range[0] = fmin(range[0], log2(m));
+                range[1] = fmax(range[1], log2(m));
                 *most = n > *most ? n : *most;
                 mz_text_addf(t, "%.6g %.6g %.6g %.2f\n", log2((double)bs->values[i]), log2((double)seq->values[j]),
                              log2(m), m);
@@ -283,17 +285,20 @@ static void add_grid(const mz_study *s, int64_t d_model, const axis *bs, const a
     mz_text_addf(t, "EOD\n");
 }
 
-// Colours are symmetric about a speedup of 1 (log2 = 0): blue below, red above. Bands of a quarter of a doubling.
-static void add_palette(double widest, mz_text *t) {
-    int bands = (int)ceil(fmax(widest, 0.5) * 4);
-    double edge = bands / 4.0;
-    mz_text_addf(
-        t,
-        "set palette defined (-1 '#4393c3', -0.5 '#a6cfe3', 0 '#f7f7f7', 0.5 '#f7b799', 1 '#dc6e57') maxcolors %d\n"
-        "set cbrange [%g:%g]\nset cbtics (",
-        2 * bands, -edge, edge);
+// Colours stand for the distance from a speedup of 1 (log2 = 0), which is pale: blue below, red above, the same on both sides. Bands of a
+// quarter of a doubling; a side on which nothing lies is left out.
+static void add_palette(const double range[2], mz_text *t) {
+    int bands = (int)ceil(fmax(fmax(-range[0], range[1]), 0.5) * 4);
+    double edge = bands / 4.0, low = range[0] < 0 ? -edge : 0, high = range[1] > 0 || range[0] >= 0 ? edge : 0;
+    mz_text_addf(t, "set palette defined (");
+    if (low < 0)
+        mz_text_addf(t, "%g '#4393c3', %g '#a6cfe3', ", -edge, -edge / 2);
+    mz_text_addf(t, "0 '#f7f7f7'");
+    if (high > 0)
+        mz_text_addf(t, ", %g '#f7b799', %g '#dc6e57'", edge / 2, edge);
+    mz_text_addf(t, ") maxcolors %d\nset cbrange [%g:%g]\nset cbtics (", (int)((high - low) * 4), low, high);
     bool first = true;
-    for (double x = -floor(edge * 2) / 2; x <= edge; x += 0.5) {
+    for (double x = ceil(low * 2) / 2; x <= high; x += 0.5) {
         mz_text_addf(t, "%s'%.2f' %g", first ? "" : ", ", exp2(x), x);
         first = false;
     }
@@ -303,7 +308,7 @@ static void add_palette(double widest, mz_text *t) {
 static mezzo_status contours(const mz_analysis *a, const mz_curve *c, const char *folder, const char *name) {
     const mz_study *s = a->study;
     axis bs = {0}, seq = {0};
-    double widest;
+    double range[2];
     size_t most;
     mz_text t = {0};
     double *scratch = mz_alloc(s->n_pairs, sizeof *scratch);
@@ -314,11 +319,11 @@ static mezzo_status contours(const mz_analysis *a, const mz_curve *c, const char
             axis_add(&bs, s->pairs[i].key.bs);
             axis_add(&seq, s->pairs[i].key.seqlen);
         }
-    add_grid(s, c->d_model, &bs, &seq, scratch, &widest, &most, &t);
+    add_grid(s, c->d_model, &bs, &seq, scratch, range, &most, &t);
     mz_free(scratch);
     add_tics(&t, "x", &bs);
     add_tics(&t, "y", &seq);
-    add_palette(widest, &t);
+    add_palette(range, &t);
     mz_text_addf(&t,
                  "set title \"Speedup of %s over %s at width %lld\\nmedian of up to %zu pairs a cell (layers and "
                  "variants together)\"%s\n"

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# bench/study.sh [--mezzo PROGRAM] [--results FOLDER] [--device NAME] [--data FILE] PIECE...
+# Does mixed precision pay on this machine? Every measurement of the study, each of which goes on where it was stopped or starts anew:
+#   sweep      the default grid (GLM-4's mixture of experts, 96 shapes, fp32 and bf16), then its analysis   → sweep-NAME/
+#   small      a grid for a CPU: widths 64 to 256, 64 to 512 tokens, 48 shapes                              → sweep-NAME/
+#   dense      the default grid of gpt2 with a vocabulary of 32,000                                         → sweep-gpt2-NAME/
+#   models     mezzo bench --all-models in the shape of GPT-2; PyTorch's steps of the same sizes beside it
+#              where python3 has it                                    → bench-models-NAME.csv, bench-models-NAME-torch.csv
+#   verify     fp32 against bf16 on FILE, three seeds                                                       → verify-NAME/
+#   all        sweep models verify
+# NAME is --name, or the device's. MEZZO_COMMIT goes into the rows.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+mezzo=$root/build/release/mezzo
+results=$root/bench/results
+device=auto
+data=$root/../shared/data/tinyshakespeare.txt
+name=
+while [[ ${1:-} == --* ]]; do
+    case $1 in
+    --mezzo) mezzo=$2 ;;
+    --results) results=$2 ;;
+    --device) device=$2 ;;
+    --data) data=$2 ;;
+    --name) name=$2 ;;
+    *) break ;;
+    esac
+    shift 2
+done
+[[ $# -gt 0 && $1 != --* ]] || { sed -n '2,12s/^# \{0,1\}//p' "$0" && exit 2; }
+[[ -n $name ]] || name=$device
+if [[ -z ${MEZZO_COMMIT:-} ]]; then
+    MEZZO_COMMIT=$(git -C "$root" rev-parse --short=12 HEAD 2>/dev/null || true)
+fi
+export MEZZO_COMMIT
+mkdir -p "$results"
+
+swept() { # FOLDER OPTION...
+    local folder=$results/$1
+    shift
+    mkdir -p "$folder"
+    "$mezzo" sweep --device "$device" --out "$folder/full_data.csv" "$@"
+    "$mezzo" analyze "$folder/full_data.csv" --out "$folder"
+}
+
+piece() {
+    case $1 in
+    sweep) swept "sweep-$name" ;;
+    small)
+        swept "sweep-$name" --layers 2,4 --d-models 64,128,256 --batch-sizes 1,4 --seq-lens 64,128,256,512 --vocab 8192
+        ;;
+    dense) swept "sweep-gpt2-$name" --family gpt2 --vocab 32000 --heads 8 ;;
+    models)
+        "$mezzo" bench --all-models --family gpt2 --device "$device" --csv "$results/bench-models-$name.csv"
+        if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+            local cases=()
+            for size in small medium large xl 2.7B; do
+                for precision in fp32 tf32 bf16; do cases+=("$size:$precision:eager"); done
+            done
+            python3 "$root/bench/peers/torch_gpt2.py" "${cases[@]}" >"$results/bench-models-$name-torch.csv"
+        fi
+        ;;
+    verify)
+        # A GPU has nothing to do with the default's 8,192 tokens of width 128.
+        local shape=()
+        [[ $device != cuda* ]] || shape=(--layers 6 --heads 6 --d-model 384 --seq-len 256 --batch-size 64)
+        "$mezzo" verify --data "$data" --precision bf16 --device "$device" "${shape[@]}" --out "$results/verify-$name"
+        ;;
+    all)
+        piece sweep
+        piece models
+        piece verify
+        ;;
+    *)
+        echo "bench/study.sh: there is no piece \"$1\"" >&2
+        exit 2
+        ;;
+    esac
+}
+for p in "$@"; do
+    piece "$p"
+done
