@@ -21,7 +21,7 @@ enum {
 typedef struct cli_option {
     const char *name;  // without the dashes
     const char *value; // what it takes ("N", "FILE"); NULL: a flag
-    const char *help;
+    const char *help;  // NULL: not listed
 } cli_option;
 
 typedef struct cli_args cli_args;

@@ -115,7 +115,8 @@ void cli_help(const cli_command *command) {
     for (const cli_option *o = command->options; o->name != NULL; o++) {
         char left[128];
         snprintf(left, sizeof left, "--%s%s%s", o->name, o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
-        print_option(left, o->help);
+        if (o->help != NULL) // the others are for tests
+            print_option(left, o->help);
     }
     print_option("--help", "this text");
     if (command->config != NULL)

@@ -5,6 +5,7 @@
 
 #include "choose.h"
 #include "cli.h"
+#include "train/inject.h"
 
 static volatile sig_atomic_t stop;
 
@@ -47,6 +48,7 @@ static void print_text(const cli_args *args, const char *folder, const mezzo_con
     printf("  speed            %s tokens/s\n", cli_thousands(r->tokens_per_second, buf, sizeof buf));
     printf("  memory           %s\n", cli_bytes(r->memory_bytes, buf, sizeof buf));
     printf("  skipped steps    %lld\n", (long long)r->skipped);
+    printf("  health           %s\n", r->health);
     if (*r->sample != '\0') {
         printf("\nsample:\n%s", r->sample);
         if (r->sample[strlen(r->sample) - 1] != '\n')
@@ -77,6 +79,8 @@ static int print_json(const cli_args *args, const char *folder, const mezzo_trai
     json_object_set_new(o, "precision", json_string(mezzo_precision_name(r->precision)));
     json_object_set_new(o, "steps", json_integer(r->steps));
     json_object_set_new(o, "skipped_steps", json_integer(r->skipped));
+    json_object_set_new(o, "healthy", json_boolean(r->healthy));
+    json_object_set_new(o, "health", cli_json_text(r->health, strlen(r->health)));
     json_object_set_new(o, "loss", cli_json_number(r->loss));
     json_object_set_new(o, "val_loss", cli_json_number(r->val_loss));
     json_object_set_new(o, "best_val_loss", cli_json_number(r->best_val_loss));
@@ -126,6 +130,43 @@ static void show(void *user, const mezzo_progress *p) {
     cli_progress_show(&w->progress, p);
 }
 
+static int bisect_json(const cli_args *args, const mezzo_bisect_result *r) {
+    json_t *o = json_object();
+    json_object_set_new(o, "found", json_boolean(r->found));
+    json_object_set_new(o, "first_step", json_integer(r->first_step));
+    json_object_set_new(o, "last_step", json_integer(r->last_step));
+    json_object_set_new(o, "step", json_integer(r->step));
+    json_object_set_new(o, "micro", json_integer(r->micro));
+    json_object_set_new(o, "kind", json_string(r->kind));
+    json_object_set_new(o, "op", json_string(r->op));
+    json_object_set_new(o, "module", cli_json_text(r->module, strlen(r->module)));
+    json_object_set_new(o, "phase", json_string(r->phase));
+    json_object_set_new(o, "dtype", json_string(r->dtype));
+    json_object_set_new(o, "text", cli_json_text(r->text, strlen(r->text)));
+    return cli_json_print(args->command, o);
+}
+
+// --bisect-nan: 0 where every step is good, 1 where one is not.
+static int bisect(const cli_args *args, const mezzo_config *config, const mezzo_hooks *hooks, cli_progress *progress) {
+    mezzo_bisect_result r;
+    int code = CLI_DONE;
+    mezzo_status status = mezzo_run_bisect(config, hooks, &r);
+    cli_progress_end(progress);
+    if (status == MEZZO_ERR_INTERRUPTED) {
+        cli_wrong(args->command, "%s", mezzo_error_message());
+        return CLI_INTERRUPTED;
+    }
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    if (cli_has(args, "json"))
+        code = bisect_json(args, &r);
+    else if (r.found)
+        printf("%s\n", r.text);
+    else
+        printf("every step from %lld to %lld is good\n", (long long)r.first_step + 1, (long long)r.last_step);
+    return code == CLI_DONE && r.found ? CLI_CHECK_FAILED : code;
+}
+
 static int run(const cli_args *args) {
     mezzo_config *config;
     int code = cli_config(args, &config);
@@ -135,6 +176,14 @@ static int run(const cli_args *args) {
     watch w = {.config = config};
     cli_progress_start(&w.progress, cli_has(args, "quiet"));
     const mezzo_hooks hooks = {.progress = show, .user = &w, .stop = &stop, .choose = choose};
+#ifdef MEZZO_INJECT
+    mz_inject_next(cli_text(args, "inject", NULL));
+#endif
+    if (cli_has(args, "bisect-nan")) {
+        code = bisect(args, config, &hooks, &w.progress);
+        mezzo_config_free(config);
+        return code;
+    }
     mezzo_train_result result = {.loss = NAN, .val_loss = NAN, .best_val_loss = NAN};
     mezzo_status status = mezzo_run_train(config, &hooks, &result);
     cli_progress_end(&w.progress);
@@ -160,6 +209,11 @@ static const cli_option options[] = {
     {"config", "FILE", "a YAML file of keys; options on the command line win over it"},
     {"quiet", NULL, "no progress; warnings and results stay"},
     {"json", NULL, "the result as JSON"},
+    {"bisect-nan", NULL,
+     "with --resume: runs on from there, writing nothing, and names the first bad op of the first bad step"},
+#ifdef MEZZO_INJECT
+    {"inject", "FAULT", NULL}, // for tests: src/train/inject.h
+#endif
     {0},
 };
 static const char *const keys[] = {"", NULL};

@@ -103,6 +103,8 @@ typedef struct mezzo_train_result {
     size_t memory_bytes;
     mezzo_precision precision; // what "auto" became
     char device[160];
+    bool healthy;          // by the rules of docs/guard.md
+    char health[512];      // one line: what the run is like, or what is wrong and what to try
     char checkpoint[4096]; // the last one written; "" if none
     char sample[4096];     // the last sample text; "" if none
 } mezzo_train_result;
@@ -112,6 +114,19 @@ typedef struct mezzo_train_result {
 // MEMORY, UNSUPPORTED (device, precision), NUMERIC (naming step and op), INTERRUPTED.
 MEZZO_API mezzo_status mezzo_run_train(const mezzo_config *config, const mezzo_hooks *hooks,
                                        mezzo_train_result *result);
+
+typedef struct mezzo_bisect_result {
+    bool found;
+    int64_t first_step, last_step; // the checkpoint's; the last one that was run
+    int64_t step, micro;           // the first bad step, and its micro batch (from 1; 0: none in particular)
+    char kind[16];                 // "batch" "loss" "activation" "gradients" "parameters" "overflow"
+    char op[32], module[128], phase[16], dtype[8]; // of the first bad value; "" where no op is to blame
+    char text[1024];                               // all of it in one line, with the inputs' ranges and what to try
+} mezzo_bisect_result;
+// Runs the steps after the checkpoint that `config` resumes from, writing nothing, until one is bad, and names the first bad op in it.
+// Errors as mezzo_run_train; INVALID where train.resume is empty.
+MEZZO_API mezzo_status mezzo_run_bisect(const mezzo_config *config, const mezzo_hooks *hooks,
+                                        mezzo_bisect_result *result);
 
 // --- evaluating and sampling --------------------------------------------------------------------------------------------------
 // `path` is a run folder (its newest whole checkpoint, or the best one where `best`) or one checkpoint's folder inside one.

@@ -202,6 +202,7 @@ static mezzo_status bad_step(mz_training *run) {
     const mz_step_report *last = &run->readout.last;
     mz_fault fault = {.step = last->step, .kinds = last->state.held};
     g->bad_steps++;
+    g->last_bad = fault.step;
     MEZZO_TRY(mz_guard_diagnose(run, g->begin[fault.step & 1], &fault));
     return act(run, &fault);
 }

@@ -34,6 +34,7 @@ typedef struct mz_guard {
     void *found;                                  // device, mz_inspection[MZ_MAX_IN]
     int64_t bad_steps, rollbacks, rollbacks_here; // in this process; since a newer checkpoint
     int64_t rolled_to;                            // step of the checkpoint that was last gone back to
+    int64_t last_bad;                             // the last step that was found bad: its gradients are gone
 } mz_guard;
 
 // guard.c

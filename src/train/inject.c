@@ -8,6 +8,7 @@
 
 static _Thread_local const char *next_fault;
 static _Thread_local int lag = -1;
+static _Thread_local mz_inject last;
 
 void mz_inject_next(const char *what) {
     next_fault = what;
@@ -15,6 +16,10 @@ void mz_inject_next(const char *what) {
 
 void mz_inject_lag(int steps) {
     lag = steps;
+}
+
+const mz_inject *mz_inject_last(void) {
+    return &last;
 }
 
 // --- reading KIND@STEP[.MICRO]:TARGET[#ELEMENT] -------------------------------------------------------------------------------
@@ -65,6 +70,8 @@ static mezzo_status parse(const char *what, mz_inject *f) {
         f->kind = MZ_INJECT_INF;
     else if (strncmp(what, "drop@", 5) == 0)
         f->kind = MZ_INJECT_DROP;
+    else if (strncmp(what, "halve@", 6) == 0)
+        f->kind = MZ_INJECT_HALVE;
     if (f->kind == MZ_INJECT_NONE || colon == NULL)
         return wrong(what);
     f->step = strtoll(at + 1, &end, 10);
@@ -79,7 +86,7 @@ static mezzo_status parse(const char *what, mz_inject *f) {
 
 // --- where it strikes ---------------------------------------------------------------------------------------------------------
 static bool strikes(const mz_inject *f, int target) {
-    return f->kind != MZ_INJECT_NONE && f->kind != MZ_INJECT_DROP && (int)f->target == target &&
+    return (f->kind == MZ_INJECT_NAN || f->kind == MZ_INJECT_INF) && (int)f->target == target &&
            f->now_step == f->step && (!f->met || f->now_data == f->data);
 }
 
@@ -121,6 +128,9 @@ static mezzo_status after_call(void *user, mezzo_program *p, size_t call) {
         return MEZZO_OK;
     f->met = true;
     f->data = f->now_data;
+    const mz_node *n = &p->c.graph->nodes[p->c.node[call]];
+    snprintf(f->op, sizeof f->op, "%s", mz_op_table[n->op].name);
+    snprintf(f->module, sizeof f->module, "%s", p->c.graph->modules[n->module]);
     return poison(f, p->device, out);
 }
 
@@ -150,6 +160,7 @@ mezzo_status mz_inject_open(mz_training *run) {
 void mz_inject_close(mz_training *run) {
     if (run->train != NULL)
         run->train->hook = NULL;
+    last = run->inject;
 }
 
 void mz_inject_at(mz_training *run, int64_t step, int64_t micro, uint64_t data) {
@@ -195,12 +206,19 @@ mezzo_status mz_inject_parameter(mz_training *run) {
 
 mezzo_status mz_inject_drop(mz_training *run, int64_t step) {
     mz_inject *f = &run->inject;
-    if (f->kind != MZ_INJECT_DROP || step != f->step || f->met)
+    mezzo_scaler_state scaler;
+    bool drops = f->kind == MZ_INJECT_DROP || f->kind == MZ_INJECT_HALVE;
+    if (!drops || step != f->step || f->met)
         return MEZZO_OK;
     f->met = true;
-    mezzo_loader_seek(run->batches,
-                      mezzo_loader_position(run->batches) + (uint64_t)(f->micro * run->config.grad_accum));
-    return MEZZO_OK;
+    uint64_t batches = (uint64_t)(f->micro * run->config.grad_accum);
+    mezzo_loader_seek(run->batches, mezzo_loader_position(run->batches) + batches);
+    if (f->kind == MZ_INJECT_DROP || !run->scaler->update.enabled)
+        return MEZZO_OK;
+    MEZZO_TRY(mezzo_scaler_get_state(run->scaler, &scaler));
+    scaler.scale *= 0.5;
+    scaler.growth_tracker = 0;
+    return mezzo_scaler_set_state(run->scaler, &scaler);
 }
 
 mezzo_status mz_inject_disk(mz_training *run, bool before) {

@@ -1,7 +1,7 @@
 // Faults put in on purpose, for tests: only where the library is built with MEZZO_INJECT. A fault is a function of step and micro batch, so that
 // a step that is replayed has it again; one that was left behind by skipping its batch or by a rollback past it has not.
 //
-//   KIND@STEP[.MICRO]:TARGET[#ELEMENT]      KIND nan, inf or drop; STEP and MICRO from 1; ELEMENT modulo the tensor's size
+//   KIND@STEP[.MICRO]:TARGET[#ELEMENT]      KIND nan or inf; STEP and MICRO from 1; ELEMENT modulo the tensor's size
 //   TARGET  batch          a token out of range
 //           loss           the loss, when it is there
 //           call/N         the first output of the program's N-th call (modulo their number), when it is written
@@ -10,6 +10,7 @@
 //           param/NAME     a parameter (and what was rounded from it), before the step
 //           disk/NAME      a parameter in the checkpoint of that step
 //   drop@STEP.N:batch      leaves the batches of N steps out, from that one on: what a run is like that never saw them
+//   halve@STEP.N:batch     likewise, and halves the loss scale there, as a rollback does
 #ifndef MZ_TRAIN_INJECT_H
 #define MZ_TRAIN_INJECT_H
 
@@ -20,12 +21,13 @@ struct mz_training;
 #ifdef MEZZO_INJECT
 
 typedef struct mz_inject {
-    enum { MZ_INJECT_NONE, MZ_INJECT_NAN, MZ_INJECT_INF, MZ_INJECT_DROP } kind;
+    enum { MZ_INJECT_NONE, MZ_INJECT_NAN, MZ_INJECT_INF, MZ_INJECT_DROP, MZ_INJECT_HALVE } kind;
     enum { MZ_AT_BATCH, MZ_AT_LOSS, MZ_AT_CALL, MZ_AT_OP, MZ_AT_GRAD, MZ_AT_PARAM, MZ_AT_DISK } target;
     int64_t step, micro, element;
     uint64_t data; // where the data of that step began, when it was first met: later batches are not hit
     bool met;
-    char name[128], op[32]; // parameter or module; op
+    char name[128];           // parameter, or module
+    char op[32], module[128]; // of the call that was hit; op: or is to be
     size_t call;
     int64_t now_step, now_micro;
     uint64_t now_data;
@@ -35,6 +37,8 @@ typedef struct mz_inject {
 void mz_inject_next(const char *what);
 // Runs that this thread opens read steps so late, 0 or 1, as on a device with a queue; -1: as the device does.
 void mz_inject_lag(int lag);
+// The fault of the run that this thread closed last: `met` where it struck; op and module of the call, "" where it hit none.
+const struct mz_inject *mz_inject_last(void);
 mezzo_status mz_inject_open(struct mz_training *run);
 void mz_inject_close(struct mz_training *run);
 void mz_inject_at(struct mz_training *run, int64_t step, int64_t micro, uint64_t data); // what runs now; micro from 0

@@ -65,6 +65,7 @@ void mz_run_started(mz_training *run) {
 mezzo_status mz_run_open_metrics(mz_training *run) {
     bool resuming = run->config.resume[0] != '\0';
     MEZZO_TRY(mz_metrics_open(run->config.out, resuming ? run->step : -1, true, &run->metrics));
+    MEZZO_TRY(mz_run_recall_health(run));
     if (run->step > 0)
         return MEZZO_OK; // the file has it
     char model[256];
@@ -72,6 +73,29 @@ mezzo_status mz_run_open_metrics(mz_training *run) {
     const mz_metric row[] = {mz_metric_text("run/model", model), mz_metric_text("run/device", run->info.description),
                              mz_metric_text("run/precision", run->precision_reason)};
     return mz_metrics_write(run->metrics, 0, row, MZ_COUNT(row));
+}
+
+mezzo_status mz_run_recall_health(mz_training *run) {
+    mz_health_end(&run->health);
+    MEZZO_TRY(mz_health_begin(&run->health));
+    return mz_health_read(&run->health, run->config.out);
+}
+
+static void look_at_health(mz_training *run, const mezzo_progress *p, double underflow) {
+    char line[512];
+    const mz_health_row row = {.step = run->step,
+                               .loss = p->loss,
+                               .val_loss = (double)NAN,
+                               .scale = p->loss_scale,
+                               .skipped = (double)p->skipped,
+                               .underflow = underflow,
+                               .has_loss = true,
+                               .scaling = run->scaler->update.enabled};
+    mz_health_add(&run->health, &row);
+    bool healthy = mz_health_verdict(&run->health, line, sizeof line);
+    if (!healthy && !run->unhealthy) // once, when it begins
+        mz_run_event(run, MEZZO_EVENT_WARNING, line);
+    run->unhealthy = !healthy;
 }
 
 mezzo_status mz_run_log_step(mz_training *run) {
@@ -88,14 +112,20 @@ mezzo_status mz_run_log_step(mz_training *run) {
         mz_metric_number("amp/loss_scale", p.loss_scale),
         mz_metric_int("amp/growth_tracker", last->scaler.tracker),
         mz_metric_int("amp/skipped_steps", p.skipped),
+        mz_metric_int("guard/bad_steps", run->guard.bad_steps),
+        mz_metric_int("guard/rollbacks", run->guard.rollbacks),
         mz_metric_number("perf/tokens_per_second", p.tokens_per_second),
         mz_metric_number("perf/step_ms", p.step_ms),
         mz_metric_int("perf/memory_bytes", (int64_t)p.memory_bytes),
     };
+    double underflow = (double)NAN;
     mz_run_event(run, MEZZO_EVENT_STEP, "");
     run->reported_step = run->step;
     run->reported_seconds = run->step_seconds;
     MEZZO_TRY(mz_metrics_write(run->metrics, run->step, row, MZ_COUNT(row)));
+    if (run->guard.last_bad != run->step)
+        MEZZO_TRY(mz_gradient_norms_log(run->norms, run->train, run->device, run->metrics, run->step, &underflow));
+    look_at_health(run, &p, underflow);
     if (run->experts == NULL)
         return MEZZO_OK;
     int64_t rows = (int64_t)run->count * run->model.experts_per_token;
@@ -108,6 +138,7 @@ mezzo_status mz_run_log_magnitudes(mz_training *run) {
 }
 
 mezzo_status mz_run_log_validation(mz_training *run) {
+    mz_health_add(&run->health, &(mz_health_row){.step = run->step, .val_loss = run->val_loss});
     const mz_metric row[] = {mz_metric_number("val/loss", run->val_loss),
                              mz_metric_number("val/best_loss", run->best_val_loss)};
     return mz_metrics_write(run->metrics, run->step, row, MZ_COUNT(row));
@@ -125,5 +156,6 @@ void mz_run_result(mz_training *run) {
     r->tokens_per_second = run->step_seconds > 0 ? tokens_a_step(run) * (double)done / run->step_seconds : 0;
     r->memory_bytes = run->memory;
     r->precision = run->config.program.precision;
+    r->healthy = mz_health_verdict(&run->health, r->health, sizeof r->health);
     snprintf(r->device, sizeof r->device, "%s", run->info.description);
 }

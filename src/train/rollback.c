@@ -46,7 +46,8 @@ mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
         return MEZZO_OK;
     mz_metrics_close(run->metrics); // what came after the checkpoint is taken out
     run->metrics = NULL;
-    return mz_metrics_open(run->config.out, run->step, true, &run->metrics);
+    MEZZO_TRY(mz_metrics_open(run->config.out, run->step, true, &run->metrics));
+    return mz_run_recall_health(run);
 }
 
 // Nothing has moved since before the bad step: only what was counted and drawn goes back.
@@ -70,7 +71,8 @@ mezzo_status mz_guard_stop(mz_training *run, const mz_fault *fault, bool held, b
                  (long long)run->guard.in_a_row, (double)run->guard.scale);
     if (held)
         MEZZO_TRY(before_bad_step(run, fault->step));
-    if (save && run->config.checkpoint_every >= 0)
+    save = save && run->metrics != NULL && run->config.checkpoint_every >= 0; // a run that has a folder
+    if (save)
         MEZZO_TRY(mz_run_save(run));
     bool any = run->result.checkpoint[0] != '\0';
     return mz_fail(MEZZO_ERR_NUMERIC, "%s%s; %s%s%s", row, fault->text, any ? what : "there is no checkpoint",

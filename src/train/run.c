@@ -176,6 +176,7 @@ mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, m
     MEZZO_TRY(mezzo_optimizer_create(run->params, &run->config.optimizer, &run->optimizer));
     MEZZO_TRY(mezzo_scaler_create(run->device, &run->config.scaler.options, &run->scaler));
     MEZZO_TRY(mz_guard_open(run));
+    MEZZO_TRY(mz_gradient_norms_create(run->optimizer, &run->norms));
     count_memory(run);
     // A device with a queue is read one step late: nobody waits for it.
     run->readout.lag = run->device->backend->capture_begin != NULL ? 1 : 0;
@@ -185,6 +186,8 @@ mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, m
 void mz_run_close(mz_training *run) {
     mz_metrics_close(run->metrics);
     mz_guard_close(run);
+    mz_health_end(&run->health);
+    mz_gradient_norms_free(run->device, run->norms);
     mz_inject_close(run);
     mz_batch_free(run->device, run->update);
     mz_expert_load_free(run->experts);

@@ -6,6 +6,7 @@
 #include "mezzo/data.h"
 #include "train/config.h"
 #include "train/guard.h"
+#include "train/health.h"
 #include "train/inject.h"
 #include "train/magnitudes.h"
 #include "train/optimizer.h"
@@ -81,6 +82,14 @@ void mz_expert_load_free(mz_expert_load *load);
 mezzo_status mz_expert_load_log(mz_expert_load *load, mezzo_program *program, int64_t rows, mz_metrics *metrics,
                                 int64_t step);
 
+// gradients.c: norms of parameters and of parts of the model, and FP16's underflow, as a metrics row.
+typedef struct mz_gradient_norms mz_gradient_norms;
+mezzo_status mz_gradient_norms_create(mezzo_optimizer *optimizer, mz_gradient_norms **out);
+void mz_gradient_norms_free(mezzo_device *device, mz_gradient_norms *norms);
+// Waits. Before gradients are written again. *underflow: NaN where nothing in FP16 is watched.
+mezzo_status mz_gradient_norms_log(mz_gradient_norms *norms, mezzo_program *program, mezzo_device *device,
+                                   mz_metrics *metrics, int64_t step, double *underflow);
+
 typedef struct mz_training {
     const mezzo_config *source;
     mz_run_config config;
@@ -104,12 +113,14 @@ typedef struct mz_training {
     mz_expert_load *experts;   // NULL where the model has none
     mz_magnitudes *magnitudes; // NULL: no histograms asked for
     bool counting;             // the step under way is counted
+    mz_gradient_norms *norms;
+    mz_health health;
+    bool unhealthy; // when it was last looked at
     mz_readout readout;
     mz_batch *update; // the calls of an optimizer step behind the micro batches
     mz_guard guard;
     mz_inject inject;               // for tests: empty
-    bool bisecting;                 // nothing is written, and nothing but finding the first bad step is done about it
-    mz_fault found;                 // bisecting: the first bad step
+    bool bisecting;                 // nothing is written
     int64_t step, first_step;       // done; done before this call
     double val_loss, best_val_loss; // the last one and the lowest; NaN = none
     int64_t val_step;               // step of val_loss
@@ -143,6 +154,7 @@ void mz_run_event(mz_training *run, mezzo_event event, const char *text);
 mezzo_status mz_run_open_metrics(mz_training *run);
 mezzo_status mz_run_log_step(mz_training *run); // a metrics row and a progress event
 mezzo_status mz_run_log_magnitudes(mz_training *run);
+mezzo_status mz_run_recall_health(mz_training *run); // from what metrics.jsonl holds
 mezzo_status mz_run_log_validation(mz_training *run);
 void mz_run_result(mz_training *run); // fills run->result as far as things are known
 

@@ -1,0 +1,174 @@
+// Gradients as metrics: the norm of each parameter's, their mean and maximum, and the norms of parts of the model. And the share of FP16
+// values of backward that underflow. Taken when a row is written, from gradients that still lie where the step left them, unscaled.
+#include <math.h>
+
+#include "train/run.h"
+
+enum { MOST_GROUPS = 256, SUMMARIES = 4 };
+
+struct mz_gradient_norms {
+    mz_opt_state *d_states; // device [n]: grad_stats writes a norm into each
+    mz_opt_state *states;   // host
+    const mz_kernel *kernel;
+    mz_call *calls; // [n]
+    void *scratch;
+    mz_batch *batch;
+    int n, n_groups;
+    int *group;     // [n]
+    double *sums;   // [n_groups]
+    mz_metric *row; // summaries, then groups
+    char **names;   // of groups
+};
+
+// "h.0.attn.c_attn.weight" is part of "h.0", "wte.weight" of "wte": up to and with the first number, else the first word.
+static size_t part_of(const char *name) {
+    size_t first = strcspn(name, ".");
+    for (size_t at = 0; name[at] != '\0';) {
+        size_t n = strcspn(name + at, ".");
+        if (n > 0 && strspn(name + at, "0123456789") == n)
+            return at + n;
+        at += n + (name[at + n] == '.');
+    }
+    return first;
+}
+
+static mezzo_status make_groups(mz_gradient_norms *g, const mezzo_optimizer *opt) {
+    for (int i = 0; i < g->n; i++) {
+        const char *name = opt->params->list[opt->index[i]].name;
+        int n = (int)part_of(name), k = 0;
+        char full[256];
+        snprintf(full, sizeof full, "gradients/norm/%.*s", n, name);
+        while (k < g->n_groups && strcmp(g->names[k], full) != 0)
+            k++;
+        g->group[i] = k < MOST_GROUPS ? k : -1;
+        if (k < g->n_groups || k == MOST_GROUPS)
+            continue;
+        g->names[k] = mz_strdup(full);
+        if (g->names[k] == NULL)
+            return MEZZO_ERR_MEMORY;
+        g->n_groups++;
+    }
+    return MEZZO_OK;
+}
+
+// grad_stats of one parameter each: the optimizer's own call with one segment and a state of its own.
+static mezzo_status make_calls(mz_gradient_norms *g, const mezzo_optimizer *opt) {
+    const mz_backend *b = opt->device->backend;
+    size_t scratch = 0;
+    for (int i = 0; i < g->n; i++) {
+        mz_call *call = &g->calls[i];
+        *call = opt->stats.call;
+        call->attrs.update = &opt->update;
+        call->numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
+        call->in[0] = mz_tensor_bytes((char *)opt->d_segments + (size_t)i * sizeof(mz_segment), sizeof(mz_segment));
+        call->out[1] = mz_tensor_bytes(g->d_states + i, sizeof *g->d_states);
+    }
+    MEZZO_TRY(mz_select(opt->device, &g->calls[0], &g->kernel));
+    if (g->kernel->workspace != NULL)
+        scratch = g->kernel->workspace(opt->device, &g->calls[0]);
+    return scratch > 0 ? b->alloc(opt->device, scratch, &g->scratch) : MEZZO_OK;
+}
+
+mezzo_status mz_gradient_norms_create(mezzo_optimizer *opt, mz_gradient_norms **out) {
+    mezzo_status status = MEZZO_OK;
+    *out = NULL;
+    mz_gradient_norms *g = mz_alloc(1, sizeof *g);
+    if (g == NULL)
+        return MEZZO_ERR_MEMORY;
+    size_t n = (size_t)opt->n;
+    g->n = opt->n;
+    g->states = mz_alloc(n, sizeof *g->states);
+    g->calls = mz_alloc(n, sizeof *g->calls);
+    g->group = mz_alloc(n, sizeof *g->group);
+    g->names = mz_alloc(MOST_GROUPS, sizeof *g->names);
+    g->sums = mz_alloc(MOST_GROUPS, sizeof *g->sums);
+    g->row = mz_alloc(MOST_GROUPS + SUMMARIES, sizeof *g->row);
+    if (!g->states || !g->calls || !g->group || !g->names || !g->sums || !g->row)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    MEZZO_TRY_GOTO(status, opt->device->backend->alloc(opt->device, n * sizeof *g->d_states, (void **)&g->d_states));
+    MEZZO_TRY_GOTO(status, make_groups(g, opt));
+    MEZZO_TRY_GOTO(status, make_calls(g, opt));
+    *out = g;
+    return MEZZO_OK;
+fail:
+    mz_gradient_norms_free(opt->device, g);
+    return status;
+}
+
+void mz_gradient_norms_free(mezzo_device *device, mz_gradient_norms *g) {
+    if (g == NULL)
+        return;
+    device->backend->release(device, g->d_states);
+    device->backend->release(device, g->scratch);
+    mz_batch_free(device, g->batch);
+    for (int i = 0; i < g->n_groups; i++)
+        mz_free(g->names[i]);
+    mz_free(g->states);
+    mz_free(g->calls);
+    mz_free(g->group);
+    mz_free(g->names);
+    mz_free(g->sums);
+    mz_free(g->row);
+    mz_free(g);
+}
+
+static mezzo_status take_norms(mz_gradient_norms *g, mezzo_device *device) {
+    mezzo_status status = MEZZO_OK;
+    MEZZO_TRY(mz_batch_begin(device, &g->batch));
+    for (int i = 0; i < g->n && status == MEZZO_OK; i++)
+        status = mz_run(device, g->kernel, &g->calls[i], g->scratch);
+    if (status != MEZZO_OK)
+        mz_batch_cancel(device);
+    MEZZO_TRY(status);
+    MEZZO_TRY(mz_batch_end(device));
+    return device->backend->read(device, g->states, g->d_states, (size_t)g->n * sizeof *g->states);
+}
+
+// FP16's subnormal numbers, which have lost bits, among the values of backward that are not zero. NaN: nothing in FP16 is watched.
+static double underflow_share(const mezzo_program *p) {
+    int64_t tiny = 0, all = 0;
+    for (size_t i = 0; i < p->n_watched; i++) {
+        const mz_watched *w = &p->watched[i];
+        if (w->dtype != MEZZO_F16 || strcmp(w->phase, "backward") != 0)
+            continue;
+        tiny += w->values.tiny;
+        all += w->values.looked - w->values.zeros - w->values.nans - w->values.infs;
+    }
+    return all > 0 ? (double)tiny / (double)all : (double)NAN;
+}
+
+static double largest_activation(const mezzo_program *p) {
+    double largest = (double)NAN;
+    for (size_t i = 0; i < p->n_watched; i++) {
+        const mz_watched *w = &p->watched[i];
+        if (!w->loss && strcmp(w->phase, "forward") == 0)
+            largest = fmax(largest, fmax(-(double)w->values.low, (double)w->values.high));
+    }
+    return largest;
+}
+
+mezzo_status mz_gradient_norms_log(mz_gradient_norms *g, mezzo_program *program, mezzo_device *device,
+                                   mz_metrics *metrics, int64_t step, double *underflow) {
+    double sum = 0, most = 0;
+    size_t n = 0;
+    MEZZO_TRY(take_norms(g, device));
+    memset(g->sums, 0, (size_t)g->n_groups * sizeof *g->sums);
+    for (int i = 0; i < g->n; i++) {
+        double norm = g->states[i].norm;
+        sum += norm;
+        most = norm > most || isnan(norm) ? norm : most;
+        if (g->group[i] >= 0)
+            g->sums[g->group[i]] += norm * norm;
+    }
+    g->row[n++] = mz_metric_number("gradients/mean_norm", sum / g->n);
+    g->row[n++] = mz_metric_number("gradients/max_norm", most);
+    MEZZO_TRY(mz_program_read_watched(program));
+    *underflow = underflow_share(program);
+    if (!isnan(*underflow))
+        g->row[n++] = mz_metric_number("amp/underflow_share", *underflow);
+    if (!isnan(largest_activation(program)))
+        g->row[n++] = mz_metric_number("guard/largest_activation", largest_activation(program));
+    for (int k = 0; k < g->n_groups; k++)
+        g->row[n++] = mz_metric_number(g->names[k], sqrt(g->sums[k]));
+    return mz_metrics_write(metrics, step, g->row, n);
+}

@@ -1,0 +1,248 @@
+#include "train/health.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include "io/file.h"
+#include "io/json.h"
+
+// The rules' numbers. docs/guard.md repeats them; tests/unit/test_health.c holds each at its edge.
+static const double SKIPS_PER_THOUSAND = 10; // of the steps that the kept rows span, the first 100 of a run left out
+static const int64_t SEARCH_STEPS = 100;     // a new run's scale looks for its place
+static const double LEAST_SCALE = 16;        // a scale below it holds little: 2^4
+static const double COLLAPSE = 1.0 / 1024;   // of the largest scale so far
+static const double MOST_UNDERFLOW = 0.05;   // of the gradients that are not zero
+static const double JUMP_SCORE = 8;          // robust deviations
+static const double JUMPS_PER_HUNDRED = 2;   // rows with such a jump, and at least three
+static const double RISE = 3; // of the older quarter's deviations by which the newest quarter lies above it
+
+mezzo_status mz_health_begin(mz_health *h) {
+    *h = (mz_health){.val_loss = (double)NAN, .best_val_loss = (double)NAN, .underflow = (double)NAN, .scale = 1};
+    return mz_spikes_create(64, &h->spikes);
+}
+
+void mz_health_end(mz_health *h) {
+    mz_spikes_free(&h->spikes);
+}
+
+void mz_health_add(mz_health *h, const mz_health_row *row) {
+    if (isfinite(row->val_loss)) {
+        h->val_loss = row->val_loss;
+        h->best_val_loss = h->best_val_loss <= row->val_loss ? h->best_val_loss : row->val_loss;
+    }
+    if (!row->has_loss)
+        return;
+    size_t at = (size_t)(h->rows % MZ_HEALTH_KEPT);
+    if (h->rows == 0)
+        h->first_step = row->step;
+    h->step = row->step;
+    h->losses[at] = row->loss;
+    h->steps[at] = row->step;
+    h->skipped[at] = isnan(row->skipped) ? 0 : row->skipped;
+    h->rows++;
+    if (isfinite(row->loss))
+        h->jumps += mz_spikes_see(&h->spikes, row->loss, JUMP_SCORE) >= JUMP_SCORE;
+    h->scaling = row->scaling;
+    if (isfinite(row->scale)) {
+        h->scale = row->scale;
+        h->largest_scale = row->scale > h->largest_scale ? row->scale : h->largest_scale;
+    }
+    if (isfinite(row->underflow))
+        h->underflow = isnan(h->underflow) ? row->underflow : 0.9 * h->underflow + 0.1 * row->underflow;
+}
+
+// --- the kept rows ----------------------------------------------------------------------------------------------------------------
+static int64_t kept(const mz_health *h) {
+    return h->rows < MZ_HEALTH_KEPT ? h->rows : MZ_HEALTH_KEPT;
+}
+
+static size_t back(const mz_health *h, int64_t i) { // the i-th row from the newest, which is 0
+    return (size_t)((h->rows - 1 - i) % MZ_HEALTH_KEPT);
+}
+
+static int compare(const void *a, const void *b) {
+    double x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
+}
+
+// Median of the finite losses of rows [from, to) from the newest, and how far they lie from it.
+static double median_of(const mz_health *h, int64_t from, int64_t to, double *deviation) {
+    double values[MZ_HEALTH_KEPT];
+    size_t n = 0;
+    for (int64_t i = from; i < to; i++)
+        if (isfinite(h->losses[back(h, i)]))
+            values[n++] = h->losses[back(h, i)];
+    *deviation = 0;
+    if (n == 0)
+        return (double)NAN;
+    qsort(values, n, sizeof *values, compare);
+    double middle = values[n / 2];
+    for (size_t i = 0; i < n; i++)
+        values[i] = fabs(values[i] - middle);
+    qsort(values, n, sizeof *values, compare);
+    *deviation = 1.4826 * values[n / 2];
+    return middle;
+}
+
+// Skipped steps per thousand over the kept rows, from the end of the scale's search on.
+static double skips_per_thousand(const mz_health *h) {
+    int64_t oldest = kept(h) - 1;
+    while (oldest > 0 && h->steps[back(h, oldest)] < SEARCH_STEPS)
+        oldest--;
+    double steps = (double)(h->step - h->steps[back(h, oldest)]);
+    double skipped = h->skipped[back(h, 0)] - h->skipped[back(h, oldest)];
+    return steps > 0 ? 1000 * skipped / steps : 0;
+}
+
+// --- rules --------------------------------------------------------------------------------------------------------------------------
+typedef struct verdict {
+    char *line;
+    size_t size;
+    bool sick;
+} verdict;
+
+static void say(verdict *v, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void say(verdict *v, const char *fmt, ...) {
+    size_t used = strlen(v->line);
+    if (used >= v->size)
+        return;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(v->line + used, v->size - used, fmt, args);
+    va_end(args);
+}
+
+static void complain(verdict *v, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void complain(verdict *v, const char *fmt, ...) {
+    char text[256];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    say(v, "%s%s", v->sick ? "; " : "not healthy: ", text);
+    v->sick = true;
+}
+
+static void check_loss(const mz_health *h, verdict *v) {
+    int64_t bad = 0, rows = kept(h), quarter = rows / 4;
+    double spread, before_spread;
+    for (int64_t i = 0; i < rows && i < 10; i++)
+        bad += !isfinite(h->losses[back(h, i)]);
+    if (bad >= 2 || (rows == 1 && bad == 1))
+        complain(v,
+                 "the loss was not finite in %lld of the last %lld reports: look at guard.jsonl for the op, lower --lr",
+                 (long long)bad, (long long)(rows < 10 ? rows : 10));
+    if (h->jumps >= 3 && 100 * (double)h->jumps >= JUMPS_PER_HUNDRED * (double)h->rows)
+        complain(v, "the loss is erratic, %lld jumps in %lld reports: lower --lr, lengthen --warmup or lower --clip",
+                 (long long)h->jumps, (long long)h->rows);
+    if (quarter < 8)
+        return;
+    double now = median_of(h, 0, quarter, &spread), before = median_of(h, quarter, 2 * quarter, &before_spread);
+    double least = 1e-3 * fabs(before);
+    if (now > before + RISE * (before_spread > least ? before_spread : least))
+        complain(v, "the loss is rising, from %.4g to %.4g: lower --lr", before, now);
+}
+
+static void check_scale(const mz_health *h, verdict *v) {
+    double skips = skips_per_thousand(h);
+    if (skips > SKIPS_PER_THOUSAND && h->scaling)
+        complain(v,
+                 "%.0f steps in a thousand are skipped: real overflow, keep the op that guard.jsonl names in fp32, "
+                 "or use bf16",
+                 skips);
+    else if (skips > SKIPS_PER_THOUSAND)
+        complain(v, "%.0f steps in a thousand are skipped: lower --lr, and look at the batches that guard.jsonl names",
+                 skips);
+    if (h->scaling && h->step >= SEARCH_STEPS && (h->scale < LEAST_SCALE || h->scale <= COLLAPSE * h->largest_scale))
+        complain(v, "the loss scale has collapsed to %g from %g: lower --lr, or use bf16", h->scale, h->largest_scale);
+    if (h->underflow > MOST_UNDERFLOW)
+        complain(v,
+                 "%.0f%% of the fp16 gradients underflow: a higher --init-scale, a shorter --growth-interval, or bf16",
+                 100 * h->underflow);
+}
+
+bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
+    verdict v = {line, size, false};
+    double spread;
+    line[0] = '\0';
+    if (h->rows == 0) {
+        say(&v, "healthy: nothing has been reported yet");
+        return true;
+    }
+    check_loss(h, &v);
+    check_scale(h, &v);
+    if (v.sick)
+        return false;
+    int64_t rows = kept(h), quarter = rows < 8 ? rows : rows / 4;
+    say(&v, "healthy: %lld steps, loss about %.4g", (long long)h->step, median_of(h, 0, quarter, &spread));
+    if (isfinite(h->val_loss))
+        say(&v, ", validation %.4g", h->val_loss);
+    say(&v, ", %.0f skips in the last %lld steps", h->skipped[back(h, 0)] - h->skipped[back(h, rows - 1)],
+        (long long)(h->step - h->steps[back(h, rows - 1)] + 1));
+    if (h->scaling)
+        say(&v, ", loss scale %g", h->scale);
+    if (isfinite(h->underflow))
+        say(&v, ", %.2g%% underflow", 100 * h->underflow);
+    return true;
+}
+
+// --- a run's folder -----------------------------------------------------------------------------------------------------------------
+// Numbers as metrics.jsonl has them: NaN and infinities are strings.
+static double number_of(const json_t *row, const char *key) {
+    const json_t *value = json_object_get(row, key);
+    const char *text = json_string_value(value);
+    if (json_is_number(value))
+        return json_number_value(value);
+    if (text != NULL && strcmp(text, "Infinity") == 0)
+        return (double)INFINITY;
+    return text != NULL && strcmp(text, "-Infinity") == 0 ? -(double)INFINITY : (double)NAN;
+}
+
+static void add_row(mz_health *h, const json_t *row) {
+    const json_t *scale = json_object_get(row, "amp/loss_scale");
+    mz_health_row r = {.step = (int64_t)json_integer_value(json_object_get(row, "step")),
+                       .loss = number_of(row, "train/loss"),
+                       .val_loss = number_of(row, "val/loss"),
+                       .scale = number_of(row, "amp/loss_scale"),
+                       .skipped = number_of(row, "amp/skipped_steps"),
+                       .underflow = number_of(row, "amp/underflow_share"),
+                       .has_loss = json_object_get(row, "train/loss") != NULL};
+    const char *precision = json_string_value(json_object_get(row, "amp/precision"));
+    r.scaling = scale != NULL && (r.scale != 1 || (precision != NULL && strcmp(precision, "fp16") == 0));
+    mz_health_add(h, &r);
+}
+
+mezzo_status mz_health_read(mz_health *h, const char *folder) {
+    mz_map map = {0};
+    mezzo_status status = MEZZO_OK;
+    char *path = mz_format("%s/metrics.jsonl", folder);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    if (mz_path_exists(path))
+        MEZZO_TRY_GOTO(status, mz_map_open(path, &map));
+    const char *text = (const char *)map.data, *end = text + map.size;
+    for (const char *next; text < end && (next = memchr(text, '\n', (size_t)(end - text))) != NULL; text = next + 1) {
+        json_t *row;
+        MEZZO_TRY_GOTO(status, mz_json_parse(path, text, (size_t)(next - text), MZ_JSON_DEPTH, &row));
+        add_row(h, row);
+        json_decref(row);
+    }
+fail:
+    mz_map_close(&map);
+    mz_free(path);
+    return status;
+}
+
+mezzo_status mz_health_of_run(const char *folder, bool *healthy, char *line, size_t size) {
+    mz_health h;
+    mezzo_status status = mz_health_begin(&h);
+    if (status == MEZZO_OK)
+        status = mz_health_read(&h, folder);
+    if (status == MEZZO_OK)
+        *healthy = mz_health_verdict(&h, line, size);
+    mz_health_end(&h);
+    return status;
+}

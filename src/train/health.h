@@ -1,0 +1,40 @@
+// Whether a run is healthy, in words, by stated rules: fed with the rows of metrics.jsonl, while it trains or afterwards. docs/guard.md lists
+// the rules.
+#ifndef MZ_TRAIN_HEALTH_H
+#define MZ_TRAIN_HEALTH_H
+
+#include "train/spike.h"
+
+// What one row says; NaN where it says nothing about it.
+typedef struct mz_health_row {
+    int64_t step;
+    double loss, val_loss, scale, skipped, underflow; // skipped: steps, since the run began; underflow: a share
+    bool has_loss;                                    // the row has a train/loss (which may itself be NaN)
+    bool scaling;                                     // a loss scale that is not 1
+} mz_health_row;
+
+enum { MZ_HEALTH_KEPT = 256 }; // losses and skips that verdicts are about
+typedef struct mz_health {
+    int64_t rows, step, first_step; // rows with a loss
+    double losses[MZ_HEALTH_KEPT];  // rings, by row
+    int64_t steps[MZ_HEALTH_KEPT];
+    double skipped[MZ_HEALTH_KEPT];
+    double scale, largest_scale, underflow; // the last ones; underflow averaged over about ten rows
+    double val_loss, best_val_loss;
+    bool scaling;
+    int64_t jumps; // of the loss, in all
+    mz_spikes spikes;
+} mz_health;
+
+mezzo_status mz_health_begin(mz_health *health);
+void mz_health_end(mz_health *health); // a zeroed one is fine
+void mz_health_add(mz_health *health, const mz_health_row *row);
+// True where nothing is wrong. `line` of `size` bytes gets one line: "healthy: …" or "not healthy: what; what to try".
+bool mz_health_verdict(const mz_health *health, char *line, size_t size);
+
+// Adds every row of a run's metrics.jsonl; a missing file has none. FORMAT as reading it; a torn last line is passed over.
+mezzo_status mz_health_read(mz_health *health, const char *folder);
+// A finished or running run's folder, by all of its rows. As mz_health_read; `line` as mz_health_verdict.
+mezzo_status mz_health_of_run(const char *folder, bool *healthy, char *line, size_t size);
+
+#endif

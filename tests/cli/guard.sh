@@ -1,0 +1,32 @@
+# A bad step as the command shows it: the warning, guard.jsonl, exit codes, --bisect-nan, the line about the run's health.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+text 200 >text.txt
+SMALL=("${TINY[@]}" --steps 8 --eval-every 0 --sample-every 0 --precision bf16 --data text.txt)
+
+"$MEZZO" train "${SMALL[@]}" --out probe --inject nonsense >"$OUT" 2>"$ERR" </dev/null
+grep -q "there is no option --inject" "$ERR" && exit 77 # built without MEZZO_INJECT
+refuse 2 nonsense -- train "${SMALL[@]}" --out other --inject nonsense
+run 0 train --help
+grep -q -- --inject "$OUT" && fail "--inject is listed"
+
+run 0 train "${SMALL[@]}" --out skip --inject nan@4:h.0.mlp.c_fc/linear
+shows "$ERR" "step 4, micro batch 1: first in linear of h.0.mlp.c_fc (forward)" "the step was skipped" "--autocast.h.0.mlp.c_fc fp32"
+shows "$OUT" "skipped steps    1" "health           healthy: 8 steps"
+shows skip/guard.jsonl '"step": 4, "micro": 1, "kind": "activation", "action": "skip", "op": "linear", "module": "h.0.mlp.c_fc"'
+shows skip/metrics.jsonl '"gradients/mean_norm"' '"gradients/max_norm"' '"gradients/norm/h.0"' '"gradients/norm/wte"' '"guard/bad_steps": 1'
+
+refuse 3 "step 4" "loss" "stop/checkpoints/step-00000003" -- train "${SMALL[@]}" --guard stop --out stop --inject inf@4:loss
+run 1 train "${SMALL[@]}" --out stop --resume auto --bisect-nan --inject inf@4:loss
+shows "$OUT" "step 4, micro batch 1: first in cross_entropy of loss"
+run 1 train "${SMALL[@]}" --out stop --resume auto --bisect-nan --json --inject nan@5:h.0.attn/attention
+shows "$OUT" '"found": true' '"step": 5' '"module": "h.0.attn"'
+before=$(find stop -type f | sort | xargs cksum)
+run 0 train "${SMALL[@]}" --out stop --resume auto --bisect-nan
+shows "$OUT" "every step from 4 to 8 is good"
+[[ $before == "$(find stop -type f | sort | xargs cksum)" ]] || fail "--bisect-nan has written something"
+refuse 2 train.resume -- train "${SMALL[@]}" --out none --bisect-nan
+run 0 train "${SMALL[@]}" --out stop --resume auto
+
+run 0 train "${SMALL[@]}" --guard rollback --checkpoint-every 2 --out back --inject nan@4:batch
+shows "$ERR" "step 4, micro batch 1: the batch is bad: token" "going back to the newest checkpoint"
+refuse 2 guard.policy checkpoint_every -- train "${SMALL[@]}" --guard rollback --checkpoint-every -1 --out no

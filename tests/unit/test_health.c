@@ -1,0 +1,171 @@
+// Jumps of the loss and the verdict on a run, each rule at its edge. Seen to fail with the NaN kept in the window, and with a mean and standard
+// deviation in place of median and MAD.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "train/health.h"
+
+static float noise(uint64_t i) { // N(0, 1), seeded
+    uint32_t words[4];
+    float z[4];
+    mz_philox((mz_philox_key){.seed = 7}, i / 4, words);
+    mz_normal4(words, z);
+    return z[i % 4];
+}
+
+static double loss_at(int64_t step) { // falls, with noise of 0.02
+    return 2 + 2 * exp(-(double)step / 200) + 0.02 * (double)noise((uint64_t)step);
+}
+
+static void test_a_jump_is_seen_and_noise_is_not(void **state) {
+    (void)state;
+    mz_spikes s;
+    assert_int_equal(mz_spikes_create(64, &s), MEZZO_OK);
+    for (int64_t step = 0; step < 5000; step++)
+        assert_true(mz_spikes_see(&s, loss_at(step), 8) < 8);
+    assert_true(mz_spikes_see(&s, 2 + 0.02 * 12, 8) >= 8);
+    assert_true(mz_spikes_see(&s, loss_at(5001), 8) < 8);
+    mz_spikes_free(&s);
+}
+
+// NaN and infinity score as jumps, and leave the window as it was: what follows is scored as if they had not been.
+static void test_nan_does_not_blind(void **state) {
+    (void)state;
+    mz_spikes a, b;
+    assert_int_equal(mz_spikes_create(64, &a), MEZZO_OK);
+    assert_int_equal(mz_spikes_create(64, &b), MEZZO_OK);
+    for (int64_t step = 0; step < 100; step++) {
+        assert_true(mz_spikes_see(&a, loss_at(step), 8) == mz_spikes_see(&b, loss_at(step), 8));
+        assert_true(isinf(mz_spikes_see(&b, step % 2 ? (double)NAN : (double)INFINITY, 8)));
+    }
+    double jump = mz_spikes_see(&b, 9, 8);
+    assert_true(jump >= 8 && jump == mz_spikes_see(&a, 9, 8));
+    // A third of the window far away: a standard deviation would hide the next jump behind them.
+    mz_spikes_forget(&a);
+    for (int i = 0; i < 64; i++)
+        mz_spikes_see(&a, i % 3 == 0 ? 50 + i : 2 + 0.02 * (double)noise((uint64_t)i), 1e9);
+    assert_true(mz_spikes_see(&a, 3, 8) >= 8);
+    mz_spikes_free(&a);
+    mz_spikes_free(&b);
+}
+
+// A level that stays is no jump for ever.
+static void test_a_new_level_is_learnt(void **state) {
+    (void)state;
+    mz_spikes s;
+    int jumps = 0;
+    assert_int_equal(mz_spikes_create(32, &s), MEZZO_OK);
+    for (int64_t step = 0; step < 100; step++)
+        mz_spikes_see(&s, 2 + 0.02 * (double)noise((uint64_t)step), 8);
+    for (int64_t step = 100; step < 200; step++)
+        jumps += mz_spikes_see(&s, 4 + 0.02 * (double)noise((uint64_t)step), 8) >= 8;
+    assert_int_equal(jumps, 16); // half of the window
+    mz_spikes_free(&s);
+}
+
+// --- verdicts -----------------------------------------------------------------------------------------------------------------------
+typedef double value_fn(int64_t step);
+static double none(int64_t step) {
+    (void)step;
+    return 0;
+}
+static double one(int64_t step) {
+    (void)step;
+    return 1;
+}
+
+static bool verdict(value_fn *loss, value_fn *scale, value_fn *skipped, double underflow, bool scaling,
+                    char line[512]) {
+    mz_health h;
+    assert_int_equal(mz_health_begin(&h), MEZZO_OK);
+    for (int64_t step = 10; step <= 2000; step += 10)
+        mz_health_add(&h, &(mz_health_row){.step = step,
+                                           .loss = loss(step),
+                                           .val_loss = (double)NAN,
+                                           .scale = scale(step),
+                                           .skipped = skipped(step),
+                                           .underflow = underflow,
+                                           .has_loss = true,
+                                           .scaling = scaling});
+    bool healthy = mz_health_verdict(&h, line, 512);
+    mz_health_end(&h);
+    assert_true(strncmp(line, healthy ? "healthy: " : "not healthy: ", healthy ? 9 : 13) == 0);
+    assert_null(strchr(line, '\n'));
+    return healthy;
+}
+
+static double nan_at_the_end(int64_t step) {
+    return step > 1980 ? (double)NAN : loss_at(step);
+}
+static double one_nan(int64_t step) {
+    return step == 1990 ? (double)NAN : loss_at(step);
+}
+static double rising(int64_t step) {
+    return loss_at(step) + (step > 1500 ? (double)(step - 1500) / 500 : 0);
+}
+static double erratic(int64_t step) {
+    return loss_at(step) + (step % 200 == 100 ? 3 : 0);
+}
+static double big_scale(int64_t step) {
+    (void)step;
+    return 65536;
+}
+static double collapsed(int64_t step) {
+    return step < 1500 ? 65536 : 8;
+}
+static double fallen(int64_t step) {
+    return step < 1500 ? 1 << 24 : 1 << 14;
+}
+static double ten_in_a_thousand(int64_t step) {
+    return floor((double)(step - 100) / 100);
+}
+static double twelve_in_a_thousand(int64_t step) {
+    return floor(1.2 * (double)(step - 100) / 100);
+}
+static double at_the_start(int64_t step) { // the scale's search
+    return step < 100 ? (double)step / 10 : 10;
+}
+
+static void test_verdicts(void **state) {
+    (void)state;
+    static const struct {
+        value_fn *loss, *scale, *skipped;
+        double underflow;
+        bool scaling;
+        const char *says; // NULL: healthy
+    } rows[] = {
+        {loss_at, one, none, NAN, false, NULL},
+        {one_nan, one, none, NAN, false, NULL},
+        {nan_at_the_end, one, none, NAN, false, "not finite in 2 of the last 10"},
+        {rising, one, none, NAN, false, "rising"},
+        {erratic, one, none, NAN, false, "erratic"},
+        {loss_at, big_scale, at_the_start, 0.04, true, NULL},
+        {loss_at, big_scale, none, 0.06, true, "6% of the fp16 gradients underflow"},
+        {loss_at, collapsed, none, 0, true, "collapsed to 8"},
+        {loss_at, fallen, none, 0, true, "collapsed to 16384"},
+        {loss_at, big_scale, ten_in_a_thousand, 0, true, NULL},
+        {loss_at, big_scale, twelve_in_a_thousand, 0, true, "12 steps in a thousand are skipped: real overflow"},
+        {loss_at, one, twelve_in_a_thousand, NAN, false, "12 steps in a thousand are skipped: lower --lr"},
+    };
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        char line[512];
+        bool healthy = verdict(rows[i].loss, rows[i].scale, rows[i].skipped, rows[i].underflow, rows[i].scaling, line);
+        if (healthy != (rows[i].says == NULL) || (rows[i].says != NULL && strstr(line, rows[i].says) == NULL))
+            fail_msg("row %zu: %s", i, line);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_jump_is_seen_and_noise_is_not),
+        cmocka_unit_test(test_nan_does_not_blind),
+        cmocka_unit_test(test_a_new_level_is_learnt),
+        cmocka_unit_test(test_verdicts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
