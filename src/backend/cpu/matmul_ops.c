@@ -12,6 +12,12 @@ static mz_matmul_operand operand(const mz_tensor *t, mezzo_dtype compute, int64_
                                .k_stride = transposed ? columns : 1};
 }
 
+// While memory is planned no tensor has an address, and the workspace depends on which of them there are.
+static void *address_of(const mz_tensor *t) {
+    static char later;
+    return t->data != NULL ? t->data : &later;
+}
+
 static mz_matmul_problem linear_problem(const mz_call *call) {
     const mz_tensor *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
     int64_t n = w->shape.dim[0], k = w->shape.dim[1];
@@ -21,15 +27,15 @@ static mz_matmul_problem linear_problem(const mz_call *call) {
     p.out = (mz_matmul_epilogue){
         .y = y->data, .y_dtype = y->dtype, .via = call->attrs.via, .ld = n, .act = call->attrs.act};
     if (mz_present(&call->in[2])) {
-        p.out.bias = call->in[2].data; // [N]
+        p.out.bias = address_of(&call->in[2]); // [N]
         p.out.bias_dtype = call->in[2].dtype;
     }
     if (mz_present(&call->in[3])) {
-        p.out.residual = call->in[3].data; // [M, N]
+        p.out.residual = address_of(&call->in[3]); // [M, N]
         p.out.residual_dtype = call->in[3].dtype;
     }
     if (mz_present(&call->out[1])) {
-        p.out.preact = call->out[1].data; // [M, N]
+        p.out.preact = address_of(&call->out[1]); // [M, N]
         p.out.preact_dtype = call->out[1].dtype;
     }
     return p;
@@ -44,7 +50,7 @@ static mz_matmul_problem linear_dx_problem(const mz_call *call) {
     p.out = (mz_matmul_epilogue){.y = dx->data, .y_dtype = dx->dtype, .via = MEZZO_F32, .ld = n, .act_gradient = true};
     if (mz_present(&call->in[2])) {
         p.out.act = call->attrs.act;
-        p.out.preact = call->in[2].data; // [M, N]
+        p.out.preact = address_of(&call->in[2]); // [M, N]
         p.out.preact_dtype = call->in[2].dtype;
     }
     return p;
