@@ -123,6 +123,51 @@ static mezzo_status mma_bwd_run(mezzo_device *device, const mz_call *call) {
 const mz_kernel mz_cuda_attention_mma = {"attention_16bit__mma", mma_supports, NULL, mma_run};
 const mz_kernel mz_cuda_attention_mma_bwd = {"attention_bwd_16bit__mma", mma_bwd_supports, delta_bytes, mma_bwd_run};
 
+// --- FP32 storage on tensor cores -------------------------------------------------------------------------------------------
+static const char *tf32_refusal(const mezzo_device *device, const mz_call *call) {
+    const char *refusal = mz_cuda_attention_refusal(call);
+    if (refusal != NULL)
+        return refusal;
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    if (a.dtype != MZ_CU_F32 || (a.compute != MZ_CU_F32 && a.compute != MZ_CU_TF32))
+        return "storage must be FP32 and compute FP32 or TF32";
+    if (a.width % 4 != 0 || a.width > 128)
+        return "the head size must be a multiple of 4 and at most 128";
+    return a.cc < 80 ? "TF32 needs compute capability 8.0" : NULL;
+}
+
+static const char *tf32_supports(const mezzo_device *device, const mz_call *call) {
+    const char *refusal = tf32_refusal(device, call);
+    if (refusal != NULL)
+        return refusal;
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    return no_function(mz_cu_attention_tf32(NULL, &a, true));
+}
+
+static mezzo_status tf32_run(mezzo_device *device, const mz_call *call) {
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    MZ_CUDA_TRY(mz_cu_attention_tf32(mz_cuda(device)->stream, &a, false));
+    return MEZZO_OK;
+}
+
+static const char *tf32_bwd_supports(const mezzo_device *device, const mz_call *call) {
+    const char *refusal = tf32_refusal(device, call);
+    if (refusal != NULL)
+        return refusal;
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    return no_function(mz_cu_attention_tf32_bwd(NULL, &a, true));
+}
+
+static mezzo_status tf32_bwd_run(mezzo_device *device, const mz_call *call) {
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    MZ_CUDA_TRY(mz_cu_attention_tf32_bwd(mz_cuda(device)->stream, &a, false));
+    return MEZZO_OK;
+}
+
+const mz_kernel mz_cuda_attention_tf32 = {"attention_f32__mma_tf32", tf32_supports, NULL, tf32_run};
+const mz_kernel mz_cuda_attention_tf32_bwd = {"attention_bwd_f32__mma_tf32", tf32_bwd_supports, delta_bytes,
+                                              tf32_bwd_run};
+
 // --- FP32 arithmetic ----------------------------------------------------------------------------------------------------------
 static const char *fma_refusal(const mezzo_device *device, const mz_call *call) {
     const char *refusal = mz_cuda_attention_refusal(call);

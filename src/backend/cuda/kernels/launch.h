@@ -52,6 +52,9 @@ cudaError_t mz_cu_attention_mma_dkv(cudaStream_t stream, const mz_cu_attention *
 // FP32 arithmetic: any width up to 256 (128 on 7.5), any float storage; compute FP32, TF32, or what storage is.
 cudaError_t mz_cu_attention_fma(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 cudaError_t mz_cu_attention_fma_bwd(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
+// FP32 storage on tensor cores, from 8.0: width a multiple of 4 up to 128; compute TF32, or FP32 in three TF32 products.
+cudaError_t mz_cu_attention_tf32(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
+cudaError_t mz_cu_attention_tf32_bwd(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 
 // --- matmul.cu: what cuBLASLt's epilogues cannot do ---------------------------------------------------------------------------
 // y = residual + round_via(act(round_via(z + bias))), preact = round_via(z + bias); all [rows, cols] but bias [cols]. Only z and y must

@@ -85,6 +85,24 @@ __device__ __forceinline__ void multiply<__half>(float (&c)[4], const uint32_t (
 #endif
 }
 
+// To TF32's 11 significant bits, ties away from 0.
+__device__ __forceinline__ uint32_t to_tf32(float x) {
+    uint32_t r = 0;
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+#endif
+    return r;
+}
+// c [16, 8] += a [16, 8] · b [8, 8] of TF32, FP32 sums. Of a: rows g, g + 8 at column t, then at t + 4; of b: rows t, t + 4 at column g.
+__device__ __forceinline__ void multiply_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
 // Two floats, rounded to nearest even, `low` in the low half.
 template <typename T> __device__ __forceinline__ uint32_t pack(float low, float high);
 template <> __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, float high) {
