@@ -212,3 +212,46 @@ static mezzo_status fma_bwd_run(mezzo_device *device, const mz_call *call) {
 
 const mz_kernel mz_cuda_attention_fma = {"attention_float__fma", fma_supports, NULL, fma_run};
 const mz_kernel mz_cuda_attention_fma_bwd = {"attention_bwd_float__fma", fma_bwd_supports, delta_bytes, fma_bwd_run};
+
+// --- on top of a cache --------------------------------------------------------------------------------------------------------
+static const char *cached_supports(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    const mz_tensor *q = &call->in[0];
+    if (!mz_cuda_float(q))
+        return "storage must be FP32, BF16 or FP16";
+    if (call->out[0].dtype != q->dtype ||
+        (mz_present(&call->in[1]) && (call->in[1].dtype != q->dtype || call->in[2].dtype != q->dtype)))
+        return "q, k, v and y must be stored alike";
+    if (call->in[3].dtype != MEZZO_F32 || call->in[4].dtype != MEZZO_F32)
+        return "caches must be FP32";
+    if (call->out[0].shape.dim[2] / call->attrs.heads > 256)
+        return "the head size must be at most 256";
+    if (q->shape.dim[0] * q->shape.dim[1] * call->attrs.heads > INT32_MAX)
+        return "batch x heads x length is too large";
+    return NULL;
+}
+
+static mezzo_status cached_run(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *q = &call->in[0], *k = &call->in[1], *cache = &call->in[3], *y = &call->out[0];
+    bool packed = !mz_present(k);
+    int64_t channels = y->shape.dim[2], row = cache->shape.dim[2];
+    mz_cu_cached a = {.q = q->data, .cache_k = cache[0].data, .cache_v = cache[1].data, .y = y->data};
+    a.positions = call->in[5].data;
+    a.dtype = (int)q->dtype;
+    a.compute = (int)call->numerics.compute;
+    a.batch = (int)q->shape.dim[0];
+    a.length = (int)q->shape.dim[1];
+    a.heads = call->attrs.heads;
+    a.width = (int)(channels / a.heads);
+    a.kv_heads = (int)(row / a.width);
+    a.q_row = packed ? 3 * channels : channels;
+    a.kv_row = packed ? 3 * channels : row;
+    a.k = packed ? offset(q->data, channels, q->dtype) : k->data;
+    a.v = packed ? offset(q->data, 2 * channels, q->dtype) : call->in[2].data;
+    a.size = cache->shape.dim[1];
+    a.scale = (float)(1 / sqrt((double)a.width));
+    MZ_CUDA_TRY(mz_cu_attention_cached(mz_cuda(device)->stream, &a));
+    return MEZZO_OK;
+}
+
+const mz_kernel mz_cuda_attention_cached = {"attention_cached_float", cached_supports, NULL, cached_run};

@@ -56,6 +56,19 @@ cudaError_t mz_cu_attention_fma_bwd(cudaStream_t stream, const mz_cu_attention *
 cudaError_t mz_cu_attention_tf32(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 cudaError_t mz_cu_attention_tf32_bwd(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 
+// --- attention_cached.cu ------------------------------------------------------------------------------------------------------
+typedef struct mz_cu_cached {
+    const void *q, *k, *v;                     // [B, T, …], rows q_row and kv_row apart
+    float *cache_k, *cache_v;                  // [B, size, kv_heads·width]
+    const int32_t *positions;                  // on the device; the first is where the new rows go
+    void *y;                                   // [B, T, heads·width]
+    int dtype, compute;                        // of q, k, v, y; and what q, k and v are rounded to
+    int batch, length, heads, kv_heads, width; // width at most 256
+    int64_t q_row, kv_row, size;
+    float scale;
+} mz_cu_cached;
+cudaError_t mz_cu_attention_cached(cudaStream_t stream, const mz_cu_cached *a);
+
 // --- matmul.cu: what cuBLASLt's epilogues cannot do ---------------------------------------------------------------------------
 // y = residual + round_via(act(round_via(z + bias))), preact = round_via(z + bias); all [rows, cols] but bias [cols]. Only z and y must
 // be there. act is a mz_act.
