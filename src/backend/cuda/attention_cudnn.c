@@ -281,18 +281,6 @@ static node transposed(builder *b, node x, cudnnDataType_t dtype, extent scores)
     return out;
 }
 
-// The product's result for each query head; for shared keys their sum over the heads that share them.
-static void keys_gradient(builder *b, const shape *s, const sizes *z, node left, node right, int64_t id) {
-    node out = tensor(b, id, z->dtype, z->keys, z->kv_stride, false, false);
-    if (s->heads == s->kv_heads) {
-        matmul(b, left, right, out);
-        return;
-    }
-    node all = between(b, CUDNN_DATA_FLOAT, z->rows); // in 16 bits each head's part would be rounded once more
-    matmul(b, left, right, all);
-    reduce(b, CUDNN_REDUCE_TENSOR_ADD, all, out);
-}
-
 // dq straight from its product, with no FP32 copy that blocks would add to in any order: that asks for the deterministic kernel.
 static void backward_graph(builder *b, const shape *s) {
     sizes z = sizes_of(s);
@@ -316,14 +304,14 @@ static void backward_graph(builder *b, const shape *s) {
     x = apply(b, CUDNN_POINTWISE_SUB, x, lse, z.scores);
     x = causal(b, x, z.scores, constant(b, MASKED));
     node p = apply(b, CUDNN_POINTWISE_EXP, x, NULL, z.scores);
-    keys_gradient(b, s, &z, transposed(b, p, z.dtype, z.scores), dy, DV);
+    matmul(b, transposed(b, p, z.dtype, z.scores), dy, tensor(b, DV, z.dtype, z.keys, z.kv_stride, false, false));
 
     node ds = between(b, CUDNN_DATA_FLOAT, z.scores);
     matmul(b, dy, v, ds);
     ds = apply(b, CUDNN_POINTWISE_SUB, ds, delta, z.scores);
     ds = apply(b, CUDNN_POINTWISE_MUL, ds, p, z.scores);
     ds = apply(b, CUDNN_POINTWISE_MUL, ds, scale, z.scores);
-    keys_gradient(b, s, &z, transposed(b, ds, z.dtype, z.scores), q, DK);
+    matmul(b, transposed(b, ds, z.dtype, z.scores), q, tensor(b, DK, z.dtype, z.keys, z.kv_stride, false, false));
 
     node straight = tensor(b, b->next_virtual++, z.dtype, z.keys, z.kv_stride, true, false);
     reshape(b, k, straight);
@@ -520,19 +508,22 @@ static const char *supports(const mezzo_device *device, const mz_call *call) {
     // Up to 9.15, keys past the end of a last, partial tile of 128 count in its gradients.
     if (call->op == MZ_OP_attention_bwd && own->api.version <= 91500 && a.length % 128 != 0)
         return "before cuDNN 9.15.1 the length must be a multiple of 128";
+    // The sum over the heads that share a key is one of 16-bit parts, each rounded: more than the op's bound. With FP32 parts
+    // the graph is accepted too, and its dk and dv are wrong (9.14 and 9.19).
     if (call->op == MZ_OP_attention_bwd && a.heads != a.kv_heads)
-        return "query heads that share keys are the own kernels'";
+        return "cuDNN rounds the gradients of shared keys once more than it may";
     if (call->op == MZ_OP_attention_bwd && scores_bytes(&a) > cuda->memory / 64)
         return "backward's [B, H, T, T] would need more than a 64th of the GPU's memory";
     plan *p = plan_of(device, call);
     return p == NULL ? "out of memory" : p->refusal;
 }
 
-// Measured on an H100 with cuDNN 9.14 and 9.19 (docs/dev/CUDA.md): forward takes 0.85 to 0.43 of the own kernel's time from 256 positions
-// on, and 1.5 times as long at 128; backward 0.95 to 0.5 from 512 on, and is no faster at 256.
+// Measured on an H100 with cuDNN 9.14 and 9.19 (docs/dev/ATTENTION.md): from 256 positions on, and with a block of 64 queries for every
+// multiprocessor, forward takes 0.95 to 0.43 of the own kernel's time and backward 0.98 to 0.5; below, up to 1.5 times as long.
 static const char *supports_faster(const mezzo_device *device, const mz_call *call) {
     const mz_tensor *q = &call->in[call->op == MZ_OP_attention_bwd ? 1 : 0];
-    if (q->shape.dim[1] < (call->op == MZ_OP_attention_bwd ? 512 : 256))
+    int64_t length = q->shape.dim[1], blocks = q->shape.dim[0] * call->attrs.heads * ((length + 63) / 64);
+    if (length < 256 || blocks < mz_cuda(device)->sms)
         return "the own kernel is faster for so few positions";
     return supports(device, call);
 }
