@@ -9,6 +9,7 @@
 #include "cli.h"
 #include "io/file.h"
 #include "study/run_log.h"
+#include "train/health.h"
 
 typedef struct row {
     const char *label, *series;
@@ -147,13 +148,20 @@ static int run(const cli_args *args) {
     mezzo_status status = mz_run_log_open(folder, &log);
     bool screen = isatty(STDOUT_FILENO) && !cli_has(args, "once");
     const volatile sig_atomic_t *stop = cli_interruptible();
-    int64_t steps = status == MEZZO_OK ? planned_steps(folder) : 0;
+    int64_t steps = status == MEZZO_OK ? planned_steps(folder) : 0, judged = -1;
+    char health[512] = "";
     if (screen && status == MEZZO_OK)
         printf("\033[?1049h\033[?25l"); // another screen, no cursor: what was there comes back
     while (status == MEZZO_OK) {
         if (screen)
             printf("\033[H");
         print_frame(&log, steps, seconds_since_written(folder), screen ? "\033[K" : "");
+        bool healthy;
+        if (log.records != judged && mz_health_of_run(folder, &healthy, health, sizeof health) != MEZZO_OK)
+            health[0] = '\0';
+        judged = log.records;
+        if (health[0] != '\0')
+            printf("%s\n%s%s\n", screen ? "\033[K" : "", health, screen ? "\033[K" : "");
         if (screen)
             printf("\033[J\n(Ctrl-C leaves; the run goes on)");
         fflush(stdout);

@@ -84,17 +84,18 @@
         const s = run.series[name];
         return s ? s[0].filter((_, i) => typeof s[1][i] !== "number") : [];
     }
-    function lines(names) {
-        const several = runs.length > 1 || names.length > 1;
+    function lines(names, only) { // only: one run, whose metrics get the colours
         const sets = [];
         runs.forEach((run, i) => names.forEach((name, k) => {
+            if (only && run !== only)
+                return;
             const raw = points(run, name);
             if (raw.length > 0)
                 sets.push({
-                    label: (runs.length > 1 ? run.name : "") + (names.length > 1 ? (runs.length > 1 ? " " : "") + name : "") || name,
-                    data: raw, raw: raw, borderColor: color(runs.length > 1 ? i : k), backgroundColor: color(runs.length > 1 ? i : k),
-                    borderDash: runs.length > 1 && k > 0 ? [4, 3] : dash(i), borderWidth: 1.5, pointRadius: raw.length < 40 ? 2 : 0,
-                    pointHoverRadius: 4, spanGaps: false, run: run, of: several,
+                    label: (runs.length > 1 && !only ? run.name : "") + (names.length > 1 ? (runs.length > 1 && !only ? " " : "") + name.replace("gradients/norm/", "") : "") || name,
+                    data: raw, raw: raw, borderColor: color(runs.length > 1 && !only ? i : k), backgroundColor: color(runs.length > 1 && !only ? i : k),
+                    borderDash: only ? dash(k) : runs.length > 1 && k > 0 ? [4, 3] : dash(i), borderWidth: 1.5, pointRadius: raw.length < 40 ? 2 : 0,
+                    pointHoverRadius: 4, spanGaps: false,
                 });
         }));
         return sets;
@@ -233,7 +234,7 @@
             backgroundColor: (c) => "rgba(0,114,178," + (c.raw ? 0.08 + 0.92 * Math.sqrt(c.raw.share / most) : 0).toFixed(3) + ")",
         }];
     }
-    const known = ["train/loss", "val/loss", "val/best_loss", "train/lr", "train/tokens", "gradients/total_norm", "gradients/mean_norm", "gradients/max_norm",
+    const known = ["train/loss", "val/loss", "val/best_loss", "train/lr", "train/tokens", "gradients/total_norm",
         "gradients/clip_factor", "amp/enabled", "amp/loss_scale", "amp/growth_tracker", "amp/skipped_steps", "perf/tokens_per_second",
         "perf/step_ms", "perf/memory_bytes"];
     function drawAll() {
@@ -242,7 +243,7 @@
         if (runs.length > 1)
             draw({ id: "difference", title: "Difference in loss", unit: "nats a token", sets: difference(), smooth: true, note: "Of each run from " + runs[0].name + ", where both were logged." });
         draw({ id: "lr", title: "Learning rate", unit: "", names: ["train/lr"] });
-        draw({ id: "norm", title: "Gradient norm", unit: "before clipping", names: ["gradients/total_norm", "gradients/max_norm"].filter((n, i) => i === 0 || runs.length === 1), log: true, smooth: true });
+        draw({ id: "norm", title: "Gradient norm", unit: "before clipping", names: ["gradients/total_norm"], log: true, smooth: true });
         draw({ id: "scale", title: "Loss scale", unit: "", sets: scaleSets(), log: true, note: runs.some((r) => r.skips.length > 0) ? "Crosses: steps that were skipped because a gradient was not finite." : "No step was skipped." });
         draw({ id: "throughput", title: "Throughput", unit: "tokens/s", names: ["perf/tokens_per_second"], smooth: true });
         draw({ id: "step", title: "Time of a step", unit: "ms", names: ["perf/step_ms"], smooth: true });
@@ -253,7 +254,11 @@
             if (run.histogram)
                 draw({ id: "histogram" + i, title: "Gradients by magnitude" + (runs.length > 1 ? ": " + run.name : ""), unit: "log₂ |gradient|", sets: histogramSets(run), type: "scatter", note: "Below 2^-25 FP16 makes zero of a value, below 2^-14 it loses digits." });
         });
-        const others = new Set(runs.flatMap((r) => Object.keys(r.series)).filter((n) => !known.includes(n)));
+        runs.forEach((run, i) => {
+            const blocks = Object.keys(run.series).filter((n) => n.startsWith("gradients/norm/"));
+            draw({ id: "blocks" + i, title: "Gradient norm by module" + (runs.length > 1 ? ": " + run.name : ""), unit: "unscaled", sets: lines(blocks, run), log: true, smooth: true });
+        });
+        const others = new Set(runs.flatMap((r) => Object.keys(r.series)).filter((n) => !known.includes(n) && !n.startsWith("gradients/norm/")));
         Array.from(others).sort().forEach((name) => draw({ id: name.replace(/[^a-z0-9]+/gi, "-"), title: name, unit: "", names: [name] }));
     }
 

@@ -1,5 +1,6 @@
 #include "study/run_page.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 #include "io/json.h"
 #include "mezzo/model.h"
 #include "mezzo/train.h"
+#include "train/health.h"
 
 enum { BUCKETS = 1000, CONFIG_BYTES_MAX = 1 << 20 };
 
@@ -103,6 +105,49 @@ static void add_samples(mz_text *t, const mz_run_log *log) {
             mz_text_addf(t, "]");
         }
     mz_text_addf(t, "],");
+}
+
+// The texts "EXPONENT:COUNT EXPONENT:COUNT …" of the gradients' magnitudes, as one table over all exponents that occur.
+static void add_histogram(mz_text *t, const mz_run_log *log) {
+    long low = LONG_MAX, high = LONG_MIN;
+    int n = 0;
+    for (int pass = 0; pass < 3; pass++) { // the range; the steps; the counts
+        if (pass == 1 && low > high) {
+            mz_text_addf(t, "\"histogram\":null,");
+            return;
+        }
+        if (pass == 1)
+            mz_text_addf(t, "\"histogram\":{\"steps\":[");
+        n = 0;
+        for (size_t i = 0; i < log->n_texts; i++) {
+            if (strcmp(log->texts[i].name, "gradients/log2_counts") != 0)
+                continue;
+            long long counts[512] = {0};
+            for (char *p = log->texts[i].text, *end; *p != '\0'; p = end + (*end != '\0')) {
+                long exponent = strtol(p, &end, 10);
+                if (end == p || *end != ':' || labs(exponent) > 200)
+                    break;
+                long long count = strtoll(end + 1, &end, 10);
+                low = exponent < low ? exponent : low;
+                high = exponent > high ? exponent : high;
+                counts[exponent + 256] = count;
+            }
+            if (pass == 1)
+                mz_text_addf(t, "%s%lld", n > 0 ? "," : "", (long long)log->texts[i].step);
+            if (pass == 2)
+                for (long e = low; e <= high; e++)
+                    mz_text_addf(t, "%s%lld", e > low ? "," : n > 0 ? ",[" : "[", counts[e + 256]);
+            if (pass == 2)
+                mz_text_addf(t, "]");
+            n++;
+        }
+        if (pass == 1)
+            mz_text_addf(t, "],\"counts\":[");
+    }
+    mz_text_addf(t, "],\"exponents\":[");
+    for (long e = low; e <= high; e++)
+        mz_text_addf(t, "%s%ld", e > low ? "," : "", e);
+    mz_text_addf(t, "]},");
 }
 
 // --- the precision table: an op that stands in every block is one row with its count ----------------------------------------------
@@ -242,7 +287,13 @@ static mezzo_status add_run(mz_text *t, const mz_run_log *log) {
     add_samples(t, log);
     MEZZO_TRY(add_config(t, log));
     MEZZO_TRY(add_series(t, log));
-    mz_text_addf(t, "\"histogram\":null,\"health\":null}");
+    bool healthy;
+    char line[512];
+    MEZZO_TRY(mz_health_of_run(log->folder, &healthy, line, sizeof line));
+    add_histogram(t, log);
+    mz_text_addf(t, "\"health\":{\"healthy\":%s,\"text\":", healthy ? "true" : "false");
+    mz_json_add_text(t, line);
+    mz_text_addf(t, "}}");
     return t->status;
 }
 

@@ -184,6 +184,25 @@ int64_t mz_magnitudes_nonzero(const int32_t *counts) {
     return mz_magnitudes_up_to(counts, 128);
 }
 
+// Of all parameters' gradients together, into metrics.jsonl as a text: "-31:2 -30:5 …", the counts by exponent. mezzo report draws it.
+static mezzo_status log_gradients(const mz_magnitudes *m, mz_metrics *metrics, int64_t step) {
+    mz_text text = {0};
+    for (int b = 1; b <= MZ_HISTOGRAM_BUCKETS - 3; b++) {
+        int64_t sum = 0;
+        for (size_t i = 0; i < m->n; i++)
+            if (m->list[i].kind == MZ_OF_GRADIENT)
+                sum += m->list[i].counts[b];
+        if (sum > 0)
+            mz_text_addf(&text, "%s%d:%lld", text.len > 0 ? " " : "", MZ_HISTOGRAM_EXPONENT(b), (long long)sum);
+    }
+    const mz_metric row = mz_metric_text("gradients/log2_counts", text.data != NULL ? text.data : "");
+    mezzo_status status = text.status;
+    if (status == MEZZO_OK)
+        status = mz_metrics_write(metrics, step, &row, 1);
+    mz_text_free(&text);
+    return status;
+}
+
 mezzo_status mz_magnitudes_log(const mz_magnitudes *m, mz_metrics *metrics, int64_t step) {
     static const char *const groups[MZ_MAGNITUDE_KINDS] = {"gradients_log2", "activations_log2",
                                                            "activation_gradients_log2"};
@@ -201,5 +220,6 @@ mezzo_status mz_magnitudes_log(const mz_magnitudes *m, mz_metrics *metrics, int6
         mz_free(tag);
         MEZZO_TRY(status);
     }
-    return mz_metrics_write_counts(metrics, step);
+    MEZZO_TRY(mz_metrics_write_counts(metrics, step));
+    return log_gradients(m, metrics, step);
 }
