@@ -16,15 +16,15 @@ fi
 
 configurations=(
     "--model gpt2-124M --seq-len 256 --batch-size 1 --precision fp32 --optimizer adamw"
-    "--model gpt2-124M --seq-len 256 --batch-size 1 --precision bf16 --optimizer adamw"
-    "--model gpt2-124M --seq-len 256 --batch-size 4 --precision bf16 --optimizer sgd --recompute"
+    "--model gpt2-124M --seq-len 256 --batch-size 1 --precision bf16 --optimizer adamw --master split"
+    "--model gpt2-124M --seq-len 256 --batch-size 4 --precision bf16 --optimizer sgd --master fp32 --recompute"
     "--model gpt2-124M --seq-len 128 --batch-size 2 --precision fp16 --optimizer sgd-plain"
     "--model gpt2 --layers 6 --heads 6 --d-model 384 --vocab 8000 --seq-len 256 --batch-size 8 --precision fp32 --optimizer adamw"
-    "--model gpt2 --layers 6 --heads 6 --d-model 384 --vocab 8000 --seq-len 256 --batch-size 8 --precision bf16 --optimizer adamw"
+    "--model gpt2 --layers 6 --heads 6 --d-model 384 --vocab 8000 --seq-len 256 --batch-size 8 --precision bf16 --optimizer adamw --master fp32"
     "--model gpt2 --layers 6 --heads 6 --d-model 384 --vocab 8000 --seq-len 256 --batch-size 8 --precision fp16 --optimizer adamw --residual low"
     "--model cs336 --layers 4 --heads 8 --d-model 512 --seq-len 256 --batch-size 4 --precision fp32 --optimizer sgd"
-    "--model cs336 --layers 4 --heads 8 --d-model 512 --seq-len 256 --batch-size 4 --precision bf16 --optimizer adamw --recompute"
-    "--model glm4_moe-4x256 --seq-len 128 --batch-size 4 --precision bf16 --optimizer adamw"
+    "--model cs336 --layers 4 --heads 8 --d-model 512 --seq-len 256 --batch-size 4 --precision bf16 --optimizer adamw --master stochastic --recompute"
+    "--model glm4_moe-4x256 --seq-len 128 --batch-size 4 --precision bf16 --optimizer adamw --master fp32"
 )
 
 field() { # KEY: its first value in the JSON on stdin
@@ -32,13 +32,13 @@ field() { # KEY: its first value in the JSON on stdin
 }
 
 mkdir -p "$(dirname "$out")"
-echo "device,commit,command,precision,optimizer,parameters,weights,shadows,gradients,optimizer_bytes,activations,workspace,planned,measured,error_percent" >"$out"
+echo "device,commit,command,precision,optimizer,master,parameters,weights,shadows,gradients,optimizer_bytes,activations,workspace,planned,measured,error_percent" >"$out"
 worst=0
 for options in "${configurations[@]}"; do
     # shellcheck disable=SC2086
     result=$("$mezzo" memory $options --device "$device" --measure --json 2>/dev/null)
     row=("\"$(sed -nE 's/^ *"device": "(.*)",$/\1/p' <<<"$result")\"" "$commit" "\"mezzo memory $options --device $device --measure\"")
-    for key in precision optimizer_kind parameters weights shadows gradients optimizer activations workspace total measured; do
+    for key in precision optimizer_kind master parameters weights shadows gradients optimizer activations workspace total measured; do
         row+=("$(field "$key" <<<"$result")")
     done
     error=$(awk -v p="$(field total <<<"$result")" -v m="$(field measured <<<"$result")" 'BEGIN { printf "%.4f", 100 * (p / m - 1) }')

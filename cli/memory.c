@@ -7,7 +7,7 @@
 #include "study/measure.h"
 #include "study/memory_figure.h"
 
-enum { OPTIMIZERS = 3, PRECISIONS = 4, ROWS_MOST = OPTIMIZERS * PRECISIONS };
+enum { OPTIMIZERS = 3, PRECISIONS = 4, MASTERS = 3, ROWS_MOST = OPTIMIZERS * PRECISIONS * MASTERS };
 
 static const struct {
     const char *name;
@@ -18,6 +18,7 @@ static const struct {
 typedef struct memory_row {
     mezzo_precision precision;
     int optimizer; // index
+    mezzo_master master;
     mz_footprint f;
     size_t measured;       // 0: not asked for
     int64_t largest;       // batch within the limit; -1: not asked for
@@ -37,6 +38,8 @@ typedef struct asked {
     mz_workload w;
     mezzo_precision precisions[PRECISIONS];
     int n_precisions, chosen[OPTIMIZERS], n_optimizers;
+    mezzo_master masters[MASTERS];
+    int n_masters;
     size_t limit; // 0: none
     bool measure;
     memory_row rows[ROWS_MOST];
@@ -89,6 +92,27 @@ static int parse_optimizers(asked *a) {
     return a->n_optimizers > 0 ? CLI_DONE : cli_wrong(a->args->command, "--optimizer: name one at least");
 }
 
+static int parse_masters(asked *a) {
+    const char *list = cli_text(a->args, "master", "fp32,split,stochastic");
+    for (const char *p = list; *p != '\0';) {
+        size_t n = strcspn(p, ",");
+        int found = -1;
+        for (int i = 0; i < MASTERS; i++) {
+            const char *name = mezzo_master_name((mezzo_master)i);
+            if (strlen(name) == n && strncmp(name, p, n) == 0)
+                found = i;
+        }
+        for (int i = 0; i < a->n_masters; i++)
+            if ((int)a->masters[i] == found)
+                found = -1;
+        if (found < 0)
+            return cli_wrong(a->args->command, "--master %s: name fp32, split and stochastic, each once", list);
+        a->masters[a->n_masters++] = (mezzo_master)found;
+        p += n + (p[n] == ',');
+    }
+    return a->n_masters > 0 ? CLI_DONE : cli_wrong(a->args->command, "--master: name one at least");
+}
+
 static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     mezzo_model_config initial;
     mezzo_program_options options;
@@ -109,24 +133,25 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
 }
 
 // --- planning -----------------------------------------------------------------------------------------------------------------
-static mz_workload workload_of(const asked *a, mezzo_precision precision, int optimizer) {
+static mz_workload workload_of(const asked *a, mezzo_precision precision, int optimizer, mezzo_master master) {
     mz_workload w = a->w;
     w.precision = precision;
+    w.master = master;
     w.sgd = optimizers[optimizer].sgd;
     w.momentum = optimizers[optimizer].momentum;
     return w;
 }
 
-static mezzo_status plan_row(asked *a, mezzo_precision precision, int optimizer, memory_row *row) {
-    mz_workload w = workload_of(a, precision, optimizer);
-    *row = (memory_row){.precision = precision, .optimizer = optimizer, .largest = -1};
+static mezzo_status plan_row(asked *a, mezzo_precision precision, int optimizer, mezzo_master master, memory_row *row) {
+    mz_workload w = workload_of(a, precision, optimizer, master);
+    *row = (memory_row){.precision = precision, .optimizer = optimizer, .master = master, .largest = -1};
     MEZZO_TRY(mz_workload_footprint(a->device, &w, &row->f));
     if (a->limit > 0) {
         MEZZO_TRY(mz_workload_largest_batch(a->device, &w, a->limit, &row->largest));
         w.recompute = true;
         MEZZO_TRY(mz_workload_largest_batch(a->device, &w, a->limit, &row->largest_again));
     }
-    w = workload_of(a, precision, optimizer);
+    w = workload_of(a, precision, optimizer, master);
     if (a->measure)
         MEZZO_TRY(mz_workload_measure(a->device, &w, &row->measured));
     return MEZZO_OK;
@@ -143,8 +168,11 @@ static mezzo_status plan_rows(asked *a) {
             there = there || (a->precisions[k] == effective && k != p);
         if (effective != a->precisions[p])
             fprintf(stderr, "%s: %s\n", mezzo_precision_name(a->precisions[p]), reason);
-        for (int o = 0; o < a->n_optimizers && !there; o++) {
-            MEZZO_TRY(plan_row(a, effective, a->chosen[o], &a->rows[a->n_rows]));
+        for (int i = 0; i < a->n_optimizers * a->n_masters && !there; i++) {
+            mezzo_master master = a->masters[i % a->n_masters];
+            if (master != MEZZO_MASTER_FP32 && effective != MEZZO_PRECISION_BF16)
+                continue;
+            MEZZO_TRY(plan_row(a, effective, a->chosen[i / a->n_masters], master, &a->rows[a->n_rows]));
             a->n_rows++;
         }
     }
@@ -165,7 +193,7 @@ static mezzo_status plan_savings(asked *a) {
         if (a->rows[i].precision == MEZZO_PRECISION_BF16 || a->rows[i].precision == MEZZO_PRECISION_FP16)
             a->base = i;
     const memory_row *base = &a->rows[a->base];
-    const mz_workload w = workload_of(a, base->precision, base->optimizer);
+    const mz_workload w = workload_of(a, base->precision, base->optimizer, base->master);
     mz_workload less = w;
     if (!w.recompute) {
         less.recompute = true;
@@ -207,7 +235,8 @@ static void print_row(const asked *a, const memory_row *r) {
                             f->optimizer,         f->activations, f->workspace + f->inputs + f->padding,
                             mz_footprint_total(f)};
     char text[32];
-    printf("%-9s %-10s %-6s", mezzo_precision_name(r->precision), optimizers[r->optimizer].name, "fp32");
+    printf("%-9s %-10s %-10s", mezzo_precision_name(r->precision), optimizers[r->optimizer].name,
+           mezzo_master_name(r->master));
     for (size_t i = 0; i < MZ_COUNT(parts); i++)
         printf(" %12s", mib(parts[i], text, sizeof text));
     if (r->measured > 0)
@@ -225,7 +254,7 @@ static void print_plan(const asked *a) {
     printf("%s: %s parameters; a micro batch of %lld x %lld tokens; planned for %s%s\n\n", a->model,
            cli_thousands((double)base->f.parameters, text, sizeof text), (long long)a->w.batch, (long long)a->w.seq_len,
            a->info.backend, a->w.recompute ? ", with recompute" : "");
-    printf("%-9s %-10s %-6s %12s %12s %12s %12s %12s %12s %12s", "precision", "optimizer", "master", "weights",
+    printf("%-9s %-10s %-10s %12s %12s %12s %12s %12s %12s %12s", "precision", "optimizer", "master", "weights",
            "shadows", "gradients", "optimizer", "activations", "workspace", "total");
     if (a->measure)
         printf(" %12s %8s", "measured", "error");
@@ -284,7 +313,7 @@ static json_t *row_json(const memory_row *r) {
     json_t *o = footprint_json(&r->f);
     json_object_set_new(o, "precision", json_string(mezzo_precision_name(r->precision)));
     json_object_set_new(o, "optimizer_kind", json_string(optimizers[r->optimizer].name));
-    json_object_set_new(o, "master", json_string("fp32"));
+    json_object_set_new(o, "master", json_string(mezzo_master_name(r->master)));
     if (r->measured > 0)
         json_object_set_new(o, "measured", json_integer((json_int_t)r->measured));
     if (r->largest >= 0) {
@@ -325,8 +354,9 @@ static mezzo_status draw(const asked *a, const cli_plot *plot) {
     mz_memory_bar bars[ROWS_MOST];
     char title[160], text[32];
     for (int i = 0; i < a->n_rows; i++) {
-        snprintf(bars[i].name, sizeof bars[i].name, "%s %s", mezzo_precision_name(a->rows[i].precision),
-                 optimizers[a->rows[i].optimizer].name);
+        snprintf(bars[i].name, sizeof bars[i].name, "%s %s%s%s", mezzo_precision_name(a->rows[i].precision),
+                 optimizers[a->rows[i].optimizer].name, a->rows[i].master != MEZZO_MASTER_FP32 ? " " : "",
+                 a->rows[i].master != MEZZO_MASTER_FP32 ? mezzo_master_name(a->rows[i].master) : "");
         bars[i].footprint = a->rows[i].f;
     }
     snprintf(title, sizeof title, "%s, %s parameters, %lld x %lld tokens%s", a->model,
@@ -339,6 +369,9 @@ static int planned(asked *a) {
     cli_plot plot;
     int code;
     mezzo_status status = plan_rows(a);
+    if (status == MEZZO_OK && a->n_rows == 0)
+        return cli_wrong(a->args->command, "--master %s: only bf16 keeps its masters so",
+                         cli_text(a->args, "master", ""));
     if (status == MEZZO_OK)
         status = plan_savings(a);
     if (status != MEZZO_OK)
@@ -355,7 +388,7 @@ static int planned(asked *a) {
 }
 
 static int by_formula(const cli_args *args) {
-    static const char *const others[] = {"limit", "measure", "plot", "optimizer", "precision", "config"};
+    static const char *const others[] = {"limit", "measure", "plot", "optimizer", "precision", "master", "config"};
     double params;
     int code = parse_amount(args, "params", false, &params);
     if (code != CLI_DONE)
@@ -384,6 +417,8 @@ static int run(const cli_args *args) {
     int code = cli_precisions(args, "precision", "fp32,tf32,bf16,fp16", a.precisions, PRECISIONS, &a.n_precisions);
     if (code == CLI_DONE)
         code = parse_optimizers(&a);
+    if (code == CLI_DONE)
+        code = parse_masters(&a);
     if (code == CLI_DONE && cli_has(args, "limit"))
         code = parse_amount(args, "limit", true, &limit);
     if (code == CLI_DONE)
@@ -402,6 +437,7 @@ static const cli_option options_table[] = {
     {"config", "FILE", "a YAML file of keys; options on the command line win over it"},
     {"precision", "LIST", "which precisions [fp32,tf32,bf16,fp16]"},
     {"optimizer", "LIST", "adamw, sgd (with momentum), sgd-plain [all]"},
+    {"master", "LIST", "how bf16 keeps its masters: fp32, split, stochastic [all]"},
     {"params", "N", "only the formulas, for a model of N parameters: 7B, 350M"},
     {"limit", "SIZE", "also the largest batch that fits, as 24GiB, without and with recompute"},
     {"measure", NULL, "also run two steps of each row and compare the peak: needs the memory"},
@@ -418,7 +454,8 @@ const cli_command cli_memory = {
     .usage = "--model NAME [--batch-size N] [--limit 24GiB] [--KEY VALUE …], or --params 7B",
     .details =
         "The training step's plan, run dry: nothing of the model's size is allocated, unless --measure asks for it.\n"
-        "weights: FP32; shadows: the low-precision copies that products read; optimizer: moments and state;\n"
+        "weights: masters, FP32 or what is kept beside the shadows; shadows: the low-precision copies that products "
+        "read; optimizer: moments and state;\n"
         "workspace: kernels' scratch, inputs, and on a CPU what is left empty of huge pages.",
     .options = options_table,
     .config = keys,

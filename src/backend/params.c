@@ -208,6 +208,16 @@ static void lay_out(mezzo_params *params) {
     }
 }
 
+size_t mz_params_master_bytes(const mezzo_graph *g, mezzo_master master) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < g->n_params; ++i) {
+        mezzo_master kept = read_by_matmul_only(g, g->params[i].value) ? master : MEZZO_MASTER_FP32;
+        size_t each = kept == MEZZO_MASTER_FP32 ? sizeof(float) : kept == MEZZO_MASTER_SPLIT ? sizeof(uint16_t) : 0;
+        bytes += (size_t)round_up(mz_shape_count(&g->params[i].shape), SEGMENT) * each;
+    }
+    return bytes;
+}
+
 const char *mezzo_master_name(mezzo_master master) {
     static const char *const names[] = {"fp32", "split", "stochastic"};
     return (size_t)master < MZ_COUNT(names) ? names[master] : "?";

@@ -43,6 +43,9 @@ struct mezzo_params {
 // What shows whether a parameter is finite: its FP32 master, or, where that is kept in another way, its BF16 shadow, [count].
 mz_tensor mz_params_tensor(const mezzo_params *params, int index);
 
+// Bytes of the master buffer that mezzo_params_create_as would take for a graph's parameters.
+size_t mz_params_master_bytes(const mezzo_graph *graph, mezzo_master master);
+
 // `count` masters of a parameter from element `first`, FP32, to the host.
 mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t first, int64_t count, float *out);
 

@@ -17,6 +17,7 @@ typedef struct mz_workload {
     mezzo_residual residual;
     bool recompute;
     int64_t logits_rows;             // mezzo_program_options
+    mezzo_master master;             // other than FP32 with BF16 only
     bool sgd;                        // the optimizer: SGD; false: AdamW
     double momentum;                 // of SGD
     const mezzo_override *overrides; // borrowed

@@ -59,7 +59,7 @@ static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_wo
     MEZZO_TRY(mezzo_plan_memory(device, g, &options, &m));
     options = mz_workload_options(w, true);
     MEZZO_TRY(mezzo_plan_memory(device, g, &options, &forward));
-    *out = (mz_footprint){.weights = m.masters,
+    *out = (mz_footprint){.weights = mz_params_master_bytes(g, w->master),
                           .shadows = m.shadows,
                           .gradients = m.gradients,
                           .activations = m.activations,
@@ -69,7 +69,7 @@ static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_wo
                           .evaluation = forward.activations + forward.workspace + forward.inputs};
     for (size_t i = 0; i < g->n_params; i++)
         out->parameters += mz_shape_count(&g->params[i].shape);
-    MEZZO_TRY(optimizer_bytes(device, g, w, m.masters / sizeof(float), &out->optimizer));
+    MEZZO_TRY(optimizer_bytes(device, g, w, m.gradients / sizeof(float), &out->optimizer));
     if (strcmp(device->backend->name, "cuda") != 0)
         out->padding = padding_of(out, moments_of(w));
     return MEZZO_OK;

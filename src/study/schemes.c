@@ -5,6 +5,11 @@ static const mz_scheme schemes[] = {
     {"fp32, AdamW", 4, 0, 4, 8, true, "weights, gradients and two moments, all fp32"},
     {"autocast, AdamW", 4, 2, 4, 8, true,
      "what Mezzo and torch.amp keep: the fp32 weights stay, and every matrix has a 2-byte copy beside"},
+    {"bf16 autocast, split masters, AdamW", 2, 2, 4, 8, true,
+     "--master split: the bf16 copy is the master's upper half, the lower half is kept beside; the same bits as fp32 "
+     "masters"},
+    {"bf16 autocast, stochastic rounding, AdamW", 2, 0, 4, 8, true,
+     "--master stochastic: no master; each update is rounded up or down at random, right on average"},
     {"autocast, SGD with momentum", 4, 2, 4, 4, true, "one moment"},
     {"autocast, plain SGD", 4, 2, 4, 0, true, "no moments"},
     {"low weights and gradients, fp32 master, AdamW", 2, 4, 2, 8, true,

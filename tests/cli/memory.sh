@@ -25,6 +25,11 @@ if command -v gnuplot >/dev/null; then
     [[ -s memory.svg && -s memory.png && -s memory.gp ]] || fail "no figure"
 fi
 
+run 0 memory --model gpt2-124M --batch-size 1 --device cpu --master split,stochastic --json
+shows "$OUT" '"master": "split"' '"master": "stochastic"' '"precision": "bf16"'
+! grep -q '"precision": "fp32"' "$OUT" || fail "fp32 with split masters"
+refuse 2 bf16 -- memory --master split --precision fp16 --device cpu
+refuse 2 stochastic -- memory --master none --device cpu
 refuse 2 --limit 24GiB -- memory --limit lots --device cpu
 refuse 2 --params 7B -- memory --params many
 refuse 2 --limit "leave" -- memory --params 7B --limit 24GiB

@@ -69,6 +69,23 @@ static void optimizers_take_their_moments(void **state) {
     assert_int_equal(momentum.optimizer - plain.optimizer, adamw.weights);
 }
 
+// GPT-2's head reads the token embedding, and an embedding's rows are read in FP32: that matrix keeps its FP32 master.
+static void masters_take_what_they_keep(void **state) {
+    (void)state;
+    const size_t matrices = 12 * 12 * 768 * 768, linear_biases = 12 * 9 * 768;
+    mz_workload w = workload("gpt2-124M", MEZZO_PRECISION_BF16, 1, 64);
+    mz_footprint fp32 = footprint(&w);
+    w.master = MEZZO_MASTER_SPLIT;
+    mz_footprint split = footprint(&w);
+    w.master = MEZZO_MASTER_STOCHASTIC;
+    mz_footprint none = footprint(&w);
+    assert_in_range(fp32.weights - split.weights, 2 * matrices, 2 * (matrices + linear_biases));
+    assert_int_equal(fp32.weights - none.weights, 2 * (fp32.weights - split.weights));
+    assert_int_equal(fp32.shadows, none.shadows);
+    assert_int_equal(fp32.gradients, none.gradients);
+    assert_int_equal(fp32.optimizer, none.optimizer);
+}
+
 static void plans_are_what_is_made(void **state) {
     (void)state;
     const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16};
@@ -82,6 +99,8 @@ static void plans_are_what_is_made(void **state) {
             w.recompute = optimizer == 1;
             w.sgd = optimizer > 0;
             w.momentum = optimizer == 1 ? 0.9 : 0;
+            if (precisions[p] == MEZZO_PRECISION_BF16)
+                w.master = (mezzo_master)optimizer; // each kind once
             mz_footprint f = footprint(&w);
             mz_rig *rig;
             assert_int_equal(mz_rig_create(device, &w, &rig), MEZZO_OK);
@@ -181,6 +200,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_are_those_of_the_shapes),
         cmocka_unit_test(optimizers_take_their_moments),
+        cmocka_unit_test(masters_take_what_they_keep),
         cmocka_unit_test(plans_are_what_is_made),
         cmocka_unit_test(the_largest_batch_is_the_largest),
         cmocka_unit_test(planning_allocates_no_weights),
