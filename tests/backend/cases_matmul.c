@@ -89,6 +89,10 @@ void cases_linear(void) {
     for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
         for (size_t e = 0; e < MZ_COUNT(epilogues); e++)
             linear_case((const int64_t[]){17, 31, 33}, arithmetics[a], epilogues[e], FILL_NAN);
+    // A long k is taken in parts: several tiles of rows wait for the last one before bias and residual are added.
+    for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
+        linear_case((const int64_t[]){70, 40, 1600}, arithmetics[a], (epilogue){.bias = true, .residual = true},
+                    FILL_INTEGERS);
 }
 
 static void linear_dx_case(const int64_t s[3], arithmetic a, mz_act act, mezzo_dtype dx, fill how) {

@@ -156,13 +156,21 @@ static void tensors_to_device(const trial *t, mezzo_device *device, bool in_plac
                                                    : guarded_alloc(device, t->out[i].bytes, t->out[i].stored);
 }
 
+// As programs ask for it: before any tensor has memory.
+static size_t workspace_unbound(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
+    mz_call unbound = *call;
+    for (int i = 0; i < MZ_MAX_IN; i++)
+        unbound.in[i].data = unbound.out[i].data = NULL;
+    return kernel->workspace(device, &unbound);
+}
+
 static result run_kernel(const trial *t, mezzo_device *device, const mz_kernel *kernel, bool in_place) {
     mz_call call = {.op = t->op, .attrs = t->attrs, .numerics = t->numerics, .n_in = t->n_in, .n_out = t->n_out};
     call.attrs.update = &t->update;
     tensors_to_device(t, device, in_place, &call);
     char *rng = guarded_alloc(device, sizeof t->rng, &t->rng);
     call.rng = (const mz_rng_state *)(const void *)rng;
-    size_t needed = kernel->workspace != NULL ? kernel->workspace(device, &call) : 0;
+    size_t needed = kernel->workspace != NULL ? workspace_unbound(device, kernel, &call) : 0;
     char *workspace = guarded_alloc(device, needed, NULL);
     char what[512];
     describe(t, what, sizeof what);
