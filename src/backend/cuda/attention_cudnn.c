@@ -54,6 +54,7 @@ typedef struct plan {
 struct mz_cuda_attention {
     cudnn api;
     char reason[REASON]; // why there is no cuDNN; "" there is
+    cudaStream_t stream; // the handle's
     plan *plans;
 };
 
@@ -433,7 +434,7 @@ static void open_library(mz_cuda_device *cuda, struct mz_cuda_attention *own) {
     api->version = api->cudnnGetVersion();
     cudnnStatus_t status = api->cudnnCreate(&api->handle);
     if (status == CUDNN_STATUS_SUCCESS)
-        status = api->cudnnSetStream(api->handle, cuda->stream);
+        status = api->cudnnSetStream(api->handle, own->stream = cuda->stream);
     if (status != CUDNN_STATUS_SUCCESS)
         snprintf(own->reason, sizeof own->reason, "cuDNN %zu: %s", api->version, api->cudnnGetErrorString(status));
 }
@@ -574,7 +575,9 @@ static pointers pointers_of(const mz_cu_attention *a, bool backward, plan *how) 
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     mz_cu_attention a = mz_cuda_attention_of(device, call);
-    const cudnn *api = &mz_cuda(device)->attention->api;
+    mz_cuda_device *cuda = mz_cuda(device);
+    struct mz_cuda_attention *own = cuda->attention;
+    const cudnn *api = &own->api;
     plan *how = plan_of(device, call);
     if (how == NULL)
         return mz_fail(MEZZO_ERR_MEMORY, "attention: out of memory");
@@ -583,6 +586,8 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     pointers p = pointers_of(&a, call->op == MZ_OP_attention_bwd, how);
     void *scratch = (char *)call->workspace + delta_bytes(call);
     builder b = {.api = api};
+    if (own->stream != cuda->stream) // another lane of a graph
+        note(&b, api->cudnnSetStream(api->handle, own->stream = cuda->stream), "its stream");
     cudnnBackendDescriptor_t pack = create(&b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     set(&b, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, p.n, p.ids);
     set(&b, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, p.n, (const void *)p.data);
