@@ -21,6 +21,7 @@ typedef struct side {
 typedef struct verifier {
     const mz_verify_options *o;
     mz_verify_result *r;
+    mezzo_device *device; // of every run: what it measures to choose kernels, it measures once
     side sides[2];
     int64_t turn;
     double started;
@@ -79,7 +80,7 @@ static mezzo_status open_side(verifier *v, int which, mz_verify_run *out) {
     const mezzo_hooks hooks = {.stop = v->o->stop};
     *s = (side){.out = out};
     MEZZO_TRY(set(v->o, "amp.precision", mezzo_precision_name(which == 0 ? MEZZO_PRECISION_FP32 : v->r->asked)));
-    MEZZO_TRY(mz_run_open(v->o->config, &hooks, &s->train));
+    MEZZO_TRY(mz_run_open_on(v->device, v->o->config, &hooks, &s->train));
     MEZZO_TRY(check_overrides(&s->train.config));
     if (s->train.val_all == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "there is no validation data: give data.path a text, or data.val");
@@ -416,11 +417,12 @@ mezzo_status mz_verify(const mz_verify_options *o, mz_verify_fn tell, void *user
     *v = (verifier){.o = o, .r = out, .started = mz_seconds(), .tell = tell, .user = user};
     v->progress.seeds = o->seeds;
     v->progress.steps = c.steps;
-    mezzo_status status = MEZZO_OK;
+    mezzo_status status = mezzo_device_open(c.device, c.threads, &v->device);
     for (int i = 0; i < o->seeds && status == MEZZO_OK; i++) {
         v->progress.seed = i + 1;
         status = run_pair(v, first + (uint64_t)i);
     }
+    mezzo_device_close(v->device);
     mz_free(v);
     if (status == MEZZO_OK)
         judge(o, out);

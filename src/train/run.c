@@ -14,7 +14,8 @@ uint64_t mz_seed(uint64_t seed, mz_purpose purpose) {
 // --- parts ------------------------------------------------------------------------------------------------------------------
 static mezzo_status open_device(mz_training *run) {
     mezzo_precision asked = run->config.program.precision, *effective = &run->config.program.precision;
-    MEZZO_TRY(mezzo_device_open(run->config.device, run->config.threads, &run->device));
+    if (run->device == NULL)
+        MEZZO_TRY(mezzo_device_open(run->config.device, run->config.threads, &run->device));
     MEZZO_TRY(mezzo_device_describe(run->device, &run->info));
     run->automatic = asked == MEZZO_PRECISION_AUTO;
     return mezzo_precision_resolve(run->device, asked, effective, run->precision_reason, sizeof run->precision_reason);
@@ -152,7 +153,16 @@ static void count_memory(mz_training *run) {
 }
 
 mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run) {
-    *run = (mz_training){.source = config, .val_loss = (double)NAN, .best_val_loss = (double)NAN};
+    return mz_run_open_on(NULL, config, hooks, run);
+}
+
+mezzo_status mz_run_open_on(mezzo_device *device, const mezzo_config *config, const mezzo_hooks *hooks,
+                            mz_training *run) {
+    *run = (mz_training){.device = device,
+                         .borrowed = device != NULL,
+                         .source = config,
+                         .val_loss = (double)NAN,
+                         .best_val_loss = (double)NAN};
     run->readout.last.loss = (double)NAN;
     run->started = mz_seconds();
     if (hooks != NULL)
@@ -202,7 +212,8 @@ void mz_run_close(mz_training *run) {
     mezzo_loader_free(run->val_random);
     mezzo_loader_free(run->val_all);
     mezzo_corpus_free(run->corpus);
-    mezzo_device_close(run->device);
+    if (!run->borrowed)
+        mezzo_device_close(run->device);
     mz_free(run->inputs);
     mz_free(run->targets);
     mz_free(run->checkpoints);

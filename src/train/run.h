@@ -95,6 +95,7 @@ typedef struct mz_training {
     mz_run_config config;
     mezzo_hooks hooks;
     mezzo_device *device;
+    bool borrowed; // the device is the caller's
     mezzo_device_info info;
     char precision_reason[400];
     bool automatic; // amp.precision is auto
@@ -133,6 +134,9 @@ typedef struct mz_training {
 
 // run.c
 mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);
+// On a device that the caller opened and closes. Runs that take turns on one must have read every step before the other's turn.
+mezzo_status mz_run_open_on(mezzo_device *device, const mezzo_config *config, const mezzo_hooks *hooks,
+                            mz_training *run);
 void mz_run_close(mz_training *run); // a zeroed or half-open one is fine
 // step.c: one optimizer step. Allocates nothing and, on a device with a queue, waits for nothing.
 mezzo_status mz_run_step(mz_training *run);
