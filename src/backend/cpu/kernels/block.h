@@ -22,6 +22,19 @@ static inline int mz_team(void) {
 #define FOR_LANES(i, lanes, n)                                                                                         \
     for (int i = 0, lanes = (n) < VW ? (int)(n) : VW; i < (n); i += VW, lanes = (int)(n)-i < VW ? (int)(n)-i : VW)
 
+// The same with its body written out for whole vectors and for what is left: no test inside the loop, which counts where the body is a
+// few instructions. The body is the last argument.
+#define EACH_VECTOR(i, lanes, n, ...)                                                                                  \
+    do {                                                                                                               \
+        int i = 0;                                                                                                     \
+        for (const int lanes = VW; i + VW <= (int)(n); i += VW)                                                        \
+            __VA_ARGS__                                                                                                \
+        if (i < (int)(n)) {                                                                                            \
+            const int lanes = (int)(n)-i;                                                                              \
+            __VA_ARGS__                                                                                                \
+        }                                                                                                              \
+    } while (0)
+
 static inline vf vload_lanes(const float *p, int lanes, float fill) {
     return lanes == VW ? vload(p) : vload_n(p, lanes, fill);
 }
@@ -61,11 +74,9 @@ static inline void widen_block(const void *src, mezzo_dtype dtype, float *dst, i
     if (dtype == MEZZO_F32) {
         memcpy(dst, src, 4 * (size_t)n);
     } else if (dtype == MEZZO_BF16) {
-        FOR_LANES(i, lanes, n)
-        vstore_lanes(dst + i, from_bf16(hload_lanes(p + i, lanes)), lanes);
+        EACH_VECTOR(i, lanes, n, { vstore_lanes(dst + i, from_bf16(hload_lanes(p + i, lanes)), lanes); });
     } else {
-        FOR_LANES(i, lanes, n)
-        vstore_lanes(dst + i, from_f16(hload_lanes(p + i, lanes)), lanes);
+        EACH_VECTOR(i, lanes, n, { vstore_lanes(dst + i, from_f16(hload_lanes(p + i, lanes)), lanes); });
     }
 }
 static inline void narrow_block(const float *src, void *dst, mezzo_dtype dtype, int n) {
@@ -73,19 +84,31 @@ static inline void narrow_block(const float *src, void *dst, mezzo_dtype dtype, 
     if (dtype == MEZZO_F32) {
         memcpy(dst, src, 4 * (size_t)n);
     } else if (dtype == MEZZO_BF16) {
-        FOR_LANES(i, lanes, n)
-        hstore_lanes(p + i, to_bf16(vload_lanes(src + i, lanes, 0)), lanes);
+        EACH_VECTOR(i, lanes, n, { hstore_lanes(p + i, to_bf16(vload_lanes(src + i, lanes, 0)), lanes); });
     } else {
-        FOR_LANES(i, lanes, n)
-        hstore_lanes(p + i, to_f16(vload_lanes(src + i, lanes, 0)), lanes);
+        EACH_VECTOR(i, lanes, n, { hstore_lanes(p + i, to_f16(vload_lanes(src + i, lanes, 0)), lanes); });
     }
 }
 
 static inline char *element_at(const mz_tensor *t, int64_t at) {
     return (char *)t->data + at * (t->dtype == MEZZO_F32 ? 4 : 2);
 }
+// Hardware prefetchers stop at the end of a page and run few lines ahead, too few for one stream to fill a core's share of the memory: what
+// is read and written a page from now is asked for. Two cores of Emerald Rapids, ms without, 2 KiB and 4 KiB ahead: grad_stats of
+// 124M 26, 18, 16; cross-entropy of 4,096 × 50,304 in BF16 45, 30, 28; cast 1.09, 0.67, 0.64. It runs past a tensor's end: harmless.
+enum { PREFETCH_AHEAD = 4096 };
+static inline void prefetch_reads(const char *from, size_t bytes) {
+    for (size_t line = 0; line < bytes; line += 64)
+        __builtin_prefetch(from + PREFETCH_AHEAD + line, 0, 2);
+}
+static inline void prefetch_writes(const char *from, size_t bytes) {
+    for (size_t line = 0; line < bytes; line += 64)
+        __builtin_prefetch(from + PREFETCH_AHEAD + line, 1, 2);
+}
+
 // n elements from `at` as FP32: in place, or converted into `buffer`.
 static inline const float *block_in(const mz_tensor *t, int64_t at, int n, float *buffer) {
+    prefetch_reads(element_at(t, at), (size_t)n * (t->dtype == MEZZO_F32 ? 4 : 2));
     if (t->dtype == MEZZO_F32)
         return (const float *)t->data + at;
     widen_block(element_at(t, at), t->dtype, buffer, n);
@@ -96,6 +119,7 @@ static inline float *block_out(const mz_tensor *t, int64_t at, float *buffer) {
     return t->dtype == MEZZO_F32 ? (float *)t->data + at : buffer;
 }
 static inline void block_done(const mz_tensor *t, int64_t at, int n, const float *buffer) {
+    prefetch_writes(element_at(t, at), (size_t)n * (t->dtype == MEZZO_F32 ? 4 : 2));
     if (t->dtype != MEZZO_F32)
         narrow_block(buffer, element_at(t, at), t->dtype, n);
 }

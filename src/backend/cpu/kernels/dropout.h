@@ -68,6 +68,47 @@ static inline void philox_lanes(mz_philox_key key, uint64_t index, vu out[4]) {
     out[3] = c3;
 }
 
+#if VEC_512
+// Eight consecutive indices with less shuffling than philox_lanes: each 64-bit lane holds one 32-bit word of a block, in its lower half, where
+// vpmuludq reads it and leaves the next one; what lies above is never looked at.
+static inline void philox_eight(mz_philox_key key, uint64_t index, __m512i out[4]) {
+    const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57);
+    __m512i c0 = _mm512_add_epi64(_mm512_set1_epi64((int64_t)index), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
+    __m512i c1 = _mm512_srli_epi64(c0, 32), c2 = _mm512_set1_epi64(key.tensor), c3 = _mm512_set1_epi64(key.step);
+    uint32_t k0 = (uint32_t)key.seed, k1 = (uint32_t)(key.seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        __m512i p0 = _mm512_mul_epu32(c0, m0), p1 = _mm512_mul_epu32(c2, m1);
+        // Upper words down by a shuffle, not a shift: Intel's shifts and products share a port, and the products fill it.
+        __m512i high0 = _mm512_shuffle_epi32(p0, _MM_PERM_DDBB), high1 = _mm512_shuffle_epi32(p1, _MM_PERM_DDBB);
+        c0 = _mm512_ternarylogic_epi64(high1, c1, _mm512_set1_epi64(k0), 0x96); // xor of three
+        c2 = _mm512_ternarylogic_epi64(high0, c3, _mm512_set1_epi64(k1), 0x96);
+        c1 = p1;
+        c3 = p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+// Bit i of keep[k]: whether element 4·block + 16·k + i is kept.
+static inline void dropout_keep64(const dropout_stream *s, uint64_t block, __mmask16 keep[4]) {
+    const __m512i least = _mm512_set1_epi32((int)s->least);
+    const __m512i front = _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0),
+                  back = _mm512_set_epi64(15, 7, 14, 6, 13, 5, 12, 4);
+    for (int half = 0; half < 2; half++) {
+        __m512i w[4];
+        philox_eight(s->key, block + 8 * (uint64_t)half, w);
+        __m512i first = _mm512_mask_blend_epi32(0xAAAA, w[0], _mm512_slli_epi64(w[1], 32));
+        __m512i last = _mm512_mask_blend_epi32(0xAAAA, w[2], _mm512_slli_epi64(w[3], 32));
+        keep[2 * half] = _mm512_cmpge_epu32_mask(_mm512_permutex2var_epi64(first, front, last), least);
+        keep[2 * half + 1] = _mm512_cmpge_epu32_mask(_mm512_permutex2var_epi64(first, back, last), least);
+    }
+}
+#endif
+
 enum { DROPOUT_RUN = 4 * VW }; // elements made at a time
 
 // to[4·i + w] = x[w][i]: pairs of vectors zipped twice.

@@ -62,10 +62,10 @@ static mezzo_status run_map(mezzo_device *device, const mz_call *call, map_fn *f
 #define MAP(name, expression)                                                                                          \
     static void name##_block(const mz_call *call, int64_t at, const float *a, const float *b, float *y, int n) {       \
         (void)call, (void)at, (void)b;                                                                                 \
-        FOR_LANES(i, lanes, n) {                                                                                       \
+        EACH_VECTOR(i, lanes, n, {                                                                                     \
             vf x = vload_lanes(a + i, lanes, 0);                                                                       \
             vstore_lanes(y + i, (expression), lanes);                                                                  \
-        }                                                                                                              \
+        });                                                                                                            \
     }
 #define OTHER vload_lanes(b + i, lanes, 0)
 
@@ -109,6 +109,23 @@ static void dropout_block(const mz_call *call, int64_t at, const float *a, const
     (void)b;
     float buffer[MZ_BLOCK + 2 * DROPOUT_RUN];
     dropout_stream stream = dropout_begin(call);
+#if VEC_512
+    if ((at & 3) == 0) { // masks at once, not factors through memory
+        for (int i = 0; i < n; i += 64) {
+            __mmask16 keep[4];
+            dropout_keep64(&stream, (uint64_t)(at + i) >> 2, keep);
+            for (int k = 0; k < 4 && i + 16 * k < n; k++) {
+                int lanes = n - i - 16 * k < 16 ? n - i - 16 * k : 16;
+                vf x = vload_lanes(a + i + 16 * k, lanes, 0);
+                if (stream.scale == 0)
+                    keep[k] = 0;
+                vstore_lanes(y + i + 16 * k, (vf)_mm512_maskz_mul_ps(keep[k], (__m512)x, _mm512_set1_ps(stream.scale)),
+                             lanes);
+            }
+        }
+        return;
+    }
+#endif
     const float *factors = dropout_factors(&stream, (uint64_t)at, n, buffer);
     FOR_LANES(i, lanes, n) {
         vf f = vload_lanes(factors + i, lanes, 0), x = vload_lanes(a + i, lanes, 0);
@@ -133,7 +150,7 @@ static const char *cast_supports(const mezzo_device *device, const mz_call *call
 static mezzo_status run_cast(mezzo_device *device, const mz_call *call) {
     const mz_tensor *x = &call->in[0], *y = &call->out[0];
     size_t n = (size_t)mz_shape_count(&y->shape);
-    if (x->dtype != y->dtype && is_storage_float(x))
+    if (is_storage_float(x) && (x->dtype != y->dtype || x->dtype == MEZZO_F32))
         return run_map(device, call, move_block, 0.2);
     return mezzo_convert(x->data, x->dtype, y->data, y->dtype, n);
 }

@@ -13,21 +13,38 @@ static const float *row_in(const mz_tensor *t, int64_t row, int64_t width, float
     return block_in(t, row * width, (int)width, buffer);
 }
 
+// Four sums side by side: a chain of additions would wait 4 cycles for each.
+enum { CHAINS = 4, STRIDE = CHAINS * VW };
+
+static inline float add_chains(const vf sum[CHAINS]) {
+    return vsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
 static float row_sum(const float *x, int n) {
-    vf sum = {0};
-    FOR_LANES(i, lanes, n)
-    sum += vload_lanes(x + i, lanes, 0);
-    return vsum(sum);
+    vf sum[CHAINS] = {{0}};
+    int whole = n / STRIDE * STRIDE;
+    for (int i = 0; i < whole; i += STRIDE)
+        for (int c = 0; c < CHAINS; c++)
+            sum[c] += vload(x + i + c * VW);
+    FOR_LANES(i, lanes, n - whole)
+    sum[0] += vload_lanes(x + whole + i, lanes, 0);
+    return add_chains(sum);
 }
 
 // Σ (x - mean)²
 static float row_squares(const float *x, int n, float mean) {
-    vf sum = {0};
-    FOR_LANES(i, lanes, n) {
-        vf centred = vload_lanes(x + i, lanes, mean) - mean;
-        sum = vfma(centred, centred, sum);
+    vf sum[CHAINS] = {{0}};
+    int whole = n / STRIDE * STRIDE;
+    for (int i = 0; i < whole; i += STRIDE)
+        for (int c = 0; c < CHAINS; c++) {
+            vf centred = vload(x + i + c * VW) - mean;
+            sum[c] = vfma(centred, centred, sum[c]);
+        }
+    FOR_LANES(i, lanes, n - whole) {
+        vf centred = vload_lanes(x + whole + i, lanes, mean) - mean;
+        sum[0] = vfma(centred, centred, sum[0]);
     }
-    return vsum(sum);
+    return add_chains(sum);
 }
 
 // --- layernorm --------------------------------------------------------------------------------------------------------------
@@ -44,8 +61,8 @@ static const float *norm_input(const mz_call *call, int slot, int64_t row, int w
     if (!mz_present(&call->in[slot])) // of the residual
         return x;
     const float *residual = row_in(&call->in[slot], row, width, other);
-    FOR_LANES(i, lanes, width)
-    vstore_lanes(s + i, vload_lanes(x + i, lanes, 0) + vload_lanes(residual + i, lanes, 0), lanes);
+    EACH_VECTOR(i, lanes, width,
+                { vstore_lanes(s + i, vload_lanes(x + i, lanes, 0) + vload_lanes(residual + i, lanes, 0), lanes); });
     const mz_tensor *sum = &call->out[slot == 3 ? 3 : 2]; // layernorm, rmsnorm
     if (mz_present(sum)) {
         narrow_block(s, element_at(sum, row * width), sum->dtype, width);
@@ -78,12 +95,12 @@ static mezzo_status run_layernorm(mezzo_device *device, const mz_call *call) {
         float mean = row_sum(s, width) / (float)width;
         float rstd = 1.0f / sqrtf(row_squares(s, width, mean) / (float)width + call->attrs.eps);
         float *out = block_out(y, row * width, mine);
-        FOR_LANES(i, lanes, width) {
+        EACH_VECTOR(i, lanes, width, {
             vf value = (vload_lanes(s + i, lanes, 0) - mean) * rstd;
             value = weight != NULL ? value * vload_lanes(weight + i, lanes, 0) : value;
             value = bias != NULL ? value + vload_lanes(bias + i, lanes, 0) : value;
             vstore_lanes(out + i, value, lanes);
-        }
+        });
         block_done(y, row * width, width, out);
         if (mz_present(&call->out[1]))
             ((float *)call->out[1].data)[row] = mean;
@@ -127,24 +144,36 @@ static void layernorm_bwd_row(const mz_call *call, int64_t row, int width, const
     const float *x = row_in(&call->in[1], row, width, mine + stride);
     const float *dres = mz_present(&call->in[5]) ? row_in(&call->in[5], row, width, mine + 2 * stride) : NULL;
     float mean = ((const float *)call->in[3].data)[row], rstd = ((const float *)call->in[4].data)[row];
-    vf g_sum = {0}, gx_sum = {0};
-    FOR_LANES(i, lanes, width) {
-        vf d = vload_lanes(dy + i, lanes, 0), normal = (vload_lanes(x + i, lanes, 0) - mean) * rstd;
+    vf g_sum[CHAINS] = {{0}}, gx_sum[CHAINS] = {{0}};
+    int whole = width / STRIDE * STRIDE;
+    for (int at = 0; at < whole; at += STRIDE)
+        for (int c = 0; c < CHAINS; c++) {
+            int i = at + c * VW;
+            vf d = vload(dy + i), normal = (vload(x + i) - mean) * rstd;
+            vf g = weight != NULL ? d * vload(weight + i) : d;
+            g_sum[c] += g;
+            gx_sum[c] = vfma(g, normal, gx_sum[c]);
+            vstore(dweight + i, vfma(d, normal, vload(dweight + i)));
+            vstore(dbias + i, vload(dbias + i) + d);
+        }
+    FOR_LANES(rest, lanes, width - whole) {
+        int i = whole + rest;
+        vf d = vload_lanes(dy + i, lanes, 0), normal = (vload_lanes(x + i, lanes, mean) - mean) * rstd;
         vf g = weight != NULL ? d * vload_lanes(weight + i, lanes, 0) : d;
-        g_sum += g;
-        gx_sum = vfma(g, lanes == VW ? normal : vselect(iless(lane_numbers(), iset(lanes)), normal, (vf){0}), gx_sum);
+        g_sum[0] += g;
+        gx_sum[0] = vfma(g, normal, gx_sum[0]);
         vstore_lanes(dweight + i, vfma(d, normal, vload_lanes(dweight + i, lanes, 0)), lanes);
         vstore_lanes(dbias + i, vload_lanes(dbias + i, lanes, 0) + d, lanes);
     }
-    float g_mean = vsum(g_sum) / (float)width, gx_mean = vsum(gx_sum) / (float)width;
+    float g_mean = add_chains(g_sum) / (float)width, gx_mean = add_chains(gx_sum) / (float)width;
     float *dx = block_out(&call->out[0], row * width, mine + 3 * stride);
-    FOR_LANES(i, lanes, width) {
+    EACH_VECTOR(i, lanes, width, {
         vf d = vload_lanes(dy + i, lanes, 0), normal = (vload_lanes(x + i, lanes, 0) - mean) * rstd;
         vf g = weight != NULL ? d * vload_lanes(weight + i, lanes, 0) : d;
         vf value = (g - g_mean - normal * gx_mean) * rstd;
         value = dres != NULL ? value + vload_lanes(dres + i, lanes, 0) : value;
         vstore_lanes(dx + i, value, lanes);
-    }
+    });
     block_done(&call->out[0], row * width, width, dx);
     if (mz_present(&call->out[3]))
         block_done(&call->out[3], row * width, width, dx);

@@ -55,15 +55,26 @@ static void for_chunks(const mezzo_device *device, const mz_call *call, const mz
 typedef float half_lanes __attribute__((vector_size(2 * VW)));
 typedef double vd __attribute__((vector_size(4 * VW))); // VW/2 lanes
 
+static inline vd widen_half(const float *p) {
+#if VEC_512
+    return (vd)_mm512_cvtps_pd(_mm256_loadu_ps(p));
+#elif VEC_256
+    return (vd)_mm256_cvtps_pd(_mm_loadu_ps(p));
+#else
+    half_lanes part;
+    memcpy(&part, p, sizeof part);
+    return __builtin_convertvector(part, vd);
+#endif
+}
+
 // Σ g² in FP64, in which no float's square overflows: the sum is finite exactly when every g is.
 static double sum_squares(const float *g, int n) {
     vd sum[4] = {{0}};
     int i = 0;
     for (; i + 2 * VW <= n; i += 2 * VW) {
-        half_lanes part[4];
-        memcpy(part, g + i, sizeof part);
+        prefetch_reads((const char *)(g + i), 8 * VW);
         for (int k = 0; k < 4; k++) {
-            vd wide = __builtin_convertvector(part[k], vd);
+            vd wide = widen_half(g + i + k * (VW / 2));
             sum[k] += wide * wide;
         }
     }
