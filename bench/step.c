@@ -21,7 +21,7 @@ typedef struct setup {
     char command[512];
     int64_t layers, heads, width, d_ff, vocab, batch, length;
     bool recompute, low_residual, profile;
-    int accumulate, warmup, steps;
+    int accumulate, warmup, steps, threads;
 } setup;
 
 typedef struct trainer {
@@ -39,7 +39,7 @@ typedef struct trainer {
 static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trainer *t) {
     mezzo_model_config model;
     mezzo_graph *graph = NULL;
-    MEZZO_TRY(mezzo_device_open(s->device, 0, &t->device));
+    MEZZO_TRY(mezzo_device_open(s->device, s->threads, &t->device));
     mezzo_master master = MEZZO_MASTER_FP32;
     while (master < MEZZO_MASTER_STOCHASTIC && strcmp(mezzo_master_name(master), s->master) != 0)
         master++;
@@ -183,11 +183,11 @@ static mezzo_status complete(setup *s) {
 }
 
 static int usage(void) {
-    fprintf(stderr,
-            "usage: bench_step [--device D] [--name S] [--model NAME] [--master fp32|split|stochastic]\n       "
-            "[--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
-            "[--batch N]\n       [--length N] [--accumulate N] [--steps N] [--warmup N] [--commit S] [--recompute] "
-            "[--low-residual] [--profile] [--no-header] PRECISION...\n");
+    fprintf(stderr, "usage: bench_step [--device D] [--name S] [--model NAME] [--master fp32|split|stochastic]\n       "
+                    "[--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
+                    "[--batch N]\n       [--length N] [--accumulate N] [--threads N] [--steps N] [--warmup N] "
+                    "[--commit S] [--recompute] "
+                    "[--low-residual] [--profile] [--no-header] PRECISION...\n");
     return 2;
 }
 
@@ -220,7 +220,8 @@ int main(int argc, char **argv) {
                    {"--length", NULL, &s.length, NULL},
                    {"--accumulate", NULL, NULL, &s.accumulate},
                    {"--steps", NULL, NULL, &s.steps},
-                   {"--warmup", NULL, NULL, &s.warmup}};
+                   {"--warmup", NULL, NULL, &s.warmup},
+                   {"--threads", NULL, NULL, &s.threads}};
     bool header = true;
     int at = 1;
     size_t written = 0;
