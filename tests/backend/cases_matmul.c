@@ -23,6 +23,8 @@ typedef struct arithmetic {
 static const arithmetic arithmetics[] = {{MEZZO_F32, MEZZO_F32}, {MEZZO_F32, MEZZO_TF32}, {MEZZO_BF16, MEZZO_BF16},
                                          {MEZZO_F16, MEZZO_F16}, {MEZZO_BF16, MEZZO_F32}, {MEZZO_F16, MEZZO_F32}};
 
+enum { OWN_ARITHMETICS = 4 }; // the first ones: what a storage format is multiplied in by itself, and TF32
+
 static trial *product(mz_op op, arithmetic a) {
     trial *t = trial_new(op);
     t->numerics.compute = a.compute;
@@ -174,18 +176,17 @@ void cases_matmul(void) {
 }
 
 // --- attention ----------------------------------------------------------------------------------------------------------------
-static trial *attention_trial(const int64_t s[5], mezzo_dtype dtype, bool packed, float dropout) {
-    trial *t = trial_new(MZ_OP_attention);
-    t->numerics.compute = dtype;
+static trial *attention_trial(const int64_t s[5], arithmetic a, bool packed, float dropout) {
+    trial *t = product(MZ_OP_attention, a);
     t->attrs.heads = (int)s[2];
     t->attrs.kv_heads = (int)s[3];
     t->attrs.p = dropout;
     t->attrs.rng = 5;
     int64_t channels = s[2] * s[4], kv = s[3] * s[4];
-    trial_input(t, 0, dtype, SHAPE(s[0], s[1], packed ? 3 * channels : channels));
+    trial_input(t, 0, a.storage, SHAPE(s[0], s[1], packed ? 3 * channels : channels));
     for (int i = 1; i < 3 && !packed; i++)
-        trial_input(t, i, dtype, SHAPE(s[0], s[1], kv));
-    trial_output(t, 0, dtype, SHAPE(s[0], s[1], channels));
+        trial_input(t, i, a.storage, SHAPE(s[0], s[1], kv));
+    trial_output(t, 0, a.storage, SHAPE(s[0], s[1], channels));
     trial_output(t, 1, MEZZO_F32, SHAPE(s[0], s[2], s[1]));
     for (int i = 0; i < t->n_in; i++)
         trial_normal(t, i, 1.5);
@@ -193,27 +194,26 @@ static trial *attention_trial(const int64_t s[5], mezzo_dtype dtype, bool packed
     return t;
 }
 
-static void attention_case(const int64_t s[5], mezzo_dtype dtype, bool packed, float dropout) {
-    trial_finish(attention_trial(s, dtype, packed, dropout));
-    trial *t = attention_trial(s, dtype, packed, dropout);
+static void attention_case(const int64_t s[5], arithmetic a, bool packed, float dropout) {
+    trial_finish(attention_trial(s, a, packed, dropout));
+    trial *t = attention_trial(s, a, packed, dropout);
     t->out[1].t.shape.rank = -1; // evaluation needs no log-sum-exp
     t->n_out = 1;
     trial_finish(t);
 }
 
-static trial *attention_bwd_trial(const int64_t s[5], mezzo_dtype dtype, bool packed, float dropout) {
-    trial *forward = attention_trial(s, dtype, packed, dropout), *t = trial_new(MZ_OP_attention_bwd);
+static trial *attention_bwd_trial(const int64_t s[5], arithmetic a, bool packed, float dropout) {
+    trial *forward = attention_trial(s, a, packed, dropout), *t = product(MZ_OP_attention_bwd, a);
     trial_reference(forward);
-    t->numerics = forward->numerics;
     t->attrs = forward->attrs;
     t->skip_mutations = forward->skip_mutations;
-    trial_input(t, 0, dtype, forward->out[0].t.shape);
+    trial_input(t, 0, a.storage, forward->out[0].t.shape);
     trial_normal(t, 0, 1);
     for (int i = 0; i < forward->n_in; i++) {
-        trial_input(t, 1 + i, dtype, forward->in[i].t.shape);
+        trial_input(t, 1 + i, a.storage, forward->in[i].t.shape);
         memcpy(t->in[1 + i].value, forward->in[i].value, (size_t)trial_count(&forward->in[i]) * sizeof(double));
         trial_store(&t->in[1 + i]);
-        trial_output(t, i, dtype, forward->in[i].t.shape);
+        trial_output(t, i, a.storage, forward->in[i].t.shape);
     }
     for (int i = 0; i < 2; i++) { // y and lse
         trial_input(t, 4 + i, forward->out[i].t.dtype, forward->out[i].t.shape);
@@ -224,25 +224,25 @@ static trial *attention_bwd_trial(const int64_t s[5], mezzo_dtype dtype, bool pa
     return t;
 }
 
-static void attention_bwd_case(const int64_t s[5], mezzo_dtype dtype, bool packed, float dropout) {
-    trial_finish(attention_bwd_trial(s, dtype, packed, dropout));
+static void attention_bwd_case(const int64_t s[5], arithmetic a, bool packed, float dropout) {
+    trial_finish(attention_bwd_trial(s, a, packed, dropout));
 }
 
-static void each_attention(void (*run)(const int64_t s[5], mezzo_dtype dtype, bool packed, float dropout)) {
+static void each_attention(void (*run)(const int64_t s[5], arithmetic a, bool packed, float dropout)) {
     for (size_t s = 0; s < MZ_COUNT(attention_shapes); s++)
-        for (int d = 0; d < FLOATS; d++) {
-            run(attention_shapes[s], floats[d], false, 0);
-            run(attention_shapes[s], floats[d], false, 0.3f);
+        for (size_t a = 0; a < OWN_ARITHMETICS; a++) {
+            run(attention_shapes[s], arithmetics[a], false, 0);
+            run(attention_shapes[s], arithmetics[a], false, 0.3f);
             if (attention_shapes[s][2] == attention_shapes[s][3]) {
-                run(attention_shapes[s], floats[d], true, 0);
-                run(attention_shapes[s], floats[d], true, 0.3f);
+                run(attention_shapes[s], arithmetics[a], true, 0);
+                run(attention_shapes[s], arithmetics[a], true, 0.3f);
             }
         }
 }
 
 void cases_attention(void) {
     each_attention(attention_case);
-    trial *t = attention_trial((const int64_t[]){1, 17, 2, 2, 16}, MEZZO_F32, true, 0);
+    trial *t = attention_trial((const int64_t[]){1, 17, 2, 2, 16}, arithmetics[0], true, 0);
     trial_spoil(t, 0);
     trial_finish(t);
 }
@@ -292,7 +292,7 @@ void cases_attention_cached(void) {
 void cases_attention_bwd(void) {
     each_attention(attention_bwd_case);
     for (int slot = 0; slot < 2; slot++) { // dy, q
-        trial *t = attention_bwd_trial((const int64_t[]){1, 17, 2, 2, 16}, MEZZO_F32, true, 0);
+        trial *t = attention_bwd_trial((const int64_t[]){1, 17, 2, 2, 16}, arithmetics[0], true, 0);
         trial_spoil(t, slot);
         trial_finish(t);
     }

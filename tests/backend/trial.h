@@ -59,6 +59,8 @@ void trial_finish(trial *t); // check and free
 // Runs the reference: every output's `value` is its result. For what backward reads of forward.
 void trial_reference(trial *t);
 void devices_open(void);
+// Only these kernels, on a cpu device, whatever it would list: code that this machine's devices do not choose.
+void devices_open_with(const mz_kernel *const *kernels, size_t n);
 void devices_close(void);
 void devices_report(void);
 int devices_count(void);

@@ -18,18 +18,29 @@ enum { LISTED_LEVELS = 1 };
 
 #define KERNEL(op, name)      static const mz_kernel *const name##_kernels[] = {LEVELS(name)};
 #define KERNEL_ONCE(op, name) static const mz_kernel *const name##_kernels[] = {&mz_##name##__portable};
+#if defined(__x86_64__)
+#define KERNEL_AMX(op, name) static const mz_kernel *const name##_kernels[] = {&mz_##name##__amx, LEVELS(name)};
+enum { LISTS_TILES = 1 };
+#else
+#define KERNEL_AMX KERNEL
+enum { LISTS_TILES = 0 };
+#endif
 #include "backend/cpu/kernels.def"
 #undef KERNEL
+#undef KERNEL_AMX
 #undef KERNEL_ONCE
 
 static const struct {
     const mz_kernel *const *list; // best first, the last one portable
     size_t n;
+    size_t tiles; // how many of them, at its head, are for AMX
 } kernel_lists[MZ_OP_COUNT] = {
-#define KERNEL(op, name)      [MZ_OP_##op] = {name##_kernels, MZ_COUNT(name##_kernels)},
-#define KERNEL_ONCE(op, name) [MZ_OP_##op] = {name##_kernels, MZ_COUNT(name##_kernels)},
+#define KERNEL(op, name)      [MZ_OP_##op] = {name##_kernels, MZ_COUNT(name##_kernels), 0},
+#define KERNEL_ONCE(op, name) [MZ_OP_##op] = {name##_kernels, MZ_COUNT(name##_kernels), 0},
+#define KERNEL_AMX(op, name)  [MZ_OP_##op] = {name##_kernels, MZ_COUNT(name##_kernels), LISTS_TILES},
 #include "backend/cpu/kernels.def"
 #undef KERNEL
+#undef KERNEL_AMX
 #undef KERNEL_ONCE
 };
 
@@ -40,8 +51,11 @@ static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op,
         return mz_cpu_matmul_kernels(cpu, op, n);
     if (op == MZ_OP_grouped_linear || op == MZ_OP_grouped_linear_dx || op == MZ_OP_grouped_linear_dw)
         return mz_cpu_grouped_kernels(op, n);
-    // Lists run from AVX-512 down; AMX cores use the AVX-512 kernels here.
-    size_t above = cpu->isa.level >= MZ_LEVEL_AVX512 ? 0 : (size_t)(MZ_LEVEL_AVX512 - cpu->isa.level);
+    // Lists run from AMX, where tiles were measured to pay, or from AVX-512 down.
+    bool tiles = cpu->isa.level == MZ_LEVEL_AMX && cpu->isa.bf16_dot && mz_isa_worth_it(&cpu->isa, cpu->isa.amx_rate);
+    size_t above = tiles ? 0 : kernel_lists[op].tiles;
+    if (cpu->isa.level < MZ_LEVEL_AVX512)
+        above += (size_t)(MZ_LEVEL_AVX512 - cpu->isa.level);
     if (above >= kernel_lists[op].n)
         above = kernel_lists[op].n > 0 ? kernel_lists[op].n - 1 : 0;
     *n = kernel_lists[op].n - above;

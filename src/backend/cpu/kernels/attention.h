@@ -38,8 +38,6 @@ static inline heads heads_of(const mz_call *call, const mz_tensor *q, const mz_t
 }
 
 static inline const char *refuse_attention(const mz_call *call, const mz_tensor *q, const mz_tensor *y) {
-    if (call->numerics.compute == MEZZO_TF32)
-        return "no tf32 arithmetic on this cpu";
     if (y->shape.rank != 3 || q->shape.rank != 3 || call->attrs.heads < 1)
         return "attention is over [B, T, H·D]";
     if (y->shape.dim[2] / call->attrs.heads > MAX_HEAD)
@@ -69,6 +67,16 @@ static inline __attribute__((always_inline)) void load_rows(const char *from, si
     }
 }
 
+// FP32 rounded to what products are computed in.
+static inline vf rounded_to(mezzo_dtype compute, vf x) {
+    if (compute == MEZZO_BF16)
+        return from_bf16(to_bf16(x));
+    if (compute == MEZZO_F16)
+        return from_f16(to_f16(x));
+    vi bits = (vi)x, up = (vi)((vu)bits + 0xFFFu + (((vu)bits >> 13) & 1u)) & iset((int32_t)0xFFFFE000u);
+    return vselect(vless_equal(vabs(x), vset(INFINITY)), (vf)up, x); // TF32; NaN stays NaN
+}
+
 // One head's D elements of `rows` positions from `at` on (then every `stride` elements) into FP32 rows of `padded`, times `factor`; zeros
 // beyond D, and in rows up to TILE. Operands are rounded to `compute` where the tensor holds more.
 static inline void load_head(const mz_tensor *t, int64_t at, int64_t stride, int rows, const heads *h, float factor,
@@ -84,8 +92,7 @@ static inline void load_head(const mz_tensor *t, int64_t at, int64_t stride, int
     else
         load_rows(from, (size_t)stride, MEZZO_F16, rows, h, first, to);
     for (size_t i = 0; rounded && i < count; i += VW) {
-        vf x = vload(to + i);
-        vstore(to + i, (compute == MEZZO_BF16 ? from_bf16(to_bf16(x)) : from_f16(to_f16(x))) * factor);
+        vstore(to + i, rounded_to(compute, vload(to + i)) * factor);
     }
     memset(to + count, 0, ((size_t)TILE * (size_t)h->padded - count) * sizeof *to);
 }
@@ -168,9 +175,9 @@ static inline void tile_scatter(const float *p, const float *values, const heads
 }
 
 // Floats handed out from the workspace, in whole cache lines.
-static inline float *take(float **next, size_t floats) {
+static inline float *take(float **next, size_t n) {
     float *start = *next;
-    *next += mz_align_up(floats, 16);
+    *next += mz_align_up(n, 16);
     return start;
 }
 static inline int tile_count(const heads *h, int64_t tile) {

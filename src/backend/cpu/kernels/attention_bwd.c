@@ -64,8 +64,7 @@ static void load_queries(backward_tiles *w, const mz_call *call, const heads *h,
     const float *lse = (const float *)call->in[IN_LSE].data + (b * h->heads + head) * h->length + tile * TILE;
     load_head(&call->in[IN_Q], start * h->q_row + head * h->width, h->q_row, rows, h, h->scale, call->numerics.compute,
               w->q);
-    load_head(&call->in[IN_DY], start * h->y_row + head * h->width, h->y_row, rows, h, 1.0f, call->numerics.compute,
-              w->dy);
+    load_head(&call->in[IN_DY], start * h->y_row + head * h->width, h->y_row, rows, h, 1.0f, MEZZO_F32, w->dy);
     load_head(&call->in[IN_Y], start * h->y_row + head * h->width, h->y_row, rows, h, 1.0f, MEZZO_F32, w->y);
     for (int r = 0; r < rows; r++) {
         const float *dy = w->dy + (size_t)r * (size_t)h->padded, *y = w->y + (size_t)r * (size_t)h->padded;
@@ -75,6 +74,10 @@ static void load_queries(backward_tiles *w, const mz_call *call, const heads *h,
         w->delta[r] = vsum(dot);
         w->lse[r] = lse[r];
     }
+    if (call->in[IN_DY].dtype == MEZZO_F32 &&
+        call->numerics.compute != MEZZO_F32) // Δ is of dy as it is, products are not
+        for (size_t i = 0; i < (size_t)rows * (size_t)h->padded; i += VW)
+            vstore(w->dy + i, rounded_to(call->numerics.compute, vload(w->dy + i)));
     memset(w->dq, 0, TILE * (size_t)h->padded * sizeof *w->dq);
 }
 

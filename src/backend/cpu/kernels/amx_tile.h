@@ -1,0 +1,67 @@
+// The tile instructions that kernels are written with. Palette 1: 8 tiles of 16 rows × 64 bytes. TDPBF16PS takes subnormals as zero and
+// rounds to nearest even whatever MXCSR says (Intel SDM).
+//
+// MZ_AMX_EMULATE replaces them by plain C with the same results, so that the logic around them is tested on any machine.
+#ifndef MZ_CPU_AMX_TILE_H
+#define MZ_CPU_AMX_TILE_H
+
+#include "base/base.h"
+
+enum { AMX_ROWS = 16, AMX_BYTES = 1024 }; // of a tile
+
+#if defined(MZ_AMX_EMULATE)
+static _Thread_local union amx_tile {
+    float f[16][16];
+    uint16_t h[16][32];
+} amx_tiles[8];
+
+static inline void amx_load(int t, const void *p, size_t stride) {
+    for (size_t r = 0; r < AMX_ROWS; r++)
+        memcpy(amx_tiles[t].f[r], (const char *)p + r * stride, 64);
+}
+static inline void amx_store(int t, void *p, size_t stride) {
+    for (size_t r = 0; r < AMX_ROWS; r++)
+        memcpy((char *)p + r * stride, amx_tiles[t].f[r], 64);
+}
+static inline void amx_zero(int t) {
+    memset(&amx_tiles[t], 0, sizeof amx_tiles[t]);
+}
+static inline float amx_widen(uint16_t bits) {
+    uint32_t word = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &word, sizeof x);
+    return x;
+}
+// Every lane adds the product of the even, then that of the odd elements (SDM, TDPBF16PS).
+static inline void amx_dot(int c, int a, int b) {
+    for (int m = 0; m < 16; m++)
+        for (int k = 0; k < 16; k++)
+            for (int n = 0; n < 16; n++)
+                for (int o = 0; o < 2; o++)
+                    amx_tiles[c].f[m][n] +=
+                        amx_widen(amx_tiles[a].h[m][2 * k + o]) * amx_widen(amx_tiles[b].h[k][2 * n + o]);
+}
+static inline void amx_begin(void) {}
+static inline void amx_end(void) {}
+#else
+#include "backend/cpu/kernels/amx_config.h"
+
+// The tile number is part of an instruction's encoding: these are macros because it must be a constant.
+#define amx_load(t, p, stride)  _tile_loadd(t, p, stride)
+#define amx_store(t, p, stride) _tile_stored(t, p, stride)
+#define amx_zero(t)             _tile_zero(t)
+#define amx_dot(c, a, b)        _tile_dpbf16ps(c, a, b)
+
+static inline void amx_begin(void) {
+    _tile_loadconfig(&mz_amx_config);
+}
+// Tiles left in use would be saved and restored at every switch of the thread.
+static inline void amx_end(void) {
+    _tile_release();
+}
+#endif
+
+// The tile intrinsics do not tell the compiler which memory they read: what was stored for them has to be there.
+#define AMX_FENCE() __asm__ volatile("" ::: "memory")
+
+#endif
