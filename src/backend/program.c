@@ -146,7 +146,7 @@ fail:
 // --- memory ---------------------------------------------------------------------------------------------------------------------
 
 static size_t lane_bytes(const mz_compiled *c) { // of lane 0's workspace; lane 1's lies behind it
-    return c->beside > 0 ? mz_align_up(c->workspace, 256) : c->workspace;
+    return c->lanes.lane ? mz_align_up(c->workspace, 256) : c->workspace;
 }
 
 static void plan_report(const mz_compiled *c, mezzo_memory *out) {
