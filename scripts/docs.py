@@ -8,7 +8,8 @@ Pages say where each number comes from, in comments that a reader does not see:
     <!--= lab formats --json : EXPR : FORMAT-->0.5<!--=-->    one number in a sentence: EXPR of the command's JSON, which is d
 
 EXPR is Python; pick(rows, key=value) is the row with these values. A block that says `mezzo~` trains a model: its numbers may be off in the
-last digits on another machine, so --check allows each a difference of 2 % or 2 units of its last digit, whichever is more.
+last digits on another machine, so --check allows each a difference of 2 % or 2 units of its last digit, whichever is more; amounts of memory, of which
+a kernel's scratch depends on the machine, may be off by half a per cent of the largest in their line.
 --check writes nothing; it prints how each page differs from what the commands say, and exits with 1. Figures are compared by the
 gnuplot script beside them, which holds their data. Needs gnuplot to draw.
 """
@@ -28,6 +29,7 @@ BLOCK = re.compile(r"(<!-- (mezzo~?) ([^\n]*?) -->\n)(.*?)(<!-- end -->)", re.S)
 FIGURE = re.compile(r"(<!-- figure (\S+): (mezzo~?) ([^\n]*?) -->\n)(.*?)(<!-- end -->)", re.S)
 NUMBER = re.compile(r"<!--=(~?) (.*?) : (.*?) : (.*?)-->(.*?)<!--=-->", re.S)
 TOKEN = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+SIZE = re.compile(r"(\d+(?:\.\d+)?) (MiB|GiB)")
 ran = {}
 
 
@@ -52,15 +54,32 @@ def number(mezzo, words, expression, form):
 
 
 def near(old, new):
-    """The same but for the last digits of numbers."""
-    if TOKEN.sub("#", old) != TOKEN.sub("#", new):
+    """The same but for the last digits of numbers, and for small amounts of memory: a kernel's scratch depends on the machine's caches."""
+    old, new = (re.sub(" +", " ", text) for text in (old, new))  # columns are filled up with blanks
+    if TOKEN.sub("#", SIZE.sub("#", old)) != TOKEN.sub("#", SIZE.sub("#", new)):
         return False
-    for a, b in zip(TOKEN.findall(old), TOKEN.findall(new)):
-        x, y = float(a.replace(",", "")), float(b.replace(",", ""))
-        digits = len(a.split(".")[1]) if "." in a and "e" not in a.lower() else 0
-        if abs(x - y) > max(0.02 * abs(x), 2.01 * 10.0**-digits):
+    for was, now in zip(old.splitlines(), new.splitlines()):
+        amounts = [sizes_of(line) for line in (was, now)]
+        slack = 0.005 * max(amounts[0] + amounts[1], default=0)
+        if any(abs(x - y) > max(slack, 0.01 * x) for x, y in zip(*amounts)):
             return False
+        if was.startswith('"') or SIZE.search(was):
+            was, now = SIZE.sub("", was), SIZE.sub("", now)
+            if was.startswith('"'):
+                continue
+        for a, b in zip(TOKEN.findall(was), TOKEN.findall(now)):
+            x, y = float(a.replace(",", "")), float(b.replace(",", ""))
+            digits = len(a.split(".")[1]) if "." in a and "e" not in a.lower() else 0
+            if abs(x - y) > max(0.02 * abs(x), 2.01 * 10.0**-digits):
+                return False
     return True
+
+
+def sizes_of(line):
+    """Amounts of memory in a line, in MiB; of a figure's bar, which begins with its name in quotes, all its numbers."""
+    if line.startswith('"'):
+        return [float(x) for x in line.split('"')[2].split()]
+    return [float(x) * (1024 if unit == "GiB" else 1) for x, unit in SIZE.findall(line)]
 
 
 def draw(mezzo, words, name, folder, check):
