@@ -54,6 +54,9 @@ if(cuda_kernel_sources)
         $<$<BOOL:${MEZZO_WERROR}>:SHELL:-Werror all-warnings>
         "SHELL:-Xcompiler -fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-ffp-contract=off")
     target_include_directories(mezzo_cuda_kernels PRIVATE src/backend/cuda/kernels)
+    if("90a" IN_LIST MEZZO_CUDA_ARCH)
+        target_compile_definitions(mezzo_cuda_kernels PRIVATE MZ_CU_90A) # Hopper's own instructions: in no portable code
+    endif()
     list(APPEND cuda_objects $<TARGET_OBJECTS:mezzo_cuda_kernels>)
 endif()
 

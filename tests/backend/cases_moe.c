@@ -9,8 +9,17 @@
 #include "cases.h"
 
 // tokens, experts of each, experts, width, inner width; with the last ones some experts have no rows
-static const int64_t shapes[][5] = {{1, 1, 1, 3, 5},      {5, 2, 4, 7, 9},    {33, 2, 8, 16, 24}, {64, 3, 8, 65, 50},
-                                    {130, 2, 5, 33, 130}, {3, 2, 16, 64, 32}, {9, 1, 40, 20, 17}, {200, 4, 8, 48, 64}};
+static const int64_t shapes[][5] = {{1, 1, 1, 3, 5},
+                                    {5, 2, 4, 7, 9},
+                                    {33, 2, 8, 16, 24},
+                                    {64, 3, 8, 65, 50},
+                                    {130, 2, 5, 33, 130},
+                                    {3, 2, 16, 64, 32},
+                                    {9, 1, 40, 20, 17},
+                                    {200, 4, 8, 48, 64},
+                                    // so many experts that large tiles are many too; sums longer than a pipeline
+                                    {150, 2, 140, 264, 16},
+                                    {150, 2, 140, 16, 264}};
 
 static void copy_output(trial *t, int slot, const trial *from, int output) {
     const trial_tensor *out = &from->out[output];

@@ -68,6 +68,30 @@ const mz_kernel mz_cuda_grouped_linear_mma = {"grouped_linear__cuda_mma", mma_su
 const mz_kernel mz_cuda_grouped_linear_dx_mma = {"grouped_linear_dx__cuda_mma", mma_supports, NULL, mma_run};
 const mz_kernel mz_cuda_grouped_linear_dw_mma = {"grouped_linear_dw__cuda_mma", mma_supports, NULL, mma_run};
 
+static const char *wgmma_supports(const mezzo_device *device, const mz_call *call) {
+    if (mz_cuda(device)->cc != 90)
+        return "is for compute capability 9.0";
+    const char *reason = mma_supports(device, call);
+    if (reason != NULL)
+        return reason;
+    mz_cu_grouped g = grouped_args(device, call);
+    if (g.a.dtype == MEZZO_F32)
+        return "multiplies bf16 and fp16";
+    if (mz_cu_grouped_tiles(&g, 128) < g.sms)
+        return "large tiles are too few to share";
+    return mz_cu_grouped_wgmma(NULL, &g, true) != cudaSuccess ? "this build has no code for compute capability 9.0"
+                                                              : NULL;
+}
+
+static mezzo_status wgmma_run(mezzo_device *device, const mz_call *call) {
+    mz_cu_grouped g = grouped_args(device, call);
+    MZ_CUDA_TRY(mz_cu_grouped_wgmma(mz_cuda(device)->stream, &g, false));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_grouped_linear_wgmma = {"grouped_linear__cuda_wgmma", wgmma_supports, NULL, wgmma_run};
+const mz_kernel mz_cuda_grouped_linear_dx_wgmma = {"grouped_linear_dx__cuda_wgmma", wgmma_supports, NULL, wgmma_run};
+const mz_kernel mz_cuda_grouped_linear_dw_wgmma = {"grouped_linear_dw__cuda_wgmma", wgmma_supports, NULL, wgmma_run};
+
 // --- FP32 arithmetic ------------------------------------------------------------------------------------------------------
 static const char *fma_supports(const mezzo_device *device, const mz_call *call) {
     (void)device;

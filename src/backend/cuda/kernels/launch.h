@@ -369,6 +369,9 @@ typedef struct mz_cu_grouped {
 // as the operands are or as FP32. prepare: launches nothing; once before the first launch, outside of any capture.
 cudaError_t mz_cu_grouped_low(cudaStream_t stream, const mz_cu_grouped *args, bool prepare);
 cudaError_t mz_cu_grouped_tf32(cudaStream_t stream, const mz_cu_grouped *args, bool prepare);
+// As mz_cu_grouped_low, by the instructions of compute capability 9.0 alone; worth it where tiles of 128 × 128 are many.
+cudaError_t mz_cu_grouped_wgmma(cudaStream_t stream, const mz_cu_grouped *args, bool prepare);
+int64_t mz_cu_grouped_tiles(const mz_cu_grouped *args, int tile); // at most so many
 cudaError_t mz_cu_grouped_fma(cudaStream_t stream, const mz_cu_grouped *args); // any float storages and sizes
 
 #ifdef __cplusplus

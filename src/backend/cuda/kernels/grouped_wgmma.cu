@@ -1,0 +1,236 @@
+// The experts' products of BF16 and FP16 matrices on Hopper's tensor cores (compute capability 9.0 only): warpgroup matrix instructions, which
+// read both operands from shared memory. A block of two warpgroups makes a tile of 128 × 128 results, one half of its rows each; pieces of 64 of l come
+// through a pipeline of asynchronous copies. Two blocks share a multiprocessor, so that one computes while the other waits.
+#include <type_traits>
+
+#include "grouped.cuh"
+#include "ptx.cuh"
+
+namespace {
+enum { THREADS = 256, TILE = 128, L = 64, STAGES = 3, OPERAND = TILE * L * 2, STAGE = 2 * OPERAND, ALIGN = 1024 };
+enum { BYTES = STAGES * STAGE + ALIGN };
+
+// --- operands -------------------------------------------------------------------------------------------------------------
+// Both layouts are rows of 128 bytes, eight of which make a block of 1024: within it the 16-byte pieces of row i change places by
+// exclusive or with i ("128-byte swizzle"). l contiguous: TILE rows of 64 of l. Else: two columns of blocks (64 of m or c each), 64 rows of l.
+template <typename T, bool CONTIGUOUS>
+__device__ __forceinline__ void copy_operand(unsigned char *to, const T *from, int pitch, int others, int l, int l0) {
+    constexpr int PIECES = CONTIGUOUS ? L / 8 : TILE / 8, STRIDE = THREADS / PIECES;
+    int row = static_cast<int>(threadIdx.x) / PIECES, piece = static_cast<int>(threadIdx.x) % PIECES;
+    int rows = CONTIGUOUS ? others : l - l0;
+    bool inside = piece * 8 < (CONTIGUOUS ? l - l0 : others);
+    const T *source =
+        from + (CONTIGUOUS ? l0 : static_cast<int64_t>(l0) * pitch) + static_cast<int64_t>(row) * pitch + piece * 8;
+    unsigned char *place = to + (CONTIGUOUS ? 0 : piece / 8 * (L * 128)) + row * 128 + (((piece ^ row) & 7) << 4);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        bool in = inside && row + i * STRIDE < rows;
+        copy_async_16(place + i * STRIDE * 128, in ? source + static_cast<int64_t>(i * STRIDE) * pitch : from, in);
+    }
+}
+
+// What a matrix instruction is told of an operand (PTX ISA, "matrix descriptor"), in units of 16 bytes: where it begins, from one 64 of m or c
+// to the next (where l is strided), from one eight rows to the next, and the swizzle.
+__device__ __forceinline__ uint64_t descriptor(uint32_t address) {
+    return static_cast<uint64_t>((address & 0x3FFFFu) >> 4) | static_cast<uint64_t>(L * 128 >> 4) << 16 |
+           static_cast<uint64_t>(1024 >> 4) << 32 | static_cast<uint64_t>(1) << 62;
+}
+
+// d [64, 128] += a [64, 16]·b [16, 128]
+template <typename T, int A_TRANSPOSED, int B_TRANSPOSED>
+__device__ __forceinline__ void warpgroup_multiply(float (&d)[16][4], uint64_t a, uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if constexpr (std::is_same<T, __nv_bfloat16>::value)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                     "}, %64, %65, 1, 1, 1, %66, %67;"
+                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
+                       "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
+                       "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
+                       "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
+                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
+                       "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
+                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),
+                       "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
+                       "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
+                     : "l"(a), "l"(b), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED));
+    else
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                     "}, %64, %65, 1, 1, 1, %66, %67;"
+                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
+                       "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
+                       "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
+                       "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
+                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
+                       "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
+                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),
+                       "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
+                       "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
+                     : "l"(a), "l"(b), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED));
+#endif
+}
+
+__device__ __forceinline__ void warpgroup_begin() { // the registers are ready
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void warpgroup_end() { // until all are done
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void warpgroup_commit() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void copies_to_matrix_unit() { // what this thread's copies wrote, the matrix unit may read
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+// --- results --------------------------------------------------------------------------------------------------------------
+// A warp's 16 × 128: thread l holds columns 8·j + 2·(l % 4), + 1 of rows l/4 (0, 1) and l/4 + 8 (2, 3).
+__device__ __forceinline__ void store_fp32(const mz_cu_grouped &g, const grouped_tile &t, int m0,
+                                           const float (&d)[16][4]) {
+    int lane = static_cast<int>(threadIdx.x) & 31;
+    float *out = static_cast<float *>(g.out.data) + t.out;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int m = m0 + r * 8 + (lane >> 2);
+        if (m >= t.m)
+            continue;
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+            int c = j * 8 + (lane & 3) * 2;
+            if (c >= t.c)
+                continue;
+            float2 *to = reinterpret_cast<float2 *>(out + static_cast<int64_t>(m) * t.out_row + c);
+            float2 x = make_float2(d[j][2 * r], d[j][2 * r + 1]);
+            if (g.accumulate) {
+                float2 there = *to;
+                x.x += there.x;
+                x.y += there.y;
+            }
+            *to = x;
+        }
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ void store_low(const mz_cu_grouped &g, const grouped_tile &t, int m0, T *staging,
+                                          const float (&d)[16][4]) {
+    constexpr int PITCH = TILE + 8;
+    int lane = static_cast<int>(threadIdx.x) & 31;
+    T *out = static_cast<T *>(g.out.data) + t.out;
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+            *reinterpret_cast<uint32_t *>(staging + (r * 8 + (lane >> 2)) * PITCH + j * 8 + (lane & 3) * 2) =
+                pack<T>(d[j][2 * r], d[j][2 * r + 1]);
+    __syncwarp();
+#pragma unroll
+    for (int i = lane; i < 16 * 16; i += 32) {
+        int row = i / 16, c = i % 16 * 8, m = m0 + row;
+        if (m < t.m && c < t.c)
+            *reinterpret_cast<uint4 *>(out + static_cast<int64_t>(m) * t.out_row + c) =
+                *reinterpret_cast<const uint4 *>(staging + row * PITCH + c);
+    }
+}
+
+template <typename T, int OP>
+__global__ void __launch_bounds__(THREADS, 2) grouped_wgmma_kernel(const mz_cu_grouped g) {
+    using layout = grouped_layout<OP>;
+    constexpr bool A = layout::A_CONTIGUOUS, B = layout::B_CONTIGUOUS;
+    extern __shared__ unsigned char wgmma_shared[];
+    uint32_t begin = shared_address(wgmma_shared), first = (begin + ALIGN - 1) / ALIGN * ALIGN;
+    unsigned char *shared = wgmma_shared + (first - begin);
+    const grouped_tile t = grouped_find<OP, TILE>(g);
+    if (!t.any)
+        return;
+    const T *a = static_cast<const T *>(g.a.data) + t.a, *b = static_cast<const T *>(g.b.data) + t.b;
+    int warp = static_cast<int>(threadIdx.x) >> 5, half = warp >> 2;
+    int pieces = (t.l + L - 1) / L;
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (s < pieces) {
+            copy_operand<T, A>(shared + s * STAGE, a, t.a_row, t.m, t.l, s * L);
+            copy_operand<T, B>(shared + s * STAGE + OPERAND, b, t.b_row, t.c, t.l, s * L);
+        }
+        copies_commit();
+    }
+    float d[16][4] = {};
+    int at = 0, next = STAGES - 1;
+    for (int p = 0; p < pieces; p++) {
+        copies_wait<STAGES - 2>();
+        copies_to_matrix_unit();
+        __syncthreads();
+        uint64_t da = descriptor(first + at * STAGE + half * (A ? 64 * 128 : L * 128));
+        uint64_t db = descriptor(first + at * STAGE + OPERAND);
+        warpgroup_begin();
+#pragma unroll
+        for (int l = 0; l < L; l += 16) // 16 of l are 32 bytes of a row, or 16 rows
+            warpgroup_multiply<T, !A, !B>(d, da + (A ? l * 2 >> 4 : l * 128 >> 4),
+                                          db + (B ? l * 2 >> 4 : l * 128 >> 4));
+        warpgroup_commit();
+        if (p + STAGES - 1 < pieces) { // into the memory that both warpgroups have done with
+            copy_operand<T, A>(shared + next * STAGE, a, t.a_row, t.m, t.l, (p + STAGES - 1) * L);
+            copy_operand<T, B>(shared + next * STAGE + OPERAND, b, t.b_row, t.c, t.l, (p + STAGES - 1) * L);
+        }
+        copies_commit();
+        warpgroup_end();
+        at = at + 1 < STAGES ? at + 1 : 0;
+        next = next + 1 < STAGES ? next + 1 : 0;
+    }
+    if (g.out.dtype == MZ_CU_F32) {
+        store_fp32(g, t, warp * 16, d);
+        return;
+    }
+    copies_wait<0>();
+    __syncthreads();
+    store_low<T>(g, t, warp * 16, reinterpret_cast<T *>(shared) + warp * 16 * (TILE + 8), d);
+}
+
+template <typename T, int OP> cudaError_t run(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
+    const void *kernel = reinterpret_cast<const void *>(grouped_wgmma_kernel<T, OP>);
+    if (prepare)
+        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+    int64_t tiles = grouped_tiles(g, TILE);
+    if (tiles == 0)
+        return cudaSuccess;
+    void *args[] = {const_cast<mz_cu_grouped *>(&g)};
+    return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(tiles)), dim3(THREADS), args, BYTES, stream);
+}
+
+template <typename T> cudaError_t of(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
+    if (g.op == MZ_CU_GROUPED_Y)
+        return run<T, MZ_CU_GROUPED_Y>(stream, g, prepare);
+    return g.op == MZ_CU_GROUPED_DX ? run<T, MZ_CU_GROUPED_DX>(stream, g, prepare)
+                                    : run<T, MZ_CU_GROUPED_DW>(stream, g, prepare);
+}
+} // namespace
+
+extern "C" int64_t mz_cu_grouped_tiles(const mz_cu_grouped *args, int tile) {
+    return grouped_tiles(*args, tile);
+}
+
+extern "C" cudaError_t mz_cu_grouped_wgmma(cudaStream_t stream, const mz_cu_grouped *args, bool prepare) {
+#ifndef MZ_CU_90A
+    return cudaErrorNoKernelImageForDevice;
+#endif
+    return args->a.dtype == MZ_CU_BF16 ? of<__nv_bfloat16>(stream, *args, prepare) : of<__half>(stream, *args, prepare);
+}
