@@ -54,11 +54,11 @@ __global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_kernel(mz_cu_route_ar
     __syncwarp();
     for (int e = lane; e < experts; e += WARP) {
         float c = __uint_as_float(keys[e]);
-        if (a.groups > 1) { // experts outside the best groups count as 0 (Hugging Face's masked_fill)
+        if (a.groups > 1) { // experts outside the best groups are nobody's choice
             int g = e / size, better = 0;
             for (int o = 0; o < a.groups; o++)
                 better += larger(group[o], group[g]) || (o < g && !larger(group[g], group[o]));
-            c = better < a.top_groups ? c : 0;
+            c = better < a.top_groups ? c : -INFINITY;
         }
         keys[e] = rank_key(c);
     }
@@ -154,6 +154,13 @@ __device__ __forceinline__ int expert_at(const int32_t *indices, int64_t i, int 
     return e < 0 || e >= experts ? experts - 1 : e;
 }
 
+// Adds a warp's experts to shared counts, one addition an expert; -1 is none.
+__device__ __forceinline__ void count_one(int *count, int e) {
+    unsigned same = __match_any_sync(0xFFFFFFFFu, e);
+    if (e >= 0 && __ffs(static_cast<int>(same)) - 1 == static_cast<int>(threadIdx.x % WARP))
+        atomicAdd(&count[e], __popc(same));
+}
+
 __global__ void __launch_bounds__(ORDER_BLOCK)
     expert_count_kernel(const int32_t *indices, int64_t rows, int experts, int *counts) {
     extern __shared__ int count[];
@@ -161,8 +168,15 @@ __global__ void __launch_bounds__(ORDER_BLOCK)
         count[e] = 0;
     __syncthreads();
     int64_t first = static_cast<int64_t>(blockIdx.x) * ORDER_ITEMS;
-    for (int k = threadIdx.x; k < ORDER_ITEMS && first + k < rows; k += ORDER_BLOCK)
-        atomicAdd(&count[expert_at(indices, first + k, experts)], 1);
+    int own[ORDER_ITEMS / ORDER_BLOCK]; // all loads under way at once
+#pragma unroll
+    for (int j = 0; j < ORDER_ITEMS / ORDER_BLOCK; j++) {
+        int64_t i = first + j * ORDER_BLOCK + threadIdx.x;
+        own[j] = i < rows ? expert_at(indices, i, experts) : -1;
+    }
+#pragma unroll
+    for (int j = 0; j < ORDER_ITEMS / ORDER_BLOCK; j++)
+        count_one(count, own[j]);
     __syncthreads();
     for (int e = threadIdx.x; e < experts; e += ORDER_BLOCK)
         counts[static_cast<int64_t>(blockIdx.x) * experts + e] = count[e];
@@ -179,8 +193,15 @@ __global__ void __launch_bounds__(ORDER_BLOCK)
         next[e] = 0;
     __syncwarp();
     int64_t first = static_cast<int64_t>(blockIdx.x) * ORDER_ITEMS + warp * ORDER_WARP_ITEMS;
-    for (int k = lane; k < ORDER_WARP_ITEMS && first + k < rows; k += WARP)
-        atomicAdd(&next[expert_at(indices, first + k, experts)], 1);
+    int own[ORDER_WARP_ITEMS / WARP]; // all loads under way at once
+#pragma unroll
+    for (int j = 0; j < ORDER_WARP_ITEMS / WARP; j++) {
+        int64_t i = first + j * WARP + lane;
+        own[j] = i < rows ? expert_at(indices, i, experts) : -1;
+    }
+#pragma unroll
+    for (int j = 0; j < ORDER_WARP_ITEMS / WARP; j++)
+        count_one(next, own[j]);
     __syncthreads();
     // base[e]: all rows of expert e, for the scan; `before` of them are in earlier blocks.
     for (int e = threadIdx.x; e < experts; e += ORDER_BLOCK) {
@@ -224,9 +245,10 @@ __global__ void __launch_bounds__(ORDER_BLOCK)
         if (threadIdx.x == 0)
             offsets[experts] = static_cast<int>(rows);
     }
-    for (int k = 0; k < ORDER_WARP_ITEMS; k += WARP) {
-        int64_t i = first + k + lane;
-        int e = i < rows ? expert_at(indices, i, experts) : -1;
+#pragma unroll
+    for (int j = 0; j < ORDER_WARP_ITEMS / WARP; j++) {
+        int64_t i = first + j * WARP + lane;
+        int e = own[j];
         unsigned same = __match_any_sync(0xFFFFFFFFu, e);
         int rank = __popc(same & ((1u << lane) - 1)), at = e >= 0 ? base[e] + next[e] + rank : 0;
         __syncwarp();

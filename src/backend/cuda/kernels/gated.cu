@@ -122,12 +122,20 @@ extern "C" cudaError_t mz_cu_rope_table(cudaStream_t stream, const int32_t *posi
     return cudaGetLastError();
 }
 
+// What there is to do for a turned head, and for a row, in vectors of 8 (two of them for what turns). In place nothing else moves.
+static __host__ __device__ __forceinline__ int rope_items(const mz_cu_rope_args &a) {
+    return a.dims / 16 + (a.x.data != a.y.data ? (a.width - a.dims) / 8 : 0);
+}
+static __host__ __device__ __forceinline__ int rope_vectors(const mz_cu_rope_args &a) {
+    return a.rotated * rope_items(a) + (a.x.data != a.y.data ? (a.heads - a.rotated) * (a.width / 8) : 0);
+}
+
 // Halves of a head of which everything is a multiple of 8: a thread turns 8 pairs, or copies 8 elements that are not turned.
 __global__ void __launch_bounds__(THREADS) rope_vectors_kernel(mz_cu_rope_args a) {
-    int half = a.dims / 2 / 8, plain = (a.width - a.dims) / 8, items = half + plain; // a turned head's
+    int half = a.dims / 2 / 8, items = rope_items(a), all = rope_vectors(a); // a turned head's, a row's
     int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    int all = a.rotated * items + (a.heads - a.rotated) * (a.width / 8); // a row's
-    int64_t row = i / all;
+    int64_t row =
+        i <= INT32_MAX ? static_cast<int64_t>(static_cast<uint32_t>(i) / static_cast<uint32_t>(all)) : i / all;
     if (row >= a.rows)
         return;
     int item = static_cast<int>(i - row * all), head = item / items, k = item - head * items;
@@ -184,11 +192,10 @@ __global__ void __launch_bounds__(THREADS) rope_kernel(mz_cu_rope_args a) {
 
 extern "C" cudaError_t mz_cu_rope(cudaStream_t stream, const mz_cu_rope_args *args) {
     const mz_cu_rope_args &a = *args;
-    if (a.rows == 0)
+    if (a.rows == 0 || (a.rotated == 0 && a.x.data == a.y.data))
         return cudaSuccess;
     if (!a.interleaved && a.dims % 16 == 0 && a.width % 8 == 0) {
-        int64_t all = a.rotated * (a.dims / 16 + (a.width - a.dims) / 8) + (a.heads - a.rotated) * (a.width / 8);
-        rope_vectors_kernel<<<blocks_for(a.rows * all), THREADS, 0, stream>>>(a);
+        rope_vectors_kernel<<<blocks_for(a.rows * rope_vectors(a)), THREADS, 0, stream>>>(a);
     } else {
         rope_kernel<<<blocks_for(a.rows * a.heads * (a.width - a.dims / 2)), THREADS, 0, stream>>>(a);
     }

@@ -350,6 +350,19 @@ cudaError_t mz_cu_combine(cudaStream_t stream, const mz_cu_move_args *args);
 cudaError_t mz_cu_combine_dw(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, const int32_t *place, float *dweights,
                              int64_t rows, int width, int top_k);
 
+// --- thin.cu: products with a matrix of few rows, FP32 ---------------------------------------------------------------------------
+typedef struct mz_cu_thin {
+    const float *x, *w, *dy;      // [rows, k], [n, k], [rows, n]
+    float *y, *dx, *dw, *partial; // partial: workspace of dw
+    int64_t rows;
+    int n, k; // n at most 16, k a multiple of 4
+    bool accumulate;
+} mz_cu_thin;
+cudaError_t mz_cu_thin_y(cudaStream_t stream, const mz_cu_thin *args);
+cudaError_t mz_cu_thin_dx(cudaStream_t stream, const mz_cu_thin *args);
+size_t mz_cu_thin_dw_workspace(int64_t rows, int n, int k, int sms);
+cudaError_t mz_cu_thin_dw(cudaStream_t stream, const mz_cu_thin *args, int sms);
+
 // --- grouped_*.cu: the experts' products ------------------------------------------------------------------------------------------
 // x [rows, k], w [experts, n, k], y [rows, n]; rows offsets[e] … offsets[e + 1] - 1 are expert e's.
 enum { MZ_CU_GROUPED_Y, MZ_CU_GROUPED_DX, MZ_CU_GROUPED_DW };
@@ -371,7 +384,7 @@ cudaError_t mz_cu_grouped_low(cudaStream_t stream, const mz_cu_grouped *args, bo
 cudaError_t mz_cu_grouped_tf32(cudaStream_t stream, const mz_cu_grouped *args, bool prepare);
 // As mz_cu_grouped_low, by the instructions of compute capability 9.0 alone; worth it where tiles of 128 × 128 are many.
 cudaError_t mz_cu_grouped_wgmma(cudaStream_t stream, const mz_cu_grouped *args, bool prepare);
-int64_t mz_cu_grouped_tiles(const mz_cu_grouped *args, int tile); // at most so many
+int64_t mz_cu_grouped_tiles(const mz_cu_grouped *args, int tile);              // at most so many
 cudaError_t mz_cu_grouped_fma(cudaStream_t stream, const mz_cu_grouped *args); // any float storages and sizes
 
 #ifdef __cplusplus

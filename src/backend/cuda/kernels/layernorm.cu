@@ -287,19 +287,19 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_lay
 }
 
 // out[c] (+)= Σ_parts partial[part, c], each thread a strided share in order, then the shares in order.
-enum { COLUMNS = 32, SHARES = 16 };
+enum { COLUMNS = 32, SHARES = 32 };
 __global__ void __launch_bounds__(COLUMNS *SHARES)
     columns_kernel(const float *partial, int parts, int width, float *dweight, float *dbias, bool accumulate) {
     __shared__ float shares[SHARES][COLUMNS];
-    int c = blockIdx.x * COLUMNS + threadIdx.x;
+    int c = blockIdx.x * COLUMNS + threadIdx.x, all = dbias != nullptr ? 2 * width : width;
     float sum = 0;
-    if (c < 2 * width)
-#pragma unroll 4
+    if (c < all)
+#pragma unroll 16
         for (int p = threadIdx.y; p < parts; p += SHARES)
             sum += partial[static_cast<int64_t>(p) * 2 * width + c];
     shares[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
-    if (threadIdx.y != 0 || c >= 2 * width)
+    if (threadIdx.y != 0 || c >= all)
         return;
     sum = 0;
 #pragma unroll
@@ -361,7 +361,8 @@ extern "C" cudaError_t mz_cu_layernorm_bwd(cudaStream_t stream, const mz_cu_laye
     if (error != cudaSuccess || (a.dweight == nullptr && a.dbias == nullptr))
         return error;
     dim3 threads(COLUMNS, SHARES);
-    columns_kernel<<<static_cast<unsigned>((2 * a.width + COLUMNS - 1) / COLUMNS), threads, 0, stream>>>(
+    int all = a.dbias != nullptr ? 2 * a.width : a.width;
+    columns_kernel<<<static_cast<unsigned>((all + COLUMNS - 1) / COLUMNS), threads, 0, stream>>>(
         a.partial, a.parts, a.width, a.dweight, a.dbias, a.accumulate);
     return cudaGetLastError();
 }
