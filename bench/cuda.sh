@@ -91,8 +91,10 @@ piece() {
     sanitize)
         # Racecheck looks at shared memory, where our own kernels keep their partial sums; the libraries' kernels are not ours.
         local test="$build/tests/backend_test_kernels" tool op
+        export MEZZO_TEST_DEVICE=cuda
         for tool in memcheck racecheck; do
-            for op in layernorm layernorm_bwd cross_entropy cross_entropy_dx embedding_bwd attention attention_bwd linear linear_dw grad_stats; do
+            for op in layernorm layernorm_bwd cross_entropy cross_entropy_dx embedding_bwd attention attention_bwd linear linear_dw grad_stats \
+                grouped_linear grouped_linear_dx grouped_linear_dw expert_order route rope adamw sgd; do
                 compute-sanitizer --tool $tool --error-exitcode 9 --kernel-name-exclude kernel_substring=cublas \
                     --kernel-name-exclude kernel_substring=cutlass --kernel-name-exclude kernel_substring=cudnn \
                     "$test" "kernels_of_$op" >"$results/sanitize.txt" 2>&1 || { cat "$results/sanitize.txt" && exit 1; }
