@@ -35,7 +35,7 @@ static void facts_are_those_of_all_codes(void **state) {
         uint64_t finite = 0;
         for (uint32_t code = 0; code < 1U << a.bits; code++) {
             double v = decode(dtypes[d], code);
-            finite += isfinite(v);
+            finite += isfinite(v) != 0;
             if (!isfinite(v) || v <= 0)
                 continue;
             largest = fmax(largest, v);
