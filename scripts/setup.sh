@@ -20,8 +20,8 @@ has_fuzzer() {
 }
 has_cmake() { cmake --version 2>/dev/null | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25)) } END { if (NR == 0) exit 1 }'; }
 has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
-has_bible() { printf 'gen1:1\n' | bible -f 2>/dev/null | grep -q beginning; }
-has_charts() { ls /usr/share/javascript/chart.js/[cC]hart.min.js /usr/share/nodejs/chart.js/dist/chart*.js; }
+has_bible() { printf 'gen1:1\n' | bible -f 2>/dev/null | grep beginning; }
+has_charts() { find /usr/share/javascript/chart.js/ /usr/share/nodejs/chart.js/dist/ -name '[cC]hart.min.js' -o -name chart.umd.js 2>/dev/null | grep .; }
 has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
 has_command() { command -v "$1" >/dev/null; }
 has_module() { pkg-config --exists "$1" 2>/dev/null; }
