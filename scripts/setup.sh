@@ -21,7 +21,13 @@ has_fuzzer() {
 has_cmake() { cmake --version 2>/dev/null | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25)) } END { if (NR == 0) exit 1 }'; }
 has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
 has_bible() { printf 'gen1:1\n' | bible -f 2>/dev/null | grep beginning; }
-has_charts() { find /usr/share/javascript/chart.js/ /usr/share/nodejs/chart.js/dist/ -name '[cC]hart.min.js' -o -name chart.umd.js 2>/dev/null | grep .; }
+has_charts() { # as CMakeLists.txt looks for it
+    local file
+    for file in /usr/share/{javascript/chart.js,nodejs/chart.js/dist}/{chart.min,Chart.min,chart.umd}.js; do
+        [[ -e $file ]] && return 0
+    done
+    return 1
+}
 has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
 has_command() { command -v "$1" >/dev/null; }
 has_module() { pkg-config --exists "$1" 2>/dev/null; }
