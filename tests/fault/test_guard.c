@@ -43,6 +43,18 @@ static void same_state(const char *a, const char *b) {
     mz_free(y);
 }
 
+// Scale and trackers: the scaler's part of state.json, but for its count of skips.
+static void same_scaler(const char *a, const char *b) {
+    char *x = read_text(a, "state.json"), *y = read_text(b, "state.json");
+    const char *from = strstr(x, "\"scaler\""), *with = strstr(y, "\"scaler\"");
+    assert_true(from != NULL && with != NULL);
+    size_t n = strcspn(from, "}"), m = strcspn(with, "}");
+    if (n != m || memcmp(from, with, n) != 0)
+        fail_msg("the scaler: %.*s in %s, %.*s in %s", (int)n, from, a, (int)m, with, b);
+    mz_free(x);
+    mz_free(y);
+}
+
 // A run in folder `out` with a fault (NULL: none), its readings `lag` steps late.
 static mezzo_status faulty(const char *out, const char *fault, int lag, const char *const *args, tiny_log *log,
                            mezzo_train_result *result) {
@@ -106,6 +118,7 @@ static void skipping(const char *precision, const char *accumulation, int lag) {
         expect_record("with", faults[i].kind, "skip", faults[i].names);
         same_file(a.checkpoint, b.checkpoint, "model.safetensors");
         same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
+        same_scaler(a.checkpoint, b.checkpoint);
         for (int s = 1; s < STEPS; s++)
             if (lag == 0 && without.loss[s] != with.loss[s < BAD ? s : s + 1])
                 fail_msg("%s, %s: loss of step %d is %.17g, not %.17g", faults[i].fault, precision, s,
@@ -239,17 +252,54 @@ static void test_a_parameter_goes_bad(void **state) {
     }
 }
 
-// One that no batch reads is found when it is looked for, and before it could be saved.
+// One that no batch reads: the row of a token that the text does not have. It is found when it is looked for, and before it could be saved.
 static void test_an_unread_parameter_goes_bad(void **state) {
     (void)state;
     tiny_log log = {0};
     mezzo_train_result r;
-    // Positions beyond the context are read by nobody; here every one is, so a token that the text does not have stands for it.
-    const char *often[] = {"--steps=12", "--vocab=300", "--guard.parameters_every=1", "--guard=stop", NULL};
-    const char *seldom[] = {"--steps=12", "--vocab=300", "--guard=stop", "--checkpoint-every=7", NULL};
-    assert_int_equal(faulty("with", "inf@5:param/wpe.weight#3", 0, often, &log, &r), MEZZO_ERR_NUMERIC);
-    expect_record("with", "parameters", "stop", "wpe.weight");
-    assert_int_equal(faulty("with", "nan@5:param/wpe.weight#3", 1, seldom, &log, &r), MEZZO_ERR_NUMERIC);
+    const char *fault = "nan@5:param/token_embeddings.weight#4790"; // of row 299
+    const char *often[] = {"--model=cs336", "--vocab=300", "--steps=12", "--guard.parameters_every=1",
+                           "--guard=stop",  NULL};
+    const char *seldom[] = {"--model=cs336",        "--vocab=300",   "--steps=12",
+                            "--checkpoint-every=3", "--log-every=7", NULL};
+    assert_int_equal(faulty("with", fault, 0, often, &log, &r), MEZZO_ERR_NUMERIC);
+    expect_record("with", "parameters", "stop", "parameter token_embeddings.weight (fp32) has 1 NaN of 4800");
+    must(faulty("with", fault, 1, seldom, &log, &r)); // at step 6, back to step 3
+    char *text = read_text("with", "guard.jsonl");
+    assert_non_null(strstr(text, "{\"step\": 6, "));
+    assert_non_null(strstr(text, "\"action\": \"rollback\""));
+    mz_free(text);
+}
+
+// A loss that is finite and absurd, and one that jumps: what is a jump is set so low here that noise is one.
+static void test_absurd_values_and_jumps(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result r;
+    const char *limit[] = {"--steps=12", "--guard.limit=3", "--guard=stop", NULL};
+    assert_int_equal(faulty("with", NULL, 0, limit, &log, &r), MEZZO_ERR_NUMERIC);
+    assert_non_null(strstr(mezzo_error_message(), "step 1"));
+    assert_non_null(strstr(mezzo_error_message(), "above guard.limit"));
+    static const char *const actions[] = {"none", "stop", "rollback"};
+    for (int i = 0; i < 3; i++) {
+        const char *spike = i == 0 ? "--guard.spike=warn" : i == 1 ? "--guard.spike=stop" : "--guard.spike=rollback";
+        const char *args[] = {"--steps=40",
+                              "--guard.spike_score=1.5",
+                              "--guard.spike_window=16",
+                              "--checkpoint-every=5",
+                              "--lr=0",
+                              "--min-lr=0",
+                              "--guard.max_rollbacks=100",
+                              spike,
+                              NULL};
+        mezzo_status status = faulty("with", NULL, i == 0, args, &log, &r);
+        assert_int_equal(status, i == 1 ? MEZZO_ERR_NUMERIC : MEZZO_OK);
+        char *text = read_text("with", "guard.jsonl"), want[64];
+        snprintf(want, sizeof want, "\"kind\": \"spike\", \"action\": \"%s\"", actions[i]);
+        assert_non_null(strstr(text, want));
+        assert_true(i == 1 || r.steps == 40);
+        mz_free(text);
+    }
 }
 
 // In a checkpoint, with its checksums right: skip and rollback take the one before it, stop says which tensor.
@@ -288,6 +338,7 @@ int main(void) {
         cmocka_unit_test(test_a_parameter_goes_bad),
         cmocka_unit_test(test_an_unread_parameter_goes_bad),
         cmocka_unit_test(test_a_parameter_on_disk),
+        cmocka_unit_test(test_absurd_values_and_jumps),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }
