@@ -51,8 +51,8 @@ mezzo_status mz_guard_arm(mz_training *run) {
 static bool check_tokens(const int32_t *tokens, size_t n, uint32_t vocab, int32_t from, size_t *at) {
     bool bad = false;
     for (size_t i = 0; i < n; i++)
-        bad |= (uint32_t)(tokens[i] - from) >= vocab - (uint32_t)from;
-    for (*at = 0; bad && (uint32_t)(tokens[*at] - from) < vocab - (uint32_t)from;)
+        bad |= (uint32_t)tokens[i] - (uint32_t)from >= vocab - (uint32_t)from;
+    for (*at = 0; bad && (uint32_t)tokens[*at] - (uint32_t)from < vocab - (uint32_t)from;)
         ++*at;
     return !bad;
 }
