@@ -109,7 +109,7 @@ static void finish(const mz_speed_options *o, const runner *r, mezzo_precision a
                           .skipped = t->readout.last.state.skipped,
                           .memory = t->memory};
     row->tokens_per_second = (double)t->count / row->ms * 1e3;
-    snprintf(row->reason, sizeof row->reason, "%s", t->precision_reason);
+    snprintf(row->reason, sizeof row->reason, "%.*s", (int)sizeof row->reason - 1, t->precision_reason);
     for (int64_t s = 0; s < o->steps; s++)
         if (r->loss[s] <= target && r->loss[s] > 0) {
             row->steps = s + 1;
