@@ -2,11 +2,13 @@
 //
 //   items: columns in blocks of nb, rows in parts of mb         whoever is free takes the next
 //     for pk in k by kp                                         nearly always once
-//       pack B (kp × nb): it stays in this core's L2 cache
 //       for i in rows, a few panels at a time
-//         pack A (kp × mr): it stays in L1 while B's panels go by
-//         for ks in kp by kc
-//           for j in nb by nr                                   microkernel; the epilogue after the last k
+//         pack A (kp × mr, a few times): stays in L2
+//         for j in nb by nr, a few at a time                    the first time pack B (kp × nr): it stays in L2 for all rows
+//           for i in these rows by mr, ks in kp by kc, j        microkernel; the epilogue after the last k
+//
+// While it multiplies, a microkernel that has units to spare also finishes the tile before, asks for the lines that results go to, and for
+// what is packed next (struct chores): then packing and epilogue do not wait for memory.
 //
 // Nothing packed is shared, so threads never wait for each other; k is summed in the same order by one thread whatever item a tile
 // is part of: bitwise repeatable. docs/dev/MATMUL.md has the measurements behind this.
@@ -158,19 +160,86 @@ typedef struct place {
     bool first, last; // of k
 } place;
 
-// Asks for part `part` of `parts` of what the panel of `rows` rows from i will read.
-static void prefetch_panel(const mz_matmul_operand *op, int64_t i, int64_t rows, const place *at, int64_t part,
-                           int64_t parts) {
+// --- what goes on beside products -------------------------------------------------------------------------------------------
+// Lines of a two-dimensional piece of memory that are still to be asked for.
+typedef struct lines {
+    const char *run;                   // the run under way
+    int64_t run_step, run_bytes, runs; // bytes from one run to the next, bytes of one, how many are left
+    int64_t at;                        // in the run
+    int64_t each;                      // lines at a time
+} lines;
+
+// What packing `rows` rows of an operand from i on will read, over `steps` times.
+static lines lines_of(const mz_matmul_operand *op, int64_t i, int64_t rows, const place *at, int64_t steps) {
     const int64_t size = (int64_t)mezzo_dtype_size(op->dtype);
-    bool along_k = op->k_stride == 1;
-    int64_t runs = along_k ? rows : at->nk, run_bytes = (along_k ? at->nk : rows) * size;
-    int64_t run_step = (along_k ? op->i_stride : op->k_stride) * size;
-    const char *base = (const char *)op->data + (i * op->i_stride + at->pk * op->k_stride) * size;
-    for (int64_t run = runs * part / parts; run < runs * (part + 1) / parts; run++)
-        for (int64_t line = 0; line < run_bytes; line += LINE)
-            __builtin_prefetch(base + run * run_step + line, 0, 2);
+    const bool along_k = op->k_stride == 1;
+    lines l = {.run = (const char *)op->data + (i * op->i_stride + at->pk * op->k_stride) * size};
+    l.runs = rows <= 0 ? 0 : along_k ? rows : at->nk;
+    l.run_bytes = (along_k ? at->nk : rows) * size;
+    l.run_step = (along_k ? op->i_stride : op->k_stride) * size;
+    l.each = ceil_div(max64(0, l.runs) * ceil_div(l.run_bytes + LINE - 1, LINE), max64(1, steps));
+    return l;
 }
 
+static void ask_for(lines *l, int64_t n) {
+    while (n > 0 && l->runs > 0) {
+        for (; n > 0 && l->at < l->run_bytes; l->at += LINE, n--)
+            __builtin_prefetch(l->run + l->at, 0, 2);
+        if (l->at >= l->run_bytes) {
+            l->at = 0;
+            l->run += l->run_step;
+            l->runs--;
+        }
+    }
+}
+
+// A tile whose sums are complete and have to be taken to y. That is done while the next tile is multiplied.
+typedef struct pending {
+    const float *sums; // NULL: nothing to do
+    int64_t row, column;
+    int rows, columns;
+    int done; // rows
+} pending;
+
+typedef struct chores {
+    mz_meanwhile call;
+    const worker *w;
+    pending before;
+    char *y;           // rows that the next results go to, to be asked for
+    int64_t y_step;    // bytes from one to the next
+    int y_rows, y_all; // left, and of how many bytes
+    int rows_each;     // rows a step, of both
+    lines a, b;        // what is packed next
+} chores;
+
+static void finish_rows(const worker *w, pending *t, int rows) {
+    const mz_microkernel *mk = w->mk;
+    const float *sums = t->sums + (int64_t)t->done * mk->nr;
+    bool whole = t->columns == mk->nr;
+    if (!(whole && mk->finish != NULL && mk->finish(&w->out, sums, mk->nr, t->row + t->done, t->column, rows)))
+        w->isa->epilogue(&w->out, sums, mk->nr, t->row + t->done, t->column, rows, t->columns);
+    t->done += rows;
+    if (t->done == t->rows)
+        t->sums = NULL;
+}
+
+static void settle(const worker *w, pending *t) {
+    if (t->sums != NULL)
+        finish_rows(w, t, t->rows - t->done);
+}
+
+static void do_some(mz_meanwhile *self) {
+    chores *c = (chores *)(void *)self;
+    if (c->before.sums != NULL)
+        finish_rows(c->w, &c->before, (int)min64(c->rows_each, c->before.rows - c->before.done));
+    for (int i = 0; i < c->rows_each && c->y_rows > 0; i++, c->y_rows--, c->y += c->y_step)
+        for (int line = 0; line < c->y_all; line += LINE)
+            __builtin_prefetch(c->y + line, 1, 3);
+    ask_for(&c->a, c->a.each);
+    ask_for(&c->b, c->b.each);
+}
+
+// --- packing ------------------------------------------------------------------------------------------------------------------
 // `panels` panels of `width` from row `start` of an operand that has `count` rows from there. A source that is contiguous along i is
 // read in bands of PACK_DEPTH rows across all the panels: one narrow panel from top to bottom would touch a new page at every row
 // or two.
@@ -189,42 +258,34 @@ static void pack_panels(const worker *w, const place *at, bool left, int64_t sta
         }
 }
 
-static void pack_b(const worker *w, const place *at) {
-    const int64_t nr = w->mk->nr, panels = ceil_div(w->j1 - w->j0, nr);
-    const bool along_k = w->b_op.k_stride == 1;
-    const int64_t group = along_k ? 1 : PACK_PANELS;
-    for (int64_t panel = 0; panel < panels; panel += group) {
-        int64_t j = w->j0 + panel * nr;
-        if (along_k && panel + 1 < panels)
-            prefetch_panel(&w->b_op, j + nr, min64(nr, w->j1 - j - nr), at, 0, 1);
-        pack_panels(w, at, false, j, w->j1 - j, min64(group, panels - panel),
-                    w->b_pack + (size_t)panel * w->b->b_panel);
-    }
-}
-
-// A tile whose sums are complete and have to be taken to y. That is done after the next tile's microkernel was called, so that a core
-// which runs ahead finishes one while it multiplies the other.
-typedef struct pending {
-    const float *sums; // NULL: nothing to do
-    int64_t row, column;
-    int rows, columns;
-} pending;
-
-static void settle(const worker *w, pending *t) {
-    if (t->sums == NULL)
-        return;
-    const mz_microkernel *mk = w->mk;
-    bool whole = t->rows == mk->mr && t->columns == mk->nr;
-    if (!(whole && mk->finish != NULL && mk->finish(&w->out, t->sums, mk->nr, t->row, t->column)))
-        w->isa->epilogue(&w->out, t->sums, mk->nr, t->row, t->column, t->rows, t->columns);
-    t->sums = NULL;
-}
-
 typedef struct scratch {
     float tile[2][MAX_TILE] __attribute__((aligned(LINE)));
     int turn;
-    pending before;
+    chores c;
 } scratch;
+
+// The tile at row i, column j is what results are stored to next.
+static void expect_results(const worker *w, chores *c, int64_t i, int64_t j, int64_t steps) {
+    const int64_t size = (int64_t)mezzo_dtype_size(w->out.y_dtype);
+    int64_t rows = min64(w->mk->mr, w->i1 - i), columns = min64(w->mk->nr, w->j1 - j);
+    c->y = (char *)w->out.y + (i * w->out.ld + j) * size;
+    c->y_step = w->out.ld * size;
+    c->y_rows = rows > 0 && columns > 0 ? (int)rows : 0;
+    c->y_all = (int)(columns * size);
+    c->rows_each = (int)ceil_div(w->mk->mr, max64(1, steps));
+}
+
+static void multiply(const worker *w, int64_t nk, const char *a, const char *b, float *sums, int64_t ld, bool add,
+                     scratch *s) {
+    if (w->mk->run_beside != NULL)
+        w->mk->run_beside(nk, a, b, sums, ld, add, &s->c.call);
+    else {
+        ask_for(&s->c.a, s->c.a.each);
+        ask_for(&s->c.b, s->c.b.each);
+        w->mk->run(nk, a, b, sums, ld, add);
+    }
+    settle(w, &s->c.before);
+}
 
 // One call for the tile of rows from i and columns from j, with k from ks of the packed block on.
 static void multiply_tile(const worker *w, const place *at, const char *a_panel, int64_t i, int64_t j, int64_t ks,
@@ -232,13 +293,19 @@ static void multiply_tile(const worker *w, const place *at, const char *a_panel,
     const mz_microkernel *mk = w->mk;
     const blocking *b = w->b;
     const int64_t nk = min64(b->kc, at->nk_padded - ks), panel = (j - w->j0) / mk->nr;
+    const int64_t steps = nk / mk->k_unit - 1; // of other work, nearly
     const char *a = a_panel + (size_t)(ks * mk->mr) * operand_size(mk->a_panel);
     const char *bp = w->b_pack + (size_t)panel * b->b_panel + (size_t)(ks * mk->nr) * operand_size(mk->b_panel);
     pending t = {.row = i, .column = j};
     t.rows = (int)min64(mk->mr, w->i1 - i);
     t.columns = (int)min64(mk->nr, w->j1 - j);
+    const bool stored = ks + nk == at->nk_padded && (at->last || b->in_blocks);
     if (b->direct && t.rows == mk->mr && t.columns == mk->nr) {
-        mk->run(nk, a, bp, (float *)w->out.y + i * w->out.ld + j, w->out.ld, ks > 0 || w->out.add);
+        if (j + mk->nr < w->j1)
+            expect_results(w, &s->c, i, j + mk->nr, steps);
+        else
+            expect_results(w, &s->c, i + mk->mr, w->j0, steps);
+        multiply(w, nk, a, bp, (float *)w->out.y + i * w->out.ld + j, w->out.ld, ks > 0 || w->out.add, s);
         return;
     }
     float *sums = w->sums;
@@ -249,29 +316,46 @@ static void multiply_tile(const worker *w, const place *at, const char *a_panel,
         int64_t row = b->epilogue && b->kp < w->p->k ? (i - w->i0) / mk->mr : 0;
         sums += (row * (b->nb / mk->nr) + panel) * mk->mr * mk->nr;
     }
-    if (s->before.sums == sums)
-        settle(w, &s->before);
-    mk->run(nk, a, bp, sums, mk->nr, ks > 0 || !(at->first || b->in_blocks));
-    settle(w, &s->before);
-    if (ks + nk == at->nk_padded && (at->last || b->in_blocks)) {
+    if (s->c.before.sums == sums)
+        settle(w, &s->c.before);
+    expect_results(w, &s->c, i, j, steps);
+    if (!stored)
+        s->c.y_rows = 0;
+    multiply(w, nk, a, bp, sums, mk->nr, ks > 0 || !(at->first || b->in_blocks), s);
+    if (stored) {
         t.sums = sums;
-        s->before = t;
+        s->c.before = t;
     }
 }
 
-static void multiply_rows(const worker *w, const place *at, int64_t i, int64_t panels, int64_t panels_ahead,
-                          scratch *s) {
+// `rows` panels of A, packed, from row i on, by `columns` panels of B from the j-th on.
+static void multiply_panels(const worker *w, const place *at, int64_t i, int64_t rows, int64_t j, int64_t columns,
+                            scratch *s) {
     const mz_microkernel *mk = w->mk;
-    const int64_t nr = mk->nr, tiles = ceil_div(w->j1 - w->j0, nr);
-    for (int64_t panel = 0; panel < panels; panel++) {
-        int64_t row = i + panel * mk->mr, next = row + panels * mk->mr;
-        const char *a = w->a_pack + (size_t)panel * w->b->a_panel;
+    for (int64_t row = 0; row < rows; row++)
         for (int64_t ks = 0; ks < at->nk_padded; ks += w->b->kc)
-            for (int64_t j = 0; j < tiles; j++) {
-                if (ks == 0 && panel < panels_ahead)
-                    prefetch_panel(&w->a_op, next, min64(mk->mr, w->i1 - next), at, j, tiles);
-                multiply_tile(w, at, a, row, w->j0 + j * nr, ks, s);
-            }
+            for (int64_t column = j; column < j + columns; column++)
+                multiply_tile(w, at, w->a_pack + (size_t)row * w->b->a_panel, i + row * mk->mr, w->j0 + column * mk->nr,
+                              ks, s);
+}
+
+// Rows of a few panels from i on. B's panels are packed as they are met where `pack_b`.
+static void multiply_rows(const worker *w, const place *at, int64_t i, int64_t panels, bool pack_b, scratch *s) {
+    const mz_microkernel *mk = w->mk;
+    const int64_t columns = ceil_div(w->j1 - w->j0, mk->nr);
+    const int64_t times = ceil_div(at->nk_padded, mk->run_beside != NULL ? mk->k_unit : w->b->kc); // to a tile
+    const int64_t group = !pack_b ? columns : w->b_op.k_stride == 1 ? 1 : PACK_PANELS;
+    const int64_t next = i + panels * mk->mr;
+    pack_panels(w, at, true, i, w->i1 - i, panels, w->a_pack);
+    s->c.a = lines_of(&w->a_op, next, min64(panels * mk->mr, w->i1 - next), at, panels * columns * times);
+    for (int64_t column = 0; column < columns; column += group) {
+        int64_t n = min64(group, columns - column), j = w->j0 + column * mk->nr;
+        if (pack_b) {
+            pack_panels(w, at, false, j, w->j1 - j, n, w->b_pack + (size_t)column * w->b->b_panel);
+            j += n * mk->nr;
+            s->c.b = lines_of(&w->b_op, j, min64(group * mk->nr, w->j1 - j), at, panels * n * times);
+        }
+        multiply_panels(w, at, i, panels, column, n, s);
     }
 }
 
@@ -282,22 +366,17 @@ static void multiply_item(worker *w, int64_t block) {
     const bool add = w->out.add;
     scratch s;
     s.turn = 0;
-    s.before.sums = NULL;
+    s.c = (chores){.call = {do_some}, .w = w};
     for (place at = {0}; at.pk < p->k; at.pk += b->kp) {
         at.nk = min64(b->kp, p->k - at.pk);
         at.nk_padded = round_up(at.nk, mk->k_unit);
         at.first = at.pk == 0;
         at.last = at.pk + at.nk == p->k;
         w->out.add = add || (b->in_blocks && !at.first);
-        if (w->packed != block || !at.first || !at.last)
-            pack_b(w, &at);
-        const int64_t panels = ceil_div(w->i1 - w->i0, mk->mr);
-        for (int64_t panel = 0; panel < panels; panel += b->a_group) {
-            int64_t count = min64(b->a_group, panels - panel), i = w->i0 + panel * mk->mr;
-            pack_panels(w, &at, true, i, w->i1 - i, count, w->a_pack);
-            multiply_rows(w, &at, i, count, min64(count, panels - panel - count), &s);
-        }
-        settle(w, &s.before);
+        bool pack_b = w->packed != block || !at.first || !at.last;
+        for (int64_t i = w->i0; i < w->i1; i += b->a_group * mk->mr, pack_b = false)
+            multiply_rows(w, &at, i, min64(b->a_group, ceil_div(w->i1 - i, mk->mr)), pack_b, &s);
+        settle(w, &s.c.before);
     }
     w->packed = b->kp >= p->k ? block : -1;
     w->out.add = add;

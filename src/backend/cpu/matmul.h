@@ -54,6 +54,11 @@ typedef struct mz_matmul_epilogue {
 } mz_matmul_epilogue;
 
 // --- microkernels -------------------------------------------------------------------------------------------------------
+// Other work that a microkernel does between its products, a little at every step of k: products of tiles leave a core's other units idle.
+typedef struct mz_meanwhile {
+    void (*step)(struct mz_meanwhile *self);
+} mz_meanwhile;
+
 // Computes a full mr × nr tile: c = (add ? c : 0) + Σ_k a·b, summed in FP32 in the order of k.
 typedef struct mz_microkernel {
     const char *name;
@@ -64,9 +69,13 @@ typedef struct mz_microkernel {
     bool in_y;                 // sums of several calls gather in y where y is F32; else in tiles of their own
     mz_panel a_panel, b_panel; // the operands' formats
     void (*run)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add); // k already padded
+    // The same with other work in between; NULL: not worth it.
+    void (*run_beside)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add, mz_meanwhile *other);
     void (*begin)(void), (*end)(void); // around a thread's tiles; may be NULL
-    // A whole tile's epilogue, where the microkernel knows a faster one; false: it does not serve this one, whatever it wrote. May be NULL.
-    bool (*finish)(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column);
+    // The epilogue of rows that are nr wide, where the microkernel knows a faster one; false: it does not serve these, whatever it wrote. May
+    // be NULL.
+    bool (*finish)(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column,
+                   int rows);
 } mz_microkernel;
 
 // --- instruction sets ---------------------------------------------------------------------------------------------------

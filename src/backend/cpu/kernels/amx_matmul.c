@@ -62,13 +62,11 @@ static void amx_end(void) {
     _tile_release();
 }
 
-static bool amx_finish(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column) {
-    return mz_matmul_finish_bf16(e, tile, ld_tile, row, column, TILE);
-}
+#define amx_finish mz_matmul_finish_bf16
 #endif
 
-static void multiply_amx(int64_t k, const void *a_panel, const void *b_panel, float *c, int64_t ldc, bool add) {
-    const char *a = a_panel, *b = b_panel;
+static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, const char *a, const char *b, float *c,
+                                                                 int64_t ldc, bool add, mz_meanwhile *other) {
     const size_t row = (size_t)ldc * sizeof(float);
     float *lower = c + TILE_ROWS * ldc;
     if (add) {
@@ -99,6 +97,8 @@ static void multiply_amx(int64_t k, const void *a_panel, const void *b_panel, fl
         amx_dot(3, 5, 7);
         amx_load_once(7, b + TILE_BYTES, 64);
         amx_load(5, a + TILE_BYTES, 64);
+        if (other != NULL)
+            other->step(other);
     }
     amx_dot(0, 4, 6);
     amx_dot(1, 4, 7);
@@ -108,6 +108,14 @@ static void multiply_amx(int64_t k, const void *a_panel, const void *b_panel, fl
     amx_store(1, c + TILE_ROWS, row);
     amx_store(2, lower, row);
     amx_store(3, lower + TILE_ROWS, row);
+}
+
+static void multiply_amx(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+    multiply_tiles(k, a, b, c, ldc, add, NULL);
+}
+static void multiply_amx_beside(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add,
+                                mz_meanwhile *other) {
+    multiply_tiles(k, a, b, c, ldc, add, other);
 }
 
 const mz_microkernel mz_microkernel_amx = {.name = "amx_2x2",
@@ -120,6 +128,7 @@ const mz_microkernel mz_microkernel_amx = {.name = "amx_2x2",
                                            .a_panel = MZ_PANEL_TILE_A,
                                            .b_panel = MZ_PANEL_TILE_B,
                                            .run = multiply_amx,
+                                           .run_beside = multiply_amx_beside,
                                            .begin = amx_begin,
                                            .end = amx_end,
                                            .finish = amx_finish};
@@ -128,7 +137,8 @@ const mz_microkernel mz_microkernel_amx = {.name = "amx_2x2",
 // (a + a')·(b + b'), the parts of matmul_split.c: a·b' + a·b + a'·b, and for FP16, whose parts are the whole value, a'·b'. TF32 leaves
 // that product out: |a'·b'| ≤ 2^-16·|a·b|. 8 or 10 tile loads serve 12 or 16 products.
 static inline __attribute__((always_inline)) void multiply_parts(int64_t k, const char *a, const char *b, float *c,
-                                                                 int64_t ldc, bool add, const bool all_four) {
+                                                                 int64_t ldc, bool add, const bool all_four,
+                                                                 mz_meanwhile *other) {
     const size_t row = (size_t)ldc * sizeof(float);
     float *lower = c + TILE_ROWS * ldc;
     if (add) {
@@ -172,6 +182,8 @@ static inline __attribute__((always_inline)) void multiply_parts(int64_t k, cons
             amx_dot(2, 5, 6);
             amx_dot(3, 5, 7);
         }
+        if (other != NULL)
+            other->step(other);
     }
     amx_store(0, c, row);
     amx_store(1, c + TILE_ROWS, row);
@@ -179,19 +191,22 @@ static inline __attribute__((always_inline)) void multiply_parts(int64_t k, cons
     amx_store(3, lower + TILE_ROWS, row);
 }
 
-static void multiply_f16(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
-    multiply_parts(k, a, b, c, ldc, add, true);
-}
-
-static void multiply_tf32(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
-    multiply_parts(k, a, b, c, ldc, add, false);
-}
+#define PARTS(name, all_four)                                                                                          \
+    static void name(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {                       \
+        multiply_parts(k, a, b, c, ldc, add, all_four, NULL);                                                          \
+    }                                                                                                                  \
+    static void name##_beside(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add,                \
+                              mz_meanwhile *other) {                                                                   \
+        multiply_parts(k, a, b, c, ldc, add, all_four, other);                                                         \
+    }
+PARTS(multiply_f16, true)
+PARTS(multiply_tf32, false)
 
 #define SPLIT(kernel_name, multiply)                                                                                   \
     {                                                                                                                  \
         .name = kernel_name, .mr = TILE, .nr = TILE, .k_unit = TILE, .kc = 256, .depth = 512, .depth_across = 512,     \
-        .a_panel = MZ_PANEL_SPLIT_A, .b_panel = MZ_PANEL_SPLIT_B, .run = multiply, .begin = amx_begin, .end = amx_end, \
-        .finish = amx_finish                                                                                           \
+        .a_panel = MZ_PANEL_SPLIT_A, .b_panel = MZ_PANEL_SPLIT_B, .run = multiply, .run_beside = multiply##_beside,    \
+        .begin = amx_begin, .end = amx_end, .finish = amx_finish                                                       \
     }
 const mz_microkernel mz_microkernel_amx_f16 = SPLIT("amx_f16_2x2", multiply_f16);
 const mz_microkernel mz_microkernel_amx_tf32 = SPLIT("amx_tf32_2x2", multiply_tf32);

@@ -69,10 +69,6 @@ bool mz_matmul_finish_bf16(const mz_matmul_epilogue *e, const float *tile, int64
     return subnormal == 0;
 }
 
-static bool finish_tile(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column) {
-    return mz_matmul_finish_bf16(e, tile, ld_tile, row, column, MR);
-}
-
 const mz_microkernel mz_microkernel_avx512bf16 = {.name = "bf16_dot_14x32",
                                                   .mr = MR,
                                                   .nr = NR,
@@ -84,4 +80,4 @@ const mz_microkernel mz_microkernel_avx512bf16 = {.name = "bf16_dot_14x32",
                                                   .a_panel = MZ_PANEL_PAIRS,
                                                   .b_panel = MZ_PANEL_PAIRS,
                                                   .run = multiply_bf16,
-                                                  .finish = finish_tile};
+                                                  .finish = mz_matmul_finish_bf16};
