@@ -103,6 +103,8 @@ static void test_avx512_packs_the_same(void **state) {
     const mz_matmul_path fast = {&mz_microkernel_amx, &mz_matmul_isa__avx512};
     check_sizes(fast, MEZZO_BF16, true);
     check_formats(fast, MEZZO_BF16);
+    check_split(&mz_microkernel_amx_f16, &mz_matmul_isa__avx512, MEZZO_F16);
+    check_split(&mz_microkernel_amx_tf32, &mz_matmul_isa__avx512, MEZZO_TF32);
 #else
     skip();
 #endif
