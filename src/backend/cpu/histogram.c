@@ -33,8 +33,8 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         for (int64_t b = 0; b < blocks; b++)
             for (int64_t i = b * BLOCK; i < n && i < (b + 1) * BLOCK; i++)
                 own[mz_histogram_bucket(magnitude(x, i))]++;
-        for (int k = 0; k < MZ_HISTOGRAM_BUCKETS;
-             k++) // of integers the order does not matter; a named region would be exported
+        // Of integers the order does not matter. Not a named critical region: its name would be exported.
+        for (int k = 0; k < MZ_HISTOGRAM_BUCKETS; k++)
 #pragma omp atomic
             counts[k] += own[k];
     }
