@@ -19,11 +19,11 @@ static const char *name_of(const char *folder, char *buffer, size_t size) { // "
 }
 
 static int write_page(const cli_args *args, const mz_run_log *logs, int n, const char *out) {
-    char title[256], name[128], bytes[32];
-    snprintf(title, sizeof title, "%s", name_of(args->operands[0], name, sizeof name));
-    for (int i = 1; i < n; i++) {
+    char title[256] = "", name[128], bytes[32];
+    for (int i = 0; i < n; i++) {
         size_t used = strlen(title);
-        snprintf(title + used, sizeof title - used, ", %s", name_of(args->operands[i], name, sizeof name));
+        snprintf(title + used, sizeof title - used, "%s%s", i > 0 ? ", " : "",
+                 name_of(logs[i].folder, name, sizeof name));
     }
     mz_text html = {0};
     mezzo_status status = mz_run_page(logs, n, title, &html);
@@ -36,49 +36,70 @@ static int write_page(const cli_args *args, const mz_run_log *logs, int n, const
     return status == MEZZO_OK ? CLI_DONE : cli_error(args->command, status);
 }
 
+static int read_run(const cli_args *args, const char *operand, mz_run_log *log) {
+    char folder[1024];
+    snprintf(folder, sizeof folder, "%s", operand);
+    for (size_t k = strlen(folder); k > 1 && folder[k - 1] == '/'; k--)
+        folder[k - 1] = '\0';
+    mezzo_status status = mz_run_log_open(folder, log);
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    if (log->records == 0)
+        return cli_wrong(args->command, "%s: no metrics.jsonl with records in it: is it a run folder of mezzo train?",
+                         operand);
+    return CLI_DONE;
+}
+
+// A page for each run, in its folder; or one of all together.
+static int write_pages(const cli_args *args, const mz_run_log *logs, int n) {
+    if (cli_has(args, "compare"))
+        return write_page(args, logs, n, cli_text(args, "out", "compare.html"));
+    int code = CLI_DONE;
+    for (int i = 0; i < n && code == CLI_DONE; i++) {
+        char *initial = mz_format("%s/report.html", args->operands[i]);
+        code = initial == NULL ? cli_error(args->command, MEZZO_ERR_MEMORY)
+                               : write_page(args, &logs[i], 1, cli_text(args, "out", initial));
+        mz_free(initial);
+    }
+    return code;
+}
+
 static int run(const cli_args *args) {
     mz_run_log logs[RUNS_MAX] = {{0}};
     int n = 0, code = CLI_DONE;
+    bool compare = cli_has(args, "compare");
     if (args->n_operands == 0)
         return cli_wrong(args->command, "name a run folder: mezzo report runs/mezzo");
-    for (; n < args->n_operands && code == CLI_DONE; n++) {
-        char folder[1024];
-        snprintf(folder, sizeof folder, "%s", args->operands[n]);
-        for (size_t k = strlen(folder); k > 1 && folder[k - 1] == '/'; k--)
-            folder[k - 1] = '\0';
-        mezzo_status status = mz_run_log_open(folder, &logs[n]);
-        if (status != MEZZO_OK)
-            code = cli_error(args->command, status);
-        else if (logs[n].records == 0)
-            code =
-                cli_wrong(args->command, "%s: no metrics.jsonl with records in it: is it a run folder of mezzo train?",
-                          args->operands[n]);
+    if (compare && args->n_operands == 1)
+        return cli_wrong(args->command, "--compare: name at least two run folders");
+    if (!compare && args->n_operands > 1 && cli_has(args, "out"))
+        return cli_wrong(args->command, "--out names one file: give one run, or --compare them on one page");
+    while (n < args->n_operands && code == CLI_DONE) {
+        code = read_run(args, args->operands[n], &logs[n]);
+        n++;
     }
-    if (code == CLI_DONE) {
-        char *initial = mz_format("%s/report.html", args->operands[0]);
-        code = initial == NULL ? cli_error(args->command, MEZZO_ERR_MEMORY)
-                               : write_page(args, logs, n, cli_text(args, "out", initial));
-        mz_free(initial);
-    }
+    if (code == CLI_DONE)
+        code = write_pages(args, logs, n);
     for (int i = 0; i < n; i++)
         mz_run_log_free(&logs[i]);
     return code;
 }
 
 static const cli_option options_table[] = {
-    {"out", "FILE", "the page [RUN/report.html, in the first run's folder]"},
+    {"compare", NULL, "one page of all runs, overlaid; differences are from the first"},
+    {"out", "FILE", "the page [report.html in the run's folder; compare.html]"},
     {0},
 };
 
 const cli_command cli_report = {
     .name = "report",
-    .summary = "one HTML page of a run, or of several overlaid",
-    .usage = "RUN… [--out FILE]",
-    .details = "Loss, validation, learning rate, gradient norm, loss scale with skipped steps, throughput, memory, "
-               "samples, the configuration "
-               "and the precision of every op, in one file that opens from the disk without a network. Of several runs "
-               "the curves are "
-               "overlaid, with the difference in loss and the speedup against the first.",
+    .summary = "an HTML page of a run, or of several overlaid",
+    .usage = "RUN… [--compare] [--out FILE]",
+    .details =
+        "Loss, validation, learning rate, gradient norms, loss scale with skipped steps, throughput, memory, samples, "
+        "the configuration\nand the precision of every op, in one file that opens from the disk without a network. "
+        "With --compare the curves of several runs are\noverlaid, with the difference in loss and the speedup "
+        "against the first.",
     .options = options_table,
     .max_operands = RUNS_MAX,
     .run = run,

@@ -23,7 +23,11 @@ refuse 2 "--interval" -- watch low --interval 0
 run 0 report low
 shows "$OUT" low/report.html
 shows low/report.html '"precision":"fp16"' '"model":"gpt2: ' '"device":"' '"op":"layernorm"' '"module":"h.*.' '"skips":[[1,1]'
-run 0 report full low --out both.html
+run 0 report full low --compare --out both.html
+run 0 report full low
+shows "$OUT" full/report.html low/report.html
+refuse 2 "--compare" -- report low --compare
+refuse 2 "--out" "--compare" -- report low full --out page.html
 refuse 2 "run folder" -- report
 refuse 2 "metrics.jsonl" -- report empty
 refuse 3 absent -- report absent
