@@ -45,10 +45,14 @@ static void fill_operands(trial *t, int64_t inner, fill how) {
     t->exact = t->skip_terms = how == FILL_INTEGERS; // a term may be multiplied by 0
     // A single element may be 0, or mostly residual; and what TF32 may cut off, which all has one sign, hides a small mistake in a long sum.
     t->skip_mutations = trial_count(&t->out[0]) < 4 || (t->numerics.compute == MEZZO_TF32 && inner > 16);
-    // A product in parts is NaN where the whole one is an infinity (∞·0), and an activation takes -∞, not NaN, to 0.
-    bool in_parts = t->numerics.compute == MEZZO_TF32 || t->numerics.compute == MEZZO_F16;
-    if (how == FILL_NAN && !(in_parts && t->attrs.act != MZ_ACT_NONE))
+    if (how == FILL_NAN)
         trial_spoil(t, 0);
+    // A product in parts is NaN where the whole one is an infinity (∞·0), and an activation takes -∞, not NaN, to 0: there only NaN is tried.
+    bool in_parts = t->numerics.compute == MEZZO_TF32 || t->numerics.compute == MEZZO_F16;
+    if (how == FILL_NAN && in_parts && t->attrs.act != MZ_ACT_NONE && trial_count(&t->in[0]) > 4) {
+        t->in[0].value[trial_count(&t->in[0]) - 1] = t->in[0].value[0];
+        trial_store(&t->in[0]);
+    }
 }
 
 typedef struct epilogue {
