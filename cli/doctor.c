@@ -130,7 +130,9 @@ static json_t *device_json(const mezzo_device_info *info) {
 }
 
 static void print_selftest(const mz_selftest *tests, int n) {
-    printf("\nself-test: %d steps of a small GPT, loss beside fp32's (off by: as a part of what fp32 learnt)\n%-6s "
+    printf("\nself-test: %d steps of a small GPT, loss beside fp32's, and fp32's beside the ref device's (off by: as a "
+           "part of "
+           "what fp32 learnt)\n%-6s "
            "%-8s %10s %12s %12s %12s %10s\n",
            MZ_SELFTEST_STEPS, "asked", "runs as", "ms a step", "first loss", "last loss", "off by", "may be");
     for (int i = 0; i < n; i++)

@@ -9,9 +9,9 @@
 
 typedef struct mz_selftest {
     mezzo_precision asked, runs;
-    char reason[160];    // mezzo_precision_resolve's
-    double first, last;  // loss after 1 step and after MZ_SELFTEST_STEPS
-    double off;          // the larger difference of the two from FP32's, as a part of how far FP32's fell
+    char reason[160];   // mezzo_precision_resolve's
+    double first, last; // loss after 1 step and after MZ_SELFTEST_STEPS
+    double off; // the largest difference from FP32's, as a part of how far FP32's fell; of FP32: from the ref device's
     double bound;        // what `off` may be
     double milliseconds; // a step, median of 5 timings
     bool passed;
@@ -19,7 +19,7 @@ typedef struct mz_selftest {
 
 #define MZ_SELFTEST_STEPS 12
 // GPT-2 with 2 layers of width 128 on 8 × 64 random tokens, in FP32 and then in each of asked[0 … n): out[0 … n]; FP32's own
-// result is first. About a second each. `stop` may be NULL. Errors: as mz_rig_create, INTERRUPTED.
+// result is first, judged by a smaller run beside the ref device. About a second each. `stop` may be NULL. Errors: as mz_rig_create, INTERRUPTED.
 mezzo_status mz_selftest_run(mezzo_device *device, const mezzo_precision *asked, int n,
                              const volatile sig_atomic_t *stop, mz_selftest *out);
 
