@@ -60,7 +60,7 @@ for piece in $pieces; do
         ;;
     peers)
         for n in $threads; do
-            "$python" "$root/bench/peers/torch_cpu.py" --threads "$n" --shapes "${shapes// /,}" --steps "$steps" |
+            MEZZO_COMMIT=$commit "$python" "$root/bench/peers/torch_cpu.py" --threads "$n" --shapes "${shapes// /,}" --steps "$steps" |
                 tee -a "$results/cpu-peers.csv"
         done
         ;;

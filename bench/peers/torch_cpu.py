@@ -11,7 +11,14 @@ SHAPES = {  # layers, heads, width, vocabulary, batch, length
     "gpt6x384": (6, 6, 384, 65, 16, 256),
     "gpt2-124M": (12, 12, 768, 50304, 4, 1024),
 }
-COLUMNS = "name,way,precision,threads,onednn_isa,median_ms,best_ms,tokens_per_s,loss,died,torch"
+COLUMNS = "name,way,precision,threads,onednn_isa,median_ms,best_ms,tokens_per_s,loss,died,torch,device,commit,command"
+
+
+def where():  # the end of a row: device, Mezzo's commit, command
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        name = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown")
+    words = " ".join(word for word in sys.argv[1:] if word != "--one")
+    return f'"{name}",{os.environ.get("MEZZO_COMMIT", "unknown")},"torch_cpu.py {words}"'
 
 
 def model(layers, heads, width, vocabulary, length):
@@ -78,7 +85,7 @@ def one(args):
     median = statistics.median(times)
     isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
     print(f"{args.shapes},{args.ways},{args.precisions},{args.threads},{isa},{median * 1e3:.3f},{min(times) * 1e3:.3f},"
-          f"{batch * length / median:.0f},{loss.item():.5f},,{torch.__version__}", flush=True)
+          f"{batch * length / median:.0f},{loss.item():.5f},,{torch.__version__},{where()}", flush=True)
 
 
 def main():
@@ -108,7 +115,7 @@ def main():
                     if result.returncode == 0:
                         break
                     why = f"signal {-result.returncode}" if result.returncode < 0 else f"exit {result.returncode}"
-                    print(f"{shape},{way},{precision},{args.threads},{isa or ''},,,,,{why},", flush=True)
+                    print(f"{shape},{way},{precision},{args.threads},{isa or ''},,,,,{why},,{where()}", flush=True)
                     if result.returncode > 0:
                         print(result.stderr[-400:], file=sys.stderr)
 
