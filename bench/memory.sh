@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench/memory.sh [OUT.csv] [DEVICE]: what `mezzo memory` plans against the peak of really training two steps, in ten configurations.
 # On a CPU the peak is how far the kernel saw the process's resident memory grow; on a GPU what was allocated on the device.
-# MEZZO names the command (build/release/mezzo). The largest takes 2.2 GB.
+# MEZZO names the command (build/release/mezzo), JOBS how many of them run at once (1; each counts its own). The largest takes 2.2 GB.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 device=${2:-cpu}
@@ -33,16 +33,26 @@ field() { # KEY: its first value in the JSON on stdin
 
 mkdir -p "$(dirname "$out")"
 echo "device,commit,command,precision,optimizer,master,parameters,weights,shadows,gradients,optimizer_bytes,activations,workspace,planned,measured,error_percent" >"$out"
-worst=0
-for options in "${configurations[@]}"; do
+rows=$(mktemp -d)
+trap 'rm -rf "$rows"' EXIT
+measure() { # OPTIONS FILE
+    local options=$1 result row key error
     # shellcheck disable=SC2086
-    result=$("$mezzo" memory $options --device "$device" --measure --json 2>/dev/null)
+    result=$("$mezzo" memory $options --device "$device" --measure --json 2>"$2.error") || { cat "$2.error" >&2 && return 1; }
     row=("\"$(sed -nE 's/^ *"device": "(.*)",$/\1/p' <<<"$result")\"" "$commit" "\"mezzo memory $options --device $device --measure\"")
     for key in precision optimizer_kind master parameters weights shadows gradients optimizer activations workspace total measured; do
         row+=("$(field "$key" <<<"$result")")
     done
     error=$(awk -v p="$(field total <<<"$result")" -v m="$(field measured <<<"$result")" 'BEGIN { printf "%.4f", 100 * (p / m - 1) }')
-    worst=$(awk -v w="$worst" -v e="$error" 'BEGIN { if (e < 0) e = -e; print (e > w ? e : w) }')
-    (IFS=, && echo "${row[*]},$error") | tee -a "$out"
+    (IFS=, && echo "${row[*]},$error") | tee "$2"
+}
+for i in "${!configurations[@]}"; do
+    while (($(jobs -rp | wc -l) >= ${JOBS:-1})); do wait -n || true; done
+    measure "${configurations[i]}" "$rows/$i.row" &
 done
-echo "largest error: $worst %" >&2
+wait
+for i in "${!configurations[@]}"; do
+    [[ -s $rows/$i.row ]] && cat "$rows/$i.row" >>"$out" || echo "not measured: ${configurations[i]}" >&2
+done
+awk -F, 'NR > 1 { e = $NF < 0 ? -$NF : $NF; worst = e > worst ? e : worst } END { print "rows: " NR - 1 ", largest error: " worst " %" }' "$out" >&2
+[[ $(wc -l <"$out") -gt ${#configurations[@]} ]]
