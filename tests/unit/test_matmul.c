@@ -78,6 +78,77 @@ static void test_bf16_dot_keeps_subnormals(void **state) {
     for (int i = 0; i < M * N; i++)
         assert_int_equal(y[i], mezzo_f32_to_bf16(bias[i % N]));
 }
+// The same bits, but for which NaN it is.
+static void assert_same(const void *a, const void *b, mezzo_dtype dtype, size_t n) {
+    for (size_t i = 0, size = mezzo_dtype_size(dtype); i < n; i++) {
+        const char *p = (const char *)a + i * size, *q = (const char *)b + i * size;
+        float x, y;
+        assert_int_equal(mezzo_convert(p, dtype, &x, MEZZO_F32, 1), MEZZO_OK);
+        assert_int_equal(mezzo_convert(q, dtype, &y, MEZZO_F32, 1), MEZZO_OK);
+        assert_true(memcmp(p, q, size) == 0 || (isnan(x) && isnan(y)));
+    }
+}
+
+// The epilogue for whole rows of 32 columns gives the bits of the one for any columns, subnormal and non-finite sums among them.
+static void check_rows_of_32(mezzo_dtype dtype, mz_act act, bool gradient, mezzo_dtype residual, bool preact) {
+    enum { ROWS = 5, N = 32, LD = 40 };
+    float tile[ROWS * N], wide[ROWS * LD];
+    uint16_t kept[2][ROWS * LD], low[ROWS * LD];
+    char y[2][ROWS * LD * sizeof(float)];
+    float bias[LD];
+    for (int i = 0; i < ROWS * N; i++)
+        tile[i] = i == 70      ? INFINITY
+                  : i == 100   ? NAN
+                  : i / N == 3 ? 0x1p-130f * (float)i
+                               : (float)(i * 37 % 101 - 50) / 9;
+    for (int i = 0; i < ROWS * LD; i++) {
+        wide[i] = (float)(i % 23) - 7.5f;
+        assert_int_equal(mezzo_convert(&wide[i], MEZZO_F32, &low[i], dtype, 1), MEZZO_OK);
+    }
+    for (int j = 0; j < LD; j++)
+        bias[j] = (float)(j % 4) * 0x1p-131f;
+    for (int way = 0; way < 2; way++) {
+        memset(y[way], WARY, sizeof y[way]);
+        memcpy(kept[way], low, sizeof low);
+        mz_matmul_epilogue e = {
+            .y = y[way], .y_dtype = dtype, .via = gradient ? MEZZO_F32 : dtype, .ld = LD, .act = act};
+        e.act_gradient = gradient;
+        e.preact = preact ? kept[way] : NULL;
+        e.preact_dtype = dtype;
+        if (!gradient) {
+            e.bias = bias;
+            e.bias_dtype = MEZZO_F32;
+        }
+        if (residual != MEZZO_F64) {
+            e.residual = residual == MEZZO_F32 ? (const void *)wide : low;
+            e.residual_dtype = residual;
+            e.y_dtype = residual;
+        }
+        if (way == 0)
+            mz_matmul_isa__avx512.epilogue(&e, tile, N, 0, 8, ROWS, N);
+        else
+            assert_true(mz_matmul_finish_32(&e, tile, N, 0, 8, ROWS));
+    }
+    assert_same(y[0], y[1], residual == MEZZO_F32 ? MEZZO_F32 : dtype, ROWS * LD);
+    assert_same(kept[0], kept[1], dtype, ROWS * LD);
+}
+
+static void test_rows_of_32(void **state) {
+    (void)state;
+    if (!has_avx512() || !__builtin_cpu_supports("avx512bf16"))
+        skip();
+    const mezzo_dtype none = MEZZO_F64, formats[] = {MEZZO_BF16, MEZZO_F16};
+    for (int f = 0; f < 2; f++) {
+        check_rows_of_32(formats[f], MZ_ACT_NONE, false, none, false);
+        check_rows_of_32(formats[f], MZ_ACT_NONE, false, formats[f], false);
+        check_rows_of_32(formats[f], MZ_ACT_NONE, false, MEZZO_F32, false);
+        for (int act = MZ_ACT_RELU; act <= MZ_ACT_SILU; act++) {
+            check_rows_of_32(formats[f], (mz_act)act, false, none, false);
+            check_rows_of_32(formats[f], (mz_act)act, false, none, true);
+            check_rows_of_32(formats[f], (mz_act)act, true, none, true);
+        }
+    }
+}
 #endif
 
 int main(void) {
@@ -88,6 +159,7 @@ int main(void) {
         cmocka_unit_test(test_avx512),
         cmocka_unit_test(test_bf16_dot),
         cmocka_unit_test(test_bf16_dot_keeps_subnormals),
+        cmocka_unit_test(test_rows_of_32),
 #endif
     };
     return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);

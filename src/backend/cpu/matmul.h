@@ -98,9 +98,9 @@ extern const mz_matmul_isa mz_matmul_isa__portable;
 extern const mz_matmul_isa mz_matmul_isa__avx2, mz_matmul_isa__avx512;
 extern const mz_microkernel mz_microkernel_avx512bf16, mz_microkernel_amx;
 extern const mz_microkernel mz_microkernel_amx_f16, mz_microkernel_amx_tf32; // by two BF16 parts
-// mz_microkernel.finish for tiles of `rows` rows and 32 columns: BF16 results with no more than a bias.
-bool mz_matmul_finish_bf16(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column,
-                           int rows);
+// mz_microkernel.finish for tiles of `rows` rows and 32 columns: what training stores in BF16 and FP16 (avx512bf16_epilogue.c).
+bool mz_matmul_finish_32(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column,
+                         int rows);
 #endif
 
 // --- driver -------------------------------------------------------------------------------------------------------------

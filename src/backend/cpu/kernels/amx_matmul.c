@@ -62,7 +62,7 @@ static void amx_end(void) {
     _tile_release();
 }
 
-#define amx_finish mz_matmul_finish_bf16
+#define amx_finish mz_matmul_finish_32
 #endif
 
 static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, const char *a, const char *b, float *c,
