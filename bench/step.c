@@ -20,7 +20,8 @@ typedef struct setup {
     const char *name, *device, *commit, *model, *master;
     char command[512];
     int64_t layers, heads, width, d_ff, vocab, batch, length;
-    bool recompute, low_residual, profile;
+    bool recompute, recompute_light, low_residual, profile;
+    int64_t logits_rows;
     int accumulate, warmup, steps, threads;
 } setup;
 
@@ -53,6 +54,8 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
     mezzo_program_options options = {.precision = precision,
                                      .residual = s->low_residual ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST,
                                      .recompute = s->recompute,
+                                     .recompute_light = s->recompute_light,
+                                     .logits_rows = s->logits_rows,
                                      .loss_weight = 1.0f / (float)s->accumulate};
     mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
     adamw.schedule.lr = 3e-4;
@@ -186,7 +189,7 @@ static int usage(void) {
     fprintf(stderr, "usage: bench_step [--device D] [--name S] [--model NAME] [--master fp32|split|stochastic]\n       "
                     "[--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
                     "[--batch N]\n       [--length N] [--accumulate N] [--threads N] [--steps N] [--warmup N] "
-                    "[--commit S] [--recompute] "
+                    "[--commit S] [--recompute] [--recompute-light] [--logits-rows N]\n       "
                     "[--low-residual] [--profile] [--no-header] PRECISION...\n");
     return 2;
 }
@@ -219,6 +222,7 @@ int main(int argc, char **argv) {
                    {"--batch", NULL, &s.batch, NULL},
                    {"--length", NULL, &s.length, NULL},
                    {"--accumulate", NULL, NULL, &s.accumulate},
+                   {"--logits-rows", NULL, &s.logits_rows, NULL},
                    {"--steps", NULL, NULL, &s.steps},
                    {"--warmup", NULL, NULL, &s.warmup},
                    {"--threads", NULL, NULL, &s.threads}};
@@ -229,6 +233,8 @@ int main(int argc, char **argv) {
         bool known = true;
         if (strcmp(argv[at], "--recompute") == 0)
             s.recompute = true;
+        else if (strcmp(argv[at], "--recompute-light") == 0)
+            s.recompute_light = true;
         else if (strcmp(argv[at], "--low-residual") == 0)
             s.low_residual = true;
         else if (strcmp(argv[at], "--profile") == 0)

@@ -153,9 +153,11 @@ static const cli_option options_table[] = {
     {"json", NULL, "the result as JSON"},
     {0},
 };
-static const char *const keys[] = {"model.",       "train.grad_accum", "train.seed",
-                                   "amp.residual", "amp.recompute",    "amp.logits_rows",
-                                   "autocast",     "device.",          NULL};
+static const char *const keys[] = {"model.",          "train.grad_accum",
+                                   "train.seed",      "amp.residual",
+                                   "amp.recompute",   "amp.recompute_light",
+                                   "amp.logits_rows", "autocast",
+                                   "device.",         NULL};
 
 const cli_command cli_advise = {
     .name = "advise",

@@ -13,6 +13,7 @@ mezzo_status cli_choose(const mezzo_auto_request *r, size_t memory, const mezzo_
                                .grad_accum = r->grad_accum,
                                .residual = r->program->residual,
                                .recompute = r->program->recompute,
+                               .recompute_light = r->program->recompute_light,
                                .logits_rows = r->program->logits_rows,
                                .overrides = r->program->overrides,
                                .n_overrides = r->program->n_overrides,

@@ -45,7 +45,7 @@ typedef struct asked {
     memory_row rows[ROWS_MOST];
     int n_rows;
     int base; // the row that savings are told of
-    saving savings[8];
+    saving savings[10];
     int n_savings;
 } asked;
 
@@ -125,6 +125,7 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     a->w.grad_accum = 1;
     a->w.residual = options.residual;
     a->w.recompute = options.recompute;
+    a->w.recompute_light = options.recompute_light;
     a->w.logits_rows = options.logits_rows;
     a->w.seed = 1;
     int threads = (int)strtol(mezzo_config_get(config, "device.threads"), NULL, 10);
@@ -199,10 +200,18 @@ static mezzo_status plan_savings(asked *a) {
         less.recompute = true;
         MEZZO_TRY(save_by(a, &less, "recompute"));
     }
+    if (!w.recompute && !w.recompute_light) {
+        less = w;
+        less.recompute_light = true;
+        MEZZO_TRY(save_by(a, &less, "recompute light"));
+    }
     if (w.residual != MEZZO_RESIDUAL_LOW && base->f.shadows > 0) {
         less = w;
         less.residual = MEZZO_RESIDUAL_LOW;
         MEZZO_TRY(save_by(a, &less, "residual low"));
+        less.recompute_light = !w.recompute;
+        less.logits_rows = 1024;
+        MEZZO_TRY(save_by(a, &less, "these two, 1024 rows of logits"));
     }
     for (int64_t parts = 2; parts <= 8 && w.batch % parts == 0; parts *= 2) {
         char name[64];
@@ -253,7 +262,10 @@ static void print_plan(const asked *a) {
     const memory_row *base = &a->rows[a->base];
     printf("%s: %s parameters; a micro batch of %lld x %lld tokens; planned for %s%s\n\n", a->model,
            cli_thousands((double)base->f.parameters, text, sizeof text), (long long)a->w.batch, (long long)a->w.seq_len,
-           a->info.backend, a->w.recompute ? ", with recompute" : "");
+           a->info.backend,
+           a->w.recompute         ? ", with recompute"
+           : a->w.recompute_light ? ", with recompute light"
+                                  : "");
     printf("%-9s %-10s %-10s %12s %12s %12s %12s %12s %12s %12s", "precision", "optimizer", "master", "weights",
            "shadows", "gradients", "optimizer", "activations", "workspace", "total");
     if (a->measure)
@@ -361,7 +373,10 @@ static mezzo_status draw(const asked *a, const cli_plot *plot) {
     }
     snprintf(title, sizeof title, "%s, %s parameters, %lld x %lld tokens%s", a->model,
              cli_thousands((double)a->rows[0].f.parameters, text, sizeof text), (long long)a->w.batch,
-             (long long)a->w.seq_len, a->w.recompute ? ", recompute" : "");
+             (long long)a->w.seq_len,
+             a->w.recompute         ? ", recompute"
+             : a->w.recompute_light ? ", recompute light"
+                                    : "");
     return mz_memory_draw(plot->folder, plot->name, title, bars, a->n_rows, a->limit);
 }
 
@@ -445,8 +460,8 @@ static const cli_option options_table[] = {
     {"plot", "FILE", "stacked bars, FILE.svg or FILE.png (both are drawn, and the gnuplot script kept beside them)"},
     {0},
 };
-static const char *const keys[] = {
-    "model.", "amp.residual", "amp.recompute", "amp.logits_rows", "device.", "train.batch_size", NULL};
+static const char *const keys[] = {"model.",          "amp.residual", "amp.recompute",    "amp.recompute_light",
+                                   "amp.logits_rows", "device.",      "train.batch_size", NULL};
 
 const cli_command cli_memory = {
     .name = "memory",

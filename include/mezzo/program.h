@@ -62,9 +62,10 @@ typedef struct mezzo_program_options {
     mezzo_residual residual;   // WIDEST (as torch.amp) or LOW (embeddings leave the low format, so sums stay in it)
     const mezzo_override *overrides; // borrowed for the call
     int n_overrides;
-    bool forward_only; // no backward; dropout is the identity
-    bool recompute;    // honour recompute segments
-    bool no_fuse;      // leave the fuse pass out (to compare)
+    bool forward_only;    // no backward; dropout is the identity
+    bool recompute;       // honour recompute segments
+    bool recompute_light; // in them evaluate only activations and norms again, unless `recompute` asks for everything
+    bool no_fuse;         // leave the fuse pass out (to compare)
     // Rows of logits that a large head computes at a time: 0 = all, or 8192 where the logits take more than 256 MiB; n = at
     // most n (rounded up to 32); -1 = all at once. Fewer rows take less memory and add a pass over the head's gradient each.
     int64_t logits_rows;

@@ -98,7 +98,7 @@ mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ
 // --- passes, in their order: each changes the graph in place --------------------------------------------------------------
 mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *options);
 mezzo_status mz_pass_autodiff(mezzo_graph *g, const mezzo_program_options *options); // no-op when forward_only
-mezzo_status mz_pass_recompute(mezzo_graph *g);                                      // no-op without segments
+mezzo_status mz_pass_recompute(mezzo_graph *g, bool light);                          // no-op without segments
 mezzo_status mz_pass_fuse(mezzo_graph *g);
 mezzo_status mz_pass_chunk(mezzo_graph *g, const mezzo_program_options *options);
 mezzo_status mz_passes(const mezzo_graph *g, const mezzo_program_options *options, const char *until,

@@ -29,8 +29,8 @@ mezzo_status mz_passes(const mezzo_graph *g, const mezzo_program_options *option
         MEZZO_TRY_GOTO(status, mz_pass_autocast(c, options));
     if (stop >= 2)
         MEZZO_TRY_GOTO(status, mz_pass_autodiff(c, options));
-    if (stop >= 3 && options->recompute && !options->forward_only)
-        MEZZO_TRY_GOTO(status, mz_pass_recompute(c));
+    if (stop >= 3 && (options->recompute || options->recompute_light) && !options->forward_only)
+        MEZZO_TRY_GOTO(status, mz_pass_recompute(c, !options->recompute));
     if (stop >= 4 && !options->no_fuse)
         MEZZO_TRY_GOTO(status, mz_pass_fuse(c));
     if (stop >= 5 && !options->no_fuse)

@@ -1,6 +1,9 @@
 // The recompute pass: a value made inside a segment that only its own segment reads in forward is not kept for backward; the
 // nodes that make it are repeated just before the first backward node that wants it. Random ops keep their stream, so the
 // repetition is bit for bit the original.
+//
+// "Light" repeats only what costs a pass over memory, activations and norms with their casts: products and attention are kept, and so
+// is what they read.
 #include "graph/graph.h"
 
 typedef struct pass {
@@ -11,7 +14,23 @@ typedef struct pass {
     int *clone;      // per value: its repetition, -1
     bool *boundary;  // per value: another segment, an output or no segment reads it in forward: kept anyway
     size_t n_values; // before the pass
+    bool light;
 } pass;
+
+static bool is_cheap(mz_op op) {
+    switch (op) {
+    case MZ_OP_cast:
+    case MZ_OP_relu:
+    case MZ_OP_gelu:
+    case MZ_OP_silu:
+    case MZ_OP_swiglu:
+    case MZ_OP_layernorm:
+    case MZ_OP_rmsnorm:
+        return true;
+    default:
+        return false;
+    }
+}
 
 static void mark_boundaries(pass *p) {
     for (size_t i = 0; i < p->n_old; ++i) {
@@ -62,7 +81,7 @@ static mezzo_status repeat(pass *p, int value, int *out) {
     if (v->kind != MZ_VALUE_TEMP || p->producer[value] < 0)
         return MEZZO_OK;
     const mz_node *maker = &p->old[p->producer[value]];
-    if (maker->phase != MZ_FORWARD || maker->segment < 0)
+    if (maker->phase != MZ_FORWARD || maker->segment < 0 || (p->light && !is_cheap(maker->op)))
         return MEZZO_OK;
     if (p->clone[value] < 0)
         MEZZO_TRY(repeat_node(p, (int)(maker - p->old)));
@@ -87,9 +106,9 @@ static mezzo_status drop_unread_outputs(mezzo_graph *g) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_pass_recompute(mezzo_graph *g) {
+mezzo_status mz_pass_recompute(mezzo_graph *g, bool light) {
     mezzo_status status;
-    pass p = {.g = g, .old = g->nodes, .n_old = g->n_nodes, .n_values = g->n_values};
+    pass p = {.g = g, .old = g->nodes, .n_old = g->n_nodes, .n_values = g->n_values, .light = light};
     if (g->n_segments == 0)
         return MEZZO_OK;
     p.clone = mz_alloc(p.n_values, sizeof *p.clone);

@@ -47,6 +47,7 @@ mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_onl
                                    .n_overrides = w->n_overrides,
                                    .logits_rows = w->logits_rows,
                                    .recompute = w->recompute && !forward_only,
+                                   .recompute_light = w->recompute_light && !forward_only,
                                    .forward_only = forward_only,
                                    .loss_weight = 1.0F / (float)(w->grad_accum > 0 ? w->grad_accum : 1)};
 }

@@ -15,7 +15,7 @@ typedef struct mz_workload {
     int64_t grad_accum;        // micro batches a step, at least 1
     mezzo_precision precision; // resolved
     mezzo_residual residual;
-    bool recompute;
+    bool recompute, recompute_light;
     int64_t logits_rows;             // mezzo_program_options
     mezzo_master master;             // other than FP32 with BF16 only
     bool sgd;                        // the optimizer: SGD; false: AdamW

@@ -144,6 +144,7 @@ mezzo_status mezzo_config_program(const mezzo_config *config, mezzo_program_opti
     MEZZO_TRY(mz_config_get_string(values, "amp.residual", &residual));
     out->residual = strcmp(residual, "low") == 0 ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST;
     MEZZO_TRY(mz_config_get_bool(values, "amp.recompute", &out->recompute));
+    MEZZO_TRY(mz_config_get_bool(values, "amp.recompute_light", &out->recompute_light));
     MEZZO_TRY(mz_config_get_int(values, "amp.logits_rows", &out->logits_rows));
     list->count = 0;
     for (size_t i = 0;; i++) {

@@ -37,7 +37,9 @@ static void test_recompute_changes_nothing(void **state) {
     (void)state;
     const char *off[] = {"--steps=12", "--precision=bf16", "--dropout=0.1", NULL};
     const char *on[] = {"--steps=12", "--precision=bf16", "--dropout=0.1", "--recompute", NULL};
+    const char *light[] = {"--steps=12", "--precision=bf16", "--dropout=0.1", "--recompute-light", NULL};
     runs_alike(off, on);
+    runs_alike(off, light);
 }
 
 static void test_threads_change_nothing(void **state) {

@@ -180,11 +180,18 @@ static void recompute_changes_no_bit_and_saves_memory(void **state) {
         result plain = run(g, &o);
         o.recompute = true;
         result again = run(g, &o);
+        o.recompute = false;
+        o.recompute_light = true;
+        result light = run(g, &o);
         assert_memory_equal(&plain.loss, &again.loss, sizeof(float));
+        assert_memory_equal(&plain.loss, &light.loss, sizeof(float));
         assert_memory_equal(plain.grads, again.grads, plain.n * sizeof(float));
+        assert_memory_equal(plain.grads, light.grads, plain.n * sizeof(float));
         assert_true(again.memory.activations < plain.memory.activations);
+        assert_true(light.memory.activations < plain.memory.activations);
         free(plain.grads);
         free(again.grads);
+        free(light.grads);
         mezzo_graph_free(g);
     }
 }
@@ -296,10 +303,11 @@ static void check_plan(const mezzo_graph *g, const mz_plan *plan) {
 
 static void the_plan_never_overlaps_two_lives(void **state) {
     (void)state;
-    for (int variant = 0; variant < 16; ++variant) {
+    for (int variant = 0; variant < 24; ++variant) {
         mezzo_graph *g = gpt_logits(variant & 1 ? 0.1 : 0, variant < 12), *out;
         mezzo_program_options o = {.precision = variant & 2 ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP32,
                                    .recompute = variant & 4,
+                                   .recompute_light = variant >= 16,
                                    .no_fuse = variant >= 8 && variant < 12,
                                    .logits_rows = variant >= 12 ? 32 : 0};
         mz_plan plan;
