@@ -8,7 +8,8 @@
 #              where python3 has it                                    → bench-models-NAME.csv, bench-models-NAME-torch.csv
 #   verify     fp32 against bf16 on FILE, three seeds                                                       → verify-NAME/
 #   all        sweep models verify
-# NAME is --name, or the device's. MEZZO_COMMIT goes into the rows.
+# NAME is --name, or the device's. MEZZO_COMMIT goes into the rows. QUICK=1 times models 4 times after 2 warm-ups, not 10 after 5, and PyTorch 6
+# times, not 20.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 mezzo=$root/build/release/mezzo
@@ -51,13 +52,15 @@ piece() {
         ;;
     dense) swept "sweep-gpt2-$name" --family gpt2 --vocab 32000 --heads 8 ;;
     models)
-        "$mezzo" bench --all-models --family gpt2 --device "$device" --csv "$results/bench-models-$name.csv"
+        local repeats=() iters=20
+        [[ -z ${QUICK:-} ]] || repeats=(--warmup 2 --iters 4) iters=6
+        "$mezzo" bench --all-models --family gpt2 --device "$device" "${repeats[@]}" --csv "$results/bench-models-$name.csv"
         if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
             local cases=()
             for size in small medium large xl 2.7B; do
-                for precision in fp32 tf32 bf16; do cases+=("$size:$precision:eager"); done
+                for precision in fp32 tf32 bf16 fp16; do cases+=("$size:$precision:eager"); done
             done
-            python3 "$root/bench/peers/torch_gpt2.py" "${cases[@]}" >"$results/bench-models-$name-torch.csv"
+            python3 "$root/bench/peers/torch_gpt2.py" --iters $iters "${cases[@]}" >"$results/bench-models-$name-torch.csv"
         fi
         ;;
     verify)

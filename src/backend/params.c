@@ -40,19 +40,20 @@ static float within(mz_philox_key key, uint64_t block, int lane, float x) {
     return x;
 }
 
-// Every block of four has its own draw, so that threads change nothing.
-static void draw(const mz_param *p, uint64_t seed, float *out) {
+// Elements [first, first + count); first is a multiple of 4. Every block of four has its own draw, so that threads change nothing.
+static void draw(const mz_param *p, uint64_t seed, int64_t first, int64_t count, float *out) {
     mz_philox_key key = {seed, 0, name_hash(p->name)};
-#pragma omp parallel for schedule(static) if (p->count >= 1 << 16)
-    for (int64_t i = 0; i < p->count; i += 4) {
+#pragma omp parallel for schedule(static) if (count >= 1 << 16)
+    for (int64_t i = 0; i < count; i += 4) {
         uint32_t words[4];
         float v[4] = {0};
-        mz_philox(key, (uint64_t)i / 4, words);
+        uint64_t block = (uint64_t)(first + i) / 4;
+        mz_philox(key, block, words);
         if (p->init.kind != MEZZO_INIT_UNIFORM)
             mz_normal4(words, v);
-        for (int k = 0; k < 4 && i + k < p->count; ++k) {
+        for (int k = 0; k < 4 && i + k < count; ++k) {
             if (p->init.kind == MEZZO_INIT_TRUNCATED)
-                v[k] = within(key, (uint64_t)i / 4, k, v[k]);
+                v[k] = within(key, block, k, v[k]);
             out[i + k] = p->init.a * (p->init.kind == MEZZO_INIT_UNIFORM ? 2 * mz_uniform(words[k]) - 1 : v[k]);
         }
     }
@@ -125,18 +126,31 @@ mezzo_status mz_params_write_master(mezzo_params *params, int index, const void 
     return write_master(params, &params->list[index], values);
 }
 
-static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t seed) {
-    if (p->init.kind == MEZZO_INIT_ZERO)
-        return MEZZO_OK; // device memory starts as zero
-    float *values = mz_alloc((size_t)p->count, sizeof *values);
-    if (!values)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+static mezzo_status init_piece(mezzo_params *params, const mz_param *p, uint64_t seed, int64_t first, int64_t count,
+                               float *values) {
     if (p->init.kind == MEZZO_INIT_CONSTANT)
-        for (int64_t i = 0; i < p->count; ++i)
+        for (int64_t i = 0; i < count; ++i)
             values[i] = p->init.a;
     else
-        draw(p, seed, values);
-    mezzo_status status = write_master(params, p, values);
+        draw(p, seed, first, count, values);
+    if (p->master == MEZZO_MASTER_FP32)
+        return params->device->backend->write(params->device, params->master + p->offset + first, values,
+                                              (size_t)count * sizeof *values);
+    return write_master(params, p, values);
+}
+
+// FP32 masters a piece at a time through one small buffer: to be given fresh pages for every parameter took as long as to draw it.
+static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t seed) {
+    enum { PIECE = 1 << 20 };
+    if (p->init.kind == MEZZO_INIT_ZERO)
+        return MEZZO_OK; // device memory starts as zero
+    int64_t piece = p->master == MEZZO_MASTER_FP32 && p->count > PIECE ? PIECE : p->count;
+    float *values = mz_alloc((size_t)piece, sizeof *values);
+    if (!values)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = MEZZO_OK;
+    for (int64_t first = 0; first < p->count && status == MEZZO_OK; first += piece)
+        status = init_piece(params, p, seed, first, p->count - first < piece ? p->count - first : piece, values);
     mz_free(values);
     return status;
 }
