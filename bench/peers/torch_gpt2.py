@@ -145,7 +145,7 @@ def measure(model, precision, way, iters, device):
     peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0
     name = torch.cuda.get_device_name() if device == "cuda" else f"cpu x {torch.get_num_threads()}"
     print(f"torch {torch.__version__},{name},{model},{batch},{tokens},{precision},{way},{count},"
-          f"{ms:.3f},{min(times):.3f},{batch * tokens / ms * 1e3:.0f},{peak:.0f},{float(loss):.4f}", flush=True)
+          f"{ms:.3f},{min(times):.3f},{batch * tokens / ms * 1e3:.0f},{peak:.0f},{loss.item():.4f}", flush=True)
 
 
 def main():
