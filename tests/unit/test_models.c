@@ -1,42 +1,5 @@
 // Models: the published sizes, the names other programs know, starts, and what is refused.
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include "graph/graph.h"
-#include "mezzo/model.h"
-
-static mezzo_graph *build(const mezzo_model_config *config, int64_t batch, int64_t seq_len) {
-    mezzo_graph *g = NULL;
-    assert_int_equal(mezzo_graph_create(&g), MEZZO_OK);
-    if (mezzo_model_build(g, config, batch, seq_len, true) != MEZZO_OK)
-        fail_msg("%s", mezzo_error_message());
-    return g;
-}
-
-static mezzo_model_config defaults(const char *name) {
-    mezzo_model_config config;
-    assert_int_equal(mezzo_model_defaults(name, &config), MEZZO_OK);
-    return config;
-}
-
-static const mz_param_spec *param(const mezzo_graph *g, const char *name) {
-    for (size_t i = 0; i < g->n_params; i++)
-        if (strcmp(g->params[i].name, name) == 0)
-            return &g->params[i];
-    fail_msg("no parameter %s", name);
-    return NULL;
-}
-
-static bool has_param(const mezzo_graph *g, const char *name) {
-    for (size_t i = 0; i < g->n_params; i++)
-        if (strcmp(g->params[i].name, name) == 0)
-            return true;
-    return false;
-}
+#include "model_cases.h"
 
 // Hugging Face's gpt2, gpt2-medium, gpt2-large, gpt2-xl have exactly these counts; a missing bias or an untied head would show.
 static void named_sizes_have_the_published_parameter_counts(void **state) {
@@ -46,15 +9,8 @@ static void named_sizes_have_the_published_parameter_counts(void **state) {
         int64_t count;
     } rows[] = {{"gpt2", 124439808},      {"gpt2-124M", 124439808},   {"gpt2-355M", 354823168},
                 {"gpt2-774M", 774030080}, {"gpt2-1558M", 1557611200}, {"toy", 5 * 10 + 10 + 10 + 10 * 3}};
-    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
-        mezzo_model_config config = defaults(rows[i].name);
-        mezzo_graph *g = build(&config, 1, config.seq_len);
-        int64_t count = 0;
-        for (size_t p = 0; p < g->n_params; p++)
-            count += mz_shape_count(&g->params[p].shape);
-        assert_int_equal(count, rows[i].count);
-        mezzo_graph_free(g);
-    }
+    for (size_t i = 0; i < MZ_COUNT(rows); i++)
+        assert_int_equal(count_parameters(rows[i].name), rows[i].count);
 }
 
 static void gpt2_has_hugging_faces_names_and_shapes(void **state) {
@@ -62,10 +18,7 @@ static void gpt2_has_hugging_faces_names_and_shapes(void **state) {
     mezzo_model_config config = defaults("gpt2");
     config.layers = 2, config.heads = 2, config.d_model = 8, config.vocab = 11, config.seq_len = 6;
     mezzo_graph *g = build(&config, 3, 4);
-    static const struct {
-        const char *name;
-        mz_shape shape;
-    } rows[] = {
+    static const named_shape rows[] = {
         {"wte.weight", {2, {11, 8}}},
         {"wpe.weight", {2, {6, 8}}},
         {"h.0.ln_1.weight", {1, {8}}},
@@ -84,15 +37,14 @@ static void gpt2_has_hugging_faces_names_and_shapes(void **state) {
         {"ln_f.weight", {1, {8}}},
         {"ln_f.bias", {1, {8}}},
     };
-    for (size_t i = 0; i < MZ_COUNT(rows); i++)
-        assert_true(mz_shape_equal(&param(g, rows[i].name)->shape, &rows[i].shape));
+    expect_shapes(g, rows, MZ_COUNT(rows));
     assert_int_equal(g->n_params, 2 + 2 * 12 + 2); // and nothing else: the head is wte
     mezzo_graph_free(g);
 
     config.bias = false;
     g = build(&config, 3, 4);
     assert_int_equal(g->n_params, 2 + 2 * 6 + 1);
-    assert_false(has_param(g, "h.0.attn.c_attn.bias"));
+    assert_null(find_param(g, "h.0.attn.c_attn.bias"));
     mezzo_graph_free(g);
 }
 
@@ -170,13 +122,6 @@ static void dropout_is_where_gpt2_has_it(void **state) {
         assert_int_equal(dropouts, on ? 1 + 2 * 3 : 0);
         mezzo_graph_free(g);
     }
-}
-
-static void refused(const mezzo_model_config *config, const char *word1, const char *word2) {
-    if (mezzo_model_check(config) != MEZZO_ERR_INVALID)
-        fail_msg("accepted, but %s and %s are wrong", word1, word2);
-    if (strstr(mezzo_error_message(), word1) == NULL || strstr(mezzo_error_message(), word2) == NULL)
-        fail_msg("\"%s\" does not name %s and %s", mezzo_error_message(), word1, word2);
 }
 
 static void wrong_sizes_are_refused_by_key_and_number(void **state) {

@@ -1,37 +1,5 @@
 // cs336 and glm4_moe: the published sizes, names, starts, which ops stay in FP32, what is refused.
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include "graph/graph.h"
-#include "mezzo/model.h"
-
-static mezzo_graph *build(const mezzo_model_config *config, int64_t batch, int64_t seq_len) {
-    mezzo_graph *g = NULL;
-    assert_int_equal(mezzo_graph_create(&g), MEZZO_OK);
-    if (mezzo_model_build(g, config, batch, seq_len, true) != MEZZO_OK)
-        fail_msg("%s", mezzo_error_message());
-    return g;
-}
-
-static mezzo_model_config defaults(const char *name) {
-    mezzo_model_config config;
-    assert_int_equal(mezzo_model_defaults(name, &config), MEZZO_OK);
-    return config;
-}
-
-static int64_t parameters(const char *name) {
-    mezzo_model_config config = defaults(name);
-    mezzo_graph *g = build(&config, 1, 8);
-    int64_t count = 0;
-    for (size_t p = 0; p < g->n_params; p++)
-        count += mz_shape_count(&g->params[p].shape);
-    mezzo_graph_free(g);
-    return count;
-}
+#include "model_cases.h"
 
 // 2Vd + L(4d² + 3·d·d_ff + 2d) + d: the head is untied, there is no bias, and no position has a parameter.
 static void cs336_has_the_assignments_parameter_counts(void **state) {
@@ -49,7 +17,7 @@ static void cs336_has_the_assignments_parameter_counts(void **state) {
                 {"cs336-10B", INT64_C(2) * 10000 * 4608 +
                                   50 * (INT64_C(4) * 4608 * 4608 + INT64_C(3) * 4608 * 12288 + 2 * 4608) + 4608}};
     for (size_t i = 0; i < MZ_COUNT(rows); i++)
-        assert_int_equal(parameters(rows[i].name), rows[i].count);
+        assert_int_equal(count_parameters(rows[i].name), rows[i].count);
 }
 
 // transformers' Glm4MoeForCausalLM with the study's configuration counts these; the router's correction bias, a buffer there, is 8 numbers
@@ -66,7 +34,7 @@ static void glm4_moe_has_transformers_parameter_counts(void **state) {
                 {"glm4_moe-12x128", 14055552, 12},  {"glm4_moe-12x256", 39809280, 12},
                 {"glm4_moe-12x512", 126411264, 12}, {"glm4_moe", 23535872, 4}};
     for (size_t i = 0; i < MZ_COUNT(rows); i++)
-        assert_int_equal(parameters(rows[i].name), rows[i].count + 8 * (rows[i].layers - 1));
+        assert_int_equal(count_parameters(rows[i].name), rows[i].count + 8 * (rows[i].layers - 1));
 }
 
 // As many as gpt2's formula says: V·d + T·d + L(12d² + 13d) + 2d.
@@ -82,24 +50,8 @@ static void gpt2_comes_in_cs336s_sizes(void **state) {
                 {"gpt2-cs336-2.7B", 2560, 32}};
     for (size_t i = 0; i < MZ_COUNT(rows); i++) {
         int64_t d = rows[i].d;
-        assert_int_equal(parameters(rows[i].name), (10000 + 512) * d + rows[i].layers * (12 * d * d + 13 * d) + 2 * d);
-    }
-}
-
-typedef struct named_shape {
-    const char *name;
-    mz_shape shape;
-} named_shape;
-
-static void expect_params(const mezzo_graph *g, const named_shape *rows, size_t n) {
-    assert_int_equal(g->n_params, n);
-    for (size_t i = 0; i < n; i++) {
-        size_t p = 0;
-        while (p < g->n_params && strcmp(g->params[p].name, rows[i].name) != 0)
-            p++;
-        if (p == g->n_params)
-            fail_msg("no parameter %s", rows[i].name);
-        assert_true(mz_shape_equal(&g->params[p].shape, &rows[i].shape));
+        assert_int_equal(count_parameters(rows[i].name),
+                         (10000 + 512) * d + rows[i].layers * (12 * d * d + 13 * d) + 2 * d);
     }
 }
 
@@ -123,7 +75,8 @@ static void parameters_have_the_names_other_programs_know(void **state) {
                                  {"layers.0.ffn.w2.weight", {2, {16, 64}}},
                                  {"ln_final.weight", {1, {16}}},
                                  {"lm_head.weight", {2, {11, 16}}}};
-    expect_params(g, cs336, MZ_COUNT(cs336));
+    assert_int_equal(g->n_params, MZ_COUNT(cs336));
+    expect_shapes(g, cs336, MZ_COUNT(cs336));
     mezzo_graph_free(g);
 
     config = small("glm4_moe");
@@ -155,7 +108,8 @@ static void parameters_have_the_names_other_programs_know(void **state) {
                                {"layers.1.mlp.shared_experts.down_proj.weight", {2, {16, 24}}},
                                {"norm.weight", {1, {16}}},
                                {"lm_head.weight", {2, {11, 16}}}};
-    expect_params(g, glm, MZ_COUNT(glm));
+    assert_int_equal(g->n_params, MZ_COUNT(glm));
+    expect_shapes(g, glm, MZ_COUNT(glm));
     mezzo_graph_free(g);
 }
 
@@ -223,13 +177,6 @@ static void the_router_is_fp32_in_every_precision(void **state) {
         mezzo_graph_free(after);
     }
     mezzo_graph_free(g);
-}
-
-static void refused(const mezzo_model_config *config, const char *word1, const char *word2) {
-    if (mezzo_model_check(config) != MEZZO_ERR_INVALID)
-        fail_msg("accepted, but %s and %s are wrong", word1, word2);
-    if (strstr(mezzo_error_message(), word1) == NULL || strstr(mezzo_error_message(), word2) == NULL)
-        fail_msg("\"%s\" does not name %s and %s", mezzo_error_message(), word1, word2);
 }
 
 static void wrong_sizes_are_refused_by_key_and_number(void **state) {
