@@ -24,7 +24,7 @@ compile() { # source object flags…
 for source in src/base/*.c src/backend/cpu/matmul.c src/backend/cpu/isa.c bench/cpu_matmul.c; do
     compile "$source" "$(basename "$source" .c)" -ffp-contract=off
 done
-for name in matmul_pack matmul_split matmul_f32 matmul_epilogue probe; do
+for name in matmul_pack matmul_rows matmul_split matmul_f32 matmul_epilogue probe; do
     compile $kernels/$name.c ${name}__portable -ffp-contract=fast -DMZ_ISA=portable -DMZ_ISA_PORTABLE=1
     if [ "$(uname -m)" = x86_64 ]; then
         compile $kernels/$name.c ${name}__avx2 -ffp-contract=fast -DMZ_ISA=avx2 -DMZ_ISA_AVX2=1 "${avx2[@]}"

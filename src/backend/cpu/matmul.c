@@ -447,6 +447,30 @@ void mz_matmul_run(mz_matmul_path path, const mz_matmul_problem *problem, int th
         work(path, problem, &b, &r, omp_get_thread_num(), workspace);
 }
 
+// --- a few rows -----------------------------------------------------------------------------------------------------------
+#define COLUMNS_A_TILE 32
+
+size_t mz_matmul_rows_workspace(const mz_matmul_problem *p) {
+    return mz_align_up((size_t)(p->m * p->k) * sizeof(float), LINE);
+}
+
+void mz_matmul_rows_run(const mz_matmul_isa *isa, const mz_matmul_problem *p, int threads, void *workspace) {
+    const float *x = p->a.data;
+    if (p->a.dtype != MEZZO_F32) { // floats always convert to floats
+        (void)mezzo_convert(p->a.data, p->a.dtype, workspace, MEZZO_F32, (size_t)(p->m * p->k));
+        x = workspace;
+    }
+    const int64_t tiles = ceil_div(p->n, COLUMNS_A_TILE);
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (int64_t t = 0; t < tiles; t++) {
+        float tile[MZ_MATMUL_ROWS * COLUMNS_A_TILE];
+        int64_t j = t * COLUMNS_A_TILE;
+        int columns = (int)min64(COLUMNS_A_TILE, p->n - j);
+        isa->rows(x, p->m, p->k, offset(p->b.data, p->b.dtype, j * p->k), p->b.dtype, columns, tile, COLUMNS_A_TILE);
+        isa->epilogue(&p->out, tile, COLUMNS_A_TILE, 0, j, (int)p->m, columns);
+    }
+}
+
 // --- column sums --------------------------------------------------------------------------------------------------------
 #define COLUMNS_AT_ONCE 64
 

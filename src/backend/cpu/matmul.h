@@ -88,6 +88,9 @@ typedef struct mz_matmul_isa {
     // Takes rows × columns sums at (row, column) of y from a tile with `ld_tile` floats a row; the tile may lie in y.
     void (*epilogue)(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column,
                      int rows, int columns);
+    // tile[i][j] = Σ_k x[i][k]·w[j][k] for m rows of x [m, k] and `columns` rows of w [columns, k], nothing packed.
+    void (*rows)(const float *x, int64_t m, int64_t k, const void *w, mezzo_dtype dtype, int columns, float *tile,
+                 int64_t ld);
     // sums[j] (+)= Σ_row x[row][j] for columns [first, first + count) of x [rows, ld].
     void (*column_sums)(const void *x, mezzo_dtype dtype, int64_t rows, int64_t ld, int64_t first, int64_t count,
                         float *sums, bool add);
@@ -118,6 +121,11 @@ typedef struct mz_matmul_path {
     const mz_microkernel *kernel;
     const mz_matmul_isa *isa;
 } mz_matmul_path;
+
+// The same for a few rows of A, with B as it is stored: B is contiguous along k, and neither has to be rounded. One batch, no accumulation.
+#define MZ_MATMUL_ROWS 4 // at most
+size_t mz_matmul_rows_workspace(const mz_matmul_problem *problem);
+void mz_matmul_rows_run(const mz_matmul_isa *isa, const mz_matmul_problem *problem, int threads, void *workspace);
 
 size_t mz_matmul_workspace(mz_matmul_path path, const mz_matmul_problem *problem, int threads); // bytes
 // Results are bitwise the same for every number of threads. `workspace` is 64-byte aligned.

@@ -191,6 +191,43 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
         KERNEL(linear_dw, path, suffix),                                                                               \
     };
 
+// A few rows of a linear layer: the same arithmetic, FP32 on values as they are stored, for every precision.
+static const char *supports_rows(const mz_call *call) {
+    const char *reason = supports_formats(call);
+    if (reason != NULL)
+        return reason;
+    const mezzo_dtype compute = call->numerics.compute, x = call->in[0].dtype, w = call->in[1].dtype;
+    if (call->op != MZ_OP_linear || mz_shape_rows(&call->out[0].shape) > MZ_MATMUL_ROWS)
+        return "serves a linear layer of up to four rows";
+    if (compute == MEZZO_F32 || compute == MEZZO_TF32)
+        return NULL;
+    return compute == x && compute == w ? NULL : "multiplies values as they are stored";
+}
+
+static size_t rows_workspace(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    mz_matmul_problem p = linear_problem(call);
+    return mz_matmul_rows_workspace(&p);
+}
+
+// 2 bytes a weight at 16 a nanosecond, from memory.
+static mezzo_status rows_run(const mz_matmul_isa *isa, const mezzo_device *device, const mz_call *call) {
+    mz_matmul_problem p = linear_problem(call);
+    mz_matmul_rows_run(isa, &p, mz_cpu_threads(device, (double)p.n * (double)p.k / 8), call->workspace);
+    return MEZZO_OK;
+}
+
+#define ROWS(level, why_not)                                                                                           \
+    static const char *rows_##level##_supports(const mezzo_device *device, const mz_call *call) {                      \
+        const char *reason = why_not(device);                                                                          \
+        return reason != NULL ? reason : supports_rows(call);                                                          \
+    }                                                                                                                  \
+    static mezzo_status rows_##level##_run(mezzo_device *device, const mz_call *call) {                                \
+        return rows_run(&mz_matmul_isa__##level, device, call);                                                        \
+    }                                                                                                                  \
+    static const mz_kernel rows_##level = {"linear_rows__" #level, rows_##level##_supports, rows_workspace,            \
+                                           rows_##level##_run};
+
 static const char *always(const mezzo_device *device) {
     (void)device;
     return NULL;
@@ -198,6 +235,7 @@ static const char *always(const mezzo_device *device) {
 
 PATH(portable, mz_matmul_isa__portable.f32, mz_matmul_isa__portable, supports_f32, always)
 KERNELS(portable, "_f32__portable_4x12")
+ROWS(portable, always)
 
 #if defined(__x86_64__)
 static const char *needs_avx2(const mezzo_device *device) {
@@ -238,6 +276,8 @@ static const char *needs_amx_tf32(const mezzo_device *device) {
     return reason;
 }
 
+ROWS(avx2, needs_avx2)
+ROWS(avx512, needs_avx512)
 PATH(avx2, mz_matmul_isa__avx2.f32, mz_matmul_isa__avx2, supports_f32, needs_avx2)
 KERNELS(avx2, "_f32__avx2_6x16")
 PATH(avx512, mz_matmul_isa__avx512.f32, mz_matmul_isa__avx512, supports_f32, needs_avx512)
@@ -254,27 +294,31 @@ KERNELS(amx_tf32, "_tf32_f32__amx_2x2")
 
 // Best first; each path's supports() says whether this device may run it.
 #if defined(__x86_64__)
-#define LIST(op)                                                                                                       \
-    {                                                                                                                  \
-        &amx_kernels[op], &amx_f16_kernels[op], &amx_tf32_kernels[op], &bf16_dot_kernels[op], &avx512_kernels[op],     \
-            &avx2_kernels[op], &portable_kernels[op]                                                                   \
-    }
-enum { LISTED = 7 };
+#define PRODUCTS(op)                                                                                                   \
+    &amx_kernels[op], &amx_f16_kernels[op], &amx_tf32_kernels[op], &bf16_dot_kernels[op], &avx512_kernels[op],         \
+        &avx2_kernels[op], &portable_kernels[op]
+#define ROWS_KERNELS &rows_avx512, &rows_avx2, &rows_portable
 #else
-#define LIST(op)                                                                                                       \
-    { &portable_kernels[op] }
-enum { LISTED = 1 };
+#define PRODUCTS(op) &portable_kernels[op]
+#define ROWS_KERNELS &rows_portable
 #endif
 
 const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n) {
-    static const mz_kernel *const lists[][LISTED] = {LIST(0), LIST(1), LIST(2), LIST(3)};
-    static const mz_op ops[] = {MZ_OP_linear, MZ_OP_matmul, MZ_OP_linear_dx, MZ_OP_linear_dw};
+    static const mz_kernel *const linear[] = {ROWS_KERNELS, PRODUCTS(0)}, *const matmul[] = {PRODUCTS(1)},
+                                  *const linear_dx[] = {PRODUCTS(2)}, *const linear_dw[] = {PRODUCTS(3)};
     (void)device;
-    for (size_t i = 0; i < MZ_COUNT(ops); i++)
-        if (ops[i] == op) {
-            *n = LISTED;
-            return lists[i];
-        }
-    *n = 0;
-    return NULL;
+    *n = op == MZ_OP_linear ? MZ_COUNT(linear) : MZ_COUNT(matmul);
+    switch (op) {
+    case MZ_OP_linear:
+        return linear;
+    case MZ_OP_matmul:
+        return matmul;
+    case MZ_OP_linear_dx:
+        return linear_dx;
+    case MZ_OP_linear_dw:
+        return linear_dw;
+    default:
+        *n = 0;
+        return NULL;
+    }
 }

@@ -72,5 +72,6 @@ const mz_matmul_isa FOR_LEVEL(mz_matmul_isa) = {
             .run = multiply_f32},
     .pack = FOR_LEVEL(mz_matmul_pack),
     .epilogue = FOR_LEVEL(mz_matmul_epilogue),
+    .rows = FOR_LEVEL(mz_matmul_rows),
     .column_sums = FOR_LEVEL(mz_matmul_column_sums),
 };

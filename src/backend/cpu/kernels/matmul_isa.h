@@ -24,6 +24,8 @@ void FOR_LEVEL(mz_matmul_pack_split)(mz_panel format, void *dst, const mz_matmul
                                      int64_t k0, int64_t nk, int64_t k_padded);
 void FOR_LEVEL(mz_matmul_epilogue)(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row,
                                    int64_t column, int rows, int columns);
+void FOR_LEVEL(mz_matmul_rows)(const float *x, int64_t m, int64_t k, const void *w, mezzo_dtype dtype, int columns,
+                               float *tile, int64_t ld);
 void FOR_LEVEL(mz_matmul_column_sums)(const void *x, mezzo_dtype dtype, int64_t rows, int64_t ld, int64_t first,
                                       int64_t count, float *sums, bool add);
 
