@@ -87,8 +87,8 @@ static void stop_dropout(mezzo_graph *g) {
 }
 
 // Whether weights' gradients shall run beside the rest: where a device can do that and products are so small that one alone does not
-// fill it. 20 GFLOP are 30 µs of a card that does 700 TFLOP/s.
-#define SMALL_PRODUCT 2e10
+// fill it. 30 GFLOP are 40 µs of a card that does 700 TFLOP/s.
+#define SMALL_PRODUCT 3e10
 static bool worth_lanes(const mezzo_device *device, const mezzo_graph *g) {
     double operations = 0;
     int products = 0;

@@ -277,11 +277,27 @@ static void fuse_norm_low(fuse *f, size_t index) {
     set_output(f, norm, slot, to);
 }
 
+// A product's weight gradient, whose bias gradient is the column sums of what a layer norm's gradient has just written: the norm adds them up
+// while it has them.
+static void fuse_bias_gradient(fuse *f, size_t index) {
+    mz_node *dw = &f->g->nodes[index];
+    if (dw->op != MZ_OP_linear_dw || dw->n_out < 2 || dw->out[1] < 0)
+        return;
+    int dy = dw->in[0], db = dw->out[1], slot = value(f, dy)->kind == MZ_VALUE_TEMP ? value(f, dy)->slot : -1;
+    mz_node *norm = slot == 0 || slot == 3 ? maker(f, dy, slot) : NULL;
+    if (!norm || norm->op != MZ_OP_layernorm_bwd || norm->phase != dw->phase ||
+        norm->attrs.accumulate != dw->attrs.accumulate || (norm->n_out > 4 && norm->out[4] >= 0) ||
+        (slot == 0 && norm->n_out > 3 && norm->out[3] >= 0))
+        return;
+    dw->out[1] = -1;
+    set_output(f, norm, 4, db);
+}
+
 mezzo_status mz_pass_fuse(mezzo_graph *g) {
     fuse f = {.g = g};
     static void (*const patterns[])(fuse *, size_t) = {
-        fold_widening, fold_narrowing,     fuse_activation,    fuse_activation_gradient,
-        fuse_residual, fuse_residual_norm, fuse_norm_gradient, fuse_norm_low};
+        fold_widening,      fold_narrowing,     fuse_activation, fuse_activation_gradient, fuse_residual,
+        fuse_residual_norm, fuse_norm_gradient, fuse_norm_low,   fuse_bias_gradient};
     MEZZO_TRY(mz_graph_consumers(g, &f.uses));
     f.dead = mz_alloc(g->n_nodes + 1, sizeof *f.dead);
     if (!f.dead) {

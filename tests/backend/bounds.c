@@ -468,6 +468,16 @@ static void layernorm_bwd(trial *t) {
         if (has(&t->out[2]))
             t->out[2].bound[c] = (double)(rows + 1) * u32 * (dbias + preset(t, 2, c, dbias));
     }
+    // What is summed was rounded when it was stored; the reference's was not.
+    const trial_tensor *summed = has(&t->out[3]) ? &t->out[3] : &t->out[0];
+    for (int64_t c = 0; has(&t->out[4]) && c < width; c++) {
+        double dsum = 0, off = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            dsum += magnitude(summed, r * width + c);
+            off += summed->bound[r * width + c] + unit_roundoff(summed->t.dtype) * magnitude(summed, r * width + c);
+        }
+        t->out[4].bound[c] = off + (double)(rows + 1) * u32 * (dsum + preset(t, 4, c, dsum));
+    }
 }
 
 // The mean of squares is a sum of terms of one sign: off by (n + 2)·u of itself, half of that in rstd. Storing `sum` as layernorm.

@@ -120,6 +120,11 @@ static trial *layernorm_bwd_trial(const int64_t s[2], const mezzo_dtype dtypes[3
     }
     if (dres && dtypes[2] == MEZZO_F32 && dtypes[0] != MEZZO_F32) // a wide dx that is wanted narrow too
         trial_output(t, 3, dtypes[0], SHAPE(s[0], s[1]));
+    if (dres) { // and the bias's gradient that comes of it
+        trial_output(t, 4, MEZZO_F32, SHAPE(s[1]));
+        if (accumulate)
+            trial_preset(t, 4, 1);
+    }
     t->skip_mutations = s[1] < 4;
     trial_free(forward);
     return t;

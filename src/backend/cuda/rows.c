@@ -54,13 +54,13 @@ static mezzo_status run_rmsnorm(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_rmsnorm = {"rmsnorm__cuda", rmsnorm_supports, NULL, run_rmsnorm};
 
-// Both backward kernels share their workspace: each part's column sums, dweight's and dbias's.
+// Both backward kernels share their workspace: each part's column sums, dweight's, dbias's and dsum's.
 static size_t norm_bwd_workspace(const mezzo_device *device, const mz_call *call) {
     int64_t rows;
     int width;
     set_rows(&call->out[0], &rows, &width);
     int parts = mz_cu_layernorm_bwd_parts(rows, width, mz_cuda(device)->sms);
-    return (size_t)parts * 2 * (size_t)width * sizeof(float);
+    return (size_t)parts * 3 * (size_t)width * sizeof(float);
 }
 
 static mezzo_status run_norm_bwd(mezzo_device *device, const mz_call *call, mz_cu_layernorm_bwd_args *args) {
@@ -79,7 +79,7 @@ static mezzo_status run_norm_bwd(mezzo_device *device, const mz_call *call, mz_c
 
 static const char *layernorm_bwd_supports(const mezzo_device *device, const mz_call *call) {
     (void)device;
-    const char *reason = mz_cuda_storages(call, "aafffa", "affa");
+    const char *reason = mz_cuda_storages(call, "aafffa", "affaf");
     return reason != NULL ? reason : mz_cuda_narrow(&call->out[0]);
 }
 
@@ -88,7 +88,8 @@ static mezzo_status run_layernorm_bwd(mezzo_device *device, const mz_call *call)
                                      .rstd = floats_of(&call->in[4]),
                                      .dres = mz_cuda_array(&call->in[5]),
                                      .dbias = floats_of(&call->out[2]),
-                                     .low = mz_cuda_array(&call->out[3])};
+                                     .low = mz_cuda_array(&call->out[3]),
+                                     .dsum = floats_of(&call->out[4])};
     return run_norm_bwd(device, call, &args);
 }
 const mz_kernel mz_cuda_layernorm_bwd = {"layernorm_bwd__cuda", layernorm_bwd_supports, norm_bwd_workspace,

@@ -82,6 +82,12 @@ void mz_ref_layernorm_bwd(const mz_call *call) {
                 mz_ref_put(&call->out[3], i, mz_ref_get(dx, i));
         }
     }
+    for (int64_t c = 0; mz_present(&call->out[4]) && c < width; c++) {
+        double dsum = 0;
+        for (int64_t r = 0; r < rows; r++)
+            dsum += mz_ref_get(mz_present(&call->out[3]) ? &call->out[3] : dx, r * width + c);
+        mz_ref_put_gradient(call, 4, c, dsum);
+    }
 }
 
 // The value that is normalised, as layernorm_input.

@@ -136,7 +136,8 @@ typedef struct mz_cu_layernorm_bwd_args {
     const float *weight;         // [width] or NULL
     const float *mean, *rstd;    // [rows]; mean NULL: RMS norm
     float *dweight, *dbias;      // [width] or NULL
-    float *partial;              // [parts, 2, width], workspace; not touched where dweight and dbias are NULL
+    float *dsum;                 // [width] or NULL: column sums of low, or of dx without it
+    float *partial;              // [parts, 3, width], workspace; not touched where these three are NULL
     int parts;                   // mz_cu_layernorm_bwd_parts
     int width;
     int64_t rows;

@@ -127,15 +127,16 @@ extern "C" cudaError_t mz_cu_layernorm(cudaStream_t stream, const mz_cu_layernor
 // --- backward -------------------------------------------------------------------------------------------------------------
 // With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂,
 // dbias = Σ_rows dy. RMS norm (a.mean NULL) has neither mean. A block goes through its rows (every `parts`-th group) and keeps its columns' sums in registers; they meet
-// in partial [parts, 2, width], which columns_kernel adds up in order.
+// in partial [parts, 3, width], which columns_kernel adds up in order.
 template <int T, int V>
 __global__ void __launch_bounds__(row_threads<T>::block) layernorm_bwd_kernel(mz_cu_layernorm_bwd_args a) {
     __shared__ float shared[2][2][T / WARP]; // two sets, used by turns: one barrier a row is enough
-    extern __shared__ float4 columns[];      // [2, width] as 8-column vectors
+    extern __shared__ float4 columns[];      // [3, width] as 8-column vectors
     constexpr int rows_at_once = row_threads<T>::rows;
     int width = a.width;
     float inverse = 1.0f / static_cast<float>(width);
-    float dweight[V][8] = {}, dbias[V][8] = {};
+    float sums[3][V][8] = {}; // dweight, dbias, dsum
+    int stored = a.low.data != nullptr ? a.low.dtype : a.dx.dtype;
     int turn = 0;
     for (int64_t group = blockIdx.x; group * rows_at_once < a.rows; group += gridDim.x) {
         int64_t row = group * rows_at_once + row_in_block<T>();
@@ -162,8 +163,8 @@ __global__ void __launch_bounds__(row_threads<T>::block) layernorm_bwd_kernel(mz
             for (int k = 0; k < 8; k++) {
                 bool inside = row_column<T>(v) + k < width;
                 x[v][k] = inside ? (x[v][k] - mean) * rstd : 0;
-                dweight[v][k] = fmaf(dy[v][k], x[v][k], dweight[v][k]);
-                dbias[v][k] += dy[v][k];
+                sums[0][v][k] = fmaf(dy[v][k], x[v][k], sums[0][v][k]);
+                sums[1][v][k] += dy[v][k];
                 dy[v][k] *= w[k];
                 g_sum += dy[v][k];
                 gx_sum = fmaf(dy[v][k], x[v][k], gx_sum);
@@ -206,9 +207,13 @@ __global__ void __launch_bounds__(row_threads<T>::block) layernorm_bwd_kernel(mz
             row_store<T>(a.dx, start, width, v, dx);
             if (a.low.data != nullptr)
                 row_store<T>(a.low, start, width, v, dx);
+            if (a.dsum != nullptr)
+#pragma unroll
+                for (int k = 0; k < 8; k++)
+                    sums[2][v][k] += round_to(dx[k], stored);
         }
     }
-    if (a.dweight == nullptr && a.dbias == nullptr)
+    if (a.dweight == nullptr && a.dbias == nullptr && a.dsum == nullptr)
         return;
     // The warps' sums in order, then out.
     int padded = (width + 7) / 8;
@@ -220,42 +225,41 @@ __global__ void __launch_bounds__(row_threads<T>::block) layernorm_bwd_kernel(mz
                     int vector = v * T + row_lane<T>();
                     if (vector >= padded)
                         continue;
-                    float4 *dw = columns + 2 * vector, *db = columns + 2 * (padded + vector);
-                    const float *pw = dweight[v], *pb = dbias[v];
 #pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        float4 old_w = w > 0 ? dw[half] : make_float4(0, 0, 0, 0);
-                        float4 old_b = w > 0 ? db[half] : make_float4(0, 0, 0, 0);
-                        dw[half] = make_float4(old_w.x + pw[4 * half], old_w.y + pw[4 * half + 1],
-                                               old_w.z + pw[4 * half + 2], old_w.w + pw[4 * half + 3]);
-                        db[half] = make_float4(old_b.x + pb[4 * half], old_b.y + pb[4 * half + 1],
-                                               old_b.z + pb[4 * half + 2], old_b.w + pb[4 * half + 3]);
-                    }
+                    for (int s = 0; s < 3; s++)
+#pragma unroll
+                        for (int half = 0; half < 2; half++) {
+                            float4 *at = columns + 2 * (s * padded + vector) + half;
+                            const float *mine = sums[s][v] + 4 * half;
+                            float4 old = w > 0 ? *at : make_float4(0, 0, 0, 0);
+                            *at = make_float4(old.x + mine[0], old.y + mine[1], old.z + mine[2], old.w + mine[3]);
+                        }
                 }
             __syncthreads();
         }
-        float *out = a.partial + static_cast<int64_t>(blockIdx.x) * 2 * width;
-        const float *sums = reinterpret_cast<const float *>(columns);
-        for (int c = threadIdx.x; c < width; c += row_threads<T>::block) {
-            out[c] = sums[c];
-            out[width + c] = sums[8 * padded + c];
-        }
+        float *out = a.partial + static_cast<int64_t>(blockIdx.x) * 3 * width;
+        const float *all = reinterpret_cast<const float *>(columns);
+        for (int c = threadIdx.x; c < width; c += row_threads<T>::block)
+#pragma unroll
+            for (int s = 0; s < 3; s++)
+                out[s * width + c] = all[8 * s * padded + c];
     } else {
         mz_cu_array out = {a.partial, MZ_CU_F32};
-        int64_t at = static_cast<int64_t>(blockIdx.x) * 2 * width;
+        int64_t at = static_cast<int64_t>(blockIdx.x) * 3 * width;
 #pragma unroll
-        for (int v = 0; v < V; v++) {
-            row_store<T>(out, at, width, v, dweight[v]);
-            row_store<T>(out, at + width, width, v, dbias[v]);
-        }
+        for (int v = 0; v < V; v++)
+#pragma unroll
+            for (int s = 0; s < 3; s++)
+                row_store<T>(out, at + s * width, width, v, sums[s][v]);
     }
 }
 
 // Rows wider than registers hold. A block a part, columns' sums in `partial` itself, which each thread adds to in row order.
 __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_layernorm_bwd_args a) {
     __shared__ float shared[2][ROW_BLOCK / WARP];
-    float *part = a.partial + static_cast<int64_t>(blockIdx.x) * 2 * a.width;
-    bool sums = a.dweight != nullptr || a.dbias != nullptr;
+    float *part = a.partial + static_cast<int64_t>(blockIdx.x) * 3 * a.width;
+    bool sums = a.dweight != nullptr || a.dbias != nullptr || a.dsum != nullptr;
+    int stored = a.low.data != nullptr ? a.low.dtype : a.dx.dtype;
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         int64_t start = row * a.width;
         float mean = a.mean != nullptr ? a.mean[row] : 0, rstd = a.rstd[row], g_sum = 0, gx_sum = 0;
@@ -281,6 +285,8 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_lay
             store1(a.dx.data, a.dx.dtype, start + c, dx);
             if (a.low.data != nullptr)
                 store1(a.low.data, a.low.dtype, start + c, dx);
+            if (a.dsum != nullptr)
+                part[2 * a.width + c] = (row == blockIdx.x ? 0 : part[2 * a.width + c]) + round_to(dx, stored);
         }
         __syncthreads(); // before the next row's sums are shared
     }
@@ -288,15 +294,20 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_lay
 
 // out[c] (+)= Σ_parts partial[part, c], each thread a strided share in order, then the shares in order.
 enum { COLUMNS = 32, SHARES = 32 };
+__host__ __device__ __forceinline__ int columns_wanted(int width, const float *dbias, const float *dsum) {
+    return dsum != nullptr ? 3 * width : dbias != nullptr ? 2 * width : width;
+}
+
 __global__ void __launch_bounds__(COLUMNS *SHARES)
-    columns_kernel(const float *partial, int parts, int width, float *dweight, float *dbias, bool accumulate) {
+    columns_kernel(const float *partial, int parts, int width, float *dweight, float *dbias, float *dsum,
+                   bool accumulate) {
     __shared__ float shares[SHARES][COLUMNS];
-    int c = blockIdx.x * COLUMNS + threadIdx.x, all = dbias != nullptr ? 2 * width : width;
+    int c = blockIdx.x * COLUMNS + threadIdx.x, all = columns_wanted(width, dbias, dsum);
     float sum = 0;
     if (c < all)
 #pragma unroll 16
         for (int p = threadIdx.y; p < parts; p += SHARES)
-            sum += partial[static_cast<int64_t>(p) * 2 * width + c];
+            sum += partial[static_cast<int64_t>(p) * 3 * width + c];
     shares[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y != 0 || c >= all)
@@ -305,10 +316,10 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
 #pragma unroll
     for (int s = 0; s < SHARES; s++)
         sum += shares[s][threadIdx.x];
-    float *out = c < width ? dweight : dbias;
+    float *out = c < width ? dweight : c < 2 * width ? dbias : dsum;
     if (out == nullptr)
         return;
-    out += c < width ? c : c - width;
+    out += c % width;
     *out = accumulate ? *out + sum : sum;
 }
 
@@ -353,16 +364,16 @@ extern "C" cudaError_t mz_cu_layernorm_bwd(cudaStream_t stream, const mz_cu_laye
         layernorm_bwd_wide_kernel<<<parts, ROW_BLOCK, 0, stream>>>(a);
     } else {
 #define RUN(T, V)                                                                                                      \
-    layernorm_bwd_kernel<T, V><<<parts, row_threads<T>::block, T == WARP ? (a.width + 7) / 8 * 64 : 0, stream>>>(a)
+    layernorm_bwd_kernel<T, V><<<parts, row_threads<T>::block, T == WARP ? (a.width + 7) / 8 * 96 : 0, stream>>>(a)
         MZ_ROW_DISPATCH_BWD(a.width, RUN);
 #undef RUN
     }
     cudaError_t error = cudaGetLastError();
-    if (error != cudaSuccess || (a.dweight == nullptr && a.dbias == nullptr))
+    if (error != cudaSuccess || (a.dweight == nullptr && a.dbias == nullptr && a.dsum == nullptr))
         return error;
     dim3 threads(COLUMNS, SHARES);
-    int all = a.dbias != nullptr ? 2 * a.width : a.width;
+    int all = columns_wanted(a.width, a.dbias, a.dsum);
     columns_kernel<<<static_cast<unsigned>((all + COLUMNS - 1) / COLUMNS), threads, 0, stream>>>(
-        a.partial, a.parts, a.width, a.dweight, a.dbias, a.accumulate);
+        a.partial, a.parts, a.width, a.dweight, a.dbias, a.dsum, a.accumulate);
     return cudaGetLastError();
 }
