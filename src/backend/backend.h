@@ -38,6 +38,12 @@ typedef struct mz_kernel {
     mezzo_status (*run)(mezzo_device *device, const mz_call *call);       // enqueues on a device with a queue
 } mz_kernel;
 
+// Two calls, the second right after the first, in one piece that gives what both give.
+typedef struct mz_pair {
+    const char *name;
+    mezzo_status (*run)(mezzo_device *device, const mz_call *first, const mz_call *second); // the first one's workspace
+} mz_pair;
+
 // What a device's silicon does at best: measured, with all its units at work.
 typedef struct mz_peaks {
     double flops
@@ -53,6 +59,8 @@ typedef struct mz_backend {
     mezzo_status (*describe)(mezzo_device *device, mezzo_device_info *out);
     // Kernels for an op, best first. The first whose supports() is NULL runs.
     const mz_kernel *const *(*kernels)(const mezzo_device *device, mz_op op, size_t *n);
+    // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself.
+    const mz_pair *(*pair)(const mezzo_device *device, const mz_call *first, const mz_call *second);
     // Memory. alloc is zeroed. Copies are ordered with the device's work; read waits for it.
     mezzo_status (*alloc)(mezzo_device *device, size_t bytes, void **out);
     void (*release)(mezzo_device *device, void *data);

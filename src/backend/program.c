@@ -351,6 +351,22 @@ int mz_value_root(const mezzo_graph *g, int value) {
     return value;
 }
 
+static mezzo_status find_pairs(mezzo_program *p) {
+    const mz_backend *b = p->device->backend;
+    p->pairs = mz_alloc(p->c.n_calls + 1, sizeof *p->pairs);
+    if (!p->pairs)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; b->pair && i + 1 < p->c.n_calls; ++i) {
+        bool taken = i > 0 && p->pairs[i - 1], gradients = p->c.use[i] || p->c.use[i + 1];
+        bool apart = p->c.lanes.lane && p->c.lanes.lane[i] != p->c.lanes.lane[i + 1];
+        if (!taken && !gradients && !apart)
+            p->pairs[i] = b->pair(p->device, &p->c.calls[i], &p->c.calls[i + 1]);
+        if (p->pairs[i])
+            mz_log("dispatch", "%s: calls %zu and %zu in one piece", p->pairs[i]->name, i, i + 1);
+    }
+    return MEZZO_OK;
+}
+
 // The parameter whose gradient a tensor is, whole; -1: none, -2: a part of the gradients that is no parameter's.
 static int gradient_of(const mezzo_params *params, const mz_tensor *t) {
     const float *at = t->data;
@@ -410,6 +426,7 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     if (p->c.lanes.lane)
         MEZZO_TRY_GOTO(status, mz_lanes_order(p->c.calls, p->c.n_calls, &p->c.lanes));
     MEZZO_TRY_GOTO(status, find_first_writers(p));
+    MEZZO_TRY_GOTO(status, find_pairs(p));
     *out = p;
     return MEZZO_OK;
 fail:
@@ -434,6 +451,7 @@ void mezzo_program_free(mezzo_program *p) {
     compiled_free(&p->c);
     mz_free(p->host_inputs);
     mz_free(p->address);
+    mz_free(p->pairs);
     mz_free(p->staging);
     mz_free(p);
 }
@@ -562,12 +580,21 @@ mezzo_status mz_program_prepare(mezzo_program *p, const mezzo_scaler *scaler, ui
     return MEZZO_OK;
 }
 
+// A call on its kernel, or with its neighbour where a device does both in one piece. A hook wants to see each by itself.
+static mezzo_status run_kernel(mezzo_program *p, size_t i, const mz_call *call) {
+    if (p->hook == NULL && i > 0 && p->pairs[i - 1])
+        return MEZZO_OK;
+    if (p->hook == NULL && p->pairs[i])
+        return p->pairs[i]->run(p->device, call, call + 1);
+    return p->c.kernels[i]->run(p->device, call);
+}
+
 // One call, its gradients written where it is `fresh` and meets them first.
 static mezzo_status run_call(mezzo_program *p, size_t i, bool fresh) {
     mz_call *call = &p->c.calls[i];
     bool overwrite = fresh && (p->c.use[i] & FIRST);
     call->attrs.accumulate = call->attrs.accumulate && !overwrite;
-    mezzo_status status = p->c.kernels[i]->run(p->device, call);
+    mezzo_status status = run_kernel(p, i, call);
     call->attrs.accumulate = call->attrs.accumulate || overwrite;
     MEZZO_TRY(status);
     if (p->hook != NULL)
@@ -592,6 +619,8 @@ static mezzo_status run_lanes(mezzo_program *p, bool fresh) {
         MEZZO_TRY(b->capture_lane(p->device, lanes->lane[i]));
         if (lanes->wait[i] >= 0)
             MEZZO_TRY(b->capture_wait(p->device, lanes->wait[i]));
+        if (p->pairs[i] && lanes->wait[i + 1] >= 0)
+            MEZZO_TRY(b->capture_wait(p->device, lanes->wait[i + 1]));
         MEZZO_TRY(run_call(p, i, fresh));
         if (lanes->marked[i])
             MEZZO_TRY(b->capture_mark(p->device, (int)i));

@@ -226,9 +226,14 @@ static mezzo_status emit_head(pass *p, const head *h, int64_t block) {
 
 static mezzo_status emit_all(pass *p, const head *heads, const int64_t *blocks, size_t n_heads) {
     for (size_t i = 0; i < p->n_old; ++i) {
-        for (size_t k = 0; k < n_heads; ++k)
-            if (heads[k].linear == (int)i)
+        for (size_t k = 0; k < n_heads; ++k) {
+            if (heads[k].linear != (int)i)
+                continue;
+            if (blocks[k] > 0)
                 MEZZO_TRY(emit_head(p, &heads[k], blocks[k]));
+            else // whole: the loss and its gradient become neighbours all the same, which a device may run in one piece
+                MEZZO_TRY(emit_early(p, heads[k].dloss));
+        }
         if (!p->moved[i])
             MEZZO_TRY(emit(p, &p->old[i]));
     }
@@ -243,7 +248,7 @@ mezzo_status mz_pass_chunk(mezzo_graph *g, const mezzo_program_options *options)
     for (size_t i = 0; i < g->n_nodes && n_heads < MAX_HEADS; ++i)
         if (g->nodes[i].op == MZ_OP_linear && find_head(g, (int)i, &heads[n_heads])) {
             blocks[n_heads] = block_rows(g, &heads[n_heads], options->logits_rows);
-            n_heads += blocks[n_heads] > 0;
+            n_heads += blocks[n_heads] > 0 || heads[n_heads].dloss >= 0;
         }
     if (n_heads == 0)
         return MEZZO_OK;

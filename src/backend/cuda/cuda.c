@@ -378,6 +378,7 @@ const mz_backend mz_backend_cuda = {
     .close = cuda_close,
     .describe = cuda_describe,
     .kernels = cuda_kernels,
+    .pair = mz_cuda_pair,
     .alloc = cuda_alloc,
     .release = cuda_release,
     .write = cuda_write,

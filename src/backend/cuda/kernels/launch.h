@@ -152,6 +152,7 @@ cudaError_t mz_cu_softmax(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int
 cudaError_t mz_cu_softmax_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array y, mz_cu_array dx, int64_t rows,
                              int width);
 
+enum { MZ_CU_LOSS_WARP_WIDTH = 2048 }; // up to here a row of logits is a warp's, above a block's
 // --- loss.cu --------------------------------------------------------------------------------------------------------------
 typedef struct mz_cu_cross_entropy_args {
     mz_cu_array logits;     // [rows, width]
@@ -173,6 +174,12 @@ typedef struct mz_cu_cross_entropy_dx_args {
     int64_t rows, all, first_row;
 } mz_cu_cross_entropy_dx_args;
 cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_cross_entropy_dx_args *args);
+
+// Both in one pass: a row stays in shared memory between its two halves. Where mz_cu_cross_entropy_both_bytes(…) is at most what a block
+// may have, and rows are vectors of 8. The gradient's lse is the loss's.
+size_t mz_cu_cross_entropy_both_bytes(int width, int dtype);
+cudaError_t mz_cu_cross_entropy_both(cudaStream_t stream, const mz_cu_cross_entropy_args *loss,
+                                     const mz_cu_cross_entropy_dx_args *gradient);
 
 // --- embedding.cu ---------------------------------------------------------------------------------------------------------
 // table [rows, width], ids [n], y [n, width].

@@ -344,7 +344,7 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
             run(512, 2);                                                                                               \
     } while (0)
 
-// Some 768 threads a multiprocessor.
+// Some 768 threads a multiprocessor, and four groups of rows a part: with fewer the parts' sums take longer to add up than to make.
 extern "C" int mz_cu_layernorm_bwd_parts(int64_t rows, int width, int sms) {
     int at_once = width <= 256 ? row_threads<WARP>::rows : 1;
     int threads = width <= 256             ? row_threads<WARP>::block
@@ -352,6 +352,8 @@ extern "C" int mz_cu_layernorm_bwd_parts(int64_t rows, int width, int sms) {
                                            : ROW_BLOCK;
     int64_t groups = (rows + at_once - 1) / at_once,
             most = static_cast<int64_t>(sms) * (threads < 768 ? 768 / threads : 1);
+    int64_t few = groups / 4 > sms ? groups / 4 : sms;
+    most = most < few ? most : few;
     return static_cast<int>(groups < most ? groups : most);
 }
 

@@ -130,6 +130,7 @@ __device__ __forceinline__ int warp_count(int x) {
 
 __device__ __forceinline__ int block_count(const int32_t *targets, int64_t rows, int ignore_index, int *shared) {
     int count = 0;
+#pragma unroll 8
     for (int64_t r = threadIdx.x; r < rows; r += blockDim.x)
         count += targets[r] != ignore_index;
     if (threadIdx.x == 0)
@@ -163,12 +164,9 @@ __global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_mean_kernel(mz_cu_cr
     *a.loss = counted > 0 ? static_cast<float>(sum / counted) : 0;
 }
 
-// A narrow row is a warp's; a wide one a block's.
-enum { LOSS_WARP_WIDTH = 2048 };
-
 extern "C" cudaError_t mz_cu_cross_entropy(cudaStream_t stream, const mz_cu_cross_entropy_args *args) {
     mz_cu_cross_entropy_args a = *args;
-    if (a.rows > 0 && a.width <= LOSS_WARP_WIDTH)
+    if (a.rows > 0 && a.width <= MZ_CU_LOSS_WARP_WIDTH)
         cross_entropy_kernel<WARP><<<static_cast<unsigned>((a.rows + WARPS_A_BLOCK - 1) / WARPS_A_BLOCK),
                                      loss_threads<WARP>::block, 0, stream>>>(a);
     else if (a.rows > 0)
@@ -248,10 +246,94 @@ extern "C" cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_c
         if (error != cudaSuccess)
             return error;
     }
-    if (a.width <= LOSS_WARP_WIDTH)
+    if (a.width <= MZ_CU_LOSS_WARP_WIDTH)
         cross_entropy_dx_kernel<WARP><<<static_cast<unsigned>((a.rows + WARPS_A_BLOCK - 1) / WARPS_A_BLOCK),
                                         loss_threads<WARP>::block, 0, stream>>>(a);
     else
         cross_entropy_dx_kernel<LOSS_BLOCK><<<static_cast<unsigned>(a.rows), LOSS_BLOCK, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+// --- both -----------------------------------------------------------------------------------------------------------------
+// A block a row, which it reads once: each thread keeps its vectors in shared memory until the row's log-sum-exp is known. The sums are
+// cross_entropy_kernel's, in its order, and the gradient cross_entropy_dx_kernel's.
+__global__ void __launch_bounds__(LOSS_BLOCK)
+    cross_entropy_both_kernel(mz_cu_cross_entropy_args a, mz_cu_cross_entropy_dx_args b) {
+    extern __shared__ uint4 kept[]; // [width / 8], twice that for FP32
+    __shared__ running shared[LOSS_BLOCK / WARP];
+    __shared__ int count;
+    __shared__ float lse_of_row;
+    int dtype = a.logits.dtype, vectors = a.width / 8, lane = threadIdx.x;
+    int64_t row = blockIdx.x, start = row * a.width;
+    int target = a.targets[a.first_row + row];
+    running r = {LEAST, 0};
+    for (int i = lane; i < vectors; i += LOSS_UNROLL * LOSS_BLOCK) {
+        raw8 raw[LOSS_UNROLL];
+#pragma unroll
+        for (int u = 0; u < LOSS_UNROLL; u++)
+            if (i + u * LOSS_BLOCK < vectors)
+                raw[u] = fetch8(a.logits.data, dtype, start + static_cast<int64_t>(i + u * LOSS_BLOCK) * 8);
+#pragma unroll
+        for (int u = 0; u < LOSS_UNROLL; u++)
+            if (i + u * LOSS_BLOCK < vectors) {
+                float x[8];
+                kept[i + u * LOSS_BLOCK] = raw[u].lo;
+                if (dtype == MZ_CU_F32)
+                    kept[vectors + i + u * LOSS_BLOCK] = raw[u].hi;
+                widen8(raw[u], dtype, x);
+                take<8>(r, x);
+            }
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) {
+        running other = {__shfl_xor_sync(0xFFFFFFFFu, r.max, step), __shfl_xor_sync(0xFFFFFFFFu, r.sum, step)};
+        r = merge(r, other);
+    }
+    if (lane % WARP == 0)
+        shared[lane / WARP] = r;
+    float factor =
+        b.all <= COUNT_ROWS ? loss_factor(*b.dloss, block_count(b.targets, b.all, b.ignore_index, &count)) : *b.factor;
+    __syncthreads();
+    bool ignored = target == a.ignore_index, no_class = target < 0 || target >= a.width;
+    if (lane == 0) {
+        for (int w = 1; w < LOSS_BLOCK / WARP; w++)
+            r = merge(r, shared[w]);
+        float lse = log_sum_exp(r);
+        lse_of_row = lse;
+        a.lse[row] = lse;
+        // Before the gradient takes the logits' place.
+        a.terms[row] = ignored ? 0 : no_class ? NAN : lse - load1(a.logits.data, dtype, start + target);
+    }
+    __syncthreads();
+    float lse = lse_of_row;
+    if (!ignored && no_class)
+        factor = NAN;
+    for (int i = lane; i < vectors; i += LOSS_BLOCK) {
+        raw8 raw = {kept[i], dtype == MZ_CU_F32 ? kept[vectors + i] : make_uint4(0, 0, 0, 0)};
+        float x[8];
+        widen8(raw, dtype, x);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            x[k] = ignored ? 0 : factor * (expf(x[k] - lse) - (i * 8 + k == target ? 1.0f : 0.0f));
+        store8(b.dx.data, b.dx.dtype, start + static_cast<int64_t>(i) * 8, x);
+    }
+}
+
+extern "C" size_t mz_cu_cross_entropy_both_bytes(int width, int dtype) {
+    return static_cast<size_t>(width) * (dtype == MZ_CU_F32 ? 4 : 2);
+}
+
+extern "C" cudaError_t mz_cu_cross_entropy_both(cudaStream_t stream, const mz_cu_cross_entropy_args *loss,
+                                                const mz_cu_cross_entropy_dx_args *gradient) {
+    size_t bytes = mz_cu_cross_entropy_both_bytes(loss->width, loss->logits.dtype);
+    cudaError_t error = cudaFuncSetAttribute(cross_entropy_both_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(bytes));
+    if (error != cudaSuccess)
+        return error;
+    if (gradient->all > COUNT_ROWS)
+        cross_entropy_factor_kernel<<<1, MEAN_BLOCK, 0, stream>>>(*gradient);
+    if (loss->rows > 0)
+        cross_entropy_both_kernel<<<static_cast<unsigned>(loss->rows), LOSS_BLOCK, bytes, stream>>>(*loss, *gradient);
+    cross_entropy_mean_kernel<<<1, MEAN_BLOCK, 0, stream>>>(*loss);
     return cudaGetLastError();
 }

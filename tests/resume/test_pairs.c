@@ -1,0 +1,104 @@
+// Neighbouring calls that a device runs in one piece give the bits of the pieces: a step with them, replayed as a graph, against one that goes
+// call by call because a hook watches it. Devices without such pieces pass by doing the same twice.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "backend/program.h"
+#include "device.h"
+#include "mezzo/model.h"
+
+enum { BATCH = 4, LENGTH = 32, RUNS = 3 }; // the third run of a program is a replay
+
+static void ok(mezzo_status status) {
+    if (status != MEZZO_OK)
+        fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
+}
+
+static mezzo_status look(void *user, mezzo_program *program, size_t call) {
+    (void)program, (void)call;
+    ++*(int *)user;
+    return MEZZO_OK;
+}
+
+// Loss and every gradient of the last run; free() it.
+static float *step(mezzo_precision precision, int64_t vocab, int64_t logits_rows, bool by_itself, size_t *count,
+                   int *pairs) {
+    mezzo_device *device;
+    mezzo_model_config c;
+    mezzo_graph *g;
+    mezzo_params *params;
+    mezzo_program *p;
+    int looked = 0;
+    static int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
+    ok(mezzo_device_open(test_device(), 1, &device));
+    ok(mezzo_model_defaults("gpt2", &c));
+    c.layers = 1, c.heads = 2, c.d_model = 32, c.d_ff = 64, c.vocab = vocab, c.seq_len = LENGTH, c.dropout = 0;
+    ok(mezzo_graph_create(&g));
+    ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
+    ok(mezzo_params_create(device, g, 5, &params));
+    mezzo_program_options options = {.precision = precision, .loss_weight = 1, .logits_rows = logits_rows};
+    ok(mezzo_program_create(g, params, &options, &p));
+    *pairs = 0;
+    for (size_t i = 0; i < p->c.n_calls; i++)
+        *pairs += p->pairs[i] != NULL;
+    if (by_itself)
+        p->hook = look, p->hook_user = &looked;
+    for (int run = 0; run < RUNS; run++) {
+        for (int i = 0; i < BATCH * LENGTH; i++) {
+            tokens[i] = (int32_t)((i * 7 + 3 * run) % vocab);
+            targets[i] = (int32_t)((i * 97 + run) % vocab);
+        }
+        ok(mezzo_program_write(p, "tokens", tokens, sizeof tokens));
+        ok(mezzo_program_write(p, "targets", targets, sizeof targets));
+        ok(mezzo_params_zero_grad(params));
+        ok(mezzo_program_run(p, NULL, 1, (uint64_t)run));
+    }
+    assert_true(by_itself == (looked > 0));
+    *count = (size_t)params->elements + 1;
+    float *values = calloc(*count, sizeof *values);
+    assert_non_null(values);
+    ok(mezzo_program_read(p, "loss", values, sizeof *values));
+    ok(device->backend->read(device, values + 1, params->grad, (*count - 1) * sizeof *values));
+    mezzo_program_free(p);
+    mezzo_params_free(params);
+    mezzo_graph_free(g);
+    mezzo_device_close(device);
+    return values;
+}
+
+static void one_piece_has_the_bits_of_two(void **state) {
+    (void)state;
+    static const struct {
+        mezzo_precision precision;
+        int64_t vocab, logits_rows;
+    } cases[] = {{MEZZO_PRECISION_BF16, 4096, 0},
+                 {MEZZO_PRECISION_FP16, 10008, 0},
+                 {MEZZO_PRECISION_FP32, 4104, 0},
+                 {MEZZO_PRECISION_BF16, 50304, 32}};
+    int seen = 0;
+    for (size_t i = 0; i < MZ_COUNT(cases); i++) {
+        size_t n, m;
+        int pairs, none;
+        float *one = step(cases[i].precision, cases[i].vocab, cases[i].logits_rows, false, &n, &pairs);
+        float *two = step(cases[i].precision, cases[i].vocab, cases[i].logits_rows, true, &m, &none);
+        assert_int_equal(n, m);
+        if (memcmp(one, two, n * sizeof *one) != 0)
+            fail_msg("case %zu: losses %.9g and %.9g, or gradients, differ", i, (double)one[0], (double)two[0]);
+        seen += pairs;
+        free(one);
+        free(two);
+    }
+    assert_true(seen > 0 || strncmp(test_device(), "cuda", 4) != 0);
+}
+
+int main(void) {
+    if (!test_device_opens())
+        return TEST_SKIPPED;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_piece_has_the_bits_of_two)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
