@@ -39,10 +39,10 @@ typedef struct mz_kernel {
 } mz_kernel;
 
 // Two calls, the second right after the first, in one piece that gives what both give.
-typedef struct mz_pair {
+typedef struct mz_joined {
     const char *name;
     mezzo_status (*run)(mezzo_device *device, const mz_call *first, const mz_call *second); // the first one's workspace
-} mz_pair;
+} mz_joined;
 
 // What a device's silicon does at best: measured, with all its units at work.
 typedef struct mz_peaks {
@@ -60,7 +60,7 @@ typedef struct mz_backend {
     // Kernels for an op, best first. The first whose supports() is NULL runs.
     const mz_kernel *const *(*kernels)(const mezzo_device *device, mz_op op, size_t *n);
     // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself.
-    const mz_pair *(*pair)(const mezzo_device *device, const mz_call *first, const mz_call *second);
+    const mz_joined *(*pair)(const mezzo_device *device, const mz_call *first, const mz_call *second);
     // Memory. alloc is zeroed. Copies are ordered with the device's work; read waits for it.
     mezzo_status (*alloc)(mezzo_device *device, size_t bytes, void **out);
     void (*release)(mezzo_device *device, void *data);

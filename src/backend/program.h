@@ -49,15 +49,15 @@ struct mezzo_program {
     mezzo_program_options options; // overrides not kept
     mz_compiled c;
     void *arena, *workspace;
-    char *inputs;          // device: the random state, then every input; one copy brings both
-    char *host_inputs;     // what the next run will bring there
-    bool written;          // inputs have changed since the last run
-    char *state;           // device: the inputs that stay; NULL: another program's
-    mz_rng_state *rng;     // device, the first thing in `inputs`
-    float *one;            // device: the scale of a run without a scaler
-    void **address;        // per value
-    const mz_pair **pairs; // per call: what runs it together with the next; NULL: nothing
-    bool covers;           // every parameter's gradient is written whole: the first run can overwrite
+    char *inputs;            // device: the random state, then every input; one copy brings both
+    char *host_inputs;       // what the next run will bring there
+    bool written;            // inputs have changed since the last run
+    char *state;             // device: the inputs that stay; NULL: another program's
+    mz_rng_state *rng;       // device, the first thing in `inputs`
+    float *one;              // device: the scale of a run without a scaler
+    void **address;          // per value
+    const mz_joined **pairs; // per call: what runs it together with the next; NULL: nothing
+    bool covers;             // every parameter's gradient is written whole: the first run can overwrite
     mz_recording recordings[2];
     void *staging; // host: for outputs that need converting; grown on first use
     size_t staging_bytes;

@@ -84,7 +84,7 @@ mezzo_status mz_cuda_telemetry_read(mezzo_device *device, mezzo_telemetry *out);
 void mz_cuda_driver_text(const mz_cuda_device *device, char *text, size_t size); // "580.159.04", "" unknown
 
 // loss.c: cross_entropy and its gradient in one pass over the logits.
-const mz_pair *mz_cuda_pair(const mezzo_device *device, const mz_call *first, const mz_call *second);
+const mz_joined *mz_cuda_pair(const mezzo_device *device, const mz_call *first, const mz_call *second);
 
 extern const mz_backend mz_backend_cuda;
 

@@ -75,9 +75,9 @@ static mezzo_status run_both(mezzo_device *device, const mz_call *first, const m
     MZ_CUDA_TRY(mz_cu_cross_entropy_both(mz_cuda(device)->stream, &loss, &gradient));
     return MEZZO_OK;
 }
-static const mz_pair both = {"cross_entropy_both__cuda", run_both};
+static const mz_joined both = {"cross_entropy_both__cuda", run_both};
 
-const mz_pair *mz_cuda_pair(const mezzo_device *device, const mz_call *first, const mz_call *second) {
+const mz_joined *mz_cuda_pair(const mezzo_device *device, const mz_call *first, const mz_call *second) {
     if (first->op != MZ_OP_cross_entropy || second->op != MZ_OP_cross_entropy_dx || !mz_present(&first->out[1]))
         return NULL;
     const mz_tensor *logits = &first->in[0];
