@@ -7,7 +7,9 @@
 // entries are FP32 numbers that PyTorch's cosine may have rounded to the neighbour: u of q and k in every layer, 16u in all.
 //
 // BF16 and FP16, as test_amp.c: the root mean square of the error, against float64, is PyTorch's; a tensor's may be 2 times that, all
-// together 1.25 times. The router is FP32 on both sides, and no token's choice is near (transformers_small.py).
+// together 1.25 times. Of n independent errors on each side the logarithm of the ratio has a deviation of 1/√n (Fisher's z): a head's norm has
+// 12 weights, and of the ratios of many such some pass 2 (on ref they scatter from 0.66 to 1.45, by 0.27 in the logarithm: 1/√12 is 0.29). So
+// a small tensor's may be exp(4.75/√n) times, which one of a million is. The router is FP32 on both sides, and no token's choice is near (transformers_small.py).
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,11 +124,12 @@ typedef struct totals { // of squared errors, each relative to its tensor's size
     double mezzo, torch;
 } totals;
 
-static void compare(const char *where, const json_t *tensors, const char *name, double error, totals *sum) {
+static void compare(const char *where, const json_t *tensors, const char *name, double error, size_t n, totals *sum) {
     const json_t *entry = json_object_get(tensors, name);
     assert_non_null(entry);
     double torch = golden_number(entry, "error"), size = golden_number(entry, "size");
-    if (!(error <= 2 * torch && error >= torch / 4))
+    double most = fmax(2, exp(4.75 / sqrt((double)n)));
+    if (!(error <= most * torch && error >= torch / fmax(4, most)))
         fail_msg("%s, %s: off by %.3g rms, torch by %.3g (the tensor's size is %.3g)", where, name, error, torch, size);
     sum->mezzo += error * error / (size * size);
     sum->torch += torch * torch / (size * size);
@@ -151,7 +154,7 @@ static void as_good_as_torch(const char *device, const char *model, mezzo_precis
     static float logits[LOGITS];
     must(mezzo_program_read(m.program, "logits", logits, sizeof logits));
     golden_values want = golden_get(m.file, "logits");
-    compare(where, tensors, "logits", rms_distance(logits, &want, 1), &sum);
+    compare(where, tensors, "logits", rms_distance(logits, &want, 1), want.count, &sum);
     golden_free(&want);
     for (int p = 0; p < mezzo_params_count(m.params); ++p) {
         char name[128];
@@ -160,7 +163,7 @@ static void as_good_as_torch(const char *device, const char *model, mezzo_precis
             continue;
         float *grad = golden_param(&m, p, true);
         want = golden_get(m.file, "%s", name);
-        compare(where, tensors, name, rms_distance(grad, &want, scale), &sum);
+        compare(where, tensors, name, rms_distance(grad, &want, scale), want.count, &sum);
         golden_free(&want);
         free(grad);
     }
