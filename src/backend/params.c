@@ -126,22 +126,18 @@ mezzo_status mz_params_write_master(mezzo_params *params, int index, const void 
     return write_master(params, &params->list[index], values);
 }
 
-static mezzo_status init_piece(mezzo_params *params, const mz_param *p, uint64_t seed, int64_t first, int64_t count,
-                               float *values) {
-    if (p->init.kind == MEZZO_INIT_CONSTANT)
-        for (int64_t i = 0; i < count; ++i)
-            values[i] = p->init.a;
-    else
-        draw(p, seed, first, count, values);
+static mezzo_status write_piece(mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
+                                const float *values) {
     if (p->master == MEZZO_MASTER_FP32)
         return params->device->backend->write(params->device, params->master + p->offset + first, values,
                                               (size_t)count * sizeof *values);
     return write_master(params, p, values);
 }
 
-// FP32 masters a piece at a time through one small buffer: to be given fresh pages for every parameter took as long as to draw it.
-static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t seed) {
-    enum { PIECE = 1 << 20 };
+// FP32 masters a piece at a time through one small buffer: to be given fresh pages for every parameter took as long as to draw it. With
+// `repeats` the first piece serves for all; its size is no multiple of a row's, so that rows differ.
+static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t seed, bool repeats) {
+    enum { PIECE = (1 << 20) - 4 };
     if (p->init.kind == MEZZO_INIT_ZERO)
         return MEZZO_OK; // device memory starts as zero
     int64_t piece = p->master == MEZZO_MASTER_FP32 && p->count > PIECE ? PIECE : p->count;
@@ -149,8 +145,15 @@ static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t
     if (!values)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     mezzo_status status = MEZZO_OK;
-    for (int64_t first = 0; first < p->count && status == MEZZO_OK; first += piece)
-        status = init_piece(params, p, seed, first, p->count - first < piece ? p->count - first : piece, values);
+    for (int64_t first = 0; first < p->count && status == MEZZO_OK; first += piece) {
+        int64_t count = p->count - first < piece ? p->count - first : piece;
+        if (p->init.kind == MEZZO_INIT_CONSTANT)
+            for (int64_t i = 0; i < count; ++i)
+                values[i] = p->init.a;
+        else if (first == 0 || !repeats)
+            draw(p, seed, first, count, values);
+        status = write_piece(params, p, first, count, values);
+    }
     mz_free(values);
     return status;
 }
@@ -268,7 +271,7 @@ mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *gra
     if (params->fp32_elements < params->elements) // the shadow is a part of the masters: it is there first
         MEZZO_TRY_GOTO(status, mz_params_shadow(params, MEZZO_BF16, &shadow));
     for (size_t i = 0; i < params->n; ++i)
-        MEZZO_TRY_GOTO(status, init_param(params, &params->list[i], seed));
+        MEZZO_TRY_GOTO(status, init_param(params, &params->list[i], seed, graph->repeats_init));
     MEZZO_TRY_GOTO(status, mz_params_refresh(params));
     *out = params;
     return MEZZO_OK;

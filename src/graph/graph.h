@@ -73,8 +73,9 @@ struct mezzo_graph {
     int *regions; // builder: open autocast regions' precisions
     size_t n_regions, cap_regions;
     int segment, n_segments; // builder: open segment, -1; count
-    uint32_t next_rng;       // stream number of the next random op
-    int64_t cache_length;    // builder: positions of the caches that attention makes; 0: it makes none
+    bool repeats_init;    // a parameter's first values repeat after a million: to time steps, nobody trains from them
+    uint32_t next_rng;    // stream number of the next random op
+    int64_t cache_length; // builder: positions of the caches that attention makes; 0: it makes none
     int n_caches, positions; // builder: attentions with a cache; value id of the input "positions", -1
     int loss;                // value id, -1
     int scale;               // MZ_VALUE_SCALE, -1 until autodiff

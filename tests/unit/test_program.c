@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "backend/params.h"
+#include "graph/graph.h"
 #include "mezzo/model.h"
 
 static void ok(mezzo_status status) {
@@ -298,6 +299,38 @@ static void running_allocates_nothing(void **state) {
     mezzo_program_free(p);
 }
 
+// Every element has its own draw by (seed, FNV-1a of the name, element), wherever the pieces that it is written in begin. In a graph that only
+// times steps a million values serve for all. Seen to fail with the element's number counted from its piece.
+static void large_parameters_are_drawn_element_by_element(void **state) {
+    (void)state;
+    enum { N = 2100000 };
+    mezzo_device *device;
+    ok(mezzo_device_open("cpu", 1, &device));
+    float *values = mz_alloc(N, sizeof *values);
+    for (int repeats = 0; repeats < 2; ++repeats) {
+        mezzo_graph *g;
+        mezzo_params *params;
+        uint32_t hash = 2166136261U;
+        int differ = 0;
+        ok(mezzo_graph_create(&g));
+        mezzo_param(g, "w", (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = 2}, 1, (int64_t[]){N});
+        g->repeats_init = repeats;
+        ok(mezzo_params_create(device, g, 9, &params));
+        ok(mezzo_params_read(params, 0, values));
+        hash = (hash ^ 'w') * 16777619U;
+        for (uint64_t i = 0; i < N; ++i) {
+            uint32_t words[4];
+            mz_philox((mz_philox_key){9, 0, hash}, i / 4, words);
+            differ += values[i] != 2 * (2 * mz_uniform(words[i % 4]) - 1);
+        }
+        assert_true(repeats ? differ > N / 3 && differ < 2 * N / 3 : differ == 0);
+        mezzo_params_free(params);
+        mezzo_graph_free(g);
+    }
+    mz_free(values);
+    mezzo_device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(programs_share_parameters, setup, teardown),
@@ -308,6 +341,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_would_fit_is_said_and_fits, setup, teardown),
         cmocka_unit_test_setup_teardown(any_allocation_may_fail, setup, teardown),
         cmocka_unit_test_setup_teardown(running_allocates_nothing, setup, teardown),
+        cmocka_unit_test(large_parameters_are_drawn_element_by_element),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
