@@ -7,9 +7,9 @@ no gradient is zero. Each RESULT is what bench_gradients wrote of IN. `compare` 
 (fp32, tf32, bf16, fp16 on a GPU; fp32 and bf16 on a CPU): the relative error of the loss, and of the gradients the root mean square of the
 error over that of the gradient, all elements together and of the worst tensor. Exit code 1 where a result of Mezzo is off by more than
 twice what PyTorch's same precision is in any tensor, or 1.25 times in all together (tests/golden/test_amp.c says why); of fp32, whose errors
-depend on the order of sums alone, by four times and three times.
+depend on the order of sums alone, by four times and three times. MEZZO_COMMIT goes into the rows.
 """
-import contextlib, sys
+import contextlib, os, sys
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
+SIZES = ""  # how IN was made, where not as 124M
 
 
 def make(path, options):
@@ -36,7 +37,7 @@ def make(path, options):
     batch = torch.randint(0, V, (2, size["batch"], size["length"]), dtype=torch.int32)
     tensors["tokens"], tensors["targets"] = batch[0].clone(), batch[1].clone()
     keys = {"layers": "layers", "heads": "heads", "width": "d_model", "vocab": "vocab", "context": "seq_len"}
-    save_file(tensors, path, {"model": "gpt2", **{keys[k]: str(size[k]) for k in keys}})
+    save_file(tensors, path, {"made": " ".join(options), "model": "gpt2", **{keys[k]: str(size[k]) for k in keys}})
 
 
 def loss_and_gradients(path, dtype, low=None, scale=1.0):
@@ -88,16 +89,20 @@ def row(who, device, precision, result, peer=None):
         cells += [f"{total:.3f}", most, f"{ratios[most]:.3f}", "yes" if good else "NO"]
     else:
         cells += [""] * 4
+    cells += [os.environ.get("MEZZO_COMMIT", "unknown"), f'"torch_gradients.py make IN {SIZES}"'.replace(" \"", "\"")]
     print(",".join(cells), flush=True)
     return good
 
 
 def compare(path, results):
+    global SIZES
+    with safe_open(path, "pt") as f:
+        SIZES = f.metadata().get("made", "")
     torch.backends.cuda.matmul.allow_tf32 = False
     true_loss, true = loss_and_gradients(path, torch.float64)
     name = torch.cuda.get_device_name() if GPU else "cpu"
     print("system,device,precision,loss_relative_error,gradient_relative_error,worst_tensor,its_relative_error,"
-          "of_torchs_error,worst_beside_torch,times_torchs,within")
+          "of_torchs_error,worst_beside_torch,times_torchs,within,commit,command")
     ways = {"fp32": {}, "bf16": {"low": torch.bfloat16}}
     if GPU:
         ways |= {"tf32": {}, "fp16": {"low": torch.float16, "scale": 65536.0}}
