@@ -11,7 +11,7 @@
 #   verify     fp32 against bf16 on FILE, three seeds                                                       → verify-NAME/
 #   all        sweep models verify
 # NAME is --name, or the device's. MEZZO_COMMIT goes into the rows. QUICK=1 times models 4 times after 2 warm-ups, not 10 after 5, and PyTorch 6
-# times, not 20; of experts, half as many steps. THREADS (all) and PRECISIONS choose for experts. bench_step lies beside mezzo.
+# times, not 20; of experts, half as many steps. PRECISIONS (all), and of experts THREADS (all), choose. bench_step lies beside mezzo.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 mezzo=$root/build/release/mezzo
@@ -93,12 +93,14 @@ piece() {
     dense) swept "sweep-gpt2-$name" --family gpt2 --vocab 32000 --heads 8 ;;
     models)
         local repeats=() iters=20
+        local chosen=${PRECISIONS:-fp32 tf32 bf16 fp16}
+        chosen=${chosen// /,}
         [[ -z ${QUICK:-} ]] || repeats=(--warmup 2 --iters 4) iters=6
-        "$mezzo" bench --all-models --family gpt2 --device "$device" "${repeats[@]}" --csv "$results/bench-models-$name.csv"
+        "$mezzo" bench --all-models --family gpt2 --device "$device" --precisions "$chosen" "${repeats[@]}" --csv "$results/bench-models-$name.csv"
         if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
             local cases=()
             for size in small medium large xl 2.7B; do
-                for precision in fp32 tf32 bf16 fp16; do cases+=("$size:$precision:eager"); done
+                for precision in ${chosen//,/ }; do cases+=("$size:$precision:eager"); done
             done
             python3 "$root/bench/peers/torch_gpt2.py" --iters $iters "${cases[@]}" >"$results/bench-models-$name-torch.csv"
         fi
