@@ -12,7 +12,8 @@
 #   moe        GLM-4's mixture of experts, 4 layers of width 256 and 12 of width 512 → the same
 #   profile    every kernel of one step of GPT-2 124M in bf16 (Nsight Compute) → cuda-kernels.csv
 #   all        all of them
-# Rows carry device, driver, commit and command. PRECISIONS (default "bf16 fp16 tf32 fp32") and WAYS (PyTorch's: "compiled graphs") choose fewer;
+# Rows carry device, driver, commit and command. PRECISIONS (default "bf16 fp16 tf32 fp32"), WAYS (PyTorch's: "compiled graphs") and MODELS
+# (as "xl 2.7B"; all of a piece's) choose fewer;
 # MEZZO_CUDA_LIBRARIES names folders of CUDA's libraries that are not in their usual places.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -26,7 +27,7 @@ while [[ ${1:-} == --* ]]; do
     esac
     shift 2
 done
-[[ $# -gt 0 ]] || { sed -n '2,18s/^# \{0,1\}//p' "$0" && exit 2; }
+[[ $# -gt 0 ]] || { sed -n '2,19s/^# \{0,1\}//p' "$0" && exit 2; }
 precisions=${PRECISIONS:-bf16 fp16 tf32 fp32}
 ways=${WAYS:-compiled graphs}
 python=${PYTHON:-python3}
@@ -38,7 +39,12 @@ driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1
 step=$build/bench_step # where `make build` or this script's `build` put it
 [[ -x $step ]] || step=$root/build/release/bench_step
 
+chosen() { # model: whether MODELS has it
+    [[ -z ${MODELS:-} || " $MODELS " == *" $1 "* ]]
+}
+
 ours() { # name layers heads width vocabulary batch length steps
+    chosen "$1" || return 0
     local header=(--no-header) csv=$results/cuda-steps.csv
     [[ -s $csv ]] || header=()
     # shellcheck disable=SC2086
@@ -47,6 +53,7 @@ ours() { # name layers heads width vocabulary batch length steps
 }
 
 experts() { # model name batch length steps
+    chosen "$2" || return 0
     local header=(--no-header) csv=$results/cuda-steps.csv
     [[ -s $csv ]] || header=()
     # shellcheck disable=SC2086
@@ -60,6 +67,7 @@ has_torch() {
 
 cases() { # model: its cases in the chosen precisions and ways
     local p w
+    chosen "$1" || return 0
     for p in $precisions; do
         for w in $ways; do
             echo "$1:$p:$w"

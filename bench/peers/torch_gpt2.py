@@ -6,12 +6,14 @@ usage: torch_gpt2.py [--iters N] [--prewarm] [--cpu] CASE...
   PRECISION  fp32 tf32 bf16 fp16 (fp16 with GradScaler)
   WAY        eager, compiled (torch.compile) or graphs (torch.compile with mode="reduce-overhead", which captures CUDA graphs)
 --cpu times on the CPU, by the wall clock.
---prewarm compiles all the cases at once, each in a process of its own, so that the timed run after it finds Inductor's cache filled.
+--prewarm compiles the cases, each in a process of its own and one process for two cores at a time, so that the timed run after it finds
+Inductor's cache filled. Processes that meet no free memory are run again, alone.
 
 A step is forward, backward, unscale, clipping at 1.0 and fused AdamW; ms_step is the median of CUDA-event times. Memory is the
 allocator's peak.
 """
-import contextlib, gc, re, subprocess, sys, time
+import contextlib, gc, os, re, subprocess, sys, time
+from concurrent.futures import ThreadPoolExecutor
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -148,6 +150,17 @@ def measure(model, precision, way, iters, device):
           f"{ms:.3f},{min(times):.3f},{batch * tokens / ms * 1e3:.0f},{peak:.0f},{loss.item():.4f}", flush=True)
 
 
+def prepare(cases, options):
+    def start(case):
+        return subprocess.Popen([sys.executable, __file__, "--iters", "1", *options, case], stdout=subprocess.PIPE)
+
+    with ThreadPoolExecutor(max(1, os.cpu_count() // 2)) as pool:
+        rows = list(pool.map(lambda case: start(case).communicate()[0], cases))
+    for case, row in zip(cases, rows):
+        if not row:
+            start(case).communicate()
+
+
 def main():
     arguments = sys.argv[1:]
     iters, prewarm = 20, "--prewarm" in arguments
@@ -160,10 +173,7 @@ def main():
     if not cases:
         sys.exit(__doc__)
     if prewarm:
-        running = [subprocess.Popen([sys.executable, __file__, "--iters", "1", *(["--cpu"] if device == "cpu" else []), case], stdout=subprocess.DEVNULL)
-                   for case in cases if not case.endswith(":eager")]
-        for process in running:
-            process.wait()
+        prepare([c for c in cases if not c.endswith(":eager")], ["--cpu"] if device == "cpu" else [])
         return
     if iters > 1:
         print("system,device,model,batch,tokens,precision,way,params,ms_step,ms_best,tokens_per_second,peak_mib,loss", flush=True)
