@@ -46,6 +46,11 @@ swept() { # FOLDER OPTION...
     "$mezzo" analyze "$folder/full_data.csv" --out "$folder"
 }
 
+told() { # OPTIONS: PyTorch's rows on stdin, with Mezzo's commit and the command
+    awk -F, -v commit="${MEZZO_COMMIT:-unknown}" -v options="$*" '/^system/ { print $0 ",commit,command" }
+        /^torch/ { print $0 "," commit ",\"torch_gpt2.py " options " " $3 ":" $6 ":" $7 "\"" }'
+}
+
 experts() {
     local out=$results/bench-experts-$name torch=$root/bench/peers/torch_gpt2.py
     local threads=${THREADS:-0} at=("glm4_moe-4x256 moe-d256-l4-b1-t128 1 128 100" "glm4_moe-12x512 moe-d512-l12-b8-t1024 8 1024 20")
@@ -66,7 +71,7 @@ experts() {
     done
     cut -d, -f1,9,13-17 "$out.csv"
     python3 -c 'import torch, transformers' 2>/dev/null || { echo "no PyTorch with transformers: left out" && return; }
-    echo "system,device,model,batch,tokens,precision,way,params,ms_step,ms_best,tokens_per_second,peak_mib,loss,onednn_isa" >"$out-torch.csv"
+    echo "system,device,model,batch,tokens,precision,way,params,ms_step,ms_best,tokens_per_second,peak_mib,loss,onednn_isa,commit,command" >"$out-torch.csv"
     for shape in "${at[@]}"; do
         read -r model title _ <<<"$shape"
         for p in $precisions; do
@@ -77,7 +82,7 @@ experts() {
                     ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 python3 "$torch" --iters "$iters" "${where[@]}" "$title:$p:$w" |
                         sed -n 's/^torch.*/&,AVX512_CORE_BF16/p' >"$out.row" || true
                 fi
-                tee -a "$out-torch.csv" <"$out.row"
+                told --iters "$iters" "${where[@]}" <"$out.row" | tee -a "$out-torch.csv"
             done
         done
     done
@@ -102,7 +107,7 @@ piece() {
             for size in small medium large xl 2.7B; do
                 for precision in ${chosen//,/ }; do cases+=("$size:$precision:eager"); done
             done
-            python3 "$root/bench/peers/torch_gpt2.py" --iters $iters "${cases[@]}" >"$results/bench-models-$name-torch.csv"
+            python3 "$root/bench/peers/torch_gpt2.py" --iters $iters "${cases[@]}" | told --iters $iters >"$results/bench-models-$name-torch.csv"
         fi
         ;;
     experts) experts ;;

@@ -103,7 +103,7 @@ mezzo_status mz_bench_chart(const mz_bench_plan *plan, const mz_bench_result *ro
     mz_text_addf(&t, "$rows << EOD\n");
     for (size_t i = 0; i < n; i++) {
         const mz_bench_cell *base = &rows[i].cells[0];
-        mz_text_addf(&t, "'%s'", rows[i].size);
+        mz_text_addf(&t, "\"%s\"", rows[i].size); // single quotes would be drawn
         for (int p = 1; p < plan->n_precisions; p++) {
             const mz_bench_cell *c = &rows[i].cells[p];
             double x = step ? base->step.mean / c->step.mean : base->total / c->total;

@@ -12,6 +12,7 @@ shows rows.csv "16x32x1x2,0.00," ",bf16,"
 grep -q NaN rows.csv && fail "something is NaN although all of it fits"
 if command -v gnuplot >/dev/null; then
     [[ -s rows.png && -s rows.svg && -s rows.gp ]] || fail "no chart"
+    grep -q ">16x32x1x2<" rows.svg || fail "the sizes are not named as they are"
 fi
 
 # What does not fit is predicted, told and NaN; the run goes on.

@@ -12,24 +12,24 @@ set border lw 1.2
 set tics nomirror
 $grid << EOD
 # log2(batch) log2(sequence) log2(speedup) speedup
-0 6 0.531827 1.45
-2 6 0.699276 1.62
+0 6 0.446365 1.36
+2 6 0.550163 1.46
 
-0 7 0.688378 1.61
-2 7 0.597749 1.51
+0 7 0.509243 1.42
+2 7 0.64274 1.56
 
-0 8 0.827027 1.77
-2 8 1.29629 2.46
+0 8 0.761385 1.70
+2 8 0.635007 1.55
 
-0 9 0.823817 1.77
-2 9 0.978125 1.97
+0 9 0.736478 1.67
+2 9 0.897422 1.86
 
 EOD
 set xtics ('1' 0, '4' 2)
 set ytics ('64' 6, '128' 7, '256' 8, '512' 9)
-set palette defined (0 '#f7f7f7', 0.75 '#f7b799', 1.5 '#dc6e57') maxcolors 6
-set cbrange [0:1.5]
-set cbtics ('1.00' 0, '1.41' 0.5, '2.00' 1, '2.83' 1.5)
+set palette defined (0 '#f7f7f7', 0.5 '#f7b799', 1 '#dc6e57') maxcolors 4
+set cbrange [0:1]
+set cbtics ('1.00' 0, '1.41' 0.5, '2.00' 1)
 set cblabel 'speedup (median)' offset 1.5,0
 set title "Speedup of bf16 over fp32 at width 128\nmedian of up to 2 pairs a cell (layers and variants together)" offset 0,1
 set rmargin at screen 0.80

@@ -12,23 +12,23 @@ set border lw 1.2
 set tics nomirror
 $grid << EOD
 # log2(batch) log2(sequence) log2(speedup) speedup
-0 6 0.352775 1.28
-2 6 1.57416 2.98
+0 6 0.491408 1.41
+2 6 0.737911 1.67
 
-0 7 0.700654 1.63
-2 7 1.0163 2.02
+0 7 0.666693 1.59
+2 7 0.928773 1.90
 
-0 8 0.780638 1.72
-2 8 1.46577 2.76
+0 8 0.688319 1.61
+2 8 1.17041 2.25
 
-0 9 0.988559 1.98
-2 9 1.30221 2.47
+0 9 1.02482 2.03
+2 9 1.25764 2.39
 
 EOD
 set xtics ('1' 0, '4' 2)
 set ytics ('64' 6, '128' 7, '256' 8, '512' 9)
-set palette defined (0 '#f7f7f7', 0.875 '#f7b799', 1.75 '#dc6e57') maxcolors 7
-set cbrange [0:1.75]
+set palette defined (0 '#f7f7f7', 0.75 '#f7b799', 1.5 '#dc6e57') maxcolors 6
+set cbrange [0:1.5]
 set cbtics ('1.00' 0, '1.41' 0.5, '2.00' 1, '2.83' 1.5)
 set cblabel 'speedup (median)' offset 1.5,0
 set title "Speedup of bf16 over fp32 at width 256\nmedian of up to 2 pairs a cell (layers and variants together)" offset 0,1

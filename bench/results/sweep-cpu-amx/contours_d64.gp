@@ -12,24 +12,24 @@ set border lw 1.2
 set tics nomirror
 $grid << EOD
 # log2(batch) log2(sequence) log2(speedup) speedup
-0 6 0.479701 1.39
-2 6 0.410821 1.33
+0 6 0.151354 1.11
+2 6 0.325587 1.25
 
-0 7 0.345067 1.27
-2 7 1.10327 2.15
+0 7 0.433181 1.35
+2 7 0.471261 1.39
 
-0 8 0.394816 1.31
-2 8 -0.155535 0.90
+0 8 0.349504 1.27
+2 8 0.408279 1.33
 
-0 9 0.366653 1.29
-2 9 0.341708 1.27
+0 9 0.514005 1.43
+2 9 0.461338 1.38
 
 EOD
 set xtics ('1' 0, '4' 2)
 set ytics ('64' 6, '128' 7, '256' 8, '512' 9)
-set palette defined (-1.25 '#4393c3', -0.625 '#a6cfe3', 0 '#f7f7f7', 0.625 '#f7b799', 1.25 '#dc6e57') maxcolors 10
-set cbrange [-1.25:1.25]
-set cbtics ('0.50' -1, '0.71' -0.5, '1.00' 0, '1.41' 0.5, '2.00' 1)
+set palette defined (0 '#f7f7f7', 0.375 '#f7b799', 0.75 '#dc6e57') maxcolors 3
+set cbrange [0:0.75]
+set cbtics ('1.00' 0, '1.41' 0.5)
 set cblabel 'speedup (median)' offset 1.5,0
 set title "Speedup of bf16 over fp32 at width 64\nmedian of up to 2 pairs a cell (layers and variants together)" offset 0,1
 set rmargin at screen 0.80

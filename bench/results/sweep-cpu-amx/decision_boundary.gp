@@ -12,35 +12,33 @@ set border lw 1.2
 set tics nomirror
 $w64 << EOD
 # tokens median q1 q3 pairs
-64 1.39445 1.39364 1.39527 2
-128 1.27021 1.2597 1.28072 2
-256 1.32827 1.23833 1.41204 4
-512 1.32869 1.25482 1.79276 4
-1024 0.897799 0.823491 0.972108 2
-2048 1.26726 1.17837 1.35615 2
+64 1.11061 1.05209 1.16913 2
+128 1.35021 1.30759 1.39282 2
+256 1.27412 1.26059 1.27719 4
+512 1.42801 1.34841 1.48676 4
+1024 1.3271 1.31757 1.33664 2
+2048 1.37682 1.31403 1.43961 2
 EOD
 $w128 << EOD
 # tokens median q1 q3 pairs
-64 1.44576 1.38757 1.50395 2
-128 1.61147 1.59378 1.62916 2
-256 1.62369 1.56078 1.76177 4
-512 1.5942 1.51467 1.72125 4
-1024 2.45597 2.26251 2.64943 2
-2048 1.9699 1.96929 1.97052 2
+64 1.3626 1.33967 1.38554 2
+128 1.4233 1.42044 1.42617 2
+256 1.6137 1.50214 1.69124 4
+512 1.6343 1.59669 1.6513 4
+1024 1.55295 1.40386 1.70203 2
+2048 1.86273 1.74301 1.98246 2
 EOD
 $w256 << EOD
 # tokens median q1 q3 pairs
-64 1.27701 1.05264 1.50139 2
-128 1.62524 1.57989 1.6706 2
-256 1.71789 1.66811 2.39754 4
-512 1.9842 1.87155 2.11611 4
-1024 2.76211 2.63703 2.88718 2
-2048 2.46606 2.32089 2.61124 2
+64 1.40582 1.36564 1.44599 2
+128 1.58743 1.57346 1.6014 2
+256 1.6114 1.57842 1.67256 4
+512 2.02355 1.89856 2.09417 4
+1024 2.25075 2.16387 2.33764 2
+2048 2.39104 2.29238 2.4897 2
 EOD
 $crossings << EOD
 # tokens 1 low high
-846.274 1 686.166 962.861
-1271.92 1 1198.09 1747.59
 EOD
 ls_1 = '#0072b2'
 ls_2 = '#d55e00'
@@ -57,7 +55,7 @@ set title 'Speedup of bf16 over fp32: median and quartiles of 48 exact-shape pai
 set ylabel 'speedup'
 set key top left Left reverse
 set yrange [0:1.2<*]
-draw = "plot $w64 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_1 notitle, $w128 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_2 notitle, $w256 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_3 notitle, $w64 using 1:2 with linespoints ls 1 title 'width 64', $w128 using 1:2 with linespoints ls 2 title 'width 128', $w256 using 1:2 with linespoints ls 3 title 'width 256', 1 with lines ls 90 title 'equally fast', $crossings using 1:2:3:4 with xerrorbars lc rgb 'black' lw 2 pt 6 ps 1.6 title 'crossing, 95 % interval'"
+draw = "plot $w64 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_1 notitle, $w128 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_2 notitle, $w256 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_3 notitle, $w64 using 1:2 with linespoints ls 1 title 'width 64', $w128 using 1:2 with linespoints ls 2 title 'width 128', $w256 using 1:2 with linespoints ls 3 title 'width 256', 1 with lines ls 90 title 'equally fast'"
 set terminal pngcairo size 900,560 font 'DejaVu Sans,11' background rgb 'white'
 set output 'decision_boundary.png'
 @draw

@@ -12,15 +12,23 @@ set border lw 1.2
 set tics nomirror
 $w256 << EOD
 # tokens median q1 q3 pairs
-128 2.32882 2.29148 2.36616 2
-1024 4.42943 3.36972 5.56431 4
-8192 6.83121 6.82215 6.84027 2
+128 1.72165 1.68822 1.73647 3
+256 1.89543 1.83479 1.97595 6
+512 2.23937 2.1549 2.49034 9
+1024 2.83645 2.66224 3.05914 12
+2048 3.31021 3.18151 3.39234 8
+4096 3.90528 3.84024 4.21398 6
+8192 4.52269 4.42114 4.77298 3
 EOD
 $w512 << EOD
 # tokens median q1 q3 pairs
-128 2.63101 2.57326 2.68877 2
-1024 5.70057 4.44206 7.09846 4
-8192 10.1261 10.0639 10.1883 2
+128 1.61072 1.61072 1.61072 1
+256 1.87501 1.83016 1.91139 6
+512 2.25296 2.18592 2.32207 9
+1024 3.10698 3.0157 3.22788 12
+2048 4.28728 4.09215 4.36437 9
+4096 5.26408 5.17943 5.53097 6
+8192 6.19484 6.11083 6.45077 3
 EOD
 $crossings << EOD
 # tokens 1 low high
@@ -36,7 +44,7 @@ set format x '%.0f'
 set xlabel 'tokens per step'
 set xrange [102.4:1.024e+04]
 set grid ytics ls 91
-set title 'Speedup of bf16 over fp32: median and quartiles of 16 exact-shape pairs'
+set title 'Speedup of bf16 over fp32: median and quartiles of 93 exact-shape pairs'
 set ylabel 'speedup'
 set key top left Left reverse
 set yrange [0:1.2<*]

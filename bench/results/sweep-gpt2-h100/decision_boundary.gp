@@ -1,0 +1,50 @@
+# gnuplot decision_boundary.gp, in this folder, draws decision_boundary.png and decision_boundary.svg.
+set encoding utf8
+set style line 1 lc rgb '#0072b2' lw 2.5 pt 7 ps 1.1
+set style line 2 lc rgb '#d55e00' lw 2.5 pt 5 ps 1.1
+set style line 3 lc rgb '#009e73' lw 2.5 pt 9 ps 1.3
+set style line 4 lc rgb '#cc79a7' lw 2.5 pt 11 ps 1.3
+set style line 5 lc rgb '#e69f00' lw 2.5 pt 13 ps 1.3
+set style line 6 lc rgb '#56b4e9' lw 2.5 pt 2 ps 1.1
+set style line 90 lc rgb '#666666' lw 1.5 dt 2
+set style line 91 lc rgb '#dddddd' lw 1
+set border lw 1.2
+set tics nomirror
+$w256 << EOD
+# tokens median q1 q3 pairs
+128 2.32882 2.29148 2.36616 2
+1024 4.42943 3.36972 5.56431 4
+8192 6.83121 6.82215 6.84027 2
+EOD
+$w512 << EOD
+# tokens median q1 q3 pairs
+128 2.63101 2.57326 2.68877 2
+1024 5.70057 4.44206 7.09846 4
+8192 10.1261 10.0639 10.1883 2
+EOD
+$crossings << EOD
+# tokens 1 low high
+EOD
+ls_1 = '#0072b2'
+ls_2 = '#d55e00'
+ls_3 = '#009e73'
+ls_4 = '#cc79a7'
+ls_5 = '#e69f00'
+ls_6 = '#56b4e9'
+set logscale x 2
+set format x '%.0f'
+set xlabel 'tokens per step'
+set xrange [102.4:1.024e+04]
+set grid ytics ls 91
+set title 'Speedup of bf16 over fp32: median and quartiles of 16 exact-shape pairs'
+set ylabel 'speedup'
+set key top left Left reverse
+set yrange [0:1.2<*]
+draw = "plot $w256 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_1 notitle, $w512 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_2 notitle, $w256 using 1:2 with linespoints ls 1 title 'width 256', $w512 using 1:2 with linespoints ls 2 title 'width 512', 1 with lines ls 90 title 'equally fast'"
+set terminal pngcairo size 900,560 font 'DejaVu Sans,11' background rgb 'white'
+set output 'decision_boundary.png'
+@draw
+set terminal svg size 900,560 dynamic font 'DejaVu Sans,11' background rgb 'white'
+set output 'decision_boundary.svg'
+@draw
+unset output
