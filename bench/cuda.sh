@@ -32,8 +32,11 @@ precisions=${PRECISIONS:-bf16 fp16 tf32 fp32}
 ways=${WAYS:-compiled graphs}
 python=${PYTHON:-python3}
 mkdir -p "$results"
-commit=$(git -C "$root" rev-parse --short=12 HEAD 2>/dev/null || echo "${COMMIT:-unknown}")
-git -C "$root" diff --quiet HEAD -- src include bench 2>/dev/null || [[ $commit == unknown ]] || commit=$commit-dirty
+if commit=$(git -C "$root" rev-parse --short=12 HEAD 2>/dev/null); then
+    git -C "$root" diff --quiet HEAD -- src include bench || commit=$commit-dirty
+else
+    commit=${COMMIT:-unknown}
+fi
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
 
 step=$build/bench_step # where `make build` or this script's `build` put it
