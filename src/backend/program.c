@@ -57,7 +57,7 @@ static size_t workspace_of(mezzo_device *device, mz_compiled *c, const mz_kernel
     return other > bytes ? other : bytes;
 }
 
-static mezzo_status choose_kernels(mezzo_device *device, mz_compiled *c) {
+static mezzo_status choose_kernels(mezzo_device *device, const mz_beside *beside, mz_compiled *c) {
     const mezzo_graph *g = c->graph;
     c->overwrites = true;
     for (size_t i = 0; i < g->n_nodes; ++i) {
@@ -70,10 +70,10 @@ static mezzo_status choose_kernels(mezzo_device *device, mz_compiled *c) {
         if (status != MEZZO_OK)
             return mz_context(status, "%s", g->modules[g->nodes[i].module]);
         size_t bytes = workspace_of(device, c, *kernel, call);
-        bool beside = c->lanes.lane && mz_node_beside(g, &g->nodes[i]);
-        size_t *most = beside ? &c->beside : &c->workspace;
+        bool second = c->lanes.lane && beside->lane[i] == 1;
+        size_t *most = second ? &c->beside : &c->workspace;
         *most = bytes > *most ? bytes : *most;
-        if (beside)
+        if (second)
             c->lanes.lane[c->n_calls] = 1;
         c->node[c->n_calls++] = (int)i;
     }
@@ -111,20 +111,21 @@ static mezzo_status alloc_lanes(mz_lanes *lanes, size_t n) {
                                                        : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
 }
 
-#define SLACK 16 // nodes: about a layer's backward
-
 static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                             mz_compiled *c) {
     mezzo_status status;
     size_t n;
     bool lanes;
+    mz_beside beside = {0};
     memset(c, 0, sizeof *c);
     MEZZO_TRY(check_options(options));
     MEZZO_TRY_GOTO(status, mz_passes(graph, options, "chunk", &c->graph));
     if (options->forward_only)
         stop_dropout(c->graph);
     lanes = worth_lanes(device, c->graph);
-    MEZZO_TRY_GOTO(status, mz_pass_plan(c->graph, lanes ? SLACK : 0, &c->plan));
+    if (lanes)
+        MEZZO_TRY_GOTO(status, mz_pass_beside(c->graph, &beside));
+    MEZZO_TRY_GOTO(status, mz_pass_plan(c->graph, lanes ? &beside : NULL, &c->plan));
     n = c->graph->n_nodes + 1;
     if (lanes)
         MEZZO_TRY_GOTO(status, alloc_lanes(&c->lanes, n));
@@ -136,9 +137,11 @@ static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, cons
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
         goto fail;
     }
-    MEZZO_TRY_GOTO(status, choose_kernels(device, c));
+    MEZZO_TRY_GOTO(status, choose_kernels(device, &beside, c));
+    mz_beside_free(&beside);
     return MEZZO_OK;
 fail:
+    mz_beside_free(&beside);
     compiled_free(c);
     return status;
 }
@@ -378,8 +381,8 @@ static int gradient_of(const mezzo_params *params, const mz_tensor *t) {
     return -2;
 }
 
-// Finds out whether the first run after zeroing may write gradients instead of adding to zeros: each must be written by some call, and a
-// call's gradients must all be met for the first time by it, or none.
+// Finds out whether the first run after zeroing may write gradients instead of adding to zeros: a call's gradients must all be met for the first
+// time by it, or none. Those of parameters that no call writes (a router's correction bias has none) are zeroed.
 static mezzo_status find_first_writers(mezzo_program *p) {
     const mezzo_params *params = p->params;
     bool *met = mz_alloc(params->n + 1, sizeof *met);

@@ -116,10 +116,15 @@ typedef struct mz_plan {
     size_t inputs;   // bytes of those that a run brings
     size_t state;    // bytes of those that stay
 } mz_plan;
-// Whether nothing but the gradients of parameters comes out of a node: nothing waits for it, it may run beside those after it.
-bool mz_node_beside(const mezzo_graph *g, const mz_node *n);
-// slack: what such a node reads stays for so many nodes more, so that it can be late.
-mezzo_status mz_pass_plan(const mezzo_graph *g, int slack, mz_plan *plan);
+// Where a device runs two lanes of nodes at once (beside.c): per node its lane, and the node from behind which it could run.
+typedef struct mz_beside {
+    signed char *lane;
+    int *since;
+} mz_beside;
+mezzo_status mz_pass_beside(const mezzo_graph *g, mz_beside *out);
+void mz_beside_free(mz_beside *beside);
+// beside: NULL for one lane. Else what nodes on the second one read and write keeps its bytes for as long as they may be early or late.
+mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_beside *beside, mz_plan *plan);
 void mz_plan_free(mz_plan *plan);
 
 #endif

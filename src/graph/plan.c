@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #define ALIGNMENT 64
+#define SLACK     16 // nodes: about a layer's backward
 
 typedef struct life {
     int value;
@@ -63,23 +64,9 @@ static void share_in_place(const mezzo_graph *g, int *last, int *shared) {
     }
 }
 
-bool mz_node_beside(const mezzo_graph *g, const mz_node *n) {
-    bool gradients = false;
-    for (int k = 0; k < n->n_out; ++k) {
-        if (n->out[k] < 0)
-            continue;
-        int root = n->out[k];
-        while (g->values[root].alias >= 0)
-            root = g->values[root].alias;
-        if (g->values[root].kind != MZ_VALUE_GRAD)
-            return false;
-        gradients = true;
-    }
-    return gradients;
-}
-
-// The last node that reads each root; n_nodes for what is kept. In-place sharing extends a root's life as it goes.
-static void last_reads(const mezzo_graph *g, int slack, const int *shared, int *last) {
+// The last node that reads each root; n_nodes for what is kept. In-place sharing extends a root's life as it goes. What a node on the second lane
+// reads stays for SLACK nodes more, so that it can be late.
+static void last_reads(const mezzo_graph *g, const mz_beside *beside, const int *shared, int *last) {
     for (size_t v = 0; v < g->n_values; ++v)
         last[v] = -1;
     for (size_t i = 0; i < g->n_nodes; ++i)
@@ -87,7 +74,7 @@ static void last_reads(const mezzo_graph *g, int slack, const int *shared, int *
             const mz_node *n = &g->nodes[i];
             int count = pass ? n->n_out : n->n_in;
             const int *list = pass ? n->out : n->in;
-            int until = (int)i + (slack > 0 && !pass && mz_node_beside(g, n) ? slack : 0);
+            int until = (int)i + (beside && !pass && beside->lane[i] == 1 ? SLACK : 0);
             until = until < (int)g->n_nodes ? until : (int)g->n_nodes - 1;
             for (int k = 0; k < count; ++k) {
                 int *at = list[k] >= 0 ? &last[root_of(g, shared, list[k])] : NULL;
@@ -100,14 +87,17 @@ static void last_reads(const mezzo_graph *g, int slack, const int *shared, int *
             last[root_of(g, shared, (int)v)] = (int)g->n_nodes;
 }
 
-// The first node that writes each root, or a part of it; INT_MAX for what nothing writes.
-static void first_writes(const mezzo_graph *g, const int *shared, int *first) {
+// The first node that writes each root, or a part of it, or from behind which one on the second lane could; INT_MAX for what nothing writes.
+static void first_writes(const mezzo_graph *g, const mz_beside *beside, const int *shared, int *first) {
     for (size_t v = 0; v < g->n_values; ++v)
         first[v] = INT_MAX;
     for (size_t i = g->n_nodes; i-- > 0;)
-        for (int k = 0; k < g->nodes[i].n_out; ++k)
-            if (g->nodes[i].out[k] >= 0)
-                first[root_of(g, shared, g->nodes[i].out[k])] = (int)i;
+        for (int k = 0; k < g->nodes[i].n_out; ++k) {
+            int *at = g->nodes[i].out[k] >= 0 ? &first[root_of(g, shared, g->nodes[i].out[k])] : NULL;
+            int since = beside ? beside->since[i] : (int)i;
+            if (at && since < *at)
+                *at = since;
+        }
 }
 
 static int larger_first(const void *a, const void *b) {
@@ -142,7 +132,7 @@ static void place(life *lives, size_t i, life **near) {
     x->offset = at;
 }
 
-mezzo_status mz_pass_plan(const mezzo_graph *g, int slack, mz_plan *plan) {
+mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_beside *beside, mz_plan *plan) {
     mezzo_status status = MEZZO_OK;
     size_t n_lives = 0;
     memset(plan, 0, sizeof *plan);
@@ -157,10 +147,10 @@ mezzo_status mz_pass_plan(const mezzo_graph *g, int slack, mz_plan *plan) {
     }
     for (size_t v = 0; v < g->n_values; ++v)
         shared[v] = -1;
-    last_reads(g, slack, shared, last);
+    last_reads(g, beside, shared, last);
     share_in_place(g, last, shared);
-    last_reads(g, slack, shared, last);
-    first_writes(g, shared, first);
+    last_reads(g, beside, shared, last);
+    first_writes(g, beside, shared, first);
     for (size_t v = 0; v < g->n_values; ++v) {
         const mz_value *x = &g->values[v];
         plan->offset[v] = SIZE_MAX;

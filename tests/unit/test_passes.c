@@ -312,7 +312,7 @@ static void the_plan_never_overlaps_two_lives(void **state) {
                                    .logits_rows = variant >= 12 ? 32 : 0};
         mz_plan plan;
         ok(mz_passes(g, &o, "chunk", &out));
-        ok(mz_pass_plan(out, 0, &plan));
+        ok(mz_pass_plan(out, NULL, &plan));
         check_plan(out, &plan);
         assert_true(plan.arena < plan.unshared);
         mz_plan_free(&plan);

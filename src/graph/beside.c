@@ -1,0 +1,205 @@
+// Which nodes may run on a second lane of a device's graph, beside those after them: weights' gradients, which nothing waits for until the
+// update, and branches that would otherwise wait for one that they need nothing of, as shared experts do behind routed ones.
+#include "graph/graph.h"
+
+#include <math.h>
+
+// Times are an H100's, in µs, and decide nothing but what goes where: what a node takes at least, what a lane's waiting for the other costs, and
+// what has to be won for a node to change lanes.
+#define LAUNCH         2.5
+#define WAIT           1.0
+#define WORTH          2.0
+#define FLOP_PER_US    4e8
+#define BYTES_PER_US   2.5e6
+#define FARTHEST       24 // nodes: a branch's results take memory from where it could begin
+#define LARGEST_RESULT ((size_t)64 << 20)
+
+// Whether nothing but the gradients of parameters comes out of a node.
+static bool only_gradients(const mezzo_graph *g, const mz_node *n) {
+    bool gradients = false;
+    for (int k = 0; k < n->n_out; ++k) {
+        if (n->out[k] < 0)
+            continue;
+        int root = n->out[k];
+        while (g->values[root].alias >= 0)
+            root = g->values[root].alias;
+        if (g->values[root].kind != MZ_VALUE_GRAD)
+            return false;
+        gradients = true;
+    }
+    return gradients;
+}
+
+static double count(const mezzo_graph *g, int v) {
+    return (double)mz_shape_count(&g->values[v].shape);
+}
+
+static double last_dim(const mezzo_graph *g, int v) {
+    const mz_shape *s = &g->values[v].shape;
+    return s->rank > 0 ? (double)s->dim[s->rank - 1] : 1;
+}
+
+static double operations(const mezzo_graph *g, const mz_node *n) {
+    const int *in = n->in, y = n->out[0];
+    double experts = 1;
+    switch (n->op) {
+    case MZ_OP_grouped_linear:
+    case MZ_OP_grouped_linear_dx:
+        experts = (double)g->values[in[1]].shape.dim[0];
+        return 2 * count(g, y) * count(g, in[1]) / experts / last_dim(g, y);
+    case MZ_OP_linear:
+    case MZ_OP_linear_dx:
+        return 2 * count(g, y) * count(g, in[1]) / last_dim(g, y);
+    case MZ_OP_linear_dw:
+    case MZ_OP_grouped_linear_dw:
+        return 2 * count(g, in[0]) * last_dim(g, y);
+    case MZ_OP_matmul:
+        return 2 * count(g, y) * last_dim(g, in[0]);
+    case MZ_OP_attention:
+    case MZ_OP_attention_bwd: // half of 4·T·C a token, or of 10
+        return (n->op == MZ_OP_attention ? 2 : 5) * count(g, y) * (double)g->values[y].shape.dim[1];
+    default:
+        return 0;
+    }
+}
+
+static double duration(const mezzo_graph *g, const mz_node *n) {
+    double bytes = 0, flop = operations(g, n);
+    for (int k = 0; k < n->n_in; ++k)
+        bytes += n->in[k] >= 0 ? count(g, n->in[k]) * (double)mezzo_dtype_size(g->values[n->in[k]].dtype) : 0;
+    for (int k = 0; k < n->n_out; ++k)
+        bytes += n->out[k] >= 0 ? count(g, n->out[k]) * (double)mezzo_dtype_size(g->values[n->out[k]].dtype) : 0;
+    double moving = bytes / BYTES_PER_US, computing = flop / FLOP_PER_US;
+    return LAUNCH + (moving > computing ? moving : computing);
+}
+
+static bool is_part(const mezzo_graph *g, int v) {
+    int root = v;
+    while (g->values[root].alias >= 0)
+        root = g->values[root].alias;
+    return count(g, root) != count(g, v);
+}
+
+// Blocks of a head are parts of one tensor, so that one block's memory is enough: two at once would need it twice. And what is large is not
+// kept for long.
+static bool may_leave(const mezzo_graph *g, const mz_node *n, int index, int since) {
+    if (index - since > FARTHEST)
+        return false;
+    for (int k = 0; k < n->n_in; ++k)
+        if (n->in[k] >= 0 && is_part(g, n->in[k]))
+            return false;
+    for (int k = 0; k < n->n_out; ++k) {
+        const mz_value *v = n->out[k] >= 0 ? &g->values[n->out[k]] : NULL;
+        if (v && (v->alias >= 0 || v->kind != MZ_VALUE_TEMP || v->keep ||
+                  (size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype) > LARGEST_RESULT))
+            return false;
+    }
+    return true;
+}
+
+typedef struct moment {
+    double duration, ahead; // ahead: from its beginning to the end of the longest way that leads from it
+    double done;
+    int lane, since; // since: the node from behind which it could have run
+    bool placed, gradient;
+} moment;
+
+// The node that makes a value, or what it is a view of; -1: none.
+static int maker(const mezzo_graph *g, int v) {
+    while (v >= 0 && g->values[v].producer >= 0 && g->nodes[g->values[v].producer].op == MZ_OP_reshape)
+        v = g->nodes[g->values[v].producer].in[0];
+    return v >= 0 ? g->values[v].producer : -1;
+}
+
+static void look_ahead(const mezzo_graph *g, moment *at) {
+    for (size_t i = g->n_nodes; i-- > 0;) {
+        const mz_node *n = &g->nodes[i];
+        if (n->op == MZ_OP_reshape)
+            continue;
+        at[i].gradient = only_gradients(g, n);
+        at[i].duration = duration(g, n);
+        at[i].ahead += at[i].duration;
+        for (int k = 0; k < n->n_in; ++k) {
+            int from = maker(g, n->in[k]);
+            if (from >= 0 && at[from].ahead < at[i].ahead)
+                at[from].ahead = at[i].ahead; // its own duration comes on top when it is met
+        }
+    }
+}
+
+// When what a node waits for is there, on a lane; infinite where that has no place yet. since: from behind which node of the first lane.
+static double ready(const mezzo_graph *g, const mz_node *n, const moment *at, int lane, int *since) {
+    double start = 0;
+    for (int k = 0; k < n->n_in; ++k) {
+        int from = maker(g, n->in[k]);
+        if (from < 0)
+            continue;
+        if (!at[from].placed)
+            return INFINITY;
+        double done = at[from].done + (at[from].lane != lane ? WAIT : 0);
+        start = done > start ? done : start;
+        *since = at[from].since > *since ? at[from].since : *since;
+    }
+    return start;
+}
+
+// The longest way from those nodes soon after i that could begin on the first lane by `start`.
+static double others_ahead(const mezzo_graph *g, const moment *at, size_t i, double start) {
+    double most = 0;
+    int since = 0;
+    for (size_t k = i + 1; k < g->n_nodes && k <= i + FARTHEST; ++k)
+        if (g->nodes[k].op != MZ_OP_reshape && !at[k].gradient && at[k].ahead > most &&
+            ready(g, &g->nodes[k], at, 0, &since) <= start)
+            most = at[k].ahead;
+    return most;
+}
+
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
+// Nodes in their order, each on the lane on which it and what it keeps waiting end sooner.
+static void place(const mezzo_graph *g, moment *at) {
+    double idle[2] = {0, 0}; // since when a lane has nothing to do
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        const mz_node *n = &g->nodes[i];
+        moment *m = &at[i];
+        if (n->op == MZ_OP_reshape)
+            continue;
+        int since = 0;
+        double first = larger(ready(g, n, at, 0, &since), idle[0]),
+               second = larger(ready(g, n, at, 1, &since), idle[1]);
+        double others = others_ahead(g, at, i, first);
+        double one = first + larger(m->ahead, others > 0 ? m->duration + others : 0);
+        double two = larger(second + m->ahead, idle[0] + others);
+        m->lane = m->gradient || (two + WORTH < one && may_leave(g, n, (int)i, since)) ? 1 : 0;
+        m->done = idle[m->lane] = (m->lane == 0 ? first : second) + m->duration;
+        m->since = m->lane == 0 || m->gradient ? (int)i + (m->lane == 0) : since;
+        m->placed = true;
+    }
+}
+
+mezzo_status mz_pass_beside(const mezzo_graph *g, mz_beside *out) {
+    moment *at = mz_alloc(g->n_nodes + 1, sizeof *at);
+    out->lane = mz_alloc(g->n_nodes + 1, sizeof *out->lane);
+    out->since = mz_alloc(g->n_nodes + 1, sizeof *out->since);
+    if (!at || !out->lane || !out->since) {
+        mz_free(at);
+        mz_beside_free(out);
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    }
+    look_ahead(g, at);
+    place(g, at);
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        out->lane[i] = (signed char)at[i].lane;
+        out->since[i] = at[i].lane == 1 ? at[i].since : (int)i;
+    }
+    mz_free(at);
+    return MEZZO_OK;
+}
+
+void mz_beside_free(mz_beside *beside) {
+    mz_free(beside->lane);
+    mz_free(beside->since);
+    *beside = (mz_beside){0};
+}
