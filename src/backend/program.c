@@ -388,7 +388,6 @@ static mezzo_status find_first_writers(mezzo_program *p) {
     bool *met = mz_alloc(params->n + 1, sizeof *met);
     if (!met)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    size_t covered = 0;
     p->covers = !p->options.forward_only && p->c.overwrites;
     for (size_t i = 0; i < p->c.n_calls; ++i) {
         const mz_call *call = &p->c.calls[i];
@@ -400,14 +399,14 @@ static mezzo_status find_first_writers(mezzo_program *p) {
                 continue;
             first += !met[param];
             again += met[param];
-            covered += !met[param];
             met[param] = true;
         }
         p->c.use[i] = (unsigned char)((first + again > 0 ? ADDS : 0) | (first > 0 ? FIRST : 0));
         p->covers = p->covers && !(first > 0 && (again > 0 || !call->attrs.accumulate));
     }
-    p->covers = p->covers && covered == params->n;
-    mz_free(met);
+    for (size_t i = 0; i < params->n; ++i)
+        met[i] = !met[i];
+    p->silent = met;
     return MEZZO_OK;
 }
 
@@ -449,6 +448,7 @@ void mezzo_program_free(mezzo_program *p) {
     for (size_t i = 0; i < MZ_COUNT(p->recordings); ++i)
         if (p->recordings[i].graph)
             b->capture_free(p->device, p->recordings[i].graph);
+    mz_free(p->silent);
     mz_program_unwatch(p);
     b->release(p->device, p->inspection);
     compiled_free(&p->c);
@@ -608,7 +608,18 @@ static mezzo_status run_call(mezzo_program *p, size_t i, bool fresh) {
     return MEZZO_OK;
 }
 
+static mezzo_status zero_silent(mezzo_program *p) {
+    const mezzo_params *params = p->params;
+    for (size_t i = 0; i < params->n; ++i)
+        if (p->silent[i])
+            MEZZO_TRY(p->device->backend->zero(p->device, params->grad + params->list[i].offset,
+                                               (size_t)params->list[i].count * sizeof *params->grad));
+    return MEZZO_OK;
+}
+
 static mezzo_status run_calls(mezzo_program *p, bool fresh) {
+    if (fresh)
+        MEZZO_TRY(zero_silent(p));
     for (size_t i = 0; i < p->c.n_calls; ++i)
         MEZZO_TRY(run_call(p, i, fresh));
     return MEZZO_OK;
@@ -618,6 +629,9 @@ static mezzo_status run_calls(mezzo_program *p, bool fresh) {
 static mezzo_status run_lanes(mezzo_program *p, bool fresh) {
     const mz_backend *b = p->device->backend;
     const mz_lanes *lanes = &p->c.lanes;
+    MEZZO_TRY(b->capture_lane(p->device, 0));
+    if (fresh)
+        MEZZO_TRY(zero_silent(p));
     for (size_t i = 0; i < p->c.n_calls; ++i) {
         MEZZO_TRY(b->capture_lane(p->device, lanes->lane[i]));
         if (lanes->wait[i] >= 0)

@@ -57,7 +57,8 @@ struct mezzo_program {
     float *one;              // device: the scale of a run without a scaler
     void **address;          // per value
     const mz_joined **pairs; // per call: what runs it together with the next; NULL: nothing
-    bool covers;             // every parameter's gradient is written whole: the first run can overwrite
+    bool covers;             // every gradient that is written is written whole: the first run can overwrite
+    bool *silent;            // per parameter: no call writes its gradient, so that the first run zeroes it
     mz_recording recordings[2];
     void *staging; // host: for outputs that need converting; grown on first use
     size_t staging_bytes;

@@ -8,7 +8,10 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <string.h>
+
 #include "backend/params.h"
+#include "graph/graph.h"
 #include "mezzo/model.h"
 #include "train/scaler.h"
 
@@ -171,7 +174,15 @@ static void micro(mezzo_program *p, mezzo_scaler *s, int k) {
     ok(mezzo_program_run(p, s, 3, (uint64_t)k));
 }
 
-static void train(bool captures_too, mezzo_precision precision, int micros, trained *out) {
+// A model so small that a step takes no time.
+static void tiny_model(const char *name, mezzo_model_config *c) {
+    ok(mezzo_model_defaults(name, c));
+    c->layers = 2, c->heads = 2, c->d_model = 16, c->d_ff = 64, c->vocab = VOCAB, c->seq_len = LENGTH, c->dropout = 0.1;
+    if (strcmp(name, "glm4_moe") == 0)
+        c->layers = 3, c->dropout = 0, c->experts = 4, c->d_expert = 24;
+}
+
+static void train(const char *model, bool captures_too, mezzo_precision precision, int micros, trained *out) {
     mezzo_graph *g;
     mezzo_model_config c;
     mezzo_program *p;
@@ -181,8 +192,7 @@ static void train(bool captures_too, mezzo_precision precision, int micros, trai
     ok(mezzo_device_open("cpu", 1, &out->device));
     if (captures_too)
         out->device->backend = &queued;
-    ok(mezzo_model_defaults("gpt2", &c));
-    c.layers = 2, c.heads = 2, c.d_model = 16, c.d_ff = 64, c.vocab = VOCAB, c.seq_len = LENGTH, c.dropout = 0.1;
+    tiny_model(model, &c);
     ok(mezzo_graph_create(&g));
     ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
     ok(mezzo_params_create(out->device, g, 7, &out->params));
@@ -221,12 +231,12 @@ static void train(bool captures_too, mezzo_precision precision, int micros, trai
     mezzo_program_free(p);
 }
 
-static void same_training(mezzo_precision precision, int micros) {
+static void same_training(const char *model, mezzo_precision precision, int micros) {
     static float grads[2][1 << 16];
     trained plain = {.grads = grads[0]}, replayed = {.grads = grads[1]};
     captures = launches = eager = 0;
-    train(false, precision, micros, &plain);
-    train(true, precision, micros, &replayed);
+    train(model, false, precision, micros, &plain);
+    train(model, true, precision, micros, &replayed);
     size_t bytes = (size_t)plain.params->elements * sizeof(float);
     assert_true(bytes <= sizeof grads[0]);
     assert_memory_equal(plain.params->master, replayed.params->master, bytes);
@@ -244,10 +254,34 @@ static void same_training(mezzo_precision precision, int micros) {
 
 static void replays_have_the_bits_of_single_calls(void **state) {
     (void)state;
-    same_training(MEZZO_PRECISION_FP32, 1);
-    same_training(MEZZO_PRECISION_FP32, 3);
-    same_training(MEZZO_PRECISION_BF16, 2);
+    same_training("gpt2", MEZZO_PRECISION_FP32, 1);
+    same_training("gpt2", MEZZO_PRECISION_FP32, 3);
+    same_training("gpt2", MEZZO_PRECISION_BF16, 2);
     assert_true(beside > 20); // weights' gradients, on a lane of their own
+}
+
+// Shared experts run beside routed ones, forward and backward, so that each lane waits for the other's results in both.
+static void branches_on_a_second_lane_change_no_bit(void **state) {
+    (void)state;
+    mezzo_graph *g, *passed;
+    mezzo_model_config c;
+    mezzo_program_options options = {.precision = MEZZO_PRECISION_FP16, .loss_weight = 1};
+    mz_beside lanes;
+    int branches[3] = {0}; // per phase
+    tiny_model("glm4_moe", &c);
+    ok(mezzo_graph_create(&g));
+    ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
+    ok(mz_passes(g, &options, "chunk", &passed));
+    ok(mz_pass_beside(passed, &lanes));
+    for (size_t i = 0; i < passed->n_nodes; i++)
+        if (lanes.lane[i] == 1 && passed->values[passed->nodes[i].out[0]].kind == MZ_VALUE_TEMP)
+            branches[passed->nodes[i].phase]++;
+    assert_true(branches[MZ_FORWARD] >= 4 && branches[MZ_BACKWARD] >= 4); // of two layers with experts
+    mz_beside_free(&lanes);
+    mezzo_graph_free(passed);
+    mezzo_graph_free(g);
+    same_training("glm4_moe", MEZZO_PRECISION_FP32, 2);
+    same_training("glm4_moe", MEZZO_PRECISION_FP16, 1);
 }
 
 // The host may look between zeroing and the next run, though nothing was written to memory then.
@@ -255,7 +289,7 @@ static void zeroed_gradients_read_as_zero(void **state) {
     (void)state;
     static float grads[1 << 16], values[4096];
     trained t = {.grads = grads};
-    train(false, MEZZO_PRECISION_FP32, 1, &t);
+    train("gpt2", false, MEZZO_PRECISION_FP32, 1, &t);
     for (int i = 0; i < mezzo_params_count(t.params); i++) {
         memset(values, 1, sizeof values);
         ok(mezzo_params_read_grad(t.params, i, values));
@@ -267,6 +301,42 @@ static void zeroed_gradients_read_as_zero(void **state) {
     ok(mezzo_params_write_grad(t.params, 0, values)); // now there is one: the others are still 0
     ok(mezzo_params_read_grad(t.params, 1, values));
     assert_true(values[0] == 0);
+    mezzo_params_free(t.params);
+    mezzo_device_close(t.device);
+}
+
+// A router's correction bias has no gradient that anybody writes: what the host put there is gone with the next step all the same.
+static void gradients_that_nobody_writes_are_zeroed(void **state) {
+    (void)state;
+    static float grads[1 << 16], values[4096];
+    trained t = {.grads = grads};
+    mezzo_graph *g;
+    mezzo_model_config c;
+    mezzo_program *p;
+    tiny_model("glm4_moe", &c);
+    ok(mezzo_device_open("cpu", 1, &t.device));
+    ok(mezzo_graph_create(&g));
+    ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
+    ok(mezzo_params_create(t.device, g, 7, &t.params));
+    ok(mezzo_program_create(g, t.params, &(mezzo_program_options){.loss_weight = 1}, &p));
+    int silent = 0;
+    for (int i = 0; i < mezzo_params_count(t.params); i++) {
+        for (int64_t k = 0; k < t.params->list[i].count; k++)
+            values[k] = 3;
+        ok(mezzo_params_write_grad(t.params, i, values));
+    }
+    ok(mezzo_params_zero_grad(t.params));
+    micro(p, NULL, 0);
+    for (int i = 0; i < mezzo_params_count(t.params); i++) {
+        bool bias = strstr(t.params->list[i].name, "correction_bias") != NULL;
+        ok(mezzo_params_read_grad(t.params, i, values));
+        silent += bias;
+        for (int64_t k = 0; k < t.params->list[i].count; k++)
+            assert_true(bias ? values[k] == 0 : values[k] != 3);
+    }
+    assert_int_equal(silent, 2);
+    mezzo_program_free(p);
+    mezzo_graph_free(g);
     mezzo_params_free(t.params);
     mezzo_device_close(t.device);
 }
@@ -285,6 +355,8 @@ int main(void) {
     queued.capture_wait = queued_wait;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replays_have_the_bits_of_single_calls),
+        cmocka_unit_test(branches_on_a_second_lane_change_no_bit),
+        cmocka_unit_test(gradients_that_nobody_writes_are_zeroed),
         cmocka_unit_test(zeroed_gradients_read_as_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
