@@ -2,7 +2,7 @@
 #include "rows.cuh"
 
 namespace {
-enum { BLOCK = 256, WARPS = BLOCK / WARP, MOST = 16 };
+enum { BLOCK = 256, MOST = 16 };
 
 __device__ __forceinline__ float4 load4(const float *p) {
     return *reinterpret_cast<const float4 *>(p);
@@ -14,33 +14,48 @@ __device__ __forceinline__ float4 times4(float a, float4 b, float4 sum) {
     return make_float4(fmaf(a, b.x, sum.x), fmaf(a, b.y, sum.y), fmaf(a, b.z, sum.z), fmaf(a, b.w, sum.w));
 }
 
-// A warp two rows of x, every matrix row at once; N: how many, at least g.n.
-template <int N> __global__ void __launch_bounds__(BLOCK) thin_y_kernel(const mz_cu_thin g) {
+// A warp's sums of COUNT numbers, 16 or 32, each in one lane (of 16: in two): at every step a lane hands half of what it has to another and adds the
+// other half's. Which one a lane ends with is what its highest bits say.
+template <int COUNT> __device__ __forceinline__ float sums_to_lanes(float (&v)[COUNT], int lane) {
+    static_assert(COUNT == 16 || COUNT == 32, "one a lane, or one for two");
+#pragma unroll
+    for (int half = COUNT / 2, step = 16; half > 0; half /= 2, step /= 2) {
+        bool upper = (lane & step) != 0;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            float give = upper ? v[i] : v[i + half];
+            v[i] = (upper ? v[i + half] : v[i]) + __shfl_xor_sync(0xFFFFFFFFu, give, step);
+        }
+    }
+    return COUNT == 32 ? v[0] : v[0] + __shfl_xor_sync(0xFFFFFFFFu, v[0], 1);
+}
+
+// A warp two rows of x, every matrix row at once; N: how many, at least g.n. Those past the last are the first once more, so that all loads are under
+// way together.
+enum { Y_BLOCK = 64, Y_WARPS = Y_BLOCK / WARP };
+template <int N> __global__ void __launch_bounds__(Y_BLOCK) thin_y_kernel(const mz_cu_thin g) {
     int lane = static_cast<int>(threadIdx.x) % WARP;
-    int64_t m = (static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / WARP) * 2;
+    int64_t m = (static_cast<int64_t>(blockIdx.x) * Y_WARPS + threadIdx.x / WARP) * 2;
     if (m >= g.rows)
         return;
-    bool second = m + 1 < g.rows;
-    const float *x0 = g.x + m * g.k, *x1 = second ? x0 + g.k : x0;
-    float sum[2][N] = {};
+    const float *x0 = g.x + m * g.k, *x1 = m + 1 < g.rows ? x0 + g.k : x0;
+    float sum[2 * N] = {};
+#pragma unroll 2
     for (int k = lane * 4; k < g.k; k += WARP * 4) {
-        float4 a0 = load4(x0 + k), a1 = load4(x1 + k);
+        float4 a0 = load4(x0 + k), a1 = load4(x1 + k), w[N];
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            w[n] = load4(g.w + static_cast<int64_t>(n < g.n ? n : 0) * g.k + k);
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            float4 w = n < g.n ? load4(g.w + static_cast<int64_t>(n) * g.k + k) : make_float4(0, 0, 0, 0);
-            sum[0][n] = dot4(a0, w, sum[0][n]);
-            sum[1][n] = dot4(a1, w, sum[1][n]);
+            sum[n] = dot4(a0, w[n], sum[n]);
+            sum[N + n] = dot4(a1, w[n], sum[N + n]);
         }
     }
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-        float y0 = warp_sum(sum[0][n]), y1 = warp_sum(sum[1][n]);
-        if (lane == n && n < g.n) {
-            g.y[m * g.n + n] = y0;
-            if (second)
-                g.y[(m + 1) * g.n + n] = y1;
-        }
-    }
+    float y = sums_to_lanes(sum, lane);
+    int at = N == 16 ? lane : lane / 2, row = at / N, n = at % N;
+    if (n < g.n && m + row < g.rows && (N == 16 || lane % 2 == 0))
+        g.y[(m + row) * g.n + n] = y;
 }
 
 // A thread four columns of four rows of dx.
@@ -69,7 +84,7 @@ __global__ void __launch_bounds__(BLOCK) thin_dx_kernel(const mz_cu_thin g) {
 }
 
 // Blocks across k and down the rows, in chunks; a thread four columns of k for every n. The chunks' sums are added in order.
-enum { DW_BLOCK = 128, DW_LEAST = 16 };
+enum { DW_BLOCK = 128, DW_LEAST = 8 };
 template <int N> __global__ void __launch_bounds__(DW_BLOCK) thin_dw_kernel(const mz_cu_thin g, int chunk) {
     int k = static_cast<int>(blockIdx.x * DW_BLOCK + threadIdx.x) * 4;
     if (k >= g.k)
@@ -79,13 +94,12 @@ template <int N> __global__ void __launch_bounds__(DW_BLOCK) thin_dw_kernel(cons
 #pragma unroll
     for (int n = 0; n < N; n++)
         sum[n] = make_float4(0, 0, 0, 0);
-#pragma unroll 4
+#pragma unroll 8
     for (int64_t m = first; m < last; m++) {
         float4 x = load4(g.x + m * g.k + k);
 #pragma unroll
         for (int n = 0; n < N; n++)
-            if (n < g.n)
-                sum[n] = times4(g.dy[m * g.n + n], x, sum[n]);
+            sum[n] = times4(g.dy[m * g.n + (n < g.n ? n : 0)], x, sum[n]);
     }
     float *to = g.partial + static_cast<int64_t>(blockIdx.y) * g.n * g.k + k;
 #pragma unroll
@@ -94,19 +108,29 @@ template <int N> __global__ void __launch_bounds__(DW_BLOCK) thin_dw_kernel(cons
             *reinterpret_cast<float4 *>(to + static_cast<int64_t>(n) * g.k) = sum[n];
 }
 
-__global__ void __launch_bounds__(DW_BLOCK) thin_add_kernel(const mz_cu_thin g, int chunks) {
-    int64_t i = static_cast<int64_t>(blockIdx.x) * DW_BLOCK + threadIdx.x, all = static_cast<int64_t>(g.n) * g.k;
-    if (i >= all)
-        return;
+// Each thread a strided share of the chunks, in order, then the shares in order.
+enum { ADD_COLUMNS = 32, ADD_SHARES = 16 };
+__global__ void __launch_bounds__(ADD_COLUMNS *ADD_SHARES) thin_add_kernel(const mz_cu_thin g, int chunks) {
+    __shared__ float shares[ADD_SHARES][ADD_COLUMNS];
+    int64_t i = static_cast<int64_t>(blockIdx.x) * ADD_COLUMNS + threadIdx.x, all = static_cast<int64_t>(g.n) * g.k;
     float sum = 0;
-#pragma unroll 16
-    for (int c = 0; c < chunks; c++)
-        sum += g.partial[static_cast<int64_t>(c) * all + i];
+    if (i < all)
+#pragma unroll 8
+        for (int c = threadIdx.y; c < chunks; c += ADD_SHARES)
+            sum += g.partial[static_cast<int64_t>(c) * all + i];
+    shares[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y != 0 || i >= all)
+        return;
+    sum = 0;
+#pragma unroll
+    for (int s = 0; s < ADD_SHARES; s++)
+        sum += shares[s][threadIdx.x];
     g.dw[i] = g.accumulate ? g.dw[i] + sum : sum;
 }
 
 int chunk_rows(int64_t rows, int sms) {
-    int64_t chunk = (rows + sms - 1) / sms;
+    int64_t chunk = (rows + 4 * sms - 1) / (4 * sms);
     return static_cast<int>(chunk > DW_LEAST ? chunk : DW_LEAST);
 }
 int chunks_of(int64_t rows, int sms) {
@@ -117,13 +141,13 @@ int chunks_of(int64_t rows, int sms) {
 
 extern "C" cudaError_t mz_cu_thin_y(cudaStream_t stream, const mz_cu_thin *args) {
     const mz_cu_thin &g = *args;
-    unsigned blocks = static_cast<unsigned>((g.rows + 2 * WARPS - 1) / (2 * WARPS));
+    unsigned blocks = static_cast<unsigned>((g.rows + 2 * Y_WARPS - 1) / (2 * Y_WARPS));
     if (blocks == 0)
         return cudaSuccess;
     if (g.n <= 8)
-        thin_y_kernel<8><<<blocks, BLOCK, 0, stream>>>(g);
+        thin_y_kernel<8><<<blocks, Y_BLOCK, 0, stream>>>(g);
     else
-        thin_y_kernel<MOST><<<blocks, BLOCK, 0, stream>>>(g);
+        thin_y_kernel<MOST><<<blocks, Y_BLOCK, 0, stream>>>(g);
     return cudaGetLastError();
 }
 
@@ -151,6 +175,7 @@ extern "C" cudaError_t mz_cu_thin_dw(cudaStream_t stream, const mz_cu_thin *args
             thin_dw_kernel<MOST><<<grid, DW_BLOCK, 0, stream>>>(g, chunk);
     }
     int64_t all = static_cast<int64_t>(g.n) * g.k;
-    thin_add_kernel<<<static_cast<unsigned>((all + DW_BLOCK - 1) / DW_BLOCK), DW_BLOCK, 0, stream>>>(g, chunks);
+    thin_add_kernel<<<static_cast<unsigned>((all + ADD_COLUMNS - 1) / ADD_COLUMNS), dim3(ADD_COLUMNS, ADD_SHARES), 0,
+                      stream>>>(g, chunks);
     return cudaGetLastError();
 }
