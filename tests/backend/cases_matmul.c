@@ -32,6 +32,12 @@ static trial *product(mz_op op, arithmetic a) {
     return t;
 }
 
+// So large that the cuda backend takes tensor cores for FP32. The reference takes its time for it, so only where that backend is.
+static const int64_t large_shape[3] = {640, 1024, 640};
+
+// Few rows of a matrix, many of x, as a router's products have: a device may have kernels of their own for them.
+static const int64_t router_shapes[][3] = {{77, 8, 132}, {531, 5, 64}, {9, 16, 260}, {1, 3, 516}};
+
 // inner: the length of the sums. Small integers: every product and sum is an integer that FP32 holds, so any order of summing gives the same bits.
 static void fill_operands(trial *t, int64_t inner, fill how) {
     for (int i = 0; i < t->n_in; i++) {
@@ -42,7 +48,8 @@ static void fill_operands(trial *t, int64_t inner, fill how) {
         else
             trial_normal(t, i, 1);
     }
-    t->exact = t->skip_terms = how == FILL_INTEGERS; // a term may be multiplied by 0
+    t->exact = t->skip_terms = how == FILL_INTEGERS;          // a term may be multiplied by 0
+    t->skip_terms = t->skip_terms || inner >= large_shape[2]; // the reference would be made once more for each
     // A single element may be 0, or mostly residual; and what TF32 may cut off, which all has one sign, hides a small mistake in a long sum.
     t->skip_mutations = trial_count(&t->out[0]) < 4 || (t->numerics.compute == MEZZO_TF32 && inner > 16);
     if (how == FILL_NAN)
@@ -97,6 +104,16 @@ void cases_linear(void) {
     for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
         for (size_t e = 0; e < MZ_COUNT(epilogues); e++)
             linear_case((const int64_t[]){17, 31, 33}, arithmetics[a], epilogues[e], FILL_NAN);
+    for (size_t s = 0; s < MZ_COUNT(router_shapes); s++) {
+        linear_case(router_shapes[s], arithmetics[0], (epilogue){.bias = false}, FILL_NORMAL);
+        linear_case(router_shapes[s], arithmetics[0], (epilogue){.bias = false}, FILL_INTEGERS);
+    }
+    if (devices_have("cuda")) {
+        linear_case(large_shape, arithmetics[0], (epilogue){.bias = true, .residual = true}, FILL_NORMAL);
+        linear_case(large_shape, arithmetics[0], (epilogue){.bias = true, .act = MZ_ACT_GELU_TANH, .preact = true},
+                    FILL_NORMAL);
+        linear_case(large_shape, arithmetics[0], (epilogue){.residual = true}, FILL_INTEGERS);
+    }
     // A long k is taken in parts: several tiles of rows wait for the last one before bias and residual are added.
     for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
         linear_case((const int64_t[]){70, 40, 1600}, arithmetics[a], (epilogue){.bias = true, .residual = true},
@@ -128,6 +145,14 @@ void cases_linear_dx(void) {
         }
     for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
         linear_dx_case((const int64_t[]){17, 31, 33}, arithmetics[a], MZ_ACT_NONE, arithmetics[a].storage, FILL_NAN);
+    for (size_t s = 0; s < MZ_COUNT(router_shapes); s++) {
+        linear_dx_case(router_shapes[s], arithmetics[0], MZ_ACT_NONE, MEZZO_F32, FILL_NORMAL);
+        linear_dx_case(router_shapes[s], arithmetics[0], MZ_ACT_NONE, MEZZO_F32, FILL_INTEGERS);
+    }
+    if (devices_have("cuda")) {
+        linear_dx_case(large_shape, arithmetics[0], MZ_ACT_NONE, MEZZO_F32, FILL_NORMAL);
+        linear_dx_case(large_shape, arithmetics[0], MZ_ACT_RELU, MEZZO_F32, FILL_INTEGERS);
+    }
 }
 
 static void linear_dw_case(const int64_t s[3], arithmetic a, bool db, bool accumulate, fill how) {
@@ -157,6 +182,12 @@ void cases_linear_dw(void) {
             }
     for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
         linear_dw_case((const int64_t[]){17, 31, 33}, arithmetics[a], true, true, FILL_NAN);
+    for (size_t s = 0; s < MZ_COUNT(router_shapes); s++)
+        for (int variant = 0; variant < 4; variant++)
+            linear_dw_case(router_shapes[s], arithmetics[0], false, variant & 1,
+                           variant & 2 ? FILL_NORMAL : FILL_INTEGERS);
+    for (int variant = 0; variant < 2 && devices_have("cuda"); variant++)
+        linear_dw_case(large_shape, arithmetics[0], true, variant == 1, variant == 0 ? FILL_NORMAL : FILL_INTEGERS);
 }
 
 static void matmul_case(const int64_t s[4], arithmetic a, bool ta, bool tb, mezzo_dtype y, fill how) {

@@ -78,6 +78,13 @@ int devices_count(void) {
     return n_subjects;
 }
 
+bool devices_have(const char *name) {
+    for (int i = 0; i < n_subjects; i++)
+        if (strcmp(subjects[i].name, name) == 0)
+            return true;
+    return false;
+}
+
 int64_t trial_runs(mz_op op) {
     return runs[op];
 }

@@ -64,6 +64,7 @@ void devices_open_with(const mz_kernel *const *kernels, size_t n);
 void devices_close(void);
 void devices_report(void);
 int devices_count(void);
+bool devices_have(const char *name); // as reports call it: "cuda"
 // How many runs each op got, and the kernels that ran: a table that misses an op fails.
 int64_t trial_runs(mz_op op);
 

@@ -1,4 +1,5 @@
-// The experts' products on tensor cores: BF16 and FP16 (16-deep matrix instructions), FP32 storage as TF32 (8-deep). All rows are multiples of
+// The experts' products on tensor cores: BF16 and FP16 (16-deep matrix instructions), FP32 storage as TF32 (8-deep), or as sums of two TF32
+// numbers (SPLIT), of whose products the three large ones are added up. All rows are multiples of
 // 16 bytes. A block of four warps makes a tile of TILE × TILE results, a warp a quarter of it; pieces of DEPTH bytes of l come through a
 // pipeline of asynchronous copies. Sums are FP32, in order of l.
 #ifndef MZ_GROUPED_MMA_CUH
@@ -51,15 +52,23 @@ template <typename T, bool CONTIGUOUS, int TILE, int DEPTH> struct grouped_piece
 };
 
 __device__ __forceinline__ void round_to_tf32(uint32_t (&r)[4]) {
-#if __CUDA_ARCH__ >= 800
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r[i]) : "f"(__uint_as_float(r[i])));
-#endif
+        r[i] = to_tf32(__uint_as_float(r[i]));
+}
+
+// x becomes its TF32 number, left what that leaves of it, as one too: |left| ≤ 2⁻¹¹·|x|.
+__device__ __forceinline__ void take_high(uint32_t (&x)[4], uint32_t (&left)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t high = to_tf32(__uint_as_float(x[i]));
+        left[i] = to_tf32(__uint_as_float(x[i]) - __uint_as_float(high));
+        x[i] = high;
+    }
 }
 
 // The A operand [16 of m, STEP of l] at (m, l).
-template <typename T, bool CONTIGUOUS, int PITCH>
+template <typename T, bool CONTIGUOUS, int PITCH, bool EXACT = false>
 __device__ __forceinline__ void grouped_a(uint32_t (&r)[4], const T *tile, int m, int l) {
     int lane = static_cast<int>(threadIdx.x) & 31;
     if constexpr (CONTIGUOUS) {
@@ -71,12 +80,12 @@ __device__ __forceinline__ void grouped_a(uint32_t (&r)[4], const T *tile, int m
         for (int i = 0; i < 4; i++)
             r[i] = __float_as_uint(tile[(l + (lane & 3) + (i >> 1) * 4) * PITCH + m + (lane >> 2) + (i & 1) * 8]);
     }
-    if constexpr (sizeof(T) == 4)
+    if constexpr (sizeof(T) == 4 && !EXACT)
         round_to_tf32(r);
 }
 
 // Two B operands [STEP of l, 8 of c] at (l, c) and (l, c + 8).
-template <typename T, bool CONTIGUOUS, int PITCH>
+template <typename T, bool CONTIGUOUS, int PITCH, bool EXACT = false>
 __device__ __forceinline__ void grouped_b(uint32_t (&r)[4], const T *tile, int c, int l) {
     int lane = static_cast<int>(threadIdx.x) & 31;
     if constexpr (CONTIGUOUS) {
@@ -89,7 +98,7 @@ __device__ __forceinline__ void grouped_b(uint32_t (&r)[4], const T *tile, int c
         for (int i = 0; i < 4; i++)
             r[i] = __float_as_uint(tile[(l + (lane & 3) + (i & 1) * 4) * PITCH + c + (lane >> 2) + (i >> 1) * 8]);
     }
-    if constexpr (sizeof(T) == 4)
+    if constexpr (sizeof(T) == 4 && !EXACT)
         round_to_tf32(r);
 }
 
@@ -158,7 +167,64 @@ template <typename T, int OP, int TILE, int DEPTH, int STAGES> struct grouped_mm
     static_assert(4 * WARP_TILE * (WARP_TILE + 8) * 2 <= BYTES, "the results go through the pipeline's memory");
 };
 
-template <typename T, int OP, int TILE, int DEPTH, int STAGES>
+// Adds STEP of l to a warp's results. What SPLIT leaves out, low·low and what rounding `low` loses, is below 2⁻²¹ of |a·b|, eight roundings:
+// sums of at least GROUPED_SPLIT_LEAST have room for them; of shorter ones (an expert's few rows) nothing is left out.
+enum { GROUPED_SPLIT_LEAST = 64 };
+
+template <typename K, int W, bool SPLIT, typename T>
+__device__ __forceinline__ void grouped_multiply(float (&sum)[W / 16][W / 8][4], const T *tile_a, const T *tile_b,
+                                                 int m0, int c0, int l, bool all) {
+    using PA = typename K::piece_a;
+    using PB = typename K::piece_b;
+    constexpr bool A = K::layout::A_CONTIGUOUS, B = K::layout::B_CONTIGUOUS;
+    uint32_t fa[W / 16][4], fb[W / 16][4];
+#pragma unroll
+    for (int i = 0; i < W / 16; i++)
+        grouped_a<T, A, PA::PITCH, SPLIT>(fa[i], tile_a, m0 + i * 16, l);
+#pragma unroll
+    for (int j = 0; j < W / 16; j++)
+        grouped_b<T, B, PB::PITCH, SPLIT>(fb[j], tile_b, c0 + j * 16, l);
+    if constexpr (SPLIT) {
+        uint32_t la[W / 16][4], lb[W / 16][4];
+#pragma unroll
+        for (int i = 0; i < W / 16; i++) {
+            take_high(fa[i], la[i]);
+            take_high(fb[i], lb[i]);
+        }
+        if (all)
+#pragma unroll
+            for (int i = 0; i < W / 16; i++)
+#pragma unroll
+                for (int j = 0; j < W / 8; j++) {
+                    uint32_t xa[4], xb[4];
+                    grouped_a<T, A, PA::PITCH, true>(xa, tile_a, m0 + i * 16, l);
+                    grouped_b<T, B, PB::PITCH, true>(xb, tile_b, c0 + j / 2 * 16, l);
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        xa[k] = to_tf32(__uint_as_float(xa[k]) - __uint_as_float(fa[i][k]) - __uint_as_float(la[i][k]));
+                        xb[k] = to_tf32(__uint_as_float(xb[k]) - __uint_as_float(fb[j / 2][k]) -
+                                        __uint_as_float(lb[j / 2][k]));
+                    }
+                    multiply<T>(sum[i][j], la[i], lb[j / 2][2 * (j & 1)], lb[j / 2][2 * (j & 1) + 1]);
+                    multiply<T>(sum[i][j], xa, fb[j / 2][2 * (j & 1)], fb[j / 2][2 * (j & 1) + 1]);
+                    multiply<T>(sum[i][j], fa[i], xb[2 * (j & 1)], xb[2 * (j & 1) + 1]);
+                }
+#pragma unroll
+        for (int i = 0; i < W / 16; i++)
+#pragma unroll
+            for (int j = 0; j < W / 8; j++) {
+                multiply<T>(sum[i][j], la[i], fb[j / 2][2 * (j & 1)], fb[j / 2][2 * (j & 1) + 1]);
+                multiply<T>(sum[i][j], fa[i], lb[j / 2][2 * (j & 1)], lb[j / 2][2 * (j & 1) + 1]);
+            }
+    }
+#pragma unroll
+    for (int i = 0; i < W / 16; i++)
+#pragma unroll
+        for (int j = 0; j < W / 8; j++)
+            multiply<T>(sum[i][j], fa[i], fb[j / 2][2 * (j & 1)], fb[j / 2][2 * (j & 1) + 1]);
+}
+
+template <typename T, int OP, int TILE, int DEPTH, int STAGES, bool SPLIT>
 __global__ void __launch_bounds__(GROUPED_THREADS, TILE == 128 ? 2 : 3) grouped_mma_kernel(const mz_cu_grouped g) {
     using K = grouped_mma<T, OP, TILE, DEPTH, STAGES>;
     using PA = typename K::piece_a;
@@ -172,6 +238,7 @@ __global__ void __launch_bounds__(GROUPED_THREADS, TILE == 128 ? 2 : 3) grouped_
     const T *a = static_cast<const T *>(g.a.data) + t.a, *b = static_cast<const T *>(g.b.data) + t.b;
     int warp = static_cast<int>(threadIdx.x) >> 5, m0 = (warp & 1) * W, c0 = (warp >> 1) * W;
     int pieces = (t.l + K::L - 1) / K::L;
+    bool all = SPLIT && OP == MZ_CU_GROUPED_DW && t.l < GROUPED_SPLIT_LEAST;
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {
         if (s < pieces) {
@@ -192,20 +259,8 @@ __global__ void __launch_bounds__(GROUPED_THREADS, TILE == 128 ? 2 : 3) grouped_
         copies_commit();
         const T *tile_a = shared + at * K::STAGE, *tile_b = tile_a + PA::SIZE;
 #pragma unroll
-        for (int l = 0; l < K::L; l += STEP) {
-            uint32_t fa[W / 16][4], fb[W / 16][4];
-#pragma unroll
-            for (int i = 0; i < W / 16; i++)
-                grouped_a<T, K::layout::A_CONTIGUOUS, PA::PITCH>(fa[i], tile_a, m0 + i * 16, l);
-#pragma unroll
-            for (int j = 0; j < W / 16; j++)
-                grouped_b<T, K::layout::B_CONTIGUOUS, PB::PITCH>(fb[j], tile_b, c0 + j * 16, l);
-#pragma unroll
-            for (int i = 0; i < W / 16; i++)
-#pragma unroll
-                for (int j = 0; j < W / 8; j++)
-                    multiply<T>(sum[i][j], fa[i], fb[j / 2][2 * (j & 1)], fb[j / 2][2 * (j & 1) + 1]);
-        }
+        for (int l = 0; l < K::L; l += STEP)
+            grouped_multiply<K, W, SPLIT>(sum, tile_a, tile_b, m0, c0, l, all);
         at = at + 1 < STAGES ? at + 1 : 0;
         next = next + 1 < STAGES ? next + 1 : 0;
     }
@@ -220,10 +275,10 @@ __global__ void __launch_bounds__(GROUPED_THREADS, TILE == 128 ? 2 : 3) grouped_
     store_fp32<W>(g, t, m0, c0, sum);
 }
 
-template <typename T, int OP, int TILE, int DEPTH, int STAGES>
+template <typename T, int OP, int TILE, int DEPTH, int STAGES, bool SPLIT>
 cudaError_t grouped_mma_run(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
     using K = grouped_mma<T, OP, TILE, DEPTH, STAGES>;
-    const void *kernel = reinterpret_cast<const void *>(grouped_mma_kernel<T, OP, TILE, DEPTH, STAGES>);
+    const void *kernel = reinterpret_cast<const void *>(grouped_mma_kernel<T, OP, TILE, DEPTH, STAGES, SPLIT>);
     if (prepare)
         return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, K::BYTES);
     int64_t tiles = grouped_tiles(g, TILE);
@@ -240,18 +295,20 @@ inline bool grouped_large(const mz_cu_grouped &g) {
     return g.shared_optin >= 96 << 10 && grouped_tiles(g, 128) >= g.sms;
 }
 
-template <typename T, int OP> cudaError_t grouped_mma_op(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
+template <typename T, int OP, bool SPLIT>
+cudaError_t grouped_mma_op(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
     if (grouped_large(g))
-        return grouped_mma_run<T, OP, 128, 64, 4>(stream, g, prepare);
-    return grouped_mma_run<T, OP, 64, 128, 3>(stream, g, prepare);
+        return grouped_mma_run<T, OP, 128, 64, 4, SPLIT>(stream, g, prepare);
+    return grouped_mma_run<T, OP, 64, 128, 3, SPLIT>(stream, g, prepare);
 }
 
-template <typename T> cudaError_t grouped_mma_of(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
+template <typename T, bool SPLIT = false>
+cudaError_t grouped_mma_of(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
     if (g.op == MZ_CU_GROUPED_Y)
-        return grouped_mma_op<T, MZ_CU_GROUPED_Y>(stream, g, prepare);
+        return grouped_mma_op<T, MZ_CU_GROUPED_Y, SPLIT>(stream, g, prepare);
     if (g.op == MZ_CU_GROUPED_DX)
-        return grouped_mma_op<T, MZ_CU_GROUPED_DX>(stream, g, prepare);
-    return grouped_mma_op<T, MZ_CU_GROUPED_DW>(stream, g, prepare);
+        return grouped_mma_op<T, MZ_CU_GROUPED_DX, SPLIT>(stream, g, prepare);
+    return grouped_mma_op<T, MZ_CU_GROUPED_DW, SPLIT>(stream, g, prepare);
 }
 
 #endif

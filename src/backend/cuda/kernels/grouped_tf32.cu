@@ -1,6 +1,7 @@
-// The experts' products of FP32 matrices, rounded to TF32.
+// The experts' products of FP32 matrices on tensor cores: rounded to TF32, or under FP32 as sums of two TF32 numbers.
 #include "grouped_mma.cuh"
 
 extern "C" cudaError_t mz_cu_grouped_tf32(cudaStream_t stream, const mz_cu_grouped *args, bool prepare) {
-    return grouped_mma_of<float>(stream, *args, prepare);
+    return args->compute == MZ_CU_TF32 ? grouped_mma_of<float>(stream, *args, prepare)
+                                       : grouped_mma_of<float, true>(stream, *args, prepare);
 }

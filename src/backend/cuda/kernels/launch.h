@@ -349,6 +349,7 @@ typedef struct mz_cu_move_args {
     mz_cu_array x, y;     // permute: [rows / top_k, width] → [rows, width]; combine: the other way
     const int32_t *index; // [rows]: permute's order, combine's place
     const float *weights; // [rows] by token and choice, or NULL
+    mz_cu_array added[2]; // combine: what is added to its sums, in this order; data NULL: nothing
     int64_t rows;
     int width, top_k;
 } mz_cu_move_args;
@@ -370,6 +371,16 @@ cudaError_t mz_cu_thin_y(cudaStream_t stream, const mz_cu_thin *args);
 cudaError_t mz_cu_thin_dx(cudaStream_t stream, const mz_cu_thin *args);
 size_t mz_cu_thin_dw_workspace(int64_t rows, int n, int k, int sms);
 cudaError_t mz_cu_thin_dw(cudaStream_t stream, const mz_cu_thin *args, int sms);
+
+// --- fp32_parts.cu: FP32 numbers as two TF32 ones -----------------------------------------------------------------------------------------
+// x [rows, cols] → low, high, high, or of a product's second operand high, low, high: out [rows, 3·cols], or [3·rows, cols] with `below`.
+typedef struct mz_cu_fp32_parts {
+    const float *x;
+    float *out;
+    int64_t rows, cols; // cols a multiple of 4
+    bool second, below;
+} mz_cu_fp32_parts;
+cudaError_t mz_cu_fp32_split(cudaStream_t stream, const mz_cu_fp32_parts *args);
 
 // --- grouped_*.cu: the experts' products ------------------------------------------------------------------------------------------
 // x [rows, k], w [experts, n, k], y [rows, n]; rows offsets[e] … offsets[e + 1] - 1 are expert e's.

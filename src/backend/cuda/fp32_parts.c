@@ -1,0 +1,149 @@
+// linear, linear_dx and linear_dw in FP32 on tensor cores: each operand is split into two TF32 numbers, and the library multiplies these as one
+// TF32 product of three times the depth (kernels/fp32_parts.cu). What is left out, low·low and what rounding `low` loses, is at most 2⁻²¹ of
+// |a·b|: 8 of FP32's roundings, where the ops' bounds allow one for each term of a sum (docs/dev/NUMERICS.md). A sum of 64 and more terms has
+// room for that and for the tensor cores' own FP32 sums.
+#include "backend/cuda/storage.h"
+
+extern const mz_kernel mz_cuda_linear, mz_cuda_linear_dx, mz_cuda_linear_dw;
+
+enum { LEAST = 64, ALIGN = 256, ROUND = 256, USES = 300 };
+#define MOST      ((int64_t)1 << 30) // bytes of the parts of the operand that has the rows; more rows go in turns
+#define WORTH     (1 << 28)          // multiplications: 10 µs without tensor cores
+#define PART_SIZE 12                 // bytes of a number's parts
+
+typedef struct plan {
+    const mz_kernel *product;
+    mz_call call;       // one turn's, with parts for operands
+    int64_t rows, turn; // in all, at once
+    int64_t width[2];   // of the operands' rows
+    size_t bytes[2];    // of the operands' parts
+} plan;
+
+static int64_t rows_of(const mz_tensor *t, int64_t width) {
+    return mz_shape_count(&t->shape) / width;
+}
+
+static void matrix(mz_tensor *t, int64_t rows, int64_t cols) {
+    t->shape = (mz_shape){.rank = 2, .dim = {rows, cols}};
+}
+
+// Which rows of an operand or result one turn has to do with: a view.
+static mz_tensor some_rows(const mz_tensor *t, int64_t all, int64_t from, int64_t rows) {
+    mz_tensor view = *t;
+    if (!mz_present(t))
+        return view;
+    int64_t width = mz_shape_count(&t->shape) / all;
+    matrix(&view, rows, width);
+    if (t->data != NULL)
+        view.data = (char *)t->data + (size_t)(from * width) * mezzo_dtype_size(t->dtype);
+    return view;
+}
+
+// The call of `rows` rows from `from` on; its operands' parts are bound later.
+static mz_call turn_of(const mz_call *call, const plan *p, int64_t from, int64_t rows) {
+    mz_call turn = *call;
+    turn.numerics.compute = MEZZO_TF32;
+    if (call->op == MZ_OP_linear_dw) { // sums over rows: all parts of dy and x one below the other
+        matrix(&turn.in[0], 3 * rows, p->width[0]);
+        matrix(&turn.in[1], 3 * rows, p->width[1]);
+        turn.out[1].shape.rank = -1; // that comes from dy itself
+        turn.attrs.accumulate = call->attrs.accumulate || from > 0;
+        return turn;
+    }
+    matrix(&turn.in[0], rows, 3 * p->width[0]);
+    if (call->op == MZ_OP_linear)
+        matrix(&turn.in[1], call->in[1].shape.dim[0], 3 * p->width[1]);
+    else
+        matrix(&turn.in[1], 3 * call->in[1].shape.dim[0], p->width[1]);
+    for (int i = call->op == MZ_OP_linear ? 3 : 2; i < call->n_in; i++) // residual; preact
+        turn.in[i] = some_rows(&call->in[i], p->rows, from, rows);
+    for (int i = 0; i < call->n_out; i++)
+        turn.out[i] = some_rows(&call->out[i], p->rows, from, rows);
+    return turn;
+}
+
+static const char *make_plan(const mezzo_device *device, const mz_call *call, plan *p) {
+    bool dw = call->op == MZ_OP_linear_dw, forward = call->op == MZ_OP_linear;
+    const char *reason = mz_cuda_storages(call, "f", "f");
+    if (reason != NULL)
+        return reason;
+    if (call->numerics.compute != MEZZO_F32)
+        return "computes in fp32";
+    const mz_shape *w = dw ? &call->out[0].shape : &call->in[1].shape; // [N, K]
+    *p = (plan){.product = forward ? &mz_cuda_linear : dw ? &mz_cuda_linear_dw : &mz_cuda_linear_dx};
+    p->width[0] = forward ? w->dim[1] : w->dim[0];
+    p->width[1] = w->dim[1];
+    p->rows = rows_of(&call->in[0], p->width[0]);
+    if (w->dim[0] % 4 != 0 || w->dim[1] % 4 != 0)
+        return "rows are no multiples of 16 bytes";
+    // a·b multiplications of each of the sum's terms pay for splitting a + b numbers where a·b/(a + b) is a few hundred
+    int64_t inner = dw ? p->rows : p->width[0], all = p->rows * w->dim[0] * w->dim[1];
+    int64_t ends = p->rows + w->dim[0] + w->dim[1] - inner;
+    if (inner < LEAST || all < WORTH || all / inner / ends < USES)
+        return "too small for splitting operands to be worth it";
+    int64_t widest = dw && p->width[1] > p->width[0] ? p->width[1] : p->width[0];
+    int64_t most = MOST / (PART_SIZE * widest) / ROUND * ROUND;
+    p->turn = p->rows <= most ? p->rows : most > 0 ? most : ROUND;
+    p->call = turn_of(call, p, 0, p->turn);
+    for (int i = 0; i < 2; i++)
+        p->bytes[i] = mz_align_up((size_t)mz_shape_count(&p->call.in[i].shape) * sizeof(float), ALIGN);
+    return p->product->supports(device, &p->call);
+}
+
+static const char *parts_supports(const mezzo_device *device, const mz_call *call) {
+    plan p;
+    return make_plan(device, call, &p);
+}
+
+static size_t parts_workspace(const mezzo_device *device, const mz_call *call) {
+    plan p;
+    if (make_plan(device, call, &p) != NULL)
+        return 0;
+    size_t bytes = p.product->workspace(device, &p.call);
+    if (p.rows % p.turn != 0) {
+        mz_call last = turn_of(call, &p, p.rows - p.rows % p.turn, p.rows % p.turn);
+        size_t other = p.product->supports(device, &last) == NULL ? p.product->workspace(device, &last) : 0;
+        bytes = other > bytes ? other : bytes;
+    }
+    bool sums = call->op == MZ_OP_linear_dw && mz_present(&call->out[1]);
+    size_t sum = sums ? mz_cu_column_sums_bytes(p.rows, p.width[0]) : 0;
+    return p.bytes[0] + p.bytes[1] + (sum > bytes ? sum : bytes);
+}
+
+static mezzo_status split(mz_cuda_device *cuda, const mz_tensor *t, int64_t width, bool second, bool below,
+                          float *out) {
+    mz_cu_fp32_parts parts = {
+        .x = t->data, .out = out, .rows = rows_of(t, width), .cols = width, .second = second, .below = below};
+    MZ_CUDA_TRY(mz_cu_fp32_split(cuda->stream, &parts));
+    return MEZZO_OK;
+}
+
+static mezzo_status parts_run(mezzo_device *device, const mz_call *call) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    bool dw = call->op == MZ_OP_linear_dw;
+    plan p;
+    (void)make_plan(device, call, &p);
+    float *parts[2] = {call->workspace, (float *)(void *)((char *)call->workspace + p.bytes[0])};
+    char *rest = (char *)call->workspace + p.bytes[0] + p.bytes[1];
+    if (!dw)
+        MEZZO_TRY(split(cuda, &call->in[1], p.width[1], true, call->op == MZ_OP_linear_dx, parts[1]));
+    for (int64_t from = 0; from < p.rows; from += p.turn) {
+        int64_t rows = p.rows - from < p.turn ? p.rows - from : p.turn;
+        mz_call turn = turn_of(call, &p, from, rows);
+        for (int i = 0; i <= (dw ? 1 : 0); i++) {
+            mz_tensor some = some_rows(&call->in[i], p.rows, from, rows);
+            MEZZO_TRY(split(cuda, &some, p.width[i], i == 1, dw, parts[i]));
+        }
+        turn.in[0].data = parts[0];
+        turn.in[1].data = parts[1];
+        turn.workspace = rest;
+        MEZZO_TRY(p.product->run(device, &turn));
+    }
+    if (dw && mz_present(&call->out[1]))
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->in[0]), call->out[1].data, p.rows, p.width[0],
+                                      call->attrs.accumulate, (float *)(void *)rest));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_linear_parts = {"linear__cuda_parts", parts_supports, parts_workspace, parts_run};
+const mz_kernel mz_cuda_linear_dx_parts = {"linear_dx__cuda_parts", parts_supports, parts_workspace, parts_run};
+const mz_kernel mz_cuda_linear_dw_parts = {"linear_dw__cuda_parts", parts_supports, parts_workspace, parts_run};
