@@ -120,6 +120,9 @@ piece() {
         for m in gpt2 small medium large xl 2.7B d256-l4-b1-t128 d512-l12-b8-t1024; do
             mapfile -t -O "${#list[@]}" list < <(cases "$m")
         done
+        for m in moe-d256-l4-b1-t128 moe-d512-l12-b8-t1024; do
+            mapfile -t -O "${#list[@]}" list < <(ways=compiled cases "$m")
+        done
         "$python" "$root/bench/peers/torch_gpt2.py" --prewarm --iters 1 "${list[@]}" >/dev/null
         ;;
     gpt2) ours gpt2-124M 12 12 768 50304 32 1024 15 && peers gpt2 ;;
