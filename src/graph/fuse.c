@@ -260,6 +260,27 @@ static void fuse_norm_gradient(fuse *f, size_t index) {
     }
 }
 
+// combine + another gradient, in FP32 → the combine adds it, at the add's place; twice at most. Sums of the same numbers in the same order.
+static void fuse_combine(fuse *f, size_t index) {
+    mz_node *add = &f->g->nodes[index];
+    if (add->op != MZ_OP_add || add->phase != MZ_BACKWARD || !same_shape(f, add->in[0], add->in[1]) ||
+        value(f, add->out[0])->dtype != MEZZO_F32)
+        return;
+    for (int side = 0; side < 2; ++side) {
+        int sum = add->in[side], other = add->in[1 - side];
+        mz_node *combine = maker(f, sum, 0);
+        if (!combine || combine->op != MZ_OP_combine || uses_of(f, sum) != 1 || sum == other ||
+            value(f, sum)->dtype != MEZZO_F32)
+            continue;
+        int slot = combine->n_in > 4 && combine->in[4] >= 0 ? 5 : 4;
+        if (combine->n_in > slot && combine->in[slot] >= 0)
+            continue;
+        mz_node *merged = move_to(f, index, combine);
+        set_input(f, merged, slot, other);
+        return;
+    }
+}
+
 // cast(wide → low) of a norm's gradient that others read wide: the norm stores both, and nobody reads it again to narrow it.
 static void fuse_norm_low(fuse *f, size_t index) {
     mz_node *cast = &f->g->nodes[index];
@@ -296,8 +317,9 @@ static void fuse_bias_gradient(fuse *f, size_t index) {
 mezzo_status mz_pass_fuse(mezzo_graph *g) {
     fuse f = {.g = g};
     static void (*const patterns[])(fuse *, size_t) = {
-        fold_widening,      fold_narrowing,     fuse_activation, fuse_activation_gradient, fuse_residual,
-        fuse_residual_norm, fuse_norm_gradient, fuse_norm_low,   fuse_bias_gradient};
+        fold_widening, fold_narrowing,     fuse_activation,    fuse_activation_gradient,
+        fuse_residual, fuse_residual_norm, fuse_norm_gradient, fuse_combine,
+        fuse_norm_low, fuse_bias_gradient};
     MEZZO_TRY(mz_graph_consumers(g, &f.uses));
     f.dead = mz_alloc(g->n_nodes + 1, sizeof *f.dead);
     if (!f.dead) {

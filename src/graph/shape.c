@@ -180,6 +180,9 @@ static mezzo_status infer_rearrange(rule r, mz_shape *out) {
     if (rows % top_k || (present(r, 3) && mz_shape_count(shape_of(r, 3)) != rows))
         return mismatch(r, 1, present(r, 3) ? 3 : 2, "must hold top_k numbers for each token");
     out[0] = (mz_shape){2, {spread ? rows : rows / top_k, last(x)}};
+    for (int slot = 4; slot < 6; ++slot)
+        if (present(r, slot) && mz_shape_count(shape_of(r, slot)) != mz_shape_count(&out[0]))
+            return mismatch(r, 0, slot, "what is added must be as large as the result");
     return MEZZO_OK;
 }
 

@@ -214,7 +214,9 @@ static void combine(trial *t) {
         for (int64_t j = i / width * k; j < (i / width + 1) * k; j++)
             terms +=
                 magnitude(&t->in[0], place[j] * width + i % width) * (has(&t->in[3]) ? magnitude(&t->in[3], j) : 1);
-        t->out[0].bound[i] = (double)(k + 1) * u32 * terms;
+        for (int slot = 4; slot < 6; slot++)
+            terms += has(&t->in[slot]) ? magnitude(&t->in[slot], i) : 0;
+        t->out[0].bound[i] = (double)(k + 1 + has(&t->in[4]) + has(&t->in[5])) * u32 * terms;
     }
 }
 

@@ -159,8 +159,24 @@ void cases_permute(void) {
     each_rearrangement(MZ_OP_permute);
 }
 
+// The gradients that meet behind a router: the experts', the shared experts' in the low format, the router's in FP32.
+static void combine_more(const int64_t s[5], mezzo_dtype x, bool weights, bool both) {
+    trial *t = rearrange_trial(MZ_OP_combine, s, x, MEZZO_F32, weights);
+    trial_input(t, 4, x, SHAPE(s[0], s[3]));
+    trial_normal(t, 4, 2);
+    if (both) {
+        trial_input(t, 5, MEZZO_F32, SHAPE(s[0], s[3]));
+        trial_normal(t, 5, 3);
+    }
+    trial_finish(t);
+}
+
 void cases_combine(void) {
     each_rearrangement(MZ_OP_combine);
+    for (size_t s = 0; s < MZ_COUNT(shapes); s++)
+        for (int x = 0; x < FLOATS; x++)
+            for (int variant = 0; variant < 4; variant++)
+                combine_more(shapes[s], floats[x], variant & 1, variant & 2);
 }
 
 void cases_combine_dw(void) {
@@ -181,9 +197,10 @@ void cases_combine_dw(void) {
 }
 
 // --- the experts' products --------------------------------------------------------------------------------------------------------
-static trial *grouped_trial(mz_op op, const int64_t s[5], mezzo_dtype storage, mezzo_dtype compute, bool integers,
-                            bool accumulate) {
-    trial *order = order_trial(s, 0, (int)s[2] - 1), *t = trial_new(op);
+// Takes `order`.
+static trial *ordered_trial(mz_op op, trial *order, const int64_t s[5], mezzo_dtype storage, mezzo_dtype compute,
+                            bool integers, bool accumulate) {
+    trial *t = trial_new(op);
     int64_t rows = s[0] * s[1], n_in = s[3], n_out = s[4];
     bool dw = op == MZ_OP_grouped_linear_dw, dx = op == MZ_OP_grouped_linear_dx;
     trial_reference(order);
@@ -213,6 +230,23 @@ static trial *grouped_trial(mz_op op, const int64_t s[5], mezzo_dtype storage, m
     return t;
 }
 
+static trial *grouped_trial(mz_op op, const int64_t s[5], mezzo_dtype storage, mezzo_dtype compute, bool integers,
+                            bool accumulate) {
+    return ordered_trial(op, order_trial(s, 0, (int)s[2] - 1), s, storage, compute, integers, accumulate);
+}
+
+// Two thirds of the rows are one expert's, another has none: its sums in dw are as long as several pipelines, and of different lengths where
+// several blocks share them.
+static trial *busy_trial(mz_op op, mezzo_dtype storage, bool integers, bool accumulate) {
+    bool dw = op == MZ_OP_grouped_linear_dw;
+    const int64_t s[5] = {dw ? 500 : 900, 1, 8, dw ? 136 : 264, 384};
+    trial *order = order_trial(s, 0, 0);
+    for (int64_t i = 0; i < s[0]; i++)
+        order->in[0].value[i] = i % 3 != 0 ? 2 : (double)(i / 3 % 7);
+    trial_store(&order->in[0]);
+    return ordered_trial(op, order, s, storage, storage, integers, accumulate);
+}
+
 static void each_grouped(mz_op op) {
     static const mezzo_dtype arithmetics[][2] = {{MEZZO_F32, MEZZO_F32},
                                                  {MEZZO_F32, MEZZO_TF32},
@@ -224,6 +258,8 @@ static void each_grouped(mz_op op) {
             for (int variant = 0; variant < (op == MZ_OP_grouped_linear_dw ? 4 : 2); variant++)
                 trial_finish(
                     grouped_trial(op, shapes[s], arithmetics[a][0], arithmetics[a][1], variant & 1, variant & 2));
+    for (int variant = 0; variant < (op == MZ_OP_grouped_linear_dw ? 4 : 2); variant++)
+        trial_finish(busy_trial(op, variant & 1 ? MEZZO_BF16 : MEZZO_F16, variant & 1, variant & 2));
     trial *t = grouped_trial(op, shapes[2], MEZZO_F32, MEZZO_F32, false, false);
     trial_spoil(t, 0);
     trial_finish(t);

@@ -79,7 +79,7 @@ const mz_kernel mz_cuda_expert_order = {"expert_order__cuda", expert_order_suppo
 // --- rows there and back ------------------------------------------------------------------------------------------------------
 static const char *move_supports(const mezzo_device *device, const mz_call *call) {
     (void)device;
-    const char *reason = mz_cuda_storages(call, "aiif", "a");
+    const char *reason = mz_cuda_storages(call, "aiifa", "a");
     return reason != NULL ? reason : mz_cuda_narrow(&call->out[0]);
 }
 
@@ -89,6 +89,7 @@ static mz_cu_move_args move_args(const mz_call *call, int index) {
                              .y = mz_cuda_array(&call->out[0]),
                              .index = call->in[index].data,
                              .weights = mz_present(&call->in[3]) ? call->in[3].data : NULL,
+                             .added = {mz_cuda_array(&call->in[4]), mz_cuda_array(&call->in[5])},
                              .rows = rows,
                              .width = (int)mz_cuda_width(&call->out[0]),
                              .top_k = call->attrs.top_k};

@@ -132,6 +132,7 @@ void mz_ref_permute(const mz_call *call) {
 
 void mz_ref_combine(const mz_call *call) {
     const mz_tensor *x = &call->in[0], *place = &call->in[2], *weights = &call->in[3], *y = &call->out[0];
+    const mz_tensor *added = &call->in[4], *more = &call->in[5];
     int64_t k = call->attrs.top_k, tokens = mz_shape_count(&place->shape) / k,
             width = mz_shape_count(&y->shape) / tokens;
     for (int64_t m = 0; m < tokens; m++)
@@ -141,6 +142,8 @@ void mz_ref_combine(const mz_call *call) {
                 double w = mz_present(weights) ? mz_ref_get(weights, m * k + j) : 1;
                 sum += w * mz_ref_get(x, mz_ref_integer(place, m * k + j) * width + c);
             }
+            sum += mz_present(added) ? mz_ref_get(added, m * width + c) : 0;
+            sum += mz_present(more) ? mz_ref_get(more, m * width + c) : 0;
             mz_ref_put(y, m * width + c, sum);
         }
 }

@@ -221,6 +221,13 @@ static mezzo_status run_combine(mezzo_device *device, const mz_call *call) {
                 vstore_lanes(sum + i, j == 0 ? term : vload_lanes(sum + i, lanes, 0) + term, lanes);
             }
         }
+        for (int slot = 4; slot < 6; slot++) {
+            if (!mz_present(&call->in[slot]))
+                continue;
+            const float *in = block_in(&call->in[slot], m * width + at, n, in_buffer);
+            FOR_LANES(i, lanes, n)
+            vstore_lanes(sum + i, vload_lanes(sum + i, lanes, 0) + vload_lanes(in + i, lanes, 0), lanes);
+        }
         narrow_block(sum, element_at(y, m * width + at), y->dtype, n);
     }
     return MEZZO_OK;

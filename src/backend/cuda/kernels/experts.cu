@@ -327,6 +327,19 @@ template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) combine_ke
         for (int k = 0; k < each; k++)
             sum[k] = fmaf(w, x[k], sum[k]);
     }
+#pragma unroll
+    for (int slot = 0; slot < 2; slot++) {
+        float x[each];
+        if (a.added[slot].data == nullptr)
+            continue;
+        if (VECTORS)
+            load8(a.added[slot].data, a.added[slot].dtype, m * a.width + c, x);
+        else
+            x[0] = load1(a.added[slot].data, a.added[slot].dtype, m * a.width + c);
+#pragma unroll
+        for (int k = 0; k < each; k++)
+            sum[k] += x[k];
+    }
     if (VECTORS)
         store8(a.y.data, a.y.dtype, m * a.width + c, sum);
     else
