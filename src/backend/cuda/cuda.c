@@ -372,13 +372,18 @@ static mezzo_status cuda_elapsed(mezzo_device *device, int from, int to, double 
     return MEZZO_OK;
 }
 
+static const mz_joined *cuda_pair(const mezzo_device *device, const mz_call *first, const mz_call *second) {
+    const mz_joined *router = mz_cuda_pair_router(device, first, second);
+    return router != NULL ? router : mz_cuda_pair(device, first, second);
+}
+
 const mz_backend mz_backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
     .close = cuda_close,
     .describe = cuda_describe,
     .kernels = cuda_kernels,
-    .pair = mz_cuda_pair,
+    .pair = cuda_pair,
     .alloc = cuda_alloc,
     .release = cuda_release,
     .write = cuda_write,

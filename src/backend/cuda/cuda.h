@@ -83,8 +83,11 @@ void mz_cuda_telemetry_close(mz_cuda_device *device);
 mezzo_status mz_cuda_telemetry_read(mezzo_device *device, mezzo_telemetry *out);
 void mz_cuda_driver_text(const mz_cuda_device *device, char *text, size_t size); // "580.159.04", "" unknown
 
-// loss.c: cross_entropy and its gradient in one pass over the logits.
+// Two calls in one piece: cross_entropy and its gradient (loss.c), a router's logits and what they choose, and the way back (thin.c); NULL where they are others.
 const mz_joined *mz_cuda_pair(const mezzo_device *device, const mz_call *first, const mz_call *second);
+const mz_joined *mz_cuda_pair_router(const mezzo_device *device, const mz_call *first, const mz_call *second);
+mz_cu_route_args mz_cuda_route_args(const mz_call *call); // experts.c
+mz_cu_route_dx_args mz_cuda_route_dx_args(const mz_call *call);
 
 extern const mz_backend mz_backend_cuda;
 

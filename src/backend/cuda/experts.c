@@ -15,20 +15,24 @@ static const char *route_supports(const mezzo_device *device, const mz_call *cal
     return reason != NULL ? reason : few_experts(mz_cuda_width(&call->in[0]));
 }
 
-static mezzo_status run_route(mezzo_device *device, const mz_call *call) {
+mz_cu_route_args mz_cuda_route_args(const mz_call *call) {
     const mz_attrs *attrs = &call->attrs;
     int64_t tokens = call->out[0].shape.dim[0];
-    mz_cu_route_args args = {.logits = mz_cuda_array(&call->in[0]),
-                             .bias = mz_present(&call->in[1]) ? call->in[1].data : NULL,
-                             .weights = call->out[0].data,
-                             .indices = call->out[1].data,
-                             .tokens = tokens,
-                             .experts = (int)(mz_shape_count(&call->in[0].shape) / tokens),
-                             .top_k = attrs->top_k,
-                             .groups = attrs->groups > 1 ? attrs->groups : 1,
-                             .top_groups = attrs->top_groups,
-                             .normalise = attrs->normalise,
-                             .alpha = attrs->alpha};
+    return (mz_cu_route_args){.logits = mz_cuda_array(&call->in[0]),
+                              .bias = mz_present(&call->in[1]) ? call->in[1].data : NULL,
+                              .weights = call->out[0].data,
+                              .indices = call->out[1].data,
+                              .tokens = tokens,
+                              .experts = (int)(mz_shape_count(&call->in[0].shape) / tokens),
+                              .top_k = attrs->top_k,
+                              .groups = attrs->groups > 1 ? attrs->groups : 1,
+                              .top_groups = attrs->top_groups,
+                              .normalise = attrs->normalise,
+                              .alpha = attrs->alpha};
+}
+
+static mezzo_status run_route(mezzo_device *device, const mz_call *call) {
+    mz_cu_route_args args = mz_cuda_route_args(call);
     MZ_CUDA_TRY(mz_cu_route(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
@@ -39,17 +43,21 @@ static const char *route_dx_supports(const mezzo_device *device, const mz_call *
     return mz_cuda_storages(call, "fai", "a");
 }
 
-static mezzo_status run_route_dx(mezzo_device *device, const mz_call *call) {
+mz_cu_route_dx_args mz_cuda_route_dx_args(const mz_call *call) {
     int64_t tokens = mz_shape_count(&call->in[0].shape) / call->attrs.top_k;
-    mz_cu_route_dx_args args = {.dweights = call->in[0].data,
-                                .logits = mz_cuda_array(&call->in[1]),
-                                .indices = call->in[2].data,
-                                .dx = mz_cuda_array(&call->out[0]),
-                                .tokens = tokens,
-                                .experts = (int)(mz_shape_count(&call->in[1].shape) / tokens),
-                                .top_k = call->attrs.top_k,
-                                .normalise = call->attrs.normalise,
-                                .alpha = call->attrs.alpha};
+    return (mz_cu_route_dx_args){.dweights = call->in[0].data,
+                                 .logits = mz_cuda_array(&call->in[1]),
+                                 .indices = call->in[2].data,
+                                 .dx = mz_cuda_array(&call->out[0]),
+                                 .tokens = tokens,
+                                 .experts = (int)(mz_shape_count(&call->in[1].shape) / tokens),
+                                 .top_k = call->attrs.top_k,
+                                 .normalise = call->attrs.normalise,
+                                 .alpha = call->attrs.alpha};
+}
+
+static mezzo_status run_route_dx(mezzo_device *device, const mz_call *call) {
+    mz_cu_route_dx_args args = mz_cuda_route_dx_args(call);
     MZ_CUDA_TRY(mz_cu_route_dx(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }

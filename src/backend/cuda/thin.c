@@ -2,6 +2,8 @@
 // at the memory's pace.
 #include "backend/cuda/storage.h"
 
+extern const mz_kernel mz_cuda_route, mz_cuda_route_dx;
+
 // x [M, K] (dy [M, N]), w [N, K]; which slots hold them differs by op.
 static mz_cu_thin thin_args(const mz_call *call) {
     mz_cu_thin g = {.accumulate = call->op == MZ_OP_linear_dw && call->attrs.accumulate};
@@ -63,3 +65,48 @@ static mezzo_status thin_run(mezzo_device *device, const mz_call *call) {
 const mz_kernel mz_cuda_linear_thin = {"linear__cuda_thin", thin_supports, NULL, thin_run};
 const mz_kernel mz_cuda_linear_dx_thin = {"linear_dx__cuda_thin", thin_supports, NULL, thin_run};
 const mz_kernel mz_cuda_linear_dw_thin = {"linear_dw__cuda_thin", thin_supports, thin_dw_workspace, thin_run};
+
+// --- a router's logits and what they choose, in one piece; the way back ---------------------------------------------------------
+static mezzo_status run_forward(mezzo_device *device, const mz_call *first, const mz_call *second) {
+    mz_cu_thin g = thin_args(first);
+    mz_cu_route_args route = mz_cuda_route_args(second);
+    MZ_CUDA_TRY(mz_cu_thin_y_route(mz_cuda(device)->stream, &g, &route));
+    return MEZZO_OK;
+}
+static const mz_joined forward = {"linear_route__cuda_thin", run_forward};
+
+static mezzo_status run_backward(mezzo_device *device, const mz_call *first, const mz_call *second) {
+    mz_cu_route_dx_args route = mz_cuda_route_dx_args(first);
+    mz_cu_thin g = thin_args(second);
+    MZ_CUDA_TRY(mz_cu_route_dx_thin(mz_cuda(device)->stream, &route, &g));
+    return MEZZO_OK;
+}
+static const mz_joined backward = {"route_dx_linear_dx__cuda_thin", run_backward};
+
+// Whether the second call writes where the first one reads.
+static bool in_the_way(const mz_call *first, const mz_call *second) {
+    for (int i = 0; i < first->n_in; i++)
+        for (int k = 0; k < second->n_out; k++) {
+            const mz_tensor *in = &first->in[i], *out = &second->out[k];
+            const char *p = in->data, *q = out->data;
+            if (mz_present(in) && mz_present(out) &&
+                p < q + (size_t)mz_shape_count(&out->shape) * mezzo_dtype_size(out->dtype) &&
+                q < p + (size_t)mz_shape_count(&in->shape) * mezzo_dtype_size(in->dtype))
+                return true;
+        }
+    return false;
+}
+
+const mz_joined *mz_cuda_pair_router(const mezzo_device *device, const mz_call *first, const mz_call *second) {
+    if (second->in[0].data != first->out[0].data || in_the_way(first, second))
+        return NULL;
+    if (first->op == MZ_OP_linear && second->op == MZ_OP_route) {
+        bool can = thin_supports(device, first) == NULL && mz_cuda_route.supports(device, second) == NULL;
+        return can && second->attrs.groups <= 1 && second->attrs.top_k <= first->in[1].shape.dim[0] ? &forward : NULL;
+    }
+    if (first->op == MZ_OP_route_dx && second->op == MZ_OP_linear_dx) {
+        bool can = thin_supports(device, second) == NULL && mz_cuda_route_dx.supports(device, first) == NULL;
+        return can && first->in[1].dtype == MEZZO_F32 && second->in[1].shape.dim[1] >= 128 ? &backward : NULL;
+    }
+    return NULL;
+}

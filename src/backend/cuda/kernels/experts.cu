@@ -1,26 +1,9 @@
 // Mixture of experts around the experts' products: who goes where, rows there and back.
+#include "route.cuh"
 #include "rows.cuh"
 
 // --- route ----------------------------------------------------------------------------------------------------------------
 enum { ROUTE_WARPS = 4 };
-
-__device__ __forceinline__ float expert_score(float x) { // no exponential overflows; NaN stays NaN
-    float e = expf(-fabsf(x));
-    return x < 0 ? e / (1 + e) : 1 / (1 + e);
-}
-
-// NaN counts as the largest number, as in torch.topk: it is chosen, so that it reaches the output.
-__device__ __forceinline__ bool larger(float a, float b) {
-    return a > b || (isnan(a) && !isnan(b));
-}
-
-// In the order of `larger`, as integers above 0; 0 stands for "taken".
-__device__ __forceinline__ uint32_t rank_key(float x) {
-    if (isnan(x))
-        return 0xFFFFFFFFu;
-    uint32_t bits = __float_as_uint(x + 0.0f); // -0 is 0
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
 
 // A warp a token. Shared memory of a warp: scores [E], keys of the choices [E], groups' scores [G].
 __global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_kernel(mz_cu_route_args a) {

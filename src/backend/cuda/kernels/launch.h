@@ -368,7 +368,11 @@ typedef struct mz_cu_thin {
     bool accumulate;
 } mz_cu_thin;
 cudaError_t mz_cu_thin_y(cudaStream_t stream, const mz_cu_thin *args);
+// The same, and the route of its result, of one group: args->n is the experts' count.
+cudaError_t mz_cu_thin_y_route(cudaStream_t stream, const mz_cu_thin *args, const mz_cu_route_args *route);
 cudaError_t mz_cu_thin_dx(cudaStream_t stream, const mz_cu_thin *args);
+// route's dx, of FP32 logits, and the thin dx of that; k at least 128.
+cudaError_t mz_cu_route_dx_thin(cudaStream_t stream, const mz_cu_route_dx_args *route, const mz_cu_thin *args);
 size_t mz_cu_thin_dw_workspace(int64_t rows, int n, int k, int sms);
 cudaError_t mz_cu_thin_dw(cudaStream_t stream, const mz_cu_thin *args, int sms);
 

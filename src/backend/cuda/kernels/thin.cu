@@ -1,4 +1,5 @@
 // Products with a matrix of few rows, in FP32: a router's logits and their gradients. There x [rows, k] is all there is to read, once.
+#include "route.cuh"
 #include "rows.cuh"
 
 namespace {
@@ -33,7 +34,42 @@ template <int COUNT> __device__ __forceinline__ float sums_to_lanes(float (&v)[C
 // A warp two rows of x, every matrix row at once; N: how many, at least g.n. Those past the last are the first once more, so that all loads are under
 // way together.
 enum { Y_BLOCK = 64, Y_WARPS = Y_BLOCK / WARP };
-template <int N> __global__ void __launch_bounds__(Y_BLOCK) thin_y_kernel(const mz_cu_thin g) {
+
+// The experts of a token among whose lanes, N apart from each other's, `logit` is expert n's: as route_kernel, bit for bit.
+template <int N> __device__ __forceinline__ void route_row(const mz_cu_route_args &r, int64_t m, int n, float logit) {
+    constexpr int LANES = N == 16 ? 1 : 2; // of an expert
+    int lane = static_cast<int>(threadIdx.x) % WARP, first = lane - n * LANES;
+    float score = expert_score(logit), sum = 0, chosen_score = 0;
+    uint32_t key = n < r.experts ? rank_key(r.bias != nullptr ? score + r.bias[n] : score) : 0;
+    int chosen = 0;
+    for (int j = 0; j < r.top_k; j++) { // the largest that is left, the first among equals
+        uint32_t best = key;
+        int index = n;
+#pragma unroll
+        for (int step = N / 2; step > 0; step >>= 1) {
+            uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, best, step * LANES);
+            int other_index = __shfl_xor_sync(0xFFFFFFFFu, index, step * LANES);
+            if (other > best || (other == best && other_index < index)) {
+                best = other;
+                index = other_index;
+            }
+        }
+        float s = __shfl_sync(0xFFFFFFFFu, score, (first + index * LANES) % WARP);
+        sum += s;
+        if (n == j) {
+            chosen = index;
+            chosen_score = s;
+        }
+        key = n == index ? 0 : key;
+    }
+    if (m < r.tokens && n < r.top_k && lane % LANES == 0) {
+        r.indices[m * r.top_k + n] = chosen;
+        r.weights[m * r.top_k + n] = (r.normalise ? chosen_score / (sum + 1e-20f) : chosen_score) * r.alpha;
+    }
+}
+
+template <int N, bool ROUTES>
+__global__ void __launch_bounds__(Y_BLOCK) thin_y_kernel(const mz_cu_thin g, const mz_cu_route_args r) {
     int lane = static_cast<int>(threadIdx.x) % WARP;
     int64_t m = (static_cast<int64_t>(blockIdx.x) * Y_WARPS + threadIdx.x / WARP) * 2;
     if (m >= g.rows)
@@ -56,31 +92,70 @@ template <int N> __global__ void __launch_bounds__(Y_BLOCK) thin_y_kernel(const 
     int at = N == 16 ? lane : lane / 2, row = at / N, n = at % N;
     if (n < g.n && m + row < g.rows && (N == 16 || lane % 2 == 0))
         g.y[(m + row) * g.n + n] = y;
+    if (ROUTES)
+        route_row<N>(r, m + row, n, y);
 }
 
 // A thread four columns of four rows of dx.
-enum { DX_ROWS = 4 };
-__global__ void __launch_bounds__(BLOCK) thin_dx_kernel(const mz_cu_thin g) {
+enum { DX_ROWS = 4, DX_LEAST = 128, DX_MOST_ROWS = (BLOCK / (DX_LEAST / 4) + 1) * DX_ROWS };
+
+// dx of route for row m, a thread: as route_dx_kernel, bit for bit.
+__device__ __forceinline__ void unroute_row(const mz_cu_route_dx_args &r, int64_t m, float *to) {
+    const float *logits = static_cast<const float *>(r.logits.data) + m * r.experts;
+    float sum = 1e-20f, mean = 0;
+    for (int e = 0; e < r.experts; e++)
+        to[e] = 0;
+    for (int64_t i = m * r.top_k; i < (m + 1) * r.top_k; i++) {
+        float s = expert_score(logits[r.indices[i]]);
+        sum += s;
+        mean = fmaf(r.dweights[i], s, mean);
+    }
+    mean /= sum;
+    for (int64_t i = m * r.top_k; i < (m + 1) * r.top_k; i++) {
+        float s = expert_score(logits[r.indices[i]]), d = r.dweights[i];
+        d = r.normalise ? (d - mean) / sum : d;
+        to[r.indices[i]] = r.alpha * d * s * (1 - s);
+    }
+}
+
+// ROUTES: dy is route's dx, made here by the block for its rows; the block of a row's first thread also stores it.
+template <bool ROUTES>
+__global__ void __launch_bounds__(BLOCK) thin_dx_kernel(const mz_cu_thin g, const mz_cu_route_dx_args r) {
+    __shared__ float rows_dy[ROUTES ? DX_MOST_ROWS * MOST : 1];
     int across = g.k / 4;
-    int64_t i = static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x, m = i / across * DX_ROWS;
+    int64_t start = static_cast<int64_t>(blockIdx.x) * BLOCK, i = start + threadIdx.x, m = i / across * DX_ROWS;
+    int64_t first = start / across * DX_ROWS, end = ((start + BLOCK - 1) / across + 1) * DX_ROWS;
+    if (ROUTES) {
+        int64_t row = first + threadIdx.x;
+        if (row < end && row < g.rows) {
+            float *to = rows_dy + threadIdx.x * MOST;
+            unroute_row(r, row, to);
+            if (row / DX_ROWS * across >= start)
+                for (int e = 0; e < g.n; e++)
+                    static_cast<float *>(r.dx.data)[row * g.n + e] = to[e];
+        }
+        __syncthreads();
+    }
     if (m >= g.rows)
         return;
+    const float *dy = ROUTES ? rows_dy + (m - first) * MOST : g.dy + m * g.n;
+    int pitch = ROUTES ? static_cast<int>(MOST) : g.n;
     int k = static_cast<int>(i % across) * 4, rows = static_cast<int>(g.rows - m < DX_ROWS ? g.rows - m : DX_ROWS);
     float4 sum[DX_ROWS];
 #pragma unroll
-    for (int r = 0; r < DX_ROWS; r++)
-        sum[r] = make_float4(0, 0, 0, 0);
+    for (int q = 0; q < DX_ROWS; q++)
+        sum[q] = make_float4(0, 0, 0, 0);
 #pragma unroll 8
     for (int n = 0; n < g.n; n++) {
         float4 w = load4(g.w + static_cast<int64_t>(n) * g.k + k);
 #pragma unroll
-        for (int r = 0; r < DX_ROWS; r++)
-            sum[r] = times4(g.dy[(m + (r < rows ? r : 0)) * g.n + n], w, sum[r]);
+        for (int q = 0; q < DX_ROWS; q++)
+            sum[q] = times4(dy[(q < rows ? q : 0) * pitch + n], w, sum[q]);
     }
 #pragma unroll
-    for (int r = 0; r < DX_ROWS; r++)
-        if (r < rows)
-            *reinterpret_cast<float4 *>(g.dx + (m + r) * g.k + k) = sum[r];
+    for (int q = 0; q < DX_ROWS; q++)
+        if (q < rows)
+            *reinterpret_cast<float4 *>(g.dx + (m + q) * g.k + k) = sum[q];
 }
 
 // Blocks across k and down the rows, in chunks; a thread four columns of k for every n. The chunks' sums are added in order.
@@ -139,25 +214,41 @@ int chunks_of(int64_t rows, int sms) {
 }
 } // namespace
 
-extern "C" cudaError_t mz_cu_thin_y(cudaStream_t stream, const mz_cu_thin *args) {
-    const mz_cu_thin &g = *args;
+template <bool ROUTES> static cudaError_t thin_y(cudaStream_t stream, const mz_cu_thin &g, const mz_cu_route_args &r) {
     unsigned blocks = static_cast<unsigned>((g.rows + 2 * Y_WARPS - 1) / (2 * Y_WARPS));
     if (blocks == 0)
         return cudaSuccess;
     if (g.n <= 8)
-        thin_y_kernel<8><<<blocks, Y_BLOCK, 0, stream>>>(g);
+        thin_y_kernel<8, ROUTES><<<blocks, Y_BLOCK, 0, stream>>>(g, r);
     else
-        thin_y_kernel<MOST><<<blocks, Y_BLOCK, 0, stream>>>(g);
+        thin_y_kernel<MOST, ROUTES><<<blocks, Y_BLOCK, 0, stream>>>(g, r);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_thin_y(cudaStream_t stream, const mz_cu_thin *args) {
+    return thin_y<false>(stream, *args, mz_cu_route_args{});
+}
+
+extern "C" cudaError_t mz_cu_thin_y_route(cudaStream_t stream, const mz_cu_thin *args, const mz_cu_route_args *route) {
+    return thin_y<true>(stream, *args, *route);
+}
+
+template <bool ROUTES>
+static cudaError_t thin_dx(cudaStream_t stream, const mz_cu_thin &g, const mz_cu_route_dx_args &r) {
+    int64_t threads = (g.rows + DX_ROWS - 1) / DX_ROWS * (g.k / 4);
+    if (threads == 0)
+        return cudaSuccess;
+    thin_dx_kernel<ROUTES><<<static_cast<unsigned>((threads + BLOCK - 1) / BLOCK), BLOCK, 0, stream>>>(g, r);
     return cudaGetLastError();
 }
 
 extern "C" cudaError_t mz_cu_thin_dx(cudaStream_t stream, const mz_cu_thin *args) {
-    const mz_cu_thin &g = *args;
-    int64_t threads = (g.rows + DX_ROWS - 1) / DX_ROWS * (g.k / 4);
-    if (threads == 0)
-        return cudaSuccess;
-    thin_dx_kernel<<<static_cast<unsigned>((threads + BLOCK - 1) / BLOCK), BLOCK, 0, stream>>>(g);
-    return cudaGetLastError();
+    return thin_dx<false>(stream, *args, mz_cu_route_dx_args{});
+}
+
+extern "C" cudaError_t mz_cu_route_dx_thin(cudaStream_t stream, const mz_cu_route_dx_args *route,
+                                           const mz_cu_thin *args) {
+    return thin_dx<true>(stream, *args, *route);
 }
 
 extern "C" size_t mz_cu_thin_dw_workspace(int64_t rows, int n, int k, int sms) {
