@@ -114,10 +114,11 @@ void cases_linear(void) {
                     FILL_NORMAL);
         linear_case(large_shape, arithmetics[0], (epilogue){.residual = true}, FILL_INTEGERS);
     }
-    // A long k is taken in parts: several tiles of rows wait for the last one before bias and residual are added.
+    // A long k is taken in parts: several tiles of rows wait for the last one before bias and residual are added. BF16 holds the integers up to
+    // 256, which these sums pass: there they are rounded, once or twice.
     for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
         linear_case((const int64_t[]){70, 40, 1600}, arithmetics[a], (epilogue){.bias = true, .residual = true},
-                    FILL_INTEGERS);
+                    arithmetics[a].storage == MEZZO_BF16 ? FILL_NORMAL : FILL_INTEGERS);
 }
 
 static void linear_dx_case(const int64_t s[3], arithmetic a, mz_act act, mezzo_dtype dx, fill how) {

@@ -260,6 +260,7 @@ static void each_grouped(mz_op op) {
                     grouped_trial(op, shapes[s], arithmetics[a][0], arithmetics[a][1], variant & 1, variant & 2));
     for (int variant = 0; variant < (op == MZ_OP_grouped_linear_dw ? 4 : 2); variant++)
         trial_finish(busy_trial(op, variant & 1 ? MEZZO_BF16 : MEZZO_F16, variant & 1, variant & 2));
+    trial_finish(busy_trial(op, MEZZO_F32, false, false));
     trial *t = grouped_trial(op, shapes[2], MEZZO_F32, MEZZO_F32, false, false);
     trial_spoil(t, 0);
     trial_finish(t);
