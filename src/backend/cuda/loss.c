@@ -87,8 +87,9 @@ const mz_joined *mz_cuda_pair(const mezzo_device *device, const mz_call *first, 
                 second->in[3].data == first->out[1].data && second->attrs.first_row == first->attrs.first_row &&
                 second->attrs.ignore_index == first->attrs.ignore_index;
     bool early = second->in[0].data != first->out[0].data; // the loss's gradient does not come of the loss
-    bool fits =
-        width % 8 == 0 && width > MZ_CU_LOSS_WARP_WIDTH &&
-        mz_cu_cross_entropy_both_bytes((int)width, (int)logits->dtype) + 1024 <= (size_t)mz_cuda(device)->shared_optin;
+    // Two blocks to a multiprocessor: one alone waits for the memory half of the time.
+    bool fits = width % 8 == 0 && width > MZ_CU_LOSS_WARP_WIDTH &&
+                2 * (mz_cu_cross_entropy_both_bytes((int)width, (int)logits->dtype) + 1024) <=
+                    (size_t)mz_cuda(device)->shared_optin;
     return same && early && fits ? &both : NULL;
 }
