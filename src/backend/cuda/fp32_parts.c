@@ -69,6 +69,9 @@ static const char *make_plan(const mezzo_device *device, const mz_call *call, pl
         return reason;
     if (call->numerics.compute != MEZZO_F32)
         return "computes in fp32";
+    for (int i = dw || forward ? 2 : 1; i < call->n_out; i++)
+        if (mz_present(&call->out[i]))
+            return "makes no sums beside the product";
     const mz_shape *w = dw ? &call->out[0].shape : &call->in[1].shape; // [N, K]
     *p = (plan){.product = forward ? &mz_cuda_linear : dw ? &mz_cuda_linear_dw : &mz_cuda_linear_dx};
     p->width[0] = forward ? w->dim[1] : w->dim[0];

@@ -40,8 +40,9 @@ static const char *thin_supports(const mezzo_device *device, const mz_call *call
     const mz_shape *w = call->op == MZ_OP_linear_dw ? &call->out[0].shape : &call->in[1].shape;
     if (w->dim[0] > 16 || w->dim[1] % 4 != 0 || w->dim[1] >= 1 << 24)
         return "is for matrices of at most 16 rows, of a multiple of 4 columns";
-    if ((call->n_out > 1 && mz_present(&call->out[1])) || (call->n_in > 2 && mz_present(&call->in[2])) ||
-        (call->n_in > 3 && mz_present(&call->in[3])) || (call->op == MZ_OP_linear && call->attrs.act != MZ_ACT_NONE))
+    if ((call->n_out > 1 && mz_present(&call->out[1])) || (call->n_out > 2 && mz_present(&call->out[2])) ||
+        (call->n_in > 2 && mz_present(&call->in[2])) || (call->n_in > 3 && mz_present(&call->in[3])) ||
+        (call->op == MZ_OP_linear && call->attrs.act != MZ_ACT_NONE))
         return "multiplies and nothing else";
     return NULL;
 }
