@@ -7,8 +7,8 @@
 //         for j in nb by nr, a few at a time                    the first time pack B (kp × nr): it stays in L2 for all rows
 //           for i in these rows by mr, ks in kp by kc, j        microkernel; the epilogue after the last k
 //
-// While it multiplies, a microkernel that has units to spare also finishes the tile before, packs the next panels, and asks for the lines that
-// results go to and that come after those (struct chores): neither packing nor the epilogue waits for memory, nor products for them.
+// While it multiplies, a microkernel that has units to spare also finishes the tile before and asks for the lines that results go to, that the
+// epilogue reads, and that are packed or read next (struct chores): then none of these waits for memory.
 //
 // Nothing packed is shared, so threads never wait for each other; k is summed in the same order by one thread whatever item a tile
 // is part of: bitwise repeatable. docs/dev/MATMUL.md has the measurements behind this.
@@ -22,9 +22,8 @@
 #define LINE         64
 #define MAX_TILE     (32 * 32) // floats of the largest microkernel's tile
 #define MAX_TEAM     256       // threads with a range of items of their own
-#define PACK_PANELS  8         // panels packed side by side, and how deep: see packing_of. A multiple of every k_unit.
+#define PACK_PANELS  8         // panels packed side by side, and how deep: see pack. A multiple of every k_unit.
 #define PACK_DEPTH   64
-#define PACK_STEP    32          // beside products: the k_unit of their microkernels
 #define A_BYTES      (256 << 10) // packed panels of A at a time, at most, unless one is more
 #define MAX_PANELS_B 32
 
@@ -139,8 +138,6 @@ static blocking plan_blocks(const mz_microkernel *mk, const mz_matmul_problem *p
     b.in_blocks = !b.epilogue && b.kp < p->k;
     b.direct = !b.epilogue && (mk->in_y || b.kc >= p->k);
     b.a_bytes = (size_t)b.a_group * b.a_panel;
-    if (mk->run_beside != NULL) // one is packed while the other is used
-        b.a_bytes *= 2;
     b.b_bytes = (size_t)b.nb * b.b_panel;
     bool kept = b.epilogue && b.kp < p->k; // sums of all rows wait for the next packed block
     b.sum_bytes = (size_t)(b.nb * (kept ? b.mb : 1)) * (size_t)(mk->mr * mk->nr) * sizeof(float);
@@ -215,21 +212,9 @@ typedef struct pending {
     int done; // rows
 } pending;
 
-// Panels that are being packed, a little at a time.
-typedef struct packing {
-    bool left;
-    int64_t start, count, panels; // from which row of the operand, which has that many from there
-    char *dst;
-    int64_t depth, steps; // of k that is packed at a time, and how often
-    int64_t next, units;  // the unit to be done next, and how many there are: one a panel and step
-    int64_t each;         // units at a time
-} packing;
-
 typedef struct chores {
     mz_meanwhile call;
     const worker *w;
-    const place *at;
-    packing pack_a, pack_b;
     pending before;
     int64_t
         y_at; // element that the next results go to: their lines are asked for, as all that the epilogue reads and writes there
@@ -270,38 +255,23 @@ static void ask_for_results(const mz_matmul_epilogue *e, int64_t at, int element
 }
 
 // --- packing ------------------------------------------------------------------------------------------------------------------
-// Panels to be packed: as many of the operand's rows from `start` on, of which there are `count`. Beside products a step of k at a time.
-// Otherwise a panel whole, or where its rows do not lie along k in bands of PACK_DEPTH of k across all the panels: one narrow panel from top to
-// bottom would touch a new page at every row or two.
-static packing packing_of(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,
-                          char *dst, int64_t times) {
-    const bool along_k = (left ? w->a_op : w->b_op).k_stride == 1;
-    packing p = {.left = left, .start = start, .count = count, .panels = panels, .dst = dst};
-    p.depth = w->mk->run_beside != NULL ? PACK_STEP : along_k ? at->nk_padded : PACK_DEPTH;
-    p.steps = ceil_div(at->nk_padded, p.depth);
-    p.units = panels * p.steps;
-    p.each = ceil_div(p.units, max64(1, times));
-    return p;
-}
-
-static void pack_some(const worker *w, const place *at, packing *p, int64_t units) {
-    const mz_matmul_operand *op = p->left ? &w->a_op : &w->b_op;
-    const mz_panel format = p->left ? w->mk->a_panel : w->mk->b_panel;
-    const int width = p->left ? w->mk->mr : w->mk->nr;
-    const size_t panel_bytes = p->left ? w->b->a_panel : w->b->b_panel, row = (size_t)width * operand_size(format);
-    for (; units > 0 && p->next < p->units; units--, p->next++) {
-        const bool along_k = op->k_stride == 1;
-        const int64_t panel = along_k ? p->next / p->steps : p->next % p->panels, i = panel * width;
-        const int64_t k = (along_k ? p->next % p->steps : p->next / p->panels) * p->depth;
-        char *dst = p->dst + (size_t)panel * panel_bytes + (size_t)k * row;
-        (w->mk->pack != NULL ? w->mk->pack : w->isa->pack)(
-            format, width, dst, op, p->start + i, (int)min64(width, p->count - i), at->pk + k,
-            min64(p->depth, at->nk - k), min64(p->depth, at->nk_padded - k));
-    }
-}
-
-static void pack(const worker *w, const place *at, packing job) {
-    pack_some(w, at, &job, job.units);
+// Panels of as many of the operand's rows from `start` on, of which there are `count`. A panel whole, or where its rows do not lie along k in
+// bands of PACK_DEPTH of k across all the panels: one narrow panel from top to bottom would touch a new page at every row or two.
+static void pack(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,
+                 char *packed) {
+    const mz_matmul_operand *op = left ? &w->a_op : &w->b_op;
+    const mz_panel format = left ? w->mk->a_panel : w->mk->b_panel;
+    const int width = left ? w->mk->mr : w->mk->nr;
+    const int64_t depth = op->k_stride == 1 ? at->nk_padded : PACK_DEPTH;
+    const size_t panel_bytes = left ? w->b->a_panel : w->b->b_panel, row = (size_t)width * operand_size(format);
+    for (int64_t k = 0; k < at->nk_padded; k += depth)
+        for (int64_t panel = 0; panel < panels; panel++) {
+            int64_t i = panel * width;
+            char *dst = packed + (size_t)panel * panel_bytes + (size_t)k * row;
+            (w->mk->pack != NULL ? w->mk->pack
+                                 : w->isa->pack)(format, width, dst, op, start + i, (int)min64(width, count - i),
+                                                 at->pk + k, min64(depth, at->nk - k), min64(depth, at->nk_padded - k));
+        }
 }
 
 // --- a step of the work beside products ---------------------------------------------------------------------------------------
@@ -311,8 +281,6 @@ static void do_some(mz_meanwhile *self) {
         finish_rows(c->w, &c->before, (int)min64(c->rows_each, c->before.rows - c->before.done));
     for (int i = 0; i < c->rows_each && c->y_rows > 0; i++, c->y_rows--, c->y_at += c->w->out.ld)
         ask_for_results(&c->w->out, c->y_at, c->y_all);
-    pack_some(c->w, c->at, &c->pack_a, c->pack_a.each);
-    pack_some(c->w, c->at, &c->pack_b, c->pack_b.each);
     ask_for(&c->a, c->a.each);
     ask_for(&c->b, c->b.each);
     ask_for(&c->sums, c->sums.each);
@@ -400,78 +368,34 @@ static void multiply_tile(const worker *w, const place *at, const char *a_panel,
     }
 }
 
-static bool is_packed(const worker *w, int64_t i) {
-    return i < w->i1 && !(w->b->rows && i + w->mk->mr <= w->i1);
-}
-
-static char *a_slot(const worker *w, int64_t i) {
-    return w->a_pack + (size_t)((i - w->i0) / w->mk->mr & 1) * w->b->a_panel;
-}
-
 // `rows` panels of A, packed, from row i on, by `columns` panels of B from the j-th on.
 static void multiply_panels(const worker *w, const place *at, int64_t i, int64_t rows, int64_t j, int64_t columns,
                             scratch *s) {
     const mz_microkernel *mk = w->mk;
-    const char *a = mk->run_beside != NULL ? a_slot(w, i) : w->a_pack;
     for (int64_t row = 0; row < rows; row++)
         for (int64_t ks = 0; ks < at->nk_padded; ks += w->b->kc)
             for (int64_t column = j; column < j + columns; column++)
-                multiply_tile(w, at, a + (size_t)row * w->b->a_panel, i + row * mk->mr, w->j0 + column * mk->nr, ks, s);
+                multiply_tile(w, at, w->a_pack + (size_t)row * w->b->a_panel, i + row * mk->mr, w->j0 + column * mk->nr,
+                              ks, s);
 }
 
-// Packed already, beside other products, or now.
-static void have_packed(const worker *w, const place *at, packing *job, packing wanted) {
-    if (job->units == 0 || job->start != wanted.start)
-        *job = wanted;
-    pack_some(w, at, job, job->units);
-    *job = (packing){0};
-}
-
-// One panel of rows, from i on. The next one is packed meanwhile, and B's, as they are met, where `pack_b`: in bands of several panels
-// where their rows do not lie along k.
-static void multiply_rows_beside(const worker *w, const place *at, int64_t i, bool pack_b, scratch *s) {
-    const mz_microkernel *mk = w->mk;
-    const int64_t columns = ceil_div(w->j1 - w->j0, mk->nr), times = ceil_div(at->nk_padded, mk->k_unit);
-    const int64_t group = !pack_b ? columns : w->b_op.k_stride == 1 ? 1 : PACK_PANELS;
-    const int64_t next = i + mk->mr, after = is_packed(w, next) ? next + mk->mr : next;
-    chores *c = &s->c;
-    if (is_packed(w, i))
-        have_packed(w, at, &c->pack_a, packing_of(w, at, true, i, w->i1 - i, 1, a_slot(w, i), 1));
-    c->pack_a = (packing){0};
-    if (is_packed(w, next))
-        c->pack_a = packing_of(w, at, true, next, w->i1 - next, 1, a_slot(w, next), columns * times);
-    c->a = lines_of(&w->a_op, after, min64(mk->mr, w->i1 - after), at, columns * times);
-    for (int64_t column = 0; column < columns; column += group) {
-        int64_t n = min64(group, columns - column), j = w->j0 + column * mk->nr,
-                of_next = min64(group, columns - column - n);
-        char *panel = w->b_pack + (size_t)column * w->b->b_panel;
-        if (pack_b) {
-            have_packed(w, at, &c->pack_b, packing_of(w, at, false, j, w->j1 - j, n, panel, 1));
-            j += n * mk->nr;
-            if (of_next > 0)
-                c->pack_b =
-                    packing_of(w, at, false, j, w->j1 - j, of_next, panel + (size_t)n * w->b->b_panel, n * times);
-            j += of_next * mk->nr;
-            c->b = lines_of(&w->b_op, j, min64(group * mk->nr, w->j1 - j), at, n * times);
-        }
-        multiply_panels(w, at, i, 1, column, n, s);
-    }
-}
-
-// Rows of a few panels from i on. B's panels are packed as they are met where `pack_b`.
+// Rows of a few panels from i on: packed, but for those that are read as they lie. B's panels are packed as they are met where `pack_b`, in
+// bands of several where their rows do not lie along k. What is packed after the next is asked for meanwhile.
 static void multiply_rows(const worker *w, const place *at, int64_t i, int64_t panels, bool pack_b, scratch *s) {
     const mz_microkernel *mk = w->mk;
     const int64_t columns = ceil_div(w->j1 - w->j0, mk->nr);
-    const int64_t times = ceil_div(at->nk_padded, w->b->kc); // to a tile
-    const int64_t group = !pack_b ? columns : w->b_op.k_stride == 1 ? 1 : PACK_PANELS;
-    const int64_t next = i + panels * mk->mr;
-    pack(w, at, packing_of(w, at, true, i, w->i1 - i, panels, w->a_pack, 1));
+    const int64_t times = ceil_div(at->nk_padded, mk->run_beside != NULL ? mk->k_unit : w->b->kc); // to a tile
+    const int64_t group = !pack_b ? columns : w->b_op.k_stride == 1 ? 1 : PACK_PANELS, next = i + panels * mk->mr;
+    const int64_t as_they_lie = w->b->rows ? min64(panels, (w->i1 - i) / mk->mr) : 0, from = i + as_they_lie * mk->mr;
+    char *packed = w->a_pack + (size_t)as_they_lie * w->b->a_panel;
+    pack(w, at, true, from, w->i1 - from, panels - as_they_lie, packed);
     s->c.a = lines_of(&w->a_op, next, min64(panels * mk->mr, w->i1 - next), at, panels * columns * times);
     for (int64_t column = 0; column < columns; column += group) {
         int64_t n = min64(group, columns - column), j = w->j0 + column * mk->nr;
         if (pack_b) {
-            pack(w, at, packing_of(w, at, false, j, w->j1 - j, n, w->b_pack + (size_t)column * w->b->b_panel, 1));
-            j += n * mk->nr;
+            packed = w->b_pack + (size_t)column * w->b->b_panel;
+            pack(w, at, false, j, w->j1 - j, n, packed);
+            j += (n + min64(group, columns - column - n)) * mk->nr;
             s->c.b = lines_of(&w->b_op, j, min64(group * mk->nr, w->j1 - j), at, panels * n * times);
         }
         multiply_panels(w, at, i, panels, column, n, s);
@@ -493,13 +417,8 @@ static void multiply_item(worker *w, int64_t block) {
         at.last = at.pk + at.nk == p->k;
         w->out.add = add || (b->in_blocks && !at.first);
         bool pack_b = w->packed != block || !at.first || !at.last;
-        s.c.at = &at;
-        s.c.pack_a = s.c.pack_b = (packing){0};
         for (int64_t i = w->i0; i < w->i1; i += b->a_group * mk->mr, pack_b = false)
-            if (mk->run_beside != NULL)
-                multiply_rows_beside(w, &at, i, pack_b, &s);
-            else
-                multiply_rows(w, &at, i, min64(b->a_group, ceil_div(w->i1 - i, mk->mr)), pack_b, &s);
+            multiply_rows(w, &at, i, min64(b->a_group, ceil_div(w->i1 - i, mk->mr)), pack_b, &s);
         settle(w, &s.c.before);
     }
     w->packed = b->kp >= p->k ? block : -1;
