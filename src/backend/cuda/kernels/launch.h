@@ -86,6 +86,9 @@ cudaError_t mz_cu_convert(cudaStream_t stream, mz_cu_array src, mz_cu_array dst,
 size_t mz_cu_column_sums_bytes(int64_t rows, int64_t cols);
 cudaError_t mz_cu_column_sums(cudaStream_t stream, mz_cu_array x, float *out, int64_t rows, int64_t cols,
                               bool accumulate, float *partial);
+// out [cols] (+)= the sums of partial [chunks, cols].
+cudaError_t mz_cu_add_partials(cudaStream_t stream, const float *partial, float *out, int64_t cols, int64_t chunks,
+                               bool accumulate);
 // For choosing algorithms: n numbers in [-1, 1); *out = 1 where any 4 bytes differ.
 cudaError_t mz_cu_fill(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t seed);
 cudaError_t mz_cu_differs(cudaStream_t stream, const void *a, const void *b, size_t bytes, int32_t *out);
@@ -151,6 +154,26 @@ cudaError_t mz_cu_softmax(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int
 // dx may be dy.
 cudaError_t mz_cu_softmax_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array y, mz_cu_array dx, int64_t rows,
                              int width);
+
+// --- product.cu -----------------------------------------------------------------------------------------------------------
+// BF16 and FP16 products with their epilogues, compute capability 9.0. a [rows, inner]; w [cols, inner], with SLOPE [inner, cols]; inner and cols
+// multiples of 8, everything 16-byte aligned.
+enum { MZ_CU_PRODUCT_RESIDUAL, MZ_CU_PRODUCT_SLOPE };
+typedef struct mz_cu_product {
+    int epilogue;
+    int dtype; // of a and w; of preact and out with SLOPE
+    const void *a, *w;
+    mz_cu_array bias;      // RESIDUAL: [cols] or NULL
+    const float *residual; // RESIDUAL: out [rows, cols] FP32 = a·wᵀ + bias + residual
+    const void *preact;    // SLOPE: out = round(a·w·gelu'(preact))
+    void *out;
+    float *partial; // SLOPE: [mz_cu_product_parts(rows), cols], to be added up to the sums of out's columns; or NULL
+    int64_t rows;
+    int cols, inner;
+} mz_cu_product;
+int64_t mz_cu_product_parts(int64_t rows);
+// prepare: asks for the shared memory that it needs, once; nothing is launched.
+cudaError_t mz_cu_product_run(cudaStream_t stream, const mz_cu_product *args, int sms, bool prepare);
 
 enum { MZ_CU_LOSS_WARP_WIDTH = 2048 }; // up to here a row of logits is a warp's, above a block's
 // --- loss.cu --------------------------------------------------------------------------------------------------------------

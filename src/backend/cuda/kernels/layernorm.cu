@@ -1,10 +1,12 @@
 // Layer norm and RMS norm (args.centred false: the mean counts as 0), forward and backward. A row stays in registers between the passes
 // over it; mean and variance are two passes, never E[s²] - E[s]² (docs/dev/NUMERICS.md).
+#include "early.cuh"
 #include "rows.cuh"
 
 // --- forward --------------------------------------------------------------------------------------------------------------
 template <int T, int V>
 __global__ void __launch_bounds__(row_threads<T>::block) layernorm_kernel(mz_cu_layernorm_args a) {
+    wait_for_before();
     __shared__ float shared[2][T / WARP];
     int64_t row = static_cast<int64_t>(blockIdx.x) * row_threads<T>::rows + row_in_block<T>();
     if (row >= a.rows) // a whole warp, which shares nothing with the others
@@ -117,22 +119,40 @@ extern "C" cudaError_t mz_cu_layernorm(cudaStream_t stream, const mz_cu_layernor
         return cudaGetLastError();
     }
 #define RUN(T, V)                                                                                                      \
-    layernorm_kernel<T, V><<<static_cast<unsigned>((a.rows + row_threads<T>::rows - 1) / row_threads<T>::rows),        \
-                             row_threads<T>::block, 0, stream>>>(a)
+    error = launch_early(stream, layernorm_kernel<T, V>,                                                               \
+                         static_cast<unsigned>((a.rows + row_threads<T>::rows - 1) / row_threads<T>::rows),            \
+                         row_threads<T>::block, 0, a)
+    cudaError_t error = cudaSuccess;
     MZ_ROW_DISPATCH(a.width, RUN);
 #undef RUN
-    return cudaGetLastError();
+    return error != cudaSuccess ? error : cudaGetLastError();
 }
 
 // --- backward -------------------------------------------------------------------------------------------------------------
 // With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂,
-// dbias = Σ_rows dy. RMS norm (a.mean NULL) has neither mean. A block goes through its rows (every `parts`-th group) and keeps its columns' sums in registers; they meet
-// in partial [parts, 3, width], which columns_kernel adds up in order.
+// dbias = Σ_rows dy. RMS norm (a.mean NULL) has neither mean. A block has several rows at a time, T threads to each, and goes through its share of
+// them; their threads keep the columns' sums in registers. At the end a block's rows are added up, in order, and the blocks meet in partial
+// [parts, 3, width], which columns_kernel adds up in order. Many rows at a time hide the memory's latency, few parts make that last sum short.
+template <int T> struct bwd_threads {
+    static constexpr int rows = T <= 192 ? 384 / T : 1; // at a time
+    static constexpr int block = T * rows;
+    static constexpr int resident = 768 / block; // on a multiprocessor
+};
+
+template <int T> __device__ __forceinline__ void row_barrier() {
+    if (bwd_threads<T>::rows == 1)
+        __syncthreads();
+    else
+        asm volatile("bar.sync %0, %1;" ::"r"(row_in_block<T>() + 1), "r"(T) : "memory");
+}
+
 template <int T, int V>
-__global__ void __launch_bounds__(row_threads<T>::block) layernorm_bwd_kernel(mz_cu_layernorm_bwd_args a) {
-    __shared__ float shared[2][2][T / WARP]; // two sets, used by turns: one barrier a row is enough
-    extern __shared__ float4 columns[];      // [3, width] as 8-column vectors
-    constexpr int rows_at_once = row_threads<T>::rows;
+__global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::resident)
+    layernorm_bwd_kernel(mz_cu_layernorm_bwd_args a) {
+    wait_for_before();
+    constexpr int rows_at_once = bwd_threads<T>::rows, block = bwd_threads<T>::block;
+    __shared__ float shared[rows_at_once][2][2][T / WARP]; // two sets, used by turns: one barrier a row is enough
+    extern __shared__ float4 columns[];                    // [rows_at_once, 3, width] as 8-column vectors
     int width = a.width;
     float inverse = 1.0f / static_cast<float>(width);
     float sums[3][V][8] = {}; // dweight, dbias, dsum
@@ -170,22 +190,20 @@ __global__ void __launch_bounds__(row_threads<T>::block) layernorm_bwd_kernel(mz
                 gx_sum = fmaf(dy[v][k], x[v][k], gx_sum);
             }
         }
-        if (T == WARP) {
-            g_sum = warp_sum(g_sum);
-            gx_sum = warp_sum(gx_sum);
-        } else {
-            g_sum = warp_sum(g_sum);
-            gx_sum = warp_sum(gx_sum);
+        g_sum = warp_sum(g_sum);
+        gx_sum = warp_sum(gx_sum);
+        if (T > WARP) {
+            float(*mine)[T / WARP] = shared[row_in_block<T>()][turn];
             if (threadIdx.x % WARP == 0) {
-                shared[turn][0][threadIdx.x / WARP] = g_sum;
-                shared[turn][1][threadIdx.x / WARP] = gx_sum;
+                mine[0][row_lane<T>() / WARP] = g_sum;
+                mine[1][row_lane<T>() / WARP] = gx_sum;
             }
-            __syncthreads();
+            row_barrier<T>();
             g_sum = gx_sum = 0;
 #pragma unroll
             for (int w = 0; w < T / WARP; w++) {
-                g_sum += shared[turn][0][w];
-                gx_sum += shared[turn][1][w];
+                g_sum += mine[0][w];
+                gx_sum += mine[1][w];
             }
             turn ^= 1;
         }
@@ -215,42 +233,40 @@ __global__ void __launch_bounds__(row_threads<T>::block) layernorm_bwd_kernel(mz
     }
     if (a.dweight == nullptr && a.dbias == nullptr && a.dsum == nullptr)
         return;
-    // The warps' sums in order, then out.
-    int padded = (width + 7) / 8;
-    if (T == WARP) {
-        for (int w = 0; w < rows_at_once; w++) {
-            if (row_in_block<T>() == w)
-#pragma unroll
-                for (int v = 0; v < V; v++) {
-                    int vector = v * T + row_lane<T>();
-                    if (vector >= padded)
-                        continue;
-#pragma unroll
-                    for (int s = 0; s < 3; s++)
-#pragma unroll
-                        for (int half = 0; half < 2; half++) {
-                            float4 *at = columns + 2 * (s * padded + vector) + half;
-                            const float *mine = sums[s][v] + 4 * half;
-                            float4 old = w > 0 ? *at : make_float4(0, 0, 0, 0);
-                            *at = make_float4(old.x + mine[0], old.y + mine[1], old.z + mine[2], old.w + mine[3]);
-                        }
-                }
-            __syncthreads();
-        }
-        float *out = a.partial + static_cast<int64_t>(blockIdx.x) * 3 * width;
-        const float *all = reinterpret_cast<const float *>(columns);
-        for (int c = threadIdx.x; c < width; c += row_threads<T>::block)
-#pragma unroll
-            for (int s = 0; s < 3; s++)
-                out[s * width + c] = all[8 * s * padded + c];
-    } else {
-        mz_cu_array out = {a.partial, MZ_CU_F32};
-        int64_t at = static_cast<int64_t>(blockIdx.x) * 3 * width;
+    int wanted = a.dsum != nullptr ? 3 : 2;
+    float *out = a.partial + static_cast<int64_t>(blockIdx.x) * 3 * width;
+    if (rows_at_once == 1) {
 #pragma unroll
         for (int v = 0; v < V; v++)
 #pragma unroll
             for (int s = 0; s < 3; s++)
-                row_store<T>(out, at + s * width, width, v, sums[s][v]);
+                if (s < wanted)
+                    row_store<T>({out, MZ_CU_F32}, s * width, width, v, sums[s][v]);
+        return;
+    }
+    int padded = (width + 7) / 8;
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        int vector = v * T + row_lane<T>();
+        if (vector >= padded)
+            continue;
+#pragma unroll
+        for (int s = 0; s < 3; s++) {
+            float4 *at = columns + 2 * ((row_in_block<T>() * 3 + s) * padded + vector);
+            const float *mine = sums[s][v];
+            at[0] = make_float4(mine[0], mine[1], mine[2], mine[3]);
+            at[1] = make_float4(mine[4], mine[5], mine[6], mine[7]);
+        }
+    }
+    __syncthreads();
+    const float *all = reinterpret_cast<const float *>(columns);
+    for (int c = threadIdx.x; c < wanted * width; c += block) {
+        int from = c / width * 8 * padded + c % width;
+        float total = 0;
+#pragma unroll
+        for (int r = 0; r < rows_at_once; r++)
+            total += all[r * 24 * padded + from];
+        out[c] = total;
     }
 }
 
@@ -301,6 +317,7 @@ __host__ __device__ __forceinline__ int columns_wanted(int width, const float *d
 __global__ void __launch_bounds__(COLUMNS *SHARES)
     columns_kernel(const float *partial, int parts, int width, float *dweight, float *dbias, float *dsum,
                    bool accumulate) {
+    wait_for_before();
     __shared__ float shares[SHARES][COLUMNS];
     int c = blockIdx.x * COLUMNS + threadIdx.x, all = columns_wanted(width, dbias, dsum);
     float sum = 0;
@@ -334,6 +351,8 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
             run(96, 1);                                                                                                \
         else if ((width) <= 1024)                                                                                      \
             run(128, 1);                                                                                               \
+        else if ((width) <= 1280)                                                                                      \
+            run(160, 1);                                                                                               \
         else if ((width) <= 2048)                                                                                      \
             run(256, 1);                                                                                               \
         else if ((width) <= 3072)                                                                                      \
@@ -344,16 +363,15 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
             run(512, 2);                                                                                               \
     } while (0)
 
-// Some 768 threads a multiprocessor, and four groups of rows a part: with fewer the parts' sums take longer to add up than to make.
+// Some 768 threads a multiprocessor.
 extern "C" int mz_cu_layernorm_bwd_parts(int64_t rows, int width, int sms) {
-    int at_once = width <= 256 ? row_threads<WARP>::rows : 1;
-    int threads = width <= 256             ? row_threads<WARP>::block
-                  : width <= ROW_WIDTH_MAX ? (width + 255) / 256 * 32
-                                           : ROW_BLOCK;
+    int at_once = 1, threads = ROW_BLOCK;
+#define SET(T, V) (at_once = bwd_threads<T>::rows, threads = bwd_threads<T>::block)
+    if (width <= ROW_WIDTH_MAX)
+        MZ_ROW_DISPATCH_BWD(width, SET);
+#undef SET
     int64_t groups = (rows + at_once - 1) / at_once,
             most = static_cast<int64_t>(sms) * (threads < 768 ? 768 / threads : 1);
-    int64_t few = groups / 4 > sms ? groups / 4 : sms;
-    most = most < few ? most : few;
     return static_cast<int>(groups < most ? groups : most);
 }
 
@@ -362,20 +380,22 @@ extern "C" cudaError_t mz_cu_layernorm_bwd(cudaStream_t stream, const mz_cu_laye
     if (a.rows == 0)
         return cudaSuccess;
     unsigned parts = static_cast<unsigned>(a.parts);
+    cudaError_t error = cudaSuccess;
     if (a.width > ROW_WIDTH_MAX) {
         layernorm_bwd_wide_kernel<<<parts, ROW_BLOCK, 0, stream>>>(a);
     } else {
 #define RUN(T, V)                                                                                                      \
-    layernorm_bwd_kernel<T, V><<<parts, row_threads<T>::block, T == WARP ? (a.width + 7) / 8 * 96 : 0, stream>>>(a)
+    error = launch_early(stream, layernorm_bwd_kernel<T, V>, parts, bwd_threads<T>::block,                             \
+                         bwd_threads<T>::rows == 1 ? 0 : (a.width + 7) / 8 * 96 * bwd_threads<T>::rows, a)
         MZ_ROW_DISPATCH_BWD(a.width, RUN);
 #undef RUN
     }
-    cudaError_t error = cudaGetLastError();
+    error = error != cudaSuccess ? error : cudaGetLastError();
     if (error != cudaSuccess || (a.dweight == nullptr && a.dbias == nullptr && a.dsum == nullptr))
         return error;
     dim3 threads(COLUMNS, SHARES);
     int all = columns_wanted(a.width, a.dbias, a.dsum);
-    columns_kernel<<<static_cast<unsigned>((all + COLUMNS - 1) / COLUMNS), threads, 0, stream>>>(
-        a.partial, a.parts, a.width, a.dweight, a.dbias, a.dsum, a.accumulate);
-    return cudaGetLastError();
+    return launch_early(stream, columns_kernel, static_cast<unsigned>((all + COLUMNS - 1) / COLUMNS), threads, 0,
+                        static_cast<const float *>(a.partial), a.parts, a.width, a.dweight, a.dbias, a.dsum,
+                        a.accumulate);
 }

@@ -1,6 +1,7 @@
 // What cuBLASLt's epilogues cannot do: conversions of operands, epilogues of an op's own, sums of columns; and what the choice of
 // its algorithms needs.
 #include "activation.cuh"
+#include "early.cuh"
 #include "vec.cuh"
 
 namespace {
@@ -38,6 +39,7 @@ unsigned few_blocks_for(int64_t threads) { // for kernels that stride
 
 // --- conversion -----------------------------------------------------------------------------------------------------------
 __global__ void __launch_bounds__(BLOCK) convert_kernel(mz_cu_array src, mz_cu_array dst, int64_t n) {
+    wait_for_before();
     int64_t i = (static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x) * 8;
     if (i + 8 <= n) {
         float v[8];
@@ -170,6 +172,7 @@ __global__ void __launch_bounds__(BLOCK)
 enum { PARTIAL_COLS = 32, PARTIAL_LANES = BLOCK / PARTIAL_COLS };
 __global__ void __launch_bounds__(BLOCK)
     add_partials_kernel(const float *partial, float *out, int64_t cols, int64_t chunks, bool accumulate) {
+    wait_for_before();
     __shared__ float shared[PARTIAL_LANES][PARTIAL_COLS];
     int column = threadIdx.x % PARTIAL_COLS, lane = threadIdx.x / PARTIAL_COLS;
     int64_t i = static_cast<int64_t>(blockIdx.x) * PARTIAL_COLS + column;
@@ -213,8 +216,7 @@ __global__ void __launch_bounds__(BLOCK) differs_kernel(const uint32_t *a, const
 } // namespace
 
 extern "C" cudaError_t mz_cu_convert(cudaStream_t stream, mz_cu_array src, mz_cu_array dst, int64_t n) {
-    convert_kernel<<<blocks_for((n + 7) / 8), BLOCK, 0, stream>>>(src, dst, n);
-    return cudaGetLastError();
+    return launch_early(stream, convert_kernel, blocks_for((n + 7) / 8), BLOCK, 0, src, dst, n);
 }
 
 extern "C" cudaError_t mz_cu_linear_epilogue(cudaStream_t stream, const mz_cu_epilogue *e) {
@@ -234,16 +236,19 @@ extern "C" size_t mz_cu_column_sums_bytes(int64_t rows, int64_t cols) {
     return chunks > 1 ? static_cast<size_t>(chunks * cols) * sizeof(float) : 0;
 }
 
+extern "C" cudaError_t mz_cu_add_partials(cudaStream_t stream, const float *partial, float *out, int64_t cols,
+                                          int64_t chunks, bool accumulate) {
+    return launch_early(stream, add_partials_kernel, static_cast<unsigned>((cols + PARTIAL_COLS - 1) / PARTIAL_COLS),
+                        BLOCK, 0, partial, out, cols, chunks, accumulate);
+}
+
 extern "C" cudaError_t mz_cu_column_sums(cudaStream_t stream, mz_cu_array x, float *out, int64_t rows, int64_t cols,
                                          bool accumulate, float *partial) {
     int64_t chunks = chunks_for(rows, cols), chunk = (rows + chunks - 1) / chunks;
     dim3 grid(static_cast<unsigned>((cols + GROUPS * 8 - 1) / (GROUPS * 8)), static_cast<unsigned>(chunks));
     column_sums_kernel<<<grid, BLOCK, 0, stream>>>(x, chunks > 1 ? partial : out, rows, cols, chunk,
                                                    chunks == 1 && accumulate);
-    if (chunks > 1)
-        add_partials_kernel<<<static_cast<unsigned>((cols + PARTIAL_COLS - 1) / PARTIAL_COLS), BLOCK, 0, stream>>>(
-            partial, out, cols, chunks, accumulate);
-    return cudaGetLastError();
+    return chunks > 1 ? mz_cu_add_partials(stream, partial, out, cols, chunks, accumulate) : cudaGetLastError();
 }
 
 extern "C" cudaError_t mz_cu_fill(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t seed) {

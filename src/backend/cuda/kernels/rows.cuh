@@ -13,11 +13,11 @@ template <int T> struct row_threads {
 };
 
 template <int T> __device__ __forceinline__ int row_lane() {
-    return T == WARP ? threadIdx.x % WARP : threadIdx.x;
+    return threadIdx.x % T;
 }
 
 template <int T> __device__ __forceinline__ int row_in_block() {
-    return T == WARP ? threadIdx.x / WARP : 0;
+    return threadIdx.x / T;
 }
 
 __device__ __forceinline__ float

@@ -1,0 +1,436 @@
+// Products with an epilogue that the library does slowly, on Hopper's tensor cores (compute capability 9.0 only): the MLP's second (bias, FP32
+// residual), and its gradient (GELU's slope, column sums for the first one's bias).
+//
+// A block is a thread that asks for tiles of the operands (TMA) and two warpgroups that take turns at tiles of 128 × 128 results: while one finishes
+// a tile, which is memory's work, the other multiplies. Two blocks, a cluster, share each tile of w: either fetches half of it for both.
+#include <cuda.h>
+
+#include <type_traits>
+
+#include "early.cuh"
+#include "ptx.cuh"
+#include "vec.cuh"
+#include "wgmma.cuh"
+
+namespace {
+enum { TILE = 128, L = 64, STAGES = 5, OPERAND = TILE * L * 2, STAGE = 2 * OPERAND, CLUSTER = 2 };
+enum { WARPGROUP = 128, GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), STAGING = TILE * TILE * 2 };
+enum { AT_STAGING = STAGES * STAGE, AT_BARRIERS = AT_STAGING + GROUPS * STAGING, ALIGN = 1024 };
+enum { BYTES = AT_BARRIERS + 2 * STAGES * 8 + ALIGN };
+static_assert(BYTES <= 227 * 1024, "shared memory of a block");
+
+constexpr __host__ __device__ bool by_rows(int epilogue) { // w [cols, inner]
+    return epilogue == MZ_CU_PRODUCT_RESIDUAL;
+}
+
+// --- barriers and copies ------------------------------------------------------------------------------------------------------
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ __forceinline__ void barrier_init(uint32_t at, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint32_t at, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive_at(uint32_t at, uint32_t block) { // of the cluster
+    asm volatile("{\n.reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(at),
+                 "r"(block)
+                 : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
+    asm volatile("{\n.reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra through;\n"
+                 "bra again;\n"
+                 "through:\n}" ::"r"(at),
+                 "r"(parity)
+                 : "memory");
+}
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void fetch_box(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+            to),
+        "l"(map), "r"(x), "r"(y), "r"(barrier)
+        : "memory");
+}
+__device__ __forceinline__ void fetch_box_for_all(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+                 "[%1, {%2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<uint16_t>((1 << CLUSTER) - 1))
+                 : "memory");
+}
+__device__ __forceinline__ uint32_t block_of_cluster() {
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+// Turns: a warpgroup waits until the other has asked for all of its products. So the tensor cores work at one tile after another, and no
+// warpgroup asks about a stage's barrier before the one whose phase comes first (a barrier tells odd phases from even ones, no more).
+__device__ __forceinline__ void turn_wait(int group) {
+    asm volatile("bar.sync %0, %1;" ::"r"(group + 3), "r"(static_cast<int>(2 * WARPGROUP)) : "memory");
+}
+__device__ __forceinline__ void turn_pass(int group) {
+    asm volatile("bar.arrive %0, %1;" ::"r"((group ^ 1) + 3), "r"(static_cast<int>(2 * WARPGROUP)) : "memory");
+}
+__device__ __forceinline__ void warpgroup_sync(int group) {
+    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(static_cast<int>(WARPGROUP)) : "memory");
+}
+
+// --- epilogues ------------------------------------------------------------------------------------------------------------
+// A warp has 2 × 16 rows of 128 columns, FP32: thread l columns 8·j + 2·(l % 4), + 1 of rows l/4 (d[h][j][0, 1]) and l/4 + 8 ([2, 3]). They go through its
+// staging, 16 rows at a time, and come back as rows of which thread l has columns 4·l … 4·l + 3: what it reads and writes elsewhere are
+// whole lines, the sums of columns are its own, and the loop over rows is short code. Staged 16-byte pieces of row i change places by exclusive or with 2·i.
+enum { AT_ONCE = 8 }; // rows of which inputs are under way
+struct place {
+    int64_t row; // of the warp's first
+    int col;     // of this thread's first
+    bool inside; // its columns exist
+    float *staging;
+    int lane;
+};
+
+__device__ __forceinline__ int row_of(int i) { // the i-th of a warp's 32, counted from its first
+    return i / 16 * 64 + i % 16;
+}
+
+__device__ __forceinline__ void stage(const place &p, const float (&d)[16][4]) {
+    __syncwarp(); // what was staged before has been read
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int row = r * 8 + (p.lane >> 2);
+        float *to = p.staging + row * TILE + (p.lane & 1) * 2;
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+            *reinterpret_cast<float2 *>(to + (((j * 2 + (p.lane >> 1 & 1)) ^ (row & 7) * 2) << 2)) =
+                make_float2(d[j][2 * r], d[j][2 * r + 1]);
+    }
+    __syncwarp();
+}
+
+__device__ __forceinline__ float4 staged(const place &p, int row) {
+    return *reinterpret_cast<const float4 *>(p.staging + row * TILE + ((p.lane ^ (row & 7) * 2) << 2));
+}
+
+template <typename T> __device__ __forceinline__ float4 widen4(uint2 x) {
+    constexpr int dtype = std::is_same<T, __nv_bfloat16>::value ? MZ_CU_BF16 : MZ_CU_F16;
+    float2 low = widen2(x.x, dtype), high = widen2(x.y, dtype);
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+template <typename T> __device__ __forceinline__ uint2 narrow4(float4 x) {
+    return make_uint2(pack<T>(x.x, x.y), pack<T>(x.z, x.w));
+}
+__device__ __forceinline__ float4 add4(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+// AT_ONCE rows of this thread's columns, from the i-th on.
+template <typename V> struct rows_ahead {
+    V v[AT_ONCE];
+    __device__ __forceinline__ void load(const mz_cu_product &g, const place &p, const void *from, int i) {
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            int64_t m = p.row + row_of(i) + k;
+            if (p.inside && m < g.rows)
+                v[k] = *reinterpret_cast<const V *>(static_cast<const char *>(from) +
+                                                    (m * g.cols + p.col) * static_cast<int64_t>(sizeof(V) / 4));
+        }
+    }
+};
+
+__device__ __forceinline__ float4 bias_of(const mz_cu_product &g, const place &p) {
+    if (g.bias.data == nullptr || !p.inside)
+        return make_float4(0, 0, 0, 0);
+    if (g.bias.dtype == MZ_CU_F32)
+        return *reinterpret_cast<const float4 *>(static_cast<const float *>(g.bias.data) + p.col);
+    uint2 b = *reinterpret_cast<const uint2 *>(static_cast<const uint16_t *>(g.bias.data) + p.col);
+    float2 low = widen2(b.x, g.bias.dtype), high = widen2(b.y, g.bias.dtype);
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+
+// activation.cuh's functions and bounds, in code that does not branch: one step of Newton's brings the approximate reciprocal (off by 2^-23) within
+// a rounding. An infinite y has the reciprocal 0 already.
+__device__ __forceinline__ float sigmoid_fast(float x) {
+    float y = 1.0f + exp2_fast(-1.44269504f * x), r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
+    return y < 1e38f ? fmaf(r, fmaf(-y, r, 1.0f), r) : r;
+}
+__device__ __forceinline__ float slope_fast(float x) {
+    float s = sigmoid_fast(1.59576912160573071f * x * fmaf(0.044715f * x, x, 1.0f));
+    float c = fminf(fmaxf(x, -16.0f), 16.0f);
+    return fmaf(1.59576912160573071f * c * fmaf(0.134145f * c, c, 1.0f), s * (1.0f - s), s);
+}
+
+// out = d + bias + residual, FP32
+__device__ __forceinline__ void finish_residual(const mz_cu_product &g, const place &p, const float (&d)[2][16][4],
+                                                rows_ahead<float4> &ahead) {
+    float4 bias = bias_of(g, p);
+    float4 *out = static_cast<float4 *>(g.out);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        stage(p, d[h]);
+#pragma unroll 1
+        for (int first = 0; first < 16; first += AT_ONCE) {
+            rows_ahead<float4> now = ahead;
+            if (h * 16 + first + AT_ONCE < 32)
+                ahead.load(g, p, g.residual, h * 16 + first + AT_ONCE);
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                int64_t m = p.row + h * 64 + first + k;
+                if (p.inside && m < g.rows)
+                    out[(m * g.cols + p.col) / 4] = add4(add4(staged(p, first + k), bias), now.v[k]);
+            }
+        }
+    }
+}
+
+// Sums of what a warpgroup has stored over its 128 rows: a thread's, then the four warps in order.
+__device__ __forceinline__ void store_sums(const mz_cu_product &g, const place &p, int group, float4 sums) {
+    __syncwarp();
+    reinterpret_cast<float4 *>(p.staging)[p.lane] = sums;
+    warpgroup_sync(group);
+    int thread = static_cast<int>(threadIdx.x) % WARPGROUP, warp = thread / 32;
+    const float *all = p.staging - warp * (STAGING / 16); // a warp's staging is a quarter, of floats
+    float total = 0;
+#pragma unroll
+    for (int w = 0; w < 4; w++)
+        total += all[w * (STAGING / 16) + thread];
+    int64_t row = p.row - warp * 16; // of the tile; a cluster's second may lie behind all rows
+    int col = p.col - p.lane * 4 + thread;
+    if (row < g.rows && col < g.cols)
+        g.partial[row / TILE * g.cols + col] = total;
+    warpgroup_sync(group);
+}
+
+// out = round(d·gelu'(preact)); the columns' sums of it to partial.
+template <typename T>
+__device__ __forceinline__ void finish_slope(const mz_cu_product &g, const place &p, int group,
+                                             const float (&d)[2][16][4], rows_ahead<uint2> &ahead) {
+    float4 sums = make_float4(0, 0, 0, 0);
+    uint2 *out = static_cast<uint2 *>(g.out);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        stage(p, d[h]);
+#pragma unroll 1
+        for (int first = 0; first < 16; first += AT_ONCE) {
+            rows_ahead<uint2> now = ahead;
+            if (h * 16 + first + AT_ONCE < 32)
+                ahead.load(g, p, g.preact, h * 16 + first + AT_ONCE);
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                int64_t m = p.row + h * 64 + first + k;
+                if (!p.inside || m >= g.rows)
+                    continue;
+                float4 x = widen4<T>(now.v[k]), y = staged(p, first + k);
+                uint2 low = narrow4<T>(make_float4(y.x * slope_fast(x.x), y.y * slope_fast(x.y), y.z * slope_fast(x.z),
+                                                   y.w * slope_fast(x.w)));
+                out[(m * g.cols + p.col) / 4] = low;
+                sums = add4(sums, widen4<T>(low));
+            }
+        }
+    }
+    if (g.partial != nullptr)
+        store_sums(g, p, group, sums);
+}
+
+// --- the kernel -----------------------------------------------------------------------------------------------------------
+struct walk { // of a cluster over pairs of tiles: columns first, so that the rows' operand is fetched once
+    int64_t tile, tiles, step;
+    int across, steps; // tiles in a row, pieces of l
+};
+
+__device__ __forceinline__ walk walk_begin(const mz_cu_product &g) {
+    walk w;
+    w.across = (g.cols + TILE - 1) / TILE;
+    w.steps = (g.inner + L - 1) / L;
+    w.tiles = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * w.across;
+    w.tile = blockIdx.x / CLUSTER;
+    w.step = gridDim.x / CLUSTER;
+    return w;
+}
+
+template <bool W_BY_ROWS> // w [cols, inner], else [inner, cols]
+__device__ __forceinline__ void produce(const mz_cu_product &g, const CUtensorMap *a, const CUtensorMap *w,
+                                        uint32_t shared, uint32_t full, uint32_t empty) {
+    walk t = walk_begin(g);
+    uint32_t rank = block_of_cluster();
+    int stage = 0;
+    uint32_t parity = 0;
+    for (; t.tile < t.tiles; t.tile += t.step) {
+        int row = static_cast<int>(t.tile / t.across * CLUSTER + rank) * TILE,
+            col = static_cast<int>(t.tile % t.across) * TILE + static_cast<int>(rank) * (TILE / CLUSTER);
+        for (int k = 0; k < t.steps; k++) {
+            uint32_t to = shared + stage * STAGE, half = to + OPERAND + rank * (OPERAND / CLUSTER);
+            barrier_wait(empty + stage * 8, parity ^ 1);
+            barrier_expect(full + stage * 8, STAGE);
+            fetch_box(to, a, k * L, row, full + stage * 8);
+            fetch_box_for_all(half, w, W_BY_ROWS ? k * L : col, W_BY_ROWS ? col : k * L, full + stage * 8);
+            if (++stage == STAGES)
+                stage = 0, parity ^= 1;
+        }
+    }
+}
+
+template <typename T, int EPILOGUE>
+__device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *shared, uint32_t address, uint32_t full,
+                                        uint32_t empty) {
+    constexpr bool W_BY_ROWS = by_rows(EPILOGUE);
+    int thread = static_cast<int>(threadIdx.x) - WARPGROUP, group = thread / WARPGROUP, warp = thread % WARPGROUP / 32;
+    uint32_t rank = block_of_cluster();
+    walk t = walk_begin(g);
+    place p;
+    p.lane = thread & 31;
+    p.staging = reinterpret_cast<float *>(shared + AT_STAGING + group * STAGING + warp * (STAGING / 4));
+    if (group == 1)
+        turn_pass(group); // the first turn is the other's
+    int64_t count = 0;    // pieces before this tile's first
+    for (int turn = 0; t.tile < t.tiles; t.tile += t.step, turn ^= 1, count += t.steps) {
+        if (turn != group)
+            continue;
+        p.row = (t.tile / t.across * CLUSTER + rank) * TILE + warp * 16;
+        p.col = static_cast<int>(t.tile % t.across) * TILE + p.lane * 4;
+        p.inside = p.col < g.cols;
+        rows_ahead<typename std::conditional<EPILOGUE == MZ_CU_PRODUCT_RESIDUAL, float4, uint2>::type> ahead;
+        if (EPILOGUE == MZ_CU_PRODUCT_SLOPE)
+            ahead.load(g, p, g.preact, 0);
+        if (EPILOGUE == MZ_CU_PRODUCT_RESIDUAL)
+            ahead.load(g, p, g.residual, 0);
+        float d[2][16][4];
+#pragma unroll
+        for (int i = 0; i < 128; i++)
+            d[i / 64][i / 4 % 16][i % 4] = 0;
+        int stage = static_cast<int>(count % STAGES), before = 0;
+        uint32_t parity = static_cast<uint32_t>(count / STAGES & 1);
+        turn_wait(group);
+        for (int k = 0; k < t.steps; k++) {
+            barrier_wait(full + stage * 8, parity);
+            uint64_t a = wgmma_operand(address + stage * STAGE, L * 128),
+                     w = wgmma_operand(address + stage * STAGE + OPERAND, L * 128);
+            wgmma_begin();
+#pragma unroll
+            for (int l = 0; l < L; l += 16) {
+                uint64_t at = w + (W_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4);
+                wgmma_multiply<T, 0, !W_BY_ROWS>(d[0], a + (l * 2 >> 4), at);
+                wgmma_multiply<T, 0, !W_BY_ROWS>(d[1], a + ((64 * 128 + l * 2) >> 4), at);
+            }
+            wgmma_commit();
+            if (k > 0) {
+                wgmma_wait<1>();
+                if (p.lane < CLUSTER)
+                    barrier_arrive_at(empty + before * 8, p.lane);
+            }
+            before = stage;
+            if (++stage == STAGES)
+                stage = 0, parity ^= 1;
+        }
+        turn_pass(group);
+        wgmma_wait<0>();
+        if (p.lane < CLUSTER)
+            barrier_arrive_at(empty + before * 8, p.lane);
+        if constexpr (EPILOGUE == MZ_CU_PRODUCT_RESIDUAL)
+            finish_residual(g, p, d, ahead);
+        else
+            finish_slope<T>(g, p, group, d, ahead);
+    }
+}
+#endif
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define IN_CLUSTERS
+#else
+#define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
+#endif
+template <typename T, int EPILOGUE>
+__global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
+    product_kernel(const mz_cu_product g, const __grid_constant__ CUtensorMap a,
+                   const __grid_constant__ CUtensorMap w) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ unsigned char product_shared[];
+    uint32_t begin = shared_address(product_shared), first = (begin + ALIGN - 1) / ALIGN * ALIGN;
+    uint32_t full = first + AT_BARRIERS, empty = full + STAGES * 8;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) {
+            barrier_init(full + s * 8, 1);
+            barrier_init(empty + s * 8, CLUSTER * 4); // the warps of the warpgroups, one of each block, that use it
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    cluster_sync();
+    wait_for_before();
+    if (threadIdx.x < WARPGROUP) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0)
+            produce<by_rows(EPILOGUE)>(g, &a, &w, first, full, empty);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        consume<T, EPILOGUE>(g, product_shared + (first - begin), first, full, empty);
+    }
+    __syncwarp();
+    cluster_sync(); // a block's memory stays while the other may still write to it
+#endif
+}
+
+// --- launching ------------------------------------------------------------------------------------------------------------
+typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                    const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                    CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+encode_function find_encode() {
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result) !=
+            cudaSuccess ||
+        result != cudaDriverEntryPointSuccess)
+        return nullptr;
+    return reinterpret_cast<encode_function>(found);
+}
+
+// Boxes of `box` rows of 64 elements of a matrix [rows, cols].
+bool describe(CUtensorMap *map, int dtype, const void *data, int64_t rows, int64_t cols, int box) {
+    static encode_function encode = find_encode();
+    const cuuint64_t sizes[] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
+    const cuuint64_t pitch[] = {static_cast<cuuint64_t>(cols) * 2};
+    const cuuint32_t boxes[] = {L, static_cast<cuuint32_t>(box)}, steps[] = {1, 1};
+    return encode != nullptr &&
+           encode(map, dtype == MZ_CU_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
+                  const_cast<void *>(data), sizes, pitch, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+template <typename T, int EPILOGUE>
+cudaError_t run(cudaStream_t stream, const mz_cu_product &g, int sms, bool prepare) {
+    auto kernel = product_kernel<T, EPILOGUE>;
+    if (prepare)
+        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+    CUtensorMap a, w;
+    bool rows = by_rows(EPILOGUE);
+    if (!describe(&a, g.dtype, g.a, g.rows, g.inner, TILE) ||
+        !describe(&w, g.dtype, g.w, rows ? g.cols : g.inner, rows ? g.inner : g.cols, L))
+        return cudaErrorNotSupported;
+    int64_t pairs = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * ((g.cols + TILE - 1) / TILE);
+    int64_t most = sms / CLUSTER, clusters = pairs < most ? pairs : most;
+    return launch_early(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)), dim3(THREADS), BYTES, g, a, w);
+}
+
+template <typename T> cudaError_t of(cudaStream_t stream, const mz_cu_product &g, int sms, bool prepare) {
+    return g.epilogue == MZ_CU_PRODUCT_RESIDUAL ? run<T, MZ_CU_PRODUCT_RESIDUAL>(stream, g, sms, prepare)
+                                                : run<T, MZ_CU_PRODUCT_SLOPE>(stream, g, sms, prepare);
+}
+} // namespace
+
+extern "C" int64_t mz_cu_product_parts(int64_t rows) {
+    return (rows + TILE - 1) / TILE;
+}
+
+extern "C" cudaError_t mz_cu_product_run(cudaStream_t stream, const mz_cu_product *args, int sms, bool prepare) {
+#ifndef MZ_CU_90A
+    return cudaErrorNoKernelImageForDevice;
+#endif
+    return args->dtype == MZ_CU_BF16 ? of<__nv_bfloat16>(stream, *args, sms, prepare)
+                                     : of<__half>(stream, *args, sms, prepare);
+}

@@ -1,0 +1,60 @@
+// Warpgroup matrix instructions (compute capability 9.0 only): operands in shared memory, results in the registers of four warps.
+#ifndef MZ_WGMMA_CUH
+#define MZ_WGMMA_CUH
+
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+#include <type_traits>
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// What an instruction is told of an operand (PTX ISA, "matrix descriptor"), in units of 16 bytes: where it begins, from one 64 columns to the next
+// (where the summed dimension is not contiguous), from one eight rows of 128 bytes to the next, and that the 16-byte pieces of row i of eight change
+// places by exclusive or with i ("128-byte swizzle").
+__device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, uint32_t next_columns) {
+    return static_cast<uint64_t>((address & 0x3FFFFu) >> 4) | static_cast<uint64_t>(next_columns >> 4) << 16 |
+           static_cast<uint64_t>(1024 >> 4) << 32 | static_cast<uint64_t>(1) << 62;
+}
+
+#define MZ_WGMMA(TYPES)                                                                                                \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPES " {"                                             \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                              \
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                    \
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                    \
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"                      \
+                 "}, %64, %65, 1, 1, 1, %66, %67;"                                                                     \
+                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),           \
+                   "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),           \
+                   "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),           \
+                   "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),           \
+                   "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),           \
+                   "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),           \
+                   "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),         \
+                   "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),     \
+                   "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),     \
+                   "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),     \
+                   "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])                                      \
+                 : "l"(a), "l"(b), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED))
+
+// d [64, 128] += a [64, 16]·b [16, 128]; transposed: the summed dimension is not the contiguous one.
+template <typename T, int A_TRANSPOSED, int B_TRANSPOSED>
+__device__ __forceinline__ void wgmma_multiply(float (&d)[16][4], uint64_t a, uint64_t b) {
+    if constexpr (std::is_same<T, __nv_bfloat16>::value)
+        MZ_WGMMA("bf16.bf16");
+    else
+        MZ_WGMMA("f16.f16");
+}
+#undef MZ_WGMMA
+
+__device__ __forceinline__ void wgmma_begin() { // the registers are ready
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int PENDING> __device__ __forceinline__ void wgmma_wait() { // until at most PENDING groups are under way
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+#endif
+
+#endif
