@@ -125,6 +125,17 @@ static mz_act act_of(const mz_node *n, bool gradient) {
     }
 }
 
+// Whether an activation of z alone is evaluated again for backward: then the first one must be alone too, for a device whose products do not round z
+// before theirs. Where rounding comes first or last makes no difference to ReLU.
+static bool evaluated_again(fuse *f, int z, mz_act act) {
+    for (size_t i = 0; act != MZ_ACT_RELU && i < f->g->n_nodes; ++i) {
+        const mz_node *n = &f->g->nodes[i];
+        if (!f->dead[i] && n->phase == MZ_RECOMPUTE && n->in[0] == z && act_of(n, false) == act)
+            return true;
+    }
+    return false;
+}
+
 // linear, act → linear with act; the value between stays as `preact` where backward reads it.
 static void fuse_activation(fuse *f, size_t index) {
     mz_node *act = &f->g->nodes[index];
@@ -134,7 +145,8 @@ static void fuse_activation(fuse *f, size_t index) {
     int z = act->in[0], y = act->out[0];
     mz_node *linear = maker(f, z, 0);
     if (!linear || linear->op != MZ_OP_linear || linear->attrs.act != MZ_ACT_NONE || linear->phase != act->phase ||
-        (linear->n_in > 3 && linear->in[3] >= 0) || value(f, z)->keep || value(f, y)->dtype != value(f, z)->dtype)
+        (linear->n_in > 3 && linear->in[3] >= 0) || value(f, z)->keep || value(f, y)->dtype != value(f, z)->dtype ||
+        (act->phase == MZ_FORWARD && evaluated_again(f, z, kind)))
         return;
     kill(f, act);
     linear->attrs.act = kind;
@@ -298,20 +310,31 @@ static void fuse_norm_low(fuse *f, size_t index) {
     set_output(f, norm, slot, to);
 }
 
-// A product's weight gradient, whose bias gradient is the column sums of what a layer norm's gradient has just written: the norm adds them up
-// while it has them.
+// 16-bit products have kernels that add up what passes through them; those of FP32 make nothing beside the product.
+static bool is_low(fuse *f, int v) {
+    return mezzo_dtype_size(value(f, v)->dtype) == 2;
+}
+
+// A product's weight gradient, whose bias gradient is the column sums of what a layer norm's gradient, or a product's with an activation's slope, has
+// just written: these add them up while they have them.
 static void fuse_bias_gradient(fuse *f, size_t index) {
     mz_node *dw = &f->g->nodes[index];
     if (dw->op != MZ_OP_linear_dw || dw->n_out < 2 || dw->out[1] < 0)
         return;
     int dy = dw->in[0], db = dw->out[1], slot = value(f, dy)->kind == MZ_VALUE_TEMP ? value(f, dy)->slot : -1;
-    mz_node *norm = slot == 0 || slot == 3 ? maker(f, dy, slot) : NULL;
-    if (!norm || norm->op != MZ_OP_layernorm_bwd || norm->phase != dw->phase ||
-        norm->attrs.accumulate != dw->attrs.accumulate || (norm->n_out > 4 && norm->out[4] >= 0) ||
-        (slot == 0 && norm->n_out > 3 && norm->out[3] >= 0))
+    mz_node *from = slot == 0 || slot == 3 ? maker(f, dy, slot) : NULL;
+    if (!from || from->phase != dw->phase)
         return;
+    bool norm = from->op == MZ_OP_layernorm_bwd,
+         product = from->op == MZ_OP_linear_dx && from->attrs.act != MZ_ACT_NONE && is_low(f, dy);
+    int sums = norm ? 4 : 1;
+    if ((!norm && !product) || (from->n_out > sums && from->out[sums] >= 0) ||
+        (norm &&
+         (from->attrs.accumulate != dw->attrs.accumulate || (slot == 0 && from->n_out > 3 && from->out[3] >= 0))))
+        return;
+    from->attrs.accumulate = dw->attrs.accumulate;
     dw->out[1] = -1;
-    set_output(f, norm, 4, db);
+    set_output(f, from, sums, db);
 }
 
 mezzo_status mz_pass_fuse(mezzo_graph *g) {

@@ -57,6 +57,19 @@ static double through(mezzo_dtype dtype) {
     return dtype == MEZZO_F64 || dtype == MEZZO_F32 ? 0 : unit_roundoff(dtype);
 }
 
+// Column sums of another output. What is summed was rounded when it was stored; the reference's was not.
+static void stored_sums(trial *t, const trial_tensor *summed, int slot) {
+    int64_t width = width_of(summed), rows = trial_count(summed) / width;
+    for (int64_t c = 0; has(&t->out[slot]) && c < width; c++) {
+        double sum = 0, off = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            sum += magnitude(summed, r * width + c);
+            off += summed->bound[r * width + c] + unit_roundoff(summed->t.dtype) * magnitude(summed, r * width + c);
+        }
+        t->out[slot].bound[c] = off + (double)(rows + 1) * u32 * (sum + preset(t, slot, c, sum));
+    }
+}
+
 // --- products -----------------------------------------------------------------------------------------------------------------
 // Σ|a|·|b| of a dot product of two strided rows.
 static double dot_magnitude(const double *a, int64_t a_step, const double *b, int64_t b_step, int64_t n) {
@@ -124,6 +137,16 @@ static double slope_magnitude(double x) {
     return 1 + 0.5 * fabs(x) * (1 + 0.14 * x * x);
 }
 
+// Column sums of the first input, [rows, columns].
+static void given_sums(trial *t, int slot, int64_t columns) {
+    int64_t rows = trial_count(&t->in[0]) / columns;
+    const double one = 1;
+    for (int64_t n = 0; has(&t->out[slot]) && n < columns; n++) {
+        double terms = dot_magnitude(t->in[0].value + n, columns, &one, 0, rows);
+        t->out[slot].bound[n] = (double)(rows + 1) * u32 * (terms + preset(t, slot, n, terms));
+    }
+}
+
 static void linear_dx(trial *t) {
     int64_t n_out = t->in[1].t.shape.dim[0], n_in = t->in[1].t.shape.dim[1];
     for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
@@ -134,20 +157,17 @@ static void linear_dx(trial *t) {
             error = steepest * error + function_ulps * u32 * terms * slope_magnitude(t->in[2].value[i]);
         t->out[0].bound[i] = error;
     }
+    stored_sums(t, &t->out[0], 1);
 }
 
 static void linear_dw(trial *t) {
     int64_t n_out = t->out[0].t.shape.dim[0], n_in = t->out[0].t.shape.dim[1];
     int64_t rows = trial_count(&t->in[0]) / n_out;
-    const double one = 1;
     for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
         double terms = dot_magnitude(t->in[0].value + i / n_in, n_out, t->in[1].value + i % n_in, n_in, rows);
         t->out[0].bound[i] = (double)(rows + 1) * u32 * (terms + preset(t, 0, i, terms)) + tf32_slack(t, terms);
     }
-    for (int64_t n = 0; has(&t->out[1]) && n < n_out; n++) {
-        double terms = dot_magnitude(t->in[0].value + n, n_out, &one, 0, rows);
-        t->out[1].bound[n] = (double)(rows + 1) * u32 * (terms + preset(t, 1, n, terms));
-    }
+    given_sums(t, 1, n_out);
 }
 
 // Like linear; an expert's rows are its products' length in dw.
@@ -470,16 +490,7 @@ static void layernorm_bwd(trial *t) {
         if (has(&t->out[2]))
             t->out[2].bound[c] = (double)(rows + 1) * u32 * (dbias + preset(t, 2, c, dbias));
     }
-    // What is summed was rounded when it was stored; the reference's was not.
-    const trial_tensor *summed = has(&t->out[3]) ? &t->out[3] : &t->out[0];
-    for (int64_t c = 0; has(&t->out[4]) && c < width; c++) {
-        double dsum = 0, off = 0;
-        for (int64_t r = 0; r < rows; r++) {
-            dsum += magnitude(summed, r * width + c);
-            off += summed->bound[r * width + c] + unit_roundoff(summed->t.dtype) * magnitude(summed, r * width + c);
-        }
-        t->out[4].bound[c] = off + (double)(rows + 1) * u32 * (dsum + preset(t, 4, c, dsum));
-    }
+    stored_sums(t, has(&t->out[3]) ? &t->out[3] : &t->out[0], 4);
 }
 
 // The mean of squares is a sum of terms of one sign: off by (n + 2)·u of itself, half of that in rstd. Storing `sum` as layernorm.

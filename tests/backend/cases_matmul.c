@@ -44,7 +44,7 @@ static void fill_operands(trial *t, int64_t inner, fill how) {
         if (!mz_present(&t->in[i].t))
             continue;
         if (how == FILL_INTEGERS)
-            trial_integers(t, i, -3, 3);
+            trial_integers(t, i, inner > 256 ? -1 : -3, inner > 256 ? 1 : 3); // sums below 256: BF16 has them all
         else
             trial_normal(t, i, 1);
     }
@@ -88,6 +88,7 @@ void cases_linear(void) {
     static const epilogue epilogues[] = {
         {.bias = false},
         {.bias = true, .act = MZ_ACT_GELU_TANH, .preact = true},
+        {.bias = true, .act = MZ_ACT_GELU_TANH},
         {.bias = true, .residual = true, .wide = true},
         {.bias = true, .residual = true},
         {.act = MZ_ACT_RELU, .wide = true},
@@ -119,17 +120,32 @@ void cases_linear(void) {
     for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
         linear_case((const int64_t[]){70, 40, 1600}, arithmetics[a], (epilogue){.bias = true, .residual = true},
                     arithmetics[a].storage == MEZZO_BF16 ? FILL_NORMAL : FILL_INTEGERS);
+    // Several tiles of rows and columns, the last ones partial: what a kernel that is fussy about alignment takes too.
+    for (size_t a = 0; a < MZ_COUNT(arithmetics); a++) {
+        linear_case((const int64_t[]){264, 136, 72}, arithmetics[a], epilogues[1], FILL_NORMAL);
+        linear_case((const int64_t[]){136, 72, 72}, arithmetics[a], epilogues[2], FILL_NORMAL);
+        linear_case((const int64_t[]){264, 72, 2056}, arithmetics[a], epilogues[3], FILL_NORMAL);
+        linear_case((const int64_t[]){264, 72, 2048}, arithmetics[a], epilogues[3], FILL_INTEGERS);
+    }
 }
 
-static void linear_dx_case(const int64_t s[3], arithmetic a, mz_act act, mezzo_dtype dx, fill how) {
+typedef enum sums { SUMS_NONE, SUMS_WRITTEN, SUMS_ADDED } sums;
+
+static void linear_dx_case(const int64_t s[3], arithmetic a, mz_act act, mezzo_dtype dx, sums with, fill how) {
     trial *t = product(MZ_OP_linear_dx, a);
     t->attrs.act = act;
+    t->attrs.accumulate = with == SUMS_ADDED;
     trial_input(t, 0, a.storage, SHAPE(s[0], s[1]));
     trial_input(t, 1, a.storage, SHAPE(s[1], s[2]));
     if (act != MZ_ACT_NONE)
         trial_input(t, 2, a.storage, SHAPE(s[0], s[2]));
     trial_output(t, 0, dx, SHAPE(s[0], s[2]));
+    if (with != SUMS_NONE)
+        trial_output(t, 1, MEZZO_F32, SHAPE(s[2]));
+    if (with == SUMS_ADDED)
+        trial_preset(t, 1, 1);
     fill_operands(t, s[1], how);
+    t->skip_mutations = t->skip_mutations || (with != SUMS_NONE && a.compute == MEZZO_TF32); // as above: in all rows
     trial_finish(t);
 }
 
@@ -137,22 +153,34 @@ void cases_linear_dx(void) {
     for (size_t s = 0; s < MZ_COUNT(matmul_shapes); s++)
         for (size_t a = 0; a < MZ_COUNT(arithmetics); a++) {
             mezzo_dtype storage = arithmetics[a].storage;
-            linear_dx_case(matmul_shapes[s], arithmetics[a], MZ_ACT_NONE, storage, FILL_NORMAL);
-            linear_dx_case(matmul_shapes[s], arithmetics[a], MZ_ACT_NONE, MEZZO_F32, FILL_NORMAL);
+            linear_dx_case(matmul_shapes[s], arithmetics[a], MZ_ACT_NONE, storage, SUMS_NONE, FILL_NORMAL);
+            linear_dx_case(matmul_shapes[s], arithmetics[a], MZ_ACT_NONE, MEZZO_F32, SUMS_NONE, FILL_NORMAL);
             for (int act = MZ_ACT_RELU; act <= MZ_ACT_SILU; act++)
-                linear_dx_case(matmul_shapes[s], arithmetics[a], (mz_act)act, storage, FILL_NORMAL);
-            linear_dx_case(matmul_shapes[s], arithmetics[a], MZ_ACT_NONE, storage, FILL_INTEGERS);
-            linear_dx_case(matmul_shapes[s], arithmetics[a], MZ_ACT_RELU, storage, FILL_INTEGERS);
+                for (int k = SUMS_NONE; k <= SUMS_ADDED; k++)
+                    linear_dx_case(matmul_shapes[s], arithmetics[a], (mz_act)act, storage, (sums)k, FILL_NORMAL);
+            linear_dx_case(matmul_shapes[s], arithmetics[a], MZ_ACT_NONE, storage, SUMS_NONE, FILL_INTEGERS);
+            linear_dx_case(matmul_shapes[s], arithmetics[a], MZ_ACT_RELU, storage, SUMS_NONE, FILL_INTEGERS);
+            linear_dx_case(matmul_shapes[s], arithmetics[a], MZ_ACT_RELU, MEZZO_F32, SUMS_WRITTEN, FILL_INTEGERS);
         }
     for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
-        linear_dx_case((const int64_t[]){17, 31, 33}, arithmetics[a], MZ_ACT_NONE, arithmetics[a].storage, FILL_NAN);
+        linear_dx_case((const int64_t[]){17, 31, 33}, arithmetics[a], MZ_ACT_NONE, arithmetics[a].storage, SUMS_NONE,
+                       FILL_NAN);
+    for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
+        for (int k = SUMS_NONE; k <= SUMS_ADDED; k++) {
+            mezzo_dtype storage = arithmetics[a].storage;
+            linear_dx_case((const int64_t[]){264, 72, 136}, arithmetics[a], MZ_ACT_GELU_TANH, storage, (sums)k,
+                           FILL_NORMAL);
+        }
+    // More tiles than a GPU has multiprocessors: some make two.
+    linear_dx_case((const int64_t[]){264, 72, 4488}, arithmetics[2], MZ_ACT_GELU_TANH, MEZZO_BF16, SUMS_WRITTEN,
+                   FILL_NORMAL);
     for (size_t s = 0; s < MZ_COUNT(router_shapes); s++) {
-        linear_dx_case(router_shapes[s], arithmetics[0], MZ_ACT_NONE, MEZZO_F32, FILL_NORMAL);
-        linear_dx_case(router_shapes[s], arithmetics[0], MZ_ACT_NONE, MEZZO_F32, FILL_INTEGERS);
+        linear_dx_case(router_shapes[s], arithmetics[0], MZ_ACT_NONE, MEZZO_F32, SUMS_NONE, FILL_NORMAL);
+        linear_dx_case(router_shapes[s], arithmetics[0], MZ_ACT_NONE, MEZZO_F32, SUMS_NONE, FILL_INTEGERS);
     }
     if (devices_have("cuda")) {
-        linear_dx_case(large_shape, arithmetics[0], MZ_ACT_NONE, MEZZO_F32, FILL_NORMAL);
-        linear_dx_case(large_shape, arithmetics[0], MZ_ACT_RELU, MEZZO_F32, FILL_INTEGERS);
+        linear_dx_case(large_shape, arithmetics[0], MZ_ACT_NONE, MEZZO_F32, SUMS_NONE, FILL_NORMAL);
+        linear_dx_case(large_shape, arithmetics[0], MZ_ACT_RELU, MEZZO_F32, SUMS_NONE, FILL_INTEGERS);
     }
 }
 

@@ -120,6 +120,9 @@ static const char *supports_formats(const mz_call *call) {
         if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
             return "the bias gradient must be fp32";
     }
+    for (int k = 1; call->op == MZ_OP_linear_dx && k < call->n_out; k++)
+        if (mz_present(&call->out[k]) && call->out[k].dtype != MEZZO_F32)
+            return "the columns' sums must be fp32";
     return NULL;
 }
 
@@ -163,6 +166,9 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
     mz_matmul_run(path, &p, threads, call->workspace);
     if (call->op == MZ_OP_linear_dw && mz_present(&call->out[1]))
         mz_matmul_column_sums(path, call->in[0].data, call->in[0].dtype, p.k, p.m, call->out[1].data,
+                              call->attrs.accumulate, threads);
+    if (call->op == MZ_OP_linear_dx && call->n_out > 1 && mz_present(&call->out[1]))
+        mz_matmul_column_sums(path, call->out[0].data, call->out[0].dtype, p.m, p.n, call->out[1].data,
                               call->attrs.accumulate, threads);
     return MEZZO_OK;
 }

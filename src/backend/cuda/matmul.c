@@ -276,7 +276,11 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
     }
     r->convert_a = (int)w->dtype != key.operand;
     r->convert_b = (int)call->in[0].dtype != key.operand;
-    book(r, w, &call->in[0], NULL, r->finish ? tensor_bytes(dx, MEZZO_F32) : 0, 0);
+    bool summed = call->n_out > 1 && mz_present(&call->out[1]);
+    if (summed && call->out[1].dtype != MEZZO_F32)
+        return "gradients are fp32";
+    size_t sums = summed ? mz_cu_column_sums_bytes(key.n, key.m) : 0;
+    book(r, w, &call->in[0], NULL, r->finish ? tensor_bytes(dx, MEZZO_F32) : 0, sums);
     return NULL;
 }
 
@@ -290,6 +294,10 @@ static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     if (r.finish)
         MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, data.d, mz_cuda_array(&call->in[2]), mz_cuda_array(&call->out[0]),
                                  mz_shape_count(&call->out[0].shape), (int)call->attrs.act));
+    if (call->n_out > 1 && mz_present(&call->out[1]))
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->out[0]), call->out[1].data, r.gemm->key.n,
+                                      r.gemm->key.m, call->attrs.accumulate,
+                                      (float *)(void *)((char *)call->workspace + r.at_sums)));
     return MEZZO_OK;
 }
 

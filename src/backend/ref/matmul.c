@@ -41,6 +41,12 @@ void mz_ref_linear_dx(const mz_call *call) {
                 sum = mz_ref_activation_dx(call->attrs.act, sum, mz_ref_get(preact, m * n_in + k));
             mz_ref_put(dx, m * n_in + k, sum);
         }
+    for (int64_t k = 0; mz_present(&call->out[1]) && k < n_in; k++) {
+        double sum = 0;
+        for (int64_t m = 0; m < rows; m++)
+            sum += mz_ref_get(dx, m * n_in + k);
+        mz_ref_put_gradient(call, 1, k, sum);
+    }
 }
 
 void mz_ref_linear_dw(const mz_call *call) {

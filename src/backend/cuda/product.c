@@ -1,0 +1,112 @@
+// The products with an epilogue that own kernels do on compute capability 9.0 (kernels/product.cu): which calls of linear and linear_dx these are.
+#include "backend/cuda/storage.h"
+
+enum { LEAST_ROWS = 256 };
+
+static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, mz_cu_product *g) {
+    bool forward = call->op == MZ_OP_linear;
+    const mz_tensor *a = &call->in[0], *w = &call->in[1], *out = &call->out[0];
+    int64_t cols = w->shape.dim[forward ? 0 : 1], inner = w->shape.dim[forward ? 1 : 0];
+    if (cuda->cc != 90)
+        return "is for compute capability 9.0";
+    if ((a->dtype != MEZZO_BF16 && a->dtype != MEZZO_F16) || w->dtype != a->dtype)
+        return "multiplies bf16 by bf16 and fp16 by fp16";
+    if (cols % 8 != 0 || inner % 8 != 0 || cols >= 1 << 24 || inner >= 1 << 24)
+        return "rows must be multiples of 16 bytes";
+    *g = (mz_cu_product){.dtype = (int)a->dtype,
+                         .a = a->data,
+                         .w = w->data,
+                         .out = out->data,
+                         .rows = mz_shape_count(&out->shape) / cols,
+                         .cols = (int)cols,
+                         .inner = (int)inner};
+    if (g->rows < LEAST_ROWS)
+        return "few rows are done sooner by the library";
+    return g->rows >= (int64_t)1 << 30 ? "rows of a matrix fit in 30 bits" : NULL;
+}
+
+static const char *prepare(const mz_cuda_device *cuda, const mz_cu_product *g) {
+    bool ready = mz_cu_product_run(cuda->stream, g, cuda->sms, true) == cudaSuccess;
+    (void)cudaGetLastError();
+    return ready ? NULL : "this build has no code for compute capability 9.0a";
+}
+
+// --- linear: bias, FP32 residual ----------------------------------------------------------------------------------------------------
+// The residual is worth it where the product is long: a short one is the memory's work in any kernel.
+enum { LEAST_INNER = 2048 };
+
+static const char *linear_args(const mz_cuda_device *cuda, const mz_call *call, mz_cu_product *g) {
+    const mz_tensor *bias = &call->in[2], *residual = &call->in[3], *y = &call->out[0], *preact = &call->out[1];
+    const char *reason = set_product(cuda, call, g);
+    if (reason != NULL)
+        return reason;
+    if (mz_present(bias) && !mz_cuda_float(bias))
+        return "a bias is fp32, bf16 or fp16";
+    g->bias = mz_cuda_array(bias);
+    if (call->attrs.act != MZ_ACT_NONE || mz_present(preact) || !mz_present(residual) || residual->dtype != MEZZO_F32 ||
+        y->dtype != MEZZO_F32 || g->inner < LEAST_INNER)
+        return "is for an fp32 residual and long sums";
+    g->epilogue = MZ_CU_PRODUCT_RESIDUAL;
+    g->residual = residual->data;
+    return NULL;
+}
+
+static const char *linear_supports(const mezzo_device *device, const mz_call *call) {
+    mz_cu_product g;
+    const char *reason = linear_args(mz_cuda(device), call, &g);
+    return reason != NULL ? reason : prepare(mz_cuda(device), &g);
+}
+
+static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    mz_cu_product g;
+    (void)linear_args(cuda, call, &g);
+    MZ_CUDA_TRY(mz_cu_product_run(cuda->stream, &g, cuda->sms, false));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_linear_product = {"linear__cuda_product", linear_supports, NULL, linear_run};
+
+// --- linear_dx: GELU's slope, the sums of dx's columns ------------------------------------------------------------------------------
+static const char *linear_dx_args(const mz_cuda_device *cuda, const mz_call *call, mz_cu_product *g) {
+    const mz_tensor *preact = &call->in[2];
+    bool dsum = call->n_out > 1 && mz_present(&call->out[1]);
+    const char *reason = set_product(cuda, call, g);
+    if (reason != NULL)
+        return reason;
+    mezzo_dtype low = call->in[0].dtype;
+    if (call->out[0].dtype != low || (dsum && call->out[1].dtype != MEZZO_F32))
+        return "writes 16-bit storage, and fp32 sums";
+    if (call->attrs.act != MZ_ACT_GELU_TANH || !mz_present(preact) || preact->dtype != low)
+        return "is for GELU's slope between 16-bit storages";
+    if (dsum)
+        g->partial = call->workspace;
+    g->epilogue = MZ_CU_PRODUCT_SLOPE;
+    g->preact = preact->data;
+    return NULL;
+}
+
+static const char *linear_dx_supports(const mezzo_device *device, const mz_call *call) {
+    mz_cu_product g;
+    const char *reason = linear_dx_args(mz_cuda(device), call, &g);
+    return reason != NULL ? reason : prepare(mz_cuda(device), &g);
+}
+
+static size_t linear_dx_workspace(const mezzo_device *device, const mz_call *call) {
+    mz_cu_product g;
+    if (call->n_out < 2 || !mz_present(&call->out[1]) || linear_dx_args(mz_cuda(device), call, &g) != NULL)
+        return 0;
+    return (size_t)(mz_cu_product_parts(g.rows) * g.cols) * sizeof(float);
+}
+
+static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    mz_cu_product g;
+    (void)linear_dx_args(cuda, call, &g);
+    MZ_CUDA_TRY(mz_cu_product_run(cuda->stream, &g, cuda->sms, false));
+    if (g.partial != NULL)
+        MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, g.partial, call->out[1].data, g.cols, mz_cu_product_parts(g.rows),
+                                       call->attrs.accumulate));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_linear_dx_product = {"linear_dx__cuda_product", linear_dx_supports, linear_dx_workspace,
+                                             linear_dx_run};
