@@ -32,7 +32,7 @@ for name in matmul_pack matmul_rows matmul_split matmul_f32 matmul_epilogue prob
     fi
 done
 if [ "$(uname -m)" = x86_64 ]; then
-    for name in avx512bf16_matmul avx512bf16_epilogue avx512bf16_probe; do
+    for name in avx512bf16_matmul avx512bf16_split avx512bf16_epilogue avx512bf16_probe; do
         compile $kernels/$name.c $name -ffp-contract=fast -DMZ_ISA=avx512bf16 -DMZ_ISA_AVX512BF16=1 "${avx512[@]}" -mavx512bf16
     done
     for name in amx_matmul amx_probe; do

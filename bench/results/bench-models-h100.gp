@@ -11,11 +11,11 @@ set style line 91 lc rgb '#dddddd' lw 1
 set border lw 1.2
 set tics nomirror
 $rows << EOD
-"small" 3.439 6.6
-"medium" 3.687 6.683
-"large" 3.864 7.491
-"xl" 4.137 7.689
-"2.7B" 4.278 8.319
+"small" 2.449 4.585
+"medium" 2.481 4.539
+"large" 2.462 4.73
+"xl" 2.631 4.901
+"2.7B" 2.587 5.025
 EOD
 set style data histograms
 set style histogram clustered gap 1

@@ -125,17 +125,6 @@ static mz_act act_of(const mz_node *n, bool gradient) {
     }
 }
 
-// Whether an activation of z alone is evaluated again for backward: then the first one must be alone too, for a device whose products do not round z
-// before theirs. Where rounding comes first or last makes no difference to ReLU.
-static bool evaluated_again(fuse *f, int z, mz_act act) {
-    for (size_t i = 0; act != MZ_ACT_RELU && i < f->g->n_nodes; ++i) {
-        const mz_node *n = &f->g->nodes[i];
-        if (!f->dead[i] && n->phase == MZ_RECOMPUTE && n->in[0] == z && act_of(n, false) == act)
-            return true;
-    }
-    return false;
-}
-
 // linear, act → linear with act; the value between stays as `preact` where backward reads it.
 static void fuse_activation(fuse *f, size_t index) {
     mz_node *act = &f->g->nodes[index];
@@ -145,8 +134,7 @@ static void fuse_activation(fuse *f, size_t index) {
     int z = act->in[0], y = act->out[0];
     mz_node *linear = maker(f, z, 0);
     if (!linear || linear->op != MZ_OP_linear || linear->attrs.act != MZ_ACT_NONE || linear->phase != act->phase ||
-        (linear->n_in > 3 && linear->in[3] >= 0) || value(f, z)->keep || value(f, y)->dtype != value(f, z)->dtype ||
-        (act->phase == MZ_FORWARD && evaluated_again(f, z, kind)))
+        (linear->n_in > 3 && linear->in[3] >= 0) || value(f, z)->keep || value(f, y)->dtype != value(f, z)->dtype)
         return;
     kill(f, act);
     linear->attrs.act = kind;

@@ -3,9 +3,9 @@ source "$MEZZO_TESTS/cli/check.bash" || exit 1
 text 300 >text.txt
 LONG=("${TINY[@]}" --steps 1000000 --eval-every 0 --sample-every 0 --checkpoint-every -1 --data text.txt)
 
-wait_for() { # WORD: until stderr shows it, at most 30 s
+wait_for() { # WORD: until stderr shows it, at most 90 s
     local i
-    for ((i = 0; i < 300; i++)); do
+    for ((i = 0; i < 900; i++)); do
         grep -qF -- "$1" "$ERR" && return
         sleep 0.1
     done
@@ -37,7 +37,7 @@ done
 
 # The second signal does not wait for the step: here one step takes long.
 run 0 train "${TINY[@]}" --steps 2 --data text.txt --out twice
-start --model gpt2 --layers 12 --heads 4 --d-model 512 --seq-len 256 --batch-size 32 --steps 9 --device cpu --threads 1 \
+start --model gpt2 --layers 6 --heads 4 --d-model 512 --seq-len 256 --batch-size 16 --steps 9 --device cpu --threads 1 \
     --eval-every 0 --sample-every 0 --log-every 1 --precision fp32 --data text.txt --out slow
 wait_for "gpt2"
 kill -s INT "$child"

@@ -1,7 +1,7 @@
 // Programs and updates on a device that captures: what is replayed gives the bits that calls one by one give. The device is the CPU's,
 // with its kernels wrapped so that a capture keeps them for later, and it can tell what was captured and launched.
 // Broken on purpose to see it fail: an update's constants left out of the comparison, gradients not written in the first micro batch's
-// graph, either half of what one lane must wait for in the other.
+// graph, either half of what one lane must wait for in the other, gradients that nobody writes left as they were.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -110,6 +110,78 @@ static void test_avx512_packs_the_same(void **state) {
 #endif
 }
 
+#if defined(__x86_64__)
+void mz_matmul_pack_split__avx512bf16(mz_panel format, void *dst, const mz_matmul_operand *src, int64_t i0, int ni,
+                                      int64_t k0, int64_t nk, int64_t k_padded);
+static void pack_by_instruction(mz_panel format, int width, void *dst, const mz_matmul_operand *src, int64_t i0, int ni,
+                                int64_t k0, int64_t nk, int64_t k_padded) {
+    (void)width;
+    mz_matmul_pack_split__avx512bf16(format, dst, src, i0, ni, k0, nk, k_padded);
+}
+
+static mz_microkernel with_pack(const mz_microkernel *of) {
+    mz_microkernel own = *of;
+    own.pack = pack_by_instruction;
+    return own;
+}
+
+static void fill_with(float *values, int n) {
+    for (int i = 0; i < n; i++)
+        values[i] = (float)((i * 7919) % 20011 - 10000) * 0x1.01p-7f;
+    values[3] = INFINITY;
+    values[700] = NAN;
+    values[1200] = FLT_MAX;
+    values[1500] = -FLT_MAX;
+    values[1600] = 0x1p-24f;
+    values[1900] = -0.0f;
+}
+
+// Two parts by the instruction that rounds: TF32's are those of integer arithmetic, what is not finite or would become so among them;
+// FP16's have the same sum.
+static void check_parts(mz_panel format, mezzo_dtype dtype, bool along_k) {
+    enum { N = 32, K = 64, WORDS = 2 * N * K / 2 };
+    float values[N * K];
+    uint16_t low[N * K], parts[2][2 * WORDS];
+    fill_with(values, N * K);
+    assert_int_equal(mezzo_convert(values, MEZZO_F32, low, MEZZO_F16, N * K), MEZZO_OK);
+    const bool f16 = dtype == MEZZO_F16;
+    const mz_matmul_operand op = {f16 ? (const void *)low : values, dtype, f16 ? MEZZO_F16 : MEZZO_TF32,
+                                  along_k ? K : 1, along_k ? 1 : N};
+    mz_matmul_isa__avx512.pack(format, N, parts[0], &op, 0, N, 0, K, K);
+    pack_by_instruction(format, N, parts[1], &op, 0, N, 0, K, K);
+    for (int i = 0; i < 2 * WORDS; i++) {
+        int step = i / (2 * N * 32), at = i % (2 * N * 32);
+        if (at >= N * 32 || !f16) { // second parts are looked at with the first
+            if (!f16)
+                assert_int_equal(parts[0][i], parts[1][i]);
+            continue;
+        }
+        float sum[2];
+        for (int way = 0; way < 2; way++)
+            sum[way] =
+                mezzo_bf16_to_f32(parts[way][i]) + mezzo_bf16_to_f32(parts[way][step * 2 * N * 32 + N * 32 + at]);
+        assert_true(sum[0] == sum[1] || (isnan(sum[0]) && isnan(sum[1])));
+    }
+}
+#endif
+
+static void test_parts_by_instruction(void **state) {
+    (void)state;
+#if defined(__x86_64__)
+    if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512bw"))
+        skip();
+    for (int f16 = 0; f16 < 2; f16++)
+        for (int along_k = 0; along_k < 2; along_k++)
+            for (int left = 0; left < 2; left++)
+                check_parts(left ? MZ_PANEL_SPLIT_A : MZ_PANEL_SPLIT_B, f16 ? MEZZO_F16 : MEZZO_F32, along_k);
+    const mz_microkernel f16 = with_pack(&mz_microkernel_amx_f16), tf32 = with_pack(&mz_microkernel_amx_tf32);
+    check_split(&f16, &mz_matmul_isa__avx512, MEZZO_F16);
+    check_split(&tf32, &mz_matmul_isa__avx512, MEZZO_TF32);
+#else
+    skip();
+#endif
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),
@@ -119,6 +191,7 @@ int main(void) {
         cmocka_unit_test(test_split_at_the_ends),
         cmocka_unit_test(test_tiles_are_released),
         cmocka_unit_test(test_avx512_packs_the_same),
+        cmocka_unit_test(test_parts_by_instruction),
     };
     return cmocka_run_group_tests_name("matmul_amx_emulated", tests, NULL, NULL);
 }

@@ -7,8 +7,8 @@
 //         for j in nb by nr, a few at a time                    the first time pack B (kp × nr): it stays in L2 for all rows
 //           for i in these rows by mr, ks in kp by kc, j        microkernel; the epilogue after the last k
 //
-// While it multiplies, a microkernel that has units to spare also finishes the tile before, asks for the lines that results go to, and for
-// what is packed next (struct chores): then packing and epilogue do not wait for memory.
+// While it multiplies, a microkernel that has units to spare also finishes the tile before and asks for the lines that results go to, that the
+// epilogue reads, and that are packed or read next (struct chores): then none of these waits for memory.
 //
 // Nothing packed is shared, so threads never wait for each other; k is summed in the same order by one thread whatever item a tile
 // is part of: bitwise repeatable. docs/dev/MATMUL.md has the measurements behind this.
@@ -22,7 +22,7 @@
 #define LINE         64
 #define MAX_TILE     (32 * 32) // floats of the largest microkernel's tile
 #define MAX_TEAM     256       // threads with a range of items of their own
-#define PACK_PANELS  8         // panels packed side by side, and how deep: see pack_panels. A multiple of every k_unit.
+#define PACK_PANELS  8         // panels packed side by side, and how deep: see pack. A multiple of every k_unit.
 #define PACK_DEPTH   64
 #define A_BYTES      (256 << 10) // packed panels of A at a time, at most, unless one is more
 #define MAX_PANELS_B 32
@@ -51,6 +51,7 @@ typedef struct blocking {
     int64_t across, down, items;        // of one product; of all
     bool epilogue;                      // more happens to sums than being stored
     bool direct;                        // whole tiles of sums are made in y
+    bool rows;                          // A's whole panels are read as they lie
     bool in_blocks;                     // several packed blocks add to y, one after another
     size_t a_panel, b_panel;            // bytes of one packed panel
     size_t a_bytes, b_bytes, sum_bytes; // a thread's packed panels and tiles of sums
@@ -78,15 +79,14 @@ static size_t operand_size(mz_panel format) {
     }
 }
 
-// What B's block may take of a core's L2 cache: the rest is for A's panels, the sums and what is prefetched.
-static size_t b_budget;
+static size_t l2_bytes;
 
 static void ask_l2(void) {
     long bytes = 0;
 #if defined(_SC_LEVEL2_CACHE_SIZE)
     bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
-    b_budget = (size_t)(bytes >= 1 << 18 ? bytes : 1 << 20) / 8 * 5;
+    l2_bytes = (size_t)(bytes >= 1 << 18 ? bytes : 1 << 20);
 }
 
 // How many blocks of columns and parts of rows make `team` threads finish soonest. In units of a tile's products, packing a panel
@@ -109,20 +109,31 @@ static void plan_grid(blocking *b, int64_t m_panels, int64_t n_panels, int64_t m
         }
 }
 
+// Rows must be whole cache lines, and k whole steps: what lies behind a row's end may be no number.
+static bool reads_rows(const mz_microkernel *mk, const mz_matmul_problem *p) {
+    return mk->run_rows != NULL && p->a.dtype == MEZZO_BF16 && p->a.k_stride == 1 && p->k % mk->k_unit == 0 &&
+           p->a.i_stride * 2 % LINE == 0;
+}
+
 // kc and kp depend on k alone, never on threads: they decide the order of summation.
 static blocking plan_blocks(const mz_microkernel *mk, const mz_matmul_problem *p, int threads) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, ask_l2);
     blocking b = {0};
     b.kc = equal_blocks(p->k, mk->kc, mk->k_unit);
-    b.kp = equal_blocks(p->k, max64(b.kc, p->a.k_stride == 1 ? mk->depth : mk->depth_across), b.kc);
+    const bool whole = p->a.k_stride == 1 && p->k <= mk->depth;
+    b.kp = equal_blocks(p->k, max64(b.kc, whole ? mk->depth : mk->depth_across), b.kc);
     b.a_panel = mz_align_up((size_t)(b.kp * mk->mr) * operand_size(mk->a_panel) + MZ_PANEL_SLACK, LINE);
     b.b_panel = mz_align_up((size_t)(b.kp * mk->nr) * operand_size(mk->b_panel) + MZ_PANEL_SLACK, LINE);
+    // What B's block may take of a core's L2 cache: the rest is for A's panels, the sums and what is prefetched, which is more where
+    // products wait for nothing else.
+    const size_t b_budget = l2_bytes / 8 * (mk->run_beside != NULL ? 3 : 5);
     int64_t m_panels = ceil_div(p->m, mk->mr), n_panels = ceil_div(p->n, mk->nr);
     int64_t most = max64(1, min64(MAX_PANELS_B, (int64_t)(b_budget / b.b_panel)));
     plan_grid(&b, m_panels, n_panels, most, threads, p->batches);
     b.items = b.across * b.down * p->batches;
-    b.a_group = max64(1, min64(b.mb, (int64_t)(A_BYTES / b.a_panel)));
+    b.rows = reads_rows(mk, p);
+    b.a_group = mk->run_beside != NULL ? 1 : max64(1, min64(b.mb, (int64_t)(A_BYTES / b.a_panel)));
     b.epilogue = has_epilogue(&p->out);
     b.in_blocks = !b.epilogue && b.kp < p->k;
     b.direct = !b.epilogue && (mk->in_y || b.kc >= p->k);
@@ -205,11 +216,12 @@ typedef struct chores {
     mz_meanwhile call;
     const worker *w;
     pending before;
-    char *y;           // rows that the next results go to, to be asked for
-    int64_t y_step;    // bytes from one to the next
-    int y_rows, y_all; // left, and of how many bytes
+    int64_t
+        y_at; // element that the next results go to: their lines are asked for, as all that the epilogue reads and writes there
+    int y_rows, y_all; // rows left, and of how many elements
     int rows_each;     // rows a step, of both
-    lines a, b;        // what is packed next
+    lines a, b;        // what is packed after the next
+    lines sums;        // the next tile's sums so far
 } chores;
 
 static void finish_rows(const worker *w, pending *t, int rows) {
@@ -228,34 +240,50 @@ static void settle(const worker *w, pending *t) {
         finish_rows(w, t, t->rows - t->done);
 }
 
-static void do_some(mz_meanwhile *self) {
-    chores *c = (chores *)(void *)self;
-    if (c->before.sums != NULL)
-        finish_rows(c->w, &c->before, (int)min64(c->rows_each, c->before.rows - c->before.done));
-    for (int i = 0; i < c->rows_each && c->y_rows > 0; i++, c->y_rows--, c->y += c->y_step)
-        for (int line = 0; line < c->y_all; line += LINE)
-            __builtin_prefetch(c->y + line, 1, 3);
-    ask_for(&c->a, c->a.each);
-    ask_for(&c->b, c->b.each);
+static void ask_for_row(const void *matrix, mezzo_dtype dtype, int64_t at, int elements) {
+    const char *p = (const char *)matrix + (size_t)at * mezzo_dtype_size(dtype);
+    for (int64_t line = 0; line < elements * (int64_t)mezzo_dtype_size(dtype); line += LINE)
+        __builtin_prefetch(p + line, 1, 3);
+}
+
+static void ask_for_results(const mz_matmul_epilogue *e, int64_t at, int elements) {
+    ask_for_row(e->y, e->y_dtype, at, elements);
+    if (e->preact != NULL)
+        ask_for_row(e->preact, e->preact_dtype, at, elements);
+    if (e->residual != NULL)
+        ask_for_row(e->residual, e->residual_dtype, at, elements);
 }
 
 // --- packing ------------------------------------------------------------------------------------------------------------------
-// `panels` panels of `width` from row `start` of an operand that has `count` rows from there. A source that is contiguous along i is
-// read in bands of PACK_DEPTH rows across all the panels: one narrow panel from top to bottom would touch a new page at every row
-// or two.
-static void pack_panels(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,
-                        char *packed) {
+// Panels of as many of the operand's rows from `start` on, of which there are `count`. A panel whole, or where its rows do not lie along k in
+// bands of PACK_DEPTH of k across all the panels: one narrow panel from top to bottom would touch a new page at every row or two.
+static void pack(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,
+                 char *packed) {
     const mz_matmul_operand *op = left ? &w->a_op : &w->b_op;
     const mz_panel format = left ? w->mk->a_panel : w->mk->b_panel;
     const int width = left ? w->mk->mr : w->mk->nr;
     const int64_t depth = op->k_stride == 1 ? at->nk_padded : PACK_DEPTH;
-    const size_t panel_bytes = left ? w->b->a_panel : w->b->b_panel, row_bytes = (size_t)width * operand_size(format);
+    const size_t panel_bytes = left ? w->b->a_panel : w->b->b_panel, row = (size_t)width * operand_size(format);
     for (int64_t k = 0; k < at->nk_padded; k += depth)
         for (int64_t panel = 0; panel < panels; panel++) {
-            int64_t i = panel * width, nk = min64(depth, at->nk - k);
-            w->isa->pack(format, width, packed + (size_t)panel * panel_bytes + (size_t)k * row_bytes, op, start + i,
-                         (int)min64(width, count - i), at->pk + k, nk, min64(depth, at->nk_padded - k));
+            int64_t i = panel * width;
+            char *dst = packed + (size_t)panel * panel_bytes + (size_t)k * row;
+            (w->mk->pack != NULL ? w->mk->pack
+                                 : w->isa->pack)(format, width, dst, op, start + i, (int)min64(width, count - i),
+                                                 at->pk + k, min64(depth, at->nk - k), min64(depth, at->nk_padded - k));
         }
+}
+
+// --- a step of the work beside products ---------------------------------------------------------------------------------------
+static void do_some(mz_meanwhile *self) {
+    chores *c = (chores *)(void *)self;
+    if (c->before.sums != NULL)
+        finish_rows(c->w, &c->before, (int)min64(c->rows_each, c->before.rows - c->before.done));
+    for (int i = 0; i < c->rows_each && c->y_rows > 0; i++, c->y_rows--, c->y_at += c->w->out.ld)
+        ask_for_results(&c->w->out, c->y_at, c->y_all);
+    ask_for(&c->a, c->a.each);
+    ask_for(&c->b, c->b.each);
+    ask_for(&c->sums, c->sums.each);
 }
 
 typedef struct scratch {
@@ -266,18 +294,19 @@ typedef struct scratch {
 
 // The tile at row i, column j is what results are stored to next.
 static void expect_results(const worker *w, chores *c, int64_t i, int64_t j, int64_t steps) {
-    const int64_t size = (int64_t)mezzo_dtype_size(w->out.y_dtype);
     int64_t rows = min64(w->mk->mr, w->i1 - i), columns = min64(w->mk->nr, w->j1 - j);
-    c->y = (char *)w->out.y + (i * w->out.ld + j) * size;
-    c->y_step = w->out.ld * size;
+    c->y_at = i * w->out.ld + j;
     c->y_rows = rows > 0 && columns > 0 ? (int)rows : 0;
-    c->y_all = (int)(columns * size);
+    c->y_all = (int)columns;
     c->rows_each = (int)ceil_div(w->mk->mr, max64(1, steps));
 }
 
-static void multiply(const worker *w, int64_t nk, const char *a, const char *b, float *sums, int64_t ld, bool add,
-                     scratch *s) {
-    if (w->mk->run_beside != NULL)
+// a_row: bytes between A's rows as they lie; 0: a packed panel.
+static void multiply(const worker *w, int64_t nk, const char *a, size_t a_row, const char *b, float *sums, int64_t ld,
+                     bool add, scratch *s) {
+    if (a_row > 0)
+        w->mk->run_rows(nk, a, a_row, b, sums, ld, add, &s->c.call);
+    else if (w->mk->run_beside != NULL)
         w->mk->run_beside(nk, a, b, sums, ld, add, &s->c.call);
     else {
         ask_for(&s->c.a, s->c.a.each);
@@ -295,6 +324,11 @@ static void multiply_tile(const worker *w, const place *at, const char *a_panel,
     const int64_t nk = min64(b->kc, at->nk_padded - ks), panel = (j - w->j0) / mk->nr;
     const int64_t steps = nk / mk->k_unit - 1; // of other work, nearly
     const char *a = a_panel + (size_t)(ks * mk->mr) * operand_size(mk->a_panel);
+    size_t a_row = 0;
+    if (b->rows && i + mk->mr <= w->i1) {
+        a_row = (size_t)w->a_op.i_stride * sizeof(uint16_t);
+        a = (const char *)w->a_op.data + (size_t)i * a_row + (size_t)(at->pk + ks) * sizeof(uint16_t);
+    }
     const char *bp = w->b_pack + (size_t)panel * b->b_panel + (size_t)(ks * mk->nr) * operand_size(mk->b_panel);
     pending t = {.row = i, .column = j};
     t.rows = (int)min64(mk->mr, w->i1 - i);
@@ -305,7 +339,7 @@ static void multiply_tile(const worker *w, const place *at, const char *a_panel,
             expect_results(w, &s->c, i, j + mk->nr, steps);
         else
             expect_results(w, &s->c, i + mk->mr, w->j0, steps);
-        multiply(w, nk, a, bp, (float *)w->out.y + i * w->out.ld + j, w->out.ld, ks > 0 || w->out.add, s);
+        multiply(w, nk, a, a_row, bp, (float *)w->out.y + i * w->out.ld + j, w->out.ld, ks > 0 || w->out.add, s);
         return;
     }
     float *sums = w->sums;
@@ -316,12 +350,18 @@ static void multiply_tile(const worker *w, const place *at, const char *a_panel,
         int64_t row = b->epilogue && b->kp < w->p->k ? (i - w->i0) / mk->mr : 0;
         sums += (row * (b->nb / mk->nr) + panel) * mk->mr * mk->nr;
     }
+    s->c.sums = (lines){0};
+    if (sums != s->tile[0] && sums != s->tile[1] && (ks > 0 || !at->first)) {
+        const int64_t bytes = (int64_t)sizeof(float) * mk->mr * mk->nr;
+        s->c.sums = (lines){.run = (const char *)sums + bytes, .run_bytes = bytes, .runs = 1};
+        s->c.sums.each = ceil_div(bytes / LINE, max64(1, steps));
+    }
     if (s->c.before.sums == sums)
         settle(w, &s->c.before);
     expect_results(w, &s->c, i, j, steps);
     if (!stored)
         s->c.y_rows = 0;
-    multiply(w, nk, a, bp, sums, mk->nr, ks > 0 || !(at->first || b->in_blocks), s);
+    multiply(w, nk, a, a_row, bp, sums, mk->nr, ks > 0 || !(at->first || b->in_blocks), s);
     if (stored) {
         t.sums = sums;
         s->c.before = t;
@@ -339,20 +379,23 @@ static void multiply_panels(const worker *w, const place *at, int64_t i, int64_t
                               ks, s);
 }
 
-// Rows of a few panels from i on. B's panels are packed as they are met where `pack_b`.
+// Rows of a few panels from i on: packed, but for those that are read as they lie. B's panels are packed as they are met where `pack_b`, in
+// bands of several where their rows do not lie along k. What is packed after the next is asked for meanwhile.
 static void multiply_rows(const worker *w, const place *at, int64_t i, int64_t panels, bool pack_b, scratch *s) {
     const mz_microkernel *mk = w->mk;
     const int64_t columns = ceil_div(w->j1 - w->j0, mk->nr);
     const int64_t times = ceil_div(at->nk_padded, mk->run_beside != NULL ? mk->k_unit : w->b->kc); // to a tile
-    const int64_t group = !pack_b ? columns : w->b_op.k_stride == 1 ? 1 : PACK_PANELS;
-    const int64_t next = i + panels * mk->mr;
-    pack_panels(w, at, true, i, w->i1 - i, panels, w->a_pack);
+    const int64_t group = !pack_b ? columns : w->b_op.k_stride == 1 ? 1 : PACK_PANELS, next = i + panels * mk->mr;
+    const int64_t as_they_lie = w->b->rows ? min64(panels, (w->i1 - i) / mk->mr) : 0, from = i + as_they_lie * mk->mr;
+    char *packed = w->a_pack + (size_t)as_they_lie * w->b->a_panel;
+    pack(w, at, true, from, w->i1 - from, panels - as_they_lie, packed);
     s->c.a = lines_of(&w->a_op, next, min64(panels * mk->mr, w->i1 - next), at, panels * columns * times);
     for (int64_t column = 0; column < columns; column += group) {
         int64_t n = min64(group, columns - column), j = w->j0 + column * mk->nr;
         if (pack_b) {
-            pack_panels(w, at, false, j, w->j1 - j, n, w->b_pack + (size_t)column * w->b->b_panel);
-            j += n * mk->nr;
+            packed = w->b_pack + (size_t)column * w->b->b_panel;
+            pack(w, at, false, j, w->j1 - j, n, packed);
+            j += (n + min64(group, columns - column - n)) * mk->nr;
             s->c.b = lines_of(&w->b_op, j, min64(group * mk->nr, w->j1 - j), at, panels * n * times);
         }
         multiply_panels(w, at, i, panels, column, n, s);

@@ -62,20 +62,27 @@ typedef struct mz_meanwhile {
 // Computes a full mr × nr tile: c = (add ? c : 0) + Σ_k a·b, summed in FP32 in the order of k.
 typedef struct mz_microkernel {
     const char *name;
-    int mr, nr;                // tile
-    int k_unit;                // k is padded with zeros to a multiple of this
-    int kc;                    // k of one call, at most: A's panel stays in L1 meanwhile
-    int depth, depth_across;   // k packed at a time, at most: where A is contiguous along k, and where it is not
-    bool in_y;                 // sums of several calls gather in y where y is F32; else in tiles of their own
-    mz_panel a_panel, b_panel; // the operands' formats
+    int mr, nr; // tile
+    int k_unit; // k is padded with zeros to a multiple of this
+    int kc;     // k of one call, at most: A's panel stays in L1 meanwhile
+    int depth,
+        depth_across; // k packed at a time: all of it where A is contiguous along it and it is at most `depth`, else so much
+    bool in_y;        // sums of several calls gather in y where y is F32; else in tiles of their own
+    mz_panel a_panel, b_panel;                                                             // the operands' formats
     void (*run)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add); // k already padded
     // The same with other work in between; NULL: not worth it.
     void (*run_beside)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add, mz_meanwhile *other);
+    // The same with A as it lies, rows of BF16 `a_row` bytes apart: k is a multiple of k_unit. NULL: A is packed.
+    void (*run_rows)(int64_t k, const void *a, size_t a_row, const void *b, float *c, int64_t ldc, bool add,
+                     mz_meanwhile *other);
     void (*begin)(void), (*end)(void); // around a thread's tiles; may be NULL
     // The epilogue of rows that are nr wide, where the microkernel knows a faster one; false: it does not serve these, whatever it wrote. May
     // be NULL.
     bool (*finish)(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column,
                    int rows);
+    // Packing, as mz_matmul_isa's; NULL: that one.
+    void (*pack)(mz_panel format, int width, void *dst, const mz_matmul_operand *src, int64_t i0, int ni, int64_t k0,
+                 int64_t nk, int64_t k_padded);
 } mz_microkernel;
 
 // --- instruction sets ---------------------------------------------------------------------------------------------------

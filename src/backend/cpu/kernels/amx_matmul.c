@@ -20,7 +20,6 @@ static void amx_load(int t, const void *p, size_t stride) {
     for (size_t r = 0; r < TILE_ROWS; r++)
         memcpy(amx_tiles[t].f[r], (const char *)p + r * stride, 64);
 }
-#define amx_load_once amx_load
 static void amx_store(int t, void *p, size_t stride) {
     for (size_t r = 0; r < TILE_ROWS; r++)
         memcpy((char *)p + r * stride, amx_tiles[t].f[r], 64);
@@ -43,16 +42,16 @@ static void amx_begin(void) {
 static void amx_end(void) {
     amx_configured = false;
 }
-#define amx_finish NULL
+#define amx_finish     NULL
+#define amx_pack_split NULL
 #else
 #include "backend/cpu/kernels/amx_config.h"
 
 // The tile number of an instruction is part of its encoding: these are macros because it must be a constant.
-#define amx_load(t, p, stride)      _tile_loadd(t, p, stride)
-#define amx_load_once(t, p, stride) _tile_stream_loadd(t, p, stride) // leaves L1 to what will be read again
-#define amx_store(t, p, stride)     _tile_stored(t, p, stride)
-#define amx_zero(t)                 _tile_zero(t)
-#define amx_dot(c, a, b)            _tile_dpbf16ps(c, a, b)
+#define amx_load(t, p, stride)  _tile_loadd(t, p, stride)
+#define amx_store(t, p, stride) _tile_stored(t, p, stride)
+#define amx_zero(t)             _tile_zero(t)
+#define amx_dot(c, a, b)        _tile_dpbf16ps(c, a, b)
 
 static void amx_begin(void) {
     _tile_loadconfig(&mz_amx_config);
@@ -63,11 +62,22 @@ static void amx_end(void) {
 }
 
 #define amx_finish mz_matmul_finish_32
+
+void mz_matmul_pack_split__avx512bf16(mz_panel format, void *dst, const mz_matmul_operand *src, int64_t i0, int ni,
+                                      int64_t k0, int64_t nk, int64_t k_padded);
+static void amx_pack_split(mz_panel format, int width, void *dst, const mz_matmul_operand *src, int64_t i0, int ni,
+                           int64_t k0, int64_t nk, int64_t k_padded) {
+    (void)width;
+    mz_matmul_pack_split__avx512bf16(format, dst, src, i0, ni, k0, nk, k_padded);
+}
 #endif
 
-static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, const char *a, const char *b, float *c,
-                                                                 int64_t ldc, bool add, mz_meanwhile *other) {
-    const size_t row = (size_t)ldc * sizeof(float);
+// A's rows are a_row bytes apart, its steps of k a_step. Each tile is loaded as soon as the last product that reads the one before it is on its
+// way. 3 × 2 tiles, seven loads for six products of which five are of other lines, were 10 to 20 % slower where it was slow (docs/dev/MATMUL.md).
+static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, const char *a, size_t a_row, size_t a_step,
+                                                                 const char *b, float *c, int64_t ldc, bool add,
+                                                                 mz_meanwhile *other) {
+    const size_t row = (size_t)ldc * sizeof(float), below = TILE_ROWS * a_row;
     float *lower = c + TILE_ROWS * ldc;
     if (add) {
         amx_load(0, c, row);
@@ -80,23 +90,21 @@ static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, cons
         amx_zero(2);
         amx_zero(3);
     }
-    // A's panel, which the next calls read again, stays in L1; B's tiles come from L2 past it. Each tile is loaded as soon as the last
-    // product that reads the one before it is on its way.
-    amx_load(4, a, 64);
-    amx_load_once(6, b, 64);
-    amx_load_once(7, b + TILE_BYTES, 64);
-    amx_load(5, a + TILE_BYTES, 64);
+    amx_load(4, a, a_row);
+    amx_load(6, b, 64);
+    amx_load(7, b + TILE_BYTES, 64);
+    amx_load(5, a + below, a_row);
     for (; k > TILE; k -= TILE) {
-        a += 2 * TILE_BYTES;
+        a += a_step;
         b += 2 * TILE_BYTES;
         amx_dot(0, 4, 6);
         amx_dot(1, 4, 7);
-        amx_load(4, a, 64);
+        amx_load(4, a, a_row);
         amx_dot(2, 5, 6);
-        amx_load_once(6, b, 64);
+        amx_load(6, b, 64);
         amx_dot(3, 5, 7);
-        amx_load_once(7, b + TILE_BYTES, 64);
-        amx_load(5, a + TILE_BYTES, 64);
+        amx_load(7, b + TILE_BYTES, 64);
+        amx_load(5, a + below, a_row);
         if (other != NULL)
             other->step(other);
     }
@@ -110,25 +118,31 @@ static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, cons
     amx_store(3, lower + TILE_ROWS, row);
 }
 
+#define PACKED_STEP (TILE * 64)
 static void multiply_amx(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
-    multiply_tiles(k, a, b, c, ldc, add, NULL);
+    multiply_tiles(k, a, 64, PACKED_STEP, b, c, ldc, add, NULL);
 }
 static void multiply_amx_beside(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add,
                                 mz_meanwhile *other) {
-    multiply_tiles(k, a, b, c, ldc, add, other);
+    multiply_tiles(k, a, 64, PACKED_STEP, b, c, ldc, add, other);
+}
+static void multiply_amx_rows(int64_t k, const void *a, size_t a_row, const void *b, float *c, int64_t ldc, bool add,
+                              mz_meanwhile *other) {
+    multiply_tiles(k, a, a_row, 64, b, c, ldc, add, other);
 }
 
 const mz_microkernel mz_microkernel_amx = {.name = "amx_2x2",
                                            .mr = TILE,
                                            .nr = TILE,
                                            .k_unit = TILE,
-                                           .kc = 512,
-                                           .depth = 1024,
-                                           .depth_across = 512,
+                                           .kc = 1024,
+                                           .depth = 3072,
+                                           .depth_across = 1024,
                                            .a_panel = MZ_PANEL_TILE_A,
                                            .b_panel = MZ_PANEL_TILE_B,
                                            .run = multiply_amx,
                                            .run_beside = multiply_amx_beside,
+                                           .run_rows = multiply_amx_rows,
                                            .begin = amx_begin,
                                            .end = amx_end,
                                            .finish = amx_finish};
@@ -155,16 +169,16 @@ static inline __attribute__((always_inline)) void multiply_parts(int64_t k, cons
     for (; k > 0; k -= TILE, a += 4 * TILE_BYTES, b += 4 * TILE_BYTES) {
         const char *a_low = a + 2 * TILE_BYTES, *b_low = b + 2 * TILE_BYTES;
         amx_load(4, a, 64);
-        amx_load_once(6, b_low, 64);
+        amx_load(6, b_low, 64);
         amx_dot(0, 4, 6);
-        amx_load_once(7, b_low + TILE_BYTES, 64);
+        amx_load(7, b_low + TILE_BYTES, 64);
         amx_dot(1, 4, 7);
         amx_load(5, a + TILE_BYTES, 64);
         amx_dot(2, 5, 6);
         amx_dot(3, 5, 7);
-        amx_load_once(6, b, 64);
+        amx_load(6, b, 64);
         amx_dot(0, 4, 6);
-        amx_load_once(7, b + TILE_BYTES, 64);
+        amx_load(7, b + TILE_BYTES, 64);
         amx_dot(1, 4, 7);
         amx_dot(2, 5, 6);
         amx_dot(3, 5, 7);
@@ -175,9 +189,9 @@ static inline __attribute__((always_inline)) void multiply_parts(int64_t k, cons
         amx_dot(2, 5, 6);
         amx_dot(3, 5, 7);
         if (all_four) {
-            amx_load_once(6, b_low, 64);
+            amx_load(6, b_low, 64);
             amx_dot(0, 4, 6);
-            amx_load_once(7, b_low + TILE_BYTES, 64);
+            amx_load(7, b_low + TILE_BYTES, 64);
             amx_dot(1, 4, 7);
             amx_dot(2, 5, 6);
             amx_dot(3, 5, 7);
@@ -206,7 +220,7 @@ PARTS(multiply_tf32, false)
     {                                                                                                                  \
         .name = kernel_name, .mr = TILE, .nr = TILE, .k_unit = TILE, .kc = 256, .depth = 512, .depth_across = 512,     \
         .a_panel = MZ_PANEL_SPLIT_A, .b_panel = MZ_PANEL_SPLIT_B, .run = multiply, .run_beside = multiply##_beside,    \
-        .begin = amx_begin, .end = amx_end, .finish = amx_finish                                                       \
+        .begin = amx_begin, .end = amx_end, .finish = amx_finish, .pack = amx_pack_split                               \
     }
 const mz_microkernel mz_microkernel_amx_f16 = SPLIT("amx_f16_2x2", multiply_f16);
 const mz_microkernel mz_microkernel_amx_tf32 = SPLIT("amx_tf32_2x2", multiply_tf32);

@@ -6,8 +6,8 @@
 #include "backend/cpu/kernels/act.h"
 #include "backend/cpu/matmul.h"
 
-#define INLINE  static inline __attribute__((always_inline))
-#define COLUMNS 32
+#define INLINE    static inline __attribute__((always_inline))
+#define SUBNORMAL 0x20 // of vfpclassps
 
 typedef struct two {
     vf low, high; // columns 0 to 15 and 16 to 31
@@ -25,9 +25,8 @@ INLINE __m512i joined(vh low, vh high) {
 INLINE __m512i narrowed(two x, bool f16) {
     if (f16)
         return joined(to_f16(x.low), to_f16(x.high));
-    const int subnormal = 0x20;
     __mmask16 any =
-        _mm512_fpclass_ps_mask((__m512)x.low, subnormal) | _mm512_fpclass_ps_mask((__m512)x.high, subnormal);
+        _mm512_fpclass_ps_mask((__m512)x.low, SUBNORMAL) | _mm512_fpclass_ps_mask((__m512)x.high, SUBNORMAL);
     if (__builtin_expect(any != 0, 0))
         return joined(to_bf16(x.low), to_bf16(x.high));
     return (__m512i)_mm512_cvtne2ps_pbh((__m512)x.high, (__m512)x.low);

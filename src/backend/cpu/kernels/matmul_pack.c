@@ -54,8 +54,8 @@ ALWAYS_INLINE void pack_panel(uint32_t *dst, const mz_matmul_operand *src, mz_pa
     const size_t i_bytes = (size_t)src->i_stride * size, k_bytes = (size_t)src->k_stride * size;
     int64_t whole = 0;
 #if defined(MZ_ISA_AVX512)
-    if (format != MZ_PANEL_F32 && format != MZ_PANEL_PAIRS && dtype == MEZZO_BF16 && ni == 32)
-        whole = pack_whole_tiles(lanes_along_k, dst, base, k_contiguous, i_bytes, k_bytes, nk);
+    if (format != MZ_PANEL_F32 && format != MZ_PANEL_PAIRS && dtype == MEZZO_BF16 && ni == width)
+        whole = pack_whole_tiles(lanes_along_k, width, dst, base, k_contiguous, i_bytes, k_bytes, nk);
 #endif
     for (int64_t w0 = whole / 2; w0 < words; w0 += VW)
         for (int i = 0; i < width; i += VW) {

@@ -70,6 +70,26 @@ ALWAYS_INLINE int64_t word_of(bool left, int width, int part, int64_t i, int64_t
     return (((w / 16 * 2 + part) * (width / 16) + i / 16) * 16 + w % 16) * 16 + i % 16;
 }
 
+#if defined(MZ_ISA_AVX512BF16)
+// 32 values of a row: vcvtne2ps2bf16 rounds to the nearest BF16, so that high + low has FP16's 11 bits too: what is left has 3, and a sign.
+// False, and nothing done, where a value is not finite or would round to infinity.
+ALWAYS_INLINE bool split_row(const char *p, mezzo_dtype dtype, uint32_t *high, uint32_t *low) {
+    const size_t size = dtype == MEZZO_F32 ? sizeof(float) : sizeof(uint16_t);
+    const __m512i exponent = _mm512_set1_epi32(0x7FFFFFFF), rounds_up = _mm512_set1_epi32(0x7F7F7FFF);
+    __m512 x = (__m512)load_as_f32(p, dtype), y = (__m512)load_as_f32(p + VW * size, dtype);
+    __mmask16 past = _mm512_cmpgt_epi32_mask(_mm512_and_si512((__m512i)x, exponent), rounds_up) |
+                     _mm512_cmpgt_epi32_mask(_mm512_and_si512((__m512i)y, exponent), rounds_up);
+    if (__builtin_expect(past != 0, 0))
+        return false;
+    __m512i h = (__m512i)_mm512_cvtne2ps_pbh(y, x);
+    __m512i hx = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(h)), 16);
+    __m512i hy = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(h, 1)), 16);
+    _mm512_storeu_si512(high, h);
+    _mm512_storeu_si512(low, (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(y, (__m512)hy), _mm512_sub_ps(x, (__m512)hx)));
+    return true;
+}
+#endif
+
 #if defined(MZ_ISA_AVX512)
 // The steps of 32 of k of a panel of 32 rows that are whole; returns how many of k they are. The parts are made row by row as the source
 // lies, then taken to tiles like any BF16.
@@ -82,13 +102,17 @@ ALWAYS_INLINE int64_t pack_whole_steps(uint32_t *dst, const char *base, bool lef
     for (; k + 32 <= nk; k += 32, dst += 1024) {
         const char *p = base + (size_t)k * k_bytes;
         for (size_t r = 0; r < 32; r++) {
+#if defined(MZ_ISA_AVX512BF16)
+            if (round == MEZZO_F32 && dtype != MEZZO_BF16 && split_row(p + r * row, dtype, of[0][r], of[1][r]))
+                continue;
+#endif
             parts x = load_parts(p + r * row, dtype, round, VW),
                   y = load_parts(p + r * row + VW * size, dtype, round, VW);
             store_u32(of[0][r], join(upper_half(x.high), upper_half(y.high)));
             store_u32(of[1][r], join(upper_half(x.low), upper_half(y.low)));
         }
         for (int part = 0; part < 2; part++)
-            pack_whole_tiles(left, dst + part * 512, (const char *)of[part], k_contiguous, k_contiguous ? 64 : 2,
+            pack_whole_tiles(left, 32, dst + part * 512, (const char *)of[part], k_contiguous, k_contiguous ? 64 : 2,
                              k_contiguous ? 2 : 64, 32);
     }
     return k;

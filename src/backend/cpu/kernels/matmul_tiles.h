@@ -43,9 +43,9 @@ ALWAYS_INLINE void tile_b_along_i(const char *p, size_t k_row, uint32_t *tile) {
     }
 }
 
-// 32 rows of k of a left operand, contiguous along i, 32 of i: rows [32 of i][32 of k].
-ALWAYS_INLINE void tile_a_along_i(const char *p, size_t k_row, uint32_t *tile) {
-    for (int eighth = 0; eighth < 4; eighth++, p += 16) { // 8 of i
+// 32 rows of k of a left operand, contiguous along i, `width` of i: rows [width of i][32 of k].
+ALWAYS_INLINE void tile_a_along_i(const char *p, size_t k_row, int width, uint32_t *tile) {
+    for (int eighth = 0; eighth < width / 8; eighth++, p += 16) { // 8 of i
         __m512i r[8], s[8];
         for (int u = 0; u < 8; u++)
             r[u] = load_quarters(p + (size_t)u * k_row, 8 * k_row); // k = 8g + u
@@ -65,17 +65,17 @@ ALWAYS_INLINE void tile_a_along_i(const char *p, size_t k_row, uint32_t *tile) {
     }
 }
 
-// The steps of 32 of k of a panel of 32 rows that are whole; returns how many of k they are. Left along k is a copy.
-ALWAYS_INLINE int64_t pack_whole_tiles(bool left, uint32_t *dst, const char *base, bool k_contiguous, size_t i_bytes,
-                                       size_t k_bytes, int64_t nk) {
+// The steps of 32 of k of a panel of `width` rows (32 of a right operand) that are whole; returns how many of k they are. Left along k is a copy.
+ALWAYS_INLINE int64_t pack_whole_tiles(bool left, int width, uint32_t *dst, const char *base, bool k_contiguous,
+                                       size_t i_bytes, size_t k_bytes, int64_t nk) {
     int64_t k = 0;
-    for (; k + 32 <= nk; k += 32, dst += 512) {
+    for (; k + 32 <= nk; k += 32, dst += width * 16) {
         const char *p = base + (size_t)k * k_bytes;
         if (left && k_contiguous)
-            for (int i = 0; i < 32; i++)
+            for (int i = 0; i < width; i++)
                 _mm512_storeu_si512(dst + i * 16, _mm512_loadu_si512(p + (size_t)i * i_bytes));
         else if (left)
-            tile_a_along_i(p, k_bytes, dst);
+            tile_a_along_i(p, k_bytes, width, dst);
         else if (k_contiguous) {
             tile_b_along_k(p, i_bytes, dst);
             tile_b_along_k(p + 16 * i_bytes, i_bytes, dst + 256);
