@@ -369,7 +369,8 @@ static double half_subnormal(mezzo_dtype dtype) {
     return dtype == MEZZO_F16 ? 0x1p-25 : 0;
 }
 
-// The formulas of the reference, with an error beside each number.
+// The formulas of the reference, with an error beside each number. A kernel may round dS with the scale, which is at most 1, already in it:
+// then what is lost among subnormal numbers is not scaled down.
 static void attention_bwd(trial *t) {
     const trial_tensor *dy = &t->in[0], *y = &t->in[4], *lse = &t->in[5];
     heads s = heads_of(t, &t->in[1], &t->in[2], y);
@@ -397,12 +398,11 @@ static void attention_bwd(trial *t) {
                 dp += keep * dyi[d] * v[kj + d];
             double dp_error = keep * (double)(s.width + 2) * u32 * dot_magnitude(dyi, 1, v + kj, 1, s.width);
             double ds = p * fabs(dp - delta);
-            double ds_error =
-                ds * p_error + p * (dp_error + delta_error + u32 * (fabs(dp) + fabs(delta))) + u_c * ds + tiny;
+            double ds_error = ds * p_error + p * (dp_error + delta_error + u32 * (fabs(dp) + fabs(delta))) + u_c * ds;
             for (int64_t d = 0; d < s.width; d++) {
                 dv[kj + d] += keep * fabs(dyi[d]) * (p * (p_error + u_c + terms * (double)s.group) + tiny);
-                dq[qi + d] += scale * fabs(k[kj + d]) * (ds_error + terms * ds);
-                dk[kj + d] += scale * fabs(q[qi + d]) * (ds_error + terms * (double)s.group * ds);
+                dq[qi + d] += fabs(k[kj + d]) * (scale * (ds_error + terms * ds) + tiny);
+                dk[kj + d] += fabs(q[qi + d]) * (scale * (ds_error + terms * (double)s.group * ds) + tiny);
             }
         }
     }
