@@ -1,10 +1,9 @@
 // The experts' products of BF16 and FP16 matrices on Hopper's tensor cores (compute capability 9.0 only): warpgroup matrix instructions, which
 // read both operands from shared memory. A block of two warpgroups makes a tile of 128 × 128 results, one half of its rows each; pieces of 64 of l come
 // through a pipeline of asynchronous copies. Two blocks share a multiprocessor, so that one computes while the other waits.
-#include <type_traits>
-
 #include "grouped.cuh"
 #include "ptx.cuh"
+#include "wgmma.cuh"
 
 namespace {
 enum { THREADS = 256, TILE = 128, L = 64, STAGES = 3, OPERAND = TILE * L * 2, STAGE = 2 * OPERAND, ALIGN = 1024 };
@@ -29,64 +28,6 @@ __device__ __forceinline__ void copy_operand(unsigned char *to, const T *from, i
     }
 }
 
-// What a matrix instruction is told of an operand (PTX ISA, "matrix descriptor"), in units of 16 bytes: where it begins, from one 64 of m or c
-// to the next (where l is strided), from one eight rows to the next, and the swizzle.
-__device__ __forceinline__ uint64_t descriptor(uint32_t address) {
-    return static_cast<uint64_t>((address & 0x3FFFFu) >> 4) | static_cast<uint64_t>(L * 128 >> 4) << 16 |
-           static_cast<uint64_t>(1024 >> 4) << 32 | static_cast<uint64_t>(1) << 62;
-}
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define WARPGROUP_MULTIPLY(TYPES)                                                                                      \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPES " {"                                             \
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                              \
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                    \
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                    \
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"                      \
-                 "}, %64, %65, 1, 1, 1, %66, %67;"                                                                     \
-                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),           \
-                   "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),           \
-                   "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),           \
-                   "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),           \
-                   "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),           \
-                   "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),           \
-                   "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),         \
-                   "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),     \
-                   "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),     \
-                   "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),     \
-                   "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])                                      \
-                 : "l"(a), "l"(b), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED))
-#endif
-
-// d [64, 128] += a [64, 16]·b [16, 128]
-template <typename T, int A_TRANSPOSED, int B_TRANSPOSED>
-__device__ __forceinline__ void warpgroup_multiply(float (&d)[16][4], uint64_t a, uint64_t b) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    if constexpr (std::is_same<T, __nv_bfloat16>::value)
-        WARPGROUP_MULTIPLY("bf16.bf16");
-    else
-        WARPGROUP_MULTIPLY("f16.f16");
-#endif
-}
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#undef WARPGROUP_MULTIPLY
-#endif
-
-__device__ __forceinline__ void warpgroup_begin() { // the registers are ready
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void warpgroup_end() { // until all are done
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void warpgroup_commit() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-#endif
-}
 __device__ __forceinline__ void copies_to_matrix_unit() { // what this thread's copies wrote, the matrix unit may read
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -170,20 +111,19 @@ __global__ void __launch_bounds__(THREADS, 2) grouped_wgmma_kernel(const mz_cu_g
         copies_wait<STAGES - 2>();
         copies_to_matrix_unit();
         __syncthreads();
-        uint64_t da = descriptor(first + at * STAGE + half * (A ? 64 * 128 : L * 128));
-        uint64_t db = descriptor(first + at * STAGE + OPERAND);
-        warpgroup_begin();
+        uint64_t da = wgmma_operand(first + at * STAGE + half * (A ? 64 * 128 : L * 128), L * 128);
+        uint64_t db = wgmma_operand(first + at * STAGE + OPERAND, L * 128);
+        wgmma_begin();
 #pragma unroll
         for (int l = 0; l < L; l += 16) // 16 of l are 32 bytes of a row, or 16 rows
-            warpgroup_multiply<T, !A, !B>(d, da + (A ? l * 2 >> 4 : l * 128 >> 4),
-                                          db + (B ? l * 2 >> 4 : l * 128 >> 4));
-        warpgroup_commit();
+            wgmma_multiply<T, !A, !B>(d, da + (A ? l * 2 >> 4 : l * 128 >> 4), db + (B ? l * 2 >> 4 : l * 128 >> 4));
+        wgmma_commit();
         if (p + STAGES - 1 < pieces) { // into the memory that both warpgroups have done with
             copy_operand<T, A>(shared + next * STAGE, a, t.a_row, t.m, t.l, (p + STAGES - 1) * L);
             copy_operand<T, B>(shared + next * STAGE + OPERAND, b, t.b_row, t.c, t.l, (p + STAGES - 1) * L);
         }
         copies_commit();
-        warpgroup_end();
+        wgmma_wait<0>();
         at = at + 1 < STAGES ? at + 1 : 0;
         next = next + 1 < STAGES ? next + 1 : 0;
     }

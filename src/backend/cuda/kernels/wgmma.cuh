@@ -1,4 +1,5 @@
-// Warpgroup matrix instructions (compute capability 9.0 only): operands in shared memory, results in the registers of four warps.
+// Warpgroup matrix instructions: operands in shared memory, results in the registers of four warps. On other devices than those of compute capability
+// 9.0, for which kernels with them are compiled but not launched, they do nothing.
 #ifndef MZ_WGMMA_CUH
 #define MZ_WGMMA_CUH
 
@@ -7,7 +8,6 @@
 
 #include <type_traits>
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // What an instruction is told of an operand (PTX ISA, "matrix descriptor"), in units of 16 bytes: where it begins, from one 64 columns to the next
 // (where the summed dimension is not contiguous), from one eight rows of 128 bytes to the next, and that the 16-byte pieces of row i of eight change
 // places by exclusive or with i ("128-byte swizzle").
@@ -16,6 +16,7 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, uint32_t nex
            static_cast<uint64_t>(1024 >> 4) << 32 | static_cast<uint64_t>(1) << 62;
 }
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define MZ_WGMMA(TYPES)                                                                                                \
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPES " {"                                             \
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                              \
@@ -35,26 +36,36 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, uint32_t nex
                    "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),     \
                    "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])                                      \
                  : "l"(a), "l"(b), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED))
+#endif
 
 // d [64, 128] += a [64, 16]·b [16, 128]; transposed: the summed dimension is not the contiguous one.
 template <typename T, int A_TRANSPOSED, int B_TRANSPOSED>
 __device__ __forceinline__ void wgmma_multiply(float (&d)[16][4], uint64_t a, uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     if constexpr (std::is_same<T, __nv_bfloat16>::value)
         MZ_WGMMA("bf16.bf16");
     else
         MZ_WGMMA("f16.f16");
+#endif
 }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #undef MZ_WGMMA
+#endif
 
 __device__ __forceinline__ void wgmma_begin() { // the registers are ready
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
 }
 __device__ __forceinline__ void wgmma_commit() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
 }
 template <int PENDING> __device__ __forceinline__ void wgmma_wait() { // until at most PENDING groups are under way
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
 #endif
+}
 
 #endif
