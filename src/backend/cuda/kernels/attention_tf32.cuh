@@ -1,6 +1,7 @@
 // What the tensor-core attention kernels of FP32 storage share. Tensor cores multiply TF32 numbers, of 11 significant bits. Under FP32
-// each operand is the sum of two of them, x = high + low with |low| ≤ 2⁻¹²·|x|, and a product is high·high + high·low + low·high: what
-// is left out and what rounding `low` loses are 3·2⁻²⁴ of |a·b|, within an FP32 dot product's bound. Three products of this kind take half
+// each operand is the sum of two of them, x = high + low with |low| ≤ 2⁻¹¹·|x|, and a product is high·high + high·low + low·high: what
+// is left out (low·low) and what rounding `low` loses (2⁻²³ of each operand) are at most 2⁻²¹ of |a·b|: 8 of FP32's roundings, of which a
+// dot product's bound has one for each of its terms. Three products of this kind take half
 // the time of fused multiply-adds at their peak.
 //
 // A tile is ROWS rows of D floats, padded to D + 4 (D a multiple of 32), and is read in 16-byte pieces, in the order of no matrix: a sum
