@@ -14,7 +14,7 @@ static const int64_t batched_shapes[][4] = {MZ_BATCHED_SHAPES(ROW)};
 static const int64_t attention_shapes[][5] = {MZ_ATTENTION_SHAPES(ROW)};
 
 // --- products -----------------------------------------------------------------------------------------------------------------
-typedef enum fill { FILL_NORMAL, FILL_INTEGERS, FILL_NAN } fill;
+typedef enum fill { FILL_NORMAL, FILL_INTEGERS, FILL_NAN, FILL_PARTS, FILL_LARGEST } fill;
 
 // How operands are rounded: in FP32 storage as TF32 too, which a device without that arithmetic may refuse.
 typedef struct arithmetic {
@@ -34,6 +34,8 @@ static trial *product(mz_op op, arithmetic a) {
 
 // So large that the cuda backend takes tensor cores for FP32. The reference takes its time for it, so only where that backend is.
 static const int64_t large_shape[3] = {640, 1024, 640};
+// The shortest sums of such products (SHORT terms), the sharpest bounds: one of the products of parts left out is outside them.
+enum { SHORT = 64 };
 
 // Few rows of a matrix, many of x, as a router's products have: a device may have kernels of their own for them.
 static const int64_t router_shapes[][3] = {{77, 8, 132}, {531, 5, 64}, {9, 16, 260}, {1, 3, 516}};
@@ -45,6 +47,8 @@ static void fill_operands(trial *t, int64_t inner, fill how) {
             continue;
         if (how == FILL_INTEGERS)
             trial_integers(t, i, inner > 256 ? -1 : -3, inner > 256 ? 1 : 3); // sums below 256: BF16 has them all
+        else if (how == FILL_PARTS)
+            trial_parts(t, i, 0, 1);
         else
             trial_normal(t, i, 1);
     }
@@ -52,6 +56,11 @@ static void fill_operands(trial *t, int64_t inner, fill how) {
     t->skip_terms = t->skip_terms || inner >= large_shape[2]; // the reference would be made once more for each
     // A single element may be 0, or mostly residual; and what TF32 may cut off, which all has one sign, hides a small mistake in a long sum.
     t->skip_mutations = trial_count(&t->out[0]) < 4 || (t->numerics.compute == MEZZO_TF32 && inner > 16);
+    if (how == FILL_LARGEST) {
+        trial_normal(t, 1, 0x1p-20);
+        trial_largest(t, 0);
+    }
+    t->skip_mutations = t->skip_mutations || how == FILL_PARTS || how == FILL_LARGEST;
     if (how == FILL_NAN)
         trial_spoil(t, 0);
     // A product in parts is NaN where the whole one is an infinity (∞·0), and an activation takes -∞, not NaN, to 0: there only NaN is tried.
@@ -114,6 +123,8 @@ void cases_linear(void) {
         linear_case(large_shape, arithmetics[0], (epilogue){.bias = true, .act = MZ_ACT_GELU_TANH, .preact = true},
                     FILL_NORMAL);
         linear_case(large_shape, arithmetics[0], (epilogue){.residual = true}, FILL_INTEGERS);
+        linear_case(large_shape, arithmetics[0], (epilogue){.bias = false}, FILL_LARGEST);
+        linear_case((const int64_t[]){2048, 2048, SHORT}, arithmetics[0], (epilogue){.bias = false}, FILL_PARTS);
     }
     // A long k is taken in parts: several tiles of rows wait for the last one before bias and residual are added. BF16 holds the integers up to
     // 256, which these sums pass: there they are rounded, once or twice.
@@ -181,6 +192,8 @@ void cases_linear_dx(void) {
     if (devices_have("cuda")) {
         linear_dx_case(large_shape, arithmetics[0], MZ_ACT_NONE, MEZZO_F32, SUMS_NONE, FILL_NORMAL);
         linear_dx_case(large_shape, arithmetics[0], MZ_ACT_RELU, MEZZO_F32, SUMS_NONE, FILL_INTEGERS);
+        linear_dx_case((const int64_t[]){2048, SHORT, 2048}, arithmetics[0], MZ_ACT_NONE, MEZZO_F32, SUMS_NONE,
+                       FILL_PARTS);
     }
 }
 
@@ -217,6 +230,8 @@ void cases_linear_dw(void) {
                            variant & 2 ? FILL_NORMAL : FILL_INTEGERS);
     for (int variant = 0; variant < 2 && devices_have("cuda"); variant++)
         linear_dw_case(large_shape, arithmetics[0], true, variant == 1, variant == 0 ? FILL_NORMAL : FILL_INTEGERS);
+    if (devices_have("cuda"))
+        linear_dw_case((const int64_t[]){SHORT, 2048, 2048}, arithmetics[0], false, false, FILL_PARTS);
 }
 
 static void matmul_case(const int64_t s[4], arithmetic a, bool ta, bool tb, mezzo_dtype y, fill how) {
@@ -268,8 +283,9 @@ static void attention_case(const int64_t s[5], arithmetic a, bool packed, float 
     trial_finish(t);
 }
 
-static trial *attention_bwd_trial(const int64_t s[5], arithmetic a, bool packed, float dropout) {
-    trial *forward = attention_trial(s, a, packed, dropout), *t = product(MZ_OP_attention_bwd, a);
+// Takes `forward`.
+static trial *attention_bwd_of(trial *forward, arithmetic a) {
+    trial *t = product(MZ_OP_attention_bwd, a);
     trial_reference(forward);
     t->attrs = forward->attrs;
     t->skip_mutations = forward->skip_mutations;
@@ -290,6 +306,10 @@ static trial *attention_bwd_trial(const int64_t s[5], arithmetic a, bool packed,
     return t;
 }
 
+static trial *attention_bwd_trial(const int64_t s[5], arithmetic a, bool packed, float dropout) {
+    return attention_bwd_of(attention_trial(s, a, packed, dropout), a);
+}
+
 static void attention_bwd_case(const int64_t s[5], arithmetic a, bool packed, float dropout) {
     trial_finish(attention_bwd_trial(s, a, packed, dropout));
 }
@@ -306,8 +326,23 @@ static void each_attention(void (*run)(const int64_t s[5], arithmetic a, bool pa
         }
 }
 
+// Few positions and short sums, of numbers that parts of them lose most of.
+static const int64_t parts_shape[5] = {2, 3, 2, 2, 8};
+static const double parts_scale =
+    0.125; // scores well below 1: what is lost in y is seen beside what they may be off by
+
+static trial *attention_parts(int kind) {
+    trial *t = attention_trial(parts_shape, arithmetics[0], false, 0);
+    for (int i = 0; i < 3; i++)
+        trial_parts(t, i, kind, i < 2 ? parts_scale : 1);
+    t->skip_mutations = true;
+    return t;
+}
+
 void cases_attention(void) {
     each_attention(attention_case);
+    for (int kind = 0; kind < 2; kind++)
+        trial_finish(attention_parts(kind));
     trial *t = attention_trial((const int64_t[]){1, 17, 2, 2, 16}, arithmetics[0], true, 0);
     trial_spoil(t, 0);
     trial_finish(t);
@@ -357,6 +392,11 @@ void cases_attention_cached(void) {
 
 void cases_attention_bwd(void) {
     each_attention(attention_bwd_case);
+    for (int kind = 0; kind < 2; kind++) {
+        trial *t = attention_bwd_of(attention_parts(kind), arithmetics[0]);
+        trial_parts(t, 0, kind, 1);
+        trial_finish(t);
+    }
     for (int slot = 0; slot < 2; slot++) { // dy, q
         trial *t = attention_bwd_trial((const int64_t[]){1, 17, 2, 2, 16}, arithmetics[0], true, 0);
         trial_spoil(t, slot);

@@ -247,6 +247,15 @@ static trial *busy_trial(mz_op op, mezzo_dtype storage, bool integers, bool accu
     return ordered_trial(op, order, s, storage, storage, integers, accumulate);
 }
 
+// About one row an expert and sums of 16 terms: what is lost by multiplying FP32 in parts is seen.
+static trial *parts_trial(mz_op op, int kind) {
+    trial *t = grouped_trial(op, (const int64_t[]){9, 1, 8, 16, 16}, MEZZO_F32, MEZZO_F32, false, false);
+    for (int i = 0; i < 2; i++)
+        trial_parts(t, i, kind, 1);
+    t->skip_mutations = true;
+    return t;
+}
+
 static void each_grouped(mz_op op) {
     static const mezzo_dtype arithmetics[][2] = {{MEZZO_F32, MEZZO_F32},
                                                  {MEZZO_F32, MEZZO_TF32},
@@ -261,7 +270,14 @@ static void each_grouped(mz_op op) {
     for (int variant = 0; variant < (op == MZ_OP_grouped_linear_dw ? 4 : 2); variant++)
         trial_finish(busy_trial(op, variant & 1 ? MEZZO_BF16 : MEZZO_F16, variant & 1, variant & 2));
     trial_finish(busy_trial(op, MEZZO_F32, false, false));
+    for (int kind = 0; kind < 2; kind++)
+        trial_finish(parts_trial(op, kind));
     trial *t = grouped_trial(op, shapes[2], MEZZO_F32, MEZZO_F32, false, false);
+    trial_normal(t, 1, 0x1p-20);
+    trial_largest(t, 0);
+    t->skip_mutations = true;
+    trial_finish(t);
+    t = grouped_trial(op, shapes[2], MEZZO_F32, MEZZO_F32, false, false);
     trial_spoil(t, 0);
     trial_finish(t);
 }

@@ -1,4 +1,5 @@
 // Making trials: tensors with seeded contents, and the reference's answer.
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -102,6 +103,25 @@ void trial_integers(trial *t, int slot, int low, int high) {
         tensor->value[i] = low + (double)(words[0] % (uint32_t)(high - low + 1));
     }
     t->seed++;
+    trial_store(tensor);
+}
+
+void trial_parts(trial *t, int slot, int kind, double scale) {
+    trial_tensor *tensor = &t->in[slot];
+    for (int64_t i = 0; i < trial_count(tensor); i++) {
+        uint32_t words[4];
+        mz_philox((mz_philox_key){.seed = t->seed}, (uint64_t)i, words);
+        tensor->value[i] =
+            (kind == 0 ? 1 + 0x1p-8 - 0x1p-17 : 1 + 0x1p-11 - 0x1p-23) * ldexp(scale, -(int)(words[0] % 3));
+    }
+    t->seed++;
+    trial_store(tensor);
+}
+
+void trial_largest(trial *t, int slot) {
+    trial_tensor *tensor = &t->in[slot];
+    for (int64_t i = 0; i < trial_count(tensor); i += 5)
+        tensor->value[i] = copysign((double)FLT_MAX, tensor->value[i]);
     trial_store(tensor);
 }
 

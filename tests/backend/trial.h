@@ -47,6 +47,10 @@ void trial_store(trial_tensor *t);                          // value → stored,
 void trial_normal(trial *t, int slot, double deviation);    // fills an input
 void trial_integers(trial *t, int slot, int low, int high); // an input or I32 ids, uniform in [low, high]
 void trial_bytes(trial *t, int slot, const void *bytes, bool output); // U8 tensors
+// Numbers of which kernels that multiply FP32 in parts of fewer bits lose the most: 1 + 2^-8 - 2^-17 (three BF16 parts as large as they get) or, of
+// `kind` 1, 1 + 2^-11 - 2^-23 (two TF32 parts), times a power of two; all positive, so that what is lost adds up.
+void trial_parts(trial *t, int slot, int kind, double scale);
+void trial_largest(trial *t, int slot); // every fifth element of a filled input: FP32's largest number, with its sign
 // A NaN in the middle of an input and, where there is room, an infinity at its end: what depends on them must not come out finite.
 void trial_spoil(trial *t, int slot);
 void trial_preset(trial *t, int slot, double deviation); // an output that is read too: a gradient to add to, a moment

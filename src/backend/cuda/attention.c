@@ -133,7 +133,7 @@ static const char *tf32_refusal(const mezzo_device *device, const mz_call *call)
         return "storage must be FP32 and compute FP32 or TF32";
     if (a.width % 4 != 0 || a.width > 128)
         return "the head size must be a multiple of 4 and at most 128";
-    return a.cc < 80 ? "TF32 needs compute capability 8.0" : NULL;
+    return a.cc < 80 ? "TF32 and BF16 parts need compute capability 8.0" : NULL;
 }
 
 static const char *tf32_supports(const mezzo_device *device, const mz_call *call) {

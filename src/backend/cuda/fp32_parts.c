@@ -1,15 +1,14 @@
-// linear, linear_dx and linear_dw in FP32 on tensor cores: each operand is split into two TF32 numbers, and the library multiplies these as one
-// TF32 product of three times the depth (kernels/fp32_parts.cu). What is left out, low·low and what rounding `low` loses, is at most 2⁻²¹ of
-// |a·b|: 8 of FP32's roundings, where the ops' bounds allow one for each term of a sum (docs/dev/NUMERICS.md). A sum of 64 and more terms has
-// room for that and for the tensor cores' own FP32 sums.
+// linear, linear_dx and linear_dw in FP32 on tensor cores: each operand is split into three BF16 numbers, and the library multiplies these as one
+// BF16 product of six times the depth (kernels/fp32_parts.cu). What is left out, x1·y2 + x2·y1 + x2·y2, is at most 1.001·2⁻²⁴ of |x·y|, a rounding of
+// FP32, which the ops' bounds have for each term of a sum (docs/dev/NUMERICS.md).
 #include "backend/cuda/storage.h"
 
 extern const mz_kernel mz_cuda_linear, mz_cuda_linear_dx, mz_cuda_linear_dw;
 
-enum { LEAST = 64, ALIGN = 256, ROUND = 256, USES = 300 };
+enum { LEAST = 64, ALIGN = 256, ROUND = 256, USES = 300, PRODUCTS = 6 };
 #define MOST      ((int64_t)1 << 30) // bytes of the parts of the operand that has the rows; more rows go in turns
 #define WORTH     (1 << 28)          // multiplications: 10 µs without tensor cores
-#define PART_SIZE 12                 // bytes of a number's parts
+#define PART_SIZE (2 * PRODUCTS)     // bytes of a number's parts
 
 typedef struct plan {
     const mz_kernel *product;
@@ -42,19 +41,20 @@ static mz_tensor some_rows(const mz_tensor *t, int64_t all, int64_t from, int64_
 // The call of `rows` rows from `from` on; its operands' parts are bound later.
 static mz_call turn_of(const mz_call *call, const plan *p, int64_t from, int64_t rows) {
     mz_call turn = *call;
-    turn.numerics.compute = MEZZO_TF32;
+    turn.numerics.compute = MEZZO_BF16;
+    turn.in[0].dtype = turn.in[1].dtype = MEZZO_BF16;
     if (call->op == MZ_OP_linear_dw) { // sums over rows: all parts of dy and x one below the other
-        matrix(&turn.in[0], 3 * rows, p->width[0]);
-        matrix(&turn.in[1], 3 * rows, p->width[1]);
+        matrix(&turn.in[0], PRODUCTS * rows, p->width[0]);
+        matrix(&turn.in[1], PRODUCTS * rows, p->width[1]);
         turn.out[1].shape.rank = -1; // that comes from dy itself
         turn.attrs.accumulate = call->attrs.accumulate || from > 0;
         return turn;
     }
-    matrix(&turn.in[0], rows, 3 * p->width[0]);
+    matrix(&turn.in[0], rows, PRODUCTS * p->width[0]);
     if (call->op == MZ_OP_linear)
-        matrix(&turn.in[1], call->in[1].shape.dim[0], 3 * p->width[1]);
+        matrix(&turn.in[1], call->in[1].shape.dim[0], PRODUCTS * p->width[1]);
     else
-        matrix(&turn.in[1], 3 * call->in[1].shape.dim[0], p->width[1]);
+        matrix(&turn.in[1], PRODUCTS * call->in[1].shape.dim[0], p->width[1]);
     for (int i = call->op == MZ_OP_linear ? 3 : 2; i < call->n_in; i++) // residual; preact
         turn.in[i] = some_rows(&call->in[i], p->rows, from, rows);
     for (int i = 0; i < call->n_out; i++)
@@ -77,7 +77,9 @@ static const char *make_plan(const mezzo_device *device, const mz_call *call, pl
     p->width[0] = forward ? w->dim[1] : w->dim[0];
     p->width[1] = w->dim[1];
     p->rows = rows_of(&call->in[0], p->width[0]);
-    if (w->dim[0] % 4 != 0 || w->dim[1] % 4 != 0)
+    if (mz_cuda(device)->cc < 80)
+        return "no bf16 arithmetic before compute capability 8.0";
+    if (w->dim[0] % 8 != 0 || w->dim[1] % 8 != 0)
         return "rows are no multiples of 16 bytes";
     // a·b multiplications of each of the sum's terms pay for splitting a + b numbers where a·b/(a + b) is a few hundred
     int64_t inner = dw ? p->rows : p->width[0], all = p->rows * w->dim[0] * w->dim[1];
@@ -89,7 +91,7 @@ static const char *make_plan(const mezzo_device *device, const mz_call *call, pl
     p->turn = p->rows <= most ? p->rows : most > 0 ? most : ROUND;
     p->call = turn_of(call, p, 0, p->turn);
     for (int i = 0; i < 2; i++)
-        p->bytes[i] = mz_align_up((size_t)mz_shape_count(&p->call.in[i].shape) * sizeof(float), ALIGN);
+        p->bytes[i] = mz_align_up((size_t)mz_shape_count(&p->call.in[i].shape) * sizeof(uint16_t), ALIGN);
     return p->product->supports(device, &p->call);
 }
 
@@ -113,8 +115,7 @@ static size_t parts_workspace(const mezzo_device *device, const mz_call *call) {
     return p.bytes[0] + p.bytes[1] + (sum > bytes ? sum : bytes);
 }
 
-static mezzo_status split(mz_cuda_device *cuda, const mz_tensor *t, int64_t width, bool second, bool below,
-                          float *out) {
+static mezzo_status split(mz_cuda_device *cuda, const mz_tensor *t, int64_t width, bool second, bool below, void *out) {
     mz_cu_fp32_parts parts = {
         .x = t->data, .out = out, .rows = rows_of(t, width), .cols = width, .second = second, .below = below};
     MZ_CUDA_TRY(mz_cu_fp32_split(cuda->stream, &parts));
@@ -126,7 +127,7 @@ static mezzo_status parts_run(mezzo_device *device, const mz_call *call) {
     bool dw = call->op == MZ_OP_linear_dw;
     plan p;
     (void)make_plan(device, call, &p);
-    float *parts[2] = {call->workspace, (float *)(void *)((char *)call->workspace + p.bytes[0])};
+    void *parts[2] = {call->workspace, (char *)call->workspace + p.bytes[0]};
     char *rest = (char *)call->workspace + p.bytes[0] + p.bytes[1];
     if (!dw)
         MEZZO_TRY(split(cuda, &call->in[1], p.width[1], true, call->op == MZ_OP_linear_dx, parts[1]));

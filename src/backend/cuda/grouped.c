@@ -36,8 +36,6 @@ static const char *check(const mz_call *call) {
     return NULL;
 }
 
-enum { SPLIT_LEAST = 64 };
-
 // --- tensor cores ---------------------------------------------------------------------------------------------------------
 static const char *mma_supports(const mezzo_device *device, const mz_call *call) {
     const mz_cuda_device *cuda = mz_cuda(device);
@@ -50,10 +48,6 @@ static const char *mma_supports(const mezzo_device *device, const mz_call *call)
     bool low = g.a.dtype != MEZZO_F32;
     if (low && g.compute != g.a.dtype && g.compute != MEZZO_F32)
         return "multiplies bf16, fp16 and fp32";
-    // FP32 by parts that leave out as much as 8 roundings; of dw's sums the kernel itself sees how long they are.
-    if (!low && g.compute == MEZZO_F32 && g.op != MZ_CU_GROUPED_DW &&
-        (g.op == MZ_CU_GROUPED_Y ? g.k : g.n) < SPLIT_LEAST)
-        return "sums of less than 64 terms have no room for what splitting fp32 leaves out";
     if (cuda->cc < 80 && g.a.dtype != MEZZO_F16)
         return "no bf16 or tf32 arithmetic before compute capability 8.0";
     if (g.out.dtype != MEZZO_F32 && g.out.dtype != g.a.dtype)

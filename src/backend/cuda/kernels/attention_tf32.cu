@@ -1,4 +1,4 @@
-// Causal attention of FP32 storage on tensor cores: TF32 products, or three of them that make one of FP32 (attention_tf32.cuh). The
+// Causal attention of FP32 storage on tensor cores: TF32 products, or six BF16 ones that make one of FP32 (attention_tf32.cuh). The
 // algorithm, the two backward passes and the formulas are those of attention_forward.cu, attention_dq.cu and attention_dkv.cu.
 #include "attention_tf32.cuh"
 
@@ -14,7 +14,7 @@ template <int PASS, int D, int MT, int BN> struct float_shared { // bytes; BN: k
     static constexpr int WITH_MASK = TOTAL + 2 * 4 * MASK;
 };
 
-template <bool SPLIT, int D, int MT, int BN>
+template <bool PARTS, int D, int MT, int BN>
 __global__ void __launch_bounds__(THREADS, 2) attention_tf32(const __grid_constant__ mz_cu_attention a) {
     using layout = float_shared<0, D, MT, BN>;
     constexpr int BM = layout::BM, PITCH = float_pitch(D);
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32(const __grid_consta
             continue; // all of it is ahead of all of this warp's rows
         const float *tile_k = tile_kv + stage * 2 * BN * PITCH, *tile_v = tile_k + BN * PITCH;
         float x[MT][BN / 8][4] = {}; // scores, then probabilities
-        add_scores<SPLIT, D, MT, BN>(x, tile_q + row0 * PITCH, tile_k);
+        add_scores<PARTS, D, MT, BN>(x, tile_q + row0 * PITCH, tile_k);
         if (j0 + BN - 1 > i0 + row0) {
 #pragma unroll
             for (int mt = 0; mt < MT; mt++)
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32(const __grid_consta
                     o[mt][n][2 * r + 1] *= shrink;
                 }
             }
-        add_columns<SPLIT, D, MT, BN>(o, x, tile_v);
+        add_columns<PARTS, D, MT, BN>(o, x, tile_v);
     }
 
     float factor[MT][2];
@@ -149,7 +149,7 @@ __device__ __forceinline__ void float_products(const float *dy, const float *y, 
     }
 }
 
-template <bool SPLIT, int D, int MT, int BN>
+template <bool PARTS, int D, int MT, int BN>
 __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_constant__ mz_cu_attention a) {
     using layout = float_shared<1, D, MT, BN>;
     constexpr int BM = layout::BM, PITCH = float_pitch(D);
@@ -214,8 +214,8 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_con
             continue; // ahead of all of this warp's rows
         const float *tile_k = tile_kv + stage * 2 * BN * PITCH, *tile_v = tile_k + BN * PITCH;
         float x[MT][BN / 8][4] = {}, dp[MT][BN / 8][4] = {}; // scores, then p, then dS; dy·v
-        add_scores<SPLIT, D, MT, BN>(x, tile_q + row0 * PITCH, tile_k);
-        add_scores<SPLIT, D, MT, BN>(dp, tile_dy + row0 * PITCH, tile_v);
+        add_scores<PARTS, D, MT, BN>(x, tile_q + row0 * PITCH, tile_k);
+        add_scores<PARTS, D, MT, BN>(dp, tile_dy + row0 * PITCH, tile_v);
         const bool diagonal = j0 + BN - 1 > i0 + row0;
 #pragma unroll
         for (int mt = 0; mt < MT; mt++)
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_con
                             x[mt][n][e] = 0;
                     }
             }
-        add_columns<SPLIT, D, MT, BN>(dq, x, tile_k);
+        add_columns<PARTS, D, MT, BN>(dq, x, tile_k);
     }
     float factor[MT][2];
 #pragma unroll
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_con
 }
 
 // Scores are made transposed, keys × queries.
-template <bool SPLIT, int D, int MT, int BN>
+template <bool PARTS, int D, int MT, int BN>
 __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_constant__ mz_cu_attention a) {
     using layout = float_shared<2, D, MT, BN>;
     constexpr int BK = layout::BM, PITCH = float_pitch(D);
@@ -309,8 +309,8 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
         const float *tile_q = tile_qdy + stage * 2 * BN * PITCH, *tile_dy = tile_q + BN * PITCH;
         const float *lse = stats + stage * 2 * BN, *delta = lse + BN;
         float x[MT][BN / 8][4] = {}, dp[MT][BN / 8][4] = {}; // scores, then p; v·dy, then dS: [keys, queries]
-        add_scores<SPLIT, D, MT, BN>(x, tile_k + key0 * PITCH, tile_q);
-        add_scores<SPLIT, D, MT, BN>(dp, tile_v + key0 * PITCH, tile_dy);
+        add_scores<PARTS, D, MT, BN>(x, tile_k + key0 * PITCH, tile_q);
+        add_scores<PARTS, D, MT, BN>(dp, tile_v + key0 * PITCH, tile_dy);
         const bool diagonal = i0 < j0 + key0 + 16 * MT - 1;
 #pragma unroll
         for (int m = 0; m < BN / 8; m++)
@@ -335,8 +335,8 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
                         dp[mt][m][e] = p * (d - row_delta);
                     }
             }
-        add_columns<SPLIT, D, MT, BN>(dv, x, tile_dy);
-        add_columns<SPLIT, D, MT, BN>(dk, dp, tile_q);
+        add_columns<PARTS, D, MT, BN>(dv, x, tile_dy);
+        add_columns<PARTS, D, MT, BN>(dk, dp, tile_q);
     }
     float factor[MT][2];
 #pragma unroll
@@ -350,14 +350,14 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
     store_floats<D, MT>(static_cast<float *>(a.dv) + at, a.kv_row, a.length - j0 - key0, a.width, dv, factor);
 }
 
-template <int PASS, bool SPLIT, int D, int MT, int BN> struct float_pass : float_shared<PASS, D, MT, BN> {
+template <int PASS, bool PARTS, int D, int MT, int BN> struct float_pass : float_shared<PASS, D, MT, BN> {
     static const void *kernel() { // one instance, not one of each pass
         if constexpr (PASS == 0)
-            return reinterpret_cast<const void *>(attention_tf32<SPLIT, D, MT, BN>);
+            return reinterpret_cast<const void *>(attention_tf32<PARTS, D, MT, BN>);
         else if constexpr (PASS == 1)
-            return reinterpret_cast<const void *>(attention_tf32_dq<SPLIT, D, MT, BN>);
+            return reinterpret_cast<const void *>(attention_tf32_dq<PARTS, D, MT, BN>);
         else
-            return reinterpret_cast<const void *>(attention_tf32_dkv<SPLIT, D, MT, BN>);
+            return reinterpret_cast<const void *>(attention_tf32_dkv<PARTS, D, MT, BN>);
     }
     static unsigned grid(const mz_cu_attention &a) {
         constexpr int BM = float_shared<PASS, D, MT, BN>::BM;
@@ -367,12 +367,12 @@ template <int PASS, bool SPLIT, int D, int MT, int BN> struct float_pass : float
 
 // Measured on an H100: 16 rows a warp beat 32 in the first two passes at every size tried, by up to 20%; in the third FP32 is faster with
 // tiles of 16 queries, TF32 with 32.
-template <int PASS, bool SPLIT> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+template <int PASS, bool PARTS> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     if (a.width <= 32)
-        return attention_run<float_pass<PASS, SPLIT, 32, 2, 32>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, PARTS, 32, 2, 32>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<float_pass<PASS, SPLIT, 64, 1, PASS == 2 && SPLIT ? 16 : 32>>(prepare, stream, a);
-    return attention_run<float_pass<PASS, SPLIT, 128, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, PARTS, 64, 1, PASS == 2 && PARTS ? 16 : 32>>(prepare, stream, a);
+    return attention_run<float_pass<PASS, PARTS, 128, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
 }
 
 } // namespace

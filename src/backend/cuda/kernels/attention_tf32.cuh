@@ -1,8 +1,5 @@
-// What the tensor-core attention kernels of FP32 storage share. Tensor cores multiply TF32 numbers, of 11 significant bits. Under FP32
-// each operand is the sum of two of them, x = high + low with |low| ≤ 2⁻¹¹·|x|, and a product is high·high + high·low + low·high: what
-// is left out (low·low) and what rounding `low` loses (2⁻²³ of each operand) are at most 2⁻²¹ of |a·b|: 8 of FP32's roundings, of which a
-// dot product's bound has one for each of its terms. Three products of this kind take half
-// the time of fused multiply-adds at their peak.
+// What the tensor-core attention kernels of FP32 storage share: operands rounded to TF32, or under FP32 in three BF16 parts each, of whose products six
+// make one of FP32 (ptx.cuh).
 //
 // A tile is ROWS rows of D floats, padded to D + 4 (D a multiple of 32), and is read in 16-byte pieces, in the order of no matrix: a sum
 // over d does not depend on the order of d, so thread t of four takes elements 8t … 8t + 7 of every 32 of a row, and neither on the order
@@ -29,99 +26,68 @@ __device__ __forceinline__ void load_floats(float *tile, const float *from, long
     }
 }
 
-template <bool SPLIT, int N> struct operand { // N registers a thread
-    uint32_t high[N], low[SPLIT ? N : 1];
-    __device__ __forceinline__ void set(int i, float x) {
-        high[i] = to_tf32(x);
-        if (SPLIT)
-            low[SPLIT ? i : 0] = to_tf32(x - __uint_as_float(high[i]));
-    }
-};
-
-// c [16, 8] += a [16, 8] · b [8, 8]; the small products first.
-template <bool SPLIT>
-__device__ __forceinline__ void multiply_floats(float (&c)[4], const operand<SPLIT, 4> &a, const operand<SPLIT, 2> &b) {
-    if constexpr (SPLIT) {
-        multiply_tf32(c, a.low, b.high[0], b.high[1]);
-        multiply_tf32(c, a.high, b.low[0], b.low[1]);
-    }
-    multiply_tf32(c, a.high, b.high[0], b.high[1]);
-}
-
 __device__ __forceinline__ float4 read_four(const float *p) {
     return *reinterpret_cast<const float4 *>(p);
 }
 
 // x [16·MT rows, N] += rows · tileᵀ, rows [16·MT, D] and tile [N, D] in shared memory.
-template <bool SPLIT, int D, int MT, int N>
+template <bool PARTS, int D, int MT, int N>
 __device__ __forceinline__ void add_scores(float (&x)[MT][N / 8][4], const float *rows, const float *tile) {
     constexpr int PITCH = float_pitch(D);
     const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
     const float *from = rows + g * PITCH + 8 * t, *other = tile + g * PITCH + 8 * t;
 #pragma unroll
     for (int at = 0; at < D; at += at % 32 == 0 ? 4 : 28) { // 0, 4, 32, 36, …: 16 elements of d among the four threads
-        operand<SPLIT, 4> a[MT][2];
+        fp32_operand<PARTS, 2> a[MT];
 #pragma unroll
-        for (int mt = 0; mt < MT; mt++) {
-            float4 upper = read_four(from + mt * 16 * PITCH + at), lower = read_four(from + (mt * 16 + 8) * PITCH + at);
-            a[mt][0].set(0, upper.x);
-            a[mt][0].set(1, lower.x);
-            a[mt][0].set(2, upper.y);
-            a[mt][0].set(3, lower.y);
-            a[mt][1].set(0, upper.z);
-            a[mt][1].set(1, lower.z);
-            a[mt][1].set(2, upper.w);
-            a[mt][1].set(3, lower.w);
-        }
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float4 four = read_four(from + (mt * 16 + r * 8) * PITCH + at);
+                a[mt].set(r, four.x, four.y, four.z, four.w);
+            }
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
             float4 four = read_four(other + n * 8 * PITCH + at);
-            operand<SPLIT, 2> b[2];
-            b[0].set(0, four.x);
-            b[0].set(1, four.y);
-            b[1].set(0, four.z);
-            b[1].set(1, four.w);
+            fp32_operand<PARTS, 1> b;
+            b.set(0, four.x, four.y, four.z, four.w);
 #pragma unroll
-            for (int mt = 0; mt < MT; mt++) {
-                multiply_floats<SPLIT>(x[mt][n], a[mt][0], b[0]);
-                multiply_floats<SPLIT>(x[mt][n], a[mt][1], b[1]);
-            }
+            for (int mt = 0; mt < MT; mt++)
+                multiply_fp32<PARTS>(x[mt][n], a[mt], b);
         }
     }
 }
 
 // o [16·MT rows, D] += p [16·MT, N] · tile [N, D]. Element (e, m) of o's 8 columns n = 4i + c is column 32i + 4m + c: a thread's are
 // eight neighbours, 32i + 8t … 32i + 8t + 7.
-template <bool SPLIT, int D, int MT, int N>
+template <bool PARTS, int D, int MT, int N>
 __device__ __forceinline__ void add_columns(float (&o)[MT][D / 8][4], const float (&p)[MT][N / 8][4],
                                             const float *tile) {
     constexpr int PITCH = float_pitch(D);
     const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
     const float *from = tile + 2 * t * PITCH + 4 * g;
 #pragma unroll
-    for (int k = 0; k < N / 8; k++) {
-        operand<SPLIT, 4> a[MT];
+    for (int k = 0; k < N / 16; k++) {
+        fp32_operand<PARTS, 2> a[MT];
 #pragma unroll
-        for (int mt = 0; mt < MT; mt++) {
-            a[mt].set(0, p[mt][k][0]);
-            a[mt].set(1, p[mt][k][2]);
-            a[mt].set(2, p[mt][k][1]);
-            a[mt].set(3, p[mt][k][3]);
-        }
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                a[mt].set(r, p[mt][2 * k][2 * r], p[mt][2 * k][2 * r + 1], p[mt][2 * k + 1][2 * r],
+                          p[mt][2 * k + 1][2 * r + 1]);
 #pragma unroll
         for (int i = 0; i < D / 32; i++) {
-            float4 first = read_four(from + k * 8 * PITCH + 32 * i),
-                   second = read_four(from + (k * 8 + 1) * PITCH + 32 * i);
-            const float even[4] = {first.x, first.y, first.z, first.w},
-                        odd[4] = {second.x, second.y, second.z, second.w};
+            float x[4][4]; // of this thread's four keys
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                *reinterpret_cast<float4 *>(x[j]) = read_four(from + (k * 16 + j / 2 * 8 + j % 2) * PITCH + 32 * i);
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                operand<SPLIT, 2> b;
-                b.set(0, even[c]);
-                b.set(1, odd[c]);
+                fp32_operand<PARTS, 1> b;
+                b.set(0, x[0][c], x[1][c], x[2][c], x[3][c]);
 #pragma unroll
                 for (int mt = 0; mt < MT; mt++)
-                    multiply_floats<SPLIT>(o[mt][4 * i + c], a[mt], b);
+                    multiply_fp32<PARTS>(o[mt][4 * i + c], a[mt], b);
             }
         }
     }

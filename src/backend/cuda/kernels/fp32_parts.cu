@@ -1,29 +1,29 @@
-// FP32 numbers as the sum of two TF32 ones, for products on tensor cores: x = high + low, |low| ≤ 2⁻¹¹·|x|. A product's operands become three
-// times as deep, so that one product of TF32 numbers adds up low·high + high·low + high·high.
+// FP32 numbers as the sum of three BF16 ones, for products on tensor cores (docs/dev/NUMERICS.md): x = x0 + x1 + x2. A product's operands become six
+// times as deep, so that one product of BF16 numbers adds up x2·y0 + x1·y1 + x0·y2 + x1·y0 + x0·y1 + x0·y0, the smallest first.
 #include "ptx.cuh"
 #include "vec.cuh"
 
 namespace {
-enum { BLOCK = 256 };
+enum { BLOCK = 256, PRODUCTS = 6 };
 
-__device__ __forceinline__ float4 high_of(float4 x) {
-    return make_float4(__uint_as_float(to_tf32(x.x)), __uint_as_float(to_tf32(x.y)), __uint_as_float(to_tf32(x.z)),
-                       __uint_as_float(to_tf32(x.w)));
-}
-
-// A thread four columns of a row: x [rows, cols] → [rows, 3·cols], the parts beside each other, or [3, rows, cols], one below the other.
+// A thread four columns of a row: x [rows, cols] → [rows, 6·cols], the parts beside each other, or [6, rows, cols], one below the other.
 __global__ void __launch_bounds__(BLOCK) fp32_parts_kernel(const mz_cu_fp32_parts g) {
+    constexpr int first[PRODUCTS] = {2, 1, 0, 1, 0, 0}, second[PRODUCTS] = {0, 1, 2, 0, 1, 0};
     int64_t i = static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x, across = g.cols / 4, row = i / across;
     if (row >= g.rows)
         return;
     int64_t column = i - row * across, next = g.below ? g.rows * across : across;
-    int64_t at = g.below ? i : row * 3 * across + column;
-    float4 x = reinterpret_cast<const float4 *>(g.x)[i], high = high_of(x);
-    float4 low = high_of(make_float4(x.x - high.x, x.y - high.y, x.z - high.z, x.w - high.w));
-    float4 *to = reinterpret_cast<float4 *>(g.out);
-    to[at] = g.second ? high : low;
-    to[at + next] = g.second ? low : high;
-    to[at + 2 * next] = high;
+    int64_t at = g.below ? i : row * PRODUCTS * across + column;
+    float4 x = reinterpret_cast<const float4 *>(g.x)[i];
+    uint2 part[3];
+    part[0] = make_uint2(take_part<true>(x.x, x.y), take_part<true>(x.z, x.w));
+#pragma unroll
+    for (int k = 1; k < 3; k++)
+        part[k] = make_uint2(take_part<false>(x.x, x.y), take_part<false>(x.z, x.w));
+    uint2 *to = static_cast<uint2 *>(g.out);
+#pragma unroll
+    for (int k = 0; k < PRODUCTS; k++)
+        to[at + k * next] = part[g.second ? second[k] : first[k]];
 }
 } // namespace
 

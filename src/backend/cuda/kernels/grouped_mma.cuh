@@ -1,6 +1,5 @@
-// The experts' products on tensor cores: BF16 and FP16 (16-deep matrix instructions), FP32 storage as TF32 (8-deep), or as sums of two TF32
-// numbers (SPLIT), of whose products the three large ones are added up. All rows are multiples of
-// 16 bytes. A block of four warps makes a tile of TILE × TILE results, a warp a quarter of it; pieces of DEPTH bytes of l come through a
+// The experts' products on tensor cores: BF16 and FP16, FP32 storage as TF32, or under FP32 as sums of three BF16 parts (PARTS, ptx.cuh). All rows are
+// multiples of 16 bytes. A block of four warps makes a tile of TILE × TILE results, a warp a quarter of it; pieces of DEPTH bytes of l come through a
 // pipeline of asynchronous copies. Sums are FP32, in order of l.
 #ifndef MZ_GROUPED_MMA_CUH
 #define MZ_GROUPED_MMA_CUH
@@ -10,21 +9,9 @@
 
 enum { GROUPED_THREADS = 128 };
 
-template <typename T> struct grouped_element { // 16-bit formats
-    static constexpr int STEP = 16, PIECE = 8; // l of an instruction; elements in 16 bytes
+template <typename T> struct grouped_element {
+    static constexpr int PIECE = 16 / static_cast<int>(sizeof(T)); // in 16 bytes
 };
-template <> struct grouped_element<float> { static constexpr int STEP = 8, PIECE = 4; };
-
-// c [16, 8] += a [16, 8]·b [8, 8] of TF32 numbers.
-template <>
-__device__ __forceinline__ void multiply<float>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#endif
-}
 
 // An operand's piece in shared memory: rows of l where l is contiguous, of m or c where it is not. Padded so that the eight 16-byte pieces
 // that an ldmatrix reads at once, and the 32 numbers that a warp reads one by one, lie in different banks.
@@ -51,24 +38,8 @@ template <typename T, bool CONTIGUOUS, int TILE, int DEPTH> struct grouped_piece
     }
 };
 
-__device__ __forceinline__ void round_to_tf32(uint32_t (&r)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        r[i] = to_tf32(__uint_as_float(r[i]));
-}
-
-// x becomes its TF32 number, left what that leaves of it, as one too: |left| ≤ 2⁻¹¹·|x|.
-__device__ __forceinline__ void take_high(uint32_t (&x)[4], uint32_t (&left)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint32_t high = to_tf32(__uint_as_float(x[i]));
-        left[i] = to_tf32(__uint_as_float(x[i]) - __uint_as_float(high));
-        x[i] = high;
-    }
-}
-
-// The A operand [16 of m, STEP of l] at (m, l).
-template <typename T, bool CONTIGUOUS, int PITCH, bool EXACT = false>
+// The A operand [16 of m, 16 of l; of FP32 8] at (m, l).
+template <typename T, bool CONTIGUOUS, int PITCH>
 __device__ __forceinline__ void grouped_a(uint32_t (&r)[4], const T *tile, int m, int l) {
     int lane = static_cast<int>(threadIdx.x) & 31;
     if constexpr (CONTIGUOUS) {
@@ -80,12 +51,10 @@ __device__ __forceinline__ void grouped_a(uint32_t (&r)[4], const T *tile, int m
         for (int i = 0; i < 4; i++)
             r[i] = __float_as_uint(tile[(l + (lane & 3) + (i >> 1) * 4) * PITCH + m + (lane >> 2) + (i & 1) * 8]);
     }
-    if constexpr (sizeof(T) == 4 && !EXACT)
-        round_to_tf32(r);
 }
 
-// Two B operands [STEP of l, 8 of c] at (l, c) and (l, c + 8).
-template <typename T, bool CONTIGUOUS, int PITCH, bool EXACT = false>
+// Two B operands [16 of l (of FP32 8), 8 of c] at (l, c) and (l, c + 8).
+template <typename T, bool CONTIGUOUS, int PITCH>
 __device__ __forceinline__ void grouped_b(uint32_t (&r)[4], const T *tile, int c, int l) {
     int lane = static_cast<int>(threadIdx.x) & 31;
     if constexpr (CONTIGUOUS) {
@@ -98,8 +67,6 @@ __device__ __forceinline__ void grouped_b(uint32_t (&r)[4], const T *tile, int c
         for (int i = 0; i < 4; i++)
             r[i] = __float_as_uint(tile[(l + (lane & 3) + (i & 1) * 4) * PITCH + c + (lane >> 2) + (i >> 1) * 8]);
     }
-    if constexpr (sizeof(T) == 4 && !EXACT)
-        round_to_tf32(r);
 }
 
 // A warp's results: FP32 ones from the registers, eight 32-byte sectors at a time; 16-bit ones through its own shared memory, so that
@@ -167,69 +134,68 @@ template <typename T, int OP, int TILE, int DEPTH, int STAGES> struct grouped_mm
     static_assert(4 * WARP_TILE * (WARP_TILE + 8) * 2 <= BYTES, "the results go through the pipeline's memory");
 };
 
-// Adds STEP of l to a warp's results. What SPLIT leaves out, low·low and what rounding `low` loses, is below 2⁻²¹ of |a·b|, eight roundings:
-// sums of at least GROUPED_SPLIT_LEAST have room for them; of shorter ones (an expert's few rows) nothing is left out.
-enum { GROUPED_SPLIT_LEAST = 64 };
-
-template <typename K, int W, bool SPLIT, typename T>
+// Adds 16 of l to a warp's results.
+template <typename K, int W, bool PARTS, typename T>
 __device__ __forceinline__ void grouped_multiply(float (&sum)[W / 16][W / 8][4], const T *tile_a, const T *tile_b,
-                                                 int m0, int c0, int l, bool all) {
+                                                 int m0, int c0, int l) {
     using PA = typename K::piece_a;
     using PB = typename K::piece_b;
     constexpr bool A = K::layout::A_CONTIGUOUS, B = K::layout::B_CONTIGUOUS;
-    uint32_t fa[W / 16][4], fb[W / 16][4];
+    uint32_t a[W / 16][4], b[W / 16][4];
 #pragma unroll
     for (int i = 0; i < W / 16; i++)
-        grouped_a<T, A, PA::PITCH, SPLIT>(fa[i], tile_a, m0 + i * 16, l);
+        grouped_a<T, A, PA::PITCH>(a[i], tile_a, m0 + i * 16, l);
 #pragma unroll
     for (int j = 0; j < W / 16; j++)
-        grouped_b<T, B, PB::PITCH, SPLIT>(fb[j], tile_b, c0 + j * 16, l);
-    if constexpr (SPLIT) {
-        uint32_t la[W / 16][4], lb[W / 16][4];
-#pragma unroll
-        for (int i = 0; i < W / 16; i++) {
-            take_high(fa[i], la[i]);
-            take_high(fb[i], lb[i]);
-        }
-        if (all)
-#pragma unroll
-            for (int i = 0; i < W / 16; i++)
-#pragma unroll
-                for (int j = 0; j < W / 8; j++) {
-                    uint32_t xa[4], xb[4];
-                    grouped_a<T, A, PA::PITCH, true>(xa, tile_a, m0 + i * 16, l);
-                    grouped_b<T, B, PB::PITCH, true>(xb, tile_b, c0 + j / 2 * 16, l);
-#pragma unroll
-                    for (int k = 0; k < 4; k++) {
-                        xa[k] = to_tf32(__uint_as_float(xa[k]) - __uint_as_float(fa[i][k]) - __uint_as_float(la[i][k]));
-                        xb[k] = to_tf32(__uint_as_float(xb[k]) - __uint_as_float(fb[j / 2][k]) -
-                                        __uint_as_float(lb[j / 2][k]));
-                    }
-                    multiply<T>(sum[i][j], la[i], lb[j / 2][2 * (j & 1)], lb[j / 2][2 * (j & 1) + 1]);
-                    multiply<T>(sum[i][j], xa, fb[j / 2][2 * (j & 1)], fb[j / 2][2 * (j & 1) + 1]);
-                    multiply<T>(sum[i][j], fa[i], xb[2 * (j & 1)], xb[2 * (j & 1) + 1]);
-                }
-#pragma unroll
-        for (int i = 0; i < W / 16; i++)
-#pragma unroll
-            for (int j = 0; j < W / 8; j++) {
-                multiply<T>(sum[i][j], la[i], fb[j / 2][2 * (j & 1)], fb[j / 2][2 * (j & 1) + 1]);
-                multiply<T>(sum[i][j], fa[i], lb[j / 2][2 * (j & 1)], lb[j / 2][2 * (j & 1) + 1]);
-            }
-    }
+        grouped_b<T, B, PB::PITCH>(b[j], tile_b, c0 + j * 16, l);
 #pragma unroll
     for (int i = 0; i < W / 16; i++)
 #pragma unroll
         for (int j = 0; j < W / 8; j++)
-            multiply<T>(sum[i][j], fa[i], fb[j / 2][2 * (j & 1)], fb[j / 2][2 * (j & 1) + 1]);
+            multiply<T>(sum[i][j], a[i], b[j / 2][2 * (j & 1)], b[j / 2][2 * (j & 1) + 1]);
 }
 
-template <typename T, int OP, int TILE, int DEPTH, int STAGES, bool SPLIT>
+// The same of FP32: a thread's four of a row are l + t, l + t + 4, l + t + 8 and l + t + 12, in both operands.
+template <typename K, int W, bool PARTS>
+__device__ __forceinline__ void grouped_multiply(float (&sum)[W / 16][W / 8][4], const float *tile_a,
+                                                 const float *tile_b, int m0, int c0, int l) {
+    using PA = typename K::piece_a;
+    using PB = typename K::piece_b;
+    constexpr bool A = K::layout::A_CONTIGUOUS, B = K::layout::B_CONTIGUOUS;
+    fp32_operand<PARTS, 2> a[W / 16];
+#pragma unroll
+    for (int i = 0; i < W / 16; i++) {
+        uint32_t x[2][4];
+        grouped_a<float, A, PA::PITCH>(x[0], tile_a, m0 + i * 16, l);
+        grouped_a<float, A, PA::PITCH>(x[1], tile_a, m0 + i * 16, l + 8);
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            a[i].set(r, __uint_as_float(x[0][r]), __uint_as_float(x[0][r + 2]), __uint_as_float(x[1][r]),
+                     __uint_as_float(x[1][r + 2]));
+    }
+#pragma unroll
+    for (int j = 0; j < W / 16; j++) {
+        uint32_t x[2][4];
+        grouped_b<float, B, PB::PITCH>(x[0], tile_b, c0 + j * 16, l);
+        grouped_b<float, B, PB::PITCH>(x[1], tile_b, c0 + j * 16, l + 8);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            fp32_operand<PARTS, 1> b;
+            b.set(0, __uint_as_float(x[0][2 * h]), __uint_as_float(x[0][2 * h + 1]), __uint_as_float(x[1][2 * h]),
+                  __uint_as_float(x[1][2 * h + 1]));
+#pragma unroll
+            for (int i = 0; i < W / 16; i++)
+                multiply_fp32<PARTS>(sum[i][2 * j + h], a[i], b);
+        }
+    }
+}
+
+template <typename T, int OP, int TILE, int DEPTH, int STAGES, bool PARTS>
 __global__ void __launch_bounds__(GROUPED_THREADS, TILE == 128 ? 2 : 3) grouped_mma_kernel(const mz_cu_grouped g) {
     using K = grouped_mma<T, OP, TILE, DEPTH, STAGES>;
     using PA = typename K::piece_a;
     using PB = typename K::piece_b;
-    constexpr int STEP = grouped_element<T>::STEP, W = K::WARP_TILE;
+    constexpr int W = K::WARP_TILE;
     extern __shared__ __align__(128) unsigned char grouped_shared[];
     T *shared = reinterpret_cast<T *>(grouped_shared);
     const grouped_tile t = grouped_find<OP, TILE>(g);
@@ -238,7 +204,6 @@ __global__ void __launch_bounds__(GROUPED_THREADS, TILE == 128 ? 2 : 3) grouped_
     const T *a = static_cast<const T *>(g.a.data) + t.a, *b = static_cast<const T *>(g.b.data) + t.b;
     int warp = static_cast<int>(threadIdx.x) >> 5, m0 = (warp & 1) * W, c0 = (warp >> 1) * W;
     int pieces = (t.l + K::L - 1) / K::L;
-    bool all = SPLIT && OP == MZ_CU_GROUPED_DW && t.l < GROUPED_SPLIT_LEAST;
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {
         if (s < pieces) {
@@ -259,8 +224,8 @@ __global__ void __launch_bounds__(GROUPED_THREADS, TILE == 128 ? 2 : 3) grouped_
         copies_commit();
         const T *tile_a = shared + at * K::STAGE, *tile_b = tile_a + PA::SIZE;
 #pragma unroll
-        for (int l = 0; l < K::L; l += STEP)
-            grouped_multiply<K, W, SPLIT>(sum, tile_a, tile_b, m0, c0, l, all);
+        for (int l = 0; l < K::L; l += 16)
+            grouped_multiply<K, W, PARTS>(sum, tile_a, tile_b, m0, c0, l);
         at = at + 1 < STAGES ? at + 1 : 0;
         next = next + 1 < STAGES ? next + 1 : 0;
     }
@@ -275,10 +240,10 @@ __global__ void __launch_bounds__(GROUPED_THREADS, TILE == 128 ? 2 : 3) grouped_
     store_fp32<W>(g, t, m0, c0, sum);
 }
 
-template <typename T, int OP, int TILE, int DEPTH, int STAGES, bool SPLIT>
+template <typename T, int OP, int TILE, int DEPTH, int STAGES, bool PARTS>
 cudaError_t grouped_mma_run(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
     using K = grouped_mma<T, OP, TILE, DEPTH, STAGES>;
-    const void *kernel = reinterpret_cast<const void *>(grouped_mma_kernel<T, OP, TILE, DEPTH, STAGES, SPLIT>);
+    const void *kernel = reinterpret_cast<const void *>(grouped_mma_kernel<T, OP, TILE, DEPTH, STAGES, PARTS>);
     if (prepare)
         return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, K::BYTES);
     int64_t tiles = grouped_tiles(g, TILE);
@@ -295,20 +260,20 @@ inline bool grouped_large(const mz_cu_grouped &g) {
     return g.shared_optin >= 96 << 10 && grouped_tiles(g, 128) >= g.sms;
 }
 
-template <typename T, int OP, bool SPLIT>
+template <typename T, int OP, bool PARTS>
 cudaError_t grouped_mma_op(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
     if (grouped_large(g))
-        return grouped_mma_run<T, OP, 128, 64, 4, SPLIT>(stream, g, prepare);
-    return grouped_mma_run<T, OP, 64, 128, 3, SPLIT>(stream, g, prepare);
+        return grouped_mma_run<T, OP, 128, 64, 4, PARTS>(stream, g, prepare);
+    return grouped_mma_run<T, OP, 64, 128, 3, PARTS>(stream, g, prepare);
 }
 
-template <typename T, bool SPLIT = false>
+template <typename T, bool PARTS = false>
 cudaError_t grouped_mma_of(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
     if (g.op == MZ_CU_GROUPED_Y)
-        return grouped_mma_op<T, MZ_CU_GROUPED_Y, SPLIT>(stream, g, prepare);
+        return grouped_mma_op<T, MZ_CU_GROUPED_Y, PARTS>(stream, g, prepare);
     if (g.op == MZ_CU_GROUPED_DX)
-        return grouped_mma_op<T, MZ_CU_GROUPED_DX, SPLIT>(stream, g, prepare);
-    return grouped_mma_op<T, MZ_CU_GROUPED_DW, SPLIT>(stream, g, prepare);
+        return grouped_mma_op<T, MZ_CU_GROUPED_DX, PARTS>(stream, g, prepare);
+    return grouped_mma_op<T, MZ_CU_GROUPED_DW, PARTS>(stream, g, prepare);
 }
 
 #endif

@@ -399,11 +399,12 @@ cudaError_t mz_cu_route_dx_thin(cudaStream_t stream, const mz_cu_route_dx_args *
 size_t mz_cu_thin_dw_workspace(int64_t rows, int n, int k, int sms);
 cudaError_t mz_cu_thin_dw(cudaStream_t stream, const mz_cu_thin *args, int sms);
 
-// --- fp32_parts.cu: FP32 numbers as two TF32 ones -----------------------------------------------------------------------------------------
-// x [rows, cols] → low, high, high, or of a product's second operand high, low, high: out [rows, 3·cols], or [3·rows, cols] with `below`.
+// --- fp32_parts.cu: FP32 numbers as three BF16 ones ---------------------------------------------------------------------------------------
+// x [rows, cols] → of its parts x0, x1, x2, BF16: x2 x1 x0 x1 x0 x0, or of a product's second operand x0 x1 x2 x0 x1 x0: out [rows, 6·cols], or
+// [6·rows, cols] with `below`.
 typedef struct mz_cu_fp32_parts {
     const float *x;
-    float *out;
+    void *out;
     int64_t rows, cols; // cols a multiple of 4
     bool second, below;
 } mz_cu_fp32_parts;

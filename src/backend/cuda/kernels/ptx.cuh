@@ -119,6 +119,60 @@ template <> __device__ __forceinline__ uint32_t pack<__half>(float low, float hi
     return *reinterpret_cast<const uint32_t *>(&h);
 }
 
+// The next of the three BF16 numbers that FP32 numbers are sums of (docs/dev/NUMERICS.md), of two at a time, `a` in the low half; what it leaves of
+// them. FIRST: numbers that would be rounded to infinity are cut off, an infinity too: the next part then is one.
+template <bool FIRST> __device__ __forceinline__ uint32_t take_part(float &a, float &b) {
+    uint32_t r = 0;
+#if __CUDA_ARCH__ >= 800
+    if (FIRST)
+        asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
+#endif
+    a -= __uint_as_float(r << 16);
+    b -= __uint_as_float(r & 0xFFFF0000u);
+    return r;
+}
+
+// FP32 numbers as operands, 16 of l at once, of which a thread has four in each of its rows: two operands of 8 for TF32 numbers, or of the three
+// parts one each. ROWS: 2 of an A operand (g, g + 8), 1 of a B operand.
+template <bool PARTS, int ROWS> struct fp32_operand {
+    uint32_t part[PARTS ? 3 : 2][2 * ROWS];
+    __device__ __forceinline__ void set(int row, float x0, float x1, float x2, float x3) {
+        if constexpr (PARTS) {
+            part[0][row] = take_part<true>(x0, x1);
+            part[0][row + ROWS] = take_part<true>(x2, x3);
+#pragma unroll
+            for (int k = 1; k < 3; k++) {
+                part[k][row] = take_part<false>(x0, x1);
+                part[k][row + ROWS] = take_part<false>(x2, x3);
+            }
+        } else {
+            part[0][row] = to_tf32(x0);
+            part[0][row + ROWS] = to_tf32(x1);
+            part[1][row] = to_tf32(x2);
+            part[1][row + ROWS] = to_tf32(x3);
+        }
+    }
+};
+
+// c [16, 8] += a [16, 16] · b [16, 8]; of parts the six large products, the smallest first.
+template <bool PARTS>
+__device__ __forceinline__ void multiply_fp32(float (&c)[4], const fp32_operand<PARTS, 2> &a,
+                                              const fp32_operand<PARTS, 1> &b) {
+    if constexpr (PARTS) {
+        multiply<__nv_bfloat16>(c, a.part[2], b.part[0][0], b.part[0][1]);
+        multiply<__nv_bfloat16>(c, a.part[1], b.part[1][0], b.part[1][1]);
+        multiply<__nv_bfloat16>(c, a.part[0], b.part[2][0], b.part[2][1]);
+        multiply<__nv_bfloat16>(c, a.part[1], b.part[0][0], b.part[0][1]);
+        multiply<__nv_bfloat16>(c, a.part[0], b.part[1][0], b.part[1][1]);
+        multiply<__nv_bfloat16>(c, a.part[0], b.part[0][0], b.part[0][1]);
+    } else {
+        multiply_tf32(c, a.part[0], b.part[0][0], b.part[0][1]);
+        multiply_tf32(c, a.part[1], b.part[1][0], b.part[1][1]);
+    }
+}
+
 // 2^x, off by less than 2^-22 of the result (PTX ISA, ex2.approx.ftz.f32): within the eight roundings that NUMERICS.md gives exp.
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;
