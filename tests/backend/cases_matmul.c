@@ -230,8 +230,11 @@ void cases_linear_dw(void) {
                            variant & 2 ? FILL_NORMAL : FILL_INTEGERS);
     for (int variant = 0; variant < 2 && devices_have("cuda"); variant++)
         linear_dw_case(large_shape, arithmetics[0], true, variant == 1, variant == 0 ? FILL_NORMAL : FILL_INTEGERS);
-    if (devices_have("cuda"))
+    if (devices_have("cuda")) {
         linear_dw_case((const int64_t[]){SHORT, 2048, 2048}, arithmetics[0], false, false, FILL_PARTS);
+        linear_dw_case((const int64_t[]){2640, 608, 608}, arithmetics[0], true, true,
+                       FILL_NORMAL); // three products share parts
+    }
 }
 
 static void matmul_case(const int64_t s[4], arithmetic a, bool ta, bool tb, mezzo_dtype y, fill how) {

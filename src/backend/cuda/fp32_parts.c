@@ -1,19 +1,21 @@
 // linear, linear_dx and linear_dw in FP32 on tensor cores: each operand is split into three BF16 numbers, and the library multiplies these as one
-// BF16 product of six times the depth (kernels/fp32_parts.cu). What is left out, x1·y2 + x2·y1 + x2·y2, is at most 1.001·2⁻²⁴ of |x·y|, a rounding of
-// FP32, which the ops' bounds have for each term of a sum (docs/dev/NUMERICS.md).
+// BF16 product of six times the depth (kernels/fp32_parts.cu), or, where operands are large beside a sum over rows, as three products of three, two and
+// one times the depth, which read the same three parts. What is left out, x1·y2 + x2·y1 + x2·y2, is at most 1.002·2⁻²⁴ of |x·y|, a rounding of FP32,
+// which the ops' bounds have for each term of a sum (docs/dev/NUMERICS.md).
 #include "backend/cuda/storage.h"
 
 extern const mz_kernel mz_cuda_linear, mz_cuda_linear_dx, mz_cuda_linear_dw;
 
-enum { LEAST = 64, ALIGN = 256, ROUND = 256, USES = 300, PRODUCTS = 6 };
-#define MOST      ((int64_t)1 << 30) // bytes of the parts of the operand that has the rows; more rows go in turns
-#define WORTH     (1 << 28)          // multiplications: 10 µs without tensor cores
-#define PART_SIZE (2 * PRODUCTS)     // bytes of a number's parts
+enum { LEAST = 64, ALIGN = 256, ROUND = 256, USES = 300, PARTS = 3, PRODUCTS = 6 };
+#define MOST   ((int64_t)1 << 30) // bytes of the parts of the operand that has the rows; more rows go in turns
+#define WORTH  (1 << 28)          // multiplications: 10 µs without tensor cores
+// Numbers of operands from which it saves more to write parts once, not twice, than two more launches and adding to the result take.
+#define SHARED (3 << 20)
 
 typedef struct plan {
     const mz_kernel *product;
-    mz_call call;       // one turn's, with parts for operands
     int64_t rows, turn; // in all, at once
+    int products;       // that a turn takes: 1 or 3
     int64_t width[2];   // of the operands' rows
     size_t bytes[2];    // of the operands' parts
 } plan;
@@ -38,16 +40,17 @@ static mz_tensor some_rows(const mz_tensor *t, int64_t all, int64_t from, int64_
     return view;
 }
 
-// The call of `rows` rows from `from` on; its operands' parts are bound later.
-static mz_call turn_of(const mz_call *call, const plan *p, int64_t from, int64_t rows) {
+// The call of `rows` rows from `from` on, of its products the one with that number; its operands are bound later.
+static mz_call turn_of(const mz_call *call, const plan *p, int64_t from, int64_t rows, int product) {
     mz_call turn = *call;
     turn.numerics.compute = MEZZO_BF16;
     turn.in[0].dtype = turn.in[1].dtype = MEZZO_BF16;
     if (call->op == MZ_OP_linear_dw) { // sums over rows: all parts of dy and x one below the other
-        matrix(&turn.in[0], PRODUCTS * rows, p->width[0]);
-        matrix(&turn.in[1], PRODUCTS * rows, p->width[1]);
+        int64_t depth = (p->products == 1 ? PRODUCTS : PARTS - product) * rows;
+        matrix(&turn.in[0], depth, p->width[0]);
+        matrix(&turn.in[1], depth, p->width[1]);
         turn.out[1].shape.rank = -1; // that comes from dy itself
-        turn.attrs.accumulate = call->attrs.accumulate || from > 0;
+        turn.attrs.accumulate = call->attrs.accumulate || from > 0 || product > 0;
         return turn;
     }
     matrix(&turn.in[0], rows, PRODUCTS * p->width[0]);
@@ -86,38 +89,59 @@ static const char *make_plan(const mezzo_device *device, const mz_call *call, pl
     int64_t ends = p->rows + w->dim[0] + w->dim[1] - inner;
     if (inner < LEAST || all < WORTH || all / inner / ends < USES)
         return "too small for splitting operands to be worth it";
+    p->products = dw && p->rows * (w->dim[0] + w->dim[1]) >= SHARED ? PARTS : 1;
+    int size = p->products == 1 ? PRODUCTS : PARTS; // parts of a number that are written
     int64_t widest = dw && p->width[1] > p->width[0] ? p->width[1] : p->width[0];
-    int64_t most = MOST / (PART_SIZE * widest) / ROUND * ROUND;
+    int64_t most = MOST / ((int64_t)sizeof(uint16_t) * size * widest) / ROUND * ROUND;
     p->turn = p->rows <= most ? p->rows : most > 0 ? most : ROUND;
-    p->call = turn_of(call, p, 0, p->turn);
+    int64_t there[2] = {p->turn, dw ? p->turn : rows_of(&call->in[1], p->width[1])};
     for (int i = 0; i < 2; i++)
-        p->bytes[i] = mz_align_up((size_t)mz_shape_count(&p->call.in[i].shape) * sizeof(uint16_t), ALIGN);
-    return p->product->supports(device, &p->call);
+        p->bytes[i] = mz_align_up((size_t)(there[i] * p->width[i]) * (size_t)size * sizeof(uint16_t), ALIGN);
+    return NULL;
+}
+
+// Whether all products of all turns can be had, and the workspace that the largest takes. Only the first turn (which may write where the others add), the
+// second and the last one differ.
+static const char *plan_turns(const mezzo_device *device, const mz_call *call, const plan *p, size_t *bytes) {
+    const int64_t turns[] = {0, p->turn, (p->rows - 1) / p->turn * p->turn};
+    for (size_t t = 0; t < MZ_COUNT(turns); t++)
+        for (int product = 0; product < p->products && turns[t] < p->rows; product++) {
+            int64_t left = p->rows - turns[t];
+            mz_call turn = turn_of(call, p, turns[t], left < p->turn ? left : p->turn, product);
+            const char *reason = p->product->supports(device, &turn);
+            if (reason != NULL)
+                return reason;
+            size_t needed = bytes != NULL ? p->product->workspace(device, &turn) : 0;
+            if (bytes != NULL && needed > *bytes)
+                *bytes = needed;
+        }
+    return NULL;
 }
 
 static const char *parts_supports(const mezzo_device *device, const mz_call *call) {
     plan p;
-    return make_plan(device, call, &p);
+    const char *reason = make_plan(device, call, &p);
+    return reason != NULL ? reason : plan_turns(device, call, &p, NULL);
 }
 
 static size_t parts_workspace(const mezzo_device *device, const mz_call *call) {
     plan p;
-    if (make_plan(device, call, &p) != NULL)
+    size_t bytes = 0;
+    if (make_plan(device, call, &p) != NULL || plan_turns(device, call, &p, &bytes) != NULL)
         return 0;
-    size_t bytes = p.product->workspace(device, &p.call);
-    if (p.rows % p.turn != 0) {
-        mz_call last = turn_of(call, &p, p.rows - p.rows % p.turn, p.rows % p.turn);
-        size_t other = p.product->supports(device, &last) == NULL ? p.product->workspace(device, &last) : 0;
-        bytes = other > bytes ? other : bytes;
-    }
     bool sums = call->op == MZ_OP_linear_dw && mz_present(&call->out[1]);
     size_t sum = sums ? mz_cu_column_sums_bytes(p.rows, p.width[0]) : 0;
     return p.bytes[0] + p.bytes[1] + (sum > bytes ? sum : bytes);
 }
 
-static mezzo_status split(mz_cuda_device *cuda, const mz_tensor *t, int64_t width, bool second, bool below, void *out) {
-    mz_cu_fp32_parts parts = {
-        .x = t->data, .out = out, .rows = rows_of(t, width), .cols = width, .second = second, .below = below};
+static mezzo_status split(mz_cuda_device *cuda, const plan *p, const mz_tensor *t, int i, bool below, void *out) {
+    mz_cu_fp32_parts parts = {.x = t->data,
+                              .out = out,
+                              .rows = rows_of(t, p->width[i]),
+                              .cols = p->width[i],
+                              .second = i == 1,
+                              .below = below,
+                              .sixfold = p->products == 1};
     MZ_CUDA_TRY(mz_cu_fp32_split(cuda->stream, &parts));
     return MEZZO_OK;
 }
@@ -127,21 +151,22 @@ static mezzo_status parts_run(mezzo_device *device, const mz_call *call) {
     bool dw = call->op == MZ_OP_linear_dw;
     plan p;
     (void)make_plan(device, call, &p);
-    void *parts[2] = {call->workspace, (char *)call->workspace + p.bytes[0]};
-    char *rest = (char *)call->workspace + p.bytes[0] + p.bytes[1];
+    char *parts[2] = {call->workspace, (char *)call->workspace + p.bytes[0]}, *rest = parts[1] + p.bytes[1];
     if (!dw)
-        MEZZO_TRY(split(cuda, &call->in[1], p.width[1], true, call->op == MZ_OP_linear_dx, parts[1]));
+        MEZZO_TRY(split(cuda, &p, &call->in[1], 1, call->op == MZ_OP_linear_dx, parts[1]));
     for (int64_t from = 0; from < p.rows; from += p.turn) {
         int64_t rows = p.rows - from < p.turn ? p.rows - from : p.turn;
-        mz_call turn = turn_of(call, &p, from, rows);
         for (int i = 0; i <= (dw ? 1 : 0); i++) {
             mz_tensor some = some_rows(&call->in[i], p.rows, from, rows);
-            MEZZO_TRY(split(cuda, &some, p.width[i], i == 1, dw, parts[i]));
+            MEZZO_TRY(split(cuda, &p, &some, i, dw, parts[i]));
         }
-        turn.in[0].data = parts[0];
-        turn.in[1].data = parts[1];
-        turn.workspace = rest;
-        MEZZO_TRY(p.product->run(device, &turn));
+        for (int product = 0; product < p.products; product++) { // x2 x1 x0 by y0 y1 y2; x1 x0 by y0 y1; x0 by y0
+            mz_call turn = turn_of(call, &p, from, rows, product);
+            turn.in[0].data = parts[0] + (size_t)(product * rows * p.width[0]) * sizeof(uint16_t);
+            turn.in[1].data = parts[1];
+            turn.workspace = rest;
+            MEZZO_TRY(p.product->run(device, &turn));
+        }
     }
     if (dw && mz_present(&call->out[1]))
         MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->in[0]), call->out[1].data, p.rows, p.width[0],

@@ -93,6 +93,66 @@ const mz_kernel mz_cuda_grouped_linear_wgmma = {"grouped_linear__cuda_wgmma", wg
 const mz_kernel mz_cuda_grouped_linear_dx_wgmma = {"grouped_linear_dx__cuda_wgmma", wgmma_supports, NULL, wgmma_run};
 const mz_kernel mz_cuda_grouped_linear_dw_wgmma = {"grouped_linear_dw__cuda_wgmma", wgmma_supports, NULL, wgmma_run};
 
+// FP32 in three BF16 parts, made before the product: the mma kernels split in registers, each warp its own.
+static bool parts_args(const mezzo_device *device, const mz_call *call, mz_cu_grouped *g, size_t bytes[2]) {
+    *g = grouped_args(device, call);
+    bool fp32 = g->a.dtype == MEZZO_F32 && g->b.dtype == MEZZO_F32 && g->out.dtype == MEZZO_F32;
+    for (int i = 0; i < 2; i++)
+        bytes[i] = mz_align_up((size_t)mz_shape_count(&call->in[i].shape) * 3 * sizeof(uint16_t), 256);
+    g->parts = true;
+    g->a.dtype = g->b.dtype = MEZZO_BF16;
+    return fp32 && g->compute == MEZZO_F32;
+}
+
+static const char *parts_supports(const mezzo_device *device, const mz_call *call) {
+    const char *reason = check(call);
+    mz_cu_grouped g;
+    size_t bytes[2];
+    if (mz_cuda(device)->cc != 90)
+        return "is for compute capability 9.0";
+    if (reason != NULL)
+        return reason;
+    if (!parts_args(device, call, &g, bytes))
+        return "multiplies fp32";
+    if (g.n % 8 != 0 || g.k % 8 != 0)
+        return "rows of parts are no multiples of 16 bytes";
+    if (mz_cu_grouped_tiles(&g, 128) * 3 < g.sms)
+        return "large tiles are too few to share";
+    return mz_cu_grouped_wgmma(NULL, &g, true) != cudaSuccess ? "this build has no code for compute capability 9.0"
+                                                              : NULL;
+}
+
+static size_t parts_workspace(const mezzo_device *device, const mz_call *call) {
+    mz_cu_grouped g;
+    size_t bytes[2];
+    (void)parts_args(device, call, &g, bytes);
+    return bytes[0] + bytes[1];
+}
+
+static mezzo_status parts_run(mezzo_device *device, const mz_call *call) {
+    mz_cu_grouped g;
+    size_t bytes[2];
+    cudaStream_t stream = mz_cuda(device)->stream;
+    (void)parts_args(device, call, &g, bytes);
+    void *parts[2] = {call->workspace, (char *)call->workspace + bytes[0]};
+    for (int i = 0; i < 2; i++) {
+        mz_cu_fp32_parts split = {.x = call->in[i].data, .out = parts[i], .second = i == 1, .below = true};
+        split.cols = call->in[i].shape.dim[call->in[i].shape.rank - 1];
+        split.rows = mz_shape_count(&call->in[i].shape) / split.cols;
+        MZ_CUDA_TRY(mz_cu_fp32_split(stream, &split));
+    }
+    g.a.data = parts[0];
+    g.b.data = parts[1];
+    MZ_CUDA_TRY(mz_cu_grouped_wgmma(stream, &g, false));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_grouped_linear_parts = {"grouped_linear__cuda_parts", parts_supports, parts_workspace,
+                                                parts_run};
+const mz_kernel mz_cuda_grouped_linear_dx_parts = {"grouped_linear_dx__cuda_parts", parts_supports, parts_workspace,
+                                                   parts_run};
+const mz_kernel mz_cuda_grouped_linear_dw_parts = {"grouped_linear_dw__cuda_parts", parts_supports, parts_workspace,
+                                                   parts_run};
+
 // --- FP32 arithmetic ------------------------------------------------------------------------------------------------------
 static const char *fma_supports(const mezzo_device *device, const mz_call *call) {
     (void)device;

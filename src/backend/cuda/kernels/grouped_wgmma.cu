@@ -1,6 +1,9 @@
 // The experts' products of BF16 and FP16 matrices on Hopper's tensor cores (compute capability 9.0 only): warpgroup matrix instructions, which
 // read both operands from shared memory. A block of two warpgroups makes a tile of 128 × 128 results, one half of its rows each; pieces of 64 of l come
 // through a pipeline of asynchronous copies. Two blocks share a multiprocessor, so that one computes while the other waits.
+//
+// FP32 as three BF16 parts (fp32_parts.cu: x2, x1, x0 and y0, y1, y2, each an array of its own) is the same six times, for the products x2·y0, x1·y1, x0·y2,
+// x1·y0, x0·y1, x0·y0.
 #include "grouped.cuh"
 #include "ptx.cuh"
 #include "wgmma.cuh"
@@ -84,7 +87,32 @@ __device__ __forceinline__ void store_low(const mz_cu_grouped &g, const grouped_
     }
 }
 
-template <typename T, int OP>
+// Which pieces of the operands come next.
+template <bool PARTS, typename T> struct operands {
+    const T *a, *b;
+    int64_t part_a, part_b; // elements of an array of parts
+    int pieces, product = 0, piece = 0;
+    template <bool A, bool B> __device__ __forceinline__ void copy(unsigned char *to, const grouped_tile &t) {
+        constexpr int first[] = {0, 1, 2, 1, 2, 2}, second[] = {0, 1, 2, 0, 1, 0};
+        const T *from_a = a, *from_b = b;
+        if (PARTS) {
+            int x = 0, y = 0;
+#pragma unroll
+            for (int i = 0; i < 6; i++) {
+                x = product == i ? first[i] : x;
+                y = product == i ? second[i] : y;
+            }
+            from_a += x * part_a;
+            from_b += y * part_b;
+        }
+        copy_operand<T, A>(to, from_a, t.a_row, t.m, t.l, piece * L);
+        copy_operand<T, B>(to + OPERAND, from_b, t.b_row, t.c, t.l, piece * L);
+        if (++piece == pieces)
+            piece = 0, product++;
+    }
+};
+
+template <typename T, int OP, bool PARTS>
 __global__ void __launch_bounds__(THREADS, 2) grouped_wgmma_kernel(const mz_cu_grouped g) {
     using layout = grouped_layout<OP>;
     constexpr bool A = layout::A_CONTIGUOUS, B = layout::B_CONTIGUOUS;
@@ -94,15 +122,19 @@ __global__ void __launch_bounds__(THREADS, 2) grouped_wgmma_kernel(const mz_cu_g
     const grouped_tile t = grouped_find<OP, TILE>(g);
     if (!t.any)
         return;
-    const T *a = static_cast<const T *>(g.a.data) + t.a, *b = static_cast<const T *>(g.b.data) + t.b;
+    operands<PARTS, T> next_ones;
+    next_ones.a = static_cast<const T *>(g.a.data) + t.a;
+    next_ones.b = static_cast<const T *>(g.b.data) + t.b;
+    int64_t matrices = static_cast<int64_t>(g.experts) * g.n * g.k;
+    next_ones.part_a = g.rows * t.a_row;
+    next_ones.part_b = OP == MZ_CU_GROUPED_DW ? g.rows * t.b_row : matrices;
+    next_ones.pieces = (t.l + L - 1) / L;
     int warp = static_cast<int>(threadIdx.x) >> 5, half = warp >> 2;
-    int pieces = (t.l + L - 1) / L;
+    int pieces = next_ones.pieces * (PARTS ? 6 : 1);
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {
-        if (s < pieces) {
-            copy_operand<T, A>(shared + s * STAGE, a, t.a_row, t.m, t.l, s * L);
-            copy_operand<T, B>(shared + s * STAGE + OPERAND, b, t.b_row, t.c, t.l, s * L);
-        }
+        if (s < pieces)
+            next_ones.template copy<A, B>(shared + s * STAGE, t);
         copies_commit();
     }
     float d[16][4] = {};
@@ -118,10 +150,8 @@ __global__ void __launch_bounds__(THREADS, 2) grouped_wgmma_kernel(const mz_cu_g
         for (int l = 0; l < L; l += 16) // 16 of l are 32 bytes of a row, or 16 rows
             wgmma_multiply<T, !A, !B>(d, da + (A ? l * 2 >> 4 : l * 128 >> 4), db + (B ? l * 2 >> 4 : l * 128 >> 4));
         wgmma_commit();
-        if (p + STAGES - 1 < pieces) { // into the memory that both warpgroups have done with
-            copy_operand<T, A>(shared + next * STAGE, a, t.a_row, t.m, t.l, (p + STAGES - 1) * L);
-            copy_operand<T, B>(shared + next * STAGE + OPERAND, b, t.b_row, t.c, t.l, (p + STAGES - 1) * L);
-        }
+        if (p + STAGES - 1 < pieces) // into the memory that both warpgroups have done with
+            next_ones.template copy<A, B>(shared + next * STAGE, t);
         copies_commit();
         wgmma_wait<0>();
         at = at + 1 < STAGES ? at + 1 : 0;
@@ -136,8 +166,8 @@ __global__ void __launch_bounds__(THREADS, 2) grouped_wgmma_kernel(const mz_cu_g
     store_low<T>(g, t, warp * 16, reinterpret_cast<T *>(shared) + warp * 16 * (TILE + 8), d);
 }
 
-template <typename T, int OP> cudaError_t run(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
-    const void *kernel = reinterpret_cast<const void *>(grouped_wgmma_kernel<T, OP>);
+template <typename T, int OP, bool PARTS> cudaError_t run(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
+    const void *kernel = reinterpret_cast<const void *>(grouped_wgmma_kernel<T, OP, PARTS>);
     if (prepare)
         return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
     int64_t tiles = grouped_tiles(g, TILE);
@@ -147,11 +177,11 @@ template <typename T, int OP> cudaError_t run(cudaStream_t stream, const mz_cu_g
     return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(tiles)), dim3(THREADS), args, BYTES, stream);
 }
 
-template <typename T> cudaError_t of(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
+template <typename T, bool PARTS = false> cudaError_t of(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
     if (g.op == MZ_CU_GROUPED_Y)
-        return run<T, MZ_CU_GROUPED_Y>(stream, g, prepare);
-    return g.op == MZ_CU_GROUPED_DX ? run<T, MZ_CU_GROUPED_DX>(stream, g, prepare)
-                                    : run<T, MZ_CU_GROUPED_DW>(stream, g, prepare);
+        return run<T, MZ_CU_GROUPED_Y, PARTS>(stream, g, prepare);
+    return g.op == MZ_CU_GROUPED_DX ? run<T, MZ_CU_GROUPED_DX, PARTS>(stream, g, prepare)
+                                    : run<T, MZ_CU_GROUPED_DW, PARTS>(stream, g, prepare);
 }
 } // namespace
 
@@ -163,5 +193,7 @@ extern "C" cudaError_t mz_cu_grouped_wgmma(cudaStream_t stream, const mz_cu_grou
 #ifndef MZ_CU_90A
     return cudaErrorNoKernelImageForDevice;
 #endif
+    if (args->parts)
+        return of<__nv_bfloat16, true>(stream, *args, prepare);
     return args->a.dtype == MZ_CU_BF16 ? of<__nv_bfloat16>(stream, *args, prepare) : of<__half>(stream, *args, prepare);
 }

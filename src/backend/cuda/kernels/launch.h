@@ -400,13 +400,13 @@ size_t mz_cu_thin_dw_workspace(int64_t rows, int n, int k, int sms);
 cudaError_t mz_cu_thin_dw(cudaStream_t stream, const mz_cu_thin *args, int sms);
 
 // --- fp32_parts.cu: FP32 numbers as three BF16 ones ---------------------------------------------------------------------------------------
-// x [rows, cols] → of its parts x0, x1, x2, BF16: x2 x1 x0 x1 x0 x0, or of a product's second operand x0 x1 x2 x0 x1 x0: out [rows, 6·cols], or
-// [6·rows, cols] with `below`.
+// x [rows, cols] → its parts x0, x1, x2 in BF16: x2 x1 x0 x1 x0 x0, or of a product's second operand x0 x1 x2 x0 x1 x0; without `sixfold` the first
+// three of these. out [rows, 6·cols] or [rows, 3·cols]; with `below` [6·rows, cols] or [3·rows, cols].
 typedef struct mz_cu_fp32_parts {
     const float *x;
     void *out;
     int64_t rows, cols; // cols a multiple of 4
-    bool second, below;
+    bool second, below, sixfold;
 } mz_cu_fp32_parts;
 cudaError_t mz_cu_fp32_split(cudaStream_t stream, const mz_cu_fp32_parts *args);
 
@@ -421,6 +421,7 @@ typedef struct mz_cu_grouped {
     int experts, n, k;
     int compute;     // what operands are rounded to
     bool accumulate; // dw: add to what is there
+    bool parts;      // wgmma: a and b are three BF16 arrays one behind the other, as mz_cu_fp32_split writes them
     bool vectors;    // set by the launcher
     int tile;        // 0: chosen by the launcher; 64 or 128
     int sms, shared_optin;
