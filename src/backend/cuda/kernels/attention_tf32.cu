@@ -4,24 +4,66 @@
 
 namespace {
 
-template <int PASS, int D, int MT, int BN> struct float_shared { // bytes; BN: keys (queries in the last pass) of a tile
-    static constexpr int BM = 16 * MT * WARPS;
-    static constexpr int ROWS = (PASS == 0 ? 1 : 2) * BM * float_pitch(D) * 4; // what the block owns
-    static constexpr int TILE = BN * float_pitch(D) * 4;
-    static constexpr int STATS = ROWS + 4 * TILE;
+template <int PASS, int KIND, int D, int MT, int BN>
+struct float_shared { // bytes; BN: keys (queries in the last pass) of a tile
+    typedef tile_of<KIND> tile;
+    static constexpr bool STORED = KIND == OF_STORED_PARTS;
+    static constexpr int BM = 16 * MT * WARPS, ELEMENT = static_cast<int>(sizeof(typename tile::element));
+    static constexpr int ROWS = (PASS == 0 ? 1 : 2) * tile::size(BM, D) * ELEMENT; // what the block owns
+    static constexpr int TILES = (STORED ? 2 : 4) * tile::size(BN, D) * ELEMENT;   // two, and the next two
+    static constexpr int ARRIVING = STORED ? 2 * BN * float_pitch(D) * 4 : 0;      // or the next two as they come
+    static constexpr int STATS = ROWS + TILES + ARRIVING;
     static constexpr int TOTAL = STATS + (PASS == 0 ? 0 : PASS == 1 ? BM * 4 : 4 * BN * 4);
     static constexpr int MASK = PASS == 2 ? BN * mask_words(BM) : BM * mask_words(BN); // words
     static constexpr int WITH_MASK = TOTAL + 2 * 4 * MASK;
 };
 
-template <bool PARTS, int D, int MT, int BN>
+// The two tiles of a step: where they arrive, and where they are multiplied from. By turns two places, or one from which parts go to another.
+template <typename LAYOUT, int BN, int D> struct tile_pair {
+    typedef typename LAYOUT::tile::element element;
+    element *tiles;
+    float *arriving;
+    __device__ __forceinline__ explicit tile_pair(unsigned char *shared)
+        : tiles(reinterpret_cast<element *>(shared + LAYOUT::ROWS)),
+          arriving(reinterpret_cast<float *>(shared + LAYOUT::ROWS + (LAYOUT::STORED ? LAYOUT::TILES : 0))) {}
+    __device__ __forceinline__ float *place(int stage) const {
+        return arriving + (LAYOUT::STORED ? 0 : stage * 2 * BN * float_pitch(D));
+    }
+    __device__ __forceinline__ void arrived() const { // all threads; the place is free for the next two
+        if constexpr (LAYOUT::STORED) {
+            for (int i = 0; i < 2; i++)
+                store_parts<BN, D>(tiles + i * LAYOUT::tile::size(BN, D), arriving + i * BN * float_pitch(D),
+                                   float_pitch(D), BN, D);
+            __syncthreads();
+        }
+    }
+    __device__ __forceinline__ const element *first(int stage) const {
+        return tiles + (LAYOUT::STORED ? 0 : stage * 2 * LAYOUT::tile::size(BN, D));
+    }
+    __device__ __forceinline__ const element *second(int stage) const {
+        return first(stage) + LAYOUT::tile::size(BN, D);
+    }
+};
+
+// What the block owns.
+template <int KIND, int ROWS, int D>
+__device__ __forceinline__ void load_own(typename tile_of<KIND>::element *tile, const float *from, long long stride,
+                                         int count, int width) {
+    if constexpr (KIND == OF_STORED_PARTS)
+        store_parts<ROWS, D>(tile, from, stride, count, width);
+    else
+        load_floats<ROWS, D>(tile, from, stride, count, width);
+}
+
+template <int KIND, int D, int MT, int BN>
 __global__ void __launch_bounds__(THREADS, 2) attention_tf32(const __grid_constant__ mz_cu_attention a) {
-    using layout = float_shared<0, D, MT, BN>;
-    constexpr int BM = layout::BM, PITCH = float_pitch(D);
+    using layout = float_shared<0, KIND, D, MT, BN>;
+    constexpr int BM = layout::BM, PITCH = pitch_of(KIND, D);
     static_assert(BN % (16 * MT) == 0, "no warp has a row whose keys in its first tile are all masked");
     extern __shared__ __align__(16) unsigned char shared[];
-    float *tile_q = reinterpret_cast<float *>(shared);                     // [BM, D]
-    float *tile_kv = reinterpret_cast<float *>(shared + layout::ROWS);     // 2 × (k [BN, D], v [BN, D])
+    typedef typename layout::tile::element element;
+    element *tile_q = reinterpret_cast<element *>(shared);                 // [BM, D]
+    const tile_pair<layout, BN, D> tiles(shared);                          // k [BN, D], v [BN, D]
     uint32_t *mask = reinterpret_cast<uint32_t *>(shared + layout::TOTAL); // 2 × [BM, BN]
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
     const int g = lane >> 2, t = lane & 3; // this thread's rows g, g + 8 and columns 2t, 2t + 1 of each 16 × 8 scores
@@ -38,12 +80,12 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32(const __grid_consta
 
     int tile = min((i0 + BM - 1) / BN, (a.length - 1) / BN);
     auto load_keys = [&](int n, int stage) {
-        float *to = tile_kv + stage * 2 * BN * PITCH;
+        float *to = tiles.place(stage);
         long long at = static_cast<long long>(n) * BN * a.kv_row;
         load_floats<BN, D>(to, k + at, a.kv_row, a.length - n * BN, a.width);
-        load_floats<BN, D>(to + BN * PITCH, v + at, a.kv_row, a.length - n * BN, a.width);
+        load_floats<BN, D>(to + BN * float_pitch(D), v + at, a.kv_row, a.length - n * BN, a.width);
     };
-    load_floats<BM, D>(tile_q, q + i0 * a.q_row, a.q_row, a.length - i0, a.width);
+    load_own<KIND, BM, D>(tile_q, q + i0 * a.q_row, a.q_row, a.length - i0, a.width);
     load_keys(tile, 0);
     copies_commit();
 
@@ -60,14 +102,15 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32(const __grid_consta
             draw_mask<BM, BN>(mask + stage * layout::MASK, rule, s.dropout, a.length, i0, j0);
         copies_wait<0>();
         __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        tiles.arrived();
         if (tile > 0)
             load_keys(tile - 1, stage ^ 1);
         copies_commit();
         if (j0 > i0 + row0 + 16 * MT - 1)
             continue; // all of it is ahead of all of this warp's rows
-        const float *tile_k = tile_kv + stage * 2 * BN * PITCH, *tile_v = tile_k + BN * PITCH;
+        const element *tile_k = tiles.first(stage), *tile_v = tiles.second(stage);
         float x[MT][BN / 8][4] = {}; // scores, then probabilities
-        add_scores<PARTS, D, MT, BN>(x, tile_q + row0 * PITCH, tile_k);
+        add_scores<KIND, D, MT, BN, layout::BM>(x, tile_q + row0 * PITCH, tile_k);
         if (j0 + BN - 1 > i0 + row0) {
 #pragma unroll
             for (int mt = 0; mt < MT; mt++)
@@ -107,7 +150,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32(const __grid_consta
                     o[mt][n][2 * r + 1] *= shrink;
                 }
             }
-        add_columns<PARTS, D, MT, BN>(o, x, tile_v);
+        add_columns<KIND, D, MT, BN>(o, x, tile_v);
     }
 
     float factor[MT][2];
@@ -124,8 +167,8 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32(const __grid_consta
                 a.lse[s.row + i] = max[mt][r] * a.scale + logf(all);
         }
     const long long y_row = static_cast<long long>(a.heads) * a.width;
-    store_floats<D, MT>(static_cast<float *>(a.y) + s.y + (i0 + row0) * y_row, y_row, a.length - i0 - row0, a.width, o,
-                        factor);
+    store_floats<KIND, D, MT>(static_cast<float *>(a.y) + s.y + (i0 + row0) * y_row, y_row, a.length - i0 - row0,
+                              a.width, o, factor);
 }
 
 // Δ of a warp's rows, into shared and global memory: eight threads a row.
@@ -149,14 +192,15 @@ __device__ __forceinline__ void float_products(const float *dy, const float *y, 
     }
 }
 
-template <bool PARTS, int D, int MT, int BN>
+template <int KIND, int D, int MT, int BN>
 __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_constant__ mz_cu_attention a) {
-    using layout = float_shared<1, D, MT, BN>;
-    constexpr int BM = layout::BM, PITCH = float_pitch(D);
+    using layout = float_shared<1, KIND, D, MT, BN>;
+    constexpr int BM = layout::BM, PITCH = pitch_of(KIND, D);
     extern __shared__ __align__(16) unsigned char shared[];
-    float *tile_q = reinterpret_cast<float *>(shared);                     // [BM, D]
-    float *tile_dy = tile_q + BM * PITCH;                                  // [BM, D]
-    float *tile_kv = reinterpret_cast<float *>(shared + layout::ROWS);     // 2 × (k [BN, D], v [BN, D])
+    typedef typename layout::tile::element element;
+    element *tile_q = reinterpret_cast<element *>(shared);                 // [BM, D]
+    element *tile_dy = tile_q + layout::tile::size(BM, D);                 // [BM, D]
+    const tile_pair<layout, BN, D> tiles(shared);                          // k [BN, D], v [BN, D]
     float *tile_delta = reinterpret_cast<float *>(shared + layout::STATS); // [BM]
     uint32_t *mask = reinterpret_cast<uint32_t *>(shared + layout::TOTAL); // 2 × [BM, BN]
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
@@ -175,13 +219,13 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_con
 
     int tile = min((i0 + BM - 1) / BN, (a.length - 1) / BN);
     auto load_keys = [&](int n, int stage) {
-        float *to = tile_kv + stage * 2 * BN * PITCH;
+        float *to = tiles.place(stage);
         long long at = static_cast<long long>(n) * BN * a.kv_row;
         load_floats<BN, D>(to, k + at, a.kv_row, a.length - n * BN, a.width);
-        load_floats<BN, D>(to + BN * PITCH, v + at, a.kv_row, a.length - n * BN, a.width);
+        load_floats<BN, D>(to + BN * float_pitch(D), v + at, a.kv_row, a.length - n * BN, a.width);
     };
-    load_floats<BM, D>(tile_q, q + i0 * a.q_row, a.q_row, a.length - i0, a.width);
-    load_floats<BM, D>(tile_dy, dy + i0 * y_row, y_row, a.length - i0, a.width);
+    load_own<KIND, BM, D>(tile_q, q + i0 * a.q_row, a.q_row, a.length - i0, a.width);
+    load_own<KIND, BM, D>(tile_dy, dy + i0 * y_row, y_row, a.length - i0, a.width);
     load_keys(tile, 0);
     copies_commit();
 
@@ -207,15 +251,16 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_con
             draw_mask<BM, BN>(mask + stage * layout::MASK, rule, s.dropout, a.length, i0, j0);
         copies_wait<0>();
         __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        tiles.arrived();
         if (tile > 0)
             load_keys(tile - 1, stage ^ 1);
         copies_commit();
         if (j0 > i0 + row0 + 16 * MT - 1)
             continue; // ahead of all of this warp's rows
-        const float *tile_k = tile_kv + stage * 2 * BN * PITCH, *tile_v = tile_k + BN * PITCH;
+        const element *tile_k = tiles.first(stage), *tile_v = tiles.second(stage);
         float x[MT][BN / 8][4] = {}, dp[MT][BN / 8][4] = {}; // scores, then p, then dS; dy·v
-        add_scores<PARTS, D, MT, BN>(x, tile_q + row0 * PITCH, tile_k);
-        add_scores<PARTS, D, MT, BN>(dp, tile_dy + row0 * PITCH, tile_v);
+        add_scores<KIND, D, MT, BN, layout::BM>(x, tile_q + row0 * PITCH, tile_k);
+        add_scores<KIND, D, MT, BN, layout::BM>(dp, tile_dy + row0 * PITCH, tile_v);
         const bool diagonal = j0 + BN - 1 > i0 + row0;
 #pragma unroll
         for (int mt = 0; mt < MT; mt++)
@@ -234,25 +279,26 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_con
                             x[mt][n][e] = 0;
                     }
             }
-        add_columns<PARTS, D, MT, BN>(dq, x, tile_k);
+        add_columns<KIND, D, MT, BN>(dq, x, tile_k);
     }
     float factor[MT][2];
 #pragma unroll
     for (int mt = 0; mt < MT; mt++)
         factor[mt][0] = factor[mt][1] = a.scale;
-    store_floats<D, MT>(static_cast<float *>(a.dq) + s.q + (i0 + row0) * a.q_row, a.q_row, a.length - i0 - row0,
-                        a.width, dq, factor);
+    store_floats<KIND, D, MT>(static_cast<float *>(a.dq) + s.q + (i0 + row0) * a.q_row, a.q_row, a.length - i0 - row0,
+                              a.width, dq, factor);
 }
 
 // Scores are made transposed, keys × queries.
-template <bool PARTS, int D, int MT, int BN>
+template <int KIND, int D, int MT, int BN>
 __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_constant__ mz_cu_attention a) {
-    using layout = float_shared<2, D, MT, BN>;
-    constexpr int BK = layout::BM, PITCH = float_pitch(D);
+    using layout = float_shared<2, KIND, D, MT, BN>;
+    constexpr int BK = layout::BM, PITCH = pitch_of(KIND, D);
     extern __shared__ __align__(16) unsigned char shared[];
-    float *tile_k = reinterpret_cast<float *>(shared);                     // [BK, D]
-    float *tile_v = tile_k + BK * PITCH;                                   // [BK, D]
-    float *tile_qdy = reinterpret_cast<float *>(shared + layout::ROWS);    // 2 × (q [BN, D], dy [BN, D])
+    typedef typename layout::tile::element element;
+    element *tile_k = reinterpret_cast<element *>(shared);                 // [BK, D]
+    element *tile_v = tile_k + layout::tile::size(BK, D);                  // [BK, D]
+    const tile_pair<layout, BN, D> pair(shared);                           // q [BN, D], dy [BN, D]
     float *stats = reinterpret_cast<float *>(shared + layout::STATS);      // 2 × (lse [BN], Δ [BN])
     uint32_t *mask = reinterpret_cast<uint32_t *>(shared + layout::TOTAL); // 2 × [BN, BK]
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
@@ -272,19 +318,20 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
     auto load_queries = [&](int n, int stage) { // n counts query heads × tiles
         attention_head h = head_of(a, b, first_head + n / tiles);
         int i0 = (first + n % tiles) * BN, count = a.length - i0;
-        float *to = tile_qdy + stage * 2 * BN * PITCH;
+        float *to = pair.place(stage);
         load_floats<BN, D>(to, static_cast<const float *>(a.q) + h.q + i0 * a.q_row, a.q_row, count, a.width);
-        load_floats<BN, D>(to + BN * PITCH, static_cast<const float *>(a.dy) + h.y + i0 * y_row, y_row, count, a.width);
+        load_floats<BN, D>(to + BN * float_pitch(D), static_cast<const float *>(a.dy) + h.y + i0 * y_row, y_row, count,
+                           a.width);
         for (int i = static_cast<int>(threadIdx.x); i < BN; i += THREADS) {
             long long row = i < count ? h.row + i0 + i : h.row;
             copy_async_4(stats + stage * 2 * BN + i, a.lse + row, i < count);
             copy_async_4(stats + stage * 2 * BN + BN + i, a.delta + row, i < count);
         }
     };
-    load_floats<BK, D>(tile_k, static_cast<const float *>(a.k) + s.keys + j0 * a.kv_row, a.kv_row, a.length - j0,
-                       a.width);
-    load_floats<BK, D>(tile_v, static_cast<const float *>(a.v) + s.keys + j0 * a.kv_row, a.kv_row, a.length - j0,
-                       a.width);
+    load_own<KIND, BK, D>(tile_k, static_cast<const float *>(a.k) + s.keys + j0 * a.kv_row, a.kv_row, a.length - j0,
+                          a.width);
+    load_own<KIND, BK, D>(tile_v, static_cast<const float *>(a.v) + s.keys + j0 * a.kv_row, a.kv_row, a.length - j0,
+                          a.width);
     load_queries(0, 0);
     copies_commit();
 
@@ -301,16 +348,17 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
                               a.length, i0, j0);
         copies_wait<0>();
         __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        pair.arrived();
         if (n + 1 < group * tiles)
             load_queries(n + 1, stage ^ 1);
         copies_commit();
         if (i0 + BN - 1 < j0 + key0)
             continue; // before all of this warp's keys
-        const float *tile_q = tile_qdy + stage * 2 * BN * PITCH, *tile_dy = tile_q + BN * PITCH;
+        const element *tile_q = pair.first(stage), *tile_dy = pair.second(stage);
         const float *lse = stats + stage * 2 * BN, *delta = lse + BN;
         float x[MT][BN / 8][4] = {}, dp[MT][BN / 8][4] = {}; // scores, then p; v·dy, then dS: [keys, queries]
-        add_scores<PARTS, D, MT, BN>(x, tile_k + key0 * PITCH, tile_q);
-        add_scores<PARTS, D, MT, BN>(dp, tile_v + key0 * PITCH, tile_dy);
+        add_scores<KIND, D, MT, BN, layout::BM>(x, tile_k + key0 * PITCH, tile_q);
+        add_scores<KIND, D, MT, BN, layout::BM>(dp, tile_v + key0 * PITCH, tile_dy);
         const bool diagonal = i0 < j0 + key0 + 16 * MT - 1;
 #pragma unroll
         for (int m = 0; m < BN / 8; m++)
@@ -335,44 +383,45 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
                         dp[mt][m][e] = p * (d - row_delta);
                     }
             }
-        add_columns<PARTS, D, MT, BN>(dv, x, tile_dy);
-        add_columns<PARTS, D, MT, BN>(dk, dp, tile_q);
+        add_columns<KIND, D, MT, BN>(dv, x, tile_dy);
+        add_columns<KIND, D, MT, BN>(dk, dp, tile_q);
     }
     float factor[MT][2];
 #pragma unroll
     for (int mt = 0; mt < MT; mt++)
         factor[mt][0] = factor[mt][1] = a.scale;
     const long long at = s.keys + (j0 + key0) * a.kv_row;
-    store_floats<D, MT>(static_cast<float *>(a.dk) + at, a.kv_row, a.length - j0 - key0, a.width, dk, factor);
+    store_floats<KIND, D, MT>(static_cast<float *>(a.dk) + at, a.kv_row, a.length - j0 - key0, a.width, dk, factor);
 #pragma unroll
     for (int mt = 0; mt < MT; mt++)
         factor[mt][0] = factor[mt][1] = drop ? rule.kept : 1.0f;
-    store_floats<D, MT>(static_cast<float *>(a.dv) + at, a.kv_row, a.length - j0 - key0, a.width, dv, factor);
+    store_floats<KIND, D, MT>(static_cast<float *>(a.dv) + at, a.kv_row, a.length - j0 - key0, a.width, dv, factor);
 }
 
-template <int PASS, bool PARTS, int D, int MT, int BN> struct float_pass : float_shared<PASS, D, MT, BN> {
+template <int PASS, int KIND, int D, int MT, int BN> struct float_pass : float_shared<PASS, KIND, D, MT, BN> {
     static const void *kernel() { // one instance, not one of each pass
         if constexpr (PASS == 0)
-            return reinterpret_cast<const void *>(attention_tf32<PARTS, D, MT, BN>);
+            return reinterpret_cast<const void *>(attention_tf32<KIND, D, MT, BN>);
         else if constexpr (PASS == 1)
-            return reinterpret_cast<const void *>(attention_tf32_dq<PARTS, D, MT, BN>);
+            return reinterpret_cast<const void *>(attention_tf32_dq<KIND, D, MT, BN>);
         else
-            return reinterpret_cast<const void *>(attention_tf32_dkv<PARTS, D, MT, BN>);
+            return reinterpret_cast<const void *>(attention_tf32_dkv<KIND, D, MT, BN>);
     }
     static unsigned grid(const mz_cu_attention &a) {
-        constexpr int BM = float_shared<PASS, D, MT, BN>::BM;
+        constexpr int BM = 16 * MT * WARPS;
         return static_cast<unsigned>((a.length + BM - 1) / BM * a.batch * (PASS == 2 ? a.kv_heads : a.heads));
     }
 };
 
 // Measured on an H100: 16 rows a warp beat 32 in the first two passes at every size tried, by up to 20%; in the third FP32 is faster with
 // tiles of 16 queries, TF32 with 32.
-template <int PASS, bool PARTS> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+template <int PASS, bool FP32> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    constexpr int KIND = FP32 ? OF_STORED_PARTS : OF_TF32;
     if (a.width <= 32)
-        return attention_run<float_pass<PASS, PARTS, 32, 2, 32>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, KIND, 32, FP32 ? 1 : 2, 32>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<float_pass<PASS, PARTS, 64, 1, PASS == 2 && PARTS ? 16 : 32>>(prepare, stream, a);
-    return attention_run<float_pass<PASS, PARTS, 128, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, KIND, 64, 1, 32>>(prepare, stream, a);
+    return attention_run<float_pass<PASS, FP32 ? OF_PARTS : OF_TF32, 128, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
 }
 
 } // namespace

@@ -10,8 +10,25 @@
 
 #include "attention_mma.cuh"
 
+// What a kernel multiplies: TF32 numbers; or parts, split by each warp as it reads them, or once for all, into tiles of BF16 numbers in shared memory
+// (three one behind the other, as the 16-bit kernels have one).
+enum { OF_TF32, OF_PARTS, OF_STORED_PARTS };
+
 constexpr __host__ __device__ int float_pitch(int d) {
     return d + 4;
+}
+
+template <int KIND> struct tile_of {
+    typedef float element;
+    static constexpr __host__ __device__ int size(int rows, int d) { return rows * float_pitch(d); } // elements
+};
+template <> struct tile_of<OF_STORED_PARTS> {
+    typedef __nv_bfloat16 element;
+    static constexpr __host__ __device__ int size(int rows, int d) { return 3 * rows * tile_pitch(d); }
+};
+// Elements from a row to the next.
+constexpr __host__ __device__ int pitch_of(int kind, int d) {
+    return kind == OF_STORED_PARTS ? tile_pitch(d) : float_pitch(d);
 }
 
 // Rows [0, count) of `width` floats, a multiple of 4; the rest of the tile becomes 0.
@@ -30,45 +47,68 @@ __device__ __forceinline__ float4 read_four(const float *p) {
     return *reinterpret_cast<const float4 *>(p);
 }
 
-// x [16·MT rows, N] += rows · tileᵀ, rows [16·MT, D] and tile [N, D] in shared memory.
-template <bool PARTS, int D, int MT, int N>
-__device__ __forceinline__ void add_scores(float (&x)[MT][N / 8][4], const float *rows, const float *tile) {
-    constexpr int PITCH = float_pitch(D);
-    const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
-    const float *from = rows + g * PITCH + 8 * t, *other = tile + g * PITCH + 8 * t;
+// Rows of floats, [0, count) of `width`, `stride` apart, as a tile of parts; the rest of it becomes 0.
+template <int ROWS, int D>
+__device__ __forceinline__ void store_parts(__nv_bfloat16 *tile, const float *from, long long stride, int count,
+                                            int width) {
+    constexpr int PIECES = D / 4, PITCH = tile_pitch(D);
+#pragma unroll 4
+    for (int base = 0; base < ROWS * PIECES; base += THREADS) {
+        int i = base + static_cast<int>(threadIdx.x), row = i / PIECES, piece = i % PIECES;
+        bool inside = row < count && piece * 4 < width;
+        float4 x = inside ? read_four(from + row * stride + piece * 4) : make_float4(0, 0, 0, 0);
+        fp32_operand<true, 1> parts;
+        parts.set(0, x.x, x.y, x.z, x.w);
 #pragma unroll
-    for (int at = 0; at < D; at += at % 32 == 0 ? 4 : 28) { // 0, 4, 32, 36, …: 16 elements of d among the four threads
-        fp32_operand<PARTS, 2> a[MT];
-#pragma unroll
-        for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float4 four = read_four(from + (mt * 16 + r * 8) * PITCH + at);
-                a[mt].set(r, four.x, four.y, four.z, four.w);
-            }
-#pragma unroll
-        for (int n = 0; n < N / 8; n++) {
-            float4 four = read_four(other + n * 8 * PITCH + at);
-            fp32_operand<PARTS, 1> b;
-            b.set(0, four.x, four.y, four.z, four.w);
-#pragma unroll
-            for (int mt = 0; mt < MT; mt++)
-                multiply_fp32<PARTS>(x[mt][n], a[mt], b);
-        }
+        for (int k = 0; k < 3; k++)
+            *reinterpret_cast<uint2 *>(tile + k * ROWS * PITCH + row * PITCH + piece * 4) =
+                make_uint2(parts.part[k][0], parts.part[k][1]);
     }
 }
 
-// o [16·MT rows, D] += p [16·MT, N] · tile [N, D]. Element (e, m) of o's 8 columns n = 4i + c is column 32i + 4m + c: a thread's are
-// eight neighbours, 32i + 8t … 32i + 8t + 7.
-template <bool PARTS, int D, int MT, int N>
-__device__ __forceinline__ void add_columns(float (&o)[MT][D / 8][4], const float (&p)[MT][N / 8][4],
-                                            const float *tile) {
-    constexpr int PITCH = float_pitch(D);
-    const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
-    const float *from = tile + 2 * t * PITCH + 4 * g;
+// c [16, 16] += a [16, 16] · b [16, 16] of parts: two neighbouring results, of b's columns 0 … 7 and 8 … 15.
+__device__ __forceinline__ void multiply_parts(float (&left)[4], float (&right)[4], const uint32_t (&a)[3][4],
+                                               const uint32_t (&b)[3][4]) {
+    constexpr int first[] = {2, 1, 0, 1, 0, 0}, second[] = {0, 1, 2, 0, 1, 0};
+#pragma unroll
+    for (int i = 0; i < 6; i++) {
+        multiply<__nv_bfloat16>(left, a[first[i]], b[second[i]][0], b[second[i]][1]);
+        multiply<__nv_bfloat16>(right, a[first[i]], b[second[i]][2], b[second[i]][3]);
+    }
+}
+
+// The three products below of tiles of parts. ROWS: of the tile that `rows` lie in.
+template <int D, int MT, int N, int ROWS>
+__device__ __forceinline__ void add_stored_scores(float (&x)[MT][N / 8][4], const __nv_bfloat16 *rows,
+                                                  const __nv_bfloat16 *tile) {
+    constexpr int PITCH = tile_pitch(D);
+#pragma unroll
+    for (int kk = 0; kk < D / 16; kk++) {
+        uint32_t a[MT][3][4];
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int k = 0; k < 3; k++)
+                load_a<__nv_bfloat16, D>(a[mt][k], rows + (k * ROWS + mt * 16) * PITCH + kk * 16);
+#pragma unroll
+        for (int n = 0; n < N / 16; n++) {
+            uint32_t b[3][4];
+#pragma unroll
+            for (int k = 0; k < 3; k++)
+                load_b_rows<__nv_bfloat16, D>(b[k], tile + (k * N + n * 16) * PITCH + kk * 16);
+#pragma unroll
+            for (int mt = 0; mt < MT; mt++)
+                multiply_parts(x[mt][2 * n], x[mt][2 * n + 1], a[mt], b);
+        }
+    }
+}
+template <int D, int MT, int N>
+__device__ __forceinline__ void add_stored_columns(float (&o)[MT][D / 8][4], const float (&p)[MT][N / 8][4],
+                                                   const __nv_bfloat16 *tile) {
+    constexpr int PITCH = tile_pitch(D);
 #pragma unroll
     for (int k = 0; k < N / 16; k++) {
-        fp32_operand<PARTS, 2> a[MT];
+        fp32_operand<true, 2> a[MT];
 #pragma unroll
         for (int mt = 0; mt < MT; mt++)
 #pragma unroll
@@ -76,25 +116,95 @@ __device__ __forceinline__ void add_columns(float (&o)[MT][D / 8][4], const floa
                 a[mt].set(r, p[mt][2 * k][2 * r], p[mt][2 * k][2 * r + 1], p[mt][2 * k + 1][2 * r],
                           p[mt][2 * k + 1][2 * r + 1]);
 #pragma unroll
-        for (int i = 0; i < D / 32; i++) {
-            float x[4][4]; // of this thread's four keys
+        for (int d = 0; d < D / 16; d++) {
+            uint32_t b[3][4];
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                *reinterpret_cast<float4 *>(x[j]) = read_four(from + (k * 16 + j / 2 * 8 + j % 2) * PITCH + 32 * i);
+            for (int i = 0; i < 3; i++)
+                load_b_columns<__nv_bfloat16, D>(b[i], tile + (i * N + k * 16) * PITCH + d * 16);
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
+            for (int mt = 0; mt < MT; mt++)
+                multiply_parts(o[mt][2 * d], o[mt][2 * d + 1], a[mt].part, b);
+        }
+    }
+}
+
+// x [16·MT rows, N] += rows · tileᵀ, rows [16·MT, D] and tile [N, D] in shared memory.
+template <int KIND, int D, int MT, int N, int ROWS>
+__device__ __forceinline__ void add_scores(float (&x)[MT][N / 8][4], const typename tile_of<KIND>::element *rows,
+                                           const typename tile_of<KIND>::element *tile) {
+    if constexpr (KIND == OF_STORED_PARTS) {
+        add_stored_scores<D, MT, N, ROWS>(x, rows, tile);
+    } else {
+        constexpr bool PARTS = KIND == OF_PARTS;
+        constexpr int PITCH = float_pitch(D);
+        const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
+        const float *from = rows + g * PITCH + 8 * t, *other = tile + g * PITCH + 8 * t;
+#pragma unroll
+        for (int at = 0; at < D;
+             at += at % 32 == 0 ? 4 : 28) { // 0, 4, 32, 36, …: 16 elements of d among the four threads
+            fp32_operand<PARTS, 2> a[MT];
+#pragma unroll
+            for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    float4 four = read_four(from + (mt * 16 + r * 8) * PITCH + at);
+                    a[mt].set(r, four.x, four.y, four.z, four.w);
+                }
+#pragma unroll
+            for (int n = 0; n < N / 8; n++) {
+                float4 four = read_four(other + n * 8 * PITCH + at);
                 fp32_operand<PARTS, 1> b;
-                b.set(0, x[0][c], x[1][c], x[2][c], x[3][c]);
+                b.set(0, four.x, four.y, four.z, four.w);
 #pragma unroll
                 for (int mt = 0; mt < MT; mt++)
-                    multiply_fp32<PARTS>(o[mt][4 * i + c], a[mt], b);
+                    multiply_fp32<PARTS>(x[mt][n], a[mt], b);
             }
         }
     }
 }
 
-// A warp's rows of such an o, each times its factor.
-template <int D, int MT>
+// o [16·MT rows, D] += p [16·MT, N] · tile [N, D]. Element (e, m) of o's 8 columns n = 4i + c is column 32i + 4m + c: a thread's are
+// eight neighbours, 32i + 8t … 32i + 8t + 7.
+template <int KIND, int D, int MT, int N>
+__device__ __forceinline__ void add_columns(float (&o)[MT][D / 8][4], const float (&p)[MT][N / 8][4],
+                                            const typename tile_of<KIND>::element *tile) {
+    if constexpr (KIND == OF_STORED_PARTS) {
+        add_stored_columns<D, MT, N>(o, p, tile);
+    } else {
+        constexpr bool PARTS = KIND == OF_PARTS;
+        constexpr int PITCH = float_pitch(D);
+        const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
+        const float *from = tile + 2 * t * PITCH + 4 * g;
+#pragma unroll
+        for (int k = 0; k < N / 16; k++) {
+            fp32_operand<PARTS, 2> a[MT];
+#pragma unroll
+            for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+                for (int r = 0; r < 2; r++)
+                    a[mt].set(r, p[mt][2 * k][2 * r], p[mt][2 * k][2 * r + 1], p[mt][2 * k + 1][2 * r],
+                              p[mt][2 * k + 1][2 * r + 1]);
+#pragma unroll
+            for (int i = 0; i < D / 32; i++) {
+                float x[4][4]; // of this thread's four keys
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    *reinterpret_cast<float4 *>(x[j]) = read_four(from + (k * 16 + j / 2 * 8 + j % 2) * PITCH + 32 * i);
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    fp32_operand<PARTS, 1> b;
+                    b.set(0, x[0][c], x[1][c], x[2][c], x[3][c]);
+#pragma unroll
+                    for (int mt = 0; mt < MT; mt++)
+                        multiply_fp32<PARTS>(o[mt][4 * i + c], a[mt], b);
+                }
+            }
+        }
+    }
+}
+
+// A warp's rows of such an o, each times its factor; of tiles of parts columns lie as in the matrix.
+template <int KIND, int D, int MT>
 __device__ __forceinline__ void store_floats(float *to, long long stride, int count, int width,
                                              const float (&x)[MT][D / 8][4], const float (&factor)[MT][2]) {
     const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
@@ -104,6 +214,14 @@ __device__ __forceinline__ void store_floats(float *to, long long stride, int co
         for (int r = 0; r < 2; r++) {
             int row = mt * 16 + r * 8 + g;
             float f = factor[mt][r];
+            if constexpr (KIND == OF_STORED_PARTS) {
+#pragma unroll
+                for (int n = 0; n < D / 8; n++)
+                    if (row < count && n * 8 + 2 * t < width)
+                        *reinterpret_cast<float2 *>(to + row * stride + n * 8 + 2 * t) =
+                            make_float2(x[mt][n][2 * r] * f, x[mt][n][2 * r + 1] * f);
+                continue;
+            }
 #pragma unroll
             for (int i = 0; i < D / 32; i++)
 #pragma unroll
