@@ -413,15 +413,26 @@ template <int PASS, int KIND, int D, int MT, int BN> struct float_pass : float_s
     }
 };
 
-// Measured on an H100: 16 rows a warp beat 32 in the first two passes at every size tried, by up to 20%; in the third FP32 is faster with
-// tiles of 16 queries, TF32 with 32.
+// Measured on an H100. TF32: 16 rows a warp beat 32 in the first two passes at every size tried, by up to 20%. FP32: parts stored once beat parts split by
+// every warp by a quarter (heads of up to 64; wider ones would leave a multiprocessor one block); forward is 14% faster with 32 rows a warp where blocks
+// are many; narrow heads by 20% with tiles of 64 where they are few.
 template <int PASS, bool FP32> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
-    constexpr int KIND = FP32 ? OF_STORED_PARTS : OF_TF32;
+    if constexpr (FP32) {
+        if (a.width <= 32 && (a.length + 63) / 64 * static_cast<long long>(a.batch) * a.heads < 2 * a.sms)
+            return attention_run<float_pass<PASS, OF_STORED_PARTS, 32, 1, 64>>(prepare, stream, a);
+        if (a.width <= 32)
+            return attention_run<float_pass<PASS, OF_STORED_PARTS, 32, 1, 32>>(prepare, stream, a);
+        if (PASS == 0 && a.width <= 64 && attention_many_blocks(a, a.heads))
+            return attention_run<float_pass<PASS, OF_STORED_PARTS, 64, PASS == 0 ? 2 : 1, 32>>(prepare, stream, a);
+        if (a.width <= 64)
+            return attention_run<float_pass<PASS, OF_STORED_PARTS, 64, 1, 32>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, OF_PARTS, 128, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
+    }
     if (a.width <= 32)
-        return attention_run<float_pass<PASS, KIND, 32, FP32 ? 1 : 2, 32>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, OF_TF32, 32, 2, 32>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<float_pass<PASS, KIND, 64, 1, 32>>(prepare, stream, a);
-    return attention_run<float_pass<PASS, FP32 ? OF_PARTS : OF_TF32, 128, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, OF_TF32, 64, 1, 32>>(prepare, stream, a);
+    return attention_run<float_pass<PASS, OF_TF32, 128, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
 }
 
 } // namespace

@@ -207,6 +207,7 @@ __device__ __forceinline__ void add_columns(float (&o)[MT][D / 8][4], const floa
 template <int KIND, int D, int MT>
 __device__ __forceinline__ void store_floats(float *to, long long stride, int count, int width,
                                              const float (&x)[MT][D / 8][4], const float (&factor)[MT][2]) {
+    constexpr bool STORED = KIND == OF_STORED_PARTS;
     const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int mt = 0; mt < MT; mt++)
@@ -214,16 +215,15 @@ __device__ __forceinline__ void store_floats(float *to, long long stride, int co
         for (int r = 0; r < 2; r++) {
             int row = mt * 16 + r * 8 + g;
             float f = factor[mt][r];
-            if constexpr (KIND == OF_STORED_PARTS) {
 #pragma unroll
-                for (int n = 0; n < D / 8; n++)
-                    if (row < count && n * 8 + 2 * t < width)
-                        *reinterpret_cast<float2 *>(to + row * stride + n * 8 + 2 * t) =
-                            make_float2(x[mt][n][2 * r] * f, x[mt][n][2 * r + 1] * f);
-                continue;
+            for (int n = 0; n < (STORED ? D / 8 : 0); n++) {
+                int column = n * 8 + 2 * t;
+                if (row < count && column < width)
+                    *reinterpret_cast<float2 *>(to + row * stride + column) =
+                        make_float2(x[mt][n][2 * r] * f, x[mt][n][2 * r + 1] * f);
             }
 #pragma unroll
-            for (int i = 0; i < D / 32; i++)
+            for (int i = 0; i < (STORED ? 0 : D / 32); i++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     int column = 32 * i + 8 * t + 4 * e;
