@@ -2,9 +2,9 @@
 // checks them: `bench/cpu_matmul.sh` builds it. One CSV row a (shape, path, threads).
 //
 //   cpu_matmul [--op linear|dx|dw] [--shapes MxNxK,…] [--threads 1,2] [--rounds N] [--paths WORD,…] [--csv FILE]
-//              [--clock cpu] [--kc N] [--depth N] [--alone] [--check | --parts]
+//              [--clock cpu] [--kc N] [--depth N] [--check | --parts]
 //
-// --kc and --depth replace the microkernels' blocks; --alone: products with no other work between them. --parts times a path's pieces alone (microkernel, packing, epilogue).
+// --kc and --depth replace the microkernels' blocks. --parts times a path's pieces alone (microkernel, packing, epilogue).
 // In a round every path of a shape runs once, each after some milliseconds of its arithmetic's peak on as many threads, so that all
 // see the same noise and the same clock; a row has the median and the best of the rounds, the median of the peaks, and that of the
 // rounds' ratios.
@@ -233,7 +233,7 @@ static double peak_now(const runner *r, int threads) {
 }
 
 // The same paths with other blocks: copies that the runners point to.
-static void replace_blocks(runner *r, int n, int kc, int depth, bool alone) {
+static void replace_blocks(runner *r, int n, int kc, int depth) {
     static mz_microkernel copies[MAX_PATHS];
     for (int i = 0; i < n; i++) {
         if (r[i].peer != NULL)
@@ -243,8 +243,6 @@ static void replace_blocks(runner *r, int n, int kc, int depth, bool alone) {
         mk->kc = kc > 0 ? (int)mz_align_up((size_t)kc, (size_t)mk->k_unit) : mk->kc;
         mk->depth = depth > 0 ? depth : mk->depth;
         mk->depth_across = depth > 0 ? depth : mk->depth_across;
-        if (alone)
-            mk->run_beside = NULL;
         r[i].path.kernel = mk;
     }
 }
@@ -357,7 +355,7 @@ typedef struct settings {
     int n_shapes, rounds, threads[8], n_threads;
     const char *paths, *csv;
     char command[400];
-    bool check, parts, alone;
+    bool check, parts;
     int kc, depth; // 0: the microkernel's own
 } settings;
 
@@ -522,10 +520,6 @@ static settings parse(int argc, char **argv) {
             c.check = true;
             continue;
         }
-        if (strcmp(argv[i], "--alone") == 0) {
-            c.alone = true;
-            continue;
-        }
         if (strcmp(argv[i], "--parts") == 0) {
             c.parts = true;
             continue;
@@ -578,7 +572,7 @@ int main(int argc, char **argv) {
     bool good = true;
     for (int t = 0; t < c.n_threads; t++) {
         int n = list_runners(runners, &isa, c.paths, peers, n_peers);
-        replace_blocks(runners, n, c.kc, c.depth, c.alone);
+        replace_blocks(runners, n, c.kc, c.depth);
         for (int i = 0; c.parts && i < n; i++)
             if (runners[i].peer == NULL && (runners[i].peak = peak_now(&runners[i], 1)) > 0)
                 time_parts(&runners[i]);

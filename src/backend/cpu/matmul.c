@@ -7,9 +7,6 @@
 //         for j in nb by nr, a few at a time                    the first time pack B (kp × nr): it stays in L2 for all rows
 //           for i in these rows by mr, ks in kp by kc, j        microkernel; the epilogue after the last k
 //
-// While it multiplies, a microkernel that has units to spare also finishes the tile before and asks for the lines that results go to, that the
-// epilogue reads, and that are packed or read next (struct chores): then none of these waits for memory.
-//
 // Nothing packed is shared, so threads never wait for each other; k is summed in the same order by one thread whatever item a tile
 // is part of: bitwise repeatable. docs/dev/MATMUL.md has the measurements behind this.
 #include "backend/cpu/matmul.h"
@@ -24,8 +21,9 @@
 #define MAX_TEAM     256       // threads with a range of items of their own
 #define PACK_PANELS  8         // panels packed side by side, and how deep: see pack. A multiple of every k_unit.
 #define PACK_DEPTH   64
+#define PANEL_SHORT  512         // of k
 #define A_BYTES      (256 << 10) // packed panels of A at a time, at most, unless one is more
-#define MAX_PANELS_B 32
+#define MAX_PANELS_B 64
 
 static int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -89,24 +87,37 @@ static void ask_l2(void) {
     l2_bytes = (size_t)(bytes >= 1 << 18 ? bytes : 1 << 20);
 }
 
-// How many blocks of columns and parts of rows make `team` threads finish soonest. In units of a tile's products, packing a panel
-// of B costs about 2 (and 1 for A's), so that dividing rows is no better than dividing columns.
+// How many blocks of columns and parts of rows make `team` threads finish soonest, in units of a tile's products. A panel that is packed
+// or read by one more thread costs PANEL of them: it comes from the cache of another core, or from memory. Cores differ: a virtual one is
+// up to four times as slow as its neighbour for a while, and whoever is done takes over, so that the last item decides.
+#define PANEL     3
+#define ITEM      4   // what starting an item costs
+#define LAST_ITEM 1.5 // how many times longer than on the average core
+static int64_t next_count(int64_t n) {
+    return n + 1 + n / 4;
+}
+
 static void plan_grid(blocking *b, int64_t m_panels, int64_t n_panels, int64_t most_panels, int64_t team,
-                      int64_t batches) {
-    int64_t least = ceil_div(n_panels, most_panels), best = 0;
-    for (int64_t across = least; across <= min64(n_panels, max64(least, 4 * team)); across++)
-        for (int64_t down = 1; down <= min64(m_panels, 4 * team); down *= 2) {
-            int64_t n = ceil_div(n_panels, across), m = ceil_div(m_panels, down);
-            int64_t rounds = ceil_div(ceil_div(n_panels, n) * ceil_div(m_panels, m) * batches, team);
-            int64_t cost = rounds * (n * m + 2 * n + m);
+                      int64_t batches, bool kept) {
+    double best = 0;
+    for (int64_t across = ceil_div(n_panels, most_panels); across <= n_panels; across = next_count(across)) {
+        const int64_t n = ceil_div(n_panels, across), blocks = ceil_div(n_panels, n) * batches;
+        for (int64_t m = 1; m <= m_panels; m = m < m_panels ? min64(m_panels, next_count(m)) : m + 1) {
+            const int64_t items = ceil_div(m_panels, m) * blocks;
+            const int64_t packed = kept ? min64(items, team + blocks - 1) : items; // blocks of B, by all threads
+            const double all =
+                (double)(m_panels * n_panels * batches + PANEL * (m_panels * blocks + n * packed) + ITEM * items);
+            const double last = team > 1 ? LAST_ITEM * (double)(n * m + PANEL * (n + m)) : 0;
+            const double cost = all / (double)min64(team, items) + last;
             if (best == 0 || cost < best) {
                 best = cost;
-                b->across = ceil_div(n_panels, n);
-                b->down = ceil_div(m_panels, m);
                 b->nb = n;
                 b->mb = m;
             }
         }
+    }
+    b->across = ceil_div(n_panels, b->nb);
+    b->down = ceil_div(m_panels, b->mb);
 }
 
 // Rows must be whole cache lines, and k whole steps: what lies behind a row's end may be no number.
@@ -125,15 +136,15 @@ static blocking plan_blocks(const mz_microkernel *mk, const mz_matmul_problem *p
     b.kp = equal_blocks(p->k, max64(b.kc, whole ? mk->depth : mk->depth_across), b.kc);
     b.a_panel = mz_align_up((size_t)(b.kp * mk->mr) * operand_size(mk->a_panel) + MZ_PANEL_SLACK, LINE);
     b.b_panel = mz_align_up((size_t)(b.kp * mk->nr) * operand_size(mk->b_panel) + MZ_PANEL_SLACK, LINE);
-    // What B's block may take of a core's L2 cache: the rest is for A's panels, the sums and what is prefetched, which is more where
-    // products wait for nothing else.
-    const size_t b_budget = l2_bytes / 8 * (mk->run_beside != NULL ? 3 : 5);
+    const size_t b_budget = l2_bytes / 8 * 5; // of a core's L2 cache; the rest is for A's panels and the sums
     int64_t m_panels = ceil_div(p->m, mk->mr), n_panels = ceil_div(p->n, mk->nr);
     int64_t most = max64(1, min64(MAX_PANELS_B, (int64_t)(b_budget / b.b_panel)));
-    plan_grid(&b, m_panels, n_panels, most, threads, p->batches);
+    plan_grid(&b, m_panels, n_panels, most, threads, p->batches, b.kp >= p->k);
     b.items = b.across * b.down * p->batches;
     b.rows = reads_rows(mk, p);
-    b.a_group = mk->run_beside != NULL ? 1 : max64(1, min64(b.mb, (int64_t)(A_BYTES / b.a_panel)));
+    // Tiles' panels are long: one at a time, but where rows do not lie along k and one panel would use one line of a page.
+    const bool one = mk->kc > PANEL_SHORT && p->a.k_stride == 1;
+    b.a_group = one ? 1 : max64(1, min64(b.mb, (int64_t)(A_BYTES / b.a_panel)));
     b.epilogue = has_epilogue(&p->out);
     b.in_blocks = !b.epilogue && b.kp < p->k;
     b.direct = !b.epilogue && (mk->in_y || b.kc >= p->k);
@@ -171,89 +182,6 @@ typedef struct place {
     bool first, last; // of k
 } place;
 
-// --- what goes on beside products -------------------------------------------------------------------------------------------
-// Lines of a two-dimensional piece of memory that are still to be asked for.
-typedef struct lines {
-    const char *run;                   // the run under way
-    int64_t run_step, run_bytes, runs; // bytes from one run to the next, bytes of one, how many are left
-    int64_t at;                        // in the run
-    int64_t each;                      // lines at a time
-} lines;
-
-// What packing `rows` rows of an operand from i on will read, over `steps` times.
-static lines lines_of(const mz_matmul_operand *op, int64_t i, int64_t rows, const place *at, int64_t steps) {
-    const int64_t size = (int64_t)mezzo_dtype_size(op->dtype);
-    const bool along_k = op->k_stride == 1;
-    lines l = {.run = (const char *)op->data + (i * op->i_stride + at->pk * op->k_stride) * size};
-    l.runs = rows <= 0 ? 0 : along_k ? rows : at->nk;
-    l.run_bytes = (along_k ? at->nk : rows) * size;
-    l.run_step = (along_k ? op->i_stride : op->k_stride) * size;
-    l.each = ceil_div(max64(0, l.runs) * ceil_div(l.run_bytes + LINE - 1, LINE), max64(1, steps));
-    return l;
-}
-
-static void ask_for(lines *l, int64_t n) {
-    while (n > 0 && l->runs > 0) {
-        for (; n > 0 && l->at < l->run_bytes; l->at += LINE, n--)
-            __builtin_prefetch(l->run + l->at, 0, 2);
-        if (l->at >= l->run_bytes) {
-            l->at = 0;
-            l->run += l->run_step;
-            l->runs--;
-        }
-    }
-}
-
-// A tile whose sums are complete and have to be taken to y. That is done while the next tile is multiplied.
-typedef struct pending {
-    const float *sums; // NULL: nothing to do
-    int64_t row, column;
-    int rows, columns;
-    int done; // rows
-} pending;
-
-typedef struct chores {
-    mz_meanwhile call;
-    const worker *w;
-    pending before;
-    int64_t
-        y_at; // element that the next results go to: their lines are asked for, as all that the epilogue reads and writes there
-    int y_rows, y_all; // rows left, and of how many elements
-    int rows_each;     // rows a step, of both
-    lines a, b;        // what is packed after the next
-    lines sums;        // the next tile's sums so far
-} chores;
-
-static void finish_rows(const worker *w, pending *t, int rows) {
-    const mz_microkernel *mk = w->mk;
-    const float *sums = t->sums + (int64_t)t->done * mk->nr;
-    bool whole = t->columns == mk->nr;
-    if (!(whole && mk->finish != NULL && mk->finish(&w->out, sums, mk->nr, t->row + t->done, t->column, rows)))
-        w->isa->epilogue(&w->out, sums, mk->nr, t->row + t->done, t->column, rows, t->columns);
-    t->done += rows;
-    if (t->done == t->rows)
-        t->sums = NULL;
-}
-
-static void settle(const worker *w, pending *t) {
-    if (t->sums != NULL)
-        finish_rows(w, t, t->rows - t->done);
-}
-
-static void ask_for_row(const void *matrix, mezzo_dtype dtype, int64_t at, int elements) {
-    const char *p = (const char *)matrix + (size_t)at * mezzo_dtype_size(dtype);
-    for (int64_t line = 0; line < elements * (int64_t)mezzo_dtype_size(dtype); line += LINE)
-        __builtin_prefetch(p + line, 1, 3);
-}
-
-static void ask_for_results(const mz_matmul_epilogue *e, int64_t at, int elements) {
-    ask_for_row(e->y, e->y_dtype, at, elements);
-    if (e->preact != NULL)
-        ask_for_row(e->preact, e->preact_dtype, at, elements);
-    if (e->residual != NULL)
-        ask_for_row(e->residual, e->residual_dtype, at, elements);
-}
-
 // --- packing ------------------------------------------------------------------------------------------------------------------
 // Panels of as many of the operand's rows from `start` on, of which there are `count`. A panel whole, or where its rows do not lie along k in
 // bands of PACK_DEPTH of k across all the panels: one narrow panel from top to bottom would touch a new page at every row or two.
@@ -274,131 +202,68 @@ static void pack(const worker *w, const place *at, bool left, int64_t start, int
         }
 }
 
-// --- a step of the work beside products ---------------------------------------------------------------------------------------
-static void do_some(mz_meanwhile *self) {
-    chores *c = (chores *)(void *)self;
-    if (c->before.sums != NULL)
-        finish_rows(c->w, &c->before, (int)min64(c->rows_each, c->before.rows - c->before.done));
-    for (int i = 0; i < c->rows_each && c->y_rows > 0; i++, c->y_rows--, c->y_at += c->w->out.ld)
-        ask_for_results(&c->w->out, c->y_at, c->y_all);
-    ask_for(&c->a, c->a.each);
-    ask_for(&c->b, c->b.each);
-    ask_for(&c->sums, c->sums.each);
-}
-
-typedef struct scratch {
-    float tile[2][MAX_TILE] __attribute__((aligned(LINE)));
-    int turn;
-    chores c;
-} scratch;
-
-// The tile at row i, column j is what results are stored to next.
-static void expect_results(const worker *w, chores *c, int64_t i, int64_t j, int64_t steps) {
-    int64_t rows = min64(w->mk->mr, w->i1 - i), columns = min64(w->mk->nr, w->j1 - j);
-    c->y_at = i * w->out.ld + j;
-    c->y_rows = rows > 0 && columns > 0 ? (int)rows : 0;
-    c->y_all = (int)columns;
-    c->rows_each = (int)ceil_div(w->mk->mr, max64(1, steps));
-}
-
-// a_row: bytes between A's rows as they lie; 0: a packed panel.
-static void multiply(const worker *w, int64_t nk, const char *a, size_t a_row, const char *b, float *sums, int64_t ld,
-                     bool add, scratch *s) {
-    if (a_row > 0)
-        w->mk->run_rows(nk, a, a_row, b, sums, ld, add, &s->c.call);
-    else if (w->mk->run_beside != NULL)
-        w->mk->run_beside(nk, a, b, sums, ld, add, &s->c.call);
-    else {
-        ask_for(&s->c.a, s->c.a.each);
-        ask_for(&s->c.b, s->c.b.each);
-        w->mk->run(nk, a, b, sums, ld, add);
-    }
-    settle(w, &s->c.before);
+// --- products -----------------------------------------------------------------------------------------------------------------
+// A tile's sums, all of them added, on their way to y.
+static void finish_tile(const worker *w, const float *sums, int64_t row, int64_t column, int rows, int columns) {
+    const mz_microkernel *mk = w->mk;
+    if (!(columns == mk->nr && mk->finish != NULL && mk->finish(&w->out, sums, mk->nr, row, column, rows)))
+        w->isa->epilogue(&w->out, sums, mk->nr, row, column, rows, columns);
 }
 
 // One call for the tile of rows from i and columns from j, with k from ks of the packed block on.
-static void multiply_tile(const worker *w, const place *at, const char *a_panel, int64_t i, int64_t j, int64_t ks,
-                          scratch *s) {
+static void multiply_tile(const worker *w, const place *at, const char *a_panel, int64_t i, int64_t j, int64_t ks) {
     const mz_microkernel *mk = w->mk;
     const blocking *b = w->b;
     const int64_t nk = min64(b->kc, at->nk_padded - ks), panel = (j - w->j0) / mk->nr;
-    const int64_t steps = nk / mk->k_unit - 1; // of other work, nearly
-    const char *a = a_panel + (size_t)(ks * mk->mr) * operand_size(mk->a_panel);
-    size_t a_row = 0;
-    if (b->rows && i + mk->mr <= w->i1) {
-        a_row = (size_t)w->a_op.i_stride * sizeof(uint16_t);
-        a = (const char *)w->a_op.data + (size_t)i * a_row + (size_t)(at->pk + ks) * sizeof(uint16_t);
+    const int rows = (int)min64(mk->mr, w->i1 - i), columns = (int)min64(mk->nr, w->j1 - j);
+    const bool stored = ks + nk == at->nk_padded && (at->last || b->in_blocks);
+    float tile[MAX_TILE] __attribute__((aligned(LINE))), *sums = tile;
+    int64_t ld = mk->nr;
+    bool add = ks > 0 || !(at->first || b->in_blocks), direct = false;
+    if (b->direct && rows == mk->mr && columns == mk->nr) {
+        direct = true;
+        sums = (float *)w->out.y + i * w->out.ld + j;
+        ld = w->out.ld;
+        add = ks > 0 || w->out.add;
+    } else if (at->nk_padded > b->kc || !(b->in_blocks || (at->first && at->last))) {
+        int64_t row = b->epilogue && b->kp < w->p->k ? (i - w->i0) / mk->mr : 0;
+        sums = w->sums + (row * (b->nb / mk->nr) + panel) * mk->mr * mk->nr;
     }
     const char *bp = w->b_pack + (size_t)panel * b->b_panel + (size_t)(ks * mk->nr) * operand_size(mk->b_panel);
-    pending t = {.row = i, .column = j};
-    t.rows = (int)min64(mk->mr, w->i1 - i);
-    t.columns = (int)min64(mk->nr, w->j1 - j);
-    const bool stored = ks + nk == at->nk_padded && (at->last || b->in_blocks);
-    if (b->direct && t.rows == mk->mr && t.columns == mk->nr) {
-        if (j + mk->nr < w->j1)
-            expect_results(w, &s->c, i, j + mk->nr, steps);
-        else
-            expect_results(w, &s->c, i + mk->mr, w->j0, steps);
-        multiply(w, nk, a, a_row, bp, (float *)w->out.y + i * w->out.ld + j, w->out.ld, ks > 0 || w->out.add, s);
-        return;
-    }
-    float *sums = w->sums;
-    if (at->nk_padded <= b->kc && (b->in_blocks || (at->first && at->last))) {
-        sums = s->tile[s->turn];
-        s->turn ^= 1;
+    if (b->rows && rows == mk->mr) {
+        const size_t a_row = (size_t)w->a_op.i_stride * sizeof(uint16_t);
+        const char *a = (const char *)w->a_op.data + (size_t)i * a_row + (size_t)(at->pk + ks) * sizeof(uint16_t);
+        mk->run_rows(nk, a, a_row, bp, sums, ld, add);
     } else {
-        int64_t row = b->epilogue && b->kp < w->p->k ? (i - w->i0) / mk->mr : 0;
-        sums += (row * (b->nb / mk->nr) + panel) * mk->mr * mk->nr;
+        mk->run(nk, a_panel + (size_t)(ks * mk->mr) * operand_size(mk->a_panel), bp, sums, ld, add);
     }
-    s->c.sums = (lines){0};
-    if (sums != s->tile[0] && sums != s->tile[1] && (ks > 0 || !at->first)) {
-        const int64_t bytes = (int64_t)sizeof(float) * mk->mr * mk->nr;
-        s->c.sums = (lines){.run = (const char *)sums + bytes, .run_bytes = bytes, .runs = 1};
-        s->c.sums.each = ceil_div(bytes / LINE, max64(1, steps));
-    }
-    if (s->c.before.sums == sums)
-        settle(w, &s->c.before);
-    expect_results(w, &s->c, i, j, steps);
-    if (!stored)
-        s->c.y_rows = 0;
-    multiply(w, nk, a, a_row, bp, sums, mk->nr, ks > 0 || !(at->first || b->in_blocks), s);
-    if (stored) {
-        t.sums = sums;
-        s->c.before = t;
-    }
+    if (stored && !direct)
+        finish_tile(w, sums, i, j, rows, columns);
 }
 
 // `rows` panels of A, packed, from row i on, by `columns` panels of B from the j-th on.
-static void multiply_panels(const worker *w, const place *at, int64_t i, int64_t rows, int64_t j, int64_t columns,
-                            scratch *s) {
+static void multiply_panels(const worker *w, const place *at, int64_t i, int64_t rows, int64_t j, int64_t columns) {
     const mz_microkernel *mk = w->mk;
     for (int64_t row = 0; row < rows; row++)
         for (int64_t ks = 0; ks < at->nk_padded; ks += w->b->kc)
             for (int64_t column = j; column < j + columns; column++)
                 multiply_tile(w, at, w->a_pack + (size_t)row * w->b->a_panel, i + row * mk->mr, w->j0 + column * mk->nr,
-                              ks, s);
+                              ks);
 }
 
 // Rows of a few panels from i on: packed, but for those that are read as they lie. B's panels are packed as they are met where `pack_b`, in
-// bands of several where their rows do not lie along k. What is packed after the next is asked for meanwhile.
-static void multiply_rows(const worker *w, const place *at, int64_t i, int64_t panels, bool pack_b, scratch *s) {
+// bands of several where their rows do not lie along k.
+static void multiply_rows(const worker *w, const place *at, int64_t i, int64_t panels, bool pack_b) {
     const mz_microkernel *mk = w->mk;
     const int64_t columns = ceil_div(w->j1 - w->j0, mk->nr);
-    const int64_t times = ceil_div(at->nk_padded, mk->run_beside != NULL ? mk->k_unit : w->b->kc); // to a tile
-    const int64_t group = !pack_b ? columns : w->b_op.k_stride == 1 ? 1 : PACK_PANELS, next = i + panels * mk->mr;
+    const int64_t group = !pack_b ? columns : w->b_op.k_stride == 1 ? 1 : PACK_PANELS;
     const int64_t as_they_lie = w->b->rows ? min64(panels, (w->i1 - i) / mk->mr) : 0, from = i + as_they_lie * mk->mr;
-    char *packed = w->a_pack + (size_t)as_they_lie * w->b->a_panel;
-    pack(w, at, true, from, w->i1 - from, panels - as_they_lie, packed);
-    s->c.a = lines_of(&w->a_op, next, min64(panels * mk->mr, w->i1 - next), at, panels * columns * times);
+    pack(w, at, true, from, w->i1 - from, panels - as_they_lie, w->a_pack + (size_t)as_they_lie * w->b->a_panel);
     for (int64_t column = 0; column < columns; column += group) {
         int64_t n = min64(group, columns - column), j = w->j0 + column * mk->nr;
-        if (pack_b) {
-            packed = w->b_pack + (size_t)column * w->b->b_panel;
-            pack(w, at, false, j, w->j1 - j, n, packed);
-            j += (n + min64(group, columns - column - n)) * mk->nr;
-            s->c.b = lines_of(&w->b_op, j, min64(group * mk->nr, w->j1 - j), at, panels * n * times);
-        }
-        multiply_panels(w, at, i, panels, column, n, s);
+        if (pack_b)
+            pack(w, at, false, j, w->j1 - j, n, w->b_pack + (size_t)column * w->b->b_panel);
+        multiply_panels(w, at, i, panels, column, n);
     }
 }
 
@@ -407,9 +272,6 @@ static void multiply_item(worker *w, int64_t block) {
     const mz_microkernel *mk = w->mk;
     const blocking *b = w->b;
     const bool add = w->out.add;
-    scratch s;
-    s.turn = 0;
-    s.c = (chores){.call = {do_some}, .w = w};
     for (place at = {0}; at.pk < p->k; at.pk += b->kp) {
         at.nk = min64(b->kp, p->k - at.pk);
         at.nk_padded = round_up(at.nk, mk->k_unit);
@@ -418,8 +280,7 @@ static void multiply_item(worker *w, int64_t block) {
         w->out.add = add || (b->in_blocks && !at.first);
         bool pack_b = w->packed != block || !at.first || !at.last;
         for (int64_t i = w->i0; i < w->i1; i += b->a_group * mk->mr, pack_b = false)
-            multiply_rows(w, &at, i, min64(b->a_group, ceil_div(w->i1 - i, mk->mr)), pack_b, &s);
-        settle(w, &s.c.before);
+            multiply_rows(w, &at, i, min64(b->a_group, ceil_div(w->i1 - i, mk->mr)), pack_b);
     }
     w->packed = b->kp >= p->k ? block : -1;
     w->out.add = add;

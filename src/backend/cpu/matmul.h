@@ -54,11 +54,6 @@ typedef struct mz_matmul_epilogue {
 } mz_matmul_epilogue;
 
 // --- microkernels -------------------------------------------------------------------------------------------------------
-// Other work that a microkernel does between its products, a little at every step of k: products of tiles leave a core's other units idle.
-typedef struct mz_meanwhile {
-    void (*step)(struct mz_meanwhile *self);
-} mz_meanwhile;
-
 // Computes a full mr × nr tile: c = (add ? c : 0) + Σ_k a·b, summed in FP32 in the order of k.
 typedef struct mz_microkernel {
     const char *name;
@@ -70,11 +65,8 @@ typedef struct mz_microkernel {
     bool in_y;        // sums of several calls gather in y where y is F32; else in tiles of their own
     mz_panel a_panel, b_panel;                                                             // the operands' formats
     void (*run)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add); // k already padded
-    // The same with other work in between; NULL: not worth it.
-    void (*run_beside)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add, mz_meanwhile *other);
     // The same with A as it lies, rows of BF16 `a_row` bytes apart: k is a multiple of k_unit. NULL: A is packed.
-    void (*run_rows)(int64_t k, const void *a, size_t a_row, const void *b, float *c, int64_t ldc, bool add,
-                     mz_meanwhile *other);
+    void (*run_rows)(int64_t k, const void *a, size_t a_row, const void *b, float *c, int64_t ldc, bool add);
     void (*begin)(void), (*end)(void); // around a thread's tiles; may be NULL
     // The epilogue of rows that are nr wide, where the microkernel knows a faster one; false: it does not serve these, whatever it wrote. May
     // be NULL.

@@ -75,8 +75,7 @@ static void amx_pack_split(mz_panel format, int width, void *dst, const mz_matmu
 // A's rows are a_row bytes apart, its steps of k a_step. Each tile is loaded as soon as the last product that reads the one before it is on its
 // way. 3 × 2 tiles, seven loads for six products of which five are of other lines, were 10 to 20 % slower where it was slow (docs/dev/MATMUL.md).
 static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, const char *a, size_t a_row, size_t a_step,
-                                                                 const char *b, float *c, int64_t ldc, bool add,
-                                                                 mz_meanwhile *other) {
+                                                                 const char *b, float *c, int64_t ldc, bool add) {
     const size_t row = (size_t)ldc * sizeof(float), below = TILE_ROWS * a_row;
     float *lower = c + TILE_ROWS * ldc;
     if (add) {
@@ -105,8 +104,6 @@ static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, cons
         amx_dot(3, 5, 7);
         amx_load(7, b + TILE_BYTES, 64);
         amx_load(5, a + below, a_row);
-        if (other != NULL)
-            other->step(other);
     }
     amx_dot(0, 4, 6);
     amx_dot(1, 4, 7);
@@ -120,15 +117,10 @@ static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, cons
 
 #define PACKED_STEP (TILE * 64)
 static void multiply_amx(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
-    multiply_tiles(k, a, 64, PACKED_STEP, b, c, ldc, add, NULL);
+    multiply_tiles(k, a, 64, PACKED_STEP, b, c, ldc, add);
 }
-static void multiply_amx_beside(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add,
-                                mz_meanwhile *other) {
-    multiply_tiles(k, a, 64, PACKED_STEP, b, c, ldc, add, other);
-}
-static void multiply_amx_rows(int64_t k, const void *a, size_t a_row, const void *b, float *c, int64_t ldc, bool add,
-                              mz_meanwhile *other) {
-    multiply_tiles(k, a, a_row, 64, b, c, ldc, add, other);
+static void multiply_amx_rows(int64_t k, const void *a, size_t a_row, const void *b, float *c, int64_t ldc, bool add) {
+    multiply_tiles(k, a, a_row, 64, b, c, ldc, add);
 }
 
 const mz_microkernel mz_microkernel_amx = {.name = "amx_2x2",
@@ -141,7 +133,6 @@ const mz_microkernel mz_microkernel_amx = {.name = "amx_2x2",
                                            .a_panel = MZ_PANEL_TILE_A,
                                            .b_panel = MZ_PANEL_TILE_B,
                                            .run = multiply_amx,
-                                           .run_beside = multiply_amx_beside,
                                            .run_rows = multiply_amx_rows,
                                            .begin = amx_begin,
                                            .end = amx_end,
@@ -151,8 +142,7 @@ const mz_microkernel mz_microkernel_amx = {.name = "amx_2x2",
 // (a + a')·(b + b'), the parts of matmul_split.c: a·b' + a·b + a'·b, and for FP16, whose parts are the whole value, a'·b'. TF32 leaves
 // that product out: |a'·b'| ≤ 2^-16·|a·b|. 8 or 10 tile loads serve 12 or 16 products.
 static inline __attribute__((always_inline)) void multiply_parts(int64_t k, const char *a, const char *b, float *c,
-                                                                 int64_t ldc, bool add, const bool all_four,
-                                                                 mz_meanwhile *other) {
+                                                                 int64_t ldc, bool add, const bool all_four) {
     const size_t row = (size_t)ldc * sizeof(float);
     float *lower = c + TILE_ROWS * ldc;
     if (add) {
@@ -196,8 +186,6 @@ static inline __attribute__((always_inline)) void multiply_parts(int64_t k, cons
             amx_dot(2, 5, 6);
             amx_dot(3, 5, 7);
         }
-        if (other != NULL)
-            other->step(other);
     }
     amx_store(0, c, row);
     amx_store(1, c + TILE_ROWS, row);
@@ -207,11 +195,7 @@ static inline __attribute__((always_inline)) void multiply_parts(int64_t k, cons
 
 #define PARTS(name, all_four)                                                                                          \
     static void name(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {                       \
-        multiply_parts(k, a, b, c, ldc, add, all_four, NULL);                                                          \
-    }                                                                                                                  \
-    static void name##_beside(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add,                \
-                              mz_meanwhile *other) {                                                                   \
-        multiply_parts(k, a, b, c, ldc, add, all_four, other);                                                         \
+        multiply_parts(k, a, b, c, ldc, add, all_four);                                                                \
     }
 PARTS(multiply_f16, true)
 PARTS(multiply_tf32, false)
@@ -219,8 +203,8 @@ PARTS(multiply_tf32, false)
 #define SPLIT(kernel_name, multiply)                                                                                   \
     {                                                                                                                  \
         .name = kernel_name, .mr = TILE, .nr = TILE, .k_unit = TILE, .kc = 256, .depth = 512, .depth_across = 512,     \
-        .a_panel = MZ_PANEL_SPLIT_A, .b_panel = MZ_PANEL_SPLIT_B, .run = multiply, .run_beside = multiply##_beside,    \
-        .begin = amx_begin, .end = amx_end, .finish = amx_finish, .pack = amx_pack_split                               \
+        .a_panel = MZ_PANEL_SPLIT_A, .b_panel = MZ_PANEL_SPLIT_B, .run = multiply, .begin = amx_begin, .end = amx_end, \
+        .finish = amx_finish, .pack = amx_pack_split                                                                   \
     }
 const mz_microkernel mz_microkernel_amx_f16 = SPLIT("amx_f16_2x2", multiply_f16);
 const mz_microkernel mz_microkernel_amx_tf32 = SPLIT("amx_tf32_2x2", multiply_tf32);
