@@ -395,6 +395,11 @@ void cases_attention_cached(void) {
 
 void cases_attention_bwd(void) {
     each_attention(attention_bwd_case);
+    for (size_t a = 0; a < OWN_ARITHMETICS && devices_have("cuda"); a++) // more tiles than a block's first few turns do
+        if (arithmetics[a].storage != MEZZO_F32) {
+            attention_bwd_case((const int64_t[]){9, 150, 40, 40, 8}, arithmetics[a], true, 0);
+            attention_bwd_case((const int64_t[]){2, 150, 160, 80, 8}, arithmetics[a], false, 0);
+        }
     for (int kind = 0; kind < 2; kind++) {
         trial *t = attention_bwd_of(attention_parts(kind), arithmetics[0]);
         trial_parts(t, 0, kind, 1);

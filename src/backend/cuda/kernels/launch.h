@@ -49,6 +49,9 @@ typedef struct mz_cu_attention {
 cudaError_t mz_cu_attention_mma(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 cudaError_t mz_cu_attention_mma_dq(cudaStream_t stream, const mz_cu_attention *a, bool prepare);  // delta, dq
 cudaError_t mz_cu_attention_mma_dkv(cudaStream_t stream, const mz_cu_attention *a, bool prepare); // dk, dv; reads delta
+// The same for compute capability 9.0; delta is [B, H, T padded to a multiple of 64] × (lse in base 2, Δ).
+cudaError_t mz_cu_attention_wgmma_dq(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
+cudaError_t mz_cu_attention_wgmma_dkv(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 // FP32 arithmetic: any width up to 256 (128 on 7.5), any float storage; compute FP32, TF32, or what storage is.
 cudaError_t mz_cu_attention_fma(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 cudaError_t mz_cu_attention_fma_bwd(cudaStream_t stream, const mz_cu_attention *a, bool prepare);

@@ -1,0 +1,343 @@
+// What attention's kernels for Hopper (compute capability 9.0 only) share: warpgroup matrix instructions, tiles fetched by one thread (TMA), the order of
+// the work.
+//
+// A block is a warp that asks for tiles and warpgroups that own 64 rows each (queries, or keys). What they own stays in registers as the left
+// operand; tiles of the other side come through a ring in shared memory and are the right operand, either way round. Results of one product
+// are, rounded, the left operand of the next (attention_mma.cuh): probabilities and their gradients never leave registers.
+//
+// A tile is [rows, 64] elements, rows of 128 bytes, whose 16-byte pieces change places by exclusive or with the row's number modulo 8
+// (wgmma.cuh). A head of more than 64 elements is two of them, one after the other.
+#ifndef MZ_ATTENTION_WGMMA_CUH
+#define MZ_ATTENTION_WGMMA_CUH
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <math.h>
+
+#include <type_traits>
+
+#include "early.cuh"
+#include "launch.h"
+#include "ptx.cuh"
+#include "wgmma.cuh"
+
+enum { WARPGROUP = 128, ROWS = 64, COLUMNS = 64, TILE_ALIGN = 1024 };
+
+enum { GROUPS = 2, BM = GROUPS * ROWS, THREADS = WARPGROUP * (1 + GROUPS) }; // a block
+enum { STAGES = 4, OWNS = 2, BARRIERS = 2 * (STAGES + OWNS) * 8 }; // the ring; places for what a block owns; bytes
+constexpr __host__ __device__ int tile_bytes(int rows, int d) {
+    return rows * d * 2;
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// --- products -------------------------------------------------------------------------------------------------------------
+#define MZ_R4(C, i) C(d[i][0]), C(d[i][1]), C(d[i][2]), C(d[i][3])
+#define MZ_R32(C, i)                                                                                                   \
+    MZ_R4(C, i), MZ_R4(C, i + 1), MZ_R4(C, i + 2), MZ_R4(C, i + 3), MZ_R4(C, i + 4), MZ_R4(C, i + 5), MZ_R4(C, i + 6), \
+        MZ_R4(C, i + 7)
+#define MZ_N32                                                                                                         \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                           \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define MZ_N64                                                                                                         \
+    MZ_N32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                        \
+           "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define MZ_WGMMA_64(TYPES, C, ADD)                                                                                     \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " {" MZ_N32 "}, "                                 \
+                 "{%32, %33, %34, %35}, %36, " ADD ", 1, 1, %37;"                                                      \
+                 : MZ_R32(C, 0)                                                                                        \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(B_TRANSPOSED))
+#define MZ_WGMMA_128(TYPES, C, ADD)                                                                                    \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPES " {" MZ_N64 "}, "                                \
+                 "{%64, %65, %66, %67}, %68, " ADD ", 1, 1, %69;"                                                      \
+                 : MZ_R32(C, 0), MZ_R32(C, 8)                                                                          \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(B_TRANSPOSED))
+
+// d [64, N] = a [64, 16]·b [16, N], or += ; a in registers, b in shared memory; transposed: the summed dimension is not the contiguous one.
+template <typename T, int B_TRANSPOSED, bool ADD>
+__device__ __forceinline__ void multiply_by(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
+    constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
+    if constexpr (bf16 && ADD)
+        MZ_WGMMA_64("bf16.bf16", "+f", "1");
+    else if constexpr (bf16)
+        MZ_WGMMA_64("bf16.bf16", "=f", "0");
+    else if constexpr (ADD)
+        MZ_WGMMA_64("f16.f16", "+f", "1");
+    else
+        MZ_WGMMA_64("f16.f16", "=f", "0");
+}
+template <typename T, int B_TRANSPOSED, bool ADD>
+__device__ __forceinline__ void multiply_by(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
+    constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
+    if constexpr (bf16 && ADD)
+        MZ_WGMMA_128("bf16.bf16", "+f", "1");
+    else if constexpr (bf16)
+        MZ_WGMMA_128("bf16.bf16", "=f", "0");
+    else if constexpr (ADD)
+        MZ_WGMMA_128("f16.f16", "+f", "1");
+    else
+        MZ_WGMMA_128("f16.f16", "=f", "0");
+}
+
+#define MZ_WGMMA_SHARED(TYPES, C, ADD)                                                                                 \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " {" MZ_N32 "}, %32, %33, " ADD ", 1, 1, 0, 0;"   \
+                 : MZ_R32(C, 0)                                                                                        \
+                 : "l"(a), "l"(b))
+// d [64, 64] = a [64, 16]·b [16, 64], or += ; both in shared memory, the summed dimension contiguous.
+template <typename T, bool ADD>
+__device__ __forceinline__ void multiply_shared(float (&d)[8][4], uint64_t a, uint64_t b) {
+    constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
+    if constexpr (bf16 && ADD)
+        MZ_WGMMA_SHARED("bf16.bf16", "+f", "1");
+    else if constexpr (bf16)
+        MZ_WGMMA_SHARED("bf16.bf16", "=f", "0");
+    else if constexpr (ADD)
+        MZ_WGMMA_SHARED("f16.f16", "+f", "1");
+    else
+        MZ_WGMMA_SHARED("f16.f16", "=f", "0");
+}
+// d = own·tileᵀ: 64 rows of a tile [rows, D] and a tile [8·N, D].
+template <typename T, int D, int N>
+__device__ __forceinline__ void multiply_rows(float (&d)[N][4], uint32_t own, int rows, uint32_t tile) {
+    uint64_t a = wgmma_operand(own, 0), b = wgmma_operand(tile, 0);
+    multiply_shared<T, false>(d, a, b);
+#pragma unroll
+    for (int k = 1; k < D / 16; k++)
+        multiply_shared<T, true>(d, a + ((k / 4 * (rows * 128) + k % 4 * 32) >> 4),
+                                 b + ((k / 4 * (N * 8 * 128) + k % 4 * 32) >> 4));
+}
+// d += a·tile: a [64, 16·K] in registers, tile [16·K, D].
+template <typename T, int D, int K>
+__device__ __forceinline__ void multiply_columns(float (&d)[D / 8][4], const uint32_t (&a)[K][4], uint32_t tile) {
+    uint64_t b = wgmma_operand(tile, K * 16 * 128);
+#pragma unroll
+    for (int k = 0; k < K; k++)
+        multiply_by<T, 1, true>(d, a[k], b + (k * 16 * 128 >> 4));
+}
+
+// What the matrix unit wrote is there: nothing that reads it may be moved before this.
+template <int N> __device__ __forceinline__ void settle(float (&d)[N][4]) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : MZ_R4("+f", i)::"memory");
+}
+
+// --- barriers and copies ------------------------------------------------------------------------------------------------------
+__device__ __forceinline__ void barrier_init(uint32_t at, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint32_t at, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t at) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+__device__ __forceinline__ void warp_arrive(uint32_t at) { // all of its threads have read what they wanted
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0)
+        barrier_arrive(at);
+}
+__device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
+    asm volatile("{\n.reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra through;\n"
+                 "bra again;\n"
+                 "through:\n}" ::"r"(at),
+                 "r"(parity)
+                 : "memory");
+}
+// Rows [row, row + box's) of head h of batch b: D / 64 tiles.
+template <int D>
+__device__ __forceinline__ void fetch_rows(uint32_t to, int bytes, const CUtensorMap *map, int h, int row, int b,
+                                           uint32_t barrier) {
+#pragma unroll
+    for (int c = 0; c < D; c += COLUMNS)
+        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+                     "[%1, {%2, %3, %4, %5}], [%6];" ::"r"(to + c / COLUMNS * (bytes / (D / COLUMNS))),
+                     "l"(map), "r"(c), "r"(h), "r"(row), "r"(b), "r"(barrier)
+                     : "memory");
+}
+__device__ __forceinline__ void fetch_bytes(uint32_t to, const void *from, int bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+struct
+    attention_place { // of what is in shared memory: what the block owns, for this piece of work and the next; the ring; barriers
+    uint32_t own, stages, own_full, own_empty, full, empty;
+};
+__device__ __forceinline__ attention_place place_begin(void *shared, int at_stages, int at_barriers) {
+    attention_place at;
+    at.own = (shared_address(shared) + TILE_ALIGN - 1) / TILE_ALIGN * TILE_ALIGN;
+    at.stages = at.own + at_stages;
+    at.full = at.own + at_barriers;
+    at.empty = at.full + STAGES * 8;
+    at.own_full = at.empty + STAGES * 8;
+    at.own_empty = at.own_full + OWNS * 8;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) {
+            barrier_init(at.full + s * 8, 1);
+            barrier_init(at.empty + s * 8, GROUPS * 4); // warps
+        }
+        for (int s = 0; s < OWNS; s++) {
+            barrier_init(at.own_full + s * 8, 1);
+            barrier_init(at.own_empty + s * 8, GROUPS * 4);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    return at;
+}
+// Which warpgroup of the consumers: the same in all lanes, as the compiler cannot know by itself, and without that what follows from it would
+// not be kept in uniform registers; each matrix instruction would wait for its descriptor's way there.
+__device__ __forceinline__ int group_of(int thread) {
+    return __shfl_sync(0xffffffffu, thread / WARPGROUP, 0);
+}
+
+// Of a tile [rows, D], the warp's 16 rows from `row` on as a left operand.
+template <int D> __device__ __forceinline__ void load_left(uint32_t (&a)[D / 16][4], uint32_t tile, int rows, int row) {
+    int lane = static_cast<int>(threadIdx.x) & 31, r = row + (lane & 15);
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t at = tile + k / 4 * (rows * 128) + r * 128 + (((k % 4 * 2 + (lane >> 4)) ^ (r & 7)) << 4);
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(a[k][0]), "=r"(a[k][1]), "=r"(a[k][2]), "=r"(a[k][3])
+                     : "r"(at)
+                     : "memory");
+    }
+}
+// Results, rounded, as the left operand of a product over their columns.
+template <typename T, int N> __device__ __forceinline__ void to_left(uint32_t (&a)[N / 2][4], const float (&x)[N][4]) {
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) {
+        a[k][0] = pack<T>(x[2 * k][0], x[2 * k][1]);
+        a[k][1] = pack<T>(x[2 * k][2], x[2 * k][3]);
+        a[k][2] = pack<T>(x[2 * k + 1][0], x[2 * k + 1][1]);
+        a[k][3] = pack<T>(x[2 * k + 1][2], x[2 * k + 1][3]);
+    }
+}
+
+// Stores rows g and g + 8 of a warp's 16, of which a thread has columns 8·n + 2·t, + 1: four neighbours change words, so that each has eight columns in a row.
+template <typename T, int D>
+__device__ __forceinline__ void store_results(T *to, long long stride, int count, int width, const float (&x)[D / 8][4],
+                                              float scale) {
+    int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 4) {
+            uint32_t w[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                w[i] = pack<T>(x[n + i][2 * r] * scale, x[n + i][2 * r + 1] * scale);
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                uint32_t there = __shfl_xor_sync(0xffffffffu, t & 1 ? w[i] : w[i + 1], 1);
+                w[i] = t & 1 ? there : w[i];
+                w[i + 1] = t & 1 ? w[i + 1] : there;
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t there = __shfl_xor_sync(0xffffffffu, t & 2 ? w[i] : w[i + 2], 2);
+                w[i] = t & 2 ? there : w[i];
+                w[i + 2] = t & 2 ? w[i + 2] : there;
+            }
+            if (g + r * 8 < count && (n + t) * 8 < width)
+                *reinterpret_cast<uint4 *>(to + (g + r * 8) * stride + (n + t) * 8) =
+                    make_uint4(w[0], w[1], w[2], w[3]);
+        }
+}
+#endif
+
+// --- the order of the work --------------------------------------------------------------------------------------------------
+// Tiles are dealt out to the blocks, the long ones first, in turn and every second time in the opposite order, which gives each about the same work.
+// Where there are many, that is done for some heads after the others, so that what their tiles share stays in the L2 cache.
+struct attention_walk {
+    int heads, tiles, some, turns; // heads at a time, and turns for these
+    int first, turn;               // where it is
+    int head, rank;                // rank 0: the head's longest tile
+};
+__device__ __forceinline__ bool walk_find(attention_walk &w) { // from here on
+    const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    for (; w.first < w.heads; w.first += w.some, w.turn = 0) {
+        const int heads = min(w.some, w.heads - w.first);
+        for (; w.turn < w.turns; w.turn++) {
+            int at = w.turn * blocks + (w.turn & 1 ? blocks - 1 - block : block);
+            if (at < heads * w.tiles) {
+                w.head = w.first + at % heads;
+                w.rank = at / heads;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+__device__ __forceinline__ attention_walk walk_begin(int tiles, int heads) {
+    const int blocks = static_cast<int>(gridDim.x);
+    attention_walk w;
+    w.heads = heads;
+    w.tiles = tiles;
+    w.some = heads * tiles <= 4 * blocks ? heads : max(1, 2 * blocks / tiles);
+    w.turns = (w.some * tiles + blocks - 1) / blocks;
+    w.first = w.turn = 0;
+    return w;
+}
+
+// A row's log-sum-exp (base 2) and Δ, for the second pass: [B·H, length padded to whole tiles].
+constexpr __host__ __device__ int padded(int length) {
+    return (length + ROWS - 1) / ROWS * ROWS;
+}
+
+// --- launching ------------------------------------------------------------------------------------------------------------
+typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                    const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                    CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+inline encode_function find_encode() {
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result) !=
+            cudaSuccess ||
+        result != cudaDriverEntryPointSuccess)
+        return nullptr;
+    return reinterpret_cast<encode_function>(found);
+}
+
+// Boxes of `box` positions of a head of [B, T, heads, D], rows `row` elements apart; what lies outside is 0.
+inline bool describe_heads(CUtensorMap *map, const mz_cu_attention &a, const void *data, int heads, long long row,
+                           int box) {
+    static encode_function encode = find_encode();
+    const cuuint64_t sizes[] = {static_cast<cuuint64_t>(a.width), static_cast<cuuint64_t>(heads),
+                                static_cast<cuuint64_t>(a.length), static_cast<cuuint64_t>(a.batch)};
+    const cuuint64_t pitch[] = {static_cast<cuuint64_t>(a.width) * 2, static_cast<cuuint64_t>(row) * 2,
+                                static_cast<cuuint64_t>(row) * 2 * static_cast<cuuint64_t>(a.length)};
+    const cuuint32_t boxes[] = {COLUMNS, 1, static_cast<cuuint32_t>(box), 1}, steps[] = {1, 1, 1, 1};
+    return encode != nullptr &&
+           encode(map, a.dtype == MZ_CU_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+                  const_cast<void *>(data), sizes, pitch, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+struct attention_maps {
+    CUtensorMap q, k, v, dy, y;
+};
+// Queries in boxes of `queries` positions, keys of `keys`.
+inline bool describe_all(attention_maps *maps, const mz_cu_attention &a, int queries, int keys) {
+    long long y_row = static_cast<long long>(a.heads) * a.width;
+    return describe_heads(&maps->q, a, a.q, a.heads, a.q_row, queries) &&
+           describe_heads(&maps->k, a, a.k, a.kv_heads, a.kv_row, keys) &&
+           describe_heads(&maps->v, a, a.v, a.kv_heads, a.kv_row, keys) &&
+           describe_heads(&maps->dy, a, a.dy, a.heads, y_row, queries) &&
+           describe_heads(&maps->y, a, a.y, a.heads, y_row, queries);
+}
+inline cudaError_t launch_attention(cudaStream_t stream, void (*kernel)(mz_cu_attention, attention_maps), int bytes,
+                                    const mz_cu_attention &a, int heads, const attention_maps &maps) {
+    long long items = static_cast<long long>((a.length + BM - 1) / BM) * a.batch * heads;
+    return launch_early(stream, kernel, dim3(static_cast<unsigned>(items < a.sms ? items : a.sms)), dim3(THREADS),
+                        static_cast<size_t>(bytes), a, maps);
+}
+
+#endif

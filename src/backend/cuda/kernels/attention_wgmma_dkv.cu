@@ -1,0 +1,221 @@
+// Attention backward for Hopper (attention_wgmma.cuh), the second pass: dk and dv. attention_dkv.cu has the formulas; scores are keys × queries here as there.
+#include "attention_wgmma.cuh"
+
+namespace {
+enum { BN = ROWS }; // queries of a tile
+
+template <int D> struct dkv_layout { // bytes
+    static constexpr int OWN = tile_bytes(BM, D), TILE = tile_bytes(BN, D);
+    static constexpr int FETCHED = 2 * TILE + BN * 8; // with two numbers for each query
+    static constexpr int STAGE = (FETCHED + TILE_ALIGN - 1) / TILE_ALIGN * TILE_ALIGN;
+    static constexpr int AT_STAGES = OWNS * 2 * OWN, AT_BARRIERS = AT_STAGES + STAGES * STAGE;
+    static constexpr int TOTAL = AT_BARRIERS + BARRIERS + TILE_ALIGN;
+    static_assert(TOTAL <= 227 * 1024, "shared memory of a block");
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+template <int D>
+__device__ __forceinline__ void produce(const mz_cu_attention &a, const attention_maps &maps,
+                                        const attention_place &at) {
+    using layout = dkv_layout<D>;
+    const int group = a.heads / a.kv_heads, rows = padded(a.length);
+    uint32_t own_parity = 1, parity = 1;
+    uint32_t turn = 0; // which of the two places for what a block owns
+    int stage = 0;
+    for (attention_walk w = walk_begin((a.length + BM - 1) / BM, a.batch * a.kv_heads); walk_find(w); w.turn++) {
+        int head = w.head, b = head / a.kv_heads, kv = head % a.kv_heads, j0 = w.rank * BM;
+        const uint32_t own = at.own + turn * 2 * layout::OWN, own_full = at.own_full + turn * 8;
+        barrier_wait(at.own_empty + turn * 8, own_parity);
+        turn ^= 1;
+        own_parity ^= turn ^ 1;
+        barrier_expect(own_full, 2 * layout::OWN);
+        fetch_rows<D>(own, layout::OWN, &maps.k, kv, j0, b, own_full);
+        fetch_rows<D>(own + layout::OWN, layout::OWN, &maps.v, kv, j0, b, own_full);
+        for (int h = kv * group; h < (kv + 1) * group; h++)
+            for (int i0 = j0; i0 < a.length; i0 += BN) {
+                uint32_t to = at.stages + stage * layout::STAGE, full = at.full + stage * 8;
+                barrier_wait(at.empty + stage * 8, parity);
+                barrier_expect(full, layout::FETCHED);
+                fetch_rows<D>(to, layout::TILE, &maps.q, h, i0, b, full);
+                fetch_rows<D>(to + layout::TILE, layout::TILE, &maps.dy, h, i0, b, full);
+                fetch_bytes(to + 2 * layout::TILE,
+                            a.delta + 2 * ((static_cast<long long>(b) * a.heads + h) * rows + i0), BN * 8, full);
+                if (++stage == STAGES)
+                    stage = 0, parity ^= 1;
+            }
+    }
+}
+
+// Of queries 8·n + 2·t and the one after it: lse, Δ, lse, Δ.
+__device__ __forceinline__ float4 stats_of(uint32_t at, int n, int t) {
+    float4 s;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(s.x), "=f"(s.y), "=f"(s.z), "=f"(s.w)
+                 : "r"(at + n * 64 + t * 16));
+    return s;
+}
+
+template <typename T, int D>
+__device__ __forceinline__ void consume(const mz_cu_attention &a, const attention_place &at) {
+    using layout = dkv_layout<D>;
+    const int thread = static_cast<int>(threadIdx.x) - WARPGROUP, lane = thread & 31, g = lane >> 2, t = lane & 3;
+    const int group = group_of(thread), first = thread / 32 * 16; // the warp's first key of the block's
+    const int sharing = a.heads / a.kv_heads;
+    const float scale2 = a.scale * 1.44269504f; // log2 e
+    uint32_t own_parity = 0, parity = 0;
+    uint32_t turn = 0; // which of the two places for what a block owns
+    int stage = 0;
+    for (attention_walk w = walk_begin((a.length + BM - 1) / BM, a.batch * a.kv_heads); walk_find(w); w.turn++) {
+        const int head = w.head, b = head / a.kv_heads, kv = head % a.kv_heads, j0 = w.rank * BM;
+        const uint32_t own = at.own + turn * 2 * layout::OWN, own_empty = at.own_empty + turn * 8;
+        const uint32_t own_k = own + group * ROWS * 128, own_v = own_k + layout::OWN;
+        barrier_wait(at.own_full + turn * 8, own_parity);
+        turn ^= 1;
+        own_parity ^= turn ^ 1;
+        float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+        float x[2][BN / 8][4], dp[BN / 8][4]; // scores, then p, then dS, of this tile and the next; dy·v
+        int before = -1;                      // stage of the tile before this one
+        for (int head = 0; head < sharing; head++) {
+            int i0 = j0;
+            for (; i0 < a.length && i0 + BN <= j0 + group * ROWS; i0 += BN) { // before all of the warpgroup's keys
+                barrier_wait(at.full + stage * 8, parity);
+                warp_arrive(at.empty + stage * 8);
+                if (++stage == STAGES)
+                    stage = 0, parity ^= 1;
+            }
+            if (i0 >= a.length)
+                continue;
+            barrier_wait(at.full + stage * 8, parity);
+            wgmma_begin();
+            multiply_rows<T, D>(x[0], own_k, BM, at.stages + stage * layout::STAGE);
+            wgmma_commit();
+            multiply_rows<T, D>(dp, own_v, BM, at.stages + stage * layout::STAGE + layout::TILE);
+            wgmma_commit();
+            wgmma_wait<1>();
+            settle(x[0]);
+            // x is there, dp under way, and before it the last tile's dk.
+            auto step = [&](auto continues, float(&x)[BN / 8][4], float(&next)[BN / 8][4]) {
+                constexpr bool more = decltype(continues)::value;
+                const uint32_t tile_q = at.stages + stage * layout::STAGE, tile_dy = tile_q + layout::TILE,
+                               stats = tile_dy + layout::TILE;
+                const int now = stage;
+                if (i0 < j0 + first + 15) {
+#pragma unroll
+                    for (int m = 0; m < BN / 8; m++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            if (j0 + first + g + (e >> 1) * 8 > i0 + m * 8 + 2 * t + (e & 1))
+                                x[m][e] = -INFINITY;
+                }
+                float delta[BN / 8][2];
+#pragma unroll
+                for (int m = 0; m < BN / 8; m++) {
+                    float4 s = stats_of(stats, m, t);
+                    delta[m][0] = s.y;
+                    delta[m][1] = s.w;
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        x[m][e] = exp2_fast(fmaf(x[m][e], scale2, e & 1 ? -s.z : -s.x));
+                }
+                uint32_t p[BN / 16][4];
+                to_left<T>(p, x);
+                if (++stage == STAGES)
+                    stage = 0, parity ^= 1;
+                const uint32_t next_q = at.stages + stage * layout::STAGE;
+                if constexpr (more)
+                    barrier_wait(at.full + stage * 8, parity);
+                wgmma_begin();
+                multiply_columns<T, D>(dv, p, tile_dy);
+                wgmma_commit();
+                if constexpr (more) {
+                    multiply_rows<T, D>(next, own_k, BM, next_q);
+                    wgmma_commit();
+                }
+                wgmma_wait<more ? 2 : 1>();
+                settle(dp);
+                if (before >= 0 && lane == 0)
+                    barrier_arrive(at.empty + before * 8); // of the tile before: dk has it
+                before = now;
+#pragma unroll
+                for (int m = 0; m < BN / 8; m++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        x[m][e] *= dp[m][e] - delta[m][e & 1];
+                uint32_t ds[BN / 16][4];
+                to_left<T>(ds, x);
+                wgmma_begin();
+                multiply_columns<T, D>(dk, ds, tile_q);
+                wgmma_commit();
+                if constexpr (more) {
+                    multiply_rows<T, D>(dp, own_v, BM, next_q + layout::TILE);
+                    wgmma_commit();
+                    wgmma_wait<2>();
+                    settle(next);
+                }
+            };
+            while (true) {
+                if (i0 + BN >= a.length) {
+                    step(std::false_type(), x[0], x[1]);
+                    break;
+                }
+                step(std::true_type(), x[0], x[1]);
+                i0 += BN;
+                if (i0 + BN >= a.length) {
+                    step(std::false_type(), x[1], x[0]);
+                    break;
+                }
+                step(std::true_type(), x[1], x[0]);
+                i0 += BN;
+            }
+        }
+        wgmma_wait<0>();
+        settle(dk);
+        settle(dv);
+        if (before >= 0) // else none of the queries sees the warpgroup's keys
+            warp_arrive(at.empty + before * 8);
+        warp_arrive(own_empty);
+        const long long to = (static_cast<long long>(b) * a.length + j0 + first) * a.kv_row + kv * a.width;
+        const int count = a.length - j0 - first;
+        store_results<T, D>(static_cast<T *>(a.dk) + to, a.kv_row, count, a.width, dk, a.scale);
+        store_results<T, D>(static_cast<T *>(a.dv) + to, a.kv_row, count, a.width, dv, 1);
+    }
+}
+#endif
+
+template <typename T, int D>
+__global__ void __launch_bounds__(THREADS, 1)
+    dkv_kernel(const __grid_constant__ mz_cu_attention a, const __grid_constant__ attention_maps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    using layout = dkv_layout<D>;
+    extern __shared__ unsigned char dkv_shared[];
+    attention_place at = place_begin(dkv_shared, layout::AT_STAGES, layout::AT_BARRIERS);
+    wait_for_before();
+    if (threadIdx.x < WARPGROUP) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (threadIdx.x == 0)
+            produce<D>(a, maps, at);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        consume<T, D>(a, at);
+    }
+#endif
+}
+
+template <typename T, int D> cudaError_t run(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    auto kernel = dkv_kernel<T, D>;
+    constexpr int BYTES = dkv_layout<D>::TOTAL;
+    if (prepare)
+        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+    attention_maps maps;
+    if (!describe_all(&maps, a, BN, BM))
+        return cudaErrorNotSupported;
+    return launch_attention(stream, kernel, BYTES, a, a.kv_heads, maps);
+}
+} // namespace
+
+extern "C" cudaError_t mz_cu_attention_wgmma_dkv(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
+#ifndef MZ_CU_90A
+    return cudaErrorNoKernelImageForDevice;
+#endif
+    return a->dtype == MZ_CU_BF16 ? run<__nv_bfloat16, 64>(stream, *a, prepare) : run<__half, 64>(stream, *a, prepare);
+}
