@@ -214,9 +214,8 @@ static mezzo_status tf32_bwd_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-const mz_kernel mz_cuda_attention_tf32 = {"attention_f32__mma_tf32", tf32_supports, NULL, tf32_run};
-const mz_kernel mz_cuda_attention_tf32_bwd = {"attention_bwd_f32__mma_tf32", tf32_bwd_supports, delta_bytes,
-                                              tf32_bwd_run};
+const mz_kernel mz_cuda_attention_tf32 = {"attention_f32__mma", tf32_supports, NULL, tf32_run};
+const mz_kernel mz_cuda_attention_tf32_bwd = {"attention_bwd_f32__mma", tf32_bwd_supports, delta_bytes, tf32_bwd_run};
 
 // --- FP32 arithmetic ----------------------------------------------------------------------------------------------------------
 static const char *fma_refusal(const mezzo_device *device, const mz_call *call) {

@@ -38,6 +38,8 @@ __device__ __forceinline__ void load_floats(float *tile, const float *from, long
 #pragma unroll 4
     for (int base = 0; base < ROWS * PIECES; base += THREADS) {
         int i = base + static_cast<int>(threadIdx.x), row = i / PIECES, piece = i % PIECES;
+        if (ROWS * PIECES % THREADS != 0 && i >= ROWS * PIECES)
+            break;
         bool inside = row < count && piece * 4 < width;
         copy_async_16(tile + row * float_pitch(D) + piece * 4, inside ? from + row * stride + piece * 4 : from, inside);
     }
@@ -55,6 +57,8 @@ __device__ __forceinline__ void store_parts(__nv_bfloat16 *tile, const float *fr
 #pragma unroll 4
     for (int base = 0; base < ROWS * PIECES; base += THREADS) {
         int i = base + static_cast<int>(threadIdx.x), row = i / PIECES, piece = i % PIECES;
+        if (ROWS * PIECES % THREADS != 0 && i >= ROWS * PIECES)
+            break;
         bool inside = row < count && piece * 4 < width;
         float4 x = inside ? read_four(from + row * stride + piece * 4) : make_float4(0, 0, 0, 0);
         fp32_operand<true, 1> parts;
