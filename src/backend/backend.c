@@ -135,6 +135,7 @@ mezzo_status mezzo_device_elapsed(mezzo_device *device, int from, int to, double
 }
 
 mezzo_status mezzo_device_sync(mezzo_device *device) {
+    MEZZO_TRY(mz_later_flush(device));
     MEZZO_TRY(device->backend->sync(device));
     return MEZZO_OK;
 }
@@ -191,6 +192,8 @@ mezzo_status mz_select(const mezzo_device *device, const mz_call *call, const mz
 mezzo_status mz_run(mezzo_device *device, const mz_kernel *kernel, mz_call *call, void *scratch) {
     size_t needed = kernel->workspace != NULL ? kernel->workspace(device, call) : 0;
     call->workspace = scratch;
+    if (device->batch == NULL)
+        MEZZO_TRY(mz_later_flush(device));
     if (needed == 0 || scratch != NULL) {
         MEZZO_TRY(device->batch != NULL ? mz_batch_run(device, kernel, call) : kernel->run(device, call));
         return MEZZO_OK;

@@ -20,7 +20,8 @@ typedef struct list {
 struct mz_batch {
     list now, before; // gathered this time; what `graph` does
     void *graph;
-    bool seen; // `before` has been run once: kernels are loaded, so that it can be captured
+    bool seen;                    // `before` has been run once: kernels are loaded, so that it can be captured
+    mz_later later, later_before; // put off this time, and the last time
 };
 
 // --- comparing ------------------------------------------------------------------------------------------------------------
@@ -48,6 +49,18 @@ static bool same_entry(const entry *a, const entry *b) {
             same_tensors(a->call.out, b->call.out, a->call.n_out));
 }
 
+static bool same_later(const mz_later *a, const mz_later *b) {
+    bool same = a->n == b->n;
+    for (size_t i = 0; same && i < a->n; i++) {
+        const mz_put_off *x = &a->calls[i], *y = &b->calls[i];
+        same = x->kernel == y->kernel && x->call.op == y->call.op && x->call.n_in == y->call.n_in &&
+               x->call.n_out == y->call.n_out && memcmp(&x->update, &y->update, sizeof x->update) == 0 &&
+               same_tensors(x->call.in, y->call.in, x->call.n_in) &&
+               same_tensors(x->call.out, y->call.out, x->call.n_out);
+    }
+    return same;
+}
+
 static bool same_lists(const list *a, const list *b) {
     bool same = a->n == b->n;
     for (size_t i = 0; same && i < a->n; i++)
@@ -56,6 +69,13 @@ static bool same_lists(const list *a, const list *b) {
 }
 
 // --- running --------------------------------------------------------------------------------------------------------------
+static mezzo_status run_entry(mezzo_device *device, const entry *e) {
+    mz_call call = e->call;
+    if (call.attrs.update != NULL) // as it was when the call was gathered
+        call.attrs.update = &e->update;
+    return e->kernel->run(device, &call);
+}
+
 // Fetches are events for the host to wait for: they stay outside the graph and follow it. Nothing in a batch changes what an earlier
 // fetch of it has asked for (backend.h).
 static mezzo_status run_list(mezzo_device *device, list *l, bool fetches) {
@@ -64,7 +84,7 @@ static mezzo_status run_list(mezzo_device *device, list *l, bool fetches) {
         if (fetches != (e->kind == FETCH))
             continue;
         if (e->kind == RUN)
-            MEZZO_TRY(e->kernel->run(device, &e->call));
+            MEZZO_TRY(run_entry(device, e));
         else if (e->kind == ZERO)
             MEZZO_TRY(device->backend->zero(device, (void *)(uintptr_t)e->data, e->bytes));
         else
@@ -106,6 +126,71 @@ static mezzo_status run_batch(mezzo_device *device, mz_batch *batch) {
     return run_list(device, &batch->now, true);
 }
 
+// --- putting off ----------------------------------------------------------------------------------------------------------
+bool mz_can_put_off(const mezzo_device *device) {
+    return device->batch != NULL && device->backend->capture_lane != NULL;
+}
+
+mezzo_status mz_run_later(mezzo_device *device, const mz_kernel *kernel, mz_call *call, const mz_traffic *traffic) {
+    if (!mz_can_put_off(device))
+        return mz_run(device, kernel, call, NULL);
+    mz_later *later = &device->batch->later;
+    size_t cap = later->cap, n_reads = (size_t)traffic->n_reads, n_writes = (size_t)traffic->n_writes;
+    MEZZO_TRY(MZ_RESERVE(later->calls, later->cap, later->n + 1));
+    memset(later->calls + cap, 0, (later->cap - cap) * sizeof *later->calls);
+    mz_put_off *c = &later->calls[later->n];
+    mz_free(c->spans);
+    *c = (mz_put_off){.kernel = kernel, .spans = mz_alloc(n_reads + n_writes + 1, sizeof *c->spans)};
+    if (c->spans == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    memcpy(&c->call, call, sizeof c->call);
+    memcpy(&c->update, call->attrs.update, sizeof c->update);
+    memcpy(c->spans, traffic->reads, n_reads * sizeof *c->spans);
+    memcpy(c->spans + n_reads, traffic->writes, n_writes * sizeof *c->spans);
+    c->traffic = (mz_traffic){c->spans, c->spans + n_reads, traffic->n_reads, traffic->n_writes};
+    later->n++;
+    return MEZZO_OK;
+}
+
+// What was put off in this batch comes into its order after all, before what needs it.
+static mezzo_status take_back(mezzo_device *device) {
+    mz_later *later = &device->batch->later;
+    size_t n = later->n;
+    later->n = 0;
+    for (size_t i = 0; i < n; i++) {
+        mz_put_off *c = &later->calls[i];
+        c->call.attrs.update = &c->update;
+        MEZZO_TRY(mz_batch_run(device, c->kernel, &c->call));
+    }
+    return MEZZO_OK;
+}
+
+// A step's moves may be behind scaler_update: what that changes they do not read (backend.h).
+static mezzo_status take_back_for(mezzo_device *device, const mz_traffic *traffic) {
+    const mz_later *later = &device->batch->later;
+    for (size_t i = 0; i < later->n; i++)
+        if (mz_traffic_depends(traffic, &later->calls[i].traffic))
+            return take_back(device);
+    return MEZZO_OK;
+}
+
+static mezzo_status take_back_for_bytes(mezzo_device *device, const void *data, size_t bytes, bool writes) {
+    const mz_span span = {data, (const char *)data + bytes};
+    const mz_traffic touch = {.reads = &span, .writes = &span, .n_reads = !writes, .n_writes = writes};
+    return take_back_for(device, &touch);
+}
+
+// The device has one list of calls that are put off, which belongs to a batch.
+static void hand_over(mezzo_device *device, mz_batch *batch) {
+    mz_later swap = batch->later_before;
+    if (batch->later.n == 0)
+        return;
+    batch->later.id = same_later(&batch->later, &batch->later_before) ? batch->later_before.id : ++device->later_id;
+    batch->later_before = batch->later;
+    batch->later = swap;
+    device->later = &batch->later_before;
+}
+
 // --- gathering ------------------------------------------------------------------------------------------------------------
 mezzo_status mz_batch_begin(mezzo_device *device, mz_batch **batch) {
     if (device->backend->capture_begin == NULL || device->batch != NULL)
@@ -114,7 +199,8 @@ mezzo_status mz_batch_begin(mezzo_device *device, mz_batch **batch) {
         *batch = mz_alloc(1, sizeof **batch);
     if (*batch == NULL)
         return MEZZO_ERR_MEMORY;
-    (*batch)->now.n = 0;
+    MEZZO_TRY(mz_later_flush(device));
+    (*batch)->now.n = (*batch)->later.n = 0;
     device->batch = *batch;
     return MEZZO_OK;
 }
@@ -122,8 +208,10 @@ mezzo_status mz_batch_begin(mezzo_device *device, mz_batch **batch) {
 mezzo_status mz_batch_end(mezzo_device *device) {
     mz_batch *batch = device->batch;
     device->batch = NULL;
-    if (batch != NULL)
-        MEZZO_TRY(run_batch(device, batch));
+    if (batch == NULL)
+        return MEZZO_OK;
+    MEZZO_TRY(run_batch(device, batch));
+    hand_over(device, batch);
     return MEZZO_OK;
 }
 
@@ -136,6 +224,10 @@ void mz_batch_free(mezzo_device *device, mz_batch *batch) {
         return;
     if (device->batch == batch)
         device->batch = NULL;
+    if (device->later == &batch->later_before)
+        (void)mz_later_flush(device);
+    mz_later_clear(&batch->later);
+    mz_later_clear(&batch->later_before);
     device->backend->capture_free(device, batch->graph);
     mz_free(batch->now.entries);
     mz_free(batch->before.entries);
@@ -152,6 +244,10 @@ static mezzo_status gather(mezzo_device *device, entry **out) {
 
 mezzo_status mz_batch_run(mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
     entry *e;
+    mz_span spans[MZ_MAX_IN + MZ_MAX_OUT];
+    mz_traffic traffic = mz_traffic_of(call, spans);
+    if (call->op != MZ_OP_scaler_update)
+        MEZZO_TRY(take_back_for(device, &traffic));
     MEZZO_TRY(gather(device, &e));
     e->kind = RUN;
     e->kernel = kernel;
@@ -165,6 +261,7 @@ mezzo_status mz_zero(mezzo_device *device, void *data, size_t bytes) {
     entry *e;
     if (device->batch == NULL)
         return device->backend->zero(device, data, bytes);
+    MEZZO_TRY(take_back_for_bytes(device, data, bytes, true));
     MEZZO_TRY(gather(device, &e));
     e->kind = ZERO;
     e->data = data;
@@ -176,6 +273,7 @@ mezzo_status mz_fetch(mezzo_device *device, int slot, const void *data, size_t b
     entry *e;
     if (device->batch == NULL)
         return device->backend->fetch(device, slot, data, bytes);
+    MEZZO_TRY(take_back_for_bytes(device, data, bytes, false));
     MEZZO_TRY(gather(device, &e));
     e->kind = FETCH;
     e->data = data;

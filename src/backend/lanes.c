@@ -1,29 +1,27 @@
-// The order between two lanes of calls, from the bytes that they read and write: memory is shared by values that live at different
-// times, so that a later call must not write where an earlier one on the other lane still reads.
+// The order between lanes of calls, from the bytes that they read and write: memory is shared by values that live at different times, so
+// that a later call must not write where an earlier one on another lane still reads.
 #include "backend/backend.h"
 
-typedef struct bytes {
-    const char *from, *to;
-} bytes;
-
-typedef struct traffic { // of one call; what it writes it may read too
-    bytes reads[MZ_MAX_IN], writes[MZ_MAX_OUT];
-    int n_reads, n_writes;
-} traffic;
-
-static int list_bytes(const mz_tensor *tensors, int n, bytes *out) {
+static int list_bytes(const mz_tensor *tensors, int n, mz_span *out) {
     int count = 0;
     for (int k = 0; k < n; k++) {
         const mz_tensor *t = &tensors[k];
         if (!mz_present(t) || t->data == NULL)
             continue;
         size_t size = (size_t)mz_shape_count(&t->shape) * mezzo_dtype_size(t->dtype);
-        out[count++] = (bytes){t->data, (const char *)t->data + size};
+        out[count++] = (mz_span){t->data, (const char *)t->data + size};
     }
     return count;
 }
 
-static bool meet(const bytes *a, int n, const bytes *b, int m) {
+mz_traffic mz_traffic_of(const mz_call *call, mz_span spans[MZ_MAX_IN + MZ_MAX_OUT]) {
+    mz_traffic t = {.reads = spans, .n_reads = list_bytes(call->in, call->n_in, spans)};
+    t.writes = spans + t.n_reads;
+    t.n_writes = list_bytes(call->out, call->n_out, spans + t.n_reads);
+    return t;
+}
+
+static bool meet(const mz_span *a, int n, const mz_span *b, int m) {
     for (int i = 0; i < n; i++)
         for (int k = 0; k < m; k++)
             if (a[i].from < b[k].to && b[k].from < a[i].to)
@@ -31,39 +29,55 @@ static bool meet(const bytes *a, int n, const bytes *b, int m) {
     return false;
 }
 
-static bool depends(const traffic *later, const traffic *earlier) {
+bool mz_traffic_depends(const mz_traffic *later, const mz_traffic *earlier) {
     return meet(later->reads, later->n_reads, earlier->writes, earlier->n_writes) ||
            meet(later->writes, later->n_writes, earlier->reads, earlier->n_reads) ||
            meet(later->writes, later->n_writes, earlier->writes, earlier->n_writes);
 }
 
-mezzo_status mz_lanes_order(const mz_call *calls, size_t n, mz_lanes *lanes) {
-    traffic *t = mz_alloc(n + 1, sizeof *t);
-    int waited[2] = {-1, -1}; // per lane: the newest call of the other that it has waited for
-    if (t == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    lanes->join = -1;
+mezzo_status mz_lanes_alloc(size_t n, mz_lanes *lanes) {
+    lanes->lane = mz_alloc(n + 1, sizeof *lanes->lane);
+    lanes->wait = mz_alloc(n + 1, sizeof *lanes->wait);
+    lanes->marked = mz_alloc(n + 1, sizeof *lanes->marked);
+    if (lanes->lane && lanes->wait && lanes->marked)
+        return MEZZO_OK;
+    mz_lanes_free(lanes);
+    return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+}
+
+void mz_lanes_free(mz_lanes *lanes) {
+    mz_free(lanes->lane);
+    mz_free(lanes->wait);
+    mz_free(lanes->marked);
+    *lanes = (mz_lanes){0};
+}
+
+mezzo_status mz_lanes_order(const mz_traffic *traffic, size_t n, mz_lanes *lanes) {
+    size_t waited[MZ_LANES][MZ_LANES] = {
+        {0}}; // [lane][other]: how many calls, from the first, it need not look at any more
+    for (int l = 0; l < MZ_LANES; l++)
+        lanes->last[l] = -1;
     for (size_t i = 0; i < n; i++) {
         int lane = lanes->lane[i];
-        t[i].n_reads = list_bytes(calls[i].in, calls[i].n_in, t[i].reads);
-        t[i].n_writes = list_bytes(calls[i].out, calls[i].n_out, t[i].writes);
-        lanes->wait[i] = -1;
+        bool looks[MZ_LANES]; // for the newest call of that lane that it must wait for
         lanes->marked[i] = false;
-        bool starts =
-            lane == 1 && lanes->join < 0; // a lane's first call waits for something: that is how a capture takes it in
-        for (int k = (int)i - 1; k > waited[lane]; k--)
-            if (lanes->lane[k] != lane && (starts || depends(&t[i], &t[k]))) {
-                lanes->wait[i] = waited[lane] = k;
-                lanes->marked[k] = true;
-                break;
-            }
-        if (lane == 1)
-            lanes->join = (int)i;
-        if (starts && lanes->wait[i] < 0) // nothing before it: it starts the program itself
-            lanes->lane[i] = 0, lanes->join = -1;
+        for (int l = 0; l < MZ_LANES; l++) {
+            lanes->wait[i][l] = -1;
+            looks[l] = l != lane && lanes->last[l] >= 0;
+        }
+        for (size_t k = i; k-- > 0;) {
+            int other = lanes->lane[k];
+            if (!looks[other] || k < waited[lane][other] || !mz_traffic_depends(&traffic[i], &traffic[k]))
+                continue;
+            lanes->wait[i][other] = (int)k;
+            lanes->marked[k] = true;
+            waited[lane][other] = k + 1;
+            looks[other] = false;
+        }
+        lanes->last[lane] = (int)i;
     }
-    if (lanes->join >= 0)
-        lanes->marked[lanes->join] = true;
-    mz_free(t);
+    for (int l = 1; l < MZ_LANES; l++)
+        if (lanes->last[l] >= 0)
+            lanes->marked[lanes->last[l]] = true;
     return MEZZO_OK;
 }

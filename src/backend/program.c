@@ -1,13 +1,7 @@
 // A program: the graph after its passes, with memory booked and a kernel chosen for every node; then run again and again.
 #include "backend/program.h"
 
-// What a call does to parameter gradients: adds to some; and is the first in the program to touch these.
-enum { ADDS = 1, FIRST = 2 };
-
 // --- compiling: no memory is taken on the device ----------------------------------------------------------------------------
-
-// Inputs lie behind the random state.
-#define INPUTS_AT 64
 
 static mz_tensor tensor_of(const mezzo_graph *g, int v) {
     if (v < 0)
@@ -30,9 +24,7 @@ static void compiled_free(mz_compiled *c) {
     mz_free(c->kernels);
     mz_free(c->node);
     mz_free(c->use);
-    mz_free(c->lanes.lane);
-    mz_free(c->lanes.wait);
-    mz_free(c->lanes.marked);
+    mz_free(c->lane);
     memset(c, 0, sizeof *c);
 }
 
@@ -70,11 +62,11 @@ static mezzo_status choose_kernels(mezzo_device *device, const mz_beside *beside
         if (status != MEZZO_OK)
             return mz_context(status, "%s", g->modules[g->nodes[i].module]);
         size_t bytes = workspace_of(device, c, *kernel, call);
-        bool second = c->lanes.lane && beside->lane[i] == 1;
+        bool second = c->lane && beside->lane[i] == 1;
         size_t *most = second ? &c->beside : &c->workspace;
         *most = bytes > *most ? bytes : *most;
         if (second)
-            c->lanes.lane[c->n_calls] = 1;
+            c->lane[c->n_calls] = 1;
         c->node[c->n_calls++] = (int)i;
     }
     return MEZZO_OK;
@@ -103,14 +95,6 @@ static bool worth_lanes(const mezzo_device *device, const mezzo_graph *g) {
     return device->backend->capture_lane && products > 0 && operations / products < SMALL_PRODUCT;
 }
 
-static mezzo_status alloc_lanes(mz_lanes *lanes, size_t n) {
-    lanes->lane = mz_alloc(n, sizeof *lanes->lane);
-    lanes->wait = mz_alloc(n, sizeof *lanes->wait);
-    lanes->marked = mz_alloc(n, sizeof *lanes->marked);
-    return lanes->lane && lanes->wait && lanes->marked ? MEZZO_OK
-                                                       : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-}
-
 static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                             mz_compiled *c) {
     mezzo_status status;
@@ -127,13 +111,12 @@ static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, cons
         MEZZO_TRY_GOTO(status, mz_pass_beside(c->graph, &beside));
     MEZZO_TRY_GOTO(status, mz_pass_plan(c->graph, lanes ? &beside : NULL, &c->plan));
     n = c->graph->n_nodes + 1;
-    if (lanes)
-        MEZZO_TRY_GOTO(status, alloc_lanes(&c->lanes, n));
+    c->lane = lanes ? mz_alloc(n, sizeof *c->lane) : NULL;
     c->calls = mz_alloc(n, sizeof *c->calls);
     c->kernels = mz_alloc(n, sizeof *c->kernels);
     c->node = mz_alloc(n, sizeof *c->node);
     c->use = mz_alloc(n, sizeof *c->use);
-    if (!c->calls || !c->kernels || !c->node || !c->use) {
+    if (!c->calls || !c->kernels || !c->node || !c->use || (lanes && !c->lane)) {
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
         goto fail;
     }
@@ -149,7 +132,7 @@ fail:
 // --- memory ---------------------------------------------------------------------------------------------------------------------
 
 static size_t lane_bytes(const mz_compiled *c) { // of lane 0's workspace; lane 1's lies behind it
-    return c->lanes.lane ? mz_align_up(c->workspace, 256) : c->workspace;
+    return c->lane ? mz_align_up(c->workspace, 256) : c->workspace;
 }
 
 static void plan_report(const mz_compiled *c, mezzo_memory *out) {
@@ -243,7 +226,7 @@ static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo
     if (status == MEZZO_OK)
         status = b->alloc(p->device, m.workspace + 64, &p->workspace);
     if (status == MEZZO_OK)
-        status = b->alloc(p->device, INPUTS_AT + p->c.plan.inputs, (void **)&p->inputs);
+        status = b->alloc(p->device, MZ_INPUTS_AT + p->c.plan.inputs, (void **)&p->inputs);
     if (status == MEZZO_OK && p->c.plan.state > 0)
         status = b->alloc(p->device, p->c.plan.state, (void **)&p->state);
     if (status == MEZZO_OK)
@@ -252,7 +235,7 @@ static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo
         return too_large(p, graph, options, &m, &info);
     MEZZO_TRY(status);
     p->rng = (mz_rng_state *)(void *)p->inputs;
-    p->host_inputs = mz_alloc(INPUTS_AT + p->c.plan.inputs, 1);
+    p->host_inputs = mz_alloc(MZ_INPUTS_AT + p->c.plan.inputs, 1);
     if (!p->host_inputs)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     const float one = 1.0f;
@@ -304,7 +287,7 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) 
 
 static mezzo_status bind_values(mezzo_program *p, char *state) {
     const mezzo_graph *g = p->c.graph;
-    char *input = p->inputs + INPUTS_AT;
+    char *input = p->inputs + MZ_INPUTS_AT;
     p->address = mz_alloc(g->n_values + 1, sizeof *p->address);
     if (!p->address)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -332,7 +315,7 @@ static mezzo_status bind_values(mezzo_program *p, char *state) {
     return MEZZO_OK;
 }
 
-static void bind_calls(mezzo_program *p) {
+void mz_program_bind(mezzo_program *p) {
     for (size_t i = 0; i < p->c.n_calls; ++i) {
         mz_call *call = &p->c.calls[i];
         const mz_node *n = &p->c.graph->nodes[p->c.node[i]];
@@ -342,7 +325,7 @@ static void bind_calls(mezzo_program *p) {
         for (int k = 0; k < n->n_out; ++k)
             if (n->out[k] >= 0)
                 call->out[k].data = p->address[n->out[k]];
-        bool beside = p->c.lanes.lane && p->c.lanes.lane[i] == 1;
+        bool beside = p->c.lane && p->c.lane[i] == 1;
         call->workspace = (char *)p->workspace + (beside ? lane_bytes(&p->c) : 0);
         call->rng = p->rng;
     }
@@ -361,7 +344,7 @@ static mezzo_status find_pairs(mezzo_program *p) {
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; b->pair && i + 1 < p->c.n_calls; ++i) {
         bool taken = i > 0 && p->pairs[i - 1], gradients = p->c.use[i] || p->c.use[i + 1];
-        bool apart = p->c.lanes.lane && p->c.lanes.lane[i] != p->c.lanes.lane[i + 1];
+        bool apart = p->c.lane && p->c.lane[i] != p->c.lane[i + 1];
         if (!taken && !gradients && !apart)
             p->pairs[i] = b->pair(p->device, &p->c.calls[i], &p->c.calls[i + 1]);
         if (p->pairs[i])
@@ -401,7 +384,7 @@ static mezzo_status find_first_writers(mezzo_program *p) {
             again += met[param];
             met[param] = true;
         }
-        p->c.use[i] = (unsigned char)((first + again > 0 ? ADDS : 0) | (first > 0 ? FIRST : 0));
+        p->c.use[i] = (unsigned char)((first + again > 0 ? MZ_USE_ADDS : 0) | (first > 0 ? MZ_USE_FIRST : 0));
         p->covers = p->covers && !(first > 0 && (again > 0 || !call->attrs.accumulate));
     }
     for (size_t i = 0; i < params->n; ++i)
@@ -424,9 +407,7 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     MEZZO_TRY_GOTO(status, compile(p->device, graph, options, &p->c));
     MEZZO_TRY_GOTO(status, book(p, graph, options));
     MEZZO_TRY_GOTO(status, bind_values(p, p->state));
-    bind_calls(p);
-    if (p->c.lanes.lane)
-        MEZZO_TRY_GOTO(status, mz_lanes_order(p->c.calls, p->c.n_calls, &p->c.lanes));
+    mz_program_bind(p);
     MEZZO_TRY_GOTO(status, find_first_writers(p));
     MEZZO_TRY_GOTO(status, find_pairs(p));
     *out = p;
@@ -496,7 +477,7 @@ mezzo_status mz_program_share_state(mezzo_program *p, const mezzo_program *owner
     mz_free(p->address);
     p->address = NULL;
     MEZZO_TRY(bind_values(p, owner->state));
-    bind_calls(p);
+    mz_program_bind(p);
     return MEZZO_OK;
 }
 
@@ -555,136 +536,4 @@ mezzo_status mezzo_program_read(mezzo_program *p, const char *output, void *data
     MEZZO_TRY(stage(p, stored));
     MEZZO_TRY(p->device->backend->read(p->device, p->staging, p->address[id], stored));
     return mezzo_convert(p->staging, v->dtype, data, want, n);
-}
-
-// --- running ------------------------------------------------------------------------------------------------------------------------
-
-// Points the loss scale at the scaler's, or at 1.
-static void bind_scale(mezzo_program *p, const mezzo_scaler *scaler) {
-    int id = p->c.graph->scale;
-    if (id < 0)
-        return;
-    void *scale = p->one;
-    if (scaler)
-        scale = &((const mz_scaler_head *)(const void *)scaler)->block->scale;
-    if (p->address[id] == scale)
-        return;
-    p->address[id] = scale;
-    bind_calls(p);
-}
-
-mezzo_status mz_program_prepare(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
-    mz_rng_state rng = {seed, step};
-    bind_scale(p, scaler);
-    memcpy(p->host_inputs, &rng, sizeof rng);
-    size_t bytes = p->written ? INPUTS_AT + p->c.plan.inputs : sizeof rng;
-    MEZZO_TRY(p->device->backend->write(p->device, p->inputs, p->host_inputs, bytes));
-    p->written = false;
-    return MEZZO_OK;
-}
-
-// A call on its kernel, or with its neighbour where a device does both in one piece. A hook wants to see each by itself.
-static mezzo_status run_kernel(mezzo_program *p, size_t i, const mz_call *call) {
-    if (p->hook == NULL && i > 0 && p->pairs[i - 1])
-        return MEZZO_OK;
-    if (p->hook == NULL && p->pairs[i])
-        return p->pairs[i]->run(p->device, call, call + 1);
-    return p->c.kernels[i]->run(p->device, call);
-}
-
-// One call, its gradients written where it is `fresh` and meets them first.
-static mezzo_status run_call(mezzo_program *p, size_t i, bool fresh) {
-    mz_call *call = &p->c.calls[i];
-    bool overwrite = fresh && (p->c.use[i] & FIRST);
-    call->attrs.accumulate = call->attrs.accumulate && !overwrite;
-    mezzo_status status = run_kernel(p, i, call);
-    call->attrs.accumulate = call->attrs.accumulate || overwrite;
-    MEZZO_TRY(status);
-    if (p->hook != NULL)
-        MEZZO_TRY(p->hook(p->hook_user, p, i));
-    for (size_t w = 0; w < p->n_watches; ++w)
-        if (p->watches[w].after == i)
-            MEZZO_TRY(p->watches[w].kernel->run(p->device, &p->watches[w].call));
-    return MEZZO_OK;
-}
-
-static mezzo_status zero_silent(mezzo_program *p) {
-    const mezzo_params *params = p->params;
-    for (size_t i = 0; i < params->n; ++i)
-        if (p->silent[i])
-            MEZZO_TRY(p->device->backend->zero(p->device, params->grad + params->list[i].offset,
-                                               (size_t)params->list[i].count * sizeof *params->grad));
-    return MEZZO_OK;
-}
-
-static mezzo_status run_calls(mezzo_program *p, bool fresh) {
-    if (fresh)
-        MEZZO_TRY(zero_silent(p));
-    for (size_t i = 0; i < p->c.n_calls; ++i)
-        MEZZO_TRY(run_call(p, i, fresh));
-    return MEZZO_OK;
-}
-
-// The same in a capture, each call on its lane; a call's mark is its index.
-static mezzo_status run_lanes(mezzo_program *p, bool fresh) {
-    const mz_backend *b = p->device->backend;
-    const mz_lanes *lanes = &p->c.lanes;
-    MEZZO_TRY(b->capture_lane(p->device, 0));
-    if (fresh)
-        MEZZO_TRY(zero_silent(p));
-    for (size_t i = 0; i < p->c.n_calls; ++i) {
-        MEZZO_TRY(b->capture_lane(p->device, lanes->lane[i]));
-        if (lanes->wait[i] >= 0)
-            MEZZO_TRY(b->capture_wait(p->device, lanes->wait[i]));
-        if (p->pairs[i] && lanes->wait[i + 1] >= 0)
-            MEZZO_TRY(b->capture_wait(p->device, lanes->wait[i + 1]));
-        MEZZO_TRY(run_call(p, i, fresh));
-        if (lanes->marked[i])
-            MEZZO_TRY(b->capture_mark(p->device, (int)i));
-    }
-    MEZZO_TRY(b->capture_lane(p->device, 0));
-    return lanes->join >= 0 ? b->capture_wait(p->device, lanes->join) : MEZZO_OK;
-}
-
-static mezzo_status record(mezzo_program *p, bool fresh, mz_recording *r) {
-    const mz_backend *b = p->device->backend;
-    void *graph = NULL;
-    MEZZO_TRY(b->capture_begin(p->device));
-    mezzo_status ran = p->c.lanes.lane ? run_lanes(p, fresh) : run_calls(p, fresh);
-    mezzo_status ended = b->capture_end(p->device, &graph);
-    if (ran != MEZZO_OK || ended != MEZZO_OK) {
-        b->capture_free(p->device, graph);
-        return ran != MEZZO_OK ? ran : ended;
-    }
-    r->graph = graph;
-    return MEZZO_OK;
-}
-
-// The first run of a kind goes call by call; a device that can capture replays one graph from then on.
-static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
-    const mz_backend *b = p->device->backend;
-    mz_recording *r = &p->recordings[fresh];
-    void *scale = p->c.graph->scale >= 0 ? p->address[p->c.graph->scale] : NULL;
-    if (b->capture_begin == NULL || p->device->batch != NULL || p->hook != NULL)
-        return run_calls(p, fresh);
-    if (!r->seen || r->scale != scale) {
-        b->capture_free(p->device, r->graph);
-        *r = (mz_recording){.scale = scale, .seen = true};
-        return run_calls(p, fresh);
-    }
-    if (r->graph == NULL)
-        MEZZO_TRY(record(p, fresh, r));
-    return b->capture_launch(p->device, r->graph);
-}
-
-mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
-    MEZZO_TRY(mz_program_prepare(p, scaler, seed, step));
-    if (p->options.forward_only)
-        return run_recorded(p, false);
-    bool fresh = p->params->grads_empty && p->covers;
-    if (!fresh)
-        MEZZO_TRY(mz_params_settle(p->params));
-    ++p->params->grad_version;
-    p->params->grads_empty = p->params->grads_stale = false;
-    return run_recorded(p, fresh);
 }

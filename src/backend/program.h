@@ -5,6 +5,9 @@
 #include "backend/params.h"
 #include "graph/graph.h"
 
+// What a call does to parameter gradients: adds to some; and is the first in the program to touch these.
+enum { MZ_USE_ADDS = 1, MZ_USE_FIRST = 2 };
+
 typedef struct mz_compiled {
     mezzo_graph *graph;
     mz_plan plan;
@@ -14,16 +17,19 @@ typedef struct mz_compiled {
     unsigned char *use; // per call: what it does to parameter gradients
     bool overwrites;    // every kernel that adds to gradients can also write them
     size_t n_calls;
-    size_t workspace; // bytes: the largest that a kernel asks for
-    size_t beside;    // bytes: the same of those on the second lane, where there are lanes
-    mz_lanes lanes;   // arrays NULL: one lane
+    size_t workspace;  // bytes: the largest that a kernel asks for
+    size_t beside;     // bytes: the same of those on the second lane, where there are lanes
+    signed char *lane; // per call: the lane it runs on, 0 or 1; NULL: one lane
 } mz_compiled;
 
-// A run as a device's graph. Two kinds: gradients are added to what is there, or written (the first run after they were zeroed).
+// A run as a device's graph. Three kinds: gradients are added to what is there; or written (the first run after they were zeroed); the
+// same with an update's calls beside it, that were put off.
+enum { MZ_RUN_ADDS, MZ_RUN_WRITES, MZ_RUN_TAKES, MZ_RUN_KINDS };
 typedef struct mz_recording {
     void *graph;
-    void *scale; // the address its calls read
-    bool seen;   // has run once by itself: kernels are loaded, so that it can be captured
+    void *scale;    // the address its calls read
+    uint64_t taken; // mz_later.id of what it takes along; 0: nothing
+    bool seen;      // has run once by itself: kernels are loaded, so that it can be captured
 } mz_recording;
 
 // A look at values while the program runs: an `inspect` after one of its calls.
@@ -39,6 +45,8 @@ typedef struct mz_watched { // what one of them is about
     bool loss;
     mz_inspection values; // of the last run
 } mz_watched;
+
+#define MZ_INPUTS_AT 64 // bytes: inputs lie behind the random state
 
 // Called behind every call of a run, on a program that then runs call by call. For tests that break things.
 typedef mezzo_status (*mz_program_hook)(void *user, mezzo_program *program, size_t call);
@@ -59,7 +67,7 @@ struct mezzo_program {
     const mz_joined **pairs; // per call: what runs it together with the next; NULL: nothing
     bool covers;             // every gradient that is written is written whole: the first run can overwrite
     bool *silent;            // per parameter: no call writes its gradient, so that the first run zeroes it
-    mz_recording recordings[2];
+    mz_recording recordings[MZ_RUN_KINDS];
     void *staging; // host: for outputs that need converting; grown on first use
     size_t staging_bytes;
     mz_watch *watches; // in order of `after`
@@ -73,7 +81,10 @@ struct mezzo_program {
 };
 
 // program.c
+void mz_program_bind(mezzo_program *program); // calls get the addresses of their values
+// run.c
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
+// program.c
 int mz_value_root(const mezzo_graph *g, int value); // whose memory a value is in
 
 // --- watch.c: looks without waiting ---------------------------------------------------------------------------------------

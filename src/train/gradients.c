@@ -1,5 +1,6 @@
 // Gradients as metrics: the norm of each parameter's, their mean and maximum, and the norms of parts of the model. And the share of FP16
-// values of backward that underflow. Taken when a row is written, from gradients that still lie where the step left them, unscaled.
+// values of backward that underflow. Taken when a row is written, from gradients that still lie where the step left them, with the loss scale that
+// the optimizer's state names.
 #include <math.h>
 
 #include "train/run.h"
@@ -11,6 +12,7 @@ struct mz_gradient_norms {
     mz_opt_state *states;   // host
     const mz_kernel *kernel;
     mz_call *calls; // [n]
+    mz_update_attrs update;
     void *scratch;
     mz_batch *batch;
     int n, n_groups;
@@ -55,10 +57,12 @@ static mezzo_status make_groups(mz_gradient_norms *g, const mezzo_optimizer *opt
 static mezzo_status make_calls(mz_gradient_norms *g, const mezzo_optimizer *opt) {
     const mz_backend *b = opt->device->backend;
     size_t scratch = 0;
+    g->update.keeps_scale = true;
     for (int i = 0; i < g->n; i++) {
         mz_call *call = &g->calls[i];
         *call = opt->stats.call;
-        call->attrs.update = &opt->update;
+        call->attrs.update = &g->update;
+        call->in[1] = mz_tensor_f32(&opt->d_state->scale, 1); // that they still are multiplied by, behind a step
         call->numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
         call->in[0] = mz_tensor_bytes((char *)opt->d_segments + (size_t)i * sizeof(mz_segment), sizeof(mz_segment));
         call->out[1] = mz_tensor_bytes(g->d_states + i, sizeof *g->d_states);

@@ -50,6 +50,7 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
 
 // Unscale and check, clip, step, next scale, gradients empty again. Nothing here waits for the device or depends on what it found.
 static mezzo_status run_update(mz_training *run) {
+    run->optimizer->unscales_in_place = run->counting; // gradients are looked at behind it
     MEZZO_TRY(mezzo_scaler_unscale(run->scaler, run->optimizer));
     if (run->config.clip > 0)
         MEZZO_TRY(mezzo_optimizer_clip(run->optimizer, run->config.clip));

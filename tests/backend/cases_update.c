@@ -47,6 +47,8 @@ static const char *compare_state(const trial *t, int slot, unsigned char *const 
         return "found_inf or skip differs";
     if (a.guard != b.guard || a.bad != b.bad || a.held != b.held)
         return "bad or held differs";
+    if (a.scale != b.scale)
+        return "scale differs";
     // All terms are positive: n of them in any order within a chunk, then the chunks, are off by at most (n + chunks) roundings.
     bool both_spoiled = !isfinite(a.norm) && !isfinite(b.norm); // infinity or NaN, by the order they were met in
     if (!both_spoiled && fabs(a.norm - b.norm) > (4096 + FLAT / 4096) * 0x1p-53 * b.norm)
@@ -56,6 +58,28 @@ static const char *compare_state(const trial *t, int slot, unsigned char *const 
     if (!near(a.lr, b.lr) || !near(a.bias1, b.bias1) || !near(a.bias2, b.bias2))
         return "lr or a bias correction differs";
     return NULL;
+}
+
+static void stats_case(double scale, double spoiled, int64_t at, bool keeps) {
+    trial *t = trial_new(MZ_OP_grad_stats);
+    mz_opt_state state = {.step = 4, .clip = 1, .norm = -1, .scale = 5};
+    t->update.keeps_scale = keeps;
+    segments_input(t, 0);
+    if (scale != 0) {
+        trial_input(t, 1, MEZZO_F32, SHAPE(1));
+        t->in[1].value[0] = scale;
+        trial_store(&t->in[1]);
+    }
+    trial_output(t, 0, MEZZO_F32, SHAPE(FLAT));
+    trial_preset(t, 0, 1);
+    if (spoiled != 0) {
+        t->out[0].value[at] = spoiled;
+        trial_store(&t->out[0]);
+    }
+    state_tensor(t, 1, true, &state);
+    t->exact = true; // one FP32 product, or none
+    t->compare_bytes = compare_state;
+    trial_finish(t);
 }
 
 void cases_grad_stats(void) {
@@ -72,25 +96,10 @@ void cases_grad_stats(void) {
                 {2, -INFINITY, 4},
                 {0x1p-140, 0, 0},
                 {8, NAN, 16 + 4144 + 7}}; // a gradient that this optimizer does not own: not seen, not touched
-    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
-        trial *t = trial_new(MZ_OP_grad_stats);
-        mz_opt_state state = {.step = 4, .clip = 1, .norm = -1};
-        segments_input(t, 0);
-        if (rows[i].scale != 0) {
-            trial_input(t, 1, MEZZO_F32, SHAPE(1));
-            t->in[1].value[0] = rows[i].scale;
-            trial_store(&t->in[1]);
-        }
-        trial_output(t, 0, MEZZO_F32, SHAPE(FLAT));
-        trial_preset(t, 0, 1);
-        if (rows[i].spoiled != 0) {
-            t->out[0].value[rows[i].at] = rows[i].spoiled;
-            trial_store(&t->out[0]);
-        }
-        state_tensor(t, 1, true, &state);
-        t->exact = true; // one FP32 product
-        t->compare_bytes = compare_state;
-        trial_finish(t);
+    for (size_t i = 0; i < 2 * MZ_COUNT(rows); i++) {
+        bool keeps = i >= MZ_COUNT(rows);
+        stats_case(rows[i % MZ_COUNT(rows)].scale, rows[i % MZ_COUNT(rows)].spoiled, rows[i % MZ_COUNT(rows)].at,
+                   keeps);
     }
 }
 
@@ -210,8 +219,9 @@ static void shadow_output(trial *t, int slot) {
 }
 
 static const mz_opt_state steps[] = {
-    {.step = 1, .clip = 1, .lr = 1e-2, .bias1 = 1 - 0.9, .bias2 = 1 - 0.999},
-    {.step = 7, .clip = 0.37, .lr = 1e-3, .bias1 = 1 - 0.4782969, .bias2 = 1 - 0.993020965034979},
+    {.step = 1, .clip = 0.75, .last_clip = 1, .lr = 1e-2, .bias1 = 1 - 0.9, .bias2 = 1 - 0.999},
+    {.step = 7, .clip = 1, .last_clip = 0.37, .lr = 1e-3, .bias1 = 1 - 0.4782969, .bias2 = 1 - 0.993020965034979},
+    {.step = 7, .last_clip = 0.37, .lr = 1e-3, .bias1 = 1 - 0.4782969, .bias2 = 1 - 0.993020965034979, .scale = 0.75f},
     {.step = 7, .clip = 1, .lr = 1e-3, .bias1 = 0.5, .bias2 = 0.1, .skip = 1, .found_inf = 1},
 };
 
@@ -271,7 +281,8 @@ static float read_master(const mz_segment *s, const unsigned char *master, const
 // What a step makes of a master, in FP64, from what was there.
 static double moved(const trial *t, const mz_opt_state *state, const mz_segment *s, int64_t i, double p) {
     const mz_update_attrs *u = &t->update;
-    double g = t->in[0].value[s->offset + i] * (double)(float)state->clip, first, second;
+    double inverse = state->scale != 0 ? 1 / (double)state->scale : 1;
+    double g = t->in[0].value[s->offset + i] * inverse * (double)(float)state->last_clip, first, second;
     int64_t at = s->state_offset + i;
     if (t->op == MZ_OP_sgd) {
         g += s->decay ? u->weight_decay * p : 0;

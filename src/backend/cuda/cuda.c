@@ -75,8 +75,11 @@ static mezzo_status read_properties(mz_cuda_device *cuda) {
 }
 
 static mezzo_status make_queue(mz_cuda_device *cuda) {
-    for (size_t i = 0; i < MZ_COUNT(cuda->lanes); i++)
-        MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->lanes[i], cudaStreamNonBlocking));
+    int least, greatest;
+    MZ_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    for (int i = 0; i < MZ_LANES; i++)
+        MZ_CUDA_TRY(
+            cudaStreamCreateWithPriority(&cuda->lanes[i], cudaStreamNonBlocking, i == MZ_LANE_LAST ? least : greatest));
     cuda->stream = cuda->lanes[0];
     MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
     MZ_CUDA_TRY(cudaHostAlloc(&cuda->fetched, MZ_CUDA_FETCH_SLOTS * MZ_CUDA_FETCH_BYTES, cudaHostAllocDefault));
@@ -221,6 +224,7 @@ static void cuda_release(mezzo_device *device, void *data) {
         return;
     for (size_t i = 0; i < cuda->n_sizes; i++)
         if (cuda->sizes[i].data == data) {
+            (void)mz_later_touch(device, data, cuda->sizes[i].bytes, true);
             device->allocated -= cuda->sizes[i].bytes;
             cuda->sizes[i] = cuda->sizes[--cuda->n_sizes];
             break;
@@ -250,6 +254,7 @@ static mezzo_status write_piece(mz_cuda_device *cuda, void *dst, const void *hos
 }
 
 static mezzo_status cuda_write(mezzo_device *device, void *dst, const void *host, size_t bytes) {
+    MEZZO_TRY(mz_later_touch(device, dst, bytes, true));
     for (size_t at = 0; at < bytes; at += MZ_CUDA_STAGE_BYTES) {
         size_t n = bytes - at < MZ_CUDA_STAGE_BYTES ? bytes - at : MZ_CUDA_STAGE_BYTES;
         MEZZO_TRY(write_piece(mz_cuda(device), (char *)dst + at, (const char *)host + at, n));
@@ -261,12 +266,14 @@ static mezzo_status cuda_read(mezzo_device *device, void *host, const void *src,
     mz_cuda_device *cuda = mz_cuda(device);
     if (bytes == 0)
         return MEZZO_OK;
+    MEZZO_TRY(mz_later_touch(device, src, bytes, false));
     MZ_CUDA_TRY(cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     MZ_CUDA_TRY(cudaStreamSynchronize(cuda->stream));
     return MEZZO_OK;
 }
 
 static mezzo_status cuda_zero(mezzo_device *device, void *dst, size_t bytes) {
+    MEZZO_TRY(mz_later_touch(device, dst, bytes, true));
     if (bytes > 0)
         MZ_CUDA_TRY(cudaMemsetAsync(dst, 0, bytes, mz_cuda(device)->stream));
     return MEZZO_OK;
@@ -283,6 +290,7 @@ static mezzo_status cuda_fetch(mezzo_device *device, int slot, const void *src, 
         return mz_fail(MEZZO_ERR_INVALID, "fetch of %zu bytes into slot %d: slots are 0 to %d, of %d bytes", bytes,
                        slot, MZ_CUDA_FETCH_SLOTS - 1, MZ_CUDA_FETCH_BYTES);
     void *host = (char *)cuda->fetched + slot * MZ_CUDA_FETCH_BYTES;
+    MEZZO_TRY(mz_later_touch(device, src, bytes, false));
     MZ_CUDA_TRY(cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     MZ_CUDA_TRY(cudaEventRecord(cuda->fetch_done[slot], cuda->stream));
     return MEZZO_OK;
@@ -313,7 +321,7 @@ static mezzo_status cuda_capture_end(mezzo_device *device, void **graph) {
     cuda->capturing = false;
     cuda->stream = cuda->lanes[0];
     MZ_CUDA_TRY(cudaStreamEndCapture(cuda->stream, &recorded));
-    cudaError_t error = cudaGraphInstantiate(&exec, recorded, 0);
+    cudaError_t error = cudaGraphInstantiate(&exec, recorded, cudaGraphInstantiateFlagUseNodePriority);
     (void)cudaGraphDestroy(recorded);
     MZ_CUDA_TRY(error);
     *graph = exec;

@@ -31,9 +31,10 @@ typedef struct mz_cuda_device {
     int l2;           // bytes
     size_t memory;    // bytes, all of it
     char name[80];
-    cudaStream_t stream;   // everything runs here, in order
-    cudaStream_t copies;   // host → device ahead of the work that reads it
-    cudaStream_t lanes[2]; // `stream` is the first, but for the other in captures
+    cudaStream_t stream; // everything runs here, in order
+    cudaStream_t copies; // host → device ahead of the work that reads it
+    cudaStream_t
+        lanes[MZ_LANES]; // `stream` is the first, but for the others in captures; the last one is behind in priority
     cudaEvent_t *lane_marks;
     size_t n_lane_marks, cap_lane_marks;
     mz_cuda_stage stages[MZ_CUDA_STAGES];

@@ -28,6 +28,7 @@ SAME(mz_opt_state, mz_cu_opt_state, last_found_inf);
 SAME(mz_opt_state, mz_cu_opt_state, guard);
 SAME(mz_opt_state, mz_cu_opt_state, bad);
 SAME(mz_opt_state, mz_cu_opt_state, held);
+SAME(mz_opt_state, mz_cu_opt_state, scale);
 SAME(mz_inspection, mz_cu_inspection, looked);
 SAME(mz_inspection, mz_cu_inspection, nans);
 SAME(mz_inspection, mz_cu_inspection, infs);
@@ -76,8 +77,10 @@ static size_t grad_stats_workspace(const mezzo_device *device, const mz_call *ca
 static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
     const mz_cuda_device *cuda = mz_cuda(device);
     const mz_tensor *segments = &call->in[0], *grad = &call->out[0];
-    MZ_CUDA_TRY(mz_cu_grad_stats(cuda->stream, segments->data, segments_in(segments), data_of(&call->in[1]), grad->data,
-                                 mz_shape_count(&grad->shape), call->out[1].data, call->workspace, cuda->sms));
+    bool keeps = call->attrs.update != NULL && call->attrs.update->keeps_scale;
+    MZ_CUDA_TRY(mz_cu_grad_stats(cuda->stream, segments->data, segments_in(segments), data_of(&call->in[1]), keeps,
+                                 grad->data, mz_shape_count(&grad->shape), call->out[1].data, call->workspace,
+                                 cuda->sms));
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_grad_stats = {"grad_stats__cuda", grad_stats_supports, grad_stats_workspace, run_grad_stats};
@@ -113,7 +116,8 @@ static void fill_update(const mezzo_device *device, const mz_call *call, mz_cu_u
                                 .state = call->in[2].data,
                                 .grad = call->in[0].data,
                                 .master = call->out[0].data,
-                                .elements = mz_shape_count(&call->in[0].shape),
+                                .elements = u->elements > 0 ? u->elements : mz_shape_count(&call->in[0].shape),
+                                .beside = u->beside,
                                 .n = segments_in(&call->in[1]),
                                 .sms = mz_cuda(device)->sms,
                                 .constants = {.beta1 = u->beta1,

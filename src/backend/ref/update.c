@@ -12,10 +12,16 @@ static const mz_segment *segments_of(const mz_tensor *t, int64_t *n) {
     return t->data;
 }
 
+static float inverse_of(float scale) {
+    return scale != 0 ? (float)(1 / (double)scale) : 1;
+}
+
 void mz_ref_grad_stats(const mz_call *call) {
     int64_t n_segments;
     const mz_segment *segments = segments_of(&call->in[0], &n_segments);
-    float inverse = mz_present(&call->in[1]) ? (float)(1 / mz_ref_get(&call->in[1], 0)) : 1;
+    float scale = mz_present(&call->in[1]) ? (float)mz_ref_get(&call->in[1], 0) : 0;
+    bool keeps = call->attrs.update != NULL && call->attrs.update->keeps_scale;
+    float inverse = inverse_of(scale);
     float *grad = call->out[0].data;
     mz_opt_state *state = call->out[1].data;
     double total = 0;
@@ -26,15 +32,17 @@ void mz_ref_grad_stats(const mz_call *call) {
             int64_t end = start + stats_chunk < segments[s].count ? start + stats_chunk : segments[s].count;
             double partial = 0;
             for (int64_t i = start; i < end; i++) {
-                if (inverse != 1)
-                    g[i] *= inverse;
-                finite = finite && isfinite(g[i]);
-                partial += (double)g[i] * (double)g[i];
+                float x = inverse != 1 ? g[i] * inverse : g[i];
+                if (!keeps)
+                    g[i] = x;
+                finite = finite && isfinite(x);
+                partial += (double)x * (double)x;
             }
             total += partial;
         }
     }
     state->norm = sqrt(total);
+    state->scale = keeps ? scale : 0;
     if (!finite)
         state->found_inf = 1;
 }
@@ -161,7 +169,7 @@ void mz_ref_adamw(const mz_call *call) {
         return;
     int64_t n_segments;
     const mz_segment *segments = segments_of(&call->in[1], &n_segments);
-    float clip = (float)state->clip, eps = (float)update->eps;
+    float inverse = inverse_of(state->scale), clip = (float)state->last_clip, eps = (float)update->eps;
     float one_minus_beta1 = (float)(1 - update->beta1);
     float beta2 = (float)update->beta2, one_minus_beta2 = (float)(1 - update->beta2);
     float step_size = (float)(state->lr / state->bias1), root_bias2 = (float)sqrt(state->bias2);
@@ -173,7 +181,7 @@ void mz_ref_adamw(const mz_call *call) {
         float *m = (float *)call->out[1].data + segment->state_offset;
         float *v = (float *)call->out[2].data + segment->state_offset;
         for (int64_t i = 0; i < segment->count; i++) {
-            float g = grad[i] * clip;
+            float g = grad[i] * inverse * clip;
             float p = master_get(&master, i);
             p = segment->decay ? p * kept : p;
             m[i] += one_minus_beta1 * (g - m[i]);
@@ -192,7 +200,8 @@ void mz_ref_sgd(const mz_call *call) {
         return;
     int64_t n_segments;
     const mz_segment *segments = segments_of(&call->in[1], &n_segments);
-    float clip = (float)state->clip, lr = (float)state->lr, decay = (float)update->weight_decay;
+    float inverse = inverse_of(state->scale), clip = (float)state->last_clip, lr = (float)state->lr,
+          decay = (float)update->weight_decay;
     float momentum = (float)update->momentum, fresh = (float)(1 - update->dampening);
     bool has_momentum = mz_present(&call->out[1]) && update->momentum != 0, first = state->step == 1;
     for (int64_t s = 0; s < n_segments; s++) {
@@ -201,7 +210,7 @@ void mz_ref_sgd(const mz_call *call) {
         masters master = masters_of(call, segment, &call->out[2], state->step);
         float *buffer = has_momentum ? (float *)call->out[1].data + segment->state_offset : NULL;
         for (int64_t i = 0; i < segment->count; i++) {
-            float g = grad[i] * clip, p = master_get(&master, i);
+            float g = grad[i] * inverse * clip, p = master_get(&master, i);
             if (segment->decay && update->weight_decay != 0)
                 g += decay * p;
             if (has_momentum) {

@@ -87,15 +87,25 @@ static double sum_squares(const float *g, int n) {
     return total;
 }
 
+static float inverse_of(float scale) { // torch takes the reciprocal in FP64
+    return scale != 0 ? (float)(1 / (double)scale) : 1;
+}
+
 typedef struct stats_pass {
     float inverse; // 1/scale
+    bool keeps;
     double *partial;
 } stats_pass;
 
 static void stats_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
     const stats_pass *pass = with;
     float *g = (float *)call->out[0].data + c.segment->offset + c.start;
-    if (pass->inverse != 1.0f) {
+    float unscaled[CHUNK];
+    if (pass->inverse != 1.0f && pass->keeps) {
+        FOR_LANES(i, lanes, c.n)
+        vstore_lanes(unscaled + i, vload_lanes(g + i, lanes, 0) * pass->inverse, lanes);
+        g = unscaled;
+    } else if (pass->inverse != 1.0f) {
         FOR_LANES(i, lanes, c.n)
         vstore_lanes(g + i, vload_lanes(g + i, lanes, 0) * pass->inverse, lanes);
     }
@@ -111,8 +121,9 @@ static size_t grad_stats_workspace(const mezzo_device *device, const mz_call *ca
 static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
     mz_opt_state *state = call->out[1].data;
     stats_pass pass = {.inverse = 1, .partial = call->workspace};
-    if (mz_present(&call->in[1])) // torch takes the reciprocal in FP64
-        pass.inverse = (float)(1 / (double)*(const float *)call->in[1].data);
+    float scale = mz_present(&call->in[1]) ? *(const float *)call->in[1].data : 0;
+    pass.inverse = inverse_of(scale);
+    pass.keeps = call->attrs.update != NULL && call->attrs.update->keeps_scale;
     for_chunks(device, call, &call->in[0], 0.3, stats_chunk, &pass);
     int64_t n;
     const mz_segment *segments = segments_of(&call->in[0], &n);
@@ -120,6 +131,7 @@ static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
     for (int64_t i = 0, chunks = count_chunks(segments, n); i < chunks; i++)
         total += pass.partial[i];
     state->norm = sqrt(total);
+    state->scale = pass.keeps ? scale : 0;
     if (!isfinite(total))
         state->found_inf = 1;
     return MEZZO_OK;
@@ -176,7 +188,7 @@ static void masters_out(const mz_call *call, const mz_tensor *shadow, const mz_s
 
 typedef struct adamw_pass {
     int64_t step;
-    float clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept;
+    float inverse, clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept;
 } adamw_pass;
 
 // torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
@@ -194,7 +206,7 @@ static void adamw_chunk(const mz_call *call, const void *with, int64_t index, ch
         float *master = b.at;
         FOR_LANES(j, lanes, n) {
             int i = from + j;
-            vf g = vload_lanes(grad + i, lanes, 0) * k->clip, p = vload_lanes(master + j, lanes, 0) * kept;
+            vf g = vload_lanes(grad + i, lanes, 0) * k->inverse * k->clip, p = vload_lanes(master + j, lanes, 0) * kept;
             vf m1 = vload_lanes(m + i, lanes, 0), v1 = vload_lanes(v + i, lanes, 0) * k->beta2;
             m1 = vfma(vset(k->fresh1), g - m1, m1);
             v1 = vfma(g * k->fresh2, g, v1);
@@ -214,7 +226,8 @@ static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
         return MEZZO_OK;
     // Constants are computed in FP64 and rounded once, as torch does.
     adamw_pass pass = {.step = state->step,
-                       .clip = (float)state->clip,
+                       .inverse = inverse_of(state->scale),
+                       .clip = (float)state->last_clip,
                        .eps = (float)u->eps,
                        .fresh1 = (float)(1 - u->beta1),
                        .beta2 = (float)u->beta2,
@@ -228,7 +241,7 @@ static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
 
 typedef struct sgd_pass {
     int64_t step;
-    float clip, lr, decay, momentum, fresh;
+    float inverse, clip, lr, decay, momentum, fresh;
     bool nesterov, has_momentum, first;
 } sgd_pass;
 
@@ -246,7 +259,7 @@ static void sgd_chunk(const mz_call *call, const void *with, int64_t index, chun
         float *master = b.at;
         FOR_LANES(j, lanes, n) {
             int i = from + j;
-            vf g = vload_lanes(grad + i, lanes, 0) * k->clip, p = vload_lanes(master + j, lanes, 0);
+            vf g = vload_lanes(grad + i, lanes, 0) * k->inverse * k->clip, p = vload_lanes(master + j, lanes, 0);
             if (decay != 0)
                 g = vfma(vset(decay), p, g);
             if (momentum != NULL) {
@@ -266,7 +279,8 @@ static mezzo_status run_sgd(mezzo_device *device, const mz_call *call) {
     if (state->skip)
         return MEZZO_OK;
     sgd_pass pass = {.step = state->step,
-                     .clip = (float)state->clip,
+                     .inverse = inverse_of(state->scale),
+                     .clip = (float)state->last_clip,
                      .lr = (float)state->lr,
                      .decay = (float)u->weight_decay,
                      .momentum = (float)u->momentum,

@@ -262,6 +262,7 @@ typedef struct mz_cu_opt_state {
     int64_t step, skipped;
     double norm, clip, lr, bias1, bias2, last_clip;
     int32_t found_inf, skip, last_found_inf, guard, bad, held;
+    float scale;
 } mz_cu_opt_state;
 typedef struct mz_cu_scaler_block {
     float scale;
@@ -270,8 +271,8 @@ typedef struct mz_cu_scaler_block {
 } mz_cu_scaler_block;
 
 // grad: `elements` of the flat buffer; state: mz_opt_state; partial: elements/4096 + n + 1 doubles of workspace.
-cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segments, int n, const float *scale, float *grad,
-                             int64_t elements, void *state, double *partial, int sms);
+cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segments, int n, const float *scale, bool keeps,
+                             float *grad, int64_t elements, void *state, double *partial, int sms);
 
 typedef struct mz_cu_update_constants {
     double beta1, beta2, eps, weight_decay, momentum, dampening;
@@ -283,8 +284,9 @@ typedef struct mz_cu_update_args {
     const float *grad;
     float *master, *moment[2]; // sgd: moment[0] or NULL
     void *shadow;              // or NULL
-    int64_t elements;          // of the gradient buffer
+    int64_t elements;          // of the segments
     int n, sms;
+    bool beside; // leaves room for other kernels
     mz_cu_update_constants constants;
 } mz_cu_update_args;
 cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args);

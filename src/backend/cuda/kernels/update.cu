@@ -11,6 +11,9 @@
 // Work is cut into chunks of 4096 elements of each segment. Blocks stay for the whole pass: each makes the running number of chunks
 // of GROUP segments once, in shared memory, and then takes every gridDim-th chunk.
 enum { CHUNK = 4096, THREADS = 256, GROUP = 1024, WARP = 32, VECTORS = CHUNK / (4 * THREADS) };
+// Beside other kernels a block makes one chunk of 1024 and goes: products take a multiprocessor's registers whole, so that they start when
+// the blocks there have ended, and those of a lower priority that have not begun stand back.
+enum { BRIEF = 1024 };
 
 struct chunk {
     mz_cu_segment segment;
@@ -19,14 +22,14 @@ struct chunk {
 };
 
 // before[i] = chunks of segments [0, i) of the group; before[GROUP] = all. Called by the whole block.
-__device__ void running_chunks(const mz_cu_segment *segments, int n, int *before) {
+template <int C> __device__ void running_chunks(const mz_cu_segment *segments, int n, int *before) {
     __shared__ int warp_total[THREADS / WARP];
     constexpr int each = GROUP / THREADS;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, count[each], total = 0;
 #pragma unroll
     for (int k = 0; k < each; k++) {
         int s = threadIdx.x * each + k;
-        count[k] = s < n ? static_cast<int>((segments[s].count + CHUNK - 1) / CHUNK) : 0;
+        count[k] = s < n ? static_cast<int>((segments[s].count + C - 1) / C) : 0;
         total += count[k];
     }
     int scan = total;
@@ -53,12 +56,13 @@ __device__ void running_chunks(const mz_cu_segment *segments, int n, int *before
 }
 
 // body(chunk, its number) for every chunk that is this block's; returns how many chunks there are.
-template <typename F> __device__ __forceinline__ int64_t for_chunks(const mz_cu_segment *segments, int n, F body) {
+template <int C = CHUNK, typename F>
+__device__ __forceinline__ int64_t for_chunks(const mz_cu_segment *segments, int n, F body) {
     __shared__ int before[GROUP + 1];
     int64_t passed = 0; // chunks of the groups before
     for (int group = 0; group < n; group += GROUP) {
         int members = n - group < GROUP ? n - group : GROUP;
-        running_chunks(segments + group, members, before);
+        running_chunks<C>(segments + group, members, before);
         int total = before[GROUP], grid = static_cast<int>(gridDim.x);
         int first = (static_cast<int>(blockIdx.x) - static_cast<int>(passed % grid) + grid) % grid;
         for (int index = first; index < total; index += grid) {
@@ -72,9 +76,9 @@ template <typename F> __device__ __forceinline__ int64_t for_chunks(const mz_cu_
             }
             chunk c;
             c.segment = segments[group + low];
-            c.start = static_cast<int64_t>(index - before[low]) * CHUNK;
+            c.start = static_cast<int64_t>(index - before[low]) * C;
             int64_t left = c.segment.count - c.start;
-            c.n = left < CHUNK ? static_cast<int>(left) : CHUNK;
+            c.n = left < C ? static_cast<int>(left) : C;
             body(c, passed + index);
         }
         passed += total;
@@ -85,6 +89,13 @@ template <typename F> __device__ __forceinline__ int64_t for_chunks(const mz_cu_
 // A chunk's elements, 4 to a thread at a time: a whole vector, or what is left of one.
 __device__ __forceinline__ int vector_at(int v) {
     return (v * THREADS + static_cast<int>(threadIdx.x)) * 4;
+}
+
+// What nobody reads again soon: it shall not drive other data out of L2.
+__device__ __forceinline__ float4 load4_once(const float *p, int left) {
+    if (left >= 4)
+        return __ldcs(reinterpret_cast<const float4 *>(p));
+    return make_float4(left > 0 ? p[0] : 0, left > 1 ? p[1] : 0, left > 2 ? p[2] : 0, 0);
 }
 
 __device__ __forceinline__ float4 load4(const float *p, int left) {
@@ -116,13 +127,17 @@ static unsigned resident(const void *kernel, int64_t elements, int n_segments, i
 }
 
 // --- grad_stats -----------------------------------------------------------------------------------------------------------
+__device__ __forceinline__ float inverse_of(float scale) { // torch takes the reciprocal in FP64
+    return scale != 0 ? static_cast<float>(1 / static_cast<double>(scale)) : 1;
+}
+
 // partial[0] as int64 = chunks; partial[1 + c] = Σ g² of chunk c, FP64: finite exactly when every g is, as no float's square overflows.
-__global__ void __launch_bounds__(THREADS)
-    grad_stats_kernel(const mz_cu_segment *segments, int n, const float *scale, float *grad, double *partial) {
+__global__ void __launch_bounds__(THREADS) grad_stats_kernel(const mz_cu_segment *segments, int n, const float *scale,
+                                                             bool keeps, float *grad, double *partial) {
     __shared__ double sums[2][THREADS / WARP];
     __shared__ float shared_inverse;
-    if (threadIdx.x == 0) // torch takes the reciprocal in FP64
-        shared_inverse = scale != nullptr ? static_cast<float>(1 / static_cast<double>(*scale)) : 1;
+    if (threadIdx.x == 0)
+        shared_inverse = scale != nullptr ? inverse_of(*scale) : 1;
     __syncthreads();
     float inverse = shared_inverse;
     int turn = 0;
@@ -138,7 +153,8 @@ __global__ void __launch_bounds__(THREADS)
             if (inverse != 1) {
                 x[v] = make_float4(__fmul_rn(x[v].x, inverse), __fmul_rn(x[v].y, inverse), __fmul_rn(x[v].z, inverse),
                                    __fmul_rn(x[v].w, inverse));
-                store4(g + vector_at(v), c.n - vector_at(v), x[v]);
+                if (!keeps)
+                    store4(g + vector_at(v), c.n - vector_at(v), x[v]);
             }
             double a = x[v].x, b = x[v].y, e = x[v].z, f = x[v].w;
             sum += (a * a + b * b) + (e * e + f * f);
@@ -164,7 +180,8 @@ __global__ void __launch_bounds__(THREADS)
 
 // Thread t adds chunks t, t + 1024, … in order; then the threads' sums in a fixed tree: the same on every card.
 enum { NORM_BLOCK = 1024 };
-__global__ void __launch_bounds__(NORM_BLOCK) norm_kernel(const double *partial, mz_cu_opt_state *state) {
+__global__ void __launch_bounds__(NORM_BLOCK)
+    norm_kernel(const double *partial, const float *scale, mz_cu_opt_state *state) {
     __shared__ double sums[NORM_BLOCK / WARP];
     int64_t chunks = *reinterpret_cast<const int64_t *>(partial);
     double sum = 0;
@@ -186,16 +203,18 @@ __global__ void __launch_bounds__(NORM_BLOCK) norm_kernel(const double *partial,
     if (threadIdx.x != 0)
         return;
     state->norm = sqrt(sum);
+    state->scale = scale != nullptr ? *scale : 0;
     if (!isfinite(sum))
         state->found_inf = 1;
 }
 
 extern "C" cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segments, int n, const float *scale,
-                                        float *grad, int64_t elements, void *state, double *partial, int sms) {
+                                        bool keeps, float *grad, int64_t elements, void *state, double *partial,
+                                        int sms) {
     unsigned blocks = resident(reinterpret_cast<const void *>(grad_stats_kernel), elements, n, sms);
-    grad_stats_kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(segments), n, scale, grad,
-                                                      partial);
-    norm_kernel<<<1, NORM_BLOCK, 0, stream>>>(partial, static_cast<mz_cu_opt_state *>(state));
+    grad_stats_kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(segments), n, scale, keeps,
+                                                      grad, partial);
+    norm_kernel<<<1, NORM_BLOCK, 0, stream>>>(partial, keeps ? scale : nullptr, static_cast<mz_cu_opt_state *>(state));
     return cudaGetLastError();
 }
 
@@ -314,19 +333,20 @@ __device__ __forceinline__ void store_masters(const mz_cu_segment &s, const mast
 }
 
 struct adamw_constants {
-    float clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept;
+    float inverse, clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept;
 };
 
 // torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
 __device__ __forceinline__ void adamw_element(const adamw_constants &k, float kept, float g, float &p, float &m,
                                               float &v) {
-    g = __fmul_rn(g, k.clip);
+    g = __fmul_rn(__fmul_rn(g, k.inverse), k.clip);
     m = __fmaf_rn(k.fresh1, __fsub_rn(g, m), m);
     v = __fmaf_rn(__fmul_rn(g, k.fresh2), g, __fmul_rn(v, k.beta2));
     float denominator = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), k.root_bias2), k.eps);
     p = __fsub_rn(__fmul_rn(p, kept), __fdiv_rn(__fmul_rn(m, k.step_size), denominator));
 }
 
+template <int C>
 __global__ void __launch_bounds__(THREADS)
     adamw_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
                  const float *grad, float *master, float *m, float *v, void *shadow) {
@@ -335,25 +355,30 @@ __global__ void __launch_bounds__(THREADS)
         return;
     if (threadIdx.x == 0) { // FP64, rounded once, as torch does
         double bias2 = state->bias2, lr = state->lr;
-        adamw_constants k = {static_cast<float>(state->clip), static_cast<float>(u.eps),
-                             static_cast<float>(1 - u.beta1), static_cast<float>(u.beta2),
-                             static_cast<float>(1 - u.beta2), static_cast<float>(lr / state->bias1),
-                             static_cast<float>(sqrt(bias2)), static_cast<float>(1 - lr * u.weight_decay)};
+        adamw_constants k = {inverse_of(state->scale),
+                             static_cast<float>(state->last_clip),
+                             static_cast<float>(u.eps),
+                             static_cast<float>(1 - u.beta1),
+                             static_cast<float>(u.beta2),
+                             static_cast<float>(1 - u.beta2),
+                             static_cast<float>(lr / state->bias1),
+                             static_cast<float>(sqrt(bias2)),
+                             static_cast<float>(1 - lr * u.weight_decay)};
         shared = k;
     }
     __syncthreads();
     adamw_constants k = shared;
     int64_t step = state->step;
-    for_chunks(segments, n, [&](const chunk &c, int64_t) {
+    for_chunks<C>(segments, n, [&](const chunk &c, int64_t) {
         const float *g = grad + c.segment.offset + c.start;
         master_place p = place_of(c.segment, master, shadow, u.seed, step);
         float *m1 = m + c.segment.state_offset + c.start, *v1 = v + c.segment.state_offset + c.start;
         float kept = c.segment.decay ? k.kept : 1.0f;
 #pragma unroll 2
-        for (int i = 0; i < VECTORS; i++) {
+        for (int i = 0; i < C / (4 * THREADS); i++) {
             int at = vector_at(i), left = c.n - at;
-            float4 xg = load4(g + at, left), xp = load_masters(c.segment, p, c.start + at, left);
-            float4 xm = load4(m1 + at, left), xv = load4(v1 + at, left);
+            float4 xg = load4_once(g + at, left), xp = load_masters(c.segment, p, c.start + at, left);
+            float4 xm = load4_once(m1 + at, left), xv = load4_once(v1 + at, left);
             adamw_element(k, kept, xg.x, xp.x, xm.x, xv.x);
             adamw_element(k, kept, xg.y, xp.y, xm.y, xv.y);
             adamw_element(k, kept, xg.z, xp.z, xm.z, xv.z);
@@ -367,22 +392,25 @@ __global__ void __launch_bounds__(THREADS)
 
 extern "C" cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args) {
     const mz_cu_update_args &a = *args;
-    unsigned blocks = resident(reinterpret_cast<const void *>(adamw_kernel), a.elements, a.n, a.sms);
-    adamw_kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(a.segments), a.n,
-                                                 static_cast<const mz_cu_opt_state *>(a.state), a.constants, a.grad,
-                                                 a.master, a.moment[0], a.moment[1], a.shadow);
+    auto kernel = a.beside ? adamw_kernel<BRIEF> : adamw_kernel<CHUNK>;
+    unsigned blocks = resident(reinterpret_cast<const void *>(kernel), a.elements, a.n, a.sms);
+    if (a.beside)
+        blocks = static_cast<unsigned>(a.elements / BRIEF + a.n);
+    kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(a.segments), a.n,
+                                           static_cast<const mz_cu_opt_state *>(a.state), a.constants, a.grad, a.master,
+                                           a.moment[0], a.moment[1], a.shadow);
     return cudaGetLastError();
 }
 
 struct sgd_constants {
-    float clip, lr, decay, momentum, fresh;
+    float inverse, clip, lr, decay, momentum, fresh;
     bool nesterov, first;
 };
 
 // torch.optim.SGD: g += wd·p; b = μ·b + (1-dampening)·g (the first step: b = g); g = nesterov ? g + μ·b : b; p -= lr·g.
 __device__ __forceinline__ void sgd_element(const sgd_constants &k, float decay, bool has_momentum, float g, float &p,
                                             float &b) {
-    g = __fmul_rn(g, k.clip);
+    g = __fmul_rn(__fmul_rn(g, k.inverse), k.clip);
     if (decay != 0)
         g = __fmaf_rn(decay, p, g);
     if (has_momentum) {
@@ -398,7 +426,8 @@ __global__ void __launch_bounds__(THREADS)
     if (state->skip)
         return;
     int64_t step = state->step;
-    sgd_constants k = {static_cast<float>(state->clip),
+    sgd_constants k = {inverse_of(state->scale),
+                       static_cast<float>(state->last_clip),
                        static_cast<float>(state->lr),
                        static_cast<float>(u.weight_decay),
                        static_cast<float>(u.momentum),
