@@ -42,6 +42,24 @@ static void test_split(void **state) {
     check_split(&mz_microkernel_amx_tf32, &mz_matmul_isa__portable, MEZZO_TF32);
 }
 
+// Both operands across a long k: pieces of it are products of their own, and added.
+static void test_pieces(void **state) {
+    (void)state;
+    const mz_microkernel *kernels[] = {&mz_microkernel_amx, &mz_microkernel_amx_f16, &mz_microkernel_amx_tf32};
+    const mezzo_dtype computes[] = {MEZZO_BF16, MEZZO_F16, MEZZO_TF32};
+    for (int i = 0; i < 3; i++)
+        for (int variant = 0; variant < 4; variant++) {
+            matmul_case c = {
+                .m = 35, .n = 70, .k = 3 * kernels[i]->piece, .batches = 1, .via = MEZZO_F32, .y = MEZZO_F32};
+            c.a = c.b = storage_of(computes[i]);
+            c.compute = computes[i];
+            c.a_transposed = c.b_transposed = true;
+            c.integers = variant & 1;
+            c.accumulate = variant >> 1;
+            check_case((mz_matmul_path){kernels[i], &mz_matmul_isa__portable}, &c);
+        }
+}
+
 // The ends of the range. FP16's subnormals are normal BF16s and multiply exactly; what is not finite stays so and stays in its row;
 // FP32's largest number, which BF16 would round to infinity, stays finite.
 static void multiply_2x2x2(const mz_microkernel *kernel, mezzo_dtype dtype, const float a[4], const float b[4],
@@ -188,6 +206,7 @@ int main(void) {
         cmocka_unit_test(test_formats),
         cmocka_unit_test(test_epilogues),
         cmocka_unit_test(test_split),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_split_at_the_ends),
         cmocka_unit_test(test_tiles_are_released),
         cmocka_unit_test(test_avx512_packs_the_same),

@@ -158,8 +158,69 @@ static blocking plan_blocks(const mz_microkernel *mk, const mz_matmul_problem *p
     return b;
 }
 
+// --- pieces of k ----------------------------------------------------------------------------------------------------------
+// Where neither operand lies along k and k is long (a layer's gradient: every token of a batch), all of it does not fit a core's cache, so that
+// B's block would be packed again for every item. Pieces of k that do fit are products of their own, into the workspace, and added in
+// order: their number depends on the shape alone.
+#define PIECES_BYTES (64 << 20)
+
+static int64_t pieces_of(const mz_microkernel *mk, const mz_matmul_problem *p) {
+    const bool plain = p->batches == 1 && !has_epilogue(&p->out) && p->a.k_stride != 1 && p->b.k_stride != 1;
+    if (!plain || mk->piece == 0 || p->k % mk->piece != 0)
+        return 1;
+    const int64_t pieces = p->k / mk->piece;
+    return pieces * p->m * p->n * (int64_t)sizeof(float) <= PIECES_BYTES ? pieces : 1;
+}
+
+static mz_matmul_problem in_pieces(const mz_matmul_problem *p, int64_t pieces, float *sums) {
+    mz_matmul_problem q = *p;
+    q.batches = pieces;
+    q.k = p->k / pieces;
+    q.a_step = q.k * p->a.k_stride;
+    q.b_step = q.k * p->b.k_stride;
+    q.y_step = p->m * p->n;
+    q.out.y = sums; // [pieces, m, n]
+    q.out.ld = p->n;
+    q.accumulate = false;
+    return q;
+}
+
+static size_t bytes_of_pieces(const mz_matmul_problem *p, int64_t pieces) {
+    return mz_align_up((size_t)(pieces * p->m * p->n) * sizeof(float), LINE);
+}
+
+static void add_pieces(const mz_matmul_problem *p, const float *sums, int64_t pieces, int threads) {
+    enum { RUN = 64 };
+    const int64_t runs = ceil_div(p->n, RUN), step = p->m * p->n;
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (int64_t row = 0; row < p->m; row++)
+        for (int64_t run = 0; run < runs; run++) {
+            const int64_t j = run * RUN;
+            const size_t n = (size_t)min64(RUN, p->n - j);
+            float sum[RUN] = {0}, next[RUN] = {0};
+            const float *from = sums + row * p->n + j;
+            float *y = (float *)p->out.y + row * p->out.ld + j;
+            memcpy(sum, from, n * sizeof *sum);
+            for (int64_t piece = 1; piece < pieces; piece++) {
+                memcpy(next, from + piece * step, n * sizeof *next);
+                for (int i = 0; i < RUN; i++)
+                    sum[i] += next[i];
+            }
+            if (p->accumulate) {
+                memcpy(next, y, n * sizeof *next);
+                for (int i = 0; i < RUN; i++)
+                    sum[i] = next[i] + sum[i];
+            }
+            memcpy(y, sum, n * sizeof *sum);
+        }
+}
+
 size_t mz_matmul_workspace(mz_matmul_path path, const mz_matmul_problem *problem, int threads) {
-    return plan_blocks(path.kernel, problem, threads).bytes * (size_t)threads;
+    const int64_t pieces = pieces_of(path.kernel, problem);
+    if (pieces == 1)
+        return plan_blocks(path.kernel, problem, threads).bytes * (size_t)threads;
+    const mz_matmul_problem q = in_pieces(problem, pieces, NULL);
+    return bytes_of_pieces(problem, pieces) + plan_blocks(path.kernel, &q, threads).bytes * (size_t)threads;
 }
 
 // --- one thread's work ----------------------------------------------------------------------------------------------------
@@ -343,12 +404,23 @@ static void work(mz_matmul_path path, const mz_matmul_problem *p, const blocking
         w.mk->end();
 }
 
-void mz_matmul_run(mz_matmul_path path, const mz_matmul_problem *problem, int threads, void *workspace) {
+static void run_items(mz_matmul_path path, const mz_matmul_problem *problem, int threads, char *workspace) {
     blocking b = plan_blocks(path.kernel, problem, threads);
     ranges r = {.team = (int)min64(min64(threads, b.items), MAX_TEAM), .items = b.items};
 #pragma omp parallel num_threads(threads) if (threads > 1)
     if (omp_get_thread_num() < r.team)
         work(path, problem, &b, &r, omp_get_thread_num(), workspace);
+}
+
+void mz_matmul_run(mz_matmul_path path, const mz_matmul_problem *problem, int threads, void *workspace) {
+    const int64_t pieces = pieces_of(path.kernel, problem);
+    if (pieces == 1) {
+        run_items(path, problem, threads, workspace);
+        return;
+    }
+    const mz_matmul_problem q = in_pieces(problem, pieces, workspace);
+    run_items(path, &q, threads, (char *)workspace + bytes_of_pieces(problem, pieces));
+    add_pieces(problem, workspace, pieces, threads);
 }
 
 // --- a few rows -----------------------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ typedef struct mz_microkernel {
     int kc;     // k of one call, at most: A's panel stays in L1 meanwhile
     int depth,
         depth_across; // k packed at a time: all of it where A is contiguous along it and it is at most `depth`, else so much
+    int piece;        // k of a product of its own where neither operand lies along k; 0: all of it
     bool in_y;        // sums of several calls gather in y where y is F32; else in tiles of their own
     mz_panel a_panel, b_panel;                                                             // the operands' formats
     void (*run)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add); // k already padded

@@ -42,16 +42,18 @@ static void amx_begin(void) {
 static void amx_end(void) {
     amx_configured = false;
 }
+#define amx_load_once  amx_load
 #define amx_finish     NULL
 #define amx_pack_split NULL
 #else
 #include "backend/cpu/kernels/amx_config.h"
 
 // The tile number of an instruction is part of its encoding: these are macros because it must be a constant.
-#define amx_load(t, p, stride)  _tile_loadd(t, p, stride)
-#define amx_store(t, p, stride) _tile_stored(t, p, stride)
-#define amx_zero(t)             _tile_zero(t)
-#define amx_dot(c, a, b)        _tile_dpbf16ps(c, a, b)
+#define amx_load(t, p, stride)      _tile_loadd(t, p, stride)
+#define amx_load_once(t, p, stride) _tile_stream_loadd(t, p, stride) // leaves in L1 what is there
+#define amx_store(t, p, stride)     _tile_stored(t, p, stride)
+#define amx_zero(t)                 _tile_zero(t)
+#define amx_dot(c, a, b)            _tile_dpbf16ps(c, a, b)
 
 static void amx_begin(void) {
     _tile_loadconfig(&mz_amx_config);
@@ -89,26 +91,16 @@ static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, cons
         amx_zero(2);
         amx_zero(3);
     }
-    amx_load(4, a, a_row);
-    amx_load(6, b, 64);
-    amx_load(7, b + TILE_BYTES, 64);
-    amx_load(5, a + below, a_row);
-    for (; k > TILE; k -= TILE) {
-        a += a_step;
-        b += 2 * TILE_BYTES;
-        amx_dot(0, 4, 6);
-        amx_dot(1, 4, 7);
+    for (; k > 0; k -= TILE, a += a_step, b += 2 * TILE_BYTES) {
+        amx_load_once(6, b, 64);
         amx_load(4, a, a_row);
-        amx_dot(2, 5, 6);
-        amx_load(6, b, 64);
-        amx_dot(3, 5, 7);
-        amx_load(7, b + TILE_BYTES, 64);
+        amx_dot(0, 4, 6);
         amx_load(5, a + below, a_row);
+        amx_dot(2, 5, 6);
+        amx_load_once(7, b + TILE_BYTES, 64);
+        amx_dot(1, 4, 7);
+        amx_dot(3, 5, 7);
     }
-    amx_dot(0, 4, 6);
-    amx_dot(1, 4, 7);
-    amx_dot(2, 5, 6);
-    amx_dot(3, 5, 7);
     amx_store(0, c, row);
     amx_store(1, c + TILE_ROWS, row);
     amx_store(2, lower, row);
@@ -130,6 +122,7 @@ const mz_microkernel mz_microkernel_amx = {.name = "amx_2x2",
                                            .kc = 1024,
                                            .depth = 3072,
                                            .depth_across = 1024,
+                                           .piece = 1024,
                                            .a_panel = MZ_PANEL_TILE_A,
                                            .b_panel = MZ_PANEL_TILE_B,
                                            .run = multiply_amx,
@@ -203,8 +196,8 @@ PARTS(multiply_tf32, false)
 #define SPLIT(kernel_name, multiply)                                                                                   \
     {                                                                                                                  \
         .name = kernel_name, .mr = TILE, .nr = TILE, .k_unit = TILE, .kc = 256, .depth = 512, .depth_across = 512,     \
-        .a_panel = MZ_PANEL_SPLIT_A, .b_panel = MZ_PANEL_SPLIT_B, .run = multiply, .begin = amx_begin, .end = amx_end, \
-        .finish = amx_finish, .pack = amx_pack_split                                                                   \
+        .piece = 512, .a_panel = MZ_PANEL_SPLIT_A, .b_panel = MZ_PANEL_SPLIT_B, .run = multiply, .begin = amx_begin,   \
+        .end = amx_end, .finish = amx_finish, .pack = amx_pack_split                                                   \
     }
 const mz_microkernel mz_microkernel_amx_f16 = SPLIT("amx_f16_2x2", multiply_f16);
 const mz_microkernel mz_microkernel_amx_tf32 = SPLIT("amx_tf32_2x2", multiply_tf32);
