@@ -141,18 +141,14 @@ static const char *wgmma_bwd_any_supports(const mezzo_device *device, const mz_c
     return ready ? NULL : "this build has no code for compute capability 9.0a";
 }
 
-// Measured on an H100 (docs/dev/ATTENTION.md): from 256 positions on, and with a block of 64 queries for every multiprocessor, it takes
-// 0.55 to 0.8 of cuDNN's time and 0.5 to 0.8 of the other own kernel's. Heads of half the width and less are multiplied as if they had all of it.
+// Measured on an H100 (docs/dev/ATTENTION.md): with heads of more than 32 it takes 0.55 to 0.96 of the time of the others, everywhere; narrower ones it
+// multiplies as if they had 64, which pays from 256 positions on.
 static const char *wgmma_bwd_supports(const mezzo_device *device, const mz_call *call) {
     const char *refusal = wgmma_bwd_any_supports(device, call);
     if (refusal != NULL)
         return refusal;
     mz_cu_attention a = mz_cuda_attention_of(device, call);
-    if (a.width <= 32)
-        return "the other own kernel is faster for such narrow heads";
-    return a.length < 256 || (int64_t)a.batch * a.heads * ((a.length + 63) / 64) < a.sms
-               ? "others are faster for so few positions"
-               : NULL;
+    return a.width <= 32 && a.length < 256 ? "another kernel is faster for narrow heads and few positions" : NULL;
 }
 
 // Of every row, to whole tiles of 64: log-sum-exp and Δ.

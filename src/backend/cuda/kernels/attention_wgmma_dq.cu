@@ -126,19 +126,21 @@ __device__ __forceinline__ void consume(const mz_cu_attention &a, const attentio
             ahead = empty;
             wgmma_wait<1>();
             settle(x);
-            if (j0 + BN - 1 > i0 + first) {
+            if (j0 + BN - 1 > i0 + first) { // in a branch, so that dp's products are not waited for before
+#pragma unroll
+                for (int n = 0; n < BN / 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        float p = exp2_fast(fmaf(x[n][e], scale2, -lse2[e >> 1]));
+                        x[n][e] = j0 + n * 8 + 2 * t + (e & 1) > i0 + first + g + (e >> 1) * 8 ? 0 : p;
+                    }
+            } else {
 #pragma unroll
                 for (int n = 0; n < BN / 8; n++)
 #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        if (j0 + n * 8 + 2 * t + (e & 1) > i0 + first + g + (e >> 1) * 8)
-                            x[n][e] = -INFINITY;
+                        x[n][e] = exp2_fast(fmaf(x[n][e], scale2, -lse2[e >> 1]));
             }
-#pragma unroll
-            for (int n = 0; n < BN / 8; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    x[n][e] = exp2_fast(fmaf(x[n][e], scale2, -lse2[e >> 1]));
             wgmma_wait<0>();
             settle(dp);
 #pragma unroll
