@@ -424,7 +424,7 @@ static mezzo_status move_later(mezzo_optimizer *opt) {
 mezzo_status mz_optimizer_move(mezzo_optimizer *opt) {
     MEZZO_TRY(follow_layout(opt));
     MEZZO_TRY(run(opt, &opt->control));
-    if (opt->n_parts > 0 && mz_can_put_off(opt->device))
+    if (opt->n_parts > 0 && opt->params->takes_update && mz_can_put_off(opt->device))
         return move_later(opt);
     MEZZO_TRY(run(opt, &opt->move));
     if (opt->n_shadows > 1)
