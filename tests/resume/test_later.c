@@ -198,11 +198,13 @@ static void unclipped_sgd_and_experts(void **state) {
     same_bits((trial){.model = "glm4_moe", .precision = MEZZO_PRECISION_FP16, .micros = 2});
 }
 
-int main(void) {
+int main(int argc, char **argv) { // of one name, where it is given
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_precision),           cmocka_unit_test(accumulation),
         cmocka_unit_test(host_in_between),           cmocka_unit_test(other_masters),
         cmocka_unit_test(unclipped_sgd_and_experts),
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
