@@ -414,38 +414,46 @@ template <int PASS, int KIND, int D, int MT, int BN> struct float_pass : float_s
 };
 
 // Measured on an H100. TF32: 16 rows a warp beat 32 in the first two passes at every size tried, by up to 20%. FP32: parts stored once beat parts split by
-// every warp by a quarter (heads of up to 64; wider ones would leave a multiprocessor one block); forward is 14% faster with 32 rows a warp where blocks
-// are many; narrow heads by 20% with tiles of 64 where they are few.
-template <int PASS, bool FP32> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
-    if constexpr (FP32) {
-        if (a.width <= 32 && (a.length + 63) / 64 * static_cast<long long>(a.batch) * a.heads < 2 * a.sms)
-            return attention_run<float_pass<PASS, OF_STORED_PARTS, 32, 1, 64>>(prepare, stream, a);
-        if (a.width <= 32)
-            return attention_run<float_pass<PASS, OF_STORED_PARTS, 32, 1, 32>>(prepare, stream, a);
-        if (PASS == 0 && a.width <= 64 && attention_many_blocks(a, a.heads))
-            return attention_run<float_pass<PASS, OF_STORED_PARTS, 64, PASS == 0 ? 2 : 1, 32>>(prepare, stream, a);
-        if (a.width <= 64)
-            return attention_run<float_pass<PASS, OF_STORED_PARTS, 64, 1, 32>>(prepare, stream, a);
-        return attention_run<float_pass<PASS, OF_PARTS, 128, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
-    }
+// every warp by a quarter, heads of 80 by half; forward is 14% faster with 32 rows a warp where blocks are many; narrow heads by 20% with tiles of 64
+// where they are few.
+template <int PASS> cudaError_t stored_for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    constexpr int KIND = OF_STORED_PARTS;
+    if (a.width <= 32 && (a.length + 63) / 64 * static_cast<long long>(a.batch) * a.heads < 2 * a.sms)
+        return attention_run<float_pass<PASS, KIND, 32, 1, 64>>(prepare, stream, a);
     if (a.width <= 32)
-        return attention_run<float_pass<PASS, OF_TF32, 32, 2, 32>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, KIND, 32, 1, 32>>(prepare, stream, a);
+    if (PASS == 0 && a.width <= 64 && attention_many_blocks(a, a.heads))
+        return attention_run<float_pass<PASS, KIND, 64, PASS == 0 ? 2 : 1, 32>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<float_pass<PASS, OF_TF32, 64, 1, 32>>(prepare, stream, a);
-    return attention_run<float_pass<PASS, OF_TF32, 128, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, KIND, 64, 1, 32>>(prepare, stream, a);
+    if (a.width <= 80)
+        return attention_run<float_pass<PASS, KIND, 80, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
+    return attention_run<float_pass<PASS, KIND, 128, 1, PASS == 0 ? 16 : 32>>(prepare, stream, a);
+}
+
+template <int PASS, int KIND> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    if (a.width <= 32)
+        return attention_run<float_pass<PASS, KIND, 32, 2, 32>>(prepare, stream, a);
+    if (a.width <= 64)
+        return attention_run<float_pass<PASS, KIND, 64, 1, PASS == 2 && KIND == OF_PARTS ? 16 : 32>>(prepare, stream,
+                                                                                                     a);
+    return attention_run<float_pass<PASS, KIND, 128, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
+}
+
+// Stored parts take up to 190 KiB of shared memory, which Hopper and its successors in servers have; others take 70 to 100.
+template <int PASS> cudaError_t run_pass(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    if (a.compute == MZ_CU_TF32)
+        return for_width<PASS, OF_TF32>(stream, a, prepare);
+    return a.cc >= 90 && a.cc < 120 ? stored_for_width<PASS>(stream, a, prepare)
+                                    : for_width<PASS, OF_PARTS>(stream, a, prepare);
 }
 
 } // namespace
 
 cudaError_t mz_cu_attention_tf32(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
-    return a->compute == MZ_CU_TF32 ? for_width<0, false>(stream, *a, prepare)
-                                    : for_width<0, true>(stream, *a, prepare);
+    return run_pass<0>(stream, *a, prepare);
 }
 cudaError_t mz_cu_attention_tf32_bwd(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
-    cudaError_t error =
-        a->compute == MZ_CU_TF32 ? for_width<1, false>(stream, *a, prepare) : for_width<1, true>(stream, *a, prepare);
-    if (error != cudaSuccess)
-        return error;
-    return a->compute == MZ_CU_TF32 ? for_width<2, false>(stream, *a, prepare)
-                                    : for_width<2, true>(stream, *a, prepare);
+    cudaError_t error = run_pass<1>(stream, *a, prepare);
+    return error != cudaSuccess ? error : run_pass<2>(stream, *a, prepare);
 }
