@@ -139,9 +139,12 @@ static void multiply_adds(const char *a, const char *b) {
     __m512 x[12], half = _mm512_set1_ps(0.5f);
     for (int i = 0; i < 12; i++)
         x[i] = half;
-    EACH_STEP for (int i = 0; i < 72; i++) {
-        x[i % 12] = _mm512_fmadd_ps(x[i % 12], half, half);
-        __asm__ volatile("" : "+v"(x[i % 12]));
+    EACH_STEP for (int turn = 0; turn < 6; turn++) {
+#pragma GCC unroll 12 // the sums are registers
+        for (int i = 0; i < 12; i++) {
+            x[i] = _mm512_fmadd_ps(x[i], half, half);
+            __asm__ volatile("" : "+v"(x[i]));
+        }
     }
 }
 
