@@ -142,13 +142,15 @@ static mezzo_status measure(const setup *s, mezzo_precision precision, trainer *
     MEZZO_TRY(mezzo_device_telemetry(t->device, &after));
     MEZZO_TRY(mezzo_program_read(t->program, "loss", &loss, sizeof loss));
     MEZZO_TRY(mezzo_device_describe(t->device, &info));
-    qsort(seconds, (size_t)s->steps, sizeof *seconds, by_size);
-    double median = seconds[s->steps / 2], tokens = (double)t->count * s->accumulate;
+    int timed = s->steps > 1 ? s->steps - 1 : 1; // without the first, which may have held no update
+    double *times = seconds + s->steps - timed;
+    qsort(times, (size_t)timed, sizeof *times, by_size);
+    double median = times[timed / 2], tokens = (double)t->count * s->accumulate;
     printf("%s,%lld,%lld,%lld,%lld,%lld,%lld,%lld,%s,%s,%d,%d,%.4f,%.4f,%.4f,%.0f,%.0f,%.1f,%.0f,%.5f,%lld,\"%s\",\"%"
            "s\",%s,\"bench_step%s %s\"\n",
            s->name, (long long)s->layers, (long long)s->heads, (long long)s->width, (long long)s->d_ff,
            (long long)s->vocab, (long long)s->batch, (long long)s->length, mezzo_precision_name(precision),
-           s->low_residual ? "low" : "widest", s->recompute, s->accumulate, median * 1e3, seconds[0] * 1e3, whole * 1e3,
+           s->low_residual ? "low" : "widest", s->recompute, s->accumulate, median * 1e3, times[0] * 1e3, whole * 1e3,
            tokens / median, (double)after.memory_peak / (1 << 20), (after.joules - before.joules) / s->steps,
            after.watts, (double)loss, (long long)mezzo_params_elements(t->params), info.description, info.versions,
            s->commit, s->command, mezzo_precision_name(precision));
