@@ -177,6 +177,8 @@ static const char *tf32_refusal(const mezzo_device *device, const mz_call *call)
     mz_cu_attention a = mz_cuda_attention_of(device, call);
     if (a.dtype != MZ_CU_F32 || (a.compute != MZ_CU_F32 && a.compute != MZ_CU_TF32))
         return "storage must be FP32 and compute FP32 or TF32";
+    if (a.compute == MZ_CU_F32 && mz_cuda(device)->fp32_by_fma)
+        return "MEZZO_CUDA_FP32 is fma";
     if (a.width % 4 != 0 || a.width > 128)
         return "the head size must be a multiple of 4 and at most 128";
     return a.cc < 80 ? "TF32 and BF16 parts need compute capability 8.0" : NULL;

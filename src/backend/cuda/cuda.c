@@ -1,5 +1,7 @@
 // The cuda device: memory, the queue, copies ahead of it, and graphs. cudart is linked in and looks for the driver when it is
 // first called, so all of this starts on a machine without one and says so.
+#include <stdlib.h>
+
 #include "backend/cuda/cuda.h"
 
 #include "backend/cuda/matmul.h"
@@ -142,6 +144,16 @@ static void cuda_close(mezzo_device *device) {
     mz_free(cuda);
 }
 
+// MEZZO_CUDA_FP32: how FP32 is multiplied. parts (the default): on tensor cores where that pays, three BF16 parts a number
+// (docs/dev/NUMERICS.md); fma: by FP32's own instructions everywhere.
+static mezzo_status read_fp32(mz_cuda_device *cuda) {
+    const char *how = getenv("MEZZO_CUDA_FP32");
+    cuda->fp32_by_fma = how != NULL && strcmp(how, "fma") == 0;
+    if (how != NULL && !cuda->fp32_by_fma && strcmp(how, "parts") != 0)
+        return mz_fail(MEZZO_ERR_INVALID, "MEZZO_CUDA_FP32 is '%s': it must be parts or fma", how);
+    return MEZZO_OK;
+}
+
 static mezzo_status cuda_open(int index, int threads, mezzo_device **out) {
     (void)threads;
     *out = NULL;
@@ -166,6 +178,7 @@ static mezzo_status cuda_open(int index, int threads, mezzo_device **out) {
         goto fail;
     }
     MEZZO_TRY_GOTO(status, list_kernels(cuda));
+    MEZZO_TRY_GOTO(status, read_fp32(cuda));
     MEZZO_TRY_GOTO(status, read_properties(cuda));
     MEZZO_TRY_GOTO(status, make_queue(cuda));
     if (mz_gemm_library(cuda) != NULL) {

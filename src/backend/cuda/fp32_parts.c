@@ -72,6 +72,8 @@ static const char *make_plan(const mezzo_device *device, const mz_call *call, pl
         return reason;
     if (call->numerics.compute != MEZZO_F32)
         return "computes in fp32";
+    if (mz_cuda(device)->fp32_by_fma)
+        return "MEZZO_CUDA_FP32 is fma";
     for (int i = dw || forward ? 2 : 1; i < call->n_out; i++)
         if (mz_present(&call->out[i]))
             return "makes no sums beside the product";

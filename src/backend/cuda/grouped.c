@@ -48,6 +48,8 @@ static const char *mma_supports(const mezzo_device *device, const mz_call *call)
     bool low = g.a.dtype != MEZZO_F32;
     if (low && g.compute != g.a.dtype && g.compute != MEZZO_F32)
         return "multiplies bf16, fp16 and fp32";
+    if (!low && g.compute == MEZZO_F32 && cuda->fp32_by_fma)
+        return "MEZZO_CUDA_FP32 is fma";
     if (cuda->cc < 80 && g.a.dtype != MEZZO_F16)
         return "no bf16 or tf32 arithmetic before compute capability 8.0";
     if (g.out.dtype != MEZZO_F32 && g.out.dtype != g.a.dtype)
@@ -114,6 +116,8 @@ static const char *parts_supports(const mezzo_device *device, const mz_call *cal
         return reason;
     if (!parts_args(device, call, &g, bytes))
         return "multiplies fp32";
+    if (mz_cuda(device)->fp32_by_fma)
+        return "MEZZO_CUDA_FP32 is fma";
     if (g.n % 8 != 0 || g.k % 8 != 0)
         return "rows of parts are no multiples of 16 bytes";
     if (mz_cu_grouped_tiles(&g, 128) * 3 < g.sms)
