@@ -410,6 +410,36 @@ static void what_is_put_off_is_done_before_anyone_looks(void **state) {
 }
 
 // Gradients of a part of the parameters, cleared in the same batch, are read before.
+// Programs of few rows want updates put off; those of many do not gain by it, and one that evaluates has no say.
+static void only_training_on_few_rows_wants_an_update_put_off(void **state) {
+    (void)state;
+    static const struct {
+        int64_t batch;
+        bool forward_only, wants;
+    } programs[] = {{BATCH, true, false}, {4096 / LENGTH + 1, false, false}, {4096 / LENGTH, false, true}};
+    for (size_t i = 0; i < MZ_COUNT(programs); i++) {
+        mezzo_device *device;
+        mezzo_graph *g;
+        mezzo_params *params;
+        mezzo_model_config c;
+        mezzo_program *p;
+        mezzo_program_options options = {.forward_only = programs[i].forward_only, .loss_weight = 1};
+        tiny_model("gpt2", &c);
+        ok(mezzo_device_open("cpu", 1, &device));
+        device->backend = &queued;
+        ok(mezzo_graph_create(&g));
+        ok(mezzo_model_build(g, &c, programs[i].batch, LENGTH, false));
+        ok(mezzo_params_create(device, g, 7, &params));
+        ok(mezzo_program_create(g, params, &options, &p));
+        assert_int_equal(params->takes_update, programs[i].wants);
+        mezzo_program_free(p);
+        mezzo_params_free(params);
+        mezzo_graph_free(g);
+        device->backend = &mz_backend_cpu;
+        mezzo_device_close(device);
+    }
+}
+
 static void what_follows_in_the_batch_may_take_it_back(void **state) {
     (void)state;
     static const char *const some[] = {"*.weight"};
@@ -532,6 +562,7 @@ int main(void) {
         cmocka_unit_test(gradients_that_nobody_writes_are_zeroed),
         cmocka_unit_test(zeroed_gradients_read_as_zero),
         cmocka_unit_test(what_is_put_off_is_done_before_anyone_looks),
+        cmocka_unit_test(only_training_on_few_rows_wants_an_update_put_off),
         cmocka_unit_test(what_follows_in_the_batch_may_take_it_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
