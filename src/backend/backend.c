@@ -66,10 +66,11 @@ static mezzo_status open_named(const char *name, int threads, mezzo_device **out
 }
 
 static mezzo_status open_best(int threads, mezzo_device **out) {
-    if (open_named("cuda", threads, out) == MEZZO_OK) {
+    mezzo_status status = open_named("cuda", threads, out);
+    if (status == MEZZO_OK)
         mz_log("notice", "device auto: cuda");
-        return MEZZO_OK;
-    }
+    if (status == MEZZO_OK || status == MEZZO_ERR_INVALID) // a wrong setting is no reason for another device
+        return status;
     mz_log("notice", "device auto: cpu (%s)", mezzo_error_message());
     return open_named("cpu", threads, out);
 }
