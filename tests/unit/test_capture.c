@@ -327,6 +327,17 @@ static void branches_on_a_second_lane_change_no_bit(void **state) {
     same_training("glm4_moe", MEZZO_PRECISION_FP16, 1);
 }
 
+// A tiny GPT with its parameters on a device that captures.
+static void open_queued(int64_t batch, mezzo_device **device, mezzo_graph **g, mezzo_params **params) {
+    mezzo_model_config c;
+    tiny_model("gpt2", &c);
+    ok(mezzo_device_open("cpu", 1, device));
+    (*device)->backend = &queued;
+    ok(mezzo_graph_create(g));
+    ok(mezzo_model_build(*g, &c, batch, LENGTH, false));
+    ok(mezzo_params_create(*device, *g, 7, params));
+}
+
 // What the host does between an update and the next run finds the update done, where it touches what that reads or writes; elsewhere the
 // update stays put off.
 static void what_is_put_off_is_done_before_anyone_looks(void **state) {
@@ -334,19 +345,13 @@ static void what_is_put_off_is_done_before_anyone_looks(void **state) {
     mezzo_device *device;
     mezzo_graph *g;
     mezzo_params *params;
-    mezzo_model_config c;
     mezzo_program *p, *evaluation;
     mezzo_optimizer *o;
     mz_batch *update = NULL;
     const void *loss;
     float before[4], after[4];
     mz_opt_state found;
-    tiny_model("gpt2", &c);
-    ok(mezzo_device_open("cpu", 1, &device));
-    device->backend = &queued;
-    ok(mezzo_graph_create(&g));
-    ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
-    ok(mezzo_params_create(device, g, 7, &params));
+    open_queued(BATCH, &device, &g, &params);
     ok(mezzo_program_create(g, params, &(mezzo_program_options){.precision = MEZZO_PRECISION_BF16, .loss_weight = 1},
                             &p));
     ok(mezzo_program_create(g, params, &(mezzo_program_options){.forward_only = true}, &evaluation));
@@ -421,15 +426,9 @@ static void only_training_on_few_rows_wants_an_update_put_off(void **state) {
         mezzo_device *device;
         mezzo_graph *g;
         mezzo_params *params;
-        mezzo_model_config c;
         mezzo_program *p;
         mezzo_program_options options = {.forward_only = programs[i].forward_only, .loss_weight = 1};
-        tiny_model("gpt2", &c);
-        ok(mezzo_device_open("cpu", 1, &device));
-        device->backend = &queued;
-        ok(mezzo_graph_create(&g));
-        ok(mezzo_model_build(g, &c, programs[i].batch, LENGTH, false));
-        ok(mezzo_params_create(device, g, 7, &params));
+        open_queued(programs[i].batch, &device, &g, &params);
         ok(mezzo_program_create(g, params, &options, &p));
         assert_int_equal(params->takes_update, programs[i].wants);
         mezzo_program_free(p);
@@ -448,16 +447,10 @@ static void what_follows_in_the_batch_may_take_it_back(void **state) {
         mezzo_device *device;
         mezzo_graph *g;
         mezzo_params *params;
-        mezzo_model_config c;
         mezzo_program *p;
         mezzo_optimizer *o;
         mz_batch *update = NULL;
-        tiny_model("gpt2", &c);
-        ok(mezzo_device_open("cpu", 1, &device));
-        device->backend = &queued;
-        ok(mezzo_graph_create(&g));
-        ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
-        ok(mezzo_params_create(device, g, 7, &params));
+        open_queued(BATCH, &device, &g, &params);
         ok(mezzo_program_create(g, params, &(mezzo_program_options){.loss_weight = 1}, &p));
         mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
         adamw.patterns = some;
