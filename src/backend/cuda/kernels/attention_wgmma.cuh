@@ -17,6 +17,7 @@
 
 #include <type_traits>
 
+#include "barrier.cuh"
 #include "early.cuh"
 #include "launch.h"
 #include "ptx.cuh"
@@ -123,12 +124,6 @@ template <int N> __device__ __forceinline__ void settle(float (&d)[N][4]) {
 }
 
 // --- barriers and copies ------------------------------------------------------------------------------------------------------
-__device__ __forceinline__ void barrier_init(uint32_t at, uint32_t arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void barrier_expect(uint32_t at, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
 __device__ __forceinline__ void barrier_arrive(uint32_t at) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
@@ -136,16 +131,6 @@ __device__ __forceinline__ void warp_arrive(uint32_t at) { // all of its threads
     __syncwarp();
     if ((threadIdx.x & 31) == 0)
         barrier_arrive(at);
-}
-__device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
-    asm volatile("{\n.reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@done bra through;\n"
-                 "bra again;\n"
-                 "through:\n}" ::"r"(at),
-                 "r"(parity)
-                 : "memory");
 }
 // Rows [row, row + box's) of head h of batch b: D / 64 tiles.
 template <int D>

@@ -7,6 +7,7 @@
 
 #include <type_traits>
 
+#include "barrier.cuh"
 #include "early.cuh"
 #include "ptx.cuh"
 #include "vec.cuh"
@@ -25,27 +26,11 @@ constexpr __host__ __device__ bool by_rows(int epilogue) { // w [cols, inner]
 
 // --- barriers and copies ------------------------------------------------------------------------------------------------------
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ __forceinline__ void barrier_init(uint32_t at, uint32_t arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void barrier_expect(uint32_t at, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
 __device__ __forceinline__ void barrier_arrive_at(uint32_t at, uint32_t block) { // of the cluster
     asm volatile("{\n.reg .b32 there;\n"
                  "mapa.shared::cluster.u32 there, %0, %1;\n"
                  "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(at),
                  "r"(block)
-                 : "memory");
-}
-__device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
-    asm volatile("{\n.reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@done bra through;\n"
-                 "bra again;\n"
-                 "through:\n}" ::"r"(at),
-                 "r"(parity)
                  : "memory");
 }
 __device__ __forceinline__ void cluster_sync() {
