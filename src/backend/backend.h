@@ -31,7 +31,7 @@ static inline bool mz_present(const mz_tensor *t) {
 }
 
 typedef struct mz_kernel {
-    const char *name; // operation_types__isa_tile: "matmul_bf16_f32__amx_2x2"
+    const char *name; // operation_types__isa_tile: "matmul_bf16_f32__amx_2x1"
     // NULL: can serve. Otherwise the reason, a static string or one that lives as long as the device.
     const char *(*supports)(const mezzo_device *device, const mz_call *call);
     size_t (*workspace)(const mezzo_device *device, const mz_call *call); // bytes; NULL = 0

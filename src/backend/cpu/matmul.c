@@ -21,7 +21,7 @@
 #define MAX_TEAM     256       // threads with a range of items of their own
 #define PACK_PANELS  8         // panels packed side by side, and how deep: see pack. A multiple of every k_unit.
 #define PACK_DEPTH   64
-#define PANEL_SHORT  512         // of k
+#define PANEL_SHORT  512         // of k: A's panels shorter than this are packed several at a time
 #define A_BYTES      (256 << 10) // packed panels of A at a time, at most, unless one is more
 #define MAX_PANELS_B 64
 
@@ -120,10 +120,11 @@ static void plan_grid(blocking *b, int64_t m_panels, int64_t n_panels, int64_t m
     b->down = ceil_div(m_panels, b->mb);
 }
 
-// Rows must be whole cache lines, and k whole steps: what lies behind a row's end may be no number.
+// Rows must be whole cache lines, and k whole steps: what lies behind a row's end may be no number. Not where rows are a multiple of 2 KiB
+// apart: the same column of 32 rows then has room in two of L1's sets.
 static bool reads_rows(const mz_microkernel *mk, const mz_matmul_problem *p) {
     return mk->run_rows != NULL && p->a.dtype == MEZZO_BF16 && p->a.k_stride == 1 && p->k % mk->k_unit == 0 &&
-           p->a.i_stride * 2 % LINE == 0;
+           p->a.i_stride * 2 % LINE == 0 && p->a.i_stride * 2 % 2048 != 0;
 }
 
 // kc and kp depend on k alone, never on threads: they decide the order of summation.
@@ -143,7 +144,7 @@ static blocking plan_blocks(const mz_microkernel *mk, const mz_matmul_problem *p
     b.items = b.across * b.down * p->batches;
     b.rows = reads_rows(mk, p);
     // Tiles' panels are long: one at a time, but where rows do not lie along k and one panel would use one line of a page.
-    const bool one = mk->kc > PANEL_SHORT && p->a.k_stride == 1;
+    const bool one = mk->kc >= PANEL_SHORT && p->a.k_stride == 1;
     b.a_group = one ? 1 : max64(1, min64(b.mb, (int64_t)(A_BYTES / b.a_panel)));
     b.epilogue = has_epilogue(&p->out);
     b.in_blocks = !b.epilogue && b.kp < p->k;

@@ -291,11 +291,11 @@ KERNELS(avx512, "_f32__avx512_14x32")
 PATH(bf16_dot, mz_microkernel_avx512bf16, mz_matmul_isa__avx512, supports_bf16, needs_bf16_dot)
 KERNELS(bf16_dot, "_bf16_f32__avx512bf16_14x32")
 PATH(amx, mz_microkernel_amx, mz_matmul_isa__avx512, supports_bf16, needs_amx)
-KERNELS(amx, "_bf16_f32__amx_2x2")
+KERNELS(amx, "_bf16_f32__amx_2x1")
 PATH(amx_f16, mz_microkernel_amx_f16, mz_matmul_isa__avx512, supports_f16, needs_amx_f16)
-KERNELS(amx_f16, "_f16_f32__amx_2x2")
+KERNELS(amx_f16, "_f16_f32__amx_2x1")
 PATH(amx_tf32, mz_microkernel_amx_tf32, mz_matmul_isa__avx512, supports_tf32, needs_amx_tf32)
-KERNELS(amx_tf32, "_tf32_f32__amx_2x2")
+KERNELS(amx_tf32, "_tf32_f32__amx_2x1")
 #endif
 
 // Best first; each path's supports() says whether this device may run it.

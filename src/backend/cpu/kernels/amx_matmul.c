@@ -1,6 +1,10 @@
-// The BF16 microkernel on AMX tiles: 2 × 2 tiles of 16 × 16 sums, 32 of k a step. Four of the eight tiles hold sums, two a step's
-// rows of A, two its columns of B, so that each tile loaded is used twice. Palette 1: 8 tiles of 16 rows × 64 bytes. TDPBF16PS
-// takes subnormals as zero and rounds to nearest even whatever MXCSR says (Intel SDM).
+// The BF16 microkernel on AMX tiles: 2 × 1 tiles of 16 × 16 sums, 32 of k a step, twice for 32 × 32. Palette 1: 8 tiles of 16 rows ×
+// 64 bytes. TDPBF16PS takes subnormals as zero and rounds to nearest even whatever MXCSR says (Intel SDM).
+//
+// Four tiles of eight are in use, and that is the point: while the core's other hardware thread does anything at all, this one has about nine
+// physical tiles. Every tile that holds something takes one, and so does every tile instruction under way until it retires: with eight in
+// use each waits for the one before it (docs/dev/MATMUL.md). So a tile is loaded again rather than kept, and the renaming of registers does
+// what a second set of operands would. Alone on its core it is as fast as 2 × 2.
 //
 // MZ_AMX_EMULATE replaces the six instructions by plain C with the same results, so that the logic is tested on any machine.
 #include "backend/cpu/matmul.h"
@@ -74,37 +78,38 @@ static void amx_pack_split(mz_panel format, int width, void *dst, const mz_matmu
 }
 #endif
 
-// A's rows are a_row bytes apart, its steps of k a_step. Each tile is loaded as soon as the last product that reads the one before it is on its
-// way. 3 × 2 tiles, seven loads for six products of which five are of other lines, were 10 to 20 % slower where it was slow (docs/dev/MATMUL.md).
-static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, const char *a, size_t a_row, size_t a_step,
-                                                                 const char *b, float *c, int64_t ldc, bool add) {
-    const size_t row = (size_t)ldc * sizeof(float), below = TILE_ROWS * a_row;
-    float *lower = c + TILE_ROWS * ldc;
+// c, 16 columns wide, and the 16 rows below it: tiles 0 and 1.
+static inline __attribute__((always_inline)) void open_sums(const float *c, size_t row, bool add) {
     if (add) {
         amx_load(0, c, row);
-        amx_load(1, c + TILE_ROWS, row);
-        amx_load(2, lower, row);
-        amx_load(3, lower + TILE_ROWS, row);
+        amx_load(1, (const char *)c + TILE_ROWS * row, row);
     } else {
         amx_zero(0);
         amx_zero(1);
-        amx_zero(2);
-        amx_zero(3);
     }
-    for (; k > 0; k -= TILE, a += a_step, b += 2 * TILE_BYTES) {
-        amx_load_once(6, b, 64);
-        amx_load(4, a, a_row);
-        amx_dot(0, 4, 6);
-        amx_load(5, a + below, a_row);
-        amx_dot(2, 5, 6);
-        amx_load_once(7, b + TILE_BYTES, 64);
-        amx_dot(1, 4, 7);
-        amx_dot(3, 5, 7);
-    }
+}
+
+static inline __attribute__((always_inline)) void close_sums(float *c, size_t row) {
     amx_store(0, c, row);
-    amx_store(1, c + TILE_ROWS, row);
-    amx_store(2, lower, row);
-    amx_store(3, lower + TILE_ROWS, row);
+    amx_store(1, (char *)c + TILE_ROWS * row, row);
+}
+
+// A's rows are a_row bytes apart, its steps of k a_step.
+static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, const char *a, size_t a_row, size_t a_step,
+                                                                 const char *b, float *c, int64_t ldc, bool add) {
+    const size_t row = (size_t)ldc * sizeof(float), below = TILE_ROWS * a_row;
+    for (int half = 0; half < 2; half++, b += TILE_BYTES, c += TILE_ROWS) {
+        const char *from_a = a, *from_b = b;
+        open_sums(c, row, add);
+        for (int64_t left = k; left > 0; left -= TILE, from_a += a_step, from_b += 2 * TILE_BYTES) {
+            amx_load_once(3, from_b, 64);
+            amx_load(2, from_a, a_row);
+            amx_dot(0, 2, 3);
+            amx_load(2, from_a + below, a_row);
+            amx_dot(1, 2, 3);
+        }
+        close_sums(c, row);
+    }
 }
 
 #define PACKED_STEP (TILE * 64)
@@ -115,11 +120,11 @@ static void multiply_amx_rows(int64_t k, const void *a, size_t a_row, const void
     multiply_tiles(k, a, a_row, 64, b, c, ldc, add);
 }
 
-const mz_microkernel mz_microkernel_amx = {.name = "amx_2x2",
+const mz_microkernel mz_microkernel_amx = {.name = "amx_2x1",
                                            .mr = TILE,
                                            .nr = TILE,
                                            .k_unit = TILE,
-                                           .kc = 1024,
+                                           .kc = 512,
                                            .depth = 3072,
                                            .depth_across = 1024,
                                            .piece = 1024,
@@ -132,58 +137,41 @@ const mz_microkernel mz_microkernel_amx = {.name = "amx_2x2",
                                            .finish = amx_finish};
 
 // --- values of two BF16 parts ---------------------------------------------------------------------------------------------
-// (a + a')·(b + b'), the parts of matmul_split.c: a·b' + a·b + a'·b, and for FP16, whose parts are the whole value, a'·b'. TF32 leaves
-// that product out: |a'·b'| ≤ 2^-16·|a·b|. 8 or 10 tile loads serve 12 or 16 products.
+// (a + a')·(b + b'), the parts of matmul_split.c: a·b + a·b' + a'·b, and for FP16, whose parts are the whole value, a'·b'. TF32 leaves
+// that product out: |a'·b'| ≤ 2^-16·|a·b|. Two rows of tiles by one column, as above.
 static inline __attribute__((always_inline)) void multiply_parts(int64_t k, const char *a, const char *b, float *c,
                                                                  int64_t ldc, bool add, const bool all_four) {
     const size_t row = (size_t)ldc * sizeof(float);
-    float *lower = c + TILE_ROWS * ldc;
-    if (add) {
-        amx_load(0, c, row);
-        amx_load(1, c + TILE_ROWS, row);
-        amx_load(2, lower, row);
-        amx_load(3, lower + TILE_ROWS, row);
-    } else {
-        amx_zero(0);
-        amx_zero(1);
-        amx_zero(2);
-        amx_zero(3);
-    }
-    for (; k > 0; k -= TILE, a += 4 * TILE_BYTES, b += 4 * TILE_BYTES) {
-        const char *a_low = a + 2 * TILE_BYTES, *b_low = b + 2 * TILE_BYTES;
-        amx_load(4, a, 64);
-        amx_load(6, b_low, 64);
-        amx_dot(0, 4, 6);
-        amx_load(7, b_low + TILE_BYTES, 64);
-        amx_dot(1, 4, 7);
-        amx_load(5, a + TILE_BYTES, 64);
-        amx_dot(2, 5, 6);
-        amx_dot(3, 5, 7);
-        amx_load(6, b, 64);
-        amx_dot(0, 4, 6);
-        amx_load(7, b + TILE_BYTES, 64);
-        amx_dot(1, 4, 7);
-        amx_dot(2, 5, 6);
-        amx_dot(3, 5, 7);
-        amx_load(4, a_low, 64);
-        amx_dot(0, 4, 6);
-        amx_dot(1, 4, 7);
-        amx_load(5, a_low + TILE_BYTES, 64);
-        amx_dot(2, 5, 6);
-        amx_dot(3, 5, 7);
-        if (all_four) {
-            amx_load(6, b_low, 64);
-            amx_dot(0, 4, 6);
-            amx_load(7, b_low + TILE_BYTES, 64);
-            amx_dot(1, 4, 7);
-            amx_dot(2, 5, 6);
-            amx_dot(3, 5, 7);
+    for (int half = 0; half < 2; half++, b += TILE_BYTES, c += TILE_ROWS) {
+        const char *upper = a, *from_b = b;
+        open_sums(c, row, add);
+        for (int64_t left = k; left > 0; left -= TILE, upper += 4 * TILE_BYTES, from_b += 4 * TILE_BYTES) {
+            const char *lower = upper + TILE_BYTES, *upper_low = upper + 2 * TILE_BYTES,
+                       *lower_low = upper_low + TILE_BYTES;
+            amx_load_once(3, from_b, 64);
+            amx_load(2, upper_low, 64);
+            amx_dot(0, 2, 3);
+            amx_load(2, upper, 64);
+            amx_dot(0, 2, 3);
+            amx_load(2, lower_low, 64);
+            amx_dot(1, 2, 3);
+            amx_load(2, lower, 64);
+            amx_dot(1, 2, 3);
+            amx_load_once(3, from_b + 2 * TILE_BYTES, 64); // the lower parts
+            amx_dot(1, 2, 3);
+            if (all_four) {
+                amx_load(2, lower_low, 64);
+                amx_dot(1, 2, 3);
+            }
+            amx_load(2, upper, 64);
+            amx_dot(0, 2, 3);
+            if (all_four) {
+                amx_load(2, upper_low, 64);
+                amx_dot(0, 2, 3);
+            }
         }
+        close_sums(c, row);
     }
-    amx_store(0, c, row);
-    amx_store(1, c + TILE_ROWS, row);
-    amx_store(2, lower, row);
-    amx_store(3, lower + TILE_ROWS, row);
 }
 
 #define PARTS(name, all_four)                                                                                          \
@@ -199,5 +187,5 @@ PARTS(multiply_tf32, false)
         .piece = 512, .a_panel = MZ_PANEL_SPLIT_A, .b_panel = MZ_PANEL_SPLIT_B, .run = multiply, .begin = amx_begin,   \
         .end = amx_end, .finish = amx_finish, .pack = amx_pack_split                                                   \
     }
-const mz_microkernel mz_microkernel_amx_f16 = SPLIT("amx_f16_2x2", multiply_f16);
-const mz_microkernel mz_microkernel_amx_tf32 = SPLIT("amx_tf32_2x2", multiply_tf32);
+const mz_microkernel mz_microkernel_amx_f16 = SPLIT("amx_f16_2x1", multiply_f16);
+const mz_microkernel mz_microkernel_amx_tf32 = SPLIT("amx_tf32_2x1", multiply_tf32);
