@@ -21,9 +21,13 @@
 #define MAX_TEAM     256       // threads with a range of items of their own
 #define PACK_PANELS  8         // panels packed side by side, and how deep: see pack. A multiple of every k_unit.
 #define PACK_DEPTH   64
+#define F32_PANELS   16 // the same of FP32: lines side by side, that the core finds by itself
+#define F32_DEPTH    16
 #define PANEL_SHORT  512         // of k: A's panels shorter than this are packed several at a time
 #define A_BYTES      (256 << 10) // packed panels of A at a time, at most, unless one is more
 #define MAX_PANELS_B 64
+// Packed panels of B may take so much in FP32, at least: a tile takes long enough for a panel to come from L3, and A is packed fewer times.
+#define F32_B_BYTES  ((size_t)1200 << 10)
 
 static int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -77,7 +81,23 @@ static size_t operand_size(mz_panel format) {
     }
 }
 
+static bool is_f32(const mz_microkernel *mk) {
+    return mk->b_panel == MZ_PANEL_F32;
+}
+
+static int64_t band_panels(const mz_microkernel *mk) {
+    return is_f32(mk) ? F32_PANELS : PACK_PANELS;
+}
+
+static int64_t band_depth(const mz_microkernel *mk) {
+    return is_f32(mk) ? F32_DEPTH : PACK_DEPTH;
+}
+
 static size_t l2_bytes;
+
+static size_t max_size(size_t a, size_t b) {
+    return a > b ? a : b;
+}
 
 static void ask_l2(void) {
     long bytes = 0;
@@ -137,7 +157,8 @@ static blocking plan_blocks(const mz_microkernel *mk, const mz_matmul_problem *p
     b.kp = equal_blocks(p->k, max64(b.kc, whole ? mk->depth : mk->depth_across), b.kc);
     b.a_panel = mz_align_up((size_t)(b.kp * mk->mr) * operand_size(mk->a_panel) + MZ_PANEL_SLACK, LINE);
     b.b_panel = mz_align_up((size_t)(b.kp * mk->nr) * operand_size(mk->b_panel) + MZ_PANEL_SLACK, LINE);
-    const size_t b_budget = l2_bytes / 8 * 5; // of a core's L2 cache; the rest is for A's panels and the sums
+    // Most of a core's L2 cache; the rest is for A's panels and the sums.
+    const size_t most_of_l2 = l2_bytes / 8 * 5, b_budget = is_f32(mk) ? max_size(F32_B_BYTES, most_of_l2) : most_of_l2;
     int64_t m_panels = ceil_div(p->m, mk->mr), n_panels = ceil_div(p->n, mk->nr);
     int64_t most = max64(1, min64(MAX_PANELS_B, (int64_t)(b_budget / b.b_panel)));
     plan_grid(&b, m_panels, n_panels, most, threads, p->batches, b.kp >= p->k);
@@ -246,13 +267,13 @@ typedef struct place {
 
 // --- packing ------------------------------------------------------------------------------------------------------------------
 // Panels of as many of the operand's rows from `start` on, of which there are `count`. A panel whole, or where its rows do not lie along k in
-// bands of PACK_DEPTH of k across all the panels: one narrow panel from top to bottom would touch a new page at every row or two.
+// bands of a few of k across all the panels: one narrow panel from top to bottom would touch a new page at every row or two.
 static void pack(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,
                  char *packed) {
     const mz_matmul_operand *op = left ? &w->a_op : &w->b_op;
     const mz_panel format = left ? w->mk->a_panel : w->mk->b_panel;
     const int width = left ? w->mk->mr : w->mk->nr;
-    const int64_t depth = op->k_stride == 1 ? at->nk_padded : PACK_DEPTH;
+    const int64_t depth = op->k_stride == 1 ? at->nk_padded : band_depth(w->mk);
     const size_t panel_bytes = left ? w->b->a_panel : w->b->b_panel, row = (size_t)width * operand_size(format);
     for (int64_t k = 0; k < at->nk_padded; k += depth)
         for (int64_t panel = 0; panel < panels; panel++) {
@@ -336,7 +357,7 @@ static void multiply_panels(const worker *w, const place *at, int64_t i, int64_t
 static void multiply_rows(const worker *w, const place *at, int64_t i, int64_t panels, bool pack_b) {
     const mz_microkernel *mk = w->mk;
     const int64_t columns = ceil_div(w->j1 - w->j0, mk->nr);
-    const int64_t group = !pack_b ? columns : w->b_op.k_stride == 1 ? 1 : PACK_PANELS;
+    const int64_t group = !pack_b ? columns : w->b_op.k_stride == 1 ? 1 : band_panels(mk);
     const int64_t as_they_lie = w->b->rows ? min64(panels, (w->i1 - i) / mk->mr) : 0, from = i + as_they_lie * mk->mr;
     pack(w, at, true, from, w->i1 - from, panels - as_they_lie, w->a_pack + (size_t)as_they_lie * w->b->a_panel);
     for (int64_t column = 0; column < columns; column += group) {

@@ -9,9 +9,16 @@
 #define EACH_ROW(X) X(0) X(1) X(2) X(3)
 #endif
 
+// In steps of k: how far ahead panels' lines are asked for, and how far apart the rows of C are.
+#define AHEAD     8
+#define ROW_EVERY 8
+#define LINE      64
+
 // The rows are written out, not looped over: the sums must stay in registers under every compiler.
 static void multiply_f32(int64_t k, const void *a_panel, const void *b_panel, float *c, int64_t ldc, bool add) {
     const float *a = a_panel, *b = b_panel;
+    // A's next panel lies behind this one, and comes from memory perhaps: it has the time of a row of tiles.
+    const int64_t next = k * F32_MR;
 #if F32_NV == 2
 #define DECLARE(i) vf c##i##0 = {0}, c##i##1 = {0};
 #define STEP(i)                                                                                                        \
@@ -38,18 +45,29 @@ static void multiply_f32(int64_t k, const void *a_panel, const void *b_panel, fl
     c##i##1 += load_f32(c + i * ldc + VW);                                                                             \
     c##i##2 += load_f32(c + i * ldc + 2 * VW);
 #endif
-    // The sums' lines come while the products are made: a tile of C is rarely near.
-    for (int i = 0; i < F32_MR; i++) {
-        __builtin_prefetch(c + i * ldc, 1);
-        __builtin_prefetch(c + i * ldc + F32_NR - 1, 1);
-    }
     EACH_ROW(DECLARE)
-    for (; k > 0; k--, a += F32_MR, b += F32_NR) {
-        vf b0 = load_f32(b), b1 = load_f32(b + VW);
+    // A tile of C is rarely near. Asked for all at once, its lines would keep those of the panels waiting; asked for at the start of a long
+    // panel, they would be gone again. So one row at a time, in the last steps.
+    const float *row = c, *const end = c + F32_MR * ldc;
+    const int64_t last = ROW_EVERY * (F32_MR + 2);
+    for (int64_t steps = k > last ? k - last : 0; k > 0; steps = k < ROW_EVERY ? k : ROW_EVERY) {
+        k -= steps;
+        for (; steps > 0; steps--, a += F32_MR, b += F32_NR) {
+            for (int i = 0; i < F32_NR; i += LINE / (int)sizeof *b)
+                __builtin_prefetch(b + AHEAD * F32_NR + i);
+            __builtin_prefetch(a + AHEAD * F32_MR);
+            __builtin_prefetch(a + next, 0, 2);
+            vf b0 = load_f32(b), b1 = load_f32(b + VW);
 #if F32_NV == 3
-        vf b2 = load_f32(b + 2 * VW);
+            vf b2 = load_f32(b + 2 * VW);
 #endif
-        EACH_ROW(STEP)
+            EACH_ROW(STEP)
+        }
+        if (row != end) {
+            __builtin_prefetch(row, 1);
+            __builtin_prefetch(row + F32_NR - 1, 1);
+            row += ldc;
+        }
     }
     if (add) {
         EACH_ROW(ADD)

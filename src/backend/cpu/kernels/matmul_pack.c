@@ -42,6 +42,10 @@ ALWAYS_INLINE vu load_words(const char *p, mezzo_dtype dtype, bool pairs, mezzo_
     return words;
 }
 
+// How far ahead an FP32 panel's source is asked for: more rows at once than a core follows by itself, or a few lines of each of many rows.
+#define AHEAD_ALONG  128 // bytes of a row
+#define AHEAD_ACROSS 4   // rows
+
 // Both loops over one panel; every argument after `src` that is not a position is a constant of the instance.
 ALWAYS_INLINE void pack_panel(uint32_t *dst, const mz_matmul_operand *src, mz_panel format, int width,
                               mezzo_dtype dtype, mezzo_dtype round, bool k_contiguous, int64_t i0, int ni, int64_t k0,
@@ -65,9 +69,13 @@ ALWAYS_INLINE void pack_panel(uint32_t *dst, const mz_matmul_operand *src, mz_pa
             for (int t = 0; t < VW; t++) {
                 if (k_contiguous) {
                     const char *q = p + (size_t)t * i_bytes;
+                    if (!pairs && t < rows)
+                        __builtin_prefetch(q + AHEAD_ALONG);
                     r[t] = t < rows ? load_words(q, dtype, pairs, round, left) : (vu){0};
                 } else {
                     const char *q = p + (size_t)(t * per) * k_bytes;
+                    if (!pairs)
+                        __builtin_prefetch(q + AHEAD_ACROSS * k_bytes);
                     r[t] = t * per < left ? load_words(q, dtype, false, round, rows) : (vu){0};
                     if (pairs) {
                         vu odd = {0};
