@@ -69,30 +69,21 @@ static void pack_to(forward_block *w, const mz_call *call, const heads *h, int p
 // scores[32][n] = q·keysᵀ for keys from j0 on, n a multiple of 32.
 ALWAYS void score_block(forward_block *w, const int parts, int64_t j0, int n) {
     const size_t q_row = 2 * (size_t)w->depth, tiles = AMX_BYTES * (size_t)(w->depth / 32); // bytes of 16 keys
-    const char *keys = (const char *)w->keys + (size_t)(j0 / 16) * tiles;
-    for (int j = 0; j < n; j += 32, keys += 2 * tiles) {
-        zero_sums();
-        for (int d = 0; d < w->depth; d += 32)
-            add_products(parts, (const char *)(w->q + d), q_row, AMX_ROWS * q_row, 2 * w->q_plane,
-                         keys + (size_t)d * 32, 64, tiles, 2 * w->kv_plane);
-        store_sums(w->scores + j, SCORE_ROW * sizeof(float));
-    }
+    const amx_operand q = {(const char *)w->q, q_row, 64, 2 * w->q_plane};
+    amx_operand keys = {(const char *)w->keys + (size_t)(j0 / 16) * tiles, 64, AMX_BYTES, 2 * w->kv_plane};
+    for (int j = 0; j < n; j += 16, keys.first += tiles)
+        column_products(parts, q, AMX_ROWS * q_row, keys, w->depth / 32, false, w->scores + j,
+                        SCORE_ROW * sizeof(float));
 }
 
 // out[32][depth] (+)= p·values.
 ALWAYS void gather_block(forward_block *w, const int parts, int64_t j0, int n) {
-    const size_t out_row = (size_t)w->depth * sizeof(float), v_row = 4 * (size_t)w->depth;
-    for (int d = 0; d < w->depth; d += 32) {
-        const char *values = (const char *)w->values + (size_t)(j0 / 2) * v_row + (size_t)d * 4;
-        if (j0 == 0)
-            zero_sums();
-        else
-            load_sums(w->out + d, out_row);
-        for (int j = 0; j < n; j += 32, values += AMX_ROWS * v_row)
-            add_products(parts, (const char *)(w->p + j), 2 * P_ROW, 2 * AMX_ROWS * P_ROW, 2 * w->p_plane, values,
-                         v_row, 64, 2 * w->kv_plane);
-        store_sums(w->out + d, out_row);
-    }
+    const size_t v_row = 4 * (size_t)w->depth;
+    const amx_operand p = {(const char *)w->p, 2 * P_ROW, 64, 2 * w->p_plane};
+    amx_operand values = {(const char *)w->values + (size_t)(j0 / 2) * v_row, v_row, AMX_ROWS * v_row, 2 * w->kv_plane};
+    for (int d = 0; d < w->depth; d += 16, values.first += 64)
+        column_products(parts, p, 2 * AMX_ROWS * P_ROW, values, n / 32, j0 > 0, w->out + d,
+                        (size_t)w->depth * sizeof(float));
 }
 
 // Which of a row's elements from `element` on dropout keeps, 16 to a mask.

@@ -215,60 +215,52 @@ static inline void pack_turned(const head_rows *from, int64_t first, int64_t n, 
 }
 
 // --- products ---------------------------------------------------------------------------------------------------------------
-// Tiles 0 … 3, 2 × 2 of them, += A·B over 32 of k: a, b point at the first tile, `…_next` bytes on lies the second; `…_plane` bytes on
-// the second part.
-ALWAYS void add_products(const int parts, const char *a, size_t a_row, size_t a_next, size_t a_plane, const char *b,
-                         size_t b_row, size_t b_next, size_t b_plane) {
-    amx_load(4, a, a_row);
-    amx_load(6, b, b_row);
-    amx_dot(0, 4, 6);
-    amx_load(7, b + b_next, b_row);
-    amx_dot(1, 4, 7);
-    amx_load(5, a + a_next, a_row);
-    amx_dot(2, 5, 6);
-    amx_dot(3, 5, 7);
-    if (parts == 1)
-        return;
-    amx_load(4, a + a_plane, a_row);
-    amx_dot(0, 4, 6);
-    amx_dot(1, 4, 7);
-    amx_load(5, a + a_plane + a_next, a_row);
-    amx_dot(2, 5, 6);
-    amx_dot(3, 5, 7);
-    amx_load(6, b + b_plane, b_row);
-    amx_dot(0, 4, 6);
-    amx_dot(2, 5, 6);
-    amx_load(7, b + b_plane + b_next, b_row);
-    amx_dot(1, 4, 7);
-    amx_dot(3, 5, 7);
-    amx_load(4, a, a_row);
-    amx_dot(0, 4, 6);
-    amx_dot(1, 4, 7);
-    amx_load(5, a + a_next, a_row);
-    amx_dot(2, 5, 6);
-    amx_dot(3, 5, 7);
-}
+// An operand of products: its first tile, of rows `row` bytes apart; the tile of the next 32 of k lies `step` bytes on, the second part
+// `plane` bytes.
+typedef struct amx_operand {
+    const char *first;
+    size_t row, step, plane;
+} amx_operand;
 
-// The 2 × 2 tiles of sums at c, rows of `row` bytes.
-ALWAYS void zero_sums(void) {
-    amx_zero(0);
-    amx_zero(1);
-    amx_zero(2);
-    amx_zero(3);
-}
-ALWAYS void load_sums(const float *c, size_t row) {
-    const char *lower = (const char *)c + AMX_ROWS * row;
-    amx_load(0, c, row);
-    amx_load(1, c + 16, row);
-    amx_load(2, lower, row);
-    amx_load(3, lower + 64, row);
-}
-ALWAYS void store_sums(float *c, size_t row) {
-    char *lower = (char *)c + AMX_ROWS * row;
-    amx_store(0, c, row);
-    amx_store(1, c + 16, row);
-    amx_store(2, lower, row);
-    amx_store(3, lower + 64, row);
+// 32 × 16 sums (+)= A·B over steps·32 of k, in rows of `row` bytes; A's lower 16 rows lie `lower` bytes behind the upper. `keep`: onto what
+// is there.
+//
+// Four tiles are in use, and A's is loaded again for every product. A core's two threads share its tile registers: beside a busy one a
+// kernel with all eight in use has none left to begin the next instruction with, and each waits for the one before it.
+ALWAYS void column_products(const int parts, amx_operand a, size_t lower, amx_operand b, int steps, bool keep,
+                            float *sums, size_t row) {
+    char *sums_below = (char *)sums + AMX_ROWS * row;
+    if (keep) {
+        amx_load(0, sums, row);
+        amx_load(1, sums_below, row);
+    } else {
+        amx_zero(0);
+        amx_zero(1);
+    }
+    for (int i = 0; i < steps; i++, a.first += a.step, b.first += b.step) {
+        const char *below = a.first + lower;
+        amx_load(3, b.first, b.row);
+        amx_load(2, a.first, a.row);
+        amx_dot(0, 2, 3);
+        amx_load(2, below, a.row);
+        amx_dot(1, 2, 3);
+        if (parts == 1)
+            continue;
+        amx_load(2, a.first + a.plane, a.row);
+        amx_dot(0, 2, 3);
+        amx_load(2, below + a.plane, a.row);
+        amx_dot(1, 2, 3);
+        amx_load(3, b.first + b.plane, b.row);
+        amx_dot(1, 2, 3);
+        amx_load(2, a.first + a.plane, a.row);
+        amx_dot(0, 2, 3);
+        amx_load(2, below, a.row);
+        amx_dot(1, 2, 3);
+        amx_load(2, a.first, a.row);
+        amx_dot(0, 2, 3);
+    }
+    amx_store(0, sums, row);
+    amx_store(1, sums_below, row);
 }
 
 // --- which calls ------------------------------------------------------------------------------------------------------------
