@@ -1,28 +1,30 @@
-// What AMX tile instructions cost on a machine whose cores change by the second: pieces of a product's inner loop, all data in L1, each for
-// a millisecond and a half in turn on one core after another. CSV on stdout: a row a piece and a state of the core, nanoseconds a product
-// (pieces without products: as if their four loads, 64 loads or 72 multiply-adds served four).
+// What AMX tile instructions cost by the number of tiles in use and by what the core's other hardware thread does, all data in L1. CSV on
+// stdout: nanoseconds a product of 16 × 16 × 32 (or a load, where there are no products), medians and quartiles.
 //
-//   cc -O2 -mamx-tile -mamx-bf16 -mavx512f bench/cpu_tiles.c -o cpu_tiles && ./cpu_tiles [SECONDS [CORES]] > bench/results/cpu-tiles-amx.csv
+//   cc -O2 -pthread -Isrc -mamx-tile -mamx-bf16 -mavx512f bench/cpu_tiles.c -o cpu_tiles && ./cpu_tiles [SECONDS [CPUS]]
 //
-// A round is fast or slow by its first and last 2 × 2 loop: under 11 ns or over 16, where TDPBF16PS takes 16 cycles, 6 ns; others do not count.
+// A virtual machine does not say which of its cpus share a core, and the host moves them: two cpus that pass a cache line to and fro in under 70
+// ns are taken for a core's two threads. One runs the pieces while the other idles (`nothing`), spins on PAUSE, decodes no-operations or
+// multiplies tiles. Before and after each piece runs the 2 × 2 loop: over 16 ns both times, the thread had company; under 10 ns both times
+// it was alone, whatever was meant; other readings do not count. `someone else`: company while our own pair's other thread idled.
 #define _GNU_SOURCE
 #include <immintrin.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "backend/cpu/kernels/amx_config.h"
 
-enum { STEPS = 8, TILE = 1024, PANEL = STEPS * 2 * TILE, MOST_ROUNDS = 4000 };
-#define SLICE 1.5e-3
+enum { STEPS = 8, TIMES = 24, TILE = 1024, MOST_CPUS = 64, MOST_READINGS = 400 };
 
-static char panels[2][PANEL + 2 * TILE] __attribute__((aligned(4096))); // random BF16 of magnitude 0.5 to 1
-static float sums[1024] __attribute__((aligned(64)));
+static char panels[MOST_CPUS][40 * TILE] __attribute__((aligned(4096))); // random BF16 of magnitude 0.5 to 1
 
 static double now(void) {
     struct timespec t;
@@ -30,147 +32,186 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void zero(void) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+static bool pin(int cpu) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET((size_t)cpu, &one);
+    return sched_setaffinity(0, sizeof one, &one) == 0;
 }
 
-static void store(void) {
-    _tile_stored(0, sums, 128);
-    _tile_stored(1, sums + 16, 128);
-    _tile_stored(2, sums + 512, 128);
-    _tile_stored(3, sums + 528, 128);
-}
-
-static void load_operands(const char *a, const char *b) {
-    _tile_loadd(4, a, 64);
-    _tile_loadd(6, b, 64);
-    _tile_loadd(7, b + TILE, 64);
-    _tile_loadd(5, a + TILE, 64);
-}
-
-#define FENCE()   __asm__ volatile("" ::: "memory")
-#define EACH_STEP for (int k = 0; k < STEPS; k++, a += 2 * TILE, b += 2 * TILE)
-
-static void products(const char *a, const char *b) {
-    zero();
-    load_operands(a, b);
-    EACH_STEP {
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-        FENCE();
+// --- pieces -------------------------------------------------------------------------------------------------------------------
+// a<tile>, b<tile>: a load of the operand's i-th KiB into the tile; DOT: a product.
+#define A(tile, i)   _tile_loadd(tile, a + (i)*TILE, 64);
+#define B(tile, i)   _tile_loadd(tile, b + (i)*TILE, 64);
+#define DOT(c, x, y) _tile_dpbf16ps(c, x, y);
+#define PIECE(name, before, step)                                                                                      \
+    static void name(const char *from_a, const char *from_b) {                                                         \
+        for (int turn = 0; turn < TIMES; turn++) {                                                                     \
+            const char *a = from_a, *b = from_b;                                                                       \
+            before for (int k = 0; k < STEPS; k++, a += 2 * TILE, b += 2 * TILE) {                                     \
+                step __asm__ volatile("" ::: "memory");                                                                \
+            }                                                                                                          \
+        }                                                                                                              \
     }
-    store();
-}
+PIECE(two_by_two, , A(4, 0) B(6, 0) DOT(0, 4, 6) B(7, 1) DOT(1, 4, 7) A(5, 1) DOT(2, 5, 6) DOT(3, 5, 7))
+PIECE(two_by_two_7, , A(5, 0) B(6, 0) DOT(0, 5, 6) B(7, 1) DOT(1, 5, 7) A(5, 1) DOT(2, 5, 6) DOT(3, 5, 7))
+PIECE(two_by_two_6, , A(6, 0) B(7, 0) DOT(0, 6, 7) B(7, 1) DOT(1, 6, 7) A(6, 1) DOT(2, 6, 7) B(7, 0) DOT(3, 6, 7))
+PIECE(three_by_one, , B(7, 0) A(6, 0) DOT(0, 6, 7) A(6, 1) DOT(1, 6, 7) A(6, 2) DOT(2, 6, 7))
+PIECE(two_by_one, , B(7, 0) A(6, 0) DOT(0, 6, 7) A(6, 1) DOT(1, 6, 7))
+PIECE(two_by_one_5, , B(7, 0) A(5, 0) A(6, 1) DOT(0, 5, 7) DOT(1, 6, 7))
+PIECE(two_by_one_6, A(5, 0) A(6, 1) B(7, 0) B(4, 0),
+      DOT(0, 5, 7) A(5, 0) DOT(1, 6, 7) A(6, 1) B(7, 0) DOT(0, 5, 4) A(5, 2) DOT(1, 6, 4) A(6, 3) B(4, 1))
+PIECE(one_by_one, , A(6, 0) B(7, 0) DOT(0, 6, 7))
+PIECE(parts_8, ,
+      A(4, 0) B(6, 2) DOT(0, 4, 6) B(7, 3) DOT(1, 4, 7) A(5, 1) DOT(2, 5, 6) DOT(3, 5, 7) B(6, 0) DOT(0, 4, 6) B(7, 1)
+          DOT(1, 4, 7) DOT(2, 5, 6) DOT(3, 5, 7) A(4, 2) DOT(0, 4, 6) DOT(1, 4, 7) A(5, 3) DOT(2, 5, 6) DOT(3, 5, 7)
+              B(6, 2) DOT(0, 4, 6) B(7, 3) DOT(1, 4, 7) DOT(2, 5, 6) DOT(3, 5, 7))
+PIECE(parts_4, ,
+      B(3, 0) A(2, 2) DOT(0, 2, 3) A(2, 0) DOT(0, 2, 3) A(2, 3) DOT(1, 2, 3) A(2, 1) DOT(1, 2, 3) B(3, 2) DOT(1, 2, 3)
+          A(2, 3) DOT(1, 2, 3) A(2, 0) DOT(0, 2, 3) A(2, 2) DOT(0, 2, 3))
+#define OPERANDS A(6, 0) B(7, 0)
+PIECE(one_sum, OPERANDS, DOT(0, 6, 7))
+PIECE(four_sums, OPERANDS, DOT(0, 6, 7) DOT(1, 6, 7) DOT(2, 6, 7) DOT(3, 6, 7))
+PIECE(six_sums, OPERANDS, DOT(0, 6, 7) DOT(1, 6, 7) DOT(2, 6, 7) DOT(3, 6, 7) DOT(4, 6, 7) DOT(5, 6, 7))
+PIECE(loads_2, , A(0, 0) A(1, 1))
+PIECE(loads_8, , A(0, 0) A(1, 1) A(2, 0) A(3, 1) A(4, 0) A(5, 1) A(6, 0) A(7, 1))
 
-static void loads(const char *a, const char *b) {
-    EACH_STEP {
-        load_operands(a, b);
-        FENCE();
-    }
-}
-
-// What multiply_tiles of amx_matmul.c does.
-static void two_by_two(const char *a, const char *b) {
-    zero();
-    load_operands(a, b);
-    EACH_STEP {
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(4, a + 2 * TILE, 64);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_loadd(6, b + 2 * TILE, 64);
-        _tile_dpbf16ps(3, 5, 7);
-        _tile_loadd(7, b + 3 * TILE, 64);
-        _tile_loadd(5, a + 3 * TILE, 64);
-        FENCE();
-    }
-    store();
-}
-
-static void loads_first(const char *a, const char *b) {
-    zero();
-    EACH_STEP {
-        load_operands(a, b);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-        FENCE();
-    }
-    store();
-}
-
-// The loads go to tiles that no product reads.
-static void apart(const char *a, const char *b) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_loadd(3, a, 64);
-    _tile_loadd(4, b, 64);
-    EACH_STEP {
-        _tile_dpbf16ps(0, 3, 4);
-        _tile_loadd(5, a, 64);
-        _tile_dpbf16ps(1, 3, 4);
-        _tile_loadd(6, a + TILE, 64);
-        _tile_dpbf16ps(2, 3, 4);
-        _tile_loadd(7, b, 64);
-        _tile_dpbf16ps(0, 3, 4);
-        _tile_loadd(5, b + TILE, 64);
-        FENCE();
-    }
-    _tile_stored(0, sums, 128);
-    _tile_stored(1, sums + 16, 128);
-    _tile_stored(2, sums + 512, 128);
-}
-
-static void vector_loads(const char *a, const char *b) {
-    EACH_STEP for (int i = 0; i < 2 * TILE; i += 64) {
-        __asm__ volatile("vmovdqa64 %0, %%zmm20" ::"m"(*(const __m512i *)(const void *)(a + i)) : "xmm20");
-        __asm__ volatile("vmovdqa64 %0, %%zmm21" ::"m"(*(const __m512i *)(const void *)(b + i)) : "xmm21");
-    }
-}
-
-static void multiply_adds(const char *a, const char *b) {
-    __m512 x[12], half = _mm512_set1_ps(0.5f);
-    for (int i = 0; i < 12; i++)
-        x[i] = half;
-    EACH_STEP for (int turn = 0; turn < 6; turn++) {
-#pragma GCC unroll 12 // the sums are registers
-        for (int i = 0; i < 12; i++) {
-            x[i] = _mm512_fmadd_ps(x[i], half, half);
-            __asm__ volatile("" : "+v"(x[i]));
-        }
-    }
-}
-
+typedef void piece_fn(const char *a, const char *b);
 static const struct {
     const char *name;
-    void (*run)(const char *a, const char *b);
-} pieces[] = {{"2x2 loop: 4 products and 4 loads a step", two_by_two},
-              {"4 products", products},
-              {"4 loads", loads},
-              {"4 loads then 4 products", loads_first},
-              {"4 products and 4 loads that none reads", apart},
-              {"64 vector loads", vector_loads},
-              {"72 FP32 vector multiply-adds", multiply_adds},
-              {"2x2 loop again", two_by_two}};
+    int tiles;  // in use
+    int counts; // products of a step, or loads
+    piece_fn *run;
+} pieces[] = {
+    {"2x2 sums, 2 + 2 operand tiles", 8, 4, two_by_two}, // the reference
+    {"2x2 sums, 1 + 2 operand tiles", 7, 4, two_by_two_7},
+    {"2x2 sums, 1 + 1 operand tiles, 5 loads", 6, 4, two_by_two_6},
+    {"3x1 sums, 1 + 1 operand tiles", 5, 3, three_by_one},
+    {"2x1 sums, 1 + 1 operand tiles", 4, 2, two_by_one},
+    {"2x1 sums, 2 + 1 operand tiles", 5, 2, two_by_one_5},
+    {"2x1 sums, 2 + 2 operand tiles, loaded ahead", 6, 4, two_by_one_6},
+    {"1x1 sum, 1 + 1 operand tiles", 3, 1, one_by_one},
+    {"two parts, four products: 2x2 sums", 8, 16, parts_8},
+    {"two parts, four products: 2x1 sums", 4, 8, parts_4},
+    {"products alone: 1 sum", 3, 1, one_sum},
+    {"products alone: 4 sums", 6, 4, four_sums},
+    {"products alone: 6 sums", 8, 6, six_sums},
+    {"loads alone, to 2 tiles", 2, 2, loads_2},
+    {"loads alone, to 8 tiles", 8, 8, loads_8},
+};
 enum { PIECES = sizeof pieces / sizeof *pieces };
 
-static double time_of(int piece) {
-    long n = 0;
-    double start = now(), end;
-    do {
-        for (int i = 0; i < 8; i++)
-            pieces[piece].run(panels[0], panels[1]);
-        n += 8;
-        end = now();
-    } while (end - start < SLICE);
-    return (end - start) / (double)(n * STEPS * 4) * 1e9;
+static double time_of(int piece, int cpu) { // ns a product or load
+    const char *a = panels[cpu], *b = a + 18 * TILE;
+    _tile_loadconfig(&mz_amx_config);
+    pieces[piece].run(a, b);
+    double start = now();
+    for (int i = 0; i < 4; i++)
+        pieces[piece].run(a, b);
+    double ns = (now() - start) * 1e9;
+    _tile_release();
+    return ns / (4.0 * TIMES * STEPS * pieces[piece].counts);
+}
+
+// --- the other thread -----------------------------------------------------------------------------------------------------------
+enum company { NOTHING, PAUSE, NO_OPERATIONS, TILES_8, TILES_4, COMPANIES };
+static const char *const company_name[] = {"someone else",       "PAUSE", "no-operations", "2x2 loop (8 tiles)",
+                                           "2x1 loop (4 tiles)", "nobody"};
+
+typedef struct other {
+    enum company company;
+    int cpu;
+    atomic_bool there, over;
+} other;
+
+static void *keep_company(void *with) {
+    other *o = with;
+    pin(o->cpu);
+    atomic_store(&o->there, true);
+    while (!atomic_load(&o->over))
+        switch (o->company) {
+        case PAUSE:
+            for (int i = 0; i < 200; i++)
+                _mm_pause();
+            break;
+        case NO_OPERATIONS:
+            for (int i = 0; i < 100; i++)
+                __asm__ volatile(".rept 128\n\tnop\n\t.endr");
+            break;
+        case TILES_8:
+            (void)time_of(0, o->cpu);
+            break;
+        case TILES_4:
+            (void)time_of(4, o->cpu);
+            break;
+        default:
+            usleep(500);
+        }
+    return NULL;
+}
+
+// --- cpus of one core -------------------------------------------------------------------------------------------------------------
+enum { BALLS = 1000, THROWN = 300 }; // the first ones are not timed
+static _Alignas(128) atomic_int ball;
+static int catcher;
+
+static void *throw_back(void *unused) {
+    (void)unused;
+    pin(catcher);
+    for (int i = 0; i < BALLS; i++) {
+        while (atomic_load(&ball) != 2 * i + 1) {
+        }
+        atomic_store(&ball, 2 * i + 2);
+    }
+    return NULL;
+}
+
+static double round_trip(int from, int to) { // ns
+    pthread_t thread;
+    double start = 0;
+    atomic_store(&ball, 0);
+    catcher = to;
+    if (!pin(from) || pthread_create(&thread, NULL, throw_back, NULL) != 0)
+        return 1e9;
+    for (int i = 0; i < BALLS; i++) {
+        if (i == THROWN)
+            start = now();
+        atomic_store(&ball, 2 * i + 1);
+        while (atomic_load(&ball) != 2 * i + 2) {
+        }
+    }
+    double ns = (now() - start) * 1e9 / (BALLS - THROWN);
+    pthread_join(thread, NULL);
+    return ns;
+}
+
+// The next pair of cpus that share a core, after the one found before; false: none does.
+static bool next_pair(int cpus, int *one, int *two) {
+    static int at;
+    for (int tried = 0; tried < cpus * cpus; tried++, at++) {
+        *one = at / cpus % cpus;
+        *two = at % cpus;
+        if (*one < *two && round_trip(*one, *two) < 70 && round_trip(*one, *two) < 70) {
+            at++;
+            return true;
+        }
+    }
+    return false;
+}
+
+// --- readings -----------------------------------------------------------------------------------------------------------------
+static float readings[COMPANIES + 1][PIECES][MOST_READINGS];
+static int n_readings[COMPANIES + 1][PIECES];
+
+static void read_pieces(enum company company, int cpu) {
+    double before = time_of(0, cpu);
+    for (int i = 0; i < PIECES; i++) {
+        double ns = time_of(i, cpu), after = time_of(0, cpu);
+        int state = before > 16 && after > 16 ? (int)company : before < 10 && after < 10 ? COMPANIES : -1;
+        if (state >= 0 && n_readings[state][i] < MOST_READINGS)
+            readings[state][i][n_readings[state][i]++] = (float)ns;
+        before = after;
+    }
 }
 
 static int by_value(const void *a, const void *b) {
@@ -180,8 +221,8 @@ static int by_value(const void *a, const void *b) {
 
 int main(int argc, char **argv) {
     const double seconds = argc > 1 ? strtod(argv[1], NULL) : 10;
-    const int cores = argc > 2 ? (int)strtol(argv[2], NULL, 10) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-    static float ns[PIECES][MOST_ROUNDS];
+    int cpus = argc > 2 ? (int)strtol(argv[2], NULL, 10) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    cpus = cpus < MOST_CPUS ? cpus : MOST_CPUS;
     if (syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) != 0) {
         fprintf(stderr, "cpu_tiles: this machine has no AMX tiles\n");
         return 1;
@@ -191,30 +232,31 @@ int main(int argc, char **argv) {
         x = x * 1664525u + 1013904223u;
         ((uint16_t *)(void *)panels)[i] = (uint16_t)(0x3f00 | (x >> 16 & 0x807f));
     }
-    _tile_loadconfig(&mz_amx_config);
-    int rounds = 0;
-    for (double start = now(); now() - start < seconds && rounds < MOST_ROUNDS; rounds++) {
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        CPU_SET((size_t)(rounds % cores), &one);
-        if (sched_setaffinity(0, sizeof one, &one) != 0)
-            continue;
-        for (int i = 0; i < PIECES; i++)
-            ns[i][rounds] = (float)time_of(i);
+    int turns = 0;
+    for (double start = now(); now() - start < seconds; turns++) {
+        int one = turns % cpus, two = -1;
+        const bool pair = next_pair(cpus, &one, &two);
+        for (int company = NOTHING; company < (pair ? COMPANIES : PAUSE); company++) {
+            other o = {.company = (enum company)company, .cpu = pair ? two : one};
+            pthread_t thread;
+            if (pthread_create(&thread, NULL, keep_company, &o) != 0)
+                return 1;
+            while (!atomic_load(&o.there))
+                usleep(50);
+            pin(pair ? one : turns % cpus);
+            read_pieces(o.company, pair ? one : turns % cpus);
+            atomic_store(&o.over, true);
+            pthread_join(thread, NULL);
+        }
     }
-    printf("piece,state,rounds,of_rounds,median_ns,first_quartile_ns,third_quartile_ns\n");
-    for (int slow = 0; slow < 2; slow++)
+    printf("piece,tiles,company,readings,median_ns,first_quartile_ns,third_quartile_ns\n");
+    for (int state = COMPANIES; state >= 0; state--)
         for (int i = 0; i < PIECES; i++) {
-            static float of[MOST_ROUNDS];
-            int n = 0;
-            for (int r = 0; r < rounds; r++) {
-                const float first = ns[0][r], last = ns[PIECES - 1][r];
-                if (slow ? first > 16 && last > 16 : first < 11 && last < 11)
-                    of[n++] = ns[i][r];
-            }
+            float *of = readings[state][i];
+            const int n = n_readings[state][i];
             qsort(of, (size_t)n, sizeof *of, by_value);
             if (n > 0)
-                printf("\"%s\",%s,%d,%d,%.2f,%.2f,%.2f\n", pieces[i].name, slow ? "slow" : "fast", n, rounds,
+                printf("\"%s\",%d,%s,%d,%.1f,%.1f,%.1f\n", pieces[i].name, pieces[i].tiles, company_name[state], n,
                        (double)of[n / 2], (double)of[n / 4], (double)of[n * 3 / 4]);
         }
 }
