@@ -17,6 +17,7 @@
 
 typedef struct matmul_case {
     int64_t m, n, k, batches;
+    int threads;                     // and one; 0: 3
     bool a_transposed, b_transposed; // A is stored [K, M]; B is stored [K, N]
     mezzo_dtype a, b, compute, y;
     bool accumulate;
@@ -187,7 +188,7 @@ static void check_element(const matmul_case *c, double sum, double sum_abs, doub
         require(fabs(y - want) <= error + unit(c->y) * (fabs(want) + error) + bottom(c->y), c, y, want, error);
 }
 
-// Runs the case on `path` with 1 and 3 threads: the result is right, and the same bits.
+// Runs the case on `path` with one thread and several: the result is right, and the same bits.
 static void check_case(mz_matmul_path path, const matmul_case *c) {
     int64_t mk = c->m * c->k, nk = c->n * c->k, mn = c->m * c->n, batches = c->batches;
     matrix a = make_matrix(c->a, batches * mk, c->integers, 1), b = make_matrix(c->b, batches * nk, c->integers, 2);
@@ -222,7 +223,8 @@ static void check_case(mz_matmul_path path, const matmul_case *c) {
     } else if (c->keep_preact) {
         p.out.preact = preact;
     }
-    for (int threads = 1; threads <= 3; threads += 2) {
+    const int several = c->threads > 0 ? c->threads : 3;
+    for (int threads = 1; threads <= several; threads += several - 1) {
         size_t size = mz_matmul_workspace(path, &p, threads);
         void *workspace = guarded(size);
         p.out.y = threads == 1 ? y : again;
@@ -341,6 +343,27 @@ static void check_batches(mz_matmul_path path, mezzo_dtype compute) {
         c.b_transposed = i >> 1 & 1;
         check_case(path, &c);
     }
+}
+
+// Sizes at which threads share packed panels: of the left operand, the right one, both; several blocks of k, the last of them shorter, and
+// panels that are not full. The first `count` of them.
+#define SHARED_SIZES 5
+static void check_shared(mz_matmul_path path, mezzo_dtype compute, int count) {
+    static const int64_t shapes[SHARED_SIZES][4] = {
+        {75, 290, 1100, 1}, {400, 70, 704, 1}, {150, 310, 401, 1}, {70, 90, 700, 3}, {310, 75, 330, 1}};
+    for (int s = 0; s < count; s++)
+        for (int orientation = 0; orientation < 4; orientation++) {
+            matmul_case c = {.m = shapes[s][0], .n = shapes[s][1], .k = shapes[s][2], .batches = shapes[s][3]};
+            c.a_transposed = orientation & 1;
+            c.b_transposed = orientation >> 1;
+            c.a = c.b = storage_of(compute);
+            c.compute = compute;
+            c.threads = 9;
+            c.y = s % 2 == 0 ? storage_of(compute) : MEZZO_F32;
+            c.via = MEZZO_F32;
+            c.integers = c.y == MEZZO_F32;
+            check_case(path, &c);
+        }
 }
 
 static inline void check_column_sums(mz_matmul_path path) {

@@ -1,6 +1,8 @@
 // The cpu backend's matrix product on every microkernel this machine can run: any size, orientation, storage format and epilogue
 // gives the FP64 product of the rounded operands within the bound of FP32 summation, exactly where every sum is exact, and the
 // same bits for every number of threads.
+#include <time.h>
+
 #include "unit/matmul_cases.h"
 
 static const mz_matmul_path portable = {&mz_matmul_isa__portable.f32, &mz_matmul_isa__portable};
@@ -17,12 +19,30 @@ static void check_f32_path(mz_matmul_path path) {
     for (size_t i = 0; i < MZ_COUNT(stored); i++)
         check_epilogues(path, stored[i]);
     check_batches(path, MEZZO_F32);
+    check_shared(path, MEZZO_F32, SHARED_SIZES);
     check_column_sums(path);
 }
 
 static void test_portable(void **state) {
     (void)state;
     check_f32_path(portable);
+}
+
+// Packing in which any thread may be the last: none may multiply before what another packs is there.
+static void pack_slowly(mz_panel format, int width, void *dst, const mz_matmul_operand *src, int64_t i0, int ni,
+                        int64_t k0, int64_t nk, int64_t k_padded) {
+    const struct timespec a_while = {.tv_nsec = 200000};
+    nanosleep(&a_while, NULL);
+    mz_matmul_isa__portable.pack(format, width, dst, src, i0, ni, k0, nk, k_padded);
+}
+
+static void test_slow_packing(void **state) {
+    (void)state;
+    mz_microkernel slow = mz_matmul_isa__portable.f32;
+    slow.pack = pack_slowly;
+    matmul_case c = {.m = 75, .n = 290, .k = 600, .batches = 1, .threads = 9, .via = MEZZO_F32, .integers = true};
+    c.a = c.b = c.compute = c.y = MEZZO_F32;
+    check_case((mz_matmul_path){&slow, &mz_matmul_isa__portable}, &c);
 }
 
 #if defined(__x86_64__)
@@ -54,6 +74,7 @@ static void test_bf16_dot(void **state) {
     check_formats(bf16_dot, MEZZO_BF16);
     check_epilogues(bf16_dot, MEZZO_BF16);
     check_batches(bf16_dot, MEZZO_BF16);
+    check_shared(bf16_dot, MEZZO_BF16, SHARED_SIZES);
 }
 
 // The fast BF16 epilogue's instruction takes subnormals for zero: results must keep them all the same.
@@ -154,6 +175,7 @@ static void test_rows_of_32(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_portable),
+        cmocka_unit_test(test_slow_packing),
 #if defined(__x86_64__)
         cmocka_unit_test(test_avx2),
         cmocka_unit_test(test_avx512),

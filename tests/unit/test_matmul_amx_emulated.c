@@ -42,6 +42,13 @@ static void test_split(void **state) {
     check_split(&mz_microkernel_amx_tf32, &mz_matmul_isa__portable, MEZZO_TF32);
 }
 
+static void test_shared(void **state) {
+    (void)state;
+    check_shared(path, MEZZO_BF16, 2);
+    check_shared((mz_matmul_path){&mz_microkernel_amx_f16, &mz_matmul_isa__portable}, MEZZO_F16, 2);
+    check_shared((mz_matmul_path){&mz_microkernel_amx_tf32, &mz_matmul_isa__portable}, MEZZO_TF32, 2);
+}
+
 // Both operands across a long k: pieces of it are products of their own, and added.
 static void test_pieces(void **state) {
     (void)state;
@@ -206,6 +213,7 @@ int main(void) {
         cmocka_unit_test(test_formats),
         cmocka_unit_test(test_epilogues),
         cmocka_unit_test(test_split),
+        cmocka_unit_test(test_shared),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_split_at_the_ends),
         cmocka_unit_test(test_tiles_are_released),

@@ -1,5 +1,6 @@
 // The matrix product's driver: loops around a microkernel.
 //
+//   pack whole operands that would be packed again and again     all threads together, then they wait for each other: see plan_shared
 //   items: columns in blocks of nb, rows in parts of mb         whoever is free takes the next
 //     for pk in k by kp                                         nearly always once
 //       for i in rows, a few panels at a time
@@ -7,12 +8,13 @@
 //         for j in nb by nr, a few at a time                    the first time pack B (kp × nr): it stays in L2 for all rows
 //           for i in these rows by mr, ks in kp by kc, j        microkernel; the epilogue after the last k
 //
-// Nothing packed is shared, so threads never wait for each other; k is summed in the same order by one thread whatever item a tile
-// is part of: bitwise repeatable. docs/dev/MATMUL.md has the measurements behind this.
+// Other panels are the thread's own. k is summed in the same order by one thread whatever item a tile is part of: bitwise repeatable.
+// docs/dev/MATMUL.md has the measurements behind this.
 #include "backend/cpu/matmul.h"
 
 #include <omp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -47,15 +49,18 @@ static int64_t round_up(int64_t a, int64_t to) {
 
 // --- blocking -----------------------------------------------------------------------------------------------------------
 typedef struct blocking {
-    int64_t kc, kp;                     // k of a call and of a packed block, kc dividing kp
-    int64_t nb, mb;                     // an item's columns and rows: whole panels
-    int64_t a_group;                    // panels of A packed together
-    int64_t across, down, items;        // of one product; of all
-    bool epilogue;                      // more happens to sums than being stored
-    bool direct;                        // whole tiles of sums are made in y
-    bool rows;                          // A's whole panels are read as they lie
-    bool in_blocks;                     // several packed blocks add to y, one after another
-    size_t a_panel, b_panel;            // bytes of one packed panel
+    int64_t kc, kp;              // k of a call and of a packed block, kc dividing kp
+    int64_t k_blocks;            // packed blocks of one product
+    int64_t m_panels, n_panels;  // of one product
+    int64_t nb, mb;              // an item's columns and rows: whole panels
+    int64_t a_group;             // panels of A packed together
+    int64_t across, down, items; // of one product; of all
+    bool epilogue;               // more happens to sums than being stored
+    bool direct;                 // whole tiles of sums are made in y
+    bool rows;                   // A's whole panels are read as they lie
+    bool in_blocks;              // several packed blocks add to y, one after another
+    size_t a_panel, b_panel;     // bytes of one packed panel
+    size_t shared_a, shared_b;   // bytes of all panels, [batch][block of k][panel], where threads share them; or 0
     size_t a_bytes, b_bytes, sum_bytes; // a thread's packed panels and tiles of sums
     size_t bytes;                       // of one thread
 } blocking;
@@ -110,24 +115,27 @@ static void ask_l2(void) {
 // How many blocks of columns and parts of rows make `team` threads finish soonest, in units of a tile's products. A panel that is packed
 // or read by one more thread costs PANEL of them: it comes from the cache of another core, or from memory. Cores differ: a virtual one is
 // up to four times as slow as its neighbour for a while, and whoever is done takes over, so that the last item decides.
-#define PANEL     3
-#define ITEM      4   // what starting an item costs
-#define LAST_ITEM 1.5 // how many times longer than on the average core
+#define PANEL        3
+#define PANEL_SHARED 2
+#define ITEM         4   // what starting an item costs
+#define LAST_ITEM    1.5 // how many times longer than on the average core
 static int64_t next_count(int64_t n) {
     return n + 1 + n / 4;
 }
 
-static void plan_grid(blocking *b, int64_t m_panels, int64_t n_panels, int64_t most_panels, int64_t team,
-                      int64_t batches, bool kept) {
+static void plan_grid(blocking *b, int64_t most_panels, int64_t team, int64_t batches) {
+    const int64_t m_panels = b->m_panels, n_panels = b->n_panels;
+    const bool kept = b->k_blocks == 1;
     double best = 0;
+    const double a_cost = b->shared_a > 0 ? PANEL_SHARED : PANEL, b_cost = b->shared_b > 0 ? PANEL_SHARED : PANEL;
     for (int64_t across = ceil_div(n_panels, most_panels); across <= n_panels; across = next_count(across)) {
         const int64_t n = ceil_div(n_panels, across), blocks = ceil_div(n_panels, n) * batches;
         for (int64_t m = 1; m <= m_panels; m = m < m_panels ? min64(m_panels, next_count(m)) : m + 1) {
             const int64_t items = ceil_div(m_panels, m) * blocks;
             const int64_t packed = kept ? min64(items, team + blocks - 1) : items; // blocks of B, by all threads
-            const double all =
-                (double)(m_panels * n_panels * batches + PANEL * (m_panels * blocks + n * packed) + ITEM * items);
-            const double last = team > 1 ? LAST_ITEM * (double)(n * m + PANEL * (n + m)) : 0;
+            const double all = (double)(m_panels * n_panels * batches + ITEM * items) +
+                               a_cost * (double)(m_panels * blocks) + b_cost * (double)(n * packed);
+            const double last = team > 1 ? LAST_ITEM * ((double)(n * m) + b_cost * (double)n + a_cost * (double)m) : 0;
             const double cost = all / (double)min64(team, items) + last;
             if (best == 0 || cost < best) {
                 best = cost;
@@ -138,6 +146,42 @@ static void plan_grid(blocking *b, int64_t m_panels, int64_t n_panels, int64_t m
     }
     b->across = ceil_div(n_panels, b->nb);
     b->down = ceil_div(m_panels, b->mb);
+}
+
+// An operand that would be packed SHARE_TIMES times or more is packed once before the first item, by all threads together; the smaller one
+// first, and the grid is then cut for the other. Fewer times do not pay: what is shared is written where other cores have it in their caches,
+// and read from there at least as slowly as the operand itself. Nor does less than SHARE_GAIN elements of packing saved a thread, some
+// microseconds of waiting for each other.
+#define SHARE_TIMES  4
+#define SHARE_GAIN   16384
+#define SHARED_BYTES ((size_t)14 << 20)
+
+// How often panels are packed, all of them taken together, where every thread packs what it multiplies.
+static double times_packed(const blocking *b, bool left, int64_t team, int64_t batches) {
+    const int64_t blocks = b->across * batches, items = b->down * blocks;
+    if (left)
+        return b->rows ? 0 : (double)b->across;
+    return (double)(b->k_blocks == 1 ? min64(items, team + blocks - 1) : items) / (double)blocks;
+}
+
+static void plan_shared(blocking *b, const mz_microkernel *mk, const mz_matmul_problem *p, int64_t most_panels,
+                        int64_t team) {
+    const int64_t blocks = b->k_blocks * p->batches;
+    const size_t all_a = (size_t)(b->m_panels * blocks) * b->a_panel;
+    const size_t all_b = (size_t)(b->n_panels * blocks) * b->b_panel;
+    for (int turn = 0; turn < 2; turn++) {
+        const bool left = turn == (all_a < all_b ? 0 : 1);
+        const double elements = (double)((left ? b->m_panels * mk->mr : b->n_panels * mk->nr) * blocks * b->kp);
+        const double times = times_packed(b, left, team, p->batches);
+        if (times < SHARE_TIMES || (times - 1) * elements / (double)team < SHARE_GAIN ||
+            (left ? all_a : all_b) > SHARED_BYTES - b->shared_a - b->shared_b)
+            continue;
+        if (left)
+            b->shared_a = all_a;
+        else
+            b->shared_b = all_b;
+        plan_grid(b, most_panels, team, p->batches);
+    }
 }
 
 // Rows must be whole cache lines, and k whole steps: what lies behind a row's end may be no number. Not where rows are a multiple of 2 KiB
@@ -159,19 +203,22 @@ static blocking plan_blocks(const mz_microkernel *mk, const mz_matmul_problem *p
     b.b_panel = mz_align_up((size_t)(b.kp * mk->nr) * operand_size(mk->b_panel) + MZ_PANEL_SLACK, LINE);
     // Most of a core's L2 cache; the rest is for A's panels and the sums.
     const size_t most_of_l2 = l2_bytes / 8 * 5, b_budget = is_f32(mk) ? max_size(F32_B_BYTES, most_of_l2) : most_of_l2;
-    int64_t m_panels = ceil_div(p->m, mk->mr), n_panels = ceil_div(p->n, mk->nr);
-    int64_t most = max64(1, min64(MAX_PANELS_B, (int64_t)(b_budget / b.b_panel)));
-    plan_grid(&b, m_panels, n_panels, most, threads, p->batches, b.kp >= p->k);
-    b.items = b.across * b.down * p->batches;
+    b.k_blocks = ceil_div(p->k, b.kp);
+    b.m_panels = ceil_div(p->m, mk->mr);
+    b.n_panels = ceil_div(p->n, mk->nr);
     b.rows = reads_rows(mk, p);
+    const int64_t most = max64(1, min64(MAX_PANELS_B, (int64_t)(b_budget / b.b_panel)));
+    plan_grid(&b, most, threads, p->batches);
+    plan_shared(&b, mk, p, most, threads);
+    b.items = b.across * b.down * p->batches;
     // Tiles' panels are long: one at a time, but where rows do not lie along k and one panel would use one line of a page.
     const bool one = mk->kc >= PANEL_SHORT && p->a.k_stride == 1;
     b.a_group = one ? 1 : max64(1, min64(b.mb, (int64_t)(A_BYTES / b.a_panel)));
     b.epilogue = has_epilogue(&p->out);
     b.in_blocks = !b.epilogue && b.kp < p->k;
     b.direct = !b.epilogue && (mk->in_y || b.kc >= p->k);
-    b.a_bytes = (size_t)b.a_group * b.a_panel;
-    b.b_bytes = (size_t)b.nb * b.b_panel;
+    b.a_bytes = b.shared_a > 0 ? 0 : (size_t)b.a_group * b.a_panel;
+    b.b_bytes = b.shared_b > 0 ? 0 : (size_t)b.nb * b.b_panel;
     bool kept = b.epilogue && b.kp < p->k; // sums of all rows wait for the next packed block
     b.sum_bytes = (size_t)(b.nb * (kept ? b.mb : 1)) * (size_t)(mk->mr * mk->nr) * sizeof(float);
     b.bytes = mz_align_up(b.a_bytes + b.b_bytes + b.sum_bytes, LINE);
@@ -237,12 +284,17 @@ static void add_pieces(const mz_matmul_problem *p, const float *sums, int64_t pi
         }
 }
 
+static size_t bytes_of_panels(mz_matmul_path path, const mz_matmul_problem *problem, int threads) {
+    const blocking b = plan_blocks(path.kernel, problem, threads);
+    return b.shared_a + b.shared_b + b.bytes * (size_t)threads;
+}
+
 size_t mz_matmul_workspace(mz_matmul_path path, const mz_matmul_problem *problem, int threads) {
     const int64_t pieces = pieces_of(path.kernel, problem);
     if (pieces == 1)
-        return plan_blocks(path.kernel, problem, threads).bytes * (size_t)threads;
+        return bytes_of_panels(path, problem, threads);
     const mz_matmul_problem q = in_pieces(problem, pieces, NULL);
-    return bytes_of_pieces(problem, pieces) + plan_blocks(path.kernel, &q, threads).bytes * (size_t)threads;
+    return bytes_of_pieces(problem, pieces) + bytes_of_panels(path, &q, threads);
 }
 
 // --- one thread's work ----------------------------------------------------------------------------------------------------
@@ -253,10 +305,12 @@ typedef struct worker {
     const blocking *b;
     mz_matmul_operand a_op, b_op; // this batch's
     mz_matmul_epilogue out;
-    char *a_pack, *b_pack;
-    float *sums;    // tiles: of the row of tiles under way, or of all of the item
+    char *shared_a, *shared_b; // all panels: [batch][block of k][panel]
+    char *a_pack, *b_pack;     // this thread's, where they are not shared
+    const char *b_panels;      // the item's, of this block of k
+    float *sums;               // tiles: of the row of tiles under way, or of all of the item
     int64_t packed; // which block of B is there: batch · across + block of columns; -1: none that can be used again
-    int64_t i0, i1, j0, j1; // the item
+    int64_t batch, i0, i1, j0, j1; // the item
 } worker;
 
 // Where the loops over k are: the packed block.
@@ -266,23 +320,84 @@ typedef struct place {
 } place;
 
 // --- packing ------------------------------------------------------------------------------------------------------------------
-// Panels of as many of the operand's rows from `start` on, of which there are `count`. A panel whole, or where its rows do not lie along k in
-// bands of a few of k across all the panels: one narrow panel from top to bottom would touch a new page at every row or two.
-static void pack(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,
-                 char *packed) {
+// `depth` of k from k on of panels side by side, which hold as many of the operand's rows from `start` on as there are, `count`.
+static void pack_band(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,
+                      char *packed, int64_t k, int64_t depth) {
     const mz_matmul_operand *op = left ? &w->a_op : &w->b_op;
     const mz_panel format = left ? w->mk->a_panel : w->mk->b_panel;
     const int width = left ? w->mk->mr : w->mk->nr;
-    const int64_t depth = op->k_stride == 1 ? at->nk_padded : band_depth(w->mk);
     const size_t panel_bytes = left ? w->b->a_panel : w->b->b_panel, row = (size_t)width * operand_size(format);
+    for (int64_t panel = 0; panel < panels; panel++) {
+        const int64_t i = panel * width;
+        char *dst = packed + (size_t)panel * panel_bytes + (size_t)k * row;
+        (w->mk->pack != NULL ? w->mk->pack : w->isa->pack)(format, width, dst, op, start + i,
+                                                           (int)min64(width, count - i), at->pk + k,
+                                                           min64(depth, at->nk - k), min64(depth, at->nk_padded - k));
+    }
+}
+
+// A panel whole, or where its rows do not lie along k in bands of a few of k across all the panels: one narrow panel from top to bottom would
+// touch a new page at every row or two.
+static void pack(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,
+                 char *packed) {
+    const int64_t depth = (left ? w->a_op : w->b_op).k_stride == 1 ? at->nk_padded : band_depth(w->mk);
     for (int64_t k = 0; k < at->nk_padded; k += depth)
-        for (int64_t panel = 0; panel < panels; panel++) {
-            int64_t i = panel * width;
-            char *dst = packed + (size_t)panel * panel_bytes + (size_t)k * row;
-            (w->mk->pack != NULL ? w->mk->pack
-                                 : w->isa->pack)(format, width, dst, op, start + i, (int)min64(width, count - i),
-                                                 at->pk + k, min64(depth, at->nk - k), min64(depth, at->nk_padded - k));
-        }
+        pack_band(w, at, left, start, count, panels, packed, k, depth);
+}
+
+static place place_of(const worker *w, int64_t k_block) {
+    const int64_t k = w->p->k, pk = k_block * w->b->kp, nk = min64(w->b->kp, k - pk);
+    return (place){pk, nk, round_up(nk, w->mk->k_unit), pk == 0, pk + nk == k};
+}
+
+static char *shared_panel(const worker *w, bool left, int64_t batch, int64_t pk, int64_t panel) {
+    const blocking *b = w->b;
+    const int64_t before = (batch * b->k_blocks + pk / b->kp) * (left ? b->m_panels : b->n_panels) + panel;
+    return left ? w->shared_a + (size_t)before * b->a_panel : w->shared_b + (size_t)before * b->b_panel;
+}
+
+static const void *offset(const void *data, mezzo_dtype dtype, int64_t elements) {
+    return (const char *)data + (size_t)elements * mezzo_dtype_size(dtype);
+}
+
+static void go_to_batch(worker *w, int64_t batch) {
+    const mz_matmul_problem *p = w->p;
+    w->batch = batch;
+    w->a_op.data = offset(p->a.data, p->a.dtype, batch * p->a_step);
+    w->b_op.data = offset(p->b.data, p->b.dtype, batch * p->b_step);
+    w->out.y = (char *)p->out.y + (size_t)(batch * p->y_step) * mezzo_dtype_size(p->out.y_dtype);
+}
+
+// What is shared is packed in chunks of some thousand elements, by whoever is free. Rows of a panel that are not whole vectors are stored past
+// their end, which the next row repairs: such a panel is one thread's, from top to bottom.
+typedef struct chunks {
+    int64_t panels, depth; // of one
+    int64_t across, down;  // of a packed block
+    int64_t all;           // of all
+} chunks;
+
+static chunks chunks_of(const mz_matmul_problem *p, const mz_microkernel *mk, const blocking *b, bool left) {
+    const bool along_k = (left ? p->a : p->b).k_stride == 1, whole_vectors = (left ? mk->mr : mk->nr) % 16 == 0;
+    chunks t = {.panels = along_k ? 1 : band_panels(mk), .depth = along_k ? PACK_PANELS * PACK_DEPTH : PACK_DEPTH};
+    if (!whole_vectors)
+        t.depth = round_up(b->kp, mk->k_unit);
+    t.across = ceil_div(left ? b->m_panels : b->n_panels, t.panels);
+    t.down = ceil_div(b->kp, t.depth);
+    t.all = (left ? b->shared_a > 0 : b->shared_b > 0) ? t.across * t.down * b->k_blocks * p->batches : 0;
+    return t;
+}
+
+static void pack_chunk(worker *w, bool left, const chunks *t, int64_t chunk) {
+    const int64_t down = chunk % t->down, across = chunk / t->down % t->across, block = chunk / t->down / t->across;
+    const place at = place_of(w, block % w->b->k_blocks);
+    const int64_t width = left ? w->mk->mr : w->mk->nr, panel = across * t->panels, rows = left ? w->p->m : w->p->n;
+    const int64_t panels = min64(t->panels, (left ? w->b->m_panels : w->b->n_panels) - panel);
+    go_to_batch(w, block / w->b->k_blocks);
+    char *packed = shared_panel(w, left, w->batch, at.pk, panel);
+    const int64_t end = min64(at.nk_padded, (down + 1) * t->depth),
+                  step = t->panels == 1 ? t->depth : band_depth(w->mk);
+    for (int64_t k = down * t->depth; k < end; k += step)
+        pack_band(w, &at, left, panel * width, rows - panel * width, panels, packed, k, min64(step, end - k));
 }
 
 // --- products -----------------------------------------------------------------------------------------------------------------
@@ -328,7 +443,7 @@ static void multiply_tile(const worker *w, const place *at, const char *a_panel,
         int64_t row = b->epilogue && b->kp < w->p->k ? (i - w->i0) / mk->mr : 0;
         sums = w->sums + (row * (b->nb / mk->nr) + panel) * mk->mr * mk->nr;
     }
-    const char *bp = w->b_pack + (size_t)panel * b->b_panel + (size_t)(ks * mk->nr) * operand_size(mk->b_panel);
+    const char *bp = w->b_panels + (size_t)panel * b->b_panel + (size_t)(ks * mk->nr) * operand_size(mk->b_panel);
     if (stored && b->epilogue)
         ask_for_epilogue(w, i, j, rows, columns);
     if (b->rows && rows == mk->mr) {
@@ -342,14 +457,14 @@ static void multiply_tile(const worker *w, const place *at, const char *a_panel,
         finish_tile(w, sums, i, j, rows, columns);
 }
 
-// `rows` panels of A, packed, from row i on, by `columns` panels of B from the j-th on.
-static void multiply_panels(const worker *w, const place *at, int64_t i, int64_t rows, int64_t j, int64_t columns) {
+// `rows` panels of A from row i on, packed at `a`, by `columns` panels of B from the j-th on.
+static void multiply_panels(const worker *w, const place *at, const char *a, int64_t i, int64_t rows, int64_t j,
+                            int64_t columns) {
     const mz_microkernel *mk = w->mk;
     for (int64_t row = 0; row < rows; row++)
         for (int64_t ks = 0; ks < at->nk_padded; ks += w->b->kc)
             for (int64_t column = j; column < j + columns; column++)
-                multiply_tile(w, at, w->a_pack + (size_t)row * w->b->a_panel, i + row * mk->mr, w->j0 + column * mk->nr,
-                              ks);
+                multiply_tile(w, at, a + (size_t)row * w->b->a_panel, i + row * mk->mr, w->j0 + column * mk->nr, ks);
 }
 
 // Rows of a few panels from i on: packed, but for those that are read as they lie. B's panels are packed as they are met where `pack_b`, in
@@ -359,46 +474,39 @@ static void multiply_rows(const worker *w, const place *at, int64_t i, int64_t p
     const int64_t columns = ceil_div(w->j1 - w->j0, mk->nr);
     const int64_t group = !pack_b ? columns : w->b_op.k_stride == 1 ? 1 : band_panels(mk);
     const int64_t as_they_lie = w->b->rows ? min64(panels, (w->i1 - i) / mk->mr) : 0, from = i + as_they_lie * mk->mr;
-    pack(w, at, true, from, w->i1 - from, panels - as_they_lie, w->a_pack + (size_t)as_they_lie * w->b->a_panel);
+    const char *a = w->b->shared_a > 0 ? shared_panel(w, true, w->batch, at->pk, i / mk->mr) : w->a_pack;
+    if (w->b->shared_a == 0)
+        pack(w, at, true, from, w->i1 - from, panels - as_they_lie, w->a_pack + (size_t)as_they_lie * w->b->a_panel);
     for (int64_t column = 0; column < columns; column += group) {
         int64_t n = min64(group, columns - column), j = w->j0 + column * mk->nr;
         if (pack_b)
             pack(w, at, false, j, w->j1 - j, n, w->b_pack + (size_t)column * w->b->b_panel);
-        multiply_panels(w, at, i, panels, column, n);
+        multiply_panels(w, at, a, i, panels, column, n);
     }
 }
 
 static void multiply_item(worker *w, int64_t block) {
-    const mz_matmul_problem *p = w->p;
     const mz_microkernel *mk = w->mk;
     const blocking *b = w->b;
     const bool add = w->out.add;
-    for (place at = {0}; at.pk < p->k; at.pk += b->kp) {
-        at.nk = min64(b->kp, p->k - at.pk);
-        at.nk_padded = round_up(at.nk, mk->k_unit);
-        at.first = at.pk == 0;
-        at.last = at.pk + at.nk == p->k;
+    for (int64_t k_block = 0; k_block < b->k_blocks; k_block++) {
+        const place at = place_of(w, k_block);
         w->out.add = add || (b->in_blocks && !at.first);
-        bool pack_b = w->packed != block || !at.first || !at.last;
+        w->b_panels = b->shared_b > 0 ? shared_panel(w, false, w->batch, at.pk, w->j0 / mk->nr) : w->b_pack;
+        bool pack_b = b->shared_b == 0 && (w->packed != block || !at.first || !at.last);
         for (int64_t i = w->i0; i < w->i1; i += b->a_group * mk->mr, pack_b = false)
             multiply_rows(w, &at, i, min64(b->a_group, ceil_div(w->i1 - i, mk->mr)), pack_b);
     }
-    w->packed = b->kp >= p->k ? block : -1;
+    w->packed = b->k_blocks == 1 ? block : -1;
     w->out.add = add;
 }
 
 // --- items and threads --------------------------------------------------------------------------------------------------------
-static const void *offset(const void *data, mezzo_dtype dtype, int64_t elements) {
-    return (const char *)data + (size_t)elements * mezzo_dtype_size(dtype);
-}
-
 static void run_item(worker *w, int64_t item) {
     const mz_matmul_problem *p = w->p;
     const blocking *b = w->b;
     int64_t batch = item / (b->across * b->down), part = item % b->down, columns = item / b->down % b->across;
-    w->a_op.data = offset(p->a.data, p->a.dtype, batch * p->a_step);
-    w->b_op.data = offset(p->b.data, p->b.dtype, batch * p->b_step);
-    w->out.y = (char *)p->out.y + (size_t)(batch * p->y_step) * mezzo_dtype_size(p->out.y_dtype);
+    go_to_batch(w, batch);
     w->j0 = columns * b->nb;
     w->j1 = min64(p->n, w->j0 + b->nb);
     w->i0 = part * b->mb;
@@ -410,6 +518,8 @@ static void run_item(worker *w, int64_t item) {
 typedef struct ranges {
     int team;
     int64_t items;
+    _Alignas(LINE) atomic_llong chunks; // of packing, that are taken
+    _Alignas(LINE) atomic_llong packed; // that are done
     struct {
         _Alignas(LINE) atomic_llong taken;
     } of[MAX_TEAM];
@@ -427,29 +537,59 @@ static int64_t take(ranges *r, int *whose, int *visited) {
     return -1;
 }
 
-static void work(mz_matmul_path path, const mz_matmul_problem *p, const blocking *b, ranges *r, int thread,
-                 char *workspace) {
-    worker w = {.p = p, .mk = path.kernel, .isa = path.isa, .b = b, .a_op = p->a, .b_op = p->b, .out = p->out};
-    w.out.add = p->accumulate;
-    w.packed = -1;
-    w.b_pack = workspace + b->bytes * (size_t)thread;
-    w.a_pack = w.b_pack + b->b_bytes;
-    w.sums = (float *)(void *)(w.a_pack + b->a_bytes);
-    if (w.mk->begin != NULL)
-        w.mk->begin();
-    int whose = thread, visited = 0;
-    for (int64_t item; (item = take(r, &whose, &visited)) >= 0;)
-        run_item(&w, item);
-    if (w.mk->end != NULL)
-        w.mk->end();
+#define SPINS 2000 // some 50 µs
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
 }
 
-static void run_items(mz_matmul_path path, const mz_matmul_problem *problem, int threads, char *workspace) {
-    blocking b = plan_blocks(path.kernel, problem, threads);
+// Returns when all of it is packed: whoever comes late finds nothing to do, and nobody waits for it.
+static void pack_shared(worker *w, ranges *r) {
+    const chunks a = chunks_of(w->p, w->mk, w->b, true), b = chunks_of(w->p, w->mk, w->b, false);
+    int64_t chunk, mine = 0;
+    for (; (chunk = atomic_fetch_add_explicit(&r->chunks, 1, memory_order_relaxed)) < a.all + b.all; mine++)
+        if (chunk < b.all)
+            pack_chunk(w, false, &b, chunk);
+        else
+            pack_chunk(w, true, &a, chunk - b.all);
+    atomic_fetch_add_explicit(&r->packed, mine, memory_order_release);
+    for (int turns = 0; atomic_load_explicit(&r->packed, memory_order_acquire) < a.all + b.all; turns++)
+        if (turns < SPINS)
+            relax();
+        else
+            sched_yield();
+}
+
+static void multiply_items(worker *w, ranges *r, int thread) {
+    if (w->mk->begin != NULL)
+        w->mk->begin();
+    int whose = thread, visited = 0;
+    for (int64_t item; (item = take(r, &whose, &visited)) >= 0;)
+        run_item(w, item);
+    if (w->mk->end != NULL)
+        w->mk->end();
+}
+
+static void run_items(mz_matmul_path path, const mz_matmul_problem *p, int threads, char *workspace) {
+    const blocking b = plan_blocks(path.kernel, p, threads);
     ranges r = {.team = (int)min64(min64(threads, b.items), MAX_TEAM), .items = b.items};
 #pragma omp parallel num_threads(threads) if (threads > 1)
-    if (omp_get_thread_num() < r.team)
-        work(path, problem, &b, &r, omp_get_thread_num(), workspace);
+    {
+        const int thread = omp_get_thread_num();
+        worker w = {.p = p, .mk = path.kernel, .isa = path.isa, .b = &b, .a_op = p->a, .b_op = p->b, .out = p->out};
+        w.out.add = p->accumulate;
+        w.packed = -1;
+        w.shared_a = workspace;
+        w.shared_b = w.shared_a + b.shared_a;
+        w.b_pack = w.shared_b + b.shared_b + b.bytes * (size_t)thread;
+        w.a_pack = w.b_pack + b.b_bytes;
+        w.sums = (float *)(void *)(w.a_pack + b.a_bytes);
+        if (b.shared_a > 0 || b.shared_b > 0)
+            pack_shared(&w, &r);
+        if (thread < r.team)
+            multiply_items(&w, &r, thread);
+    }
 }
 
 void mz_matmul_run(mz_matmul_path path, const mz_matmul_problem *problem, int threads, void *workspace) {
