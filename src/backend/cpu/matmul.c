@@ -155,6 +155,8 @@ static void plan_grid(blocking *b, int64_t most_panels, int64_t team, int64_t ba
 #define SHARE_TIMES  4
 #define SHARE_GAIN   16384
 #define SHARED_BYTES ((size_t)14 << 20)
+#define SHARED_F32                                                                                                     \
+    ((size_t)64 << 20) // its products take ten times as long as tiles: what is shared may come from memory
 
 // How often panels are packed, all of them taken together, where every thread packs what it multiplies.
 static double times_packed(const blocking *b, bool left, int64_t team, int64_t batches) {
@@ -169,12 +171,13 @@ static void plan_shared(blocking *b, const mz_microkernel *mk, const mz_matmul_p
     const int64_t blocks = b->k_blocks * p->batches;
     const size_t all_a = (size_t)(b->m_panels * blocks) * b->a_panel;
     const size_t all_b = (size_t)(b->n_panels * blocks) * b->b_panel;
+    const size_t most = is_f32(mk) ? SHARED_F32 : SHARED_BYTES;
     for (int turn = 0; turn < 2; turn++) {
         const bool left = turn == (all_a < all_b ? 0 : 1);
         const double elements = (double)((left ? b->m_panels * mk->mr : b->n_panels * mk->nr) * blocks * b->kp);
         const double times = times_packed(b, left, team, p->batches);
         if (times < SHARE_TIMES || (times - 1) * elements / (double)team < SHARE_GAIN ||
-            (left ? all_a : all_b) > SHARED_BYTES - b->shared_a - b->shared_b)
+            (left ? all_a : all_b) > most - b->shared_a - b->shared_b)
             continue;
         if (left)
             b->shared_a = all_a;

@@ -10,7 +10,7 @@
 #endif
 
 // In steps of k: how far ahead panels' lines are asked for, and how far apart the rows of C are.
-#define AHEAD     8
+#define AHEAD     16
 #define ROW_EVERY 8
 #define LINE      64
 
@@ -81,9 +81,9 @@ const mz_matmul_isa FOR_LEVEL(mz_matmul_isa) = {
             .mr = F32_MR,
             .nr = F32_NR,
             .k_unit = 1,
-            .kc = 384,
-            .depth = 384,
-            .depth_across = 384,
+            .kc = 768,
+            .depth = 768,
+            .depth_across = 768,
             .in_y = true,
             .a_panel = MZ_PANEL_F32,
             .b_panel = MZ_PANEL_F32,
