@@ -155,8 +155,7 @@ static void plan_grid(blocking *b, int64_t most_panels, int64_t team, int64_t ba
 #define SHARE_TIMES  4
 #define SHARE_GAIN   16384
 #define SHARED_BYTES ((size_t)14 << 20)
-#define SHARED_F32                                                                                                     \
-    ((size_t)64 << 20) // its products take ten times as long as tiles: what is shared may come from memory
+#define SHARED_F32   ((size_t)64 << 20) // whose products take so long that what is shared may come from memory
 
 // How often panels are packed, all of them taken together, where every thread packs what it multiplies.
 static double times_packed(const blocking *b, bool left, int64_t team, int64_t batches) {
