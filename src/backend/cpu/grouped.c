@@ -68,10 +68,10 @@ static mz_cpu_device alone(const mezzo_device *device) {
     return one;
 }
 
-// Room for the largest product: an expert may have any number of rows. Panels are even numbers of rows, or all there are.
+// Room for the largest product: an expert may have any number of rows, and more rows may take less room.
 static size_t product_bytes(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
     size_t most = 0;
-    for (int64_t rows = rows_of(call); kernel->workspace != NULL && rows > 0; rows = (rows - 1) / 2 * 2) {
+    for (int64_t rows = rows_of(call); kernel->workspace != NULL && rows > 0; rows--) {
         mz_call part = expert_call(call, 0, 0, rows);
         size_t bytes = kernel->workspace(device, &part);
         most = bytes > most ? bytes : most;
@@ -87,6 +87,18 @@ static size_t grouped_workspace(const mezzo_device *device, const mz_call *call,
         return 0;
     return by_expert(device, call) ? product_bytes(&one.base, kernel, call) * (size_t)device->threads
                                    : product_bytes(device, kernel, call);
+}
+
+// The same for the rows that the experts have, at most what was planned: it is asked at every run.
+static size_t experts_bytes(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
+    const int32_t *offsets = call->in[2].data;
+    size_t most = 0;
+    for (int64_t e = 0; kernel->workspace != NULL && e < experts_of(call); e++) {
+        mz_call part = expert_call(call, e, offsets[e], offsets[e + 1]);
+        size_t bytes = offsets[e] < offsets[e + 1] ? kernel->workspace(device, &part) : 0;
+        most = bytes > most ? bytes : most;
+    }
+    return mz_align_up(most, 64);
 }
 
 static mezzo_status run_expert(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, int64_t e,
@@ -111,7 +123,7 @@ static mezzo_status run_grouped(mezzo_device *device, const mz_call *call, const
         return MEZZO_OK;
     }
     mz_cpu_device one = alone(device);
-    size_t bytes = product_bytes(&one.base, kernel, call);
+    size_t bytes = experts_bytes(&one.base, kernel, call);
     mezzo_status status = MEZZO_OK;
 #pragma omp parallel for schedule(dynamic) num_threads(device->threads)
     for (int64_t e = 0; e < experts; e++) {
