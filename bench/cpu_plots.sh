@@ -40,7 +40,7 @@ set output "cpu-matmul.svg"
 set style data histograms
 set style histogram clustered gap 1
 set style fill solid 0.9 noborder
-set xtics rotate by -30 font ",10"
+set xtics rotate by 30 right font ",10"
 set grid ytics lc rgb "#dddddd"
 set ylabel "TFLOP/s"
 set multiplot layout 2,1
@@ -55,13 +55,20 @@ G
 (cd "$out" && gnuplot cpu-matmul.gp)
 
 [[ -n $steps ]] || exit 0
-# 6 operations a parameter and token, at the best of a model's rows of a kind; two panels, one a model.
+# 6 operations a parameter and token, at the best of a model's rows of a kind, of the program that the last row is of; a panel a model.
 bars() { # model threads
-    fields "$steps" | awk -F'\t' -v model="$1" -v threads="$2" '$1 == model && $NF ~ "--threads " threads " " {
-        printf "\"Mezzo %s\" %s 1\n", $9, 6 * $21 * $16 / 1e12 }'
-    parameters=$(fields "$steps" | awk -F'\t' -v model="$1" '$1 == model { print $21; exit }')
-    fields "$peers" | awk -F'\t' -v model="$1" -v threads="$2" -v p="$parameters" '$1 == model && $4 == threads && $8 > 0 {
-        printf "\"PyTorch %s %s\" %s 2\n", $2, $3, 6 * p * $8 / 1e12 }'
+    local commit parameters
+    commit=$(fields "$steps" | awk -F'\t' 'END { print $24 }')
+    parameters=$(fields "$steps" | awk -F'\t' -v model="$1" '$1 == model { p = $21 } END { print p }')
+    {
+        fields "$steps" | awk -F'\t' -v model="$1" -v threads="$2" -v commit="$commit" \
+            '$1 == model && $24 == commit && $NF ~ "--threads " threads " " { print "Mezzo " $9 "\t" $16 "\t1" }'
+        fields "$peers" | awk -F'\t' -v model="$1" -v threads="$2" -v commit="$commit" \
+            '$1 == model && $13 == commit && $4 == threads && $8 > 0 { print "PyTorch " $2 " " $3 "\t" $8 "\t2" }'
+    } | awk -F'\t' -v p="$parameters" '
+        !($1 in best) { order[++n] = $1 }
+        $2 > best[$1] { best[$1] = $2; whose[$1] = $3 }
+        END { for (i = 1; i <= n; i++) printf "\"%s\" %s %s\n", order[i], 6 * p * best[order[i]] / 1e12, whose[order[i]] }'
 }
 {
     echo "# gnuplot cpu-steps.gp, in this folder, draws cpu-steps.svg. Made by bench/cpu_plots.sh from $(basename "$steps") and $(basename "$peers")."
@@ -79,7 +86,7 @@ set terminal svg size 1100,800 font "sans,12" background "white"
 set output "cpu-steps.svg"
 set style fill solid 0.9 noborder
 set boxwidth 0.7
-set xtics rotate by -30 font ",10"
+set xtics rotate by 30 right font ",10"
 set grid ytics lc rgb "#dddddd"
 set ylabel "TFLOP/s of the model (6 × parameters × tokens)"
 unset key
