@@ -4,7 +4,7 @@
 #   matmul   the three products of a linear layer on three shapes, every precision, each beside its arithmetic's peak → cpu-matmul.csv
 #   kernels  every kernel at the shapes of GPT 6 x 384 and GPT-2 124M, beside the peaks                              → cpu-kernels.csv
 #   steps    training steps of both models in every precision                                                        → cpu-steps.csv
-#   peers    PyTorch's steps of the same models, eager and compiled                                                  → cpu-peers.csv
+#   peers    PyTorch's steps of the same models, eager and compiled; llm.c's where $LLMC is a checkout of it          → cpu-peers.csv
 # THREADS (default "2"), PRECISIONS ("bf16 fp16 tf32 fp32"), SHAPES ("gpt6x384 gpt2-124M") and STEPS (5) choose less or more. Ratios hold
 # between rows of one run on a machine that does nothing else.
 set -euo pipefail
@@ -62,6 +62,8 @@ for piece in $pieces; do
         for n in $threads; do
             MEZZO_COMMIT=$commit "$python" "$root/bench/peers/torch_cpu.py" --threads "$n" --shapes "${shapes// /,}" --steps "$steps" |
                 tee -a "$results/cpu-peers.csv"
+            [[ -z ${LLMC:-} ]] || MEZZO_COMMIT=$commit python3 "$root/bench/peers/llmc_cpu.py" "$LLMC" --threads "$n" --shapes "${shapes// /,}" \
+                --steps "$steps" | tee -a "$results/cpu-peers.csv"
         done
         ;;
     *) echo "no such piece: $piece" >&2 && exit 2 ;;

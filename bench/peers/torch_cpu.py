@@ -17,8 +17,8 @@ COLUMNS = "name,way,precision,threads,onednn_isa,median_ms,best_ms,tokens_per_s,
 def where():  # the end of a row: device, Mezzo's commit, command
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         name = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown")
-    words = " ".join(word for word in sys.argv[1:] if word != "--one")
-    return f'"{name}",{os.environ.get("MEZZO_COMMIT", "unknown")},"torch_cpu.py {words}"'
+    words = " ".join(word for word in sys.argv[1:] if word != "--one" and not os.path.isdir(word))
+    return f'"{name}",{os.environ.get("MEZZO_COMMIT", "unknown")},"{os.path.basename(sys.argv[0])} {words}"'
 
 
 def model(layers, heads, width, vocabulary, length):
