@@ -3,7 +3,7 @@
 
 #include "choose.h"
 #include "cli.h"
-#include "study/rules.h"
+#include "study/analyse/rules.h"
 #include "train/config.h"
 
 static int print_json(const cli_args *args, const mz_rules *rules, const mz_advice *a) {

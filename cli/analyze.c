@@ -1,7 +1,7 @@
 // mezzo analyze: a study's rows → pairs, statistics, rules, report, figures.
 #include "cli.h"
 #include "io/file.h"
-#include "study/figures.h"
+#include "study/analyse/figures.h"
 
 typedef struct outcome {
     const char *folder;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "cli.h"
-#include "study/kernels.h"
+#include "study/measure/kernels.h"
 
 // --- what is asked --------------------------------------------------------------------------------------------------------------
 typedef struct asked {

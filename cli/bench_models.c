@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "cli.h"
-#include "study/bench.h"
-#include "study/kernels.h"
+#include "study/measure/bench.h"
+#include "study/measure/kernels.h"
 
 enum { SIZES_MOST = 32 };
 

@@ -3,7 +3,7 @@
 #define CLI_CHOOSE_H
 
 #include "cli.h"
-#include "study/choose.h"
+#include "study/measure/choose.h"
 
 // precisions NULL: fp32 and those that the device has arithmetic for. memory 0: what is free.
 mezzo_status cli_choose(const mezzo_auto_request *r, size_t memory, const mezzo_precision *precisions, int n_precisions,

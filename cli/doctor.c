@@ -5,8 +5,8 @@
 #include "backend/backend.h"
 #include "backend/cpu/isa.h"
 #include "cli.h"
-#include "study/agreement.h"
-#include "study/selftest.h"
+#include "study/agree/agreement.h"
+#include "study/measure/selftest.h"
 
 enum { MAX_FILES = 64, MAX_GPUS = 64 };
 

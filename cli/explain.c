@@ -5,7 +5,7 @@
 #include "explain.h"
 #include "graph/graph.h"
 #include "io/file.h"
-#include "study/figures.h"
+#include "study/analyse/figures.h"
 
 typedef struct row {
     char *op, *module, *output, *phase, *inputs, *shape, *rule;

@@ -4,7 +4,7 @@
 
 #include "cli.h"
 #include "lab.h"
-#include "study/lab.h"
+#include "study/lab/lab.h"
 
 // printf's "-nan" is the sign of a bit that nobody asked for.
 static const char *number(double x, char buffer[24]) {

@@ -3,7 +3,7 @@
 
 #include "cli.h"
 #include "lab.h"
-#include "study/lab.h"
+#include "study/lab/lab.h"
 
 static json_t *row_json(const mz_speed_row *r) {
     return json_pack("{ss ss so so so sI so sI sI ss}", "precision", mezzo_precision_name(r->asked), "effective",

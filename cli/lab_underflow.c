@@ -4,7 +4,7 @@
 
 #include "cli.h"
 #include "lab.h"
-#include "study/lab.h"
+#include "study/lab/lab.h"
 
 static const char *const kinds[MZ_MAGNITUDE_KINDS] = {"gradients of weights", "activations",
                                                       "gradients of activations"};

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "cli.h"
-#include "study/measure.h"
-#include "study/memory_figure.h"
+#include "study/measure/measure.h"
+#include "study/measure/memory_figure.h"
 
 enum { OPTIMIZERS = 3, PRECISIONS = 4, MASTERS = 3, ROWS_MOST = OPTIMIZERS * PRECISIONS * MASTERS };
 

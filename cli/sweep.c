@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "cli.h"
-#include "study/sweep.h"
+#include "study/measure/sweep.h"
 
 typedef struct watch {
     bool quiet, bar, drawn;

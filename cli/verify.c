@@ -5,7 +5,7 @@
 #include "cli.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "study/verify.h"
+#include "study/measure/verify.h"
 
 // What is trained where nothing is said: a GPT on characters whose activations outweigh its weights, so that memory is about what
 // a precision can change. Batches of 64: fp32 masters, gradients and moments are in both runs and hide the rest in small ones.

@@ -8,7 +8,7 @@
 
 #include "cli.h"
 #include "io/file.h"
-#include "study/run_log.h"
+#include "study/page/run_log.h"
 #include "train/health.h"
 
 typedef struct row {

@@ -14,12 +14,19 @@ allowed() {
     # optimizer.h: the words of the update step (kinds of schedule), whose kernels are the backends'.
     backend) echo "base/* graph/* $public_graph mezzo/optimizer.h" ;;
     backend/*) echo "base/* graph/* backend/*.h $public_graph mezzo/optimizer.h" ;;
+    runtime) echo "base/* graph/* backend/*.h $public_graph mezzo/optimizer.h" ;;
     nn | models) echo "base/* nn/* models/* $public_graph mezzo/model.h" ;;
     io) echo "base/* mezzo/status.h mezzo/dtype.h mezzo/io.h" ;;
     data) echo "base/* io/* mezzo/status.h mezzo/dtype.h mezzo/data.h" ;;
-    train) echo "base/* graph/* backend/*.h io/* data/* mezzo/*" ;;
-    study) echo "base/* graph/* backend/*.h io/* data/* train/* nn/* models/* mezzo/*" ;;
-    dist) echo "base/* graph/* backend/*.h train/* mezzo/*" ;;
+    optim) echo "base/* graph/* backend/*.h runtime/* $public_graph mezzo/optimizer.h" ;;
+    checkpoint) echo "base/* graph/* backend/*.h runtime/* io/* optim/* mezzo/*" ;;
+    train) echo "base/* graph/* backend/*.h runtime/* io/* data/* optim/* checkpoint/* mezzo/*" ;;
+    weights) echo "base/* graph/* backend/*.h runtime/* io/* data/* optim/* checkpoint/* train/* mezzo/*" ;;
+    study/analyse | study/agree) echo "base/* io/* mezzo/*" ;;
+    study/measure) echo "base/* graph/* backend/*.h runtime/* io/* data/* optim/* train/* study/analyse/* mezzo/*" ;;
+    study/lab) echo "base/* graph/* backend/*.h runtime/* io/* data/* optim/* train/* study/analyse/* study/measure/* mezzo/*" ;;
+    study/page) echo "base/* io/* train/* mezzo/*" ;;
+    dist) echo "base/* backend/*.h mezzo/*" ;;
     cli) echo "* mezzo/*" ;;
     examples) echo "mezzo/*" ;;
     bench) echo "* mezzo/*" ;;
@@ -39,10 +46,11 @@ vendor_home() {
     esac
 }
 
-folder_of() { # src/graph/x.c -> graph; src/backend/cpu/kernels/x.c -> backend/cpu; src/backend/x.c -> backend
+folder_of() { # src/graph/x.c -> graph; src/backend/cpu/kernels/x.c -> backend/cpu; src/study/lab/x.c -> study/lab
     local path=${1#src/}
     case $path in
     backend/*/*) path=${path#backend/} && echo "backend/${path%%/*}" ;;
+    study/*/*) path=${path#study/} && echo "study/${path%%/*}" ;;
     *) echo "${path%%/*}" ;;
     esac
 }

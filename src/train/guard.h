@@ -7,7 +7,7 @@
 #define MZ_TRAIN_GUARD_H
 
 #include "backend/backend.h"
-#include "backend/program.h"
+#include "runtime/program.h"
 #include "train/spike.h"
 
 struct mz_training;

@@ -14,7 +14,7 @@
 #ifndef MZ_TRAIN_INJECT_H
 #define MZ_TRAIN_INJECT_H
 
-#include "backend/program.h"
+#include "runtime/program.h"
 
 struct mz_training;
 

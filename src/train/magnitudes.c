@@ -1,6 +1,6 @@
 #include "train/magnitudes.h"
 
-#include "backend/program.h"
+#include "runtime/program.h"
 
 static bool is_float(mezzo_dtype dtype) {
     return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16;

@@ -3,7 +3,7 @@
 #ifndef MZ_TRAIN_MAGNITUDES_H
 #define MZ_TRAIN_MAGNITUDES_H
 
-#include "backend/program.h"
+#include "runtime/program.h"
 #include "io/metrics.h"
 
 typedef enum mz_magnitude_kind {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "io/file.h"
-#include "train/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "train/run.h"
 
 // --- finding ----------------------------------------------------------------------------------------------------------------

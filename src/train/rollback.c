@@ -1,7 +1,7 @@
 // What is done about a bad step that is not skipped: back to the newest checkpoint, or the end of the run.
 #include <math.h>
 
-#include "train/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "train/run.h"
 
 bool mz_guard_can_roll_back(const mz_training *run) {

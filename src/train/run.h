@@ -9,8 +9,8 @@
 #include "train/health.h"
 #include "train/inject.h"
 #include "train/magnitudes.h"
-#include "train/optimizer.h"
-#include "train/scaler.h"
+#include "optim/optimizer.h"
+#include "optim/scaler.h"
 
 // Everything random has a seed of its own, drawn from the run's, so that no two purposes share a stream.
 typedef enum mz_purpose { MZ_SEED_PARAMETERS = 1, MZ_SEED_DATA, MZ_SEED_DROPOUT, MZ_SEED_VALIDATION } mz_purpose;

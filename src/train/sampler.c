@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "backend/params.h"
+#include "runtime/params.h"
 #include "train/run.h"
 
 #define PHILOX_SAMPLE 0x5A3F1E00u // the `tensor` word of sampling draws

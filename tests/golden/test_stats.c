@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "golden.h"
-#include "study/stats.h"
+#include "study/analyse/stats.h"
 
 enum { MOST = 512 };
 

@@ -9,10 +9,10 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "backend/program.h"
+#include "runtime/program.h"
 #include "device.h"
 #include "mezzo/model.h"
-#include "train/scaler.h"
+#include "optim/scaler.h"
 
 enum { BATCH = 4, LENGTH = 64, VOCAB = 300, STEPS = 9 };
 

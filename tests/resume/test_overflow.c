@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "backend/params.h"
+#include "runtime/params.h"
 #include "device.h"
 #include "mezzo/model.h"
 #include "mezzo/optimizer.h"

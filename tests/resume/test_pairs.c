@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "backend/program.h"
+#include "runtime/program.h"
 #include "device.h"
 #include "mezzo/model.h"
 

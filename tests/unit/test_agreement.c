@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "study/agreement.h"
+#include "study/agree/agreement.h"
 
 #define CC(c, n)                                                                                                       \
     { .known = true, .name = "a GPU", .compute_capability = c, .gpus = n }

@@ -11,11 +11,11 @@
 
 #include <string.h>
 
-#include "backend/params.h"
+#include "runtime/params.h"
 #include "graph/graph.h"
 #include "mezzo/model.h"
-#include "backend/program.h"
-#include "train/scaler.h"
+#include "runtime/program.h"
+#include "optim/scaler.h"
 
 static void ok(mezzo_status status) {
     if (status != MEZZO_OK)

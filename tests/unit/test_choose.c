@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-#include "study/choose.h"
+#include "study/measure/choose.h"
 
 #define must(expr)                                                                                                     \
     do {                                                                                                               \

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "study/measure.h"
+#include "study/measure/measure.h"
 
 typedef struct fake {
     double now, phase;    // seconds; of the counter's jumps

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-#include "study/lab.h"
+#include "study/lab/lab.h"
 
 // --- formats --------------------------------------------------------------------------------------------------------------------
 static double decode(mezzo_dtype dtype, uint32_t code) {

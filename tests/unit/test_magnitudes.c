@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-#include "study/lab.h"
+#include "study/lab/lab.h"
 
 static int bucket_of(double x) {
     float f = fabsf((float)x);

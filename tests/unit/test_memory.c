@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
-#include "study/measure.h"
+#include "study/measure/measure.h"
 
 static mezzo_device *device;
 

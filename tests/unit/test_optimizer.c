@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "backend/params.h"
+#include "runtime/params.h"
 #include "base/base.h"
 #include "mezzo/optimizer.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "backend/params.h"
+#include "runtime/params.h"
 #include "graph/graph.h"
 #include "mezzo/model.h"
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "io/file.h"
-#include "study/analysis.h"
+#include "study/analyse/analysis.h"
 
 #define must(expr)                                                                                                     \
     do {                                                                                                               \

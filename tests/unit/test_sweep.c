@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "io/file.h"
-#include "study/sweep.h"
+#include "study/measure/sweep.h"
 
 #define must(expr)                                                                                                     \
     do {                                                                                                               \

@@ -1,7 +1,7 @@
 """The statistics of a study, from SciPy and NumPy: quantiles, bootstrap intervals, the exact sign test, Wilson's interval, Student's t, least squares.
 
 The bootstrap is checked twice. `exact` draws with a Philox4x32-10 written here from the paper (Salmon et al., SC'11), keyed as
-src/study/stats.h says, so that the interval must agree to rounding. `levels` comes from scipy.stats.bootstrap with its own generator
+src/study/analyse/stats.h says, so that the interval must agree to rounding. `levels` comes from scipy.stats.bootstrap with its own generator
 and 400,000 draws: 2,000 draws estimate the 2.5 % quantile at a level whose standard error is sqrt(0.025*0.975/2000) = 0.0035, so that
 four of them around 0.025 (0.011 to 0.039) bracket any right answer.
 

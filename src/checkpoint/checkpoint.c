@@ -1,0 +1,495 @@
+// Checkpoints on disk. A save writes into a hidden folder, flushes, renames, and only then names it in the manifest; a load checks
+// everything before it changes anything.
+#include "checkpoint/checkpoint.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "io/file.h"
+#include "io/safetensors.h"
+
+#define REPLACED ".replaced-step" // the old checkpoint of a step that is being written again
+
+// --- tensors to files -------------------------------------------------------------------------------------------------------
+typedef struct device_range { // FP32 values on a device
+    mezzo_device *device;
+    const float *data;          // NULL: the masters of a parameter, however they are stored
+    const mezzo_params *params; // with its index
+    int index;
+} device_range;
+
+static mezzo_status fill_from_device(void *user, uint64_t offset, void *bytes, size_t n) {
+    const device_range *range = user;
+    if (range->data == NULL)
+        return mz_params_read_part(range->params, range->index, (int64_t)(offset / sizeof(float)),
+                                   (int64_t)(n / sizeof(float)), bytes);
+    return range->device->backend->read(range->device, bytes, (const char *)range->data + offset, n);
+}
+
+typedef struct tensor_list {
+    mz_safetensors_item *items;
+    device_range *ranges;
+    char **names; // owned
+    size_t count;
+} tensor_list;
+
+static void list_free(tensor_list *list) {
+    for (size_t i = 0; list->names != NULL && i < list->count; i++)
+        mz_free(list->names[i]);
+    mz_free(list->names);
+    mz_free(list->ranges);
+    mz_free(list->items);
+    *list = (tensor_list){0};
+}
+
+static mezzo_status list_alloc(tensor_list *list, size_t n) {
+    list->items = mz_alloc(n + 1, sizeof *list->items);
+    list->ranges = mz_alloc(n + 1, sizeof *list->ranges);
+    list->names = mz_alloc(n + 1, sizeof *list->names);
+    return list->items == NULL || list->ranges == NULL || list->names == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+}
+
+static mezzo_status list_add(tensor_list *list, char *name, const mz_shape *shape, mezzo_device *device,
+                             const float *data) {
+    if (name == NULL)
+        return MEZZO_ERR_MEMORY;
+    size_t i = list->count++;
+    list->names[i] = name;
+    list->ranges[i] = (device_range){.device = device, .data = data};
+    list->items[i] = (mz_safetensors_item){.name = name,
+                                           .dtype = MEZZO_F32,
+                                           .rank = (size_t)shape->rank,
+                                           .shape = shape->dim,
+                                           .fill = fill_from_device,
+                                           .user = &list->ranges[i]};
+    return MEZZO_OK;
+}
+
+static mezzo_status list_params(const mezzo_params *params, tensor_list *list) {
+    MEZZO_TRY(list_alloc(list, params->n));
+    for (size_t i = 0; i < params->n; i++) {
+        const mz_param *p = &params->list[i];
+        MEZZO_TRY(list_add(list, mz_strdup(p->name), &p->shape, params->device, NULL));
+        list->ranges[i].params = params;
+        list->ranges[i].index = (int)i;
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status list_moments(const mezzo_optimizer *opt, tensor_list *list) {
+    MEZZO_TRY(list_alloc(list, (size_t)(opt->n * opt->n_moments)));
+    for (int m = 0; m < opt->n_moments; m++)
+        for (int i = 0; i < opt->n; i++) {
+            const mz_param *p = &opt->params->list[opt->index[i]];
+            char *name = mz_format("%s.%s", p->name, mz_optimizer_moment_name(opt, m));
+            MEZZO_TRY(list_add(list, name, &p->shape, opt->device, opt->d_moments[m] + opt->segments[i].state_offset));
+        }
+    return MEZZO_OK;
+}
+
+static mezzo_status write_tensors(const char *folder, const char *file, const tensor_list *list, mz_file_mark *mark) {
+    static const mz_safetensors_meta meta[] = {{"format", "pt"}}; // what Hugging Face's readers look for
+    char *path = mz_format("%s/%s", folder, file);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_safetensors_write(path, list->items, list->count, meta, MZ_COUNT(meta), NULL);
+    if (status == MEZZO_OK)
+        status = mz_file_crc32c(path, &mark->crc, &mark->bytes); // read back: the mark is of what the file holds
+    mark->present = status == MEZZO_OK;
+    mz_free(path);
+    return status;
+}
+
+static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, mz_manifest_entry *entry) {
+    mezzo_status status = MEZZO_OK;
+    mz_file_mark marks[MZ_CHECKPOINT_FILES] = {{0}};
+    tensor_list params = {0}, moments = {0};
+    char *state = mz_format("%s/state.json", folder);
+    if (state == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    MEZZO_TRY_GOTO(status, list_params(c->params, &params));
+    MEZZO_TRY_GOTO(status, write_tensors(folder, mz_checkpoint_files[0], &params, &marks[0]));
+    if (c->optimizer != NULL) {
+        MEZZO_TRY_GOTO(status, list_moments(c->optimizer, &moments));
+        MEZZO_TRY_GOTO(status, write_tensors(folder, mz_checkpoint_files[1], &moments, &marks[1]));
+    }
+    MEZZO_TRY_GOTO(status, mz_state_save(state, c, marks));
+    MEZZO_TRY_GOTO(status, mz_file_crc32c(state, &entry->state_crc, &entry->state_bytes));
+fail:
+    list_free(&params);
+    list_free(&moments);
+    mz_free(state);
+    return status;
+}
+
+// --- saving -----------------------------------------------------------------------------------------------------------------
+// An interrupted replacement: the old folder goes back to its place if nothing else took it.
+static mezzo_status restore_replaced(const char *final, const char *replaced) {
+    if (!mz_path_exists(replaced))
+        return MEZZO_OK;
+    return mz_path_exists(final) ? mz_dir_remove(replaced) : mz_dir_commit(replaced, final);
+}
+
+static mezzo_status publish(const char *staged, const char *final, const char *replaced) {
+    MEZZO_TRY(restore_replaced(final, replaced));
+    if (mz_path_exists(final))
+        MEZZO_TRY(mz_dir_commit(final, replaced));
+    mezzo_status status = mz_dir_commit(staged, final);
+    if (status != MEZZO_OK && mz_path_exists(replaced) && !mz_path_exists(final)) {
+        char *message = mz_strdup(mezzo_error_message());
+        mezzo_status back = mz_dir_commit(replaced, final);
+        if (message != NULL && back == MEZZO_OK)
+            mz_fail(status, "%s", message);
+        mz_free(message);
+    }
+    return status;
+}
+
+// The manifest vouches for the old folder's state.json: it must stop before a new one takes its place.
+static mezzo_status forget(const char *folder, const char *final, const char *name) {
+    mz_manifest m = {0};
+    size_t n = 0;
+    if (!mz_path_exists(final))
+        return MEZZO_OK;
+    mezzo_status status = mz_manifest_load(folder, &m);
+    for (size_t i = 0; i < m.count; i++)
+        if (strcmp(m.entries[i].name, name) != 0)
+            m.entries[n++] = m.entries[i];
+    m.count = n;
+    if (status == MEZZO_OK)
+        status = mz_manifest_save(folder, &m);
+    mz_manifest_free(&m);
+    return status;
+}
+
+static void choose_kept(mz_manifest *m, int64_t keep_last) {
+    int best = mz_manifest_best(m);
+    for (size_t i = 0; i < m->count; i++)
+        m->entries[i].kept = keep_last == 0 || m->count - i <= (size_t)keep_last || (int)i == best;
+}
+
+// The manifest without what is dropped comes first: it must never name a folder that is gone.
+static mezzo_status record(const char *folder, mz_manifest *m, const mz_manifest_entry *entry, int64_t keep_last) {
+    size_t n = 0;
+    for (size_t i = 0; i < m->count; i++)
+        if (strcmp(m->entries[i].name, entry->name) != 0)
+            m->entries[n++] = m->entries[i];
+    m->count = n;
+    MEZZO_TRY(MZ_RESERVE(m->entries, m->cap, n + 1));
+    m->entries[m->count++] = *entry;
+    choose_kept(m, keep_last);
+    mz_manifest kept = {0};
+    mezzo_status status = MEZZO_OK;
+    for (size_t i = 0; i < m->count && status == MEZZO_OK; i++) {
+        if (!m->entries[i].kept)
+            continue;
+        status = MZ_RESERVE(kept.entries, kept.cap, kept.count + 1);
+        if (status == MEZZO_OK)
+            kept.entries[kept.count++] = m->entries[i];
+    }
+    if (status == MEZZO_OK)
+        status = mz_manifest_save(folder, &kept);
+    mz_manifest_free(&kept);
+    return status;
+}
+
+static mezzo_status remove_dropped(const char *folder, const mz_manifest *m) {
+    for (size_t i = 0; i < m->count; i++) {
+        if (m->entries[i].kept)
+            continue;
+        char *path = mz_format("%s/%s", folder, m->entries[i].name);
+        mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : mz_dir_remove(path);
+        mz_free(path);
+        MEZZO_TRY(status);
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, int64_t keep_last,
+                                   char *path, size_t size) {
+    mezzo_status status = MEZZO_OK;
+    mz_manifest manifest = {0};
+    mz_manifest_entry entry = {.step = checkpoint->step, .val_loss = checkpoint->val_loss};
+    char *staged = mz_format("%s/" MZ_CHECKPOINT_STAGED, folder);
+    char *final = mz_format("%s/step-%08lld", folder, (long long)checkpoint->step);
+    char *replaced = mz_format("%s/" REPLACED "-%08lld", folder, (long long)checkpoint->step);
+    if (staged == NULL || final == NULL || replaced == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    snprintf(entry.name, sizeof entry.name, "step-%08lld", (long long)checkpoint->step);
+    MEZZO_TRY_GOTO(status, mz_dir_create(folder));
+    MEZZO_TRY_GOTO(status, mz_dir_remove(staged));
+    MEZZO_TRY_GOTO(status, mz_dir_create(staged));
+    MEZZO_TRY_GOTO(status, write_files(staged, checkpoint, &entry));
+    MEZZO_TRY_GOTO(status, forget(folder, final, entry.name));
+    MEZZO_TRY_GOTO(status, publish(staged, final, replaced));
+    MEZZO_TRY_GOTO(status, mz_manifest_load(folder, &manifest));
+    MEZZO_TRY_GOTO(status, record(folder, &manifest, &entry, keep_last));
+    MEZZO_TRY_GOTO(status, mz_dir_remove(replaced));
+    MEZZO_TRY_GOTO(status, remove_dropped(folder, &manifest));
+    if (path != NULL && size > 0)
+        snprintf(path, size, "%s", final);
+fail:
+    mz_manifest_free(&manifest);
+    mz_free(staged);
+    mz_free(final);
+    mz_free(replaced);
+    return status;
+}
+
+// --- finding ----------------------------------------------------------------------------------------------------------------
+static mezzo_status verify_file(const char *folder, const char *file, const mz_file_mark *mark) {
+    uint32_t crc = 0;
+    uint64_t bytes = 0;
+    char *path = mz_format("%s/%s", folder, file);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_file_crc32c(path, &crc, &bytes);
+    if (status == MEZZO_OK && bytes != mark->bytes)
+        status =
+            mz_fail(MEZZO_ERR_FORMAT,
+                    "%s: %llu bytes, %llu were written: the file is truncated or was changed; use another checkpoint",
+                    path, (unsigned long long)bytes, (unsigned long long)mark->bytes);
+    else if (status == MEZZO_OK && crc != mark->crc)
+        status = mz_fail(MEZZO_ERR_FORMAT,
+                         "%s: checksum %08x, %08x was written: the file is corrupted; use another checkpoint", path,
+                         crc, mark->crc);
+    mz_free(path);
+    return status;
+}
+
+mezzo_status mz_checkpoint_verify(const char *path, mezzo_checkpoint *checkpoint, mz_checkpoint_state *state) {
+    char *file = mz_format("%s/state.json", path);
+    if (file == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_state_load(file, checkpoint, state);
+    if (status == MEZZO_OK && !state->files[0].present)
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: key 'files' does not list model.safetensors", file);
+    mz_free(file);
+    for (int i = 0; i < MZ_CHECKPOINT_FILES && status == MEZZO_OK; i++)
+        if (state->files[i].present)
+            status = verify_file(path, mz_checkpoint_files[i], &state->files[i]);
+    return status;
+}
+
+// A kill between the two renames of a replacement leaves a whole checkpoint under its hidden name.
+static mezzo_status recover_replaced(const char *folder) {
+    char **names = NULL;
+    size_t n = 0;
+    MEZZO_TRY(mz_dir_list(folder, &names, &n));
+    mezzo_status status = MEZZO_OK;
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
+        if (strncmp(names[i], REPLACED "-", strlen(REPLACED "-")) != 0)
+            continue;
+        char *replaced = mz_format("%s/%s", folder, names[i]);
+        char *final = mz_format("%s/step-%s", folder, names[i] + strlen(REPLACED "-"));
+        if (replaced == NULL || final == NULL)
+            status = MEZZO_ERR_MEMORY;
+        else if (!mz_path_exists(final))
+            status = mz_dir_commit(replaced, final);
+        mz_free(replaced);
+        mz_free(final);
+    }
+    mz_dir_list_free(names, n);
+    return status;
+}
+
+static mezzo_status open_tensors(const char *folder, const char *file, mz_safetensors **out) {
+    char *path = mz_format("%s/%s", folder, file);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_safetensors_open(path, out);
+    mz_free(path);
+    return status;
+}
+
+// The first tensor of a file with a value that is not finite: FORMAT naming it.
+static mezzo_status check_finite(const char *folder, const char *file) {
+    mz_safetensors *tensors;
+    mezzo_status status = MEZZO_OK;
+    MEZZO_TRY(open_tensors(folder, file, &tensors));
+    for (size_t i = 0; i < mz_safetensors_count(tensors) && status == MEZZO_OK; i++) {
+        const mz_safetensors_tensor *t = mz_safetensors_at(tensors, i);
+        size_t n = t->dtype == MEZZO_F32 ? t->bytes / sizeof(float) : 0, bad = 0, first = n;
+        for (size_t k = 0; k < n; k++) {
+            uint32_t bits;
+            memcpy(&bits, (const char *)t->data + k * sizeof bits, sizeof bits);
+            bool here = (bits & 0x7F800000u) == 0x7F800000u;
+            first = here && bad == 0 ? k : first;
+            bad += here;
+        }
+        if (bad > 0)
+            status = mz_fail(MEZZO_ERR_FORMAT,
+                             "%s/%s: tensor '%s' has %zu values that are not finite, the first is element %zu: use an "
+                             "older checkpoint",
+                             folder, file, t->name, bad, first);
+    }
+    mz_safetensors_close(tensors);
+    return status;
+}
+
+static mezzo_status check_sound(const char *folder, const mz_checkpoint_state *state) {
+    for (int i = 0; i < MZ_CHECKPOINT_FILES; i++)
+        if (state->files[i].present)
+            MEZZO_TRY(check_finite(folder, mz_checkpoint_files[i]));
+    return MEZZO_OK;
+}
+
+static mezzo_status find_in(const char *folder, const mz_manifest *m, bool best, bool strict, char *path, size_t size) {
+    int first = best ? mz_manifest_best(m) : -1;
+    for (int i = (int)m->count - 1 + (first >= 0); i >= 0; i--) {
+        // The best one is tried first, then the others from the newest on.
+        int at = first >= 0 ? (i == (int)m->count ? first : i) : i;
+        mezzo_checkpoint checkpoint = {0};
+        mz_checkpoint_state state;
+        int length = snprintf(path, size, "%s/%s", folder, m->entries[at].name);
+        if (length < 0 || (size_t)length >= size)
+            return mz_fail(MEZZO_ERR_INVALID, "%s: the path is too long", folder);
+        const mz_file_mark mark = {.crc = m->entries[at].state_crc, .bytes = m->entries[at].state_bytes};
+        mezzo_status status = verify_file(path, "state.json", &mark);
+        if (status == MEZZO_OK)
+            status = mz_checkpoint_verify(path, &checkpoint, &state);
+        if (status == MEZZO_OK) {
+            status = check_sound(path, &state);
+            if (strict)
+                return status;
+        }
+        if (status == MEZZO_OK || status == MEZZO_ERR_MEMORY)
+            return status;
+        mz_log("warn", "checkpoint left out: %s", mezzo_error_message());
+    }
+    path[0] = '\0';
+    return mz_fail(MEZZO_ERR_INVALID,
+                   "%s: no whole checkpoint (%zu found, none with the right checksums and finite numbers)", folder,
+                   m->count);
+}
+
+mezzo_status mezzo_checkpoint_find(const char *folder, bool best, char *path, size_t size) {
+    return mz_checkpoint_find(folder, best, false, path, size);
+}
+
+mezzo_status mz_checkpoint_find(const char *folder, bool best, bool strict, char *path, size_t size) {
+    mz_manifest manifest = {0};
+    if (size > 0)
+        path[0] = '\0';
+    if (!mz_path_is_dir(folder))
+        return mz_fail(MEZZO_ERR_INVALID, "%s: no such folder, so no checkpoint", folder);
+    MEZZO_TRY(recover_replaced(folder));
+    mezzo_status status = mz_manifest_load(folder, &manifest);
+    if (status == MEZZO_OK)
+        status = find_in(folder, &manifest, best, strict, path, size);
+    mz_manifest_free(&manifest);
+    return status;
+}
+
+// --- loading ----------------------------------------------------------------------------------------------------------------
+mezzo_status mezzo_checkpoint_describe(const char *path, mezzo_checkpoint *checkpoint) {
+    mz_checkpoint_state state;
+    char *file = mz_format("%s/state.json", path);
+    if (file == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_state_load(file, checkpoint, &state);
+    mz_free(file);
+    return status;
+}
+
+// Every listed tensor is in the file, FP32, with its shape, and the file has no other.
+static mezzo_status check_tensors(const char *folder, const char *file, const mz_safetensors *tensors,
+                                  const tensor_list *list) {
+    for (size_t i = 0; i < list->count; i++) {
+        const mz_safetensors_item *item = &list->items[i];
+        const mz_safetensors_tensor *found;
+        MEZZO_TRY(mz_safetensors_get(tensors, item->name, &found));
+        mz_shape want = {.rank = (int)item->rank}, have = {.rank = (int)found->rank};
+        char a[96], b[96];
+        memcpy(want.dim, item->shape, item->rank * sizeof *want.dim);
+        bool same = found->rank == item->rank && found->dtype == MEZZO_F32;
+        for (size_t k = 0; k < found->rank && k < MEZZO_MAX_RANK; k++) {
+            have.dim[k] = found->shape[k];
+            same = same && k < item->rank && have.dim[k] == want.dim[k];
+        }
+        have.rank = have.rank > MEZZO_MAX_RANK ? MEZZO_MAX_RANK : have.rank;
+        if (!same)
+            return mz_fail(
+                MEZZO_ERR_FORMAT,
+                "%s/%s: tensor '%s' is %s %s, this model has it as fp32 %s: use the configuration it was trained with",
+                folder, file, item->name, mezzo_dtype_name(found->dtype), mz_shape_text(&have, a, sizeof a),
+                mz_shape_text(&want, b, sizeof b));
+    }
+    for (size_t i = 0; i < mz_safetensors_count(tensors) && mz_safetensors_count(tensors) != list->count; i++) {
+        const mz_safetensors_tensor *t = mz_safetensors_at(tensors, i);
+        bool known = false;
+        for (size_t k = 0; k < list->count && !known; k++)
+            known = strcmp(list->items[k].name, t->name) == 0;
+        if (!known)
+            return mz_fail(MEZZO_ERR_FORMAT,
+                           "%s/%s: tensor '%s' is not one of this model's: use the configuration it was trained with",
+                           folder, file, t->name);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status put_on_device(const mz_safetensors *tensors, const tensor_list *list) {
+    for (size_t i = 0; i < list->count; i++) {
+        const mz_safetensors_tensor *t = mz_safetensors_find(tensors, list->items[i].name);
+        const device_range *range = &list->ranges[i];
+        float *dst = (float *)(uintptr_t)range->data; // the buffers are the objects' own; the list only reads on saving
+        mezzo_params *params = (mezzo_params *)(uintptr_t)range->params;
+        if (dst == NULL)
+            MEZZO_TRY(mz_params_write_master(params, range->index, t->data));
+        else
+            MEZZO_TRY(range->device->backend->write(range->device, dst, t->data, t->bytes));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status check_state(const char *path, const mezzo_checkpoint *c, const mz_checkpoint_state *state) {
+    if (c->optimizer != NULL && (!state->has_optimizer || !state->files[1].present))
+        return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json: there is no optimizer in this checkpoint", path);
+    const char *kind = c->optimizer != NULL && c->optimizer->sgd ? "sgd" : "adamw";
+    if (c->optimizer != NULL && strcmp(kind, state->optimizer_kind) != 0)
+        return mz_fail(MEZZO_ERR_INVALID, "%s/state.json: the optimizer is %s, this run's is %s: set optimizer.kind",
+                       path, state->optimizer_kind, kind);
+    if (c->scaler != NULL && !state->has_scaler)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json: there is no scaler in this checkpoint", path);
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoint) {
+    mezzo_status status = MEZZO_OK;
+    mezzo_checkpoint read = *checkpoint;
+    mz_checkpoint_state state;
+    mz_safetensors *weights = NULL, *moments = NULL;
+    tensor_list params = {0}, moment_list = {0};
+    MEZZO_TRY_GOTO(status, mz_checkpoint_verify(path, &read, &state));
+    MEZZO_TRY_GOTO(status, check_state(path, checkpoint, &state));
+    MEZZO_TRY_GOTO(status, check_sound(path, &state));
+    if (checkpoint->params != NULL) {
+        MEZZO_TRY_GOTO(status, open_tensors(path, mz_checkpoint_files[0], &weights));
+        MEZZO_TRY_GOTO(status, list_params(checkpoint->params, &params));
+        MEZZO_TRY_GOTO(status, check_tensors(path, mz_checkpoint_files[0], weights, &params));
+    }
+    if (checkpoint->optimizer != NULL) {
+        MEZZO_TRY_GOTO(status, open_tensors(path, mz_checkpoint_files[1], &moments));
+        MEZZO_TRY_GOTO(status, list_moments(checkpoint->optimizer, &moment_list));
+        MEZZO_TRY_GOTO(status, check_tensors(path, mz_checkpoint_files[1], moments, &moment_list));
+    }
+    // The scaler first: it checks its numbers, and everything after it only copies.
+    if (checkpoint->scaler != NULL)
+        MEZZO_TRY_GOTO(status,
+                       mz_context(mezzo_scaler_set_state(checkpoint->scaler, &state.scaler), "%s/state.json: ", path));
+    if (checkpoint->params != NULL) {
+        MEZZO_TRY_GOTO(status, put_on_device(weights, &params));
+        MEZZO_TRY_GOTO(status, mz_params_refresh(checkpoint->params));
+    }
+    if (checkpoint->optimizer != NULL) {
+        MEZZO_TRY_GOTO(status, put_on_device(moments, &moment_list));
+        MEZZO_TRY_GOTO(status, mz_optimizer_write_state(checkpoint->optimizer, &state.optimizer));
+    }
+    *checkpoint = read;
+fail:
+    list_free(&params);
+    list_free(&moment_list);
+    mz_safetensors_close(weights);
+    mz_safetensors_close(moments);
+    return status;
+}

@@ -1,0 +1,187 @@
+// The manifest: which checkpoints are whole, in the order they were written. It is the last thing a save writes and never the only
+// proof: every checkpoint's state.json vouches for its own files, so that a lost manifest loses nothing.
+#include <math.h>
+#include <stdlib.h>
+
+#include "io/file.h"
+#include "io/json.h"
+#include "checkpoint/checkpoint.h"
+
+#define FORMAT "mezzo-manifest"
+
+void mz_manifest_free(mz_manifest *manifest) {
+    mz_free(manifest->entries);
+    *manifest = (mz_manifest){0};
+}
+
+int mz_manifest_best(const mz_manifest *manifest) {
+    int best = -1;
+    for (size_t i = 0; i < manifest->count; i++)
+        if (isfinite(manifest->entries[i].val_loss) &&
+            (best < 0 || manifest->entries[i].val_loss < manifest->entries[best].val_loss))
+            best = (int)i;
+    return best;
+}
+
+// "step-00000500" → 500; -1 for any other name. Names from a manifest must not lead out of the folder.
+static int64_t step_of(const char *name) {
+    const char *digits = name + strlen("step-");
+    if (strncmp(name, "step-", strlen("step-")) != 0 || strspn(digits, "0123456789") != strlen(digits) ||
+        digits[0] == '\0' || strlen(digits) > 18)
+        return -1;
+    return strtoll(digits, NULL, 10);
+}
+
+static mezzo_status read_entry(const char *where, const json_t *object, mz_manifest_entry *out) {
+    const char *name = "";
+    int64_t crc = 0, bytes = 0;
+    *out = (mz_manifest_entry){0};
+    MEZZO_TRY(mz_json_get_string(where, object, "name", &name));
+    if (strlen(name) >= sizeof out->name || step_of(name) < 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: '%.60s' is not a checkpoint's name", where, name);
+    memcpy(out->name, name, strlen(name) + 1);
+    MEZZO_TRY(mz_json_get_int(where, object, "step", 0, INT64_MAX, &out->step));
+    MEZZO_TRY(mz_json_get_number(where, object, "val_loss", &out->val_loss));
+    MEZZO_TRY(mz_json_get_int(where, object, "state_crc32c", 0, UINT32_MAX, &crc));
+    MEZZO_TRY(mz_json_get_int(where, object, "state_bytes", 0, INT64_MAX, &bytes));
+    out->state_crc = (uint32_t)crc;
+    out->state_bytes = (uint64_t)bytes;
+    return MEZZO_OK;
+}
+
+static mezzo_status read_entries(const char *where, const json_t *root, mz_manifest *out) {
+    const char *format = "";
+    json_t *list;
+    MEZZO_TRY(mz_json_get_string(where, root, "format", &format));
+    if (strcmp(format, FORMAT) != 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: not a manifest", where);
+    MEZZO_TRY(mz_json_get_array(where, root, "checkpoints", &list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        MEZZO_TRY(MZ_RESERVE(out->entries, out->cap, out->count + 1));
+        MEZZO_TRY(read_entry(where, json_array_get(list, i), &out->entries[out->count]));
+        out->count++;
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status read_manifest(const char *path, mz_manifest *out) {
+    json_t *root;
+    MEZZO_TRY(mz_json_load(path, MZ_MANIFEST_MAX_BYTES, &root));
+    mezzo_status status = read_entries(path, root, out);
+    json_decref(root);
+    return status;
+}
+
+static bool named(const mz_manifest *manifest, const char *name) {
+    for (size_t i = 0; i < manifest->count; i++)
+        if (strcmp(manifest->entries[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+// Room for one more is reserved. An unreadable folder is left out, and left alone.
+static mezzo_status adopt(const char *folder, const char *name, mz_manifest *found) {
+    mezzo_checkpoint checkpoint = {0};
+    mz_checkpoint_state state;
+    mz_manifest_entry *entry = &found->entries[found->count];
+    char *path = mz_format("%s/%s/state.json", folder, name);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_state_load(path, &checkpoint, &state);
+    if (status == MEZZO_OK) {
+        *entry = (mz_manifest_entry){.step = checkpoint.step, .val_loss = checkpoint.val_loss};
+        memcpy(entry->name, name, strlen(name) + 1);
+        status = mz_file_crc32c(path, &entry->state_crc, &entry->state_bytes);
+    }
+    mz_free(path);
+    if (status == MEZZO_OK)
+        found->count++;
+    return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK;
+}
+
+// Names are sorted, and zero-padded numbers sort as numbers.
+static mezzo_status adopt_unnamed(const char *folder, char **names, size_t n, const mz_manifest *known,
+                                  mz_manifest *found) {
+    for (size_t i = 0; i < n; i++) {
+        if (step_of(names[i]) < 0 || strlen(names[i]) >= sizeof found->entries->name || named(known, names[i]))
+            continue;
+        MEZZO_TRY(MZ_RESERVE(found->entries, found->cap, found->count + 1));
+        MEZZO_TRY(adopt(folder, names[i], found));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status append(mz_manifest *to, const mz_manifest *from) {
+    if (from->count == 0)
+        return MEZZO_OK;
+    MEZZO_TRY(MZ_RESERVE(to->entries, to->cap, to->count + from->count));
+    memcpy(to->entries + to->count, from->entries, from->count * sizeof *from->entries);
+    to->count += from->count;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_manifest_load(const char *folder, mz_manifest *out) {
+    mezzo_status status = MEZZO_OK;
+    mz_manifest known = {0};
+    char **names = NULL;
+    size_t n = 0;
+    *out = (mz_manifest){0};
+    char *path = mz_format("%s/manifest.json", folder);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    if (mz_path_exists(path)) {
+        status = read_manifest(path, &known);
+        if (status == MEZZO_ERR_MEMORY)
+            goto fail;
+        if (status != MEZZO_OK) {
+            mz_log("warn", "%s; looking at the checkpoints themselves", mezzo_error_message());
+            known.count = 0;
+        }
+    }
+    MEZZO_TRY_GOTO(status, mz_dir_list(folder, &names, &n));
+    MEZZO_TRY_GOTO(status, adopt_unnamed(folder, names, n, &known, out));
+    MEZZO_TRY_GOTO(status, append(out, &known));
+fail:
+    mz_dir_list_free(names, n);
+    mz_manifest_free(&known);
+    mz_free(path);
+    return status;
+}
+
+static mezzo_status put_entry(json_t *list, const mz_manifest_entry *entry) {
+    json_t *object = json_object();
+    if (object == NULL || json_array_append_new(list, object) != 0)
+        return mz_fail(MEZZO_ERR_MEMORY, "no memory for the manifest");
+    MEZZO_TRY(mz_json_set(object, "name", json_string(entry->name)));
+    MEZZO_TRY(mz_json_set(object, "step", json_integer(entry->step)));
+    MEZZO_TRY(mz_json_set(object, "val_loss", mz_json_number(entry->val_loss)));
+    MEZZO_TRY(mz_json_set(object, "state_bytes", json_integer((json_int_t)entry->state_bytes)));
+    return mz_json_set(object, "state_crc32c", json_integer((json_int_t)entry->state_crc));
+}
+
+static mezzo_status put_manifest(json_t *root, const mz_manifest *manifest) {
+    int best = mz_manifest_best(manifest);
+    MEZZO_TRY(mz_json_set(root, "format", json_string(FORMAT)));
+    MEZZO_TRY(mz_json_set(root, "version", json_integer(1)));
+    if (manifest->count > 0)
+        MEZZO_TRY(mz_json_set(root, "newest", json_string(manifest->entries[manifest->count - 1].name)));
+    if (best >= 0)
+        MEZZO_TRY(mz_json_set(root, "best", json_string(manifest->entries[best].name)));
+    json_t *list = json_array();
+    MEZZO_TRY(mz_json_set(root, "checkpoints", list));
+    for (size_t i = 0; i < manifest->count; i++)
+        MEZZO_TRY(put_entry(list, &manifest->entries[i]));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_manifest_save(const char *folder, const mz_manifest *manifest) {
+    char *path = mz_format("%s/manifest.json", folder);
+    json_t *root = json_object();
+    mezzo_status status = path == NULL || root == NULL ? mz_fail(MEZZO_ERR_MEMORY, "no memory for the manifest")
+                                                       : put_manifest(root, manifest);
+    if (status == MEZZO_OK)
+        status = mz_json_save(path, root);
+    json_decref(root);
+    mz_free(path);
+    return status;
+}

@@ -1,0 +1,290 @@
+// state.json: everything of a checkpoint that is not a tensor, and the marks of the files that are.
+#include <math.h>
+
+#include "io/json.h"
+#include "checkpoint/checkpoint.h"
+
+const char *const mz_checkpoint_files[MZ_CHECKPOINT_FILES] = {"model.safetensors", "optimizer.safetensors"};
+
+#define FORMAT "mezzo-checkpoint"
+
+// --- JSON with NaN ----------------------------------------------------------------------------------------------------------
+mezzo_status mz_json_set(json_t *object, const char *key, json_t *value) {
+    if (value == NULL || json_object_set_new(object, key, value) != 0)
+        return mz_fail(MEZZO_ERR_MEMORY, "no memory for the checkpoint's \"%s\"", key);
+    return MEZZO_OK;
+}
+
+json_t *mz_json_number(double value) {
+    return isfinite(value) ? json_real(value) : json_null(); // JSON has no NaN and no infinity
+}
+
+mezzo_status mz_json_get_number(const char *where, const json_t *object, const char *key, double *out) {
+    if (json_is_null(json_object_get(object, key))) {
+        *out = (double)NAN;
+        return MEZZO_OK;
+    }
+    return mz_json_get_double(where, object, key, out);
+}
+
+static mezzo_status new_object(json_t *parent, const char *key, json_t **out) {
+    *out = json_object();
+    return mz_json_set(parent, key, *out);
+}
+
+static mezzo_status copy_text(const char *where, const json_t *object, const char *key, char *out, size_t size) {
+    const char *text = "";
+    MEZZO_TRY(mz_json_get_string(where, object, key, &text));
+    if (strlen(text) >= size)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is longer than %zu bytes", where, key, size - 1);
+    memcpy(out, text, strlen(text) + 1);
+    return MEZZO_OK;
+}
+
+// --- parts ------------------------------------------------------------------------------------------------------------------
+// One list for both directions, so that nothing is written that is not read.
+typedef struct field {
+    const char *key;
+    enum { INTEGER, INTEGER32, NUMBER } type;
+    size_t offset;
+} field;
+#define FIELD(type, kind, name)                                                                                        \
+    { #name, kind, offsetof(type, name) }
+
+static const field model_fields[] = {
+    FIELD(mezzo_model_config, INTEGER, layers),  FIELD(mezzo_model_config, INTEGER, heads),
+    FIELD(mezzo_model_config, INTEGER, d_model), FIELD(mezzo_model_config, INTEGER, d_ff),
+    FIELD(mezzo_model_config, INTEGER, vocab),   FIELD(mezzo_model_config, INTEGER, seq_len),
+    FIELD(mezzo_model_config, NUMBER, dropout)};
+// Of models that have them: absent in the checkpoints of the others.
+static const field rotary_fields[] = {FIELD(mezzo_model_config, NUMBER, rope_theta),
+                                      FIELD(mezzo_model_config, NUMBER, norm_eps)};
+static const field expert_fields[] = {
+    FIELD(mezzo_model_config, INTEGER, kv_heads),       FIELD(mezzo_model_config, INTEGER, head_dim),
+    FIELD(mezzo_model_config, NUMBER, rotary),          FIELD(mezzo_model_config, INTEGER, dense_layers),
+    FIELD(mezzo_model_config, INTEGER, experts),        FIELD(mezzo_model_config, INTEGER, experts_per_token),
+    FIELD(mezzo_model_config, INTEGER, shared_experts), FIELD(mezzo_model_config, INTEGER, d_expert),
+    FIELD(mezzo_model_config, INTEGER, expert_groups),  FIELD(mezzo_model_config, INTEGER, expert_groups_used),
+    FIELD(mezzo_model_config, NUMBER, routed_scale)};
+static const field optimizer_fields[] = {
+    FIELD(mz_opt_state, INTEGER, step),        FIELD(mz_opt_state, INTEGER, skipped),
+    FIELD(mz_opt_state, NUMBER, norm),         FIELD(mz_opt_state, NUMBER, clip),
+    FIELD(mz_opt_state, NUMBER, lr),           FIELD(mz_opt_state, NUMBER, bias1),
+    FIELD(mz_opt_state, NUMBER, bias2),        FIELD(mz_opt_state, NUMBER, last_clip),
+    FIELD(mz_opt_state, INTEGER32, found_inf), FIELD(mz_opt_state, INTEGER32, last_found_inf)};
+static const field scaler_fields[] = {
+    FIELD(mezzo_scaler_state, NUMBER, scale),           FIELD(mezzo_scaler_state, NUMBER, growth_factor),
+    FIELD(mezzo_scaler_state, NUMBER, backoff_factor),  FIELD(mezzo_scaler_state, INTEGER, growth_interval),
+    FIELD(mezzo_scaler_state, INTEGER, growth_tracker), FIELD(mezzo_scaler_state, INTEGER, hysteresis_tracker),
+    FIELD(mezzo_scaler_state, INTEGER, floor_hits),     FIELD(mezzo_scaler_state, INTEGER, skipped)};
+
+static mezzo_status put_fields(json_t *object, const field *fields, size_t n, const void *from) {
+    for (size_t i = 0; i < n; i++) {
+        const void *at = (const char *)from + fields[i].offset;
+        int64_t integer = 0;
+        int32_t integer32 = 0;
+        double number = 0;
+        if (fields[i].type == NUMBER)
+            memcpy(&number, at, sizeof number);
+        else if (fields[i].type == INTEGER)
+            memcpy(&integer, at, sizeof integer);
+        else
+            memcpy(&integer32, at, sizeof integer32);
+        json_t *value = fields[i].type == NUMBER ? mz_json_number(number) : json_integer(integer + integer32);
+        MEZZO_TRY(mz_json_set(object, fields[i].key, value));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status get_fields(const char *where, const json_t *object, const field *fields, size_t n, void *to) {
+    for (size_t i = 0; i < n; i++) {
+        void *at = (char *)to + fields[i].offset;
+        double number = 0;
+        int64_t integer = 0, most = fields[i].type == INTEGER32 ? INT32_MAX : INT64_MAX;
+        if (fields[i].type == NUMBER) {
+            MEZZO_TRY(mz_json_get_number(where, object, fields[i].key, &number));
+            memcpy(at, &number, sizeof number);
+            continue;
+        }
+        MEZZO_TRY(mz_json_get_int(where, object, fields[i].key, 0, most, &integer));
+        int32_t integer32 = (int32_t)integer;
+        if (fields[i].type == INTEGER)
+            memcpy(at, &integer, sizeof integer);
+        else
+            memcpy(at, &integer32, sizeof integer32);
+    }
+    return MEZZO_OK;
+}
+
+// --- writing ----------------------------------------------------------------------------------------------------------------
+static mezzo_status put_model(json_t *root, const mezzo_model_config *model) {
+    json_t *object;
+    if (model->name[0] == '\0')
+        return MEZZO_OK;
+    MEZZO_TRY(new_object(root, "model", &object));
+    MEZZO_TRY(mz_json_set(object, "name", json_string(model->name)));
+    MEZZO_TRY(put_fields(object, model_fields, MZ_COUNT(model_fields), model));
+    if (model->rope_theta > 0)
+        MEZZO_TRY(put_fields(object, rotary_fields, MZ_COUNT(rotary_fields), model));
+    if (model->experts > 0) {
+        MEZZO_TRY(put_fields(object, expert_fields, MZ_COUNT(expert_fields), model));
+        MEZZO_TRY(mz_json_set(object, "attention_bias", json_boolean(model->attention_bias)));
+        MEZZO_TRY(mz_json_set(object, "qk_norm", json_boolean(model->qk_norm)));
+        MEZZO_TRY(mz_json_set(object, "normalise_weights", json_boolean(model->normalise_weights)));
+    }
+    return mz_json_set(object, "bias", json_boolean(model->bias));
+}
+
+static mezzo_status put_optimizer(json_t *root, const mezzo_optimizer *optimizer) {
+    json_t *object;
+    mz_opt_state state;
+    if (optimizer == NULL)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_optimizer_read_state(optimizer, &state));
+    MEZZO_TRY(new_object(root, "optimizer", &object));
+    MEZZO_TRY(mz_json_set(object, "kind", json_string(optimizer->sgd ? "sgd" : "adamw")));
+    return put_fields(object, optimizer_fields, MZ_COUNT(optimizer_fields), &state);
+}
+
+static mezzo_status put_scaler(json_t *root, mezzo_scaler *scaler) {
+    json_t *object;
+    mezzo_scaler_state state;
+    if (scaler == NULL)
+        return MEZZO_OK;
+    MEZZO_TRY(mezzo_scaler_get_state(scaler, &state));
+    MEZZO_TRY(new_object(root, "scaler", &object));
+    return put_fields(object, scaler_fields, MZ_COUNT(scaler_fields), &state);
+}
+
+static mezzo_status put_files(json_t *root, const mz_file_mark files[MZ_CHECKPOINT_FILES]) {
+    json_t *list, *object;
+    MEZZO_TRY(new_object(root, "files", &list));
+    for (int i = 0; i < MZ_CHECKPOINT_FILES; i++) {
+        if (!files[i].present)
+            continue;
+        MEZZO_TRY(new_object(list, mz_checkpoint_files[i], &object));
+        MEZZO_TRY(mz_json_set(object, "bytes", json_integer((json_int_t)files[i].bytes)));
+        MEZZO_TRY(mz_json_set(object, "crc32c", json_integer((json_int_t)files[i].crc)));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, const mz_file_mark files[MZ_CHECKPOINT_FILES]) {
+    MEZZO_TRY(mz_json_set(root, "format", json_string(FORMAT)));
+    MEZZO_TRY(mz_json_set(root, "version", json_integer(MZ_CHECKPOINT_VERSION)));
+    MEZZO_TRY(mz_json_set(root, "step", json_integer(c->step)));
+    MEZZO_TRY(mz_json_set(root, "seed", json_integer((json_int_t)c->seed)));
+    MEZZO_TRY(mz_json_set(root, "batches", json_integer((json_int_t)c->batches)));
+    MEZZO_TRY(mz_json_set(root, "val_loss", mz_json_number(c->val_loss)));
+    MEZZO_TRY(mz_json_set(root, "best_val_loss", mz_json_number(c->best_val_loss)));
+    MEZZO_TRY(mz_json_set(root, "precision", json_string(c->precision)));
+    MEZZO_TRY(mz_json_set(root, "master", json_string(c->master)));
+    MEZZO_TRY(mz_json_set(root, "tokenizer", json_string(c->tokenizer)));
+    MEZZO_TRY(put_model(root, &c->model));
+    MEZZO_TRY(put_optimizer(root, c->optimizer));
+    MEZZO_TRY(put_scaler(root, c->scaler));
+    return put_files(root, files);
+}
+
+mezzo_status mz_state_save(const char *path, const mezzo_checkpoint *checkpoint,
+                           const mz_file_mark files[MZ_CHECKPOINT_FILES]) {
+    json_t *root = json_object();
+    if (root == NULL)
+        return mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
+    mezzo_status status = put_all(root, checkpoint, files);
+    if (status == MEZZO_OK)
+        status = mz_json_save(path, root);
+    json_decref(root);
+    return status;
+}
+
+// --- reading ----------------------------------------------------------------------------------------------------------------
+static mezzo_status check_format(const char *where, const json_t *root) {
+    const char *format = "";
+    int64_t version = 0;
+    MEZZO_TRY(mz_json_get_string(where, root, "format", &format));
+    if (strcmp(format, FORMAT) != 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: not a checkpoint of mezzo (format \"%.32s\")", where, format);
+    MEZZO_TRY(mz_json_get_int(where, root, "version", 1, INT32_MAX, &version));
+    if (version > MZ_CHECKPOINT_VERSION)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: format version %lld is newer than this mezzo's, %d: use a newer mezzo",
+                       where, (long long)version, MZ_CHECKPOINT_VERSION);
+    return MEZZO_OK;
+}
+
+static mezzo_status get_files(const char *where, const json_t *root, mz_checkpoint_state *state) {
+    json_t *list, *object;
+    MEZZO_TRY(mz_json_get_object(where, root, "files", &list));
+    for (int i = 0; i < MZ_CHECKPOINT_FILES; i++) {
+        int64_t bytes = 0, crc = 0;
+        if (json_object_get(list, mz_checkpoint_files[i]) == NULL)
+            continue;
+        MEZZO_TRY(mz_json_get_object(where, list, mz_checkpoint_files[i], &object));
+        MEZZO_TRY(mz_json_get_int(where, object, "bytes", 0, INT64_MAX, &bytes));
+        MEZZO_TRY(mz_json_get_int(where, object, "crc32c", 0, UINT32_MAX, &crc));
+        state->files[i] = (mz_file_mark){true, (uint64_t)bytes, (uint32_t)crc};
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status get_model(const char *where, const json_t *root, mezzo_model_config *model) {
+    json_t *object;
+    *model = (mezzo_model_config){0};
+    if (json_object_get(root, "model") == NULL)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_json_get_object(where, root, "model", &object));
+    MEZZO_TRY(copy_text(where, object, "name", model->name, sizeof model->name));
+    MEZZO_TRY(get_fields(where, object, model_fields, MZ_COUNT(model_fields), model));
+    if (json_object_get(object, "rope_theta") != NULL)
+        MEZZO_TRY(get_fields(where, object, rotary_fields, MZ_COUNT(rotary_fields), model));
+    if (json_object_get(object, "experts") != NULL) {
+        MEZZO_TRY(get_fields(where, object, expert_fields, MZ_COUNT(expert_fields), model));
+        MEZZO_TRY(mz_json_get_bool(where, object, "attention_bias", &model->attention_bias));
+        MEZZO_TRY(mz_json_get_bool(where, object, "qk_norm", &model->qk_norm));
+        MEZZO_TRY(mz_json_get_bool(where, object, "normalise_weights", &model->normalise_weights));
+    }
+    return mz_json_get_bool(where, object, "bias", &model->bias);
+}
+
+static mezzo_status get_all(const char *where, const json_t *root, mezzo_checkpoint *c, mz_checkpoint_state *state) {
+    int64_t seed = 0, batches = 0;
+    json_t *object;
+    MEZZO_TRY(check_format(where, root));
+    MEZZO_TRY(mz_json_get_int(where, root, "step", 0, INT64_MAX, &c->step));
+    MEZZO_TRY(mz_json_get_int(where, root, "seed", INT64_MIN, INT64_MAX, &seed));
+    MEZZO_TRY(mz_json_get_int(where, root, "batches", 0, INT64_MAX, &batches));
+    c->seed = (uint64_t)seed;
+    c->batches = (uint64_t)batches;
+    MEZZO_TRY(mz_json_get_number(where, root, "val_loss", &c->val_loss));
+    MEZZO_TRY(mz_json_get_number(where, root, "best_val_loss", &c->best_val_loss));
+    MEZZO_TRY(copy_text(where, root, "precision", c->precision, sizeof c->precision));
+    if (json_object_get(root, "master") != NULL)
+        MEZZO_TRY(copy_text(where, root, "master", c->master, sizeof c->master));
+    MEZZO_TRY(copy_text(where, root, "tokenizer", c->tokenizer, sizeof c->tokenizer));
+    MEZZO_TRY(get_model(where, root, &c->model));
+    MEZZO_TRY(get_files(where, root, state));
+    if (json_object_get(root, "optimizer") != NULL) {
+        state->has_optimizer = true;
+        MEZZO_TRY(mz_json_get_object(where, root, "optimizer", &object));
+        MEZZO_TRY(copy_text(where, object, "kind", state->optimizer_kind, sizeof state->optimizer_kind));
+        MEZZO_TRY(get_fields(where, object, optimizer_fields, MZ_COUNT(optimizer_fields), &state->optimizer));
+    }
+    if (json_object_get(root, "scaler") != NULL) {
+        state->has_scaler = true;
+        MEZZO_TRY(mz_json_get_object(where, root, "scaler", &object));
+        MEZZO_TRY(get_fields(where, object, scaler_fields, MZ_COUNT(scaler_fields), &state->scaler));
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_state_load(const char *path, mezzo_checkpoint *checkpoint, mz_checkpoint_state *state) {
+    json_t *root;
+    mezzo_checkpoint read = *checkpoint; // the caller's stays as it was after an error
+    *state = (mz_checkpoint_state){0};
+    MEZZO_TRY(mz_json_load(path, MZ_STATE_MAX_BYTES, &root));
+    mezzo_status status = get_all(path, root, &read, state);
+    json_decref(root);
+    if (status == MEZZO_OK)
+        *checkpoint = read;
+    return status;
+}

@@ -1,0 +1,536 @@
+// Optimizers: what to run for a step, and when a number on the device is out of date. The arithmetic is the backend's.
+#include "optim/optimizer.h"
+
+#include <math.h>
+
+#include "optim/scaler.h"
+
+// --- options --------------------------------------------------------------------------------------------------------------
+mezzo_optimizer_options mezzo_optimizer_defaults(void) {
+    return (mezzo_optimizer_options){
+        .kind = MEZZO_ADAMW,
+        .schedule = {.kind = MEZZO_LR_CONSTANT, .lr = 1e-3, .min_lr = 0, .power = 1},
+        .beta1 = 0.9,
+        .beta2 = 0.999,
+        .eps = 1e-8,
+        .weight_decay = 0.01,
+    };
+}
+
+static mezzo_status check_at_least(const char *name, double value, double least) {
+    if (!(value >= least) || isinf(value))
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: %s is %g: use a finite number of at least %g", name, value,
+                       least);
+    return MEZZO_OK;
+}
+
+static mezzo_status check_schedule(const mezzo_schedule *s) {
+    MEZZO_TRY(check_at_least("lr", s->lr, 0));
+    if ((int)s->kind < MEZZO_LR_CONSTANT || s->kind > MEZZO_LR_POLYNOMIAL)
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: schedule kind %d does not exist", (int)s->kind);
+    if (s->warmup < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: warmup is %lld steps: use 0 or more", (long long)s->warmup);
+    if (s->kind == MEZZO_LR_CONSTANT)
+        return MEZZO_OK;
+    MEZZO_TRY(check_at_least("min_lr", s->min_lr, 0));
+    if (s->steps <= 0)
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: the schedule has %lld steps: use 1 or more", (long long)s->steps);
+    if (s->kind == MEZZO_LR_POLYNOMIAL)
+        MEZZO_TRY(check_at_least("power", s->power, 0));
+    return MEZZO_OK;
+}
+
+static mezzo_status check_beta(const char *name, double beta) {
+    if (!(beta >= 0 && beta < 1))
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: %s is %g: use 0 <= %s < 1", name, beta, name);
+    return MEZZO_OK;
+}
+
+static mezzo_status check_options(const mezzo_optimizer_options *o) {
+    MEZZO_TRY(check_schedule(&o->schedule));
+    MEZZO_TRY(check_at_least("weight_decay", o->weight_decay, 0));
+    if (o->kind == MEZZO_ADAMW) {
+        MEZZO_TRY(check_beta("beta1", o->beta1));
+        MEZZO_TRY(check_beta("beta2", o->beta2));
+        MEZZO_TRY(check_at_least("eps", o->eps, 0));
+        return MEZZO_OK;
+    }
+    if (o->kind != MEZZO_SGD)
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: kind %d does not exist: use MEZZO_ADAMW or MEZZO_SGD",
+                       (int)o->kind);
+    MEZZO_TRY(check_at_least("momentum", o->momentum, 0));
+    if (!isfinite(o->dampening))
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: dampening is %g: use a finite number", o->dampening);
+    if (o->nesterov && (o->momentum <= 0 || o->dampening != 0)) // torch.optim.SGD's rule
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: Nesterov momentum needs a momentum above 0 and no dampening");
+    return MEZZO_OK;
+}
+
+static void set_schedule(mz_update_attrs *update, const mezzo_schedule *s) {
+    update->schedule = (int)s->kind;
+    update->lr = s->lr;
+    update->min_lr = s->min_lr;
+    update->power = s->power;
+    update->warmup = s->warmup;
+    update->steps = s->steps;
+}
+
+// --- creation -------------------------------------------------------------------------------------------------------------
+static bool owns(const mezzo_optimizer_options *o, const char *name) {
+    if (o->patterns == NULL)
+        return true;
+    for (int i = 0; i < o->n_patterns; i++)
+        if (mz_glob_match(o->patterns[i], name))
+            return true;
+    return false;
+}
+
+static mezzo_status check_patterns(const mezzo_params *params, const mezzo_optimizer_options *o) {
+    for (int p = 0; o->patterns != NULL && p < o->n_patterns; p++) {
+        bool found = false;
+        for (int i = 0; i < mezzo_params_count(params) && !found; i++)
+            found = mz_glob_match(o->patterns[p], mezzo_params_name(params, i));
+        if (!found)
+            return mz_fail(MEZZO_ERR_INVALID, "optimizer: no parameter's name matches \"%s\"", o->patterns[p]);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status choose_members(mezzo_optimizer *opt, const mezzo_optimizer_options *o) {
+    int count = mezzo_params_count(opt->params);
+    MEZZO_TRY(check_patterns(opt->params, o));
+    opt->index = mz_alloc((size_t)count + 1, sizeof *opt->index);
+    opt->segments = mz_alloc((size_t)count + 1, sizeof *opt->segments);
+    if (opt->index == NULL || opt->segments == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (int i = 0; i < count; i++)
+        if (owns(o, mezzo_params_name(opt->params, i)))
+            opt->index[opt->n++] = i;
+    if (opt->n == 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "optimizer: no parameter to own: give it patterns that match, or none for all");
+    return MEZZO_OK;
+}
+
+// Offsets are the parameters' own; moments follow one another without the parameters this optimizer does not own.
+static void fill_segments(mezzo_optimizer *opt) {
+    int64_t moment = 0;
+    const mz_shadow *shadow = opt->params->n_shadows > 0 ? &opt->params->shadows[0] : NULL;
+    int64_t width = shadow != NULL ? (int64_t)mezzo_dtype_size(shadow->dtype) : 0;
+    for (int i = 0; i < opt->n; i++) {
+        const mz_param *p = &opt->params->list[opt->index[i]];
+        bool shadowed = shadow != NULL && p->shadow_slot >= 0;
+        opt->segments[i] = (mz_segment){.offset = p->offset,
+                                        .count = p->count,
+                                        .state_offset = moment,
+                                        .shadow_offset = shadowed ? p->shadow_slot * width : -1,
+                                        .shadow_dtype = shadowed ? (int32_t)shadow->dtype : 0,
+                                        .decay = p->shape.rank >= opt->decay_min_rank,
+                                        .low_offset = p->low_offset,
+                                        .master = (int32_t)p->master};
+        moment += (int64_t)mz_align_up((size_t)p->count, 16);
+    }
+    opt->moment_elements = moment;
+    opt->n_shadows = opt->params->n_shadows;
+}
+
+static mezzo_status alloc_state(mezzo_optimizer *opt) {
+    const mz_backend *b = opt->device->backend;
+    MEZZO_TRY(b->alloc(opt->device, (size_t)opt->n * sizeof *opt->segments, &opt->d_segments));
+    void *state = NULL;
+    MEZZO_TRY(b->alloc(opt->device, sizeof *opt->d_state, &state));
+    opt->d_state = state;
+    for (int i = 0; i < opt->n_moments; i++) {
+        void *moment = NULL;
+        MEZZO_TRY(b->alloc(opt->device, (size_t)opt->moment_elements * sizeof(float), &moment));
+        opt->d_moments[i] = moment;
+    }
+    mz_opt_state initial = {.clip = 1, .last_clip = 1};
+    MEZZO_TRY(b->write(opt->device, opt->d_state, &initial, sizeof initial));
+    return MEZZO_OK;
+}
+
+static mezzo_status choose(mezzo_optimizer *opt, mz_update_op *op, mz_op which, size_t *scratch) {
+    op->call.op = which;
+    op->call.attrs.update = &opt->update;
+    op->call.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
+    MEZZO_TRY(mz_select(opt->device, &op->call, &op->kernel));
+    size_t need = op->kernel->workspace != NULL ? op->kernel->workspace(opt->device, &op->call) : 0;
+    *scratch = need > *scratch ? need : *scratch;
+    return MEZZO_OK;
+}
+
+// Slots as ops.def names them.
+static void fill_calls(mezzo_optimizer *opt) {
+    const mezzo_params *p = opt->params;
+    mz_tensor segments = mz_tensor_bytes(opt->d_segments, (size_t)opt->n * sizeof *opt->segments);
+    mz_tensor state = mz_tensor_bytes(opt->d_state, sizeof *opt->d_state);
+    mz_tensor grad = mz_tensor_f32(p->grad, p->elements);
+    mz_tensor master = p->fp32_elements == p->elements ? mz_tensor_f32(p->master, p->elements)
+                                                       : mz_tensor_bytes(p->master, p->master_bytes);
+    mz_tensor shadow[MZ_COUNT(p->shadows)];
+    for (int i = 0; i < (int)MZ_COUNT(p->shadows); i++)
+        shadow[i] = mz_tensor_shadow(p, i);
+    mz_tensor moment[MZ_MOMENTS];
+    for (int i = 0; i < MZ_MOMENTS; i++)
+        moment[i] = i < opt->n_moments ? mz_tensor_f32(opt->d_moments[i], opt->moment_elements) : mz_tensor_absent();
+
+    opt->stats.call = (mz_call){.n_in = 2, .in = {segments, mz_tensor_absent()}, .n_out = 2, .out = {grad, state}};
+    opt->unscale.call = opt->stats.call;
+    opt->unscale.call.in[1] = mz_tensor_f32(NULL, 1); // the scaler's, set at each call
+    opt->clip.call = (mz_call){.n_out = 1, .out = {state}};
+    opt->control.call = (mz_call){.n_out = 1, .out = {state}};
+    opt->move.call = (mz_call){.n_in = 3, .in = {grad, segments, state}};
+    if (opt->sgd) {
+        opt->move.call.n_out = 3;
+        memcpy(opt->move.call.out, (mz_tensor[]){master, moment[0], shadow[0]}, 3 * sizeof(mz_tensor));
+    } else {
+        opt->move.call.n_out = 4;
+        memcpy(opt->move.call.out, (mz_tensor[]){master, moment[0], moment[1], shadow[0]}, 4 * sizeof(mz_tensor));
+    }
+    if (p->n_shadows > 1)
+        opt->refresh.call = (mz_call){
+            .n_in = 2,
+            .in = {master, mz_tensor_bytes(p->shadows[1].segments, p->shadows[1].n_segments * sizeof(mz_segment))},
+            .n_out = 1,
+            .out = {shadow[1]}};
+    opt->reset.call = (mz_call){.n_in = 1, .in = {mz_tensor_absent()}, .n_out = 1, .out = {state}};
+}
+
+static mezzo_status choose_kernels(mezzo_optimizer *opt) {
+    size_t scratch = 0;
+    fill_calls(opt);
+    MEZZO_TRY(choose(opt, &opt->stats, MZ_OP_grad_stats, &scratch));
+    MEZZO_TRY(choose(opt, &opt->unscale, MZ_OP_grad_stats, &scratch));
+    MEZZO_TRY(choose(opt, &opt->clip, MZ_OP_clip_control, &scratch));
+    MEZZO_TRY(choose(opt, &opt->control, MZ_OP_step_control, &scratch));
+    MEZZO_TRY(choose(opt, &opt->move, opt->sgd ? MZ_OP_sgd : MZ_OP_adamw, &scratch));
+    if (opt->n_shadows > 1)
+        MEZZO_TRY(choose(opt, &opt->refresh, MZ_OP_refresh, &scratch));
+    MEZZO_TRY(choose(opt, &opt->reset, MZ_OP_scaler_update, &scratch));
+    if (scratch > opt->scratch_bytes) {
+        const mz_backend *b = opt->device->backend;
+        if (opt->scratch != NULL)
+            b->release(opt->device, opt->scratch);
+        opt->scratch = NULL;
+        opt->scratch_bytes = 0;
+        MEZZO_TRY(b->alloc(opt->device, scratch, &opt->scratch));
+        opt->scratch_bytes = scratch;
+    }
+    return MEZZO_OK;
+}
+
+// --- parts ----------------------------------------------------------------------------------------------------------------
+// A part is worth a launch: 2 M parameters are 70 MB, 25 µs of an H100.
+#define PART_ELEMENTS ((int64_t)1 << 21)
+enum { PART_READS = 3, PART_WRITES = 5, PART_SPANS = PART_READS + PART_WRITES };
+
+// Bytes that are next to the last ones become one with them.
+static void add_span(mz_span *spans, int *n, const void *from, size_t bytes) {
+    const char *at = from;
+    if (*n > 0 && spans[*n - 1].to == at)
+        spans[*n - 1].to = at + bytes;
+    else
+        spans[(*n)++] = (mz_span){at, at + bytes};
+}
+
+// What the move of segments [first, first + n) reads and writes; a segment's padding is its own.
+static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *spans, mz_traffic *out) {
+    const mezzo_params *p = opt->params;
+    const mz_segment *s = opt->segments + first;
+    mz_span *reads = spans, *writes = spans + (size_t)n + 2;
+    *out = (mz_traffic){.reads = reads, .writes = writes};
+    add_span(reads, &out->n_reads, opt->d_state, sizeof *opt->d_state);
+    add_span(reads, &out->n_reads, (const mz_segment *)opt->d_segments + first, (size_t)n * sizeof *s);
+    for (int i = 0; i < n; i++)
+        add_span(reads, &out->n_reads, p->grad + s[i].offset, mz_align_up((size_t)s[i].count, 16) * sizeof(float));
+    for (int i = 0; i < n; i++)
+        if (s[i].master == MEZZO_MASTER_FP32)
+            add_span(writes, &out->n_writes, p->master + s[i].offset,
+                     mz_align_up((size_t)s[i].count, 16) * sizeof(float));
+        else if (s[i].master == MEZZO_MASTER_SPLIT)
+            add_span(writes, &out->n_writes, (const char *)p->master + s[i].low_offset,
+                     mz_align_up((size_t)s[i].count, 16) * sizeof(uint16_t));
+    for (int m = 0; m < opt->n_moments; m++)
+        for (int i = 0; i < n; i++)
+            add_span(writes, &out->n_writes, opt->d_moments[m] + s[i].state_offset,
+                     mz_align_up((size_t)s[i].count, 16) * sizeof(float));
+    for (int i = 0; i < n; i++)
+        if (s[i].shadow_offset >= 0)
+            add_span(writes, &out->n_writes, (const char *)p->shadows[0].data + s[i].shadow_offset,
+                     mz_align_up((size_t)s[i].count, 32) * sizeof(uint16_t));
+}
+
+static void make_part(mezzo_optimizer *opt, int first, int n, int64_t elements, mz_span *spans) {
+    mz_update_part *part = &opt->parts[opt->n_parts++];
+    part->call = opt->move.call;
+    part->call.in[1] = mz_tensor_bytes((mz_segment *)opt->d_segments + first, (size_t)n * sizeof *opt->segments);
+    part->update = (mz_update_attrs){.elements = elements, .beside = first > 0}; // nothing runs beside the first
+    find_traffic(opt, first, n, spans, &part->traffic);
+}
+
+// Parameters are in the order in which forward reads them, so far as a model is built in that order.
+static mezzo_status make_parts(mezzo_optimizer *opt) {
+    size_t n = (size_t)opt->n;
+    int64_t elements = 0;
+    int first = 0;
+    if (opt->device->backend->capture_lane == NULL)
+        return MEZZO_OK;
+    if (opt->parts == NULL)
+        opt->parts = mz_alloc(n, sizeof *opt->parts);
+    if (opt->spans == NULL)
+        opt->spans = mz_alloc(n * PART_SPANS + n * 2, sizeof *opt->spans);
+    if (opt->parts == NULL || opt->spans == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    opt->n_parts = 0;
+    for (int i = 0; i < opt->n; i++) {
+        elements += opt->segments[i].count;
+        if (elements < opt->part_elements && i + 1 < opt->n)
+            continue;
+        make_part(opt, first, i + 1 - first, elements, opt->spans + (size_t)first * (PART_SPANS + 2));
+        first = i + 1;
+        elements = 0;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_optimizer_cut(mezzo_optimizer *opt, int64_t elements) {
+    opt->part_elements = elements;
+    MEZZO_TRY(mz_later_flush(opt->device));
+    return make_parts(opt);
+}
+
+// A program made after the optimizer may have added shadow weights: the step must write those too.
+static mezzo_status follow_layout(mezzo_optimizer *opt) {
+    if (opt->n_shadows == opt->params->n_shadows)
+        return MEZZO_OK;
+    fill_segments(opt);
+    MEZZO_TRY(choose_kernels(opt));
+    MEZZO_TRY(make_parts(opt));
+    MEZZO_TRY(opt->device->backend->write(opt->device, opt->d_segments, opt->segments,
+                                          (size_t)opt->n * sizeof *opt->segments));
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options,
+                                    mezzo_optimizer **out) {
+    *out = NULL;
+    mezzo_status status = MEZZO_OK;
+    MEZZO_TRY(check_options(options));
+    mezzo_optimizer *opt = mz_alloc(1, sizeof *opt);
+    if (opt == NULL)
+        return MEZZO_ERR_MEMORY;
+    opt->params = params;
+    opt->device = params->device;
+    opt->sgd = options->kind == MEZZO_SGD;
+    opt->decay_min_rank = options->decay_min_rank;
+    opt->n_moments = opt->sgd ? (options->momentum != 0 ? 1 : 0) : 2;
+    opt->part_elements = PART_ELEMENTS;
+    opt->update = (mz_update_attrs){.beta1 = options->beta1,
+                                    .beta2 = options->beta2,
+                                    .eps = options->eps,
+                                    .weight_decay = options->weight_decay,
+                                    .momentum = options->momentum,
+                                    .dampening = options->dampening,
+                                    .nesterov = options->nesterov,
+                                    .seed = params->seed};
+    set_schedule(&opt->update, &options->schedule);
+    MEZZO_TRY_GOTO(status, choose_members(opt, options));
+    fill_segments(opt);
+    MEZZO_TRY_GOTO(status, alloc_state(opt));
+    MEZZO_TRY_GOTO(status, choose_kernels(opt));
+    MEZZO_TRY_GOTO(status, make_parts(opt));
+    MEZZO_TRY_GOTO(status, opt->device->backend->write(opt->device, opt->d_segments, opt->segments,
+                                                       (size_t)opt->n * sizeof *opt->segments));
+    *out = opt;
+    return MEZZO_OK;
+fail:
+    mezzo_optimizer_free(opt);
+    return status;
+}
+
+void mezzo_optimizer_free(mezzo_optimizer *opt) {
+    if (opt == NULL)
+        return;
+    if (opt->pending != NULL)
+        mz_scaler_forget(opt->pending, opt);
+    const mz_backend *b = opt->device->backend;
+    void *buffers[] = {opt->d_segments, opt->d_state, opt->d_moments[0], opt->d_moments[1], opt->scratch};
+    for (size_t i = 0; i < MZ_COUNT(buffers); i++)
+        if (buffers[i] != NULL)
+            b->release(opt->device, buffers[i]);
+    mz_free(opt->index);
+    mz_free(opt->segments);
+    mz_free(opt->parts);
+    mz_free(opt->spans);
+    mz_free(opt);
+}
+
+// --- a step ---------------------------------------------------------------------------------------------------------------
+static mezzo_status run(mezzo_optimizer *opt, mz_update_op *op) {
+    op->call.attrs.update = &opt->update;
+    return mz_run(opt->device, op->kernel, &op->call, opt->scratch);
+}
+
+bool mz_optimizer_has_grads(const mezzo_optimizer *opt) {
+    return !opt->params->grads_empty && opt->params->grad_version > opt->zeroed_version;
+}
+
+bool mz_optimizer_fresh(const mezzo_optimizer *opt) {
+    return opt->stats_version == opt->params->grad_version && mz_optimizer_has_grads(opt);
+}
+
+mezzo_status mz_optimizer_stats(mezzo_optimizer *opt, float *scale) {
+    opt->touched = true;
+    opt->unscale.call.in[1].data = scale;
+    // In a batch the step follows at once, and gradients are zeroed behind it.
+    opt->update.keeps_scale = scale != NULL && mz_can_put_off(opt->device) && !opt->unscales_in_place;
+    mezzo_status status = run(opt, scale != NULL ? &opt->unscale : &opt->stats);
+    opt->update.keeps_scale = false;
+    MEZZO_TRY(status);
+    opt->stats_version = opt->params->grad_version;
+    return MEZZO_OK;
+}
+
+// The move, and the second shadows behind it, put off: the next forward runs beside them.
+static mezzo_status move_later(mezzo_optimizer *opt) {
+    for (size_t i = 0; i < opt->n_parts; i++) {
+        mz_update_part *part = &opt->parts[i];
+        int64_t elements = part->update.elements;
+        bool beside = part->update.beside;
+        // A schedule's numbers are step_control's: left out, so that a change of them is not another call.
+        part->update = (mz_update_attrs){.beta1 = opt->update.beta1,
+                                         .beta2 = opt->update.beta2,
+                                         .eps = opt->update.eps,
+                                         .weight_decay = opt->update.weight_decay,
+                                         .momentum = opt->update.momentum,
+                                         .dampening = opt->update.dampening,
+                                         .nesterov = opt->update.nesterov,
+                                         .seed = opt->update.seed,
+                                         .elements = elements,
+                                         .beside = beside};
+        part->call.attrs.update = &part->update;
+        MEZZO_TRY(mz_run_later(opt->device, opt->move.kernel, &part->call, &part->traffic));
+    }
+    if (opt->n_shadows > 1) {
+        mz_span spans[MZ_MAX_IN + MZ_MAX_OUT];
+        mz_traffic traffic = mz_traffic_of(&opt->refresh.call, spans);
+        opt->refresh.call.attrs.update = &opt->update;
+        MEZZO_TRY(mz_run_later(opt->device, opt->refresh.kernel, &opt->refresh.call, &traffic));
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_optimizer_move(mezzo_optimizer *opt) {
+    MEZZO_TRY(follow_layout(opt));
+    MEZZO_TRY(run(opt, &opt->control));
+    if (opt->n_parts > 0 && opt->params->takes_update && mz_can_put_off(opt->device))
+        return move_later(opt);
+    MEZZO_TRY(run(opt, &opt->move));
+    if (opt->n_shadows > 1)
+        MEZZO_TRY(run(opt, &opt->refresh));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_optimizer_reset(mezzo_optimizer *opt) {
+    MEZZO_TRY(run(opt, &opt->reset));
+    opt->touched = false;
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_optimizer_clip(mezzo_optimizer *opt, double max_norm) {
+    if (!(max_norm > 0) || isinf(max_norm))
+        return mz_fail(MEZZO_ERR_INVALID, "clip: the largest norm is %g: use a finite number above 0", max_norm);
+    if (!mz_optimizer_has_grads(opt))
+        return mz_fail(MEZZO_ERR_INVALID, "clip: no program has written gradients since they were zeroed");
+    if (!mz_optimizer_fresh(opt))
+        MEZZO_TRY(mz_optimizer_stats(opt, NULL));
+    opt->update.max_norm = max_norm;
+    opt->touched = true;
+    MEZZO_TRY(run(opt, &opt->clip));
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_optimizer_step(mezzo_optimizer *opt) {
+    if (!mz_optimizer_has_grads(opt))
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer step: no program has written gradients since they were zeroed");
+    if (!mz_optimizer_fresh(opt))
+        MEZZO_TRY(mz_optimizer_stats(opt, NULL));
+    MEZZO_TRY(mz_optimizer_move(opt));
+    if (opt->pending == NULL) // otherwise the scaler's update still has to see found_inf
+        MEZZO_TRY(mz_optimizer_reset(opt));
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *opt) {
+    mezzo_params *p = opt->params;
+    if ((size_t)opt->n == p->n) {
+        MEZZO_TRY(mezzo_params_zero_grad(p));
+    } else {
+        for (int i = 0; i < opt->n; i++)
+            MEZZO_TRY(mz_zero(opt->device, p->grad + opt->segments[i].offset,
+                              (size_t)opt->segments[i].count * sizeof *p->grad));
+        opt->zeroed_version = p->grad_version;
+    }
+    if (opt->touched && opt->pending == NULL) // what clip found belongs to gradients that are gone
+        MEZZO_TRY(mz_optimizer_reset(opt));
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_optimizer_set_schedule(mezzo_optimizer *opt, const mezzo_schedule *schedule) {
+    MEZZO_TRY(check_schedule(schedule));
+    set_schedule(&opt->update, schedule);
+    return MEZZO_OK;
+}
+
+double mezzo_schedule_lr(const mezzo_schedule *schedule, int64_t step) {
+    mz_update_attrs update = {0};
+    set_schedule(&update, schedule);
+    return mz_schedule_lr(&update, step);
+}
+
+// --- looking at it ----------------------------------------------------------------------------------------------------------
+mezzo_status mezzo_optimizer_info(mezzo_optimizer *opt, mezzo_step_info *out) {
+    mz_opt_state s;
+    MEZZO_TRY(mz_optimizer_read_state(opt, &s));
+    *out = (mezzo_step_info){.step = s.step,
+                             .skipped = s.skipped,
+                             .grad_norm = s.norm,
+                             .clip = s.last_clip,
+                             .lr = s.lr,
+                             .found_inf = s.last_found_inf != 0};
+    return MEZZO_OK;
+}
+
+size_t mezzo_optimizer_memory(const mezzo_optimizer *opt) {
+    return (size_t)opt->n_moments * (size_t)opt->moment_elements * sizeof(float) + sizeof *opt->d_state +
+           (size_t)opt->n * sizeof *opt->segments + opt->scratch_bytes;
+}
+
+mezzo_status mz_optimizer_fetch(mezzo_optimizer *opt, int slot) {
+    return mz_fetch(opt->device, slot, opt->d_state, sizeof *opt->d_state);
+}
+
+const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which) {
+    return opt->sgd ? "momentum_buffer" : which == 0 ? "exp_avg" : "exp_avg_sq";
+}
+
+mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *opt, int which, int i, int64_t first, int64_t count,
+                                      float *out) {
+    const float *src = opt->d_moments[which] + opt->segments[i].state_offset + first;
+    return opt->device->backend->read(opt->device, out, src, (size_t)count * sizeof *out);
+}
+
+mezzo_status mz_optimizer_write_moment(mezzo_optimizer *opt, int which, int i, const float *values) {
+    float *dst = opt->d_moments[which] + opt->segments[i].state_offset;
+    return opt->device->backend->write(opt->device, dst, values, (size_t)opt->segments[i].count * sizeof *values);
+}
+
+mezzo_status mz_optimizer_read_state(const mezzo_optimizer *opt, mz_opt_state *out) {
+    return opt->device->backend->read(opt->device, out, opt->d_state, sizeof *out);
+}
+
+mezzo_status mz_optimizer_write_state(mezzo_optimizer *opt, const mz_opt_state *state) {
+    opt->touched = true;
+    return opt->device->backend->write(opt->device, opt->d_state, state, sizeof *state);
+}

@@ -1,0 +1,159 @@
+// The first bad value of a micro step: call by call, looking at everything that goes in and comes out. Slow, for when something is wrong.
+#include "runtime/program.h"
+
+static bool is_float(const mz_tensor *t) {
+    return mz_present(t) && t->dtype < MEZZO_I64;
+}
+
+// Counts and ranges of up to MZ_MAX_IN float tensors.
+mezzo_status mz_program_inspect(mezzo_program *p, const mz_tensor *tensors, int n, float limit, mz_inspection *out) {
+    if (p->inspection == NULL)
+        MEZZO_TRY(p->device->backend->alloc(p->device, MZ_MAX_IN * sizeof *p->inspection, (void **)&p->inspection));
+    mz_call call = {.op = MZ_OP_inspect, .n_out = 1, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}, .rng = p->rng};
+    int at[MZ_MAX_IN];
+    const mz_kernel *kernel;
+    memset(out, 0, (size_t)n * sizeof *out);
+    for (int i = 0; i < n; ++i)
+        if (is_float(&tensors[i])) {
+            at[call.n_in] = i;
+            call.in[call.n_in++] = tensors[i];
+        }
+    if (call.n_in == 0)
+        return MEZZO_OK;
+    mz_inspection found[MZ_MAX_IN];
+    size_t bytes = (size_t)call.n_in * sizeof *found;
+    call.attrs.limit = limit;
+    call.out[0] = mz_tensor_bytes(p->inspection, bytes);
+    MEZZO_TRY(mz_select(p->device, &call, &kernel));
+    MEZZO_TRY(mz_run(p->device, kernel, &call, NULL));
+    MEZZO_TRY(p->device->backend->read(p->device, found, p->inspection, bytes));
+    for (int i = 0; i < call.n_in; ++i)
+        out[at[i]] = found[i];
+    return MEZZO_OK;
+}
+
+static void describe_op(const mezzo_program *p, size_t call, mz_finding *out) {
+    const mezzo_graph *g = p->c.graph;
+    const mz_node *n = &g->nodes[p->c.node[call]];
+    static const char *const phases[] = {"forward", "recompute", "backward"};
+    out->found = true;
+    out->op = mz_op_table[n->op].name;
+    out->module = g->modules[n->module];
+    out->phase = phases[n->phase];
+    out->rule = n->rule != NULL ? n->rule : "";
+    out->compute = n->numerics.compute;
+}
+
+static mz_seen seen_at(const mezzo_program *p, size_t call, bool output, int slot, const mz_inspection *values) {
+    const mz_call *c = &p->c.calls[call];
+    mz_slot slots[MZ_MAX_IN];
+    int listed = mz_op_slots(c->op, output, slots);
+    const mz_tensor *t = output ? &c->out[slot] : &c->in[slot];
+    mz_seen seen = {.dtype = t->dtype, .values = *values};
+    snprintf(seen.slot, sizeof seen.slot, "%s", slots[slot < listed ? slot : listed - 1].name);
+    return seen;
+}
+
+// A parameter or input that an op reads and no op wrote. A value that an op wrote was looked at when it was written.
+static void check_sources(const mezzo_program *p, size_t call, const mz_inspection *ins, mz_finding *out) {
+    const mezzo_graph *g = p->c.graph;
+    const mz_node *n = &g->nodes[p->c.node[call]];
+    for (int k = 0; k < n->n_in && !out->found; ++k) {
+        if (n->in[k] < 0 || ins[k].nans + ins[k].infs == 0)
+            continue;
+        const mz_value *v = &g->values[mz_value_root(g, n->in[k])];
+        if (v->kind == MZ_VALUE_TEMP)
+            continue;
+        describe_op(p, call, out);
+        out->bad = seen_at(p, call, false, k, &ins[k]);
+        out->parameter = v->kind == MZ_VALUE_PARAM || v->kind == MZ_VALUE_SHADOW;
+        out->source = out->parameter                ? g->params[v->param].name
+                      : v->kind == MZ_VALUE_SCALE   ? "the loss scale"
+                      : v->name != NULL && *v->name ? v->name
+                                                    : "an input";
+    }
+}
+
+static void keep_inputs(const mezzo_program *p, size_t call, const mz_inspection *ins, mz_finding *out) {
+    const mz_call *c = &p->c.calls[call];
+    for (int k = 0; k < c->n_in; ++k)
+        if (is_float(&c->in[k]))
+            out->in[out->n_in++] = seen_at(p, call, false, k, &ins[k]);
+}
+
+static mezzo_status find_at(mezzo_program *p, size_t i, float limit, mz_finding *out) {
+    mz_inspection ins[MZ_MAX_IN], outs[MZ_MAX_OUT];
+    mz_call *call = &p->c.calls[i];
+    bool forward = p->c.graph->nodes[p->c.node[i]].phase == MZ_FORWARD;
+    MEZZO_TRY(mz_program_inspect(p, call->in, call->n_in, 0, ins));
+    check_sources(p, i, ins, out);
+    MEZZO_TRY(p->c.kernels[i]->run(p->device, call));
+    if (p->hook != NULL)
+        MEZZO_TRY(p->hook(p->hook_user, p, i));
+    MEZZO_TRY(mz_program_inspect(p, call->out, call->n_out, forward ? limit : 0, outs));
+    for (int k = 0; k < call->n_out && !out->found; ++k) {
+        if (!mz_inspection_bad(&outs[k]))
+            continue;
+        describe_op(p, i, out);
+        out->bad = seen_at(p, i, true, k, &outs[k]);
+        int v = p->c.graph->nodes[p->c.node[i]].out[k];
+        out->loss = mz_value_root(p->c.graph, v) == mz_value_root(p->c.graph, p->c.graph->loss);
+    }
+    if (out->found)
+        keep_inputs(p, i, ins, out);
+    return MEZZO_OK;
+}
+
+static mezzo_status begin(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
+    MEZZO_TRY(mz_program_prepare(p, scaler, seed, step));
+    if (p->options.forward_only)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_params_settle(p->params));
+    ++p->params->grad_version;
+    p->params->grads_empty = false;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_program_find(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step, float limit,
+                             mz_finding *out) {
+    *out = (mz_finding){0};
+    MEZZO_TRY(begin(p, scaler, seed, step));
+    for (size_t i = 0; i < p->c.n_calls && !out->found; ++i)
+        MEZZO_TRY(find_at(p, i, limit, out));
+    return MEZZO_OK;
+}
+
+static void print_finding(const mz_finding *f, char *where, size_t size) {
+    const mz_inspection *bad = &f->bad.values;
+    size_t n = (size_t)snprintf(where, size, "%s in %s (%s): ", f->op, *f->module ? f->module : "the model", f->phase);
+    if (f->source != NULL && n < size)
+        n += (size_t)snprintf(where + n, size - n, "%s itself, read as", f->source);
+    else if (n < size)
+        n += (size_t)snprintf(where + n, size - n, "output");
+    if (n < size)
+        n += (size_t)snprintf(where + n, size - n, " %s (%s) has %lld NaN and %lld infinities", f->bad.slot,
+                              mezzo_dtype_name(f->bad.dtype), (long long)bad->nans, (long long)bad->infs);
+    for (int k = 0; k < f->n_in && n < size; ++k) {
+        const mz_inspection *in = &f->in[k].values;
+        n += (size_t)snprintf(where + n, size - n, "; %s (%s) in [%.4g, %.4g]%s", f->in[k].slot,
+                              mezzo_dtype_name(f->in[k].dtype), (double)in->low, (double)in->high,
+                              in->nans + in->infs ? " and non-finite" : "");
+    }
+}
+
+mezzo_status mezzo_program_check(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step,
+                                 bool *found, char *where, size_t size) {
+    mz_finding finding = {0};
+    if (size)
+        where[0] = 0;
+    MEZZO_TRY(begin(p, scaler, seed, step));
+    for (size_t i = 0; i < p->c.n_calls; ++i)
+        if (finding.found)
+            MEZZO_TRY(p->c.kernels[i]->run(p->device, &p->c.calls[i]));
+        else
+            MEZZO_TRY(find_at(p, i, 0, &finding));
+    *found = finding.found;
+    if (finding.found && size)
+        print_finding(&finding, where, size);
+    return MEZZO_OK;
+}

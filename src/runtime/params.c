@@ -1,0 +1,469 @@
+// Masters, gradients and shadows on the device.
+#include "runtime/params.h"
+
+#include "graph/graph.h"
+
+#define SEGMENT        16 // elements: a segment starts on a 64-byte line of FP32
+#define SHADOW_SEGMENT 32 // elements: the same for 2-byte formats
+
+mz_tensor mz_tensor_f32(void *data, int64_t n) {
+    return (mz_tensor){data, MEZZO_F32, {1, {n}}};
+}
+mz_tensor mz_tensor_bytes(void *data, size_t n) {
+    return (mz_tensor){data, MEZZO_U8, {1, {(int64_t)n}}};
+}
+mz_tensor mz_tensor_absent(void) {
+    return (mz_tensor){NULL, MEZZO_F32, {-1, {0}}};
+}
+
+static int64_t round_up(int64_t n, int64_t to) {
+    return (n + to - 1) / to * to;
+}
+
+static uint32_t name_hash(const char *name) { // FNV-1a
+    uint32_t h = 2166136261u;
+    for (; *name; ++name)
+        h = (h ^ (uint8_t)*name) * 16777619u;
+    return h;
+}
+
+// x, or the first of the numbers drawn instead that is not more than 3 deviations away.
+static float within(mz_philox_key key, uint64_t block, int lane, float x) {
+    while (x < -3 || x > 3) {
+        uint32_t words[4];
+        float v[4];
+        ++key.step;
+        mz_philox(key, block, words);
+        mz_normal4(words, v);
+        x = v[lane];
+    }
+    return x;
+}
+
+// Elements [first, first + count); first is a multiple of 4. Every block of four has its own draw, so that threads change nothing.
+static void draw(const mz_param *p, uint64_t seed, int64_t first, int64_t count, float *out) {
+    mz_philox_key key = {seed, 0, name_hash(p->name)};
+#pragma omp parallel for schedule(static) if (count >= 1 << 16)
+    for (int64_t i = 0; i < count; i += 4) {
+        uint32_t words[4];
+        float v[4] = {0};
+        uint64_t block = (uint64_t)(first + i) / 4;
+        mz_philox(key, block, words);
+        if (p->init.kind != MEZZO_INIT_UNIFORM)
+            mz_normal4(words, v);
+        for (int k = 0; k < 4 && i + k < count; ++k) {
+            if (p->init.kind == MEZZO_INIT_TRUNCATED)
+                v[k] = within(key, block, k, v[k]);
+            out[i + k] = p->init.a * (p->init.kind == MEZZO_INIT_UNIFORM ? 2 * mz_uniform(words[k]) - 1 : v[k]);
+        }
+    }
+}
+
+// --- masters as they are stored -----------------------------------------------------------------------------------------------
+static uint16_t *high_halves(const mezzo_params *params, const mz_param *p) { // shadow 0 is there from the start, BF16
+    return (uint16_t *)params->shadows[0].data + p->shadow_slot;
+}
+static uint16_t *low_halves(const mezzo_params *params, const mz_param *p) {
+    return (uint16_t *)(void *)((char *)params->master + p->low_offset);
+}
+
+static mezzo_status write_halves(mezzo_params *params, const mz_param *p, const void *values, uint16_t *high,
+                                 uint16_t *low) {
+    const mz_backend *b = params->device->backend;
+    size_t bytes = (size_t)p->count * sizeof *high;
+    for (int64_t i = 0; i < p->count; ++i) {
+        float x;
+        memcpy(&x, (const char *)values + (size_t)i * sizeof x, sizeof x);
+        if (p->master == MEZZO_MASTER_SPLIT)
+            mz_master_split(x, &high[i], &low[i]);
+        else
+            high[i] = mezzo_f32_to_bf16(x);
+    }
+    MEZZO_TRY(b->write(params->device, high_halves(params, p), high, bytes));
+    if (p->master == MEZZO_MASTER_SPLIT)
+        MEZZO_TRY(b->write(params->device, low_halves(params, p), low, bytes));
+    return MEZZO_OK;
+}
+
+static mezzo_status write_master(mezzo_params *params, const mz_param *p, const void *values) {
+    if (p->master == MEZZO_MASTER_FP32)
+        return params->device->backend->write(params->device, params->master + p->offset, values,
+                                              (size_t)p->count * sizeof(float));
+    uint16_t *halves = mz_alloc(2 * (size_t)p->count, sizeof *halves);
+    if (!halves)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = write_halves(params, p, values, halves, halves + p->count);
+    mz_free(halves);
+    return status;
+}
+
+static mezzo_status read_halves(const mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
+                                uint16_t *high, uint16_t *low, float *out) {
+    const mz_backend *b = params->device->backend;
+    size_t bytes = (size_t)count * sizeof *high;
+    MEZZO_TRY(b->read(params->device, high, high_halves(params, p) + first, bytes));
+    if (p->master == MEZZO_MASTER_SPLIT)
+        MEZZO_TRY(b->read(params->device, low, low_halves(params, p) + first, bytes));
+    for (int64_t i = 0; i < count; ++i)
+        out[i] = p->master == MEZZO_MASTER_SPLIT ? mz_master_join(high[i], low[i]) : mezzo_bf16_to_f32(high[i]);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t first, int64_t count, float *out) {
+    const mz_param *p = &params->list[index];
+    if (p->master == MEZZO_MASTER_FP32)
+        return params->device->backend->read(params->device, out, params->master + p->offset + first,
+                                             (size_t)count * sizeof *out);
+    uint16_t *halves = mz_alloc(2 * (size_t)count, sizeof *halves);
+    if (!halves)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = read_halves(params, p, first, count, halves, halves + count, out);
+    mz_free(halves);
+    return status;
+}
+
+mezzo_status mz_params_write_master(mezzo_params *params, int index, const void *values) {
+    return write_master(params, &params->list[index], values);
+}
+
+static mezzo_status write_piece(mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
+                                const float *values) {
+    if (p->master == MEZZO_MASTER_FP32)
+        return params->device->backend->write(params->device, params->master + p->offset + first, values,
+                                              (size_t)count * sizeof *values);
+    return write_master(params, p, values);
+}
+
+// FP32 masters a piece at a time through one small buffer: to be given fresh pages for every parameter took as long as to draw it. With
+// `repeats` the first piece serves for all; its size is no multiple of a row's, so that rows differ.
+static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t seed, bool repeats) {
+    enum { PIECE = (1 << 20) - 4 };
+    if (p->init.kind == MEZZO_INIT_ZERO)
+        return MEZZO_OK; // device memory starts as zero
+    int64_t piece = p->master == MEZZO_MASTER_FP32 && p->count > PIECE ? PIECE : p->count;
+    float *values = mz_alloc((size_t)piece, sizeof *values);
+    if (!values)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = MEZZO_OK;
+    for (int64_t first = 0; first < p->count && status == MEZZO_OK; first += piece) {
+        int64_t count = p->count - first < piece ? p->count - first : piece;
+        if (p->init.kind == MEZZO_INIT_CONSTANT)
+            for (int64_t i = 0; i < count; ++i)
+                values[i] = p->init.a;
+        else if (first == 0 || !repeats)
+            draw(p, seed, first, count, values);
+        status = write_piece(params, p, first, count, values);
+    }
+    mz_free(values);
+    return status;
+}
+
+// A parameter that a matmul-class op reads may be wanted in a low format.
+static bool read_by_matmul(const mezzo_graph *g, int value) {
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        for (int k = 0; k < g->nodes[i].n_in; ++k)
+            if (g->nodes[i].in[k] == value && mz_op_table[g->nodes[i].op].cast_class == MZ_CAST_LOW)
+                return true;
+    return false;
+}
+
+// Whether nothing reads it but matmul-class ops outside of regions with a precision of their own: then its low-precision copy is all that a
+// program needs.
+static bool read_by_matmul_only(const mezzo_graph *g, int value) {
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        const mz_node *node = &g->nodes[i];
+        bool low = mz_op_table[node->op].cast_class == MZ_CAST_LOW &&
+                   (node->precision == -1 || node->precision == (int)MEZZO_PRECISION_BF16);
+        for (int k = 0; k < node->n_in; ++k)
+            if (node->in[k] == value && !low)
+                return false;
+    }
+    return read_by_matmul(g, value);
+}
+
+static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, mezzo_master master) {
+    params->list = mz_alloc(g->n_params + 1, sizeof *params->list);
+    if (!params->list)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < g->n_params; ++i) {
+        mz_param *p = &params->list[params->n];
+        p->name = mz_strdup(g->params[i].name);
+        if (!p->name)
+            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+        ++params->n;
+        p->shape = g->params[i].shape;
+        p->init = g->params[i].init;
+        p->count = mz_shape_count(&p->shape);
+        p->master = read_by_matmul_only(g, g->params[i].value) ? master : MEZZO_MASTER_FP32;
+        p->shadow_slot = -1;
+        if (read_by_matmul(g, g->params[i].value)) {
+            p->shadow_slot = params->shadow_elements;
+            params->shadow_elements += round_up(p->count, SHADOW_SEGMENT);
+        }
+    }
+    return MEZZO_OK;
+}
+
+// FP32 masters lie where the gradients do; behind them come the low halves of the others.
+static void lay_out(mezzo_params *params) {
+    for (int pass = 0; pass < 2; ++pass) {
+        for (size_t i = 0; i < params->n; ++i) {
+            mz_param *p = &params->list[i];
+            if ((p->master != MEZZO_MASTER_FP32) != (pass == 1))
+                continue;
+            p->offset = params->elements;
+            params->elements += round_up(p->count, SEGMENT);
+            if (p->master == MEZZO_MASTER_FP32) {
+                params->master_bytes += (size_t)round_up(p->count, SEGMENT) * sizeof(float);
+            } else if (p->master == MEZZO_MASTER_SPLIT) {
+                p->low_offset = (int64_t)params->master_bytes;
+                params->master_bytes += (size_t)round_up(p->count, SEGMENT) * sizeof(uint16_t);
+            }
+        }
+        if (pass == 0)
+            params->fp32_elements = params->elements;
+    }
+}
+
+size_t mz_params_master_bytes(const mezzo_graph *g, mezzo_master master) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < g->n_params; ++i) {
+        mezzo_master kept = read_by_matmul_only(g, g->params[i].value) ? master : MEZZO_MASTER_FP32;
+        size_t each = kept == MEZZO_MASTER_FP32 ? sizeof(float) : kept == MEZZO_MASTER_SPLIT ? sizeof(uint16_t) : 0;
+        bytes += (size_t)round_up(mz_shape_count(&g->params[i].shape), SEGMENT) * each;
+    }
+    return bytes;
+}
+
+const char *mezzo_master_name(mezzo_master master) {
+    static const char *const names[] = {"fp32", "split", "stochastic"};
+    return (size_t)master < MZ_COUNT(names) ? names[master] : "?";
+}
+
+mezzo_master mezzo_params_master(const mezzo_params *params) {
+    return params->kept_as;
+}
+
+mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_graph *graph, uint64_t seed, mezzo_params **out) {
+    return mezzo_params_create_as(device, graph, seed, MEZZO_MASTER_FP32, out);
+}
+
+mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *graph, uint64_t seed, mezzo_master master,
+                                    mezzo_params **out) {
+    *out = NULL;
+    mezzo_status status;
+    MEZZO_TRY(mezzo_graph_status(graph));
+    if (graph->n_params == 0)
+        return mz_fail(MEZZO_ERR_INVALID, "the graph has no parameters");
+    mezzo_params *params = mz_alloc(1, sizeof *params);
+    if (!params)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    params->device = device;
+    params->seed = seed;
+    params->kept_as = master;
+    params->grads_empty = true;
+    MEZZO_TRY_GOTO(status, copy_specs(params, graph, master));
+    lay_out(params);
+    MEZZO_TRY_GOTO(status, device->backend->alloc(device, params->master_bytes + 64, (void **)&params->master));
+    MEZZO_TRY_GOTO(status,
+                   device->backend->alloc(device, (size_t)params->elements * sizeof(float), (void **)&params->grad));
+    const mz_shadow *shadow;
+    if (params->fp32_elements < params->elements) // the shadow is a part of the masters: it is there first
+        MEZZO_TRY_GOTO(status, mz_params_shadow(params, MEZZO_BF16, &shadow));
+    for (size_t i = 0; i < params->n; ++i)
+        MEZZO_TRY_GOTO(status, init_param(params, &params->list[i], seed, graph->repeats_init));
+    MEZZO_TRY_GOTO(status, mz_params_refresh(params));
+    *out = params;
+    return MEZZO_OK;
+fail:
+    mezzo_params_free(params);
+    return status;
+}
+
+void mezzo_params_free(mezzo_params *params) {
+    if (!params)
+        return;
+    const mz_backend *b = params->device->backend;
+    for (int i = 0; i < params->n_shadows; ++i) {
+        b->release(params->device, params->shadows[i].data);
+        b->release(params->device, params->shadows[i].segments);
+    }
+    b->release(params->device, params->master);
+    b->release(params->device, params->grad);
+    for (size_t i = 0; i < params->n; ++i)
+        mz_free(params->list[i].name);
+    mz_free(params->list);
+    mz_free(params);
+}
+
+int mezzo_params_count(const mezzo_params *params) {
+    return (int)params->n;
+}
+
+int64_t mezzo_params_elements(const mezzo_params *params) {
+    int64_t n = 0;
+    for (size_t i = 0; i < params->n; ++i)
+        n += params->list[i].count;
+    return n;
+}
+
+const char *mezzo_params_name(const mezzo_params *params, int index) {
+    return params->list[index].name;
+}
+int mezzo_params_rank(const mezzo_params *params, int index) {
+    return params->list[index].shape.rank;
+}
+const int64_t *mezzo_params_shape(const mezzo_params *params, int index) {
+    return params->list[index].shape.dim;
+}
+
+int mezzo_params_find(const mezzo_params *params, const char *name) {
+    for (size_t i = 0; i < params->n; ++i)
+        if (!strcmp(params->list[i].name, name))
+            return (int)i;
+    return -1;
+}
+
+static mezzo_status check_index(const mezzo_params *params, int index) {
+    if (index < 0 || (size_t)index >= params->n)
+        return mz_fail(MEZZO_ERR_INVALID, "parameter %d of %zu", index, params->n);
+    return MEZZO_OK;
+}
+
+static mezzo_status read_flat(const mezzo_params *params, const float *flat, int index, float *out) {
+    MEZZO_TRY(check_index(params, index));
+    const mz_param *p = &params->list[index];
+    return params->device->backend->read(params->device, out, flat + p->offset, (size_t)p->count * sizeof *out);
+}
+
+static mezzo_status write_flat(mezzo_params *params, float *flat, int index, const float *values) {
+    MEZZO_TRY(check_index(params, index));
+    const mz_param *p = &params->list[index];
+    return params->device->backend->write(params->device, flat + p->offset, values, (size_t)p->count * sizeof *values);
+}
+
+mezzo_status mezzo_params_read(const mezzo_params *params, int index, float *out) {
+    MEZZO_TRY(check_index(params, index));
+    return mz_params_read_part(params, index, 0, params->list[index].count, out);
+}
+
+mezzo_status mz_params_settle(mezzo_params *params) {
+    if (!params->grads_stale)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_zero(params->device, params->grad, (size_t)params->elements * sizeof(float)));
+    params->grads_stale = false;
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_params_read_grad(const mezzo_params *params, int index, float *out) {
+    if (params->grads_stale) { // all of them are 0
+        MEZZO_TRY(check_index(params, index));
+        memset(out, 0, (size_t)params->list[index].count * sizeof *out);
+        return MEZZO_OK;
+    }
+    return read_flat(params, params->grad, index, out);
+}
+
+mezzo_status mezzo_params_write(mezzo_params *params, int index, const float *values) {
+    MEZZO_TRY(check_index(params, index));
+    MEZZO_TRY(write_master(params, &params->list[index], values));
+    return mz_params_refresh(params);
+}
+
+mezzo_status mezzo_params_write_grad(mezzo_params *params, int index, const float *values) {
+    MEZZO_TRY(mz_params_settle(params));
+    MEZZO_TRY(write_flat(params, params->grad, index, values));
+    ++params->grad_version;
+    params->grads_empty = false;
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_params_zero_grad(mezzo_params *params) {
+    ++params->grad_version;
+    params->grads_empty = params->grads_stale = true;
+    return MEZZO_OK;
+}
+
+static mz_tensor shadow_tensor(const mezzo_params *params, const mz_shadow *shadow) {
+    return mz_tensor_bytes(shadow->data, (size_t)params->shadow_elements * mezzo_dtype_size(shadow->dtype));
+}
+
+mz_tensor mz_tensor_shadow(const mezzo_params *params, int index) {
+    return index < params->n_shadows ? shadow_tensor(params, &params->shadows[index]) : mz_tensor_absent();
+}
+
+static mezzo_status refresh(mezzo_params *params, mz_shadow *shadow) {
+    mz_call call = {.op = MZ_OP_refresh, .n_in = 2, .n_out = 1};
+    call.in[0] = mz_tensor_f32(params->master, params->elements);
+    call.in[1] = mz_tensor_bytes(shadow->segments, shadow->n_segments * sizeof(mz_segment));
+    call.out[0] = shadow_tensor(params, shadow);
+    const mz_kernel *kernel;
+    MEZZO_TRY(mz_select(params->device, &call, &kernel));
+    return mz_run(params->device, kernel, &call, NULL);
+}
+
+mezzo_status mz_params_refresh(mezzo_params *params) {
+    for (int i = 0; i < params->n_shadows; ++i)
+        MEZZO_TRY(refresh(params, &params->shadows[i]));
+    return MEZZO_OK;
+}
+
+static mezzo_status write_segments(mezzo_params *params, mz_shadow *shadow) {
+    mz_segment *host = mz_alloc(params->n + 1, sizeof *host);
+    if (!host)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    size_t n = 0, width = mezzo_dtype_size(shadow->dtype);
+    for (size_t i = 0; i < params->n; ++i)
+        if (params->list[i].shadow_slot >= 0)
+            host[n++] = (mz_segment){.offset = params->list[i].offset,
+                                     .count = params->list[i].count,
+                                     .shadow_offset = params->list[i].shadow_slot * (int64_t)width,
+                                     .shadow_dtype = (int32_t)shadow->dtype,
+                                     .low_offset = params->list[i].low_offset,
+                                     .master = (int32_t)params->list[i].master};
+    shadow->n_segments = n;
+    mezzo_device *device = params->device;
+    mezzo_status status = device->backend->alloc(device, (n + 1) * sizeof *host, (void **)&shadow->segments);
+    if (status == MEZZO_OK)
+        status = device->backend->write(device, shadow->segments, host, n * sizeof *host);
+    mz_free(host);
+    return status;
+}
+
+mezzo_status mz_params_shadow(mezzo_params *params, mezzo_dtype dtype, const mz_shadow **out) {
+    for (int i = 0; i < params->n_shadows; ++i)
+        if (params->shadows[i].dtype == dtype) {
+            *out = &params->shadows[i];
+            return MEZZO_OK;
+        }
+    mezzo_device *device = params->device;
+    mezzo_status status;
+    mz_shadow *shadow = &params->shadows[params->n_shadows];
+    if (params->n_shadows == (int)MZ_COUNT(params->shadows) || mezzo_dtype_size(dtype) != 2)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "no shadow parameters in %s", mezzo_dtype_name(dtype));
+    if (dtype != MEZZO_BF16 && params->fp32_elements < params->elements)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                       "masters that are not fp32 are bf16 weights: a program cannot read them in %s; use bf16",
+                       mezzo_dtype_name(dtype));
+    *shadow = (mz_shadow){.dtype = dtype};
+    MEZZO_TRY_GOTO(status, device->backend->alloc(device, (size_t)params->shadow_elements * 2 + 64, &shadow->data));
+    MEZZO_TRY_GOTO(status, write_segments(params, shadow));
+    MEZZO_TRY_GOTO(status, refresh(params, shadow));
+    ++params->n_shadows;
+    *out = shadow;
+    return MEZZO_OK;
+fail:
+    device->backend->release(device, shadow->data);
+    device->backend->release(device, shadow->segments);
+    return status;
+}
+
+mz_tensor mz_params_tensor(const mezzo_params *params, int index) {
+    const mz_param *p = &params->list[index];
+    if (p->master == MEZZO_MASTER_FP32)
+        return mz_tensor_f32(params->master + p->offset, p->count);
+    for (int i = 0; i < params->n_shadows; ++i)
+        if (params->shadows[i].dtype == MEZZO_BF16)
+            return (mz_tensor){(char *)params->shadows[i].data + p->shadow_slot * 2, MEZZO_BF16, {1, {p->count}}};
+    return mz_tensor_absent();
+}

@@ -1,0 +1,556 @@
+// A program: the graph after its passes, with memory booked and a kernel chosen for every node; then run again and again.
+#include "runtime/program.h"
+
+// --- compiling: no memory is taken on the device ----------------------------------------------------------------------------
+
+static mz_tensor tensor_of(const mezzo_graph *g, int v) {
+    if (v < 0)
+        return mz_tensor_absent();
+    return (mz_tensor){NULL, g->values[v].dtype, g->values[v].shape};
+}
+
+static void fill_call(const mezzo_graph *g, const mz_node *n, mz_call *call) {
+    *call = (mz_call){.op = n->op, .attrs = n->attrs, .numerics = n->numerics, .n_in = n->n_in, .n_out = n->n_out};
+    for (int k = 0; k < MZ_MAX_IN; ++k)
+        call->in[k] = tensor_of(g, k < n->n_in ? n->in[k] : -1);
+    for (int k = 0; k < MZ_MAX_OUT; ++k)
+        call->out[k] = tensor_of(g, k < n->n_out ? n->out[k] : -1);
+}
+
+static void compiled_free(mz_compiled *c) {
+    mezzo_graph_free(c->graph);
+    mz_plan_free(&c->plan);
+    mz_free(c->calls);
+    mz_free(c->kernels);
+    mz_free(c->node);
+    mz_free(c->use);
+    mz_free(c->lane);
+    memset(c, 0, sizeof *c);
+}
+
+static mezzo_status check_options(const mezzo_program_options *o) {
+    if (o->precision < 0 || o->precision >= MEZZO_PRECISION_AUTO)
+        return mz_fail(MEZZO_ERR_INVALID, "a program needs a precision: resolve auto with mezzo_precision_resolve");
+    if (!(o->loss_weight >= 0) || o->loss_weight > 3.4e38f)
+        return mz_fail(MEZZO_ERR_INVALID, "loss_weight is %g, must be finite and not negative", (double)o->loss_weight);
+    return MEZZO_OK;
+}
+
+// Workspace of a call, in both of its kinds where it adds to gradients.
+static size_t workspace_of(mezzo_device *device, mz_compiled *c, const mz_kernel *kernel, mz_call *call) {
+    size_t bytes = kernel->workspace ? kernel->workspace(device, call) : 0;
+    if (!call->attrs.accumulate)
+        return bytes;
+    call->attrs.accumulate = false;
+    bool can = kernel->supports(device, call) == NULL;
+    size_t other = can && kernel->workspace ? kernel->workspace(device, call) : 0;
+    call->attrs.accumulate = true;
+    c->overwrites = c->overwrites && can;
+    return other > bytes ? other : bytes;
+}
+
+static mezzo_status choose_kernels(mezzo_device *device, const mz_beside *beside, mz_compiled *c) {
+    const mezzo_graph *g = c->graph;
+    c->overwrites = true;
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        if (g->nodes[i].op == MZ_OP_reshape)
+            continue;
+        mz_call *call = &c->calls[c->n_calls];
+        const mz_kernel **kernel = &c->kernels[c->n_calls];
+        fill_call(g, &g->nodes[i], call);
+        mezzo_status status = mz_select(device, call, kernel);
+        if (status != MEZZO_OK)
+            return mz_context(status, "%s", g->modules[g->nodes[i].module]);
+        size_t bytes = workspace_of(device, c, *kernel, call);
+        bool second = c->lane && beside->lane[i] == 1;
+        size_t *most = second ? &c->beside : &c->workspace;
+        *most = bytes > *most ? bytes : *most;
+        if (second)
+            c->lane[c->n_calls] = 1;
+        c->node[c->n_calls++] = (int)i;
+    }
+    return MEZZO_OK;
+}
+
+// In evaluation dropout is the identity: p = 0 keeps every value and multiplies by 1.
+static void stop_dropout(mezzo_graph *g) {
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        g->nodes[i].attrs.p = 0;
+}
+
+// Whether weights' gradients shall run beside the rest: where a device can do that and products are so small that one alone does not
+// fill it. 30 GFLOP are 40 µs of a card that does 700 TFLOP/s.
+#define SMALL_PRODUCT 3e10
+static bool worth_lanes(const mezzo_device *device, const mezzo_graph *g) {
+    double operations = 0;
+    int products = 0;
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        const mz_node *n = &g->nodes[i];
+        if (n->op != MZ_OP_linear_dw)
+            continue;
+        const mz_shape *dy = &g->values[n->in[0]].shape, *x = &g->values[n->in[1]].shape;
+        operations += 2.0 * (double)mz_shape_count(dy) * (double)x->dim[x->rank - 1];
+        ++products;
+    }
+    return device->backend->capture_lane && products > 0 && operations / products < SMALL_PRODUCT;
+}
+
+// Whether an update shall run beside the program's forward. Its bytes are the weights', forward's work is the weights' times the rows': of
+// 2,048 rows steps took 2 % less with it, of 8,192 they did not (docs/dev/CUDA.md).
+#define FEW_ROWS 4096
+static bool worth_update_beside(const mz_compiled *c) {
+    const mezzo_graph *g = c->graph;
+    int64_t most = 0;
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        if (g->nodes[i].op != MZ_OP_linear_dw)
+            continue;
+        const mz_shape *dy = &g->values[g->nodes[i].in[0]].shape;
+        int64_t rows = mz_shape_count(dy) / dy->dim[dy->rank - 1];
+        most = rows > most ? rows : most;
+    }
+    return c->lane != NULL && most <= FEW_ROWS;
+}
+
+static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
+                            mz_compiled *c) {
+    mezzo_status status;
+    size_t n;
+    bool lanes;
+    mz_beside beside = {0};
+    memset(c, 0, sizeof *c);
+    MEZZO_TRY(check_options(options));
+    MEZZO_TRY_GOTO(status, mz_passes(graph, options, "chunk", &c->graph));
+    if (options->forward_only)
+        stop_dropout(c->graph);
+    lanes = worth_lanes(device, c->graph);
+    if (lanes)
+        MEZZO_TRY_GOTO(status, mz_pass_beside(c->graph, &beside));
+    MEZZO_TRY_GOTO(status, mz_pass_plan(c->graph, lanes ? &beside : NULL, &c->plan));
+    n = c->graph->n_nodes + 1;
+    c->lane = lanes ? mz_alloc(n, sizeof *c->lane) : NULL;
+    c->calls = mz_alloc(n, sizeof *c->calls);
+    c->kernels = mz_alloc(n, sizeof *c->kernels);
+    c->node = mz_alloc(n, sizeof *c->node);
+    c->use = mz_alloc(n, sizeof *c->use);
+    if (!c->calls || !c->kernels || !c->node || !c->use || (lanes && !c->lane)) {
+        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+        goto fail;
+    }
+    MEZZO_TRY_GOTO(status, choose_kernels(device, &beside, c));
+    mz_beside_free(&beside);
+    return MEZZO_OK;
+fail:
+    mz_beside_free(&beside);
+    compiled_free(c);
+    return status;
+}
+
+// --- memory ---------------------------------------------------------------------------------------------------------------------
+
+static size_t lane_bytes(const mz_compiled *c) { // of lane 0's workspace; lane 1's lies behind it
+    return c->lane ? mz_align_up(c->workspace, 256) : c->workspace;
+}
+
+static void plan_report(const mz_compiled *c, mezzo_memory *out) {
+    *out = (mezzo_memory){.activations = c->plan.arena,
+                          .workspace = lane_bytes(c) + c->beside,
+                          .inputs = c->plan.inputs + c->plan.state,
+                          .activations_unshared = c->plan.unshared};
+}
+
+static void params_report(const mezzo_params *params, mezzo_memory *out) {
+    out->masters = params->master_bytes;
+    out->gradients = (size_t)params->elements * sizeof(float);
+    out->shadows = (size_t)params->n_shadows * (size_t)params->shadow_elements * 2;
+}
+
+void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out) {
+    plan_report(&program->c, out);
+    params_report(program->params, out);
+}
+
+mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
+                               mezzo_memory *out) {
+    mz_compiled c;
+    MEZZO_TRY(compile(device, graph, options, &c));
+    plan_report(&c, out);
+    for (size_t i = 0; i < c.graph->n_params; ++i) {
+        size_t count = (size_t)mz_shape_count(&c.graph->params[i].shape);
+        out->masters += mz_align_up(count, 16) * sizeof(float);
+        if (c.graph->params[i].shadow >= 0)
+            out->shadows += mz_align_up(count, 32) * 2;
+    }
+    out->gradients = out->masters;
+    compiled_free(&c);
+    return MEZZO_OK;
+}
+
+static size_t own_bytes(const mezzo_memory *m) { // what the program takes for itself
+    return m->activations + m->workspace + m->inputs;
+}
+
+// What would fit, in words: the same with recompute where that was not asked for, and how much of this batch.
+static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, const mezzo_program_options *options,
+                           const mezzo_memory *m, size_t room, char *text, size_t size) {
+    mz_compiled again;
+    mezzo_program_options with = *options;
+    int n = 0;
+    with.recompute = true;
+    if (!options->recompute && !options->forward_only && compile(p->device, graph, &with, &again) == MEZZO_OK) {
+        mezzo_memory less;
+        plan_report(&again, &less);
+        compiled_free(&again);
+        if (own_bytes(&less) < own_bytes(m))
+            n = snprintf(text, size, "recompute makes that %.0f MiB%s; ", (double)own_bytes(&less) / (1 << 20),
+                         own_bytes(&less) <= room ? ", which fits" : "");
+    }
+    // Activations and inputs grow with the batch, the workspace at most so.
+    double part = room > m->workspace ? (double)(room - m->workspace) / (double)(m->activations + m->inputs) : 0;
+    if (part >= 0.01)
+        snprintf(text + n, size - (size_t)n, "about %.0f%% of this batch fits: accumulate gradients over smaller ones",
+                 100 * part);
+    else
+        snprintf(text + n, size - (size_t)n, "not a hundredth of this batch fits: use a smaller model or device");
+}
+
+static mezzo_status too_large(const mezzo_program *p, const mezzo_graph *graph, const mezzo_program_options *options,
+                              const mezzo_memory *m, const mezzo_device_info *info) {
+    double mib = 1.0 / (1 << 20);
+    char advice[256];
+    size_t there = m->masters + m->gradients + m->shadows;
+    size_t room = info->memory_free ? info->memory_free : info->memory_total > there ? info->memory_total - there : 0;
+    advise_smaller(p, graph, options, m, room, advice, sizeof advice);
+    return mz_fail(
+        MEZZO_ERR_MEMORY,
+        "the program needs %.0f MiB for activations, %.0f workspace, %.0f inputs, beside %.0f MiB of weights "
+        "and gradients; the device has %.0f MiB free of %.0f. %s",
+        (double)m->activations * mib, (double)m->workspace * mib, (double)m->inputs * mib, (double)there * mib,
+        (double)room * mib, (double)info->memory_total * mib, advice);
+}
+
+static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo_program_options *options) {
+    mezzo_device_info info;
+    mezzo_memory m;
+    const mz_backend *b = p->device->backend;
+    MEZZO_TRY(b->describe(p->device, &info));
+    mezzo_program_memory(p, &m);
+    size_t there = info.memory_free ? 0 : m.masters + m.gradients; // inside what is not free
+    size_t limit = info.memory_free ? info.memory_free : info.memory_total;
+    if (limit && own_bytes(&m) + there > limit)
+        return too_large(p, graph, options, &m, &info);
+    mezzo_status status = b->alloc(p->device, m.activations + 64, &p->arena);
+    if (status == MEZZO_OK)
+        status = b->alloc(p->device, m.workspace + 64, &p->workspace);
+    if (status == MEZZO_OK)
+        status = b->alloc(p->device, MZ_INPUTS_AT + p->c.plan.inputs, (void **)&p->inputs);
+    if (status == MEZZO_OK && p->c.plan.state > 0)
+        status = b->alloc(p->device, p->c.plan.state, (void **)&p->state);
+    if (status == MEZZO_OK)
+        status = b->alloc(p->device, sizeof *p->one, (void **)&p->one);
+    if (status == MEZZO_ERR_MEMORY)
+        return too_large(p, graph, options, &m, &info);
+    MEZZO_TRY(status);
+    p->rng = (mz_rng_state *)(void *)p->inputs;
+    p->host_inputs = mz_alloc(MZ_INPUTS_AT + p->c.plan.inputs, 1);
+    if (!p->host_inputs)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    const float one = 1.0f;
+    return b->write(p->device, p->one, &one, sizeof one);
+}
+
+static bool is_read(const mezzo_graph *g, const mz_value *v) {
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        for (int k = 0; k < g->nodes[i].n_in; ++k)
+            if (g->nodes[i].in[k] == (int)(v - g->values))
+                return true;
+    return false;
+}
+
+static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) {
+    const mz_param_spec *spec = &p->c.graph->params[v->param];
+    int index = mezzo_params_find(p->params, spec->name);
+    char a[64], b[64];
+    if (index < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "the parameters have no %s, which the graph reads", spec->name);
+    const mz_param *param = &p->params->list[index];
+    if (!mz_shape_equal(&param->shape, &spec->shape))
+        return mz_fail(MEZZO_ERR_INVALID, "parameter %s has shape %s, the graph says %s", spec->name,
+                       mz_shape_text(&param->shape, a, sizeof a), mz_shape_text(&spec->shape, b, sizeof b));
+    *out = NULL;
+    if (v->kind == MZ_VALUE_PARAM && param->master != MEZZO_MASTER_FP32 && !is_read(p->c.graph, v))
+        return MEZZO_OK; // its shadow is what is read
+    if (v->kind == MZ_VALUE_PARAM && param->master != MEZZO_MASTER_FP32)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                       "parameter %s has no fp32 master, which this program reads: use precision bf16 for it, or fp32 "
+                       "masters",
+                       spec->name);
+    if (v->kind == MZ_VALUE_PARAM) {
+        *out = p->params->master + param->offset;
+    } else if (v->kind == MZ_VALUE_GRAD) {
+        *out = p->params->grad + param->offset;
+    } else {
+        const mz_shadow *shadow;
+        if (param->shadow_slot < 0)
+            return mz_fail(MEZZO_ERR_INVALID,
+                           "parameter %s is read by a matmul here, but by none in the graph that its mezzo_params were "
+                           "made from: make them from this graph",
+                           spec->name);
+        MEZZO_TRY(mz_params_shadow(p->params, v->dtype, &shadow));
+        *out = (char *)shadow->data + param->shadow_slot * (int64_t)mezzo_dtype_size(v->dtype);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status bind_values(mezzo_program *p, char *state) {
+    const mezzo_graph *g = p->c.graph;
+    char *input = p->inputs + MZ_INPUTS_AT;
+    p->address = mz_alloc(g->n_values + 1, sizeof *p->address);
+    if (!p->address)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < g->n_values; ++i) {
+        const mz_value *v = &g->values[i];
+        if (v->kind == MZ_VALUE_INPUT) {
+            char **at = v->state ? &state : &input;
+            p->address[i] = *at;
+            *at += mz_align_up((size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype), 64);
+        } else if (v->kind == MZ_VALUE_SCALE) {
+            p->address[i] = p->one;
+        } else if (v->kind == MZ_VALUE_TEMP && p->c.plan.offset[i] != SIZE_MAX) {
+            p->address[i] = (char *)p->arena + p->c.plan.offset[i];
+        } else if (v->kind != MZ_VALUE_TEMP) {
+            MEZZO_TRY(bind_param(p, v, &p->address[i]));
+        }
+    }
+    for (size_t i = 0; i < g->n_values; ++i) { // views of sources; an alias is made after what it shows
+        int root = (int)i;
+        size_t offset = 0;
+        for (; g->values[root].alias >= 0; root = g->values[root].alias)
+            offset += g->values[root].offset;
+        p->address[i] = p->address[root] ? (char *)p->address[root] + offset : NULL;
+    }
+    return MEZZO_OK;
+}
+
+void mz_program_bind(mezzo_program *p) {
+    for (size_t i = 0; i < p->c.n_calls; ++i) {
+        mz_call *call = &p->c.calls[i];
+        const mz_node *n = &p->c.graph->nodes[p->c.node[i]];
+        for (int k = 0; k < n->n_in; ++k)
+            if (n->in[k] >= 0)
+                call->in[k].data = p->address[n->in[k]];
+        for (int k = 0; k < n->n_out; ++k)
+            if (n->out[k] >= 0)
+                call->out[k].data = p->address[n->out[k]];
+        bool beside = p->c.lane && p->c.lane[i] == 1;
+        call->workspace = (char *)p->workspace + (beside ? lane_bytes(&p->c) : 0);
+        call->rng = p->rng;
+    }
+}
+
+int mz_value_root(const mezzo_graph *g, int value) {
+    while (g->values[value].alias >= 0)
+        value = g->values[value].alias;
+    return value;
+}
+
+static mezzo_status find_pairs(mezzo_program *p) {
+    const mz_backend *b = p->device->backend;
+    p->pairs = mz_alloc(p->c.n_calls + 1, sizeof *p->pairs);
+    if (!p->pairs)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; b->pair && i + 1 < p->c.n_calls; ++i) {
+        bool taken = i > 0 && p->pairs[i - 1], gradients = p->c.use[i] || p->c.use[i + 1];
+        bool apart = p->c.lane && p->c.lane[i] != p->c.lane[i + 1];
+        if (!taken && !gradients && !apart)
+            p->pairs[i] = b->pair(p->device, &p->c.calls[i], &p->c.calls[i + 1]);
+        if (p->pairs[i])
+            mz_log("dispatch", "%s: calls %zu and %zu in one piece", p->pairs[i]->name, i, i + 1);
+    }
+    return MEZZO_OK;
+}
+
+// The parameter whose gradient a tensor is, whole; -1: none, -2: a part of the gradients that is no parameter's.
+static int gradient_of(const mezzo_params *params, const mz_tensor *t) {
+    const float *at = t->data;
+    if (!mz_present(t) || at < params->grad || at >= params->grad + params->elements)
+        return -1;
+    for (size_t i = 0; i < params->n; ++i)
+        if (params->grad + params->list[i].offset == at && params->list[i].count == mz_shape_count(&t->shape))
+            return (int)i;
+    return -2;
+}
+
+// Finds out whether the first run after zeroing may write gradients instead of adding to zeros: a call's gradients must all be met for the first
+// time by it, or none. Those of parameters that no call writes (a router's correction bias has none) are zeroed.
+static mezzo_status find_first_writers(mezzo_program *p) {
+    const mezzo_params *params = p->params;
+    bool *met = mz_alloc(params->n + 1, sizeof *met);
+    if (!met)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    p->covers = !p->options.forward_only && p->c.overwrites;
+    for (size_t i = 0; i < p->c.n_calls; ++i) {
+        const mz_call *call = &p->c.calls[i];
+        int first = 0, again = 0;
+        for (int k = 0; k < call->n_out; ++k) {
+            int param = gradient_of(params, &call->out[k]);
+            p->covers = p->covers && param != -2;
+            if (param < 0)
+                continue;
+            first += !met[param];
+            again += met[param];
+            met[param] = true;
+        }
+        p->c.use[i] = (unsigned char)((first + again > 0 ? MZ_USE_ADDS : 0) | (first > 0 ? MZ_USE_FIRST : 0));
+        p->covers = p->covers && !(first > 0 && (again > 0 || !call->attrs.accumulate));
+    }
+    for (size_t i = 0; i < params->n; ++i)
+        met[i] = !met[i];
+    p->silent = met;
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params, const mezzo_program_options *options,
+                                  mezzo_program **out) {
+    *out = NULL;
+    mezzo_status status;
+    mezzo_program *p = mz_alloc(1, sizeof *p);
+    if (!p)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    p->params = params;
+    p->device = params->device;
+    p->options = *options;
+    p->options.overrides = NULL;
+    MEZZO_TRY_GOTO(status, compile(p->device, graph, options, &p->c));
+    MEZZO_TRY_GOTO(status, book(p, graph, options));
+    MEZZO_TRY_GOTO(status, bind_values(p, p->state));
+    mz_program_bind(p);
+    MEZZO_TRY_GOTO(status, find_first_writers(p));
+    MEZZO_TRY_GOTO(status, find_pairs(p));
+    params->takes_update = params->takes_update || worth_update_beside(&p->c);
+    *out = p;
+    return MEZZO_OK;
+fail:
+    mezzo_program_free(p);
+    return status;
+}
+
+void mezzo_program_free(mezzo_program *p) {
+    if (!p)
+        return;
+    const mz_backend *b = p->device->backend;
+    b->release(p->device, p->arena);
+    b->release(p->device, p->workspace);
+    b->release(p->device, p->inputs);
+    b->release(p->device, p->state);
+    b->release(p->device, p->one);
+    for (size_t i = 0; i < MZ_COUNT(p->recordings); ++i)
+        if (p->recordings[i].graph)
+            b->capture_free(p->device, p->recordings[i].graph);
+    mz_free(p->silent);
+    mz_program_unwatch(p);
+    b->release(p->device, p->inspection);
+    compiled_free(&p->c);
+    mz_free(p->host_inputs);
+    mz_free(p->address);
+    mz_free(p->pairs);
+    mz_free(p->staging);
+    mz_free(p);
+}
+
+// --- data in and out --------------------------------------------------------------------------------------------------------------
+
+mezzo_status mezzo_program_write(mezzo_program *p, const char *input, const void *data, size_t bytes) {
+    const mezzo_graph *g = p->c.graph;
+    for (size_t i = 0; i < g->n_values; ++i) {
+        const mz_value *v = &g->values[i];
+        if (v->kind != MZ_VALUE_INPUT || strcmp(v->name, input) != 0)
+            continue;
+        size_t want = (size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype);
+        char shape[64];
+        if (bytes != want)
+            return mz_fail(MEZZO_ERR_INVALID, "input %s is %s of shape %s, %zu bytes; got %zu", input,
+                           mezzo_dtype_name(v->dtype), mz_shape_text(&v->shape, shape, sizeof shape), want, bytes);
+        if (v->state)
+            return p->device->backend->write(p->device, p->address[i], data, bytes);
+        memcpy(p->host_inputs + ((char *)p->address[i] - p->inputs), data, bytes);
+        p->written = true;
+        return MEZZO_OK;
+    }
+    return mz_fail(MEZZO_ERR_INVALID, "the program has no input %s", input);
+}
+
+mezzo_status mz_program_share_state(mezzo_program *p, const mezzo_program *owner) {
+    const mz_backend *b = p->device->backend;
+    if (p->device != owner->device || p->c.plan.state != owner->c.plan.state)
+        return mz_fail(MEZZO_ERR_INVALID, "programs with %zu and %zu bytes of state cannot share it", p->c.plan.state,
+                       owner->c.plan.state);
+    for (size_t i = 0; i < MZ_COUNT(p->recordings); ++i) {
+        if (p->recordings[i].graph)
+            b->capture_free(p->device, p->recordings[i].graph);
+        p->recordings[i] = (mz_recording){0};
+    }
+    b->release(p->device, p->state);
+    p->state = NULL;
+    mz_free(p->address);
+    p->address = NULL;
+    MEZZO_TRY(bind_values(p, owner->state));
+    mz_program_bind(p);
+    return MEZZO_OK;
+}
+
+static mezzo_status find_output(const mezzo_program *p, const char *output, int *value) {
+    const mezzo_graph *g = p->c.graph;
+    for (size_t i = 0; i < g->n_outputs; ++i)
+        if (!strcmp(g->outputs[i].name, output)) {
+            *value = g->outputs[i].value;
+            return MEZZO_OK;
+        }
+    return mz_fail(MEZZO_ERR_INVALID, "the program has no output %s: name it with mezzo_graph_output", output);
+}
+
+mezzo_status mz_program_output_address(const mezzo_program *p, const char *output, const void **out) {
+    int v;
+    MEZZO_TRY(find_output(p, output, &v));
+    *out = p->address[v];
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_program_output_shape(const mezzo_program *p, const char *output, int *rank, int64_t *shape) {
+    int v;
+    MEZZO_TRY(find_output(p, output, &v));
+    const mz_shape *s = &p->c.graph->values[v].shape;
+    *rank = s->rank;
+    memcpy(shape, s->dim, (size_t)s->rank * sizeof *shape);
+    return MEZZO_OK;
+}
+
+static mezzo_status stage(mezzo_program *p, size_t bytes) {
+    if (bytes <= p->staging_bytes)
+        return MEZZO_OK;
+    void *grown = mz_alloc(1, bytes);
+    if (!grown)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mz_free(p->staging);
+    p->staging = grown;
+    p->staging_bytes = bytes;
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_program_read(mezzo_program *p, const char *output, void *data, size_t bytes) {
+    int id;
+    MEZZO_TRY(find_output(p, output, &id));
+    const mz_value *v = &p->c.graph->values[id];
+    size_t n = (size_t)mz_shape_count(&v->shape), stored = n * mezzo_dtype_size(v->dtype);
+    bool integer = v->dtype == MEZZO_I32;
+    mezzo_dtype want = integer ? MEZZO_I32 : bytes == n * sizeof(double) ? MEZZO_F64 : MEZZO_F32;
+    char shape[64];
+    if (bytes != n * mezzo_dtype_size(want))
+        return mz_fail(MEZZO_ERR_INVALID, "output %s has shape %s, %zu bytes as %s; got room for %zu", output,
+                       mz_shape_text(&v->shape, shape, sizeof shape), n * mezzo_dtype_size(want),
+                       mezzo_dtype_name(want), bytes);
+    if (v->dtype == want)
+        return p->device->backend->read(p->device, data, p->address[id], stored);
+    MEZZO_TRY(stage(p, stored));
+    MEZZO_TRY(p->device->backend->read(p->device, p->staging, p->address[id], stored));
+    return mezzo_convert(p->staging, v->dtype, data, want, n);
+}

@@ -1,0 +1,244 @@
+// Running a program: call by call, or as a device's graph, with the calls of an update beside it that were put off.
+#include "runtime/program.h"
+
+// Points the loss scale at the scaler's, or at 1.
+static void bind_scale(mezzo_program *p, const mezzo_scaler *scaler) {
+    int id = p->c.graph->scale;
+    if (id < 0)
+        return;
+    void *scale = p->one;
+    if (scaler)
+        scale = &((const mz_scaler_head *)(const void *)scaler)->block->scale;
+    if (p->address[id] == scale)
+        return;
+    p->address[id] = scale;
+    mz_program_bind(p);
+}
+
+static mezzo_status prepare(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
+    mz_rng_state rng = {seed, step};
+    bind_scale(p, scaler);
+    memcpy(p->host_inputs, &rng, sizeof rng);
+    size_t bytes = p->written ? MZ_INPUTS_AT + p->c.plan.inputs : sizeof rng;
+    MEZZO_TRY(p->device->backend->write(p->device, p->inputs, p->host_inputs, bytes));
+    p->written = false;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_program_prepare(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
+    MEZZO_TRY(mz_later_flush(p->device));
+    return prepare(p, scaler, seed, step);
+}
+
+// A call on its kernel, or with its neighbour where a device does both in one piece. A hook wants to see each by itself.
+static mezzo_status run_kernel(mezzo_program *p, size_t i, const mz_call *call) {
+    if (p->hook == NULL && i > 0 && p->pairs[i - 1])
+        return MEZZO_OK;
+    if (p->hook == NULL && p->pairs[i])
+        return p->pairs[i]->run(p->device, call, call + 1);
+    return p->c.kernels[i]->run(p->device, call);
+}
+
+// One call, its gradients written where it is `fresh` and meets them first.
+static mezzo_status run_call(mezzo_program *p, size_t i, bool fresh) {
+    mz_call *call = &p->c.calls[i];
+    bool overwrite = fresh && (p->c.use[i] & MZ_USE_FIRST);
+    call->attrs.accumulate = call->attrs.accumulate && !overwrite;
+    mezzo_status status = run_kernel(p, i, call);
+    call->attrs.accumulate = call->attrs.accumulate || overwrite;
+    MEZZO_TRY(status);
+    if (p->hook != NULL)
+        MEZZO_TRY(p->hook(p->hook_user, p, i));
+    for (size_t w = 0; w < p->n_watches; ++w)
+        if (p->watches[w].after == i)
+            MEZZO_TRY(p->watches[w].kernel->run(p->device, &p->watches[w].call));
+    return MEZZO_OK;
+}
+
+static mezzo_status zero_silent(mezzo_program *p) {
+    const mezzo_params *params = p->params;
+    for (size_t i = 0; i < params->n; ++i)
+        if (p->silent[i])
+            MEZZO_TRY(p->device->backend->zero(p->device, params->grad + params->list[i].offset,
+                                               (size_t)params->list[i].count * sizeof *params->grad));
+    return MEZZO_OK;
+}
+
+static mezzo_status run_calls(mezzo_program *p, bool fresh) {
+    if (fresh)
+        MEZZO_TRY(zero_silent(p));
+    for (size_t i = 0; i < p->c.n_calls; ++i)
+        MEZZO_TRY(run_call(p, i, fresh));
+    return MEZZO_OK;
+}
+
+// What a capture holds, in order: what was put off, then the program's calls.
+typedef struct order {
+    mz_lanes lanes;
+    size_t ahead, n; // calls that were put off; all of them
+} order;
+
+static void close_order(order *o) {
+    mz_lanes_free(&o->lanes);
+}
+
+static mezzo_status make_order(const mezzo_program *p, const mz_later *taken, order *o) {
+    enum { SPANS = MZ_MAX_IN + MZ_MAX_OUT };
+    *o = (order){.ahead = taken != NULL ? taken->n : 0};
+    o->n = o->ahead + p->c.n_calls;
+    mz_traffic *traffic = mz_alloc(o->n + 1, sizeof *traffic);
+    mz_span *spans = mz_alloc(p->c.n_calls * SPANS + 1, sizeof *spans);
+    mezzo_status status = mz_lanes_alloc(o->n, &o->lanes);
+    if (status == MEZZO_OK && (!traffic || !spans))
+        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < o->ahead && status == MEZZO_OK; ++i) {
+        traffic[i] = taken->calls[i].traffic;
+        o->lanes.lane[i] = MZ_LANE_LAST;
+    }
+    for (size_t i = 0; i < p->c.n_calls && status == MEZZO_OK; ++i) {
+        traffic[o->ahead + i] = mz_traffic_of(&p->c.calls[i], spans + i * SPANS);
+        o->lanes.lane[o->ahead + i] = p->c.lane ? p->c.lane[i] : 0;
+    }
+    if (status == MEZZO_OK)
+        status = mz_lanes_order(traffic, o->n, &o->lanes);
+    if (status != MEZZO_OK)
+        close_order(o);
+    mz_free(traffic);
+    mz_free(spans);
+    return status;
+}
+
+static mezzo_status wait_for(mezzo_device *device, const order *o, size_t i) {
+    for (int l = 0; l < MZ_LANES; ++l)
+        if (o->lanes.wait[i][l] >= 0)
+            MEZZO_TRY(device->backend->capture_wait(device, o->lanes.wait[i][l]));
+    return MEZZO_OK;
+}
+
+// Every lane that has calls starts at the graph's beginning; a call's mark is its place in the order, the beginning's the one behind them.
+static mezzo_status fork_lanes(mezzo_device *device, const order *o) {
+    const mz_backend *b = device->backend;
+    MEZZO_TRY(b->capture_lane(device, 0));
+    MEZZO_TRY(b->capture_mark(device, (int)o->n));
+    for (int l = 1; l < MZ_LANES; ++l) {
+        if (o->lanes.last[l] < 0)
+            continue;
+        MEZZO_TRY(b->capture_lane(device, l));
+        MEZZO_TRY(b->capture_wait(device, (int)o->n));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status join_lanes(mezzo_device *device, const order *o) {
+    MEZZO_TRY(device->backend->capture_lane(device, 0));
+    for (int l = 1; l < MZ_LANES; ++l)
+        if (o->lanes.last[l] >= 0)
+            MEZZO_TRY(device->backend->capture_wait(device, l == MZ_LANE_LAST ? (int)o->n + 1 : o->lanes.last[l]));
+    return MEZZO_OK;
+}
+
+// Behind them, as they read gradients, those that no call of the program writes are cleared.
+static mezzo_status run_taken(mezzo_program *p, mz_later *taken, const order *o) {
+    const mz_backend *b = p->device->backend;
+    MEZZO_TRY(b->capture_lane(p->device, MZ_LANE_LAST));
+    for (size_t i = 0; i < o->ahead; ++i) {
+        mz_put_off *c = &taken->calls[i];
+        c->call.attrs.update = &c->update;
+        MEZZO_TRY(wait_for(p->device, o, i));
+        MEZZO_TRY(c->kernel->run(p->device, &c->call));
+        if (o->lanes.marked[i])
+            MEZZO_TRY(b->capture_mark(p->device, (int)i));
+    }
+    MEZZO_TRY(zero_silent(p));
+    return b->capture_mark(p->device, (int)o->n + 1);
+}
+
+// In a capture, each call on its lane.
+static mezzo_status run_lanes(mezzo_program *p, bool fresh, mz_later *taken, const order *o) {
+    const mz_backend *b = p->device->backend;
+    MEZZO_TRY(fork_lanes(p->device, o));
+    if (o->ahead > 0)
+        MEZZO_TRY(run_taken(p, taken, o));
+    MEZZO_TRY(b->capture_lane(p->device, 0));
+    if (fresh && o->ahead == 0)
+        MEZZO_TRY(zero_silent(p));
+    for (size_t i = 0; i < p->c.n_calls; ++i) {
+        size_t at = o->ahead + i;
+        MEZZO_TRY(b->capture_lane(p->device, o->lanes.lane[at]));
+        MEZZO_TRY(wait_for(p->device, o, at));
+        if (p->pairs[i])
+            MEZZO_TRY(wait_for(p->device, o, at + 1));
+        MEZZO_TRY(run_call(p, i, fresh));
+        if (o->lanes.marked[at])
+            MEZZO_TRY(b->capture_mark(p->device, (int)at));
+    }
+    return join_lanes(p->device, o);
+}
+
+static mezzo_status record(mezzo_program *p, bool fresh, mz_later *taken, mz_recording *r) {
+    const mz_backend *b = p->device->backend;
+    void *graph = NULL;
+    order o;
+    MEZZO_TRY(make_order(p, taken, &o));
+    bool lanes = p->c.lane || taken;
+    mezzo_status ran, ended = b->capture_begin(p->device);
+    if (ended != MEZZO_OK) {
+        close_order(&o);
+        return ended;
+    }
+    ran = lanes ? run_lanes(p, fresh, taken, &o) : run_calls(p, fresh);
+    ended = b->capture_end(p->device, &graph);
+    close_order(&o);
+    if (ran != MEZZO_OK || ended != MEZZO_OK) {
+        b->capture_free(p->device, graph);
+        return ran != MEZZO_OK ? ran : ended;
+    }
+    r->graph = graph;
+    return MEZZO_OK;
+}
+
+static mezzo_status flush_and_run(mezzo_program *p, bool fresh) {
+    MEZZO_TRY(mz_later_flush(p->device));
+    return run_calls(p, fresh);
+}
+
+// The first run of a kind goes call by call; a device that can capture replays one graph from then on.
+static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
+    const mz_backend *b = p->device->backend;
+    mz_later *taken = p->device->later;
+    if (b->capture_begin == NULL || p->device->batch != NULL || p->hook != NULL)
+        return flush_and_run(p, fresh);
+    if (!fresh)
+        MEZZO_TRY(mz_later_flush(p->device));
+    taken = fresh ? taken : NULL;
+    mz_recording *r = &p->recordings[taken ? MZ_RUN_TAKES : fresh ? MZ_RUN_WRITES : MZ_RUN_ADDS];
+    void *scale = p->c.graph->scale >= 0 ? p->address[p->c.graph->scale] : NULL;
+    uint64_t id = taken ? taken->id : 0;
+    if (!r->seen || r->scale != scale || r->taken != id) {
+        b->capture_free(p->device, r->graph);
+        *r = (mz_recording){.scale = scale, .taken = id, .seen = true};
+        return flush_and_run(p, fresh);
+    }
+    p->device->later = NULL; // the graph does it
+    if (r->graph == NULL) {
+        mezzo_status status = record(p, fresh, taken, r);
+        if (status != MEZZO_OK)
+            p->device->later = taken;
+        MEZZO_TRY(status);
+    }
+    return b->capture_launch(p->device, r->graph);
+}
+
+mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
+    bool fresh = !p->options.forward_only && p->params->grads_empty && p->covers;
+    if (!fresh)
+        MEZZO_TRY(mz_later_flush(p->device));
+    MEZZO_TRY(prepare(p, scaler, seed, step));
+    if (p->options.forward_only)
+        return run_recorded(p, false);
+    if (!fresh)
+        MEZZO_TRY(mz_params_settle(p->params));
+    ++p->params->grad_version;
+    p->params->grads_empty = p->params->grads_stale = false;
+    return run_recorded(p, fresh);
+}

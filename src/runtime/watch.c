@@ -1,0 +1,168 @@
+// Looks at values while a program runs, without waiting: an `inspect` among its calls, which on a device that captures becomes part of the
+// step's graph.
+#include "runtime/program.h"
+
+// The last call that writes into the loss. A head in blocks adds to it.
+static bool find_loss(const mezzo_program *p, size_t *call) {
+    const mezzo_graph *g = p->c.graph;
+    bool found = false;
+    for (size_t i = 0; i < p->c.n_calls; ++i) {
+        const mz_node *n = &g->nodes[p->c.node[i]];
+        for (int k = 0; k < n->n_out; ++k)
+            if (n->out[k] >= 0 && mz_value_root(g, n->out[k]) == mz_value_root(g, g->loss)) {
+                *call = i;
+                found = true;
+            }
+    }
+    return found;
+}
+
+static bool is_float(mezzo_dtype dtype) {
+    return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16 || dtype == MEZZO_F64;
+}
+
+// The first output of a call, if its memory is the value's own and of a float format: -1 otherwise.
+static int own_output(const mezzo_program *p, size_t call) {
+    const mezzo_graph *g = p->c.graph;
+    int v = g->nodes[p->c.node[call]].out[0];
+    bool own = v >= 0 && g->values[v].kind == MZ_VALUE_TEMP && g->values[v].alias < 0;
+    return own && is_float(g->values[v].dtype) ? v : -1;
+}
+
+static bool read_after(const mezzo_program *p, int value, size_t call) {
+    const mezzo_graph *g = p->c.graph;
+    for (size_t i = call + 1; i < p->c.n_calls; ++i) {
+        const mz_node *n = &g->nodes[p->c.node[i]];
+        for (int k = 0; k < n->n_in; ++k)
+            if (n->in[k] >= 0 && mz_value_root(g, n->in[k]) == value)
+                return true;
+    }
+    return false;
+}
+
+// `want` of n candidates, evenly spread; the candidates' order is kept.
+static int spread(size_t *list, int n, int want) {
+    if (want >= n)
+        return n;
+    for (int i = 0; i < want; ++i)
+        list[i] = list[(size_t)i * (size_t)n / (size_t)want];
+    return want;
+}
+
+// Calls of forward whose output backward still reads, so that it is there when the loss is.
+static int choose_forward(const mezzo_program *p, size_t loss, int want, size_t *calls) {
+    int n = 0;
+    for (size_t i = 0; i < loss; ++i) {
+        int v = own_output(p, i);
+        if (v >= 0 && p->c.graph->nodes[p->c.node[i]].phase == MZ_FORWARD && read_after(p, v, loss))
+            calls[n++] = i;
+    }
+    return spread(calls, n, want);
+}
+
+static int choose_backward(const mezzo_program *p, int want, size_t *calls) {
+    int n = 0;
+    for (size_t i = 0; i < p->c.n_calls; ++i) {
+        int v = own_output(p, i);
+        if (v >= 0 && p->c.graph->nodes[p->c.node[i]].phase == MZ_BACKWARD && p->c.graph->values[v].dtype == MEZZO_F16)
+            calls[n++] = i;
+    }
+    return spread(calls, n, want);
+}
+
+static void add_tensor(mezzo_program *p, mz_watch *w, size_t call, bool loss) {
+    const mezzo_graph *g = p->c.graph;
+    static const char *const phases[] = {"forward", "recompute", "backward"};
+    const mz_node *n = &g->nodes[p->c.node[call]];
+    int v = loss ? g->loss : n->out[0];
+    w->call.in[w->call.n_in++] = (mz_tensor){p->address[v], g->values[v].dtype, g->values[v].shape};
+    p->watched[p->n_watched++] = (mz_watched){.op = mz_op_table[n->op].name,
+                                              .module = g->modules[n->module],
+                                              .phase = phases[n->phase],
+                                              .dtype = g->values[v].dtype,
+                                              .loss = loss};
+}
+
+static mezzo_status finish(mezzo_program *p, mz_watch *w, size_t first, const mz_watch_options *o, bool forward) {
+    size_t bytes = (size_t)w->call.n_in * sizeof(mz_inspection);
+    w->call.op = MZ_OP_inspect;
+    w->call.attrs.sample = o->sample;
+    w->call.attrs.limit = forward ? o->limit : 0;
+    w->call.attrs.bad_first = MZ_BAD_LOSS;
+    w->call.attrs.bad_rest = MZ_BAD_ACTIVATION;
+    w->call.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F32};
+    w->call.n_out = 2;
+    w->call.out[0] = mz_tensor_bytes(p->inspected + first, bytes);
+    w->call.out[1] = forward ? mz_tensor_bytes(o->state, sizeof *o->state) : mz_tensor_absent();
+    w->call.rng = p->rng;
+    return mz_select(p->device, &w->call, &w->kernel);
+}
+
+static mezzo_status watch(mezzo_program *p, const mz_watch_options *o, size_t loss, const size_t *forward,
+                          int n_forward, const size_t *backward, int n_backward) {
+    mz_watch *w = &p->watches[p->n_watches++];
+    *w = (mz_watch){.after = loss};
+    add_tensor(p, w, loss, true);
+    for (int i = 0; i < n_forward; ++i)
+        add_tensor(p, w, forward[i], false);
+    MEZZO_TRY(finish(p, w, 0, o, true));
+    for (int i = 0; i < n_backward; ++i) {
+        w = &p->watches[p->n_watches++];
+        *w = (mz_watch){.after = backward[i]};
+        add_tensor(p, w, backward[i], false);
+        MEZZO_TRY(finish(p, w, p->n_watched - 1, o, false));
+    }
+    // In order of `after`: a head in blocks has backward calls before the loss is whole.
+    for (size_t i = 0; i + 1 < p->n_watches && p->watches[i].after > p->watches[i + 1].after; ++i) {
+        mz_watch swap = p->watches[i];
+        p->watches[i] = p->watches[i + 1];
+        p->watches[i + 1] = swap;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_program_watch(mezzo_program *p, const mz_watch_options *o) {
+    size_t loss = 0;
+    mz_program_unwatch(p);
+    if (p->options.forward_only || !find_loss(p, &loss))
+        return mz_fail(MEZZO_ERR_INVALID, "the program has no backward to watch");
+    size_t *forward = mz_alloc(2 * p->c.n_calls + 2, sizeof *forward), *backward;
+    if (forward == NULL)
+        return MEZZO_ERR_MEMORY;
+    backward = forward + p->c.n_calls + 1;
+    int n_forward = choose_forward(p, loss, o->activations, forward);
+    int n_backward = choose_backward(p, o->gradients, backward);
+    size_t n = 1 + (size_t)n_forward + (size_t)n_backward;
+    p->watches = mz_alloc(1 + (size_t)n_backward, sizeof *p->watches);
+    p->watched = mz_alloc(n, sizeof *p->watched);
+    mezzo_status status = p->watches == NULL || p->watched == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+    if (status == MEZZO_OK)
+        status = p->device->backend->alloc(p->device, n * sizeof *p->inspected, (void **)&p->inspected);
+    if (status == MEZZO_OK)
+        status = watch(p, o, loss, forward, n_forward, backward, n_backward);
+    mz_free(forward);
+    if (status != MEZZO_OK)
+        mz_program_unwatch(p);
+    return status;
+}
+
+void mz_program_unwatch(mezzo_program *p) {
+    mz_free(p->watches);
+    mz_free(p->watched);
+    p->device->backend->release(p->device, p->inspected);
+    p->watches = NULL;
+    p->watched = NULL;
+    p->inspected = NULL;
+    p->n_watches = p->n_watched = 0;
+}
+
+mezzo_status mz_program_read_watched(mezzo_program *p) {
+    mz_inspection values[64];
+    for (size_t i = 0; i < p->n_watched; i += MZ_COUNT(values)) {
+        size_t n = p->n_watched - i < MZ_COUNT(values) ? p->n_watched - i : MZ_COUNT(values);
+        MEZZO_TRY(p->device->backend->read(p->device, values, p->inspected + i, n * sizeof *values));
+        for (size_t k = 0; k < n; ++k)
+            p->watched[i + k].values = values[k];
+    }
+    return MEZZO_OK;
+}

@@ -1,0 +1,298 @@
+// Several files' words about precision, judged together. Who is followed where they differ, in the order of `rank`:
+//   DeepSpeed's engine reads its own file. Lightning's Trainer reads its own argument. A trainer that turns fp16 or bf16 on
+//   overwrites accelerate's mixed_precision (Hugging Face's TrainingArguments do). A trainer that turns nothing on leaves
+//   accelerate's in force: Accelerator.prepare() wraps the model in it, whatever the trainer believes.
+#include "study/agree/agreement.h"
+
+static const char *const finding_names[] = {
+    [MZ_FINDING_BOTH] = "two-formats",
+    [MZ_FINDING_DISAGREE] = "files-disagree",
+    [MZ_FINDING_NO_SCALER] = "fp16-without-scaler",
+    [MZ_FINDING_CLIP_FIRST] = "clip-before-unscale",
+    [MZ_FINDING_LACKS] = "device-lacks-format",
+    [MZ_FINDING_NO_SUCH_GPU] = "no-such-gpu",
+    [MZ_FINDING_UNKNOWN] = "unknown-precision",
+    [MZ_FINDING_NOTE] = "note",
+};
+
+const char *mz_finding_name(mz_finding_kind kind) {
+    return finding_names[kind];
+}
+
+// "a.yaml:3 (amp: false)"
+typedef struct place {
+    char text[300];
+} place;
+
+static place at(const mz_asked *file, const mz_said *said) {
+    place p;
+    snprintf(p.text, sizeof p.text, "%.90s:%d (%s: %s)", file->path, said->line, said->key, said->value);
+    return p;
+}
+
+static mz_finding *find(mz_agreement *out, mz_finding_kind kind) {
+    if (out->n_findings == MZ_FINDINGS_MAX)
+        return &out->findings[MZ_FINDINGS_MAX - 1];
+    out->n_conflicts += kind != MZ_FINDING_NOTE;
+    mz_finding *f = &out->findings[out->n_findings++];
+    *f = (mz_finding){.kind = kind};
+    return f;
+}
+
+#define TELL(finding, ...) (void)snprintf((finding)->text, sizeof(finding)->text, __VA_ARGS__)
+#define FIX(finding, ...)  (void)snprintf((finding)->fix, sizeof(finding)->fix, __VA_ARGS__)
+
+// --- who is followed ----------------------------------------------------------------------------------------------------------
+static const mz_vote *word_of(const mz_asked *file) {
+    return file->decides >= 0 ? &file->votes[file->decides] : NULL;
+}
+
+static bool is_lower(mz_ask ask) {
+    return ask == MZ_ASK_FP16 || ask == MZ_ASK_BF16 || ask == MZ_ASK_FP8 || ask == MZ_ASK_TF32;
+}
+
+static int rank(const mz_asked *file) {
+    const mz_vote *v = word_of(file);
+    if (v == NULL)
+        return 0;
+    if (v->ask == MZ_ASK_AUTO && file->asker != MZ_ASKER_MEZZO)
+        return 1; // takes another file's word
+    switch (file->asker) {
+    case MZ_ASKER_DEEPSPEED:
+        return v->weak && v->ask == MZ_ASK_FP32 ? 2 : 6;
+    case MZ_ASKER_LIGHTNING:
+        return 5;
+    case MZ_ASKER_ACCELERATE:
+        return 3;
+    case MZ_ASKER_TRAINER:
+        return is_lower(v->ask) ? 4 : 2;
+    default:
+        return 2;
+    }
+}
+
+static const char *reason_of(const mz_asked *file, int n) {
+    if (n == 1)
+        return "the only file that says so";
+    switch (file->asker) {
+    case MZ_ASKER_DEEPSPEED:
+        return "DeepSpeed's engine follows its own file";
+    case MZ_ASKER_LIGHTNING:
+        return "Lightning's Trainer follows its own argument";
+    case MZ_ASKER_ACCELERATE:
+        return "no trainer turns a format on, so Accelerator.prepare() wraps the model in accelerate's";
+    case MZ_ASKER_TRAINER:
+        return "a trainer's own flag overwrites accelerate's mixed_precision";
+    default:
+        return "of Mezzo's files the last one given is followed";
+    }
+}
+
+// Loss scaling of the file that is followed: what it says, else what its reader does by itself.
+static mz_said_scaler scaler_of(const mz_asked *file, const mz_vote *v, mz_said_scaler anywhere) {
+    if (v->ask != MZ_ASK_FP16)
+        return MZ_SCALER_OFF; // not needed: the range is fp32's
+    if (v->pure)
+        return MZ_SCALER_OFF;
+    if (file->scaler != MZ_SCALER_UNSAID)
+        return file->scaler;
+    if (file->asker != MZ_ASKER_TRAINER)
+        return MZ_SCALER_ON; // accelerate, DeepSpeed, Lightning and Mezzo bring one
+    if (strcmp(v->said.key, "fp16") == 0)
+        return MZ_SCALER_ON; // Hugging Face's Trainer does, too
+    return anywhere;
+}
+
+// --- one file by itself -------------------------------------------------------------------------------------------------------
+static void judge_file(const mz_asked *file, mz_agreement *out) {
+    if (file->unknown.line != 0) {
+        mz_finding *f = find(out, MZ_FINDING_UNKNOWN);
+        TELL(f, "%s is no precision that is known", at(file, &file->unknown).text);
+        FIX(f, "write one of fp32, tf32, fp16, bf16, fp8, no, or Lightning's 32-true, 16-mixed, bf16-mixed in %.90s:%d",
+            file->path, file->unknown.line);
+    }
+    const mz_vote *v = word_of(file);
+    if (v == NULL)
+        return;
+    for (int i = 0; i < file->n_votes; i++) {
+        const mz_vote *other = &file->votes[i];
+        if (other->weak || other->ask == v->ask || other->ask == MZ_ASK_AUTO || v->ask == MZ_ASK_AUTO || v->weak)
+            continue;
+        mz_finding *f = find(out, MZ_FINDING_BOTH);
+        TELL(f, "%s asks for %s, and %s for %s", at(file, &v->said).text, mz_ask_name(v->ask),
+             at(file, &other->said).text, mz_ask_name(other->ask));
+        FIX(f, "keep one of %.90s:%d and %.90s:%d, and turn the other off", file->path, v->said.line, file->path,
+            other->said.line);
+        return; // once a file
+    }
+}
+
+static void judge_clipping(const mz_asked *files, int n, const mz_vote *v, mz_said_scaler scaler, mz_agreement *out) {
+    for (int i = 0; i < n; i++) {
+        const mz_asked *file = &files[i];
+        if (file->clip_first.line == 0)
+            continue;
+        bool scaled = v->ask == MZ_ASK_FP16 && scaler != MZ_SCALER_OFF;
+        mz_finding *f = find(out, scaled ? MZ_FINDING_CLIP_FIRST : MZ_FINDING_NOTE);
+        TELL(f,
+             scaled ? "%s: gradients are clipped while they still carry the loss scale, so nearly all are cut to a "
+                      "vanishing norm"
+                    : "%s: harmless here, as nothing is scaled; with fp16 it would be wrong",
+             at(file, &file->clip_first).text);
+        if (scaled)
+            FIX(f, "in %.90s:%d unscale first (scaler.unscale_(optimizer), then clip_grad_norm_)", file->path,
+                file->clip_first.line);
+    }
+}
+
+// --- the device -----------------------------------------------------------------------------------------------------------------
+static const char *lacking(const mz_where *where, bool cpu, mz_ask ask) {
+    if (cpu)
+        switch (ask) {
+        case MZ_ASK_FP16:
+            return where->cpu_fp16 ? NULL : "the CPU has no fp16 arithmetic";
+        case MZ_ASK_BF16:
+            return where->cpu_bf16 ? NULL : "this CPU has no bf16 arithmetic, only storage, so it will not be faster";
+        case MZ_ASK_TF32:
+        case MZ_ASK_FP8:
+            return "CPUs have no such format";
+        default:
+            return NULL;
+        }
+    if (!where->known)
+        return NULL;
+    switch (ask) {
+    case MZ_ASK_FP16:
+        return where->compute_capability >= 53 ? NULL
+                                               : "it has no fp16 arithmetic: that came with compute capability 5.3";
+    case MZ_ASK_BF16:
+        return where->compute_capability >= 80 ? NULL
+                                               : "it has no bf16 arithmetic: that came with compute capability 8.0 "
+                                                 "(PyTorch emulates it slowly or refuses, Mezzo runs fp16)";
+    case MZ_ASK_TF32:
+        return where->compute_capability >= 80 ? NULL
+                                               : "it has no tf32: that came with compute capability 8.0, fp32 runs";
+    case MZ_ASK_FP8:
+        return where->compute_capability >= 89 ? NULL : "it has no fp8: that came with compute capability 8.9";
+    default:
+        return NULL;
+    }
+}
+
+static void judge_device(const mz_asked *files, int n, const mz_where *where, const mz_vote *v, const mz_asked *file,
+                         mz_agreement *out) {
+    bool cpu = false;
+    for (int i = 0; i < n; i++)
+        cpu = cpu || files[i].cpu;
+    const char *lack = lacking(where, cpu, v->ask);
+    if (lack != NULL) {
+        mz_finding *f = find(out, MZ_FINDING_LACKS);
+        TELL(f, "%s asks for %s on %s, but %s", at(file, &v->said).text, mz_ask_name(v->ask),
+             cpu ? "the CPU" : where->name, lack);
+        FIX(f, "change %.90s:%d to %s", file->path, v->said.line,
+            v->ask == MZ_ASK_BF16 && !cpu && where->compute_capability >= 70 ? "fp16, with a loss scaler" : "fp32");
+    } else if (!cpu && !where->known && is_lower(v->ask)) {
+        mz_finding *f = find(out, MZ_FINDING_NOTE);
+        TELL(f, "there is no GPU here, so whether it has %s was not judged; --assume cc=8.0,gpus=1 says which one",
+             mz_ask_name(v->ask));
+    }
+}
+
+static void judge_gpus(const mz_asked *file, const mz_where *where, mz_agreement *out) {
+    if (file->cpu)
+        return;
+    for (int i = 0; i < file->n_gpus; i++)
+        if (file->gpus[i] >= where->gpus) {
+            mz_finding *f = find(out, MZ_FINDING_NO_SUCH_GPU);
+            if (where->gpus == 0)
+                TELL(f, "%s names GPU %d, but there is none here", at(file, &file->gpus_said).text, file->gpus[i]);
+            else
+                TELL(f, "%s names GPU %d, but there are %d, numbered from 0", at(file, &file->gpus_said).text,
+                     file->gpus[i], where->gpus);
+            FIX(f, "name GPUs that exist in %.90s:%d, or say with --assume where it will run", file->path,
+                file->gpus_said.line);
+            break;
+        }
+    if (file->processes > where->gpus && (where->gpus > 0 || file->processes > 1)) {
+        mz_finding *f = find(out, MZ_FINDING_NO_SUCH_GPU);
+        TELL(f, "%s wants %d GPUs, but there %s %d", at(file, &file->processes_said).text, file->processes,
+             where->gpus == 1 ? "is" : "are", where->gpus);
+        FIX(f, "lower the number in %.90s:%d, or say with --assume where it will run", file->path,
+            file->processes_said.line);
+    }
+}
+
+// --- together -------------------------------------------------------------------------------------------------------------------
+static void judge_disagreement(const mz_asked *files, int n, const mz_asked *leader, const mz_vote *v,
+                               mz_agreement *out) {
+    for (int i = 0; i < n; i++) {
+        const mz_asked *file = &files[i];
+        const mz_vote *w = word_of(file);
+        if (file == leader || w == NULL || w->ask == v->ask || w->ask == MZ_ASK_AUTO)
+            continue;
+        // fp16: false says nothing against bf16; fp16: false and bf16: false together do.
+        bool fp16_off = false, bf16_off = false;
+        for (int k = 0; k < file->n_votes; k++) {
+            fp16_off = fp16_off || strncmp(file->votes[k].said.key, "fp16", 4) == 0;
+            bf16_off = bf16_off || strncmp(file->votes[k].said.key, "bf16", 4) == 0;
+        }
+        if (w->weak && w->ask == MZ_ASK_FP32 && !(v->ask == MZ_ASK_FP16 ? fp16_off : v->ask == MZ_ASK_BF16 && bf16_off))
+            continue;
+        if (w->weak && w->ask == MZ_ASK_TF32)
+            continue; // tf32 is for what stays fp32
+        mz_finding *f = find(out, MZ_FINDING_DISAGREE);
+        const char *says = w->ask == MZ_ASK_FP32 && is_lower(v->ask) ? "turns mixed precision off" : NULL;
+        if (says != NULL)
+            TELL(f, "%s %s, but %s runs, as %s says", at(file, &w->said).text, says, mz_ask_name(v->ask),
+                 at(leader, &v->said).text);
+        else
+            TELL(f, "%s asks for %s, but %s runs, as %s says", at(file, &w->said).text, mz_ask_name(w->ask),
+                 mz_ask_name(v->ask), at(leader, &v->said).text);
+        FIX(f, "make %.90s:%d (%s) and %.90s:%d (%s) say the same", file->path, w->said.line, w->said.key, leader->path,
+            v->said.line, v->said.key);
+    }
+}
+
+void mz_agreement_judge(const mz_asked *files, int n, const mz_where *where, mz_agreement *out) {
+    *out = (mz_agreement){.decides = -1};
+    mz_said_scaler anywhere = MZ_SCALER_UNSAID;
+    int asking = 0;
+    for (int i = 0; i < n; i++) {
+        judge_file(&files[i], out);
+        judge_gpus(&files[i], where, out);
+        asking += word_of(&files[i]) != NULL;
+        if (files[i].scaler != MZ_SCALER_UNSAID)
+            anywhere = files[i].scaler;
+        if (word_of(&files[i]) != NULL && (out->decides < 0 || rank(&files[i]) >= rank(&files[out->decides])))
+            out->decides = i;
+    }
+    if (out->decides < 0) {
+        snprintf(out->why, sizeof out->why, "no file asks for a precision, so each framework's default runs: fp32");
+        out->runs = MZ_ASK_FP32;
+        return;
+    }
+    const mz_asked *leader = &files[out->decides];
+    const mz_vote *v = word_of(leader);
+    out->runs = v->ask;
+    out->pure = v->pure;
+    out->scaler = scaler_of(leader, v, anywhere);
+    snprintf(out->why, sizeof out->why, "%s: %s", at(leader, &v->said).text, reason_of(leader, asking));
+    judge_disagreement(files, n, leader, v, out);
+    if (v->ask == MZ_ASK_FP16 && out->scaler == MZ_SCALER_OFF) {
+        mz_finding *f = find(out, MZ_FINDING_NO_SCALER);
+        const mz_said *said = leader->scaler == MZ_SCALER_OFF ? &leader->scaler_said : &v->said;
+        if (v->pure)
+            TELL(f, "%s keeps parameters in fp16 too: no loss scale, no fp32 masters, small updates are lost",
+                 at(leader, said).text);
+        else
+            TELL(f, "%s: fp16 without a loss scale, so gradients below 6e-8 become zero", at(leader, said).text);
+        FIX(f, v->pure ? "change %.90s:%d to mixed fp16 or to bf16" : "turn the scaler on in %.90s:%d, or use bf16",
+            leader->path, said->line);
+    } else if (v->ask == MZ_ASK_FP16 && out->scaler == MZ_SCALER_UNSAID) {
+        mz_finding *f = find(out, MZ_FINDING_NOTE);
+        TELL(f, "%s: fp16 needs a loss scaler, and no file says whether the trainer has one: look for GradScaler in it",
+             at(leader, &v->said).text);
+    }
+    judge_clipping(files, n, v, out->scaler, out);
+    judge_device(files, n, where, v, leader, out);
+}

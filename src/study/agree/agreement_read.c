@@ -1,0 +1,449 @@
+// One configuration file as what it asks for. The keys are those that the frameworks document; see docs/doctor.md for the table.
+#include <ctype.h>
+#include <stdlib.h>
+
+#include "io/yaml.h"
+#include "mezzo/train.h"
+#include "study/agree/agreement.h"
+
+static const char *const ask_names[MZ_ASK_COUNT] = {"nothing", "fp32", "tf32", "fp16", "bf16", "fp8", "fp64", "auto"};
+static const char *const asker_names[] = {
+    "no precision settings", "mezzo", "accelerate", "deepspeed", "lightning", "trainer"};
+
+const char *mz_ask_name(mz_ask ask) {
+    return ask_names[ask];
+}
+
+const char *mz_asker_name(mz_asker asker) {
+    return asker_names[asker];
+}
+
+// --- words ------------------------------------------------------------------------------------------------------------------
+typedef struct word {
+    const char *text;
+    mz_ask ask;
+    bool pure;
+} word;
+
+// Precisions as the frameworks write them, in lower case, without "torch.".
+static const word words[] = {
+    {"no", MZ_ASK_FP32, false},
+    {"none", MZ_ASK_FP32, false},
+    {"null", MZ_ASK_FP32, false},
+    {"off", MZ_ASK_FP32, false},
+    {"false", MZ_ASK_FP32, false},
+    {"disabled", MZ_ASK_FP32, false},
+    {"fp32", MZ_ASK_FP32, false},
+    {"float32", MZ_ASK_FP32, false},
+    {"float", MZ_ASK_FP32, false},
+    {"single", MZ_ASK_FP32, false},
+    {"full", MZ_ASK_FP32, false},
+    {"32", MZ_ASK_FP32, false},
+    {"32-true", MZ_ASK_FP32, false},
+    {"o0", MZ_ASK_FP32, false},
+    {"tf32", MZ_ASK_TF32, false},
+    {"fp16", MZ_ASK_FP16, false},
+    {"float16", MZ_ASK_FP16, false},
+    {"half", MZ_ASK_FP16, false},
+    {"f16", MZ_ASK_FP16, false},
+    {"16", MZ_ASK_FP16, false},
+    {"16-mixed", MZ_ASK_FP16, false},
+    {"16-true", MZ_ASK_FP16, true},
+    {"o1", MZ_ASK_FP16, false},
+    {"o2", MZ_ASK_FP16, false},
+    {"o3", MZ_ASK_FP16, true},
+    {"bf16", MZ_ASK_BF16, false},
+    {"bfloat16", MZ_ASK_BF16, false},
+    {"bf16-mixed", MZ_ASK_BF16, false},
+    {"bf16-true", MZ_ASK_BF16, true},
+    {"fp8", MZ_ASK_FP8, false},
+    {"transformer-engine", MZ_ASK_FP8, false},
+    {"transformer-engine-float16", MZ_ASK_FP8, false},
+    {"fp64", MZ_ASK_FP64, false},
+    {"float64", MZ_ASK_FP64, false},
+    {"double", MZ_ASK_FP64, false},
+    {"64", MZ_ASK_FP64, false},
+    {"64-true", MZ_ASK_FP64, false},
+    {"auto", MZ_ASK_AUTO, false},
+};
+
+static void lower(const char *text, char *out, size_t size) {
+    if (strncmp(text, "torch.", 6) == 0)
+        text += 6;
+    size_t i = 0;
+    for (; text[i] != '\0' && i + 1 < size; i++)
+        out[i] = (char)tolower((unsigned char)text[i]);
+    out[i] = '\0';
+}
+
+static const word *find_word(const char *text) {
+    char low[64];
+    lower(text, low, sizeof low);
+    for (size_t i = 0; i < MZ_COUNT(words); i++)
+        if (strcmp(words[i].text, low) == 0)
+            return &words[i];
+    return NULL;
+}
+
+// Truth as YAML 1.1 and people write it, quoted or not: accelerate's own files quote 'no'. -1: neither.
+static int truth(const char *text) {
+    static const char *const yes[] = {"true", "yes", "on", "1", "y"}, *const no[] = {"false", "no", "off", "0", "n"};
+    char low[16];
+    lower(text, low, sizeof low);
+    for (size_t i = 0; i < MZ_COUNT(yes); i++) {
+        if (strcmp(low, yes[i]) == 0)
+            return 1;
+        if (strcmp(low, no[i]) == 0)
+            return 0;
+    }
+    return -1;
+}
+
+static bool one_of(const char *name, const char *list) { // " a b c "
+    char padded[96];
+    snprintf(padded, sizeof padded, " %s ", name);
+    return strstr(list, padded) != NULL;
+}
+
+// --- one file -----------------------------------------------------------------------------------------------------------------
+typedef struct reader {
+    mz_asked *out;
+    bool amp_on, amp_default; // amp: true without a format of its own
+    mz_said amp_said;
+    mz_vote dtype; // what dtype: says; a format only where amp is on, else the parameters' own
+} reader;
+
+static void say(mz_said *said, const char *key, const mz_yaml_node *node) {
+    snprintf(said->key, sizeof said->key, "%s", key);
+    snprintf(said->value, sizeof said->value, "%s", node->kind == MZ_YAML_SCALAR ? node->text : "…");
+    said->line = node->line;
+}
+
+static void vote(mz_asked *out, mz_ask ask, bool weak, bool pure, const char *key, const mz_yaml_node *node) {
+    if (out->n_votes == MZ_VOTES_MAX)
+        return; // the first two dozen settle it
+    mz_vote *v = &out->votes[out->n_votes++];
+    *v = (mz_vote){.ask = ask, .weak = weak, .pure = pure};
+    say(&v->said, key, node);
+}
+
+// A key whose value is a precision's word. "true" is left to the caller.
+static void vote_word(reader *r, const char *key, const mz_yaml_node *node) {
+    const word *w = find_word(mz_yaml_is_null(node) ? "null" : node->text);
+    if (w != NULL)
+        vote(r->out, w->ask, false, w->pure, key, node);
+    else if (r->out->unknown.line == 0)
+        say(&r->out->unknown, key, node);
+}
+
+static void switch_amp(reader *r, bool on, const char *key, const mz_yaml_node *node) {
+    if (!on) {
+        vote(r->out, MZ_ASK_FP32, false, false, key, node);
+        return;
+    }
+    r->amp_on = true;
+    say(&r->amp_said, key, node);
+}
+
+// fp16: and bf16: as a truth value, or as DeepSpeed's map with `enabled`, which may be "auto".
+static void read_switch(reader *r, mz_ask ask, const char *path, const mz_yaml_node *node) {
+    const mz_yaml_node *value = node;
+    char key[96];
+    snprintf(key, sizeof key, "%s", path);
+    if (node->kind == MZ_YAML_MAP) {
+        value = mz_yaml_get(node, "enabled");
+        if (value == NULL || value->kind != MZ_YAML_SCALAR)
+            return;
+        snprintf(key, sizeof key, "%.80s.enabled", path);
+    }
+    if (value->kind != MZ_YAML_SCALAR || mz_yaml_is_null(value))
+        return;
+    char low[16];
+    lower(value->text, low, sizeof low);
+    int on = truth(value->text);
+    if (strcmp(low, "auto") == 0)
+        vote(r->out, MZ_ASK_AUTO, true, false, key, value);
+    else if (on < 0 && r->out->unknown.line == 0)
+        say(&r->out->unknown, key, value);
+    else if (on >= 0)
+        vote(r->out, on ? ask : MZ_ASK_FP32, !on, false, key, value);
+}
+
+static void set_scaler(reader *r, bool on, const char *key, const mz_yaml_node *node) {
+    r->out->scaler = on ? MZ_SCALER_ON : MZ_SCALER_OFF;
+    say(&r->out->scaler_said, key, node);
+}
+
+// A scaler's switch; a number is a scale: DeepSpeed's 0 is dynamic, 1 is none, anything else is fixed.
+static void read_scaler(reader *r, const char *key, const mz_yaml_node *node) {
+    if (node->kind == MZ_YAML_MAP) {
+        const mz_yaml_node *enabled = mz_yaml_get(node, "enabled");
+        if (enabled != NULL && enabled->kind == MZ_YAML_SCALAR && truth(enabled->text) >= 0)
+            set_scaler(r, truth(enabled->text) == 1, key, enabled);
+        return;
+    }
+    if (node->kind != MZ_YAML_SCALAR)
+        return;
+    char low[24], *end;
+    lower(node->text, low, sizeof low);
+    double scale = strtod(node->text, &end);
+    bool number = end != node->text && *end == '\0';
+    if (number && strstr(key, "loss_scal") != NULL)
+        set_scaler(r, scale != 1, key, node);
+    else if (truth(node->text) >= 0)
+        set_scaler(r, truth(node->text) == 1, key, node);
+    else if (strcmp(low, "none") == 0 || mz_yaml_is_null(node))
+        set_scaler(r, false, key, node);
+    else
+        set_scaler(r, true, key, node); // "dynamic", "grad_scaler"
+}
+
+static void add_gpu(mz_asked *out, long gpu) {
+    if (out->n_gpus < MZ_GPUS_MAX && gpu >= 0 && gpu < 100000)
+        out->gpus[out->n_gpus++] = (int)gpu;
+}
+
+// "0,1", [0, 1], "cuda:3", 4 (how many), -1, "all", "auto". `count`: a bare number is how many.
+static void read_gpus(reader *r, const char *key, const mz_yaml_node *node, bool count) {
+    mz_asked *out = r->out;
+    if (node->kind == MZ_YAML_LIST) {
+        say(&out->gpus_said, key, node);
+        snprintf(out->gpus_said.value, sizeof out->gpus_said.value, "[");
+        for (size_t i = 0; i < node->count; i++) {
+            const mz_yaml_node *child = node->children[i];
+            if (child->kind != MZ_YAML_SCALAR)
+                continue;
+            const char *colon = strchr(child->text, ':');
+            char *end;
+            long gpu = strtol(colon != NULL ? colon + 1 : child->text, &end, 10);
+            if (*end == '\0')
+                add_gpu(out, gpu);
+            size_t used = strlen(out->gpus_said.value);
+            snprintf(out->gpus_said.value + used, sizeof out->gpus_said.value - used, "%s%s", i > 0 ? ", " : "",
+                     child->text);
+        }
+        size_t used = strlen(out->gpus_said.value);
+        snprintf(out->gpus_said.value + used, sizeof out->gpus_said.value - used, "]");
+        return;
+    }
+    if (node->kind != MZ_YAML_SCALAR)
+        return;
+    bool list = strchr(node->text, ',') != NULL;
+    char *end;
+    long number = strtol(node->text, &end, 10);
+    if (!list && count && end != node->text && *end == '\0') {
+        if (number > 0 && number < 100000) {
+            out->processes = (int)number;
+            say(&out->processes_said, key, node);
+        }
+        return;
+    }
+    say(&out->gpus_said, key, node);
+    for (const char *p = node->text; *p != '\0';) {
+        long gpu = strtol(p, &end, 10);
+        if (end == p) {
+            p++;
+            continue;
+        }
+        if (p == node->text || p[-1] != '-')
+            add_gpu(out, gpu);
+        p = end;
+    }
+}
+
+// The order of a step as a list: [backward, clip, unscale, step].
+static void read_order(reader *r, const char *key, const mz_yaml_node *node) {
+    size_t clip = SIZE_MAX, unscale = SIZE_MAX;
+    for (size_t i = 0; node->kind == MZ_YAML_LIST && i < node->count; i++) {
+        const mz_yaml_node *child = node->children[i];
+        if (child->kind != MZ_YAML_SCALAR)
+            continue;
+        if (strstr(child->text, "clip") != NULL && clip == SIZE_MAX)
+            clip = i;
+        if (strstr(child->text, "unscale") != NULL && unscale == SIZE_MAX)
+            unscale = i;
+    }
+    if (clip != SIZE_MAX && unscale != SIZE_MAX && clip < unscale) {
+        say(&r->out->clip_first, key, node);
+        snprintf(r->out->clip_first.value, sizeof r->out->clip_first.value, "[…, clip, …, unscale, …]");
+    }
+}
+
+static void read_key(reader *r, const char *name, const char *key, const mz_yaml_node *node) {
+    mz_asked *out = r->out;
+    bool scalar = node->kind == MZ_YAML_SCALAR;
+    int on = scalar ? truth(node->text) : -1;
+    if (one_of(name, " fp16 use_fp16 float16 ")) {
+        read_switch(r, MZ_ASK_FP16, key, node);
+    } else if (one_of(name, " bf16 use_bf16 bfloat16 ")) {
+        read_switch(r, MZ_ASK_BF16, key, node);
+    } else if (one_of(name, " fp8 use_fp8 ")) {
+        read_switch(r, MZ_ASK_FP8, key, node);
+    } else if (one_of(name, " tf32 allow_tf32 ") && on == 1) {
+        vote(out, MZ_ASK_TF32, true, false, key, node);
+    } else if (one_of(name, " amp use_amp autocast enable_amp mixed_precision precision amp_level ")) {
+        const mz_yaml_node *enabled = mz_yaml_get(node, "enabled");
+        if (enabled != NULL && enabled->kind == MZ_YAML_SCALAR && truth(enabled->text) >= 0)
+            switch_amp(r, truth(enabled->text) == 1, key, enabled);
+        else if (on >= 0 && !(out->asker == MZ_ASKER_ACCELERATE || strcmp(name, "precision") == 0))
+            switch_amp(r, on == 1, key, node);
+        else if (scalar)
+            vote_word(r, key, node);
+    } else if (one_of(name, " dtype amp_dtype autocast_dtype torch_dtype ") && scalar && !mz_yaml_is_null(node)) {
+        const word *w = find_word(node->text);
+        if (w != NULL) {
+            r->dtype = (mz_vote){.ask = w->ask};
+            say(&r->dtype.said, key, node);
+        } else if (out->unknown.line == 0) {
+            say(&out->unknown, key, node);
+        }
+    } else if (one_of(name, " grad_scaler use_grad_scaler use_scaler scaler loss_scaling loss_scale loss_scaler ")) {
+        read_scaler(r, key, node);
+    } else if (one_of(name, " clip_before_unscale clip_grad_before_unscale ") && on == 1) {
+        say(&out->clip_first, key, node);
+    } else if (one_of(name, " unscale_before_clip unscale_before_clipping unscale_gradients ") && on == 0) {
+        say(&out->clip_first, key, node);
+    } else if (one_of(name, " step_order order ")) {
+        read_order(r, key, node);
+    } else if (one_of(name, " gpu_ids gpus device_ids cuda_visible_devices CUDA_VISIBLE_DEVICES ")) {
+        read_gpus(r, key, node, strcmp(name, "gpus") == 0);
+    } else if (one_of(name, " devices num_gpus nproc_per_node ")) {
+        read_gpus(r, key, node, true);
+    } else if (one_of(name, " num_processes ")) {
+        read_gpus(r, key, node, true);
+    } else if ((one_of(name, " device accelerator ") || strcmp(key, "device.name") == 0) && scalar) {
+        char low[32];
+        lower(node->text, low, sizeof low);
+        if (strcmp(low, "cpu") == 0) {
+            out->cpu = true;
+            say(&out->cpu_said, key, node);
+        } else if (strncmp(low, "cuda:", 5) == 0) {
+            read_gpus(r, key, node, false);
+        }
+    } else if (one_of(name, " use_cpu no_cuda ") && on == 1) {
+        out->cpu = true;
+        say(&out->cpu_said, key, node);
+    }
+}
+
+// Every key of the maps, the outer ones first. Lists of maps are other things (callbacks, data sets).
+static void walk(reader *r, const mz_yaml_node *map, const char *prefix, int depth) {
+    for (size_t i = 0; i < map->count; i++) {
+        char key[96];
+        snprintf(key, sizeof key, "%s%s%s", prefix, prefix[0] != '\0' ? "." : "", map->keys[i]);
+        const char *dot = strrchr(map->keys[i], '.');
+        read_key(r, dot != NULL ? dot + 1 : map->keys[i], key, map->children[i]);
+        if (map->children[i]->kind == MZ_YAML_MAP && depth < 6)
+            walk(r, map->children[i], key, depth + 1);
+    }
+}
+
+static bool has(const mz_yaml_node *map, const char *key) {
+    return mz_yaml_get(map, key) != NULL;
+}
+
+static mz_asker asker_of(const mz_yaml_node *root) {
+    static const char *const accelerate[] = {"compute_environment", "distributed_type",       "num_machines",
+                                             "machine_rank",        "main_training_function", "downcast_bf16",
+                                             "rdzv_backend",        "num_processes"};
+    static const char *const deepspeed[] = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization",
+                                            "zero_allow_untested_optimizer"};
+    const mz_yaml_node *amp = mz_yaml_get(root, "amp"), *trainer = mz_yaml_get(root, "trainer");
+    if (mz_yaml_get(amp, "precision") != NULL || has(root, "amp.precision") ||
+        (mz_yaml_get(amp, "scaler") != NULL && mz_yaml_get(mz_yaml_get(amp, "scaler"), "init_scale") != NULL))
+        return MZ_ASKER_MEZZO;
+    for (size_t i = 0; i < MZ_COUNT(deepspeed); i++)
+        if (has(root, deepspeed[i]))
+            return MZ_ASKER_DEEPSPEED;
+    for (size_t i = 0; i < MZ_COUNT(accelerate); i++)
+        if (has(root, accelerate[i]))
+            return MZ_ASKER_ACCELERATE;
+    if (mz_yaml_get(mz_yaml_get(root, "fp16"), "enabled") != NULL ||
+        mz_yaml_get(mz_yaml_get(root, "bf16"), "enabled") != NULL)
+        return MZ_ASKER_DEEPSPEED;
+    const mz_yaml_node *settings = trainer != NULL && trainer->kind == MZ_YAML_MAP ? trainer : root;
+    if (has(settings, "precision") && (has(settings, "accelerator") || has(settings, "strategy") ||
+                                       has(settings, "max_epochs") || settings == trainer))
+        return MZ_ASKER_LIGHTNING;
+    return MZ_ASKER_TRAINER;
+}
+
+// accelerate takes the old fp16: key only where mixed_precision is absent, and drops it otherwise.
+static void drop_legacy(mz_asked *out) {
+    bool modern = false;
+    for (int i = 0; i < out->n_votes; i++)
+        modern = modern || strcmp(out->votes[i].said.key, "mixed_precision") == 0;
+    int n = 0;
+    for (int i = 0; i < out->n_votes; i++)
+        if (strcmp(out->votes[i].said.key, "mixed_precision") == 0 ||
+            (!modern && strcmp(out->votes[i].said.key, "fp16") == 0))
+            out->votes[n++] = out->votes[i];
+    out->n_votes = n;
+}
+
+// amp: true means its dtype, or float16, which is torch.amp's default on a GPU; where one of fp16, bf16 is on, amp says no more.
+static void settle_amp(reader *r) {
+    mz_asked *out = r->out;
+    bool on = false;
+    for (int i = 0; i < out->n_votes; i++)
+        on = on || (out->votes[i].ask != MZ_ASK_FP32 && out->votes[i].ask != MZ_ASK_TF32);
+    if (r->dtype.said.line != 0 && (r->amp_on || out->n_votes == 0)) {
+        mz_vote v = r->dtype;
+        v.pure = !r->amp_on && (v.ask == MZ_ASK_FP16 || v.ask == MZ_ASK_BF16);
+        if (out->n_votes < MZ_VOTES_MAX)
+            out->votes[out->n_votes++] = v;
+    } else if (r->amp_on && !on && out->n_votes < MZ_VOTES_MAX) {
+        out->votes[out->n_votes++] = (mz_vote){.ask = MZ_ASK_FP16, .said = r->amp_said};
+    }
+}
+
+// The first word for a lower precision; else the first strong one; else a weak one.
+static int deciding(const mz_asked *out) {
+    int strong = -1, weak = -1;
+    for (int i = 0; i < out->n_votes; i++) {
+        const mz_vote *v = &out->votes[i];
+        if (!v->weak && v->ask != MZ_ASK_FP32)
+            return i;
+        if (!v->weak && strong < 0)
+            strong = i;
+        if (v->weak && (weak < 0 || out->votes[weak].ask == MZ_ASK_FP32))
+            weak = i;
+    }
+    return strong >= 0 ? strong : weak;
+}
+
+// Mezzo's own file is read by Mezzo's own reader, so that a wrong key is found here too.
+static mezzo_status check_mezzo(const char *path) {
+    mezzo_config *config;
+    MEZZO_TRY(mezzo_config_create(&config));
+    mezzo_status status = mezzo_config_load(config, path);
+    mezzo_config_free(config);
+    return status;
+}
+
+mezzo_status mz_asked_read(const char *path, mz_asked *out) {
+    *out = (mz_asked){.path = path, .decides = -1};
+    mz_yaml *yaml;
+    MEZZO_TRY(mz_yaml_load(path, &yaml));
+    const mz_yaml_node *root = mz_yaml_root(yaml);
+    mezzo_status status = MEZZO_OK;
+    if (root != NULL && root->kind != MZ_YAML_MAP) {
+        status =
+            mz_fail(MEZZO_ERR_FORMAT, "%s:%d: expected keys and values, as in a configuration file", path, root->line);
+    } else if (root != NULL) {
+        out->asker = asker_of(root);
+        reader r = {.out = out};
+        walk(&r, root, "", 0);
+        if (out->asker == MZ_ASKER_ACCELERATE)
+            drop_legacy(out);
+        else
+            settle_amp(&r);
+        out->decides = deciding(out);
+        if (out->asker == MZ_ASKER_MEZZO)
+            status = check_mezzo(path);
+        if (out->asker == MZ_ASKER_TRAINER && out->decides < 0 && out->unknown.line == 0)
+            out->asker = MZ_ASKER_NONE;
+    }
+    mz_yaml_free(yaml);
+    return status;
+}

@@ -1,0 +1,309 @@
+#include "study/analyse/analysis.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define LEVEL 0.95
+#define FOLDS 5
+// Streams of the seed: one for each purpose, so that none shares random numbers with another.
+enum { STREAM_MEDIAN = 1, STREAM_CURVES = 0x100 };
+
+void mz_analysis_free(mz_analysis *a) {
+    for (size_t i = 0; i < a->n_curves; i++)
+        mz_free(a->curves[i].points);
+    mz_free(a->curves);
+    mz_rules_free(&a->rules);
+    *a = (mz_analysis){0};
+}
+
+static void count_signs(const mz_pair *pairs, size_t n, mz_sign_test *out) {
+    int64_t wins = 0, losses = 0;
+    for (size_t i = 0; i < n; i++) {
+        wins += pairs[i].speedup > 1;
+        losses += pairs[i].speedup < 1;
+    }
+    *out = mz_sign(wins, losses, (int64_t)n - wins - losses);
+}
+
+// Summary of one field of the pairs, those without it left out.
+static mezzo_status summarize_field(const mz_pair *pairs, size_t n, size_t field, double *scratch, mz_summary *out) {
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        double x;
+        memcpy(&x, (const char *)&pairs[i] + field, sizeof x);
+        if (!isnan(x))
+            scratch[count++] = x;
+    }
+    *out = (mz_summary){0};
+    return count > 0 ? mz_summarize(scratch, count, out) : MEZZO_OK;
+}
+
+// --- crossings ------------------------------------------------------------------------------------------------------------------
+// Sign changes of ln(median) along the points. A point at exactly 1 is no sign; a crossing over such points lies in their middle.
+static int find_crossings(const int64_t *tokens, const double *median, size_t n, mz_crossing *out) {
+    int found = 0;
+    for (size_t last = 0, i = 0; i < n && found < MZ_CROSSINGS_MAX; i++) {
+        double a = log(median[last]), b = log(median[i]);
+        if (b == 0)
+            continue;
+        if (a == 0 || (a < 0) == (b < 0)) {
+            last = i;
+            continue;
+        }
+        double x0 = log((double)tokens[last]), x1 = log((double)tokens[i]);
+        double x = x0 + (x1 - x0) * a / (a - b);
+        if (i - last > 1)
+            x = (log((double)tokens[last + 1]) + log((double)tokens[i - 1])) / 2;
+        out[found++] = (mz_crossing){.tokens = exp(x), .up = b > 0};
+        last = i;
+    }
+    return found;
+}
+
+typedef struct resampler { // the pairs of one width by point, and room for a draw of it
+    const double *speedup; // [n], those of a point together
+    const size_t *start;   // [points + 1]
+    size_t points;
+    double *sample, *median; // [n], [points]
+    size_t *index;           // [n]
+} resampler;
+
+// Each point's pairs are drawn among themselves: the grid is what was chosen, the scatter within it is what is random.
+static void draw_medians(const resampler *r, uint64_t seed, uint32_t stream, uint32_t draw) {
+    for (size_t p = 0; p < r->points; p++) {
+        size_t n = r->start[p + 1] - r->start[p];
+        mz_resample(seed, stream + (uint32_t)p, draw, n, r->index);
+        for (size_t i = 0; i < n; i++)
+            r->sample[i] = r->speedup[r->start[p] + r->index[i]];
+        mz_sort(r->sample, n);
+        r->median[p] = mz_quantile(r->sample, n, 0.5);
+    }
+}
+
+// The crossing of a draw that belongs to `wanted`: same direction, nearest as a ratio. NaN: there is none.
+static double matching(const mz_crossing *wanted, const mz_crossing *drawn, int n) {
+    double best = (double)NAN, least = INFINITY;
+    for (int i = 0; i < n; i++) {
+        double distance = fabs(log(drawn[i].tokens / wanted->tokens));
+        if (drawn[i].up == wanted->up && distance < least) {
+            least = distance;
+            best = drawn[i].tokens;
+        }
+    }
+    return best;
+}
+
+static mezzo_status bootstrap_crossings(mz_curve *c, const resampler *r, const int64_t *tokens, int draws,
+                                        uint64_t seed, uint32_t stream) {
+    double *values = mz_alloc((size_t)draws * (size_t)c->n_crossings, sizeof *values);
+    size_t count[MZ_CROSSINGS_MAX] = {0};
+    if (values == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (int d = 0; d < draws; d++) {
+        mz_crossing drawn[MZ_CROSSINGS_MAX];
+        draw_medians(r, seed, stream, (uint32_t)d);
+        int n = find_crossings(tokens, r->median, r->points, drawn);
+        for (int k = 0; k < c->n_crossings; k++) {
+            double x = matching(&c->crossings[k], drawn, n);
+            if (!isnan(x))
+                values[(size_t)k * (size_t)draws + count[k]++] = x;
+        }
+    }
+    for (int k = 0; k < c->n_crossings; k++) {
+        double *v = values + (size_t)k * (size_t)draws;
+        mz_crossing *x = &c->crossings[k];
+        x->interval.low = x->interval.high = (double)NAN;
+        x->share = (double)count[k] / draws;
+        if (count[k] == 0)
+            continue;
+        mz_sort(v, count[k]);
+        x->interval.low = mz_quantile(v, count[k], (1 - LEVEL) / 2);
+        x->interval.high = mz_quantile(v, count[k], (1 + LEVEL) / 2);
+    }
+    mz_free(values);
+    return MEZZO_OK;
+}
+
+// --- a width --------------------------------------------------------------------------------------------------------------------
+static int compare_pairs(const void *x, const void *y) { // by width, then tokens
+    const mz_pair *a = x, *b = y;
+    if (a->key.d_model != b->key.d_model)
+        return a->key.d_model < b->key.d_model ? -1 : 1;
+    return (a->tokens > b->tokens) - (a->tokens < b->tokens);
+}
+
+typedef struct work { // room for n pairs
+    double *a, *b, *median;
+    size_t *index, *start;
+    int64_t *tokens;
+} work;
+
+static mezzo_status curve_points(mz_curve *c, const mz_pair *pairs, size_t n, work *w) {
+    for (size_t from = 0, to; from < n; from = to) {
+        for (to = from; to < n && pairs[to].tokens == pairs[from].tokens;)
+            to++;
+        MEZZO_TRY(MZ_RESERVE(c->points, c->cap, c->n + 1));
+        mz_curve_point *p = &c->points[c->n];
+        p->tokens = pairs[from].tokens;
+        MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, speedup), w->a, &p->speedup));
+        MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, mem_saving_pct), w->a, &p->memory));
+        MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, energy_gain_pct), w->a, &p->energy));
+        w->tokens[c->n] = p->tokens;
+        w->median[c->n] = p->speedup.median;
+        w->start[c->n] = from;
+        w->start[++c->n] = to;
+    }
+    return MEZZO_OK;
+}
+
+// Pairs of one width, ascending tokens.
+static mezzo_status make_curve(mz_analysis *a, const mz_pair *pairs, size_t n, work *w) {
+    MEZZO_TRY(MZ_RESERVE(a->curves, a->cap_curves, a->n_curves + 1));
+    mz_curve *c = &a->curves[a->n_curves++];
+    *c = (mz_curve){.d_model = pairs[0].key.d_model};
+    count_signs(pairs, n, &c->sign);
+    MEZZO_TRY(summarize_field(pairs, n, offsetof(mz_pair, speedup), w->a, &c->speedup));
+    MEZZO_TRY(curve_points(c, pairs, n, w));
+    c->n_crossings = find_crossings(w->tokens, w->median, c->n, c->crossings);
+    if (c->n_crossings == 0)
+        return MEZZO_OK;
+    for (size_t i = 0; i < n; i++)
+        w->a[i] = pairs[i].speedup;
+    const resampler r = {w->a, w->start, c->n, w->b, w->median, w->index};
+    return bootstrap_crossings(c, &r, w->tokens, a->draws, a->seed, (uint32_t)(STREAM_CURVES * a->n_curves) << 8);
+}
+
+static mezzo_status make_curves(mz_analysis *a) {
+    mezzo_status status = MEZZO_OK;
+    size_t n = a->study->n_pairs;
+    mz_pair *sorted = mz_alloc(n, sizeof *sorted);
+    work w = {mz_alloc(n, sizeof(double)), mz_alloc(n, sizeof(double)),     mz_alloc(n, sizeof(double)),
+              mz_alloc(n, sizeof(size_t)), mz_alloc(n + 1, sizeof(size_t)), mz_alloc(n, sizeof(int64_t))};
+    if (!sorted || !w.a || !w.b || !w.median || !w.index || !w.start || !w.tokens)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    memcpy(sorted, a->study->pairs, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, compare_pairs);
+    for (size_t from = 0, to; from < n; from = to) {
+        for (to = from; to < n && sorted[to].key.d_model == sorted[from].key.d_model;)
+            to++;
+        MEZZO_TRY_GOTO(status, make_curve(a, sorted + from, to - from, &w));
+    }
+fail:
+    mz_free(sorted);
+    mz_free(w.a);
+    mz_free(w.b);
+    mz_free(w.median);
+    mz_free(w.index);
+    mz_free(w.start);
+    mz_free(w.tokens);
+    return status;
+}
+
+// --- what moves the speedup -----------------------------------------------------------------------------------------------------
+static double column_value(const mz_pair *p, size_t column) {
+    const double values[MZ_EFFECTS] = {1, (double)p->key.layers, (double)p->key.d_model, log((double)p->key.bs),
+                                       log((double)p->key.seqlen)};
+    return values[column];
+}
+
+static const char *const effect_names[MZ_EFFECTS] = {"intercept", "layers", "d_model", "ln_bs", "ln_seqlen"};
+
+// A column that is the same on every pair says nothing: it is left out.
+static size_t choose_columns(const mz_study *s, mz_effects *e, size_t chosen[MZ_EFFECTS]) {
+    size_t k = 0;
+    for (size_t c = 0; c < MZ_EFFECTS; c++) {
+        bool varies = c == 0;
+        for (size_t i = 1; i < s->n_pairs && !varies; i++)
+            varies = column_value(&s->pairs[i], c) != column_value(&s->pairs[0], c);
+        size_t used = strlen(e->note);
+        if (varies) {
+            e->names[k] = effect_names[c];
+            chosen[k++] = c;
+        } else {
+            snprintf(e->note + used, sizeof e->note - used, "%s%s",
+                     used > 0 ? ", " : "left out, being the same on every pair: ", effect_names[c]);
+        }
+    }
+    return k;
+}
+
+static mezzo_status fit_effects(const mz_study *s, mz_effects *e) {
+    size_t chosen[MZ_EFFECTS], k = choose_columns(s, e, chosen), n = s->n_pairs;
+    double *x = mz_alloc(n * k, sizeof *x), *y = mz_alloc(n, sizeof *y);
+    mezzo_status status = x != NULL && y != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
+        for (size_t c = 0; c < k; c++)
+            x[i * k + c] = column_value(&s->pairs[i], chosen[c]);
+        y[i] = log(s->pairs[i].speedup);
+    }
+    if (status == MEZZO_OK)
+        status = mz_ols_fit(x, y, n, k, &e->fit);
+    mz_free(x);
+    mz_free(y);
+    e->fitted = status == MEZZO_OK;
+    if (status == MEZZO_ERR_INVALID) { // too few pairs, or a grid that varies two things together: said, not fatal
+        snprintf(e->note, sizeof e->note, "%s", mezzo_error_message());
+        status = MEZZO_OK;
+    }
+    return status;
+}
+
+// --- all of it ------------------------------------------------------------------------------------------------------------------
+static void score_rules(mz_analysis *a) {
+    const mz_study *s = a->study;
+    mz_rules fixed = {.n = 1};
+    fixed.rules[0] = (mz_rule){.least_width = 1, .kind = MZ_RULE_ALWAYS};
+    a->always_candidate = mz_rules_score(&fixed, s->pairs, s->n_pairs);
+    fixed.rules[0].kind = MZ_RULE_NEVER;
+    a->always_baseline = mz_rules_score(&fixed, s->pairs, s->n_pairs);
+    mz_rules_t4_glm4moe(&fixed);
+    a->published = mz_rules_score(&fixed, s->pairs, s->n_pairs);
+    a->rule = mz_rules_score(&a->rules, s->pairs, s->n_pairs);
+}
+
+static mezzo_status find_rules(mz_analysis *a) {
+    const mz_study *s = a->study;
+    const char *slash = strrchr(s->where, '/'), *file = slash != NULL ? slash + 1 : s->where;
+    MEZZO_TRY(mz_rules_fit(s->pairs, s->n_pairs, &a->rules));
+    snprintf(a->rules.name, sizeof a->rules.name, "%.*s", (int)strcspn(file, "."), file);
+    if (a->rules.name[0] == '\0')
+        snprintf(a->rules.name, sizeof a->rules.name, "rules");
+    snprintf(a->rules.baseline, sizeof a->rules.baseline, "%s", s->baseline);
+    snprintf(a->rules.candidate, sizeof a->rules.candidate, "%s", s->candidate);
+    snprintf(a->rules.source, sizeof a->rules.source, "minimum regret on %zu exact-shape pairs of %.128s", s->n_pairs,
+             file);
+    a->folds = FOLDS;
+    score_rules(a);
+    return mz_rules_cross_validate(s->pairs, s->n_pairs, FOLDS, a->seed, &a->rule_cv);
+}
+
+static mezzo_status overall(mz_analysis *a) {
+    const mz_study *s = a->study;
+    double *x = mz_alloc(s->n_pairs, sizeof *x);
+    if (x == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < s->n_pairs; i++)
+        x[i] = s->pairs[i].speedup;
+    mezzo_status status = mz_summarize(x, s->n_pairs, &a->speedup);
+    if (status == MEZZO_OK)
+        status = mz_bootstrap(x, s->n_pairs, mz_statistic_median, NULL, a->draws, LEVEL, a->seed, STREAM_MEDIAN,
+                              &a->median_interval);
+    mz_free(x);
+    count_signs(s->pairs, s->n_pairs, &a->sign);
+    return status;
+}
+
+mezzo_status mz_analyze(const mz_study *study, int draws, uint64_t seed, mz_analysis *out) {
+    mezzo_status status = MEZZO_OK;
+    *out = (mz_analysis){.study = study, .draws = draws, .seed = seed};
+    if (study->n_pairs == 0 || draws < 100)
+        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_INVALID, "an analysis needs a pair and 100 bootstrap draws"));
+    MEZZO_TRY_GOTO(status, overall(out));
+    MEZZO_TRY_GOTO(status, make_curves(out));
+    MEZZO_TRY_GOTO(status, fit_effects(study, &out->effects));
+    MEZZO_TRY_GOTO(status, find_rules(out));
+    return MEZZO_OK;
+fail:
+    mz_analysis_free(out);
+    return status;
+}

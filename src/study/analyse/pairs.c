@@ -1,0 +1,526 @@
+#include "study/analyse/pairs.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "io/file.h"
+#include "io/number.h"
+#include "io/quote.h"
+#include "study/analyse/stats.h"
+
+#define MOST (INT64_C(1) << 31)
+
+const char *mz_key_text(const mz_shape_key *key, const char *variant, char *buf, size_t size) {
+    snprintf(buf, size, "layers %lld, d_model %lld, bs %lld, seqlen %lld%s%s", (long long)key->layers,
+             (long long)key->d_model, (long long)key->bs, (long long)key->seqlen, *variant != '\0' ? ", " : "",
+             variant);
+    return buf;
+}
+
+void mz_study_free(mz_study *s) {
+    mz_free(s->where);
+    mz_free(s->rows);
+    mz_free(s->pairs);
+    mz_free(s->unequal);
+    mz_free(s->alone);
+    mz_free(s->failed);
+    *s = (mz_study){0};
+}
+
+// --- cells --------------------------------------------------------------------------------------------------------------------
+static mezzo_status above_zero(const mz_csv *csv, size_t row, int column, double value) {
+    if (value > 0 && isfinite(value))
+        return MEZZO_OK;
+    return mz_fail(MEZZO_ERR_FORMAT, "%s:%lld: column %s: it must be above 0 and finite, and is %s", mz_csv_where(csv),
+                   (long long)mz_csv_line(csv, row), mz_quote(mz_csv_name(csv, (size_t)column)).text,
+                   mz_quote(mz_csv_cell(csv, row, (size_t)column)).text);
+}
+
+static mezzo_status positive(const mz_csv *csv, size_t row, int column, double *out) {
+    MEZZO_TRY(mz_csv_number(csv, row, column, out));
+    return above_zero(csv, row, column, *out);
+}
+
+// Absent or empty is NaN; "nan" too, which other tools write for it.
+static mezzo_status optional_positive(const mz_csv *csv, size_t row, int column, double *out) {
+    MEZZO_TRY(mz_csv_optional(csv, row, column, out));
+    return isnan(*out) ? MEZZO_OK : above_zero(csv, row, column, *out);
+}
+
+// A name of at most MZ_STUDY_NAME - 1 bytes.
+static mezzo_status name(const mz_csv *csv, size_t row, int column, char *out) {
+    const char *cell = mz_csv_cell(csv, row, (size_t)column);
+    if (*cell == '\0' || strlen(cell) >= MZ_STUDY_NAME)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s:%lld: column %s: expected a short name, got %s", mz_csv_where(csv),
+                       (long long)mz_csv_line(csv, row), mz_quote(mz_csv_name(csv, (size_t)column)).text,
+                       mz_quote(cell).text);
+    snprintf(out, MZ_STUDY_NAME, "%s", cell);
+    return MEZZO_OK;
+}
+
+// "[0.1, 0.2]" → mean in seconds; NaN where there is no such column or it is empty.
+static mezzo_status mean_time(const mz_csv *csv, size_t row, int column, double *out) {
+    *out = (double)NAN;
+    if (column < 0 ||
+        mz_csv_cell(csv, row, (size_t)column)[strspn(mz_csv_cell(csv, row, (size_t)column), "[] ")] == '\0')
+        return MEZZO_OK;
+    const char *c = mz_csv_cell(csv, row, (size_t)column);
+    double sum = 0;
+    int n = 0;
+    for (c += strspn(c, "[ "); *c != '\0' && *c != ']'; n++) {
+        char word[64];
+        size_t length = strcspn(c, ",] ;");
+        double seconds;
+        if (length == 0 || length >= sizeof word)
+            break;
+        memcpy(word, c, length);
+        word[length] = '\0';
+        if (!mz_number_parse(word, &seconds))
+            return mz_fail(MEZZO_ERR_FORMAT, "%s:%lld: column 'times': expected numbers, got %s", mz_csv_where(csv),
+                           (long long)mz_csv_line(csv, row), mz_quote(word).text);
+        MEZZO_TRY(above_zero(csv, row, column, seconds));
+        sum += seconds;
+        c += length;
+        c += strspn(c, ",; ");
+    }
+    if (n == 0 || strcmp(c + strspn(c, "] "), "") != 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s:%lld: column 'times': expected \"[seconds, …]\", got %s",
+                       mz_csv_where(csv), (long long)mz_csv_line(csv, row),
+                       mz_quote(mz_csv_cell(csv, row, (size_t)column)).text);
+    *out = sum / n;
+    return MEZZO_OK;
+}
+
+static mezzo_status read_key(const mz_csv *csv, size_t row, const int columns[4], mz_shape_key *out) {
+    MEZZO_TRY(mz_csv_integer(csv, row, columns[0], 1, MOST, &out->layers));
+    MEZZO_TRY(mz_csv_integer(csv, row, columns[1], 1, MOST, &out->d_model));
+    MEZZO_TRY(mz_csv_integer(csv, row, columns[2], 1, MOST, &out->bs));
+    return mz_csv_integer(csv, row, columns[3], 1, MOST, &out->seqlen);
+}
+
+static const char *const key_names[4] = {"layers", "d_model", "bs", "seqlen"};
+static mezzo_status find_key(const mz_csv *csv, int columns[4]) {
+    for (int i = 0; i < 4; i++)
+        MEZZO_TRY(mz_csv_need(csv, key_names[i], &columns[i]));
+    return MEZZO_OK;
+}
+
+// Further columns that are part of a key where they are there.
+static void read_variant(const mz_csv *csv, size_t row, char *out, size_t size) {
+    static const char *const names[] = {"model", "compile", "static"};
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < MZ_COUNT(names); i++) {
+        int column = mz_csv_find(csv, names[i]);
+        if (column < 0 || used >= size)
+            continue;
+        int n = snprintf(out + used, size - used, "%s%s=%.24s", used > 0 ? " " : "", names[i],
+                         mz_csv_cell(csv, row, (size_t)column));
+        used += n > 0 ? (size_t)n : 0;
+    }
+    int column = mz_csv_find(csv, "variant"); // our own pairs file
+    if (column >= 0)
+        snprintf(out, size, "%.90s", mz_csv_cell(csv, row, (size_t)column));
+}
+
+// --- rows ---------------------------------------------------------------------------------------------------------------------
+typedef struct row_columns {
+    int key[4], prec, tps, mem, energy, power, times, rung, ga, final_bs, final_seqlen;
+} row_columns;
+
+static mezzo_status find_row_columns(const mz_csv *csv, row_columns *c) {
+    MEZZO_TRY(find_key(csv, c->key));
+    MEZZO_TRY(mz_csv_need(csv, "prec", &c->prec));
+    MEZZO_TRY(mz_csv_need(csv, "tps", &c->tps));
+    c->mem = mz_csv_find(csv, "mem_gb");
+    c->energy = mz_csv_find(csv, "energy_j");
+    c->power = mz_csv_find(csv, "avg_power_w");
+    c->times = mz_csv_find(csv, "times");
+    c->rung = mz_csv_find(csv, "rung") >= 0 ? mz_csv_find(csv, "rung") : mz_csv_find(csv, "adj");
+    c->ga = mz_csv_find(csv, "ga");
+    c->final_bs = mz_csv_find(csv, "final_bs");
+    c->final_seqlen = mz_csv_find(csv, "final_seqlen");
+    return MEZZO_OK;
+}
+
+static mezzo_status read_ran(const mz_csv *csv, size_t row, const row_columns *c, mz_study_row *r) {
+    if (c->ga >= 0)
+        MEZZO_TRY(mz_csv_integer(csv, row, c->ga, 1, MOST, &r->ga));
+    if (c->final_bs >= 0)
+        MEZZO_TRY(mz_csv_integer(csv, row, c->final_bs, 1, MOST, &r->final_bs));
+    if (c->final_seqlen >= 0)
+        MEZZO_TRY(mz_csv_integer(csv, row, c->final_seqlen, 1, MOST, &r->final_seqlen));
+    MEZZO_TRY(positive(csv, row, c->tps, &r->tps));
+    MEZZO_TRY(optional_positive(csv, row, c->mem, &r->mem_gb));
+    MEZZO_TRY(optional_positive(csv, row, c->energy, &r->energy_j));
+    return optional_positive(csv, row, c->power, &r->power_w);
+}
+
+static mezzo_status read_row(const mz_csv *csv, size_t row, const row_columns *c, mz_study *s) {
+    double mean;
+    MEZZO_TRY(MZ_RESERVE(s->rows, s->cap_rows, s->n_rows + 1));
+    mz_study_row *r = &s->rows[s->n_rows];
+    *r = (mz_study_row){.rung = "base",
+                        .ga = 1,
+                        .tps = (double)NAN,
+                        .mem_gb = (double)NAN,
+                        .energy_j = (double)NAN,
+                        .power_w = (double)NAN,
+                        .line = mz_csv_line(csv, row)};
+    MEZZO_TRY(read_key(csv, row, c->key, &r->key));
+    MEZZO_TRY(name(csv, row, c->prec, r->prec));
+    read_variant(csv, row, r->variant, sizeof r->variant);
+    r->final_bs = r->key.bs;
+    r->final_seqlen = r->key.seqlen;
+    if (c->rung >= 0)
+        MEZZO_TRY(name(csv, row, c->rung, r->rung));
+    if (strcmp(r->rung, "none") != 0) {
+        MEZZO_TRY(read_ran(csv, row, c, r));
+        MEZZO_TRY(mean_time(csv, row, c->times, &mean));
+        if (!isnan(mean))
+            s->inconsistent += fabs(r->tps * mean / (double)(r->final_bs * r->final_seqlen) - 1) > 0.01;
+    }
+    s->n_rows++;
+    return MEZZO_OK;
+}
+
+static int compare_keys(const mz_shape_key *a, const mz_shape_key *b) {
+    const int64_t d[4] = {a->layers - b->layers, a->d_model - b->d_model, a->bs - b->bs, a->seqlen - b->seqlen};
+    for (int i = 0; i < 4; i++)
+        if (d[i] != 0)
+            return d[i] < 0 ? -1 : 1;
+    return 0;
+}
+
+static int compare_shape(const mz_study_row *a, const mz_study_row *b) {
+    int d = compare_keys(&a->key, &b->key);
+    return d != 0 ? d : strcmp(a->variant, b->variant);
+}
+
+static int compare_rows(const void *x, const void *y) {
+    const mz_study_row *a = x, *b = y;
+    int d = compare_shape(a, b);
+    if (d == 0)
+        d = strcmp(a->prec, b->prec);
+    return d != 0 ? d : (a->line > b->line) - (a->line < b->line);
+}
+
+static mezzo_status twice(const mz_study *s, const mz_shape_key *key, const char *variant, const char *prec,
+                          int64_t first, int64_t second) {
+    char text[256];
+    return mz_fail(MEZZO_ERR_FORMAT, "%s:%lld: the same key twice: %s%s%s is in line %lld too", s->where,
+                   (long long)second, mz_key_text(key, variant, text, sizeof text), *prec != '\0' ? ", " : "", prec,
+                   (long long)first);
+}
+
+static mezzo_status sort_rows(mz_study *s) {
+    if (s->n_rows > 1)
+        qsort(s->rows, s->n_rows, sizeof *s->rows, compare_rows);
+    for (size_t i = 1; i < s->n_rows; i++) {
+        const mz_study_row *a = &s->rows[i - 1], *b = &s->rows[i];
+        if (compare_shape(a, b) == 0 && strcmp(a->prec, b->prec) == 0)
+            return twice(s, &b->key, b->variant, b->prec, a->line, b->line);
+    }
+    return MEZZO_OK;
+}
+
+// --- energies -----------------------------------------------------------------------------------------------------------------
+// A step's energy is its mean power times its time. Where a file's energy_j is something else (power over a sampling window of
+// its own, for one), the median quotient tells, and energies are made from power and time.
+static mezzo_status check_energy(mz_study *s) {
+    double *ratio = mz_alloc(s->n_rows + 1, sizeof *ratio);
+    size_t n = 0;
+    if (ratio == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < s->n_rows; i++) {
+        const mz_study_row *r = &s->rows[i];
+        double seconds = (double)(r->final_bs * r->final_seqlen) / r->tps;
+        if (!isnan(r->energy_j) && !isnan(r->power_w) && !isnan(r->tps))
+            ratio[n++] = r->energy_j / (r->power_w * seconds);
+    }
+    if (n > 0) {
+        mz_sort(ratio, n);
+        s->energy_ratio = mz_quantile(ratio, n, 0.5);
+        s->energy_remade = fabs(s->energy_ratio - 1) > 0.1;
+    }
+    for (size_t i = 0; i < s->n_rows && s->energy_remade; i++) {
+        mz_study_row *r = &s->rows[i];
+        r->energy_j = r->power_w * (double)(r->final_bs * r->final_seqlen) / r->tps; // NaN where either is not known
+    }
+    mz_free(ratio);
+    return MEZZO_OK;
+}
+
+// --- pairing ------------------------------------------------------------------------------------------------------------------
+static bool has_precision(const mz_study *s, const char *prec) {
+    for (size_t i = 0; i < s->n_rows; i++)
+        if (strcmp(s->rows[i].prec, prec) == 0)
+            return true;
+    return false;
+}
+
+static mezzo_status choose_precisions(mz_study *s, const char *baseline, const char *candidate) {
+    static const char *const usual[] = {"amp", "bf16", "fp16", "tf32"};
+    for (size_t i = 0; i < MZ_COUNT(usual) && candidate == NULL; i++)
+        if (has_precision(s, usual[i]))
+            candidate = usual[i];
+    if (baseline == NULL)
+        baseline = "fp32";
+    if (candidate == NULL)
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: no row has the precision amp, bf16, fp16 or tf32 in column 'prec': there is "
+                       "nothing to compare %s with",
+                       s->where, mz_quote(baseline).text);
+    if (strcmp(baseline, candidate) == 0)
+        return mz_fail(MEZZO_ERR_INVALID, "baseline and candidate are both %s", mz_quote(baseline).text);
+    const char *both[] = {baseline, candidate};
+    for (int i = 0; i < 2; i++)
+        if (strlen(both[i]) >= MZ_STUDY_NAME || !has_precision(s, both[i]))
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: no row has the precision %s in column 'prec'", s->where,
+                           mz_quote(both[i]).text);
+    snprintf(s->baseline, sizeof s->baseline, "%s", baseline);
+    snprintf(s->candidate, sizeof s->candidate, "%s", candidate);
+    for (size_t i = 0; i < s->n_rows; i++) {
+        const char *p = s->rows[i].prec;
+        size_t used = strlen(s->others);
+        if (strcmp(p, baseline) != 0 && strcmp(p, candidate) != 0 && strstr(s->others, p) == NULL)
+            snprintf(s->others + used, sizeof s->others - used, "%s%s", used > 0 ? ", " : "", p);
+    }
+    return MEZZO_OK;
+}
+
+static double saving(double candidate, double baseline) {
+    return 100 * (1 - candidate / baseline); // NaN where either is
+}
+
+static mezzo_status add_pair(mz_study *s, const mz_study_row *base, const mz_study_row *low) {
+    mz_pair p = {.key = base->key,
+                 .speedup = low->tps / base->tps,
+                 .mem_saving_pct = saving(low->mem_gb, base->mem_gb),
+                 .energy_gain_pct = saving(low->energy_j, base->energy_j),
+                 .tps_fp32 = base->tps,
+                 .tps_amp = low->tps,
+                 .tokens = low->final_bs * low->final_seqlen,
+                 .ga_amp = low->ga,
+                 .ga_fp32 = base->ga};
+    snprintf(p.variant, sizeof p.variant, "%s", base->variant);
+    snprintf(p.adj_amp, sizeof p.adj_amp, "%s", low->rung);
+    snprintf(p.adj_fp32, sizeof p.adj_fp32, "%s", base->rung);
+    bool equal = strcmp(base->rung, low->rung) == 0 && base->ga == low->ga && base->final_bs == low->final_bs &&
+                 base->final_seqlen == low->final_seqlen;
+    if (equal) {
+        MEZZO_TRY(MZ_RESERVE(s->pairs, s->cap_pairs, s->n_pairs + 1));
+        s->pairs[s->n_pairs++] = p;
+    } else {
+        MEZZO_TRY(MZ_RESERVE(s->unequal, s->cap_unequal, s->n_unequal + 1));
+        s->unequal[s->n_unequal++] = p;
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status list_row(size_t **list, size_t *n, size_t *cap, size_t row) {
+    MEZZO_TRY(MZ_RESERVE(*list, *cap, *n + 1));
+    (*list)[(*n)++] = row;
+    return MEZZO_OK;
+}
+
+// Rows are sorted: those of one shape stand together.
+static mezzo_status pair_shape(mz_study *s, size_t from, size_t to) {
+    size_t both[2] = {SIZE_MAX, SIZE_MAX};
+    for (size_t i = from; i < to; i++) {
+        const mz_study_row *r = &s->rows[i];
+        int which = strcmp(r->prec, s->baseline) == 0 ? 0 : strcmp(r->prec, s->candidate) == 0 ? 1 : -1;
+        if (which < 0)
+            continue;
+        if (isnan(r->tps))
+            MEZZO_TRY(list_row(&s->failed, &s->n_failed, &s->cap_failed, i));
+        else
+            both[which] = i;
+    }
+    if (both[0] != SIZE_MAX && both[1] != SIZE_MAX)
+        return add_pair(s, &s->rows[both[0]], &s->rows[both[1]]);
+    for (int k = 0; k < 2; k++)
+        if (both[k] != SIZE_MAX)
+            MEZZO_TRY(list_row(&s->alone, &s->n_alone, &s->cap_alone, both[k]));
+    return MEZZO_OK;
+}
+
+static mezzo_status load_rows(const mz_csv *csv, const char *baseline, const char *candidate, mz_study *s) {
+    row_columns columns;
+    MEZZO_TRY(find_row_columns(csv, &columns));
+    for (size_t i = 0; i < mz_csv_rows(csv); i++)
+        MEZZO_TRY(read_row(csv, i, &columns, s));
+    MEZZO_TRY(sort_rows(s));
+    MEZZO_TRY(choose_precisions(s, baseline, candidate));
+    MEZZO_TRY(check_energy(s));
+    for (size_t from = 0, to; from < s->n_rows; from = to) {
+        for (to = from + 1; to < s->n_rows && compare_shape(&s->rows[from], &s->rows[to]) == 0;)
+            to++;
+        MEZZO_TRY(pair_shape(s, from, to));
+    }
+    return MEZZO_OK;
+}
+
+// --- a pairs file -------------------------------------------------------------------------------------------------------------
+#define SPEEDUP "speedup_amp_over_fp32"
+
+static mezzo_status short_name(const mz_csv *csv, size_t row, const char *column, const char *initial, char *out) {
+    int c = mz_csv_find(csv, column);
+    if (c >= 0)
+        return name(csv, row, c, out);
+    snprintf(out, MZ_STUDY_NAME, "%s", initial);
+    return MEZZO_OK;
+}
+
+static mezzo_status integer_or(const mz_csv *csv, size_t row, const char *column, int64_t initial, int64_t *out) {
+    int c = mz_csv_find(csv, column);
+    *out = initial;
+    return c >= 0 ? mz_csv_integer(csv, row, c, 1, INT64_C(1) << 53, out) : MEZZO_OK;
+}
+
+static mezzo_status read_pair(const mz_csv *csv, size_t row, const int key[4], int speedup, mz_pair *p) {
+    *p = (mz_pair){0};
+    MEZZO_TRY(read_key(csv, row, key, &p->key));
+    read_variant(csv, row, p->variant, sizeof p->variant);
+    MEZZO_TRY(positive(csv, row, speedup, &p->speedup));
+    MEZZO_TRY(mz_csv_optional(csv, row, mz_csv_find(csv, "mem_saving_pct"), &p->mem_saving_pct));
+    MEZZO_TRY(mz_csv_optional(csv, row, mz_csv_find(csv, "energy_gain_pct"), &p->energy_gain_pct));
+    MEZZO_TRY(optional_positive(csv, row, mz_csv_find(csv, "tps_fp32"), &p->tps_fp32));
+    MEZZO_TRY(optional_positive(csv, row, mz_csv_find(csv, "tps_amp"), &p->tps_amp));
+    MEZZO_TRY(integer_or(csv, row, "tokens_per_step", p->key.bs * p->key.seqlen, &p->tokens));
+    MEZZO_TRY(short_name(csv, row, "adj_amp", "base", p->adj_amp));
+    MEZZO_TRY(short_name(csv, row, "adj_fp32", "base", p->adj_fp32));
+    MEZZO_TRY(integer_or(csv, row, "ga_amp", 1, &p->ga_amp));
+    return integer_or(csv, row, "ga_fp32", 1, &p->ga_fp32);
+}
+
+typedef struct lined_pair {
+    mz_pair pair;
+    int64_t line;
+} lined_pair;
+
+static int compare_lined(const void *x, const void *y) {
+    const lined_pair *a = x, *b = y;
+    int d = compare_keys(&a->pair.key, &b->pair.key);
+    if (d == 0)
+        d = strcmp(a->pair.variant, b->pair.variant);
+    return d != 0 ? d : (a->line > b->line) - (a->line < b->line);
+}
+
+static mezzo_status keep_pairs(mz_study *s, const lined_pair *list, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const mz_pair *p = &list[i].pair;
+        if (i > 0 && compare_keys(&p->key, &list[i - 1].pair.key) == 0 &&
+            strcmp(p->variant, list[i - 1].pair.variant) == 0)
+            return twice(s, &p->key, p->variant, "", list[i - 1].line, list[i].line);
+        if (strcmp(p->adj_amp, p->adj_fp32) == 0 && p->ga_amp == p->ga_fp32) {
+            MEZZO_TRY(MZ_RESERVE(s->pairs, s->cap_pairs, s->n_pairs + 1));
+            s->pairs[s->n_pairs++] = *p;
+        } else {
+            MEZZO_TRY(MZ_RESERVE(s->unequal, s->cap_unequal, s->n_unequal + 1));
+            s->unequal[s->n_unequal++] = *p;
+        }
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status load_pairs(const mz_csv *csv, mz_study *s) {
+    mezzo_status status = MEZZO_OK;
+    int key[4], speedup;
+    size_t n = mz_csv_rows(csv);
+    MEZZO_TRY(find_key(csv, key));
+    MEZZO_TRY(mz_csv_need(csv, SPEEDUP, &speedup));
+    snprintf(s->baseline, sizeof s->baseline, "fp32");
+    snprintf(s->candidate, sizeof s->candidate, "amp");
+    lined_pair *list = mz_alloc(n + 1, sizeof *list);
+    if (list == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        MEZZO_TRY_GOTO(status, read_pair(csv, i, key, speedup, &list[i].pair));
+        list[i].line = mz_csv_line(csv, i);
+    }
+    if (n > 1)
+        qsort(list, n, sizeof *list, compare_lined);
+    MEZZO_TRY_GOTO(status, keep_pairs(s, list, n));
+fail:
+    mz_free(list);
+    return status;
+}
+
+// --- loading and saving -------------------------------------------------------------------------------------------------------
+static mezzo_status no_pairs(const mz_study *s) {
+    char text[256];
+    if (s->n_alone > 0) {
+        const mz_study_row *r = &s->rows[s->alone[0]];
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: no two rows make a pair: %zu rows have no partner, the first is %s, %s",
+                       s->where, s->n_alone, mz_key_text(&r->key, r->variant, text, sizeof text), r->prec);
+    }
+    if (s->n_unequal > 0)
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: all %zu pairs ran on unequal rungs or shapes: there is nothing to compare", s->where,
+                       s->n_unequal);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: there is no row of a step that ran", s->where);
+}
+
+mezzo_status mz_study_load(const char *path, const char *baseline, const char *candidate, mz_study *out) {
+    mezzo_status status = MEZZO_OK;
+    mz_csv *csv = NULL;
+    *out = (mz_study){0};
+    MEZZO_TRY_GOTO(status, mz_csv_load(path, &csv));
+    out->where = mz_strdup(path);
+    if (out->where == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    if (mz_csv_rows(csv) == 0)
+        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_FORMAT, "%s: there is a header and no row", path));
+    if (mz_csv_find(csv, SPEEDUP) >= 0 && mz_csv_find(csv, "prec") < 0)
+        MEZZO_TRY_GOTO(status, load_pairs(csv, out));
+    else
+        MEZZO_TRY_GOTO(status, load_rows(csv, baseline, candidate, out));
+    if (out->n_pairs == 0)
+        MEZZO_TRY_GOTO(status, no_pairs(out));
+    mz_csv_free(csv);
+    return MEZZO_OK;
+fail:
+    mz_csv_free(csv);
+    mz_study_free(out);
+    return status;
+}
+
+static void add_number(mz_text *t, double x) {
+    char buf[MZ_NUMBER_MAX];
+    mz_text_add(t, ",", 1);
+    if (!isnan(x))
+        mz_text_addf(t, "%s", mz_number_format(x, buf));
+}
+
+mezzo_status mz_pairs_save(const mz_study *s, const char *path) {
+    mz_text t = {0};
+    bool variants = false;
+    for (size_t i = 0; i < s->n_pairs; i++)
+        variants = variants || strcmp(s->pairs[i].variant, s->pairs[0].variant) != 0; // one for all says nothing
+    mz_text_addf(&t,
+                 "layers,d_model,bs,seqlen,speedup_amp_over_fp32,mem_saving_pct,energy_gain_pct,tps_fp32,tps_amp,"
+                 "tokens_per_step,adj_amp,adj_fp32,ga_amp,ga_fp32%s\n",
+                 variants ? ",variant" : "");
+    for (size_t i = 0; i < s->n_pairs; i++) {
+        const mz_pair *p = &s->pairs[i];
+        mz_text_addf(&t, "%lld,%lld,%lld,%lld", (long long)p->key.layers, (long long)p->key.d_model,
+                     (long long)p->key.bs, (long long)p->key.seqlen);
+        const double numbers[] = {p->speedup, p->mem_saving_pct, p->energy_gain_pct, p->tps_fp32, p->tps_amp};
+        for (size_t k = 0; k < MZ_COUNT(numbers); k++)
+            add_number(&t, numbers[k]);
+        mz_text_addf(&t, ",%lld,", (long long)p->tokens);
+        mz_csv_add(&t, p->adj_amp);
+        mz_text_add(&t, ",", 1);
+        mz_csv_add(&t, p->adj_fp32);
+        mz_text_addf(&t, ",%lld,%lld", (long long)p->ga_amp, (long long)p->ga_fp32);
+        if (variants) {
+            mz_text_add(&t, ",", 1);
+            mz_csv_add(&t, p->variant);
+        }
+        mz_text_add(&t, "\n", 1);
+    }
+    mezzo_status status = t.status != MEZZO_OK ? t.status : mz_file_write_atomic(path, t.data, t.len);
+    mz_text_free(&t);
+    return status;
+}

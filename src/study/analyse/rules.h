@@ -1,0 +1,81 @@
+// A precision for a shape: rules of the form "the candidate from so many tokens per step on", one for a band of widths.
+#ifndef MZ_STUDY_RULES_H
+#define MZ_STUDY_RULES_H
+
+#include "study/analyse/pairs.h"
+#include "study/analyse/stats.h"
+
+typedef enum mz_rule_kind { MZ_RULE_ALWAYS, MZ_RULE_NEVER, MZ_RULE_FROM, MZ_RULE_BELOW } mz_rule_kind;
+
+typedef struct mz_rule {
+    int64_t d_model;     // the width it was found at; 0: none, it is a published one
+    int64_t least_width; // it serves widths from here up to the next rule's
+    mz_rule_kind kind;   // candidate: always, never, at `threshold` tokens per step and above, or below it
+    double threshold;
+    int64_t n, right;                 // pairs it was found on, and how many it decides rightly; 0: not known
+    double log_regret;                // mean over those pairs, see mz_rule_score
+    double least_tokens, most_tokens; // of those pairs
+} mz_rule;
+
+#define MZ_RULES_MAX 64
+// What a rule decides at one width and number of tokens, on the pairs that were measured there: for advise's confidence.
+typedef struct mz_rule_cell {
+    int64_t d_model, tokens, n, wins; // wins: the candidate was faster
+} mz_rule_cell;
+
+typedef struct mz_rules {
+    char name[64];
+    char baseline[MZ_STUDY_NAME], candidate[MZ_STUDY_NAME];
+    char source[256];            // a sentence: where they come from
+    mz_rule rules[MZ_RULES_MAX]; // ascending least_width
+    int n;
+    mz_rule_cell *cells; // ascending width, tokens; may be NULL
+    size_t n_cells, cap_cells;
+} mz_rules;
+
+void mz_rules_free(mz_rules *rules);
+bool mz_rule_decides(const mz_rule *rule, double tokens);             // true: the candidate
+const mz_rule *mz_rules_find(const mz_rules *rules, int64_t d_model); // the band that d_model lies in
+const char *mz_rule_text(const mz_rules *rules, const mz_rule *rule, char *buf,
+                         size_t size); // "amp from 640 tokens per step on"
+
+// "600 tokens per step at width 512 and above, 1,000 below", published for GLM-4-MoE on a Tesla T4.
+void mz_rules_t4_glm4moe(mz_rules *out);
+
+// --- finding and judging --------------------------------------------------------------------------------------------------------
+typedef struct mz_score {
+    size_t n;
+    double accuracy;   // share of pairs decided as their speedup says (a tie at exactly 1 is right either way)
+    double log_regret; // mean over the pairs of ln(time of the choice / time of the better precision); 0 is perfect
+} mz_score;
+mz_score mz_rules_score(const mz_rules *rules, const mz_pair *pairs, size_t n);
+
+// One rule a width: the threshold, of all between neighbouring token counts, and the direction with the least mean log-regret. Of
+// equals the simplest: always, never, from, below. Bands meet at the geometric mean of neighbouring widths.
+mezzo_status mz_rules_fit(const mz_pair *pairs, size_t n, mz_rules *out);
+// Mean over `folds` folds: rules found on the others, scored on the fold. Pairs of one shape share a fold, so that repeats of a
+// shape do not stand on both sides. *out counts every pair once.
+mezzo_status mz_rules_cross_validate(const mz_pair *pairs, size_t n, int folds, uint64_t seed, mz_score *out);
+
+// --- applying (advise) ----------------------------------------------------------------------------------------------------------
+typedef struct mz_advice {
+    bool candidate;
+    int64_t tokens;
+    const mz_rule *rule; // of the rules
+    char precision[MZ_STUDY_NAME];
+    char reason[400];
+    // The share of the pairs measured nearest to this shape on which the same choice was the faster one, with its 95 % Wilson
+    // interval; NaN where the rules carry no measurements.
+    double confidence;
+    mz_interval interval;
+    int64_t pairs;
+    char warning[200]; // outside of what was measured; "" if not
+} mz_advice;
+mezzo_status mz_rules_advise(const mz_rules *rules, int64_t d_model, int64_t batch, int64_t seq_len, mz_advice *out);
+
+// --- files ----------------------------------------------------------------------------------------------------------------------
+mezzo_status mz_rules_save(const mz_rules *rules, const mz_score *cross_validated, const char *path); // rules.json
+// A rules.json, or the name of built-in rules ("t4-glm4moe"). IO, FORMAT or INVALID name file and key.
+mezzo_status mz_rules_load(const char *path, mz_rules *out);
+
+#endif

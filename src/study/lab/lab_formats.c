@@ -1,0 +1,142 @@
+// Number formats: their facts, and what becomes of a value in each. Facts follow from the widths of the fields; a value is stored by the
+// conversion that training uses, and its fields are read off the result.
+#include <math.h>
+
+#include "study/lab/lab.h"
+
+static const mz_lab_format formats[] = {
+    {"fp64", "IEEE binary64, double", 11, 52, MZ_SPECIALS_IEEE, MEZZO_F64, 0, NULL},
+    {"fp32", "IEEE binary32, single", 8, 23, MZ_SPECIALS_IEEE, MEZZO_F32, 0, NULL},
+    {"tf32", "TensorFloat-32, a tensor core's reading of fp32", 8, 10, MZ_SPECIALS_IEEE, MEZZO_TF32, 0, NULL},
+    {"bf16", "bfloat16, the upper half of fp32", 8, 7, MZ_SPECIALS_IEEE, MEZZO_BF16, 0, NULL},
+    {"fp16", "IEEE binary16, half", 5, 10, MZ_SPECIALS_IEEE, MEZZO_F16, 0, NULL},
+    {"fp8_e5m2", "OCP FP8 E5M2", 5, 2, MZ_SPECIALS_IEEE, MEZZO_F8E5M2, 0, NULL},
+    {"fp8_e4m3", "OCP FP8 E4M3FN", 4, 3, MZ_SPECIALS_NAN, MEZZO_F8E4M3, 0, NULL},
+    {"mxfp4", "OCP MXFP4: E2M1, a power of two for 32", 2, 1, MZ_SPECIALS_NONE, MEZZO_DTYPE_COUNT, 32,
+     "8-bit power of two (E8M0)"},
+    {"nvfp4", "NVFP4: E2M1, an E4M3 scale for 16", 2, 1, MZ_SPECIALS_NONE, MEZZO_DTYPE_COUNT, 16, "FP8 E4M3"},
+};
+
+int mz_lab_format_count(void) {
+    return (int)MZ_COUNT(formats);
+}
+
+const mz_lab_format *mz_lab_format_at(int index) {
+    return &formats[index];
+}
+
+const mz_lab_format *mz_lab_format_find(const char *name) {
+    for (size_t i = 0; i < MZ_COUNT(formats); i++)
+        if (strcmp(formats[i].name, name) == 0)
+            return &formats[i];
+    return NULL;
+}
+
+// --- facts --------------------------------------------------------------------------------------------------------------------
+static int bias_of(const mz_lab_format *f) {
+    return (1 << (f->exponent - 1)) - 1;
+}
+
+static double largest_of(const mz_lab_format *f) {
+    int top = (1 << f->exponent) - 1 - bias_of(f); // exponent of the largest field
+    double ulps = ldexp(1, -f->fraction);
+    switch (f->specials) {
+    case MZ_SPECIALS_IEEE:
+        return ldexp(2 - ulps, top - 1); // the largest field is infinity and NaN
+    case MZ_SPECIALS_NAN:
+        return ldexp(2 - 2 * ulps, top); // only the last code is NaN
+    default:
+        return ldexp(2 - ulps, top);
+    }
+}
+
+mz_lab_format_facts mz_lab_format_describe(const mz_lab_format *f) {
+    int bits = 1 + f->exponent + f->fraction;
+    uint64_t half = UINT64_C(1) << (bits - 1); // codes of one sign
+    uint64_t none = f->specials == MZ_SPECIALS_IEEE ? UINT64_C(1) << f->fraction : f->specials == MZ_SPECIALS_NAN;
+    double subnormal = ldexp(1, 1 - bias_of(f) - f->fraction);
+    // NVFP4's FP32 scale of the whole tensor is nothing beside its elements.
+    return (mz_lab_format_facts){.bits = bits,
+                                 .bias = bias_of(f),
+                                 .largest = largest_of(f),
+                                 .smallest_normal = ldexp(1, 1 - bias_of(f)),
+                                 .smallest_subnormal = subnormal,
+                                 .epsilon = ldexp(1, -f->fraction),
+                                 .digits = (f->fraction + 1) * log10(2),
+                                 .zero = subnormal / 2,
+                                 .finite = 2 * (half - none) - 1,
+                                 .bits_a_value = bits + (f->block > 0 ? 8.0 / f->block : 0)};
+}
+
+// --- storing ------------------------------------------------------------------------------------------------------------------
+const char *mz_fate_name(mz_fate fate) {
+    static const char *const names[] = {"exact", "rounded", "subnormal", "underflow", "overflow", "nan"};
+    return names[fate];
+}
+
+// To nearest E2M1, ties to even, saturating: 0, ½, 1, 1½, 2, 3, 4, 6. Spacing ½ below 2, 1 below 4, then 2.
+static double round_e2m1(double x) {
+    double a = fabs(x), spacing = a < 2 ? 0.5 : a < 4 ? 1 : 2;
+    return copysign(fmin(nearbyint(a / spacing) * spacing, 6), x);
+}
+
+// The block's scale when x is its largest element. MX: 2^(⌊log2|x|⌋ - 2), 2 being E2M1's largest exponent (OCP MX v1.0, §6.3), an E8M0
+// number; NVFP4: |x|/6 as E4M3, 6 being E2M1's largest value.
+static double block_scale(const mz_lab_format *f, double x) {
+    if (f->block == 0 || x == 0 || !isfinite(x))
+        return 1;
+    if (f->block == 32)
+        return ldexp(1, (int)fmax(-127, fmin(127, ilogb(x) - 2)));
+    double scale = mezzo_round_to(fmin(fabs(x) / 6, 448), MEZZO_F8E4M3);
+    return scale > 0 ? scale : ldexp(1, -9); // E4M3's smallest
+}
+
+// Sign, exponent and fraction of a value that the format holds.
+static void read_fields(const mz_lab_format *f, double v, mz_stored *out) {
+    uint64_t top = (UINT64_C(1) << f->exponent) - 1, ones = (UINT64_C(1) << f->fraction) - 1;
+    int smallest = 1 - bias_of(f);
+    out->sign = signbit(v) != 0;
+    if (isnan(v)) {
+        out->exponent = top;
+        out->fraction = f->specials == MZ_SPECIALS_NAN ? ones : UINT64_C(1) << (f->fraction - 1);
+    } else if (isinf(v)) {
+        out->exponent = top;
+        out->fraction = 0;
+    } else if (fabs(v) < ldexp(1, smallest)) {
+        out->exponent = 0;
+        out->fraction = (uint64_t)ldexp(fabs(v), f->fraction - smallest);
+    } else {
+        int e = ilogb(v);
+        out->exponent = (uint64_t)(e + bias_of(f));
+        out->fraction = (uint64_t)ldexp(ldexp(fabs(v), -e) - 1, f->fraction);
+    }
+    out->code = (uint64_t)out->sign << (f->exponent + f->fraction) | out->exponent << f->fraction | out->fraction;
+}
+
+static mz_fate fate_of(const mz_lab_format *f, double x, double element, double stored) {
+    if (isnan(x))
+        return MZ_FATE_NAN;
+    if (!isfinite(x) || !isfinite(stored))
+        return MZ_FATE_OVERFLOW;
+    if (f->specials == MZ_SPECIALS_NONE && fabs(element) == 6 && fabs(x) > fabs(stored) * 7 / 6)
+        return MZ_FATE_OVERFLOW; // beyond what a larger scale would have rounded to 6
+    if (stored == 0 && x != 0)
+        return MZ_FATE_UNDERFLOW;
+    if (x != 0 && fabs(element) < ldexp(1, 1 - bias_of(f)))
+        return MZ_FATE_SUBNORMAL;
+    return stored == x ? MZ_FATE_EXACT : MZ_FATE_ROUNDED;
+}
+
+mz_stored mz_lab_format_store(const mz_lab_format *f, double x) {
+    mz_stored out = {.scale = block_scale(f, x)};
+    double element = f->dtype != MEZZO_DTYPE_COUNT ? mezzo_round_to(x, f->dtype) : round_e2m1(x / out.scale);
+    if (f->dtype == MEZZO_DTYPE_COUNT && isnan(x))
+        element = 6; // no code for it: saturated, as everything too large
+    read_fields(f, element, &out);
+    out.value = element * out.scale;
+    out.relative = x == 0 ? 0 : fabs(out.value - x) / fabs(x);
+    if (!isfinite(out.value) || !isfinite(x))
+        out.relative = NAN;
+    out.fate = fate_of(f, x, element, out.value);
+    return out;
+}

@@ -1,0 +1,139 @@
+// The same small model trained in several precisions on this machine: time to the same loss.
+#include <math.h>
+#include <unistd.h>
+
+#include "study/lab/lab.h"
+#include "study/lab/lab_text.h"
+
+enum { BLOCK = 5 }; // steps before the next precision has its turn: what else the machine does touches all alike
+
+typedef struct runner {
+    mz_training training;
+    double *loss, *seconds; // [steps]: smoothed loss after each step, time in steps so far
+    double smooth, weight, spent;
+} runner;
+
+static mezzo_status open_runner(const mz_speed_options *o, mezzo_precision precision, const char *text, runner *r) {
+    char layers[24], width[24], batch[24], threads[16];
+    mezzo_config *config;
+    snprintf(layers, sizeof layers, "%lld", (long long)o->layers);
+    snprintf(width, sizeof width, "%lld", (long long)o->d_model);
+    snprintf(batch, sizeof batch, "%lld", (long long)o->batch);
+    snprintf(threads, sizeof threads, "%d", o->threads);
+    const char *const keys[][2] = {
+        {"model.name", "gpt2"},       {"model.layers", layers},
+        {"model.heads", "4"},         {"model.d_model", width},
+        {"model.seq_len", "128"},     {"model.vocab", "256"},
+        {"train.batch_size", batch},  {"data.tokenizer", "byte"},
+        {"data.path", text},          {"optimizer.lr", "1e-3"},
+        {"schedule.warmup", "5"},     {"schedule.kind", "constant"},
+        {"train.sample_every", "-1"}, {"device.name", o->device != NULL ? o->device : "auto"},
+        {"device.threads", threads},  {"amp.precision", mezzo_precision_name(precision)}};
+    MEZZO_TRY(mezzo_config_create(&config));
+    mezzo_status status = mz_lab_set(config, keys, MZ_COUNT(keys));
+    if (status == MEZZO_OK)
+        status = mz_run_open(config, NULL, &r->training);
+    mezzo_config_free(config);
+    r->training.source = NULL;
+    MEZZO_TRY(status);
+    r->loss = mz_alloc((size_t)o->steps, sizeof *r->loss);
+    r->seconds = mz_alloc((size_t)o->steps, sizeof *r->seconds);
+    return r->loss == NULL || r->seconds == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+}
+
+static void close_runner(runner *r) {
+    mz_run_close(&r->training);
+    mz_free(r->loss);
+    mz_free(r->seconds);
+}
+
+// The loss of a step, into a mean that forgets with a time of ten steps; corrected for its start, as Adam's moments are.
+static void note(runner *r, int64_t steps) {
+    const mz_step_report *last = &r->training.readout.last;
+    if (last->step < 1 || last->step > steps)
+        return;
+    r->smooth = 0.9 * r->smooth + 0.1 * last->loss;
+    r->weight = 0.9 * r->weight + 0.1;
+    r->loss[last->step - 1] = r->smooth / r->weight;
+}
+
+static mezzo_status run_block(runner *r, int64_t steps) {
+    for (int i = 0; i < BLOCK && r->training.step < steps; i++) {
+        bool fresh, last = r->training.step + 1 == steps;
+        double start = mz_seconds();
+        MEZZO_TRY(mz_run_step(&r->training));
+        MEZZO_TRY(mz_run_read_step(&r->training, last || i == BLOCK - 1, &fresh));
+        r->spent += mz_seconds() - start;
+        r->seconds[r->training.step - 1] = r->spent;
+        if (fresh)
+            note(r, steps);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status race(const mz_speed_options *o, runner *runners, int n) {
+    char *text = NULL;
+    mezzo_status status = o->data == NULL ? mz_lab_text(&text) : MEZZO_OK;
+    for (int i = 0; i < n && status == MEZZO_OK; i++)
+        status = open_runner(o, o->precisions[i], o->data != NULL ? o->data : text, &runners[i]);
+    if (text != NULL)
+        unlink(text); // read into memory
+    mz_free(text);
+    MEZZO_TRY(status);
+    while (runners[n - 1].training.step < o->steps)
+        for (int i = 0; i < n; i++) {
+            MEZZO_TRY(run_block(&runners[i], o->steps));
+            if (o->stop != NULL && *o->stop)
+                return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped after %lld of %lld steps",
+                               (long long)runners[i].training.step, (long long)o->steps);
+        }
+    return MEZZO_OK;
+}
+
+// Steps whose loss was not read on its own (a device that is read late) take the one before.
+static void fill(runner *r, int64_t steps) {
+    for (int64_t s = 1; s < steps; s++)
+        if (r->loss[s] == 0)
+            r->loss[s] = r->loss[s - 1];
+}
+
+static void finish(const mz_speed_options *o, const runner *r, mezzo_precision asked, double target,
+                   mz_speed_row *row) {
+    const mz_training *t = &r->training;
+    int64_t half = o->steps / 2;
+    *row = (mz_speed_row){.asked = asked,
+                          .effective = t->config.program.precision,
+                          .ms = 1e3 * (r->spent - r->seconds[half - 1]) / (double)(o->steps - half),
+                          .final_loss = r->loss[o->steps - 1],
+                          .seconds = (double)NAN,
+                          .skipped = t->readout.last.state.skipped,
+                          .memory = t->memory};
+    row->tokens_per_second = (double)t->count / row->ms * 1e3;
+    snprintf(row->reason, sizeof row->reason, "%.*s", (int)sizeof row->reason - 1, t->precision_reason);
+    for (int64_t s = 0; s < o->steps; s++)
+        if (r->loss[s] <= target && r->loss[s] > 0) {
+            row->steps = s + 1;
+            row->seconds = r->seconds[s];
+            break;
+        }
+}
+
+mezzo_status mz_speed_race(const mz_speed_options *o, mz_speed_row *rows, mz_speed_result *result) {
+    runner runners[MZ_SPEED_MOST] = {0};
+    *result = (mz_speed_result){.target = o->target};
+    mezzo_status status = race(o, runners, o->n_precisions);
+    for (int i = 0; i < o->n_precisions && status == MEZZO_OK; i++) {
+        fill(&runners[i], o->steps);
+        if (o->target <= 0) // the loss that all reach
+            result->target = fmax(result->target, runners[i].loss[o->steps - 1]);
+    }
+    for (int i = 0; i < o->n_precisions && status == MEZZO_OK; i++)
+        finish(o, &runners[i], o->precisions[i], result->target, &rows[i]);
+    snprintf(result->device, sizeof result->device, "%s", runners[0].training.info.description);
+    if (status == MEZZO_OK)
+        result->parameters = mezzo_params_elements(runners[0].training.params);
+    for (int i = 0; i < o->n_precisions; i++)
+        close_runner(&runners[i]);
+    MEZZO_TRY(status);
+    return MEZZO_OK;
+}

@@ -1,0 +1,65 @@
+// Forward, backward and step times of model sizes in several precisions: what mezzo bench --models measures.
+#ifndef MZ_STUDY_BENCH_H
+#define MZ_STUDY_BENCH_H
+
+#include "study/measure/measure.h"
+
+#define MZ_BENCH_PRECISIONS 4
+
+typedef struct mz_bench_size { // the sizes of Stanford CS336's assignment
+    const char *name;
+    int64_t d_model, d_ff, layers, heads;
+} mz_bench_size;
+const mz_bench_size *mz_bench_size_at(int index); // NULL past the end
+// `size` is one of them, or "D_MODELxD_FFxLAYERSxHEADS", in the family `family`; or a name that mezzo_model_defaults takes ("gpt2-124M"). vocab 0: 10,000 for the
+// sizes, the model's own for names. INVALID names the nearest.
+mezzo_status mz_bench_model(const char *family, const char *size, int64_t vocab, int64_t context,
+                            mezzo_model_config *out);
+
+typedef struct mz_bench_plan {
+    int64_t batch, context;
+    mezzo_precision precisions[MZ_BENCH_PRECISIONS]; // as asked for; the first is the baseline
+    int n_precisions;
+    bool forward, backward, step; // which phases
+    mz_repeats repeats;
+    size_t memory;       // bytes; 0: what is free on the device
+    const double *peaks; // FLOP/s by mezzo_precision, for MFU; NULL or 0: not known
+    uint64_t seed;
+} mz_bench_plan;
+
+typedef struct mz_bench_time { // milliseconds; NaN: not measured
+    double mean, deviation;
+} mz_bench_time;
+typedef struct mz_bench_cell {
+    mezzo_precision effective;
+    bool measured;                         // false: it did not fit
+    mz_bench_time forward, backward, step; // backward: forward and backward less a forward run just before
+    double total;                          // forward + backward, ms
+    double tokens_per_second, mfu;         // of a step, or of forward and backward where no step is timed
+    double memory_mb;                      // 2^20 bytes, as planned; known also where it does not fit
+    bool finite;
+    char note[256]; // a fallback and its reason, or why it is not measured; "" if there is nothing to say
+} mz_bench_cell;
+typedef struct mz_bench_result {
+    char size[48];
+    mezzo_model_config model;
+    double params_m;
+    mz_bench_cell cells[MZ_BENCH_PRECISIONS];
+} mz_bench_result;
+
+// Never fails because of memory or a missing kernel: such cells are NaN with a note, logged as a notice. INTERRUPTED at *stop.
+mezzo_status mz_bench_run(mezzo_device *device, const char *size, const mezzo_model_config *model,
+                          const mz_bench_plan *plan, mz_bench_result *out);
+
+// --- CSV and chart --------------------------------------------------------------------------------------------------------------
+void mz_bench_header(const mz_bench_plan *plan, mz_text *out);
+void mz_bench_line(const mz_bench_plan *plan, const mz_bench_result *r, const char *device, const char *commit,
+                   const char *command, mz_text *out);
+// Speedup of forward + backward (or of a step) over the baseline, by size: FOLDER/NAME.gp, drawn where there is gnuplot.
+mezzo_status mz_bench_chart(const mz_bench_plan *plan, const mz_bench_result *rows, size_t n, const char *folder,
+                            const char *name);
+// The precision that the unprefixed speedup columns are about: the first of 16 bits, else the last; -1 when there is one only.
+int mz_bench_candidate(const mz_bench_plan *plan);
+double mz_bench_speedup(const mz_bench_time *baseline, const mz_bench_time *candidate); // NaN where either is
+
+#endif

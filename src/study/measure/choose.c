@@ -1,0 +1,196 @@
+#include "study/measure/choose.h"
+
+#include <math.h>
+
+#include "study/analyse/stats.h"
+
+#define GUARD_STEPS 3   // 2 where a step takes longer than SLOW seconds
+#define SLOW        2.0 // seconds
+#define LOSS_WITHIN                                                                                                    \
+    0.01         // of the widest candidate's loss, relatively: BF16's rounding moves a first loss by less than 0.1 %
+#define TIE 0.02 // no difference worth a narrower format
+
+mz_choose_options mz_choose_defaults(void) {
+    return (mz_choose_options){.seconds = 1, .iters = 10};
+}
+
+static void note(mz_candidate *c, const char *text) {
+    snprintf(c->note, sizeof c->note, "%s", text);
+}
+
+// --- who is tried ---------------------------------------------------------------------------------------------------------------
+static bool listed(const mz_choice *choice, mezzo_precision p) {
+    for (int i = 0; i < choice->n; i++)
+        if (choice->candidates[i].precision == p)
+            return true;
+    return false;
+}
+
+static mezzo_status list_candidates(mezzo_device *device, const mz_choose_options *o, mz_choice *out) {
+    static const mezzo_precision widest_first[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32, MEZZO_PRECISION_BF16,
+                                                   MEZZO_PRECISION_FP16};
+    mezzo_device_info info;
+    MEZZO_TRY(mezzo_device_describe(device, &info));
+    for (size_t i = 0; i < MZ_COUNT(widest_first); i++) {
+        mezzo_precision asked = widest_first[i], effective;
+        bool wanted = o->precisions == NULL && (asked == MEZZO_PRECISION_FP32 || info.native[asked]);
+        for (int k = 0; k < o->n_precisions; k++)
+            wanted = wanted || o->precisions[k] == asked;
+        if (!wanted)
+            continue;
+        MEZZO_TRY(mezzo_precision_resolve(device, asked, &effective, NULL, 0));
+        if (!listed(out, effective))
+            out->candidates[out->n++] = (mz_candidate){.precision = effective,
+                                                       .step_seconds = (double)NAN,
+                                                       .tokens_per_second = (double)NAN,
+                                                       .loss = (double)NAN};
+    }
+    if (out->n == 0)
+        return mz_fail(MEZZO_ERR_INVALID, "no precision to choose from");
+    return MEZZO_OK;
+}
+
+// --- one candidate --------------------------------------------------------------------------------------------------------------
+// The first steps; *guard_steps is set by the first candidate and kept for the others, whose losses are compared.
+static mezzo_status first_steps(mz_rig *rig, const mz_choose_options *o, int *guard_steps, double *last) {
+    double seconds[GUARD_STEPS];
+    int n;
+    const mz_repeats one = {.iters = 1, .stop = o->stop};
+    MEZZO_TRY(mz_rig_time(rig, MZ_TIMED_STEP, &one, seconds, &n));
+    *last = seconds[0];
+    if (*guard_steps == 0)
+        *guard_steps = seconds[0] > SLOW ? 1 : GUARD_STEPS;
+    if (*guard_steps == 1)
+        return MEZZO_OK;
+    const mz_repeats more = {.iters = *guard_steps - 1, .stop = o->stop};
+    MEZZO_TRY(mz_rig_time(rig, MZ_TIMED_STEP, &more, seconds, &n));
+    *last = seconds[n - 1];
+    return MEZZO_OK;
+}
+
+bool mz_choose_guard(mz_candidate *c, const mz_rig_state *state, double reference) {
+    char line[256];
+    c->loss = state->loss;
+    c->passed = state->finite && (isnan(reference) || fabs(state->loss - reference) <= LOSS_WITHIN * fabs(reference));
+    if (!state->finite)
+        note(c, "a loss or gradient of the first steps was not finite");
+    else if (!c->passed) {
+        snprintf(line, sizeof line, "the loss of the first steps is %.5g, not %.5g", state->loss, reference);
+        note(c, line);
+    }
+    return c->passed;
+}
+
+static mezzo_status time_rig(mz_rig *rig, const mz_choose_options *o, int *guard_steps, double reference,
+                             mz_candidate *c) {
+    double seconds[MZ_REPEATS_MAX], last = 0;
+    mz_rig_state state;
+    int n;
+    MEZZO_TRY(first_steps(rig, o, guard_steps, &last));
+    MEZZO_TRY(mz_rig_look(rig, &state));
+    if (!mz_choose_guard(c, &state, reference))
+        return MEZZO_OK;
+    double fit = last > 0 ? o->seconds / last : o->iters;
+    const mz_repeats r = {.iters = fit < 1 ? 1 : fit < o->iters ? (int)fit : o->iters, .stop = o->stop};
+    if (*guard_steps > 1) {
+        MEZZO_TRY(mz_rig_time(rig, MZ_TIMED_STEP, &r, seconds, &n));
+    } else {
+        seconds[0] = last;
+        n = 1;
+    }
+    mz_sort(seconds, (size_t)n);
+    c->timed = true;
+    c->step_seconds = mz_quantile(seconds, (size_t)n, 0.5);
+    c->tokens_per_second = (double)(o->workload.batch * o->workload.seq_len * o->workload.grad_accum) / c->step_seconds;
+    return MEZZO_OK;
+}
+
+static mezzo_status try_candidate(mezzo_device *device, const mz_choose_options *o, int *guard_steps, double reference,
+                                  mz_candidate *c) {
+    mz_workload w = o->workload;
+    size_t room = o->memory;
+    mz_rig *rig;
+    char line[256];
+    w.precision = c->precision;
+    MEZZO_TRY(mz_workload_memory(device, &w, &c->memory));
+    if (room == 0)
+        MEZZO_TRY(mz_memory_free(device, &room));
+    if (room > 0 && c->memory > room) {
+        snprintf(line, sizeof line, "does not fit: %.0f MiB are needed, %.0f MiB are free",
+                 (double)c->memory / (1 << 20), (double)room / (1 << 20));
+        note(c, line);
+        return MEZZO_OK;
+    }
+    mezzo_status status = mz_rig_create(device, &w, &rig);
+    if (status == MEZZO_ERR_MEMORY || status == MEZZO_ERR_UNSUPPORTED) {
+        note(c, mezzo_error_message());
+        return MEZZO_OK;
+    }
+    MEZZO_TRY(status);
+    status = time_rig(rig, o, guard_steps, reference, c);
+    mz_rig_free(rig);
+    return status;
+}
+
+// --- choosing -------------------------------------------------------------------------------------------------------------------
+static void explain(mz_choice *out, const mz_candidate *chosen, const mz_candidate *fp32) {
+    const char *name = mezzo_precision_name(chosen->precision);
+    int others = 0;
+    for (int i = 0; i < out->n; i++)
+        others += out->candidates[i].timed && &out->candidates[i] != chosen;
+    if (others == 0)
+        snprintf(out->reason, sizeof out->reason, "auto: %s, the only one that could be timed here (%.4g ms a step)",
+                 name, 1e3 * chosen->step_seconds);
+    else if (chosen == fp32)
+        snprintf(out->reason, sizeof out->reason, "auto: fp32, as no other was faster here (%.4g ms a step)",
+                 1e3 * chosen->step_seconds);
+    else if (fp32 != NULL)
+        snprintf(out->reason, sizeof out->reason,
+                 "auto: %s, %.2f times as fast as fp32 here (%.4g ms a step against %.4g)", name, out->speedup,
+                 1e3 * chosen->step_seconds, 1e3 * fp32->step_seconds);
+    else
+        snprintf(out->reason, sizeof out->reason, "auto: %s, the fastest here (%.4g ms a step; fp32 was not timed)",
+                 name, 1e3 * chosen->step_seconds);
+}
+
+static mezzo_status none_left(const mz_choice *out) {
+    mz_text t = {0};
+    bool fits = false;
+    for (int i = 0; i < out->n; i++) {
+        const mz_candidate *c = &out->candidates[i];
+        fits = fits || !isnan(c->loss);
+        mz_text_addf(&t, "%s%s: %s", i > 0 ? "; " : "", mezzo_precision_name(c->precision), c->note);
+    }
+    mezzo_status status = mz_fail(fits ? MEZZO_ERR_NUMERIC : MEZZO_ERR_MEMORY, "no precision can be used: %s",
+                                  t.status == MEZZO_OK ? t.data : "");
+    mz_text_free(&t);
+    return status;
+}
+
+mezzo_status mz_choose(mezzo_device *device, const mz_choose_options *o, mz_choice *out) {
+    double reference = (double)NAN, best = (double)INFINITY;
+    int guard_steps = 0;
+    const mz_candidate *chosen = NULL, *fp32 = NULL;
+    *out = (mz_choice){.speedup = (double)NAN};
+    MEZZO_TRY(list_candidates(device, o, out));
+    for (int i = 0; i < out->n; i++) {
+        mz_candidate *c = &out->candidates[i];
+        MEZZO_TRY(try_candidate(device, o, &guard_steps, reference, c));
+        if (c->passed && isnan(reference))
+            reference = c->loss;
+        if (c->timed && c->step_seconds < best)
+            best = c->step_seconds;
+        if (c->timed && c->precision == MEZZO_PRECISION_FP32)
+            fp32 = c;
+    }
+    for (int i = 0; i < out->n && chosen == NULL; i++) // the widest of those that are as good as the fastest
+        if (out->candidates[i].timed && out->candidates[i].step_seconds <= best * (1 + TIE))
+            chosen = &out->candidates[i];
+    if (chosen == NULL)
+        return none_left(out);
+    out->precision = chosen->precision;
+    if (fp32 != NULL)
+        out->speedup = fp32->step_seconds / chosen->step_seconds;
+    explain(out, chosen, fp32);
+    return MEZZO_OK;
+}

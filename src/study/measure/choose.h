@@ -1,0 +1,42 @@
+// A precision for a workload by timing it: the fastest that fits and passes a numeric guard.
+#ifndef MZ_STUDY_CHOOSE_H
+#define MZ_STUDY_CHOOSE_H
+
+#include "study/measure/measure.h"
+
+typedef struct mz_candidate {
+    mezzo_precision precision; // as it runs
+    bool timed, passed;        // passed: the guard
+    double step_seconds;       // median; NaN where it was not timed
+    double tokens_per_second, loss;
+    size_t memory;  // bytes, as planned
+    char note[256]; // why it was not timed or did not pass; "" if there is nothing to say
+} mz_candidate;
+
+typedef struct mz_choice {
+    mezzo_precision precision;
+    mz_candidate candidates[MEZZO_PRECISION_COUNT]; // from the widest to the narrowest
+    int n;
+    double speedup;   // of the chosen over fp32; NaN where fp32 was not timed
+    char reason[400]; // one line
+} mz_choice;
+
+typedef struct mz_choose_options {
+    mz_workload workload;              // its precision is not looked at
+    const mezzo_precision *precisions; // NULL: fp32, and those that the device has arithmetic for
+    int n_precisions;
+    double seconds; // that the timed steps of a candidate may take, one step at least
+    int iters;      // and how many they are at most
+    size_t memory;  // bytes that may be used; 0: what is free
+    const volatile sig_atomic_t *stop;
+} mz_choose_options;
+mz_choose_options mz_choose_defaults(void); // 1 s, 10 steps, everything else empty
+
+// The guard: after the same first steps on the same tokens, every loss is finite, the last step was taken, and the loss is within 1 %
+// of the widest candidate's. Of candidates within 2 % of the fastest the widest is chosen. MEZZO_ERR_MEMORY: none fits;
+// NUMERIC: none passes.
+bool mz_choose_guard(mz_candidate *c, const mz_rig_state *state,
+                     double reference); // reference NaN: the first candidate
+mezzo_status mz_choose(mezzo_device *device, const mz_choose_options *options, mz_choice *out);
+
+#endif

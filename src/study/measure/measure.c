@@ -1,0 +1,263 @@
+#include "study/measure/measure.h"
+
+#include <math.h>
+
+#include "backend/backend.h"
+#include "graph/graph.h"
+#include "study/analyse/stats.h"
+
+struct mz_rig {
+    mezzo_device *device; // borrowed
+    mz_workload w;
+    mezzo_graph *graph; // kept for the forward-only program
+    mezzo_params *params;
+    mezzo_program *train, *forward; // forward: made when it is first timed
+    mezzo_optimizer *optimizer;
+    mezzo_scaler *scaler;
+    mz_batch *update; // the calls of a step behind the micro batches
+    int32_t *tokens;  // [B, T] and one more: targets are the tokens after
+    size_t count;
+    uint64_t step;
+};
+
+// --- making -------------------------------------------------------------------------------------------------------------------
+static mezzo_status write_tokens(const mz_rig *rig, mezzo_program *program) {
+    size_t bytes = rig->count * sizeof *rig->tokens;
+    MEZZO_TRY(mezzo_program_write(program, "tokens", rig->tokens, bytes));
+    return mezzo_program_write(program, "targets", rig->tokens + 1, bytes);
+}
+
+static mezzo_status draw_tokens(mz_rig *rig) {
+    rig->count = (size_t)(rig->w.batch * rig->w.seq_len);
+    rig->tokens = mz_alloc(rig->count + 1, sizeof *rig->tokens);
+    if (rig->tokens == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i <= rig->count; i++) {
+        uint32_t words[4];
+        mz_philox((mz_philox_key){rig->w.seed, 0, 0x70CE}, i, words);
+        rig->tokens[i] = (int32_t)(((uint64_t)words[0] * (uint64_t)rig->w.model.vocab) >> 32);
+    }
+    return MEZZO_OK;
+}
+
+mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_only) {
+    return (mezzo_program_options){.precision = w->precision,
+                                   .residual = w->residual,
+                                   .overrides = w->overrides,
+                                   .n_overrides = w->n_overrides,
+                                   .logits_rows = w->logits_rows,
+                                   .recompute = w->recompute && !forward_only,
+                                   .recompute_light = w->recompute_light && !forward_only,
+                                   .forward_only = forward_only,
+                                   .loss_weight = 1.0F / (float)(w->grad_accum > 0 ? w->grad_accum : 1)};
+}
+
+// Uniform numbers of the same variance, of which a large parameter has a million: they take a fraction of the time of as many normal ones,
+// and a step's time is the same.
+static void quick_start(mezzo_graph *g) {
+    g->repeats_init = true;
+    for (size_t i = 0; i < g->n_params; i++)
+        if (g->params[i].init.kind == MEZZO_INIT_NORMAL || g->params[i].init.kind == MEZZO_INIT_TRUNCATED)
+            g->params[i].init = (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = g->params[i].init.a * sqrtf(3.0F)};
+}
+
+static mezzo_status open_rig(mz_rig *rig) {
+    const mezzo_program_options options = mz_workload_options(&rig->w, false);
+    mezzo_optimizer_options o = mezzo_optimizer_defaults();
+    mezzo_scaler_options s = mezzo_scaler_defaults();
+    o.schedule.lr = 1e-4; // moves the weights, and leaves every number finite
+    o.decay_min_rank = 2;
+    if (rig->w.sgd)
+        o.kind = MEZZO_SGD;
+    o.momentum = rig->w.momentum;
+    s.enabled = rig->w.precision == MEZZO_PRECISION_FP16;
+    MEZZO_TRY(draw_tokens(rig));
+    MEZZO_TRY(mezzo_graph_create(&rig->graph));
+    MEZZO_TRY(mezzo_model_build(rig->graph, &rig->w.model, rig->w.batch, rig->w.seq_len, false));
+    quick_start(rig->graph);
+    MEZZO_TRY(mezzo_params_create_as(rig->device, rig->graph, rig->w.seed, rig->w.master, &rig->params));
+    MEZZO_TRY(mezzo_program_create(rig->graph, rig->params, &options, &rig->train));
+    MEZZO_TRY(mezzo_optimizer_create(rig->params, &o, &rig->optimizer));
+    MEZZO_TRY(mezzo_scaler_create(rig->device, &s, &rig->scaler));
+    return write_tokens(rig, rig->train);
+}
+
+mezzo_status mz_rig_create(mezzo_device *device, const mz_workload *w, mz_rig **out) {
+    *out = NULL;
+    if (w->batch < 1 || w->seq_len < 1 || w->grad_accum < 1)
+        return mz_fail(MEZZO_ERR_INVALID, "a step needs at least one sequence, one token and one micro batch");
+    mz_rig *rig = mz_alloc(1, sizeof *rig);
+    if (rig == NULL)
+        return MEZZO_ERR_MEMORY;
+    rig->device = device;
+    rig->w = *w;
+    mezzo_status status = open_rig(rig);
+    if (status != MEZZO_OK) {
+        mz_rig_free(rig);
+        return mz_trace(status, __FILE__, __LINE__, __func__);
+    }
+    *out = rig;
+    return MEZZO_OK;
+}
+
+void mz_rig_free(mz_rig *rig) {
+    if (rig == NULL)
+        return;
+    mz_batch_free(rig->device, rig->update);
+    mezzo_scaler_free(rig->scaler);
+    mezzo_optimizer_free(rig->optimizer);
+    mezzo_program_free(rig->forward);
+    mezzo_program_free(rig->train);
+    mezzo_params_free(rig->params);
+    mezzo_graph_free(rig->graph);
+    mz_free(rig->tokens);
+    mz_free(rig);
+}
+
+size_t mz_rig_memory(const mz_rig *rig) {
+    mezzo_memory m;
+    mezzo_program_memory(rig->train, &m);
+    return m.masters + m.gradients + m.shadows + m.activations + m.workspace + m.inputs +
+           mezzo_optimizer_memory(rig->optimizer);
+}
+
+mezzo_device *mz_rig_device(const mz_rig *rig) {
+    return rig->device;
+}
+
+// --- running ------------------------------------------------------------------------------------------------------------------
+static mezzo_status run_micro(mz_rig *rig) {
+    return mezzo_program_run(rig->train, rig->scaler, rig->w.seed, rig->step++);
+}
+
+static mezzo_status run_update(mz_rig *rig) {
+    MEZZO_TRY(mezzo_scaler_unscale(rig->scaler, rig->optimizer));
+    MEZZO_TRY(mezzo_optimizer_clip(rig->optimizer, 1.0));
+    MEZZO_TRY(mezzo_scaler_step(rig->scaler, rig->optimizer));
+    MEZZO_TRY(mezzo_scaler_update(rig->scaler));
+    return mezzo_optimizer_zero_grad(rig->optimizer);
+}
+
+// The calls of a training step, as train/step.c makes them.
+static mezzo_status run_step(mz_rig *rig) {
+    for (int64_t i = 0; i < rig->w.grad_accum; i++)
+        MEZZO_TRY(run_micro(rig));
+    MEZZO_TRY(mz_batch_begin(rig->device, &rig->update));
+    mezzo_status status = run_update(rig);
+    if (status != MEZZO_OK)
+        mz_batch_cancel(rig->device);
+    MEZZO_TRY(status);
+    return mz_batch_end(rig->device);
+}
+
+static mezzo_status run_forward(mz_rig *rig) {
+    if (rig->forward == NULL) {
+        const mezzo_program_options options = mz_workload_options(&rig->w, true);
+        MEZZO_TRY(mezzo_program_create(rig->graph, rig->params, &options, &rig->forward));
+        MEZZO_TRY(write_tokens(rig, rig->forward));
+    }
+    return mezzo_program_run(rig->forward, NULL, rig->w.seed, rig->step);
+}
+
+static mezzo_status run_once(mz_rig *rig, mz_timed what) {
+    switch (what) {
+    case MZ_TIMED_FORWARD:
+        return run_forward(rig);
+    case MZ_TIMED_MICRO:
+        return run_micro(rig);
+    case MZ_TIMED_STEP:
+        return run_step(rig);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status stopped(const mz_repeats *r) {
+    if (r->stop != NULL && *r->stop)
+        return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped while measuring");
+    return MEZZO_OK;
+}
+
+// `n` repeats one after the other with a mark between each; then all times. At most MZ_MARKS - 1.
+static mezzo_status time_some(mz_rig *rig, mz_timed what, const mz_repeats *r, int n, double *seconds) {
+    MEZZO_TRY(mezzo_device_mark(rig->device, 0));
+    for (int i = 0; i < n; i++) {
+        MEZZO_TRY(stopped(r));
+        MEZZO_TRY(run_once(rig, what));
+        MEZZO_TRY(mezzo_device_mark(rig->device, i + 1));
+    }
+    for (int i = 0; i < n; i++)
+        MEZZO_TRY(mezzo_device_elapsed(rig->device, i, i + 1, &seconds[i]));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_rig_time(mz_rig *rig, mz_timed what, const mz_repeats *r, double *seconds, int *n) {
+    *n = 0;
+    if (r->iters < 1 || r->iters > MZ_REPEATS_MAX)
+        return mz_fail(MEZZO_ERR_INVALID, "%d repeats: 1 to %d are possible", r->iters, MZ_REPEATS_MAX);
+    for (int i = 0; i < r->warmup; i++) {
+        MEZZO_TRY(stopped(r));
+        MEZZO_TRY(run_once(rig, what));
+    }
+    MEZZO_TRY(mezzo_device_sync(rig->device));
+    while (*n < r->iters) {
+        int some = r->iters - *n;
+        if (r->least > 0 && *n < r->least && r->least < r->iters)
+            some = r->least - *n;
+        if (some > MZ_MARKS - 1)
+            some = MZ_MARKS - 1;
+        MEZZO_TRY(time_some(rig, what, r, some, seconds + *n));
+        *n += some;
+        if (r->least > 1 && *n >= r->least &&
+            mz_deviation(seconds, (size_t)*n) < r->enough * mz_mean(seconds, (size_t)*n))
+            break;
+    }
+    if (what == MZ_TIMED_MICRO) // gradients of repeats must not add up
+        MEZZO_TRY(mezzo_params_zero_grad(rig->params));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_rig_time_phases(mz_rig *rig, const mz_repeats *r, double *forward, double *micro) {
+    enum { SOME = (MZ_MARKS - 1) / 2 };
+    for (int done = -r->warmup, some; done < r->iters; done += some) {
+        some = done < 0 ? -done : r->iters - done;
+        some = some > SOME ? SOME : some;
+        MEZZO_TRY(mezzo_device_sync(rig->device));
+        MEZZO_TRY(mezzo_device_mark(rig->device, 0));
+        for (int i = 0; i < some; i++) {
+            MEZZO_TRY(stopped(r));
+            MEZZO_TRY(run_forward(rig));
+            MEZZO_TRY(mezzo_device_mark(rig->device, 2 * i + 1));
+            MEZZO_TRY(run_micro(rig));
+            MEZZO_TRY(mezzo_device_mark(rig->device, 2 * i + 2));
+        }
+        for (int i = 0; i < some && done >= 0; i++) {
+            MEZZO_TRY(mezzo_device_elapsed(rig->device, 2 * i, 2 * i + 1, &forward[done + i]));
+            MEZZO_TRY(mezzo_device_elapsed(rig->device, 2 * i + 1, 2 * i + 2, &micro[done + i]));
+        }
+    }
+    return mezzo_params_zero_grad(rig->params);
+}
+
+mezzo_status mz_rig_step(mz_rig *rig) {
+    return run_step(rig);
+}
+
+mezzo_status mz_rig_run_steps(mz_rig *rig, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        MEZZO_TRY(run_step(rig));
+    return mezzo_device_sync(rig->device);
+}
+
+mezzo_status mz_rig_look(mz_rig *rig, mz_rig_state *out) {
+    mezzo_step_info info;
+    mezzo_scaler_state scaler;
+    float loss;
+    MEZZO_TRY(mezzo_program_read(rig->train, "loss", &loss, sizeof loss));
+    MEZZO_TRY(mezzo_optimizer_info(rig->optimizer, &info));
+    MEZZO_TRY(mezzo_scaler_get_state(rig->scaler, &scaler));
+    *out = (mz_rig_state){.loss = (double)loss,
+                          .loss_scale = rig->w.precision == MEZZO_PRECISION_FP16 ? scaler.scale : 1,
+                          .skipped = info.skipped,
+                          .finite = isfinite((double)loss) && !info.found_inf};
+    return MEZZO_OK;
+}

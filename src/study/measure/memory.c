@@ -1,0 +1,255 @@
+// What a workload takes and costs, known from its graph before anything is allocated.
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include "runtime/params.h"
+#include "graph/graph.h"
+#include "study/measure/measure.h"
+
+static mezzo_status build(const mz_workload *w, mezzo_graph **out) {
+    mezzo_status status;
+    *out = NULL;
+    MEZZO_TRY(mezzo_graph_create(out));
+    status = mezzo_model_build(*out, &w->model, w->batch, w->seq_len, false);
+    if (status != MEZZO_OK) {
+        mezzo_graph_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+static int moments_of(const mz_workload *w) {
+    return !w->sgd ? 2 : w->momentum != 0 ? 1 : 0;
+}
+
+// Of the optimizer: moments, its state block, segments, and what the norm's partial sums take (mezzo_optimizer_memory).
+static mezzo_status optimizer_bytes(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, size_t elements,
+                                    size_t *bytes) {
+    mz_call stats = {.op = MZ_OP_grad_stats, .n_in = 2, .n_out = 2};
+    const mz_kernel *kernel;
+    stats.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
+    stats.in[0] = mz_tensor_bytes(NULL, g->n_params * sizeof(mz_segment));
+    stats.in[1] = mz_tensor_f32(NULL, 1);
+    stats.out[0] = mz_tensor_f32(NULL, (int64_t)elements);
+    stats.out[1] = mz_tensor_bytes(NULL, sizeof(mz_opt_state));
+    MEZZO_TRY(mz_select(device, &stats, &kernel));
+    *bytes = (size_t)moments_of(w) * elements * sizeof(float) + sizeof(mz_opt_state) +
+             g->n_params * sizeof(mz_segment) + (kernel->workspace != NULL ? kernel->workspace(device, &stats) : 0);
+    return MEZZO_OK;
+}
+
+// Of the blocks that a step's memory lies in.
+static size_t padding_of(const mz_footprint *f, int moments) {
+    const size_t moment = f->weights,
+                 blocks[] = {f->weights,          f->gradients,      f->shadows > 0 ? f->shadows + 64 : 0,
+                             f->activations + 64, f->workspace + 64, f->inputs + 64};
+    size_t padding = (size_t)moments * (mz_alloc_bytes(moment) - moment);
+    for (size_t i = 0; i < MZ_COUNT(blocks); i++)
+        padding += blocks[i] > 0 ? mz_alloc_bytes(blocks[i]) - blocks[i] : 0;
+    return padding;
+}
+
+static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, mz_footprint *out) {
+    mezzo_program_options options = mz_workload_options(w, false);
+    mezzo_memory m = {0}, forward = {0};
+    MEZZO_TRY(mezzo_plan_memory(device, g, &options, &m));
+    options = mz_workload_options(w, true);
+    MEZZO_TRY(mezzo_plan_memory(device, g, &options, &forward));
+    *out = (mz_footprint){.weights = mz_params_master_bytes(g, w->master),
+                          .shadows = m.shadows,
+                          .gradients = m.gradients,
+                          .activations = m.activations,
+                          .workspace = m.workspace,
+                          .inputs = m.inputs,
+                          .unshared = m.activations_unshared,
+                          .evaluation = forward.activations + forward.workspace + forward.inputs};
+    for (size_t i = 0; i < g->n_params; i++)
+        out->parameters += mz_shape_count(&g->params[i].shape);
+    MEZZO_TRY(optimizer_bytes(device, g, w, m.gradients / sizeof(float), &out->optimizer));
+    if (strcmp(device->backend->name, "cuda") != 0)
+        out->padding = padding_of(out, moments_of(w));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_workload_footprint(mezzo_device *device, const mz_workload *w, mz_footprint *out) {
+    mezzo_graph *graph;
+    MEZZO_TRY(build(w, &graph));
+    mezzo_status status = plan(device, graph, w, out);
+    mezzo_graph_free(graph);
+    MEZZO_TRY(status);
+    return MEZZO_OK;
+}
+
+size_t mz_footprint_total(const mz_footprint *f) {
+    return f->weights + f->shadows + f->gradients + f->optimizer + f->activations + f->workspace + f->inputs +
+           f->padding;
+}
+
+mezzo_status mz_workload_memory(mezzo_device *device, const mz_workload *w, size_t *bytes) {
+    mz_footprint f;
+    MEZZO_TRY(mz_workload_footprint(device, w, &f));
+    *bytes = mz_footprint_total(&f);
+    return MEZZO_OK;
+}
+
+static mezzo_status total_at(mezzo_device *device, const mz_workload *w, int64_t batch, size_t *bytes) {
+    mz_workload at = *w;
+    at.batch = batch;
+    MEZZO_TRY(mz_workload_memory(device, &at, bytes));
+    return MEZZO_OK;
+}
+
+// Memory is nearly a straight line in the batch: the line through two plans says where to look, a plan there says whether it is so.
+mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *w, size_t limit, int64_t *batch) {
+    enum { MOST = 1 << 20 };
+    int64_t fits = 1, too_many = (int64_t)MOST + 1;
+    size_t low, high = 0;
+    *batch = 0;
+    MEZZO_TRY(total_at(device, w, 1, &low));
+    if (low > limit)
+        return MEZZO_OK;
+    while (too_many - fits > 1) {
+        int64_t next = fits * 2;
+        if (high > low && too_many <= MOST) // between the two that are known
+            next = fits + (int64_t)((double)(limit - low) / (double)(high - low) * (double)(too_many - fits));
+        next = next <= fits ? fits + 1 : next >= too_many ? too_many - 1 : next;
+        size_t bytes;
+        MEZZO_TRY(total_at(device, w, next, &bytes));
+        if (bytes <= limit) {
+            fits = next;
+            low = bytes;
+        } else {
+            too_many = next;
+            high = bytes;
+        }
+    }
+    *batch = fits;
+    return MEZZO_OK;
+}
+
+// --- measured -----------------------------------------------------------------------------------------------------------------------
+// A line of /proc/self/status, bytes; 0: not there.
+static size_t process_memory(const char *field) {
+    FILE *f = fopen("/proc/self/status", "r");
+    char line[256];
+    size_t found = 0, length = strlen(field);
+    while (f != NULL && found == 0 && fgets(line, sizeof line, f) != NULL)
+        if (strncmp(line, field, length) == 0 && line[length] == ':')
+            found = (size_t)strtoull(line + length + 1, NULL, 10) * 1024;
+    if (f != NULL)
+        fclose(f);
+    return found;
+}
+
+// Starts VmHWM again from what is resident now.
+static bool reset_process_peak(void) {
+    FILE *f = fopen("/proc/self/clear_refs", "w");
+    bool done = f != NULL && fputs("5", f) >= 0;
+    return f != NULL && fclose(f) == 0 && done;
+}
+
+static mezzo_status run_two_steps(mezzo_device *device, const mz_workload *w) {
+    mz_rig *rig;
+    MEZZO_TRY(mz_rig_create(device, w, &rig));
+    mezzo_status status = mz_rig_run_steps(rig, 2);
+    mz_rig_free(rig);
+    MEZZO_TRY(status);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_workload_measure(mezzo_device *device, const mz_workload *w, size_t *bytes) {
+    mezzo_telemetry before, after;
+    MEZZO_TRY(mezzo_device_telemetry(device, &before));
+    mezzo_device_reset_peak(device);
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 1 << 16); // what is freed goes back to the system, and what is taken is counted
+    malloc_trim(0);
+#endif
+    size_t resident = process_memory("VmRSS");
+    bool counts = reset_process_peak();
+    MEZZO_TRY(run_two_steps(device, w));
+    MEZZO_TRY(mezzo_device_telemetry(device, &after));
+    if (after.memory_peak > 0) { // the device counts
+        *bytes = after.memory_peak - before.memory_allocated;
+        return MEZZO_OK;
+    }
+    size_t peak = process_memory("VmHWM");
+    if (!counts || resident == 0 || peak <= resident)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                       "this system does not tell a process's peak memory (/proc/self/clear_refs)");
+    *bytes = peak - resident;
+    return MEZZO_OK;
+}
+
+// MemAvailable of /proc/meminfo, else free pages.
+static size_t host_memory_free(void) {
+    FILE *f = fopen("/proc/meminfo", "r");
+    char line[128];
+    size_t found = 0;
+    while (f != NULL && found == 0 && fgets(line, sizeof line, f) != NULL)
+        if (strncmp(line, "MemAvailable:", 13) == 0)
+            found = (size_t)strtoull(line + 13, NULL, 10) * 1024;
+    if (f != NULL)
+        fclose(f);
+    long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return found > 0 ? found : pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
+}
+
+mezzo_status mz_memory_free(mezzo_device *device, size_t *bytes) {
+    mezzo_device_info info;
+    mezzo_telemetry t;
+    MEZZO_TRY(mezzo_device_describe(device, &info));
+    if (strcmp(info.backend, "cuda") != 0) {
+        *bytes = host_memory_free();
+        return MEZZO_OK;
+    }
+    *bytes = info.memory_free;
+    if (info.memory_free > 0)
+        return MEZZO_OK;
+    MEZZO_TRY(mezzo_device_telemetry(device, &t));
+    size_t used = t.memory_used > t.memory_allocated ? t.memory_used : t.memory_allocated;
+    *bytes = info.memory_total > used ? info.memory_total - used : 0;
+    return MEZZO_OK;
+}
+
+// Multiply-adds count two. Attention is causal: half of the T × T products.
+static double node_flops(const mezzo_graph *g, const mz_node *n) {
+    const mz_shape *a = n->in[0] >= 0 ? &g->values[n->in[0]].shape : NULL;
+    const mz_shape *y = &g->values[n->out[0]].shape;
+    switch (n->op) {
+    case MZ_OP_linear:
+    case MZ_OP_grouped_linear: // every row meets one expert's matrix
+        return 2.0 * (double)mz_shape_count(y) * (double)a->dim[a->rank - 1];
+    case MZ_OP_matmul:
+        return 2.0 * (double)mz_shape_count(y) * (double)a->dim[a->rank - (n->attrs.transpose_a ? 2 : 1)];
+    case MZ_OP_attention: // q·kᵀ and p·v
+        return 2.0 * (double)mz_shape_count(y) * (double)(y->dim[1] + 1);
+    default:
+        return 0;
+    }
+}
+
+mezzo_status mz_workload_flops(const mz_workload *w, double *flops) {
+    mezzo_graph *g;
+    MEZZO_TRY(build(w, &g));
+    *flops = 0;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        *flops += node_flops(g, &g->nodes[i]);
+    *flops *= 3.0 * (double)w->grad_accum;
+    mezzo_graph_free(g);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_workload_params(const mz_workload *w, int64_t *count) {
+    mezzo_graph *g;
+    MEZZO_TRY(build(w, &g));
+    *count = 0;
+    for (size_t i = 0; i < g->n_params; i++)
+        *count += mz_shape_count(&g->params[i].shape);
+    mezzo_graph_free(g);
+    return MEZZO_OK;
+}

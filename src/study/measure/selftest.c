@@ -1,0 +1,108 @@
+#include "study/measure/selftest.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "study/measure/measure.h"
+
+// How far the loss may be from FP32's, as a part of how far FP32's fell: what is learnt, not the loss, is what a wrong kernel harms.
+// A value stored in the format is off by at most u = eps/2 and the gradient's many terms have errors of either sign, but some
+// add up along the layers and the steps: 8 u is a few per cent in BF16, and far below what a wrong kernel does.
+static double bound_of(mezzo_precision precision) {
+    switch (precision) {
+    case MEZZO_PRECISION_BF16:
+        return 8 * 0x1p-9;
+    case MEZZO_PRECISION_FP16:
+    case MEZZO_PRECISION_TF32:
+        return 8 * 0x1p-12;
+    default:
+        return 0; // FP32 has its own: see judge_fp32
+    }
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static mezzo_status begin(mezzo_device *device, mezzo_precision asked, int64_t batch, mz_selftest *out, mz_rig **rig) {
+    *out = (mz_selftest){.asked = asked};
+    MEZZO_TRY(mezzo_precision_resolve(device, asked, &out->runs, out->reason, sizeof out->reason));
+    mz_workload w = {.batch = batch, .seq_len = 64, .grad_accum = 1, .precision = out->runs, .seed = 1};
+    MEZZO_TRY(mezzo_model_defaults("gpt2", &w.model));
+    w.model.layers = 2;
+    w.model.heads = 4;
+    w.model.d_model = 128;
+    w.model.vocab = 512;
+    w.model.seq_len = 64;
+    return mz_rig_create(device, &w, rig);
+}
+
+static mezzo_status loss_after(mz_rig *rig, int64_t steps, double *loss) {
+    mz_rig_state state;
+    MEZZO_TRY(mz_rig_run_steps(rig, steps));
+    MEZZO_TRY(mz_rig_look(rig, &state));
+    *loss = state.loss;
+    return MEZZO_OK;
+}
+
+static mezzo_status run_one(mezzo_device *device, mezzo_precision asked, const volatile sig_atomic_t *stop,
+                            mz_selftest *out) {
+    mz_rig *rig;
+    MEZZO_TRY(begin(device, asked, 8, out, &rig));
+    mezzo_status status;
+    MEZZO_TRY_GOTO(status, loss_after(rig, 1, &out->first));
+    MEZZO_TRY_GOTO(status, loss_after(rig, MZ_SELFTEST_STEPS - 1, &out->last));
+    double seconds[5];
+    int n = 0;
+    const mz_repeats repeats = {.warmup = 2, .iters = (int)MZ_COUNT(seconds), .stop = stop};
+    MEZZO_TRY_GOTO(status, mz_rig_time(rig, MZ_TIMED_STEP, &repeats, seconds, &n));
+    qsort(seconds, (size_t)n, sizeof *seconds, by_value);
+    out->milliseconds = n > 0 ? 1e3 * seconds[n / 2] : NAN;
+fail:
+    mz_rig_free(rig);
+    return status;
+}
+
+static mezzo_status small_run(mezzo_device *device, mz_selftest *out) {
+    mz_rig *rig;
+    MEZZO_TRY(begin(device, MEZZO_PRECISION_FP32, 1, out, &rig));
+    mezzo_status status;
+    MEZZO_TRY_GOTO(status, loss_after(rig, 1, &out->first));
+    MEZZO_TRY_GOTO(status, loss_after(rig, MZ_SELFTEST_STEPS - 1, &out->last));
+fail:
+    mz_rig_free(rig);
+    return status;
+}
+
+// FP32 beside the ref device, which computes in FP64 and takes its time: one sequence instead of eight. The loss is one FP32 number, so the
+// scale is what rounding such a number costs, 8 u of it.
+static mezzo_status judge_fp32(mezzo_device *device, mz_selftest *fp32) {
+    mezzo_device *ref;
+    mz_selftest here, exact;
+    MEZZO_TRY(small_run(device, &here));
+    MEZZO_TRY(mezzo_device_open("ref", 1, &ref));
+    mezzo_status status = small_run(ref, &exact);
+    mezzo_device_close(ref);
+    MEZZO_TRY(status);
+    double learnt = fabs(exact.first - exact.last);
+    fp32->off = fmax(fabs(here.first - exact.first), fabs(here.last - exact.last)) / learnt;
+    fp32->bound = 8 * 0x1p-24 * exact.first / learnt;
+    fp32->passed = fp32->off <= fp32->bound; // false for NaN
+    return MEZZO_OK;
+}
+
+mezzo_status mz_selftest_run(mezzo_device *device, const mezzo_precision *asked, int n,
+                             const volatile sig_atomic_t *stop, mz_selftest *out) {
+    MEZZO_TRY(run_one(device, MEZZO_PRECISION_FP32, stop, &out[0]));
+    for (int i = 0; i < n; i++)
+        MEZZO_TRY(run_one(device, asked[i], stop, &out[i + 1]));
+    MEZZO_TRY(judge_fp32(device, &out[0]));
+    for (int i = 1; i <= n; i++) {
+        mz_selftest *t = &out[i];
+        t->off = fmax(fabs(t->first - out[0].first), fabs(t->last - out[0].last)) / fabs(out[0].first - out[0].last);
+        t->bound = t->runs == MEZZO_PRECISION_FP32 ? out[0].bound : bound_of(t->runs);
+        t->passed = t->off <= t->bound; // false for NaN
+    }
+    return MEZZO_OK;
+}

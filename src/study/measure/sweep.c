@@ -1,0 +1,406 @@
+#define _GNU_SOURCE
+#include "study/measure/sweep.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "io/file.h"
+#include "io/json.h"
+#include "io/number.h"
+#include "io/quote.h"
+#include "study/analyse/stats.h"
+
+#define HEADER                                                                                                         \
+    "layers,d_model,bs,seqlen,prec,model,effective,rung,ga,final_bs,final_seqlen,recompute,params_m,tps,step_ms,cv,"   \
+    "mem_gb,energy_j,avg_power_w,celsius,clock_mhz,loss,overflow,order,seconds,note,env,times"
+
+typedef struct sweep {
+    mezzo_device *device;
+    const mz_sweep_options *o;
+    char *env;
+    int lock;      // keeps a second sweep off the file
+    mz_file *file; // at its end
+    mz_shape_key *shapes;
+    size_t n_shapes, *order;
+    bool *done; // [shape × precision]
+    mz_sweep_progress progress;
+    mz_sweep_fn tell;
+    void *user;
+    double started;
+} sweep;
+
+// --- shapes -------------------------------------------------------------------------------------------------------------------
+mezzo_status mz_sweep_model(const mz_sweep_options *o, int64_t layers, int64_t d_model, int64_t seq_len,
+                            mezzo_model_config *out) {
+    MEZZO_TRY(mezzo_model_defaults(o->family, out));
+    out->layers = layers;
+    out->d_model = d_model;
+    out->d_ff = 0; // by the family's rule for the width
+    if (o->heads > 0)
+        out->heads = o->heads;
+    while (out->heads > 1 && d_model % out->heads != 0)
+        out->heads--;
+    if (o->vocab > 0)
+        out->vocab = o->vocab;
+    out->seq_len = seq_len;
+    return mezzo_model_check(out);
+}
+
+static mezzo_status list_shapes(sweep *s) {
+    const mz_sweep_options *o = s->o;
+    mezzo_model_config unused;
+    size_t n = (size_t)o->layers.n * (size_t)o->d_model.n * (size_t)o->batch.n * (size_t)o->seq_len.n;
+    if (n == 0 || o->n_precisions == 0)
+        return mz_fail(MEZZO_ERR_INVALID, "the grid is empty: every axis needs a value");
+    s->shapes = mz_alloc(n, sizeof *s->shapes);
+    s->order = mz_alloc(n, sizeof *s->order);
+    s->done = mz_alloc(n * (size_t)o->n_precisions, sizeof *s->done);
+    if (s->shapes == NULL || s->order == NULL || s->done == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (int l = 0; l < o->layers.n; l++)
+        for (int d = 0; d < o->d_model.n; d++)
+            for (int b = 0; b < o->batch.n; b++)
+                for (int t = 0; t < o->seq_len.n; t++) {
+                    mz_shape_key k = {o->layers.values[l], o->d_model.values[d], o->batch.values[b],
+                                      o->seq_len.values[t]};
+                    MEZZO_TRY(mz_sweep_model(o, k.layers, k.d_model, k.seqlen,
+                                             &unused)); // every shape before the first is measured
+                    s->shapes[s->n_shapes++] = k;
+                }
+    mz_shuffle(o->seed, 0x5EEE, n, s->order);
+    s->progress.total = (int)n * o->n_precisions;
+    return MEZZO_OK;
+}
+
+// --- the file -----------------------------------------------------------------------------------------------------------------
+static mezzo_status make_env(sweep *s) {
+    mezzo_device_info info;
+    mz_text t = {0};
+    MEZZO_TRY(mezzo_device_describe(s->device, &info));
+    mz_text_addf(&t, "{\"device\": ");
+    mz_json_add_text(&t, info.description);
+    mz_text_addf(&t, ", \"mezzo\": \"" MEZZO_VERSION "\"");
+    if (s->o->commit != NULL && s->o->commit[0] != '\0') {
+        mz_text_addf(&t, ", \"commit\": ");
+        mz_json_add_text(&t, s->o->commit);
+    }
+    mz_text_addf(&t, "}");
+    s->env = t.data;
+    return t.status;
+}
+
+static mezzo_status lock_file(sweep *s) {
+    s->lock = open(s->o->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (s->lock < 0)
+        return mz_fail(MEZZO_ERR_IO, "cannot open %s: %s", mz_quote(s->o->path).text, strerror(errno));
+    if (flock(s->lock, LOCK_EX | LOCK_NB) != 0)
+        return mz_fail(MEZZO_ERR_INVALID, "%s is being written by another sweep: give another --out",
+                       mz_quote(s->o->path).text);
+    return MEZZO_OK;
+}
+
+// Every line of ours ends with its only line end: what stands behind the last one was torn by a kill.
+static mezzo_status drop_torn_line(sweep *s, char *text, size_t *size) {
+    size_t whole = *size;
+    while (whole > 0 && text[whole - 1] != '\n')
+        whole--;
+    if (whole == *size)
+        return MEZZO_OK;
+    if (ftruncate(s->lock, (off_t)whole) != 0)
+        return mz_fail(MEZZO_ERR_IO, "cannot cut the torn last line off %s: %s", mz_quote(s->o->path).text,
+                       strerror(errno));
+    text[whole] = '\0';
+    *size = whole;
+    return MEZZO_OK;
+}
+
+static mezzo_status mark_done(sweep *s, const mz_csv *csv, size_t row) {
+    const mz_sweep_options *o = s->o;
+    mz_shape_key k;
+    int64_t *const fields[] = {&k.layers, &k.d_model, &k.bs, &k.seqlen};
+    for (int i = 0; i < 4; i++)
+        MEZZO_TRY(mz_csv_integer(csv, row, i, 1, INT64_C(1) << 40, fields[i]));
+    const char *prec = mz_csv_cell(csv, row, 4);
+    const char *model = mz_csv_cell(csv, row, (size_t)mz_csv_find(csv, "model")),
+               *env = mz_csv_cell(csv, row, (size_t)mz_csv_find(csv, "env"));
+    if (strcmp(env, s->env) != 0 || strcmp(model, o->family) != 0)
+        return mz_fail(MEZZO_ERR_INVALID, "%s:%lld was measured with %s on %s; now it is %s on %s: give another --out",
+                       mz_csv_where(csv), (long long)mz_csv_line(csv, row), model, env, o->family, s->env);
+    for (size_t i = 0; i < s->n_shapes; i++)
+        for (int p = 0; p < o->n_precisions; p++) {
+            bool *done = &s->done[i * (size_t)o->n_precisions + (size_t)p];
+            if (memcmp(&s->shapes[i], &k, sizeof k) != 0 || strcmp(mezzo_precision_name(o->precisions[p]), prec) != 0)
+                continue;
+            if (*done)
+                return mz_fail(MEZZO_ERR_FORMAT, "%s:%lld: the same shape and precision twice", mz_csv_where(csv),
+                               (long long)mz_csv_line(csv, row));
+            *done = true;
+            s->progress.earlier++;
+        }
+    return MEZZO_OK;
+}
+
+static mezzo_status read_earlier(sweep *s, const char *text, size_t size) {
+    mz_csv *csv;
+    mezzo_status status = MEZZO_OK;
+    if (strncmp(text, HEADER "\n", sizeof HEADER) != 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s is there and is no table of this sweep: give another --out",
+                       mz_quote(s->o->path).text);
+    MEZZO_TRY(mz_csv_parse(s->o->path, text, size, &csv));
+    for (size_t i = 0; i < mz_csv_rows(csv) && status == MEZZO_OK; i++)
+        status = mark_done(s, csv, i);
+    mz_csv_free(csv);
+    return status;
+}
+
+static mezzo_status open_file(sweep *s) {
+    char *text;
+    size_t size;
+    MEZZO_TRY(lock_file(s));
+    MEZZO_TRY(mz_file_read(s->o->path, MZ_CSV_MAX_BYTES, &text, &size));
+    mezzo_status status = drop_torn_line(s, text, &size);
+    if (status == MEZZO_OK && size > 0)
+        status = read_earlier(s, text, size);
+    mz_free(text);
+    MEZZO_TRY(status);
+    MEZZO_TRY(mz_file_append(s->o->path, &s->file));
+    return size > 0 ? MEZZO_OK : mz_file_write(s->file, HEADER "\n", sizeof HEADER);
+}
+
+// --- one row ------------------------------------------------------------------------------------------------------------------
+typedef struct row {
+    mz_study_row base; // key, precision, rung, what ran, tokens/s, memory, energy
+    mezzo_precision effective;
+    bool recompute;
+    double params_m, step_ms, cv, celsius, clock_mhz, loss, loss_scale;
+    int order; // how many were measured before it, in this file
+    double times[MZ_REPEATS_MAX];
+    int n_times;
+    char note[400];
+} row;
+
+static void add_note(row *r, const char *note) {
+    size_t used = strlen(r->note);
+    snprintf(r->note + used, sizeof r->note - used, "%s%s", used > 0 ? "; " : "", note);
+}
+
+static mezzo_status sense(mezzo_device *device, row *r) {
+    mezzo_telemetry t;
+    MEZZO_TRY(mezzo_device_telemetry(device, &t));
+    r->celsius = t.celsius;
+    r->clock_mhz = t.clock_mhz;
+    return MEZZO_OK;
+}
+
+static mezzo_status measure_rig(sweep *s, mz_rig *rig, row *r) {
+    mz_rig_state state;
+    mz_energy energy = {(double)NAN, (double)NAN};
+    MEZZO_TRY(mz_rig_time(rig, MZ_TIMED_STEP, &s->o->repeats, r->times, &r->n_times));
+    double mean = mz_mean(r->times, (size_t)r->n_times);
+    MEZZO_TRY(sense(s->device, r)); // still warm
+    if (s->o->energy_seconds > 0)
+        MEZZO_TRY(mz_rig_energy(rig, s->o->energy_seconds, mean, &energy));
+    MEZZO_TRY(mz_rig_look(rig, &state));
+    r->step_ms = 1e3 * mean;
+    r->cv = mz_deviation(r->times, (size_t)r->n_times) / mean;
+    r->base.tps = (double)(r->base.final_bs * r->base.final_seqlen) / mean;
+    r->base.mem_gb = (double)mz_rig_memory(rig) / (1 << 30);
+    r->base.energy_j = energy.joules;
+    r->base.power_w = energy.watts;
+    r->loss = state.loss;
+    r->loss_scale = state.loss_scale;
+    if (!state.finite)
+        add_note(r, "a loss or gradient was not finite");
+    return MEZZO_OK;
+}
+
+// MEZZO_ERR_MEMORY: by the plan's prediction, or by a real failure. Anything else ends the sweep.
+static mezzo_status try_rung(sweep *s, const mz_rung *rung, row *r) {
+    mz_workload w = {.batch = rung->micro_batch,
+                     .seq_len = rung->seq_len,
+                     .grad_accum = rung->grad_accum,
+                     .precision = r->effective,
+                     .residual = s->o->residual,
+                     .recompute = rung->recompute,
+                     .seed = s->o->seed};
+    size_t need, room = s->o->memory;
+    mz_rig *rig;
+    // The model is the one that was asked for: half a sequence is half of its positions.
+    MEZZO_TRY(mz_sweep_model(s->o, r->base.key.layers, r->base.key.d_model, r->base.key.seqlen, &w.model));
+    MEZZO_TRY(mz_workload_memory(s->device, &w, &need));
+    if (room == 0)
+        MEZZO_TRY(mz_memory_free(s->device, &room));
+    if (room > 0 && need > room)
+        return mz_fail(MEZZO_ERR_MEMORY, "%s needs %.1f MiB, %.1f MiB may be used", rung->name,
+                       (double)need / (1 << 20), (double)room / (1 << 20));
+    MEZZO_TRY(mz_rig_create(s->device, &w, &rig));
+    memcpy(r->base.rung, rung->name, sizeof r->base.rung);
+    r->base.ga = rung->grad_accum;
+    r->base.final_bs = rung->micro_batch * rung->grad_accum;
+    r->base.final_seqlen = rung->seq_len;
+    r->recompute = rung->recompute;
+    mezzo_status status = measure_rig(s, rig, r);
+    mz_rig_free(rig);
+    return status;
+}
+
+static mezzo_status measure(sweep *s, const mz_shape_key *key, mezzo_precision asked, row *r) {
+    char reason[256];
+    mz_rung rungs[MZ_RUNGS_MAX];
+    mezzo_model_config model;
+    int64_t params;
+    const double nan = (double)NAN;
+    *r = (row){.base = {.key = *key, .rung = "none", .tps = nan, .mem_gb = nan, .power_w = nan, .energy_j = nan},
+               .step_ms = nan,
+               .cv = nan,
+               .celsius = nan,
+               .clock_mhz = nan,
+               .loss = nan,
+               .loss_scale = nan,
+               .order = s->progress.done};
+    snprintf(r->base.prec, sizeof r->base.prec, "%s", mezzo_precision_name(asked));
+    MEZZO_TRY(mezzo_precision_resolve(s->device, asked, &r->effective, reason, sizeof reason));
+    if (strstr(reason, ", as asked") == NULL)
+        add_note(r, reason);
+    MEZZO_TRY(mz_sweep_model(s->o, key->layers, key->d_model, key->seqlen, &model));
+    const mz_workload one = {.model = model, .batch = 1, .seq_len = key->seqlen, .grad_accum = 1};
+    MEZZO_TRY(mz_workload_params(&one, &params));
+    r->params_m = (double)params * 1e-6;
+    int n = mz_ladder(key->bs, key->seqlen, rungs);
+    for (int i = 0; i < n; i++) {
+        mezzo_status status = try_rung(s, &rungs[i], r);
+        if (status == MEZZO_OK)
+            return MEZZO_OK;
+        if (status != MEZZO_ERR_MEMORY)
+            return mz_trace(status, __FILE__, __LINE__, __func__);
+        mz_log("notice", "layers %lld, d_model %lld, bs %lld, seqlen %lld, %s does not fit: %s", (long long)key->layers,
+               (long long)key->d_model, (long long)key->bs, (long long)key->seqlen, r->base.prec,
+               mezzo_error_message());
+    }
+    snprintf(r->base.rung, sizeof r->base.rung, "none");
+    add_note(r, "fits on no rung");
+    return MEZZO_OK;
+}
+
+// --- writing ------------------------------------------------------------------------------------------------------------------
+static void add_number(mz_text *t, double x) { // blank where it is not known: a zero would be a claim
+    char buf[MZ_NUMBER_MAX];
+    mz_text_add(t, ",", 1);
+    if (isfinite(x))
+        mz_text_addf(t, "%s", mz_number_format(x, buf));
+}
+
+static void add_word(mz_text *t, const char *word) {
+    mz_text_add(t, ",", 1);
+    mz_csv_add(t, word);
+}
+
+static void add_times(mz_text *t, const row *r) {
+    mz_text list = {0};
+    char buf[MZ_NUMBER_MAX];
+    mz_text_addf(&list, "[");
+    for (int i = 0; i < r->n_times; i++)
+        mz_text_addf(&list, "%s%s", i > 0 ? ", " : "", mz_number_format(r->times[i], buf));
+    mz_text_addf(&list, "]");
+    if (list.status == MEZZO_OK)
+        add_word(t, list.data);
+    else
+        t->status = list.status;
+    mz_text_free(&list);
+}
+
+static mezzo_status write_row(sweep *s, const row *r, double seconds) {
+    const mz_study_row *b = &r->base;
+    bool ran = strcmp(b->rung, "none") != 0;
+    mz_text t = {0};
+    mz_text_addf(&t, "%lld,%lld,%lld,%lld", (long long)b->key.layers, (long long)b->key.d_model, (long long)b->key.bs,
+                 (long long)b->key.seqlen);
+    add_word(&t, b->prec);
+    add_word(&t, s->o->family);
+    add_word(&t, mezzo_precision_name(r->effective));
+    add_word(&t, b->rung);
+    if (ran)
+        mz_text_addf(&t, ",%lld,%lld,%lld,%s", (long long)b->ga, (long long)b->final_bs, (long long)b->final_seqlen,
+                     r->recompute ? "True" : "False");
+    else
+        mz_text_addf(&t, ",,,,");
+    const double numbers[] = {r->params_m, b->tps,     r->step_ms,   r->cv,   b->mem_gb,    b->energy_j,
+                              b->power_w,  r->celsius, r->clock_mhz, r->loss, r->loss_scale};
+    for (size_t i = 0; i < MZ_COUNT(numbers); i++)
+        add_number(&t, numbers[i]);
+    mz_text_addf(&t, ",%d,%.3f", r->order, seconds);
+    add_word(&t, r->note);
+    add_word(&t, s->env);
+    add_times(&t, r);
+    mz_text_add(&t, "\n", 1);
+    mezzo_status status = t.status;
+    if (status == MEZZO_OK)
+        status = mz_file_write(s->file, t.data, t.len); // one write: a kill tears the last line at most
+    mz_text_free(&t);
+    MEZZO_TRY(status);
+    return mz_file_sync(s->file);
+}
+
+// --- the loop -----------------------------------------------------------------------------------------------------------------
+static void tell(sweep *s, const row *r) {
+    mz_sweep_progress *p = &s->progress;
+    int mine = p->done - p->earlier;
+    p->seconds = mz_seconds() - s->started;
+    p->seconds_left = mine > 0 ? p->seconds / mine * (p->total - p->done) : (double)NAN;
+    p->row = r != NULL ? &r->base : NULL;
+    p->note = r != NULL ? r->note : "";
+    p->step_ms = r != NULL ? r->step_ms : (double)NAN;
+    if (s->tell != NULL)
+        s->tell(s->user, p);
+}
+
+static mezzo_status run_shape(sweep *s, size_t shape, row *r) {
+    size_t n = (size_t)s->o->n_precisions, order[MEZZO_PRECISION_COUNT];
+    mz_shuffle(s->o->seed, 0x10000 + (uint32_t)shape, n, order);
+    for (size_t i = 0; i < n; i++) {
+        if (s->done[shape * n + order[i]])
+            continue;
+        if (s->o->repeats.stop != NULL && *s->o->repeats.stop)
+            return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped after %d of %d rows", s->progress.done, s->progress.total);
+        double start = mz_seconds();
+        MEZZO_TRY(measure(s, &s->shapes[shape], s->o->precisions[order[i]], r));
+        MEZZO_TRY(write_row(s, r, mz_seconds() - start));
+        s->progress.done++;
+        tell(s, r);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status run(sweep *s) {
+    MEZZO_TRY(make_env(s));
+    MEZZO_TRY(list_shapes(s));
+    MEZZO_TRY(open_file(s));
+    s->progress.done = s->progress.earlier;
+    tell(s, NULL);
+    row *r = mz_alloc(1, sizeof *r);
+    mezzo_status status = r != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < s->n_shapes && status == MEZZO_OK; i++)
+        status = run_shape(s, s->order[i], r);
+    mz_free(r);
+    return status;
+}
+
+mezzo_status mz_sweep(mezzo_device *device, const mz_sweep_options *options, mz_sweep_fn tell_row, void *user) {
+    sweep s = {.device = device, .o = options, .lock = -1, .tell = tell_row, .user = user, .started = mz_seconds()};
+    mezzo_status status = run(&s);
+    if (s.file != NULL && status == MEZZO_OK)
+        status = mz_file_commit(s.file);
+    else
+        mz_file_discard(s.file);
+    if (s.lock >= 0)
+        close(s.lock);
+    mz_free(s.env);
+    mz_free(s.shapes);
+    mz_free(s.order);
+    mz_free(s.done);
+    return status;
+}

@@ -1,0 +1,60 @@
+// The grid layers × d_model × batch × sequence × precision of a model family, measured shape by shape, a row each.
+#ifndef MZ_STUDY_SWEEP_H
+#define MZ_STUDY_SWEEP_H
+
+#include "study/measure/measure.h"
+#include "study/analyse/pairs.h"
+
+// --- the out-of-memory ladder (ladder.c) ----------------------------------------------------------------------------------------
+// base → recompute → ga2 (two micro batches of half the size) → half_batch → half_seq. A rung keeps what the rungs before it did;
+// one that the shape does not have (an odd batch has no ga2) is left out.
+typedef struct mz_rung {
+    char name[MZ_STUDY_NAME];
+    bool recompute;
+    int64_t micro_batch, grad_accum, seq_len; // a step is micro_batch × grad_accum sequences
+} mz_rung;
+#define MZ_RUNGS_MAX 5
+int mz_ladder(int64_t batch, int64_t seq_len, mz_rung rungs[MZ_RUNGS_MAX]); // how many
+
+// --- the sweep ------------------------------------------------------------------------------------------------------------------
+#define MZ_SWEEP_AXIS 32
+typedef struct mz_sweep_axis {
+    int64_t values[MZ_SWEEP_AXIS];
+    int n;
+} mz_sweep_axis;
+
+typedef struct mz_sweep_options {
+    const char *family;
+    mz_sweep_axis layers, d_model, batch, seq_len;
+    mezzo_precision precisions[MEZZO_PRECISION_COUNT];
+    int n_precisions;
+    int64_t heads,
+        vocab; // 0: the family's own; heads that do not divide a width become the largest number below that does
+    mezzo_residual residual;
+    mz_repeats repeats;
+    double energy_seconds; // how long steps run between two readings of the energy counter; 0: no energy
+    size_t memory;         // bytes that may be used; 0: what is free
+    uint64_t seed;         // of the order, the parameters and the tokens
+    const char *path;      // full_data.csv: continued where it is there
+    const char *commit;    // written into env; NULL or "": left out
+} mz_sweep_options;
+
+typedef struct mz_sweep_progress {
+    int done, total;              // rows, those of earlier calls included
+    int earlier;                  // rows that were there already
+    double seconds, seconds_left; // left: NaN before the first row of this call
+    const mz_study_row *row;      // the one just written; NULL at the start
+    const char *note;             // "" if there is nothing to say
+    double step_ms;               // of the row; NaN: nothing fitted
+} mz_sweep_progress;
+typedef void (*mz_sweep_fn)(void *user, const mz_sweep_progress *progress);
+
+// Shapes in an order drawn from the seed, so that drift does not look like an effect; the precisions of one shape one after the other,
+// their order drawn too. Each measurement appends a line and flushes it to the disk. A file of an earlier call is continued: rows that
+// are there are not measured again, a line that a kill tore is dropped. Errors: INVALID (a shape that the model refuses, a file of
+// another device, version or family, one that another sweep writes), FORMAT (a file that is not one of these), IO, INTERRUPTED.
+mezzo_status mz_sweep(mezzo_device *device, const mz_sweep_options *options, mz_sweep_fn tell, void *user);
+mezzo_status mz_sweep_model(const mz_sweep_options *o, int64_t layers, int64_t d_model, int64_t seq_len,
+                            mezzo_model_config *out);
+
+#endif

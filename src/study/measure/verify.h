@@ -1,0 +1,103 @@
+// FP32 against a precision: the same run trained in both, from the same weights on the same batches, and what came of it.
+#ifndef MZ_STUDY_VERIFY_H
+#define MZ_STUDY_VERIFY_H
+
+#include <jansson.h>
+#include <signal.h>
+
+#include "mezzo/train.h"
+#include "study/analyse/stats.h"
+
+#define MZ_VERIFY_SEEDS 32
+
+typedef struct mz_verify_options {
+    mezzo_config *
+        config; // model, data, steps, optimizer, scaler, device; amp.precision is the candidate, train.seed the first seed
+    int seeds; // 1 … MZ_VERIFY_SEEDS: train.seed, train.seed + 1, …
+    double least_speedup, least_memory_percent, most_accuracy_difference;
+    double level;                      // of the intervals, as 0.95
+    const volatile sig_atomic_t *stop; // may be NULL
+} mz_verify_options;
+
+// --- what is measured -----------------------------------------------------------------------------------------------------------
+typedef struct mz_scale_change { // the loss scale from `step` on
+    int64_t step;
+    double scale;
+} mz_scale_change;
+
+typedef struct mz_verify_run { // one training run
+    double seconds;            // of the timed steps
+    double tokens_per_second;
+    double train_loss, val_loss, accuracy; // the first: mean of the last tenth of the steps
+    size_t memory,
+        activations; // bytes: the peak of training, and the arena in it. As planned, which is what is allocated
+    int64_t skipped;
+    double loss_scale;        // at the end; 1 without a scaler
+    mz_scale_change *changes; // the first is the scale of step 1; empty without a scaler
+    size_t n_changes, cap_changes;
+    uint32_t data_crc, weights_crc; // CRC32C of every micro batch's tokens and targets, in order; of the first weights
+} mz_verify_run;
+
+typedef struct mz_verify_pair {
+    uint64_t seed;
+    mz_verify_run run[2]; // fp32, the candidate
+    bool same_data, same_weights;
+} mz_verify_pair;
+
+// --- what is said -----------------------------------------------------------------------------------------------------------------
+typedef enum mz_verdict {
+    MZ_VERDICT_MET,
+    MZ_VERDICT_FAILED,
+    MZ_VERDICT_OPEN, // the interval holds the threshold: the seeds scatter too much to say
+} mz_verdict;
+const char *mz_verdict_word(mz_verdict v); // "met", "not met", "undecided"
+
+typedef struct mz_measured { // over the seeds
+    double value;            // geometric mean of ratios, mean of differences
+    mz_interval interval;    // t interval; value alone, twice, where there is one seed or nothing scatters
+} mz_measured;
+
+// One seed: the value decides. More: the interval, which must lie on one side of the threshold.
+mz_verdict mz_judge_least(const mz_measured *m, double least);   // value ≥ least
+mz_verdict mz_judge_within(const mz_measured *m, double within); // |value| < within
+mz_measured mz_measure_mean(const double *x, size_t n, double level);
+mz_measured mz_measure_ratio(const double *x, size_t n, double level); // of positive numbers: on their logarithms
+
+typedef struct mz_verify_result {
+    mezzo_model_config model;
+    char device[160], data[512];
+    char reason[400]; // why the precision is what it is
+    mezzo_precision asked, precision;
+    mezzo_residual residual;
+    int64_t batch, grad_accum, steps, warmup; // warmup: first steps that are not timed
+    double params_m;
+    uint64_t val_tokens;
+    bool in_turns; // both runs were in memory and took turns; false: one after the other
+    mz_verify_pair pairs[MZ_VERIFY_SEEDS];
+    size_t n;
+    mz_measured speedup, memory_percent, accuracy_difference, loss_difference; // candidate against fp32
+    mz_verdict speed, memory, accuracy;
+    bool same; // data and first weights, in every pair
+} mz_verify_result;
+bool mz_verify_passed(const mz_verify_result *r);
+
+typedef struct mz_verify_progress {
+    int seed, seeds; // which of how many
+    int64_t step, steps;
+    double loss[2];
+    double seconds, seconds_left;
+} mz_verify_progress;
+typedef void (*mz_verify_fn)(void *user, const mz_verify_progress *progress);
+
+// Trains `seeds` pairs of runs; nothing is written. The two runs of a pair take turns of a few steps, so that drift touches both
+// alike; where both do not fit, one follows the other. Errors as mezzo_run_train, and INVALID: no validation data, a precision that
+// becomes fp32, an override that puts a lower precision into the fp32 run. Free *out (of any outcome) with mz_verify_free.
+mezzo_status mz_verify(const mz_verify_options *options, mz_verify_fn tell, void *user, mz_verify_result *out);
+void mz_verify_free(mz_verify_result *r);
+
+// --- reports (verify_report.c) ----------------------------------------------------------------------------------------------------
+json_t *mz_verify_json(const mz_verify_options *o, const mz_verify_result *r); // NULL: out of memory
+void mz_verify_text(const mz_verify_options *o, const mz_verify_result *r, mz_text *out);
+void mz_verify_markdown(const mz_verify_options *o, const mz_verify_result *r, const char *command, mz_text *out);
+
+#endif

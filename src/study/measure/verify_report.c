@@ -1,0 +1,287 @@
+// What a verification says: blocks and verdicts as text, JSON, Markdown.
+#include <math.h>
+
+#include "study/measure/verify.h"
+
+#define MIB (1.0 / (1 << 20))
+
+// Means over the seeds of one side.
+typedef struct means {
+    double seconds, tokens_per_second, train_loss, val_loss, accuracy, memory, activations, skipped, loss_scale;
+} means;
+
+static means mean_of(const mz_verify_result *r, int which) {
+    means m = {0};
+    double n = (double)r->n;
+    for (size_t i = 0; i < r->n; i++) {
+        const mz_verify_run *x = &r->pairs[i].run[which];
+        m.seconds += x->seconds / n;
+        m.tokens_per_second += x->tokens_per_second / n;
+        m.train_loss += x->train_loss / n;
+        m.val_loss += x->val_loss / n;
+        m.accuracy += x->accuracy / n;
+        m.memory += (double)x->memory / n;
+        m.activations += (double)x->activations / n;
+        m.skipped += (double)x->skipped / n;
+        m.loss_scale += x->loss_scale / n;
+    }
+    return m;
+}
+
+// "1.93 (1.88 to 1.99)"; the value alone where nothing scatters.
+static void add_measured(mz_text *t, const mz_measured *m, int digits, const char *unit) {
+    mz_text_addf(t, "%.*f%s", digits, m->value, unit);
+    if (m->interval.high > m->interval.low)
+        mz_text_addf(t, " (%.*f to %.*f)", digits, m->interval.low, digits, m->interval.high);
+}
+
+static void add_scales(mz_text *t, const mz_verify_run *run) {
+    if (run->n_changes == 0)
+        mz_text_addf(t, "no loss scale");
+    for (size_t i = 0; i < run->n_changes && i < 12; i++)
+        mz_text_addf(t, "%s%g from step %lld", i > 0 ? ", " : "", run->changes[i].scale,
+                     (long long)run->changes[i].step);
+    if (run->n_changes > 12)
+        mz_text_addf(t, ", … %zu changes in all", run->n_changes - 1);
+}
+
+static const char *sameness(const mz_verify_result *r) {
+    return r->same ? "the same first weights and the same batches in both runs of each seed, bit for bit"
+                   : "NOT the same first weights and batches: the runs cannot be compared";
+}
+
+static void add_head(const mz_verify_result *r, mz_text *t, const char *bullet) {
+    const mezzo_model_config *m = &r->model;
+    mz_text_addf(t,
+                 "%smodel: %s, %lld layers, %lld heads, width %lld, context %lld, vocabulary %lld, %.2f M parameters\n",
+                 bullet, m->name, (long long)m->layers, (long long)m->heads, (long long)m->d_model,
+                 (long long)m->seq_len, (long long)m->vocab, r->params_m);
+    mz_text_addf(t, "%sdevice: %s\n", bullet, r->device);
+    mz_text_addf(t, "%sprecision: %s (%s), residual stream %s\n", bullet, mezzo_precision_name(r->precision), r->reason,
+                 r->residual == MEZZO_RESIDUAL_LOW ? "low" : "widest");
+    mz_text_addf(t, "%srun: %lld steps of %lld × %lld sequences of %lld tokens, %zu seed%s, %s\n", bullet,
+                 (long long)r->steps, (long long)r->grad_accum, (long long)r->batch, (long long)m->seq_len, r->n,
+                 r->n == 1 ? "" : "s",
+                 r->in_turns ? "the two runs of a seed in turns" : "the two runs of a seed one after the other");
+    mz_text_addf(t, "%sdata: %s, %llu validation tokens; %s\n", bullet, r->data, (unsigned long long)r->val_tokens,
+                 sameness(r));
+}
+
+typedef struct block_row {
+    const char *what;
+    double a, b;
+    const char *format;
+} block_row;
+
+static size_t block_rows(const mz_verify_result *r, block_row *rows) {
+    means a = mean_of(r, 0), b = mean_of(r, 1);
+    size_t n = 0;
+    rows[n++] = (block_row){"time of the timed steps, s", a.seconds, b.seconds, "%.3f"};
+    rows[n++] = (block_row){"throughput, tokens/s", a.tokens_per_second, b.tokens_per_second, "%.0f"};
+    rows[n++] = (block_row){"peak memory, MiB", a.memory * MIB, b.memory * MIB, "%.1f"};
+    rows[n++] = (block_row){"  activations of it, MiB", a.activations * MIB, b.activations * MIB, "%.1f"};
+    rows[n++] = (block_row){"training loss (last tenth)", a.train_loss, b.train_loss, "%.4f"};
+    rows[n++] = (block_row){"validation loss", a.val_loss, b.val_loss, "%.4f"};
+    rows[n++] = (block_row){"validation accuracy", a.accuracy, b.accuracy, "%.4f"};
+    rows[n++] = (block_row){"skipped steps", a.skipped, b.skipped, "%.3g"};
+    rows[n++] = (block_row){"final loss scale", a.loss_scale, b.loss_scale, "%.6g"};
+    return n;
+}
+#define BLOCK_ROWS 16
+
+typedef struct verdict_row {
+    const char *what, *unit;
+    const mz_measured *m;
+    int digits;
+    char wanted[48];
+    mz_verdict verdict;
+} verdict_row;
+
+static void verdict_rows(const mz_verify_options *o, const mz_verify_result *r, verdict_row rows[3]) {
+    rows[0] = (verdict_row){.what = "speedup", .unit = "", .m = &r->speedup, .digits = 3, .verdict = r->speed};
+    rows[1] = (verdict_row){
+        .what = "memory reduction", .unit = " %", .m = &r->memory_percent, .digits = 2, .verdict = r->memory};
+    rows[2] = (verdict_row){
+        .what = "accuracy difference", .unit = "", .m = &r->accuracy_difference, .digits = 5, .verdict = r->accuracy};
+    snprintf(rows[0].wanted, sizeof rows[0].wanted, ">= %g", o->least_speedup);
+    snprintf(rows[1].wanted, sizeof rows[1].wanted, ">= %g %%", o->least_memory_percent);
+    snprintf(rows[2].wanted, sizeof rows[2].wanted, "within ±%g", o->most_accuracy_difference);
+}
+
+static void add_conclusion(const mz_verify_options *o, const mz_verify_result *r, mz_text *t) {
+    bool open = r->speed == MZ_VERDICT_OPEN || r->memory == MZ_VERDICT_OPEN || r->accuracy == MZ_VERDICT_OPEN;
+    mz_text_addf(t, "%s\n", mz_verify_passed(r) ? "All requirements are met." : "Not every requirement is met.");
+    if (r->n == 1)
+        mz_text_addf(t, "One seed has no interval: another seed may judge otherwise (--seeds 3).\n");
+    else
+        mz_text_addf(t, "Intervals: %g %%, Student's t over %zu seeds%s.\n", 100 * o->level, r->n,
+                     open ? "; undecided: the interval holds the threshold, and more seeds (--seeds) narrow it" : "");
+}
+
+void mz_verify_text(const mz_verify_options *o, const mz_verify_result *r, mz_text *t) {
+    block_row rows[BLOCK_ROWS];
+    verdict_row verdicts[3];
+    size_t n = block_rows(r, rows);
+    add_head(r, t, "");
+    mz_text_addf(t, "\n%-28s %14s %14s\n", r->n > 1 ? "mean over the seeds" : "", "fp32",
+                 mezzo_precision_name(r->precision));
+    for (size_t i = 0; i < n; i++) {
+        char a[32], b[32];
+        snprintf(a, sizeof a, rows[i].format, rows[i].a);
+        snprintf(b, sizeof b, rows[i].format, rows[i].b);
+        mz_text_addf(t, "%-28s %14s %14s\n", rows[i].what, a, b);
+    }
+    mz_text_addf(t, "loss difference              ");
+    add_measured(t, &r->loss_difference, 5, "");
+    mz_text_addf(t, "\nloss scale                   ");
+    add_scales(t, &r->pairs[0].run[1]);
+    mz_text_addf(t, "\n\n");
+    verdict_rows(o, r, verdicts);
+    for (size_t i = 0; i < 3; i++) {
+        mz_text m = {0};
+        add_measured(&m, verdicts[i].m, verdicts[i].digits, verdicts[i].unit);
+        mz_text_addf(t, "%-20s %-32s %-16s %s\n", verdicts[i].what, m.status == MEZZO_OK ? m.data : "",
+                     verdicts[i].wanted, mz_verdict_word(verdicts[i].verdict));
+        mz_text_free(&m);
+    }
+    add_conclusion(o, r, t);
+}
+
+// --- Markdown -----------------------------------------------------------------------------------------------------------------
+static void add_seeds(const mz_verify_result *r, mz_text *t) {
+    const char *p = mezzo_precision_name(r->precision);
+    mz_text_addf(t,
+                 "\n## Seed by seed\n\n| seed | speedup | fp32 s | %s s | val loss fp32 | %s | accuracy fp32 | %s | "
+                 "skipped | batches, CRC32C |\n|---|---|---|---|---|---|---|---|---|---|\n",
+                 p, p, p);
+    for (size_t i = 0; i < r->n; i++) {
+        const mz_verify_run *a = &r->pairs[i].run[0], *b = &r->pairs[i].run[1];
+        mz_text_addf(t, "| %llu | %.3f | %.3f | %.3f | %.4f | %.4f | %.4f | %.4f | %lld | %08x, %08x |\n",
+                     (unsigned long long)r->pairs[i].seed, b->tokens_per_second / a->tokens_per_second, a->seconds,
+                     b->seconds, a->val_loss, b->val_loss, a->accuracy, b->accuracy, (long long)b->skipped, a->data_crc,
+                     b->data_crc);
+    }
+}
+
+void mz_verify_markdown(const mz_verify_options *o, const mz_verify_result *r, const char *command, mz_text *t) {
+    block_row rows[BLOCK_ROWS];
+    verdict_row verdicts[3];
+    size_t n = block_rows(r, rows);
+    const char *p = mezzo_precision_name(r->precision);
+    mz_text_addf(t, "# fp32 against %s: %s\n\n", p,
+                 mz_verify_passed(r) ? "every requirement is met" : "not every requirement is met");
+    add_head(r, t, "- ");
+    mz_text_addf(t, "- command: `%s`\n\n## Verdicts\n\n| | measured | required | |\n|---|---|---|---|\n", command);
+    verdict_rows(o, r, verdicts);
+    for (size_t i = 0; i < 3; i++) {
+        mz_text_addf(t, "| %s | ", verdicts[i].what);
+        add_measured(t, verdicts[i].m, verdicts[i].digits, verdicts[i].unit);
+        mz_text_addf(t, " | %s | **%s** |\n", verdicts[i].wanted, mz_verdict_word(verdicts[i].verdict));
+    }
+    mz_text_addf(t, "\n");
+    add_conclusion(o, r, t);
+    mz_text_addf(t, "\n## Measured\n\n| %s | fp32 | %s |\n|---|---|---|\n", r->n > 1 ? "mean over the seeds" : "", p);
+    for (size_t i = 0; i < n; i++) {
+        char a[32], b[32];
+        snprintf(a, sizeof a, rows[i].format, rows[i].a);
+        snprintf(b, sizeof b, rows[i].format, rows[i].b);
+        mz_text_addf(t, "| %s | %s | %s |\n", rows[i].what + strspn(rows[i].what, " "), a, b);
+    }
+    mz_text_addf(t, "\nDifference of the validation losses: ");
+    add_measured(t, &r->loss_difference, 5, "");
+    mz_text_addf(t, ". Loss scale of seed %llu: ", (unsigned long long)r->pairs[0].seed);
+    add_scales(t, &r->pairs[0].run[1]);
+    mz_text_addf(t,
+                 ".\n\nThe first %lld steps are trained and not timed. Memory is the peak of training as planned and "
+                 "allocated: weights, gradients, low-precision copies, optimizer, activations, workspace, inputs. "
+                 "Accuracy is the share of right next tokens, in the precision that was trained in.\n",
+                 (long long)r->warmup);
+    add_seeds(r, t);
+}
+
+// --- JSON -----------------------------------------------------------------------------------------------------------------------
+static json_t *number(double x) {
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+static json_t *interval(const mz_measured *m, size_t n) {
+    return n > 1 ? json_pack("[o, o]", number(m->interval.low), number(m->interval.high)) : json_null();
+}
+
+static json_t *verdict(mz_verdict v) { // null: undecided
+    return v == MZ_VERDICT_OPEN ? json_null() : json_boolean(v == MZ_VERDICT_MET);
+}
+
+static json_t *run_json(const mz_verify_run *run) {
+    json_t *changes = json_array();
+    char crc[2][16];
+    snprintf(crc[0], sizeof crc[0], "%08x", run->data_crc);
+    snprintf(crc[1], sizeof crc[1], "%08x", run->weights_crc);
+    for (size_t i = 0; i < run->n_changes; i++)
+        json_array_append_new(changes,
+                              json_pack("[I, o]", (json_int_t)run->changes[i].step, number(run->changes[i].scale)));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o, s:s, s:s}", "seconds", number(run->seconds),
+                     "tokens_per_second", number(run->tokens_per_second), "train_loss", number(run->train_loss),
+                     "val_loss", number(run->val_loss), "accuracy", number(run->accuracy), "memory_bytes",
+                     (json_int_t)run->memory, "activation_bytes", (json_int_t)run->activations, "skipped_steps",
+                     (json_int_t)run->skipped, "loss_scale", number(run->loss_scale), "loss_scale_from_step", changes,
+                     "data_crc32c", crc[0], "weights_crc32c", crc[1]);
+}
+
+static void add_side(json_t *o, const mz_verify_result *r, int which, const char *prefix) {
+    means m = mean_of(r, which);
+    const struct {
+        const char *name;
+        double value;
+    } values[] = {{"time_seconds", m.seconds},       {"tokens_per_second", m.tokens_per_second},
+                  {"memory_mb", m.memory * MIB},     {"activations_mb", m.activations * MIB},
+                  {"train_loss", m.train_loss},      {"val_loss", m.val_loss},
+                  {"accuracy", m.accuracy},          {"skipped_steps", m.skipped},
+                  {"final_loss_scale", m.loss_scale}};
+    for (size_t i = 0; i < MZ_COUNT(values); i++) {
+        char key[64];
+        snprintf(key, sizeof key, "%s_%s", prefix, values[i].name);
+        json_object_set_new(o, key, number(values[i].value));
+    }
+}
+
+json_t *mz_verify_json(const mz_verify_options *o, const mz_verify_result *r) {
+    json_t *root = json_object(), *seeds = json_array();
+    json_object_set_new(root, "speedup", number(r->speedup.value));
+    json_object_set_new(root, "speedup_interval", interval(&r->speedup, r->n));
+    json_object_set_new(root, "memory_reduction_percent", number(r->memory_percent.value));
+    json_object_set_new(root, "activation_reduction_percent",
+                        number(100 * (1 - mean_of(r, 1).activations / mean_of(r, 0).activations)));
+    json_object_set_new(root, "accuracy_difference", number(r->accuracy_difference.value));
+    json_object_set_new(root, "accuracy_difference_interval", interval(&r->accuracy_difference, r->n));
+    json_object_set_new(root, "loss_difference", number(r->loss_difference.value));
+    json_object_set_new(root, "loss_difference_interval", interval(&r->loss_difference, r->n));
+    add_side(root, r, 0, "fp32");
+    add_side(root, r, 1, "amp");
+    json_object_set_new(root, "requirements_met",
+                        json_pack("{s:o, s:o, s:o, s:b, s:b}", "speedup", verdict(r->speed), "memory_reduction",
+                                  verdict(r->memory), "accuracy", verdict(r->accuracy), "same_data_and_weights",
+                                  r->same, "all", mz_verify_passed(r)));
+    json_object_set_new(root, "requirements",
+                        json_pack("{s:f, s:f, s:f}", "speedup", o->least_speedup, "memory_reduction_percent",
+                                  o->least_memory_percent, "accuracy_difference", o->most_accuracy_difference));
+    json_object_set_new(root, "precision", json_string(mezzo_precision_name(r->precision)));
+    json_object_set_new(root, "device", json_string(r->device));
+    json_object_set_new(root, "model", json_string(r->model.name));
+    json_object_set_new(root, "params_m", number(r->params_m));
+    json_object_set_new(root, "steps", json_integer(r->steps));
+    json_object_set_new(root, "warmup_steps", json_integer(r->warmup));
+    json_object_set_new(root, "batch_size", json_integer(r->batch));
+    json_object_set_new(root, "grad_accum", json_integer(r->grad_accum));
+    json_object_set_new(root, "context_length", json_integer(r->model.seq_len));
+    json_object_set_new(root, "interval_level", number(o->level));
+    json_object_set_new(root, "validation_tokens", json_integer((json_int_t)r->val_tokens));
+    for (size_t i = 0; i < r->n; i++)
+        json_array_append_new(seeds, json_pack("{s:I, s:o, s:o}", "seed", (json_int_t)r->pairs[i].seed, "fp32",
+                                               run_json(&r->pairs[i].run[0]), "amp", run_json(&r->pairs[i].run[1])));
+    if (json_object_set_new(root, "seeds", seeds) != 0) {
+        json_decref(root);
+        return NULL;
+    }
+    return root;
+}

@@ -1,0 +1,236 @@
+#include "study/page/run_log.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "io/json.h"
+
+enum { LINE_BYTES_MAX = 1 << 22, JSON_DEPTH = 4 };
+
+// --- keeping ----------------------------------------------------------------------------------------------------------------
+static mezzo_status series_of(mz_run_log *log, const char *name, mz_series **out) {
+    for (size_t i = 0; i < log->n_series; i++)
+        if (strcmp(log->series[i].name, name) == 0) {
+            *out = &log->series[i];
+            return MEZZO_OK;
+        }
+    MEZZO_TRY(MZ_RESERVE(log->series, log->cap_series, log->n_series + 1));
+    char *copy = mz_strdup(name);
+    if (copy == NULL)
+        return MEZZO_ERR_MEMORY;
+    *out = &log->series[log->n_series++];
+    **out = (mz_series){.name = copy};
+    return MEZZO_OK;
+}
+
+static mezzo_status add_number(mz_run_log *log, int64_t step, const char *name, double value) {
+    mz_series *s = NULL;
+    MEZZO_TRY(series_of(log, name, &s));
+    MEZZO_TRY(MZ_RESERVE(s->steps, s->cap_steps, s->n + 1));
+    MEZZO_TRY(MZ_RESERVE(s->values, s->cap_values, s->n + 1));
+    s->steps[s->n] = step;
+    s->values[s->n++] = value;
+    return MEZZO_OK;
+}
+
+static mezzo_status add_text(mz_run_log *log, int64_t step, const char *name, const char *text) {
+    const char *before = mz_run_log_text(log, name);
+    if (before != NULL && strcmp(before, text) == 0)
+        return MEZZO_OK;
+    MEZZO_TRY(MZ_RESERVE(log->texts, log->cap_texts, log->n_texts + 1));
+    mz_run_text *t = &log->texts[log->n_texts];
+    *t = (mz_run_text){.step = step, .name = mz_strdup(name), .text = mz_strdup(text)};
+    log->n_texts++;
+    return t->name != NULL && t->text != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+}
+
+// --- reading ----------------------------------------------------------------------------------------------------------------
+// JSON has no infinities: metrics.jsonl writes them as strings.
+static bool not_finite(const char *text, double *value) {
+    static const char *const names[] = {"NaN", "Infinity", "-Infinity"};
+    const double values[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
+    for (size_t i = 0; i < MZ_COUNT(names); i++)
+        if (strcmp(names[i], text) == 0) {
+            *value = values[i];
+            return true;
+        }
+    return false;
+}
+
+static mezzo_status add_record(mz_run_log *log, const char *where, const json_t *record) {
+    int64_t step;
+    MEZZO_TRY(mz_json_get_int(where, record, "step", 0, INT64_MAX, &step));
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)record, name, value) {
+        double number;
+        if (strcmp(name, "step") == 0)
+            continue;
+        if (json_is_number(value))
+            MEZZO_TRY(add_number(log, step, name, json_number_value(value)));
+        else if (json_is_boolean(value))
+            MEZZO_TRY(add_number(log, step, name, json_is_true(value)));
+        else if (json_is_string(value) && not_finite(json_string_value(value), &number))
+            MEZZO_TRY(add_number(log, step, name, number));
+        else if (json_is_string(value))
+            MEZZO_TRY(add_text(log, step, name, json_string_value(value)));
+    }
+    log->last_step = step > log->last_step ? step : log->last_step;
+    log->records++;
+    return MEZZO_OK;
+}
+
+static mezzo_status read_lines(mz_run_log *log, const char *path, FILE *file) {
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    mezzo_status status = MEZZO_OK;
+    while (status == MEZZO_OK && (n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n') {
+        char where[512];
+        snprintf(where, sizeof where, "%.400s:%lld", path, (long long)log->records + 1);
+        json_t *record = NULL;
+        status = n > LINE_BYTES_MAX ? mz_fail(MEZZO_ERR_FORMAT, "%s: a line of %zd bytes is no record", where, n)
+                                    : mz_json_parse(where, line, (size_t)n - 1, JSON_DEPTH, &record);
+        if (status == MEZZO_OK)
+            status = add_record(log, where, record);
+        json_decref(record);
+        log->offset += (uint64_t)n;
+    }
+    free(line);
+    return status;
+}
+
+mezzo_status mz_run_log_read(mz_run_log *log) {
+    char *path = mz_format("%s/metrics.jsonl", log->folder);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = MEZZO_OK;
+    FILE *file = fopen(path, "r");
+    if (file == NULL && errno != ENOENT)
+        status = mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno));
+    if (file != NULL) {
+        if (fseeko(file, (off_t)log->offset, SEEK_SET) != 0)
+            status = mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno));
+        else
+            status = read_lines(log, path, file);
+        fclose(file);
+    }
+    mz_free(path);
+    return status;
+}
+
+mezzo_status mz_run_log_open(const char *folder, mz_run_log *out) {
+    *out = (mz_run_log){.last_step = -1, .folder = mz_strdup(folder)};
+    if (out->folder == NULL)
+        return MEZZO_ERR_MEMORY;
+    struct stat info;
+    if (stat(folder, &info) != 0)
+        return mz_fail(MEZZO_ERR_IO, "%s: %s", folder, strerror(errno));
+    if (!S_ISDIR(info.st_mode))
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s: not a run folder: it should hold metrics.jsonl, as mezzo train writes it", folder);
+    return mz_run_log_read(out);
+}
+
+void mz_run_log_free(mz_run_log *log) {
+    for (size_t i = 0; i < log->n_series; i++) {
+        mz_free(log->series[i].name);
+        mz_free(log->series[i].steps);
+        mz_free(log->series[i].values);
+    }
+    for (size_t i = 0; i < log->n_texts; i++) {
+        mz_free(log->texts[i].name);
+        mz_free(log->texts[i].text);
+    }
+    mz_free(log->series);
+    mz_free(log->texts);
+    mz_free(log->folder);
+    *log = (mz_run_log){0};
+}
+
+// --- asking -----------------------------------------------------------------------------------------------------------------
+const mz_series *mz_run_log_find(const mz_run_log *log, const char *name) {
+    for (size_t i = 0; i < log->n_series; i++)
+        if (strcmp(log->series[i].name, name) == 0)
+            return &log->series[i];
+    return NULL;
+}
+
+const char *mz_run_log_text(const mz_run_log *log, const char *name) {
+    for (size_t i = log->n_texts; i-- > 0;)
+        if (strcmp(log->texts[i].name, name) == 0)
+            return log->texts[i].text;
+    return NULL;
+}
+
+double mz_series_last(const mz_series *series) {
+    return series != NULL && series->n > 0 ? series->values[series->n - 1] : (double)NAN;
+}
+
+double mz_series_least(const mz_series *series) {
+    double least = (double)NAN;
+    for (size_t i = 0; series != NULL && i < series->n; i++)
+        if (isfinite(series->values[i]) && !(series->values[i] >= least))
+            least = series->values[i];
+    return least;
+}
+
+double mz_series_end(const mz_series *series) {
+    if (series == NULL)
+        return (double)NAN;
+    size_t take = series->n / 10 > 1 ? series->n / 10 : 1, found = 0;
+    double sum = 0;
+    for (size_t i = series->n; i-- > 0 && found < take;)
+        if (isfinite(series->values[i])) {
+            sum += series->values[i];
+            found++;
+        }
+    return found > 0 ? sum / (double)found : (double)NAN;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double mz_series_middle(const mz_series *series) {
+    size_t n = 0;
+    double *finite = series != NULL ? mz_alloc(series->n + 1, sizeof *finite) : NULL, middle = (double)NAN;
+    for (size_t i = 0; finite != NULL && i < series->n; i++)
+        if (isfinite(series->values[i]))
+            finite[n++] = series->values[i];
+    if (n > 0) {
+        qsort(finite, n, sizeof *finite, by_value);
+        middle = n % 2 == 1 ? finite[n / 2] : (finite[n / 2 - 1] + finite[n / 2]) / 2;
+    }
+    mz_free(finite);
+    return middle;
+}
+
+size_t mz_series_thin(const mz_series *series, size_t buckets, size_t *picks) {
+    size_t n = series->n, count = 0;
+    if (n <= 2 * buckets + 2) {
+        for (size_t i = 0; i < n; i++)
+            picks[i] = i;
+        return n;
+    }
+    picks[count++] = 0;
+    for (size_t b = 0; b < buckets; b++) {
+        size_t from = 1 + b * (n - 2) / buckets, to = 1 + (b + 1) * (n - 2) / buckets, low = from, high = from;
+        for (size_t i = from; i < to; i++) {
+            double x = series->values[i];
+            // What is not finite must be seen: it counts as both lower and higher than any number.
+            if (!isfinite(x) || (isfinite(series->values[low]) && x < series->values[low]))
+                low = i;
+            if (!isfinite(x) || (isfinite(series->values[high]) && x > series->values[high]))
+                high = i;
+        }
+        picks[count++] = low < high ? low : high;
+        if (low != high)
+            picks[count++] = low < high ? high : low;
+    }
+    picks[count++] = n - 1;
+    return count;
+}

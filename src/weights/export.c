@@ -1,0 +1,269 @@
+// mezzo_export: a checkpoint becomes a folder that transformers loads.
+#include <stdlib.h>
+
+#include "graph/graph.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "checkpoint/checkpoint.h"
+#include "weights/hf.h"
+#include "train/run.h"
+
+typedef struct exporter {
+    char checkpoint[4096], run[4096]; // folders
+    mezzo_checkpoint state;
+    const mz_hf_family *family;
+    mezzo_dtype dtype;
+    int64_t shard_bytes;
+    mz_safetensors *weights;
+    mezzo_graph *graph;
+    mz_hf_list list;
+} exporter;
+
+static void close_exporter(exporter *e) {
+    mz_safetensors_close(e->weights);
+    mezzo_graph_free(e->graph);
+    mz_hf_list_free(&e->list);
+}
+
+static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) {
+    mz_checkpoint_state state;
+    MEZZO_TRY(mz_find_checkpoint(o->path, o->best, e->checkpoint, sizeof e->checkpoint));
+    MEZZO_TRY(mz_checkpoint_verify(e->checkpoint, &e->state, &state));
+    MEZZO_TRY(mz_run_folder(e->checkpoint, e->run, sizeof e->run));
+    if (e->state.model.name[0] == '\0')
+        return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json: no model is described: it was not written by a training run",
+                       e->checkpoint);
+    MEZZO_TRY(mezzo_model_check(&e->state.model));
+    e->family = mz_hf_by_model(e->state.model.name);
+    if (e->family == NULL)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s: transformers has no model that is %s, so it cannot be exported",
+                       e->checkpoint, e->state.model.name);
+    char *file = mz_format("%s/%s", e->checkpoint, mz_checkpoint_files[0]);
+    if (file == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_safetensors_open(file, &e->weights);
+    mz_free(file);
+    return status;
+}
+
+// --- tensors ----------------------------------------------------------------------------------------------------------------------
+static mezzo_status check_param(const exporter *e, const mz_param_spec *spec, const mz_safetensors_tensor **out) {
+    MEZZO_TRY(mz_safetensors_get(e->weights, spec->name, out));
+    const mz_safetensors_tensor *t = *out;
+    if (t->dtype == MEZZO_F32 && t->rank == (size_t)spec->shape.rank &&
+        memcmp(t->shape, spec->shape.dim, t->rank * sizeof *t->shape) == 0)
+        return MEZZO_OK;
+    char text[96];
+    return mz_fail(MEZZO_ERR_FORMAT, "%s/%s: tensor '%s' is not fp32 of shape %s, as its state.json says",
+                   e->checkpoint, mz_checkpoint_files[0], spec->name, mz_shape_text(&spec->shape, text, sizeof text));
+}
+
+static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsigned char *data, int64_t cols,
+                               bool vector) {
+    mz_shape shape = {1, {part->rows}};
+    if (!vector)
+        shape = part->transposed ? (mz_shape){2, {cols, part->rows}} : (mz_shape){2, {part->rows, cols}};
+    char *name = mz_format("%s%s", part->bare ? "" : e->family->prefix, part->name);
+    mz_hf_block *block = mz_alloc(1, sizeof *block);
+    if (name == NULL || block == NULL) {
+        mz_free(name);
+        mz_free(block);
+        return MEZZO_ERR_MEMORY;
+    }
+    // The parameter's rows are what is transposed here, not the tensor's.
+    *block = (mz_hf_block){.data = data,
+                           .dtype = MEZZO_F32,
+                           .rows = shape.dim[0],
+                           .stride = cols,
+                           .transposed = part->transposed,
+                           .head = -part->head};
+    mezzo_status status = mz_hf_list_add(&e->list, name, &shape, part->fp32 ? MEZZO_F32 : e->dtype, block, 1);
+    mz_free(name);
+    return status;
+}
+
+static mezzo_status add_param(exporter *e, const mz_param_spec *spec) {
+    const mz_safetensors_tensor *t;
+    mz_hf_parts parts = {0};
+    int64_t cols = spec->shape.rank > 1 ? spec->shape.dim[spec->shape.rank - 1] : 1, row = 0;
+    MEZZO_TRY(check_param(e, spec, &t));
+    mezzo_status status = e->family->map(&e->state.model, spec->name, &spec->shape, &parts);
+    for (size_t i = 0; i < parts.count && status == MEZZO_OK; row += parts.items[i++].rows)
+        status = add_tensor(e, &parts.items[i], (const unsigned char *)t->data + row * cols * (int64_t)sizeof(float),
+                            cols, spec->shape.rank == 1);
+    mz_free(parts.items);
+    return status;
+}
+
+// transformers' GPT-2 has a bias everywhere; a model that was trained without gets zeros, which add nothing.
+static mezzo_status add_zero_bias(exporter *e, const mz_param_spec *spec) {
+    mz_hf_part part = {.rows = spec->shape.dim[0]};
+    size_t n = strlen(spec->name), k = strlen(".weight");
+    if (strncmp(spec->name, "wte.", 4) == 0 || strncmp(spec->name, "wpe.", 4) == 0 || n < k)
+        return MEZZO_OK;
+    snprintf(part.name, sizeof part.name, "%.*s.bias", (int)(n - k), spec->name);
+    return add_tensor(e, &part, NULL, 1, true);
+}
+
+static size_t count_parts(const exporter *e) { // at most: a parameter has no more parts than rows
+    size_t n = 0;
+    for (size_t i = 0; i < e->graph->n_params; i++) {
+        mz_hf_parts parts = {0};
+        const mz_param_spec *spec = &e->graph->params[i];
+        if (e->family->map(&e->state.model, spec->name, &spec->shape, &parts) == MEZZO_OK)
+            n += parts.count + 1; // and a bias
+        mz_free(parts.items);
+    }
+    return n;
+}
+
+static mezzo_status list_tensors(exporter *e) {
+    bool zeros = e->family == &mz_hf_gpt2 && !e->state.model.bias;
+    MEZZO_TRY(mezzo_graph_create(&e->graph));
+    MEZZO_TRY(mezzo_model_build(e->graph, &e->state.model, 1, 1, false));
+    MEZZO_TRY(mz_hf_list_create(count_parts(e), &e->list));
+    for (size_t i = 0; i < e->graph->n_params; i++) {
+        MEZZO_TRY(add_param(e, &e->graph->params[i]));
+        if (zeros)
+            MEZZO_TRY(add_zero_bias(e, &e->graph->params[i]));
+    }
+    return MEZZO_OK;
+}
+
+// --- files ------------------------------------------------------------------------------------------------------------------------
+static mezzo_status write_config(const exporter *e, const char *path) {
+    json_t *config = json_object();
+    if (config == NULL)
+        return mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
+    const char *dtype = e->dtype == MEZZO_F32 ? "float32" : e->dtype == MEZZO_BF16 ? "bfloat16" : "float16";
+    mezzo_status status = e->family->write_config(&e->state.model, config);
+    if (status == MEZZO_OK)
+        status = mz_json_set(config, "torch_dtype", json_string(dtype));
+    if (status == MEZZO_OK)
+        status = mz_json_save(path, config);
+    json_decref(config);
+    return status;
+}
+
+static mezzo_status write_tokenizer(const exporter *e, const char *folder) {
+    mezzo_tokenizer *tokenizer = NULL;
+    if (e->state.tokenizer[0] == '\0')
+        return MEZZO_OK;
+    char *path = mz_format("%s/%s", e->run, e->state.tokenizer);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = MEZZO_OK;
+    if (mz_path_exists(path)) // a checkpoint may have been moved away from its run
+        status = mezzo_tokenizer_load(path, &tokenizer);
+    mz_free(path);
+    if (status == MEZZO_OK && tokenizer != NULL) {
+        const char *kind = mezzo_tokenizer_kind(tokenizer);
+        if (strcmp(kind, "gpt2") == 0 || strcmp(kind, "bpe") == 0)
+            status = mezzo_tokenizer_save_bpe(tokenizer, folder);
+        else
+            mz_log("notice", "the %s tokenizer stays behind: transformers has none like it", kind);
+    }
+    mezzo_tokenizer_free(tokenizer);
+    return status;
+}
+
+static int64_t item_bytes(const mz_safetensors_item *item) {
+    int64_t bytes = (int64_t)mezzo_dtype_size(item->dtype);
+    for (size_t i = 0; i < item->rank; i++)
+        bytes *= item->shape[i];
+    return bytes;
+}
+
+// The tensor after the last of the file that begins with tensor `first`.
+static size_t shard_end(const exporter *e, size_t first) {
+    size_t end = first;
+    for (int64_t bytes = 0; end < e->list.count; end++) {
+        bytes += item_bytes(&e->list.items[end]);
+        if (e->shard_bytes > 0 && bytes > e->shard_bytes && end > first)
+            break;
+    }
+    return end;
+}
+
+static mezzo_status write_weights(const exporter *e, const char *folder, const char *name, size_t first, size_t end) {
+    static const mz_safetensors_meta meta[] = {{"format", "pt"}};
+    char *path = mz_format("%s/%s", folder, name);
+    mezzo_status status =
+        path == NULL ? MEZZO_ERR_MEMORY
+                     : mz_safetensors_write(path, e->list.items + first, end - first, meta, MZ_COUNT(meta), NULL);
+    mz_free(path);
+    return status;
+}
+
+// The files of a sharded model, and in `map` which tensor is in which.
+static mezzo_status write_shards(const exporter *e, const char *folder, int64_t files, json_t *map, int64_t *bytes) {
+    size_t first = 0;
+    for (int64_t k = 1; first < e->list.count; k++) {
+        char name[64];
+        size_t end = shard_end(e, first);
+        snprintf(name, sizeof name, "model-%05lld-of-%05lld.safetensors", (long long)k, (long long)files);
+        for (size_t i = first; i < end; i++) {
+            MEZZO_TRY(mz_json_set(map, e->list.items[i].name, json_string(name)));
+            *bytes += item_bytes(&e->list.items[i]);
+        }
+        MEZZO_TRY(write_weights(e, folder, name, first, end));
+        first = end;
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status write_index(const exporter *e, const char *folder, int64_t files) {
+    mezzo_status status = MEZZO_OK;
+    int64_t bytes = 0;
+    json_t *map = json_object(), *index = json_object();
+    char *path = mz_format("%s/model.safetensors.index.json", folder);
+    if (map == NULL || index == NULL || path == NULL)
+        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for the index of %s", folder));
+    MEZZO_TRY_GOTO(status, write_shards(e, folder, files, map, &bytes));
+    MEZZO_TRY_GOTO(status, mz_json_set(index, "metadata", json_pack("{sI}", "total_size", (json_int_t)bytes)));
+    MEZZO_TRY_GOTO(status, mz_json_set(index, "weight_map", json_incref(map)));
+    status = mz_json_save(path, index);
+fail:
+    json_decref(map);
+    json_decref(index);
+    mz_free(path);
+    return status;
+}
+
+static mezzo_status write_all(const exporter *e, const char *folder, int64_t *files) {
+    char *config = mz_format("%s/config.json", folder);
+    mezzo_status status = config != NULL ? write_config(e, config) : MEZZO_ERR_MEMORY;
+    mz_free(config);
+    MEZZO_TRY(status);
+    MEZZO_TRY(write_tokenizer(e, folder));
+    *files = 0;
+    for (size_t first = 0; first < e->list.count; first = shard_end(e, first))
+        ++*files;
+    if (*files > 1)
+        return write_index(e, folder, *files);
+    return write_weights(e, folder, "model.safetensors", 0, e->list.count);
+}
+
+mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_result *result) {
+    mezzo_status status = MEZZO_OK;
+    mz_new_folder folder = {0};
+    exporter e = {.dtype = options->dtype, .shard_bytes = options->shard_bytes};
+    *result = (mezzo_export_result){0};
+    if (e.dtype != MEZZO_F32 && e.dtype != MEZZO_BF16 && e.dtype != MEZZO_F16)
+        return mz_fail(MEZZO_ERR_INVALID, "export in %s: weights are written in fp32, bf16 or fp16",
+                       mezzo_dtype_name(e.dtype));
+    if (e.shard_bytes < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "export in files of %lld bytes", (long long)e.shard_bytes);
+    MEZZO_TRY_GOTO(status, open_checkpoint(options, &e));
+    MEZZO_TRY_GOTO(status, list_tensors(&e));
+    MEZZO_TRY_GOTO(status, mz_new_folder_begin(options->out, "--out", &folder));
+    MEZZO_TRY_GOTO(status, write_all(&e, folder.staged, &result->files));
+    MEZZO_TRY_GOTO(status, mz_new_folder_commit(&folder));
+    snprintf(result->checkpoint, sizeof result->checkpoint, "%s", e.checkpoint);
+    result->model = e.state.model;
+    result->tensors = (int64_t)e.list.count;
+fail:
+    mz_new_folder_end(&folder);
+    close_exporter(&e);
+    return status;
+}

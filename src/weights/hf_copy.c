@@ -1,0 +1,113 @@
+// Values from where they lie to a safetensors file, piece by piece: no tensor is held in memory as a whole.
+#include "weights/hf.h"
+
+static float element(const unsigned char *at, mezzo_dtype dtype) {
+    float single;
+    uint16_t half;
+    if (dtype == MEZZO_F32) {
+        memcpy(&single, at, sizeof single); // files of others promise no alignment
+        return single;
+    }
+    memcpy(&half, at, sizeof half);
+    return dtype == MEZZO_BF16 ? mezzo_bf16_to_f32(half) : mezzo_f16_to_f32(half);
+}
+
+static void store(unsigned char *to, mezzo_dtype dtype, float x) {
+    if (dtype == MEZZO_F32) {
+        memcpy(to, &x, sizeof x);
+        return;
+    }
+    uint16_t half = dtype == MEZZO_BF16 ? mezzo_f32_to_bf16(x) : mezzo_f32_to_f16(x);
+    memcpy(to, &half, sizeof half);
+}
+
+// Where in the data a row comes from: of a head's D rows, pair p's two are 2p and 2p + 1 with us, p and D/2 + p in halves.
+static int64_t source_row(const mz_hf_block *b, int64_t row) {
+    int64_t d = b->head < 0 ? -b->head : b->head, i = d > 0 ? row % d : 0;
+    if (d == 0)
+        return row;
+    return row - i + (b->head > 0 ? i % 2 * (d / 2) + i / 2 : i % (d / 2) * 2 + i / (d / 2));
+}
+
+// `n` elements of a block's row from column `col` on.
+static void copy_run(const mz_hf_block *b, int64_t row, int64_t col, int64_t n, unsigned char *to, mezzo_dtype dtype) {
+    int64_t size = (int64_t)mezzo_dtype_size(b->dtype), width = (int64_t)mezzo_dtype_size(dtype);
+    row = source_row(b, row);
+    int64_t first = b->transposed ? col * b->stride + row : row * b->stride + col;
+    int64_t step = (b->transposed ? b->stride : 1) * size;
+    if (b->data == NULL) {
+        memset(to, 0, (size_t)(n * width)); // zero has the same bits in every format
+        return;
+    }
+    const unsigned char *from = b->data + first * size;
+    if (b->dtype == dtype && !b->transposed) { // bits, whatever they mean
+        memcpy(to, from, (size_t)(n * size));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++, from += step, to += width) {
+        if (b->dtype == dtype)
+            memcpy(to, from, (size_t)size);
+        else
+            store(to, dtype, element(from, b->dtype));
+    }
+}
+
+mezzo_status mz_hf_fill(void *user, uint64_t offset, void *bytes, size_t n) {
+    const mz_hf_tensor *t = user;
+    size_t width = mezzo_dtype_size(t->dtype), block = 0;
+    int64_t at = (int64_t)(offset / width), end = at + (int64_t)(n / width), before = 0; // rows of the blocks passed
+    unsigned char *to = bytes;
+    while (at < end) {
+        int64_t row = at / t->cols, col = at % t->cols;
+        while (row >= before + t->blocks[block].rows)
+            before += t->blocks[block++].rows;
+        int64_t run = t->cols - col < end - at ? t->cols - col : end - at;
+        copy_run(&t->blocks[block], row - before, col, run, to, t->dtype);
+        to += (size_t)run * width;
+        at += run;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_hf_list_create(size_t cap, mz_hf_list *out) {
+    *out = (mz_hf_list){.cap = cap};
+    out->items = mz_alloc(cap + 1, sizeof *out->items);
+    out->tensors = mz_alloc(cap + 1, sizeof *out->tensors);
+    out->names = mz_alloc(cap + 1, sizeof *out->names);
+    out->shapes = mz_alloc(cap + 1, sizeof *out->shapes);
+    return out->items && out->tensors && out->names && out->shapes ? MEZZO_OK : MEZZO_ERR_MEMORY;
+}
+
+void mz_hf_list_free(mz_hf_list *list) {
+    for (size_t i = 0; i < list->count; i++) {
+        mz_free(list->tensors[i].blocks);
+        mz_free(list->names[i]);
+    }
+    mz_free(list->items);
+    mz_free(list->tensors);
+    mz_free(list->names);
+    mz_free(list->shapes);
+    *list = (mz_hf_list){0};
+}
+
+mezzo_status mz_hf_list_add(mz_hf_list *list, const char *name, const mz_shape *shape, mezzo_dtype dtype,
+                            mz_hf_block *blocks, size_t n_blocks) {
+    size_t i = list->count;
+    char *copy = i < list->cap ? mz_strdup(name) : NULL;
+    if (blocks == NULL || copy == NULL) {
+        mz_free(blocks);
+        mz_free(copy);
+        return i < list->cap ? MEZZO_ERR_MEMORY : mz_fail(MEZZO_ERR_INVALID, "%s: no room for it in the list", name);
+    }
+    list->count++;
+    list->names[i] = copy;
+    memcpy(list->shapes[i], shape->dim, sizeof list->shapes[i]);
+    list->tensors[i] = (mz_hf_tensor){blocks, n_blocks, shape->rank > 1 ? shape->dim[shape->rank - 1] : 1, dtype};
+    list->items[i] = (mz_safetensors_item){.name = copy,
+                                           .dtype = dtype,
+                                           .rank = (size_t)shape->rank,
+                                           .shape = list->shapes[i],
+                                           .fill = mz_hf_fill,
+                                           .user = &list->tensors[i]};
+    return MEZZO_OK;
+}

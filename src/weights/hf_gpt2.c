@@ -1,0 +1,98 @@
+// GPT-2 as transformers' GPT2LMHeadModel has it: linear weights are Conv1D's, [inputs, outputs], the transpose of ours; the head shares the
+// token embedding.
+#include <math.h>
+#include <stdlib.h>
+
+#include "io/json.h"
+#include "io/quote.h"
+#include "checkpoint/checkpoint.h"
+#include "weights/hf.h"
+
+// --- config.json ------------------------------------------------------------------------------------------------------------------
+static mezzo_status check_options(const char *where, const json_t *config) {
+    const json_t *act = json_object_get(config, "activation_function"),
+                 *eps = json_object_get(config, "layer_norm_epsilon");
+    const char *name = json_is_string(act) ? json_string_value(act) : act == NULL ? "gelu_new" : "?";
+    if (strcmp(name, "gelu_new") != 0 && strcmp(name, "gelu_pytorch_tanh") != 0)
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: key 'activation_function' is %s; gelu_new (GELU's tanh form) is computed here", where,
+                       mz_quote(name).text);
+    if (eps != NULL && !(fabs(json_number_value(eps) - 1e-5) < 1e-12))
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'layer_norm_epsilon' is %g; 1e-5 is computed here", where,
+                       json_number_value(eps));
+    MEZZO_TRY(mz_hf_expect_bool(where, config, "scale_attn_weights", true));
+    MEZZO_TRY(mz_hf_expect_bool(where, config, "scale_attn_by_inverse_layer_idx", false));
+    MEZZO_TRY(mz_hf_expect_bool(where, config, "add_cross_attention", false));
+    return mz_hf_expect_bool(where, config, "tie_word_embeddings", true);
+}
+
+static mezzo_status read_config(const char *where, const json_t *config, mezzo_model_config *out) {
+    const json_t *inner = json_object_get(config, "n_inner");
+    MEZZO_TRY(mezzo_model_defaults("gpt2", out));
+    MEZZO_TRY(mz_json_get_int(where, config, "n_layer", 1, INT32_MAX, &out->layers));
+    MEZZO_TRY(mz_json_get_int(where, config, "n_head", 1, INT32_MAX, &out->heads));
+    MEZZO_TRY(mz_json_get_int(where, config, "n_embd", 1, INT32_MAX, &out->d_model));
+    MEZZO_TRY(mz_json_get_int(where, config, "n_positions", 1, INT32_MAX, &out->seq_len));
+    MEZZO_TRY(mz_json_get_int(where, config, "vocab_size", 1, INT32_MAX, &out->vocab));
+    if (inner != NULL && !json_is_null(inner))
+        MEZZO_TRY(mz_json_get_int(where, config, "n_inner", 1, INT32_MAX, &out->d_ff));
+    return check_options(where, config);
+}
+
+static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {
+    const int64_t end = m->vocab == 50257 ? 50256 : -1; // <|endoftext|>
+    const mz_hf_entry entries[] = {
+        {"architectures", json_pack("[s]", "GPT2LMHeadModel")},
+        {"model_type", json_string("gpt2")},
+        {"vocab_size", json_integer(m->vocab)},
+        {"n_positions", json_integer(m->seq_len)},
+        {"n_ctx", json_integer(m->seq_len)},
+        {"n_embd", json_integer(m->d_model)},
+        {"n_layer", json_integer(m->layers)},
+        {"n_head", json_integer(m->heads)},
+        {"n_inner", m->d_ff > 0 ? json_integer(m->d_ff) : json_null()},
+        {"activation_function", json_string("gelu_new")},
+        {"layer_norm_epsilon", json_real(1e-5)},
+        {"resid_pdrop", json_real(m->dropout)},
+        {"embd_pdrop", json_real(m->dropout)},
+        {"attn_pdrop", json_real(m->dropout)},
+        {"tie_word_embeddings", json_true()},
+        {"bos_token_id", end < 0 ? json_null() : json_integer(end)},
+        {"eos_token_id", end < 0 ? json_null() : json_integer(end)},
+    };
+    return mz_hf_put(config, entries, MZ_COUNT(entries));
+}
+
+// --- tensors ----------------------------------------------------------------------------------------------------------------------
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+static mezzo_status map(const mezzo_model_config *model, const char *name, const mz_shape *shape, mz_hf_parts *out) {
+    (void)model;
+    static const char *const linear[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
+    bool transposed = false;
+    for (size_t i = 0; i < MZ_COUNT(linear); i++)
+        transposed |= ends_with(name, linear[i]);
+    MEZZO_TRY(mz_hf_add_part(out, shape->dim[0], "%s", name));
+    out->items[out->count - 1].transposed = transposed;
+    return MEZZO_OK;
+}
+
+// The causal mask, which older versions saved.
+static bool is_buffer(const char *name) {
+    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
+}
+
+const mz_hf_family mz_hf_gpt2 = {
+    .model = "gpt2",
+    .model_type = "gpt2",
+    .prefix = "transformer.",
+    .read_config = read_config,
+    .write_config = write_config,
+    .map = map,
+    .is_buffer = is_buffer,
+    .embedding = "wte.weight",
+    .tied_head = "lm_head.weight",
+};

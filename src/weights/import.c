@@ -1,0 +1,508 @@
+// mezzo_import: weights of others become a run folder with one checkpoint, which sampling, evaluation and export take as any other.
+#include <math.h>
+#include <stdlib.h>
+
+#include "graph/graph.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "io/quote.h"
+#include "checkpoint/checkpoint.h"
+#include "weights/import.h"
+
+#define MAX_CONFIG ((size_t)16 << 20)
+#define MAX_INDEX  ((size_t)256 << 20)
+
+// --- opening Hugging Face's files -----------------------------------------------------------------------------------------------------
+static void close_source(mz_import *in) {
+    for (size_t i = 0; i < in->n_files; i++) {
+        mz_safetensors_close(in->files[i]);
+        mz_free(in->file_names[i]);
+    }
+    mz_free(in->files);
+    mz_free(in->file_names);
+    mz_map_close(&in->map);
+    mz_free(in->folder);
+    mezzo_graph_free(in->graph);
+    mz_hf_list_free(&in->list);
+}
+
+static mezzo_status add_file(mz_import *in, const char *name) {
+    for (size_t i = 0; i < in->n_files; i++)
+        if (strcmp(in->file_names[i], name) == 0)
+            return MEZZO_OK;
+    size_t names = in->cap_names;
+    MEZZO_TRY(MZ_RESERVE(in->file_names, names, in->n_files + 1));
+    in->cap_names = names;
+    MEZZO_TRY(MZ_RESERVE(in->files, in->cap_files, in->n_files + 1));
+    char *copy = mz_strdup(name), *path = mz_format("%s/%s", in->folder, name);
+    mezzo_status status = copy && path ? mz_safetensors_open(path, &in->files[in->n_files]) : MEZZO_ERR_MEMORY;
+    mz_free(path);
+    if (status != MEZZO_OK) {
+        mz_free(copy);
+        return status;
+    }
+    in->file_names[in->n_files++] = copy;
+    return MEZZO_OK;
+}
+
+// {"weight_map": {tensor: file}}: every tensor must be in the file it is said to be in.
+static mezzo_status read_index(mz_import *in, const char *path, const json_t *index) {
+    json_t *map, *value;
+    const char *tensor;
+    MEZZO_TRY(mz_json_get_object(path, index, "weight_map", &map));
+    json_object_foreach(map, tensor, value) {
+        const char *file = json_string_value(value);
+        if (file == NULL || *file == '\0' || strchr(file, '/') != NULL)
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s: %s is not the name of a file beside the index", path,
+                           mz_quote(tensor).text, mz_quote(file).text);
+        MEZZO_TRY(add_file(in, file));
+        for (size_t i = 0; i < in->n_files; i++)
+            if (strcmp(in->file_names[i], file) == 0 && mz_safetensors_find(in->files[i], tensor) == NULL)
+                return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is not in %s, where the index says it is", path,
+                               mz_quote(tensor).text, mz_quote(file).text);
+    }
+    return in->n_files > 0 ? MEZZO_OK : mz_fail(MEZZO_ERR_FORMAT, "%s: key 'weight_map' names no tensor", path);
+}
+
+static mezzo_status open_index(mz_import *in, const char *name) {
+    json_t *index;
+    char *path = mz_format("%s/%s", in->folder, name);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_json_load(path, MAX_INDEX, &index);
+    if (status == MEZZO_OK) {
+        status = read_index(in, path, index);
+        json_decref(index);
+    }
+    mz_free(path);
+    return status;
+}
+
+static bool in_folder(const mz_import *in, const char *name) {
+    char *path = mz_format("%s/%s", in->folder, name);
+    bool there = path != NULL && mz_path_exists(path);
+    mz_free(path);
+    return there;
+}
+
+static mezzo_status open_folder(mz_import *in) {
+    if (in_folder(in, "model.safetensors"))
+        return add_file(in, "model.safetensors");
+    if (in_folder(in, "model.safetensors.index.json"))
+        return open_index(in, "model.safetensors.index.json");
+    if (in_folder(in, "pytorch_model.bin"))
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "folder %s has its weights in pytorch_model.bin, a pickle, which is not read: save them with "
+                       "save_pretrained(…, safe_serialization=True)",
+                       mz_quote(in->folder).text);
+    return mz_fail(MEZZO_ERR_INVALID, "folder %s has neither model.safetensors nor model.safetensors.index.json",
+                   mz_quote(in->folder).text);
+}
+
+static mezzo_status read_config(mz_import *in, const char *path, const json_t *config) {
+    const char *type = NULL, *known;
+    MEZZO_TRY(mz_json_get_string(path, config, "model_type", &type));
+    in->family = mz_hf_by_type(type, &known);
+    if (in->family == NULL)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'model_type' is %s; what can be imported is %s", path,
+                       mz_quote(type).text, known);
+    MEZZO_TRY(in->family->read_config(path, config, &in->model));
+    return mz_context(mezzo_model_check(&in->model), "%s: ", path);
+}
+
+static mezzo_status open_config(mz_import *in) {
+    json_t *config;
+    char *path = mz_format("%s/config.json", in->folder);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_json_load(path, MAX_CONFIG, &config);
+    if (status == MEZZO_OK) {
+        status = read_config(in, path, config);
+        json_decref(config);
+    }
+    mz_free(path);
+    return status;
+}
+
+// --- tensors to parameters ------------------------------------------------------------------------------------------------------------
+static const mz_safetensors_tensor *find(const mz_import *in, const char *name) {
+    const mz_safetensors_tensor *found = NULL;
+    for (size_t i = 0; i < in->n_files && found == NULL; i++)
+        found = mz_safetensors_find(in->files[i], name);
+    return found;
+}
+
+static mezzo_status missing(const mz_import *in, const char *name) {
+    const mz_safetensors_tensor *unused;
+    if (in->n_files == 1)
+        MEZZO_TRY(mz_safetensors_get(in->files[0], name, &unused)); // names the nearest
+    return mz_fail(MEZZO_ERR_FORMAT, "folder %s: no file of the index has tensor %s", mz_quote(in->folder).text,
+                   mz_quote(name).text);
+}
+
+// The tensor of a part, with the prefix that this source's names have.
+static mezzo_status find_part(const mz_import *in, const char *name, bool bare, const mz_safetensors_tensor **out) {
+    char *full = mz_format("%s%s", bare ? "" : in->prefix, name);
+    if (full == NULL)
+        return MEZZO_ERR_MEMORY;
+    *out = find(in, full);
+    mezzo_status status = *out != NULL ? MEZZO_OK : missing(in, full);
+    mz_free(full);
+    return status;
+}
+
+static mezzo_status check_tensor(const mz_import *in, const mz_safetensors_tensor *t, const mz_shape *need) {
+    if (t->rank != (size_t)need->rank || memcmp(t->shape, need->dim, t->rank * sizeof *t->shape) != 0) {
+        mz_shape have = {.rank = t->rank > MEZZO_MAX_RANK ? MEZZO_MAX_RANK : (int)t->rank};
+        char a[96], b[96];
+        memcpy(have.dim, t->shape, (size_t)have.rank * sizeof *have.dim);
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s has shape %s; config.json's sizes need %s",
+                       mz_quote(in->where).text, mz_quote(t->name).text, mz_shape_text(&have, a, sizeof a),
+                       mz_shape_text(need, b, sizeof b));
+    }
+    if (t->dtype != MEZZO_F32 && t->dtype != MEZZO_BF16 && t->dtype != MEZZO_F16)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is %s; weights in fp32, bf16 and fp16 are read",
+                       mz_quote(in->where).text, mz_quote(t->name).text, mezzo_dtype_name(t->dtype));
+    return MEZZO_OK;
+}
+
+// `whole`: the tensor has the parameter's own shape.
+static mezzo_status make_block(const mz_import *in, const mz_hf_part *part, const mz_shape *shape, bool whole,
+                               mz_hf_block *out) {
+    const mz_safetensors_tensor *t;
+    int64_t rows = part->rows, cols = shape->rank > 1 ? shape->dim[shape->rank - 1] : 1;
+    mz_shape need = {1, {rows}};
+    if (whole)
+        need = *shape;
+    else if (shape->rank > 1)
+        need = part->transposed ? (mz_shape){2, {cols, rows}} : (mz_shape){2, {rows, cols}};
+    MEZZO_TRY(find_part(in, part->name, part->bare, &t));
+    MEZZO_TRY(check_tensor(in, t, &need));
+    *out = (mz_hf_block){.data = t->data,
+                         .dtype = t->dtype,
+                         .rows = rows,
+                         .stride = part->transposed ? rows : cols,
+                         .transposed = part->transposed,
+                         .head = part->head};
+    return MEZZO_OK;
+}
+
+// What the parameter is made of; *whole where the source has it as one tensor of three dimensions.
+static mezzo_status list_parts(const mz_import *in, const mz_param_spec *spec, mz_hf_parts *parts, bool *whole) {
+    *whole = false;
+    if (spec->shape.rank == 3) {
+        char *name = mz_format("%s%s", in->prefix, spec->name);
+        if (name == NULL)
+            return MEZZO_ERR_MEMORY;
+        *whole = find(in, name) != NULL;
+        mz_free(name);
+    }
+    if (*whole)
+        return mz_hf_add_part(parts, spec->shape.dim[0] * spec->shape.dim[1], "%s", spec->name);
+    return in->family->map(&in->model, spec->name, &spec->shape, parts);
+}
+
+static mezzo_status add_param(mz_import *in, const mz_param_spec *spec) {
+    mezzo_status status = MEZZO_OK;
+    mz_hf_parts parts = {0};
+    mz_hf_block *blocks = NULL;
+    bool whole;
+    MEZZO_TRY_GOTO(status, list_parts(in, spec, &parts, &whole));
+    blocks = mz_alloc(parts.count, sizeof *blocks);
+    if (blocks == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    for (size_t i = 0; i < parts.count; i++)
+        MEZZO_TRY_GOTO(status, make_block(in, &parts.items[i], &spec->shape, whole, &blocks[i]));
+    status = mz_hf_list_add(&in->list, spec->name, &spec->shape, MEZZO_F32, blocks, parts.count);
+    in->used += parts.count;
+    blocks = NULL;
+fail:
+    mz_free(blocks);
+    mz_free(parts.items);
+    return status;
+}
+
+static const char *without_prefix(const mz_import *in, const char *name) {
+    size_t n = strlen(in->prefix);
+    return strncmp(name, in->prefix, n) == 0 ? name + n : name;
+}
+
+// A head that is saved although it shares the embedding's weight must be that weight.
+static mezzo_status check_head(const mz_import *in) {
+    const mz_safetensors_tensor *head = in->family->tied_head != NULL ? find(in, in->family->tied_head) : NULL;
+    const mz_safetensors_tensor *embedding;
+    if (head == NULL)
+        return MEZZO_OK;
+    MEZZO_TRY(find_part(in, in->family->embedding, false, &embedding));
+    if (head->dtype == embedding->dtype && head->bytes == embedding->bytes &&
+        memcmp(head->data, embedding->data, head->bytes) == 0)
+        return MEZZO_OK;
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is not %s, but this model's head shares it",
+                   mz_quote(in->where).text, head->name, embedding->name);
+}
+
+static bool is_ours(const mz_import *in, const char *name) {
+    const mz_safetensors_tensor *t = find(in, name);
+    for (size_t i = 0; i < in->list.count; i++)
+        for (size_t k = 0; k < in->list.tensors[i].n_blocks; k++)
+            if (t != NULL && in->list.tensors[i].blocks[k].data == t->data)
+                return true;
+    return false;
+}
+
+// A tensor of a layer that predicts later tokens, and is no part of the model that predicts the next.
+static bool is_later_layer(const mz_import *in, const char *name) {
+    long long layer;
+    if (in->family->later_mark == NULL || sscanf(name, "layers.%lld.", &layer) != 1 || layer < in->model.layers)
+        return false;
+    char *mark = mz_format("%slayers.%lld.%s", in->prefix, layer, in->family->later_mark);
+    bool later = mark != NULL && find(in, mark) != NULL;
+    mz_free(mark);
+    return later;
+}
+
+// Weights that nobody asked for would be lost silently.
+static mezzo_status check_rest(const mz_import *in) {
+    size_t extra = 0;
+    for (size_t f = 0; f < in->n_files; f++)
+        extra += mz_safetensors_count(in->files[f]);
+    for (size_t f = 0; f < in->n_files && extra > in->used; f++)
+        for (size_t i = 0; i < mz_safetensors_count(in->files[f]); i++) {
+            const char *name = mz_safetensors_at(in->files[f], i)->name, *short_name = without_prefix(in, name);
+            bool head = in->family->tied_head != NULL && strcmp(name, in->family->tied_head) == 0;
+            if (!head && !in->family->is_buffer(short_name) && !is_later_layer(in, short_name) && !is_ours(in, name))
+                return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s belongs to no part of this %s model",
+                               mz_quote(in->where).text, mz_quote(name).text, in->family->model);
+        }
+    return check_head(in);
+}
+
+mezzo_status mz_import_graph(mz_import *in) {
+    MEZZO_TRY(mezzo_graph_create(&in->graph));
+    MEZZO_TRY(mezzo_model_build(in->graph, &in->model, 1, 1, false));
+    return mz_hf_list_create(in->graph->n_params, &in->list);
+}
+
+static mezzo_status list_tensors(mz_import *in) {
+    MEZZO_TRY(mz_import_graph(in));
+    char *probe = mz_format("%s%s", in->family->prefix, in->family->embedding);
+    if (probe == NULL)
+        return MEZZO_ERR_MEMORY;
+    in->prefix = find(in, probe) != NULL ? in->family->prefix : "";
+    mz_free(probe);
+    for (size_t i = 0; i < in->graph->n_params; i++)
+        MEZZO_TRY(add_param(in, &in->graph->params[i]));
+    return check_rest(in);
+}
+
+// --- what `path` is -------------------------------------------------------------------------------------------------------------------
+static mezzo_status set_folder(mz_import *in, const char *path, const char **file) {
+    const char *slash = strrchr(path, '/');
+    *file = slash != NULL ? slash + 1 : path;
+    in->folder = slash == NULL   ? mz_strdup(".")
+                 : slash == path ? mz_strdup("/")
+                                 : mz_format("%.*s", (int)(slash - path), path);
+    return in->folder != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+static mezzo_status open_source(mz_import *in, const char *path) {
+    const char *file = NULL;
+    in->where = path;
+    in->prefix = "";
+    if (mz_path_is_dir(path)) {
+        in->folder = mz_strdup(path);
+        if (in->folder == NULL)
+            return MEZZO_ERR_MEMORY;
+        MEZZO_TRY(open_config(in));
+        MEZZO_TRY(open_folder(in));
+        return list_tensors(in);
+    }
+    bool llmc = false;
+    MEZZO_TRY(set_folder(in, path, &file));
+    MEZZO_TRY(mz_map_open(path, &in->map));
+    MEZZO_TRY(mz_llmc_open(in, &llmc));
+    if (llmc)
+        return MEZZO_OK;
+    mz_map_close(&in->map);
+    in->map = (mz_map){0};
+    MEZZO_TRY(open_config(in));
+    MEZZO_TRY(ends_with(file, ".index.json") ? open_index(in, file) : add_file(in, file));
+    return list_tensors(in);
+}
+
+// --- writing --------------------------------------------------------------------------------------------------------------------------
+// The same tokenizer as the one the library carries is kept by its name.
+static bool is_gpt2(const mezzo_tokenizer *tok, const mezzo_tokenizer *gpt2) {
+    if (mezzo_tokenizer_vocab(tok) != mezzo_tokenizer_vocab(gpt2))
+        return false;
+    for (int32_t t = 0; t < mezzo_tokenizer_vocab(tok); t++) {
+        size_t a, b;
+        const char *x = mezzo_tokenizer_bytes(tok, t, &a), *y = mezzo_tokenizer_bytes(gpt2, t, &b);
+        if (a != b || memcmp(x, y, a) != 0)
+            return false;
+    }
+    return true;
+}
+
+static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_tokenizer **out) {
+    mezzo_tokenizer *gpt2 = NULL;
+    bool folder = in->family != NULL && (in_folder(in, "merges.txt") || in_folder(in, "vocab.bpe"));
+    *out = NULL;
+    if (name != NULL && *name != '\0')
+        return strcmp(name, "none") == 0 ? MEZZO_OK : mz_tokenizer_named(name, out);
+    bool fits = strcmp(in->model.name, "gpt2") == 0 && in->model.vocab == 50257;
+    if (folder)
+        MEZZO_TRY(mezzo_tokenizer_load(in->folder, out));
+    else if (!fits)
+        mz_log("notice", "no tokenizer beside the weights: sampling will need one (--tokenizer)");
+    if (!fits)
+        return MEZZO_OK;
+    mezzo_status status = mezzo_tokenizer_create_gpt2(&gpt2);
+    if (status == MEZZO_OK && (*out == NULL || is_gpt2(*out, gpt2))) {
+        mezzo_tokenizer_free(*out);
+        *out = gpt2;
+        return MEZZO_OK;
+    }
+    mezzo_tokenizer_free(gpt2);
+    return status;
+}
+
+static mezzo_status set_integers(mezzo_config *config, const mezzo_model_config *m) {
+    const struct {
+        const char *key;
+        int64_t value;
+    } all[] = {{"model.layers", m->layers},
+               {"model.heads", m->heads},
+               {"model.d_model", m->d_model},
+               {"model.d_ff", m->d_ff},
+               {"model.vocab", m->vocab},
+               {"model.seq_len", m->seq_len},
+               {"model.kv_heads", m->kv_heads},
+               {"model.head_dim", m->head_dim},
+               {"model.dense_layers", m->dense_layers},
+               {"model.experts", m->experts},
+               {"model.experts_per_token", m->experts_per_token},
+               {"model.shared_experts", m->shared_experts},
+               {"model.d_expert", m->d_expert},
+               {"model.expert_groups", m->expert_groups},
+               {"model.expert_groups_used", m->expert_groups_used}};
+    for (size_t i = 0; i < (m->experts > 0 ? MZ_COUNT(all) : 6); i++) {
+        char text[32];
+        snprintf(text, sizeof text, "%lld", (long long)all[i].value);
+        MEZZO_TRY(mezzo_config_set(config, all[i].key, text, "import"));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status set_number(mezzo_config *config, const char *key, double value) {
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", value);
+    return value > 0 ? mezzo_config_set(config, key, text, "import") : MEZZO_OK; // 0: the family has none
+}
+
+static mezzo_status set_bool(mezzo_config *config, const char *key, bool value) {
+    return mezzo_config_set(config, key, value ? "true" : "false", "import");
+}
+
+static mezzo_status set_model(mezzo_config *config, const mezzo_model_config *m) {
+    MEZZO_TRY(mezzo_config_set(config, "model.name", m->name, "import"));
+    MEZZO_TRY(set_integers(config, m));
+    MEZZO_TRY(set_number(config, "model.rope_theta", m->rope_theta));
+    MEZZO_TRY(set_number(config, "model.norm_eps", m->norm_eps));
+    MEZZO_TRY(set_number(config, "model.rotary", m->rotary));
+    MEZZO_TRY(set_number(config, "model.routed_scale", m->routed_scale));
+    if (m->experts == 0)
+        return set_bool(config, "model.bias", m->bias);
+    MEZZO_TRY(set_bool(config, "model.attention_bias", m->attention_bias));
+    MEZZO_TRY(set_bool(config, "model.qk_norm", m->qk_norm));
+    return set_bool(config, "model.normalise_weights", m->normalise_weights);
+}
+
+static mezzo_status write_config(const mz_import *in, const char *out, const char *path) {
+    mezzo_config *config = NULL;
+    mezzo_status status = MEZZO_OK;
+    MEZZO_TRY_GOTO(status, mezzo_config_create(&config));
+    MEZZO_TRY_GOTO(status, set_model(config, &in->model));
+    MEZZO_TRY_GOTO(status, mezzo_config_set(config, "amp.precision", "fp32", "import"));
+    MEZZO_TRY_GOTO(status, mezzo_config_set(config, "train.out", out, "import"));
+    status = mezzo_config_save(config, path);
+fail:
+    mezzo_config_free(config);
+    return status;
+}
+
+static mezzo_status write_checkpoint(const mz_import *in, const char *checkpoints, bool tokenizer) {
+    static const mz_safetensors_meta meta[] = {{"format", "pt"}};
+    mezzo_status status = MEZZO_OK;
+    mz_file_mark marks[MZ_CHECKPOINT_FILES] = {{0}};
+    mz_manifest_entry entry = {.name = "step-00000000", .val_loss = (double)NAN};
+    mz_manifest manifest = {.entries = &entry, .count = 1};
+    mezzo_checkpoint c = {
+        .val_loss = (double)NAN, .best_val_loss = (double)NAN, .model = in->model, .precision = "fp32"};
+    char *folder = mz_format("%s/%s", checkpoints, entry.name);
+    char *weights = mz_format("%s/%s/%s", checkpoints, entry.name, mz_checkpoint_files[0]);
+    char *state = mz_format("%s/%s/state.json", checkpoints, entry.name);
+    if (folder == NULL || weights == NULL || state == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    if (tokenizer)
+        snprintf(c.tokenizer, sizeof c.tokenizer, "tokenizer.json");
+    MEZZO_TRY_GOTO(status, mz_dir_create(folder));
+    MEZZO_TRY_GOTO(status, mz_safetensors_write(weights, in->list.items, in->list.count, meta, MZ_COUNT(meta), NULL));
+    MEZZO_TRY_GOTO(status, mz_file_crc32c(weights, &marks[0].crc, &marks[0].bytes));
+    marks[0].present = true;
+    MEZZO_TRY_GOTO(status, mz_state_save(state, &c, marks));
+    MEZZO_TRY_GOTO(status, mz_file_crc32c(state, &entry.state_crc, &entry.state_bytes));
+    MEZZO_TRY_GOTO(status, mz_manifest_save(checkpoints, &manifest));
+fail:
+    mz_free(folder);
+    mz_free(weights);
+    mz_free(state);
+    return status;
+}
+
+static mezzo_status write_run(const mz_import *in, const mezzo_import_options *o, const char *staged) {
+    mezzo_status status = MEZZO_OK;
+    mezzo_tokenizer *tokenizer = NULL;
+    char *checkpoints = mz_format("%s/checkpoints", staged), *config = mz_format("%s/config.yaml", staged);
+    char *tokens = mz_format("%s/tokenizer.json", staged);
+    if (checkpoints == NULL || config == NULL || tokens == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    MEZZO_TRY_GOTO(status, open_tokenizer(in, o->tokenizer, &tokenizer));
+    if (tokenizer != NULL && mezzo_tokenizer_vocab(tokenizer) > in->model.vocab)
+        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_INVALID,
+                                       "the tokenizer has %d tokens, the model %lld: they do not belong together",
+                                       (int)mezzo_tokenizer_vocab(tokenizer), (long long)in->model.vocab));
+    if (tokenizer != NULL)
+        MEZZO_TRY_GOTO(status, mezzo_tokenizer_save(tokenizer, tokens));
+    MEZZO_TRY_GOTO(status, write_config(in, o->out, config));
+    MEZZO_TRY_GOTO(status, write_checkpoint(in, checkpoints, tokenizer != NULL));
+fail:
+    mezzo_tokenizer_free(tokenizer);
+    mz_free(checkpoints);
+    mz_free(config);
+    mz_free(tokens);
+    return status;
+}
+
+mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_import_result *result) {
+    mezzo_status status = MEZZO_OK;
+    mz_import in = {0};
+    mz_new_folder folder = {0};
+    *result = (mezzo_import_result){0};
+    MEZZO_TRY_GOTO(status, open_source(&in, options->path));
+    MEZZO_TRY_GOTO(status, mz_new_folder_begin(options->out, "--out", &folder));
+    MEZZO_TRY_GOTO(status, write_run(&in, options, folder.staged));
+    MEZZO_TRY_GOTO(status, mz_new_folder_commit(&folder));
+    result->model = in.model;
+    for (size_t i = 0; i < in.graph->n_params; i++)
+        result->parameters += mz_shape_count(&in.graph->params[i].shape);
+fail:
+    mz_new_folder_end(&folder);
+    close_source(&in);
+    return status;
+}

@@ -1,0 +1,30 @@
+// An import under way: where the weights are, and the model they make.
+#ifndef MZ_TRAIN_IMPORT_H
+#define MZ_TRAIN_IMPORT_H
+
+#include "data/tokenizer.h"
+#include "graph/graph.h"
+#include "io/file.h"
+#include "weights/hf.h"
+
+typedef struct mz_import {
+    const char *where;          // as the user named it
+    char *folder;               // that the files are in
+    const char *prefix;         // of this source's tensor names
+    const mz_hf_family *family; // NULL: llm.c's
+    mz_safetensors **files;
+    char **file_names;
+    size_t n_files, cap_files, cap_names;
+    mz_map map; // llm.c's file
+    mezzo_model_config model;
+    mezzo_graph *graph; // for the names and shapes of its parameters
+    mz_hf_list list;    // the parameters, as they will be written
+    size_t used;        // tensors that are in it
+} mz_import;
+
+// Builds the graph of in->model and makes room for its parameters in the list.
+mezzo_status mz_import_graph(mz_import *in);
+// llm.c's model file (llmc.c): *found tells whether in->map is one; then the model and the list are filled.
+mezzo_status mz_llmc_open(mz_import *in, bool *found);
+
+#endif
