@@ -41,7 +41,8 @@ function(mezzo_flags target)
         # Clang warns of `2.0 * N` with `enum { N = 3 }`, which is how C names an integer constant.
         $<$<C_COMPILER_ID:Clang>:-Wno-enum-float-conversion>
         # __FILE__ is part of an error's trace: relative to the source folder, the same on every machine.
-        -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=
+        # The second form is what ccache makes of it for a build folder two levels below (CCACHE_BASEDIR).
+        -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/= -fmacro-prefix-map=../../=
         ${mezzo_sanitizers})
     target_compile_definitions(${target} PRIVATE MEZZO_VERSION="${PROJECT_VERSION}")
 endfunction()
