@@ -13,7 +13,7 @@ enum { OFF, ON, MOST_TURNS = 1000 };
 
 static double now(const mz_training *run) {
     struct timespec t;
-    clock_gettime(run->device->backend->capture_begin != NULL ? CLOCK_MONOTONIC : CLOCK_PROCESS_CPUTIME_ID, &t);
+    clock_gettime(run->engine.device->backend->capture_begin != NULL ? CLOCK_MONOTONIC : CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -31,7 +31,7 @@ static mezzo_status open_run(int argc, const char *const *argv, const char *poli
 
 static mezzo_status turn(mz_training *run, int64_t steps, double *seconds) {
     bool fresh;
-    MEZZO_TRY(mezzo_device_sync(run->device));
+    MEZZO_TRY(mezzo_device_sync(run->engine.device));
     double start = now(run);
     for (int64_t i = 0; i < steps; i++) {
         MEZZO_TRY(mz_run_step(run));
@@ -39,7 +39,7 @@ static mezzo_status turn(mz_training *run, int64_t steps, double *seconds) {
         if (fresh)
             MEZZO_TRY(mz_run_guard(run));
     }
-    MEZZO_TRY(mezzo_device_sync(run->device));
+    MEZZO_TRY(mezzo_device_sync(run->engine.device));
     *seconds = (now(run) - start) / (double)steps;
     return MEZZO_OK;
 }
@@ -86,11 +86,11 @@ int main(int argc, char **argv) {
     }
     for (int64_t k = 0; k < turns; k++)
         ratio[k] = 100 * (times[ON][k] / times[OFF][k] - 1);
-    printf("\"%s\",%s,\"bench_guard", runs[ON].info.description, argv[3]);
+    printf("\"%s\",%s,\"bench_guard", runs[ON].engine.info.description, argv[3]);
     for (int i = 1; i < argc; i++)
         printf(" %s", i == 3 ? "COMMIT" : argv[i]);
     double least = 100 * (quantile(times[ON], turns, 0) / quantile(times[OFF], turns, 0) - 1);
-    printf("\",%s,%lld,%.4f,%.4f,%.3f,%.3f,%.3f,%.3f\n", mezzo_precision_name(runs[ON].config.program.precision),
+    printf("\",%s,%lld,%.4f,%.4f,%.3f,%.3f,%.3f,%.3f\n", mezzo_precision_name(runs[ON].engine.program.precision),
            (long long)(turns * steps), 1e3 * quantile(times[OFF], turns, 0.5), 1e3 * quantile(times[ON], turns, 0.5),
            quantile(ratio, turns, 0.25), quantile(ratio, turns, 0.5), quantile(ratio, turns, 0.75), least);
     for (int i = 0; i < 2; i++) {

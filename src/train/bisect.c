@@ -18,7 +18,7 @@ static void fill(const mz_fault *f, mezzo_bisect_result *out) {
 // One step; what the guard calls bad, and overflow that the loss scale does not get rid of, ends the search.
 static mezzo_status try_step(mz_training *run, mezzo_bisect_result *out) {
     mz_guard *g = &run->guard;
-    const mz_step_report *last = &run->readout.last;
+    const mz_step_report *last = &run->engine.readout.last;
     bool fresh;
     MEZZO_TRY(mz_run_step(run));
     MEZZO_TRY(mz_run_read_step(run, true, &fresh));
@@ -36,12 +36,11 @@ static mezzo_status try_step(mz_training *run, mezzo_bisect_result *out) {
 
 static mezzo_status search(mz_training *run, mezzo_bisect_result *out) {
     run->bisecting = true;
-    run->readout.lag = 0;
+    run->engine.readout.lag = 0;
     if (run->config.resume[0] == '\0')
         return mz_fail(MEZZO_ERR_INVALID, "train.resume is not set: name the run's checkpoint from before the trouble "
                                           "(--resume RUN/checkpoints/step-…), or auto for the newest one");
     if (!run->guard.on) {
-        run->config.guard.policy = MZ_GUARD_STOP;
         mz_guard_close(run);
         MEZZO_TRY(mz_guard_open(run));
     }

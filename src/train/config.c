@@ -13,7 +13,7 @@ static const mz_config_row schema[] = {
 #undef CONFIG
 };
 
-// --- setting and getting ----------------------------------------------------------------------------------------------------
+// --- setting and getting -------------------------------------------------------------------------
 mezzo_status mezzo_config_create(mezzo_config **out) {
     mezzo_status status = MEZZO_OK;
     *out = NULL;
@@ -78,7 +78,7 @@ mezzo_status mezzo_config_save(const mezzo_config *config, const char *path) {
     return mz_config_write_yaml(config->values, path);
 }
 
-// --- what the keys mean -----------------------------------------------------------------------------------------------------
+// --- what the keys mean --------------------------------------------------------------------------
 mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo_model_config *out) {
     const mz_config *values = config->values;
     const char *name;

@@ -1,5 +1,5 @@
-// What made a step bad: the step is replayed, with the same data and the same randomness, on the parameters as they were before it, looking at
-// every value. And what is written down about it.
+// What made a step bad: the step is replayed, with the same data and the same randomness, on the parameters as they
+// were before it, looking at every value. And what is written down about it.
 #include <math.h>
 #include <stdarg.h>
 
@@ -37,7 +37,7 @@ static void add_counts(mz_fault *f, const mz_inspection *v) {
     add(f, " of %lld", (long long)v->looked);
 }
 
-// --- what is not the program's doing --------------------------------------------------------------------------------------------
+// --- what is not the program's doing -------------------------------------------------------------
 static mezzo_status check_batches(mz_training *run, uint64_t data, mz_fault *f) {
     char wrong[sizeof run->guard.batch[0]];
     for (int64_t i = 0; i < run->config.grad_accum && f->text[0] == '\0'; i++) {
@@ -59,13 +59,13 @@ static mezzo_status check_parameters(mz_training *run, mz_fault *f) {
         return MEZZO_OK;
     f->parameter = true;
     begin(f, "parameters", 0);
-    snprintf(f->module, sizeof f->module, "%s", mezzo_params_name(run->params, index));
-    add(f, "parameter %s (fp32) has ", mezzo_params_name(run->params, index));
+    snprintf(f->module, sizeof f->module, "%s", mezzo_params_name(run->engine.params, index));
+    add(f, "parameter %s (fp32) has ", mezzo_params_name(run->engine.params, index));
     add_counts(f, &values);
     return MEZZO_OK;
 }
 
-// --- what is ----------------------------------------------------------------------------------------------------------------------
+// --- what is -------------------------------------------------------------------------------------
 static void tell_rule(mz_fault *f, const mz_finding *found) {
     bool low = found->compute != MEZZO_F32 && found->compute != MEZZO_F64;
     bool stored_low = found->bad.dtype != MEZZO_F32 && found->bad.dtype != MEZZO_F64;
@@ -105,11 +105,11 @@ static void describe(mz_fault *f, const mz_finding *found, int64_t micro) {
 
 // Sums over micro batches may overflow where no op's own output did.
 static mezzo_status check_gradients(mz_training *run, int64_t micro, mz_fault *f) {
-    const mezzo_params *p = run->params;
+    const mezzo_params *p = run->engine.params;
     for (int i = 0; i < (int)p->n; i++) {
         mz_inspection values;
         mz_tensor grad = mz_tensor_f32(p->grad + p->list[i].offset, p->list[i].count);
-        MEZZO_TRY(mz_program_inspect(run->train, &grad, 1, 0, &values));
+        MEZZO_TRY(mz_program_inspect(run->engine.train, &grad, 1, 0, &values));
         if (values.nans + values.infs == 0)
             continue;
         begin(f, "gradients", micro);
@@ -125,16 +125,16 @@ static mezzo_status check_gradients(mz_training *run, int64_t micro, mz_fault *f
 
 static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
     char wrong[sizeof run->guard.batch[0]];
-    MEZZO_TRY(mezzo_optimizer_zero_grad(run->optimizer));
+    MEZZO_TRY(mezzo_optimizer_zero_grad(run->engine.optimizer));
     for (int64_t i = 0; i < run->config.grad_accum && f->text[0] == '\0'; i++) {
         mz_finding found;
         uint64_t batch = data + (uint64_t)i;
         MZ_INJECT_AT_DATA(run, f->step, i, data);
         MEZZO_TRY(mz_guard_draw(run, batch, wrong, sizeof wrong));
-        MEZZO_TRY(mezzo_program_write(run->train, "tokens", run->inputs, run->count * sizeof *run->inputs));
-        MEZZO_TRY(mezzo_program_write(run->train, "targets", run->targets, run->count * sizeof *run->targets));
-        MEZZO_TRY(mz_program_find(run->train, run->scaler, mz_seed(run->config.seed, MZ_SEED_DROPOUT), batch,
-                                  (float)run->config.guard.limit, &found));
+        MEZZO_TRY(mezzo_program_write(run->engine.train, "tokens", run->inputs, run->count * sizeof *run->inputs));
+        MEZZO_TRY(mezzo_program_write(run->engine.train, "targets", run->targets, run->count * sizeof *run->targets));
+        MEZZO_TRY(mz_program_find(run->engine.train, run->engine.scaler, mz_seed(run->config.seed, MZ_SEED_DROPOUT),
+                                  batch, (float)run->config.guard.limit, &found));
         if (found.found) {
             describe(f, &found, i + 1);
             continue;
@@ -142,7 +142,7 @@ static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
         MZ_INJECT_GRADIENT(run);
         MEZZO_TRY(check_gradients(run, i + 1, f));
     }
-    return mezzo_optimizer_zero_grad(run->optimizer);
+    return mezzo_optimizer_zero_grad(run->engine.optimizer);
 }
 
 mezzo_status mz_guard_diagnose(mz_training *run, uint64_t data, mz_fault *f) {
@@ -156,12 +156,12 @@ mezzo_status mz_guard_diagnose(mz_training *run, uint64_t data, mz_fault *f) {
         return MEZZO_OK;
     begin(f, f->kinds & MZ_BAD_LOSS ? "loss" : f->kinds & MZ_BAD_ACTIVATION ? "activation" : "gradients", 0);
     add(f, "loss or gradients were not finite, and the replayed step's are: %s",
-        run->config.scaler.options.enabled ? "the sum over the parameters overflowed, or the weights have moved on"
-                                           : "the device computed something else the second time; check its memory");
+        run->engine.scaling.enabled ? "the sum over the parameters overflowed, or the weights have moved on"
+                                    : "the device computed something else the second time; check its memory");
     return MEZZO_OK;
 }
 
-// --- writing it down --------------------------------------------------------------------------------------------------------------
+// --- writing it down -----------------------------------------------------------------------------
 static void add_member(mz_text *line, const char *key, const char *value) {
     mz_text_addf(line, ", \"%s\": ", key);
     mz_json_add_text(line, value);
@@ -170,7 +170,7 @@ static void add_member(mz_text *line, const char *key, const char *value) {
 mezzo_status mz_guard_record(mz_training *run, const mz_fault *f, const char *action) {
     mz_text line = {0};
     mz_file *file = NULL;
-    if (run->metrics == NULL) // no folder: somebody else's loop
+    if (run->report.metrics == NULL) // no folder: somebody else's loop
         return MEZZO_OK;
     char *path = mz_format("%s/guard.jsonl", run->config.out);
     mz_text_addf(&line, "{\"step\": %lld, \"micro\": %lld", (long long)f->step, (long long)f->micro);

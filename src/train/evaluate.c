@@ -84,7 +84,7 @@ static mezzo_status tokenizer_path(const model *m, char **out) {
     return *out == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
 }
 
-// --- evaluating -------------------------------------------------------------------------------------------------------------
+// --- evaluating ----------------------------------------------------------------------------------
 typedef struct evaluation {
     mezzo_corpus *corpus;
     mezzo_loader *loader;
@@ -177,7 +177,7 @@ mezzo_status mezzo_run_eval(const mezzo_eval_options *options, const mezzo_hooks
     return status;
 }
 
-// --- sampling ---------------------------------------------------------------------------------------------------------------
+// --- sampling ------------------------------------------------------------------------------------
 mezzo_sample_options mezzo_sample_defaults(void) {
     return (mezzo_sample_options){.tokens = 200, .samples = 1, .temperature = 0.8, .seed = 1};
 }

@@ -1,7 +1,7 @@
 // How evenly a mixture of experts is used, from where each expert's rows begin (the program's output "experts").
 #include <math.h>
 
-#include "train/run.h"
+#include "train/report.h"
 
 // Rows for each expert of each layer are written while they are no more numbers than this; the summaries always.
 enum { MOST_LOADS = 1024, SUMMARIES = 4 };
@@ -62,7 +62,8 @@ void mz_expert_load_free(mz_expert_load *load) {
     mz_free(load);
 }
 
-// A share is an expert's part of a layer's rows. Entropy -Σ share·ln(share) / ln(experts): 1 when all have the same, 0 when one has all.
+// A share is an expert's part of a layer's rows. Entropy -Σ share·ln(share) / ln(experts): 1 when all have the same, 0
+// when one has all.
 mezzo_status mz_expert_load_log(mz_expert_load *load, mezzo_program *program, int64_t rows, mz_metrics *metrics,
                                 int64_t step) {
     int64_t dropped = 0, experts = load->experts;

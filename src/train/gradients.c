@@ -1,9 +1,11 @@
-// Gradients as metrics: the norm of each parameter's, their mean and maximum, and the norms of parts of the model. And the share of FP16
-// values of backward that underflow. Taken when a row is written, from gradients that still lie where the step left them, with the loss scale that
-// the optimizer's state names.
+// Gradients as metrics: the norm of each parameter's, their mean and maximum, and the norms of parts of the model. And
+// the share of FP16 values of backward that underflow. Taken when a row is written, from gradients that still lie where
+// the step left them, with the loss scale that the optimizer's state names.
 #include <math.h>
 
-#include "train/run.h"
+#include "optim/optimizer.h"
+#include "runtime/program.h"
+#include "train/report.h"
 
 enum { MOST_GROUPS = 256, SUMMARIES = 4 };
 
@@ -22,7 +24,8 @@ struct mz_gradient_norms {
     char **names;   // of groups
 };
 
-// "h.0.attn.c_attn.weight" is part of "h.0", "wte.weight" of "wte": up to and with the first number, else the first word.
+// "h.0.attn.c_attn.weight" is part of "h.0", "wte.weight" of "wte": up to and with the first number, else the first
+// word.
 static size_t part_of(const char *name) {
     size_t first = strcspn(name, ".");
     for (size_t at = 0; name[at] != '\0';) {
@@ -128,7 +131,8 @@ static mezzo_status take_norms(mz_gradient_norms *g, mezzo_device *device) {
     return device->backend->read(device, g->states, g->d_states, (size_t)g->n * sizeof *g->states);
 }
 
-// FP16's subnormal numbers, which have lost bits, among the values of backward that are not zero. NaN: nothing in FP16 is watched.
+// FP16's subnormal numbers, which have lost bits, among the values of backward that are not zero. NaN: nothing in FP16
+// is watched.
 static double underflow_share(const mezzo_program *p) {
     int64_t tiny = 0, all = 0;
     for (size_t i = 0; i < p->n_watched; i++) {

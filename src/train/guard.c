@@ -1,53 +1,56 @@
-// Bad steps: what is looked at, which of them are FP16's ordinary search for a scale, and what is done about the others.
+// Bad steps: which tensors are checked, which overflows are FP16's ordinary search for a scale, what happens to others.
 #include "train/guard.h"
 
 #include <math.h>
 
 #include "train/run.h"
 
-// FP16 finds its scale by overflowing: only this many times max_skips in a row are trouble while the scale can still fall.
+// FP16 finds its scale by overflowing: while the scale can fall, only this many times max_skips in a row are an error.
 #define SEARCH_FACTOR     3
 // Values of backward that are looked at for their underflow, where the format is FP16.
 #define GRADIENTS_WATCHED 4
 
 mezzo_status mz_guard_open(mz_training *run) {
     const mz_guard_config *c = &run->config.guard;
-    run->guard.on = c->policy != MZ_GUARD_OFF;
+    bool stops = run->bisecting && c->policy == MZ_GUARD_OFF; // a search without a guard would find nothing
+    run->guard.policy = stops ? MZ_GUARD_STOP : (int)c->policy;
+    run->guard.on = run->guard.policy != MZ_GUARD_OFF;
     if (c->spike != MZ_SPIKE_OFF)
         MEZZO_TRY(mz_spikes_create(c->spike_window, &run->guard.spikes));
     if (!run->guard.on)
         return MEZZO_OK;
-    const mz_watch_options watch = {.state = run->optimizer->d_state,
+    const mz_watch_options watch = {.state = run->engine.optimizer->d_state,
                                     .activations = (int)c->activations,
                                     .sample = c->sample,
                                     .limit = (float)c->limit,
                                     .gradients = GRADIENTS_WATCHED};
-    return mz_program_watch(run->train, &watch);
+    return mz_program_watch(run->engine.train, &watch);
 }
 
 void mz_guard_close(mz_training *run) {
     mz_spikes_free(&run->guard.spikes);
     if (run->guard.found != NULL)
-        run->device->backend->release(run->device, run->guard.found);
+        run->engine.device->backend->release(run->engine.device, run->guard.found);
     run->guard.found = NULL;
 }
 
 mezzo_status mz_guard_arm(mz_training *run) {
     mz_guard *g = &run->guard;
     mezzo_scaler_state scaler;
-    MEZZO_TRY(mz_optimizer_read_state(run->optimizer, &g->before));
+    MEZZO_TRY(mz_optimizer_read_state(run->engine.optimizer, &g->before));
     g->before.bad = g->before.held = 0;
     g->before.guard = 0;
-    MEZZO_TRY(mezzo_scaler_get_state(run->scaler, &scaler));
+    MEZZO_TRY(mezzo_scaler_get_state(run->engine.scaler, &scaler));
     g->scale = (float)scaler.scale;
     g->worked_scale = scaler.growth_tracker > 0 ? g->scale : 0;
     if (g->on)
-        g->before.guard = MZ_GUARD_ON | (run->scaler->update.enabled ? 0 : MZ_GUARD_GRADIENTS);
-    return mz_optimizer_write_state(run->optimizer, &g->before);
+        g->before.guard = MZ_GUARD_ON | (run->engine.scaler->update.enabled ? 0 : MZ_GUARD_GRADIENTS);
+    return mz_optimizer_write_state(run->engine.optimizer, &g->before);
 }
 
-// --- batches ----------------------------------------------------------------------------------------------------------------
-// Tokens are 0 … vocab - 1; a target may be ignored, -1. Both in one comparison: as unsigned numbers, negative ones are large.
+// --- batches -------------------------------------------------------------------------------------
+// Tokens are 0 … vocab - 1; a target may be ignored, -1. Both in one comparison: as unsigned numbers, negative ones are
+// large.
 static bool check_tokens(const int32_t *tokens, size_t n, uint32_t vocab, int32_t from, size_t *at) {
     bool bad = false;
     for (size_t i = 0; i < n; i++)
@@ -58,7 +61,7 @@ static bool check_tokens(const int32_t *tokens, size_t n, uint32_t vocab, int32_
 }
 
 mezzo_status mz_guard_draw(mz_training *run, uint64_t position, char *fault, size_t size) {
-    uint32_t vocab = (uint32_t)run->model.vocab;
+    uint32_t vocab = (uint32_t)run->engine.model.vocab;
     size_t at = 0;
     fault[0] = '\0';
     mezzo_status status = mezzo_loader_batch(run->batches, position, run->inputs, run->targets); // [B, T], [B, T]
@@ -76,8 +79,8 @@ mezzo_status mz_guard_draw(mz_training *run, uint64_t position, char *fault, siz
         which = "target";
     if (which != NULL)
         snprintf(fault, size, "%s %d in row %zu, column %zu: the model has tokens 0 to %lld", which,
-                 (which[2] == 'k' ? run->inputs : run->targets)[at], at / (size_t)run->model.seq_len,
-                 at % (size_t)run->model.seq_len, (long long)run->model.vocab - 1);
+                 (which[2] == 'k' ? run->inputs : run->targets)[at], at / (size_t)run->engine.model.seq_len,
+                 at % (size_t)run->engine.model.seq_len, (long long)run->engine.model.vocab - 1);
     if (fault[0] == '\0')
         return MEZZO_OK;
     memset(run->inputs, 0, run->count * sizeof *run->inputs);
@@ -87,10 +90,11 @@ mezzo_status mz_guard_draw(mz_training *run, uint64_t position, char *fault, siz
 
 mezzo_status mz_guard_bad_batch(mz_training *run) {
     static const int32_t bad = MZ_BAD_BATCH;
-    return run->device->backend->write(run->device, &run->optimizer->d_state->bad, &bad, sizeof bad);
+    return run->engine.device->backend->write(run->engine.device, &run->engine.optimizer->d_state->bad, &bad,
+                                              sizeof bad);
 }
 
-// --- parameters -------------------------------------------------------------------------------------------------------------
+// --- parameters ----------------------------------------------------------------------------------
 // n elements of one format as `parts` inputs of the call.
 static void add_parts(mz_call *call, const mz_tensor *flat, int parts) {
     int64_t n = mz_shape_count(&flat->shape), part = (int64_t)mz_align_up((size_t)(n / parts + 1), 32);
@@ -104,7 +108,7 @@ static void add_parts(mz_call *call, const mz_tensor *flat, int parts) {
 
 // Every FP32 master; and the shadows that stand for the others, where there are such.
 static mezzo_status look_at_parameters(mz_training *run) {
-    const mezzo_params *p = run->params;
+    const mezzo_params *p = run->engine.params;
     mz_call call = {.op = MZ_OP_inspect, .n_out = 2, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
     const mz_kernel *kernel;
     mz_tensor masters = mz_tensor_f32(p->master, p->fp32_elements);
@@ -116,19 +120,20 @@ static mezzo_status look_at_parameters(mz_training *run) {
         }
     call.attrs.bad_first = call.attrs.bad_rest = MZ_BAD_PARAMETERS;
     if (run->guard.found == NULL)
-        MEZZO_TRY(run->device->backend->alloc(run->device, MZ_MAX_IN * sizeof(mz_inspection), &run->guard.found));
+        MEZZO_TRY(run->engine.device->backend->alloc(run->engine.device, MZ_MAX_IN * sizeof(mz_inspection),
+                                                     &run->guard.found));
     call.out[0] = mz_tensor_bytes(run->guard.found, (size_t)call.n_in * sizeof(mz_inspection));
-    call.out[1] = mz_tensor_bytes(run->optimizer->d_state, sizeof *run->optimizer->d_state);
-    MEZZO_TRY(mz_select(run->device, &call, &kernel));
-    return mz_run(run->device, kernel, &call, NULL);
+    call.out[1] = mz_tensor_bytes(run->engine.optimizer->d_state, sizeof *run->engine.optimizer->d_state);
+    MEZZO_TRY(mz_select(run->engine.device, &call, &kernel));
+    return mz_run(run->engine.device, kernel, &call, NULL);
 }
 
 mezzo_status mz_guard_bad_parameter(mz_training *run, int *index, mz_inspection *values) {
-    const mezzo_params *p = run->params;
+    const mezzo_params *p = run->engine.params;
     *index = -1;
     for (int i = 0; i < (int)p->n && *index < 0; i++) {
         mz_tensor parameter = mz_params_tensor(p, i);
-        MEZZO_TRY(mz_program_inspect(run->train, &parameter, 1, 0, values));
+        MEZZO_TRY(mz_program_inspect(run->engine.train, &parameter, 1, 0, values));
         if (values->nans + values->infs > 0)
             *index = i;
     }
@@ -144,21 +149,21 @@ mezzo_status mz_guard_begin_step(mz_training *run, int64_t step) {
     return look_at_parameters(run);
 }
 
-// --- bad steps --------------------------------------------------------------------------------------------------------------
+// --- bad steps -----------------------------------------------------------------------------------
 static uint64_t end_of(const mz_training *run, int64_t step) {
     return run->guard.begin[step & 1] + (uint64_t)run->config.grad_accum;
 }
 
-// Back to the end of the bad step, whatever was put into the queue since: those steps moved nothing. The optimizer's state is that of
-// before the step, and nothing is held any more.
+// Back to the end of the bad step, whatever was put into the queue since: those steps moved nothing. The optimizer's
+// state is that of before the step, and nothing is held any more.
 static mezzo_status rewind_to(mz_training *run, int64_t bad, bool count) {
     mz_guard *g = &run->guard;
     mz_run_forget_pending(run);
     run->step = bad;
     mezzo_loader_seek(run->batches, end_of(run, bad));
     g->before.skipped += count;
-    run->readout.last.state = g->before;
-    return mz_optimizer_write_state(run->optimizer, &g->before);
+    run->engine.readout.last.state = g->before;
+    return mz_optimizer_write_state(run->engine.optimizer, &g->before);
 }
 
 static mezzo_status skip(mz_training *run, const mz_fault *fault) {
@@ -185,7 +190,7 @@ static mezzo_status roll_back(mz_training *run, const mz_fault *fault) {
 }
 
 static mezzo_status act(mz_training *run, const mz_fault *fault) {
-    int policy = (int)run->config.guard.policy;
+    int policy = run->guard.policy;
     if (policy == MZ_GUARD_SKIP && fault->parameter) // no batch is to blame, and none would go well
         policy = run->config.checkpoint_every >= 0 && mz_guard_can_roll_back(run) ? MZ_GUARD_ROLLBACK : MZ_GUARD_STOP;
     if (policy == MZ_GUARD_ROLLBACK)
@@ -199,7 +204,7 @@ static mezzo_status act(mz_training *run, const mz_fault *fault) {
 // Everything has stood still since this step.
 static mezzo_status bad_step(mz_training *run) {
     mz_guard *g = &run->guard;
-    const mz_step_report *last = &run->readout.last;
+    const mz_step_report *last = &run->engine.readout.last;
     mz_fault fault = {.step = last->step, .kinds = last->state.held};
     g->bad_steps++;
     g->last_bad = fault.step;
@@ -220,21 +225,22 @@ mezzo_status mz_guard_check_before_save(mz_training *run, bool *sound) {
     return act(run, &fault);
 }
 
-// --- overflow: the loss scale's own business, until it is too much ------------------------------------------------------------
+// --- overflow: the loss scale's own business, until it is too much -------------------------------
 static mezzo_status name_overflow(mz_training *run, mz_fault *fault) {
     mz_guard *g = &run->guard;
     float now;
-    MEZZO_TRY(run->device->backend->read(run->device, &now, &run->scaler->head.block->scale, sizeof now));
+    MEZZO_TRY(run->engine.device->backend->read(run->engine.device, &now, &run->engine.scaler->head.block->scale,
+                                                sizeof now));
     // Replayed with the scale it happened with. Where reports lag behind, the weights may be a step further.
-    MEZZO_TRY(mezzo_scaler_set_scale(run->scaler, (double)g->scale));
+    MEZZO_TRY(mezzo_scaler_set_scale(run->engine.scaler, (double)g->scale));
     MEZZO_TRY(mz_guard_diagnose(run, g->begin[fault->step & 1], fault));
-    return mezzo_scaler_set_scale(run->scaler, (double)now);
+    return mezzo_scaler_set_scale(run->engine.scaler, (double)now);
 }
 
 static mezzo_status overflow(mz_training *run) {
     mz_guard *g = &run->guard;
-    const mz_step_report *last = &run->readout.last;
-    const mz_update_attrs *scaler = &run->scaler->update;
+    const mz_step_report *last = &run->engine.readout.last;
+    const mz_update_attrs *scaler = &run->engine.scaler->update;
     mz_fault fault = {.step = last->step, .kinds = MZ_BAD_GRADIENTS, .kind = "overflow"};
     bool at_floor = scaler->enabled && scaler->min_scale > 0 && (double)last->scaler.scale <= scaler->min_scale;
     g->before = last->state; // the scaler skipped it: that is what this step was
@@ -253,10 +259,10 @@ static mezzo_status overflow(mz_training *run) {
     return hopeless ? mz_guard_stop(run, &fault, false, true) : MEZZO_OK;
 }
 
-// --- jumps of the loss --------------------------------------------------------------------------------------------------------
+// --- jumps of the loss ---------------------------------------------------------------------------
 static mezzo_status look_for_jump(mz_training *run) {
     const mz_guard_config *c = &run->config.guard;
-    const mz_step_report *last = &run->readout.last;
+    const mz_step_report *last = &run->engine.readout.last;
     if (c->spike == MZ_SPIKE_OFF)
         return MEZZO_OK;
     double score = mz_spikes_see(&run->guard.spikes, last->loss, c->spike_score);
@@ -280,7 +286,7 @@ static void good_step(mz_guard *g, const mz_step_report *last) {
 
 mezzo_status mz_run_guard(mz_training *run) {
     mz_guard *g = &run->guard;
-    const mz_step_report *last = &run->readout.last;
+    const mz_step_report *last = &run->engine.readout.last;
     if (last->state.held)
         return bad_step(run);
     if (last->state.last_found_inf)

@@ -1,8 +1,11 @@
-// The guard: what it remembers of a run, what it calls wrong, and what is said about it. docs/guard.md has what a user sees.
+// The guard: it owns what is remembered of the last steps (where their data begins, the optimizer's state before them),
+// the rules for what is wrong, and what is done about it: skipping, rolling back, stopping. docs/guard.md has what a
+// user sees.
 //
-// A bad step is found on the device and stops everything there (backend.h, mz_opt_state.held): its update and all later ones move nothing
-// until the host has looked. So nothing depends on how late the host reads: it goes back to the bad step, with parameters, moments, counters
-// and scaler as they were before it, finds the first bad value by replaying the step, and then skips, rolls back or stops.
+// A bad step is found on the device and stops everything there (backend.h, mz_opt_state.held): its update and all later
+// ones move nothing until the host has looked. So nothing depends on how late the host reads: it goes back to the bad
+// step, with parameters, moments, counters and scaler as they were before it, finds the first bad value by replaying
+// the step, and then skips, rolls back or stops.
 #ifndef MZ_TRAIN_GUARD_H
 #define MZ_TRAIN_GUARD_H
 
@@ -23,6 +26,7 @@ typedef struct mz_fault {
 
 typedef struct mz_guard {
     bool on;
+    int policy;             // MZ_GUARD_…
     int64_t in_a_row;       // non-finite steps
     int64_t floor_in_a_row; // of these, with the loss scale at its floor
     mz_opt_state before;    // after the last good step
@@ -40,10 +44,12 @@ typedef struct mz_guard {
 // guard.c
 mezzo_status mz_guard_open(struct mz_training *run); // once parameters, program and optimizer are there
 void mz_guard_close(struct mz_training *run);
+// Looks at engine.readout.last: skips, rolls back; NUMERIC when there is no going on.
+mezzo_status mz_run_guard(struct mz_training *run);
 // Whenever the optimizer's state was read from a checkpoint, and at the start.
 mezzo_status mz_guard_arm(struct mz_training *run);
-// Micro batch `position` of the data into run->inputs and targets. What is wrong with it goes into fault[size] ("" = nothing), and the
-// batch is then empty: tokens 0, every target ignored.
+// Micro batch `position` of the data into run->inputs and targets. What is wrong with it goes into fault[size] ("" =
+// nothing), and the batch is then empty: tokens 0, every target ignored.
 mezzo_status mz_guard_draw(struct mz_training *run, uint64_t position, char *fault, size_t size);
 // Before a step's micro batches: remembers where its data begins, and looks at the parameters when it is time.
 mezzo_status mz_guard_begin_step(struct mz_training *run, int64_t step);
@@ -53,8 +59,8 @@ mezzo_status mz_guard_check_before_save(struct mz_training *run, bool *sound);
 // Waits: the first parameter with a value that is not finite, -1 if there is none.
 mezzo_status mz_guard_bad_parameter(struct mz_training *run, int *index, mz_inspection *values);
 
-// diagnose.c: replays a step from where its data begins, on the parameters as they are. `fault` gets everything but `kinds` and `step`, which
-// it has. Gradients are left zeroed.
+// diagnose.c: replays a step from where its data begins, on the parameters as they are. `fault` gets everything but
+// `kinds` and `step`, which it has. Gradients are left zeroed.
 mezzo_status mz_guard_diagnose(struct mz_training *run, uint64_t begin, mz_fault *fault);
 mezzo_status mz_guard_record(struct mz_training *run, const mz_fault *fault,
                              const char *action); // guard.jsonl, and a warning
@@ -62,7 +68,8 @@ mezzo_status mz_guard_record(struct mz_training *run, const mz_fault *fault,
 // rollback.c: what is done about it.
 mezzo_status mz_guard_roll_back(struct mz_training *run, int64_t bad, uint64_t data);
 bool mz_guard_can_roll_back(const struct mz_training *run);
-// Fails with NUMERIC. Where `held` the run is first put back to before the bad step. With `save` there is a checkpoint of that.
+// Fails with NUMERIC. Where `held` the run is first put back to before the bad step. With `save` there is a checkpoint
+// of that.
 mezzo_status mz_guard_stop(struct mz_training *run, const mz_fault *fault, bool held, bool save);
 
 #endif

@@ -52,7 +52,7 @@ void mz_health_add(mz_health *h, const mz_health_row *row) {
         h->underflow = isnan(h->underflow) ? row->underflow : 0.9 * h->underflow + 0.1 * row->underflow;
 }
 
-// --- the kept rows ----------------------------------------------------------------------------------------------------------------
+// --- the kept rows -------------------------------------------------------------------------------
 static int64_t kept(const mz_health *h) {
     return h->rows < MZ_HEALTH_KEPT ? h->rows : MZ_HEALTH_KEPT;
 }
@@ -97,7 +97,7 @@ static double skips_per_thousand(const mz_health *h) {
     return steps > 0 ? 1000 * skipped / steps : 0;
 }
 
-// --- rules --------------------------------------------------------------------------------------------------------------------------
+// --- rules ---------------------------------------------------------------------------------------
 typedef struct verdict {
     char *line;
     size_t size;
@@ -189,7 +189,7 @@ bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
     return true;
 }
 
-// --- a run's folder -----------------------------------------------------------------------------------------------------------------
+// --- a run's folder ------------------------------------------------------------------------------
 // Numbers as metrics.jsonl has them: NaN and infinities are strings.
 static double number_of(const json_t *row, const char *key) {
     const json_t *value = json_object_get(row, key);

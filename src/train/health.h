@@ -1,5 +1,5 @@
-// Whether a run is healthy, in words, by stated rules: fed with the rows of metrics.jsonl, while it trains or afterwards. docs/guard.md lists
-// the rules.
+// Whether a run is healthy, in words, by stated rules: fed with the rows of metrics.jsonl, while it trains or
+// afterwards. docs/guard.md lists the rules.
 #ifndef MZ_TRAIN_HEALTH_H
 #define MZ_TRAIN_HEALTH_H
 
@@ -32,7 +32,8 @@ void mz_health_add(mz_health *health, const mz_health_row *row);
 // True where nothing is wrong. `line` of `size` bytes gets one line: "healthy: …" or "not healthy: what; what to try".
 bool mz_health_verdict(const mz_health *health, char *line, size_t size);
 
-// Adds every row of a run's metrics.jsonl; a missing file has none. FORMAT as reading it; a torn last line is passed over.
+// Adds every row of a run's metrics.jsonl; a missing file has none. FORMAT as reading it; a torn last line is passed
+// over.
 mezzo_status mz_health_read(mz_health *health, const char *folder);
 // A finished or running run's folder, by all of its rows. As mz_health_read; `line` as mz_health_verdict.
 mezzo_status mz_health_of_run(const char *folder, bool *healthy, char *line, size_t size);

@@ -22,7 +22,7 @@ const mz_inject *mz_inject_last(void) {
     return &last;
 }
 
-// --- reading KIND@STEP[.MICRO]:TARGET[#ELEMENT] -------------------------------------------------------------------------------
+// --- reading KIND@STEP[.MICRO]:TARGET[#ELEMENT] --------------------------------------------------
 static mezzo_status wrong(const char *what) {
     return mz_fail(MEZZO_ERR_INVALID,
                    "inject: \"%.100s\" is not nan|inf|drop@STEP[.MICRO]:TARGET[#ELEMENT]: see src/train/inject.h",
@@ -84,7 +84,7 @@ static mezzo_status parse(const char *what, mz_inject *f) {
     return parse_target(what, colon + 1, hash != NULL ? (size_t)(hash - colon - 1) : strlen(colon + 1), f);
 }
 
-// --- where it strikes ---------------------------------------------------------------------------------------------------------
+// --- where it strikes ----------------------------------------------------------------------------
 static bool strikes(const mz_inject *f, int target) {
     return (f->kind == MZ_INJECT_NAN || f->kind == MZ_INJECT_INF) && (int)f->target == target &&
            f->now_step == f->step && (!f->met || f->now_data == f->data);
@@ -139,27 +139,27 @@ mezzo_status mz_inject_open(mz_training *run) {
     const char *what = next_fault;
     next_fault = NULL;
     if (lag >= 0)
-        run->readout.lag = lag;
+        run->engine.readout.lag = lag;
     if (what == NULL)
         return MEZZO_OK;
     MEZZO_TRY(parse(what, f));
     if (f->target == MZ_AT_CALL)
-        f->call %= run->train->c.n_calls;
+        f->call %= run->engine.train->c.n_calls;
     bool named = f->target == MZ_AT_GRAD || f->target == MZ_AT_PARAM || f->target == MZ_AT_DISK;
-    if (named && mezzo_params_find(run->params, f->name) < 0)
+    if (named && mezzo_params_find(run->engine.params, f->name) < 0)
         return mz_fail(MEZZO_ERR_INVALID, "inject: there is no parameter %s", f->name);
-    if (f->target == MZ_AT_DISK && run->params->kept_as != MEZZO_MASTER_FP32)
+    if (f->target == MZ_AT_DISK && run->engine.params->kept_as != MEZZO_MASTER_FP32)
         return mz_fail(MEZZO_ERR_INVALID, "inject: disk/NAME needs FP32 masters");
     if (f->target == MZ_AT_CALL || f->target == MZ_AT_OP || f->target == MZ_AT_LOSS) {
-        run->train->hook = after_call;
-        run->train->hook_user = f;
+        run->engine.train->hook = after_call;
+        run->engine.train->hook_user = f;
     }
     return MEZZO_OK;
 }
 
 void mz_inject_close(mz_training *run) {
-    if (run->train != NULL)
-        run->train->hook = NULL;
+    if (run->engine.train != NULL)
+        run->engine.train->hook = NULL;
     last = run->inject;
 }
 
@@ -179,7 +179,7 @@ void mz_inject_batch(mz_training *run) {
 }
 
 static mz_tensor of_parameter(const mz_training *run, float *buffer) {
-    const mz_param *p = &run->params->list[mezzo_params_find(run->params, run->inject.name)];
+    const mz_param *p = &run->engine.params->list[mezzo_params_find(run->engine.params, run->inject.name)];
     return (mz_tensor){buffer + p->offset, MEZZO_F32, p->shape};
 }
 
@@ -189,8 +189,8 @@ mezzo_status mz_inject_gradient(mz_training *run) {
         return MEZZO_OK;
     f->met = true;
     f->data = f->now_data;
-    mz_tensor t = of_parameter(run, run->params->grad);
-    return poison(f, run->device, &t);
+    mz_tensor t = of_parameter(run, run->engine.params->grad);
+    return poison(f, run->engine.device, &t);
 }
 
 mezzo_status mz_inject_parameter(mz_training *run) {
@@ -199,9 +199,9 @@ mezzo_status mz_inject_parameter(mz_training *run) {
         return MEZZO_OK;
     f->met = true;
     f->data = f->now_data;
-    mz_tensor t = mz_params_tensor(run->params, mezzo_params_find(run->params, f->name));
-    MEZZO_TRY(poison(f, run->device, &t));
-    return mz_params_refresh(run->params);
+    mz_tensor t = mz_params_tensor(run->engine.params, mezzo_params_find(run->engine.params, f->name));
+    MEZZO_TRY(poison(f, run->engine.device, &t));
+    return mz_params_refresh(run->engine.params);
 }
 
 mezzo_status mz_inject_drop(mz_training *run, int64_t step) {
@@ -213,12 +213,12 @@ mezzo_status mz_inject_drop(mz_training *run, int64_t step) {
     f->met = true;
     uint64_t batches = (uint64_t)(f->micro * run->config.grad_accum);
     mezzo_loader_seek(run->batches, mezzo_loader_position(run->batches) + batches);
-    if (f->kind == MZ_INJECT_DROP || !run->scaler->update.enabled)
+    if (f->kind == MZ_INJECT_DROP || !run->engine.scaler->update.enabled)
         return MEZZO_OK;
-    MEZZO_TRY(mezzo_scaler_get_state(run->scaler, &scaler));
+    MEZZO_TRY(mezzo_scaler_get_state(run->engine.scaler, &scaler));
     scaler.scale *= 0.5;
     scaler.growth_tracker = 0;
-    return mezzo_scaler_set_state(run->scaler, &scaler);
+    return mezzo_scaler_set_state(run->engine.scaler, &scaler);
 }
 
 mezzo_status mz_inject_disk(mz_training *run, bool before) {
@@ -226,13 +226,13 @@ mezzo_status mz_inject_disk(mz_training *run, bool before) {
     static _Thread_local float kept;
     if (f->kind == MZ_INJECT_NONE || f->target != MZ_AT_DISK || run->step != f->step || (before && f->met))
         return MEZZO_OK;
-    mz_tensor t = of_parameter(run, run->params->master);
+    mz_tensor t = of_parameter(run, run->engine.params->master);
     float *at = (float *)t.data + f->element % mz_shape_count(&t.shape);
     if (!before)
-        return run->device->backend->write(run->device, at, &kept, sizeof kept);
+        return run->engine.device->backend->write(run->engine.device, at, &kept, sizeof kept);
     f->met = true;
-    MEZZO_TRY(run->device->backend->read(run->device, &kept, at, sizeof kept));
-    return poison(f, run->device, &t);
+    MEZZO_TRY(run->engine.device->backend->read(run->engine.device, &kept, at, sizeof kept));
+    return poison(f, run->engine.device, &t);
 }
 
 #else

@@ -1,5 +1,6 @@
-// Faults put in on purpose, for tests: only where the library is built with MEZZO_INJECT. A fault is a function of step and micro batch, so that
-// a step that is replayed has it again; one that was left behind by skipping its batch or by a rollback past it has not.
+// Faults put in on purpose, for tests: only where the library is built with MEZZO_INJECT. A fault is a function of step
+// and micro batch, so that a step that is replayed has it again; one that was left behind by skipping its batch or by a
+// rollback past it has not.
 //
 //   KIND@STEP[.MICRO]:TARGET[#ELEMENT]      KIND nan or inf; STEP and MICRO from 1; ELEMENT modulo the tensor's size
 //   TARGET  batch          a token out of range
@@ -37,7 +38,8 @@ typedef struct mz_inject {
 void mz_inject_next(const char *what);
 // Runs that this thread opens read steps so late, 0 or 1, as on a device with a queue; -1: as the device does.
 void mz_inject_lag(int lag);
-// The fault of the run that this thread closed last: `met` where it struck; op and module of the call, "" where it hit none.
+// The fault of the run that this thread closed last: `met` where it struck; op and module of the call, "" where it hit
+// none.
 const struct mz_inject *mz_inject_last(void);
 mezzo_status mz_inject_open(struct mz_training *run);
 void mz_inject_close(struct mz_training *run);

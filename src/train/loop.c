@@ -17,13 +17,14 @@ static mezzo_status validate(mz_training *run, bool whole) {
         return MEZZO_OK;
     uint64_t n = whole ? mezzo_loader_batches(loader) : (uint64_t)run->config.eval_iters;
     double loss;
-    MEZZO_TRY(mz_validate(run->eval, loader, n, run->inputs, run->targets, run->count, run->hooks.stop, &loss, NULL));
+    MEZZO_TRY(
+        mz_validate(run->engine.eval, loader, n, run->inputs, run->targets, run->count, run->hooks.stop, &loss, NULL));
     if (stopping(run))
         return MEZZO_OK;
-    run->val_loss = loss;
-    run->val_step = run->step;
-    if (!(run->best_val_loss <= loss))
-        run->best_val_loss = loss;
+    run->report.val_loss = loss;
+    run->report.val_step = run->step;
+    if (!(run->report.best_val_loss <= loss))
+        run->report.best_val_loss = loss;
     MEZZO_TRY(mz_run_log_validation(run));
     mz_run_event(run, MEZZO_EVENT_EVAL, "");
     return MEZZO_OK;
@@ -31,21 +32,21 @@ static mezzo_status validate(mz_training *run, bool whole) {
 
 static void keep_text(void *user, int index, const char *text, size_t bytes) {
     mz_training *run = user;
-    size_t used = strlen(run->result.sample), room = sizeof run->result.sample - 1 - used;
+    size_t used = strlen(run->report.result.sample), room = sizeof run->report.result.sample - 1 - used;
     (void)index;
     if (bytes <= room) // a sample that is longer ends with its last whole token
-        memcpy(run->result.sample + used, text, bytes);
+        memcpy(run->report.result.sample + used, text, bytes);
 }
 
 static mezzo_status sample(mz_training *run) {
     if (run->sampler == NULL)
         return MEZZO_OK;
     mz_draw draw = {.temperature = 0.8, .seed = run->config.seed, .index = (uint64_t)run->step << 32};
-    memset(run->result.sample, 0, sizeof run->result.sample);
+    memset(run->report.result.sample, 0, sizeof run->report.result.sample);
     MEZZO_TRY(mz_sampler_run(run->sampler, NULL, run->config.sample_tokens, draw, 0, run->hooks.stop, keep_text, run));
-    mz_run_event(run, MEZZO_EVENT_SAMPLE, run->result.sample);
-    const mz_metric text = mz_metric_text("sample/text", run->result.sample);
-    MEZZO_TRY(mz_metrics_write(run->metrics, run->step, &text, 1));
+    mz_run_event(run, MEZZO_EVENT_SAMPLE, run->report.result.sample);
+    const mz_metric text = mz_metric_text("sample/text", run->report.result.sample);
+    MEZZO_TRY(mz_metrics_write(run->report.metrics, run->step, &text, 1));
     return MEZZO_OK;
 }
 
@@ -65,10 +66,10 @@ static mezzo_status look(mz_training *run, bool all) {
 // One step, and what is known of the newest one that can be read without waiting.
 static mezzo_status step(mz_training *run, bool read_all) {
     double start = mz_seconds();
-    run->counting = run->magnitudes != NULL && due(run->step + 1, run->config.histograms_every);
+    run->engine.counting = run->engine.magnitudes != NULL && due(run->step + 1, run->config.histograms_every);
     MEZZO_TRY(mz_run_step(run));
     mezzo_status status = look(run, read_all);
-    run->step_seconds += mz_seconds() - start;
+    run->report.step_seconds += mz_seconds() - start;
     return status;
 }
 
@@ -92,7 +93,7 @@ static mezzo_status between(mz_training *run) {
     bool last = run->step == c->steps;
     if (due(run->step, c->log_every) || last || run->step == run->first_step + 1)
         MEZZO_TRY(mz_run_log_step(run));
-    if (run->counting)
+    if (run->engine.counting)
         MEZZO_TRY(mz_run_log_magnitudes(run));
     if (!last && due(run->step, c->eval_every))
         MEZZO_TRY(validate(run, c->eval_iters == 0));
@@ -119,9 +120,9 @@ static mezzo_status interrupted(mz_training *run) {
     MEZZO_TRY(look(run, true));
     if (keeps && run->step > run->first_step)
         MEZZO_TRY(mz_run_save(run));
-    return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped at step %lld of %lld; %s%s", (long long)run->step,
-                   (long long)run->config.steps,
-                   keeps ? "go on with --resume auto from " : "no checkpoint was asked for", run->result.checkpoint);
+    return mz_fail(
+        MEZZO_ERR_INTERRUPTED, "stopped at step %lld of %lld; %s%s", (long long)run->step, (long long)run->config.steps,
+        keeps ? "go on with --resume auto from " : "no checkpoint was asked for", run->report.result.checkpoint);
 }
 
 static mezzo_status run_steps(mz_training *run) {
@@ -152,7 +153,7 @@ mezzo_status mezzo_run_train(const mezzo_config *config, const mezzo_hooks *hook
         status = train(&run);
     mz_run_result(&run);
     if (result != NULL)
-        *result = run.result;
+        *result = run.report.result;
     mz_run_close(&run);
     return status;
 }

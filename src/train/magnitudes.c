@@ -10,7 +10,7 @@ static size_t table_bytes(void) {
     return MZ_HISTOGRAM_BUCKETS * sizeof(int32_t);
 }
 
-// --- making -------------------------------------------------------------------------------------------------------------------
+// --- making --------------------------------------------------------------------------------------
 static mezzo_status add(mz_magnitudes *m, mz_magnitudes_of of) {
     if (of.name == NULL)
         return MEZZO_ERR_MEMORY;
@@ -133,7 +133,7 @@ void mz_magnitudes_free(mz_magnitudes *m) {
     mz_free(m);
 }
 
-// --- counting -----------------------------------------------------------------------------------------------------------------
+// --- counting ------------------------------------------------------------------------------------
 static mezzo_status count(mz_magnitudes *m, size_t i, const mz_tensor *x) {
     mz_call call = call_of(x, m->counts + i * table_bytes());
     return mz_run(m->device, m->kernels[i], &call, NULL);
@@ -172,7 +172,7 @@ mezzo_status mz_magnitudes_read(mz_magnitudes *m) {
     return m->device->backend->read(m->device, m->host, m->counts, m->n * table_bytes());
 }
 
-// --- what they say ------------------------------------------------------------------------------------------------------------
+// --- what they say -------------------------------------------------------------------------------
 int64_t mz_magnitudes_up_to(const int32_t *counts, int exponent) {
     int64_t sum = 0;
     for (int b = 1; b <= MZ_HISTOGRAM_BUCKETS - 3 && MZ_HISTOGRAM_EXPONENT(b) <= exponent; b++)
@@ -184,7 +184,8 @@ int64_t mz_magnitudes_nonzero(const int32_t *counts) {
     return mz_magnitudes_up_to(counts, 128);
 }
 
-// Of all parameters' gradients together, into metrics.jsonl as a text: "-31:2 -30:5 …", the counts by exponent. mezzo report draws it.
+// Of all parameters' gradients together, into metrics.jsonl as a text: "-31:2 -30:5 …", the counts by exponent. mezzo
+// report draws it.
 static mezzo_status log_gradients(const mz_magnitudes *m, mz_metrics *metrics, int64_t step) {
     mz_text text = {0};
     for (int b = 1; b <= MZ_HISTOGRAM_BUCKETS - 3; b++) {

@@ -1,5 +1,5 @@
-// How large a run's numbers are: counts by power of two of every parameter's gradient, every activation and every activation's gradient,
-// taken on the device while a step runs.
+// How large a run's numbers are: counts by power of two of every parameter's gradient, every activation and every
+// activation's gradient, taken on the device while a step runs.
 #ifndef MZ_TRAIN_MAGNITUDES_H
 #define MZ_TRAIN_MAGNITUDES_H
 
@@ -35,10 +35,12 @@ typedef struct mz_magnitudes {
     void *hook_user;
 } mz_magnitudes;
 
-// Every float tensor that `program` makes, and the gradients of `params`. All memory is taken here: n tables of 1.1 KB on the device.
+// Every float tensor that `program` makes, and the gradients of `params`. All memory is taken here: n tables of 1.1 KB
+// on the device.
 mezzo_status mz_magnitudes_create(const mezzo_program *program, mezzo_params *params, mz_magnitudes **out);
 void mz_magnitudes_free(mz_magnitudes *m); // NULL is fine
-// Clears the tables, then runs the program as mezzo_program_run would, counting each tensor when it is made: one pass over it.
+// Clears the tables, then runs the program as mezzo_program_run would, counting each tensor when it is made: one pass
+// over it.
 mezzo_status mz_magnitudes_run(mz_magnitudes *m, mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed,
                                uint64_t step);
 // Counts the parameters' gradients as they are in memory: after the update they are still there, unscaled.

@@ -3,17 +3,32 @@
 
 #include "train/run.h"
 
+mezzo_status mz_report_open(mz_training *run) {
+    mz_report *r = &run->report;
+    r->memory = mz_engine_memory(&run->engine) + (run->sampler != NULL ? mz_sampler_memory(run->sampler) : 0);
+    MEZZO_TRY(mz_expert_load_create(&run->engine.model, &r->experts));
+    return mz_gradient_norms_create(run->engine.optimizer, &r->norms);
+}
+
+void mz_report_close(mz_training *run) {
+    mz_report *r = &run->report;
+    mz_metrics_close(r->metrics);
+    mz_health_end(&r->health);
+    mz_gradient_norms_free(run->engine.device, r->norms);
+    mz_expert_load_free(r->experts);
+}
+
 static double seconds_left(const mz_training *run) {
     int64_t done = run->step - run->first_step;
     if (done <= 0)
         return (double)NAN;
     // Validation, samples and checkpoints included: they come back at the same rate.
-    return (mz_seconds() - run->started) / (double)done * (double)(run->config.steps - run->step);
+    return (mz_seconds() - run->report.started) / (double)done * (double)(run->config.steps - run->step);
 }
 
 static double step_seconds(const mz_training *run) { // of one step since the last report; NaN when none was done
-    int64_t n = run->step - run->reported_step;
-    return n > 0 ? (run->step_seconds - run->reported_seconds) / (double)n : (double)NAN;
+    int64_t n = run->step - run->report.reported_step;
+    return n > 0 ? (run->report.step_seconds - run->report.reported_seconds) / (double)n : (double)NAN;
 }
 
 static double tokens_a_step(const mz_training *run) {
@@ -21,23 +36,23 @@ static double tokens_a_step(const mz_training *run) {
 }
 
 static mezzo_progress progress_of(const mz_training *run, mezzo_event event, const char *text) {
-    const mz_step_report *last = &run->readout.last;
+    const mz_step_report *last = &run->engine.readout.last;
     double each = step_seconds(run);
     return (mezzo_progress){.event = event,
                             .step = run->step,
                             .steps = run->config.steps,
                             .loss = last->loss,
-                            .val_loss = run->val_loss,
+                            .val_loss = run->report.val_loss,
                             .lr = last->state.lr,
                             .grad_norm = last->state.norm,
                             .loss_scale = last->step > 0 ? (double)last->scaler.scale : 1,
                             .skipped = last->state.skipped,
                             .tokens_per_second = tokens_a_step(run) / each,
                             .step_ms = each * 1e3,
-                            .memory_bytes = run->memory,
-                            .seconds = mz_seconds() - run->started,
+                            .memory_bytes = run->report.memory,
+                            .seconds = mz_seconds() - run->report.started,
                             .seconds_left = seconds_left(run),
-                            .precision = mezzo_precision_name(run->config.program.precision),
+                            .precision = mezzo_precision_name(run->engine.program.precision),
                             .text = text};
 }
 
@@ -49,36 +64,37 @@ void mz_run_event(mz_training *run, mezzo_event event, const char *text) {
 }
 
 static void describe_model(const mz_training *run, char *out, size_t size) {
-    const mezzo_model_config *m = &run->model;
+    const mezzo_model_config *m = &run->engine.model;
     snprintf(out, size, "%s: %lld layers, %lld heads, width %lld, context %lld, vocabulary %lld: %.2f M parameters",
              m->name, (long long)m->layers, (long long)m->heads, (long long)m->d_model, (long long)m->seq_len,
-             (long long)m->vocab, (double)mezzo_params_elements(run->params) * 1e-6);
+             (long long)m->vocab, (double)mezzo_params_elements(run->engine.params) * 1e-6);
 }
 
 void mz_run_started(mz_training *run) {
     char line[1024], model[256];
     describe_model(run, model, sizeof model);
-    snprintf(line, sizeof line, "%s; %s; %s", model, run->info.description, run->precision_reason);
+    snprintf(line, sizeof line, "%s; %s; %s", model, run->engine.info.description, run->engine.precision_reason);
     mz_run_event(run, MEZZO_EVENT_START, line);
 }
 
 mezzo_status mz_run_open_metrics(mz_training *run) {
     bool resuming = run->config.resume[0] != '\0';
-    MEZZO_TRY(mz_metrics_open(run->config.out, resuming ? run->step : -1, true, &run->metrics));
+    MEZZO_TRY(mz_metrics_open(run->config.out, resuming ? run->step : -1, true, &run->report.metrics));
     MEZZO_TRY(mz_run_recall_health(run));
     if (run->step > 0)
         return MEZZO_OK; // the file has it
     char model[256];
     describe_model(run, model, sizeof model);
-    const mz_metric row[] = {mz_metric_text("run/model", model), mz_metric_text("run/device", run->info.description),
-                             mz_metric_text("run/precision", run->precision_reason)};
-    return mz_metrics_write(run->metrics, 0, row, MZ_COUNT(row));
+    const mz_metric row[] = {mz_metric_text("run/model", model),
+                             mz_metric_text("run/device", run->engine.info.description),
+                             mz_metric_text("run/precision", run->engine.precision_reason)};
+    return mz_metrics_write(run->report.metrics, 0, row, MZ_COUNT(row));
 }
 
 mezzo_status mz_run_recall_health(mz_training *run) {
-    mz_health_end(&run->health);
-    MEZZO_TRY(mz_health_begin(&run->health));
-    return mz_health_read(&run->health, run->config.out);
+    mz_health_end(&run->report.health);
+    MEZZO_TRY(mz_health_begin(&run->report.health));
+    return mz_health_read(&run->report.health, run->config.out);
 }
 
 static void look_at_health(mz_training *run, const mezzo_progress *p, double underflow) {
@@ -90,24 +106,24 @@ static void look_at_health(mz_training *run, const mezzo_progress *p, double und
                                .skipped = (double)p->skipped,
                                .underflow = underflow,
                                .has_loss = true,
-                               .scaling = run->scaler->update.enabled};
-    mz_health_add(&run->health, &row);
-    bool healthy = mz_health_verdict(&run->health, line, sizeof line);
-    if (!healthy && !run->unhealthy) // once, when it begins
+                               .scaling = run->engine.scaler->update.enabled};
+    mz_health_add(&run->report.health, &row);
+    bool healthy = mz_health_verdict(&run->report.health, line, sizeof line);
+    if (!healthy && !run->report.unhealthy) // once, when it begins
         mz_run_event(run, MEZZO_EVENT_WARNING, line);
-    run->unhealthy = !healthy;
+    run->report.unhealthy = !healthy;
 }
 
 mezzo_status mz_run_log_step(mz_training *run) {
     const mezzo_progress p = progress_of(run, MEZZO_EVENT_STEP, "");
-    const mz_step_report *last = &run->readout.last;
+    const mz_step_report *last = &run->engine.readout.last;
     const mz_metric row[] = {
         mz_metric_number("train/loss", p.loss),
         mz_metric_number("train/lr", p.lr),
         mz_metric_int("train/tokens", (int64_t)(tokens_a_step(run) * (double)run->step)),
         mz_metric_number("gradients/total_norm", p.grad_norm),
         mz_metric_number("gradients/clip_factor", last->state.last_clip),
-        mz_metric_bool("amp/enabled", run->config.program.precision != MEZZO_PRECISION_FP32),
+        mz_metric_bool("amp/enabled", run->engine.program.precision != MEZZO_PRECISION_FP32),
         mz_metric_text("amp/precision", p.precision),
         mz_metric_number("amp/loss_scale", p.loss_scale),
         mz_metric_int("amp/growth_tracker", last->scaler.tracker),
@@ -120,42 +136,44 @@ mezzo_status mz_run_log_step(mz_training *run) {
     };
     double underflow = (double)NAN;
     mz_run_event(run, MEZZO_EVENT_STEP, "");
-    run->reported_step = run->step;
-    run->reported_seconds = run->step_seconds;
-    MEZZO_TRY(mz_metrics_write(run->metrics, run->step, row, MZ_COUNT(row)));
+    run->report.reported_step = run->step;
+    run->report.reported_seconds = run->report.step_seconds;
+    MEZZO_TRY(mz_metrics_write(run->report.metrics, run->step, row, MZ_COUNT(row)));
     if (run->guard.last_bad != run->step)
-        MEZZO_TRY(mz_gradient_norms_log(run->norms, run->train, run->device, run->metrics, run->step, &underflow));
+        MEZZO_TRY(mz_gradient_norms_log(run->report.norms, run->engine.train, run->engine.device, run->report.metrics,
+                                        run->step, &underflow));
     look_at_health(run, &p, underflow);
-    if (run->experts == NULL)
+    if (run->report.experts == NULL)
         return MEZZO_OK;
-    int64_t rows = (int64_t)run->count * run->model.experts_per_token;
-    return mz_expert_load_log(run->experts, run->train, rows, run->metrics, run->step);
+    int64_t rows = (int64_t)run->count * run->engine.model.experts_per_token;
+    return mz_expert_load_log(run->report.experts, run->engine.train, rows, run->report.metrics, run->step);
 }
 
 mezzo_status mz_run_log_magnitudes(mz_training *run) {
-    MEZZO_TRY(mz_magnitudes_read(run->magnitudes));
-    return mz_magnitudes_log(run->magnitudes, run->metrics, run->step);
+    MEZZO_TRY(mz_magnitudes_read(run->engine.magnitudes));
+    return mz_magnitudes_log(run->engine.magnitudes, run->report.metrics, run->step);
 }
 
 mezzo_status mz_run_log_validation(mz_training *run) {
-    mz_health_add(&run->health, &(mz_health_row){.step = run->step, .val_loss = run->val_loss});
-    const mz_metric row[] = {mz_metric_number("val/loss", run->val_loss),
-                             mz_metric_number("val/best_loss", run->best_val_loss)};
-    return mz_metrics_write(run->metrics, run->step, row, MZ_COUNT(row));
+    mz_health_add(&run->report.health, &(mz_health_row){.step = run->step, .val_loss = run->report.val_loss});
+    const mz_metric row[] = {mz_metric_number("val/loss", run->report.val_loss),
+                             mz_metric_number("val/best_loss", run->report.best_val_loss)};
+    return mz_metrics_write(run->report.metrics, run->step, row, MZ_COUNT(row));
 }
 
 void mz_run_result(mz_training *run) {
-    mezzo_train_result *r = &run->result;
+    mezzo_train_result *r = &run->report.result;
     int64_t done = run->step - run->first_step;
     r->steps = run->step;
-    r->skipped = run->readout.last.state.skipped;
-    r->loss = run->readout.last.loss;
-    r->val_loss = run->val_loss;
-    r->best_val_loss = run->best_val_loss;
-    r->seconds = mz_seconds() - run->started;
-    r->tokens_per_second = run->step_seconds > 0 ? tokens_a_step(run) * (double)done / run->step_seconds : 0;
-    r->memory_bytes = run->memory;
-    r->precision = run->config.program.precision;
-    r->healthy = mz_health_verdict(&run->health, r->health, sizeof r->health);
-    snprintf(r->device, sizeof r->device, "%s", run->info.description);
+    r->skipped = run->engine.readout.last.state.skipped;
+    r->loss = run->engine.readout.last.loss;
+    r->val_loss = run->report.val_loss;
+    r->best_val_loss = run->report.best_val_loss;
+    r->seconds = mz_seconds() - run->report.started;
+    r->tokens_per_second =
+        run->report.step_seconds > 0 ? tokens_a_step(run) * (double)done / run->report.step_seconds : 0;
+    r->memory_bytes = run->report.memory;
+    r->precision = run->engine.program.precision;
+    r->healthy = mz_health_verdict(&run->report.health, r->health, sizeof r->health);
+    snprintf(r->device, sizeof r->device, "%s", run->engine.info.description);
 }

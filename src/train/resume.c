@@ -6,7 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "train/run.h"
 
-// --- finding ----------------------------------------------------------------------------------------------------------------
+// --- finding -------------------------------------------------------------------------------------
 static mezzo_status find_below(const char *path, const char *below, bool best, char *out, size_t size, bool *found) {
     char *folder = mz_format("%s%s", path, below);
     if (folder == NULL)
@@ -51,7 +51,7 @@ mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size) {
     return (size_t)n < size ? MEZZO_OK : mz_fail(MEZZO_ERR_INVALID, "%.200s…: the path is too long", checkpoint);
 }
 
-// --- starting ---------------------------------------------------------------------------------------------------------------
+// --- starting ------------------------------------------------------------------------------------
 static mezzo_status differs(const char *path, const char *key, double theirs, double ours) {
     if (theirs == ours)
         return MEZZO_OK;
@@ -85,23 +85,23 @@ static mezzo_status check_model(const char *path, const mezzo_model_config *thei
 mezzo_status mz_run_load(mz_training *run, const char *path) {
     mezzo_checkpoint c = {0};
     MEZZO_TRY(mezzo_checkpoint_describe(path, &c));
-    MEZZO_TRY(check_model(path, &c.model, &run->model));
-    c.params = run->params;
-    c.optimizer = run->optimizer;
-    c.scaler = run->scaler;
+    MEZZO_TRY(check_model(path, &c.model, &run->engine.model));
+    c.params = run->engine.params;
+    c.optimizer = run->engine.optimizer;
+    c.scaler = run->engine.scaler;
     MEZZO_TRY(mezzo_checkpoint_load(path, &c));
-    run->step = run->reported_step = c.step;
-    run->reported_seconds = run->step_seconds;
-    run->val_loss = c.val_loss;
-    run->val_step = isnan(c.val_loss) ? -1 : c.step;
-    run->best_val_loss = c.best_val_loss;
+    run->step = run->report.reported_step = c.step;
+    run->report.reported_seconds = run->report.step_seconds;
+    run->report.val_loss = c.val_loss;
+    run->report.val_step = isnan(c.val_loss) ? -1 : c.step;
+    run->report.best_val_loss = c.best_val_loss;
     mezzo_loader_seek(run->batches, c.batches);
-    snprintf(run->result.checkpoint, sizeof run->result.checkpoint, "%s", path);
+    snprintf(run->report.result.checkpoint, sizeof run->report.result.checkpoint, "%s", path);
     mz_log("notice", "going on from %s, step %lld", path, (long long)c.step);
     if (c.seed != run->config.seed)
         mz_log("warn", "train.seed is %llu, the checkpoint's was %llu: the data order changes here",
                (unsigned long long)run->config.seed, (unsigned long long)c.seed);
-    const char *precision = mezzo_precision_name(run->config.program.precision);
+    const char *precision = mezzo_precision_name(run->engine.program.precision);
     if (c.precision[0] != '\0' && strcmp(c.precision, precision) != 0)
         mz_log("warn", "the precision is %s, the checkpoint's was %s", precision, c.precision);
     const char *master = mezzo_master_name(run->config.master);
@@ -118,8 +118,8 @@ static mezzo_status begin_with(mz_training *run, const char *path) {
     mezzo_checkpoint c = {0};
     MEZZO_TRY(mz_find_checkpoint(path, false, checkpoint, sizeof checkpoint));
     MEZZO_TRY(mezzo_checkpoint_describe(checkpoint, &c));
-    MEZZO_TRY(check_model(checkpoint, &c.model, &run->model));
-    c.params = run->params;
+    MEZZO_TRY(check_model(checkpoint, &c.model, &run->engine.model));
+    c.params = run->engine.params;
     MEZZO_TRY(mezzo_checkpoint_load(checkpoint, &c));
     mz_log("notice", "beginning with the weights of %s", checkpoint);
     return MEZZO_OK;
@@ -165,7 +165,7 @@ mezzo_status mz_run_start(mz_training *run) {
     const char *resume = run->config.resume;
     bool used = false, automatic = strcmp(resume, "auto") == 0;
     char path[4096] = "";
-    run->val_step = -1;
+    run->report.val_step = -1;
     MEZZO_TRY(has_run(run, &used));
     if (used && resume[0] == '\0')
         return mz_fail(MEZZO_ERR_INVALID,
@@ -175,8 +175,8 @@ mezzo_status mz_run_start(mz_training *run) {
     if (automatic) {
         MEZZO_TRY(has_checkpoint(run, &used));
         if (used)
-            MEZZO_TRY(mz_checkpoint_find(run->checkpoints, false, run->config.guard.policy == MZ_GUARD_STOP, path,
-                                         sizeof path));
+            MEZZO_TRY(
+                mz_checkpoint_find(run->checkpoints, false, run->guard.policy == MZ_GUARD_STOP, path, sizeof path));
     } else if (resume[0] != '\0' && !automatic) {
         MEZZO_TRY(mz_find_checkpoint(resume, false, path, sizeof path));
     }
@@ -192,27 +192,27 @@ mezzo_status mz_run_start(mz_training *run) {
     return mz_run_open_metrics(run);
 }
 
-// --- saving -------------------------------------------------------------------------------------------------------------------
+// --- saving --------------------------------------------------------------------------------------
 mezzo_status mz_run_save(mz_training *run) {
     bool fresh;
     MEZZO_TRY(mz_run_read_step(run, true, &fresh));
-    mezzo_checkpoint c = {.params = run->params,
-                          .optimizer = run->optimizer,
-                          .scaler = run->scaler,
+    mezzo_checkpoint c = {.params = run->engine.params,
+                          .optimizer = run->engine.optimizer,
+                          .scaler = run->engine.scaler,
                           .step = run->step,
                           .seed = run->config.seed,
                           .batches = mezzo_loader_position(run->batches),
-                          .val_loss = run->val_step == run->step ? run->val_loss : (double)NAN,
-                          .best_val_loss = run->best_val_loss,
-                          .model = run->model};
-    snprintf(c.precision, sizeof c.precision, "%s", mezzo_precision_name(run->config.program.precision));
+                          .val_loss = run->report.val_step == run->step ? run->report.val_loss : (double)NAN,
+                          .best_val_loss = run->report.best_val_loss,
+                          .model = run->engine.model};
+    snprintf(c.precision, sizeof c.precision, "%s", mezzo_precision_name(run->engine.program.precision));
     snprintf(c.master, sizeof c.master, "%s", mezzo_master_name(run->config.master));
     if (mezzo_corpus_tokenizer(run->corpus) != NULL)
         snprintf(c.tokenizer, sizeof c.tokenizer, "tokenizer.json");
     MZ_INJECT_DISK(run, true);
-    MEZZO_TRY(mezzo_checkpoint_save(run->checkpoints, &c, run->config.keep_last, run->result.checkpoint,
-                                    sizeof run->result.checkpoint));
+    MEZZO_TRY(mezzo_checkpoint_save(run->checkpoints, &c, run->config.keep_last, run->report.result.checkpoint,
+                                    sizeof run->report.result.checkpoint));
     MZ_INJECT_DISK(run, false);
-    mz_run_event(run, MEZZO_EVENT_CHECKPOINT, run->result.checkpoint);
+    mz_run_event(run, MEZZO_EVENT_CHECKPOINT, run->report.result.checkpoint);
     return MEZZO_OK;
 }

@@ -11,24 +11,24 @@ bool mz_guard_can_roll_back(const mz_training *run) {
 
 static mezzo_status halve_scale(mz_training *run) {
     mezzo_scaler_state state;
-    const mz_update_attrs *scaler = &run->scaler->update;
+    const mz_update_attrs *scaler = &run->engine.scaler->update;
     if (!scaler->enabled)
         return MEZZO_OK;
-    MEZZO_TRY(mezzo_scaler_get_state(run->scaler, &state));
+    MEZZO_TRY(mezzo_scaler_get_state(run->engine.scaler, &state));
     state.scale = fmax(state.scale * 0.5, scaler->min_scale);
     state.growth_tracker = 0;
-    return mezzo_scaler_set_state(run->scaler, &state);
+    return mezzo_scaler_set_state(run->engine.scaler, &state);
 }
 
 mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
     mz_guard *g = &run->guard;
     char path[4096];
-    MEZZO_TRY(run->device->backend->sync(run->device));
+    MEZZO_TRY(run->engine.device->backend->sync(run->engine.device));
     mz_run_forget_pending(run);
     MEZZO_TRY(mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path));
     MEZZO_TRY(mz_run_load(run, path));
     MEZZO_TRY(halve_scale(run));
-    MEZZO_TRY(mezzo_optimizer_zero_grad(run->optimizer));
+    MEZZO_TRY(mezzo_optimizer_zero_grad(run->engine.optimizer));
     mezzo_loader_seek(run->batches, data);
     g->rollbacks++;
     g->rollbacks_here = run->step > g->rolled_to ? 1 : g->rollbacks_here + 1;
@@ -36,27 +36,27 @@ mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
     g->in_a_row = g->floor_in_a_row = 0;
     mz_spikes_forget(&g->spikes);
     MEZZO_TRY(mz_guard_arm(run));
-    run->readout.last = (mz_step_report){.step = run->step, .loss = (double)NAN, .state = g->before};
-    run->readout.last.scaler.scale = g->scale;
+    run->engine.readout.last = (mz_step_report){.step = run->step, .loss = (double)NAN, .state = g->before};
+    run->engine.readout.last.scaler.scale = g->scale;
     if (run->step < run->first_step)
         run->first_step = run->step;
     mz_log("notice", "step %lld: back to %s; the data goes on at micro batch %llu", (long long)bad, path,
            (unsigned long long)data);
-    if (run->metrics == NULL)
+    if (run->report.metrics == NULL)
         return MEZZO_OK;
-    mz_metrics_close(run->metrics); // what came after the checkpoint is taken out
-    run->metrics = NULL;
-    MEZZO_TRY(mz_metrics_open(run->config.out, run->step, true, &run->metrics));
+    mz_metrics_close(run->report.metrics); // what came after the checkpoint is taken out
+    run->report.metrics = NULL;
+    MEZZO_TRY(mz_metrics_open(run->config.out, run->step, true, &run->report.metrics));
     return mz_run_recall_health(run);
 }
 
 // Nothing has moved since before the bad step: only what was counted and drawn goes back.
 static mezzo_status before_bad_step(mz_training *run, int64_t bad) {
     mz_guard *g = &run->guard;
-    MEZZO_TRY(run->device->backend->sync(run->device));
+    MEZZO_TRY(run->engine.device->backend->sync(run->engine.device));
     mz_run_forget_pending(run);
-    MEZZO_TRY(mz_optimizer_write_state(run->optimizer, &g->before));
-    run->readout.last.state = g->before;
+    MEZZO_TRY(mz_optimizer_write_state(run->engine.optimizer, &g->before));
+    run->engine.readout.last.state = g->before;
     run->step = bad - 1;
     mezzo_loader_seek(run->batches, g->begin[bad & 1]);
     return MEZZO_OK;
@@ -71,10 +71,10 @@ mezzo_status mz_guard_stop(mz_training *run, const mz_fault *fault, bool held, b
                  (long long)run->guard.in_a_row, (double)run->guard.scale);
     if (held)
         MEZZO_TRY(before_bad_step(run, fault->step));
-    save = save && run->metrics != NULL && run->config.checkpoint_every >= 0; // a run that has a folder
+    save = save && run->report.metrics != NULL && run->config.checkpoint_every >= 0; // a run that has a folder
     if (save)
         MEZZO_TRY(mz_run_save(run));
-    bool any = run->result.checkpoint[0] != '\0';
+    bool any = run->report.result.checkpoint[0] != '\0';
     return mz_fail(MEZZO_ERR_NUMERIC, "%s%s; %s%s%s", row, fault->text, any ? what : "there is no checkpoint",
-                   any ? " is " : "", run->result.checkpoint);
+                   any ? " is " : "", run->report.result.checkpoint);
 }

@@ -1,20 +1,20 @@
-// Text from a model. Keys and values of what was read are kept, so that a token costs one position: a program of one position draws, and
-// one of several reads prompts. Past the model's context the window moves on with every token, and with it all positions: from there on,
-// and where a device has no kernel for cached attention, the whole window is evaluated for each token, as causal attention makes what
-// stands after the last token, zeros, irrelevant to it.
+// Text from a model. Keys and values of what was read are kept, so that a token costs one position: a program of one
+// position draws, and one of several reads prompts. Past the model's context the window moves on with every token, and
+// with it all positions: from there on, and where a device has no kernel for cached attention, the whole window is
+// evaluated for each token, as causal attention makes what stands after the last token, zeros, irrelevant to it.
 #include <math.h>
 #include <stdlib.h>
 
 #include "runtime/params.h"
-#include "train/run.h"
+#include "train/sampler.h"
 
 #define PHILOX_SAMPLE 0x5A3F1E00u // the `tensor` word of sampling draws
-// Positions that a prompt is read by. A run of 64 takes about as long as 6 of one on a CPU (GPT-2 124M, two Zen 4 cores), so that even a
-// short rest is not worth reading one by one.
+// Positions that a prompt is read by. A run of 64 takes about as long as 6 of one on a CPU (GPT-2 124M, two Zen 4
+// cores), so that even a short rest is not worth reading one by one.
 #define PREFILL       64
 #define SHORT         6
 
-// --- programs -----------------------------------------------------------------------------------------------------------------
+// --- programs ------------------------------------------------------------------------------------
 static mezzo_program_options forward_options(const mz_sampler *s) {
     mezzo_program_options forward = {.precision = s->precision,
                                      .residual = s->residual,
@@ -146,7 +146,7 @@ size_t mz_sampler_memory(const mz_sampler *s) {
     return bytes;
 }
 
-// --- choosing a token -------------------------------------------------------------------------------------------------------
+// --- choosing a token ----------------------------------------------------------------------------
 static int32_t likeliest(const float *logits, int64_t vocab) {
     int32_t best = 0;
     for (int32_t i = 1; i < vocab; i++)
@@ -186,8 +186,8 @@ static void sift(const mz_sampler *s, int64_t at, int64_t n) {
     s->order[at] = moved;
 }
 
-// Nucleus sampling (Holtzman et al., 2020): the fewest likeliest tokens whose probabilities reach p stay, the one that reaches it included.
-// A heap, because few of many are taken. Returns the weight of those that stay.
+// Nucleus sampling (Holtzman et al., 2020): the fewest likeliest tokens whose probabilities reach p stay, the one that
+// reaches it included. A heap, because few of many are taken. Returns the weight of those that stay.
 static double keep_nucleus(mz_sampler *s, double total, double p) {
     int64_t n = 0;
     double kept = 0;
@@ -240,7 +240,7 @@ static mezzo_status choose(mz_sampler *s, const float *logits, mz_draw draw, int
     return MEZZO_OK;
 }
 
-// --- running ------------------------------------------------------------------------------------------------------------------
+// --- running -------------------------------------------------------------------------------------
 // Fills the window with the prompt's last tokens; *n is how many.
 static mezzo_status start(mz_sampler *s, const char *prompt, int64_t *n) {
     const char *text = prompt != NULL && prompt[0] != '\0' ? prompt : "\n";
@@ -263,8 +263,8 @@ static mezzo_status start(mz_sampler *s, const char *prompt, int64_t *n) {
     return mz_context(status, "the prompt: ");
 }
 
-// Reads the window's positions done … done + tokens - 1 into the caches; *row is the last position's logits. Positions after the window's
-// last token, where a program has more, are read too and are overwritten before they are seen.
+// Reads the window's positions done … done + tokens - 1 into the caches; *row is the last position's logits. Positions
+// after the window's last token, where a program has more, are read too and are overwritten before they are seen.
 static mezzo_status read_positions(mz_sampler *s, mezzo_program *program, int64_t tokens, int64_t n, float **row) {
     int32_t ids[PREFILL], positions[PREFILL];
     for (int64_t i = 0; i < tokens; i++) {

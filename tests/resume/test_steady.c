@@ -78,7 +78,7 @@ static void steps_allocate_nothing(const char *precision, const char *threads) {
     if (after != before || counted_after != counted)
         fail_msg("%s: %llu mallocs, %llu of the library, in five steps", precision,
                  (unsigned long long)(after - before), (unsigned long long)(counted_after - counted));
-    assert_true(isfinite(run.readout.last.loss));
+    assert_true(isfinite(run.engine.readout.last.loss));
     mz_run_close(&run);
     mezzo_config_free(config);
 }

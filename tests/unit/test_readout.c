@@ -30,7 +30,7 @@ static void reports(const char *grad_accum, int lag, mz_step_report out[STEPS + 
     mz_training run;
     must(mezzo_config_set(c, "init_scale", "1e7", "here"));
     must(mz_run_open(c, NULL, &run));
-    run.readout.lag = lag;
+    run.engine.readout.lag = lag;
     for (int step = 1; step <= STEPS; step++) {
         bool fresh, all = step == STEPS;
         must(mz_run_step(&run));
@@ -39,8 +39,8 @@ static void reports(const char *grad_accum, int lag, mz_step_report out[STEPS + 
         assert_int_equal(fresh, expected >= 1);
         if (!fresh)
             continue;
-        assert_int_equal(run.readout.last.step, expected);
-        out[expected] = run.readout.last;
+        assert_int_equal(run.engine.readout.last.step, expected);
+        out[expected] = run.engine.readout.last;
     }
     mz_run_close(&run);
     mezzo_config_free(c);

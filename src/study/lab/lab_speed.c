@@ -49,7 +49,7 @@ static void close_runner(runner *r) {
 
 // The loss of a step, into a mean that forgets with a time of ten steps; corrected for its start, as Adam's moments are.
 static void note(runner *r, int64_t steps) {
-    const mz_step_report *last = &r->training.readout.last;
+    const mz_step_report *last = &r->training.engine.readout.last;
     if (last->step < 1 || last->step > steps)
         return;
     r->smooth = 0.9 * r->smooth + 0.1 * last->loss;
@@ -102,14 +102,14 @@ static void finish(const mz_speed_options *o, const runner *r, mezzo_precision a
     const mz_training *t = &r->training;
     int64_t half = o->steps / 2;
     *row = (mz_speed_row){.asked = asked,
-                          .effective = t->config.program.precision,
+                          .effective = t->engine.program.precision,
                           .ms = 1e3 * (r->spent - r->seconds[half - 1]) / (double)(o->steps - half),
                           .final_loss = r->loss[o->steps - 1],
                           .seconds = (double)NAN,
-                          .skipped = t->readout.last.state.skipped,
-                          .memory = t->memory};
+                          .skipped = t->engine.readout.last.state.skipped,
+                          .memory = t->report.memory};
     row->tokens_per_second = (double)t->count / row->ms * 1e3;
-    snprintf(row->reason, sizeof row->reason, "%.*s", (int)sizeof row->reason - 1, t->precision_reason);
+    snprintf(row->reason, sizeof row->reason, "%.*s", (int)sizeof row->reason - 1, t->engine.precision_reason);
     for (int64_t s = 0; s < o->steps; s++)
         if (r->loss[s] <= target && r->loss[s] > 0) {
             row->steps = s + 1;
@@ -129,9 +129,9 @@ mezzo_status mz_speed_race(const mz_speed_options *o, mz_speed_row *rows, mz_spe
     }
     for (int i = 0; i < o->n_precisions && status == MEZZO_OK; i++)
         finish(o, &runners[i], o->precisions[i], result->target, &rows[i]);
-    snprintf(result->device, sizeof result->device, "%s", runners[0].training.info.description);
+    snprintf(result->device, sizeof result->device, "%s", runners[0].training.engine.info.description);
     if (status == MEZZO_OK)
-        result->parameters = mezzo_params_elements(runners[0].training.params);
+        result->parameters = mezzo_params_elements(runners[0].training.engine.params);
     for (int i = 0; i < o->n_precisions; i++)
         close_runner(&runners[i]);
     MEZZO_TRY(status);

@@ -36,7 +36,7 @@ static mezzo_status configure(const mz_underflow_options *o, const char *folder,
 
 static mezzo_status load_weights(mz_training *run, const char *path, int64_t *step) {
     char folder[4096];
-    mezzo_checkpoint c = {.params = run->params};
+    mezzo_checkpoint c = {.params = run->engine.params};
     MEZZO_TRY(mz_find_checkpoint(path, false, folder, sizeof folder));
     MEZZO_TRY(mezzo_checkpoint_load(folder, &c));
     mezzo_loader_seek(run->batches, c.batches);
@@ -68,9 +68,9 @@ static mezzo_status look(const mz_underflow_options *o, mezzo_config *config, mz
         MEZZO_TRY(load_weights(run, o->run, &u->step));
     for (int64_t i = 1; o->run == NULL && i < o->steps; i++)
         MEZZO_TRY(mz_run_step(run));
-    run->counting = true;
+    run->engine.counting = true;
     MEZZO_TRY(mz_run_step(run));
-    return mz_magnitudes_read(run->magnitudes);
+    return mz_magnitudes_read(run->engine.magnitudes);
 }
 
 mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow *u) {
@@ -129,7 +129,7 @@ int mz_fp16_most_scale(const int64_t *counts) {
 }
 
 void mz_underflow_sum(const mz_underflow *u, mz_magnitude_kind kind, int64_t *counts) {
-    const mz_magnitudes *m = u->training.magnitudes;
+    const mz_magnitudes *m = u->training.engine.magnitudes;
     memset(counts, 0, MZ_HISTOGRAM_BUCKETS * sizeof *counts);
     for (size_t i = 0; i < m->n; i++)
         for (int b = 0; b < MZ_HISTOGRAM_BUCKETS && m->list[i].kind == kind; b++)

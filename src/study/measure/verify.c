@@ -65,10 +65,10 @@ static mezzo_status weights_crc(const mezzo_params *params, uint32_t *crc) {
 
 static void take_memory(side *s) {
     mezzo_memory m;
-    mezzo_program_memory(s->train.train, &m);
+    mezzo_program_memory(s->train.engine.train, &m);
     s->out->activations = m.activations;
     s->out->memory = m.masters + m.gradients + m.shadows + m.activations + m.workspace + m.inputs +
-                     mezzo_optimizer_memory(s->train.optimizer);
+                     mezzo_optimizer_memory(s->train.engine.optimizer);
 }
 
 static int64_t turn_of(int64_t steps) {
@@ -95,7 +95,7 @@ static mezzo_status open_side(verifier *v, int which, mz_verify_run *out) {
         return MEZZO_ERR_MEMORY;
     take_memory(s);
     out->loss_scale = 1;
-    return weights_crc(s->train.params, &out->weights_crc);
+    return weights_crc(s->train.engine.params, &out->weights_crc);
 }
 
 static void close_side(side *s) {
@@ -109,15 +109,15 @@ static void close_side(side *s) {
 static void describe(verifier *v) {
     mz_verify_result *r = v->r;
     const mz_training *t = &v->sides[1].train;
-    r->model = t->model;
-    r->precision = t->config.program.precision;
-    r->residual = t->config.program.residual;
+    r->model = t->engine.model;
+    r->precision = t->engine.program.precision;
+    r->residual = t->engine.program.residual;
     r->batch = t->config.batch_size;
     r->grad_accum = t->config.grad_accum;
     r->steps = t->config.steps;
-    r->params_m = (double)mezzo_params_elements(t->params) * 1e-6;
-    snprintf(r->device, sizeof r->device, "%s", t->info.description);
-    snprintf(r->reason, sizeof r->reason, "%s", t->precision_reason);
+    r->params_m = (double)mezzo_params_elements(t->engine.params) * 1e-6;
+    snprintf(r->device, sizeof r->device, "%s", t->engine.info.description);
+    snprintf(r->reason, sizeof r->reason, "%s", t->engine.precision_reason);
     snprintf(r->data, sizeof r->data, "%s",
              t->config.data_path[0] != '\0' ? t->config.data_path : t->config.data_train);
     v->turn = turn_of(r->steps);
@@ -157,15 +157,15 @@ static mezzo_status add_data(side *s, int64_t n) {
 }
 
 static mezzo_status note(side *s) {
-    const mz_step_report *last = &s->train.readout.last;
+    const mz_step_report *last = &s->train.engine.readout.last;
     mz_verify_run *out = s->out;
     s->losses[last->step - 1] = last->loss;
     out->skipped = last->state.skipped;
-    if (s->train.config.scaler.options.enabled) {
+    if (s->train.engine.scaling.enabled) {
         double scale = (double)last->scaler.scale;
         if (out->n_changes == 0) {
             MEZZO_TRY(MZ_RESERVE(out->changes, out->cap_changes, 1));
-            out->changes[out->n_changes++] = (mz_scale_change){1, s->train.config.scaler.options.init_scale};
+            out->changes[out->n_changes++] = (mz_scale_change){1, s->train.engine.scaling.init_scale};
         }
         if (scale != out->changes[out->n_changes - 1].scale) {
             MEZZO_TRY(MZ_RESERVE(out->changes, out->cap_changes, out->n_changes + 1));
@@ -180,7 +180,7 @@ static mezzo_status note(side *s) {
 static mezzo_status take_turn(verifier *v, side *s, int64_t to) {
     mz_training *t = &s->train;
     bool fresh;
-    MEZZO_TRY(mezzo_device_sync(t->device));
+    MEZZO_TRY(mezzo_device_sync(t->engine.device));
     double start = mz_seconds();
     int64_t from = t->step;
     for (int64_t i = 0; i < to - from; i++) {
@@ -191,7 +191,7 @@ static mezzo_status take_turn(verifier *v, side *s, int64_t to) {
             MEZZO_TRY(note(s));
         keep_data(s, i);
     }
-    MEZZO_TRY(mezzo_device_sync(t->device));
+    MEZZO_TRY(mezzo_device_sync(t->engine.device));
     double seconds = mz_seconds() - start;
     if (from >= v->r->warmup) {
         s->out->seconds += seconds;
@@ -206,7 +206,7 @@ static mezzo_status take_turn(verifier *v, side *s, int64_t to) {
 static void show(verifier *v, const side *s, int which, double share) {
     mz_verify_progress *p = &v->progress;
     p->step = s->train.step;
-    p->loss[which] = s->train.readout.last.loss;
+    p->loss[which] = s->train.engine.readout.last.loss;
     p->seconds = mz_seconds() - v->started;
     double done = ((double)(p->seed - 1) + share) / (double)p->seeds;
     p->seconds_left = done > 0 ? p->seconds * (1 - done) / done : (double)NAN;
@@ -250,19 +250,19 @@ typedef struct validation {
 } validation;
 
 static mezzo_status open_validation(const mz_training *t, validation *x) {
-    size_t of_one = (size_t)(t->model.seq_len * t->model.vocab);
+    size_t of_one = (size_t)(t->engine.model.seq_len * t->engine.model.vocab);
     int64_t rows = t->config.batch_size;
     while (rows > 1 && (size_t)rows * of_one > LOGITS_MOST)
         rows = (rows + 1) / 2;
-    size_t count = (size_t)(rows * t->model.seq_len);
+    size_t count = (size_t)(rows * t->engine.model.seq_len);
     const mezzo_loader_options l = {.split = MEZZO_VALIDATION,
                                     .order = t->config.eval_iters > 0 ? MEZZO_LOADER_RANDOM : MEZZO_LOADER_SEQUENTIAL,
                                     .batch = rows,
-                                    .length = t->model.seq_len,
-                                    .vocab = (int32_t)t->model.vocab,
+                                    .length = t->engine.model.seq_len,
+                                    .vocab = (int32_t)t->engine.model.vocab,
                                     .seed = mz_seed(t->config.seed, MZ_SEED_VALIDATION),
                                     .stream = (uint32_t)MEZZO_VALIDATION};
-    mezzo_program_options options = t->config.program;
+    mezzo_program_options options = t->engine.program;
     options.forward_only = true;
     options.recompute = false;
     x->inputs = mz_alloc(count, sizeof *x->inputs);
@@ -272,8 +272,8 @@ static mezzo_status open_validation(const mz_training *t, validation *x) {
         return MEZZO_ERR_MEMORY;
     MEZZO_TRY(mezzo_loader_create(t->corpus, &l, &x->loader));
     MEZZO_TRY(mezzo_graph_create(&x->graph));
-    MEZZO_TRY(mezzo_model_build(x->graph, &t->model, rows, t->model.seq_len, true));
-    MEZZO_TRY(mezzo_program_create(x->graph, t->params, &options, &x->program));
+    MEZZO_TRY(mezzo_model_build(x->graph, &t->engine.model, rows, t->engine.model.seq_len, true));
+    MEZZO_TRY(mezzo_program_create(x->graph, t->engine.params, &options, &x->program));
     x->count = count;
     x->batches = mezzo_loader_batches(x->loader);
     if (t->config.eval_iters > 0) // as many tokens as training's own validation sees
@@ -282,7 +282,7 @@ static mezzo_status open_validation(const mz_training *t, validation *x) {
 }
 
 static mezzo_status validate_batch(const mz_training *t, validation *x, uint64_t k) {
-    size_t bytes = x->count * sizeof *x->inputs, vocab = (size_t)t->model.vocab;
+    size_t bytes = x->count * sizeof *x->inputs, vocab = (size_t)t->engine.model.vocab;
     float mean;
     uint64_t valid = 0;
     MEZZO_TRY(mezzo_loader_batch(x->loader, k, x->inputs, x->targets));

@@ -1,0 +1,63 @@
+// The engine: everything that computes. It owns the device (unless borrowed), the values that the configuration left
+// open and this machine decided, parameters, programs, optimizer and scaler, and what the newest step did. It knows
+// neither data nor files.
+#ifndef MZ_TRAIN_ENGINE_H
+#define MZ_TRAIN_ENGINE_H
+
+#include "optim/optimizer.h"
+#include "optim/scaler.h"
+#include "train/config.h"
+#include "train/magnitudes.h"
+
+// Everything random has a seed of its own, drawn from the run's, so that no two purposes share a stream.
+typedef enum mz_purpose { MZ_SEED_PARAMETERS = 1, MZ_SEED_DATA, MZ_SEED_DROPOUT, MZ_SEED_VALIDATION } mz_purpose;
+uint64_t mz_seed(uint64_t seed, mz_purpose purpose);
+
+// What one step did, read from the device when that costs no waiting.
+typedef struct mz_step_report {
+    int64_t step; // 1 is the first
+    double loss;  // mean over its micro batches
+    mz_opt_state state;
+    mz_scaler_block scaler;
+} mz_step_report;
+
+#define MZ_LOSS_SLOTS 4 // fetch slots 4 … 7
+typedef struct mz_readout {
+    int lag;       // steps between running and reading: 0 where the device has no queue to wait for, else 1
+    double sum[2]; // of losses, by parity of the step
+    int64_t pending[MZ_LOSS_SLOTS]; // step whose loss is in the slot; 0 = none
+    const void *loss;               // device address
+    mz_step_report last;
+} mz_readout;
+
+typedef struct mz_engine {
+    mezzo_device *device;
+    bool borrowed; // the device is the caller's
+    mezzo_device_info info;
+    // Resolved: never "auto", and what the programs and the scaler were made with. The configuration keeps what was
+    // asked.
+    mezzo_program_options program;
+    mezzo_scaler_options scaling;
+    char precision_reason[400];
+    mezzo_model_config model;
+    mezzo_params *params;
+    mezzo_program *train, *eval;
+    mezzo_optimizer *optimizer;
+    mezzo_scaler *scaler;
+    mz_batch *update;          // the calls of an optimizer step behind the micro batches
+    mz_readout readout;        // of the newest step that was read
+    mz_magnitudes *magnitudes; // NULL: no histograms asked for
+    bool counting;             // the step under way is counted
+} mz_engine;
+
+// On `device`, which the caller keeps, or, where it is NULL, on the one that the configuration names. Describes it and
+// resolves the precision as far as the device decides.
+mezzo_status mz_engine_open_device(mz_engine *engine, mezzo_device *device, const mz_run_config *config);
+// Everything for `engine->model`; engine->program is final by now. Scaling is resolved here: "auto" is on where a
+// module computes in fp16.
+mezzo_status mz_engine_build(mz_engine *engine, const mz_run_config *config);
+void mz_engine_close(mz_engine *engine); // a zeroed or half-open one is fine
+// Bytes: parameters, gradients, optimizer and both programs.
+size_t mz_engine_memory(const mz_engine *engine);
+
+#endif

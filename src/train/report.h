@@ -1,0 +1,55 @@
+// The report: what a run tells. It owns the metrics file, the rows that need state of their own (norms, experts), the
+// verdict on health, the clock, the losses that were validated, and the result. It reads the engine and changes nothing
+// in it.
+#ifndef MZ_TRAIN_REPORT_H
+#define MZ_TRAIN_REPORT_H
+
+#include "io/metrics.h"
+#include "mezzo/train.h"
+#include "train/health.h"
+
+struct mz_training;
+
+// experts.c: how evenly a mixture of experts is used. *out NULL for models without one.
+typedef struct mz_expert_load mz_expert_load;
+mezzo_status mz_expert_load_create(const mezzo_model_config *model, mz_expert_load **out);
+void mz_expert_load_free(mz_expert_load *load);
+// A metrics row about the program's last run; rows: tokens of a micro batch × experts per token.
+mezzo_status mz_expert_load_log(mz_expert_load *load, mezzo_program *program, int64_t rows, mz_metrics *metrics,
+                                int64_t step);
+
+// gradients.c: norms of parameters and of parts of the model, and FP16's underflow, as a metrics row.
+typedef struct mz_gradient_norms mz_gradient_norms;
+mezzo_status mz_gradient_norms_create(mezzo_optimizer *optimizer, mz_gradient_norms **out);
+void mz_gradient_norms_free(mezzo_device *device, mz_gradient_norms *norms);
+// Waits. Before gradients are written again. *underflow: NaN where nothing in FP16 is watched.
+mezzo_status mz_gradient_norms_log(mz_gradient_norms *norms, mezzo_program *program, mezzo_device *device,
+                                   mz_metrics *metrics, int64_t step, double *underflow);
+
+typedef struct mz_report {
+    mz_metrics *metrics;     // NULL: nothing is written
+    mz_expert_load *experts; // NULL where the model has none
+    mz_gradient_norms *norms;
+    mz_health health;
+    bool unhealthy;                 // at the last verdict
+    double val_loss, best_val_loss; // the last one and the lowest; NaN = none
+    int64_t val_step;               // step of val_loss
+    double started, step_seconds;   // clock; spent in steps
+    double reported_seconds;        // step_seconds at the last report
+    int64_t reported_step;
+    size_t memory; // bytes of the run
+    mezzo_train_result result;
+} mz_report;
+
+mezzo_status mz_report_open(struct mz_training *run); // once the engine is built
+void mz_report_close(struct mz_training *run);        // a zeroed one is fine
+void mz_run_started(struct mz_training *run);
+void mz_run_event(struct mz_training *run, mezzo_event event, const char *text);
+mezzo_status mz_run_open_metrics(struct mz_training *run);
+mezzo_status mz_run_log_step(struct mz_training *run); // a metrics row and a progress event
+mezzo_status mz_run_log_magnitudes(struct mz_training *run);
+mezzo_status mz_run_recall_health(struct mz_training *run); // from what metrics.jsonl holds
+mezzo_status mz_run_log_validation(struct mz_training *run);
+void mz_run_result(struct mz_training *run); // fills report.result as far as things are known
+
+#endif

@@ -1,0 +1,45 @@
+// Text from a model, one token at a time.
+#ifndef MZ_TRAIN_SAMPLER_H
+#define MZ_TRAIN_SAMPLER_H
+
+#include <signal.h>
+
+#include "mezzo/data.h"
+#include "mezzo/train.h"
+
+typedef struct mz_sampler {
+    mezzo_params *params; // borrowed, as is the tokenizer
+    mezzo_model_config model;
+    mezzo_precision precision; // of the programs, with residual and overrides
+    mezzo_residual residual;
+    mezzo_override *overrides;
+    int n_overrides;
+    mezzo_program *one,
+        *several; // with a cache: of one position, of `chunk`; NULL where there is no kernel for it, or chunk is 1
+    mezzo_program *whole; // of the whole window; NULL until it is needed
+    const mezzo_tokenizer *tokenizer;
+    int64_t length, vocab, chunk;
+    int64_t done;    // positions of the window that are in the cache; -1: the window has moved
+    int32_t *window; // [length]
+    float *logits;   // [chunk or length, vocab]
+    double *weights; // [vocab]
+    int32_t *order;  // [vocab]: for top-k and top-p
+} mz_sampler;
+typedef struct mz_draw {       // how a token is chosen
+    double temperature, top_p; // top_p 0 and 1: all
+    int top_k;
+    uint64_t seed, index; // the index-th draw of this seed
+} mz_draw;
+mezzo_status mz_sampler_create(mezzo_params *params, const mezzo_model_config *model,
+                               const mezzo_program_options *options, const mezzo_tokenizer *tokenizer,
+                               mz_sampler **out);
+void mz_sampler_free(mz_sampler *sampler);
+size_t mz_sampler_memory(const mz_sampler *sampler);      // bytes of its programs
+mezzo_status mz_sampler_open_window(mz_sampler *sampler); // makes `whole`, if it is not there
+
+// Draws `n` tokens after the prompt and hands their text to `write`, piece by piece. Stops early, without an error, at
+// *stop.
+mezzo_status mz_sampler_run(mz_sampler *sampler, const char *prompt, int64_t n, mz_draw draw, int index,
+                            const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user);
+
+#endif
