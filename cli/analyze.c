@@ -91,8 +91,8 @@ static int run(const cli_args *args) {
         return cli_wrong(args->command, "a CSV file is missing: usage is mezzo analyze %s", args->command->usage);
     mz_study study = {0};
     mz_analysis analysis = {0};
-    mezzo_status status =
-        mz_study_load(args->operands[0], cli_text(args, "baseline", NULL), cli_text(args, "candidate", NULL), &study);
+    mezzo_status status = mz_study_load(args->operands[0], cli_text(args, "columns", NULL),
+                                        cli_text(args, "baseline", NULL), cli_text(args, "candidate", NULL), &study);
     if (status == MEZZO_OK) {
         warn(&study);
         status = mz_analyze(&study, (int)draws, (uint64_t)seed, &analysis);
@@ -114,6 +114,7 @@ static int run(const cli_args *args) {
 
 static const cli_option options_table[] = {
     {"out", "DIR", "where the tables, the report and the figures go [analysis]"},
+    {"columns", "THEIRS=OURS,…", "columns of another table by our names: throughput=tps,precision=prec"},
     {"baseline", "NAME", "the precision to compare with [fp32]"},
     {"candidate", "NAME", "the precision in question [the first of amp, bf16, fp16, tf32 in the file]"},
     {"draws", "N", "bootstrap draws [2000]"},

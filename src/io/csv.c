@@ -14,6 +14,8 @@ struct mz_csv {
     int64_t *line; // of each record
     size_t n_lines, cap_lines;
     size_t columns;
+    char *renames;        // copy of the map that mz_csv_rename was given, cut at its '=' and ','
+    const char **renamed; // [columns] new names, NULL where a column keeps its own; NULL: none was renamed
 };
 
 // A reader over the bytes; fields are unescaped into csv->text, which is never longer than what was read.
@@ -166,6 +168,8 @@ void mz_csv_free(mz_csv *csv) {
     mz_free(csv->text);
     mz_free(csv->cell);
     mz_free(csv->line);
+    mz_free(csv->renames);
+    mz_free(csv->renamed);
     mz_free(csv);
 }
 
@@ -182,7 +186,56 @@ size_t mz_csv_columns(const mz_csv *csv) {
 }
 
 const char *mz_csv_name(const mz_csv *csv, size_t column) {
+    if (csv->renamed != NULL && csv->renamed[column] != NULL)
+        return csv->renamed[column];
     return csv->text + csv->cell[column];
+}
+
+static mezzo_status rename_one(mz_csv *csv, const char *theirs, const char *ours) {
+    int column = mz_csv_find(csv, theirs);
+    if (column < 0) {
+        mz_text list = {0};
+        mz_csv_names(csv, &list);
+        mezzo_status status = list.status != MEZZO_OK
+                                  ? list.status
+                                  : mz_fail(MEZZO_ERR_INVALID, "%s: there is no column %s to rename; there are %s",
+                                            csv->where, mz_quote(theirs).text, list.data);
+        mz_text_free(&list);
+        return status;
+    }
+    if (mz_csv_find(csv, ours) >= 0)
+        return mz_fail(MEZZO_ERR_INVALID, "%s: %s cannot be renamed: there is a column %s already", csv->where,
+                       mz_quote(theirs).text, mz_quote(ours).text);
+    csv->renamed[column] = ours;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_csv_rename(mz_csv *csv, const char *map) {
+    if (csv->renamed == NULL)
+        csv->renamed = mz_alloc(csv->columns, sizeof *csv->renamed);
+    char *words = csv->renames = csv->renames == NULL ? mz_strdup(map) : csv->renames;
+    if (csv->renamed == NULL || csv->renames == NULL)
+        return MEZZO_ERR_MEMORY;
+    while (words != NULL) {
+        char *next = strchr(words, ','), *equals;
+        if (next != NULL)
+            *next++ = '\0';
+        equals = strchr(words, '=');
+        if (equals == NULL || equals == words || equals[1] == '\0')
+            return mz_fail(MEZZO_ERR_INVALID, "%s: expected THEIRS=OURS, got %s", csv->where, mz_quote(words).text);
+        *equals = '\0';
+        MEZZO_TRY(rename_one(csv, words, equals + 1));
+        words = next;
+    }
+    return MEZZO_OK;
+}
+
+void mz_csv_names(const mz_csv *csv, mz_text *out) {
+    size_t i = 0;
+    for (; i < csv->columns && out->len < 400; i++)
+        mz_text_addf(out, "%s%s", i > 0 ? ", " : "", mz_quote(mz_csv_name(csv, i)).text);
+    if (i < csv->columns)
+        mz_text_addf(out, " and %zu more", csv->columns - i);
 }
 
 int mz_csv_find(const mz_csv *csv, const char *name) {
@@ -205,9 +258,7 @@ mezzo_status mz_csv_need(const mz_csv *csv, const char *name, int *out) {
     if (*out >= 0)
         return MEZZO_OK;
     mz_text list = {0};
-    mz_text_add(&list, "", 0);
-    for (size_t i = 0; i < csv->columns && list.len < 400; i++)
-        mz_text_addf(&list, "%s%s", i > 0 ? ", " : "", mz_quote(mz_csv_name(csv, i)).text);
+    mz_csv_names(csv, &list);
     mezzo_status status = list.status;
     if (status == MEZZO_OK)
         status = mz_fail(MEZZO_ERR_FORMAT, "%s: column %s is missing; there are %s", csv->where, mz_quote(name).text,
@@ -246,8 +297,13 @@ mezzo_status mz_csv_number(const mz_csv *csv, size_t row, int column, double *ou
 
 mezzo_status mz_csv_integer(const mz_csv *csv, size_t row, int column, int64_t min, int64_t max, int64_t *out) {
     char buf[512], expected[96];
-    if (trimmed(mz_csv_cell(csv, row, (size_t)column), buf, sizeof buf) && mz_number_parse_int(buf, out) &&
-        *out >= min && *out <= max)
+    double number;
+    bool whole = trimmed(mz_csv_cell(csv, row, (size_t)column), buf, sizeof buf);
+    if (whole && !mz_number_parse_int(buf, out)) {
+        whole = mz_number_parse(buf, &number) && fabs(number) < 0x1p53 && number == trunc(number);
+        *out = whole ? (int64_t)number : 0;
+    }
+    if (whole && *out >= min && *out <= max)
         return MEZZO_OK;
     snprintf(expected, sizeof expected, "a whole number from %lld to %lld", (long long)min, (long long)max);
     return not_a(csv, row, column, expected);

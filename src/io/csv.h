@@ -16,6 +16,9 @@ mezzo_status mz_csv_parse(const char *where, const char *text, size_t n, mz_csv 
 mezzo_status mz_csv_load(const char *path, mz_csv **out); // MEZZO_ERR_IO too
 void mz_csv_free(mz_csv *csv);                            // NULL is fine
 
+// Names columns anew, once a table: `map` is "theirs=ours,theirs=ours". INVALID: not of this form, no column `theirs`, a column `ours` already.
+mezzo_status mz_csv_rename(mz_csv *csv, const char *map);
+
 const char *mz_csv_where(const mz_csv *csv);
 size_t mz_csv_rows(const mz_csv *csv); // without the header
 size_t mz_csv_columns(const mz_csv *csv);
@@ -24,9 +27,12 @@ int mz_csv_find(const mz_csv *csv, const char *name);                  // column
 const char *mz_csv_cell(const mz_csv *csv, size_t row, size_t column); // owned by the table
 int64_t mz_csv_line(const mz_csv *csv, size_t row);                    // the line it starts on; 1 is the first
 mezzo_status mz_csv_need(const mz_csv *csv, const char *name,
-                         int *out); // FORMAT when absent, naming the nearest and all there are
+                         int *out); // FORMAT when absent, naming all there are
+// The names of all columns, quoted, for messages: appends to *out.
+void mz_csv_names(const mz_csv *csv, mz_text *out);
 
 // Cells as numbers: FORMAT "FILE:LINE: column 'tps': expected …, got '…'". Blanks around a number are ignored.
+// An integer may be written as a float ("64.0"), as pandas does in a column with blank cells.
 mezzo_status mz_csv_number(const mz_csv *csv, size_t row, int column, double *out);
 mezzo_status mz_csv_integer(const mz_csv *csv, size_t row, int column, int64_t min, int64_t max, int64_t *out);
 // A number, or NaN where the column is absent (-1) or the cell is empty.

@@ -57,7 +57,9 @@ refuse 3 nowhere.csv -- analyze nowhere.csv
 : >empty.csv
 refuse 2 empty.csv empty -- analyze empty.csv
 sed 's/,tps,/,speed,/' study.csv >bad.csv
-refuse 2 "'tps' is missing" -- analyze bad.csv
+refuse 2 "'tps'" "--columns THEIRS=tps" -- analyze bad.csv
+run 0 analyze bad.csv --columns speed=tps --out mapped --json
+shows "$OUT" '"pairs": 36'
 sed '4s/fp32,1000/fp32,fast/' study.csv >bad.csv
 refuse 2 "bad.csv:" "'tps'" "'fast'" -- analyze bad.csv
 sed '4s/fp32,1000/fp32,-1000/' study.csv >bad.csv

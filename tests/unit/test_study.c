@@ -23,13 +23,13 @@
 
 static void loaded(const char *text, mz_study *out) {
     must(mz_file_write_atomic("study.csv", text, strlen(text)));
-    must(mz_study_load("study.csv", NULL, NULL, out));
+    must(mz_study_load("study.csv", NULL, NULL, NULL, out));
 }
 
 static void refused(const char *text, const char *words) {
     mz_study s;
     must(mz_file_write_atomic("study.csv", text, strlen(text)));
-    assert_int_equal(mz_study_load("study.csv", NULL, NULL, &s), MEZZO_ERR_FORMAT);
+    assert_int_equal(mz_study_load("study.csv", NULL, NULL, NULL, &s), MEZZO_ERR_FORMAT);
     if (strstr(mezzo_error_message(), words) == NULL)
         fail_msg("\"%s\" is not in: %s", words, mezzo_error_message());
 }
@@ -64,7 +64,7 @@ static void test_pairs(void **state) {
     // What is written reads back as the same pairs.
     mz_study again;
     must(mz_pairs_save(&s, "pairs.csv"));
-    must(mz_study_load("pairs.csv", NULL, NULL, &again));
+    must(mz_study_load("pairs.csv", NULL, NULL, NULL, &again));
     assert_int_equal(again.n_pairs, 2);
     assert_true(again.pairs[0].speedup == 1.5 && again.pairs[0].mem_saving_pct == 25 &&
                 isnan(again.pairs[0].energy_gain_pct));
@@ -85,11 +85,42 @@ static void test_energy(void **state) { // energies that are power over another 
     mz_study_free(&s);
 }
 
+// Other people's tables: empty rungs, integers that pandas wrote as floats, columns of other names.
+static void test_others_tables(void **state) {
+    mz_study s;
+    (void)state;
+    loaded("layers,d_model,bs,seqlen,speedup_amp_over_fp32,adj_amp,adj_fp32,ga_amp,ga_fp32\n"
+           "4,128,1,64,1.5,,,,\n4,128,2.0,64,2.5,base,,1.0,1\n4,128,4,64,2.5,half_batch,,,\n",
+           &s);
+    assert_int_equal(s.n_pairs, 2);
+    assert_string_equal(s.pairs[0].adj_amp, "base");
+    assert_int_equal(s.pairs[1].key.bs, 2);
+    assert_int_equal(s.n_unequal, 1);
+    mz_study_free(&s);
+    static const char text[] =
+        "depth,width,bs,seqlen,mode,throughput,rung\n4,128,1,64,fp32,1000,\n4,128,1,64,amp,1500,\n";
+    must(mz_file_write_atomic("study.csv", text, sizeof text - 1));
+    must(mz_study_load("study.csv", "depth=layers,width=d_model,mode=prec,throughput=tps", NULL, NULL, &s));
+    assert_int_equal(s.n_pairs, 1);
+    assert_true(s.pairs[0].speedup == 1.5);
+    mz_study_free(&s);
+    static const char *const wrong[][2] = {{"depht=layers", "no column 'depht'"},
+                                           {"depth=bs", "a column 'bs' already"},
+                                           {"depth", "expected THEIRS=OURS"},
+                                           {"depth=layers,,", "expected THEIRS=OURS"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(mz_study_load("study.csv", wrong[i][0], NULL, NULL, &s), MEZZO_ERR_INVALID);
+        if (strstr(mezzo_error_message(), wrong[i][1]) == NULL)
+            fail_msg("\"%s\" is not in: %s", wrong[i][1], mezzo_error_message());
+    }
+}
+
 static void test_refuses(void **state) {
     (void)state;
     refused("", "empty");
     refused("layers,d_model,bs,seqlen,prec,tps\n", "a header and no row");
-    refused("layers,d_model,bs,prec,tps\n4,128,1,fp32,10\n", "'seqlen' is missing");
+    refused("layers,d_model,bs,prec,tps\n4,128,1,fp32,10\n", "needs the column 'seqlen'; there are 'layers'");
+    refused("layers,width,speed\n4,128,1\n", "--columns THEIRS=d_model,THEIRS=bs,THEIRS=seqlen,THEIRS=prec,THEIRS=tps");
     refused("layers,d_model,bs,seqlen,prec,tps\n4,128,1,64,fp32,ten\n",
             "study.csv:2: column 'tps': expected a number, got 'ten'");
     refused("layers,d_model,bs,seqlen,prec,tps\n4,128,1,64,fp32,0\n", "above 0");
@@ -267,7 +298,7 @@ static void test_t4(void **state) {
         print_message("t4_full_data.csv is not here: not tested\n");
         skip();
     }
-    must(mz_study_load(path, NULL, NULL, &s));
+    must(mz_study_load(path, NULL, NULL, NULL, &s));
     must(mz_analyze(&s, 2000, 1, &a));
     assert_int_equal(s.n_rows, 1440);
     assert_int_equal(s.n_pairs, 720);
@@ -288,9 +319,15 @@ static void test_t4(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pairs),     cmocka_unit_test(test_energy),    cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_crossings), cmocka_unit_test(test_rules),     cmocka_unit_test(test_cross_validation),
-        cmocka_unit_test(test_published), cmocka_unit_test(test_bad_rules), cmocka_unit_test(test_t4)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs),
+                                       cmocka_unit_test(test_energy),
+                                       cmocka_unit_test(test_others_tables),
+                                       cmocka_unit_test(test_refuses),
+                                       cmocka_unit_test(test_crossings),
+                                       cmocka_unit_test(test_rules),
+                                       cmocka_unit_test(test_cross_validation),
+                                       cmocka_unit_test(test_published),
+                                       cmocka_unit_test(test_bad_rules),
+                                       cmocka_unit_test(test_t4)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,8 @@
 #include "io/quote.h"
 #include "study/analyse/stats.h"
 
-#define MOST (INT64_C(1) << 31)
+#define MOST    (INT64_C(1) << 31)
+#define SPEEDUP "speedup_amp_over_fp32"
 
 const char *mz_key_text(const mz_shape_key *key, const char *variant, char *buf, size_t size) {
     snprintf(buf, size, "layers %lld, d_model %lld, bs %lld, seqlen %lld%s%s", (long long)key->layers,
@@ -55,6 +56,14 @@ static mezzo_status name(const mz_csv *csv, size_t row, int column, char *out) {
                        (long long)mz_csv_line(csv, row), mz_quote(mz_csv_name(csv, (size_t)column)).text,
                        mz_quote(cell).text);
     snprintf(out, MZ_STUDY_NAME, "%s", cell);
+    return MEZZO_OK;
+}
+
+// The rung of the out-of-memory ladder; an empty cell (the shape ran as asked) is "base".
+static mezzo_status rung(const mz_csv *csv, size_t row, int column, char *out) {
+    if (column >= 0 && mz_csv_cell(csv, row, (size_t)column)[0] != '\0')
+        return name(csv, row, column, out);
+    snprintf(out, MZ_STUDY_NAME, "base");
     return MEZZO_OK;
 }
 
@@ -160,8 +169,7 @@ static mezzo_status read_row(const mz_csv *csv, size_t row, const row_columns *c
     double mean;
     MEZZO_TRY(MZ_RESERVE(s->rows, s->cap_rows, s->n_rows + 1));
     mz_study_row *r = &s->rows[s->n_rows];
-    *r = (mz_study_row){.rung = "base",
-                        .ga = 1,
+    *r = (mz_study_row){.ga = 1,
                         .tps = (double)NAN,
                         .mem_gb = (double)NAN,
                         .energy_j = (double)NAN,
@@ -172,8 +180,7 @@ static mezzo_status read_row(const mz_csv *csv, size_t row, const row_columns *c
     read_variant(csv, row, r->variant, sizeof r->variant);
     r->final_bs = r->key.bs;
     r->final_seqlen = r->key.seqlen;
-    if (c->rung >= 0)
-        MEZZO_TRY(name(csv, row, c->rung, r->rung));
+    MEZZO_TRY(rung(csv, row, c->rung, r->rung));
     if (strcmp(r->rung, "none") != 0) {
         MEZZO_TRY(read_ran(csv, row, c, r));
         MEZZO_TRY(mean_time(csv, row, c->times, &mean));
@@ -362,20 +369,11 @@ static mezzo_status load_rows(const mz_csv *csv, const char *baseline, const cha
 }
 
 // --- a pairs file -------------------------------------------------------------------------------------------------------------
-#define SPEEDUP "speedup_amp_over_fp32"
-
-static mezzo_status short_name(const mz_csv *csv, size_t row, const char *column, const char *initial, char *out) {
-    int c = mz_csv_find(csv, column);
-    if (c >= 0)
-        return name(csv, row, c, out);
-    snprintf(out, MZ_STUDY_NAME, "%s", initial);
-    return MEZZO_OK;
-}
-
 static mezzo_status integer_or(const mz_csv *csv, size_t row, const char *column, int64_t initial, int64_t *out) {
     int c = mz_csv_find(csv, column);
     *out = initial;
-    return c >= 0 ? mz_csv_integer(csv, row, c, 1, INT64_C(1) << 53, out) : MEZZO_OK;
+    return c >= 0 && mz_csv_cell(csv, row, (size_t)c)[0] != '\0' ? mz_csv_integer(csv, row, c, 1, INT64_C(1) << 53, out)
+                                                                 : MEZZO_OK;
 }
 
 static mezzo_status read_pair(const mz_csv *csv, size_t row, const int key[4], int speedup, mz_pair *p) {
@@ -388,8 +386,8 @@ static mezzo_status read_pair(const mz_csv *csv, size_t row, const int key[4], i
     MEZZO_TRY(optional_positive(csv, row, mz_csv_find(csv, "tps_fp32"), &p->tps_fp32));
     MEZZO_TRY(optional_positive(csv, row, mz_csv_find(csv, "tps_amp"), &p->tps_amp));
     MEZZO_TRY(integer_or(csv, row, "tokens_per_step", p->key.bs * p->key.seqlen, &p->tokens));
-    MEZZO_TRY(short_name(csv, row, "adj_amp", "base", p->adj_amp));
-    MEZZO_TRY(short_name(csv, row, "adj_fp32", "base", p->adj_fp32));
+    MEZZO_TRY(rung(csv, row, mz_csv_find(csv, "adj_amp"), p->adj_amp));
+    MEZZO_TRY(rung(csv, row, mz_csv_find(csv, "adj_fp32"), p->adj_fp32));
     MEZZO_TRY(integer_or(csv, row, "ga_amp", 1, &p->ga_amp));
     return integer_or(csv, row, "ga_fp32", 1, &p->ga_fp32);
 }
@@ -462,7 +460,35 @@ static mezzo_status no_pairs(const mz_study *s) {
     return mz_fail(MEZZO_ERR_FORMAT, "%s: there is no row of a step that ran", s->where);
 }
 
-mezzo_status mz_study_load(const char *path, const char *baseline, const char *candidate, mz_study *out) {
+// Every column that a table lacks in one message, with the option that maps one.
+static mezzo_status check_columns(const mz_csv *csv, bool pairs) {
+    const char *const needed[] = {"layers", "d_model", "bs", "seqlen", pairs ? SPEEDUP : "prec", "tps"};
+    mz_text missing = {0}, map = {0}, there = {0};
+    mezzo_status status = MEZZO_OK;
+    int n = 0;
+    for (size_t i = 0; i < MZ_COUNT(needed) - pairs; i++)
+        if (mz_csv_find(csv, needed[i]) < 0) {
+            mz_text_addf(&missing, "%s'%s'", n > 0 ? ", " : "", needed[i]);
+            mz_text_addf(&map, "%sTHEIRS=%s", n > 0 ? "," : "", needed[i]);
+            n++;
+        }
+    mz_csv_names(csv, &there);
+    if (n > 0 && missing.status == MEZZO_OK && map.status == MEZZO_OK && there.status == MEZZO_OK)
+        status = mz_fail(MEZZO_ERR_FORMAT,
+                         "%s: a table of %s needs the column%s %s; there %s %s. Map columns of other names with "
+                         "--columns %s",
+                         mz_csv_where(csv), pairs ? "pairs" : "measured steps", n > 1 ? "s" : "", missing.data,
+                         mz_csv_columns(csv) == 1 ? "is" : "are", there.data, map.data);
+    else if (n > 0)
+        status = MEZZO_ERR_MEMORY;
+    mz_text_free(&missing);
+    mz_text_free(&map);
+    mz_text_free(&there);
+    return status;
+}
+
+mezzo_status mz_study_load(const char *path, const char *columns, const char *baseline, const char *candidate,
+                           mz_study *out) {
     mezzo_status status = MEZZO_OK;
     mz_csv *csv = NULL;
     *out = (mz_study){0};
@@ -472,7 +498,11 @@ mezzo_status mz_study_load(const char *path, const char *baseline, const char *c
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     if (mz_csv_rows(csv) == 0)
         MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_FORMAT, "%s: there is a header and no row", path));
-    if (mz_csv_find(csv, SPEEDUP) >= 0 && mz_csv_find(csv, "prec") < 0)
+    if (columns != NULL)
+        MEZZO_TRY_GOTO(status, mz_csv_rename(csv, columns));
+    bool pairs = mz_csv_find(csv, SPEEDUP) >= 0 && mz_csv_find(csv, "prec") < 0;
+    MEZZO_TRY_GOTO(status, check_columns(csv, pairs));
+    if (pairs)
         MEZZO_TRY_GOTO(status, load_pairs(csv, out));
     else
         MEZZO_TRY_GOTO(status, load_rows(csv, baseline, candidate, out));
