@@ -39,6 +39,7 @@ static int run_import(const cli_args *args) {
         json_object_set_new(o, "run", cli_json_text(options.out, strlen(options.out)));
         json_object_set_new(o, "model", describe(&r.model));
         json_object_set_new(o, "parameters", json_integer(r.parameters));
+        json_object_set_new(o, "tokenizer", json_boolean(r.tokenizer));
         return cli_json_print(args->command, o);
     }
     char buf[64], program[512], quoted[4200];
@@ -47,8 +48,10 @@ static int run_import(const cli_args *args) {
            (long long)r.model.seq_len, cli_thousands((double)r.parameters, buf, sizeof buf));
     cli_quote(args->program, program, sizeof program);
     cli_quote(options.out, quoted, sizeof quoted);
-    printf("run folder: %s\nnext:\n  %s sample %s --prompt TEXT\n  %s eval %s --data FILE\n", options.out, program,
-           quoted, program, quoted);
+    printf("run folder: %s\nnext:\n", options.out);
+    if (r.tokenizer)
+        printf("  %s sample %s --prompt TEXT\n", program, quoted);
+    printf("  %s eval %s --data %s\n", program, quoted, r.tokenizer ? "FILE" : "SHARDS");
     return CLI_DONE;
 }
 

@@ -86,7 +86,7 @@ MEZZO_API mezzo_status mezzo_corpus_check(const mezzo_corpus *corpus, int32_t vo
 
 typedef enum mezzo_shard_format { MEZZO_SHARD_LLMC, MEZZO_SHARD_NANOGPT } mezzo_shard_format;
 // Writes `folder` (made if missing) with train.bin, val.bin and tokenizer.json, each atomically; of these, what the corpus does
-// not have is removed from the folder.
+// not have is removed from the folder. MEZZO_ERR_INVALID where one of them is a file that the corpus is read from.
 // llm.c's format holds uint16 tokens, or uint32 above a vocabulary of 65536 (its Llama 3 form), and at most 2^31 - 1 of them;
 // nanoGPT's holds uint16 only: MEZZO_ERR_INVALID where the corpus does not fit. MEZZO_ERR_IO names the file.
 MEZZO_API mezzo_status mezzo_corpus_save(const mezzo_corpus *corpus, const char *folder, mezzo_shard_format format);

@@ -181,10 +181,11 @@ typedef struct mezzo_import_options {
 typedef struct mezzo_import_result {
     mezzo_model_config model;
     int64_t parameters;
+    bool tokenizer; // the run has one, so that it can sample and read texts
 } mezzo_import_result;
 // Makes a run folder with one checkpoint, of step 0, in FP32. Everything is checked before anything is written, and the folder
 // appears whole or not at all. Errors name file and key or tensor: IO, FORMAT (a tensor is missing, has another shape, belongs to no part;
-// a model_type or a setting that is not computed here), INVALID (nothing to import, `out` is not free), MEMORY.
+// a model_type or a setting that is not computed here; a pickle), NUMERIC (a weight is NaN or infinite), INVALID (nothing to import, `out` is not free), MEMORY.
 MEZZO_API mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_import_result *result);
 
 typedef struct mezzo_export_options {
@@ -200,7 +201,7 @@ typedef struct mezzo_export_result {
     char checkpoint[4096];
 } mezzo_export_result;
 // Makes a folder that transformers loads: config.json, model.safetensors (or model.safetensors.index.json and its files) and, for byte-pair tokenizers, vocab.json and merges.txt; whole or
-// not at all. UNSUPPORTED: transformers has no such model. Else as mezzo_run_eval and mezzo_import.
+// not at all. Token ids and generation settings that an import kept go along. NUMERIC: a weight is too large for `dtype`. UNSUPPORTED: transformers has no such model. Else as mezzo_run_eval and mezzo_import.
 MEZZO_API mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_result *result);
 
 // --- checkpoints ----------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 #include "data/corpus.h"
 
 #include <glob.h>
+#include <sys/stat.h>
 
 #include "data/tokenizer.h"
 #include "io/quote.h"
@@ -237,8 +238,29 @@ static bool fits_16_bits(const mezzo_corpus *corpus) {
     return true;
 }
 
+// A source that is one of the files to write: its other half would be lost.
+static mezzo_status check_sources(const mezzo_corpus *corpus, const char *folder) {
+    static const char *const names[] = {"train.bin", "val.bin"};
+    for (size_t i = 0; i < MZ_COUNT(names); i++) {
+        struct stat target, source;
+        char *path = mz_format("%s/%s", folder, names[i]);
+        if (!path)
+            return MEZZO_ERR_MEMORY;
+        bool there = stat(path, &target) == 0;
+        mz_free(path);
+        for (size_t s = 0; s < MZ_COUNT(corpus->splits) && there; s++)
+            for (size_t k = 0; k < corpus->splits[s].count; k++)
+                if (stat(corpus->splits[s].segments[k].path, &source) == 0 && source.st_dev == target.st_dev &&
+                    source.st_ino == target.st_ino)
+                    return mz_fail(MEZZO_ERR_INVALID, "%s is read and would be written too: choose another folder",
+                                   mz_quote(corpus->splits[s].segments[k].path).text);
+    }
+    return MEZZO_OK;
+}
+
 mezzo_status mezzo_corpus_save(const mezzo_corpus *corpus, const char *folder, mezzo_shard_format format) {
     unsigned width = fits_16_bits(corpus) ? 2 : 4;
+    MEZZO_TRY(check_sources(corpus, folder));
     MEZZO_TRY(mz_dir_create(folder));
     MEZZO_TRY(save_split(&corpus->splits[MEZZO_TRAIN], folder, "train.bin", format, width));
     MEZZO_TRY(save_split(&corpus->splits[MEZZO_VALIDATION], folder, "val.bin", format, width));

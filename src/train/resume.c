@@ -112,6 +112,29 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     return MEZZO_OK;
 }
 
+// Token ids and generation settings that an import kept go along, for an export of this run.
+static mezzo_status keep_settings(const mz_training *run, const char *checkpoint) {
+    static const char *const names[] = {"huggingface.json", "generation_config.json"};
+    mezzo_status status = MEZZO_OK;
+    char folder[4096];
+    MEZZO_TRY(mz_run_folder(checkpoint, folder, sizeof folder));
+    for (size_t i = 0; i < MZ_COUNT(names) && status == MEZZO_OK; i++) {
+        char *from = mz_format("%s/%s", folder, names[i]), *to = mz_format("%s/%s", run->config.out, names[i]);
+        char *bytes = NULL;
+        size_t n;
+        status = from != NULL && to != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+        if (status == MEZZO_OK && mz_path_exists(from)) {
+            status = mz_file_read(from, (size_t)16 << 20, &bytes, &n);
+            if (status == MEZZO_OK)
+                status = mz_file_write_atomic(to, bytes, n);
+        }
+        mz_free(bytes);
+        mz_free(from);
+        mz_free(to);
+    }
+    return status;
+}
+
 // Somebody's weights, for a run of its own: no optimizer state, no step, no position in the data.
 static mezzo_status begin_with(mz_training *run, const char *path) {
     char checkpoint[4096];
@@ -122,7 +145,7 @@ static mezzo_status begin_with(mz_training *run, const char *path) {
     c.params = run->engine.params;
     MEZZO_TRY(mezzo_checkpoint_load(checkpoint, &c));
     mz_log("notice", "beginning with the weights of %s", checkpoint);
-    return MEZZO_OK;
+    return keep_settings(run, checkpoint);
 }
 
 static mezzo_status has_run(mz_training *run, bool *out) {

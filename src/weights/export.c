@@ -131,7 +131,7 @@ static mezzo_status list_tensors(exporter *e) {
 }
 
 // --- files ------------------------------------------------------------------------------------------------------------------------
-static mezzo_status write_config(const exporter *e, const char *path) {
+static mezzo_status write_config(const exporter *e, const char *folder, const char *path) {
     json_t *config = json_object();
     if (config == NULL)
         return mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
@@ -139,6 +139,8 @@ static mezzo_status write_config(const exporter *e, const char *path) {
     mezzo_status status = e->family->write_config(&e->state.model, config);
     if (status == MEZZO_OK)
         status = mz_json_set(config, "torch_dtype", json_string(dtype));
+    if (status == MEZZO_OK)
+        status = mz_hf_settings_give(e->run, config, folder);
     if (status == MEZZO_OK)
         status = mz_json_save(path, config);
     json_decref(config);
@@ -161,7 +163,7 @@ static mezzo_status write_tokenizer(const exporter *e, const char *folder) {
         if (strcmp(kind, "gpt2") == 0 || strcmp(kind, "bpe") == 0)
             status = mezzo_tokenizer_save_bpe(tokenizer, folder);
         else
-            mz_log("notice", "the %s tokenizer stays behind: transformers has none like it", kind);
+            mz_log("notice", "the %s tokenizer is not exported: transformers has none like it", kind);
     }
     mezzo_tokenizer_free(tokenizer);
     return status;
@@ -232,7 +234,7 @@ fail:
 
 static mezzo_status write_all(const exporter *e, const char *folder, int64_t *files) {
     char *config = mz_format("%s/config.json", folder);
-    mezzo_status status = config != NULL ? write_config(e, config) : MEZZO_ERR_MEMORY;
+    mezzo_status status = config != NULL ? write_config(e, folder, config) : MEZZO_ERR_MEMORY;
     mz_free(config);
     MEZZO_TRY(status);
     MEZZO_TRY(write_tokenizer(e, folder));

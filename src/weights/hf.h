@@ -37,13 +37,14 @@ typedef struct mz_hf_family {
     mezzo_status (*write_config)(const mezzo_model_config *model, json_t *config);
     // The tensors that make the parameter `name`, in order of its rows.
     mezzo_status (*map)(const mezzo_model_config *model, const char *name, const mz_shape *shape, mz_hf_parts *out);
+    bool biases_optional;                // a source without any ".bias" makes a model without biases
     bool (*is_buffer)(const char *name); // tensors that hold no weights and are passed over; the prefix is off
     const char *embedding;
     const char *tied_head; // may be there too, equal to `embedding`; NULL: the head is a parameter
     const char *
         later_mark; // a layer past the model's is passed over if it has this tensor, in which it predicts later tokens; NULL: never
 } mz_hf_family;
-extern const mz_hf_family mz_hf_gpt2, mz_hf_glm4_moe, mz_hf_llama;
+extern const mz_hf_family mz_hf_gpt2, mz_hf_nanogpt, mz_hf_glm4_moe, mz_hf_llama;
 // By model_type of config.json or by our name; NULL: not known. *list gets the known names for a message.
 const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list);
 const mz_hf_family *mz_hf_by_model(const char *model);
@@ -78,12 +79,14 @@ typedef struct mz_hf_block {
 } mz_hf_block;
 // A tensor to be written, [sum of the blocks' rows, cols].
 typedef struct mz_hf_tensor {
+    const char *name; // borrowed, for messages
     mz_hf_block *blocks;
     size_t n_blocks;
     int64_t cols;
     mezzo_dtype dtype; // FP32, BF16 or FP16
 } mz_hf_tensor;
 // A mz_safetensors_item's fill; `user` is a mz_hf_tensor. FP32 to FP32 keeps bits, as does a low format to FP32 and back.
+// NUMERIC names the tensor where a value is NaN or infinite, or too large for the tensor's dtype.
 mezzo_status mz_hf_fill(void *user, uint64_t offset, void *bytes, size_t n);
 
 // What is to be written as one safetensors file: names, shapes and tensors, all owned.
@@ -99,6 +102,14 @@ void mz_hf_list_free(mz_hf_list *list); // a zeroed one is fine
 // `blocks` is taken over, also on errors.
 mezzo_status mz_hf_list_add(mz_hf_list *list, const char *name, const mz_shape *shape, mezzo_dtype dtype,
                             mz_hf_block *blocks, size_t n_blocks);
+
+// --- settings of others (hf_settings.c) ------------------------------------------------------------------------------------------
+// A run does not use them and an export gives them back: token ids of config.json, and generation_config.json as it is.
+#define MZ_HF_SETTINGS "huggingface.json" // the token ids, in a run folder
+// Keeps what `folder` has of them in the run folder `run`. IO, FORMAT.
+mezzo_status mz_hf_settings_keep(const char *folder, const char *run);
+// Sets what the run folder `run` has of them in `config`, and in `folder`/generation_config.json. IO, FORMAT.
+mezzo_status mz_hf_settings_give(const char *run, json_t *config, const char *folder);
 
 // --- folders (hf_folder.c) -------------------------------------------------------------------------------------------------------
 // A folder that appears whole or not at all: made under another name beside `path`, then renamed.

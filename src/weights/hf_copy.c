@@ -1,4 +1,7 @@
 // Values from where they lie to a safetensors file, piece by piece: no tensor is held in memory as a whole.
+#include <math.h>
+
+#include "io/quote.h"
 #include "weights/hf.h"
 
 static float element(const unsigned char *at, mezzo_dtype dtype) {
@@ -52,6 +55,24 @@ static void copy_run(const mz_hf_block *b, int64_t row, int64_t col, int64_t n, 
     }
 }
 
+// A run cannot start from a NaN, and an FP16 file cannot hold what exceeds 65,504.
+static mezzo_status check_finite(const mz_hf_tensor *t, const mz_hf_block *b, int64_t row, int64_t col, int64_t n,
+                                 const unsigned char *written) {
+    for (int64_t i = 0; i < n; i++) {
+        if (isfinite(element(written + i * (int64_t)mezzo_dtype_size(t->dtype), t->dtype)))
+            continue;
+        float value;
+        copy_run(b, row, col + i, 1, (unsigned char *)&value, MEZZO_F32);
+        if (isfinite(value))
+            return mz_fail(MEZZO_ERR_NUMERIC, "tensor %s: %g is too large for %s: write these weights in %s instead",
+                           mz_quote(t->name).text, (double)value, mezzo_dtype_name(t->dtype),
+                           t->dtype == MEZZO_F16 ? "bf16 or fp32" : "fp32");
+        return mz_fail(MEZZO_ERR_NUMERIC, "tensor %s: element [%lld, %lld] is %g: weights must be finite",
+                       mz_quote(t->name).text, (long long)row, (long long)(col + i), (double)value);
+    }
+    return MEZZO_OK;
+}
+
 mezzo_status mz_hf_fill(void *user, uint64_t offset, void *bytes, size_t n) {
     const mz_hf_tensor *t = user;
     size_t width = mezzo_dtype_size(t->dtype), block = 0;
@@ -63,6 +84,7 @@ mezzo_status mz_hf_fill(void *user, uint64_t offset, void *bytes, size_t n) {
             before += t->blocks[block++].rows;
         int64_t run = t->cols - col < end - at ? t->cols - col : end - at;
         copy_run(&t->blocks[block], row - before, col, run, to, t->dtype);
+        MEZZO_TRY(check_finite(t, &t->blocks[block], row - before, col, run, to));
         to += (size_t)run * width;
         at += run;
     }
@@ -102,7 +124,7 @@ mezzo_status mz_hf_list_add(mz_hf_list *list, const char *name, const mz_shape *
     list->count++;
     list->names[i] = copy;
     memcpy(list->shapes[i], shape->dim, sizeof list->shapes[i]);
-    list->tensors[i] = (mz_hf_tensor){blocks, n_blocks, shape->rank > 1 ? shape->dim[shape->rank - 1] : 1, dtype};
+    list->tensors[i] = (mz_hf_tensor){copy, blocks, n_blocks, shape->rank > 1 ? shape->dim[shape->rank - 1] : 1, dtype};
     list->items[i] = (mz_safetensors_item){.name = copy,
                                            .dtype = dtype,
                                            .rank = (size_t)shape->rank,

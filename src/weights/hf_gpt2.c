@@ -1,5 +1,5 @@
-// GPT-2 as transformers' GPT2LMHeadModel has it: linear weights are Conv1D's, [inputs, outputs], the transpose of ours; the head shares the
-// token embedding.
+// GPT-2 as transformers' GPT2LMHeadModel has it: linear weights are Conv1D's, [inputs, outputs], the transpose of ours; the head
+// shares the token embedding. And as nanoGPT's checkpoints have it: linear weights as ours, config.json its model_args.
 #include <math.h>
 #include <stdlib.h>
 
@@ -92,6 +92,37 @@ const mz_hf_family mz_hf_gpt2 = {
     .read_config = read_config,
     .write_config = write_config,
     .map = map,
+    .biases_optional = true,
+    .is_buffer = is_buffer,
+    .embedding = "wte.weight",
+    .tied_head = "lm_head.weight",
+};
+
+// --- nanoGPT ----------------------------------------------------------------------------------------------------------------------
+// {"model_type": "nanogpt", and the model_args of its checkpoint}.
+static mezzo_status read_nanogpt(const char *where, const json_t *config, mezzo_model_config *out) {
+    MEZZO_TRY(mezzo_model_defaults("gpt2", out));
+    MEZZO_TRY(mz_json_get_int(where, config, "n_layer", 1, INT32_MAX, &out->layers));
+    MEZZO_TRY(mz_json_get_int(where, config, "n_head", 1, INT32_MAX, &out->heads));
+    MEZZO_TRY(mz_json_get_int(where, config, "n_embd", 1, INT32_MAX, &out->d_model));
+    MEZZO_TRY(mz_json_get_int(where, config, "block_size", 1, INT32_MAX, &out->seq_len));
+    MEZZO_TRY(mz_json_get_int(where, config, "vocab_size", 1, INT32_MAX, &out->vocab));
+    return mz_hf_get_bool(where, config, "bias", &out->bias);
+}
+
+static mezzo_status map_nanogpt(const mezzo_model_config *model, const char *name, const mz_shape *shape,
+                                mz_hf_parts *out) {
+    (void)model;
+    return mz_hf_add_part(out, shape->dim[0], "%s", name);
+}
+
+const mz_hf_family mz_hf_nanogpt = {
+    .model = "gpt2",
+    .model_type = "nanogpt",
+    .prefix = "transformer.",
+    .read_config = read_nanogpt,
+    .map = map_nanogpt,
+    .biases_optional = true,
     .is_buffer = is_buffer,
     .embedding = "wte.weight",
     .tied_head = "lm_head.weight",

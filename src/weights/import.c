@@ -12,6 +12,11 @@
 #define MAX_CONFIG ((size_t)16 << 20)
 #define MAX_INDEX  ((size_t)256 << 20)
 
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
 // --- opening Hugging Face's files -----------------------------------------------------------------------------------------------------
 static void close_source(mz_import *in) {
     for (size_t i = 0; i < in->n_files; i++) {
@@ -115,7 +120,14 @@ static mezzo_status open_config(mz_import *in) {
     char *path = mz_format("%s/config.json", in->folder);
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_json_load(path, MAX_CONFIG, &config);
+    mezzo_status status = MEZZO_OK;
+    if (!mz_path_exists(path))
+        status = mz_fail(MEZZO_ERR_IO,
+                         "there is no %s: import reads a Hugging Face folder (config.json beside *.safetensors) or "
+                         "llm.c's model file; docs/models.md says how to convert others",
+                         mz_quote(path).text);
+    else
+        status = mz_json_load(path, MAX_CONFIG, &config);
     if (status == MEZZO_OK) {
         status = read_config(in, path, config);
         json_decref(config);
@@ -283,13 +295,25 @@ mezzo_status mz_import_graph(mz_import *in) {
     return mz_hf_list_create(in->graph->n_params, &in->list);
 }
 
+static bool has_biases(const mz_import *in) {
+    for (size_t f = 0; f < in->n_files; f++)
+        for (size_t i = 0; i < mz_safetensors_count(in->files[f]); i++) {
+            const char *name = mz_safetensors_at(in->files[f], i)->name;
+            if (ends_with(name, ".bias") && !in->family->is_buffer(without_prefix(in, name)))
+                return true;
+        }
+    return false;
+}
+
 static mezzo_status list_tensors(mz_import *in) {
-    MEZZO_TRY(mz_import_graph(in));
     char *probe = mz_format("%s%s", in->family->prefix, in->family->embedding);
     if (probe == NULL)
         return MEZZO_ERR_MEMORY;
     in->prefix = find(in, probe) != NULL ? in->family->prefix : "";
     mz_free(probe);
+    if (in->family->biases_optional && !has_biases(in))
+        in->model.bias = false;
+    MEZZO_TRY(mz_import_graph(in));
     for (size_t i = 0; i < in->graph->n_params; i++)
         MEZZO_TRY(add_param(in, &in->graph->params[i]));
     return check_rest(in);
@@ -305,9 +329,10 @@ static mezzo_status set_folder(mz_import *in, const char *path, const char **fil
     return in->folder != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
+// torch.save writes a zip archive; before PyTorch 1.6, a bare pickle.
+static bool is_pickle(const mz_map *map) {
+    static const unsigned char zip[] = {'P', 'K', 3, 4};
+    return map->size > 4 && (memcmp(map->data, zip, 4) == 0 || (map->data[0] == 0x80 && map->data[1] <= 5));
 }
 
 static mezzo_status open_source(mz_import *in, const char *path) {
@@ -328,6 +353,12 @@ static mezzo_status open_source(mz_import *in, const char *path) {
     MEZZO_TRY(mz_llmc_open(in, &llmc));
     if (llmc)
         return MEZZO_OK;
+    if (is_pickle(&in->map))
+        return mz_fail(
+            MEZZO_ERR_FORMAT,
+            "%s is a pickle of torch.save, which is not read because loading one runs code: save its tensors "
+            "with safetensors.torch.save_file beside a config.json; docs/models.md has the lines for nanoGPT",
+            mz_quote(path).text);
     mz_map_close(&in->map);
     in->map = (mz_map){0};
     MEZZO_TRY(open_config(in));
@@ -359,7 +390,8 @@ static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_
     if (folder)
         MEZZO_TRY(mezzo_tokenizer_load(in->folder, out));
     else if (!fits)
-        mz_log("notice", "no tokenizer beside the weights: sampling will need one (--tokenizer)");
+        mz_log("notice", "no tokenizer beside the weights: the run cannot turn text into tokens; import --tokenizer "
+                         "NAME adds one");
     if (!fits)
         return MEZZO_OK;
     mezzo_status status = mezzo_tokenizer_create_gpt2(&gpt2);
@@ -465,7 +497,8 @@ fail:
     return status;
 }
 
-static mezzo_status write_run(const mz_import *in, const mezzo_import_options *o, const char *staged) {
+static mezzo_status write_run(const mz_import *in, const mezzo_import_options *o, const char *staged,
+                              bool *has_tokenizer) {
     mezzo_status status = MEZZO_OK;
     mezzo_tokenizer *tokenizer = NULL;
     char *checkpoints = mz_format("%s/checkpoints", staged), *config = mz_format("%s/config.yaml", staged);
@@ -480,7 +513,11 @@ static mezzo_status write_run(const mz_import *in, const mezzo_import_options *o
     if (tokenizer != NULL)
         MEZZO_TRY_GOTO(status, mezzo_tokenizer_save(tokenizer, tokens));
     MEZZO_TRY_GOTO(status, write_config(in, o->out, config));
-    MEZZO_TRY_GOTO(status, write_checkpoint(in, checkpoints, tokenizer != NULL));
+    if (in->family != NULL)
+        MEZZO_TRY_GOTO(status, mz_hf_settings_keep(in->folder, staged));
+    MEZZO_TRY_GOTO(status,
+                   mz_context(write_checkpoint(in, checkpoints, tokenizer != NULL), "%s: ", mz_quote(in->where).text));
+    *has_tokenizer = tokenizer != NULL;
 fail:
     mezzo_tokenizer_free(tokenizer);
     mz_free(checkpoints);
@@ -496,7 +533,7 @@ mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_import_resu
     *result = (mezzo_import_result){0};
     MEZZO_TRY_GOTO(status, open_source(&in, options->path));
     MEZZO_TRY_GOTO(status, mz_new_folder_begin(options->out, "--out", &folder));
-    MEZZO_TRY_GOTO(status, write_run(&in, options, folder.staged));
+    MEZZO_TRY_GOTO(status, write_run(&in, options, folder.staged, &result->tokenizer));
     MEZZO_TRY_GOTO(status, mz_new_folder_commit(&folder));
     result->model = in.model;
     for (size_t i = 0; i < in.graph->n_params; i++)

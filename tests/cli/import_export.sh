@@ -53,6 +53,43 @@ if [[ -n ${MEZZO_PYTHON:-} ]] && "$MEZZO_PYTHON" -c 'import torch, transformers'
     done
 fi
 
+# --- what others have and we do not use goes through a round trip; a fine-tuned run has it too
+cp -r "$golden/hf_gpt2" with_ids
+sed -i 's/"eos_token_id": 0/"eos_token_id": 7/; s/"pad_token_id": null/"pad_token_id": 9/' with_ids/config.json
+echo '{"temperature": 0.7, "eos_token_id": [7, 8]}' >with_ids/generation_config.json
+run 0 import with_ids --out ids
+shows "$OUT" "eval ids --data SHARDS"
+shows "$ERR" "no tokenizer beside the weights" "import --tokenizer"
+grep -q sample "$OUT" && fail "sampling is offered to a run without a tokenizer"
+run 0 export ids --out ids-exported
+shows ids-exported/config.json '"bos_token_id": 0' '"eos_token_id": 7' '"pad_token_id": 9'
+shows ids-exported/generation_config.json '"temperature": 0.7' 8
+# --- masks of booleans, nanoGPT's layout (which is our checkpoints'), models without biases
+header() { # FILE SED-SCRIPT: the JSON header of a safetensors file, changed
+    local n m
+    n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
+    tail -c +9 "$1" | head -c "$n" | LC_ALL=C sed "$2" >header.json
+    m=$(wc -c <header.json)
+    { printf "$(printf '\\x%02x' $((m & 255)) $((m >> 8 & 255)) $((m >> 16)) 0 0 0 0 0)"; cat header.json; tail -c +$((9 + n)) "$1"; } >changed
+    mv changed "$1"
+    rm header.json
+}
+cp -r "$golden/hf_gpt2_old" masks
+header masks/model.safetensors 's/"U8"/"BOOL"/g'
+run 0 import masks --out masks-run
+cmp imported/checkpoints/step-00000000/model.safetensors masks-run/checkpoints/step-00000000/model.safetensors || fail "the masks changed weights"
+mkdir nano
+cp llmc/checkpoints/step-00000000/model.safetensors nano/
+echo '{"model_type": "nanogpt", "n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 24, "bias": true, "vocab_size": 61, "dropout": 0.0}' >nano/config.json
+run 0 import nano --out nano-run
+cmp {llmc,nano-run}/checkpoints/step-00000000/model.safetensors || fail "nanoGPT's weights changed"
+run 0 train "${TINY[@]}" --steps 1 --data text.txt --tokenizer char --vocab 61 --bias false --out bare
+mkdir nano-bare
+cp bare/checkpoints/step-00000001/model.safetensors nano-bare/
+sed 's/"n_layer": 2/"n_layer": 1/; s/"block_size": 24/"block_size": 16/' nano/config.json >nano-bare/config.json
+run 0 import nano-bare --out nano-bare-run
+cmp {bare/checkpoints/step-00000001,nano-bare-run/checkpoints/step-00000000}/model.safetensors || fail "a model without biases changed"
+
 # --- training on from imported weights: a run that may not change them has them, bit for bit
 tr -c 'a-z ' ' ' <text.txt >letters.txt
 run 0 train --config imported/config.yaml --init imported --data letters.txt --tokenizer char --vocab 61 --steps 1 --batch-size 2 --lr 0 --min-lr 0 \
@@ -63,8 +100,31 @@ refuse 2 imported layers -- train --config imported/config.yaml --init imported 
 refuse 2 absent -- train --config imported/config.yaml --init absent --data letters.txt --tokenizer char --out other
 rm -rf other
 
+run 0 train --config ids/config.yaml --init ids --data letters.txt --tokenizer char --vocab 61 --steps 1 --batch-size 2 --eval-every 0 \
+    --sample-every -1 --device cpu --out ids-tuned
+run 0 export ids-tuned --out ids-tuned-exported
+shows ids-tuned-exported/config.json '"eos_token_id": 7'
+shows ids-tuned-exported/generation_config.json '"temperature": 0.7'
+
 # --- wrong
+last_element() { # FOLDER BYTES: the file's last FP32 value
+    printf "$2" | dd of="$1/model.safetensors" bs=1 seek=$(($(wc -c <"$1/model.safetensors") - 4)) conv=notrunc status=none
+}
+cp -r "$golden/hf_gpt2" large
+last_element large '\x00\xb8\x88\x47' # 70000
+run 0 import large --out large-run
+run 0 export large-run --out large-bf16 --dtype bf16
 before=$(ls)
+refuse 3 70000 "too large for fp16" "bf16 or fp32" -- export large-run --out new --dtype fp16
+cp -r "$golden/hf_gpt2" "$SCRATCH/nan"
+last_element "$SCRATCH/nan" '\x00\x00\xc0\x7f'
+refuse 3 nan "must be finite" -- import "$SCRATCH/nan" --out new
+last_element "$SCRATCH/nan" '\x00\x00\x80\xff'
+refuse 3 "-inf" "must be finite" -- import "$SCRATCH/nan" --out new
+printf 'PK\003\004archive/data.pkl' >"$SCRATCH/ckpt.pt"
+refuse 2 ckpt.pt pickle torch.save save_file -- import "$SCRATCH/ckpt.pt" --out new
+printf '\200\002ctorch' >"$SCRATCH/old.bin"
+refuse 2 old.bin pickle -- import "$SCRATCH/old.bin" --out new
 wrong() { # name sed-script file: a copy of $SOURCE, or of hf_gpt2, with one file changed
     rm -rf "$SCRATCH/$1"
     cp -r "$golden/${SOURCE:-hf_gpt2}" "$SCRATCH/$1"
@@ -74,6 +134,8 @@ wrong type 's/"model_type": "gpt2"/"model_type": "mamba"/' config.json
 refuse 2 config.json model_type mamba gpt2 -- import "$SCRATCH/type" --out new
 wrong act 's/gelu_new/relu/' config.json
 refuse 2 config.json activation_function relu -- import "$SCRATCH/act" --out new
+wrong untied 's/"tie_word_embeddings": true/"tie_word_embeddings": false/' config.json
+refuse 2 config.json tie_word_embeddings -- import "$SCRATCH/untied" --out new
 wrong key 's/"n_layer"/"n_laier"/' config.json
 refuse 2 config.json n_layer -- import "$SCRATCH/key" --out new
 wrong heads 's/"n_head": 2/"n_head": 3/' config.json
@@ -91,7 +153,7 @@ cp "$SCRATCH/merges.txt" "$SCRATCH/merges"
 refuse 2 merges.txt "line 3" -- import "$SCRATCH/merges" --out new
 SOURCE=hf_glm4_moe
 wrong arch 's/"model_type": "glm4_moe"/"model_type": "glm5_moe"/' config.json
-refuse 2 config.json model_type glm5_moe "gpt2, glm4_moe or llama" -- import "$SCRATCH/arch" --out new
+refuse 2 config.json model_type glm5_moe "gpt2, nanogpt, glm4_moe or llama" -- import "$SCRATCH/arch" --out new
 wrong experts 's/"n_routed_experts": 4/"n_routed_experts": 6/' config.json
 refuse 2 gate.weight 4x16 6x16 -- import "$SCRATCH/experts" --out new
 wrong fewer 's/"num_hidden_layers": 3/"num_hidden_layers": 2/' config.json

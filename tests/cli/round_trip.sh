@@ -30,6 +30,11 @@ run 0 train "${TINY[@]}" --schedule-steps 6 --steps 10 --precision fp32 --data t
 for format in llmc nanogpt; do
     run 0 data text.txt --out "shards-$format" --tokenizer char --format "$format" --json
     shows "$OUT" '"train_tokens"' '"val_tokens"' '"vocab"'
+    sum=$(cksum "shards-$format"/*)
+    for source in "shards-$format/train.bin" "shards-$format" "./shards-$format/../shards-$format/val.bin"; do
+        refuse 2 "shards-$format" "choose another folder" -- data "$source" --out "shards-$format"
+    done
+    [[ $(cksum "shards-$format"/*) == "$sum" ]] || fail "a refused call changed the folder"
     run 0 train "${TINY[@]}" --schedule-steps 6 --steps 10 --precision fp32 --data "shards-$format" --out "from-$format" --json
     [[ $(number loss) == "$resumed" ]] || fail "$format shards give loss $(number loss), the text $resumed"
 done
