@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/backend.h"
+#include "runtime/calls.h"
 #include "mezzo/model.h"
 #include "mezzo/optimizer.h"
 #include "mezzo/program.h"

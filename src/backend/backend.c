@@ -135,12 +135,6 @@ mezzo_status mezzo_device_elapsed(mezzo_device *device, int from, int to, double
     return MEZZO_OK;
 }
 
-mezzo_status mezzo_device_sync(mezzo_device *device) {
-    MEZZO_TRY(mz_later_flush(device));
-    MEZZO_TRY(device->backend->sync(device));
-    return MEZZO_OK;
-}
-
 // --- calls ----------------------------------------------------------------------------------------------------------------
 // "linear (12x64x128 bf16, 384x128 bf16) -> (12x64x384 bf16)"
 static void describe_tensors(mz_text *text, const mz_tensor *tensors, int n) {
@@ -187,26 +181,6 @@ mezzo_status mz_select(const mezzo_device *device, const mz_call *call, const mz
                refusals.len > 0 ? refusals.data : "");
     mz_text_free(&what);
     mz_text_free(&refusals);
-    return status;
-}
-
-mezzo_status mz_run(mezzo_device *device, const mz_kernel *kernel, mz_call *call, void *scratch) {
-    size_t needed = kernel->workspace != NULL ? kernel->workspace(device, call) : 0;
-    call->workspace = scratch;
-    if (device->batch == NULL)
-        MEZZO_TRY(mz_later_flush(device));
-    if (needed == 0 || scratch != NULL) {
-        MEZZO_TRY(device->batch != NULL ? mz_batch_run(device, kernel, call) : kernel->run(device, call));
-        return MEZZO_OK;
-    }
-    if (device->batch != NULL)
-        return mz_fail(MEZZO_ERR_INVALID, "%s needs scratch of its own while calls are gathered", kernel->name);
-    MEZZO_TRY(device->backend->alloc(device, needed, &call->workspace));
-    mezzo_status status = kernel->run(device, call);
-    if (status == MEZZO_OK)
-        status = device->backend->sync(device); // the scratch must outlive the work
-    device->backend->release(device, call->workspace);
-    call->workspace = NULL;
     return status;
 }
 

@@ -51,6 +51,8 @@ typedef struct mz_peaks {
     double copy;             // of a stream copy that no cache holds: bytes read and bytes written, a second
 } mz_peaks;
 
+enum { MZ_STREAMS = 3, MZ_STREAM_DEFERRED = MZ_STREAMS - 1 }; // of a captured graph; deferred calls run on the last
+
 typedef struct mz_backend {
     const char *name;
     // Opens device `index`; the object starts with struct mezzo_device below. UNSUPPORTED says why there is none.
@@ -77,13 +79,13 @@ typedef struct mz_backend {
     mezzo_status (*capture_end)(mezzo_device *device, void **graph);
     mezzo_status (*capture_launch)(mezzo_device *device, void *graph);
     void (*capture_free)(mezzo_device *device, void *graph);
-    // Optional, inside a capture: what follows goes to a lane of the graph, 0 (where it starts) to MZ_LANES - 1, in order in each. A mark
-    // (0, 1, …) is the lane's place now; the others can be made to wait for it. A lane but 0 starts with such a wait, and lane 0 ends with
-    // one for each. What runs on the last lane is in no hurry. A device with lanes calls mz_later_touch before it reads or writes memory
-    // for the host, or releases it.
-    mezzo_status (*capture_lane)(mezzo_device *device, int lane);
-    mezzo_status (*capture_mark)(mezzo_device *device, int mark);
-    mezzo_status (*capture_wait)(mezzo_device *device, int mark);
+    // Optional, inside a capture: what follows goes to one of the graph's streams, 0 (where it starts) to MZ_STREAMS - 1, in order in each.
+    // An event (0, 1, ...) is the stream's place now; other streams can wait for it. A stream other than 0 starts with such a wait, and
+    // stream 0 ends with one for each. The last stream has the lowest priority. A device with streams calls mz_device_touch before it reads
+    // or writes memory for the host, or releases it.
+    mezzo_status (*capture_stream)(mezzo_device *device, int stream);
+    mezzo_status (*capture_record)(mezzo_device *device, int event);
+    mezzo_status (*capture_wait)(mezzo_device *device, int event);
     // Optional: takes the time it needs (a second). NULL: a large product and a large cast stand for it.
     mezzo_status (*peaks)(mezzo_device *device, mz_peaks *out);
     // Optional: marks 0 … MZ_MARKS-1 in the queue. NULL: the host's clock is right, because nothing is queued.
@@ -93,84 +95,26 @@ typedef struct mz_backend {
     mezzo_status (*telemetry)(mezzo_device *device, mezzo_telemetry *out);
 } mz_backend;
 
-// Bytes of the device that a call reads and writes; what it writes it may read too.
-typedef struct mz_span {
-    const char *from, *to;
-} mz_span;
-typedef struct mz_traffic {
-    const mz_span *reads, *writes;
-    int n_reads, n_writes;
-} mz_traffic;
-mz_traffic mz_traffic_of(const mz_call *call, mz_span spans[MZ_MAX_IN + MZ_MAX_OUT]); // its tensors, whole
-bool mz_traffic_depends(const mz_traffic *later, const mz_traffic *earlier);
-
-// Which calls run beside the others, on a lane of their own, and what each waits for: per other lane the newest call that wrote what it reads
-// or writes, or read what it writes; -1: none that it has not waited for. lanes.c.
-enum { MZ_LANES = 3, MZ_LANE_LAST = MZ_LANES - 1 };
-typedef struct mz_lanes {
-    signed char *lane;     // per call; the caller's choice, made before mz_lanes_order
-    int (*wait)[MZ_LANES]; // per call
-    bool *marked;          // per call: some other waits for it
-    int last[MZ_LANES];    // per lane: its last call; -1: none
-} mz_lanes;
-mezzo_status mz_lanes_alloc(size_t n, mz_lanes *lanes);
-mezzo_status mz_lanes_order(const mz_traffic *traffic, size_t n, mz_lanes *lanes);
-void mz_lanes_free(mz_lanes *lanes);
-
 #define MZ_MARKS 64
 struct mezzo_device {
     const mz_backend *backend;
     int threads;
     size_t allocated, peak; // bytes, where the backend counts them
     double marks[MZ_MARKS]; // seconds, where the backend has no marks of its own
-    struct mz_batch *batch; // what is being gathered, or NULL
-    struct mz_later *later; // what is put off, or NULL
-    uint64_t later_id;      // of the newest list of calls that were put off
+    // The runtime's. touch: NULL, or to be called before these bytes are read or written, so that deferred calls which need or make them
+    // run first.
+    mezzo_status (*touch)(mezzo_device *device, const void *data, size_t bytes, bool writes);
+    struct mz_batch *batch;       // calls being gathered, or NULL
+    struct mz_deferred *deferred; // calls that wait to run, or NULL
+    uint64_t deferred_id;         // of the newest list of deferred calls
 };
+
+static inline mezzo_status mz_device_touch(mezzo_device *device, const void *data, size_t bytes, bool writes) {
+    return device->touch != NULL ? device->touch(device, data, bytes, writes) : MEZZO_OK;
+}
 
 // Picks the kernel for a call; MEZZO_VERBOSE=dispatch logs the choice and each refusal. UNSUPPORTED lists the reasons.
 mezzo_status mz_select(const mezzo_device *device, const mz_call *call, const mz_kernel **out);
-// select + workspace from the device + run, for update ops and tests. `scratch` may be NULL when the kernel needs none.
-mezzo_status mz_run(mezzo_device *device, const mz_kernel *kernel, mz_call *call, void *scratch);
-// On a device that can capture, what is asked by mz_run, mz_zero and mz_fetch between begin and end is gathered, and at end run in order,
-// fetches last; from the third time on the same calls (kernels, tensors, constants) are the launch of one graph. Nothing else may be
-// asked of the device in between that has to come after a gathered call, and what is fetched must not change any more. Elsewhere
-// each call runs at once and begin and end do nothing. *batch is made by the first begin and belongs to the caller.
-typedef struct mz_batch mz_batch;
-mezzo_status mz_batch_begin(mezzo_device *device, mz_batch **batch);
-mezzo_status mz_batch_end(mezzo_device *device);
-void mz_batch_cancel(mezzo_device *device); // after an error in between: forgets what was gathered
-void mz_batch_free(mezzo_device *device, mz_batch *batch);
-mezzo_status mz_batch_run(mezzo_device *device, const mz_kernel *kernel,
-                          const mz_call *call); // mz_run's, while gathering
-mezzo_status mz_zero(mezzo_device *device, void *data, size_t bytes);
-mezzo_status mz_fetch(mezzo_device *device, int slot, const void *src, size_t bytes);
-
-// --- calls put off ----------------------------------------------------------------------------------------------------------
-// On a device with lanes, a call of a batch may be put off: it runs on a lane of its own beside the calls of the next program that takes it
-// along (run.c), which wait for it where they must, or before anything else happens that it matters to. Its place is where it was asked
-// for: what the host reads and writes (mz_later_touch), what another call does (mz_run, a program's) and what follows in the same batch are
-// checked, so that nobody can tell but by the clock. Elsewhere it is mz_run.
-typedef struct mz_put_off {
-    const mz_kernel *kernel;
-    mz_call call;
-    mz_update_attrs update; // what call.attrs.update pointed to
-    mz_traffic traffic;
-    mz_span *spans; // traffic's
-} mz_put_off;
-typedef struct mz_later {
-    mz_put_off *calls;
-    size_t n, cap;
-    uint64_t id; // the same for lists of the same calls
-} mz_later;
-bool mz_can_put_off(const mezzo_device *device); // now, by mz_run_later
-// traffic: what the call really reads and writes, where its tensors are more than that. No scratch.
-mezzo_status mz_run_later(mezzo_device *device, const mz_kernel *kernel, mz_call *call, const mz_traffic *traffic);
-mezzo_status mz_later_run(mezzo_device *device, mz_later *later); // each call, now
-mezzo_status mz_later_flush(mezzo_device *device);                // what is put off runs now
-mezzo_status mz_later_touch(mezzo_device *device, const void *data, size_t bytes,
-                            bool writes); // where these bytes matter
-void mz_later_clear(mz_later *later);
 
 bool mz_op_in_place(
     mz_op
@@ -230,13 +174,13 @@ typedef struct mz_opt_state {
     int32_t found_inf;   // OR of every grad_stats since the last scaler_update
     int32_t skip;        // the step under way moves nothing
     int32_t last_found_inf;
-    int32_t guard; // MZ_GUARD_…, set by the host
-    int32_t bad;   // MZ_BAD_…: what inspect found in the step under way
-    int32_t held;  // MZ_BAD_… of the step that made everything stand still, until the host clears it
-    float scale;   // that the gradients of the last grad_stats still are multiplied by; 0: by none
+    int32_t guard;  // MZ_GUARD_…, set by the host
+    int32_t bad;    // MZ_BAD_…: what inspect found in the step under way
+    int32_t halted; // MZ_BAD_… of the step that halted training, until the host clears it
+    float scale;    // that the gradients of the last grad_stats still are multiplied by; 0: by none
 } mz_opt_state;
 enum {
-    MZ_GUARD_ON = 1,        // a bad step holds
+    MZ_GUARD_ON = 1,        // a bad step halts
     MZ_GUARD_GRADIENTS = 2, // non-finite gradients make a step bad: there is no loss scale to blame
 };
 enum { MZ_BAD_BATCH = 1, MZ_BAD_LOSS = 2, MZ_BAD_ACTIVATION = 4, MZ_BAD_GRADIENTS = 8, MZ_BAD_PARAMETERS = 16 };
@@ -245,14 +189,14 @@ enum { MZ_BAD_BATCH = 1, MZ_BAD_LOSS = 2, MZ_BAD_ACTIVATION = 4, MZ_BAD_GRADIENT
 //   and adamw and sgd take round(g/scale): the same numbers without a pass that writes. norm = ‖g‖₂; found_inf |= any g non-finite. Partial
 //   sums are over fixed chunks of 4096 elements of the flat buffer, in FP64, added in order: threads do not change a bit.
 // clip_control: clip ×= min(1, max_norm/(norm·clip + 1e-6)); untouched when norm is not finite.
-// step_control: where the guard is on and nothing is held yet, held = bad, and MZ_BAD_GRADIENTS where found_inf and the guard's flags say so;
-//   bad = 0. Held: skip, and nothing is counted: step and all after it leave parameters, moments, counters and scaler as they were.
+// step_control: where the guard is on and nothing is halted yet, halted = bad, and MZ_BAD_GRADIENTS where found_inf and the guard's flags say so;
+//   bad = 0. Halted: skip, and nothing is counted: step and all after it leave parameters, moments, counters and scaler as they were.
 //   Else skip = found_inf. Skipped: ++skipped. Else lr = mz_schedule_lr(update, step), ++step, bias = 1 - beta^step.
 //   last_clip = clip, last_found_inf = found_inf.
 // adamw, sgd: nothing moves when skip. The gradient used is (g/scale)·last_clip; torch's formulas in FP32; shadows rounded in the same pass. They read
-//   nothing of the state that the ops behind them change, so that they may be put off until the next step_control.
+//   nothing of the state that the ops behind them change, so that they may be deferred until the next step_control.
 // scaler_update: found = OR of the states' found_inf; torch's rule on the block (where present and update->enabled), `skipped`
-//   counted, unless a state is held; then every state's found_inf = 0 and clip = 1.
+//   counted, unless a state is halted; then every state's found_inf = 0 and clip = 1.
 // inspect: found[i] is an mz_inspection of x[i]: of all values, or, where 0 < attrs.sample < count, of runs of 32: sample is rounded up to
 //   whole runs, run r begins at r·(count/runs) + mz_sample_start's shift, which the random
 //   state's step decides, so that steps look at different values. Where state is present: bad |= attrs.bad_first (of x[0]) or attrs.bad_rest.

@@ -116,15 +116,15 @@ typedef struct mz_plan {
     size_t inputs;   // bytes of those that a run brings
     size_t state;    // bytes of those that stay
 } mz_plan;
-// Where a device runs two lanes of nodes at once (beside.c): per node its lane, and the node from behind which it could run.
-typedef struct mz_beside {
-    signed char *lane;
+// For a device that runs two streams of nodes at once (streams.c): each node's stream, and the node after which it could start.
+typedef struct mz_stream_plan {
+    signed char *stream;
     int *since;
-} mz_beside;
-mezzo_status mz_pass_beside(const mezzo_graph *g, mz_beside *out);
-void mz_beside_free(mz_beside *beside);
-// beside: NULL for one lane. Else what nodes on the second one read and write keeps its bytes for as long as they may be early or late.
-mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_beside *beside, mz_plan *plan);
+} mz_stream_plan;
+mezzo_status mz_pass_streams(const mezzo_graph *g, mz_stream_plan *out);
+void mz_stream_plan_free(mz_stream_plan *streams);
+// streams: NULL for one stream. Otherwise values of nodes on the second stream keep their bytes as long as that node may be early or late.
+mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, mz_plan *plan);
 void mz_plan_free(mz_plan *plan);
 
 #endif

@@ -75,7 +75,7 @@ typedef struct mz_update_attrs {
     uint64_t seed;    // of the rounding of stochastic masters
     int64_t elements; // adamw, sgd: how many their segments have together; 0: as many as the gradients
     bool keeps_scale; // grad_stats: gradients stay as they are, and the state says what they are multiplied by
-    bool beside;      // adamw, sgd: other work shall have room on the device
+    bool overlaps;    // adamw, sgd: leave room on the device for other streams
     bool enabled;     // scaler_update
     double growth_factor, backoff_factor, min_scale, max_scale;
     int64_t growth_interval;

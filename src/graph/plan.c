@@ -64,9 +64,9 @@ static void share_in_place(const mezzo_graph *g, int *last, int *shared) {
     }
 }
 
-// The last node that reads each root; n_nodes for what is kept. In-place sharing extends a root's life as it goes. What a node on the second lane
-// reads stays for SLACK nodes more, so that it can be late.
-static void last_reads(const mezzo_graph *g, const mz_beside *beside, const int *shared, int *last) {
+// The last node that reads each root; n_nodes for what is kept. In-place sharing extends a root's life as it goes. What a node on the
+// second stream reads stays for SLACK nodes more, so that it can be late.
+static void last_reads(const mezzo_graph *g, const mz_stream_plan *streams, const int *shared, int *last) {
     for (size_t v = 0; v < g->n_values; ++v)
         last[v] = -1;
     for (size_t i = 0; i < g->n_nodes; ++i)
@@ -74,7 +74,7 @@ static void last_reads(const mezzo_graph *g, const mz_beside *beside, const int 
             const mz_node *n = &g->nodes[i];
             int count = pass ? n->n_out : n->n_in;
             const int *list = pass ? n->out : n->in;
-            int until = (int)i + (beside && !pass && beside->lane[i] == 1 ? SLACK : 0);
+            int until = (int)i + (streams && !pass && streams->stream[i] == 1 ? SLACK : 0);
             until = until < (int)g->n_nodes ? until : (int)g->n_nodes - 1;
             for (int k = 0; k < count; ++k) {
                 int *at = list[k] >= 0 ? &last[root_of(g, shared, list[k])] : NULL;
@@ -87,14 +87,14 @@ static void last_reads(const mezzo_graph *g, const mz_beside *beside, const int 
             last[root_of(g, shared, (int)v)] = (int)g->n_nodes;
 }
 
-// The first node that writes each root, or a part of it, or from behind which one on the second lane could; INT_MAX for what nothing writes.
-static void first_writes(const mezzo_graph *g, const mz_beside *beside, const int *shared, int *first) {
+// The first node that writes each root or a part of it, or after which one on the second stream could; INT_MAX: nothing writes it.
+static void first_writes(const mezzo_graph *g, const mz_stream_plan *streams, const int *shared, int *first) {
     for (size_t v = 0; v < g->n_values; ++v)
         first[v] = INT_MAX;
     for (size_t i = g->n_nodes; i-- > 0;)
         for (int k = 0; k < g->nodes[i].n_out; ++k) {
             int *at = g->nodes[i].out[k] >= 0 ? &first[root_of(g, shared, g->nodes[i].out[k])] : NULL;
-            int since = beside ? beside->since[i] : (int)i;
+            int since = streams ? streams->since[i] : (int)i;
             if (at && since < *at)
                 *at = since;
         }
@@ -132,7 +132,7 @@ static void place(life *lives, size_t i, life **near) {
     x->offset = at;
 }
 
-mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_beside *beside, mz_plan *plan) {
+mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, mz_plan *plan) {
     mezzo_status status = MEZZO_OK;
     size_t n_lives = 0;
     memset(plan, 0, sizeof *plan);
@@ -147,10 +147,10 @@ mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_beside *beside, mz_plan
     }
     for (size_t v = 0; v < g->n_values; ++v)
         shared[v] = -1;
-    last_reads(g, beside, shared, last);
+    last_reads(g, streams, shared, last);
     share_in_place(g, last, shared);
-    last_reads(g, beside, shared, last);
-    first_writes(g, beside, shared, first);
+    last_reads(g, streams, shared, last);
+    first_writes(g, streams, shared, first);
     for (size_t v = 0; v < g->n_values; ++v) {
         const mz_value *x = &g->values[v];
         plan->offset[v] = SIZE_MAX;

@@ -220,10 +220,10 @@ static mezzo_status choose_kernels(mezzo_optimizer *opt) {
     return MEZZO_OK;
 }
 
-// --- parts ----------------------------------------------------------------------------------------------------------------
-// A part is worth a launch: 2 M parameters are 70 MB, 25 µs of an H100.
-#define PART_ELEMENTS ((int64_t)1 << 21)
-enum { PART_READS = 3, PART_WRITES = 5, PART_SPANS = PART_READS + PART_WRITES };
+// --- buckets --------------------------------------------------------------------------------------------------------------
+// A bucket is worth a launch: 2 M parameters are 70 MB, 25 µs of an H100.
+#define BUCKET_ELEMENTS ((int64_t)1 << 21)
+enum { BUCKET_READS = 3, BUCKET_WRITES = 5, BUCKET_SPANS = BUCKET_READS + BUCKET_WRITES };
 
 // Bytes that are next to the last ones become one with them.
 static void add_span(mz_span *spans, int *n, const void *from, size_t bytes) {
@@ -261,43 +261,43 @@ static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *
                      mz_align_up((size_t)s[i].count, 32) * sizeof(uint16_t));
 }
 
-static void make_part(mezzo_optimizer *opt, int first, int n, int64_t elements, mz_span *spans) {
-    mz_update_part *part = &opt->parts[opt->n_parts++];
-    part->call = opt->move.call;
-    part->call.in[1] = mz_tensor_bytes((mz_segment *)opt->d_segments + first, (size_t)n * sizeof *opt->segments);
-    part->update = (mz_update_attrs){.elements = elements, .beside = first > 0}; // nothing runs beside the first
-    find_traffic(opt, first, n, spans, &part->traffic);
+static void make_bucket(mezzo_optimizer *opt, int first, int n, int64_t elements, mz_span *spans) {
+    mz_update_bucket *bucket = &opt->buckets[opt->n_buckets++];
+    bucket->call = opt->move.call;
+    bucket->call.in[1] = mz_tensor_bytes((mz_segment *)opt->d_segments + first, (size_t)n * sizeof *opt->segments);
+    bucket->update = (mz_update_attrs){.elements = elements, .overlaps = first > 0}; // nothing overlaps the first
+    find_traffic(opt, first, n, spans, &bucket->traffic);
 }
 
 // Parameters are in the order in which forward reads them, so far as a model is built in that order.
-static mezzo_status make_parts(mezzo_optimizer *opt) {
+static mezzo_status make_buckets(mezzo_optimizer *opt) {
     size_t n = (size_t)opt->n;
     int64_t elements = 0;
     int first = 0;
-    if (opt->device->backend->capture_lane == NULL)
+    if (opt->device->backend->capture_stream == NULL)
         return MEZZO_OK;
-    if (opt->parts == NULL)
-        opt->parts = mz_alloc(n, sizeof *opt->parts);
+    if (opt->buckets == NULL)
+        opt->buckets = mz_alloc(n, sizeof *opt->buckets);
     if (opt->spans == NULL)
-        opt->spans = mz_alloc(n * PART_SPANS + n * 2, sizeof *opt->spans);
-    if (opt->parts == NULL || opt->spans == NULL)
+        opt->spans = mz_alloc(n * BUCKET_SPANS + n * 2, sizeof *opt->spans);
+    if (opt->buckets == NULL || opt->spans == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    opt->n_parts = 0;
+    opt->n_buckets = 0;
     for (int i = 0; i < opt->n; i++) {
         elements += opt->segments[i].count;
-        if (elements < opt->part_elements && i + 1 < opt->n)
+        if (elements < opt->bucket_elements && i + 1 < opt->n)
             continue;
-        make_part(opt, first, i + 1 - first, elements, opt->spans + (size_t)first * (PART_SPANS + 2));
+        make_bucket(opt, first, i + 1 - first, elements, opt->spans + (size_t)first * (BUCKET_SPANS + 2));
         first = i + 1;
         elements = 0;
     }
     return MEZZO_OK;
 }
 
-mezzo_status mz_optimizer_cut(mezzo_optimizer *opt, int64_t elements) {
-    opt->part_elements = elements;
-    MEZZO_TRY(mz_later_flush(opt->device));
-    return make_parts(opt);
+mezzo_status mz_optimizer_set_bucket(mezzo_optimizer *opt, int64_t elements) {
+    opt->bucket_elements = elements;
+    MEZZO_TRY(mz_deferred_flush(opt->device));
+    return make_buckets(opt);
 }
 
 // A program made after the optimizer may have added shadow weights: the step must write those too.
@@ -306,7 +306,7 @@ static mezzo_status follow_layout(mezzo_optimizer *opt) {
         return MEZZO_OK;
     fill_segments(opt);
     MEZZO_TRY(choose_kernels(opt));
-    MEZZO_TRY(make_parts(opt));
+    MEZZO_TRY(make_buckets(opt));
     MEZZO_TRY(opt->device->backend->write(opt->device, opt->d_segments, opt->segments,
                                           (size_t)opt->n * sizeof *opt->segments));
     return MEZZO_OK;
@@ -325,7 +325,7 @@ mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_
     opt->sgd = options->kind == MEZZO_SGD;
     opt->decay_min_rank = options->decay_min_rank;
     opt->n_moments = opt->sgd ? (options->momentum != 0 ? 1 : 0) : 2;
-    opt->part_elements = PART_ELEMENTS;
+    opt->bucket_elements = BUCKET_ELEMENTS;
     opt->update = (mz_update_attrs){.beta1 = options->beta1,
                                     .beta2 = options->beta2,
                                     .eps = options->eps,
@@ -339,7 +339,7 @@ mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_
     fill_segments(opt);
     MEZZO_TRY_GOTO(status, alloc_state(opt));
     MEZZO_TRY_GOTO(status, choose_kernels(opt));
-    MEZZO_TRY_GOTO(status, make_parts(opt));
+    MEZZO_TRY_GOTO(status, make_buckets(opt));
     MEZZO_TRY_GOTO(status, opt->device->backend->write(opt->device, opt->d_segments, opt->segments,
                                                        (size_t)opt->n * sizeof *opt->segments));
     *out = opt;
@@ -361,7 +361,7 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
             b->release(opt->device, buffers[i]);
     mz_free(opt->index);
     mz_free(opt->segments);
-    mz_free(opt->parts);
+    mz_free(opt->buckets);
     mz_free(opt->spans);
     mz_free(opt);
 }
@@ -384,7 +384,7 @@ mezzo_status mz_optimizer_stats(mezzo_optimizer *opt, float *scale) {
     opt->touched = true;
     opt->unscale.call.in[1].data = scale;
     // In a batch the step follows at once, and gradients are zeroed behind it.
-    opt->update.keeps_scale = scale != NULL && mz_can_put_off(opt->device) && !opt->unscales_in_place;
+    opt->update.keeps_scale = scale != NULL && mz_can_defer(opt->device) && !opt->unscales_in_place;
     mezzo_status status = run(opt, scale != NULL ? &opt->unscale : &opt->stats);
     opt->update.keeps_scale = false;
     MEZZO_TRY(status);
@@ -392,31 +392,31 @@ mezzo_status mz_optimizer_stats(mezzo_optimizer *opt, float *scale) {
     return MEZZO_OK;
 }
 
-// The move, and the second shadows behind it, put off: the next forward runs beside them.
-static mezzo_status move_later(mezzo_optimizer *opt) {
-    for (size_t i = 0; i < opt->n_parts; i++) {
-        mz_update_part *part = &opt->parts[i];
-        int64_t elements = part->update.elements;
-        bool beside = part->update.beside;
+// The move, and the refresh of the second format after it, deferred: the next forward overlaps them.
+static mezzo_status move_deferred(mezzo_optimizer *opt) {
+    for (size_t i = 0; i < opt->n_buckets; i++) {
+        mz_update_bucket *bucket = &opt->buckets[i];
+        int64_t elements = bucket->update.elements;
+        bool overlaps = bucket->update.overlaps;
         // A schedule's numbers are step_control's: left out, so that a change of them is not another call.
-        part->update = (mz_update_attrs){.beta1 = opt->update.beta1,
-                                         .beta2 = opt->update.beta2,
-                                         .eps = opt->update.eps,
-                                         .weight_decay = opt->update.weight_decay,
-                                         .momentum = opt->update.momentum,
-                                         .dampening = opt->update.dampening,
-                                         .nesterov = opt->update.nesterov,
-                                         .seed = opt->update.seed,
-                                         .elements = elements,
-                                         .beside = beside};
-        part->call.attrs.update = &part->update;
-        MEZZO_TRY(mz_run_later(opt->device, opt->move.kernel, &part->call, &part->traffic));
+        bucket->update = (mz_update_attrs){.beta1 = opt->update.beta1,
+                                           .beta2 = opt->update.beta2,
+                                           .eps = opt->update.eps,
+                                           .weight_decay = opt->update.weight_decay,
+                                           .momentum = opt->update.momentum,
+                                           .dampening = opt->update.dampening,
+                                           .nesterov = opt->update.nesterov,
+                                           .seed = opt->update.seed,
+                                           .elements = elements,
+                                           .overlaps = overlaps};
+        bucket->call.attrs.update = &bucket->update;
+        MEZZO_TRY(mz_defer(opt->device, opt->move.kernel, &bucket->call, &bucket->traffic));
     }
     if (opt->n_shadows > 1) {
         mz_span spans[MZ_MAX_IN + MZ_MAX_OUT];
         mz_traffic traffic = mz_traffic_of(&opt->refresh.call, spans);
         opt->refresh.call.attrs.update = &opt->update;
-        MEZZO_TRY(mz_run_later(opt->device, opt->refresh.kernel, &opt->refresh.call, &traffic));
+        MEZZO_TRY(mz_defer(opt->device, opt->refresh.kernel, &opt->refresh.call, &traffic));
     }
     return MEZZO_OK;
 }
@@ -424,8 +424,8 @@ static mezzo_status move_later(mezzo_optimizer *opt) {
 mezzo_status mz_optimizer_move(mezzo_optimizer *opt) {
     MEZZO_TRY(follow_layout(opt));
     MEZZO_TRY(run(opt, &opt->control));
-    if (opt->n_parts > 0 && opt->params->takes_update && mz_can_put_off(opt->device))
-        return move_later(opt);
+    if (opt->n_buckets > 0 && opt->params->overlaps_update && mz_can_defer(opt->device))
+        return move_deferred(opt);
     MEZZO_TRY(run(opt, &opt->move));
     if (opt->n_shadows > 1)
         MEZZO_TRY(run(opt, &opt->refresh));

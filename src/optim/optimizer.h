@@ -2,7 +2,6 @@
 #ifndef MZ_TRAIN_OPTIMIZER_H
 #define MZ_TRAIN_OPTIMIZER_H
 
-#include "backend/backend.h"
 #include "runtime/params.h"
 #include "mezzo/optimizer.h"
 
@@ -12,12 +11,12 @@ typedef struct mz_update_op {
     mz_call call;
 } mz_update_op;
 
-// The move of some parameters next to each other, by itself, so that it can be put off and waited for by those that read them.
-typedef struct mz_update_part {
+// The move of some parameters next to each other, a call of its own, so that calls that read them wait for it alone.
+typedef struct mz_update_bucket {
     mz_call call;
     mz_update_attrs update;
     mz_traffic traffic;
-} mz_update_part;
+} mz_update_bucket;
 
 #define MZ_MOMENTS 2 // AdamW: exp_avg, exp_avg_sq; SGD: momentum_buffer
 
@@ -40,10 +39,10 @@ struct mezzo_optimizer {
     int n_shadows; // params' shadow formats that the ops below know of
     // Shadows of the first format are written by the move itself, of a second one by `refresh` after it.
     mz_update_op stats, unscale, clip, control, move, refresh, reset;
-    mz_update_part *parts; // on a device with lanes; `move` in pieces
-    size_t n_parts;
-    int64_t part_elements; // of a part at least, but the last
-    mz_span *spans;        // the parts'
+    mz_update_bucket *buckets; // on a device with streams: `move` in pieces
+    size_t n_buckets;
+    int64_t bucket_elements; // of a bucket at least, but the last
+    mz_span *spans;          // the buckets'
     // What the host knows about the device's numbers, without asking.
     bool unscales_in_place;  // asked for by who reads gradients after a step; else a step in a batch leaves them scaled
     uint64_t stats_version;  // params' grad_version that norm and found_inf belong to
@@ -57,9 +56,9 @@ bool mz_optimizer_has_grads(const mezzo_optimizer *optimizer);
 mezzo_status mz_optimizer_stats(mezzo_optimizer *optimizer, float *scale);
 bool mz_optimizer_fresh(const mezzo_optimizer *optimizer);  // the stats belong to the gradients as they are
 mezzo_status mz_optimizer_move(mezzo_optimizer *optimizer); // step_control and adamw or sgd
-mezzo_status mz_optimizer_cut(mezzo_optimizer *optimizer, int64_t elements); // parts of so many parameters at least
-mezzo_status mz_optimizer_reset(mezzo_optimizer *optimizer);                 // found_inf = 0, clip = 1
-mezzo_status mz_optimizer_fetch(mezzo_optimizer *optimizer, int slot);       // enqueue a read of the state block
+mezzo_status mz_optimizer_set_bucket(mezzo_optimizer *optimizer, int64_t elements); // of so many parameters at least
+mezzo_status mz_optimizer_reset(mezzo_optimizer *optimizer);                        // found_inf = 0, clip = 1
+mezzo_status mz_optimizer_fetch(mezzo_optimizer *optimizer, int slot);              // enqueue a read of the state block
 
 // For checkpoints: moment `which` (0 … n_moments-1) of owned parameter `i`, FP32, host side.
 const char *mz_optimizer_moment_name(const mezzo_optimizer *optimizer, int which); // "exp_avg"

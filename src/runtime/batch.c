@@ -1,5 +1,5 @@
 // Calls gathered and run at once: on a device that can capture, the same calls as the last time are one graph's launch.
-#include "backend/backend.h"
+#include "runtime/calls.h"
 
 typedef enum kind { RUN, ZERO, FETCH } kind;
 typedef struct entry {
@@ -20,8 +20,8 @@ typedef struct list {
 struct mz_batch {
     list now, before; // gathered this time; what `graph` does
     void *graph;
-    bool seen;                    // `before` has been run once: kernels are loaded, so that it can be captured
-    mz_later later, later_before; // put off this time, and the last time
+    bool seen;                             // `before` has been run once: kernels are loaded, so that it can be captured
+    mz_deferred deferred, deferred_before; // this time's, and the last time's
 };
 
 // --- comparing ------------------------------------------------------------------------------------------------------------
@@ -49,10 +49,10 @@ static bool same_entry(const entry *a, const entry *b) {
             same_tensors(a->call.out, b->call.out, a->call.n_out));
 }
 
-static bool same_later(const mz_later *a, const mz_later *b) {
+static bool same_deferred(const mz_deferred *a, const mz_deferred *b) {
     bool same = a->n == b->n;
     for (size_t i = 0; same && i < a->n; i++) {
-        const mz_put_off *x = &a->calls[i], *y = &b->calls[i];
+        const mz_deferred_call *x = &a->calls[i], *y = &b->calls[i];
         same = x->kernel == y->kernel && x->call.op == y->call.op && x->call.n_in == y->call.n_in &&
                x->call.n_out == y->call.n_out && memcmp(&x->update, &y->update, sizeof x->update) == 0 &&
                same_tensors(x->call.in, y->call.in, x->call.n_in) &&
@@ -126,21 +126,23 @@ static mezzo_status run_batch(mezzo_device *device, mz_batch *batch) {
     return run_list(device, &batch->now, true);
 }
 
-// --- putting off ----------------------------------------------------------------------------------------------------------
-bool mz_can_put_off(const mezzo_device *device) {
-    return device->batch != NULL && device->backend->capture_lane != NULL;
+static mezzo_status gather_run(mezzo_device *device, const mz_kernel *kernel, const mz_call *call);
+
+// --- deferring --------------------------------------------------------------------------------------------------------------
+bool mz_can_defer(const mezzo_device *device) {
+    return device->batch != NULL && device->backend->capture_stream != NULL;
 }
 
-mezzo_status mz_run_later(mezzo_device *device, const mz_kernel *kernel, mz_call *call, const mz_traffic *traffic) {
-    if (!mz_can_put_off(device))
+mezzo_status mz_defer(mezzo_device *device, const mz_kernel *kernel, mz_call *call, const mz_traffic *traffic) {
+    if (!mz_can_defer(device))
         return mz_run(device, kernel, call, NULL);
-    mz_later *later = &device->batch->later;
-    size_t cap = later->cap, n_reads = (size_t)traffic->n_reads, n_writes = (size_t)traffic->n_writes;
-    MEZZO_TRY(MZ_RESERVE(later->calls, later->cap, later->n + 1));
-    memset(later->calls + cap, 0, (later->cap - cap) * sizeof *later->calls);
-    mz_put_off *c = &later->calls[later->n];
+    mz_deferred *waiting = &device->batch->deferred;
+    size_t cap = waiting->cap, n_reads = (size_t)traffic->n_reads, n_writes = (size_t)traffic->n_writes;
+    MEZZO_TRY(MZ_RESERVE(waiting->calls, waiting->cap, waiting->n + 1));
+    memset(waiting->calls + cap, 0, (waiting->cap - cap) * sizeof *waiting->calls);
+    mz_deferred_call *c = &waiting->calls[waiting->n];
     mz_free(c->spans);
-    *c = (mz_put_off){.kernel = kernel, .spans = mz_alloc(n_reads + n_writes + 1, sizeof *c->spans)};
+    *c = (mz_deferred_call){.kernel = kernel, .spans = mz_alloc(n_reads + n_writes + 1, sizeof *c->spans)};
     if (c->spans == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     memcpy(&c->call, call, sizeof c->call);
@@ -148,47 +150,48 @@ mezzo_status mz_run_later(mezzo_device *device, const mz_kernel *kernel, mz_call
     memcpy(c->spans, traffic->reads, n_reads * sizeof *c->spans);
     memcpy(c->spans + n_reads, traffic->writes, n_writes * sizeof *c->spans);
     c->traffic = (mz_traffic){c->spans, c->spans + n_reads, traffic->n_reads, traffic->n_writes};
-    later->n++;
+    waiting->n++;
     return MEZZO_OK;
 }
 
-// What was put off in this batch comes into its order after all, before what needs it.
-static mezzo_status take_back(mezzo_device *device) {
-    mz_later *later = &device->batch->later;
-    size_t n = later->n;
-    later->n = 0;
+// A later call of the batch needs the deferred ones: they run before it, in their order.
+static mezzo_status undefer(mezzo_device *device) {
+    mz_deferred *waiting = &device->batch->deferred;
+    size_t n = waiting->n;
+    waiting->n = 0;
     for (size_t i = 0; i < n; i++) {
-        mz_put_off *c = &later->calls[i];
+        mz_deferred_call *c = &waiting->calls[i];
         c->call.attrs.update = &c->update;
-        MEZZO_TRY(mz_batch_run(device, c->kernel, &c->call));
+        MEZZO_TRY(gather_run(device, c->kernel, &c->call));
     }
     return MEZZO_OK;
 }
 
-// A step's moves may be behind scaler_update: what that changes they do not read (backend.h).
-static mezzo_status take_back_for(mezzo_device *device, const mz_traffic *traffic) {
-    const mz_later *later = &device->batch->later;
-    for (size_t i = 0; i < later->n; i++)
-        if (mz_traffic_depends(traffic, &later->calls[i].traffic))
-            return take_back(device);
+// Not for scaler_update: deferred moves do not read what it changes (backend.h).
+static mezzo_status undefer_for(mezzo_device *device, const mz_traffic *traffic) {
+    const mz_deferred *waiting = &device->batch->deferred;
+    for (size_t i = 0; i < waiting->n; i++)
+        if (mz_traffic_depends(traffic, &waiting->calls[i].traffic))
+            return undefer(device);
     return MEZZO_OK;
 }
 
-static mezzo_status take_back_for_bytes(mezzo_device *device, const void *data, size_t bytes, bool writes) {
+static mezzo_status undefer_for_bytes(mezzo_device *device, const void *data, size_t bytes, bool writes) {
     const mz_span span = {data, (const char *)data + bytes};
     const mz_traffic touch = {.reads = &span, .writes = &span, .n_reads = !writes, .n_writes = writes};
-    return take_back_for(device, &touch);
+    return undefer_for(device, &touch);
 }
 
-// The device has one list of calls that are put off, which belongs to a batch.
+// The device has one list of deferred calls, which belongs to a batch.
 static void hand_over(mezzo_device *device, mz_batch *batch) {
-    mz_later swap = batch->later_before;
-    if (batch->later.n == 0)
+    mz_deferred swap = batch->deferred_before;
+    if (batch->deferred.n == 0)
         return;
-    batch->later.id = same_later(&batch->later, &batch->later_before) ? batch->later_before.id : ++device->later_id;
-    batch->later_before = batch->later;
-    batch->later = swap;
-    device->later = &batch->later_before;
+    batch->deferred.id =
+        same_deferred(&batch->deferred, &batch->deferred_before) ? batch->deferred_before.id : ++device->deferred_id;
+    batch->deferred_before = batch->deferred;
+    batch->deferred = swap;
+    mz_deferred_set(device, &batch->deferred_before);
 }
 
 // --- gathering ------------------------------------------------------------------------------------------------------------
@@ -199,8 +202,8 @@ mezzo_status mz_batch_begin(mezzo_device *device, mz_batch **batch) {
         *batch = mz_alloc(1, sizeof **batch);
     if (*batch == NULL)
         return MEZZO_ERR_MEMORY;
-    MEZZO_TRY(mz_later_flush(device));
-    (*batch)->now.n = (*batch)->later.n = 0;
+    MEZZO_TRY(mz_deferred_flush(device));
+    (*batch)->now.n = (*batch)->deferred.n = 0;
     device->batch = *batch;
     return MEZZO_OK;
 }
@@ -224,10 +227,10 @@ void mz_batch_free(mezzo_device *device, mz_batch *batch) {
         return;
     if (device->batch == batch)
         device->batch = NULL;
-    if (device->later == &batch->later_before)
-        (void)mz_later_flush(device);
-    mz_later_clear(&batch->later);
-    mz_later_clear(&batch->later_before);
+    if (device->deferred == &batch->deferred_before)
+        (void)mz_deferred_flush(device);
+    mz_deferred_clear(&batch->deferred);
+    mz_deferred_clear(&batch->deferred_before);
     device->backend->capture_free(device, batch->graph);
     mz_free(batch->now.entries);
     mz_free(batch->before.entries);
@@ -242,12 +245,12 @@ static mezzo_status gather(mezzo_device *device, entry **out) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_batch_run(mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
+static mezzo_status gather_run(mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
     entry *e;
     mz_span spans[MZ_MAX_IN + MZ_MAX_OUT];
     mz_traffic traffic = mz_traffic_of(call, spans);
     if (call->op != MZ_OP_scaler_update)
-        MEZZO_TRY(take_back_for(device, &traffic));
+        MEZZO_TRY(undefer_for(device, &traffic));
     MEZZO_TRY(gather(device, &e));
     e->kind = RUN;
     e->kernel = kernel;
@@ -257,11 +260,31 @@ mezzo_status mz_batch_run(mezzo_device *device, const mz_kernel *kernel, const m
     return MEZZO_OK;
 }
 
+mezzo_status mz_run(mezzo_device *device, const mz_kernel *kernel, mz_call *call, void *scratch) {
+    size_t needed = kernel->workspace != NULL ? kernel->workspace(device, call) : 0;
+    call->workspace = scratch;
+    if (device->batch == NULL)
+        MEZZO_TRY(mz_deferred_flush(device));
+    if (needed == 0 || scratch != NULL) {
+        MEZZO_TRY(device->batch != NULL ? gather_run(device, kernel, call) : kernel->run(device, call));
+        return MEZZO_OK;
+    }
+    if (device->batch != NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "%s needs scratch of its own while calls are gathered", kernel->name);
+    MEZZO_TRY(device->backend->alloc(device, needed, &call->workspace));
+    mezzo_status status = kernel->run(device, call);
+    if (status == MEZZO_OK)
+        status = device->backend->sync(device); // the scratch must outlive the work
+    device->backend->release(device, call->workspace);
+    call->workspace = NULL;
+    return status;
+}
+
 mezzo_status mz_zero(mezzo_device *device, void *data, size_t bytes) {
     entry *e;
     if (device->batch == NULL)
         return device->backend->zero(device, data, bytes);
-    MEZZO_TRY(take_back_for_bytes(device, data, bytes, true));
+    MEZZO_TRY(undefer_for_bytes(device, data, bytes, true));
     MEZZO_TRY(gather(device, &e));
     e->kind = ZERO;
     e->data = data;
@@ -273,7 +296,7 @@ mezzo_status mz_fetch(mezzo_device *device, int slot, const void *data, size_t b
     entry *e;
     if (device->batch == NULL)
         return device->backend->fetch(device, slot, data, bytes);
-    MEZZO_TRY(take_back_for_bytes(device, data, bytes, false));
+    MEZZO_TRY(undefer_for_bytes(device, data, bytes, false));
     MEZZO_TRY(gather(device, &e));
     e->kind = FETCH;
     e->data = data;

@@ -2,7 +2,7 @@
 #ifndef MZ_PARAMS_H
 #define MZ_PARAMS_H
 
-#include "backend/backend.h"
+#include "runtime/calls.h"
 #include "mezzo/program.h"
 
 typedef struct mz_param {
@@ -36,7 +36,7 @@ struct mezzo_params {
     mz_shadow shadows[2];    // in the order they were first needed; never moved or freed before params
     int n_shadows;           // optimizers remake their segments when it has grown
     uint64_t grad_version;   // grows whenever gradients change, by a run or a host write
-    bool takes_update;       // a program gains by an update beside its forward
+    bool overlaps_update;    // a program gains by an update beside its forward
     bool grads_empty;        // zeroed since, and nothing added
     bool grads_stale;        // grads_empty, but the memory still holds the old ones: see mz_params_settle
 };

@@ -24,7 +24,7 @@ static void compiled_free(mz_compiled *c) {
     mz_free(c->kernels);
     mz_free(c->node);
     mz_free(c->use);
-    mz_free(c->lane);
+    mz_free(c->stream);
     memset(c, 0, sizeof *c);
 }
 
@@ -49,7 +49,7 @@ static size_t workspace_of(mezzo_device *device, mz_compiled *c, const mz_kernel
     return other > bytes ? other : bytes;
 }
 
-static mezzo_status choose_kernels(mezzo_device *device, const mz_beside *beside, mz_compiled *c) {
+static mezzo_status choose_kernels(mezzo_device *device, const mz_stream_plan *streams, mz_compiled *c) {
     const mezzo_graph *g = c->graph;
     c->overwrites = true;
     for (size_t i = 0; i < g->n_nodes; ++i) {
@@ -62,11 +62,11 @@ static mezzo_status choose_kernels(mezzo_device *device, const mz_beside *beside
         if (status != MEZZO_OK)
             return mz_context(status, "%s", g->modules[g->nodes[i].module]);
         size_t bytes = workspace_of(device, c, *kernel, call);
-        bool second = c->lane && beside->lane[i] == 1;
-        size_t *most = second ? &c->beside : &c->workspace;
+        bool second = c->stream && streams->stream[i] == 1;
+        size_t *most = second ? &c->side_workspace : &c->workspace;
         *most = bytes > *most ? bytes : *most;
         if (second)
-            c->lane[c->n_calls] = 1;
+            c->stream[c->n_calls] = 1;
         c->node[c->n_calls++] = (int)i;
     }
     return MEZZO_OK;
@@ -78,10 +78,10 @@ static void stop_dropout(mezzo_graph *g) {
         g->nodes[i].attrs.p = 0;
 }
 
-// Whether weights' gradients shall run beside the rest: where a device can do that and products are so small that one alone does not
-// fill it. 30 GFLOP are 40 µs of a card that does 700 TFLOP/s.
+// Whether gradients of weights run on a second stream: where products are so small that one alone does not fill the device. 30 GFLOP are
+// 40 µs of a card that does 700 TFLOP/s.
 #define SMALL_PRODUCT 3e10
-static bool worth_lanes(const mezzo_device *device, const mezzo_graph *g) {
+static bool worth_streams(const mezzo_device *device, const mezzo_graph *g) {
     double operations = 0;
     int products = 0;
     for (size_t i = 0; i < g->n_nodes; ++i) {
@@ -92,13 +92,13 @@ static bool worth_lanes(const mezzo_device *device, const mezzo_graph *g) {
         operations += 2.0 * (double)mz_shape_count(dy) * (double)x->dim[x->rank - 1];
         ++products;
     }
-    return device->backend->capture_lane && products > 0 && operations / products < SMALL_PRODUCT;
+    return device->backend->capture_stream && products > 0 && operations / products < SMALL_PRODUCT;
 }
 
-// Whether an update shall run beside the program's forward. Its bytes are the weights', forward's work is the weights' times the rows': of
-// 2,048 rows steps took 2 % less with it, of 8,192 they did not (docs/dev/CUDA.md).
+// Whether to overlap an update with the program's forward. The update's bytes are the weights'; forward's work is weights times rows: steps
+// of 2,048 rows took 2 % less with it, of 8,192 they did not (docs/dev/CUDA.md).
 #define FEW_ROWS 4096
-static bool worth_update_beside(const mz_compiled *c) {
+static bool worth_overlap(const mz_compiled *c) {
     const mezzo_graph *g = c->graph;
     int64_t most = 0;
     for (size_t i = 0; i < g->n_nodes; ++i) {
@@ -108,52 +108,52 @@ static bool worth_update_beside(const mz_compiled *c) {
         int64_t rows = mz_shape_count(dy) / dy->dim[dy->rank - 1];
         most = rows > most ? rows : most;
     }
-    return c->lane != NULL && most <= FEW_ROWS;
+    return c->stream != NULL && most <= FEW_ROWS;
 }
 
 static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                             mz_compiled *c) {
     mezzo_status status;
     size_t n;
-    bool lanes;
-    mz_beside beside = {0};
+    bool streams;
+    mz_stream_plan placed = {0};
     memset(c, 0, sizeof *c);
     MEZZO_TRY(check_options(options));
     MEZZO_TRY_GOTO(status, mz_passes(graph, options, "chunk", &c->graph));
     if (options->forward_only)
         stop_dropout(c->graph);
-    lanes = worth_lanes(device, c->graph);
-    if (lanes)
-        MEZZO_TRY_GOTO(status, mz_pass_beside(c->graph, &beside));
-    MEZZO_TRY_GOTO(status, mz_pass_plan(c->graph, lanes ? &beside : NULL, &c->plan));
+    streams = worth_streams(device, c->graph);
+    if (streams)
+        MEZZO_TRY_GOTO(status, mz_pass_streams(c->graph, &placed));
+    MEZZO_TRY_GOTO(status, mz_pass_plan(c->graph, streams ? &placed : NULL, &c->plan));
     n = c->graph->n_nodes + 1;
-    c->lane = lanes ? mz_alloc(n, sizeof *c->lane) : NULL;
+    c->stream = streams ? mz_alloc(n, sizeof *c->stream) : NULL;
     c->calls = mz_alloc(n, sizeof *c->calls);
     c->kernels = mz_alloc(n, sizeof *c->kernels);
     c->node = mz_alloc(n, sizeof *c->node);
     c->use = mz_alloc(n, sizeof *c->use);
-    if (!c->calls || !c->kernels || !c->node || !c->use || (lanes && !c->lane)) {
+    if (!c->calls || !c->kernels || !c->node || !c->use || (streams && !c->stream)) {
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
         goto fail;
     }
-    MEZZO_TRY_GOTO(status, choose_kernels(device, &beside, c));
-    mz_beside_free(&beside);
+    MEZZO_TRY_GOTO(status, choose_kernels(device, &placed, c));
+    mz_stream_plan_free(&placed);
     return MEZZO_OK;
 fail:
-    mz_beside_free(&beside);
+    mz_stream_plan_free(&placed);
     compiled_free(c);
     return status;
 }
 
 // --- memory ---------------------------------------------------------------------------------------------------------------------
 
-static size_t lane_bytes(const mz_compiled *c) { // of lane 0's workspace; lane 1's lies behind it
-    return c->lane ? mz_align_up(c->workspace, 256) : c->workspace;
+static size_t first_workspace(const mz_compiled *c) { // of stream 0; stream 1's lies behind it
+    return c->stream ? mz_align_up(c->workspace, 256) : c->workspace;
 }
 
 static void plan_report(const mz_compiled *c, mezzo_memory *out) {
     *out = (mezzo_memory){.activations = c->plan.arena,
-                          .workspace = lane_bytes(c) + c->beside,
+                          .workspace = first_workspace(c) + c->side_workspace,
                           .inputs = c->plan.inputs + c->plan.state,
                           .activations_unshared = c->plan.unshared};
 }
@@ -341,8 +341,8 @@ void mz_program_bind(mezzo_program *p) {
         for (int k = 0; k < n->n_out; ++k)
             if (n->out[k] >= 0)
                 call->out[k].data = p->address[n->out[k]];
-        bool beside = p->c.lane && p->c.lane[i] == 1;
-        call->workspace = (char *)p->workspace + (beside ? lane_bytes(&p->c) : 0);
+        bool beside = p->c.stream && p->c.stream[i] == 1;
+        call->workspace = (char *)p->workspace + (beside ? first_workspace(&p->c) : 0);
         call->rng = p->rng;
     }
 }
@@ -360,7 +360,7 @@ static mezzo_status find_pairs(mezzo_program *p) {
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; b->pair && i + 1 < p->c.n_calls; ++i) {
         bool taken = i > 0 && p->pairs[i - 1], gradients = p->c.use[i] || p->c.use[i + 1];
-        bool apart = p->c.lane && p->c.lane[i] != p->c.lane[i + 1];
+        bool apart = p->c.stream && p->c.stream[i] != p->c.stream[i + 1];
         if (!taken && !gradients && !apart)
             p->pairs[i] = b->pair(p->device, &p->c.calls[i], &p->c.calls[i + 1]);
         if (p->pairs[i])
@@ -426,7 +426,7 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     mz_program_bind(p);
     MEZZO_TRY_GOTO(status, find_first_writers(p));
     MEZZO_TRY_GOTO(status, find_pairs(p));
-    params->takes_update = params->takes_update || worth_update_beside(&p->c);
+    params->overlaps_update = params->overlaps_update || worth_overlap(&p->c);
     *out = p;
     return MEZZO_OK;
 fail:
@@ -447,7 +447,7 @@ void mezzo_program_free(mezzo_program *p) {
         if (p->recordings[i].graph)
             b->capture_free(p->device, p->recordings[i].graph);
     mz_free(p->silent);
-    mz_program_unwatch(p);
+    mz_program_unmonitor(p);
     b->release(p->device, p->inspection);
     compiled_free(&p->c);
     mz_free(p->host_inputs);

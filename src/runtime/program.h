@@ -1,4 +1,4 @@
-// A program from the inside: for whoever runs it, watches it and looks for the first bad value in it.
+// A program from the inside: for the code that runs it, samples its values and locates the first bad one.
 #ifndef MZ_PROGRAM_H
 #define MZ_PROGRAM_H
 
@@ -17,34 +17,34 @@ typedef struct mz_compiled {
     unsigned char *use; // per call: what it does to parameter gradients
     bool overwrites;    // every kernel that adds to gradients can also write them
     size_t n_calls;
-    size_t workspace;  // bytes: the largest that a kernel asks for
-    size_t beside;     // bytes: the same of those on the second lane, where there are lanes
-    signed char *lane; // per call: the lane it runs on, 0 or 1; NULL: one lane
+    size_t workspace;      // bytes: the largest that a kernel asks for
+    size_t side_workspace; // bytes: the same of those on the second stream
+    signed char *stream;   // per call: the stream it runs on, 0 or 1; NULL: one stream
 } mz_compiled;
 
 // A run as a device's graph. Three kinds: gradients are added to what is there; or written (the first run after they were zeroed); the
-// same with an update's calls beside it, that were put off.
-enum { MZ_RUN_ADDS, MZ_RUN_WRITES, MZ_RUN_TAKES, MZ_RUN_KINDS };
+// same, with deferred calls on a stream of their own.
+enum { MZ_RUN_ADDS, MZ_RUN_WRITES, MZ_RUN_DEFERRED, MZ_RUN_KINDS };
 typedef struct mz_recording {
     void *graph;
-    void *scale;    // the address its calls read
-    uint64_t taken; // mz_later.id of what it takes along; 0: nothing
-    bool seen;      // has run once by itself: kernels are loaded, so that it can be captured
+    void *scale;       // the address its calls read
+    uint64_t deferred; // mz_deferred.id of the deferred calls in it; 0: none
+    bool seen;         // has run once by itself: kernels are loaded, so that it can be captured
 } mz_recording;
 
-// A look at values while the program runs: an `inspect` after one of its calls.
-typedef struct mz_watch {
+// Sampling of values while the program runs: an `inspect` after one of its calls.
+typedef struct mz_monitor {
     size_t after;
     mz_call call;
     const mz_kernel *kernel;
-} mz_watch;
+} mz_monitor;
 
-typedef struct mz_watched { // what one of them is about
+typedef struct mz_monitored { // one sampled tensor
     const char *op, *module, *phase;
     mezzo_dtype dtype;
     bool loss;
     mz_inspection values; // of the last run
-} mz_watched;
+} mz_monitored;
 
 #define MZ_INPUTS_AT 64 // bytes: inputs lie behind the random state
 
@@ -70,12 +70,12 @@ struct mezzo_program {
     mz_recording recordings[MZ_RUN_KINDS];
     void *staging; // host: for outputs that need converting; grown on first use
     size_t staging_bytes;
-    mz_watch *watches; // in order of `after`
-    size_t n_watches;
-    mz_watched *watched;       // host, one for each tensor of each watch
+    mz_monitor *monitors; // in order of `after`
+    size_t n_monitors;
+    mz_monitored *monitored;   // host, one for each tensor of each monitor
     mz_inspection *inspected;  // device, likewise
-    mz_inspection *inspection; // device [MZ_MAX_IN]: mz_program_find's
-    size_t n_watched;
+    mz_inspection *inspection; // device [MZ_MAX_IN]: mz_program_locate's
+    size_t n_monitored;
     mz_program_hook hook; // NULL: none
     void *hook_user;
 };
@@ -87,25 +87,25 @@ mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scal
 // program.c
 int mz_value_root(const mezzo_graph *g, int value); // whose memory a value is in
 
-// --- watch.c: looks without waiting ---------------------------------------------------------------------------------------
-typedef struct mz_watch_options {
+// --- monitor.c: samples values without waiting ------------------------------------------------------------------------------
+typedef struct mz_monitor_options {
     mz_opt_state *state; // device: its `bad` gets MZ_BAD_LOSS and MZ_BAD_ACTIVATION
-    int activations; // how many forward values that backward still needs are looked at, with the loss; at most MZ_MAX_IN - 1
+    int activations; // how many forward values that backward still needs are sampled, with the loss; at most MZ_MAX_IN - 1
     int64_t sample; // how many elements of each; 0 = all
     float limit;    // magnitudes above it are bad; 0 = none
-    int gradients;  // how many values of backward in FP16 are looked at, for their underflow only
-} mz_watch_options;
-mezzo_status mz_program_watch(mezzo_program *program, const mz_watch_options *options);
-mezzo_status mz_program_read_watched(mezzo_program *program); // fills watched[].values; waits
-void mz_program_unwatch(mezzo_program *program);
+    int gradients;  // how many values of backward in FP16 are sampled, for their underflow only
+} mz_monitor_options;
+mezzo_status mz_program_monitor(mezzo_program *program, const mz_monitor_options *options);
+mezzo_status mz_program_read_monitored(mezzo_program *program); // fills monitored[].values; waits
+void mz_program_unmonitor(mezzo_program *program);
 
-// --- find.c: looks at everything, and waits ---------------------------------------------------------------------------------
-typedef struct mz_seen { // one tensor of an op
+// --- locate.c: the first bad value; checks everything, and waits --------------------------------------------------------------
+typedef struct mz_located_tensor { // one tensor of an op
     char slot[16];
     mezzo_dtype dtype;
     mz_inspection values;
-} mz_seen;
-typedef struct mz_finding {
+} mz_located_tensor;
+typedef struct mz_located {
     bool found;
     // What was bad before any op wrote it: a parameter or an input of the program, which is its name. NULL: an op's output.
     const char *source;
@@ -113,16 +113,16 @@ typedef struct mz_finding {
     bool loss;                              // it is the loss
     bool parameter;                         // the source is one
     mezzo_dtype compute;
-    mz_seen bad; // the output, or the source as the op reads it
-    mz_seen in[MZ_MAX_IN];
+    mz_located_tensor bad; // the output, or the source as the op reads it
+    mz_located_tensor in[MZ_MAX_IN];
     int n_in;
-} mz_finding;
+} mz_located;
 // Counts and ranges of n <= MZ_MAX_IN tensors of the device; those that are absent or hold integers count nothing.
 mezzo_status mz_program_inspect(mezzo_program *program, const mz_tensor *tensors, int n, float limit,
                                 mz_inspection *out);
 // One micro step, call by call, up to the first call with a bad value: NaN, infinite, or in forward above `limit` where that is not 0. Parameter
 // gradients are left as far as it came.
-mezzo_status mz_program_find(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step,
-                             float limit, mz_finding *out);
+mezzo_status mz_program_locate(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step,
+                               float limit, mz_located *out);
 
 #endif

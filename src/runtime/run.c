@@ -1,4 +1,4 @@
-// Running a program: call by call, or as a device's graph, with the calls of an update beside it that were put off.
+// Running a program: call by call, or as a device's graph, with deferred calls on a stream of their own.
 #include "runtime/program.h"
 
 // Points the loss scale at the scaler's, or at 1.
@@ -26,7 +26,7 @@ static mezzo_status prepare(mezzo_program *p, const mezzo_scaler *scaler, uint64
 }
 
 mezzo_status mz_program_prepare(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
-    MEZZO_TRY(mz_later_flush(p->device));
+    MEZZO_TRY(mz_deferred_flush(p->device));
     return prepare(p, scaler, seed, step);
 }
 
@@ -49,9 +49,9 @@ static mezzo_status run_call(mezzo_program *p, size_t i, bool fresh) {
     MEZZO_TRY(status);
     if (p->hook != NULL)
         MEZZO_TRY(p->hook(p->hook_user, p, i));
-    for (size_t w = 0; w < p->n_watches; ++w)
-        if (p->watches[w].after == i)
-            MEZZO_TRY(p->watches[w].kernel->run(p->device, &p->watches[w].call));
+    for (size_t m = 0; m < p->n_monitors; ++m)
+        if (p->monitors[m].after == i)
+            MEZZO_TRY(p->monitors[m].kernel->run(p->device, &p->monitors[m].call));
     return MEZZO_OK;
 }
 
@@ -72,35 +72,35 @@ static mezzo_status run_calls(mezzo_program *p, bool fresh) {
     return MEZZO_OK;
 }
 
-// What a capture holds, in order: what was put off, then the program's calls.
+// What a capture holds, in order: the deferred calls, then the program's.
 typedef struct order {
-    mz_lanes lanes;
-    size_t ahead, n; // calls that were put off; all of them
+    mz_stream_order streams;
+    size_t ahead, n; // deferred calls; all calls
 } order;
 
 static void close_order(order *o) {
-    mz_lanes_free(&o->lanes);
+    mz_stream_order_free(&o->streams);
 }
 
-static mezzo_status make_order(const mezzo_program *p, const mz_later *taken, order *o) {
+static mezzo_status make_order(const mezzo_program *p, const mz_deferred *deferred, order *o) {
     enum { SPANS = MZ_MAX_IN + MZ_MAX_OUT };
-    *o = (order){.ahead = taken != NULL ? taken->n : 0};
+    *o = (order){.ahead = deferred != NULL ? deferred->n : 0};
     o->n = o->ahead + p->c.n_calls;
     mz_traffic *traffic = mz_alloc(o->n + 1, sizeof *traffic);
     mz_span *spans = mz_alloc(p->c.n_calls * SPANS + 1, sizeof *spans);
-    mezzo_status status = mz_lanes_alloc(o->n, &o->lanes);
+    mezzo_status status = mz_stream_order_alloc(o->n, &o->streams);
     if (status == MEZZO_OK && (!traffic || !spans))
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < o->ahead && status == MEZZO_OK; ++i) {
-        traffic[i] = taken->calls[i].traffic;
-        o->lanes.lane[i] = MZ_LANE_LAST;
+        traffic[i] = deferred->calls[i].traffic;
+        o->streams.stream[i] = MZ_STREAM_DEFERRED;
     }
     for (size_t i = 0; i < p->c.n_calls && status == MEZZO_OK; ++i) {
         traffic[o->ahead + i] = mz_traffic_of(&p->c.calls[i], spans + i * SPANS);
-        o->lanes.lane[o->ahead + i] = p->c.lane ? p->c.lane[i] : 0;
+        o->streams.stream[o->ahead + i] = p->c.stream ? p->c.stream[i] : 0;
     }
     if (status == MEZZO_OK)
-        status = mz_lanes_order(traffic, o->n, &o->lanes);
+        status = mz_stream_order_find(traffic, o->n, &o->streams);
     if (status != MEZZO_OK)
         close_order(o);
     mz_free(traffic);
@@ -109,84 +109,85 @@ static mezzo_status make_order(const mezzo_program *p, const mz_later *taken, or
 }
 
 static mezzo_status wait_for(mezzo_device *device, const order *o, size_t i) {
-    for (int l = 0; l < MZ_LANES; ++l)
-        if (o->lanes.wait[i][l] >= 0)
-            MEZZO_TRY(device->backend->capture_wait(device, o->lanes.wait[i][l]));
+    for (int l = 0; l < MZ_STREAMS; ++l)
+        if (o->streams.wait[i][l] >= 0)
+            MEZZO_TRY(device->backend->capture_wait(device, o->streams.wait[i][l]));
     return MEZZO_OK;
 }
 
-// Every lane that has calls starts at the graph's beginning; a call's mark is its place in the order, the beginning's the one behind them.
-static mezzo_status fork_lanes(mezzo_device *device, const order *o) {
+// Every stream that has calls starts at the graph's beginning. A call's event is its place in the order, the beginning's the one after all.
+static mezzo_status fork_streams(mezzo_device *device, const order *o) {
     const mz_backend *b = device->backend;
-    MEZZO_TRY(b->capture_lane(device, 0));
-    MEZZO_TRY(b->capture_mark(device, (int)o->n));
-    for (int l = 1; l < MZ_LANES; ++l) {
-        if (o->lanes.last[l] < 0)
+    MEZZO_TRY(b->capture_stream(device, 0));
+    MEZZO_TRY(b->capture_record(device, (int)o->n));
+    for (int l = 1; l < MZ_STREAMS; ++l) {
+        if (o->streams.last[l] < 0)
             continue;
-        MEZZO_TRY(b->capture_lane(device, l));
+        MEZZO_TRY(b->capture_stream(device, l));
         MEZZO_TRY(b->capture_wait(device, (int)o->n));
     }
     return MEZZO_OK;
 }
 
-static mezzo_status join_lanes(mezzo_device *device, const order *o) {
-    MEZZO_TRY(device->backend->capture_lane(device, 0));
-    for (int l = 1; l < MZ_LANES; ++l)
-        if (o->lanes.last[l] >= 0)
-            MEZZO_TRY(device->backend->capture_wait(device, l == MZ_LANE_LAST ? (int)o->n + 1 : o->lanes.last[l]));
+static mezzo_status join_streams(mezzo_device *device, const order *o) {
+    MEZZO_TRY(device->backend->capture_stream(device, 0));
+    for (int l = 1; l < MZ_STREAMS; ++l)
+        if (o->streams.last[l] >= 0)
+            MEZZO_TRY(
+                device->backend->capture_wait(device, l == MZ_STREAM_DEFERRED ? (int)o->n + 1 : o->streams.last[l]));
     return MEZZO_OK;
 }
 
-// Behind them, as they read gradients, those that no call of the program writes are cleared.
-static mezzo_status run_taken(mezzo_program *p, mz_later *taken, const order *o) {
+// After them, as they may read gradients, those that no call of the program writes are cleared.
+static mezzo_status run_deferred(mezzo_program *p, mz_deferred *deferred, const order *o) {
     const mz_backend *b = p->device->backend;
-    MEZZO_TRY(b->capture_lane(p->device, MZ_LANE_LAST));
+    MEZZO_TRY(b->capture_stream(p->device, MZ_STREAM_DEFERRED));
     for (size_t i = 0; i < o->ahead; ++i) {
-        mz_put_off *c = &taken->calls[i];
+        mz_deferred_call *c = &deferred->calls[i];
         c->call.attrs.update = &c->update;
         MEZZO_TRY(wait_for(p->device, o, i));
         MEZZO_TRY(c->kernel->run(p->device, &c->call));
-        if (o->lanes.marked[i])
-            MEZZO_TRY(b->capture_mark(p->device, (int)i));
+        if (o->streams.recorded[i])
+            MEZZO_TRY(b->capture_record(p->device, (int)i));
     }
     MEZZO_TRY(zero_silent(p));
-    return b->capture_mark(p->device, (int)o->n + 1);
+    return b->capture_record(p->device, (int)o->n + 1);
 }
 
-// In a capture, each call on its lane.
-static mezzo_status run_lanes(mezzo_program *p, bool fresh, mz_later *taken, const order *o) {
+// In a capture, each call on its stream.
+static mezzo_status run_streams(mezzo_program *p, bool fresh, mz_deferred *deferred, const order *o) {
     const mz_backend *b = p->device->backend;
-    MEZZO_TRY(fork_lanes(p->device, o));
+    MEZZO_TRY(fork_streams(p->device, o));
     if (o->ahead > 0)
-        MEZZO_TRY(run_taken(p, taken, o));
-    MEZZO_TRY(b->capture_lane(p->device, 0));
+        MEZZO_TRY(run_deferred(p, deferred, o));
+    MEZZO_TRY(b->capture_stream(p->device, 0));
     if (fresh && o->ahead == 0)
         MEZZO_TRY(zero_silent(p));
     for (size_t i = 0; i < p->c.n_calls; ++i) {
         size_t at = o->ahead + i;
-        MEZZO_TRY(b->capture_lane(p->device, o->lanes.lane[at]));
+        MEZZO_TRY(b->capture_stream(p->device, o->streams.stream[at]));
         MEZZO_TRY(wait_for(p->device, o, at));
         if (p->pairs[i])
             MEZZO_TRY(wait_for(p->device, o, at + 1));
         MEZZO_TRY(run_call(p, i, fresh));
-        if (o->lanes.marked[at])
-            MEZZO_TRY(b->capture_mark(p->device, (int)at));
+        if (o->streams.recorded[at])
+            MEZZO_TRY(b->capture_record(p->device, (int)at));
     }
-    return join_lanes(p->device, o);
+    return join_streams(p->device, o);
 }
 
-static mezzo_status record(mezzo_program *p, bool fresh, mz_later *taken, mz_recording *r) {
+static mezzo_status record(mezzo_program *p, bool fresh, mz_deferred *deferred, mz_recording *r) {
     const mz_backend *b = p->device->backend;
     void *graph = NULL;
     order o;
-    MEZZO_TRY(make_order(p, taken, &o));
-    bool lanes = p->c.lane || taken;
+    MEZZO_TRY(make_order(p, deferred, &o));
+    bool streams = p->c.stream || deferred;
     mezzo_status ran, ended = b->capture_begin(p->device);
     if (ended != MEZZO_OK) {
         close_order(&o);
         return ended;
     }
-    ran = lanes ? run_lanes(p, fresh, taken, &o) : run_calls(p, fresh);
+    ran = streams ? run_streams(p, fresh, deferred, &o) : run_calls(p, fresh);
     ended = b->capture_end(p->device, &graph);
     close_order(&o);
     if (ran != MEZZO_OK || ended != MEZZO_OK) {
@@ -198,32 +199,32 @@ static mezzo_status record(mezzo_program *p, bool fresh, mz_later *taken, mz_rec
 }
 
 static mezzo_status flush_and_run(mezzo_program *p, bool fresh) {
-    MEZZO_TRY(mz_later_flush(p->device));
+    MEZZO_TRY(mz_deferred_flush(p->device));
     return run_calls(p, fresh);
 }
 
 // The first run of a kind goes call by call; a device that can capture replays one graph from then on.
 static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
     const mz_backend *b = p->device->backend;
-    mz_later *taken = p->device->later;
+    mz_deferred *deferred = p->device->deferred;
     if (b->capture_begin == NULL || p->device->batch != NULL || p->hook != NULL)
         return flush_and_run(p, fresh);
     if (!fresh)
-        MEZZO_TRY(mz_later_flush(p->device));
-    taken = fresh ? taken : NULL;
-    mz_recording *r = &p->recordings[taken ? MZ_RUN_TAKES : fresh ? MZ_RUN_WRITES : MZ_RUN_ADDS];
+        MEZZO_TRY(mz_deferred_flush(p->device));
+    deferred = fresh ? deferred : NULL;
+    mz_recording *r = &p->recordings[deferred ? MZ_RUN_DEFERRED : fresh ? MZ_RUN_WRITES : MZ_RUN_ADDS];
     void *scale = p->c.graph->scale >= 0 ? p->address[p->c.graph->scale] : NULL;
-    uint64_t id = taken ? taken->id : 0;
-    if (!r->seen || r->scale != scale || r->taken != id) {
+    uint64_t id = deferred ? deferred->id : 0;
+    if (!r->seen || r->scale != scale || r->deferred != id) {
         b->capture_free(p->device, r->graph);
-        *r = (mz_recording){.scale = scale, .taken = id, .seen = true};
+        *r = (mz_recording){.scale = scale, .deferred = id, .seen = true};
         return flush_and_run(p, fresh);
     }
-    p->device->later = NULL; // the graph does it
+    mz_deferred_set(p->device, NULL); // the graph does it
     if (r->graph == NULL) {
-        mezzo_status status = record(p, fresh, taken, r);
+        mezzo_status status = record(p, fresh, deferred, r);
         if (status != MEZZO_OK)
-            p->device->later = taken;
+            mz_deferred_set(p->device, deferred);
         MEZZO_TRY(status);
     }
     return b->capture_launch(p->device, r->graph);
@@ -232,7 +233,7 @@ static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
 mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
     bool fresh = !p->options.forward_only && p->params->grads_empty && p->covers;
     if (!fresh)
-        MEZZO_TRY(mz_later_flush(p->device));
+        MEZZO_TRY(mz_deferred_flush(p->device));
     MEZZO_TRY(prepare(p, scaler, seed, step));
     if (p->options.forward_only)
         return run_recorded(p, false);

@@ -23,11 +23,11 @@ static mezzo_status try_step(mz_training *run, mezzo_bisect_result *out) {
     MEZZO_TRY(mz_run_step(run));
     MEZZO_TRY(mz_run_read_step(run, true, &fresh));
     out->last_step = run->step;
-    mz_fault fault = {.step = last->step, .kinds = last->state.held};
+    mz_fault fault = {.step = last->step, .kinds = last->state.halted};
     g->in_a_row = last->state.last_found_inf ? g->in_a_row + 1 : 0;
-    if (!last->state.held && g->in_a_row < run->config.max_skips + (run->config.max_skips == 0))
+    if (!last->state.halted && g->in_a_row < run->config.max_skips + (run->config.max_skips == 0))
         return MEZZO_OK;
-    if (!last->state.held)
+    if (!last->state.halted)
         snprintf(fault.kind, sizeof fault.kind, "overflow");
     MEZZO_TRY(mz_guard_diagnose(run, g->begin[fault.step & 1], &fault));
     fill(&fault, out);

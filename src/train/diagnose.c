@@ -66,7 +66,7 @@ static mezzo_status check_parameters(mz_training *run, mz_fault *f) {
 }
 
 // --- what is -------------------------------------------------------------------------------------
-static void tell_rule(mz_fault *f, const mz_finding *found) {
+static void tell_rule(mz_fault *f, const mz_located *found) {
     bool low = found->compute != MEZZO_F32 && found->compute != MEZZO_F64;
     bool stored_low = found->bad.dtype != MEZZO_F32 && found->bad.dtype != MEZZO_F64;
     if (low || stored_low)
@@ -76,7 +76,7 @@ static void tell_rule(mz_fault *f, const mz_finding *found) {
         add(f, "; it is computed in fp32 already: look at its inputs, the data and the learning rate");
 }
 
-static void describe(mz_fault *f, const mz_finding *found, int64_t micro) {
+static void describe(mz_fault *f, const mz_located *found, int64_t micro) {
     const char *kind = found->parameter                        ? "parameters"
                        : found->loss                           ? "loss"
                        : strcmp(found->phase, "backward") == 0 ? "gradients"
@@ -95,7 +95,7 @@ static void describe(mz_fault *f, const mz_finding *found, int64_t micro) {
     add(f, " (%s) has ", f->dtype);
     add_counts(f, &found->bad.values);
     for (int k = 0; k < found->n_in; k++) {
-        const mz_seen *in = &found->in[k];
+        const mz_located_tensor *in = &found->in[k];
         add(f, "%s%s (%s) in [%.4g, %.4g]%s", k == 0 ? "; inputs " : ", ", in->slot, mezzo_dtype_name(in->dtype),
             (double)in->values.low, (double)in->values.high,
             in->values.nans + in->values.infs > 0 ? " and non-finite" : "");
@@ -127,14 +127,14 @@ static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
     char wrong[sizeof run->guard.batch[0]];
     MEZZO_TRY(mezzo_optimizer_zero_grad(run->engine.optimizer));
     for (int64_t i = 0; i < run->config.grad_accum && f->text[0] == '\0'; i++) {
-        mz_finding found;
+        mz_located found;
         uint64_t batch = data + (uint64_t)i;
         MZ_INJECT_AT_DATA(run, f->step, i, data);
         MEZZO_TRY(mz_guard_draw(run, batch, wrong, sizeof wrong));
         MEZZO_TRY(mezzo_program_write(run->engine.train, "tokens", run->inputs, run->count * sizeof *run->inputs));
         MEZZO_TRY(mezzo_program_write(run->engine.train, "targets", run->targets, run->count * sizeof *run->targets));
-        MEZZO_TRY(mz_program_find(run->engine.train, run->engine.scaler, mz_seed(run->config.seed, MZ_SEED_DROPOUT),
-                                  batch, (float)run->config.guard.limit, &found));
+        MEZZO_TRY(mz_program_locate(run->engine.train, run->engine.scaler, mz_seed(run->config.seed, MZ_SEED_DROPOUT),
+                                    batch, (float)run->config.guard.limit, &found));
         if (found.found) {
             describe(f, &found, i + 1);
             continue;

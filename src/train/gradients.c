@@ -132,11 +132,11 @@ static mezzo_status take_norms(mz_gradient_norms *g, mezzo_device *device) {
 }
 
 // FP16's subnormal numbers, which have lost bits, among the values of backward that are not zero. NaN: nothing in FP16
-// is watched.
+// is sampled.
 static double underflow_share(const mezzo_program *p) {
     int64_t tiny = 0, all = 0;
-    for (size_t i = 0; i < p->n_watched; i++) {
-        const mz_watched *w = &p->watched[i];
+    for (size_t i = 0; i < p->n_monitored; i++) {
+        const mz_monitored *w = &p->monitored[i];
         if (w->dtype != MEZZO_F16 || strcmp(w->phase, "backward") != 0)
             continue;
         tiny += w->values.tiny;
@@ -147,8 +147,8 @@ static double underflow_share(const mezzo_program *p) {
 
 static double largest_activation(const mezzo_program *p) {
     double largest = (double)NAN;
-    for (size_t i = 0; i < p->n_watched; i++) {
-        const mz_watched *w = &p->watched[i];
+    for (size_t i = 0; i < p->n_monitored; i++) {
+        const mz_monitored *w = &p->monitored[i];
         if (!w->loss && strcmp(w->phase, "forward") == 0)
             largest = fmax(largest, fmax(-(double)w->values.low, (double)w->values.high));
     }
@@ -170,7 +170,7 @@ mezzo_status mz_gradient_norms_log(mz_gradient_norms *g, mezzo_program *program,
     }
     g->row[n++] = mz_metric_number("gradients/mean_norm", sum / g->n);
     g->row[n++] = mz_metric_number("gradients/max_norm", most);
-    MEZZO_TRY(mz_program_read_watched(program));
+    MEZZO_TRY(mz_program_read_monitored(program));
     *underflow = underflow_share(program);
     if (!isnan(*underflow))
         g->row[n++] = mz_metric_number("amp/underflow_share", *underflow);

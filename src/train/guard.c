@@ -8,7 +8,7 @@
 // FP16 finds its scale by overflowing: while the scale can fall, only this many times max_skips in a row are an error.
 #define SEARCH_FACTOR     3
 // Values of backward that are looked at for their underflow, where the format is FP16.
-#define GRADIENTS_WATCHED 4
+#define GRADIENTS_SAMPLED 4
 
 mezzo_status mz_guard_open(mz_training *run) {
     const mz_guard_config *c = &run->config.guard;
@@ -19,12 +19,12 @@ mezzo_status mz_guard_open(mz_training *run) {
         MEZZO_TRY(mz_spikes_create(c->spike_window, &run->guard.spikes));
     if (!run->guard.on)
         return MEZZO_OK;
-    const mz_watch_options watch = {.state = run->engine.optimizer->d_state,
-                                    .activations = (int)c->activations,
-                                    .sample = c->sample,
-                                    .limit = (float)c->limit,
-                                    .gradients = GRADIENTS_WATCHED};
-    return mz_program_watch(run->engine.train, &watch);
+    const mz_monitor_options monitor = {.state = run->engine.optimizer->d_state,
+                                        .activations = (int)c->activations,
+                                        .sample = c->sample,
+                                        .limit = (float)c->limit,
+                                        .gradients = GRADIENTS_SAMPLED};
+    return mz_program_monitor(run->engine.train, &monitor);
 }
 
 void mz_guard_close(mz_training *run) {
@@ -38,7 +38,7 @@ mezzo_status mz_guard_arm(mz_training *run) {
     mz_guard *g = &run->guard;
     mezzo_scaler_state scaler;
     MEZZO_TRY(mz_optimizer_read_state(run->engine.optimizer, &g->before));
-    g->before.bad = g->before.held = 0;
+    g->before.bad = g->before.halted = 0;
     g->before.guard = 0;
     MEZZO_TRY(mezzo_scaler_get_state(run->engine.scaler, &scaler));
     g->scale = (float)scaler.scale;
@@ -155,7 +155,7 @@ static uint64_t end_of(const mz_training *run, int64_t step) {
 }
 
 // Back to the end of the bad step, whatever was put into the queue since: those steps moved nothing. The optimizer's
-// state is that of before the step, and nothing is held any more.
+// state is that of before the step, and nothing is halted any more.
 static mezzo_status rewind_to(mz_training *run, int64_t bad, bool count) {
     mz_guard *g = &run->guard;
     mz_run_forget_pending(run);
@@ -182,8 +182,8 @@ static mezzo_status roll_back(mz_training *run, const mz_fault *fault) {
     mz_guard *g = &run->guard;
     if (g->rollbacks_here >= run->config.guard.max_rollbacks) {
         MEZZO_TRY(mz_guard_record(run, fault, "stop"));
-        bool held = fault->kinds != 0; // a jump was seen when its step had moved on
-        return mz_guard_stop(run, fault, held, held && !fault->parameter);
+        bool halted = fault->kinds != 0; // a jump was seen when its step had moved on
+        return mz_guard_stop(run, fault, halted, halted && !fault->parameter);
     }
     MEZZO_TRY(mz_guard_record(run, fault, "rollback"));
     return mz_guard_roll_back(run, fault->step, end_of(run, fault->step));
@@ -205,7 +205,7 @@ static mezzo_status act(mz_training *run, const mz_fault *fault) {
 static mezzo_status bad_step(mz_training *run) {
     mz_guard *g = &run->guard;
     const mz_step_report *last = &run->engine.readout.last;
-    mz_fault fault = {.step = last->step, .kinds = last->state.held};
+    mz_fault fault = {.step = last->step, .kinds = last->state.halted};
     g->bad_steps++;
     g->last_bad = fault.step;
     MEZZO_TRY(mz_guard_diagnose(run, g->begin[fault.step & 1], &fault));
@@ -287,7 +287,7 @@ static void good_step(mz_guard *g, const mz_step_report *last) {
 mezzo_status mz_run_guard(mz_training *run) {
     mz_guard *g = &run->guard;
     const mz_step_report *last = &run->engine.readout.last;
-    if (last->state.held)
+    if (last->state.halted)
         return bad_step(run);
     if (last->state.last_found_inf)
         return overflow(run);

@@ -22,7 +22,7 @@ mezzo_status mz_expert_load_log(mz_expert_load *load, mezzo_program *program, in
 typedef struct mz_gradient_norms mz_gradient_norms;
 mezzo_status mz_gradient_norms_create(mezzo_optimizer *optimizer, mz_gradient_norms **out);
 void mz_gradient_norms_free(mezzo_device *device, mz_gradient_norms *norms);
-// Waits. Before gradients are written again. *underflow: NaN where nothing in FP16 is watched.
+// Waits. Before gradients are written again. *underflow: NaN where nothing in FP16 is sampled.
 mezzo_status mz_gradient_norms_log(mz_gradient_norms *norms, mezzo_program *program, mezzo_device *device,
                                    mz_metrics *metrics, int64_t step, double *underflow);
 

@@ -62,14 +62,14 @@ static mezzo_status before_bad_step(mz_training *run, int64_t bad) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_guard_stop(mz_training *run, const mz_fault *fault, bool held, bool save) {
+mezzo_status mz_guard_stop(mz_training *run, const mz_fault *fault, bool halted, bool save) {
     char row[128] = "";
-    const char *what = held && save ? "the checkpoint from before it" : "the newest checkpoint";
+    const char *what = halted && save ? "the checkpoint from before it" : "the newest checkpoint";
     if (run->guard.in_a_row > 1)
         snprintf(row, sizeof row,
                  "step %lld: %lld steps in a row were not finite, loss scale %g; the last: ", (long long)fault->step,
                  (long long)run->guard.in_a_row, (double)run->guard.scale);
-    if (held)
+    if (halted)
         MEZZO_TRY(before_bad_step(run, fault->step));
     save = save && run->report.metrics != NULL && run->config.checkpoint_every >= 0; // a run that has a folder
     if (save)

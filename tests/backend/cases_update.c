@@ -45,8 +45,8 @@ static const char *compare_state(const trial *t, int slot, unsigned char *const 
         return "step or skipped differs";
     if (a.found_inf != b.found_inf || a.skip != b.skip || a.last_found_inf != b.last_found_inf)
         return "found_inf or skip differs";
-    if (a.guard != b.guard || a.bad != b.bad || a.held != b.held)
-        return "bad or held differs";
+    if (a.guard != b.guard || a.bad != b.bad || a.halted != b.halted)
+        return "bad or halted differs";
     if (a.scale != b.scale)
         return "scale differs";
     // All terms are positive: n of them in any order within a chunk, then the chunks, are off by at most (n + chunks) roundings.
@@ -136,11 +136,11 @@ void cases_step_control(void) {
                     MZ_OP_step_control, &update,
                     &(mz_opt_state){.step = step, .skipped = 2, .norm = 3, .clip = 0.5, .lr = 1, .found_inf = found});
             }
-    // The guard: off, on, with gradients; nothing bad, something bad, held since a step before.
+    // The guard: off, on, with gradients; nothing bad, something bad, halted since a step before.
     const mz_update_attrs update = {.beta1 = 0.9, .beta2 = 0.999, .lr = 3e-4};
     for (int guard = 0; guard < 4; guard++)
         for (int bad = 0; bad < 2; bad++)
-            for (int held = 0; held < 2; held++)
+            for (int halted = 0; halted < 2; halted++)
                 for (int found = 0; found < 2; found++)
                     state_case(MZ_OP_step_control, &update,
                                &(mz_opt_state){.step = 5,
@@ -148,7 +148,7 @@ void cases_step_control(void) {
                                                .found_inf = found,
                                                .guard = guard,
                                                .bad = bad * (MZ_BAD_LOSS | MZ_BAD_ACTIVATION),
-                                               .held = held * MZ_BAD_BATCH});
+                                               .halted = halted * MZ_BAD_BATCH});
 }
 
 // Counts and ranges are the reference's exactly, of every format, of all values and of samples, whatever spoils them.
@@ -438,7 +438,7 @@ void cases_histogram(void) {
         }
 }
 
-static bool scaler_held;
+static bool scaler_halted;
 static void scaler_case(const mz_update_attrs *update, const mz_scaler_block *block, int found_first,
                         int found_second) {
     trial *t = trial_new(MZ_OP_scaler_update);
@@ -452,7 +452,7 @@ static void scaler_case(const mz_update_attrs *update, const mz_scaler_block *bl
     state_tensor(t, 0, true, &(mz_opt_state){.step = 3, .clip = 0.5, .found_inf = found_first});
     state_tensor(
         t, 1, true,
-        &(mz_opt_state){.step = 8, .clip = 0.1, .found_inf = found_second, .held = scaler_held ? MZ_BAD_LOSS : 0});
+        &(mz_opt_state){.step = 8, .clip = 0.1, .found_inf = found_second, .halted = scaler_halted ? MZ_BAD_LOSS : 0});
     t->compare_bytes = compare_state;
     trial_finish(t);
 }
@@ -476,9 +476,9 @@ void cases_scaler_update(void) {
         for (size_t b = 0; b < MZ_COUNT(blocks); b++)
             for (int found = 0; found < 4; found++)
                 scaler_case(updates[u], &blocks[b], found & 1, found >> 1);
-    scaler_held = true; // a held step leaves the block alone
+    scaler_halted = true; // a halted step leaves the block alone
     for (size_t u = 0; u < MZ_COUNT(updates); u++)
         scaler_case(updates[u], &blocks[1], 1, 0);
-    scaler_held = false;
+    scaler_halted = false;
     scaler_case(&plain, NULL, 1, 0);
 }

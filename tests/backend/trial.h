@@ -2,7 +2,7 @@
 #ifndef MZ_TRIAL_H
 #define MZ_TRIAL_H
 
-#include "backend/backend.h"
+#include "runtime/calls.h"
 
 #define SHAPE(...)                                                                                                     \
     (mz_shape) {                                                                                                       \

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-#include "backend/backend.h"
+#include "runtime/calls.h"
 #include "mezzo/optimizer.h"
 
 // --- a device whose answers a test sets -------------------------------------------------------------------------------------

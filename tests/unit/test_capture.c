@@ -1,7 +1,7 @@
 // Programs and updates on a device that captures: what is replayed gives the bits that calls one by one give. The device is the CPU's,
 // with its kernels wrapped so that a capture keeps them for later, and it can tell what was captured and launched.
 // Broken on purpose to see it fail: an update's constants left out of the comparison, gradients not written in the first micro batch's
-// graph, either half of what one lane must wait for in the other, gradients that nobody writes left as they were, the waits for parts of an
+// graph, either half of what one stream must wait for in the other, gradients that nobody writes left as they were, the waits for parts of an
 // update, and each of the places where one that is put off has to be done.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,20 +32,21 @@ typedef struct kept {
         void *data;
         size_t bytes;
     } zero[KEPT_MOST];
-    int lane[KEPT_MOST];
-    int before[KEPT_MOST][MZ_LANES]; // how many of each other lane's must have run before it
+    int stream[KEPT_MOST];
+    int before[KEPT_MOST][MZ_STREAMS]; // how many of each other stream's must have run before it
     int n;
     struct {
-        int lane, held; // how many its lane held then
-    } marks[KEPT_MOST];
+        int stream, count; // how many calls its stream had then
+    } events[KEPT_MOST];
     int launched;
-    int counts[MZ_LANES];               // per lane: how many it holds
-    int now, waits[MZ_LANES][MZ_LANES]; // the lane under way; per lane: how many of the others' come before its next
+    int counts[MZ_STREAMS]; // per stream: how many it holds
+    int now,
+        waits[MZ_STREAMS][MZ_STREAMS]; // the stream under way; per stream: how many of the others' come before its next
 } kept;
 
 static mz_backend queued;
 static kept *capturing;
-static int captures, launches, eager, beside, taken;
+static int captures, launches, eager, overlapped, deferred;
 
 static const mz_kernel *below(const mezzo_device *device, const mz_call *call) {
     size_t n;
@@ -64,7 +65,7 @@ static size_t wrapped_workspace(const mezzo_device *device, const mz_call *call)
 }
 static void keep(void) {
     kept *k = capturing;
-    k->lane[k->n] = k->now;
+    k->stream[k->n] = k->now;
     memcpy(k->before[k->n++], k->waits[k->now], sizeof k->waits[k->now]);
     k->counts[k->now]++;
 }
@@ -78,8 +79,8 @@ static mezzo_status wrapped_run(mezzo_device *device, const mz_call *call) {
     if (call->attrs.update != NULL)
         capturing->update[capturing->n] = *call->attrs.update;
     keep();
-    beside += capturing->now == 1;
-    taken += capturing->now == MZ_LANE_LAST;
+    overlapped += capturing->now == 1;
+    deferred += capturing->now == MZ_STREAM_DEFERRED;
     return MEZZO_OK;
 }
 static const mz_kernel wrapped = {"wrapped", wrapped_supports, wrapped_workspace, wrapped_run};
@@ -93,7 +94,7 @@ static const mz_kernel *const *queued_kernels(const mezzo_device *device, mz_op 
 }
 static mezzo_status queued_zero(mezzo_device *device, void *data, size_t bytes) {
     if (capturing == NULL) {
-        ok(mz_later_touch(device, data, bytes, true));
+        ok(mz_device_touch(device, data, bytes, true));
         return mz_backend_cpu.zero(device, data, bytes);
     }
     capturing->zero[capturing->n].data = data;
@@ -102,15 +103,15 @@ static mezzo_status queued_zero(mezzo_device *device, void *data, size_t bytes) 
     return MEZZO_OK;
 }
 static mezzo_status queued_write(mezzo_device *device, void *dst, const void *host, size_t bytes) {
-    ok(mz_later_touch(device, dst, bytes, true));
+    ok(mz_device_touch(device, dst, bytes, true));
     return mz_backend_cpu.write(device, dst, host, bytes);
 }
 static mezzo_status queued_read(mezzo_device *device, void *host, const void *src, size_t bytes) {
-    ok(mz_later_touch(device, src, bytes, false));
+    ok(mz_device_touch(device, src, bytes, false));
     return mz_backend_cpu.read(device, host, src, bytes);
 }
 static mezzo_status queued_fetch(mezzo_device *device, int slot, const void *src, size_t bytes) {
-    ok(mz_later_touch(device, src, bytes, false));
+    ok(mz_device_touch(device, src, bytes, false));
     return mz_backend_cpu.fetch(device, slot, src, bytes);
 }
 static mezzo_status queued_begin(mezzo_device *device) {
@@ -127,23 +128,23 @@ static mezzo_status queued_end(mezzo_device *device, void **graph) {
     captures++;
     return MEZZO_OK;
 }
-static mezzo_status queued_lane(mezzo_device *device, int lane) {
+static mezzo_status queued_stream(mezzo_device *device, int stream) {
     (void)device;
-    capturing->now = lane;
+    capturing->now = stream;
     return MEZZO_OK;
 }
-static mezzo_status queued_mark(mezzo_device *device, int mark) {
+static mezzo_status queued_record(mezzo_device *device, int event) {
     (void)device;
-    capturing->marks[mark].lane = capturing->now;
-    capturing->marks[mark].held = capturing->counts[capturing->now];
+    capturing->events[event].stream = capturing->now;
+    capturing->events[event].count = capturing->counts[capturing->now];
     return MEZZO_OK;
 }
-static mezzo_status queued_wait(mezzo_device *device, int mark) {
+static mezzo_status queued_wait(mezzo_device *device, int event) {
     (void)device;
-    int lane = capturing->marks[mark].lane, held = capturing->marks[mark].held;
-    int *waits = &capturing->waits[capturing->now][lane];
-    assert_true(lane != capturing->now);
-    *waits = held > *waits ? held : *waits;
+    int stream = capturing->events[event].stream, count = capturing->events[event].count;
+    int *waits = &capturing->waits[capturing->now][stream];
+    assert_true(stream != capturing->now);
+    *waits = count > *waits ? count : *waits;
     return MEZZO_OK;
 }
 
@@ -159,27 +160,27 @@ static void launch_one(mezzo_device *device, kept *k, int i) {
 }
 
 static bool may_run(const kept *k, int i, const int *done) {
-    for (int l = 0; i < k->n && l < MZ_LANES; l++)
-        if (l != k->lane[i] && k->before[i][l] > done[l])
+    for (int l = 0; i < k->n && l < MZ_STREAMS; l++)
+        if (l != k->stream[i] && k->before[i][l] > done[l])
             return false;
     return i < k->n;
 }
 
-// Each lane in its order, one of them always as far ahead of the others as its waits allow, and one of these of the third: by turns, from
+// Each stream in its order, one of them always as far ahead of the others as its waits allow, and one of these of the third: by turns, from
 // launch to launch.
 static mezzo_status queued_launch(mezzo_device *device, void *graph) {
-    static const int turns[][MZ_LANES] = {{2, 1, 0}, {0, 1, 2}, {1, 0, 2}, {2, 0, 1}, {0, 2, 1}, {1, 2, 0}};
+    static const int turns[][MZ_STREAMS] = {{2, 1, 0}, {0, 1, 2}, {1, 0, 2}, {2, 0, 1}, {0, 2, 1}, {1, 2, 0}};
     kept *k = graph;
-    int done[MZ_LANES] = {0}, at[MZ_LANES] = {0};
+    int done[MZ_STREAMS] = {0}, at[MZ_STREAMS] = {0};
     const int *turn = turns[k->launched++ % (int)MZ_COUNT(turns)];
     launches++;
-    for (int l = 1; l < MZ_LANES; l++) // the end has waited for all of the others
+    for (int l = 1; l < MZ_STREAMS; l++) // the end has waited for all of the others
         assert_true(k->counts[l] == 0 || k->waits[0][l] == k->counts[l]);
     for (int ran = 0; ran < k->n; ran++) {
         int next = -1;
-        for (int t = 0; t < MZ_LANES && next < 0; t++) {
+        for (int t = 0; t < MZ_STREAMS && next < 0; t++) {
             int l = turn[t];
-            while (at[l] < k->n && k->lane[at[l]] != l)
+            while (at[l] < k->n && k->stream[at[l]] != l)
                 at[l]++;
             if (may_run(k, at[l], done))
                 next = l;
@@ -243,7 +244,7 @@ static void train(const char *model, bool captures_too, mezzo_precision precisio
     scaling.growth_interval = 3;
     ok(mezzo_program_create(g, out->params, &options, &p));
     ok(mezzo_optimizer_create(out->params, &adamw, &o));
-    ok(mz_optimizer_cut(o, 500));
+    ok(mz_optimizer_set_bucket(o, 500));
     ok(mezzo_scaler_create(out->device, &scaling, &s));
     mezzo_graph_free(g);
     for (int step = 0; step < STEPS; step++) {
@@ -299,28 +300,28 @@ static void replays_have_the_bits_of_single_calls(void **state) {
     same_training("gpt2", MEZZO_PRECISION_FP32, 1);
     same_training("gpt2", MEZZO_PRECISION_FP32, 3);
     same_training("gpt2", MEZZO_PRECISION_BF16, 2);
-    assert_true(beside > 20); // weights' gradients, on a lane of their own
-    assert_true(taken > 20);  // parts of the update, beside the next step's forward
+    assert_true(overlapped > 20); // weights' gradients, on a stream of their own
+    assert_true(deferred > 20);   // buckets of the update, during the next step's forward
 }
 
-// Shared experts run beside routed ones, forward and backward, so that each lane waits for the other's results in both.
-static void branches_on_a_second_lane_change_no_bit(void **state) {
+// Shared experts run beside routed ones, forward and backward, so that each stream waits for the other's results in both.
+static void branches_on_a_second_stream_change_no_bit(void **state) {
     (void)state;
     mezzo_graph *g, *passed;
     mezzo_model_config c;
     mezzo_program_options options = {.precision = MEZZO_PRECISION_FP16, .loss_weight = 1};
-    mz_beside lanes;
+    mz_stream_plan placed;
     int branches[3] = {0}; // per phase
     tiny_model("glm4_moe", &c);
     ok(mezzo_graph_create(&g));
     ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
     ok(mz_passes(g, &options, "chunk", &passed));
-    ok(mz_pass_beside(passed, &lanes));
+    ok(mz_pass_streams(passed, &placed));
     for (size_t i = 0; i < passed->n_nodes; i++)
-        if (lanes.lane[i] == 1 && passed->values[passed->nodes[i].out[0]].kind == MZ_VALUE_TEMP)
+        if (placed.stream[i] == 1 && passed->values[passed->nodes[i].out[0]].kind == MZ_VALUE_TEMP)
             branches[passed->nodes[i].phase]++;
     assert_true(branches[MZ_FORWARD] >= 4 && branches[MZ_BACKWARD] >= 4); // of two layers with experts
-    mz_beside_free(&lanes);
+    mz_stream_plan_free(&placed);
     mezzo_graph_free(passed);
     mezzo_graph_free(g);
     same_training("glm4_moe", MEZZO_PRECISION_FP32, 2);
@@ -340,7 +341,7 @@ static void open_queued(int64_t batch, mezzo_device **device, mezzo_graph **g, m
 
 // What the host does between an update and the next run finds the update done, where it touches what that reads or writes; elsewhere the
 // update stays put off.
-static void what_is_put_off_is_done_before_anyone_looks(void **state) {
+static void deferred_calls_run_before_anyone_looks(void **state) {
     (void)state;
     mezzo_device *device;
     mezzo_graph *g;
@@ -366,11 +367,11 @@ static void what_is_put_off_is_done_before_anyone_looks(void **state) {
         ok(mezzo_optimizer_step(o));
         ok(mezzo_optimizer_zero_grad(o));
         ok(mz_batch_end(device));
-        assert_non_null(device->later);
+        assert_non_null(device->deferred);
         ok(device->backend->fetch(device, 0, o->d_state, sizeof *o->d_state)); // neither of these has to wait
         ok(device->backend->fetch(device, 1, loss, sizeof(float)));
         ok(mezzo_program_read(p, "loss", after, sizeof *after));
-        assert_non_null(device->later);
+        assert_non_null(device->deferred);
         assert_memory_equal(before, params->master, sizeof before);
         switch (look) {
         case 0:
@@ -378,7 +379,7 @@ static void what_is_put_off_is_done_before_anyone_looks(void **state) {
             break;
         case 1:
             ok(mz_optimizer_read_state(o, &found));
-            assert_non_null(device->later);
+            assert_non_null(device->deferred);
             ok(mz_optimizer_write_state(o, &found));
             break;
         case 2:
@@ -403,7 +404,7 @@ static void what_is_put_off_is_done_before_anyone_looks(void **state) {
         default:
             mz_batch_free(device, update);
         }
-        assert_null(device->later);
+        assert_null(device->deferred);
         assert_memory_not_equal(before, params->master, sizeof before);
     }
     mezzo_optimizer_free(o);
@@ -416,7 +417,7 @@ static void what_is_put_off_is_done_before_anyone_looks(void **state) {
 
 // Gradients of a part of the parameters, cleared in the same batch, are read before.
 // Programs of few rows want updates put off; those of many do not gain by it, and one that evaluates has no say.
-static void only_training_on_few_rows_wants_an_update_put_off(void **state) {
+static void only_training_on_few_rows_overlaps_an_update(void **state) {
     (void)state;
     static const struct {
         int64_t batch;
@@ -430,7 +431,7 @@ static void only_training_on_few_rows_wants_an_update_put_off(void **state) {
         mezzo_program_options options = {.forward_only = programs[i].forward_only, .loss_weight = 1};
         open_queued(programs[i].batch, &device, &g, &params);
         ok(mezzo_program_create(g, params, &options, &p));
-        assert_int_equal(params->takes_update, programs[i].wants);
+        assert_int_equal(params->overlaps_update, programs[i].wants);
         mezzo_program_free(p);
         mezzo_params_free(params);
         mezzo_graph_free(g);
@@ -439,11 +440,11 @@ static void only_training_on_few_rows_wants_an_update_put_off(void **state) {
     }
 }
 
-static void what_follows_in_the_batch_may_take_it_back(void **state) {
+static void a_later_call_of_the_batch_runs_it_first(void **state) {
     (void)state;
     static const char *const some[] = {"*.weight"};
     static float masters[2][1 << 16];
-    for (int puts_off = 0; puts_off < 2; puts_off++) {
+    for (int defers = 0; defers < 2; defers++) {
         mezzo_device *device;
         mezzo_graph *g;
         mezzo_params *params;
@@ -459,14 +460,14 @@ static void what_follows_in_the_batch_may_take_it_back(void **state) {
         mezzo_graph_free(g);
         for (int step = 0; step < 4; step++) {
             micro(p, NULL, step);
-            if (puts_off)
+            if (defers)
                 ok(mz_batch_begin(device, &update));
             ok(mezzo_optimizer_step(o));
             ok(mezzo_optimizer_zero_grad(o));
             ok(mz_batch_end(device));
-            assert_null(device->later);
+            assert_null(device->deferred);
         }
-        memcpy(masters[puts_off], params->master, (size_t)params->elements * sizeof(float));
+        memcpy(masters[defers], params->master, (size_t)params->elements * sizeof(float));
         mz_batch_free(device, update);
         mezzo_optimizer_free(o);
         mezzo_program_free(p);
@@ -546,17 +547,17 @@ int main(void) {
     queued.capture_end = queued_end;
     queued.capture_launch = queued_launch;
     queued.capture_free = queued_free;
-    queued.capture_lane = queued_lane;
-    queued.capture_mark = queued_mark;
+    queued.capture_stream = queued_stream;
+    queued.capture_record = queued_record;
     queued.capture_wait = queued_wait;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replays_have_the_bits_of_single_calls),
-        cmocka_unit_test(branches_on_a_second_lane_change_no_bit),
+        cmocka_unit_test(branches_on_a_second_stream_change_no_bit),
         cmocka_unit_test(gradients_that_nobody_writes_are_zeroed),
         cmocka_unit_test(zeroed_gradients_read_as_zero),
-        cmocka_unit_test(what_is_put_off_is_done_before_anyone_looks),
-        cmocka_unit_test(only_training_on_few_rows_wants_an_update_put_off),
-        cmocka_unit_test(what_follows_in_the_batch_may_take_it_back),
+        cmocka_unit_test(deferred_calls_run_before_anyone_looks),
+        cmocka_unit_test(only_training_on_few_rows_overlaps_an_update),
+        cmocka_unit_test(a_later_call_of_the_batch_runs_it_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,15 +26,15 @@ static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) 
     (void)device;
     const mz_update_attrs *u = call->attrs.update;
     mz_opt_state *state = call->out[0].data;
-    if (state->guard & MZ_GUARD_ON && !state->held) {
+    if (state->guard & MZ_GUARD_ON && !state->halted) {
         bool gradients = state->found_inf && state->guard & MZ_GUARD_GRADIENTS;
-        state->held = state->bad | (gradients ? MZ_BAD_GRADIENTS : 0);
+        state->halted = state->bad | (gradients ? MZ_BAD_GRADIENTS : 0);
     }
     state->bad = 0;
-    state->skip = state->found_inf || state->held;
+    state->skip = state->found_inf || state->halted;
     state->last_found_inf = state->found_inf;
     state->last_clip = state->clip;
-    if (state->held)
+    if (state->halted)
         return MEZZO_OK;
     if (state->skip) {
         state->skipped++;
@@ -77,15 +77,15 @@ static void count_good_step(mz_scaler_block *block, const mz_update_attrs *u) {
 
 static mezzo_status run_scaler_update(mezzo_device *device, const mz_call *call) {
     (void)device;
-    bool found = false, held = false;
+    bool found = false, halted = false;
     for (int i = 0; i < call->n_out; i++) {
         mz_opt_state *state = call->out[i].data;
         found = found || state->found_inf != 0;
-        held = held || state->held != 0;
+        halted = halted || state->halted != 0;
         state->found_inf = 0;
         state->clip = 1;
     }
-    if (!mz_present(&call->in[0]) || held)
+    if (!mz_present(&call->in[0]) || halted)
         return MEZZO_OK;
     mz_scaler_block *block = call->in[0].data;
     block->skipped += found;

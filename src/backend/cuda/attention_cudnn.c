@@ -586,7 +586,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     pointers p = pointers_of(&a, call->op == MZ_OP_attention_bwd, how);
     void *scratch = (char *)call->workspace + delta_bytes(call);
     builder b = {.api = api};
-    if (own->stream != cuda->stream) // another lane of a graph
+    if (own->stream != cuda->stream) // another stream of a graph
         note(&b, api->cudnnSetStream(api->handle, own->stream = cuda->stream), "its stream");
     cudnnBackendDescriptor_t pack = create(&b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     set(&b, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, p.n, p.ids);

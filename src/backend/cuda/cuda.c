@@ -79,10 +79,10 @@ static mezzo_status read_properties(mz_cuda_device *cuda) {
 static mezzo_status make_queue(mz_cuda_device *cuda) {
     int least, greatest;
     MZ_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    for (int i = 0; i < MZ_LANES; i++)
-        MZ_CUDA_TRY(
-            cudaStreamCreateWithPriority(&cuda->lanes[i], cudaStreamNonBlocking, i == MZ_LANE_LAST ? least : greatest));
-    cuda->stream = cuda->lanes[0];
+    for (int i = 0; i < MZ_STREAMS; i++)
+        MZ_CUDA_TRY(cudaStreamCreateWithPriority(&cuda->streams[i], cudaStreamNonBlocking,
+                                                 i == MZ_STREAM_DEFERRED ? least : greatest));
+    cuda->stream = cuda->streams[0];
     MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
     MZ_CUDA_TRY(cudaHostAlloc(&cuda->fetched, MZ_CUDA_FETCH_SLOTS * MZ_CUDA_FETCH_BYTES, cudaHostAllocDefault));
     for (int i = 0; i < MZ_CUDA_FETCH_SLOTS; i++)
@@ -133,13 +133,13 @@ static void cuda_close(mezzo_device *device) {
     (void)cudaFreeHost(cuda->fetched);
     if (cuda->copies != NULL)
         (void)cudaStreamDestroy(cuda->copies);
-    for (size_t i = 0; i < MZ_COUNT(cuda->lanes); i++)
-        if (cuda->lanes[i] != NULL)
-            (void)cudaStreamDestroy(cuda->lanes[i]);
-    for (size_t i = 0; i < cuda->n_lane_marks; i++)
-        (void)cudaEventDestroy(cuda->lane_marks[i]);
+    for (size_t i = 0; i < MZ_COUNT(cuda->streams); i++)
+        if (cuda->streams[i] != NULL)
+            (void)cudaStreamDestroy(cuda->streams[i]);
+    for (size_t i = 0; i < cuda->n_events; i++)
+        (void)cudaEventDestroy(cuda->events[i]);
     (void)cudaGetLastError();
-    mz_free(cuda->lane_marks);
+    mz_free(cuda->events);
     mz_free(cuda->sizes);
     mz_free(cuda);
 }
@@ -237,7 +237,7 @@ static void cuda_release(mezzo_device *device, void *data) {
         return;
     for (size_t i = 0; i < cuda->n_sizes; i++)
         if (cuda->sizes[i].data == data) {
-            (void)mz_later_touch(device, data, cuda->sizes[i].bytes, true);
+            (void)mz_device_touch(device, data, cuda->sizes[i].bytes, true);
             device->allocated -= cuda->sizes[i].bytes;
             cuda->sizes[i] = cuda->sizes[--cuda->n_sizes];
             break;
@@ -267,7 +267,7 @@ static mezzo_status write_piece(mz_cuda_device *cuda, void *dst, const void *hos
 }
 
 static mezzo_status cuda_write(mezzo_device *device, void *dst, const void *host, size_t bytes) {
-    MEZZO_TRY(mz_later_touch(device, dst, bytes, true));
+    MEZZO_TRY(mz_device_touch(device, dst, bytes, true));
     for (size_t at = 0; at < bytes; at += MZ_CUDA_STAGE_BYTES) {
         size_t n = bytes - at < MZ_CUDA_STAGE_BYTES ? bytes - at : MZ_CUDA_STAGE_BYTES;
         MEZZO_TRY(write_piece(mz_cuda(device), (char *)dst + at, (const char *)host + at, n));
@@ -279,14 +279,14 @@ static mezzo_status cuda_read(mezzo_device *device, void *host, const void *src,
     mz_cuda_device *cuda = mz_cuda(device);
     if (bytes == 0)
         return MEZZO_OK;
-    MEZZO_TRY(mz_later_touch(device, src, bytes, false));
+    MEZZO_TRY(mz_device_touch(device, src, bytes, false));
     MZ_CUDA_TRY(cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     MZ_CUDA_TRY(cudaStreamSynchronize(cuda->stream));
     return MEZZO_OK;
 }
 
 static mezzo_status cuda_zero(mezzo_device *device, void *dst, size_t bytes) {
-    MEZZO_TRY(mz_later_touch(device, dst, bytes, true));
+    MEZZO_TRY(mz_device_touch(device, dst, bytes, true));
     if (bytes > 0)
         MZ_CUDA_TRY(cudaMemsetAsync(dst, 0, bytes, mz_cuda(device)->stream));
     return MEZZO_OK;
@@ -303,7 +303,7 @@ static mezzo_status cuda_fetch(mezzo_device *device, int slot, const void *src, 
         return mz_fail(MEZZO_ERR_INVALID, "fetch of %zu bytes into slot %d: slots are 0 to %d, of %d bytes", bytes,
                        slot, MZ_CUDA_FETCH_SLOTS - 1, MZ_CUDA_FETCH_BYTES);
     void *host = (char *)cuda->fetched + slot * MZ_CUDA_FETCH_BYTES;
-    MEZZO_TRY(mz_later_touch(device, src, bytes, false));
+    MEZZO_TRY(mz_device_touch(device, src, bytes, false));
     MZ_CUDA_TRY(cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     MZ_CUDA_TRY(cudaEventRecord(cuda->fetch_done[slot], cuda->stream));
     return MEZZO_OK;
@@ -332,7 +332,7 @@ static mezzo_status cuda_capture_end(mezzo_device *device, void **graph) {
     cudaGraphExec_t exec = NULL;
     *graph = NULL;
     cuda->capturing = false;
-    cuda->stream = cuda->lanes[0];
+    cuda->stream = cuda->streams[0];
     MZ_CUDA_TRY(cudaStreamEndCapture(cuda->stream, &recorded));
     cudaError_t error = cudaGraphInstantiate(&exec, recorded, cudaGraphInstantiateFlagUseNodePriority);
     (void)cudaGraphDestroy(recorded);
@@ -355,24 +355,24 @@ static void cuda_capture_free(mezzo_device *device, void *graph) {
     (void)cudaGetLastError();
 }
 
-static mezzo_status cuda_capture_lane(mezzo_device *device, int lane) {
+static mezzo_status cuda_capture_stream(mezzo_device *device, int stream) {
     mz_cuda_device *cuda = mz_cuda(device);
-    cuda->stream = cuda->lanes[lane];
+    cuda->stream = cuda->streams[stream];
     return MEZZO_OK;
 }
 
-static mezzo_status cuda_capture_mark(mezzo_device *device, int mark) {
+static mezzo_status cuda_capture_record(mezzo_device *device, int event) {
     mz_cuda_device *cuda = mz_cuda(device);
-    MEZZO_TRY(MZ_RESERVE(cuda->lane_marks, cuda->cap_lane_marks, (size_t)mark + 1));
-    for (; cuda->n_lane_marks <= (size_t)mark; cuda->n_lane_marks++)
-        MZ_CUDA_TRY(cudaEventCreateWithFlags(&cuda->lane_marks[cuda->n_lane_marks], cudaEventDisableTiming));
-    MZ_CUDA_TRY(cudaEventRecord(cuda->lane_marks[mark], cuda->stream));
+    MEZZO_TRY(MZ_RESERVE(cuda->events, cuda->cap_events, (size_t)event + 1));
+    for (; cuda->n_events <= (size_t)event; cuda->n_events++)
+        MZ_CUDA_TRY(cudaEventCreateWithFlags(&cuda->events[cuda->n_events], cudaEventDisableTiming));
+    MZ_CUDA_TRY(cudaEventRecord(cuda->events[event], cuda->stream));
     return MEZZO_OK;
 }
 
-static mezzo_status cuda_capture_wait(mezzo_device *device, int mark) {
+static mezzo_status cuda_capture_wait(mezzo_device *device, int event) {
     mz_cuda_device *cuda = mz_cuda(device);
-    MZ_CUDA_TRY(cudaStreamWaitEvent(cuda->stream, cuda->lane_marks[mark], 0));
+    MZ_CUDA_TRY(cudaStreamWaitEvent(cuda->stream, cuda->events[event], 0));
     return MEZZO_OK;
 }
 
@@ -417,8 +417,8 @@ const mz_backend mz_backend_cuda = {
     .capture_end = cuda_capture_end,
     .capture_launch = cuda_capture_launch,
     .capture_free = cuda_capture_free,
-    .capture_lane = cuda_capture_lane,
-    .capture_mark = cuda_capture_mark,
+    .capture_stream = cuda_capture_stream,
+    .capture_record = cuda_capture_record,
     .capture_wait = cuda_capture_wait,
     .mark = cuda_mark,
     .elapsed = cuda_elapsed,

@@ -32,12 +32,11 @@ typedef struct mz_cuda_device {
     size_t memory;    // bytes, all of it
     bool fp32_by_fma; // MEZZO_CUDA_FP32=fma: FP32 is never multiplied in parts on tensor cores
     char name[80];
-    cudaStream_t stream; // everything runs here, in order
-    cudaStream_t copies; // host → device ahead of the work that reads it
-    cudaStream_t
-        lanes[MZ_LANES]; // `stream` is the first, but for the others in captures; the last one is behind in priority
-    cudaEvent_t *lane_marks;
-    size_t n_lane_marks, cap_lane_marks;
+    cudaStream_t stream;              // everything runs here, in order
+    cudaStream_t copies;              // host → device ahead of the work that reads it
+    cudaStream_t streams[MZ_STREAMS]; // `stream` is the first, in captures any; the last has the lowest priority
+    cudaEvent_t *events;
+    size_t n_events, cap_events;
     mz_cuda_stage stages[MZ_CUDA_STAGES];
     int next_stage;
     void *fetched; // pinned, MZ_CUDA_FETCH_SLOTS slots

@@ -27,7 +27,7 @@ SAME(mz_opt_state, mz_cu_opt_state, skip);
 SAME(mz_opt_state, mz_cu_opt_state, last_found_inf);
 SAME(mz_opt_state, mz_cu_opt_state, guard);
 SAME(mz_opt_state, mz_cu_opt_state, bad);
-SAME(mz_opt_state, mz_cu_opt_state, held);
+SAME(mz_opt_state, mz_cu_opt_state, halted);
 SAME(mz_opt_state, mz_cu_opt_state, scale);
 SAME(mz_inspection, mz_cu_inspection, looked);
 SAME(mz_inspection, mz_cu_inspection, nans);
@@ -117,7 +117,7 @@ static void fill_update(const mezzo_device *device, const mz_call *call, mz_cu_u
                                 .grad = call->in[0].data,
                                 .master = call->out[0].data,
                                 .elements = u->elements > 0 ? u->elements : mz_shape_count(&call->in[0].shape),
-                                .beside = u->beside,
+                                .overlaps = u->overlaps,
                                 .n = segments_in(&call->in[1]),
                                 .sms = mz_cuda(device)->sms,
                                 .constants = {.beta1 = u->beta1,

@@ -56,16 +56,16 @@ void mz_ref_clip_control(const mz_call *call) {
 void mz_ref_step_control(const mz_call *call) {
     const mz_update_attrs *update = call->attrs.update;
     mz_opt_state *state = call->out[0].data;
-    if (state->guard & MZ_GUARD_ON && !state->held) {
-        state->held = state->bad;
+    if (state->guard & MZ_GUARD_ON && !state->halted) {
+        state->halted = state->bad;
         if (state->found_inf && state->guard & MZ_GUARD_GRADIENTS)
-            state->held |= MZ_BAD_GRADIENTS;
+            state->halted |= MZ_BAD_GRADIENTS;
     }
     state->bad = 0;
-    state->skip = state->found_inf || state->held;
+    state->skip = state->found_inf || state->halted;
     state->last_clip = state->clip;
     state->last_found_inf = state->found_inf;
-    if (state->held)
+    if (state->halted)
         return;
     if (state->skip) {
         ++state->skipped;
@@ -260,15 +260,15 @@ static void update_scale(const mz_update_attrs *update, mz_scaler_block *block, 
 }
 
 void mz_ref_scaler_update(const mz_call *call) {
-    bool found = false, held = false;
+    bool found = false, halted = false;
     for (int i = 0; i < call->n_out; i++) {
         mz_opt_state *state = call->out[i].data;
         found = found || state->found_inf != 0;
-        held = held || state->held != 0;
+        halted = halted || state->halted != 0;
         state->found_inf = 0;
         state->clip = 1;
     }
-    if (!mz_present(&call->in[0]) || held)
+    if (!mz_present(&call->in[0]) || halted)
         return;
     mz_scaler_block *block = call->in[0].data;
     block->skipped += found;

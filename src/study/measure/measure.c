@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "backend/backend.h"
+#include "runtime/calls.h"
 #include "graph/graph.h"
 #include "study/analyse/stats.h"
 

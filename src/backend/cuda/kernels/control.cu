@@ -53,23 +53,23 @@ __device__ double power(double base, int64_t n) {
 }
 
 __global__ void step_control_kernel(mz_cu_opt_state *state, mz_cu_schedule schedule, double beta1, double beta2) {
-    int found = state->found_inf, held = state->held, thread = threadIdx.x;
-    if ((state->guard & MZ_CU_GUARD_ON) && !held)
-        held = state->bad | (found && (state->guard & MZ_CU_GUARD_GRADIENTS) ? MZ_CU_BAD_GRADIENTS : 0);
+    int found = state->found_inf, halted = state->halted, thread = threadIdx.x;
+    if ((state->guard & MZ_CU_GUARD_ON) && !halted)
+        halted = state->bad | (found && (state->guard & MZ_CU_GUARD_GRADIENTS) ? MZ_CU_BAD_GRADIENTS : 0);
     int64_t step = state->step;
     __syncthreads(); // everyone has read what the first thread is about to change
     if (thread == 0) {
-        state->held = held;
+        state->halted = halted;
         state->bad = 0;
-        state->skip = found || held;
+        state->skip = found || halted;
         state->last_clip = state->clip;
         state->last_found_inf = found;
-        if (found && !held)
+        if (found && !halted)
             ++state->skipped;
-        else if (!held)
+        else if (!halted)
             state->step = step + 1;
     }
-    if (found || held)
+    if (found || halted)
         return;
     // Three threads of three warps: their branches do not wait for one another.
     if (thread == 0)
@@ -114,15 +114,15 @@ __device__ void update_scale(const mz_cu_scaler_constants &u, mz_cu_scaler_block
 }
 
 __global__ void scaler_update_kernel(mz_cu_scaler_block *block, mz_cu_states states, mz_cu_scaler_constants u) {
-    bool found = false, held = false;
+    bool found = false, halted = false;
     for (int i = 0; i < states.n; i++) {
         mz_cu_opt_state *state = static_cast<mz_cu_opt_state *>(states.state[i]);
         found = found || state->found_inf != 0;
-        held = held || state->held != 0;
+        halted = halted || state->halted != 0;
         state->found_inf = 0;
         state->clip = 1;
     }
-    if (block == nullptr || held)
+    if (block == nullptr || halted)
         return;
     block->skipped += found;
     if (u.enabled)

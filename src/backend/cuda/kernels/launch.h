@@ -261,7 +261,7 @@ enum { MZ_CU_MASTER_FP32, MZ_CU_MASTER_SPLIT, MZ_CU_MASTER_STOCHASTIC }; // mezz
 typedef struct mz_cu_opt_state {
     int64_t step, skipped;
     double norm, clip, lr, bias1, bias2, last_clip;
-    int32_t found_inf, skip, last_found_inf, guard, bad, held;
+    int32_t found_inf, skip, last_found_inf, guard, bad, halted;
     float scale;
 } mz_cu_opt_state;
 typedef struct mz_cu_scaler_block {
@@ -286,7 +286,7 @@ typedef struct mz_cu_update_args {
     void *shadow;              // or NULL
     int64_t elements;          // of the segments
     int n, sms;
-    bool beside; // leaves room for other kernels
+    bool overlaps; // leaves room for other streams
     mz_cu_update_constants constants;
 } mz_cu_update_args;
 cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args);

@@ -392,9 +392,9 @@ __global__ void __launch_bounds__(THREADS)
 
 extern "C" cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args) {
     const mz_cu_update_args &a = *args;
-    auto kernel = a.beside ? adamw_kernel<BRIEF> : adamw_kernel<CHUNK>;
+    auto kernel = a.overlaps ? adamw_kernel<BRIEF> : adamw_kernel<CHUNK>;
     unsigned blocks = resident(reinterpret_cast<const void *>(kernel), a.elements, a.n, a.sms);
-    if (a.beside)
+    if (a.overlaps)
         blocks = static_cast<unsigned>(a.elements / BRIEF + a.n);
     kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(a.segments), a.n,
                                            static_cast<const mz_cu_opt_state *>(a.state), a.constants, a.grad, a.master,

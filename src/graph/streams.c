@@ -1,11 +1,11 @@
-// Which nodes may run on a second lane of a device's graph, beside those after them: weights' gradients, which nothing waits for until the
-// update, and branches that would otherwise wait for one that they need nothing of, as shared experts do behind routed ones.
+// Which nodes run on a second stream of a device's graph, concurrently with those after them: gradients of weights, which only the
+// update waits for, and independent branches, such as shared experts and routed ones.
 #include "graph/graph.h"
 
 #include <math.h>
 
-// Times are an H100's, in µs, and decide nothing but what goes where: what a node takes at least, what a lane's waiting for the other costs, and
-// what has to be won for a node to change lanes.
+// Times are an H100's, in µs, and decide placement only: a node's least time, the cost of waiting for the other stream, and the gain
+// for which a node changes streams.
 #define LAUNCH         2.5
 #define WAIT           1.0
 #define WORTH          2.0
@@ -100,7 +100,7 @@ static bool may_leave(const mezzo_graph *g, const mz_node *n, int index, int sin
 typedef struct moment {
     double duration, ahead; // ahead: from its beginning to the end of the longest way that leads from it
     double done;
-    int lane, since; // since: the node from behind which it could have run
+    int stream, since; // since: the node from behind which it could have run
     bool placed, gradient;
 } moment;
 
@@ -127,8 +127,8 @@ static void look_ahead(const mezzo_graph *g, moment *at) {
     }
 }
 
-// When what a node waits for is there, on a lane; infinite where that has no place yet. since: from behind which node of the first lane.
-static double ready(const mezzo_graph *g, const mz_node *n, const moment *at, int lane, int *since) {
+// When a node's inputs are ready on a stream; infinite where one is not placed yet. since: after which node of the first stream.
+static double ready(const mezzo_graph *g, const mz_node *n, const moment *at, int stream, int *since) {
     double start = 0;
     for (int k = 0; k < n->n_in; ++k) {
         int from = maker(g, n->in[k]);
@@ -136,14 +136,14 @@ static double ready(const mezzo_graph *g, const mz_node *n, const moment *at, in
             continue;
         if (!at[from].placed)
             return INFINITY;
-        double done = at[from].done + (at[from].lane != lane ? WAIT : 0);
+        double done = at[from].done + (at[from].stream != stream ? WAIT : 0);
         start = done > start ? done : start;
         *since = at[from].since > *since ? at[from].since : *since;
     }
     return start;
 }
 
-// The longest way from those nodes soon after i that could begin on the first lane by `start`.
+// The longest way from those nodes soon after i that could begin on the first stream by `start`.
 static double others_ahead(const mezzo_graph *g, const moment *at, size_t i, double start) {
     double most = 0;
     int since = 0;
@@ -158,9 +158,9 @@ static double larger(double a, double b) {
     return a > b ? a : b;
 }
 
-// Nodes in their order, each on the lane on which it and what it keeps waiting end sooner.
+// Nodes in their order, each on the stream on which it and what waits for it end sooner.
 static void place(const mezzo_graph *g, moment *at) {
-    double idle[2] = {0, 0}; // since when a lane has nothing to do
+    double idle[2] = {0, 0}; // since when a stream has nothing to do
     for (size_t i = 0; i < g->n_nodes; ++i) {
         const mz_node *n = &g->nodes[i];
         moment *m = &at[i];
@@ -172,34 +172,34 @@ static void place(const mezzo_graph *g, moment *at) {
         double others = others_ahead(g, at, i, first);
         double one = first + larger(m->ahead, others > 0 ? m->duration + others : 0);
         double two = larger(second + m->ahead, idle[0] + others);
-        m->lane = m->gradient || (two + WORTH < one && may_leave(g, n, (int)i, since)) ? 1 : 0;
-        m->done = idle[m->lane] = (m->lane == 0 ? first : second) + m->duration;
-        m->since = m->lane == 0 || m->gradient ? (int)i + (m->lane == 0) : since;
+        m->stream = m->gradient || (two + WORTH < one && may_leave(g, n, (int)i, since)) ? 1 : 0;
+        m->done = idle[m->stream] = (m->stream == 0 ? first : second) + m->duration;
+        m->since = m->stream == 0 || m->gradient ? (int)i + (m->stream == 0) : since;
         m->placed = true;
     }
 }
 
-mezzo_status mz_pass_beside(const mezzo_graph *g, mz_beside *out) {
+mezzo_status mz_pass_streams(const mezzo_graph *g, mz_stream_plan *out) {
     moment *at = mz_alloc(g->n_nodes + 1, sizeof *at);
-    out->lane = mz_alloc(g->n_nodes + 1, sizeof *out->lane);
+    out->stream = mz_alloc(g->n_nodes + 1, sizeof *out->stream);
     out->since = mz_alloc(g->n_nodes + 1, sizeof *out->since);
-    if (!at || !out->lane || !out->since) {
+    if (!at || !out->stream || !out->since) {
         mz_free(at);
-        mz_beside_free(out);
+        mz_stream_plan_free(out);
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     }
     look_ahead(g, at);
     place(g, at);
     for (size_t i = 0; i < g->n_nodes; ++i) {
-        out->lane[i] = (signed char)at[i].lane;
-        out->since[i] = at[i].lane == 1 ? at[i].since : (int)i;
+        out->stream[i] = (signed char)at[i].stream;
+        out->since[i] = at[i].stream == 1 ? at[i].since : (int)i;
     }
     mz_free(at);
     return MEZZO_OK;
 }
 
-void mz_beside_free(mz_beside *beside) {
-    mz_free(beside->lane);
-    mz_free(beside->since);
-    *beside = (mz_beside){0};
+void mz_stream_plan_free(mz_stream_plan *plan) {
+    mz_free(plan->stream);
+    mz_free(plan->since);
+    *plan = (mz_stream_plan){0};
 }

@@ -1,5 +1,5 @@
 // A step's move may run beside the next step's forward: parameters, moments and losses are the same bits as where every call waits for the one
-// before it. Devices with one lane pass by doing the same twice (unit/test_capture has a device of the CPU's that keeps calls for later). Seen to
+// before it. Devices with one stream pass by doing the same twice (unit/test_capture has a device of the CPU's that keeps calls for later). Seen to
 // fail on a GPU with the waits for a part left out of the graph.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -92,7 +92,7 @@ static void keep_moments(result *r, const mezzo_optimizer *o) {
     }
 }
 
-static void train(const trial *t, bool puts_off, result *r) {
+static void train(const trial *t, bool defers, result *r) {
     mezzo_device *device;
     mezzo_graph *g;
     mezzo_params *params;
@@ -115,7 +115,7 @@ static void train(const trial *t, bool puts_off, result *r) {
     options.forward_only = true;
     ok(mezzo_program_create(g, params, &options, &evaluation));
     ok(mezzo_optimizer_create(params, &moving, &o));
-    ok(mz_optimizer_cut(o, 20000));
+    ok(mz_optimizer_set_bucket(o, 20000));
     ok(mezzo_scaler_create(device, &scaling, &s));
     mezzo_graph_free(g);
     for (int step = 0; step < STEPS; step++) {
@@ -123,12 +123,12 @@ static void train(const trial *t, bool puts_off, result *r) {
             micro(p, s, step * t->micros + i);
         ok(mezzo_program_read(p, "loss", &loss, sizeof loss));
         keep(r, &loss, 1);
-        if (puts_off)
+        if (defers)
             ok(mz_batch_begin(device, &batch));
         update(t, o, s);
         ok(mz_batch_end(device));
-        if (puts_off && device->backend->capture_lane)
-            assert_true(device->later != NULL && device->later->n > 3);
+        if (defers && device->backend->capture_stream)
+            assert_true(device->deferred != NULL && device->deferred->n > 3);
         if (t->looks && step % 4 == 1)
             keep_parameters(r, params);
         if (t->looks && step % 4 == 3) {
@@ -152,17 +152,17 @@ static void train(const trial *t, bool puts_off, result *r) {
 }
 
 static void same_bits(trial t) {
-    result plain = {0}, later = {0};
+    result plain = {0}, deferred = {0};
     train(&t, false, &plain);
-    train(&t, true, &later);
-    assert_int_equal(plain.n, later.n);
+    train(&t, true, &deferred);
+    assert_int_equal(plain.n, deferred.n);
     for (size_t i = 0; i < plain.n; i++)
-        if (memcmp(&plain.values[i], &later.values[i], sizeof *plain.values) != 0)
+        if (memcmp(&plain.values[i], &deferred.values[i], sizeof *plain.values) != 0)
             fail_msg("%s, %s, %d micro batches: number %zu of %zu is %.9g, and %.9g beside the next forward", t.model,
                      mezzo_precision_name(t.precision), t.micros, i, plain.n, (double)plain.values[i],
-                     (double)later.values[i]);
+                     (double)deferred.values[i]);
     free(plain.values);
-    free(later.values);
+    free(deferred.values);
 }
 
 static void every_precision(void **state) {

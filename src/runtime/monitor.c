@@ -1,5 +1,5 @@
-// Looks at values while a program runs, without waiting: an `inspect` among its calls, which on a device that captures becomes part of the
-// step's graph.
+// Samples values while a program runs, without waiting: an `inspect` among its calls, which a device that captures keeps in the step's
+// graph.
 #include "runtime/program.h"
 
 // The last call that writes into the loss. A head in blocks adds to it.
@@ -70,20 +70,20 @@ static int choose_backward(const mezzo_program *p, int want, size_t *calls) {
     return spread(calls, n, want);
 }
 
-static void add_tensor(mezzo_program *p, mz_watch *w, size_t call, bool loss) {
+static void add_tensor(mezzo_program *p, mz_monitor *w, size_t call, bool loss) {
     const mezzo_graph *g = p->c.graph;
     static const char *const phases[] = {"forward", "recompute", "backward"};
     const mz_node *n = &g->nodes[p->c.node[call]];
     int v = loss ? g->loss : n->out[0];
     w->call.in[w->call.n_in++] = (mz_tensor){p->address[v], g->values[v].dtype, g->values[v].shape};
-    p->watched[p->n_watched++] = (mz_watched){.op = mz_op_table[n->op].name,
-                                              .module = g->modules[n->module],
-                                              .phase = phases[n->phase],
-                                              .dtype = g->values[v].dtype,
-                                              .loss = loss};
+    p->monitored[p->n_monitored++] = (mz_monitored){.op = mz_op_table[n->op].name,
+                                                    .module = g->modules[n->module],
+                                                    .phase = phases[n->phase],
+                                                    .dtype = g->values[v].dtype,
+                                                    .loss = loss};
 }
 
-static mezzo_status finish(mezzo_program *p, mz_watch *w, size_t first, const mz_watch_options *o, bool forward) {
+static mezzo_status finish(mezzo_program *p, mz_monitor *w, size_t first, const mz_monitor_options *o, bool forward) {
     size_t bytes = (size_t)w->call.n_in * sizeof(mz_inspection);
     w->call.op = MZ_OP_inspect;
     w->call.attrs.sample = o->sample;
@@ -98,34 +98,34 @@ static mezzo_status finish(mezzo_program *p, mz_watch *w, size_t first, const mz
     return mz_select(p->device, &w->call, &w->kernel);
 }
 
-static mezzo_status watch(mezzo_program *p, const mz_watch_options *o, size_t loss, const size_t *forward,
-                          int n_forward, const size_t *backward, int n_backward) {
-    mz_watch *w = &p->watches[p->n_watches++];
-    *w = (mz_watch){.after = loss};
+static mezzo_status place_monitors(mezzo_program *p, const mz_monitor_options *o, size_t loss, const size_t *forward,
+                                   int n_forward, const size_t *backward, int n_backward) {
+    mz_monitor *w = &p->monitors[p->n_monitors++];
+    *w = (mz_monitor){.after = loss};
     add_tensor(p, w, loss, true);
     for (int i = 0; i < n_forward; ++i)
         add_tensor(p, w, forward[i], false);
     MEZZO_TRY(finish(p, w, 0, o, true));
     for (int i = 0; i < n_backward; ++i) {
-        w = &p->watches[p->n_watches++];
-        *w = (mz_watch){.after = backward[i]};
+        w = &p->monitors[p->n_monitors++];
+        *w = (mz_monitor){.after = backward[i]};
         add_tensor(p, w, backward[i], false);
-        MEZZO_TRY(finish(p, w, p->n_watched - 1, o, false));
+        MEZZO_TRY(finish(p, w, p->n_monitored - 1, o, false));
     }
     // In order of `after`: a head in blocks has backward calls before the loss is whole.
-    for (size_t i = 0; i + 1 < p->n_watches && p->watches[i].after > p->watches[i + 1].after; ++i) {
-        mz_watch swap = p->watches[i];
-        p->watches[i] = p->watches[i + 1];
-        p->watches[i + 1] = swap;
+    for (size_t i = 0; i + 1 < p->n_monitors && p->monitors[i].after > p->monitors[i + 1].after; ++i) {
+        mz_monitor swap = p->monitors[i];
+        p->monitors[i] = p->monitors[i + 1];
+        p->monitors[i + 1] = swap;
     }
     return MEZZO_OK;
 }
 
-mezzo_status mz_program_watch(mezzo_program *p, const mz_watch_options *o) {
+mezzo_status mz_program_monitor(mezzo_program *p, const mz_monitor_options *o) {
     size_t loss = 0;
-    mz_program_unwatch(p);
+    mz_program_unmonitor(p);
     if (p->options.forward_only || !find_loss(p, &loss))
-        return mz_fail(MEZZO_ERR_INVALID, "the program has no backward to watch");
+        return mz_fail(MEZZO_ERR_INVALID, "the program has no backward to monitor");
     size_t *forward = mz_alloc(2 * p->c.n_calls + 2, sizeof *forward), *backward;
     if (forward == NULL)
         return MEZZO_ERR_MEMORY;
@@ -133,36 +133,36 @@ mezzo_status mz_program_watch(mezzo_program *p, const mz_watch_options *o) {
     int n_forward = choose_forward(p, loss, o->activations, forward);
     int n_backward = choose_backward(p, o->gradients, backward);
     size_t n = 1 + (size_t)n_forward + (size_t)n_backward;
-    p->watches = mz_alloc(1 + (size_t)n_backward, sizeof *p->watches);
-    p->watched = mz_alloc(n, sizeof *p->watched);
-    mezzo_status status = p->watches == NULL || p->watched == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+    p->monitors = mz_alloc(1 + (size_t)n_backward, sizeof *p->monitors);
+    p->monitored = mz_alloc(n, sizeof *p->monitored);
+    mezzo_status status = p->monitors == NULL || p->monitored == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
     if (status == MEZZO_OK)
         status = p->device->backend->alloc(p->device, n * sizeof *p->inspected, (void **)&p->inspected);
     if (status == MEZZO_OK)
-        status = watch(p, o, loss, forward, n_forward, backward, n_backward);
+        status = place_monitors(p, o, loss, forward, n_forward, backward, n_backward);
     mz_free(forward);
     if (status != MEZZO_OK)
-        mz_program_unwatch(p);
+        mz_program_unmonitor(p);
     return status;
 }
 
-void mz_program_unwatch(mezzo_program *p) {
-    mz_free(p->watches);
-    mz_free(p->watched);
+void mz_program_unmonitor(mezzo_program *p) {
+    mz_free(p->monitors);
+    mz_free(p->monitored);
     p->device->backend->release(p->device, p->inspected);
-    p->watches = NULL;
-    p->watched = NULL;
+    p->monitors = NULL;
+    p->monitored = NULL;
     p->inspected = NULL;
-    p->n_watches = p->n_watched = 0;
+    p->n_monitors = p->n_monitored = 0;
 }
 
-mezzo_status mz_program_read_watched(mezzo_program *p) {
+mezzo_status mz_program_read_monitored(mezzo_program *p) {
     mz_inspection values[64];
-    for (size_t i = 0; i < p->n_watched; i += MZ_COUNT(values)) {
-        size_t n = p->n_watched - i < MZ_COUNT(values) ? p->n_watched - i : MZ_COUNT(values);
+    for (size_t i = 0; i < p->n_monitored; i += MZ_COUNT(values)) {
+        size_t n = p->n_monitored - i < MZ_COUNT(values) ? p->n_monitored - i : MZ_COUNT(values);
         MEZZO_TRY(p->device->backend->read(p->device, values, p->inspected + i, n * sizeof *values));
         for (size_t k = 0; k < n; ++k)
-            p->watched[i + k].values = values[k];
+            p->monitored[i + k].values = values[k];
     }
     return MEZZO_OK;
 }

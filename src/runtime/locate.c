@@ -1,4 +1,4 @@
-// The first bad value of a micro step: call by call, looking at everything that goes in and comes out. Slow, for when something is wrong.
+// The first bad value of a micro step: runs call by call and inspects every input and output. Slow: for a step known to be bad.
 #include "runtime/program.h"
 
 static bool is_float(const mz_tensor *t) {
@@ -32,7 +32,7 @@ mezzo_status mz_program_inspect(mezzo_program *p, const mz_tensor *tensors, int 
     return MEZZO_OK;
 }
 
-static void describe_op(const mezzo_program *p, size_t call, mz_finding *out) {
+static void describe_op(const mezzo_program *p, size_t call, mz_located *out) {
     const mezzo_graph *g = p->c.graph;
     const mz_node *n = &g->nodes[p->c.node[call]];
     static const char *const phases[] = {"forward", "recompute", "backward"};
@@ -44,18 +44,19 @@ static void describe_op(const mezzo_program *p, size_t call, mz_finding *out) {
     out->compute = n->numerics.compute;
 }
 
-static mz_seen seen_at(const mezzo_program *p, size_t call, bool output, int slot, const mz_inspection *values) {
+static mz_located_tensor tensor_at(const mezzo_program *p, size_t call, bool output, int slot,
+                                   const mz_inspection *values) {
     const mz_call *c = &p->c.calls[call];
     mz_slot slots[MZ_MAX_IN];
     int listed = mz_op_slots(c->op, output, slots);
     const mz_tensor *t = output ? &c->out[slot] : &c->in[slot];
-    mz_seen seen = {.dtype = t->dtype, .values = *values};
+    mz_located_tensor seen = {.dtype = t->dtype, .values = *values};
     snprintf(seen.slot, sizeof seen.slot, "%s", slots[slot < listed ? slot : listed - 1].name);
     return seen;
 }
 
 // A parameter or input that an op reads and no op wrote. A value that an op wrote was looked at when it was written.
-static void check_sources(const mezzo_program *p, size_t call, const mz_inspection *ins, mz_finding *out) {
+static void check_sources(const mezzo_program *p, size_t call, const mz_inspection *ins, mz_located *out) {
     const mezzo_graph *g = p->c.graph;
     const mz_node *n = &g->nodes[p->c.node[call]];
     for (int k = 0; k < n->n_in && !out->found; ++k) {
@@ -65,7 +66,7 @@ static void check_sources(const mezzo_program *p, size_t call, const mz_inspecti
         if (v->kind == MZ_VALUE_TEMP)
             continue;
         describe_op(p, call, out);
-        out->bad = seen_at(p, call, false, k, &ins[k]);
+        out->bad = tensor_at(p, call, false, k, &ins[k]);
         out->parameter = v->kind == MZ_VALUE_PARAM || v->kind == MZ_VALUE_SHADOW;
         out->source = out->parameter                ? g->params[v->param].name
                       : v->kind == MZ_VALUE_SCALE   ? "the loss scale"
@@ -74,14 +75,14 @@ static void check_sources(const mezzo_program *p, size_t call, const mz_inspecti
     }
 }
 
-static void keep_inputs(const mezzo_program *p, size_t call, const mz_inspection *ins, mz_finding *out) {
+static void keep_inputs(const mezzo_program *p, size_t call, const mz_inspection *ins, mz_located *out) {
     const mz_call *c = &p->c.calls[call];
     for (int k = 0; k < c->n_in; ++k)
         if (is_float(&c->in[k]))
-            out->in[out->n_in++] = seen_at(p, call, false, k, &ins[k]);
+            out->in[out->n_in++] = tensor_at(p, call, false, k, &ins[k]);
 }
 
-static mezzo_status find_at(mezzo_program *p, size_t i, float limit, mz_finding *out) {
+static mezzo_status locate_at(mezzo_program *p, size_t i, float limit, mz_located *out) {
     mz_inspection ins[MZ_MAX_IN], outs[MZ_MAX_OUT];
     mz_call *call = &p->c.calls[i];
     bool forward = p->c.graph->nodes[p->c.node[i]].phase == MZ_FORWARD;
@@ -95,7 +96,7 @@ static mezzo_status find_at(mezzo_program *p, size_t i, float limit, mz_finding 
         if (!mz_inspection_bad(&outs[k]))
             continue;
         describe_op(p, i, out);
-        out->bad = seen_at(p, i, true, k, &outs[k]);
+        out->bad = tensor_at(p, i, true, k, &outs[k]);
         int v = p->c.graph->nodes[p->c.node[i]].out[k];
         out->loss = mz_value_root(p->c.graph, v) == mz_value_root(p->c.graph, p->c.graph->loss);
     }
@@ -114,16 +115,16 @@ static mezzo_status begin(mezzo_program *p, const mezzo_scaler *scaler, uint64_t
     return MEZZO_OK;
 }
 
-mezzo_status mz_program_find(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step, float limit,
-                             mz_finding *out) {
-    *out = (mz_finding){0};
+mezzo_status mz_program_locate(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step, float limit,
+                               mz_located *out) {
+    *out = (mz_located){0};
     MEZZO_TRY(begin(p, scaler, seed, step));
     for (size_t i = 0; i < p->c.n_calls && !out->found; ++i)
-        MEZZO_TRY(find_at(p, i, limit, out));
+        MEZZO_TRY(locate_at(p, i, limit, out));
     return MEZZO_OK;
 }
 
-static void print_finding(const mz_finding *f, char *where, size_t size) {
+static void print_finding(const mz_located *f, char *where, size_t size) {
     const mz_inspection *bad = &f->bad.values;
     size_t n = (size_t)snprintf(where, size, "%s in %s (%s): ", f->op, *f->module ? f->module : "the model", f->phase);
     if (f->source != NULL && n < size)
@@ -143,7 +144,7 @@ static void print_finding(const mz_finding *f, char *where, size_t size) {
 
 mezzo_status mezzo_program_check(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step,
                                  bool *found, char *where, size_t size) {
-    mz_finding finding = {0};
+    mz_located finding = {0};
     if (size)
         where[0] = 0;
     MEZZO_TRY(begin(p, scaler, seed, step));
@@ -151,7 +152,7 @@ mezzo_status mezzo_program_check(mezzo_program *p, const mezzo_scaler *scaler, u
         if (finding.found)
             MEZZO_TRY(p->c.kernels[i]->run(p->device, &p->c.calls[i]));
         else
-            MEZZO_TRY(find_at(p, i, 0, &finding));
+            MEZZO_TRY(locate_at(p, i, 0, &finding));
     *found = finding.found;
     if (finding.found && size)
         print_finding(&finding, where, size);

@@ -1,0 +1,30 @@
+// The bytes that calls read and write, and the order between streams of calls that follows from them.
+#ifndef MZ_RUNTIME_STREAMS_H
+#define MZ_RUNTIME_STREAMS_H
+
+#include "backend/backend.h"
+
+// Bytes of the device that a call reads and writes; it may also read what it writes.
+typedef struct mz_span {
+    const char *from, *to;
+} mz_span;
+typedef struct mz_traffic {
+    const mz_span *reads, *writes;
+    int n_reads, n_writes;
+} mz_traffic;
+mz_traffic mz_traffic_of(const mz_call *call, mz_span spans[MZ_MAX_IN + MZ_MAX_OUT]); // its tensors, whole
+bool mz_traffic_depends(const mz_traffic *second, const mz_traffic *first);
+
+// For each call and each other stream, the newest call there that it must wait for: one that wrote what it reads or writes, or read what it
+// writes. -1: none, or the stream has waited for it before.
+typedef struct mz_stream_order {
+    signed char *stream;     // per call; chosen by the caller before mz_stream_order_find
+    int (*wait)[MZ_STREAMS]; // per call
+    bool *recorded;          // per call: another stream waits for it
+    int last[MZ_STREAMS];    // per stream: its last call; -1: none
+} mz_stream_order;
+mezzo_status mz_stream_order_alloc(size_t n, mz_stream_order *order);
+mezzo_status mz_stream_order_find(const mz_traffic *traffic, size_t n, mz_stream_order *order);
+void mz_stream_order_free(mz_stream_order *order);
+
+#endif
