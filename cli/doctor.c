@@ -244,9 +244,15 @@ static void look_around(mz_where *where) {
 }
 
 static const char *scaler_text(const mz_agreement *a) {
+    if (a->runs == MZ_ASK_NOTHING || a->runs == MZ_ASK_AUTO)
+        return "not known";
     if (a->runs != MZ_ASK_FP16)
         return "not needed";
     return a->scaler == MZ_SCALER_ON ? "yes" : a->scaler == MZ_SCALER_OFF ? "no" : "not known";
+}
+
+static const char *runs_text(const mz_agreement *a) {
+    return a->runs == MZ_ASK_NOTHING ? "not known" : mz_ask_name(a->runs);
 }
 
 static const char *ask_text(const mz_asked *file) {
@@ -259,12 +265,16 @@ static void print_agreement(const mz_asked *files, int n, const mz_agreement *a)
         printf("%s\n  read as    %s\n  asks for   %s", f->path, mz_asker_name(f->asker), ask_text(f));
         if (f->decides >= 0) {
             const mz_vote *v = &f->votes[f->decides];
-            printf("%s (line %d: %s: %s)", v->pure ? ", parameters too" : "", v->said.line, v->said.key, v->said.value);
+            printf("%s (line %d: %s: %s)",
+                   v->lone   ? ", parameters perhaps too"
+                   : v->pure ? ", parameters too"
+                             : "",
+                   v->said.line, v->said.key, v->said.value);
         }
         printf("\n");
     }
-    printf("\nwhat runs    %s%s\nwhy          %s\nloss scaler  %s\n", mz_ask_name(a->runs),
-           a->pure ? ", parameters too" : "", a->why, scaler_text(a));
+    printf("\nwhat runs    %s%s\nwhy          %s\nloss scaler  %s\n", runs_text(a), a->pure ? ", parameters too" : "",
+           a->why, scaler_text(a));
     for (int i = 0, k = 0; i < a->n_findings; i++) {
         const mz_finding *f = &a->findings[i];
         if (f->kind == MZ_FINDING_NOTE)
@@ -305,7 +315,7 @@ static json_t *agreement_json(const mz_asked *files, int n, const mz_agreement *
         json_array_append_new(findings, item);
     }
     json_object_set_new(o, "files", list);
-    json_object_set_new(o, "runs", json_string(mz_ask_name(a->runs)));
+    json_object_set_new(o, "runs", a->runs != MZ_ASK_NOTHING ? json_string(mz_ask_name(a->runs)) : json_null());
     json_object_set_new(o, "parameters_too", json_boolean(a->pure));
     json_object_set_new(o, "why", cli_json_text(a->why, strlen(a->why)));
     json_object_set_new(o, "loss_scaler", json_string(scaler_text(a)));
@@ -328,23 +338,23 @@ static int compare(const cli_args *args) {
         look_around(&where);
     else if ((code = parse_assumed(args, assumed, &where)) != CLI_DONE)
         return code;
-    mz_asked *files = mz_alloc((size_t)n, sizeof *files);
+    mz_asked_set set;
     mz_agreement *agreement = mz_alloc(1, sizeof *agreement);
-    mezzo_status status = files != NULL && agreement != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
-    for (int i = 0; i < n && status == MEZZO_OK; i++)
-        status = mz_asked_read(paths[i], &files[i]);
+    mezzo_status status = mz_asked_read_all(paths, n, &set);
+    if (status == MEZZO_OK && agreement == NULL)
+        status = MEZZO_ERR_MEMORY;
     if (status != MEZZO_OK) {
         code = cli_error(args->command, status);
     } else {
-        mz_agreement_judge(files, n, &where, agreement);
+        mz_agreement_judge(set.files, (int)set.n, &where, agreement);
         if (cli_has(args, "json"))
-            code = cli_json_print(args->command, agreement_json(files, n, agreement));
+            code = cli_json_print(args->command, agreement_json(set.files, (int)set.n, agreement));
         else
-            print_agreement(files, n, agreement);
+            print_agreement(set.files, (int)set.n, agreement);
         if (code == CLI_DONE && agreement->n_conflicts > 0)
             code = CLI_CHECK_FAILED;
     }
-    mz_free(files);
+    mz_asked_set_free(&set);
     mz_free(agreement);
     return code;
 }

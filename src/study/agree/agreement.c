@@ -12,6 +12,7 @@ static const char *const finding_names[] = {
     [MZ_FINDING_LACKS] = "device-lacks-format",
     [MZ_FINDING_NO_SUCH_GPU] = "no-such-gpu",
     [MZ_FINDING_UNKNOWN] = "unknown-precision",
+    [MZ_FINDING_BEHIND] = "amp-behind-accelerator",
     [MZ_FINDING_NOTE] = "note",
 };
 
@@ -61,6 +62,9 @@ static int rank(const mz_asked *file) {
     case MZ_ASKER_DEEPSPEED:
         return v->weak && v->ask == MZ_ASK_FP32 ? 2 : 6;
     case MZ_ASKER_LIGHTNING:
+    case MZ_ASKER_MMENGINE:
+    case MZ_ASKER_DETECTRON2:
+    case MZ_ASKER_NANOGPT:
         return 5;
     case MZ_ASKER_ACCELERATE:
         return 3;
@@ -79,6 +83,12 @@ static const char *reason_of(const mz_asked *file, int n) {
         return "DeepSpeed's engine follows its own file";
     case MZ_ASKER_LIGHTNING:
         return "Lightning's Trainer follows its own argument";
+    case MZ_ASKER_MMENGINE:
+        return "MMEngine's runner follows its own optim_wrapper";
+    case MZ_ASKER_DETECTRON2:
+        return "Detectron2's trainer follows its own SOLVER.AMP";
+    case MZ_ASKER_NANOGPT:
+        return "nanoGPT's train.py autocasts to its own dtype";
     case MZ_ASKER_ACCELERATE:
         return "no trainer turns a format on, so Accelerator.prepare() wraps the model in accelerate's";
     case MZ_ASKER_TRAINER:
@@ -92,14 +102,17 @@ static const char *reason_of(const mz_asked *file, int n) {
 static mz_said_scaler scaler_of(const mz_asked *file, const mz_vote *v, mz_said_scaler anywhere) {
     if (v->ask != MZ_ASK_FP16)
         return MZ_SCALER_OFF; // not needed: the range is fp32's
+    if (v->lone && anywhere == MZ_SCALER_ON)
+        return MZ_SCALER_ON; // another file names it
     if (v->pure)
         return MZ_SCALER_OFF;
     if (file->scaler != MZ_SCALER_UNSAID)
         return file->scaler;
     if (file->asker != MZ_ASKER_TRAINER)
-        return MZ_SCALER_ON; // accelerate, DeepSpeed, Lightning and Mezzo bring one
-    if (strcmp(v->said.key, "fp16") == 0)
-        return MZ_SCALER_ON; // Hugging Face's Trainer does, too
+        return MZ_SCALER_ON; // the frameworks bring one, and so does nanoGPT for float16
+    const char *dot = strrchr(v->said.key, '.');
+    if (strcmp(dot != NULL ? dot + 1 : v->said.key, "fp16") == 0)
+        return MZ_SCALER_ON; // Hugging Face's Trainer and fairseq bring one, too
     return anywhere;
 }
 
@@ -112,7 +125,7 @@ static void judge_file(const mz_asked *file, mz_agreement *out) {
             file->path, file->unknown.line);
     }
     const mz_vote *v = word_of(file);
-    if (v == NULL)
+    if (v == NULL || file->accelerator_no.line != 0) // the latter is a finding of its own
         return;
     for (int i = 0; i < file->n_votes; i++) {
         const mz_vote *other = &file->votes[i];
@@ -121,8 +134,8 @@ static void judge_file(const mz_asked *file, mz_agreement *out) {
         mz_finding *f = find(out, MZ_FINDING_BOTH);
         TELL(f, "%s asks for %s, and %s for %s", at(file, &v->said).text, mz_ask_name(v->ask),
              at(file, &other->said).text, mz_ask_name(other->ask));
-        FIX(f, "keep one of %.90s:%d and %.90s:%d, and turn the other off", file->path, v->said.line, file->path,
-            other->said.line);
+        FIX(f, "keep one of %s (%.90s:%d) and %s (%.90s:%d), and turn the other off", v->said.key, file->path,
+            v->said.line, other->said.key, file->path, other->said.line);
         return; // once a file
     }
 }
@@ -182,8 +195,15 @@ static const char *lacking(const mz_where *where, bool cpu, mz_ask ask) {
 static void judge_device(const mz_asked *files, int n, const mz_where *where, const mz_vote *v, const mz_asked *file,
                          mz_agreement *out) {
     bool cpu = false;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         cpu = cpu || files[i].cpu;
+        if (files[i].elsewhere.line != 0) {
+            mz_finding *f = find(out, MZ_FINDING_NOTE);
+            TELL(f, "%s: which formats and how many of them there are was not judged",
+                 at(&files[i], &files[i].elsewhere).text);
+            return;
+        }
+    }
     const char *lack = lacking(where, cpu, v->ask);
     if (lack != NULL) {
         mz_finding *f = find(out, MZ_FINDING_LACKS);
@@ -199,7 +219,7 @@ static void judge_device(const mz_asked *files, int n, const mz_where *where, co
 }
 
 static void judge_gpus(const mz_asked *file, const mz_where *where, mz_agreement *out) {
-    if (file->cpu)
+    if (file->cpu || file->elsewhere.line != 0)
         return;
     for (int i = 0; i < file->n_gpus; i++)
         if (file->gpus[i] >= where->gpus) {
@@ -213,10 +233,12 @@ static void judge_gpus(const mz_asked *file, const mz_where *where, mz_agreement
                 file->gpus_said.line);
             break;
         }
-    if (file->processes > where->gpus && (where->gpus > 0 || file->processes > 1)) {
+    int machines = file->machines > 1 ? file->machines : 1;
+    int each = (file->processes + machines - 1) / machines; // num_processes counts those of all machines
+    if (each > where->gpus && (where->gpus > 0 || each > 1)) {
         mz_finding *f = find(out, MZ_FINDING_NO_SUCH_GPU);
-        TELL(f, "%s wants %d GPUs, but there %s %d", at(file, &file->processes_said).text, file->processes,
-             where->gpus == 1 ? "is" : "are", where->gpus);
+        TELL(f, "%s wants %d GPUs%s, but there %s %d", at(file, &file->processes_said).text, each,
+             machines > 1 ? " on each machine" : "", where->gpus == 1 ? "is" : "are", where->gpus);
         FIX(f, "lower the number in %.90s:%d, or say with --assume where it will run", file->path,
             file->processes_said.line);
     }
@@ -242,7 +264,10 @@ static void judge_disagreement(const mz_asked *files, int n, const mz_asked *lea
             continue; // tf32 is for what stays fp32
         mz_finding *f = find(out, MZ_FINDING_DISAGREE);
         const char *says = w->ask == MZ_ASK_FP32 && is_lower(v->ask) ? "turns mixed precision off" : NULL;
-        if (says != NULL)
+        if (says != NULL && file->asker == MZ_ASKER_TRAINER && leader->asker == MZ_ASKER_ACCELERATE)
+            TELL(f, "%s %s, but its launcher overrides that: %s runs, as %s says", at(file, &w->said).text, says,
+                 mz_ask_name(v->ask), at(leader, &v->said).text);
+        else if (says != NULL)
             TELL(f, "%s %s, but %s runs, as %s says", at(file, &w->said).text, says, mz_ask_name(v->ask),
                  at(leader, &v->said).text);
         else
@@ -250,6 +275,96 @@ static void judge_disagreement(const mz_asked *files, int n, const mz_asked *lea
                  mz_ask_name(v->ask), at(leader, &v->said).text);
         FIX(f, "make %.90s:%d (%s) and %.90s:%d (%s) say the same", file->path, w->said.line, w->said.key, leader->path,
             v->said.line, v->said.key);
+    }
+}
+
+// Where no file asks: the default of a framework that is known, or nothing that could be said.
+static void judge_silence(const mz_asked *files, int n, mz_agreement *out) {
+    static const char *const defaults[] = {
+        [MZ_ASKER_ACCELERATE] = "accelerate's mixed_precision is \"no\"",
+        [MZ_ASKER_DEEPSPEED] = "DeepSpeed's fp16 and bf16 are off",
+        [MZ_ASKER_LIGHTNING] = "Lightning's precision is 32-true",
+        [MZ_ASKER_MMENGINE] = "MMEngine's optim_wrapper is OptimWrapper",
+        [MZ_ASKER_DETECTRON2] = "Detectron2's SOLVER.AMP.ENABLED is false",
+    };
+    out->runs = MZ_ASK_NOTHING;
+    snprintf(out->why, sizeof out->why, "no file has a key about precision that is known here");
+    for (int i = 0; i < n; i++) {
+        if (files[i].asker == MZ_ASKER_NANOGPT) {
+            snprintf(out->why, sizeof out->why,
+                     "%.90s: nanoGPT's dtype is bfloat16 where the GPU has it, else float16 with a scaler, by default",
+                     files[i].path);
+            out->runs = MZ_ASK_AUTO;
+            return;
+        }
+        if ((size_t)files[i].asker < MZ_COUNT(defaults) && defaults[files[i].asker] != NULL &&
+            files[i].unknown.line == 0) {
+            snprintf(out->why, sizeof out->why, "%.90s: %s by default, and no file says otherwise", files[i].path,
+                     defaults[files[i].asker]);
+            out->runs = MZ_ASK_FP32;
+            return;
+        }
+    }
+}
+
+// AMP that a trainer turns on goes through its accelerator; created with "no", autocast() does nothing and no gradient is scaled.
+static bool judge_behind(const mz_asked *files, int n, const mz_asked *leader, mz_agreement *out) {
+    const mz_vote *v = word_of(leader);
+    const mz_asked *by = leader->accelerator_no.line != 0 ? leader : NULL;
+    const mz_said *no = &leader->accelerator_no;
+    for (int i = 0; i < n && by == NULL; i++) {
+        const mz_vote *w = word_of(&files[i]);
+        if (files[i].asker == MZ_ASKER_ACCELERATE && w != NULL && w->ask == MZ_ASK_FP32) {
+            by = &files[i];
+            no = &w->said;
+        }
+    }
+    if (by == NULL || leader->asker != MZ_ASKER_TRAINER || !v->amp)
+        return false;
+    mz_finding *f = find(out, MZ_FINDING_BEHIND);
+    TELL(f,
+         "%s turns AMP on, but the accelerator is created with \"no\", as %s says: its autocast() does nothing and it "
+         "scales no gradients",
+         at(leader, &v->said).text, at(by, no).text);
+    FIX(f, "set %.90s:%d (%s) to %s", by->path, no->line, no->key, mz_ask_name(v->ask));
+    out->decides = (int)(by - files);
+    out->runs = MZ_ASK_FP32;
+    out->scaler = MZ_SCALER_OFF;
+    snprintf(out->why, sizeof out->why, "%s: the accelerator that the trainer's AMP goes through is off",
+             at(by, no).text);
+    return true;
+}
+
+static void judge_missing(const mz_asked *files, int n, mz_agreement *out) {
+    for (int i = 0; i < n; i++)
+        if (files[i].follows.line != 0) {
+            mz_finding *f = find(out, MZ_FINDING_NOTE);
+            TELL(f, "%s: this file is not here, so what DeepSpeed's engine would follow is not known",
+                 at(&files[i], &files[i].follows).text);
+        }
+}
+
+static void judge_scaler(const mz_asked *leader, const mz_vote *v, mz_agreement *out) {
+    if (v->ask == MZ_ASK_FP16 && out->scaler == MZ_SCALER_OFF) {
+        mz_finding *f = find(out, MZ_FINDING_NO_SCALER);
+        const mz_said *said = leader->scaler == MZ_SCALER_OFF ? &leader->scaler_said : &v->said;
+        if (v->lone)
+            TELL(f, "%s: fp16, and no file names a loss scaler: gradients below 6e-8 become zero",
+                 at(leader, said).text);
+        else if (v->pure)
+            TELL(f, "%s keeps parameters in fp16 too: no loss scale, no fp32 master weights, small updates are lost",
+                 at(leader, said).text);
+        else
+            TELL(f, "%s: fp16 without a loss scale, so gradients below 6e-8 become zero", at(leader, said).text);
+        FIX(f,
+            v->lone   ? "name the scaler beside %.90s:%d (grad_scaler: true), or use bf16"
+            : v->pure ? "change %.90s:%d to mixed fp16 or to bf16"
+                      : "turn the scaler on in %.90s:%d, or use bf16",
+            leader->path, said->line);
+    } else if (v->ask == MZ_ASK_FP16 && out->scaler == MZ_SCALER_UNSAID) {
+        mz_finding *f = find(out, MZ_FINDING_NOTE);
+        TELL(f, "%s: fp16 needs a loss scaler, and no file says whether the trainer has one: look for GradScaler in it",
+             at(leader, &v->said).text);
     }
 }
 
@@ -266,33 +381,21 @@ void mz_agreement_judge(const mz_asked *files, int n, const mz_where *where, mz_
         if (word_of(&files[i]) != NULL && (out->decides < 0 || rank(&files[i]) >= rank(&files[out->decides])))
             out->decides = i;
     }
+    judge_missing(files, n, out);
     if (out->decides < 0) {
-        snprintf(out->why, sizeof out->why, "no file asks for a precision, so each framework's default runs: fp32");
-        out->runs = MZ_ASK_FP32;
+        judge_silence(files, n, out);
         return;
     }
     const mz_asked *leader = &files[out->decides];
     const mz_vote *v = word_of(leader);
+    if (judge_behind(files, n, leader, out))
+        return;
     out->runs = v->ask;
     out->pure = v->pure;
     out->scaler = scaler_of(leader, v, anywhere);
     snprintf(out->why, sizeof out->why, "%s: %s", at(leader, &v->said).text, reason_of(leader, asking));
     judge_disagreement(files, n, leader, v, out);
-    if (v->ask == MZ_ASK_FP16 && out->scaler == MZ_SCALER_OFF) {
-        mz_finding *f = find(out, MZ_FINDING_NO_SCALER);
-        const mz_said *said = leader->scaler == MZ_SCALER_OFF ? &leader->scaler_said : &v->said;
-        if (v->pure)
-            TELL(f, "%s keeps parameters in fp16 too: no loss scale, no fp32 masters, small updates are lost",
-                 at(leader, said).text);
-        else
-            TELL(f, "%s: fp16 without a loss scale, so gradients below 6e-8 become zero", at(leader, said).text);
-        FIX(f, v->pure ? "change %.90s:%d to mixed fp16 or to bf16" : "turn the scaler on in %.90s:%d, or use bf16",
-            leader->path, said->line);
-    } else if (v->ask == MZ_ASK_FP16 && out->scaler == MZ_SCALER_UNSAID) {
-        mz_finding *f = find(out, MZ_FINDING_NOTE);
-        TELL(f, "%s: fp16 needs a loss scaler, and no file says whether the trainer has one: look for GradScaler in it",
-             at(leader, &v->said).text);
-    }
+    judge_scaler(leader, v, out);
     judge_clipping(files, n, v, out->scaler, out);
     judge_device(files, n, where, v, leader, out);
 }

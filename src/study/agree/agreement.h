@@ -1,7 +1,8 @@
 // Do configuration files agree about precision? What each asks for, what would really run, and every conflict.
 //
-// Knows Mezzo's own configuration, Hugging Face accelerate's (YAML or JSON), DeepSpeed's JSON, Lightning's `trainer:`, and any
-// trainer's YAML with amp, fp16, bf16, precision, mixed_precision or dtype keys (Hugging Face's TrainingArguments among them).
+// Knows Mezzo's own configuration, Hugging Face accelerate's (YAML or JSON), DeepSpeed's JSON, Lightning's `trainer:`, MMEngine's
+// `optim_wrapper`, Detectron2's SOLVER, nanoGPT's assignments, and any trainer's YAML with amp, fp16, bf16, precision,
+// mixed_precision or dtype keys (Hugging Face's TrainingArguments among them).
 #ifndef MZ_STUDY_AGREEMENT_H
 #define MZ_STUDY_AGREEMENT_H
 
@@ -13,6 +14,9 @@ typedef enum mz_asker {
     MZ_ASKER_ACCELERATE,
     MZ_ASKER_DEEPSPEED,
     MZ_ASKER_LIGHTNING,
+    MZ_ASKER_MMENGINE,
+    MZ_ASKER_DETECTRON2,
+    MZ_ASKER_NANOGPT,
     MZ_ASKER_TRAINER
 } mz_asker;
 typedef enum mz_ask {
@@ -40,6 +44,8 @@ typedef struct mz_vote {
     mz_ask ask;
     bool weak; // fp16: false says no to one format; it counts only where nothing else is said
     bool pure; // parameters in that format too, as Lightning's 16-true
+    bool lone; // a trainer's `dtype` without any word on AMP or a scaler: perhaps the parameters', perhaps autocast's
+    bool amp;  // by a trainer's AMP switch, which goes through the accelerator where there is one
     mz_said said;
 } mz_vote;
 
@@ -53,17 +59,33 @@ typedef struct mz_asked {
     int decides; // of votes: the one that the file's reader follows; -1: the file asks for nothing
     mz_said_scaler scaler;
     mz_said scaler_said;
-    mz_said clip_first; // gradients are clipped before they are unscaled
-    mz_said unknown;    // a word that is no precision
-    bool cpu;           // asks for the CPU by name
+    mz_said clip_first;     // gradients are clipped before they are unscaled
+    mz_said unknown;        // a word that is no precision
+    mz_said accelerator_no; // the trainer creates its accelerator with mixed_precision "no"
+    mz_said elsewhere;      // runs on TPUs or others that are neither CPUs nor CUDA GPUs
+    mz_said follows;        // names a file of DeepSpeed's
+    char followed[512];     // its path as written
+    bool cpu;               // asks for the CPU by name
     mz_said cpu_said;
     int gpus[MZ_GPUS_MAX], n_gpus; // named one by one
-    int processes;                 // 0: not said
+    int processes;                 // 0: not said; of all machines where `machines` is above 1
+    int machines;                  // 0: not said
     mz_said gpus_said, processes_said;
 } mz_asked;
 
 // MEZZO_ERR_IO, MEZZO_ERR_FORMAT and, for a file of Mezzo's own, MEZZO_ERR_INVALID: "FILE:LINE: …". `path` is borrowed.
 mezzo_status mz_asked_read(const char *path, mz_asked *out);
+// Files and those that they name, each once. A file that is named and not there stays in `follows` of who named it.
+typedef struct mz_asked_set {
+    mz_asked *files;
+    char **paths;
+    size_t n, cap_files, cap_paths;
+} mz_asked_set;
+mezzo_status mz_asked_read_all(const char *const *paths, int n,
+                               mz_asked_set *out); // as mz_asked_read; free also on errors
+void mz_asked_set_free(mz_asked_set *set);
+// Top-level assignments of a Python file as YAML with the same line numbers; what is not a literal is left out.
+mezzo_status mz_python_to_yaml(const char *text, size_t size, mz_text *out);
 const char *mz_ask_name(mz_ask ask);       // "bf16"
 const char *mz_asker_name(mz_asker asker); // "accelerate"
 
@@ -84,6 +106,7 @@ typedef enum mz_finding_kind {
     MZ_FINDING_LACKS,       // the device has no such arithmetic
     MZ_FINDING_NO_SUCH_GPU, // GPUs named or counted that are not there
     MZ_FINDING_UNKNOWN,     // a word that is no precision
+    MZ_FINDING_BEHIND,      // AMP is on behind an accelerator that was created with "no"
     MZ_FINDING_NOTE,        // no conflict: something to know
 } mz_finding_kind;
 
@@ -96,7 +119,7 @@ typedef struct mz_finding {
 #define MZ_FINDINGS_MAX 64
 typedef struct mz_agreement {
     int decides; // of the files: whose word is followed; -1: none asks for anything
-    mz_ask runs; // what would run there
+    mz_ask runs; // what would run there; MZ_ASK_NOTHING: the files do not tell
     bool pure;
     mz_said_scaler scaler; // ON, OFF, or UNSAID where the files do not tell
     char why[600];

@@ -2,13 +2,21 @@
 #include <ctype.h>
 #include <stdlib.h>
 
+#include "io/file.h"
 #include "io/yaml.h"
 #include "mezzo/train.h"
 #include "study/agree/agreement.h"
 
 static const char *const ask_names[MZ_ASK_COUNT] = {"nothing", "fp32", "tf32", "fp16", "bf16", "fp8", "fp64", "auto"};
-static const char *const asker_names[] = {
-    "no precision settings", "mezzo", "accelerate", "deepspeed", "lightning", "trainer"};
+static const char *const asker_names[] = {"no precision settings",
+                                          "mezzo",
+                                          "accelerate",
+                                          "deepspeed",
+                                          "lightning",
+                                          "mmengine",
+                                          "detectron2",
+                                          "nanogpt",
+                                          "trainer"};
 
 const char *mz_ask_name(mz_ask ask) {
     return ask_names[ask];
@@ -56,6 +64,14 @@ static const word words[] = {
     {"bfloat16", MZ_ASK_BF16, false},
     {"bf16-mixed", MZ_ASK_BF16, false},
     {"bf16-true", MZ_ASK_BF16, true},
+    {"amp", MZ_ASK_FP16, false},      // OpenCLIP's
+    {"amp_fp16", MZ_ASK_FP16, false}, // Composer's and OLMo's
+    {"amp_bf16", MZ_ASK_BF16, false},
+    {"amp_fp8", MZ_ASK_FP8, false},
+    {"mixed_float16", MZ_ASK_FP16, false}, // Keras's
+    {"mixed_bfloat16", MZ_ASK_BF16, false},
+    {"pure_fp16", MZ_ASK_FP16, true},
+    {"pure_bf16", MZ_ASK_BF16, true},
     {"fp8", MZ_ASK_FP8, false},
     {"transformer-engine", MZ_ASK_FP8, false},
     {"transformer-engine-float16", MZ_ASK_FP8, false},
@@ -110,7 +126,8 @@ typedef struct reader {
     mz_asked *out;
     bool amp_on, amp_default; // amp: true without a format of its own
     mz_said amp_said;
-    mz_vote dtype; // what dtype: says; a format only where amp is on, else the parameters' own
+    bool dtype_pure; // it is the parameters' by its name: torch_dtype, params_dtype
+    mz_vote dtype;   // what dtype: says; a format only where amp is on, else the parameters' own
 } reader;
 
 static void say(mz_said *said, const char *key, const mz_yaml_node *node) {
@@ -152,6 +169,9 @@ static void read_switch(reader *r, mz_ask ask, const char *path, const mz_yaml_n
     snprintf(key, sizeof key, "%s", path);
     if (node->kind == MZ_YAML_MAP) {
         value = mz_yaml_get(node, "enabled");
+        if (value == NULL && r->out->asker != MZ_ASKER_DEEPSPEED && mz_yaml_get(node, "loss_scale") != NULL)
+            vote(r->out, ask, false, false, key,
+                 mz_yaml_get(node, "loss_scale")); // MMCV's fp16 = dict(loss_scale=512.)
         if (value == NULL || value->kind != MZ_YAML_SCALAR)
             return;
         snprintf(key, sizeof key, "%.80s.enabled", path);
@@ -180,6 +200,8 @@ static void read_scaler(reader *r, const char *key, const mz_yaml_node *node) {
         const mz_yaml_node *enabled = mz_yaml_get(node, "enabled");
         if (enabled != NULL && enabled->kind == MZ_YAML_SCALAR && truth(enabled->text) >= 0)
             set_scaler(r, truth(enabled->text) == 1, key, enabled);
+        else if (mz_yaml_get(node, "init_scale") != NULL)
+            set_scaler(r, true, key, node);
         return;
     }
     if (node->kind != MZ_YAML_SCALAR)
@@ -269,10 +291,76 @@ static void read_order(reader *r, const char *key, const mz_yaml_node *node) {
     }
 }
 
-static void read_key(reader *r, const char *name, const char *key, const mz_yaml_node *node) {
+// Kinds of processes that accelerate and Lightning know beside CUDA GPUs.
+static void read_kind(mz_asked *out, const char *key, const mz_yaml_node *node) {
+    char low[32];
+    lower(node->text, low, sizeof low);
+    if (one_of(low, " cpu multi_cpu ")) {
+        out->cpu = true;
+        say(&out->cpu_said, key, node);
+    } else if (one_of(low,
+                      " xla tpu multi_xpu multi_npu multi_mlu multi_musa multi_hpu multi_sdaa multi_neuron mps hpu "
+                      "xpu npu mlu neuron ")) {
+        say(&out->elsewhere, key, node);
+    }
+}
+
+static void read_machines(mz_asked *out, const mz_yaml_node *node) {
+    char *end;
+    long number = strtol(node->text, &end, 10);
+    if (end != node->text && *end == '\0' && number > 0 && number < 100000)
+        out->machines = (int)number;
+}
+
+// AMP's switch: a truth value, a map with `enabled`, or a word.
+static void read_amp(reader *r, const char *name, const char *key, const mz_yaml_node *node) {
+    bool scalar = node->kind == MZ_YAML_SCALAR;
+    int on = scalar ? truth(node->text) : -1;
+    const mz_yaml_node *enabled = mz_yaml_get(node, "enabled");
+    if (enabled == NULL)
+        enabled = mz_yaml_get(node, "ENABLED");
+    if (enabled != NULL && enabled->kind == MZ_YAML_SCALAR && truth(enabled->text) >= 0)
+        switch_amp(r, truth(enabled->text) == 1, key, enabled);
+    else if (on >= 0 && !(r->out->asker == MZ_ASKER_ACCELERATE || strcmp(name, "precision") == 0))
+        switch_amp(r, on == 1, key, node);
+    else if (scalar)
+        vote_word(r, key, node);
+    const word *w = scalar ? find_word(node->text) : NULL;
+    if (r->out->asker == MZ_ASKER_TRAINER && strcmp(name, "mixed_precision") == 0 && strstr(key, "accelerat") != NULL &&
+        w != NULL && w->ask == MZ_ASK_FP32)
+        say(&r->out->accelerator_no, key, node);
+}
+
+static void read_dtype(reader *r, const char *name, const char *key, const mz_yaml_node *node) {
+    const word *w = find_word(node->text);
+    if (w != NULL) {
+        r->dtype = (mz_vote){.ask = w->ask};
+        r->dtype_pure = one_of(name, " torch_dtype params_dtype param_dtype model_dtype ");
+        say(&r->dtype.said, key, node);
+    } else if (r->out->unknown.line == 0) {
+        say(&r->out->unknown, key, node);
+    }
+}
+
+// MMEngine's optim_wrapper: AmpOptimWrapper autocasts and brings a scaler, OptimWrapper does not.
+static void read_wrapper(reader *r, const char *key, const mz_yaml_node *node) {
+    const mz_yaml_node *type = mz_yaml_get(node, "type");
+    if (type == NULL || type->kind != MZ_YAML_SCALAR)
+        return;
+    char path[96];
+    snprintf(path, sizeof path, "%.80s.type", key);
+    if (strstr(type->text, "Amp") != NULL)
+        switch_amp(r, true, path, type);
+    else if (strcmp(type->text, "OptimWrapper") == 0)
+        vote(r->out, MZ_ASK_FP32, true, false, path, type);
+}
+
+static void read_key(reader *r, const char *written, const char *key, const mz_yaml_node *node) {
     mz_asked *out = r->out;
     bool scalar = node->kind == MZ_YAML_SCALAR;
     int on = scalar ? truth(node->text) : -1;
+    char name[64];
+    lower(written, name, sizeof name);
     if (one_of(name, " fp16 use_fp16 float16 ")) {
         read_switch(r, MZ_ASK_FP16, key, node);
     } else if (one_of(name, " bf16 use_bf16 bfloat16 ")) {
@@ -281,23 +369,25 @@ static void read_key(reader *r, const char *name, const char *key, const mz_yaml
         read_switch(r, MZ_ASK_FP8, key, node);
     } else if (one_of(name, " tf32 allow_tf32 ") && on == 1) {
         vote(out, MZ_ASK_TF32, true, false, key, node);
-    } else if (one_of(name, " amp use_amp autocast enable_amp mixed_precision precision amp_level ")) {
-        const mz_yaml_node *enabled = mz_yaml_get(node, "enabled");
-        if (enabled != NULL && enabled->kind == MZ_YAML_SCALAR && truth(enabled->text) >= 0)
-            switch_amp(r, truth(enabled->text) == 1, key, enabled);
-        else if (on >= 0 && !(out->asker == MZ_ASKER_ACCELERATE || strcmp(name, "precision") == 0))
-            switch_amp(r, on == 1, key, node);
-        else if (scalar)
-            vote_word(r, key, node);
-    } else if (one_of(name, " dtype amp_dtype autocast_dtype torch_dtype ") && scalar && !mz_yaml_is_null(node)) {
-        const word *w = find_word(node->text);
-        if (w != NULL) {
-            r->dtype = (mz_vote){.ask = w->ask};
-            say(&r->dtype.said, key, node);
-        } else if (out->unknown.line == 0) {
-            say(&out->unknown, key, node);
-        }
-    } else if (one_of(name, " grad_scaler use_grad_scaler use_scaler scaler loss_scaling loss_scale loss_scaler ")) {
+    } else if (one_of(name, " amp use_amp autocast enable_amp auto_mix_prec torch_autocast mixed_precision precision "
+                            "amp_level ")) {
+        read_amp(r, name, key, node);
+    } else if (one_of(name, " pure_bf16 pure_fp16 full_bf16 full_fp16 ") && on == 1) {
+        vote(out, strstr(name, "bf16") != NULL ? MZ_ASK_BF16 : MZ_ASK_FP16, false, true, key, node);
+    } else if (strcmp(name, "optim_wrapper") == 0) {
+        read_wrapper(r, key, node);
+    } else if (one_of(name, " dtype amp_dtype autocast_dtype torch_dtype params_dtype param_dtype model_dtype ") &&
+               scalar && !mz_yaml_is_null(node)) {
+        read_dtype(r, name, key, node);
+    } else if (one_of(name, " deepspeed_config_file deepspeed ") && scalar && on < 0 && !mz_yaml_is_null(node)) {
+        say(&out->follows, key, node);
+        snprintf(out->followed, sizeof out->followed, "%s", node->text);
+    } else if (one_of(name, " num_machines ") && scalar) {
+        read_machines(out, node);
+    } else if (one_of(name, " distributed_type ") && scalar) {
+        read_kind(out, key, node);
+    } else if (one_of(name, " grad_scaler use_grad_scaler use_scaler scaler loss_scaling loss_scale loss_scaler "
+                            "use_dynamic_loss_scaling ")) {
         read_scaler(r, key, node);
     } else if (one_of(name, " clip_before_unscale clip_grad_before_unscale ") && on == 1) {
         say(&out->clip_first, key, node);
@@ -312,14 +402,10 @@ static void read_key(reader *r, const char *name, const char *key, const mz_yaml
     } else if (one_of(name, " num_processes ")) {
         read_gpus(r, key, node, true);
     } else if ((one_of(name, " device accelerator ") || strcmp(key, "device.name") == 0) && scalar) {
-        char low[32];
-        lower(node->text, low, sizeof low);
-        if (strcmp(low, "cpu") == 0) {
-            out->cpu = true;
-            say(&out->cpu_said, key, node);
-        } else if (strncmp(low, "cuda:", 5) == 0) {
+        if (strncmp(node->text, "cuda:", 5) == 0)
             read_gpus(r, key, node, false);
-        }
+        else
+            read_kind(out, key, node);
     } else if (one_of(name, " use_cpu no_cuda ") && on == 1) {
         out->cpu = true;
         say(&out->cpu_said, key, node);
@@ -342,6 +428,24 @@ static bool has(const mz_yaml_node *map, const char *key) {
     return mz_yaml_get(map, key) != NULL;
 }
 
+static bool has_all(const mz_yaml_node *map, const char *const *keys) {
+    for (; *keys != NULL; keys++)
+        if (!has(map, *keys))
+            return false;
+    return true;
+}
+
+static bool is_nanogpt(const mz_yaml_node *root) {
+    static const char *const marks[][4] = {{"block_size", "gradient_accumulation_steps", NULL},
+                                           {"block_size", "n_embd", NULL},
+                                           {"init_from", "eval_iters", NULL},
+                                           {"wandb_log", "eval_iters", NULL}};
+    for (size_t i = 0; i < MZ_COUNT(marks); i++)
+        if (has_all(root, marks[i]))
+            return true;
+    return false;
+}
+
 static mz_asker asker_of(const mz_yaml_node *root) {
     static const char *const accelerate[] = {"compute_environment", "distributed_type",       "num_machines",
                                              "machine_rank",        "main_training_function", "downcast_bf16",
@@ -352,6 +456,12 @@ static mz_asker asker_of(const mz_yaml_node *root) {
     if (mz_yaml_get(amp, "precision") != NULL || has(root, "amp.precision") ||
         (mz_yaml_get(amp, "scaler") != NULL && mz_yaml_get(mz_yaml_get(amp, "scaler"), "init_scale") != NULL))
         return MZ_ASKER_MEZZO;
+    if (has(root, "optim_wrapper") || has(root, "default_hooks"))
+        return MZ_ASKER_MMENGINE;
+    if (mz_yaml_get(root, "SOLVER") != NULL)
+        return MZ_ASKER_DETECTRON2;
+    if (is_nanogpt(root))
+        return MZ_ASKER_NANOGPT;
     for (size_t i = 0; i < MZ_COUNT(deepspeed); i++)
         if (has(root, deepspeed[i]))
             return MZ_ASKER_DEEPSPEED;
@@ -389,11 +499,14 @@ static void settle_amp(reader *r) {
         on = on || (out->votes[i].ask != MZ_ASK_FP32 && out->votes[i].ask != MZ_ASK_TF32);
     if (r->dtype.said.line != 0 && (r->amp_on || out->n_votes == 0)) {
         mz_vote v = r->dtype;
-        v.pure = !r->amp_on && (v.ask == MZ_ASK_FP16 || v.ask == MZ_ASK_BF16);
+        bool mixed = r->amp_on || out->scaler == MZ_SCALER_ON || out->asker == MZ_ASKER_NANOGPT;
+        v.pure = !mixed && (v.ask == MZ_ASK_FP16 || v.ask == MZ_ASK_BF16);
+        v.lone = v.pure && !r->dtype_pure;
+        v.amp = r->amp_on;
         if (out->n_votes < MZ_VOTES_MAX)
             out->votes[out->n_votes++] = v;
     } else if (r->amp_on && !on && out->n_votes < MZ_VOTES_MAX) {
-        out->votes[out->n_votes++] = (mz_vote){.ask = MZ_ASK_FP16, .said = r->amp_said};
+        out->votes[out->n_votes++] = (mz_vote){.ask = MZ_ASK_FP16, .amp = true, .said = r->amp_said};
     }
 }
 
@@ -421,29 +534,113 @@ static mezzo_status check_mezzo(const char *path) {
     return status;
 }
 
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+static mezzo_status load(const char *path, mz_yaml **out) {
+    if (!ends_with(path, ".py"))
+        return mz_yaml_load(path, out);
+    char *text;
+    size_t n;
+    mz_text yaml = {0};
+    MEZZO_TRY(mz_file_read(path, MZ_YAML_MAX_BYTES, &text, &n));
+    mezzo_status status = mz_python_to_yaml(text, n, &yaml);
+    if (status == MEZZO_OK)
+        status = mz_yaml_parse(path, yaml.data, yaml.len, out);
+    mz_free(text);
+    mz_text_free(&yaml);
+    return status;
+}
+
+static mezzo_status read_root(const mz_yaml_node *root, mz_asked *out) {
+    out->asker = asker_of(root);
+    reader r = {.out = out};
+    walk(&r, root, "", 0);
+    if (out->asker == MZ_ASKER_ACCELERATE)
+        drop_legacy(out);
+    else
+        settle_amp(&r);
+    out->decides = deciding(out);
+    if (out->asker == MZ_ASKER_TRAINER && out->decides < 0 && out->unknown.line == 0)
+        out->asker = MZ_ASKER_NONE;
+    return out->asker == MZ_ASKER_MEZZO ? check_mezzo(out->path) : MEZZO_OK;
+}
+
 mezzo_status mz_asked_read(const char *path, mz_asked *out) {
     *out = (mz_asked){.path = path, .decides = -1};
     mz_yaml *yaml;
-    MEZZO_TRY(mz_yaml_load(path, &yaml));
+    MEZZO_TRY(load(path, &yaml));
     const mz_yaml_node *root = mz_yaml_root(yaml);
     mezzo_status status = MEZZO_OK;
-    if (root != NULL && root->kind != MZ_YAML_MAP) {
+    if (root != NULL && root->kind != MZ_YAML_MAP)
         status =
             mz_fail(MEZZO_ERR_FORMAT, "%s:%d: expected keys and values, as in a configuration file", path, root->line);
-    } else if (root != NULL) {
-        out->asker = asker_of(root);
-        reader r = {.out = out};
-        walk(&r, root, "", 0);
-        if (out->asker == MZ_ASKER_ACCELERATE)
-            drop_legacy(out);
-        else
-            settle_amp(&r);
-        out->decides = deciding(out);
-        if (out->asker == MZ_ASKER_MEZZO)
-            status = check_mezzo(path);
-        if (out->asker == MZ_ASKER_TRAINER && out->decides < 0 && out->unknown.line == 0)
-            out->asker = MZ_ASKER_NONE;
-    }
+    else if (root != NULL)
+        status = read_root(root, out);
     mz_yaml_free(yaml);
     return status;
+}
+
+// --- several files ------------------------------------------------------------------------------------------------------------
+void mz_asked_set_free(mz_asked_set *set) {
+    for (size_t i = 0; i < set->n; i++)
+        mz_free(set->paths[i]);
+    mz_free(set->paths);
+    mz_free(set->files);
+    *set = (mz_asked_set){0};
+}
+
+// Takes over `path`.
+static mezzo_status read_into(mz_asked_set *set, char *path) {
+    mezzo_status status = path != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK)
+        status = MZ_RESERVE(set->files, set->cap_files, set->n + 1);
+    if (status == MEZZO_OK)
+        status = MZ_RESERVE(set->paths, set->cap_paths, set->n + 1);
+    if (status == MEZZO_OK)
+        status = mz_asked_read(path, &set->files[set->n]);
+    if (status != MEZZO_OK) {
+        mz_free(path);
+        return status;
+    }
+    set->paths[set->n++] = path;
+    return MEZZO_OK;
+}
+
+static bool is_in(const mz_asked_set *set, const char *path) {
+    for (size_t i = 0; i < set->n; i++)
+        if (strcmp(set->paths[i], path) == 0)
+            return true;
+    return false;
+}
+
+// A path is relative to where the job starts, which is here, or else to the file that names it.
+static mezzo_status follow(mz_asked_set *set, size_t i) {
+    const char *path = set->files[i].followed, *slash = strrchr(set->paths[i], '/');
+    char *beside = slash != NULL && path[0] != '/'
+                       ? mz_format("%.*s/%s", (int)(slash - set->paths[i]), set->paths[i], path)
+                       : mz_strdup(path);
+    if (beside == NULL)
+        return MEZZO_ERR_MEMORY;
+    const char *found = mz_path_exists(path) ? path : mz_path_exists(beside) ? beside : NULL;
+    mezzo_status status = MEZZO_OK;
+    if (found != NULL) {
+        set->files[i].follows.line = 0;
+        if (!is_in(set, found))
+            status = read_into(set, mz_strdup(found));
+    }
+    mz_free(beside);
+    return status;
+}
+
+mezzo_status mz_asked_read_all(const char *const *paths, int n, mz_asked_set *out) {
+    *out = (mz_asked_set){0};
+    for (int i = 0; i < n; i++)
+        MEZZO_TRY(read_into(out, mz_strdup(paths[i])));
+    for (size_t i = 0; i < (size_t)n; i++)
+        if (out->files[i].follows.line != 0)
+            MEZZO_TRY(follow(out, i));
+    return MEZZO_OK;
 }
