@@ -33,16 +33,18 @@ models=(
 )
 for device in "$@"; do
     for model in "${models[@]}"; do
-        for precision in fp32 tf32 bf16 fp16; do
+        for kept in fp32 tf32 bf16 fp16 bf16/split bf16/stochastic; do # precision, or precision/masters
+            precision=${kept%%/*} master=${kept##*/}
+            [[ $kept == */* ]] || master=fp32
             level=${device#*:}
             [[ $device == *:* ]] || level=
             rm -rf run
             status=0
             # shellcheck disable=SC2086
             MEZZO_ISA=$level "$mezzo" train --model $model --data text.txt --tokenizer char --seq-len 32 --batch-size 4 --grad-accum 2 \
-                --steps 20 --warmup 4 --lr 2e-3 --precision "$precision" --device "${device%%:*}" --threads 2 --seed 7 --log-every 1 \
+                --steps 20 --warmup 4 --lr 2e-3 --precision "$precision" --master "$master" --device "${device%%:*}" --threads 2 --seed 7 --log-every 1 \
                 --eval-every 10 --eval-iters 2 --sample-every -1 --checkpoint-every 20 --out run --quiet >out.txt 2>err.txt || status=$?
-            row="${model%% *} $precision $device"
+            row="${model%% *} $kept $device"
             if [[ $status -ne 0 ]]; then
                 echo "$row exit $status: $(head -n 1 err.txt)"
                 continue

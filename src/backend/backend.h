@@ -133,7 +133,7 @@ typedef struct mz_segment {
     int32_t decay;         // 1: weight decay applies
     int64_t low_offset;    // split masters: bytes into the master buffer, of their low halves (U16)
     int32_t master;        // mezzo_master: how the segment's masters are stored
-    int32_t unused;
+    uint32_t key;          // mz_param.key: the parameter's random stream
 } mz_segment;
 
 // A split master is a BF16 shadow, the FP32 number rounded to nearest (ties away from zero), and the number's low 16 bits, which say
@@ -159,8 +159,7 @@ static inline void mz_master_split(float x, uint16_t *high, uint16_t *low) {
 static inline mz_philox_key mz_master_key(const mz_update_attrs *update, int64_t step, const mz_segment *segment) {
     return (mz_philox_key){.seed = update->seed,
                            .step = (uint32_t)(step ^ step >> 32),
-                           .tensor =
-                               0x80000000u | (uint32_t)(segment->offset / 16)}; // dropout's streams are small numbers
+                           .tensor = 0x80000000u | segment->key}; // dropout's streams are small numbers
 }
 
 // The optimizer's state block, as a U8 tensor [sizeof].
@@ -187,7 +186,8 @@ enum { MZ_BAD_BATCH = 1, MZ_BAD_LOSS = 2, MZ_BAD_ACTIVATION = 4, MZ_BAD_GRADIENT
 // One step runs, in order: grad_stats, clip_control?, step_control, adamw|sgd, and (once for all optimizers) scaler_update.
 // grad_stats: g ×= 1/scale in place (no write when scale is absent, 0 or 1), state.scale = 0; with update->keeps_scale g stays as it is, state.scale = scale,
 //   and adamw and sgd take round(g/scale): the same numbers without a pass that writes. norm = ‖g‖₂; found_inf |= any g non-finite. Partial
-//   sums are over fixed chunks of 4096 elements of the flat buffer, in FP64, added in order: threads do not change a bit.
+//   sums are over fixed chunks of 4096 elements of one parameter, in FP64, added in order of segments: neither threads nor where a parameter is
+//   stored change a bit.
 // clip_control: clip ×= min(1, max_norm/(norm·clip + 1e-6)); untouched when norm is not finite.
 // step_control: where the guard is on and nothing is halted yet, halted = bad, and MZ_BAD_GRADIENTS where found_inf and the guard's flags say so;
 //   bad = 0. Halted: skip, and nothing is counted: step and all after it leave parameters, moments, counters and scaler as they were.

@@ -127,6 +127,7 @@ static void fill_segments(mezzo_optimizer *opt) {
                                         .shadow_dtype = shadowed ? (int32_t)shadow->dtype : 0,
                                         .decay = p->shape.rank >= opt->decay_min_rank,
                                         .low_offset = p->low_offset,
+                                        .key = p->key,
                                         .master = (int32_t)p->master};
         moment += (int64_t)mz_align_up((size_t)p->count, 16);
     }

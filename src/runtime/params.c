@@ -27,6 +27,17 @@ static uint32_t name_hash(const char *name) { // FNV-1a
     return h;
 }
 
+// Parameter i's random stream: the hash of its name, or the next number whose low 31 bits no parameter before it has.
+static uint32_t free_key(const mz_param *list, size_t i) {
+    uint32_t key = name_hash(list[i].name);
+    for (size_t k = 0; k < i; ++k)
+        if (((list[k].key ^ key) & 0x7FFFFFFFu) == 0) {
+            ++key;
+            k = (size_t)-1; // from the first again
+        }
+    return key;
+}
+
 // x, or the first of the numbers drawn instead that is not more than 3 deviations away.
 static float within(mz_philox_key key, uint64_t block, int lane, float x) {
     while (x < -3 || x > 3) {
@@ -42,7 +53,7 @@ static float within(mz_philox_key key, uint64_t block, int lane, float x) {
 
 // Elements [first, first + count); first is a multiple of 4. Every block of four has its own draw, so that threads change nothing.
 static void draw(const mz_param *p, uint64_t seed, int64_t first, int64_t count, float *out) {
-    mz_philox_key key = {seed, 0, name_hash(p->name)};
+    mz_philox_key key = {seed, 0, p->key};
 #pragma omp parallel for schedule(static) if (count >= 1 << 16)
     for (int64_t i = 0; i < count; i += 4) {
         uint32_t words[4];
@@ -191,6 +202,7 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, mezzo
         if (!p->name)
             return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
         ++params->n;
+        p->key = free_key(params->list, i);
         p->shape = g->params[i].shape;
         p->init = g->params[i].init;
         p->count = mz_shape_count(&p->shape);
@@ -420,6 +432,7 @@ static mezzo_status write_segments(mezzo_params *params, mz_shadow *shadow) {
                                      .shadow_offset = params->list[i].shadow_slot * (int64_t)width,
                                      .shadow_dtype = (int32_t)shadow->dtype,
                                      .low_offset = params->list[i].low_offset,
+                                     .key = params->list[i].key,
                                      .master = (int32_t)params->list[i].master};
     shadow->n_segments = n;
     mezzo_device *device = params->device;

@@ -9,6 +9,7 @@ typedef struct mz_param {
     char *name;
     mz_shape shape;
     mezzo_init init;
+    uint32_t key; // of its random numbers: FNV-1a of its name, made different from those before it in the low 31 bits
     int64_t offset, count; // elements in the master and gradient buffers; offset is a multiple of 16
     mezzo_master master;   // how its masters are stored; FP32 ones come first in the flat buffers
     int64_t low_offset;    // split: bytes into the master buffer

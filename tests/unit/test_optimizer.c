@@ -349,6 +349,49 @@ static void test_stochastic_masters_are_right_on_average(void **state) {
     assert_true(fabs(mean - (1 - STEPS * 0x1p-14)) < 5 * 0x1p-11 * sqrt(STEPS / 40.0));
 }
 
+// Weights of 1 after 8 steps of 1/64 of a unit of BF16, rounded by chance: parameter `read` of a graph with the parameters `names`.
+static void rounded_by_chance(mezzo_device *device, const char *const *names, int n, const char *read, float out[64]) {
+    mezzo_graph *g;
+    mezzo_params *params;
+    mezzo_optimizer *opt;
+    mezzo_optimizer_options o = mezzo_optimizer_defaults();
+    mezzo_init one = {.kind = MEZZO_INIT_CONSTANT, .a = 1};
+    float ones[64];
+    o.kind = MEZZO_SGD;
+    o.weight_decay = 0;
+    o.schedule.lr = 0x1p-14;
+    for (int i = 0; i < 64; i++)
+        ones[i] = 1;
+    must(mezzo_graph_create(&g));
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, (int64_t[]){8, 8});
+    for (int p = 0; p < n; p++)
+        x = mezzo_linear(g, x, mezzo_param(g, names[p], one, 2, (int64_t[]){8, 8}), MEZZO_NONE);
+    must(mezzo_graph_loss(g, mezzo_mean(g, x, -1)));
+    must(mezzo_params_create_as(device, g, 1, MEZZO_MASTER_STOCHASTIC, &params));
+    must(mezzo_optimizer_create(params, &o, &opt));
+    for (int step = 0; step < 8; step++) {
+        for (int p = 0; p < n; p++)
+            must(mezzo_params_write_grad(params, p, ones));
+        must(mezzo_optimizer_step(opt));
+        must(mezzo_optimizer_zero_grad(opt));
+    }
+    must(mezzo_params_read(params, mezzo_params_find(params, read), out));
+    mezzo_optimizer_free(opt);
+    mezzo_params_free(params);
+    mezzo_graph_free(g);
+}
+
+// FNV-1a gives "liquid" and "costarring" the same 32 bits.
+static void test_chance_goes_by_names(void **state) {
+    fixture *f = *state;
+    float alone[64], behind[64], twin[64];
+    rounded_by_chance(f->device, (const char *[]){"liquid"}, 1, "liquid", alone);
+    rounded_by_chance(f->device, (const char *[]){"first", "liquid"}, 2, "liquid", behind);
+    rounded_by_chance(f->device, (const char *[]){"liquid", "costarring"}, 2, "costarring", twin);
+    assert_memory_equal(alone, behind, sizeof alone);
+    assert_memory_not_equal(alone, twin, sizeof alone);
+}
+
 static void test_bf16_weights_are_for_bf16(void **state) {
     fixture *f = *state;
     const mz_shadow *shadow;
@@ -416,6 +459,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_split_masters_are_fp32_masters, setup, teardown),
         cmocka_unit_test_setup_teardown(test_split_holds_any_number, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stochastic_masters_are_right_on_average, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_chance_goes_by_names, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bf16_weights_are_for_bf16, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_options_are_refused, setup, teardown),
         cmocka_unit_test(test_schedule_corners),

@@ -255,7 +255,8 @@ typedef struct mz_cu_segment {
     int64_t offset, count, state_offset, shadow_offset;
     int32_t shadow_dtype, decay;
     int64_t low_offset;
-    int32_t master, unused;
+    int32_t master;
+    uint32_t key;
 } mz_cu_segment;
 enum { MZ_CU_MASTER_FP32, MZ_CU_MASTER_SPLIT, MZ_CU_MASTER_STOCHASTIC }; // mezzo_master's
 typedef struct mz_cu_opt_state {

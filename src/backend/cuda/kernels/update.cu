@@ -301,7 +301,7 @@ __device__ __forceinline__ master_place place_of(const mz_cu_segment &s, float *
     p.low = reinterpret_cast<uint16_t *>(reinterpret_cast<char *>(master) + s.low_offset);
     p.key.seed = seed;
     p.key.step = static_cast<uint32_t>(step ^ step >> 32);
-    p.key.tensor = 0x80000000u | static_cast<uint32_t>(s.offset / 16);
+    p.key.tensor = 0x80000000u | s.key;
     return p;
 }
 
