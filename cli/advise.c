@@ -1,6 +1,7 @@
 // mezzo advise: a precision for a shape, from rules or by timing it here.
 #include <math.h>
 
+#include "backend/cpu/isa.h"
 #include "choose.h"
 #include "cli.h"
 #include "study/analyse/rules.h"
@@ -25,13 +26,14 @@ static void print_text(const mz_rules *rules, const mz_advice *a) {
     printf("%s\n", a->precision);
     printf("reason      %s\n", a->reason);
     if (isnan(a->confidence))
-        printf("confidence  not known: the rules %s carry no measurements (%s)\n", rules->name, rules->source);
+        printf("confidence  not known: the rules %s carry no measurements\n            (%s)\n", rules->name,
+               rules->source);
     else
-        printf("confidence  the faster one on %.0f %% of the %lld pairs measured nearest (95 %% interval %.0f to %.0f "
-               "%%)\n",
-               100 * a->confidence, (long long)a->pairs, 100 * a->interval.low, 100 * a->interval.high);
+        printf("confidence  faster in %.0f of the %lld nearest pairs (95 %% CI %.0f to %.0f %%; rules %s)\n",
+               a->confidence * (double)a->pairs, (long long)a->pairs, 100 * a->interval.low, 100 * a->interval.high,
+               rules->name);
     if (a->warning[0] != '\0')
-        printf("careful     %s\n", a->warning);
+        printf("warning     %s\n", a->warning);
 }
 
 static int from_rules(const cli_args *args, const char *path) {
@@ -66,12 +68,16 @@ static int from_rules(const cli_args *args, const char *path) {
 static void print_choice(const mz_choice *c) {
     char tokens[32];
     printf("%s\nreason      %s\n\n%-10s %12s %12s %10s %10s  %s\n", mezzo_precision_name(c->precision), c->reason,
-           "precision", "step ms", "tokens/s", "MiB", "loss", "");
+           "precision", "ms/step", "tokens/s", "MiB", "loss", "");
     for (int i = 0; i < c->n; i++) {
         const mz_candidate *k = &c->candidates[i];
-        printf("%-10s %12.3f %12s %10.1f %10.4f  %s\n", mezzo_precision_name(k->precision), 1e3 * k->step_seconds,
-               cli_thousands(k->tokens_per_second, tokens, sizeof tokens), (double)k->memory / (1 << 20), k->loss,
-               k->note);
+        printf("%-10s ", mezzo_precision_name(k->precision));
+        if (k->timed)
+            printf("%12.3f %12s %10.1f %10.4f  %s\n", 1e3 * k->step_seconds,
+                   cli_thousands(k->tokens_per_second, tokens, sizeof tokens), (double)k->memory / (1 << 20), k->loss,
+                   k->note);
+        else
+            printf("%12s %12s %10.1f %10s  %s\n", "-", "-", (double)k->memory / (1 << 20), "-", k->note);
     }
 }
 
@@ -100,7 +106,7 @@ static mezzo_status time_here(const cli_args *args, mezzo_config *config, size_t
                                         .grad_accum = c.grad_accum,
                                         .seed = c.seed,
                                         .stop = cli_interruptible()};
-    mezzo_status status = cli_choose(&request, memory, n > 0 ? list : NULL, n, out);
+    mezzo_status status = cli_choose(&request, memory, n > 0 ? list : NULL, n, false, out);
     mezzo_device_close(device);
     return status;
 }
@@ -128,6 +134,25 @@ static int by_timing(const cli_args *args) {
     return code;
 }
 
+// The built-in rules measured on a device like this one.
+static const char *rules_here(const cli_args *args) {
+    mezzo_device *device;
+    mezzo_device_info info;
+    mz_isa isa;
+    if (mezzo_device_open("auto", 1, &device) != MEZZO_OK)
+        return NULL;
+    mezzo_status status = mezzo_device_describe(device, &info);
+    mezzo_device_close(device);
+    if (status != MEZZO_OK)
+        return NULL;
+    bool amx = strcmp(info.backend, "cpu") == 0 && mz_isa_probe(NULL, &isa) == MEZZO_OK && isa.found >= MZ_LEVEL_AMX;
+    const char *model = NULL;
+    for (int i = 0; i < args->n_given; i++)
+        if (args->given[i].config && strcmp(args->given[i].name, "model.name") == 0)
+            model = args->given[i].value;
+    return mz_rules_for(info.description, amx, model);
+}
+
 static int run(const cli_args *args) {
     const char *rules = cli_text(args, "rules", NULL);
     bool measure = cli_has(args, "measure");
@@ -136,14 +161,17 @@ static int run(const cli_args *args) {
     if (measure)
         return by_timing(args);
     if (rules == NULL)
+        rules = rules_here(args);
+    if (rules == NULL)
         return cli_wrong(args->command,
-                         "say by what: --rules FILE (rules.json of mezzo analyze), --rules t4-glm4moe, or "
-                         "--measure --model NAME");
+                         "no rules were measured on such a device: choose --rules FILE or --rules NAME, or --measure "
+                         "--model NAME; built-in rules: %s",
+                         mz_rules_names());
     return from_rules(args, rules);
 }
 
 static const cli_option options_table[] = {
-    {"rules", "FILE", "rules.json of mezzo analyze, or t4-glm4moe, which is built in"},
+    {"rules", "FILE|NAME", "rules.json of mezzo analyze, or built-in rules [those of this device]"},
     {"measure", NULL, "times a few training steps of --model in each precision on this machine"},
     {"d-model", "N", "the model's width"},
     {"batch-size", "N", "sequences in a step; measure: in a micro batch [12]"},
@@ -162,7 +190,7 @@ static const char *const keys[] = {"model.",          "train.grad_accum",
 const cli_command cli_advise = {
     .name = "advise",
     .summary = "a precision for a shape, by rules that were measured or by measuring here",
-    .usage = "--rules FILE|t4-glm4moe --d-model N --batch-size N --seq-len N | --measure --model NAME [--KEY VALUE …]",
+    .usage = "[--rules FILE|NAME] --d-model N --batch-size N --seq-len N | --measure --model NAME [--KEY VALUE …]",
     .details =
         "With --measure: the fastest precision that fits and whose first steps are finite, with a loss within 1 % of "
         "the widest one's.",

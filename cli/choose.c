@@ -4,8 +4,21 @@
 #include "io/file.h"
 #include "io/json.h"
 
+// What is timed, and what came of it: seconds to minutes would otherwise pass in silence.
+static void tell(void *user, const mz_candidate *c, bool done) {
+    const bool *quiet = user;
+    if (*quiet)
+        return;
+    if (!done)
+        fprintf(stderr, "mezzo: timing a few steps in %s …", mezzo_precision_name(c->precision));
+    else if (c->timed)
+        fprintf(stderr, " %.4g ms/step\n", 1e3 * c->step_seconds);
+    else
+        fprintf(stderr, " %s\n", c->note);
+}
+
 mezzo_status cli_choose(const mezzo_auto_request *r, size_t memory, const mezzo_precision *precisions, int n_precisions,
-                        mz_choice *out) {
+                        bool quiet, mz_choice *out) {
     mz_choose_options o = mz_choose_defaults();
     o.workload = (mz_workload){.model = *r->model,
                                .batch = r->batch,
@@ -22,6 +35,8 @@ mezzo_status cli_choose(const mezzo_auto_request *r, size_t memory, const mezzo_
     o.n_precisions = n_precisions;
     o.memory = memory;
     o.stop = r->stop;
+    o.tell = tell;
+    o.user = &quiet;
     return mz_choose(r->device, &o, out);
 }
 

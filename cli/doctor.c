@@ -6,6 +6,7 @@
 #include "backend/cpu/isa.h"
 #include "cli.h"
 #include "study/agree/agreement.h"
+#include "study/measure/choose.h"
 #include "study/measure/selftest.h"
 
 enum { MAX_FILES = 64, MAX_GPUS = 64 };
@@ -15,21 +16,24 @@ static const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISI
                                              MEZZO_PRECISION_FP16};
 
 static const char *fp8_of(const mezzo_device_info *info) {
-    return info->compute_capability >= 89 ? "tensor cores (not used by mezzo)" : "not here";
+    return info->compute_capability >= 89 ? "tensor cores (not used by mezzo)" : "not supported";
 }
 
-static const char *advice_of(const mezzo_device_info *info) {
-    if (info->native[MEZZO_PRECISION_BF16] && info->faster[MEZZO_PRECISION_BF16])
-        return info->faster[MEZZO_PRECISION_FP16]
-                   ? "use bf16: it has fp32's range and needs no loss scaling; fp16 is as fast and needs scaling, "
-                     "which "
-                     "mezzo does by itself"
-                   : "use bf16: it has fp32's range and needs no loss scaling, and its arithmetic was measured faster "
-                     "than fp32's here";
-    if (info->native[MEZZO_PRECISION_FP16] && info->faster[MEZZO_PRECISION_FP16])
-        return "use fp16 with loss scaling, which mezzo does by itself; bf16 has no arithmetic here";
-    return "no lower precision computes faster than fp32 here: bf16 and fp16 save memory, not time; use fp32, or bf16 "
-           "where memory is short";
+// A model of a size that the device is used for, in every precision that it runs natively: what advise and --precision auto do
+// with a model of the user's.
+static mezzo_status choose_here(mezzo_device *device, const mezzo_device_info *info, mz_choice *out) {
+    bool gpu = info->compute_capability > 0;
+    mz_choose_options o = mz_choose_defaults();
+    o.workload = (mz_workload){.batch = gpu ? 8 : 4, .grad_accum = 1, .seed = 1};
+    MEZZO_TRY(mezzo_model_defaults("gpt2", &o.workload.model));
+    o.workload.model.layers = 2;
+    o.workload.model.d_model = gpu ? 768 : 256;
+    o.workload.model.heads = o.workload.model.d_model / 64;
+    o.workload.model.vocab = gpu ? 50257 : 4096;
+    o.workload.seq_len = o.workload.model.seq_len = gpu ? 512 : 128;
+    o.stop = cli_interruptible();
+    MEZZO_TRY(mz_choose(device, &o, out));
+    return MEZZO_OK;
 }
 
 // What the CPU lists and what this process may use are two things: tiles need the kernel's permission.
@@ -84,22 +88,28 @@ static void print_device(const mezzo_device_info *info) {
                info->memory_free > 0 ? " free" : "");
     if (strcmp(info->backend, "cpu") == 0)
         print_cpu();
-    printf("\n%-10s %-34s %s\n", "format", "arithmetic", "faster than fp32");
+    printf("\n%-10s %-42s %s\n", "format", "arithmetic", "faster than fp32");
     for (size_t i = 0; i < MZ_COUNT(precisions); i++) {
         mezzo_precision p = precisions[i];
         bool storage = p == MEZZO_PRECISION_BF16 || p == MEZZO_PRECISION_FP16;
-        printf("%-10s %-34s %s\n", mezzo_precision_name(p),
+        printf("%-10s %-42s %s\n", mezzo_precision_name(p),
                info->native[p] ? "yes"
-               : storage       ? "no: stored in it, computed in fp32"
+               : storage       ? "emulated: 16-bit storage, fp32 arithmetic"
                                : "no: runs as fp32",
                p == MEZZO_PRECISION_FP32 ? "-"
                : info->faster[p]         ? "yes, measured"
                                          : "no");
     }
-    printf("%-10s %-34s -\n\n%s\n", "fp8", fp8_of(info), advice_of(info));
+    printf("%-10s %-42s -\n", "fp8", fp8_of(info));
 }
 
-static json_t *device_json(const mezzo_device_info *info) {
+static void print_choice(const mz_choice *choice, bool gpu) {
+    printf("\nprecision   %s\n            (GPT-2 of 2 layers, %s; for another model: mezzo advise --measure --model "
+           "NAME)\n",
+           choice->reason, gpu ? "width 768, 8 x 512 tokens" : "width 256, 4 x 128 tokens");
+}
+
+static json_t *device_json(const mezzo_device_info *info, const mz_choice *choice) {
     json_t *o = json_object(), *formats = json_object();
     json_object_set_new(o, "backend", json_string(info->backend));
     json_object_set_new(o, "description", cli_json_text(info->description, strlen(info->description)));
@@ -125,18 +135,17 @@ static json_t *device_json(const mezzo_device_info *info) {
             json_object_set_new(o, "bf16_gflops_a_core", cli_json_number(2e-9 * fmax(isa.amx_rate, isa.bf16_dot_rate)));
         }
     }
-    json_object_set_new(o, "advice", json_string(advice_of(info)));
+    json_object_set_new(o, "precision", json_string(mezzo_precision_name(choice->precision)));
+    json_object_set_new(o, "advice", json_string(choice->reason));
     return o;
 }
 
 static void print_selftest(const mz_selftest *tests, int n) {
-    printf("\nself-test: %d steps of a small GPT, loss beside fp32's, and fp32's beside the ref device's (off by: as a "
-           "part of "
-           "what fp32 learnt)\n%-6s "
-           "%-8s %10s %12s %12s %12s %10s\n",
-           MZ_SELFTEST_STEPS, "asked", "runs as", "ms a step", "first loss", "last loss", "off by", "may be");
+    printf("\nself-test: %d steps of a small GPT; losses against fp32's, fp32's against the ref device's\n"
+           "(error and tolerance relative to how far fp32's loss fell)\n%-6s %-8s %9s %11s %11s %9s %9s\n",
+           MZ_SELFTEST_STEPS, "asked", "runs as", "ms/step", "first loss", "last loss", "error", "tolerance");
     for (int i = 0; i < n; i++)
-        printf("%-6s %-8s %10.3f %12.6f %12.6f %12.2e %10.2e  %s\n", mezzo_precision_name(tests[i].asked),
+        printf("%-6s %-8s %9.3f %11.6f %11.6f %9.2e %9.2e  %s\n", mezzo_precision_name(tests[i].asked),
                mezzo_precision_name(tests[i].runs), tests[i].milliseconds, tests[i].first, tests[i].last, tests[i].off,
                tests[i].bound, tests[i].passed ? "ok" : "WRONG");
 }
@@ -170,10 +179,17 @@ static int examine(const cli_args *args) {
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
     mz_selftest tests[MZ_COUNT(precisions)];
+    mz_choice choice;
     bool json = cli_has(args, "json"), all = true;
     status = mezzo_device_describe(device, &info);
     if (status == MEZZO_OK && !json) {
         print_device(&info);
+        fflush(stdout);
+    }
+    if (status == MEZZO_OK)
+        status = choose_here(device, &info, &choice);
+    if (status == MEZZO_OK && !json) {
+        print_choice(&choice, info.compute_capability > 0);
         fflush(stdout);
     }
     if (status == MEZZO_OK)
@@ -186,7 +202,7 @@ static int examine(const cli_args *args) {
         all = all && tests[i].passed;
     if (json) {
         json_t *o = json_object();
-        json_object_set_new(o, "device", device_json(&info));
+        json_object_set_new(o, "device", device_json(&info, &choice));
         json_object_set_new(o, "selftest", selftest_json(tests, MZ_COUNT(tests)));
         json_object_set_new(o, "passed", json_boolean(all));
         code = cli_json_print(args->command, o);

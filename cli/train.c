@@ -112,11 +112,9 @@ typedef struct watch {
 static mezzo_status choose(void *user, const mezzo_auto_request *request, mezzo_precision *precision, char *reason,
                            size_t size) {
     watch *w = user;
-    if (!w->progress.quiet)
-        fprintf(stderr, "mezzo: timing a few steps in each precision\n");
-    MEZZO_TRY(cli_choose(request, 0, NULL, 0, &w->choice));
+    MEZZO_TRY(cli_choose(request, 0, NULL, 0, w->progress.quiet, &w->choice));
     *precision = w->choice.precision;
-    snprintf(reason, size, "%s", w->choice.reason);
+    snprintf(reason, size, "auto: %s", w->choice.reason);
     w->chosen = true;
     return MEZZO_OK;
 }

@@ -38,7 +38,7 @@ typedef struct mz_engine {
     // asked.
     mezzo_program_options program;
     mezzo_scaler_options scaling;
-    char precision_reason[400];
+    char precision_reason[600];
     mezzo_model_config model;
     mezzo_params *params;
     mezzo_program *train, *eval;

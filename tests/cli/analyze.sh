@@ -40,16 +40,21 @@ shows "$ERR" "no figures: gnuplot could not be started"
 
 run 0 advise --rules out/rules.json --d-model 128 --batch-size 1 --seq-len 64
 [[ $(head -n 1 "$OUT") == fp32 ]] || fail "not fp32"
-shows "$OUT" "confidence  the faster one on 100 %"
+shows "$OUT" "confidence  faster in " "95 % CI"
 run 0 advise --rules out/rules.json --d-model 128 --batch-size 4 --seq-len 256 --json
-shows "$OUT" '"precision": "amp"' '"confidence": 1.0' '"warning": null'
+shows "$OUT" '"precision": "fp16"' '"confidence": 1.0' '"warning": null'
 run 0 advise --rules out/rules.json --d-model 4096 --batch-size 4 --seq-len 256
-shows "$OUT" "outside of what was measured"
-for shape in "4 256 amp" "2 256 fp32" "2 320 amp"; do
+shows "$OUT" "warning     extrapolating beyond the measured widths 128 to 256"
+for shape in "4 256 fp16" "2 256 fp32" "2 320 fp16"; do
     read -r bs seqlen wanted <<<"$shape"
     run 0 advise --rules t4-glm4moe --d-model 512 --batch-size "$bs" --seq-len "$seqlen"
     [[ $(head -n 1 "$OUT") == "$wanted" ]] || fail "not $wanted"
 done
+
+run 0 advise --rules h100-gpt2 --d-model 512 --batch-size 4 --seq-len 256
+[[ $(head -n 1 "$OUT") == bf16 ]] || fail "not bf16"
+shows "$OUT" "fp32 takes" "x the time" "x the memory"
+"$MEZZO_SOURCE/scripts/rules.sh" "$MEZZO" --check >"$OUT" 2>&1 || fail "data/rules are not what bench/results give: scripts/rules.sh"
 
 # Refused, each with its place.
 refuse 2 "a CSV file is missing" -- analyze

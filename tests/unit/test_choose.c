@@ -63,6 +63,13 @@ static void test_fastest(void **state) {
     o.n_precisions = 0;
     must(mz_choose(device, &o, &c));
     assert_int_equal(c.candidates[0].precision, MEZZO_PRECISION_FP32);
+    mezzo_device_info info;
+    must(mezzo_device_describe(device, &info));
+    if (!info.native[MEZZO_PRECISION_BF16] && !info.native[MEZZO_PRECISION_FP16]) { // one candidate: nothing to time
+        assert_false(c.candidates[0].timed);
+        assert_non_null(strstr(c.reason, "fp32: the only precision that this device runs natively; bf16 takes 0."));
+        assert_int_equal(c.n, 3);
+    }
     mezzo_device_close(device);
 }
 

@@ -11,6 +11,7 @@
 
 #include "io/file.h"
 #include "study/analyse/analysis.h"
+#include "study/analyse/decide.h"
 
 #define must(expr)                                                                                                     \
     do {                                                                                                               \
@@ -165,7 +166,10 @@ static void test_crossings(void **state) {
     assert_true(fabs(down->tokens - 256 * pow(2, log(1.25) / (log(1.25) - log(0.64)))) < 1e-9);
     assert_true(up->share == 1 && up->interval.low == up->tokens &&
                 up->interval.high == up->tokens); // nothing scatters
-    assert_true(mz_rule_decides(&a.rules.rules[0], 128) && !mz_rule_decides(&a.rules.rules[0], 64));
+    mz_rules rules;
+    must(mz_rules_fit(s.pairs, s.n_pairs, &rules));
+    assert_true(mz_rule_decides(&rules.rules[0], 128) && !mz_rule_decides(&rules.rules[0], 64));
+    mz_rules_free(&rules);
     mz_analysis_free(&a);
     mz_study_free(&s);
     const double touching[] = {0.5, 1, 0.5}; // touches 1 and does not cross
@@ -211,12 +215,13 @@ static void test_rules(void **state) {
     assert_true(again.rules[0].threshold == rules.rules[0].threshold && again.n_cells == rules.n_cells);
     mz_advice advice;
     must(mz_rules_advise(&again, 512, 2, 50, &advice));
-    assert_string_equal(advice.precision, "amp");
+    assert_string_equal(advice.precision, "fp16"); // what --precision takes
+    assert_non_null(strstr(advice.reason, "fp32 takes 1.10 x the time"));
     assert_true(advice.confidence == 1 && advice.pairs == 1);
     must(mz_rules_advise(&again, 256, 1, 800, &advice));
     assert_true(advice.candidate && advice.confidence == 0); // what was measured there disagrees, and that is said
     must(mz_rules_advise(&again, 2048, 1, 100, &advice));
-    assert_non_null(strstr(advice.warning, "outside"));
+    assert_non_null(strstr(advice.warning, "extrapolating"));
     mz_rules_free(&again);
     mz_rules_free(&rules);
 }
@@ -238,9 +243,9 @@ static void test_published(void **state) {
     static const struct {
         int64_t d_model, bs, seq;
         const char *precision;
-    } asked[] = {{512, 4, 256, "amp"},  {512, 2, 256, "fp32"}, {512, 2, 320, "amp"},
-                 {512, 1, 600, "amp"},  {512, 1, 599, "fp32"}, {256, 4, 256, "amp"},
-                 {256, 1, 999, "fp32"}, {511, 1, 1000, "amp"}, {511, 1, 640, "fp32"}};
+    } asked[] = {{512, 4, 256, "fp16"}, {512, 2, 256, "fp32"},  {512, 2, 320, "fp16"},
+                 {512, 1, 600, "fp16"}, {512, 1, 599, "fp32"},  {256, 4, 256, "fp16"},
+                 {256, 1, 999, "fp32"}, {511, 1, 1000, "fp16"}, {511, 1, 640, "fp32"}};
     mz_rules rules;
     (void)state;
     must(mz_rules_load("t4-glm4moe", &rules));
@@ -279,6 +284,91 @@ static void test_bad_rules(void **state) {
     rules_refused(START "\"rules\": [{\"least_width\": 1, \"candidate\": \"always\"}], "
                         "\"cells_width_tokens_pairs_wins\": [[1, 2, 3, 4]]}",
                   "element 0");
+}
+
+// Two shapes of five win at random: rules by width and tokens learn noise, cross-validate worse than "always", and are not offered.
+static void test_constant(void **state) {
+    mz_study s;
+    mz_analysis a;
+    mz_text t = {0};
+    (void)state;
+    mz_text_addf(&t, "layers,d_model,bs,seqlen,speedup_amp_over_fp32\n");
+    for (int i = 0; i < 40; i++)
+        mz_text_addf(&t, "%d,%d,1,%d,%g\n", 1 + i / 10, 64 << (i % 2), 32 << (i % 10 / 2),
+                     (uint32_t)i * 2654435761u >> 24 < 96 ? 1.1 : 0.9);
+    loaded(t.data, &s);
+    mz_text_free(&t);
+    must(mz_analyze(&s, 200, 1, &a));
+    assert_true(a.rules_lose && a.rule_cv.log_regret > a.always_baseline.log_regret);
+    assert_int_equal(a.rules.n, 1);
+    assert_int_equal(a.rules.rules[0].kind, MZ_RULE_NEVER);
+    must(mz_analysis_text(&a, &t));
+    assert_non_null(strstr(t.data, "Every width: always fp32. Rules by width and tokens are not offered"));
+    mz_text_free(&t);
+    mz_analysis_free(&a);
+    mz_study_free(&s);
+}
+
+static void test_decide(void **state) {
+    (void)state;
+    static const struct {
+        mz_option options[3];
+        int chosen;
+        const char *words;
+    } all[] = {
+        {{{"fp32", 0.02, 100, true, true, ""},
+          {"tf32", 0.015, 100, true, true, ""},
+          {"bf16", 0.01, 70, true, true, ""}},
+         2,
+         "bf16: the fastest that passes the numeric check, 10 ms/step; fp32 takes 2.00 x the time and 1.43 x the "
+         "memory, "
+         "tf32 takes 1.50 x"},
+        {{{"fp32", 0.01, 100, true, true, ""},
+          {"bf16", 0.0099, 70, true, true, ""},
+          {"fp16", 0.001, 70, true, false, "nan"}},
+         0,
+         "fp32: no narrower format is more than 2 % faster, 10 ms/step; bf16 takes 0.99 x the time and 0.70 x the "
+         "memory, "
+         "fp16 takes 0.10 x the time and 0.70 x the memory (nan)"},
+        {{{"fp32", NAN, 100, true, true, ""},
+          {"bf16", NAN, 70, false, false, "emulated"},
+          {"fp16", NAN, NAN, false, false, ""}},
+         0,
+         "fp32: the only precision that this device runs natively; bf16 takes 0.70 x the memory (emulated)"},
+        {{{"fp32", NAN, 100, true, false, "does not fit"},
+          {"bf16", NAN, 90, true, false, "does not fit"},
+          {"fp16", 1, 1, true, true, ""}},
+         2,
+         "fp16: the only one that can be used here, 1000 ms/step; fp32 takes 100.00 x the memory (does not fit)"},
+    };
+    for (size_t i = 0; i < MZ_COUNT(all); i++) {
+        mz_decision d;
+        mz_decide(all[i].options, 3, "ms/step", &d);
+        assert_int_equal(d.chosen, all[i].chosen);
+        if (strncmp(d.reason, all[i].words, strlen(all[i].words)) != 0)
+            fail_msg("\"%s\" begins otherwise than \"%s\"", d.reason, all[i].words);
+    }
+}
+
+static void test_built_in_rules(void **state) {
+    (void)state;
+    mz_rules rules;
+    mz_advice advice;
+    static const char *const names[] = {"h100-gpt2", "h100-glm4_moe", "amx-glm4_moe"};
+    for (size_t i = 0; i < MZ_COUNT(names); i++) {
+        must(mz_rules_load(names[i], &rules));
+        assert_string_equal(rules.name, names[i]);
+        assert_non_null(strstr(mz_rules_names(), names[i]));
+        must(mz_rules_advise(&rules, 256, 4, 512, &advice));
+        assert_string_equal(advice.precision, "bf16");
+        assert_non_null(strstr(advice.reason, "fp32 takes "));
+        assert_true(advice.confidence > 0.9 && advice.warning[0] == '\0');
+        mz_rules_free(&rules);
+    }
+    assert_string_equal(mz_rules_for("NVIDIA H100 80GB HBM3", false, "glm4_moe-4x128"), "h100-glm4_moe");
+    assert_string_equal(mz_rules_for("NVIDIA H100 80GB HBM3", false, NULL), "h100-gpt2");
+    assert_string_equal(mz_rules_for("a CPU", true, "gpt2"), "amx-glm4_moe");
+    assert_null(mz_rules_for("a CPU", false, "gpt2"));
 }
 
 // Somebody else's study: what is known of it must come out.
@@ -328,6 +418,9 @@ int main(void) {
                                        cmocka_unit_test(test_cross_validation),
                                        cmocka_unit_test(test_published),
                                        cmocka_unit_test(test_bad_rules),
+                                       cmocka_unit_test(test_constant),
+                                       cmocka_unit_test(test_decide),
+                                       cmocka_unit_test(test_built_in_rules),
                                        cmocka_unit_test(test_t4)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -274,7 +274,12 @@ static mezzo_status find_rules(mz_analysis *a) {
              file);
     a->folds = FOLDS;
     score_rules(a);
-    return mz_rules_cross_validate(s->pairs, s->n_pairs, FOLDS, a->seed, &a->rule_cv);
+    MEZZO_TRY(mz_rules_cross_validate(s->pairs, s->n_pairs, FOLDS, a->seed, &a->rule_cv));
+    double constant = fmin(a->always_candidate.log_regret, a->always_baseline.log_regret);
+    a->rules_lose = a->rules.n > 0 && !(a->rule_cv.n > 0 && a->rule_cv.log_regret <= constant);
+    if (a->rules_lose)
+        mz_rules_make_constant(&a->rules, s->pairs, s->n_pairs);
+    return MEZZO_OK;
 }
 
 static mezzo_status overall(mz_analysis *a) {

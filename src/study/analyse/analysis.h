@@ -50,6 +50,8 @@ typedef struct mz_analysis {
     mz_effects effects;
     mz_rules rules;
     mz_score rule, rule_cv, always_candidate, always_baseline, published;
+    bool
+        rules_lose; // rules a width do worse than a constant, cross-validated (or there are too few shapes): `rules` is the constant
     int folds;
 } mz_analysis;
 

@@ -114,6 +114,13 @@ static void answer_crossover(const mz_analysis *a, mz_text *t) {
 
 static void describe_rules(const mz_analysis *a, mz_text *t) {
     char text[160];
+    if (a->rules_lose) {
+        mz_text_addf(t, "- Every width: %s. Rules by width and tokens are not offered: %s.\n",
+                     mz_rule_text(&a->rules, &a->rules.rules[0], text, sizeof text),
+                     a->rule_cv.n > 0 ? "cross-validated, they lose more time than this constant"
+                                      : "there are too few shapes to cross-validate them");
+        return;
+    }
     for (int i = 0; i < a->rules.n; i++) {
         const mz_rule *r = &a->rules.rules[i];
         mz_text_addf(t, "- Width %lld: %s (right on %lld of %lld pairs, mean log-regret %.4f)\n", (long long)r->d_model,
@@ -133,8 +140,9 @@ mezzo_status mz_analysis_text(const mz_analysis *a, mz_text *t) {
                      100 * a->rule_cv.accuracy, a->rule_cv.log_regret);
     else
         mz_text_addf(t, " (too few shapes to cross-validate");
-    mz_text_addf(t, "; always %s: %.1f %%, %.4f)\n", a->study->candidate, 100 * a->always_candidate.accuracy,
-                 a->always_candidate.log_regret);
+    mz_text_addf(t, "; always %s: %.1f %%, %.4f; always %s: %.1f %%, %.4f)\n", a->study->candidate,
+                 100 * a->always_candidate.accuracy, a->always_candidate.log_regret, a->study->baseline,
+                 100 * a->always_baseline.accuracy, a->always_baseline.log_regret);
     describe_rules(a, t);
     return t->status;
 }

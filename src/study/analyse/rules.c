@@ -1,3 +1,4 @@
+#include "study/analyse/decide.h"
 #include "study/analyse/rules.h"
 
 #include <math.h>
@@ -126,17 +127,39 @@ static mz_rule fit_width(const mz_pair *pairs, size_t n) {
     return best;
 }
 
+// The median of the finite ones of x[0 … n), which are sorted; NaN where there is none.
+static double median_of(double *x, size_t n) {
+    size_t known = 0;
+    for (size_t i = 0; i < n; i++)
+        if (isfinite(x[i]))
+            x[known++] = x[i];
+    if (known == 0)
+        return (double)NAN;
+    mz_sort(x, known);
+    return mz_quantile(x, known, 0.5);
+}
+
 static mezzo_status add_cells(const mz_pair *pairs, size_t n, mz_rules *out) {
-    for (size_t from = 0, to; from < n; from = to) {
+    double *x = mz_alloc(n, sizeof *x);
+    if (x == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = MEZZO_OK;
+    for (size_t from = 0, to; from < n && status == MEZZO_OK; from = to) {
         mz_rule_cell cell = {.d_model = pairs[from].key.d_model, .tokens = pairs[from].tokens};
         for (to = from; to < n && pairs[to].tokens == cell.tokens; to++) {
-            cell.n++;
+            x[cell.n++] = pairs[to].speedup;
             cell.wins += pairs[to].speedup > 1;
         }
-        MEZZO_TRY(MZ_RESERVE(out->cells, out->cap_cells, out->n_cells + 1));
-        out->cells[out->n_cells++] = cell;
+        cell.speedup = median_of(x, to - from);
+        for (size_t i = from; i < to; i++)
+            x[i - from] = pairs[i].mem_saving_pct;
+        cell.mem_saving_pct = median_of(x, to - from);
+        status = MZ_RESERVE(out->cells, out->cap_cells, out->n_cells + 1);
+        if (status == MEZZO_OK)
+            out->cells[out->n_cells++] = cell;
     }
-    return MEZZO_OK;
+    mz_free(x);
+    return status;
 }
 
 static mezzo_status fit_sorted(const mz_pair *pairs, size_t n, mz_rules *out) {
@@ -170,6 +193,14 @@ mezzo_status mz_rules_fit(const mz_pair *pairs, size_t n, mz_rules *out) {
     if (status != MEZZO_OK)
         mz_rules_free(out);
     return status;
+}
+
+void mz_rules_make_constant(mz_rules *rules, const mz_pair *pairs, size_t n) {
+    mz_rule always = {.least_width = 1, .kind = MZ_RULE_ALWAYS}, never = {.least_width = 1, .kind = MZ_RULE_NEVER};
+    judge(&always, pairs, n);
+    judge(&never, pairs, n);
+    rules->rules[0] = always.log_regret < never.log_regret ? always : never;
+    rules->n = 1;
 }
 
 // --- cross-validation -----------------------------------------------------------------------------------------------------------
@@ -229,8 +260,8 @@ fail:
 }
 
 // --- applying -----------------------------------------------------------------------------------------------------------------
-// Of what was measured, the cells nearest in width, and among them the ones nearest in tokens (both as ratios).
-static void weigh(const mz_rules *rules, int64_t d_model, int64_t tokens, mz_advice *out) {
+// Of what was measured, the cell nearest in width, and among those the one nearest in tokens (both as ratios); NULL: nothing was.
+static const mz_rule_cell *nearest_cell(const mz_rules *rules, int64_t d_model, int64_t tokens) {
     const mz_rule_cell *best = NULL;
     double least = INFINITY;
     for (size_t i = 0; i < rules->n_cells; i++) {
@@ -242,6 +273,10 @@ static void weigh(const mz_rules *rules, int64_t d_model, int64_t tokens, mz_adv
             best = c;
         }
     }
+    return best;
+}
+
+static void weigh(const mz_rule_cell *best, mz_advice *out) {
     out->confidence = out->interval.low = out->interval.high = (double)NAN;
     if (best == NULL)
         return;
@@ -251,18 +286,42 @@ static void weigh(const mz_rules *rules, int64_t d_model, int64_t tokens, mz_adv
     out->interval = mz_wilson(agreeing, best->n, 1.959964);
 }
 
-static void warn_outside(const mz_rules *rules, int64_t d_model, mz_advice *out) {
-    const mz_rule *r = out->rule;
-    if (r->d_model == 0 || r->n == 0)
+static void warn_outside(const mz_rules *rules, int64_t d_model, const mz_rule_cell *near, mz_advice *out) {
+    if (near == NULL)
         return;
-    const mz_rule *last = &rules->rules[rules->n - 1];
-    if (d_model < rules->rules[0].d_model || d_model > last->d_model)
-        snprintf(out->warning, sizeof out->warning, "width %lld is outside of what was measured (%lld to %lld)",
-                 (long long)d_model, (long long)rules->rules[0].d_model, (long long)last->d_model);
-    else if ((double)out->tokens < r->least_tokens || (double)out->tokens > r->most_tokens)
+    const mz_rule_cell *first = &rules->cells[0], *last = &rules->cells[rules->n_cells - 1];
+    int64_t least = INT64_MAX, most = 0;
+    for (const mz_rule_cell *c = first; c <= last; c++)
+        if (c->d_model == near->d_model) {
+            least = c->tokens < least ? c->tokens : least;
+            most = c->tokens > most ? c->tokens : most;
+        }
+    if (d_model < first->d_model || d_model > last->d_model)
+        snprintf(out->warning, sizeof out->warning, "extrapolating beyond the measured widths %lld to %lld",
+                 (long long)first->d_model, (long long)last->d_model);
+    else if (out->tokens < least || out->tokens > most)
         snprintf(out->warning, sizeof out->warning,
-                 "%lld tokens per step are outside of what was measured at width %lld (%.0f to %.0f)",
-                 (long long)out->tokens, (long long)r->d_model, r->least_tokens, r->most_tokens);
+                 "extrapolating beyond the measured %lld to %lld tokens per step at width %lld", (long long)least,
+                 (long long)most, (long long)near->d_model);
+}
+
+// What the other one takes on the nearest pairs, in mz_decide's words.
+static void compare(const mz_rules *rules, const mz_rule_cell *near, mz_advice *out) {
+    if (near == NULL)
+        return;
+    const mz_option both[] = {
+        {.name = rules->baseline, .seconds = 1, .memory = 1, .note = ""},
+        {.name = rules->candidate, .seconds = 1 / near->speedup, .memory = 1 - near->mem_saving_pct / 100, .note = ""}};
+    char line[160];
+    size_t used = strlen(out->reason);
+    if (mz_option_text(&both[!out->candidate], &both[out->candidate], line, sizeof line))
+        snprintf(out->reason + used, sizeof out->reason - used, "; %s (median of the %lld nearest pairs)", line,
+                 (long long)near->n);
+}
+
+// A study's "amp" is torch.amp's default on a GPU.
+static const char *usable(const char *name) {
+    return strcmp(name, "amp") == 0 ? "fp16" : name;
 }
 
 mezzo_status mz_rules_advise(const mz_rules *rules, int64_t d_model, int64_t batch, int64_t seq_len, mz_advice *out) {
@@ -271,18 +330,23 @@ mezzo_status mz_rules_advise(const mz_rules *rules, int64_t d_model, int64_t bat
         return mz_fail(MEZZO_ERR_INVALID, "d_model, batch size and sequence length must be at least 1");
     *out = (mz_advice){.tokens = batch * seq_len, .rule = mz_rules_find(rules, d_model)};
     out->candidate = mz_rule_decides(out->rule, (double)out->tokens);
-    snprintf(out->precision, sizeof out->precision, "%s", out->candidate ? rules->candidate : rules->baseline);
+    snprintf(out->precision, sizeof out->precision, "%s", usable(out->candidate ? rules->candidate : rules->baseline));
     if (out->rule->d_model > 0)
         snprintf(band, sizeof band, "found at width %lld", (long long)out->rule->d_model);
+    else if (out->rule->n > 0)
+        snprintf(band, sizeof band, "for all widths");
     else if (out->rule > rules->rules)
         snprintf(band, sizeof band, "at width %lld and above", (long long)out->rule->least_width);
     else
         snprintf(band, sizeof band, "at widths below %lld",
                  (long long)(rules->n > 1 ? rules->rules[1].least_width : INT32_MAX));
-    snprintf(out->reason, sizeof out->reason, "%lld x %lld = %lld tokens per step at width %lld; the rule %s is: %s",
-             (long long)batch, (long long)seq_len, (long long)out->tokens, (long long)d_model, band,
-             mz_rule_text(rules, out->rule, rule, sizeof rule));
-    weigh(rules, d_model, out->tokens, out);
-    warn_outside(rules, d_model, out);
+    snprintf(out->reason, sizeof out->reason,
+             "%s: the rule %s is %s, and the step has %lld x %lld = %lld tokens at width %lld", out->precision, band,
+             mz_rule_text(rules, out->rule, rule, sizeof rule), (long long)batch, (long long)seq_len,
+             (long long)out->tokens, (long long)d_model);
+    const mz_rule_cell *near = nearest_cell(rules, d_model, out->tokens);
+    compare(rules, near, out);
+    weigh(near, out);
+    warn_outside(rules, d_model, near, out);
     return MEZZO_OK;
 }

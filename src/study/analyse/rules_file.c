@@ -30,8 +30,9 @@ static json_t *rules_json(const mz_rules *rules, const mz_score *cv) {
         json_array_append_new(list, rule_json(rules, &rules->rules[i]));
     for (size_t i = 0; i < rules->n_cells; i++) {
         const mz_rule_cell *c = &rules->cells[i];
-        json_array_append_new(cells, json_pack("[I, I, I, I]", (json_int_t)c->d_model, (json_int_t)c->tokens,
-                                               (json_int_t)c->n, (json_int_t)c->wins));
+        json_array_append_new(cells, json_pack("[I, I, I, I, o, o]", (json_int_t)c->d_model, (json_int_t)c->tokens,
+                                               (json_int_t)c->n, (json_int_t)c->wins, real(c->speedup),
+                                               real(c->mem_saving_pct)));
     }
     json_t *score = cv == NULL ? json_null()
                                : json_pack("{s:I, s:o, s:o}", "pairs", (json_int_t)cv->n, "accuracy",
@@ -95,22 +96,34 @@ static mezzo_status read_rule(const char *where, const json_t *o, mz_rule *r) {
     return MEZZO_OK;
 }
 
+static double number_or_nan(const json_t *value) {
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
 static mezzo_status read_cells(const char *where, const json_t *list, mz_rules *out) {
     size_t n = json_array_size(list);
     for (size_t i = 0; i < n; i++) {
         json_t *cell = json_array_get(list, i);
         int64_t v[4] = {0};
-        bool good = json_array_size(cell) == 4;
+        bool good =
+            json_array_size(cell) == 4 || json_array_size(cell) == 6; // with medians or, written before, without
         for (size_t k = 0; k < 4 && good; k++) {
             v[k] = json_integer_value(json_array_get(cell, k)); // 0 where it is none
             good = v[k] >= (k == 3 ? 0 : 1) && v[k] < INT64_C(1) << 40;
         }
         if (!good || v[3] > v[2])
             return mz_fail(MEZZO_ERR_FORMAT,
-                           "%s: key 'cells_width_tokens_pairs_wins': element %zu is not [width, tokens, pairs, wins]",
+                           "%s: key 'cells_width_tokens_pairs_wins': element %zu is not [width, tokens, pairs, wins, "
+                           "median speedup, median memory "
+                           "saving]",
                            where, i);
         MEZZO_TRY(MZ_RESERVE(out->cells, out->cap_cells, out->n_cells + 1));
-        out->cells[out->n_cells++] = (mz_rule_cell){.d_model = v[0], .tokens = v[1], .n = v[2], .wins = v[3]};
+        out->cells[out->n_cells++] = (mz_rule_cell){.d_model = v[0],
+                                                    .tokens = v[1],
+                                                    .n = v[2],
+                                                    .wins = v[3],
+                                                    .speedup = number_or_nan(json_array_get(cell, 4)),
+                                                    .mem_saving_pct = number_or_nan(json_array_get(cell, 5))};
     }
     return MEZZO_OK;
 }
@@ -144,14 +157,45 @@ static mezzo_status read_rules(const char *where, const json_t *o, mz_rules *out
     return read_cells(where, list, out);
 }
 
+// --- built in -----------------------------------------------------------------------------------------------------------------
+// data/rules/*.json, which scripts/rules.sh makes of bench/results.
+extern const unsigned char mz_rules_h100_gpt2[], mz_rules_h100_glm4_moe[], mz_rules_amx_glm4_moe[];
+extern const size_t mz_rules_h100_gpt2_size, mz_rules_h100_glm4_moe_size, mz_rules_amx_glm4_moe_size;
+
+static const struct {
+    const char *name;
+    const unsigned char *bytes; // NULL: mz_rules_t4_glm4moe
+    const size_t *size;
+} built_in[] = {{"t4-glm4moe", NULL, NULL},
+                {"h100-gpt2", mz_rules_h100_gpt2, &mz_rules_h100_gpt2_size},
+                {"h100-glm4_moe", mz_rules_h100_glm4_moe, &mz_rules_h100_glm4_moe_size},
+                {"amx-glm4_moe", mz_rules_amx_glm4_moe, &mz_rules_amx_glm4_moe_size}};
+
+const char *mz_rules_names(void) {
+    return "t4-glm4moe, h100-gpt2, h100-glm4_moe, amx-glm4_moe";
+}
+
+const char *mz_rules_for(const char *device, bool amx, const char *model) {
+    bool experts = model != NULL && strncmp(model, "glm4_moe", 8) == 0;
+    if (strstr(device, "H100") != NULL)
+        return experts ? "h100-glm4_moe" : "h100-gpt2";
+    return amx ? "amx-glm4_moe" : NULL;
+}
+
 mezzo_status mz_rules_load(const char *path, mz_rules *out) {
     json_t *o = NULL;
+    size_t i = 0;
     *out = (mz_rules){0};
-    if (strcmp(path, "t4-glm4moe") == 0) {
+    while (i < MZ_COUNT(built_in) && strcmp(built_in[i].name, path) != 0)
+        i++;
+    if (i == 0) {
         mz_rules_t4_glm4moe(out);
         return MEZZO_OK;
     }
-    MEZZO_TRY(mz_json_load(path, 1 << 24, &o));
+    if (i < MZ_COUNT(built_in))
+        MEZZO_TRY(mz_json_parse(path, (const char *)built_in[i].bytes, *built_in[i].size, 16, &o));
+    else
+        MEZZO_TRY(mz_json_load(path, 1 << 24, &o));
     mezzo_status status = read_rules(path, o, out);
     json_decref(o);
     if (status != MEZZO_OK)

@@ -2,13 +2,13 @@
 
 #include <math.h>
 
+#include "study/analyse/decide.h"
 #include "study/analyse/stats.h"
 
 #define GUARD_STEPS 3   // 2 where a step takes longer than SLOW seconds
 #define SLOW        2.0 // seconds
 #define LOSS_WITHIN                                                                                                    \
-    0.01         // of the widest candidate's loss, relatively: BF16's rounding moves a first loss by less than 0.1 %
-#define TIE 0.02 // no difference worth a narrower format
+    0.01 // of the widest candidate's loss, relatively: BF16's rounding moves a first loss by less than 0.1 %
 
 mz_choose_options mz_choose_defaults(void) {
     return (mz_choose_options){.seconds = 1, .iters = 10};
@@ -41,6 +41,7 @@ static mezzo_status list_candidates(mezzo_device *device, const mz_choose_option
         MEZZO_TRY(mezzo_precision_resolve(device, asked, &effective, NULL, 0));
         if (!listed(out, effective))
             out->candidates[out->n++] = (mz_candidate){.precision = effective,
+                                                       .native = info.native[effective],
                                                        .step_seconds = (double)NAN,
                                                        .tokens_per_second = (double)NAN,
                                                        .loss = (double)NAN};
@@ -105,20 +106,24 @@ static mezzo_status time_rig(mz_rig *rig, const mz_choose_options *o, int *guard
     return MEZZO_OK;
 }
 
+static void does_not_fit(mz_candidate *c, size_t room) {
+    char line[128];
+    snprintf(line, sizeof line, "does not fit: needs %.0f MiB, %.0f MiB are free", (double)c->memory / (1 << 20),
+             (double)room / (1 << 20));
+    note(c, line);
+}
+
 static mezzo_status try_candidate(mezzo_device *device, const mz_choose_options *o, int *guard_steps, double reference,
                                   mz_candidate *c) {
     mz_workload w = o->workload;
     size_t room = o->memory;
     mz_rig *rig;
-    char line[256];
     w.precision = c->precision;
     MEZZO_TRY(mz_workload_memory(device, &w, &c->memory));
     if (room == 0)
         MEZZO_TRY(mz_memory_free(device, &room));
     if (room > 0 && c->memory > room) {
-        snprintf(line, sizeof line, "does not fit: %.0f MiB are needed, %.0f MiB are free",
-                 (double)c->memory / (1 << 20), (double)room / (1 << 20));
-        note(c, line);
+        does_not_fit(c, room);
         return MEZZO_OK;
     }
     mezzo_status status = mz_rig_create(device, &w, &rig);
@@ -133,26 +138,6 @@ static mezzo_status try_candidate(mezzo_device *device, const mz_choose_options 
 }
 
 // --- choosing -------------------------------------------------------------------------------------------------------------------
-static void explain(mz_choice *out, const mz_candidate *chosen, const mz_candidate *fp32) {
-    const char *name = mezzo_precision_name(chosen->precision);
-    int others = 0;
-    for (int i = 0; i < out->n; i++)
-        others += out->candidates[i].timed && &out->candidates[i] != chosen;
-    if (others == 0)
-        snprintf(out->reason, sizeof out->reason, "auto: %s, the only one that could be timed here (%.4g ms a step)",
-                 name, 1e3 * chosen->step_seconds);
-    else if (chosen == fp32)
-        snprintf(out->reason, sizeof out->reason, "auto: fp32, as no other was faster here (%.4g ms a step)",
-                 1e3 * chosen->step_seconds);
-    else if (fp32 != NULL)
-        snprintf(out->reason, sizeof out->reason,
-                 "auto: %s, %.2f times as fast as fp32 here (%.4g ms a step against %.4g)", name, out->speedup,
-                 1e3 * chosen->step_seconds, 1e3 * fp32->step_seconds);
-    else
-        snprintf(out->reason, sizeof out->reason, "auto: %s, the fastest here (%.4g ms a step; fp32 was not timed)",
-                 name, 1e3 * chosen->step_seconds);
-}
-
 static mezzo_status none_left(const mz_choice *out) {
     mz_text t = {0};
     bool fits = false;
@@ -167,30 +152,73 @@ static mezzo_status none_left(const mz_choice *out) {
     return status;
 }
 
+static mz_option option_of(const mz_candidate *c) {
+    return (mz_option){.name = mezzo_precision_name(c->precision),
+                       .seconds = c->step_seconds,
+                       .memory = c->memory > 0 ? (double)c->memory : (double)NAN,
+                       .native = c->native,
+                       .passed = c->passed,
+                       .note = c->note};
+}
+
+static mezzo_status decide(mz_choice *out) {
+    mz_option options[MEZZO_PRECISION_COUNT];
+    mz_decision decision;
+    for (int i = 0; i < out->n; i++)
+        options[i] = option_of(&out->candidates[i]);
+    mz_decide(options, out->n, "ms/step", &decision);
+    if (decision.chosen < 0)
+        return none_left(out);
+    const mz_candidate *chosen = &out->candidates[decision.chosen];
+    out->precision = chosen->precision;
+    snprintf(out->reason, sizeof out->reason, "%s", decision.reason);
+    for (int i = 0; i < out->n; i++)
+        if (out->candidates[i].precision == MEZZO_PRECISION_FP32)
+            out->speedup = out->candidates[i].step_seconds / chosen->step_seconds;
+    return MEZZO_OK;
+}
+
+// A device that runs one precision natively leaves nothing to time: the others' memory is planned all the same.
+static mezzo_status choose_only(mezzo_device *device, const mz_choose_options *o, mz_choice *out) {
+    static const mezzo_precision emulated[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16};
+    size_t room = o->memory;
+    if (room == 0)
+        MEZZO_TRY(mz_memory_free(device, &room));
+    for (size_t i = 0; i < MZ_COUNT(emulated); i++) {
+        out->candidates[out->n] = (mz_candidate){.precision = emulated[i],
+                                                 .step_seconds = (double)NAN,
+                                                 .tokens_per_second = (double)NAN,
+                                                 .loss = (double)NAN};
+        note(&out->candidates[out->n++], "emulated: 16-bit storage, fp32 arithmetic");
+    }
+    for (int i = 0; i < out->n; i++) {
+        mz_workload w = o->workload;
+        w.precision = out->candidates[i].precision;
+        MEZZO_TRY(mz_workload_memory(device, &w, &out->candidates[i].memory));
+    }
+    mz_candidate *only = &out->candidates[0];
+    only->passed = room == 0 || only->memory <= room;
+    if (!only->passed)
+        does_not_fit(only, room);
+    return decide(out);
+}
+
 mezzo_status mz_choose(mezzo_device *device, const mz_choose_options *o, mz_choice *out) {
-    double reference = (double)NAN, best = (double)INFINITY;
+    double reference = (double)NAN;
     int guard_steps = 0;
-    const mz_candidate *chosen = NULL, *fp32 = NULL;
     *out = (mz_choice){.speedup = (double)NAN};
     MEZZO_TRY(list_candidates(device, o, out));
+    if (out->n == 1 && o->precisions == NULL)
+        return choose_only(device, o, out);
     for (int i = 0; i < out->n; i++) {
         mz_candidate *c = &out->candidates[i];
+        if (o->tell != NULL)
+            o->tell(o->user, c, false);
         MEZZO_TRY(try_candidate(device, o, &guard_steps, reference, c));
+        if (o->tell != NULL)
+            o->tell(o->user, c, true);
         if (c->passed && isnan(reference))
             reference = c->loss;
-        if (c->timed && c->step_seconds < best)
-            best = c->step_seconds;
-        if (c->timed && c->precision == MEZZO_PRECISION_FP32)
-            fp32 = c;
     }
-    for (int i = 0; i < out->n && chosen == NULL; i++) // the widest of those that are as good as the fastest
-        if (out->candidates[i].timed && out->candidates[i].step_seconds <= best * (1 + TIE))
-            chosen = &out->candidates[i];
-    if (chosen == NULL)
-        return none_left(out);
-    out->precision = chosen->precision;
-    if (fp32 != NULL)
-        out->speedup = fp32->step_seconds / chosen->step_seconds;
-    explain(out, chosen, fp32);
-    return MEZZO_OK;
+    return decide(out);
 }

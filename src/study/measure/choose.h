@@ -5,9 +5,9 @@
 #include "study/measure/measure.h"
 
 typedef struct mz_candidate {
-    mezzo_precision precision; // as it runs
-    bool timed, passed;        // passed: the guard
-    double step_seconds;       // median; NaN where it was not timed
+    mezzo_precision precision;  // as it runs
+    bool native, timed, passed; // native: the device has arithmetic for it; passed: the guard
+    double step_seconds;        // median; NaN where it was not timed
     double tokens_per_second, loss;
     size_t memory;  // bytes, as planned
     char note[256]; // why it was not timed or did not pass; "" if there is nothing to say
@@ -18,7 +18,7 @@ typedef struct mz_choice {
     mz_candidate candidates[MEZZO_PRECISION_COUNT]; // from the widest to the narrowest
     int n;
     double speedup;   // of the chosen over fp32; NaN where fp32 was not timed
-    char reason[400]; // one line
+    char reason[900]; // one line, mz_decide's
 } mz_choice;
 
 typedef struct mz_choose_options {
@@ -29,12 +29,15 @@ typedef struct mz_choose_options {
     int iters;      // and how many they are at most
     size_t memory;  // bytes that may be used; 0: what is free
     const volatile sig_atomic_t *stop;
+    // Called before a candidate is tried and after, may be NULL.
+    void (*tell)(void *user, const mz_candidate *candidate, bool done);
+    void *user;
 } mz_choose_options;
 mz_choose_options mz_choose_defaults(void); // 1 s, 10 steps, everything else empty
 
 // The guard: after the same first steps on the same tokens, every loss is finite, the last step was taken, and the loss is within 1 %
-// of the widest candidate's. Of candidates within 2 % of the fastest the widest is chosen. MEZZO_ERR_MEMORY: none fits;
-// NUMERIC: none passes.
+// of the widest candidate's. mz_decide chooses. Where the device runs one precision natively and no list is given, nothing is timed.
+// MEZZO_ERR_MEMORY: none fits; NUMERIC: none passes.
 bool mz_choose_guard(mz_candidate *c, const mz_rig_state *state,
                      double reference); // reference NaN: the first candidate
 mezzo_status mz_choose(mezzo_device *device, const mz_choose_options *options, mz_choice *out);

@@ -117,7 +117,7 @@ static void describe(verifier *v) {
     r->steps = t->config.steps;
     r->params_m = (double)mezzo_params_elements(t->engine.params) * 1e-6;
     snprintf(r->device, sizeof r->device, "%s", t->engine.info.description);
-    snprintf(r->reason, sizeof r->reason, "%s", t->engine.precision_reason);
+    snprintf(r->reason, sizeof r->reason, "%.390s", t->engine.precision_reason);
     snprintf(r->data, sizeof r->data, "%s",
              t->config.data_path[0] != '\0' ? t->config.data_path : t->config.data_train);
     v->turn = turn_of(r->steps);

@@ -1,0 +1,30 @@
+// The one answer to "which precision?", for doctor, advise, `train --precision auto` and rules: the fastest that passes the numeric
+// check, what the others would cost or save in time and memory, and why.
+#ifndef MZ_STUDY_DECIDE_H
+#define MZ_STUDY_DECIDE_H
+
+#include "base/base.h"
+
+typedef struct mz_option {
+    const char *name; // as --precision takes it
+    double seconds;   // of a step, or any measure in proportion to it; NaN: not timed
+    double memory;    // bytes, or any measure in proportion to them; NaN: not known
+    bool native;      // the device has arithmetic for it
+    bool passed;      // the numeric check
+    const char *note; // why it was not timed or did not pass; "" if there is nothing to say
+} mz_option;
+
+typedef struct mz_decision {
+    int chosen;       // -1: no option passed
+    char reason[900]; // "bf16: …", one line
+} mz_decision;
+
+#define MZ_DECIDE_TIE 0.02 // a narrower format that gains less time is not worth it
+
+// Options from the widest to the narrowest. Of those that passed and are within MZ_DECIDE_TIE of the fastest, the widest; where none
+// was timed, the first that passed. `unit`: what options[].seconds are, in ms, after "12.9 " ("ms/step"); NULL: only ratios are told.
+void mz_decide(const mz_option *options, int n, const char *unit, mz_decision *out);
+// "fp32 takes 1.79 x the time and 1.12 x the memory": an option beside the chosen one. false: nothing is known of it.
+bool mz_option_text(const mz_option *option, const mz_option *chosen, char *buf, size_t size);
+
+#endif
