@@ -156,31 +156,47 @@ static void describe_call(mz_text *text, const mz_call *call) {
     mz_text_addf(text, ")");
 }
 
-mezzo_status mz_select(const mezzo_device *device, const mz_call *call, const mz_kernel **out) {
+const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out) {
+    *out = (mz_prepared){0};
+    const char *reason = kernel->prepare(device, call, out);
+    if (reason != NULL)
+        mz_prepared_free(out);
+    else
+        out->kernel = kernel;
+    return reason;
+}
+
+void mz_prepared_free(mz_prepared *prepared) {
+    if (prepared->state != NULL)
+        (prepared->release != NULL ? prepared->release : mz_free)(prepared->state);
+    *prepared = (mz_prepared){0};
+}
+
+mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     size_t n = 0;
     const mz_kernel *const *kernels = device->backend->kernels(device, call->op, &n);
     mz_text what = {0}, refusals = {0};
-    *out = NULL;
-    for (size_t i = 0; i < n && *out == NULL; i++) {
-        const char *reason = kernels[i]->supports(device, call);
-        if (reason == NULL)
-            *out = kernels[i];
-        else
+    *out = (mz_prepared){0};
+    for (size_t i = 0; i < n && out->kernel == NULL; i++) {
+        const char *reason = mz_prepare_kernel(device, kernels[i], call, out);
+        if (reason != NULL)
             mz_text_addf(&refusals, "%s%s: %s", refusals.len > 0 ? "; " : "", kernels[i]->name, reason);
     }
     mezzo_status status = MEZZO_OK;
-    if (*out == NULL || mz_log_enabled("dispatch"))
+    if (out->kernel == NULL || mz_log_enabled("dispatch"))
         describe_call(&what, call);
     if (what.status != MEZZO_OK || refusals.status != MEZZO_OK)
         status = MEZZO_ERR_MEMORY;
-    else if (*out == NULL)
+    else if (out->kernel == NULL)
         status = mz_fail(MEZZO_ERR_UNSUPPORTED, "the %s backend has no kernel for %s: %s", device->backend->name,
                          what.data, refusals.len > 0 ? refusals.data : "none is listed");
     else if (what.len > 0)
-        mz_log("dispatch", "%s: %s%s%s", what.data, (*out)->name, refusals.len > 0 ? "; refused: " : "",
+        mz_log("dispatch", "%s: %s%s%s", what.data, out->kernel->name, refusals.len > 0 ? "; refused: " : "",
                refusals.len > 0 ? refusals.data : "");
     mz_text_free(&what);
     mz_text_free(&refusals);
+    if (status != MEZZO_OK)
+        mz_prepared_free(out);
     return status;
 }
 

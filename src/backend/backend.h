@@ -23,20 +23,34 @@ typedef struct mz_call {
     mz_numerics numerics;
     int n_in, n_out;
     mz_tensor in[MZ_MAX_IN], out[MZ_MAX_OUT];
-    void *workspace;         // at least what workspace() asked, 64-byte aligned; contents undefined
+    void *workspace;         // at least what prepare() asked for, 64-byte aligned; contents undefined
+    void *state;             // what prepare() keeps
     const mz_rng_state *rng; // device pointer
 } mz_call;
 static inline bool mz_present(const mz_tensor *t) {
     return t->shape.rank >= 0;
 }
 
-typedef struct mz_kernel {
+typedef struct mz_kernel mz_kernel;
+
+// A kernel made ready for a call: what is chosen, computed or measured once, and what each run needs. It serves calls of
+// the same op, attributes, numerics, formats and shapes, at any addresses. Kernels of update ops keep no state: their
+// constants and the number of their tensors may change from run to run.
+typedef struct mz_prepared {
+    const mz_kernel *kernel;
+    void *state;                  // the kernel's own, on the host; NULL: it keeps nothing
+    void (*release)(void *state); // NULL: mz_free
+    size_t workspace;             // bytes of the device
+} mz_prepared;
+
+struct mz_kernel {
     const char *name; // operation_types__isa_tile: "matmul_bf16_f32__amx_2x1"
-    // NULL: can serve. Otherwise the reason, a static string or one that lives as long as the device.
-    const char *(*supports)(const mezzo_device *device, const mz_call *call);
-    size_t (*workspace)(const mezzo_device *device, const mz_call *call); // bytes; NULL = 0
-    mezzo_status (*run)(mezzo_device *device, const mz_call *call);       // enqueues on a device with a queue
-} mz_kernel;
+    // NULL: can serve the call, and *out, which comes zeroed, has what it takes. Otherwise the reason why not: a static
+    // string, or one that lives as long as the device. Tensors may have no addresses yet. May run work on the device to
+    // measure; never asked within a capture.
+    const char *(*prepare)(mezzo_device *device, const mz_call *call, mz_prepared *out);
+    mezzo_status (*run)(mezzo_device *device, const mz_call *call); // enqueues on a device with a queue
+};
 
 // Two calls, the second right after the first, in one piece that gives what both give.
 typedef struct mz_joined {
@@ -59,10 +73,10 @@ typedef struct mz_backend {
     mezzo_status (*open)(int index, int threads, mezzo_device **out);
     void (*close)(mezzo_device *device);
     mezzo_status (*describe)(mezzo_device *device, mezzo_device_info *out);
-    // Kernels for an op, best first. The first whose supports() is NULL runs.
+    // Kernels for an op, best first. The first that can be prepared runs.
     const mz_kernel *const *(*kernels)(const mezzo_device *device, mz_op op, size_t *n);
     // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself.
-    const mz_joined *(*pair)(const mezzo_device *device, const mz_call *first, const mz_call *second);
+    const mz_joined *(*pair)(mezzo_device *device, const mz_call *first, const mz_call *second);
     // Memory. alloc is zeroed. Copies are ordered with the device's work; read waits for it.
     mezzo_status (*alloc)(mezzo_device *device, size_t bytes, void **out);
     void (*release)(mezzo_device *device, void *data);
@@ -113,8 +127,12 @@ static inline mezzo_status mz_device_touch(mezzo_device *device, const void *dat
     return device->touch != NULL ? device->touch(device, data, bytes, writes) : MEZZO_OK;
 }
 
-// Picks the kernel for a call; MEZZO_VERBOSE=dispatch logs the choice and each refusal. UNSUPPORTED lists the reasons.
-mezzo_status mz_select(const mezzo_device *device, const mz_call *call, const mz_kernel **out);
+// Prepares the first kernel of the backend's list that can serve the call; MEZZO_VERBOSE=dispatch logs the choice and
+// each refusal. UNSUPPORTED lists the reasons. *out belongs to the caller, who frees it before the device is closed.
+mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out);
+// The same for one kernel: NULL, or its reason, and *out is empty.
+const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out);
+void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one is fine
 
 bool mz_op_in_place(
     mz_op

@@ -117,7 +117,7 @@ typedef struct mz_numerics {
 } mz_numerics;
 
 typedef struct mz_tensor {
-    void *data; // NULL: absent, or not known yet (supports, workspace)
+    void *data; // NULL: absent, or not known yet (prepare)
     mezzo_dtype dtype;
     mz_shape shape;
 } mz_tensor;

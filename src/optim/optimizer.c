@@ -155,9 +155,9 @@ static mezzo_status choose(mezzo_optimizer *opt, mz_update_op *op, mz_op which, 
     op->call.op = which;
     op->call.attrs.update = &opt->update;
     op->call.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
-    MEZZO_TRY(mz_select(opt->device, &op->call, &op->kernel));
-    size_t need = op->kernel->workspace != NULL ? op->kernel->workspace(opt->device, &op->call) : 0;
-    *scratch = need > *scratch ? need : *scratch;
+    mz_prepared_free(&op->prepared); // of other tensors
+    MEZZO_TRY(mz_prepare(opt->device, &op->call, &op->prepared));
+    *scratch = op->prepared.workspace > *scratch ? op->prepared.workspace : *scratch;
     return MEZZO_OK;
 }
 
@@ -360,6 +360,10 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
     for (size_t i = 0; i < MZ_COUNT(buffers); i++)
         if (buffers[i] != NULL)
             b->release(opt->device, buffers[i]);
+    mz_update_op *ops[] = {&opt->stats, &opt->unscale, &opt->clip, &opt->control,
+                           &opt->move,  &opt->refresh, &opt->reset};
+    for (size_t i = 0; i < MZ_COUNT(ops); i++)
+        mz_prepared_free(&ops[i]->prepared);
     mz_free(opt->index);
     mz_free(opt->segments);
     mz_free(opt->buckets);
@@ -370,7 +374,7 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
 // --- a step ---------------------------------------------------------------------------------------------------------------
 static mezzo_status run(mezzo_optimizer *opt, mz_update_op *op) {
     op->call.attrs.update = &opt->update;
-    return mz_run(opt->device, op->kernel, &op->call, opt->scratch);
+    return mz_run(opt->device, &op->prepared, &op->call, opt->scratch);
 }
 
 bool mz_optimizer_has_grads(const mezzo_optimizer *opt) {
@@ -411,13 +415,13 @@ static mezzo_status move_deferred(mezzo_optimizer *opt) {
                                            .elements = elements,
                                            .overlaps = overlaps};
         bucket->call.attrs.update = &bucket->update;
-        MEZZO_TRY(mz_defer(opt->device, opt->move.kernel, &bucket->call, &bucket->traffic));
+        MEZZO_TRY(mz_defer(opt->device, &opt->move.prepared, &bucket->call, &bucket->traffic));
     }
     if (opt->n_shadows > 1) {
         mz_span spans[MZ_MAX_IN + MZ_MAX_OUT];
         mz_traffic traffic = mz_traffic_of(&opt->refresh.call, spans);
         opt->refresh.call.attrs.update = &opt->update;
-        MEZZO_TRY(mz_defer(opt->device, opt->refresh.kernel, &opt->refresh.call, &traffic));
+        MEZZO_TRY(mz_defer(opt->device, &opt->refresh.prepared, &opt->refresh.call, &traffic));
     }
     return MEZZO_OK;
 }

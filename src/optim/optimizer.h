@@ -7,7 +7,7 @@
 
 // An update op, ready to run again and again.
 typedef struct mz_update_op {
-    const mz_kernel *kernel;
+    mz_prepared prepared;
     mz_call call;
 } mz_update_op;
 

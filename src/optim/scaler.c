@@ -56,7 +56,7 @@ static mezzo_status choose_kernel(mezzo_scaler *s) {
                         .in = {mz_tensor_bytes(s->head.block, sizeof *s->head.block)},
                         .n_out = 1,
                         .out = {mz_tensor_bytes(NULL, sizeof(mz_opt_state))}};
-    MEZZO_TRY(mz_select(s->device, &s->call, &s->kernel));
+    MEZZO_TRY(mz_prepare(s->device, &s->call, &s->prepared));
     return MEZZO_OK;
 }
 
@@ -104,6 +104,7 @@ void mezzo_scaler_free(mezzo_scaler *s) {
     clear_entries(s);
     if (s->shared != NULL)
         s->device->backend->release(s->device, s->shared);
+    mz_prepared_free(&s->prepared);
     mz_free(s);
 }
 
@@ -225,7 +226,7 @@ mezzo_status mezzo_scaler_update(mezzo_scaler *s) {
     }
     s->call.attrs.update = &s->update;
     s->call.n_out = n;
-    MEZZO_TRY(mz_run(s->device, s->kernel, &s->call, NULL));
+    MEZZO_TRY(mz_run(s->device, &s->prepared, &s->call, NULL));
     for (int i = 0; i < s->n_entries; i++)
         s->entries[i].optimizer->touched = false;
     clear_entries(s);

@@ -26,7 +26,7 @@ struct mezzo_scaler {
     mz_scaler_shared *shared; // device; head.block is in it
     mezzo_device *device;     // borrowed
     mz_update_attrs update;
-    const mz_kernel *kernel;
+    mz_prepared prepared;
     mz_call call;
     mz_scaler_entry entries[MZ_SCALER_OPTIMIZERS];
     int n_entries;

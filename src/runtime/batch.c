@@ -40,13 +40,13 @@ static bool same_tensors(const mz_tensor *a, const mz_tensor *b, int n) {
 static bool same_entry(const entry *a, const entry *b) {
     if (a->kind != b->kind || a->data != b->data || a->bytes != b->bytes || a->slot != b->slot)
         return false;
-    return a->kind != RUN ||
-           (a->kernel == b->kernel && a->call.op == b->call.op && a->call.n_in == b->call.n_in &&
-            a->call.n_out == b->call.n_out && a->call.workspace == b->call.workspace && a->call.rng == b->call.rng &&
-            memcmp(&a->call.attrs, &b->call.attrs, sizeof a->call.attrs) == 0 &&
-            memcmp(&a->update, &b->update, sizeof a->update) == 0 &&
-            same_tensors(a->call.in, b->call.in, a->call.n_in) &&
-            same_tensors(a->call.out, b->call.out, a->call.n_out));
+    return a->kind != RUN || (a->kernel == b->kernel && a->call.op == b->call.op && a->call.n_in == b->call.n_in &&
+                              a->call.n_out == b->call.n_out && a->call.workspace == b->call.workspace &&
+                              a->call.state == b->call.state && a->call.rng == b->call.rng &&
+                              memcmp(&a->call.attrs, &b->call.attrs, sizeof a->call.attrs) == 0 &&
+                              memcmp(&a->update, &b->update, sizeof a->update) == 0 &&
+                              same_tensors(a->call.in, b->call.in, a->call.n_in) &&
+                              same_tensors(a->call.out, b->call.out, a->call.n_out));
 }
 
 static bool same_deferred(const mz_deferred *a, const mz_deferred *b) {
@@ -133,19 +133,20 @@ bool mz_can_defer(const mezzo_device *device) {
     return device->batch != NULL && device->backend->capture_stream != NULL;
 }
 
-mezzo_status mz_defer(mezzo_device *device, const mz_kernel *kernel, mz_call *call, const mz_traffic *traffic) {
+mezzo_status mz_defer(mezzo_device *device, const mz_prepared *prepared, mz_call *call, const mz_traffic *traffic) {
     if (!mz_can_defer(device))
-        return mz_run(device, kernel, call, NULL);
+        return mz_run(device, prepared, call, NULL);
     mz_deferred *waiting = &device->batch->deferred;
     size_t cap = waiting->cap, n_reads = (size_t)traffic->n_reads, n_writes = (size_t)traffic->n_writes;
     MEZZO_TRY(MZ_RESERVE(waiting->calls, waiting->cap, waiting->n + 1));
     memset(waiting->calls + cap, 0, (waiting->cap - cap) * sizeof *waiting->calls);
     mz_deferred_call *c = &waiting->calls[waiting->n];
     mz_free(c->spans);
-    *c = (mz_deferred_call){.kernel = kernel, .spans = mz_alloc(n_reads + n_writes + 1, sizeof *c->spans)};
+    *c = (mz_deferred_call){.kernel = prepared->kernel, .spans = mz_alloc(n_reads + n_writes + 1, sizeof *c->spans)};
     if (c->spans == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     memcpy(&c->call, call, sizeof c->call);
+    c->call.state = prepared->state;
     memcpy(&c->update, call->attrs.update, sizeof c->update);
     memcpy(c->spans, traffic->reads, n_reads * sizeof *c->spans);
     memcpy(c->spans + n_reads, traffic->writes, n_writes * sizeof *c->spans);
@@ -260,23 +261,35 @@ static mezzo_status gather_run(mezzo_device *device, const mz_kernel *kernel, co
     return MEZZO_OK;
 }
 
-mezzo_status mz_run(mezzo_device *device, const mz_kernel *kernel, mz_call *call, void *scratch) {
-    size_t needed = kernel->workspace != NULL ? kernel->workspace(device, call) : 0;
+mezzo_status mz_run(mezzo_device *device, const mz_prepared *prepared, mz_call *call, void *scratch) {
+    const mz_kernel *kernel = prepared->kernel;
     call->workspace = scratch;
+    call->state = prepared->state;
     if (device->batch == NULL)
         MEZZO_TRY(mz_deferred_flush(device));
-    if (needed == 0 || scratch != NULL) {
+    if (prepared->workspace == 0 || scratch != NULL) {
         MEZZO_TRY(device->batch != NULL ? gather_run(device, kernel, call) : kernel->run(device, call));
         return MEZZO_OK;
     }
     if (device->batch != NULL)
         return mz_fail(MEZZO_ERR_INVALID, "%s needs scratch of its own while calls are gathered", kernel->name);
-    MEZZO_TRY(device->backend->alloc(device, needed, &call->workspace));
+    MEZZO_TRY(device->backend->alloc(device, prepared->workspace, &call->workspace));
     mezzo_status status = kernel->run(device, call);
     if (status == MEZZO_OK)
         status = device->backend->sync(device); // the scratch must outlive the work
     device->backend->release(device, call->workspace);
     call->workspace = NULL;
+    return status;
+}
+
+mezzo_status mz_run_once(mezzo_device *device, mz_call *call) {
+    mz_prepared prepared;
+    MEZZO_TRY(mz_prepare(device, call, &prepared));
+    mezzo_status status =
+        device->batch != NULL && prepared.state != NULL
+            ? mz_fail(MEZZO_ERR_INVALID, "%s keeps a state that a batch would outlive", prepared.kernel->name)
+            : mz_run(device, &prepared, call, NULL);
+    mz_prepared_free(&prepared);
     return status;
 }
 

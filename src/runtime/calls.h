@@ -4,8 +4,9 @@
 
 #include "runtime/deferred.h"
 
-// For update ops and tests. `scratch` may be NULL when the kernel needs no workspace.
-mezzo_status mz_run(mezzo_device *device, const mz_kernel *kernel, mz_call *call, void *scratch);
+// Runs a prepared call, for update ops and tests. With scratch NULL, a workspace is allocated for this run alone.
+mezzo_status mz_run(mezzo_device *device, const mz_prepared *prepared, mz_call *call, void *scratch);
+mezzo_status mz_run_once(mezzo_device *device, mz_call *call); // mz_prepare, mz_run, mz_prepared_free
 // On a device that captures, what mz_run, mz_zero and mz_fetch are asked between begin and end is gathered and run in order at the end,
 // fetches last; from the third time on the same calls (kernels, tensors, constants) are the launch of one graph. Nothing else that has to
 // come after a gathered call may be asked of the device in between, and fetched bytes must not change any more. On other devices each call
@@ -20,6 +21,6 @@ mezzo_status mz_fetch(mezzo_device *device, int slot, const void *src, size_t by
 
 bool mz_can_defer(const mezzo_device *device); // now, by mz_defer
 // mz_run, deferred where the device can. traffic: what the call reads and writes, if that is less than its tensors. No scratch.
-mezzo_status mz_defer(mezzo_device *device, const mz_kernel *kernel, mz_call *call, const mz_traffic *traffic);
+mezzo_status mz_defer(mezzo_device *device, const mz_prepared *prepared, mz_call *call, const mz_traffic *traffic);
 
 #endif

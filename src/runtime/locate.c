@@ -11,7 +11,6 @@ mezzo_status mz_program_inspect(mezzo_program *p, const mz_tensor *tensors, int 
         MEZZO_TRY(p->device->backend->alloc(p->device, MZ_MAX_IN * sizeof *p->inspection, (void **)&p->inspection));
     mz_call call = {.op = MZ_OP_inspect, .n_out = 1, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}, .rng = p->rng};
     int at[MZ_MAX_IN];
-    const mz_kernel *kernel;
     memset(out, 0, (size_t)n * sizeof *out);
     for (int i = 0; i < n; ++i)
         if (is_float(&tensors[i])) {
@@ -24,8 +23,7 @@ mezzo_status mz_program_inspect(mezzo_program *p, const mz_tensor *tensors, int 
     size_t bytes = (size_t)call.n_in * sizeof *found;
     call.attrs.limit = limit;
     call.out[0] = mz_tensor_bytes(p->inspection, bytes);
-    MEZZO_TRY(mz_select(p->device, &call, &kernel));
-    MEZZO_TRY(mz_run(p->device, kernel, &call, NULL));
+    MEZZO_TRY(mz_run_once(p->device, &call));
     MEZZO_TRY(p->device->backend->read(p->device, found, p->inspection, bytes));
     for (int i = 0; i < call.n_in; ++i)
         out[at[i]] = found[i];
@@ -88,7 +86,7 @@ static mezzo_status locate_at(mezzo_program *p, size_t i, float limit, mz_locate
     bool forward = p->c.graph->nodes[p->c.node[i]].phase == MZ_FORWARD;
     MEZZO_TRY(mz_program_inspect(p, call->in, call->n_in, 0, ins));
     check_sources(p, i, ins, out);
-    MEZZO_TRY(p->c.kernels[i]->run(p->device, call));
+    MEZZO_TRY(p->c.prepared[i].kernel->run(p->device, call));
     if (p->hook != NULL)
         MEZZO_TRY(p->hook(p->hook_user, p, i));
     MEZZO_TRY(mz_program_inspect(p, call->out, call->n_out, forward ? limit : 0, outs));
@@ -150,7 +148,7 @@ mezzo_status mezzo_program_check(mezzo_program *p, const mezzo_scaler *scaler, u
     MEZZO_TRY(begin(p, scaler, seed, step));
     for (size_t i = 0; i < p->c.n_calls; ++i)
         if (finding.found)
-            MEZZO_TRY(p->c.kernels[i]->run(p->device, &p->c.calls[i]));
+            MEZZO_TRY(p->c.prepared[i].kernel->run(p->device, &p->c.calls[i]));
         else
             MEZZO_TRY(locate_at(p, i, 0, &finding));
     *found = finding.found;

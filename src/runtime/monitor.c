@@ -95,7 +95,9 @@ static mezzo_status finish(mezzo_program *p, mz_monitor *w, size_t first, const 
     w->call.out[0] = mz_tensor_bytes(p->inspected + first, bytes);
     w->call.out[1] = forward ? mz_tensor_bytes(o->state, sizeof *o->state) : mz_tensor_absent();
     w->call.rng = p->rng;
-    return mz_select(p->device, &w->call, &w->kernel);
+    MEZZO_TRY(mz_prepare(p->device, &w->call, &w->prepared));
+    w->call.state = w->prepared.state;
+    return MEZZO_OK;
 }
 
 static mezzo_status place_monitors(mezzo_program *p, const mz_monitor_options *o, size_t loss, const size_t *forward,
@@ -147,6 +149,8 @@ mezzo_status mz_program_monitor(mezzo_program *p, const mz_monitor_options *o) {
 }
 
 void mz_program_unmonitor(mezzo_program *p) {
+    for (size_t i = 0; i < p->n_monitors; ++i)
+        mz_prepared_free(&p->monitors[i].prepared);
     mz_free(p->monitors);
     mz_free(p->monitored);
     p->device->backend->release(p->device, p->inspected);

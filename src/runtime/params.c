@@ -409,9 +409,7 @@ static mezzo_status refresh(mezzo_params *params, mz_shadow *shadow) {
     call.in[0] = mz_tensor_f32(params->master, params->elements);
     call.in[1] = mz_tensor_bytes(shadow->segments, shadow->n_segments * sizeof(mz_segment));
     call.out[0] = shadow_tensor(params, shadow);
-    const mz_kernel *kernel;
-    MEZZO_TRY(mz_select(params->device, &call, &kernel));
-    return mz_run(params->device, kernel, &call, NULL);
+    return mz_run_once(params->device, &call);
 }
 
 mezzo_status mz_params_refresh(mezzo_params *params) {

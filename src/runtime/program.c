@@ -20,8 +20,13 @@ static void fill_call(const mezzo_graph *g, const mz_node *n, mz_call *call) {
 static void compiled_free(mz_compiled *c) {
     mezzo_graph_free(c->graph);
     mz_plan_free(&c->plan);
+    for (size_t i = 0; i < c->n_calls; ++i) {
+        mz_prepared_free(&c->prepared[i]);
+        mz_prepared_free(&c->writing[i]);
+    }
     mz_free(c->calls);
-    mz_free(c->kernels);
+    mz_free(c->prepared);
+    mz_free(c->writing);
     mz_free(c->node);
     mz_free(c->use);
     mz_free(c->stream);
@@ -36,32 +41,33 @@ static mezzo_status check_options(const mezzo_program_options *o) {
     return MEZZO_OK;
 }
 
-// Workspace of a call, in both of its kinds where it adds to gradients.
-static size_t workspace_of(mezzo_device *device, mz_compiled *c, const mz_kernel *kernel, mz_call *call) {
-    size_t bytes = kernel->workspace ? kernel->workspace(device, call) : 0;
+// Prepares a call, and one that adds to gradients also to write them. *workspace: the larger of the two.
+static mezzo_status prepare_call(mezzo_device *device, mz_compiled *c, size_t i, size_t *workspace) {
+    mz_call *call = &c->calls[i];
+    mz_prepared *adds = &c->prepared[i], *writes = &c->writing[i];
+    MEZZO_TRY(mz_prepare(device, call, adds));
+    *workspace = adds->workspace;
     if (!call->attrs.accumulate)
-        return bytes;
+        return MEZZO_OK;
     call->attrs.accumulate = false;
-    bool can = kernel->supports(device, call) == NULL;
-    size_t other = can && kernel->workspace ? kernel->workspace(device, call) : 0;
+    c->overwrites = mz_prepare_kernel(device, adds->kernel, call, writes) == NULL && c->overwrites;
     call->attrs.accumulate = true;
-    c->overwrites = c->overwrites && can;
-    return other > bytes ? other : bytes;
+    if (writes->workspace > *workspace)
+        *workspace = writes->workspace;
+    return MEZZO_OK;
 }
 
 static mezzo_status choose_kernels(mezzo_device *device, const mz_stream_plan *streams, mz_compiled *c) {
     const mezzo_graph *g = c->graph;
     c->overwrites = true;
     for (size_t i = 0; i < g->n_nodes; ++i) {
+        size_t bytes = 0;
         if (g->nodes[i].op == MZ_OP_reshape)
             continue;
-        mz_call *call = &c->calls[c->n_calls];
-        const mz_kernel **kernel = &c->kernels[c->n_calls];
-        fill_call(g, &g->nodes[i], call);
-        mezzo_status status = mz_select(device, call, kernel);
+        fill_call(g, &g->nodes[i], &c->calls[c->n_calls]);
+        mezzo_status status = prepare_call(device, c, c->n_calls, &bytes);
         if (status != MEZZO_OK)
             return mz_context(status, "%s", g->modules[g->nodes[i].module]);
-        size_t bytes = workspace_of(device, c, *kernel, call);
         bool second = c->stream && streams->stream[i] == 1;
         size_t *most = second ? &c->side_workspace : &c->workspace;
         *most = bytes > *most ? bytes : *most;
@@ -129,10 +135,11 @@ static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, cons
     n = c->graph->n_nodes + 1;
     c->stream = streams ? mz_alloc(n, sizeof *c->stream) : NULL;
     c->calls = mz_alloc(n, sizeof *c->calls);
-    c->kernels = mz_alloc(n, sizeof *c->kernels);
+    c->prepared = mz_alloc(n, sizeof *c->prepared);
+    c->writing = mz_alloc(n, sizeof *c->writing);
     c->node = mz_alloc(n, sizeof *c->node);
     c->use = mz_alloc(n, sizeof *c->use);
-    if (!c->calls || !c->kernels || !c->node || !c->use || (streams && !c->stream)) {
+    if (!c->calls || !c->prepared || !c->writing || !c->node || !c->use || (streams && !c->stream)) {
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
         goto fail;
     }
@@ -343,6 +350,7 @@ void mz_program_bind(mezzo_program *p) {
                 call->out[k].data = p->address[n->out[k]];
         bool beside = p->c.stream && p->c.stream[i] == 1;
         call->workspace = (char *)p->workspace + (beside ? first_workspace(&p->c) : 0);
+        call->state = p->c.prepared[i].state;
         call->rng = p->rng;
     }
 }

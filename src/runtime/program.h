@@ -11,11 +11,12 @@ enum { MZ_USE_ADDS = 1, MZ_USE_FIRST = 2 };
 typedef struct mz_compiled {
     mezzo_graph *graph;
     mz_plan plan;
-    mz_call *calls; // one a node that runs
-    const mz_kernel **kernels;
-    int *node;          // per call: its node
-    unsigned char *use; // per call: what it does to parameter gradients
-    bool overwrites;    // every kernel that adds to gradients can also write them
+    mz_call *calls;        // one a node that runs
+    mz_prepared *prepared; // per call: its kernel, ready
+    mz_prepared *writing;  // per call that adds to gradients: the same, ready to write them; kernel NULL: it cannot
+    int *node;             // per call: its node
+    unsigned char *use;    // per call: what it does to parameter gradients
+    bool overwrites;       // every kernel that adds to gradients can also write them
     size_t n_calls;
     size_t workspace;      // bytes: the largest that a kernel asks for
     size_t side_workspace; // bytes: the same of those on the second stream
@@ -36,7 +37,7 @@ typedef struct mz_recording {
 typedef struct mz_monitor {
     size_t after;
     mz_call call;
-    const mz_kernel *kernel;
+    mz_prepared prepared;
 } mz_monitor;
 
 typedef struct mz_monitored { // one sampled tensor

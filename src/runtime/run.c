@@ -36,7 +36,7 @@ static mezzo_status run_kernel(mezzo_program *p, size_t i, const mz_call *call) 
         return MEZZO_OK;
     if (p->hook == NULL && p->pairs[i])
         return p->pairs[i]->run(p->device, call, call + 1);
-    return p->c.kernels[i]->run(p->device, call);
+    return p->c.prepared[i].kernel->run(p->device, call);
 }
 
 // One call, its gradients written where it is `fresh` and meets them first.
@@ -44,14 +44,16 @@ static mezzo_status run_call(mezzo_program *p, size_t i, bool fresh) {
     mz_call *call = &p->c.calls[i];
     bool overwrite = fresh && (p->c.use[i] & MZ_USE_FIRST);
     call->attrs.accumulate = call->attrs.accumulate && !overwrite;
+    call->state = overwrite ? p->c.writing[i].state : p->c.prepared[i].state;
     mezzo_status status = run_kernel(p, i, call);
     call->attrs.accumulate = call->attrs.accumulate || overwrite;
+    call->state = p->c.prepared[i].state;
     MEZZO_TRY(status);
     if (p->hook != NULL)
         MEZZO_TRY(p->hook(p->hook_user, p, i));
     for (size_t m = 0; m < p->n_monitors; ++m)
         if (p->monitors[m].after == i)
-            MEZZO_TRY(p->monitors[m].kernel->run(p->device, &p->monitors[m].call));
+            MEZZO_TRY(p->monitors[m].prepared.kernel->run(p->device, &p->monitors[m].call));
     return MEZZO_OK;
 }
 

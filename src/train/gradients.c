@@ -12,7 +12,7 @@ enum { MOST_GROUPS = 256, SUMMARIES = 4 };
 struct mz_gradient_norms {
     mz_opt_state *d_states; // device [n]: grad_stats writes a norm into each
     mz_opt_state *states;   // host
-    const mz_kernel *kernel;
+    mz_prepared prepared;
     mz_call *calls; // [n]
     mz_update_attrs update;
     void *scratch;
@@ -59,7 +59,6 @@ static mezzo_status make_groups(mz_gradient_norms *g, const mezzo_optimizer *opt
 // grad_stats of one parameter each: the optimizer's own call with one segment and a state of its own.
 static mezzo_status make_calls(mz_gradient_norms *g, const mezzo_optimizer *opt) {
     const mz_backend *b = opt->device->backend;
-    size_t scratch = 0;
     g->update.keeps_scale = true;
     for (int i = 0; i < g->n; i++) {
         mz_call *call = &g->calls[i];
@@ -70,10 +69,8 @@ static mezzo_status make_calls(mz_gradient_norms *g, const mezzo_optimizer *opt)
         call->in[0] = mz_tensor_bytes((char *)opt->d_segments + (size_t)i * sizeof(mz_segment), sizeof(mz_segment));
         call->out[1] = mz_tensor_bytes(g->d_states + i, sizeof *g->d_states);
     }
-    MEZZO_TRY(mz_select(opt->device, &g->calls[0], &g->kernel));
-    if (g->kernel->workspace != NULL)
-        scratch = g->kernel->workspace(opt->device, &g->calls[0]);
-    return scratch > 0 ? b->alloc(opt->device, scratch, &g->scratch) : MEZZO_OK;
+    MEZZO_TRY(mz_prepare(opt->device, &g->calls[0], &g->prepared));
+    return g->prepared.workspace > 0 ? b->alloc(opt->device, g->prepared.workspace, &g->scratch) : MEZZO_OK;
 }
 
 mezzo_status mz_gradient_norms_create(mezzo_optimizer *opt, mz_gradient_norms **out) {
@@ -108,6 +105,7 @@ void mz_gradient_norms_free(mezzo_device *device, mz_gradient_norms *g) {
     device->backend->release(device, g->d_states);
     device->backend->release(device, g->scratch);
     mz_batch_free(device, g->batch);
+    mz_prepared_free(&g->prepared);
     for (int i = 0; i < g->n_groups; i++)
         mz_free(g->names[i]);
     mz_free(g->states);
@@ -123,7 +121,7 @@ static mezzo_status take_norms(mz_gradient_norms *g, mezzo_device *device) {
     mezzo_status status = MEZZO_OK;
     MEZZO_TRY(mz_batch_begin(device, &g->batch));
     for (int i = 0; i < g->n && status == MEZZO_OK; i++)
-        status = mz_run(device, g->kernel, &g->calls[i], g->scratch);
+        status = mz_run(device, &g->prepared, &g->calls[i], g->scratch);
     if (status != MEZZO_OK)
         mz_batch_cancel(device);
     MEZZO_TRY(status);

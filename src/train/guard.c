@@ -110,7 +110,6 @@ static void add_parts(mz_call *call, const mz_tensor *flat, int parts) {
 static mezzo_status look_at_parameters(mz_training *run) {
     const mezzo_params *p = run->engine.params;
     mz_call call = {.op = MZ_OP_inspect, .n_out = 2, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
-    const mz_kernel *kernel;
     mz_tensor masters = mz_tensor_f32(p->master, p->fp32_elements);
     add_parts(&call, &masters, p->kept_as == MEZZO_MASTER_FP32 ? MZ_MAX_IN : MZ_MAX_IN / 2);
     for (int i = 0; i < p->n_shadows && p->kept_as != MEZZO_MASTER_FP32; i++)
@@ -124,8 +123,7 @@ static mezzo_status look_at_parameters(mz_training *run) {
                                                      &run->guard.found));
     call.out[0] = mz_tensor_bytes(run->guard.found, (size_t)call.n_in * sizeof(mz_inspection));
     call.out[1] = mz_tensor_bytes(run->engine.optimizer->d_state, sizeof *run->engine.optimizer->d_state);
-    MEZZO_TRY(mz_select(run->engine.device, &call, &kernel));
-    return mz_run(run->engine.device, kernel, &call, NULL);
+    return mz_run_once(run->engine.device, &call);
 }
 
 mezzo_status mz_guard_bad_parameter(mz_training *run, int *index, mz_inspection *values) {

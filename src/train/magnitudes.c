@@ -89,15 +89,15 @@ static mz_call call_of(const mz_tensor *x, void *table) {
 }
 
 static mezzo_status choose(mz_magnitudes *m) {
-    m->kernels = mz_alloc(m->n, sizeof *m->kernels);
+    m->prepared = mz_alloc(m->n, sizeof *m->prepared);
     m->host = mz_alloc(m->n, table_bytes());
-    if (m->kernels == NULL || m->host == NULL)
+    if (m->prepared == NULL || m->host == NULL)
         return MEZZO_ERR_MEMORY;
     for (size_t i = 0; i < m->n; i++) {
         mz_magnitudes_of *of = &m->list[i];
         mz_tensor x = {NULL, of->dtype, {1, {of->elements}}};
         mz_call call = call_of(&x, NULL);
-        MEZZO_TRY(mz_select(m->device, &call, &m->kernels[i]));
+        MEZZO_TRY(mz_prepare(m->device, &call, &m->prepared[i]));
         of->counts = m->host + i * MZ_HISTOGRAM_BUCKETS;
     }
     return m->device->backend->alloc(m->device, m->n * table_bytes(), (void **)&m->counts);
@@ -124,10 +124,13 @@ void mz_magnitudes_free(mz_magnitudes *m) {
         return;
     if (m->counts != NULL)
         m->device->backend->release(m->device, m->counts);
-    for (size_t i = 0; i < m->n; i++)
+    for (size_t i = 0; i < m->n; i++) {
+        if (m->prepared != NULL)
+            mz_prepared_free(&m->prepared[i]);
         mz_free(m->list[i].name);
+    }
     mz_free(m->list);
-    mz_free(m->kernels);
+    mz_free(m->prepared);
     mz_free(m->host);
     mz_free(m->first);
     mz_free(m);
@@ -136,7 +139,7 @@ void mz_magnitudes_free(mz_magnitudes *m) {
 // --- counting ------------------------------------------------------------------------------------
 static mezzo_status count(mz_magnitudes *m, size_t i, const mz_tensor *x) {
     mz_call call = call_of(x, m->counts + i * table_bytes());
-    return mz_run(m->device, m->kernels[i], &call, NULL);
+    return mz_run(m->device, &m->prepared[i], &call, NULL);
 }
 
 static mezzo_status count_outputs(void *user, mezzo_program *program, size_t call) {

@@ -26,10 +26,10 @@ typedef struct mz_magnitudes {
     mezzo_device *device; // borrowed
     mz_magnitudes_of *list;
     size_t n, cap;
-    const mz_kernel **kernels; // [n]
-    char *counts;              // device: n tables of int32
-    int32_t *host;             // the same, here
-    int *first;                // [calls + 1]: the list's entries of a call
+    mz_prepared *prepared; // [n]
+    char *counts;          // device: n tables of int32
+    int32_t *host;         // the same, here
+    int *first;            // [calls + 1]: the list's entries of a call
     int calls;
     mz_program_hook hook; // of whoever had one before
     void *hook_user;

@@ -172,12 +172,15 @@ static void tensors_to_device(const trial *t, mezzo_device *device, bool in_plac
                                                    : guarded_alloc(device, t->out[i].bytes, t->out[i].stored);
 }
 
-// As programs ask for it: before any tensor has memory.
-static size_t workspace_unbound(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
+// As programs do: before any tensor has memory.
+static void prepare_unbound(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out) {
     mz_call unbound = *call;
     for (int i = 0; i < MZ_MAX_IN; i++)
         unbound.in[i].data = unbound.out[i].data = NULL;
-    return kernel->workspace(device, &unbound);
+    unbound.rng = NULL;
+    const char *reason = mz_prepare_kernel(device, kernel, &unbound, out);
+    if (reason != NULL)
+        fail_msg("%s: refuses what it took before: %s", kernel->name, reason);
 }
 
 static result run_kernel(const trial *t, mezzo_device *device, const mz_kernel *kernel, bool in_place) {
@@ -186,11 +189,14 @@ static result run_kernel(const trial *t, mezzo_device *device, const mz_kernel *
     tensors_to_device(t, device, in_place, &call);
     char *rng = guarded_alloc(device, sizeof t->rng, &t->rng);
     call.rng = (const mz_rng_state *)(const void *)rng;
-    size_t needed = kernel->workspace != NULL ? workspace_unbound(device, kernel, &call) : 0;
+    mz_prepared prepared;
+    prepare_unbound(device, kernel, &call, &prepared);
+    size_t needed = prepared.workspace;
     char *workspace = guarded_alloc(device, needed, NULL);
     char what[512];
     describe(t, what, sizeof what);
-    mezzo_status status = mz_run(device, kernel, &call, workspace);
+    mezzo_status status = mz_run(device, &prepared, &call, workspace);
+    mz_prepared_free(&prepared);
     if (status != MEZZO_OK)
         fail_msg("%s: %s failed: %s", what, kernel->name, mezzo_error_message());
 
@@ -333,7 +339,10 @@ static void check_subject(const trial *t, const subject *s) {
         n = s->n_kernels;
     }
     for (size_t k = 0; k < n; k++) {
-        if (kernels[k]->supports(s->device[0], &call) != NULL) {
+        mz_prepared prepared;
+        const char *reason = mz_prepare_kernel(s->device[0], kernels[k], &call, &prepared);
+        mz_prepared_free(&prepared);
+        if (reason != NULL) {
             refused++;
             continue;
         }
@@ -341,8 +350,8 @@ static void check_subject(const trial *t, const subject *s) {
         ran++;
     }
     if (ran == 0 && !t->optional && s->kernels == NULL) {
-        const mz_kernel *none;
-        assert_int_equal(mz_select(s->device[0], &call, &none), MEZZO_ERR_UNSUPPORTED);
+        mz_prepared none;
+        assert_int_equal(mz_prepare(s->device[0], &call, &none), MEZZO_ERR_UNSUPPORTED);
         fail_msg("%s: %s", s->name, mezzo_error_message());
     }
 }

@@ -9,7 +9,7 @@
 #include "cases.h"
 
 #if defined(MZ_AMX_EMULATE)
-#define attention_supports  forward_supports
+#define attention_prepare   forward_prepare
 #define attention_workspace forward_workspace
 #define mz_attention__amx   emulated_attention
 #include "backend/cpu/kernels/amx_attention.c"

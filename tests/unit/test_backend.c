@@ -21,36 +21,37 @@ static mezzo_status fake_describe(mezzo_device *device, mezzo_device_info *out) 
     return MEZZO_OK;
 }
 
-static const char *refuse_first(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    (void)call;
+static int runs, released;
+static void *seen_workspace, *seen_state;
+static char kept;
+
+static void count_release(void *state) {
+    assert_ptr_equal(state, &kept);
+    released++;
+}
+
+// Keeps a state before it refuses: whoever asked must not.
+static const char *prepare_first(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)call;
+    *out = (mz_prepared){.state = &kept, .release = count_release, .workspace = 100};
     return fake_reasons[0];
 }
 
-static const char *refuse_second(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    (void)call;
+static const char *prepare_second(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)call, (void)out;
     return fake_reasons[1];
 }
-
-static int runs;
-static void *seen_workspace;
 
 static mezzo_status count_run(mezzo_device *device, const mz_call *call) {
     (void)device;
     runs++;
     seen_workspace = call->workspace;
+    seen_state = call->state;
     return MEZZO_OK;
 }
 
-static size_t hundred_bytes(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    (void)call;
-    return 100;
-}
-
-static const mz_kernel first = {"add_bf16__fast", refuse_first, hundred_bytes, count_run};
-static const mz_kernel second = {"add_any__slow", refuse_second, NULL, count_run};
+static const mz_kernel first = {"add_bf16__fast", prepare_first, count_run};
+static const mz_kernel second = {"add_any__slow", prepare_second, count_run};
 static const mz_kernel *const fake_list[] = {&first, &second};
 
 static const mz_kernel *const *fake_kernels(const mezzo_device *device, mz_op op, size_t *n) {
@@ -110,7 +111,7 @@ static int reset(void **state) {
     (void)state;
     fake_reasons[0] = fake_reasons[1] = NULL;
     fake_kernel_count = 2;
-    runs = 0;
+    runs = released = 0;
     log_line[0] = '\0';
     unsetenv("MEZZO_VERBOSE");
     mezzo_log_set(NULL, NULL);
@@ -121,44 +122,55 @@ static int reset(void **state) {
 static void the_first_kernel_that_can_serves(void **state) {
     (void)state;
     mz_call call = add_call();
-    const mz_kernel *kernel;
-    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_OK);
-    assert_ptr_equal(kernel, &first);
+    mz_prepared prepared;
+    assert_int_equal(mz_prepare(&fake, &call, &prepared), MEZZO_OK);
+    assert_ptr_equal(prepared.kernel, &first);
+    assert_ptr_equal(prepared.state, &kept);
+    assert_int_equal(prepared.workspace, 100);
+    mz_prepared_free(&prepared);
+    assert_int_equal(released, 1);
     fake_reasons[0] = "needs fp32 input";
-    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_OK);
-    assert_ptr_equal(kernel, &second);
+    assert_int_equal(mz_prepare(&fake, &call, &prepared), MEZZO_OK);
+    assert_ptr_equal(prepared.kernel, &second);
+    assert_null(prepared.state); // nothing of the one that refused
+    assert_int_equal(prepared.workspace, 0);
+    assert_int_equal(released, 2);
+    mz_prepared_free(&prepared);
+    mz_prepared_free(&prepared);
+    assert_int_equal(released, 2);
 }
 
 static void every_refusal_is_in_the_error(void **state) {
     (void)state;
     mz_call call = add_call();
-    const mz_kernel *kernel;
+    mz_prepared prepared;
     fake_reasons[0] = "needs fp32 input";
     fake_reasons[1] = "no broadcasting";
-    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_ERR_UNSUPPORTED);
-    assert_null(kernel);
+    assert_int_equal(mz_prepare(&fake, &call, &prepared), MEZZO_ERR_UNSUPPORTED);
+    assert_null(prepared.kernel);
+    assert_null(prepared.state);
     assert_string_equal(mezzo_error_message(),
                         "the fake backend has no kernel for add (3x4 bf16, 4 fp32) -> (3x4 fp32): "
                         "add_bf16__fast: needs fp32 input; add_any__slow: no broadcasting");
     fake_kernel_count = 0;
-    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_ERR_UNSUPPORTED);
+    assert_int_equal(mz_prepare(&fake, &call, &prepared), MEZZO_ERR_UNSUPPORTED);
     assert_non_null(strstr(mezzo_error_message(), "none is listed"));
 }
 
 static void the_choice_is_logged_when_asked(void **state) {
     (void)state;
     mz_call call = add_call();
-    const mz_kernel *kernel;
+    mz_prepared prepared;
     fake_reasons[0] = "needs fp32 input";
     mezzo_log_set(keep_line, NULL);
-    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_OK);
+    assert_int_equal(mz_prepare(&fake, &call, &prepared), MEZZO_OK);
     assert_string_equal(log_line, "");
     setenv("MEZZO_VERBOSE", "dispatch", 1);
-    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_OK);
+    assert_int_equal(mz_prepare(&fake, &call, &prepared), MEZZO_OK);
     assert_string_equal(log_line, "add (3x4 bf16, 4 fp32) -> (3x4 fp32): add_any__slow; "
                                   "refused: add_bf16__fast: needs fp32 input");
     fake_reasons[0] = NULL;
-    assert_int_equal(mz_select(&fake, &call, &kernel), MEZZO_OK);
+    assert_int_equal(mz_prepare(&fake, &call, &prepared), MEZZO_OK);
     assert_string_equal(log_line, "add (3x4 bf16, 4 fp32) -> (3x4 fp32): add_bf16__fast");
 }
 
@@ -166,14 +178,23 @@ static void running_grants_the_workspace_a_kernel_asks(void **state) {
     (void)state;
     mz_call call = add_call();
     char scratch[100];
-    assert_int_equal(mz_run(&fake, &first, &call, scratch), MEZZO_OK);
+    mz_prepared prepared;
+    assert_int_equal(mz_prepare(&fake, &call, &prepared), MEZZO_OK);
+    assert_int_equal(mz_run(&fake, &prepared, &call, scratch), MEZZO_OK);
     assert_ptr_equal(seen_workspace, scratch);
-    assert_int_equal(mz_run(&fake, &first, &call, NULL), MEZZO_OK);
+    assert_ptr_equal(seen_state, &kept);
+    assert_int_equal(mz_run(&fake, &prepared, &call, NULL), MEZZO_OK);
     assert_non_null(seen_workspace);
     assert_int_equal(live_allocations, 0);
-    assert_int_equal(mz_run(&fake, &second, &call, NULL), MEZZO_OK);
+    assert_int_equal(released, 0);
+    assert_int_equal(mz_run_once(&fake, &call), MEZZO_OK);
+    assert_int_equal(live_allocations, 0);
+    assert_int_equal(released, 1);
+    assert_null(mz_prepare_kernel(&fake, &second, &call, &prepared));
+    assert_int_equal(mz_run(&fake, &prepared, &call, NULL), MEZZO_OK);
     assert_null(seen_workspace);
-    assert_int_equal(runs, 3);
+    assert_null(seen_state);
+    assert_int_equal(runs, 4);
 }
 
 // --- devices --------------------------------------------------------------------------------------------------------------

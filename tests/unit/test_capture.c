@@ -48,20 +48,31 @@ static mz_backend queued;
 static kept *capturing;
 static int captures, launches, eager, overlapped, deferred;
 
-static const mz_kernel *below(const mezzo_device *device, const mz_call *call) {
+static void wrapped_release(void *state) {
+    mz_prepared_free(state);
+    mz_free(state);
+}
+// The CPU's kernel of a wrapped call is the call's state.
+static const char *wrapped_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     size_t n;
+    const char *reason = "no kernel";
     const mz_kernel *const *list = mz_backend_cpu.kernels(device, call->op, &n);
-    for (size_t i = 0; i < n; i++)
-        if (list[i]->supports(device, call) == NULL)
-            return list[i];
-    return NULL;
+    for (size_t i = 0; i < n && reason != NULL; i++) {
+        mz_prepared *below = mz_alloc(1, sizeof *below);
+        assert_non_null(below);
+        reason = mz_prepare_kernel(device, list[i], call, below);
+        if (reason != NULL)
+            mz_free(below);
+        else
+            *out = (mz_prepared){.state = below, .release = wrapped_release, .workspace = below->workspace};
+    }
+    return reason;
 }
-static const char *wrapped_supports(const mezzo_device *device, const mz_call *call) {
-    return below(device, call) != NULL ? NULL : "no kernel";
-}
-static size_t wrapped_workspace(const mezzo_device *device, const mz_call *call) {
-    const mz_kernel *kernel = below(device, call);
-    return kernel->workspace != NULL ? kernel->workspace(device, call) : 0;
+static mezzo_status run_below(mezzo_device *device, const mz_call *call) {
+    const mz_prepared *below = call->state;
+    mz_call own = *call;
+    own.state = below->state;
+    return below->kernel->run(device, &own);
 }
 static void keep(void) {
     kept *k = capturing;
@@ -72,7 +83,7 @@ static void keep(void) {
 static mezzo_status wrapped_run(mezzo_device *device, const mz_call *call) {
     if (capturing == NULL) {
         eager++;
-        return below(device, call)->run(device, call);
+        return run_below(device, call);
     }
     assert_true(capturing->n < KEPT_MOST);
     capturing->call[capturing->n] = *call;
@@ -83,7 +94,7 @@ static mezzo_status wrapped_run(mezzo_device *device, const mz_call *call) {
     deferred += capturing->now == MZ_STREAM_DEFERRED;
     return MEZZO_OK;
 }
-static const mz_kernel wrapped = {"wrapped", wrapped_supports, wrapped_workspace, wrapped_run};
+static const mz_kernel wrapped = {"wrapped", wrapped_prepare, wrapped_run};
 
 static const mz_kernel *const *queued_kernels(const mezzo_device *device, mz_op op, size_t *n) {
     static const mz_kernel *const list[] = {&wrapped};
@@ -156,7 +167,7 @@ static void launch_one(mezzo_device *device, kept *k, int i) {
     }
     if (call.attrs.update != NULL)
         call.attrs.update = &k->update[i]; // a graph holds the constants it was captured with
-    ok(below(device, &call)->run(device, &call));
+    ok(run_below(device, &call));
 }
 
 static bool may_run(const kept *k, int i, const int *done) {

@@ -83,7 +83,7 @@ static bool ends_with_level(const char *name, const char *level) {
     return at != NULL && strncmp(at + 2, level, strlen(level)) == 0;
 }
 
-// Products list all their kernels and refuse by supports(), with the reason.
+// Products list all their kernels and refuse by prepare(), with the reason.
 static bool refuses_by_itself(mz_op op) {
     return op == MZ_OP_linear || op == MZ_OP_matmul || op == MZ_OP_linear_dx || op == MZ_OP_linear_dw ||
            op == MZ_OP_grouped_linear || op == MZ_OP_grouped_linear_dx || op == MZ_OP_grouped_linear_dw;

@@ -56,11 +56,12 @@ static void default_shapes_have_kernels(void **state) {
     for (const mz_bench_case *c; (c = mz_bench_default(n)) != NULL; n++)
         for (size_t p = 0; p < MZ_COUNT(precisions); p++) {
             mz_bench_call made;
-            const mz_kernel *kernel;
+            mz_prepared prepared;
             if (precisions[p] == MEZZO_PRECISION_TF32) // a format of devices that have it
                 continue;
             mz_bench_make(c, precisions[p], &made);
-            assert_int_equal(mz_select(device, &made.call, &kernel), MEZZO_OK);
+            assert_int_equal(mz_prepare(device, &made.call, &prepared), MEZZO_OK);
+            mz_prepared_free(&prepared);
             assert_true(made.work > 0);
         }
     assert_true(n > 20);

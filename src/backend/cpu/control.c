@@ -4,8 +4,8 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
 
-static const char *supports_always(const mezzo_device *device, const mz_call *call) {
-    (void)device, (void)call;
+static const char *prepare_always(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)call, (void)out;
     return NULL;
 }
 
@@ -20,7 +20,7 @@ static mezzo_status run_clip_control(mezzo_device *device, const mz_call *call) 
         state->clip *= factor;
     return MEZZO_OK;
 }
-const mz_kernel mz_clip_control__portable = {"clip_control__portable", supports_always, NULL, run_clip_control};
+const mz_kernel mz_clip_control__portable = {"clip_control__portable", prepare_always, run_clip_control};
 
 static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) {
     (void)device;
@@ -46,7 +46,7 @@ static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) 
     state->bias2 = 1 - pow(u->beta2, (double)state->step);
     return MEZZO_OK;
 }
-const mz_kernel mz_step_control__portable = {"step_control__portable", supports_always, NULL, run_step_control};
+const mz_kernel mz_step_control__portable = {"step_control__portable", prepare_always, run_step_control};
 
 static void back_off(mz_scaler_block *block, const mz_update_attrs *u) {
     bool at_floor = u->min_scale > 0 && (double)block->scale <= u->min_scale;
@@ -93,4 +93,4 @@ static mezzo_status run_scaler_update(mezzo_device *device, const mz_call *call)
         (found ? back_off : count_good_step)(block, call->attrs.update);
     return MEZZO_OK;
 }
-const mz_kernel mz_scaler_update__portable = {"scaler_update__portable", supports_always, NULL, run_scaler_update};
+const mz_kernel mz_scaler_update__portable = {"scaler_update__portable", prepare_always, run_scaler_update};

@@ -38,16 +38,18 @@ static int64_t experts_of(const mz_call *call) {
 }
 
 // The linear op's kernel for an instruction set ("__avx2"); NULL with the reason where there is none for this call.
-static const mz_kernel *product_kernel(const mezzo_device *device, const mz_call *call, const char *isa,
+static const mz_kernel *product_kernel(mezzo_device *device, const mz_call *call, const char *isa,
                                        const char **reason) {
     mz_call part = expert_call(call, 0, 0, rows_of(call));
     size_t n = 0;
     const mz_kernel *const *kernels = mz_cpu_matmul_kernels(mz_cpu(device), part.op, &n);
     *reason = "this build has no such product";
     for (size_t i = 0; i < n; i++) {
+        mz_prepared ready;
         if (strstr(kernels[i]->name, isa) == NULL)
             continue;
-        *reason = kernels[i]->supports(device, &part);
+        *reason = mz_prepare_kernel(device, kernels[i], &part, &ready);
+        mz_prepared_free(&ready);
         if (*reason == NULL)
             return kernels[i];
     }
@@ -68,37 +70,62 @@ static mz_cpu_device alone(const mezzo_device *device) {
     return one;
 }
 
+// What a product of expert e's rows takes of the workspace; its kernel keeps nothing else.
+static size_t product_bytes(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, int64_t e,
+                            int64_t first, int64_t last) {
+    mz_call part = expert_call(call, e, first, last);
+    mz_prepared ready;
+    (void)mz_prepare_kernel(device, kernel, &part, &ready); // serves all rows, and so these
+    size_t bytes = ready.workspace;
+    mz_prepared_free(&ready);
+    return bytes;
+}
+
 // Room for the largest product: an expert may have any number of rows, and more rows may take less room.
-static size_t product_bytes(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
+static size_t most_bytes(mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
     size_t most = 0;
-    for (int64_t rows = rows_of(call); kernel->workspace != NULL && rows > 0; rows--) {
-        mz_call part = expert_call(call, 0, 0, rows);
-        size_t bytes = kernel->workspace(device, &part);
+    for (int64_t rows = rows_of(call); rows > 0; rows--) {
+        size_t bytes = product_bytes(device, kernel, call, 0, 0, rows);
         most = bytes > most ? bytes : most;
     }
     return mz_align_up(most, 64);
-}
-
-static size_t grouped_workspace(const mezzo_device *device, const mz_call *call, const char *isa) {
-    const char *reason;
-    const mz_kernel *kernel = product_kernel(device, call, isa, &reason);
-    mz_cpu_device one = alone(device);
-    if (kernel == NULL)
-        return 0;
-    return by_expert(device, call) ? product_bytes(&one.base, kernel, call) * (size_t)device->threads
-                                   : product_bytes(device, kernel, call);
 }
 
 // The same for the rows that the experts have, at most what was planned: it is asked at every run.
-static size_t experts_bytes(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
+static size_t experts_bytes(mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
     const int32_t *offsets = call->in[2].data;
     size_t most = 0;
-    for (int64_t e = 0; kernel->workspace != NULL && e < experts_of(call); e++) {
-        mz_call part = expert_call(call, e, offsets[e], offsets[e + 1]);
-        size_t bytes = offsets[e] < offsets[e + 1] ? kernel->workspace(device, &part) : 0;
+    for (int64_t e = 0; e < experts_of(call); e++) {
+        bool any = offsets[e] < offsets[e + 1];
+        size_t bytes = any ? product_bytes(device, kernel, call, e, offsets[e], offsets[e + 1]) : 0;
         most = bytes > most ? bytes : most;
     }
     return mz_align_up(most, 64);
+}
+
+// --- prepared ---------------------------------------------------------------------------------------------------------
+typedef struct plan {
+    const mz_kernel *product;
+    bool by_expert;
+} plan;
+
+static const char *prepare(mezzo_device *device, const mz_call *call, const char *isa, mz_prepared *out) {
+    const char *reason;
+    if (call->in[2].dtype != MEZZO_I32)
+        return "offsets must be i32";
+    if (call->op == MZ_OP_grouped_linear_dw && call->out[0].dtype != MEZZO_F32)
+        return "the matrices' gradients must be fp32";
+    const mz_kernel *product = product_kernel(device, call, isa, &reason);
+    if (product == NULL)
+        return reason;
+    plan *p = out->state = mz_alloc(1, sizeof *p);
+    if (p == NULL)
+        return "out of memory";
+    *p = (plan){product, by_expert(device, call)};
+    mz_cpu_device one = alone(device);
+    out->workspace = p->by_expert ? most_bytes(&one.base, product, call) * (size_t)device->threads
+                                  : most_bytes(device, product, call);
+    return NULL;
 }
 
 static mezzo_status run_expert(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, int64_t e,
@@ -113,22 +140,21 @@ static mezzo_status run_expert(mezzo_device *device, const mz_kernel *kernel, co
     return MEZZO_OK;
 }
 
-static mezzo_status run_grouped(mezzo_device *device, const mz_call *call, const char *isa) {
-    const char *reason;
-    const mz_kernel *kernel = product_kernel(device, call, isa, &reason);
+static mezzo_status run(mezzo_device *device, const mz_call *call) {
+    const plan *p = call->state;
     int64_t experts = experts_of(call);
-    if (!by_expert(device, call)) {
+    if (!p->by_expert) {
         for (int64_t e = 0; e < experts; e++)
-            MEZZO_TRY(run_expert(device, kernel, call, e, call->workspace));
+            MEZZO_TRY(run_expert(device, p->product, call, e, call->workspace));
         return MEZZO_OK;
     }
     mz_cpu_device one = alone(device);
-    size_t bytes = experts_bytes(&one.base, kernel, call);
+    size_t bytes = experts_bytes(&one.base, p->product, call);
     mezzo_status status = MEZZO_OK;
 #pragma omp parallel for schedule(dynamic) num_threads(device->threads)
     for (int64_t e = 0; e < experts; e++) {
         mezzo_status mine =
-            run_expert(&one.base, kernel, call, e, (char *)call->workspace + bytes * (size_t)omp_get_thread_num());
+            run_expert(&one.base, p->product, call, e, (char *)call->workspace + bytes * (size_t)omp_get_thread_num());
         if (mine != MEZZO_OK) {
 #pragma omp atomic write
             status = mine;
@@ -137,31 +163,15 @@ static mezzo_status run_grouped(mezzo_device *device, const mz_call *call, const
     return status;
 }
 
-static const char *grouped_supports(const mezzo_device *device, const mz_call *call, const char *isa) {
-    const char *reason;
-    if (call->in[2].dtype != MEZZO_I32)
-        return "offsets must be i32";
-    if (call->op == MZ_OP_grouped_linear_dw && call->out[0].dtype != MEZZO_F32)
-        return "the matrices' gradients must be fp32";
-    product_kernel(device, call, isa, &reason);
-    return reason;
-}
-
 // --- kernels --------------------------------------------------------------------------------------------------------------------
 #define ISA(isa)                                                                                                       \
-    static const char *isa##_supports(const mezzo_device *device, const mz_call *call) {                               \
-        return grouped_supports(device, call, "__" #isa "_");                                                          \
-    }                                                                                                                  \
-    static size_t isa##_workspace(const mezzo_device *device, const mz_call *call) {                                   \
-        return grouped_workspace(device, call, "__" #isa "_");                                                         \
-    }                                                                                                                  \
-    static mezzo_status isa##_run(mezzo_device *device, const mz_call *call) {                                         \
-        return run_grouped(device, call, "__" #isa "_");                                                               \
+    static const char *isa##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                    \
+        return prepare(device, call, "__" #isa "_", out);                                                              \
     }                                                                                                                  \
     static const mz_kernel isa##_kernels[] = {                                                                         \
-        {"grouped_linear__" #isa, isa##_supports, isa##_workspace, isa##_run},                                         \
-        {"grouped_linear_dx__" #isa, isa##_supports, isa##_workspace, isa##_run},                                      \
-        {"grouped_linear_dw__" #isa, isa##_supports, isa##_workspace, isa##_run},                                      \
+        {"grouped_linear__" #isa, isa##_prepare, run},                                                                 \
+        {"grouped_linear_dx__" #isa, isa##_prepare, run},                                                              \
+        {"grouped_linear_dw__" #isa, isa##_prepare, run},                                                              \
     };
 
 ISA(portable)

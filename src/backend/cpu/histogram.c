@@ -4,8 +4,8 @@
 
 enum { BLOCK = 4096 };
 
-static const char *supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     mezzo_dtype dtype = call->in[0].dtype;
     return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16 ? NULL
                                                                            : "histogram reads fp32, bf16 and fp16";
@@ -40,4 +40,4 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel mz_histogram__portable = {"histogram__portable", supports, NULL, run};
+const mz_kernel mz_histogram__portable = {"histogram__portable", prepare, run};

@@ -105,7 +105,7 @@ static bool is_stored_float(mezzo_dtype dtype) {
     return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16;
 }
 
-static const char *supports_formats(const mz_call *call) {
+static const char *refuse_formats(const mz_call *call) {
     for (int i = 0; i < call->n_in; i++)
         if (mz_present(&call->in[i]) && !is_stored_float(call->in[i].dtype))
             return "operands must be fp32, bf16 or fp16";
@@ -127,29 +127,29 @@ static const char *supports_formats(const mz_call *call) {
 }
 
 // Operands that are stored in more bits than TF32 has are multiplied as they are: more exact than asked.
-static const char *supports_f32(const mz_call *call) {
-    const char *reason = supports_formats(call);
+static const char *refuse_f32(const mz_call *call) {
+    const char *reason = refuse_formats(call);
     if (reason == NULL && !is_stored_float(call->numerics.compute) && call->numerics.compute != MEZZO_TF32)
         reason = "computes in fp32, on fp32, bf16 or fp16 values";
     return reason;
 }
 
-static const char *supports_bf16(const mz_call *call) {
-    const char *reason = supports_formats(call);
+static const char *refuse_bf16(const mz_call *call) {
+    const char *reason = refuse_formats(call);
     if (reason == NULL && call->numerics.compute != MEZZO_BF16)
         reason = "multiplies bf16 values only";
     return reason;
 }
 
-static const char *supports_f16(const mz_call *call) {
-    const char *reason = supports_formats(call);
+static const char *refuse_f16(const mz_call *call) {
+    const char *reason = refuse_formats(call);
     if (reason == NULL && call->numerics.compute != MEZZO_F16)
         reason = "multiplies fp16 values only";
     return reason;
 }
 
-static const char *supports_tf32(const mz_call *call) {
-    const char *reason = supports_formats(call);
+static const char *refuse_tf32(const mz_call *call) {
+    const char *reason = refuse_formats(call);
     if (reason == NULL && call->numerics.compute != MEZZO_TF32)
         reason = "multiplies for tf32 only";
     return reason;
@@ -177,18 +177,19 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
 // A path is a microkernel with the instruction set that packs for it; its four kernels differ in name only.
 #define PATH(path, microkernel, isa_of, can, why_not)                                                                  \
     static const mz_matmul_path path##_path = {&microkernel, &isa_of};                                                 \
-    static const char *path##_supports(const mezzo_device *device, const mz_call *call) {                              \
+    static const char *path##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                   \
         const char *reason = why_not(device);                                                                          \
-        return reason != NULL ? reason : can(call);                                                                    \
-    }                                                                                                                  \
-    static size_t path##_workspace(const mezzo_device *device, const mz_call *call) {                                  \
-        return workspace_for(path##_path, device, call);                                                               \
+        if (reason == NULL)                                                                                            \
+            reason = can(call);                                                                                        \
+        if (reason == NULL)                                                                                            \
+            out->workspace = workspace_for(path##_path, device, call);                                                 \
+        return reason;                                                                                                 \
     }                                                                                                                  \
     static mezzo_status path##_run(mezzo_device *device, const mz_call *call) {                                        \
         return run(path##_path, device, call);                                                                         \
     }
 #define KERNEL(op, path, suffix)                                                                                       \
-    { #op suffix, path##_supports, path##_workspace, path##_run }
+    { #op suffix, path##_prepare, path##_run }
 #define KERNELS(path, suffix)                                                                                          \
     static const mz_kernel path##_kernels[] = {                                                                        \
         KERNEL(linear, path, suffix),                                                                                  \
@@ -198,22 +199,18 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
     };
 
 // A few rows of a linear layer: the same arithmetic, FP32 on values as they are stored, for every precision.
-static const char *supports_rows(const mz_call *call) {
-    const char *reason = supports_formats(call);
+static const char *prepare_rows(const mz_call *call, mz_prepared *out) {
+    const char *reason = refuse_formats(call);
     if (reason != NULL)
         return reason;
     const mezzo_dtype compute = call->numerics.compute, x = call->in[0].dtype, w = call->in[1].dtype;
     if (call->op != MZ_OP_linear || mz_shape_rows(&call->out[0].shape) > MZ_MATMUL_ROWS)
         return "serves a linear layer of up to four rows";
-    if (compute == MEZZO_F32 || compute == MEZZO_TF32)
-        return NULL;
-    return compute == x && compute == w ? NULL : "multiplies values as they are stored";
-}
-
-static size_t rows_workspace(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    mz_matmul_problem p = linear_problem(call);
-    return mz_matmul_rows_workspace(&p);
+    if (compute != MEZZO_F32 && compute != MEZZO_TF32 && (compute != x || compute != w))
+        return "multiplies values as they are stored";
+    const mz_matmul_problem p = linear_problem(call);
+    out->workspace = mz_matmul_rows_workspace(&p);
+    return NULL;
 }
 
 // 2 bytes a weight at 16 a nanosecond, from memory.
@@ -224,22 +221,21 @@ static mezzo_status rows_run(const mz_matmul_isa *isa, const mezzo_device *devic
 }
 
 #define ROWS(level, why_not)                                                                                           \
-    static const char *rows_##level##_supports(const mezzo_device *device, const mz_call *call) {                      \
+    static const char *rows_##level##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {           \
         const char *reason = why_not(device);                                                                          \
-        return reason != NULL ? reason : supports_rows(call);                                                          \
+        return reason != NULL ? reason : prepare_rows(call, out);                                                      \
     }                                                                                                                  \
     static mezzo_status rows_##level##_run(mezzo_device *device, const mz_call *call) {                                \
         return rows_run(&mz_matmul_isa__##level, device, call);                                                        \
     }                                                                                                                  \
-    static const mz_kernel rows_##level = {"linear_rows__" #level, rows_##level##_supports, rows_workspace,            \
-                                           rows_##level##_run};
+    static const mz_kernel rows_##level = {"linear_rows__" #level, rows_##level##_prepare, rows_##level##_run};
 
 static const char *always(const mezzo_device *device) {
     (void)device;
     return NULL;
 }
 
-PATH(portable, mz_matmul_isa__portable.f32, mz_matmul_isa__portable, supports_f32, always)
+PATH(portable, mz_matmul_isa__portable.f32, mz_matmul_isa__portable, refuse_f32, always)
 KERNELS(portable, "_f32__portable_4x12")
 ROWS(portable, always)
 
@@ -284,21 +280,21 @@ static const char *needs_amx_tf32(const mezzo_device *device) {
 
 ROWS(avx2, needs_avx2)
 ROWS(avx512, needs_avx512)
-PATH(avx2, mz_matmul_isa__avx2.f32, mz_matmul_isa__avx2, supports_f32, needs_avx2)
+PATH(avx2, mz_matmul_isa__avx2.f32, mz_matmul_isa__avx2, refuse_f32, needs_avx2)
 KERNELS(avx2, "_f32__avx2_6x16")
-PATH(avx512, mz_matmul_isa__avx512.f32, mz_matmul_isa__avx512, supports_f32, needs_avx512)
+PATH(avx512, mz_matmul_isa__avx512.f32, mz_matmul_isa__avx512, refuse_f32, needs_avx512)
 KERNELS(avx512, "_f32__avx512_14x32")
-PATH(bf16_dot, mz_microkernel_avx512bf16, mz_matmul_isa__avx512, supports_bf16, needs_bf16_dot)
+PATH(bf16_dot, mz_microkernel_avx512bf16, mz_matmul_isa__avx512, refuse_bf16, needs_bf16_dot)
 KERNELS(bf16_dot, "_bf16_f32__avx512bf16_14x32")
-PATH(amx, mz_microkernel_amx, mz_matmul_isa__avx512, supports_bf16, needs_amx)
+PATH(amx, mz_microkernel_amx, mz_matmul_isa__avx512, refuse_bf16, needs_amx)
 KERNELS(amx, "_bf16_f32__amx_2x1")
-PATH(amx_f16, mz_microkernel_amx_f16, mz_matmul_isa__avx512, supports_f16, needs_amx_f16)
+PATH(amx_f16, mz_microkernel_amx_f16, mz_matmul_isa__avx512, refuse_f16, needs_amx_f16)
 KERNELS(amx_f16, "_f16_f32__amx_2x1")
-PATH(amx_tf32, mz_microkernel_amx_tf32, mz_matmul_isa__avx512, supports_tf32, needs_amx_tf32)
+PATH(amx_tf32, mz_microkernel_amx_tf32, mz_matmul_isa__avx512, refuse_tf32, needs_amx_tf32)
 KERNELS(amx_tf32, "_tf32_f32__amx_2x1")
 #endif
 
-// Best first; each path's supports() says whether this device may run it.
+// Best first; each path's prepare() says whether this device may run it.
 #if defined(__x86_64__)
 #define PRODUCTS(op)                                                                                                   \
     &amx_kernels[op], &amx_f16_kernels[op], &amx_tf32_kernels[op], &bf16_dot_kernels[op], &avx512_kernels[op],         \

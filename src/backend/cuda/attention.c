@@ -10,7 +10,7 @@ static char *offset(void *data, int64_t elements, mezzo_dtype dtype) {
     return data == NULL ? NULL : (char *)data + (size_t)elements * mezzo_dtype_size(dtype);
 }
 
-mz_cu_attention mz_cuda_attention_of(const mezzo_device *device, const mz_call *call) {
+mz_cu_attention mz_cuda_attention_of(mezzo_device *device, const mz_call *call) {
     bool backward = call->op == MZ_OP_attention_bwd;
     const mz_tensor *q = &call->in[backward ? 1 : 0], *k = q + 1, *v = q + 2,
                     *y = backward ? &call->in[4] : &call->out[0];
@@ -63,13 +63,12 @@ const char *mz_cuda_attention_refusal(const mz_call *call) {
     return NULL;
 }
 
-static size_t delta_bytes(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static size_t delta_bytes(const mz_call *call) {
     return (size_t)mz_shape_count(&call->in[5].shape) * sizeof(float);
 }
 
 // --- tensor cores -----------------------------------------------------------------------------------------------------------
-static const char *mma_refusal(const mezzo_device *device, const mz_call *call) {
+static const char *mma_refusal(mezzo_device *device, const mz_call *call) {
     const char *refusal = mz_cuda_attention_refusal(call);
     if (refusal != NULL)
         return refusal;
@@ -90,7 +89,8 @@ static const char *no_function(cudaError_t error) {
     return "the GPU refuses the kernel's shared memory";
 }
 
-static const char *mma_supports(const mezzo_device *device, const mz_call *call) {
+static const char *mma_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)out;
     const char *refusal = mma_refusal(device, call);
     if (refusal != NULL)
         return refusal;
@@ -104,12 +104,13 @@ static mezzo_status mma_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *mma_bwd_supports(const mezzo_device *device, const mz_call *call) {
+static const char *mma_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *refusal = mma_refusal(device, call);
     if (refusal != NULL)
         return refusal;
     mz_cu_attention a = mz_cuda_attention_of(device, call);
     refusal = no_function(mz_cu_attention_mma_dq(NULL, &a, true));
+    out->workspace = delta_bytes(call);
     return refusal != NULL ? refusal : no_function(mz_cu_attention_mma_dkv(NULL, &a, true));
 }
 
@@ -120,11 +121,11 @@ static mezzo_status mma_bwd_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-const mz_kernel mz_cuda_attention_mma = {"attention_16bit__mma", mma_supports, NULL, mma_run};
-const mz_kernel mz_cuda_attention_mma_bwd = {"attention_bwd_16bit__mma", mma_bwd_supports, delta_bytes, mma_bwd_run};
+const mz_kernel mz_cuda_attention_mma = {"attention_16bit__mma", mma_prepare, mma_run};
+const mz_kernel mz_cuda_attention_mma_bwd = {"attention_bwd_16bit__mma", mma_bwd_prepare, mma_bwd_run};
 
 // --- Hopper's warpgroup instructions ------------------------------------------------------------------------------------------
-static const char *wgmma_bwd_any_supports(const mezzo_device *device, const mz_call *call) {
+static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *refusal = mma_refusal(device, call);
     if (refusal != NULL)
         return refusal;
@@ -138,23 +139,19 @@ static const char *wgmma_bwd_any_supports(const mezzo_device *device, const mz_c
     bool ready = mz_cu_attention_wgmma_dq(NULL, &a, true) == cudaSuccess &&
                  mz_cu_attention_wgmma_dkv(NULL, &a, true) == cudaSuccess;
     (void)cudaGetLastError();
+    // Of every row, to whole tiles of 64: log-sum-exp and Δ.
+    out->workspace = (size_t)a.batch * (size_t)a.heads * mz_align_up((size_t)a.length, 64) * 2 * sizeof(float);
     return ready ? NULL : "this build has no code for compute capability 9.0a";
 }
 
 // Measured on an H100 (docs/dev/ATTENTION.md): with heads of more than 32 it takes 0.55 to 0.96 of the time of the others, everywhere; narrower ones it
 // multiplies as if they had 64, which pays from 256 positions on.
-static const char *wgmma_bwd_supports(const mezzo_device *device, const mz_call *call) {
-    const char *refusal = wgmma_bwd_any_supports(device, call);
+static const char *wgmma_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const char *refusal = wgmma_bwd_any_prepare(device, call, out);
     if (refusal != NULL)
         return refusal;
     mz_cu_attention a = mz_cuda_attention_of(device, call);
     return a.width <= 32 && a.length < 256 ? "another kernel is faster for narrow heads and few positions" : NULL;
-}
-
-// Of every row, to whole tiles of 64: log-sum-exp and Δ.
-static size_t wgmma_bwd_workspace(const mezzo_device *device, const mz_call *call) {
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    return (size_t)a.batch * (size_t)a.heads * mz_align_up((size_t)a.length, 64) * 2 * sizeof(float);
 }
 
 static mezzo_status wgmma_bwd_run(mezzo_device *device, const mz_call *call) {
@@ -164,13 +161,12 @@ static mezzo_status wgmma_bwd_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-const mz_kernel mz_cuda_attention_wgmma_bwd = {"attention_bwd_16bit__wgmma", wgmma_bwd_supports, wgmma_bwd_workspace,
-                                               wgmma_bwd_run};
-const mz_kernel mz_cuda_attention_wgmma_any_bwd = {"attention_bwd_16bit__wgmma_any", wgmma_bwd_any_supports,
-                                                   wgmma_bwd_workspace, wgmma_bwd_run};
+const mz_kernel mz_cuda_attention_wgmma_bwd = {"attention_bwd_16bit__wgmma", wgmma_bwd_prepare, wgmma_bwd_run};
+const mz_kernel mz_cuda_attention_wgmma_any_bwd = {"attention_bwd_16bit__wgmma_any", wgmma_bwd_any_prepare,
+                                                   wgmma_bwd_run};
 
 // --- FP32 storage on tensor cores -------------------------------------------------------------------------------------------
-static const char *tf32_refusal(const mezzo_device *device, const mz_call *call) {
+static const char *tf32_refusal(mezzo_device *device, const mz_call *call) {
     const char *refusal = mz_cuda_attention_refusal(call);
     if (refusal != NULL)
         return refusal;
@@ -184,7 +180,8 @@ static const char *tf32_refusal(const mezzo_device *device, const mz_call *call)
     return a.cc < 80 ? "TF32 and BF16 parts need compute capability 8.0" : NULL;
 }
 
-static const char *tf32_supports(const mezzo_device *device, const mz_call *call) {
+static const char *tf32_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)out;
     const char *refusal = tf32_refusal(device, call);
     if (refusal != NULL)
         return refusal;
@@ -198,11 +195,12 @@ static mezzo_status tf32_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *tf32_bwd_supports(const mezzo_device *device, const mz_call *call) {
+static const char *tf32_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *refusal = tf32_refusal(device, call);
     if (refusal != NULL)
         return refusal;
     mz_cu_attention a = mz_cuda_attention_of(device, call);
+    out->workspace = delta_bytes(call);
     return no_function(mz_cu_attention_tf32_bwd(NULL, &a, true));
 }
 
@@ -212,11 +210,11 @@ static mezzo_status tf32_bwd_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-const mz_kernel mz_cuda_attention_tf32 = {"attention_f32__mma", tf32_supports, NULL, tf32_run};
-const mz_kernel mz_cuda_attention_tf32_bwd = {"attention_bwd_f32__mma", tf32_bwd_supports, delta_bytes, tf32_bwd_run};
+const mz_kernel mz_cuda_attention_tf32 = {"attention_f32__mma", tf32_prepare, tf32_run};
+const mz_kernel mz_cuda_attention_tf32_bwd = {"attention_bwd_f32__mma", tf32_bwd_prepare, tf32_bwd_run};
 
 // --- FP32 arithmetic ----------------------------------------------------------------------------------------------------------
-static const char *fma_refusal(const mezzo_device *device, const mz_call *call) {
+static const char *fma_refusal(mezzo_device *device, const mz_call *call) {
     const char *refusal = mz_cuda_attention_refusal(call);
     if (refusal != NULL)
         return refusal;
@@ -229,7 +227,8 @@ static const char *fma_refusal(const mezzo_device *device, const mz_call *call) 
     return NULL;
 }
 
-static const char *fma_supports(const mezzo_device *device, const mz_call *call) {
+static const char *fma_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)out;
     const char *refusal = fma_refusal(device, call);
     if (refusal != NULL)
         return refusal;
@@ -243,11 +242,12 @@ static mezzo_status fma_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *fma_bwd_supports(const mezzo_device *device, const mz_call *call) {
+static const char *fma_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *refusal = fma_refusal(device, call);
     if (refusal != NULL)
         return refusal;
     mz_cu_attention a = mz_cuda_attention_of(device, call);
+    out->workspace = delta_bytes(call);
     return no_function(mz_cu_attention_fma_bwd(NULL, &a, true));
 }
 
@@ -257,12 +257,12 @@ static mezzo_status fma_bwd_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-const mz_kernel mz_cuda_attention_fma = {"attention_float__fma", fma_supports, NULL, fma_run};
-const mz_kernel mz_cuda_attention_fma_bwd = {"attention_bwd_float__fma", fma_bwd_supports, delta_bytes, fma_bwd_run};
+const mz_kernel mz_cuda_attention_fma = {"attention_float__fma", fma_prepare, fma_run};
+const mz_kernel mz_cuda_attention_fma_bwd = {"attention_bwd_float__fma", fma_bwd_prepare, fma_bwd_run};
 
 // --- on top of a cache --------------------------------------------------------------------------------------------------------
-static const char *cached_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *cached_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     const mz_tensor *q = &call->in[0];
     if (!mz_cuda_float(q))
         return "storage must be FP32, BF16 or FP16";
@@ -301,4 +301,4 @@ static mezzo_status cached_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-const mz_kernel mz_cuda_attention_cached = {"attention_cached_float", cached_supports, NULL, cached_run};
+const mz_kernel mz_cuda_attention_cached = {"attention_cached_float", cached_prepare, cached_run};

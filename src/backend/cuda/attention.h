@@ -5,7 +5,7 @@
 #include "backend/cuda/cuda.h"
 
 // attention's or attention_bwd's tensors as the launchers want them. Pointers are NULL at planning.
-mz_cu_attention mz_cuda_attention_of(const mezzo_device *device, const mz_call *call);
+mz_cu_attention mz_cuda_attention_of(mezzo_device *device, const mz_call *call);
 // NULL, or why no kernel of this backend takes the call: a mixture of storages.
 const char *mz_cuda_attention_refusal(const mz_call *call);
 

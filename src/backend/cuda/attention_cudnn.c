@@ -455,7 +455,7 @@ void mz_cuda_attention_close(mz_cuda_device *cuda) {
     cuda->attention = NULL;
 }
 
-static shape shape_of(const mezzo_device *device, const mz_call *call) {
+static shape shape_of(mezzo_device *device, const mz_call *call) {
     mz_cu_attention a = mz_cuda_attention_of(device, call);
     bool packed = !mz_present(&call->in[call->op == MZ_OP_attention_bwd ? 2 : 1]);
     return (shape){.op = call->op,
@@ -470,7 +470,7 @@ static shape shape_of(const mezzo_device *device, const mz_call *call) {
 }
 
 // The call's plan, made now if need be; NULL: out of memory.
-static plan *plan_of(const mezzo_device *device, const mz_call *call) {
+static plan *plan_of(mezzo_device *device, const mz_call *call) {
     struct mz_cuda_attention *own = mz_cuda(device)->attention;
     shape s = shape_of(device, call);
     for (plan *p = own->plans; p != NULL; p = p->next)
@@ -485,7 +485,18 @@ static size_t scores_bytes(const mz_cu_attention *a) {
     return 2 * length * length * (size_t)a->heads * (size_t)a->batch;
 }
 
-static const char *supports(const mezzo_device *device, const mz_call *call) {
+// Backward's own buffer, Δ, lies before cuDNN's workspace.
+static size_t delta_bytes(const mz_call *call) {
+    return call->op == MZ_OP_attention_bwd
+               ? mz_align_up((size_t)mz_shape_count(&call->in[5].shape) * sizeof(float), 256)
+               : 0;
+}
+
+static void keep_plan(void *state) { // it is the device's, and serves other calls of the same shape
+    (void)state;
+}
+
+static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     mz_cuda_device *cuda = mz_cuda(device);
     const char *refusal = mz_cuda_attention_refusal(call);
     if (refusal != NULL)
@@ -516,29 +527,20 @@ static const char *supports(const mezzo_device *device, const mz_call *call) {
     if (call->op == MZ_OP_attention_bwd && scores_bytes(&a) > cuda->memory / 64)
         return "backward's [B, H, T, T] would need more than a 64th of the GPU's memory";
     plan *p = plan_of(device, call);
-    return p == NULL ? "out of memory" : p->refusal;
+    if (p == NULL)
+        return "out of memory";
+    *out = (mz_prepared){.state = p, .release = keep_plan, .workspace = delta_bytes(call) + (size_t)p->workspace};
+    return p->refusal;
 }
 
 // Measured on an H100 with cuDNN 9.14 and 9.19 (docs/dev/ATTENTION.md): from 256 positions on, and with a block of 64 queries for every
 // multiprocessor, forward takes 0.95 to 0.43 of the own kernel's time and backward 0.98 to 0.5; below, up to 1.5 times as long.
-static const char *supports_faster(const mezzo_device *device, const mz_call *call) {
+static const char *prepare_faster(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const mz_tensor *q = &call->in[call->op == MZ_OP_attention_bwd ? 1 : 0];
     int64_t length = q->shape.dim[1], blocks = q->shape.dim[0] * call->attrs.heads * ((length + 63) / 64);
     if (length < 256 || blocks < mz_cuda(device)->sms)
         return "the own kernel is faster for so few positions";
-    return supports(device, call);
-}
-
-// Backward's own buffer, Δ, lies before cuDNN's workspace.
-static size_t delta_bytes(const mz_call *call) {
-    return call->op == MZ_OP_attention_bwd
-               ? mz_align_up((size_t)mz_shape_count(&call->in[5].shape) * sizeof(float), 256)
-               : 0;
-}
-
-static size_t workspace(const mezzo_device *device, const mz_call *call) {
-    plan *p = plan_of(device, call);
-    return p == NULL ? 0 : delta_bytes(call) + (size_t)p->workspace;
+    return prepare(device, call, out);
 }
 
 typedef struct pointers {
@@ -578,11 +580,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     struct mz_cuda_attention *own = cuda->attention;
     const cudnn *api = &own->api;
-    plan *how = plan_of(device, call);
-    if (how == NULL)
-        return mz_fail(MEZZO_ERR_MEMORY, "attention: out of memory");
-    if (how->plan == NULL)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "attention: %s", how->reason);
+    plan *how = call->state;
     pointers p = pointers_of(&a, call->op == MZ_OP_attention_bwd, how);
     void *scratch = (char *)call->workspace + delta_bytes(call);
     builder b = {.api = api};
@@ -604,9 +602,8 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
 
 #else // built without cuDNN's headers
 
-static const char *supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    (void)call;
+static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)call, (void)out;
     return "built without cuDNN's headers";
 }
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
@@ -614,8 +611,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     (void)call;
     return mz_fail(MEZZO_ERR_UNSUPPORTED, "attention: built without cuDNN's headers");
 }
-#define supports_faster supports
-#define workspace       NULL
+#define prepare_faster prepare
 void mz_cuda_attention_close(mz_cuda_device *cuda) {
     (void)cuda;
 }
@@ -623,7 +619,7 @@ void mz_cuda_attention_close(mz_cuda_device *cuda) {
 #endif
 
 // Listed twice: before the own kernels where it is faster, and after them for any shape, so that tests reach it.
-const mz_kernel mz_cuda_attention_cudnn = {"attention_16bit__cudnn", supports_faster, workspace, run};
-const mz_kernel mz_cuda_attention_cudnn_bwd = {"attention_bwd_16bit__cudnn", supports_faster, workspace, run};
-const mz_kernel mz_cuda_attention_cudnn_any = {"attention_16bit__cudnn_any", supports, workspace, run};
-const mz_kernel mz_cuda_attention_cudnn_any_bwd = {"attention_bwd_16bit__cudnn_any", supports, workspace, run};
+const mz_kernel mz_cuda_attention_cudnn = {"attention_16bit__cudnn", prepare_faster, run};
+const mz_kernel mz_cuda_attention_cudnn_bwd = {"attention_bwd_16bit__cudnn", prepare_faster, run};
+const mz_kernel mz_cuda_attention_cudnn_any = {"attention_16bit__cudnn_any", prepare, run};
+const mz_kernel mz_cuda_attention_cudnn_any_bwd = {"attention_bwd_16bit__cudnn_any", prepare, run};

@@ -44,7 +44,7 @@ static mezzo_status list_kernels(mz_cuda_device *cuda) {
 }
 
 static const mz_kernel *const *cuda_kernels(const mezzo_device *device, mz_op op, size_t *n) {
-    const mz_cuda_device *cuda = mz_cuda(device);
+    const mz_cuda_device *cuda = (const mz_cuda_device *)(const void *)device;
     *n = cuda->n_kernels[op];
     return cuda->kernels[op];
 }
@@ -393,8 +393,8 @@ static mezzo_status cuda_elapsed(mezzo_device *device, int from, int to, double 
     return MEZZO_OK;
 }
 
-static const mz_joined *cuda_pair(const mezzo_device *device, const mz_call *first, const mz_call *second) {
-    const mz_joined *router = mz_cuda_pair_router(device, first, second);
+static const mz_joined *cuda_pair(mezzo_device *device, const mz_call *first, const mz_call *second) {
+    const mz_joined *router = mz_cuda_pair_router(first, second);
     return router != NULL ? router : mz_cuda_pair(device, first, second);
 }
 

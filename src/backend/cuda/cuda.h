@@ -52,8 +52,8 @@ typedef struct mz_cuda_device {
     size_t n_kernels[MZ_OP_COUNT];
 } mz_cuda_device;
 
-static inline mz_cuda_device *mz_cuda(const mezzo_device *device) {
-    return (mz_cuda_device *)(uintptr_t)device; // plan-time caches are filled through a const device too
+static inline mz_cuda_device *mz_cuda(mezzo_device *device) {
+    return (mz_cuda_device *)(void *)device;
 }
 
 // A CUDA call's error as a status: out of memory is MEZZO_ERR_MEMORY, the rest MEZZO_ERR_DEVICE.
@@ -85,9 +85,11 @@ mezzo_status mz_cuda_telemetry_read(mezzo_device *device, mezzo_telemetry *out);
 void mz_cuda_driver_text(const mz_cuda_device *device, char *text, size_t size); // "580.159.04", "" unknown
 
 // Two calls in one piece: cross_entropy and its gradient (loss.c), a router's logits and what they choose, and the way back (thin.c); NULL where they are others.
-const mz_joined *mz_cuda_pair(const mezzo_device *device, const mz_call *first, const mz_call *second);
-const mz_joined *mz_cuda_pair_router(const mezzo_device *device, const mz_call *first, const mz_call *second);
+const mz_joined *mz_cuda_pair(mezzo_device *device, const mz_call *first, const mz_call *second);
+const mz_joined *mz_cuda_pair_router(const mz_call *first, const mz_call *second);
 mz_cu_route_args mz_cuda_route_args(const mz_call *call); // experts.c
+const char *mz_cuda_route_refusal(const mz_call *call);
+const char *mz_cuda_route_dx_refusal(const mz_call *call);
 mz_cu_route_dx_args mz_cuda_route_dx_args(const mz_call *call);
 
 extern const mz_backend mz_backend_cuda;

@@ -1,8 +1,8 @@
 // Ops on one element at a time, SwiGLU and rotary positions: the host side.
 #include "backend/cuda/storage.h"
 
-static const char *one_input(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *prepare_floats(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return mz_cuda_storages(call, "a", "a");
 }
 
@@ -28,18 +28,18 @@ static mezzo_status run_silu(mezzo_device *device, const mz_call *call) {
 static mezzo_status run_cast(mezzo_device *device, const mz_call *call) {
     return run_map(device, call, MZ_CU_CAST);
 }
-const mz_kernel mz_cuda_scale = {"scale__cuda", one_input, NULL, run_scale};
-const mz_kernel mz_cuda_relu = {"relu__cuda", one_input, NULL, run_relu};
-const mz_kernel mz_cuda_gelu = {"gelu__cuda", one_input, NULL, run_gelu};
-const mz_kernel mz_cuda_silu = {"silu__cuda", one_input, NULL, run_silu};
-const mz_kernel mz_cuda_cast = {"cast__cuda", one_input, NULL, run_cast};
+const mz_kernel mz_cuda_scale = {"scale__cuda", prepare_floats, run_scale};
+const mz_kernel mz_cuda_relu = {"relu__cuda", prepare_floats, run_relu};
+const mz_kernel mz_cuda_gelu = {"gelu__cuda", prepare_floats, run_gelu};
+const mz_kernel mz_cuda_silu = {"silu__cuda", prepare_floats, run_silu};
+const mz_kernel mz_cuda_cast = {"cast__cuda", prepare_floats, run_cast};
 
 static mezzo_status run_dropout(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_dropout(mz_cuda(device)->stream, mz_cuda_array(&call->in[0]), mz_cuda_array(&call->out[0]),
                               mz_shape_count(&call->out[0].shape), call->attrs.p, call->attrs.rng, call->rng));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_dropout = {"dropout__cuda", one_input, NULL, run_dropout};
+const mz_kernel mz_cuda_dropout = {"dropout__cuda", prepare_floats, run_dropout};
 
 // --- two inputs -----------------------------------------------------------------------------------------------------------
 static mezzo_status run_zip(mezzo_device *device, const mz_call *call, int zip) {
@@ -64,15 +64,15 @@ static mezzo_status run_gelu_dx(mezzo_device *device, const mz_call *call) {
 static mezzo_status run_silu_dx(mezzo_device *device, const mz_call *call) {
     return run_zip(device, call, MZ_CU_SILU_DX);
 }
-const mz_kernel mz_cuda_add = {"add__cuda", one_input, NULL, run_add};
-const mz_kernel mz_cuda_mul = {"mul__cuda", one_input, NULL, run_mul};
-const mz_kernel mz_cuda_relu_dx = {"relu_dx__cuda", one_input, NULL, run_relu_dx};
-const mz_kernel mz_cuda_gelu_dx = {"gelu_dx__cuda", one_input, NULL, run_gelu_dx};
-const mz_kernel mz_cuda_silu_dx = {"silu_dx__cuda", one_input, NULL, run_silu_dx};
+const mz_kernel mz_cuda_add = {"add__cuda", prepare_floats, run_add};
+const mz_kernel mz_cuda_mul = {"mul__cuda", prepare_floats, run_mul};
+const mz_kernel mz_cuda_relu_dx = {"relu_dx__cuda", prepare_floats, run_relu_dx};
+const mz_kernel mz_cuda_gelu_dx = {"gelu_dx__cuda", prepare_floats, run_gelu_dx};
+const mz_kernel mz_cuda_silu_dx = {"silu_dx__cuda", prepare_floats, run_silu_dx};
 
 // grad += x, or grad = x.
-static const char *accumulate_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *accumulate_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return mz_cuda_storages(call, "a", "f");
 }
 
@@ -84,11 +84,11 @@ static mezzo_status run_accumulate(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_zip(mz_cuda(device)->stream, MZ_CU_ADD, grad, mz_cuda_array(&call->in[0]), grad, n, n));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_accumulate = {"accumulate__cuda", accumulate_supports, NULL, run_accumulate};
+const mz_kernel mz_cuda_accumulate = {"accumulate__cuda", accumulate_prepare, run_accumulate};
 
 // --- swiglu ---------------------------------------------------------------------------------------------------------------
-static const char *swiglu_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *swiglu_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "a", "a");
     return reason != NULL ? reason : mz_cuda_narrow(&call->in[0]);
 }
@@ -106,12 +106,12 @@ static mezzo_status run_swiglu_dx(mezzo_device *device, const mz_call *call) {
                                 mz_cuda_array(&call->out[0]), rows, (int)width));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_swiglu = {"swiglu__cuda", swiglu_supports, NULL, run_swiglu};
-const mz_kernel mz_cuda_swiglu_dx = {"swiglu_dx__cuda", swiglu_supports, NULL, run_swiglu_dx};
+const mz_kernel mz_cuda_swiglu = {"swiglu__cuda", swiglu_prepare, run_swiglu};
+const mz_kernel mz_cuda_swiglu_dx = {"swiglu_dx__cuda", swiglu_prepare, run_swiglu_dx};
 
 // --- rope -----------------------------------------------------------------------------------------------------------------
-static const char *rope_table_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *rope_table_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "i", "f");
     return reason != NULL ? reason : mz_cuda_narrow(&call->out[0]);
 }
@@ -122,10 +122,10 @@ static mezzo_status run_rope_table(mezzo_device *device, const mz_call *call) {
                                  table->shape.dim[0], (int)table->shape.dim[1], call->attrs.theta));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_rope_table = {"rope_table__cuda", rope_table_supports, NULL, run_rope_table};
+const mz_kernel mz_cuda_rope_table = {"rope_table__cuda", rope_table_prepare, run_rope_table};
 
-static const char *rope_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *rope_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "af", "a");
     return reason != NULL ? reason : mz_cuda_narrow(&call->in[0]);
 }
@@ -146,4 +146,4 @@ static mezzo_status run_rope(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_rope(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_rope = {"rope__cuda", rope_supports, NULL, run_rope};
+const mz_kernel mz_cuda_rope = {"rope__cuda", rope_prepare, run_rope};

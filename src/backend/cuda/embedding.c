@@ -1,8 +1,8 @@
 // Embedding and the gradient of its table: the host side.
 #include "backend/cuda/storage.h"
 
-static const char *embedding_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *embedding_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "ai", "a");
     return reason != NULL ? reason : mz_cuda_narrow(&call->in[0]);
 }
@@ -13,21 +13,17 @@ static mezzo_status run_embedding(mezzo_device *device, const mz_call *call) {
                                 mz_shape_count(&ids->shape), table->shape.dim[0], (int)table->shape.dim[1]));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_embedding = {"embedding__cuda", embedding_supports, NULL, run_embedding};
+const mz_kernel mz_cuda_embedding = {"embedding__cuda", embedding_prepare, run_embedding};
 
-static const char *embedding_bwd_supports(const mezzo_device *device, const mz_call *call) {
+static const char *embedding_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     const char *reason = mz_cuda_storages(call, "ai", "f");
     if (reason != NULL)
         return reason;
     if (mz_shape_count(&call->in[1].shape) >= 1 << 30 || call->out[0].shape.dim[0] >= 1 << 30)
         return "2^30 positions or rows, or more";
+    out->workspace = mz_cu_embedding_bwd_workspace(mz_shape_count(&call->in[1].shape), (int)call->out[0].shape.dim[1]);
     return mz_cuda_narrow(&call->out[0]);
-}
-
-static size_t embedding_bwd_workspace(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    return mz_cu_embedding_bwd_workspace(mz_shape_count(&call->in[1].shape), (int)call->out[0].shape.dim[1]);
 }
 
 static mezzo_status run_embedding_bwd(mezzo_device *device, const mz_call *call) {
@@ -43,5 +39,4 @@ static mezzo_status run_embedding_bwd(mezzo_device *device, const mz_call *call)
     MZ_CUDA_TRY(mz_cu_embedding_bwd(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_embedding_bwd = {"embedding_bwd__cuda", embedding_bwd_supports, embedding_bwd_workspace,
-                                         run_embedding_bwd};
+const mz_kernel mz_cuda_embedding_bwd = {"embedding_bwd__cuda", embedding_bwd_prepare, run_embedding_bwd};

@@ -9,10 +9,14 @@ static const char *few_experts(int64_t experts) {
 }
 
 // --- route ----------------------------------------------------------------------------------------------------------------
-static const char *route_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+const char *mz_cuda_route_refusal(const mz_call *call) {
     const char *reason = mz_cuda_storages(call, "af", "fi");
     return reason != NULL ? reason : few_experts(mz_cuda_width(&call->in[0]));
+}
+
+static const char *route_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
+    return mz_cuda_route_refusal(call);
 }
 
 mz_cu_route_args mz_cuda_route_args(const mz_call *call) {
@@ -36,11 +40,15 @@ static mezzo_status run_route(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_route(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_route = {"route__cuda", route_supports, NULL, run_route};
+const mz_kernel mz_cuda_route = {"route__cuda", route_prepare, run_route};
 
-static const char *route_dx_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+const char *mz_cuda_route_dx_refusal(const mz_call *call) {
     return mz_cuda_storages(call, "fai", "a");
+}
+
+static const char *route_dx_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
+    return mz_cuda_route_dx_refusal(call);
 }
 
 mz_cu_route_dx_args mz_cuda_route_dx_args(const mz_call *call) {
@@ -61,18 +69,14 @@ static mezzo_status run_route_dx(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_route_dx(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_route_dx = {"route_dx__cuda", route_dx_supports, NULL, run_route_dx};
+const mz_kernel mz_cuda_route_dx = {"route_dx__cuda", route_dx_prepare, run_route_dx};
 
 // --- expert_order ---------------------------------------------------------------------------------------------------------
-static const char *expert_order_supports(const mezzo_device *device, const mz_call *call) {
+static const char *expert_order_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     const char *reason = mz_cuda_storages(call, "i", "i");
+    out->workspace = mz_cu_expert_order_workspace(mz_shape_count(&call->in[0].shape), call->attrs.experts);
     return reason != NULL ? reason : few_experts(call->attrs.experts);
-}
-
-static size_t expert_order_workspace(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    return mz_cu_expert_order_workspace(mz_shape_count(&call->in[0].shape), call->attrs.experts);
 }
 
 static mezzo_status run_expert_order(mezzo_device *device, const mz_call *call) {
@@ -81,12 +85,11 @@ static mezzo_status run_expert_order(mezzo_device *device, const mz_call *call) 
                                    call->workspace));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_expert_order = {"expert_order__cuda", expert_order_supports, expert_order_workspace,
-                                        run_expert_order};
+const mz_kernel mz_cuda_expert_order = {"expert_order__cuda", expert_order_prepare, run_expert_order};
 
 // --- rows there and back ------------------------------------------------------------------------------------------------------
-static const char *move_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *move_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "aiifa", "a");
     return reason != NULL ? reason : mz_cuda_narrow(&call->out[0]);
 }
@@ -108,17 +111,17 @@ static mezzo_status run_permute(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_permute(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_permute = {"permute__cuda", move_supports, NULL, run_permute};
+const mz_kernel mz_cuda_permute = {"permute__cuda", move_prepare, run_permute};
 
 static mezzo_status run_combine(mezzo_device *device, const mz_call *call) {
     mz_cu_move_args args = move_args(call, 2);
     MZ_CUDA_TRY(mz_cu_combine(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_combine = {"combine__cuda", move_supports, NULL, run_combine};
+const mz_kernel mz_cuda_combine = {"combine__cuda", move_prepare, run_combine};
 
-static const char *combine_dw_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *combine_dw_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "aai", "f");
     return reason != NULL ? reason : mz_cuda_narrow(&call->in[1]);
 }
@@ -130,4 +133,4 @@ static mezzo_status run_combine_dw(mezzo_device *device, const mz_call *call) {
                                  (int)(mz_shape_count(&call->in[1].shape) / rows), call->attrs.top_k));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_combine_dw = {"combine_dw__cuda", combine_dw_supports, NULL, run_combine_dw};
+const mz_kernel mz_cuda_combine_dw = {"combine_dw__cuda", combine_dw_prepare, run_combine_dw};

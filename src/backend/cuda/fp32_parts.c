@@ -12,8 +12,12 @@ enum { LEAST = 64, ALIGN = 256, ROUND = 256, USES = 300, PARTS = 3, PRODUCTS = 6
 // Numbers of operands from which it saves more to write parts once, not twice, than two more launches and adding to the result take.
 #define SHARED (3 << 20)
 
+// Turns that differ in what their products do: the first may write where the others add, the last may have fewer rows.
+enum { FIRST, MIDDLE, LAST, KINDS };
+
 typedef struct plan {
     const mz_kernel *product;
+    mz_prepared products_of[KINDS][PARTS];
     int64_t rows, turn; // in all, at once
     int products;       // that a turn takes: 1 or 3
     int64_t width[2];   // of the operands' rows
@@ -65,7 +69,7 @@ static mz_call turn_of(const mz_call *call, const plan *p, int64_t from, int64_t
     return turn;
 }
 
-static const char *make_plan(const mezzo_device *device, const mz_call *call, plan *p) {
+static const char *make_plan(mezzo_device *device, const mz_call *call, plan *p) {
     bool dw = call->op == MZ_OP_linear_dw, forward = call->op == MZ_OP_linear;
     const char *reason = mz_cuda_storages(call, "f", "f");
     if (reason != NULL)
@@ -102,38 +106,51 @@ static const char *make_plan(const mezzo_device *device, const mz_call *call, pl
     return NULL;
 }
 
-// Whether all products of all turns can be had, and the workspace that the largest takes. Only the first turn (which may write where the others add), the
-// second and the last one differ.
-static const char *plan_turns(const mezzo_device *device, const mz_call *call, const plan *p, size_t *bytes) {
-    const int64_t turns[] = {0, p->turn, (p->rows - 1) / p->turn * p->turn};
-    for (size_t t = 0; t < MZ_COUNT(turns); t++)
-        for (int product = 0; product < p->products && turns[t] < p->rows; product++) {
-            int64_t left = p->rows - turns[t];
-            mz_call turn = turn_of(call, p, turns[t], left < p->turn ? left : p->turn, product);
-            const char *reason = p->product->supports(device, &turn);
-            if (reason != NULL)
-                return reason;
-            size_t needed = bytes != NULL ? p->product->workspace(device, &turn) : 0;
-            if (bytes != NULL && needed > *bytes)
-                *bytes = needed;
-        }
+static int kind_of(const plan *p, int64_t from) {
+    return from == 0 ? FIRST : p->rows - from < p->turn ? LAST : MIDDLE;
+}
+
+// Makes the products of the turn from a row on ready, if those of its kind are not; *bytes: the most that one takes.
+static const char *prepare_turn(mezzo_device *device, const mz_call *call, plan *p, int64_t from, size_t *bytes) {
+    mz_prepared *ready = p->products_of[kind_of(p, from)];
+    int64_t left = p->rows - from, rows = left < p->turn ? left : p->turn;
+    for (int i = 0; i < p->products && ready[i].kernel == NULL; i++) {
+        mz_call turn = turn_of(call, p, from, rows, i);
+        const char *reason = mz_prepare_kernel(device, p->product, &turn, &ready[i]);
+        if (reason != NULL)
+            return reason;
+        *bytes = ready[i].workspace > *bytes ? ready[i].workspace : *bytes;
+    }
     return NULL;
 }
 
-static const char *parts_supports(const mezzo_device *device, const mz_call *call) {
-    plan p;
-    const char *reason = make_plan(device, call, &p);
-    return reason != NULL ? reason : plan_turns(device, call, &p, NULL);
+static void release_plan(void *state) {
+    plan *p = state;
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int i = 0; i < PARTS; i++)
+            mz_prepared_free(&p->products_of[kind][i]);
+    mz_free(p);
 }
 
-static size_t parts_workspace(const mezzo_device *device, const mz_call *call) {
-    plan p;
+static const char *parts_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    plan made, *p;
+    const char *reason = make_plan(device, call, &made);
+    if (reason != NULL)
+        return reason;
+    out->state = p = mz_alloc(1, sizeof *p);
+    out->release = release_plan;
+    if (p == NULL)
+        return "no host memory";
+    *p = made;
+    const int64_t turns[] = {0, p->turn, (p->rows - 1) / p->turn * p->turn};
     size_t bytes = 0;
-    if (make_plan(device, call, &p) != NULL || plan_turns(device, call, &p, &bytes) != NULL)
-        return 0;
+    for (size_t t = 0; t < MZ_COUNT(turns) && reason == NULL; t++)
+        if (turns[t] < p->rows)
+            reason = prepare_turn(device, call, p, turns[t], &bytes);
     bool sums = call->op == MZ_OP_linear_dw && mz_present(&call->out[1]);
-    size_t sum = sums ? mz_cu_column_sums_bytes(p.rows, p.width[0]) : 0;
-    return p.bytes[0] + p.bytes[1] + (sum > bytes ? sum : bytes);
+    size_t sum = sums ? mz_cu_column_sums_bytes(p->rows, p->width[0]) : 0;
+    out->workspace = p->bytes[0] + p->bytes[1] + (sum > bytes ? sum : bytes);
+    return reason;
 }
 
 static mezzo_status split(mz_cuda_device *cuda, const plan *p, const mz_tensor *t, int i, bool below, void *out) {
@@ -151,30 +168,30 @@ static mezzo_status split(mz_cuda_device *cuda, const plan *p, const mz_tensor *
 static mezzo_status parts_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     bool dw = call->op == MZ_OP_linear_dw;
-    plan p;
-    (void)make_plan(device, call, &p);
-    char *parts[2] = {call->workspace, (char *)call->workspace + p.bytes[0]}, *rest = parts[1] + p.bytes[1];
+    const plan *p = call->state;
+    char *parts[2] = {call->workspace, (char *)call->workspace + p->bytes[0]}, *rest = parts[1] + p->bytes[1];
     if (!dw)
-        MEZZO_TRY(split(cuda, &p, &call->in[1], 1, call->op == MZ_OP_linear_dx, parts[1]));
-    for (int64_t from = 0; from < p.rows; from += p.turn) {
-        int64_t rows = p.rows - from < p.turn ? p.rows - from : p.turn;
+        MEZZO_TRY(split(cuda, p, &call->in[1], 1, call->op == MZ_OP_linear_dx, parts[1]));
+    for (int64_t from = 0; from < p->rows; from += p->turn) {
+        int64_t rows = p->rows - from < p->turn ? p->rows - from : p->turn;
         for (int i = 0; i <= (dw ? 1 : 0); i++) {
-            mz_tensor some = some_rows(&call->in[i], p.rows, from, rows);
-            MEZZO_TRY(split(cuda, &p, &some, i, dw, parts[i]));
+            mz_tensor some = some_rows(&call->in[i], p->rows, from, rows);
+            MEZZO_TRY(split(cuda, p, &some, i, dw, parts[i]));
         }
-        for (int product = 0; product < p.products; product++) { // x2 x1 x0 by y0 y1 y2; x1 x0 by y0 y1; x0 by y0
-            mz_call turn = turn_of(call, &p, from, rows, product);
-            turn.in[0].data = parts[0] + (size_t)(product * rows * p.width[0]) * sizeof(uint16_t);
+        for (int product = 0; product < p->products; product++) { // x2 x1 x0 by y0 y1 y2; x1 x0 by y0 y1; x0 by y0
+            mz_call turn = turn_of(call, p, from, rows, product);
+            turn.in[0].data = parts[0] + (size_t)(product * rows * p->width[0]) * sizeof(uint16_t);
             turn.in[1].data = parts[1];
             turn.workspace = rest;
-            MEZZO_TRY(p.product->run(device, &turn));
+            turn.state = p->products_of[kind_of(p, from)][product].state;
+            MEZZO_TRY(p->product->run(device, &turn));
         }
     }
     if (dw && mz_present(&call->out[1]))
-        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->in[0]), call->out[1].data, p.rows, p.width[0],
-                                      call->attrs.accumulate, (float *)(void *)rest));
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->in[0]), call->out[1].data, p->rows,
+                                      p->width[0], call->attrs.accumulate, (float *)(void *)rest));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_linear_parts = {"linear__cuda_parts", parts_supports, parts_workspace, parts_run};
-const mz_kernel mz_cuda_linear_dx_parts = {"linear_dx__cuda_parts", parts_supports, parts_workspace, parts_run};
-const mz_kernel mz_cuda_linear_dw_parts = {"linear_dw__cuda_parts", parts_supports, parts_workspace, parts_run};
+const mz_kernel mz_cuda_linear_parts = {"linear__cuda_parts", parts_prepare, parts_run};
+const mz_kernel mz_cuda_linear_dx_parts = {"linear_dx__cuda_parts", parts_prepare, parts_run};
+const mz_kernel mz_cuda_linear_dw_parts = {"linear_dw__cuda_parts", parts_prepare, parts_run};

@@ -1,7 +1,7 @@
 // The experts' products: the host side. Sizes are known here, the experts' shares of the rows on the device only.
 #include "backend/cuda/storage.h"
 
-static mz_cu_grouped grouped_args(const mezzo_device *device, const mz_call *call) {
+static mz_cu_grouped grouped_args(mezzo_device *device, const mz_call *call) {
     const mz_cuda_device *cuda = mz_cuda(device);
     bool dw = call->op == MZ_OP_grouped_linear_dw;
     const mz_shape *matrix = dw ? &call->out[0].shape : &call->in[1].shape; // [E, N, K]
@@ -37,7 +37,8 @@ static const char *check(const mz_call *call) {
 }
 
 // --- tensor cores ---------------------------------------------------------------------------------------------------------
-static const char *mma_supports(const mezzo_device *device, const mz_call *call) {
+static const char *mma_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)out;
     const mz_cuda_device *cuda = mz_cuda(device);
     const char *reason = check(call);
     if (reason != NULL)
@@ -66,14 +67,14 @@ static mezzo_status mma_run(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(g.a.dtype == MEZZO_F32 ? mz_cu_grouped_tf32(stream, &g, false) : mz_cu_grouped_low(stream, &g, false));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_grouped_linear_mma = {"grouped_linear__cuda_mma", mma_supports, NULL, mma_run};
-const mz_kernel mz_cuda_grouped_linear_dx_mma = {"grouped_linear_dx__cuda_mma", mma_supports, NULL, mma_run};
-const mz_kernel mz_cuda_grouped_linear_dw_mma = {"grouped_linear_dw__cuda_mma", mma_supports, NULL, mma_run};
+const mz_kernel mz_cuda_grouped_linear_mma = {"grouped_linear__cuda_mma", mma_prepare, mma_run};
+const mz_kernel mz_cuda_grouped_linear_dx_mma = {"grouped_linear_dx__cuda_mma", mma_prepare, mma_run};
+const mz_kernel mz_cuda_grouped_linear_dw_mma = {"grouped_linear_dw__cuda_mma", mma_prepare, mma_run};
 
-static const char *wgmma_supports(const mezzo_device *device, const mz_call *call) {
+static const char *wgmma_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     if (mz_cuda(device)->cc != 90)
         return "is for compute capability 9.0";
-    const char *reason = mma_supports(device, call);
+    const char *reason = mma_prepare(device, call, out);
     if (reason != NULL)
         return reason;
     mz_cu_grouped g = grouped_args(device, call);
@@ -91,12 +92,12 @@ static mezzo_status wgmma_run(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_grouped_wgmma(mz_cuda(device)->stream, &g, false));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_grouped_linear_wgmma = {"grouped_linear__cuda_wgmma", wgmma_supports, NULL, wgmma_run};
-const mz_kernel mz_cuda_grouped_linear_dx_wgmma = {"grouped_linear_dx__cuda_wgmma", wgmma_supports, NULL, wgmma_run};
-const mz_kernel mz_cuda_grouped_linear_dw_wgmma = {"grouped_linear_dw__cuda_wgmma", wgmma_supports, NULL, wgmma_run};
+const mz_kernel mz_cuda_grouped_linear_wgmma = {"grouped_linear__cuda_wgmma", wgmma_prepare, wgmma_run};
+const mz_kernel mz_cuda_grouped_linear_dx_wgmma = {"grouped_linear_dx__cuda_wgmma", wgmma_prepare, wgmma_run};
+const mz_kernel mz_cuda_grouped_linear_dw_wgmma = {"grouped_linear_dw__cuda_wgmma", wgmma_prepare, wgmma_run};
 
 // FP32 in three BF16 parts, made before the product: the mma kernels split in registers, each warp its own.
-static bool parts_args(const mezzo_device *device, const mz_call *call, mz_cu_grouped *g, size_t bytes[2]) {
+static bool parts_args(mezzo_device *device, const mz_call *call, mz_cu_grouped *g, size_t bytes[2]) {
     *g = grouped_args(device, call);
     bool fp32 = g->a.dtype == MEZZO_F32 && g->b.dtype == MEZZO_F32 && g->out.dtype == MEZZO_F32;
     for (int i = 0; i < 2; i++)
@@ -106,7 +107,7 @@ static bool parts_args(const mezzo_device *device, const mz_call *call, mz_cu_gr
     return fp32 && g->compute == MEZZO_F32;
 }
 
-static const char *parts_supports(const mezzo_device *device, const mz_call *call) {
+static const char *parts_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *reason = check(call);
     mz_cu_grouped g;
     size_t bytes[2];
@@ -122,15 +123,9 @@ static const char *parts_supports(const mezzo_device *device, const mz_call *cal
         return "rows of parts are no multiples of 16 bytes";
     if (mz_cu_grouped_tiles(&g, 128) * 3 < g.sms)
         return "large tiles are too few to share";
+    out->workspace = bytes[0] + bytes[1];
     return mz_cu_grouped_wgmma(NULL, &g, true) != cudaSuccess ? "this build has no code for compute capability 9.0"
                                                               : NULL;
-}
-
-static size_t parts_workspace(const mezzo_device *device, const mz_call *call) {
-    mz_cu_grouped g;
-    size_t bytes[2];
-    (void)parts_args(device, call, &g, bytes);
-    return bytes[0] + bytes[1];
 }
 
 static mezzo_status parts_run(mezzo_device *device, const mz_call *call) {
@@ -150,16 +145,13 @@ static mezzo_status parts_run(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_grouped_wgmma(stream, &g, false));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_grouped_linear_parts = {"grouped_linear__cuda_parts", parts_supports, parts_workspace,
-                                                parts_run};
-const mz_kernel mz_cuda_grouped_linear_dx_parts = {"grouped_linear_dx__cuda_parts", parts_supports, parts_workspace,
-                                                   parts_run};
-const mz_kernel mz_cuda_grouped_linear_dw_parts = {"grouped_linear_dw__cuda_parts", parts_supports, parts_workspace,
-                                                   parts_run};
+const mz_kernel mz_cuda_grouped_linear_parts = {"grouped_linear__cuda_parts", parts_prepare, parts_run};
+const mz_kernel mz_cuda_grouped_linear_dx_parts = {"grouped_linear_dx__cuda_parts", parts_prepare, parts_run};
+const mz_kernel mz_cuda_grouped_linear_dw_parts = {"grouped_linear_dw__cuda_parts", parts_prepare, parts_run};
 
 // --- FP32 arithmetic ------------------------------------------------------------------------------------------------------
-static const char *fma_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *fma_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return check(call);
 }
 
@@ -168,6 +160,6 @@ static mezzo_status fma_run(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_grouped_fma(mz_cuda(device)->stream, &g));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_grouped_linear_fma = {"grouped_linear__cuda_fma", fma_supports, NULL, fma_run};
-const mz_kernel mz_cuda_grouped_linear_dx_fma = {"grouped_linear_dx__cuda_fma", fma_supports, NULL, fma_run};
-const mz_kernel mz_cuda_grouped_linear_dw_fma = {"grouped_linear_dw__cuda_fma", fma_supports, NULL, fma_run};
+const mz_kernel mz_cuda_grouped_linear_fma = {"grouped_linear__cuda_fma", fma_prepare, fma_run};
+const mz_kernel mz_cuda_grouped_linear_dx_fma = {"grouped_linear_dx__cuda_fma", fma_prepare, fma_run};
+const mz_kernel mz_cuda_grouped_linear_dw_fma = {"grouped_linear_dw__cuda_fma", fma_prepare, fma_run};

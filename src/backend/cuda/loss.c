@@ -1,16 +1,12 @@
 // Cross-entropy and its gradient: the host side.
 #include "backend/cuda/storage.h"
 
-static const char *cross_entropy_supports(const mezzo_device *device, const mz_call *call) {
+static const char *cross_entropy_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     const char *reason = mz_cuda_storages(call, "ai", "ff");
-    return reason != NULL ? reason : mz_cuda_narrow(&call->in[0]);
-}
-
-static size_t cross_entropy_workspace(const mezzo_device *device, const mz_call *call) {
-    (void)device;
     // A term a row; and behind them what the gradient takes where both run in one piece.
-    return (size_t)(mz_shape_count(&call->in[0].shape) / mz_cuda_width(&call->in[0]) + 1) * sizeof(float);
+    out->workspace = (size_t)(mz_shape_count(&call->in[0].shape) / mz_cuda_width(&call->in[0]) + 1) * sizeof(float);
+    return reason != NULL ? reason : mz_cuda_narrow(&call->in[0]);
 }
 
 static mz_cu_cross_entropy_args loss_args(const mz_call *call) {
@@ -31,18 +27,13 @@ static mezzo_status run_cross_entropy(mezzo_device *device, const mz_call *call)
     MZ_CUDA_TRY(mz_cu_cross_entropy(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_cross_entropy = {"cross_entropy__cuda", cross_entropy_supports, cross_entropy_workspace,
-                                         run_cross_entropy};
+const mz_kernel mz_cuda_cross_entropy = {"cross_entropy__cuda", cross_entropy_prepare, run_cross_entropy};
 
-static const char *cross_entropy_dx_supports(const mezzo_device *device, const mz_call *call) {
+static const char *cross_entropy_dx_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     const char *reason = mz_cuda_storages(call, "faif", "a");
+    out->workspace = sizeof(float);
     return reason != NULL ? reason : mz_cuda_narrow(&call->in[1]);
-}
-
-static size_t cross_entropy_dx_workspace(const mezzo_device *device, const mz_call *call) {
-    (void)device, (void)call;
-    return sizeof(float);
 }
 
 static mz_cu_cross_entropy_dx_args gradient_args(const mz_call *call) {
@@ -64,8 +55,7 @@ static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *ca
     MZ_CUDA_TRY(mz_cu_cross_entropy_dx(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_cross_entropy_dx = {"cross_entropy_dx__cuda", cross_entropy_dx_supports,
-                                            cross_entropy_dx_workspace, run_cross_entropy_dx};
+const mz_kernel mz_cuda_cross_entropy_dx = {"cross_entropy_dx__cuda", cross_entropy_dx_prepare, run_cross_entropy_dx};
 
 // --- both in one pass -------------------------------------------------------------------------------------------------------
 static mezzo_status run_both(mezzo_device *device, const mz_call *first, const mz_call *second) {
@@ -77,7 +67,7 @@ static mezzo_status run_both(mezzo_device *device, const mz_call *first, const m
 }
 static const mz_joined both = {"cross_entropy_both__cuda", run_both};
 
-const mz_joined *mz_cuda_pair(const mezzo_device *device, const mz_call *first, const mz_call *second) {
+const mz_joined *mz_cuda_pair(mezzo_device *device, const mz_call *first, const mz_call *second) {
     if (first->op != MZ_OP_cross_entropy || second->op != MZ_OP_cross_entropy_dx || !mz_present(&first->out[1]))
         return NULL;
     const mz_tensor *logits = &first->in[0];

@@ -10,12 +10,15 @@
 // FP8 operands would come with per-tensor scales (the operation's A_SCALE_POINTER and B_SCALE_POINTER); linear has the layout it needs.
 #include "backend/cuda/matmul.h"
 
+typedef enum target { TO_OUTPUT, TO_PREACT, TO_WORKSPACE } target; // what the product writes
+
+// How a call is done: the state of a prepared one.
 typedef struct route {
     mz_gemm *gemm;
     bool convert_a, convert_b, convert_bias; // into the operands' format (the bias: into FP32), in the workspace
     bool bias, residual;                     // in the product's epilogue
     bool finish;                             // an own kernel follows
-    const mz_tensor *result;                 // what the product writes; NULL: the workspace
+    target target;
     size_t at_a, at_b, at_bias, at_result, at_sums, at_gemm, bytes;
 } route;
 
@@ -160,7 +163,7 @@ static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key 
         key.beta = key.apart = 1;
     }
     key.epilogue = forward_epilogue(act, mz_present(bias), mz_present(preact));
-    *r = (route){.bias = mz_present(bias), .residual = mz_present(residual), .result = y};
+    *r = (route){.bias = mz_present(bias), .residual = mz_present(residual)};
     if (!mz_present(bias))
         return take(cuda, &key, r) == NULL;
     key.bias = (int)bias->dtype;
@@ -175,7 +178,7 @@ static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key 
 // the bias is in it already, else on the FP32 sum.
 static const char *linear_in_two(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
     const mz_tensor *bias = &call->in[2], *preact = &call->out[1];
-    *r = (route){.finish = true};
+    *r = (route){.finish = true, .target = TO_WORKSPACE};
     key.result = low(key.operand) && (int)call->attrs.via == key.operand ? key.operand : MEZZO_F32;
     if (mz_present(bias) && aligned(&key)) {
         key.bias = (int)bias->dtype;
@@ -192,7 +195,7 @@ static const char *linear_in_two(mz_cuda_device *cuda, const mz_call *call, mz_g
     }
     bool whole = r->bias || !mz_present(bias); // then D is preact as it shall be
     if (mz_present(preact) && whole && (int)preact->dtype == key.result && (int)call->attrs.via == key.result)
-        r->result = preact;
+        r->target = TO_PREACT;
     return NULL;
 }
 
@@ -212,33 +215,34 @@ static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route
     }
     r->convert_a = (int)call->in[1].dtype != key.operand;
     r->convert_b = (int)call->in[0].dtype != key.operand;
-    size_t result = r->result == NULL ? tensor_bytes(&call->out[0], r->gemm->key.result) : 0;
+    size_t result = r->target == TO_WORKSPACE ? tensor_bytes(&call->out[0], r->gemm->key.result) : 0;
     book(r, &call->in[1], &call->in[0], &call->in[2], result, 0);
     return NULL;
 }
 
 static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
-    const mz_tensor *bias = &call->in[2], *residual = &call->in[3];
+    const mz_tensor *bias = &call->in[2], *residual = &call->in[3], *preact = &call->out[1];
+    const route *r = call->state;
     char *workspace = call->workspace;
-    route r;
-    (void)linear_route(cuda, call, &r);
-    mz_gemm_data data = {.d = r.result != NULL ? r.result->data : workspace + r.at_result};
-    data.c = r.residual ? residual->data : NULL;
-    data.aux = call->out[1].data;
-    if (r.bias)
-        MEZZO_TRY(operand(cuda, bias, r.convert_bias, workspace + r.at_bias, MEZZO_F32, &data.bias));
-    MEZZO_TRY(run_product(cuda, call, &r, 1, 0, data));
-    if (!r.finish)
+    mz_gemm_data data = {.d = r->target == TO_OUTPUT   ? call->out[0].data
+                              : r->target == TO_PREACT ? preact->data
+                                                       : workspace + r->at_result};
+    data.c = r->residual ? residual->data : NULL;
+    data.aux = preact->data;
+    if (r->bias)
+        MEZZO_TRY(operand(cuda, bias, r->convert_bias, workspace + r->at_bias, MEZZO_F32, &data.bias));
+    MEZZO_TRY(run_product(cuda, call, r, 1, 0, data));
+    if (!r->finish)
         return MEZZO_OK;
-    mz_cu_epilogue e = {.z = {data.d, r.gemm->key.result},
-                        .bias = r.bias ? (mz_cu_array){NULL, MEZZO_F32} : mz_cuda_array(bias),
+    const mz_cu_array none = {NULL, MEZZO_F32};
+    mz_cu_epilogue e = {.z = {data.d, r->gemm->key.result},
+                        .bias = r->bias ? none : mz_cuda_array(bias),
                         .residual = mz_cuda_array(residual),
-                        .preact =
-                            r.result == &call->out[1] ? (mz_cu_array){NULL, MEZZO_F32} : mz_cuda_array(&call->out[1]),
+                        .preact = r->target == TO_PREACT ? none : mz_cuda_array(preact),
                         .y = mz_cuda_array(&call->out[0]),
-                        .rows = r.gemm->key.n,
-                        .cols = r.gemm->key.m,
+                        .rows = r->gemm->key.n,
+                        .cols = r->gemm->key.m,
                         .act = (int)call->attrs.act,
                         .via = (int)call->attrs.via};
     MZ_CUDA_TRY(mz_cu_linear_epilogue(cuda->stream, &e));
@@ -256,7 +260,7 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
     key.n = mz_shape_count(&dx->shape) / key.m;
     key.lda = key.ldd = key.m, key.ldb = key.k;
     bool storable = (int)dx->dtype == key.operand || dx->dtype == MEZZO_F32;
-    *r = (route){.result = dx};
+    *r = (route){.target = TO_OUTPUT};
     bool whole = false, cached = (size_t)(key.m * key.n) * sizeof(float) <= (size_t)cuda->l2;
     // A product that stays in L2 in FP32 is finished sooner by an own kernel: the library's for dGELU is an older one (2048 x 3072 x 768 on an
     // H100: 43 µs, a plain product 16).
@@ -268,7 +272,7 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
     }
     if (!whole) {
         r->finish = mz_present(preact) || !storable;
-        r->result = r->finish ? NULL : dx;
+        r->target = r->finish ? TO_WORKSPACE : TO_OUTPUT;
         key.result = r->finish ? MEZZO_F32 : (int)dx->dtype;
         reason = take(cuda, &key, r);
         if (reason != NULL)
@@ -286,18 +290,17 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
 
 static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
-    route r;
-    (void)linear_dx_route(cuda, call, &r);
-    mz_gemm_data data = {.d = r.finish ? (char *)call->workspace + r.at_result : call->out[0].data,
-                         .aux = call->in[2].data};
-    MEZZO_TRY(run_product(cuda, call, &r, 1, 0, data));
-    if (r.finish)
+    const route *r = call->state;
+    char *workspace = call->workspace;
+    mz_gemm_data data = {.d = r->finish ? workspace + r->at_result : call->out[0].data, .aux = call->in[2].data};
+    MEZZO_TRY(run_product(cuda, call, r, 1, 0, data));
+    if (r->finish)
         MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, data.d, mz_cuda_array(&call->in[2]), mz_cuda_array(&call->out[0]),
                                  mz_shape_count(&call->out[0].shape), (int)call->attrs.act));
     if (call->n_out > 1 && mz_present(&call->out[1]))
-        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->out[0]), call->out[1].data, r.gemm->key.n,
-                                      r.gemm->key.m, call->attrs.accumulate,
-                                      (float *)(void *)((char *)call->workspace + r.at_sums)));
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->out[0]), call->out[1].data, r->gemm->key.n,
+                                      r->gemm->key.m, call->attrs.accumulate,
+                                      (float *)(void *)(workspace + r->at_sums)));
     return MEZZO_OK;
 }
 
@@ -316,7 +319,7 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
     key.lda = key.ldd = key.m, key.ldb = key.n;
     key.result = MEZZO_F32;
     key.beta = call->attrs.accumulate;
-    *r = (route){.result = dw};
+    *r = (route){.target = TO_OUTPUT};
     reason = take(cuda, &key, r);
     if (reason != NULL)
         return reason;
@@ -329,12 +332,12 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
 static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     const mz_tensor *db = &call->out[1];
-    route r;
-    (void)linear_dw_route(cuda, call, &r);
-    MEZZO_TRY(run_product(cuda, call, &r, 1, 0, (mz_gemm_data){.d = call->out[0].data}));
+    const route *r = call->state;
+    MEZZO_TRY(run_product(cuda, call, r, 1, 0, (mz_gemm_data){.d = call->out[0].data}));
     if (mz_present(db))
-        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->in[0]), db->data, r.gemm->key.k, r.gemm->key.n,
-                                      call->attrs.accumulate, (float *)(void *)((char *)call->workspace + r.at_sums)));
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->in[0]), db->data, r->gemm->key.k,
+                                      r->gemm->key.n, call->attrs.accumulate,
+                                      (float *)(void *)((char *)call->workspace + r->at_sums)));
     return MEZZO_OK;
 }
 
@@ -357,7 +360,7 @@ static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route
         return "both operands have every batch";
     bool storable = (int)y->dtype == key.operand || y->dtype == MEZZO_F32;
     key.result = storable ? (int)y->dtype : MEZZO_F32;
-    *r = (route){.finish = !storable, .result = storable ? y : NULL};
+    *r = (route){.finish = !storable, .target = storable ? TO_OUTPUT : TO_WORKSPACE};
     reason = take(cuda, &key, r);
     if (reason != NULL)
         return reason;
@@ -370,30 +373,37 @@ static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route
 static mezzo_status matmul_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     const mz_tensor *y = &call->out[0];
-    route r;
-    (void)matmul_route(cuda, call, &r);
-    void *d = r.finish ? (char *)call->workspace + r.at_result : y->data;
-    MEZZO_TRY(run_product(cuda, call, &r, 1, 0, (mz_gemm_data){.d = d}));
-    if (r.finish)
+    const route *r = call->state;
+    void *d = r->finish ? (char *)call->workspace + r->at_result : y->data;
+    MEZZO_TRY(run_product(cuda, call, r, 1, 0, (mz_gemm_data){.d = d}));
+    if (r->finish)
         MZ_CUDA_TRY(
             mz_cu_convert(cuda->stream, (mz_cu_array){d, MEZZO_F32}, mz_cuda_array(y), mz_shape_count(&y->shape)));
     return MEZZO_OK;
 }
 
 // --- the kernels ----------------------------------------------------------------------------------------------------------
-// Plans are made when a kernel is asked whether it can serve, and measured when it is asked for its workspace: before a program runs.
+typedef const char *route_of(mz_cuda_device *cuda, const mz_call *call, route *r);
+
+static const char *prepare(mezzo_device *device, const mz_call *call, route_of *find, mz_prepared *out) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    route *r = out->state = mz_alloc(1, sizeof *r);
+    if (r == NULL)
+        return "no host memory";
+    const char *reason = find(cuda, call, r);
+    while (reason == NULL && !r->gemm->measured && !cuda->capturing) { // measuring may rule a plan out
+        mz_gemm_measure(cuda, r->gemm);
+        reason = find(cuda, call, r);
+    }
+    out->workspace = r->bytes;
+    return reason;
+}
+
 #define MATMUL_KERNEL(op)                                                                                              \
-    static const char *op##_supports(const mezzo_device *device, const mz_call *call) {                                \
-        route r;                                                                                                       \
-        return op##_route(mz_cuda(device), call, &r);                                                                  \
+    static const char *op##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                     \
+        return prepare(device, call, op##_route, out);                                                                 \
     }                                                                                                                  \
-    static size_t op##_workspace(const mezzo_device *device, const mz_call *call) {                                    \
-        route r; /* measuring may rule a plan out: then the next is measured */                                        \
-        while (op##_route(mz_cuda(device), call, &r) == NULL && !r.gemm->measured && !mz_cuda(device)->capturing)      \
-            mz_gemm_measure(mz_cuda(device), r.gemm);                                                                  \
-        return op##_route(mz_cuda(device), call, &r) == NULL ? r.bytes : 0;                                            \
-    }                                                                                                                  \
-    const mz_kernel mz_cuda_##op = {#op "__cublaslt", op##_supports, op##_workspace, op##_run};
+    const mz_kernel mz_cuda_##op = {#op "__cublaslt", op##_prepare, op##_run};
 MATMUL_KERNEL(linear)
 MATMUL_KERNEL(linear_dx)
 MATMUL_KERNEL(linear_dw)

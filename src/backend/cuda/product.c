@@ -25,7 +25,7 @@ static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, 
     return g->rows >= (int64_t)1 << 30 ? "rows of a matrix fit in 30 bits" : NULL;
 }
 
-static const char *prepare(const mz_cuda_device *cuda, const mz_cu_product *g) {
+static const char *check_code(const mz_cuda_device *cuda, const mz_cu_product *g) {
     bool ready = mz_cu_product_run(cuda->stream, g, cuda->sms, true) == cudaSuccess;
     (void)cudaGetLastError();
     return ready ? NULL : "this build has no code for compute capability 9.0a";
@@ -51,10 +51,11 @@ static const char *linear_args(const mz_cuda_device *cuda, const mz_call *call, 
     return NULL;
 }
 
-static const char *linear_supports(const mezzo_device *device, const mz_call *call) {
+static const char *linear_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)out;
     mz_cu_product g;
     const char *reason = linear_args(mz_cuda(device), call, &g);
-    return reason != NULL ? reason : prepare(mz_cuda(device), &g);
+    return reason != NULL ? reason : check_code(mz_cuda(device), &g);
 }
 
 static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
@@ -64,7 +65,7 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_product_run(cuda->stream, &g, cuda->sms, false));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_linear_product = {"linear__cuda_product", linear_supports, NULL, linear_run};
+const mz_kernel mz_cuda_linear_product = {"linear__cuda_product", linear_prepare, linear_run};
 
 // --- linear_dx: GELU's slope, the sums of dx's columns ------------------------------------------------------------------------------
 static const char *linear_dx_args(const mz_cuda_device *cuda, const mz_call *call, mz_cu_product *g) {
@@ -85,17 +86,14 @@ static const char *linear_dx_args(const mz_cuda_device *cuda, const mz_call *cal
     return NULL;
 }
 
-static const char *linear_dx_supports(const mezzo_device *device, const mz_call *call) {
+static const char *linear_dx_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     mz_cu_product g;
     const char *reason = linear_dx_args(mz_cuda(device), call, &g);
-    return reason != NULL ? reason : prepare(mz_cuda(device), &g);
-}
-
-static size_t linear_dx_workspace(const mezzo_device *device, const mz_call *call) {
-    mz_cu_product g;
-    if (call->n_out < 2 || !mz_present(&call->out[1]) || linear_dx_args(mz_cuda(device), call, &g) != NULL)
-        return 0;
-    return (size_t)(mz_cu_product_parts(g.rows) * g.cols) * sizeof(float);
+    if (reason != NULL)
+        return reason;
+    if (call->n_out > 1 && mz_present(&call->out[1]))
+        out->workspace = (size_t)(mz_cu_product_parts(g.rows) * g.cols) * sizeof(float);
+    return check_code(mz_cuda(device), &g);
 }
 
 static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
@@ -108,5 +106,4 @@ static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
                                        call->attrs.accumulate));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_linear_dx_product = {"linear_dx__cuda_product", linear_dx_supports, linear_dx_workspace,
-                                             linear_dx_run};
+const mz_kernel mz_cuda_linear_dx_product = {"linear_dx__cuda_product", linear_dx_prepare, linear_dx_run};

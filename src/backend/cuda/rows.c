@@ -11,8 +11,8 @@ static void set_rows(const mz_tensor *t, int64_t *rows, int *width) {
 }
 
 // --- layer norm and RMS norm ------------------------------------------------------------------------------------------------
-static const char *layernorm_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *layernorm_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "affa", "affa");
     return reason != NULL ? reason : mz_cuda_narrow(&call->out[0]);
 }
@@ -32,10 +32,10 @@ static mezzo_status run_layernorm(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_layernorm(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_layernorm = {"layernorm__cuda", layernorm_supports, NULL, run_layernorm};
+const mz_kernel mz_cuda_layernorm = {"layernorm__cuda", layernorm_prepare, run_layernorm};
 
-static const char *rmsnorm_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *rmsnorm_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "afa", "afa");
     return reason != NULL ? reason : mz_cuda_narrow(&call->out[0]);
 }
@@ -52,10 +52,10 @@ static mezzo_status run_rmsnorm(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_layernorm(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_rmsnorm = {"rmsnorm__cuda", rmsnorm_supports, NULL, run_rmsnorm};
+const mz_kernel mz_cuda_rmsnorm = {"rmsnorm__cuda", rmsnorm_prepare, run_rmsnorm};
 
 // Both backward kernels share their workspace: each part's column sums, dweight's, dbias's and dsum's.
-static size_t norm_bwd_workspace(const mezzo_device *device, const mz_call *call) {
+static size_t norm_bwd_workspace(mezzo_device *device, const mz_call *call) {
     int64_t rows;
     int width;
     set_rows(&call->out[0], &rows, &width);
@@ -77,9 +77,9 @@ static mezzo_status run_norm_bwd(mezzo_device *device, const mz_call *call, mz_c
     return MEZZO_OK;
 }
 
-static const char *layernorm_bwd_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *layernorm_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *reason = mz_cuda_storages(call, "aafffa", "affaf");
+    out->workspace = norm_bwd_workspace(device, call);
     return reason != NULL ? reason : mz_cuda_narrow(&call->out[0]);
 }
 
@@ -92,12 +92,11 @@ static mezzo_status run_layernorm_bwd(mezzo_device *device, const mz_call *call)
                                      .dsum = floats_of(&call->out[4])};
     return run_norm_bwd(device, call, &args);
 }
-const mz_kernel mz_cuda_layernorm_bwd = {"layernorm_bwd__cuda", layernorm_bwd_supports, norm_bwd_workspace,
-                                         run_layernorm_bwd};
+const mz_kernel mz_cuda_layernorm_bwd = {"layernorm_bwd__cuda", layernorm_bwd_prepare, run_layernorm_bwd};
 
-static const char *rmsnorm_bwd_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *rmsnorm_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *reason = mz_cuda_storages(call, "aaffa", "afa");
+    out->workspace = norm_bwd_workspace(device, call);
     return reason != NULL ? reason : mz_cuda_narrow(&call->out[0]);
 }
 
@@ -106,11 +105,11 @@ static mezzo_status run_rmsnorm_bwd(mezzo_device *device, const mz_call *call) {
         .rstd = floats_of(&call->in[3]), .dres = mz_cuda_array(&call->in[4]), .low = mz_cuda_array(&call->out[2])};
     return run_norm_bwd(device, call, &args);
 }
-const mz_kernel mz_cuda_rmsnorm_bwd = {"rmsnorm_bwd__cuda", rmsnorm_bwd_supports, norm_bwd_workspace, run_rmsnorm_bwd};
+const mz_kernel mz_cuda_rmsnorm_bwd = {"rmsnorm_bwd__cuda", rmsnorm_bwd_prepare, run_rmsnorm_bwd};
 
 // --- softmax --------------------------------------------------------------------------------------------------------------
-static const char *softmax_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *softmax_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "a", "a");
     return reason != NULL ? reason : mz_cuda_narrow(&call->out[0]);
 }
@@ -123,7 +122,7 @@ static mezzo_status run_softmax(mezzo_device *device, const mz_call *call) {
         mz_cu_softmax(mz_cuda(device)->stream, mz_cuda_array(&call->in[0]), mz_cuda_array(&call->out[0]), rows, width));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_softmax = {"softmax__cuda", softmax_supports, NULL, run_softmax};
+const mz_kernel mz_cuda_softmax = {"softmax__cuda", softmax_prepare, run_softmax};
 
 static mezzo_status run_softmax_dx(mezzo_device *device, const mz_call *call) {
     int64_t rows;
@@ -133,4 +132,4 @@ static mezzo_status run_softmax_dx(mezzo_device *device, const mz_call *call) {
                                  mz_cuda_array(&call->out[0]), rows, width));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_softmax_dx = {"softmax_dx__cuda", softmax_supports, NULL, run_softmax_dx};
+const mz_kernel mz_cuda_softmax_dx = {"softmax_dx__cuda", softmax_prepare, run_softmax_dx};

@@ -21,20 +21,16 @@ static view view_along(const mz_shape *shape, int axis) {
 }
 
 // --- sums -----------------------------------------------------------------------------------------------------------------
-static const char *sum_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    return mz_cuda_storages(call, "a", "a");
-}
-
-static int parts_of(const mezzo_device *device, const mz_call *call) {
+static int parts_of(mezzo_device *device, const mz_call *call) {
     view v = view_along(&call->in[0].shape, call->attrs.axis);
     return mz_cu_sum_parts(v.outer, v.axis, v.inner, mz_cuda(device)->sms);
 }
 
-static size_t sum_workspace(const mezzo_device *device, const mz_call *call) {
+static const char *sum_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     view v = view_along(&call->in[0].shape, call->attrs.axis);
     int parts = parts_of(device, call);
-    return parts > 1 ? (size_t)(v.outer * v.inner) * (size_t)parts * sizeof(float) : 0;
+    out->workspace = parts > 1 ? (size_t)(v.outer * v.inner) * (size_t)parts * sizeof(float) : 0;
+    return mz_cuda_storages(call, "a", "a");
 }
 
 static mezzo_status run_sum_over(mezzo_device *device, const mz_call *call, bool mean) {
@@ -58,8 +54,13 @@ static mezzo_status run_sum(mezzo_device *device, const mz_call *call) {
 static mezzo_status run_mean(mezzo_device *device, const mz_call *call) {
     return run_sum_over(device, call, true);
 }
-const mz_kernel mz_cuda_sum = {"sum__cuda", sum_supports, sum_workspace, run_sum};
-const mz_kernel mz_cuda_mean = {"mean__cuda", sum_supports, sum_workspace, run_mean};
+const mz_kernel mz_cuda_sum = {"sum__cuda", sum_prepare, run_sum};
+const mz_kernel mz_cuda_mean = {"mean__cuda", sum_prepare, run_mean};
+
+static const char *expand_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
+    return mz_cuda_storages(call, "a", "a");
+}
 
 static mezzo_status run_expand(mezzo_device *device, const mz_call *call) {
     view v = view_along(&call->out[0].shape, call->attrs.axis);
@@ -67,7 +68,7 @@ static mezzo_status run_expand(mezzo_device *device, const mz_call *call) {
                              v.outer, v.axis, v.inner, call->attrs.alpha));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_expand = {"expand__cuda", sum_supports, NULL, run_expand};
+const mz_kernel mz_cuda_expand = {"expand__cuda", expand_prepare, run_expand};
 
 // --- pieces ---------------------------------------------------------------------------------------------------------------
 static const char *same_storage(const mz_call *call) {
@@ -80,8 +81,8 @@ static const char *same_storage(const mz_call *call) {
     return NULL;
 }
 
-static const char *parts_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *parts_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return same_storage(call);
 }
 
@@ -110,8 +111,8 @@ static mezzo_status run_concat(mezzo_device *device, const mz_call *call) {
     return run_parts(device, call, true);
 }
 _Static_assert((int)MZ_CU_PARTS >= (int)MZ_MAX_IN && (int)MZ_CU_PARTS >= (int)MZ_MAX_OUT, "room for every part");
-const mz_kernel mz_cuda_split = {"split__cuda", parts_supports, NULL, run_split};
-const mz_kernel mz_cuda_concat = {"concat__cuda", parts_supports, NULL, run_concat};
+const mz_kernel mz_cuda_split = {"split__cuda", parts_prepare, run_split};
+const mz_kernel mz_cuda_concat = {"concat__cuda", parts_prepare, run_concat};
 
 // Programs let the two values share memory, so this runs only where somebody calls it by hand.
 static mezzo_status run_reshape(mezzo_device *device, const mz_call *call) {
@@ -120,10 +121,10 @@ static mezzo_status run_reshape(mezzo_device *device, const mz_call *call) {
         cudaMemcpyAsync(call->out[0].data, call->in[0].data, bytes, cudaMemcpyDeviceToDevice, mz_cuda(device)->stream));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_reshape = {"reshape__cuda", parts_supports, NULL, run_reshape};
+const mz_kernel mz_cuda_reshape = {"reshape__cuda", parts_prepare, run_reshape};
 
-static const char *arange_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *arange_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return mz_cuda_storages(call, "i", "i");
 }
 
@@ -131,4 +132,4 @@ static mezzo_status run_arange(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_arange(mz_cuda(device)->stream, call->out[0].data, mz_shape_count(&call->out[0].shape)));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_arange = {"arange__cuda", arange_supports, NULL, run_arange};
+const mz_kernel mz_cuda_arange = {"arange__cuda", arange_prepare, run_arange};

@@ -2,8 +2,6 @@
 // at the memory's pace.
 #include "backend/cuda/storage.h"
 
-extern const mz_kernel mz_cuda_route, mz_cuda_route_dx;
-
 // x [M, K] (dy [M, N]), w [N, K]; which slots hold them differs by op.
 static mz_cu_thin thin_args(const mz_call *call) {
     mz_cu_thin g = {.accumulate = call->op == MZ_OP_linear_dw && call->attrs.accumulate};
@@ -30,8 +28,7 @@ static mz_cu_thin thin_args(const mz_call *call) {
     return g;
 }
 
-static const char *thin_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *thin_refusal(const mz_call *call) {
     const char *reason = mz_cuda_storages(call, "f", "f");
     if (reason != NULL)
         return reason;
@@ -47,9 +44,13 @@ static const char *thin_supports(const mezzo_device *device, const mz_call *call
     return NULL;
 }
 
-static size_t thin_dw_workspace(const mezzo_device *device, const mz_call *call) {
+static const char *thin_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const char *reason = thin_refusal(call);
+    if (reason != NULL || call->op != MZ_OP_linear_dw)
+        return reason;
     mz_cu_thin g = thin_args(call);
-    return mz_cu_thin_dw_workspace(g.rows, g.n, g.k, mz_cuda(device)->sms);
+    out->workspace = mz_cu_thin_dw_workspace(g.rows, g.n, g.k, mz_cuda(device)->sms);
+    return NULL;
 }
 
 static mezzo_status thin_run(mezzo_device *device, const mz_call *call) {
@@ -63,9 +64,9 @@ static mezzo_status thin_run(mezzo_device *device, const mz_call *call) {
         MZ_CUDA_TRY(mz_cu_thin_dw(stream, &g, mz_cuda(device)->sms));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_linear_thin = {"linear__cuda_thin", thin_supports, NULL, thin_run};
-const mz_kernel mz_cuda_linear_dx_thin = {"linear_dx__cuda_thin", thin_supports, NULL, thin_run};
-const mz_kernel mz_cuda_linear_dw_thin = {"linear_dw__cuda_thin", thin_supports, thin_dw_workspace, thin_run};
+const mz_kernel mz_cuda_linear_thin = {"linear__cuda_thin", thin_prepare, thin_run};
+const mz_kernel mz_cuda_linear_dx_thin = {"linear_dx__cuda_thin", thin_prepare, thin_run};
+const mz_kernel mz_cuda_linear_dw_thin = {"linear_dw__cuda_thin", thin_prepare, thin_run};
 
 // --- a router's logits and what they choose, in one piece; the way back ---------------------------------------------------------
 static mezzo_status run_forward(mezzo_device *device, const mz_call *first, const mz_call *second) {
@@ -98,15 +99,15 @@ static bool in_the_way(const mz_call *first, const mz_call *second) {
     return false;
 }
 
-const mz_joined *mz_cuda_pair_router(const mezzo_device *device, const mz_call *first, const mz_call *second) {
+const mz_joined *mz_cuda_pair_router(const mz_call *first, const mz_call *second) {
     if (second->in[0].data != first->out[0].data || in_the_way(first, second))
         return NULL;
     if (first->op == MZ_OP_linear && second->op == MZ_OP_route) {
-        bool can = thin_supports(device, first) == NULL && mz_cuda_route.supports(device, second) == NULL;
+        bool can = thin_refusal(first) == NULL && mz_cuda_route_refusal(second) == NULL;
         return can && second->attrs.groups <= 1 && second->attrs.top_k <= first->in[1].shape.dim[0] ? &forward : NULL;
     }
     if (first->op == MZ_OP_route_dx && second->op == MZ_OP_linear_dx) {
-        bool can = thin_supports(device, second) == NULL && mz_cuda_route_dx.supports(device, first) == NULL;
+        bool can = thin_refusal(second) == NULL && mz_cuda_route_dx_refusal(first) == NULL;
         return can && first->in[1].dtype == MEZZO_F32 && second->in[1].shape.dim[1] >= 128 ? &backward : NULL;
     }
     return NULL;

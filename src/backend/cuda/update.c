@@ -63,16 +63,12 @@ static int segments_in(const mz_tensor *t) {
 }
 
 // --- grad_stats -----------------------------------------------------------------------------------------------------------
-static const char *grad_stats_supports(const mezzo_device *device, const mz_call *call) {
+static const char *grad_stats_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
-    return mz_cuda_storages(call, "uf", "fu");
-}
-
-// The number of chunks, and their sums: at most one chunk more a segment than the buffer has whole ones.
-static size_t grad_stats_workspace(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+    // The number of chunks, and their sums: at most one chunk more a segment than the buffer has whole ones.
     size_t chunks = (size_t)mz_shape_count(&call->out[0].shape) / 4096 + (size_t)segments_in(&call->in[0]);
-    return sizeof(double) * (chunks + 1);
+    out->workspace = sizeof(double) * (chunks + 1);
+    return mz_cuda_storages(call, "uf", "fu");
 }
 
 static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
@@ -84,11 +80,11 @@ static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
                                  cuda->sms));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_grad_stats = {"grad_stats__cuda", grad_stats_supports, grad_stats_workspace, run_grad_stats};
+const mz_kernel mz_cuda_grad_stats = {"grad_stats__cuda", grad_stats_prepare, run_grad_stats};
 
 // --- inspect --------------------------------------------------------------------------------------------------------------
-static const char *inspect_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *inspect_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return mz_cuda_storages(call, "a", "u");
 }
 
@@ -108,10 +104,10 @@ static mezzo_status run_inspect(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_inspect(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_inspect = {"inspect__cuda", inspect_supports, NULL, run_inspect};
+const mz_kernel mz_cuda_inspect = {"inspect__cuda", inspect_prepare, run_inspect};
 
 // --- optimizers -----------------------------------------------------------------------------------------------------------
-static void fill_update(const mezzo_device *device, const mz_call *call, mz_cu_update_args *args) {
+static void fill_update(mezzo_device *device, const mz_call *call, mz_cu_update_args *args) {
     const mz_update_attrs *u = call->attrs.update;
     *args = (mz_cu_update_args){.segments = call->in[1].data,
                                 .state = call->in[2].data,
@@ -131,8 +127,8 @@ static void fill_update(const mezzo_device *device, const mz_call *call, mz_cu_u
                                               .seed = u->seed}};
 }
 
-static const char *adamw_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *adamw_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return mz_cuda_storages(call, "fuu", "mffu");
 }
 
@@ -145,10 +141,10 @@ static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_adamw(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_adamw = {"adamw__cuda", adamw_supports, NULL, run_adamw};
+const mz_kernel mz_cuda_adamw = {"adamw__cuda", adamw_prepare, run_adamw};
 
-static const char *sgd_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *sgd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return mz_cuda_storages(call, "fuu", "mfu");
 }
 
@@ -160,10 +156,10 @@ static mezzo_status run_sgd(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_sgd(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_sgd = {"sgd__cuda", sgd_supports, NULL, run_sgd};
+const mz_kernel mz_cuda_sgd = {"sgd__cuda", sgd_prepare, run_sgd};
 
-static const char *refresh_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *refresh_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return mz_cuda_storages(call, "mu", "u");
 }
 
@@ -173,10 +169,10 @@ static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {
                               mz_shape_count(&call->out[0].shape) / 2, call->out[0].data, cuda->sms));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_refresh = {"refresh__cuda", refresh_supports, NULL, run_refresh};
+const mz_kernel mz_cuda_refresh = {"refresh__cuda", refresh_prepare, run_refresh};
 
-static const char *histogram_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *histogram_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return mz_cuda_storages(call, "a", "u");
 }
 
@@ -187,11 +183,11 @@ static mezzo_status run_histogram(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 _Static_assert((int)MZ_CU_HISTOGRAM_BUCKETS == (int)MZ_HISTOGRAM_BUCKETS, "launch.h's buckets are backend.h's");
-const mz_kernel mz_cuda_histogram = {"histogram__cuda", histogram_supports, NULL, run_histogram};
+const mz_kernel mz_cuda_histogram = {"histogram__cuda", histogram_prepare, run_histogram};
 
 // --- control --------------------------------------------------------------------------------------------------------------
-static const char *control_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *control_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return mz_cuda_storages(call, "u", "u");
 }
 
@@ -199,7 +195,7 @@ static mezzo_status run_clip_control(mezzo_device *device, const mz_call *call) 
     MZ_CUDA_TRY(mz_cu_clip_control(mz_cuda(device)->stream, call->out[0].data, call->attrs.update->max_norm));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_clip_control = {"clip_control__cuda", control_supports, NULL, run_clip_control};
+const mz_kernel mz_cuda_clip_control = {"clip_control__cuda", control_prepare, run_clip_control};
 
 static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) {
     const mz_update_attrs *u = call->attrs.update;
@@ -212,7 +208,7 @@ static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) 
     MZ_CUDA_TRY(mz_cu_step_control(mz_cuda(device)->stream, call->out[0].data, &schedule, u->beta1, u->beta2));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_step_control = {"step_control__cuda", control_supports, NULL, run_step_control};
+const mz_kernel mz_cuda_step_control = {"step_control__cuda", control_prepare, run_step_control};
 
 static mezzo_status run_scaler_update(mezzo_device *device, const mz_call *call) {
     const mz_update_attrs *u = call->attrs.update;
@@ -229,4 +225,4 @@ static mezzo_status run_scaler_update(mezzo_device *device, const mz_call *call)
     MZ_CUDA_TRY(mz_cu_scaler_update(mz_cuda(device)->stream, data_of(&call->in[0]), &states, &constants));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_scaler_update = {"scaler_update__cuda", control_supports, NULL, run_scaler_update};
+const mz_kernel mz_cuda_scaler_update = {"scaler_update__cuda", control_prepare, run_scaler_update};

@@ -48,17 +48,8 @@ static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors,
     return NULL;
 }
 
-static const char *ref_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    const char *reason = check_slots(call->op, false, call->in, call->n_in);
-    if (reason != NULL)
-        return reason;
-    return check_slots(call->op, true, call->out, call->n_out);
-}
-
 // Ops that copy their operands or sum into FP64 need a double for each element; the others compute in place.
-static size_t ref_workspace(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static size_t workspace_of(const mz_call *call) {
     switch (call->op) {
     case MZ_OP_linear:
     case MZ_OP_linear_dx:
@@ -83,14 +74,24 @@ static size_t ref_workspace(const mezzo_device *device, const mz_call *call) {
     return (size_t)elements * sizeof(double);
 }
 
-// Kernels cannot fail: what could is refused by supports().
+static const char *ref_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device;
+    const char *reason = check_slots(call->op, false, call->in, call->n_in);
+    if (reason == NULL)
+        reason = check_slots(call->op, true, call->out, call->n_out);
+    if (reason == NULL)
+        out->workspace = workspace_of(call);
+    return reason;
+}
+
+// Kernels cannot fail: what could is refused by prepare().
 #define OP(name, ...)                                                                                                  \
     static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
         (void)device;                                                                                                  \
         mz_ref_##name(call);                                                                                           \
         return MEZZO_OK;                                                                                               \
     }                                                                                                                  \
-    static const mz_kernel kernel_##name = {#name "__ref", ref_supports, ref_workspace, run_##name};
+    static const mz_kernel kernel_##name = {#name "__ref", ref_prepare, run_##name};
 #define OP_BACKWARD OP
 #define OP_STATE    OP
 #include "graph/ops.def"

@@ -27,7 +27,7 @@ double mz_ref_get(const mz_tensor *t, int64_t i) {
     }
 }
 
-// Integer slots are written by mz_ref_arange only; supports() refuses a cast to one.
+// Integer slots are written by mz_ref_arange only; prepare() refuses a cast to one.
 void mz_ref_put(const mz_tensor *t, int64_t i, double x) {
     double rounded = mezzo_round_to(x, t->dtype); // the one rounding: the conversions below are exact
     switch (t->dtype) {

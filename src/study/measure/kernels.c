@@ -15,7 +15,7 @@ static const double LEAST_TIME = 0.25; // of all rounds of a case
 // --- memory -------------------------------------------------------------------------------------------------------------------
 typedef struct bench {
     mezzo_device *device;
-    const mz_kernel *kernel;
+    mz_prepared prepared;
     mz_bench_call made;
     mz_call sets[MOST_SETS];
     int n_sets;
@@ -67,6 +67,7 @@ static mezzo_status make_set(bench *b, size_t bytes) {
     *c = b->made.call;
     c->attrs.update = &b->made.update;
     c->workspace = b->workspace;
+    c->state = b->prepared.state;
     c->rng = b->rng;
     for (int i = 0; i < c->n_in; i++)
         MEZZO_TRY(fill_tensor(b, false, i, &c->in[i], &next));
@@ -85,6 +86,7 @@ static void bench_free(bench *b) {
         backend->release(b->device, b->memory[i]);
     backend->release(b->device, b->workspace);
     backend->release(b->device, b->rng);
+    mz_prepared_free(&b->prepared);
     mz_free(b->host);
 }
 
@@ -92,9 +94,8 @@ static mezzo_status bench_prepare(bench *b, bool warm) {
     const mz_backend *backend = b->device->backend;
     const mz_call *call = &b->made.call;
     size_t bytes = set_bytes(call);
-    size_t scratch = b->kernel->workspace != NULL ? b->kernel->workspace(b->device, call) : 0;
     const mz_rng_state rng = {.seed = 1, .step = 1};
-    MEZZO_TRY(backend->alloc(b->device, scratch + 64, &b->workspace));
+    MEZZO_TRY(backend->alloc(b->device, b->prepared.workspace + 64, &b->workspace));
     MEZZO_TRY(backend->alloc(b->device, sizeof rng, &b->rng));
     MEZZO_TRY(backend->write(b->device, b->rng, &rng, sizeof rng));
     b->host = mz_alloc(1, largest_tensor(call));
@@ -114,7 +115,7 @@ static mezzo_status time_calls(bench *b, int calls, int *turn, double *seconds) 
     MEZZO_TRY(backend->sync(b->device));
     double start = mz_seconds();
     for (int i = 0; i < calls; i++, *turn = (*turn + 1) % b->n_sets)
-        MEZZO_TRY(b->kernel->run(b->device, &b->sets[*turn]));
+        MEZZO_TRY(b->prepared.kernel->run(b->device, &b->sets[*turn]));
     MEZZO_TRY(backend->sync(b->device));
     *seconds = (mz_seconds() - start) / calls;
     return MEZZO_OK;
@@ -150,8 +151,8 @@ static mezzo_status time_case(mezzo_device *device, const mz_bench_case *c, mezz
     *row = (mz_bench_row){.of = c, .precision = precision};
     mz_bench_make(c, precision, &b.made);
     b.made.call.attrs.update = &b.made.update;
-    MEZZO_TRY(mz_select(device, &b.made.call, &b.kernel));
-    row->kernel = b.kernel->name;
+    MEZZO_TRY(mz_prepare(device, &b.made.call, &b.prepared));
+    row->kernel = b.prepared.kernel->name;
     MEZZO_TRY_GOTO(status, bench_prepare(&b, warm));
     MEZZO_TRY_GOTO(status, time_rounds(&b, rounds, row));
 fail:

@@ -30,15 +30,16 @@ static int moments_of(const mz_workload *w) {
 static mezzo_status optimizer_bytes(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, size_t elements,
                                     size_t *bytes) {
     mz_call stats = {.op = MZ_OP_grad_stats, .n_in = 2, .n_out = 2};
-    const mz_kernel *kernel;
+    mz_prepared prepared;
     stats.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
     stats.in[0] = mz_tensor_bytes(NULL, g->n_params * sizeof(mz_segment));
     stats.in[1] = mz_tensor_f32(NULL, 1);
     stats.out[0] = mz_tensor_f32(NULL, (int64_t)elements);
     stats.out[1] = mz_tensor_bytes(NULL, sizeof(mz_opt_state));
-    MEZZO_TRY(mz_select(device, &stats, &kernel));
+    MEZZO_TRY(mz_prepare(device, &stats, &prepared));
     *bytes = (size_t)moments_of(w) * elements * sizeof(float) + sizeof(mz_opt_state) +
-             g->n_params * sizeof(mz_segment) + (kernel->workspace != NULL ? kernel->workspace(device, &stats) : 0);
+             g->n_params * sizeof(mz_segment) + prepared.workspace;
+    mz_prepared_free(&prepared);
     return MEZZO_OK;
 }
 

@@ -269,7 +269,7 @@ static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *attention_supports(const mezzo_device *device, const mz_call *call) {
+static const char *attention_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *reason = refuse_attention(call, &call->in[0], &call->out[0]);
     if (reason == NULL)
         reason = refuse_tiles(device, call, &call->in[0]);
@@ -280,7 +280,7 @@ static const char *attention_supports(const mezzo_device *device, const mz_call 
             return "q, k and v must be of one format";
     if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
         return "lse must be fp32";
+    out->workspace = attention_workspace(device, call);
     return refuse_formats(call, 0);
 }
-const mz_kernel mz_attention__amx = {"attention_bf16_f32__amx_32x256", attention_supports, attention_workspace,
-                                     run_attention};
+const mz_kernel mz_attention__amx = {"attention_bf16_f32__amx_32x256", attention_prepare, run_attention};

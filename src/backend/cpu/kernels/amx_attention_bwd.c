@@ -359,7 +359,7 @@ static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call)
     return MEZZO_OK;
 }
 
-static const char *attention_bwd_supports(const mezzo_device *device, const mz_call *call) {
+static const char *attention_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *reason = refuse_attention(call, &call->in[IN_Q], &call->in[IN_Y]);
     if (reason == NULL)
         reason = refuse_tiles(device, call, &call->in[IN_Q]);
@@ -370,7 +370,8 @@ static const char *attention_bwd_supports(const mezzo_device *device, const mz_c
             return "dy, q, k and v must be of one format";
     if (call->in[IN_LSE].dtype != MEZZO_F32)
         return "lse must be fp32";
+    out->workspace = attention_bwd_workspace(device, call);
     return refuse_formats(call, 0);
 }
-const mz_kernel mz_attention_bwd__amx = {"attention_bwd_bf16_f32__amx_128x128", attention_bwd_supports,
-                                         attention_bwd_workspace, run_attention_bwd};
+const mz_kernel mz_attention_bwd__amx = {"attention_bwd_bf16_f32__amx_128x128", attention_bwd_prepare,
+                                         run_attention_bwd};

@@ -148,11 +148,13 @@ static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *attention_supports(const mezzo_device *device, const mz_call *call) {
+static const char *attention_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *reason = refuse_attention(call, &call->in[0], &call->out[0]);
     if (reason == NULL && mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
         reason = "lse must be fp32";
-    return reason != NULL ? reason : supports_floats(device, call);
+    if (reason != NULL)
+        return reason;
+    out->workspace = attention_workspace(device, call);
+    return refuse_formats(call, 0);
 }
-const mz_kernel MZ_SYMBOL(attention) = {"attention_f32__" MZ_LEVEL_TEXT "_64x64", attention_supports,
-                                        attention_workspace, run_attention};
+const mz_kernel MZ_SYMBOL(attention) = {"attention_f32__" MZ_LEVEL_TEXT "_64x64", attention_prepare, run_attention};

@@ -161,11 +161,14 @@ static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call)
     return MEZZO_OK;
 }
 
-static const char *attention_bwd_supports(const mezzo_device *device, const mz_call *call) {
+static const char *attention_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *reason = refuse_attention(call, &call->in[IN_Q], &call->in[IN_Y]);
     if (reason == NULL && call->in[IN_LSE].dtype != MEZZO_F32)
         reason = "lse must be fp32";
-    return reason != NULL ? reason : supports_floats(device, call);
+    if (reason != NULL)
+        return reason;
+    out->workspace = attention_bwd_workspace(device, call);
+    return refuse_formats(call, 0);
 }
-const mz_kernel MZ_SYMBOL(attention_bwd) = {"attention_bwd_f32__" MZ_LEVEL_TEXT "_64x64", attention_bwd_supports,
-                                            attention_bwd_workspace, run_attention_bwd};
+const mz_kernel MZ_SYMBOL(attention_bwd) = {"attention_bwd_f32__" MZ_LEVEL_TEXT "_64x64", attention_bwd_prepare,
+                                            run_attention_bwd};

@@ -111,13 +111,13 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *supports(const mezzo_device *device, const mz_call *call) {
+static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    out->workspace = workspace(device, call);
     const char *reason = refuse_attention(call, &call->in[0], &call->out[0]);
     if (reason == NULL && (call->in[3].dtype != MEZZO_F32 || call->in[4].dtype != MEZZO_F32))
         reason = "caches must be fp32";
     if (reason == NULL && call->numerics.compute != call->in[0].dtype)
         reason = "operands must be stored as they are multiplied";
-    (void)device;
     return reason != NULL ? reason : refuse_formats(call, 1u << 5);
 }
-const mz_kernel MZ_SYMBOL(attention_cached) = {"attention_cached_f32__" MZ_LEVEL_TEXT, supports, workspace, run};
+const mz_kernel MZ_SYMBOL(attention_cached) = {"attention_cached_f32__" MZ_LEVEL_TEXT, prepare, run};

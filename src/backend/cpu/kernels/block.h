@@ -139,7 +139,7 @@ static inline void copy_elements(const mz_tensor *from, int64_t at, const mz_ten
     }
 }
 
-// --- supports() -------------------------------------------------------------------------------------------------------------
+// --- prepare() ------------------------------------------------------------------------------------------------------
 static inline bool is_storage_float(const mz_tensor *t) {
     return t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16;
 }
@@ -162,8 +162,9 @@ static inline const char *refuse_formats(const mz_call *call, unsigned integers)
             return "an output is not fp32, bf16 or fp16";
     return NULL;
 }
-static inline const char *supports_floats(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+// Of kernels that take any floats and no workspace.
+static inline const char *prepare_floats(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return refuse_formats(call, 0);
 }
 

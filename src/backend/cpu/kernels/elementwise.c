@@ -74,7 +74,7 @@ static mezzo_status run_map(mezzo_device *device, const mz_call *call, map_fn *f
     static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
         return run_map(device, call, name##_block, cost);                                                              \
     }                                                                                                                  \
-    const mz_kernel MZ_SYMBOL(name) = {#name "__" MZ_LEVEL_TEXT, supports_floats, NULL, run_##name};
+    const mz_kernel MZ_SYMBOL(name) = {#name "__" MZ_LEVEL_TEXT, prepare_floats, run_##name};
 
 MAP(add, x + OTHER)
 KERNEL_OF(add, 0.4)
@@ -138,8 +138,8 @@ KERNEL_OF(dropout, 0.8)
 // --- cast -----------------------------------------------------------------------------------------------------------------
 MAP(move, x)
 
-static const char *cast_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *cast_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     const mz_tensor *x = &call->in[0], *y = &call->out[0];
     if (is_storage_float(x) && is_storage_float(y))
         return NULL;
@@ -154,5 +154,5 @@ static mezzo_status run_cast(mezzo_device *device, const mz_call *call) {
         return run_map(device, call, move_block, 0.2);
     return mezzo_convert(x->data, x->dtype, y->data, y->dtype, n);
 }
-const mz_kernel MZ_SYMBOL(cast) = {"cast__" MZ_LEVEL_TEXT, cast_supports, NULL, run_cast};
-const mz_kernel MZ_SYMBOL(reshape) = {"reshape__" MZ_LEVEL_TEXT, cast_supports, NULL, run_cast};
+const mz_kernel MZ_SYMBOL(cast) = {"cast__" MZ_LEVEL_TEXT, cast_prepare, run_cast};
+const mz_kernel MZ_SYMBOL(reshape) = {"reshape__" MZ_LEVEL_TEXT, cast_prepare, run_cast};

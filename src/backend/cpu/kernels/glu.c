@@ -34,7 +34,7 @@ static mezzo_status run_swiglu(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(swiglu) = {"swiglu__" MZ_LEVEL_TEXT, supports_floats, NULL, run_swiglu};
+const mz_kernel MZ_SYMBOL(swiglu) = {"swiglu__" MZ_LEVEL_TEXT, prepare_floats, run_swiglu};
 
 // d gate = dy·up·silu'(gate), d up = dy·silu(gate)
 static mezzo_status run_swiglu_dx(mezzo_device *device, const mz_call *call) {
@@ -57,4 +57,4 @@ static mezzo_status run_swiglu_dx(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(swiglu_dx) = {"swiglu_dx__" MZ_LEVEL_TEXT, supports_floats, NULL, run_swiglu_dx};
+const mz_kernel MZ_SYMBOL(swiglu_dx) = {"swiglu_dx__" MZ_LEVEL_TEXT, prepare_floats, run_swiglu_dx};

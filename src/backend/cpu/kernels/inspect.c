@@ -99,11 +99,11 @@ static mezzo_status run_inspect(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *inspect_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *inspect_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     for (int i = 0; i < call->n_in; i++)
         if (mz_present(&call->in[i]) && !is_storage_float(&call->in[i]))
             return "an input is not fp32, bf16 or fp16";
     return NULL;
 }
-const mz_kernel MZ_SYMBOL(inspect) = {"inspect__" MZ_LEVEL_TEXT, inspect_supports, NULL, run_inspect};
+const mz_kernel MZ_SYMBOL(inspect) = {"inspect__" MZ_LEVEL_TEXT, inspect_prepare, run_inspect};

@@ -43,23 +43,23 @@ static const char *moves(const mz_tensor *from, const mz_tensor *to) {
     return floats || from->dtype == to->dtype ? NULL : "moves are among fp32, bf16, fp16, or within one format";
 }
 
-static const char *split_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *split_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     const char *reason = NULL;
     for (int i = 0; i < call->n_out && reason == NULL; i++)
         reason = moves(&call->in[0], &call->out[i]);
     return reason;
 }
 
-static const char *concat_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *concat_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     const char *reason = NULL;
     for (int i = 0; i < call->n_in && reason == NULL; i++)
         reason = moves(&call->in[i], &call->out[0]);
     return reason;
 }
-const mz_kernel MZ_SYMBOL(split) = {"split__" MZ_LEVEL_TEXT, split_supports, NULL, run_split};
-const mz_kernel MZ_SYMBOL(concat) = {"concat__" MZ_LEVEL_TEXT, concat_supports, NULL, run_concat};
+const mz_kernel MZ_SYMBOL(split) = {"split__" MZ_LEVEL_TEXT, split_prepare, run_split};
+const mz_kernel MZ_SYMBOL(concat) = {"concat__" MZ_LEVEL_TEXT, concat_prepare, run_concat};
 
 static mezzo_status run_arange(mezzo_device *device, const mz_call *call) {
     (void)device;
@@ -69,8 +69,8 @@ static mezzo_status run_arange(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *arange_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *arange_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return call->out[0].dtype == MEZZO_I32 ? NULL : "arange counts in i32";
 }
-const mz_kernel MZ_SYMBOL(arange) = {"arange__" MZ_LEVEL_TEXT, arange_supports, NULL, run_arange};
+const mz_kernel MZ_SYMBOL(arange) = {"arange__" MZ_LEVEL_TEXT, arange_prepare, run_arange};

@@ -2,8 +2,7 @@
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
-static size_t cross_entropy_workspace(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static size_t cross_entropy_workspace(const mz_call *call) {
     return sizeof(float) * (size_t)mz_shape_rows(&call->in[0].shape); // each row's loss
 }
 
@@ -93,14 +92,14 @@ static mezzo_status run_cross_entropy(mezzo_device *device, const mz_call *call)
     return MEZZO_OK;
 }
 
-static const char *cross_entropy_supports(const mezzo_device *device, const mz_call *call) {
+static const char *cross_entropy_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
+    out->workspace = cross_entropy_workspace(call);
     if (call->out[0].dtype != MEZZO_F32 || (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32))
         return "loss and lse must be fp32";
     return refuse_formats(call, 1u << 1);
 }
-const mz_kernel MZ_SYMBOL(cross_entropy) = {"cross_entropy__" MZ_LEVEL_TEXT, cross_entropy_supports,
-                                            cross_entropy_workspace, run_cross_entropy};
+const mz_kernel MZ_SYMBOL(cross_entropy) = {"cross_entropy__" MZ_LEVEL_TEXT, cross_entropy_prepare, run_cross_entropy};
 
 // dx = dloss/n·(softmax(x) - onehot(target)); 0 where the target is ignored. May overwrite the logits.
 static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *call) {
@@ -137,11 +136,11 @@ static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *ca
     return MEZZO_OK;
 }
 
-static const char *cross_entropy_dx_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *cross_entropy_dx_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     if (call->in[0].dtype != MEZZO_F32 || call->in[3].dtype != MEZZO_F32)
         return "dloss and lse must be fp32";
     return refuse_formats(call, 1u << 2);
 }
-const mz_kernel MZ_SYMBOL(cross_entropy_dx) = {"cross_entropy_dx__" MZ_LEVEL_TEXT, cross_entropy_dx_supports, NULL,
+const mz_kernel MZ_SYMBOL(cross_entropy_dx) = {"cross_entropy_dx__" MZ_LEVEL_TEXT, cross_entropy_dx_prepare,
                                                run_cross_entropy_dx};

@@ -81,15 +81,15 @@ static mezzo_status run_route(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *route_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *route_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    out->workspace = route_workspace(device, call);
     if (call->in[0].dtype != MEZZO_F32 || call->out[0].dtype != MEZZO_F32 || call->numerics.reduce != MEZZO_F32)
         return "logits and weights must be fp32";
     if (mz_present(&call->in[1]) && call->in[1].dtype != MEZZO_F32)
         return "the bias must be fp32";
     return call->out[1].dtype == MEZZO_I32 ? NULL : "indices must be i32";
 }
-const mz_kernel MZ_SYMBOL(route) = {"route__" MZ_LEVEL_TEXT, route_supports, route_workspace, run_route};
+const mz_kernel MZ_SYMBOL(route) = {"route__" MZ_LEVEL_TEXT, route_prepare, run_route};
 
 // w_j = α·s_j/S, S = Σ s + 1e-20: dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j).
 static mezzo_status run_route_dx(mezzo_device *device, const mz_call *call) {
@@ -118,12 +118,12 @@ static mezzo_status run_route_dx(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *route_dx_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *route_dx_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     bool floats = call->in[0].dtype == MEZZO_F32 && call->in[1].dtype == MEZZO_F32 && call->out[0].dtype == MEZZO_F32;
     return floats && call->in[2].dtype == MEZZO_I32 ? NULL : "fp32 and i32 indices only";
 }
-const mz_kernel MZ_SYMBOL(route_dx) = {"route_dx__" MZ_LEVEL_TEXT, route_dx_supports, NULL, run_route_dx};
+const mz_kernel MZ_SYMBOL(route_dx) = {"route_dx__" MZ_LEVEL_TEXT, route_dx_prepare, run_route_dx};
 
 // --- expert_order: a counting sort ----------------------------------------------------------------------------------------------
 static int64_t expert_at(const int32_t *indices, int64_t i, int64_t experts) {
@@ -131,8 +131,7 @@ static int64_t expert_at(const int32_t *indices, int64_t i, int64_t experts) {
     return e < 0 || e >= experts ? experts - 1 : e;
 }
 
-static size_t expert_order_workspace(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static size_t expert_order_workspace(const mz_call *call) {
     return sizeof(int32_t) * (size_t)call->attrs.experts;
 }
 
@@ -157,20 +156,20 @@ static mezzo_status run_expert_order(mezzo_device *device, const mz_call *call) 
     return MEZZO_OK;
 }
 
-static const char *expert_order_supports(const mezzo_device *device, const mz_call *call) {
+static const char *expert_order_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
+    out->workspace = expert_order_workspace(call);
     bool whole = call->in[0].dtype == MEZZO_I32;
     for (int i = 0; i < 3; i++)
         whole = whole && call->out[i].dtype == MEZZO_I32;
     return whole ? NULL : "indices must be i32";
 }
-const mz_kernel MZ_SYMBOL(expert_order) = {"expert_order__" MZ_LEVEL_TEXT, expert_order_supports,
-                                           expert_order_workspace, run_expert_order};
+const mz_kernel MZ_SYMBOL(expert_order) = {"expert_order__" MZ_LEVEL_TEXT, expert_order_prepare, run_expert_order};
 #endif
 
 // --- permute, combine ---------------------------------------------------------------------------------------------------------------
-static const char *rearrange_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *rearrange_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     if (mz_present(&call->in[3]) && call->in[3].dtype != MEZZO_F32)
         return "weights must be fp32";
     return refuse_formats(call, 1u << 1 | 1u << 2);
@@ -200,7 +199,7 @@ static mezzo_status run_permute(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(permute) = {"permute__" MZ_LEVEL_TEXT, rearrange_supports, NULL, run_permute};
+const mz_kernel MZ_SYMBOL(permute) = {"permute__" MZ_LEVEL_TEXT, rearrange_prepare, run_permute};
 
 static mezzo_status run_combine(mezzo_device *device, const mz_call *call) {
     const mz_tensor *x = &call->in[0], *y = &call->out[0]; // [R, C], [M, C]
@@ -232,7 +231,7 @@ static mezzo_status run_combine(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(combine) = {"combine__" MZ_LEVEL_TEXT, rearrange_supports, NULL, run_combine};
+const mz_kernel MZ_SYMBOL(combine) = {"combine__" MZ_LEVEL_TEXT, rearrange_prepare, run_combine};
 
 static mezzo_status run_combine_dw(mezzo_device *device, const mz_call *call) {
     const mz_tensor *dy = &call->in[0], *x = &call->in[1]; // [M, C], [R, C]
@@ -255,8 +254,8 @@ static mezzo_status run_combine_dw(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *combine_dw_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *combine_dw_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return call->out[0].dtype != MEZZO_F32 ? "the weights' gradient must be fp32" : refuse_formats(call, 1u << 2);
 }
-const mz_kernel MZ_SYMBOL(combine_dw) = {"combine_dw__" MZ_LEVEL_TEXT, combine_dw_supports, NULL, run_combine_dw};
+const mz_kernel MZ_SYMBOL(combine_dw) = {"combine_dw__" MZ_LEVEL_TEXT, combine_dw_prepare, run_combine_dw};

@@ -110,14 +110,14 @@ static mezzo_status run_layernorm(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *layernorm_supports(const mezzo_device *device, const mz_call *call) {
+static const char *layernorm_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    out->workspace = layernorm_workspace(device, call);
     for (int i = 1; i < 3 && i < call->n_out; i++)
         if (mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32)
             return "mean and rstd must be fp32";
-    return supports_floats(device, call);
+    return refuse_formats(call, 0);
 }
-const mz_kernel MZ_SYMBOL(layernorm) = {"layernorm__" MZ_LEVEL_TEXT, layernorm_supports, layernorm_workspace,
-                                        run_layernorm};
+const mz_kernel MZ_SYMBOL(layernorm) = {"layernorm__" MZ_LEVEL_TEXT, layernorm_prepare, run_layernorm};
 
 // --- layernorm_bwd ----------------------------------------------------------------------------------------------------------
 // dweight, dbias and dsum are sums over all rows: each of at most LN_CHUNKS runs of rows has partial sums of its own, added in order at
@@ -219,7 +219,8 @@ static mezzo_status run_layernorm_bwd(mezzo_device *device, const mz_call *call)
     return MEZZO_OK;
 }
 
-static const char *layernorm_bwd_supports(const mezzo_device *device, const mz_call *call) {
+static const char *layernorm_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    out->workspace = layernorm_bwd_workspace(device, call);
     if (call->in[3].dtype != MEZZO_F32 || call->in[4].dtype != MEZZO_F32)
         return "mean and rstd must be fp32";
     for (int i = 1; i < 5 && i < call->n_out; i++)
@@ -227,10 +228,9 @@ static const char *layernorm_bwd_supports(const mezzo_device *device, const mz_c
             return "parameter gradients must be fp32";
     if (mz_present(&call->out[3]) && (call->out[0].dtype != MEZZO_F32 || call->out[3].dtype == MEZZO_F32))
         return "low is the narrow copy of an fp32 dx";
-    return supports_floats(device, call);
+    return refuse_formats(call, 0);
 }
-const mz_kernel MZ_SYMBOL(layernorm_bwd) = {"layernorm_bwd__" MZ_LEVEL_TEXT, layernorm_bwd_supports,
-                                            layernorm_bwd_workspace, run_layernorm_bwd};
+const mz_kernel MZ_SYMBOL(layernorm_bwd) = {"layernorm_bwd__" MZ_LEVEL_TEXT, layernorm_bwd_prepare, run_layernorm_bwd};
 
 // --- rmsnorm ----------------------------------------------------------------------------------------------------------------
 static size_t rmsnorm_workspace(const mezzo_device *device, const mz_call *call) {
@@ -263,14 +263,15 @@ static mezzo_status run_rmsnorm(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *rmsnorm_supports(const mezzo_device *device, const mz_call *call) {
+static const char *rmsnorm_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    out->workspace = rmsnorm_workspace(device, call);
     if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
         return "rstd must be fp32";
     if (mz_present(&call->out[2]) && !mz_present(&call->in[2]))
         return "a sum needs a residual";
-    return supports_floats(device, call);
+    return refuse_formats(call, 0);
 }
-const mz_kernel MZ_SYMBOL(rmsnorm) = {"rmsnorm__" MZ_LEVEL_TEXT, rmsnorm_supports, rmsnorm_workspace, run_rmsnorm};
+const mz_kernel MZ_SYMBOL(rmsnorm) = {"rmsnorm__" MZ_LEVEL_TEXT, rmsnorm_prepare, run_rmsnorm};
 
 // Partial sums of dweight by runs of rows, as layernorm_bwd's.
 static size_t rmsnorm_bwd_workspace(const mezzo_device *device, const mz_call *call) {
@@ -324,21 +325,22 @@ static mezzo_status run_rmsnorm_bwd(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *rmsnorm_bwd_supports(const mezzo_device *device, const mz_call *call) {
+static const char *rmsnorm_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    out->workspace = rmsnorm_bwd_workspace(device, call);
     if (call->in[3].dtype != MEZZO_F32)
         return "rstd must be fp32";
     if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
         return "parameter gradients must be fp32";
     if (mz_present(&call->out[2]) && (call->out[0].dtype != MEZZO_F32 || call->out[2].dtype == MEZZO_F32))
         return "low is the narrow copy of an fp32 dx";
-    return supports_floats(device, call);
+    return refuse_formats(call, 0);
 }
-const mz_kernel MZ_SYMBOL(rmsnorm_bwd) = {"rmsnorm_bwd__" MZ_LEVEL_TEXT, rmsnorm_bwd_supports, rmsnorm_bwd_workspace,
-                                          run_rmsnorm_bwd};
+const mz_kernel MZ_SYMBOL(rmsnorm_bwd) = {"rmsnorm_bwd__" MZ_LEVEL_TEXT, rmsnorm_bwd_prepare, run_rmsnorm_bwd};
 
 // --- softmax ----------------------------------------------------------------------------------------------------------------
-static size_t softmax_workspace(const mezzo_device *device, const mz_call *call) {
-    return sizeof(float) * row_floats(last_dim(&call->out[0].shape)) * 2 * (size_t)device->threads;
+static const char *softmax_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    out->workspace = sizeof(float) * row_floats(last_dim(&call->out[0].shape)) * 2 * (size_t)device->threads;
+    return refuse_formats(call, 0);
 }
 
 static mezzo_status run_softmax(mezzo_device *device, const mz_call *call) {
@@ -367,7 +369,7 @@ static mezzo_status run_softmax(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(softmax) = {"softmax__" MZ_LEVEL_TEXT, supports_floats, softmax_workspace, run_softmax};
+const mz_kernel MZ_SYMBOL(softmax) = {"softmax__" MZ_LEVEL_TEXT, softmax_prepare, run_softmax};
 
 // dx = y·(dy - Σ dy·y)
 static mezzo_status run_softmax_dx(mezzo_device *device, const mz_call *call) {
@@ -390,5 +392,4 @@ static mezzo_status run_softmax_dx(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(softmax_dx) = {"softmax_dx__" MZ_LEVEL_TEXT, supports_floats, softmax_workspace,
-                                         run_softmax_dx};
+const mz_kernel MZ_SYMBOL(softmax_dx) = {"softmax_dx__" MZ_LEVEL_TEXT, softmax_prepare, run_softmax_dx};

@@ -76,8 +76,7 @@ static void sum_columns(const mezzo_device *device, const mz_call *call, axis_vi
     }
 }
 
-static size_t sum_workspace(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static size_t sum_workspace(const mz_call *call) {
     axis_view v = view_along(&call->in[0].shape, call->attrs.axis);
     return v.inner == 1 ? sizeof(double) * (size_t)(v.outer * runs_of(v)) : 0;
 }
@@ -89,13 +88,15 @@ static mezzo_status run_sum(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *sum_supports(const mezzo_device *device, const mz_call *call) {
+static const char *sum_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device;
+    out->workspace = sum_workspace(call);
     if (call->attrs.accumulate && call->out[0].dtype != MEZZO_F32)
         return "sums are added to fp32 only";
-    return supports_floats(device, call);
+    return refuse_formats(call, 0);
 }
-const mz_kernel MZ_SYMBOL(sum) = {"sum__" MZ_LEVEL_TEXT, sum_supports, sum_workspace, run_sum};
-const mz_kernel MZ_SYMBOL(mean) = {"mean__" MZ_LEVEL_TEXT, sum_supports, sum_workspace, run_sum};
+const mz_kernel MZ_SYMBOL(sum) = {"sum__" MZ_LEVEL_TEXT, sum_prepare, run_sum};
+const mz_kernel MZ_SYMBOL(mean) = {"mean__" MZ_LEVEL_TEXT, sum_prepare, run_sum};
 
 // --- the gradient: alpha·dy repeated along the axis ---------------------------------------------------------------------------
 static mezzo_status run_expand(mezzo_device *device, const mz_call *call) {
@@ -119,7 +120,7 @@ static mezzo_status run_expand(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(expand) = {"expand__" MZ_LEVEL_TEXT, supports_floats, NULL, run_expand};
+const mz_kernel MZ_SYMBOL(expand) = {"expand__" MZ_LEVEL_TEXT, prepare_floats, run_expand};
 
 static mezzo_status run_accumulate(mezzo_device *device, const mz_call *call) {
     const mz_tensor *x = &call->in[0];
@@ -138,7 +139,8 @@ static mezzo_status run_accumulate(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *accumulate_supports(const mezzo_device *device, const mz_call *call) {
-    return call->out[0].dtype != MEZZO_F32 ? "parameter gradients must be fp32" : supports_floats(device, call);
+static const char *accumulate_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
+    return call->out[0].dtype != MEZZO_F32 ? "parameter gradients must be fp32" : refuse_formats(call, 0);
 }
-const mz_kernel MZ_SYMBOL(accumulate) = {"accumulate__" MZ_LEVEL_TEXT, accumulate_supports, NULL, run_accumulate};
+const mz_kernel MZ_SYMBOL(accumulate) = {"accumulate__" MZ_LEVEL_TEXT, accumulate_prepare, run_accumulate};

@@ -23,13 +23,13 @@ static mezzo_status run_rope_table(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *rope_table_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *rope_table_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     if (mz_present(&call->in[0]) && call->in[0].dtype != MEZZO_I32)
         return "positions must be i32";
     return call->out[0].dtype == MEZZO_F32 ? NULL : "a table is fp32";
 }
-const mz_kernel MZ_SYMBOL(rope_table) = {"rope_table__" MZ_LEVEL_TEXT, rope_table_supports, NULL, run_rope_table};
+const mz_kernel MZ_SYMBOL(rope_table) = {"rope_table__" MZ_LEVEL_TEXT, rope_table_prepare, run_rope_table};
 #endif
 
 // Turns n pairs: y1 = x1·c - x2·s, y2 = x2·c + x1·s. Their members are `step` apart and pairs `stride`. y may be x.
@@ -87,7 +87,8 @@ static mezzo_status run_rope(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *rope_supports(const mezzo_device *device, const mz_call *call) {
-    return call->in[1].dtype != MEZZO_F32 ? "the table must be fp32" : supports_floats(device, call);
+static const char *rope_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    out->workspace = rope_workspace(device, call);
+    return call->in[1].dtype != MEZZO_F32 ? "the table must be fp32" : refuse_formats(call, 0);
 }
-const mz_kernel MZ_SYMBOL(rope) = {"rope__" MZ_LEVEL_TEXT, rope_supports, rope_workspace, run_rope};
+const mz_kernel MZ_SYMBOL(rope) = {"rope__" MZ_LEVEL_TEXT, rope_prepare, run_rope};

@@ -23,11 +23,11 @@ static mezzo_status run_embedding(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *embedding_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *embedding_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     return refuse_formats(call, 1u << 1);
 }
-const mz_kernel MZ_SYMBOL(embedding) = {"embedding__" MZ_LEVEL_TEXT, embedding_supports, NULL, run_embedding};
+const mz_kernel MZ_SYMBOL(embedding) = {"embedding__" MZ_LEVEL_TEXT, embedding_prepare, run_embedding};
 
 // Threads own runs of columns, and each adds its columns of every position in order: no two write the same element, and the order
 // of the sums is that of the positions whatever the number of threads. 64 columns are four cache lines, so that neighbours do
@@ -63,11 +63,10 @@ static mezzo_status run_embedding_bwd(mezzo_device *device, const mz_call *call)
     return MEZZO_OK;
 }
 
-static const char *embedding_bwd_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *embedding_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     if (call->out[0].dtype != MEZZO_F32)
         return "parameter gradients must be fp32";
     return refuse_formats(call, 1u << 1);
 }
-const mz_kernel MZ_SYMBOL(embedding_bwd) = {"embedding_bwd__" MZ_LEVEL_TEXT, embedding_bwd_supports, NULL,
-                                            run_embedding_bwd};
+const mz_kernel MZ_SYMBOL(embedding_bwd) = {"embedding_bwd__" MZ_LEVEL_TEXT, embedding_bwd_prepare, run_embedding_bwd};

@@ -112,8 +112,7 @@ static void stats_chunk(const mz_call *call, const void *with, int64_t index, ch
     pass->partial[index] = sum_squares(g, c.n);
 }
 
-static size_t grad_stats_workspace(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static size_t grad_stats_workspace(const mz_call *call) {
     size_t segments = (size_t)mz_shape_count(&call->in[0].shape) / sizeof(mz_segment);
     return sizeof(double) * (segments + (size_t)mz_shape_count(&call->out[0].shape) / CHUNK + 1);
 }
@@ -306,8 +305,8 @@ static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {
 }
 
 // Masters, gradients and moments are FP32 by contract.
-static const char *update_supports(const mezzo_device *device, const mz_call *call) {
-    (void)device;
+static const char *update_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
     for (int i = 0; i < call->n_in; i++)
         if (mz_present(&call->in[i]) && call->in[i].dtype != MEZZO_F32 && call->in[i].dtype != MEZZO_U8)
             return "the update reads fp32 buffers and u8 blocks";
@@ -316,8 +315,12 @@ static const char *update_supports(const mezzo_device *device, const mz_call *ca
             return "the update writes fp32 buffers and u8 blocks";
     return NULL;
 }
-const mz_kernel MZ_SYMBOL(grad_stats) = {"grad_stats__" MZ_LEVEL_TEXT, update_supports, grad_stats_workspace,
-                                         run_grad_stats};
-const mz_kernel MZ_SYMBOL(adamw) = {"adamw__" MZ_LEVEL_TEXT, update_supports, NULL, run_adamw};
-const mz_kernel MZ_SYMBOL(sgd) = {"sgd__" MZ_LEVEL_TEXT, update_supports, NULL, run_sgd};
-const mz_kernel MZ_SYMBOL(refresh) = {"refresh__" MZ_LEVEL_TEXT, update_supports, NULL, run_refresh};
+
+static const char *grad_stats_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    out->workspace = grad_stats_workspace(call);
+    return update_prepare(device, call, out);
+}
+const mz_kernel MZ_SYMBOL(grad_stats) = {"grad_stats__" MZ_LEVEL_TEXT, grad_stats_prepare, run_grad_stats};
+const mz_kernel MZ_SYMBOL(adamw) = {"adamw__" MZ_LEVEL_TEXT, update_prepare, run_adamw};
+const mz_kernel MZ_SYMBOL(sgd) = {"sgd__" MZ_LEVEL_TEXT, update_prepare, run_sgd};
+const mz_kernel MZ_SYMBOL(refresh) = {"refresh__" MZ_LEVEL_TEXT, update_prepare, run_refresh};
