@@ -211,7 +211,7 @@ static mezzo_status plan_savings(asked *a) {
         MEZZO_TRY(save_by(a, &less, "residual low"));
         less.recompute_light = !w.recompute;
         less.logits_rows = 1024;
-        MEZZO_TRY(save_by(a, &less, "these two, 1024 rows of logits"));
+        MEZZO_TRY(save_by(a, &less, "light + residual, logits by 1,024"));
     }
     for (int64_t parts = 2; parts <= 8 && w.batch % parts == 0; parts *= 2) {
         char name[64];
@@ -238,7 +238,7 @@ static const char *mib(size_t bytes, char *buffer, size_t size) {
     return buffer;
 }
 
-static void print_row(const asked *a, const memory_row *r) {
+static void print_row(const memory_row *r) {
     const mz_footprint *f = &r->f;
     const size_t parts[] = {f->weights,           f->shadows,     f->gradients,
                             f->optimizer,         f->activations, f->workspace + f->inputs + f->padding,
@@ -254,11 +254,10 @@ static void print_row(const asked *a, const memory_row *r) {
     if (r->largest >= 0)
         printf(" %10lld %10lld", (long long)r->largest, (long long)r->largest_again);
     printf("\n");
-    (void)a;
 }
 
 static void print_plan(const asked *a) {
-    char text[32], unshared[32];
+    char text[32], unshared[32], sampling[32];
     const memory_row *base = &a->rows[a->base];
     printf("%s: %s parameters; a micro batch of %lld x %lld tokens; planned for %s%s\n\n", a->model,
            cli_thousands((double)base->f.parameters, text, sizeof text), (long long)a->w.batch, (long long)a->w.seq_len,
@@ -267,22 +266,52 @@ static void print_plan(const asked *a) {
            : a->w.recompute_light ? ", with recompute light"
                                   : "");
     printf("%-9s %-10s %-10s %12s %12s %12s %12s %12s %12s %12s", "precision", "optimizer", "master", "weights",
-           "shadows", "gradients", "optimizer", "activations", "workspace", "total");
+           "copies", "gradients", "optimizer", "activations", "workspace", "total");
     if (a->measure)
         printf(" %12s %8s", "measured", "error");
     if (a->limit > 0)
         printf(" %10s %10s", "batch fits", "recompute");
     printf("\n");
     for (int i = 0; i < a->n_rows; i++)
-        print_row(a, &a->rows[i]);
-    printf(
-        "\nAutocast does not halve the weights: the fp32 weights, gradients and moments stay, and every matrix that a "
-        "product reads has a\n"
-        "2-byte copy (a shadow) beside. What shrinks is the activations. Without sharing memory between values that "
-        "never live at the\nsame time, %s's activations would take %s. `mezzo train` keeps a program for evaluation "
-        "too: %s more.\n",
-        mezzo_precision_name(base->precision), mib(base->f.unshared, unshared, sizeof unshared),
-        mib(base->f.evaluation, text, sizeof text));
+        print_row(&a->rows[i]);
+    printf("\nAutocast does not halve the weights: fp32 weights, gradients and moments stay, and every matrix that\n"
+           "a product reads has a 2-byte low-precision copy beside it. What shrinks is the activations. If no two\n"
+           "values shared memory, %s's activations would take %s. `mezzo train` also keeps programs for\n"
+           "evaluation (%s) and sampling (%s)%s.\n",
+           mezzo_precision_name(base->precision), mib(base->f.unshared, unshared, sizeof unshared),
+           mib(base->f.evaluation, text, sizeof text), mib(base->f.sampling, sampling, sizeof sampling),
+           a->limit > 0 ? "; a batch that fits includes them" : "");
+}
+
+// Nothing fits: what the least row needs for one sequence.
+static mezzo_status print_none(const asked *a) {
+    size_t least = SIZE_MAX;
+    const memory_row *row = NULL;
+    char need[32], limit[32];
+    for (int i = 0; i < a->n_rows; i++) {
+        mz_workload w = workload_of(a, a->rows[i].precision, a->rows[i].optimizer, a->rows[i].master);
+        size_t bytes;
+        w.batch = 1;
+        w.recompute = true;
+        MEZZO_TRY(mz_workload_run_memory(a->device, &w, &bytes));
+        if (bytes < least) {
+            least = bytes;
+            row = &a->rows[i];
+        }
+    }
+    fprintf(stderr,
+            "mezzo memory: nothing fits in %s: the least is %s, %s, %s master weights, with recompute: %s for one "
+            "sequence of %lld tokens\n",
+            mib(a->limit, limit, sizeof limit), mezzo_precision_name(row->precision), optimizers[row->optimizer].name,
+            mezzo_master_name(row->master), mib(least, need, sizeof need), (long long)a->w.seq_len);
+    return MEZZO_OK;
+}
+
+static bool any_fits(const asked *a) {
+    for (int i = 0; i < a->n_rows; i++)
+        if (a->rows[i].largest > 0 || a->rows[i].largest_again > 0)
+            return true;
+    return a->limit == 0;
 }
 
 static void print_savings(const asked *a) {
@@ -313,12 +342,13 @@ static void print_schemes(double params) {
 }
 
 static json_t *footprint_json(const mz_footprint *f) {
-    return json_pack("{sI sI sI sI sI sI sI sI sI sI sI}", "weights", (json_int_t)f->weights, "shadows",
+    return json_pack("{sI sI sI sI sI sI sI sI sI sI sI sI sI}", "weights", (json_int_t)f->weights, "shadows",
                      (json_int_t)f->shadows, "gradients", (json_int_t)f->gradients, "optimizer",
                      (json_int_t)f->optimizer, "activations", (json_int_t)f->activations, "workspace",
                      (json_int_t)f->workspace, "inputs", (json_int_t)f->inputs, "padding", (json_int_t)f->padding,
                      "total", (json_int_t)mz_footprint_total(f), "activations_unshared", (json_int_t)f->unshared,
-                     "evaluation", (json_int_t)f->evaluation);
+                     "evaluation", (json_int_t)f->evaluation, "sampling", (json_int_t)f->sampling, "run",
+                     (json_int_t)mz_footprint_run(f));
 }
 
 static json_t *row_json(const memory_row *r) {
@@ -395,11 +425,17 @@ static int planned(asked *a) {
         code = cli_plotted(a->args, draw(a, &plot), &plot);
     if (code != CLI_DONE)
         return code;
-    if (cli_has(a->args, "json"))
-        return cli_json_print(a->args->command, plan_json(a));
-    print_plan(a);
-    print_savings(a);
-    return CLI_DONE;
+    if (cli_has(a->args, "json")) {
+        code = cli_json_print(a->args->command, plan_json(a));
+    } else {
+        print_plan(a);
+        print_savings(a);
+    }
+    if (code != CLI_DONE || any_fits(a))
+        return code;
+    fflush(stdout);
+    status = print_none(a);
+    return status == MEZZO_OK ? CLI_CHECK_FAILED : cli_error(a->args->command, status);
 }
 
 static int by_formula(const cli_args *args) {
@@ -454,7 +490,7 @@ static const cli_option options_table[] = {
     {"optimizer", "LIST", "adamw, sgd (with momentum), sgd-plain [all]"},
     {"master", "LIST", "how bf16 keeps its masters: fp32, split, stochastic [all]"},
     {"params", "N", "only the formulas, for a model of N parameters: 7B, 350M"},
-    {"limit", "SIZE", "also the largest batch that fits, as 24GiB, without and with recompute"},
+    {"limit", "SIZE", "also the largest batch that fits, as 24GiB, without and with recompute; 1 if none does"},
     {"measure", NULL, "also run two steps of each row and compare the peak: needs the memory"},
     {"json", NULL, "the result as JSON"},
     {"plot", "FILE", "stacked bars, FILE.svg or FILE.png (both are drawn, and the gnuplot script kept beside them)"},
@@ -469,9 +505,10 @@ const cli_command cli_memory = {
     .usage = "--model NAME [--batch-size N] [--limit 24GiB] [--KEY VALUE …], or --params 7B",
     .details =
         "The training step's plan, run dry: nothing of the model's size is allocated, unless --measure asks for it.\n"
-        "weights: masters, FP32 or what is kept beside the shadows; shadows: the low-precision copies that products "
-        "read; optimizer: moments and state;\n"
-        "workspace: kernels' scratch, inputs, and on a CPU what is left empty of huge pages.",
+        "weights: master weights, FP32 or what is kept beside the copies; copies: the low-precision weights that "
+        "products read; optimizer: moments and state;\n"
+        "workspace: kernels' scratch, inputs, and on a CPU what is left empty of huge pages. A batch that fits does so "
+        "as `mezzo train` runs it, with evaluation and sampling.",
     .options = options_table,
     .config = keys,
     .run = run,

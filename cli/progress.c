@@ -35,10 +35,15 @@ static void add(char line[LINE_BYTES], const char *fmt, ...) {
     va_end(args);
 }
 
+// x86 makes NaNs with the sign set, which printf shows; a reader would look for a reason.
+static double unsigned_nan(double x) {
+    return isnan(x) ? fabs(x) : x;
+}
+
 // What a report says, the most wanted first: a narrow terminal cuts the end.
 static void describe(char line[LINE_BYTES], const cli_progress *p, const mezzo_progress *now) {
     char buf[32];
-    add(line, "step %lld/%lld  loss %.4f", (long long)now->step, (long long)now->steps, now->loss);
+    add(line, "step %lld/%lld  loss %.4f", (long long)now->step, (long long)now->steps, unsigned_nan(now->loss));
     if (!isnan(p->val_loss))
         add(line, "  val %.4f", p->val_loss);
     add(line, "  lr %.2e", now->lr);
@@ -46,7 +51,7 @@ static void describe(char line[LINE_BYTES], const cli_progress *p, const mezzo_p
         add(line, "  scale %g", now->loss_scale);
     add(line, "  %s tok/s", cli_thousands(now->tokens_per_second, buf, sizeof buf));
     add(line, "  %s left", cli_duration(now->seconds_left, buf, sizeof buf));
-    add(line, "  norm %.3f", now->grad_norm);
+    add(line, "  norm %.3f", unsigned_nan(now->grad_norm));
     if (now->skipped > 0 || now->loss_scale != 1)
         add(line, "  skipped %lld", (long long)now->skipped);
     add(line, "  mem %s", cli_bytes(now->memory_bytes, buf, sizeof buf));
@@ -111,7 +116,8 @@ void cli_progress_show(void *user, const mezzo_progress *now) {
         break;
     }
     case MEZZO_EVENT_EVAL:
-        fprintf(stderr, "step %lld/%lld  val loss %.4f\n", (long long)now->step, (long long)now->steps, now->val_loss);
+        fprintf(stderr, "step %lld/%lld  val loss %.4f\n", (long long)now->step, (long long)now->steps,
+                unsigned_nan(now->val_loss));
         break;
     case MEZZO_EVENT_SAMPLE:
         print_sample(now);

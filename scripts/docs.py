@@ -3,7 +3,7 @@
 
 Pages say where each number comes from, in comments that a reader does not see:
 
-    <!-- mezzo lab formats -->            what the command prints stands between this line and <!-- end -->, as a code block
+    <!-- mezzo lab formats -->            the command and what it prints stand between this line and <!-- end -->, as a code block
     <!-- figure NAME: mezzo lab … -->     figures/NAME.svg is drawn by the command with --plot; the image stands before <!-- end -->
     <!--= lab formats --json : EXPR : FORMAT-->0.5<!--=-->    one number in a sentence: EXPR of the command's JSON, which is d
 
@@ -98,7 +98,7 @@ def filled(page, mezzo, check, problems):
 
     def block(match):
         head, kind, words, old, end = match.groups()
-        new = "```\n" + run(mezzo, words).rstrip() + "\n```\n"
+        new = f"```\n$ mezzo {words}\n{run(mezzo, words).rstrip()}\n```\n"
         return head + (old if check and kind == "mezzo~" and near(old, new) else new) + end
 
     def figure(match):

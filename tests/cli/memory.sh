@@ -20,6 +20,27 @@ within='/"measured"/ { gsub(",", ""); measured = $2 } /"total"/ { gsub(",", "");
     /"measured"/ { n++; d = total / measured - 1; if (d > 0.01 || d < -0.01) { print d; bad = 1 } } END { exit bad || n < 3 }'
 awk "$within" "$OUT" || fail "a plan is more than 1 % from what was measured"
 
+# What fits does so as `mezzo train` runs it: its evaluation and sampling programs are in the plan, and one sequence more is not.
+number() { sed -nE 's/.*"'"$1"'": ([0-9]+),?.*/\1/p' "$OUT" | head -n 1; }
+text 600 >text.txt
+for shape in "gpt2 2 64 61 64" "cs336 1 48 100 128" "gpt2 1 32 500 256"; do
+    read -r model layers width vocab length <<<"$shape"
+    KEYS=(--model "$model" --layers "$layers" --heads 2 --d-model "$width" --vocab "$vocab" --seq-len "$length" --device cpu --threads 2)
+    run 0 memory "${KEYS[@]}" --precision bf16 --optimizer adamw --master fp32 --limit 24MiB --json
+    batch=$(number largest_batch)
+    run 0 memory "${KEYS[@]}" --precision bf16 --optimizer adamw --master fp32 --batch-size $((batch + 1)) --json
+    [[ $(number run) -gt $((24 << 20)) ]] || fail "batch $((batch + 1)) of $shape fits too"
+    run 0 memory "${KEYS[@]}" --precision bf16 --optimizer adamw --master fp32 --batch-size "$batch" --json
+    planned=$(number run) padding=$(number padding)
+    [[ $planned -le $((24 << 20)) ]] || fail "batch $batch of $shape does not fit"
+    rm -rf run
+    run 0 train "${KEYS[@]}" --precision bf16 --batch-size "$batch" --steps 2 --warmup 1 --eval-iters 1 --data text.txt --tokenizer char --out run
+    took=$(sed -nE 's/.*perf\/memory_bytes": ([0-9]+).*/\1/p' run/metrics.jsonl | head -n 1)
+    awk -v a=$((planned - padding)) -v b="$took" 'BEGIN { exit !(a / b > 0.98 && a / b < 1.02) }' ||
+        fail "$shape: planned $((planned - padding)) bytes, train took $took"
+done
+refuse 1 "nothing fits in 1.0 MiB" "with recompute" -- memory "${KEYS[@]}" --limit 1MiB
+
 if command -v gnuplot >/dev/null; then
     run 0 memory --model gpt2-124M --batch-size 8 --device cpu --limit 24GiB --plot memory.svg
     [[ -s memory.svg && -s memory.png && -s memory.gp ]] || fail "no figure"

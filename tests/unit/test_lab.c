@@ -115,6 +115,9 @@ static void the_handouts_sums(void **state) {
     }
     // Above 4 bf16's spacing is 1/32: half of it is more than the term.
     assert_true(sum("bf16+bf16", 0.01, 1000).stalled == 350);
+    // These go on, whatever the last few additions did.
+    assert_true(sum("bf16 kahan", 0.01, 1000).stalled == 0 && sum("fp16 kahan", 0.01, 1000).stalled == 0);
+    assert_true(sum("bf16 stochastic", 0.01, 1000).stalled == 0 && sum("fp32+fp32", 0.01, 1000).stalled == 0);
     assert_true(sum("bf16+bf16", 0.01, 100000).sum == 4);
 }
 

@@ -79,7 +79,7 @@ typedef struct mz_sum_result {
     double exact;    // count · x, x as it was given
     double relative; // |sum - exact| / |exact|; 0 where exact is 0
     int64_t
-        stalled; // the first addition after which the sum never changed again; 0: it changed to the end (pairwise: 0)
+        stalled; // the addition after which a plain sum never changed again; 0: it did not stall, or is of another way
 } mz_sum_result;
 
 // Adds x `count` times (1 … 2³¹). `path`, where not NULL, gets the sum after each of `points` additions, evenly spaced and ending with

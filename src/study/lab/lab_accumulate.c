@@ -87,7 +87,10 @@ mz_sum_result mz_sum(const mz_sum_way *way, double x, int64_t count, uint64_t se
             path[next++] = r.sum;
     }
     out.sum = r.sum;
-    out.stalled = out.stalled == count || way->how == MZ_SUM_PAIRWISE ? 0 : out.stalled;
+    // Kahan's and stochastic sums move on even where one addition changes nothing.
+    bool stalls = way->how == MZ_SUM_PLAIN || way->how == MZ_SUM_WIDENED;
+    if (!stalls || out.stalled == count || mezzo_round_to(r.sum + out.term, way->sum) != r.sum)
+        out.stalled = 0;
     out.relative = out.exact == 0 ? 0 : fabs(out.sum - out.exact) / fabs(out.exact);
     return out;
 }

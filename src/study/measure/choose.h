@@ -9,7 +9,7 @@ typedef struct mz_candidate {
     bool native, timed, passed; // native: the device has arithmetic for it; passed: the guard
     double step_seconds;        // median; NaN where it was not timed
     double tokens_per_second, loss;
-    size_t memory;  // bytes, as planned
+    size_t memory;  // bytes that `mezzo train` would take, as planned
     char note[256]; // why it was not timed or did not pass; "" if there is nothing to say
 } mz_candidate;
 

@@ -33,16 +33,22 @@ typedef struct mz_footprint {
     size_t weights, shadows, gradients; // FP32 masters, their low-precision copies, FP32 gradients
     size_t optimizer;                   // moments, the state block and the lists of segments
     size_t activations, workspace, inputs;
-    size_t padding;    // of blocks of host memory, large ones of which take whole huge pages; 0 on a GPU
-    size_t unshared;   // what activations would be if no two values shared memory
-    size_t evaluation; // a forward-only program of the same shape, which `mezzo train` keeps beside; not in the total
+    size_t padding;  // of blocks of host memory, large ones of which take whole huge pages; 0 on a GPU
+    size_t unshared; // what activations would be if no two values shared memory
+    // Kept by `mezzo train` beside the training step; not in mz_footprint_total, which is what a step alone takes.
+    size_t evaluation; // a forward-only program of the same shape
+    size_t
+        sampling; // programs of one position and of several with their cache, and of a window that is shorter than a sample
 } mz_footprint;
 mezzo_status mz_workload_footprint(mezzo_device *device, const mz_workload *w, mz_footprint *out);
 size_t mz_footprint_total(const mz_footprint *f);
-// The largest batch of one micro batch whose footprint is at most `limit`, by planning; 0: not even one sequence. w->batch is ignored.
+size_t mz_footprint_run(const mz_footprint *f); // with evaluation and sampling, as `mezzo train` runs
+// The largest batch of one micro batch for which mz_footprint_run is at most `limit`, by planning; 0: not even one sequence.
+// w->batch is ignored.
 mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *w, size_t limit, int64_t *batch);
 // Bytes on the device that training takes: parameters, gradients, low-precision copies, optimizer, activations, workspace.
 mezzo_status mz_workload_memory(mezzo_device *device, const mz_workload *w, size_t *bytes);
+mezzo_status mz_workload_run_memory(mezzo_device *device, const mz_workload *w, size_t *bytes); // mz_footprint_run
 // What is free on the device now: its memory less what anybody uses; on a CPU the system's available memory. 0: not known.
 mezzo_status mz_memory_free(mezzo_device *device, size_t *bytes);
 // Floating-point operations of the products and attention of a step, forward and backward (3 × forward), nothing evaluated twice.

@@ -22,6 +22,41 @@ static mezzo_status build(const mz_workload *w, mezzo_graph **out) {
     return status;
 }
 
+// Programs that draw text (src/train/sampler.c): of one position and of several, which share the cache; without kernels for a cache, or
+// where a sample is longer than the context, of the whole window.
+enum { SAMPLE_TOKENS = 200, PREFILL = 64 }; // train.sample_tokens' default; positions read at once
+
+static mezzo_status plan_sampler(mezzo_device *device, const mz_workload *w, int64_t tokens, bool cached,
+                                 mezzo_memory *out) {
+    mezzo_program_options options = mz_workload_options(w, true);
+    mezzo_graph *g = NULL;
+    options.logits_rows = 0;
+    *out = (mezzo_memory){0};
+    MEZZO_TRY(mezzo_graph_create(&g));
+    mezzo_status status =
+        cached ? mezzo_model_build_cached(g, &w->model, 1, tokens) : mezzo_model_build(g, &w->model, 1, tokens, true);
+    if (status == MEZZO_OK)
+        status = mezzo_plan_memory(device, g, &options, out);
+    mezzo_graph_free(g);
+    return status;
+}
+
+static mezzo_status sampling_bytes(mezzo_device *device, const mz_workload *w, size_t *bytes) {
+    mezzo_memory one, several = {0}, whole = {0};
+    int64_t length = w->model.seq_len;
+    mezzo_status status = plan_sampler(device, w, 1, true, &one);
+    bool cached = status != MEZZO_ERR_UNSUPPORTED;
+    if (cached)
+        MEZZO_TRY(status);
+    if (cached && length > 1)
+        MEZZO_TRY(plan_sampler(device, w, length < PREFILL ? length : PREFILL, true, &several));
+    if (!cached || length < SAMPLE_TOKENS)
+        MEZZO_TRY(plan_sampler(device, w, length, false, &whole));
+    *bytes = (cached ? one.activations + one.workspace + one.inputs : 0) + several.activations + several.workspace +
+             whole.activations + whole.workspace + whole.inputs;
+    return MEZZO_OK;
+}
+
 static int moments_of(const mz_workload *w) {
     return !w->sgd ? 2 : w->momentum != 0 ? 1 : 0;
 }
@@ -68,6 +103,7 @@ static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_wo
                           .inputs = m.inputs,
                           .unshared = m.activations_unshared,
                           .evaluation = forward.activations + forward.workspace + forward.inputs};
+    MEZZO_TRY(sampling_bytes(device, w, &out->sampling));
     for (size_t i = 0; i < g->n_params; i++)
         out->parameters += mz_shape_count(&g->params[i].shape);
     MEZZO_TRY(optimizer_bytes(device, g, w, m.gradients / sizeof(float), &out->optimizer));
@@ -90,6 +126,17 @@ size_t mz_footprint_total(const mz_footprint *f) {
            f->padding;
 }
 
+size_t mz_footprint_run(const mz_footprint *f) {
+    return mz_footprint_total(f) + f->evaluation + f->sampling;
+}
+
+mezzo_status mz_workload_run_memory(mezzo_device *device, const mz_workload *w, size_t *bytes) {
+    mz_footprint f;
+    MEZZO_TRY(mz_workload_footprint(device, w, &f));
+    *bytes = mz_footprint_run(&f);
+    return MEZZO_OK;
+}
+
 mezzo_status mz_workload_memory(mezzo_device *device, const mz_workload *w, size_t *bytes) {
     mz_footprint f;
     MEZZO_TRY(mz_workload_footprint(device, w, &f));
@@ -100,7 +147,7 @@ mezzo_status mz_workload_memory(mezzo_device *device, const mz_workload *w, size
 static mezzo_status total_at(mezzo_device *device, const mz_workload *w, int64_t batch, size_t *bytes) {
     mz_workload at = *w;
     at.batch = batch;
-    MEZZO_TRY(mz_workload_memory(device, &at, bytes));
+    MEZZO_TRY(mz_workload_run_memory(device, &at, bytes));
     return MEZZO_OK;
 }
 
