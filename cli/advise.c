@@ -189,7 +189,7 @@ static const char *const keys[] = {"model.",          "train.grad_accum",
 
 const cli_command cli_advise = {
     .name = "advise",
-    .summary = "a precision for a shape, by rules that were measured or by measuring here",
+    .summary = "a precision for a shape: by measured rules, or measured here",
     .usage = "[--rules FILE|NAME] --d-model N --batch-size N --seq-len N | --measure --model NAME [--KEY VALUE …]",
     .details =
         "With --measure: the fastest precision that fits and whose first steps are finite, with a loss within 1 % of "

@@ -8,15 +8,18 @@ static const cli_command *const commands[] = {
     &cli_advise, &cli_sweep, &cli_lab,    &cli_memory, &cli_verify, &cli_doctor, &cli_report,  &cli_watch};
 
 static void print_help(void) {
-    printf("mezzo: mixed-precision training that is measured\n\n"
+    printf("mezzo: mixed-precision training of Transformers, with measurements\n\n"
            "usage: mezzo SUBCOMMAND [--option value …]\n\n");
     for (size_t i = 0; i < MZ_COUNT(commands); i++)
         printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
     printf("\n  mezzo SUBCOMMAND --help   its options\n"
+           "  mezzo help SUBCOMMAND     the same\n"
            "  mezzo --version           the version\n\n"
            "results go to stdout, progress and messages to stderr\n"
-           "exit codes: 0 done, 1 a check failed, 2 usage or bad input, 3 it could not be done, 130 interrupted\n"
-           "MEZZO_VERBOSE=dispatch,trace prints the kernel chosen for each op, and where errors come from\n");
+           "exit codes: 0 done, 1 a check failed, 2 usage or bad input, 3 runtime failure,\n"
+           "130 interrupted\n"
+           "MEZZO_VERBOSE=dispatch,trace prints the kernel chosen for each op, and where\n"
+           "errors come from\n");
 }
 
 static int unknown(const char *name) {
@@ -29,6 +32,15 @@ static int unknown(const char *name) {
     else
         fprintf(stderr, "mezzo: there is no subcommand \"%s\"; mezzo --help lists them\n", name);
     return CLI_USAGE;
+}
+
+static int help_of(const char *name) {
+    for (size_t i = 0; i < MZ_COUNT(commands); i++)
+        if (strcmp(commands[i]->name, name) == 0) {
+            cli_help(commands[i]);
+            return cli_finish(commands[i], CLI_DONE);
+        }
+    return unknown(name);
 }
 
 static int dispatch(const cli_command *command, int argc, char **argv) {
@@ -51,6 +63,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "mezzo: a subcommand is missing; mezzo --help lists them\n");
         return CLI_USAGE;
     }
+    if (strcmp(argv[1], "help") == 0 && argc > 2)
+        return help_of(argv[2]);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_help();
         return cli_finish(NULL, CLI_DONE);

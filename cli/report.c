@@ -67,11 +67,52 @@ int cli_finish(const cli_command *command, int code) {
     return code == CLI_DONE ? CLI_FAILED : code;
 }
 
+// --- help: at most 80 columns ---------------------------------------------------------------------------------------------------
+enum { HELP_COLUMNS = 80, HELP_COLUMN = 26 }; // of a line; where the texts of options begin
+
+static int columns_of(const char *text, size_t bytes) { // UTF-8 characters
+    int n = 0;
+    for (size_t i = 0; i < bytes; i++)
+        n += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return n;
+}
+
+// Words from column `at` on, later lines indented. A line end behind a sentence is kept, others are blanks.
+static void wrap(const char *text, int at, int indent) {
+    bool starts = true; // a line: no blank before the word
+    for (const char *word = text; *word != '\0';) {
+        size_t n = strcspn(word, " \n");
+        int width = columns_of(word, n);
+        if (!starts && at + 1 + width > HELP_COLUMNS) {
+            printf("\n%*s", indent, "");
+            at = indent;
+        } else if (!starts) {
+            putchar(' ');
+            at++;
+        }
+        printf("%.*s", (int)n, word);
+        at += width;
+        starts = false;
+        word += n;
+        bool sentence = *word == '\n' && n > 0 && strchr(".:", word[-1]) != NULL;
+        word += *word != '\0';
+        if (sentence && *word != '\0') {
+            printf("\n%*s", indent, "");
+            at = indent;
+            starts = true;
+        }
+    }
+    putchar('\n');
+}
+
 static void print_option(const char *left, const char *help) {
-    if (strlen(left) <= 30)
-        printf("  %-30s %s\n", left, help);
+    int width = 2 + columns_of(left, strlen(left));
+    printf("  %s", left);
+    if (width < HELP_COLUMN)
+        printf("%*s", HELP_COLUMN - width, "");
     else
-        printf("  %s\n  %-30s %s\n", left, "", help);
+        printf("\n%*s", HELP_COLUMN, "");
+    wrap(help, HELP_COLUMN, HELP_COLUMN);
 }
 
 // What a key takes, in the words of help: its names where it has some.
@@ -97,20 +138,27 @@ static void print_keys(const cli_command *command) {
         previous = key.key;
         const int alias = (int)strcspn(key.aliases, " |");
         const char *value = value_word(key.type);
-        printf("  --%s%s%s%.*s%s\n        %s", key.key, strcmp(key.type, "map") == 0 ? ".PATTERN" : "",
-               alias > 0 ? ", --" : "", alias, key.aliases, value, key.help);
-        if (strcmp(value, " NAME") == 0 && strchr(key.type, '|') != NULL)
-            printf(": %s", key.type);
-        if (*key.initial != '\0')
-            printf(" [%s]", key.initial);
-        putchar('\n');
+        printf("  --%s%s%s%.*s%s\n        ", key.key, strcmp(key.type, "map") == 0 ? ".PATTERN" : "",
+               alias > 0 ? ", --" : "", alias, key.aliases, value);
+        bool names = strcmp(value, " NAME") == 0 && strchr(key.type, '|') != NULL;
+        char text[1024];
+        snprintf(text, sizeof text, "%s%s%s%s%s%s", key.help, names ? ": " : "", names ? key.type : "",
+                 *key.initial != '\0' ? " [" : "", key.initial, *key.initial != '\0' ? "]" : "");
+        wrap(text, 8, 8);
     }
 }
 
 void cli_help(const cli_command *command) {
-    printf("mezzo %s: %s\n\nusage: mezzo %s %s\n", command->name, command->summary, command->name, command->usage);
-    if (*command->details != '\0')
-        printf("\n%s\n", command->details);
+    char line[1024];
+    snprintf(line, sizeof line, "mezzo %s: %s", command->name, command->summary);
+    wrap(line, 0, 4);
+    snprintf(line, sizeof line, "usage: mezzo %s %s", command->name, command->usage);
+    putchar('\n');
+    wrap(line, 0, 11);
+    if (*command->details != '\0') {
+        putchar('\n');
+        wrap(command->details, 0, 0);
+    }
     printf("\noptions:\n");
     for (const cli_option *o = command->options; o->name != NULL; o++) {
         char left[128];

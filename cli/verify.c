@@ -145,7 +145,7 @@ static const char *const keys[] = {
 
 const cli_command cli_verify = {
     .name = "verify",
-    .summary = "the same training run in fp32 and in a precision: speed, memory, accuracy, verdicts",
+    .summary = "a training run in fp32 and in a precision: speed, memory, accuracy",
     .usage = "--data FILE [--precision NAME] [--seeds N] [--config FILE] [--KEY VALUE …]",
     .details = "Both runs start from the same weights and see the same batches, bit for bit. Exit code 1 when a "
                "requirement is "

@@ -13,6 +13,17 @@ for subcommand in train eval sample data explain bench analyze advise sweep lab 
     run 0 "$subcommand" --json --help # wherever it stands
     shows "$OUT" "usage: mezzo $subcommand"
 done
+# At most 80 columns, everywhere; `mezzo help NAME` is `mezzo NAME --help`.
+for subcommand in "" train eval sample data import export explain bench analyze advise sweep lab memory verify doctor report watch; do
+    run 0 $subcommand --help
+    long=$(LC_ALL=C.UTF-8 awk 'length($0) > 80' "$OUT")
+    [[ -z $long ]] || fail "more than 80 columns in mezzo $subcommand --help: $long"
+    cp "$OUT" help.txt
+    run 0 help $subcommand
+    cmp -s "$OUT" help.txt || fail "mezzo help $subcommand is not mezzo $subcommand --help"
+done
+refuse_help() { run 2 help tarin; shows "$ERR" '"tarin"' '"train"'; }
+refuse_help
 run 0 train --help
 shows "$OUT" --optimizer.lr --lr --seq-len --precision --resume
 
