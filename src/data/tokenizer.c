@@ -73,6 +73,15 @@ mezzo_status mz_tokenizer_named(const char *name, mezzo_tokenizer **out) {
         return mezzo_tokenizer_create_byte(out);
     if (strcmp(name, "gpt2") == 0)
         return mezzo_tokenizer_create_gpt2(out);
+    if (!mz_path_exists(name) && strpbrk(name, "/.") == NULL) { // a name, not a path
+        static const char *const known[] = {"char", "byte", "gpt2"};
+        const char *near = mz_nearest(name, known, MZ_COUNT(known));
+        *out = NULL;
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "there is no tokenizer %s%s%s; it is char, byte, gpt2, a folder with vocab.json and merges.txt, "
+                       "or a saved tokenizer's file",
+                       mz_quote(name).text, near != NULL ? "; did you mean " : "", near != NULL ? near : "");
+    }
     return mezzo_tokenizer_load(name, out);
 }
 

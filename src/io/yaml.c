@@ -247,8 +247,9 @@ static mezzo_status read_events(reader *r, yaml_parser_t *parser) {
             if (parser->error == YAML_MEMORY_ERROR)
                 return mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory while reading YAML", r->where);
             mz_quoted problem = mz_quote(parser->problem ? parser->problem : "unreadable");
-            return mz_fail(MEZZO_ERR_FORMAT, "%s:%zu: not valid YAML: %s", r->where, parser->problem_mark.line + 1,
-                           problem.text);
+            bool tab = strstr(problem.text, "cannot start any token") != NULL;
+            return mz_fail(MEZZO_ERR_FORMAT, "%s:%zu: not valid YAML: %s%s", r->where, parser->problem_mark.line + 1,
+                           problem.text, tab ? "; YAML is indented with spaces, not tabs" : "");
         }
         bool end = event.type == YAML_STREAM_END_EVENT;
         mezzo_status status = take_event(r, &event);

@@ -32,7 +32,7 @@ mezzo_status mz_find_checkpoint(const char *path, bool best, char *out, size_t s
         return MEZZO_OK;
     }
     if (!mz_path_is_dir(path))
-        return mz_fail(MEZZO_ERR_INVALID, "%s: no such folder: name a run folder or a checkpoint in one", path);
+        return mz_fail(MEZZO_ERR_IO, "%s: no such folder: name a run folder or a checkpoint in one", path);
     MEZZO_TRY(find_below(path, "/checkpoints", best, out, size, &found));
     return found ? MEZZO_OK : mezzo_checkpoint_find(path, best, out, size);
 }

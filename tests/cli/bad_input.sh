@@ -36,7 +36,7 @@ train "optimizer.lr" -- --data text.txt --lr -1
 train "heads" "3" "16" -- --data text.txt --heads 3
 train "gpt3" "gpt2" -- --data text.txt --model gpt3
 train "fp61" -- --data text.txt --precision fp61
-CODE=3 train "bpe" -- --data text.txt --tokenizer bpe
+train "bpe" -- --data text.txt --tokenizer bpe
 train "batch_size" -- --data text.txt --batch-size 0
 train "nomodule" -- --data text.txt --autocast.nomodule.x fp32 --out run-override
 
@@ -68,7 +68,15 @@ for broken in truncated corrupt; do
     refuse 2 "$broken" -- train "${TINY[@]}" --steps 6 --data text.txt --out "$broken" \
         --resume "$broken/${checkpoint#good/}"
 done
-refuse 2 "absent" -- eval absent
+for subcommand in eval sample export report watch; do # a path that is not there is one thing everywhere
+    refuse 3 "absent" -- "$subcommand" absent $([[ $subcommand == export ]] && echo --out new)
+done
+refuse 2 gtp2 "did you mean gpt2" -- data text.txt --tokenizer gtp2 --out new
+printf 'learning_rate: 1e-3\n' >rate.yaml
+refuse 2 rate.yaml:1 learning_rate "did you mean optimizer.lr" -- train --config rate.yaml --data text.txt
+printf 'optimizer:\n\tlr: 1e-3\n' >tab.yaml
+refuse 2 tab.yaml:2 "spaces, not tabs" -- train --config tab.yaml --data text.txt
+refuse 2 init-scale "from 1.0e-30 to 1.0e+38" -- train --data text.txt --init-scale 1e300
 refuse 2 "no whole checkpoint" -- eval .
 
 # --- samples

@@ -97,7 +97,7 @@ run 0 train --config imported/config.yaml --init imported --data letters.txt --t
 run 0 export tuned --out tuned-exported
 cmp tuned-exported/model.safetensors exported/model.safetensors || fail "the weights to begin with"
 refuse 2 imported layers -- train --config imported/config.yaml --init imported --layers 3 --data letters.txt --tokenizer char --out other
-refuse 2 absent -- train --config imported/config.yaml --init absent --data letters.txt --tokenizer char --out other
+refuse 3 absent -- train --config imported/config.yaml --init absent --data letters.txt --tokenizer char --out other
 rm -rf other
 
 run 0 train --config ids/config.yaml --init ids --data letters.txt --tokenizer char --vocab 61 --steps 1 --batch-size 2 --eval-every 0 \
@@ -196,5 +196,5 @@ refuse 2 "50257" "61" -- import "$golden/hf_gpt2" --tokenizer gpt2 --out new
 refuse 2 --max-shard-size -1 -- export imported --out new --max-shard-size -1
 refuse 2 --dtype int8 -- export imported --out new --dtype int8
 refuse 2 exported "not empty" -- export imported --out exported
-refuse 2 absent -- export absent --out new
+refuse 3 absent -- export absent --out new
 [[ $(ls) == "$before" ]] || fail "something was written: $(ls)"

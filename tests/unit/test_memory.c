@@ -121,12 +121,17 @@ static void the_largest_batch_is_the_largest(void **state) {
             assert_int_equal(mz_workload_largest_batch(device, &w, limits[i], &batch), MEZZO_OK);
             assert_true(batch > 0);
             w.batch = batch;
-            assert_int_equal(mz_workload_memory(device, &w, &bytes), MEZZO_OK);
+            assert_int_equal(mz_workload_run_memory(device, &w, &bytes), MEZZO_OK);
             assert_true(bytes <= limits[i]);
             w.batch = batch + 1;
-            assert_int_equal(mz_workload_memory(device, &w, &bytes), MEZZO_OK);
+            assert_int_equal(mz_workload_run_memory(device, &w, &bytes), MEZZO_OK);
             assert_true(bytes > limits[i]);
         }
+    // `mezzo train` keeps programs for evaluation and sampling beside the step.
+    mz_workload w = workload("gpt2-124M", MEZZO_PRECISION_BF16, 4, 1024);
+    mz_footprint f = footprint(&w);
+    assert_true(f.evaluation > (size_t)4 * 1024 * 50257 * 2 && f.sampling > (size_t)12 * 2 * 1024 * 768 * 2);
+    assert_int_equal(mz_footprint_run(&f), mz_footprint_total(&f) + f.evaluation + f.sampling);
     const mz_workload none = workload("gpt2-124M", MEZZO_PRECISION_BF16, 1, 1024);
     int64_t batch = 7;
     assert_int_equal(mz_workload_largest_batch(device, &none, 1 << 20, &batch), MEZZO_OK);
