@@ -29,7 +29,7 @@ static void test_what_is_refused(void **state) {
     fails(run((const char *const[]){"--vocab=7", NULL}, &log), MEZZO_ERR_INVALID, "7");
     fails(run((const char *const[]){"--min-lr=1", NULL}, &log), MEZZO_ERR_INVALID, "optimizer.min_lr");
     fails(run((const char *const[]){"--device=abacus", NULL}, &log), MEZZO_ERR_INVALID, "abacus");
-    fails(run((const char *const[]){"--resume=nowhere", NULL}, &log), MEZZO_ERR_INVALID, "nowhere");
+    fails(run((const char *const[]){"--resume=nowhere", NULL}, &log), MEZZO_ERR_IO, "nowhere");
 }
 
 static void test_settings_are_checked_when_set(void **state) {
