@@ -199,27 +199,3 @@ mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *
         mz_prepared_free(out);
     return status;
 }
-
-bool mz_op_in_place(mz_op op) {
-    switch (op) {
-    case MZ_OP_add:
-    case MZ_OP_mul:
-    case MZ_OP_scale:
-    case MZ_OP_relu:
-    case MZ_OP_gelu:
-    case MZ_OP_silu:
-    case MZ_OP_dropout:
-    case MZ_OP_cast:
-    case MZ_OP_relu_dx:
-    case MZ_OP_gelu_dx:
-    case MZ_OP_silu_dx:
-    case MZ_OP_layernorm_bwd:
-    case MZ_OP_rmsnorm_bwd:
-    case MZ_OP_rope:
-    case MZ_OP_softmax_dx:
-    case MZ_OP_cross_entropy_dx:
-        return true;
-    default:
-        return false;
-    }
-}

@@ -15,8 +15,8 @@ typedef struct mz_rng_state {
 
 // One op with its tensors: what a kernel runs, and what it is asked about before (data pointers NULL then).
 // Tensors are contiguous, row-major, 64-byte aligned; absent slots, and those from n_in and n_out on, have rank -1 and data
-// NULL. Inputs and outputs never overlap, except that the output of an in-place op (mz_op_in_place) may be exactly its first
-// input.
+// NULL. Inputs and outputs never overlap, except that the first output may be exactly the
+// input that ops.def lets it replace (mz_op_reuses).
 typedef struct mz_call {
     mz_op op;
     mz_attrs attrs;
@@ -133,10 +133,6 @@ mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *
 // The same for one kernel: NULL, or its reason, and *out is empty.
 const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out);
 void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one is fine
-
-bool mz_op_in_place(
-    mz_op
-        op); // its output may be exactly its first input: add mul scale relu gelu silu dropout, the *_dx of those (dy), layernorm_bwd(dy), rmsnorm_bwd(dy), rope, cross_entropy_dx(logits, slot 1), softmax_dx(dy), cast of equal size
 
 // --- update ops -------------------------------------------------------------------------------------------------------------
 // Parameters' FP32 masters and gradients are one flat buffer each; a parameter is a segment of it, starting at a multiple of 16

@@ -191,7 +191,7 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     if (kept && precision == MEZZO_PRECISION_FP64 && is_float(want)) // of FP32 parameters and inputs too
         want = MEZZO_F64, convert = node.op != MZ_OP_embedding;
     for (int i = 0; convert && i < node.n_in; ++i)
-        if (node.in[i] >= 0 && !mz_slot_state(node.op, i))
+        if (node.in[i] >= 0 && !(mz_op_slot(node.op, false, i).is & MZ_SLOT_STATE))
             MEZZO_TRY(as_dtype(p, &node, node.in[i], want, &node.in[i]));
     node.rule = rules[cls][who];
     if (cls != MZ_CAST_EXPLICIT && cls != MZ_CAST_INT)

@@ -116,20 +116,19 @@ static mz_node begin_node(const mezzo_graph *g, mz_op op) {
 }
 
 static mezzo_status check_inputs(const mezzo_graph *g, const mz_node *node) {
-    mz_slot slots[MZ_MAX_IN];
-    int listed = mz_op_slots(node->op, false, slots);
-    const char *op = mz_op_table[node->op].name;
+    const mz_op_info *info = &mz_op_table[node->op];
+    const char *op = info->name;
     for (int i = 0; i < node->n_in; ++i) {
         int v = node->in[i];
-        if (v < 0 && (i >= listed || !slots[i].optional))
-            return mz_fail(MEZZO_ERR_INVALID, "%s: %s is missing", op, slots[i].name);
+        mz_slot slot = mz_op_slot(node->op, false, i);
+        if (v < 0 && (i >= info->n_in || !(slot.is & MZ_SLOT_OPTIONAL)))
+            return mz_fail(MEZZO_ERR_INVALID, "%s: %s is missing", op, slot.name);
         if (v >= (int)g->n_values)
-            return mz_fail(MEZZO_ERR_INVALID, "%s: %s is not a value of this graph", op, slots[i].name);
-        bool ids = mz_slot_integer(slots[i].name);
-        bool moves = node->op == MZ_OP_reshape || node->op == MZ_OP_split || node->op == MZ_OP_concat;
+            return mz_fail(MEZZO_ERR_INVALID, "%s: %s is not a value of this graph", op, slot.name);
+        bool any = info->moves || (slot.is & MZ_SLOT_INTEGER);
         char buf[128];
-        if (v >= 0 && !ids && !moves && g->values[v].dtype == MEZZO_I32)
-            return mz_fail(MEZZO_ERR_INVALID, "%s: %s (%s) holds integers", op, slots[i].name,
+        if (v >= 0 && !any && g->values[v].dtype == MEZZO_I32)
+            return mz_fail(MEZZO_ERR_INVALID, "%s: %s (%s) holds integers", op, slot.name,
                            mz_graph_value_name(g, v, buf, sizeof buf));
     }
     return MEZZO_OK;
@@ -138,8 +137,6 @@ static mezzo_status check_inputs(const mezzo_graph *g, const mz_node *node) {
 // Appends the node with its output values; `shape`, one an output, NULL asks the op's rule.
 static mezzo_status finish_node(mezzo_graph *g, mz_node *node, const mz_shape *shape, mezzo_dtype dtype) {
     mz_shape shapes[MZ_MAX_OUT] = {{0}};
-    mz_slot slots[MZ_MAX_IN];
-    mz_op_slots(node->op, true, slots);
     if (g->n_values + MZ_MAX_OUT > INT32_MAX)
         return mz_fail(MEZZO_ERR_INVALID, "the graph is too large");
     MEZZO_TRY(check_inputs(g, node));
@@ -151,7 +148,7 @@ static mezzo_status finish_node(mezzo_graph *g, mz_node *node, const mz_shape *s
         mz_value v = empty_value;
         v.kind = MZ_VALUE_TEMP;
         v.shape = shapes[i];
-        v.dtype = mz_slot_integer(slots[i].name) ? MEZZO_I32 : dtype;
+        v.dtype = mz_op_slot(node->op, true, i).is & MZ_SLOT_INTEGER ? MEZZO_I32 : dtype;
         v.alias = node->op == MZ_OP_reshape ? node->in[0] : -1;
         MEZZO_TRY(mz_graph_value(g, v, &node->out[i]));
     }
@@ -161,8 +158,7 @@ static mezzo_status finish_node(mezzo_graph *g, mz_node *node, const mz_shape *s
 static mezzo_value finish(mezzo_graph *g, mz_node *node) {
     if (g->status != MEZZO_OK)
         return MEZZO_NONE;
-    bool moves = node->op == MZ_OP_reshape || node->op == MZ_OP_split || node->op == MZ_OP_concat;
-    bool whole = moves && node->in[0] >= 0 && g->values[node->in[0]].dtype == MEZZO_I32;
+    bool whole = mz_op_table[node->op].moves && node->in[0] >= 0 && g->values[node->in[0]].dtype == MEZZO_I32;
     mezzo_status status = finish_node(g, node, NULL, whole ? MEZZO_I32 : MEZZO_F32);
     return status == MEZZO_OK ? (mezzo_value){node->out[0]} : failed(g, status);
 }

@@ -48,27 +48,9 @@ static void set_output(fuse *f, mz_node *n, int slot, int v) {
     value(f, v)->slot = slot;
 }
 
-static bool matmul_class(mz_op op) {
-    switch (op) {
-    case MZ_OP_linear:
-    case MZ_OP_matmul:
-    case MZ_OP_attention:
-    case MZ_OP_attention_cached:
-    case MZ_OP_linear_dx:
-    case MZ_OP_linear_dw:
-    case MZ_OP_attention_bwd:
-    case MZ_OP_grouped_linear:
-    case MZ_OP_grouped_linear_dx:
-    case MZ_OP_grouped_linear_dw:
-        return true;
-    default:
-        return false;
-    }
-}
-
-// Moves data without looking at it: input and output dtypes are one.
-static bool copies(mz_op op) {
-    return op == MZ_OP_reshape || op == MZ_OP_split || op == MZ_OP_concat;
+// Products have kernels for one low format, and what moves bytes has one dtype: neither takes mixed dtypes.
+static bool takes_one_dtype(mz_op op) {
+    return mz_op_is_product(op) || mz_op_table[op].moves || op == MZ_OP_cast;
 }
 
 static bool wider(mezzo_dtype a, mezzo_dtype b) {
@@ -83,7 +65,7 @@ static void fold_widening(fuse *f, size_t index) {
         return;
     for (size_t i = index + 1; i < f->g->n_nodes && uses_of(f, to) > 0; ++i) {
         mz_node *n = &f->g->nodes[i];
-        if (f->dead[i] || matmul_class(n->op) || copies(n->op) || n->op == MZ_OP_cast)
+        if (f->dead[i] || takes_one_dtype(n->op))
             continue;
         for (int k = 0; k < n->n_in; ++k)
             if (n->in[k] == to)
@@ -100,8 +82,7 @@ static void fold_narrowing(fuse *f, size_t index) {
     if (cast->op != MZ_OP_cast || cast->pinned || !wider(value(f, from)->dtype, value(f, to)->dtype))
         return;
     mz_node *n = maker(f, from, 0);
-    if (!n || matmul_class(n->op) || copies(n->op) || n->op == MZ_OP_cast || n->op == MZ_OP_arange ||
-        uses_of(f, from) != 1 || n->phase != cast->phase)
+    if (!n || takes_one_dtype(n->op) || n->op == MZ_OP_arange || uses_of(f, from) != 1 || n->phase != cast->phase)
         return;
     kill(f, cast);
     set_output(f, n, 0, to);
@@ -229,8 +210,10 @@ static void fuse_residual_norm(fuse *f, size_t index) {
     if (reader == f->g->n_nodes)
         return;
     mz_node *norm = &f->g->nodes[reader];
-    int residual = norm->op == MZ_OP_layernorm ? 3 : 2, sum = residual; // slots
-    if ((norm->op != MZ_OP_layernorm && norm->op != MZ_OP_rmsnorm) || norm->in[0] != s || norm->phase != add->phase ||
+    bool layernorm = norm->op == MZ_OP_layernorm;
+    int residual = layernorm ? MZ_IN(layernorm, residual) : MZ_IN(rmsnorm, residual);
+    int sum = layernorm ? MZ_OUT(layernorm, sum) : MZ_OUT(rmsnorm, sum);
+    if ((!layernorm && norm->op != MZ_OP_rmsnorm) || norm->in[0] != s || norm->phase != add->phase ||
         (norm->n_in > residual && norm->in[residual] >= 0))
         return;
     set_input(f, norm, 0, a);
@@ -251,7 +234,7 @@ static void fuse_norm_gradient(fuse *f, size_t index) {
         if (!norm || (norm->op != MZ_OP_layernorm_bwd && norm->op != MZ_OP_rmsnorm_bwd) || uses_of(f, dx) != 1 ||
             dres == dx)
             continue;
-        int slot = norm->op == MZ_OP_layernorm_bwd ? 5 : 4;
+        int slot = norm->op == MZ_OP_layernorm_bwd ? MZ_IN(layernorm_bwd, dres) : MZ_IN(rmsnorm_bwd, dres);
         if (norm->in[slot] >= 0)
             continue;
         mz_node *merged = move_to(f, index, norm);
@@ -272,7 +255,8 @@ static void fuse_combine(fuse *f, size_t index) {
         if (!combine || combine->op != MZ_OP_combine || uses_of(f, sum) != 1 || sum == other ||
             value(f, sum)->dtype != MEZZO_F32)
             continue;
-        int slot = combine->n_in > 4 && combine->in[4] >= 0 ? 5 : 4;
+        int first = MZ_IN(combine, added), second = MZ_IN(combine, more);
+        int slot = combine->n_in > first && combine->in[first] >= 0 ? second : first;
         if (combine->n_in > slot && combine->in[slot] >= 0)
             continue;
         mz_node *merged = move_to(f, index, combine);
@@ -291,7 +275,7 @@ static void fuse_norm_low(fuse *f, size_t index) {
     mz_node *norm = maker(f, from, 0);
     if (!norm || (norm->op != MZ_OP_layernorm_bwd && norm->op != MZ_OP_rmsnorm_bwd) || norm->phase != cast->phase)
         return;
-    int slot = norm->op == MZ_OP_layernorm_bwd ? 3 : 2;
+    int slot = norm->op == MZ_OP_layernorm_bwd ? MZ_OUT(layernorm_bwd, low) : MZ_OUT(rmsnorm_bwd, low);
     if (slot < norm->n_out && norm->out[slot] >= 0)
         return;
     kill(f, cast);
@@ -310,15 +294,15 @@ static void fuse_bias_gradient(fuse *f, size_t index) {
     if (dw->op != MZ_OP_linear_dw || dw->n_out < 2 || dw->out[1] < 0)
         return;
     int dy = dw->in[0], db = dw->out[1], slot = value(f, dy)->kind == MZ_VALUE_TEMP ? value(f, dy)->slot : -1;
-    mz_node *from = slot == 0 || slot == 3 ? maker(f, dy, slot) : NULL;
+    mz_node *from = slot == MZ_OUT(layernorm_bwd, dx) || slot == MZ_OUT(layernorm_bwd, low) ? maker(f, dy, slot) : NULL;
     if (!from || from->phase != dw->phase)
         return;
     bool norm = from->op == MZ_OP_layernorm_bwd,
          product = from->op == MZ_OP_linear_dx && from->attrs.act != MZ_ACT_NONE && is_low(f, dy);
-    int sums = norm ? 4 : 1;
+    int low = MZ_OUT(layernorm_bwd, low), sums = norm ? MZ_OUT(layernorm_bwd, dsum) : MZ_OUT(linear_dx, dsum);
     if ((!norm && !product) || (from->n_out > sums && from->out[sums] >= 0) ||
         (norm &&
-         (from->attrs.accumulate != dw->attrs.accumulate || (slot == 0 && from->n_out > 3 && from->out[3] >= 0))))
+         (from->attrs.accumulate != dw->attrs.accumulate || (slot == 0 && from->n_out > low && from->out[low] >= 0))))
         return;
     from->attrs.accumulate = dw->attrs.accumulate;
     dw->out[1] = -1;

@@ -185,3 +185,13 @@ const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size
     }
     return buf;
 }
+
+double mz_node_flops(const mezzo_graph *g, const mz_node *node) {
+    const mz_shape *in[MZ_MAX_IN] = {NULL}, *out[MZ_MAX_OUT] = {NULL};
+    mz_flops_fn *flops = mz_op_table[node->op].flops;
+    for (int i = 0; i < node->n_in; i++)
+        in[i] = node->in[i] >= 0 ? &g->values[node->in[i]].shape : NULL;
+    for (int i = 0; i < node->n_out; i++)
+        out[i] = node->out[i] >= 0 ? &g->values[node->out[i]].shape : NULL;
+    return flops != NULL ? flops(&node->attrs, in, out) : 0;
+}

@@ -93,6 +93,8 @@ mezzo_status mz_graph_consumers(const mezzo_graph *g,
                                 int **counts); // uses of each value by nodes, + 1 if kept; caller frees
 const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size_t size);
 
+double mz_node_flops(const mezzo_graph *g, const mz_node *node); // a multiply-add counts two; 0: not counted
+
 // Shapes and dtypes of a node's outputs from its inputs and attrs (shape.c): fails naming op, values and both shapes.
 mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ_MAX_OUT]);
 

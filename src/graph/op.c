@@ -1,48 +1,69 @@
 // The op table, from ops.def, and shapes.
 #include "graph/op.h"
+#include "graph/flops.h"
 
-#define LOW                                MZ_CAST_LOW
-#define FP32                               MZ_CAST_FP32
-#define WIDEST                             MZ_CAST_WIDEST
-#define FOLLOW                             MZ_CAST_FOLLOW
-#define INT                                MZ_CAST_INT
-#define EXPLICIT                           MZ_CAST_EXPLICIT
-#define OP(name, in, out, saved, cls, tol) [MZ_OP_##name] = {#name, in, out, saved, cls, MZ_TOL_##tol, MZ_KIND_FORWARD},
-#define OP_BACKWARD(name, in, out, tol)                                                                                \
-    [MZ_OP_##name] = {#name, in, out, "", MZ_CAST_NONE, MZ_TOL_##tol, MZ_KIND_BACKWARD},
-#define OP_STATE(name, in, out, tol) [MZ_OP_##name] = {#name, in, out, "", MZ_CAST_NONE, MZ_TOL_##tol, MZ_KIND_STATE},
+#define MZ_SLOT(name, is) {#name, is},
+#define OP(name, inputs, outputs, ...)                                                                                 \
+    static const mz_slot name##_in[] = {inputs{"", 0}}, name##_out[] = {outputs{"", 0}};
+#define OP_BACKWARD OP
+#define OP_STATE    OP
+#include "graph/ops.def"
+#undef OP
+#undef OP_BACKWARD
+#undef OP_STATE
+#undef MZ_SLOT
+
+#define LOW      MZ_CAST_LOW
+#define FP32     MZ_CAST_FP32
+#define WIDEST   MZ_CAST_WIDEST
+#define FOLLOW   MZ_CAST_FOLLOW
+#define INT      MZ_CAST_INT
+#define EXPLICIT MZ_CAST_EXPLICIT
+#define EXACT    MZ_TOL_EXACT
+#define ROUND    MZ_TOL_ROUND
+#define ELEMENT  MZ_TOL_ELEMENT
+#define REDUCE   MZ_TOL_REDUCE
+#define MATMUL   MZ_TOL_MATMUL
+#define ROW(op, of, saved, cls, ...)                                                                                   \
+    [MZ_OP_##op] = {#op,                                                                                               \
+                    MZ_KIND_##of,                                                                                      \
+                    op##_in,                                                                                           \
+                    op##_out,                                                                                          \
+                    (int)sizeof(struct mz_in_##op) - 1,                                                                \
+                    (int)sizeof(struct mz_out_##op) - 1,                                                               \
+                    saved,                                                                                             \
+                    cls,                                                                                               \
+                    __VA_ARGS__},
+#define OP(name, in, out, saved, shape, cls, ...) ROW(name, FORWARD, saved, cls, __VA_ARGS__)
+#define OP_BACKWARD(name, in, out, ...)           ROW(name, BACKWARD, "", MZ_CAST_NONE, __VA_ARGS__)
+#define OP_STATE(name, in, out, ...)              ROW(name, STATE, "", MZ_CAST_NONE, __VA_ARGS__)
 const mz_op_info mz_op_table[MZ_OP_COUNT] = {
 #include "graph/ops.def"
 };
 
-int mz_op_slots(mz_op op, bool outputs, mz_slot slots[MZ_MAX_IN]) {
-    const char *s = outputs ? mz_op_table[op].outputs : mz_op_table[op].inputs;
-    int n = 0;
-    memset(slots, 0, MZ_MAX_IN * sizeof *slots);
-    while (*s) {
-        size_t len = strcspn(s, " ");
-        size_t name = strcspn(s, " ?*+");
-        mz_slot *slot = &slots[n++];
-        memcpy(slot->name, s, name);
-        slot->optional = memchr(s, '?', len) != NULL;
-        slot->repeated = memchr(s, '*', len) != NULL;
-        slot->gradient = memchr(s, '+', len) != NULL;
-        s += len;
-        s += strspn(s, " ");
-    }
-    int listed = n;
-    if (n > 0 && slots[n - 1].repeated)
-        for (; n < MZ_MAX_IN; ++n)
-            slots[n] = slots[n - 1];
-    return listed;
+mz_slot mz_op_slot(mz_op op, bool output, int index) {
+    const mz_op_info *info = &mz_op_table[op];
+    const mz_slot *slots = output ? info->out : info->in;
+    int n = output ? info->n_out : info->n_in;
+    if (index < n)
+        return slots[index];
+    return n > 0 && slots[n - 1].is & MZ_SLOT_REPEATED ? slots[n - 1] : slots[n];
 }
 
-bool mz_slot_integer(const char *name) {
-    static const char *const names[] = {"ids", "targets", "positions", "indices", "order", "place", "offsets"};
-    for (size_t i = 0; i < MZ_COUNT(names); ++i)
-        if (!strcmp(name, names[i]))
-            return true;
-    return false;
+int mz_op_find_slot(mz_op op, bool output, const char *name) {
+    const mz_slot *slots = output ? mz_op_table[op].out : mz_op_table[op].in;
+    for (int i = 0; *slots[i].name != '\0'; i++)
+        if (strcmp(slots[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+int mz_op_reuses(mz_op op) {
+    const mz_op_info *info = &mz_op_table[op];
+    for (int i = 0; i < info->n_in; i++)
+        if (info->in[i].is & MZ_SLOT_REPLACED)
+            return i;
+    return -1;
 }
 
 int64_t mz_shape_count(const mz_shape *s) {
@@ -79,25 +100,4 @@ int64_t mz_shape_rows(const mz_shape *s) {
     for (int i = 0; i + 1 < s->rank; ++i)
         n *= s->dim[i];
     return n;
-}
-
-int mz_op_reuses(mz_op op) {
-    switch (op) {
-    case MZ_OP_add:
-    case MZ_OP_mul:
-    case MZ_OP_scale:
-    case MZ_OP_relu:
-    case MZ_OP_gelu:
-    case MZ_OP_silu:
-    case MZ_OP_dropout:
-    case MZ_OP_rope:
-    case MZ_OP_relu_dx:
-    case MZ_OP_gelu_dx:
-    case MZ_OP_silu_dx:
-        return 0;
-    case MZ_OP_cross_entropy_dx:
-        return 1; // logits: a row is read whole before its gradient is written
-    default:
-        return -1;
-    }
 }

@@ -30,31 +30,75 @@ typedef enum mz_cast_class {
 } mz_cast_class;
 typedef enum mz_tolerance { MZ_TOL_EXACT, MZ_TOL_ROUND, MZ_TOL_ELEMENT, MZ_TOL_REDUCE, MZ_TOL_MATMUL } mz_tolerance;
 
-typedef struct mz_op_info {
-    const char *name, *inputs, *outputs, *saved;
-    mz_cast_class cast_class;
-    mz_tolerance tolerance;
-    enum { MZ_KIND_FORWARD, MZ_KIND_BACKWARD, MZ_KIND_STATE } kind;
-} mz_op_info;
-extern const mz_op_info mz_op_table[MZ_OP_COUNT];
-// A slot's name as ops.def has it ("x", "db"), "" past the end. `index` beyond a '*' slot repeats it.
+// What ops.def says of a slot (its words).
+enum {
+    MZ_SLOT_OPTIONAL = 1, // may be absent
+    MZ_SLOT_REPEATED = 2, // the last one: any number of them
+    MZ_SLOT_GRADIENT = 4, // an output that may be a parameter's FP32 gradient, which the op adds to
+    MZ_SLOT_REPLACED = 8, // an input whose bytes the first output may take
+    MZ_SLOT_STATE = 16,   // an FP32 input that the op writes
+    MZ_SLOT_INTEGER = 32, // I32
+    MZ_SLOT_BYTES = 64,   // U8
+};
 typedef struct mz_slot {
-    char name[16];
-    bool optional, repeated, gradient; // '?', '*', '+'
+    const char *name; // "x", "db"; "" past the end
+    unsigned is;      // MZ_SLOT_…
 } mz_slot;
-int mz_op_slots(mz_op op, bool outputs, mz_slot slots[MZ_MAX_IN]); // how many are listed
-// Slots of state: FP32 inputs that the op writes, which no pass may replace by a copy.
-static inline bool mz_slot_state(mz_op op, int slot) {
-    return op == MZ_OP_attention_cached && (slot == 3 || slot == 4);
-}
-bool mz_slot_integer(const char *name); // holds I32, in whatever op it is
+
+// A slot's number: MZ_IN(linear, bias) is 2, MZ_OUT(linear, preact) is 1. A name that the op lacks does not compile: every op
+// has structs with one byte a slot, so that a slot's offset is its number.
+#define MZ_SLOT(name, is) char name;
+#define OP_SLOTS(op, inputs, outputs)                                                                                  \
+    struct mz_in_##op {                                                                                                \
+        inputs char end;                                                                                               \
+    };                                                                                                                 \
+    struct mz_out_##op {                                                                                               \
+        outputs char end;                                                                                              \
+    };
+#define OP(op, inputs, outputs, ...)          OP_SLOTS(op, inputs, outputs)
+#define OP_BACKWARD(op, inputs, outputs, ...) OP_SLOTS(op, inputs, outputs)
+#define OP_STATE(op, inputs, outputs, ...)    OP_SLOTS(op, inputs, outputs)
+#include "graph/ops.def"
+#undef OP
+#undef OP_BACKWARD
+#undef OP_STATE
+#undef OP_SLOTS
+#undef MZ_SLOT
+#define MZ_IN(op, slot)  ((int)offsetof(struct mz_in_##op, slot))
+#define MZ_OUT(op, slot) ((int)offsetof(struct mz_out_##op, slot))
 
 typedef struct mz_shape {
     int rank;
     int64_t dim[MEZZO_MAX_RANK];
 } mz_shape;
-// The input slot whose memory the op's first output may take over (same size, last use), or -1.
+typedef struct mz_attrs mz_attrs;
+// The operations of one run, a multiply-add counting two. Shapes by slot; NULL: absent.
+typedef double mz_flops_fn(const mz_attrs *attrs, const mz_shape *const in[MZ_MAX_IN],
+                           const mz_shape *const out[MZ_MAX_OUT]);
+
+// A row of ops.def.
+typedef struct mz_op_info {
+    const char *name;
+    enum { MZ_KIND_FORWARD, MZ_KIND_BACKWARD, MZ_KIND_STATE } kind;
+    const mz_slot *in, *out; // n_in and n_out, as listed, and one with an empty name
+    int n_in, n_out;
+    const char *saved; // names, with spaces between
+    mz_cast_class cast_class;
+    mz_tolerance tolerance;
+    bool moves, cheap;
+    mz_flops_fn *flops; // NULL: none that count
+} mz_op_info;
+extern const mz_op_info mz_op_table[MZ_OP_COUNT];
+
+// What ops.def says of slot `index`: past a repeated slot the same, past the end of all others {"", 0}.
+mz_slot mz_op_slot(mz_op op, bool output, int index);
+int mz_op_find_slot(mz_op op, bool output, const char *name); // its number, -1: the op has none of this name
+// The input slot whose bytes the op's first output may take over (same size and dtype, last use), or -1.
 int mz_op_reuses(mz_op op);
+// Products: matrix multiplications and attention.
+static inline bool mz_op_is_product(mz_op op) {
+    return mz_op_table[op].tolerance == MZ_TOL_MATMUL;
+}
 
 int64_t mz_shape_count(const mz_shape *s); // product; 1 for rank 0
 bool mz_shape_equal(const mz_shape *a, const mz_shape *b);
@@ -82,7 +126,7 @@ typedef struct mz_update_attrs {
     int hysteresis, floor_patience;
 } mz_update_attrs;
 
-typedef struct mz_attrs {
+struct mz_attrs {
     float alpha;                   // scale, expand; route: the factor of all weights
     float eps;                     // layernorm, rmsnorm
     float p;                       // dropout, attention
@@ -107,7 +151,7 @@ typedef struct mz_attrs {
     float limit;                   // inspect: magnitudes above it are bad; 0 = none
     int bad_first, bad_rest;       // inspect: MZ_BAD_… of the first input and of the others
     const mz_update_attrs *update; // OP_STATE
-} mz_attrs;
+};
 
 // How the arithmetic is done. Storage is each tensor's own dtype.
 typedef struct mz_numerics {

@@ -53,13 +53,16 @@ static const char *phase_name(mz_phase phase) {
     }
 }
 
+static bool reads(const mz_node *n, const char *name) {
+    int slot = mz_op_find_slot(n->op, false, name);
+    return slot >= 0 && slot < n->n_in && n->in[slot] >= 0;
+}
+
 // Only the rule that decided can tell a matmul's op class apart from its fused form; name what was fused.
 static const char *op_text(const mz_node *n, char *buf, size_t size) {
     static const char *const acts[] = {"", "+relu", "+gelu", "+gelu_tanh", "+silu"};
-    bool residual = n->n_in > 3 && n->in[3] >= 0 && (n->op == MZ_OP_linear || n->op == MZ_OP_layernorm);
-    residual = residual || (n->op == MZ_OP_rmsnorm && n->n_in > 2 && n->in[2] >= 0);
-    bool dres = n->op == MZ_OP_layernorm_bwd ? n->in[5] >= 0 : n->op == MZ_OP_rmsnorm_bwd && n->in[4] >= 0;
-    snprintf(buf, size, "%s%s%s", mz_op_table[n->op].name, acts[n->attrs.act], residual || dres ? "+residual" : "");
+    bool residual = reads(n, "residual") || reads(n, "dres");
+    snprintf(buf, size, "%s%s%s", mz_op_table[n->op].name, acts[n->attrs.act], residual ? "+residual" : "");
     return buf;
 }
 

@@ -2,8 +2,8 @@
 // nodes that make it are repeated just before the first backward node that wants it. Random ops keep their stream, so the
 // repetition is bit for bit the original.
 //
-// "Light" repeats only what costs a pass over memory, activations and norms with their casts: products and attention are kept, and so
-// is what they read.
+// "Light" repeats only ops marked cheap in ops.def, which cost a pass over memory: activations and norms with their casts.
+// Products and attention are kept, and so is what they read.
 #include "graph/graph.h"
 
 typedef struct pass {
@@ -16,21 +16,6 @@ typedef struct pass {
     size_t n_values; // before the pass
     bool light;
 } pass;
-
-static bool is_cheap(mz_op op) {
-    switch (op) {
-    case MZ_OP_cast:
-    case MZ_OP_relu:
-    case MZ_OP_gelu:
-    case MZ_OP_silu:
-    case MZ_OP_swiglu:
-    case MZ_OP_layernorm:
-    case MZ_OP_rmsnorm:
-        return true;
-    default:
-        return false;
-    }
-}
 
 static void mark_boundaries(pass *p) {
     for (size_t i = 0; i < p->n_old; ++i) {
@@ -81,7 +66,7 @@ static mezzo_status repeat(pass *p, int value, int *out) {
     if (v->kind != MZ_VALUE_TEMP || p->producer[value] < 0)
         return MEZZO_OK;
     const mz_node *maker = &p->old[p->producer[value]];
-    if (maker->phase != MZ_FORWARD || maker->segment < 0 || (p->light && !is_cheap(maker->op)))
+    if (maker->phase != MZ_FORWARD || maker->segment < 0 || (p->light && !mz_op_table[maker->op].cheap))
         return MEZZO_OK;
     if (p->clone[value] < 0)
         MEZZO_TRY(repeat_node(p, (int)(maker - p->old)));
@@ -94,11 +79,10 @@ static mezzo_status drop_unread_outputs(mezzo_graph *g) {
     int *uses = NULL;
     MEZZO_TRY(mz_graph_consumers(g, &uses));
     for (size_t i = 0; i < g->n_nodes; ++i) {
-        mz_slot slots[MZ_MAX_OUT];
-        mz_op_slots(g->nodes[i].op, true, slots);
         for (int k = 0; k < g->nodes[i].n_out; ++k) {
             int v = g->nodes[i].out[k];
-            if (v >= 0 && slots[k].optional && !slots[k].gradient && uses[v] == 0)
+            unsigned is = mz_op_slot(g->nodes[i].op, true, k).is;
+            if (v >= 0 && (is & MZ_SLOT_OPTIONAL) && !(is & MZ_SLOT_GRADIENT) && uses[v] == 0)
                 g->nodes[i].out[k] = -1;
         }
     }

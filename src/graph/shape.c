@@ -17,19 +17,18 @@ static bool present(rule r, int slot) {
 // "linear in h.0: x (wte, 4x8) and w (fc.weight, 3x7): why"
 static mezzo_status mismatch(rule r, int a, int b, const char *why) {
     char na[128], nb[128], sa[64], sb[64];
-    mz_slot slots[MZ_MAX_IN];
-    mz_op_slots(r.node->op, false, slots);
+    const char *slot_a = mz_op_slot(r.node->op, false, a).name;
     const char *module = r.g->modules[r.node->module];
     const char *op = mz_op_table[r.node->op].name;
     const char *va = mz_graph_value_name(r.g, r.node->in[a], na, sizeof na);
     mz_shape_text(shape_of(r, a), sa, sizeof sa);
     if (b < 0)
-        return mz_fail(MEZZO_ERR_INVALID, "%s%s%s: %s (%s, shape %s): %s", op, *module ? " in " : "", module,
-                       slots[a].name, va, sa, why);
+        return mz_fail(MEZZO_ERR_INVALID, "%s%s%s: %s (%s, shape %s): %s", op, *module ? " in " : "", module, slot_a,
+                       va, sa, why);
     const char *vb = mz_graph_value_name(r.g, r.node->in[b], nb, sizeof nb);
     mz_shape_text(shape_of(r, b), sb, sizeof sb);
     return mz_fail(MEZZO_ERR_INVALID, "%s%s%s: %s (%s, shape %s) and %s (%s, shape %s): %s", op, *module ? " in " : "",
-                   module, slots[a].name, va, sa, slots[b].name, vb, sb, why);
+                   module, slot_a, va, sa, mz_op_slot(r.node->op, false, b).name, vb, sb, why);
 }
 
 static bool is_suffix(const mz_shape *b, const mz_shape *a) {
@@ -267,7 +266,7 @@ static mezzo_status infer_cross_entropy(rule r, mz_shape *out) {
     return MEZZO_OK;
 }
 
-static mezzo_status infer_sum(rule r, mz_shape *out) {
+static mezzo_status infer_reduced(rule r, mz_shape *out) {
     const mz_shape *x = shape_of(r, 0);
     int axis = r.node->attrs.axis;
     if (axis >= x->rank)
@@ -312,65 +311,43 @@ static mezzo_status infer_concat(rule r, mz_shape *out) {
     return MEZZO_OK;
 }
 
+static mezzo_status infer_same(rule r, mz_shape *out) {
+    out[0] = *shape_of(r, 0);
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_broadcast(rule r, mz_shape *out) {
+    if (!is_suffix(shape_of(r, 1), shape_of(r, 0)))
+        return mismatch(r, 0, 1, "b must have a's shape, or its last dimensions");
+    out[0] = *shape_of(r, 0);
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_rows(rule r, mz_shape *out) {
+    if (shape_of(r, 0)->rank < 1)
+        return mismatch(r, 0, -1, "needs a last dimension");
+    out[0] = *shape_of(r, 0);
+    return MEZZO_OK;
+}
+
+// The builder knows the shape from its own arguments.
+static mezzo_status infer_given(rule r, mz_shape *out) {
+    (void)out;
+    return mz_fail(MEZZO_ERR_INVALID, "%s: its shape does not follow from its inputs", mz_op_table[r.node->op].name);
+}
+
+// The rule that an op's row names: infer_<rule>.
+typedef mezzo_status (*shape_rule)(rule r, mz_shape *out);
+#define OP(name, in, out, saved, shape, ...) [MZ_OP_##name] = infer_##shape,
+#define OP_BACKWARD(name, ...)
+#define OP_STATE(name, ...)
+static const shape_rule shape_rules[MZ_OP_COUNT] = {
+#include "graph/ops.def"
+};
+
 mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ_MAX_OUT]) {
     rule r = {g, node};
-    switch (node->op) {
-    case MZ_OP_linear:
-        return infer_linear(r, out);
-    case MZ_OP_matmul:
-        return infer_matmul(r, out);
-    case MZ_OP_add:
-    case MZ_OP_mul:
-        if (!is_suffix(shape_of(r, 1), shape_of(r, 0)))
-            return mismatch(r, 0, 1, "b must have a's shape, or its last dimensions");
-        out[0] = *shape_of(r, 0);
-        return MEZZO_OK;
-    case MZ_OP_scale:
-    case MZ_OP_relu:
-    case MZ_OP_gelu:
-    case MZ_OP_silu:
-    case MZ_OP_dropout:
-    case MZ_OP_cast:
-        out[0] = *shape_of(r, 0);
-        return MEZZO_OK;
-    case MZ_OP_softmax:
-        if (shape_of(r, 0)->rank < 1)
-            return mismatch(r, 0, -1, "needs a last dimension");
-        out[0] = *shape_of(r, 0);
-        return MEZZO_OK;
-    case MZ_OP_layernorm:
-        return infer_layernorm(r, out);
-    case MZ_OP_rmsnorm:
-        return infer_rmsnorm(r, out);
-    case MZ_OP_rope:
-        return infer_rope(r, out);
-    case MZ_OP_swiglu:
-        return infer_swiglu(r, out);
-    case MZ_OP_route:
-        return infer_route(r, out);
-    case MZ_OP_expert_order:
-        return infer_expert_order(r, out);
-    case MZ_OP_permute:
-    case MZ_OP_combine:
-        return infer_rearrange(r, out);
-    case MZ_OP_grouped_linear:
-        return infer_grouped_linear(r, out);
-    case MZ_OP_embedding:
-        return infer_embedding(r, out);
-    case MZ_OP_attention:
-        return infer_attention(r, out);
-    case MZ_OP_attention_cached:
-        return infer_attention_cached(r, out);
-    case MZ_OP_cross_entropy:
-        return infer_cross_entropy(r, out);
-    case MZ_OP_sum:
-    case MZ_OP_mean:
-        return infer_sum(r, out);
-    case MZ_OP_split:
-        return infer_split(r, out);
-    case MZ_OP_concat:
-        return infer_concat(r, out);
-    default:
+    if (shape_rules[node->op] == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "%s is not an op that a model may use", mz_op_table[node->op].name);
-    }
+    return shape_rules[node->op](r, out);
 }

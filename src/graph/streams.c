@@ -34,37 +34,8 @@ static double count(const mezzo_graph *g, int v) {
     return (double)mz_shape_count(&g->values[v].shape);
 }
 
-static double last_dim(const mezzo_graph *g, int v) {
-    const mz_shape *s = &g->values[v].shape;
-    return s->rank > 0 ? (double)s->dim[s->rank - 1] : 1;
-}
-
-static double operations(const mezzo_graph *g, const mz_node *n) {
-    const int *in = n->in, y = n->out[0];
-    double experts = 1;
-    switch (n->op) {
-    case MZ_OP_grouped_linear:
-    case MZ_OP_grouped_linear_dx:
-        experts = (double)g->values[in[1]].shape.dim[0];
-        return 2 * count(g, y) * count(g, in[1]) / experts / last_dim(g, y);
-    case MZ_OP_linear:
-    case MZ_OP_linear_dx:
-        return 2 * count(g, y) * count(g, in[1]) / last_dim(g, y);
-    case MZ_OP_linear_dw:
-    case MZ_OP_grouped_linear_dw:
-        return 2 * count(g, in[0]) * last_dim(g, y);
-    case MZ_OP_matmul:
-        return 2 * count(g, y) * last_dim(g, in[0]);
-    case MZ_OP_attention:
-    case MZ_OP_attention_bwd: // half of 4·T·C a token, or of 10
-        return (n->op == MZ_OP_attention ? 2 : 5) * count(g, y) * (double)g->values[y].shape.dim[1];
-    default:
-        return 0;
-    }
-}
-
 static double duration(const mezzo_graph *g, const mz_node *n) {
-    double bytes = 0, flop = operations(g, n);
+    double bytes = 0, flop = mz_node_flops(g, n);
     for (int k = 0; k < n->n_in; ++k)
         bytes += n->in[k] >= 0 ? count(g, n->in[k]) * (double)mezzo_dtype_size(g->values[n->in[k]].dtype) : 0;
     for (int k = 0; k < n->n_out; ++k)

@@ -45,11 +45,9 @@ static void describe_op(const mezzo_program *p, size_t call, mz_located *out) {
 static mz_located_tensor tensor_at(const mezzo_program *p, size_t call, bool output, int slot,
                                    const mz_inspection *values) {
     const mz_call *c = &p->c.calls[call];
-    mz_slot slots[MZ_MAX_IN];
-    int listed = mz_op_slots(c->op, output, slots);
     const mz_tensor *t = output ? &c->out[slot] : &c->in[slot];
     mz_located_tensor seen = {.dtype = t->dtype, .values = *values};
-    snprintf(seen.slot, sizeof seen.slot, "%s", slots[slot < listed ? slot : listed - 1].name);
+    snprintf(seen.slot, sizeof seen.slot, "%s", mz_op_slot(c->op, output, slot).name);
     return seen;
 }
 

@@ -34,19 +34,17 @@ static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int
     const mz_call *call = &program->c.calls[index];
     const mz_node *node = &program->c.graph->nodes[program->c.node[index]];
     const char *module = program->c.graph->modules[node->module];
-    mz_slot slots[MZ_MAX_IN];
     if (node->phase == MZ_RECOMPUTE) // the same numbers again
         return MEZZO_OK;
-    int listed = mz_op_slots(call->op, true, slots);
+    bool named = mz_op_table[call->op].n_out > 1;
     for (int k = 0; k < call->n_out; k++) {
         const mz_tensor *t = &call->out[k];
-        const mz_slot *slot = &slots[k < listed ? k : listed - 1];
         if (!mz_present(t) || !is_float(t->dtype) || mz_shape_count(&t->shape) < 2 ||
             is_gradient(program, node->out[k]))
             continue;
-        bool named = listed > 1;
         mz_magnitudes_of of = {.name = mz_format("%s%s%s%s%s", module, *module != '\0' ? " " : "",
-                                                 mz_op_table[call->op].name, named ? "." : "", named ? slot->name : ""),
+                                                 mz_op_table[call->op].name, named ? "." : "",
+                                                 named ? mz_op_slot(call->op, true, k).name : ""),
                                .kind = node->phase == MZ_BACKWARD ? MZ_OF_ACTIVATION_GRADIENT : MZ_OF_ACTIVATION,
                                .dtype = t->dtype,
                                .elements = mz_shape_count(&t->shape),

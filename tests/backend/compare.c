@@ -134,14 +134,9 @@ static bool guarded_release(mezzo_device *device, char *data, size_t bytes, void
     return intact;
 }
 
-// The input that an in-place run writes over.
-static int in_place_slot(const trial *t) {
-    return t->op == MZ_OP_cross_entropy_dx ? 1 : 0;
-}
-
 static bool can_run_in_place(const trial *t) {
-    return mz_op_in_place(t->op) && t->in[in_place_slot(t)].bytes == t->out[0].bytes &&
-           trial_count(&t->in[in_place_slot(t)]) == trial_count(&t->out[0]);
+    int slot = mz_op_reuses(t->op);
+    return slot >= 0 && t->in[slot].bytes == t->out[0].bytes && trial_count(&t->in[slot]) == trial_count(&t->out[0]);
 }
 
 static void describe(const trial *t, char *buffer, size_t size) {
@@ -168,7 +163,7 @@ static void tensors_to_device(const trial *t, mezzo_device *device, bool in_plac
     }
     for (int i = 0; i < t->n_out; i++)
         if (mz_present(&t->out[i].t))
-            call->out[i].data = in_place && i == 0 ? call->in[in_place_slot(t)].data
+            call->out[i].data = in_place && i == 0 ? call->in[mz_op_reuses(t->op)].data
                                                    : guarded_alloc(device, t->out[i].bytes, t->out[i].stored);
 }
 
@@ -223,7 +218,7 @@ static result run_kernel(const trial *t, mezzo_device *device, const mz_kernel *
         if (!guarded_release(device, call.in[i].data, t->in[i].bytes, after))
             fail_msg("%s: %s wrote past input %d", what, kernel->name, i);
         const unsigned char *expected = t->in[i].after != NULL ? t->in[i].after : t->in[i].stored;
-        bool overwritten = in_place && i == in_place_slot(t);
+        bool overwritten = in_place && i == mz_op_reuses(t->op);
         if (!overwritten && memcmp(after, expected, t->in[i].bytes) != 0)
             fail_msg("%s: %s left wrong bytes in input %d", what, kernel->name, i);
         mz_free(after);

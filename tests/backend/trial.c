@@ -165,7 +165,8 @@ void trial_reference(trial *t) {
             call.in[i].data = t->in[i].stored;
     }
     for (int i = 0; i < t->n_in; i++) { // listed as an input, and written
-        if (!(t->op == MZ_OP_scaler_update && i == 0 && mz_present(&call.in[0])) && !mz_slot_state(t->op, i))
+        if (!(t->op == MZ_OP_scaler_update && i == 0 && mz_present(&call.in[0])) &&
+            !(mz_op_slot(t->op, false, i).is & MZ_SLOT_STATE))
             continue;
         mz_free(t->in[i].after);
         t->in[i].after = mz_alloc(t->in[i].bytes, 1);

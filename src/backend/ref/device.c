@@ -11,61 +11,34 @@ typedef struct ref_device {
 } ref_device;
 
 // --- kernels --------------------------------------------------------------------------------------------------------------
-typedef enum slot_kind { SLOT_FLOAT, SLOT_I32, SLOT_BYTES } slot_kind;
-
-static slot_kind kind_of_slot(const char *name) {
-    static const char *const bytes[] = {"segments", "state", "scaler", "shadow", "found", "counts"};
-    if (mz_slot_integer(name))
-        return SLOT_I32;
-    for (size_t i = 0; i < MZ_COUNT(bytes); i++)
-        if (strcmp(name, bytes[i]) == 0)
-            return SLOT_BYTES;
-    return SLOT_FLOAT;
-}
-
 static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors, int n) {
-    mz_slot slots[MZ_MAX_IN];
-    int listed = mz_op_slots(op, outputs, slots);
+    const mz_op_info *info = &mz_op_table[op];
+    int listed = outputs ? info->n_out : info->n_in;
     for (int i = 0; i < listed || i < n; i++) {
-        const mz_slot *slot = &slots[i < listed ? i : listed - 1];
+        mz_slot slot = mz_op_slot(op, outputs, i);
         if (i >= n || !mz_present(&tensors[i])) {
-            if (i < listed && !slot->optional)
+            if (i < listed && !(slot.is & MZ_SLOT_OPTIONAL))
                 return "a tensor that the op needs is absent";
             continue;
         }
         mezzo_dtype dtype = tensors[i].dtype;
-        slot_kind kind = kind_of_slot(slot->name);
-        if (kind == SLOT_I32 && dtype != MEZZO_I32)
+        if (slot.is & MZ_SLOT_INTEGER && dtype != MEZZO_I32)
             return "indices must be i32";
-        if (kind == SLOT_BYTES && dtype != MEZZO_U8)
+        if (slot.is & MZ_SLOT_BYTES && dtype != MEZZO_U8)
             return "segments, state and shadow blocks must be u8";
-        bool integers_allowed = op == MZ_OP_arange || op == MZ_OP_reshape || op == MZ_OP_split || op == MZ_OP_concat ||
-                                (op == MZ_OP_cast && !outputs);
-        bool masters = dtype == MEZZO_U8 && strcmp(slot->name, "master") == 0; // segments say how they are kept
-        if (kind == SLOT_FLOAT && dtype >= MEZZO_I64 && !integers_allowed && !masters)
+        bool integers_allowed = info->moves || op == MZ_OP_arange || (op == MZ_OP_cast && !outputs) ||
+                                (slot.is & (MZ_SLOT_INTEGER | MZ_SLOT_BYTES));
+        bool masters = dtype == MEZZO_U8 && strcmp(slot.name, "master") == 0; // segments say how they are kept
+        if (dtype >= MEZZO_I64 && !integers_allowed && !masters)
             return "integers where a float format is needed";
     }
     return NULL;
 }
 
-// Ops that copy their operands or sum into FP64 need a double for each element; the others compute in place.
+// Products copy their operands to doubles and embedding_bwd sums in them; the others need no scratch.
 static size_t workspace_of(const mz_call *call) {
-    switch (call->op) {
-    case MZ_OP_linear:
-    case MZ_OP_linear_dx:
-    case MZ_OP_linear_dw:
-    case MZ_OP_matmul:
-    case MZ_OP_attention:
-    case MZ_OP_attention_cached:
-    case MZ_OP_attention_bwd:
-    case MZ_OP_embedding_bwd:
-    case MZ_OP_grouped_linear:
-    case MZ_OP_grouped_linear_dx:
-    case MZ_OP_grouped_linear_dw:
-        break;
-    default:
+    if (!mz_op_is_product(call->op) && call->op != MZ_OP_embedding_bwd)
         return 0;
-    }
     int64_t elements = 0;
     for (int i = 0; i < call->n_in; i++)
         elements += mz_present(&call->in[i]) ? mz_shape_count(&call->in[i].shape) : 0;

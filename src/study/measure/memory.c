@@ -264,29 +264,12 @@ mezzo_status mz_memory_free(mezzo_device *device, size_t *bytes) {
     return MEZZO_OK;
 }
 
-// Multiply-adds count two. Attention is causal: half of the T × T products.
-static double node_flops(const mezzo_graph *g, const mz_node *n) {
-    const mz_shape *a = n->in[0] >= 0 ? &g->values[n->in[0]].shape : NULL;
-    const mz_shape *y = &g->values[n->out[0]].shape;
-    switch (n->op) {
-    case MZ_OP_linear:
-    case MZ_OP_grouped_linear: // every row meets one expert's matrix
-        return 2.0 * (double)mz_shape_count(y) * (double)a->dim[a->rank - 1];
-    case MZ_OP_matmul:
-        return 2.0 * (double)mz_shape_count(y) * (double)a->dim[a->rank - (n->attrs.transpose_a ? 2 : 1)];
-    case MZ_OP_attention: // q·kᵀ and p·v
-        return 2.0 * (double)mz_shape_count(y) * (double)(y->dim[1] + 1);
-    default:
-        return 0;
-    }
-}
-
 mezzo_status mz_workload_flops(const mz_workload *w, double *flops) {
     mezzo_graph *g;
     MEZZO_TRY(build(w, &g));
     *flops = 0;
     for (size_t i = 0; i < g->n_nodes; i++)
-        *flops += node_flops(g, &g->nodes[i]);
+        *flops += mz_node_flops(g, &g->nodes[i]);
     *flops *= 3.0 * (double)w->grad_accum;
     mezzo_graph_free(g);
     return MEZZO_OK;

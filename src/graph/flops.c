@@ -1,0 +1,51 @@
+// Operations of the ops that are counted in them, a multiply-add counting two.
+#include "graph/flops.h"
+
+static double count(const mz_shape *s) {
+    return (double)mz_shape_count(s);
+}
+
+// The i-th dimension from the end, 1 the last.
+static double from_end(const mz_shape *s, int i) {
+    return (double)s->dim[s->rank - i];
+}
+
+// x [… K], w [N, K] or [E, N, K]: of experts' matrices every row meets one.
+double mz_flops_product(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
+    (void)attrs;
+    return 2 * count(out[MZ_OUT(linear, y)]) * from_end(in[MZ_IN(linear, x)], 1);
+}
+
+double mz_flops_product_dx(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
+    (void)attrs;
+    return 2 * count(out[MZ_OUT(linear_dx, dx)]) * from_end(in[MZ_IN(linear_dx, w)], 2);
+}
+
+double mz_flops_product_dw(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
+    (void)attrs;
+    return 2 * count(in[MZ_IN(linear_dw, dy)]) * from_end(out[MZ_OUT(linear_dw, dw)], 1);
+}
+
+double mz_flops_matmul(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
+    return 2 * count(out[MZ_OUT(matmul, y)]) * from_end(in[MZ_IN(matmul, a)], attrs->transpose_a ? 2 : 1);
+}
+
+// q·kᵀ and p·v, with the causal half of the T × T products, the diagonal included.
+double mz_flops_attention(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
+    (void)attrs, (void)in;
+    const mz_shape *y = out[MZ_OUT(attention, y)]; // [B, T, H·D]
+    return 2 * count(y) * (from_end(y, 2) + 1);
+}
+
+// Five products where forward has two.
+double mz_flops_attention_bwd(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
+    (void)attrs, (void)out;
+    const mz_shape *dy = in[MZ_IN(attention_bwd, dy)];
+    return 5 * count(dy) * (from_end(dy, 2) + 1);
+}
+
+// At most: with the cache full.
+double mz_flops_attention_cached(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
+    (void)attrs;
+    return 4 * count(out[MZ_OUT(attention_cached, y)]) * from_end(in[MZ_IN(attention_cached, cache_k)], 2);
+}

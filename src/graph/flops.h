@@ -1,0 +1,10 @@
+// Operations of the ops that are counted in them: the functions that ops.def names.
+#ifndef MZ_FLOPS_H
+#define MZ_FLOPS_H
+
+#include "graph/op.h"
+
+mz_flops_fn mz_flops_product, mz_flops_product_dx, mz_flops_product_dw, mz_flops_matmul;
+mz_flops_fn mz_flops_attention, mz_flops_attention_bwd, mz_flops_attention_cached;
+
+#endif

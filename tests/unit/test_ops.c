@@ -1,0 +1,98 @@
+// The facts that ops.def states: slots' numbers and words, what may be replaced, and operations.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "graph/op.h"
+
+static void slots_are_numbered_in_order(void **state) {
+    (void)state;
+    assert_int_equal(MZ_IN(linear, x), 0);
+    assert_int_equal(MZ_IN(linear, residual), 3);
+    assert_int_equal(MZ_OUT(linear, preact), 1);
+    assert_int_equal(MZ_IN(attention_cached, positions), mz_op_find_slot(MZ_OP_attention_cached, false, "positions"));
+    assert_int_equal(MZ_OUT(layernorm_bwd, dsum), mz_op_find_slot(MZ_OP_layernorm_bwd, true, "dsum"));
+    assert_int_equal(mz_op_find_slot(MZ_OP_linear, false, "y"), -1);
+    assert_int_equal(mz_op_table[MZ_OP_arange].n_in, 0);
+    assert_string_equal(mz_op_slot(MZ_OP_concat, false, 7).name, "x");
+    assert_string_equal(mz_op_slot(MZ_OP_linear, false, 7).name, "");
+}
+
+// Words that stand where they mean nothing: a repeated slot before others, a replaced output, a gradient that is an input.
+static void words_stand_where_they_mean_something(void **state) {
+    (void)state;
+    for (int op = 0; op < MZ_OP_COUNT; op++) {
+        const mz_op_info *info = &mz_op_table[op];
+        int replaced = 0;
+        for (int i = 0; i < info->n_in; i++) {
+            unsigned is = info->in[i].is;
+            replaced += (is & MZ_SLOT_REPLACED) != 0;
+            if (is & MZ_SLOT_GRADIENT || (is & MZ_SLOT_REPEATED && i + 1 < info->n_in))
+                fail_msg("%s: input %s", info->name, info->in[i].name);
+        }
+        for (int i = 0; i < info->n_out; i++)
+            if (info->out[i].is & (MZ_SLOT_REPLACED | MZ_SLOT_STATE) ||
+                (info->out[i].is & MZ_SLOT_REPEATED && i + 1 < info->n_out))
+                fail_msg("%s: output %s", info->name, info->out[i].name);
+        if (replaced > 1 || (replaced == 1 && info->n_out == 0))
+            fail_msg("%s: its first output can replace one input", info->name);
+    }
+    assert_int_equal(mz_op_reuses(MZ_OP_cross_entropy_dx), MZ_IN(cross_entropy_dx, logits));
+    assert_int_equal(mz_op_reuses(MZ_OP_swiglu), -1);
+}
+
+static void every_saved_name_is_a_slot(void **state) {
+    (void)state;
+    for (int op = 0; op < MZ_OP_COUNT; op++) {
+        const char *s = mz_op_table[op].saved;
+        while (*s != '\0') {
+            char name[32];
+            size_t length = strcspn(s, " ");
+            assert_in_range(length, 1, sizeof name - 1);
+            memcpy(name, s, length);
+            name[length] = '\0';
+            if (mz_op_find_slot((mz_op)op, false, name) < 0 && mz_op_find_slot((mz_op)op, true, name) < 0)
+                fail_msg("%s saves %s, which it has not", mz_op_table[op].name, name);
+            s += length;
+            s += strspn(s, " ");
+        }
+    }
+}
+
+static double flops_of(mz_op op, const mz_attrs *attrs, mz_shape first, mz_shape second, mz_shape out) {
+    const mz_shape *ins[MZ_MAX_IN] = {&first, &second}, *outs[MZ_MAX_OUT] = {&out};
+    return mz_op_table[op].flops(attrs, ins, outs);
+}
+
+static void every_product_counts_its_operations(void **state) {
+    (void)state;
+    for (int op = 0; op < MZ_OP_COUNT; op++)
+        if (mz_op_is_product((mz_op)op) != (mz_op_table[op].flops != NULL))
+            fail_msg("%s: .flops and the class MATMUL go together", mz_op_table[op].name);
+    const mz_shape x = {3, {2, 5, 7}}, w = {2, {11, 7}}, y = {3, {2, 5, 11}}; // 10 rows of 7 by 11
+    const mz_attrs plain = {0}, turned = {.transpose_a = true};
+    assert_true(flops_of(MZ_OP_linear, &plain, x, w, y) == 2 * 10 * 7 * 11);
+    assert_true(flops_of(MZ_OP_linear_dx, &plain, y, w, x) == 2 * 10 * 7 * 11);
+    assert_true(flops_of(MZ_OP_linear_dw, &plain, y, x, w) == 2 * 10 * 7 * 11);
+    assert_true(flops_of(MZ_OP_matmul, &turned, (mz_shape){2, {7, 3}}, (mz_shape){2, {7, 5}}, (mz_shape){2, {3, 5}}) ==
+                2 * 3 * 5 * 7);
+    const mz_shape experts = {3, {4, 11, 7}}, rows = {2, {10, 7}}, wide = {2, {10, 11}};
+    assert_true(flops_of(MZ_OP_grouped_linear, &plain, rows, experts, wide) == 2 * 10 * 7 * 11);
+    assert_true(flops_of(MZ_OP_grouped_linear_dx, &plain, wide, experts, rows) == 2 * 10 * 7 * 11);
+    assert_true(flops_of(MZ_OP_grouped_linear_dw, &plain, wide, rows, experts) == 2 * 10 * 7 * 11);
+    // T = 5: 15 pairs of positions, each a product of 7 and a sum of 7, in 2 batches.
+    assert_true(flops_of(MZ_OP_attention, &plain, x, x, x) == 2 * 2 * 15 * (7 + 7));
+    assert_true(flops_of(MZ_OP_attention_bwd, &plain, x, x, x) == 2.5 * (2 * 2 * 15 * (7 + 7)));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slots_are_numbered_in_order),
+        cmocka_unit_test(words_stand_where_they_mean_something),
+        cmocka_unit_test(every_saved_name_is_a_slot),
+        cmocka_unit_test(every_product_counts_its_operations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
