@@ -44,7 +44,7 @@ static mezzo_status open_model(job *j, mezzo_precision precision, const mz_safet
     MEZZO_TRY(mezzo_params_create(j->device, j->graph, 1, &j->params));
     MEZZO_TRY(mezzo_program_create(j->graph, j->params, &(mezzo_program_options){.precision = precision}, &j->program));
     mezzo_scaler_options scaling = mezzo_scaler_defaults();
-    scaling.enabled = precision == MEZZO_PRECISION_FP16;
+    scaling.enabled = mezzo_precision_needs_loss_scale(precision);
     j->scale = scaling.enabled ? scaling.init_scale : 1;
     MEZZO_TRY(mezzo_scaler_create(j->device, &scaling, &j->scaler));
     return MEZZO_OK;

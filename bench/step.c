@@ -60,7 +60,7 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
     mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
     adamw.schedule.lr = 3e-4;
     mezzo_scaler_options scaling = mezzo_scaler_defaults();
-    scaling.enabled = precision == MEZZO_PRECISION_FP16;
+    scaling.enabled = mezzo_precision_needs_loss_scale(precision);
     MEZZO_TRY(mezzo_optimizer_create(t->params, &adamw, &t->optimizer));
     MEZZO_TRY(mezzo_scaler_create(t->device, &scaling, &t->scaler));
     MEZZO_TRY(mezzo_program_create(graph, t->params, &options, &t->program));

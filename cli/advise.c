@@ -176,7 +176,7 @@ static const cli_option options_table[] = {
     {"d-model", "N", "the model's width"},
     {"batch-size", "N", "sequences in a step; measure: in a micro batch [12]"},
     {"seq-len", "N", "tokens in a sequence"},
-    {"precisions", "LIST", "measure: of fp32, tf32, bf16, fp16 [fp32 and what the device has arithmetic for]"},
+    {"precisions", "LIST", "measure: of {precisions} [fp32 and what the device has arithmetic for]"},
     {"memory-gb", "X", "measure: what may be used, in GiB [what is free on the device]"},
     {"json", NULL, "the result as JSON"},
     {0},

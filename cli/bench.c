@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/precision.h"
 #include "cli.h"
 #include "study/measure/kernels.h"
 
@@ -24,8 +25,9 @@ static int parse_precisions(const cli_args *args, asked *a) {
         mezzo_precision *precision = &a->precisions[a->n_precisions++];
         if (mezzo_precision_parse(word, precision) != MEZZO_OK)
             return cli_wrong(args->command, "--precision: %s", mezzo_error_message());
-        if (*precision >= MEZZO_PRECISION_FP64)
-            return cli_wrong(args->command, "--precision %s: kernels are timed in fp32, tf32, bf16 and fp16", word);
+        if (!mz_precision_is_everywhere(*precision))
+            return cli_wrong(args->command, "--precision %s: kernels are timed in precisions that every device runs",
+                             word);
         p += n + (p[n] == ',');
     }
     return CLI_DONE;
@@ -155,24 +157,27 @@ static void tell_row(void *user, const mz_bench_row *row) {
         table_row(t, row, shape);
 }
 
-static const struct {
-    mezzo_dtype dtype;
-    const char *name;
-} arithmetic[] = {{MEZZO_F32, "fp32"}, {MEZZO_TF32, "tf32"}, {MEZZO_BF16, "bf16"}, {MEZZO_F16, "fp16"}};
+static double peak_of(const told *t, mezzo_precision precision) {
+    return 1e-9 * t->peaks.flops[mz_precision(precision)->compute];
+}
 
 static void tell_peaks(const told *t) {
     printf("%s\n", t->device.description);
     printf("peak GFLOP/s:");
-    for (size_t i = 0; i < MZ_COUNT(arithmetic); i++)
-        if (t->peaks.flops[arithmetic[i].dtype] > 0)
-            printf(" %s %.0f", arithmetic[i].name, 1e-9 * t->peaks.flops[arithmetic[i].dtype]);
+    mezzo_precision all[MEZZO_PRECISION_COUNT];
+    int n = mz_precision_common(all);
+    for (int i = 0; i < n; i++)
+        if (peak_of(t, all[i]) > 0)
+            printf(" %s %.0f", mezzo_precision_name(all[i]), peak_of(t, all[i]));
     printf("; stream copy %.1f GB/s\n", 1e-9 * t->peaks.copy);
 }
 
 static int print_json(const told *t) {
     json_t *o = json_object(), *peaks = json_object();
-    for (size_t i = 0; i < MZ_COUNT(arithmetic); i++)
-        json_object_set_new(peaks, arithmetic[i].name, cli_json_number(1e-9 * t->peaks.flops[arithmetic[i].dtype]));
+    mezzo_precision all[MEZZO_PRECISION_COUNT];
+    int n = mz_precision_common(all);
+    for (int i = 0; i < n; i++)
+        json_object_set_new(peaks, mezzo_precision_name(all[i]), cli_json_number(peak_of(t, all[i])));
     json_object_set_new(o, "device", cli_json_text(t->device.description, strlen(t->device.description)));
     json_object_set_new(o, "threads", json_integer(t->device.threads));
     json_object_set_new(o, "peak_gflops", peaks);
@@ -273,7 +278,7 @@ static const cli_option options_table[] = {
     {"vocab", "N", "models: tokens of the vocabulary [10000; a name's own]"},
     {"warmup", "N", "models: steps before the timed ones [5]"},
     {"iters", "N", "models: timed repeats [10]"},
-    {"precisions", "LIST", "models: the first is compared with [fp32,tf32,bf16,fp16]"},
+    {"precisions", "LIST", "models: the first is compared with [{precisions}]"},
     {"phases", "LIST", "models: of forward, backward, step [forward,backward,step]"},
     {"memory-gb", "X", "models: what fits, in GiB [what is free on the device]"},
     {"no-mfu", NULL, "models: the device's peak is not measured, and MFU not told"},
@@ -281,7 +286,7 @@ static const cli_option options_table[] = {
     {"op", "NAME", "kernels: this op only (linear, linear_dw, attention, layernorm, adamw …)"},
     {"shape", "SHAPE", "kernels: this shape, as 1024x3072x768 [the models' shapes]"},
     {"model", "NAME", "kernels: the shapes of gpt (6 × 384, 256 × 16) or gpt2-124M (1,024 × 4) only [both]"},
-    {"precision", "LIST", "kernels: of fp32, tf32, bf16, fp16, with commas between [fp32,bf16]"},
+    {"precision", "LIST", "kernels: of {precisions} [fp32,bf16]"},
     {"device", "NAME", "cpu, cuda, cuda:N or auto [auto]"},
     {"threads", "N", "0 = every core [0]"},
     {"rounds", "N", "kernels: how often each is timed; 0 = for a quarter of a second [0]"},

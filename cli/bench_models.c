@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/precision.h"
 #include "cli.h"
 #include "study/measure/bench.h"
 #include "study/measure/kernels.h"
@@ -47,7 +48,10 @@ int cli_precisions(const cli_args *args, const char *option, const char *initial
                    int *n) {
     char word[32];
     *n = 0;
-    for (const char *p = cli_text(args, option, initial); *p != '\0';) {
+    const char *list = cli_text(args, option, initial);
+    if (list == NULL)
+        *n = mz_precision_common(out);
+    for (const char *p = list != NULL ? list : ""; *p != '\0';) {
         size_t length = strcspn(p, ",");
         snprintf(word, sizeof word, "%.*s", (int)length, p);
         p += length + (p[length] == ',');
@@ -55,8 +59,8 @@ int cli_precisions(const cli_args *args, const char *option, const char *initial
             return cli_wrong(args->command, "--%s: at most %d precisions", option, most);
         if (mezzo_precision_parse(word, &out[*n]) != MEZZO_OK)
             return cli_wrong(args->command, "--%s: %s", option, mezzo_error_message());
-        if (out[*n] >= MEZZO_PRECISION_FP64)
-            return cli_wrong(args->command, "--%s %s: fp32, tf32, bf16 and fp16 are compared", option, word);
+        if (mz_precision(out[*n]) == NULL || mz_precision(out[*n])->wide != MEZZO_F32) // auto, and the truth for tests
+            return cli_wrong(args->command, "--%s %s: precisions that one trains in are compared", option, word);
         for (int i = 0; i < *n; i++)
             if (out[i] == out[*n])
                 return cli_wrong(args->command, "--%s: %s is there twice", option, word);
@@ -90,8 +94,7 @@ static int parse(models *m) {
     double memory = 0;
     int code = parse_sizes(m);
     if (code == CLI_DONE)
-        code = cli_precisions(m->args, "precisions", "fp32,tf32,bf16,fp16", p->precisions, MZ_BENCH_PRECISIONS,
-                              &p->n_precisions);
+        code = cli_precisions(m->args, "precisions", NULL, p->precisions, MZ_BENCH_PRECISIONS, &p->n_precisions);
     if (code == CLI_DONE)
         code = parse_phases(m);
     if (code == CLI_DONE)
@@ -225,9 +228,8 @@ static int measure(models *m, mezzo_device *device) {
     mezzo_status status = mezzo_device_describe(device, &m->device);
     if (status == MEZZO_OK && !cli_has(m->args, "no-mfu"))
         status = mz_bench_peaks(device, &peaks);
-    const mezzo_dtype arithmetic[] = {MEZZO_F32, MEZZO_TF32, MEZZO_BF16, MEZZO_F16};
-    for (size_t i = 0; i < MZ_COUNT(arithmetic); i++) // in the order of mezzo_precision
-        m->peaks[i] = peaks.flops[arithmetic[i]];
+    for (int p = 0; p < MEZZO_PRECISION_AUTO; p++)
+        m->peaks[p] = peaks.flops[mz_precision((mezzo_precision)p)->compute];
     for (int i = 0; i < m->n_sizes && status == MEZZO_OK && code == CLI_DONE; i++) {
         mz_bench_result *r = &m->rows[m->n_rows];
         status = mz_bench_run(device, m->sizes[i], &configs[i], &m->plan, r);

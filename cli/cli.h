@@ -21,7 +21,7 @@ enum {
 typedef struct cli_option {
     const char *name;  // without the dashes
     const char *value; // what it takes ("N", "FILE"); NULL: a flag
-    const char *help;  // NULL: not listed
+    const char *help;  // NULL: not listed; "{precisions}" stands for the names of those that every device runs
 } cli_option;
 
 typedef struct cli_args cli_args;
@@ -72,7 +72,7 @@ int cli_number(const cli_args *args, const char *name, double least, double most
 int cli_config(const cli_args *args, mezzo_config **out);
 bool cli_takes_key(const cli_command *command, const char *key);
 
-// "fp32,bf16" → precisions, each once: CLI_DONE or CLI_USAGE (bench_models.c).
+// "fp32,bf16" → precisions, each once: CLI_DONE or CLI_USAGE (bench_models.c). `initial` NULL: every one that all devices run.
 int cli_precisions(const cli_args *args, const char *option, const char *initial, mezzo_precision *out, int most,
                    int *n);
 // Not zero once SIGINT or SIGTERM came; the second one leaves at once (interrupt.c).

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "backend/backend.h"
+#include "base/precision.h"
 #include "backend/cpu/isa.h"
 #include "cli.h"
 #include "study/agree/agreement.h"
@@ -12,9 +13,6 @@
 enum { MAX_FILES = 64, MAX_GPUS = 64 };
 
 // --- the device -----------------------------------------------------------------------------------------------------------------
-static const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32, MEZZO_PRECISION_BF16,
-                                             MEZZO_PRECISION_FP16};
-
 static const char *fp8_of(const mezzo_device_info *info) {
     return info->compute_capability >= 89 ? "tensor cores (not used by mezzo)" : "not supported";
 }
@@ -89,9 +87,11 @@ static void print_device(const mezzo_device_info *info) {
     if (strcmp(info->backend, "cpu") == 0)
         print_cpu();
     printf("\n%-10s %-42s %s\n", "format", "arithmetic", "faster than fp32");
-    for (size_t i = 0; i < MZ_COUNT(precisions); i++) {
+    mezzo_precision precisions[MEZZO_PRECISION_COUNT];
+    int n = mz_precision_common(precisions);
+    for (int i = 0; i < n; i++) {
         mezzo_precision p = precisions[i];
-        bool storage = p == MEZZO_PRECISION_BF16 || p == MEZZO_PRECISION_FP16;
+        bool storage = mz_precision_is_low(p);
         printf("%-10s %-42s %s\n", mezzo_precision_name(p),
                info->native[p] ? "yes"
                : storage       ? "emulated: 16-bit storage, fp32 arithmetic"
@@ -118,7 +118,9 @@ static json_t *device_json(const mezzo_device_info *info, const mz_choice *choic
     json_object_set_new(o, "versions", cli_json_text(info->versions, strlen(info->versions)));
     json_object_set_new(o, "memory_total", json_integer((json_int_t)info->memory_total));
     json_object_set_new(o, "memory_free", json_integer((json_int_t)info->memory_free));
-    for (size_t i = 0; i < MZ_COUNT(precisions); i++) {
+    mezzo_precision precisions[MEZZO_PRECISION_COUNT];
+    int n = mz_precision_common(precisions);
+    for (int i = 0; i < n; i++) {
         json_t *f = json_object();
         json_object_set_new(f, "arithmetic", json_boolean(info->native[precisions[i]]));
         json_object_set_new(f, "faster", json_boolean(info->faster[precisions[i]]));
@@ -178,7 +180,9 @@ static int examine(const cli_args *args) {
     mezzo_status status = mezzo_device_open(cli_text(args, "device", "auto"), (int)threads, &device);
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
-    mz_selftest tests[MZ_COUNT(precisions)];
+    mezzo_precision precisions[MEZZO_PRECISION_COUNT];
+    mz_selftest tests[MEZZO_PRECISION_COUNT];
+    int n = mz_precision_common(precisions);
     mz_choice choice;
     bool json = cli_has(args, "json"), all = true;
     status = mezzo_device_describe(device, &info);
@@ -193,21 +197,21 @@ static int examine(const cli_args *args) {
         fflush(stdout);
     }
     if (status == MEZZO_OK)
-        status = mz_selftest_run(device, &precisions[1], MZ_COUNT(precisions) - 1, cli_interruptible(), tests);
+        status = mz_selftest_run(device, &precisions[1], n - 1, cli_interruptible(), tests);
     if (status != MEZZO_OK) {
         mezzo_device_close(device);
         return cli_error(args->command, status);
     }
-    for (size_t i = 0; i < MZ_COUNT(tests); i++)
+    for (int i = 0; i < n; i++)
         all = all && tests[i].passed;
     if (json) {
         json_t *o = json_object();
         json_object_set_new(o, "device", device_json(&info, &choice));
-        json_object_set_new(o, "selftest", selftest_json(tests, MZ_COUNT(tests)));
+        json_object_set_new(o, "selftest", selftest_json(tests, n));
         json_object_set_new(o, "passed", json_boolean(all));
         code = cli_json_print(args->command, o);
     } else {
-        print_selftest(tests, MZ_COUNT(tests));
+        print_selftest(tests, n);
     }
     mezzo_device_close(device);
     return code != CLI_DONE ? code : all ? CLI_DONE : CLI_CHECK_FAILED;
@@ -233,14 +237,21 @@ static int parse_assumed(const cli_args *args, const char *text, mz_where *where
     return CLI_DONE;
 }
 
+static bool has_arithmetic(const mezzo_device_info *info, mezzo_dtype dtype) {
+    for (int p = 0; p < MEZZO_PRECISION_AUTO; p++)
+        if (info->native[p] && mz_precision((mezzo_precision)p)->compute == dtype)
+            return true;
+    return false;
+}
+
 static void look_around(mz_where *where) {
     mezzo_device *device;
     mezzo_device_info info;
     *where = (mz_where){0};
     if (mezzo_device_open("cpu", 1, &device) == MEZZO_OK) {
         if (mezzo_device_describe(device, &info) == MEZZO_OK) {
-            where->cpu_bf16 = info.native[MEZZO_PRECISION_BF16];
-            where->cpu_fp16 = info.native[MEZZO_PRECISION_FP16];
+            where->cpu_bf16 = has_arithmetic(&info, MEZZO_BF16);
+            where->cpu_fp16 = has_arithmetic(&info, MEZZO_F16);
         }
         mezzo_device_close(device);
     }

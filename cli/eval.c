@@ -60,7 +60,7 @@ static const cli_option options_table[] = {
     {"data", "FILE", "text or token shards, all of it [the run's validation data]"},
     {"iters", "N", "random batches; 0 = every token once [0]"},
     {"batch-size", "N", "sequences at a time [the run's]"},
-    {"precision", "NAME", "fp32, tf32, bf16, fp16 or auto [the run's]"},
+    {"precision", "NAME", "{precisions} or auto [the run's]"},
     {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
     {"threads", "N", "CPU threads; 0 = every core [0]"},
     {"json", NULL, "the result as JSON"},

@@ -1,6 +1,7 @@
 // mezzo explain: every op's dtypes under a precision, and the rule that decided them. Nothing is run.
 #include <stdlib.h>
 
+#include "base/precision.h"
 #include "cli.h"
 #include "explain.h"
 #include "graph/graph.h"
@@ -274,9 +275,8 @@ static int diff(const cli_args *args, const mezzo_graph *graph, mezzo_program_op
     int code = CLI_DONE;
     for (int i = 0; i < 2 && code == CLI_DONE; i++) {
         if (mezzo_precision_parse(names[i], &options.precision) != MEZZO_OK ||
-            options.precision == MEZZO_PRECISION_AUTO) {
-            code =
-                cli_wrong(args->command, "--diff %s: \"%s\" is none of fp32, tf32, bf16, fp16, fp64", text, names[i]);
+            mz_precision(options.precision) == NULL) {
+            code = cli_wrong(args->command, "--diff %s: \"%s\" is none of %s", text, names[i], mz_precision_list());
             break;
         }
         mezzo_status status = collect(graph, &options, "autocast", &tables[i]);
@@ -309,7 +309,7 @@ static int write_dot(const cli_args *args, const mezzo_graph *graph, const mezzo
 // --- the command ------------------------------------------------------------------------------------------------------------
 // "auto" depends on the machine: its device is asked, and the reason told.
 static mezzo_status resolve(const mezzo_config *config, mezzo_precision *precision) {
-    if (*precision != MEZZO_PRECISION_AUTO)
+    if (mz_precision(*precision) != NULL)
         return MEZZO_OK;
     mezzo_device *device = NULL;
     char reason[256];

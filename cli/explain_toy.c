@@ -1,15 +1,14 @@
 // mezzo explain --toy: the question of Stanford's CS336, which tensor of a small model has which dtype, answered for every precision.
+#include "base/precision.h"
 #include "cli.h"
 #include "explain.h"
 
-enum { ANSWERS = 7, PRECISIONS = 4 };
+enum { ANSWERS = 7 };
 
 static const char *const questions[ANSWERS] = {
     "the parameters", "the first layer's output", "the layer norm's output", "the logits", "the loss",
     "the gradients",  "the layer norm's sums",
 };
-static const mezzo_precision precisions[PRECISIONS] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32, MEZZO_PRECISION_BF16,
-                                                       MEZZO_PRECISION_FP16};
 
 typedef struct answers {
     const char *cell[ANSWERS];
@@ -49,20 +48,22 @@ static mezzo_status answer(const mezzo_graph *g, mezzo_precision precision, answ
 int cli_explain_toy(const cli_args *args) {
     mezzo_model_config model;
     mezzo_graph *g = NULL;
-    answers all[PRECISIONS];
+    mezzo_precision precisions[MEZZO_PRECISION_COUNT];
+    answers all[MEZZO_PRECISION_COUNT];
+    int n = mz_precision_common(precisions);
     mezzo_status status = mezzo_model_defaults("toy", &model);
     if (status == MEZZO_OK)
         status = mezzo_graph_create(&g);
     if (status == MEZZO_OK)
         status = mezzo_model_build(g, &model, 4, 1, true);
-    for (int p = 0; p < PRECISIONS && status == MEZZO_OK; p++)
+    for (int p = 0; p < n && status == MEZZO_OK; p++)
         status = answer(g, precisions[p], &all[p]);
     mezzo_graph_free(g);
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
     if (cli_has(args, "json")) {
         json_t *o = json_object();
-        for (int p = 0; p < PRECISIONS; p++) {
+        for (int p = 0; p < n; p++) {
             json_t *column = json_object();
             for (int i = 0; i < ANSWERS; i++)
                 json_object_set_new(column, questions[i], json_string(all[p].cell[i]));
@@ -71,14 +72,14 @@ int cli_explain_toy(const cli_args *args) {
         return cli_json_print(args->command, o);
     }
     printf("a linear layer 5 -> 10, ReLU, a layer norm, a linear layer 10 -> 3, cross-entropy\n\n%-26s", "");
-    for (int p = 0; p < PRECISIONS; p++)
+    for (int p = 0; p < n; p++)
         printf(" %-6s", mezzo_precision_name(precisions[p]));
-    printf("  rule under fp16\n");
+    printf("  rule under %s\n", mezzo_precision_name(precisions[n - 1]));
     for (int i = 0; i < ANSWERS; i++) {
         printf("%-26s", questions[i]);
-        for (int p = 0; p < PRECISIONS; p++)
+        for (int p = 0; p < n; p++)
             printf(" %-6s", all[p].cell[i]);
-        printf("  %s\n", all[PRECISIONS - 1].rule[i]);
+        printf("  %s\n", all[n - 1].rule[i]);
     }
     printf("\nWhat is listed is what autocast decides, as torch.amp does. Products run in the low format and add in "
            "fp32; the norm and the "

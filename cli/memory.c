@@ -3,11 +3,12 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/precision.h"
 #include "cli.h"
 #include "study/measure/measure.h"
 #include "study/measure/memory_figure.h"
 
-enum { OPTIMIZERS = 3, PRECISIONS = 4, MASTERS = 3, ROWS_MOST = OPTIMIZERS * PRECISIONS * MASTERS };
+enum { OPTIMIZERS = 3, PRECISIONS = MEZZO_PRECISION_COUNT, MASTERS = 3, ROWS_MOST = OPTIMIZERS * PRECISIONS * MASTERS };
 
 static const struct {
     const char *name;
@@ -171,7 +172,7 @@ static mezzo_status plan_rows(asked *a) {
             fprintf(stderr, "%s: %s\n", mezzo_precision_name(a->precisions[p]), reason);
         for (int i = 0; i < a->n_optimizers * a->n_masters && !there; i++) {
             mezzo_master master = a->masters[i % a->n_masters];
-            if (master != MEZZO_MASTER_FP32 && effective != MEZZO_PRECISION_BF16)
+            if (master != MEZZO_MASTER_FP32 && mz_precision(effective)->operand != MEZZO_BF16)
                 continue;
             MEZZO_TRY(plan_row(a, effective, a->chosen[i / a->n_masters], master, &a->rows[a->n_rows]));
             a->n_rows++;
@@ -191,7 +192,7 @@ static mezzo_status save_by(asked *a, const mz_workload *w, const char *name) {
 // Of the first low precision and its first optimizer: the same step with less memory.
 static mezzo_status plan_savings(asked *a) {
     for (int i = a->n_rows - 1; i >= 0; i--)
-        if (a->rows[i].precision == MEZZO_PRECISION_BF16 || a->rows[i].precision == MEZZO_PRECISION_FP16)
+        if (mz_precision_is_low(a->rows[i].precision))
             a->base = i;
     const memory_row *base = &a->rows[a->base];
     const mz_workload w = workload_of(a, base->precision, base->optimizer, base->master);
@@ -465,7 +466,7 @@ static int run(const cli_args *args) {
     asked a = {.args = args, .measure = cli_has(args, "measure")};
     mezzo_config *config;
     double limit = 0;
-    int code = cli_precisions(args, "precision", "fp32,tf32,bf16,fp16", a.precisions, PRECISIONS, &a.n_precisions);
+    int code = cli_precisions(args, "precision", NULL, a.precisions, PRECISIONS, &a.n_precisions);
     if (code == CLI_DONE)
         code = parse_optimizers(&a);
     if (code == CLI_DONE)
@@ -486,7 +487,7 @@ static int run(const cli_args *args) {
 
 static const cli_option options_table[] = {
     {"config", "FILE", "a YAML file of keys; options on the command line win over it"},
-    {"precision", "LIST", "which precisions [fp32,tf32,bf16,fp16]"},
+    {"precision", "LIST", "which precisions [{precisions}]"},
     {"optimizer", "LIST", "adamw, sgd (with momentum), sgd-plain [all]"},
     {"master", "LIST", "how bf16 keeps its masters: fp32, split, stochastic [all]"},
     {"params", "N", "only the formulas, for a model of N parameters: 7B, 350M"},

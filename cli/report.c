@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/precision.h"
 #include "cli.h"
 
 int cli_exit_code(mezzo_status status) {
@@ -105,6 +106,22 @@ static void wrap(const char *text, int at, int indent) {
     putchar('\n');
 }
 
+// The help with the names of all common precisions in place of "{precisions}".
+static const char *with_precisions(const char *help, char *buf, size_t size) {
+    static const char word[] = "{precisions}";
+    const char *at = strstr(help, word);
+    if (at == NULL)
+        return help;
+    mezzo_precision all[MEZZO_PRECISION_COUNT];
+    char names[160] = "";
+    int n = mz_precision_common(all);
+    for (int i = 0; i < n; i++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i > 0 ? "," : "",
+                 mezzo_precision_name(all[i]));
+    snprintf(buf, size, "%.*s%s%s", (int)(at - help), help, names, at + sizeof word - 1);
+    return buf;
+}
+
 static void print_option(const char *left, const char *help) {
     int width = 2 + columns_of(left, strlen(left));
     printf("  %s", left);
@@ -112,7 +129,8 @@ static void print_option(const char *left, const char *help) {
         printf("%*s", HELP_COLUMN - width, "");
     else
         printf("\n%*s", HELP_COLUMN, "");
-    wrap(help, HELP_COLUMN, HELP_COLUMN);
+    char text[512];
+    wrap(with_precisions(help, text, sizeof text), HELP_COLUMN, HELP_COLUMN);
 }
 
 // What a key takes, in the words of help: its names where it has some.

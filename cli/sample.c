@@ -110,7 +110,7 @@ static const cli_option options_table[] = {
     {"seed", "N", "the same seed gives the same text [1]"},
     {"count", "N", "how many texts [1]"},
     {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
-    {"precision", "NAME", "fp32, tf32, bf16, fp16 or auto [the run's]"},
+    {"precision", "NAME", "{precisions} or auto [the run's]"},
     {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
     {"threads", "N", "CPU threads; 0 = every core [0]"},
     {"json", NULL, "the result as JSON"},

@@ -59,7 +59,7 @@ static int train(mezzo_device *device, mezzo_precision precision, float *first, 
     mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
     mezzo_scaler_options scaling = mezzo_scaler_defaults();
     adamw.schedule.lr = 1e-2;
-    scaling.enabled = precision == MEZZO_PRECISION_FP16;
+    scaling.enabled = mezzo_precision_needs_loss_scale(precision);
 
     TRY(mezzo_graph_create(&graph));
     TRY(build(graph, precision));

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every op of ops.def has its row in docs/OPS.md, and every local link of the documents leads somewhere.
+# Every op of ops.def has its row in docs/OPS.md, every precision of precisions.def its row in docs/train.md (the unit test
+# test_precisions compares the cells), and every local link of the documents leads somewhere.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,6 +14,13 @@ if [[ -f docs/OPS.md && -f src/graph/ops.def ]]; then
         fi
     done
 fi
+
+for precision in $(sed -nE 's/^PRECISION\([A-Z0-9_]+, "([^"]+)".*/\1/p' src/base/precisions.def); do
+    if ! grep -qF "| \`$precision\` | \`" docs/train.md; then
+        echo "docs/train.md: no row for the precision $precision of src/base/precisions.def"
+        broken=1
+    fi
+done
 
 while IFS=: read -r file link; do
     target=${link%%#*}

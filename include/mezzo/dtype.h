@@ -2,6 +2,7 @@
 #ifndef MEZZO_DTYPE_H
 #define MEZZO_DTYPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,7 +27,7 @@ typedef enum mezzo_dtype {
     MEZZO_DTYPE_COUNT
 } mezzo_dtype;
 
-// What a user asks for; the autocast pass turns it into dtypes.
+// What a user asks for; the autocast pass turns it into dtypes. docs/train.md says what each is.
 typedef enum mezzo_precision {
     MEZZO_PRECISION_FP32,
     MEZZO_PRECISION_TF32,
@@ -40,8 +41,11 @@ typedef enum mezzo_precision {
 MEZZO_API size_t mezzo_dtype_size(mezzo_dtype dtype);      // bytes of one element in storage
 MEZZO_API const char *mezzo_dtype_name(mezzo_dtype dtype); // "fp32", "bf16", "i32", …
 MEZZO_API const char *mezzo_precision_name(mezzo_precision precision);
-// Name → value; MEZZO_ERR_INVALID names the accepted ones.
+// Name → value. Other tools' names are taken too ("bfloat16", "half", "16-mixed", "torch.float32"), in upper or lower case.
+// MEZZO_ERR_INVALID: no such precision (the message has the nearest and all), or one that names none ("amp": it says why).
 MEZZO_API mezzo_status mezzo_precision_parse(const char *name, mezzo_precision *out);
+// Gradients underflow without a loss scale: a scaler should be on. False for MEZZO_PRECISION_AUTO.
+MEZZO_API bool mezzo_precision_needs_loss_scale(mezzo_precision precision);
 
 // Bits of one value. Rounding is to nearest, ties to even; overflow goes to infinity (E4M3: to NaN); NaN stays NaN (quiet);
 // subnormals are exact. `mezzo_f32_to_*` round once from the float; the f64 forms round once from the double.

@@ -1,26 +1,43 @@
-// What a requested precision becomes on a device.
+// What a requested precision becomes on a device, by precisions.def: what was asked where the device has its
+// arithmetic; otherwise the row's `instead` where it has that one's; otherwise values are stored in the format and
+// computed in FP32, or it is refused. docs/study.md has the table. The reason says whatever is not as asked.
 //
-//   requested  the device has its arithmetic   effective  otherwise   effective
-//   fp32       (always)                        fp32
-//   tf32       yes                             tf32       no          fp32: tf32 is an arithmetic format, nothing is stored in it
-//   fp16       yes                             fp16       no          fp16: values are stored in it, arithmetic is fp32
-//   bf16       yes                             bf16       no          fp16 where the device has that (Turing), with a loss scale;
-//                                                                     else bf16: values are stored in it, arithmetic is fp32
-//   fp64       ref only                        fp64       cpu, cuda   an error
-//   auto       the first of bf16, fp16, tf32 that was measured faster than fp32; fp32 if none was
-//
-// Whatever is not what was asked for is in the reason, which every command that resolves a precision prints or writes down.
-//
-// auto prefers bf16 to fp16 where both are faster: its range is fp32's, so no loss scale has to be found. tf32 comes last: where
-// a 16-bit format is faster too, it also halves the activations.
+// auto prefers bf16 to fp16 where both are faster: its range is fp32's, so no loss scale has to be found. tf32 is
+// last: where a 16-bit format is faster too, it also halves the activations.
+#include "base/precision.h"
+
 #include "backend/backend.h"
 
 static mezzo_precision fastest(const mezzo_device_info *info) {
-    static const mezzo_precision order[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16, MEZZO_PRECISION_TF32};
-    for (size_t i = 0; i < MZ_COUNT(order); i++)
+    mezzo_precision order[MEZZO_PRECISION_COUNT];
+    int n = mz_precision_automatic(order);
+    for (int i = 0; i < n; i++)
         if (info->faster[order[i]])
             return order[i];
     return MEZZO_PRECISION_FP32;
+}
+
+// The device has its arithmetic. "Not measured faster" is said of what saves nothing but memory.
+static void as_asked(const mezzo_device_info *info, mezzo_precision p, char *line, size_t room) {
+    bool slow = mz_precision_is_low(p) && !info->faster[p];
+    snprintf(line, room, "%s, as asked%s", mezzo_precision_name(p), slow ? "; not measured faster than fp32 here" : "");
+}
+
+static mezzo_status without(const mezzo_device_info *info, mezzo_precision asked, mezzo_precision *effective,
+                            char *line, size_t room) {
+    const mz_precision_info *p = mz_precision(asked);
+    *effective = asked;
+    if (p->instead != asked && info->native[p->instead]) {
+        *effective = p->instead;
+        bool scale = mezzo_precision_needs_loss_scale(p->instead) && !p->loss_scale;
+        snprintf(line, room, "%s was asked, but %s has no %s arithmetic: %s%s", p->name, info->backend, p->name,
+                 mezzo_precision_name(p->instead), scale ? ", which needs a loss scale" : "");
+        return MEZZO_OK;
+    }
+    if (p->without == MZ_WITHOUT_REFUSE)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s is not available on %s: %s", p->name, info->backend, p->why);
+    snprintf(line, room, "%s storage with fp32 arithmetic: %s has no %s arithmetic", p->name, info->backend, p->name);
+    return MEZZO_OK;
 }
 
 mezzo_status mezzo_precision_resolve(mezzo_device *device, mezzo_precision requested, mezzo_precision *effective,
@@ -30,51 +47,20 @@ mezzo_status mezzo_precision_resolve(mezzo_device *device, mezzo_precision reque
     char unused[1];
     char *line = reason != NULL && size > 0 ? reason : unused;
     size_t room = reason != NULL && size > 0 ? size : sizeof unused;
-    const char *name = mezzo_precision_name(requested);
-    switch (requested) {
-    case MEZZO_PRECISION_FP32:
-        *effective = requested;
-        snprintf(line, room, "fp32, as asked");
-        return MEZZO_OK;
-    case MEZZO_PRECISION_FP64:
-        if (strcmp(info.backend, "ref") != 0)
-            return mz_fail(MEZZO_ERR_UNSUPPORTED,
-                           "fp64 is for the ref device only, and this is %s: open \"ref\", or use fp32", info.backend);
-        *effective = requested;
-        snprintf(line, room, "fp64, as asked");
-        return MEZZO_OK;
-    case MEZZO_PRECISION_TF32:
-        *effective = info.native[requested] ? requested : MEZZO_PRECISION_FP32;
-        snprintf(line, room,
-                 info.native[requested] ? "tf32, as asked" : "tf32 was asked, but %s has no tf32 arithmetic: fp32",
-                 info.backend);
-        return MEZZO_OK;
-    case MEZZO_PRECISION_BF16:
-        if (!info.native[requested] && info.native[MEZZO_PRECISION_FP16]) {
-            *effective = MEZZO_PRECISION_FP16;
-            snprintf(line, room, "bf16 was asked, but %s has no bf16 arithmetic: fp16, which needs a loss scale",
-                     info.backend);
-            return MEZZO_OK;
-        }
-        // fall through
-    case MEZZO_PRECISION_FP16:
-        *effective = requested;
-        if (!info.native[requested])
-            snprintf(line, room, "%s storage with fp32 arithmetic: %s has no %s arithmetic", name, info.backend, name);
-        else if (!info.faster[requested])
-            snprintf(line, room, "%s, as asked; not measured faster than fp32 here", name);
-        else
-            snprintf(line, room, "%s, as asked", name);
-        return MEZZO_OK;
-    case MEZZO_PRECISION_AUTO:
+    if (requested == MEZZO_PRECISION_AUTO) {
         *effective = fastest(&info);
         snprintf(line, room,
                  *effective == MEZZO_PRECISION_FP32 ? "auto: %s, as no lower precision was measured faster here"
                                                     : "auto: %s, measured faster than fp32 here",
                  mezzo_precision_name(*effective));
         return MEZZO_OK;
-    default:
-        return mz_fail(MEZZO_ERR_INVALID, "precision %d does not exist: use fp32, tf32, bf16, fp16, fp64 or auto",
-                       (int)requested);
     }
+    if (mz_precision(requested) == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "precision %d does not exist: use %s or auto", (int)requested,
+                       mz_precision_list());
+    if (!info.native[requested])
+        return without(&info, requested, effective, line, room);
+    *effective = requested;
+    as_asked(&info, requested, line, room);
+    return MEZZO_OK;
 }

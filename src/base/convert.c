@@ -13,11 +13,6 @@ static const struct {
     [MEZZO_U16] = {"u16", 2},         [MEZZO_U8] = {"u8", 1},
 };
 
-static const char *const precisions[MEZZO_PRECISION_COUNT] = {
-    [MEZZO_PRECISION_FP32] = "fp32", [MEZZO_PRECISION_TF32] = "tf32", [MEZZO_PRECISION_BF16] = "bf16",
-    [MEZZO_PRECISION_FP16] = "fp16", [MEZZO_PRECISION_FP64] = "fp64", [MEZZO_PRECISION_AUTO] = "auto",
-};
-
 static bool dtype_is_valid(mezzo_dtype dtype) {
     return (unsigned)dtype < MEZZO_DTYPE_COUNT;
 }
@@ -30,18 +25,12 @@ const char *mezzo_dtype_name(mezzo_dtype dtype) {
     return dtype_is_valid(dtype) ? dtypes[dtype].name : "unknown dtype";
 }
 
-const char *mezzo_precision_name(mezzo_precision precision) {
-    return (unsigned)precision < MEZZO_PRECISION_COUNT ? precisions[precision] : "unknown precision";
-}
-
-mezzo_status mezzo_precision_parse(const char *name, mezzo_precision *out) {
-    for (unsigned i = 0; i < MEZZO_PRECISION_COUNT; i++) {
-        if (strcmp(name, precisions[i]) == 0) {
-            *out = (mezzo_precision)i;
-            return MEZZO_OK;
-        }
-    }
-    return mz_fail(MEZZO_ERR_INVALID, "unknown precision \"%s\": use fp32, tf32, bf16, fp16, fp64 or auto", name);
+double mz_unit_roundoff(mezzo_dtype dtype) {
+    static const double units[MEZZO_DTYPE_COUNT] = {
+        [MEZZO_F64] = 0x1p-53, [MEZZO_F32] = 0x1p-24,   [MEZZO_TF32] = 0x1p-11,  [MEZZO_F16] = 0x1p-11,
+        [MEZZO_BF16] = 0x1p-8, [MEZZO_F8E4M3] = 0x1p-4, [MEZZO_F8E5M2] = 0x1p-3,
+    };
+    return dtype_is_valid(dtype) ? units[dtype] : 0;
 }
 
 // --- bits ---------------------------------------------------------------------------------------------------------------

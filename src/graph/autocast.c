@@ -1,5 +1,6 @@
 // The autocast pass: the one place where a dtype is decided. Op classes follow torch.amp's CUDA lists; a region or a module
 // override changes the precision that an op is decided under; casts are inserted where an input has another dtype.
+#include "base/precision.h"
 #include "graph/graph.h"
 
 typedef enum source { FROM_PROGRAM, FROM_REGION, FROM_OVERRIDE, SOURCE_COUNT } source;
@@ -45,23 +46,6 @@ static bool is_float(mezzo_dtype d) {
     return d <= MEZZO_F8E5M2;
 }
 
-static mezzo_dtype low_dtype(mezzo_precision p) {
-    switch (p) {
-    case MEZZO_PRECISION_BF16:
-        return MEZZO_BF16;
-    case MEZZO_PRECISION_FP16:
-        return MEZZO_F16;
-    case MEZZO_PRECISION_FP64:
-        return MEZZO_F64;
-    default:
-        return MEZZO_F32;
-    }
-}
-
-static mezzo_dtype wide_dtype(mezzo_precision p) {
-    return p == MEZZO_PRECISION_FP64 ? MEZZO_F64 : MEZZO_F32;
-}
-
 static int width_rank(mezzo_dtype d) {
     switch (d) {
     case MEZZO_F64:
@@ -85,8 +69,8 @@ static mezzo_dtype widest(mezzo_dtype a, mezzo_dtype b) {
 static mezzo_precision decide(const pass *p, const mz_node *node, source *who) {
     mezzo_precision precision = p->options->precision;
     *who = FROM_PROGRAM;
-    // FP64 is for finding out what is right: no region makes it less exact.
-    if (node->precision >= 0 && precision != MEZZO_PRECISION_FP64) {
+    // A precision wider than FP32 is for finding out what is right: no region makes it less exact.
+    if (node->precision >= 0 && mz_precision(precision)->wide == MEZZO_F32) {
         precision = (mezzo_precision)node->precision;
         *who = FROM_REGION;
     }
@@ -158,10 +142,10 @@ static mezzo_status as_dtype(pass *p, const mz_node *node, int value, mezzo_dtyp
 }
 
 static mz_numerics numerics_of(const mz_node *node, mezzo_precision precision, mezzo_dtype storage) {
-    mezzo_dtype wide = wide_dtype(precision);
-    mz_numerics n = {wide, wide, wide};
+    const mz_precision_info *info = mz_precision(precision);
+    mz_numerics n = {info->wide, info->wide, info->wide};
     if (mz_op_table[node->op].cast_class == MZ_CAST_LOW)
-        n.compute = precision == MEZZO_PRECISION_TF32 ? MEZZO_TF32 : low_dtype(precision);
+        n.compute = info->compute;
     if (node->op == MZ_OP_cast)
         n.compute = storage;
     return n;
@@ -171,6 +155,7 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     mezzo_graph *g = p->g;
     source who;
     mezzo_precision precision = decide(p, &node, &who);
+    const mz_precision_info *info = mz_precision(precision);
     mz_cast_class cls = mz_op_table[node.op].cast_class;
     mezzo_dtype want = MEZZO_F32;
     bool convert = cls == MZ_CAST_LOW || cls == MZ_CAST_FP32 || cls == MZ_CAST_WIDEST;
@@ -178,9 +163,9 @@ static mezzo_status cast_node(pass *p, mz_node node) {
         if (node.in[i] >= 0)
             node.in[i] = p->replaced[node.in[i]];
     if (cls == MZ_CAST_LOW)
-        want = low_dtype(precision);
+        want = info->operand;
     else if (cls == MZ_CAST_FP32)
-        want = wide_dtype(precision);
+        want = info->wide;
     else if (node.n_in > 0)
         want = g->values[node.in[0]].dtype;
     if (cls == MZ_CAST_WIDEST)
@@ -188,8 +173,8 @@ static mezzo_status cast_node(pass *p, mz_node node) {
             if (node.in[i] >= 0 && is_float(g->values[node.in[i]].dtype) && is_float(want))
                 want = widest(want, g->values[node.in[i]].dtype);
     bool kept = cls == MZ_CAST_FOLLOW || cls == MZ_CAST_WIDEST;
-    if (kept && precision == MEZZO_PRECISION_FP64 && is_float(want)) // of FP32 parameters and inputs too
-        want = MEZZO_F64, convert = node.op != MZ_OP_embedding;
+    if (kept && info->wide != MEZZO_F32 && is_float(want)) // of FP32 parameters and inputs too
+        want = info->wide, convert = node.op != MZ_OP_embedding;
     for (int i = 0; convert && i < node.n_in; ++i)
         if (node.in[i] >= 0 && !(mz_op_slot(node.op, false, i).is & MZ_SLOT_STATE))
             MEZZO_TRY(as_dtype(p, &node, node.in[i], want, &node.in[i]));
@@ -204,7 +189,7 @@ static mezzo_status cast_node(pass *p, mz_node node) {
         g->values[node.out[0]].alias = node.in[0];
     MEZZO_TRY(mz_graph_node(g, node, NULL));
     MEZZO_TRY(track(p));
-    mezzo_dtype low = low_dtype(precision);
+    mezzo_dtype low = info->output;
     if (node.op == MZ_OP_embedding && p->options->residual == MEZZO_RESIDUAL_LOW && width_rank(low) == 1) {
         int cast;
         MEZZO_TRY(insert_cast(p, node.out[0], low, &node, rule_residual, &cast));
@@ -216,7 +201,7 @@ static mezzo_status cast_node(pass *p, mz_node node) {
 static mezzo_status check_overrides(const mezzo_graph *g, const mezzo_program_options *options) {
     for (int i = 0; i < options->n_overrides; ++i) {
         const mezzo_override *o = &options->overrides[i];
-        if (o->precision < 0 || o->precision >= MEZZO_PRECISION_AUTO)
+        if (mz_precision(o->precision) == NULL)
             return mz_fail(MEZZO_ERR_INVALID, "autocast override %s: needs a precision, not auto", o->pattern);
         bool used = false;
         for (size_t m = 0; m < g->n_modules && !used; ++m)

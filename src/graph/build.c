@@ -1,4 +1,5 @@
 // The builder: one function an op. Each makes the node, infers its shapes and remembers the graph's first error.
+#include "base/precision.h"
 #include "graph/graph.h"
 
 static void remember(mezzo_graph *g, mezzo_status status) {
@@ -617,7 +618,7 @@ void mezzo_module_end(mezzo_graph *g) {
 
 void mezzo_autocast_begin(mezzo_graph *g, mezzo_precision precision) {
     mezzo_status status = MZ_RESERVE(g->regions, g->cap_regions, g->n_regions + 1);
-    if (status == MEZZO_OK && (precision < 0 || precision >= MEZZO_PRECISION_AUTO))
+    if (status == MEZZO_OK && mz_precision(precision) == NULL)
         status = mz_fail(MEZZO_ERR_INVALID, "mezzo_autocast_begin: a region needs a precision, not auto");
     if (status != MEZZO_OK) {
         remember(g, status);

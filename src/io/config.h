@@ -17,6 +17,7 @@ typedef enum mz_config_type {
 enum {
     MZ_CONFIG_NOT_SAVED = 1,  // not part of the resolved configuration (--config, --resume, --json …)
     MZ_CONFIG_NON_FINITE = 2, // a float that may be inf or nan
+    MZ_CONFIG_PRECISION = 4,  // names are precisions: other tools' words for them are taken, and kept as the name
 };
 
 // One key. Rows live as long as the configuration; the first path component is the row's group in help and file.

@@ -90,6 +90,16 @@ static mezzo_status wrong(const mz_config_row *row, const char *where, const cha
     return status;
 }
 
+// Of a row of precisions: any word for one becomes its name.
+static mezzo_status precision_name(const mz_config_row *row, const char *where, const char *text, const char **name) {
+    mezzo_precision precision;
+    mezzo_status status = mezzo_precision_parse(text, &precision);
+    if (status != MEZZO_OK)
+        return mz_context(status, "%s: %s", where, row->path);
+    *name = mezzo_precision_name(precision);
+    return MEZZO_OK;
+}
+
 // Index of `text` in "a|b|c", or -1.
 static int name_index(const char *names, const char *text) {
     int index = 0;
@@ -144,13 +154,22 @@ static mezzo_status parse_pairs(const mz_config_row *row, const char *where, con
     return MEZZO_OK;
 }
 
-static mezzo_status check_pairs(const mz_config_row *row, const char *where, const mz_config_pairs *pairs) {
+static mezzo_status check_pairs(const mz_config_row *row, const char *where, mz_config_pairs *pairs) {
     for (size_t i = 0; i < pairs->count; i++) {
-        const mz_config_pair *pair = &pairs->items[i];
+        mz_config_pair *pair = &pairs->items[i];
         for (size_t j = 0; j < i; j++)
             if (strcmp(pairs->items[j].key, pair->key) == 0)
                 return mz_fail(MEZZO_ERR_INVALID, "%s: %s: pattern %s is given twice", where, row->path,
                                mz_quote(pair->key).text);
+        if (row->flags & MZ_CONFIG_PRECISION) {
+            const char *name = NULL;
+            MEZZO_TRY(precision_name(row, where, pair->value, &name));
+            char *copy = mz_strdup(name);
+            if (!copy)
+                return MEZZO_ERR_MEMORY;
+            mz_free(pair->value);
+            pair->value = copy;
+        }
         if (row->names && name_index(row->names, pair->value) < 0) {
             mz_text names = {0};
             add_names(&names, row->names);
@@ -232,6 +251,8 @@ mezzo_status mz_config_set_text(mz_config_entry *entry, const char *text, mz_con
                                 const char *where) {
     mz_config_entry value = {.origin = kind};
     mezzo_status status = MEZZO_OK;
+    if (entry->row->type == MZ_CONFIG_ENUM && (entry->row->flags & MZ_CONFIG_PRECISION))
+        MEZZO_TRY(precision_name(entry->row, where, text, &text));
     MEZZO_TRY_GOTO(status, parse_value(entry->row, text, where, &value));
     value.where = mz_strdup(where);
     if (entry->row->type == MZ_CONFIG_STRING || entry->row->type == MZ_CONFIG_ENUM)

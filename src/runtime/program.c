@@ -1,6 +1,8 @@
 // A program: the graph after its passes, with memory booked and a kernel chosen for every node; then run again and again.
 #include "runtime/program.h"
 
+#include "base/precision.h"
+
 // --- compiling: no memory is taken on the device ----------------------------------------------------------------------------
 
 static mz_tensor tensor_of(const mezzo_graph *g, int v) {
@@ -34,7 +36,7 @@ static void compiled_free(mz_compiled *c) {
 }
 
 static mezzo_status check_options(const mezzo_program_options *o) {
-    if (o->precision < 0 || o->precision >= MEZZO_PRECISION_AUTO)
+    if (mz_precision(o->precision) == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "a program needs a precision: resolve auto with mezzo_precision_resolve");
     if (!(o->loss_weight >= 0) || o->loss_weight > 3.4e38f)
         return mz_fail(MEZZO_ERR_INVALID, "loss_weight is %g, must be finite and not negative", (double)o->loss_weight);

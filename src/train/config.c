@@ -1,6 +1,8 @@
 // The configuration's public face, and its translation into the options of models, programs, optimizers and scalers.
 #include "train/config.h"
 
+#include "base/precision.h"
+
 struct mz_override_list {
     mezzo_override *items;
     size_t count, cap;
@@ -301,7 +303,8 @@ static mezzo_status check_together(const mz_run_config *c) {
                        s->lr);
     if (c->optimizer.nesterov && c->optimizer.kind == MEZZO_SGD && c->optimizer.momentum <= 0)
         return mz_fail(MEZZO_ERR_INVALID, "optimizer.nesterov needs an optimizer.momentum above 0");
-    if (c->master != MEZZO_MASTER_FP32 && c->program.precision != MEZZO_PRECISION_BF16)
+    const mz_precision_info *p = mz_precision(c->program.precision);
+    if (c->master != MEZZO_MASTER_FP32 && (p == NULL || p->operand != MEZZO_BF16))
         return mz_fail(
             MEZZO_ERR_INVALID,
             "optimizer.master is %s, which keeps bf16 weights, and amp.precision is %s: use precision bf16, or "

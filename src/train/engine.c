@@ -41,9 +41,9 @@ fail:
 
 // One module in FP16 is enough to underflow.
 static bool needs_scaling(const mezzo_program_options *program) {
-    bool any = program->precision == MEZZO_PRECISION_FP16;
+    bool any = mezzo_precision_needs_loss_scale(program->precision);
     for (int i = 0; i < program->n_overrides; i++)
-        any = any || program->overrides[i].precision == MEZZO_PRECISION_FP16;
+        any = any || mezzo_precision_needs_loss_scale(program->overrides[i].precision);
     return any;
 }
 

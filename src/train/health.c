@@ -211,7 +211,10 @@ static void add_row(mz_health *h, const json_t *row) {
                        .underflow = number_of(row, "amp/underflow_share"),
                        .has_loss = json_object_get(row, "train/loss") != NULL};
     const char *precision = json_string_value(json_object_get(row, "amp/precision"));
-    r.scaling = scale != NULL && (r.scale != 1 || (precision != NULL && strcmp(precision, "fp16") == 0));
+    mezzo_precision known;
+    bool needs = precision != NULL && mezzo_precision_parse(precision, &known) == MEZZO_OK &&
+                 mezzo_precision_needs_loss_scale(known);
+    r.scaling = scale != NULL && (r.scale != 1 || needs);
     mz_health_add(h, &r);
 }
 

@@ -321,8 +321,10 @@ static void every_request_on_every_device_follows_the_table(void **state) {
             mezzo_precision effective;
             assert_int_equal(mezzo_precision_resolve(&fake, MEZZO_PRECISION_FP64, &effective, NULL, 0),
                              MEZZO_ERR_UNSUPPORTED);
+            assert_non_null(strstr(mezzo_error_message(), "fp64 is not available on cpu"));
         }
     set_formats("ref", BF16 | FP16 | TF32, 0);
+    fake_info.native[MEZZO_PRECISION_FP64] = true;
     assert_int_equal(resolve(MEZZO_PRECISION_FP64, reason, sizeof reason), MEZZO_PRECISION_FP64);
     assert_int_equal(resolve(MEZZO_PRECISION_AUTO, reason, sizeof reason), MEZZO_PRECISION_FP32);
 }

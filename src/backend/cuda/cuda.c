@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "backend/cuda/cuda.h"
-
 #include "backend/cuda/matmul.h"
+#include "base/precision.h"
 
 _Static_assert((int)MZ_CU_F32 == (int)MEZZO_F32 && (int)MZ_CU_BF16 == (int)MEZZO_BF16 &&
                    (int)MZ_CU_F16 == (int)MEZZO_F16 && (int)MZ_CU_I32 == (int)MEZZO_I32,
@@ -209,10 +209,11 @@ static mezzo_status cuda_describe(mezzo_device *device, mezzo_device_info *out) 
     if (!cuda->capturing && cudaMemGetInfo(&out->memory_free, &total) != cudaSuccess)
         out->memory_free = 0;
     // Tensor cores multiply FP16 from 7.5 on, BF16 and TF32 from 8.0 on, at two and more times FP32's rate on every such card.
-    out->native[MEZZO_PRECISION_FP32] = true;
-    out->native[MEZZO_PRECISION_FP16] = out->faster[MEZZO_PRECISION_FP16] = true;
-    out->native[MEZZO_PRECISION_BF16] = out->faster[MEZZO_PRECISION_BF16] = cuda->cc >= 80;
-    out->native[MEZZO_PRECISION_TF32] = out->faster[MEZZO_PRECISION_TF32] = cuda->cc >= 80;
+    for (int p = 0; p < MEZZO_PRECISION_AUTO; p++) {
+        int least = mz_precision((mezzo_precision)p)->capability;
+        out->native[p] = least >= 0 && cuda->cc >= least;
+        out->faster[p] = out->native[p] && p != MEZZO_PRECISION_FP32;
+    }
     return MEZZO_OK;
 }
 

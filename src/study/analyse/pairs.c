@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/precision.h"
 #include "io/file.h"
 #include "io/number.h"
 #include "io/quote.h"
@@ -267,10 +268,13 @@ static bool has_precision(const mz_study *s, const char *prec) {
 }
 
 static mezzo_status choose_precisions(mz_study *s, const char *baseline, const char *candidate) {
-    static const char *const usual[] = {"amp", "bf16", "fp16", "tf32"};
-    for (size_t i = 0; i < MZ_COUNT(usual) && candidate == NULL; i++)
-        if (has_precision(s, usual[i]))
-            candidate = usual[i];
+    mezzo_precision usual[MEZZO_PRECISION_COUNT];
+    int n = mz_precision_automatic(usual);
+    if (candidate == NULL && has_precision(s, "amp")) // the studies of others
+        candidate = "amp";
+    for (int i = 0; i < n && candidate == NULL; i++)
+        if (has_precision(s, mezzo_precision_name(usual[i])))
+            candidate = mezzo_precision_name(usual[i]);
     if (baseline == NULL)
         baseline = "fp32";
     if (candidate == NULL)

@@ -161,7 +161,7 @@ int mz_fp16_most_scale(const int64_t *counts);
 void mz_underflow_sum(const mz_underflow *u, mz_magnitude_kind kind, int64_t *counts); // of all tensors of a kind
 
 // --- speed (lab_speed.c) ------------------------------------------------------------------------------------------------------------
-#define MZ_SPEED_MOST 4
+#define MZ_SPEED_MOST MEZZO_PRECISION_COUNT
 typedef struct mz_speed_options {
     const char *data, *device; // NULL: made-up text; auto
     int threads;               // 0: all

@@ -32,7 +32,7 @@ static void experiment_close(experiment *e) {
 
 static mezzo_status experiment_open(mezzo_device *device, double lr, double initial, int64_t interval, experiment *e) {
     const int64_t shape[] = {1, 1};
-    const mezzo_program_options options = {.precision = MEZZO_PRECISION_FP16};
+    mezzo_program_options options = {0};
     mezzo_optimizer_options sgd = mezzo_optimizer_defaults();
     mezzo_scaler_options scaling = mezzo_scaler_defaults();
     mezzo_status status;
@@ -44,6 +44,7 @@ static mezzo_status experiment_open(mezzo_device *device, double lr, double init
     scaling.enabled = true;
     scaling.init_scale = initial;
     scaling.growth_interval = interval;
+    MEZZO_TRY_GOTO(status, mezzo_precision_parse("fp16", &options.precision));
     MEZZO_TRY_GOTO(status, mezzo_graph_create(&e->graph));
     mezzo_value x = mezzo_input(e->graph, "x", MEZZO_F32, 2, shape);                               // [1, 1]
     mezzo_value c = mezzo_input(e->graph, "c", MEZZO_F32, 2, shape);                               // [1, 1]

@@ -4,7 +4,7 @@
 
 #include "study/measure/measure.h"
 
-#define MZ_BENCH_PRECISIONS 4
+#define MZ_BENCH_PRECISIONS MEZZO_PRECISION_COUNT
 
 typedef struct mz_bench_size { // the sizes of Stanford CS336's assignment
     const char *name;

@@ -1,13 +1,14 @@
 // The rows of mezzo bench --models as CSV, and their chart.
 #include <math.h>
 
+#include "base/precision.h"
 #include "io/csv.h"
 #include "study/measure/bench.h"
 #include "study/analyse/figures.h"
 
 int mz_bench_candidate(const mz_bench_plan *plan) {
     for (int i = 1; i < plan->n_precisions; i++)
-        if (plan->precisions[i] == MEZZO_PRECISION_BF16 || plan->precisions[i] == MEZZO_PRECISION_FP16)
+        if (mz_precision_is_low(plan->precisions[i]))
             return i;
     return plan->n_precisions - 1 > 0 ? plan->n_precisions - 1 : -1;
 }

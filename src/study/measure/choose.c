@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/precision.h"
 #include "study/analyse/decide.h"
 #include "study/analyse/stats.h"
 
@@ -27,13 +28,12 @@ static bool listed(const mz_choice *choice, mezzo_precision p) {
 }
 
 static mezzo_status list_candidates(mezzo_device *device, const mz_choose_options *o, mz_choice *out) {
-    static const mezzo_precision widest_first[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32, MEZZO_PRECISION_BF16,
-                                                   MEZZO_PRECISION_FP16};
     mezzo_device_info info;
     MEZZO_TRY(mezzo_device_describe(device, &info));
-    for (size_t i = 0; i < MZ_COUNT(widest_first); i++) {
-        mezzo_precision asked = widest_first[i], effective;
-        bool wanted = o->precisions == NULL && (asked == MEZZO_PRECISION_FP32 || info.native[asked]);
+    for (int p = 0; p < MEZZO_PRECISION_AUTO; p++) { // precisions.def goes from the widest to the narrowest
+        mezzo_precision asked = (mezzo_precision)p, effective;
+        bool usual = asked == MEZZO_PRECISION_FP32 || (info.native[asked] && mz_precision_is_everywhere(asked));
+        bool wanted = o->precisions == NULL && usual;
         for (int k = 0; k < o->n_precisions; k++)
             wanted = wanted || o->precisions[k] == asked;
         if (!wanted)
@@ -180,15 +180,16 @@ static mezzo_status decide(mz_choice *out) {
 
 // A device that runs one precision natively leaves nothing to time: the others' memory is planned all the same.
 static mezzo_status choose_only(mezzo_device *device, const mz_choose_options *o, mz_choice *out) {
-    static const mezzo_precision emulated[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16};
+    mezzo_precision order[MEZZO_PRECISION_COUNT];
+    int n = mz_precision_automatic(order);
     size_t room = o->memory;
     if (room == 0)
         MEZZO_TRY(mz_memory_free(device, &room));
-    for (size_t i = 0; i < MZ_COUNT(emulated); i++) {
-        out->candidates[out->n] = (mz_candidate){.precision = emulated[i],
-                                                 .step_seconds = (double)NAN,
-                                                 .tokens_per_second = (double)NAN,
-                                                 .loss = (double)NAN};
+    for (int i = 0; i < n; i++) {
+        if (!mz_precision_is_low(order[i]))
+            continue;
+        out->candidates[out->n] = (mz_candidate){
+            .precision = order[i], .step_seconds = (double)NAN, .tokens_per_second = (double)NAN, .loss = (double)NAN};
         note(&out->candidates[out->n++], "emulated: 16-bit storage, fp32 arithmetic");
     }
     for (int i = 0; i < out->n; i++) {

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/precision.h"
 #include "study/measure/kernels.h"
 
 // How the precision's tensors are stored, and what its products are computed in.
@@ -11,16 +12,8 @@ typedef struct formats {
 } formats;
 
 static formats formats_of(mezzo_precision precision) {
-    switch (precision) {
-    case MEZZO_PRECISION_TF32:
-        return (formats){MEZZO_F32, MEZZO_TF32};
-    case MEZZO_PRECISION_BF16:
-        return (formats){MEZZO_BF16, MEZZO_BF16};
-    case MEZZO_PRECISION_FP16:
-        return (formats){MEZZO_F16, MEZZO_F16};
-    default:
-        return (formats){MEZZO_F32, MEZZO_F32};
-    }
+    const mz_precision_info *p = mz_precision(precision);
+    return (formats){p->output, p->compute};
 }
 
 // --- tensors ------------------------------------------------------------------------------------------------------------------

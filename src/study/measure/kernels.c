@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/precision.h"
+
 enum { MOST_SETS = 64, MOST_ROUNDS = 101, LEAST_ROUNDS = 5 };
 
 // So many bytes of tensors take turns that no cache of a CPU or GPU of these years keeps them from one call to the next, as in a
@@ -161,26 +163,18 @@ fail:
 }
 
 // --- peaks --------------------------------------------------------------------------------------------------------------------
-static mezzo_dtype compute_of(mezzo_precision precision) {
-    static const mezzo_dtype computes[] = {[MEZZO_PRECISION_FP32] = MEZZO_F32,
-                                           [MEZZO_PRECISION_TF32] = MEZZO_TF32,
-                                           [MEZZO_PRECISION_BF16] = MEZZO_BF16,
-                                           [MEZZO_PRECISION_FP16] = MEZZO_F16};
-    return computes[precision];
-}
-
 mezzo_status mz_bench_peaks(mezzo_device *device, mz_peaks *out) {
     *out = (mz_peaks){0};
     if (device->backend->peaks != NULL)
         return device->backend->peaks(device, out);
-    static const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32, MEZZO_PRECISION_BF16,
-                                                 MEZZO_PRECISION_FP16};
     const mz_bench_case product = {.op = mz_bench_find("linear"), .dim = {8192, 8192, 8192}};
     const mz_bench_case copy = {.op = mz_bench_find("cast"), .dim = {16384, 16384}}; // 1 GiB each way
     mz_bench_row row;
-    for (size_t i = 0; i < MZ_COUNT(precisions); i++)
+    mezzo_precision precisions[MEZZO_PRECISION_COUNT];
+    int n = mz_precision_common(precisions);
+    for (int i = 0; i < n; i++)
         if (time_case(device, &product, precisions[i], 0, true, &row) == MEZZO_OK)
-            out->flops[compute_of(precisions[i])] = row.rate;
+            out->flops[mz_precision(precisions[i])->compute] = row.rate;
     MEZZO_TRY(time_case(device, &copy, MEZZO_PRECISION_FP32, 0, true, &row));
     out->copy = row.rate;
     return MEZZO_OK;
@@ -209,7 +203,7 @@ mezzo_status mz_bench_kernels(mezzo_device *device, const mz_bench_options *opti
                 continue;
             }
             MEZZO_TRY(status);
-            row.peak = mz_bench_op_scored(c->op) ? peaks->flops[compute_of(precision)] : peaks->copy;
+            row.peak = mz_bench_op_scored(c->op) ? peaks->flops[mz_precision(precision)->compute] : peaks->copy;
             visit(user, &row);
         }
     return MEZZO_OK;

@@ -70,7 +70,7 @@ static mezzo_status open_rig(mz_rig *rig) {
     if (rig->w.sgd)
         o.kind = MEZZO_SGD;
     o.momentum = rig->w.momentum;
-    s.enabled = rig->w.precision == MEZZO_PRECISION_FP16;
+    s.enabled = mezzo_precision_needs_loss_scale(rig->w.precision);
     MEZZO_TRY(draw_tokens(rig));
     MEZZO_TRY(mezzo_graph_create(&rig->graph));
     MEZZO_TRY(mezzo_model_build(rig->graph, &rig->w.model, rig->w.batch, rig->w.seq_len, false));
@@ -256,7 +256,7 @@ mezzo_status mz_rig_look(mz_rig *rig, mz_rig_state *out) {
     MEZZO_TRY(mezzo_optimizer_info(rig->optimizer, &info));
     MEZZO_TRY(mezzo_scaler_get_state(rig->scaler, &scaler));
     *out = (mz_rig_state){.loss = (double)loss,
-                          .loss_scale = rig->w.precision == MEZZO_PRECISION_FP16 ? scaler.scale : 1,
+                          .loss_scale = mezzo_precision_needs_loss_scale(rig->w.precision) ? scaler.scale : 1,
                           .skipped = info.skipped,
                           .finite = isfinite((double)loss) && !info.found_inf};
     return MEZZO_OK;

@@ -3,21 +3,14 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/precision.h"
 #include "study/measure/measure.h"
 
 // How far the loss may be from FP32's, as a part of how far FP32's fell: what is learnt, not the loss, is what a wrong kernel harms.
-// A value stored in the format is off by at most u = eps/2 and the gradient's many terms have errors of either sign, but some
-// add up along the layers and the steps: 8 u is a few per cent in BF16, and far below what a wrong kernel does.
+// An operand rounded to the format is off by at most u of it and the gradient's many terms have errors of either sign, but some
+// add up along the layers and the steps: 4 u is a few per cent in BF16, and far below what a wrong kernel does.
 static double bound_of(mezzo_precision precision) {
-    switch (precision) {
-    case MEZZO_PRECISION_BF16:
-        return 8 * 0x1p-9;
-    case MEZZO_PRECISION_FP16:
-    case MEZZO_PRECISION_TF32:
-        return 8 * 0x1p-12;
-    default:
-        return 0; // FP32 has its own: see judge_fp32
-    }
+    return 4 * mz_unit_roundoff(mz_precision(precision)->compute);
 }
 
 static int by_value(const void *a, const void *b) {
