@@ -79,8 +79,8 @@ complain() {
 check_quoted() { # file line header
     local file=$1 line=$2 header=$3 folder path patterns
     folder=$(folder_of "$file")
-    if [[ $header != mezzo/* && $header != */* && -e $(dirname "$file")/$header ]]; then
-        path=$(dirname "$file")/$header # a neighbour
+    if [[ $header != mezzo/* && $header != */* && -e ${file%/*}/$header ]]; then
+        path=${file%/*}/$header # a neighbour
         path=${path#src/}
     else
         path=$header
@@ -106,7 +106,8 @@ check_system() { # file line header
 }
 
 while IFS=: read -r file line text; do
-    header=$(sed -E 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]([^>"]*)[>"].*/\1/' <<<"$text")
+    header=${text#*[<\"]}
+    header=${header%%[>\"]*}
     if [[ $text == *\"* ]]; then
         check_quoted "$file" "$line" "$header"
     else
