@@ -1,4 +1,4 @@
-// mezzo eval: loss and perplexity of what a run left.
+// mezzo eval: loss, and perplexity or accuracy, of what a run left.
 #include <math.h>
 
 #include "cli.h"
@@ -6,19 +6,26 @@
 static void print_text(const mezzo_eval_result *r) {
     char buf[32];
     printf("loss        %.6f\n", r->loss);
-    printf("perplexity  %.4f\n", r->perplexity);
-    printf("tokens      %s\n", cli_thousands((double)r->tokens, buf, sizeof buf));
-    printf("speed       %s tokens/s\n", cli_thousands(r->tokens_per_second, buf, sizeof buf));
+    if (!isnan(r->accuracy))
+        printf("accuracy    %.4f\n", r->accuracy);
+    else
+        printf("perplexity  %.4f\n", r->perplexity);
+    printf("%-11s %s\n", r->unit, cli_thousands((double)r->tokens, buf, sizeof buf));
+    printf("speed       %s %s/s\n", cli_thousands(r->tokens_per_second, buf, sizeof buf), r->unit);
     printf("precision   %s\n", mezzo_precision_name(r->precision));
     printf("checkpoint  %s (step %lld)\n", r->checkpoint, (long long)r->step);
 }
 
 static int print_json(const cli_args *args, const mezzo_eval_result *r) {
+    char rate[32];
     json_t *o = json_object();
     json_object_set_new(o, "loss", cli_json_number(r->loss));
-    json_object_set_new(o, "perplexity", cli_json_number(r->perplexity));
-    json_object_set_new(o, "tokens", json_integer(r->tokens));
-    json_object_set_new(o, "tokens_per_second", cli_json_number(r->tokens_per_second));
+    bool accuracy = !isnan(r->accuracy);
+    json_object_set_new(o, accuracy ? "accuracy" : "perplexity",
+                        cli_json_number(accuracy ? r->accuracy : r->perplexity));
+    snprintf(rate, sizeof rate, "%s_per_second", r->unit);
+    json_object_set_new(o, r->unit, json_integer(r->tokens));
+    json_object_set_new(o, rate, cli_json_number(r->tokens_per_second));
     json_object_set_new(o, "precision", json_string(mezzo_precision_name(r->precision)));
     json_object_set_new(o, "step", json_integer(r->step));
     json_object_set_new(o, "checkpoint", cli_json_text(r->checkpoint, strlen(r->checkpoint)));
@@ -33,6 +40,7 @@ static int run(const cli_args *args) {
         .path = args->operands[0],
         .best = cli_has(args, "best"),
         .data = cli_text(args, "data", NULL),
+        .labels = cli_text(args, "labels", NULL),
         .device = cli_text(args, "device", NULL),
         .precision = cli_text(args, "precision", NULL),
     };
@@ -57,9 +65,10 @@ static int run(const cli_args *args) {
 
 static const cli_option options_table[] = {
     {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
-    {"data", "FILE", "text or token shards, all of it [the run's validation data]"},
+    {"data", "FILE", "text or token shards, or a classifier's .npy, all of it [the run's validation data]"},
+    {"labels", "FILE", "of a classifier: the .npy of the classes of --data"},
     {"iters", "N", "random batches; 0 = every token once [0]"},
-    {"batch-size", "N", "sequences at a time [the run's]"},
+    {"batch-size", "N", "sequences or examples at a time [the run's]"},
     {"precision", "NAME", "{precisions} or auto [the run's]"},
     {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
     {"threads", "N", "CPU threads; 0 = every core [0]"},
@@ -69,10 +78,10 @@ static const cli_option options_table[] = {
 
 const cli_command cli_eval = {
     .name = "eval",
-    .summary = "loss and perplexity of a run or a checkpoint",
-    .usage = "RUN [--best] [--data FILE] [--iters N] [--precision NAME]",
-    .details = "RUN is a run folder, or one checkpoint in its checkpoints/. The loss is the mean over tokens of -log "
-               "p, in nats.",
+    .summary = "loss and perplexity, or accuracy, of a run or a checkpoint",
+    .usage = "RUN [--best] [--data FILE [--labels FILE]] [--iters N] [--precision NAME]",
+    .details = "RUN is a run folder, or one checkpoint in its checkpoints/. The loss is the mean over tokens (or "
+               "examples) of -log p, in nats.",
     .options = options_table,
     .max_operands = 1,
     .run = run,

@@ -52,7 +52,7 @@ static json_t *result_json(const mz_underflow *u, int scale) {
         json_object_set_new(o, "most_scale_log2", json_integer(mz_fp16_most_scale(counts)));
         json_object_set_new(all, kinds[k], o);
     }
-    const mz_magnitudes *m = u->training.engine.magnitudes;
+    const mz_magnitudes *m = u->magnitudes;
     for (size_t i = 0; i < m->n; i++) {
         widen(m->list[i].counts, counts);
         json_t *o = fate_json(counts, scale);
@@ -99,7 +99,7 @@ static int more_lost_first(const void *a, const void *b) {
 }
 
 static int print_tensors(const cli_args *args, const mz_underflow *u, int scale, size_t most) {
-    const mz_magnitudes *m = u->training.engine.magnitudes;
+    const mz_magnitudes *m = u->magnitudes;
     int64_t counts[MZ_HISTOGRAM_BUCKETS];
     ranked *list = mz_alloc(m->n, sizeof *list);
     size_t n = 0;

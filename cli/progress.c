@@ -49,7 +49,8 @@ static void describe(char line[LINE_BYTES], const cli_progress *p, const mezzo_p
     add(line, "  lr %.2e", now->lr);
     if (now->loss_scale != 1)
         add(line, "  scale %g", now->loss_scale);
-    add(line, "  %s tok/s", cli_thousands(now->tokens_per_second, buf, sizeof buf));
+    add(line, "  %s %s/s", cli_thousands(now->tokens_per_second, buf, sizeof buf),
+        strcmp(now->unit, "tokens") == 0 ? "tok" : now->unit);
     add(line, "  %s left", cli_duration(now->seconds_left, buf, sizeof buf));
     add(line, "  norm %.3f", unsigned_nan(now->grad_norm));
     if (now->skipped > 0 || now->loss_scale != 1)

@@ -41,11 +41,14 @@ static void print_text(const cli_args *args, const char *folder, const mezzo_con
     printf("done: %lld steps of %s, %s on %s\n", (long long)r->steps, mezzo_config_get(config, "model.name"),
            mezzo_precision_name(r->precision), r->device);
     printf("  training loss    %.4f\n", r->loss);
-    if (!isnan(r->val_loss))
+    if (!isnan(r->val_loss) && !isnan(r->val_accuracy))
+        printf("  validation loss  %.4f (accuracy %.2f %%; best %.4f)\n", r->val_loss, 100 * r->val_accuracy,
+               r->best_val_loss);
+    else if (!isnan(r->val_loss))
         printf("  validation loss  %.4f (perplexity %.2f; best %.4f)\n", r->val_loss, exp(r->val_loss),
                r->best_val_loss);
     printf("  time             %s\n", cli_duration(r->seconds, buf, sizeof buf));
-    printf("  speed            %s tokens/s\n", cli_thousands(r->tokens_per_second, buf, sizeof buf));
+    printf("  speed            %s %s/s\n", cli_thousands(r->tokens_per_second, buf, sizeof buf), r->unit);
     printf("  memory           %s\n", cli_bytes(r->memory_bytes, buf, sizeof buf));
     printf("  skipped steps    %lld\n", (long long)r->skipped);
     printf("  health           %s\n", r->health);
@@ -72,6 +75,7 @@ static void print_text(const cli_args *args, const char *folder, const mezzo_con
 }
 
 static int print_json(const cli_args *args, const char *folder, const mezzo_train_result *r) {
+    char rate[32];
     json_t *o = json_object();
     json_object_set_new(o, "run", cli_json_text(folder, strlen(folder)));
     json_object_set_new(o, "checkpoint", cli_json_text(r->checkpoint, strlen(r->checkpoint)));
@@ -84,8 +88,11 @@ static int print_json(const cli_args *args, const char *folder, const mezzo_trai
     json_object_set_new(o, "loss", cli_json_number(r->loss));
     json_object_set_new(o, "val_loss", cli_json_number(r->val_loss));
     json_object_set_new(o, "best_val_loss", cli_json_number(r->best_val_loss));
+    if (!isnan(r->val_accuracy))
+        json_object_set_new(o, "val_accuracy", cli_json_number(r->val_accuracy));
     json_object_set_new(o, "seconds", cli_json_number(r->seconds));
-    json_object_set_new(o, "tokens_per_second", cli_json_number(r->tokens_per_second));
+    snprintf(rate, sizeof rate, "%s_per_second", r->unit);
+    json_object_set_new(o, rate, cli_json_number(r->tokens_per_second));
     json_object_set_new(o, "memory_bytes", json_integer((json_int_t)r->memory_bytes));
     json_object_set_new(o, "sample", cli_json_text(r->sample, strlen(r->sample)));
     return cli_json_print(args->command, o);

@@ -20,11 +20,13 @@ typedef struct row {
 static const row rows[] = {
     {"training loss", "train/loss", false, false, ""},
     {"validation loss", "val/loss", false, false, ""},
+    {"accuracy", "val/accuracy", false, false, ""},
     {"learning rate", "train/lr", false, false, ""},
     {"gradient norm", "gradients/total_norm", true, false, ""},
     {"loss scale", "amp/loss_scale", true, true, ""},
     {"skipped steps", "amp/skipped_steps", false, true, ""},
     {"throughput", "perf/tokens_per_second", false, true, " tokens/s"},
+    {"throughput", "perf/examples_per_second", false, true, " examples/s"},
     {"time of a step", "perf/step_ms", false, false, " ms"},
 };
 

@@ -64,9 +64,10 @@ typedef struct mezzo_progress {
     double lr, grad_norm;              // of that step; the norm is before clipping
     double loss_scale;                 // 1 without a scaler
     int64_t skipped;                   // steps skipped so far for non-finite gradients
-    double tokens_per_second, step_ms; // since the last report
+    double tokens_per_second, step_ms; // since the last report; tokens: what `unit` names
     size_t memory_bytes;               // parameters, gradients, optimizer, activations, workspace
     double seconds, seconds_left;
+    const char *unit;             // "tokens"; of a classifier "examples"
     const char *precision, *text; // text: "" where the event has none. Valid during the call
 } mezzo_progress;
 typedef void (*mezzo_progress_fn)(void *user, const mezzo_progress *progress);
@@ -99,6 +100,8 @@ typedef struct mezzo_train_result {
     double loss;            // training loss of the last step
     double val_loss;        // of the last validation (the whole set where eval_final), NaN if there was none
     double best_val_loss;
+    double val_accuracy;               // of a classifier, at the last validation; else NaN
+    const char *unit;                  // what tokens_per_second counts: "tokens", of a classifier "examples"
     double seconds, tokens_per_second; // of this call, validation and checkpoints left out of the rate
     size_t memory_bytes;
     mezzo_precision precision; // what "auto" became
@@ -133,7 +136,8 @@ MEZZO_API mezzo_status mezzo_run_bisect(const mezzo_config *config, const mezzo_
 typedef struct mezzo_eval_options {
     const char *path;
     bool best;
-    const char *data;      // NULL = the run's validation data; else text or shards, all of it
+    const char *data;      // NULL = the run's validation data; else text or shards, or a .npy of features, all of it
+    const char *labels;    // of a classifier: the .npy of the classes of `data`; NULL without `data`
     const char *device;    // NULL = the run's
     const char *precision; // NULL = the run's
     int threads;           // 0 = all
@@ -141,8 +145,11 @@ typedef struct mezzo_eval_options {
     int64_t iters;         // random batches; 0 = the whole set
 } mezzo_eval_options;
 typedef struct mezzo_eval_result {
-    double loss, perplexity; // mean over tokens, nats; e^loss
-    int64_t tokens, step;    // evaluated; the checkpoint's step
+    double loss;          // mean over tokens or examples, nats
+    double perplexity;    // e^loss, of a language model; else NaN
+    double accuracy;      // share of right classes, of a classifier; else NaN
+    const char *unit;     // of `tokens`: "tokens", of a classifier "examples"
+    int64_t tokens, step; // evaluated; the checkpoint's step
     double tokens_per_second;
     mezzo_precision precision;
     char checkpoint[4096];

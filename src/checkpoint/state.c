@@ -59,6 +59,8 @@ static const field model_fields[] = {
 // Of models that have them: absent in the checkpoints of the others.
 static const field rotary_fields[] = {FIELD(mezzo_model_config, NUMBER, rope_theta),
                                       FIELD(mezzo_model_config, NUMBER, norm_eps)};
+static const field classifier_fields[] = {FIELD(mezzo_model_config, INTEGER, features),
+                                          FIELD(mezzo_model_config, INTEGER, classes)};
 static const field expert_fields[] = {
     FIELD(mezzo_model_config, INTEGER, kv_heads),       FIELD(mezzo_model_config, INTEGER, head_dim),
     FIELD(mezzo_model_config, NUMBER, rotary),          FIELD(mezzo_model_config, INTEGER, dense_layers),
@@ -126,6 +128,8 @@ static mezzo_status put_model(json_t *root, const mezzo_model_config *model) {
     MEZZO_TRY(put_fields(object, model_fields, MZ_COUNT(model_fields), model));
     if (model->rope_theta > 0)
         MEZZO_TRY(put_fields(object, rotary_fields, MZ_COUNT(rotary_fields), model));
+    if (model->features > 0)
+        MEZZO_TRY(put_fields(object, classifier_fields, MZ_COUNT(classifier_fields), model));
     if (model->experts > 0) {
         MEZZO_TRY(put_fields(object, expert_fields, MZ_COUNT(expert_fields), model));
         MEZZO_TRY(mz_json_set(object, "attention_bias", json_boolean(model->attention_bias)));
@@ -237,6 +241,8 @@ static mezzo_status get_model(const char *where, const json_t *root, mezzo_model
     MEZZO_TRY(get_fields(where, object, model_fields, MZ_COUNT(model_fields), model));
     if (json_object_get(object, "rope_theta") != NULL)
         MEZZO_TRY(get_fields(where, object, rotary_fields, MZ_COUNT(rotary_fields), model));
+    if (json_object_get(object, "features") != NULL)
+        MEZZO_TRY(get_fields(where, object, classifier_fields, MZ_COUNT(classifier_fields), model));
     if (json_object_get(object, "experts") != NULL) {
         MEZZO_TRY(get_fields(where, object, expert_fields, MZ_COUNT(expert_fields), model));
         MEZZO_TRY(mz_json_get_bool(where, object, "attention_bias", &model->attention_bias));

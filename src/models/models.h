@@ -6,6 +6,7 @@
 
 typedef struct mz_model {
     const char *name;
+    mezzo_model_purpose task;
     // Errors name the key and the numbers; sizes that every model has were checked before.
     mezzo_status (*check)(const mezzo_model_config *config);
     // Builds into an empty graph; the caller asks mezzo_graph_status afterwards.
@@ -13,6 +14,6 @@ typedef struct mz_model {
                           bool keep_logits);
 } mz_model;
 
-extern const mz_model mz_model_toy, mz_model_gpt2, mz_model_cs336, mz_model_glm4_moe;
+extern const mz_model mz_model_toy, mz_model_gpt2, mz_model_cs336, mz_model_glm4_moe, mz_model_mlp;
 
 #endif

@@ -4,7 +4,8 @@
 #include "base/base.h"
 #include "models/models.h"
 
-static const mz_model *const models[] = {&mz_model_toy, &mz_model_gpt2, &mz_model_cs336, &mz_model_glm4_moe};
+static const mz_model *const models[] = {&mz_model_toy, &mz_model_gpt2, &mz_model_cs336, &mz_model_glm4_moe,
+                                         &mz_model_mlp};
 
 // Every name a user may give, with the sizes it stands for. A named size becomes its family with those sizes.
 #define GPT2(size, l, h, c)                                                                                            \
@@ -57,7 +58,10 @@ static const struct {
     const char *name;
     mezzo_model_config config;
 } sizes[] = {
-    {"toy", {.name = "toy", .layers = 1, .heads = 1, .d_model = 10, .vocab = 3, .seq_len = 1}},
+    {"toy",
+     {.name = "toy", .layers = 1, .heads = 1, .d_model = 10, .vocab = 3, .seq_len = 1, .features = 5, .classes = 3}},
+    {"mlp",
+     {.name = "mlp", .layers = 2, .heads = 1, .d_model = 64, .vocab = 1, .seq_len = 1, .features = 5, .classes = 3}},
     GPT2("gpt2", 12, 12, 768),
     GPT2("gpt2-124M", 12, 12, 768),
     GPT2("gpt2-355M", 24, 16, 1024),
@@ -129,6 +133,11 @@ static const mz_model *find(const char *name) {
         if (strcmp(models[i]->name, name) == 0)
             return models[i];
     return NULL;
+}
+
+mezzo_model_purpose mezzo_model_task(const mezzo_model_config *config) {
+    const mz_model *model = find(config->name);
+    return model != NULL ? model->task : MEZZO_TASK_LANGUAGE;
 }
 
 mezzo_status mezzo_model_check(const mezzo_model_config *config) {

@@ -15,6 +15,10 @@ static mezzo_status check(const mezzo_model_config *config) {
     if (config->vocab != CLASSES)
         return mz_fail(MEZZO_ERR_INVALID, "model.vocab is %lld, but toy always has %d classes: leave it out",
                        (long long)config->vocab, CLASSES);
+    if (config->features != FEATURES || config->classes != CLASSES)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "model.features is %lld and model.classes %lld, but toy always has %d and %d: use mlp",
+                       (long long)config->features, (long long)config->classes, FEATURES, CLASSES);
     if (config->layers != 1)
         return mz_fail(MEZZO_ERR_INVALID, "model.layers is %lld, but toy's layers are fixed: leave it out",
                        (long long)config->layers);
@@ -48,4 +52,4 @@ static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int6
     return mezzo_graph_loss(g, loss);
 }
 
-const mz_model mz_model_toy = {.name = "toy", .check = check, .build = build};
+const mz_model mz_model_toy = {.name = "toy", .task = MEZZO_TASK_CLASSIFIER, .check = check, .build = build};

@@ -81,7 +81,7 @@ mezzo_status mezzo_config_save(const mezzo_config *config, const char *path) {
 }
 
 // --- what the keys mean --------------------------------------------------------------------------
-mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo_model_config *out) {
+mezzo_status mz_config_model(const mezzo_config *config, const mz_data_sizes *data, mezzo_model_config *out) {
     const mz_config *values = config->values;
     const char *name;
     MEZZO_TRY(mz_config_get_string(values, "model.name", &name));
@@ -96,6 +96,8 @@ mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo
                  {"model.d_ff", &out->d_ff, 0},
                  {"model.vocab", &out->vocab, 0},
                  {"model.seq_len", &out->seq_len, 0},
+                 {"model.features", &out->features, 0},
+                 {"model.classes", &out->classes, 0},
                  {"model.kv_heads", &out->kv_heads, 0},
                  {"model.head_dim", &out->head_dim, 0},
                  {"model.dense_layers", &out->dense_layers, -1},
@@ -116,7 +118,11 @@ mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo
         int64_t value = 0;
         MEZZO_TRY(mz_config_get_int(values, sizes[i].path, &value));
         if (value == 0 && sizes[i].field == &out->vocab)
-            value = vocab;
+            value = data->vocab;
+        if (value == 0 && strcmp(out->name, "mlp") == 0 && sizes[i].field == &out->features)
+            value = data->features;
+        if (value == 0 && strcmp(out->name, "mlp") == 0 && sizes[i].field == &out->classes)
+            value = data->classes;
         if (value != sizes[i].own)
             *sizes[i].field = value;
     }
@@ -134,6 +140,10 @@ mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo
     }
     MEZZO_TRY(mz_config_get_bool(values, "model.bias", &out->bias));
     return mezzo_model_check(out);
+}
+
+mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo_model_config *out) {
+    return mz_config_model(config, &(mz_data_sizes){.vocab = vocab}, out);
 }
 
 mezzo_status mezzo_config_program(const mezzo_config *config, mezzo_program_options *out) {
@@ -206,11 +216,13 @@ static int choice(reader *r, const char *path) {
 }
 
 static void read_run(reader *r, mz_run_config *out) {
-    out->data_path = text(r, "data.path");
-    out->data_train = text(r, "data.train");
-    out->data_val = text(r, "data.val");
-    out->tokenizer = text(r, "data.tokenizer");
-    out->split = number(r, "data.split");
+    out->data.path = text(r, "data.path");
+    out->data.train = text(r, "data.train");
+    out->data.validation = text(r, "data.val");
+    out->data.tokenizer = text(r, "data.tokenizer");
+    out->data.features = text(r, "data.features");
+    out->data.labels = text(r, "data.labels");
+    out->data.split = number(r, "data.split");
     out->steps = integer(r, "train.steps");
     out->batch_size = integer(r, "train.batch_size");
     out->grad_accum = integer(r, "train.grad_accum");
@@ -289,13 +301,13 @@ static void read_guard(reader *r, mz_guard_config *g) {
 }
 
 static mezzo_status check_together(const mz_run_config *c) {
-    bool pair = c->data_train[0] != '\0' || c->data_val[0] != '\0';
-    if (pair && c->data_path[0] != '\0')
+    bool pair = c->data.train[0] != '\0' || c->data.validation[0] != '\0';
+    if (pair && c->data.path[0] != '\0')
         return mz_fail(MEZZO_ERR_INVALID,
                        "data.path and data.train or data.val are both set: give data.path, or the two");
-    if (c->data_val[0] != '\0' && c->data_train[0] == '\0')
+    if (c->data.validation[0] != '\0' && c->data.train[0] == '\0')
         return mz_fail(MEZZO_ERR_INVALID, "data.val is set and data.train is not: give both, or data.path");
-    if (c->data_train[0] != '\0' && c->data_val[0] == '\0')
+    if (c->data.train[0] != '\0' && c->data.validation[0] == '\0')
         return mz_fail(MEZZO_ERR_INVALID, "data.train is set and data.val is not: give both, or data.path");
     const mezzo_schedule *s = &c->optimizer.schedule;
     if (s->kind != MEZZO_LR_CONSTANT && s->min_lr > s->lr)

@@ -4,6 +4,7 @@
 
 #include "io/config.h"
 #include "mezzo/train.h"
+#include "task/task.h"
 
 typedef struct mz_override_list mz_override_list;
 
@@ -26,8 +27,8 @@ typedef struct mz_guard_config {
 
 // What the loop reads. Strings are borrowed from the configuration.
 typedef struct mz_run_config {
-    const char *data_path, *data_train, *data_val, *tokenizer, *out, *resume, *init, *device;
-    double split;
+    mz_task_options data;
+    const char *out, *resume, *init, *device;
     int threads;
     int64_t steps, batch_size, grad_accum, eval_every, eval_iters, sample_every, sample_tokens, log_every,
         histograms_every;
@@ -43,5 +44,7 @@ typedef struct mz_run_config {
 } mz_run_config;
 
 mezzo_status mz_run_config_read(const mezzo_config *config, mz_run_config *out);
+// mezzo_config_model with all that data may decide of a model's sizes.
+mezzo_status mz_config_model(const mezzo_config *config, const mz_data_sizes *sizes, mezzo_model_config *out);
 
 #endif

@@ -131,8 +131,7 @@ static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
         uint64_t batch = data + (uint64_t)i;
         MZ_INJECT_AT_DATA(run, f->step, i, data);
         MEZZO_TRY(mz_guard_draw(run, batch, wrong, sizeof wrong));
-        MEZZO_TRY(mezzo_program_write(run->engine.train, "tokens", run->inputs, run->count * sizeof *run->inputs));
-        MEZZO_TRY(mezzo_program_write(run->engine.train, "targets", run->targets, run->count * sizeof *run->targets));
+        MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.train));
         MEZZO_TRY(mz_program_locate(run->engine.train, run->engine.scaler, mz_seed(run->config.seed, MZ_SEED_DROPOUT),
                                     batch, (float)run->config.guard.limit, &found));
         if (found.found) {

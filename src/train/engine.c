@@ -20,7 +20,7 @@ mezzo_status mz_engine_open_device(mz_engine *e, mezzo_device *device, const mz_
                                    sizeof e->precision_reason);
 }
 
-static mezzo_status open_programs(mz_engine *e, const mz_run_config *config) {
+static mezzo_status open_programs(mz_engine *e, const mz_run_config *config, bool keep_logits) {
     mezzo_status status = MEZZO_OK;
     mezzo_graph *graph = NULL;
     mezzo_program_options train = e->program, eval = e->program;
@@ -29,7 +29,7 @@ static mezzo_status open_programs(mz_engine *e, const mz_run_config *config) {
     eval.forward_only = true;
     eval.recompute = false;
     MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
-    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, &e->model, config->batch_size, e->model.seq_len, false));
+    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, &e->model, config->batch_size, e->model.seq_len, keep_logits));
     MEZZO_TRY_GOTO(status, mezzo_params_create_as(e->device, graph, seed, config->master, &e->params));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &train, &e->train));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &eval, &e->eval));
@@ -47,10 +47,10 @@ static bool needs_scaling(const mezzo_program_options *program) {
     return any;
 }
 
-mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config) {
+mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool keep_logits) {
     if (config->scaler.automatic)
         e->scaling.enabled = needs_scaling(&e->program);
-    MEZZO_TRY(open_programs(e, config));
+    MEZZO_TRY(open_programs(e, config, keep_logits));
     if (config->histograms_every > 0)
         MEZZO_TRY(mz_magnitudes_create(e->train, e->params, &e->magnitudes));
     MEZZO_TRY(mezzo_optimizer_create(e->params, &config->optimizer, &e->optimizer));

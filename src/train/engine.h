@@ -53,9 +53,9 @@ typedef struct mz_engine {
 // On `device`, which the caller keeps, or, where it is NULL, on the one that the configuration names. Describes it and
 // resolves the precision as far as the device decides.
 mezzo_status mz_engine_open_device(mz_engine *engine, mezzo_device *device, const mz_run_config *config);
-// Everything for `engine->model`; engine->program is final by now. Scaling is resolved here: "auto" is on where a
-// module computes in fp16.
-mezzo_status mz_engine_build(mz_engine *engine, const mz_run_config *config);
+// Everything for `engine->model`, which keeps its "logits" where asked; engine->program is final by now. Scaling is
+// resolved here: "auto" is on where a module computes in fp16.
+mezzo_status mz_engine_build(mz_engine *engine, const mz_run_config *config, bool keep_logits);
 void mz_engine_close(mz_engine *engine); // a zeroed or half-open one is fine
 // Bytes: parameters, gradients, optimizer and both programs.
 size_t mz_engine_memory(const mz_engine *engine);

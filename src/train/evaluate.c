@@ -8,10 +8,12 @@
 typedef struct model {
     mezzo_config *config;
     mz_run_config run;
+    mezzo_program_options program; // its precision resolved
     char folder[4096], path[4096]; // the run's, the checkpoint's
     mezzo_checkpoint checkpoint;
     mezzo_device *device;
     mezzo_params *params;
+    mz_task *task;
 } model;
 
 static mezzo_status load_config(model *m, const char *device, const char *precision, int threads) {
@@ -53,7 +55,6 @@ fail:
 
 static mezzo_status model_open(const char *path, bool best, const char *device, const char *precision, int threads,
                                model *m) {
-    mezzo_precision asked;
     *m = (model){0};
     MEZZO_TRY(mz_find_checkpoint(path, best, m->path, sizeof m->path));
     MEZZO_TRY(mezzo_checkpoint_describe(m->path, &m->checkpoint));
@@ -64,12 +65,13 @@ static mezzo_status model_open(const char *path, bool best, const char *device, 
     MEZZO_TRY(mz_run_folder(m->path, m->folder, sizeof m->folder));
     MEZZO_TRY(load_config(m, device, precision, threads));
     MEZZO_TRY(mezzo_device_open(m->run.device, m->run.threads, &m->device));
-    asked = m->run.program.precision;
-    MEZZO_TRY(mezzo_precision_resolve(m->device, asked, &m->run.program.precision, NULL, 0));
+    m->program = m->run.program;
+    MEZZO_TRY(mezzo_precision_resolve(m->device, m->run.program.precision, &m->program.precision, NULL, 0));
     return load_params(m);
 }
 
 static void model_close(model *m) {
+    mz_task_close(m->task);
     mezzo_params_free(m->params);
     mezzo_device_close(m->device);
     mezzo_config_free(m->config);
@@ -85,84 +87,81 @@ static mezzo_status tokenizer_path(const model *m, char **out) {
 }
 
 // --- evaluating ----------------------------------------------------------------------------------
-typedef struct evaluation {
-    mezzo_corpus *corpus;
-    mezzo_loader *loader;
-    mezzo_program *program;
-    int32_t *inputs, *targets; // [B, T]
-    char *tokenizer;
-} evaluation;
-
-static mezzo_status open_corpus(const model *m, const mezzo_eval_options *o, evaluation *e) {
-    MEZZO_TRY(tokenizer_path(m, &e->tokenizer));
-    mezzo_corpus_options c = {.path = m->run.data_path,
-                              .train = m->run.data_train,
-                              .validation = m->run.data_val,
-                              .tokenizer = e->tokenizer != NULL ? e->tokenizer : m->run.tokenizer,
-                              .train_fraction = m->run.split};
-    if (o->data != NULL) // all of it, as one stream
-        c = (mezzo_corpus_options){.train = o->data, .tokenizer = c.tokenizer};
-    return mezzo_corpus_open(&c, &e->corpus);
+static mezzo_status open_task(model *m, const mz_task_options *options) {
+    MEZZO_TRY(mz_task_open(mz_task_kind_of(&m->checkpoint.model), options, &m->task));
+    return mz_task_set_model(m->task, &m->checkpoint.model);
 }
 
-static mezzo_status open_evaluation(const model *m, const mezzo_eval_options *o, int64_t batch, evaluation *e) {
+static mezzo_status open_data(model *m, const mezzo_eval_options *o) {
+    mz_task_options options = m->run.data;
+    char *tokenizer;
+    MEZZO_TRY(tokenizer_path(m, &tokenizer));
+    if (tokenizer != NULL)
+        options.tokenizer = tokenizer;
+    if (o->data != NULL)
+        options = (mz_task_options){.all = o->data, .labels = o->labels, .tokenizer = options.tokenizer};
+    mezzo_status status = open_task(m, &options);
+    mz_free(tokenizer);
+    return status;
+}
+
+static mezzo_status open_program(const model *m, int64_t batch, mezzo_program **out) {
     mezzo_status status = MEZZO_OK;
     mezzo_graph *graph = NULL;
     const mezzo_model_config *config = &m->checkpoint.model;
-    mezzo_program_options forward = m->run.program;
+    mezzo_program_options forward = m->program;
     forward.forward_only = true;
     forward.recompute = false;
-    const mezzo_loader_options l = {.split = o->data != NULL ? MEZZO_TRAIN : MEZZO_VALIDATION,
-                                    .order = o->iters > 0 ? MEZZO_LOADER_RANDOM : MEZZO_LOADER_SEQUENTIAL,
-                                    .batch = batch,
-                                    .length = config->seq_len,
-                                    .vocab = (int32_t)config->vocab,
-                                    .seed = mz_seed(m->checkpoint.seed, MZ_SEED_VALIDATION),
-                                    .stream = (uint32_t)MEZZO_VALIDATION};
-    MEZZO_TRY_GOTO(status, open_corpus(m, o, e));
-    MEZZO_TRY_GOTO(status, mezzo_loader_create(e->corpus, &l, &e->loader));
-    e->inputs = mz_alloc((size_t)(batch * config->seq_len), sizeof *e->inputs);
-    e->targets = mz_alloc((size_t)(batch * config->seq_len), sizeof *e->targets);
-    if (e->inputs == NULL || e->targets == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
-    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, config, batch, config->seq_len, false));
-    MEZZO_TRY_GOTO(status, mezzo_program_create(graph, m->params, &forward, &e->program));
+    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, config, batch, config->seq_len, m->task->kind->scores));
+    MEZZO_TRY_GOTO(status, mezzo_program_create(graph, m->params, &forward, out));
 fail:
     mezzo_graph_free(graph);
     return status;
 }
 
-static mezzo_status evaluate(const model *m, const mezzo_eval_options *o, const mezzo_hooks *hooks,
-                             mezzo_eval_result *r) {
-    evaluation e = {0};
-    uint64_t tokens = 0;
-    int64_t batch = o->batch_size > 0 ? o->batch_size : m->run.batch_size;
-    size_t count = (size_t)(batch * m->checkpoint.model.seq_len);
+static void fill_result(const model *m, const mz_evaluation *score, double seconds, mezzo_eval_result *r) {
+    mz_task_metric metrics[MZ_TASK_METRICS];
+    int n = m->task->kind->metrics(score, metrics);
+    r->loss = score->loss;
+    r->tokens = (int64_t)score->counted;
+    r->tokens_per_second = (double)score->counted / seconds;
+    r->unit = m->task->kind->unit;
+    for (int i = 0; i < n; i++)
+        *(strcmp(metrics[i].name, "perplexity") == 0 ? &r->perplexity : &r->accuracy) = metrics[i].value;
+}
+
+static mezzo_status evaluate(model *m, const mezzo_eval_options *o, const mezzo_hooks *hooks, mezzo_eval_result *r) {
+    mezzo_status status = MEZZO_OK;
+    mz_source *source = NULL;
+    mezzo_program *program = NULL;
+    mz_evaluation score = {.loss = (double)NAN, .accuracy = (double)NAN};
+    const int64_t batch = o->batch_size > 0 ? o->batch_size : m->run.batch_size;
     const volatile sig_atomic_t *stop = hooks != NULL ? hooks->stop : NULL;
-    mezzo_status status = open_evaluation(m, o, batch, &e);
-    double start = mz_seconds();
-    if (status == MEZZO_OK) {
-        uint64_t n = o->iters > 0 ? (uint64_t)o->iters : mezzo_loader_batches(e.loader);
-        status = mz_validate(e.program, e.loader, n, e.inputs, e.targets, count, stop, &r->loss, &tokens);
-    }
-    if (status == MEZZO_OK && stop != NULL && *stop)
+    MEZZO_TRY(open_data(m, o));
+    MEZZO_TRY_GOTO(status,
+                   mz_source_open(m->task, o->data != NULL ? MZ_SET_TRAIN : MZ_SET_VALIDATION,
+                                  o->iters > 0 ? MZ_ORDER_RANDOM : MZ_ORDER_SEQUENTIAL, batch,
+                                  mz_seed(m->checkpoint.seed, MZ_SEED_VALIDATION), m->task->kind->scores, &source));
+    MEZZO_TRY_GOTO(status, open_program(m, batch, &program));
+    const uint64_t n = o->iters > 0 ? (uint64_t)o->iters : source->batches;
+    const double start = mz_seconds();
+    MEZZO_TRY_GOTO(status, mz_evaluate(program, source, n, stop, &score));
+    if (stop != NULL && *stop)
         status = mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before the evaluation was done");
-    r->tokens = (int64_t)tokens;
-    r->tokens_per_second = (double)tokens / (mz_seconds() - start);
-    r->perplexity = exp(r->loss);
-    mezzo_program_free(e.program);
-    mezzo_loader_free(e.loader);
-    mezzo_corpus_free(e.corpus);
-    mz_free(e.inputs);
-    mz_free(e.targets);
-    mz_free(e.tokenizer);
+    fill_result(m, &score, mz_seconds() - start, r);
+fail:
+    mezzo_program_free(program);
+    mz_source_close(source);
     return status;
 }
 
 mezzo_status mezzo_run_eval(const mezzo_eval_options *options, const mezzo_hooks *hooks, mezzo_eval_result *result) {
     model m;
-    *result = (mezzo_eval_result){.loss = (double)NAN, .perplexity = (double)NAN};
+    *result =
+        (mezzo_eval_result){.loss = (double)NAN, .perplexity = (double)NAN, .accuracy = (double)NAN, .unit = "tokens"};
+    if (options->labels != NULL && options->data == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "eval: labels without data: name the features too");
     if (options->batch_size < 0 || options->iters < 0)
         return mz_fail(MEZZO_ERR_INVALID, "eval: batch size %lld and batches %lld must be 0 or more",
                        (long long)options->batch_size, (long long)options->iters);
@@ -171,7 +170,7 @@ mezzo_status mezzo_run_eval(const mezzo_eval_options *options, const mezzo_hooks
     if (status == MEZZO_OK)
         status = evaluate(&m, options, hooks, result);
     result->step = m.checkpoint.step;
-    result->precision = m.run.program.precision;
+    result->precision = m.program.precision;
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s", m.path);
     model_close(&m);
     return status;
@@ -194,35 +193,36 @@ static mezzo_status check_sample(const mezzo_sample_options *o) {
     return MEZZO_OK;
 }
 
-static mezzo_status draw_samples(const model *m, const mezzo_sample_options *o, const mezzo_hooks *hooks,
-                                 mezzo_text_fn write, void *user) {
-    mezzo_status status = MEZZO_OK;
-    mezzo_tokenizer *tokenizer = NULL;
-    mz_sampler *sampler = NULL;
-    char *path;
+// A task that has no samples says so by itself.
+static mezzo_status open_sampler(model *m) {
+    char *tokenizer;
+    MEZZO_TRY(tokenizer_path(m, &tokenizer));
+    const mz_task_options options = {.no_data = true, .tokenizer = tokenizer};
+    mezzo_status status = open_task(m, &options);
+    if (status == MEZZO_OK)
+        status = mz_task_open_sampler(m->task, m->params, &m->program);
+    mz_free(tokenizer);
+    return mz_context(status, "%s", m->folder);
+}
+
+static mezzo_status draw_samples(model *m, const mezzo_sample_options *o, const mezzo_hooks *hooks, mezzo_text_fn write,
+                                 void *user) {
     const volatile sig_atomic_t *stop = hooks != NULL ? hooks->stop : NULL;
-    int64_t tokens = o->tokens > 0 ? o->tokens : mezzo_sample_defaults().tokens;
-    MEZZO_TRY(tokenizer_path(m, &path));
-    if (path == NULL)
-        return mz_fail(MEZZO_ERR_INVALID, "%s: the run has no tokenizer, so tokens cannot be turned into text",
-                       m->folder);
-    MEZZO_TRY_GOTO(status, mezzo_tokenizer_load(path, &tokenizer));
-    MEZZO_TRY_GOTO(status, mz_sampler_create(m->params, &m->checkpoint.model, &m->run.program, tokenizer, &sampler));
+    mz_sample_draw draw = {.prompt = o->prompt,
+                           .length = o->tokens > 0 ? o->tokens : mezzo_sample_defaults().tokens,
+                           .temperature = o->temperature,
+                           .top_p = o->top_p,
+                           .top_k = o->top_k,
+                           .seed = o->seed};
+    MEZZO_TRY(open_sampler(m));
     for (int i = 0; i < (o->samples > 0 ? o->samples : 1); i++) {
-        mz_draw draw = {.temperature = o->temperature,
-                        .top_p = o->top_p,
-                        .top_k = o->top_k,
-                        .seed = o->seed,
-                        .index = (uint64_t)i << 32};
-        MEZZO_TRY_GOTO(status, mz_sampler_run(sampler, o->prompt, tokens, draw, i, stop, write, user));
+        draw.which = i;
+        draw.index = (uint64_t)i << 32;
+        MEZZO_TRY(m->task->kind->sample(m->task, &draw, stop, write, user));
     }
     if (stop != NULL && *stop)
-        status = mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before the sample was done");
-fail:
-    mz_sampler_free(sampler);
-    mezzo_tokenizer_free(tokenizer);
-    mz_free(path);
-    return status;
+        return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before the sample was done");
+    return MEZZO_OK;
 }
 
 mezzo_status mezzo_run_sample(const mezzo_sample_options *options, const mezzo_hooks *hooks, mezzo_text_fn write,

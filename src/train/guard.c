@@ -49,43 +49,9 @@ mezzo_status mz_guard_arm(mz_training *run) {
 }
 
 // --- batches -------------------------------------------------------------------------------------
-// Tokens are 0 … vocab - 1; a target may be ignored, -1. Both in one comparison: as unsigned numbers, negative ones are
-// large.
-static bool check_tokens(const int32_t *tokens, size_t n, uint32_t vocab, int32_t from, size_t *at) {
-    bool bad = false;
-    for (size_t i = 0; i < n; i++)
-        bad |= (uint32_t)tokens[i] - (uint32_t)from >= vocab - (uint32_t)from;
-    for (*at = 0; bad && (uint32_t)tokens[*at] - (uint32_t)from < vocab - (uint32_t)from;)
-        ++*at;
-    return !bad;
-}
-
 mezzo_status mz_guard_draw(mz_training *run, uint64_t position, char *fault, size_t size) {
-    uint32_t vocab = (uint32_t)run->engine.model.vocab;
-    size_t at = 0;
     fault[0] = '\0';
-    mezzo_status status = mezzo_loader_batch(run->batches, position, run->inputs, run->targets); // [B, T], [B, T]
-    if (!run->guard.on)
-        return status;
-    if (status == MEZZO_ERR_INVALID) // a token that the model does not have
-        snprintf(fault, size, "%s", mezzo_error_message());
-    else
-        MEZZO_TRY(status);
-    MZ_INJECT_BATCH(run);
-    const char *which = NULL;
-    if (fault[0] == '\0' && !check_tokens(run->inputs, run->count, vocab, 0, &at))
-        which = "token";
-    else if (fault[0] == '\0' && !check_tokens(run->targets, run->count, vocab, -1, &at))
-        which = "target";
-    if (which != NULL)
-        snprintf(fault, size, "%s %d in row %zu, column %zu: the model has tokens 0 to %lld", which,
-                 (which[2] == 'k' ? run->inputs : run->targets)[at], at / (size_t)run->engine.model.seq_len,
-                 at % (size_t)run->engine.model.seq_len, (long long)run->engine.model.vocab - 1);
-    if (fault[0] == '\0')
-        return MEZZO_OK;
-    memset(run->inputs, 0, run->count * sizeof *run->inputs);
-    memset(run->targets, -1, run->count * sizeof *run->targets);
-    return MEZZO_OK;
+    return mz_source_draw(run->data, position, run->guard.on ? fault : NULL, size);
 }
 
 mezzo_status mz_guard_bad_batch(mz_training *run) {
@@ -140,7 +106,7 @@ mezzo_status mz_guard_bad_parameter(mz_training *run, int *index, mz_inspection 
 
 mezzo_status mz_guard_begin_step(mz_training *run, int64_t step) {
     int64_t every = run->config.guard.parameters_every;
-    run->guard.begin[step & 1] = mezzo_loader_position(run->batches);
+    run->guard.begin[step & 1] = run->data->position;
     run->guard.batch[step & 1][0] = '\0';
     if (!run->guard.on || every == 0 || step % every != 0)
         return MEZZO_OK;
@@ -158,7 +124,7 @@ static mezzo_status rewind_to(mz_training *run, int64_t bad, bool count) {
     mz_guard *g = &run->guard;
     mz_run_forget_pending(run);
     run->step = bad;
-    mezzo_loader_seek(run->batches, end_of(run, bad));
+    run->data->position = end_of(run, bad);
     g->before.skipped += count;
     run->engine.readout.last.state = g->before;
     return mz_optimizer_write_state(run->engine.optimizer, &g->before);

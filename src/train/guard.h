@@ -48,8 +48,8 @@ void mz_guard_close(struct mz_training *run);
 mezzo_status mz_run_guard(struct mz_training *run);
 // Whenever the optimizer's state was read from a checkpoint, and at the start.
 mezzo_status mz_guard_arm(struct mz_training *run);
-// Micro batch `position` of the data into run->inputs and targets. What is wrong with it goes into fault[size] ("" =
-// nothing), and the batch is then empty: tokens 0, every target ignored.
+// Draws micro batch `position` into run->data->examples; where the guard is on, it is checked, and fault[size] says
+// what is wrong with it.
 mezzo_status mz_guard_draw(struct mz_training *run, uint64_t position, char *fault, size_t size);
 // Before a step's micro batches: remembers where its data begins, and looks at the parameters when it is time.
 mezzo_status mz_guard_begin_step(struct mz_training *run, int64_t step);

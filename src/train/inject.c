@@ -134,6 +134,21 @@ static mezzo_status after_call(void *user, mezzo_program *p, size_t call) {
     return poison(f, p->device, out);
 }
 
+// A value that no model takes, into the first input.
+static void spoil_batch(void *user, mz_examples *examples) {
+    mz_inject *f = user;
+    mz_input *in = &examples->input[0];
+    size_t n = in->bytes / mezzo_dtype_size(in->dtype), at = (size_t)f->element % n;
+    if (!strikes_micro(f, MZ_AT_BATCH))
+        return;
+    f->met = true;
+    f->data = f->now_data;
+    if (in->dtype == MEZZO_I32)
+        ((int32_t *)in->data)[at] = f->kind == MZ_INJECT_NAN ? INT32_MIN : INT32_MAX;
+    else
+        ((float *)in->data)[at] = f->kind == MZ_INJECT_NAN ? NAN : INFINITY;
+}
+
 mezzo_status mz_inject_open(mz_training *run) {
     mz_inject *f = &run->inject;
     const char *what = next_fault;
@@ -143,6 +158,8 @@ mezzo_status mz_inject_open(mz_training *run) {
     if (what == NULL)
         return MEZZO_OK;
     MEZZO_TRY(parse(what, f));
+    run->data->spoil = spoil_batch;
+    run->data->spoil_user = f;
     if (f->target == MZ_AT_CALL)
         f->call %= run->engine.train->c.n_calls;
     bool named = f->target == MZ_AT_GRAD || f->target == MZ_AT_PARAM || f->target == MZ_AT_DISK;
@@ -167,15 +184,6 @@ void mz_inject_at(mz_training *run, int64_t step, int64_t micro, uint64_t data) 
     run->inject.now_step = step;
     run->inject.now_micro = micro + 1;
     run->inject.now_data = data - (uint64_t)micro;
-}
-
-void mz_inject_batch(mz_training *run) {
-    mz_inject *f = &run->inject;
-    if (!strikes_micro(f, MZ_AT_BATCH))
-        return;
-    f->met = true;
-    f->data = f->now_data;
-    run->inputs[(size_t)f->element % run->count] = f->kind == MZ_INJECT_NAN ? INT32_MIN : INT32_MAX;
 }
 
 static mz_tensor of_parameter(const mz_training *run, float *buffer) {
@@ -212,7 +220,7 @@ mezzo_status mz_inject_drop(mz_training *run, int64_t step) {
         return MEZZO_OK;
     f->met = true;
     uint64_t batches = (uint64_t)(f->micro * run->config.grad_accum);
-    mezzo_loader_seek(run->batches, mezzo_loader_position(run->batches) + batches);
+    run->data->position += batches;
     if (f->kind == MZ_INJECT_DROP || !run->engine.scaler->update.enabled)
         return MEZZO_OK;
     MEZZO_TRY(mezzo_scaler_get_state(run->engine.scaler, &scaler));

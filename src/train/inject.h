@@ -44,15 +44,13 @@ const struct mz_inject *mz_inject_last(void);
 mezzo_status mz_inject_open(struct mz_training *run);
 void mz_inject_close(struct mz_training *run);
 void mz_inject_at(struct mz_training *run, int64_t step, int64_t micro, uint64_t data); // what runs now; micro from 0
-void mz_inject_batch(struct mz_training *run);
 mezzo_status mz_inject_gradient(struct mz_training *run);
 mezzo_status mz_inject_parameter(struct mz_training *run);
 mezzo_status mz_inject_drop(struct mz_training *run, int64_t step);
 mezzo_status mz_inject_disk(struct mz_training *run, bool before); // around a save: spoils the parameter, and mends it
 
-#define MZ_INJECT_AT(run, step, micro)            mz_inject_at((run), (step), (micro), mezzo_loader_position((run)->batches))
+#define MZ_INJECT_AT(run, step, micro)            mz_inject_at((run), (step), (micro), (run)->data->position)
 #define MZ_INJECT_AT_DATA(run, step, micro, data) mz_inject_at((run), (step), (micro), (data) + (uint64_t)(micro))
-#define MZ_INJECT_BATCH(run)                      mz_inject_batch(run)
 #define MZ_INJECT_GRADIENT(run)                   MEZZO_TRY(mz_inject_gradient(run))
 #define MZ_INJECT_PARAMETER(run)                  MEZZO_TRY(mz_inject_parameter(run))
 #define MZ_INJECT_DROP(run, step)                 MEZZO_TRY(mz_inject_drop((run), (step)))
@@ -67,7 +65,6 @@ typedef struct mz_inject {
 #define mz_inject_close(run)                      (void)0
 #define MZ_INJECT_AT(run, step, micro)            (void)0
 #define MZ_INJECT_AT_DATA(run, step, micro, data) (void)0
-#define MZ_INJECT_BATCH(run)                      (void)0
 #define MZ_INJECT_GRADIENT(run)                   (void)0
 #define MZ_INJECT_PARAMETER(run)                  (void)0
 #define MZ_INJECT_DROP(run, step)                 (void)0

@@ -12,19 +12,19 @@ static bool stopping(const mz_training *run) {
 }
 
 static mezzo_status validate(mz_training *run, bool whole) {
-    const mezzo_loader *loader = whole ? run->val_all : run->val_random;
-    if (loader == NULL)
+    mz_source *source = whole ? run->val_all : run->val_random;
+    mz_report *r = &run->report;
+    if (source == NULL)
         return MEZZO_OK;
-    uint64_t n = whole ? mezzo_loader_batches(loader) : (uint64_t)run->config.eval_iters;
-    double loss;
-    MEZZO_TRY(
-        mz_validate(run->engine.eval, loader, n, run->inputs, run->targets, run->count, run->hooks.stop, &loss, NULL));
+    uint64_t n = whole ? source->batches : (uint64_t)run->config.eval_iters;
+    mz_evaluation score;
+    MEZZO_TRY(mz_evaluate(run->engine.eval, source, n, run->hooks.stop, &score));
     if (stopping(run))
         return MEZZO_OK;
-    run->report.val_loss = loss;
-    run->report.val_step = run->step;
-    if (!(run->report.best_val_loss <= loss))
-        run->report.best_val_loss = loss;
+    r->val = score;
+    r->val_step = run->step;
+    if (!(r->best_val_loss <= r->val.loss))
+        r->best_val_loss = r->val.loss;
     MEZZO_TRY(mz_run_log_validation(run));
     mz_run_event(run, MEZZO_EVENT_EVAL, "");
     return MEZZO_OK;
@@ -32,22 +32,26 @@ static mezzo_status validate(mz_training *run, bool whole) {
 
 static void keep_text(void *user, int index, const char *text, size_t bytes) {
     mz_training *run = user;
-    size_t used = strlen(run->report.result.sample), room = sizeof run->report.result.sample - 1 - used;
+    char *sample = run->report.result.sample;
+    size_t used = strlen(sample), room = sizeof run->report.result.sample - 1 - used;
     (void)index;
     if (bytes <= room) // a sample that is longer ends with its last whole token
-        memcpy(run->report.result.sample + used, text, bytes);
+        memcpy(sample + used, text, bytes);
 }
 
 static mezzo_status sample(mz_training *run) {
-    if (run->sampler == NULL)
+    mezzo_train_result *result = &run->report.result;
+    const mz_sample_draw draw = {.length = run->config.sample_tokens,
+                                 .temperature = 0.8,
+                                 .seed = run->config.seed,
+                                 .index = (uint64_t)run->step << 32};
+    if (!run->samples)
         return MEZZO_OK;
-    mz_draw draw = {.temperature = 0.8, .seed = run->config.seed, .index = (uint64_t)run->step << 32};
-    memset(run->report.result.sample, 0, sizeof run->report.result.sample);
-    MEZZO_TRY(mz_sampler_run(run->sampler, NULL, run->config.sample_tokens, draw, 0, run->hooks.stop, keep_text, run));
-    mz_run_event(run, MEZZO_EVENT_SAMPLE, run->report.result.sample);
-    const mz_metric text = mz_metric_text("sample/text", run->report.result.sample);
-    MEZZO_TRY(mz_metrics_write(run->report.metrics, run->step, &text, 1));
-    return MEZZO_OK;
+    memset(result->sample, 0, sizeof result->sample);
+    MEZZO_TRY(run->task->kind->sample(run->task, &draw, run->hooks.stop, keep_text, run));
+    mz_run_event(run, MEZZO_EVENT_SAMPLE, result->sample);
+    const mz_metric text = mz_metric_text("sample/text", result->sample);
+    return mz_metrics_write(run->report.metrics, run->step, &text, 1);
 }
 
 // Readings, each in its turn: what the guard does about one may undo the steps behind it.

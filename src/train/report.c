@@ -5,7 +5,7 @@
 
 mezzo_status mz_report_open(mz_training *run) {
     mz_report *r = &run->report;
-    r->memory = mz_engine_memory(&run->engine) + (run->sampler != NULL ? mz_sampler_memory(run->sampler) : 0);
+    r->memory = mz_engine_memory(&run->engine) + (run->samples ? run->task->kind->sampler_memory(run->task) : 0);
     MEZZO_TRY(mz_expert_load_create(&run->engine.model, &r->experts));
     return mz_gradient_norms_create(run->engine.optimizer, &r->norms);
 }
@@ -31,8 +31,8 @@ static double step_seconds(const mz_training *run) { // of one step since the la
     return n > 0 ? (run->report.step_seconds - run->report.reported_seconds) / (double)n : (double)NAN;
 }
 
-static double tokens_a_step(const mz_training *run) {
-    return (double)run->count * (double)run->config.grad_accum;
+static double items_a_step(const mz_training *run) { // tokens, examples: the task's unit
+    return (double)run->data->examples.items * (double)run->config.grad_accum;
 }
 
 static mezzo_progress progress_of(const mz_training *run, mezzo_event event, const char *text) {
@@ -42,12 +42,13 @@ static mezzo_progress progress_of(const mz_training *run, mezzo_event event, con
                             .step = run->step,
                             .steps = run->config.steps,
                             .loss = last->loss,
-                            .val_loss = run->report.val_loss,
+                            .val_loss = run->report.val.loss,
                             .lr = last->state.lr,
                             .grad_norm = last->state.norm,
                             .loss_scale = last->step > 0 ? (double)last->scaler.scale : 1,
                             .skipped = last->state.skipped,
-                            .tokens_per_second = tokens_a_step(run) / each,
+                            .tokens_per_second = items_a_step(run) / each,
+                            .unit = run->task->kind->unit,
                             .step_ms = each * 1e3,
                             .memory_bytes = run->report.memory,
                             .seconds = mz_seconds() - run->report.started,
@@ -64,10 +65,10 @@ void mz_run_event(mz_training *run, mezzo_event event, const char *text) {
 }
 
 static void describe_model(const mz_training *run, char *out, size_t size) {
-    const mezzo_model_config *m = &run->engine.model;
-    snprintf(out, size, "%s: %lld layers, %lld heads, width %lld, context %lld, vocabulary %lld: %.2f M parameters",
-             m->name, (long long)m->layers, (long long)m->heads, (long long)m->d_model, (long long)m->seq_len,
-             (long long)m->vocab, (double)mezzo_params_elements(run->engine.params) * 1e-6);
+    char sizes[200];
+    run->task->kind->describe(run->task, sizes, sizeof sizes);
+    snprintf(out, size, "%s: %s: %.2f M parameters", run->engine.model.name, sizes,
+             (double)mezzo_params_elements(run->engine.params) * 1e-6);
 }
 
 void mz_run_started(mz_training *run) {
@@ -116,11 +117,14 @@ static void look_at_health(mz_training *run, const mezzo_progress *p, double und
 
 mezzo_status mz_run_log_step(mz_training *run) {
     const mezzo_progress p = progress_of(run, MEZZO_EVENT_STEP, "");
+    char total[48], rate[48];
+    snprintf(total, sizeof total, "train/%s", p.unit);
+    snprintf(rate, sizeof rate, "perf/%s_per_second", p.unit);
     const mz_step_report *last = &run->engine.readout.last;
     const mz_metric row[] = {
         mz_metric_number("train/loss", p.loss),
         mz_metric_number("train/lr", p.lr),
-        mz_metric_int("train/tokens", (int64_t)(tokens_a_step(run) * (double)run->step)),
+        mz_metric_int(total, (int64_t)(items_a_step(run) * (double)run->step)),
         mz_metric_number("gradients/total_norm", p.grad_norm),
         mz_metric_number("gradients/clip_factor", last->state.last_clip),
         mz_metric_bool("amp/enabled", run->engine.program.precision != MEZZO_PRECISION_FP32),
@@ -130,7 +134,7 @@ mezzo_status mz_run_log_step(mz_training *run) {
         mz_metric_int("amp/skipped_steps", p.skipped),
         mz_metric_int("guard/bad_steps", run->guard.bad_steps),
         mz_metric_int("guard/rollbacks", run->guard.rollbacks),
-        mz_metric_number("perf/tokens_per_second", p.tokens_per_second),
+        mz_metric_number(rate, p.tokens_per_second),
         mz_metric_number("perf/step_ms", p.step_ms),
         mz_metric_int("perf/memory_bytes", (int64_t)p.memory_bytes),
     };
@@ -145,7 +149,7 @@ mezzo_status mz_run_log_step(mz_training *run) {
     look_at_health(run, &p, underflow);
     if (run->report.experts == NULL)
         return MEZZO_OK;
-    int64_t rows = (int64_t)run->count * run->engine.model.experts_per_token;
+    int64_t rows = run->data->examples.items * run->engine.model.experts_per_token;
     return mz_expert_load_log(run->report.experts, run->engine.train, rows, run->report.metrics, run->step);
 }
 
@@ -155,10 +159,13 @@ mezzo_status mz_run_log_magnitudes(mz_training *run) {
 }
 
 mezzo_status mz_run_log_validation(mz_training *run) {
-    mz_health_add(&run->report.health, &(mz_health_row){.step = run->step, .val_loss = run->report.val_loss});
-    const mz_metric row[] = {mz_metric_number("val/loss", run->report.val_loss),
-                             mz_metric_number("val/best_loss", run->report.best_val_loss)};
-    return mz_metrics_write(run->report.metrics, run->step, row, MZ_COUNT(row));
+    mz_health_add(&run->report.health, &(mz_health_row){.step = run->step, .val_loss = run->report.val.loss});
+    mz_metric row[3] = {mz_metric_number("val/loss", run->report.val.loss),
+                        mz_metric_number("val/best_loss", run->report.best_val_loss)};
+    size_t n = 2;
+    if (run->task->kind->scores)
+        row[n++] = mz_metric_number("val/accuracy", run->report.val.accuracy);
+    return mz_metrics_write(run->report.metrics, run->step, row, n);
 }
 
 void mz_run_result(mz_training *run) {
@@ -167,11 +174,13 @@ void mz_run_result(mz_training *run) {
     r->steps = run->step;
     r->skipped = run->engine.readout.last.state.skipped;
     r->loss = run->engine.readout.last.loss;
-    r->val_loss = run->report.val_loss;
+    r->val_loss = run->report.val.loss;
+    r->val_accuracy = run->report.val.accuracy;
     r->best_val_loss = run->report.best_val_loss;
     r->seconds = mz_seconds() - run->report.started;
     r->tokens_per_second =
-        run->report.step_seconds > 0 ? tokens_a_step(run) * (double)done / run->report.step_seconds : 0;
+        run->report.step_seconds > 0 ? items_a_step(run) * (double)done / run->report.step_seconds : 0;
+    r->unit = run->task != NULL ? run->task->kind->unit : "tokens";
     r->memory_bytes = run->report.memory;
     r->precision = run->engine.program.precision;
     r->healthy = mz_health_verdict(&run->report.health, r->health, sizeof r->health);

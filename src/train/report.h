@@ -6,6 +6,7 @@
 
 #include "io/metrics.h"
 #include "mezzo/train.h"
+#include "task/task.h"
 #include "train/health.h"
 
 struct mz_training;
@@ -31,11 +32,12 @@ typedef struct mz_report {
     mz_expert_load *experts; // NULL where the model has none
     mz_gradient_norms *norms;
     mz_health health;
-    bool unhealthy;                 // at the last verdict
-    double val_loss, best_val_loss; // the last one and the lowest; NaN = none
-    int64_t val_step;               // step of val_loss
-    double started, step_seconds;   // clock; spent in steps
-    double reported_seconds;        // step_seconds at the last report
+    bool unhealthy;               // at the last verdict
+    mz_evaluation val;            // the last validation; NaN = none
+    double best_val_loss;         // the lowest; NaN = none
+    int64_t val_step;             // step of `val`
+    double started, step_seconds; // clock; spent in steps
+    double reported_seconds;      // step_seconds at the last report
     int64_t reported_step;
     size_t memory; // bytes of the run
     mezzo_train_result result;

@@ -6,51 +6,6 @@
 #include "checkpoint/checkpoint.h"
 #include "train/run.h"
 
-// --- finding -------------------------------------------------------------------------------------
-static mezzo_status find_below(const char *path, const char *below, bool best, char *out, size_t size, bool *found) {
-    char *folder = mz_format("%s%s", path, below);
-    if (folder == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = MEZZO_OK;
-    *found = mz_path_is_dir(folder);
-    if (*found)
-        status = mezzo_checkpoint_find(folder, best, out, size);
-    mz_free(folder);
-    return status;
-}
-
-mezzo_status mz_find_checkpoint(const char *path, bool best, char *out, size_t size) {
-    char *state = mz_format("%s/state.json", path);
-    bool found = false;
-    if (state == NULL)
-        return MEZZO_ERR_MEMORY;
-    bool is_one = mz_path_exists(state);
-    mz_free(state);
-    if (is_one) {
-        if ((size_t)snprintf(out, size, "%s", path) >= size)
-            return mz_fail(MEZZO_ERR_INVALID, "%.200s…: the path is too long", path);
-        return MEZZO_OK;
-    }
-    if (!mz_path_is_dir(path))
-        return mz_fail(MEZZO_ERR_IO, "%s: no such folder: name a run folder or a checkpoint in one", path);
-    MEZZO_TRY(find_below(path, "/checkpoints", best, out, size, &found));
-    return found ? MEZZO_OK : mezzo_checkpoint_find(path, best, out, size);
-}
-
-mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size) {
-    char *real = realpath(checkpoint, NULL);
-    if (real == NULL)
-        return mz_fail(MEZZO_ERR_IO, "%s: cannot be resolved to a folder", checkpoint);
-    for (int i = 0; i < 2; i++) {
-        char *slash = strrchr(real, '/');
-        if (slash != NULL && slash != real)
-            *slash = '\0';
-    }
-    int n = snprintf(out, size, "%s", real);
-    free(real);
-    return (size_t)n < size ? MEZZO_OK : mz_fail(MEZZO_ERR_INVALID, "%.200s…: the path is too long", checkpoint);
-}
-
 // --- starting ------------------------------------------------------------------------------------
 static mezzo_status differs(const char *path, const char *key, double theirs, double ours) {
     if (theirs == ours)
@@ -68,6 +23,8 @@ static mezzo_status check_model(const char *path, const mezzo_model_config *thei
     MEZZO_TRY(differs(path, "d_model", (double)theirs->d_model, (double)ours->d_model));
     MEZZO_TRY(differs(path, "vocab", (double)theirs->vocab, (double)ours->vocab));
     MEZZO_TRY(differs(path, "seq_len", (double)theirs->seq_len, (double)ours->seq_len));
+    MEZZO_TRY(differs(path, "features", (double)theirs->features, (double)ours->features));
+    MEZZO_TRY(differs(path, "classes", (double)theirs->classes, (double)ours->classes));
     MEZZO_TRY(differs(path, "bias", theirs->bias, ours->bias));
     // What no parameter's shape shows.
     MEZZO_TRY(differs(path, "rope_theta", theirs->rope_theta, ours->rope_theta));
@@ -92,10 +49,10 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     MEZZO_TRY(mezzo_checkpoint_load(path, &c));
     run->step = run->report.reported_step = c.step;
     run->report.reported_seconds = run->report.step_seconds;
-    run->report.val_loss = c.val_loss;
+    run->report.val = (mz_evaluation){.loss = c.val_loss, .accuracy = (double)NAN};
     run->report.val_step = isnan(c.val_loss) ? -1 : c.step;
     run->report.best_val_loss = c.best_val_loss;
-    mezzo_loader_seek(run->batches, c.batches);
+    run->data->position = c.batches;
     snprintf(run->report.result.checkpoint, sizeof run->report.result.checkpoint, "%s", path);
     mz_log("notice", "going on from %s, step %lld", path, (long long)c.step);
     if (c.seed != run->config.seed)
@@ -172,16 +129,13 @@ static mezzo_status has_checkpoint(mz_training *run, bool *out) {
 }
 
 static mezzo_status write_folder(mz_training *run) {
-    const mezzo_tokenizer *tokenizer = mezzo_corpus_tokenizer(run->corpus);
     char *config = mz_format("%s/config.yaml", run->config.out);
     if (config == NULL)
         return MEZZO_ERR_MEMORY;
     mezzo_status status = mezzo_config_save(run->source, config);
     mz_free(config);
     MEZZO_TRY(status);
-    if (tokenizer != NULL)
-        MEZZO_TRY(mezzo_tokenizer_save(tokenizer, run->tokenizer_file));
-    return MEZZO_OK;
+    return mz_task_save(run->task, run->config.out);
 }
 
 mezzo_status mz_run_start(mz_training *run) {
@@ -224,14 +178,13 @@ mezzo_status mz_run_save(mz_training *run) {
                           .scaler = run->engine.scaler,
                           .step = run->step,
                           .seed = run->config.seed,
-                          .batches = mezzo_loader_position(run->batches),
-                          .val_loss = run->report.val_step == run->step ? run->report.val_loss : (double)NAN,
+                          .batches = run->data->position,
+                          .val_loss = run->report.val_step == run->step ? run->report.val.loss : (double)NAN,
                           .best_val_loss = run->report.best_val_loss,
                           .model = run->engine.model};
     snprintf(c.precision, sizeof c.precision, "%s", mezzo_precision_name(run->engine.program.precision));
     snprintf(c.master, sizeof c.master, "%s", mezzo_master_name(run->config.master));
-    if (mezzo_corpus_tokenizer(run->corpus) != NULL)
-        snprintf(c.tokenizer, sizeof c.tokenizer, "tokenizer.json");
+    snprintf(c.tokenizer, sizeof c.tokenizer, "%s", mz_task_keeps(run->task));
     MZ_INJECT_DISK(run, true);
     MEZZO_TRY(mezzo_checkpoint_save(run->checkpoints, &c, run->config.keep_last, run->report.result.checkpoint,
                                     sizeof run->report.result.checkpoint));

@@ -29,7 +29,7 @@ mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
     MEZZO_TRY(mz_run_load(run, path));
     MEZZO_TRY(halve_scale(run));
     MEZZO_TRY(mezzo_optimizer_zero_grad(run->engine.optimizer));
-    mezzo_loader_seek(run->batches, data);
+    run->data->position = data;
     g->rollbacks++;
     g->rollbacks_here = run->step > g->rolled_to ? 1 : g->rollbacks_here + 1;
     g->rolled_to = run->step;
@@ -58,7 +58,7 @@ static mezzo_status before_bad_step(mz_training *run, int64_t bad) {
     MEZZO_TRY(mz_optimizer_write_state(run->engine.optimizer, &g->before));
     run->engine.readout.last.state = g->before;
     run->step = bad - 1;
-    mezzo_loader_seek(run->batches, g->begin[bad & 1]);
+    run->data->position = g->begin[bad & 1];
     return MEZZO_OK;
 }
 

@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-#include "io/file.h"
-
 // The precision of the checkpoint that the run resumes; *found is false without one, or where it names none.
 static mezzo_status precision_of_checkpoint(mz_training *run, bool *found) {
     const char *resume = run->config.resume;
@@ -49,57 +47,34 @@ static mezzo_status settle_precision(mz_training *run) {
                              sizeof e->precision_reason);
 }
 
-// A resumed run keeps the tokenizer it began with.
-static mezzo_status open_data(mz_training *run) {
-    const mz_run_config *c = &run->config;
-    if (c->data_path[0] == '\0' && c->data_train[0] == '\0')
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "data.path is not set: give a text file or a folder of token shards (--data FILE)");
-    const mezzo_corpus_options options = {.path = c->data_path,
-                                          .train = c->data_train,
-                                          .validation = c->data_val,
-                                          .tokenizer = c->tokenizer,
-                                          .train_fraction = c->split};
-    MEZZO_TRY(mezzo_corpus_open(&options, &run->corpus));
-    const mezzo_tokenizer *tokenizer = mezzo_corpus_tokenizer(run->corpus);
-    MEZZO_TRY(
-        mezzo_config_model(run->source, tokenizer != NULL ? mezzo_tokenizer_vocab(tokenizer) : 0, &run->engine.model));
-    if (strcmp(run->engine.model.name, "toy") == 0)
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "model.name is toy, which reads no text: use gpt2 (the toy model is trained in examples/toy.c)");
-    return MEZZO_OK;
+static mezzo_status open_task(mz_training *run) {
+    mezzo_model_config family;
+    MEZZO_TRY(mezzo_model_defaults(mezzo_config_get(run->source, "model.name"), &family));
+    mz_task_options options = run->config.data;
+    if (run->config.resume[0] != '\0')
+        options.folder = run->config.out;
+    MEZZO_TRY(mz_task_open(mz_task_kind_of(&family), &options, &run->task));
+    MEZZO_TRY(mz_config_model(run->source, &run->task->sizes, &run->engine.model));
+    return mz_task_set_model(run->task, &run->engine.model);
 }
 
-static mezzo_status open_loader(mz_training *run, mezzo_corpus_part part, mezzo_loader_order order,
-                                mezzo_loader **out) {
-    const mezzo_loader_options options = {
-        .split = part,
-        .order = order,
-        .batch = run->config.batch_size,
-        .length = run->engine.model.seq_len,
-        .vocab = (int32_t)run->engine.model.vocab,
-        .seed = mz_seed(run->config.seed, part == MEZZO_TRAIN ? MZ_SEED_DATA : MZ_SEED_VALIDATION),
-        .stream = (uint32_t)part};
-    return mezzo_loader_create(run->corpus, &options, out);
+static mezzo_status open_source(mz_training *run, mz_set set, mz_order order, mz_source **out) {
+    uint64_t seed = mz_seed(run->config.seed, set == MZ_SET_TRAIN ? MZ_SEED_DATA : MZ_SEED_VALIDATION);
+    bool scores = set == MZ_SET_VALIDATION && run->task->kind->scores;
+    return mz_source_open(run->task, set, order, run->config.batch_size, seed, scores, out);
 }
 
-static mezzo_status open_loaders(mz_training *run) {
-    MEZZO_TRY(open_loader(run, MEZZO_TRAIN, MEZZO_LOADER_RANDOM, &run->batches));
-    if (mezzo_corpus_tokens(run->corpus, MEZZO_VALIDATION) > 0) {
-        MEZZO_TRY(open_loader(run, MEZZO_VALIDATION, MEZZO_LOADER_RANDOM, &run->val_random));
-        MEZZO_TRY(open_loader(run, MEZZO_VALIDATION, MEZZO_LOADER_SEQUENTIAL, &run->val_all));
-    }
-    run->count = (size_t)(run->config.batch_size * run->engine.model.seq_len);
-    run->inputs = mz_alloc(run->count, sizeof *run->inputs);
-    run->targets = mz_alloc(run->count, sizeof *run->targets);
-    return run->inputs == NULL || run->targets == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+static mezzo_status open_sources(mz_training *run) {
+    MEZZO_TRY(open_source(run, MZ_SET_TRAIN, MZ_ORDER_RANDOM, &run->data));
+    if (!run->task->kind->has(run->task, MZ_SET_VALIDATION))
+        return MEZZO_OK;
+    MEZZO_TRY(open_source(run, MZ_SET_VALIDATION, MZ_ORDER_RANDOM, &run->val_random));
+    return open_source(run, MZ_SET_VALIDATION, MZ_ORDER_SEQUENTIAL, &run->val_all);
 }
 
 static mezzo_status open_sampler(mz_training *run) {
-    const mezzo_tokenizer *tokenizer = mezzo_corpus_tokenizer(run->corpus);
-    if (tokenizer == NULL || run->config.sample_every < 0)
-        return MEZZO_OK;
-    return mz_sampler_create(run->engine.params, &run->engine.model, &run->engine.program, tokenizer, &run->sampler);
+    run->samples = run->config.sample_every >= 0 && mz_task_has_samples(run->task);
+    return run->samples ? mz_task_open_sampler(run->task, run->engine.params, &run->engine.program) : MEZZO_OK;
 }
 
 mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run) {
@@ -109,22 +84,20 @@ mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, m
 mezzo_status mz_run_open_on(mezzo_device *device, const mezzo_config *config, const mezzo_hooks *hooks,
                             mz_training *run) {
     *run = (mz_training){.source = config, .engine = {.device = device, .borrowed = device != NULL}};
-    run->report.val_loss = run->report.best_val_loss = run->engine.readout.last.loss = (double)NAN;
+    run->report.val.loss = run->report.val.accuracy = run->report.best_val_loss = (double)NAN;
+    run->engine.readout.last.loss = (double)NAN;
     run->report.started = mz_seconds();
     if (hooks != NULL)
         run->hooks = *hooks;
     MEZZO_TRY(mz_run_config_read(config, &run->config));
     run->checkpoints = mz_format("%s/checkpoints", run->config.out);
-    run->tokenizer_file = mz_format("%s/tokenizer.json", run->config.out);
-    if (run->checkpoints == NULL || run->tokenizer_file == NULL)
+    if (run->checkpoints == NULL)
         return MEZZO_ERR_MEMORY;
-    if (run->config.resume[0] != '\0' && mz_path_exists(run->tokenizer_file))
-        run->config.tokenizer = run->tokenizer_file;
     MEZZO_TRY(mz_engine_open_device(&run->engine, device, &run->config));
-    MEZZO_TRY(open_data(run));
-    MEZZO_TRY(open_loaders(run));
+    MEZZO_TRY(open_task(run));
+    MEZZO_TRY(open_sources(run));
     MEZZO_TRY(settle_precision(run));
-    MEZZO_TRY(mz_engine_build(&run->engine, &run->config));
+    MEZZO_TRY(mz_engine_build(&run->engine, &run->config, run->task->kind->scores));
     MEZZO_TRY(open_sampler(run));
     MEZZO_TRY(mz_guard_open(run));
     MEZZO_TRY(mz_report_open(run));
@@ -135,14 +108,10 @@ void mz_run_close(mz_training *run) {
     mz_report_close(run);
     mz_guard_close(run);
     mz_inject_close(run);
-    mz_sampler_free(run->sampler);
+    mz_source_close(run->data);
+    mz_source_close(run->val_random);
+    mz_source_close(run->val_all);
+    mz_task_close(run->task); // its sampler before the parameters it reads
     mz_engine_close(&run->engine);
-    mezzo_loader_free(run->batches);
-    mezzo_loader_free(run->val_random);
-    mezzo_loader_free(run->val_all);
-    mezzo_corpus_free(run->corpus);
-    mz_free(run->inputs);
-    mz_free(run->targets);
     mz_free(run->checkpoints);
-    mz_free(run->tokenizer_file);
 }

@@ -24,18 +24,17 @@ static mezzo_status collect_loss(mz_training *run, int slot) {
 
 // Forward and backward of the next micro batch, its gradients added to what is there.
 static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
-    uint64_t batch = mezzo_loader_position(run->batches);
+    uint64_t batch = run->data->position;
     int slot = (int)(i % MZ_LOSS_SLOTS);
     char fault[sizeof run->guard.batch[0]];
     MZ_INJECT_AT(run, step, i);
-    MEZZO_TRY(mz_guard_draw(run, batch, fault, sizeof fault)); // [B, T], [B, T]
-    mezzo_loader_seek(run->batches, batch + 1);
+    MEZZO_TRY(mz_guard_draw(run, batch, fault, sizeof fault));
+    run->data->position = batch + 1;
     if (fault[0] != '\0') {
         memcpy(run->guard.batch[step & 1], fault, sizeof fault);
         MEZZO_TRY(mz_guard_bad_batch(run));
     }
-    MEZZO_TRY(mezzo_program_write(run->engine.train, "tokens", run->inputs, run->count * sizeof *run->inputs));
-    MEZZO_TRY(mezzo_program_write(run->engine.train, "targets", run->targets, run->count * sizeof *run->targets));
+    MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.train));
     uint64_t dropout = mz_seed(run->config.seed, MZ_SEED_DROPOUT);
     if (run->engine.counting && i == 0)
         MEZZO_TRY(mz_magnitudes_run(run->engine.magnitudes, run->engine.train, run->engine.scaler, dropout, batch));

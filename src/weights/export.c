@@ -6,7 +6,8 @@
 #include "io/json.h"
 #include "checkpoint/checkpoint.h"
 #include "weights/hf.h"
-#include "train/run.h"
+#include "mezzo/data.h"
+#include "train/folder.h"
 
 typedef struct exporter {
     char checkpoint[4096], run[4096]; // folders

@@ -325,7 +325,7 @@ static void the_same_loss_again(const char *precision) {
     must(mz_guard_arm(&run));
     for (int step = 1; step <= 3; step++) {
         first = before;
-        data = mezzo_loader_position(run.batches);
+        data = run.data->position;
         must(mz_run_step(&run));
         must(mz_run_read_step(&run, true, &fresh));
         must(mezzo_program_read(run.engine.train, "loss", &before, sizeof before));

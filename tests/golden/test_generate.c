@@ -9,7 +9,7 @@
 #include "golden.h"
 #include "io/file.h"
 #include "mezzo/train.h"
-#include "train/run.h"
+#include "task/sampler.h"
 
 enum { VOCAB = 61, CONTEXT = 24, PROMPT = 5 };
 static const char *const sources[] = {"hf_gpt2", "hf_glm4_moe", "hf_llama"};

@@ -24,7 +24,7 @@ static void test_what_is_refused(void **state) {
     fails(run((const char *const[]){"--data=short.txt", NULL}, &log), MEZZO_ERR_INVALID, "short.txt");
     fails(run((const char *const[]){"--data=", NULL}, &log), MEZZO_ERR_INVALID, "data.path");
     fails(run((const char *const[]){"--heads=3", NULL}, &log), MEZZO_ERR_INVALID, "model.heads");
-    fails(run((const char *const[]){"--model=toy", NULL}, &log), MEZZO_ERR_INVALID, "toy");
+    fails(run((const char *const[]){"--model=toy", NULL}, &log), MEZZO_ERR_INVALID, "data.labels");
     fails(run((const char *const[]){"--model=gtp2", NULL}, &log), MEZZO_ERR_INVALID, "gpt2");
     fails(run((const char *const[]){"--vocab=7", NULL}, &log), MEZZO_ERR_INVALID, "7");
     fails(run((const char *const[]){"--min-lr=1", NULL}, &log), MEZZO_ERR_INVALID, "optimizer.min_lr");

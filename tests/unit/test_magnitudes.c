@@ -74,8 +74,8 @@ static void gradients_are_counted_as_they_are(void **state) {
     (void)state;
     mz_underflow u;
     assert_int_equal(mz_underflow_look(&few_steps, &u), MEZZO_OK);
-    const mz_training *run = &u.training;
-    const mz_magnitudes *m = run->engine.magnitudes;
+    const mezzo_params *params = mz_trial_params(u.trial);
+    const mz_magnitudes *m = u.magnitudes;
     size_t seen = 0;
     int64_t all[MZ_HISTOGRAM_BUCKETS];
     for (size_t i = 0; i < m->n; i++) {
@@ -87,14 +87,13 @@ static void gradients_are_counted_as_they_are(void **state) {
         if (of->kind != MZ_OF_GRADIENT)
             continue;
         int32_t counts[MZ_HISTOGRAM_BUCKETS] = {0};
-        const float *grad =
-            run->engine.params->grad + run->engine.params->list[of->slot].offset; // the step left them there
+        const float *grad = params->grad + params->list[of->slot].offset; // the step left them there
         for (int64_t k = 0; k < of->elements; k++)
             counts[bucket_of((double)grad[k])]++;
         assert_memory_equal(counts, of->counts, sizeof counts);
         seen++;
     }
-    assert_int_equal(seen, run->engine.params->n);
+    assert_int_equal(seen, params->n);
     mz_underflow_sum(&u, MZ_OF_ACTIVATION_GRADIENT, all);
     assert_true(mz_fp16_fate_of(all, 0).nonzero > 100000);
     assert_int_equal(all[MZ_HISTOGRAM_BUCKETS - 1] + all[MZ_HISTOGRAM_BUCKETS - 2], 0);
@@ -109,9 +108,9 @@ static void counting_changes_no_bit(void **state) {
     one_more.steps++;
     assert_int_equal(mz_underflow_look(&few_steps, &counted), MEZZO_OK);
     assert_int_equal(mz_underflow_look(&one_more, &plain), MEZZO_OK); // its third step is not counted, its fourth is
-    counted.training.engine.counting = false;
-    assert_int_equal(mz_run_step(&counted.training), MEZZO_OK);
-    const mezzo_params *a = counted.training.engine.params, *b = plain.training.engine.params;
+    const mz_step_report *report;
+    assert_int_equal(mz_trial_step(counted.trial, false, &report), MEZZO_OK);
+    const mezzo_params *a = mz_trial_params(counted.trial), *b = mz_trial_params(plain.trial);
     assert_int_equal(a->elements, b->elements);
     assert_memory_equal(a->master, b->master, (size_t)a->elements * sizeof(float));
     mz_underflow_close(&counted);

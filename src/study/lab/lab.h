@@ -3,7 +3,7 @@
 #define MZ_STUDY_LAB_H
 
 #include "base/base.h"
-#include "train/run.h"
+#include "train/trial.h"
 
 // --- formats (lab_formats.c) ------------------------------------------------------------------------------------------------
 // What a format does beyond its largest value, and which codes are no numbers.
@@ -139,10 +139,11 @@ typedef struct mz_underflow_options {
     uint64_t seed;
 } mz_underflow_options;
 typedef struct mz_underflow {
-    mz_training training; // in FP32, so that nothing has underflowed yet
-    int64_t step;         // that was looked at
+    mz_trial *trial; // in FP32, so that nothing has underflowed yet
+    const mz_magnitudes *magnitudes;
+    int64_t step; // that was counted
 } mz_underflow;
-// One training step in FP32 with every gradient and activation counted: u->training.magnitudes has the tables. Errors: those of a run.
+// One training step in FP32 with every gradient and activation counted: u->magnitudes has the tables. Errors: those of a run.
 mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow *u);
 void mz_underflow_close(mz_underflow *u);
 

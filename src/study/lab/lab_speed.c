@@ -8,7 +8,7 @@
 enum { BLOCK = 5 }; // steps before the next precision has its turn: what else the machine does touches all alike
 
 typedef struct runner {
-    mz_training training;
+    mz_trial *trial;
     double *loss, *seconds; // [steps]: smoothed loss after each step, time in steps so far
     double smooth, weight, spent;
 } runner;
@@ -32,9 +32,8 @@ static mezzo_status open_runner(const mz_speed_options *o, mezzo_precision preci
     MEZZO_TRY(mezzo_config_create(&config));
     mezzo_status status = mz_lab_set(config, keys, MZ_COUNT(keys));
     if (status == MEZZO_OK)
-        status = mz_run_open(config, NULL, &r->training);
+        status = mz_trial_open(NULL, config, NULL, &r->trial);
     mezzo_config_free(config);
-    r->training.source = NULL;
     MEZZO_TRY(status);
     r->loss = mz_alloc((size_t)o->steps, sizeof *r->loss);
     r->seconds = mz_alloc((size_t)o->steps, sizeof *r->seconds);
@@ -42,31 +41,29 @@ static mezzo_status open_runner(const mz_speed_options *o, mezzo_precision preci
 }
 
 static void close_runner(runner *r) {
-    mz_run_close(&r->training);
+    mz_trial_close(r->trial);
     mz_free(r->loss);
     mz_free(r->seconds);
 }
 
 // The loss of a step, into a mean that forgets with a time of ten steps; corrected for its start, as Adam's moments are.
-static void note(runner *r, int64_t steps) {
-    const mz_step_report *last = &r->training.engine.readout.last;
-    if (last->step < 1 || last->step > steps)
+static void note(runner *r, const mz_step_report *report, int64_t steps) {
+    if (report == NULL || report->step < 1 || report->step > steps)
         return;
-    r->smooth = 0.9 * r->smooth + 0.1 * last->loss;
+    r->smooth = 0.9 * r->smooth + 0.1 * report->loss;
     r->weight = 0.9 * r->weight + 0.1;
-    r->loss[last->step - 1] = r->smooth / r->weight;
+    r->loss[report->step - 1] = r->smooth / r->weight;
 }
 
 static mezzo_status run_block(runner *r, int64_t steps) {
-    for (int i = 0; i < BLOCK && r->training.step < steps; i++) {
-        bool fresh, last = r->training.step + 1 == steps;
+    for (int i = 0; i < BLOCK && mz_trial_steps(r->trial) < steps; i++) {
+        const mz_step_report *report;
+        bool last = mz_trial_steps(r->trial) + 1 == steps;
         double start = mz_seconds();
-        MEZZO_TRY(mz_run_step(&r->training));
-        MEZZO_TRY(mz_run_read_step(&r->training, last || i == BLOCK - 1, &fresh));
+        MEZZO_TRY(mz_trial_step(r->trial, last || i == BLOCK - 1, &report));
         r->spent += mz_seconds() - start;
-        r->seconds[r->training.step - 1] = r->spent;
-        if (fresh)
-            note(r, steps);
+        r->seconds[mz_trial_steps(r->trial) - 1] = r->spent;
+        note(r, report, steps);
     }
     return MEZZO_OK;
 }
@@ -80,12 +77,12 @@ static mezzo_status race(const mz_speed_options *o, runner *runners, int n) {
         unlink(text); // read into memory
     mz_free(text);
     MEZZO_TRY(status);
-    while (runners[n - 1].training.step < o->steps)
+    while (mz_trial_steps(runners[n - 1].trial) < o->steps)
         for (int i = 0; i < n; i++) {
             MEZZO_TRY(run_block(&runners[i], o->steps));
             if (o->stop != NULL && *o->stop)
                 return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped after %lld of %lld steps",
-                               (long long)runners[i].training.step, (long long)o->steps);
+                               (long long)mz_trial_steps(runners[i].trial), (long long)o->steps);
         }
     return MEZZO_OK;
 }
@@ -99,17 +96,17 @@ static void fill(runner *r, int64_t steps) {
 
 static void finish(const mz_speed_options *o, const runner *r, mezzo_precision asked, double target,
                    mz_speed_row *row) {
-    const mz_training *t = &r->training;
+    const mz_trial_facts t = mz_trial_describe(r->trial);
     int64_t half = o->steps / 2;
     *row = (mz_speed_row){.asked = asked,
-                          .effective = t->engine.program.precision,
+                          .effective = t.program.precision,
                           .ms = 1e3 * (r->spent - r->seconds[half - 1]) / (double)(o->steps - half),
                           .final_loss = r->loss[o->steps - 1],
                           .seconds = (double)NAN,
-                          .skipped = t->engine.readout.last.state.skipped,
-                          .memory = t->report.memory};
-    row->tokens_per_second = (double)t->count / row->ms * 1e3;
-    snprintf(row->reason, sizeof row->reason, "%.*s", (int)sizeof row->reason - 1, t->engine.precision_reason);
+                          .skipped = mz_trial_last(r->trial)->state.skipped,
+                          .memory = t.memory};
+    row->tokens_per_second = (double)t.items / row->ms * 1e3;
+    snprintf(row->reason, sizeof row->reason, "%.*s", (int)sizeof row->reason - 1, t.reason);
     for (int64_t s = 0; s < o->steps; s++)
         if (r->loss[s] <= target && r->loss[s] > 0) {
             row->steps = s + 1;
@@ -129,9 +126,11 @@ mezzo_status mz_speed_race(const mz_speed_options *o, mz_speed_row *rows, mz_spe
     }
     for (int i = 0; i < o->n_precisions && status == MEZZO_OK; i++)
         finish(o, &runners[i], o->precisions[i], result->target, &rows[i]);
-    snprintf(result->device, sizeof result->device, "%s", runners[0].training.engine.info.description);
-    if (status == MEZZO_OK)
-        result->parameters = mezzo_params_elements(runners[0].training.engine.params);
+    if (status == MEZZO_OK) {
+        const mz_trial_facts first = mz_trial_describe(runners[0].trial);
+        snprintf(result->device, sizeof result->device, "%s", first.device);
+        result->parameters = first.parameters;
+    }
     for (int i = 0; i < o->n_precisions; i++)
         close_runner(&runners[i]);
     MEZZO_TRY(status);

@@ -3,6 +3,7 @@
 
 #include "study/lab/lab.h"
 #include "study/lab/lab_text.h"
+#include "train/folder.h"
 
 // --- looking ------------------------------------------------------------------------------------------------------------------
 static mezzo_status configure(const mz_underflow_options *o, const char *folder, const char *text,
@@ -34,19 +35,9 @@ static mezzo_status configure(const mz_underflow_options *o, const char *folder,
     return mz_lab_set(config, always, MZ_COUNT(always));
 }
 
-static mezzo_status load_weights(mz_training *run, const char *path, int64_t *step) {
-    char folder[4096];
-    mezzo_checkpoint c = {.params = run->engine.params};
-    MEZZO_TRY(mz_find_checkpoint(path, false, folder, sizeof folder));
-    MEZZO_TRY(mezzo_checkpoint_load(folder, &c));
-    mezzo_loader_seek(run->batches, c.batches);
-    *step = c.step + 1;
-    return MEZZO_OK;
-}
-
 static mezzo_status look(const mz_underflow_options *o, mezzo_config *config, mz_underflow *u) {
     char folder[4096] = "", found[4096];
-    mz_training *run = &u->training;
+    const mz_step_report *report;
     if (o->run != NULL) {
         MEZZO_TRY(mz_find_checkpoint(o->run, false, found, sizeof found));
         MEZZO_TRY(mz_run_folder(found, folder, sizeof folder));
@@ -58,19 +49,17 @@ static mezzo_status look(const mz_underflow_options *o, mezzo_config *config, mz
     if (status == MEZZO_OK)
         status = configure(o, o->run != NULL ? folder : NULL, text != NULL ? text : o->data, config);
     if (status == MEZZO_OK)
-        status = mz_run_open(config, NULL, run);
+        status = mz_trial_open(NULL, config, NULL, &u->trial);
     if (text != NULL)
         unlink(text); // read into memory
     mz_free(text);
     MEZZO_TRY(status);
     u->step = o->steps;
     if (o->run != NULL)
-        MEZZO_TRY(load_weights(run, o->run, &u->step));
+        MEZZO_TRY(mz_trial_load(u->trial, o->run, &u->step));
     for (int64_t i = 1; o->run == NULL && i < o->steps; i++)
-        MEZZO_TRY(mz_run_step(run));
-    run->engine.counting = true;
-    MEZZO_TRY(mz_run_step(run));
-    return mz_magnitudes_read(run->engine.magnitudes);
+        MEZZO_TRY(mz_trial_step(u->trial, false, &report));
+    return mz_trial_count_step(u->trial, &u->magnitudes);
 }
 
 mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow *u) {
@@ -79,7 +68,6 @@ mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow
     MEZZO_TRY(mezzo_config_create(&config));
     mezzo_status status = look(options, config, u);
     mezzo_config_free(config);
-    u->training.source = NULL;
     if (status != MEZZO_OK)
         mz_underflow_close(u);
     MEZZO_TRY(status);
@@ -87,7 +75,7 @@ mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow
 }
 
 void mz_underflow_close(mz_underflow *u) {
-    mz_run_close(&u->training);
+    mz_trial_close(u->trial);
     *u = (mz_underflow){0};
 }
 
@@ -129,7 +117,7 @@ int mz_fp16_most_scale(const int64_t *counts) {
 }
 
 void mz_underflow_sum(const mz_underflow *u, mz_magnitude_kind kind, int64_t *counts) {
-    const mz_magnitudes *m = u->training.engine.magnitudes;
+    const mz_magnitudes *m = u->magnitudes;
     memset(counts, 0, MZ_HISTOGRAM_BUCKETS * sizeof *counts);
     for (size_t i = 0; i < m->n; i++)
         for (int b = 0; b < MZ_HISTOGRAM_BUCKETS && m->list[i].kind == kind; b++)

@@ -5,6 +5,7 @@
 #include "runtime/calls.h"
 #include "graph/graph.h"
 #include "study/analyse/stats.h"
+#include "task/task.h"
 
 struct mz_rig {
     mezzo_device *device; // borrowed
@@ -15,31 +16,11 @@ struct mz_rig {
     mezzo_optimizer *optimizer;
     mezzo_scaler *scaler;
     mz_batch *update; // the calls of a step behind the micro batches
-    int32_t *tokens;  // [B, T] and one more: targets are the tokens after
-    size_t count;
+    mz_examples examples;
     uint64_t step;
 };
 
 // --- making -------------------------------------------------------------------------------------------------------------------
-static mezzo_status write_tokens(const mz_rig *rig, mezzo_program *program) {
-    size_t bytes = rig->count * sizeof *rig->tokens;
-    MEZZO_TRY(mezzo_program_write(program, "tokens", rig->tokens, bytes));
-    return mezzo_program_write(program, "targets", rig->tokens + 1, bytes);
-}
-
-static mezzo_status draw_tokens(mz_rig *rig) {
-    rig->count = (size_t)(rig->w.batch * rig->w.seq_len);
-    rig->tokens = mz_alloc(rig->count + 1, sizeof *rig->tokens);
-    if (rig->tokens == NULL)
-        return MEZZO_ERR_MEMORY;
-    for (size_t i = 0; i <= rig->count; i++) {
-        uint32_t words[4];
-        mz_philox((mz_philox_key){rig->w.seed, 0, 0x70CE}, i, words);
-        rig->tokens[i] = (int32_t)(((uint64_t)words[0] * (uint64_t)rig->w.model.vocab) >> 32);
-    }
-    return MEZZO_OK;
-}
-
 mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_only) {
     return (mezzo_program_options){.precision = w->precision,
                                    .residual = w->residual,
@@ -61,6 +42,12 @@ static void quick_start(mezzo_graph *g) {
             g->params[i].init = (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = g->params[i].init.a * sqrtf(3.0F)};
 }
 
+static mezzo_status make_examples(mz_rig *rig) {
+    mezzo_model_config model = rig->w.model;
+    model.seq_len = rig->w.seq_len;
+    return mz_examples_make(&model, rig->w.batch, rig->w.seed, &rig->examples);
+}
+
 static mezzo_status open_rig(mz_rig *rig) {
     const mezzo_program_options options = mz_workload_options(&rig->w, false);
     mezzo_optimizer_options o = mezzo_optimizer_defaults();
@@ -71,7 +58,7 @@ static mezzo_status open_rig(mz_rig *rig) {
         o.kind = MEZZO_SGD;
     o.momentum = rig->w.momentum;
     s.enabled = mezzo_precision_needs_loss_scale(rig->w.precision);
-    MEZZO_TRY(draw_tokens(rig));
+    MEZZO_TRY(make_examples(rig));
     MEZZO_TRY(mezzo_graph_create(&rig->graph));
     MEZZO_TRY(mezzo_model_build(rig->graph, &rig->w.model, rig->w.batch, rig->w.seq_len, false));
     quick_start(rig->graph);
@@ -79,7 +66,7 @@ static mezzo_status open_rig(mz_rig *rig) {
     MEZZO_TRY(mezzo_program_create(rig->graph, rig->params, &options, &rig->train));
     MEZZO_TRY(mezzo_optimizer_create(rig->params, &o, &rig->optimizer));
     MEZZO_TRY(mezzo_scaler_create(rig->device, &s, &rig->scaler));
-    return write_tokens(rig, rig->train);
+    return mz_examples_write(&rig->examples, rig->train);
 }
 
 mezzo_status mz_rig_create(mezzo_device *device, const mz_workload *w, mz_rig **out) {
@@ -110,7 +97,7 @@ void mz_rig_free(mz_rig *rig) {
     mezzo_program_free(rig->train);
     mezzo_params_free(rig->params);
     mezzo_graph_free(rig->graph);
-    mz_free(rig->tokens);
+    mz_examples_free(&rig->examples);
     mz_free(rig);
 }
 
@@ -154,7 +141,7 @@ static mezzo_status run_forward(mz_rig *rig) {
     if (rig->forward == NULL) {
         const mezzo_program_options options = mz_workload_options(&rig->w, true);
         MEZZO_TRY(mezzo_program_create(rig->graph, rig->params, &options, &rig->forward));
-        MEZZO_TRY(write_tokens(rig, rig->forward));
+        MEZZO_TRY(mz_examples_write(&rig->examples, rig->forward));
     }
     return mezzo_program_run(rig->forward, NULL, rig->w.seed, rig->step);
 }

@@ -4,18 +4,19 @@
 #include <math.h>
 
 #include "io/file.h"
-#include "train/run.h"
+#include "train/trial.h"
 
-#define LOGITS_MOST ((size_t)1 << 26) // numbers: of one validation batch
-#define TURN_MOST   20                // steps
+#define TURN_MOST 20 // steps
 
 typedef struct side {
-    mz_training train;
+    mz_trial *trial;
+    mz_trial_facts facts;
     mz_verify_run *out;
-    double *losses; // [steps]: of each step
-    int64_t timed;  // steps in out->seconds
-    int64_t turn;   // steps in a turn
-    int32_t *kept;  // [turn + 1, 2, B·T]: tokens and targets of a turn's last micro batches, and room for one more
+    double *losses;      // [steps]: of each step
+    int64_t timed;       // steps in out->seconds
+    int64_t turn;        // steps in a turn
+    size_t batch_bytes;  // of a micro batch's inputs
+    unsigned char *kept; // [turn, batch_bytes]: what the last micro batch of each of a turn's steps was given
 } side;
 
 typedef struct verifier {
@@ -30,18 +31,18 @@ typedef struct verifier {
     mz_verify_progress progress;
 } verifier;
 
-// --- opening ------------------------------------------------------------------------------------------------------------------
+// --- opening -------------------------------------------------------------------------------------
 static mezzo_status set(const mz_verify_options *o, const char *key, const char *value) {
     return mezzo_config_set(o->config, key, value, "verify");
 }
 
 // fp32 everywhere is what the other side is compared with: an override that lowers a module would be in both.
-static mezzo_status check_overrides(const mz_run_config *c) {
-    for (int i = 0; i < c->program.n_overrides; i++)
-        if (c->program.overrides[i].precision != MEZZO_PRECISION_FP32)
+static mezzo_status check_overrides(const mezzo_program_options *program) {
+    for (int i = 0; i < program->n_overrides; i++)
+        if (program->overrides[i].precision != MEZZO_PRECISION_FP32)
             return mz_fail(MEZZO_ERR_INVALID,
                            "autocast.%s is %s: only fp32 is possible here, as the fp32 run has the same overrides",
-                           c->program.overrides[i].pattern, mezzo_precision_name(c->program.overrides[i].precision));
+                           program->overrides[i].pattern, mezzo_precision_name(program->overrides[i].precision));
     return MEZZO_OK;
 }
 
@@ -63,43 +64,39 @@ static mezzo_status weights_crc(const mezzo_params *params, uint32_t *crc) {
     return status;
 }
 
-static void take_memory(side *s) {
-    mezzo_memory m;
-    mezzo_program_memory(s->train.engine.train, &m);
-    s->out->activations = m.activations;
-    s->out->memory = m.masters + m.gradients + m.shadows + m.activations + m.workspace + m.inputs +
-                     mezzo_optimizer_memory(s->train.engine.optimizer);
-}
-
 static int64_t turn_of(int64_t steps) {
     return steps / 10 < 1 ? 1 : steps / 10 < TURN_MOST ? steps / 10 : TURN_MOST;
 }
 
 static mezzo_status open_side(verifier *v, int which, mz_verify_run *out) {
     side *s = &v->sides[which];
-    const mezzo_hooks hooks = {.stop = v->o->stop};
     *s = (side){.out = out};
     MEZZO_TRY(set(v->o, "amp.precision", mezzo_precision_name(which == 0 ? MEZZO_PRECISION_FP32 : v->r->asked)));
-    MEZZO_TRY(mz_run_open_on(v->device, v->o->config, &hooks, &s->train));
-    MEZZO_TRY(check_overrides(&s->train.config));
-    if (s->train.val_all == NULL)
+    MEZZO_TRY(mz_trial_open(v->device, v->o->config, v->o->stop, &s->trial));
+    s->facts = mz_trial_describe(s->trial);
+    MEZZO_TRY(check_overrides(&s->facts.program));
+    if (!s->facts.validates)
         return mz_fail(MEZZO_ERR_INVALID, "there is no validation data: give data.path a text, or data.val");
-    s->losses = mz_alloc((size_t)s->train.config.steps, sizeof *s->losses);
+    s->losses = mz_alloc((size_t)s->facts.steps, sizeof *s->losses);
     if (s->losses == NULL)
         return MEZZO_ERR_MEMORY;
-    for (int64_t i = 0; i < s->train.config.steps; i++)
+    for (int64_t i = 0; i < s->facts.steps; i++)
         s->losses[i] = (double)NAN;
-    s->turn = turn_of(s->train.config.steps);
-    s->kept = mz_alloc((size_t)(s->turn + 1) * 2, s->train.count * sizeof *s->kept);
+    const mz_examples *examples = mz_trial_examples(s->trial);
+    for (int i = 0; i < examples->n; i++)
+        s->batch_bytes += examples->input[i].bytes;
+    s->turn = turn_of(s->facts.steps);
+    s->kept = mz_alloc((size_t)s->turn, s->batch_bytes);
     if (s->kept == NULL)
         return MEZZO_ERR_MEMORY;
-    take_memory(s);
+    out->activations = s->facts.activations;
+    out->memory = s->facts.training_memory;
     out->loss_scale = 1;
-    return weights_crc(s->train.engine.params, &out->weights_crc);
+    return weights_crc(mz_trial_params(s->trial), &out->weights_crc);
 }
 
 static void close_side(side *s) {
-    mz_run_close(&s->train);
+    mz_trial_close(s->trial);
     mz_free(s->losses);
     mz_free(s->kept);
     *s = (side){0};
@@ -108,23 +105,22 @@ static void close_side(side *s) {
 // What both sides share, told from either.
 static void describe(verifier *v) {
     mz_verify_result *r = v->r;
-    const mz_training *t = &v->sides[1].train;
-    r->model = t->engine.model;
-    r->precision = t->engine.program.precision;
-    r->residual = t->engine.program.residual;
-    r->batch = t->config.batch_size;
-    r->grad_accum = t->config.grad_accum;
-    r->steps = t->config.steps;
-    r->params_m = (double)mezzo_params_elements(t->engine.params) * 1e-6;
-    snprintf(r->device, sizeof r->device, "%s", t->engine.info.description);
-    snprintf(r->reason, sizeof r->reason, "%.390s", t->engine.precision_reason);
-    snprintf(r->data, sizeof r->data, "%s",
-             t->config.data_path[0] != '\0' ? t->config.data_path : t->config.data_train);
+    const mz_trial_facts *t = &v->sides[1].facts;
+    r->model = *t->model;
+    r->precision = t->program.precision;
+    r->residual = t->program.residual;
+    r->batch = t->batch;
+    r->grad_accum = t->grad_accum;
+    r->steps = t->steps;
+    r->params_m = (double)t->parameters * 1e-6;
+    snprintf(r->device, sizeof r->device, "%s", t->device);
+    snprintf(r->reason, sizeof r->reason, "%.390s", t->reason);
+    snprintf(r->data, sizeof r->data, "%s", t->data);
     v->turn = turn_of(r->steps);
     r->warmup = r->steps > v->turn ? v->turn : 0; // the first turn: kernels are chosen, graphs captured, caches filled
 }
 
-// --- training -----------------------------------------------------------------------------------------------------------------
+// --- training ------------------------------------------------------------------------------------
 static mezzo_status stopped(const verifier *v) {
     if (v->o->stop != NULL && *v->o->stop)
         return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped at step %lld of seed %d of %d", (long long)v->progress.step,
@@ -132,81 +128,79 @@ static mezzo_status stopped(const verifier *v) {
     return MEZZO_OK;
 }
 
-// What the program was given, kept until the turn is over: the last micro batch of a step is still in the run's own buffers.
+// What the program was given, kept until the turn is over: the last micro batch of a step is still in the trial's own
+// buffers.
 static void keep_data(side *s, int64_t i) {
-    const mz_training *t = &s->train;
-    int32_t *to = s->kept + (size_t)i * 2 * t->count;
-    memcpy(to, t->inputs, t->count * sizeof *to);
-    memcpy(to + t->count, t->targets, t->count * sizeof *to);
+    const mz_examples *examples = mz_trial_examples(s->trial);
+    unsigned char *to = s->kept + (size_t)i * s->batch_bytes;
+    for (int k = 0; k < examples->n; to += examples->input[k].bytes, k++)
+        memcpy(to, examples->input[k].data, examples->input[k].bytes);
 }
 
 // Every micro batch of the last n steps; those that were overwritten are drawn again by their numbers.
 static mezzo_status add_data(side *s, int64_t n) {
-    const mz_training *t = &s->train;
-    size_t bytes = 2 * t->count * sizeof *s->kept;
-    uint64_t accum = (uint64_t)t->config.grad_accum, k = mezzo_loader_position(t->batches) - (uint64_t)n * accum;
-    int32_t *drawn = s->kept + (size_t)s->turn * 2 * t->count;
+    const mz_examples *examples = mz_trial_examples(s->trial);
+    uint64_t accum = (uint64_t)s->facts.grad_accum, k = mz_trial_position(s->trial) - (uint64_t)n * accum;
     for (int64_t i = 0; i < n; i++, k++) {
         for (uint64_t micro = 0; micro + 1 < accum; micro++, k++) {
-            MEZZO_TRY(mezzo_loader_batch(t->batches, k, drawn, drawn + t->count));
-            s->out->data_crc = mz_crc32c(s->out->data_crc, drawn, bytes);
+            MEZZO_TRY(mz_trial_draw(s->trial, k));
+            for (int x = 0; x < examples->n; x++)
+                s->out->data_crc = mz_crc32c(s->out->data_crc, examples->input[x].data, examples->input[x].bytes);
         }
-        s->out->data_crc = mz_crc32c(s->out->data_crc, s->kept + (size_t)i * 2 * t->count, bytes);
+        s->out->data_crc = mz_crc32c(s->out->data_crc, s->kept + (size_t)i * s->batch_bytes, s->batch_bytes);
     }
     return MEZZO_OK;
 }
 
-static mezzo_status note(side *s) {
-    const mz_step_report *last = &s->train.engine.readout.last;
+static mezzo_status add_scale(mz_verify_run *out, int64_t step, double scale) {
+    MEZZO_TRY(MZ_RESERVE(out->changes, out->cap_changes, out->n_changes + 1));
+    out->changes[out->n_changes++] = (mz_scale_change){step, scale};
+    return MEZZO_OK;
+}
+
+static mezzo_status note(side *s, const mz_step_report *report) {
     mz_verify_run *out = s->out;
-    s->losses[last->step - 1] = last->loss;
-    out->skipped = last->state.skipped;
-    if (s->train.engine.scaling.enabled) {
-        double scale = (double)last->scaler.scale;
-        if (out->n_changes == 0) {
-            MEZZO_TRY(MZ_RESERVE(out->changes, out->cap_changes, 1));
-            out->changes[out->n_changes++] = (mz_scale_change){1, s->train.engine.scaling.init_scale};
-        }
-        if (scale != out->changes[out->n_changes - 1].scale) {
-            MEZZO_TRY(MZ_RESERVE(out->changes, out->cap_changes, out->n_changes + 1));
-            out->changes[out->n_changes++] = (mz_scale_change){last->step + 1, scale};
-        }
-        out->loss_scale = scale;
-    }
+    if (report == NULL)
+        return MEZZO_OK;
+    s->losses[report->step - 1] = report->loss;
+    out->skipped = report->state.skipped;
+    if (!s->facts.scaler->enabled)
+        return MEZZO_OK;
+    out->loss_scale = (double)report->scaler.scale;
+    if (out->n_changes == 0)
+        MEZZO_TRY(add_scale(out, 1, s->facts.scaler->init_scale));
+    if (out->loss_scale != out->changes[out->n_changes - 1].scale)
+        MEZZO_TRY(add_scale(out, report->step + 1, out->loss_scale));
     return MEZZO_OK;
 }
 
 // A turn: steps one after the other as training runs them, timed from an idle device to an idle device.
 static mezzo_status take_turn(verifier *v, side *s, int64_t to) {
-    mz_training *t = &s->train;
-    bool fresh;
-    MEZZO_TRY(mezzo_device_sync(t->engine.device));
+    const mz_step_report *report;
+    MEZZO_TRY(mezzo_device_sync(v->device));
     double start = mz_seconds();
-    int64_t from = t->step;
+    int64_t from = mz_trial_steps(s->trial);
     for (int64_t i = 0; i < to - from; i++) {
         MEZZO_TRY(stopped(v));
-        MEZZO_TRY(mz_run_step(t));
-        MEZZO_TRY(mz_run_read_step(t, false, &fresh));
-        if (fresh)
-            MEZZO_TRY(note(s));
+        MEZZO_TRY(mz_trial_step(s->trial, false, &report));
+        MEZZO_TRY(note(s, report));
         keep_data(s, i);
     }
-    MEZZO_TRY(mezzo_device_sync(t->engine.device));
+    MEZZO_TRY(mezzo_device_sync(v->device));
     double seconds = mz_seconds() - start;
     if (from >= v->r->warmup) {
         s->out->seconds += seconds;
         s->timed += to - from;
     }
-    MEZZO_TRY(mz_run_read_step(t, true, &fresh));
-    if (fresh)
-        MEZZO_TRY(note(s));
+    MEZZO_TRY(mz_trial_settle(s->trial, &report));
+    MEZZO_TRY(note(s, report));
     return add_data(s, to - from);
 }
 
 static void show(verifier *v, const side *s, int which, double share) {
     mz_verify_progress *p = &v->progress;
-    p->step = s->train.step;
-    p->loss[which] = s->train.engine.readout.last.loss;
+    p->step = mz_trial_steps(s->trial);
+    p->loss[which] = mz_trial_last(s->trial)->loss;
     p->seconds = mz_seconds() - v->started;
     double done = ((double)(p->seed - 1) + share) / (double)p->seeds;
     p->seconds_left = done > 0 ? p->seconds * (1 - done) / done : (double)NAN;
@@ -237,107 +231,24 @@ static mezzo_status train_alone(verifier *v, int which) {
     return MEZZO_OK;
 }
 
-// --- validating ---------------------------------------------------------------------------------------------------------------
-typedef struct validation {
-    mezzo_loader *loader;
-    mezzo_graph *graph;
-    mezzo_program *program;
-    int32_t *inputs, *targets; // [rows, T]
-    float *logits;             // [rows, T, V]
-    size_t count;              // rows·T
-    uint64_t batches, right, counted;
-    double loss; // sum over targets
-} validation;
-
-static mezzo_status open_validation(const mz_training *t, validation *x) {
-    size_t of_one = (size_t)(t->engine.model.seq_len * t->engine.model.vocab);
-    int64_t rows = t->config.batch_size;
-    while (rows > 1 && (size_t)rows * of_one > LOGITS_MOST)
-        rows = (rows + 1) / 2;
-    size_t count = (size_t)(rows * t->engine.model.seq_len);
-    const mezzo_loader_options l = {.split = MEZZO_VALIDATION,
-                                    .order = t->config.eval_iters > 0 ? MEZZO_LOADER_RANDOM : MEZZO_LOADER_SEQUENTIAL,
-                                    .batch = rows,
-                                    .length = t->engine.model.seq_len,
-                                    .vocab = (int32_t)t->engine.model.vocab,
-                                    .seed = mz_seed(t->config.seed, MZ_SEED_VALIDATION),
-                                    .stream = (uint32_t)MEZZO_VALIDATION};
-    mezzo_program_options options = t->engine.program;
-    options.forward_only = true;
-    options.recompute = false;
-    x->inputs = mz_alloc(count, sizeof *x->inputs);
-    x->targets = mz_alloc(count, sizeof *x->targets);
-    x->logits = mz_alloc((size_t)rows * of_one, sizeof *x->logits);
-    if (x->inputs == NULL || x->targets == NULL || x->logits == NULL)
-        return MEZZO_ERR_MEMORY;
-    MEZZO_TRY(mezzo_loader_create(t->corpus, &l, &x->loader));
-    MEZZO_TRY(mezzo_graph_create(&x->graph));
-    MEZZO_TRY(mezzo_model_build(x->graph, &t->engine.model, rows, t->engine.model.seq_len, true));
-    MEZZO_TRY(mezzo_program_create(x->graph, t->engine.params, &options, &x->program));
-    x->count = count;
-    x->batches = mezzo_loader_batches(x->loader);
-    if (t->config.eval_iters > 0) // as many tokens as training's own validation sees
-        x->batches = (uint64_t)((t->config.eval_iters * t->config.batch_size + rows - 1) / rows);
-    return MEZZO_OK;
-}
-
-static mezzo_status validate_batch(const mz_training *t, validation *x, uint64_t k) {
-    size_t bytes = x->count * sizeof *x->inputs, vocab = (size_t)t->engine.model.vocab;
-    float mean;
-    uint64_t valid = 0;
-    MEZZO_TRY(mezzo_loader_batch(x->loader, k, x->inputs, x->targets));
-    MEZZO_TRY(mezzo_program_write(x->program, "tokens", x->inputs, bytes));
-    MEZZO_TRY(mezzo_program_write(x->program, "targets", x->targets, bytes));
-    MEZZO_TRY(mezzo_program_run(x->program, NULL, 0, 0));
-    MEZZO_TRY(mezzo_program_read(x->program, "logits", x->logits, x->count * vocab * sizeof *x->logits));
-    MEZZO_TRY(mezzo_program_read(x->program, "loss", &mean, sizeof mean));
-    for (size_t i = 0; i < x->count; i++) {
-        const float *row = x->logits + i * vocab; // [V]
-        size_t best = 0;
-        if (x->targets[i] < 0) // a window's empty end
-            continue;
-        for (size_t c = 1; c < vocab; c++)
-            best = row[c] > row[best] ? c : best;
-        x->right += best == (size_t)x->targets[i];
-        valid++;
-    }
-    x->loss += (double)mean * (double)valid;
-    x->counted += valid;
-    return MEZZO_OK;
-}
-
-// Loss and share of right next tokens, in the precision that was trained in.
-static mezzo_status validate(verifier *v, side *s) {
-    validation x = {0};
-    mezzo_status status = open_validation(&s->train, &x);
-    for (uint64_t k = 0; k < x.batches && status == MEZZO_OK; k++) {
-        status = stopped(v);
-        if (status == MEZZO_OK)
-            status = validate_batch(&s->train, &x, k);
-    }
-    if (status == MEZZO_OK && x.counted > 0) {
-        s->out->val_loss = x.loss / (double)x.counted;
-        s->out->accuracy = (double)x.right / (double)x.counted;
-    }
-    v->r->val_tokens = x.counted;
-    mezzo_program_free(x.program);
-    mezzo_graph_free(x.graph);
-    mezzo_loader_free(x.loader);
-    mz_free(x.inputs);
-    mz_free(x.targets);
-    mz_free(x.logits);
-    return status;
-}
-
+// Loss and share of right answers, in the precision that was trained in.
 static mezzo_status finish_side(verifier *v, side *s) {
     int64_t steps = v->r->steps, last = steps / 10 > 0 ? steps / 10 : 1;
-    double tokens = (double)s->train.count * (double)v->r->grad_accum * (double)s->timed;
-    s->out->tokens_per_second = tokens / s->out->seconds;
+    mz_evaluation score;
+    double items = (double)s->facts.items * (double)v->r->grad_accum * (double)s->timed;
+    s->out->tokens_per_second = items / s->out->seconds;
     s->out->train_loss = mz_mean(s->losses + (steps - last), (size_t)last);
-    return validate(v, s);
+    MEZZO_TRY(mz_trial_validate(s->trial, v->o->stop, &score));
+    MEZZO_TRY(stopped(v));
+    if (score.counted > 0) {
+        s->out->val_loss = score.loss;
+        s->out->accuracy = score.accuracy;
+    }
+    v->r->val_tokens = score.counted;
+    return MEZZO_OK;
 }
 
-// --- pairs ----------------------------------------------------------------------------------------------------------------------
+// --- pairs ---------------------------------------------------------------------------------------
 static mezzo_status run_both(verifier *v, mz_verify_pair *pair) {
     MEZZO_TRY(open_side(v, 1, &pair->run[1])); // the candidate first: it is the one that may make no sense
     describe(v);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "runtime/params.h"
-#include "train/sampler.h"
+#include "task/sampler.h"
 
 #define PHILOX_SAMPLE 0x5A3F1E00u // the `tensor` word of sampling draws
 // Positions that a prompt is read by. A run of 64 takes about as long as 6 of one on a CPU (GPT-2 124M, two Zen 4

@@ -1,6 +1,6 @@
 // Text from a model, one token at a time.
-#ifndef MZ_TRAIN_SAMPLER_H
-#define MZ_TRAIN_SAMPLER_H
+#ifndef MZ_TASK_SAMPLER_H
+#define MZ_TASK_SAMPLER_H
 
 #include <signal.h>
 

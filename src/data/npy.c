@@ -1,0 +1,226 @@
+#include "data/npy.h"
+
+#include <stdlib.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error ".npy files are little-endian and mapped as they are"
+#endif
+
+#define MAGIC "\x93NUMPY"
+enum { MAGIC_BYTES = 6, HEADER_MOST = 1 << 16 };
+
+static const struct {
+    const char *descr;
+    size_t bytes;
+} types[] = {[MZ_NPY_F4] = {"<f4", 4},
+             [MZ_NPY_F8] = {"<f8", 8},
+             [MZ_NPY_U1] = {"|u1", 1},
+             [MZ_NPY_I4] = {"<i4", 4},
+             [MZ_NPY_I8] = {"<i8", 8}};
+
+const char *mz_npy_type_name(mz_npy_type type) {
+    return types[type].descr + 1;
+}
+
+bool mz_npy_is_integer(mz_npy_type type) {
+    return type == MZ_NPY_U1 || type == MZ_NPY_I4 || type == MZ_NPY_I8;
+}
+
+// --- the header: a Python dictionary of three keys -----------------------------------------------
+typedef struct reader {
+    const char *path, *at, *end;
+} reader;
+
+static mezzo_status bad_header(const reader *r, const char *what) {
+    int n = r->end - r->at > 40 ? 40 : (int)(r->end - r->at);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: the header has %.*s where %s should be", r->path, n > 0 ? n : 3,
+                   n > 0 ? r->at : "end", what);
+}
+
+static void skip_space(reader *r) {
+    while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\t'))
+        r->at++;
+}
+
+static bool take(reader *r, char c) {
+    skip_space(r);
+    if (r->at == r->end || *r->at != c)
+        return false;
+    r->at++;
+    return true;
+}
+
+static mezzo_status take_string(reader *r, char *out, size_t size) {
+    size_t n = 0;
+    skip_space(r);
+    char quote = r->at < r->end ? *r->at : '\0';
+    if (quote != '\'' && quote != '"')
+        return bad_header(r, "a quoted word");
+    r->at++;
+    while (r->at + n < r->end && r->at[n] != quote)
+        n++;
+    if (r->at + n == r->end || n >= size)
+        return bad_header(r, "a short quoted word");
+    memcpy(out, r->at, n);
+    out[n] = '\0';
+    r->at += n + 1;
+    return MEZZO_OK;
+}
+
+static mezzo_status take_order(reader *r) {
+    skip_space(r);
+    if (r->end - r->at >= 5 && memcmp(r->at, "False", 5) == 0) {
+        r->at += 5;
+        return MEZZO_OK;
+    }
+    if (r->end - r->at >= 4 && memcmp(r->at, "True", 4) == 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: the array is in Fortran order: save numpy.ascontiguousarray(array)",
+                       r->path);
+    return bad_header(r, "True or False");
+}
+
+static mezzo_status take_shape(reader *r, mz_npy *out) {
+    if (!take(r, '('))
+        return bad_header(r, "a shape");
+    out->rank = 0;
+    while (!take(r, ')')) {
+        int64_t value = 0;
+        if (out->rank == MZ_NPY_RANK)
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: more than %d dimensions", r->path, (int)MZ_NPY_RANK);
+        skip_space(r);
+        if (r->at == r->end || *r->at < '0' || *r->at > '9')
+            return bad_header(r, "a dimension");
+        for (; r->at < r->end && *r->at >= '0' && *r->at <= '9'; r->at++) {
+            if (value > INT64_MAX / 16)
+                return bad_header(r, "a dimension below 2^60");
+            value = 10 * value + (*r->at - '0');
+        }
+        out->dim[out->rank++] = value;
+        if (!take(r, ',') && (r->at == r->end || *r->at != ')'))
+            return bad_header(r, "a comma");
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status take_type(reader *r, mz_npy *out) {
+    char descr[16];
+    MEZZO_TRY(take_string(r, descr, sizeof descr));
+    for (size_t i = 0; i < MZ_COUNT(types); i++)
+        if (strcmp(descr, types[i].descr) == 0) {
+            out->type = (mz_npy_type)i;
+            return MEZZO_OK;
+        }
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: the type is '%s': f4, f8, u1, i4 and i8 are read, little-endian", r->path,
+                   descr);
+}
+
+static mezzo_status take_header(reader *r, mz_npy *out) {
+    static const char *const keys[] = {"descr", "fortran_order", "shape"};
+    bool seen[MZ_COUNT(keys)] = {false};
+    char key[32];
+    if (!take(r, '{'))
+        return bad_header(r, "a dictionary");
+    while (!take(r, '}')) {
+        size_t k = 0;
+        MEZZO_TRY(take_string(r, key, sizeof key));
+        while (k < MZ_COUNT(keys) && strcmp(keys[k], key) != 0)
+            k++;
+        if (k == MZ_COUNT(keys) || seen[k])
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: the header's key '%s' is unknown or there twice", r->path, key);
+        seen[k] = true;
+        if (!take(r, ':'))
+            return bad_header(r, "a colon");
+        MEZZO_TRY(k == 0 ? take_type(r, out) : k == 1 ? take_order(r) : take_shape(r, out));
+        if (!take(r, ',') && (r->at == r->end || *r->at != '}'))
+            return bad_header(r, "a comma");
+    }
+    for (size_t k = 0; k < MZ_COUNT(keys); k++)
+        if (!seen[k])
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: the header has no key '%s'", r->path, keys[k]);
+    return MEZZO_OK;
+}
+
+// --- the file ------------------------------------------------------------------------------------
+// Where the header's text is, by its version.
+static mezzo_status find_header(const char *path, const mz_map *map, size_t *begin, size_t *bytes) {
+    const unsigned char *d = map->data;
+    if (map->size < MAGIC_BYTES + 4 || memcmp(d, MAGIC, MAGIC_BYTES) != 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: not a NumPy .npy file (numpy.save writes one)", path);
+    int version = d[MAGIC_BYTES];
+    if (version != 1 && version != 2)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: .npy version %d.%d: versions 1.0 and 2.0 are read", path, version,
+                       d[MAGIC_BYTES + 1]);
+    *begin = MAGIC_BYTES + (version == 1 ? 4 : 6);
+    if (map->size < *begin)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: the file is cut off in its header", path);
+    *bytes = (size_t)d[8] | (size_t)d[9] << 8;
+    if (version == 2)
+        *bytes |= (size_t)d[10] << 16 | (size_t)d[11] << 24;
+    if (*bytes > HEADER_MOST || map->size - *begin < *bytes)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: the header should have %zu bytes, which the file has not", path, *bytes);
+    return MEZZO_OK;
+}
+
+static mezzo_status check_size(const char *path, size_t begin, mz_npy *out) {
+    size_t width = types[out->type].bytes, there = out->map.size - begin;
+    out->count = 1;
+    for (int d = 0; d < out->rank; d++)
+        if (__builtin_mul_overflow(out->count, out->dim[d], &out->count))
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: the shape has more elements than a file can hold", path);
+    if ((uint64_t)out->count > SIZE_MAX / width || (size_t)out->count * width != there)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes of data, and %lld elements of %s take %zu", path, there,
+                       (long long)out->count, types[out->type].descr + 1, (size_t)out->count * width);
+    out->data = out->map.data + begin;
+    return MEZZO_OK;
+}
+
+static mezzo_status read_all(const char *path, mz_npy *out) {
+    size_t begin = 0, bytes = 0;
+    MEZZO_TRY(find_header(path, &out->map, &begin, &bytes));
+    const char *text = (const char *)out->map.data + begin;
+    reader r = {.path = path, .at = text, .end = text + bytes};
+    MEZZO_TRY(take_header(&r, out));
+    return check_size(path, begin + bytes, out);
+}
+
+mezzo_status mz_npy_open(const char *path, mz_npy *out) {
+    *out = (mz_npy){0};
+    MEZZO_TRY(mz_map_open(path, &out->map));
+    mezzo_status status = read_all(path, out);
+    if (status != MEZZO_OK)
+        mz_npy_close(out);
+    return status;
+}
+
+void mz_npy_close(mz_npy *npy) {
+    mz_map_close(&npy->map);
+    *npy = (mz_npy){0};
+}
+
+int64_t mz_npy_integer(const mz_npy *npy, int64_t i) {
+    const unsigned char *at = npy->data + (size_t)i * types[npy->type].bytes;
+    int32_t i4;
+    int64_t i8;
+    if (npy->type == MZ_NPY_U1)
+        return *at;
+    if (npy->type == MZ_NPY_I4) {
+        memcpy(&i4, at, sizeof i4);
+        return i4;
+    }
+    memcpy(&i8, at, sizeof i8);
+    return i8;
+}
+
+double mz_npy_number(const mz_npy *npy, int64_t i) {
+    const unsigned char *at = npy->data + (size_t)i * types[npy->type].bytes;
+    float f4;
+    double f8;
+    if (mz_npy_is_integer(npy->type))
+        return (double)mz_npy_integer(npy, i);
+    if (npy->type == MZ_NPY_F4) {
+        memcpy(&f4, at, sizeof f4);
+        return (double)f4;
+    }
+    memcpy(&f8, at, sizeof f8);
+    return f8;
+}

@@ -1,0 +1,29 @@
+// NumPy's .npy files, versions 1 and 2: one array in C order, of f4, f8, u1, i4 or i8, little-endian. Mapped, not
+// copied. The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+#ifndef MZ_DATA_NPY_H
+#define MZ_DATA_NPY_H
+
+#include "io/file.h"
+
+enum { MZ_NPY_RANK = 8 };
+typedef enum mz_npy_type { MZ_NPY_F4, MZ_NPY_F8, MZ_NPY_U1, MZ_NPY_I4, MZ_NPY_I8 } mz_npy_type;
+
+typedef struct mz_npy {
+    mz_map map;
+    mz_npy_type type;
+    int rank;
+    int64_t dim[MZ_NPY_RANK];
+    int64_t count; // elements
+    const unsigned char *data;
+} mz_npy;
+
+// FORMAT names the file and what is wrong: not a .npy, another version, type or order, a size that is not the shape's.
+// IO: cannot be read.
+mezzo_status mz_npy_open(const char *path, mz_npy *out);
+void mz_npy_close(mz_npy *npy); // a zeroed one is fine
+const char *mz_npy_type_name(mz_npy_type type);
+bool mz_npy_is_integer(mz_npy_type type);
+double mz_npy_number(const mz_npy *npy, int64_t i);   // element i; of an I8 beyond 2^53, rounded
+int64_t mz_npy_integer(const mz_npy *npy, int64_t i); // of an integer type
+
+#endif

@@ -1,0 +1,52 @@
+// mlp: a classifier of rows of numbers: hidden layers of linear and ReLU, all of one width, and a linear head over the
+// classes. Parameters are layers.I.weight, layers.I.bias, head.weight and head.bias.
+#include <math.h>
+
+#include "base/base.h"
+#include "models/models.h"
+#include "nn/layers.h"
+
+static mezzo_status check(const mezzo_model_config *config) {
+    const struct {
+        const char *key;
+        int64_t value, least;
+    } sizes[] = {{"features", config->features, 1}, {"classes", config->classes, 2}};
+    for (size_t i = 0; i < MZ_COUNT(sizes); i++)
+        if (sizes[i].value < sizes[i].least || sizes[i].value > INT64_C(1) << 24)
+            return mz_fail(MEZZO_ERR_INVALID, "model.%s is %lld: it must be from %lld to %lld", sizes[i].key,
+                           (long long)sizes[i].value, (long long)sizes[i].least, (long long)(INT64_C(1) << 24));
+    return MEZZO_OK;
+}
+
+// He et al. (2015): N(0, 2/inputs) keeps the variance through a ReLU.
+static mezzo_init hidden_init(int64_t inputs) {
+    return (mezzo_init){.kind = MEZZO_INIT_NORMAL, .a = sqrtf(2.0F / (float)inputs)};
+}
+
+static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int64_t batch, int64_t seq_len,
+                          bool keep_logits) {
+    (void)seq_len; // there is no sequence: an example is one row
+    mezzo_value h = mezzo_input(g, "x", MEZZO_F32, 2, (int64_t[]){batch, config->features}); // [B, features]
+    mezzo_value targets = mezzo_input(g, "targets", MEZZO_I32, 1, &batch);                   // [B]
+    const mezzo_init head = {.kind = MEZZO_INIT_NORMAL, .a = 1.0F / sqrtf((float)config->d_model)};
+    for (int64_t i = 0; i < config->layers; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "layers.%lld", (long long)i);
+        h = mz_layer_linear(g, name, h, config->d_model, hidden_init(i == 0 ? config->features : config->d_model),
+                            true); // [B, C]
+        mezzo_module_begin(g, name);
+        h = mezzo_relu(g, h); // [B, C]
+        if (config->dropout > 0)
+            h = mezzo_dropout(g, h, (float)config->dropout);
+        mezzo_module_end(g);
+    }
+    mezzo_value logits = mz_layer_linear(g, "head", h, config->classes, head, true); // [B, classes]
+    mezzo_module_begin(g, "loss");
+    mezzo_value loss = mezzo_cross_entropy(g, logits, targets, -1); // [1]
+    mezzo_module_end(g);
+    if (keep_logits)
+        MEZZO_TRY(mezzo_graph_output(g, "logits", logits));
+    return mezzo_graph_loss(g, loss);
+}
+
+const mz_model mz_model_mlp = {.name = "mlp", .task = MEZZO_TASK_CLASSIFIER, .check = check, .build = build};

@@ -1,0 +1,246 @@
+// The language model's task: windows of a token stream, each token's target the one after it. Inputs "tokens" and
+// "targets", I32 [B, T].
+#include <math.h>
+
+#include "io/file.h"
+#include "task/sampler.h"
+#include "task/task.h"
+
+#define TOKENIZER_FILE "tokenizer.json"
+#define PHILOX_MADE_UP 0x70CE // the `tensor` word of made-up tokens
+
+typedef struct language {
+    mz_task task;
+    mezzo_corpus *corpus;             // NULL where only samples are wanted
+    mezzo_tokenizer *loaded;          // then: the tokenizer that was loaded without a corpus
+    const mezzo_tokenizer *tokenizer; // NULL where shards came without one
+    mz_sampler *sampler;
+} language;
+
+// --- data ----------------------------------------------------------------------------------------
+static void close_task(mz_task *task) {
+    language *l = (language *)task;
+    mz_sampler_free(l->sampler);
+    mezzo_tokenizer_free(l->loaded);
+    mezzo_corpus_free(l->corpus);
+    mz_free(l);
+}
+
+static bool given(const char *text) {
+    return text != NULL && text[0] != '\0';
+}
+
+// A run keeps the tokenizer that it began with.
+static mezzo_status open_corpus(language *l, const mz_task_options *o) {
+    mezzo_status status = MEZZO_OK;
+    char *kept = given(o->folder) ? mz_format("%s/" TOKENIZER_FILE, o->folder) : NULL;
+    mezzo_corpus_options c = {.path = o->path,
+                              .train = o->train,
+                              .validation = o->validation,
+                              .tokenizer = kept != NULL && mz_path_exists(kept) ? kept : o->tokenizer,
+                              .train_fraction = o->split};
+    if (given(o->folder) && kept == NULL)
+        return MEZZO_ERR_MEMORY;
+    if (given(o->all)) // as one stream
+        c = (mezzo_corpus_options){.train = o->all, .tokenizer = c.tokenizer};
+    if (!o->no_data)
+        status = mezzo_corpus_open(&c, &l->corpus);
+    else if (given(o->tokenizer))
+        status = mezzo_tokenizer_load(o->tokenizer, &l->loaded);
+    mz_free(kept);
+    return status;
+}
+
+static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
+    mezzo_status status = MEZZO_OK;
+    if (given(o->features) || given(o->labels))
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "data.%s is set, and the model reads text: leave it out, or choose a classifier (--model mlp)",
+                       given(o->features) ? "features" : "labels");
+    if (!o->no_data && !given(o->path) && !given(o->train) && !given(o->all))
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "data.path is not set: give a text file or a folder of token shards (--data FILE)");
+    language *l = mz_alloc(1, sizeof *l);
+    if (l == NULL)
+        return MEZZO_ERR_MEMORY;
+    l->task.kind = &mz_task_language;
+    MEZZO_TRY_GOTO(status, open_corpus(l, o));
+    l->tokenizer = l->corpus != NULL ? mezzo_corpus_tokenizer(l->corpus) : l->loaded;
+    l->task.sizes.vocab = l->tokenizer != NULL ? mezzo_tokenizer_vocab(l->tokenizer) : 0;
+    *out = &l->task;
+    return MEZZO_OK;
+fail:
+    close_task(&l->task);
+    return status;
+}
+
+static void describe(const mz_task *task, char *out, size_t size) {
+    const mezzo_model_config *m = &task->model;
+    snprintf(out, size, "%lld layers, %lld heads, width %lld, context %lld, vocabulary %lld", (long long)m->layers,
+             (long long)m->heads, (long long)m->d_model, (long long)m->seq_len, (long long)m->vocab);
+}
+
+static const char *keeps(const mz_task *task) {
+    return ((const language *)task)->tokenizer != NULL ? TOKENIZER_FILE : "";
+}
+
+static mezzo_status save(const mz_task *task, const char *folder) {
+    const language *l = (const language *)task;
+    if (l->tokenizer == NULL)
+        return MEZZO_OK;
+    char *path = mz_format("%s/" TOKENIZER_FILE, folder);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mezzo_tokenizer_save(l->tokenizer, path);
+    mz_free(path);
+    return status;
+}
+
+// --- batches -------------------------------------------------------------------------------------
+static void shape(const mezzo_model_config *model, int64_t rows, mz_examples *out) {
+    const mz_input input = {.dtype = MEZZO_I32, .rank = 2, .dim = {rows, model->seq_len}};
+    *out = (mz_examples){.n = 2, .items = rows * model->seq_len};
+    out->input[0] = out->input[1] = input;
+    out->input[0].name = "tokens";
+    out->input[1].name = "targets";
+}
+
+static int64_t classes(const mezzo_model_config *model) {
+    return model->vocab;
+}
+
+static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,
+                                mz_source *source) {
+    const language *l = (const language *)task;
+    const mezzo_corpus_part part = set == MZ_SET_TRAIN ? MEZZO_TRAIN : MEZZO_VALIDATION;
+    const mezzo_loader_options options = {.split = part,
+                                          .order =
+                                              order == MZ_ORDER_RANDOM ? MEZZO_LOADER_RANDOM : MEZZO_LOADER_SEQUENTIAL,
+                                          .batch = rows,
+                                          .length = task->model.seq_len,
+                                          .vocab = (int32_t)task->model.vocab,
+                                          .seed = seed,
+                                          .stream = (uint32_t)part};
+    mezzo_loader *loader;
+    MEZZO_TRY(mezzo_loader_create(l->corpus, &options, &loader));
+    source->state = loader;
+    source->batches = mezzo_loader_batches(loader);
+    return MEZZO_OK;
+}
+
+static void close_source(mz_source *source) {
+    mezzo_loader_free(source->state);
+}
+
+static mezzo_status draw(mz_source *source, uint64_t k) {
+    mz_input *in = source->examples.input;
+    return mezzo_loader_batch(source->state, k, in[0].data, in[1].data);
+}
+
+// Tokens are 0 … vocab - 1; a target may be ignored, -1. One comparison does both: as unsigned numbers, negative ones
+// are large.
+static bool check_tokens(const int32_t *tokens, int64_t n, uint32_t vocab, int32_t from, int64_t *at) {
+    bool bad = false;
+    for (int64_t i = 0; i < n; i++)
+        bad |= (uint32_t)tokens[i] - (uint32_t)from >= vocab - (uint32_t)from;
+    for (*at = 0; bad && (uint32_t)tokens[*at] - (uint32_t)from < vocab - (uint32_t)from;)
+        ++*at;
+    return !bad;
+}
+
+static bool check(const mz_task *task, const mz_examples *examples, char *fault, size_t size) {
+    static const char *const names[] = {"token", "target"};
+    const int64_t length = examples->input[0].dim[1];
+    for (int i = 0; i < 2; i++) {
+        const int32_t *tokens = examples->input[i].data;
+        int64_t at;
+        if (check_tokens(tokens, examples->items, (uint32_t)task->model.vocab, -i, &at))
+            continue;
+        snprintf(fault, size, "%s %d in row %lld, column %lld: the model has tokens 0 to %lld", names[i], tokens[at],
+                 (long long)(at / length), (long long)(at % length), (long long)task->model.vocab - 1);
+        return false;
+    }
+    return true;
+}
+
+static void blank(mz_examples *examples) {
+    memset(examples->input[0].data, 0, examples->input[0].bytes);
+    memset(examples->input[1].data, -1, examples->input[1].bytes);
+}
+
+static uint64_t weight(const mz_examples *examples) {
+    const int32_t *targets = examples->input[1].data;
+    uint64_t n = 0;
+    for (int64_t i = 0; i < examples->items; i++)
+        n += targets[i] >= 0; // the last windows of a pass are filled up with ignored targets
+    return n;
+}
+
+static int32_t made_up_token(const mezzo_model_config *model, uint64_t seed, uint64_t i) {
+    uint32_t words[4];
+    mz_philox((mz_philox_key){seed, 0, PHILOX_MADE_UP}, i, words);
+    return (int32_t)(((uint64_t)words[0] * (uint64_t)model->vocab) >> 32);
+}
+
+static void made_up(const mezzo_model_config *model, uint64_t seed, mz_examples *out) {
+    int32_t *tokens = out->input[0].data, *targets = out->input[1].data;
+    for (int64_t i = 0; i < out->items; i++) {
+        tokens[i] = made_up_token(model, seed, (uint64_t)i);
+        if (i > 0)
+            targets[i - 1] = tokens[i];
+    }
+    targets[out->items - 1] = made_up_token(model, seed, (uint64_t)out->items);
+}
+
+static int metrics(const mz_evaluation *score, mz_task_metric out[MZ_TASK_METRICS]) {
+    out[0] = (mz_task_metric){"perplexity", exp(score->loss)};
+    return 1;
+}
+
+// --- samples -------------------------------------------------------------------------------------
+static mezzo_status open_sampler(mz_task *task, mezzo_params *params, const mezzo_program_options *options) {
+    language *l = (language *)task;
+    if (l->tokenizer == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "the run has no tokenizer, so tokens cannot be turned into text");
+    return mz_sampler_create(params, &task->model, options, l->tokenizer, &l->sampler);
+}
+
+static size_t sampler_memory(const mz_task *task) {
+    const language *l = (const language *)task;
+    return l->sampler != NULL ? mz_sampler_memory(l->sampler) : 0;
+}
+
+static mezzo_status sample(mz_task *task, const mz_sample_draw *d, const volatile sig_atomic_t *stop,
+                           mezzo_text_fn write, void *user) {
+    const language *l = (const language *)task;
+    const mz_draw how = {
+        .temperature = d->temperature, .top_p = d->top_p, .top_k = d->top_k, .seed = d->seed, .index = d->index};
+    return mz_sampler_run(l->sampler, d->prompt, d->length, how, d->which, stop, write, user);
+}
+
+static bool has(const mz_task *task, mz_set set) {
+    const language *l = (const language *)task;
+    return mezzo_corpus_tokens(l->corpus, set == MZ_SET_TRAIN ? MEZZO_TRAIN : MEZZO_VALIDATION) > 0;
+}
+
+const mz_task_kind mz_task_language = {.name = "language model",
+                                       .unit = "tokens",
+                                       .open = open_task,
+                                       .close = close_task,
+                                       .has = has,
+                                       .describe = describe,
+                                       .shape = shape,
+                                       .classes = classes,
+                                       .open_source = open_source,
+                                       .close_source = close_source,
+                                       .draw = draw,
+                                       .check = check,
+                                       .blank = blank,
+                                       .weight = weight,
+                                       .made_up = made_up,
+                                       .metrics = metrics,
+                                       .keeps = keeps,
+                                       .save = save,
+                                       .open_sampler = open_sampler,
+                                       .sampler_memory = sampler_memory,
+                                       .sample = sample};

@@ -1,0 +1,49 @@
+// How good a model is on data that it is not trained on.
+#include <math.h>
+
+#include "task/task.h"
+
+// Targets whose class has the largest logit; of equal ones the lowest class. The targets are the last input, I32
+// [items].
+static uint64_t count_right(const mz_source *source) {
+    const int32_t *targets = source->examples.input[source->examples.n - 1].data;
+    uint64_t right = 0;
+    for (int64_t i = 0; i < source->examples.items; i++) {
+        const float *row = source->logits + i * source->classes; // [classes]
+        int64_t best = 0;
+        for (int64_t c = 1; c < source->classes; c++)
+            best = row[c] > row[best] ? c : best;
+        right += targets[i] >= 0 && best == targets[i];
+    }
+    return right;
+}
+
+mezzo_status mz_evaluate(mezzo_program *program, mz_source *source, uint64_t n, const volatile sig_atomic_t *stop,
+                         mz_evaluation *out) {
+    const size_t logits = (size_t)(source->examples.items * source->classes) * sizeof *source->logits;
+    double sum = 0;
+    uint64_t counted = 0, right = 0;
+    *out = (mz_evaluation){.loss = (double)NAN, .accuracy = (double)NAN};
+    for (uint64_t k = 0; k < n; k++) {
+        float mean = 0;
+        if (stop != NULL && *stop)
+            return MEZZO_OK;
+        MEZZO_TRY(mz_source_draw(source, k, NULL, 0));
+        MEZZO_TRY(mz_examples_write(&source->examples, program));
+        MEZZO_TRY(mezzo_program_run(program, NULL, 0, 0));
+        if (source->logits != NULL) {
+            MEZZO_TRY(mezzo_program_read(program, "logits", source->logits, logits));
+            right += count_right(source);
+        }
+        MEZZO_TRY(mezzo_program_read(program, "loss", &mean, sizeof mean));
+        uint64_t weight = source->task->kind->weight(&source->examples);
+        sum += (double)mean * (double)weight;
+        counted += weight;
+    }
+    out->counted = counted;
+    if (counted > 0)
+        out->loss = sum / (double)counted;
+    if (counted > 0 && source->logits != NULL)
+        out->accuracy = (double)right / (double)counted;
+    return MEZZO_OK;
+}

@@ -1,0 +1,132 @@
+#include "task/task.h"
+
+const mz_task_kind *mz_task_kind_of(const mezzo_model_config *model) {
+    static const mz_task_kind *const kinds[] = {
+        [MEZZO_TASK_LANGUAGE] = &mz_task_language, [MEZZO_TASK_CLASSIFIER] = &mz_task_classifier};
+    return kinds[mezzo_model_task(model)];
+}
+
+mezzo_status mz_task_open(const mz_task_kind *kind, const mz_task_options *options, mz_task **out) {
+    *out = NULL;
+    MEZZO_TRY(kind->open(options, out));
+    return MEZZO_OK;
+}
+
+void mz_task_close(mz_task *task) {
+    if (task != NULL)
+        task->kind->close(task);
+}
+
+mezzo_status mz_task_set_model(mz_task *task, const mezzo_model_config *model) {
+    task->model = *model;
+    return task->kind->check_model != NULL ? task->kind->check_model(task) : MEZZO_OK;
+}
+
+const char *mz_task_keeps(const mz_task *task) {
+    return task->kind->keeps != NULL ? task->kind->keeps(task) : "";
+}
+
+mezzo_status mz_task_save(const mz_task *task, const char *folder) {
+    return task->kind->save != NULL ? task->kind->save(task, folder) : MEZZO_OK;
+}
+
+bool mz_task_has_samples(const mz_task *task) {
+    return task->kind->open_sampler != NULL && mz_task_keeps(task)[0] != '\0';
+}
+
+mezzo_status mz_task_open_sampler(mz_task *task, mezzo_params *params, const mezzo_program_options *options) {
+    if (task->kind->open_sampler == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "%s is a %s, which has no samples: evaluate it (mezzo eval)",
+                       task->model.name, task->kind->name);
+    return task->kind->open_sampler(task, params, options);
+}
+
+// --- batches -------------------------------------------------------------------------------------
+void mz_examples_free(mz_examples *examples) {
+    for (int i = 0; i < examples->n; i++)
+        mz_free(examples->input[i].data);
+    *examples = (mz_examples){0};
+}
+
+static mezzo_status take_examples(const mz_task_kind *kind, const mezzo_model_config *model, int64_t rows,
+                                  mz_examples *out) {
+    kind->shape(model, rows, out);
+    for (int i = 0; i < out->n; i++) {
+        mz_input *in = &out->input[i];
+        size_t count = 1;
+        for (int d = 0; d < in->rank; d++)
+            count *= (size_t)in->dim[d];
+        in->bytes = count * mezzo_dtype_size(in->dtype);
+        in->data = mz_alloc(count, mezzo_dtype_size(in->dtype));
+        if (in->data == NULL)
+            return MEZZO_ERR_MEMORY;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_examples_make(const mezzo_model_config *model, int64_t rows, uint64_t seed, mz_examples *out) {
+    const mz_task_kind *kind = mz_task_kind_of(model);
+    *out = (mz_examples){0};
+    mezzo_status status = take_examples(kind, model, rows, out);
+    if (status == MEZZO_OK)
+        kind->made_up(model, seed, out);
+    else
+        mz_examples_free(out);
+    return status;
+}
+
+mezzo_status mz_examples_write(const mz_examples *examples, mezzo_program *program) {
+    for (int i = 0; i < examples->n; i++)
+        MEZZO_TRY(
+            mezzo_program_write(program, examples->input[i].name, examples->input[i].data, examples->input[i].bytes));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_source_open(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed, bool scores,
+                            mz_source **out) {
+    mezzo_status status = MEZZO_OK;
+    *out = NULL;
+    mz_source *source = mz_alloc(1, sizeof *source);
+    if (source == NULL)
+        return MEZZO_ERR_MEMORY;
+    source->task = task;
+    source->classes = task->kind->classes(&task->model);
+    MEZZO_TRY_GOTO(status, task->kind->open_source(task, set, order, rows, seed, source));
+    MEZZO_TRY_GOTO(status, take_examples(task->kind, &task->model, rows, &source->examples));
+    if (scores) {
+        source->logits = mz_alloc((size_t)(source->examples.items * source->classes), sizeof *source->logits);
+        if (source->logits == NULL)
+            MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    }
+    *out = source;
+    return MEZZO_OK;
+fail:
+    mz_source_close(source);
+    return status;
+}
+
+void mz_source_close(mz_source *source) {
+    if (source == NULL)
+        return;
+    source->task->kind->close_source(source);
+    mz_examples_free(&source->examples);
+    mz_free(source->logits);
+    mz_free(source);
+}
+
+mezzo_status mz_source_draw(mz_source *source, uint64_t k, char *fault, size_t size) {
+    const mz_task *task = source->task;
+    mezzo_status status = task->kind->draw(source, k);
+    if (fault == NULL)
+        return status;
+    fault[0] = '\0';
+    if (status == MEZZO_ERR_INVALID)
+        snprintf(fault, size, "%s", mezzo_error_message());
+    else
+        MEZZO_TRY(status);
+    if (source->spoil != NULL)
+        source->spoil(source->spoil_user, &source->examples);
+    if (fault[0] != '\0' || !task->kind->check(task, &source->examples, fault, size))
+        task->kind->blank(&source->examples);
+    return MEZZO_OK;
+}

@@ -1,0 +1,171 @@
+// A task: what stands between the training loop and the data. It owns the data and knows what a batch of it is, when
+// one is bad, how much each counts, what is measured besides the loss, and what a sample of the model is. The loop
+// knows none of that: it draws batches by number and feeds them to a program, whose inputs have the names, dtypes and
+// shapes that the task gives them.
+//
+// The language model is one task (language.c), the classifier another (classifier.c); a third is a third mz_task_kind
+// and a row in task.c.
+#ifndef MZ_TASK_H
+#define MZ_TASK_H
+
+#include <signal.h>
+
+#include "base/base.h"
+#include "mezzo/data.h"
+#include "mezzo/model.h"
+#include "mezzo/train.h"
+
+// --- batches -------------------------------------------------------------------------------------
+enum { MZ_TASK_INPUTS = 8, MZ_TASK_RANK = 6 };
+
+// One input of the model's graph for a batch, in host memory.
+typedef struct mz_input {
+    const char *name; // as mezzo_input has it: static
+    mezzo_dtype dtype;
+    int rank;
+    int64_t dim[MZ_TASK_RANK]; // dim[0] is the batch's rows
+    size_t bytes;
+    void *data;
+} mz_input;
+
+typedef struct mz_examples {
+    mz_input input[MZ_TASK_INPUTS];
+    int n;
+    int64_t items; // what speed is counted in: rows × what a row has of the task's unit
+} mz_examples;
+
+typedef enum mz_set { MZ_SET_TRAIN, MZ_SET_VALIDATION } mz_set;
+typedef enum mz_order {
+    MZ_ORDER_RANDOM,     // a batch is a pure function of (seed, set, number)
+    MZ_ORDER_SEQUENTIAL, // every example once; what fills the last batch up has a weight of 0
+} mz_order;
+
+// Batches of one set in one order. A batch is known by its number alone; `position`, the number of the next one, is all
+// the state there is.
+typedef struct mz_source {
+    const struct mz_task *task; // borrowed
+    mz_examples examples;       // the batch that was drawn last; owned
+    uint64_t position;          // kept by whoever goes through the source in turn
+    uint64_t batches;           // of one pass
+    float *logits;              // [items, classes], where accuracy is counted; NULL elsewhere
+    int64_t classes;
+    void *state;                                      // the task's
+    void (*spoil)(void *user, mz_examples *examples); // for tests: called on each batch before it is checked; NULL
+    void *spoil_user;
+} mz_source;
+
+// --- tasks ---------------------------------------------------------------------------------------
+// Where data and what belongs to it comes from. NULL and "" are nothing. Borrowed while the task is open.
+typedef struct mz_task_options {
+    const char *path, *train, *validation; // data.path, data.train, data.val
+    const char *tokenizer;                 // language: its name or file
+    const char *features, *labels;         // classifier: data.features (or path), data.labels
+    double split;                          // the part of `path` that is trained on
+    const char *all;                       // instead of these: one source, all of it MZ_SET_TRAIN
+    const char *folder;                    // a run folder that is resumed: the tokenizer in it stands above `tokenizer`
+    bool no_data;                          // only what samples need: a tokenizer's file, if there is one
+} mz_task_options;
+
+// Sizes of the model that the data decides; 0: it says nothing about one.
+typedef struct mz_data_sizes {
+    int64_t vocab, features, classes;
+} mz_data_sizes;
+
+// A mean over what counts.
+typedef struct mz_evaluation {
+    double loss;      // NaN where nothing counted or it was stopped early
+    double accuracy;  // share of right answers; NaN where not counted
+    uint64_t counted; // targets or examples
+} mz_evaluation;
+
+// A number that a task derives from a score: "perplexity", "accuracy".
+typedef struct mz_task_metric {
+    const char *name;
+    double value;
+} mz_task_metric;
+enum { MZ_TASK_METRICS = 4 };
+
+// How a sample is drawn. Text: the index-th token of this seed, and on from there.
+typedef struct mz_sample_draw {
+    const char *prompt;
+    int64_t length;            // tokens
+    double temperature, top_p; // top_p 0 and 1: all
+    int top_k;
+    uint64_t seed, index;
+    int which; // handed to `write`
+} mz_sample_draw;
+
+typedef struct mz_task {
+    const struct mz_task_kind *kind;
+    mezzo_model_config model; // once mz_task_set_model was called
+    mz_data_sizes sizes;
+} mz_task;
+
+// What a task has to bring. Optional members may be NULL, and say what that means.
+typedef struct mz_task_kind {
+    const char *name; // "language model"
+    const char *unit; // what items are: "tokens"
+    bool scores;      // accuracy is counted at every validation: the graph keeps its logits
+    mezzo_status (*open)(const mz_task_options *options, mz_task **out);
+    void (*close)(mz_task *task);
+    mezzo_status (*check_model)(const mz_task *task); // NULL: any. Whether task->model fits the data
+    bool (*has)(const mz_task *task, mz_set set);     // any example at all
+    void (*describe)(const mz_task *task, char *out, size_t size);
+    // Sets name, dtype, rank and dim of every input, and items; task.c takes the memory.
+    void (*shape)(const mezzo_model_config *model, int64_t rows, mz_examples *out);
+    int64_t (*classes)(const mezzo_model_config *model); // of "logits"
+    // `source` has its examples; sets state and batches.
+    mezzo_status (*open_source)(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,
+                                mz_source *source);
+    void (*close_source)(mz_source *source);
+    // Batch k into source->examples. INVALID: this batch is bad, others may be good.
+    mezzo_status (*draw)(mz_source *source, uint64_t k);
+    // Whether every value is one that the model can take; else `fault` says which is not.
+    bool (*check)(const mz_task *task, const mz_examples *examples, char *fault, size_t size);
+    void (*blank)(mz_examples *examples);            // makes a batch of which nothing counts
+    uint64_t (*weight)(const mz_examples *examples); // how many of its targets count
+    void (*made_up)(const mezzo_model_config *model, uint64_t seed, mz_examples *out); // any numbers a model can take
+    int (*metrics)(const mz_evaluation *score, mz_task_metric out[MZ_TASK_METRICS]);   // how many
+    // The file in the run folder that samples need, "" = none; and writing it. NULL: never one.
+    const char *(*keeps)(const mz_task *task);
+    mezzo_status (*save)(const mz_task *task, const char *folder);
+    // NULL: a model of this task has no samples.
+    mezzo_status (*open_sampler)(mz_task *task, mezzo_params *params, const mezzo_program_options *options);
+    size_t (*sampler_memory)(const mz_task *task); // bytes of its programs
+    mezzo_status (*sample)(mz_task *task, const mz_sample_draw *draw, const volatile sig_atomic_t *stop,
+                           mezzo_text_fn write, void *user);
+} mz_task_kind;
+
+extern const mz_task_kind mz_task_language, mz_task_classifier;
+const mz_task_kind *mz_task_kind_of(const mezzo_model_config *model);
+
+// Opens the data. Errors name the file, or the key that is missing.
+mezzo_status mz_task_open(const mz_task_kind *kind, const mz_task_options *options, mz_task **out);
+void mz_task_close(mz_task *task); // NULL is fine; after its sources
+// The model that is trained on it, complete. INVALID where it does not fit the data.
+mezzo_status mz_task_set_model(mz_task *task, const mezzo_model_config *model);
+const char *mz_task_keeps(const mz_task *task); // "" = nothing
+mezzo_status mz_task_save(const mz_task *task, const char *folder);
+// INVALID, naming the task, where it has none. A language model without a tokenizer is one of these.
+mezzo_status mz_task_open_sampler(mz_task *task, mezzo_params *params, const mezzo_program_options *options);
+bool mz_task_has_samples(const mz_task *task);
+
+// Batches of `rows` rows. `scores`: with room for logits, so that mz_evaluate counts accuracy. INVALID where the set
+// has no examples.
+mezzo_status mz_source_open(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed, bool scores,
+                            mz_source **out);
+void mz_source_close(mz_source *source); // NULL is fine
+// THE place where a batch is drawn: number k, into source->examples. With `fault` of `size` bytes (NULL: not looked at)
+// the batch is checked, and a bad one is blank, of no weight, with what is wrong in `fault`; "" = nothing.
+mezzo_status mz_source_draw(mz_source *source, uint64_t k, char *fault, size_t size);
+mezzo_status mz_examples_write(const mz_examples *examples, mezzo_program *program); // every input
+// A batch of made-up numbers for timing, owned by the caller; free with mz_examples_free.
+mezzo_status mz_examples_make(const mezzo_model_config *model, int64_t rows, uint64_t seed, mz_examples *out);
+void mz_examples_free(mz_examples *examples);
+
+// score.c: batches 0 … n-1 through `program`, whose "loss" is read, and "logits" where the source has room for them.
+// `forward`: batches are drawn and weighed here and nowhere else. Stops early, without an error, at *stop.
+mezzo_status mz_evaluate(mezzo_program *program, mz_source *source, uint64_t n, const volatile sig_atomic_t *stop,
+                         mz_evaluation *out);
+
+#endif

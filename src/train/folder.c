@@ -1,0 +1,50 @@
+#include "train/folder.h"
+
+#include <stdlib.h>
+
+#include "io/file.h"
+#include "mezzo/train.h"
+
+static mezzo_status find_below(const char *path, const char *below, bool best, char *out, size_t size, bool *found) {
+    char *folder = mz_format("%s%s", path, below);
+    if (folder == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = MEZZO_OK;
+    *found = mz_path_is_dir(folder);
+    if (*found)
+        status = mezzo_checkpoint_find(folder, best, out, size);
+    mz_free(folder);
+    return status;
+}
+
+mezzo_status mz_find_checkpoint(const char *path, bool best, char *out, size_t size) {
+    char *state = mz_format("%s/state.json", path);
+    bool found = false;
+    if (state == NULL)
+        return MEZZO_ERR_MEMORY;
+    bool is_one = mz_path_exists(state);
+    mz_free(state);
+    if (is_one) {
+        if ((size_t)snprintf(out, size, "%s", path) >= size)
+            return mz_fail(MEZZO_ERR_INVALID, "%.200s…: the path is too long", path);
+        return MEZZO_OK;
+    }
+    if (!mz_path_is_dir(path))
+        return mz_fail(MEZZO_ERR_IO, "%s: no such folder: name a run folder or a checkpoint in one", path);
+    MEZZO_TRY(find_below(path, "/checkpoints", best, out, size, &found));
+    return found ? MEZZO_OK : mezzo_checkpoint_find(path, best, out, size);
+}
+
+mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size) {
+    char *real = realpath(checkpoint, NULL);
+    if (real == NULL)
+        return mz_fail(MEZZO_ERR_IO, "%s: cannot be resolved to a folder", checkpoint);
+    for (int i = 0; i < 2; i++) {
+        char *slash = strrchr(real, '/');
+        if (slash != NULL && slash != real)
+            *slash = '\0';
+    }
+    int n = snprintf(out, size, "%s", real);
+    free(real);
+    return (size_t)n < size ? MEZZO_OK : mz_fail(MEZZO_ERR_INVALID, "%.200s…: the path is too long", checkpoint);
+}

@@ -1,0 +1,12 @@
+// Run folders and the checkpoints in them, from what a user names.
+#ifndef MZ_TRAIN_FOLDER_H
+#define MZ_TRAIN_FOLDER_H
+
+#include "base/base.h"
+
+// A checkpoint's folder, from a run folder, its checkpoints/, or one checkpoint: the newest, or the best one. INVALID
+// where there is none.
+mezzo_status mz_find_checkpoint(const char *path, bool best, char *out, size_t size);
+mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size); // RUN/checkpoints/step-… → RUN
+
+#endif

@@ -1,0 +1,158 @@
+#include "train/trial.h"
+
+#include <math.h>
+
+#include "train/run.h"
+
+#define LOGITS_MOST (INT64_C(1) << 26) // numbers, of one validation batch
+
+mezzo_status mz_trial_open(mezzo_device *device, const mezzo_config *config, const volatile sig_atomic_t *stop,
+                           mz_trial **out) {
+    const mezzo_hooks hooks = {.stop = stop};
+    *out = NULL;
+    mz_trial *trial = mz_alloc(1, sizeof *trial);
+    if (trial == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_run_open_on(device, config, &hooks, trial);
+    trial->source = NULL; // the caller may free it
+    if (status == MEZZO_OK)
+        *out = trial;
+    else
+        mz_trial_close(trial);
+    MEZZO_TRY(status);
+    return MEZZO_OK;
+}
+
+void mz_trial_close(mz_trial *trial) {
+    if (trial == NULL)
+        return;
+    mz_run_close(trial);
+    mz_free(trial);
+}
+
+mz_trial_facts mz_trial_describe(const mz_trial *t) {
+    mezzo_memory m;
+    mezzo_program_memory(t->engine.train, &m);
+    return (mz_trial_facts){.model = &t->engine.model,
+                            .program = t->engine.program,
+                            .device = t->engine.info.description,
+                            .reason = t->engine.precision_reason,
+                            .data = t->config.data.path[0] != '\0' ? t->config.data.path : t->config.data.train,
+                            .steps = t->config.steps,
+                            .batch = t->config.batch_size,
+                            .grad_accum = t->config.grad_accum,
+                            .parameters = mezzo_params_elements(t->engine.params),
+                            .items = t->data->examples.items,
+                            .memory = t->report.memory,
+                            .training_memory = m.masters + m.gradients + m.shadows + m.activations + m.workspace +
+                                               m.inputs + mezzo_optimizer_memory(t->engine.optimizer),
+                            .activations = m.activations,
+                            .validates = t->val_all != NULL,
+                            .scaler = &t->engine.scaling};
+}
+
+mezzo_status mz_trial_load(mz_trial *trial, const char *path, int64_t *step) {
+    char folder[4096];
+    mezzo_checkpoint c = {.params = trial->engine.params};
+    MEZZO_TRY(mz_find_checkpoint(path, false, folder, sizeof folder));
+    MEZZO_TRY(mezzo_checkpoint_load(folder, &c));
+    trial->data->position = c.batches;
+    *step = c.step + 1;
+    return MEZZO_OK;
+}
+
+static mezzo_status read_step(mz_trial *trial, bool wait, const mz_step_report **report) {
+    bool fresh;
+    MEZZO_TRY(mz_run_read_step(trial, wait, &fresh));
+    *report = fresh ? &trial->engine.readout.last : NULL;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_trial_step(mz_trial *trial, bool wait, const mz_step_report **report) {
+    MEZZO_TRY(mz_run_step(trial));
+    return read_step(trial, wait, report);
+}
+
+mezzo_status mz_trial_settle(mz_trial *trial, const mz_step_report **report) {
+    return read_step(trial, true, report);
+}
+
+const mz_step_report *mz_trial_last(const mz_trial *trial) {
+    return &trial->engine.readout.last;
+}
+
+int64_t mz_trial_steps(const mz_trial *trial) {
+    return trial->step;
+}
+
+mezzo_status mz_trial_count_step(mz_trial *trial, const mz_magnitudes **out) {
+    *out = trial->engine.magnitudes;
+    if (*out == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "train.histograms_every is 0: nothing is counted");
+    trial->engine.counting = true;
+    mezzo_status status = mz_run_step(trial);
+    trial->engine.counting = false;
+    MEZZO_TRY(status);
+    return mz_magnitudes_read(trial->engine.magnitudes);
+}
+
+const mz_examples *mz_trial_examples(const mz_trial *trial) {
+    return &trial->data->examples;
+}
+
+mezzo_status mz_trial_draw(mz_trial *trial, uint64_t number) {
+    return mz_source_draw(trial->data, number, NULL, 0);
+}
+
+uint64_t mz_trial_position(const mz_trial *trial) {
+    return trial->data->position;
+}
+
+const mezzo_params *mz_trial_params(const mz_trial *trial) {
+    return trial->engine.params;
+}
+
+mezzo_device *mz_trial_device(const mz_trial *trial) {
+    return trial->engine.device;
+}
+
+// --- validating ----------------------------------------------------------------------------------
+static int64_t rows_that_fit(const mz_trial *t) {
+    const int64_t of_one = t->data->examples.items / t->config.batch_size * t->data->classes;
+    int64_t rows = t->config.batch_size;
+    while (rows > 1 && rows * of_one > LOGITS_MOST)
+        rows = (rows + 1) / 2;
+    return rows;
+}
+
+static mezzo_status open_program(const mz_trial *t, int64_t rows, mezzo_program **out) {
+    mezzo_status status = MEZZO_OK;
+    mezzo_graph *graph = NULL;
+    mezzo_program_options options = t->engine.program;
+    options.forward_only = true;
+    options.recompute = false;
+    MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
+    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, &t->engine.model, rows, t->engine.model.seq_len, true));
+    MEZZO_TRY_GOTO(status, mezzo_program_create(graph, t->engine.params, &options, out));
+fail:
+    mezzo_graph_free(graph);
+    return status;
+}
+
+mezzo_status mz_trial_validate(mz_trial *t, const volatile sig_atomic_t *stop, mz_evaluation *out) {
+    mezzo_status status = MEZZO_OK;
+    mz_source *source = NULL;
+    mezzo_program *program = NULL;
+    const int64_t rows = rows_that_fit(t), iters = t->config.eval_iters;
+    *out = (mz_evaluation){.loss = (double)NAN, .accuracy = (double)NAN};
+    MEZZO_TRY_GOTO(status, mz_source_open(t->task, MZ_SET_VALIDATION, iters > 0 ? MZ_ORDER_RANDOM : MZ_ORDER_SEQUENTIAL,
+                                          rows, mz_seed(t->config.seed, MZ_SEED_VALIDATION), true, &source));
+    MEZZO_TRY_GOTO(status, open_program(t, rows, &program));
+    // As many examples as training's own validation sees.
+    uint64_t n = iters > 0 ? (uint64_t)((iters * t->config.batch_size + rows - 1) / rows) : source->batches;
+    MEZZO_TRY_GOTO(status, mz_evaluate(program, source, n, stop, out));
+fail:
+    mezzo_program_free(program);
+    mz_source_close(source);
+    return status;
+}

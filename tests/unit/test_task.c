@@ -1,0 +1,316 @@
+// Tasks: what a .npy may hold and how others are refused, batches as a function of their number, and a classifier from
+// mezzo_run_train to mezzo_run_eval, resumed to the bit.
+//
+// To see it fail: a shuffle by the run's seed, the fill of the last batch with weight, labels of the first rows for
+// all, a float's column as its row.
+#include "tiny_run.h"
+
+#include "data/npy.h"
+#include "task/task.h"
+
+// --- .npy ----------------------------------------------------------------------------------------
+static void write_npy(const char *path, int version, const char *header, const void *data, size_t bytes) {
+    mz_text t = {0};
+    size_t n = strlen(header) + 1; // a line break ends it
+    unsigned char lead[12] = {
+        0x93, 'N', 'U', 'M', 'P', 'Y', (unsigned char)version, 0, (unsigned char)n, (unsigned char)(n >> 8)};
+    mz_text_add(&t, (const char *)lead, version == 2 ? 12 : 10);
+    mz_text_addf(&t, "%s\n", header);
+    mz_text_add(&t, data, bytes);
+    must(t.status);
+    must(mz_file_write_atomic(path, t.data, t.len));
+    mz_text_free(&t);
+}
+
+static void write_array(const char *path, const char *descr, const char *shape, const void *data, size_t bytes) {
+    char header[200];
+    snprintf(header, sizeof header, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
+    write_npy(path, 1, header, data, bytes);
+}
+
+static void every_type_is_read(void **state) {
+    (void)state;
+    static const float f4[] = {1.5F, -2, 3};
+    static const double f8[] = {1.5, -2, 3};
+    static const uint8_t u1[] = {0, 128, 255};
+    static const int32_t i4[] = {-1, 0, 7};
+    static const int64_t i8[] = {-1, 0, INT64_C(1) << 40};
+    mz_npy npy;
+    write_array("a.npy", "<f4", "(3,)", f4, sizeof f4);
+    must(mz_npy_open("a.npy", &npy));
+    assert_int_equal(npy.rank, 1);
+    assert_int_equal(npy.dim[0], 3);
+    assert_true(mz_npy_number(&npy, 1) == -2 && !mz_npy_is_integer(npy.type));
+    mz_npy_close(&npy);
+    write_array("a.npy", "<f8", "(3, 1)", f8, sizeof f8);
+    must(mz_npy_open("a.npy", &npy));
+    assert_true(npy.rank == 2 && mz_npy_number(&npy, 0) == 1.5);
+    mz_npy_close(&npy);
+    write_array("a.npy", "|u1", "(1, 3)", u1, sizeof u1);
+    must(mz_npy_open("a.npy", &npy));
+    assert_int_equal(mz_npy_integer(&npy, 2), 255);
+    mz_npy_close(&npy);
+    write_array("a.npy", "<i4", "(3,)", i4, sizeof i4);
+    must(mz_npy_open("a.npy", &npy));
+    assert_int_equal(mz_npy_integer(&npy, 0), -1);
+    mz_npy_close(&npy);
+    write_npy("a.npy", 2, "{\"shape\": (3,), \"fortran_order\": False, \"descr\": \"<i8\"}", i8, sizeof i8);
+    must(mz_npy_open("a.npy", &npy));
+    assert_int_equal(mz_npy_integer(&npy, 2), INT64_C(1) << 40);
+    mz_npy_close(&npy);
+}
+
+static void refused(const char *says) {
+    mz_npy npy;
+    mezzo_status status = mz_npy_open("bad.npy", &npy);
+    if (status != MEZZO_ERR_FORMAT || strstr(mezzo_error_message(), says) == NULL ||
+        strstr(mezzo_error_message(), "bad.npy") == NULL)
+        fail_msg("%s \"%s\", expected \"%s\"", mezzo_status_name(status), mezzo_error_message(), says);
+}
+
+static void others_are_refused(void **state) {
+    (void)state;
+    static const float f4[] = {1, 2, 3};
+    must(mz_file_write_atomic("bad.npy", "PK\3\4 not an array", 18));
+    refused("not a NumPy .npy");
+    write_npy("bad.npy", 3, "{}", f4, 0);
+    refused("versions 1.0 and 2.0");
+    write_npy("bad.npy", 1, "{'descr': '<f4', 'fortran_order': True, 'shape': (3,)}", f4, sizeof f4);
+    refused("Fortran");
+    write_array("bad.npy", ">f4", "(3,)", f4, sizeof f4);
+    refused("'>f4'");
+    write_array("bad.npy", "<f2", "(3,)", f4, 6);
+    refused("'<f2'");
+    write_array("bad.npy", "<f4", "(4,)", f4, sizeof f4);
+    refused("take 16");
+    write_array("bad.npy", "<f4", "(2,)", f4, sizeof f4);
+    refused("12 bytes of data");
+    write_array("bad.npy", "<f4", "(1152921504606846975, 1152921504606846975)", f4, sizeof f4);
+    refused("more elements");
+    write_array("bad.npy", "<f4", "(3", f4, sizeof f4);
+    refused("header");
+    write_npy("bad.npy", 1, "{'descr': '<f4', 'shape': (3,)}", f4, sizeof f4);
+    refused("no key 'fortran_order'");
+    write_npy("bad.npy", 1, "{'descr': '<f4', 'descr': '<f4', 'shape': (3,)}", f4, sizeof f4);
+    refused("'descr'");
+}
+
+// --- the classifier ------------------------------------------------------------------------------
+enum { N = 103, FEATURES = 4, CLASSES = 3 };
+
+// Rows that say which they are: feature 0 is the row, and the class is the row modulo 3.
+static void write_set(void) {
+    float x[N][FEATURES];
+    int64_t y[N];
+    for (int i = 0; i < N; i++) {
+        y[i] = i % CLASSES;
+        for (int k = 0; k < FEATURES; k++)
+            x[i][k] = k == 0 ? (float)i : k == 1 + (int)y[i] ? 2.0F : 0.01F * (float)((i * 7 + k * 3) % 11);
+    }
+    write_array("x.npy", "<f4", "(103, 4)", x, sizeof x);
+    write_array("y.npy", "<i8", "(103,)", y, sizeof y);
+}
+
+static mz_task *open_set(mezzo_model_config *model, double split) {
+    const mz_task_options options = {.path = "x.npy", .labels = "y.npy", .split = split};
+    mz_task *task;
+    must(mezzo_model_defaults("mlp", model));
+    must(mz_task_open(mz_task_kind_of(model), &options, &task));
+    model->features = task->sizes.features;
+    model->classes = task->sizes.classes;
+    assert_int_equal(model->features, FEATURES);
+    assert_int_equal(model->classes, CLASSES);
+    must(mz_task_set_model(task, model));
+    return task;
+}
+
+// Every example is in one of the two sets, once a pass; labels stay with their rows; what fills the last batch up
+// counts nothing.
+static void a_pass_sees_every_example_once(void **state) {
+    (void)state;
+    mezzo_model_config model;
+    int seen[N] = {0};
+    write_set();
+    mz_task *task = open_set(&model, 0.8);
+    for (int set = 0; set < 2; set++) {
+        mz_source *s;
+        uint64_t weight = 0;
+        must(mz_source_open(task, (mz_set)set, MZ_ORDER_SEQUENTIAL, 8, 1, false, &s));
+        for (uint64_t k = 0; k < s->batches; k++) {
+            must(mz_source_draw(s, k, NULL, 0));
+            const float *x = s->examples.input[0].data;
+            const int32_t *y = s->examples.input[1].data;
+            for (int i = 0; i < 8; i++) {
+                if (y[i] < 0)
+                    continue;
+                int row = (int)x[i * FEATURES];
+                assert_int_equal(y[i], row % CLASSES);
+                seen[row]++;
+            }
+            weight += task->kind->weight(&s->examples);
+        }
+        assert_int_equal(weight, set == 0 ? 82 : 21); // int(0.8 · 103)
+        mz_source_close(s);
+    }
+    for (int i = 0; i < N; i++)
+        assert_int_equal(seen[i], 1);
+    mz_task_close(task);
+}
+
+static void a_batch_is_known_by_its_number(void **state) {
+    (void)state;
+    mezzo_model_config model;
+    float first[8 * FEATURES];
+    mz_source *a, *b;
+    write_set();
+    mz_task *task = open_set(&model, 0.8);
+    must(mz_source_open(task, MZ_SET_TRAIN, MZ_ORDER_RANDOM, 8, 5, false, &a));
+    must(mz_source_open(task, MZ_SET_TRAIN, MZ_ORDER_RANDOM, 4, 5, false, &b));
+    must(mz_source_draw(a, 3, NULL, 0));
+    memcpy(first, a->examples.input[0].data, sizeof first);
+    must(mz_source_draw(a, 4, NULL, 0));
+    assert_true(memcmp(first, a->examples.input[0].data, sizeof first) != 0);
+    for (uint64_t half = 0; half < 2; half++) { // two batches of 4 are one of 8
+        must(mz_source_draw(b, 6 + half, NULL, 0));
+        assert_memory_equal(b->examples.input[0].data, first + half * 4 * FEATURES, sizeof first / 2);
+    }
+    mz_source_close(a);
+    mz_source_close(b);
+    mz_task_close(task);
+}
+
+static void spoil(void *user, mz_examples *examples) {
+    float *x = examples->input[0].data;
+    x[2 * FEATURES + 1] = *(const float *)user;
+}
+
+static void a_bad_batch_is_blank(void **state) {
+    (void)state;
+    mezzo_model_config model;
+    char fault[200];
+    float bad = NAN;
+    mz_source *s;
+    write_set();
+    mz_task *task = open_set(&model, 0.8);
+    must(mz_source_open(task, MZ_SET_TRAIN, MZ_ORDER_RANDOM, 8, 5, false, &s));
+    must(mz_source_draw(s, 0, fault, sizeof fault));
+    assert_string_equal(fault, "");
+    assert_int_equal(task->kind->weight(&s->examples), 8);
+    s->spoil = spoil;
+    s->spoil_user = &bad;
+    must(mz_source_draw(s, 0, fault, sizeof fault));
+    assert_non_null(strstr(fault, "row 2, column 1"));
+    assert_int_equal(task->kind->weight(&s->examples), 0);
+    mz_source_close(s);
+    mz_task_close(task);
+}
+
+static void set_is_refused(const char *says) {
+    const mz_task_options options = {.path = "x.npy", .labels = "y.npy", .split = 0.9};
+    mz_task *task;
+    mezzo_status status = mz_task_open(&mz_task_classifier, &options, &task);
+    if (status != MEZZO_ERR_INVALID || strstr(mezzo_error_message(), says) == NULL)
+        fail_msg("%s \"%s\", expected \"%s\"", mezzo_status_name(status), mezzo_error_message(), says);
+}
+
+static void sets_that_make_no_sense_are_refused(void **state) {
+    (void)state;
+    static const float x[] = {1, 2, 3, INFINITY};
+    static const int32_t y[] = {0, -3};
+    static const float real[] = {0, 1};
+    write_array("x.npy", "<f4", "(4,)", x, sizeof x);
+    write_array("y.npy", "<i4", "(2,)", y, sizeof y);
+    set_is_refused("[examples, features]");
+    write_array("x.npy", "<f4", "(2, 2)", x, sizeof x);
+    set_is_refused("row 1, column 1 is inf");
+    write_array("x.npy", "<f4", "(1, 3)", x, 12);
+    set_is_refused("1 rows");
+    write_array("x.npy", "<f4", "(2, 1)", x, 8);
+    set_is_refused("label -3 in row 1");
+    write_array("y.npy", "<f4", "(2,)", real, sizeof real);
+    set_is_refused("classes are integers");
+}
+
+// --- runs ----------------------------------------------------------------------------------------
+static const char *const toy[] = {"--model=toy", "--data=",       "--steps=60",   "--batch-size=16",
+                                  "--lr=1e-2",   "--log-every=1", "--eval-final", "--layers=0",
+                                  "--heads=0",   "--d-model=0",   "--seq-len=0",  NULL};
+
+static void the_toy_model_learns(void **state) {
+    (void)state;
+    mezzo_train_result r;
+    mezzo_eval_result e;
+    tiny_log log = {0};
+    tiny_clean("toy");
+    must(tiny_run("toy", toy, &log, &r));
+    assert_true(log.loss[1] > 0.9 && r.val_loss < 0.8 && r.val_accuracy > 0.6); // a guess is right once in three
+    assert_string_equal(r.unit, "examples");
+    must(mezzo_run_eval(&(mezzo_eval_options){.path = "toy"}, NULL, &e));
+    assert_true(e.loss == r.val_loss && e.accuracy == r.val_accuracy && isnan(e.perplexity));
+    assert_int_equal(e.tokens, 410); // 4,096 less int(0.9 · 4,096)
+    mezzo_status status = mezzo_run_sample(&(mezzo_sample_options){.path = "toy"}, NULL, NULL, NULL);
+    assert_int_equal(status, MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "no samples"));
+}
+
+static void a_classifier_resumes_to_the_bit(void **state) {
+    (void)state;
+    mezzo_train_result r;
+    tiny_log log = {0};
+    const char *whole[] = {"--model=mlp", "--data=x.npy", "--labels=y.npy", "--steps=20",    "--layers=1",
+                           "--heads=0",   "--d-model=16", "--seq-len=0",    "--dropout=0.2", "--batch-size=7",
+                           NULL};
+    const char *half[MZ_COUNT(whole) + 1], *rest[MZ_COUNT(whole) + 1];
+    memcpy(half, whole, sizeof whole);
+    memcpy(rest, whole, sizeof whole);
+    half[3] = "--steps=9";
+    rest[MZ_COUNT(whole) - 1] = "--resume=auto";
+    half[MZ_COUNT(whole)] = rest[MZ_COUNT(whole)] = NULL;
+    write_set();
+    tiny_clean("whole");
+    tiny_clean("parts");
+    must(tiny_run("whole", whole, &log, &r));
+    must(tiny_run("parts", half, &log, &r));
+    must(tiny_run("parts", rest, &log, &r));
+    tiny_same("whole/checkpoints/step-00000020", "parts/checkpoints/step-00000020");
+    mezzo_eval_result e;
+    must(mezzo_run_eval(&(mezzo_eval_options){.path = "whole", .data = "x.npy", .labels = "y.npy"}, NULL, &e));
+    assert_int_equal(e.tokens, N);
+    write_array("y.npy", "<i8", "(1,)", (const int64_t[]){0}, 8);
+    assert_int_equal(
+        mezzo_run_eval(&(mezzo_eval_options){.path = "whole", .data = "x.npy", .labels = "y.npy"}, NULL, &e),
+        MEZZO_ERR_INVALID);
+}
+
+static void data_that_does_not_fit_the_model_is_refused(void **state) {
+    (void)state;
+    mezzo_train_result r;
+    tiny_log log = {0};
+    const char *wide[] = {"--model=toy", "--data=x.npy", "--labels=y.npy", "--layers=0",
+                          "--heads=0",   "--d-model=0",  "--seq-len=0",    NULL};
+    const char *few[] = {"--model=mlp", "--data=x.npy", "--labels=y.npy", "--classes=2", "--seq-len=0", NULL};
+    const char *text[] = {"--labels=y.npy", NULL};
+    write_set();
+    tiny_clean("none");
+    assert_int_equal(tiny_run("none", wide, &log, &r), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "4 features, and toy takes 5"));
+    assert_int_equal(tiny_run("none", few, &log, &r), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "label 2 in row 2"));
+    assert_int_equal(tiny_run("none", text, &log, &r), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "data.labels"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_type_is_read),
+        cmocka_unit_test(others_are_refused),
+        cmocka_unit_test(a_pass_sees_every_example_once),
+        cmocka_unit_test(a_batch_is_known_by_its_number),
+        cmocka_unit_test(a_bad_batch_is_blank),
+        cmocka_unit_test(sets_that_make_no_sense_are_refused),
+        cmocka_unit_test(the_toy_model_learns),
+        cmocka_unit_test(a_classifier_resumes_to_the_bit),
+        cmocka_unit_test(data_that_does_not_fit_the_model_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
