@@ -156,6 +156,8 @@ static void describe_call(mz_text *text, const mz_call *call) {
     mz_text_addf(text, ")");
 }
 
+const char mz_out_of_memory[] = "out of memory";
+
 const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out) {
     *out = (mz_prepared){0};
     const char *reason = kernel->prepare(device, call, out);
@@ -176,16 +178,18 @@ mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *
     size_t n = 0;
     const mz_kernel *const *kernels = device->backend->kernels(device, call->op, &n);
     mz_text what = {0}, refusals = {0};
+    mezzo_status status = MEZZO_OK;
     *out = (mz_prepared){0};
-    for (size_t i = 0; i < n && out->kernel == NULL; i++) {
+    for (size_t i = 0; i < n && out->kernel == NULL && status == MEZZO_OK; i++) {
         const char *reason = mz_prepare_kernel(device, kernels[i], call, out);
+        if (reason == mz_out_of_memory)
+            status = MEZZO_ERR_MEMORY;
         if (reason != NULL)
             mz_text_addf(&refusals, "%s%s: %s", refusals.len > 0 ? "; " : "", kernels[i]->name, reason);
     }
-    mezzo_status status = MEZZO_OK;
-    if (out->kernel == NULL || mz_log_enabled("dispatch"))
+    if (status == MEZZO_OK && (out->kernel == NULL || mz_log_enabled("dispatch")))
         describe_call(&what, call);
-    if (what.status != MEZZO_OK || refusals.status != MEZZO_OK)
+    if (status != MEZZO_OK || what.status != MEZZO_OK || refusals.status != MEZZO_OK)
         status = MEZZO_ERR_MEMORY;
     else if (out->kernel == NULL)
         status = mz_fail(MEZZO_ERR_UNSUPPORTED, "the %s backend has no kernel for %s: %s", device->backend->name,

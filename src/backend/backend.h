@@ -43,6 +43,9 @@ typedef struct mz_prepared {
     size_t workspace;             // bytes of the device
 } mz_prepared;
 
+// The reason of a kernel that could not allocate what it keeps: no other is asked, mz_prepare fails with MEMORY.
+extern const char mz_out_of_memory[];
+
 struct mz_kernel {
     const char *name; // operation_types__isa_tile: "matmul_bf16_f32__amx_2x1"
     // NULL: can serve the call, and *out, which comes zeroed, has what it takes. Otherwise the reason why not: a static

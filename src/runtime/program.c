@@ -52,8 +52,13 @@ static mezzo_status prepare_call(mezzo_device *device, mz_compiled *c, size_t i,
     if (!call->attrs.accumulate)
         return MEZZO_OK;
     call->attrs.accumulate = false;
-    c->overwrites = mz_prepare_kernel(device, adds->kernel, call, writes) == NULL && c->overwrites;
+    const char *reason = mz_prepare_kernel(device, adds->kernel, call, writes);
     call->attrs.accumulate = true;
+    if (reason == mz_out_of_memory) {
+        mz_prepared_free(adds);
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    }
+    c->overwrites = c->overwrites && reason == NULL;
     if (writes->workspace > *workspace)
         *workspace = writes->workspace;
     return MEZZO_OK;

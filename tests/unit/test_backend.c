@@ -140,6 +140,16 @@ static void the_first_kernel_that_can_serves(void **state) {
     assert_int_equal(released, 2);
 }
 
+// Not another kernel, whose bits may be others.
+static void no_memory_for_a_state_is_an_error(void **state) {
+    (void)state;
+    mz_call call = add_call();
+    mz_prepared prepared;
+    fake_reasons[0] = mz_out_of_memory;
+    assert_int_equal(mz_prepare(&fake, &call, &prepared), MEZZO_ERR_MEMORY);
+    assert_null(prepared.kernel);
+}
+
 static void every_refusal_is_in_the_error(void **state) {
     (void)state;
     mz_call call = add_call();
@@ -391,6 +401,7 @@ static void a_schedule_shorter_than_its_warmup_is_defined(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(the_first_kernel_that_can_serves, reset),
+        cmocka_unit_test_setup(no_memory_for_a_state_is_an_error, reset),
         cmocka_unit_test_setup(every_refusal_is_in_the_error, reset),
         cmocka_unit_test_setup(the_choice_is_logged_when_asked, reset),
         cmocka_unit_test_setup(running_grants_the_workspace_a_kernel_asks, reset),

@@ -120,7 +120,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, const char
         return reason;
     plan *p = out->state = mz_alloc(1, sizeof *p);
     if (p == NULL)
-        return "out of memory";
+        return mz_out_of_memory;
     *p = (plan){product, by_expert(device, call)};
     mz_cpu_device one = alone(device);
     out->workspace = p->by_expert ? most_bytes(&one.base, product, call) * (size_t)device->threads

@@ -140,7 +140,7 @@ static const char *parts_prepare(mezzo_device *device, const mz_call *call, mz_p
     out->state = p = mz_alloc(1, sizeof *p);
     out->release = release_plan;
     if (p == NULL)
-        return "no host memory";
+        return mz_out_of_memory;
     *p = made;
     const int64_t turns[] = {0, p->turn, (p->rows - 1) / p->turn * p->turn};
     size_t bytes = 0;

@@ -107,7 +107,7 @@ static mz_gemm_key product_key(const mz_cuda_device *cuda, const mz_call *call, 
 // Takes the first of the keys that cuBLASLt can do; NULL, or why the last one cannot be done.
 static const char *take(mz_cuda_device *cuda, const mz_gemm_key *key, route *r) {
     r->gemm = mz_gemm_find(cuda, key);
-    return r->gemm == NULL ? "no host memory" : r->gemm->refusal;
+    return r->gemm == NULL ? mz_out_of_memory : r->gemm->refusal;
 }
 
 static mezzo_status operand(mz_cuda_device *cuda, const mz_tensor *t, bool convert, void *staged, int dtype,
@@ -389,7 +389,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, route_of *
     mz_cuda_device *cuda = mz_cuda(device);
     route *r = out->state = mz_alloc(1, sizeof *r);
     if (r == NULL)
-        return "no host memory";
+        return mz_out_of_memory;
     const char *reason = find(cuda, call, r);
     while (reason == NULL && !r->gemm->measured && !cuda->capturing) { // measuring may rule a plan out
         mz_gemm_measure(cuda, r->gemm);
