@@ -18,6 +18,8 @@ typedef struct mezzo_device mezzo_device;
 // logged as a notice). `threads` 0 = every core this process may use; ignored by GPUs. The environment's
 // MEZZO_ISA=amx|avx512|avx2|ref forces a lower path of the cpu backend. The caller owns *out; programs, parameters,
 // optimizers and scalers made on a device must be freed before it.
+// Several devices may be open in one process. A device, with all that was made on it, is used by one thread at a time;
+// it need not be the thread that opened it. Devices share nothing, so that each may have a thread of its own.
 // Errors: INVALID (unknown name, bad MEZZO_ISA), UNSUPPORTED (not in this build, no such device), MEMORY.
 MEZZO_API mezzo_status mezzo_device_open(const char *name, int threads, mezzo_device **out);
 MEZZO_API void mezzo_device_close(mezzo_device *device);

@@ -1,53 +1,14 @@
-// The cuda device: memory, the queue, copies ahead of it, and graphs. cudart is linked in and looks for the driver when it is
-// first called, so all of this starts on a machine without one and says so.
+// The cuda device: opening and memory. cudart is linked in and looks for the driver when it is first called, so all of
+// this starts on a machine without one and says so.
 #include <stdlib.h>
 
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/cudnn.h"
 #include "backend/cuda/matmul.h"
 #include "base/precision.h"
 
 _Static_assert((int)MZ_CU_F32 == (int)MEZZO_F32 && (int)MZ_CU_BF16 == (int)MEZZO_BF16 &&
                    (int)MZ_CU_F16 == (int)MEZZO_F16 && (int)MZ_CU_I32 == (int)MEZZO_I32,
                "launch.h's dtypes are mezzo_dtype's");
-
-mezzo_status mz_cuda_error(cudaError_t error, const char *what) {
-    (void)cudaGetLastError(); // a sticky-less error must not be found again by the next launch
-    if (error == cudaErrorMemoryAllocation)
-        return mz_fail(MEZZO_ERR_MEMORY, "cuda: out of device memory (%s)", what);
-    return mz_fail(MEZZO_ERR_DEVICE, "cuda: %s (%s)", cudaGetErrorString(error), what);
-}
-
-// --- kernels --------------------------------------------------------------------------------------------------------------
-#define KERNEL(op, name) extern const mz_kernel mz_cuda_##name;
-#include "backend/cuda/kernels.def"
-#undef KERNEL
-
-static const struct {
-    mz_op op;
-    const mz_kernel *kernel;
-} listed[] = {
-#define KERNEL(op, name) {MZ_OP_##op, &mz_cuda_##name},
-#include "backend/cuda/kernels.def"
-#undef KERNEL
-    {MZ_OP_COUNT, NULL},
-};
-
-static mezzo_status list_kernels(mz_cuda_device *cuda) {
-    for (size_t i = 0; i + 1 < MZ_COUNT(listed); i++) {
-        mz_op op = listed[i].op;
-        if (cuda->n_kernels[op] == MZ_COUNT(cuda->kernels[op]))
-            return mz_fail(MEZZO_ERR_UNSUPPORTED, "cuda: more than %zu kernels for %s", MZ_COUNT(cuda->kernels[op]),
-                           mz_op_table[op].name);
-        cuda->kernels[op][cuda->n_kernels[op]++] = listed[i].kernel;
-    }
-    return MEZZO_OK;
-}
-
-static const mz_kernel *const *cuda_kernels(const mezzo_device *device, mz_op op, size_t *n) {
-    const mz_cuda_device *cuda = (const mz_cuda_device *)(const void *)device;
-    *n = cuda->n_kernels[op];
-    return cuda->kernels[op];
-}
 
 // --- opening --------------------------------------------------------------------------------------------------------------
 static mezzo_status no_gpu(cudaError_t error) {
@@ -76,26 +37,7 @@ static mezzo_status read_properties(mz_cuda_device *cuda) {
     return MEZZO_OK;
 }
 
-static mezzo_status make_queue(mz_cuda_device *cuda) {
-    int least, greatest;
-    MZ_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    for (int i = 0; i < MZ_STREAMS; i++)
-        MZ_CUDA_TRY(cudaStreamCreateWithPriority(&cuda->streams[i], cudaStreamNonBlocking,
-                                                 i == MZ_STREAM_DEFERRED ? least : greatest));
-    cuda->stream = cuda->streams[0];
-    MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
-    MZ_CUDA_TRY(cudaHostAlloc(&cuda->fetched, MZ_CUDA_FETCH_SLOTS * MZ_CUDA_FETCH_BYTES, cudaHostAllocDefault));
-    for (int i = 0; i < MZ_CUDA_FETCH_SLOTS; i++)
-        MZ_CUDA_TRY(cudaEventCreateWithFlags(&cuda->fetch_done[i], cudaEventDisableTiming));
-    for (int i = 0; i < MZ_MARKS; i++)
-        MZ_CUDA_TRY(cudaEventCreate(&cuda->marks[i]));
-    for (int i = 0; i < MZ_CUDA_STAGES; i++) {
-        mz_cuda_stage *s = &cuda->stages[i];
-        MZ_CUDA_TRY(cudaHostAlloc(&s->host, MZ_CUDA_STAGE_BYTES, cudaHostAllocDefault));
-        MZ_CUDA_TRY(cudaMalloc(&s->device, MZ_CUDA_STAGE_BYTES));
-        MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming));
-        MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->consumed, cudaEventDisableTiming));
-    }
+static mezzo_status check_code(const mz_cuda_device *cuda) {
     cudaError_t probed = mz_cu_probe(cuda->stream);
     if (probed == cudaErrorNoKernelImageForDevice || probed == cudaErrorUnsupportedPtxVersion) {
         (void)cudaGetLastError();
@@ -109,37 +51,13 @@ static mezzo_status make_queue(mz_cuda_device *cuda) {
 
 static void cuda_close(mezzo_device *device) {
     mz_cuda_device *cuda = mz_cuda(device);
-    (void)cudaSetDevice(cuda->index);
     if (cuda->stream != NULL)
         (void)cudaStreamSynchronize(cuda->stream);
     mz_gemm_close(cuda);
-    mz_cuda_attention_close(cuda);
+    mz_cudnn_close(cuda);
     mz_cuda_telemetry_close(cuda);
-    for (int i = 0; i < MZ_CUDA_STAGES; i++) {
-        mz_cuda_stage *s = &cuda->stages[i];
-        (void)cudaFreeHost(s->host);
-        (void)cudaFree(s->device);
-        if (s->copied != NULL)
-            (void)cudaEventDestroy(s->copied);
-        if (s->consumed != NULL)
-            (void)cudaEventDestroy(s->consumed);
-    }
-    for (int i = 0; i < MZ_MARKS; i++)
-        if (cuda->marks[i] != NULL)
-            (void)cudaEventDestroy(cuda->marks[i]);
-    for (int i = 0; i < MZ_CUDA_FETCH_SLOTS; i++)
-        if (cuda->fetch_done[i] != NULL)
-            (void)cudaEventDestroy(cuda->fetch_done[i]);
-    (void)cudaFreeHost(cuda->fetched);
-    if (cuda->copies != NULL)
-        (void)cudaStreamDestroy(cuda->copies);
-    for (size_t i = 0; i < MZ_COUNT(cuda->streams); i++)
-        if (cuda->streams[i] != NULL)
-            (void)cudaStreamDestroy(cuda->streams[i]);
-    for (size_t i = 0; i < cuda->n_events; i++)
-        (void)cudaEventDestroy(cuda->events[i]);
-    (void)cudaGetLastError();
-    mz_free(cuda->events);
+    mz_cuda_queue_close(cuda);
+    mz_free(cuda->kernels);
     mz_free(cuda->sizes);
     mz_free(cuda);
 }
@@ -172,15 +90,16 @@ static mezzo_status cuda_open(int index, int threads, mezzo_device **out) {
     cuda->base.backend = &mz_backend_cuda;
     cuda->base.threads = 1;
     cuda->index = index;
-    error = cudaSetDevice(index);
+    error = mz_cuda_use(cuda);
     if (error != cudaSuccess) {
         status = no_gpu(error);
         goto fail;
     }
-    MEZZO_TRY_GOTO(status, list_kernels(cuda));
+    MEZZO_TRY_GOTO(status, mz_cuda_list_kernels(cuda));
     MEZZO_TRY_GOTO(status, read_fp32(cuda));
     MEZZO_TRY_GOTO(status, read_properties(cuda));
-    MEZZO_TRY_GOTO(status, make_queue(cuda));
+    MEZZO_TRY_GOTO(status, mz_cuda_queue_open(cuda));
+    MEZZO_TRY_GOTO(status, check_code(cuda));
     if (mz_gemm_library(cuda) != NULL) {
         status = mz_fail(MEZZO_ERR_UNSUPPORTED, "%s", mz_gemm_library(cuda));
         goto fail;
@@ -223,7 +142,7 @@ static mezzo_status cuda_alloc(mezzo_device *device, size_t bytes, void **out) {
     *out = NULL;
     MEZZO_TRY(MZ_RESERVE(cuda->sizes, cuda->cap_sizes, cuda->n_sizes + 1));
     bytes = mz_align_up(bytes > 0 ? bytes : 1, 512); // what cudaMalloc would round to
-    MZ_CUDA_TRY(cudaSetDevice(cuda->index));
+    MZ_CUDA_TRY(mz_cuda_use(cuda));                  // on another device it would go unnoticed
     MZ_CUDA_TRY(cudaMalloc(out, bytes));
     cuda->sizes[cuda->n_sizes++] = (mz_cuda_size){*out, bytes};
     device->allocated += bytes;
@@ -319,93 +238,13 @@ static mezzo_status cuda_fetched(mezzo_device *device, int slot, const void **ho
     return MEZZO_OK;
 }
 
-// --- graphs ---------------------------------------------------------------------------------------------------------------
-static mezzo_status cuda_capture_begin(mezzo_device *device) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    MZ_CUDA_TRY(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
-    cuda->capturing = true;
-    return MEZZO_OK;
-}
-
-static mezzo_status cuda_capture_end(mezzo_device *device, void **graph) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    cudaGraph_t recorded = NULL;
-    cudaGraphExec_t exec = NULL;
-    *graph = NULL;
-    cuda->capturing = false;
-    cuda->stream = cuda->streams[0];
-    MZ_CUDA_TRY(cudaStreamEndCapture(cuda->stream, &recorded));
-    cudaError_t error = cudaGraphInstantiate(&exec, recorded, cudaGraphInstantiateFlagUseNodePriority);
-    (void)cudaGraphDestroy(recorded);
-    MZ_CUDA_TRY(error);
-    *graph = exec;
-    MZ_CUDA_TRY(cudaGraphUpload(exec, cuda->stream));
-    return MEZZO_OK;
-}
-
-static mezzo_status cuda_capture_launch(mezzo_device *device, void *graph) {
-    MZ_CUDA_TRY(cudaGraphLaunch((cudaGraphExec_t)graph, mz_cuda(device)->stream));
-    return MEZZO_OK;
-}
-
-static void cuda_capture_free(mezzo_device *device, void *graph) {
-    if (graph == NULL)
-        return;
-    (void)cudaStreamSynchronize(mz_cuda(device)->stream);
-    (void)cudaGraphExecDestroy((cudaGraphExec_t)graph);
-    (void)cudaGetLastError();
-}
-
-static mezzo_status cuda_capture_stream(mezzo_device *device, int stream) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    cuda->stream = cuda->streams[stream];
-    return MEZZO_OK;
-}
-
-static mezzo_status cuda_capture_record(mezzo_device *device, int event) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    MEZZO_TRY(MZ_RESERVE(cuda->events, cuda->cap_events, (size_t)event + 1));
-    for (; cuda->n_events <= (size_t)event; cuda->n_events++)
-        MZ_CUDA_TRY(cudaEventCreateWithFlags(&cuda->events[cuda->n_events], cudaEventDisableTiming));
-    MZ_CUDA_TRY(cudaEventRecord(cuda->events[event], cuda->stream));
-    return MEZZO_OK;
-}
-
-static mezzo_status cuda_capture_wait(mezzo_device *device, int event) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    MZ_CUDA_TRY(cudaStreamWaitEvent(cuda->stream, cuda->events[event], 0));
-    return MEZZO_OK;
-}
-
-// --- measuring ------------------------------------------------------------------------------------------------------------
-static mezzo_status cuda_mark(mezzo_device *device, int mark) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    MZ_CUDA_TRY(cudaEventRecord(cuda->marks[mark], cuda->stream));
-    return MEZZO_OK;
-}
-
-static mezzo_status cuda_elapsed(mezzo_device *device, int from, int to, double *seconds) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    float milliseconds;
-    MZ_CUDA_TRY(cudaEventSynchronize(cuda->marks[from]));
-    MZ_CUDA_TRY(cudaEventSynchronize(cuda->marks[to]));
-    MZ_CUDA_TRY(cudaEventElapsedTime(&milliseconds, cuda->marks[from], cuda->marks[to]));
-    *seconds = (double)milliseconds * 1e-3;
-    return MEZZO_OK;
-}
-
-static const mz_joined *cuda_pair(mezzo_device *device, const mz_call *first, const mz_call *second) {
-    const mz_joined *router = mz_cuda_pair_router(first, second);
-    return router != NULL ? router : mz_cuda_pair(device, first, second);
-}
-
 const mz_backend mz_backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
     .close = cuda_close,
     .describe = cuda_describe,
-    .kernels = cuda_kernels,
-    .pair = cuda_pair,
+    .kernels = mz_cuda_kernels,
+    .pair = mz_cuda_pair,
     .alloc = cuda_alloc,
     .release = cuda_release,
     .write = cuda_write,
@@ -414,14 +253,14 @@ const mz_backend mz_backend_cuda = {
     .sync = cuda_sync,
     .fetch = cuda_fetch,
     .fetched = cuda_fetched,
-    .capture_begin = cuda_capture_begin,
-    .capture_end = cuda_capture_end,
-    .capture_launch = cuda_capture_launch,
-    .capture_free = cuda_capture_free,
-    .capture_stream = cuda_capture_stream,
-    .capture_record = cuda_capture_record,
-    .capture_wait = cuda_capture_wait,
-    .mark = cuda_mark,
-    .elapsed = cuda_elapsed,
+    .capture_begin = mz_cuda_capture_begin,
+    .capture_end = mz_cuda_capture_end,
+    .capture_launch = mz_cuda_capture_launch,
+    .capture_free = mz_cuda_capture_free,
+    .capture_stream = mz_cuda_capture_stream,
+    .capture_record = mz_cuda_capture_record,
+    .capture_wait = mz_cuda_capture_wait,
+    .mark = mz_cuda_mark,
+    .elapsed = mz_cuda_elapsed,
     .telemetry = mz_cuda_telemetry_read,
 };

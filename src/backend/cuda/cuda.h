@@ -46,14 +46,21 @@ typedef struct mz_cuda_device {
     mz_cuda_size *sizes;
     size_t n_sizes, cap_sizes;
     struct mz_cuda_telemetry *telemetry; // telemetry.c; NULL where there is no NVML
-    struct mz_cuda_matmul *matmul;       // matmul.c: cuBLASLt and its plans; NULL where the library is missing
-    struct mz_cuda_attention *attention; // attention_cudnn.c: cuDNN and its plans; made on first use
-    const mz_kernel *kernels[MZ_OP_COUNT][8];
-    size_t n_kernels[MZ_OP_COUNT];
+    struct mz_cuda_matmul *matmul;       // gemm.c: cuBLASLt and its plans
+    struct mz_cudnn *cudnn;              // cudnn.c: cuDNN and its plans; made on first use
+    const mz_kernel **kernels;           // by op, best first
+    size_t first_kernel[MZ_OP_COUNT + 1];
 } mz_cuda_device;
 
+// current.c: makes the device the calling thread's current one, if it is not. Launches, allocations, library handles
+// and attributes of kernels go to the current device, which other devices and other libraries of the thread change.
+cudaError_t mz_cuda_use(const mz_cuda_device *cuda);
+// The device behind a mezzo_device, current: every entry point that calls CUDA begins with it. An error shows at the
+// next call.
 static inline mz_cuda_device *mz_cuda(mezzo_device *device) {
-    return (mz_cuda_device *)(void *)device;
+    mz_cuda_device *cuda = (mz_cuda_device *)(void *)device;
+    (void)mz_cuda_use(cuda);
+    return cuda;
 }
 
 // A CUDA call's error as a status: out of memory is MEZZO_ERR_MEMORY, the rest MEZZO_ERR_DEVICE.
@@ -76,16 +83,32 @@ static inline bool mz_cuda_float(const mz_tensor *t) { // a storage that kernels
 // loader's own places, CUDA_HOME, the toolkit this was built with, /usr/local/cuda. NULL: not there; *reason then says so in one line.
 void *mz_cuda_library(const char *name, char *reason, size_t size);
 
-void mz_cuda_attention_close(mz_cuda_device *device); // attention_cudnn.c
-
 // telemetry.c: NVML. open leaves device->telemetry NULL where NVML cannot be had: telemetry then says nothing.
 void mz_cuda_telemetry_open(mz_cuda_device *device, const char *bus_id);
 void mz_cuda_telemetry_close(mz_cuda_device *device);
 mezzo_status mz_cuda_telemetry_read(mezzo_device *device, mezzo_telemetry *out);
 void mz_cuda_driver_text(const mz_cuda_device *device, char *text, size_t size); // "580.159.04", "" unknown
 
-// Two calls in one piece: cross_entropy and its gradient (loss.c), a router's logits and what they choose, and the way back (thin.c); NULL where they are others.
+// queue.c: close takes what open made, whole or not. For the others see mz_backend.
+mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda);
+void mz_cuda_queue_close(mz_cuda_device *cuda);
+mezzo_status mz_cuda_capture_begin(mezzo_device *device);
+mezzo_status mz_cuda_capture_end(mezzo_device *device, void **graph);
+mezzo_status mz_cuda_capture_launch(mezzo_device *device, void *graph);
+void mz_cuda_capture_free(mezzo_device *device, void *graph);
+mezzo_status mz_cuda_capture_stream(mezzo_device *device, int stream);
+mezzo_status mz_cuda_capture_record(mezzo_device *device, int event);
+mezzo_status mz_cuda_capture_wait(mezzo_device *device, int event);
+mezzo_status mz_cuda_mark(mezzo_device *device, int mark);
+mezzo_status mz_cuda_elapsed(mezzo_device *device, int from, int to, double *seconds);
+
+// kernels.c
+mezzo_status mz_cuda_list_kernels(mz_cuda_device *cuda);
+const mz_kernel *const *mz_cuda_kernels(const mezzo_device *device, mz_op op, size_t *n);
 const mz_joined *mz_cuda_pair(mezzo_device *device, const mz_call *first, const mz_call *second);
+// Two calls in one piece: cross_entropy and its gradient (loss.c); a router's logits and what they choose, and the way
+// back (thin.c). NULL where they are others.
+const mz_joined *mz_cuda_pair_loss(mezzo_device *device, const mz_call *first, const mz_call *second);
 const mz_joined *mz_cuda_pair_router(const mz_call *first, const mz_call *second);
 mz_cu_route_args mz_cuda_route_args(const mz_call *call); // experts.c
 const char *mz_cuda_route_refusal(const mz_call *call);

@@ -67,7 +67,7 @@ static mezzo_status run_both(mezzo_device *device, const mz_call *first, const m
 }
 static const mz_joined both = {"cross_entropy_both__cuda", run_both};
 
-const mz_joined *mz_cuda_pair(mezzo_device *device, const mz_call *first, const mz_call *second) {
+const mz_joined *mz_cuda_pair_loss(mezzo_device *device, const mz_call *first, const mz_call *second) {
     if (first->op != MZ_OP_cross_entropy || second->op != MZ_OP_cross_entropy_dx || !mz_present(&first->out[1]))
         return NULL;
     const mz_tensor *logits = &first->in[0];

@@ -293,7 +293,10 @@ inline encode_function find_encode() {
 // Boxes of `box` positions of a head of [B, T, heads, D], rows `row` elements apart; what lies outside is 0.
 inline bool describe_heads(CUtensorMap *map, const mz_cu_attention &a, const void *data, int heads, long long row,
                            int box) {
-    static encode_function encode = find_encode();
+    static encode_function found; // threads may look for it at the same time: all find the same
+    encode_function encode = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    if (encode == nullptr)
+        __atomic_store_n(&found, encode = find_encode(), __ATOMIC_RELAXED);
     const cuuint64_t sizes[] = {static_cast<cuuint64_t>(a.width), static_cast<cuuint64_t>(heads),
                                 static_cast<cuuint64_t>(a.length), static_cast<cuuint64_t>(a.batch)};
     const cuuint64_t pitch[] = {static_cast<cuuint64_t>(a.width) * 2, static_cast<cuuint64_t>(row) * 2,

@@ -376,7 +376,10 @@ encode_function find_encode() {
 
 // Boxes of `box` rows of 64 elements of a matrix [rows, cols].
 bool describe(CUtensorMap *map, int dtype, const void *data, int64_t rows, int64_t cols, int box) {
-    static encode_function encode = find_encode();
+    static encode_function found; // threads may look for it at the same time: all find the same
+    encode_function encode = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    if (encode == nullptr)
+        __atomic_store_n(&found, encode = find_encode(), __ATOMIC_RELAXED);
     const cuuint64_t sizes[] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
     const cuuint64_t pitch[] = {static_cast<cuuint64_t>(cols) * 2};
     const cuuint32_t boxes[] = {L, static_cast<cuuint32_t>(box)}, steps[] = {1, 1};

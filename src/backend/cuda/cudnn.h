@@ -1,0 +1,79 @@
+// cuDNN through its backend C API: the library, graphs of operations, and plans, which are kept in the device and made
+// for one shape each. libcudnn is opened when it is first wanted.
+#ifndef MZ_CUDA_CUDNN_H
+#define MZ_CUDA_CUDNN_H
+
+#include "backend/cuda/cuda.h"
+
+#if __has_include(<cudnn_graph.h>)
+#define MZ_CUDA_HAS_CUDNN 1
+#include <cudnn_graph.h>
+
+// --- the library -----------------------------------------------------------------------------------------------------
+// NULL: it is there, *out is the device's. Otherwise why not; the text lives as long as the device.
+const char *mz_cudnn_open(mz_cuda_device *cuda, struct mz_cudnn **out);
+size_t mz_cudnn_version(const struct mz_cudnn *cudnn); // 91900
+
+// --- a graph under construction --------------------------------------------------------------------------------------
+// The first failure stays with the graph and later steps do nothing: whoever builds one need not check.
+typedef struct mz_cudnn_graph mz_cudnn_graph;
+typedef cudnnBackendDescriptor_t mz_cudnn_tensor;
+typedef struct mz_cudnn_extent { // sizes or strides
+    int64_t n[4];
+} mz_cudnn_extent;
+enum { MZ_CUDNN_FIRST_VIRTUAL = 100 }; // ids of tensors that have memory are below
+
+// A tensor in memory, which a run gives for its id.
+mz_cudnn_tensor mz_cudnn_stored(mz_cudnn_graph *g, int64_t id, cudnnDataType_t dtype, mz_cudnn_extent size,
+                                mz_cudnn_extent stride);
+// A tensor inside the graph.
+mz_cudnn_tensor mz_cudnn_virtual(mz_cudnn_graph *g, cudnnDataType_t dtype, mz_cudnn_extent size,
+                                 mz_cudnn_extent stride);
+mz_cudnn_tensor mz_cudnn_constant(mz_cudnn_graph *g, int64_t id); // an FP32 number, which a run points to
+mz_cudnn_extent mz_cudnn_dense(mz_cudnn_extent size);             // strides of a row-major tensor
+
+void mz_cudnn_matmul(mz_cudnn_graph *g, mz_cudnn_tensor x, mz_cudnn_tensor y, mz_cudnn_tensor out); // sums in FP32
+// out = mode(x, y, chosen by t); absent operands are NULL. `axis` counts for generated indices only; -1.
+void mz_cudnn_pointwise(mz_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute, mz_cudnn_tensor x,
+                        mz_cudnn_tensor y, mz_cudnn_tensor t, int64_t axis, mz_cudnn_tensor out);
+void mz_cudnn_reduce(mz_cudnn_graph *g, cudnnReduceTensorOp_t with, mz_cudnn_tensor x, mz_cudnn_tensor out);
+void mz_cudnn_reshape(mz_cudnn_graph *g, mz_cudnn_tensor x, mz_cudnn_tensor out);
+
+// What these are made of, for operations that are not among them.
+cudnnBackendDescriptor_t mz_cudnn_create(mz_cudnn_graph *g, cudnnBackendDescriptorType_t type);
+void mz_cudnn_set(mz_cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                  cudnnBackendAttributeType_t type, int64_t count, const void *value);
+void mz_cudnn_set_descriptor(mz_cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                             cudnnBackendDescriptor_t value);
+void mz_cudnn_finalize(mz_cudnn_graph *g, cudnnBackendDescriptor_t d, const char *what);
+void mz_cudnn_operation(mz_cudnn_graph *g, cudnnBackendDescriptor_t operation, const char *what); // the graph's next
+
+// --- plans -----------------------------------------------------------------------------------------------------------
+typedef struct mz_cudnn_plan {
+    const char *refusal; // NULL: it can be run
+    size_t workspace;    // bytes
+    cudnnBackendDescriptor_t descriptor;
+} mz_cudnn_plan;
+
+// The plan of the graph that `build` makes of a key, from the device's plans or made now, by the first engine the
+// heuristics name that is deterministic. Keys are compared byte by byte. NULL: out of memory.
+typedef void mz_cudnn_build(mz_cudnn_graph *g, const void *key);
+const mz_cudnn_plan *mz_cudnn_find(struct mz_cudnn *cudnn, mz_cudnn_build *build, const void *key, size_t size);
+
+enum { MZ_CUDNN_POINTERS = 16 };
+typedef struct mz_cudnn_pointers { // what a run's tensors are: device memory, and on the host the constants'
+    int64_t ids[MZ_CUDNN_POINTERS];
+    void *data[MZ_CUDNN_POINTERS];
+    int64_t n;
+} mz_cudnn_pointers;
+static inline void mz_cudnn_point(mz_cudnn_pointers *p, int64_t id, const void *data) {
+    p->ids[p->n] = id;
+    p->data[p->n++] = (void *)(uintptr_t)data;
+}
+mezzo_status mz_cudnn_run(mz_cuda_device *cuda, const mz_cudnn_plan *plan, const mz_cudnn_pointers *pointers,
+                          void *workspace);
+#endif
+
+void mz_cudnn_close(mz_cuda_device *cuda);
+
+#endif

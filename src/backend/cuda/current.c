@@ -1,0 +1,19 @@
+// The thread's current device, and errors of the runtime.
+#include "backend/cuda/cuda.h"
+
+mezzo_status mz_cuda_error(cudaError_t error, const char *what) {
+    (void)cudaGetLastError(); // a sticky-less error must not be found again by the next launch
+    if (error == cudaErrorMemoryAllocation)
+        return mz_fail(MEZZO_ERR_MEMORY, "cuda: out of device memory (%s)", what);
+    return mz_fail(MEZZO_ERR_DEVICE, "cuda: %s (%s)", cudaGetErrorString(error), what);
+}
+
+cudaError_t mz_cuda_use(const mz_cuda_device *cuda) {
+    static _Thread_local int used = -1; // by this thread's last call: a thread starts without a context
+    int current;
+    if (used == cuda->index && cudaGetDevice(&current) == cudaSuccess && current == used)
+        return cudaSuccess;
+    cudaError_t error = cudaSetDevice(cuda->index);
+    used = error == cudaSuccess ? cuda->index : -1;
+    return error;
+}

@@ -1,0 +1,128 @@
+// The device's queue: its streams, the staging buffers of writes, captured graphs, marks.
+#include "backend/cuda/cuda.h"
+
+mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda) {
+    int least, greatest;
+    MZ_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    for (int i = 0; i < MZ_STREAMS; i++)
+        MZ_CUDA_TRY(cudaStreamCreateWithPriority(&cuda->streams[i], cudaStreamNonBlocking,
+                                                 i == MZ_STREAM_DEFERRED ? least : greatest));
+    cuda->stream = cuda->streams[0];
+    MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
+    MZ_CUDA_TRY(cudaHostAlloc(&cuda->fetched, MZ_CUDA_FETCH_SLOTS * MZ_CUDA_FETCH_BYTES, cudaHostAllocDefault));
+    for (int i = 0; i < MZ_CUDA_FETCH_SLOTS; i++)
+        MZ_CUDA_TRY(cudaEventCreateWithFlags(&cuda->fetch_done[i], cudaEventDisableTiming));
+    for (int i = 0; i < MZ_MARKS; i++)
+        MZ_CUDA_TRY(cudaEventCreate(&cuda->marks[i]));
+    for (int i = 0; i < MZ_CUDA_STAGES; i++) {
+        mz_cuda_stage *s = &cuda->stages[i];
+        MZ_CUDA_TRY(cudaHostAlloc(&s->host, MZ_CUDA_STAGE_BYTES, cudaHostAllocDefault));
+        MZ_CUDA_TRY(cudaMalloc(&s->device, MZ_CUDA_STAGE_BYTES));
+        MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming));
+        MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->consumed, cudaEventDisableTiming));
+    }
+    return MEZZO_OK;
+}
+
+void mz_cuda_queue_close(mz_cuda_device *cuda) {
+    for (int i = 0; i < MZ_CUDA_STAGES; i++) {
+        mz_cuda_stage *s = &cuda->stages[i];
+        (void)cudaFreeHost(s->host);
+        (void)cudaFree(s->device);
+        if (s->copied != NULL)
+            (void)cudaEventDestroy(s->copied);
+        if (s->consumed != NULL)
+            (void)cudaEventDestroy(s->consumed);
+    }
+    for (int i = 0; i < MZ_MARKS; i++)
+        if (cuda->marks[i] != NULL)
+            (void)cudaEventDestroy(cuda->marks[i]);
+    for (int i = 0; i < MZ_CUDA_FETCH_SLOTS; i++)
+        if (cuda->fetch_done[i] != NULL)
+            (void)cudaEventDestroy(cuda->fetch_done[i]);
+    (void)cudaFreeHost(cuda->fetched);
+    if (cuda->copies != NULL)
+        (void)cudaStreamDestroy(cuda->copies);
+    for (size_t i = 0; i < MZ_COUNT(cuda->streams); i++)
+        if (cuda->streams[i] != NULL)
+            (void)cudaStreamDestroy(cuda->streams[i]);
+    for (size_t i = 0; i < cuda->n_events; i++)
+        (void)cudaEventDestroy(cuda->events[i]);
+    (void)cudaGetLastError();
+    mz_free(cuda->events);
+}
+
+// --- graphs ----------------------------------------------------------------------------------------------------------
+mezzo_status mz_cuda_capture_begin(mezzo_device *device) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    MZ_CUDA_TRY(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
+    cuda->capturing = true;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_cuda_capture_end(mezzo_device *device, void **graph) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    cudaGraph_t recorded = NULL;
+    cudaGraphExec_t exec = NULL;
+    *graph = NULL;
+    cuda->capturing = false;
+    cuda->stream = cuda->streams[0];
+    MZ_CUDA_TRY(cudaStreamEndCapture(cuda->stream, &recorded));
+    cudaError_t error = cudaGraphInstantiate(&exec, recorded, cudaGraphInstantiateFlagUseNodePriority);
+    (void)cudaGraphDestroy(recorded);
+    MZ_CUDA_TRY(error);
+    *graph = exec;
+    MZ_CUDA_TRY(cudaGraphUpload(exec, cuda->stream));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_cuda_capture_launch(mezzo_device *device, void *graph) {
+    MZ_CUDA_TRY(cudaGraphLaunch((cudaGraphExec_t)graph, mz_cuda(device)->stream));
+    return MEZZO_OK;
+}
+
+void mz_cuda_capture_free(mezzo_device *device, void *graph) {
+    if (graph == NULL)
+        return;
+    (void)cudaStreamSynchronize(mz_cuda(device)->stream);
+    (void)cudaGraphExecDestroy((cudaGraphExec_t)graph);
+    (void)cudaGetLastError();
+}
+
+mezzo_status mz_cuda_capture_stream(mezzo_device *device, int stream) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    cuda->stream = cuda->streams[stream];
+    return MEZZO_OK;
+}
+
+mezzo_status mz_cuda_capture_record(mezzo_device *device, int event) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    MEZZO_TRY(MZ_RESERVE(cuda->events, cuda->cap_events, (size_t)event + 1));
+    for (; cuda->n_events <= (size_t)event; cuda->n_events++)
+        MZ_CUDA_TRY(cudaEventCreateWithFlags(&cuda->events[cuda->n_events], cudaEventDisableTiming));
+    MZ_CUDA_TRY(cudaEventRecord(cuda->events[event], cuda->stream));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_cuda_capture_wait(mezzo_device *device, int event) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    MZ_CUDA_TRY(cudaStreamWaitEvent(cuda->stream, cuda->events[event], 0));
+    return MEZZO_OK;
+}
+
+// --- marks -----------------------------------------------------------------------------------------------------------
+mezzo_status mz_cuda_mark(mezzo_device *device, int mark) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    MZ_CUDA_TRY(cudaEventRecord(cuda->marks[mark], cuda->stream));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_cuda_elapsed(mezzo_device *device, int from, int to, double *seconds) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    float milliseconds;
+    MZ_CUDA_TRY(cudaEventSynchronize(cuda->marks[from]));
+    MZ_CUDA_TRY(cudaEventSynchronize(cuda->marks[to]));
+    MZ_CUDA_TRY(cudaEventElapsedTime(&milliseconds, cuda->marks[from], cuda->marks[to]));
+    *seconds = (double)milliseconds * 1e-3;
+    return MEZZO_OK;
+}
