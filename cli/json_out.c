@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cli.h"
+#include "io/json.h"
 #include "io/utf8.h"
 
 json_t *cli_json_number(double x) {
@@ -28,11 +29,12 @@ json_t *cli_json_text(const char *bytes, size_t n) {
 
 int cli_json_print(const cli_command *command, json_t *result) {
     int code = CLI_DONE;
-    char *text = result != NULL ? json_dumps(result, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) : NULL;
-    if (text != NULL)
+    char *text;
+    mezzo_status status = mz_json_dump(result, JSON_INDENT(2) | JSON_REAL_PRECISION(10), &text);
+    if (status == MEZZO_OK)
         printf("%s\n", text);
     else
-        code = cli_error(command, mz_fail(MEZZO_ERR_MEMORY, "out of memory while writing the result as JSON"));
+        code = cli_error(command, status);
     free(text);
     json_decref(result);
     return code;

@@ -228,17 +228,21 @@ typedef struct mezzo_checkpoint {
     char tokenizer[64];             // file beside FOLDER; "": not kept
 } mezzo_checkpoint;
 
-// Writes one and removes older ones but the newest keep_last (0 = all) and the one with the lowest val_loss. `path` (may be NULL)
-// of `size` bytes gets its folder. On any error the older checkpoints are as they were. A checkpoint of the same step is replaced.
+// Writes one and removes older ones but the newest keep_last (0 = all) and the one with the lowest val_loss. `path`
+// (may be NULL) of `size` bytes gets its folder. On any error the older checkpoints are as they were. A checkpoint of
+// the same step is replaced. INVALID: no parameters, a step below 0 or of more than 18 digits, batches above
+// INT64_MAX, a tokenizer that is no plain file name, or another process is writing there; NUMERIC: a value that is
+// not finite, with its tensor and element; IO: also where the flushed file reads back differently.
 MEZZO_API mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, int64_t keep_last,
                                              char *path, size_t size);
-// The newest whole checkpoint of FOLDER (or the best, where `best`): what the manifest names if its sizes and checksums are
-// right, else the newest that is whole by itself; one with numbers that are not finite is passed over. INVALID where there is none, saying what was found.
+// The newest whole checkpoint of FOLDER (or the best, where `best`): what the manifest names if its sizes and checksums
+// are right, else the newest that is whole by itself; one with numbers that are not finite is passed over. Changes
+// nothing. INVALID where there is none, saying what was found.
 MEZZO_API mezzo_status mezzo_checkpoint_find(const char *folder, bool best, char *path, size_t size);
 // Fills everything but the three objects, which need not be set.
 MEZZO_API mezzo_status mezzo_checkpoint_describe(const char *path, mezzo_checkpoint *checkpoint);
-// Reads into the objects that are set, and fills the rest. All is checked before anything is changed: FORMAT or INVALID name the file
-// and the tensor with both shapes, or the one with a number that is not finite.
+// Reads into the objects that are set, and fills the rest. All that is read is checked before anything is changed:
+// FORMAT or INVALID name the file and the tensor with both shapes, or the one with a number that is not finite.
 MEZZO_API mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoint);
 
 #ifdef __cplusplus

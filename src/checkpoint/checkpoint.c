@@ -3,12 +3,10 @@
 #include "checkpoint/checkpoint.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "io/file.h"
+#include "io/quote.h"
 #include "io/safetensors.h"
-
-#define REPLACED ".replaced-step" // the old checkpoint of a step that is being written again
 
 // --- tensors to files -------------------------------------------------------------------------------------------------------
 typedef struct device_range { // FP32 values on a device
@@ -16,14 +14,36 @@ typedef struct device_range { // FP32 values on a device
     const float *data;          // NULL: the masters of a parameter, however they are stored
     const mezzo_params *params; // with its index
     int index;
+    const char *name; // the tensor's
 } device_range;
+
+// What a load would refuse is not saved.
+static mezzo_status check_piece(const device_range *range, uint64_t offset, const void *bytes, size_t n) {
+    const unsigned char *at = bytes;
+    bool bad = false;
+    for (size_t k = 0; k < n; k += sizeof(uint32_t)) {
+        uint32_t bits;
+        memcpy(&bits, at + k, sizeof bits);
+        bad |= (bits & 0x7F800000u) == 0x7F800000u;
+    }
+    for (size_t k = 0; bad && k < n; k += sizeof(float)) {
+        float value;
+        memcpy(&value, at + k, sizeof value);
+        if (!isfinite(value))
+            return mz_fail(MEZZO_ERR_NUMERIC, "tensor %s: element %llu is %g: no checkpoint was written", range->name,
+                           (unsigned long long)((offset + k) / sizeof(float)), (double)value);
+    }
+    return MEZZO_OK;
+}
 
 static mezzo_status fill_from_device(void *user, uint64_t offset, void *bytes, size_t n) {
     const device_range *range = user;
     if (range->data == NULL)
-        return mz_params_read_part(range->params, range->index, (int64_t)(offset / sizeof(float)),
-                                   (int64_t)(n / sizeof(float)), bytes);
-    return range->device->backend->read(range->device, bytes, (const char *)range->data + offset, n);
+        MEZZO_TRY(mz_params_read_part(range->params, range->index, (int64_t)(offset / sizeof(float)),
+                                      (int64_t)(n / sizeof(float)), bytes));
+    else
+        MEZZO_TRY(range->device->backend->read(range->device, bytes, (const char *)range->data + offset, n));
+    return check_piece(range, offset, bytes, n);
 }
 
 typedef struct tensor_list {
@@ -55,7 +75,7 @@ static mezzo_status list_add(tensor_list *list, char *name, const mz_shape *shap
         return MEZZO_ERR_MEMORY;
     size_t i = list->count++;
     list->names[i] = name;
-    list->ranges[i] = (device_range){.device = device, .data = data};
+    list->ranges[i] = (device_range){.device = device, .data = data, .name = name};
     list->items[i] = (mz_safetensors_item){.name = name,
                                            .dtype = MEZZO_F32,
                                            .rank = (size_t)shape->rank,
@@ -92,9 +112,12 @@ static mezzo_status write_tensors(const char *folder, const char *file, const te
     char *path = mz_format("%s/%s", folder, file);
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_safetensors_write(path, list->items, list->count, meta, MZ_COUNT(meta), NULL);
-    if (status == MEZZO_OK)
-        status = mz_file_crc32c(path, &mark->crc, &mark->bytes); // read back: the mark is of what the file holds
+    mz_written written = {0};
+    mezzo_status status = mz_safetensors_write(path, list->items, list->count, meta, MZ_COUNT(meta), &written);
+    if (status == MEZZO_OK) // the mark is of what was written; the disk must hold the same
+        status = mz_file_read_back(path, written);
+    mark->bytes = written.bytes;
+    mark->crc = written.crc;
     mark->present = status == MEZZO_OK;
     mz_free(path);
     return status;
@@ -113,8 +136,11 @@ static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, m
         MEZZO_TRY_GOTO(status, list_moments(c->optimizer, &moments));
         MEZZO_TRY_GOTO(status, write_tensors(folder, mz_checkpoint_files[1], &moments, &marks[1]));
     }
-    MEZZO_TRY_GOTO(status, mz_state_save(state, c, marks));
-    MEZZO_TRY_GOTO(status, mz_file_crc32c(state, &entry->state_crc, &entry->state_bytes));
+    mz_written written;
+    MEZZO_TRY_GOTO(status, mz_state_save(state, c, marks, &written));
+    MEZZO_TRY_GOTO(status, mz_file_read_back(state, written));
+    entry->state_crc = written.crc;
+    entry->state_bytes = written.bytes;
 fail:
     list_free(&params);
     list_free(&moments);
@@ -130,8 +156,15 @@ static mezzo_status restore_replaced(const char *final, const char *replaced) {
     return mz_path_exists(final) ? mz_dir_remove(replaced) : mz_dir_commit(replaced, final);
 }
 
+// Where two names can be swapped at once there is no moment without a checkpoint of this step. Elsewhere the old one
+// has a hidden name between two renames, under which it can still be found.
 static mezzo_status publish(const char *staged, const char *final, const char *replaced) {
+    bool swapped = false;
     MEZZO_TRY(restore_replaced(final, replaced));
+    if (mz_path_exists(final))
+        MEZZO_TRY(mz_dir_exchange(staged, final, &swapped));
+    if (swapped)
+        return MEZZO_OK;
     if (mz_path_exists(final))
         MEZZO_TRY(mz_dir_commit(final, replaced));
     mezzo_status status = mz_dir_commit(staged, final);
@@ -205,30 +238,53 @@ static mezzo_status remove_dropped(const char *folder, const mz_manifest *m) {
     return MEZZO_OK;
 }
 
-mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, int64_t keep_last,
-                                   char *path, size_t size) {
+// Numbers that a load would refuse, or under which nothing could be found again.
+static mezzo_status check_numbers(const mezzo_checkpoint *c) {
+    if (c->params == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "a checkpoint needs parameters");
+    if (c->step < 0 || c->step > MZ_CHECKPOINT_MAX_STEP)
+        return mz_fail(MEZZO_ERR_INVALID, "a checkpoint's step is %lld: use 0 to %lld", (long long)c->step,
+                       (long long)MZ_CHECKPOINT_MAX_STEP);
+    if (c->batches > INT64_MAX)
+        return mz_fail(MEZZO_ERR_INVALID, "a checkpoint's batches are %llu: at most %lld can be read again",
+                       (unsigned long long)c->batches, (long long)INT64_MAX);
+    if (!mz_checkpoint_plain_name(c->tokenizer))
+        return mz_fail(MEZZO_ERR_INVALID, "a checkpoint's tokenizer is a file name in the run folder, not %s",
+                       mz_quote(c->tokenizer).text);
+    return MEZZO_OK;
+}
+
+static mezzo_status save_locked(const char *folder, const mezzo_checkpoint *checkpoint, int64_t keep_last, char *path,
+                                size_t size) {
     mezzo_status status = MEZZO_OK;
     mz_manifest manifest = {0};
     mz_manifest_entry entry = {.step = checkpoint->step, .val_loss = checkpoint->val_loss};
     char *staged = mz_format("%s/" MZ_CHECKPOINT_STAGED, folder);
     char *final = mz_format("%s/step-%08lld", folder, (long long)checkpoint->step);
-    char *replaced = mz_format("%s/" REPLACED "-%08lld", folder, (long long)checkpoint->step);
+    char *replaced = mz_format("%s/" MZ_CHECKPOINT_REPLACED "step-%08lld", folder, (long long)checkpoint->step);
     if (staged == NULL || final == NULL || replaced == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     snprintf(entry.name, sizeof entry.name, "step-%08lld", (long long)checkpoint->step);
-    MEZZO_TRY_GOTO(status, mz_dir_create(folder));
-    MEZZO_TRY_GOTO(status, mz_dir_remove(staged));
+    MEZZO_TRY_GOTO(status, mz_checkpoint_recover(folder));
     MEZZO_TRY_GOTO(status, mz_dir_create(staged));
     MEZZO_TRY_GOTO(status, write_files(staged, checkpoint, &entry));
     MEZZO_TRY_GOTO(status, forget(folder, final, entry.name));
     MEZZO_TRY_GOTO(status, publish(staged, final, replaced));
     MEZZO_TRY_GOTO(status, mz_manifest_load(folder, &manifest));
     MEZZO_TRY_GOTO(status, record(folder, &manifest, &entry, keep_last));
+    MEZZO_TRY_GOTO(status, mz_dir_remove(staged)); // where the two were swapped, the older one
     MEZZO_TRY_GOTO(status, mz_dir_remove(replaced));
     MEZZO_TRY_GOTO(status, remove_dropped(folder, &manifest));
     if (path != NULL && size > 0)
         snprintf(path, size, "%s", final);
 fail:
+    if (status == MEZZO_ERR_NUMERIC &&
+        staged != NULL) { // the room is the run's; a write that failed is left for the next save
+        char *message = mz_strdup(mezzo_error_message());
+        if (mz_dir_remove(staged) != MEZZO_OK || message != NULL)
+            mz_fail(status, "%s", message != NULL ? message : "a tensor is not finite: no checkpoint was written");
+        mz_free(message);
+    }
     mz_manifest_free(&manifest);
     mz_free(staged);
     mz_free(final);
@@ -236,148 +292,16 @@ fail:
     return status;
 }
 
-// --- finding ----------------------------------------------------------------------------------------------------------------
-static mezzo_status verify_file(const char *folder, const char *file, const mz_file_mark *mark) {
-    uint32_t crc = 0;
-    uint64_t bytes = 0;
-    char *path = mz_format("%s/%s", folder, file);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_file_crc32c(path, &crc, &bytes);
-    if (status == MEZZO_OK && bytes != mark->bytes)
-        status =
-            mz_fail(MEZZO_ERR_FORMAT,
-                    "%s: %llu bytes, %llu were written: the file is truncated or was changed; use another checkpoint",
-                    path, (unsigned long long)bytes, (unsigned long long)mark->bytes);
-    else if (status == MEZZO_OK && crc != mark->crc)
-        status = mz_fail(MEZZO_ERR_FORMAT,
-                         "%s: checksum %08x, %08x was written: the file is corrupted; use another checkpoint", path,
-                         crc, mark->crc);
-    mz_free(path);
-    return status;
-}
-
-mezzo_status mz_checkpoint_verify(const char *path, mezzo_checkpoint *checkpoint, mz_checkpoint_state *state) {
-    char *file = mz_format("%s/state.json", path);
-    if (file == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_state_load(file, checkpoint, state);
-    if (status == MEZZO_OK && !state->files[0].present)
-        status = mz_fail(MEZZO_ERR_FORMAT, "%s: key 'files' does not list model.safetensors", file);
-    mz_free(file);
-    for (int i = 0; i < MZ_CHECKPOINT_FILES && status == MEZZO_OK; i++)
-        if (state->files[i].present)
-            status = verify_file(path, mz_checkpoint_files[i], &state->files[i]);
-    return status;
-}
-
-// A kill between the two renames of a replacement leaves a whole checkpoint under its hidden name.
-static mezzo_status recover_replaced(const char *folder) {
-    char **names = NULL;
-    size_t n = 0;
-    MEZZO_TRY(mz_dir_list(folder, &names, &n));
-    mezzo_status status = MEZZO_OK;
-    for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
-        if (strncmp(names[i], REPLACED "-", strlen(REPLACED "-")) != 0)
-            continue;
-        char *replaced = mz_format("%s/%s", folder, names[i]);
-        char *final = mz_format("%s/step-%s", folder, names[i] + strlen(REPLACED "-"));
-        if (replaced == NULL || final == NULL)
-            status = MEZZO_ERR_MEMORY;
-        else if (!mz_path_exists(final))
-            status = mz_dir_commit(replaced, final);
-        mz_free(replaced);
-        mz_free(final);
-    }
-    mz_dir_list_free(names, n);
-    return status;
-}
-
-static mezzo_status open_tensors(const char *folder, const char *file, mz_safetensors **out) {
-    char *path = mz_format("%s/%s", folder, file);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_safetensors_open(path, out);
-    mz_free(path);
-    return status;
-}
-
-// The first tensor of a file with a value that is not finite: FORMAT naming it.
-static mezzo_status check_finite(const char *folder, const char *file) {
-    mz_safetensors *tensors;
-    mezzo_status status = MEZZO_OK;
-    MEZZO_TRY(open_tensors(folder, file, &tensors));
-    for (size_t i = 0; i < mz_safetensors_count(tensors) && status == MEZZO_OK; i++) {
-        const mz_safetensors_tensor *t = mz_safetensors_at(tensors, i);
-        size_t n = t->dtype == MEZZO_F32 ? t->bytes / sizeof(float) : 0, bad = 0, first = n;
-        for (size_t k = 0; k < n; k++) {
-            uint32_t bits;
-            memcpy(&bits, (const char *)t->data + k * sizeof bits, sizeof bits);
-            bool here = (bits & 0x7F800000u) == 0x7F800000u;
-            first = here && bad == 0 ? k : first;
-            bad += here;
-        }
-        if (bad > 0)
-            status = mz_fail(MEZZO_ERR_FORMAT,
-                             "%s/%s: tensor '%s' has %zu values that are not finite, the first is element %zu: use an "
-                             "older checkpoint",
-                             folder, file, t->name, bad, first);
-    }
-    mz_safetensors_close(tensors);
-    return status;
-}
-
-static mezzo_status check_sound(const char *folder, const mz_checkpoint_state *state) {
-    for (int i = 0; i < MZ_CHECKPOINT_FILES; i++)
-        if (state->files[i].present)
-            MEZZO_TRY(check_finite(folder, mz_checkpoint_files[i]));
-    return MEZZO_OK;
-}
-
-static mezzo_status find_in(const char *folder, const mz_manifest *m, bool best, bool strict, char *path, size_t size) {
-    int first = best ? mz_manifest_best(m) : -1;
-    for (int i = (int)m->count - 1 + (first >= 0); i >= 0; i--) {
-        // The best one is tried first, then the others from the newest on.
-        int at = first >= 0 ? (i == (int)m->count ? first : i) : i;
-        mezzo_checkpoint checkpoint = {0};
-        mz_checkpoint_state state;
-        int length = snprintf(path, size, "%s/%s", folder, m->entries[at].name);
-        if (length < 0 || (size_t)length >= size)
-            return mz_fail(MEZZO_ERR_INVALID, "%s: the path is too long", folder);
-        const mz_file_mark mark = {.crc = m->entries[at].state_crc, .bytes = m->entries[at].state_bytes};
-        mezzo_status status = verify_file(path, "state.json", &mark);
-        if (status == MEZZO_OK)
-            status = mz_checkpoint_verify(path, &checkpoint, &state);
-        if (status == MEZZO_OK) {
-            status = check_sound(path, &state);
-            if (strict)
-                return status;
-        }
-        if (status == MEZZO_OK || status == MEZZO_ERR_MEMORY)
-            return status;
-        mz_log("warn", "checkpoint left out: %s", mezzo_error_message());
-    }
-    path[0] = '\0';
-    return mz_fail(MEZZO_ERR_INVALID,
-                   "%s: no whole checkpoint (%zu found, none with the right checksums and finite numbers)", folder,
-                   m->count);
-}
-
-mezzo_status mezzo_checkpoint_find(const char *folder, bool best, char *path, size_t size) {
-    return mz_checkpoint_find(folder, best, false, path, size);
-}
-
-mezzo_status mz_checkpoint_find(const char *folder, bool best, bool strict, char *path, size_t size) {
-    mz_manifest manifest = {0};
-    if (size > 0)
-        path[0] = '\0';
-    if (!mz_path_is_dir(folder))
-        return mz_fail(MEZZO_ERR_INVALID, "%s: no such folder, so no checkpoint", folder);
-    MEZZO_TRY(recover_replaced(folder));
-    mezzo_status status = mz_manifest_load(folder, &manifest);
-    if (status == MEZZO_OK)
-        status = find_in(folder, &manifest, best, strict, path, size);
-    mz_manifest_free(&manifest);
+mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, int64_t keep_last,
+                                   char *path, size_t size) {
+    mz_lock lock;
+    if (folder == NULL || checkpoint == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "a checkpoint is saved into a folder; NULL was given");
+    MEZZO_TRY(check_numbers(checkpoint));
+    MEZZO_TRY(mz_dir_create(folder));
+    MEZZO_TRY(mz_lock_take(folder, &lock));
+    mezzo_status status = save_locked(folder, checkpoint, keep_last, path, size);
+    mz_lock_release(&lock);
     return status;
 }
 
@@ -460,16 +384,18 @@ mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoin
     mz_checkpoint_state state;
     mz_safetensors *weights = NULL, *moments = NULL;
     tensor_list params = {0}, moment_list = {0};
-    MEZZO_TRY_GOTO(status, mz_checkpoint_verify(path, &read, &state));
+    const int parts = (checkpoint->params != NULL ? MZ_CHECKPOINT_WEIGHTS : 0) |
+                      (checkpoint->optimizer != NULL ? MZ_CHECKPOINT_MOMENTS : 0); // what is read is what is checked
+    MEZZO_TRY_GOTO(status, mz_checkpoint_verify(path, parts, &read, &state));
     MEZZO_TRY_GOTO(status, check_state(path, checkpoint, &state));
-    MEZZO_TRY_GOTO(status, check_sound(path, &state));
+    MEZZO_TRY_GOTO(status, mz_checkpoint_check_sound(path, parts, &state));
     if (checkpoint->params != NULL) {
-        MEZZO_TRY_GOTO(status, open_tensors(path, mz_checkpoint_files[0], &weights));
+        MEZZO_TRY_GOTO(status, mz_checkpoint_open_tensors(path, mz_checkpoint_files[0], &weights));
         MEZZO_TRY_GOTO(status, list_params(checkpoint->params, &params));
         MEZZO_TRY_GOTO(status, check_tensors(path, mz_checkpoint_files[0], weights, &params));
     }
     if (checkpoint->optimizer != NULL) {
-        MEZZO_TRY_GOTO(status, open_tensors(path, mz_checkpoint_files[1], &moments));
+        MEZZO_TRY_GOTO(status, mz_checkpoint_open_tensors(path, mz_checkpoint_files[1], &moments));
         MEZZO_TRY_GOTO(status, list_moments(checkpoint->optimizer, &moment_list));
         MEZZO_TRY_GOTO(status, check_tensors(path, mz_checkpoint_files[1], moments, &moment_list));
     }

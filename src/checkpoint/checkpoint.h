@@ -7,12 +7,16 @@
 #include "mezzo/train.h"
 #include "optim/optimizer.h"
 #include "optim/scaler.h"
+#include "io/file.h"
+#include "io/safetensors.h"
 
-#define MZ_CHECKPOINT_VERSION 1
-#define MZ_CHECKPOINT_STAGED  ".writing" // a save that has not finished; removed by the next one
-#define MZ_STATE_MAX_BYTES    ((size_t)1 << 20)
-#define MZ_MANIFEST_MAX_BYTES ((size_t)16 << 20)
-#define MZ_CHECKPOINT_FILES   2 // model.safetensors, optimizer.safetensors: what state.json vouches for
+#define MZ_CHECKPOINT_VERSION  2            // 2: state.json has a checksum of its own
+#define MZ_CHECKPOINT_STAGED   ".writing"   // a save that has not finished; removed by the next one
+#define MZ_CHECKPOINT_REPLACED ".replaced-" // and its name: the older checkpoint of a step that is being written again
+#define MZ_CHECKPOINT_MAX_STEP INT64_C(999999999999999999) // 18 digits: what the name of its folder may have
+#define MZ_STATE_MAX_BYTES     ((size_t)1 << 20)
+#define MZ_MANIFEST_MAX_BYTES  ((size_t)16 << 20)
+#define MZ_CHECKPOINT_FILES    2 // model.safetensors, optimizer.safetensors: what state.json vouches for
 extern const char *const mz_checkpoint_files[MZ_CHECKPOINT_FILES];
 
 typedef struct mz_file_mark {
@@ -32,7 +36,7 @@ typedef struct mz_checkpoint_state {
 
 // state.c
 mezzo_status mz_state_save(const char *path, const mezzo_checkpoint *checkpoint,
-                           const mz_file_mark files[MZ_CHECKPOINT_FILES]);
+                           const mz_file_mark files[MZ_CHECKPOINT_FILES], mz_written *written);
 mezzo_status mz_state_load(const char *path, mezzo_checkpoint *checkpoint, mz_checkpoint_state *state);
 mezzo_status mz_json_set(json_t *object, const char *key, json_t *value); // takes `value` over, NULL is MEMORY
 json_t *mz_json_number(double value);                                     // null where it is not finite
@@ -58,9 +62,20 @@ mezzo_status mz_manifest_save(const char *folder, const mz_manifest *manifest);
 void mz_manifest_free(mz_manifest *manifest);
 int mz_manifest_best(const mz_manifest *manifest); // lowest val_loss; -1 when none has one
 
-// checkpoint.c: as mezzo_checkpoint_find; `strict`: a whole one with numbers that are not finite is FORMAT, not passed over.
-mezzo_status mz_checkpoint_find(const char *folder, bool best, bool strict, char *path, size_t size);
-// MEZZO_OK if every file is there with the size and checksum that state.json says.
-mezzo_status mz_checkpoint_verify(const char *path, mezzo_checkpoint *checkpoint, mz_checkpoint_state *state);
+// Which of a checkpoint's files are read, and so checked: bit i is mz_checkpoint_files[i].
+enum { MZ_CHECKPOINT_WEIGHTS = 1, MZ_CHECKPOINT_MOMENTS = 2, MZ_CHECKPOINT_WHOLE = 3 };
+
+// find.c: as mezzo_checkpoint_find, for some of the files; `strict`: a whole one with numbers that are not finite is
+// FORMAT, not passed over.
+mezzo_status mz_checkpoint_find(const char *folder, bool best, bool strict, int parts, char *path, size_t size);
+// MEZZO_OK if these files are there with the size and checksum that state.json says.
+mezzo_status mz_checkpoint_verify(const char *path, int parts, mezzo_checkpoint *checkpoint,
+                                  mz_checkpoint_state *state);
+mezzo_status mz_checkpoint_check_sound(const char *path, int parts, const mz_checkpoint_state *state); // finite
+mezzo_status mz_checkpoint_open_tensors(const char *path, const char *file, mz_safetensors **out);
+// By the owner of the folder: an interrupted replacement is put back or taken away, and so is what an interrupted
+// save left.
+mezzo_status mz_checkpoint_recover(const char *folder);
+bool mz_checkpoint_plain_name(const char *name); // "" or the name of a file in the run folder itself
 
 #endif

@@ -5,9 +5,11 @@
 
 #include "io/file.h"
 #include "io/json.h"
+#include "io/quote.h"
 #include "checkpoint/checkpoint.h"
 
-#define FORMAT "mezzo-manifest"
+#define FORMAT  "mezzo-manifest"
+#define VERSION 2 // 2: with a checksum
 
 void mz_manifest_free(mz_manifest *manifest) {
     mz_free(manifest->entries);
@@ -38,9 +40,9 @@ static mezzo_status read_entry(const char *where, const json_t *object, mz_manif
     *out = (mz_manifest_entry){0};
     MEZZO_TRY(mz_json_get_string(where, object, "name", &name));
     if (strlen(name) >= sizeof out->name || step_of(name) < 0)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: '%.60s' is not a checkpoint's name", where, name);
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: %s is not a checkpoint's name", where, mz_quote(name).text);
     memcpy(out->name, name, strlen(name) + 1);
-    MEZZO_TRY(mz_json_get_int(where, object, "step", 0, INT64_MAX, &out->step));
+    MEZZO_TRY(mz_json_get_int(where, object, "step", 0, MZ_CHECKPOINT_MAX_STEP, &out->step));
     MEZZO_TRY(mz_json_get_number(where, object, "val_loss", &out->val_loss));
     MEZZO_TRY(mz_json_get_int(where, object, "state_crc32c", 0, UINT32_MAX, &crc));
     MEZZO_TRY(mz_json_get_int(where, object, "state_bytes", 0, INT64_MAX, &bytes));
@@ -49,12 +51,16 @@ static mezzo_status read_entry(const char *where, const json_t *object, mz_manif
     return MEZZO_OK;
 }
 
-static mezzo_status read_entries(const char *where, const json_t *root, mz_manifest *out) {
+static mezzo_status read_entries(const char *where, const json_t *root, bool sealed, mz_manifest *out) {
+    int64_t version = 0;
     const char *format = "";
     json_t *list;
     MEZZO_TRY(mz_json_get_string(where, root, "format", &format));
     if (strcmp(format, FORMAT) != 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: not a manifest", where);
+    MEZZO_TRY(mz_json_get_int(where, root, "version", 1, VERSION, &version));
+    if (version >= 2 && !sealed)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: its checksum is missing: the file was changed", where);
     MEZZO_TRY(mz_json_get_array(where, root, "checkpoints", &list));
     for (size_t i = 0; i < json_array_size(list); i++) {
         MEZZO_TRY(MZ_RESERVE(out->entries, out->cap, out->count + 1));
@@ -66,8 +72,9 @@ static mezzo_status read_entries(const char *where, const json_t *root, mz_manif
 
 static mezzo_status read_manifest(const char *path, mz_manifest *out) {
     json_t *root;
-    MEZZO_TRY(mz_json_load(path, MZ_MANIFEST_MAX_BYTES, &root));
-    mezzo_status status = read_entries(path, root, out);
+    bool sealed;
+    MEZZO_TRY(mz_json_load_sealed(path, MZ_MANIFEST_MAX_BYTES, &root, &sealed));
+    mezzo_status status = read_entries(path, root, sealed, out);
     json_decref(root);
     return status;
 }
@@ -162,7 +169,7 @@ static mezzo_status put_entry(json_t *list, const mz_manifest_entry *entry) {
 static mezzo_status put_manifest(json_t *root, const mz_manifest *manifest) {
     int best = mz_manifest_best(manifest);
     MEZZO_TRY(mz_json_set(root, "format", json_string(FORMAT)));
-    MEZZO_TRY(mz_json_set(root, "version", json_integer(1)));
+    MEZZO_TRY(mz_json_set(root, "version", json_integer(VERSION)));
     if (manifest->count > 0)
         MEZZO_TRY(mz_json_set(root, "newest", json_string(manifest->entries[manifest->count - 1].name)));
     if (best >= 0)
@@ -176,11 +183,11 @@ static mezzo_status put_manifest(json_t *root, const mz_manifest *manifest) {
 
 mezzo_status mz_manifest_save(const char *folder, const mz_manifest *manifest) {
     char *path = mz_format("%s/manifest.json", folder);
-    json_t *root = json_object();
+    json_t *root = mz_json_new();
     mezzo_status status = path == NULL || root == NULL ? mz_fail(MEZZO_ERR_MEMORY, "no memory for the manifest")
                                                        : put_manifest(root, manifest);
     if (status == MEZZO_OK)
-        status = mz_json_save(path, root);
+        status = mz_json_save_sealed(path, root, NULL);
     json_decref(root);
     mz_free(path);
     return status;

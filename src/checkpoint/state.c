@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "io/json.h"
+#include "io/quote.h"
 #include "checkpoint/checkpoint.h"
 
 const char *const mz_checkpoint_files[MZ_CHECKPOINT_FILES] = {"model.safetensors", "optimizer.safetensors"};
@@ -39,6 +40,10 @@ static mezzo_status copy_text(const char *where, const json_t *object, const cha
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is longer than %zu bytes", where, key, size - 1);
     memcpy(out, text, strlen(text) + 1);
     return MEZZO_OK;
+}
+
+bool mz_checkpoint_plain_name(const char *name) {
+    return strchr(name, '/') == NULL && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
 
 // --- parts ------------------------------------------------------------------------------------------------------------------
@@ -191,28 +196,31 @@ static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, const mz_fi
 }
 
 mezzo_status mz_state_save(const char *path, const mezzo_checkpoint *checkpoint,
-                           const mz_file_mark files[MZ_CHECKPOINT_FILES]) {
-    json_t *root = json_object();
+                           const mz_file_mark files[MZ_CHECKPOINT_FILES], mz_written *written) {
+    json_t *root = mz_json_new();
     if (root == NULL)
         return mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
     mezzo_status status = put_all(root, checkpoint, files);
     if (status == MEZZO_OK)
-        status = mz_json_save(path, root);
+        status = mz_json_save_sealed(path, root, written);
     json_decref(root);
     return status;
 }
 
 // --- reading ----------------------------------------------------------------------------------------------------------------
-static mezzo_status check_format(const char *where, const json_t *root) {
+static mezzo_status check_format(const char *where, const json_t *root, bool sealed) {
     const char *format = "";
     int64_t version = 0;
     MEZZO_TRY(mz_json_get_string(where, root, "format", &format));
     if (strcmp(format, FORMAT) != 0)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: not a checkpoint of mezzo (format \"%.32s\")", where, format);
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: not a checkpoint of mezzo (format %s)", where, mz_quote(format).text);
     MEZZO_TRY(mz_json_get_int(where, root, "version", 1, INT32_MAX, &version));
     if (version > MZ_CHECKPOINT_VERSION)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: format version %lld is newer than this mezzo's, %d: use a newer mezzo",
                        where, (long long)version, MZ_CHECKPOINT_VERSION);
+    if (version >= 2 && !sealed)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: its checksum is missing: the file was changed; use another checkpoint",
+                       where);
     return MEZZO_OK;
 }
 
@@ -252,11 +260,12 @@ static mezzo_status get_model(const char *where, const json_t *root, mezzo_model
     return mz_json_get_bool(where, object, "bias", &model->bias);
 }
 
-static mezzo_status get_all(const char *where, const json_t *root, mezzo_checkpoint *c, mz_checkpoint_state *state) {
+static mezzo_status get_all(const char *where, const json_t *root, bool sealed, mezzo_checkpoint *c,
+                            mz_checkpoint_state *state) {
     int64_t seed = 0, batches = 0;
     json_t *object;
-    MEZZO_TRY(check_format(where, root));
-    MEZZO_TRY(mz_json_get_int(where, root, "step", 0, INT64_MAX, &c->step));
+    MEZZO_TRY(check_format(where, root, sealed));
+    MEZZO_TRY(mz_json_get_int(where, root, "step", 0, MZ_CHECKPOINT_MAX_STEP, &c->step));
     MEZZO_TRY(mz_json_get_int(where, root, "seed", INT64_MIN, INT64_MAX, &seed));
     MEZZO_TRY(mz_json_get_int(where, root, "batches", 0, INT64_MAX, &batches));
     c->seed = (uint64_t)seed;
@@ -267,6 +276,9 @@ static mezzo_status get_all(const char *where, const json_t *root, mezzo_checkpo
     if (json_object_get(root, "master") != NULL)
         MEZZO_TRY(copy_text(where, root, "master", c->master, sizeof c->master));
     MEZZO_TRY(copy_text(where, root, "tokenizer", c->tokenizer, sizeof c->tokenizer));
+    if (!mz_checkpoint_plain_name(c->tokenizer))
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'tokenizer' is %s, not a file name in the run folder", where,
+                       mz_quote(c->tokenizer).text);
     MEZZO_TRY(get_model(where, root, &c->model));
     MEZZO_TRY(get_files(where, root, state));
     if (json_object_get(root, "optimizer") != NULL) {
@@ -287,8 +299,9 @@ mezzo_status mz_state_load(const char *path, mezzo_checkpoint *checkpoint, mz_ch
     json_t *root;
     mezzo_checkpoint read = *checkpoint; // the caller's stays as it was after an error
     *state = (mz_checkpoint_state){0};
-    MEZZO_TRY(mz_json_load(path, MZ_STATE_MAX_BYTES, &root));
-    mezzo_status status = get_all(path, root, &read, state);
+    bool sealed;
+    MEZZO_TRY(mz_json_load_sealed(path, MZ_STATE_MAX_BYTES, &root, &sealed));
+    mezzo_status status = get_all(path, root, sealed, &read, state);
     json_decref(root);
     if (status == MEZZO_OK)
         *checkpoint = read;

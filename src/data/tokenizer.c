@@ -8,11 +8,12 @@
 // tokens with its merges below this.
 #define MAX_FILE ((size_t)64 << 20)
 #define FORMAT   "mezzo-tokenizer"
+#define VERSION  2 // 2: with a checksum
 
 static const mz_tokenizer_kind *const kinds[] = {&mz_tokenizer_byte, &mz_tokenizer_char, &mz_tokenizer_gpt2,
                                                  &mz_tokenizer_bpe};
 
-mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, mezzo_tokenizer **out) {
+mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, bool sealed, mezzo_tokenizer **out) {
     *out = NULL;
     const char *format = NULL, *kind = NULL;
     int64_t version = 0;
@@ -21,7 +22,9 @@ mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, mez
     MEZZO_TRY(mz_json_get_string(where, object, "format", &format));
     if (strcmp(format, FORMAT) != 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: format is %s, not '" FORMAT "'", where, mz_quote(format).text);
-    MEZZO_TRY(mz_json_get_int(where, object, "version", 1, 1, &version));
+    MEZZO_TRY(mz_json_get_int(where, object, "version", 1, VERSION, &version));
+    if (version >= 2 && !sealed)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: its checksum is missing: the file was changed", where);
     MEZZO_TRY(mz_json_get_string(where, object, "kind", &kind));
     for (size_t i = 0; i < MZ_COUNT(kinds); i++)
         if (strcmp(kinds[i]->name, kind) == 0)
@@ -99,20 +102,22 @@ mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out) {
     if (ends_with(path, ".txt") || ends_with(path, ".bpe"))
         return mezzo_tokenizer_create_bpe(NULL, path, out);
     json_t *object;
-    MEZZO_TRY(mz_json_load(path, MAX_FILE, &object));
-    mezzo_status status = mz_tokenizer_from_json(path, object, out);
+    bool sealed;
+    MEZZO_TRY(mz_json_load_sealed(path, MAX_FILE, &object, &sealed));
+    mezzo_status status = mz_tokenizer_from_json(path, object, sealed, out);
     json_decref(object);
     return status;
 }
 
 mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path) {
-    json_t *object = json_pack("{s:s, s:i, s:s, s:i}", "format", FORMAT, "version", 1, "kind", tok->kind->name,
+    mz_json_begin();
+    json_t *object = json_pack("{s:s, s:i, s:s, s:i}", "format", FORMAT, "version", VERSION, "kind", tok->kind->name,
                                "vocab_size", (int)tok->vocab);
     if (!object)
         return mz_fail(MEZZO_ERR_MEMORY, "cannot write %s: out of memory while making JSON", mz_quote(path).text);
     mezzo_status status = tok->kind->save(tok, object);
     if (status == MEZZO_OK)
-        status = mz_json_save(path, object);
+        status = mz_json_save_sealed(path, object, NULL);
     json_decref(object);
     return status;
 }

@@ -34,7 +34,7 @@ mezzo_status mz_tokenizer_named(const char *name, mezzo_tokenizer **out);
 size_t mz_cut_character(const char *text, size_t from, size_t to); // a `cut` for tokens within characters
 
 // From the parsed content of tokenizer.json; `where` names it in errors.
-mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, mezzo_tokenizer **out);
+mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, bool sealed, mezzo_tokenizer **out);
 mezzo_status mz_tokenizer_encode_piece(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base,
                                        int32_t *tokens, size_t *count);
 

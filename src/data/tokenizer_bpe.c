@@ -124,7 +124,7 @@ static mezzo_status bpe_load(const char *where, const json_t *object, mezzo_toke
 static mezzo_status save_vocab(const json_t *texts, const char *folder) {
     mezzo_status status = MEZZO_OK;
     char *path = mz_format("%s/vocab.json", folder);
-    json_t *vocab = json_object();
+    json_t *vocab = mz_json_new();
     for (size_t i = 0; i < json_array_size(texts) && status == MEZZO_OK; i++)
         if (json_object_set_new(vocab, json_string_value(json_array_get(texts, i)), json_integer((json_int_t)i)) != 0)
             status = mz_fail(MEZZO_ERR_MEMORY, "out of memory while making vocab.json");

@@ -57,6 +57,14 @@ int mz_sys_rename(const char *from, const char *to) {
     return rename(from, to);
 }
 
+int mz_sys_exchange(const char *a, const char *b) {
+    if (op_fails(MZ_IO_RENAME)) {
+        errno = EIO;
+        return -1;
+    }
+    return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
+}
+
 // All n bytes, or -1 with errno.
 static int sys_write_all(int fd, const unsigned char *bytes, size_t n) {
     if (op_fails(MZ_IO_WRITE)) {
@@ -121,31 +129,45 @@ mezzo_status mz_sync_parent(const char *path) {
 struct mz_file {
     int fd;
     off_t size; // of the file itself, where that is being written: what a failed write is cut back to
-    uint32_t crc;
+    mz_written written;
     char *path;
     char *staged; // NULL: `path` itself is being written
+    bool stream;  // a pipe, a terminal or another device: nothing to flush or to cut back
 };
 
-static mezzo_status file_open(const char *path, const char *suffix, int flags, mz_file **out) {
+// A staging file must be new and no link. What a killed process left under its name is taken away; a link there is
+// removed, never followed.
+static int open_staged(const char *staged) {
+    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
+    int fd = mz_sys_open(staged, flags);
+    struct stat info;
+    if (fd >= 0 || errno != EEXIST || lstat(staged, &info) != 0)
+        return fd;
+    if (!S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode)) {
+        errno = EEXIST;
+        return -1;
+    }
+    return unlink(staged) != 0 ? -1 : mz_sys_open(staged, flags);
+}
+
+static mezzo_status file_open(const char *path, int flags, bool staged, mz_file **out) {
     *out = NULL;
     mz_file *file = mz_alloc(1, sizeof *file);
     if (!file)
         return MEZZO_ERR_MEMORY;
     file->fd = -1;
     file->path = mz_strdup(path);
-    if (file->path && suffix)
-        file->staged = mz_format("%s%s", path, suffix);
+    if (file->path && staged)
+        file->staged = mz_format("%s.tmp", path);
     mezzo_status status = MEZZO_OK;
-    if (!file->path || (suffix && !file->staged)) {
+    struct stat info = {0};
+    if (!file->path || (staged && !file->staged))
         status = MEZZO_ERR_MEMORY;
-    } else {
-        file->fd = mz_sys_open(suffix ? file->staged : path, flags);
-        if (file->fd < 0)
-            status = mz_io_fail("write", path);
-        struct stat info;
-        if (file->fd >= 0 && fstat(file->fd, &info) == 0)
-            file->size = info.st_size;
-    }
+    else if ((file->fd = staged ? open_staged(file->staged) : mz_sys_open(path, flags)) < 0)
+        status = mz_io_fail("write", staged && errno == EEXIST ? file->staged : path);
+    else if (fstat(file->fd, &info) == 0)
+        file->size = info.st_size;
+    file->stream = file->fd >= 0 && !S_ISREG(info.st_mode);
     if (status != MEZZO_OK) {
         mz_free(file->path);
         mz_free(file->staged);
@@ -156,21 +178,85 @@ static mezzo_status file_open(const char *path, const char *suffix, int flags, m
     return MEZZO_OK;
 }
 
-mezzo_status mz_file_create(const char *path, mz_file **out) {
-    // Found now rather than after gigabytes were written: a rename onto a folder fails.
-    if (mz_path_is_dir(path)) {
-        *out = NULL;
-        return mz_fail(MEZZO_ERR_IO, "cannot write %s: it is a folder", mz_quote(path).text);
+// "/dev/stdout", "/dev/fd/3": the descriptor, so that what is written shares its offset; -1 for any other path.
+static int descriptor_of(const char *path) {
+    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+    if (strcmp(path, "/dev/stdout") == 0)
+        return STDOUT_FILENO;
+    if (strcmp(path, "/dev/stderr") == 0)
+        return STDERR_FILENO;
+    for (size_t i = 0; i < MZ_COUNT(folders); i++) {
+        const char *digits = path + strlen(folders[i]);
+        if (strncmp(path, folders[i], strlen(folders[i])) == 0 && *digits != '\0' && strlen(digits) < 8 &&
+            strspn(digits, "0123456789") == strlen(digits))
+            return atoi(digits);
     }
-    return file_open(path, ".tmp", O_WRONLY | O_CREAT | O_TRUNC, out);
+    return -1;
+}
+
+// Takes over the descriptor.
+static mezzo_status file_on(int fd, const char *path, mz_file **out) {
+    mz_file *file = mz_alloc(1, sizeof *file);
+    char *copy = mz_strdup(path);
+    if (!file || !copy) {
+        close(fd);
+        mz_free(file);
+        mz_free(copy);
+        return MEZZO_ERR_MEMORY;
+    }
+    *file = (mz_file){.fd = fd, .path = copy, .stream = true};
+    *out = file;
+    return MEZZO_OK;
+}
+
+// Where the user's own link leads: its target is replaced, the link stays.
+static mezzo_status create_linked(const char *path, mz_file **out) {
+    char *target = realpath(path, NULL);
+    if (!target)
+        return errno == ENOENT ? mz_fail(MEZZO_ERR_IO, "cannot write %s: it is a link to a file that does not exist",
+                                         mz_quote(path).text)
+                               : mz_io_fail("write", path);
+    mezzo_status status = file_open(target, 0, true, out);
+    free(target);
+    return status;
+}
+
+mezzo_status mz_file_create(const char *path, mz_file **out) {
+    struct stat info;
+    *out = NULL;
+    int fd = descriptor_of(path);
+    if (fd >= 0) {
+        fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+        return fd < 0 ? mz_io_fail("write", path) : file_on(fd, path, out);
+    }
+    bool found = stat(path, &info) == 0;
+    // Found now rather than after gigabytes were written: a rename onto a folder fails.
+    if (found && S_ISDIR(info.st_mode))
+        return mz_fail(MEZZO_ERR_IO, "cannot write %s: it is a folder", mz_quote(path).text);
+    if (found && S_ISBLK(info.st_mode))
+        return mz_fail(MEZZO_ERR_IO, "cannot write %s: it is a disk, not a file", mz_quote(path).text);
+    if (found && !S_ISREG(info.st_mode)) // a pipe or a terminal: written to as it is, never replaced
+        return file_open(path, O_WRONLY | O_NOCTTY, false, out);
+    if (lstat(path, &info) == 0 && S_ISLNK(info.st_mode))
+        return create_linked(path, out);
+    return file_open(path, 0, true, out);
 }
 
 mezzo_status mz_file_append(const char *path, mz_file **out) {
-    return file_open(path, NULL, O_WRONLY | O_CREAT | O_APPEND, out);
+    return file_open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY, false, out);
+}
+
+mezzo_status mz_file_append_own(const char *path, mz_file **out) {
+    mezzo_status status = file_open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK, false, out);
+    if (status != MEZZO_OK || !(*out)->stream)
+        return status;
+    mz_file_discard(*out);
+    *out = NULL;
+    return mz_fail(MEZZO_ERR_IO, "cannot write %s: it is a device or pipe, not a file", mz_quote(path).text);
 }
 
 mezzo_status mz_file_create_new(const char *path, mz_file **out) {
-    return file_open(path, NULL, O_WRONLY | O_CREAT | O_EXCL, out);
+    return file_open(path, O_WRONLY | O_CREAT | O_EXCL, false, out);
 }
 
 mezzo_status mz_file_write(mz_file *file, const void *bytes, size_t n) {
@@ -179,21 +265,24 @@ mezzo_status mz_file_write(mz_file *file, const void *bytes, size_t n) {
     if (sys_write_all(file->fd, bytes, n) != 0) {
         mezzo_status status = mz_io_fail("write", file->path);
         // Half a record would spoil the next one. Where this fails too (a device), a reader drops the torn end.
-        if (!file->staged && ftruncate(file->fd, file->size) != 0)
+        if (!file->staged && !file->stream && ftruncate(file->fd, file->size) != 0)
             mz_log("warn", "could not cut %s back after a failed write", mz_quote(file->path).text);
         return status;
     }
     file->size += (off_t)n;
-    file->crc = mz_crc32c(file->crc, bytes, n);
+    file->written.bytes += n;
+    file->written.crc = mz_crc32c(file->written.crc, bytes, n);
     return MEZZO_OK;
 }
 
 mezzo_status mz_file_sync(mz_file *file) {
+    if (file->stream)
+        return MEZZO_OK;
     return mz_sys_fsync(file->fd) == 0 ? MEZZO_OK : mz_io_fail("flush", file->path);
 }
 
-uint32_t mz_file_crc(const mz_file *file) {
-    return file->crc;
+mz_written mz_file_written(const mz_file *file) {
+    return file->written;
 }
 
 // Closes the descriptor and frees the object; a staged file that was not renamed is removed.
@@ -249,9 +338,19 @@ mezzo_status mz_file_write_atomic(const char *path, const void *bytes, size_t n)
     return MEZZO_OK;
 }
 
+mezzo_status mz_file_cut(const char *path, size_t size) {
+    int fd = mz_sys_open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return mz_io_fail("shorten", path);
+    mezzo_status status =
+        ftruncate(fd, (off_t)size) == 0 && mz_sys_fsync(fd) == 0 ? MEZZO_OK : mz_io_fail("shorten", path);
+    close(fd);
+    return status;
+}
+
 // --- reading --------------------------------------------------------------------------------------------------------------
-// Opens a regular file for reading. A FIFO would block in open(), so the kind is asked for first.
-static mezzo_status open_regular(const char *path, int *fd, size_t *size) {
+// A FIFO would block in open(), so the kind is asked for first.
+mezzo_status mz_open_regular(const char *path, int *fd, size_t *size) {
     struct stat info;
     if (stat(path, &info) != 0)
         return mz_io_fail("read", path);
@@ -274,7 +373,7 @@ mezzo_status mz_map_open(const char *path, mz_map *out) {
     *out = (mz_map){0};
     int fd;
     size_t size;
-    MEZZO_TRY(open_regular(path, &fd, &size));
+    MEZZO_TRY(mz_open_regular(path, &fd, &size));
     if (size == 0) { // mmap refuses length 0
         close(fd);
         out->data = (const unsigned char *)"";
@@ -298,12 +397,55 @@ void mz_map_close(mz_map *map) {
     *map = (mz_map){0};
 }
 
+mezzo_status mz_read_piece(int fd, const char *path, char *to, size_t n, size_t *got) {
+    for (*got = 0; *got < n;) {
+        ssize_t done = read(fd, to + *got, n - *got);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done < 0)
+            return mz_io_fail("read", path);
+        if (done == 0)
+            return MEZZO_OK;
+        *got += (size_t)done;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_file_read_back(const char *path, mz_written written) {
+    enum { PIECE = 1 << 20 };
+    int fd;
+    size_t listed, got = PIECE;
+    mz_written now = {0};
+    char *piece = mz_alloc(PIECE, 1);
+    if (!piece)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_open_regular(path, &fd, &listed);
+    if (status == MEZZO_OK) {
+        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); // where it is refused, the page cache is what is compared
+        while (status == MEZZO_OK && got == PIECE) {
+            status = mz_read_piece(fd, path, piece, PIECE, &got);
+            now.crc = mz_crc32c(now.crc, piece, got);
+            now.bytes += got;
+        }
+        close(fd);
+    }
+    mz_free(piece);
+    if (status == MEZZO_OK && (now.bytes != written.bytes || now.crc != written.crc))
+        status =
+            mz_fail(MEZZO_ERR_IO,
+                    "%s reads back differently from what was written (%llu of %llu bytes, checksum %08x, not %08x): "
+                    "the disk or the memory is failing; write to another folder",
+                    mz_quote(path).text, (unsigned long long)now.bytes, (unsigned long long)written.bytes, now.crc,
+                    written.crc);
+    return status;
+}
+
 mezzo_status mz_file_read(const char *path, size_t max_bytes, char **out, size_t *size) {
     *out = NULL;
     *size = 0;
     int fd;
     size_t expected;
-    MEZZO_TRY(open_regular(path, &fd, &expected));
+    MEZZO_TRY(mz_open_regular(path, &fd, &expected));
     mezzo_status status = MEZZO_OK;
     if (expected > max_bytes) {
         status = mz_fail(MEZZO_ERR_FORMAT, "%s has %zu bytes; at most %zu are read from a file of this kind",

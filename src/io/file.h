@@ -12,19 +12,29 @@ uint64_t mz_io_count(mz_io_op op);             // calls so far, all threads
 
 // --- one file, replaced as a whole ----------------------------------------------------------------------------------------
 // Bytes go to "PATH.tmp" beside the target (so that the rename stays on one file system); commit flushes, renames and
-// flushes the folder's entry. A crash at any moment leaves the old file or the new one.
+// flushes the folder's entry. A crash at any moment leaves the old file or the new one. Only regular files are
+// replaced: the target of a link is replaced and the link stays, a pipe or a terminal (/dev/stdout, /dev/fd/N) is
+// written to, a folder or a disk is refused.
 typedef struct mz_file mz_file;
-mezzo_status mz_file_create(const char *path, mz_file **out);     // MEZZO_ERR_IO names the path
-mezzo_status mz_file_append(const char *path, mz_file **out);     // opens the file itself at its end, made if missing
+mezzo_status mz_file_create(const char *path, mz_file **out); // MEZZO_ERR_IO names the path
+mezzo_status mz_file_append(const char *path, mz_file **out); // opens the file itself at its end, made if missing
+mezzo_status mz_file_append_own(const char *path,
+                                mz_file **out); // the same for a file of a run folder: no link, no device
 mezzo_status mz_file_create_new(const char *path, mz_file **out); // the file itself; fails where the path exists
 // Whole, or MEZZO_ERR_IO; a file that is appended to is then as long as before.
 mezzo_status mz_file_write(mz_file *file, const void *bytes, size_t n);
-mezzo_status mz_file_sync(mz_file *file);   // to the disk
-uint32_t mz_file_crc(const mz_file *file);  // CRC32C of what was written so far
+mezzo_status mz_file_sync(mz_file *file); // to the disk
+typedef struct mz_written {
+    uint64_t bytes;
+    uint32_t crc; // CRC32C
+} mz_written;
+mz_written mz_file_written(const mz_file *file); // so far, by this object
 mezzo_status mz_file_commit(mz_file *file); // created: sync, rename, sync folder; appended: close. Frees `file` always
 void mz_file_discard(mz_file *file);        // created: the target stays as it was. NULL is fine. Frees `file`
 // The four steps in one.
 mezzo_status mz_file_write_atomic(const char *path, const void *bytes, size_t n);
+
+mezzo_status mz_file_cut(const char *path, size_t size); // to its first `size` bytes, flushed
 
 mezzo_status mz_file_remove(const char *path); // a missing file is fine
 
@@ -33,12 +43,30 @@ mezzo_status mz_dir_create(const char *path); // with its parents; an existing f
 // Makes a finished folder visible under its final name: flushes every file in it (one level of folders down at most four),
 // the folder itself, renames, flushes the parent. `final` must not exist, or be an empty folder.
 mezzo_status mz_dir_commit(const char *staged, const char *final);
+// Swaps a finished folder with the one that has its final name, flushed in the same way: no moment without either.
+// The older one is then under the name `staged`. *swapped is false, and nothing has changed, where the file system
+// cannot do this.
+mezzo_status mz_dir_exchange(const char *staged, const char *final, bool *swapped);
 mezzo_status mz_dir_remove(const char *path); // with what is in it; a missing folder is fine; links are not followed
 // Names in a folder, sorted by bytes, without "." and ".."; free with mz_dir_list_free. An empty folder gives *count 0.
 mezzo_status mz_dir_list(const char *path, char ***names, size_t *count);
 void mz_dir_list_free(char **names, size_t count);
 bool mz_path_exists(const char *path);
 bool mz_path_is_dir(const char *path);
+
+// --- one owner -----------------------------------------------------------------------------------
+// FOLDER/.lock, locked by this process until mz_lock_release or until the process ends, however it ends. The file
+// stays and names the last owner. On NFS the server decides; a file system without locks gives a warning and an
+// unlocked `out`.
+typedef struct mz_lock {
+    int fd; // 0: not locked
+} mz_lock;
+// MEZZO_ERR_INVALID names the process and host that has it. The folder must exist.
+mezzo_status mz_lock_take(const char *folder, mz_lock *out);
+void mz_lock_release(mz_lock *lock); // a zeroed one is fine
+// Whether the folder at this path is still the one that was locked: false once it was removed, renamed or replaced.
+bool mz_lock_holds(const mz_lock *lock, const char *folder);
+#define MZ_LOCK_FILE ".lock"
 
 // --- reading --------------------------------------------------------------------------------------------------------------
 // A file's bytes, mapped read-only. An empty file has data "" and size 0. The file must not shrink while it is mapped.
@@ -51,9 +79,20 @@ void mz_map_close(mz_map *map);                          // zeroed map is fine
 // The whole file, NUL-terminated, owned by the caller (mz_free). Larger than max_bytes is MEZZO_ERR_FORMAT.
 mezzo_status mz_file_read(const char *path, size_t max_bytes, char **out, size_t *size);
 
+// A text file's whole lines, one after the other, in little memory however long the file is.
+typedef struct mz_lines mz_lines;
+mezzo_status mz_lines_open(const char *path, mz_lines **out);
+// The next line without its newline, valid until the next call; NULL at the end, and before a last line that has no
+// newline. Lines of 16 MiB and more are passed over.
+mezzo_status mz_lines_next(mz_lines *lines, const char **line, size_t *n);
+void mz_lines_close(mz_lines *lines); // NULL is fine
+
 // --- checksums ------------------------------------------------------------------------------------------------------------
 // CRC32C (Castagnoli, reflected 0x82F63B78), as in RFC 3720 and TFRecord; start with crc = 0, feed pieces in order.
 uint32_t mz_crc32c(uint32_t crc, const void *bytes, size_t n);
 mezzo_status mz_file_crc32c(const char *path, uint32_t *crc, uint64_t *size); // size may be NULL
+// Reads a flushed file again, past the page cache where the system allows it: MEZZO_ERR_IO where it is not what was
+// written.
+mezzo_status mz_file_read_back(const char *path, mz_written written);
 
 #endif

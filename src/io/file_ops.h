@@ -7,9 +7,14 @@
 int mz_sys_open(const char *path, int flags); // close-on-exec; -1 and errno, as open(2)
 int mz_sys_fsync(int fd);
 int mz_sys_rename(const char *from, const char *to);
+int mz_sys_exchange(const char *a, const char *b); // swaps two names at once; EINVAL or ENOSYS where that cannot be
 
 // MEZZO_ERR_IO, "cannot DOING 'PATH': REASON; what to do", from errno.
 mezzo_status mz_io_fail(const char *doing, const char *path);
+
+mezzo_status mz_open_regular(const char *path, int *fd, size_t *size); // for reading; a FIFO is refused, not waited for
+// Up to n bytes; fewer only at the file's end.
+mezzo_status mz_read_piece(int fd, const char *path, char *to, size_t n, size_t *got);
 
 mezzo_status mz_sync_dir(const char *path);
 mezzo_status mz_sync_parent(const char *path); // flushes the folder that holds `path`

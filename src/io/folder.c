@@ -151,6 +151,17 @@ mezzo_status mz_dir_commit(const char *staged, const char *final) {
     return MEZZO_OK;
 }
 
+mezzo_status mz_dir_exchange(const char *staged, const char *final, bool *swapped) {
+    *swapped = false;
+    MEZZO_TRY(walk(staged, 0, visit_sync));
+    if (mz_sys_exchange(staged, final) != 0)
+        return errno == EINVAL || errno == ENOSYS || errno == ENOTSUP
+                   ? MEZZO_OK
+                   : mz_io_fail("exchange the new folder with", final);
+    *swapped = true;
+    return mz_sync_parent(final);
+}
+
 static mezzo_status visit_remove(const char *path, bool is_dir) {
     int failed = is_dir ? rmdir(path) : unlink(path);
     return failed && errno != ENOENT ? mz_io_fail("remove", path) : MEZZO_OK;

@@ -1,11 +1,54 @@
 #include "io/json.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "io/file.h"
 #include "io/quote.h"
 #include "io/utf8.h"
 
+// --- allocations of jansson ----------------------------------------------------------------------
+static _Thread_local bool ran_out;
+
+// Plain malloc, so that values made before, or by another user of jansson in this process, are freed as ever.
+static void *json_malloc(size_t n) {
+    void *p = malloc(n > 0 ? n : 1);
+    ran_out |= p == NULL;
+    return p;
+}
+
+static void hook_jansson(void) {
+    json_set_alloc_funcs(json_malloc, free);
+}
+
+void mz_json_begin(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, hook_jansson);
+    ran_out = false;
+}
+
+bool mz_json_ran_out(void) {
+    return ran_out;
+}
+
+json_t *mz_json_new(void) {
+    mz_json_begin();
+    return json_object();
+}
+
+mezzo_status mz_json_dump(const json_t *value, size_t flags, char **text) {
+    *text = value != NULL && !ran_out ? json_dumps(value, flags) : NULL;
+    if (*text != NULL && !ran_out)
+        return MEZZO_OK;
+    free(*text);
+    *text = NULL;
+    bool memory = value == NULL || ran_out;
+    ran_out = false;
+    return memory ? mz_fail(MEZZO_ERR_MEMORY, "out of memory while making JSON")
+                  : mz_fail(MEZZO_ERR_INVALID, "a value cannot be written as JSON");
+}
+
+// --- parsing -------------------------------------------------------------------------------------
 // Nesting of brackets outside strings; jansson recurses once a level, so the bound holds before it starts.
 static int nesting(const char *text, size_t n) {
     int depth = 0, deepest = 0;
@@ -34,9 +77,14 @@ mezzo_status mz_json_parse(const char *where, const char *text, size_t n, int ma
     if (nesting(text, n) > max_depth)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: JSON nested deeper than %d levels", where, max_depth);
     json_error_t error;
+    mz_json_begin();
     json_t *value = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    if (value && ran_out) { // a value that something may be missing from
+        json_decref(value);
+        value = NULL;
+    }
     if (!value) {
-        if (json_error_code(&error) == json_error_out_of_memory)
+        if (ran_out || json_error_code(&error) == json_error_out_of_memory)
             return mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory while reading JSON", where);
         mz_quoted reason = mz_quote(error.text);
         return mz_fail(MEZZO_ERR_FORMAT, "%s: not valid JSON at line %d column %d: %s", where, error.line, error.column,
@@ -56,21 +104,71 @@ mezzo_status mz_json_load(const char *path, size_t max_bytes, json_t **out) {
     return status;
 }
 
-mezzo_status mz_json_save(const char *path, const json_t *value) {
-    char *text = json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
-    if (!text)
-        return mz_fail(MEZZO_ERR_MEMORY, "cannot write %s: out of memory while making JSON", mz_quote(path).text);
-    size_t n = strlen(text);
-    mezzo_status status = MEZZO_OK;
-    mz_file *file = NULL;
-    MEZZO_TRY_GOTO(status, mz_file_create(path, &file));
-    MEZZO_TRY_GOTO(status, mz_file_write(file, text, n));
-    MEZZO_TRY_GOTO(status, mz_file_write(file, "\n", 1));
-    free(text);
+// A text and what comes behind it, as one file.
+static mezzo_status save_text(const char *path, const char *text, size_t n, const char *tail, mz_written *written) {
+    mz_file *file;
+    MEZZO_TRY(mz_file_create(path, &file));
+    mezzo_status status = mz_file_write(file, text, n);
+    if (status == MEZZO_OK)
+        status = mz_file_write(file, tail, strlen(tail));
+    if (status != MEZZO_OK) {
+        mz_file_discard(file);
+        return status;
+    }
+    if (written != NULL)
+        *written = mz_file_written(file);
     return mz_file_commit(file);
-fail:
-    mz_file_discard(file);
+}
+
+static mezzo_status dump_for(const char *path, const json_t *value, char **text) {
+    return mz_context(mz_json_dump(value, JSON_INDENT(2) | JSON_REAL_PRECISION(17), text), "cannot write %s",
+                      mz_quote(path).text);
+}
+
+mezzo_status mz_json_save(const char *path, const json_t *value) {
+    char *text;
+    MEZZO_TRY(dump_for(path, value, &text));
+    mezzo_status status = save_text(path, text, strlen(text), "\n", NULL);
     free(text);
+    return status;
+}
+
+#define SEAL       ",\n  \"crc32c\": \""
+#define SEAL_END   "\"\n}\n"
+#define SEAL_BYTES (sizeof SEAL - 1 + 8 + sizeof SEAL_END - 1)
+
+static void make_seal(const char *text, size_t n, char seal[SEAL_BYTES + 1]) {
+    snprintf(seal, SEAL_BYTES + 1, SEAL "%08x" SEAL_END, mz_crc32c(0, text, n));
+}
+
+mezzo_status mz_json_save_sealed(const char *path, const json_t *value, mz_written *written) {
+    char *text, seal[SEAL_BYTES + 1];
+    MEZZO_TRY(dump_for(path, value, &text));
+    size_t n = strlen(text) - strlen("\n}");
+    make_seal(text, n, seal);
+    mezzo_status status = save_text(path, text, n, seal, written);
+    free(text);
+    return status;
+}
+
+mezzo_status mz_json_load_sealed(const char *path, size_t max_bytes, json_t **out, bool *sealed) {
+    char *text, seal[SEAL_BYTES + 1];
+    size_t n;
+    *out = NULL;
+    *sealed = false;
+    MEZZO_TRY(mz_file_read(path, max_bytes, &text, &n));
+    mezzo_status status = MEZZO_OK;
+    if (n > SEAL_BYTES) {
+        const char *end = text + n - SEAL_BYTES;
+        make_seal(text, n - SEAL_BYTES, seal);
+        *sealed = strncmp(end, SEAL, sizeof SEAL - 1) == 0;
+        if (*sealed && memcmp(end, seal, SEAL_BYTES) != 0)
+            status = mz_fail(MEZZO_ERR_FORMAT, "%s: checksum %.8s, %.8s was written: the file is corrupted", path,
+                             seal + sizeof SEAL - 1, mz_quote_bytes(end + sizeof SEAL - 1, 8).text + 1);
+    }
+    if (status == MEZZO_OK)
+        status = mz_json_parse(path, text, n, MZ_JSON_DEPTH, out);
+    mz_free(text);
     return status;
 }
 

@@ -5,8 +5,17 @@
 #include <jansson.h>
 
 #include "base/base.h"
+#include "io/file.h"
 
 #define MZ_JSON_DEPTH 16 // deep enough for every format Mezzo reads
+
+// jansson's calls tell nobody when memory ran out inside a setter. Its allocations go through a counter of this
+// thread, which every parse and dump looks at: mz_json_new starts a value to be written, and mz_json_dump is
+// MEZZO_ERR_MEMORY if any allocation failed since.
+void mz_json_begin(void);   // nothing has failed from here on; a program calls it before its first json_object()
+json_t *mz_json_new(void);  // mz_json_begin, then an empty object; NULL when out of memory
+bool mz_json_ran_out(void); // since mz_json_begin, in this thread
+mezzo_status mz_json_dump(const json_t *value, size_t flags, char **text); // free(); NULL `value` is MEMORY
 
 // Parses one object or array of `n` bytes; `where` names the source in errors ("model.safetensors: header").
 // MEZZO_ERR_FORMAT: not JSON, nested deeper than max_depth, duplicate keys, text behind the value. Free with json_decref.
@@ -17,6 +26,13 @@ mezzo_status mz_json_load(const char *path, size_t max_bytes, json_t **out);
 
 // Writes it atomically, indented by two, keys in insertion order, numbers with 17 digits, a newline at the end.
 mezzo_status mz_json_save(const char *path, const json_t *value);
+
+// The same with a last member "crc32c", eight hexadecimal digits: the checksum of all bytes before that member's
+// comma. *written (may be NULL): the whole file's.
+mezzo_status mz_json_save_sealed(const char *path, const json_t *value, mz_written *written);
+// MEZZO_ERR_FORMAT where the checksum is wrong. *sealed: there is one; whether there must be depends on the format's
+// version.
+mezzo_status mz_json_load_sealed(const char *path, size_t max_bytes, json_t **out, bool *sealed);
 
 // "text" in quotes with JSON's escapes; bytes that are not UTF-8 become U+FFFD.
 void mz_json_add_text(mz_text *out, const char *text);

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "io/metrics.h"
 
 #include <math.h>
@@ -7,8 +8,6 @@
 #include "io/number.h"
 #include "io/quote.h"
 #include "io/tfevents.h"
-
-#define MAX_FILE ((size_t)1 << 32)
 
 typedef struct last_text {
     char *name, *value;
@@ -33,43 +32,44 @@ static mezzo_status line_step(const char *where, const char *line, size_t n, int
     return status;
 }
 
-// Collects the lines of steps up to `last`.
-static mezzo_status keep_lines(const char *path, const char *data, size_t n, int64_t last, mz_text *kept) {
-    int number = 0;
-    for (size_t at = 0; at < n;) {
-        const char *newline = memchr(data + at, '\n', n - at);
-        if (!newline) // torn by a crash: its step is written again
-            return MEZZO_OK;
-        size_t size = (size_t)(newline - (data + at));
-        char *where = mz_format("%s:%d", path, ++number);
-        if (!where)
-            return MEZZO_ERR_MEMORY;
+// Where the records of steps up to `last` end. Looked for from the end on: steps only grow, so the first record found
+// with such a step is the last to stay, and what a long file holds before it is not read. Lines in between that are
+// no records go with them.
+static mezzo_status end_of_kept(const char *path, const char *data, size_t n, int64_t last, size_t *end, bool *torn) {
+    *end = n;
+    *torn = false;
+    for (bool past_tail = false; *end > 0;) {
+        const char *newline = *end > 1 ? memrchr(data, '\n', *end - 1) : NULL;
+        size_t start = newline != NULL ? (size_t)(newline - data) + 1 : 0;
+        bool whole = data[*end - 1] == '\n'; // else torn by a crash: its step is written again
         int64_t step = 0;
-        mezzo_status status = line_step(where, data + at, size, &step);
-        mz_free(where);
-        MEZZO_TRY(status);
-        if (step <= last)
-            mz_text_add(kept, data + at, size + 1);
-        at += size + 1;
+        mezzo_status status = whole ? line_step(path, data + start, *end - start - 1, &step) : MEZZO_ERR_FORMAT;
+        if (status == MEZZO_ERR_MEMORY)
+            return status;
+        if (status == MEZZO_OK && step <= last)
+            return MEZZO_OK;
+        *torn |= status != MEZZO_OK && !past_tail;
+        past_tail |= status == MEZZO_OK;
+        *end = start;
     }
     return MEZZO_OK;
 }
 
 static mezzo_status cut_after(const char *path, int64_t last) {
+    mz_map map;
+    size_t end = 0;
+    bool torn = false;
     if (!mz_path_exists(path))
         return MEZZO_OK;
-    char *data;
-    size_t n;
-    MEZZO_TRY(mz_file_read(path, MAX_FILE, &data, &n));
-    mz_text kept = {0};
-    mezzo_status status = keep_lines(path, data, n, last, &kept);
-    if (status == MEZZO_OK)
-        status = kept.status;
-    if (status == MEZZO_OK && kept.len != n)
-        status = mz_file_write_atomic(path, kept.len ? kept.data : "", kept.len);
-    mz_text_free(&kept);
-    mz_free(data);
-    return status;
+    MEZZO_TRY(mz_map_open(path, &map));
+    size_t size = map.size;
+    mezzo_status status = end_of_kept(path, (const char *)map.data, size, last, &end, &torn);
+    mz_map_close(&map);
+    MEZZO_TRY(status);
+    if (torn)
+        mz_log("notice", "%s: its end was torn by a crash; it is cut back to the records up to step %lld",
+               mz_quote(path).text, (long long)last);
+    return end < size ? mz_file_cut(path, end) : MEZZO_OK;
 }
 
 static mezzo_status require_fresh(const char *path) {
@@ -95,7 +95,7 @@ mezzo_status mz_metrics_open(const char *folder, int64_t resume_step, bool tenso
         goto fail;
     }
     MEZZO_TRY_GOTO(status, resume_step < 0 ? require_fresh(path) : cut_after(path, resume_step));
-    MEZZO_TRY_GOTO(status, mz_file_append(path, &metrics->file));
+    MEZZO_TRY_GOTO(status, mz_file_append_own(path, &metrics->file));
     if (tensorboard)
         MEZZO_TRY_GOTO(status, mz_tfevents_open(folder, resume_step, &metrics->events));
     mz_free(path);

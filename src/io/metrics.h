@@ -28,10 +28,10 @@ static inline mz_metric mz_metric_text(const char *name, const char *value) {
 
 typedef struct mz_metrics mz_metrics;
 
-// Opens FOLDER/metrics.jsonl (the folder exists) and, where `tensorboard`, a new event file.
-// resume_step -1: a fresh run; MEZZO_ERR_INVALID where the file has records already. resume_step S ≥ 0: records of later steps
-// and a line torn by a crash are taken out first (atomically), so that the file becomes the one of a run that never stopped.
-// MEZZO_ERR_FORMAT names a line in the middle that is not a record; MEZZO_ERR_IO names the file.
+// Opens FOLDER/metrics.jsonl (the folder exists) and, where `tensorboard`, a new event file. resume_step -1: a fresh
+// run; MEZZO_ERR_INVALID where the file has records already. resume_step S ≥ 0: records of later steps and an end
+// torn or zeroed by a crash are cut off first, so that the file becomes the one of a run that never stopped. A line
+// before them that is not a record stays as it is. MEZZO_ERR_IO names the file.
 mezzo_status mz_metrics_open(const char *folder, int64_t resume_step, bool tensorboard, mz_metrics **out);
 void mz_metrics_close(mz_metrics *metrics); // NULL is fine
 

@@ -117,43 +117,49 @@ static bool put(json_t *object, const char *key, json_t *value) {
 static bool put_tensor(json_t *header, const plan_entry *entry, size_t offset) {
     const mz_safetensors_item *item = entry->item;
     json_t *shape = json_array();
-    for (size_t d = 0; shape && d < item->rank; d++)
-        json_array_append_new(shape, json_integer(item->shape[d]));
+    bool whole = shape != NULL;
+    for (size_t d = 0; whole && d < item->rank; d++)
+        whole = json_array_append_new(shape, json_integer(item->shape[d])) == 0;
+    if (!whole) {
+        json_decref(shape);
+        return false;
+    }
     json_t *tensor = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_to_text(item->dtype), "shape", shape,
                                "data_offsets", (json_int_t)offset, (json_int_t)(offset + entry->bytes));
     return put(header, item->name, tensor);
+}
+
+// Why a member of the header could not be put there.
+static mezzo_status header_failed(const char *path, const char *what, const char *name) {
+    if (mz_json_ran_out())
+        return mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory while making the header", path);
+    return mz_fail(MEZZO_ERR_INVALID, "%s: %s %s: not UTF-8", path, what, mz_quote(name).text);
+}
+
+static mezzo_status put_meta(const char *path, json_t *header, const mz_safetensors_meta *meta, size_t count) {
+    json_t *object = json_object();
+    if (!put(header, "__metadata__", object))
+        return header_failed(path, "metadata", "");
+    for (size_t i = 0; i < count; i++)
+        if (!put(object, meta[i].key, json_string(meta[i].value)))
+            return header_failed(path, "metadata", meta[i].key);
+    return MEZZO_OK;
 }
 
 static mezzo_status make_header(const char *path, const plan_entry *plan, size_t count, const mz_safetensors_meta *meta,
                                 size_t meta_count, char **out, size_t *size) {
     mezzo_status status = MEZZO_OK;
     char *text = NULL;
-    json_t *header = json_object();
-    if (meta_count > 0) {
-        json_t *object = json_object();
-        for (size_t i = 0; i < meta_count; i++)
-            if (!put(object, meta[i].key, json_string(meta[i].value))) {
-                status = mz_fail(MEZZO_ERR_INVALID, "%s: metadata %s: key or value is not UTF-8", path,
-                                 mz_quote(meta[i].key).text);
-                json_decref(object);
-                goto fail;
-            }
-        put(header, "__metadata__", object);
-    }
+    json_t *header = mz_json_new();
+    if (header != NULL && meta_count > 0)
+        MEZZO_TRY_GOTO(status, put_meta(path, header, meta, meta_count));
     size_t offset = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (!put_tensor(header, &plan[i], offset)) {
-            status = mz_fail(MEZZO_ERR_INVALID, "%s: tensor %s: its name is not UTF-8", path,
-                             mz_quote(plan[i].item->name).text);
-            goto fail;
-        }
+    for (size_t i = 0; i < count && header != NULL; i++) {
+        if (!put_tensor(header, &plan[i], offset))
+            MEZZO_TRY_GOTO(status, header_failed(path, "the name of tensor", plan[i].item->name));
         offset += plan[i].bytes;
     }
-    text = json_dumps(header, JSON_COMPACT);
-    if (!text) {
-        status = mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory while making the header", path);
-        goto fail;
-    }
+    MEZZO_TRY_GOTO(status, mz_context(mz_json_dump(header, JSON_COMPACT, &text), "%s", path));
     size_t n = strlen(text);
     if (n > MAX_HEADER) {
         status = mz_fail(MEZZO_ERR_INVALID, "%s: a header of %zu bytes; readers accept %zu", path, n, MAX_HEADER);
@@ -188,7 +194,7 @@ static mezzo_status write_tensor(mz_file *file, const plan_entry *entry, void *p
 }
 
 mezzo_status mz_safetensors_write(const char *path, const mz_safetensors_item *items, size_t count,
-                                  const mz_safetensors_meta *meta, size_t meta_count, uint32_t *crc) {
+                                  const mz_safetensors_meta *meta, size_t meta_count, mz_written *written) {
     mezzo_status status = MEZZO_OK;
     char *header = NULL;
     void *piece = NULL;
@@ -215,8 +221,8 @@ mezzo_status mz_safetensors_write(const char *path, const mz_safetensors_item *i
     MEZZO_TRY_GOTO(status, mz_file_write(file, header, size));
     for (size_t i = 0; i < count; i++)
         MEZZO_TRY_GOTO(status, write_tensor(file, &plan[i], piece));
-    if (crc)
-        *crc = mz_file_crc(file);
+    if (written)
+        *written = mz_file_written(file);
     status = mz_file_commit(file);
     file = NULL;
 fail:

@@ -4,6 +4,7 @@
 #define MZ_IO_SAFETENSORS_H
 
 #include "base/base.h"
+#include "io/file.h"
 
 #define MZ_SAFETENSORS_MAX_RANK 8
 
@@ -31,7 +32,7 @@ typedef struct mz_safetensors_meta {
 // MEZZO_ERR_IO, MEZZO_ERR_MEMORY, whatever `fill` returns.
 // crc, if not NULL, is given the CRC32C of the whole file.
 mezzo_status mz_safetensors_write(const char *path, const mz_safetensors_item *items, size_t count,
-                                  const mz_safetensors_meta *meta, size_t meta_count, uint32_t *crc);
+                                  const mz_safetensors_meta *meta, size_t meta_count, mz_written *written);
 
 // --- reading --------------------------------------------------------------------------------------------------------------
 typedef struct mz_safetensors mz_safetensors;

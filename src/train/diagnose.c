@@ -183,7 +183,7 @@ mezzo_status mz_guard_record(mz_training *run, const mz_fault *f, const char *ac
     mz_text_add(&line, "}\n", 2);
     mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : line.status;
     if (status == MEZZO_OK)
-        status = mz_file_append(path, &file);
+        status = mz_file_append_own(path, &file);
     if (status == MEZZO_OK)
         status = mz_file_write(file, line.data, line.len);
     if (file != NULL)

@@ -56,7 +56,7 @@ fail:
 static mezzo_status model_open(const char *path, bool best, const char *device, const char *precision, int threads,
                                model *m) {
     *m = (model){0};
-    MEZZO_TRY(mz_find_checkpoint(path, best, m->path, sizeof m->path));
+    MEZZO_TRY(mz_find_checkpoint(path, best, MZ_CHECKPOINT_WEIGHTS, m->path, sizeof m->path));
     MEZZO_TRY(mezzo_checkpoint_describe(m->path, &m->checkpoint));
     if (m->checkpoint.model.name[0] == '\0')
         return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json: no model is described: it was not written by a training run",

@@ -5,19 +5,20 @@
 #include "io/file.h"
 #include "mezzo/train.h"
 
-static mezzo_status find_below(const char *path, const char *below, bool best, char *out, size_t size, bool *found) {
+static mezzo_status find_below(const char *path, const char *below, bool best, int parts, char *out, size_t size,
+                               bool *found) {
     char *folder = mz_format("%s%s", path, below);
     if (folder == NULL)
         return MEZZO_ERR_MEMORY;
     mezzo_status status = MEZZO_OK;
     *found = mz_path_is_dir(folder);
     if (*found)
-        status = mezzo_checkpoint_find(folder, best, out, size);
+        status = mz_checkpoint_find(folder, best, false, parts, out, size);
     mz_free(folder);
     return status;
 }
 
-mezzo_status mz_find_checkpoint(const char *path, bool best, char *out, size_t size) {
+mezzo_status mz_find_checkpoint(const char *path, bool best, int parts, char *out, size_t size) {
     char *state = mz_format("%s/state.json", path);
     bool found = false;
     if (state == NULL)
@@ -31,8 +32,8 @@ mezzo_status mz_find_checkpoint(const char *path, bool best, char *out, size_t s
     }
     if (!mz_path_is_dir(path))
         return mz_fail(MEZZO_ERR_IO, "%s: no such folder: name a run folder or a checkpoint in one", path);
-    MEZZO_TRY(find_below(path, "/checkpoints", best, out, size, &found));
-    return found ? MEZZO_OK : mezzo_checkpoint_find(path, best, out, size);
+    MEZZO_TRY(find_below(path, "/checkpoints", best, parts, out, size, &found));
+    return found ? MEZZO_OK : mz_checkpoint_find(path, best, false, parts, out, size);
 }
 
 mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size) {

@@ -2,11 +2,11 @@
 #ifndef MZ_TRAIN_FOLDER_H
 #define MZ_TRAIN_FOLDER_H
 
-#include "base/base.h"
+#include "checkpoint/checkpoint.h"
 
-// A checkpoint's folder, from a run folder, its checkpoints/, or one checkpoint: the newest, or the best one. INVALID
-// where there is none.
-mezzo_status mz_find_checkpoint(const char *path, bool best, char *out, size_t size);
+// A checkpoint's folder, from a run folder, its checkpoints/, or one checkpoint: the newest, or the best one. `parts`:
+// MZ_CHECKPOINT_…, what will be read of it. INVALID where there is none.
+mezzo_status mz_find_checkpoint(const char *path, bool best, int parts, char *out, size_t size);
 mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size); // RUN/checkpoints/step-… → RUN
 
 #endif

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "train/health.h"
 
 #include <math.h>
@@ -5,7 +6,7 @@
 #include <stdlib.h>
 
 #include "io/file.h"
-#include "io/json.h"
+#include "io/number.h"
 
 // The rules' numbers. docs/guard.md repeats them; tests/unit/test_health.c holds each at its edge.
 static const double SKIPS_PER_THOUSAND = 10; // of the steps that the kept rows span, the first 100 of a run left out
@@ -190,51 +191,88 @@ bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
 }
 
 // --- a run's folder ------------------------------------------------------------------------------
-// Numbers as metrics.jsonl has them: NaN and infinities are strings.
-static double number_of(const json_t *row, const char *key) {
-    const json_t *value = json_object_get(row, key);
-    const char *text = json_string_value(value);
-    if (json_is_number(value))
-        return json_number_value(value);
-    if (text != NULL && strcmp(text, "Infinity") == 0)
-        return (double)INFINITY;
-    return text != NULL && strcmp(text, "-Infinity") == 0 ? -(double)INFINITY : (double)NAN;
+// A long run's file has hundreds of megabytes, and nine of its lines' keys matter here: they are looked for as
+// metrics.c writes them. Inside a text value such a key would have escaped quotes, so it cannot be mistaken for one.
+// False: the key is there with something unreadable.
+static bool number_in(const char *line, size_t n, const char *key, double *out, bool *found) {
+    const char *at = memmem(line, n, key, strlen(key));
+    const char *end = line + n;
+    *found = at != NULL;
+    *out = (double)NAN;
+    if (at == NULL)
+        return true;
+    at += strlen(key);
+    size_t size = 0;
+    bool quoted = at < end && *at == '"';
+    at += quoted;
+    while (at + size < end && at[size] != ',' && at[size] != '}' && at[size] != '"')
+        size++;
+    char text[MZ_NUMBER_MAX];
+    if (size == 0 || size >= sizeof text)
+        return false;
+    memcpy(text, at, size);
+    text[size] = '\0';
+    if (quoted) // JSON has no infinities: they are strings
+        *out = strcmp(text, "Infinity") == 0    ? (double)INFINITY
+               : strcmp(text, "-Infinity") == 0 ? -(double)INFINITY
+                                                : (double)NAN;
+    return quoted || mz_number_parse(text, out);
 }
 
-static void add_row(mz_health *h, const json_t *row) {
-    const json_t *scale = json_object_get(row, "amp/loss_scale");
-    mz_health_row r = {.step = (int64_t)json_integer_value(json_object_get(row, "step")),
-                       .loss = number_of(row, "train/loss"),
-                       .val_loss = number_of(row, "val/loss"),
-                       .scale = number_of(row, "amp/loss_scale"),
-                       .skipped = number_of(row, "amp/skipped_steps"),
-                       .underflow = number_of(row, "amp/underflow_share"),
-                       .has_loss = json_object_get(row, "train/loss") != NULL};
-    const char *precision = json_string_value(json_object_get(row, "amp/precision"));
+// Whether the row's precision is one that is trained with a loss scale.
+static bool scales_loss(const char *line, size_t n) {
+    static const char key[] = "\"amp/precision\": \"";
+    const char *at = memmem(line, n, key, sizeof key - 1);
+    char name[16] = "";
+    if (at == NULL)
+        return false;
+    at += sizeof key - 1;
+    for (size_t i = 0; i + 1 < sizeof name && at + i < line + n && at[i] != '"'; i++)
+        name[i] = at[i];
     mezzo_precision known;
-    bool needs = precision != NULL && mezzo_precision_parse(precision, &known) == MEZZO_OK &&
-                 mezzo_precision_needs_loss_scale(known);
-    r.scaling = scale != NULL && (r.scale != 1 || needs);
-    mz_health_add(h, &r);
+    return mezzo_precision_parse(name, &known) == MEZZO_OK && mezzo_precision_needs_loss_scale(known);
+}
+
+// False for a line that is no record: a crash or an editor spoilt it, and it is passed over.
+static bool read_row(const char *line, size_t n, mz_health_row *r, bool *matters) {
+    static const char start[] = "{\"step\": ";
+    bool found, has_val;
+    double step;
+    *r = (mz_health_row){0};
+    *matters = false;
+    if (n < sizeof start || memcmp(line, start, sizeof start - 1) != 0 || line[n - 1] != '}')
+        return false;
+    if (!number_in(line, n, "\"train/loss\": ", &r->loss, &r->has_loss) ||
+        !number_in(line, n, "\"val/loss\": ", &r->val_loss, &has_val))
+        return false;
+    *matters = r->has_loss || has_val;
+    if (!*matters)
+        return true;
+    bool good = number_in(line, n, start + 1, &step, &found) && step >= 0 && step < 1e18 &&
+                number_in(line, n, "\"amp/skipped_steps\": ", &r->skipped, &found) &&
+                number_in(line, n, "\"amp/underflow_share\": ", &r->underflow, &found) &&
+                number_in(line, n, "\"amp/loss_scale\": ", &r->scale, &found);
+    r->scaling = good && found && (r->scale != 1 || scales_loss(line, n));
+    r->step = good ? (int64_t)step : 0;
+    return good;
 }
 
 mezzo_status mz_health_read(mz_health *h, const char *folder) {
-    mz_map map = {0};
-    mezzo_status status = MEZZO_OK;
+    mz_lines *lines = NULL;
+    const char *line;
+    size_t n;
     char *path = mz_format("%s/metrics.jsonl", folder);
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
-    if (mz_path_exists(path))
-        MEZZO_TRY_GOTO(status, mz_map_open(path, &map));
-    const char *text = (const char *)map.data, *end = text + map.size;
-    for (const char *next; text < end && (next = memchr(text, '\n', (size_t)(end - text))) != NULL; text = next + 1) {
-        json_t *row;
-        MEZZO_TRY_GOTO(status, mz_json_parse(path, text, (size_t)(next - text), MZ_JSON_DEPTH, &row));
-        add_row(h, row);
-        json_decref(row);
+    mezzo_status status = mz_path_exists(path) ? mz_lines_open(path, &lines) : MEZZO_OK;
+    while (status == MEZZO_OK && lines != NULL && (status = mz_lines_next(lines, &line, &n)) == MEZZO_OK &&
+           line != NULL) {
+        mz_health_row row;
+        bool matters;
+        if (read_row(line, n, &row, &matters) && matters)
+            mz_health_add(h, &row);
     }
-fail:
-    mz_map_close(&map);
+    mz_lines_close(lines);
     mz_free(path);
     return status;
 }

@@ -116,6 +116,7 @@ static void look_at_health(mz_training *run, const mezzo_progress *p, double und
 }
 
 mezzo_status mz_run_log_step(mz_training *run) {
+    MEZZO_TRY(mz_run_still_there(run));
     const mezzo_progress p = progress_of(run, MEZZO_EVENT_STEP, "");
     char total[48], rate[48];
     snprintf(total, sizeof total, "train/%s", p.unit);

@@ -96,7 +96,7 @@ static mezzo_status keep_settings(const mz_training *run, const char *checkpoint
 static mezzo_status begin_with(mz_training *run, const char *path) {
     char checkpoint[4096];
     mezzo_checkpoint c = {0};
-    MEZZO_TRY(mz_find_checkpoint(path, false, checkpoint, sizeof checkpoint));
+    MEZZO_TRY(mz_find_checkpoint(path, false, MZ_CHECKPOINT_WEIGHTS, checkpoint, sizeof checkpoint));
     MEZZO_TRY(mezzo_checkpoint_describe(checkpoint, &c));
     MEZZO_TRY(check_model(checkpoint, &c.model, &run->engine.model));
     c.params = run->engine.params;
@@ -123,7 +123,7 @@ static mezzo_status has_checkpoint(mz_training *run, bool *out) {
         return MEZZO_OK;
     MEZZO_TRY(mz_dir_list(run->checkpoints, &names, &n));
     for (size_t i = 0; i < n; i++)
-        *out = *out || strcmp(names[i], MZ_CHECKPOINT_STAGED) != 0;
+        *out = *out || (strcmp(names[i], MZ_CHECKPOINT_STAGED) != 0 && strcmp(names[i], MZ_LOCK_FILE) != 0);
     mz_dir_list_free(names, n);
     return MEZZO_OK;
 }
@@ -138,6 +138,13 @@ static mezzo_status write_folder(mz_training *run) {
     return mz_task_save(run->task, run->config.out);
 }
 
+// From here on nobody else writes there. What an interrupted save or replacement left is put right.
+static mezzo_status own_folder(mz_training *run) {
+    MEZZO_TRY(mz_dir_create(run->config.out));
+    MEZZO_TRY(mz_lock_take(run->config.out, &run->lock));
+    return mz_checkpoint_recover(run->checkpoints);
+}
+
 mezzo_status mz_run_start(mz_training *run) {
     const char *resume = run->config.resume;
     bool used = false, automatic = strcmp(resume, "auto") == 0;
@@ -148,14 +155,15 @@ mezzo_status mz_run_start(mz_training *run) {
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s holds a run already: go on with it (--resume auto), or choose another folder (--out)",
                        run->config.out);
-    MEZZO_TRY(mz_dir_create(run->config.out));
+    if (!run->bisecting)
+        MEZZO_TRY(own_folder(run));
     if (automatic) {
         MEZZO_TRY(has_checkpoint(run, &used));
         if (used)
-            MEZZO_TRY(
-                mz_checkpoint_find(run->checkpoints, false, run->guard.policy == MZ_GUARD_STOP, path, sizeof path));
+            MEZZO_TRY(mz_checkpoint_find(run->checkpoints, false, run->guard.policy == MZ_GUARD_STOP,
+                                         MZ_CHECKPOINT_WHOLE, path, sizeof path));
     } else if (resume[0] != '\0' && !automatic) {
-        MEZZO_TRY(mz_find_checkpoint(resume, false, path, sizeof path));
+        MEZZO_TRY(mz_find_checkpoint(resume, false, MZ_CHECKPOINT_WHOLE, path, sizeof path));
     }
     if (path[0] != '\0')
         MEZZO_TRY(mz_run_load(run, path));
@@ -170,8 +178,16 @@ mezzo_status mz_run_start(mz_training *run) {
 }
 
 // --- saving --------------------------------------------------------------------------------------
+mezzo_status mz_run_still_there(const mz_training *run) {
+    if (mz_lock_holds(&run->lock, run->config.out))
+        return MEZZO_OK;
+    return mz_fail(MEZZO_ERR_IO, "%s: the run folder was removed, renamed or replaced while the run was writing there",
+                   run->config.out);
+}
+
 mezzo_status mz_run_save(mz_training *run) {
     bool fresh;
+    MEZZO_TRY(mz_run_still_there(run));
     MEZZO_TRY(mz_run_read_step(run, true, &fresh));
     mezzo_checkpoint c = {.params = run->engine.params,
                           .optimizer = run->engine.optimizer,
@@ -186,9 +202,17 @@ mezzo_status mz_run_save(mz_training *run) {
     snprintf(c.master, sizeof c.master, "%s", mezzo_master_name(run->config.master));
     snprintf(c.tokenizer, sizeof c.tokenizer, "%s", mz_task_keeps(run->task));
     MZ_INJECT_DISK(run, true);
-    MEZZO_TRY(mezzo_checkpoint_save(run->checkpoints, &c, run->config.keep_last, run->report.result.checkpoint,
-                                    sizeof run->report.result.checkpoint));
+    if (run->report.metrics != NULL)
+        MEZZO_TRY(
+            mz_metrics_sync(run->report.metrics)); // the checkpoint names a step: the rows up to it are on the disk
+    mezzo_status status = mezzo_checkpoint_save(run->checkpoints, &c, run->config.keep_last,
+                                                run->report.result.checkpoint, sizeof run->report.result.checkpoint);
     MZ_INJECT_DISK(run, false);
+    if (status == MEZZO_ERR_NUMERIC)
+        return mz_fail(status, "step %lld cannot be saved: %.600s; the newest sound checkpoint is %.300s",
+                       (long long)run->step, mezzo_error_message(),
+                       run->report.result.checkpoint[0] != '\0' ? run->report.result.checkpoint : "none");
+    MEZZO_TRY(status);
     mz_run_event(run, MEZZO_EVENT_CHECKPOINT, run->report.result.checkpoint);
     return MEZZO_OK;
 }

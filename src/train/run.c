@@ -14,7 +14,7 @@ static mezzo_status precision_of_checkpoint(mz_training *run, bool *found) {
         return MEZZO_OK;
     mezzo_status status = strcmp(resume, "auto") == 0
                               ? mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path)
-                              : mz_find_checkpoint(resume, false, path, sizeof path);
+                              : mz_find_checkpoint(resume, false, MZ_CHECKPOINT_WHOLE, path, sizeof path);
     if (status != MEZZO_OK || mezzo_checkpoint_describe(path, &c) != MEZZO_OK) // told where the run starts
         return MEZZO_OK;
     if (c.precision[0] == '\0' || mezzo_precision_parse(c.precision, &began) != MEZZO_OK)
@@ -106,6 +106,7 @@ mezzo_status mz_run_open_on(mezzo_device *device, const mezzo_config *config, co
 
 void mz_run_close(mz_training *run) {
     mz_report_close(run);
+    mz_lock_release(&run->lock);
     mz_guard_close(run);
     mz_inject_close(run);
     mz_source_close(run->data);

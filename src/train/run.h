@@ -3,6 +3,7 @@
 #ifndef MZ_TRAIN_RUN_H
 #define MZ_TRAIN_RUN_H
 
+#include "io/file.h"
 #include "train/config.h"
 #include "train/engine.h"
 #include "train/folder.h"
@@ -24,6 +25,7 @@ struct mz_training {
     mz_engine engine;
     mz_guard guard;
     mz_report report;
+    mz_lock lock;             // of the run folder
     char *checkpoints;        // path
     mz_inject inject;         // for tests: empty
     bool bisecting;           // nothing is written
@@ -46,5 +48,6 @@ void mz_run_forget_pending(mz_training *run); // losses that were not read
 mezzo_status mz_run_start(mz_training *run);
 mezzo_status mz_run_load(mz_training *run, const char *path); // a checkpoint into everything; where the run then is
 mezzo_status mz_run_save(mz_training *run);
+mezzo_status mz_run_still_there(const mz_training *run); // IO where the run folder is gone
 
 #endif

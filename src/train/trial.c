@@ -54,7 +54,7 @@ mz_trial_facts mz_trial_describe(const mz_trial *t) {
 mezzo_status mz_trial_load(mz_trial *trial, const char *path, int64_t *step) {
     char folder[4096];
     mezzo_checkpoint c = {.params = trial->engine.params};
-    MEZZO_TRY(mz_find_checkpoint(path, false, folder, sizeof folder));
+    MEZZO_TRY(mz_find_checkpoint(path, false, MZ_CHECKPOINT_WEIGHTS, folder, sizeof folder));
     MEZZO_TRY(mezzo_checkpoint_load(folder, &c));
     trial->data->position = c.batches;
     *step = c.step + 1;

@@ -28,8 +28,8 @@ static void close_exporter(exporter *e) {
 
 static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) {
     mz_checkpoint_state state;
-    MEZZO_TRY(mz_find_checkpoint(o->path, o->best, e->checkpoint, sizeof e->checkpoint));
-    MEZZO_TRY(mz_checkpoint_verify(e->checkpoint, &e->state, &state));
+    MEZZO_TRY(mz_find_checkpoint(o->path, o->best, MZ_CHECKPOINT_WEIGHTS, e->checkpoint, sizeof e->checkpoint));
+    MEZZO_TRY(mz_checkpoint_verify(e->checkpoint, MZ_CHECKPOINT_WEIGHTS, &e->state, &state));
     MEZZO_TRY(mz_run_folder(e->checkpoint, e->run, sizeof e->run));
     if (e->state.model.name[0] == '\0')
         return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json: no model is described: it was not written by a training run",
@@ -133,7 +133,7 @@ static mezzo_status list_tensors(exporter *e) {
 
 // --- files ------------------------------------------------------------------------------------------------------------------------
 static mezzo_status write_config(const exporter *e, const char *folder, const char *path) {
-    json_t *config = json_object();
+    json_t *config = mz_json_new();
     if (config == NULL)
         return mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
     const char *dtype = e->dtype == MEZZO_F32 ? "float32" : e->dtype == MEZZO_BF16 ? "bfloat16" : "float16";

@@ -474,6 +474,7 @@ static mezzo_status write_checkpoint(const mz_import *in, const char *checkpoint
     mz_file_mark marks[MZ_CHECKPOINT_FILES] = {{0}};
     mz_manifest_entry entry = {.name = "step-00000000", .val_loss = (double)NAN};
     mz_manifest manifest = {.entries = &entry, .count = 1};
+    mz_written written = {0};
     mezzo_checkpoint c = {
         .val_loss = (double)NAN, .best_val_loss = (double)NAN, .model = in->model, .precision = "fp32"};
     char *folder = mz_format("%s/%s", checkpoints, entry.name);
@@ -484,11 +485,14 @@ static mezzo_status write_checkpoint(const mz_import *in, const char *checkpoint
     if (tokenizer)
         snprintf(c.tokenizer, sizeof c.tokenizer, "tokenizer.json");
     MEZZO_TRY_GOTO(status, mz_dir_create(folder));
-    MEZZO_TRY_GOTO(status, mz_safetensors_write(weights, in->list.items, in->list.count, meta, MZ_COUNT(meta), NULL));
-    MEZZO_TRY_GOTO(status, mz_file_crc32c(weights, &marks[0].crc, &marks[0].bytes));
-    marks[0].present = true;
-    MEZZO_TRY_GOTO(status, mz_state_save(state, &c, marks));
-    MEZZO_TRY_GOTO(status, mz_file_crc32c(state, &entry.state_crc, &entry.state_bytes));
+    MEZZO_TRY_GOTO(status,
+                   mz_safetensors_write(weights, in->list.items, in->list.count, meta, MZ_COUNT(meta), &written));
+    MEZZO_TRY_GOTO(status, mz_file_read_back(weights, written));
+    marks[0] = (mz_file_mark){true, written.bytes, written.crc};
+    MEZZO_TRY_GOTO(status, mz_state_save(state, &c, marks, &written));
+    MEZZO_TRY_GOTO(status, mz_file_read_back(state, written));
+    entry.state_crc = written.crc;
+    entry.state_bytes = written.bytes;
     MEZZO_TRY_GOTO(status, mz_manifest_save(checkpoints, &manifest));
 fail:
     mz_free(folder);

@@ -213,6 +213,27 @@ static void test_allocations_of_a_run(void **state) {
     }
 }
 
+// A checkpoint names a step, so the records up to it are flushed before it: some failing fsync is that of
+// metrics.jsonl.
+static void test_records_are_flushed_before_a_checkpoint(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result result;
+    const char *args[] = {"--steps=2", "--layers=1", "--checkpoint-every=2", NULL};
+    for (int64_t n = 0;; n++) {
+        tiny_clean("flushed");
+        mz_io_fail_after(MZ_IO_FSYNC, n);
+        mezzo_status status = tiny_run("flushed", args, &log, &result);
+        mz_io_fail_after(MZ_IO_FSYNC, -1);
+        if (status == MEZZO_OK)
+            fail_msg("none of %lld flushes is of metrics.jsonl", (long long)n);
+        assert_int_equal(status, MEZZO_ERR_IO);
+        if (strstr(mezzo_error_message(), "metrics.jsonl") != NULL)
+            break;
+    }
+    assert_false(mz_path_exists("flushed/checkpoints/step-00000002"));
+}
+
 static int setup(void **state) {
     (void)state;
     tiny_text();
@@ -221,9 +242,12 @@ static int setup(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_allocation_of_creation), cmocka_unit_test(test_every_call_of_a_save),
-        cmocka_unit_test(test_every_call_of_a_replacement),  cmocka_unit_test(test_every_allocation_of_a_load),
+        cmocka_unit_test(test_every_allocation_of_creation),
+        cmocka_unit_test(test_every_call_of_a_save),
+        cmocka_unit_test(test_every_call_of_a_replacement),
+        cmocka_unit_test(test_every_allocation_of_a_load),
         cmocka_unit_test(test_allocations_of_a_run),
+        cmocka_unit_test(test_records_are_flushed_before_a_checkpoint),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

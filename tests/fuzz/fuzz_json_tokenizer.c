@@ -10,7 +10,7 @@ static mezzo_status load(const uint8_t *data, size_t size, mezzo_tokenizer **out
     json_t *object;
     *out = NULL;
     MEZZO_TRY(mz_json_parse("input", (const char *)data, size, MZ_JSON_DEPTH, &object));
-    mezzo_status status = mz_tokenizer_from_json("input", object, out);
+    mezzo_status status = mz_tokenizer_from_json("input", object, true, out);
     json_decref(object);
     return status;
 }

@@ -1,6 +1,9 @@
 // Checkpoints of one's own loop: what comes back, which are kept, what is said about the ones that are damaged or do not fit.
 #include "tiny_run.h"
 
+#include "backend/backend.h"
+#include "checkpoint/checkpoint.h"
+
 typedef struct fixture {
     mezzo_device *device;
     mezzo_params *params; // w [3, 4], b [4]
@@ -230,12 +233,79 @@ static void test_the_same_step_is_replaced(void **state) {
     char **names;
     size_t n;
     must(mz_dir_list("kept", &names, &n));
-    assert_int_equal(n, 2); // manifest.json and the one
+    assert_int_equal(n, 3); // .lock, manifest.json and the one
     mz_dir_list_free(names, n);
+}
+
+// What a load would refuse is not written: the message names tensor and element, the older checkpoint stays, nothing
+// is left.
+static void test_an_unsound_tensor_is_not_saved(void **state) {
+    fixture *f = *state;
+    char path[4096];
+    const float bad = INFINITY;
+    save(f, 1, 3, 0);
+    mezzo_checkpoint c = of(f, 2, 2);
+    must(f->device->backend->write(f->device, f->optimizer->d_moments[1] + 3, &bad, sizeof bad));
+    fails(mezzo_checkpoint_save("kept", &c, 0, path, sizeof path), MEZZO_ERR_NUMERIC, "exp_avg_sq", "element 3 is inf");
+    assert_int_equal(newest(false), 1);
+    assert_false(mz_path_exists("kept/.writing"));
+}
+
+// Numbers under which nothing could be found or read again.
+static void test_numbers_out_of_range_are_not_saved(void **state) {
+    fixture *f = *state;
+    const int64_t steps[] = {-1, INT64_MIN, INT64_MAX, INT64_C(1000000000000000000)};
+    for (size_t i = 0; i < MZ_COUNT(steps); i++) {
+        mezzo_checkpoint c = of(f, steps[i], 2);
+        fails(mezzo_checkpoint_save("kept", &c, 0, NULL, 0), MEZZO_ERR_INVALID, "step", "999999999999999999");
+    }
+    mezzo_checkpoint c = of(f, 1, 2);
+    c.batches = UINT64_C(1) << 63;
+    fails(mezzo_checkpoint_save("kept", &c, 0, NULL, 0), MEZZO_ERR_INVALID, "batches", "9223372036854775808");
+    c = of(f, 1, 2);
+    snprintf(c.tokenizer, sizeof c.tokenizer, "../x");
+    fails(mezzo_checkpoint_save("kept", &c, 0, NULL, 0), MEZZO_ERR_INVALID, "tokenizer", "'../x'");
+}
+
+// Evaluating needs no moments: what is not read is not asked for.
+static void test_weights_alone_are_enough_for_readers(void **state) {
+    fixture *f = *state;
+    char path[4096];
+    save(f, 1, 3, 0);
+    save(f, 2, 4, 0);
+    damage("kept/step-00000002/optimizer.safetensors", false);
+    must(mz_checkpoint_find("kept", false, false, MZ_CHECKPOINT_WEIGHTS, path, sizeof path));
+    assert_string_equal(path, "kept/step-00000002");
+    mezzo_checkpoint weights = {.params = f->params}, all = {.params = f->params, .optimizer = f->optimizer};
+    must(mezzo_checkpoint_load(path, &weights));
+    fails(mezzo_checkpoint_load(path, &all), MEZZO_ERR_FORMAT, "optimizer.safetensors", "corrupted");
+    assert_int_equal(newest(false), 1);
+}
+
+// Any byte of state.json that is changed is found, also where the checkpoint is named.
+static void test_a_changed_state_is_refused(void **state) {
+    fixture *f = *state;
+    char *text;
+    size_t n;
+    save(f, 1, 3, 0);
+    must(mz_file_read("kept/step-00000001/state.json", 1 << 16, &text, &n));
+    for (size_t i = 0; i < n * 8; i += 3) {
+        mezzo_checkpoint c = {.params = f->params};
+        text[i / 8] = (char)(text[i / 8] ^ 1 << i % 8);
+        must(mz_file_write_atomic("kept/step-00000001/state.json", text, n));
+        if (mezzo_checkpoint_load("kept/step-00000001", &c) == MEZZO_OK)
+            fail_msg("bit %zu of state.json: not found", i);
+        text[i / 8] = (char)(text[i / 8] ^ 1 << i % 8);
+    }
+    mz_free(text);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_an_unsound_tensor_is_not_saved, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_numbers_out_of_range_are_not_saved, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_weights_alone_are_enough_for_readers, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_changed_state_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_everything_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_keeps_the_last_and_the_best, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_lost_or_broken_manifest_loses_nothing, setup, teardown),

@@ -161,13 +161,27 @@ static void crc32c_gives_the_published_answers(void **state) {
     assert_int_equal(mz_file_create("sum", &file), MEZZO_OK);
     assert_int_equal(mz_file_write(file, "1234", 4), MEZZO_OK);
     assert_int_equal(mz_file_write(file, "56789", 5), MEZZO_OK);
-    assert_int_equal(mz_file_crc(file), 0xE3069283);
+    assert_int_equal(mz_file_written(file).crc, 0xE3069283);
     assert_int_equal(mz_file_commit(file), MEZZO_OK);
     uint32_t crc;
     uint64_t size;
     assert_int_equal(mz_file_crc32c("sum", &crc, &size), MEZZO_OK);
     assert_int_equal(crc, 0xE3069283);
     assert_int_equal(size, 9);
+}
+
+static void what_reads_back_differently_is_told(void **state) {
+    (void)state;
+    mz_file *file;
+    assert_int_equal(mz_file_create("back", &file), MEZZO_OK);
+    assert_int_equal(mz_file_write(file, "123456789", 9), MEZZO_OK);
+    const mz_written written = mz_file_written(file);
+    assert_int_equal(mz_file_commit(file), MEZZO_OK);
+    assert_int_equal(mz_file_read_back("back", written), MEZZO_OK);
+    assert_int_equal(mz_file_write_atomic("back", "123456780", 9), MEZZO_OK);
+    assert_error_has(mz_file_read_back("back", written), MEZZO_ERR_IO, "'back' reads back differently");
+    assert_int_equal(mz_file_write_atomic("back", "12345678", 8), MEZZO_OK);
+    assert_error_has(mz_file_read_back("back", written), MEZZO_ERR_IO, "8 of 9 bytes");
 }
 
 static void a_file_larger_than_its_kind_is_not_read(void **state) {
@@ -195,6 +209,7 @@ int main(void) {
         cmocka_unit_test(a_folder_is_committed_whole_or_stays_staged),
         cmocka_unit_test(removing_a_folder_does_not_follow_links),
         cmocka_unit_test(crc32c_gives_the_published_answers),
+        cmocka_unit_test(what_reads_back_differently_is_told),
         cmocka_unit_test(a_file_larger_than_its_kind_is_not_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

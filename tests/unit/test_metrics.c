@@ -6,6 +6,8 @@
 #include <signal.h>
 #include <stdint.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "io/file.h"
@@ -114,28 +116,72 @@ static void what_would_lose_records_is_refused(void **state) {
     mz_metrics_close(metrics);
     assert_error_has(mz_metrics_open("kept", -1, true, &metrics), MEZZO_ERR_INVALID,
                      "'kept/metrics.jsonl' holds the records of another run; resume it");
-    static const struct {
-        const char *text, *says;
-    } rows[] = {
-        {"{\"step\": 1}\nhello\n{\"step\": 2}\n", "kept/metrics.jsonl:2: not valid JSON"},
-        {"[1]\n", "kept/metrics.jsonl:1: not a record"},
-        {"{\"loss\": 1}\n", "kept/metrics.jsonl:1: key 'step': expected an integer, got nothing"},
-        {"{\"step\": -1}\n", "-1 is not in 0"},
-    };
-    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
-        assert_int_equal(mz_file_write_atomic("kept/metrics.jsonl", rows[i].text, strlen(rows[i].text)), MEZZO_OK);
-        assert_error_has(mz_metrics_open("kept", 0, true, &metrics), MEZZO_ERR_FORMAT, rows[i].says);
-        assert_file_is("kept/metrics.jsonl", rows[i].text);
-    }
-    // A failure while the lines are taken out leaves them.
+    // A failure before the lines are taken out leaves them.
     assert_int_equal(mz_file_write_atomic("kept/metrics.jsonl", "{\"step\": 1}\n{\"step\": 2}\n", 24), MEZZO_OK);
-    for (mz_io_op op = MZ_IO_WRITE; op <= MZ_IO_RENAME; op++) {
-        mz_io_fail_after(op, 0);
+    for (int64_t n = 0; n < 2; n++) {
+        mz_io_fail_after(MZ_IO_OPEN, n);
         assert_error_has(mz_metrics_open("kept", 1, true, &metrics), MEZZO_ERR_IO, "'kept/metrics.jsonl'");
         assert_file_is("kept/metrics.jsonl", "{\"step\": 1}\n{\"step\": 2}\n");
     }
     assert_error_has(mz_metrics_open("no_such_folder", -1, true, &metrics), MEZZO_ERR_IO,
                      "'no_such_folder/metrics.jsonl'");
+}
+
+static int notices;
+static void count_notices(void *user, const char *topic, const char *line) {
+    (void)user;
+    notices += strcmp(topic, "notice") == 0 && strstr(line, "torn by a crash") != NULL;
+}
+
+// What a crash or an editor does to the file: a torn or zeroed end is cut off with a notice, a bad line before a good
+// one is kept.
+static void a_spoilt_file_goes_on(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t n;
+        int64_t resume;
+        const char *left;
+        int notices;
+    } rows[] = {
+#define ROW(text) text, sizeof text - 1
+        {ROW("{\"step\": 1}\nhello\n{\"step\": 2}\n"), 2, "{\"step\": 1}\nhello\n{\"step\": 2}\n", 0},
+        {ROW("{\"step\": 1}\n{\"step\": 2}\nhello\n"), 2, "{\"step\": 1}\n{\"step\": 2}\n", 1},
+        {ROW("{\"step\": 1}\n{\"step\": 2}\n\0\0\0\0\0\0"), 2, "{\"step\": 1}\n{\"step\": 2}\n", 1},
+        {ROW("{\"step\": 1}\n{\"st\0\0\0\n\0\0"), 5, "{\"step\": 1}\n", 1},
+        {ROW("{\"step\": 1}\nhello\n{\"step\": 2}\n{\"st"), 1, "{\"step\": 1}\n", 1},
+        {ROW("{\"step\": 1}\nhello\n{\"step\": 2}\n"), 1, "{\"step\": 1}\n", 0},
+        {ROW("[1]\n"), 3, "", 1},
+        {ROW("{\"loss\": 1}\n{\"step\": -1}\n"), 3, "", 1},
+#undef ROW
+    };
+    mezzo_log_set(count_notices, NULL);
+    assert_int_equal(mz_dir_create("spoilt"), MEZZO_OK);
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        mz_metrics *metrics;
+        notices = 0;
+        assert_int_equal(mz_file_write_atomic("spoilt/metrics.jsonl", rows[i].text, rows[i].n), MEZZO_OK);
+        assert_int_equal(mz_metrics_open("spoilt", rows[i].resume, false, &metrics), MEZZO_OK);
+        mz_metrics_close(metrics);
+        assert_file_is("spoilt/metrics.jsonl", rows[i].left);
+        assert_int_equal(notices, rows[i].notices);
+    }
+    mezzo_log_set(NULL, NULL);
+}
+
+// The records' file of a run folder is a file of its own: a link out of the folder is not followed, a pipe not waited
+// for.
+static void only_a_file_of_the_folder_is_written(void **state) {
+    (void)state;
+    mz_metrics *metrics;
+    mz_dir_remove("linked");
+    assert_int_equal(mz_dir_create("linked"), MEZZO_OK);
+    assert_int_equal(mz_file_write_atomic("outside", "", 0), MEZZO_OK);
+    assert_int_equal(symlink("../outside", "linked/metrics.jsonl"), 0);
+    assert_int_equal(mz_metrics_open("linked", 0, false, &metrics), MEZZO_ERR_IO);
+    assert_int_equal(unlink("linked/metrics.jsonl"), 0);
+    assert_int_equal(mkfifo("linked/metrics.jsonl", 0600), 0);
+    assert_int_equal(mz_metrics_open("linked", 0, false, &metrics), MEZZO_ERR_IO);
 }
 
 // A write that stops in the middle: the file may grow by 20 bytes more. What was there stays, and so does the next record.
@@ -184,6 +230,8 @@ int main(void) {
         cmocka_unit_test(every_kind_of_value_is_valid_json),
         cmocka_unit_test(a_resumed_file_is_the_uninterrupted_one),
         cmocka_unit_test(what_would_lose_records_is_refused),
+        cmocka_unit_test(a_spoilt_file_goes_on),
+        cmocka_unit_test(only_a_file_of_the_folder_is_written),
         cmocka_unit_test(a_torn_record_is_cut_off),
         cmocka_unit_test(a_full_disk_is_told),
     };

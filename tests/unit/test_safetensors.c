@@ -62,10 +62,11 @@ static void shapes_metadata_and_callbacks_come_back(void **state) {
                                          {"empty", MEZZO_BF16, 2, shape_0, NULL, NULL, NULL},
                                          {"big", MEZZO_U8, 1, shape_big, NULL, count_up, NULL}};
     const mz_safetensors_meta meta[] = {{"format", "pt"}, {"quote\"é", "line\nbreak"}};
-    uint32_t crc, crc_of_file;
-    assert_int_equal(mz_safetensors_write("mixed.safetensors", items, 4, meta, 2, &crc), MEZZO_OK);
+    mz_written written;
+    uint32_t crc_of_file;
+    assert_int_equal(mz_safetensors_write("mixed.safetensors", items, 4, meta, 2, &written), MEZZO_OK);
     assert_int_equal(mz_file_crc32c("mixed.safetensors", &crc_of_file, NULL), MEZZO_OK);
-    assert_int_equal(crc, crc_of_file);
+    assert_int_equal(written.crc, crc_of_file);
 
     mz_safetensors *file;
     assert_int_equal(mz_safetensors_open("mixed.safetensors", &file), MEZZO_OK);

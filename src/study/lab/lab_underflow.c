@@ -39,7 +39,7 @@ static mezzo_status look(const mz_underflow_options *o, mezzo_config *config, mz
     char folder[4096] = "", found[4096];
     const mz_step_report *report;
     if (o->run != NULL) {
-        MEZZO_TRY(mz_find_checkpoint(o->run, false, found, sizeof found));
+        MEZZO_TRY(mz_find_checkpoint(o->run, false, MZ_CHECKPOINT_WEIGHTS, found, sizeof found));
         MEZZO_TRY(mz_run_folder(found, folder, sizeof folder));
     }
     char *text = NULL;

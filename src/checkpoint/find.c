@@ -1,0 +1,205 @@
+// Which checkpoint of a folder is whole. Nothing here changes a folder but mz_checkpoint_recover, which its owner
+// calls.
+#include "checkpoint/checkpoint.h"
+#include "io/file.h"
+
+static mezzo_status verify_file(const char *folder, const char *file, const mz_file_mark *mark) {
+    uint32_t crc = 0;
+    uint64_t bytes = 0;
+    char *path = mz_format("%s/%s", folder, file);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_file_crc32c(path, &crc, &bytes);
+    if (status == MEZZO_OK && bytes != mark->bytes)
+        status =
+            mz_fail(MEZZO_ERR_FORMAT,
+                    "%s: %llu bytes, %llu were written: the file is truncated or was changed; use another checkpoint",
+                    path, (unsigned long long)bytes, (unsigned long long)mark->bytes);
+    else if (status == MEZZO_OK && crc != mark->crc)
+        status = mz_fail(MEZZO_ERR_FORMAT,
+                         "%s: checksum %08x, %08x was written: the file is corrupted; use another checkpoint", path,
+                         crc, mark->crc);
+    mz_free(path);
+    return status;
+}
+
+mezzo_status mz_checkpoint_verify(const char *path, int parts, mezzo_checkpoint *checkpoint,
+                                  mz_checkpoint_state *state) {
+    char *file = mz_format("%s/state.json", path);
+    if (file == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_state_load(file, checkpoint, state);
+    if (status == MEZZO_OK && !state->files[0].present)
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: key 'files' does not list model.safetensors", file);
+    mz_free(file);
+    for (int i = 0; i < MZ_CHECKPOINT_FILES && status == MEZZO_OK; i++)
+        if (state->files[i].present && parts & 1 << i)
+            status = verify_file(path, mz_checkpoint_files[i], &state->files[i]);
+    return status;
+}
+
+// A kill between the two renames of a replacement, on a file system that cannot swap two names, leaves a whole
+// checkpoint under its hidden name. A reader may use it there; only the folder's owner puts it back.
+static mezzo_status each_replaced(const char *folder, mezzo_status (*visit)(void *user, const char *name), void *user) {
+    char **names = NULL;
+    size_t n = 0;
+    MEZZO_TRY(mz_dir_list(folder, &names, &n));
+    mezzo_status status = MEZZO_OK;
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++)
+        if (strncmp(names[i], MZ_CHECKPOINT_REPLACED, strlen(MZ_CHECKPOINT_REPLACED)) == 0)
+            status = visit(user, names[i] + strlen(MZ_CHECKPOINT_REPLACED));
+    mz_dir_list_free(names, n);
+    return status;
+}
+
+static mezzo_status put_back(void *user, const char *name) {
+    const char *folder = user;
+    char *replaced = mz_format("%s/" MZ_CHECKPOINT_REPLACED "%s", folder, name);
+    char *final = mz_format("%s/%s", folder, name);
+    mezzo_status status = MEZZO_OK;
+    if (replaced == NULL || final == NULL)
+        status = MEZZO_ERR_MEMORY;
+    else
+        status = mz_path_exists(final) ? mz_dir_remove(replaced) : mz_dir_commit(replaced, final);
+    mz_free(replaced);
+    mz_free(final);
+    return status;
+}
+
+mezzo_status mz_checkpoint_recover(const char *folder) {
+    char *staged = mz_format("%s/" MZ_CHECKPOINT_STAGED, folder);
+    if (staged == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status =
+        mz_path_is_dir(folder) ? each_replaced(folder, put_back, (void *)(uintptr_t)folder) : MEZZO_OK;
+    if (status == MEZZO_OK)
+        status = mz_dir_remove(staged);
+    mz_free(staged);
+    return status;
+}
+
+mezzo_status mz_checkpoint_open_tensors(const char *folder, const char *file, mz_safetensors **out) {
+    char *path = mz_format("%s/%s", folder, file);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_safetensors_open(path, out);
+    mz_free(path);
+    return status;
+}
+
+// The first tensor of a file with a value that is not finite: FORMAT naming it.
+static mezzo_status check_finite(const char *folder, const char *file) {
+    mz_safetensors *tensors;
+    mezzo_status status = MEZZO_OK;
+    MEZZO_TRY(mz_checkpoint_open_tensors(folder, file, &tensors));
+    for (size_t i = 0; i < mz_safetensors_count(tensors) && status == MEZZO_OK; i++) {
+        const mz_safetensors_tensor *t = mz_safetensors_at(tensors, i);
+        size_t n = t->dtype == MEZZO_F32 ? t->bytes / sizeof(float) : 0, bad = 0, first = n;
+        for (size_t k = 0; k < n; k++) {
+            uint32_t bits;
+            memcpy(&bits, (const char *)t->data + k * sizeof bits, sizeof bits);
+            bool here = (bits & 0x7F800000u) == 0x7F800000u;
+            first = here && bad == 0 ? k : first;
+            bad += here;
+        }
+        if (bad > 0)
+            status = mz_fail(MEZZO_ERR_FORMAT,
+                             "%s/%s: tensor '%s' has %zu values that are not finite, the first is element %zu: use an "
+                             "older checkpoint",
+                             folder, file, t->name, bad, first);
+    }
+    mz_safetensors_close(tensors);
+    return status;
+}
+
+mezzo_status mz_checkpoint_check_sound(const char *folder, int parts, const mz_checkpoint_state *state) {
+    for (int i = 0; i < MZ_CHECKPOINT_FILES; i++)
+        if (state->files[i].present && parts & 1 << i)
+            MEZZO_TRY(check_finite(folder, mz_checkpoint_files[i]));
+    return MEZZO_OK;
+}
+
+// One candidate: MEZZO_OK where it is whole and, for the parts that are asked for, sound. *whole: only a number in it
+// is wrong.
+static mezzo_status try_one(const char *folder, const mz_manifest_entry *entry, int parts, char *path, size_t size,
+                            bool *whole) {
+    mezzo_checkpoint checkpoint = {0};
+    mz_checkpoint_state state;
+    int length = snprintf(path, size, "%s/%s", folder, entry->name);
+    *whole = false;
+    if (length < 0 || (size_t)length >= size)
+        return mz_fail(MEZZO_ERR_INVALID, "%s: the path is too long", folder);
+    const mz_file_mark mark = {.crc = entry->state_crc, .bytes = entry->state_bytes};
+    MEZZO_TRY(verify_file(path, "state.json", &mark));
+    MEZZO_TRY(mz_checkpoint_verify(path, parts, &checkpoint, &state));
+    *whole = true;
+    return mz_checkpoint_check_sound(path, parts, &state);
+}
+
+typedef struct search {
+    const char *folder;
+    char *path;
+    size_t size;
+    int parts;
+    bool found;
+} search;
+
+static mezzo_status try_replaced(void *user, const char *name) {
+    search *s = user;
+    mezzo_checkpoint checkpoint = {0};
+    mz_checkpoint_state state;
+    char *final = mz_format("%s/%s", s->folder, name);
+    if (final == NULL)
+        return MEZZO_ERR_MEMORY;
+    bool there = mz_path_exists(final);
+    mz_free(final);
+    int length = snprintf(s->path, s->size, "%s/" MZ_CHECKPOINT_REPLACED "%s", s->folder, name);
+    if (s->found || there || length < 0 || (size_t)length >= s->size)
+        return MEZZO_OK;
+    mezzo_status status = mz_checkpoint_verify(s->path, s->parts, &checkpoint, &state);
+    if (status == MEZZO_OK)
+        status = mz_checkpoint_check_sound(s->path, s->parts, &state);
+    s->found = status == MEZZO_OK;
+    return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK;
+}
+
+static mezzo_status find_in(const mz_manifest *m, bool best, bool strict, search *s) {
+    int first = best ? mz_manifest_best(m) : -1;
+    for (int i = (int)m->count - 1 + (first >= 0); i >= 0; i--) {
+        // The best one is tried first, then the others from the newest on.
+        int at = first >= 0 ? (i == (int)m->count ? first : i) : i;
+        bool whole;
+        mezzo_status status = try_one(s->folder, &m->entries[at], s->parts, s->path, s->size, &whole);
+        if (status == MEZZO_OK || status == MEZZO_ERR_MEMORY || (whole && strict))
+            return status;
+        mz_log("warn", "checkpoint left out: %s", mezzo_error_message());
+    }
+    // A replacement is under way, or was killed: the older one is whole under its hidden name.
+    char path[4096] = "";
+    search replaced = {s->folder, path, sizeof path, s->parts, false};
+    MEZZO_TRY(each_replaced(s->folder, try_replaced, &replaced));
+    if (replaced.found && (size_t)snprintf(s->path, s->size, "%s", path) < s->size)
+        return MEZZO_OK;
+    s->path[0] = '\0';
+    return mz_fail(MEZZO_ERR_INVALID,
+                   "%s: no whole checkpoint (%zu found, none with the right checksums and finite numbers)", s->folder,
+                   m->count);
+}
+
+mezzo_status mezzo_checkpoint_find(const char *folder, bool best, char *path, size_t size) {
+    return mz_checkpoint_find(folder, best, false, MZ_CHECKPOINT_WHOLE, path, size);
+}
+
+mezzo_status mz_checkpoint_find(const char *folder, bool best, bool strict, int parts, char *path, size_t size) {
+    mz_manifest manifest = {0};
+    search s = {folder, path, size, parts, false};
+    if (size > 0)
+        path[0] = '\0';
+    if (!mz_path_is_dir(folder))
+        return mz_fail(MEZZO_ERR_INVALID, "%s: no such folder, so no checkpoint", folder);
+    mezzo_status status = mz_manifest_load(folder, &manifest);
+    if (status == MEZZO_OK)
+        status = find_in(&manifest, best, strict, &s);
+    mz_manifest_free(&manifest);
+    return status;
+}

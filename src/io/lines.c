@@ -1,0 +1,82 @@
+// The lines half of file.h: pieces of a megabyte, and what is left of a line carried over to the next.
+#include <unistd.h>
+
+#include "io/file.h"
+#include "io/file_ops.h"
+
+enum { PIECE = 1 << 20, LONGEST = 16 << 20 };
+
+struct mz_lines {
+    int fd;
+    char *path, *buffer;
+    size_t cap, begin, end; // the bytes not yet given out
+    bool over;              // the file has no more
+    bool passing;           // the line under way is too long
+};
+
+mezzo_status mz_lines_open(const char *path, mz_lines **out) {
+    size_t size;
+    *out = NULL;
+    mz_lines *lines = mz_alloc(1, sizeof *lines);
+    if (lines == NULL)
+        return MEZZO_ERR_MEMORY;
+    lines->fd = -1;
+    lines->path = mz_strdup(path);
+    mezzo_status status = lines->path == NULL ? MEZZO_ERR_MEMORY : mz_open_regular(path, &lines->fd, &size);
+    if (status == MEZZO_OK)
+        status = MZ_RESERVE(lines->buffer, lines->cap, PIECE);
+    if (status != MEZZO_OK) {
+        mz_lines_close(lines);
+        return status;
+    }
+    *out = lines;
+    return MEZZO_OK;
+}
+
+void mz_lines_close(mz_lines *lines) {
+    if (lines == NULL)
+        return;
+    if (lines->fd >= 0)
+        close(lines->fd);
+    mz_free(lines->buffer);
+    mz_free(lines->path);
+    mz_free(lines);
+}
+
+// More bytes behind what is there, which moves to the front.
+static mezzo_status read_more(mz_lines *lines) {
+    size_t left = lines->end - lines->begin, got;
+    if (left >= LONGEST) {
+        left = 0;
+        lines->passing = true;
+    }
+    memmove(lines->buffer, lines->buffer + lines->begin, left);
+    lines->begin = 0;
+    lines->end = left;
+    MEZZO_TRY(MZ_RESERVE(lines->buffer, lines->cap, left + PIECE));
+    MEZZO_TRY(mz_read_piece(lines->fd, lines->path, lines->buffer + left, PIECE, &got));
+    lines->end += got;
+    lines->over = got < PIECE;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_lines_next(mz_lines *lines, const char **line, size_t *n) {
+    *line = NULL;
+    *n = 0;
+    for (;;) {
+        const char *from = lines->buffer + lines->begin, *newline = memchr(from, '\n', lines->end - lines->begin);
+        if (newline == NULL && lines->over)
+            return MEZZO_OK;
+        if (newline == NULL) {
+            MEZZO_TRY(read_more(lines));
+            continue;
+        }
+        lines->begin = (size_t)(newline - lines->buffer) + 1;
+        if (!lines->passing) {
+            *line = from;
+            *n = (size_t)(newline - from);
+            return MEZZO_OK;
+        }
+        lines->passing = false;
+    }
+}

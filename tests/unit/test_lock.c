@@ -1,0 +1,101 @@
+// One writer of a run folder: a second one is refused and told who has it, and a dead one stands in nobody's way.
+// Seen to fail with flock's lock of the process (fcntl's F_SETLK): two runs of one process shared it.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "io/file.h"
+
+static void expect_refused(const char *folder, pid_t owner) {
+    mz_lock second;
+    char says[64];
+    snprintf(says, sizeof says, "process %ld on ", (long)owner);
+    assert_int_equal(mz_lock_take(folder, &second), MEZZO_ERR_INVALID);
+    if (strstr(mezzo_error_message(), says) == NULL)
+        fail_msg("'%s' does not say '%s'", mezzo_error_message(), says);
+    assert_int_equal(second.fd, 0);
+}
+
+static void test_a_second_owner_is_refused(void **state) {
+    (void)state;
+    mz_lock first, second;
+    assert_int_equal(mz_dir_create("one"), MEZZO_OK);
+    assert_int_equal(mz_lock_take("one", &first), MEZZO_OK);
+    expect_refused("one", getpid());
+    expect_refused("one", getpid()); // and again: the first try took nothing away
+    mz_lock_release(&first);
+    assert_int_equal(mz_lock_take("one", &second), MEZZO_OK);
+    mz_lock_release(&second);
+    mz_lock_release(&second);
+}
+
+static void test_a_killed_owner_is_none(void **state) {
+    (void)state;
+    int ends[2], status;
+    char byte;
+    mz_lock ours;
+    assert_int_equal(mz_dir_create("killed"), MEZZO_OK);
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (mz_lock_take("killed", &ours) != MEZZO_OK || write(ends[1], "l", 1) != 1)
+            _exit(1);
+        pause();
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    close(ends[0]);
+    expect_refused("killed", child);
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(mz_lock_take("killed", &ours), MEZZO_OK);
+    mz_lock_release(&ours);
+}
+
+static void test_a_folder_that_is_gone(void **state) {
+    (void)state;
+    mz_lock lock, none = {0};
+    assert_int_equal(mz_dir_remove("gone"), MEZZO_OK);
+    assert_int_equal(mz_dir_create("gone"), MEZZO_OK);
+    assert_int_equal(mz_lock_take("gone", &lock), MEZZO_OK);
+    assert_true(mz_lock_holds(&lock, "gone"));
+    assert_int_equal(mz_dir_remove("gone"), MEZZO_OK);
+    assert_false(mz_lock_holds(&lock, "gone"));
+    assert_int_equal(mz_dir_create("gone"), MEZZO_OK); // another one of the same name
+    assert_false(mz_lock_holds(&lock, "gone"));
+    assert_true(mz_lock_holds(&none, "gone")); // a file system without locks: nothing is known
+    mz_lock_release(&lock);
+    assert_int_equal(mz_lock_take("no_such_folder", &lock), MEZZO_ERR_IO);
+}
+
+static void test_a_link_is_no_lock(void **state) {
+    (void)state;
+    mz_lock lock;
+    assert_int_equal(mz_dir_remove("linked"), MEZZO_OK);
+    assert_int_equal(mz_dir_create("linked"), MEZZO_OK);
+    assert_int_equal(mz_file_write_atomic("precious", "text", 4), MEZZO_OK);
+    assert_int_equal(symlink("../precious", "linked/.lock"), 0);
+    assert_int_equal(mz_lock_take("linked", &lock), MEZZO_ERR_IO);
+    char *text;
+    size_t n;
+    assert_int_equal(mz_file_read("precious", 16, &text, &n), MEZZO_OK);
+    assert_int_equal(n, 4);
+    mz_free(text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_second_owner_is_refused),
+        cmocka_unit_test(test_a_killed_owner_is_none),
+        cmocka_unit_test(test_a_folder_that_is_gone),
+        cmocka_unit_test(test_a_link_is_no_lock),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
