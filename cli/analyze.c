@@ -1,5 +1,6 @@
 // mezzo analyze: a study's rows → pairs, statistics, rules, report, figures.
 #include "cli.h"
+#include "io/quote.h"
 #include "io/file.h"
 #include "study/analyse/figures.h"
 
@@ -32,12 +33,14 @@ static void warn(const mz_study *s) {
     if (s->n_alone > 0) {
         const mz_study_row *r = &s->rows[s->alone[0]];
         fprintf(stderr, "mezzo analyze: %zu rows have no partner and are left out; the first is line %lld: %s, %s\n",
-                s->n_alone, (long long)r->line, mz_key_text(&r->key, r->variant, text, sizeof text), r->prec);
+                s->n_alone, (long long)r->line, mz_key_text(&r->key, r->variant, text, sizeof text),
+                mz_quote(r->prec).text);
     }
     if (s->n_unequal > 0)
         fprintf(stderr, "mezzo analyze: %zu pairs ran on unequal rungs or shapes and are listed apart\n", s->n_unequal);
     if (s->others[0] != '\0')
-        fprintf(stderr, "mezzo analyze: the file also has rows of %s: --candidate NAME compares those\n", s->others);
+        fprintf(stderr, "mezzo analyze: the file also has rows of %s: --candidate NAME compares those\n",
+                mz_quote(s->others).text);
 }
 
 static int print_json(const cli_args *args, const mz_analysis *a, const outcome *out) {

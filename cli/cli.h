@@ -75,8 +75,9 @@ bool cli_takes_key(const cli_command *command, const char *key);
 // "fp32,bf16" → precisions, each once: CLI_DONE or CLI_USAGE (bench_models.c). `initial` NULL: every one that all devices run.
 int cli_precisions(const cli_args *args, const char *option, const char *initial, mezzo_precision *out, int most,
                    int *n);
-// Not zero once SIGINT or SIGTERM came; the second one leaves at once (interrupt.c).
+// Not zero once SIGINT, SIGTERM or SIGHUP came; the second one leaves at once (interrupt.c).
 const volatile sig_atomic_t *cli_interruptible(void);
+void cli_ignore_signals(void); // SIGPIPE and SIGXFSZ: the write that they are about fails instead
 int cli_bench_models(const cli_args *args, const char *command); // the half of bench that is in bench_models.c
 
 // --- telling (report.c) ---------------------------------------------------------------------------------------------------
@@ -89,6 +90,8 @@ int cli_error(const cli_command *command, mezzo_status status);
 // Flushes stdout: a result that did not reach its file is an error.
 int cli_finish(const cli_command *command, int code);
 void cli_help(const cli_command *command);
+// A text that a model or a file made: bytes as they are, but on a terminal control characters become "?".
+void cli_print_text(FILE *to, const char *text, size_t n);
 const char *cli_quote(const char *word, char *buf, size_t size);  // for a shell, quoted only where it must be
 const char *cli_duration(double seconds, char *buf, size_t size); // "1:02:03", "2:03"
 const char *cli_bytes(size_t bytes, char *buf, size_t size);      // "12.3 MB"

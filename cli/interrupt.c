@@ -1,4 +1,4 @@
-// The first SIGINT or SIGTERM asks the work to stop, the second leaves at once.
+// The first SIGINT, SIGTERM or SIGHUP asks the work to stop, the second leaves at once.
 #include <unistd.h>
 
 #include "cli.h"
@@ -16,6 +16,13 @@ const volatile sig_atomic_t *cli_interruptible(void) {
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
+    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) // under nohup it stays ignored
+        sigaction(SIGHUP, &action, NULL);
+    cli_ignore_signals();
     return &stop;
+}
+
+void cli_ignore_signals(void) {
+    signal(SIGPIPE, SIG_IGN); // a reader that goes away ("| head") is an error of the write, not the end
+    signal(SIGXFSZ, SIG_IGN); // so is a file that may not grow any more
 }

@@ -1,7 +1,15 @@
 // mezzo: one command, a subcommand for each thing it does.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "cli.h"
+#include "io/json.h"
 
 static const cli_command *const commands[] = {
     &cli_train,  &cli_eval,  &cli_sample, &cli_data,   &cli_import, &cli_export, &cli_explain, &cli_bench, &cli_analyze,
@@ -57,8 +65,15 @@ static int dispatch(const cli_command *command, int argc, char **argv) {
     return cli_finish(command, code);
 }
 
-int main(int argc, char **argv) {
-    mezzo_log_set(cli_log, NULL);
+// A file opened later must never become the standard output or error that the caller closed.
+static bool open_closed_streams(void) {
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd)
+            return false;
+    return true;
+}
+
+static int start(int argc, char **argv) {
     if (argc < 2) {
         fprintf(stderr, "mezzo: a subcommand is missing; mezzo --help lists them\n");
         return CLI_USAGE;
@@ -77,4 +92,68 @@ int main(int argc, char **argv) {
         if (strcmp(argv[1], commands[i]->name) == 0)
             return dispatch(commands[i], argc, argv);
     return unknown(argv[1]);
+}
+
+// --- small stacks --------------------------------------------------------------------------------
+enum { STACK_BYTES = 8 << 20 };
+
+typedef struct words {
+    int argc, code;
+    char **argv;
+} words;
+
+static void *start_thread(void *user) {
+    words *w = user;
+    mz_json_begin(); // this thread's
+    w->code = start(w->argc, w->argv);
+    return NULL;
+}
+
+// Under a small `ulimit -s` everything, OpenMP's threads too, gets stacks of the usual size that do not count against
+// it.
+static int start_on_large_stack(int argc, char **argv) {
+    words w = {argc, CLI_FAILED, argv};
+    pthread_attr_t attr;
+    pthread_t thread;
+    int error = pthread_attr_init(&attr);
+    if (error == 0)
+        error = pthread_attr_setstacksize(&attr, STACK_BYTES);
+    if (error == 0)
+        error = pthread_setattr_default_np(&attr);
+    if (error == 0)
+        error = pthread_create(&thread, &attr, start_thread, &w);
+    if (error == 0)
+        error = pthread_join(thread, NULL);
+    if (error != 0)
+        fprintf(stderr, "mezzo: no thread with a stack of %d MB (%s): raise ulimit -s or free memory\n",
+                STACK_BYTES >> 20, strerror(error));
+    return w.code;
+}
+
+// --- the end -------------------------------------------------------------------------------------
+static bool leaving;
+
+// libgomp calls exit(1) after a line of its own where it cannot start a thread or get memory. 1 means a failed check;
+// this is 3.
+static void leave_with_documented_code(void) {
+    if (leaving)
+        return;
+    static const char line[] = "mezzo: a library it runs on gave up, see above\n";
+    if (write(STDERR_FILENO, line, sizeof line - 1) >= 0)
+        fflush(stdout);
+    _exit(CLI_FAILED);
+}
+
+int main(int argc, char **argv) {
+    struct rlimit stack;
+    if (!open_closed_streams() || atexit(leave_with_documented_code) != 0)
+        return CLI_FAILED;
+    cli_ignore_signals();
+    mezzo_log_set(cli_log, NULL);
+    mz_json_begin();
+    bool small =
+        getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur != RLIM_INFINITY && stack.rlim_cur < STACK_BYTES / 4;
+    int code = small ? start_on_large_stack(argc, argv) : start(argc, argv);
+    leaving = true;
+    return code;
 }

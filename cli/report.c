@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/precision.h"
 #include "cli.h"
@@ -42,12 +43,14 @@ static void print_name(const cli_command *command) {
 }
 
 int cli_wrong(const cli_command *command, const char *fmt, ...) {
-    print_name(command);
+    char line[2048];
     va_list args;
     va_start(args, fmt);
-    vfprintf(stderr, fmt, args);
+    vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
-    fputc('\n', stderr);
+    mz_text_tame(line);
+    print_name(command);
+    fprintf(stderr, "%s\n", line);
     return CLI_USAGE;
 }
 
@@ -66,6 +69,15 @@ int cli_finish(const cli_command *command, int code) {
     print_name(command);
     fprintf(stderr, "the results could not be written to standard output: %s\n", strerror(error));
     return code == CLI_DONE ? CLI_FAILED : code;
+}
+
+void cli_print_text(FILE *to, const char *text, size_t n) {
+    bool terminal = isatty(fileno(to)) != 0;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        bool control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F;
+        fputc(terminal && control ? '?' : c, to);
+    }
 }
 
 // --- help: at most 80 columns ---------------------------------------------------------------------------------------------------

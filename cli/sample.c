@@ -35,7 +35,7 @@ static void on_text(void *user, int index, const char *text, size_t bytes) {
     if (t->json) {
         mz_text_add(&t->text, text, bytes);
     } else {
-        fwrite(text, 1, bytes, stdout);
+        cli_print_text(stdout, text, bytes);
         fflush(stdout);
     }
 }

@@ -24,8 +24,9 @@ static void catch_signals(void) {
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    // A reader of the progress that goes away ("| head") must not end hours of training.
-    signal(SIGPIPE, SIG_IGN);
+    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) // under nohup it stays ignored
+        sigaction(SIGHUP, &action, NULL);
+    cli_ignore_signals(); // a reader of the progress that goes away ("| head") must not end hours of training
 }
 
 static void print_resume(FILE *to, const cli_args *args, const char *folder, const char *more) {
@@ -53,7 +54,8 @@ static void print_text(const cli_args *args, const char *folder, const mezzo_con
     printf("  skipped steps    %lld\n", (long long)r->skipped);
     printf("  health           %s\n", r->health);
     if (*r->sample != '\0') {
-        printf("\nsample:\n%s", r->sample);
+        printf("\nsample:\n");
+        cli_print_text(stdout, r->sample, strlen(r->sample));
         if (r->sample[strlen(r->sample) - 1] != '\n')
             putchar('\n');
     }

@@ -97,12 +97,11 @@ static void print_frame(const mz_run_log *log, int64_t steps, double age, const 
     int width = columns_of_terminal() - 42;
     width = width < 10 ? 10 : width > 120 ? 120 : width;
     const char *device = mz_run_log_text(log, "run/device"), *precision = mz_run_log_text(log, "amp/precision");
-    printf("%s", log->folder);
-    if (precision != NULL)
-        printf(", %s", precision);
-    if (device != NULL)
-        printf(" on %s", device);
-    printf("%s\n", line_end);
+    char head[1024]; // texts of a file: nothing in them may drive the terminal
+    snprintf(head, sizeof head, "%s%s%s%s%s", log->folder, precision != NULL ? ", " : "",
+             precision != NULL ? precision : "", device != NULL ? " on " : "", device != NULL ? device : "");
+    mz_text_tame(head);
+    printf("%s%s\n", head, line_end);
     if (log->last_step < 0) {
         printf("no records yet%s\n", line_end);
         return;

@@ -84,6 +84,8 @@ void mz_normal4(const uint32_t words[4], float out[4]); // Box–Muller
 
 // --- text ---------------------------------------------------------------------------------------------------------------
 bool mz_glob_match(const char *pattern, const char *text); // '*' any run (dots too), '?' one character
+// Control characters (C0, DEL and, in UTF-8, C1) become spaces, in place: a text from a file must not drive a terminal.
+void mz_text_tame(char *text);
 // The candidate nearest to `word` by edit distance, or NULL when none is close (distance > max(2, len/3)).
 const char *mz_nearest(const char *word, const char *const *candidates, size_t n);
 double mz_seconds(void); // monotonic clock

@@ -55,9 +55,7 @@ void mz_log(const char *topic, const char *fmt, ...) {
     va_end(args);
     if (n < 0)
         return;
-    for (char *c = line; *c != '\0'; c++)
-        if (*c == '\n' || *c == '\r')
-            *c = ' ';
+    mz_text_tame(line); // one line, and nothing from a file that drives a terminal
     void *user;
     mezzo_log_fn fn = sink_get(&user);
     if (fn != NULL)

@@ -1,5 +1,4 @@
 // The error of a thread: a message for the user and a trace for developers. Fixed buffers, so that running out of memory can be told too.
-#include <ctype.h>
 #include <stdarg.h>
 
 #include "base/base.h"
@@ -43,10 +42,9 @@ const char *mezzo_status_name(mezzo_status status) {
 
 // Sets the message. Names from files may hold control characters; a message is one line and must not drive a terminal.
 static void message_set(const char *text, bool cut) {
-    size_t n = 0;
-    for (; text[n] != '\0' && n < MESSAGE_BYTES - 1; n++)
-        message[n] = iscntrl((unsigned char)text[n]) ? ' ' : text[n];
-    message[n] = '\0';
+    snprintf(message, sizeof message, "%s", text);
+    mz_text_tame(message);
+    size_t n = strlen(message);
     if (cut && n >= 3)
         memcpy(message + n - 3, "...", 3);
 }

@@ -4,6 +4,15 @@
 
 #include "base/base.h"
 
+void mz_text_tame(char *text) {
+    for (unsigned char *c = (unsigned char *)text; *c != '\0'; c++) {
+        if (*c < 0x20 || *c == 0x7F)
+            *c = ' ';
+        else if (*c == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0)
+            c[0] = c[1] = ' ';
+    }
+}
+
 void mz_text_add(mz_text *t, const char *bytes, size_t n) {
     if (t->status != MEZZO_OK)
         return;

@@ -16,11 +16,11 @@ wait_for() { # WORD: until stderr shows it, at most 90 s
 start() {
     last="mezzo train $*"
     : >"$ERR"
-    env --default-signal=INT "$MEZZO" train "$@" >"$OUT" 2>"$ERR" </dev/null &
+    env --default-signal=INT,HUP "$MEZZO" train "$@" >"$OUT" 2>"$ERR" </dev/null &
     child=$!
 }
 
-for signal in INT TERM; do
+for signal in INT TERM HUP; do
     start "${LONG[@]}" --checkpoint-every 0 --out "run-$signal"
     wait_for "step 5/"
     kill -s "$signal" "$child"

@@ -13,11 +13,33 @@
 
 extern char **environ;
 
+enum { FIGURE_NAME = 128 };
+
+// gnuplot runs what stands in back quotes or after "!" elsewhere, but a text in single quotes is only a text: its one
+// escape is a quote written twice. A control byte would end the line. `out` has room for twice the name.
+static mezzo_status quote_name(const char *name, char *out) {
+    for (const char *p = name; *p != '\0'; p++) {
+        if ((unsigned char)*p < 0x20 || *p == 0x7F)
+            return mz_fail(MEZZO_ERR_INVALID, "%s: a figure's name cannot have control characters",
+                           mz_quote(name).text);
+        if (*p == '\'')
+            *out++ = *p;
+        *out++ = *p;
+    }
+    *out = '\0';
+    return MEZZO_OK;
+}
+
 // --- scripts ------------------------------------------------------------------------------------------------------------------
 mezzo_status mz_figure_write(const char *folder, const char *name, const mz_text *body, int width, int height) {
     if (body->status != MEZZO_OK)
         return body->status;
     mz_text t = {0};
+    char quoted[2 * FIGURE_NAME + 1];
+    if (strlen(name) > FIGURE_NAME || strchr(name, '/') != NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "%s: a figure's name has at most %d bytes and no slash", mz_quote(name).text,
+                       FIGURE_NAME);
+    MEZZO_TRY(quote_name(name, quoted));
     mz_text_addf(
         &t,
         "# gnuplot %s.gp, in this folder, draws %s.png and %s.svg.\n"
@@ -36,7 +58,7 @@ mezzo_status mz_figure_write(const char *folder, const char *name, const mz_text
         "@draw\n"
         "set terminal svg size %d,%d dynamic font 'DejaVu Sans,11' background rgb 'white'\nset output '%s.svg'\n"
         "@draw\nunset output\n",
-        width, height, name, width, height, name);
+        width, height, quoted, width, height, quoted);
     char *path = mz_format("%s/%s.gp", folder, name);
     mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : t.status;
     if (status == MEZZO_OK)
@@ -68,10 +90,10 @@ static int run_quietly(const char *folder, char *const words[], int *code) {
 }
 
 mezzo_status mz_figure_draw(const char *folder, const char *name) {
-    char script[128], program[] = "gnuplot";
+    char script[FIGURE_NAME + 8], program[] = "gnuplot";
     char *const words[] = {program, script, NULL};
     int code, error;
-    snprintf(script, sizeof script, "%s.gp", name);
+    snprintf(script, sizeof script, "./%s.gp", name); // no name looks like an option
     error = run_quietly(folder, words, &code);
     if (error != 0 || code == 127)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,

@@ -95,6 +95,10 @@ static mezzo_status read_lines(mz_run_log *log, const char *path, FILE *file) {
                                     : mz_json_parse(where, line, (size_t)n - 1, JSON_DEPTH, &record);
         if (status == MEZZO_OK)
             status = add_record(log, where, record);
+        if (status == MEZZO_ERR_FORMAT) { // spoilt by a crash or an editor: passed over, and counted
+            log->bad_lines++;
+            status = MEZZO_OK;
+        }
         json_decref(record);
         log->offset += (uint64_t)n;
     }

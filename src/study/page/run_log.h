@@ -27,7 +27,7 @@ typedef struct mz_run_log {
     size_t n_texts, cap_texts;
     uint64_t offset;   // bytes of the file that are read
     int64_t last_step; // -1: nothing yet
-    int64_t records;
+    int64_t records, bad_lines;
 } mz_run_log;
 
 // Whole lines that were added since. The folder must exist; a file that is not there yet adds nothing. A line torn by a crash is left.

@@ -125,7 +125,7 @@ static void add_histogram(mz_text *t, const mz_run_log *log) {
             long long counts[512] = {0};
             for (char *p = log->texts[i].text, *end; *p != '\0'; p = end + (*end != '\0')) {
                 long exponent = strtol(p, &end, 10);
-                if (end == p || *end != ':' || labs(exponent) > 200)
+                if (end == p || *end != ':' || exponent < -200 || exponent > 200)
                     break;
                 long long count = strtoll(end + 1, &end, 10);
                 low = exponent < low ? exponent : low;

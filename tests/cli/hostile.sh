@@ -1,0 +1,146 @@
+# What is done to a run, its files and its process that no user means well with: each ends in words and the documented
+# code, and nothing of the run is lost.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+text 300 >text.txt
+FAST=("${TINY[@]}" --eval-every 0 --sample-every -1 --data text.txt --threads 1)
+digest() { (cd "$1" && find . -type f -exec sha256sum {} + | sort); }
+
+# --- one owner: of two trainers in one folder one works, the other is refused and told who has it
+run 0 train "${FAST[@]}" --steps 2 --checkpoint-every 1 --keep-last 0 --out shared
+for ((i = 0; i < ${MEZZO_TRAINER_PAIRS:-3}; i++)); do
+    last="two trainers"
+    for k in 1 2; do
+        "$MEZZO" train --config shared/config.yaml --resume auto --steps $((10 + 8 * i)) --checkpoint-every 1 \
+            --keep-last 0 >"pair-$k.out" 2>"pair-$k.err" </dev/null &
+        pids[k]=$!
+    done
+    wait "${pids[1]}"
+    codes="$?"
+    wait "${pids[2]}"
+    codes="$codes $?"
+    case $codes in
+    "0 2") loser=2 owner=${pids[1]} ;;
+    "2 0") loser=1 owner=${pids[2]} ;;
+    "0 0") loser=0 ;; # one was done before the other began
+    *) fail "two trainers left with $codes: $(cat pair-1.err pair-2.err)" ;;
+    esac
+    if [[ $loser != 0 ]]; then
+        grep -qF "'shared' is being written by 'process $owner on " "pair-$loser.err" || fail "the refusal is: $(cat "pair-$loser.err")"
+        [[ $(grep -c '^mezzo train: ' "pair-$loser.err") -eq 1 ]] || fail "the refusal is not one line"
+    fi
+    for checkpoint in shared/checkpoints/step-*; do
+        run 0 eval "$checkpoint" --iters 1
+    done
+done
+
+# --- a reader never changes a folder, also where a replacement was interrupted
+run 0 train "${FAST[@]}" --steps 2 --out read
+mv read/checkpoints/step-00000002 read/checkpoints/.replaced-step-00000002
+before=$(digest read)
+run 0 eval read --iters 1
+[[ $(digest read) == "$before" && -d read/checkpoints/.replaced-step-00000002 ]] || fail "eval changed the folder"
+run 0 train --config read/config.yaml --resume auto --steps 3
+[[ -d read/checkpoints/step-00000002 && ! -e read/checkpoints/.replaced-step-00000002 ]] ||
+    fail "the owner did not put the interrupted replacement right"
+
+# --- closed standard descriptors
+for closed in '0<&-' '1>&-' '2>&-' '0<&- 1>&- 2>&-'; do
+    last="mezzo train $closed"
+    rm -rf closed
+    eval '"$MEZZO" train "${FAST[@]}" --steps 6 --log-every 1 --out closed >"$OUT" 2>"$ERR" </dev/null '"$closed"
+    grep -vq '^{"step": ' closed/metrics.jsonl && fail "$closed: something else is in metrics.jsonl"
+    run 0 train --config closed/config.yaml --resume auto --steps 7
+done
+
+# --- the run folder goes away in mid-run
+last="mezzo train, its folder removed"
+"$MEZZO" train "${FAST[@]}" --steps 100000000 --log-every 1 --checkpoint-every -1 --out gone >"$OUT" 2>"$ERR" </dev/null &
+child=$!
+for ((i = 0; i < 900; i++)); do
+    grep -q 'step 3/' "$ERR" && break
+    sleep 0.1
+done
+rm -rf gone
+wait "$child"
+code=$?
+[[ $code -eq 3 ]] || fail "exit code $code, not 3"
+shows "$ERR" "mezzo train: gone: the run folder was removed, renamed or replaced"
+[[ ! -e gone ]] || fail "the folder was made again"
+
+# --- limits: a file size, a small stack, threads that cannot start
+run 0 train "${FAST[@]}" --steps 2 --out limits
+last="ulimit -f 1"
+(ulimit -f 1 && exec "$MEZZO" train "${FAST[@]}" --steps 2 --out large >"$SCRATCH/limited" 2>&1 </dev/null)
+[[ $? -eq 3 ]] || fail "ulimit -f 1 does not leave with 3: $(cat "$SCRATCH/limited")"
+grep -q 'File too large' "$SCRATCH/limited" || fail "ulimit -f 1 tells nothing: $(cat "$SCRATCH/limited")"
+last="ulimit -s 64"
+(ulimit -s 64 && exec "$MEZZO" train "${TINY[@]}" --eval-every 0 --data text.txt --threads 4 --steps 2 --out small \
+    >"$OUT" 2>"$ERR" </dev/null) || fail "ulimit -s 64: exit code $?"
+
+# --- outputs: only files are replaced
+run 0 train "${FAST[@]}" --steps 4 --log-every 1 --out paths
+run 0 report paths --out /dev/null
+[[ -c /dev/null ]] || fail "/dev/null was replaced"
+echo precious >precious
+ln -s "$PWD/precious" page.html.tmp
+run 0 report paths --out page.html
+[[ $(cat precious) == precious && -f page.html && ! -L page.html.tmp ]] || fail "a link beside the output was followed"
+echo old >target.html
+ln -s target.html link.html
+run 0 report paths --out link.html
+[[ -L link.html && $(head -c 2 target.html) == "<!" ]] || fail "the target of a link was not replaced"
+ln -s nowhere dangling.html
+refuse 3 "a link to a file that does not exist" -- report paths --out dangling.html
+mkfifo pipe
+cat pipe >from-pipe &
+run 0 report paths --out pipe
+wait
+[[ -p pipe && $(head -c 2 from-pipe) == "<!" ]] || fail "a pipe was not written to"
+refuse 3 "it is a folder" -- report paths --out paths
+
+# --- text from files never drives a terminal
+escape=$(printf '\033]0;pwned\007\033[31m')
+cp -r paths hostile
+sed -i 's/mezzo-checkpoint/mezzo\\u001b[31m/; /"crc32c": "/d' hostile/checkpoints/step-00000004/state.json
+sed -i ':a;N;$!ba;s/},\n}/}\n}/' hostile/checkpoints/step-00000004/state.json
+run 2 eval hostile/checkpoints/step-00000004
+grep -q "$(printf '[\033\007]')" "$OUT" "$ERR" && fail "state.json's control bytes reach the terminal"
+printf '{"step": 5, "run/device": "\\u001b]0;pwned\\u0007", "amp/precision": "\\u001b[31m", "train/loss": 1}\n' \
+    >>hostile/metrics.jsonl
+run 0 watch hostile --once
+grep -q "$(printf '[\033\007]')" "$OUT" "$ERR" && fail "watch prints control bytes raw"
+mkdir -p 'esc-'"$escape"
+run 3 eval 'esc-'"$escape"
+grep -q "$(printf '[\033\007]')" "$OUT" "$ERR" && fail "an error prints control bytes raw"
+
+# --- a histogram's exponent that has no absolute value
+mkdir out-of-range
+printf '{"step": 1, "gradients/log2_counts": "-9223372036854775808:1 0:1"}\n' >out-of-range/metrics.jsonl
+run 0 report out-of-range
+
+# --- a bad line in the middle is passed over and kept
+sed -i '2i garbage in the middle' paths/metrics.jsonl
+run 0 report paths
+run 0 watch paths --once
+run 0 train --config paths/config.yaml --resume auto --steps 6
+[[ $(sed -n 2p paths/metrics.jsonl) == "garbage in the middle" ]] || fail "the bad line is gone"
+run 0 eval paths --iters 1
+
+# --- what is named is checked: an edited state, a tokenizer elsewhere
+checkpoint=$(ls -d paths/checkpoints/step-*6)
+sed -i 's/"batches": [0-9]*/"batches": 999/' "$checkpoint/state.json"
+refuse 2 "state.json: checksum" "corrupted" -- eval "$checkpoint"
+sed -i 's/"version": 2/"version": 1/; /"crc32c": "/d; s/"tokenizer": "[^"]*"/"tokenizer": "..\/x"/' "$checkpoint/state.json"
+sed -i ':a;N;$!ba;s/},\n}/}\n}/' "$checkpoint/state.json"
+refuse 2 "not a file name in the run folder" -- sample "$checkpoint"
+sed -i 's/a/b/' limits/tokenizer.json
+refuse 2 "tokenizer.json: checksum" -- sample limits
+
+# --- a figure's name is a name
+if command -v gnuplot >/dev/null; then
+    run 0 memory --model gpt2 --layers 1 --heads 2 --d-model 16 --seq-len 16 --device cpu --plot "a'.system('touch pwned').'b.svg"
+    [[ ! -e pwned && -s "a'.system('touch pwned').'b.svg" ]] || fail "a file name ran a command"
+    run 0 memory --model gpt2 --layers 1 --heads 2 --d-model 16 --seq-len 16 --device cpu --plot "it's.svg"
+    [[ -s it\'s.svg ]] || fail "it's.svg is empty"
+fi
+exit 0
