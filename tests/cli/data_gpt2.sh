@@ -42,4 +42,4 @@ printf '#version: 0.2\nt h\n' >own/merges.txt
 refuse 2 own/vocab.json 0x00 -- data text.txt --tokenizer own --out none
 mkdir empty
 refuse 2 empty merges.txt -- data text.txt --tokenizer empty --out none
-refuse 3 gpt3 -- data text.txt --tokenizer gpt3 --out none
+refuse 2 gpt3 -- data text.txt --tokenizer gpt3 --out none
