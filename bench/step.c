@@ -50,13 +50,13 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
     model.bias = model.bias || strcmp(s->model, "gpt2") == 0;
     MEZZO_TRY(mezzo_graph_create(&graph));
     MEZZO_TRY(mezzo_model_build(graph, &model, s->batch, s->length, false));
-    MEZZO_TRY(mezzo_params_create_as(t->device, graph, 1, master, &t->params));
     mezzo_program_options options = {.precision = precision,
                                      .residual = s->low_residual ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST,
                                      .recompute = s->recompute,
                                      .recompute_light = s->recompute_light,
                                      .logits_rows = s->logits_rows,
                                      .loss_weight = 1.0f / (float)s->accumulate};
+    MEZZO_TRY(mezzo_params_create_as(t->device, graph, &options, 1, master, &t->params));
     mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
     adamw.schedule.lr = 3e-4;
     mezzo_scaler_options scaling = mezzo_scaler_defaults();

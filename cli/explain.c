@@ -10,7 +10,8 @@
 
 typedef struct row {
     char *op, *module, *output, *phase, *inputs, *shape, *rule;
-    mezzo_dtype storage, compute, accumulate, reduce;
+    mezzo_dtype operand, gradient, storage, compute, accumulate, reduce;
+    const char *scale;
     const char *fused; // what the fuse pass made of its storage; "" where that is not asked
 } row;
 
@@ -38,7 +39,10 @@ static void keep(void *user, const mezzo_explain_row *from) {
     if (t->status != MEZZO_OK)
         return;
     row *r = &t->rows[t->n++];
-    *r = (row){.storage = from->storage,
+    *r = (row){.operand = from->operand,
+               .gradient = from->gradient,
+               .storage = from->storage,
+               .scale = from->scale,
                .compute = from->compute,
                .accumulate = from->accumulate,
                .reduce = from->reduce,
@@ -131,8 +135,71 @@ mezzo_status cli_explain_params(const mezzo_graph *g, const mezzo_program_option
     return MEZZO_OK;
 }
 
+// --- parameters: how masters are kept, and the copies that products read ---------------------------------------------------
+enum { MASTERS = MEZZO_MASTER_STOCHASTIC + 1 };
+
+typedef struct param_row {
+    char *name, *shape;
+    mezzo_master master;
+    mezzo_dtype copy;
+    const char *rule;
+} param_row;
+
+typedef struct params_table {
+    param_row *rows;
+    size_t n, cap;
+    bool shown; // as a table of its own
+    mezzo_status status;
+} params_table;
+
+static void keep_param(void *user, const mezzo_explain_param *from) {
+    params_table *t = user;
+    if (t->status == MEZZO_OK)
+        t->status = MZ_RESERVE(t->rows, t->cap, t->n + 1);
+    if (t->status != MEZZO_OK)
+        return;
+    param_row *r = &t->rows[t->n++];
+    *r = (param_row){mz_strdup(from->name), mz_strdup(from->shape), from->master, from->copy, from->rule};
+    if (r->name == NULL || r->shape == NULL)
+        t->status = MEZZO_ERR_MEMORY;
+}
+
+static mezzo_status collect_params(const mezzo_graph *g, const mezzo_program_options *options, const char *master,
+                                   params_table *t) {
+    mezzo_master asked = MEZZO_MASTER_FP32;
+    while (asked < MASTERS - 1 && strcmp(mezzo_master_name(asked), master) != 0)
+        asked++;
+    MEZZO_TRY(mezzo_graph_explain_params(g, options, asked, keep_param, t));
+    return t->status;
+}
+
+static void params_free(params_table *t) {
+    for (size_t i = 0; i < t->n; i++) {
+        mz_free(t->rows[i].name);
+        mz_free(t->rows[i].shape);
+    }
+    mz_free(t->rows);
+    *t = (params_table){0};
+}
+
+static const char *copy_name(const param_row *r) {
+    return r->copy < MEZZO_DTYPE_COUNT ? mezzo_dtype_name(r->copy) : "-";
+}
+
+static void print_params(const params_table *t) {
+    size_t name = strlen("parameter"), shape = strlen("shape");
+    for (size_t i = 0; i < t->n; i++) {
+        name = strlen(t->rows[i].name) > name ? strlen(t->rows[i].name) : name;
+        shape = strlen(t->rows[i].shape) > shape ? strlen(t->rows[i].shape) : shape;
+    }
+    printf("\n%-*s  %-*s  %-10s  %-8s  why\n", (int)name, "parameter", (int)shape, "shape", "master", "copy");
+    for (size_t i = 0; i < t->n; i++)
+        printf("%-*s  %-*s  %-10s  %-8s  %s\n", (int)name, t->rows[i].name, (int)shape, t->rows[i].shape,
+               mezzo_master_name(t->rows[i].master), copy_name(&t->rows[i]), t->rows[i].rule);
+}
+
 // --- printing -------------------------------------------------------------------------------------------------------------
-enum { COLUMNS = 11 };
+enum { COLUMNS = 13 };
 
 static void cells_of(const row *r, const char *cells[COLUMNS]) {
     const char *all[COLUMNS] = {r->phase,
@@ -141,6 +208,8 @@ static void cells_of(const row *r, const char *cells[COLUMNS]) {
                                 r->inputs,
                                 r->shape,
                                 mezzo_dtype_name(r->storage),
+                                mezzo_dtype_name(r->gradient),
+                                r->scale,
                                 mezzo_dtype_name(r->compute),
                                 mezzo_dtype_name(r->accumulate),
                                 mezzo_dtype_name(r->reduce),
@@ -149,10 +218,19 @@ static void cells_of(const row *r, const char *cells[COLUMNS]) {
     memcpy(cells, all, sizeof all);
 }
 
+static bool has_scales(const table *t) {
+    for (size_t i = 0; i < t->n; i++)
+        if (strcmp(t->rows[i].scale, "-") != 0)
+            return true;
+    return false;
+}
+
 static void print_table(const table *t, bool phase, bool fused) {
-    static const char *const heads[COLUMNS] = {"phase",   "op",         "module", "inputs", "shape", "storage",
-                                               "compute", "accumulate", "reduce", "fused",  "rule"};
-    const bool shown[COLUMNS] = {phase, true, true, true, true, true, true, true, true, fused, true};
+    static const char *const heads[COLUMNS] = {"phase",   "op",       "module", "inputs",  "shape",
+                                               "storage", "gradient", "scale",  "compute", "accumulate",
+                                               "reduce",  "fused",    "rule"};
+    const bool shown[COLUMNS] = {phase,         true, true, true, true,  true, true,
+                                 has_scales(t), true, true, true, fused, true};
     size_t width[COLUMNS];
     const char *cells[COLUMNS];
     for (int c = 0; c < COLUMNS; c++)
@@ -175,17 +253,36 @@ static void print_table(const table *t, bool phase, bool fused) {
     }
 }
 
-static void print_text(const table *t, const summary *s, bool phase, bool fused) {
+static void print_text(const table *t, const summary *s, const params_table *p, bool phase, bool fused) {
     char elements[32];
+    size_t kept[MASTERS] = {0};
     print_table(t, phase, fused);
+    if (p->shown)
+        print_params(p);
+    for (size_t i = 0; i < p->n; i++)
+        kept[p->rows[i].master]++;
     printf("\nparameters  %s (%zu tensors, %s elements)\n", s->param, s->params,
            cli_thousands((double)s->elements, elements, sizeof elements));
     if (s->shadows > 0)
         printf("shadows     %s (%zu of the parameters, cast once per optimizer step)\n", s->shadow, s->shadows);
-    printf("logits      %s\nloss        %s\ngradients   %s\n", s->logits, s->loss, s->gradient);
+    printf("masters    ");
+    for (int m = 0, some = 0; m < MASTERS; m++)
+        if (kept[m] > 0)
+            printf("%s %s (%zu)", some++ > 0 ? "," : "", mezzo_master_name((mezzo_master)m), kept[m]);
+    printf("\nlogits      %s\nloss        %s\ngradients   %s\n", s->logits, s->loss, s->gradient);
 }
 
-static int print_json(const cli_args *args, const table *t, const summary *s, const char *model,
+static json_t *params_json(const params_table *p) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < p->n; i++) {
+        const param_row *r = &p->rows[i];
+        json_array_append_new(list, json_pack("{ss ss ss ss ss}", "name", r->name, "shape", r->shape, "master",
+                                              mezzo_master_name(r->master), "copy", copy_name(r), "why", r->rule));
+    }
+    return list;
+}
+
+static int print_json(const cli_args *args, const table *t, const summary *s, const params_table *p, const char *model,
                       mezzo_precision precision, const char *after) {
     json_t *o = json_object(), *rows = json_array();
     json_object_set_new(o, "model", json_string(model));
@@ -194,14 +291,17 @@ static int print_json(const cli_args *args, const table *t, const summary *s, co
     json_object_set_new(o, "rows", rows);
     for (size_t i = 0; i < t->n; i++) {
         const row *r = &t->rows[i];
-        json_t *j = json_pack("{ss ss ss ss ss ss ss ss ss ss ss}", "phase", r->phase, "op", r->op, "module", r->module,
-                              "output", r->output, "inputs", r->inputs, "shape", r->shape, "storage",
-                              mezzo_dtype_name(r->storage), "compute", mezzo_dtype_name(r->compute), "accumulate",
-                              mezzo_dtype_name(r->accumulate), "reduce", mezzo_dtype_name(r->reduce), "rule", r->rule);
+        json_t *j = json_pack("{ss ss ss ss ss ss ss ss ss ss ss ss ss ss}", "phase", r->phase, "op", r->op, "module",
+                              r->module, "output", r->output, "inputs", r->inputs, "shape", r->shape, "operand",
+                              mezzo_dtype_name(r->operand), "gradient", mezzo_dtype_name(r->gradient), "storage",
+                              mezzo_dtype_name(r->storage), "scale", r->scale, "compute", mezzo_dtype_name(r->compute),
+                              "accumulate", mezzo_dtype_name(r->accumulate), "reduce", mezzo_dtype_name(r->reduce),
+                              "rule", r->rule);
         if (*r->fused != '\0')
             json_object_set_new(j, "fused", json_string(r->fused));
         json_array_append_new(rows, j);
     }
+    json_object_set_new(o, "parameters", params_json(p));
     json_object_set_new(o, "summary",
                         json_pack("{ss sI sI ss sI ss ss ss}", "parameters", s->param, "parameter_tensors",
                                   (json_int_t)s->params, "parameter_elements", (json_int_t)s->elements, "shadows",
@@ -348,6 +448,7 @@ static int run(const cli_args *args) {
     mezzo_graph *graph = NULL;
     mezzo_program_options options;
     table rows = {0}, fused = {0};
+    params_table params = {.shown = cli_has(args, "params")};
     summary s;
     // Logits that are kept are never cut into blocks: after chunk, the graph as training builds it.
     mezzo_status status = build(config, strcmp(after, "chunk") != 0, &graph);
@@ -361,6 +462,8 @@ static int run(const cli_args *args) {
         status = collect(graph, &options, "fuse", &fused);
     if (status == MEZZO_OK)
         status = summarize(graph, &options, &s);
+    if (status == MEZZO_OK)
+        status = collect_params(graph, &options, mezzo_config_get(config, "optimizer.master"), &params);
     if (status != MEZZO_OK) {
         code = cli_error(args->command, status);
     } else {
@@ -371,12 +474,14 @@ static int run(const cli_args *args) {
         if (code != CLI_DONE || cli_has(args, "diff"))
             code = code != CLI_DONE ? code : diff(args, graph, options);
         else if (cli_has(args, "json"))
-            code = print_json(args, &rows, &s, mezzo_config_get(config, "model.name"), options.precision, after);
+            code =
+                print_json(args, &rows, &s, &params, mezzo_config_get(config, "model.name"), options.precision, after);
         else
-            print_text(&rows, &s, !plain, plain);
+            print_text(&rows, &s, &params, !plain, plain);
     }
     table_free(&rows);
     table_free(&fused);
+    params_free(&params);
     mezzo_graph_free(graph);
     mezzo_config_free(config);
     return code;
@@ -390,19 +495,30 @@ static const cli_option options_table[] = {
     {"dot", "FILE",
      "also the graph after the pass, ops coloured by what they store: FILE.svg or FILE.png, drawn by Graphviz, or its "
      "text"},
+    {"params", NULL, "also a table of the parameters: how each master is kept under --master, and its copy"},
     {"toy", NULL, "which tensor of a small model has which dtype, in every precision"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
-static const char *const keys[] = {
-    "model.",          "amp.precision", "amp.residual", "amp.recompute",    "amp.recompute_light",
-    "amp.logits_rows", "autocast",      "device.name",  "train.batch_size", NULL};
+static const char *const keys[] = {"model.",
+                                   "amp.precision",
+                                   "amp.residual",
+                                   "amp.recompute",
+                                   "amp.recompute_light",
+                                   "amp.logits_rows",
+                                   "autocast",
+                                   "device.name",
+                                   "train.batch_size",
+                                   "optimizer.master",
+                                   NULL};
 
 const cli_command cli_explain = {
     .name = "explain",
     .summary = "every op's dtypes under a precision, and why",
     .usage = "--model NAME --precision NAME [--after PASS] [--KEY VALUE …]",
-    .details = "One row an op. storage: what its output is kept in; compute: what its operands are rounded to; "
+    .details = "One row an op. storage: what its output is kept in; gradient: what its gradient's products read that "
+               "output's gradient\n"
+               "in; scale: what has one scale, where operands have scales; compute: what operands are rounded to; "
                "accumulate, reduce:\n"
                "what sums run in; fused: what the output is kept in once casts are folded into their producers, or "
                "\"folded\" where\n"

@@ -29,8 +29,13 @@ MEZZO_API mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_gra
 typedef enum mezzo_master { MEZZO_MASTER_FP32, MEZZO_MASTER_SPLIT, MEZZO_MASTER_STOCHASTIC } mezzo_master;
 MEZZO_API const char *mezzo_master_name(mezzo_master master); // "fp32", "split", "stochastic"
 MEZZO_API mezzo_master mezzo_params_master(const mezzo_params *params);
-// mezzo_params_create with another storage of masters than FP32. Programs on such parameters must be BF16 ones.
-MEZZO_API mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *graph, uint64_t seed,
+// mezzo_params_create with another storage of masters than FP32, for programs of these options. The autocast pass decides, overrides
+// and regions included: a master is kept as asked where the program reads nothing but the parameter's BF16 copy, and in FP32
+// elsewhere. `options` is borrowed for the call; NULL only with MEZZO_MASTER_FP32. Other programs may share the parameters as long as
+// they read no FP32 master that is not there (UNSUPPORTED then). Errors as those of mezzo_params_create and of the pass.
+struct mezzo_program_options;
+MEZZO_API mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *graph,
+                                              const struct mezzo_program_options *options, uint64_t seed,
                                               mezzo_master master, mezzo_params **out);
 MEZZO_API void mezzo_params_free(mezzo_params *params);
 MEZZO_API int mezzo_params_count(const mezzo_params *params);
@@ -116,18 +121,31 @@ MEZZO_API mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph
 // One row an op, in order. Strings are borrowed from the call and valid during `visit` only.
 typedef struct mezzo_explain_row {
     int index;
-    const char *op, *module, *output; // "linear", "h.0.attn.c_attn", the output value's name
-    const char *phase;                // "forward", "recompute", "backward"
-    const char *inputs;               // dtypes, comma-separated
-    const char *shape;                // "12x64x384"
-    mezzo_dtype storage, compute, accumulate, reduce;
-    const char *rule; // what decided
+    const char *op, *module, *output;       // "linear", "h.0.attn.c_attn", the output value's name
+    const char *phase;                      // "forward", "recompute", "backward"
+    const char *inputs;                     // dtypes, comma-separated
+    const char *shape;                      // "12x64x384"
+    mezzo_dtype operand, gradient, storage; // products read; their gradient's products read; outputs are stored in
+    mezzo_dtype compute, accumulate, reduce;
+    const char *scale; // "-", or what one scale is for where operands and gradient have scales: "tensor", "row", …
+    const char *rule;  // what decided
 } mezzo_explain_row;
 typedef void (*mezzo_explain_fn)(void *user, const mezzo_explain_row *row);
 // Shows the graph after autocast (`after` = "autocast"), autodiff ("autodiff") or fuse ("fuse"), or as it runs ("chunk"). Needs no
 // device.
 MEZZO_API mezzo_status mezzo_graph_explain(const mezzo_graph *graph, const mezzo_program_options *options,
                                            const char *after, mezzo_explain_fn visit, void *user);
+
+// One row a parameter: how its master is kept where `master` is asked for, and the copy that products read.
+typedef struct mezzo_explain_param {
+    const char *name, *shape;
+    mezzo_master master;
+    mezzo_dtype copy; // of the low-precision copy; MEZZO_DTYPE_COUNT: it has none
+    const char *rule; // why the master is kept so
+} mezzo_explain_param;
+typedef void (*mezzo_explain_param_fn)(void *user, const mezzo_explain_param *row);
+MEZZO_API mezzo_status mezzo_graph_explain_params(const mezzo_graph *graph, const mezzo_program_options *options,
+                                                  mezzo_master master, mezzo_explain_param_fn visit, void *user);
 
 #ifdef __cplusplus
 }

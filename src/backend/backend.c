@@ -141,8 +141,9 @@ static void describe_tensors(mz_text *text, const mz_tensor *tensors, int n) {
     for (int i = 0; i < n; i++) {
         char shape[96];
         if (mz_present(&tensors[i]))
-            mz_text_addf(text, "%s%s %s", i > 0 ? ", " : "", mz_shape_text(&tensors[i].shape, shape, sizeof shape),
-                         mezzo_dtype_name(tensors[i].dtype));
+            mz_text_addf(text, "%s%s %s%s%s", i > 0 ? ", " : "", mz_shape_text(&tensors[i].shape, shape, sizeof shape),
+                         mezzo_dtype_name(tensors[i].dtype), tensors[i].scaling != MZ_SCALING_NONE ? " scaled by " : "",
+                         tensors[i].scaling != MZ_SCALING_NONE ? mz_scaling_name(tensors[i].scaling) : "");
         else
             mz_text_addf(text, "%s-", i > 0 ? ", " : "");
     }
@@ -158,9 +159,28 @@ static void describe_call(mz_text *text, const mz_call *call) {
 
 const char mz_out_of_memory[] = "out of memory";
 
+// A format or a scale that the kernel does not say it takes is refused here, so that no kernel takes it for another.
+static const char *check_formats(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
+    mz_takes takes = {MZ_DTYPES_USUAL, MZ_SCALINGS_NONE};
+    if (device->backend->takes != NULL)
+        takes = device->backend->takes(kernel);
+    for (int i = 0; i < call->n_in + call->n_out; i++) {
+        const mz_tensor *t = i < call->n_in ? &call->in[i] : &call->out[i - call->n_in];
+        if (!mz_present(t))
+            continue;
+        if ((takes.dtypes & MZ_BIT(t->dtype)) == 0)
+            return "8-bit floating point is not among its formats";
+        if ((takes.scalings & MZ_BIT(t->scaling)) == 0)
+            return "tensors with such scales are not among its formats";
+    }
+    return NULL;
+}
+
 const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out) {
     *out = (mz_prepared){0};
-    const char *reason = kernel->prepare(device, call, out);
+    const char *reason = check_formats(device, kernel, call);
+    if (reason == NULL)
+        reason = kernel->prepare(device, call, out);
     if (reason != NULL)
         mz_prepared_free(out);
     else

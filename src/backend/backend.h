@@ -55,6 +55,14 @@ struct mz_kernel {
     mezzo_status (*run)(mezzo_device *device, const mz_call *call); // enqueues on a device with a queue
 };
 
+// Sets of formats and of scalings, a bit each.
+typedef struct mz_takes {
+    uint32_t dtypes, scalings;
+} mz_takes;
+#define MZ_BIT(index)    (UINT32_C(1) << (index))
+#define MZ_DTYPES_USUAL  (~(MZ_BIT(MEZZO_F8E4M3) | MZ_BIT(MEZZO_F8E5M2)))
+#define MZ_SCALINGS_NONE MZ_BIT(MZ_SCALING_NONE)
+
 // Two calls, the second right after the first, in one piece that gives what both give.
 typedef struct mz_joined {
     const char *name;
@@ -78,6 +86,9 @@ typedef struct mz_backend {
     mezzo_status (*describe)(mezzo_device *device, mezzo_device_info *out);
     // Kernels for an op, best first. The first that can be prepared runs.
     const mz_kernel *const *(*kernels)(const mezzo_device *device, mz_op op, size_t *n);
+    // Optional: number formats and scales that a kernel takes beyond the usual ones, MZ_DTYPES_USUAL without scales. NULL:
+    // none of the backend's does. mz_prepare_kernel refuses the others before prepare sees them.
+    mz_takes (*takes)(const mz_kernel *kernel);
     // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself.
     const mz_joined *(*pair)(mezzo_device *device, const mz_call *first, const mz_call *second);
     // Memory. alloc is zeroed. Copies are ordered with the device's work; read waits for it.

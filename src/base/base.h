@@ -38,8 +38,8 @@ mezzo_status mz_context(mezzo_status status, const char *fmt, ...) __attribute__
     } while (0)
 
 // --- formats ------------------------------------------------------------------------------------------------------------
-double
-mz_unit_roundoff(mezzo_dtype dtype); // the largest relative error of rounding a normal number to nearest; 0: integers
+double mz_dtype_largest(mezzo_dtype dtype); // the largest finite number; 0: integers
+double mz_unit_roundoff(mezzo_dtype dtype); // the largest relative error of rounding to nearest; 0: integers
 
 // --- log ----------------------------------------------------------------------------------------------------------------
 bool mz_log_enabled(const char *topic); // a sink is set, and the topic is not "dispatch" or MEZZO_VERBOSE names it

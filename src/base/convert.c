@@ -33,6 +33,19 @@ double mz_unit_roundoff(mezzo_dtype dtype) {
     return dtype_is_valid(dtype) ? units[dtype] : 0;
 }
 
+double mz_dtype_largest(mezzo_dtype dtype) {
+    static const double largest[MEZZO_DTYPE_COUNT] = {
+        [MEZZO_F64] = 0x1.fffffffffffffp1023,
+        [MEZZO_F32] = 0x1.fffffep127,
+        [MEZZO_TF32] = 0x1.ffcp127,
+        [MEZZO_BF16] = 0x1.fep127,
+        [MEZZO_F16] = 65504,
+        [MEZZO_F8E4M3] = 448,
+        [MEZZO_F8E5M2] = 57344,
+    };
+    return dtype_is_valid(dtype) ? largest[dtype] : 0;
+}
+
 // --- bits ---------------------------------------------------------------------------------------------------------------
 static uint32_t f32_bits(float x) {
     uint32_t bits;

@@ -16,6 +16,7 @@ static const char *const rules[][SOURCE_COUNT] = {
     [MZ_CAST_INT] = RULES("integers"),
     [MZ_CAST_EXPLICIT] = RULES("the model's own cast"),
 };
+static const char rule_quantized[] = "low: the product's operand, scaled";
 static const char rule_inserted[] = "cast inserted for the next op";
 static const char rule_residual[] = "residual low: embeddings leave in the low format";
 
@@ -108,6 +109,7 @@ static mezzo_status insert_cast(pass *p, int value, mezzo_dtype dtype, const mz_
                     .precision = near->precision,
                     .segment = near->segment,
                     .numerics = {dtype, MEZZO_F32, MEZZO_F32},
+                    .formats = {g->values[value].dtype, dtype, dtype, MZ_SCALING_NONE},
                     .rule = rule};
     MEZZO_TRY(mz_graph_value(g, v, &cast.out[0]));
     MEZZO_TRY(mz_graph_node(g, cast, NULL));
@@ -132,7 +134,8 @@ static mezzo_status as_dtype(pass *p, const mz_node *node, int value, mezzo_dtyp
         }
     }
     int seen = p->casts[value];
-    if (seen >= 0 && g->values[seen].dtype == dtype && g->nodes[g->values[seen].producer].segment == node->segment) {
+    if (seen >= 0 && g->values[seen].dtype == dtype && g->values[seen].scaling == MZ_SCALING_NONE &&
+        g->nodes[g->values[seen].producer].segment == node->segment) {
         *out = seen;
         return MEZZO_OK;
     }
@@ -141,14 +144,49 @@ static mezzo_status as_dtype(pass *p, const mz_node *node, int value, mezzo_dtyp
     return MEZZO_OK;
 }
 
-static mz_numerics numerics_of(const mz_node *node, mezzo_precision precision, mezzo_dtype storage) {
-    const mz_precision_info *info = mz_precision(precision);
+// Which of a precision's products have scaled operands: the others run in the format that its products are stored in.
+static bool takes_scaled(mz_op op, int slot) {
+    return mz_op_slot(op, false, slot).is & MZ_SLOT_SCALED;
+}
+
+static mz_formats formats_of(const mz_node *node, const mz_precision_info *info, mezzo_dtype want) {
+    if (mz_op_table[node->op].cast_class != MZ_CAST_LOW)
+        return (mz_formats){want, want, want, MZ_SCALING_NONE};
+    if (info->scaling != MZ_SCALING_NONE && !takes_scaled(node->op, 0))
+        return (mz_formats){info->output, info->output, info->output, MZ_SCALING_NONE};
+    return (mz_formats){info->operand, info->gradient, info->output, info->scaling};
+}
+
+static mz_numerics numerics_of(const mz_node *node, const mz_precision_info *info, mezzo_dtype storage) {
     mz_numerics n = {info->wide, info->wide, info->wide};
     if (mz_op_table[node->op].cast_class == MZ_CAST_LOW)
-        n.compute = info->compute;
+        n.compute = node->formats.scaling == info->scaling ? info->compute : info->output;
     if (node->op == MZ_OP_cast)
         n.compute = storage;
     return n;
+}
+
+// `value` as a product's operand with scales: made once a segment, from the value itself, so that it is rounded once.
+static mezzo_status as_operand(pass *p, const mz_node *node, int value, int *out) {
+    mezzo_graph *g = p->g;
+    const mz_formats *f = &node->formats;
+    int seen = p->casts[value];
+    if (seen >= 0 && g->values[seen].dtype == f->operand && g->values[seen].scaling == f->scaling &&
+        g->nodes[g->values[seen].producer].segment == node->segment) {
+        *out = seen;
+        return MEZZO_OK;
+    }
+    mz_node cast = {.module = node->module,
+                    .phase = MZ_FORWARD,
+                    .precision = node->precision,
+                    .segment = node->segment,
+                    .rule = rule_quantized};
+    bool weight = g->values[value].kind == MZ_VALUE_PARAM;
+    mz_formats operand = {f->operand, weight ? MEZZO_F32 : f->output, f->operand, f->scaling};
+    MEZZO_TRY(mz_graph_quantize(g, cast, value, operand, out));
+    MEZZO_TRY(track(p));
+    p->casts[value] = *out;
+    return MEZZO_OK;
 }
 
 static mezzo_status cast_node(pass *p, mz_node node) {
@@ -163,7 +201,7 @@ static mezzo_status cast_node(pass *p, mz_node node) {
         if (node.in[i] >= 0)
             node.in[i] = p->replaced[node.in[i]];
     if (cls == MZ_CAST_LOW)
-        want = info->operand;
+        want = info->output;
     else if (cls == MZ_CAST_FP32)
         want = info->wide;
     else if (node.n_in > 0)
@@ -175,15 +213,21 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     bool kept = cls == MZ_CAST_FOLLOW || cls == MZ_CAST_WIDEST;
     if (kept && info->wide != MEZZO_F32 && is_float(want)) // of FP32 parameters and inputs too
         want = info->wide, convert = node.op != MZ_OP_embedding;
-    for (int i = 0; convert && i < node.n_in; ++i)
-        if (node.in[i] >= 0 && !(mz_op_slot(node.op, false, i).is & MZ_SLOT_STATE))
+    node.formats = formats_of(&node, info, want);
+    for (int i = 0; convert && i < node.n_in; ++i) {
+        if (node.in[i] < 0 || (mz_op_slot(node.op, false, i).is & MZ_SLOT_STATE))
+            continue;
+        if (node.formats.scaling != MZ_SCALING_NONE && takes_scaled(node.op, i))
+            MEZZO_TRY(as_operand(p, &node, node.in[i], &node.in[i]));
+        else
             MEZZO_TRY(as_dtype(p, &node, node.in[i], want, &node.in[i]));
+    }
     node.rule = rules[cls][who];
     if (cls != MZ_CAST_EXPLICIT && cls != MZ_CAST_INT)
         for (int i = 0; i < node.n_out; ++i)
             if (i == 0 || is_float(g->values[node.out[i]].dtype)) // a route's indices are what they are
                 g->values[node.out[i]].dtype = want;
-    node.numerics = numerics_of(&node, precision, g->values[node.out[0]].dtype);
+    node.numerics = numerics_of(&node, info, g->values[node.out[0]].dtype);
     node.attrs.via = want;
     if (node.op == MZ_OP_reshape)
         g->values[node.out[0]].alias = node.in[0];
@@ -196,6 +240,43 @@ static mezzo_status cast_node(pass *p, mz_node node) {
         p->replaced[node.out[0]] = cast;
     }
     return MEZZO_OK;
+}
+
+// Gradients have their value's format, but those of operands with scales, which as_operand decides.
+static void settle_gradients(mezzo_graph *g) {
+    for (size_t i = 0; i < g->n_values; ++i)
+        if (g->values[i].scaling == MZ_SCALING_NONE)
+            g->values[i].gradient = g->values[i].dtype;
+}
+
+// How masters may be kept: a parameter whose every reader takes its low-precision copy needs no FP32 master to be read.
+static void settle_masters(mezzo_graph *g) {
+    for (size_t i = 0; i < g->n_params; ++i)
+        g->params[i].copied = false;
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        for (int k = 0; k < g->nodes[i].n_in; ++k)
+            if (g->nodes[i].in[k] >= 0 && g->values[g->nodes[i].in[k]].kind == MZ_VALUE_SHADOW)
+                g->params[g->values[g->nodes[i].in[k]].param].copied = true;
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        for (int k = 0; k < g->nodes[i].n_in; ++k)
+            if (g->nodes[i].in[k] >= 0 && g->values[g->nodes[i].in[k]].kind == MZ_VALUE_PARAM)
+                g->params[g->values[g->nodes[i].in[k]].param].copied = false;
+}
+
+mezzo_master mz_master_of(const mezzo_graph *g, size_t param, mezzo_master asked, const char **rule) {
+    const mz_param_spec *spec = &g->params[param];
+    const char *unused, **why = rule != NULL ? rule : &unused;
+    if (spec->shadow < 0)
+        *why = "no low-precision copy: only its master is read";
+    else if (!spec->copied)
+        *why = "its master is read too, beside its copy";
+    else if (g->values[spec->shadow].dtype != MEZZO_BF16)
+        *why = "its copy is not bf16, which is half of an fp32 number";
+    else {
+        *why = "only its bf16 copy is read";
+        return asked;
+    }
+    return MEZZO_MASTER_FP32;
 }
 
 static mezzo_status check_overrides(const mezzo_graph *g, const mezzo_program_options *options) {
@@ -231,6 +312,8 @@ mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *optio
         *v = p.replaced[*v];
         g->values[*v].keep = true;
     }
+    settle_gradients(g);
+    settle_masters(g);
     status = MEZZO_OK;
 fail:
     mz_free(p.old);

@@ -1,5 +1,6 @@
 // The autodiff pass: walks the forward nodes backward and appends one rule's nodes for each. The gradient of a value has
-// the value's dtype and shape; the gradient of a cast is a cast; parameter gradients are FP32 and added to, never written.
+// the value's shape and the gradient's format that autocast gave it; the gradient of a cast is a cast, and of one with
+// scales the gradient itself; parameter gradients are FP32 and added to, never written.
 #include "graph/graph.h"
 
 typedef struct tape {
@@ -33,13 +34,22 @@ static mezzo_status new_like(tape *t, int v, int *out) {
     return new_value(t, *shape_of(t, v), dtype_of(t, v), out);
 }
 
+// The format that gradients of v are made and added up in.
+static mezzo_dtype grad_dtype(const tape *t, int v) {
+    return is_param(t, v) ? MEZZO_F32 : t->g->values[v].gradient;
+}
+
+static mezzo_status new_gradient(tape *t, int v, int *out) {
+    return new_value(t, *shape_of(t, v), grad_dtype(t, v), out);
+}
+
 // A backward node with the forward node's place and numerics.
 static mz_node backward_node(const tape *t, mz_op op) {
     mz_node n = *t->at;
     n.op = op;
     n.phase = MZ_BACKWARD;
     n.pinned = false;
-    n.rule = "gradient: its value's dtype";
+    n.rule = "gradient: its value's format";
     n.n_in = n.n_out = 0;
     n.attrs.accumulate = false;
     n.attrs.via = MEZZO_F32;
@@ -57,13 +67,13 @@ static void add_out(mz_node *n, int v) {
     n->out[n->n_out++] = v;
 }
 
-// One input, one output shaped and typed like `like`.
+// One input, and as output a gradient of `like`.
 static mezzo_status emit_unary(tape *t, mz_op op, const mz_attrs *attrs, int x, int like, int *out) {
     mz_node n = backward_node(t, op);
     if (attrs)
         n.attrs = *attrs;
     add_in(&n, x);
-    MEZZO_TRY(new_like(t, like, out));
+    MEZZO_TRY(new_gradient(t, like, out));
     add_out(&n, *out);
     if (op == MZ_OP_reshape)
         t->g->values[*out].alias = x;
@@ -98,7 +108,7 @@ static mezzo_status deliver(tape *t, int v, int grad) {
         add_out(&n, out);
         return mz_graph_node(t->g, n, NULL);
     }
-    if (dtype_of(t, grad) != dtype_of(t, v)) {
+    if (dtype_of(t, grad) != grad_dtype(t, v)) {
         int cast;
         MEZZO_TRY(emit_unary(t, MZ_OP_cast, NULL, grad, v, &cast));
         grad = cast;
@@ -109,17 +119,12 @@ static mezzo_status deliver(tape *t, int v, int grad) {
     }
     mz_node n = backward_node(t, MZ_OP_add);
     int sum;
-    MEZZO_TRY(new_like(t, v, &sum));
+    MEZZO_TRY(new_gradient(t, v, &sum));
     add_in(&n, t->grad[v]);
     add_in(&n, grad);
     add_out(&n, sum);
     t->grad[v] = sum;
     return mz_graph_node(t->g, n, NULL);
-}
-
-// The dtype a gradient of v is made in: FP32 for a parameter, else v's own.
-static mezzo_dtype grad_dtype(const tape *t, int v) {
-    return is_param(t, v) ? MEZZO_F32 : dtype_of(t, v);
 }
 
 // dx through a one-output node that reads dy and maybe more (added by the caller before).
@@ -196,24 +201,40 @@ static mezzo_status save_output(tape *t, int node, int slot, mz_shape shape, int
     return MEZZO_OK;
 }
 
+// dy as the products of a gradient read it, in the format and with the scales that autocast gave the node.
+static mezzo_status gradient_operand(tape *t, int dy, int *out) {
+    const mz_formats *f = &t->at->formats;
+    *out = dy;
+    if (f->gradient == dtype_of(t, dy) && f->scaling == MZ_SCALING_NONE)
+        return MEZZO_OK;
+    mz_node n = backward_node(t, MZ_OP_cast);
+    n.rule =
+        f->scaling != MZ_SCALING_NONE ? "gradient: the product's operand, scaled" : "gradient: the product's operand";
+    mz_formats operand = {f->gradient, dtype_of(t, dy), f->gradient, f->scaling};
+    return mz_graph_quantize(t->g, n, dy, operand, out);
+}
+
 static mezzo_status grad_linear(tape *t, int node, int dy) {
     (void)node;
-    int x = t->at->in[0], w = t->at->in[1];
+    int x = t->at->in[0], w = t->at->in[1], read = dy;
+    if (needs(t, 0) || needs(t, 1))
+        MEZZO_TRY(gradient_operand(t, dy, &read));
     if (needs(t, 0)) {
         mz_node n = backward_node(t, MZ_OP_linear_dx);
-        add_in(&n, dy);
+        add_in(&n, read);
         add_in(&n, w);
         add_in(&n, -1);
         MEZZO_TRY(finish_dx(t, n, x));
     }
     int targets[2] = {target(t, 1), target(t, 2)};
+    bool apart = targets[0] < 0 || read != dy; // the bias's gradient sums dy before it is rounded for the products
     if (targets[0] >= 0) {
         mz_node n = backward_node(t, MZ_OP_linear_dw);
-        add_in(&n, dy);
+        add_in(&n, read);
         add_in(&n, x);
-        return finish_gradients(t, n, 0, targets, 2);
+        MEZZO_TRY(finish_gradients(t, n, 0, targets, apart ? 1 : 2));
     }
-    return targets[1] >= 0 ? deliver_broadcast(t, targets[1], dy) : MEZZO_OK;
+    return apart && targets[1] >= 0 ? deliver_broadcast(t, targets[1], dy) : MEZZO_OK;
 }
 
 static mezzo_status emit_matmul(tape *t, int a, int b, bool ta, bool tb, int like) {
@@ -280,6 +301,8 @@ static mezzo_status grad_cast(tape *t, int node, int dy) {
     (void)node;
     if (is_param(t, t->at->in[0]))
         return deliver(t, t->at->in[0], dy); // the gradient buffer reads any dtype
+    if (t->g->values[t->at->out[0]].scaling != MZ_SCALING_NONE)
+        return deliver(t, t->at->in[0], dy); // what rounding and scales do has no slope: straight through
     return grad_same(t, dy, MZ_OP_cast);
 }
 
@@ -492,7 +515,7 @@ static mezzo_status grad_split(tape *t, int node, int dy) {
             zero.attrs.alpha = 0;
             zero.attrs.axis = -1;
             add_in(&zero, t->g->scale);
-            MEZZO_TRY(new_like(t, out, &part));
+            MEZZO_TRY(new_gradient(t, out, &part));
             add_out(&zero, part);
             MEZZO_TRY(mz_graph_node(t->g, zero, NULL));
         }

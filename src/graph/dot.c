@@ -13,6 +13,9 @@ static const char *colour_of(mezzo_dtype dtype) {
         return "#f6c98b";
     case MEZZO_F16:
         return "#f2a9a0";
+    case MEZZO_F8E4M3:
+    case MEZZO_F8E5M2:
+        return "#d6c1e3";
     default:
         return "#e5e5e5"; // integers
     }

@@ -57,11 +57,17 @@ static bool wider(mezzo_dtype a, mezzo_dtype b) {
     return mezzo_dtype_size(a) > mezzo_dtype_size(b);
 }
 
+// A cast between plain formats that a pass put there: one with scales is a kernel's work of its own.
+static bool folds(fuse *f, const mz_node *cast) {
+    return cast->op == MZ_OP_cast && !cast->pinned && value(f, cast->in[0])->scaling == MZ_SCALING_NONE &&
+           value(f, cast->out[0])->scaling == MZ_SCALING_NONE;
+}
+
 // cast(low → wide): each reader that takes mixed dtypes reads the low value.
 static void fold_widening(fuse *f, size_t index) {
     mz_node *cast = &f->g->nodes[index];
     int from = cast->in[0], to = cast->out[0];
-    if (cast->op != MZ_OP_cast || cast->pinned || !wider(value(f, to)->dtype, value(f, from)->dtype))
+    if (!folds(f, cast) || !wider(value(f, to)->dtype, value(f, from)->dtype))
         return;
     for (size_t i = index + 1; i < f->g->n_nodes && uses_of(f, to) > 0; ++i) {
         mz_node *n = &f->g->nodes[i];
@@ -79,7 +85,7 @@ static void fold_widening(fuse *f, size_t index) {
 static void fold_narrowing(fuse *f, size_t index) {
     mz_node *cast = &f->g->nodes[index];
     int from = cast->in[0], to = cast->out[0];
-    if (cast->op != MZ_OP_cast || cast->pinned || !wider(value(f, from)->dtype, value(f, to)->dtype))
+    if (!folds(f, cast) || !wider(value(f, from)->dtype, value(f, to)->dtype))
         return;
     mz_node *n = maker(f, from, 0);
     if (!n || takes_one_dtype(n->op) || n->op == MZ_OP_arange || uses_of(f, from) != 1 || n->phase != cast->phase)
@@ -269,8 +275,7 @@ static void fuse_combine(fuse *f, size_t index) {
 static void fuse_norm_low(fuse *f, size_t index) {
     mz_node *cast = &f->g->nodes[index];
     int from = cast->in[0], to = cast->out[0];
-    if (cast->op != MZ_OP_cast || cast->pinned || value(f, from)->dtype != MEZZO_F32 ||
-        !wider(MEZZO_F32, value(f, to)->dtype))
+    if (!folds(f, cast) || value(f, from)->dtype != MEZZO_F32 || !wider(MEZZO_F32, value(f, to)->dtype))
         return;
     mz_node *norm = maker(f, from, 0);
     if (!norm || (norm->op != MZ_OP_layernorm_bwd && norm->op != MZ_OP_rmsnorm_bwd) || norm->phase != cast->phase)

@@ -159,10 +159,44 @@ mezzo_status mz_graph_consumers(const mezzo_graph *g, int **counts) {
         for (int k = 0; k < g->nodes[i].n_in; ++k)
             if (g->nodes[i].in[k] >= 0)
                 ++c[g->nodes[i].in[k]];
-    for (size_t i = 0; i < g->n_values; ++i)
+    for (size_t i = 0; i < g->n_values; ++i) {
         c[i] += g->values[i].keep;
+        if (g->values[i].scaling != MZ_SCALING_NONE) // who reads a scaled value reads its scales
+            ++c[g->values[i].scale];
+    }
     *counts = c;
     return MEZZO_OK;
+}
+
+mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, int *out) {
+    mz_value scale = {.kind = MZ_VALUE_TEMP, .dtype = MEZZO_F32, .producer = -1, .param = -1, .alias = -1};
+    mz_value y = {.kind = MZ_VALUE_TEMP,
+                  .dtype = f.operand,
+                  .gradient = f.gradient,
+                  .scaling = f.scaling,
+                  .shape = g->values[v].shape,
+                  .producer = -1,
+                  .param = -1,
+                  .alias = -1};
+    n.op = MZ_OP_cast;
+    n.attrs = (mz_attrs){.via = MEZZO_F32};
+    n.numerics = (mz_numerics){f.operand, MEZZO_F32, MEZZO_F32};
+    n.formats = (mz_formats){g->values[v].dtype, f.gradient, f.operand, MZ_SCALING_NONE};
+    for (int k = 0; k < MZ_MAX_IN; ++k)
+        n.in[k] = -1;
+    for (int k = 0; k < MZ_MAX_OUT; ++k)
+        n.out[k] = -1;
+    n.n_in = 1;
+    n.in[0] = v;
+    n.n_out = f.scaling != MZ_SCALING_NONE ? 2 : 1;
+    if (f.scaling != MZ_SCALING_NONE) {
+        scale.shape = (mz_shape){1, {mz_scale_count(f.scaling, &y.shape)}};
+        MEZZO_TRY(mz_graph_value(g, scale, &n.out[1]));
+        y.scale = n.out[1];
+    }
+    MEZZO_TRY(mz_graph_value(g, y, &n.out[0]));
+    *out = n.out[0];
+    return mz_graph_node(g, n, NULL);
 }
 
 const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size_t size) {

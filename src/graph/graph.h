@@ -18,7 +18,10 @@ typedef enum mz_value_kind {
 
 typedef struct mz_value {
     mz_value_kind kind;
-    mezzo_dtype dtype; // before autocast: F32, I32, or what an explicit cast says
+    mezzo_dtype dtype;    // before autocast: F32, I32, or what an explicit cast says
+    mezzo_dtype gradient; // what gradients of it are made and added up in; set by autocast
+    mz_scaling scaling;   // of its elements; NONE: they are the numbers
+    int scale;            // with scaling: the value that holds its scales, FP32; wherever that lives, state included
     mz_shape shape;
     int producer, slot; // node and its output slot; -1 for sources
     int param;          // PARAM, SHADOW, GRAD: index into params
@@ -34,9 +37,18 @@ typedef struct mz_param_spec {
     mezzo_init init;
     mz_shape shape;
     int value, shadow, grad; // value ids; -1 until made
+    bool copied;             // autocast: everything that reads it reads its low-precision copy, and nothing its master
 } mz_param_spec;
 
 typedef enum mz_phase { MZ_FORWARD, MZ_RECOMPUTE, MZ_BACKWARD } mz_phase;
+
+// How a node's values are stored: autocast writes it, autodiff and fuse obey.
+typedef struct mz_formats {
+    mezzo_dtype operand;  // what a product's inputs are read in
+    mezzo_dtype gradient; // what the products of its gradient read the output's gradient in
+    mezzo_dtype output;   // what it stores
+    mz_scaling scaling;   // of operands and gradient
+} mz_formats;
 
 typedef struct mz_node {
     mz_op op;
@@ -48,6 +60,7 @@ typedef struct mz_node {
     int precision; // mezzo_precision of the region or override; -1 = the program's
     int segment;   // recompute segment; -1
     mz_numerics numerics;
+    mz_formats formats;
     const char *rule; // static text: what decided the dtypes
     bool pinned;      // a model's own cast: kept by every pass
 } mz_node;
@@ -91,12 +104,18 @@ void mz_graph_compact(mezzo_graph *g, const bool *dead); // drops nodes, keeps o
 void mz_graph_relink(mezzo_graph *g);                    // sets every value's producer and slot from the nodes
 mezzo_status mz_graph_consumers(const mezzo_graph *g,
                                 int **counts); // uses of each value by nodes, + 1 if kept; caller frees
+// A cast of v to a product's operand as f says, appended: its output's format is f.operand with f.scaling, and its gradient's
+// f.gradient. n has module, phase, segment and rule, and gets all else.
+mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, int *out);
 const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size_t size);
 
 double mz_node_flops(const mezzo_graph *g, const mz_node *node); // a multiply-add counts two; 0: not counted
 
 // Shapes and dtypes of a node's outputs from its inputs and attrs (shape.c): fails naming op, values and both shapes.
 mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ_MAX_OUT]);
+
+// After autocast: how a parameter's master is kept where `asked` is wanted, and the words for why (rule may be NULL).
+mezzo_master mz_master_of(const mezzo_graph *g, size_t param, mezzo_master asked, const char **rule);
 
 // --- passes, in their order: each changes the graph in place --------------------------------------------------------------
 mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *options);

@@ -101,3 +101,32 @@ int64_t mz_shape_rows(const mz_shape *s) {
         n *= s->dim[i];
     return n;
 }
+
+static int64_t scale_block(mz_scaling scaling, int64_t columns) {
+    switch (scaling) {
+    case MZ_SCALING_BLOCK128:
+        return 128;
+    case MZ_SCALING_BLOCK32:
+        return 32;
+    case MZ_SCALING_BLOCK16:
+        return 16;
+    default:
+        return columns; // one a row
+    }
+}
+
+int64_t mz_scale_count(mz_scaling scaling, const mz_shape *shape) {
+    if (scaling == MZ_SCALING_NONE)
+        return 0;
+    if (scaling == MZ_SCALING_TENSOR || shape->rank == 0)
+        return 1;
+    int64_t columns = shape->dim[shape->rank - 1], block = scale_block(scaling, columns);
+    return columns == 0 ? 0 : mz_shape_rows(shape) * ((columns + block - 1) / block);
+}
+
+int64_t mz_scale_index(mz_scaling scaling, const mz_shape *shape, int64_t element) {
+    if (scaling == MZ_SCALING_NONE || scaling == MZ_SCALING_TENSOR || shape->rank == 0)
+        return 0;
+    int64_t columns = shape->dim[shape->rank - 1], block = scale_block(scaling, columns);
+    return element / columns * ((columns + block - 1) / block) + element % columns / block;
+}

@@ -3,6 +3,7 @@
 #define MZ_OP_H
 
 #include "base/base.h"
+#include "base/precision.h"
 #include "mezzo/graph.h"
 
 #define MZ_MAX_IN  16
@@ -39,6 +40,7 @@ enum {
     MZ_SLOT_STATE = 16,   // an FP32 input that the op writes
     MZ_SLOT_INTEGER = 32, // I32
     MZ_SLOT_BYTES = 64,   // U8
+    MZ_SLOT_SCALED = 128, // an input that a precision with scales gives to the op with scales
 };
 typedef struct mz_slot {
     const char *name; // "x", "db"; "" past the end
@@ -160,10 +162,17 @@ typedef struct mz_numerics {
     mezzo_dtype reduce;     // of sums, norms and softmax
 } mz_numerics;
 
+// Number i of a scaled tensor is element i times its scale. Scales are FP32 and lie on the device.
 typedef struct mz_tensor {
     void *data; // NULL: absent, or not known yet (prepare)
     mezzo_dtype dtype;
     mz_shape shape;
+    mz_scaling scaling;
+    const float *scale; // [mz_scale_count]; NULL without scaling, or not known yet
 } mz_tensor;
+
+// How many scales a tensor of this shape has, and which one an element's is.
+int64_t mz_scale_count(mz_scaling scaling, const mz_shape *shape);
+int64_t mz_scale_index(mz_scaling scaling, const mz_shape *shape, int64_t element);
 
 #endif

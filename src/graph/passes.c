@@ -66,6 +66,15 @@ static const char *op_text(const mz_node *n, char *buf, size_t size) {
     return buf;
 }
 
+// Of what the node reads or writes with scales.
+static const char *scale_of(const mezzo_graph *g, const mz_node *n) {
+    mz_scaling scaling = n->out[0] >= 0 ? g->values[n->out[0]].scaling : MZ_SCALING_NONE;
+    for (int k = 0; k < n->n_in && scaling == MZ_SCALING_NONE; ++k)
+        if (n->in[k] >= 0)
+            scaling = g->values[n->in[k]].scaling;
+    return scaling == MZ_SCALING_NONE ? "-" : mz_scaling_name(scaling);
+}
+
 static void explain_node(const mezzo_graph *g, size_t i, mezzo_explain_fn visit, void *user) {
     const mz_node *n = &g->nodes[i];
     char op[48], name[160], shape[64], inputs[128] = "";
@@ -85,7 +94,10 @@ static void explain_node(const mezzo_graph *g, size_t i, mezzo_explain_fn visit,
                              .phase = phase_name(n->phase),
                              .inputs = inputs,
                              .shape = mz_shape_text(&v->shape, shape, sizeof shape),
+                             .operand = n->formats.operand,
+                             .gradient = n->formats.gradient,
                              .storage = v->dtype,
+                             .scale = scale_of(g, n),
                              .compute = n->numerics.compute,
                              .accumulate = n->numerics.accumulate,
                              .reduce = n->numerics.reduce,
@@ -99,6 +111,23 @@ mezzo_status mezzo_graph_explain(const mezzo_graph *graph, const mezzo_program_o
     MEZZO_TRY(mz_passes(graph, options, after, &g));
     for (size_t i = 0; i < g->n_nodes; ++i)
         explain_node(g, i, visit, user);
+    mezzo_graph_free(g);
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_graph_explain_params(const mezzo_graph *graph, const mezzo_program_options *options,
+                                        mezzo_master master, mezzo_explain_param_fn visit, void *user) {
+    mezzo_graph *g = NULL;
+    char shape[64];
+    MEZZO_TRY(mz_passes(graph, options, "autocast", &g));
+    for (size_t i = 0; i < g->n_params; ++i) {
+        const mz_param_spec *p = &g->params[i];
+        mezzo_explain_param row = {.name = p->name,
+                                   .shape = mz_shape_text(&p->shape, shape, sizeof shape),
+                                   .copy = p->shadow >= 0 ? g->values[p->shadow].dtype : MEZZO_DTYPE_COUNT};
+        row.master = mz_master_of(g, i, master, &row.rule);
+        visit(user, &row);
+    }
     mezzo_graph_free(g);
     return MEZZO_OK;
 }

@@ -64,6 +64,10 @@ static void share_in_place(const mezzo_graph *g, int *last, int *shared) {
     }
 }
 
+static void extend(int *last, int until) {
+    *last = until > *last ? until : *last;
+}
+
 // The last node that reads each root; n_nodes for what is kept. In-place sharing extends a root's life as it goes. What a node on the
 // second stream reads stays for SLACK nodes more, so that it can be late.
 static void last_reads(const mezzo_graph *g, const mz_stream_plan *streams, const int *shared, int *last) {
@@ -77,9 +81,11 @@ static void last_reads(const mezzo_graph *g, const mz_stream_plan *streams, cons
             int until = (int)i + (streams && !pass && streams->stream[i] == 1 ? SLACK : 0);
             until = until < (int)g->n_nodes ? until : (int)g->n_nodes - 1;
             for (int k = 0; k < count; ++k) {
-                int *at = list[k] >= 0 ? &last[root_of(g, shared, list[k])] : NULL;
-                if (at && until > *at)
-                    *at = until;
+                if (list[k] < 0)
+                    continue;
+                extend(&last[root_of(g, shared, list[k])], until);
+                if (g->values[list[k]].scaling != MZ_SCALING_NONE)
+                    extend(&last[root_of(g, shared, g->values[list[k]].scale)], until);
             }
         }
     for (size_t v = 0; v < g->n_values; ++v)

@@ -54,6 +54,11 @@ static mezzo_status repeat_node(pass *p, int index) {
         p->clone[n.out[k]] = id;
         n.out[k] = id;
     }
+    for (int k = 0; k < n.n_out; ++k) { // a repeated value goes with the repeated scales
+        mz_value *v = n.out[k] >= 0 ? &g->values[n.out[k]] : NULL;
+        if (v != NULL && v->scaling != MZ_SCALING_NONE && p->clone[v->scale] >= 0)
+            v->scale = p->clone[v->scale];
+    }
     return mz_graph_node(g, n, NULL);
 }
 

@@ -418,7 +418,7 @@ static mezzo_status move_deferred(mezzo_optimizer *opt) {
         MEZZO_TRY(mz_defer(opt->device, &opt->move.prepared, &bucket->call, &bucket->traffic));
     }
     if (opt->n_shadows > 1) {
-        mz_span spans[MZ_MAX_IN + MZ_MAX_OUT];
+        mz_span spans[MZ_SPANS];
         mz_traffic traffic = mz_traffic_of(&opt->refresh.call, spans);
         opt->refresh.call.attrs.update = &opt->update;
         MEZZO_TRY(mz_defer(opt->device, &opt->refresh.prepared, &opt->refresh.call, &traffic));

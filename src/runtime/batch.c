@@ -30,7 +30,8 @@ static bool same_tensors(const mz_tensor *a, const mz_tensor *b, int n) {
         if (mz_present(&a[i]) != mz_present(&b[i]))
             return false;
         if (mz_present(&a[i]) &&
-            (a[i].data != b[i].data || a[i].dtype != b[i].dtype || !mz_shape_equal(&a[i].shape, &b[i].shape)))
+            (a[i].data != b[i].data || a[i].dtype != b[i].dtype || !mz_shape_equal(&a[i].shape, &b[i].shape) ||
+             a[i].scaling != b[i].scaling || a[i].scale != b[i].scale))
             return false;
     }
     return true;
@@ -248,7 +249,7 @@ static mezzo_status gather(mezzo_device *device, entry **out) {
 
 static mezzo_status gather_run(mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
     entry *e;
-    mz_span spans[MZ_MAX_IN + MZ_MAX_OUT];
+    mz_span spans[MZ_SPANS];
     mz_traffic traffic = mz_traffic_of(call, spans);
     if (call->op != MZ_OP_scaler_update)
         MEZZO_TRY(undefer_for(device, &traffic));

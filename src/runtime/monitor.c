@@ -75,7 +75,9 @@ static void add_tensor(mezzo_program *p, mz_monitor *w, size_t call, bool loss) 
     static const char *const phases[] = {"forward", "recompute", "backward"};
     const mz_node *n = &g->nodes[p->c.node[call]];
     int v = loss ? g->loss : n->out[0];
-    w->call.in[w->call.n_in++] = (mz_tensor){p->address[v], g->values[v].dtype, g->values[v].shape};
+    mz_tensor *t = &w->call.in[w->call.n_in++];
+    *t = (mz_tensor){.dtype = g->values[v].dtype, .shape = g->values[v].shape, .scaling = g->values[v].scaling};
+    mz_program_place(p, v, t);
     p->monitored[p->n_monitored++] = (mz_monitored){.op = mz_op_table[n->op].name,
                                                     .module = g->modules[n->module],
                                                     .phase = phases[n->phase],

@@ -7,13 +7,13 @@
 #define SHADOW_SEGMENT 32 // elements: the same for 2-byte formats
 
 mz_tensor mz_tensor_f32(void *data, int64_t n) {
-    return (mz_tensor){data, MEZZO_F32, {1, {n}}};
+    return (mz_tensor){.data = data, .dtype = MEZZO_F32, .shape = {1, {n}}};
 }
 mz_tensor mz_tensor_bytes(void *data, size_t n) {
-    return (mz_tensor){data, MEZZO_U8, {1, {(int64_t)n}}};
+    return (mz_tensor){.data = data, .dtype = MEZZO_U8, .shape = {1, {(int64_t)n}}};
 }
 mz_tensor mz_tensor_absent(void) {
-    return (mz_tensor){NULL, MEZZO_F32, {-1, {0}}};
+    return (mz_tensor){.dtype = MEZZO_F32, .shape = {-1, {0}}};
 }
 
 static int64_t round_up(int64_t n, int64_t to) {
@@ -178,21 +178,7 @@ static bool read_by_matmul(const mezzo_graph *g, int value) {
     return false;
 }
 
-// Whether nothing reads it but matmul-class ops outside of regions with a precision of their own: then its low-precision copy is all that a
-// program needs.
-static bool read_by_matmul_only(const mezzo_graph *g, int value) {
-    for (size_t i = 0; i < g->n_nodes; ++i) {
-        const mz_node *node = &g->nodes[i];
-        bool low = mz_op_table[node->op].cast_class == MZ_CAST_LOW &&
-                   (node->precision == -1 || node->precision == (int)MEZZO_PRECISION_BF16);
-        for (int k = 0; k < node->n_in; ++k)
-            if (node->in[k] == value && !low)
-                return false;
-    }
-    return read_by_matmul(g, value);
-}
-
-static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, mezzo_master master) {
+static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g) {
     params->list = mz_alloc(g->n_params + 1, sizeof *params->list);
     if (!params->list)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -206,13 +192,27 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, mezzo
         p->shape = g->params[i].shape;
         p->init = g->params[i].init;
         p->count = mz_shape_count(&p->shape);
-        p->master = read_by_matmul_only(g, g->params[i].value) ? master : MEZZO_MASTER_FP32;
         p->shadow_slot = -1;
         if (read_by_matmul(g, g->params[i].value)) {
             p->shadow_slot = params->shadow_elements;
             params->shadow_elements += round_up(p->count, SHADOW_SEGMENT);
         }
     }
+    return MEZZO_OK;
+}
+
+// How each master is kept: autocast decides, by what the program reads under its options.
+static mezzo_status settle_masters(mezzo_params *params, const mezzo_graph *g, const mezzo_program_options *options) {
+    mezzo_graph *cast;
+    if (params->kept_as == MEZZO_MASTER_FP32)
+        return MEZZO_OK;
+    if (options == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "%s masters need the options of the programs that read them",
+                       mezzo_master_name(params->kept_as));
+    MEZZO_TRY(mz_passes(g, options, "autocast", &cast));
+    for (size_t i = 0; i < params->n; ++i)
+        params->list[i].master = mz_master_of(cast, i, params->kept_as, NULL);
+    mezzo_graph_free(cast);
     return MEZZO_OK;
 }
 
@@ -237,14 +237,18 @@ static void lay_out(mezzo_params *params) {
     }
 }
 
-size_t mz_params_master_bytes(const mezzo_graph *g, mezzo_master master) {
-    size_t bytes = 0;
-    for (size_t i = 0; i < g->n_params; ++i) {
-        mezzo_master kept = read_by_matmul_only(g, g->params[i].value) ? master : MEZZO_MASTER_FP32;
+mezzo_status mz_params_master_bytes(const mezzo_graph *g, const mezzo_program_options *options, mezzo_master master,
+                                    size_t *bytes) {
+    mezzo_graph *cast;
+    *bytes = 0;
+    MEZZO_TRY(mz_passes(g, options, "autocast", &cast));
+    for (size_t i = 0; i < cast->n_params; ++i) {
+        mezzo_master kept = mz_master_of(cast, i, master, NULL);
         size_t each = kept == MEZZO_MASTER_FP32 ? sizeof(float) : kept == MEZZO_MASTER_SPLIT ? sizeof(uint16_t) : 0;
-        bytes += (size_t)round_up(mz_shape_count(&g->params[i].shape), SEGMENT) * each;
+        *bytes += (size_t)round_up(mz_shape_count(&cast->params[i].shape), SEGMENT) * each;
     }
-    return bytes;
+    mezzo_graph_free(cast);
+    return MEZZO_OK;
 }
 
 const char *mezzo_master_name(mezzo_master master) {
@@ -257,10 +261,11 @@ mezzo_master mezzo_params_master(const mezzo_params *params) {
 }
 
 mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_graph *graph, uint64_t seed, mezzo_params **out) {
-    return mezzo_params_create_as(device, graph, seed, MEZZO_MASTER_FP32, out);
+    return mezzo_params_create_as(device, graph, NULL, seed, MEZZO_MASTER_FP32, out);
 }
 
-mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *graph, uint64_t seed, mezzo_master master,
+mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *graph,
+                                    const mezzo_program_options *options, uint64_t seed, mezzo_master master,
                                     mezzo_params **out) {
     *out = NULL;
     mezzo_status status;
@@ -274,7 +279,8 @@ mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *gra
     params->seed = seed;
     params->kept_as = master;
     params->grads_empty = true;
-    MEZZO_TRY_GOTO(status, copy_specs(params, graph, master));
+    MEZZO_TRY_GOTO(status, copy_specs(params, graph));
+    MEZZO_TRY_GOTO(status, settle_masters(params, graph, options));
     lay_out(params);
     MEZZO_TRY_GOTO(status, device->backend->alloc(device, params->master_bytes + 64, (void **)&params->master));
     MEZZO_TRY_GOTO(status,
@@ -475,6 +481,8 @@ mz_tensor mz_params_tensor(const mezzo_params *params, int index) {
         return mz_tensor_f32(params->master + p->offset, p->count);
     for (int i = 0; i < params->n_shadows; ++i)
         if (params->shadows[i].dtype == MEZZO_BF16)
-            return (mz_tensor){(char *)params->shadows[i].data + p->shadow_slot * 2, MEZZO_BF16, {1, {p->count}}};
+            return (mz_tensor){.data = (char *)params->shadows[i].data + p->shadow_slot * 2,
+                               .dtype = MEZZO_BF16,
+                               .shape = {1, {p->count}}};
     return mz_tensor_absent();
 }

@@ -8,7 +8,8 @@
 static mz_tensor tensor_of(const mezzo_graph *g, int v) {
     if (v < 0)
         return mz_tensor_absent();
-    return (mz_tensor){NULL, g->values[v].dtype, g->values[v].shape};
+    const mz_value *x = &g->values[v];
+    return (mz_tensor){.dtype = x->dtype, .shape = x->shape, .scaling = x->scaling};
 }
 
 static void fill_call(const mezzo_graph *g, const mz_node *n, mz_call *call) {
@@ -345,16 +346,22 @@ static mezzo_status bind_values(mezzo_program *p, char *state) {
     return MEZZO_OK;
 }
 
+void mz_program_place(const mezzo_program *p, int value, mz_tensor *t) {
+    if (value < 0)
+        return;
+    const mz_value *v = &p->c.graph->values[value];
+    t->data = p->address[value];
+    t->scale = v->scaling != MZ_SCALING_NONE ? p->address[v->scale] : NULL;
+}
+
 void mz_program_bind(mezzo_program *p) {
     for (size_t i = 0; i < p->c.n_calls; ++i) {
         mz_call *call = &p->c.calls[i];
         const mz_node *n = &p->c.graph->nodes[p->c.node[i]];
         for (int k = 0; k < n->n_in; ++k)
-            if (n->in[k] >= 0)
-                call->in[k].data = p->address[n->in[k]];
+            mz_program_place(p, n->in[k], &call->in[k]);
         for (int k = 0; k < n->n_out; ++k)
-            if (n->out[k] >= 0)
-                call->out[k].data = p->address[n->out[k]];
+            mz_program_place(p, n->out[k], &call->out[k]);
         bool beside = p->c.stream && p->c.stream[i] == 1;
         call->workspace = (char *)p->workspace + (beside ? first_workspace(&p->c) : 0);
         call->state = p->c.prepared[i].state;

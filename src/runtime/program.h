@@ -82,7 +82,8 @@ struct mezzo_program {
 };
 
 // program.c
-void mz_program_bind(mezzo_program *program); // calls get the addresses of their values
+void mz_program_place(const mezzo_program *program, int value, mz_tensor *t); // its data and its scales; -1: left alone
+void mz_program_bind(mezzo_program *program);                                 // calls get the addresses of their values
 // run.c
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
 // program.c

@@ -9,11 +9,14 @@ static int list_bytes(const mz_tensor *tensors, int n, mz_span *out) {
             continue;
         size_t size = (size_t)mz_shape_count(&t->shape) * mezzo_dtype_size(t->dtype);
         out[count++] = (mz_span){t->data, (const char *)t->data + size};
+        if (t->scale != NULL)
+            out[count++] =
+                (mz_span){(const char *)t->scale, (const char *)(t->scale + mz_scale_count(t->scaling, &t->shape))};
     }
     return count;
 }
 
-mz_traffic mz_traffic_of(const mz_call *call, mz_span spans[MZ_MAX_IN + MZ_MAX_OUT]) {
+mz_traffic mz_traffic_of(const mz_call *call, mz_span spans[MZ_SPANS]) {
     mz_traffic t = {.reads = spans, .n_reads = list_bytes(call->in, call->n_in, spans)};
     t.writes = spans + t.n_reads;
     t.n_writes = list_bytes(call->out, call->n_out, spans + t.n_reads);

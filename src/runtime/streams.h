@@ -12,7 +12,8 @@ typedef struct mz_traffic {
     const mz_span *reads, *writes;
     int n_reads, n_writes;
 } mz_traffic;
-mz_traffic mz_traffic_of(const mz_call *call, mz_span spans[MZ_MAX_IN + MZ_MAX_OUT]); // its tensors, whole
+enum { MZ_SPANS = 2 * (MZ_MAX_IN + MZ_MAX_OUT) };
+mz_traffic mz_traffic_of(const mz_call *call, mz_span spans[MZ_SPANS]); // its tensors and scales, whole
 bool mz_traffic_depends(const mz_traffic *second, const mz_traffic *first);
 
 // For each call and each other stream, the newest call there that it must wait for: one that wrote what it reads or writes, or read what it

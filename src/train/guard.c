@@ -80,7 +80,7 @@ static mezzo_status look_at_parameters(mz_training *run) {
     add_parts(&call, &masters, p->kept_as == MEZZO_MASTER_FP32 ? MZ_MAX_IN : MZ_MAX_IN / 2);
     for (int i = 0; i < p->n_shadows && p->kept_as != MEZZO_MASTER_FP32; i++)
         if (p->shadows[i].dtype == MEZZO_BF16) {
-            mz_tensor shadows = {p->shadows[i].data, MEZZO_BF16, {1, {p->shadow_elements}}};
+            mz_tensor shadows = {.data = p->shadows[i].data, .dtype = MEZZO_BF16, .shape = {1, {p->shadow_elements}}};
             add_parts(&call, &shadows, MZ_MAX_IN / 2);
         }
     call.attrs.bad_first = call.attrs.bad_rest = MZ_BAD_PARAMETERS;

@@ -188,7 +188,7 @@ void mz_inject_at(mz_training *run, int64_t step, int64_t micro, uint64_t data) 
 
 static mz_tensor of_parameter(const mz_training *run, float *buffer) {
     const mz_param *p = &run->engine.params->list[mezzo_params_find(run->engine.params, run->inject.name)];
-    return (mz_tensor){buffer + p->offset, MEZZO_F32, p->shape};
+    return (mz_tensor){.data = buffer + p->offset, .dtype = MEZZO_F32, .shape = p->shape};
 }
 
 mezzo_status mz_inject_gradient(mz_training *run) {

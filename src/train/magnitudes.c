@@ -93,7 +93,7 @@ static mezzo_status choose(mz_magnitudes *m) {
         return MEZZO_ERR_MEMORY;
     for (size_t i = 0; i < m->n; i++) {
         mz_magnitudes_of *of = &m->list[i];
-        mz_tensor x = {NULL, of->dtype, {1, {of->elements}}};
+        mz_tensor x = {.dtype = of->dtype, .shape = {1, {of->elements}}};
         mz_call call = call_of(&x, NULL);
         MEZZO_TRY(mz_prepare(m->device, &call, &m->prepared[i]));
         of->counts = m->host + i * MZ_HISTOGRAM_BUCKETS;

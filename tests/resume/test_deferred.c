@@ -103,8 +103,8 @@ static void train(const trial *t, bool defers, result *r) {
     float loss;
     ok(mezzo_device_open(test_device(), 1, &device));
     build(t, &g);
-    ok(mezzo_params_create_as(device, g, 7, t->master, &params));
     mezzo_program_options options = {.precision = t->precision, .loss_weight = 1.0f / (float)t->micros};
+    ok(mezzo_params_create_as(device, g, &options, 7, t->master, &params));
     mezzo_optimizer_options moving = mezzo_optimizer_defaults();
     if (t->sgd)
         moving.kind = MEZZO_SGD, moving.momentum = 0.9;

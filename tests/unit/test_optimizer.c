@@ -251,7 +251,8 @@ static mezzo_params *params_kept(mezzo_device *device, mezzo_master master) {
     mezzo_value y = mezzo_linear(g, mezzo_add(g, x, v), w, MEZZO_NONE);
     must(mezzo_graph_loss(
         g, mezzo_mean(g, mezzo_linear(g, y, mezzo_reshape(g, v, 2, (int64_t[]){8, 5}), MEZZO_NONE), -1)));
-    must(mezzo_params_create_as(device, g, 1, master, &params));
+    const mezzo_program_options bf16 = {.precision = MEZZO_PRECISION_BF16};
+    must(mezzo_params_create_as(device, g, &bf16, 1, master, &params));
     mezzo_graph_free(g);
     return params;
 }
@@ -367,7 +368,8 @@ static void rounded_by_chance(mezzo_device *device, const char *const *names, in
     for (int p = 0; p < n; p++)
         x = mezzo_linear(g, x, mezzo_param(g, names[p], one, 2, (int64_t[]){8, 8}), MEZZO_NONE);
     must(mezzo_graph_loss(g, mezzo_mean(g, x, -1)));
-    must(mezzo_params_create_as(device, g, 1, MEZZO_MASTER_STOCHASTIC, &params));
+    const mezzo_program_options bf16 = {.precision = MEZZO_PRECISION_BF16};
+    must(mezzo_params_create_as(device, g, &bf16, 1, MEZZO_MASTER_STOCHASTIC, &params));
     must(mezzo_optimizer_create(params, &o, &opt));
     for (int step = 0; step < 8; step++) {
         for (int p = 0; p < n; p++)

@@ -12,7 +12,7 @@
 static char somewhere[64];
 
 static mz_tensor tensor(int rank, int64_t rows, int64_t columns, mezzo_dtype dtype) {
-    return (mz_tensor){NULL, dtype, {rank, {rows, columns}}};
+    return (mz_tensor){.dtype = dtype, .shape = {rank, {rows, columns}}};
 }
 
 static void same_workspace(mezzo_device *device, mz_call *call) {
@@ -108,7 +108,7 @@ static void test_experts_have_room(void **state) {
         mz_call all = {.op = MZ_OP_grouped_linear_dw, .numerics = fp32, .n_in = 3, .n_out = 1};
         mz_call one = {.op = MZ_OP_linear_dw, .numerics = fp32, .n_in = 2, .n_out = 1};
         all.in[2] = tensor(1, EXPERTS + 1, 0, MEZZO_I32);
-        all.out[0] = (mz_tensor){NULL, MEZZO_F32, {3, {EXPERTS, M, N}}};
+        all.out[0] = (mz_tensor){.dtype = MEZZO_F32, .shape = {3, {EXPERTS, M, N}}};
         one.out[0] = tensor(2, M, N, MEZZO_F32);
         one.out[1] = tensor(-1, 0, 0, MEZZO_F32);
         all.in[0] = tensor(2, MOST, M, MEZZO_F32);

@@ -29,6 +29,9 @@ static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors,
         bool integers_allowed = info->moves || op == MZ_OP_arange || (op == MZ_OP_cast && !outputs) ||
                                 (slot.is & (MZ_SLOT_INTEGER | MZ_SLOT_BYTES));
         bool masters = dtype == MEZZO_U8 && strcmp(slot.name, "master") == 0; // segments say how they are kept
+        bool scaled = outputs && tensors[i].scaling != MZ_SCALING_NONE;
+        if (scaled && (op != MZ_OP_cast || n < 2 || !mz_present(&tensors[1])))
+            return "only a cast writes a tensor with scales, and its scales beside it";
         if (dtype >= MEZZO_I64 && !integers_allowed && !masters)
             return "integers where a float format is needed";
     }
@@ -86,6 +89,12 @@ static const mz_kernel *const *ref_kernels(const mezzo_device *device, mz_op op,
     (void)device;
     *n = 1;
     return &kernels[op];
+}
+
+// Elements are read and written one by one through mz_ref_get and mz_ref_put: any format, any scale.
+static mz_takes ref_takes(const mz_kernel *kernel) {
+    (void)kernel;
+    return (mz_takes){UINT32_MAX, UINT32_MAX};
 }
 
 // --- the device -------------------------------------------------------------------------------------------------------------
@@ -176,6 +185,7 @@ const mz_backend mz_backend_ref = {
     .close = ref_close,
     .describe = ref_describe,
     .kernels = ref_kernels,
+    .takes = ref_takes,
     .alloc = ref_alloc,
     .release = ref_release,
     .write = ref_write,

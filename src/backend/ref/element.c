@@ -1,7 +1,7 @@
 // Elements in and out of tensors of any dtype.
 #include "backend/ref/ref.h"
 
-double mz_ref_get(const mz_tensor *t, int64_t i) {
+static double stored(const mz_tensor *t, int64_t i) {
     switch (t->dtype) {
     case MEZZO_F64:
         return ((const double *)t->data)[i];
@@ -27,8 +27,15 @@ double mz_ref_get(const mz_tensor *t, int64_t i) {
     }
 }
 
+double mz_ref_get(const mz_tensor *t, int64_t i) {
+    double x = stored(t, i);
+    return t->scaling == MZ_SCALING_NONE ? x : x * (double)t->scale[mz_scale_index(t->scaling, &t->shape, i)];
+}
+
 // Integer slots are written by mz_ref_arange only; prepare() refuses a cast to one.
 void mz_ref_put(const mz_tensor *t, int64_t i, double x) {
+    if (t->scaling != MZ_SCALING_NONE)
+        x /= (double)t->scale[mz_scale_index(t->scaling, &t->shape, i)];
     double rounded = mezzo_round_to(x, t->dtype); // the one rounding: the conversions below are exact
     switch (t->dtype) {
     case MEZZO_F64:
@@ -74,8 +81,9 @@ const double *mz_ref_operand(mz_ref_scratch *scratch, const mz_tensor *t, mezzo_
         return NULL;
     int64_t n = mz_shape_count(&t->shape);
     double *copy = scratch->next;
+    bool exact = t->scaling != MZ_SCALING_NONE; // rounded when it was made, and a product takes it as it is
     for (int64_t i = 0; i < n; i++)
-        copy[i] = mezzo_round_to(mz_ref_get(t, i), compute);
+        copy[i] = exact ? mz_ref_get(t, i) : mezzo_round_to(mz_ref_get(t, i), compute);
     scratch->next += n;
     return copy;
 }

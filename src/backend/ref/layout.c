@@ -3,8 +3,31 @@
 
 #include "backend/ref/ref.h"
 
+// Current scaling: each part's scale is the least power of two that brings its largest magnitude to at most the format's. A
+// part that has infinities or NaNs keeps the scale 1, so that they stay what they are.
+static void find_scales(const mz_tensor *x, const mz_tensor *y, const mz_tensor *scale) {
+    int64_t n = mz_shape_count(&y->shape), parts = mz_scale_count(y->scaling, &y->shape);
+    float *most = scale->data;
+    for (int64_t i = 0; i < parts; i++)
+        most[i] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float *of = &most[mz_scale_index(y->scaling, &y->shape, i)], magnitude = (float)fabs(mz_ref_get(x, i));
+        *of = magnitude > *of || isnan(magnitude) ? magnitude : *of; // a NaN stays: nothing is greater
+    }
+    for (int64_t i = 0; i < parts; i++) {
+        int exponent = 0;
+        double ratio = (double)most[i] / mz_dtype_largest(y->dtype);
+        bool found = isfinite(ratio) && ratio > 0;
+        if (found && frexp(ratio, &exponent) == 0.5) // a power of two is its own scale
+            exponent--;
+        most[i] = found ? (float)ldexp(1, exponent < -126 ? -126 : exponent) : 1;
+    }
+}
+
 void mz_ref_cast(const mz_call *call) {
     int64_t n = mz_shape_count(&call->out[0].shape);
+    if (call->out[0].scaling != MZ_SCALING_NONE)
+        find_scales(&call->in[0], &call->out[0], &call->out[1]);
     for (int64_t i = 0; i < n; i++)
         mz_ref_put(&call->out[0], i, mz_ref_get(&call->in[0], i));
 }

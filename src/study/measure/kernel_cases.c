@@ -23,11 +23,11 @@ static formats formats_of(mezzo_precision precision) {
     }
 
 static void in(mz_call *c, int slot, mezzo_dtype dtype, mz_shape shape) {
-    c->in[slot] = (mz_tensor){NULL, dtype, shape};
+    c->in[slot] = (mz_tensor){.dtype = dtype, .shape = shape};
     c->n_in = slot + 1 > c->n_in ? slot + 1 : c->n_in;
 }
 static void out(mz_call *c, int slot, mezzo_dtype dtype, mz_shape shape) {
-    c->out[slot] = (mz_tensor){NULL, dtype, shape};
+    c->out[slot] = (mz_tensor){.dtype = dtype, .shape = shape};
     c->n_out = slot + 1 > c->n_out ? slot + 1 : c->n_out;
 }
 

@@ -95,7 +95,9 @@ static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_wo
     MEZZO_TRY(mezzo_plan_memory(device, g, &options, &m));
     options = mz_workload_options(w, true);
     MEZZO_TRY(mezzo_plan_memory(device, g, &options, &forward));
-    *out = (mz_footprint){.weights = mz_params_master_bytes(g, w->master),
+    size_t masters;
+    MEZZO_TRY(mz_params_master_bytes(g, &options, w->master, &masters));
+    *out = (mz_footprint){.weights = masters,
                           .shadows = m.shadows,
                           .gradients = m.gradients,
                           .activations = m.activations,

@@ -1,0 +1,243 @@
+// Scales as data, who may take them, and how masters are kept.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "backend/backend.h"
+#include "graph/graph.h"
+#include "mezzo/program.h"
+
+static void must(mezzo_status status) {
+    if (status != MEZZO_OK)
+        fail_msg("%s", mezzo_error_message());
+}
+
+enum { ROWS = 6, IN = 16, HIDDEN = 32, OUT = 8 };
+
+// A layer with bias and GELU, and one without, in modules of their own; the loss is mean(y·(y + c)).
+static mezzo_graph *two_layers(void) {
+    mezzo_graph *g;
+    const mezzo_init normal = {.kind = MEZZO_INIT_NORMAL, .a = 0.3F};
+    must(mezzo_graph_create(&g));
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, (int64_t[]){ROWS, IN});
+    mezzo_value c = mezzo_input(g, "c", MEZZO_F32, 2, (int64_t[]){ROWS, OUT});
+    mezzo_recompute_begin(g);
+    mezzo_module_begin(g, "up");
+    mezzo_value w1 = mezzo_param(g, "weight", normal, 2, (int64_t[]){HIDDEN, IN});
+    mezzo_value b1 = mezzo_param(g, "bias", normal, 1, (int64_t[]){HIDDEN});
+    mezzo_value h = mezzo_gelu(g, mezzo_linear(g, x, w1, b1), true);
+    mezzo_module_end(g);
+    mezzo_module_begin(g, "down");
+    mezzo_value w2 = mezzo_param(g, "weight", normal, 2, (int64_t[]){OUT, HIDDEN});
+    mezzo_value y = mezzo_linear(g, h, w2, MEZZO_NONE);
+    mezzo_module_end(g);
+    mezzo_recompute_end(g);
+    must(mezzo_graph_loss(g, mezzo_mean(g, mezzo_mul(g, y, mezzo_add(g, y, c)), -1)));
+    must(mezzo_graph_status(g));
+    return g;
+}
+
+static mezzo_precision precision_of(const char *name) {
+    mezzo_precision p;
+    must(mezzo_precision_parse(name, &p));
+    return p;
+}
+
+// --- scales -------------------------------------------------------------------------------------------------------------------
+static void scales_have_their_places(void **state) {
+    (void)state;
+    const mz_shape s = {2, {3, 200}};
+    assert_int_equal(mz_scale_count(MZ_SCALING_NONE, &s), 0);
+    assert_int_equal(mz_scale_count(MZ_SCALING_TENSOR, &s), 1);
+    assert_int_equal(mz_scale_count(MZ_SCALING_ROW, &s), 3);
+    assert_int_equal(mz_scale_count(MZ_SCALING_BLOCK128, &s), 6); // the last of a row is a part of a block
+    assert_int_equal(mz_scale_count(MZ_SCALING_BLOCK32, &s), 21);
+    assert_int_equal(mz_scale_index(MZ_SCALING_TENSOR, &s, 599), 0);
+    assert_int_equal(mz_scale_index(MZ_SCALING_ROW, &s, 399), 1);
+    assert_int_equal(mz_scale_index(MZ_SCALING_BLOCK128, &s, 127), 0);
+    assert_int_equal(mz_scale_index(MZ_SCALING_BLOCK128, &s, 199), 1);
+    assert_int_equal(mz_scale_index(MZ_SCALING_BLOCK128, &s, 200), 2);
+    assert_int_equal(mz_scale_index(MZ_SCALING_BLOCK16, &s, 599), 38);
+}
+
+static mz_call cast_call(const float *x, void *y, mezzo_dtype dtype, mz_scaling scaling, float *scale, mz_shape shape) {
+    mz_call call = {.op = MZ_OP_cast, .n_in = 1, .n_out = 2};
+    for (int i = 0; i < MZ_MAX_IN; i++)
+        call.in[i].shape.rank = -1;
+    for (int i = 0; i < MZ_MAX_OUT; i++)
+        call.out[i].shape.rank = -1;
+    call.in[0] = (mz_tensor){.data = (void *)(uintptr_t)x, .dtype = MEZZO_F32, .shape = shape};
+    call.out[0] = (mz_tensor){.data = y, .dtype = dtype, .shape = shape, .scaling = scaling, .scale = scale};
+    call.out[1] = (mz_tensor){.data = scale, .dtype = MEZZO_F32, .shape = {1, {mz_scale_count(scaling, &shape)}}};
+    return call;
+}
+
+static void run_call(const char *name, mz_call *call) {
+    mezzo_device *device;
+    mz_prepared prepared;
+    must(mezzo_device_open(name, 1, &device));
+    must(mz_prepare(device, call, &prepared));
+    call->state = prepared.state;
+    must(prepared.kernel->run(device, call));
+    mz_prepared_free(&prepared);
+    mezzo_device_close(device);
+}
+
+// Each part's scale is the least power of two that brings its maximum to at most 448.
+static void a_cast_finds_powers_of_two(void **state) {
+    (void)state;
+    enum { COLUMNS = 32 };
+    static const mz_scaling scalings[] = {MZ_SCALING_TENSOR, MZ_SCALING_ROW, MZ_SCALING_BLOCK16};
+    const mz_shape shape = {2, {2, COLUMNS}};
+    float x[2 * COLUMNS], scale[4];
+    uint8_t y[2 * COLUMNS];
+    for (int i = 0; i < 2 * COLUMNS; i++)
+        x[i] = (float)(i % 16 + 1) * (i < COLUMNS ? 1e-3F : 1e6F) * (i % 2 == 0 ? 1.0F : -1.0F);
+    x[COLUMNS + 16 + 15] = -448 * 0x1p20F; // a power of two times the format's largest is that
+    for (size_t s = 0; s < MZ_COUNT(scalings); s++) {
+        mz_call call = cast_call(x, y, MEZZO_F8E4M3, scalings[s], scale, shape);
+        run_call("ref", &call);
+        int parts = (int)mz_scale_count(scalings[s], &shape);
+        for (int part = 0; part < parts; part++) {
+            int exponent;
+            float most = 0;
+            for (int i = 0; i < 2 * COLUMNS; i++)
+                if (mz_scale_index(scalings[s], &shape, i) == part)
+                    most = fmaxf(most, fabsf(x[i]));
+            assert_true(frexpf(scale[part], &exponent) == 0.5F);
+            assert_true(most / scale[part] <= 448 && most / scale[part] > 224);
+        }
+        for (int i = 0; i < 2 * COLUMNS; i++) {
+            float back = mezzo_e4m3_to_f32(y[i]) * scale[mz_scale_index(scalings[s], &shape, i)];
+            if (scalings[s] != MZ_SCALING_TENSOR) // one scale for 1e-3 and 1e8 leaves the small ones nothing
+                assert_true(fabsf(back - x[i]) <= 0x1p-4F * fabsf(x[i]));
+        }
+    }
+    assert_true(scale[3] == 0x1p20F);
+}
+
+static void what_is_not_finite_stays_so(void **state) {
+    (void)state;
+    const mz_shape shape = {2, {2, 2}};
+    const float x[] = {1, NAN, 2, INFINITY};
+    float scale[2];
+    uint8_t y[4];
+    mz_call call = cast_call(x, y, MEZZO_F8E5M2, MZ_SCALING_ROW, scale, shape);
+    run_call("ref", &call);
+    assert_true(isnan((double)mezzo_e5m2_to_f32(y[1])) && isinf((double)mezzo_e5m2_to_f32(y[3])));
+    assert_true(scale[0] == 1 && scale[1] == 1 && mezzo_e5m2_to_f32(y[0]) == 1);
+}
+
+// --- who may take them ---------------------------------------------------------------------------------------------------------
+static void a_kernel_that_does_not_take_a_format_never_sees_it(void **state) {
+    (void)state;
+    mezzo_device *device;
+    mz_prepared prepared;
+    float x[4] = {1, 2, 3, 4}, scale[1];
+    uint8_t y[16];
+    const mz_shape shape = {1, {4}};
+    mz_call plain = cast_call(x, y, MEZZO_F8E4M3, MZ_SCALING_NONE, scale, shape);
+    mz_call scaled = cast_call(x, y, MEZZO_BF16, MZ_SCALING_TENSOR, scale, shape);
+    plain.n_out = 1;
+    must(mezzo_device_open("cpu", 1, &device));
+    assert_int_equal(mz_prepare(device, &plain, &prepared), MEZZO_ERR_UNSUPPORTED);
+    assert_non_null(strstr(mezzo_error_message(), "8-bit floating point"));
+    assert_int_equal(mz_prepare(device, &scaled, &prepared), MEZZO_ERR_UNSUPPORTED);
+    assert_non_null(strstr(mezzo_error_message(), "scales"));
+    assert_non_null(strstr(mezzo_error_message(), "bf16 scaled by tensor"));
+    mezzo_device_close(device);
+}
+
+// --- masters -------------------------------------------------------------------------------------------------------------------
+typedef struct kept {
+    mezzo_master up, down, bias;
+    mezzo_dtype copy;
+} kept;
+
+static void see_param(void *user, const mezzo_explain_param *row) {
+    kept *k = user;
+    if (strcmp(row->name, "up.weight") == 0)
+        k->up = row->master, k->copy = row->copy;
+    else if (strcmp(row->name, "up.bias") == 0)
+        k->bias = row->master;
+    else
+        k->down = row->master;
+}
+
+// An override that lets a module read its master keeps it in FP32, and the program that was asked for runs.
+static void an_override_decides_how_its_masters_are_kept(void **state) {
+    (void)state;
+    mezzo_device *device;
+    mezzo_params *params;
+    mezzo_program *p;
+    mezzo_graph *g = two_layers();
+    const mezzo_override fp32 = {"up", MEZZO_PRECISION_FP32};
+    mezzo_program_options o = {.precision = precision_of("bf16")};
+    kept k;
+    must(mezzo_graph_explain_params(g, &o, MEZZO_MASTER_SPLIT, see_param, &k));
+    assert_int_equal(k.up, MEZZO_MASTER_SPLIT);
+    assert_int_equal(k.bias, MEZZO_MASTER_SPLIT);
+    assert_int_equal(k.down, MEZZO_MASTER_SPLIT);
+    assert_int_equal(k.copy, MEZZO_BF16);
+    o.overrides = &fp32, o.n_overrides = 1;
+    must(mezzo_graph_explain_params(g, &o, MEZZO_MASTER_SPLIT, see_param, &k));
+    assert_int_equal(k.up, MEZZO_MASTER_FP32);
+    assert_int_equal(k.bias, MEZZO_MASTER_FP32);
+    assert_int_equal(k.down, MEZZO_MASTER_SPLIT);
+    assert_int_equal(k.copy, MEZZO_DTYPE_COUNT);
+    must(mezzo_device_open("ref", 1, &device));
+    must(mezzo_params_create_as(device, g, &o, 5, MEZZO_MASTER_SPLIT, &params));
+    must(mezzo_program_create(g, params, &o, &p)); // the override's linear finds the FP32 master that it reads
+    mezzo_program_free(p);
+    mezzo_params_free(params);
+    assert_int_equal(mezzo_params_create_as(device, g, NULL, 5, MEZZO_MASTER_SPLIT, &params), MEZZO_ERR_INVALID);
+    o.precision = precision_of("fp16");
+    o.n_overrides = 0;
+    must(mezzo_graph_explain_params(g, &o, MEZZO_MASTER_SPLIT, see_param, &k));
+    assert_int_equal(k.down, MEZZO_MASTER_FP32); // an FP16 copy is no half of an FP32 number
+    mezzo_device_close(device);
+    mezzo_graph_free(g);
+}
+
+// A weight that one module reads as its copy and another as its master has to have both.
+static void a_master_that_is_read_is_kept(void **state) {
+    (void)state;
+    mezzo_graph *g;
+    const mezzo_override fp32 = {"b", MEZZO_PRECISION_FP32};
+    const mezzo_program_options plain = {.precision = precision_of("bf16")};
+    mezzo_program_options o = plain;
+    kept k = {0};
+    must(mezzo_graph_create(&g));
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, (int64_t[]){4, 8});
+    mezzo_value w = mezzo_param(g, "up.weight", (mezzo_init){.kind = MEZZO_INIT_NORMAL, .a = 1}, 2, (int64_t[]){8, 8});
+    mezzo_module_begin(g, "a");
+    x = mezzo_linear(g, x, w, MEZZO_NONE);
+    mezzo_module_end(g);
+    mezzo_module_begin(g, "b");
+    x = mezzo_linear(g, x, w, MEZZO_NONE);
+    mezzo_module_end(g);
+    must(mezzo_graph_loss(g, mezzo_mean(g, x, -1)));
+    must(mezzo_graph_explain_params(g, &plain, MEZZO_MASTER_STOCHASTIC, see_param, &k));
+    assert_int_equal(k.up, MEZZO_MASTER_STOCHASTIC);
+    o.overrides = &fp32, o.n_overrides = 1;
+    must(mezzo_graph_explain_params(g, &o, MEZZO_MASTER_STOCHASTIC, see_param, &k));
+    assert_int_equal(k.up, MEZZO_MASTER_FP32);
+    assert_int_equal(k.copy, MEZZO_BF16);
+    mezzo_graph_free(g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scales_have_their_places),
+        cmocka_unit_test(a_cast_finds_powers_of_two),
+        cmocka_unit_test(what_is_not_finite_stays_so),
+        cmocka_unit_test(a_kernel_that_does_not_take_a_format_never_sees_it),
+        cmocka_unit_test(an_override_decides_how_its_masters_are_kept),
+        cmocka_unit_test(a_master_that_is_read_is_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
