@@ -37,7 +37,7 @@ steps() { # of the last JSON result: "op storage" a line
     awk '/^    \{/ { op = ""; storage = "" }
         match($0, /"op": "[^"]*"/) { op = substr($0, RSTART + 7, RLENGTH - 8) }
         match($0, /"storage": "[^"]*"/) { storage = substr($0, RSTART + 12, RLENGTH - 13) }
-        /^    \}/ && op !~ /^(cast|arange|reshape|split)$/ { print op, storage }' "$OUT"
+        /^    \}/ && op != "" && op !~ /^(cast|arange|reshape|split)$/ { print op, storage }' "$OUT"
 }
 golden() { # PRECISION CASE
     awk -F, -v precision="$1" -v case="$2" '$1 == precision && $2 == case && $3 !~ /^(parameters|reshape|split)$/ { print $3, $6 }' \
@@ -87,6 +87,28 @@ fi
 refuse 2 --diff fp32,bf16 -- explain --model toy --diff fp32
 refuse 2 --diff fp61 -- explain --model toy --diff fp32,fp61
 refuse 3 none -- explain --model toy --precision bf16 --dot none/graph.dot
+
+# Operands, gradients and outputs have formats of their own, and operands scales.
+run 0 explain --model toy --precision fp8
+shows "$OUT" "fp8_e4m3,fp8_e4m3" fp8_e5m2 gradient scale tensor "masters     fp32 (4)"
+run 0 explain --model toy --precision float8 --json
+is "fc1's operands" "$(row fc1 operand)" fp8_e4m3
+is "fc1's gradient" "$(row fc1 gradient)" fp8_e5m2
+is "fc1's output" "$(row fc1 storage)" bf16
+is "fc1's scales" "$(row fc1 scale)" tensor
+is "relu's scales" "$(row relu scale)" -
+run 0 explain --model toy --precision bf16
+! grep -q scale "$OUT" || fail "bf16 has no scales to show"
+refuse 3 "fp8 is not available on cpu" -- memory "${GPT[@]}" --device cpu --precision fp8
+refuse 2 '"amp"' "name one" -- explain --model toy --precision amp
+
+# How masters are kept, overrides included.
+run 0 explain "${GPT[@]}" --master split --params --autocast.h.0.mlp.c_fc fp32
+shows "$OUT" "only its bf16 copy is read" "its master is read too" "masters     fp32"
+grep -qE "^h.0.mlp.c_fc.weight +64x16 +fp32 +- " "$OUT" || fail "an override to fp32 leaves another master than fp32"
+grep -qE "^h.1.mlp.c_fc.weight +64x16 +split +bf16 " "$OUT" || fail "a master that only its copy stands for is not split"
+run 0 explain "${GPT[@]}" --master split --json
+shows "$OUT" '"parameters"' '"master": "split"' '"copy": "bf16"' '"why": '
 
 # CS336's question: which tensor has which dtype.
 run 0 explain --toy

@@ -1,4 +1,5 @@
-// Scales as data, who may take them, and how masters are kept.
+// Formats by slot and scales as data: what autocast writes, what autodiff and the selection of kernels make of it, and a
+// precision with scaled operands as the ref device runs it.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +10,7 @@
 
 #include "backend/backend.h"
 #include "graph/graph.h"
+#include "mezzo/optimizer.h"
 #include "mezzo/program.h"
 
 static void must(mezzo_status status) {
@@ -45,6 +47,165 @@ static mezzo_precision precision_of(const char *name) {
     mezzo_precision p;
     must(mezzo_precision_parse(name, &p));
     return p;
+}
+
+// --- what explain shows -----------------------------------------------------------------------------------------------------
+typedef struct seen {
+    const char *op, *module, *phase;
+    mezzo_explain_row row;
+    char inputs[128], scale[16];
+    int count;
+} seen;
+
+static void look(void *user, const mezzo_explain_row *row) {
+    seen *s = user;
+    if (strcmp(row->op, s->op) != 0 || strcmp(row->module, s->module) != 0 || strcmp(row->phase, s->phase) != 0)
+        return;
+    if (s->count++ > 0)
+        return;
+    s->row = *row;
+    snprintf(s->inputs, sizeof s->inputs, "%s", row->inputs);
+    snprintf(s->scale, sizeof s->scale, "%s", row->scale);
+}
+
+static seen find(const mezzo_graph *g, const mezzo_program_options *o, const char *op, const char *module,
+                 const char *phase) {
+    seen s = {.op = op, .module = module, .phase = phase};
+    must(mezzo_graph_explain(g, o, "autodiff", look, &s));
+    if (s.count == 0)
+        fail_msg("no %s of %s in %s", op, module, phase);
+    return s;
+}
+
+static void explain_shows_operand_gradient_and_output_formats(void **state) {
+    (void)state;
+    mezzo_graph *g = two_layers();
+    const mezzo_program_options o = {.precision = precision_of("fp8")};
+    seen up = find(g, &o, "linear", "up", "forward");
+    assert_string_equal(up.inputs, "fp8_e4m3,fp8_e4m3,bf16"); // x, w, bias
+    assert_int_equal(up.row.operand, MEZZO_F8E4M3);
+    assert_int_equal(up.row.gradient, MEZZO_F8E5M2);
+    assert_int_equal(up.row.storage, MEZZO_BF16);
+    assert_string_equal(up.scale, "tensor");
+    seen dx = find(g, &o, "linear_dx", "down", "backward"), dw = find(g, &o, "linear_dw", "down", "backward");
+    assert_string_equal(dx.inputs, "fp8_e5m2,fp8_e4m3");
+    assert_string_equal(dw.inputs, "fp8_e5m2,fp8_e4m3");
+    assert_int_equal(dx.row.storage, MEZZO_BF16); // the gradient of an operand in E4M3 is not in E4M3
+    assert_int_equal(dw.row.storage, MEZZO_F32);
+    assert_string_equal(dw.scale, "tensor");
+    seen gelu = find(g, &o, "gelu", "up", "forward");
+    assert_string_equal(gelu.scale, "-");
+    const mezzo_program_options bf16 = {.precision = precision_of("bf16")};
+    up = find(g, &bf16, "linear", "up", "forward");
+    assert_int_equal(up.row.operand, MEZZO_BF16);
+    assert_int_equal(up.row.gradient, MEZZO_BF16);
+    assert_string_equal(up.scale, "-");
+    mezzo_graph_free(g);
+}
+
+// --- a step on ref ------------------------------------------------------------------------------------------------------------
+typedef struct result {
+    float loss, up[HIDDEN * IN], down[OUT * HIDDEN], bias[HIDDEN];
+} result;
+
+static void fill(float *x, int n, float amplitude, unsigned seed) {
+    for (int i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = amplitude * ((float)(seed >> 8) / (float)(1 << 23) - 1);
+    }
+}
+
+static void run_step(const char *precision, bool recompute, result *r) {
+    mezzo_device *device;
+    mezzo_params *params;
+    mezzo_program *p;
+    float x[ROWS * IN], c[ROWS * OUT];
+    mezzo_graph *g = two_layers();
+    const mezzo_program_options o = {.precision = precision_of(precision), .recompute = recompute};
+    fill(x, ROWS * IN, 3, 1);
+    fill(c, ROWS * OUT, 1e-3F, 2); // gradients far below what E5M2 holds without a scale: 2^-16 is its smallest number
+    must(mezzo_device_open("ref", 1, &device));
+    must(mezzo_params_create(device, g, 5, &params));
+    must(mezzo_program_create(g, params, &o, &p));
+    must(mezzo_program_write(p, "x", x, sizeof x));
+    must(mezzo_program_write(p, "c", c, sizeof c));
+    must(mezzo_program_run(p, NULL, 1, 0));
+    must(mezzo_program_read(p, "loss", &r->loss, sizeof r->loss));
+    must(mezzo_params_read_grad(params, mezzo_params_find(params, "up.weight"), r->up));
+    must(mezzo_params_read_grad(params, mezzo_params_find(params, "up.bias"), r->bias));
+    must(mezzo_params_read_grad(params, mezzo_params_find(params, "down.weight"), r->down));
+    mezzo_program_free(p);
+    mezzo_params_free(params);
+    mezzo_device_close(device);
+    mezzo_graph_free(g);
+}
+
+// ‖a - b‖ / ‖b‖
+static double apart(const float *a, const float *b, int n) {
+    double off = 0, norm = 0;
+    for (int i = 0; i < n; i++) {
+        off += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        norm += (double)b[i] * (double)b[i];
+    }
+    return sqrt(off / norm);
+}
+
+// A product of operands that are each off by at most u has terms that are off by at most u_a + u_b (and their product), and
+// so is their norm where the terms do not cancel: E5M2 · E4M3 is 2^-3 + 2^-4 for a weight's gradient. Three products lie
+// between the input and a gradient; twice the bound of one leaves room for that, and a lost scale is off by all of it.
+static void a_step_with_scaled_operands_is_near_fp32s(void **state) {
+    (void)state;
+    result exact, low;
+    run_step("fp32", false, &exact);
+    run_step("fp8", false, &low);
+    const double bound = 2 * (0x1p-3 + 0x1p-4);
+    assert_true(fabs((double)low.loss - (double)exact.loss) <= bound * fabs((double)exact.loss));
+    double down = apart(low.down, exact.down, OUT * HIDDEN), up = apart(low.up, exact.up, HIDDEN * IN);
+    double bias = apart(low.bias, exact.bias, HIDDEN);
+    if (!(down <= bound && up <= bound && bias <= bound))
+        fail_msg("off by %g (down), %g (up), %g (bias), may be %g", down, up, bias, bound);
+    assert_true(down > 0x1p-8 && up > 0x1p-8); // and BF16 it is not
+}
+
+static void recompute_repeats_the_scales_too(void **state) {
+    (void)state;
+    result kept, repeated;
+    run_step("fp8", false, &kept);
+    run_step("fp8", true, &repeated);
+    assert_memory_equal(&kept, &repeated, sizeof kept);
+}
+
+static void a_precision_with_scales_trains_on_ref(void **state) {
+    (void)state;
+    mezzo_device *device;
+    mezzo_params *params;
+    mezzo_program *p;
+    mezzo_optimizer *opt;
+    float x[ROWS * IN], c[ROWS * OUT], first = 0, last = 0;
+    mezzo_graph *g = two_layers();
+    const mezzo_program_options o = {.precision = precision_of("fp8")};
+    mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
+    adamw.schedule.lr = 1e-2;
+    fill(x, ROWS * IN, 1, 3);
+    fill(c, ROWS * OUT, 2, 4);
+    must(mezzo_device_open("ref", 1, &device));
+    must(mezzo_params_create(device, g, 5, &params));
+    must(mezzo_program_create(g, params, &o, &p));
+    must(mezzo_optimizer_create(params, &adamw, &opt));
+    must(mezzo_program_write(p, "x", x, sizeof x));
+    must(mezzo_program_write(p, "c", c, sizeof c));
+    for (int step = 0; step < 60; step++) {
+        must(mezzo_program_run(p, NULL, 1, (uint64_t)step));
+        must(mezzo_program_read(p, "loss", step == 0 ? &first : &last, sizeof last));
+        must(mezzo_optimizer_step(opt));
+        must(mezzo_optimizer_zero_grad(opt));
+    }
+    assert_true(isfinite((double)last) && last < first - 0.1F); // the least is mean(-c²/4), -1/3
+    mezzo_optimizer_free(opt);
+    mezzo_program_free(p);
+    mezzo_params_free(params);
+    mezzo_device_close(device);
+    mezzo_graph_free(g);
 }
 
 // --- scales -------------------------------------------------------------------------------------------------------------------
@@ -152,6 +313,31 @@ static void a_kernel_that_does_not_take_a_format_never_sees_it(void **state) {
     mezzo_device_close(device);
 }
 
+static void only_ref_runs_fp8_and_the_others_say_why(void **state) {
+    (void)state;
+    mezzo_device *device;
+    mezzo_params *params;
+    mezzo_program *p;
+    mezzo_precision effective;
+    char reason[160];
+    mezzo_graph *g = two_layers();
+    const mezzo_program_options o = {.precision = precision_of("fp8")};
+    must(mezzo_device_open("cpu", 1, &device));
+    assert_int_equal(mezzo_precision_resolve(device, o.precision, &effective, reason, sizeof reason),
+                     MEZZO_ERR_UNSUPPORTED);
+    assert_non_null(strstr(mezzo_error_message(), "fp8 is not available on cpu: "));
+    must(mezzo_params_create(device, g, 5, &params));
+    assert_int_equal(mezzo_program_create(g, params, &o, &p), MEZZO_ERR_UNSUPPORTED);
+    assert_non_null(strstr(mezzo_error_message(), "8-bit floating point"));
+    mezzo_params_free(params);
+    mezzo_device_close(device);
+    must(mezzo_device_open("ref", 1, &device));
+    must(mezzo_precision_resolve(device, o.precision, &effective, reason, sizeof reason));
+    assert_int_equal(effective, o.precision);
+    mezzo_device_close(device);
+    mezzo_graph_free(g);
+}
+
 // --- masters -------------------------------------------------------------------------------------------------------------------
 typedef struct kept {
     mezzo_master up, down, bias;
@@ -232,10 +418,15 @@ static void a_master_that_is_read_is_kept(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(explain_shows_operand_gradient_and_output_formats),
+        cmocka_unit_test(a_step_with_scaled_operands_is_near_fp32s),
+        cmocka_unit_test(recompute_repeats_the_scales_too),
+        cmocka_unit_test(a_precision_with_scales_trains_on_ref),
         cmocka_unit_test(scales_have_their_places),
         cmocka_unit_test(a_cast_finds_powers_of_two),
         cmocka_unit_test(what_is_not_finite_stays_so),
         cmocka_unit_test(a_kernel_that_does_not_take_a_format_never_sees_it),
+        cmocka_unit_test(only_ref_runs_fp8_and_the_others_say_why),
         cmocka_unit_test(an_override_decides_how_its_masters_are_kept),
         cmocka_unit_test(a_master_that_is_read_is_kept),
     };
