@@ -169,10 +169,13 @@ static const char *check_formats(const mezzo_device *device, const mz_kernel *ke
         if (!mz_present(t))
             continue;
         if ((takes.dtypes & MZ_BIT(t->dtype)) == 0)
-            return "8-bit floating point is not among its formats";
+            return "its formats are fp32, bf16, fp16 and integers";
         if ((takes.scalings & MZ_BIT(t->scaling)) == 0)
             return "tensors with such scales are not among its formats";
     }
+    uint32_t arithmetic = takes.dtypes | MZ_BIT(MEZZO_F64) | MZ_BIT(MEZZO_TF32); // F64: a call that says nothing
+    if ((arithmetic & MZ_BIT(call->numerics.compute)) == 0)
+        return "products of that format are not among its formats";
     return NULL;
 }
 

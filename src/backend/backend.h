@@ -59,8 +59,10 @@ struct mz_kernel {
 typedef struct mz_takes {
     uint32_t dtypes, scalings;
 } mz_takes;
-#define MZ_BIT(index)    (UINT32_C(1) << (index))
-#define MZ_DTYPES_USUAL  (~(MZ_BIT(MEZZO_F8E4M3) | MZ_BIT(MEZZO_F8E5M2)))
+#define MZ_BIT(index) (UINT32_C(1) << (index))
+#define MZ_DTYPES_USUAL                                                                                                \
+    (MZ_BIT(MEZZO_F32) | MZ_BIT(MEZZO_BF16) | MZ_BIT(MEZZO_F16) | MZ_BIT(MEZZO_I64) | MZ_BIT(MEZZO_I32) |              \
+     MZ_BIT(MEZZO_U16) | MZ_BIT(MEZZO_U8))
 #define MZ_SCALINGS_NONE MZ_BIT(MZ_SCALING_NONE)
 
 // Two calls, the second right after the first, in one piece that gives what both give.

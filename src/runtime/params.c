@@ -456,7 +456,7 @@ mezzo_status mz_params_shadow(mezzo_params *params, mezzo_dtype dtype, const mz_
     mezzo_device *device = params->device;
     mezzo_status status;
     mz_shadow *shadow = &params->shadows[params->n_shadows];
-    if (params->n_shadows == (int)MZ_COUNT(params->shadows) || mezzo_dtype_size(dtype) != 2)
+    if (params->n_shadows == (int)MZ_COUNT(params->shadows) || (dtype != MEZZO_BF16 && dtype != MEZZO_F16))
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "no shadow parameters in %s", mezzo_dtype_name(dtype));
     if (dtype != MEZZO_BF16 && params->fp32_elements < params->elements)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,

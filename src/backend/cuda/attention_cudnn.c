@@ -43,7 +43,8 @@ typedef struct sizes {
 static sizes sizes_of(const shape *s) {
     int64_t batch = s->batch, length = s->length, heads = s->heads, kv = s->kv_heads, d = s->width;
     int64_t q_row = s->packed ? 3 * heads * d : heads * d, kv_row = s->packed ? q_row : kv * d;
-    sizes z = {.dtype = s->dtype == (int)MEZZO_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
+    bool bf16 = s->dtype == (int)MEZZO_BF16; // prepare takes BF16 and FP16 alone
+    sizes z = {.dtype = bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
                .rows = {{batch, heads, length, d}},
                .keys = {{batch, kv, length, d}},
                .turned = {{batch, kv, d, length}},

@@ -103,7 +103,16 @@ void mz_gemm_close(mz_cuda_device *cuda) {
 
 // --- plans ----------------------------------------------------------------------------------------------------------------
 static cudaDataType data_type(int dtype) {
-    return dtype == MEZZO_BF16 ? CUDA_R_16BF : dtype == MEZZO_F16 ? CUDA_R_16F : CUDA_R_32F;
+    switch (dtype) {
+    case MEZZO_F32:
+        return CUDA_R_32F;
+    case MEZZO_BF16:
+        return CUDA_R_16BF;
+    case MEZZO_F16:
+        return CUDA_R_16F;
+    default:
+        return (cudaDataType)-1; // no layout is made of it
+    }
 }
 
 static bool describe_operation(struct mz_cuda_matmul *lt, mz_gemm *gemm) {
@@ -358,7 +367,7 @@ static bool probe_make(mz_cuda_device *cuda, const mz_gemm *gemm, const rehearsa
 
 // Whether the result that lies in r->data.d was rounded once.
 static bool rounds_once(mz_cuda_device *cuda, const mz_gemm *gemm, const rehearsal *r, const probe *p) {
-    int digits = gemm->key.result == MEZZO_BF16 ? 8 : 11;
+    int digits = -ilogb(mz_unit_roundoff((mezzo_dtype)gemm->key.result)); // BF16 8, FP16 11
     double sum = 0;
     int64_t counted = 0;
     if (cudaMemcpyAsync(p->low, r->data.d, (size_t)p->count * 2, cudaMemcpyDeviceToHost, cuda->stream) != cudaSuccess ||

@@ -266,5 +266,7 @@ cudaError_t mz_cu_attention_mma_dkv(cudaStream_t stream, const mz_cu_attention *
     if (a->dtype == MZ_CU_BF16)
         return a->p > 0 ? for_width<__nv_bfloat16, true>(stream, *a, prepare)
                         : for_width<__nv_bfloat16, false>(stream, *a, prepare);
+    if (a->dtype != MZ_CU_F16)
+        return cudaErrorInvalidValue;
     return a->p > 0 ? for_width<__half, true>(stream, *a, prepare) : for_width<__half, false>(stream, *a, prepare);
 }

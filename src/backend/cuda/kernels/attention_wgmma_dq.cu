@@ -202,5 +202,7 @@ extern "C" cudaError_t mz_cu_attention_wgmma_dq(cudaStream_t stream, const mz_cu
 #ifndef MZ_CU_90A
     return cudaErrorNoKernelImageForDevice;
 #endif
-    return a->dtype == MZ_CU_BF16 ? run<__nv_bfloat16, 64>(stream, *a, prepare) : run<__half, 64>(stream, *a, prepare);
+    if (a->dtype == MZ_CU_BF16)
+        return run<__nv_bfloat16, 64>(stream, *a, prepare);
+    return a->dtype == MZ_CU_F16 ? run<__half, 64>(stream, *a, prepare) : cudaErrorInvalidValue;
 }

@@ -195,5 +195,7 @@ extern "C" cudaError_t mz_cu_grouped_wgmma(cudaStream_t stream, const mz_cu_grou
 #endif
     if (args->parts)
         return of<__nv_bfloat16, true>(stream, *args, prepare);
-    return args->a.dtype == MZ_CU_BF16 ? of<__nv_bfloat16>(stream, *args, prepare) : of<__half>(stream, *args, prepare);
+    if (args->a.dtype == MZ_CU_BF16)
+        return of<__nv_bfloat16>(stream, *args, prepare);
+    return args->a.dtype == MZ_CU_F16 ? of<__half>(stream, *args, prepare) : cudaErrorInvalidValue;
 }

@@ -383,7 +383,7 @@ bool describe(CUtensorMap *map, int dtype, const void *data, int64_t rows, int64
     const cuuint64_t sizes[] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
     const cuuint64_t pitch[] = {static_cast<cuuint64_t>(cols) * 2};
     const cuuint32_t boxes[] = {L, static_cast<cuuint32_t>(box)}, steps[] = {1, 1};
-    return encode != nullptr &&
+    return encode != nullptr && (dtype == MZ_CU_BF16 || dtype == MZ_CU_F16) &&
            encode(map, dtype == MZ_CU_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
                   const_cast<void *>(data), sizes, pitch, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -419,6 +419,7 @@ extern "C" cudaError_t mz_cu_product_run(cudaStream_t stream, const mz_cu_produc
 #ifndef MZ_CU_90A
     return cudaErrorNoKernelImageForDevice;
 #endif
-    return args->dtype == MZ_CU_BF16 ? of<__nv_bfloat16>(stream, *args, sms, prepare)
-                                     : of<__half>(stream, *args, sms, prepare);
+    if (args->dtype == MZ_CU_BF16)
+        return of<__nv_bfloat16>(stream, *args, sms, prepare);
+    return args->dtype == MZ_CU_F16 ? of<__half>(stream, *args, sms, prepare) : cudaErrorInvalidValue;
 }
