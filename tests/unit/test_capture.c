@@ -48,31 +48,35 @@ static mz_backend queued;
 static kept *capturing;
 static int captures, launches, eager, overlapped, deferred;
 
+// A wrapped call's state: the CPU's kernel, prepared, and what it was prepared for.
+typedef struct below {
+    mz_prepared prepared;
+    bool accumulate;
+} below;
 static void wrapped_release(void *state) {
-    mz_prepared_free(state);
-    mz_free(state);
+    below *b = state;
+    mz_prepared_free(&b->prepared);
+    mz_free(b);
 }
-// The CPU's kernel of a wrapped call is the call's state.
 static const char *wrapped_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     size_t n;
     const char *reason = "no kernel";
     const mz_kernel *const *list = mz_backend_cpu.kernels(device, call->op, &n);
-    for (size_t i = 0; i < n && reason != NULL; i++) {
-        mz_prepared *below = mz_alloc(1, sizeof *below);
-        assert_non_null(below);
-        reason = mz_prepare_kernel(device, list[i], call, below);
-        if (reason != NULL)
-            mz_free(below);
-        else
-            *out = (mz_prepared){.state = below, .release = wrapped_release, .workspace = below->workspace};
-    }
+    below *b = out->state = mz_alloc(1, sizeof *b);
+    assert_non_null(b);
+    out->release = wrapped_release;
+    b->accumulate = call->attrs.accumulate;
+    for (size_t i = 0; i < n && reason != NULL; i++)
+        reason = mz_prepare_kernel(device, list[i], call, &b->prepared);
+    out->workspace = b->prepared.workspace;
     return reason;
 }
 static mezzo_status run_below(mezzo_device *device, const mz_call *call) {
-    const mz_prepared *below = call->state;
+    const below *b = call->state;
     mz_call own = *call;
-    own.state = below->state;
-    return below->kernel->run(device, &own);
+    assert_true(b->accumulate == call->attrs.accumulate); // adding and writing have a plan each
+    own.state = b->prepared.state;
+    return b->prepared.kernel->run(device, &own);
 }
 static void keep(void) {
     kept *k = capturing;
