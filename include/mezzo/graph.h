@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define MEZZO_MAX_RANK 4
+#define MEZZO_MAX_RANK 6
 
 typedef struct mezzo_graph mezzo_graph;
 typedef struct mezzo_value {
@@ -48,9 +48,10 @@ MEZZO_API mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w,
                                    mezzo_value bias); // [… K], [N, K], [N]|NONE → [… N]
 MEZZO_API mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b, bool transpose_a,
                                    bool transpose_b); // [… M K]·[… K N], same leading dimensions
-MEZZO_API mezzo_value mezzo_add(mezzo_graph *g, mezzo_value a,
-                                mezzo_value b); // b's shape is a's, or a's last dimensions (broadcast)
-MEZZO_API mezzo_value mezzo_mul(mezzo_graph *g, mezzo_value a, mezzo_value b); // likewise
+// a + b, a · b, element by element. Shapes are brought together by NumPy's rules: side by side from the last dimension, a
+// dimension that is 1 or absent repeats; others must be equal.
+MEZZO_API mezzo_value mezzo_add(mezzo_graph *g, mezzo_value a, mezzo_value b);
+MEZZO_API mezzo_value mezzo_mul(mezzo_graph *g, mezzo_value a, mezzo_value b);
 MEZZO_API mezzo_value mezzo_scale(mezzo_graph *g, mezzo_value x, float factor);
 MEZZO_API mezzo_value mezzo_relu(mezzo_graph *g, mezzo_value x);
 MEZZO_API mezzo_value mezzo_gelu(mezzo_graph *g, mezzo_value x, bool tanh_approximation);

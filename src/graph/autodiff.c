@@ -161,22 +161,54 @@ static mezzo_status finish_gradients(tape *t, mz_node n, int first_out, const in
     return MEZZO_OK;
 }
 
-// Sums `grad` (shape of the broadcast result) over the leading dimensions that v lacks, and delivers it.
-static mezzo_status deliver_broadcast(tape *t, int v, int grad) {
-    int64_t inner = mz_shape_count(shape_of(t, v)), total = mz_shape_count(shape_of(t, grad));
-    if (inner == total && mz_shape_equal(shape_of(t, v), shape_of(t, grad)))
-        return deliver(t, v, grad);
+// Another view of a value: the same elements in the same order.
+static mezzo_status view_as(tape *t, int v, mz_shape shape, int *out) {
     mz_node view = backward_node(t, MZ_OP_reshape);
-    mz_shape flat = {2, {total / inner, inner}};
-    add_in(&view, grad);
-    MEZZO_TRY(new_value(t, flat, dtype_of(t, grad), &view.out[0]));
-    view.n_out = 1;
-    t->g->values[view.out[0]].alias = grad;
-    MEZZO_TRY(mz_graph_node(t->g, view, NULL));
-    mz_node sum = backward_node(t, MZ_OP_sum);
-    sum.attrs.axis = 0;
-    add_in(&sum, view.out[0]);
-    return finish_gradients(t, sum, 0, &v, 1);
+    add_in(&view, v);
+    MEZZO_TRY(new_value(t, shape, dtype_of(t, v), out));
+    add_out(&view, *out);
+    t->g->values[*out].alias = v;
+    return mz_graph_node(t->g, view, NULL);
+}
+
+// Sums `grad`, which has the shape of a broadcast result, over what repeats of v, and delivers it. Dimensions beside each other that
+// are summed, or not, are one; all sums but the last are values of the sums' own format.
+static mezzo_status deliver_broadcast(tape *t, int v, int grad) {
+    if (mz_shape_equal(shape_of(t, v), shape_of(t, grad)))
+        return deliver(t, v, grad);
+    mz_broadcast r = mz_broadcast_loops(shape_of(t, v), shape_of(t, grad), shape_of(t, grad));
+    mz_shape shape = {.rank = r.rank};
+    int sums = 0;
+    for (int i = 0; i < r.rank; i++) {
+        shape.dim[i] = r.dim[i];
+        sums += r.a[i] == 0;
+    }
+    if (sums == 0) { // they differ in dimensions of 1 only
+        MEZZO_TRY(view_as(t, grad, *shape_of(t, v), &grad));
+        return deliver(t, v, grad);
+    }
+    for (int axis = 0, i = 0; i < r.rank; i++) {
+        if (r.a[i] != 0) {
+            axis++;
+            continue;
+        }
+        if (axis == 0 && shape.rank == 1) // all of it
+            shape = (mz_shape){2, {shape.dim[0], 1}};
+        mz_node sum = backward_node(t, MZ_OP_sum);
+        int viewed;
+        MEZZO_TRY(view_as(t, grad, shape, &viewed));
+        sum.attrs.axis = axis;
+        add_in(&sum, viewed);
+        if (--sums == 0)
+            return finish_gradients(t, sum, 0, &v, 1);
+        shape.rank--;
+        for (int k = axis; k < shape.rank; k++)
+            shape.dim[k] = shape.dim[k + 1];
+        MEZZO_TRY(new_value(t, shape, t->at->numerics.reduce, &grad));
+        add_out(&sum, grad);
+        MEZZO_TRY(mz_graph_node(t->g, sum, NULL));
+    }
+    return MEZZO_OK;
 }
 
 static int target(const tape *t, int slot) {
@@ -261,7 +293,7 @@ static mezzo_status grad_matmul(tape *t, int node, int dy) {
 static mezzo_status grad_add(tape *t, int node, int dy) {
     (void)node;
     if (needs(t, 0))
-        MEZZO_TRY(deliver(t, t->at->in[0], dy));
+        MEZZO_TRY(deliver_broadcast(t, t->at->in[0], dy));
     return needs(t, 1) ? deliver_broadcast(t, t->at->in[1], dy) : MEZZO_OK;
 }
 

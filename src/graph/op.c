@@ -82,6 +82,61 @@ bool mz_shape_equal(const mz_shape *a, const mz_shape *b) {
     return true;
 }
 
+// The dimension beside the i-th of `of`; 1 where the shape has none.
+static int64_t beside(const mz_shape *s, const mz_shape *of, int i) {
+    int k = i - of->rank + s->rank;
+    return k < 0 ? 1 : s->dim[k];
+}
+
+bool mz_shape_broadcast(const mz_shape *a, const mz_shape *b, mz_shape *out) {
+    *out = a->rank >= b->rank ? *a : *b;
+    for (int i = 0; i < out->rank; i++) {
+        int64_t x = beside(a, out, i), y = beside(b, out, i);
+        if (x != y && x != 1 && y != 1)
+            return false;
+        out->dim[i] = x == 1 ? y : x;
+    }
+    return true;
+}
+
+mz_broadcast mz_broadcast_loops(const mz_shape *a, const mz_shape *b, const mz_shape *out) {
+    mz_broadcast r = {.rank = 0};
+    for (int i = 0; i < out->rank; i++) {
+        bool in_a = beside(a, out, i) != 1, in_b = beside(b, out, i) != 1;
+        if (out->dim[i] == 1)
+            continue;
+        int last = r.rank - 1;
+        if (last >= 0 && (r.a[last] != 0) == in_a && (r.b[last] != 0) == in_b) {
+            r.dim[last] *= out->dim[i];
+            continue;
+        }
+        r.dim[r.rank] = out->dim[i];
+        r.a[r.rank] = in_a;
+        r.b[r.rank++] = in_b;
+    }
+    if (r.rank == 0)
+        r = (mz_broadcast){.rank = 1, .dim = {1}, .a = {1}, .b = {1}};
+    int64_t in_a = 1, in_b = 1; // from flags to strides
+    for (int i = r.rank - 1; i >= 0; i--) {
+        int64_t n = r.dim[i];
+        bool has_a = r.a[i] != 0, has_b = r.b[i] != 0;
+        r.a[i] = has_a ? in_a : 0;
+        r.b[i] = has_b ? in_b : 0;
+        in_a *= has_a ? n : 1;
+        in_b *= has_b ? n : 1;
+    }
+    return r;
+}
+
+int64_t mz_broadcast_whole(const mz_broadcast *r) {
+    for (int i = 0; i < r->rank; i++)
+        if (r->a[i] == 0)
+            return 0;
+    if (r->rank == 1)
+        return r->b[0] != 0 ? r->dim[0] : 1;
+    return r->rank == 2 && r->b[0] == 0 && r->b[1] != 0 ? r->dim[1] : 0;
+}
+
 const char *mz_shape_text(const mz_shape *s, char *buf, size_t size) {
     size_t len = 0;
     if (size)

@@ -104,6 +104,18 @@ static inline bool mz_op_is_product(mz_op op) {
 
 int64_t mz_shape_count(const mz_shape *s); // product; 1 for rank 0
 bool mz_shape_equal(const mz_shape *a, const mz_shape *b);
+// Two shapes brought together by NumPy's rules: their last dimensions stand side by side, and a dimension that is 1 or
+// absent repeats. False where they do not fit.
+bool mz_shape_broadcast(const mz_shape *a, const mz_shape *b, mz_shape *out);
+// Loops over what comes out, without dimensions of 1 and with neighbours that repeat alike made one (rank 1 at least).
+// Strides are in elements, 0 where an operand repeats; the last is 0 or 1.
+typedef struct mz_broadcast {
+    int rank;
+    int64_t dim[MEZZO_MAX_RANK], a[MEZZO_MAX_RANK], b[MEZZO_MAX_RANK];
+} mz_broadcast;
+mz_broadcast mz_broadcast_loops(const mz_shape *a, const mz_shape *b, const mz_shape *out);
+// Where a does not repeat and b repeats as a whole: b's elements, else 0.
+int64_t mz_broadcast_whole(const mz_broadcast *r);
 const char *mz_shape_text(const mz_shape *s, char *buf, size_t size); // "12x64x384"
 int64_t mz_shape_rows(const mz_shape *s);                             // product of all but the last dimension
 

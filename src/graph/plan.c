@@ -56,7 +56,7 @@ static void share_in_place(const mezzo_graph *g, int *last, int *shared) {
         int root = root_of(g, shared, n->in[slot]);
         const mz_value *in = &g->values[root];
         if (out->kind != MZ_VALUE_TEMP || in->kind != MZ_VALUE_TEMP || last[root] != (int)i ||
-            bytes_of(in) != bytes_of(out) || out->dtype != g->values[n->in[slot]].dtype ||
+            mz_shape_count(&in->shape) != mz_shape_count(&out->shape) || out->dtype != g->values[n->in[slot]].dtype ||
             reads(g, shared, n, root, slot))
             continue;
         shared[n->out[0]] = root;

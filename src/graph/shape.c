@@ -31,15 +31,6 @@ static mezzo_status mismatch(rule r, int a, int b, const char *why) {
                    module, slot_a, va, sa, mz_op_slot(r.node->op, false, b).name, vb, sb, why);
 }
 
-static bool is_suffix(const mz_shape *b, const mz_shape *a) {
-    if (b->rank > a->rank)
-        return false;
-    for (int i = 0; i < b->rank; ++i)
-        if (b->dim[i] != a->dim[a->rank - b->rank + i])
-            return false;
-    return true;
-}
-
 static mz_shape vector(int64_t n) {
     return (mz_shape){1, {n}};
 }
@@ -205,7 +196,7 @@ static mezzo_status infer_embedding(rule r, mz_shape *out) {
     if (r.g->values[r.node->in[1]].dtype != MEZZO_I32)
         return mismatch(r, 1, -1, "ids must be integers");
     if (ids->rank + 1 > MEZZO_MAX_RANK)
-        return mismatch(r, 0, 1, "the result would have more than four dimensions");
+        return mismatch(r, 0, 1, "the result would have too many dimensions");
     out[0] = *ids;
     out[0].dim[out[0].rank++] = table->dim[1];
     return MEZZO_OK;
@@ -317,9 +308,8 @@ static mezzo_status infer_same(rule r, mz_shape *out) {
 }
 
 static mezzo_status infer_broadcast(rule r, mz_shape *out) {
-    if (!is_suffix(shape_of(r, 1), shape_of(r, 0)))
-        return mismatch(r, 0, 1, "b must have a's shape, or its last dimensions");
-    out[0] = *shape_of(r, 0);
+    if (!mz_shape_broadcast(shape_of(r, 0), shape_of(r, 1), &out[0]))
+        return mismatch(r, 0, 1, "dimensions side by side from the last must be the same, or one of them 1");
     return MEZZO_OK;
 }
 

@@ -110,9 +110,11 @@ static const mezzo_dtype binary_dtypes[][3] = {
 
 static void binary(mz_op op, mz_shape a, mz_shape b, const mezzo_dtype dtypes[3], bool nan) {
     trial *t = trial_new(op);
+    mz_shape y;
+    assert_true(mz_shape_broadcast(&a, &b, &y));
     trial_input(t, 0, dtypes[0], a);
     trial_input(t, 1, dtypes[1], b);
-    trial_output(t, 0, dtypes[2], a);
+    trial_output(t, 0, dtypes[2], y);
     trial_normal(t, 0, 1);
     trial_normal(t, 1, 1);
     if (nan)
@@ -129,6 +131,17 @@ static void each_binary(mz_op op) {
         binary(op, SHAPE(2, 3, 4, 1), SHAPE(1), binary_dtypes[d], false);
         binary(op, SHAPE(70, 1030), SHAPE(1030), binary_dtypes[d], false);
         binary(op, SHAPE(7, 9), SHAPE(9), binary_dtypes[d], true);
+        // Either operand repeats, at any place.
+        binary(op, SHAPE(4), SHAPE(2, 3, 4), binary_dtypes[d], false);
+        binary(op, SHAPE(2, 1, 4), SHAPE(3, 1), binary_dtypes[d], false);
+        binary(op, SHAPE(1), SHAPE(33), binary_dtypes[d], false);
+        binary(op, SHAPE(6, 5, 1), SHAPE(6, 1, 33), binary_dtypes[d], false);
+        binary(op, SHAPE(5, 1), SHAPE(5, 16), binary_dtypes[d], false);
+        binary(op, SHAPE(5, 1030), SHAPE(5, 1), binary_dtypes[d], false);
+        binary(op, SHAPE(40, 1, 64), SHAPE(1, 30, 64), binary_dtypes[d], false);
+        binary(op, SHAPE(2, 1, 3, 1, 2, 16), SHAPE(1, 2, 3, 2, 1, 16), binary_dtypes[d], false);
+        binary(op, SHAPE(2, 1, 3, 1, 2, 1), SHAPE(1, 2, 3, 2, 1, 3), binary_dtypes[d], false);
+        binary(op, SHAPE(7, 1), SHAPE(1, 9), binary_dtypes[d], true);
     }
 }
 

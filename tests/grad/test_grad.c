@@ -95,21 +95,34 @@ static mezzo_value make_matmul(maker *m, int variant) {
     return mezzo_matmul(m->g, a, b, ta, tb);
 }
 
-// b like a, b broadcast over one and two dimensions, and a value with itself.
+// Shapes alike, b and then a and then both repeating, a value with itself; results of ops repeat too, and not only parameters.
 static mezzo_value make_binary(maker *m, int variant, mezzo_value (*op)(mezzo_graph *, mezzo_value, mezzo_value)) {
-    mezzo_value a = param(m, "a", DIMS(2, 3, 4));
-    switch (variant) {
-    case 0:
-        return op(m->g, a, param(m, "b", DIMS(2, 3, 4)));
-    case 1:
-        return op(m->g, a, param(m, "b", DIMS(3, 4)));
-    case 2:
-        return op(m->g, a, param(m, "b", DIMS(4)));
-    case 3:
-        return op(m->g, a, a);
-    default:
-        return MEZZO_NONE;
+    static const struct {
+        int rank_a, rank_b;
+        int64_t a[MEZZO_MAX_RANK], b[MEZZO_MAX_RANK];
+    } shapes[] = {
+        {3, 3, {2, 3, 4}, {2, 3, 4}},
+        {3, 2, {2, 3, 4}, {3, 4}},
+        {3, 1, {2, 3, 4}, {4}},
+        {1, 3, {4}, {2, 3, 4}},
+        {3, 2, {2, 1, 4}, {3, 1}},
+        {2, 2, {2, 1}, {1, 3}},
+        {1, 2, {1}, {2, 3}},
+        {3, 2, {1, 3, 2}, {3, 2}},
+        {4, 4, {2, 1, 3, 1}, {1, 2, 3, 2}},
+        {6, 6, {2, 1, 2, 1, 2, 1}, {1, 2, 2, 2, 1, 2}},
+        {1, 2, {3}, {2, 3}},
+    };
+    int n = (int)MZ_COUNT(shapes);
+    if (variant == 2 * n) {
+        mezzo_value a = param(m, "a", DIMS(2, 3, 4));
+        return op(m->g, a, op(m->g, a, a));
     }
+    if (variant > 2 * n)
+        return MEZZO_NONE;
+    mezzo_value a = param(m, "a", shapes[variant % n].rank_a, shapes[variant % n].a);
+    mezzo_value b = param(m, "b", shapes[variant % n].rank_b, shapes[variant % n].b);
+    return variant < n ? op(m->g, a, b) : op(m->g, mezzo_scale(m->g, a, 0.5f), mezzo_scale(m->g, b, -1.5f));
 }
 
 static mezzo_value make_add(maker *m, int variant) {

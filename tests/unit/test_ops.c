@@ -61,6 +61,41 @@ static void every_saved_name_is_a_slot(void **state) {
     }
 }
 
+static void shapes_come_together_by_numpys_rules(void **state) {
+    (void)state;
+    mz_shape out;
+    const mz_shape a = {3, {2, 1, 4}}, b = {2, {3, 1}}, c = {1, {4}}, wrong = {2, {2, 4}};
+    assert_true(mz_shape_broadcast(&a, &b, &out));
+    assert_true(mz_shape_equal(&out, &(mz_shape){3, {2, 3, 4}}));
+    assert_true(mz_shape_broadcast(&c, &a, &out));
+    assert_true(mz_shape_equal(&out, &a));
+    assert_false(mz_shape_broadcast(&wrong, &(mz_shape){2, {3, 4}}, &out));
+    // [2 1 4] and [3 1]: three loops, for neighbours repeat differently.
+    static const int dims[] = {2, 3, 4}, strides[2][3] = {{4, 0, 1}, {0, 1, 0}};
+    mz_broadcast r = mz_broadcast_loops(&a, &b, &(mz_shape){3, {2, 3, 4}});
+    assert_int_equal(r.rank, 3);
+    assert_int_equal(mz_broadcast_whole(&r), 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(r.dim[i], dims[i]);
+        assert_int_equal(r.a[i], strides[0][i]);
+        assert_int_equal(r.b[i], strides[1][i]);
+    }
+    // [5 6 7 8] and [7 8]: two loops, b repeats as a whole; [5 6 7 8] with itself: one.
+    const mz_shape four = {4, {5, 6, 7, 8}}, two = {2, {7, 8}}, one = {1, {1}};
+    r = mz_broadcast_loops(&four, &two, &four);
+    assert_int_equal(r.rank, 2);
+    assert_int_equal(mz_broadcast_whole(&r), 56);
+    r = mz_broadcast_loops(&two, &four, &four);
+    assert_int_equal(mz_broadcast_whole(&r), 0);
+    r = mz_broadcast_loops(&four, &four, &four);
+    assert_int_equal(r.rank, 1);
+    assert_int_equal(mz_broadcast_whole(&r), 5 * 6 * 7 * 8);
+    r = mz_broadcast_loops(&four, &one, &four);
+    assert_int_equal(mz_broadcast_whole(&r), 1);
+    r = mz_broadcast_loops(&one, &one, &one);
+    assert_int_equal(mz_broadcast_whole(&r), 1);
+}
+
 static double flops_of(mz_op op, const mz_attrs *attrs, mz_shape first, mz_shape second, mz_shape out) {
     const mz_shape *ins[MZ_MAX_IN] = {&first, &second}, *outs[MZ_MAX_OUT] = {&out};
     return mz_op_table[op].flops(attrs, ins, outs);
@@ -89,9 +124,8 @@ static void every_product_counts_its_operations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slots_are_numbered_in_order),
-        cmocka_unit_test(words_stand_where_they_mean_something),
-        cmocka_unit_test(every_saved_name_is_a_slot),
+        cmocka_unit_test(slots_are_numbered_in_order),         cmocka_unit_test(words_stand_where_they_mean_something),
+        cmocka_unit_test(every_saved_name_is_a_slot),          cmocka_unit_test(shapes_come_together_by_numpys_rules),
         cmocka_unit_test(every_product_counts_its_operations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,12 +49,27 @@ static mezzo_status run_zip(mezzo_device *device, const mz_call *call, int zip) 
     return MEZZO_OK;
 }
 
-static mezzo_status run_add(mezzo_device *device, const mz_call *call) {
-    return run_zip(device, call, MZ_CU_ADD);
+// The ops of binary.def: either operand may repeat.
+static mezzo_status run_binary(mezzo_device *device, const mz_call *call, int zip) {
+    mz_broadcast r = mz_broadcast_loops(&call->in[0].shape, &call->in[1].shape, &call->out[0].shape);
+    if (mz_broadcast_whole(&r) > 0)
+        return run_zip(device, call, zip);
+    mz_cu_broadcast loops = {.rank = r.rank};
+    _Static_assert((int)MZ_CU_RANK == (int)MEZZO_MAX_RANK, "one loop a dimension");
+    memcpy(loops.dim, r.dim, sizeof r.dim);
+    memcpy(loops.a, r.a, sizeof r.a);
+    memcpy(loops.b, r.b, sizeof r.b);
+    MZ_CUDA_TRY(mz_cu_zip_broadcast(mz_cuda(device)->stream, zip, mz_cuda_array(&call->in[0]),
+                                    mz_cuda_array(&call->in[1]), mz_cuda_array(&call->out[0]), &loops));
+    return MEZZO_OK;
 }
-static mezzo_status run_mul(mezzo_device *device, const mz_call *call) {
-    return run_zip(device, call, MZ_CU_MUL);
-}
+#define BINARY(op, formula)                                                                                            \
+    static mezzo_status run_##op(mezzo_device *device, const mz_call *call) {                                          \
+        return run_binary(device, call, MZ_CU_##op);                                                                   \
+    }                                                                                                                  \
+    const mz_kernel mz_cuda_##op = {#op "__cuda", prepare_floats, run_##op};
+#include "graph/binary.def"
+
 static mezzo_status run_relu_dx(mezzo_device *device, const mz_call *call) {
     return run_zip(device, call, MZ_CU_RELU_DX);
 }
@@ -64,8 +79,6 @@ static mezzo_status run_gelu_dx(mezzo_device *device, const mz_call *call) {
 static mezzo_status run_silu_dx(mezzo_device *device, const mz_call *call) {
     return run_zip(device, call, MZ_CU_SILU_DX);
 }
-const mz_kernel mz_cuda_add = {"add__cuda", prepare_floats, run_add};
-const mz_kernel mz_cuda_mul = {"mul__cuda", prepare_floats, run_mul};
 const mz_kernel mz_cuda_relu_dx = {"relu_dx__cuda", prepare_floats, run_relu_dx};
 const mz_kernel mz_cuda_gelu_dx = {"gelu_dx__cuda", prepare_floats, run_gelu_dx};
 const mz_kernel mz_cuda_silu_dx = {"silu_dx__cuda", prepare_floats, run_silu_dx};
@@ -81,7 +94,7 @@ static mezzo_status run_accumulate(mezzo_device *device, const mz_call *call) {
         return run_map(device, call, MZ_CU_CAST);
     int64_t n = mz_shape_count(&call->out[0].shape);
     mz_cu_array grad = mz_cuda_array(&call->out[0]);
-    MZ_CUDA_TRY(mz_cu_zip(mz_cuda(device)->stream, MZ_CU_ADD, grad, mz_cuda_array(&call->in[0]), grad, n, n));
+    MZ_CUDA_TRY(mz_cu_zip(mz_cuda(device)->stream, MZ_CU_add, grad, mz_cuda_array(&call->in[0]), grad, n, n));
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_accumulate = {"accumulate__cuda", accumulate_prepare, run_accumulate};

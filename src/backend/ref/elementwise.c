@@ -54,18 +54,28 @@ double mz_ref_dropout_factor(const mz_call *call, int64_t element) {
     return mz_uniform(words[element & 3]) >= call->attrs.p ? (double)(float)(1 / (1 - (double)call->attrs.p)) : 0;
 }
 
-// b's shape is a's, or a's last dimensions: its elements repeat.
-void mz_ref_add(const mz_call *call) {
-    int64_t n = mz_shape_count(&call->out[0].shape), nb = mz_shape_count(&call->in[1].shape);
-    for (int64_t i = 0; i < n; i++)
-        mz_ref_put(&call->out[0], i, mz_ref_get(&call->in[0], i) + mz_ref_get(&call->in[1], i % nb));
+// Where element i of y comes from in an operand: dimensions side by side from the last, those of 1 repeat.
+static int64_t broadcast_at(const mz_shape *from, const mz_shape *y, int64_t i) {
+    int64_t at = 0, stride = 1;
+    for (int d = 1; d <= from->rank; d++) {
+        int64_t n = from->dim[from->rank - d], k = i % y->dim[y->rank - d];
+        at += n == 1 ? 0 : k * stride;
+        stride *= n;
+        i /= y->dim[y->rank - d];
+    }
+    return at;
 }
 
-void mz_ref_mul(const mz_call *call) {
-    int64_t n = mz_shape_count(&call->out[0].shape), nb = mz_shape_count(&call->in[1].shape);
-    for (int64_t i = 0; i < n; i++)
-        mz_ref_put(&call->out[0], i, mz_ref_get(&call->in[0], i) * mz_ref_get(&call->in[1], i % nb));
-}
+#define BINARY(name, formula)                                                                                          \
+    void mz_ref_##name(const mz_call *call) {                                                                          \
+        const mz_tensor *y = &call->out[0];                                                                            \
+        for (int64_t i = 0, n = mz_shape_count(&y->shape); i < n; i++) {                                               \
+            double a = mz_ref_get(&call->in[0], broadcast_at(&call->in[0].shape, &y->shape, i));                       \
+            double b = mz_ref_get(&call->in[1], broadcast_at(&call->in[1].shape, &y->shape, i));                       \
+            mz_ref_put(y, i, formula);                                                                                 \
+        }                                                                                                              \
+    }
+#include "graph/binary.def"
 
 void mz_ref_scale(const mz_call *call) {
     int64_t n = mz_shape_count(&call->out[0].shape);

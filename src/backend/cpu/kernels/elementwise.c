@@ -76,10 +76,6 @@ static mezzo_status run_map(mezzo_device *device, const mz_call *call, map_fn *f
     }                                                                                                                  \
     const mz_kernel MZ_SYMBOL(name) = {#name "__" MZ_LEVEL_TEXT, prepare_floats, run_##name};
 
-MAP(add, x + OTHER)
-KERNEL_OF(add, 0.4)
-MAP(mul, (x) * (OTHER))
-KERNEL_OF(mul, 0.4)
 MAP(scale, (x)*call->attrs.alpha)
 KERNEL_OF(scale, 0.3)
 MAP(relu, vact(MZ_ACT_RELU, x))
@@ -134,6 +130,60 @@ static void dropout_block(const mz_call *call, int64_t at, const float *a, const
     }
 }
 KERNEL_OF(dropout, 0.8)
+
+// --- two operands, either of which may repeat ---------------------------------------------------------------------------
+static const float *repeated(const mz_tensor *t, int64_t at, int64_t stride, int64_t from, int n, float *buffer) {
+    if (stride != 0)
+        return block_in(t, at + from, n, buffer);
+    float one;
+    widen_block(element_at(t, at), t->dtype, &one, 1);
+    FOR_LANES(i, lanes, n)
+    vstore_lanes(buffer + i, vset(one), lanes);
+    return buffer;
+}
+
+static mezzo_status run_repeats(mezzo_device *device, const mz_call *call, map_fn *fn, const mz_broadcast *r,
+                                double cost) {
+    const mz_tensor *y = &call->out[0];
+    int last = r->rank - 1;
+    int64_t length = r->dim[last], n = mz_shape_count(&y->shape), parts = (length + MZ_BLOCK - 1) / MZ_BLOCK;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, cost *(double)n))
+    for (int64_t task = 0; task < n / length * parts; task++) {
+        float a_buffer[MZ_BLOCK], b_buffer[MZ_BLOCK], y_buffer[MZ_BLOCK];
+        int64_t row = task / parts, from = task % parts * MZ_BLOCK, a = 0, b = 0;
+        int count = (int)min64(MZ_BLOCK, length - from);
+        for (int64_t d = last - 1, rest = row; d >= 0; rest /= r->dim[d], d--) {
+            a += rest % r->dim[d] * r->a[d];
+            b += rest % r->dim[d] * r->b[d];
+        }
+        float *yv = block_out(y, row * length + from, y_buffer);
+        fn(call, row * length + from, repeated(&call->in[0], a, r->a[last], from, count, a_buffer),
+           repeated(&call->in[1], b, r->b[last], from, count, b_buffer), yv, count);
+        block_done(y, row * length + from, count, yv);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status run_binary(mezzo_device *device, const mz_call *call, map_fn *fn, double cost) {
+    mz_broadcast r = mz_broadcast_loops(&call->in[0].shape, &call->in[1].shape, &call->out[0].shape);
+    if (mz_broadcast_whole(&r) > 0 || mz_shape_count(&call->out[0].shape) == 0)
+        return run_map(device, call, fn, cost);
+    return run_repeats(device, call, fn, &r, cost);
+}
+
+#define BINARY(name, formula)                                                                                          \
+    static void name##_block(const mz_call *call, int64_t at, const float *p, const float *q, float *y, int n) {       \
+        (void)call, (void)at;                                                                                          \
+        EACH_VECTOR(i, lanes, n, {                                                                                     \
+            vf a = vload_lanes(p + i, lanes, 0), b = vload_lanes(q + i, lanes, 0);                                     \
+            vstore_lanes(y + i, (formula), lanes);                                                                     \
+        });                                                                                                            \
+    }                                                                                                                  \
+    static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
+        return run_binary(device, call, name##_block, 0.4);                                                            \
+    }                                                                                                                  \
+    const mz_kernel MZ_SYMBOL(name) = {#name "__" MZ_LEVEL_TEXT, prepare_floats, run_##name};
+#include "graph/binary.def"
 
 // --- cast -----------------------------------------------------------------------------------------------------------------
 MAP(move, x)

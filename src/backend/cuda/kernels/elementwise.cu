@@ -127,10 +127,10 @@ extern "C" cudaError_t mz_cu_dropout(cudaStream_t stream, mz_cu_array x, mz_cu_a
 // --- two inputs -----------------------------------------------------------------------------------------------------------
 template <int ZIP> __device__ __forceinline__ float zip(float a, float b) {
     switch (ZIP) {
-    case MZ_CU_ADD:
-        return a + b;
-    case MZ_CU_MUL:
-        return a * b;
+#define BINARY(op, formula)                                                                                            \
+    case MZ_CU_##op:                                                                                                   \
+        return formula;
+#include "graph/binary.def"
     case MZ_CU_RELU_DX:
         return b <= 0 ? 0 : a; // a choice, not a product: an infinite gradient at x < 0 is 0
     case MZ_CU_GELU_DX:
@@ -188,12 +188,11 @@ extern "C" cudaError_t mz_cu_zip(cudaStream_t stream, int zip, mz_cu_array a, mz
     unsigned blocks = blocks_for(n);
     int repeat = nb == n ? REPEAT_NONE : nb % 8 == 0 && n >> 35 == 0 ? REPEAT_VECTORS : REPEAT_ANY;
     switch (zip) {
-    case MZ_CU_ADD:
-        zip_kernel<MZ_CU_ADD><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
+#define BINARY(op, formula)                                                                                            \
+    case MZ_CU_##op:                                                                                                   \
+        zip_kernel<MZ_CU_##op><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);                                \
         break;
-    case MZ_CU_MUL:
-        zip_kernel<MZ_CU_MUL><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
-        break;
+#include "graph/binary.def"
     case MZ_CU_RELU_DX:
         zip_kernel<MZ_CU_RELU_DX><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
         break;
@@ -207,4 +206,73 @@ extern "C" cudaError_t mz_cu_zip(cudaStream_t stream, int zip, mz_cu_array a, mz
         zip_kernel<MZ_CU_SILU_DX><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
     }
     return cudaGetLastError();
+}
+
+// Either operand may repeat. `step` is 8 where the innermost loop is whole vectors (its strides are 0 or 1, and all others then are
+// multiples of 8), else 1.
+template <int STEP>
+__device__ __forceinline__ void load_repeated(mz_cu_array x, int64_t at, bool repeats, float v[STEP]) {
+    if (STEP == 8 && !repeats) {
+        load8(x.data, x.dtype, at, v);
+        return;
+    }
+    float one = load1(x.data, x.dtype, at);
+#pragma unroll
+    for (int k = 0; k < STEP; k++)
+        v[k] = one;
+}
+
+template <int ZIP, int STEP>
+__global__ void __launch_bounds__(THREADS)
+    repeats_kernel(mz_cu_array a, mz_cu_array b, mz_cu_array y, mz_cu_broadcast r, int64_t n) {
+    for (int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * STEP; i < n;
+         i += static_cast<int64_t>(gridDim.x) * THREADS * STEP) {
+        int64_t rest = i, at_a = 0, at_b = 0;
+        for (int d = r.rank - 1; d >= 0; d--) {
+            int64_t next = rest / r.dim[d], k = rest - next * r.dim[d];
+            at_a += k * r.a[d];
+            at_b += k * r.b[d];
+            rest = next;
+        }
+        float v[STEP], w[STEP];
+        load_repeated<STEP>(a, at_a, r.a[r.rank - 1] == 0, v);
+        load_repeated<STEP>(b, at_b, r.b[r.rank - 1] == 0, w);
+#pragma unroll
+        for (int k = 0; k < STEP; k++)
+            v[k] = zip<ZIP>(v[k], w[k]);
+        if (STEP == 8)
+            store8(y.data, y.dtype, i, v);
+        else
+            store1(y.data, y.dtype, i, v[0]);
+    }
+}
+
+template <int ZIP>
+static cudaError_t launch_repeats(cudaStream_t stream, mz_cu_array a, mz_cu_array b, mz_cu_array y,
+                                  const mz_cu_broadcast *r) {
+    int64_t n = 1;
+    for (int d = 0; d < r->rank; d++)
+        n *= r->dim[d];
+    if (n == 0)
+        return cudaSuccess;
+    bool vectors = r->dim[r->rank - 1] % 8 == 0;
+    int64_t blocks = (n / (vectors ? 8 : 1) + THREADS - 1) / THREADS;
+    unsigned grid = static_cast<unsigned>(blocks < 1 << 20 ? blocks : 1 << 20);
+    if (vectors)
+        repeats_kernel<ZIP, 8><<<grid, THREADS, 0, stream>>>(a, b, y, *r, n);
+    else
+        repeats_kernel<ZIP, 1><<<grid, THREADS, 0, stream>>>(a, b, y, *r, n);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_zip_broadcast(cudaStream_t stream, int zip, mz_cu_array a, mz_cu_array b, mz_cu_array y,
+                                           const mz_cu_broadcast *repeats) {
+    switch (zip) {
+#define BINARY(op, formula)                                                                                            \
+    case MZ_CU_##op:                                                                                                   \
+        return launch_repeats<MZ_CU_##op>(stream, a, b, y, repeats);
+#include "graph/binary.def"
+    default:
+        return cudaErrorInvalidValue;
+    }
 }

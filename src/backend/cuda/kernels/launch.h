@@ -101,8 +101,23 @@ cudaError_t mz_cu_differs(cudaStream_t stream, const void *a, const void *b, siz
 enum { MZ_CU_SCALE, MZ_CU_RELU, MZ_CU_GELU, MZ_CU_GELU_TANH, MZ_CU_SILU, MZ_CU_CAST };
 cudaError_t mz_cu_map(cudaStream_t stream, int map, mz_cu_array x, mz_cu_array y, int64_t n, float alpha);
 // y[i] = zip(a[i], b[i mod nb]); gradients: a = dy, b = x. a and y may be one storage of one dtype.
-enum { MZ_CU_ADD, MZ_CU_MUL, MZ_CU_RELU_DX, MZ_CU_GELU_DX, MZ_CU_GELU_TANH_DX, MZ_CU_SILU_DX };
+enum {
+#define BINARY(op, formula) MZ_CU_##op,
+#include "graph/binary.def"
+    MZ_CU_RELU_DX,
+    MZ_CU_GELU_DX,
+    MZ_CU_GELU_TANH_DX,
+    MZ_CU_SILU_DX
+};
 cudaError_t mz_cu_zip(cudaStream_t stream, int zip, mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n, int64_t nb);
+// The ops of binary.def where either operand repeats: loops with strides in elements (mz_broadcast), 0 for what repeats.
+enum { MZ_CU_RANK = 6 };
+typedef struct mz_cu_broadcast {
+    int rank;
+    int64_t dim[MZ_CU_RANK], a[MZ_CU_RANK], b[MZ_CU_RANK];
+} mz_cu_broadcast;
+cudaError_t mz_cu_zip_broadcast(cudaStream_t stream, int zip, mz_cu_array a, mz_cu_array b, mz_cu_array y,
+                                const mz_cu_broadcast *repeats);
 // rng: the run's mz_rng_state; tensor: attrs.rng.
 cudaError_t mz_cu_dropout(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t n, float p, uint32_t tensor,
                           const void *rng);
