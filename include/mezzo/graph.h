@@ -48,9 +48,10 @@ MEZZO_API mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w,
                                    mezzo_value bias); // [… K], [N, K], [N]|NONE → [… N]
 MEZZO_API mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b, bool transpose_a,
                                    bool transpose_b); // [… M K]·[… K N], same leading dimensions
-// a + b, a · b, element by element. Shapes are brought together by NumPy's rules: side by side from the last dimension, a
+// a + b, a - b, a · b, element by element. Shapes are brought together by NumPy's rules: side by side from the last dimension, a
 // dimension that is 1 or absent repeats; others must be equal.
 MEZZO_API mezzo_value mezzo_add(mezzo_graph *g, mezzo_value a, mezzo_value b);
+MEZZO_API mezzo_value mezzo_sub(mezzo_graph *g, mezzo_value a, mezzo_value b);
 MEZZO_API mezzo_value mezzo_mul(mezzo_graph *g, mezzo_value a, mezzo_value b);
 MEZZO_API mezzo_value mezzo_scale(mezzo_graph *g, mezzo_value x, float factor);
 MEZZO_API mezzo_value mezzo_relu(mezzo_graph *g, mezzo_value x);

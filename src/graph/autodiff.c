@@ -297,6 +297,17 @@ static mezzo_status grad_add(tape *t, int node, int dy) {
     return needs(t, 1) ? deliver_broadcast(t, t->at->in[1], dy) : MEZZO_OK;
 }
 
+static mezzo_status grad_sub(tape *t, int node, int dy) {
+    (void)node;
+    if (needs(t, 0))
+        MEZZO_TRY(deliver_broadcast(t, t->at->in[0], dy));
+    if (!needs(t, 1))
+        return MEZZO_OK;
+    int negative;
+    MEZZO_TRY(emit_unary(t, MZ_OP_scale, &(mz_attrs){.alpha = -1, .via = MEZZO_F32}, dy, dy, &negative));
+    return deliver_broadcast(t, t->at->in[1], negative);
+}
+
 static mezzo_status grad_mul(tape *t, int node, int dy) {
     (void)node;
     for (int i = 0; i < 2; ++i) {

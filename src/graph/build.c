@@ -213,6 +213,10 @@ mezzo_value mezzo_add(mezzo_graph *g, mezzo_value a, mezzo_value b) {
     return binary(g, MZ_OP_add, a, b, (mz_attrs){0});
 }
 
+mezzo_value mezzo_sub(mezzo_graph *g, mezzo_value a, mezzo_value b) {
+    return binary(g, MZ_OP_sub, a, b, (mz_attrs){0});
+}
+
 mezzo_value mezzo_mul(mezzo_graph *g, mezzo_value a, mezzo_value b) {
     return binary(g, MZ_OP_mul, a, b, (mz_attrs){0});
 }

@@ -149,6 +149,10 @@ void cases_add(void) {
     each_binary(MZ_OP_add);
 }
 
+void cases_sub(void) {
+    each_binary(MZ_OP_sub);
+}
+
 void cases_mul(void) {
     each_binary(MZ_OP_mul);
 }

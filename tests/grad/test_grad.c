@@ -129,6 +129,10 @@ static mezzo_value make_add(maker *m, int variant) {
     return make_binary(m, variant, mezzo_add);
 }
 
+static mezzo_value make_sub(maker *m, int variant) {
+    return make_binary(m, variant, mezzo_sub);
+}
+
 static mezzo_value make_mul(maker *m, int variant) {
     return make_binary(m, variant, mezzo_mul);
 }
