@@ -86,7 +86,7 @@ MEZZO_API mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_val
 MEZZO_API mezzo_status mezzo_expert_order(mezzo_graph *g, mezzo_value indices, int experts, mezzo_value *order,
                                           mezzo_value *place, mezzo_value *offsets);
 // x [M, C] → [R, C]: each token's row, once for each of its experts, in order of expert.
-MEZZO_API mezzo_value mezzo_permute(mezzo_graph *g, mezzo_value x, mezzo_value order, mezzo_value place, int top_k);
+MEZZO_API mezzo_value mezzo_dispatch(mezzo_graph *g, mezzo_value x, mezzo_value order, mezzo_value place, int top_k);
 // x [R, C] → [M, C]: each token's rows, weighed ([M, top_k]|NONE) and added.
 MEZZO_API mezzo_value mezzo_combine(mezzo_graph *g, mezzo_value x, mezzo_value order, mezzo_value place,
                                     mezzo_value weights, int top_k);

@@ -437,8 +437,8 @@ static mezzo_status grad_expert_order(tape *t, int node, int dy) {
     return (void)t, (void)node, (void)dy, MEZZO_OK;
 }
 
-// permute and combine are each other's gradients.
-static mezzo_status grad_permute(tape *t, int node, int dy) {
+// dispatch and combine are each other's gradients.
+static mezzo_status grad_dispatch(tape *t, int node, int dy) {
     (void)node;
     mz_node n = backward_node(t, MZ_OP_combine);
     add_in(&n, dy);
@@ -451,7 +451,7 @@ static mezzo_status grad_combine(tape *t, int node, int dy) {
     (void)node;
     bool weighted = t->at->n_in > 3 && t->at->in[3] >= 0;
     if (needs(t, 0)) {
-        mz_node n = backward_node(t, MZ_OP_permute);
+        mz_node n = backward_node(t, MZ_OP_dispatch);
         add_in(&n, dy);
         for (int i = 1; i < (weighted ? 4 : 3); ++i)
             add_in(&n, t->at->in[i]);

@@ -348,8 +348,8 @@ static mezzo_value rearrange(mezzo_graph *g, mz_op op, mezzo_value x, mezzo_valu
     return finish(g, &node);
 }
 
-mezzo_value mezzo_permute(mezzo_graph *g, mezzo_value x, mezzo_value order, mezzo_value place, int top_k) {
-    return rearrange(g, MZ_OP_permute, x, order, place, MEZZO_NONE, top_k);
+mezzo_value mezzo_dispatch(mezzo_graph *g, mezzo_value x, mezzo_value order, mezzo_value place, int top_k) {
+    return rearrange(g, MZ_OP_dispatch, x, order, place, MEZZO_NONE, top_k);
 }
 
 mezzo_value mezzo_combine(mezzo_graph *g, mezzo_value x, mezzo_value order, mezzo_value place, mezzo_value weights,

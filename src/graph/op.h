@@ -150,7 +150,7 @@ struct mz_attrs {
     int rotated;                   // rope: how many heads, from the first, are turned
     float theta;                   // rope_table: its wavelengths grow from 2π to nearly 2π·theta
     bool interleaved, inverse;     // rope: pairs are neighbours, not halves; turn back
-    int experts, top_k;            // route, permute, combine and gradients: top_k; expert_order: experts
+    int experts, top_k;            // route, dispatch, combine and gradients: top_k; expert_order: experts
     int groups, top_groups;        // route: experts are chosen from the best top_groups of so many groups
     bool normalise;                // route: a token's weights add up to 1 (times alpha)
     int32_t ignore_index;          // cross_entropy

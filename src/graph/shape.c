@@ -154,11 +154,11 @@ static mezzo_status infer_expert_order(rule r, mz_shape *out) {
     return MEZZO_OK;
 }
 
-// permute: x [M, C] → [R, C]; combine: back.
+// dispatch: x [M, C] → [R, C]; combine: back.
 static mezzo_status infer_rearrange(rule r, mz_shape *out) {
     const mz_shape *x = shape_of(r, 0), *order = shape_of(r, 1), *place = shape_of(r, 2);
     int64_t rows = mz_shape_count(order), top_k = r.node->attrs.top_k;
-    bool spread = r.node->op == MZ_OP_permute;
+    bool spread = r.node->op == MZ_OP_dispatch;
     MEZZO_TRY(must_be_integers(r, 1));
     MEZZO_TRY(must_be_integers(r, 2));
     if (!mz_shape_equal(order, place))

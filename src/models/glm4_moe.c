@@ -160,7 +160,7 @@ static mezzo_value experts(mezzo_graph *g, const mezzo_model_config *config, mez
     mezzo_expert_order(g, chosen, (int)e, &order, &place, offsets);                     // [M·k], [M·k], [E + 1]
     mezzo_value up = mezzo_param(g, "gate_up_proj", INIT, 3, (int64_t[]){e, 2 * f, c}); // [E, 2F, C]
     mezzo_value down = mezzo_param(g, "down_proj", INIT, 3, (int64_t[]){e, c, f});      // [E, C, F]
-    mezzo_value h = mezzo_permute(g, x, order, place, k);                               // [M·k, C]
+    mezzo_value h = mezzo_dispatch(g, x, order, place, k);                              // [M·k, C]
     h = mezzo_grouped_linear(g, h, up, *offsets);                                       // [M·k, 2F]
     mezzo_module_begin(g, "act");
     h = mezzo_swiglu(g, h); // [M·k, F]

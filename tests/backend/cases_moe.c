@@ -128,7 +128,7 @@ static trial *rearrange_trial(mz_op op, const int64_t s[5], mezzo_dtype x, mezzo
     trial *order = order_trial(s, 0, (int)s[2] - 1), *t = trial_new(op);
     trial_reference(order);
     int64_t rows = s[0] * s[1];
-    bool spread = op == MZ_OP_permute;
+    bool spread = op == MZ_OP_dispatch;
     t->attrs.top_k = (int)s[1];
     trial_input(t, 0, x, SHAPE(spread ? s[0] : rows, s[3]));
     trial_normal(t, 0, 1);
@@ -155,8 +155,8 @@ static void each_rearrangement(mz_op op) {
     trial_finish(t);
 }
 
-void cases_permute(void) {
-    each_rearrangement(MZ_OP_permute);
+void cases_dispatch(void) {
+    each_rearrangement(MZ_OP_dispatch);
 }
 
 // The gradients that meet behind a router: the experts', the shared experts' in the low format, the router's in FP32.

@@ -213,10 +213,10 @@ static mezzo_value make_expert_order(maker *m, int variant) {
     if (variant > 0)
         return MEZZO_NONE;
     mezzo_expert_order(m->g, integers(m, "experts", 3, false, 10), 3, &order, &place, &offsets);
-    return mezzo_permute(m->g, mezzo_silu(m->g, param(m, "x", DIMS(5, 3))), order, place, 2);
+    return mezzo_dispatch(m->g, mezzo_silu(m->g, param(m, "x", DIMS(5, 3))), order, place, 2);
 }
 
-static mezzo_value make_permute(maker *m, int variant) {
+static mezzo_value make_dispatch(maker *m, int variant) {
     return make_expert_order(m, variant);
 }
 
@@ -241,7 +241,7 @@ static mezzo_value make_grouped_linear(maker *m, int variant) {
     mezzo_value x = param(m, "x", DIMS(4, 3)), logits = mezzo_linear(m->g, x, param(m, "gate", DIMS(4, 3)), MEZZO_NONE);
     mezzo_route(m->g, logits, MEZZO_NONE, &(mezzo_routing){2, 1, 1, true, 1}, &weights, &experts);
     mezzo_expert_order(m->g, experts, 4, &order, &place, &offsets);
-    mezzo_value h = mezzo_permute(m->g, x, order, place, 2);
+    mezzo_value h = mezzo_dispatch(m->g, x, order, place, 2);
     h = mezzo_swiglu(m->g, mezzo_grouped_linear(m->g, h, param(m, "up", DIMS(4, 4, 3)), offsets));
     h = mezzo_grouped_linear(m->g, h, param(m, "down", DIMS(4, 3, 2)), offsets);
     return mezzo_add(m->g, x, mezzo_combine(m->g, h, order, place, weights, 2));

@@ -106,12 +106,12 @@ static mz_cu_move_args move_args(const mz_call *call, int index) {
                              .top_k = call->attrs.top_k};
 }
 
-static mezzo_status run_permute(mezzo_device *device, const mz_call *call) {
+static mezzo_status run_dispatch(mezzo_device *device, const mz_call *call) {
     mz_cu_move_args args = move_args(call, 1);
-    MZ_CUDA_TRY(mz_cu_permute(mz_cuda(device)->stream, &args));
+    MZ_CUDA_TRY(mz_cu_dispatch(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_permute = {"permute__cuda", move_prepare, run_permute};
+const mz_kernel mz_cuda_dispatch = {"dispatch__cuda", move_prepare, run_dispatch};
 
 static mezzo_status run_combine(mezzo_device *device, const mz_call *call) {
     mz_cu_move_args args = move_args(call, 2);

@@ -119,7 +119,7 @@ void mz_ref_expert_order(const mz_call *call) {
     mz_ref_put(&call->out[2], experts, (double)r);
 }
 
-void mz_ref_permute(const mz_call *call) {
+void mz_ref_dispatch(const mz_call *call) {
     const mz_tensor *x = &call->in[0], *order = &call->in[1], *weights = &call->in[3], *y = &call->out[0];
     int64_t rows = mz_shape_count(&order->shape), width = mz_shape_count(&y->shape) / rows;
     for (int64_t r = 0; r < rows; r++) {

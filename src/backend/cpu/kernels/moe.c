@@ -167,7 +167,7 @@ static const char *expert_order_prepare(mezzo_device *device, const mz_call *cal
 const mz_kernel MZ_SYMBOL(expert_order) = {"expert_order__" MZ_LEVEL_TEXT, expert_order_prepare, run_expert_order};
 #endif
 
-// --- permute, combine ---------------------------------------------------------------------------------------------------------------
+// --- dispatch, combine ---------------------------------------------------------------------------------------------------------------
 static const char *rearrange_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     if (mz_present(&call->in[3]) && call->in[3].dtype != MEZZO_F32)
@@ -175,7 +175,7 @@ static const char *rearrange_prepare(mezzo_device *device, const mz_call *call, 
     return refuse_formats(call, 1u << 1 | 1u << 2);
 }
 
-static mezzo_status run_permute(mezzo_device *device, const mz_call *call) {
+static mezzo_status run_dispatch(mezzo_device *device, const mz_call *call) {
     const mz_tensor *x = &call->in[0], *y = &call->out[0]; // [M, C], [R, C]
     const int32_t *order = call->in[1].data;
     const float *weights = mz_present(&call->in[3]) ? call->in[3].data : NULL;
@@ -199,7 +199,7 @@ static mezzo_status run_permute(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(permute) = {"permute__" MZ_LEVEL_TEXT, rearrange_prepare, run_permute};
+const mz_kernel MZ_SYMBOL(dispatch) = {"dispatch__" MZ_LEVEL_TEXT, rearrange_prepare, run_dispatch};
 
 static mezzo_status run_combine(mezzo_device *device, const mz_call *call) {
     const mz_tensor *x = &call->in[0], *y = &call->out[0]; // [R, C], [M, C]

@@ -269,7 +269,7 @@ extern "C" cudaError_t mz_cu_expert_order(cudaStream_t stream, const int32_t *in
 enum { MOVE_BLOCK = 256 };
 
 // A thread 8 columns of a row, or one where the width is no multiple of 8: y[r] = (weights[order[r]] ·) x[order[r] / k].
-template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) permute_kernel(mz_cu_move_args a) {
+template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) dispatch_kernel(mz_cu_move_args a) {
     constexpr int each = VECTORS ? 8 : 1;
     int64_t i = static_cast<int64_t>(blockIdx.x) * MOVE_BLOCK + threadIdx.x, r = i / (a.width / each);
     if (r >= a.rows)
@@ -329,16 +329,16 @@ template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) combine_ke
         store1(a.y.data, a.y.dtype, m * a.width + c, sum[0]);
 }
 
-extern "C" cudaError_t mz_cu_permute(cudaStream_t stream, const mz_cu_move_args *args) {
+extern "C" cudaError_t mz_cu_dispatch(cudaStream_t stream, const mz_cu_move_args *args) {
     const mz_cu_move_args &a = *args;
     int64_t n = a.rows * (a.width % 8 == 0 ? a.width / 8 : a.width);
     if (n == 0)
         return cudaSuccess;
     unsigned blocks = static_cast<unsigned>((n + MOVE_BLOCK - 1) / MOVE_BLOCK);
     if (a.width % 8 == 0)
-        permute_kernel<true><<<blocks, MOVE_BLOCK, 0, stream>>>(a);
+        dispatch_kernel<true><<<blocks, MOVE_BLOCK, 0, stream>>>(a);
     else
-        permute_kernel<false><<<blocks, MOVE_BLOCK, 0, stream>>>(a);
+        dispatch_kernel<false><<<blocks, MOVE_BLOCK, 0, stream>>>(a);
     return cudaGetLastError();
 }
 

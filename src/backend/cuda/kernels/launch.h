@@ -390,14 +390,14 @@ cudaError_t mz_cu_expert_order(cudaStream_t stream, const int32_t *indices, int6
                                int32_t *place, int32_t *offsets, void *workspace);
 
 typedef struct mz_cu_move_args {
-    mz_cu_array x, y;     // permute: [rows / top_k, width] → [rows, width]; combine: the other way
-    const int32_t *index; // [rows]: permute's order, combine's place
+    mz_cu_array x, y;     // dispatch: [rows / top_k, width] → [rows, width]; combine: the other way
+    const int32_t *index; // [rows]: dispatch's order, combine's place
     const float *weights; // [rows] by token and choice, or NULL
     mz_cu_array added[2]; // combine: what is added to its sums, in this order; data NULL: nothing
     int64_t rows;
     int width, top_k;
 } mz_cu_move_args;
-cudaError_t mz_cu_permute(cudaStream_t stream, const mz_cu_move_args *args);
+cudaError_t mz_cu_dispatch(cudaStream_t stream, const mz_cu_move_args *args);
 cudaError_t mz_cu_combine(cudaStream_t stream, const mz_cu_move_args *args);
 // dy [rows / top_k, width], x [rows, width], place and dweights [rows].
 cudaError_t mz_cu_combine_dw(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, const int32_t *place, float *dweights,
