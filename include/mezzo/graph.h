@@ -111,6 +111,8 @@ MEZZO_API mezzo_value mezzo_softmax(mezzo_graph *g, mezzo_value x); // over the 
 // With every target ignored the loss is 0 (torch gives NaN).
 MEZZO_API mezzo_value mezzo_cross_entropy(mezzo_graph *g, mezzo_value logits, mezzo_value targets,
                                           int32_t ignore_index);
+// Mean of (x - target)² over all elements of two values of one shape → [1]. FP32.
+MEZZO_API mezzo_value mezzo_mse(mezzo_graph *g, mezzo_value x, mezzo_value target);
 MEZZO_API mezzo_value mezzo_sum(mezzo_graph *g, mezzo_value x,
                                 int axis); // axis < 0: all elements → [1]; else that axis is removed
 MEZZO_API mezzo_value mezzo_mean(mezzo_graph *g, mezzo_value x, int axis); // likewise
@@ -124,6 +126,12 @@ MEZZO_API mezzo_status mezzo_split(mezzo_graph *g, mezzo_value x, int axis, int 
 MEZZO_API mezzo_status mezzo_split_sizes(mezzo_graph *g, mezzo_value x, int axis, int parts, const int64_t *sizes,
                                          mezzo_value *out); // sizes NULL: equal parts
 MEZZO_API mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis);
+// Pieces begin … end - 1 along an axis; an axis and indices below 0 count from the end.
+MEZZO_API mezzo_value mezzo_slice(mezzo_graph *g, mezzo_value x, int axis, int64_t begin, int64_t end);
+// Dimension i of the result is dimension axes[i] of x; one axis for each of x's dimensions, below 0 from the end. The elements
+// are moved: what follows reads them in order.
+MEZZO_API mezzo_value mezzo_permute(mezzo_graph *g, mezzo_value x, const int *axes);
+MEZZO_API mezzo_value mezzo_transpose(mezzo_graph *g, mezzo_value x, int a, int b); // two axes change places
 
 // What a value is.
 MEZZO_API int mezzo_value_rank(const mezzo_graph *g, mezzo_value v);

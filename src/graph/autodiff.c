@@ -567,6 +567,15 @@ static mezzo_status grad_split(tape *t, int node, int dy) {
     return finish_dx(t, n, t->at->in[0]);
 }
 
+// dx of an op that only moves elements: in the format of dy, shaped as the first input.
+static mezzo_status finish_moved(tape *t, mz_node n, int dy) {
+    int dx, x = t->at->in[0];
+    MEZZO_TRY(new_value(t, *shape_of(t, x), dtype_of(t, dy), &dx));
+    add_out(&n, dx);
+    MEZZO_TRY(mz_graph_node(t->g, n, NULL));
+    return deliver(t, x, dx);
+}
+
 static mezzo_status grad_concat(tape *t, int node, int dy) {
     (void)node;
     mz_node n = backward_node(t, MZ_OP_split);
@@ -578,6 +587,36 @@ static mezzo_status grad_concat(tape *t, int node, int dy) {
     for (int i = 0; i < n.n_out; ++i)
         if (needs(t, i))
             MEZZO_TRY(deliver(t, t->at->in[i], n.out[i]));
+    return MEZZO_OK;
+}
+
+static mezzo_status grad_permute(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = backward_node(t, MZ_OP_permute);
+    for (int i = 0; i < shape_of(t, dy)->rank; i++)
+        n.attrs.permutation[t->at->attrs.permutation[i]] = i;
+    add_in(&n, dy);
+    return finish_moved(t, n, dy);
+}
+
+static mezzo_status grad_slice(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = backward_node(t, MZ_OP_slice_dx);
+    add_in(&n, dy);
+    return finish_moved(t, n, dy);
+}
+
+static mezzo_status grad_mse(tape *t, int node, int dy) {
+    (void)node;
+    for (int i = 0; i < 2; i++) {
+        if (!needs(t, i))
+            continue;
+        mz_node n = backward_node(t, MZ_OP_mse_dx);
+        add_in(&n, dy);
+        add_in(&n, t->at->in[i]);
+        add_in(&n, t->at->in[1 - i]);
+        MEZZO_TRY(finish_dx(t, n, t->at->in[i]));
+    }
     return MEZZO_OK;
 }
 

@@ -221,6 +221,10 @@ mezzo_value mezzo_mul(mezzo_graph *g, mezzo_value a, mezzo_value b) {
     return binary(g, MZ_OP_mul, a, b, (mz_attrs){0});
 }
 
+mezzo_value mezzo_mse(mezzo_graph *g, mezzo_value x, mezzo_value target) {
+    return binary(g, MZ_OP_mse, x, target, (mz_attrs){0});
+}
+
 mezzo_value mezzo_scale(mezzo_graph *g, mezzo_value x, float factor) {
     return unary(g, MZ_OP_scale, x, (mz_attrs){.alpha = factor});
 }
@@ -569,6 +573,38 @@ mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis)
         node.in[i] = xs[i].id;
     node.attrs.axis = axis < 0 && xs[0].id >= 0 ? axis + g->values[xs[0].id].shape.rank : axis;
     return finish(g, &node);
+}
+
+mezzo_value mezzo_permute(mezzo_graph *g, mezzo_value x, const int *axes) {
+    mz_attrs attrs = {0};
+    int rank = mezzo_value_rank(g, x);
+    for (int i = 0; i < rank; i++)
+        attrs.permutation[i] = axes[i] < 0 ? axes[i] + rank : axes[i];
+    return unary(g, MZ_OP_permute, x, attrs);
+}
+
+mezzo_value mezzo_transpose(mezzo_graph *g, mezzo_value x, int a, int b) {
+    int axes[MEZZO_MAX_RANK], rank = mezzo_value_rank(g, x);
+    for (int i = 0; i < MEZZO_MAX_RANK; i++)
+        axes[i] = i;
+    a += a < 0 ? rank : 0;
+    b += b < 0 ? rank : 0;
+    if (g->status == MEZZO_OK && x.id >= 0 && (a < 0 || a >= rank || b < 0 || b >= rank))
+        return failed(
+            g, mz_fail(MEZZO_ERR_INVALID, "transpose: axes %d and %d of a value with %d dimensions", a, b, rank));
+    if (rank > 0) {
+        axes[a] = b;
+        axes[b] = a;
+    }
+    return mezzo_permute(g, x, axes);
+}
+
+mezzo_value mezzo_slice(mezzo_graph *g, mezzo_value x, int axis, int64_t begin, int64_t end) {
+    int64_t n = mezzo_value_dim(g, x, axis);
+    mz_attrs attrs = {.axis = axis < 0 ? axis + mezzo_value_rank(g, x) : axis,
+                      .begin = begin < 0 ? begin + n : begin,
+                      .end = end < 0 ? end + n : end};
+    return unary(g, MZ_OP_slice, x, attrs);
 }
 
 int mezzo_value_rank(const mezzo_graph *g, mezzo_value v) {

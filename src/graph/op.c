@@ -137,6 +137,27 @@ int64_t mz_broadcast_whole(const mz_broadcast *r) {
     return r->rank == 2 && r->b[0] == 0 && r->b[1] != 0 ? r->dim[1] : 0;
 }
 
+mz_permuted mz_shape_permute(const mz_shape *from, const int *permutation) {
+    mz_permuted p = {.rank = 0};
+    int64_t stride[MEZZO_MAX_RANK] = {0}, n = 1;
+    for (int i = from->rank - 1; i >= 0; n *= from->dim[i--])
+        stride[i] = n;
+    for (int i = 0; i < from->rank; i++) {
+        int64_t dim = from->dim[permutation[i]], step = stride[permutation[i]];
+        int last = p.rank - 1;
+        if (dim == 1)
+            continue;
+        if (last >= 0 && p.stride[last] == dim * step) {
+            p.dim[last] *= dim;
+            p.stride[last] = step;
+            continue;
+        }
+        p.dim[p.rank] = dim;
+        p.stride[p.rank++] = step;
+    }
+    return p.rank > 0 ? p : (mz_permuted){.rank = 1, .dim = {1}, .stride = {1}};
+}
+
 const char *mz_shape_text(const mz_shape *s, char *buf, size_t size) {
     size_t len = 0;
     if (size)

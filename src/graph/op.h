@@ -116,6 +116,13 @@ typedef struct mz_broadcast {
 mz_broadcast mz_broadcast_loops(const mz_shape *a, const mz_shape *b, const mz_shape *out);
 // Where a does not repeat and b repeats as a whole: b's elements, else 0.
 int64_t mz_broadcast_whole(const mz_broadcast *r);
+// Loops over a permuted shape, in order of what comes out, with neighbours that stay neighbours made one and no dimensions
+// of 1 (rank 1 at least). stride: in elements of what goes in.
+typedef struct mz_permuted {
+    int rank;
+    int64_t dim[MEZZO_MAX_RANK], stride[MEZZO_MAX_RANK];
+} mz_permuted;
+mz_permuted mz_shape_permute(const mz_shape *from, const int *permutation);
 const char *mz_shape_text(const mz_shape *s, char *buf, size_t size); // "12x64x384"
 int64_t mz_shape_rows(const mz_shape *s);                             // product of all but the last dimension
 
@@ -141,24 +148,26 @@ typedef struct mz_update_attrs {
 } mz_update_attrs;
 
 struct mz_attrs {
-    float alpha;                   // scale, expand; route: the factor of all weights
-    float eps;                     // layernorm, rmsnorm
-    float p;                       // dropout, attention
-    uint32_t rng;                  // dropout, attention: the random stream's number (Philox "tensor")
-    int axis;                      // sum, mean, expand, split, concat; sum, mean, expand: -1 = all elements
-    int heads, kv_heads;           // attention; rope: heads
-    int rotated;                   // rope: how many heads, from the first, are turned
-    float theta;                   // rope_table: its wavelengths grow from 2π to nearly 2π·theta
-    bool interleaved, inverse;     // rope: pairs are neighbours, not halves; turn back
-    int experts, top_k;            // route, dispatch, combine and gradients: top_k; expert_order: experts
-    int groups, top_groups;        // route: experts are chosen from the best top_groups of so many groups
-    bool normalise;                // route: a token's weights add up to 1 (times alpha)
-    int32_t ignore_index;          // cross_entropy
-    int64_t first_row;             // cross_entropy: logits are rows first_row … of the targets'
-    bool transpose_a, transpose_b; // matmul
-    bool tanh;                     // gelu
-    bool accumulate;               // outputs marked '+' are added to
-    mz_act act;                    // linear's epilogue, linear_dx's activation gradient
+    float alpha;                     // scale, expand; route: the factor of all weights
+    float eps;                       // layernorm, rmsnorm
+    float p;                         // dropout, attention
+    uint32_t rng;                    // dropout, attention: the random stream's number (Philox "tensor")
+    int axis;                        // sum, mean, expand, split, concat, slice; sum, mean, expand: -1 = all elements
+    int permutation[MEZZO_MAX_RANK]; // permute: which of x's dimensions each of y's is
+    int64_t begin, end;              // slice, slice_dx: indices along the axis
+    int heads, kv_heads;             // attention; rope: heads
+    int rotated;                     // rope: how many heads, from the first, are turned
+    float theta;                     // rope_table: its wavelengths grow from 2π to nearly 2π·theta
+    bool interleaved, inverse;       // rope: pairs are neighbours, not halves; turn back
+    int experts, top_k;              // route, dispatch, combine and gradients: top_k; expert_order: experts
+    int groups, top_groups;          // route: experts are chosen from the best top_groups of so many groups
+    bool normalise;                  // route: a token's weights add up to 1 (times alpha)
+    int32_t ignore_index;            // cross_entropy
+    int64_t first_row;               // cross_entropy: logits are rows first_row … of the targets'
+    bool transpose_a, transpose_b;   // matmul
+    bool tanh;                       // gelu
+    bool accumulate;                 // outputs marked '+' are added to
+    mz_act act;                      // linear's epilogue, linear_dx's activation gradient
     mezzo_dtype
         via; // linear: what x·Wᵀ + bias (and then the activation) is rounded to before act and before the residual
     int64_t sample;                // inspect: how many values to look at; 0 = all

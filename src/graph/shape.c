@@ -302,6 +302,39 @@ static mezzo_status infer_concat(rule r, mz_shape *out) {
     return MEZZO_OK;
 }
 
+static mezzo_status infer_permute(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0);
+    unsigned seen = 0;
+    out[0] = *x;
+    for (int i = 0; i < x->rank; i++) {
+        int from = r.node->attrs.permutation[i];
+        if (from < 0 || from >= x->rank || seen >> from & 1)
+            return mismatch(r, 0, -1, "each of its dimensions must be named once");
+        seen |= 1u << from;
+        out[0].dim[i] = x->dim[from];
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_slice(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0);
+    const mz_attrs *a = &r.node->attrs;
+    if (a->axis < 0 || a->axis >= x->rank)
+        return mismatch(r, 0, -1, "has no such axis");
+    if (a->begin < 0 || a->begin >= a->end || a->end > x->dim[a->axis])
+        return mismatch(r, 0, -1, "begin and end must lie in that dimension, and something between them");
+    out[0] = *x;
+    out[0].dim[a->axis] = a->end - a->begin;
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_mse(rule r, mz_shape *out) {
+    if (!mz_shape_equal(shape_of(r, 0), shape_of(r, 1)))
+        return mismatch(r, 0, 1, "must be the same");
+    out[0] = vector(1);
+    return MEZZO_OK;
+}
+
 static mezzo_status infer_same(rule r, mz_shape *out) {
     out[0] = *shape_of(r, 0);
     return MEZZO_OK;

@@ -303,3 +303,107 @@ void cases_arange(void) {
         trial_finish(t);
     }
 }
+
+// --- pieces and orders ----------------------------------------------------------------------------------------------------
+static void moved(mz_op op, mz_attrs attrs, mz_shape x, mz_shape y, mezzo_dtype dtype) {
+    trial *t = trial_new(op);
+    t->attrs = attrs;
+    trial_input(t, 0, dtype, x);
+    trial_output(t, 0, dtype, y);
+    if (dtype == MEZZO_I32)
+        trial_integers(t, 0, -9, 9);
+    else
+        trial_normal(t, 0, 1);
+    t->exact = true;
+    t->skip_mutations = dtype == MEZZO_I32;
+    t->skip_terms = op == MZ_OP_slice; // most are left out
+    trial_finish(t);
+}
+
+static void permutation(mz_shape x, const int *axes, mezzo_dtype dtype) {
+    mz_attrs attrs = {0};
+    mz_shape y = x;
+    for (int i = 0; i < x.rank; i++) {
+        attrs.permutation[i] = axes[i];
+        y.dim[i] = x.dim[axes[i]];
+    }
+    moved(MZ_OP_permute, attrs, x, y, dtype);
+}
+
+void cases_permute(void) {
+    static const mezzo_dtype dtypes[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16, MEZZO_I32};
+    for (size_t d = 0; d < MZ_COUNT(dtypes); d++) {
+        permutation(SHAPE(1), (const int[]){0}, dtypes[d]);
+        permutation(SHAPE(5, 7), (const int[]){1, 0}, dtypes[d]);
+        permutation(SHAPE(70, 130), (const int[]){1, 0}, dtypes[d]);
+        permutation(SHAPE(2, 17, 4, 16), (const int[]){0, 2, 1, 3}, dtypes[d]); // heads before positions
+        permutation(SHAPE(3, 8, 5000), (const int[]){1, 0, 2}, dtypes[d]);
+        permutation(SHAPE(3, 5, 33), (const int[]){2, 0, 1}, dtypes[d]);
+        permutation(SHAPE(2, 1, 3, 4, 1, 5), (const int[]){3, 5, 0, 4, 2, 1}, dtypes[d]);
+    }
+}
+
+static void piece(mz_op op, mz_shape whole, int axis, int64_t begin, int64_t end, mezzo_dtype dtype) {
+    mz_shape part = whole;
+    part.dim[axis] = end - begin;
+    mz_attrs attrs = {.axis = axis, .begin = begin, .end = end};
+    moved(op, attrs, op == MZ_OP_slice ? whole : part, op == MZ_OP_slice ? part : whole, dtype);
+}
+
+static void each_piece(mz_op op) {
+    static const mezzo_dtype dtypes[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16, MEZZO_I32};
+    for (size_t d = 0; d < MZ_COUNT(dtypes); d++) {
+        piece(op, SHAPE(7), 0, 2, 5, dtypes[d]);
+        piece(op, SHAPE(7, 33), 0, 6, 7, dtypes[d]);
+        piece(op, SHAPE(7, 33), 1, 0, 32, dtypes[d]);
+        piece(op, SHAPE(4, 9, 16), 1, 3, 9, dtypes[d]);
+        piece(op, SHAPE(2, 3, 2, 5, 2, 3), 3, 1, 4, dtypes[d]);
+        piece(op, SHAPE(3, 10000), 1, 1, 9001, dtypes[d]);
+    }
+}
+
+void cases_slice(void) {
+    each_piece(MZ_OP_slice);
+}
+
+void cases_slice_dx(void) {
+    each_piece(MZ_OP_slice_dx);
+}
+
+// --- mean squared error -----------------------------------------------------------------------------------------------------
+static void mse(int64_t n, mezzo_dtype x, mezzo_dtype target, bool nan) {
+    trial *t = trial_new(MZ_OP_mse);
+    trial_input(t, 0, x, SHAPE(n));
+    trial_input(t, 1, target, SHAPE(n));
+    trial_output(t, 0, MEZZO_F32, SHAPE(1));
+    trial_normal(t, 0, 1);
+    trial_normal(t, 1, 1);
+    if (nan)
+        trial_spoil(t, 1);
+    t->skip_terms = n > 1000;
+    trial_finish(t);
+}
+
+void cases_mse(void) {
+    for (size_t s = 0; s < MZ_COUNT(flat_shapes); s++) {
+        mse(flat_shapes[s], MEZZO_F32, MEZZO_F32, false);
+        mse(flat_shapes[s], MEZZO_BF16, MEZZO_F32, false);
+        mse(flat_shapes[s], MEZZO_F16, MEZZO_F16, false);
+    }
+    mse(33, MEZZO_F32, MEZZO_F32, true);
+}
+
+void cases_mse_dx(void) {
+    for (size_t d = 0; d < MZ_COUNT(binary_dtypes); d++)
+        for (size_t s = 0; s < MZ_COUNT(flat_shapes); s++) {
+            trial *t = trial_new(MZ_OP_mse_dx);
+            trial_input(t, 0, MEZZO_F32, SHAPE(1));
+            trial_input(t, 1, binary_dtypes[d][0], SHAPE(flat_shapes[s]));
+            trial_input(t, 2, binary_dtypes[d][1], SHAPE(flat_shapes[s]));
+            trial_output(t, 0, binary_dtypes[d][2], SHAPE(flat_shapes[s]));
+            trial_normal(t, 0, 65536); // a scaled loss
+            trial_normal(t, 1, 1);
+            trial_normal(t, 2, 1);
+            trial_finish(t);
+        }
+}

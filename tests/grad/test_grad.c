@@ -329,6 +329,48 @@ static mezzo_value make_concat(maker *m, int variant) {
 }
 
 // Has no input to differentiate; what reads it has.
+static mezzo_value make_permute(maker *m, int variant) {
+    mezzo_value x = param(m, "x", DIMS(2, 3, 4)), six = param(m, "six", DIMS(2, 1, 3, 2, 1, 2));
+    switch (variant) {
+    case 0:
+        return mezzo_permute(m->g, x, (const int[]){2, 0, 1});
+    case 1:
+        return mezzo_transpose(m->g, mezzo_silu(m->g, x), -1, 0);
+    case 2:
+        return mezzo_permute(m->g, six, (const int[]){3, -1, 0, 4, 2, 1});
+    default:
+        return MEZZO_NONE;
+    }
+}
+
+static mezzo_value make_slice(maker *m, int variant) {
+    mezzo_value x = param(m, "x", DIMS(3, 4, 2));
+    switch (variant) {
+    case 0:
+        return mezzo_slice(m->g, x, 1, 1, 3);
+    case 1:
+        return mezzo_slice(m->g, mezzo_silu(m->g, x), -3, -2, 3);
+    case 2: // two pieces that overlap: their gradients add up
+        return mezzo_mul(m->g, mezzo_slice(m->g, x, 1, 0, 3), mezzo_slice(m->g, x, 1, 1, 4));
+    case 3:
+        return mezzo_slice(m->g, x, 2, 1, 2);
+    default:
+        return MEZZO_NONE;
+    }
+}
+
+static mezzo_value make_mse(maker *m, int variant) {
+    mezzo_value x = param(m, "x", DIMS(3, 4));
+    switch (variant) {
+    case 0:
+        return mezzo_mse(m->g, x, param(m, "target", DIMS(3, 4)));
+    case 1:
+        return mezzo_mse(m->g, mezzo_silu(m->g, x), mezzo_scale(m->g, x, 0.5f));
+    default:
+        return MEZZO_NONE;
+    }
+}
+
 static mezzo_value make_arange(maker *m, int variant) {
     return variant < 1 ? mezzo_embedding(m->g, param(m, "table", DIMS(6, 3)), mezzo_arange(m->g, 4)) : MEZZO_NONE;
 }

@@ -114,6 +114,51 @@ _Static_assert((int)MZ_CU_PARTS >= (int)MZ_MAX_IN && (int)MZ_CU_PARTS >= (int)MZ
 const mz_kernel mz_cuda_split = {"split__cuda", parts_prepare, run_split};
 const mz_kernel mz_cuda_concat = {"concat__cuda", parts_prepare, run_concat};
 
+// One piece of x, or of dx.
+static mezzo_status run_piece(mezzo_device *device, const mz_call *call, bool join) {
+    const mz_tensor *whole = join ? &call->out[0] : &call->in[0], *part = join ? &call->in[0] : &call->out[0];
+    view v = view_along(&whole->shape, call->attrs.axis);
+    int64_t unit = v.inner * (int64_t)mezzo_dtype_size(whole->dtype);
+    mz_cu_parts p = {.whole = whole->data, .outer = v.outer, .stride = v.axis * unit, .n = 1};
+    p.part[0] = part->data;
+    p.width[0] = (call->attrs.end - call->attrs.begin) * unit;
+    p.offset[0] = call->attrs.begin * unit;
+    MZ_CUDA_TRY(mz_cu_copy_parts(mz_cuda(device)->stream, &p, join));
+    return MEZZO_OK;
+}
+
+static mezzo_status run_slice(mezzo_device *device, const mz_call *call) {
+    return run_piece(device, call, false);
+}
+static mezzo_status run_slice_dx(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *dx = &call->out[0];
+    size_t bytes = (size_t)mz_shape_count(&dx->shape) * mezzo_dtype_size(dx->dtype);
+    MZ_CUDA_TRY(cudaMemsetAsync(dx->data, 0, bytes, mz_cuda(device)->stream));
+    return run_piece(device, call, true);
+}
+const mz_kernel mz_cuda_slice = {"slice__cuda", parts_prepare, run_slice};
+const mz_kernel mz_cuda_slice_dx = {"slice_dx__cuda", parts_prepare, run_slice_dx};
+
+// Where rows stay whole, their bytes are moved in the largest units that fit them.
+static mezzo_status run_permute(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *x = &call->in[0];
+    mz_permuted loops = mz_shape_permute(&x->shape, call->attrs.permutation);
+    mz_cu_permuted p = {.rank = loops.rank, .size = (int)mezzo_dtype_size(x->dtype)};
+    int last = p.rank - 1;
+    int64_t units = 1; // elements in one
+    while (loops.stride[last] == 1 && p.size < 16 && loops.dim[last] % (2 * units) == 0) {
+        units *= 2;
+        p.size *= 2;
+    }
+    for (int i = 0; i < p.rank; i++) {
+        p.dim[i] = i == last ? loops.dim[i] / units : loops.dim[i];
+        p.stride[i] = i == last ? loops.stride[i] : loops.stride[i] / units;
+    }
+    MZ_CUDA_TRY(mz_cu_permute(mz_cuda(device)->stream, x->data, call->out[0].data, &p));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_permute = {"permute__cuda", parts_prepare, run_permute};
+
 // Programs let the two values share memory, so this runs only where somebody calls it by hand.
 static mezzo_status run_reshape(mezzo_device *device, const mz_call *call) {
     size_t bytes = (size_t)mz_shape_count(&call->in[0].shape) * mezzo_dtype_size(call->in[0].dtype);

@@ -98,3 +98,26 @@ void mz_ref_concat(const mz_call *call) {
         from += call->in[i].shape.dim[call->attrs.axis];
     }
 }
+
+void mz_ref_slice(const mz_call *call) {
+    copy_part(&call->in[0], &call->out[0], call->attrs.axis, call->attrs.begin, false);
+}
+
+void mz_ref_slice_dx(const mz_call *call) {
+    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++)
+        mz_ref_put(&call->out[0], i, 0);
+    copy_part(&call->out[0], &call->in[0], call->attrs.axis, call->attrs.begin, true);
+}
+
+// Element i of y, by its indices, is at the same indices of x in x's order of dimensions.
+void mz_ref_permute(const mz_call *call) {
+    const mz_shape *x = &call->in[0].shape, *y = &call->out[0].shape;
+    for (int64_t i = 0, n = mz_shape_count(y); i < n; i++) {
+        int64_t index[MEZZO_MAX_RANK] = {0}, at = 0;
+        for (int64_t d = y->rank - 1, rest = i; d >= 0; rest /= y->dim[d--])
+            index[call->attrs.permutation[d]] = rest % y->dim[d];
+        for (int d = 0; d < x->rank; d++)
+            at = at * x->dim[d] + index[d];
+        mz_ref_put(&call->out[0], i, mz_ref_get(&call->in[0], at));
+    }
+}

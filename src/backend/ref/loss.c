@@ -1,4 +1,4 @@
-// Cross-entropy and its gradient.
+// Losses and their gradients: cross-entropy, mean squared error.
 #include <math.h>
 
 #include "backend/ref/ref.h"
@@ -52,4 +52,21 @@ void mz_ref_cross_entropy_dx(const mz_call *call) {
             mz_ref_put(dx, i, ignored ? 0 : bad ? NAN : factor * (p - (c == target)));
         }
     }
+}
+
+void mz_ref_mse(const mz_call *call) {
+    int64_t n = mz_shape_count(&call->in[0].shape);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double difference = mz_ref_get(&call->in[0], i) - mz_ref_get(&call->in[1], i);
+        sum += difference * difference;
+    }
+    mz_ref_put(&call->out[0], 0, sum / (double)n);
+}
+
+void mz_ref_mse_dx(const mz_call *call) {
+    int64_t n = mz_shape_count(&call->out[0].shape);
+    double factor = mz_ref_get(&call->in[0], 0) * 2 / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        mz_ref_put(&call->out[0], i, factor * (mz_ref_get(&call->in[1], i) - mz_ref_get(&call->in[2], i)));
 }

@@ -61,6 +61,70 @@ static const char *concat_prepare(mezzo_device *device, const mz_call *call, mz_
 const mz_kernel MZ_SYMBOL(split) = {"split__" MZ_LEVEL_TEXT, split_prepare, run_split};
 const mz_kernel MZ_SYMBOL(concat) = {"concat__" MZ_LEVEL_TEXT, concat_prepare, run_concat};
 
+// --- slice ----------------------------------------------------------------------------------------------------------------
+static mezzo_status run_slice(mezzo_device *device, const mz_call *call) {
+    copy_part(device, &call->in[0], &call->out[0], call->attrs.axis, call->attrs.begin, false);
+    return MEZZO_OK;
+}
+const mz_kernel MZ_SYMBOL(slice) = {"slice__" MZ_LEVEL_TEXT, split_prepare, run_slice};
+
+// A format's 0 is all bits 0.
+static mezzo_status run_slice_dx(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *dx = &call->out[0];
+    axis_view v = view_along(&dx->shape, call->attrs.axis);
+    size_t size = mezzo_dtype_size(dx->dtype), before = (size_t)(call->attrs.begin * v.inner) * size,
+           after = (size_t)((v.axis - call->attrs.end) * v.inner) * size, row = (size_t)(v.axis * v.inner) * size;
+    for (int64_t outer = 0; outer < v.outer; outer++) {
+        char *start = (char *)dx->data + (size_t)outer * row;
+        memset(start, 0, before);
+        memset(start + row - after, 0, after);
+    }
+    copy_part(device, dx, &call->in[0], call->attrs.axis, call->attrs.begin, true);
+    return MEZZO_OK;
+}
+const mz_kernel MZ_SYMBOL(slice_dx) = {"slice_dx__" MZ_LEVEL_TEXT, split_prepare, run_slice_dx};
+
+// --- permute --------------------------------------------------------------------------------------------------------------
+// n elements of `size` bytes, each `stride` elements of x after the one before.
+static void gather(const char *x, int64_t stride, char *y, int64_t n, size_t size) {
+    if (stride == 1) {
+        memcpy(y, x, (size_t)n * size);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        size_t from = (size_t)(i * stride);
+        if (size == 4)
+            memcpy(y + 4 * i, x + 4 * from, 4);
+        else if (size == 2)
+            memcpy(y + 2 * i, x + 2 * from, 2);
+        else
+            memcpy(y + (size_t)i * size, x + from * size, size);
+    }
+}
+
+static mezzo_status run_permute(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    mz_permuted p = mz_shape_permute(&x->shape, call->attrs.permutation);
+    size_t size = mezzo_dtype_size(x->dtype);
+    int64_t last = p.rank - 1, length = p.dim[last], n = mz_shape_count(&y->shape);
+    int64_t parts = (length + COPY_RUN - 1) / COPY_RUN;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.5 * (double)n))
+    for (int64_t task = 0; task < n / length * parts; task++) {
+        int64_t row = task / parts, from = task % parts * COPY_RUN, at = from * p.stride[last];
+        for (int64_t d = last - 1, rest = row; d >= 0; rest /= p.dim[d--])
+            at += rest % p.dim[d] * p.stride[d];
+        gather((const char *)x->data + (size_t)at * size, p.stride[last],
+               (char *)y->data + (size_t)(row * length + from) * size, min64(COPY_RUN, length - from), size);
+    }
+    return MEZZO_OK;
+}
+
+static const char *permute_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
+    return call->in[0].dtype == call->out[0].dtype ? NULL : "moves elements within one format";
+}
+const mz_kernel MZ_SYMBOL(permute) = {"permute__" MZ_LEVEL_TEXT, permute_prepare, run_permute};
+
 static mezzo_status run_arange(mezzo_device *device, const mz_call *call) {
     (void)device;
     int32_t *y = call->out[0].data;

@@ -262,7 +262,20 @@ typedef struct mz_cu_parts { // sizes in bytes: part i is width[i] of every `str
     int n;
 } mz_cu_parts;
 cudaError_t mz_cu_copy_parts(cudaStream_t stream, const mz_cu_parts *parts, bool join);
+// y's loops in order, with their strides in x; units of `size` bytes (1 2 4 8 16).
+typedef struct mz_cu_permuted {
+    int rank, size;
+    int64_t dim[MZ_CU_RANK], stride[MZ_CU_RANK];
+} mz_cu_permuted;
+cudaError_t mz_cu_permute(cudaStream_t stream, const void *x, void *y, const mz_cu_permuted *p);
 cudaError_t mz_cu_arange(cudaStream_t stream, int32_t *y, int64_t n);
+
+// --- mse.cu ---------------------------------------------------------------------------------------------------------------
+// loss = mean (x - target)²; `partial`: scratch of ..._bytes(). dx = dloss · 2/n · (x - target).
+size_t mz_cu_mse_bytes(int64_t n);
+cudaError_t mz_cu_mse(cudaStream_t stream, mz_cu_array x, mz_cu_array target, float *loss, int64_t n, float *partial);
+cudaError_t mz_cu_mse_dx(cudaStream_t stream, const float *dloss, mz_cu_array x, mz_cu_array target, mz_cu_array dx,
+                         int64_t n);
 
 // --- update.cu, control.cu ------------------------------------------------------------------------------------------------
 // backend.h's mz_segment, mz_opt_state and mz_scaler_block, member for member (checked in update.c).

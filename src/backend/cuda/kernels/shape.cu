@@ -45,6 +45,50 @@ extern "C" cudaError_t mz_cu_copy_parts(cudaStream_t stream, const mz_cu_parts *
     return cudaGetLastError();
 }
 
+template <typename U>
+__global__ void __launch_bounds__(COPY_BLOCK) permute_kernel(const U *x, U *y, mz_cu_permuted p, int64_t n) {
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * COPY_BLOCK + threadIdx.x; i < n;
+         i += static_cast<int64_t>(gridDim.x) * COPY_BLOCK) {
+        int64_t rest = i, at = 0;
+        for (int d = p.rank - 1; d >= 0; d--) {
+            int64_t next = rest / p.dim[d];
+            at += (rest - next * p.dim[d]) * p.stride[d];
+            rest = next;
+        }
+        y[i] = x[at];
+    }
+}
+
+template <typename U>
+static cudaError_t launch_permute(cudaStream_t stream, const void *x, void *y, const mz_cu_permuted &p) {
+    int64_t n = 1;
+    for (int d = 0; d < p.rank; d++)
+        n *= p.dim[d];
+    if (n == 0)
+        return cudaSuccess;
+    int64_t blocks = (n + COPY_BLOCK - 1) / COPY_BLOCK;
+    permute_kernel<U><<<static_cast<unsigned>(blocks < 1 << 20 ? blocks : 1 << 20), COPY_BLOCK, 0, stream>>>(
+        static_cast<const U *>(x), static_cast<U *>(y), p, n);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_permute(cudaStream_t stream, const void *x, void *y, const mz_cu_permuted *p) {
+    switch (p->size) {
+    case 16:
+        return launch_permute<uint4>(stream, x, y, *p);
+    case 8:
+        return launch_permute<uint2>(stream, x, y, *p);
+    case 4:
+        return launch_permute<uint32_t>(stream, x, y, *p);
+    case 2:
+        return launch_permute<uint16_t>(stream, x, y, *p);
+    case 1:
+        return launch_permute<uint8_t>(stream, x, y, *p);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
 __global__ void __launch_bounds__(COPY_BLOCK) arange_kernel(int32_t *y, int64_t n) {
     int64_t i = static_cast<int64_t>(blockIdx.x) * COPY_BLOCK + threadIdx.x;
     if (i < n)

@@ -1,0 +1,97 @@
+// Mean squared error and its gradient.
+#include "rows.cuh"
+
+// A block's partial sum, and then all of them in order: the grid depends on n alone, so results do too.
+enum { MSE_BLOCK = 256, MSE_GRID = 1024 };
+
+static int grid_of(int64_t n) {
+    int64_t blocks = (n + MSE_BLOCK * 8 - 1) / (MSE_BLOCK * 8);
+    return static_cast<int>(blocks < MSE_GRID ? blocks : MSE_GRID);
+}
+
+static __device__ float block_sum(float x, float *shared) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, step);
+    if (threadIdx.x % 32 == 0)
+        shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = 0;
+    for (int i = 0; i < MSE_BLOCK / 32; i++)
+        x += shared[i];
+    return x;
+}
+
+__global__ void __launch_bounds__(MSE_BLOCK) mse_kernel(mz_cu_array x, mz_cu_array target, float *partial, int64_t n) {
+    __shared__ float shared[MSE_BLOCK / 32];
+    float sum = 0;
+    for (int64_t i = (static_cast<int64_t>(blockIdx.x) * MSE_BLOCK + threadIdx.x) * 8; i < n;
+         i += static_cast<int64_t>(gridDim.x) * MSE_BLOCK * 8) {
+        if (i + 8 <= n) {
+            float v[8], w[8];
+            load8(x.data, x.dtype, i, v);
+            load8(target.data, target.dtype, i, w);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                sum += (v[k] - w[k]) * (v[k] - w[k]);
+        } else {
+            for (int64_t k = i; k < n; k++) {
+                float d = load1(x.data, x.dtype, k) - load1(target.data, target.dtype, k);
+                sum += d * d;
+            }
+        }
+    }
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(MSE_BLOCK) mse_mean_kernel(const float *partial, int parts, float *loss, float n) {
+    __shared__ float shared[MSE_BLOCK / 32];
+    float sum = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < parts; i += MSE_BLOCK)
+        sum += partial[i];
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0)
+        *loss = sum / n;
+}
+
+extern "C" size_t mz_cu_mse_bytes(int64_t n) {
+    return static_cast<size_t>(grid_of(n)) * sizeof(float);
+}
+
+extern "C" cudaError_t mz_cu_mse(cudaStream_t stream, mz_cu_array x, mz_cu_array target, float *loss, int64_t n,
+                                 float *partial) {
+    int grid = grid_of(n);
+    mse_kernel<<<grid, MSE_BLOCK, 0, stream>>>(x, target, partial, n);
+    mse_mean_kernel<<<1, MSE_BLOCK, 0, stream>>>(partial, grid, loss, static_cast<float>(n));
+    return cudaGetLastError();
+}
+
+__global__ void __launch_bounds__(MSE_BLOCK)
+    mse_dx_kernel(const float *dloss, mz_cu_array x, mz_cu_array target, mz_cu_array dx, int64_t n, float twice_share) {
+    float factor = *dloss * twice_share;
+    int64_t i = (static_cast<int64_t>(blockIdx.x) * MSE_BLOCK + threadIdx.x) * 8;
+    if (i + 8 <= n) {
+        float v[8], w[8];
+        load8(x.data, x.dtype, i, v);
+        load8(target.data, target.dtype, i, w);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            v[k] = factor * (v[k] - w[k]);
+        store8(dx.data, dx.dtype, i, v);
+    } else {
+        for (; i < n; i++)
+            store1(dx.data, dx.dtype, i, factor * (load1(x.data, x.dtype, i) - load1(target.data, target.dtype, i)));
+    }
+}
+
+extern "C" cudaError_t mz_cu_mse_dx(cudaStream_t stream, const float *dloss, mz_cu_array x, mz_cu_array target,
+                                    mz_cu_array dx, int64_t n) {
+    if (n == 0)
+        return cudaSuccess;
+    unsigned blocks = static_cast<unsigned>((n + MSE_BLOCK * 8 - 1) / (MSE_BLOCK * 8));
+    mse_dx_kernel<<<blocks, MSE_BLOCK, 0, stream>>>(dloss, x, target, dx, n,
+                                                    static_cast<float>(2 / static_cast<double>(n)));
+    return cudaGetLastError();
+}
