@@ -94,9 +94,14 @@ MEZZO_API mezzo_value mezzo_combine(mezzo_graph *g, mezzo_value x, mezzo_value o
 MEZZO_API mezzo_value mezzo_grouped_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value offsets);
 
 MEZZO_API mezzo_value mezzo_embedding(mezzo_graph *g, mezzo_value table, mezzo_value ids); // [V, C], I32 […] → [… C]
-// Causal softmax(q·kᵀ/√D)·v, with no T×T matrix in memory. q [B, T, H·D]; k, v [B, T, Hkv·D], Hkv divides H → [B, T, H·D].
+// Causal softmax(q·kᵀ/√D)·v, with no T×T matrix in memory. q [B, Tq, H·D]; k, v [B, Tk, Hkv·D], Hkv divides H → [B, Tq, H·D].
+// Query i sees keys 0 … i, also where there are more or fewer keys than queries (as torch's is_causal).
 MEZZO_API mezzo_value mezzo_attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads,
                                       int kv_heads, float dropout);
+// The same where every query sees every key: q [B, Tq, H·D]; k, v [B, Tk, Hkv·D] of other positions, or both MEZZO_NONE and q holds
+// q, k and v side by side, [B, T, 3·H·D]. It keeps no cache (mezzo_cache_begin).
+MEZZO_API mezzo_value mezzo_attention_full(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads,
+                                           int kv_heads, float dropout);
 // The same on one tensor that holds q, k and v side by side: [B, T, 3·H·D] → [B, T, H·D].
 MEZZO_API mezzo_value mezzo_attention_qkv(mezzo_graph *g, mezzo_value qkv, int heads, float dropout);
 // Generating a few positions at a time. After this call every attention of the graph keeps keys and values in two inputs of its own,

@@ -418,15 +418,17 @@ static mezzo_status add_cache(mezzo_graph *g, mz_node *node, bool packed) {
     return mezzo_graph_status(g);
 }
 
-static mezzo_value attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, bool packed, int heads,
+static mezzo_value attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, bool causal, int heads,
                              int kv_heads, float dropout) {
     mz_node node = begin_node(g, MZ_OP_attention);
+    bool packed = k.id < 0 && v.id < 0;
     node.n_in = packed ? 1 : 3;
     node.in[0] = q.id;
     node.in[1] = k.id;
     node.in[2] = v.id;
     node.attrs.heads = heads;
     node.attrs.kv_heads = kv_heads;
+    node.attrs.causal = causal;
     node.attrs.p = dropout;
     node.attrs.rng = g->next_rng++;
     if (g->status != MEZZO_OK)
@@ -434,13 +436,20 @@ static mezzo_value attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo
     mezzo_status status = check_probability("attention", dropout);
     if (status == MEZZO_OK && !packed && (k.id < 0 || v.id < 0))
         status = mz_fail(MEZZO_ERR_INVALID, "attention: k or v is missing");
-    if (status == MEZZO_OK && g->cache_length > 0)
+    if (status == MEZZO_OK && g->cache_length > 0 && causal)
         status = add_cache(g, &node, packed);
     return status == MEZZO_OK ? finish(g, &node) : failed(g, status);
 }
 
 mezzo_value mezzo_attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads, int kv_heads,
                             float dropout) {
+    if (g->status == MEZZO_OK && k.id < 0 && v.id < 0)
+        return failed(g, mz_fail(MEZZO_ERR_INVALID, "attention: k and v are missing"));
+    return attention(g, q, k, v, true, heads, kv_heads, dropout);
+}
+
+mezzo_value mezzo_attention_full(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads, int kv_heads,
+                                 float dropout) {
     return attention(g, q, k, v, false, heads, kv_heads, dropout);
 }
 

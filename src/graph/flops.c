@@ -30,18 +30,25 @@ double mz_flops_matmul(const mz_attrs *attrs, const mz_shape *const in[], const 
     return 2 * count(out[MZ_OUT(matmul, y)]) * from_end(in[MZ_IN(matmul, a)], attrs->transpose_a ? 2 : 1);
 }
 
-// q·kᵀ and p·v, with the causal half of the T × T products, the diagonal included.
+// Pairs of a query and a key that it sees, of each head.
+static double pairs_of(const mz_attrs *attrs, double queries, double keys) {
+    double both = queries < keys ? queries : keys; // causal: a triangle, and rows that see every key
+    return attrs->causal ? both * (both + 1) / 2 + (queries - both) * keys : queries * keys;
+}
+
+// q·kᵀ and p·v.
 double mz_flops_attention(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
-    (void)attrs, (void)in;
-    const mz_shape *y = out[MZ_OUT(attention, y)]; // [B, T, H·D]
-    return 2 * count(y) * (from_end(y, 2) + 1);
+    const mz_shape *y = out[MZ_OUT(attention, y)], *k = in[MZ_IN(attention, k)]; // [B, Tq, H·D]
+    double queries = from_end(y, 2);
+    return 4 * count(y) / queries * pairs_of(attrs, queries, k != NULL ? from_end(k, 2) : queries);
 }
 
 // Five products where forward has two.
 double mz_flops_attention_bwd(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
-    (void)attrs, (void)out;
-    const mz_shape *dy = in[MZ_IN(attention_bwd, dy)];
-    return 5 * count(dy) * (from_end(dy, 2) + 1);
+    (void)out;
+    const mz_shape *dy = in[MZ_IN(attention_bwd, dy)], *k = in[MZ_IN(attention_bwd, k)];
+    double queries = from_end(dy, 2);
+    return 10 * count(dy) / queries * pairs_of(attrs, queries, k != NULL ? from_end(k, 2) : queries);
 }
 
 // At most: with the cache full.

@@ -155,6 +155,7 @@ struct mz_attrs {
     int axis;                        // sum, mean, expand, split, concat, slice; sum, mean, expand: -1 = all elements
     int permutation[MEZZO_MAX_RANK]; // permute: which of x's dimensions each of y's is
     int64_t begin, end;              // slice, slice_dx: indices along the axis
+    bool causal;                     // attention: query i sees keys 0 … i; else all of them
     int heads, kv_heads;             // attention; rope: heads
     int rotated;                     // rope: how many heads, from the first, are turned
     float theta;                     // rope_table: its wavelengths grow from 2π to nearly 2π·theta

@@ -212,6 +212,8 @@ static mezzo_status infer_attention(rule r, mz_shape *out) {
                        "attention: %d heads over %d key/value heads: the second must divide the first", heads, kv);
     out[0] = *q;
     if (!present(r, 1)) {
+        if (kv != heads)
+            return mismatch(r, 0, -1, "q, k and v in one tensor have as many heads each");
         if (q->dim[2] % (3 * (int64_t)heads))
             return mismatch(r, 0, -1, "the width must be 3 x heads x head size");
         out[0].dim[2] = q->dim[2] / 3;
@@ -221,8 +223,8 @@ static mezzo_status infer_attention(rule r, mz_shape *out) {
             return mismatch(r, 0, -1, "the heads must divide the width");
         if (!mz_shape_equal(k, v))
             return mismatch(r, 1, 2, "must be the same");
-        if (k->rank != 3 || k->dim[0] != q->dim[0] || k->dim[1] != q->dim[1] || k->dim[2] != q->dim[2] / heads * kv)
-            return mismatch(r, 0, 1, "must agree in batch, time and head size");
+        if (k->rank != 3 || k->dim[0] != q->dim[0] || k->dim[2] != q->dim[2] / heads * kv)
+            return mismatch(r, 0, 1, "must agree in batch and head size");
     }
     out[1] = (mz_shape){3, {q->dim[0], heads, q->dim[1]}}; // lse
     return MEZZO_OK;
@@ -232,6 +234,8 @@ static mezzo_status infer_attention_cached(rule r, mz_shape *out) {
     const mz_shape *q = shape_of(r, 0), *k = shape_of(r, 3), *positions = shape_of(r, 5);
     mz_shape as_attention[MZ_MAX_OUT];
     MEZZO_TRY(infer_attention(r, as_attention));
+    if (present(r, 1) && shape_of(r, 1)->dim[1] != q->dim[1])
+        return mismatch(r, 0, 1, "must be of the same times, which the cache keeps");
     out[0] = as_attention[0];
     int64_t width = out[0].dim[2] / r.node->attrs.heads * r.node->attrs.kv_heads;
     if (!mz_shape_equal(k, shape_of(r, 4)))

@@ -251,8 +251,8 @@ static void combine_dw(trial *t) {
 
 // --- attention ----------------------------------------------------------------------------------------------------------------
 typedef struct heads {
-    int64_t batch, length, heads, group, width, q_row, kv_row, k_start, v_start;
-    bool packed;
+    int64_t batch, length, keys, heads, group, width, q_row, kv_row, k_start, v_start;
+    bool packed, causal;
 } heads;
 
 static heads heads_of(const trial *t, const trial_tensor *q, const trial_tensor *k, const trial_tensor *y) {
@@ -266,13 +266,20 @@ static heads heads_of(const trial *t, const trial_tensor *q, const trial_tensor 
     s.v_start = s.packed ? 2 * channels : 0;
     if (!s.packed)
         s.group = channels / s.kv_row;
+    s.keys = s.packed ? s.length : k->t.shape.dim[1];
+    s.causal = t->attrs.causal;
     return s;
+}
+
+// How many keys query i sees.
+static int64_t seen_by(const heads *s, int64_t i) {
+    return s->causal && i + 1 < s->keys ? i + 1 : s->keys;
 }
 
 static double keep_factor(const trial *t, const heads *s, int64_t b, int64_t h, int64_t i, int64_t j) {
     if (t->attrs.p == 0)
         return 1;
-    uint64_t element = (uint64_t)(((b * s->heads + h) * s->length + i) * s->length + j);
+    uint64_t element = (uint64_t)(((b * s->heads + h) * s->length + i) * s->keys + j);
     uint32_t words[4], step = (uint32_t)(t->rng.step ^ t->rng.step >> 32);
     mz_philox((mz_philox_key){.seed = t->rng.seed, .step = step, .tensor = t->attrs.rng}, element >> 2, words);
     return mz_uniform(words[element & 3]) >= t->attrs.p ? 1 / (1 - (double)t->attrs.p) : 0;
@@ -295,28 +302,29 @@ static void attention(trial *t) {
     heads s = heads_of(t, &t->in[0], &t->in[1], &t->out[0]);
     const double *q = t->in[0].value, *k = s.packed ? q + s.k_start : t->in[1].value;
     const double *v = s.packed ? q + s.v_start : t->in[2].value;
-    double *x = mz_alloc((size_t)s.length, sizeof *x), *error = mz_alloc((size_t)s.length, sizeof *error);
+    double *x = mz_alloc((size_t)s.keys, sizeof *x), *error = mz_alloc((size_t)s.keys, sizeof *error);
     assert_true(x != NULL && error != NULL);
     for (int64_t row = 0; row < s.batch * s.heads * s.length; row++) {
         int64_t b = row / (s.heads * s.length), h = row / s.length % s.heads, i = row % s.length;
+        int64_t n = seen_by(&s, i);
         double max = -INFINITY, sum = 0, sum_error = 0;
-        for (int64_t j = 0; j <= i; j++) {
+        for (int64_t j = 0; j < n; j++) {
             x[j] = score(q + (b * s.length + i) * s.q_row + h * s.width,
-                         k + (b * s.length + j) * s.kv_row + h / s.group * s.width, s.width, &error[j]);
+                         k + (b * s.keys + j) * s.kv_row + h / s.group * s.width, s.width, &error[j]);
             max = fmax(max, x[j]);
         }
-        for (int64_t j = 0; j <= i; j++) {
+        for (int64_t j = 0; j < n; j++) {
             error[j] += 2 * u32 * (fabs(x[j]) + fabs(max));
             sum += exp(x[j] - max);
             sum_error += exp(x[j] - max) * error[j];
         }
-        double all = sum_error / sum + (double)(i + 1 + 2 * (int64_t)function_ulps) * u32;
+        double all = sum_error / sum + (double)(n + 2 * (int64_t)function_ulps) * u32;
         for (int64_t d = 0; d < s.width; d++) {
             double total = 0;
-            for (int64_t j = 0; j <= i; j++)
+            for (int64_t j = 0; j < n; j++)
                 total += exp(x[j] - max) / sum * keep_factor(t, &s, b, h, i, j) *
-                         fabs(v[(b * s.length + j) * s.kv_row + h / s.group * s.width + d]) *
-                         (error[j] + all + (double)(i + 1) * u32 + 2 * through(t->numerics.compute));
+                         fabs(v[(b * s.keys + j) * s.kv_row + h / s.group * s.width + d]) *
+                         (error[j] + all + (double)n * u32 + 2 * through(t->numerics.compute));
             t->out[0].bound[((b * s.length + i) * s.heads + h) * s.width + d] = total;
         }
         if (has(&t->out[1]))
@@ -388,9 +396,11 @@ static void attention_bwd(trial *t) {
         double delta = 0, delta_error = (double)s.width * u32 * dot_magnitude(dyi, 1, yi, 1, s.width);
         for (int64_t d = 0; d < s.width; d++)
             delta += dyi[d] * yi[d];
-        for (int64_t j = 0; j <= i; j++) {
-            int64_t kj = (b * s.length + j) * s.kv_row + h / s.group * s.width;
-            double x_error, dp = 0, terms = (double)(s.length + 4) * u32; // of the sums over positions
+        for (int64_t j = 0; j < seen_by(&s, i); j++) {
+            int64_t kj = (b * s.keys + j) * s.kv_row + h / s.group * s.width;
+            double x_error,
+                dp = 0,
+                terms = (double)((s.keys > s.length ? s.keys : s.length) + 4) * u32; // of the sums over positions
             double x = score(q + qi, k + kj, s.width, &x_error);
             double p = exp(x - lse->value[row]), keep = keep_factor(t, &s, b, h, i, j);
             double p_error = x_error + 2 * u32 * (fabs(x) + fabs(lse->value[row])) + function_ulps * u32;

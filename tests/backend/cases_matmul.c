@@ -260,8 +260,10 @@ void cases_matmul(void) {
 }
 
 // --- attention ----------------------------------------------------------------------------------------------------------------
-static trial *attention_trial(const int64_t s[5], arithmetic a, bool packed, float dropout) {
+// `keys`: positions of k and v.
+static trial *attention_over(const int64_t s[5], int64_t keys, bool causal, arithmetic a, bool packed, float dropout) {
     trial *t = product(MZ_OP_attention, a);
+    t->attrs.causal = causal;
     t->attrs.heads = (int)s[2];
     t->attrs.kv_heads = (int)s[3];
     t->attrs.p = dropout;
@@ -269,13 +271,18 @@ static trial *attention_trial(const int64_t s[5], arithmetic a, bool packed, flo
     int64_t channels = s[2] * s[4], kv = s[3] * s[4];
     trial_input(t, 0, a.storage, SHAPE(s[0], s[1], packed ? 3 * channels : channels));
     for (int i = 1; i < 3 && !packed; i++)
-        trial_input(t, i, a.storage, SHAPE(s[0], s[1], kv));
+        trial_input(t, i, a.storage, SHAPE(s[0], keys, kv));
     trial_output(t, 0, a.storage, SHAPE(s[0], s[1], channels));
     trial_output(t, 1, MEZZO_F32, SHAPE(s[0], s[2], s[1]));
     for (int i = 0; i < t->n_in; i++)
         trial_normal(t, i, 1.5);
-    t->skip_mutations = s[1] == 1; // with one position q and k do not matter
+    t->skip_mutations = keys == 1 || (causal && s[1] == 1); // with one key q and k do not matter
+    t->skip_terms = causal && keys > s[1];                  // most keys may be seen by nobody
     return t;
+}
+
+static trial *attention_trial(const int64_t s[5], arithmetic a, bool packed, float dropout) {
+    return attention_over(s, s[1], true, a, packed, dropout);
 }
 
 static void attention_case(const int64_t s[5], arithmetic a, bool packed, float dropout) {
@@ -292,6 +299,7 @@ static trial *attention_bwd_of(trial *forward, arithmetic a) {
     trial_reference(forward);
     t->attrs = forward->attrs;
     t->skip_mutations = forward->skip_mutations;
+    t->skip_terms = forward->skip_terms;
     trial_input(t, 0, a.storage, forward->out[0].t.shape);
     trial_normal(t, 0, 1);
     for (int i = 0; i < forward->n_in; i++) {
@@ -329,6 +337,30 @@ static void each_attention(void (*run)(const int64_t s[5], arithmetic a, bool pa
         }
 }
 
+// Other keys than queries, causal (top left) and not; not causal over the same, packed too.
+static void other_keys(void (*run)(trial *forward, arithmetic a)) {
+    static const int64_t over[][6] = {{2, 5, 9, 3, 3, 8},     {1, 9, 5, 2, 1, 16},    {2, 1, 33, 2, 2, 4},
+                                      {1, 130, 70, 2, 1, 32}, {1, 70, 200, 2, 2, 40}, {1, 64, 128, 1, 1, 64},
+                                      {2, 66, 66, 4, 2, 20},  {1, 3, 65, 2, 2, 130}};
+    for (size_t i = 0; i < MZ_COUNT(over); i++)
+        for (size_t a = 0; a < OWN_ARITHMETICS; a++)
+            for (int form = 0; form < 4; form++) {
+                const int64_t *o = over[i], s[5] = {o[0], o[1], o[3], o[4], o[5]};
+                run(attention_over(s, o[2], form & 1, arithmetics[a], false, form & 2 ? 0.3f : 0), arithmetics[a]);
+            }
+    for (size_t a = 0; a < OWN_ARITHMETICS; a++)
+        run(attention_over((const int64_t[]){2, 37, 2, 2, 24}, 37, false, arithmetics[a], true, 0.3f), arithmetics[a]);
+}
+
+static void forward_of(trial *forward, arithmetic a) {
+    (void)a;
+    trial_finish(forward);
+}
+
+static void backward_of(trial *forward, arithmetic a) {
+    trial_finish(attention_bwd_of(forward, a));
+}
+
 // Few positions and short sums, of numbers that parts of them lose most of.
 static const int64_t parts_shape[5] = {2, 3, 2, 2, 8};
 static const double parts_scale =
@@ -343,6 +375,7 @@ static trial *attention_parts(int kind) {
 }
 
 void cases_attention(void) {
+    other_keys(forward_of);
     each_attention(attention_case);
     for (int kind = 0; kind < 2; kind++)
         trial_finish(attention_parts(kind));
@@ -394,6 +427,7 @@ void cases_attention_cached(void) {
 }
 
 void cases_attention_bwd(void) {
+    other_keys(backward_of);
     each_attention(attention_bwd_case);
     for (size_t a = 0; a < OWN_ARITHMETICS && devices_have("cuda"); a++) // more tiles than a block's first few turns do
         if (arithmetics[a].storage != MEZZO_F32) {

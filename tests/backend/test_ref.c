@@ -75,6 +75,7 @@ static void operands_are_rounded_to_the_compute_dtype(void **state) {
 static void attention_is_causal(void **state) {
     (void)state;
     trial *t = trial_new(MZ_OP_attention);
+    t->attrs.causal = true;
     t->attrs.heads = 1;
     trial_input(t, 0, MEZZO_F32, SHAPE(1, 2, 3));
     trial_output(t, 0, MEZZO_F32, SHAPE(1, 2, 1));
@@ -83,6 +84,31 @@ static void attention_is_causal(void **state) {
     double a = exp(2 * 0.5), b = exp(2 * 1.0);
     expect(t, 0, (double[]){7, (a * 7 + b * -3) / (a + b)}, 8 * fp64);
     expect(t, 1, (double[]){2.5, log(a + b)}, 8 * fp64);
+    trial_free(t);
+}
+
+// The same numbers where every query sees both keys, and one query over two keys.
+static void attention_sees_every_key(void **state) {
+    (void)state;
+    trial *t = trial_new(MZ_OP_attention);
+    t->attrs.heads = 1;
+    trial_input(t, 0, MEZZO_F32, SHAPE(1, 2, 3));
+    trial_output(t, 0, MEZZO_F32, SHAPE(1, 2, 1));
+    set(t, 0, (double[]){5, 0.5, 7, 2, 1, -3});
+    double a = exp(5 * 0.5), b = exp(5 * 1.0), c = exp(2 * 0.5), d = exp(2 * 1.0);
+    expect(t, 0, (double[]){(a * 7 + b * -3) / (a + b), (c * 7 + d * -3) / (c + d)}, 8 * fp64);
+    trial_free(t);
+    t = trial_new(MZ_OP_attention);
+    t->attrs.heads = 1;
+    for (int i = 0; i < 3; i++)
+        trial_input(t, i, MEZZO_F32, SHAPE(1, i == 0 ? 1 : 2, 1));
+    trial_output(t, 0, MEZZO_F32, SHAPE(1, 1, 1));
+    set(t, 0, (double[]){5});
+    set(t, 1, (double[]){0.5, 1});
+    set(t, 2, (double[]){7, -3});
+    expect(t, 0, (double[]){(a * 7 + b * -3) / (a + b)}, 8 * fp64);
+    t->attrs.causal = true; // the first query sees the first key
+    expect(t, 0, (double[]){7}, 8 * fp64);
     trial_free(t);
 }
 
@@ -198,6 +224,7 @@ int main(void) {
         cmocka_unit_test(linear_with_its_epilogue),
         cmocka_unit_test(operands_are_rounded_to_the_compute_dtype),
         cmocka_unit_test(attention_is_causal),
+        cmocka_unit_test(attention_sees_every_key),
         cmocka_unit_test(cross_entropy_of_equal_logits_is_log_of_their_number),
         cmocka_unit_test(dropout_keeps_the_mean_and_follows_its_key),
         cmocka_unit_test(the_first_adamw_step_has_the_size_of_the_learning_rate),

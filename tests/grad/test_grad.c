@@ -263,6 +263,20 @@ static mezzo_value make_attention(maker *m, int variant) {
                                param(m, "v", DIMS(1, 5, 4)), 4, 2, dropout);
     case 2:
         return mezzo_attention_qkv(m->g, param(m, "qkv", DIMS(2, 4, 12)), 2, dropout);
+    case 3: // every key, and more or fewer of them than queries
+        return mezzo_attention_full(m->g, param(m, "q", DIMS(1, 5, 8)), param(m, "k", DIMS(1, 9, 4)),
+                                    param(m, "v", DIMS(1, 9, 4)), 4, 2, dropout);
+    case 4:
+        return mezzo_attention_full(m->g, param(m, "q", DIMS(2, 4, 4)), param(m, "k", DIMS(2, 3, 4)),
+                                    param(m, "v", DIMS(2, 3, 4)), 2, 2, dropout);
+    case 5:
+        return mezzo_attention_full(m->g, param(m, "qkv", DIMS(2, 3, 12)), MEZZO_NONE, MEZZO_NONE, 2, 2, dropout);
+    case 6: // causal: the last keys are seen by nobody, or by every late query
+        return mezzo_attention(m->g, param(m, "q", DIMS(1, 3, 4)), param(m, "k", DIMS(1, 5, 4)),
+                               param(m, "v", DIMS(1, 5, 4)), 2, 2, dropout);
+    case 7:
+        return mezzo_attention(m->g, param(m, "q", DIMS(1, 5, 4)), param(m, "k", DIMS(1, 3, 4)),
+                               param(m, "v", DIMS(1, 3, 4)), 2, 2, dropout);
     default:
         return MEZZO_NONE;
     }

@@ -53,6 +53,34 @@ static void shapes_follow_the_ops(void **state) {
     mezzo_graph_free(g);
 }
 
+static void expect_shape(const mezzo_graph *g, mezzo_value v, int rank, const int64_t *shape) {
+    assert_int_equal(mezzo_value_rank(g, v), rank);
+    for (int i = 0; i < rank; i++)
+        assert_int_equal(mezzo_value_dim(g, v, i), shape[i]);
+}
+
+static void pieces_orders_and_repeats_have_their_shapes(void **state) {
+    (void)state;
+    mezzo_graph *g = new_graph();
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, SHAPE(2, 3, 8)),
+                column = mezzo_input(g, "c", MEZZO_F32, SHAPE(3, 1));
+    expect_shape(g, mezzo_sub(g, column, x), SHAPE(2, 3, 8));
+    expect_shape(g, mezzo_add(g, x, column), SHAPE(2, 3, 8));
+    expect_shape(g, mezzo_mul(g, column, mezzo_input(g, "row", MEZZO_F32, SHAPE(5))), SHAPE(3, 5));
+    expect_shape(g, mezzo_slice(g, x, -1, 2, -1), SHAPE(2, 3, 5));
+    expect_shape(g, mezzo_permute(g, x, (const int[]){-1, 0, 1}), SHAPE(8, 2, 3));
+    expect_shape(g, mezzo_transpose(g, x, 0, -1), SHAPE(8, 3, 2));
+    expect_shape(g, mezzo_mse(g, x, x), SHAPE(1));
+    mezzo_value six = mezzo_reshape(g, x, SHAPE(2, 1, 3, 2, 2, 2));
+    expect_shape(g, mezzo_permute(g, six, (const int[]){5, 4, 3, 2, 1, 0}), SHAPE(2, 2, 2, 3, 1, 2));
+    mezzo_value keys = mezzo_input(g, "keys", MEZZO_F32, SHAPE(2, 7, 4));
+    expect_shape(g, mezzo_attention_full(g, x, keys, keys, 4, 2, 0), SHAPE(2, 3, 8));
+    mezzo_value ids = mezzo_input(g, "ids", MEZZO_I32, SHAPE(2, 3)), turned = mezzo_transpose(g, ids, 0, 1);
+    assert_int_equal(g->values[turned.id].dtype, MEZZO_I32);
+    assert_int_equal(mezzo_graph_status(g), MEZZO_OK);
+    mezzo_graph_free(g);
+}
+
 static void a_wrong_shape_names_op_values_and_shapes(void **state) {
     (void)state;
     mezzo_graph *g = new_graph();
@@ -76,6 +104,27 @@ static void every_builder_mistake_is_named(void **state) {
     g = new_graph();
     mezzo_add(g, mezzo_input(g, "a", MEZZO_F32, SHAPE(4, 3)), mezzo_input(g, "b", MEZZO_F32, SHAPE(4)));
     EXPECT_ERROR(g, "add", "4x3", "b (b, shape 4)");
+    g = new_graph();
+    mezzo_permute(g, mezzo_input(g, "a", MEZZO_F32, SHAPE(4, 3)), (const int[]){1, -1});
+    EXPECT_ERROR(g, "permute", "4x3", "once");
+    g = new_graph();
+    mezzo_transpose(g, mezzo_input(g, "a", MEZZO_F32, SHAPE(4, 3)), 0, 2);
+    EXPECT_ERROR(g, "transpose", "0 and 2", "2 dimensions");
+    g = new_graph();
+    mezzo_slice(g, mezzo_input(g, "a", MEZZO_F32, SHAPE(4, 3)), 1, 2, 4);
+    EXPECT_ERROR(g, "slice", "4x3", "begin and end");
+    g = new_graph();
+    mezzo_slice(g, mezzo_input(g, "a", MEZZO_F32, SHAPE(4, 3)), 2, 0, 1);
+    EXPECT_ERROR(g, "slice", "4x3", "no such axis");
+    g = new_graph();
+    mezzo_mse(g, mezzo_input(g, "a", MEZZO_F32, SHAPE(4, 3)), mezzo_input(g, "b", MEZZO_F32, SHAPE(3)));
+    EXPECT_ERROR(g, "mse", "4x3", "target (b, shape 3)");
+    g = new_graph();
+    mezzo_attention_full(g, mezzo_input(g, "a", MEZZO_F32, SHAPE(1, 4, 12)), MEZZO_NONE, MEZZO_NONE, 4, 2, 0);
+    EXPECT_ERROR(g, "attention", "as many heads");
+    g = new_graph();
+    mezzo_attention(g, mezzo_input(g, "a", MEZZO_F32, SHAPE(1, 4, 12)), MEZZO_NONE, MEZZO_NONE, 4, 4, 0);
+    EXPECT_ERROR(g, "attention", "k and v are missing");
     g = new_graph();
     mezzo_reshape(g, mezzo_input(g, "a", MEZZO_F32, SHAPE(4, 3)), SHAPE(5, -1));
     EXPECT_ERROR(g, "reshape", "4x3", "12");
@@ -168,8 +217,11 @@ static void any_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_follow_the_ops),          cmocka_unit_test(a_wrong_shape_names_op_values_and_shapes),
-        cmocka_unit_test(every_builder_mistake_is_named), cmocka_unit_test(open_scopes_are_refused),
+        cmocka_unit_test(shapes_follow_the_ops),
+        cmocka_unit_test(pieces_orders_and_repeats_have_their_shapes),
+        cmocka_unit_test(a_wrong_shape_names_op_values_and_shapes),
+        cmocka_unit_test(every_builder_mistake_is_named),
+        cmocka_unit_test(open_scopes_are_refused),
         cmocka_unit_test(any_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -118,8 +118,12 @@ static void every_product_counts_its_operations(void **state) {
     assert_true(flops_of(MZ_OP_grouped_linear_dx, &plain, wide, experts, rows) == 2 * 10 * 7 * 11);
     assert_true(flops_of(MZ_OP_grouped_linear_dw, &plain, wide, rows, experts) == 2 * 10 * 7 * 11);
     // T = 5: 15 pairs of positions, each a product of 7 and a sum of 7, in 2 batches.
-    assert_true(flops_of(MZ_OP_attention, &plain, x, x, x) == 2 * 2 * 15 * (7 + 7));
-    assert_true(flops_of(MZ_OP_attention_bwd, &plain, x, x, x) == 2.5 * (2 * 2 * 15 * (7 + 7)));
+    const mz_attrs causal = {.causal = true};
+    assert_true(flops_of(MZ_OP_attention, &causal, x, x, x) == 2 * 2 * 15 * (7 + 7));
+    assert_true(flops_of(MZ_OP_attention_bwd, &causal, x, x, x) == 2.5 * (2 * 2 * 15 * (7 + 7)));
+    assert_true(flops_of(MZ_OP_attention, &plain, x, (mz_shape){3, {2, 9, 7}}, x) == 2 * 2 * 45 * (7 + 7));
+    assert_true(flops_of(MZ_OP_attention, &causal, x, (mz_shape){3, {2, 3, 7}}, x) == 2 * 2 * 12 * (7 + 7));
+    assert_true(flops_of(MZ_OP_attention_bwd, &plain, x, x, x) == 2.5 * (2 * 2 * 25 * (7 + 7)));
 }
 
 int main(void) {

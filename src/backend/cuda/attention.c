@@ -23,6 +23,8 @@ mz_cu_attention mz_cuda_attention_of(mezzo_device *device, const mz_call *call) 
     a.sms = mz_cuda(device)->sms;
     a.batch = (int)q->shape.dim[0];
     a.length = (int)q->shape.dim[1];
+    a.keys = packed ? a.length : (int)k->shape.dim[1];
+    a.causal = call->attrs.causal;
     a.heads = call->attrs.heads;
     a.width = (int)(channels / a.heads);
     a.kv_heads = packed ? a.heads : (int)(k->shape.dim[2] / a.width);
@@ -58,7 +60,9 @@ const char *mz_cuda_attention_refusal(const mz_call *call) {
         if (mz_present(&call->out[i]) && call->out[i].dtype != (!backward && i == 1 ? MEZZO_F32 : q->dtype))
             return "outputs must be stored as q is";
     // Kernels count blocks and positions in 32 bits.
-    if (q->shape.dim[0] * call->attrs.heads * (q->shape.dim[1] / 16 + 1) > INT32_MAX || y->shape.dim[2] > INT32_MAX / 4)
+    const mz_tensor *k = q + 1;
+    int64_t longest = mz_present(k) && k->shape.dim[1] > q->shape.dim[1] ? k->shape.dim[1] : q->shape.dim[1];
+    if (q->shape.dim[0] * call->attrs.heads * (longest / 16 + 1) > INT32_MAX || y->shape.dim[2] > INT32_MAX / 4)
         return "batch x heads x length is too large";
     return NULL;
 }
@@ -68,6 +72,12 @@ static size_t delta_bytes(const mz_call *call) {
 }
 
 // --- tensor cores -----------------------------------------------------------------------------------------------------------
+const char *mz_cuda_causal_refusal(const mz_cu_attention *a) {
+    if (!a->causal)
+        return "is causal";
+    return a->keys != a->length ? "has as many keys as queries" : NULL;
+}
+
 static const char *mma_refusal(mezzo_device *device, const mz_call *call) {
     const char *refusal = mz_cuda_attention_refusal(call);
     if (refusal != NULL)
@@ -77,6 +87,8 @@ static const char *mma_refusal(mezzo_device *device, const mz_call *call) {
         return "storage and compute must be BF16 or FP16, both the same";
     if (a.width % 8 != 0 || a.width > 128)
         return "the head size must be a multiple of 8 and at most 128";
+    if (mz_cuda_causal_refusal(&a) != NULL)
+        return mz_cuda_causal_refusal(&a);
     if (a.cc < 75 || (a.cc < 80 && a.dtype == MZ_CU_BF16))
         return a.cc < 75 ? "needs compute capability 7.5" : "BF16 needs compute capability 8.0";
     return NULL;
@@ -173,6 +185,8 @@ static const char *tf32_refusal(mezzo_device *device, const mz_call *call) {
     mz_cu_attention a = mz_cuda_attention_of(device, call);
     if (a.dtype != MZ_CU_F32 || (a.compute != MZ_CU_F32 && a.compute != MZ_CU_TF32))
         return "storage must be FP32 and compute FP32 or TF32";
+    if (mz_cuda_causal_refusal(&a) != NULL)
+        return mz_cuda_causal_refusal(&a);
     if (a.compute == MZ_CU_F32 && mz_cuda(device)->fp32_by_fma)
         return "MEZZO_CUDA_FP32 is fma";
     if (a.width % 4 != 0 || a.width > 128)

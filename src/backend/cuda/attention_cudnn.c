@@ -203,6 +203,8 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
         return "storage and compute must be BF16 or FP16, both the same";
     if (a.width % 8 != 0 || a.width > 128)
         return "the head size must be a multiple of 8 and at most 128";
+    if (mz_cuda_causal_refusal(&a) != NULL)
+        return mz_cuda_causal_refusal(&a);
     if (a.p > 0)
         return "cuDNN's dropout does not draw this library's numbers";
     if (a.cc < 80)

@@ -1,13 +1,13 @@
-// Causal attention, one row of scores at a time: nothing of size T×T is ever held.
+// Attention, one row of scores at a time: nothing of size T×T is ever held.
 #include <math.h>
 
 #include "backend/ref/ref.h"
 
 // Where q, k and v are, whether packed side by side in one tensor or apart.
 typedef struct layout {
-    int64_t batch, length, heads, kv_heads, width; // B, T, H, Hkv, D
-    int64_t q_row, kv_row;                         // elements from one position to the next
-    int64_t k_start, v_start;                      // packed: where k and v begin in a row; 0 otherwise
+    int64_t batch, length, keys, heads, kv_heads, width; // B, Tq, Tk, H, Hkv, D
+    int64_t q_row, kv_row;                               // elements from one position to the next
+    int64_t k_start, v_start;                            // packed: where k and v begin in a row; 0 otherwise
     bool packed;
 } layout;
 
@@ -16,6 +16,7 @@ static layout layout_of(const mz_call *call, const mz_tensor *q, const mz_tensor
     int64_t channels = y->shape.dim[2]; // H·D
     l.width = channels / l.heads;
     l.packed = !mz_present(k);
+    l.keys = l.packed ? l.length : k->shape.dim[1];
     if (l.packed) {
         l.kv_heads = l.heads;
         l.q_row = l.kv_row = 3 * channels;
@@ -34,7 +35,7 @@ static int64_t q_at(const layout *l, int64_t b, int64_t t, int64_t h) {
 }
 
 static int64_t kv_at(const layout *l, int64_t b, int64_t t, int64_t h) {
-    return (b * l->length + t) * l->kv_row + h / (l->heads / l->kv_heads) * l->width;
+    return (b * l->keys + t) * l->kv_row + h / (l->heads / l->kv_heads) * l->width;
 }
 
 static double dot(const double *a, const double *b, int64_t n) {
@@ -44,11 +45,16 @@ static double dot(const double *a, const double *b, int64_t n) {
     return sum;
 }
 
-// Dropout on probability (i, j) of head h: element ((b·H + h)·T + i)·T + j of the stream.
+// How many keys query i sees, from the first.
+static int64_t seen_by(const mz_call *call, const layout *l, int64_t i) {
+    return call->attrs.causal && i + 1 < l->keys ? i + 1 : l->keys;
+}
+
+// Dropout on probability (i, j) of head h: element ((b·H + h)·Tq + i)·Tk + j of the stream.
 static double keep_factor(const mz_call *call, const layout *l, int64_t b, int64_t h, int64_t i, int64_t j) {
     if (call->attrs.p == 0)
         return 1;
-    return mz_ref_dropout_factor(call, ((b * l->heads + h) * l->length + i) * l->length + j);
+    return mz_ref_dropout_factor(call, ((b * l->heads + h) * l->length + i) * l->keys + j);
 }
 
 void mz_ref_attention(const mz_call *call) {
@@ -64,11 +70,11 @@ void mz_ref_attention(const mz_call *call) {
             for (int64_t i = 0; i < l.length; i++) {
                 const double *qi = q + q_at(&l, b, i, h);
                 double max = -INFINITY, sum = 0;
-                for (int64_t j = 0; j <= i; j++)
+                for (int64_t j = 0; j < seen_by(call, &l, i); j++)
                     max = fmax(max, scale * dot(qi, k + kv_at(&l, b, j, h), l.width));
                 for (int64_t d = 0; d < l.width; d++)
                     o[d] = 0;
-                for (int64_t j = 0; j <= i; j++) {
+                for (int64_t j = 0; j < seen_by(call, &l, i); j++) {
                     double e = exp(scale * dot(qi, k + kv_at(&l, b, j, h), l.width) - max);
                     double keep = keep_factor(call, &l, b, h, i, j);
                     sum += e; // dropout acts on the probabilities, not on their normalisation
@@ -146,7 +152,7 @@ void mz_ref_attention_bwd(const mz_call *call) {
                 double delta = 0;
                 for (int64_t d = 0; d < l.width; d++)
                     delta += mz_ref_get(&call->in[0], row + d) * out[row + d];
-                for (int64_t j = 0; j <= i; j++) {
+                for (int64_t j = 0; j < seen_by(call, &l, i); j++) {
                     int64_t kj = kv_at(&l, b, j, h);
                     double p =
                         exp(scale * dot(q + qi, k + kj, l.width) - mz_ref_get(lse, (b * l.heads + h) * l.length + i));

@@ -100,6 +100,7 @@ static void make_attention(const int64_t *d, formats f, mz_bench_call *b) {
     out(&b->call, 0, f.low, SHAPE(d[0], d[1], width));
     out(&b->call, 1, MEZZO_F32, SHAPE(d[0], d[2], d[1])); // lse
     b->call.attrs.heads = b->call.attrs.kv_heads = (int)d[2];
+    b->call.attrs.causal = true;
     b->call.attrs.rng = 1;
     b->work = 2.0 * (double)(d[0] * d[2]) * (double)d[1] * (double)(d[1] + 1) * (double)d[3];
 }
@@ -111,6 +112,7 @@ static void make_attention_bwd(const int64_t *d, formats f, mz_bench_call *b) {
     in(&b->call, 5, MEZZO_F32, SHAPE(d[0], d[2], d[1])); // lse
     out(&b->call, 0, f.low, SHAPE(d[0], d[1], 3 * width));
     b->call.attrs.heads = b->call.attrs.kv_heads = (int)d[2];
+    b->call.attrs.causal = true;
     b->call.attrs.rng = 1;
     b->work = 5.0 * (double)(d[0] * d[2]) * (double)d[1] * (double)(d[1] + 1) * (double)d[3];
 }

@@ -272,6 +272,8 @@ static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
 static const char *attention_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *reason = refuse_attention(call, &call->in[0], &call->out[0]);
     if (reason == NULL)
+        reason = refuse_other_than_causal(call, &call->in[0], &call->in[1]);
+    if (reason == NULL)
         reason = refuse_tiles(device, call, &call->in[0]);
     if (reason != NULL)
         return reason;

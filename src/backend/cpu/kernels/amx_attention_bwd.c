@@ -362,6 +362,8 @@ static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call)
 static const char *attention_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *reason = refuse_attention(call, &call->in[IN_Q], &call->in[IN_Y]);
     if (reason == NULL)
+        reason = refuse_other_than_causal(call, &call->in[IN_Q], &call->in[IN_K]);
+    if (reason == NULL)
         reason = refuse_tiles(device, call, &call->in[IN_Q]);
     if (reason != NULL)
         return reason;

@@ -1,4 +1,4 @@
-// Causal attention, forward: tiles of 64 queries against tiles of 64 keys with the online softmax (Milakov & Gimelshein 2018; Dao et al.
+// Attention, forward: tiles of 64 queries against tiles of 64 keys with the online softmax (Milakov & Gimelshein 2018; Dao et al.
 // 2022, "FlashAttention"). Storage may be 16-bit; arithmetic is FP32, probabilities included. Nothing of size T×T is held.
 #include "backend/cpu/kernels/attention.h"
 #include "backend/cpu/kernels/kernels.h"
@@ -15,13 +15,13 @@ typedef struct forward_tiles {
 
 static size_t forward_floats(const heads *h) {
     size_t tile = TILE * (size_t)h->padded;
-    return tile * (2 * (size_t)h->tiles + 2) + TILE * TILE + TILE * VW + 64;
+    return tile * (2 * (size_t)h->key_tiles + 2) + TILE * TILE + TILE * VW + 64;
 }
 
 static void forward_begin(forward_tiles *w, const heads *h, float *memory) {
     size_t tile = TILE * (size_t)h->padded;
-    w->keys = take(&memory, tile * (size_t)h->tiles);
-    w->values = take(&memory, tile * (size_t)h->tiles);
+    w->keys = take(&memory, tile * (size_t)h->key_tiles);
+    w->values = take(&memory, tile * (size_t)h->key_tiles);
     w->q = take(&memory, tile);
     w->out = take(&memory, tile);
     w->scores = take(&memory, TILE * TILE);
@@ -37,9 +37,9 @@ static void pack_keys(forward_tiles *w, const mz_call *call, const heads *h, int
         w->packed = 0;
     w->unit = b * h->kv_heads + g;
     for (; w->packed < tiles; w->packed++) {
-        int64_t at = (b * h->length + w->packed * TILE) * h->kv_row + g * h->width;
+        int64_t at = (b * h->keys + w->packed * TILE) * h->kv_row + g * h->width;
         size_t tile = (size_t)w->packed * TILE * (size_t)h->padded;
-        int rows = tile_count(h, w->packed);
+        int rows = key_count(h, w->packed);
         // The values' place holds the keys' rows first: they are transposed from there.
         load_head(k, h->k_start + at, h->kv_row, rows, h, 1.0f, call->numerics.compute, w->values + tile);
         transpose_head(w->values + tile, h, w->keys + tile);
@@ -91,23 +91,23 @@ static void forward_tile(forward_tiles *w, const mz_call *call, const heads *h, 
     dropout_stream stream = {0};
     if (dropped)
         stream = dropout_begin(call);
-    pack_keys(w, call, h, b, g, tile + 1);
+    pack_keys(w, call, h, b, g, tiles_seen(h, tile));
     load_head(&call->in[0], (b * h->length + start) * h->q_row + head * h->width, h->q_row, rows, h, h->scale,
               call->numerics.compute, w->q);
     memset(w->out, 0, TILE * (size_t)h->padded * sizeof *w->out);
     memset(w->sums, 0, TILE * VW * sizeof *w->sums);
     for (int r = 0; r < TILE; r++)
         w->max[r] = -INFINITY;
-    for (int64_t j = 0; j <= tile; j++) {
+    for (int64_t j = 0; j < tiles_seen(h, tile); j++) {
         size_t at = (size_t)j * TILE * (size_t)h->padded;
-        bool diagonal = j == tile;
+        bool diagonal = h->causal && j == tile;
         tile_scores(w->q, w->keys + at, h, rows, diagonal, w->scores);
         for (int r = 0; r < rows; r++) {
-            int valid = diagonal ? r + 1 : TILE;
+            int valid = keys_seen(h, tile, j, r);
             softmax_row(w, h, r, valid);
             if (dropped) { // on the probabilities, not on their normalisation
                 int64_t row = (b * h->heads + head) * h->length + start + r;
-                drop_row(w, &stream, (uint64_t)(row * h->length + j * TILE), r, valid);
+                drop_row(w, &stream, (uint64_t)(row * h->keys + j * TILE), r, valid);
             }
         }
         tile_gather(w->scores, w->values + at, h, rows, diagonal, w->out);
@@ -135,8 +135,8 @@ static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
     heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0]);
     int64_t units = h.batch * h.heads;
     int together = units >= 4 * device->threads ? (int)h.tiles : 1;
-    double multiplies =
-        (double)units * (double)h.length * (double)(h.length + TILE) * h.width; // two products, half of the square
+    double multiplies = (double)units * (double)h.length * (double)(h.causal ? h.length + TILE : 2 * h.keys) *
+                        h.width; // two products, half of the square
 #pragma omp parallel num_threads(mz_cpu_threads(device, 0.03 * multiplies))
     {
         forward_tiles w;

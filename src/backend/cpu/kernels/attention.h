@@ -11,13 +11,14 @@
 enum { TILE = 64, MAX_HEAD = 256 };
 
 typedef struct heads {
-    int64_t batch, length, heads, kv_heads; // B, T, H, Hkv
+    int64_t batch, length, heads, kv_heads; // B, Tq, H, Hkv
+    int64_t keys, key_tiles;                // Tk, and its tiles
     int width, padded;                      // D, and D in whole vectors and fours
     int64_t q_row, kv_row, y_row;           // elements from one position to the next
     int64_t k_start, v_start;               // packed [B, T, 3·H·D]: where k and v begin in a row
-    int64_t tiles;                          // of TILE positions
+    int64_t tiles;                          // of TILE queries
     float scale;                            // 1/√D
-    bool packed;
+    bool packed, causal;
 } heads;
 
 // From the tensors q (or the packed one), k and y; shapes only.
@@ -33,8 +34,28 @@ static inline heads heads_of(const mz_call *call, const mz_tensor *q, const mz_t
     h.k_start = h.packed ? h.y_row : 0;
     h.v_start = h.packed ? 2 * h.y_row : 0;
     h.tiles = (h.length + TILE - 1) / TILE;
+    h.keys = h.packed ? h.length : k->shape.dim[1];
+    h.key_tiles = (h.keys + TILE - 1) / TILE;
+    h.causal = call->attrs.causal;
     h.scale = (float)(1 / sqrt((double)h.width));
     return h;
+}
+
+// The tiles of keys that a tile of queries sees any of, from the first.
+static inline int64_t tiles_seen(const heads *h, int64_t tile) {
+    return h->causal ? min64(tile + 1, h->key_tiles) : h->key_tiles;
+}
+// How many keys of tile j query r of a tile sees, from the tile's first.
+static inline int keys_seen(const heads *h, int64_t tile, int64_t j, int r) {
+    int there = (int)min64(TILE, h->keys - j * TILE);
+    return h->causal && j == tile && r + 1 < there ? r + 1 : there;
+}
+
+// Of kernels for what language models do.
+static inline const char *refuse_other_than_causal(const mz_call *call, const mz_tensor *q, const mz_tensor *k) {
+    if (!call->attrs.causal)
+        return "is causal";
+    return mz_present(k) && k->shape.dim[1] != q->shape.dim[1] ? "has as many keys as queries" : NULL;
 }
 
 static inline const char *refuse_attention(const mz_call *call, const mz_tensor *q, const mz_tensor *y) {
@@ -182,6 +203,9 @@ static inline float *take(float **next, size_t n) {
 }
 static inline int tile_count(const heads *h, int64_t tile) {
     return (int)min64(TILE, h->length - tile * TILE);
+}
+static inline int key_count(const heads *h, int64_t tile) {
+    return (int)min64(TILE, h->keys - tile * TILE);
 }
 
 #endif

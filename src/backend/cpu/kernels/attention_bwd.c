@@ -1,4 +1,4 @@
-// Causal attention, backward. With p = exp(s - lse), m the dropout factors and Δ_i = dy_i·y_i:
+// Attention, backward. With p = exp(s - lse), m the dropout factors and Δ_i = dy_i·y_i:
 //   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
 // One task owns a batch element's kv head: its dk and dv are summed over query heads and tiles in a fixed order, so threads do not
 // change a bit. Probabilities are computed again from lse, a 64×64 tile at a time.
@@ -19,11 +19,11 @@ typedef struct backward_tiles {
 
 static size_t backward_floats(const heads *h) {
     size_t tile = TILE * (size_t)h->padded;
-    return tile * (5 * (size_t)h->tiles + 4) + 2 * TILE * TILE + 256;
+    return tile * (5 * (size_t)h->key_tiles + 4) + 2 * TILE * TILE + 256;
 }
 
 static void backward_begin(backward_tiles *w, const heads *h, float *memory) {
-    size_t tile = TILE * (size_t)h->padded, all = tile * (size_t)h->tiles;
+    size_t tile = TILE * (size_t)h->padded, all = tile * (size_t)h->key_tiles;
     w->keys = take(&memory, all);
     w->keys_t = take(&memory, all);
     w->values_t = take(&memory, all);
@@ -43,16 +43,16 @@ static void backward_begin(backward_tiles *w, const heads *h, float *memory) {
 
 static void load_keys(backward_tiles *w, const mz_call *call, const heads *h, int64_t b, int64_t g) {
     const mz_tensor *k = &call->in[h->packed ? IN_Q : IN_K], *v = &call->in[h->packed ? IN_Q : IN_V];
-    for (int64_t j = 0; j < h->tiles; j++) {
-        int64_t at = (b * h->length + j * TILE) * h->kv_row + g * h->width;
+    for (int64_t j = 0; j < h->key_tiles; j++) {
+        int64_t at = (b * h->keys + j * TILE) * h->kv_row + g * h->width;
         size_t tile = (size_t)j * TILE * (size_t)h->padded;
-        int rows = tile_count(h, j);
+        int rows = key_count(h, j);
         load_head(v, h->v_start + at, h->kv_row, rows, h, 1.0f, call->numerics.compute, w->keys + tile);
         transpose_head(w->keys + tile, h, w->values_t + tile);
         load_head(k, h->k_start + at, h->kv_row, rows, h, 1.0f, call->numerics.compute, w->keys + tile);
         transpose_head(w->keys + tile, h, w->keys_t + tile);
     }
-    size_t all = (size_t)h->tiles * TILE * (size_t)h->padded;
+    size_t all = (size_t)h->key_tiles * TILE * (size_t)h->padded;
     memset(w->dk, 0, all * sizeof *w->dk);
     memset(w->dv, 0, all * sizeof *w->dv);
 }
@@ -100,15 +100,15 @@ static void backward_row(backward_tiles *w, int r, int valid, const float *facto
 static void backward_pair(backward_tiles *w, const mz_call *call, const heads *h, int64_t row_number, int64_t tile,
                           int64_t j, const dropout_stream *stream) {
     size_t at = (size_t)j * TILE * (size_t)h->padded;
-    bool diagonal = j == tile;
-    int rows = tile_count(h, tile), keys = tile_count(h, j);
+    bool diagonal = h->causal && j == tile;
+    int rows = tile_count(h, tile), keys = key_count(h, j);
     tile_scores(w->q, w->keys_t + at, h, rows, diagonal, w->p);
     tile_scores(w->dy, w->values_t + at, h, rows, diagonal, w->ds);
     for (int r = 0; r < rows; r++) {
-        int valid = diagonal ? r + 1 : TILE;
+        int valid = keys_seen(h, tile, j, r);
         const float *factors = NULL;
         if (call->attrs.p > 0)
-            factors = dropout_factors(stream, (uint64_t)((row_number + r) * h->length + j * TILE), whole_vectors(valid),
+            factors = dropout_factors(stream, (uint64_t)((row_number + r) * h->keys + j * TILE), whole_vectors(valid),
                                       w->factors);
         backward_row(w, r, valid, factors);
     }
@@ -128,16 +128,16 @@ static void backward_head(backward_tiles *w, const mz_call *call, const heads *h
         for (int64_t tile = 0; tile < h->tiles; tile++) {
             int rows = tile_count(h, tile);
             load_queries(w, call, h, b, head, tile);
-            for (int64_t j = 0; j <= tile; j++)
+            for (int64_t j = 0; j < tiles_seen(h, tile); j++)
                 backward_pair(w, call, h, (b * h->heads + head) * h->length + tile * TILE, tile, j, &stream);
             store_head(w->dq, h, rows, w->scales, // dk has its 1/√D from q
                        &call->out[0], (b * h->length + tile * TILE) * h->q_row + head * h->width, h->q_row);
         }
-    for (int64_t j = 0; j < h->tiles; j++) {
+    for (int64_t j = 0; j < h->key_tiles; j++) {
         size_t from = (size_t)j * TILE * (size_t)h->padded;
-        int64_t at = (b * h->length + j * TILE) * h->kv_row + g * h->width;
-        store_head(w->dk + from, h, tile_count(h, j), w->ones, dk, h->k_start + at, h->kv_row);
-        store_head(w->dv + from, h, tile_count(h, j), w->ones, dv, h->v_start + at, h->kv_row);
+        int64_t at = (b * h->keys + j * TILE) * h->kv_row + g * h->width;
+        store_head(w->dk + from, h, key_count(h, j), w->ones, dk, h->k_start + at, h->kv_row);
+        store_head(w->dv + from, h, key_count(h, j), w->ones, dv, h->v_start + at, h->kv_row);
     }
 }
 
@@ -149,7 +149,8 @@ static size_t attention_bwd_workspace(const mezzo_device *device, const mz_call 
 static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call) {
     heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y]);
     int64_t units = h.batch * h.kv_heads;
-    double multiplies = 2.5 * (double)(h.batch * h.heads) * (double)h.length * (double)(h.length + TILE) * h.width;
+    double multiplies = 2.5 * (double)(h.batch * h.heads) * (double)h.length *
+                        (double)(h.causal ? h.length + TILE : 2 * h.keys) * h.width;
 #pragma omp parallel num_threads(mz_cpu_threads(device, 0.03 * multiplies))
     {
         backward_tiles w;

@@ -1,4 +1,4 @@
-// Causal attention in FP32 arithmetic: for FP32 and TF32 (operands rounded where they are loaded), and for the widths and storages
+// Attention in FP32 arithmetic, causal or not, over any number of keys: for FP32 and TF32 (operands rounded where they are loaded), and for the widths and storages
 // that the tensor-core kernels do not take. The same algorithm and the same two backward passes (attention_forward.cu,
 // attention_dq.cu, attention_dkv.cu), in fused multiply-adds.
 //
@@ -32,6 +32,14 @@ __device__ __forceinline__ float round_tf32(float x) {
     if ((bits & 0x7f800000u) == 0x7f800000u)
         return x;
     return __uint_as_float((bits + 0xfffu + (bits >> 13 & 1)) & ~0x1fffu);
+}
+
+// Whether a query does not see a key, and where the keys end that queries before `row` see.
+__device__ __forceinline__ bool hidden(const mz_cu_attention &a, int query, int key) {
+    return key >= a.keys || (a.causal && key > query);
+}
+__device__ __forceinline__ int keys_end(const mz_cu_attention &a, int row) {
+    return a.causal && row < a.keys ? row : a.keys;
 }
 
 constexpr __host__ __device__ int row_pitch(int d) {
@@ -154,13 +162,13 @@ __global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__
 #pragma unroll
     for (int i = 0; i < TR; i++)
         max[i] = -INFINITY;
-    for (int j0 = 0; j0 < a.length && j0 < i0 + BM;
-         j0 += BN) { // from key 0, which every row sees: no maximum stays -inf
+    const int end = keys_end(a, i0 + BM);
+    for (int j0 = 0; j0 < end; j0 += BN) { // from key 0, which every row sees: no maximum stays -inf
         __syncthreads();
-        load_rows<BN, D>(tile_k, a, a.k, s.keys + j0 * a.kv_row, a.kv_row, a.length - j0);
-        load_rows<BN, D>(tile_v, a, a.v, s.keys + j0 * a.kv_row, a.kv_row, a.length - j0);
+        load_rows<BN, D>(tile_k, a, a.k, s.keys + j0 * a.kv_row, a.kv_row, a.keys - j0);
+        load_rows<BN, D>(tile_v, a, a.v, s.keys + j0 * a.kv_row, a.kv_row, a.keys - j0);
         if (drop)
-            draw_mask<BM, BN>(mask, rule, s.dropout, a.length, i0, j0);
+            draw_mask<BM, BN>(mask, rule, s.dropout, a.keys, i0, j0, a.causal);
         __syncthreads();
         float x[TR][TC] = {};
         multiply_rows<D, TR, TC>(x, tile_q, tile_k);
@@ -169,7 +177,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__
             float top = max[i];
 #pragma unroll
             for (int j = 0; j < TC; j++) {
-                if (j0 + tx + 8 * j > i0 + ty + 16 * i)
+                if (hidden(a, i0 + ty + 16 * i, j0 + tx + 8 * j))
                     x[i][j] = -INFINITY;
                 top = fmaxf(top, x[i][j]);
             }
@@ -248,12 +256,13 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constan
         if (tx == 0 && inside)
             a.delta[s.row + i0 + row] = part;
     }
-    for (int j0 = 0; j0 < a.length && j0 < i0 + BM; j0 += BN) {
+    const int end = keys_end(a, i0 + BM);
+    for (int j0 = 0; j0 < end; j0 += BN) {
         __syncthreads();
-        load_rows<BN, D>(tile_k, a, a.k, s.keys + j0 * a.kv_row, a.kv_row, a.length - j0);
-        load_rows<BN, D>(tile_v, a, a.v, s.keys + j0 * a.kv_row, a.kv_row, a.length - j0);
+        load_rows<BN, D>(tile_k, a, a.k, s.keys + j0 * a.kv_row, a.kv_row, a.keys - j0);
+        load_rows<BN, D>(tile_v, a, a.v, s.keys + j0 * a.kv_row, a.kv_row, a.keys - j0);
         if (drop)
-            draw_mask<BM, BN>(mask, rule, s.dropout, a.length, i0, j0);
+            draw_mask<BM, BN>(mask, rule, s.dropout, a.keys, i0, j0, a.causal);
         __syncthreads();
         float x[TR][TC] = {}, dp[TR][TC] = {};
         multiply_rows<D, TR, TC>(x, tile_q, tile_k);
@@ -266,7 +275,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constan
                 if (drop)
                     d = mask[(ty + 16 * i) * mask_words(BN) + j / 4] >> (tx + j % 4 * 8) & 1 ? d * rule.kept : 0;
                 x[i][j] = exp2f(fmaf(x[i][j], scale2, -lse2[i])) * (d - delta[i]);
-                if (j0 + tx + 8 * j > i0 + ty + 16 * i)
+                if (hidden(a, i0 + ty + 16 * i, j0 + tx + 8 * j))
                     x[i][j] = 0;
             }
         put_scores(p, x);
@@ -289,7 +298,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_consta
     float *tile_dy = tile_q + layout::C, *p = tile_dy + layout::C;
     uint32_t *mask = reinterpret_cast<uint32_t *>(p + layout::P); // [BM, BK]
     const int ty = static_cast<int>(threadIdx.x) / 8, tx = static_cast<int>(threadIdx.x) % 8;
-    const int blocks = (a.length + BK - 1) / BK, kv_head = static_cast<int>(blockIdx.x) / blocks;
+    const int blocks = (a.keys + BK - 1) / BK, kv_head = static_cast<int>(blockIdx.x) / blocks;
     const int j0 = static_cast<int>(blockIdx.x) % blocks * BK;
     const int group = a.heads / a.kv_heads, b = kv_head / a.kv_heads, first_head = kv_head % a.kv_heads * group;
     const long long keys = head_of(a, b, first_head).keys + j0 * a.kv_row;
@@ -298,19 +307,19 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_consta
     dropout_rule rule = {};
     if (drop)
         rule = dropout_of(a);
-    load_rows<BK, D>(tile_k, a, a.k, keys, a.kv_row, a.length - j0);
-    load_rows<BK, D>(tile_v, a, a.v, keys, a.kv_row, a.length - j0);
+    load_rows<BK, D>(tile_k, a, a.k, keys, a.kv_row, a.keys - j0);
+    load_rows<BK, D>(tile_v, a, a.v, keys, a.kv_row, a.keys - j0);
     const float scale2 = a.scale * 1.44269504f; // log2 e
     float dk[TR][D / 8] = {}, dv[TR][D / 8] = {};
     for (int h = first_head; h < first_head + group; h++) {
         const attention_head s = head_of(a, b, h);
-        for (int i0 = j0 / BM * BM; i0 < a.length; i0 += BM) {
+        for (int i0 = a.causal ? j0 / BM * BM : 0; i0 < a.length; i0 += BM) {
             __syncthreads();
             const int count = a.length - i0;
             load_rows<BM, D>(tile_q, a, a.q, s.q + i0 * a.q_row, a.q_row, count);
             load_rows<BM, D>(tile_dy, a, a.dy, s.y + i0 * y_row, y_row, count);
             if (drop)
-                draw_mask<BM, BK>(mask, rule, s.dropout, a.length, i0, j0);
+                draw_mask<BM, BK>(mask, rule, s.dropout, a.keys, i0, j0, a.causal);
             __syncthreads();
             float x[TR][TC] = {}, dp[TR][TC] = {}; // [keys, queries]
             multiply_rows<D, TR, TC>(x, tile_k, tile_q);
@@ -324,11 +333,11 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_consta
 #pragma unroll
                 for (int i = 0; i < TR; i++) {
                     const int key = ty + 16 * i;
-                    const bool hidden = !inside || j0 + key > i0 + query;
+                    const bool unseen = !inside || hidden(a, i0 + query, j0 + key);
                     const bool kept = !drop || mask[query * mask_words(BK) + key / 32] >> key % 32 & 1;
-                    float e = hidden ? 0 : exp2f(fmaf(x[i][j], scale2, -lse2));
+                    float e = unseen ? 0 : exp2f(fmaf(x[i][j], scale2, -lse2));
                     x[i][j] = kept ? e : 0;
-                    dp[i][j] = hidden ? 0 : e * ((!drop ? dp[i][j] : kept ? dp[i][j] * rule.kept : 0) - delta);
+                    dp[i][j] = unseen ? 0 : e * ((!drop ? dp[i][j] : kept ? dp[i][j] * rule.kept : 0) - delta);
                 }
             }
             put_scores(p, x);
@@ -344,11 +353,11 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_consta
 #pragma unroll
     for (int i = 0; i < TR; i++)
         factor[i] = a.scale;
-    put_rows<D, TR>(a, a.dk, keys, a.kv_row, a.length - j0, dk, factor);
+    put_rows<D, TR>(a, a.dk, keys, a.kv_row, a.keys - j0, dk, factor);
 #pragma unroll
     for (int i = 0; i < TR; i++)
         factor[i] = drop ? rule.kept : 1.0f;
-    put_rows<D, TR>(a, a.dv, keys, a.kv_row, a.length - j0, dv, factor);
+    put_rows<D, TR>(a, a.dv, keys, a.kv_row, a.keys - j0, dv, factor);
 }
 
 template <int PASS, int D, int TR, int TC> struct fma_pass {
@@ -362,7 +371,7 @@ template <int PASS, int D, int TR, int TC> struct fma_pass {
                            : reinterpret_cast<const void *>(attention_fma_dkv<D, TR, TC>);
     }
     static unsigned grid(const mz_cu_attention &a) {
-        return static_cast<unsigned>((a.length + layout::ROWS - 1) / layout::ROWS * a.batch *
+        return static_cast<unsigned>(((PASS == 2 ? a.keys : a.length) + layout::ROWS - 1) / layout::ROWS * a.batch *
                                      (PASS == 2 ? a.kv_heads : a.heads));
     }
 };

@@ -36,9 +36,9 @@ __device__ __forceinline__ attention_head head_of(const mz_cu_attention &a, int 
     long long first = static_cast<long long>(b) * a.length;
     s.q = first * a.q_row + static_cast<long long>(h) * a.width;
     s.y = (first * a.heads + h) * a.width;
-    s.keys = first * a.kv_row + static_cast<long long>(s.kv) * a.width;
+    s.keys = static_cast<long long>(b) * a.keys * a.kv_row + static_cast<long long>(s.kv) * a.width;
     s.row = (static_cast<long long>(b) * a.heads + h) * a.length;
-    s.dropout = static_cast<uint64_t>(s.row) * static_cast<uint64_t>(a.length);
+    s.dropout = static_cast<uint64_t>(s.row) * static_cast<uint64_t>(a.keys);
     return s;
 }
 
@@ -155,12 +155,12 @@ __device__ __forceinline__ uint64_t keep_bits(const dropout_rule &rule, uint64_t
 // the length is no multiple of 4, a word begins within a Philox block and needs a ninth.
 template <int ROWS, int COLUMNS>
 __device__ __forceinline__ void draw_mask(uint32_t *mask, const dropout_rule &rule, uint64_t first, int length, int i0,
-                                          int j0) {
+                                          int j0, bool causal = true) {
     constexpr int WORDS = mask_words(COLUMNS);
     for (int i = static_cast<int>(threadIdx.x); i < ROWS * WORDS; i += THREADS) {
         int row = i0 + i / WORDS, column = j0 + i % WORDS * 32;
-        if (column > row)
-            continue; // causal: nobody asks
+        if (causal && column > row)
+            continue; // nobody asks
         uint64_t element =
             first + static_cast<uint64_t>(row) * static_cast<uint64_t>(length) + static_cast<uint64_t>(column);
         uint64_t block = element >> 2, bits = 0;

@@ -25,7 +25,7 @@ typedef struct mz_cu_array {
 cudaError_t mz_cu_probe(cudaStream_t stream);
 
 // --- attention_*.cu -------------------------------------------------------------------------------------------------------------
-// Causal attention, forward and backward: one description for all its kernels. Row b·T + t of q begins q_row elements after the row
+// Attention, forward and backward: one description for all its kernels. Row b·T + t of q begins q_row elements after the row
 // before it, of k and v kv_row: a packed [B, T, 3·H·D] is three pointers into one tensor. y and dy are [B, T, H·D]; dq, dk, dv lie
 // as q, k, v do.
 typedef struct mz_cu_attention {
@@ -34,11 +34,12 @@ typedef struct mz_cu_attention {
     float *lse;     // [B, H, T] natural log-sum-exp of the scaled scores; forward: may be NULL
     const void *dy; // backward
     void *dq, *dk, *dv;
-    float *delta;       // [B, H, T] workspace of backward: dy·y
-    const void *rng;    // mz_rng_state on the device; read where p > 0
-    int dtype, compute; // of storage, and what operands are rounded to: mezzo_dtype values
-    int cc, sms;        // compute capability × 10, multiprocessors
-    int batch, length, heads, kv_heads, width;
+    float *delta;                                    // [B, H, T] workspace of backward: dy·y
+    const void *rng;                                 // mz_rng_state on the device; read where p > 0
+    int dtype, compute;                              // of storage, and what operands are rounded to: mezzo_dtype values
+    int cc, sms;                                     // compute capability × 10, multiprocessors
+    int batch, length, keys, heads, kv_heads, width; // length: of queries
+    bool causal;
     long long q_row, kv_row;
     float scale;     // 1/√width
     float p;         // dropout
@@ -52,6 +53,7 @@ cudaError_t mz_cu_attention_mma_dkv(cudaStream_t stream, const mz_cu_attention *
 // The same for compute capability 9.0; delta is [B, H, T padded to a multiple of 64] × (lse in base 2, Δ).
 cudaError_t mz_cu_attention_wgmma_dq(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 cudaError_t mz_cu_attention_wgmma_dkv(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
+// All others are causal, with as many keys as queries.
 // FP32 arithmetic: any width up to 256 (128 on 7.5), any float storage; compute FP32, TF32, or what storage is.
 cudaError_t mz_cu_attention_fma(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 cudaError_t mz_cu_attention_fma_bwd(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
