@@ -6,10 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/calls.h"
+#include "base/base.h"
 #include "mezzo/model.h"
-#include "mezzo/optimizer.h"
-#include "mezzo/program.h"
+#include "mezzo/step.h"
 
 #ifdef MEZZO_CUDA // marks for ncu --profile-from-start off; in cudart, which is linked in
 int cudaProfilerStart(void);
@@ -31,7 +30,7 @@ typedef struct trainer {
     mezzo_program *program;
     mezzo_optimizer *optimizer;
     mezzo_scaler *scaler;
-    mz_batch *update;
+    mezzo_step *step;
     int32_t *tokens;
     size_t count;
     uint64_t runs;
@@ -64,6 +63,8 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
     MEZZO_TRY(mezzo_optimizer_create(t->params, &adamw, &t->optimizer));
     MEZZO_TRY(mezzo_scaler_create(t->device, &scaling, &t->scaler));
     MEZZO_TRY(mezzo_program_create(graph, t->params, &options, &t->program));
+    const mezzo_step_options step = {.micro_batches = s->accumulate, .clip = 1.0};
+    MEZZO_TRY(mezzo_step_create(t->program, &t->optimizer, 1, t->scaler, &step, &t->step));
     mezzo_graph_free(graph);
     t->count = (size_t)(s->batch * s->length);
     t->tokens = mz_alloc(2 * t->count, sizeof *t->tokens);
@@ -77,25 +78,13 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
     return MEZZO_OK;
 }
 
-static mezzo_status update(trainer *t) {
-    MEZZO_TRY(mezzo_scaler_unscale(t->scaler, t->optimizer));
-    MEZZO_TRY(mezzo_optimizer_clip(t->optimizer, 1.0));
-    MEZZO_TRY(mezzo_scaler_step(t->scaler, t->optimizer));
-    MEZZO_TRY(mezzo_scaler_update(t->scaler));
-    MEZZO_TRY(mezzo_optimizer_zero_grad(t->optimizer));
-    return MEZZO_OK;
-}
-
 static mezzo_status step(const setup *s, trainer *t) {
     for (int i = 0; i < s->accumulate; i++) {
         MEZZO_TRY(mezzo_program_write(t->program, "tokens", t->tokens, t->count * sizeof *t->tokens));
         MEZZO_TRY(mezzo_program_write(t->program, "targets", t->tokens + t->count, t->count * sizeof *t->tokens));
-        MEZZO_TRY(mezzo_program_run(t->program, t->scaler, 1, t->runs++));
+        MEZZO_TRY(mezzo_step_micro(t->step, 1, t->runs++));
     }
-    MEZZO_TRY(mz_batch_begin(t->device, &t->update));
-    MEZZO_TRY(update(t));
-    MEZZO_TRY(mz_batch_end(t->device));
-    return MEZZO_OK;
+    return mezzo_step_finish(t->step);
 }
 
 static int by_size(const void *a, const void *b) {
@@ -111,7 +100,7 @@ static mezzo_status measure(const setup *s, mezzo_precision precision, trainer *
     MEZZO_TRY(open_trainer(s, precision, t));
     for (int i = 0; i < s->warmup; i++) {
         MEZZO_TRY(step(s, t));
-        if (i == 2) // a step with nothing put off before it is a graph of its own: it is made before the clock starts
+        if (i == 2) // a step with nothing deferred before it is a graph of its own: it is made before the clock starts
             MEZZO_TRY(mezzo_device_sync(t->device));
     }
     MEZZO_TRY(mezzo_device_sync(t->device));
@@ -125,8 +114,8 @@ static mezzo_status measure(const setup *s, mezzo_precision precision, trainer *
     }
 #endif
     double started = mz_seconds();
-    // Steps one after another as training runs them, a mark between each two. A device may put an update off until the next step: all but the
-    // first then hold the one before; `whole` has as many updates as steps, as sync runs the last.
+    // Steps one after another as training runs them, a mark between each two. A device may defer an update to the next step: all but the
+    // first then include the one before; `whole` has as many updates as steps, as sync runs the last.
     for (int done = 0; done < s->steps; done += 32) {
         int n = s->steps - done < 32 ? s->steps - done : 32;
         MEZZO_TRY(mezzo_device_mark(t->device, 0));
@@ -161,7 +150,7 @@ static mezzo_status measure(const setup *s, mezzo_precision precision, trainer *
 static void close_trainer(trainer *t) {
     if (t->device == NULL)
         return;
-    mz_batch_free(t->device, t->update);
+    mezzo_step_free(t->step);
     mezzo_optimizer_free(t->optimizer);
     mezzo_scaler_free(t->scaler);
     mezzo_program_free(t->program);

@@ -78,6 +78,12 @@ typedef struct mz_peaks {
     double copy;             // of a stream copy that no cache holds: bytes read and bytes written, a second
 } mz_peaks;
 
+typedef struct mz_fetch { // bytes on their way from the device
+    void *host;
+    size_t bytes;
+    void *event; // the backend's
+} mz_fetch;
+
 enum { MZ_STREAMS = 3, MZ_STREAM_DEFERRED = MZ_STREAMS - 1 }; // of a captured graph; deferred calls run on the last
 
 typedef struct mz_backend {
@@ -100,10 +106,12 @@ typedef struct mz_backend {
     mezzo_status (*read)(mezzo_device *device, void *host, const void *src, size_t bytes);
     mezzo_status (*zero)(mezzo_device *device, void *dst, size_t bytes);
     mezzo_status (*sync)(mezzo_device *device);
-    // Reading without waiting: fetch enqueues a copy into the slot's host memory and `ready` tells when it is there.
-    // Slots 0…7 of 256 bytes. On the CPU both are immediate.
-    mezzo_status (*fetch)(mezzo_device *device, int slot, const void *src, size_t bytes);
-    mezzo_status (*fetched)(mezzo_device *device, int slot, const void **host); // waits if it must
+    // Reading without waiting: fetch enqueues a copy into the object's host memory, `at` bytes from its start; fetched waits for all copies
+    // enqueued so far. The object's owner closes it before the device. fetch.c has these for devices without a queue.
+    mezzo_status (*fetch_open)(mezzo_device *device, size_t bytes, mz_fetch **out); // host memory is zeroed
+    mezzo_status (*fetch)(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes);
+    mezzo_status (*fetched)(mezzo_device *device, mz_fetch *fetch, const void **host);
+    void (*fetch_close)(mezzo_device *device, mz_fetch *fetch); // NULL is fine
     // Optional (NULL on CPUs): everything enqueued between begin and end becomes one graph, replayed by launch.
     mezzo_status (*capture_begin)(mezzo_device *device);
     mezzo_status (*capture_end)(mezzo_device *device, void **graph);
@@ -134,10 +142,17 @@ struct mezzo_device {
     // The runtime's. touch: NULL, or to be called before these bytes are read or written, so that deferred calls which need or make them
     // run first.
     mezzo_status (*touch)(mezzo_device *device, const void *data, size_t bytes, bool writes);
-    struct mz_batch *batch;       // calls being gathered, or NULL
-    struct mz_deferred *deferred; // calls that wait to run, or NULL
-    uint64_t deferred_id;         // of the newest list of deferred calls
+    struct mz_deferred *deferred; // lists of calls that wait to run, in order; NULL: none
+    uint64_t deferred_id;         // of the newest list
 };
+
+// fetch.c: fetches of devices whose work is done when a call returns.
+mezzo_status mz_host_fetch_open(mezzo_device *device, size_t bytes, mz_fetch **out);
+mezzo_status mz_host_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes);
+mezzo_status mz_host_fetched(mezzo_device *device, mz_fetch *fetch, const void **host);
+void mz_host_fetch_close(mezzo_device *device, mz_fetch *fetch);
+// INVALID where the object has no room for the bytes.
+mezzo_status mz_fetch_check(const mz_fetch *fetch, size_t at, size_t bytes);
 
 static inline mezzo_status mz_device_touch(mezzo_device *device, const void *data, size_t bytes, bool writes) {
     return device->touch != NULL ? device->touch(device, data, bytes, writes) : MEZZO_OK;

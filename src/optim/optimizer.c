@@ -24,6 +24,12 @@ static mezzo_status check_at_least(const char *name, double value, double least)
     return MEZZO_OK;
 }
 
+mezzo_status mz_check_clip(double max_norm) {
+    if (!(max_norm > 0) || isinf(max_norm))
+        return mz_fail(MEZZO_ERR_INVALID, "clip: the largest norm is %g: use a finite number above 0", max_norm);
+    return MEZZO_OK;
+}
+
 static mezzo_status check_schedule(const mezzo_schedule *s) {
     MEZZO_TRY(check_at_least("lr", s->lr, 0));
     if ((int)s->kind < MEZZO_LR_CONSTANT || s->kind > MEZZO_LR_POLYNOMIAL)
@@ -126,8 +132,8 @@ static void fill_segments(mezzo_optimizer *opt) {
                                         .shadow_offset = shadowed ? p->shadow_slot * width : -1,
                                         .shadow_dtype = shadowed ? (int32_t)shadow->dtype : 0,
                                         .decay = p->shape.rank >= opt->decay_min_rank,
-                                        .low_offset = p->low_offset,
                                         .key = p->key,
+                                        .low_offset = p->low_offset,
                                         .master = (int32_t)p->master};
         moment += (int64_t)mz_align_up((size_t)p->count, 16);
     }
@@ -224,7 +230,7 @@ static mezzo_status choose_kernels(mezzo_optimizer *opt) {
 // --- buckets --------------------------------------------------------------------------------------------------------------
 // A bucket is worth a launch: 2 M parameters are 70 MB, 25 µs of an H100.
 #define BUCKET_ELEMENTS ((int64_t)1 << 21)
-enum { BUCKET_READS = 3, BUCKET_WRITES = 5, BUCKET_SPANS = BUCKET_READS + BUCKET_WRITES };
+enum { STATE_SPANS = 4, SEGMENT_WRITES = 4, SPANS_EACH = STATE_SPANS + 1 + 1 + SEGMENT_WRITES };
 
 // Bytes that are next to the last ones become one with them.
 static void add_span(mz_span *spans, int *n, const void *from, size_t bytes) {
@@ -239,9 +245,14 @@ static void add_span(mz_span *spans, int *n, const void *from, size_t bytes) {
 static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *spans, mz_traffic *out) {
     const mezzo_params *p = opt->params;
     const mz_segment *s = opt->segments + first;
-    mz_span *reads = spans, *writes = spans + (size_t)n + 2;
+    const mz_opt_state *state = opt->d_state;
+    mz_span *reads = spans, *writes = spans + (size_t)n + STATE_SPANS + 1;
     *out = (mz_traffic){.reads = reads, .writes = writes};
-    add_span(reads, &out->n_reads, opt->d_state, sizeof *opt->d_state);
+    // Of the state what step_control and grad_stats leave, not what scaler_update, inspect and the host write behind them.
+    add_span(reads, &out->n_reads, &state->step, sizeof state->step);
+    add_span(reads, &out->n_reads, &state->lr, offsetof(mz_opt_state, found_inf) - offsetof(mz_opt_state, lr));
+    add_span(reads, &out->n_reads, &state->skip, sizeof state->skip);
+    add_span(reads, &out->n_reads, &state->scale, sizeof state->scale);
     add_span(reads, &out->n_reads, (const mz_segment *)opt->d_segments + first, (size_t)n * sizeof *s);
     for (int i = 0; i < n; i++)
         add_span(reads, &out->n_reads, p->grad + s[i].offset, mz_align_up((size_t)s[i].count, 16) * sizeof(float));
@@ -280,7 +291,7 @@ static mezzo_status make_buckets(mezzo_optimizer *opt) {
     if (opt->buckets == NULL)
         opt->buckets = mz_alloc(n, sizeof *opt->buckets);
     if (opt->spans == NULL)
-        opt->spans = mz_alloc(n * BUCKET_SPANS + n * 2, sizeof *opt->spans);
+        opt->spans = mz_alloc(n * SPANS_EACH, sizeof *opt->spans);
     if (opt->buckets == NULL || opt->spans == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     opt->n_buckets = 0;
@@ -288,7 +299,7 @@ static mezzo_status make_buckets(mezzo_optimizer *opt) {
         elements += opt->segments[i].count;
         if (elements < opt->bucket_elements && i + 1 < opt->n)
             continue;
-        make_bucket(opt, first, i + 1 - first, elements, opt->spans + (size_t)first * (BUCKET_SPANS + 2));
+        make_bucket(opt, first, i + 1 - first, elements, opt->spans + (size_t)first * SPANS_EACH);
         first = i + 1;
         elements = 0;
     }
@@ -297,14 +308,14 @@ static mezzo_status make_buckets(mezzo_optimizer *opt) {
 
 mezzo_status mz_optimizer_set_bucket(mezzo_optimizer *opt, int64_t elements) {
     opt->bucket_elements = elements;
-    MEZZO_TRY(mz_deferred_flush(opt->device));
+    opt->version++;
     return make_buckets(opt);
 }
 
-// A program made after the optimizer may have added shadow weights: the step must write those too.
-static mezzo_status follow_layout(mezzo_optimizer *opt) {
+mezzo_status mz_optimizer_follow(mezzo_optimizer *opt) {
     if (opt->n_shadows == opt->params->n_shadows)
         return MEZZO_OK;
+    opt->version++;
     fill_segments(opt);
     MEZZO_TRY(choose_kernels(opt));
     MEZZO_TRY(make_buckets(opt));
@@ -372,33 +383,38 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
 }
 
 // --- a step ---------------------------------------------------------------------------------------------------------------
-static mezzo_status run(mezzo_optimizer *opt, mz_update_op *op) {
+static mezzo_status issue(mezzo_optimizer *opt, mz_sequence *into, mz_update_op *op, const mz_traffic *traffic) {
     op->call.attrs.update = &opt->update;
-    return mz_run(opt->device, &op->prepared, &op->call, opt->scratch);
+    return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, traffic);
 }
 
 bool mz_optimizer_has_grads(const mezzo_optimizer *opt) {
-    return !opt->params->grads_empty && opt->params->grad_version > opt->zeroed_version;
+    const mezzo_params *p = opt->params;
+    for (int i = 0; i < opt->n && !p->grads_empty; i++)
+        if (p->list[opt->index[i]].has_grad)
+            return true;
+    return false;
 }
 
 bool mz_optimizer_fresh(const mezzo_optimizer *opt) {
     return opt->stats_version == opt->params->grad_version && mz_optimizer_has_grads(opt);
 }
 
-mezzo_status mz_optimizer_stats(mezzo_optimizer *opt, float *scale) {
-    opt->touched = true;
+mezzo_status mz_optimizer_issue_stats(mezzo_optimizer *opt, mz_sequence *into, float *scale, bool keeps) {
     opt->unscale.call.in[1].data = scale;
-    // In a batch the step follows at once, and gradients are zeroed behind it.
-    opt->update.keeps_scale = scale != NULL && mz_can_defer(opt->device) && !opt->unscales_in_place;
-    mezzo_status status = run(opt, scale != NULL ? &opt->unscale : &opt->stats);
+    opt->update.keeps_scale = scale != NULL && keeps;
+    mezzo_status status = issue(opt, into, scale != NULL ? &opt->unscale : &opt->stats, NULL);
     opt->update.keeps_scale = false;
-    MEZZO_TRY(status);
-    opt->stats_version = opt->params->grad_version;
-    return MEZZO_OK;
+    return status;
+}
+
+mezzo_status mz_optimizer_issue_clip(mezzo_optimizer *opt, mz_sequence *into, double max_norm) {
+    opt->update.max_norm = max_norm;
+    return issue(opt, into, &opt->clip, NULL);
 }
 
 // The move, and the refresh of the second format after it, deferred: the next forward overlaps them.
-static mezzo_status move_deferred(mezzo_optimizer *opt) {
+static mezzo_status defer_move(mezzo_optimizer *opt, mz_sequence *into) {
     for (size_t i = 0; i < opt->n_buckets; i++) {
         mz_update_bucket *bucket = &opt->buckets[i];
         int64_t elements = bucket->update.elements;
@@ -415,53 +431,74 @@ static mezzo_status move_deferred(mezzo_optimizer *opt) {
                                            .elements = elements,
                                            .overlaps = overlaps};
         bucket->call.attrs.update = &bucket->update;
-        MEZZO_TRY(mz_defer(opt->device, &opt->move.prepared, &bucket->call, &bucket->traffic));
+        MEZZO_TRY(mz_sequence_defer(into, &opt->move.prepared, &bucket->call, &bucket->traffic));
     }
     if (opt->n_shadows > 1) {
-        mz_span spans[MZ_SPANS];
-        mz_traffic traffic = mz_traffic_of(&opt->refresh.call, spans);
-        opt->refresh.call.attrs.update = &opt->update;
-        MEZZO_TRY(mz_defer(opt->device, &opt->refresh.prepared, &opt->refresh.call, &traffic));
+        opt->refresh.call.attrs.update = NULL;
+        MEZZO_TRY(mz_sequence_defer(into, &opt->refresh.prepared, &opt->refresh.call, NULL));
     }
     return MEZZO_OK;
 }
 
-mezzo_status mz_optimizer_move(mezzo_optimizer *opt) {
-    MEZZO_TRY(follow_layout(opt));
-    MEZZO_TRY(run(opt, &opt->control));
-    if (opt->n_buckets > 0 && opt->params->overlaps_update && mz_can_defer(opt->device))
-        return move_deferred(opt);
-    MEZZO_TRY(run(opt, &opt->move));
+mezzo_status mz_optimizer_issue_move(mezzo_optimizer *opt, mz_sequence *into) {
+    MEZZO_TRY(issue(opt, into, &opt->control, NULL));
+    if (into != NULL && opt->n_buckets > 0 && opt->params->overlaps_update && mz_can_defer(opt->device))
+        return defer_move(opt, into);
+    MEZZO_TRY(issue(opt, into, &opt->move, NULL));
     if (opt->n_shadows > 1)
-        MEZZO_TRY(run(opt, &opt->refresh));
+        MEZZO_TRY(issue(opt, into, &opt->refresh, NULL));
+    return MEZZO_OK;
+}
+
+mz_traffic mz_optimizer_reset_traffic(const mezzo_optimizer *const *optimizers, int n, mz_span *spans) {
+    mz_traffic traffic = {.reads = spans, .writes = spans};
+    for (int i = 0; i < n; i++) {
+        const mz_opt_state *state = optimizers[i]->d_state;
+        add_span(spans, &traffic.n_writes, &state->clip, sizeof state->clip);
+        add_span(spans, &traffic.n_writes, &state->found_inf, sizeof state->found_inf);
+    }
+    return traffic;
+}
+
+mezzo_status mz_optimizer_issue_reset(mezzo_optimizer *opt, mz_sequence *into) {
+    const mezzo_optimizer *one = opt;
+    mz_span spans[2];
+    mz_traffic traffic = mz_optimizer_reset_traffic(&one, 1, spans);
+    return issue(opt, into, &opt->reset, &traffic);
+}
+
+// --- single calls ---------------------------------------------------------------------------------------------------------
+mezzo_status mz_optimizer_stats(mezzo_optimizer *opt, float *scale) {
+    MEZZO_TRY(mz_optimizer_issue_stats(opt, NULL, scale, false));
+    opt->touched = true;
+    opt->stats_version = opt->params->grad_version;
     return MEZZO_OK;
 }
 
 mezzo_status mz_optimizer_reset(mezzo_optimizer *opt) {
-    MEZZO_TRY(run(opt, &opt->reset));
+    MEZZO_TRY(mz_optimizer_issue_reset(opt, NULL));
     opt->touched = false;
     return MEZZO_OK;
 }
 
 mezzo_status mezzo_optimizer_clip(mezzo_optimizer *opt, double max_norm) {
-    if (!(max_norm > 0) || isinf(max_norm))
-        return mz_fail(MEZZO_ERR_INVALID, "clip: the largest norm is %g: use a finite number above 0", max_norm);
+    MEZZO_TRY(mz_check_clip(max_norm));
     if (!mz_optimizer_has_grads(opt))
         return mz_fail(MEZZO_ERR_INVALID, "clip: no program has written gradients since they were zeroed");
     if (!mz_optimizer_fresh(opt))
         MEZZO_TRY(mz_optimizer_stats(opt, NULL));
-    opt->update.max_norm = max_norm;
+    MEZZO_TRY(mz_optimizer_issue_clip(opt, NULL, max_norm));
     opt->touched = true;
-    MEZZO_TRY(run(opt, &opt->clip));
     return MEZZO_OK;
 }
 
 mezzo_status mezzo_optimizer_step(mezzo_optimizer *opt) {
     if (!mz_optimizer_has_grads(opt))
         return mz_fail(MEZZO_ERR_INVALID, "optimizer step: no program has written gradients since they were zeroed");
+    MEZZO_TRY(mz_optimizer_follow(opt));
     if (!mz_optimizer_fresh(opt))
         MEZZO_TRY(mz_optimizer_stats(opt, NULL));
-    MEZZO_TRY(mz_optimizer_move(opt));
+    MEZZO_TRY(mz_optimizer_issue_move(opt, NULL));
     if (opt->pending == NULL) // otherwise the scaler's update still has to see found_inf
         MEZZO_TRY(mz_optimizer_reset(opt));
     return MEZZO_OK;
@@ -472,10 +509,11 @@ mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *opt) {
     if ((size_t)opt->n == p->n) {
         MEZZO_TRY(mezzo_params_zero_grad(p));
     } else {
-        for (int i = 0; i < opt->n; i++)
-            MEZZO_TRY(mz_zero(opt->device, p->grad + opt->segments[i].offset,
-                              (size_t)opt->segments[i].count * sizeof *p->grad));
-        opt->zeroed_version = p->grad_version;
+        for (int i = 0; i < opt->n; i++) {
+            MEZZO_TRY(opt->device->backend->zero(opt->device, p->grad + opt->segments[i].offset,
+                                                 (size_t)opt->segments[i].count * sizeof *p->grad));
+            p->list[opt->index[i]].has_grad = false;
+        }
     }
     if (opt->touched && opt->pending == NULL) // what clip found belongs to gradients that are gone
         MEZZO_TRY(mz_optimizer_reset(opt));
@@ -485,6 +523,7 @@ mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *opt) {
 mezzo_status mezzo_optimizer_set_schedule(mezzo_optimizer *opt, const mezzo_schedule *schedule) {
     MEZZO_TRY(check_schedule(schedule));
     set_schedule(&opt->update, schedule);
+    opt->version++;
     return MEZZO_OK;
 }
 
@@ -495,25 +534,25 @@ double mezzo_schedule_lr(const mezzo_schedule *schedule, int64_t step) {
 }
 
 // --- looking at it ----------------------------------------------------------------------------------------------------------
+mezzo_step_info mz_step_info_of(const mz_opt_state *s) {
+    return (mezzo_step_info){.step = s->step,
+                             .skipped = s->skipped,
+                             .grad_norm = s->norm,
+                             .clip = s->last_clip,
+                             .lr = s->lr,
+                             .found_inf = s->last_found_inf != 0};
+}
+
 mezzo_status mezzo_optimizer_info(mezzo_optimizer *opt, mezzo_step_info *out) {
     mz_opt_state s;
     MEZZO_TRY(mz_optimizer_read_state(opt, &s));
-    *out = (mezzo_step_info){.step = s.step,
-                             .skipped = s.skipped,
-                             .grad_norm = s.norm,
-                             .clip = s.last_clip,
-                             .lr = s.lr,
-                             .found_inf = s.last_found_inf != 0};
+    *out = mz_step_info_of(&s);
     return MEZZO_OK;
 }
 
 size_t mezzo_optimizer_memory(const mezzo_optimizer *opt) {
     return (size_t)opt->n_moments * (size_t)opt->moment_elements * sizeof(float) + sizeof *opt->d_state +
            (size_t)opt->n * sizeof *opt->segments + opt->scratch_bytes;
-}
-
-mezzo_status mz_optimizer_fetch(mezzo_optimizer *opt, int slot) {
-    return mz_fetch(opt->device, slot, opt->d_state, sizeof *opt->d_state);
 }
 
 const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which) {

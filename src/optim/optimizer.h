@@ -44,21 +44,33 @@ struct mezzo_optimizer {
     int64_t bucket_elements; // of a bucket at least, but the last
     mz_span *spans;          // the buckets'
     // What the host knows about the device's numbers, without asking.
-    bool unscales_in_place;  // asked for by who reads gradients after a step; else a step in a batch leaves them scaled
-    uint64_t stats_version;  // params' grad_version that norm and found_inf belong to
-    uint64_t zeroed_version; // params' grad_version when these gradients were last zeroed
-    bool touched;            // found_inf or clip may differ from 0 and 1
-    mezzo_scaler *pending;   // a scaler that has looked at this optimizer since its last update
+    uint64_t version;       // grows when a call or a constant of the ops above changes
+    uint64_t stats_version; // params' grad_version that norm and found_inf belong to
+    bool touched;           // found_inf or clip may differ from 0 and 1
+    mezzo_scaler *pending;  // a scaler that has looked at this optimizer since its last update
 };
 
-bool mz_optimizer_has_grads(const mezzo_optimizer *optimizer);
-// The pieces of a step. `scale`: device FP32 [1] to divide by, NULL = none.
-mezzo_status mz_optimizer_stats(mezzo_optimizer *optimizer, float *scale);
-bool mz_optimizer_fresh(const mezzo_optimizer *optimizer);  // the stats belong to the gradients as they are
-mezzo_status mz_optimizer_move(mezzo_optimizer *optimizer); // step_control and adamw or sgd
+mezzo_status mz_check_clip(double max_norm);
+mezzo_step_info mz_step_info_of(const mz_opt_state *state);
+bool mz_optimizer_has_grads(const mezzo_optimizer *optimizer); // of any parameter it owns, since they were zeroed
+bool mz_optimizer_fresh(const mezzo_optimizer *optimizer);     // the stats belong to the gradients as they are
+// A program made after the optimizer may have added a low-precision format: the step must write that too. Before the calls below.
+mezzo_status mz_optimizer_follow(mezzo_optimizer *optimizer);
 mezzo_status mz_optimizer_set_bucket(mezzo_optimizer *optimizer, int64_t elements); // of so many parameters at least
-mezzo_status mz_optimizer_reset(mezzo_optimizer *optimizer);                        // found_inf = 0, clip = 1
-mezzo_status mz_optimizer_fetch(mezzo_optimizer *optimizer, int slot);              // enqueue a read of the state block
+
+// The calls of a step, added to `into`, or run at once where that is NULL. They change the device's numbers only; what the host knows
+// about them is the caller's to keep.
+// grad_stats. `scale`: device FP32 [1] to divide by, NULL = none. keeps: gradients stay multiplied by it, and the move divides.
+mezzo_status mz_optimizer_issue_stats(mezzo_optimizer *optimizer, mz_sequence *into, float *scale, bool keeps);
+mezzo_status mz_optimizer_issue_clip(mezzo_optimizer *optimizer, mz_sequence *into, double max_norm);
+mezzo_status mz_optimizer_issue_move(mezzo_optimizer *optimizer, mz_sequence *into);  // step_control and adamw or sgd
+mezzo_status mz_optimizer_issue_reset(mezzo_optimizer *optimizer, mz_sequence *into); // found_inf = 0, clip = 1
+
+// grad_stats at once, for the gradients as they are.
+mezzo_status mz_optimizer_stats(mezzo_optimizer *optimizer, float *scale);
+mezzo_status mz_optimizer_reset(mezzo_optimizer *optimizer);
+// What found_inf and clip of the state are to a reset or a scaler_update, which no move reads.
+mz_traffic mz_optimizer_reset_traffic(const mezzo_optimizer *const *optimizers, int n, mz_span *spans); // spans[2n]
 
 // For checkpoints: moment `which` (0 … n_moments-1) of owned parameter `i`, FP32, host side.
 const char *mz_optimizer_moment_name(const mezzo_optimizer *optimizer, int which); // "exp_avg"

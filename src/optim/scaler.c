@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-#define FETCH_SLOT 0
-
 mezzo_scaler_options mezzo_scaler_defaults(void) {
     return (mezzo_scaler_options){.enabled = true,
                                   .init_scale = 65536,
@@ -78,12 +76,13 @@ mezzo_status mezzo_scaler_create(mezzo_device *device, const mezzo_scaler_option
         .max_scale = mezzo_round_to(options->max_scale, MEZZO_F32),
         .hysteresis = options->hysteresis,
         .floor_patience = options->floor_patience};
-    void *shared = NULL;
-    MEZZO_TRY_GOTO(status, device->backend->alloc(device, sizeof *s->shared, &shared));
-    s->shared = shared;
-    s->head.block = &s->shared->block;
-    mz_scaler_shared initial = {.block.scale = options->enabled ? (float)options->init_scale : 1, .owner = s};
-    MEZZO_TRY_GOTO(status, device->backend->write(device, s->shared, &initial, sizeof initial));
+    void *block = NULL;
+    MEZZO_TRY_GOTO(status, device->backend->alloc(device, sizeof *s->head.block, &block));
+    s->head.block = block;
+    mz_scaler_block initial = {.scale = options->enabled ? (float)options->init_scale : 1};
+    MEZZO_TRY_GOTO(status, device->backend->write(device, s->head.block, &initial, sizeof initial));
+    if (options->enabled && options->floor_patience > 0)
+        MEZZO_TRY_GOTO(status, device->backend->fetch_open(device, sizeof initial, &s->floor));
     MEZZO_TRY_GOTO(status, choose_kernel(s));
     *out = s;
     return MEZZO_OK;
@@ -102,8 +101,10 @@ void mezzo_scaler_free(mezzo_scaler *s) {
     if (s == NULL)
         return;
     clear_entries(s);
-    if (s->shared != NULL)
-        s->device->backend->release(s->device, s->shared);
+    if (s->floor != NULL)
+        s->device->backend->fetch_close(s->device, s->floor);
+    if (s->head.block != NULL)
+        s->device->backend->release(s->device, s->head.block);
     mz_prepared_free(&s->prepared);
     mz_free(s);
 }
@@ -116,7 +117,11 @@ void mz_scaler_forget(mezzo_scaler *s, mezzo_optimizer *optimizer) {
 }
 
 // --- unscale, step, update ------------------------------------------------------------------------------------------------
-static mezzo_status find_entry(mezzo_scaler *s, mezzo_optimizer *optimizer, mz_scaler_entry **out) {
+// The optimizer's entry, or, where it has none, *fresh: one that `admit` adds. A call that fails must leave no entry behind.
+static mezzo_status find_entry(mezzo_scaler *s, mezzo_optimizer *optimizer, mz_scaler_entry *fresh,
+                               mz_scaler_entry **out) {
+    *fresh = (mz_scaler_entry){.optimizer = optimizer, .stage = MZ_SCALER_READY};
+    *out = fresh;
     for (int i = 0; i < s->n_entries; i++)
         if (s->entries[i].optimizer == optimizer) {
             *out = &s->entries[i];
@@ -130,43 +135,59 @@ static mezzo_status find_entry(mezzo_scaler *s, mezzo_optimizer *optimizer, mz_s
     if (s->n_entries == MZ_SCALER_OPTIMIZERS)
         return mz_fail(MEZZO_ERR_INVALID, "grad scaler: more than %d optimizers between two updates",
                        MZ_SCALER_OPTIMIZERS);
-    s->entries[s->n_entries] = (mz_scaler_entry){.optimizer = optimizer, .stage = MZ_SCALER_READY};
-    *out = &s->entries[s->n_entries++];
-    optimizer->pending = s;
     return MEZZO_OK;
 }
 
-static mezzo_status unscale(mezzo_scaler *s, mz_scaler_entry *entry) {
-    if (mz_optimizer_has_grads(entry->optimizer)) {
-        MEZZO_TRY(mz_optimizer_stats(entry->optimizer, &s->head.block->scale));
-        entry->checked = true;
-    }
-    entry->stage = MZ_SCALER_UNSCALED;
+static mz_scaler_entry *admit(mezzo_scaler *s, mz_scaler_entry *entry, const mz_scaler_entry *fresh) {
+    if (entry != fresh)
+        return entry;
+    s->entries[s->n_entries] = *fresh;
+    fresh->optimizer->pending = s;
+    return &s->entries[s->n_entries++];
+}
+
+// The gradients that were unscaled were none; those written since have still to be looked at. torch's pair would fail for ever here.
+static bool unscaled_nothing(const mz_scaler_entry *entry) {
+    return entry->stage == MZ_SCALER_UNSCALED && !entry->checked && mz_optimizer_has_grads(entry->optimizer);
+}
+
+static mezzo_status unscale(mezzo_scaler *s, mz_scaler_entry **entry, const mz_scaler_entry *fresh) {
+    bool gradients = mz_optimizer_has_grads((*entry)->optimizer);
+    if (gradients)
+        MEZZO_TRY(mz_optimizer_stats((*entry)->optimizer, &s->head.block->scale));
+    *entry = admit(s, *entry, fresh);
+    (*entry)->checked = gradients;
+    (*entry)->stage = MZ_SCALER_UNSCALED;
     return MEZZO_OK;
 }
 
 mezzo_status mezzo_scaler_unscale(mezzo_scaler *s, mezzo_optimizer *optimizer) {
     if (!s->update.enabled)
         return MEZZO_OK; // as torch: nothing to undo, and nothing to misuse
-    mz_scaler_entry *entry;
-    MEZZO_TRY(find_entry(s, optimizer, &entry));
-    if (entry->stage == MZ_SCALER_UNSCALED)
+    mz_scaler_entry fresh, *entry;
+    MEZZO_TRY(find_entry(s, optimizer, &fresh, &entry));
+    if (entry->stage == MZ_SCALER_UNSCALED && !unscaled_nothing(entry))
         return mz_fail(MEZZO_ERR_INVALID,
                        "unscale_() has already been called on this optimizer since the last update().");
     if (entry->stage == MZ_SCALER_STEPPED)
         return mz_fail(MEZZO_ERR_INVALID, "unscale_() is being called after step().");
-    MEZZO_TRY(unscale(s, entry));
+    MEZZO_TRY(unscale(s, &entry, &fresh));
     return MEZZO_OK;
 }
 
 // Disabled, torch hands the call through and checks nothing. Here the non-finite check stays, and found_inf is kept for update's
 // count of skips.
 static mezzo_status step_disabled(mezzo_scaler *s, mezzo_optimizer *optimizer) {
-    mz_scaler_entry *entry;
-    MEZZO_TRY(find_entry(s, optimizer, &entry));
-    if (entry->stage == MZ_SCALER_STEPPED)
+    mz_scaler_entry fresh, *entry;
+    MEZZO_TRY(find_entry(s, optimizer, &fresh, &entry));
+    if (entry->stage == MZ_SCALER_STEPPED && mz_optimizer_has_grads(optimizer))
         MEZZO_TRY(mz_optimizer_reset(optimizer));
-    MEZZO_TRY(mezzo_optimizer_step(optimizer));
+    mezzo_scaler *pending = optimizer->pending;
+    optimizer->pending = s; // found_inf is for update to see
+    mezzo_status status = mezzo_optimizer_step(optimizer);
+    optimizer->pending = pending;
+    MEZZO_TRY(status);
+    entry = admit(s, entry, &fresh);
     entry->stage = MZ_SCALER_STEPPED;
     entry->checked = true;
     return MEZZO_OK;
@@ -175,62 +196,67 @@ static mezzo_status step_disabled(mezzo_scaler *s, mezzo_optimizer *optimizer) {
 mezzo_status mezzo_scaler_step(mezzo_scaler *s, mezzo_optimizer *optimizer) {
     if (!s->update.enabled)
         return step_disabled(s, optimizer);
-    mz_scaler_entry *entry;
-    MEZZO_TRY(find_entry(s, optimizer, &entry));
+    mz_scaler_entry fresh, *entry;
+    MEZZO_TRY(find_entry(s, optimizer, &fresh, &entry));
     if (entry->stage == MZ_SCALER_STEPPED)
         return mz_fail(MEZZO_ERR_INVALID, "step() has already been called since the last update().");
-    if (entry->stage == MZ_SCALER_READY)
-        MEZZO_TRY(unscale(s, entry));
-    if (!entry->checked)
+    if (!entry->checked && !mz_optimizer_has_grads(optimizer))
         return mz_fail(MEZZO_ERR_INVALID, "No inf checks were recorded for this optimizer: no program has written "
                                           "gradients since they were zeroed.");
+    if (entry->stage == MZ_SCALER_READY || unscaled_nothing(entry))
+        MEZZO_TRY(unscale(s, &entry, &fresh));
     MEZZO_TRY(mezzo_optimizer_step(optimizer));
     entry->stage = MZ_SCALER_STEPPED;
     return MEZZO_OK;
 }
 
-// What the update before the last one left, fetched then, so that nobody waits for it now.
-static mezzo_status watch_floor(mezzo_scaler *s) {
-    if (!s->update.enabled || s->update.floor_patience == 0)
+mezzo_status mz_scaler_check_floor(mezzo_scaler *s) {
+    mz_scaler_block seen = {0};
+    if (s->floor == NULL)
         return MEZZO_OK;
-    int32_t hits = 0;
-    double scale = 0;
-    if (s->fetching) {
+    if (s->fetching) { // what the update before this one left, fetched then, so that nobody waits for it now
         const void *host = NULL;
-        MEZZO_TRY(s->device->backend->fetched(s->device, FETCH_SLOT, &host));
-        const mz_scaler_shared *seen = host;
-        if (seen->owner == s) { // another scaler on this device may have used the slot since
-            hits = seen->block.floor_hits;
-            scale = (double)seen->block.scale;
-        }
+        MEZZO_TRY(s->device->backend->fetched(s->device, s->floor, &host));
+        memcpy(&seen, host, sizeof seen);
     }
-    MEZZO_TRY(mz_scaler_fetch(s, FETCH_SLOT));
+    MEZZO_TRY(s->device->backend->fetch(s->device, s->floor, 0, s->head.block, sizeof *s->head.block));
     s->fetching = true;
-    if (hits >= s->update.floor_patience)
+    if (seen.floor_hits >= s->update.floor_patience)
         return mz_fail(MEZZO_ERR_NUMERIC,
                        "the loss scale is at its floor, %g, and %d steps in a row had non-finite gradients: the "
                        "gradients themselves are not finite; use bf16 or a smaller learning rate",
-                       scale, (int)hits);
+                       (double)seen.scale, (int)seen.floor_hits);
     return MEZZO_OK;
 }
 
+mezzo_status mz_scaler_issue_update(mezzo_scaler *s, mz_sequence *into, const mezzo_optimizer *const *optimizers,
+                                    int n) {
+    mz_span spans[2 * MZ_SCALER_OPTIMIZERS + 1];
+    mz_traffic traffic = mz_optimizer_reset_traffic(optimizers, n, spans);
+    spans[traffic.n_writes++] = (mz_span){(const char *)s->head.block, (const char *)(s->head.block + 1)};
+    for (int i = 0; i < n; i++)
+        s->call.out[i] = mz_tensor_bytes(optimizers[i]->d_state, sizeof(mz_opt_state));
+    s->call.attrs.update = &s->update;
+    s->call.n_out = n;
+    return mz_issue(s->device, into, &s->prepared, &s->call, NULL, &traffic);
+}
+
 mezzo_status mezzo_scaler_update(mezzo_scaler *s) {
+    const mezzo_optimizer *checked[MZ_SCALER_OPTIMIZERS];
     int n = 0;
     for (int i = 0; i < s->n_entries; i++)
         if (s->entries[i].checked)
-            s->call.out[n++] = mz_tensor_bytes(s->entries[i].optimizer->d_state, sizeof(mz_opt_state));
+            checked[n++] = s->entries[i].optimizer;
     if (n == 0) {
         if (!s->update.enabled)
             return MEZZO_OK;
         return mz_fail(MEZZO_ERR_INVALID, "No inf checks were recorded prior to update.");
     }
-    s->call.attrs.update = &s->update;
-    s->call.n_out = n;
-    MEZZO_TRY(mz_run(s->device, &s->prepared, &s->call, NULL));
+    MEZZO_TRY(mz_scaler_issue_update(s, NULL, checked, n));
     for (int i = 0; i < s->n_entries; i++)
         s->entries[i].optimizer->touched = false;
     clear_entries(s);
-    MEZZO_TRY(watch_floor(s));
+    MEZZO_TRY(mz_scaler_check_floor(s));
     return MEZZO_OK;
 }
 
@@ -245,10 +271,6 @@ mezzo_status mezzo_scaler_set_scale(mezzo_scaler *s, double scale) {
         MEZZO_TRY(mz_optimizer_reset(s->entries[i].optimizer));
     clear_entries(s);
     return MEZZO_OK;
-}
-
-mezzo_status mz_scaler_fetch(mezzo_scaler *s, int slot) {
-    return mz_fetch(s->device, slot, s->shared, sizeof *s->shared);
 }
 
 mezzo_status mezzo_scaler_get_state(mezzo_scaler *s, mezzo_scaler_state *out) {
@@ -288,5 +310,6 @@ mezzo_status mezzo_scaler_set_state(mezzo_scaler *s, const mezzo_scaler_state *s
     s->update.growth_factor = state->growth_factor;
     s->update.backoff_factor = state->backoff_factor;
     s->update.growth_interval = state->growth_interval;
+    s->version++;
     return MEZZO_OK;
 }

@@ -15,25 +15,24 @@ typedef struct mz_scaler_entry {
 
 #define MZ_SCALER_OPTIMIZERS MZ_MAX_OUT // one scaler_update takes them all
 
-// Device memory. `owner` tells whose block a fetched copy is.
-typedef struct mz_scaler_shared {
-    mz_scaler_block block;
-    const mezzo_scaler *owner;
-} mz_scaler_shared;
-
 struct mezzo_scaler {
-    mz_scaler_head head;      // what programs know
-    mz_scaler_shared *shared; // device; head.block is in it
-    mezzo_device *device;     // borrowed
+    mz_scaler_head head;  // what programs know
+    mezzo_device *device; // borrowed
     mz_update_attrs update;
+    uint64_t version; // grows when a constant of the update changes
     mz_prepared prepared;
     mz_call call;
     mz_scaler_entry entries[MZ_SCALER_OPTIMIZERS];
     int n_entries;
-    bool fetching; // a fetch of the block is on its way or there
+    mz_fetch *floor; // the block after the last update, where floor_patience is asked for
+    bool fetching;   // a copy of it is on its way or there
 };
 
 void mz_scaler_forget(mezzo_scaler *scaler, mezzo_optimizer *optimizer); // before the optimizer is freed
-mezzo_status mz_scaler_fetch(mezzo_scaler *scaler, int slot);            // enqueue a read of the scaler block
+// scaler_update for these optimizers, added to `into`, or run at once where that is NULL.
+mezzo_status mz_scaler_issue_update(mezzo_scaler *scaler, mz_sequence *into, const mezzo_optimizer *const *optimizers,
+                                    int n);
+// NUMERIC where the floor was hit too often before the last update. After an update was issued.
+mezzo_status mz_scaler_check_floor(mezzo_scaler *scaler);
 
 #endif

@@ -1,26 +1,32 @@
-// Running calls outside of programs: one by one, or gathered into a batch that a device captures.
+// Running calls outside of programs: one by one, or as a list that is made once and captured.
 #ifndef MZ_RUNTIME_CALLS_H
 #define MZ_RUNTIME_CALLS_H
 
 #include "runtime/deferred.h"
 
-// Runs a prepared call, for update ops and tests. With scratch NULL, a workspace is allocated for this run alone.
+// Runs a prepared call. With scratch NULL a workspace is allocated for this run alone, which then waits. Deferred calls that touch the call's
+// tensors run before it.
 mezzo_status mz_run(mezzo_device *device, const mz_prepared *prepared, mz_call *call, void *scratch);
 mezzo_status mz_run_once(mezzo_device *device, mz_call *call); // mz_prepare, mz_run, mz_prepared_free
-// On a device that captures, what mz_run, mz_zero and mz_fetch are asked between begin and end is gathered and run in order at the end,
-// fetches last; from the third time on the same calls (kernels, tensors, constants) are the launch of one graph. Nothing else that has to
-// come after a gathered call may be asked of the device in between, and fetched bytes must not change any more. On other devices each call
-// runs at once. *batch is made by the first begin and belongs to the caller.
-typedef struct mz_batch mz_batch;
-mezzo_status mz_batch_begin(mezzo_device *device, mz_batch **batch);
-mezzo_status mz_batch_end(mezzo_device *device);
-void mz_batch_cancel(mezzo_device *device); // after an error in between: forgets what was gathered
-void mz_batch_free(mezzo_device *device, mz_batch *batch);
-mezzo_status mz_zero(mezzo_device *device, void *data, size_t bytes);
-mezzo_status mz_fetch(mezzo_device *device, int slot, const void *src, size_t bytes);
 
-bool mz_can_defer(const mezzo_device *device); // now, by mz_defer
-// mz_run, deferred where the device can. traffic: what the call reads and writes, if that is less than its tensors. No scratch.
-mezzo_status mz_defer(mezzo_device *device, const mz_prepared *prepared, mz_call *call, const mz_traffic *traffic);
+// A list of calls that is made once and run again and again: on a device that captures, call by call the first time, which loads kernels,
+// and as the launch of one graph from then on.
+typedef struct mz_sequence mz_sequence;
+mezzo_status mz_sequence_create(mezzo_device *device, mz_sequence **out);
+void mz_sequence_free(mz_sequence *sequence); // NULL is fine
+// Empties the list, to be made anew; its deferred calls run first if they wait.
+mezzo_status mz_sequence_clear(mz_sequence *sequence);
+// The call, with its workspace, and its constants are copied. traffic: as mz_call_list_add's.
+mezzo_status mz_sequence_add(mz_sequence *sequence, const mz_prepared *prepared, const mz_call *call,
+                             const mz_traffic *traffic);
+// The same, deferred where the device has streams and no later call of the sequence needs what it does. Its kernel has no workspace.
+mezzo_status mz_sequence_defer(mz_sequence *sequence, const mz_prepared *prepared, const mz_call *call,
+                               const mz_traffic *traffic);
+mezzo_status mz_sequence_run(mz_sequence *sequence);
+bool mz_can_defer(const mezzo_device *device);
+
+// Adds to `into`, or where that is NULL runs now.
+mezzo_status mz_issue(mezzo_device *device, mz_sequence *into, const mz_prepared *prepared, mz_call *call,
+                      void *scratch, const mz_traffic *traffic);
 
 #endif

@@ -1,27 +1,45 @@
-// Deferred calls. On a device with streams a deferred call runs on a stream of its own, concurrently with the next program that takes it
-// along (run.c). Any later read or write of the bytes it touches, by a kernel, a host copy or another batch, waits for it, so results are the
-// same as without deferral. Elsewhere it runs at once.
+// Deferred calls: a call that something later waits for by the bytes it touches. On a device with streams it runs on a stream of its own,
+// concurrently with the next program (run.c). Any later read or write of those bytes, by a kernel, a host copy or another list of calls, waits
+// for it, so results are the same as without deferral. What the calls are for is no business of this file.
 #ifndef MZ_RUNTIME_DEFERRED_H
 #define MZ_RUNTIME_DEFERRED_H
 
 #include "runtime/streams.h"
 
-typedef struct mz_deferred_call {
+// A call with its kernel, its constants and the bytes it touches, to run later and more than once.
+typedef struct mz_bound_call {
     const mz_kernel *kernel;
-    mz_call call;
-    mz_update_attrs update; // what call.attrs.update pointed to
+    mz_call call;           // its state is what was prepared, which must outlive it
+    mz_update_attrs update; // what call.attrs.update pointed to, where it did
     mz_traffic traffic;
     mz_span *spans; // traffic's
-} mz_deferred_call;
-typedef struct mz_deferred {
-    mz_deferred_call *calls;
+} mz_bound_call;
+typedef struct mz_call_list {
+    mz_bound_call *calls;
     size_t n, cap;
-    uint64_t id; // the same for lists of the same calls
+} mz_call_list;
+// traffic: what the call reads and writes, if that is less than its tensors; NULL: its tensors. All is copied.
+mezzo_status mz_call_list_add(mz_call_list *list, const mz_prepared *prepared, const mz_call *call,
+                              const mz_traffic *traffic);
+mezzo_status mz_bound_call_run(mezzo_device *device, mz_bound_call *call);
+bool mz_call_list_depends(const mz_call_list *list, const mz_traffic *second); // on any of its calls
+bool mz_call_list_equal(const mz_call_list *a, const mz_call_list *b);
+void mz_call_list_free(mz_call_list *list);
+
+// Calls that wait together. Several lists may wait, in the order in which they were pushed.
+enum { MZ_DEFERRED_LISTS = 4 }; // a further one runs those before it
+typedef struct mz_deferred {
+    mz_call_list list;
+    uint64_t id; // of these calls; never 0, never another list's
+    struct mz_deferred *next;
 } mz_deferred;
 
-void mz_deferred_set(mezzo_device *device, mz_deferred *deferred);     // the list that waits; NULL: none
-mezzo_status mz_deferred_run(mezzo_device *device, mz_deferred *list); // each call, now
-mezzo_status mz_deferred_flush(mezzo_device *device);                  // the list that waits, now
-void mz_deferred_clear(mz_deferred *list);
+mezzo_status mz_deferred_push(mezzo_device *device, mz_deferred *deferred); // waits from now on; owned by the caller
+bool mz_deferred_waits(const mezzo_device *device, const mz_deferred *deferred);
+mezzo_status mz_deferred_flush(mezzo_device *device);                           // all that waits runs now
+mezzo_status mz_deferred_wait(mezzo_device *device, const mz_traffic *traffic); // the same, if these bytes need it
+// For who runs them all on a stream: nothing waits any more. Giving them back is for errors.
+mz_deferred *mz_deferred_take(mezzo_device *device);
+void mz_deferred_give_back(mezzo_device *device, mz_deferred *first);
 
 #endif

@@ -106,8 +106,7 @@ static mezzo_status begin(mezzo_program *p, const mezzo_scaler *scaler, uint64_t
     if (p->options.forward_only)
         return MEZZO_OK;
     MEZZO_TRY(mz_params_settle(p->params));
-    ++p->params->grad_version;
-    p->params->grads_empty = false;
+    mz_program_wrote_gradients(p);
     return MEZZO_OK;
 }
 

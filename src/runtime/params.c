@@ -368,7 +368,7 @@ mezzo_status mezzo_params_read(const mezzo_params *params, int index, float *out
 mezzo_status mz_params_settle(mezzo_params *params) {
     if (!params->grads_stale)
         return MEZZO_OK;
-    MEZZO_TRY(mz_zero(params->device, params->grad, (size_t)params->elements * sizeof(float)));
+    MEZZO_TRY(params->device->backend->zero(params->device, params->grad, (size_t)params->elements * sizeof(float)));
     params->grads_stale = false;
     return MEZZO_OK;
 }
@@ -393,12 +393,15 @@ mezzo_status mezzo_params_write_grad(mezzo_params *params, int index, const floa
     MEZZO_TRY(write_flat(params, params->grad, index, values));
     ++params->grad_version;
     params->grads_empty = false;
+    params->list[index].has_grad = true;
     return MEZZO_OK;
 }
 
 mezzo_status mezzo_params_zero_grad(mezzo_params *params) {
     ++params->grad_version;
     params->grads_empty = params->grads_stale = true;
+    for (size_t i = 0; i < params->n; i++)
+        params->list[i].has_grad = false;
     return MEZZO_OK;
 }
 

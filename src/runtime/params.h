@@ -13,6 +13,7 @@ typedef struct mz_param {
     int64_t offset, count; // elements in the master and gradient buffers; offset is a multiple of 16
     mezzo_master master;   // how its masters are stored; FP32 ones come first in the flat buffers
     int64_t low_offset;    // split: bytes into the master buffer
+    bool has_grad;         // a program or the host has written its gradient since it was zeroed
     int64_t shadow_slot;   // elements into a shadow buffer (a multiple of 32); -1: no matmul-class op reads it
 } mz_param;
 

@@ -28,9 +28,9 @@ typedef struct mz_compiled {
 enum { MZ_RUN_ADDS, MZ_RUN_WRITES, MZ_RUN_DEFERRED, MZ_RUN_KINDS };
 typedef struct mz_recording {
     void *graph;
-    void *scale;       // the address its calls read
-    uint64_t deferred; // mz_deferred.id of the deferred calls in it; 0: none
-    bool seen;         // has run once by itself: kernels are loaded, so that it can be captured
+    void *scale;                          // the address its calls read
+    uint64_t deferred[MZ_DEFERRED_LISTS]; // mz_deferred.id of the lists in it; 0: none
+    bool seen;                            // has run once by itself: kernels are loaded, so that it can be captured
 } mz_recording;
 
 // Sampling of values while the program runs: an `inspect` after one of its calls.
@@ -85,6 +85,7 @@ struct mezzo_program {
 void mz_program_place(const mezzo_program *program, int value, mz_tensor *t); // its data and its scales; -1: left alone
 void mz_program_bind(mezzo_program *program);                                 // calls get the addresses of their values
 // run.c
+void mz_program_wrote_gradients(mezzo_program *program); // for who runs its calls: parameters have gradients now
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
 // program.c
 int mz_value_root(const mezzo_graph *g, int value); // whose memory a value is in

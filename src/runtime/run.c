@@ -85,20 +85,23 @@ static void close_order(order *o) {
 }
 
 static mezzo_status make_order(const mezzo_program *p, const mz_deferred *deferred, order *o) {
-    enum { SPANS = MZ_MAX_IN + MZ_MAX_OUT };
-    *o = (order){.ahead = deferred != NULL ? deferred->n : 0};
+    *o = (order){0};
+    for (const mz_deferred *d = deferred; d != NULL; d = d->next)
+        o->ahead += d->list.n;
     o->n = o->ahead + p->c.n_calls;
     mz_traffic *traffic = mz_alloc(o->n + 1, sizeof *traffic);
-    mz_span *spans = mz_alloc(p->c.n_calls * SPANS + 1, sizeof *spans);
+    mz_span *spans = mz_alloc(p->c.n_calls * MZ_SPANS + 1, sizeof *spans);
     mezzo_status status = mz_stream_order_alloc(o->n, &o->streams);
     if (status == MEZZO_OK && (!traffic || !spans))
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    for (size_t i = 0; i < o->ahead && status == MEZZO_OK; ++i) {
-        traffic[i] = deferred->calls[i].traffic;
-        o->streams.stream[i] = MZ_STREAM_DEFERRED;
-    }
+    size_t at = 0;
+    for (const mz_deferred *d = deferred; d != NULL && status == MEZZO_OK; d = d->next)
+        for (size_t i = 0; i < d->list.n; ++i, ++at) {
+            traffic[at] = d->list.calls[i].traffic;
+            o->streams.stream[at] = MZ_STREAM_DEFERRED;
+        }
     for (size_t i = 0; i < p->c.n_calls && status == MEZZO_OK; ++i) {
-        traffic[o->ahead + i] = mz_traffic_of(&p->c.calls[i], spans + i * SPANS);
+        traffic[o->ahead + i] = mz_traffic_of(&p->c.calls[i], spans + i * MZ_SPANS);
         o->streams.stream[o->ahead + i] = p->c.stream ? p->c.stream[i] : 0;
     }
     if (status == MEZZO_OK)
@@ -143,15 +146,15 @@ static mezzo_status join_streams(mezzo_device *device, const order *o) {
 // After them, as they may read gradients, those that no call of the program writes are cleared.
 static mezzo_status run_deferred(mezzo_program *p, mz_deferred *deferred, const order *o) {
     const mz_backend *b = p->device->backend;
+    size_t at = 0;
     MEZZO_TRY(b->capture_stream(p->device, MZ_STREAM_DEFERRED));
-    for (size_t i = 0; i < o->ahead; ++i) {
-        mz_deferred_call *c = &deferred->calls[i];
-        c->call.attrs.update = &c->update;
-        MEZZO_TRY(wait_for(p->device, o, i));
-        MEZZO_TRY(c->kernel->run(p->device, &c->call));
-        if (o->streams.recorded[i])
-            MEZZO_TRY(b->capture_record(p->device, (int)i));
-    }
+    for (mz_deferred *d = deferred; d != NULL; d = d->next)
+        for (size_t i = 0; i < d->list.n; ++i, ++at) {
+            MEZZO_TRY(wait_for(p->device, o, at));
+            MEZZO_TRY(mz_bound_call_run(p->device, &d->list.calls[i]));
+            if (o->streams.recorded[at])
+                MEZZO_TRY(b->capture_record(p->device, (int)at));
+        }
     MEZZO_TRY(zero_silent(p));
     return b->capture_record(p->device, (int)o->n + 1);
 }
@@ -200,36 +203,49 @@ static mezzo_status record(mezzo_program *p, bool fresh, mz_deferred *deferred, 
     return MEZZO_OK;
 }
 
+static void list_deferred(const mezzo_device *device, uint64_t ids[MZ_DEFERRED_LISTS]) {
+    for (const mz_deferred *d = device->deferred; d != NULL; d = d->next)
+        *ids++ = d->id;
+}
+
 static mezzo_status flush_and_run(mezzo_program *p, bool fresh) {
     MEZZO_TRY(mz_deferred_flush(p->device));
     return run_calls(p, fresh);
 }
 
-// The first run of a kind goes call by call; a device that can capture replays one graph from then on.
+// The first run of a kind goes call by call; a device that can capture replays one graph from then on. Deferred calls are taken along by
+// the run that writes gradients, the first of a step; others wait for all of them.
 static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
     const mz_backend *b = p->device->backend;
-    mz_deferred *deferred = p->device->deferred;
-    if (b->capture_begin == NULL || p->device->batch != NULL || p->hook != NULL)
+    if (b->capture_begin == NULL || p->hook != NULL)
         return flush_and_run(p, fresh);
     if (!fresh)
         MEZZO_TRY(mz_deferred_flush(p->device));
-    deferred = fresh ? deferred : NULL;
-    mz_recording *r = &p->recordings[deferred ? MZ_RUN_DEFERRED : fresh ? MZ_RUN_WRITES : MZ_RUN_ADDS];
-    void *scale = p->c.graph->scale >= 0 ? p->address[p->c.graph->scale] : NULL;
-    uint64_t id = deferred ? deferred->id : 0;
-    if (!r->seen || r->scale != scale || r->deferred != id) {
+    bool waits = p->device->deferred != NULL;
+    mz_recording *r = &p->recordings[waits ? MZ_RUN_DEFERRED : fresh ? MZ_RUN_WRITES : MZ_RUN_ADDS];
+    mz_recording now = {.scale = p->c.graph->scale >= 0 ? p->address[p->c.graph->scale] : NULL, .seen = true};
+    list_deferred(p->device, now.deferred);
+    if (!r->seen || r->scale != now.scale || memcmp(r->deferred, now.deferred, sizeof r->deferred) != 0) {
         b->capture_free(p->device, r->graph);
-        *r = (mz_recording){.scale = scale, .deferred = id, .seen = true};
+        *r = now;
         return flush_and_run(p, fresh);
     }
-    mz_deferred_set(p->device, NULL); // the graph does it
+    mz_deferred *deferred = mz_deferred_take(p->device); // the graph runs them
     if (r->graph == NULL) {
         mezzo_status status = record(p, fresh, deferred, r);
         if (status != MEZZO_OK)
-            mz_deferred_set(p->device, deferred);
+            mz_deferred_give_back(p->device, deferred);
         MEZZO_TRY(status);
     }
     return b->capture_launch(p->device, r->graph);
+}
+
+void mz_program_wrote_gradients(mezzo_program *p) {
+    mezzo_params *params = p->params;
+    ++params->grad_version;
+    params->grads_empty = params->grads_stale = false;
+    for (size_t i = 0; i < params->n; ++i)
+        params->list[i].has_grad = params->list[i].has_grad || !p->silent[i];
 }
 
 mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
@@ -241,7 +257,6 @@ mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uin
         return run_recorded(p, false);
     if (!fresh)
         MEZZO_TRY(mz_params_settle(p->params));
-    ++p->params->grad_version;
-    p->params->grads_empty = p->params->grads_stale = false;
+    mz_program_wrote_gradients(p);
     return run_recorded(p, fresh);
 }

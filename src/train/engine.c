@@ -33,7 +33,6 @@ static mezzo_status open_programs(mz_engine *e, const mz_run_config *config, boo
     MEZZO_TRY_GOTO(status, mezzo_params_create_as(e->device, graph, &train, seed, config->master, &e->params));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &train, &e->train));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &eval, &e->eval));
-    MEZZO_TRY_GOTO(status, mz_program_output_address(e->train, "loss", &e->readout.loss));
 fail:
     mezzo_graph_free(graph);
     return status;
@@ -54,11 +53,13 @@ mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool kee
     if (config->histograms_every > 0)
         MEZZO_TRY(mz_magnitudes_create(e->train, e->params, &e->magnitudes));
     MEZZO_TRY(mezzo_optimizer_create(e->params, &config->optimizer, &e->optimizer));
-    return mezzo_scaler_create(e->device, &e->scaling, &e->scaler);
+    MEZZO_TRY(mezzo_scaler_create(e->device, &e->scaling, &e->scaler));
+    const mezzo_step_options step = {.micro_batches = config->grad_accum, .clip = config->clip > 0 ? config->clip : 0};
+    return mezzo_step_create(e->train, &e->optimizer, 1, e->scaler, &step, &e->step);
 }
 
 void mz_engine_close(mz_engine *e) {
-    mz_batch_free(e->device, e->update);
+    mezzo_step_free(e->step);
     mz_magnitudes_free(e->magnitudes);
     mezzo_optimizer_free(e->optimizer);
     mezzo_scaler_free(e->scaler);

@@ -4,8 +4,7 @@
 #ifndef MZ_TRAIN_ENGINE_H
 #define MZ_TRAIN_ENGINE_H
 
-#include "optim/optimizer.h"
-#include "optim/scaler.h"
+#include "optim/step.h"
 #include "train/config.h"
 #include "train/magnitudes.h"
 
@@ -21,12 +20,8 @@ typedef struct mz_step_report {
     mz_scaler_block scaler;
 } mz_step_report;
 
-#define MZ_LOSS_SLOTS 4 // fetch slots 4 … 7
 typedef struct mz_readout {
-    int lag;       // steps between running and reading: 0 where the device has no queue to wait for, else 1
-    double sum[2]; // of losses, by parity of the step
-    int64_t pending[MZ_LOSS_SLOTS]; // step whose loss is in the slot; 0 = none
-    const void *loss;               // device address
+    int lag; // steps between running and reading: 0 where the device has no queue to wait for, else 1
     mz_step_report last;
 } mz_readout;
 
@@ -44,7 +39,7 @@ typedef struct mz_engine {
     mezzo_program *train, *eval;
     mezzo_optimizer *optimizer;
     mezzo_scaler *scaler;
-    mz_batch *update;          // the calls of an optimizer step behind the micro batches
+    mezzo_step *step;
     mz_readout readout;        // of the newest step that was read
     mz_magnitudes *magnitudes; // NULL: no histograms asked for
     bool counting;             // the step under way is counted

@@ -16,7 +16,7 @@ struct mz_gradient_norms {
     mz_call *calls; // [n]
     mz_update_attrs update;
     void *scratch;
-    mz_batch *batch;
+    mz_sequence *sequence; // of the calls
     int n, n_groups;
     int *group;     // [n]
     double *sums;   // [n_groups]
@@ -70,7 +70,12 @@ static mezzo_status make_calls(mz_gradient_norms *g, const mezzo_optimizer *opt)
         call->out[1] = mz_tensor_bytes(g->d_states + i, sizeof *g->d_states);
     }
     MEZZO_TRY(mz_prepare(opt->device, &g->calls[0], &g->prepared));
-    return g->prepared.workspace > 0 ? b->alloc(opt->device, g->prepared.workspace, &g->scratch) : MEZZO_OK;
+    if (g->prepared.workspace > 0)
+        MEZZO_TRY(b->alloc(opt->device, g->prepared.workspace, &g->scratch));
+    MEZZO_TRY(mz_sequence_create(opt->device, &g->sequence));
+    for (int i = 0; i < g->n; i++)
+        MEZZO_TRY(mz_issue(opt->device, g->sequence, &g->prepared, &g->calls[i], g->scratch, NULL));
+    return MEZZO_OK;
 }
 
 mezzo_status mz_gradient_norms_create(mezzo_optimizer *opt, mz_gradient_norms **out) {
@@ -104,7 +109,7 @@ void mz_gradient_norms_free(mezzo_device *device, mz_gradient_norms *g) {
         return;
     device->backend->release(device, g->d_states);
     device->backend->release(device, g->scratch);
-    mz_batch_free(device, g->batch);
+    mz_sequence_free(g->sequence);
     mz_prepared_free(&g->prepared);
     for (int i = 0; i < g->n_groups; i++)
         mz_free(g->names[i]);
@@ -118,14 +123,7 @@ void mz_gradient_norms_free(mezzo_device *device, mz_gradient_norms *g) {
 }
 
 static mezzo_status take_norms(mz_gradient_norms *g, mezzo_device *device) {
-    mezzo_status status = MEZZO_OK;
-    MEZZO_TRY(mz_batch_begin(device, &g->batch));
-    for (int i = 0; i < g->n && status == MEZZO_OK; i++)
-        status = mz_run(device, &g->prepared, &g->calls[i], g->scratch);
-    if (status != MEZZO_OK)
-        mz_batch_cancel(device);
-    MEZZO_TRY(status);
-    MEZZO_TRY(mz_batch_end(device));
+    MEZZO_TRY(mz_sequence_run(g->sequence));
     return device->backend->read(device, g->states, g->d_states, (size_t)g->n * sizeof *g->states);
 }
 

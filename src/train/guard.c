@@ -122,7 +122,6 @@ static uint64_t end_of(const mz_training *run, int64_t step) {
 // state is that of before the step, and nothing is halted any more.
 static mezzo_status rewind_to(mz_training *run, int64_t bad, bool count) {
     mz_guard *g = &run->guard;
-    mz_run_forget_pending(run);
     run->step = bad;
     run->data->position = end_of(run, bad);
     g->before.skipped += count;

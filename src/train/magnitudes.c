@@ -147,17 +147,18 @@ static mezzo_status count_outputs(void *user, mezzo_program *program, size_t cal
     return m->hook != NULL ? m->hook(m->hook_user, program, call) : MEZZO_OK;
 }
 
-mezzo_status mz_magnitudes_run(mz_magnitudes *m, mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed,
-                               uint64_t step) {
+mezzo_status mz_magnitudes_begin(mz_magnitudes *m, mezzo_program *program) {
     MEZZO_TRY(m->device->backend->zero(m->device, m->counts, m->n * table_bytes()));
     m->hook = program->hook;
     m->hook_user = program->hook_user;
     program->hook = count_outputs;
     program->hook_user = m;
-    mezzo_status status = mezzo_program_run(program, scaler, seed, step);
+    return MEZZO_OK;
+}
+
+void mz_magnitudes_end(mz_magnitudes *m, mezzo_program *program) {
     program->hook = m->hook;
     program->hook_user = m->hook_user;
-    return status;
 }
 
 mezzo_status mz_magnitudes_gradients(mz_magnitudes *m, mezzo_params *params) {

@@ -39,10 +39,9 @@ typedef struct mz_magnitudes {
 // on the device.
 mezzo_status mz_magnitudes_create(const mezzo_program *program, mezzo_params *params, mz_magnitudes **out);
 void mz_magnitudes_free(mz_magnitudes *m); // NULL is fine
-// Clears the tables, then runs the program as mezzo_program_run would, counting each tensor when it is made: one pass
-// over it.
-mezzo_status mz_magnitudes_run(mz_magnitudes *m, mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed,
-                               uint64_t step);
+// Clears the tables; until the end, runs of the program count each tensor when it is made: one pass over it.
+mezzo_status mz_magnitudes_begin(mz_magnitudes *m, mezzo_program *program);
+void mz_magnitudes_end(mz_magnitudes *m, mezzo_program *program);
 // Counts the parameters' gradients as they are in memory: after the update they are still there, unscaled.
 mezzo_status mz_magnitudes_gradients(mz_magnitudes *m, mezzo_params *params);
 mezzo_status mz_magnitudes_read(mz_magnitudes *m); // waits for the device

@@ -24,7 +24,6 @@ mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
     mz_guard *g = &run->guard;
     char path[4096];
     MEZZO_TRY(run->engine.device->backend->sync(run->engine.device));
-    mz_run_forget_pending(run);
     MEZZO_TRY(mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path));
     MEZZO_TRY(mz_run_load(run, path));
     MEZZO_TRY(halve_scale(run));
@@ -54,7 +53,6 @@ mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
 static mezzo_status before_bad_step(mz_training *run, int64_t bad) {
     mz_guard *g = &run->guard;
     MEZZO_TRY(run->engine.device->backend->sync(run->engine.device));
-    mz_run_forget_pending(run);
     MEZZO_TRY(mz_optimizer_write_state(run->engine.optimizer, &g->before));
     run->engine.readout.last.state = g->before;
     run->step = bad - 1;

@@ -43,7 +43,6 @@ void mz_run_close(mz_training *run); // a zeroed or half-open one is fine
 mezzo_status mz_run_step(mz_training *run);
 // Into readout.last: the newest, or with `all` the very last.
 mezzo_status mz_run_read_step(mz_training *run, bool all, bool *fresh);
-void mz_run_forget_pending(mz_training *run); // losses that were not read
 // resume.c: the folder, and where to start.
 mezzo_status mz_run_start(mz_training *run);
 mezzo_status mz_run_load(mz_training *run, const char *path); // a checkpoint into everything; where the run then is

@@ -12,7 +12,7 @@
 #include "runtime/program.h"
 #include "device.h"
 #include "mezzo/model.h"
-#include "optim/scaler.h"
+#include "optim/step.h"
 
 enum { BATCH = 4, LENGTH = 64, VOCAB = 300, STEPS = 9 };
 
@@ -29,7 +29,7 @@ static void ok(mezzo_status status) {
         fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
 }
 
-static void micro(mezzo_program *p, mezzo_scaler *s, int k) {
+static void micro(mezzo_program *p, mezzo_scaler *s, mezzo_step *step, int k) {
     static int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
     for (int i = 0; i < BATCH * LENGTH; i++) {
         tokens[i] = (i * 7 + 3 * k) % VOCAB;
@@ -37,7 +37,10 @@ static void micro(mezzo_program *p, mezzo_scaler *s, int k) {
     }
     ok(mezzo_program_write(p, "tokens", tokens, sizeof tokens));
     ok(mezzo_program_write(p, "targets", targets, sizeof targets));
-    ok(mezzo_program_run(p, s, 3, (uint64_t)k));
+    if (step != NULL)
+        ok(mezzo_step_micro(step, 3, (uint64_t)k));
+    else
+        ok(mezzo_program_run(p, s, 3, (uint64_t)k));
 }
 
 static void build(const trial *t, mezzo_graph **g) {
@@ -99,7 +102,7 @@ static void train(const trial *t, bool defers, result *r) {
     mezzo_program *p, *evaluation;
     mezzo_optimizer *o;
     mezzo_scaler *s;
-    mz_batch *batch = NULL;
+    mezzo_step *object = NULL;
     float loss;
     ok(mezzo_device_open(test_device(), 1, &device));
     build(t, &g);
@@ -117,22 +120,25 @@ static void train(const trial *t, bool defers, result *r) {
     ok(mezzo_optimizer_create(params, &moving, &o));
     ok(mz_optimizer_set_bucket(o, 20000));
     ok(mezzo_scaler_create(device, &scaling, &s));
+    const mezzo_step_options each = {.micro_batches = t->micros, .clip = t->unclipped ? 0 : 0.5};
+    if (defers)
+        ok(mezzo_step_create(p, &o, 1, s, &each, &object));
     mezzo_graph_free(g);
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < t->micros; i++)
-            micro(p, s, step * t->micros + i);
+            micro(p, s, object, step * t->micros + i);
         ok(mezzo_program_read(p, "loss", &loss, sizeof loss));
         keep(r, &loss, 1);
         if (defers)
-            ok(mz_batch_begin(device, &batch));
-        update(t, o, s);
-        ok(mz_batch_end(device));
+            ok(mezzo_step_finish(object));
+        else
+            update(t, o, s);
         if (defers && device->backend->capture_stream)
-            assert_true(device->deferred != NULL && device->deferred->n > 3);
+            assert_true(device->deferred != NULL && device->deferred->list.n > 3);
         if (t->looks && step % 4 == 1)
             keep_parameters(r, params);
         if (t->looks && step % 4 == 3) {
-            micro(evaluation, NULL, step);
+            micro(evaluation, NULL, NULL, step);
             ok(mezzo_program_read(evaluation, "loss", &loss, sizeof loss));
             keep(r, &loss, 1);
         }
@@ -142,7 +148,7 @@ static void train(const trial *t, bool defers, result *r) {
     mezzo_step_info info;
     ok(mezzo_optimizer_info(o, &info));
     assert_true(scaling.enabled == (info.skipped > 0) && info.step > 2);
-    mz_batch_free(device, batch);
+    mezzo_step_free(object);
     mezzo_scaler_free(s);
     mezzo_optimizer_free(o);
     mezzo_program_free(p);

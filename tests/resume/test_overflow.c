@@ -9,9 +9,9 @@
 #include <cmocka.h>
 
 #include "runtime/params.h"
+#include "mezzo/step.h"
 #include "device.h"
 #include "mezzo/model.h"
-#include "mezzo/optimizer.h"
 
 enum { BATCH = 2, LENGTH = 16, VOCAB = 61, STEPS = 12 };
 
@@ -33,9 +33,9 @@ static mezzo_status watched_sync(mezzo_device *device) {
     waits++;
     return real->sync(device);
 }
-static mezzo_status watched_fetched(mezzo_device *device, int slot, const void **host) {
+static mezzo_status watched_fetched(mezzo_device *device, mz_fetch *fetch, const void **host) {
     waits++;
-    return real->fetched(device, slot, host);
+    return real->fetched(device, fetch, host);
 }
 
 // --- training -------------------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ typedef struct trainer {
     mezzo_program *program;
     mezzo_optimizer *optimizer;
     mezzo_scaler *scaler;
-    mz_batch *update;
+    mezzo_step *step;
     float *values; // room for the largest parameter
 } trainer;
 
@@ -71,6 +71,7 @@ static void open_trainer(mezzo_precision precision, trainer *t) {
     ok(mezzo_program_create(g, t->params, &options, &t->program));
     ok(mezzo_optimizer_create(t->params, &adamw, &t->optimizer));
     ok(mezzo_scaler_create(t->device, &scaling, &t->scaler));
+    ok(mezzo_step_create(t->program, &t->optimizer, 1, t->scaler, &(mezzo_step_options){.clip = 1.0}, &t->step));
     mezzo_graph_free(g);
     t->values = calloc((size_t)mezzo_params_elements(t->params), sizeof *t->values);
     assert_non_null(t->values);
@@ -78,7 +79,7 @@ static void open_trainer(mezzo_precision precision, trainer *t) {
 
 static void close_trainer(trainer *t) {
     free(t->values);
-    mz_batch_free(t->device, t->update);
+    mezzo_step_free(t->step);
     mezzo_scaler_free(t->scaler);
     mezzo_optimizer_free(t->optimizer);
     mezzo_program_free(t->program);
@@ -95,17 +96,7 @@ static void backward(trainer *t, int step) {
     }
     ok(mezzo_program_write(t->program, "tokens", tokens, sizeof tokens));
     ok(mezzo_program_write(t->program, "targets", targets, sizeof targets));
-    ok(mezzo_program_run(t->program, t->scaler, 3, (uint64_t)step));
-}
-
-static void update(trainer *t) {
-    ok(mz_batch_begin(t->device, &t->update));
-    ok(mezzo_scaler_unscale(t->scaler, t->optimizer));
-    ok(mezzo_optimizer_clip(t->optimizer, 1.0));
-    ok(mezzo_scaler_step(t->scaler, t->optimizer));
-    ok(mezzo_scaler_update(t->scaler));
-    ok(mezzo_optimizer_zero_grad(t->optimizer));
-    ok(mz_batch_end(t->device));
+    ok(mezzo_step_micro(t->step, 3, (uint64_t)step));
 }
 
 static bool overflows(int step) {
@@ -120,7 +111,7 @@ static void train(trainer *t, bool scaled, bool leaves_out) {
         backward(t, step);
         if (overflows(step) && leaves_out) {
             scale /= 2;
-            ok(mezzo_params_zero_grad(t->params));
+            ok(mezzo_step_drop(t->step));
             if (scaled)
                 ok(mezzo_scaler_set_scale(t->scaler, scale));
             continue;
@@ -131,7 +122,7 @@ static void train(trainer *t, bool scaled, bool leaves_out) {
             t->values[t->params->list[last].count - 1] = -__builtin_inff();
             ok(mezzo_params_write_grad(t->params, last, t->values));
         }
-        update(t);
+        ok(mezzo_step_finish(t->step));
     }
 }
 

@@ -230,22 +230,25 @@ static void devices_hold_and_give_back_bytes(void **state) {
         const mz_backend *b = device->backend;
         char out[5] = "????";
         const void *fetched;
+        mz_fetch *fetch;
         void *memory;
         assert_int_equal(b->alloc(device, 100, &memory), MEZZO_OK);
         assert_int_equal((uintptr_t)memory % 64, 0);
         assert_int_equal(b->read(device, out, (char *)memory + 96, 4), MEZZO_OK);
         assert_memory_equal(out, "\0\0\0\0", 4);
         assert_int_equal(b->write(device, memory, "abcd", 4), MEZZO_OK);
-        assert_int_equal(b->fetch(device, 7, memory, 4), MEZZO_OK);
+        assert_int_equal(b->fetch_open(device, 6, &fetch), MEZZO_OK);
+        assert_int_equal(b->fetch(device, fetch, 2, memory, 4), MEZZO_OK);
         assert_int_equal(b->zero(device, memory, 2), MEZZO_OK);
         assert_int_equal(b->sync(device), MEZZO_OK);
         assert_int_equal(b->read(device, out, memory, 4), MEZZO_OK);
         assert_memory_equal(out, "\0\0cd", 4);
-        assert_int_equal(b->fetched(device, 7, &fetched), MEZZO_OK);
-        assert_memory_equal(fetched, "abcd", 4); // as it was when it was fetched
-        assert_int_equal(b->fetch(device, 8, memory, 4), MEZZO_ERR_INVALID);
-        assert_int_equal(b->fetch(device, 0, memory, 257), MEZZO_ERR_INVALID);
-        assert_int_equal(b->fetched(device, -1, &fetched), MEZZO_ERR_INVALID);
+        assert_int_equal(b->fetched(device, fetch, &fetched), MEZZO_OK);
+        assert_memory_equal(fetched, "\0\0abcd", 6); // as it was when it was fetched
+        assert_int_equal(b->fetch(device, fetch, 3, memory, 4), MEZZO_ERR_INVALID);
+        assert_int_equal(b->fetch(device, fetch, 7, memory, 0), MEZZO_ERR_INVALID);
+        b->fetch_close(device, fetch);
+        b->fetch_close(device, NULL);
         b->release(device, memory);
         mezzo_device_close(device);
     }

@@ -9,13 +9,14 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <string.h>
 
 #include "runtime/params.h"
 #include "graph/graph.h"
 #include "mezzo/model.h"
 #include "runtime/program.h"
-#include "optim/scaler.h"
+#include "optim/step.h"
 
 static void ok(mezzo_status status) {
     if (status != MEZZO_OK)
@@ -125,9 +126,9 @@ static mezzo_status queued_read(mezzo_device *device, void *host, const void *sr
     ok(mz_device_touch(device, src, bytes, false));
     return mz_backend_cpu.read(device, host, src, bytes);
 }
-static mezzo_status queued_fetch(mezzo_device *device, int slot, const void *src, size_t bytes) {
+static mezzo_status queued_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes) {
     ok(mz_device_touch(device, src, bytes, false));
-    return mz_backend_cpu.fetch(device, slot, src, bytes);
+    return mz_backend_cpu.fetch(device, fetch, at, src, bytes);
 }
 static mezzo_status queued_begin(mezzo_device *device) {
     (void)device;
@@ -220,7 +221,7 @@ typedef struct trained {
 
 enum { BATCH = 2, LENGTH = 8, VOCAB = 31, STEPS = 7 };
 
-static void micro(mezzo_program *p, mezzo_scaler *s, int k) {
+static void write_batch(mezzo_program *p, int k) {
     int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
     for (int i = 0; i < BATCH * LENGTH; i++) {
         tokens[i] = (i * 7 + 3 * k) % VOCAB;
@@ -228,6 +229,10 @@ static void micro(mezzo_program *p, mezzo_scaler *s, int k) {
     }
     ok(mezzo_program_write(p, "tokens", tokens, sizeof tokens));
     ok(mezzo_program_write(p, "targets", targets, sizeof targets));
+}
+
+static void micro(mezzo_program *p, mezzo_scaler *s, int k) {
+    write_batch(p, k);
     ok(mezzo_program_run(p, s, 3, (uint64_t)k));
 }
 
@@ -245,7 +250,7 @@ static void train(const char *model, bool captures_too, mezzo_precision precisio
     mezzo_program *p;
     mezzo_optimizer *o;
     mezzo_scaler *s;
-    mz_batch *update = NULL;
+    mezzo_step *object = NULL;
     ok(mezzo_device_open("cpu", 1, &out->device));
     if (captures_too)
         out->device->backend = &queued;
@@ -261,10 +266,17 @@ static void train(const char *model, bool captures_too, mezzo_precision precisio
     ok(mezzo_optimizer_create(out->params, &adamw, &o));
     ok(mz_optimizer_set_bucket(o, 500));
     ok(mezzo_scaler_create(out->device, &scaling, &s));
+    if (captures_too)
+        ok(mezzo_step_create(p, &o, 1, s, &(mezzo_step_options){.micro_batches = micros}, &object));
     mezzo_graph_free(g);
     for (int step = 0; step < STEPS; step++) {
-        for (int i = 0; i < micros; i++)
-            micro(p, s, step * micros + i);
+        for (int i = 0; i < micros; i++) {
+            write_batch(p, step * micros + i);
+            if (captures_too)
+                ok(mezzo_step_micro(object, 3, (uint64_t)(step * micros + i)));
+            else
+                ok(mezzo_program_run(p, s, 3, (uint64_t)(step * micros + i)));
+        }
         if (step == STEPS - 1)
             ok(out->device->backend->read(out->device, out->grads, out->params->grad,
                                           (size_t)out->params->elements * sizeof(float)));
@@ -272,18 +284,22 @@ static void train(const char *model, bool captures_too, mezzo_precision precisio
             adamw.schedule.lr = 5e-3;
             ok(mezzo_optimizer_set_schedule(o, &adamw.schedule));
         }
-        ok(mz_batch_begin(out->device, &update));
+        double clip = step == 5 ? 0.005 : 0.01;
+        if (captures_too) {
+            ok(mezzo_step_set_clip(object, clip));
+            ok(mezzo_step_finish(object));
+            continue;
+        }
         ok(mezzo_scaler_unscale(s, o));
-        ok(mezzo_optimizer_clip(o, step == 5 ? 0.005 : 0.01));
+        ok(mezzo_optimizer_clip(o, clip));
         ok(mezzo_scaler_step(s, o));
         ok(mezzo_scaler_update(s));
         ok(mezzo_optimizer_zero_grad(o));
-        ok(mz_batch_end(out->device));
     }
     mezzo_scaler_state state;
     ok(mezzo_scaler_get_state(s, &state));
     assert_true(state.scale == 65536 * 4.0); // grown at steps 3 and 6
-    mz_batch_free(out->device, update);
+    mezzo_step_free(object);
     mezzo_scaler_free(s);
     mezzo_optimizer_free(o);
     mezzo_program_free(p);
@@ -354,8 +370,8 @@ static void open_queued(int64_t batch, mezzo_device **device, mezzo_graph **g, m
     ok(mezzo_params_create(*device, *g, 7, params));
 }
 
-// What the host does between an update and the next run finds the update done, where it touches what that reads or writes; elsewhere the
-// update stays put off.
+// What comes between an update and the next run finds the update done, where it touches what that reads or writes; elsewhere the update
+// goes on waiting.
 static void deferred_calls_run_before_anyone_looks(void **state) {
     (void)state;
     mezzo_device *device;
@@ -363,8 +379,8 @@ static void deferred_calls_run_before_anyone_looks(void **state) {
     mezzo_params *params;
     mezzo_program *p, *evaluation;
     mezzo_optimizer *o;
-    mz_batch *update = NULL;
-    const void *loss;
+    mezzo_step *step;
+    mezzo_step_report report;
     float before[4], after[4];
     mz_opt_state found;
     open_queued(BATCH, &device, &g, &params);
@@ -373,19 +389,19 @@ static void deferred_calls_run_before_anyone_looks(void **state) {
     ok(mezzo_program_create(g, params, &(mezzo_program_options){.forward_only = true}, &evaluation));
     mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
     ok(mezzo_optimizer_create(params, &adamw, &o));
+    ok(mezzo_step_create(p, &o, 1, NULL, NULL, &step));
     mezzo_graph_free(g);
-    ok(mz_program_output_address(p, "loss", &loss));
     for (int look = 0; look < 9; look++) {
-        micro(p, NULL, look);
+        write_batch(p, look);
+        ok(mezzo_step_micro(step, 3, (uint64_t)look));
         memcpy(before, params->master, sizeof before);
-        ok(mz_batch_begin(device, &update));
-        ok(mezzo_optimizer_step(o));
-        ok(mezzo_optimizer_zero_grad(o));
-        ok(mz_batch_end(device));
+        ok(mezzo_step_finish(step));
         assert_non_null(device->deferred);
-        ok(device->backend->fetch(device, 0, o->d_state, sizeof *o->d_state)); // neither of these has to wait
-        ok(device->backend->fetch(device, 1, loss, sizeof(float)));
+        ok(mezzo_step_read(step, true, &report)); // none of these has to wait
+        assert_true(report.index == look + 1 && report.info.step == look + 1 && isfinite(report.loss));
         ok(mezzo_program_read(p, "loss", after, sizeof *after));
+        assert_true((double)after[0] == report.loss);
+        ok(device->backend->write(device, &o->d_state->bad, &(int32_t){0}, sizeof(int32_t)));
         assert_non_null(device->deferred);
         assert_memory_equal(before, params->master, sizeof before);
         switch (look) {
@@ -413,11 +429,15 @@ static void deferred_calls_run_before_anyone_looks(void **state) {
             ok(mz_program_prepare(p, NULL, 0, 0));
             break;
         case 7:
-            ok(mz_batch_begin(device, &update)); // another update right behind
-            mz_batch_cancel(device);
+            ok(mz_optimizer_issue_reset(o, NULL)); // state.clip and found_inf: no move reads them
+            assert_non_null(device->deferred);
+            ok(mz_optimizer_set_bucket(o, 1000)); // the next list is another one
+            write_batch(p, look);
+            ok(mezzo_step_micro(step, 3, 0));
+            ok(mezzo_step_drop(step));
             break;
         default:
-            mz_batch_free(device, update);
+            mezzo_step_free(step);
         }
         assert_null(device->deferred);
         assert_memory_not_equal(before, params->master, sizeof before);
@@ -430,7 +450,6 @@ static void deferred_calls_run_before_anyone_looks(void **state) {
     mezzo_device_close(device);
 }
 
-// Gradients of a part of the parameters, cleared in the same batch, are read before.
 // Programs of few rows want updates put off; those of many do not gain by it, and one that evaluates has no say.
 static void only_training_on_few_rows_overlaps_an_update(void **state) {
     (void)state;
@@ -455,42 +474,166 @@ static void only_training_on_few_rows_overlaps_an_update(void **state) {
     }
 }
 
-static void a_later_call_of_the_batch_runs_it_first(void **state) {
-    (void)state;
-    static const char *const some[] = {"*.weight"};
-    static float masters[2][1 << 16];
-    for (int defers = 0; defers < 2; defers++) {
-        mezzo_device *device;
-        mezzo_graph *g;
-        mezzo_params *params;
-        mezzo_program *p;
-        mezzo_optimizer *o;
-        mz_batch *update = NULL;
-        open_queued(BATCH, &device, &g, &params);
-        ok(mezzo_program_create(g, params, &(mezzo_program_options){.loss_weight = 1}, &p));
-        mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
-        adamw.patterns = some;
-        adamw.n_patterns = 1;
-        ok(mezzo_optimizer_create(params, &adamw, &o));
-        mezzo_graph_free(g);
-        for (int step = 0; step < 4; step++) {
-            micro(p, NULL, step);
-            if (defers)
-                ok(mz_batch_begin(device, &update));
-            ok(mezzo_optimizer_step(o));
-            ok(mezzo_optimizer_zero_grad(o));
-            ok(mz_batch_end(device));
-            assert_null(device->deferred);
-        }
-        memcpy(masters[defers], params->master, (size_t)params->elements * sizeof(float));
-        mz_batch_free(device, update);
-        mezzo_optimizer_free(o);
-        mezzo_program_free(p);
-        mezzo_params_free(params);
-        device->backend = &mz_backend_cpu;
-        mezzo_device_close(device);
+// y = x + x on any memory: deferring knows nothing of updates.
+enum { ELEMENTS = 64, ADDERS = MZ_DEFERRED_LISTS + 1 };
+static mz_call doubling(float *x, float *y) {
+    const mz_tensor tx = mz_tensor_f32(x, ELEMENTS), ty = mz_tensor_f32(y, ELEMENTS);
+    return (mz_call){.op = MZ_OP_add,
+                     .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                     .n_in = 2,
+                     .in = {tx, tx},
+                     .n_out = 1,
+                     .out = {ty}};
+}
+
+typedef struct chain { // at[0] is doubled into at[1], that into at[2] ...; each by a list of its own
+    mezzo_device *device;
+    float *at[ADDERS + 2];
+    mz_sequence *lists[ADDERS];
+    mz_prepared prepared;
+} chain;
+
+static void open_chain(mezzo_device *device, chain *c) {
+    c->device = device;
+    for (int i = 0; i < ADDERS + 2; i++)
+        ok(device->backend->alloc(device, ELEMENTS * sizeof(float), (void **)&c->at[i]));
+    mz_call first = doubling(c->at[0], c->at[1]);
+    ok(mz_prepare(device, &first, &c->prepared));
+    for (int i = 0; i < ADDERS; i++) {
+        mz_call call = doubling(c->at[i], c->at[i + 1]);
+        ok(mz_sequence_create(device, &c->lists[i]));
+        ok(mz_sequence_defer(c->lists[i], &c->prepared, &call, NULL));
     }
-    assert_memory_equal(masters[0], masters[1], sizeof masters[0]);
+}
+
+static void start_chain(chain *c, float x, int lists) {
+    float values[ELEMENTS];
+    for (int i = 0; i < ELEMENTS; i++)
+        values[i] = x;
+    ok(c->device->backend->write(c->device, c->at[0], values, sizeof values));
+    for (int i = 0; i < lists; i++)
+        ok(mz_sequence_run(c->lists[i]));
+}
+
+static void close_chain(chain *c) {
+    for (int i = 0; i < ADDERS; i++)
+        mz_sequence_free(c->lists[i]);
+    mz_prepared_free(&c->prepared);
+    for (int i = 0; i < ADDERS + 2; i++)
+        c->device->backend->release(c->device, c->at[i]);
+}
+
+static void a_deferred_call_is_waited_for_by_its_bytes(void **state) {
+    (void)state;
+    mezzo_device *device;
+    chain c;
+    float y;
+    ok(mezzo_device_open("cpu", 1, &device));
+    device->backend = &queued;
+    open_chain(device, &c);
+    for (int round = 0; round < 3; round++) { // eager, captured, replayed
+        const float x = ((const float[]){1, 10, 100})[round];
+        start_chain(&c, x, 1);
+        ok(device->backend->read(device, &y, c.at[2], sizeof y)); // bytes of nobody
+        ok(device->backend->read(device, &y, c.at[0], sizeof y)); // read by both
+        assert_non_null(device->deferred);
+        assert_true(*c.at[1] != 2 * x);
+        ok(device->backend->read(device, &y, c.at[1] + ELEMENTS - 1, sizeof y));
+        assert_true(y == 2 * x && device->deferred == NULL);
+
+        start_chain(&c, 3 * x, 2); // a list that reads what another writes: in their order
+        ok(device->backend->read(device, &y, c.at[2], sizeof y));
+        assert_true(y == 12 * x && device->deferred == NULL);
+
+        start_chain(&c, 5 * x, 1); // a single call that reads it, one that overwrites what it reads
+        mz_call reads = doubling(c.at[1], c.at[3]), writes = doubling(c.at[3], c.at[0]);
+        ok(mz_run(device, &c.prepared, &reads, NULL));
+        assert_true(*c.at[3] == 20 * x && device->deferred == NULL);
+        start_chain(&c, 7 * x, 1);
+        ok(mz_run(device, &c.prepared, &writes, NULL));
+        assert_true(*c.at[1] == 14 * x && *c.at[0] == 40 * x && device->deferred == NULL);
+
+        start_chain(&c, x, ADDERS); // more lists than may wait
+        assert_true(*c.at[MZ_DEFERRED_LISTS] == x * (1 << MZ_DEFERRED_LISTS) && device->deferred != NULL);
+        start_chain(&c, 2 * x, 1);
+        ok(mz_sequence_run(c.lists[0])); // the same list again: its first time is over
+        ok(mezzo_device_sync(device));
+        assert_true(*c.at[1] == 4 * x && device->deferred == NULL);
+    }
+    start_chain(&c, 9, 1);
+    mz_sequence_free(c.lists[0]); // its owner goes: it runs
+    c.lists[0] = NULL;
+    assert_true(*c.at[1] == 18 && device->deferred == NULL);
+    close_chain(&c);
+    device->backend = &mz_backend_cpu;
+    mezzo_device_close(device);
+}
+
+// Within one list a call that needs a deferred one has it run in its place.
+static void a_later_call_of_the_list_runs_it_first(void **state) {
+    (void)state;
+    mezzo_device *device;
+    chain c;
+    mz_sequence *list;
+    ok(mezzo_device_open("cpu", 1, &device));
+    device->backend = &queued;
+    open_chain(device, &c);
+    ok(mz_sequence_create(device, &list));
+    mz_call first = doubling(c.at[0], c.at[1]), other = doubling(c.at[2], c.at[3]), then = doubling(c.at[1], c.at[4]);
+    ok(mz_sequence_defer(list, &c.prepared, &first, NULL));
+    ok(mz_sequence_add(list, &c.prepared, &other, NULL));
+    for (int round = 1; round <= 3; round++) {
+        start_chain(&c, (float)round, 0);
+        ok(mz_sequence_run(list));
+        assert_non_null(device->deferred); // `other` needs nothing of it
+    }
+    ok(mz_sequence_add(list, &c.prepared, &then, NULL));
+    ok(mezzo_device_sync(device));
+    mz_sequence_free(list);
+    ok(mz_sequence_create(device, &list));
+    ok(mz_sequence_defer(list, &c.prepared, &first, NULL));
+    ok(mz_sequence_add(list, &c.prepared, &other, NULL));
+    ok(mz_sequence_add(list, &c.prepared, &then, NULL));
+    for (int round = 1; round <= 3; round++) {
+        start_chain(&c, (float)round, 0);
+        ok(mz_sequence_run(list));
+        assert_null(device->deferred);
+        assert_true(*c.at[4] == 4 * (float)round);
+    }
+    mz_sequence_free(list);
+    close_chain(&c);
+    device->backend = &mz_backend_cpu;
+    mezzo_device_close(device);
+}
+
+// A program takes along whatever waits, an update or not; with other lists waiting its graph is another one.
+static void a_program_takes_every_list_along(void **state) {
+    (void)state;
+    mezzo_device *device;
+    mezzo_graph *g;
+    mezzo_params *params;
+    mezzo_program *p;
+    chain c;
+    open_queued(BATCH, &device, &g, &params);
+    ok(mezzo_program_create(g, params, &(mezzo_program_options){.loss_weight = 1}, &p));
+    mezzo_graph_free(g);
+    open_chain(device, &c);
+    for (int round = 1; round <= 8; round++) {
+        int lists = round <= 5 ? 2 : 3; // 1: eager; 2: captured; 6: eager again; 7: captured
+        int before = deferred;
+        start_chain(&c, (float)round, lists);
+        assert_non_null(device->deferred);
+        ok(mezzo_params_zero_grad(params));
+        micro(p, NULL, round);
+        assert_null(device->deferred);
+        assert_true(*c.at[lists] == (float)(round << lists));
+        assert_int_equal(deferred - before, round == 2 ? 2 : round == 7 ? 3 : 0);
+    }
+    close_chain(&c);
+    mezzo_program_free(p);
+    mezzo_params_free(params);
+    device->backend = &mz_backend_cpu;
+    mezzo_device_close(device);
 }
 
 // The host may look between zeroing and the next run, though nothing was written to memory then.
@@ -572,7 +715,9 @@ int main(void) {
         cmocka_unit_test(zeroed_gradients_read_as_zero),
         cmocka_unit_test(deferred_calls_run_before_anyone_looks),
         cmocka_unit_test(only_training_on_few_rows_overlaps_an_update),
-        cmocka_unit_test(a_later_call_of_the_batch_runs_it_first),
+        cmocka_unit_test(a_deferred_call_is_waited_for_by_its_bytes),
+        cmocka_unit_test(a_later_call_of_the_list_runs_it_first),
+        cmocka_unit_test(a_program_takes_every_list_along),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

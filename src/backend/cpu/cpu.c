@@ -151,23 +151,6 @@ static mezzo_status cpu_sync(mezzo_device *device) {
     return MEZZO_OK;
 }
 
-static mezzo_status cpu_fetch(mezzo_device *device, int slot, const void *src, size_t bytes) {
-    mz_cpu_device *cpu = (mz_cpu_device *)(void *)device;
-    if (slot < 0 || slot >= (int)MZ_COUNT(cpu->slots) || bytes > sizeof cpu->slots[0])
-        return mz_fail(MEZZO_ERR_INVALID, "fetch of %zu bytes into slot %d: slots are 0 to 7, of 256 bytes", bytes,
-                       slot);
-    memcpy(cpu->slots[slot], src, bytes);
-    return MEZZO_OK;
-}
-
-static mezzo_status cpu_fetched(mezzo_device *device, int slot, const void **host) {
-    mz_cpu_device *cpu = (mz_cpu_device *)(void *)device;
-    if (slot < 0 || slot >= (int)MZ_COUNT(cpu->slots))
-        return mz_fail(MEZZO_ERR_INVALID, "fetch slot %d: slots are 0 to 7", slot);
-    *host = cpu->slots[slot];
-    return MEZZO_OK;
-}
-
 const mz_backend mz_backend_cpu = {
     .name = "cpu",
     .open = cpu_open,
@@ -180,7 +163,9 @@ const mz_backend mz_backend_cpu = {
     .read = cpu_read,
     .zero = cpu_zero,
     .sync = cpu_sync,
-    .fetch = cpu_fetch,
-    .fetched = cpu_fetched,
+    .fetch_open = mz_host_fetch_open,
+    .fetch = mz_host_fetch,
+    .fetched = mz_host_fetched,
+    .fetch_close = mz_host_fetch_close,
     .peaks = mz_cpu_peaks,
 };

@@ -8,7 +8,6 @@
 typedef struct mz_cpu_device {
     struct mezzo_device base; // first: a mezzo_device* of this backend is a mz_cpu_device*
     mz_isa isa;
-    _Alignas(64) unsigned char slots[8][256]; // fetch
 } mz_cpu_device;
 
 static inline const mz_cpu_device *mz_cpu(const mezzo_device *device) {

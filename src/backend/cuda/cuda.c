@@ -217,27 +217,6 @@ static mezzo_status cuda_sync(mezzo_device *device) {
     return MEZZO_OK;
 }
 
-static mezzo_status cuda_fetch(mezzo_device *device, int slot, const void *src, size_t bytes) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    if (slot < 0 || slot >= MZ_CUDA_FETCH_SLOTS || bytes > MZ_CUDA_FETCH_BYTES)
-        return mz_fail(MEZZO_ERR_INVALID, "fetch of %zu bytes into slot %d: slots are 0 to %d, of %d bytes", bytes,
-                       slot, MZ_CUDA_FETCH_SLOTS - 1, MZ_CUDA_FETCH_BYTES);
-    void *host = (char *)cuda->fetched + slot * MZ_CUDA_FETCH_BYTES;
-    MEZZO_TRY(mz_device_touch(device, src, bytes, false));
-    MZ_CUDA_TRY(cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
-    MZ_CUDA_TRY(cudaEventRecord(cuda->fetch_done[slot], cuda->stream));
-    return MEZZO_OK;
-}
-
-static mezzo_status cuda_fetched(mezzo_device *device, int slot, const void **host) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    if (slot < 0 || slot >= MZ_CUDA_FETCH_SLOTS)
-        return mz_fail(MEZZO_ERR_INVALID, "fetch slot %d: slots are 0 to %d", slot, MZ_CUDA_FETCH_SLOTS - 1);
-    MZ_CUDA_TRY(cudaEventSynchronize(cuda->fetch_done[slot]));
-    *host = (const char *)cuda->fetched + slot * MZ_CUDA_FETCH_BYTES;
-    return MEZZO_OK;
-}
-
 const mz_backend mz_backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
@@ -251,8 +230,10 @@ const mz_backend mz_backend_cuda = {
     .read = cuda_read,
     .zero = cuda_zero,
     .sync = cuda_sync,
-    .fetch = cuda_fetch,
-    .fetched = cuda_fetched,
+    .fetch_open = mz_cuda_fetch_open,
+    .fetch = mz_cuda_fetch,
+    .fetched = mz_cuda_fetched,
+    .fetch_close = mz_cuda_fetch_close,
     .capture_begin = mz_cuda_capture_begin,
     .capture_end = mz_cuda_capture_end,
     .capture_launch = mz_cuda_capture_launch,

@@ -7,7 +7,6 @@
 #include "backend/backend.h"
 #include "backend/cuda/kernels/launch.h"
 
-enum { MZ_CUDA_FETCH_SLOTS = 8, MZ_CUDA_FETCH_BYTES = 256 };
 enum { MZ_CUDA_STAGES = 8, MZ_CUDA_STAGE_BYTES = 512 << 10 };
 
 // A piece of a write on its way: pinned host memory, and its twin on the device, filled by the copy stream.
@@ -39,8 +38,6 @@ typedef struct mz_cuda_device {
     size_t n_events, cap_events;
     mz_cuda_stage stages[MZ_CUDA_STAGES];
     int next_stage;
-    void *fetched; // pinned, MZ_CUDA_FETCH_SLOTS slots
-    cudaEvent_t fetch_done[MZ_CUDA_FETCH_SLOTS];
     cudaEvent_t marks[MZ_MARKS];
     bool capturing;
     mz_cuda_size *sizes;
@@ -92,6 +89,10 @@ void mz_cuda_driver_text(const mz_cuda_device *device, char *text, size_t size);
 // queue.c: close takes what open made, whole or not. For the others see mz_backend.
 mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda);
 void mz_cuda_queue_close(mz_cuda_device *cuda);
+mezzo_status mz_cuda_fetch_open(mezzo_device *device, size_t bytes, mz_fetch **out);
+mezzo_status mz_cuda_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes);
+mezzo_status mz_cuda_fetched(mezzo_device *device, mz_fetch *fetch, const void **host);
+void mz_cuda_fetch_close(mezzo_device *device, mz_fetch *fetch);
 mezzo_status mz_cuda_capture_begin(mezzo_device *device);
 mezzo_status mz_cuda_capture_end(mezzo_device *device, void **graph);
 mezzo_status mz_cuda_capture_launch(mezzo_device *device, void *graph);

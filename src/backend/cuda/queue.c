@@ -9,9 +9,6 @@ mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda) {
                                                  i == MZ_STREAM_DEFERRED ? least : greatest));
     cuda->stream = cuda->streams[0];
     MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
-    MZ_CUDA_TRY(cudaHostAlloc(&cuda->fetched, MZ_CUDA_FETCH_SLOTS * MZ_CUDA_FETCH_BYTES, cudaHostAllocDefault));
-    for (int i = 0; i < MZ_CUDA_FETCH_SLOTS; i++)
-        MZ_CUDA_TRY(cudaEventCreateWithFlags(&cuda->fetch_done[i], cudaEventDisableTiming));
     for (int i = 0; i < MZ_MARKS; i++)
         MZ_CUDA_TRY(cudaEventCreate(&cuda->marks[i]));
     for (int i = 0; i < MZ_CUDA_STAGES; i++) {
@@ -37,10 +34,6 @@ void mz_cuda_queue_close(mz_cuda_device *cuda) {
     for (int i = 0; i < MZ_MARKS; i++)
         if (cuda->marks[i] != NULL)
             (void)cudaEventDestroy(cuda->marks[i]);
-    for (int i = 0; i < MZ_CUDA_FETCH_SLOTS; i++)
-        if (cuda->fetch_done[i] != NULL)
-            (void)cudaEventDestroy(cuda->fetch_done[i]);
-    (void)cudaFreeHost(cuda->fetched);
     if (cuda->copies != NULL)
         (void)cudaStreamDestroy(cuda->copies);
     for (size_t i = 0; i < MZ_COUNT(cuda->streams); i++)
@@ -50,6 +43,61 @@ void mz_cuda_queue_close(mz_cuda_device *cuda) {
         (void)cudaEventDestroy(cuda->events[i]);
     (void)cudaGetLastError();
     mz_free(cuda->events);
+}
+
+// --- fetches ---------------------------------------------------------------------------------------------------------
+void mz_cuda_fetch_close(mezzo_device *device, mz_fetch *fetch) {
+    if (fetch == NULL)
+        return;
+    (void)mz_cuda(device);
+    if (fetch->event != NULL) {
+        (void)cudaEventSynchronize((cudaEvent_t)fetch->event); // a copy may be on its way
+        (void)cudaEventDestroy((cudaEvent_t)fetch->event);
+    }
+    if (fetch->host != NULL)
+        (void)cudaFreeHost(fetch->host);
+    (void)cudaGetLastError();
+    mz_free(fetch);
+}
+
+static mezzo_status make_fetch(size_t bytes, mz_fetch *fetch) {
+    cudaEvent_t event;
+    MZ_CUDA_TRY(cudaHostAlloc(&fetch->host, bytes > 0 ? bytes : 1, cudaHostAllocDefault));
+    memset(fetch->host, 0, bytes);
+    MZ_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    fetch->event = event;
+    fetch->bytes = bytes;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_cuda_fetch_open(mezzo_device *device, size_t bytes, mz_fetch **out) {
+    *out = NULL;
+    mz_fetch *fetch = mz_alloc(1, sizeof *fetch);
+    if (fetch == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    (void)mz_cuda(device); // its host memory and event belong to the current device
+    mezzo_status status = make_fetch(bytes, fetch);
+    if (status != MEZZO_OK)
+        mz_cuda_fetch_close(device, fetch);
+    else
+        *out = fetch;
+    return status;
+}
+
+mezzo_status mz_cuda_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    MEZZO_TRY(mz_fetch_check(fetch, at, bytes));
+    MEZZO_TRY(mz_device_touch(device, src, bytes, false));
+    MZ_CUDA_TRY(cudaMemcpyAsync((char *)fetch->host + at, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    MZ_CUDA_TRY(cudaEventRecord((cudaEvent_t)fetch->event, cuda->stream));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_cuda_fetched(mezzo_device *device, mz_fetch *fetch, const void **host) {
+    (void)device;
+    MZ_CUDA_TRY(cudaEventSynchronize((cudaEvent_t)fetch->event));
+    *host = fetch->host;
+    return MEZZO_OK;
 }
 
 // --- graphs ----------------------------------------------------------------------------------------------------------

@@ -3,13 +3,6 @@
 
 #include "backend/ref/ref.h"
 
-enum { FETCH_SLOTS = 8, FETCH_BYTES = 256 };
-
-typedef struct ref_device {
-    mezzo_device base;
-    _Alignas(16) unsigned char fetched[FETCH_SLOTS][FETCH_BYTES];
-} ref_device;
-
 // --- kernels --------------------------------------------------------------------------------------------------------------
 static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors, int n) {
     const mz_op_info *info = &mz_op_table[op];
@@ -103,12 +96,12 @@ extern const mz_backend mz_backend_ref;
 static mezzo_status ref_open(int index, int threads, mezzo_device **out) {
     (void)index;
     (void)threads;
-    ref_device *device = mz_alloc(1, sizeof *device);
+    mezzo_device *device = mz_alloc(1, sizeof *device);
     if (device == NULL)
         return MEZZO_ERR_MEMORY;
-    device->base.backend = &mz_backend_ref;
-    device->base.threads = 1;
-    *out = &device->base;
+    device->backend = &mz_backend_ref;
+    device->threads = 1;
+    *out = device;
     return MEZZO_OK;
 }
 
@@ -162,23 +155,6 @@ static mezzo_status ref_sync(mezzo_device *device) {
     return MEZZO_OK;
 }
 
-static mezzo_status ref_fetch(mezzo_device *device, int slot, const void *src, size_t bytes) {
-    ref_device *self = (ref_device *)device;
-    if (slot < 0 || slot >= FETCH_SLOTS || bytes > FETCH_BYTES)
-        return mz_fail(MEZZO_ERR_INVALID, "fetch slot %d of %zu bytes: there are %d slots of %d bytes", slot, bytes,
-                       FETCH_SLOTS, FETCH_BYTES);
-    memcpy(self->fetched[slot], src, bytes);
-    return MEZZO_OK;
-}
-
-static mezzo_status ref_fetched(mezzo_device *device, int slot, const void **host) {
-    ref_device *self = (ref_device *)device;
-    if (slot < 0 || slot >= FETCH_SLOTS)
-        return mz_fail(MEZZO_ERR_INVALID, "fetch slot %d: there are %d slots", slot, FETCH_SLOTS);
-    *host = self->fetched[slot];
-    return MEZZO_OK;
-}
-
 const mz_backend mz_backend_ref = {
     .name = "ref",
     .open = ref_open,
@@ -192,6 +168,8 @@ const mz_backend mz_backend_ref = {
     .read = ref_read,
     .zero = ref_zero,
     .sync = ref_sync,
-    .fetch = ref_fetch,
-    .fetched = ref_fetched,
+    .fetch_open = mz_host_fetch_open,
+    .fetch = mz_host_fetch,
+    .fetched = mz_host_fetched,
+    .fetch_close = mz_host_fetch_close,
 };

@@ -1,7 +1,7 @@
 // Overflow: where a softmax leaves the range of its format, and the loss scale's way down and up again.
 #include <math.h>
 
-#include "mezzo/optimizer.h"
+#include "mezzo/step.h"
 #include "study/lab/lab.h"
 
 mz_softmax_row mz_softmax_of(mezzo_dtype dtype, double x) {
@@ -20,9 +20,11 @@ typedef struct experiment {
     mezzo_program *program;
     mezzo_optimizer *optimizer;
     mezzo_scaler *scaler;
+    mezzo_step *step;
 } experiment;
 
 static void experiment_close(experiment *e) {
+    mezzo_step_free(e->step);
     mezzo_scaler_free(e->scaler);
     mezzo_optimizer_free(e->optimizer);
     mezzo_program_free(e->program);
@@ -55,6 +57,7 @@ static mezzo_status experiment_open(mezzo_device *device, double lr, double init
     MEZZO_TRY_GOTO(status, mezzo_program_create(e->graph, e->params, &options, &e->program));
     MEZZO_TRY_GOTO(status, mezzo_optimizer_create(e->params, &sgd, &e->optimizer));
     MEZZO_TRY_GOTO(status, mezzo_scaler_create(device, &scaling, &e->scaler));
+    MEZZO_TRY_GOTO(status, mezzo_step_create(e->program, &e->optimizer, 1, e->scaler, NULL, &e->step));
     return MEZZO_OK;
 fail:
     experiment_close(e);
@@ -64,16 +67,14 @@ fail:
 static mezzo_status experiment_step(experiment *e, double gradient, uint64_t step, mz_scale_step *row) {
     const float one = 1, c = (float)gradient;
     mezzo_scaler_state state;
-    mezzo_step_info info;
+    mezzo_step_report report;
     MEZZO_TRY(mezzo_scaler_get_state(e->scaler, &state));
     MEZZO_TRY(mezzo_program_write(e->program, "x", &one, sizeof one));
     MEZZO_TRY(mezzo_program_write(e->program, "c", &c, sizeof c));
-    MEZZO_TRY(mezzo_program_run(e->program, e->scaler, 1, step));
-    MEZZO_TRY(mezzo_scaler_step(e->scaler, e->optimizer));
-    MEZZO_TRY(mezzo_scaler_update(e->scaler));
-    MEZZO_TRY(mezzo_optimizer_info(e->optimizer, &info));
-    MEZZO_TRY(mezzo_optimizer_zero_grad(e->optimizer));
-    *row = (mz_scale_step){gradient, state.scale, info.found_inf};
+    MEZZO_TRY(mezzo_step_micro(e->step, 1, step));
+    MEZZO_TRY(mezzo_step_finish(e->step));
+    MEZZO_TRY(mezzo_step_read(e->step, true, &report));
+    *row = (mz_scale_step){gradient, state.scale, report.found_inf};
     return MEZZO_OK;
 }
 
@@ -89,7 +90,8 @@ mezzo_status mz_scale_path(mezzo_device *device, double spike, int64_t spiked, d
     return MEZZO_OK;
 }
 
-// --- clipping ---------------------------------------------------------------------------------------------------------------------
+// --- clipping ---------------------------------------------------------------------------------------------------------------
+// By single calls: a step object has but one order.
 static mezzo_status clip_step(experiment *e, double gradient, double max_norm, bool unscale_first, mz_clip_order *out) {
     const float one = 1, c = (float)gradient;
     float before, after;

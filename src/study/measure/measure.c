@@ -2,8 +2,9 @@
 
 #include <math.h>
 
-#include "runtime/calls.h"
+#include "backend/backend.h"
 #include "graph/graph.h"
+#include "mezzo/step.h"
 #include "study/analyse/stats.h"
 #include "task/task.h"
 
@@ -15,9 +16,9 @@ struct mz_rig {
     mezzo_program *train, *forward; // forward: made when it is first timed
     mezzo_optimizer *optimizer;
     mezzo_scaler *scaler;
-    mz_batch *update; // the calls of a step behind the micro batches
+    mezzo_step *step;
     mz_examples examples;
-    uint64_t step;
+    uint64_t runs;
 };
 
 // --- making -------------------------------------------------------------------------------------------------------------------
@@ -66,6 +67,8 @@ static mezzo_status open_rig(mz_rig *rig) {
     MEZZO_TRY(mezzo_program_create(rig->graph, rig->params, &options, &rig->train));
     MEZZO_TRY(mezzo_optimizer_create(rig->params, &o, &rig->optimizer));
     MEZZO_TRY(mezzo_scaler_create(rig->device, &s, &rig->scaler));
+    const mezzo_step_options step = {.micro_batches = rig->w.grad_accum, .clip = 1.0};
+    MEZZO_TRY(mezzo_step_create(rig->train, &rig->optimizer, 1, rig->scaler, &step, &rig->step));
     return mz_examples_write(&rig->examples, rig->train);
 }
 
@@ -90,7 +93,7 @@ mezzo_status mz_rig_create(mezzo_device *device, const mz_workload *w, mz_rig **
 void mz_rig_free(mz_rig *rig) {
     if (rig == NULL)
         return;
-    mz_batch_free(rig->device, rig->update);
+    mezzo_step_free(rig->step);
     mezzo_scaler_free(rig->scaler);
     mezzo_optimizer_free(rig->optimizer);
     mezzo_program_free(rig->forward);
@@ -114,27 +117,13 @@ mezzo_device *mz_rig_device(const mz_rig *rig) {
 
 // --- running ------------------------------------------------------------------------------------------------------------------
 static mezzo_status run_micro(mz_rig *rig) {
-    return mezzo_program_run(rig->train, rig->scaler, rig->w.seed, rig->step++);
+    return mezzo_program_run(rig->train, rig->scaler, rig->w.seed, rig->runs++);
 }
 
-static mezzo_status run_update(mz_rig *rig) {
-    MEZZO_TRY(mezzo_scaler_unscale(rig->scaler, rig->optimizer));
-    MEZZO_TRY(mezzo_optimizer_clip(rig->optimizer, 1.0));
-    MEZZO_TRY(mezzo_scaler_step(rig->scaler, rig->optimizer));
-    MEZZO_TRY(mezzo_scaler_update(rig->scaler));
-    return mezzo_optimizer_zero_grad(rig->optimizer);
-}
-
-// The calls of a training step, as train/step.c makes them.
 static mezzo_status run_step(mz_rig *rig) {
     for (int64_t i = 0; i < rig->w.grad_accum; i++)
-        MEZZO_TRY(run_micro(rig));
-    MEZZO_TRY(mz_batch_begin(rig->device, &rig->update));
-    mezzo_status status = run_update(rig);
-    if (status != MEZZO_OK)
-        mz_batch_cancel(rig->device);
-    MEZZO_TRY(status);
-    return mz_batch_end(rig->device);
+        MEZZO_TRY(mezzo_step_micro(rig->step, rig->w.seed, rig->runs++));
+    return mezzo_step_finish(rig->step);
 }
 
 static mezzo_status run_forward(mz_rig *rig) {
@@ -143,7 +132,7 @@ static mezzo_status run_forward(mz_rig *rig) {
         MEZZO_TRY(mezzo_program_create(rig->graph, rig->params, &options, &rig->forward));
         MEZZO_TRY(mz_examples_write(&rig->examples, rig->forward));
     }
-    return mezzo_program_run(rig->forward, NULL, rig->w.seed, rig->step);
+    return mezzo_program_run(rig->forward, NULL, rig->w.seed, rig->runs);
 }
 
 static mezzo_status run_once(mz_rig *rig, mz_timed what) {

@@ -1,0 +1,34 @@
+#include "backend/backend.h"
+
+mezzo_status mz_fetch_check(const mz_fetch *fetch, size_t at, size_t bytes) {
+    if (at > fetch->bytes || bytes > fetch->bytes - at)
+        return mz_fail(MEZZO_ERR_INVALID, "fetch of %zu bytes at %zu: there is room for %zu", bytes, at, fetch->bytes);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_host_fetch_open(mezzo_device *device, size_t bytes, mz_fetch **out) {
+    (void)device;
+    *out = mz_alloc(1, sizeof **out + mz_align_up(bytes, 64) + 64);
+    if (*out == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    **out = (mz_fetch){.host = (void *)mz_align_up((uintptr_t)(*out + 1), 64), .bytes = bytes};
+    return MEZZO_OK;
+}
+
+mezzo_status mz_host_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes) {
+    (void)device;
+    MEZZO_TRY(mz_fetch_check(fetch, at, bytes));
+    memcpy((char *)fetch->host + at, src, bytes);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_host_fetched(mezzo_device *device, mz_fetch *fetch, const void **host) {
+    (void)device;
+    *host = fetch->host;
+    return MEZZO_OK;
+}
+
+void mz_host_fetch_close(mezzo_device *device, mz_fetch *fetch) {
+    (void)device;
+    mz_free(fetch);
+}

@@ -1,0 +1,21 @@
+// Inside a step: what the trainer reads of it beside the public report.
+#ifndef MZ_OPTIM_STEP_H
+#define MZ_OPTIM_STEP_H
+
+#include "mezzo/step.h"
+#include "optim/optimizer.h"
+#include "optim/scaler.h"
+
+// mezzo_step_finish; with in_place gradients are left unscaled for who reads them behind it, until the next run writes them.
+mezzo_status mz_step_finish(mezzo_step *step, bool in_place);
+
+typedef struct mz_step_values { // of one step, from the device
+    double loss;                // mean over its micro batches
+    mz_opt_state state;         // of the first optimizer
+    mz_scaler_block scaler;     // scale 1 without a scaler
+    bool found_inf;             // by any optimizer
+} mz_step_values;
+// Of the step `back` (0 or 1) before the last finished one; waits for it.
+mezzo_status mz_step_values_of(mezzo_step *step, int back, mz_step_values *out);
+
+#endif

@@ -1,0 +1,175 @@
+#include "runtime/calls.h"
+
+struct mz_sequence {
+    mezzo_device *device; // borrowed
+    mz_call_list calls;
+    mz_deferred deferred;  // pushed at the end of every run
+    mz_call_list previous; // what deferred held before the sequence was cleared, under previous_id
+    uint64_t previous_id;
+    void *graph;
+    bool seen; // has run once by itself: kernels are loaded, so that it can be captured
+};
+
+bool mz_can_defer(const mezzo_device *device) {
+    return device->backend->capture_stream != NULL;
+}
+
+mezzo_status mz_sequence_create(mezzo_device *device, mz_sequence **out) {
+    *out = mz_alloc(1, sizeof **out);
+    if (*out == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    (*out)->device = device;
+    return MEZZO_OK;
+}
+
+static void drop_graph(mz_sequence *s) {
+    if (s->graph != NULL)
+        s->device->backend->capture_free(s->device, s->graph);
+    s->graph = NULL;
+    s->seen = false;
+}
+
+mezzo_status mz_sequence_clear(mz_sequence *s) {
+    if (mz_deferred_waits(s->device, &s->deferred))
+        MEZZO_TRY(mz_deferred_flush(s->device));
+    drop_graph(s);
+    mz_call_list_free(&s->calls);
+    if (s->deferred.id != 0) {
+        mz_call_list_free(&s->previous);
+        s->previous = s->deferred.list;
+        s->previous_id = s->deferred.id;
+        s->deferred.list = (mz_call_list){0};
+    }
+    mz_call_list_free(&s->deferred.list);
+    s->deferred.id = 0;
+    return MEZZO_OK;
+}
+
+void mz_sequence_free(mz_sequence *s) {
+    if (s == NULL)
+        return;
+    (void)mz_sequence_clear(s);
+    mz_call_list_free(&s->previous);
+    mz_free(s);
+}
+
+// Deferred calls that a later call of the sequence depends on run in their place after all.
+static mezzo_status undefer(mz_sequence *s) {
+    mz_call_list *list = &s->deferred.list;
+    for (size_t i = 0; i < list->n; i++) {
+        mz_bound_call *c = &list->calls[i];
+        if (c->call.attrs.update != NULL)
+            c->call.attrs.update = &c->update;
+        const mz_prepared prepared = {.kernel = c->kernel, .state = c->call.state};
+        MEZZO_TRY(mz_call_list_add(&s->calls, &prepared, &c->call, &c->traffic));
+    }
+    mz_call_list_free(list);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_sequence_add(mz_sequence *s, const mz_prepared *prepared, const mz_call *call,
+                             const mz_traffic *traffic) {
+    mz_span whole[MZ_SPANS];
+    mz_traffic tensors = mz_traffic_of(call, whole);
+    traffic = traffic != NULL ? traffic : &tensors;
+    if (mz_call_list_depends(&s->deferred.list, traffic))
+        MEZZO_TRY(undefer(s));
+    MEZZO_TRY(mz_call_list_add(&s->calls, prepared, call, traffic));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_sequence_defer(mz_sequence *s, const mz_prepared *prepared, const mz_call *call,
+                               const mz_traffic *traffic) {
+    MEZZO_TRY(mz_call_list_add(mz_can_defer(s->device) ? &s->deferred.list : &s->calls, prepared, call, traffic));
+    return MEZZO_OK;
+}
+
+// --- running --------------------------------------------------------------------------------------------------------------
+static mezzo_status run_calls(mz_sequence *s) {
+    for (size_t i = 0; i < s->calls.n; i++)
+        MEZZO_TRY(mz_bound_call_run(s->device, &s->calls.calls[i]));
+    return MEZZO_OK;
+}
+
+static mezzo_status capture(mz_sequence *s) {
+    const mz_backend *b = s->device->backend;
+    void *graph = NULL;
+    MEZZO_TRY(b->capture_begin(s->device));
+    mezzo_status ran = run_calls(s);
+    mezzo_status ended = b->capture_end(s->device, &graph);
+    if (ran != MEZZO_OK || ended != MEZZO_OK) {
+        b->capture_free(s->device, graph);
+        return ran != MEZZO_OK ? ran : ended;
+    }
+    s->graph = graph;
+    return MEZZO_OK;
+}
+
+static mezzo_status run_or_launch(mz_sequence *s) {
+    const mz_backend *b = s->device->backend;
+    if (b->capture_begin == NULL || !s->seen) {
+        s->seen = true;
+        return run_calls(s);
+    }
+    if (s->graph == NULL)
+        MEZZO_TRY(capture(s));
+    return b->capture_launch(s->device, s->graph);
+}
+
+mezzo_status mz_sequence_run(mz_sequence *s) {
+    for (size_t i = 0; i < s->calls.n && s->device->deferred != NULL; i++)
+        MEZZO_TRY(mz_deferred_wait(s->device, &s->calls.calls[i].traffic));
+    MEZZO_TRY(run_or_launch(s));
+    if (s->deferred.list.n == 0)
+        return MEZZO_OK;
+    // Programs that hold these calls in a graph know them by their id: the same calls made anew keep theirs.
+    if (s->deferred.id == 0)
+        s->deferred.id =
+            mz_call_list_equal(&s->deferred.list, &s->previous) ? s->previous_id : ++s->device->deferred_id;
+    MEZZO_TRY(mz_deferred_push(s->device, &s->deferred));
+    return MEZZO_OK;
+}
+
+// --- single calls ---------------------------------------------------------------------------------------------------------
+static mezzo_status run_now(mezzo_device *device, const mz_prepared *prepared, mz_call *call, void *scratch,
+                            const mz_traffic *traffic) {
+    const mz_kernel *kernel = prepared->kernel;
+    if (device->deferred != NULL) {
+        mz_span spans[MZ_SPANS];
+        mz_traffic tensors = mz_traffic_of(call, spans);
+        MEZZO_TRY(mz_deferred_wait(device, traffic != NULL ? traffic : &tensors));
+    }
+    call->workspace = scratch;
+    call->state = prepared->state;
+    if (prepared->workspace == 0 || scratch != NULL) {
+        MEZZO_TRY(kernel->run(device, call));
+        return MEZZO_OK;
+    }
+    MEZZO_TRY(device->backend->alloc(device, prepared->workspace, &call->workspace));
+    mezzo_status status = kernel->run(device, call);
+    if (status == MEZZO_OK)
+        status = device->backend->sync(device); // the scratch must outlive the work
+    device->backend->release(device, call->workspace);
+    call->workspace = NULL;
+    return status;
+}
+
+mezzo_status mz_run(mezzo_device *device, const mz_prepared *prepared, mz_call *call, void *scratch) {
+    return run_now(device, prepared, call, scratch, NULL);
+}
+
+mezzo_status mz_run_once(mezzo_device *device, mz_call *call) {
+    mz_prepared prepared;
+    MEZZO_TRY(mz_prepare(device, call, &prepared));
+    mezzo_status status = mz_run(device, &prepared, call, NULL);
+    mz_prepared_free(&prepared);
+    return status;
+}
+
+mezzo_status mz_issue(mezzo_device *device, mz_sequence *into, const mz_prepared *prepared, mz_call *call,
+                      void *scratch, const mz_traffic *traffic) {
+    if (into == NULL)
+        return run_now(device, prepared, call, scratch, traffic);
+    call->workspace = scratch;
+    return mz_sequence_add(into, prepared, call, traffic);
+}
