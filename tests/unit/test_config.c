@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+#include "base/precision.h"
 #include "io/config.h"
 #include "io/file.h"
 #include "io/number.h"
@@ -399,8 +400,38 @@ static void running_out_of_memory_is_an_error(void **state) {
     assert_int_equal(status, MEZZO_OK);
 }
 
+// Other tools' words for a precision are kept as Mezzo's name, from every source; a word for none is told as such.
+static void precisions_are_taken_by_any_name(void **state) {
+    (void)state;
+    static const mz_config_row rows[] = {
+        {"amp.precision", MZ_CONFIG_ENUM, "auto", 0, 0, MZ_PRECISION_NAMES_AUTO, "precision", "formats",
+         MZ_CONFIG_PRECISION},
+        {"autocast", MZ_CONFIG_MAP, "", 0, 0, MZ_PRECISION_NAMES, NULL, "by module", MZ_CONFIG_PRECISION},
+    };
+    mz_config *cfg;
+    const char *name, *key, *rest[4];
+    int count;
+    assert_int_equal(mz_config_create(rows, MZ_COUNT(rows), &cfg), MEZZO_OK);
+    assert_int_equal(yaml(cfg, "amp: {precision: bfloat16}\nautocast: {h.*: half}\n"), MEZZO_OK);
+    assert_int_equal(mz_config_get_string(cfg, "amp.precision", &name), MEZZO_OK);
+    assert_string_equal(name, "bf16");
+    assert_int_equal(mz_config_map_get(cfg, "autocast", 0, &key, &name), MEZZO_OK);
+    assert_string_equal(key, "h.*");
+    assert_string_equal(name, "fp16");
+    assert_int_equal(ARGS(cfg, rest, &count, "--precision", "16-mixed", "--autocast", "a=float32,b=TF32"), MEZZO_OK);
+    assert_int_equal(mz_config_get_string(cfg, "amp.precision", &name), MEZZO_OK);
+    assert_string_equal(name, "fp16");
+    assert_int_equal(mz_config_map_get(cfg, "autocast", 1, &key, &name), MEZZO_OK);
+    assert_string_equal(name, "tf32");
+    assert_error_has(ARGS(cfg, rest, &count, "--precision", "amp"), "--precision: amp.precision: precision \"amp\"");
+    assert_error_has(ARGS(cfg, rest, &count, "--precision", "bf17"), "did you mean \"bf16\"");
+    assert_error_has(ARGS(cfg, rest, &count, "--autocast", "a=auto"), "expected one of fp32");
+    mz_config_free(cfg);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(precisions_are_taken_by_any_name),
         cmocka_unit_test(the_command_line_beats_the_file_beats_the_default),
         cmocka_unit_test(options_come_in_every_usual_form),
         cmocka_unit_test(a_map_takes_single_entries_too),
