@@ -33,7 +33,8 @@ typedef struct word {
     bool pure;
 } word;
 
-// Precisions as the frameworks write them, in lower case, without "torch.".
+// What the frameworks write, in lower case and without "torch.", that is no name of one precision: no mixed precision, "amp"
+// with its tool's own meaning, and parameters in a low format. All else is precisions.def's.
 static const word words[] = {
     {"no", MZ_ASK_FP32, false},
     {"none", MZ_ASK_FP32, false},
@@ -41,46 +42,17 @@ static const word words[] = {
     {"off", MZ_ASK_FP32, false},
     {"false", MZ_ASK_FP32, false},
     {"disabled", MZ_ASK_FP32, false},
-    {"fp32", MZ_ASK_FP32, false},
-    {"float32", MZ_ASK_FP32, false},
-    {"float", MZ_ASK_FP32, false},
-    {"single", MZ_ASK_FP32, false},
-    {"full", MZ_ASK_FP32, false},
-    {"32", MZ_ASK_FP32, false},
-    {"32-true", MZ_ASK_FP32, false},
     {"o0", MZ_ASK_FP32, false},
-    {"tf32", MZ_ASK_TF32, false},
-    {"fp16", MZ_ASK_FP16, false},
-    {"float16", MZ_ASK_FP16, false},
-    {"half", MZ_ASK_FP16, false},
-    {"f16", MZ_ASK_FP16, false},
-    {"16", MZ_ASK_FP16, false},
-    {"16-mixed", MZ_ASK_FP16, false},
-    {"16-true", MZ_ASK_FP16, true},
     {"o1", MZ_ASK_FP16, false},
     {"o2", MZ_ASK_FP16, false},
     {"o3", MZ_ASK_FP16, true},
-    {"bf16", MZ_ASK_BF16, false},
-    {"bfloat16", MZ_ASK_BF16, false},
-    {"bf16-mixed", MZ_ASK_BF16, false},
+    {"16-true", MZ_ASK_FP16, true},
     {"bf16-true", MZ_ASK_BF16, true},
-    {"amp", MZ_ASK_FP16, false},      // OpenCLIP's
-    {"amp_fp16", MZ_ASK_FP16, false}, // Composer's and OLMo's
-    {"amp_bf16", MZ_ASK_BF16, false},
-    {"amp_fp8", MZ_ASK_FP8, false},
-    {"mixed_float16", MZ_ASK_FP16, false}, // Keras's
-    {"mixed_bfloat16", MZ_ASK_BF16, false},
+    {"amp", MZ_ASK_FP16, false}, // OpenCLIP's
     {"pure_fp16", MZ_ASK_FP16, true},
     {"pure_bf16", MZ_ASK_BF16, true},
-    {"fp8", MZ_ASK_FP8, false},
     {"transformer-engine", MZ_ASK_FP8, false},
     {"transformer-engine-float16", MZ_ASK_FP8, false},
-    {"fp64", MZ_ASK_FP64, false},
-    {"float64", MZ_ASK_FP64, false},
-    {"double", MZ_ASK_FP64, false},
-    {"64", MZ_ASK_FP64, false},
-    {"64-true", MZ_ASK_FP64, false},
-    {"auto", MZ_ASK_AUTO, false},
 };
 
 static void lower(const char *text, char *out, size_t size) {
@@ -92,13 +64,23 @@ static void lower(const char *text, char *out, size_t size) {
     out[i] = '\0';
 }
 
-static const word *find_word(const char *text) {
+static bool find_word(const char *text, word *out) {
     char low[64];
+    mezzo_precision precision;
     lower(text, low, sizeof low);
     for (size_t i = 0; i < MZ_COUNT(words); i++)
-        if (strcmp(words[i].text, low) == 0)
-            return &words[i];
-    return NULL;
+        if (strcmp(words[i].text, low) == 0) {
+            *out = words[i];
+            return true;
+        }
+    if (mezzo_precision_parse(low, &precision) != MEZZO_OK)
+        return false;
+    for (int ask = 0; ask < MZ_ASK_COUNT; ask++)
+        if (strcmp(ask_names[ask], mezzo_precision_name(precision)) == 0) {
+            *out = (word){ask_names[ask], (mz_ask)ask, false};
+            return true;
+        }
+    return false;
 }
 
 // Truth as YAML 1.1 and people write it, quoted or not: accelerate's own files quote 'no'. -1: neither.
@@ -146,9 +128,9 @@ static void vote(mz_asked *out, mz_ask ask, bool weak, bool pure, const char *ke
 
 // A key whose value is a precision's word. "true" is left to the caller.
 static void vote_word(reader *r, const char *key, const mz_yaml_node *node) {
-    const word *w = find_word(mz_yaml_is_null(node) ? "null" : node->text);
-    if (w != NULL)
-        vote(r->out, w->ask, false, w->pure, key, node);
+    word w;
+    if (find_word(mz_yaml_is_null(node) ? "null" : node->text, &w))
+        vote(r->out, w.ask, false, w.pure, key, node);
     else if (r->out->unknown.line == 0)
         say(&r->out->unknown, key, node);
 }
@@ -325,16 +307,16 @@ static void read_amp(reader *r, const char *name, const char *key, const mz_yaml
         switch_amp(r, on == 1, key, node);
     else if (scalar)
         vote_word(r, key, node);
-    const word *w = scalar ? find_word(node->text) : NULL;
+    word w;
     if (r->out->asker == MZ_ASKER_TRAINER && strcmp(name, "mixed_precision") == 0 && strstr(key, "accelerat") != NULL &&
-        w != NULL && w->ask == MZ_ASK_FP32)
+        scalar && find_word(node->text, &w) && w.ask == MZ_ASK_FP32)
         say(&r->out->accelerator_no, key, node);
 }
 
 static void read_dtype(reader *r, const char *name, const char *key, const mz_yaml_node *node) {
-    const word *w = find_word(node->text);
-    if (w != NULL) {
-        r->dtype = (mz_vote){.ask = w->ask};
+    word w;
+    if (find_word(node->text, &w)) {
+        r->dtype = (mz_vote){.ask = w.ask};
         r->dtype_pure = one_of(name, " torch_dtype params_dtype param_dtype model_dtype ");
         say(&r->dtype.said, key, node);
     } else if (r->out->unknown.line == 0) {
