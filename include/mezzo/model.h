@@ -14,33 +14,19 @@ typedef enum mezzo_model_purpose {
     MEZZO_TASK_CLASSIFIER, // the class of a row of numbers
 } mezzo_model_purpose;
 
+// A family and the value of every key; model_keys.def says what each means. Those that the family does not take are not looked at.
 typedef struct mezzo_model_config {
-    char name[32];                        // the family: "gpt2", "cs336", "glm4_moe", "toy", "mlp"
-    int64_t layers, heads, d_model, d_ff; // d_ff 0 = 4·d_model
-    int64_t vocab, seq_len;               // seq_len: the longest context (rows of the position table)
-    double dropout;
-    bool bias; // gpt2: biases in linear layers and layer norms
-
-    // toy and mlp, which have no tokens
-    int64_t features, classes;
-
-    // cs336 and glm4_moe
-    double rope_theta, norm_eps;
-
-    // glm4_moe; in brackets what Hugging Face's config.json calls it
-    int64_t kv_heads;                          // 0 = heads (num_key_value_heads)
-    int64_t head_dim;                          // 0 = d_model / heads
-    double rotary;                             // the part of a head's dimensions that turns (partial_rotary_factor)
-    bool attention_bias;                       // in q, k and v
-    bool qk_norm;                              // an RMS norm on every head of q and k (use_qk_norm)
-    int64_t dense_layers;                      // the first so many blocks have one MLP of d_ff (first_k_dense_replace)
-    int64_t experts;                           // in each of the others (n_routed_experts)
-    int64_t experts_per_token;                 // (num_experts_per_tok)
-    int64_t shared_experts;                    // that every token passes; 0 = none (n_shared_experts)
-    int64_t d_expert;                          // width inside an expert; 0 = d_model (moe_intermediate_size)
-    int64_t expert_groups, expert_groups_used; // (n_group, topk_group)
-    bool normalise_weights;                    // (norm_topk_prob)
-    double routed_scale;                       // (routed_scaling_factor)
+    char name[32]; // the family: "gpt2", "cs336", "glm4_moe", "toy", "mlp"
+    char size[32]; // the named size whose numbers these are, as "llama2-70B"; "": none
+#define MEZZO_KEY_INT                                                          int64_t
+#define MEZZO_KEY_FLOAT                                                        double
+#define MEZZO_KEY_BOOL                                                         bool
+#define MODEL_KEY(type, name, models, own, least, most, option, resumes, help) MEZZO_KEY_##type name;
+#include "mezzo/model_keys.def"
+#undef MODEL_KEY
+#undef MEZZO_KEY_INT
+#undef MEZZO_KEY_FLOAT
+#undef MEZZO_KEY_BOOL
 } mezzo_model_config;
 
 // Fills *config with a model's defaults, or a named size's: docs/models.md lists them. A named size becomes its family

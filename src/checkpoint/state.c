@@ -4,6 +4,7 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "checkpoint/checkpoint.h"
+#include "models/keys.h"
 
 const char *const mz_checkpoint_files[MZ_CHECKPOINT_FILES] = {"model.safetensors", "optimizer.safetensors"};
 
@@ -56,23 +57,6 @@ typedef struct field {
 #define FIELD(type, kind, name)                                                                                        \
     { #name, kind, offsetof(type, name) }
 
-static const field model_fields[] = {
-    FIELD(mezzo_model_config, INTEGER, layers),  FIELD(mezzo_model_config, INTEGER, heads),
-    FIELD(mezzo_model_config, INTEGER, d_model), FIELD(mezzo_model_config, INTEGER, d_ff),
-    FIELD(mezzo_model_config, INTEGER, vocab),   FIELD(mezzo_model_config, INTEGER, seq_len),
-    FIELD(mezzo_model_config, NUMBER, dropout)};
-// Of models that have them: absent in the checkpoints of the others.
-static const field rotary_fields[] = {FIELD(mezzo_model_config, NUMBER, rope_theta),
-                                      FIELD(mezzo_model_config, NUMBER, norm_eps)};
-static const field classifier_fields[] = {FIELD(mezzo_model_config, INTEGER, features),
-                                          FIELD(mezzo_model_config, INTEGER, classes)};
-static const field expert_fields[] = {
-    FIELD(mezzo_model_config, INTEGER, kv_heads),       FIELD(mezzo_model_config, INTEGER, head_dim),
-    FIELD(mezzo_model_config, NUMBER, rotary),          FIELD(mezzo_model_config, INTEGER, dense_layers),
-    FIELD(mezzo_model_config, INTEGER, experts),        FIELD(mezzo_model_config, INTEGER, experts_per_token),
-    FIELD(mezzo_model_config, INTEGER, shared_experts), FIELD(mezzo_model_config, INTEGER, d_expert),
-    FIELD(mezzo_model_config, INTEGER, expert_groups),  FIELD(mezzo_model_config, INTEGER, expert_groups_used),
-    FIELD(mezzo_model_config, NUMBER, routed_scale)};
 static const field optimizer_fields[] = {
     FIELD(mz_opt_state, INTEGER, step),        FIELD(mz_opt_state, INTEGER, skipped),
     FIELD(mz_opt_state, NUMBER, norm),         FIELD(mz_opt_state, NUMBER, clip),
@@ -124,24 +108,26 @@ static mezzo_status get_fields(const char *where, const json_t *object, const fi
 }
 
 // --- writing ----------------------------------------------------------------------------------------------------------------
+// The keys that the family takes.
 static mezzo_status put_model(json_t *root, const mezzo_model_config *model) {
     json_t *object;
     if (model->name[0] == '\0')
         return MEZZO_OK;
     MEZZO_TRY(new_object(root, "model", &object));
     MEZZO_TRY(mz_json_set(object, "name", json_string(model->name)));
-    MEZZO_TRY(put_fields(object, model_fields, MZ_COUNT(model_fields), model));
-    if (model->rope_theta > 0)
-        MEZZO_TRY(put_fields(object, rotary_fields, MZ_COUNT(rotary_fields), model));
-    if (model->features > 0)
-        MEZZO_TRY(put_fields(object, classifier_fields, MZ_COUNT(classifier_fields), model));
-    if (model->experts > 0) {
-        MEZZO_TRY(put_fields(object, expert_fields, MZ_COUNT(expert_fields), model));
-        MEZZO_TRY(mz_json_set(object, "attention_bias", json_boolean(model->attention_bias)));
-        MEZZO_TRY(mz_json_set(object, "qk_norm", json_boolean(model->qk_norm)));
-        MEZZO_TRY(mz_json_set(object, "normalise_weights", json_boolean(model->normalise_weights)));
+    if (model->size[0] != '\0')
+        MEZZO_TRY(mz_json_set(object, "size", json_string(model->size)));
+    for (size_t i = 0; i < mz_model_key_count; i++) {
+        const mz_model_key *key = &mz_model_keys[i];
+        const double value = mz_model_key_get(key, model);
+        if (!mz_model_takes(key, model->name))
+            continue;
+        MEZZO_TRY(mz_json_set(object, key->name,
+                              key->type == MZ_KEY_INT    ? json_integer((json_int_t)value)
+                              : key->type == MZ_KEY_BOOL ? json_boolean(value != 0)
+                                                         : mz_json_number(value)));
     }
-    return mz_json_set(object, "bias", json_boolean(model->bias));
+    return MEZZO_OK;
 }
 
 static mezzo_status put_optimizer(json_t *root, const mezzo_optimizer *optimizer) {
@@ -239,25 +225,39 @@ static mezzo_status get_files(const char *where, const json_t *root, mz_checkpoi
     return MEZZO_OK;
 }
 
+static mezzo_status get_key(const char *where, const json_t *object, const mz_model_key *key,
+                            mezzo_model_config *model) {
+    int64_t integer = 0;
+    double number = 0;
+    bool truth = false;
+    if (key->type == MZ_KEY_INT)
+        MEZZO_TRY(mz_json_get_int(where, object, key->name, 0, INT64_C(1) << 53, &integer));
+    else if (key->type == MZ_KEY_BOOL)
+        MEZZO_TRY(mz_json_get_bool(where, object, key->name, &truth));
+    else
+        MEZZO_TRY(mz_json_get_number(where, object, key->name, &number));
+    mz_model_key_set(key, model, key->type == MZ_KEY_FLOAT ? number : (double)integer + (double)truth);
+    return MEZZO_OK;
+}
+
+// Keys that the family does not take, which older checkpoints have, are passed over.
 static mezzo_status get_model(const char *where, const json_t *root, mezzo_model_config *model) {
     json_t *object;
+    char name[sizeof model->name];
     *model = (mezzo_model_config){0};
     if (json_object_get(root, "model") == NULL)
         return MEZZO_OK;
     MEZZO_TRY(mz_json_get_object(where, root, "model", &object));
-    MEZZO_TRY(copy_text(where, object, "name", model->name, sizeof model->name));
-    MEZZO_TRY(get_fields(where, object, model_fields, MZ_COUNT(model_fields), model));
-    if (json_object_get(object, "rope_theta") != NULL)
-        MEZZO_TRY(get_fields(where, object, rotary_fields, MZ_COUNT(rotary_fields), model));
-    if (json_object_get(object, "features") != NULL)
-        MEZZO_TRY(get_fields(where, object, classifier_fields, MZ_COUNT(classifier_fields), model));
-    if (json_object_get(object, "experts") != NULL) {
-        MEZZO_TRY(get_fields(where, object, expert_fields, MZ_COUNT(expert_fields), model));
-        MEZZO_TRY(mz_json_get_bool(where, object, "attention_bias", &model->attention_bias));
-        MEZZO_TRY(mz_json_get_bool(where, object, "qk_norm", &model->qk_norm));
-        MEZZO_TRY(mz_json_get_bool(where, object, "normalise_weights", &model->normalise_weights));
-    }
-    return mz_json_get_bool(where, object, "bias", &model->bias);
+    MEZZO_TRY(copy_text(where, object, "name", name, sizeof name));
+    if (mezzo_model_defaults(name, model) != MEZZO_OK) // not known here: told where it is built
+        *model = (mezzo_model_config){0};
+    snprintf(model->name, sizeof model->name, "%s", name);
+    if (json_object_get(object, "size") != NULL)
+        MEZZO_TRY(copy_text(where, object, "size", model->size, sizeof model->size));
+    for (size_t i = 0; i < mz_model_key_count; i++)
+        if (mz_model_takes(&mz_model_keys[i], model->name))
+            MEZZO_TRY(get_key(where, object, &mz_model_keys[i], model));
+    return MEZZO_OK;
 }
 
 static mezzo_status get_all(const char *where, const json_t *root, bool sealed, mezzo_checkpoint *c,

@@ -51,7 +51,8 @@ static const mz_model *const models[] = {&mz_model_toy, &mz_model_gpt2, &mz_mode
         "llama2-70B", {                                                                                                \
             .name = "glm4_moe", .layers = 80, .heads = 64, .kv_heads = 8, .d_model = 8192, .d_ff = 28672,              \
             .vocab = 32000, .seq_len = 4096, .rope_theta = 10000, .norm_eps = 1e-5, .rotary = 1, .dense_layers = 80,   \
-            .experts = 1, .experts_per_token = 1, .expert_groups = 1, .expert_groups_used = 1, .routed_scale = 1       \
+            .experts = 1, .experts_per_token = 1, .expert_groups = 1, .expert_groups_used = 1,                         \
+            .normalise_weights = true, .routed_scale = 1                                                               \
         }                                                                                                              \
     }
 static const struct {
@@ -110,6 +111,8 @@ mezzo_status mezzo_model_defaults(const char *name, mezzo_model_config *config) 
     for (size_t i = 0; i < MZ_COUNT(sizes); i++) {
         if (strcmp(sizes[i].name, name) == 0) {
             *config = sizes[i].config;
+            if (strcmp(name, config->name) != 0)
+                snprintf(config->size, sizeof config->size, "%s", name);
             return MEZZO_OK;
         }
         names[i] = sizes[i].name;

@@ -2,6 +2,7 @@
 #include "train/config.h"
 
 #include "base/precision.h"
+#include "models/keys.h"
 
 struct mz_override_list {
     mezzo_override *items;
@@ -81,64 +82,51 @@ mezzo_status mezzo_config_save(const mezzo_config *config, const char *path) {
 }
 
 // --- what the keys mean --------------------------------------------------------------------------
+static mezzo_status key_value(const mz_config *values, const mz_model_key *key, double *out) {
+    int64_t integer = 0;
+    bool truth = false;
+    mezzo_status status = MEZZO_OK;
+    if (key->type == MZ_KEY_FLOAT)
+        return mz_config_get_float(values, key->path, out);
+    if (key->type == MZ_KEY_INT)
+        status = mz_config_get_int(values, key->path, &integer);
+    else
+        status = mz_config_get_bool(values, key->path, &truth);
+    *out = key->type == MZ_KEY_INT ? (double)integer : (double)truth;
+    return status;
+}
+
+// What the data decides of the model, where nobody else does; 0 = nothing.
+static double size_of_data(const mz_data_sizes *data, const mz_model_key *key) {
+    const struct {
+        const char *name;
+        int64_t value;
+    } sizes[] = {{"vocab", data->vocab}, {"features", data->features}, {"classes", data->classes}};
+    for (size_t i = 0; i < MZ_COUNT(sizes); i++)
+        if (strcmp(sizes[i].name, key->name) == 0)
+            return (double)sizes[i].value;
+    return 0;
+}
+
 mezzo_status mz_config_model(const mezzo_config *config, const mz_data_sizes *data, mezzo_model_config *out) {
-    const mz_config *values = config->values;
     const char *name;
-    MEZZO_TRY(mz_config_get_string(values, "model.name", &name));
+    MEZZO_TRY(mz_config_get_string(config->values, "model.name", &name));
     MEZZO_TRY(mezzo_model_defaults(name, out));
-    const struct {
-        const char *path;
-        int64_t *field;
-        int64_t own; // what stands for the model's own
-    } sizes[] = {{"model.layers", &out->layers, 0},
-                 {"model.heads", &out->heads, 0},
-                 {"model.d_model", &out->d_model, 0},
-                 {"model.d_ff", &out->d_ff, 0},
-                 {"model.vocab", &out->vocab, 0},
-                 {"model.seq_len", &out->seq_len, 0},
-                 {"model.features", &out->features, 0},
-                 {"model.classes", &out->classes, 0},
-                 {"model.kv_heads", &out->kv_heads, 0},
-                 {"model.head_dim", &out->head_dim, 0},
-                 {"model.dense_layers", &out->dense_layers, -1},
-                 {"model.experts", &out->experts, 0},
-                 {"model.experts_per_token", &out->experts_per_token, 0},
-                 {"model.shared_experts", &out->shared_experts, -1},
-                 {"model.d_expert", &out->d_expert, 0},
-                 {"model.expert_groups", &out->expert_groups, 0},
-                 {"model.expert_groups_used", &out->expert_groups_used, 0}};
-    const struct {
-        const char *path;
-        double *field;
-    } numbers[] = {{"model.rope_theta", &out->rope_theta},
-                   {"model.norm_eps", &out->norm_eps},
-                   {"model.rotary", &out->rotary},
-                   {"model.routed_scale", &out->routed_scale}};
-    for (size_t i = 0; i < MZ_COUNT(sizes); i++) {
-        int64_t value = 0;
-        MEZZO_TRY(mz_config_get_int(values, sizes[i].path, &value));
-        if (value == 0 && sizes[i].field == &out->vocab)
-            value = data->vocab;
-        if (value == 0 && strcmp(out->name, "mlp") == 0 && sizes[i].field == &out->features)
-            value = data->features;
-        if (value == 0 && strcmp(out->name, "mlp") == 0 && sizes[i].field == &out->classes)
-            value = data->classes;
-        if (value != sizes[i].own)
-            *sizes[i].field = value;
+    for (size_t i = 0; i < mz_model_key_count; i++) {
+        const mz_model_key *key = &mz_model_keys[i];
+        double value = 0, size = size_of_data(data, key);
+        MEZZO_TRY(key_value(config->values, key, &value));
+        bool given = value != mz_model_key_own(key), takes = mz_model_takes(key, out->name);
+        if (given && !takes)
+            return mz_fail(MEZZO_ERR_INVALID, "%s is set, and %s has no such key: leave it out (it belongs to %s)",
+                           key->path, out->name, key->models);
+        if (given && value != mz_model_key_get(key, out))
+            out->size[0] = '\0';
+        if (given)
+            mz_model_key_set(key, out, value);
+        else if (takes && size > 0)
+            mz_model_key_set(key, out, size);
     }
-    for (size_t i = 0; i < MZ_COUNT(numbers); i++) {
-        double value = 0;
-        MEZZO_TRY(mz_config_get_float(values, numbers[i].path, &value));
-        if (value != 0)
-            *numbers[i].field = value;
-    }
-    MEZZO_TRY(mz_config_get_float(values, "model.dropout", &out->dropout));
-    if (out->experts > 0) {
-        MEZZO_TRY(mz_config_get_bool(values, "model.attention_bias", &out->attention_bias));
-        MEZZO_TRY(mz_config_get_bool(values, "model.qk_norm", &out->qk_norm));
-        MEZZO_TRY(mz_config_get_bool(values, "model.normalise_weights", &out->normalise_weights));
-    }
-    MEZZO_TRY(mz_config_get_bool(values, "model.bias", &out->bias));
     return mezzo_model_check(out);
 }
 

@@ -66,8 +66,10 @@ void mz_run_event(mz_training *run, mezzo_event event, const char *text) {
 
 static void describe_model(const mz_training *run, char *out, size_t size) {
     char sizes[200];
+    const mezzo_model_config *m = &run->engine.model;
+    const char *name = m->size[0] != '\0' ? m->size : m->name;
     run->task->kind->describe(run->task, sizes, sizeof sizes);
-    snprintf(out, size, "%s: %s: %.2f M parameters", run->engine.model.name, sizes,
+    snprintf(out, size, "%s: %s: %.2f M parameters", name, sizes,
              (double)mezzo_params_elements(run->engine.params) * 1e-6);
 }
 

@@ -4,39 +4,28 @@
 
 #include "io/file.h"
 #include "checkpoint/checkpoint.h"
+#include "models/keys.h"
 #include "train/run.h"
 
 // --- starting ------------------------------------------------------------------------------------
-static mezzo_status differs(const char *path, const char *key, double theirs, double ours) {
-    if (theirs == ours)
-        return MEZZO_OK;
-    return mz_fail(MEZZO_ERR_INVALID,
-                   "%s: the checkpoint's model.%s is %g, this run's is %g: use the checkpoint's, or another train.out",
-                   path, key, theirs, ours);
-}
-
 static mezzo_status check_model(const char *path, const mezzo_model_config *theirs, const mezzo_model_config *ours) {
     if (theirs->name[0] == '\0')
         return MEZZO_OK;
-    MEZZO_TRY(differs(path, "layers", (double)theirs->layers, (double)ours->layers));
-    MEZZO_TRY(differs(path, "heads", (double)theirs->heads, (double)ours->heads));
-    MEZZO_TRY(differs(path, "d_model", (double)theirs->d_model, (double)ours->d_model));
-    MEZZO_TRY(differs(path, "vocab", (double)theirs->vocab, (double)ours->vocab));
-    MEZZO_TRY(differs(path, "seq_len", (double)theirs->seq_len, (double)ours->seq_len));
-    MEZZO_TRY(differs(path, "features", (double)theirs->features, (double)ours->features));
-    MEZZO_TRY(differs(path, "classes", (double)theirs->classes, (double)ours->classes));
-    MEZZO_TRY(differs(path, "bias", theirs->bias, ours->bias));
-    // What no parameter's shape shows.
-    MEZZO_TRY(differs(path, "rope_theta", theirs->rope_theta, ours->rope_theta));
-    MEZZO_TRY(differs(path, "norm_eps", theirs->norm_eps, ours->norm_eps));
-    MEZZO_TRY(differs(path, "kv_heads", (double)theirs->kv_heads, (double)ours->kv_heads));
-    MEZZO_TRY(differs(path, "rotary", theirs->rotary, ours->rotary));
-    MEZZO_TRY(differs(path, "experts_per_token", (double)theirs->experts_per_token, (double)ours->experts_per_token));
-    MEZZO_TRY(differs(path, "expert_groups", (double)theirs->expert_groups, (double)ours->expert_groups));
-    MEZZO_TRY(
-        differs(path, "expert_groups_used", (double)theirs->expert_groups_used, (double)ours->expert_groups_used));
-    MEZZO_TRY(differs(path, "normalise_weights", theirs->normalise_weights, ours->normalise_weights));
-    return differs(path, "routed_scale", theirs->routed_scale, ours->routed_scale);
+    if (strcmp(theirs->name, ours->name) != 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s: the checkpoint's model is %s, this run's is %s: use the checkpoint's, or "
+                       "another train.out",
+                       path, theirs->name, ours->name);
+    for (size_t i = 0; i < mz_model_key_count; i++) {
+        const mz_model_key *key = &mz_model_keys[i];
+        if (key->resumes != MZ_KEY_SAME || !mz_model_takes(key, ours->name) ||
+            mz_model_key_get(key, theirs) == mz_model_key_get(key, ours))
+            continue;
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s: the checkpoint's %s is %g, this run's is %g: use the checkpoint's, or another train.out",
+                       path, key->path, mz_model_key_get(key, theirs), mz_model_key_get(key, ours));
+    }
+    return MEZZO_OK;
 }
 
 mezzo_status mz_run_load(mz_training *run, const char *path) {

@@ -7,6 +7,7 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "checkpoint/checkpoint.h"
+#include "models/keys.h"
 #include "weights/import.h"
 
 #define MAX_CONFIG ((size_t)16 << 20)
@@ -404,55 +405,14 @@ static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_
     return status;
 }
 
-static mezzo_status set_integers(mezzo_config *config, const mezzo_model_config *m) {
-    const struct {
-        const char *key;
-        int64_t value;
-    } all[] = {{"model.layers", m->layers},
-               {"model.heads", m->heads},
-               {"model.d_model", m->d_model},
-               {"model.d_ff", m->d_ff},
-               {"model.vocab", m->vocab},
-               {"model.seq_len", m->seq_len},
-               {"model.kv_heads", m->kv_heads},
-               {"model.head_dim", m->head_dim},
-               {"model.dense_layers", m->dense_layers},
-               {"model.experts", m->experts},
-               {"model.experts_per_token", m->experts_per_token},
-               {"model.shared_experts", m->shared_experts},
-               {"model.d_expert", m->d_expert},
-               {"model.expert_groups", m->expert_groups},
-               {"model.expert_groups_used", m->expert_groups_used}};
-    for (size_t i = 0; i < (m->experts > 0 ? MZ_COUNT(all) : 6); i++) {
-        char text[32];
-        snprintf(text, sizeof text, "%lld", (long long)all[i].value);
-        MEZZO_TRY(mezzo_config_set(config, all[i].key, text, "import"));
-    }
-    return MEZZO_OK;
-}
-
-static mezzo_status set_number(mezzo_config *config, const char *key, double value) {
-    char text[32];
-    snprintf(text, sizeof text, "%.17g", value);
-    return value > 0 ? mezzo_config_set(config, key, text, "import") : MEZZO_OK; // 0: the family has none
-}
-
-static mezzo_status set_bool(mezzo_config *config, const char *key, bool value) {
-    return mezzo_config_set(config, key, value ? "true" : "false", "import");
-}
-
 static mezzo_status set_model(mezzo_config *config, const mezzo_model_config *m) {
+    char text[32];
     MEZZO_TRY(mezzo_config_set(config, "model.name", m->name, "import"));
-    MEZZO_TRY(set_integers(config, m));
-    MEZZO_TRY(set_number(config, "model.rope_theta", m->rope_theta));
-    MEZZO_TRY(set_number(config, "model.norm_eps", m->norm_eps));
-    MEZZO_TRY(set_number(config, "model.rotary", m->rotary));
-    MEZZO_TRY(set_number(config, "model.routed_scale", m->routed_scale));
-    if (m->experts == 0)
-        return set_bool(config, "model.bias", m->bias);
-    MEZZO_TRY(set_bool(config, "model.attention_bias", m->attention_bias));
-    MEZZO_TRY(set_bool(config, "model.qk_norm", m->qk_norm));
-    return set_bool(config, "model.normalise_weights", m->normalise_weights);
+    for (size_t i = 0; i < mz_model_key_count; i++)
+        if (mz_model_takes(&mz_model_keys[i], m->name))
+            MEZZO_TRY(mezzo_config_set(config, mz_model_keys[i].path,
+                                       mz_model_key_text(&mz_model_keys[i], m, text, sizeof text), "import"));
+    return MEZZO_OK;
 }
 
 static mezzo_status write_config(const mz_import *in, const char *out, const char *path) {

@@ -2,6 +2,8 @@
 // and sampled.
 #include "tiny_run.h"
 
+#include "models/keys.h"
+
 static void fails(mezzo_status got, mezzo_status want, const char *says) {
     if (got != want || strstr(mezzo_error_message(), says) == NULL)
         fail_msg("%s \"%s\", expected %s with \"%s\"", mezzo_status_name(got), mezzo_error_message(),
@@ -51,6 +53,51 @@ static void test_settings_are_checked_when_set(void **state) {
     assert_string_equal(o.overrides[0].pattern, "h.*.mlp*");
     assert_int_equal(o.overrides[0].precision, MEZZO_PRECISION_FP32);
     mezzo_config_free(c);
+}
+
+// A key goes to the models that take it and is refused by the others; a named size keeps its name until a key changes it.
+static void test_keys_belong_to_models(void **state) {
+    (void)state;
+    static const struct {
+        const char *model, *key, *value, *says;
+    } wrong[] = {{"gpt2", "model.experts", "4", "glm4_moe"},
+                 {"gpt2", "model.qk_norm", "true", "glm4_moe"},
+                 {"cs336", "model.dropout", "0.1", "gpt2 mlp"},
+                 {"toy", "model.d_model", "20", "gpt2 cs336 glm4_moe mlp"},
+                 {"mlp", "model.vocab", "20", "gpt2 cs336 glm4_moe"}};
+    mezzo_config *c;
+    mezzo_model_config m;
+    for (size_t i = 0; i < MZ_COUNT(wrong); i++) {
+        must(mezzo_config_create(&c));
+        must(mezzo_config_set(c, "model.name", wrong[i].model, "here"));
+        must(mezzo_config_set(c, wrong[i].key, wrong[i].value, "here"));
+        fails(mezzo_config_model(c, 0, &m), MEZZO_ERR_INVALID, wrong[i].key);
+        fails(mezzo_config_model(c, 0, &m), MEZZO_ERR_INVALID, wrong[i].says);
+        mezzo_config_free(c);
+    }
+    must(mezzo_config_create(&c));
+    must(mezzo_config_set(c, "model.name", "llama2-70B", "here"));
+    must(mezzo_config_set(c, "model.qk_norm", "true", "here"));
+    must(mezzo_config_model(c, 32000, &m));
+    assert_true(m.qk_norm && m.layers == 80);
+    assert_string_equal(m.size, ""); // llama2-70B has no such norms
+    must(mezzo_config_set(c, "model.qk_norm", "false", "here"));
+    must(mezzo_config_model(c, 32000, &m));
+    assert_string_equal(m.size, "llama2-70B");
+    assert_string_equal(m.name, "glm4_moe");
+    mezzo_config_free(c);
+}
+
+// What stands for the model's own must not be a value that some named size needs to be told.
+static void test_named_sizes_can_be_told_apart_from_keys(void **state) {
+    (void)state;
+    for (int i = 0; i < mezzo_model_count(); i++) {
+        mezzo_model_config m;
+        must(mezzo_model_defaults(mezzo_model_name(i), &m));
+        for (size_t k = 0; k < mz_model_key_count; k++)
+            if (mz_model_keys[k].type == MZ_KEY_BOOL && mz_model_takes(&mz_model_keys[k], m.name))
+                assert_true(mz_model_key_get(&mz_model_keys[k], &m) == mz_model_key_own(&mz_model_keys[k]));
+    }
 }
 
 // Every key has a help line and a row in docs/train.md, and its default is one that it takes.
@@ -175,6 +222,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_refused),
         cmocka_unit_test(test_settings_are_checked_when_set),
+        cmocka_unit_test(test_keys_belong_to_models),
+        cmocka_unit_test(test_named_sizes_can_be_told_apart_from_keys),
         cmocka_unit_test(test_every_key_is_described),
         cmocka_unit_test(test_fp16_at_its_floor_gives_up),
         cmocka_unit_test(test_fp16_finds_its_scale),

@@ -1,0 +1,50 @@
+#include "models/keys.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+const mz_model_key mz_model_keys[] = {
+#define MODEL_KEY(type, name, models, own, least, most, option, resumes, help)                                         \
+    {#name, "model." #name, MZ_KEY_##type, offsetof(mezzo_model_config, name), models, own, MZ_KEY_##resumes},
+#include "mezzo/model_keys.def"
+#undef MODEL_KEY
+};
+const size_t mz_model_key_count = MZ_COUNT(mz_model_keys);
+
+bool mz_model_takes(const mz_model_key *key, const char *family) {
+    const size_t n = strlen(family);
+    for (const char *at = key->models; (at = strstr(at, family)) != NULL; at += n)
+        if ((at == key->models || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0'))
+            return n > 0;
+    return false;
+}
+
+double mz_model_key_get(const mz_model_key *key, const mezzo_model_config *config) {
+    const void *at = (const char *)config + key->offset;
+    if (key->type == MZ_KEY_INT)
+        return (double)*(const int64_t *)at;
+    return key->type == MZ_KEY_FLOAT ? *(const double *)at : (double)*(const bool *)at;
+}
+
+void mz_model_key_set(const mz_model_key *key, mezzo_model_config *config, double value) {
+    void *at = (char *)config + key->offset;
+    if (key->type == MZ_KEY_INT)
+        *(int64_t *)at = (int64_t)value;
+    else if (key->type == MZ_KEY_FLOAT)
+        *(double *)at = value;
+    else
+        *(bool *)at = value != 0;
+}
+
+double mz_model_key_own(const mz_model_key *key) {
+    return key->type == MZ_KEY_BOOL ? (double)(strcmp(key->own, "true") == 0) : strtod(key->own, NULL);
+}
+
+const char *mz_model_key_text(const mz_model_key *key, const mezzo_model_config *config, char *out, size_t size) {
+    const double value = mz_model_key_get(key, config);
+    if (key->type == MZ_KEY_BOOL)
+        snprintf(out, size, "%s", value != 0 ? "true" : "false");
+    else
+        snprintf(out, size, "%.17g", value);
+    return out;
+}

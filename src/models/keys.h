@@ -1,0 +1,31 @@
+// The keys of models (mezzo/model_keys.def) as a table, for whoever reads, writes or compares a model key by key.
+#ifndef MZ_MODEL_KEYS_H
+#define MZ_MODEL_KEYS_H
+
+#include "base/base.h"
+#include "mezzo/model.h"
+
+typedef enum mz_key_type { MZ_KEY_INT, MZ_KEY_FLOAT, MZ_KEY_BOOL } mz_key_type;
+typedef enum mz_key_resumes { MZ_KEY_SAME, MZ_KEY_SHAPE, MZ_KEY_FREE } mz_key_resumes;
+
+typedef struct mz_model_key {
+    const char *name, *path; // "d_model", "model.d_model"
+    mz_key_type type;
+    size_t offset;      // in mezzo_model_config
+    const char *models; // families that take it, separated by blanks
+    const char *own;    // what stands for the model's own, as a configuration has it
+    mz_key_resumes resumes;
+} mz_model_key;
+
+extern const mz_model_key mz_model_keys[];
+extern const size_t mz_model_key_count;
+
+bool mz_model_takes(const mz_model_key *key, const char *family);
+// Values as doubles, which hold every integer that a key may have; of a BOOL 0 or 1.
+double mz_model_key_get(const mz_model_key *key, const mezzo_model_config *config);
+void mz_model_key_set(const mz_model_key *key, mezzo_model_config *config, double value);
+double mz_model_key_own(const mz_model_key *key);
+// As a configuration has it: "12", "0.5", "true".
+const char *mz_model_key_text(const mz_model_key *key, const mezzo_model_config *config, char *out, size_t size);
+
+#endif
