@@ -1,6 +1,8 @@
 // A precision by timing, as advise --measure and train --precision auto do it.
 #include "choose.h"
 
+#include "fields.h"
+
 #include "io/file.h"
 #include "io/json.h"
 
@@ -40,24 +42,24 @@ mezzo_status cli_choose(const mezzo_auto_request *r, size_t memory, const mezzo_
     return mz_choose(r->device, &o, out);
 }
 
+static const cli_field choice_fields[] = {
+    {CLI_FIELD(mz_choice, precision), "precision"},
+    {CLI_FIELD(mz_choice, reason), "reason"},
+    {CLI_FIELD(mz_choice, speedup), "speedup_over_fp32"},
+};
+static const cli_field candidate_fields[] = {
+    {CLI_FIELD(mz_candidate, precision), "precision"},
+    {CLI_FIELD(mz_candidate, step_seconds), "step_ms", .factor = 1e3},
+    {CLI_FIELD(mz_candidate, tokens_per_second), "tokens_per_second"},
+    {CLI_FIELD(mz_candidate, memory), "memory_bytes"},
+    {CLI_FIELD(mz_candidate, loss), "loss"},
+    {CLI_FIELD(mz_candidate, passed), "passed"},
+    {CLI_FIELD(mz_candidate, note), "note"},
+};
+
 json_t *cli_choice_json(const mz_choice *c) {
-    json_t *o = json_object(), *list = json_array();
-    json_object_set_new(o, "precision", json_string(mezzo_precision_name(c->precision)));
-    json_object_set_new(o, "reason", cli_json_text(c->reason, strlen(c->reason)));
-    json_object_set_new(o, "speedup_over_fp32", cli_json_number(c->speedup));
-    for (int i = 0; i < c->n; i++) {
-        const mz_candidate *k = &c->candidates[i];
-        json_t *x = json_object();
-        json_object_set_new(x, "precision", json_string(mezzo_precision_name(k->precision)));
-        json_object_set_new(x, "step_ms", cli_json_number(1e3 * k->step_seconds));
-        json_object_set_new(x, "tokens_per_second", cli_json_number(k->tokens_per_second));
-        json_object_set_new(x, "memory_bytes", json_integer((json_int_t)k->memory));
-        json_object_set_new(x, "loss", cli_json_number(k->loss));
-        json_object_set_new(x, "passed", json_boolean(k->passed));
-        json_object_set_new(x, "note", cli_json_text(k->note, strlen(k->note)));
-        json_array_append_new(list, x);
-    }
-    json_object_set_new(o, "candidates", list);
+    json_t *o = cli_fields_json(choice_fields, MZ_COUNT(choice_fields), c, NULL, NULL);
+    json_object_set_new(o, "candidates", CLI_LIST(candidate_fields, c->candidates, (size_t)c->n));
     return o;
 }
 

@@ -2,35 +2,24 @@
 #include <math.h>
 
 #include "cli.h"
+#include "fields.h"
 
-static void print_text(const mezzo_eval_result *r) {
-    char buf[32];
-    printf("loss        %.6f\n", r->loss);
-    if (!isnan(r->accuracy))
-        printf("accuracy    %.4f\n", r->accuracy);
-    else
-        printf("perplexity  %.4f\n", r->perplexity);
-    printf("%-11s %s\n", r->unit, cli_thousands((double)r->tokens, buf, sizeof buf));
-    printf("speed       %s %s/s\n", cli_thousands(r->tokens_per_second, buf, sizeof buf), r->unit);
-    printf("precision   %s\n", mezzo_precision_name(r->precision));
-    printf("checkpoint  %s (step %lld)\n", r->checkpoint, (long long)r->step);
+static const char *checkpoint_text(const void *row, char *buf, size_t size) {
+    const mezzo_eval_result *r = row;
+    snprintf(buf, size, "%s (step %lld)", r->checkpoint, (long long)r->step);
+    return buf;
 }
 
-static int print_json(const cli_args *args, const mezzo_eval_result *r) {
-    char rate[32];
-    json_t *o = json_object();
-    json_object_set_new(o, "loss", cli_json_number(r->loss));
-    bool accuracy = !isnan(r->accuracy);
-    json_object_set_new(o, accuracy ? "accuracy" : "perplexity",
-                        cli_json_number(accuracy ? r->accuracy : r->perplexity));
-    snprintf(rate, sizeof rate, "%s_per_second", r->unit);
-    json_object_set_new(o, r->unit, json_integer(r->tokens));
-    json_object_set_new(o, rate, cli_json_number(r->tokens_per_second));
-    json_object_set_new(o, "precision", json_string(mezzo_precision_name(r->precision)));
-    json_object_set_new(o, "step", json_integer(r->step));
-    json_object_set_new(o, "checkpoint", cli_json_text(r->checkpoint, strlen(r->checkpoint)));
-    return cli_json_print(args->command, o);
-}
+static const cli_field fields[] = {
+    {CLI_FIELD(mezzo_eval_result, loss), "loss", "loss", "%.6f"},
+    {CLI_FIELD(mezzo_eval_result, perplexity), "perplexity", "perplexity", "%.4f", .only = "tokens"},
+    {CLI_FIELD(mezzo_eval_result, accuracy), "accuracy", "accuracy", "%.4f", .only = "examples"},
+    {CLI_FIELD(mezzo_eval_result, tokens), "*", "*", "count"},
+    {CLI_FIELD(mezzo_eval_result, tokens_per_second), "*_per_second", "speed", "count */s"},
+    {CLI_FIELD(mezzo_eval_result, precision), "precision", "precision", "%s"},
+    {CLI_FIELD(mezzo_eval_result, step), "step"},
+    {CLI_FIELD(mezzo_eval_result, checkpoint), "checkpoint", "checkpoint", .text = checkpoint_text},
+};
 
 static int run(const cli_args *args) {
     if (args->n_operands == 0)
@@ -58,8 +47,8 @@ static int run(const cli_args *args) {
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
     if (cli_has(args, "json"))
-        return print_json(args, &result);
-    print_text(&result);
+        return cli_json_print(args->command, cli_fields_json(fields, MZ_COUNT(fields), &result, result.unit, NULL));
+    cli_fields_lines(fields, MZ_COUNT(fields), &result, result.unit, "", 12);
     return CLI_DONE;
 }
 

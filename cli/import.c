@@ -2,16 +2,16 @@
 #include <math.h>
 
 #include "cli.h"
+#include "fields.h"
+
+static const cli_field model_fields[] = {
+    {CLI_FIELD(mezzo_model_config, name), "name"},   {CLI_FIELD(mezzo_model_config, layers), "layers"},
+    {CLI_FIELD(mezzo_model_config, heads), "heads"}, {CLI_FIELD(mezzo_model_config, d_model), "d_model"},
+    {CLI_FIELD(mezzo_model_config, vocab), "vocab"}, {CLI_FIELD(mezzo_model_config, seq_len), "seq_len"},
+};
 
 static json_t *describe(const mezzo_model_config *m) {
-    json_t *o = json_object();
-    json_object_set_new(o, "name", json_string(m->name));
-    json_object_set_new(o, "layers", json_integer(m->layers));
-    json_object_set_new(o, "heads", json_integer(m->heads));
-    json_object_set_new(o, "d_model", json_integer(m->d_model));
-    json_object_set_new(o, "vocab", json_integer(m->vocab));
-    json_object_set_new(o, "seq_len", json_integer(m->seq_len));
-    return o;
+    return cli_fields_json(model_fields, MZ_COUNT(model_fields), m, NULL, NULL);
 }
 
 static int check(const cli_args *args, const char *what) {

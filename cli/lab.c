@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cli.h"
+#include "fields.h"
 #include "lab.h"
 #include "study/lab/lab.h"
 
@@ -13,16 +14,73 @@ static const char *number(double x, char buffer[24]) {
 }
 
 // --- formats ------------------------------------------------------------------------------------------------------------------
+typedef struct fact {
+    mz_lab_format format;
+    mz_lab_format_facts is;
+} fact;
+typedef struct stored {
+    const char *format, *fate;
+    char exponent[16], fraction[56], bits[80], hex[24];
+    int block;
+    mz_stored is;
+} stored;
+enum { FORMATS_MOST = 32 };
+
+static const char *finite_text(const void *row, char *buf, size_t size) { // every digit of up to 2⁶⁴
+    snprintf(buf, size, "%llu", (unsigned long long)((const fact *)row)->is.finite);
+    return buf;
+}
+
+static const char *fate_text(const void *row, char *buf, size_t size) {
+    const stored *r = row;
+    if (r->block > 0)
+        snprintf(buf, size, " %s, block scale %.9g", r->fate, r->is.scale);
+    else
+        snprintf(buf, size, " %s", r->fate);
+    return buf;
+}
+
 // Exact where 9 digits are, which is enough for every power of two and largest value here to be told apart.
-static void print_facts(void) {
-    printf("%-9s %4s %4s %4s %15s %15s %15s %12s %7s %21s\n", "format", "bits", "exp", "frac", "largest",
-           "smallest normal", "smallest", "epsilon", "digits", "finite values");
-    for (int i = 0; i < mz_lab_format_count(); i++) {
-        const mz_lab_format *f = mz_lab_format_at(i);
-        mz_lab_format_facts a = mz_lab_format_describe(f);
-        printf("%-9s %4d %4d %4d %15.9g %15.9g %15.9g %12.6g %7.1f %21llu\n", f->name, a.bits, f->exponent, f->fraction,
-               a.largest, a.smallest_normal, a.smallest_subnormal, a.epsilon, a.digits, (unsigned long long)a.finite);
-    }
+static const cli_field facts[] = {
+    {CLI_FIELD(fact, format.name), "format", "format", "%s", -9},
+    {CLI_FIELD(fact, format.title), "title"},
+    {CLI_FIELD(fact, is.bits), "bits", "bits", "%.0f", 4},
+    {CLI_FIELD(fact, format.exponent), "exponent_bits", "exp", "%.0f", 4},
+    {CLI_FIELD(fact, format.fraction), "fraction_bits", "frac", "%.0f", 4},
+    {CLI_FIELD(fact, is.bias), "bias"},
+    {CLI_FIELD(fact, is.largest), "largest", "largest", "%.9g", 15},
+    {CLI_FIELD(fact, is.smallest_normal), "smallest_normal", "smallest normal", "%.9g", 15},
+    {CLI_FIELD(fact, is.smallest_subnormal), "smallest_subnormal", "smallest", "%.9g", 15},
+    {CLI_FIELD(fact, is.zero), "rounds_to_zero"},
+    {CLI_FIELD(fact, is.epsilon), "epsilon", "epsilon", "%.6g", 12},
+    {CLI_FIELD(fact, is.digits), "decimal_digits", "digits", "%.1f", 7},
+    {CLI_FIELD(fact, is.finite), "finite_values", "finite values", .width = 21, .text = finite_text},
+    {CLI_FIELD(fact, is.bits_a_value), "bits_a_value"},
+    {CLI_FIELD(fact, format.block), "block", .flags = CLI_NULL},
+    {CLI_FIELD(fact, format.scale), "scale"},
+};
+
+static const cli_field stored_fields[] = {
+    {CLI_FIELD(stored, format), "format", "format", "%s", -9},
+    {CLI_FIELD(stored, hex), "hex", "hex", "%s", 18},
+    {CLI_FIELD(stored, is.sign), "sign"},
+    {CLI_FIELD(stored, exponent), "exponent"},
+    {CLI_FIELD(stored, fraction), "fraction"},
+    {CLI_FIELD(stored, bits), NULL, " sign exponent fraction", " %s", -67},
+    {CLI_FIELD(stored, is.value), "value", "value", "%.17g", 24},
+    {CLI_FIELD(stored, is.relative), "relative_error", "rel. error", "%.3g", 12},
+    {CLI_FIELD(stored, is.scale), "scale"},
+    {CLI_FIELD(stored, fate), "fate", " what happened", .text = fate_text},
+};
+
+static size_t describe_formats(fact *out) {
+    const int n = mz_lab_format_count() < FORMATS_MOST ? mz_lab_format_count() : FORMATS_MOST;
+    for (int i = 0; i < n; i++)
+        out[i] = (fact){*mz_lab_format_at(i), mz_lab_format_describe(mz_lab_format_at(i))};
+    return (size_t)n;
+}
+
+static void explain_facts(void) {
     printf("\nsmallest: the smallest subnormal; half of it, and anything below, rounds to zero. epsilon: from 1 to the "
            "next value. "
            "+0 and -0 count as one value.\n"
@@ -37,85 +95,32 @@ static void print_facts(void) {
            mz_lab_format_describe(mz_lab_format_find("nvfp4")).bits_a_value);
 }
 
-static json_t *facts_json(void) {
-    json_t *list = json_array();
-    for (int i = 0; i < mz_lab_format_count(); i++) {
-        const mz_lab_format *f = mz_lab_format_at(i);
-        mz_lab_format_facts a = mz_lab_format_describe(f);
-        json_t *o = json_object();
-        json_object_set_new(o, "format", json_string(f->name));
-        json_object_set_new(o, "title", json_string(f->title));
-        json_object_set_new(o, "bits", json_integer(a.bits));
-        json_object_set_new(o, "exponent_bits", json_integer(f->exponent));
-        json_object_set_new(o, "fraction_bits", json_integer(f->fraction));
-        json_object_set_new(o, "bias", json_integer(a.bias));
-        json_object_set_new(o, "largest", cli_json_number(a.largest));
-        json_object_set_new(o, "smallest_normal", cli_json_number(a.smallest_normal));
-        json_object_set_new(o, "smallest_subnormal", cli_json_number(a.smallest_subnormal));
-        json_object_set_new(o, "rounds_to_zero", cli_json_number(a.zero));
-        json_object_set_new(o, "epsilon", cli_json_number(a.epsilon));
-        json_object_set_new(o, "decimal_digits", cli_json_number(a.digits));
-        json_object_set_new(o, "finite_values",
-                            json_integer((json_int_t)a.finite)); // fp64's 2⁶⁴ - 2⁵³ - 1 does not fit
-        if (a.finite > (uint64_t)INT64_MAX)
-            json_object_set_new(o, "finite_values", cli_json_number((double)a.finite));
-        json_object_set_new(o, "bits_a_value", cli_json_number(a.bits_a_value));
-        json_object_set_new(o, "block", f->block > 0 ? json_integer(f->block) : json_null());
-        json_object_set_new(o, "scale", f->scale != NULL ? json_string(f->scale) : json_null());
-        json_array_append_new(list, o);
-    }
-    return list;
-}
-
 static void binary(uint64_t field, int bits, char *out) {
     for (int i = 0; i < bits; i++)
         out[i] = (field >> (bits - 1 - i)) & 1 ? '1' : '0';
     out[bits] = '\0';
 }
 
-static void print_value(double x) {
-    printf("%.17g\n\n%-9s %18s  %-66s %24s %12s  %s\n", x, "format", "hex", "sign exponent fraction", "value",
-           "rel. error", "what happened");
-    for (int i = 0; i < mz_lab_format_count(); i++) {
+static size_t store_everywhere(double x, stored *out) {
+    const int n = mz_lab_format_count() < FORMATS_MOST ? mz_lab_format_count() : FORMATS_MOST;
+    for (int i = 0; i < n; i++) {
         const mz_lab_format *f = mz_lab_format_at(i);
-        mz_stored s = mz_lab_format_store(f, x);
-        char exponent[16], fraction[56], fields[80], hex[24];
-        int digits = (f->exponent + f->fraction + 4) / 4;
-        binary(s.exponent, f->exponent, exponent);
-        binary(s.fraction, f->fraction, fraction);
-        snprintf(fields, sizeof fields, "%d %s %s", s.sign, exponent, fraction);
-        snprintf(hex, sizeof hex, "0x%0*llX", digits, (unsigned long long)s.code);
-        printf("%-9s %18s  %-66s %24.17g %12.3g  %s", f->name, hex, fields, s.value, s.relative, mz_fate_name(s.fate));
-        printf(f->block > 0 ? ", block scale %.9g\n" : "\n", s.scale);
+        const mz_stored is = mz_lab_format_store(f, x);
+        stored *o = &out[i];
+        *o = (stored){.format = f->name, .fate = mz_fate_name(is.fate), .block = f->block, .is = is};
+        binary(is.exponent, f->exponent, o->exponent);
+        binary(is.fraction, f->fraction, o->fraction);
+        snprintf(o->bits, sizeof o->bits, "%d %s %s", is.sign, o->exponent, o->fraction);
+        snprintf(o->hex, sizeof o->hex, "0x%0*llX", (f->exponent + f->fraction + 4) / 4, (unsigned long long)is.code);
     }
+    return (size_t)n;
+}
+
+static void explain_value(void) {
     printf("\nThe value is the fp64 number nearest to what was typed. subnormal: kept with fewer digits; underflow: "
            "rounded to zero; "
            "overflow:\nto infinity (E4M3: to NaN, E2M1: to its largest value). mxfp4, nvfp4: as the largest value of "
            "its block.\n");
-}
-
-static json_t *value_json(double x) {
-    json_t *list = json_array();
-    for (int i = 0; i < mz_lab_format_count(); i++) {
-        const mz_lab_format *f = mz_lab_format_at(i);
-        mz_stored s = mz_lab_format_store(f, x);
-        char exponent[16], fraction[56], hex[24];
-        json_t *o = json_object();
-        binary(s.exponent, f->exponent, exponent);
-        binary(s.fraction, f->fraction, fraction);
-        snprintf(hex, sizeof hex, "0x%0*llX", (f->exponent + f->fraction + 4) / 4, (unsigned long long)s.code);
-        json_object_set_new(o, "format", json_string(f->name));
-        json_object_set_new(o, "hex", json_string(hex));
-        json_object_set_new(o, "sign", json_integer(s.sign));
-        json_object_set_new(o, "exponent", json_string(exponent));
-        json_object_set_new(o, "fraction", json_string(fraction));
-        json_object_set_new(o, "value", cli_json_number(s.value));
-        json_object_set_new(o, "relative_error", cli_json_number(s.relative));
-        json_object_set_new(o, "scale", cli_json_number(s.scale));
-        json_object_set_new(o, "fate", json_string(mz_fate_name(s.fate)));
-        json_array_append_new(list, o);
-    }
-    return list;
 }
 
 static int formats(const cli_args *args) {
@@ -134,16 +139,39 @@ static int formats(const cli_args *args) {
         code = cli_plotted(args, mz_lab_draw_formats(plot.folder, plot.name), &plot);
     if (code != CLI_DONE)
         return code;
+    fact all[FORMATS_MOST];
+    stored values[FORMATS_MOST];
+    const size_t n = value ? store_everywhere(x, values) : describe_formats(all);
     if (cli_has(args, "json"))
-        return cli_json_print(args->command, value ? value_json(x) : facts_json());
-    if (value)
-        print_value(x);
-    else
-        print_facts();
+        return cli_json_print(args->command, value ? CLI_LIST(stored_fields, values, n) : CLI_LIST(facts, all, n));
+    if (value) {
+        printf("%.17g\n\n", x);
+        CLI_TABLE(stored_fields, values, n);
+        explain_value();
+    } else {
+        CLI_TABLE(facts, all, n);
+        explain_facts();
+    }
     return CLI_DONE;
 }
 
 // --- accumulate -----------------------------------------------------------------------------------------------------------------
+typedef struct total {
+    const char *way, *title;
+    mz_sum_result is;
+} total;
+enum { WAYS_MOST = 64 };
+
+static const cli_field total_fields[] = {
+    {CLI_FIELD(total, way), "way", "sum+term", "%s", -16},
+    {CLI_FIELD(total, is.sum), "sum", "sum", "%.10f", 18},
+    {CLI_FIELD(total, is.exact), "exact"},
+    {CLI_FIELD(total, is.relative), "relative_error", "rel. error", "%.3g", 14},
+    {CLI_FIELD(total, is.term), "term", "the term is", "%.12g", 18},
+    {CLI_FIELD(total, is.stalled), "stalled_after", "stalls at", "%.0f", 12, CLI_NULL | CLI_DASH},
+    {CLI_FIELD(total, title), NULL, "", " %s"},
+};
+
 static int accumulate(const cli_args *args) {
     double x;
     int64_t count, seed;
@@ -159,32 +187,16 @@ static int accumulate(const cli_args *args) {
         code = cli_plotted(args, mz_lab_draw_sums(plot.folder, plot.name, x, count, (uint64_t)seed), &plot);
     if (code != CLI_DONE)
         return code;
-    bool json = cli_has(args, "json");
-    json_t *list = json ? json_array() : NULL;
-    if (!json)
-        printf("%.9g added %lld times: %.10g\n\n%-16s %18s %14s %18s %12s  %s\n", x, (long long)count,
-               x * (double)count, "sum+term", "sum", "rel. error", "the term is", "stalls at", "");
-    for (int i = 0; i < mz_sum_way_count(); i++) {
-        const mz_sum_way *way = mz_sum_way_at(i);
-        mz_sum_result r = mz_sum(way, x, count, (uint64_t)seed, NULL, 0);
-        if (json) {
-            json_t *o = json_object();
-            json_object_set_new(o, "way", json_string(way->name));
-            json_object_set_new(o, "sum", cli_json_number(r.sum));
-            json_object_set_new(o, "exact", cli_json_number(r.exact));
-            json_object_set_new(o, "term", cli_json_number(r.term));
-            json_object_set_new(o, "relative_error", cli_json_number(r.relative));
-            json_object_set_new(o, "stalled_after", r.stalled > 0 ? json_integer(r.stalled) : json_null());
-            json_array_append_new(list, o);
-            continue;
-        }
-        char stalled[24] = "-";
-        if (r.stalled > 0)
-            snprintf(stalled, sizeof stalled, "%lld", (long long)r.stalled);
-        printf("%-16s %18.10f %14.3g %18.12g %12s  %s\n", way->name, r.sum, r.relative, r.term, stalled, way->title);
+    total rows[WAYS_MOST];
+    const size_t n = (size_t)(mz_sum_way_count() < WAYS_MOST ? mz_sum_way_count() : WAYS_MOST);
+    for (size_t i = 0; i < n; i++) {
+        const mz_sum_way *way = mz_sum_way_at((int)i);
+        rows[i] = (total){way->name, way->title, mz_sum(way, x, count, (uint64_t)seed, NULL, 0)};
     }
-    if (json)
-        return cli_json_print(args->command, list);
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, CLI_LIST(total_fields, rows, n));
+    printf("%.9g added %lld times: %.10g\n\n", x, (long long)count, x * (double)count);
+    CLI_TABLE(total_fields, rows, n);
     printf("\nA sum stalls where half of its spacing is more than the term: every further addition rounds back. An "
            "fp32 sum of fp16 terms\n"
            "keeps every addition; what is left is the term's own rounding, count times. That is why products of "
@@ -235,16 +247,16 @@ static void print_softmax(void) {
            log(65504.0), log(3.4028234663852886e38));
 }
 
-static json_t *path_json(const mz_scale_step *rows, int64_t steps) {
-    json_t *list = json_array();
-    for (int64_t i = 0; i < steps; i++) {
-        json_t *o = json_object();
-        json_object_set_new(o, "step", json_integer(i + 1));
-        json_object_set_new(o, "gradient", cli_json_number(rows[i].gradient));
-        json_object_set_new(o, "scale", cli_json_number(rows[i].scale));
-        json_object_set_new(o, "skipped", json_boolean(rows[i].skipped));
-        json_array_append_new(list, o);
-    }
+static const cli_field path_fields[] = {
+    {CLI_FIELD(mz_scale_step, gradient), "gradient"},
+    {CLI_FIELD(mz_scale_step, scale), "scale"},
+    {CLI_FIELD(mz_scale_step, skipped), "skipped"},
+};
+
+static json_t *path_json(const mz_scale_step *rows, size_t steps) {
+    json_t *list = CLI_LIST(path_fields, rows, steps);
+    for (size_t i = 0; i < steps; i++)
+        json_object_set_new(json_array_get(list, i), "step", json_integer((json_int_t)i + 1));
     return list;
 }
 
@@ -307,8 +319,19 @@ static int overflow(const cli_args *args) {
 }
 
 // --- clipping -------------------------------------------------------------------------------------------------------------------
+typedef struct clip_row {
+    const char *order;
+    mz_clip_order is;
+} clip_row;
+
+static const cli_field clip_fields[] = {
+    {CLI_FIELD(clip_row, order), "order", "order", "%s", -22},
+    {CLI_FIELD(clip_row, is.norm), "norm", "norm seen", "%g", 14},
+    {CLI_FIELD(clip_row, is.clip), "clip", "clip factor", "%g", 14},
+    {CLI_FIELD(clip_row, is.update), "update", "update", "%g", 14},
+};
+
 static int clipping(const cli_args *args) {
-    static const char *const names[] = {"unscale, clip, step", "clip, unscale, step"};
     double gradient, max_norm, scale;
     int code = cli_number(args, "value", 1e-6, 1e6, 0.25, &gradient);
     if (code == CLI_DONE)
@@ -318,29 +341,18 @@ static int clipping(const cli_args *args) {
     if (code != CLI_DONE)
         return code;
     mezzo_device *device = NULL;
-    mz_clip_order orders[2];
+    clip_row orders[2] = {{.order = "unscale, clip, step"}, {.order = "clip, unscale, step"}};
     mezzo_status status = mezzo_device_open("cpu", 1, &device);
     for (int i = 0; i < 2 && status == MEZZO_OK; i++)
-        status = mz_clip_in_order(device, gradient, max_norm, scale, i == 0, &orders[i]);
+        status = mz_clip_in_order(device, gradient, max_norm, scale, i == 0, &orders[i].is);
     mezzo_device_close(device);
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
-    json_t *rows = cli_has(args, "json") ? json_array() : NULL;
-    if (rows == NULL)
-        printf(
-            "a gradient of %g, a loss scale of %g, clipped to a norm of %g, SGD with rate 1\n\n%-22s %14s %14s %14s\n",
-            gradient, scale, max_norm, "order", "norm seen", "clip factor", "update");
-    for (int i = 0; i < 2; i++) {
-        const mz_clip_order *o = &orders[i];
-        if (rows != NULL)
-            json_array_append_new(rows,
-                                  json_pack("{s:s, s:o, s:o, s:o}", "order", names[i], "norm", cli_json_number(o->norm),
-                                            "clip", cli_json_number(o->clip), "update", cli_json_number(o->update)));
-        else
-            printf("%-22s %14g %14g %14g\n", names[i], o->norm, o->clip, o->update);
-    }
-    if (rows != NULL)
-        return cli_json_print(args->command, json_pack("{s:o}", "rows", rows));
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, json_pack("{s:o}", "rows", CLI_LIST(clip_fields, orders, 2)));
+    printf("a gradient of %g, a loss scale of %g, clipped to a norm of %g, SGD with rate 1\n\n", gradient, scale,
+           max_norm);
+    CLI_TABLE(clip_fields, orders, 2);
     printf("\nScaled gradients are longer by the loss scale: clipped first, they are cut to the limit and then divided "
            "by the "
            "scale. The step is\nas good as lost, in every step, and nothing says so but the clip factor.\n");
@@ -350,24 +362,23 @@ static int clipping(const cli_args *args) {
 // --- layernorm ------------------------------------------------------------------------------------------------------------------
 static const mezzo_dtype norm_formats[] = {MEZZO_F16, MEZZO_BF16};
 
-static void print_norm(const char *format, const mz_norm_row *r) {
-    const double columns[] = {r->mean,         r->low_mean,     r->fp32_mean,     r->variance,
-                              r->low_variance, r->low_one_pass, r->fp32_variance, r->fp32_one_pass};
-    char buffer[24];
-    printf("%-6s %6lld", format, (long long)r->width);
-    for (size_t i = 0; i < MZ_COUNT(columns); i++)
-        printf(" %12s", number(columns[i], buffer));
-    printf("\n");
-}
+typedef struct norm {
+    const char *format;
+    mz_norm_row is;
+} norm;
 
-static json_t *norm_json(const char *format, const mz_norm_row *r) {
-    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format", format, "width",
-                     (json_int_t)r->width, "mean", cli_json_number(r->mean), "format_mean",
-                     cli_json_number(r->low_mean), "fp32_mean", cli_json_number(r->fp32_mean), "variance",
-                     cli_json_number(r->variance), "format_variance", cli_json_number(r->low_variance),
-                     "format_one_pass", cli_json_number(r->low_one_pass), "fp32_variance",
-                     cli_json_number(r->fp32_variance), "fp32_one_pass", cli_json_number(r->fp32_one_pass));
-}
+static const cli_field norm_fields[] = {
+    {CLI_FIELD(norm, format), "format", "stored", "%s", -6},
+    {CLI_FIELD(norm, is.width), "width", "width", "%.0f", 6},
+    {CLI_FIELD(norm, is.mean), "mean", "mean", "%.6g", 12},
+    {CLI_FIELD(norm, is.low_mean), "format_mean", "in format", "%.6g", 12},
+    {CLI_FIELD(norm, is.fp32_mean), "fp32_mean", "in fp32", "%.6g", 12},
+    {CLI_FIELD(norm, is.variance), "variance", "variance", "%.6g", 12},
+    {CLI_FIELD(norm, is.low_variance), "format_variance", "in format", "%.6g", 12},
+    {CLI_FIELD(norm, is.low_one_pass), "format_one_pass", "1 pass", "%.6g", 12},
+    {CLI_FIELD(norm, is.fp32_variance), "fp32_variance", "in fp32", "%.6g", 12},
+    {CLI_FIELD(norm, is.fp32_one_pass), "fp32_one_pass", "1 pass", "%.6g", 12},
+};
 
 static int layernorm(const cli_args *args) {
     enum { WIDTHS = 4 }; // 256, 1024, 4096, 16384
@@ -387,21 +398,15 @@ static int layernorm(const cli_args *args) {
         code = cli_plotted(args, mz_lab_draw_norms(plot.folder, plot.name, rows[0], rows[1], WIDTHS), &plot);
     if (code != CLI_DONE)
         return code;
-    json_t *list = cli_has(args, "json") ? json_array() : NULL;
-    if (list == NULL)
-        printf("rows of normal numbers around %g, deviation 1: the mean, and the variance by two passes and as E[x²] - "
-               "E[x]²\n\n"
-               "%-6s %6s %12s %12s %12s %12s %12s %12s %12s %12s\n",
-               center, "stored", "width", "mean", "in format", "in fp32", "variance", "in format", "1 pass", "in fp32",
-               "1 pass");
-    for (size_t f = 0; f < MZ_COUNT(norm_formats); f++)
-        for (int w = 0; w < WIDTHS; w++)
-            if (list == NULL)
-                print_norm(mezzo_dtype_name(norm_formats[f]), &rows[f][w]);
-            else
-                json_array_append_new(list, norm_json(mezzo_dtype_name(norm_formats[f]), &rows[f][w]));
-    if (list != NULL)
-        return cli_json_print(args->command, list);
+    norm table[MZ_COUNT(norm_formats) * WIDTHS];
+    for (size_t i = 0; i < MZ_COUNT(table); i++)
+        table[i] = (norm){mezzo_dtype_name(norm_formats[i / WIDTHS]), rows[i / WIDTHS][i % WIDTHS]};
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, CLI_LIST(norm_fields, table, MZ_COUNT(table)));
+    printf("rows of normal numbers around %g, deviation 1: the mean, and the variance by two passes and as E[x²] - "
+           "E[x]²\n\n",
+           center);
+    CLI_TABLE(norm_fields, table, MZ_COUNT(table));
     printf("\nIn the row's own format a sum overflows (fp16, above 65,504) or stalls (bf16, once its spacing is more "
            "than twice a value). "
            "E[x²] - E[x]²\nsubtracts two large, nearly equal numbers: far from zero it fails even in fp32. Two passes "

@@ -2,34 +2,42 @@
 #include <math.h>
 
 #include "cli.h"
+#include "fields.h"
 #include "lab.h"
 #include "study/lab/lab.h"
 
-static json_t *row_json(const mz_speed_row *r) {
-    return json_pack("{ss ss so so so sI so sI sI ss}", "precision", mezzo_precision_name(r->asked), "effective",
-                     mezzo_precision_name(r->effective), "step_ms", cli_json_number(r->ms), "tokens_per_second",
-                     cli_json_number(r->tokens_per_second), "final_loss", cli_json_number(r->final_loss),
-                     "steps_to_target", (json_int_t)r->steps, "seconds_to_target", cli_json_number(r->seconds),
-                     "skipped", (json_int_t)r->skipped, "memory_bytes", (json_int_t)r->memory, "reason", r->reason);
+typedef struct line {
+    mz_speed_row is;
+    double times; // as fast as the first; NaN where either does not get there
+} line;
+
+static const char *other_text(const void *row, char *buf, size_t size) {
+    const mz_speed_row *r = &((const line *)row)->is;
+    snprintf(buf, size, "%s%s", r->effective != r->asked ? " as " : "",
+             r->effective != r->asked ? mezzo_precision_name(r->effective) : "");
+    return buf;
 }
 
-static void print_rows(const mz_speed_row *rows, int n, const mz_speed_result *result, const mz_speed_options *o) {
-    char count[32], bytes[32];
-    printf("a GPT of %s parameters, %lld x 128 tokens a step, on %s\n\n%-9s %9s %10s %10s %10s %8s %11s %9s\n",
-           cli_thousands((double)result->parameters, count, sizeof count), (long long)o->batch, result->device,
-           "precision", "ms/step", "tokens/s", "memory", "last loss", "steps", "seconds", "times");
-    for (int i = 0; i < n; i++) {
-        const mz_speed_row *r = &rows[i];
-        printf("%-9s %9.2f %10s %10s %10.4f", mezzo_precision_name(r->asked), r->ms,
-               cli_thousands(r->tokens_per_second, count, sizeof count), cli_bytes(r->memory, bytes, sizeof bytes),
-               r->final_loss);
-        if (r->steps > 0)
-            printf(" %8lld %11.2f %9.2f", (long long)r->steps, r->seconds, rows[0].seconds / r->seconds);
-        else
-            printf(" %8s %11s %9s", "-", "-", "-");
-        printf("%s%s\n", r->effective != r->asked ? "  as " : "",
-               r->effective != r->asked ? mezzo_precision_name(r->effective) : "");
-    }
+static const cli_field fields[] = {
+    {CLI_FIELD(line, is.asked), "precision", "precision", "%s", -9},
+    {CLI_FIELD(line, is.effective), "effective"},
+    {CLI_FIELD(line, is.ms), "step_ms", "ms/step", "%.2f", 9},
+    {CLI_FIELD(line, is.tokens_per_second), "tokens_per_second", "tokens/s", "count", 10},
+    {CLI_FIELD(line, is.memory), "memory_bytes", "memory", "bytes", 10},
+    {CLI_FIELD(line, is.final_loss), "final_loss", "last loss", "%.4f", 10},
+    {CLI_FIELD(line, is.steps), "steps_to_target", "steps", "%.0f", 8, CLI_DASH},
+    {CLI_FIELD(line, is.seconds), "seconds_to_target", "seconds", "%.2f", 11, CLI_DASH},
+    {CLI_FIELD(line, times), NULL, "times", "%.2f", 9, CLI_DASH},
+    {CLI_FIELD(line, is.skipped), "skipped"},
+    {CLI_FIELD(line, is.reason), "reason"},
+    {CLI_FIELD(line, is.effective), NULL, "", .text = other_text},
+};
+
+static void print_rows(const line *rows, size_t n, const mz_speed_result *result, const mz_speed_options *o) {
+    char count[32];
+    printf("a GPT of %s parameters, %lld x 128 tokens a step, on %s\n\n",
+           cli_thousands((double)result->parameters, count, sizeof count), (long long)o->batch, result->device);
+    CLI_TABLE(fields, rows, n);
     printf("\nsteps, seconds: until the training loss, smoothed over ten steps, is %.4f. times: as fast as the first "
            "row. All start from "
            "the\nsame weights and see the same batches; each trains some steps in turn, so that a busy machine slows "
@@ -63,14 +71,14 @@ int cli_lab_speed(const cli_args *args) {
         code = cli_plotted(args, mz_lab_draw_speed(plot.folder, plot.name, rows, o.n_precisions, &result), &plot);
     if (code != CLI_DONE)
         return code;
-    if (cli_has(args, "json")) {
-        json_t *list = json_array();
-        for (int i = 0; i < o.n_precisions; i++)
-            json_array_append_new(list, row_json(&rows[i]));
-        return cli_json_print(args->command,
-                              json_pack("{so sI ss so}", "target", cli_json_number(result.target), "parameters",
-                                        (json_int_t)result.parameters, "device", result.device, "rows", list));
-    }
-    print_rows(rows, o.n_precisions, &result, &o);
+    line lines[MZ_SPEED_MOST];
+    const size_t n = (size_t)o.n_precisions;
+    for (size_t i = 0; i < n; i++)
+        lines[i] = (line){rows[i], rows[0].seconds / rows[i].seconds};
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, json_pack("{so sI ss so}", "target", cli_json_number(result.target),
+                                                       "parameters", (json_int_t)result.parameters, "device",
+                                                       result.device, "rows", CLI_LIST(fields, lines, n)));
+    print_rows(lines, n, &result, &o);
     return CLI_DONE;
 }

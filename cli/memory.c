@@ -5,6 +5,7 @@
 
 #include "base/precision.h"
 #include "cli.h"
+#include "fields.h"
 #include "study/measure/measure.h"
 #include "study/measure/memory_figure.h"
 
@@ -239,23 +240,69 @@ static const char *mib(size_t bytes, char *buffer, size_t size) {
     return buffer;
 }
 
-static void print_row(const memory_row *r) {
+// A row as it is told: what a step takes, part by part.
+typedef struct line {
+    const char *name, *optimizer, *master; // name: of a saving
+    mezzo_precision precision;
+    mz_footprint f;
+    size_t scratch, total, run;             // scratch: what one column holds
+    double measured, error, largest, again; // NaN: not asked for
+    double saved;                           // of the base row's total
+} line;
+
+static line line_of(const asked *a, const memory_row *r) {
     const mz_footprint *f = &r->f;
-    const size_t parts[] = {f->weights,           f->shadows,     f->gradients,
-                            f->optimizer,         f->activations, f->workspace + f->inputs + f->padding,
-                            mz_footprint_total(f)};
-    char text[32];
-    printf("%-9s %-10s %-10s", mezzo_precision_name(r->precision), optimizers[r->optimizer].name,
-           mezzo_master_name(r->master));
-    for (size_t i = 0; i < MZ_COUNT(parts); i++)
-        printf(" %12s", mib(parts[i], text, sizeof text));
-    if (r->measured > 0)
-        printf(" %12s %+6.2f %%", mib(r->measured, text, sizeof text),
-               100 * ((double)mz_footprint_total(f) / (double)r->measured - 1));
-    if (r->largest >= 0)
-        printf(" %10lld %10lld", (long long)r->largest, (long long)r->largest_again);
-    printf("\n");
+    const double total = (double)mz_footprint_total(f), base = (double)mz_footprint_total(&a->rows[a->base].f);
+    const bool measured = r->measured > 0, limited = r->largest >= 0;
+    return (line){.optimizer = optimizers[r->optimizer].name,
+                  .master = mezzo_master_name(r->master),
+                  .precision = r->precision,
+                  .f = *f,
+                  .scratch = f->workspace + f->inputs + f->padding,
+                  .total = (size_t)total,
+                  .run = mz_footprint_run(f),
+                  .measured = measured ? (double)r->measured : (double)NAN,
+                  .error = measured ? 100 * (total / (double)r->measured - 1) : (double)NAN,
+                  .largest = limited ? (double)r->largest : (double)NAN,
+                  .again = limited ? (double)r->largest_again : (double)NAN,
+                  .saved = 100 * (1 - total / base)};
 }
+
+static const cli_field row_fields[] = {
+    {CLI_FIELD(line, precision), "precision", "precision", "%s", -9},
+    {CLI_FIELD(line, optimizer), "optimizer_kind", "optimizer", "%s", -10},
+    {CLI_FIELD(line, master), "master", "master", "%s", -10},
+    {CLI_FIELD(line, f.weights), "weights", "weights", "mib", 12},
+    {CLI_FIELD(line, f.shadows), "shadows", "copies", "mib", 12},
+    {CLI_FIELD(line, f.gradients), "gradients", "gradients", "mib", 12},
+    {CLI_FIELD(line, f.optimizer), "optimizer", "optimizer", "mib", 12},
+    {CLI_FIELD(line, f.activations), "activations", "activations", "mib", 12},
+    {CLI_FIELD(line, f.workspace), "workspace"},
+    {CLI_FIELD(line, f.inputs), "inputs"},
+    {CLI_FIELD(line, f.padding), "padding"},
+    {CLI_FIELD(line, scratch), NULL, "workspace", "mib", 12},
+    {CLI_FIELD(line, total), "total", "total", "mib", 12},
+    {CLI_FIELD(line, f.unshared), "activations_unshared"},
+    {CLI_FIELD(line, f.evaluation), "evaluation"},
+    {CLI_FIELD(line, f.sampling), "sampling"},
+    {CLI_FIELD(line, run), "run"},
+    {CLI_FIELD(line, measured), "measured", "measured", "mib", 12, CLI_KNOWN | CLI_WHOLE},
+    {CLI_FIELD(line, error), NULL, "error", "%+.2f %%", 8, CLI_KNOWN},
+    {CLI_FIELD(line, largest), "largest_batch", "batch fits", "%.0f", 10, CLI_KNOWN | CLI_WHOLE},
+    {CLI_FIELD(line, again), "largest_batch_recompute", "recompute", "%.0f", 10, CLI_KNOWN | CLI_WHOLE},
+};
+static const char *saved_text(const void *row, char *buf, size_t size) {
+    const line *l = row;
+    snprintf(buf, size, isnan(l->saved) ? "" : "%.1f %%", l->saved);
+    return buf;
+}
+
+static const cli_field saving_fields[] = {
+    {CLI_FIELD(line, name), NULL, "", "%s", -34},
+    {CLI_FIELD(line, f.activations), NULL, "activations", "mib", 14},
+    {CLI_FIELD(line, total), NULL, "total", "mib", 14},
+    {CLI_FIELD(line, saved), NULL, "saved", .width = 8, .text = saved_text},
+};
 
 static void print_plan(const asked *a) {
     char text[32], unshared[32], sampling[32];
@@ -266,15 +313,10 @@ static void print_plan(const asked *a) {
            a->w.recompute         ? ", with recompute"
            : a->w.recompute_light ? ", with recompute light"
                                   : "");
-    printf("%-9s %-10s %-10s %12s %12s %12s %12s %12s %12s %12s", "precision", "optimizer", "master", "weights",
-           "copies", "gradients", "optimizer", "activations", "workspace", "total");
-    if (a->measure)
-        printf(" %12s %8s", "measured", "error");
-    if (a->limit > 0)
-        printf(" %10s %10s", "batch fits", "recompute");
-    printf("\n");
+    line lines[ROWS_MOST];
     for (int i = 0; i < a->n_rows; i++)
-        print_row(&a->rows[i]);
+        lines[i] = line_of(a, &a->rows[i]);
+    CLI_TABLE(row_fields, lines, (size_t)a->n_rows);
     printf("\nAutocast does not halve the weights: fp32 weights, gradients and moments stay, and every matrix that\n"
            "a product reads has a 2-byte low-precision copy beside it. What shrinks is the activations. If no two\n"
            "values shared memory, %s's activations would take %s. `mezzo train` also keeps programs for\n"
@@ -317,18 +359,19 @@ static bool any_fits(const asked *a) {
 
 static void print_savings(const asked *a) {
     const memory_row *base = &a->rows[a->base];
-    double total = (double)mz_footprint_total(&base->f);
-    char one[32], two[32];
-    printf("\nthe same step in less memory: %s, %s\n\n%-34s %14s %14s %8s\n", mezzo_precision_name(base->precision),
-           optimizers[base->optimizer].name, "", "activations", "total", "saved");
-    printf("%-34s %14s %14s\n", "as above", mib(base->f.activations, one, sizeof one),
-           mib((size_t)total, two, sizeof two));
+    line lines[MZ_COUNT(a->savings) + 1];
+    lines[0] = line_of(a, base);
+    lines[0].name = "as above";
+    lines[0].saved = (double)NAN;
     for (int i = 0; i < a->n_savings; i++) {
-        const mz_footprint *f = &a->savings[i].f;
-        size_t now = mz_footprint_total(f);
-        printf("%-34s %14s %14s %6.1f %%\n", a->savings[i].name, mib(f->activations, one, sizeof one),
-               mib(now, two, sizeof two), 100 * (1 - (double)now / total));
+        memory_row r = *base;
+        r.f = a->savings[i].f;
+        lines[i + 1] = line_of(a, &r);
+        lines[i + 1].name = a->savings[i].name;
     }
+    printf("\nthe same step in less memory: %s, %s\n\n", mezzo_precision_name(base->precision),
+           optimizers[base->optimizer].name);
+    CLI_TABLE(saving_fields, lines, (size_t)a->n_savings + 1);
 }
 
 static void print_schemes(double params) {
@@ -342,36 +385,16 @@ static void print_schemes(double params) {
     }
 }
 
-static json_t *footprint_json(const mz_footprint *f) {
-    return json_pack("{sI sI sI sI sI sI sI sI sI sI sI sI sI}", "weights", (json_int_t)f->weights, "shadows",
-                     (json_int_t)f->shadows, "gradients", (json_int_t)f->gradients, "optimizer",
-                     (json_int_t)f->optimizer, "activations", (json_int_t)f->activations, "workspace",
-                     (json_int_t)f->workspace, "inputs", (json_int_t)f->inputs, "padding", (json_int_t)f->padding,
-                     "total", (json_int_t)mz_footprint_total(f), "activations_unshared", (json_int_t)f->unshared,
-                     "evaluation", (json_int_t)f->evaluation, "sampling", (json_int_t)f->sampling, "run",
-                     (json_int_t)mz_footprint_run(f));
-}
-
-static json_t *row_json(const memory_row *r) {
-    json_t *o = footprint_json(&r->f);
-    json_object_set_new(o, "precision", json_string(mezzo_precision_name(r->precision)));
-    json_object_set_new(o, "optimizer_kind", json_string(optimizers[r->optimizer].name));
-    json_object_set_new(o, "master", json_string(mezzo_master_name(r->master)));
-    if (r->measured > 0)
-        json_object_set_new(o, "measured", json_integer((json_int_t)r->measured));
-    if (r->largest >= 0) {
-        json_object_set_new(o, "largest_batch", json_integer(r->largest));
-        json_object_set_new(o, "largest_batch_recompute", json_integer(r->largest_again));
-    }
-    return o;
-}
-
 static json_t *plan_json(const asked *a) {
+    enum { OF_ROWS = 3 }; // fields that savings share with the base row
     json_t *rows = json_array(), *savings = json_array();
-    for (int i = 0; i < a->n_rows; i++)
-        json_array_append_new(rows, row_json(&a->rows[i]));
+    for (int i = 0; i < a->n_rows; i++) {
+        const line l = line_of(a, &a->rows[i]);
+        json_array_append_new(rows, cli_fields_json(row_fields, MZ_COUNT(row_fields), &l, NULL, NULL));
+    }
     for (int i = 0; i < a->n_savings; i++) {
-        json_t *o = footprint_json(&a->savings[i].f);
+        const line l = line_of(a, &(memory_row){.f = a->savings[i].f, .largest = -1});
+        json_t *o = cli_fields_json(row_fields + OF_ROWS, MZ_COUNT(row_fields) - OF_ROWS, &l, NULL, NULL);
         json_object_set_new(o, "name", json_string(a->savings[i].name));
         json_array_append_new(savings, o);
     }

@@ -5,6 +5,7 @@
 
 #include "choose.h"
 #include "cli.h"
+#include "fields.h"
 #include "train/inject.h"
 
 static volatile sig_atomic_t stop;
@@ -36,23 +37,41 @@ static void print_resume(FILE *to, const cli_args *args, const char *folder, con
             cli_quote(path, config, sizeof config), more);
 }
 
+static const char *validation_text(const void *row, char *buf, size_t size) {
+    const mezzo_train_result *r = row;
+    if (isnan(r->val_loss))
+        return NULL;
+    if (!isnan(r->val_accuracy))
+        snprintf(buf, size, "%.4f (accuracy %.2f %%; best %.4f)", r->val_loss, 100 * r->val_accuracy, r->best_val_loss);
+    else
+        snprintf(buf, size, "%.4f (perplexity %.2f; best %.4f)", r->val_loss, exp(r->val_loss), r->best_val_loss);
+    return buf;
+}
+
+static const cli_field fields[] = {
+    {CLI_FIELD(mezzo_train_result, checkpoint), "checkpoint"},
+    {CLI_FIELD(mezzo_train_result, device), "device"},
+    {CLI_FIELD(mezzo_train_result, precision), "precision"},
+    {CLI_FIELD(mezzo_train_result, steps), "steps"},
+    {CLI_FIELD(mezzo_train_result, healthy), "healthy"},
+    {CLI_FIELD(mezzo_train_result, loss), "loss", "training loss", "%.4f"},
+    {CLI_FIELD(mezzo_train_result, val_loss), "val_loss", "validation loss", .text = validation_text},
+    {CLI_FIELD(mezzo_train_result, best_val_loss), "best_val_loss"},
+    {CLI_FIELD(mezzo_train_result, val_accuracy), "val_accuracy", .flags = CLI_KNOWN},
+    {CLI_FIELD(mezzo_train_result, seconds), "seconds", "time", "duration"},
+    {CLI_FIELD(mezzo_train_result, tokens_per_second), "*_per_second", "speed", "count */s"},
+    {CLI_FIELD(mezzo_train_result, memory_bytes), "memory_bytes", "memory", "bytes"},
+    {CLI_FIELD(mezzo_train_result, skipped), "skipped_steps", "skipped steps", "%.0f"},
+    {CLI_FIELD(mezzo_train_result, health), "health", "health", "%s"},
+    {CLI_FIELD(mezzo_train_result, sample), "sample"},
+};
+
 static void print_text(const cli_args *args, const char *folder, const mezzo_config *config,
                        const mezzo_train_result *r) {
-    char buf[64], program[512], quoted[4200];
+    char program[512], quoted[4200];
     printf("done: %lld steps of %s, %s on %s\n", (long long)r->steps, mezzo_config_get(config, "model.name"),
            mezzo_precision_name(r->precision), r->device);
-    printf("  training loss    %.4f\n", r->loss);
-    if (!isnan(r->val_loss) && !isnan(r->val_accuracy))
-        printf("  validation loss  %.4f (accuracy %.2f %%; best %.4f)\n", r->val_loss, 100 * r->val_accuracy,
-               r->best_val_loss);
-    else if (!isnan(r->val_loss))
-        printf("  validation loss  %.4f (perplexity %.2f; best %.4f)\n", r->val_loss, exp(r->val_loss),
-               r->best_val_loss);
-    printf("  time             %s\n", cli_duration(r->seconds, buf, sizeof buf));
-    printf("  speed            %s %s/s\n", cli_thousands(r->tokens_per_second, buf, sizeof buf), r->unit);
-    printf("  memory           %s\n", cli_bytes(r->memory_bytes, buf, sizeof buf));
-    printf("  skipped steps    %lld\n", (long long)r->skipped);
-    printf("  health           %s\n", r->health);
+    cli_fields_lines(fields, MZ_COUNT(fields), r, r->unit, "  ", 17);
     if (*r->sample != '\0') {
         printf("\nsample:\n");
         cli_print_text(stdout, r->sample, strlen(r->sample));
@@ -77,27 +96,9 @@ static void print_text(const cli_args *args, const char *folder, const mezzo_con
 }
 
 static int print_json(const cli_args *args, const char *folder, const mezzo_train_result *r) {
-    char rate[32];
     json_t *o = json_object();
     json_object_set_new(o, "run", cli_json_text(folder, strlen(folder)));
-    json_object_set_new(o, "checkpoint", cli_json_text(r->checkpoint, strlen(r->checkpoint)));
-    json_object_set_new(o, "device", json_string(r->device));
-    json_object_set_new(o, "precision", json_string(mezzo_precision_name(r->precision)));
-    json_object_set_new(o, "steps", json_integer(r->steps));
-    json_object_set_new(o, "skipped_steps", json_integer(r->skipped));
-    json_object_set_new(o, "healthy", json_boolean(r->healthy));
-    json_object_set_new(o, "health", cli_json_text(r->health, strlen(r->health)));
-    json_object_set_new(o, "loss", cli_json_number(r->loss));
-    json_object_set_new(o, "val_loss", cli_json_number(r->val_loss));
-    json_object_set_new(o, "best_val_loss", cli_json_number(r->best_val_loss));
-    if (!isnan(r->val_accuracy))
-        json_object_set_new(o, "val_accuracy", cli_json_number(r->val_accuracy));
-    json_object_set_new(o, "seconds", cli_json_number(r->seconds));
-    snprintf(rate, sizeof rate, "%s_per_second", r->unit);
-    json_object_set_new(o, rate, cli_json_number(r->tokens_per_second));
-    json_object_set_new(o, "memory_bytes", json_integer((json_int_t)r->memory_bytes));
-    json_object_set_new(o, "sample", cli_json_text(r->sample, strlen(r->sample)));
-    return cli_json_print(args->command, o);
+    return cli_json_print(args->command, cli_fields_json(fields, MZ_COUNT(fields), r, r->unit, o));
 }
 
 // Interrupted: where the checkpoint is and how to go on, on stderr; stdout holds results only.
@@ -137,21 +138,19 @@ static void show(void *user, const mezzo_progress *p) {
     cli_progress_show(&w->progress, p);
 }
 
-static int bisect_json(const cli_args *args, const mezzo_bisect_result *r) {
-    json_t *o = json_object();
-    json_object_set_new(o, "found", json_boolean(r->found));
-    json_object_set_new(o, "first_step", json_integer(r->first_step));
-    json_object_set_new(o, "last_step", json_integer(r->last_step));
-    json_object_set_new(o, "step", json_integer(r->step));
-    json_object_set_new(o, "micro", json_integer(r->micro));
-    json_object_set_new(o, "kind", json_string(r->kind));
-    json_object_set_new(o, "op", json_string(r->op));
-    json_object_set_new(o, "module", cli_json_text(r->module, strlen(r->module)));
-    json_object_set_new(o, "phase", json_string(r->phase));
-    json_object_set_new(o, "dtype", json_string(r->dtype));
-    json_object_set_new(o, "text", cli_json_text(r->text, strlen(r->text)));
-    return cli_json_print(args->command, o);
-}
+static const cli_field bisect_fields[] = {
+    {CLI_FIELD(mezzo_bisect_result, found), "found"},
+    {CLI_FIELD(mezzo_bisect_result, first_step), "first_step"},
+    {CLI_FIELD(mezzo_bisect_result, last_step), "last_step"},
+    {CLI_FIELD(mezzo_bisect_result, step), "step"},
+    {CLI_FIELD(mezzo_bisect_result, micro), "micro"},
+    {CLI_FIELD(mezzo_bisect_result, kind), "kind"},
+    {CLI_FIELD(mezzo_bisect_result, op), "op"},
+    {CLI_FIELD(mezzo_bisect_result, module), "module"},
+    {CLI_FIELD(mezzo_bisect_result, phase), "phase"},
+    {CLI_FIELD(mezzo_bisect_result, dtype), "dtype"},
+    {CLI_FIELD(mezzo_bisect_result, text), "text"},
+};
 
 // --bisect-nan: 0 where every step is good, 1 where one is not.
 static int bisect(const cli_args *args, const mezzo_config *config, const mezzo_hooks *hooks, cli_progress *progress) {
@@ -166,7 +165,7 @@ static int bisect(const cli_args *args, const mezzo_config *config, const mezzo_
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
     if (cli_has(args, "json"))
-        code = bisect_json(args, &r);
+        code = cli_json_print(args->command, cli_fields_json(bisect_fields, MZ_COUNT(bisect_fields), &r, NULL, NULL));
     else if (r.found)
         printf("%s\n", r.text);
     else

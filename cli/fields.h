@@ -1,0 +1,71 @@
+// A result described once: each field's JSON key, its title in text, how it is written and where it is. Text and JSON are made from one table.
+#ifndef CLI_FIELDS_H
+#define CLI_FIELDS_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "mezzo/device.h"
+
+typedef enum cli_kind {
+    CLI_F64,
+    CLI_I64,
+    CLI_U64, // size_t too
+    CLI_I32,
+    CLI_BOOL,
+    CLI_CHARS,     // char[N]
+    CLI_POINTER,   // const char *; NULL is null
+    CLI_PRECISION, // its name
+} cli_kind;
+
+enum {
+    CLI_DASH = 1,  // text: "-" where it is 0 or NaN
+    CLI_NULL = 2,  // JSON: null where it is 0
+    CLI_KNOWN = 4, // left out where it is NaN; of a table, where it is NaN in the first row
+    CLI_WHOLE = 8, // a double that is an integer in JSON
+};
+
+typedef struct cli_field {
+    cli_kind kind;
+    size_t offset;
+    const char *key;   // of the JSON object; NULL: text only
+    const char *title; // of its line or column; NULL: JSON only
+    // printf's of a double or of text ("%.4f", "%-9s"), or one of "count" (12,345), "bytes", "mib", "duration"; what follows a blank is put behind.
+    const char *form;
+    int width;        // of a column, as printf has it: negative is left-aligned
+    unsigned flags;   // CLI_DASH …
+    const char *only; // shown only where the caller's word is this; NULL: always
+    double factor;    // numbers are multiplied by it; 0 is 1
+    // Instead of `form`: the text, into `buf` or from elsewhere; NULL: this line is left out.
+    const char *(*text)(const void *row, char *buf, size_t size);
+} cli_field;
+
+// The first two members, from a struct's member. CLI_FIELD(mezzo_eval_result, loss), "loss", "loss", "%.6f"
+#define CLI_FIELD(type, member)                                                                                        \
+    .kind = _Generic(((type *)NULL)->member,                                                                           \
+        double: CLI_F64,                                                                                               \
+        int64_t: CLI_I64,                                                                                              \
+        uint64_t: CLI_U64,                                                                                             \
+        int: CLI_I32,                                                                                                  \
+        bool: CLI_BOOL,                                                                                                \
+        char *: CLI_CHARS,                                                                                             \
+        const char *: CLI_POINTER,                                                                                     \
+        mezzo_precision: CLI_PRECISION),                                                                               \
+    .offset = offsetof(type, member)
+
+// '*' in keys, titles and forms stands for `word` (NULL: none has one).
+// An object with the fields that have a key, added to `into`, or, where it is NULL, to a new one.
+json_t *cli_fields_json(const cli_field *fields, size_t n, const void *row, const char *word, json_t *into);
+// A line for each field that has a title: `indent`, the title padded to `width`, the value.
+void cli_fields_lines(const cli_field *fields, size_t n, const void *row, const char *word, const char *indent,
+                      int width);
+// A table: titles, then the rows; columns are as wide as `width` says, one blank between them; or the same rows as a JSON array.
+// `rows` are `count` structs of `stride` bytes.
+void cli_fields_table(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count);
+json_t *cli_fields_list(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count);
+#define CLI_TABLE(fields, rows, count) cli_fields_table((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count))
+#define CLI_LIST(fields, rows, count)  cli_fields_list((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count))
+
+#endif
