@@ -15,7 +15,7 @@ allowed() {
     backend) echo "base/* graph/* $public_graph mezzo/optimizer.h" ;;
     backend/*) echo "base/* graph/* backend/*.h $public_graph mezzo/optimizer.h" ;;
     runtime) echo "base/* graph/* backend/*.h $public_graph mezzo/optimizer.h" ;;
-    nn | models) echo "base/* nn/* models/* $public_graph mezzo/model.h" ;;
+    nn | models) echo "base/* nn/* models/* $public_graph mezzo/model.h mezzo/model_keys.def" ;;
     io) echo "base/* mezzo/status.h mezzo/dtype.h mezzo/io.h" ;;
     data) echo "base/* io/* mezzo/status.h mezzo/dtype.h mezzo/data.h" ;;
     optim) echo "base/* graph/* backend/*.h runtime/* $public_graph mezzo/optimizer.h mezzo/step.h" ;;
