@@ -312,7 +312,8 @@ static int print_json(const cli_args *args, const table *t, const summary *s, co
 
 // --- two precisions side by side ------------------------------------------------------------------------------------------------
 static bool same_dtypes(const row *a, const row *b) {
-    return a->storage == b->storage && a->compute == b->compute && a->reduce == b->reduce;
+    return a->storage == b->storage && a->compute == b->compute && a->reduce == b->reduce && a->operand == b->operand &&
+           a->gradient == b->gradient && strcmp(a->scale, b->scale) == 0;
 }
 
 // Casts belong to one precision only: what is compared is every other op, which both have in the same order.

@@ -293,6 +293,49 @@ static void what_is_not_finite_stays_so(void **state) {
     assert_true(scale[0] == 1 && scale[1] == 1 && mezzo_e5m2_to_f32(y[0]) == 1);
 }
 
+// A scale is a value like any other: here an input, which a run reads where the host wrote it.
+static void scales_may_live_anywhere(void **state) {
+    (void)state;
+    enum { N = 5 };
+    mezzo_graph *g;
+    mezzo_device *device;
+    mezzo_params *params;
+    mezzo_program *p;
+    const float x[N] = {1, -3.3F, 1000, 0.01F, 447}, scales[] = {4, 0.5F};
+    float y[N], loss;
+    const mezzo_program_options o = {.precision = MEZZO_PRECISION_FP32, .forward_only = true};
+    must(mezzo_graph_create(&g));
+    mezzo_value in = mezzo_input(g, "x", MEZZO_F32, 1, (int64_t[]){N});
+    mezzo_value scale = mezzo_input(g, "scale", MEZZO_F32, 1, (int64_t[]){1});
+    mezzo_value w = mezzo_param(g, "w", (mezzo_init){.kind = MEZZO_INIT_ZERO}, 1, (int64_t[]){N});
+    mezzo_value low = mezzo_cast(g, in, MEZZO_BF16); // models may not ask for 8 bits; passes do
+    g->values[low.id].dtype = MEZZO_F8E4M3;
+    g->values[low.id].scaling = MZ_SCALING_TENSOR;
+    g->values[low.id].scale = scale.id;
+    mezzo_value back = mezzo_cast(g, low, MEZZO_F32);
+    must(mezzo_graph_output(g, "back", back));
+    must(mezzo_graph_loss(g, mezzo_mean(g, mezzo_mul(g, back, w), -1)));
+    must(mezzo_device_open("ref", 1, &device));
+    must(mezzo_params_create(device, g, 1, &params));
+    must(mezzo_program_create(g, params, &o, &p));
+    must(mezzo_program_write(p, "x", x, sizeof x));
+    for (size_t s = 0; s < MZ_COUNT(scales); s++) {
+        must(mezzo_program_write(p, "scale", &scales[s], sizeof scales[s]));
+        must(mezzo_program_run(p, NULL, 1, 0));
+        must(mezzo_program_read(p, "back", y, sizeof y));
+        must(mezzo_program_read(p, "loss", &loss, sizeof loss));
+        for (int i = 0; i < N; i++) {
+            double expected = mezzo_round_to((double)x[i] / (double)scales[s], MEZZO_F8E4M3) * (double)scales[s];
+            if (isnan(expected) ? !isnan((double)y[i]) : (double)y[i] != expected) // 1000 / 0.5 is more than 448
+                fail_msg("%g at scale %g is %g, not %g", (double)x[i], (double)scales[s], (double)y[i], expected);
+        }
+    }
+    mezzo_program_free(p);
+    mezzo_params_free(params);
+    mezzo_device_close(device);
+    mezzo_graph_free(g);
+}
+
 // --- who may take them ---------------------------------------------------------------------------------------------------------
 static void a_kernel_that_does_not_take_a_format_never_sees_it(void **state) {
     (void)state;
@@ -425,6 +468,7 @@ int main(void) {
         cmocka_unit_test(scales_have_their_places),
         cmocka_unit_test(a_cast_finds_powers_of_two),
         cmocka_unit_test(what_is_not_finite_stays_so),
+        cmocka_unit_test(scales_may_live_anywhere),
         cmocka_unit_test(a_kernel_that_does_not_take_a_format_never_sees_it),
         cmocka_unit_test(only_ref_runs_fp8_and_the_others_say_why),
         cmocka_unit_test(an_override_decides_how_its_masters_are_kept),

@@ -26,7 +26,7 @@ static void find_scales(const mz_tensor *x, const mz_tensor *y, const mz_tensor 
 
 void mz_ref_cast(const mz_call *call) {
     int64_t n = mz_shape_count(&call->out[0].shape);
-    if (call->out[0].scaling != MZ_SCALING_NONE)
+    if (call->out[0].scaling != MZ_SCALING_NONE && call->n_out > 1 && mz_present(&call->out[1]))
         find_scales(&call->in[0], &call->out[0], &call->out[1]);
     for (int64_t i = 0; i < n; i++)
         mz_ref_put(&call->out[0], i, mz_ref_get(&call->in[0], i));
