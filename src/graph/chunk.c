@@ -72,27 +72,30 @@ static bool find_gradient(const mezzo_graph *g, head *h) {
     if (!known_early(g, h->dloss) || g->values[dlogits].keep ||
         !only_readers(g, dlogits, MZ_OP_linear_dx, 0, MZ_OP_linear_dw, 0, &h->dx, &h->dw))
         return false;
-    if (h->dx >= 0 && (has_input(&g->nodes[h->dx], 2) || g->nodes[h->dx].in[1] != linear->in[1]))
+    if (h->dx >= 0 && (has_input(&g->nodes[h->dx], MZ_IN(linear_dx, preact)) ||
+                       g->nodes[h->dx].in[MZ_IN(linear_dx, w)] != linear->in[MZ_IN(linear, w)]))
         return false;
-    return h->dw < 0 || (g->nodes[h->dw].attrs.accumulate && g->nodes[h->dw].in[1] == linear->in[0]);
+    return h->dw < 0 || (g->nodes[h->dw].attrs.accumulate && g->nodes[h->dw].in[MZ_IN(linear_dw, x)] == linear->in[0]);
 }
 
 static bool find_head(const mezzo_graph *g, int index, head *h) {
     const mz_node *linear = &g->nodes[index];
     *h = (head){.linear = index, .gradient = -1, .dx = -1, .dw = -1, .dloss = -1};
     if (linear->op != MZ_OP_linear || linear->phase != MZ_FORWARD || linear->attrs.act != MZ_ACT_NONE ||
-        has_input(linear, 3) || has_output(linear, 1))
+        has_input(linear, MZ_IN(linear, residual)) || has_output(linear, MZ_OUT(linear, preact)))
         return false;
     h->logits = linear->out[0];
     const mz_value *x = &g->values[linear->in[0]];
     if (g->values[h->logits].keep || x->kind != MZ_VALUE_TEMP ||
-        !only_readers(g, h->logits, MZ_OP_cross_entropy, 0, MZ_OP_cross_entropy_dx, 1, &h->loss, &h->gradient) ||
+        !only_readers(g, h->logits, MZ_OP_cross_entropy, MZ_IN(cross_entropy, logits), MZ_OP_cross_entropy_dx,
+                      MZ_IN(cross_entropy_dx, logits), &h->loss, &h->gradient) ||
         h->loss < 0)
         return false;
     const mz_node *loss = &g->nodes[h->loss];
-    int lse = has_output(loss, 1) ? loss->out[1] : -1, reader, none;
+    int slot = MZ_OUT(cross_entropy, lse), lse = has_output(loss, slot) ? loss->out[slot] : -1, reader, none;
     if (lse >= 0 &&
-        (g->values[lse].keep || !only_readers(g, lse, MZ_OP_cross_entropy_dx, 3, MZ_OP_COUNT, 0, &reader, &none) ||
+        (g->values[lse].keep ||
+         !only_readers(g, lse, MZ_OP_cross_entropy_dx, MZ_IN(cross_entropy_dx, lse), MZ_OP_COUNT, 0, &reader, &none) ||
          reader != h->gradient))
         return false;
     return h->gradient < 0 || find_gradient(g, h);
@@ -148,22 +151,22 @@ static mezzo_status emit_block(pass *p, const head *h, int64_t first, int64_t ro
     entropy.attrs.first_row = first;
     MEZZO_TRY(new_value(p, MEZZO_F32, (mz_shape){1, {1}}, &entropy.out[0]));
     *loss = entropy.out[0];
-    if (has_output(&entropy, 1))
-        MEZZO_TRY(new_value(p, MEZZO_F32, (mz_shape){1, {rows}}, &entropy.out[1]));
+    if (has_output(&entropy, MZ_OUT(cross_entropy, lse)))
+        MEZZO_TRY(new_value(p, MEZZO_F32, (mz_shape){1, {rows}}, &entropy.out[MZ_OUT(cross_entropy, lse)]));
     MEZZO_TRY(emit(p, &entropy));
     if (h->gradient < 0)
         return MEZZO_OK;
     mz_node gradient = p->old[h->gradient];
     mezzo_dtype dtype = p->g->values[gradient.out[0]].dtype;
-    gradient.in[1] = linear.out[0];
-    gradient.in[3] = entropy.out[1];
+    gradient.in[MZ_IN(cross_entropy_dx, logits)] = linear.out[0];
+    gradient.in[MZ_IN(cross_entropy_dx, lse)] = entropy.out[MZ_OUT(cross_entropy, lse)];
     gradient.attrs.first_row = first;
     MEZZO_TRY(new_value(p, dtype, shape, &gradient.out[0]));
     MEZZO_TRY(emit(p, &gradient));
     if (h->dw >= 0) {
         mz_node dw = p->old[h->dw];
         dw.in[0] = gradient.out[0];
-        dw.in[1] = x;
+        dw.in[MZ_IN(linear_dw, x)] = x;
         MEZZO_TRY(emit(p, &dw));
     }
     if (h->dx >= 0) {

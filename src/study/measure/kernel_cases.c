@@ -54,7 +54,6 @@ static void make_linear(const int64_t *d, formats f, mz_bench_call *b) {
     in(&b->call, 2, f.low, SHAPE(d[1]));
     out(&b->call, 0, f.low, SHAPE(d[0], d[1]));
     b->call.attrs.via = f.low;
-    b->work = 2.0 * (double)d[0] * (double)d[1] * (double)d[2];
 }
 static void make_linear_gelu(const int64_t *d, formats f, mz_bench_call *b) {
     make_linear(d, f, b);
@@ -70,7 +69,6 @@ static void make_linear_dx(const int64_t *d, formats f, mz_bench_call *b) {
     in(&b->call, 0, f.low, SHAPE(d[0], d[1]));
     in(&b->call, 1, f.low, SHAPE(d[1], d[2]));
     out(&b->call, 0, f.low, SHAPE(d[0], d[2]));
-    b->work = 2.0 * (double)d[0] * (double)d[1] * (double)d[2];
 }
 static void make_linear_dx_gelu(const int64_t *d, formats f, mz_bench_call *b) {
     make_linear_dx(d, f, b);
@@ -83,17 +81,15 @@ static void make_linear_dw(const int64_t *d, formats f, mz_bench_call *b) {
     out(&b->call, 0, MEZZO_F32, SHAPE(d[1], d[2]));
     out(&b->call, 1, MEZZO_F32, SHAPE(d[1]));
     b->call.attrs.accumulate = true;
-    b->work = 2.0 * (double)d[0] * (double)d[1] * (double)d[2];
 }
 // M×N×K: a [M, K] · b [K, N]
 static void make_matmul(const int64_t *d, formats f, mz_bench_call *b) {
     in(&b->call, 0, f.low, SHAPE(d[0], d[2]));
     in(&b->call, 1, f.low, SHAPE(d[2], d[1]));
     out(&b->call, 0, f.low, SHAPE(d[0], d[1]));
-    b->work = 2.0 * (double)d[0] * (double)d[1] * (double)d[2];
 }
 
-// B×T×H×D: qkv [B, T, 3·H·D]. Two products of T×T×D a head forward, five backward, of which causality leaves half.
+// B×T×H×D: qkv [B, T, 3·H·D].
 static void make_attention(const int64_t *d, formats f, mz_bench_call *b) {
     int64_t width = d[2] * d[3];
     in(&b->call, 0, f.low, SHAPE(d[0], d[1], 3 * width));
@@ -102,7 +98,6 @@ static void make_attention(const int64_t *d, formats f, mz_bench_call *b) {
     b->call.attrs.heads = b->call.attrs.kv_heads = (int)d[2];
     b->call.attrs.causal = true;
     b->call.attrs.rng = 1;
-    b->work = 2.0 * (double)(d[0] * d[2]) * (double)d[1] * (double)(d[1] + 1) * (double)d[3];
 }
 static void make_attention_bwd(const int64_t *d, formats f, mz_bench_call *b) {
     int64_t width = d[2] * d[3];
@@ -114,7 +109,6 @@ static void make_attention_bwd(const int64_t *d, formats f, mz_bench_call *b) {
     b->call.attrs.heads = b->call.attrs.kv_heads = (int)d[2];
     b->call.attrs.causal = true;
     b->call.attrs.rng = 1;
-    b->work = 5.0 * (double)(d[0] * d[2]) * (double)d[1] * (double)(d[1] + 1) * (double)d[3];
 }
 static const float DROPPED = 0.2F;
 static void make_attention_dropout(const int64_t *d, formats f, mz_bench_call *b) {
@@ -242,45 +236,44 @@ static void make_adamw(const int64_t *d, formats f, mz_bench_call *b) {
 }
 
 // --- the table ------------------------------------------------------------------------------------------------------------------
-// X(name, op, what its dimensions are, whether it is counted in FLOP, maker)
+// X(name, op, what its dimensions are, maker)
 #define BENCH_OPS(X)                                                                                                   \
-    X(linear, linear, "MxNxK", true, make_linear)                                                                      \
-    X(linear_gelu, linear, "MxNxK", true, make_linear_gelu)                                                            \
-    X(linear_residual, linear, "MxNxK", true, make_linear_residual)                                                    \
-    X(linear_dx, linear_dx, "MxNxK", true, make_linear_dx)                                                             \
-    X(linear_dx_gelu, linear_dx, "MxNxK", true, make_linear_dx_gelu)                                                   \
-    X(linear_dw, linear_dw, "MxNxK", true, make_linear_dw)                                                             \
-    X(matmul, matmul, "MxNxK", true, make_matmul)                                                                      \
-    X(attention, attention, "BxTxHxD", true, make_attention)                                                           \
-    X(attention_dropout, attention, "BxTxHxD", true, make_attention_dropout)                                           \
-    X(attention_bwd, attention_bwd, "BxTxHxD", true, make_attention_bwd)                                               \
-    X(attention_dropout_bwd, attention_bwd, "BxTxHxD", true, make_attention_dropout_bwd)                               \
-    X(layernorm, layernorm, "ROWSxC", false, make_layernorm)                                                           \
-    X(layernorm_residual, layernorm, "ROWSxC", false, make_layernorm_residual)                                         \
-    X(layernorm_bwd, layernorm_bwd, "ROWSxC", false, make_layernorm_bwd)                                               \
-    X(softmax, softmax, "ROWSxC", false, make_softmax)                                                                 \
-    X(gelu, gelu, "ROWSxC", false, make_element)                                                                       \
-    X(gelu_dx, gelu_dx, "ROWSxC", false, make_gelu_dx)                                                                 \
-    X(add, add, "ROWSxC", false, make_add)                                                                             \
-    X(cast, cast, "ROWSxC", false, make_cast)                                                                          \
-    X(dropout, dropout, "ROWSxC", false, make_element)                                                                 \
-    X(cross_entropy, cross_entropy, "ROWSxV", false, make_cross_entropy)                                               \
-    X(cross_entropy_dx, cross_entropy_dx, "ROWSxV", false, make_cross_entropy_dx)                                      \
-    X(embedding, embedding, "TOKENSxVxC", false, make_embedding)                                                       \
-    X(embedding_bwd, embedding_bwd, "TOKENSxVxC", false, make_embedding_bwd)                                           \
-    X(grad_stats, grad_stats, "N", false, make_grad_stats)                                                             \
-    X(adamw, adamw, "N", false, make_adamw)
+    X(linear, linear, "MxNxK", make_linear)                                                                            \
+    X(linear_gelu, linear, "MxNxK", make_linear_gelu)                                                                  \
+    X(linear_residual, linear, "MxNxK", make_linear_residual)                                                          \
+    X(linear_dx, linear_dx, "MxNxK", make_linear_dx)                                                                   \
+    X(linear_dx_gelu, linear_dx, "MxNxK", make_linear_dx_gelu)                                                         \
+    X(linear_dw, linear_dw, "MxNxK", make_linear_dw)                                                                   \
+    X(matmul, matmul, "MxNxK", make_matmul)                                                                            \
+    X(attention, attention, "BxTxHxD", make_attention)                                                                 \
+    X(attention_dropout, attention, "BxTxHxD", make_attention_dropout)                                                 \
+    X(attention_bwd, attention_bwd, "BxTxHxD", make_attention_bwd)                                                     \
+    X(attention_dropout_bwd, attention_bwd, "BxTxHxD", make_attention_dropout_bwd)                                     \
+    X(layernorm, layernorm, "ROWSxC", make_layernorm)                                                                  \
+    X(layernorm_residual, layernorm, "ROWSxC", make_layernorm_residual)                                                \
+    X(layernorm_bwd, layernorm_bwd, "ROWSxC", make_layernorm_bwd)                                                      \
+    X(softmax, softmax, "ROWSxC", make_softmax)                                                                        \
+    X(gelu, gelu, "ROWSxC", make_element)                                                                              \
+    X(gelu_dx, gelu_dx, "ROWSxC", make_gelu_dx)                                                                        \
+    X(add, add, "ROWSxC", make_add)                                                                                    \
+    X(cast, cast, "ROWSxC", make_cast)                                                                                 \
+    X(dropout, dropout, "ROWSxC", make_element)                                                                        \
+    X(cross_entropy, cross_entropy, "ROWSxV", make_cross_entropy)                                                      \
+    X(cross_entropy_dx, cross_entropy_dx, "ROWSxV", make_cross_entropy_dx)                                             \
+    X(embedding, embedding, "TOKENSxVxC", make_embedding)                                                              \
+    X(embedding_bwd, embedding_bwd, "TOKENSxVxC", make_embedding_bwd)                                                  \
+    X(grad_stats, grad_stats, "N", make_grad_stats)                                                                    \
+    X(adamw, adamw, "N", make_adamw)
 
 struct mz_bench_op {
     const char *name;
     mz_op op;
     const char *dims;
-    bool scored;
     make_fn *make;
 };
 
 static const mz_bench_op ops[] = {
-#define ROW(name, op, dims, scored, make) {#name, MZ_OP_##op, dims, scored, make},
+#define ROW(name, op, dims, make) {#name, MZ_OP_##op, dims, make},
     BENCH_OPS(ROW)
 #undef ROW
 };
@@ -316,7 +309,7 @@ const char *mz_bench_op_dims(const mz_bench_op *op) {
     return op->dims;
 }
 bool mz_bench_op_scored(const mz_bench_op *op) {
-    return op->scored;
+    return mz_op_table[op->op].flops != NULL;
 }
 const mz_bench_case *mz_bench_default(int index) {
     return index >= 0 && index < (int)MZ_COUNT(defaults) ? &defaults[index] : NULL;
@@ -367,8 +360,15 @@ void mz_bench_make(const mz_bench_case *c, mezzo_precision precision, mz_bench_c
     for (int i = 0; i < MZ_MAX_OUT; i++)
         b->call.out[i].shape.rank = -1;
     c->op->make(c->dim, f, b);
-    if (c->op->scored)
-        b->call.numerics.compute = f.compute;
+    if (!mz_bench_op_scored(c->op))
+        return;
+    const mz_shape *ins[MZ_MAX_IN] = {NULL}, *outs[MZ_MAX_OUT] = {NULL};
+    for (int i = 0; i < b->call.n_in; i++)
+        ins[i] = mz_present(&b->call.in[i]) ? &b->call.in[i].shape : NULL;
+    for (int i = 0; i < b->call.n_out; i++)
+        outs[i] = mz_present(&b->call.out[i]) ? &b->call.out[i].shape : NULL;
+    b->call.numerics.compute = f.compute;
+    b->work = mz_op_table[c->op->op].flops(&b->call.attrs, ins, outs);
 }
 
 static bool same_formats(const mz_tensor *a, const mz_tensor *b, int n) {

@@ -16,7 +16,7 @@ int mz_bench_op_count(void);
 const mz_bench_op *mz_bench_op_at(int index);
 const char *mz_bench_op_name(const mz_bench_op *op);
 const char *mz_bench_op_dims(const mz_bench_op *op); // what --shape means for it: "MxNxK"
-bool mz_bench_op_scored(const mz_bench_op *op);      // counted in FLOP; else in bytes
+bool mz_bench_op_scored(const mz_bench_op *op);      // counted in FLOP (ops.def); else in bytes
 
 // One shape of one op. `model` says whose it is; NULL: the user's.
 typedef struct mz_bench_case {
