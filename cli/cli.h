@@ -81,7 +81,8 @@ void cli_ignore_signals(void); // SIGPIPE and SIGXFSZ: the write that they are a
 int cli_bench_models(const cli_args *args, const char *command); // the half of bench that is in bench_models.c
 
 // --- telling (report.c) ---------------------------------------------------------------------------------------------------
-void cli_log(void *user, const char *topic, const char *line); // the library's log lines, to stderr
+void cli_log(void *user, const char *topic, const char *line);         // the library's log lines, to stderr
+void cli_log_quietly(void *user, const char *topic, const char *line); // without notices: what --quiet leaves
 int cli_exit_code(mezzo_status status);
 // "mezzo NAME: message" on stderr. Returns CLI_USAGE.
 int cli_wrong(const cli_command *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

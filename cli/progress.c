@@ -6,7 +6,7 @@
 
 #include "cli.h"
 
-enum { LINE_BYTES = 512, BAR_CELLS = 20 };
+enum { LINE_BYTES = 512, BAR_CELLS = 20, BAR_CELLS_NARROW = 8 };
 static const double REDRAW_SECONDS = 0.1;
 
 void cli_progress_start(cli_progress *p, bool quiet) {
@@ -44,14 +44,14 @@ static double unsigned_nan(double x) {
 static void describe(char line[LINE_BYTES], const cli_progress *p, const mezzo_progress *now) {
     char buf[32];
     add(line, "step %lld/%lld  loss %.4f", (long long)now->step, (long long)now->steps, unsigned_nan(now->loss));
+    add(line, "  %s %s/s", cli_thousands(now->tokens_per_second, buf, sizeof buf),
+        strcmp(now->unit, "tokens") == 0 ? "tok" : now->unit);
+    add(line, "  %s left", cli_duration(now->seconds_left, buf, sizeof buf));
     if (!isnan(p->val_loss))
         add(line, "  val %.4f", p->val_loss);
     add(line, "  lr %.2e", now->lr);
     if (now->loss_scale != 1)
         add(line, "  scale %g", now->loss_scale);
-    add(line, "  %s %s/s", cli_thousands(now->tokens_per_second, buf, sizeof buf),
-        strcmp(now->unit, "tokens") == 0 ? "tok" : now->unit);
-    add(line, "  %s left", cli_duration(now->seconds_left, buf, sizeof buf));
     add(line, "  norm %.3f", unsigned_nan(now->grad_norm));
     if (now->skipped > 0 || now->loss_scale != 1)
         add(line, "  skipped %lld", (long long)now->skipped);
@@ -64,12 +64,12 @@ static void draw(cli_progress *p, const mezzo_progress *now) {
         return;
     char line[LINE_BYTES] = "[";
     double part = now->steps > 0 ? (double)now->step / (double)now->steps : 0;
-    int full = (int)(part * BAR_CELLS);
-    for (int i = 0; i < BAR_CELLS; i++)
+    size_t width = columns();
+    int cells = width < 110 ? BAR_CELLS_NARROW : BAR_CELLS, full = (int)(part * cells);
+    for (int i = 0; i < cells; i++)
         add(line, "%c", i < full ? '=' : i == full ? '>' : ' ');
     add(line, "] %3.0f%% ", 100 * part);
     describe(line, p, now);
-    size_t width = columns();
     if (width - 1 < sizeof line)
         line[width - 1] = '\0'; // the last column stays free, or the terminal would wrap
     fprintf(stderr, "\r%s\033[K", line);

@@ -38,6 +38,11 @@ void cli_log(void *user, const char *topic, const char *line) {
             strcmp(topic, "notice") == 0 ? "" : ": ", line);
 }
 
+void cli_log_quietly(void *user, const char *topic, const char *line) {
+    if (strcmp(topic, "notice") != 0)
+        cli_log(user, topic, line);
+}
+
 static void print_name(const cli_command *command) {
     fprintf(stderr, "mezzo%s%s: ", command != NULL ? " " : "", command != NULL ? command->name : "");
 }

@@ -1,6 +1,7 @@
 // mezzo train: a run from a configuration; stops well when it is told to.
 #include <math.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "choose.h"
@@ -10,9 +11,10 @@
 
 static volatile sig_atomic_t stop;
 
-// The first signal asks the run to stop after its step, the second leaves at once. What is on the disk is whole at every moment.
+// The first signal asks the run to stop before the next kernel (on a GPU: step), the second leaves at once. Files on the disk are
+// complete at every moment.
 static void on_signal(int number) {
-    static const char note[] = "\nmezzo train: stopping after this step; once more leaves at once\n";
+    static const char note[] = "\nmezzo train: stopping; press Ctrl-C again to quit now\n";
     if (stop)
         _exit(CLI_INTERRUPTED);
     stop = number;
@@ -89,7 +91,7 @@ static void print_text(const cli_args *args, const char *folder, const mezzo_con
         snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.json", folder);
         if (access(tokenizer, R_OK) == 0) // shards may come without one
             printf("  %s sample %s --tokens 500\n", program, quoted);
-        printf("  %s eval %s\n  ", program, quoted);
+        printf("  %s eval %s%s\n  ", program, quoted, isnan(r->val_loss) ? " --data FILE" : "");
         print_resume(stdout, args, folder, more);
     }
     printf("  tensorboard --logdir %s\n", quoted);
@@ -108,7 +110,7 @@ static void print_interrupted(const cli_args *args, const char *folder, const me
         return;
     }
     cli_wrong(args->command, "interrupted at step %lld; the checkpoint is %s", (long long)r->steps, r->checkpoint);
-    fprintf(stderr, "go on with: ");
+    fprintf(stderr, "Resume with: ");
     print_resume(stderr, args, folder, "");
 }
 
@@ -173,12 +175,66 @@ static int bisect(const cli_args *args, const mezzo_config *config, const mezzo_
     return code == CLI_DONE && r.found ? CLI_CHECK_FAILED : code;
 }
 
+static bool names_model(const cli_args *args) {
+    for (int i = 0; i < args->n_given; i++)
+        if (strncmp(args->given[i].name, "model.", 6) == 0 || strcmp(args->given[i].name, "config") == 0 ||
+            strcmp(args->given[i].name, "train.init") == 0)
+            return true;
+    return false;
+}
+
+// Without a word on the model: one of a size that this machine trains in minutes, with a context that the text has room for. GPT-2's own
+// size would take days on a CPU.
+static mezzo_status choose_model(const cli_args *args, mezzo_config *config) {
+    const char *device = mezzo_config_get(config, "device.name"), *data = mezzo_config_get(config, "data.path");
+    mezzo_device *gpu = NULL;
+    struct stat text;
+    if (names_model(args))
+        return MEZZO_OK;
+    if (strcmp(device, "auto") == 0 || strncmp(device, "cuda", 4) == 0)
+        mezzo_log_set(NULL, NULL); // whether it opens is told when the run opens it
+    bool large = (strcmp(device, "auto") == 0 || strncmp(device, "cuda", 4) == 0) &&
+                 mezzo_device_open(strcmp(device, "auto") == 0 ? "cuda" : device, 0, &gpu) == MEZZO_OK;
+    mezzo_device_close(gpu);
+    mezzo_log_set(cli_has(args, "quiet") ? cli_log_quietly : cli_log, NULL);
+    int64_t context = large ? 256 : 128;
+    // A tenth validates, and a token is at most a few characters.
+    bool file = data != NULL && stat(data, &text) == 0 && S_ISREG(text.st_mode);
+    while (file && context > 16 && (int64_t)text.st_size / 80 < context)
+        context /= 2;
+    const struct {
+        const char *key;
+        int64_t value;
+    } sizes[] = {{"model.layers", large ? 6 : 4},
+                 {"model.heads", large ? 6 : 4},
+                 {"model.d_model", large ? 384 : 128},
+                 {"model.seq_len", context}};
+    for (size_t i = 0; i < MZ_COUNT(sizes); i++) {
+        char number[32];
+        snprintf(number, sizeof number, "%lld", (long long)sizes[i].value);
+        MEZZO_TRY(mezzo_config_set(config, sizes[i].key, number, "chosen"));
+    }
+    if (!cli_has(args, "quiet"))
+        fprintf(stderr,
+                "mezzo: no --model: a GPT-2 of %lld layers, width %lld and context %lld, for %s and this text; "
+                "--model gpt2-124M is GPT-2's own size\n",
+                (long long)sizes[0].value, (long long)sizes[2].value, (long long)context, large ? "a GPU" : "a CPU");
+    return MEZZO_OK;
+}
+
 static int run(const cli_args *args) {
     mezzo_config *config;
     int code = cli_config(args, &config);
     if (code != CLI_DONE)
         return code;
     catch_signals();
+    if (cli_has(args, "quiet"))
+        mezzo_log_set(cli_log_quietly, NULL);
+    mezzo_status chosen = choose_model(args, config);
+    if (chosen != MEZZO_OK) {
+        mezzo_config_free(config);
+        return cli_error(args->command, chosen);
+    }
     watch w = {.config = config};
     cli_progress_start(&w.progress, cli_has(args, "quiet"));
     const mezzo_hooks hooks = {.progress = show, .user = &w, .stop = &stop, .choose = choose};

@@ -3,6 +3,8 @@
 #ifndef MZ_BACKEND_H
 #define MZ_BACKEND_H
 
+#include <signal.h>
+
 #include "base/base.h"
 #include "graph/op.h"
 #include "mezzo/device.h"
@@ -144,6 +146,8 @@ struct mezzo_device {
     mezzo_status (*touch)(mezzo_device *device, const void *data, size_t bytes, bool writes);
     struct mz_deferred *deferred; // lists of calls that wait to run, in order; NULL: none
     uint64_t deferred_id;         // of the newest list
+    // Not zero: a program that runs call by call ends before the next call, INTERRUPTED. NULL: never. Borrowed.
+    const volatile sig_atomic_t *stop;
 };
 
 // fetch.c: fetches of devices whose work is done when a call returns.

@@ -69,8 +69,12 @@ static mezzo_status zero_silent(mezzo_program *p) {
 static mezzo_status run_calls(mezzo_program *p, bool fresh) {
     if (fresh)
         MEZZO_TRY(zero_silent(p));
-    for (size_t i = 0; i < p->c.n_calls; ++i)
+    const volatile sig_atomic_t *stop = p->device->stop;
+    for (size_t i = 0; i < p->c.n_calls; ++i) {
+        if (stop != NULL && *stop != 0)
+            return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before call %zu of %zu", i + 1, p->c.n_calls);
         MEZZO_TRY(run_call(p, i, fresh));
+    }
     return MEZZO_OK;
 }
 

@@ -162,6 +162,15 @@ mezzo_status mezzo_config_program(const mezzo_config *config, mezzo_program_opti
     return MEZZO_OK;
 }
 
+mezzo_status mz_config_set_model(mezzo_config *config, const mezzo_model_config *m) {
+    char text[32];
+    for (size_t i = 0; i < mz_model_key_count; i++)
+        if (mz_model_takes(&mz_model_keys[i], m->name))
+            MEZZO_TRY(mezzo_config_set(config, mz_model_keys[i].path,
+                                       mz_model_key_text(&mz_model_keys[i], m, text, sizeof text), "resolved"));
+    return MEZZO_OK;
+}
+
 // First error of a row of reads, so that they read as a list.
 typedef struct reader {
     const mz_config *values;
@@ -251,6 +260,8 @@ static void read_optimizer(reader *r, mz_run_config *out) {
     memcpy(&o->schedule.kind, &kind, sizeof kind);
     o->schedule.lr = number(r, "optimizer.lr");
     o->schedule.min_lr = number(r, "optimizer.min_lr");
+    if (o->schedule.min_lr < 0)
+        o->schedule.min_lr = o->schedule.lr / 10;
     o->schedule.power = number(r, "schedule.power");
     o->schedule.warmup = integer(r, "schedule.warmup");
     o->schedule.steps = integer(r, "schedule.steps");
@@ -295,8 +306,6 @@ static mezzo_status check_together(const mz_run_config *c) {
                        "data.path and data.train or data.val are both set: give data.path, or the two");
     if (c->data.validation[0] != '\0' && c->data.train[0] == '\0')
         return mz_fail(MEZZO_ERR_INVALID, "data.val is set and data.train is not: give both, or data.path");
-    if (c->data.train[0] != '\0' && c->data.validation[0] == '\0')
-        return mz_fail(MEZZO_ERR_INVALID, "data.train is set and data.val is not: give both, or data.path");
     const mezzo_schedule *s = &c->optimizer.schedule;
     if (s->kind != MEZZO_LR_CONSTANT && s->min_lr > s->lr)
         return mz_fail(MEZZO_ERR_INVALID, "optimizer.min_lr is %g, above optimizer.lr, %g: make it smaller", s->min_lr,

@@ -43,6 +43,8 @@ typedef struct mz_run_config {
     mz_guard_config guard;
 } mz_run_config;
 
+// Sets every size and setting of the model, without its name, as keys.
+mezzo_status mz_config_set_model(mezzo_config *config, const mezzo_model_config *model);
 mezzo_status mz_run_config_read(const mezzo_config *config, mz_run_config *out);
 // mezzo_config_model with all that data may decide of a model's sizes.
 mezzo_status mz_config_model(const mezzo_config *config, const mz_data_sizes *sizes, mezzo_model_config *out);

@@ -64,7 +64,12 @@ static mezzo_status model_open(const char *path, bool best, const char *device, 
     MEZZO_TRY(mezzo_model_check(&m->checkpoint.model));
     MEZZO_TRY(mz_run_folder(m->path, m->folder, sizeof m->folder));
     MEZZO_TRY(load_config(m, device, precision, threads));
-    MEZZO_TRY(mezzo_device_open(m->run.device, m->run.threads, &m->device));
+    mezzo_status opened = mezzo_device_open(m->run.device, m->run.threads, &m->device);
+    if (opened == MEZZO_ERR_UNSUPPORTED && device == NULL && strncmp(m->run.device, "cuda", 4) == 0) {
+        mz_log("notice", "the run trained on %s, which is not here: using the CPU", m->run.device);
+        opened = mezzo_device_open("cpu", m->run.threads, &m->device);
+    }
+    MEZZO_TRY(opened);
     m->program = m->run.program;
     MEZZO_TRY(mezzo_precision_resolve(m->device, m->run.program.precision, &m->program.precision, NULL, 0));
     return load_params(m);

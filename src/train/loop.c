@@ -70,9 +70,13 @@ static mezzo_status look(mz_training *run, bool all) {
 // One step, and what is known of the newest one that can be read without waiting.
 static mezzo_status step(mz_training *run, bool read_all) {
     double start = mz_seconds();
+    uint64_t batches = run->data->position;
     run->engine.counting = run->engine.magnitudes != NULL && due(run->step + 1, run->config.histograms_every);
-    MEZZO_TRY(mz_run_step(run));
-    mezzo_status status = look(run, read_all);
+    mezzo_status status = mz_run_step(run);
+    if (status == MEZZO_ERR_INTERRUPTED)
+        run->data->position = batches; // a resumed run draws them again
+    MEZZO_TRY(status);
+    status = look(run, read_all);
     run->report.step_seconds += mz_seconds() - start;
     return status;
 }
@@ -139,20 +143,32 @@ static mezzo_status run_steps(mz_training *run) {
     return MEZZO_OK;
 }
 
-static mezzo_status train(mz_training *run) {
-    MEZZO_TRY(mz_run_start(run));
-    mz_run_started(run);
+static mezzo_status run_to_end(mz_training *run) {
     do {
         MEZZO_TRY(run_steps(run));
         if (!stopping(run))
             MEZZO_TRY(finish(run, run->step > run->first_step));
     } while (run->step < run->config.steps && !stopping(run));
+    return MEZZO_OK;
+}
+
+// A program that runs call by call stops between two of them: the step under way is left out.
+static mezzo_status train(mz_training *run) {
+    MEZZO_TRY(mz_run_start(run));
+    mz_run_started(run);
+    run->engine.device->stop = run->hooks.stop;
+    mezzo_status status = run_to_end(run);
+    run->engine.device->stop = NULL;
+    if (status != MEZZO_ERR_INTERRUPTED || !stopping(run))
+        MEZZO_TRY(status);
     return stopping(run) ? interrupted(run) : MEZZO_OK;
 }
 
 mezzo_status mezzo_run_train(const mezzo_config *config, const mezzo_hooks *hooks, mezzo_train_result *result) {
-    mz_training run;
-    mezzo_status status = mz_run_open(config, hooks, &run);
+    mz_training run = {0};
+    mezzo_status status = mz_run_check_folder(config); // before anything takes time
+    if (status == MEZZO_OK)
+        status = mz_run_open(config, hooks, &run);
     if (status == MEZZO_OK)
         status = train(&run);
     mz_run_result(&run);

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE // memmem
 // Where a run starts and what it leaves: the run folder, the checkpoint it goes on from, the checkpoints it writes.
 #include <math.h>
 #include <stdlib.h>
@@ -94,34 +95,93 @@ static mezzo_status begin_with(mz_training *run, const char *path) {
     return keep_settings(run, checkpoint);
 }
 
-static mezzo_status has_run(mz_training *run, bool *out) {
-    char *metrics = mz_format("%s/metrics.jsonl", run->config.out);
-    if (metrics == NULL)
-        return MEZZO_ERR_MEMORY;
-    *out = mz_path_exists(metrics) || mz_path_exists(run->checkpoints);
-    mz_free(metrics);
-    return MEZZO_OK;
-}
-
 // Whether any was ever finished: a run may have been killed before, or inside, its first save.
-static mezzo_status has_checkpoint(mz_training *run, bool *out) {
+static mezzo_status has_checkpoint(const char *checkpoints, bool *out) {
     char **names;
     size_t n;
     *out = false;
-    if (!mz_path_is_dir(run->checkpoints))
+    if (!mz_path_is_dir(checkpoints))
         return MEZZO_OK;
-    MEZZO_TRY(mz_dir_list(run->checkpoints, &names, &n));
+    MEZZO_TRY(mz_dir_list(checkpoints, &names, &n));
     for (size_t i = 0; i < n; i++)
         *out = *out || (strcmp(names[i], MZ_CHECKPOINT_STAGED) != 0 && strcmp(names[i], MZ_LOCK_FILE) != 0);
     mz_dir_list_free(names, n);
     return MEZZO_OK;
 }
 
+// Whether metrics.jsonl has a step; a run that was stopped before its first leaves nothing that could be lost.
+static mezzo_status has_steps(const char *metrics, bool *out) {
+    char *text;
+    size_t n;
+    *out = false;
+    if (!mz_path_exists(metrics))
+        return MEZZO_OK;
+    mezzo_status status = mz_file_read(metrics, 1 << 16, &text, &n);
+    if (status != MEZZO_OK) { // longer than that
+        *out = true;
+        return MEZZO_OK;
+    }
+    *out = memmem(text, n, "\"train/", 7) != NULL;
+    mz_free(text);
+    return MEZZO_OK;
+}
+
+static mezzo_status has_run(const char *folder, bool *out) {
+    char *metrics = mz_format("%s/metrics.jsonl", folder), *checkpoints = mz_format("%s/checkpoints", folder);
+    bool steps = false, saved = false;
+    mezzo_status status = metrics != NULL && checkpoints != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK)
+        status = has_steps(metrics, &steps);
+    if (status == MEZZO_OK)
+        status = has_checkpoint(checkpoints, &saved);
+    *out = steps || saved;
+    mz_free(metrics);
+    mz_free(checkpoints);
+    return status;
+}
+
+mezzo_status mz_run_check_folder(const mezzo_config *config) {
+    mz_run_config c;
+    bool used;
+    MEZZO_TRY(mz_run_config_read(config, &c));
+    MEZZO_TRY(has_run(c.out, &used));
+    if (used && c.resume[0] == '\0')
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s holds a run already: resume it (--resume auto), or choose another folder (--out)", c.out);
+    return MEZZO_OK;
+}
+
+// The configuration with the sizes, precision and device that "0" and "auto" became. What follows another key (min_lr, the
+// schedule's steps) goes on following it.
+static mezzo_status resolve(const mz_training *run, mezzo_config *config) {
+    const mz_engine *e = &run->engine;
+    const char *device = mezzo_config_get(config, "device.name");
+    MEZZO_TRY(mz_config_set_model(config, &e->model));
+    MEZZO_TRY(mezzo_config_set(config, "amp.precision", mezzo_precision_name(e->program.precision), "resolved"));
+    if (strcmp(device, "auto") == 0)
+        MEZZO_TRY(mezzo_config_set(config, "device.name", e->info.backend, "resolved"));
+    return MEZZO_OK;
+}
+
+static mezzo_status save_resolved(const mz_training *run, const char *path) {
+    mezzo_config *config = NULL;
+    MEZZO_TRY(mezzo_config_save(run->source, path));
+    mezzo_status status = mezzo_config_create(&config);
+    if (status == MEZZO_OK)
+        status = mezzo_config_load(config, path);
+    if (status == MEZZO_OK)
+        status = resolve(run, config);
+    if (status == MEZZO_OK)
+        status = mezzo_config_save(config, path);
+    mezzo_config_free(config);
+    return status;
+}
+
 static mezzo_status write_folder(mz_training *run) {
     char *config = mz_format("%s/config.yaml", run->config.out);
     if (config == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = mezzo_config_save(run->source, config);
+    mezzo_status status = save_resolved(run, config);
     mz_free(config);
     MEZZO_TRY(status);
     return mz_task_save(run->task, run->config.out);
@@ -134,20 +194,26 @@ static mezzo_status own_folder(mz_training *run) {
     return mz_checkpoint_recover(run->checkpoints);
 }
 
+// The first records of a run that was stopped before its first step.
+static mezzo_status drop_start(const char *folder) {
+    char *metrics = mz_format("%s/metrics.jsonl", folder);
+    mezzo_status status = metrics != NULL ? mz_file_remove(metrics) : MEZZO_ERR_MEMORY;
+    mz_free(metrics);
+    return status;
+}
+
 mezzo_status mz_run_start(mz_training *run) {
     const char *resume = run->config.resume;
     bool used = false, automatic = strcmp(resume, "auto") == 0;
     char path[4096] = "";
     run->report.val_step = -1;
-    MEZZO_TRY(has_run(run, &used));
-    if (used && resume[0] == '\0')
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "%s holds a run already: go on with it (--resume auto), or choose another folder (--out)",
-                       run->config.out);
+    MEZZO_TRY(mz_run_check_folder(run->source));
     if (!run->bisecting)
         MEZZO_TRY(own_folder(run));
+    if (resume[0] == '\0' && !run->bisecting)
+        MEZZO_TRY(drop_start(run->config.out));
     if (automatic) {
-        MEZZO_TRY(has_checkpoint(run, &used));
+        MEZZO_TRY(has_checkpoint(run->checkpoints, &used));
         if (used)
             MEZZO_TRY(mz_checkpoint_find(run->checkpoints, false, run->guard.policy == MZ_GUARD_STOP,
                                          MZ_CHECKPOINT_WHOLE, path, sizeof path));

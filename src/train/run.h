@@ -43,7 +43,9 @@ void mz_run_close(mz_training *run); // a zeroed or half-open one is fine
 mezzo_status mz_run_step(mz_training *run);
 // Into readout.last: the newest, or with `all` the very last.
 mezzo_status mz_run_read_step(mz_training *run, bool all, bool *fresh);
-// resume.c: the folder, and where to start.
+// resume.c: the folder, and where to start. The folder alone: INVALID where it holds another run's steps and nothing is
+// resumed.
+mezzo_status mz_run_check_folder(const mezzo_config *config);
 mezzo_status mz_run_start(mz_training *run);
 mezzo_status mz_run_load(mz_training *run, const char *path); // a checkpoint into everything; where the run then is
 mezzo_status mz_run_save(mz_training *run);

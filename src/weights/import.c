@@ -7,7 +7,7 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "checkpoint/checkpoint.h"
-#include "models/keys.h"
+#include "train/config.h"
 #include "weights/import.h"
 
 #define MAX_CONFIG ((size_t)16 << 20)
@@ -405,21 +405,12 @@ static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_
     return status;
 }
 
-static mezzo_status set_model(mezzo_config *config, const mezzo_model_config *m) {
-    char text[32];
-    MEZZO_TRY(mezzo_config_set(config, "model.name", m->name, "import"));
-    for (size_t i = 0; i < mz_model_key_count; i++)
-        if (mz_model_takes(&mz_model_keys[i], m->name))
-            MEZZO_TRY(mezzo_config_set(config, mz_model_keys[i].path,
-                                       mz_model_key_text(&mz_model_keys[i], m, text, sizeof text), "import"));
-    return MEZZO_OK;
-}
-
 static mezzo_status write_config(const mz_import *in, const char *out, const char *path) {
     mezzo_config *config = NULL;
     mezzo_status status = MEZZO_OK;
     MEZZO_TRY_GOTO(status, mezzo_config_create(&config));
-    MEZZO_TRY_GOTO(status, set_model(config, &in->model));
+    MEZZO_TRY_GOTO(status, mezzo_config_set(config, "model.name", in->model.name, "import"));
+    MEZZO_TRY_GOTO(status, mz_config_set_model(config, &in->model));
     MEZZO_TRY_GOTO(status, mezzo_config_set(config, "amp.precision", "fp32", "import"));
     MEZZO_TRY_GOTO(status, mezzo_config_set(config, "train.out", out, "import"));
     status = mezzo_config_save(config, path);

@@ -23,9 +23,14 @@ shows run/precision.json '"precision"' '"candidates"'
 chosen=$(sed -nE 's/^  "precision": "(.*)",$/\1/p' run/precision.json)
 grep -qF "\"precision\": \"$chosen\"" run/checkpoints/step-*4/state.json || fail "the checkpoint is not of $chosen"
 cp run/precision.json first.json
-run 0 train --config run/config.yaml --resume auto --steps 6
+# config.yaml holds what ran; a run that is resumed with "auto" keeps its precision too.
+shows run/config.yaml "precision: $chosen" "layers: 1" "heads: 2" "d_model: 16" "name: cpu"
+grep -qE 'vocab: (0|$)' run/config.yaml && fail "the vocabulary was not resolved"
+for arguments in "--config run/config.yaml --steps 6" "${TINY[*]} --data text.txt --out run --checkpoint-every 2 --steps 8"; do
+    run 0 train $arguments --resume auto
+    grep -qF "timing a few steps" "$ERR" && fail "the resumed run chose again"
+done
 shows "$ERR" "auto: $chosen, as the run began"
-grep -qF "timing a few steps" "$ERR" && fail "the resumed run chose again"
 cmp -s run/precision.json first.json || fail "precision.json was written again"
 run 0 train "${TINY[@]}" --data text.txt --steps 2 --out fixed --precision fp32
 [[ ! -e fixed/precision.json ]] || fail "a precision that was asked for was chosen"

@@ -12,13 +12,14 @@ terminal() { # COLUMNS ARGUMENT…: the command on a terminal of that width; wha
         fail "exit code $?"
 }
 
-for columns in 60 160; do
+for columns in 60 80 160; do
     terminal "$columns" train "${TINY[@]}" --steps 5 --eval-every 2 --precision fp16 --data text.txt --out "run-$columns"
     # Redrawn with a carriage return and an erasure; the last one is complete.
     tr '\r' '\n' <"$OUT" | grep '^\[' >bars || fail "no bar was drawn"
-    grep -q '^\[====================\] 100%' bars || fail "the bar never got to its end"
+    grep -qE '^\[=+\] 100%' bars || fail "the bar never got to its end"
     grep -q 'loss' bars || fail "the bar shows no loss"
     sed 's/\x1b\[K$//' bars | awk -v most="$columns" 'length($0) >= most { exit 1 }' || fail "a bar is wider than the terminal"
     shows "$OUT" "training loss" "run folder: run-$columns"
+    [[ $columns -lt 80 ]] || grep -q 'tok/s .* left' bars || fail "a bar of $columns columns has no speed or time left"
 done
-grep -q 'val .*lr .*scale .*tok/s .*left' bars || fail "the bar of a wide terminal does not show everything"
+grep -q 'tok/s .*left .*val .*lr .*scale' bars || fail "the bar of a wide terminal does not show everything"

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "backend/backend.h"
 #include "base/precision.h"
 #include "study/analyse/decide.h"
 #include "study/analyse/stats.h"
@@ -204,13 +205,9 @@ static mezzo_status choose_only(mezzo_device *device, const mz_choose_options *o
     return decide(out);
 }
 
-mezzo_status mz_choose(mezzo_device *device, const mz_choose_options *o, mz_choice *out) {
+static mezzo_status choose_by_timing(mezzo_device *device, const mz_choose_options *o, mz_choice *out) {
     double reference = (double)NAN;
     int guard_steps = 0;
-    *out = (mz_choice){.speedup = (double)NAN};
-    MEZZO_TRY(list_candidates(device, o, out));
-    if (out->n == 1 && o->precisions == NULL)
-        return choose_only(device, o, out);
     for (int i = 0; i < out->n; i++) {
         mz_candidate *c = &out->candidates[i];
         if (o->tell != NULL)
@@ -222,4 +219,16 @@ mezzo_status mz_choose(mezzo_device *device, const mz_choose_options *o, mz_choi
             reference = c->loss;
     }
     return decide(out);
+}
+
+mezzo_status mz_choose(mezzo_device *device, const mz_choose_options *o, mz_choice *out) {
+    *out = (mz_choice){.speedup = (double)NAN};
+    MEZZO_TRY(list_candidates(device, o, out));
+    if (out->n == 1 && o->precisions == NULL)
+        return choose_only(device, o, out);
+    const volatile sig_atomic_t *stop = device->stop;
+    device->stop = o->stop; // a step of a large model takes minutes
+    mezzo_status status = choose_by_timing(device, o, out);
+    device->stop = stop;
+    return status;
 }

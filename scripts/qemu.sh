@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Unit, gradient and golden tests as other x86-64 processors run them, under qemu-user: Nehalem (no AVX) and Haswell (AVX2, no
+# AVX-512). Tests take the kernels that the processor has, and skip, with a message, what it lacks.
+#   scripts/qemu.sh [BUILD [CPU…]]      BUILD has compiled tests [build/test]
+# MEZZO_QEMU_JOBS processes at a time [all cores]; a test may take MEZZO_QEMU_SECONDS [300]. Exit 1 when a test fails.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=$(realpath "${1:-build/test}")
+shift
+cpus=("$@")
+[[ ${#cpus[@]} -gt 0 ]] || cpus=(Nehalem Haswell)
+if [[ $(uname -m) != x86_64 ]]; then
+    echo "qemu: other x86-64 processors are tried on x86-64 only"
+    exit 0
+fi
+
+# Emulation is 12 to 100 times slower. Left out: what tokenizes megabytes, times kernels, or repeats what another test runs.
+slow=" unit_test_bpe unit_test_kernel_bench unit_test_matmul_amx_emulated golden_test_gpt2_tokens unit_test_verify unit_test_sweep "
+slow+="unit_test_capture unit_test_python_readers unit_test_loader unit_test_lab "
+
+export build MEZZO=$build/mezzo MEZZO_TESTS=$PWD/tests MEZZO_SOURCE=$PWD MEZZO_BUILD=$build MEZZO_PYTHON=
+export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive scratch
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+try() { # CPU TEST: one line to stdout
+    local folder=$scratch/$1/$2 status
+    mkdir -p "$folder"
+    (cd "$folder" && timeout "${MEZZO_QEMU_SECONDS:-300}" qemu-x86_64 -cpu "$1" "$build/tests/$2" >output 2>&1)
+    status=$?
+    case $status in
+    0) echo "passed $2" ;;
+    77) echo "skipped $2" ;;
+    *)
+        echo "FAILED $2, exit code $status"
+        grep -vE '^\[ (RUN|      OK)' "$folder/output" | tail -n 15
+        ;;
+    esac
+}
+export -f try
+
+failed=0
+for cpu in "${cpus[@]}"; do
+    began=$SECONDS
+    for program in "$build"/tests/{unit,grad,golden}_test_*; do
+        [[ -x $program && $slow != *" ${program##*/} "* ]] && echo "${program##*/}"
+    done | xargs -P "${MEZZO_QEMU_JOBS:-$(nproc)}" -I{} bash -c 'try "$0" {}' "$cpu" >"$scratch/results"
+    grep -v '^passed' "$scratch/results"
+    echo "$cpu: $(grep -c '^passed' "$scratch/results") programs passed, $(grep -c '^skipped' "$scratch/results") skipped," \
+        "$(grep -c '^FAILED' "$scratch/results") failed, $((SECONDS - began)) s"
+    grep -q '^FAILED' "$scratch/results" && failed=1
+done
+exit $failed
