@@ -42,7 +42,7 @@ for device in "$@"; do
             status=0
             # shellcheck disable=SC2086
             MEZZO_ISA=$level "$mezzo" train --model $model --data text.txt --tokenizer char --seq-len 32 --batch-size 4 --grad-accum 2 \
-                --steps 20 --warmup 4 --lr 2e-3 --precision "$precision" --master "$master" --device "${device%%:*}" --threads 2 --seed 7 --log-every 1 \
+                --steps 20 --warmup 4 --lr 2e-3 --min-lr 1e-4 --precision "$precision" --master "$master" --device "${device%%:*}" --threads 2 --seed 7 --log-every 1 \
                 --eval-every 10 --eval-iters 2 --sample-every -1 --checkpoint-every 20 --out run --quiet >out.txt 2>err.txt || status=$?
             row="${model%% *} $kept $device"
             if [[ $status -ne 0 ]]; then
