@@ -83,6 +83,14 @@ mezzo_status mezzo_device_open(const char *name, int threads, mezzo_device **out
         return mz_fail(MEZZO_ERR_INVALID, "device %s: %d threads: use 0 for every core, or a positive number", name,
                        threads);
     MEZZO_TRY(strcmp(name, "auto") == 0 ? open_best(threads, out) : open_named(name, threads, out));
+#ifdef MEZZO_INJECT
+    const char *storage = getenv("MEZZO_STORAGE"); // tests: how to store axes
+    if (storage != NULL && !mz_policy_parse(storage, &(*out)->storage)) {
+        mezzo_device_close(*out);
+        *out = NULL;
+        return mz_fail(MEZZO_ERR_INVALID, "MEZZO_STORAGE is not understood: \"%s\"", storage);
+    }
+#endif
     return MEZZO_OK;
 }
 
@@ -179,8 +187,34 @@ static const char *check_formats(const mezzo_device *device, const mz_kernel *ke
     return NULL;
 }
 
+static bool padded(const mz_call *call) {
+    for (int i = 0; i < call->n_in; i++)
+        if (call->in[i].storage.padded)
+            return true;
+    for (int i = 0; i < call->n_out; i++)
+        if (call->out[i].storage.padded)
+            return true;
+    return false;
+}
+
+void mz_call_over_padding(mz_call *call) {
+    int64_t rows = call->in[0].shape.rank > 0 ? call->in[0].shape.dim[0] : 0;
+    for (int i = 0; i < call->n_in; i++) {
+        call->in[i].shape = mz_stored_shape(&call->in[i].shape, &call->in[i].storage);
+        call->in[i].storage = (mz_storage){0};
+    }
+    for (int i = 0; i < call->n_out; i++) {
+        call->out[i].shape = mz_stored_shape(&call->out[i].shape, &call->out[i].storage);
+        call->out[i].storage = (mz_storage){0};
+    }
+    if (call->op == MZ_OP_embedding) // a row of padding is no row that an id may name
+        call->in[0].shape.dim[0] = rows;
+}
+
 const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out) {
     *out = (mz_prepared){0};
+    if (padded(call) && (device->backend->takes_padding == NULL || !device->backend->takes_padding(call->op)))
+        return "a tensor is stored with padding";
     const char *reason = check_formats(device, kernel, call);
     if (reason == NULL)
         reason = kernel->prepare(device, call, out);

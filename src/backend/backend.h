@@ -16,9 +16,10 @@ typedef struct mz_rng_state {
 } mz_rng_state;
 
 // One op with its tensors: what a kernel runs, and what it is asked about before (data pointers NULL then).
-// Tensors are contiguous, row-major, 64-byte aligned; absent slots, and those from n_in and n_out on, have rank -1 and data
-// NULL. Inputs and outputs never overlap, except that the first output may be exactly the
-// input that ops.def lets it replace (mz_op_reuses).
+// Tensors are row-major, 64-byte aligned, contiguous but for the padding that their storage says (docs/dev/ARCHITECTURE.md,
+// "Storage is not shape"), which holds zeros when a call begins and when it ends. Absent slots, and those from n_in and n_out
+// on, have rank -1 and data NULL. Inputs and outputs never overlap, except that the first output may be exactly the input
+// that ops.def lets it replace (mz_op_reuses).
 typedef struct mz_call {
     mz_op op;
     mz_attrs attrs;
@@ -99,6 +100,9 @@ typedef struct mz_backend {
     // Optional: number formats and scales that a kernel takes beyond the usual ones, MZ_DTYPES_USUAL without scales. NULL:
     // none of the backend's does. mz_prepare_kernel refuses the others before prepare sees them.
     mz_takes (*takes)(const mz_kernel *kernel);
+    // Optional: whether an op's kernels read where their tensors' storage says; NULL: no op's do. The others are offered
+    // tensors without padding only.
+    bool (*takes_padding)(mz_op op);
     // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself.
     const mz_joined *(*pair)(mezzo_device *device, const mz_call *first, const mz_call *second);
     // Memory. alloc is zeroed. Copies are ordered with the device's work; read waits for it.
@@ -144,6 +148,7 @@ struct mezzo_device {
     // The runtime's. touch: NULL, or to be called before these bytes are read or written, so that deferred calls which need or make them
     // run first.
     mezzo_status (*touch)(mezzo_device *device, const void *data, size_t bytes, bool writes);
+    mz_storage_policy storage;    // of parameters and programs that are made from here on
     struct mz_deferred *deferred; // lists of calls that wait to run, in order; NULL: none
     uint64_t deferred_id;         // of the newest list
     // Not zero: a program that runs call by call ends before the next call, INTERRUPTED. NULL: never. Borrowed.
@@ -162,6 +167,8 @@ static inline mezzo_status mz_device_touch(mezzo_device *device, const void *dat
     return device->touch != NULL ? device->touch(device, data, bytes, writes) : MEZZO_OK;
 }
 
+// The call of an op that may run over padding as if it were data: its tensors' shapes are what is stored.
+void mz_call_over_padding(mz_call *call);
 // Prepares the first kernel of the backend's list that can serve the call; MEZZO_VERBOSE=dispatch logs the choice and
 // each refusal. UNSUPPORTED lists the reasons. *out belongs to the caller, who frees it before the device is closed.
 mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out);
@@ -175,7 +182,7 @@ void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one i
 // U8 tensor on the device. A shadow buffer is a U8 tensor too: each segment says its format.
 typedef struct mz_segment {
     int64_t offset;        // elements into master and gradient buffers
-    int64_t count;         // elements
+    int64_t count;         // elements of the parameter, without padding
     int64_t state_offset;  // elements into the moments
     int64_t shadow_offset; // bytes into the shadow buffer; -1 = no shadow
     int32_t shadow_dtype;  // mezzo_dtype
@@ -183,6 +190,8 @@ typedef struct mz_segment {
     int64_t low_offset;    // split masters: bytes into the master buffer, of their low halves (U16)
     int32_t master;        // mezzo_master: how the segment's masters are stored
     uint32_t key;          // mz_param.key: the parameter's random stream
+    mz_layout
+        layout; // where element i of the parameter is, from offset, state_offset, shadow_offset and low_offset alike
 } mz_segment;
 
 // A split master is a BF16 shadow, the FP32 number rounded to nearest (ties away from zero), and the number's low 16 bits, which say

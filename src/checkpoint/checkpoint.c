@@ -12,6 +12,7 @@
 typedef struct device_range { // FP32 values on a device
     mezzo_device *device;
     const float *data;          // NULL: the masters of a parameter, however they are stored
+    const mz_layout *layout;    // of data
     const mezzo_params *params; // with its index
     int index;
     const char *name; // the tensor's
@@ -42,7 +43,8 @@ static mezzo_status fill_from_device(void *user, uint64_t offset, void *bytes, s
         MEZZO_TRY(mz_params_read_part(range->params, range->index, (int64_t)(offset / sizeof(float)),
                                       (int64_t)(n / sizeof(float)), bytes));
     else
-        MEZZO_TRY(range->device->backend->read(range->device, bytes, (const char *)range->data + offset, n));
+        MEZZO_TRY(mz_stored_read(range->device, range->layout, range->data, sizeof(float),
+                                 (int64_t)(offset / sizeof(float)), (int64_t)(n / sizeof(float)), bytes));
     return check_piece(range, offset, bytes, n);
 }
 
@@ -103,6 +105,7 @@ static mezzo_status list_moments(const mezzo_optimizer *opt, tensor_list *list) 
             const mz_param *p = &opt->params->list[opt->index[i]];
             char *name = mz_format("%s.%s", p->name, mz_optimizer_moment_name(opt, m));
             MEZZO_TRY(list_add(list, name, &p->shape, opt->device, opt->d_moments[m] + opt->segments[i].state_offset));
+            list->ranges[list->count - 1].layout = &p->layout;
         }
     return MEZZO_OK;
 }
@@ -361,7 +364,8 @@ static mezzo_status put_on_device(const mz_safetensors *tensors, const tensor_li
         if (dst == NULL)
             MEZZO_TRY(mz_params_write_master(params, range->index, t->data));
         else
-            MEZZO_TRY(range->device->backend->write(range->device, dst, t->data, t->bytes));
+            MEZZO_TRY(mz_stored_write(range->device, range->layout, dst, sizeof(float), 0,
+                                      (int64_t)(t->bytes / sizeof(float)), t->data));
     }
     return MEZZO_OK;
 }

@@ -23,6 +23,7 @@ typedef struct mz_value {
     mz_scaling scaling;   // of its elements; NONE: they are the numbers
     int scale;            // with scaling: the value that holds its scales, FP32; wherever that lives, state included
     mz_shape shape;
+    mz_storage storage; // how it is stored: the storage pass
     int producer, slot; // node and its output slot; -1 for sources
     int param;          // PARAM, SHADOW, GRAD: index into params
     int alias;          // shares the memory of this value (reshape, a block of rows); -1
@@ -38,6 +39,8 @@ typedef struct mz_param_spec {
     mz_shape shape;
     int value, shadow, grad; // value ids; -1 until made
     bool copied;             // autocast: everything that reads it reads its low-precision copy, and nothing its master
+    bool stored;             // it is stored already, in this way
+    mz_storage storage;
 } mz_param_spec;
 
 typedef enum mz_phase { MZ_FORWARD, MZ_RECOMPUTE, MZ_BACKWARD } mz_phase;
@@ -123,6 +126,16 @@ mezzo_status mz_pass_autodiff(mezzo_graph *g, const mezzo_program_options *optio
 mezzo_status mz_pass_recompute(mezzo_graph *g, bool light);                          // no-op without segments
 mezzo_status mz_pass_fuse(mezzo_graph *g);
 mezzo_status mz_pass_chunk(mezzo_graph *g, const mezzo_program_options *options);
+// After the others: values get the storage of their axes, and copies stand between ops that take it and those that do not.
+typedef struct mz_storage_options {
+    mz_storage_policy policy;
+    bool (*takes_padding)(mz_op op); // ops whose kernels read tensors' storage; NULL: none
+} mz_storage_options;
+bool mz_takes_padding(const mz_storage_options *options, mz_op op);
+mezzo_status mz_pass_storage(mezzo_graph *g, const mz_storage_options *options);
+// How each value would be stored, if all ops took it (axes.c). out [n_values].
+mezzo_status mz_graph_storage(const mezzo_graph *g, const mz_storage_policy *policy, mz_storage *out);
+bool mz_value_is_rows(const mezzo_graph *g, int value); // a block of rows of the value that it shares memory with
 mezzo_status mz_passes(const mezzo_graph *g, const mezzo_program_options *options, const char *until,
                        mezzo_graph **out);
 

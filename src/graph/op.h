@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "base/precision.h"
+#include "graph/storage.h"
 #include "mezzo/graph.h"
 
 #define MZ_MAX_IN  16
@@ -69,14 +70,17 @@ typedef struct mz_slot {
 #define MZ_IN(op, slot)  ((int)offsetof(struct mz_in_##op, slot))
 #define MZ_OUT(op, slot) ((int)offsetof(struct mz_out_##op, slot))
 
-typedef struct mz_shape {
+struct mz_shape {
     int rank;
     int64_t dim[MEZZO_MAX_RANK];
-} mz_shape;
+};
 typedef struct mz_attrs mz_attrs;
 // The operations of one run, a multiply-add counting two. Shapes by slot; NULL: absent.
 typedef double mz_flops_fn(const mz_attrs *attrs, const mz_shape *const in[MZ_MAX_IN],
                            const mz_shape *const out[MZ_MAX_OUT]);
+
+// What an op does with padding: ops.def, "zero_in_zero_out" and the other two.
+typedef enum mz_padding { MZ_PADDING_REFUSES, MZ_PADDING_ZERO, MZ_PADDING_LOGICAL } mz_padding;
 
 // A row of ops.def.
 typedef struct mz_op_info {
@@ -88,6 +92,8 @@ typedef struct mz_op_info {
     mz_cast_class cast_class;
     mz_tolerance tolerance;
     bool moves, cheap;
+    mz_padding padding;
+    const char *axes;   // which dimensions are one axis (axes.c); NULL: none
     mz_flops_fn *flops; // NULL: none that count
 } mz_op_info;
 extern const mz_op_info mz_op_table[MZ_OP_COUNT];
@@ -191,7 +197,14 @@ typedef struct mz_tensor {
     mz_shape shape;
     mz_scaling scaling;
     const float *scale; // [mz_scale_count]; NULL without scaling, or not known yet
+    mz_storage storage;
 } mz_tensor;
+static inline int64_t mz_tensor_index(const mz_tensor *t, int64_t i) { // where logical element i lies
+    return t->storage.padded ? mz_stored_index(&t->shape, &t->storage, i) : i;
+}
+static inline size_t mz_tensor_bytes_stored(const mz_tensor *t) {
+    return (size_t)mz_stored_count(&t->shape, &t->storage) * mezzo_dtype_size(t->dtype);
+}
 
 // How many scales a tensor of this shape has, and which one an element's is.
 int64_t mz_scale_count(mz_scaling scaling, const mz_shape *shape);

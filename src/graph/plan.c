@@ -35,7 +35,7 @@ static size_t view_offset(const mezzo_graph *g, const int *shared, int v) {
 }
 
 static size_t bytes_of(const mz_value *v) {
-    return mz_align_up((size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype), ALIGNMENT);
+    return mz_align_up((size_t)mz_stored_count(&v->shape, &v->storage) * mezzo_dtype_size(v->dtype), ALIGNMENT);
 }
 
 static bool reads(const mezzo_graph *g, const int *shared, const mz_node *n, int root, int except) {
@@ -56,7 +56,8 @@ static void share_in_place(const mezzo_graph *g, int *last, int *shared) {
         int root = root_of(g, shared, n->in[slot]);
         const mz_value *in = &g->values[root];
         if (out->kind != MZ_VALUE_TEMP || in->kind != MZ_VALUE_TEMP || last[root] != (int)i ||
-            mz_shape_count(&in->shape) != mz_shape_count(&out->shape) || out->dtype != g->values[n->in[slot]].dtype ||
+            mz_shape_count(&in->shape) != mz_shape_count(&out->shape) || bytes_of(in) != bytes_of(out) ||
+            !mz_storage_equal(&in->storage, &out->storage) || out->dtype != g->values[n->in[slot]].dtype ||
             reads(g, shared, n, root, slot))
             continue;
         shared[n->out[0]] = root;

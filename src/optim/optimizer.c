@@ -132,10 +132,11 @@ static void fill_segments(mezzo_optimizer *opt) {
                                         .shadow_offset = shadowed ? p->shadow_slot * width : -1,
                                         .shadow_dtype = shadowed ? (int32_t)shadow->dtype : 0,
                                         .decay = p->shape.rank >= opt->decay_min_rank,
+                                        .layout = p->layout,
                                         .key = p->key,
                                         .low_offset = p->low_offset,
                                         .master = (int32_t)p->master};
-        moment += (int64_t)mz_align_up((size_t)p->count, 16);
+        moment += (int64_t)mz_align_up((size_t)p->stored, 16);
     }
     opt->moment_elements = moment;
     opt->n_shadows = opt->params->n_shadows;
@@ -170,7 +171,7 @@ static mezzo_status choose(mezzo_optimizer *opt, mz_update_op *op, mz_op which, 
 // Slots as ops.def names them.
 static void fill_calls(mezzo_optimizer *opt) {
     const mezzo_params *p = opt->params;
-    mz_tensor segments = mz_tensor_bytes(opt->d_segments, (size_t)opt->n * sizeof *opt->segments);
+    mz_tensor segments = mz_tensor_segments(p, opt->d_segments, (size_t)opt->n);
     mz_tensor state = mz_tensor_bytes(opt->d_state, sizeof *opt->d_state);
     mz_tensor grad = mz_tensor_f32(p->grad, p->elements);
     mz_tensor master = p->fp32_elements == p->elements ? mz_tensor_f32(p->master, p->elements)
@@ -196,11 +197,11 @@ static void fill_calls(mezzo_optimizer *opt) {
         memcpy(opt->move.call.out, (mz_tensor[]){master, moment[0], moment[1], shadow[0]}, 4 * sizeof(mz_tensor));
     }
     if (p->n_shadows > 1)
-        opt->refresh.call = (mz_call){
-            .n_in = 2,
-            .in = {master, mz_tensor_bytes(p->shadows[1].segments, p->shadows[1].n_segments * sizeof(mz_segment))},
-            .n_out = 1,
-            .out = {shadow[1]}};
+        opt->refresh.call =
+            (mz_call){.n_in = 2,
+                      .in = {master, mz_tensor_segments(p, p->shadows[1].segments, p->shadows[1].n_segments)},
+                      .n_out = 1,
+                      .out = {shadow[1]}};
     opt->reset.call = (mz_call){.n_in = 1, .in = {mz_tensor_absent()}, .n_out = 1, .out = {state}};
 }
 
@@ -241,6 +242,10 @@ static void add_span(mz_span *spans, int *n, const void *from, size_t bytes) {
         spans[(*n)++] = (mz_span){at, at + bytes};
 }
 
+static size_t stored_in(const mezzo_optimizer *opt, int segment) { // elements, with padding
+    return (size_t)opt->params->list[opt->index[segment]].stored;
+}
+
 // What the move of segments [first, first + n) reads and writes; a segment's padding is its own.
 static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *spans, mz_traffic *out) {
     const mezzo_params *p = opt->params;
@@ -255,28 +260,29 @@ static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *
     add_span(reads, &out->n_reads, &state->scale, sizeof state->scale);
     add_span(reads, &out->n_reads, (const mz_segment *)opt->d_segments + first, (size_t)n * sizeof *s);
     for (int i = 0; i < n; i++)
-        add_span(reads, &out->n_reads, p->grad + s[i].offset, mz_align_up((size_t)s[i].count, 16) * sizeof(float));
+        add_span(reads, &out->n_reads, p->grad + s[i].offset,
+                 mz_align_up(stored_in(opt, first + i), 16) * sizeof(float));
     for (int i = 0; i < n; i++)
         if (s[i].master == MEZZO_MASTER_FP32)
             add_span(writes, &out->n_writes, p->master + s[i].offset,
-                     mz_align_up((size_t)s[i].count, 16) * sizeof(float));
+                     mz_align_up(stored_in(opt, first + i), 16) * sizeof(float));
         else if (s[i].master == MEZZO_MASTER_SPLIT)
             add_span(writes, &out->n_writes, (const char *)p->master + s[i].low_offset,
-                     mz_align_up((size_t)s[i].count, 16) * sizeof(uint16_t));
+                     mz_align_up(stored_in(opt, first + i), 16) * sizeof(uint16_t));
     for (int m = 0; m < opt->n_moments; m++)
         for (int i = 0; i < n; i++)
             add_span(writes, &out->n_writes, opt->d_moments[m] + s[i].state_offset,
-                     mz_align_up((size_t)s[i].count, 16) * sizeof(float));
+                     mz_align_up(stored_in(opt, first + i), 16) * sizeof(float));
     for (int i = 0; i < n; i++)
         if (s[i].shadow_offset >= 0)
             add_span(writes, &out->n_writes, (const char *)p->shadows[0].data + s[i].shadow_offset,
-                     mz_align_up((size_t)s[i].count, 32) * sizeof(uint16_t));
+                     mz_align_up(stored_in(opt, first + i), 32) * sizeof(uint16_t));
 }
 
 static void make_bucket(mezzo_optimizer *opt, int first, int n, int64_t elements, mz_span *spans) {
     mz_update_bucket *bucket = &opt->buckets[opt->n_buckets++];
     bucket->call = opt->move.call;
-    bucket->call.in[1] = mz_tensor_bytes((mz_segment *)opt->d_segments + first, (size_t)n * sizeof *opt->segments);
+    bucket->call.in[1] = mz_tensor_segments(opt->params, (mz_segment *)opt->d_segments + first, (size_t)n);
     bucket->update = (mz_update_attrs){.elements = elements, .overlaps = first > 0}; // nothing overlaps the first
     find_traffic(opt, first, n, spans, &bucket->traffic);
 }
@@ -511,7 +517,7 @@ mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *opt) {
     } else {
         for (int i = 0; i < opt->n; i++) {
             MEZZO_TRY(opt->device->backend->zero(opt->device, p->grad + opt->segments[i].offset,
-                                                 (size_t)opt->segments[i].count * sizeof *p->grad));
+                                                 stored_in(opt, i) * sizeof *p->grad));
             p->list[opt->index[i]].has_grad = false;
         }
     }
@@ -561,13 +567,15 @@ const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which) {
 
 mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *opt, int which, int i, int64_t first, int64_t count,
                                       float *out) {
-    const float *src = opt->d_moments[which] + opt->segments[i].state_offset + first;
-    return opt->device->backend->read(opt->device, out, src, (size_t)count * sizeof *out);
+    const mz_segment *s = &opt->segments[i];
+    return mz_stored_read(opt->device, &s->layout, opt->d_moments[which] + s->state_offset, sizeof *out, first, count,
+                          out);
 }
 
 mezzo_status mz_optimizer_write_moment(mezzo_optimizer *opt, int which, int i, const float *values) {
-    float *dst = opt->d_moments[which] + opt->segments[i].state_offset;
-    return opt->device->backend->write(opt->device, dst, values, (size_t)opt->segments[i].count * sizeof *values);
+    const mz_segment *s = &opt->segments[i];
+    return mz_stored_write(opt->device, &s->layout, opt->d_moments[which] + s->state_offset, sizeof *values, 0,
+                           s->count, values);
 }
 
 mezzo_status mz_optimizer_read_state(const mezzo_optimizer *opt, mz_opt_state *out) {

@@ -78,16 +78,26 @@ static void keep_inputs(const mezzo_program *p, size_t call, const mz_inspection
             out->in[out->n_in++] = tensor_at(p, call, false, k, &ins[k]);
 }
 
+// What a call reads or writes, without padding: the call itself may take padding for data.
+static void inspected_tensors(const mezzo_program *p, size_t call, bool outputs, mz_tensor out[MZ_MAX_IN]) {
+    const mz_node *n = &p->c.graph->nodes[p->c.node[call]];
+    for (int k = 0; k < (outputs ? n->n_out : n->n_in); ++k)
+        out[k] = mz_program_tensor(p, outputs ? n->out[k] : n->in[k]);
+}
+
 static mezzo_status locate_at(mezzo_program *p, size_t i, float limit, mz_located *out) {
     mz_inspection ins[MZ_MAX_IN], outs[MZ_MAX_OUT];
+    mz_tensor tensors[MZ_MAX_IN];
     mz_call *call = &p->c.calls[i];
     bool forward = p->c.graph->nodes[p->c.node[i]].phase == MZ_FORWARD;
-    MEZZO_TRY(mz_program_inspect(p, call->in, call->n_in, 0, ins));
+    inspected_tensors(p, i, false, tensors);
+    MEZZO_TRY(mz_program_inspect(p, tensors, call->n_in, 0, ins));
     check_sources(p, i, ins, out);
     MEZZO_TRY(p->c.prepared[i].kernel->run(p->device, call));
     if (p->hook != NULL)
         MEZZO_TRY(p->hook(p->hook_user, p, i));
-    MEZZO_TRY(mz_program_inspect(p, call->out, call->n_out, forward ? limit : 0, outs));
+    inspected_tensors(p, i, true, tensors);
+    MEZZO_TRY(mz_program_inspect(p, tensors, call->n_out, forward ? limit : 0, outs));
     for (int k = 0; k < call->n_out && !out->found; ++k) {
         if (!mz_inspection_bad(&outs[k]))
             continue;

@@ -24,7 +24,8 @@ static bool is_float(mezzo_dtype dtype) {
 // The first output of a call, if its memory is the value's own and of a float format: -1 otherwise.
 static int own_output(const mezzo_program *p, size_t call) {
     const mezzo_graph *g = p->c.graph;
-    int v = g->nodes[p->c.node[call]].out[0];
+    const mz_node *n = &g->nodes[p->c.node[call]];
+    int v = n->op != MZ_OP_copy ? n->out[0] : -1;
     bool own = v >= 0 && g->values[v].kind == MZ_VALUE_TEMP && g->values[v].alias < 0;
     return own && is_float(g->values[v].dtype) ? v : -1;
 }
@@ -75,9 +76,7 @@ static void add_tensor(mezzo_program *p, mz_monitor *w, size_t call, bool loss) 
     static const char *const phases[] = {"forward", "recompute", "backward"};
     const mz_node *n = &g->nodes[p->c.node[call]];
     int v = loss ? g->loss : n->out[0];
-    mz_tensor *t = &w->call.in[w->call.n_in++];
-    *t = (mz_tensor){.dtype = g->values[v].dtype, .shape = g->values[v].shape, .scaling = g->values[v].scaling};
-    mz_program_place(p, v, t);
+    w->call.in[w->call.n_in++] = mz_program_tensor(p, v);
     p->monitored[p->n_monitored++] = (mz_monitored){.op = mz_op_table[n->op].name,
                                                     .module = g->modules[n->module],
                                                     .phase = phases[n->phase],

@@ -80,8 +80,6 @@ static uint16_t *low_halves(const mezzo_params *params, const mz_param *p) {
 
 static mezzo_status write_halves(mezzo_params *params, const mz_param *p, const void *values, uint16_t *high,
                                  uint16_t *low) {
-    const mz_backend *b = params->device->backend;
-    size_t bytes = (size_t)p->count * sizeof *high;
     for (int64_t i = 0; i < p->count; ++i) {
         float x;
         memcpy(&x, (const char *)values + (size_t)i * sizeof x, sizeof x);
@@ -90,16 +88,16 @@ static mezzo_status write_halves(mezzo_params *params, const mz_param *p, const 
         else
             high[i] = mezzo_f32_to_bf16(x);
     }
-    MEZZO_TRY(b->write(params->device, high_halves(params, p), high, bytes));
+    MEZZO_TRY(mz_stored_write(params->device, &p->layout, high_halves(params, p), sizeof *high, 0, p->count, high));
     if (p->master == MEZZO_MASTER_SPLIT)
-        MEZZO_TRY(b->write(params->device, low_halves(params, p), low, bytes));
+        MEZZO_TRY(mz_stored_write(params->device, &p->layout, low_halves(params, p), sizeof *low, 0, p->count, low));
     return MEZZO_OK;
 }
 
 static mezzo_status write_master(mezzo_params *params, const mz_param *p, const void *values) {
     if (p->master == MEZZO_MASTER_FP32)
-        return params->device->backend->write(params->device, params->master + p->offset, values,
-                                              (size_t)p->count * sizeof(float));
+        return mz_stored_write(params->device, &p->layout, params->master + p->offset, sizeof(float), 0, p->count,
+                               values);
     uint16_t *halves = mz_alloc(2 * (size_t)p->count, sizeof *halves);
     if (!halves)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -110,11 +108,9 @@ static mezzo_status write_master(mezzo_params *params, const mz_param *p, const 
 
 static mezzo_status read_halves(const mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
                                 uint16_t *high, uint16_t *low, float *out) {
-    const mz_backend *b = params->device->backend;
-    size_t bytes = (size_t)count * sizeof *high;
-    MEZZO_TRY(b->read(params->device, high, high_halves(params, p) + first, bytes));
+    MEZZO_TRY(mz_stored_read(params->device, &p->layout, high_halves(params, p), sizeof *high, first, count, high));
     if (p->master == MEZZO_MASTER_SPLIT)
-        MEZZO_TRY(b->read(params->device, low, low_halves(params, p) + first, bytes));
+        MEZZO_TRY(mz_stored_read(params->device, &p->layout, low_halves(params, p), sizeof *low, first, count, low));
     for (int64_t i = 0; i < count; ++i)
         out[i] = p->master == MEZZO_MASTER_SPLIT ? mz_master_join(high[i], low[i]) : mezzo_bf16_to_f32(high[i]);
     return MEZZO_OK;
@@ -123,8 +119,7 @@ static mezzo_status read_halves(const mezzo_params *params, const mz_param *p, i
 mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t first, int64_t count, float *out) {
     const mz_param *p = &params->list[index];
     if (p->master == MEZZO_MASTER_FP32)
-        return params->device->backend->read(params->device, out, params->master + p->offset + first,
-                                             (size_t)count * sizeof *out);
+        return mz_stored_read(params->device, &p->layout, params->master + p->offset, sizeof *out, first, count, out);
     uint16_t *halves = mz_alloc(2 * (size_t)count, sizeof *halves);
     if (!halves)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -140,8 +135,8 @@ mezzo_status mz_params_write_master(mezzo_params *params, int index, const void 
 static mezzo_status write_piece(mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
                                 const float *values) {
     if (p->master == MEZZO_MASTER_FP32)
-        return params->device->backend->write(params->device, params->master + p->offset + first, values,
-                                              (size_t)count * sizeof *values);
+        return mz_stored_write(params->device, &p->layout, params->master + p->offset, sizeof *values, first, count,
+                               values);
     return write_master(params, p, values);
 }
 
@@ -178,7 +173,17 @@ static bool read_by_matmul(const mezzo_graph *g, int value) {
     return false;
 }
 
-static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g) {
+// As its axes say; without padding where kernels that update it could not follow.
+static void store(mz_param *p, const mz_storage *storage) {
+    p->storage = *storage;
+    if (!mz_layout_of(&p->shape, storage, &p->layout)) {
+        p->storage = (mz_storage){0};
+        p->layout = (mz_layout){0};
+    }
+    p->stored = mz_stored_count(&p->shape, &p->storage);
+}
+
+static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const mz_storage *stored) {
     params->list = mz_alloc(g->n_params + 1, sizeof *params->list);
     if (!params->list)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -192,10 +197,12 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g) {
         p->shape = g->params[i].shape;
         p->init = g->params[i].init;
         p->count = mz_shape_count(&p->shape);
+        store(p, &stored[g->params[i].value]);
+        params->padded = params->padded || p->storage.padded;
         p->shadow_slot = -1;
         if (read_by_matmul(g, g->params[i].value)) {
             p->shadow_slot = params->shadow_elements;
-            params->shadow_elements += round_up(p->count, SHADOW_SEGMENT);
+            params->shadow_elements += round_up(p->stored, SHADOW_SEGMENT);
         }
     }
     return MEZZO_OK;
@@ -216,6 +223,17 @@ static mezzo_status settle_masters(mezzo_params *params, const mezzo_graph *g, c
     return MEZZO_OK;
 }
 
+static mezzo_status make_specs(mezzo_params *params, const mezzo_graph *g) {
+    mz_storage *stored = mz_alloc(g->n_values + 1, sizeof *stored);
+    if (!stored)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = mz_graph_storage(g, &params->device->storage, stored);
+    if (status == MEZZO_OK)
+        status = copy_specs(params, g, stored);
+    mz_free(stored);
+    return status;
+}
+
 // FP32 masters lie where the gradients do; behind them come the low halves of the others.
 static void lay_out(mezzo_params *params) {
     for (int pass = 0; pass < 2; ++pass) {
@@ -224,12 +242,12 @@ static void lay_out(mezzo_params *params) {
             if ((p->master != MEZZO_MASTER_FP32) != (pass == 1))
                 continue;
             p->offset = params->elements;
-            params->elements += round_up(p->count, SEGMENT);
+            params->elements += round_up(p->stored, SEGMENT);
             if (p->master == MEZZO_MASTER_FP32) {
-                params->master_bytes += (size_t)round_up(p->count, SEGMENT) * sizeof(float);
+                params->master_bytes += (size_t)round_up(p->stored, SEGMENT) * sizeof(float);
             } else if (p->master == MEZZO_MASTER_SPLIT) {
                 p->low_offset = (int64_t)params->master_bytes;
-                params->master_bytes += (size_t)round_up(p->count, SEGMENT) * sizeof(uint16_t);
+                params->master_bytes += (size_t)round_up(p->stored, SEGMENT) * sizeof(uint16_t);
             }
         }
         if (pass == 0)
@@ -279,7 +297,7 @@ mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *gra
     params->seed = seed;
     params->kept_as = master;
     params->grads_empty = true;
-    MEZZO_TRY_GOTO(status, copy_specs(params, graph));
+    MEZZO_TRY_GOTO(status, make_specs(params, graph));
     MEZZO_TRY_GOTO(status, settle_masters(params, graph, options));
     lay_out(params);
     MEZZO_TRY_GOTO(status, device->backend->alloc(device, params->master_bytes + 64, (void **)&params->master));
@@ -351,13 +369,13 @@ static mezzo_status check_index(const mezzo_params *params, int index) {
 static mezzo_status read_flat(const mezzo_params *params, const float *flat, int index, float *out) {
     MEZZO_TRY(check_index(params, index));
     const mz_param *p = &params->list[index];
-    return params->device->backend->read(params->device, out, flat + p->offset, (size_t)p->count * sizeof *out);
+    return mz_stored_read(params->device, &p->layout, flat + p->offset, sizeof *out, 0, p->count, out);
 }
 
 static mezzo_status write_flat(mezzo_params *params, float *flat, int index, const float *values) {
     MEZZO_TRY(check_index(params, index));
     const mz_param *p = &params->list[index];
-    return params->device->backend->write(params->device, flat + p->offset, values, (size_t)p->count * sizeof *values);
+    return mz_stored_write(params->device, &p->layout, flat + p->offset, sizeof *values, 0, p->count, values);
 }
 
 mezzo_status mezzo_params_read(const mezzo_params *params, int index, float *out) {
@@ -416,7 +434,7 @@ mz_tensor mz_tensor_shadow(const mezzo_params *params, int index) {
 static mezzo_status refresh(mezzo_params *params, mz_shadow *shadow) {
     mz_call call = {.op = MZ_OP_refresh, .n_in = 2, .n_out = 1};
     call.in[0] = mz_tensor_f32(params->master, params->elements);
-    call.in[1] = mz_tensor_bytes(shadow->segments, shadow->n_segments * sizeof(mz_segment));
+    call.in[1] = mz_tensor_segments(params, shadow->segments, shadow->n_segments);
     call.out[0] = shadow_tensor(params, shadow);
     return mz_run_once(params->device, &call);
 }
@@ -439,6 +457,7 @@ static mezzo_status write_segments(mezzo_params *params, mz_shadow *shadow) {
                                      .shadow_offset = params->list[i].shadow_slot * (int64_t)width,
                                      .shadow_dtype = (int32_t)shadow->dtype,
                                      .low_offset = params->list[i].low_offset,
+                                     .layout = params->list[i].layout,
                                      .key = params->list[i].key,
                                      .master = (int32_t)params->list[i].master};
     shadow->n_segments = n;
@@ -478,14 +497,26 @@ fail:
     return status;
 }
 
+mz_tensor mz_tensor_segments(const mezzo_params *params, void *segments, size_t n) {
+    mz_tensor t = mz_tensor_bytes(segments, n * sizeof(mz_segment));
+    t.storage.padded = params->padded;
+    return t;
+}
+
+static mz_tensor tensor_at(const mz_param *p, void *data, mezzo_dtype dtype) {
+    return (mz_tensor){.data = data, .dtype = dtype, .shape = p->shape, .storage = p->storage};
+}
+
+mz_tensor mz_params_grad(const mezzo_params *params, int index) {
+    return tensor_at(&params->list[index], params->grad + params->list[index].offset, MEZZO_F32);
+}
+
 mz_tensor mz_params_tensor(const mezzo_params *params, int index) {
     const mz_param *p = &params->list[index];
     if (p->master == MEZZO_MASTER_FP32)
-        return mz_tensor_f32(params->master + p->offset, p->count);
+        return tensor_at(p, params->master + p->offset, MEZZO_F32);
     for (int i = 0; i < params->n_shadows; ++i)
         if (params->shadows[i].dtype == MEZZO_BF16)
-            return (mz_tensor){.data = (char *)params->shadows[i].data + p->shadow_slot * 2,
-                               .dtype = MEZZO_BF16,
-                               .shape = {1, {p->count}}};
+            return tensor_at(p, (char *)params->shadows[i].data + p->shadow_slot * 2, MEZZO_BF16);
     return mz_tensor_absent();
 }

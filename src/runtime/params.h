@@ -9,12 +9,16 @@ typedef struct mz_param {
     char *name;
     mz_shape shape;
     mezzo_init init;
-    uint32_t key; // of its random numbers: FNV-1a of its name, made different from those before it in the low 31 bits
-    int64_t offset, count; // elements in the master and gradient buffers; offset is a multiple of 16
-    mezzo_master master;   // how its masters are stored; FP32 ones come first in the flat buffers
-    int64_t low_offset;    // split: bytes into the master buffer
-    bool has_grad;         // a program or the host has written its gradient since it was zeroed
-    int64_t shadow_slot;   // elements into a shadow buffer (a multiple of 32); -1: no matmul-class op reads it
+    mz_storage storage; // of masters, gradients, moments and low-precision copies alike
+    mz_layout layout;   // the same
+    int64_t stored;     // elements with padding: what offsets count
+    uint32_t key;   // of its random numbers: FNV-1a of its name, made different from those before it in the low 31 bits
+    int64_t offset; // elements into the master and gradient buffers, a multiple of 16
+    int64_t count;  // elements of the shape
+    mezzo_master master; // how its masters are stored; FP32 ones come first in the flat buffers
+    int64_t low_offset;  // split: bytes into the master buffer
+    bool has_grad;       // a program or the host has written its gradient since it was zeroed
+    int64_t shadow_slot; // elements into a shadow buffer (a multiple of 32); -1: no matmul-class op reads it
 } mz_param;
 
 typedef struct mz_shadow {
@@ -34,6 +38,7 @@ struct mezzo_params {
     mezzo_master kept_as;    // masters of parameters that only low matmuls read
     uint64_t seed;           // that the parameters were drawn from
     int64_t shadow_elements; // of one shadow buffer
+    bool padded;             // some parameter has padding
     float *master, *grad;    // device
     mz_shadow shadows[2];    // in the order they were first needed; never moved or freed before params
     int n_shadows;           // optimizers remake their segments when it has grown
@@ -43,7 +48,7 @@ struct mezzo_params {
     bool grads_stale;        // grads_empty, but the memory still holds the old ones: see mz_params_settle
 };
 
-// What shows whether a parameter is finite: its FP32 master, or, where that is kept in another way, its BF16 shadow, [count].
+// What shows whether a parameter is finite: its FP32 master, or, where that is kept in another way, its BF16 shadow.
 mz_tensor mz_params_tensor(const mezzo_params *params, int index);
 
 // Bytes of the master buffer that mezzo_params_create_as would take for a graph's parameters.
@@ -70,7 +75,17 @@ typedef struct mz_scaler_head {
     mz_scaler_block *block; // device
 } mz_scaler_head;
 
+// `count` elements of a parameter from element `first`, `size` bytes each, between the host and a flat buffer of the device in
+// which the parameter begins at `at`. What is written leaves zeros in padding.
+mezzo_status mz_stored_read(mezzo_device *device, const mz_layout *layout, const void *at, size_t size, int64_t first,
+                            int64_t count, void *out);
+mezzo_status mz_stored_write(mezzo_device *device, const mz_layout *layout, void *at, size_t size, int64_t first,
+                             int64_t count, const void *values);
+mz_tensor mz_params_grad(const mezzo_params *params, int index); // a parameter's gradient, FP32
+
 // Tensors for update ops.
+// `segments` of the device as an update op reads them; its storage.padded says that some of them have padding.
+mz_tensor mz_tensor_segments(const mezzo_params *params, void *segments, size_t n);
 mz_tensor mz_tensor_f32(void *data, int64_t n);
 mz_tensor mz_tensor_bytes(void *data, size_t n);
 mz_tensor mz_tensor_shadow(const mezzo_params *params, int index); // absent where there is no such shadow

@@ -9,7 +9,7 @@ static mz_tensor tensor_of(const mezzo_graph *g, int v) {
     if (v < 0)
         return mz_tensor_absent();
     const mz_value *x = &g->values[v];
-    return (mz_tensor){.dtype = x->dtype, .shape = x->shape, .scaling = x->scaling};
+    return (mz_tensor){.dtype = x->dtype, .shape = x->shape, .scaling = x->scaling, .storage = x->storage};
 }
 
 static void fill_call(const mezzo_graph *g, const mz_node *n, mz_call *call) {
@@ -18,6 +18,15 @@ static void fill_call(const mezzo_graph *g, const mz_node *n, mz_call *call) {
         call->in[k] = tensor_of(g, k < n->n_in ? n->in[k] : -1);
     for (int k = 0; k < MZ_MAX_OUT; ++k)
         call->out[k] = tensor_of(g, k < n->n_out ? n->out[k] : -1);
+}
+
+static bool any_padded(const mz_call *call) {
+    bool any = false;
+    for (int k = 0; k < MZ_MAX_IN; ++k)
+        any = any || call->in[k].storage.padded;
+    for (int k = 0; k < MZ_MAX_OUT; ++k)
+        any = any || call->out[k].storage.padded;
+    return any;
 }
 
 static void compiled_free(mz_compiled *c) {
@@ -65,14 +74,18 @@ static mezzo_status prepare_call(mezzo_device *device, mz_compiled *c, size_t i,
     return MEZZO_OK;
 }
 
-static mezzo_status choose_kernels(mezzo_device *device, const mz_stream_plan *streams, mz_compiled *c) {
+static mezzo_status choose_kernels(mezzo_device *device, const mz_storage_options *storage,
+                                   const mz_stream_plan *streams, mz_compiled *c) {
     const mezzo_graph *g = c->graph;
     c->overwrites = true;
     for (size_t i = 0; i < g->n_nodes; ++i) {
         size_t bytes = 0;
         if (g->nodes[i].op == MZ_OP_reshape)
             continue;
-        fill_call(g, &g->nodes[i], &c->calls[c->n_calls]);
+        mz_call *call = &c->calls[c->n_calls];
+        fill_call(g, &g->nodes[i], call);
+        if (any_padded(call) && !mz_takes_padding(storage, call->op)) // the storage pass saw to it that all are alike
+            mz_call_over_padding(call);
         mezzo_status status = prepare_call(device, c, c->n_calls, &bytes);
         if (status != MEZZO_OK)
             return mz_context(status, "%s", g->modules[g->nodes[i].module]);
@@ -125,8 +138,20 @@ static bool worth_overlap(const mz_compiled *c) {
     return c->stream != NULL && most <= FEW_ROWS;
 }
 
-static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                            mz_compiled *c) {
+// Parameters that are there say how they are stored.
+static void find_stored(const mezzo_params *params, mezzo_graph *g) {
+    for (size_t i = 0; params && i < g->n_params; ++i) {
+        int index = mezzo_params_find(params, g->params[i].name);
+        g->params[i].stored = index >= 0 && mz_shape_equal(&params->list[index].shape, &g->params[i].shape);
+        if (g->params[i].stored)
+            g->params[i].storage = params->list[index].storage;
+    }
+}
+
+// params: those that the program will read; NULL: as they would be made.
+static mezzo_status compile(mezzo_device *device, const mezzo_params *params, const mezzo_graph *graph,
+                            const mezzo_program_options *options, mz_compiled *c) {
+    const mz_storage_options storage = {device->storage, device->backend->takes_padding};
     mezzo_status status;
     size_t n;
     bool streams;
@@ -136,6 +161,8 @@ static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, cons
     MEZZO_TRY_GOTO(status, mz_passes(graph, options, "chunk", &c->graph));
     if (options->forward_only)
         stop_dropout(c->graph);
+    find_stored(params, c->graph);
+    MEZZO_TRY_GOTO(status, mz_pass_storage(c->graph, &storage));
     streams = worth_streams(device, c->graph);
     if (streams)
         MEZZO_TRY_GOTO(status, mz_pass_streams(c->graph, &placed));
@@ -151,7 +178,7 @@ static mezzo_status compile(mezzo_device *device, const mezzo_graph *graph, cons
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
         goto fail;
     }
-    MEZZO_TRY_GOTO(status, choose_kernels(device, &placed, c));
+    MEZZO_TRY_GOTO(status, choose_kernels(device, &storage, &placed, c));
     mz_stream_plan_free(&placed);
     return MEZZO_OK;
 fail:
@@ -187,10 +214,11 @@ void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out) {
 mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                                mezzo_memory *out) {
     mz_compiled c;
-    MEZZO_TRY(compile(device, graph, options, &c));
+    MEZZO_TRY(compile(device, NULL, graph, options, &c));
     plan_report(&c, out);
     for (size_t i = 0; i < c.graph->n_params; ++i) {
-        size_t count = (size_t)mz_shape_count(&c.graph->params[i].shape);
+        const mz_value *v = &c.graph->values[c.graph->params[i].value];
+        size_t count = (size_t)mz_stored_count(&v->shape, &v->storage);
         out->masters += mz_align_up(count, 16) * sizeof(float);
         if (c.graph->params[i].shadow >= 0)
             out->shadows += mz_align_up(count, 32) * 2;
@@ -211,7 +239,8 @@ static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, con
     mezzo_program_options with = *options;
     int n = 0;
     with.recompute = true;
-    if (!options->recompute && !options->forward_only && compile(p->device, graph, &with, &again) == MEZZO_OK) {
+    if (!options->recompute && !options->forward_only &&
+        compile(p->device, p->params, graph, &with, &again) == MEZZO_OK) {
         mezzo_memory less;
         plan_report(&again, &less);
         compiled_free(&again);
@@ -369,6 +398,12 @@ void mz_program_bind(mezzo_program *p) {
     }
 }
 
+mz_tensor mz_program_tensor(const mezzo_program *p, int value) {
+    mz_tensor t = tensor_of(p->c.graph, value);
+    mz_program_place(p, value, &t);
+    return t;
+}
+
 int mz_value_root(const mezzo_graph *g, int value) {
     while (g->values[value].alias >= 0)
         value = g->values[value].alias;
@@ -397,7 +432,8 @@ static int gradient_of(const mezzo_params *params, const mz_tensor *t) {
     if (!mz_present(t) || at < params->grad || at >= params->grad + params->elements)
         return -1;
     for (size_t i = 0; i < params->n; ++i)
-        if (params->grad + params->list[i].offset == at && params->list[i].count == mz_shape_count(&t->shape))
+        if (params->grad + params->list[i].offset == at &&
+            params->list[i].stored == mz_stored_count(&t->shape, &t->storage))
             return (int)i;
     return -2;
 }
@@ -442,7 +478,7 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     p->device = params->device;
     p->options = *options;
     p->options.overrides = NULL;
-    MEZZO_TRY_GOTO(status, compile(p->device, graph, options, &p->c));
+    MEZZO_TRY_GOTO(status, compile(p->device, params, graph, options, &p->c));
     MEZZO_TRY_GOTO(status, book(p, graph, options));
     MEZZO_TRY_GOTO(status, bind_values(p, p->state));
     mz_program_bind(p);

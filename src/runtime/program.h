@@ -84,6 +84,7 @@ struct mezzo_program {
 // program.c
 void mz_program_place(const mezzo_program *program, int value, mz_tensor *t); // its data and its scales; -1: left alone
 void mz_program_bind(mezzo_program *program);                                 // calls get the addresses of their values
+mz_tensor mz_program_tensor(const mezzo_program *program, int value);         // as it is stored; -1: absent
 // run.c
 void mz_program_wrote_gradients(mezzo_program *program); // for who runs its calls: parameters have gradients now
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);

@@ -7,7 +7,7 @@ static int list_bytes(const mz_tensor *tensors, int n, mz_span *out) {
         const mz_tensor *t = &tensors[k];
         if (!mz_present(t) || t->data == NULL)
             continue;
-        size_t size = (size_t)mz_shape_count(&t->shape) * mezzo_dtype_size(t->dtype);
+        size_t size = mz_tensor_bytes_stored(t);
         out[count++] = (mz_span){t->data, (const char *)t->data + size};
         if (t->scale != NULL)
             out[count++] =

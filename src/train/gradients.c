@@ -66,7 +66,7 @@ static mezzo_status make_calls(mz_gradient_norms *g, const mezzo_optimizer *opt)
         call->attrs.update = &g->update;
         call->in[1] = mz_tensor_f32(&opt->d_state->scale, 1); // that they still are multiplied by, behind a step
         call->numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
-        call->in[0] = mz_tensor_bytes((char *)opt->d_segments + (size_t)i * sizeof(mz_segment), sizeof(mz_segment));
+        call->in[0] = mz_tensor_segments(opt->params, (mz_segment *)opt->d_segments + i, 1);
         call->out[1] = mz_tensor_bytes(g->d_states + i, sizeof *g->d_states);
     }
     MEZZO_TRY(mz_prepare(opt->device, &g->calls[0], &g->prepared));

@@ -97,7 +97,7 @@ static bool strikes_micro(const mz_inject *f, int target) {
 static mezzo_status poison(const mz_inject *f, mezzo_device *device, const mz_tensor *t) {
     double bad = f->kind == MZ_INJECT_NAN ? (double)NAN : (double)INFINITY;
     unsigned char bytes[8];
-    int64_t n = mz_shape_count(&t->shape), at = f->element % n;
+    int64_t n = mz_shape_count(&t->shape), at = mz_tensor_index(t, f->element % n);
     size_t width = mezzo_dtype_size(t->dtype);
     MEZZO_TRY(mezzo_convert(&bad, MEZZO_F64, bytes, t->dtype, 1));
     return device->backend->write(device, (char *)t->data + (size_t)at * width, bytes, width);
@@ -123,15 +123,15 @@ static bool is_target(const mz_inject *f, const mezzo_program *p, size_t call) {
 
 static mezzo_status after_call(void *user, mezzo_program *p, size_t call) {
     mz_inject *f = user;
-    const mz_tensor *out = &p->c.calls[call].out[0];
-    if (!strikes_micro(f, (int)f->target) || !is_target(f, p, call) || out->dtype >= MEZZO_I64)
+    const mz_node *n = &p->c.graph->nodes[p->c.node[call]];
+    mz_tensor out = mz_program_tensor(p, n->out[0]);
+    if (!strikes_micro(f, (int)f->target) || !is_target(f, p, call) || out.dtype >= MEZZO_I64)
         return MEZZO_OK;
     f->met = true;
     f->data = f->now_data;
-    const mz_node *n = &p->c.graph->nodes[p->c.node[call]];
     snprintf(f->op, sizeof f->op, "%s", mz_op_table[n->op].name);
     snprintf(f->module, sizeof f->module, "%s", p->c.graph->modules[n->module]);
-    return poison(f, p->device, out);
+    return poison(f, p->device, &out);
 }
 
 // A value that no model takes, into the first input.
@@ -188,7 +188,7 @@ void mz_inject_at(mz_training *run, int64_t step, int64_t micro, uint64_t data) 
 
 static mz_tensor of_parameter(const mz_training *run, float *buffer) {
     const mz_param *p = &run->engine.params->list[mezzo_params_find(run->engine.params, run->inject.name)];
-    return (mz_tensor){.data = buffer + p->offset, .dtype = MEZZO_F32, .shape = p->shape};
+    return (mz_tensor){.data = buffer + p->offset, .dtype = MEZZO_F32, .shape = p->shape, .storage = p->storage};
 }
 
 mezzo_status mz_inject_gradient(mz_training *run) {
@@ -235,7 +235,7 @@ mezzo_status mz_inject_disk(mz_training *run, bool before) {
     if (f->kind == MZ_INJECT_NONE || f->target != MZ_AT_DISK || run->step != f->step || (before && f->met))
         return MEZZO_OK;
     mz_tensor t = of_parameter(run, run->engine.params->master);
-    float *at = (float *)t.data + f->element % mz_shape_count(&t.shape);
+    float *at = (float *)t.data + mz_tensor_index(&t, f->element % mz_shape_count(&t.shape));
     if (!before)
         return run->engine.device->backend->write(run->engine.device, at, &kept, sizeof kept);
     f->met = true;

@@ -34,11 +34,11 @@ static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int
     const mz_call *call = &program->c.calls[index];
     const mz_node *node = &program->c.graph->nodes[program->c.node[index]];
     const char *module = program->c.graph->modules[node->module];
-    if (node->phase == MZ_RECOMPUTE) // the same numbers again
+    if (node->phase == MZ_RECOMPUTE || node->op == MZ_OP_copy) // the same numbers again
         return MEZZO_OK;
     bool named = mz_op_table[call->op].n_out > 1;
     for (int k = 0; k < call->n_out; k++) {
-        const mz_tensor *t = &call->out[k];
+        const mz_tensor of_node = mz_program_tensor(program, node->out[k]), *t = &of_node;
         if (!mz_present(t) || !is_float(t->dtype) || mz_shape_count(&t->shape) < 2 ||
             is_gradient(program, node->out[k]))
             continue;
@@ -142,8 +142,11 @@ static mezzo_status count(mz_magnitudes *m, size_t i, const mz_tensor *x) {
 
 static mezzo_status count_outputs(void *user, mezzo_program *program, size_t call) {
     mz_magnitudes *m = user;
-    for (int i = m->first[call]; i < m->first[call + 1]; i++)
-        MEZZO_TRY(count(m, (size_t)i, &program->c.calls[call].out[m->list[i].slot]));
+    const mz_node *node = &program->c.graph->nodes[program->c.node[call]];
+    for (int i = m->first[call]; i < m->first[call + 1]; i++) {
+        mz_tensor x = mz_program_tensor(program, node->out[m->list[i].slot]);
+        MEZZO_TRY(count(m, (size_t)i, &x));
+    }
     return m->hook != NULL ? m->hook(m->hook_user, program, call) : MEZZO_OK;
 }
 
@@ -163,8 +166,7 @@ void mz_magnitudes_end(mz_magnitudes *m, mezzo_program *program) {
 
 mezzo_status mz_magnitudes_gradients(mz_magnitudes *m, mezzo_params *params) {
     for (size_t i = (size_t)m->first[m->calls]; i < m->n; i++) {
-        const mz_param *p = &params->list[m->list[i].slot];
-        mz_tensor grad = mz_tensor_f32(params->grad + p->offset, p->count);
+        mz_tensor grad = mz_params_grad(params, m->list[i].slot);
         MEZZO_TRY(count(m, i, &grad));
     }
     return MEZZO_OK;

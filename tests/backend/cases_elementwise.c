@@ -189,6 +189,18 @@ void cases_silu_dx(void) {
     each_activation_dx(MZ_OP_silu_dx, (mz_attrs){0});
 }
 
+void cases_copy(void) { // with padding: unit/test_storage.c
+    for (int d = 0; d < FLOATS; d++)
+        for (size_t s = 0; s < MZ_COUNT(flat_shapes); s++) {
+            trial *t = trial_new(MZ_OP_copy);
+            trial_input(t, 0, floats[d], SHAPE(flat_shapes[s]));
+            trial_output(t, 0, floats[d], SHAPE(flat_shapes[s]));
+            trial_normal(t, 0, 1);
+            t->exact = true;
+            trial_finish(t);
+        }
+}
+
 void cases_accumulate(void) {
     for (int add = 0; add < 2; add++)
         for (int d = 0; d < FLOATS; d++)

@@ -12,10 +12,10 @@
 // shadows are BF16, FP16 or none.
 enum { FLAT = 16 + 4144 + 48 + 32 + 70016, STATES = 70016 + 4144 + 16 + 32, SHADOW_BYTES = 2 * FLAT };
 static const mz_segment segments[] = {
-    {0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3},
-    {16, 4129, 70016, 64, MEZZO_F16, 1, 0, MEZZO_MASTER_FP32, 3},
-    {16 + 4144 + 48, 17, 70016 + 4144 + 16, -1, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3},
-    {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3},
+    {0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {16, 4129, 70016, 64, MEZZO_F16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {16 + 4144 + 48, 17, 70016 + 4144 + 16, -1, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
 };
 
 static void segments_input(trial *t, int slot) {
@@ -256,12 +256,12 @@ static void optimizer_case(mz_op op, const mz_update_attrs *update, const mz_opt
 // numbers, then low halves.
 enum { LOW_AT = 64, MASTER_BYTES = LOW_AT + 2 * 70016 };
 static const mz_segment mixed[2][3] = {
-    {{0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3},
-     {16, 4129, 70016, 64, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9},
-     {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678}},
-    {{0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3},
-     {16, 4129, 70016, 64, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678},
-     {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9}},
+    {{0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
+     {16, 4129, 70016, 64, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}},
+     {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}}},
+    {{0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
+     {16, 4129, 70016, 64, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}},
+     {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}}},
 };
 
 static float read_master(const mz_segment *s, const unsigned char *master, const unsigned char *shadow, int64_t i) {

@@ -151,12 +151,22 @@ static mezzo_status cpu_sync(mezzo_device *device) {
     return MEZZO_OK;
 }
 
+static bool cpu_takes_padding(mz_op op) {
+    static const mz_op ops[] = {MZ_OP_copy,  MZ_OP_inspect, MZ_OP_histogram, MZ_OP_grad_stats,
+                                MZ_OP_adamw, MZ_OP_sgd,     MZ_OP_refresh};
+    for (size_t i = 0; i < MZ_COUNT(ops); i++)
+        if (ops[i] == op)
+            return true;
+    return false;
+}
+
 const mz_backend mz_backend_cpu = {
     .name = "cpu",
     .open = cpu_open,
     .close = cpu_close,
     .describe = cpu_describe,
     .kernels = cpu_kernels,
+    .takes_padding = cpu_takes_padding,
     .alloc = cpu_alloc,
     .release = cpu_release,
     .write = cpu_write,

@@ -7,6 +7,9 @@ enum { BLOCK = 4096 };
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     mezzo_dtype dtype = call->in[0].dtype;
+    mz_layout layout;
+    if (!mz_layout_of(&call->in[0].shape, &call->in[0].storage, &layout))
+        return "more than two axes with padding";
     return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16 ? NULL
                                                                            : "histogram reads fp32, bf16 and fp16";
 }
@@ -25,6 +28,8 @@ static uint32_t magnitude(const mz_tensor *x, int64_t i) {
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     const mz_tensor *x = &call->in[0];
     int32_t *counts = call->out[0].data;
+    mz_layout layout;
+    mz_layout_of(&x->shape, &x->storage, &layout);
     int64_t n = mz_shape_count(&x->shape), blocks = (n + BLOCK - 1) / BLOCK;
 #pragma omp parallel num_threads(mz_cpu_threads(device, 2.0 * (double)n))
     {
@@ -32,7 +37,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
 #pragma omp for nowait
         for (int64_t b = 0; b < blocks; b++)
             for (int64_t i = b * BLOCK; i < n && i < (b + 1) * BLOCK; i++)
-                own[mz_histogram_bucket(magnitude(x, i))]++;
+                own[mz_histogram_bucket(magnitude(x, mz_layout_index(&layout, i)))]++;
         // Of integers the order does not matter. Not a named critical region: its name would be exported.
         for (int k = 0; k < MZ_HISTOGRAM_BUCKETS; k++)
 #pragma omp atomic

@@ -15,6 +15,7 @@ SAME(mz_segment, mz_cu_segment, decay);
 SAME(mz_segment, mz_cu_segment, low_offset);
 SAME(mz_segment, mz_cu_segment, master);
 SAME(mz_segment, mz_cu_segment, key);
+SAME(mz_segment, mz_cu_segment, layout);
 SAME(mz_opt_state, mz_cu_opt_state, step);
 SAME(mz_opt_state, mz_cu_opt_state, skipped);
 SAME(mz_opt_state, mz_cu_opt_state, norm);

@@ -58,6 +58,8 @@ static const char *ref_prepare(mezzo_device *device, const mz_call *call, mz_pre
     static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
         (void)device;                                                                                                  \
         mz_ref_##name(call);                                                                                           \
+        for (int k = 0; k < call->n_out; k++)                                                                          \
+            mz_ref_clear_padding(&call->out[k]);                                                                       \
         return MEZZO_OK;                                                                                               \
     }                                                                                                                  \
     static const mz_kernel kernel_##name = {#name "__ref", ref_prepare, run_##name};
@@ -88,6 +90,10 @@ static const mz_kernel *const *ref_kernels(const mezzo_device *device, mz_op op,
 static mz_takes ref_takes(const mz_kernel *kernel) {
     (void)kernel;
     return (mz_takes){UINT32_MAX, UINT32_MAX};
+}
+
+static bool ref_takes_padding(mz_op op) { // elements are read and written by their place in the shape
+    return op < MZ_OP_COUNT;
 }
 
 // --- the device -------------------------------------------------------------------------------------------------------------
@@ -162,6 +168,7 @@ const mz_backend mz_backend_ref = {
     .describe = ref_describe,
     .kernels = ref_kernels,
     .takes = ref_takes,
+    .takes_padding = ref_takes_padding,
     .alloc = ref_alloc,
     .release = ref_release,
     .write = ref_write,

@@ -1,7 +1,8 @@
 // Elements in and out of tensors of any dtype.
 #include "backend/ref/ref.h"
 
-static double stored(const mz_tensor *t, int64_t i) {
+static double stored(const mz_tensor *t, int64_t logical) {
+    int64_t i = mz_tensor_index(t, logical);
     switch (t->dtype) {
     case MEZZO_F64:
         return ((const double *)t->data)[i];
@@ -33,9 +34,10 @@ double mz_ref_get(const mz_tensor *t, int64_t i) {
 }
 
 // Integer slots are written by mz_ref_arange only; prepare() refuses a cast to one.
-void mz_ref_put(const mz_tensor *t, int64_t i, double x) {
+void mz_ref_put(const mz_tensor *t, int64_t logical, double x) {
+    int64_t i = mz_tensor_index(t, logical);
     if (t->scaling != MZ_SCALING_NONE)
-        x /= (double)t->scale[mz_scale_index(t->scaling, &t->shape, i)];
+        x /= (double)t->scale[mz_scale_index(t->scaling, &t->shape, logical)];
     double rounded = mezzo_round_to(x, t->dtype); // the one rounding: the conversions below are exact
     switch (t->dtype) {
     case MEZZO_F64:
@@ -69,7 +71,18 @@ void mz_ref_put_gradient(const mz_call *call, int slot, int64_t i, double x) {
 }
 
 int32_t mz_ref_integer(const mz_tensor *t, int64_t i) {
-    return ((const int32_t *)t->data)[i];
+    return ((const int32_t *)t->data)[mz_tensor_index(t, i)];
+}
+
+// Where logical elements are is marked by walking them in order: what lies between two of them is padding.
+void mz_ref_clear_padding(const mz_tensor *t) {
+    size_t size = mezzo_dtype_size(t->dtype);
+    int64_t n = mz_shape_count(&t->shape), next = 0;
+    for (int64_t i = 0; t->storage.padded && i <= n; i++) {
+        int64_t at = i < n ? mz_tensor_index(t, i) : mz_stored_count(&t->shape, &t->storage);
+        memset((char *)t->data + (size_t)next * size, 0, (size_t)(at - next) * size);
+        next = at + 1;
+    }
 }
 
 mz_ref_scratch mz_ref_scratch_begin(const mz_call *call) {

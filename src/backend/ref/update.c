@@ -32,9 +32,9 @@ void mz_ref_grad_stats(const mz_call *call) {
             int64_t end = start + stats_chunk < segments[s].count ? start + stats_chunk : segments[s].count;
             double partial = 0;
             for (int64_t i = start; i < end; i++) {
-                float x = inverse != 1 ? g[i] * inverse : g[i];
+                float *at = g + mz_layout_index(&segments[s].layout, i), x = inverse != 1 ? *at * inverse : *at;
                 if (!keeps)
-                    g[i] = x;
+                    *at = x;
                 finite = finite && isfinite(x);
                 partial += (double)x * (double)x;
             }
@@ -148,7 +148,8 @@ static float master_get(const masters *m, int64_t i) {
                                                     : mezzo_bf16_to_f32(m->high[i]);
 }
 
-static void master_put(const masters *m, const mz_tensor *shadow, int64_t i, float x) {
+// Element `e` of the parameter, stored at i.
+static void master_put(const masters *m, const mz_tensor *shadow, int64_t e, int64_t i, float x) {
     uint32_t words[4];
     if (m->segment->master == MEZZO_MASTER_FP32) {
         m->fp32[i] = x;
@@ -156,8 +157,8 @@ static void master_put(const masters *m, const mz_tensor *shadow, int64_t i, flo
     } else if (m->segment->master == MEZZO_MASTER_SPLIT) {
         mz_master_split(x, &m->high[i], &m->low[i]);
     } else {
-        mz_philox(m->key, (uint64_t)i >> 2, words);
-        m->high[i] = mezzo_f32_to_bf16_stochastic(x, words[i & 3]);
+        mz_philox(m->key, (uint64_t)e >> 2, words);
+        m->high[i] = mezzo_f32_to_bf16_stochastic(x, words[e & 3]);
     }
 }
 
@@ -180,14 +181,15 @@ void mz_ref_adamw(const mz_call *call) {
         masters master = masters_of(call, segment, &call->out[3], state->step);
         float *m = (float *)call->out[1].data + segment->state_offset;
         float *v = (float *)call->out[2].data + segment->state_offset;
-        for (int64_t i = 0; i < segment->count; i++) {
+        for (int64_t e = 0; e < segment->count; e++) {
+            int64_t i = mz_layout_index(&segment->layout, e);
             float g = grad[i] * inverse * clip;
             float p = master_get(&master, i);
             p = segment->decay ? p * kept : p;
             m[i] += one_minus_beta1 * (g - m[i]);
             v[i] = v[i] * beta2 + one_minus_beta2 * g * g;
             float denominator = sqrtf(v[i]) / root_bias2 + eps;
-            master_put(&master, &call->out[3], i, p - step_size * m[i] / denominator);
+            master_put(&master, &call->out[3], e, i, p - step_size * m[i] / denominator);
         }
     }
 }
@@ -209,7 +211,8 @@ void mz_ref_sgd(const mz_call *call) {
         const float *grad = (const float *)call->in[0].data + segment->offset;
         masters master = masters_of(call, segment, &call->out[2], state->step);
         float *buffer = has_momentum ? (float *)call->out[1].data + segment->state_offset : NULL;
-        for (int64_t i = 0; i < segment->count; i++) {
+        for (int64_t e = 0; e < segment->count; e++) {
+            int64_t i = mz_layout_index(&segment->layout, e);
             float g = grad[i] * inverse * clip, p = master_get(&master, i);
             if (segment->decay && update->weight_decay != 0)
                 g += decay * p;
@@ -217,7 +220,7 @@ void mz_ref_sgd(const mz_call *call) {
                 buffer[i] = first ? g : momentum * buffer[i] + fresh * g;
                 g = update->nesterov ? g + momentum * buffer[i] : buffer[i];
             }
-            master_put(&master, &call->out[2], i, p - lr * g);
+            master_put(&master, &call->out[2], e, i, p - lr * g);
         }
     }
 }
@@ -227,8 +230,10 @@ void mz_ref_refresh(const mz_call *call) {
     const mz_segment *segments = segments_of(&call->in[1], &n_segments);
     for (int64_t s = 0; s < n_segments; s++) {
         const float *master = (const float *)call->in[0].data + segments[s].offset;
-        for (int64_t i = 0; segments[s].master == MEZZO_MASTER_FP32 && i < segments[s].count; i++)
+        for (int64_t e = 0; segments[s].master == MEZZO_MASTER_FP32 && e < segments[s].count; e++) {
+            int64_t i = mz_layout_index(&segments[s].layout, e);
             store_shadow(&call->out[0], &segments[s], i, master[i]);
+        }
     }
 }
 

@@ -41,11 +41,12 @@ static void tally_block(const float *x, int n, int32_t limit, tally *to) {
     to->high = high;
 }
 
-static void tally_range(const mz_tensor *t, int64_t from, int64_t n, int32_t limit, tally *to) {
+static void tally_range(const mz_tensor *t, const mz_layout *layout, int64_t from, int64_t n, int32_t limit,
+                        tally *to) {
     float buffer[MZ_BLOCK];
-    for (int64_t at = from; at < from + n; at += MZ_BLOCK) {
-        int count = (int)min64(MZ_BLOCK, from + n - at);
-        tally_block(block_in(t, at, count, buffer), count, limit, to);
+    for (int64_t at = from, count; at < from + n; at += count) {
+        count = mz_layout_run(layout, at, min64(MZ_BLOCK, from + n - at));
+        tally_block(block_in(t, mz_layout_index(layout, at), (int)count, buffer), (int)count, limit, to);
     }
 }
 
@@ -59,6 +60,8 @@ static float from_ordered(int32_t key) {
 static mz_inspection inspect(const mezzo_device *device, const mz_call *call, const mz_tensor *x) {
     int64_t n = mz_shape_count(&x->shape), runs = (call->attrs.sample + RUN - 1) / RUN, length = RUN;
     int32_t limit = INFINITE;
+    mz_layout layout;
+    mz_layout_of(&x->shape, &x->storage, &layout);
     if (call->attrs.limit > 0)
         memcpy(&limit, &call->attrs.limit, sizeof limit);
     bool all = call->attrs.sample == 0 || runs * RUN >= n;
@@ -72,7 +75,7 @@ static mz_inspection inspect(const mezzo_device *device, const mz_call *call, co
     for (int64_t r = 0; r < runs; r++) {
         tally t = {.low = INT32_MAX, .high = INT32_MIN};
         int64_t start = all ? r * length : mz_sample_start(r, n / runs, call->rng->step);
-        tally_range(x, start, min64(length, n - start), limit, &t);
+        tally_range(x, &layout, start, min64(length, n - start), limit, &t);
         nans += t.nans, infs += t.infs, large += t.large, zeros += t.zeros, tiny += t.tiny;
         low = t.low < low ? t.low : low;
         high = t.high > high ? t.high : high;
@@ -101,9 +104,13 @@ static mezzo_status run_inspect(mezzo_device *device, const mz_call *call) {
 
 static const char *inspect_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    for (int i = 0; i < call->n_in; i++)
+    for (int i = 0; i < call->n_in; i++) {
+        mz_layout layout;
         if (mz_present(&call->in[i]) && !is_storage_float(&call->in[i]))
             return "an input is not fp32, bf16 or fp16";
+        if (mz_present(&call->in[i]) && !mz_layout_of(&call->in[i].shape, &call->in[i].storage, &layout))
+            return "more than two axes with padding";
+    }
     return NULL;
 }
 const mz_kernel MZ_SYMBOL(inspect) = {"inspect__" MZ_LEVEL_TEXT, inspect_prepare, run_inspect};

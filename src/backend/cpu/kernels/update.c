@@ -97,10 +97,29 @@ typedef struct stats_pass {
     double *partial;
 } stats_pass;
 
+// The elements of a chunk that has padding, one behind another, unscaled; in place too unless the scale is kept.
+static void gather_chunk(const stats_pass *pass, float *grad, chunk c, float *out) {
+    for (int from = 0, n; from < c.n; from += n) {
+        n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from);
+        float *g = grad + c.segment->offset + mz_layout_index(&c.segment->layout, c.start + from);
+        FOR_LANES(i, lanes, n) {
+            vf x = vload_lanes(g + i, lanes, 0) * pass->inverse;
+            vstore_lanes(out + from + i, x, lanes);
+            if (!pass->keeps)
+                vstore_lanes(g + i, x, lanes);
+        }
+    }
+}
+
 static void stats_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
     const stats_pass *pass = with;
-    float *g = (float *)call->out[0].data + c.segment->offset + c.start;
     float unscaled[CHUNK];
+    if (c.segment->layout.width != 0) {
+        gather_chunk(pass, call->out[0].data, c, unscaled);
+        pass->partial[index] = sum_squares(unscaled, c.n);
+        return;
+    }
+    float *g = (float *)call->out[0].data + c.segment->offset + c.start;
     if (pass->inverse != 1.0f && pass->keeps) {
         FOR_LANES(i, lanes, c.n)
         vstore_lanes(unscaled + i, vload_lanes(g + i, lanes, 0) * pass->inverse, lanes);
@@ -149,25 +168,26 @@ typedef struct master_block {
     uint16_t *high, *low;
 } master_block;
 
-static master_block masters_in(const mz_call *call, const mz_tensor *shadow, const mz_segment *s, int64_t element,
-                               int n, float *buffer) {
-    master_block b = {.at = (float *)call->out[0].data + s->offset + element};
+static master_block masters_in(const mz_call *call, const mz_tensor *shadow, const mz_segment *s, int64_t at, int n,
+                               float *buffer) {
+    master_block b = {.at = (float *)call->out[0].data + s->offset + at};
     if (s->master == MEZZO_MASTER_FP32)
         return b;
     b.at = buffer;
-    b.high = shadow_at(shadow, s, element);
-    b.low = (uint16_t *)(void *)((char *)call->out[0].data + s->low_offset) + element;
+    b.high = shadow_at(shadow, s, at);
+    b.low = (uint16_t *)(void *)((char *)call->out[0].data + s->low_offset) + at;
     for (int i = 0; i < n; i++)
         buffer[i] =
             s->master == MEZZO_MASTER_SPLIT ? mz_master_join(b.high[i], b.low[i]) : mezzo_bf16_to_f32(b.high[i]);
     return b;
 }
 
-// Stores what became of them, and rounds their shadow.
-static void masters_out(const mz_call *call, const mz_tensor *shadow, const mz_segment *s, int64_t element, int n,
-                        master_block b, int64_t step) {
+// Stores what became of n masters that lie next to each other, the first of them the parameter's `element`, stored `at`; and
+// rounds their shadow.
+static void masters_out(const mz_call *call, const mz_tensor *shadow, const mz_segment *s, int64_t element, int64_t at,
+                        int n, master_block b, int64_t step) {
     if (s->master == MEZZO_MASTER_FP32) {
-        void *low = shadow_at(shadow, s, element);
+        void *low = shadow_at(shadow, s, at);
         if (low != NULL)
             narrow_block(b.at, low, (mezzo_dtype)s->shadow_dtype, n);
         return;
@@ -179,9 +199,9 @@ static void masters_out(const mz_call *call, const mz_tensor *shadow, const mz_s
             mz_master_split(b.at[i], &b.high[i], &b.low[i]);
             continue;
         }
-        if (i % 4 == 0) // blocks begin at multiples of 4
+        if (i == 0 || (element + i) % 4 == 0)
             mz_philox(key, (uint64_t)(element + i) >> 2, words);
-        b.high[i] = mezzo_f32_to_bf16_stochastic(b.at[i], words[i % 4]);
+        b.high[i] = mezzo_f32_to_bf16_stochastic(b.at[i], words[(element + i) % 4]);
     }
 }
 
@@ -194,27 +214,27 @@ typedef struct adamw_pass {
 static void adamw_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
     (void)index;
     const adamw_pass *k = with;
-    const float *grad = (const float *)call->in[0].data + c.segment->offset + c.start;
     float buffer[MZ_BLOCK];
-    float *m = (float *)call->out[1].data + c.segment->state_offset + c.start;
-    float *v = (float *)call->out[2].data + c.segment->state_offset + c.start;
     float kept = c.segment->decay ? k->kept : 1.0f;
-    for (int from = 0; from < c.n; from += MZ_BLOCK) {
-        int n = c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK;
-        master_block b = masters_in(call, &call->out[3], c.segment, c.start + from, n, buffer);
+    for (int from = 0, n; from < c.n; from += n) {
+        int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
+        n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK);
+        const float *grad = (const float *)call->in[0].data + c.segment->offset + at;
+        float *m = (float *)call->out[1].data + c.segment->state_offset + at;
+        float *v = (float *)call->out[2].data + c.segment->state_offset + at;
+        master_block b = masters_in(call, &call->out[3], c.segment, at, n, buffer);
         float *master = b.at;
-        FOR_LANES(j, lanes, n) {
-            int i = from + j;
-            vf g = vload_lanes(grad + i, lanes, 0) * k->inverse * k->clip, p = vload_lanes(master + j, lanes, 0) * kept;
+        FOR_LANES(i, lanes, n) {
+            vf g = vload_lanes(grad + i, lanes, 0) * k->inverse * k->clip, p = vload_lanes(master + i, lanes, 0) * kept;
             vf m1 = vload_lanes(m + i, lanes, 0), v1 = vload_lanes(v + i, lanes, 0) * k->beta2;
             m1 = vfma(vset(k->fresh1), g - m1, m1);
             v1 = vfma(g * k->fresh2, g, v1);
             p -= m1 * k->step_size / (vsqrt(v1) / k->root_bias2 + k->eps);
             vstore_lanes(m + i, m1, lanes);
             vstore_lanes(v + i, v1, lanes);
-            vstore_lanes(master + j, p, lanes);
+            vstore_lanes(master + i, p, lanes);
         }
-        masters_out(call, &call->out[3], c.segment, c.start + from, n, b, k->step);
+        masters_out(call, &call->out[3], c.segment, c.start + from, at, n, b, k->step);
     }
 }
 
@@ -248,17 +268,17 @@ typedef struct sgd_pass {
 static void sgd_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
     (void)index;
     const sgd_pass *k = with;
-    const float *grad = (const float *)call->in[0].data + c.segment->offset + c.start;
     float buffer[MZ_BLOCK];
-    float *momentum = k->has_momentum ? (float *)call->out[1].data + c.segment->state_offset + c.start : NULL;
     float decay = c.segment->decay ? k->decay : 0.0f;
-    for (int from = 0; from < c.n; from += MZ_BLOCK) {
-        int n = c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK;
-        master_block b = masters_in(call, &call->out[2], c.segment, c.start + from, n, buffer);
+    for (int from = 0, n; from < c.n; from += n) {
+        int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
+        n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK);
+        const float *grad = (const float *)call->in[0].data + c.segment->offset + at;
+        float *momentum = k->has_momentum ? (float *)call->out[1].data + c.segment->state_offset + at : NULL;
+        master_block b = masters_in(call, &call->out[2], c.segment, at, n, buffer);
         float *master = b.at;
-        FOR_LANES(j, lanes, n) {
-            int i = from + j;
-            vf g = vload_lanes(grad + i, lanes, 0) * k->inverse * k->clip, p = vload_lanes(master + j, lanes, 0);
+        FOR_LANES(i, lanes, n) {
+            vf g = vload_lanes(grad + i, lanes, 0) * k->inverse * k->clip, p = vload_lanes(master + i, lanes, 0);
             if (decay != 0)
                 g = vfma(vset(decay), p, g);
             if (momentum != NULL) {
@@ -266,9 +286,9 @@ static void sgd_chunk(const mz_call *call, const void *with, int64_t index, chun
                 vstore_lanes(momentum + i, moved, lanes);
                 g = k->nesterov ? vfma(vset(k->momentum), moved, g) : moved;
             }
-            vstore_lanes(master + j, vfma(vset(-k->lr), g, p), lanes);
+            vstore_lanes(master + i, vfma(vset(-k->lr), g, p), lanes);
         }
-        masters_out(call, &call->out[2], c.segment, c.start + from, n, b, k->step);
+        masters_out(call, &call->out[2], c.segment, c.start + from, at, n, b, k->step);
     }
 }
 
@@ -293,10 +313,16 @@ static mezzo_status run_sgd(mezzo_device *device, const mz_call *call) {
 
 static void refresh_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
     (void)with, (void)index;
-    void *shadow = shadow_at(&call->out[0], c.segment, c.start);
-    if (shadow != NULL && c.segment->master == MEZZO_MASTER_FP32)
-        narrow_block((const float *)call->in[0].data + c.segment->offset + c.start, shadow,
-                     (mezzo_dtype)c.segment->shadow_dtype, c.n);
+    if (c.segment->master != MEZZO_MASTER_FP32)
+        return;
+    for (int from = 0, n; from < c.n; from += n) {
+        int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
+        void *shadow = shadow_at(&call->out[0], c.segment, at);
+        n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from);
+        if (shadow != NULL)
+            narrow_block((const float *)call->in[0].data + c.segment->offset + at, shadow,
+                         (mezzo_dtype)c.segment->shadow_dtype, n);
+    }
 }
 
 static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {

@@ -281,12 +281,16 @@ cudaError_t mz_cu_mse_dx(cudaStream_t stream, const float *dloss, mz_cu_array x,
 
 // --- update.cu, control.cu ------------------------------------------------------------------------------------------------
 // backend.h's mz_segment, mz_opt_state and mz_scaler_block, member for member (checked in update.c).
+typedef struct mz_cu_layout { // graph/storage.h's mz_layout
+    int64_t width, pitch, group, group_pitch;
+} mz_cu_layout;
 typedef struct mz_cu_segment {
     int64_t offset, count, state_offset, shadow_offset;
     int32_t shadow_dtype, decay;
     int64_t low_offset;
     int32_t master;
     uint32_t key;
+    mz_cu_layout layout;
 } mz_cu_segment;
 enum { MZ_CU_MASTER_FP32, MZ_CU_MASTER_SPLIT, MZ_CU_MASTER_STOCHASTIC }; // mezzo_master's
 typedef struct mz_cu_opt_state {

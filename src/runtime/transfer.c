@@ -1,0 +1,46 @@
+// Elements of a parameter between the host, where they lie one behind another, and the device, where its layout says.
+#include "runtime/params.h"
+
+// Bytes of the stored elements from the first to the last of `count`, padding between them included.
+static size_t span_of(const mz_layout *layout, int64_t first, int64_t count, size_t size, int64_t *from) {
+    *from = mz_layout_index(layout, first);
+    return (size_t)(mz_layout_index(layout, first + count - 1) + 1 - *from) * size;
+}
+
+mezzo_status mz_stored_read(mezzo_device *device, const mz_layout *layout, const void *at, size_t size, int64_t first,
+                            int64_t count, void *out) {
+    int64_t from;
+    if (layout->width == 0 || count == 0)
+        return device->backend->read(device, out, (const char *)at + (size_t)first * size, (size_t)count * size);
+    size_t bytes = span_of(layout, first, count, size, &from);
+    char *span = mz_alloc(bytes, 1);
+    if (span == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = device->backend->read(device, span, (const char *)at + (size_t)from * size, bytes);
+    for (int64_t i = 0, n; status == MEZZO_OK && i < count; i += n) {
+        n = mz_layout_run(layout, first + i, count - i);
+        memcpy((char *)out + (size_t)i * size, span + (size_t)(mz_layout_index(layout, first + i) - from) * size,
+               (size_t)n * size);
+    }
+    mz_free(span);
+    return status;
+}
+
+mezzo_status mz_stored_write(mezzo_device *device, const mz_layout *layout, void *at, size_t size, int64_t first,
+                             int64_t count, const void *values) {
+    int64_t from;
+    if (layout->width == 0 || count == 0)
+        return device->backend->write(device, (char *)at + (size_t)first * size, values, (size_t)count * size);
+    size_t bytes = span_of(layout, first, count, size, &from);
+    char *span = mz_alloc(bytes, 1); // zeros: padding stays what it was
+    if (span == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (int64_t i = 0, n; i < count; i += n) {
+        n = mz_layout_run(layout, first + i, count - i);
+        memcpy(span + (size_t)(mz_layout_index(layout, first + i) - from) * size,
+               (const char *)values + (size_t)i * size, (size_t)n * size);
+    }
+    mezzo_status status = device->backend->write(device, (char *)at + (size_t)from * size, span, bytes);
+    mz_free(span);
+    return status;
+}
