@@ -70,6 +70,8 @@ int cli_integer(const cli_args *args, const char *name, int64_t least, int64_t m
 int cli_number(const cli_args *args, const char *name, double least, double most, double initial, double *out);
 // The configuration: defaults, then every --config file, then the keys of the command line.
 int cli_config(const cli_args *args, mezzo_config **out);
+// The value of a key that there is, as text. Out of memory it says so and leaves with 3.
+const char *cli_key(const mezzo_config *config, const char *key);
 bool cli_takes_key(const cli_command *command, const char *key);
 
 // "fp32,bf16" → precisions, each once: CLI_DONE or CLI_USAGE (bench_models.c). `initial` NULL: every one that all devices run.
@@ -90,6 +92,7 @@ int cli_wrong(const cli_command *command, const char *fmt, ...) __attribute__((f
 int cli_error(const cli_command *command, mezzo_status status);
 // Flushes stdout: a result that did not reach its file is an error.
 int cli_finish(const cli_command *command, int code);
+_Noreturn void cli_leave(int code); // from the depth of a command, with this exit code
 void cli_help(const cli_command *command);
 // A text that a model or a file made: bytes as they are, but on a terminal control characters become "?".
 void cli_print_text(FILE *to, const char *text, size_t n);

@@ -414,7 +414,7 @@ static mezzo_status resolve(const mezzo_config *config, mezzo_precision *precisi
         return MEZZO_OK;
     mezzo_device *device = NULL;
     char reason[256];
-    MEZZO_TRY(mezzo_device_open(mezzo_config_get(config, "device.name"), 0, &device));
+    MEZZO_TRY(mezzo_device_open(cli_key(config, "device.name"), 0, &device));
     mezzo_status status = mezzo_precision_resolve(device, MEZZO_PRECISION_AUTO, precision, reason, sizeof reason);
     mezzo_device_close(device);
     if (status == MEZZO_OK)
@@ -424,9 +424,9 @@ static mezzo_status resolve(const mezzo_config *config, mezzo_precision *precisi
 
 static mezzo_status build(const mezzo_config *config, bool keep_logits, mezzo_graph **out) {
     mezzo_model_config model, initial;
-    MEZZO_TRY(mezzo_model_defaults(mezzo_config_get(config, "model.name"), &initial));
+    MEZZO_TRY(mezzo_model_defaults(cli_key(config, "model.name"), &initial));
     MEZZO_TRY(mezzo_config_model(config, initial.vocab, &model));
-    int64_t batch = strtoll(mezzo_config_get(config, "train.batch_size"), NULL, 10);
+    int64_t batch = strtoll(cli_key(config, "train.batch_size"), NULL, 10);
     MEZZO_TRY(mezzo_graph_create(out));
     return mezzo_model_build(*out, &model, batch, model.seq_len, keep_logits);
 }
@@ -464,7 +464,7 @@ static int run(const cli_args *args) {
     if (status == MEZZO_OK)
         status = summarize(graph, &options, &s);
     if (status == MEZZO_OK)
-        status = collect_params(graph, &options, mezzo_config_get(config, "optimizer.master"), &params);
+        status = collect_params(graph, &options, cli_key(config, "optimizer.master"), &params);
     if (status != MEZZO_OK) {
         code = cli_error(args->command, status);
     } else {
@@ -475,8 +475,7 @@ static int run(const cli_args *args) {
         if (code != CLI_DONE || cli_has(args, "diff"))
             code = code != CLI_DONE ? code : diff(args, graph, options);
         else if (cli_has(args, "json"))
-            code =
-                print_json(args, &rows, &s, &params, mezzo_config_get(config, "model.name"), options.precision, after);
+            code = print_json(args, &rows, &s, &params, cli_key(config, "model.name"), options.precision, after);
         else
             print_text(&rows, &s, &params, !plain, plain);
     }

@@ -133,6 +133,11 @@ static int start_on_large_stack(int argc, char **argv) {
 // --- the end -------------------------------------------------------------------------------------
 static bool leaving;
 
+void cli_leave(int code) {
+    leaving = true;
+    exit(code);
+}
+
 // libgomp calls exit(1) after a line of its own where it cannot start a thread or get memory. 1 means a failed check;
 // this is 3.
 static void leave_with_documented_code(void) {

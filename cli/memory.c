@@ -118,11 +118,11 @@ static int parse_masters(asked *a) {
 static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     mezzo_model_config initial;
     mezzo_program_options options;
-    a->model = mezzo_config_get(config, "model.name");
+    a->model = cli_key(config, "model.name");
     MEZZO_TRY(mezzo_model_defaults(a->model, &initial));
     MEZZO_TRY(mezzo_config_model(config, initial.vocab, &a->w.model));
     MEZZO_TRY(mezzo_config_program(config, &options));
-    a->w.batch = strtoll(mezzo_config_get(config, "train.batch_size"), NULL, 10);
+    a->w.batch = strtoll(cli_key(config, "train.batch_size"), NULL, 10);
     a->w.seq_len = a->w.model.seq_len;
     a->w.grad_accum = 1;
     a->w.residual = options.residual;
@@ -130,8 +130,8 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     a->w.recompute_light = options.recompute_light;
     a->w.logits_rows = options.logits_rows;
     a->w.seed = 1;
-    int threads = (int)strtol(mezzo_config_get(config, "device.threads"), NULL, 10);
-    MEZZO_TRY(mezzo_device_open(mezzo_config_get(config, "device.name"), threads, &a->device));
+    int threads = (int)strtol(cli_key(config, "device.threads"), NULL, 10);
+    MEZZO_TRY(mezzo_device_open(cli_key(config, "device.name"), threads, &a->device));
     return mezzo_device_describe(a->device, &a->info);
 }
 

@@ -232,6 +232,14 @@ static mezzo_status set_key(mezzo_config *config, const cli_given *given) {
     return mezzo_config_set(config, given->name, given->value, source);
 }
 
+const char *cli_key(const mezzo_config *config, const char *key) {
+    const char *value = mezzo_config_get(config, key);
+    if (value != NULL)
+        return value;
+    cli_error(NULL, MEZZO_ERR_MEMORY);
+    cli_leave(CLI_FAILED);
+}
+
 int cli_config(const cli_args *args, mezzo_config **out) {
     mezzo_config *config = NULL;
     mezzo_status status = mezzo_config_create(&config);

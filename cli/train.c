@@ -71,7 +71,7 @@ static const cli_field fields[] = {
 static void print_text(const cli_args *args, const char *folder, const mezzo_config *config,
                        const mezzo_train_result *r) {
     char program[512], quoted[4200];
-    printf("done: %lld steps of %s, %s on %s\n", (long long)r->steps, mezzo_config_get(config, "model.name"),
+    printf("done: %lld steps of %s, %s on %s\n", (long long)r->steps, cli_key(config, "model.name"),
            mezzo_precision_name(r->precision), r->device);
     cli_fields_lines(fields, MZ_COUNT(fields), r, r->unit, "  ", 17);
     if (*r->sample != '\0') {
@@ -135,7 +135,7 @@ static void show(void *user, const mezzo_progress *p) {
     watch *w = user;
     // The run folder is there from the start on; what was measured stays in it.
     if (p->event == MEZZO_EVENT_START && w->chosen &&
-        cli_choice_save(&w->choice, mezzo_config_get(w->config, "train.out")) != MEZZO_OK)
+        cli_choice_save(&w->choice, cli_key(w->config, "train.out")) != MEZZO_OK)
         fprintf(stderr, "mezzo train: precision.json is not written: %s\n", mezzo_error_message());
     cli_progress_show(&w->progress, p);
 }
@@ -186,7 +186,7 @@ static bool names_model(const cli_args *args) {
 // Without a word on the model: one of a size that this machine trains in minutes, with a context that the text has room for. GPT-2's own
 // size would take days on a CPU.
 static mezzo_status choose_model(const cli_args *args, mezzo_config *config) {
-    const char *device = mezzo_config_get(config, "device.name"), *data = mezzo_config_get(config, "data.path");
+    const char *device = cli_key(config, "device.name"), *data = cli_key(config, "data.path");
     mezzo_device *gpu = NULL;
     struct stat text;
     if (names_model(args))
@@ -250,7 +250,7 @@ static int run(const cli_args *args) {
     mezzo_status status = mezzo_run_train(config, &hooks, &result);
     cli_progress_end(&w.progress);
 
-    const char *folder = mezzo_config_get(config, "train.out");
+    const char *folder = cli_key(config, "train.out");
     if (status == MEZZO_ERR_INTERRUPTED) {
         print_interrupted(args, folder, &result);
         code = CLI_INTERRUPTED;

@@ -79,7 +79,7 @@ static int64_t planned_steps(const char *folder) {
     int64_t steps = 0;
     if (path != NULL && access(path, R_OK) == 0 && mezzo_config_create(&config) == MEZZO_OK &&
         mezzo_config_load(config, path) == MEZZO_OK)
-        steps = strtoll(mezzo_config_get(config, "train.steps"), NULL, 10);
+        steps = strtoll(cli_key(config, "train.steps"), NULL, 10);
     mezzo_config_free(config);
     mz_free(path);
     return steps;

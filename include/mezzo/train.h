@@ -25,7 +25,8 @@ MEZZO_API mezzo_status mezzo_config_set(mezzo_config *config, const char *key, c
 // goes into rest[] (room for argc entries, borrowed from argv), *n_rest of them. Stronger than a file, whatever the order of the calls.
 MEZZO_API mezzo_status mezzo_config_args(mezzo_config *config, int argc, const char *const *argv, const char **rest,
                                          int *n_rest);
-// The value as text, by key or short name, valid until the next call for this key or until it is set; NULL for an unknown key.
+// The value as text, by key or short name, valid until the next call for this key or until it is set; NULL for an
+// unknown key, and with MEMORY's message when out of memory.
 MEZZO_API const char *mezzo_config_get(const mezzo_config *config, const char *key);
 MEZZO_API mezzo_status mezzo_config_save(const mezzo_config *config,
                                          const char *path); // every key, as YAML, atomically

@@ -240,7 +240,14 @@ enum {
     MZ_GUARD_ON = 1,        // a bad step halts
     MZ_GUARD_GRADIENTS = 2, // non-finite gradients make a step bad: there is no loss scale to blame
 };
-enum { MZ_BAD_BATCH = 1, MZ_BAD_LOSS = 2, MZ_BAD_ACTIVATION = 4, MZ_BAD_GRADIENTS = 8, MZ_BAD_PARAMETERS = 16 };
+enum {
+    MZ_BAD_BATCH = 1,
+    MZ_BAD_LOSS = 2,
+    MZ_BAD_ACTIVATION = 4,
+    MZ_BAD_GRADIENTS = 8,
+    MZ_BAD_PARAMETERS = 16,
+    MZ_BAD_MOMENTS = 32
+};
 // One step runs, in order: grad_stats, clip_control?, step_control, adamw|sgd, and (once for all optimizers) scaler_update.
 // grad_stats: g ×= 1/scale in place (no write when scale is absent, 0 or 1), state.scale = 0; with update->keeps_scale g stays as it is, state.scale = scale,
 //   and adamw and sgd take round(g/scale): the same numbers without a pass that writes. norm = ‖g‖₂; found_inf |= any g non-finite. Partial

@@ -12,7 +12,8 @@
 // dw begin to show beside the products (8·V·K bytes against 6·rows·V·K operations).
 #define LARGE_BYTES   ((size_t)256 << 20)
 #define DEFAULT_ROWS  8192
-#define ROW_ALIGNMENT 32 // of 2-byte rows or wider: every block starts at a multiple of 64 bytes
+#define MAX_BLOCKS    1024 // 8 million rows of them: planning compares every block with all others
+#define ROW_ALIGNMENT 32   // of 2-byte rows or wider: every block starts at a multiple of 64 bytes
 
 // The nodes of one head, by index; -1 = absent.
 typedef struct head {
@@ -109,6 +110,7 @@ static int64_t block_rows(const mezzo_graph *g, const head *h, int64_t wanted) {
     if (wanted < 0 || (wanted == 0 && bytes <= LARGE_BYTES))
         return 0;
     int64_t limit = wanted > 0 ? wanted : DEFAULT_ROWS, blocks = (rows + limit - 1) / limit;
+    blocks = blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS;
     int64_t even = (int64_t)mz_align_up((size_t)((rows + blocks - 1) / blocks), ROW_ALIGNMENT);
     return even < rows ? even : 0;
 }

@@ -291,7 +291,7 @@ static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo
         status = b->alloc(p->device, p->c.plan.state, (void **)&p->state);
     if (status == MEZZO_OK)
         status = b->alloc(p->device, sizeof *p->one, (void **)&p->one);
-    if (status == MEZZO_ERR_MEMORY)
+    if (status == MEZZO_ERR_MEMORY && (limit == 0 || own_bytes(&m) + there > limit / 4)) // else something else is full
         return too_large(p, graph, options, &m, &info);
     MEZZO_TRY(status);
     p->rng = (mz_rng_state *)(void *)p->inputs;

@@ -65,6 +65,31 @@ static mezzo_status check_parameters(mz_training *run, mz_fault *f) {
     return MEZZO_OK;
 }
 
+void mz_guard_describe_moment(mz_training *run, int which, int index, const mz_inspection *values, mz_fault *f) {
+    const mezzo_optimizer *o = run->engine.optimizer;
+    const char *name = o->params->list[o->index[index]].name;
+    f->parameter = true; // no batch is to blame for what the next steps would do with it
+    begin(f, "moments", 0);
+    snprintf(f->module, sizeof f->module, "%s", name);
+    snprintf(f->dtype, sizeof f->dtype, "fp32");
+    add(f, "the optimizer's %s of %s (fp32) has ", mz_optimizer_moment_name(o, which), name);
+    if (values->nans + values->infs > 0)
+        add_counts(f, values);
+    else
+        add(f, "%lld values above %g, up to %.4g of %lld", (long long)values->large, (double)MZ_GUARD_MOMENT_LIMIT,
+            fmax(-(double)values->low, (double)values->high), (long long)values->looked);
+    add(f, ": the gradients' norm was %.4g; lower --lr or set --clip", run->engine.readout.last.state.norm);
+}
+
+static mezzo_status check_moments(mz_training *run, mz_fault *f) {
+    int which, index;
+    mz_inspection values;
+    MEZZO_TRY(mz_guard_bad_moment(run, &which, &index, &values));
+    if (which >= 0)
+        mz_guard_describe_moment(run, which, index, &values, f);
+    return MEZZO_OK;
+}
+
 // --- what is -------------------------------------------------------------------------------------
 static void tell_rule(mz_fault *f, const mz_located *found) {
     bool low = found->compute != MEZZO_F32 && found->compute != MEZZO_F64;
@@ -149,6 +174,8 @@ mezzo_status mz_guard_diagnose(mz_training *run, uint64_t data, mz_fault *f) {
     MEZZO_TRY(check_batches(run, data, f));
     if (f->text[0] == '\0')
         MEZZO_TRY(check_parameters(run, f));
+    if (f->text[0] == '\0' && f->kinds & MZ_BAD_MOMENTS)
+        MEZZO_TRY(check_moments(run, f));
     if (f->text[0] == '\0')
         MEZZO_TRY(replay(run, data, f));
     if (f->text[0] != '\0')

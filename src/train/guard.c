@@ -104,13 +104,47 @@ mezzo_status mz_guard_bad_parameter(mz_training *run, int *index, mz_inspection 
     return MEZZO_OK;
 }
 
+static mezzo_status look_at_moments(mz_training *run) {
+    const mezzo_optimizer *o = run->engine.optimizer;
+    mz_call call = {.op = MZ_OP_inspect, .n_out = 2, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
+    for (int m = 0; m < o->n_moments; m++) {
+        mz_tensor moments = mz_tensor_f32(o->d_moments[m], o->moment_elements);
+        add_parts(&call, &moments, MZ_MAX_IN / MZ_MOMENTS);
+    }
+    if (call.n_in == 0)
+        return MEZZO_OK;
+    call.attrs.bad_first = call.attrs.bad_rest = MZ_BAD_MOMENTS;
+    call.attrs.limit = MZ_GUARD_MOMENT_LIMIT;
+    call.out[0] = mz_tensor_bytes(run->guard.found, (size_t)call.n_in * sizeof(mz_inspection));
+    call.out[1] = mz_tensor_bytes(o->d_state, sizeof *o->d_state);
+    return mz_run_once(run->engine.device, &call);
+}
+
+mezzo_status mz_guard_bad_moment(mz_training *run, int *which, int *index, mz_inspection *values) {
+    const mezzo_optimizer *o = run->engine.optimizer;
+    *which = *index = -1;
+    for (int m = 0; m < o->n_moments; m++)
+        for (int i = 0; i < o->n; i++) {
+            int64_t n = mz_shape_count(&o->params->list[o->index[i]].shape);
+            mz_tensor moment = mz_tensor_f32(o->d_moments[m] + o->segments[i].state_offset, n);
+            MEZZO_TRY(mz_program_inspect(run->engine.train, &moment, 1, MZ_GUARD_MOMENT_LIMIT, values));
+            if (!mz_inspection_bad(values))
+                continue;
+            *which = m;
+            *index = i;
+            return MEZZO_OK;
+        }
+    return MEZZO_OK;
+}
+
 mezzo_status mz_guard_begin_step(mz_training *run, int64_t step) {
     int64_t every = run->config.guard.parameters_every;
     run->guard.begin[step & 1] = run->data->position;
     run->guard.batch[step & 1][0] = '\0';
     if (!run->guard.on || every == 0 || step % every != 0)
         return MEZZO_OK;
-    return look_at_parameters(run);
+    MEZZO_TRY(look_at_parameters(run));
+    return look_at_moments(run);
 }
 
 // --- bad steps -----------------------------------------------------------------------------------
@@ -177,13 +211,15 @@ static mezzo_status bad_step(mz_training *run) {
 
 mezzo_status mz_guard_check_before_save(mz_training *run, bool *sound) {
     mz_inspection values;
-    int index = -1;
+    int index = -1, which = -1, moment;
     if (run->guard.on)
         MEZZO_TRY(mz_guard_bad_parameter(run, &index, &values));
-    *sound = index < 0;
+    if (run->guard.on && index < 0)
+        MEZZO_TRY(mz_guard_bad_moment(run, &which, &moment, &values));
+    *sound = index < 0 && which < 0;
     if (*sound)
         return MEZZO_OK;
-    mz_fault fault = {.step = run->step, .kinds = MZ_BAD_PARAMETERS};
+    mz_fault fault = {.step = run->step, .kinds = index >= 0 ? MZ_BAD_PARAMETERS : MZ_BAD_MOMENTS};
     MEZZO_TRY(mz_guard_diagnose(run, run->guard.begin[run->step & 1], &fault));
     return act(run, &fault);
 }
@@ -247,6 +283,29 @@ static void good_step(mz_guard *g, const mz_step_report *last) {
     g->scale = last->scaler.scale;
 }
 
+// --- moments that a step overflowed ----------------------------------------------------------------
+// Finite gradients may have squares that are not: the step that brought one has moved already, so that only an older
+// checkpoint helps. The norm, which is read anyway, tells when there is something to look for.
+static mezzo_status look_for_bad_moment(mz_training *run) {
+    const mz_step_report *last = &run->engine.readout.last;
+    const double worth_a_look = 1e14; // its square is below the limit by a factor of 100, for (1 - beta2)
+    if (!run->guard.on || !(last->state.norm * last->state.last_clip > worth_a_look))
+        return MEZZO_OK;
+    mz_inspection values;
+    int which, index;
+    MEZZO_TRY(mz_guard_bad_moment(run, &which, &index, &values));
+    if (which < 0)
+        return MEZZO_OK;
+    mz_fault fault = {.step = last->step, .parameter = true};
+    mz_guard_describe_moment(run, which, index, &values, &fault);
+    run->guard.bad_steps++;
+    bool back = run->guard.policy == MZ_GUARD_ROLLBACK || run->guard.policy == MZ_GUARD_SKIP;
+    if (back && run->config.checkpoint_every >= 0 && mz_guard_can_roll_back(run))
+        return roll_back(run, &fault);
+    MEZZO_TRY(mz_guard_record(run, &fault, "stop"));
+    return mz_guard_stop(run, &fault, false, false);
+}
+
 mezzo_status mz_run_guard(mz_training *run) {
     mz_guard *g = &run->guard;
     const mz_step_report *last = &run->engine.readout.last;
@@ -255,5 +314,7 @@ mezzo_status mz_run_guard(mz_training *run) {
     if (last->state.last_found_inf)
         return overflow(run);
     good_step(g, last);
-    return look_for_jump(run);
+    int64_t step = last->step;
+    MEZZO_TRY(look_for_bad_moment(run));
+    return last->step == step ? look_for_jump(run) : MEZZO_OK; // else gone back
 }

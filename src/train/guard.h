@@ -19,7 +19,7 @@ typedef struct mz_fault {
     int64_t step, micro; // micro: from 1; 0: not one of them
     int kinds;           // MZ_BAD_…, what the device found
     bool parameter;      // a parameter itself is bad: skipping batches does not help
-    char kind[16];       // "batch" "loss" "activation" "gradients" "parameters" "overflow" "spike"
+    char kind[16];       // "batch" "loss" "activation" "gradients" "parameters" "moments" "overflow" "spike"
     char op[32], module[128], phase[16], dtype[8]; // of the first bad op; "" where no op is to blame
     char text[1024];                               // one line
 } mz_fault;
@@ -51,17 +51,25 @@ mezzo_status mz_guard_arm(struct mz_training *run);
 // Draws micro batch `position` into run->data->examples; where the guard is on, it is checked, and fault[size] says
 // what is wrong with it.
 mezzo_status mz_guard_draw(struct mz_training *run, uint64_t position, char *fault, size_t size);
-// Before a step's micro batches: remembers where its data begins, and looks at the parameters when it is time.
+// Before a step's micro batches: remembers where its data begins, and looks at parameters and moments when it is time.
 mezzo_status mz_guard_begin_step(struct mz_training *run, int64_t step);
 mezzo_status mz_guard_bad_batch(struct mz_training *run); // the step under way has one
-// Waits: whether the run may be saved. Where a parameter is not finite, it is not, and the policy was followed.
+// Waits: whether the run may be saved. Where a parameter or a moment is bad, it may not, and the policy was followed.
 mezzo_status mz_guard_check_before_save(struct mz_training *run, bool *sound);
 // Waits: the first parameter with a value that is not finite, -1 if there is none.
 mezzo_status mz_guard_bad_parameter(struct mz_training *run, int *index, mz_inspection *values);
+// Magnitude of an optimizer's moment above which it is bad: AdamW would not move such a parameter for thousands of
+// steps. A gradient near 1e16 makes one.
+#define MZ_GUARD_MOMENT_LIMIT 1e30f
+// Waits: the first moment with a value that is not finite or above the limit: `which` of the index-th parameter that
+// the optimizer owns; *which -1 if there is none.
+mezzo_status mz_guard_bad_moment(struct mz_training *run, int *which, int *index, mz_inspection *values);
 
 // diagnose.c: replays a step from where its data begins, on the parameters as they are. `fault` gets everything but
 // `kinds` and `step`, which it has. Gradients are left zeroed.
 mezzo_status mz_guard_diagnose(struct mz_training *run, uint64_t begin, mz_fault *fault);
+void mz_guard_describe_moment(struct mz_training *run, int which, int index, const mz_inspection *values,
+                              mz_fault *fault);
 mezzo_status mz_guard_record(struct mz_training *run, const mz_fault *fault,
                              const char *action); // guard.jsonl, and a warning
 

@@ -33,7 +33,11 @@ static mezzo_status parse_target(const char *what, const char *text, size_t n, m
     static const struct {
         const char *name;
         int target;
-    } prefixes[] = {{"grad/", MZ_AT_GRAD}, {"param/", MZ_AT_PARAM}, {"disk/", MZ_AT_DISK}, {"call/", MZ_AT_CALL}};
+    } prefixes[] = {{"grad/", MZ_AT_GRAD},
+                    {"param/", MZ_AT_PARAM},
+                    {"moment/", MZ_AT_MOMENT},
+                    {"disk/", MZ_AT_DISK},
+                    {"call/", MZ_AT_CALL}};
     char name[128], *slash;
     if (n == 0 || n >= sizeof name)
         return wrong(what);
@@ -68,6 +72,8 @@ static mezzo_status parse(const char *what, mz_inject *f) {
         f->kind = MZ_INJECT_NAN;
     else if (strncmp(what, "inf@", 4) == 0)
         f->kind = MZ_INJECT_INF;
+    else if (strncmp(what, "huge@", 5) == 0)
+        f->kind = MZ_INJECT_HUGE;
     else if (strncmp(what, "drop@", 5) == 0)
         f->kind = MZ_INJECT_DROP;
     else if (strncmp(what, "halve@", 6) == 0)
@@ -86,8 +92,8 @@ static mezzo_status parse(const char *what, mz_inject *f) {
 
 // --- where it strikes ----------------------------------------------------------------------------
 static bool strikes(const mz_inject *f, int target) {
-    return (f->kind == MZ_INJECT_NAN || f->kind == MZ_INJECT_INF) && (int)f->target == target &&
-           f->now_step == f->step && (!f->met || f->now_data == f->data);
+    bool poisons = f->kind == MZ_INJECT_NAN || f->kind == MZ_INJECT_INF || f->kind == MZ_INJECT_HUGE;
+    return poisons && (int)f->target == target && f->now_step == f->step && (!f->met || f->now_data == f->data);
 }
 
 static bool strikes_micro(const mz_inject *f, int target) {
@@ -95,7 +101,7 @@ static bool strikes_micro(const mz_inject *f, int target) {
 }
 
 static mezzo_status poison(const mz_inject *f, mezzo_device *device, const mz_tensor *t) {
-    double bad = f->kind == MZ_INJECT_NAN ? (double)NAN : (double)INFINITY;
+    double bad = f->kind == MZ_INJECT_NAN ? (double)NAN : f->kind == MZ_INJECT_INF ? (double)INFINITY : 1e20;
     unsigned char bytes[8];
     int64_t n = mz_shape_count(&t->shape), at = mz_tensor_index(t, f->element % n);
     size_t width = mezzo_dtype_size(t->dtype);
@@ -146,7 +152,7 @@ static void spoil_batch(void *user, mz_examples *examples) {
     if (in->dtype == MEZZO_I32)
         ((int32_t *)in->data)[at] = f->kind == MZ_INJECT_NAN ? INT32_MIN : INT32_MAX;
     else
-        ((float *)in->data)[at] = f->kind == MZ_INJECT_NAN ? NAN : INFINITY;
+        ((float *)in->data)[at] = f->kind == MZ_INJECT_NAN ? NAN : f->kind == MZ_INJECT_INF ? INFINITY : 1e20f;
 }
 
 mezzo_status mz_inject_open(mz_training *run) {
@@ -162,7 +168,8 @@ mezzo_status mz_inject_open(mz_training *run) {
     run->data->spoil_user = f;
     if (f->target == MZ_AT_CALL)
         f->call %= run->engine.train->c.n_calls;
-    bool named = f->target == MZ_AT_GRAD || f->target == MZ_AT_PARAM || f->target == MZ_AT_DISK;
+    bool named =
+        f->target == MZ_AT_GRAD || f->target == MZ_AT_PARAM || f->target == MZ_AT_MOMENT || f->target == MZ_AT_DISK;
     if (named && mezzo_params_find(run->engine.params, f->name) < 0)
         return mz_fail(MEZZO_ERR_INVALID, "inject: there is no parameter %s", f->name);
     if (f->target == MZ_AT_DISK && run->engine.params->kept_as != MEZZO_MASTER_FP32)
@@ -201,8 +208,25 @@ mezzo_status mz_inject_gradient(mz_training *run) {
     return poison(f, run->engine.device, &t);
 }
 
+static mezzo_status poison_moment(mz_training *run) {
+    const mezzo_optimizer *o = run->engine.optimizer;
+    mz_inject *f = &run->inject;
+    int at = 0, param = mezzo_params_find(run->engine.params, f->name);
+    while (at < o->n && o->index[at] != param)
+        at++;
+    if (at == o->n || o->n_moments == 0)
+        return mz_fail(MEZZO_ERR_INVALID, "inject: the optimizer has no moment of %s", f->name);
+    f->met = true;
+    f->data = f->now_data;
+    mz_tensor t = mz_tensor_f32(o->d_moments[o->n_moments - 1] + o->segments[at].state_offset,
+                                run->engine.params->list[param].count);
+    return poison(f, run->engine.device, &t);
+}
+
 mezzo_status mz_inject_parameter(mz_training *run) {
     mz_inject *f = &run->inject;
+    if (strikes(f, MZ_AT_MOMENT) && !f->met)
+        return poison_moment(run);
     if (!strikes(f, MZ_AT_PARAM) || f->met)
         return MEZZO_OK;
     f->met = true;

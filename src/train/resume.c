@@ -156,6 +156,8 @@ mezzo_status mz_run_check_folder(const mezzo_config *config) {
 static mezzo_status resolve(const mz_training *run, mezzo_config *config) {
     const mz_engine *e = &run->engine;
     const char *device = mezzo_config_get(config, "device.name");
+    if (device == NULL)
+        return MEZZO_ERR_MEMORY;
     MEZZO_TRY(mz_config_set_model(config, &e->model));
     MEZZO_TRY(mezzo_config_set(config, "amp.precision", mezzo_precision_name(e->program.precision), "resolved"));
     if (strcmp(device, "auto") == 0)

@@ -49,7 +49,10 @@ static mezzo_status settle_precision(mz_training *run) {
 
 static mezzo_status open_task(mz_training *run) {
     mezzo_model_config family;
-    MEZZO_TRY(mezzo_model_defaults(mezzo_config_get(run->source, "model.name"), &family));
+    const char *name = mezzo_config_get(run->source, "model.name");
+    if (name == NULL)
+        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(mezzo_model_defaults(name, &family));
     mz_task_options options = run->config.data;
     if (run->config.resume[0] != '\0')
         options.folder = run->config.out;

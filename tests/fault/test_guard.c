@@ -398,6 +398,45 @@ static void test_a_parameter_on_disk(void **state) {
     same_file(a.checkpoint, b.checkpoint, "model.safetensors");
 }
 
+// An infinite second moment: its parameter would stand still for ever, and nothing else would tell. Found when the
+// moments are looked at, before a checkpoint at the latest, and named; going back gives the run that never had it.
+static void test_a_moment_goes_bad(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result a, b;
+    const char *whole[] = {"--steps=8", "--checkpoint-every=2", NULL};
+    const char *looking[] = {"--steps=8", "--checkpoint-every=2", "--guard.parameters-every=1", NULL};
+    const char *stop[] = {"--steps=8", "--checkpoint-every=2", "--guard=stop", NULL};
+    must(faulty("without", NULL, 0, whole, &log, &a));
+    for (int lag = 0; lag < 2; lag++) {
+        must(faulty("with", "inf@5:moment/h.0.mlp.c_fc.weight#5", lag, lag ? looking : whole, &log, &b));
+        char *text = read_text("with", "guard.jsonl");
+        assert_non_null(strstr(text, "\"kind\": \"moments\", \"action\": \"rollback\""));
+        assert_non_null(strstr(text, "exp_avg_sq of h.0.mlp.c_fc.weight (fp32) has 1 infinities"));
+        mz_free(text);
+    }
+    assert_int_equal(faulty("with", "inf@5:moment/h.0.mlp.c_fc.weight#5", 0, stop, &log, &b), MEZZO_ERR_NUMERIC);
+    assert_non_null(strstr(mezzo_error_message(), "exp_avg_sq of h.0.mlp.c_fc.weight"));
+}
+
+// A finite gradient with an infinite square: found at the step that made the moment, not when it is to be saved. Going
+// back leaves the run that never had the batch; without a checkpoint to go back to it stops.
+static void test_a_step_that_overflows_a_moment(void **state) {
+    (void)state;
+    tiny_log log = {0};
+    mezzo_train_result r;
+    const char *fault = "huge@5:grad/wte.weight#100";
+    const char *back[] = {"--steps=9", "--clip=0", "--checkpoint-every=4", NULL};
+    const char *stop[] = {"--steps=9", "--clip=0", "--checkpoint-every=4", "--guard=stop", NULL};
+    for (int lag = 0; lag < 2; lag++) {
+        must(faulty("with", fault, lag, back, &log, &r));
+        expect_record("with", "moments", "rollback", "exp_avg_sq of wte.weight (fp32) has 1 values above 1e+30");
+        assert_int_equal(faulty("with", fault, lag, stop, &log, &r), MEZZO_ERR_NUMERIC);
+        assert_non_null(strstr(mezzo_error_message(), "step 5: the optimizer's exp_avg_sq of wte.weight"));
+        assert_non_null(strstr(mezzo_error_message(), "step-00000004"));
+    }
+}
+
 // What is not finite when a checkpoint is being written is never saved: the step says so, and the older one stays the
 // newest.
 static void test_no_unsound_checkpoint_is_saved(void **state) {
@@ -438,6 +477,8 @@ int main(void) {
         cmocka_unit_test(test_an_unread_parameter_goes_bad),
         cmocka_unit_test(test_a_parameter_on_disk),
         cmocka_unit_test(test_no_unsound_checkpoint_is_saved),
+        cmocka_unit_test(test_a_moment_goes_bad),
+        cmocka_unit_test(test_a_step_that_overflows_a_moment),
         cmocka_unit_test(test_absurd_values_and_jumps),
         cmocka_unit_test(test_the_replay_has_the_same_randomness),
     };

@@ -2,6 +2,8 @@
 #include "backend/cpu/cpu.h"
 
 #include <omp.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -62,6 +64,51 @@ static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op,
     return kernel_lists[op].list + above;
 }
 
+// --- threads -----------------------------------------------------------------------------------------
+// libgomp ends the process where it cannot start a thread. So as many as it will start are started here first, once,
+// all there at a time, and an error of ours says what the limit is.
+typedef struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t opens;
+    bool open;
+} gate;
+
+static void *wait_at(void *user) {
+    gate *g = user;
+    pthread_mutex_lock(&g->lock);
+    while (!g->open)
+        pthread_cond_wait(&g->opens, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+    return NULL;
+}
+
+static mezzo_status check_threads(int threads) {
+    static _Atomic int known = 1; // so many could be started before, and libgomp keeps them
+    if (threads <= atomic_load(&known))
+        return MEZZO_OK;
+    gate g = {.lock = PTHREAD_MUTEX_INITIALIZER, .opens = PTHREAD_COND_INITIALIZER};
+    int started = 0, error = 0;
+    pthread_t *list = mz_alloc((size_t)threads, sizeof *list);
+    if (list == NULL)
+        return MEZZO_ERR_MEMORY;
+    while (started < threads - 1 && (error = pthread_create(&list[started], NULL, wait_at, &g)) == 0)
+        started++;
+    pthread_mutex_lock(&g.lock);
+    g.open = true;
+    pthread_cond_broadcast(&g.opens);
+    pthread_mutex_unlock(&g.lock);
+    for (int i = 0; i < started; i++)
+        pthread_join(list[i], NULL);
+    mz_free(list);
+    if (error != 0)
+        return mz_fail(MEZZO_ERR_DEVICE,
+                       "cpu: %d threads cannot be started, %d can (%s): use --threads %d or raise "
+                       "ulimit -u and -v",
+                       threads, started + 1, strerror(error), started + 1);
+    atomic_store(&known, threads);
+    return MEZZO_OK;
+}
+
 // --- opening ----------------------------------------------------------------------------------------------------------------
 static mezzo_status cpu_open(int index, int threads, mezzo_device **out) {
     *out = NULL;
@@ -69,12 +116,15 @@ static mezzo_status cpu_open(int index, int threads, mezzo_device **out) {
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "device cpu:%d: there is one cpu device, use \"cpu\"", index);
     mz_isa isa;
     MEZZO_TRY(mz_isa_probe(getenv("MEZZO_ISA"), &isa));
+    // omp_get_num_procs counts what this process's affinity mask allows.
+    if (threads <= 0)
+        threads = omp_get_num_procs();
+    MEZZO_TRY(check_threads(threads));
     mz_cpu_device *cpu = mz_alloc(1, sizeof *cpu);
     if (cpu == NULL)
         return MEZZO_ERR_MEMORY;
     cpu->base.backend = &mz_backend_cpu;
-    // omp_get_num_procs counts what this process's affinity mask allows.
-    cpu->base.threads = threads > 0 ? threads : omp_get_num_procs();
+    cpu->base.threads = threads;
     cpu->isa = isa;
     if (isa.level != isa.found)
         mz_log("dispatch", "cpu: MEZZO_ISA keeps to %s; the machine has %s", mz_level_name(isa.level),

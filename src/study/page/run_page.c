@@ -209,7 +209,10 @@ static void keep_op(void *user, const mezzo_explain_row *from) {
 static mezzo_status explain(const mezzo_config *config, const char *precision, op_rows *rows) {
     mezzo_model_config model, initial;
     mezzo_program_options options;
-    MEZZO_TRY(mezzo_model_defaults(mezzo_config_get(config, "model.name"), &initial));
+    const char *name = mezzo_config_get(config, "model.name");
+    if (name == NULL)
+        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(mezzo_model_defaults(name, &initial));
     MEZZO_TRY(mezzo_config_model(config, initial.vocab, &model));
     MEZZO_TRY(mezzo_config_program(config, &options));
     if (precision != NULL)

@@ -1,0 +1,277 @@
+// Every allocation of the process fails in turn, in whatever library it is made: interpose/fail_malloc.c is preloaded.
+// What is relied on, for each of the commands below: exit code 3 with a last line that says memory, or success with the
+// very files and output of a run without a failure. Never a signal, never another code, never an older checkpoint.
+//
+// MEZZO_OOM_TRIES   how many places of a command, spread evenly [12]; 0 = all
+// MEZZO_OOM_ONLY    one command, by its number from 1
+// MEZZO_OOM_STAYS=1 all allocations after the first failure fail too
+#define _GNU_SOURCE
+#include "tiny_run.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define TINY "--model", "gpt2", "--layers", "1", "--heads", "2", "--d-model", "16", "--seq-len", "16", "--device", "cpu"
+#define TRAIN                                                                                                          \
+    "train", TINY, "--batch-size", "2", "--warmup", "2", "--eval-iters", "2", "--sample-tokens", "4", "--log-every",   \
+        "1", "--threads", "1", "--precision", "fp32", "--data", "text.txt"
+
+typedef struct command {
+    const char *args[48];
+    const char *made;    // folder or file, removed before
+    const char *copied;  // and made as a copy of this
+    int lines;           // of stdout, at its beginning, that are always the same
+    const char *same[4]; // files that are always the same
+    int code;            // of the run without a failure
+} command;
+
+static const command commands[] = {
+    {.args = {TRAIN, "--steps", "2", "--out", "t"},
+     .made = "t",
+     .same = {"t/checkpoints/step-00000002/model.safetensors", "t/checkpoints/step-00000002/optimizer.safetensors",
+              "t/tokenizer.json", "t/checkpoints/step-00000002/state.json"}},
+    {.args = {"train", "--config", "base/config.yaml", "--out", "t", "--resume", "auto", "--steps", "3"},
+     .made = "t",
+     .copied = "base",
+     .same = {"t/checkpoints/step-00000003/model.safetensors", "t/checkpoints/step-00000003/optimizer.safetensors",
+              "t/tokenizer.json", "t/checkpoints/step-00000003/state.json"}},
+    {.args = {"train", "--config", "base/config.yaml", "--resume", "auto", "--steps", "3", "--bisect-nan"}, .lines = 1},
+    {.args = {TRAIN, "--steps", "1", "--out", "t", "--tokenizer", "byte", "--sample-every", "-1"},
+     .made = "t",
+     .same = {"t/checkpoints/step-00000001/model.safetensors", "t/tokenizer.json"}},
+    {.args = {"eval", "base", "--threads", "1"}, .lines = 3},
+    {.args = {"sample", "base", "--tokens", "12", "--threads", "1"}, .lines = 1},
+    {.args = {"data", "text.txt", "--out", "shards"},
+     .made = "shards",
+     .same = {"shards/train.bin", "shards/tokenizer.json"}},
+    {.args = {"export", "base", "--out", "hf"}, .made = "hf", .same = {"hf/model.safetensors", "hf/config.json"}},
+    {.args = {"import", "exported", "--out", "i"},
+     .made = "i",
+     .same = {"i/checkpoints/step-00000000/model.safetensors", "i/config.yaml", "i/checkpoints/manifest.json"}},
+    {.args = {"report", "base", "--out", "page.html"}, .made = "page.html", .same = {"page.html"}},
+    {.args = {"report", "base", "base", "--compare", "--out", "page.html"}, .made = "page.html", .same = {"page.html"}},
+    {.args = {"watch", "base", "--once"}, .lines = 1},
+    {.args = {"explain", TINY, "--precision", "bf16"}, .lines = 100},
+    {.args = {"explain", TINY, "--precision", "bf16", "--json"}, .lines = 1000},
+    {.args = {"memory", TINY, "--batch-size", "2"}},
+    {.args = {"lab", "formats"}, .lines = 100},
+    {.args = {"lab", "overflow", "--json"}},
+    {.args = {"--help"}, .lines = 100},
+    {.args = {"train", "--help"}, .lines = 1000},
+    {.args = {"doctor", "--config", "base/config.yaml"}, .lines = 2},
+    {.args = {"analyze", "study.csv", "--out", "out"},
+     .made = "out",
+     .same = {"out/rules.json", "out/pairs_analysis.csv", "out/summary.json"}},
+    {.args = {"advise", "--rules", "rules/rules.json", "--d-model", "128", "--batch-size", "4", "--seq-len", "128"},
+     .lines = 3},
+    {.args = {"data", "text.txt", "--out", "shards", "--tokenizer", "gpt2"}, .made = "shards"},
+};
+
+typedef struct outcome {
+    int status;        // of waitpid
+    long long counted; // allocations
+    char *out, *err;
+} outcome;
+
+static char *slurp(const char *path) {
+    char *text;
+    size_t n;
+    if (mz_file_read(path, 1 << 26, &text, &n) != MEZZO_OK)
+        return mz_strdup("");
+    return text;
+}
+
+static void redirect(const char *path, int fd, int flags) {
+    int file = open(path, flags, 0666);
+    if (file < 0 || dup2(file, fd) < 0)
+        _exit(97);
+    close(file);
+}
+
+static void spawn(const command *c, long long fail_at, outcome *o) {
+    char at[32], path[4096];
+    const char *words[50] = {getenv("MEZZO")};
+    for (int i = 0; c->args[i] != NULL; i++)
+        words[i + 1] = c->args[i];
+    snprintf(at, sizeof at, "%lld", fail_at);
+    snprintf(path, sizeof path, "%s/tests/libfail_malloc.so", getenv("MEZZO_BUILD"));
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        setenv("LD_PRELOAD", path, 1);
+        setenv("FAIL_MALLOC", at, 1);
+        setenv("FAIL_MALLOC_ON", getenv("MEZZO_OOM_STAYS") != NULL ? "1" : "0", 1);
+        setenv("FAIL_MALLOC_COUNT", "count", 1);
+        setenv("ASAN_OPTIONS", "verify_asan_link_order=0:allocator_may_return_null=1:detect_leaks=1:exitcode=99", 1);
+        setenv("LSAN_OPTIONS", "exitcode=99", 1);
+        redirect("/dev/null", 0, O_RDONLY);
+        redirect("stdout", 1, O_WRONLY | O_CREAT | O_TRUNC);
+        redirect("stderr", 2, O_WRONLY | O_CREAT | O_TRUNC);
+        execv(words[0], (char *const *)(uintptr_t)words);
+        _exit(96);
+    }
+    assert_int_equal(waitpid(child, &o->status, 0), child);
+    char *count = slurp("count");
+    o->counted = atoll(count);
+    mz_free(count);
+    o->out = slurp("stdout");
+    o->err = slurp("stderr");
+}
+
+static void outcome_free(outcome *o) {
+    mz_free(o->out);
+    mz_free(o->err);
+}
+
+static void prepare(const command *c) {
+    char line[512];
+    if (c->made == NULL)
+        return;
+    snprintf(line, sizeof line, "rm -rf %s", c->made);
+    assert_int_equal(system(line), 0);
+    if (c->copied == NULL)
+        return;
+    snprintf(line, sizeof line, "cp -a %s %s", c->copied, c->made);
+    assert_int_equal(system(line), 0);
+}
+
+static size_t length_of_lines(const char *text, int n) {
+    const char *p = text;
+    for (; n > 0 && *p != '\0'; n--)
+        p += strcspn(p, "\n") + (p[strcspn(p, "\n")] != '\0');
+    return (size_t)(p - text);
+}
+
+// What is wrong with an outcome; NULL: nothing.
+static const char *judge(const command *c, const outcome *ref, char *const *files, const outcome *o, char *why) {
+    if (!WIFEXITED(o->status)) {
+        snprintf(why, 128, "signal %d", WTERMSIG(o->status));
+        return why;
+    }
+    int code = WEXITSTATUS(o->status);
+    size_t end = strlen(o->err);
+    while (end > 0 && o->err[end - 1] == '\n')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && o->err[begin - 1] != '\n')
+        begin--;
+    if (code == 3) {
+        bool says = memmem(o->err + begin, end - begin, "emory", 5) != NULL ||
+                    memmem(o->err + begin, end - begin, "Cannot allocate", 15) != NULL ||
+                    strstr(o->err, "libgomp: Out of memory") != NULL;
+        return says ? NULL : "code 3, and the last line does not say memory";
+    }
+    if (code != c->code) {
+        snprintf(why, 128, "exit code %d", code);
+        return why;
+    }
+    size_t n = length_of_lines(ref->out, c->lines);
+    if (length_of_lines(o->out, c->lines) != n || memcmp(ref->out, o->out, n) != 0)
+        return "another output";
+    for (int i = 0; i < 4 && c->same[i] != NULL; i++) {
+        char *text;
+        size_t bytes, known;
+        memcpy(&known, files[i], sizeof known);
+        if (mz_file_read(c->same[i], 1 << 26, &text, &bytes) != MEZZO_OK)
+            return "a file is missing";
+        bool equal = bytes == known && memcmp(text, files[i] + sizeof known, bytes) == 0;
+        mz_free(text);
+        if (!equal)
+            return c->same[i];
+    }
+    return NULL;
+}
+
+// Sizes, then bytes.
+static void keep_files(const command *c, char **files) {
+    for (int i = 0; i < 4 && c->same[i] != NULL; i++) {
+        char *text;
+        size_t n;
+        must(mz_file_read(c->same[i], 1 << 26, &text, &n));
+        files[i] = mz_alloc(n + sizeof n, 1);
+        memcpy(files[i], &n, sizeof n);
+        memcpy(files[i] + sizeof n, text, n);
+        mz_free(text);
+    }
+}
+
+static int try_command(int number, long long tries, long long *total) {
+    const command *c = &commands[number];
+    outcome ref;
+    char *files[4] = {NULL}, why[128];
+    int bad = 0;
+    prepare(c);
+    spawn(c, 0, &ref);
+    if (!WIFEXITED(ref.status) || WEXITSTATUS(ref.status) != c->code)
+        fail_msg("%s %s without a failure: status %d: %s", c->args[0], c->args[1], ref.status, ref.err);
+    keep_files(c, files);
+    long long n = 0, stride = tries > 0 ? ref.counted / tries + 1 : 1, first = tries > 0 ? 1 + number % stride : 1;
+    for (long long at = first; at <= ref.counted; at += stride, n++) {
+        outcome o;
+        prepare(c);
+        spawn(c, at, &o);
+        const char *wrong = judge(c, &ref, files, &o, why);
+        if (wrong != NULL && ++bad <= 5)
+            print_message("%s %s, allocation %lld of %lld: %s\n%s\n", c->args[0], c->args[1] ? c->args[1] : "", at,
+                          ref.counted, wrong, o.err);
+        outcome_free(&o);
+    }
+    print_message("%2d %s %s: %lld allocations, %lld made to fail, %d not well\n", number + 1, c->args[0],
+                  c->args[1] ? c->args[1] : "", ref.counted, n, bad);
+    *total += n;
+    for (int i = 0; i < 4; i++)
+        mz_free(files[i]);
+    outcome_free(&ref);
+    return bad;
+}
+
+static void test_every_allocation_of_a_process(void **state) {
+    (void)state;
+    const char *tries = getenv("MEZZO_OOM_TRIES"), *only = getenv("MEZZO_OOM_ONLY");
+    long long total = 0;
+    int bad = 0;
+    for (int i = 0; i < (int)MZ_COUNT(commands); i++)
+        if (only == NULL || atoi(only) == i + 1)
+            bad += try_command(i, tries != NULL ? atoll(tries) : 12, &total);
+    print_message("%lld failures in %zu commands\n", total, MZ_COUNT(commands));
+    assert_int_equal(bad, 0);
+}
+
+static void make(const char *const *args) {
+    command c = {0};
+    outcome o;
+    for (int i = 0; args[i] != NULL; i++)
+        c.args[i] = args[i];
+    spawn(&c, 0, &o);
+    if (o.status != 0)
+        fail_msg("%s: %s", args[0], o.err);
+    outcome_free(&o);
+}
+
+static int setup(void **state) {
+    (void)state;
+    mz_text rows = {0};
+    assert_int_equal(system("rm -rf base exported rules t i hf shards out page.html"), 0);
+    tiny_text();
+    make((const char *const[]){TRAIN, "--steps", "2", "--checkpoint-every", "1", "--keep-last", "0", "--out", "base",
+                               NULL});
+    make((const char *const[]){"export", "base", "--out", "exported", NULL});
+    mz_text_addf(&rows, "layers,d_model,bs,seqlen,prec,tps,mem_gb\n");
+    for (int layers = 2; layers <= 4; layers += 2)
+        for (int d = 128; d <= 256; d += 128)
+            for (int bs = 1; bs <= 4; bs *= 2)
+                for (int t = 64; t <= 256; t *= 2) {
+                    mz_text_addf(&rows, "%d,%d,%d,%d,fp32,1000,2.0\n", layers, d, bs, t);
+                    mz_text_addf(&rows, "%d,%d,%d,%d,amp,%d,1.5\n", layers, d, bs, t, 700 + 2 * bs * t);
+                }
+    must(mz_file_write_atomic("study.csv", rows.data, rows.len));
+    mz_text_free(&rows);
+    make((const char *const[]){"analyze", "study.csv", "--out", "rules", NULL});
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_allocation_of_a_process)};
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
