@@ -142,27 +142,26 @@ static mezzo_status take_header(reader *r, mz_npy *out) {
 
 // --- the file ------------------------------------------------------------------------------------
 // Where the header's text is, by its version.
-static mezzo_status find_header(const char *path, const mz_map *map, size_t *begin, size_t *bytes) {
-    const unsigned char *d = map->data;
-    if (map->size < MAGIC_BYTES + 4 || memcmp(d, MAGIC, MAGIC_BYTES) != 0)
+static mezzo_status find_header(const char *path, const unsigned char *d, size_t size, size_t *begin, size_t *bytes) {
+    if (size < MAGIC_BYTES + 4 || memcmp(d, MAGIC, MAGIC_BYTES) != 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: not a NumPy .npy file (numpy.save writes one)", path);
     int version = d[MAGIC_BYTES];
     if (version != 1 && version != 2)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: .npy version %d.%d: versions 1.0 and 2.0 are read", path, version,
                        d[MAGIC_BYTES + 1]);
     *begin = MAGIC_BYTES + (version == 1 ? 4 : 6);
-    if (map->size < *begin)
+    if (size < *begin)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: the file is cut off in its header", path);
     *bytes = (size_t)d[8] | (size_t)d[9] << 8;
     if (version == 2)
         *bytes |= (size_t)d[10] << 16 | (size_t)d[11] << 24;
-    if (*bytes > HEADER_MOST || map->size - *begin < *bytes)
+    if (*bytes > HEADER_MOST || size - *begin < *bytes)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: the header should have %zu bytes, which the file has not", path, *bytes);
     return MEZZO_OK;
 }
 
-static mezzo_status check_size(const char *path, size_t begin, mz_npy *out) {
-    size_t width = types[out->type].bytes, there = out->map.size - begin;
+static mezzo_status check_size(const char *path, const unsigned char *data, size_t there, mz_npy *out) {
+    size_t width = types[out->type].bytes;
     out->count = 1;
     for (int d = 0; d < out->rank; d++)
         if (__builtin_mul_overflow(out->count, out->dim[d], &out->count))
@@ -170,23 +169,23 @@ static mezzo_status check_size(const char *path, size_t begin, mz_npy *out) {
     if ((uint64_t)out->count > SIZE_MAX / width || (size_t)out->count * width != there)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes of data, and %lld elements of %s take %zu", path, there,
                        (long long)out->count, types[out->type].descr + 1, (size_t)out->count * width);
-    out->data = out->map.data + begin;
+    out->data = data;
     return MEZZO_OK;
 }
 
-static mezzo_status read_all(const char *path, mz_npy *out) {
-    size_t begin = 0, bytes = 0;
-    MEZZO_TRY(find_header(path, &out->map, &begin, &bytes));
-    const char *text = (const char *)out->map.data + begin;
-    reader r = {.path = path, .at = text, .end = text + bytes};
+mezzo_status mz_npy_parse(const char *where, const void *bytes, size_t n, mz_npy *out) {
+    const unsigned char *data = bytes;
+    size_t begin = 0, header = 0;
+    MEZZO_TRY(find_header(where, data, n, &begin, &header));
+    reader r = {.path = where, .at = (const char *)data + begin, .end = (const char *)data + begin + header};
     MEZZO_TRY(take_header(&r, out));
-    return check_size(path, begin + bytes, out);
+    return check_size(where, data + begin + header, n - begin - header, out);
 }
 
 mezzo_status mz_npy_open(const char *path, mz_npy *out) {
     *out = (mz_npy){0};
     MEZZO_TRY(mz_map_open(path, &out->map));
-    mezzo_status status = read_all(path, out);
+    mezzo_status status = mz_npy_parse(path, out->map.data, out->map.size, out);
     if (status != MEZZO_OK)
         mz_npy_close(out);
     return status;

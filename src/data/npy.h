@@ -20,6 +20,8 @@ typedef struct mz_npy {
 // FORMAT names the file and what is wrong: not a .npy, another version, type or order, a size that is not the shape's.
 // IO: cannot be read.
 mezzo_status mz_npy_open(const char *path, mz_npy *out);
+// The same of bytes in memory, which are borrowed; out->map is left alone, and out->data is only set where it is OK.
+mezzo_status mz_npy_parse(const char *where, const void *bytes, size_t n, mz_npy *out);
 void mz_npy_close(mz_npy *npy); // a zeroed one is fine
 const char *mz_npy_type_name(mz_npy_type type);
 bool mz_npy_is_integer(mz_npy_type type);

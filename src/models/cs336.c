@@ -76,12 +76,7 @@ static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int6
     x = mz_layer_rmsnorm(g, "ln_final", x, (float)config->norm_eps); // [B, T, C]
     mezzo_value logits = mz_layer_linear(g, "lm_head", x, config->vocab, linear_init(config->d_model, config->vocab),
                                          false); // [B, T, V]
-    mezzo_module_begin(g, "loss");
-    mezzo_value loss = mezzo_cross_entropy(g, logits, targets, -1); // [1]
-    mezzo_module_end(g);
-    if (keep_logits)
-        MEZZO_TRY(mezzo_graph_output(g, "logits", logits));
-    return mezzo_graph_loss(g, loss);
+    return mz_layer_loss(g, logits, targets, keep_logits);
 }
 
 const mz_model mz_model_cs336 = {.name = "cs336", .check = check, .build = build};

@@ -237,12 +237,7 @@ static mezzo_status build_with(mezzo_graph *g, const mezzo_model_config *config,
     MEZZO_TRY(keep_offsets(g, offsets, mixtures)); // before the loss, whose gradient then is its neighbour
     x = mz_layer_rmsnorm(g, "norm", x, (float)config->norm_eps);                       // [B, T, C]
     mezzo_value logits = mz_layer_linear(g, "lm_head", x, config->vocab, INIT, false); // [B, T, V]
-    mezzo_module_begin(g, "loss");
-    mezzo_value loss = mezzo_cross_entropy(g, logits, targets, -1); // [1]
-    mezzo_module_end(g);
-    if (keep_logits)
-        MEZZO_TRY(mezzo_graph_output(g, "logits", logits));
-    return mezzo_graph_loss(g, loss);
+    return mz_layer_loss(g, logits, targets, keep_logits);
 }
 
 static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int64_t batch, int64_t seq_len,

@@ -63,12 +63,7 @@ static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int6
     mezzo_module_begin(g, "lm_head");
     mezzo_value logits = mezzo_linear(g, x, wte, MEZZO_NONE); // [B, T, V]
     mezzo_module_end(g);
-    mezzo_module_begin(g, "loss");
-    mezzo_value loss = mezzo_cross_entropy(g, logits, targets, -1); // [1]
-    mezzo_module_end(g);
-    if (keep_logits)
-        MEZZO_TRY(mezzo_graph_output(g, "logits", logits));
-    return mezzo_graph_loss(g, loss);
+    return mz_layer_loss(g, logits, targets, keep_logits);
 }
 
 const mz_model mz_model_gpt2 = {.name = "gpt2", .check = check, .build = build};

@@ -41,12 +41,7 @@ static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int6
         mezzo_module_end(g);
     }
     mezzo_value logits = mz_layer_linear(g, "head", h, config->classes, head, true); // [B, classes]
-    mezzo_module_begin(g, "loss");
-    mezzo_value loss = mezzo_cross_entropy(g, logits, targets, -1); // [1]
-    mezzo_module_end(g);
-    if (keep_logits)
-        MEZZO_TRY(mezzo_graph_output(g, "logits", logits));
-    return mezzo_graph_loss(g, loss);
+    return mz_layer_loss(g, logits, targets, keep_logits);
 }
 
 const mz_model mz_model_mlp = {.name = "mlp", .task = MEZZO_TASK_CLASSIFIER, .check = check, .build = build};

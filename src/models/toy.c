@@ -44,12 +44,7 @@ static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int6
     h = mz_layer_layernorm(g, "ln", h, true);                                              // [B, 10]
     mezzo_value logits = mz_layer_linear(g, "fc2", h, CLASSES, linear_init(WIDTH), false); // [B, 3]
 
-    mezzo_module_begin(g, "loss");
-    mezzo_value loss = mezzo_cross_entropy(g, logits, targets, -1); // [1]
-    mezzo_module_end(g);
-    if (keep_logits)
-        MEZZO_TRY(mezzo_graph_output(g, "logits", logits));
-    return mezzo_graph_loss(g, loss);
+    return mz_layer_loss(g, logits, targets, keep_logits);
 }
 
 const mz_model mz_model_toy = {.name = "toy", .task = MEZZO_TASK_CLASSIFIER, .check = check, .build = build};

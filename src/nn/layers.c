@@ -2,6 +2,7 @@
 // and every op can be addressed by a precision override.
 #include <stddef.h>
 
+#include "base/base.h"
 #include "nn/layers.h"
 
 static const float LAYERNORM_EPS = 1e-5F;
@@ -90,4 +91,13 @@ mezzo_value mz_layer_mlp(mezzo_graph *g, const char *name, mezzo_value x, int64_
     mezzo_value y = mz_layer_linear(g, "c_proj", h, width, out, bias); // [B, T, C]
     mezzo_module_end(g);
     return y;
+}
+
+mezzo_status mz_layer_loss(mezzo_graph *g, mezzo_value logits, mezzo_value targets, bool keep_logits) {
+    mezzo_module_begin(g, "loss");
+    mezzo_value loss = mezzo_cross_entropy(g, logits, targets, -1); // [1]
+    mezzo_module_end(g);
+    if (keep_logits)
+        MEZZO_TRY(mezzo_graph_output(g, "logits", logits));
+    return mezzo_graph_loss(g, loss);
 }

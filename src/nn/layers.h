@@ -1,4 +1,5 @@
-// Layers: an op, its parameters and their module, in one call. Written on the public builder alone; no dtype, no device.
+// Layers: an op, its parameters and their module, in one call. Written on the public builder alone; no dtype, no
+// device.
 #ifndef MZ_LAYERS_H
 #define MZ_LAYERS_H
 
@@ -6,7 +7,8 @@
 
 // After an error in the graph these do nothing and return MEZZO_NONE, as the builder's ops do.
 
-// y = x·Wᵀ (+ bias): NAME.weight [n_out, n_in] from `init`, NAME.bias [n_out] zero where `bias`. x [… n_in] → [… n_out].
+// y = x·Wᵀ (+ bias): NAME.weight [n_out, n_in] from `init`, NAME.bias [n_out] zero where `bias`. x [… n_in] → […
+// n_out].
 mezzo_value mz_layer_linear(mezzo_graph *g, const char *name, mezzo_value x, int64_t n_out, mezzo_init init, bool bias);
 
 // NAME.weight [C] one, NAME.bias [C] zero where `bias`; eps 1e-5, torch's and GPT-2's. x [… C] → [… C].
@@ -15,11 +17,13 @@ mezzo_value mz_layer_layernorm(mezzo_graph *g, const char *name, mezzo_value x, 
 // NAME.weight [C] one. x [… C] → [… C].
 mezzo_value mz_layer_rmsnorm(mezzo_graph *g, const char *name, mezzo_value x, float eps);
 
-// NAME.DOWN(silu(gate)·up) with gate and up side by side from NAME.UP, no biases; weights from `up` and `down`. x [… C] → [… C].
+// NAME.DOWN(silu(gate)·up) with gate and up side by side from NAME.UP, no biases; weights from `up` and `down`. x [… C]
+// → [… C].
 mezzo_value mz_layer_swiglu(mezzo_graph *g, const char *name, const char *up_name, const char *down_name, mezzo_value x,
                             int64_t d_ff, mezzo_init up, mezzo_init down);
 
-// NAME.weight [rows, width] from N(0, std²). ids I32 […] → [… width]. *table gets the parameter, for a head that shares it.
+// NAME.weight [rows, width] from N(0, std²). ids I32 […] → [… width]. *table gets the parameter, for a head that shares
+// it.
 mezzo_value mz_layer_embedding(mezzo_graph *g, const char *name, mezzo_value ids, int64_t rows, int64_t width,
                                float std, mezzo_value *table);
 mezzo_value mz_layer_embedding_from(mezzo_graph *g, const char *name, mezzo_value ids, int64_t rows, int64_t width,
@@ -33,5 +37,9 @@ mezzo_value mz_layer_attention(mezzo_graph *g, const char *name, mezzo_value x, 
 // NAME.c_proj(gelu(NAME.c_fc(x))), GELU in its tanh form: x [B, T, C] → [B, T, d_ff] → [B, T, C].
 mezzo_value mz_layer_mlp(mezzo_graph *g, const char *name, mezzo_value x, int64_t d_ff, float std, float std_residual,
                          bool bias);
+
+// The end of every model here: module "loss" with the cross-entropy of logits [… V] over targets [… ], I32, of which -1
+// is ignored; it becomes the graph's loss. With `keep_logits` the logits are the output "logits".
+mezzo_status mz_layer_loss(mezzo_graph *g, mezzo_value logits, mezzo_value targets, bool keep_logits);
 
 #endif

@@ -39,6 +39,24 @@ write("yaml", "alias", "labels: &l {a: b, c: \"\\u00e9\\n\"}\nprecision:\n  over
 write("yaml", "wrong", "optimizer: [1, {a: 2}]\n---\n!!str x: ~\n")
 
 words = list(range(0, 4000, 500))
+def npy(version, header, data):
+    size = struct.pack("<H" if version == 1 else "<I", len(header) + 1)
+    return b"\x93NUMPY" + bytes([version, 0]) + size + header.encode() + b"\n" + data
+
+
+def npy_header(descr, shape):
+    return f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
+
+
+write("npy", "f4", npy(1, npy_header("<f4", "(2, 3)"), struct.pack("<6f", *range(6))))
+write("npy", "i8", npy(2, npy_header("<i8", "(2,)"), struct.pack("<2q", 1, -1)))
+write("npy", "u1", npy(1, npy_header("|u1", "(1, 2, 2)"), bytes([0, 1, 2, 255])))
+write("npy", "scalar", npy(1, npy_header("<f8", "()"), struct.pack("<d", 0.5)))
+write("npy", "huge", npy(1, npy_header("<f8", "(1152921504606846975, 16)"), b""))
+write("npy", "fortran", npy(1, "{'descr': '<f4', 'fortran_order': True, 'shape': (1,)}", bytes(4)))
+write("npy", "open", npy(1, "{'descr': '<f4', 'shape': (1", bytes(4)))
+write("npy", "long", b"\x93NUMPY\x02\x00\xff\xff\xff\xff{")
+
 write("shards", "nanogpt", struct.pack("<8H", *words))
 write("shards", "llmc", struct.pack("<256i", 20240520, 1, 8, *[0] * 253) + struct.pack("<8H", *words))
 write("shards", "llama", struct.pack("<256i", 20240801, 7, 8, *[0] * 253) + struct.pack("<8I", *words))

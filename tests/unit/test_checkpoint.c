@@ -75,6 +75,7 @@ static mezzo_checkpoint of(fixture *f, int64_t step, double val_loss) {
                           .precision = "fp16",
                           .tokenizer = "tokenizer.json"};
     must(mezzo_model_defaults("toy", &c.model));
+    snprintf(c.model.size, sizeof c.model.size, "toy-S"); // as a named size would have it
     return c;
 }
 
