@@ -288,7 +288,8 @@ static void data_that_does_not_fit_the_model_is_refused(void **state) {
     tiny_log log = {0};
     const char *wide[] = {"--model=toy", "--data=x.npy", "--labels=y.npy", "--layers=0",
                           "--heads=0",   "--d-model=0",  "--seq-len=0",    NULL};
-    const char *few[] = {"--model=mlp", "--data=x.npy", "--labels=y.npy", "--classes=2", "--seq-len=0", NULL};
+    const char *few[] = {"--model=mlp", "--data=x.npy", "--labels=y.npy", "--classes=2", "--heads=0", "--seq-len=0",
+                         NULL};
     const char *text[] = {"--labels=y.npy", NULL};
     write_set();
     tiny_clean("none");
