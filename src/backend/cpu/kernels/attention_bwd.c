@@ -93,7 +93,7 @@ static void backward_row(backward_tiles *w, int r, int valid, const float *facto
         }
         vf m = factors != NULL ? vload(factors + j) : vset(1.0f);
         vstore(p + j, probability * m);
-        vstore(ds + j, probability * (m * dot - w->delta[r]));
+        vstore(ds + j, probability * (vproduct(m * dot) - w->delta[r]));
     }
 }
 

@@ -129,6 +129,16 @@ static inline vi iselect(vmask m, vi yes, vi no) {
 static inline vf vselect(vmask m, vf yes, vf no) {
     return (vf)iselect(m, (vi)yes, (vi)no);
 }
+// x as it stands: the compiler may not join the product that made it with a sum that follows, so that inlining
+// decisions change no bit.
+static inline vf vproduct(vf x) {
+#if defined(__x86_64__)
+    __asm__("" : "+v"(x));
+#else
+    __asm__("" : "+m"(x));
+#endif
+    return x;
+}
 // The x86 rule: when either is NaN, the second. vmax(limit, x) lets NaN through.
 static inline vf vmax(vf a, vf b) {
 #if VEC_512
