@@ -217,12 +217,22 @@ static mezzo_status cuda_sync(mezzo_device *device) {
     return MEZZO_OK;
 }
 
+static bool cuda_takes_padding(mz_op op) {
+    static const mz_op ops[] = {MZ_OP_copy,  MZ_OP_inspect, MZ_OP_histogram, MZ_OP_grad_stats,
+                                MZ_OP_adamw, MZ_OP_sgd,     MZ_OP_refresh};
+    for (size_t i = 0; i < MZ_COUNT(ops); i++)
+        if (ops[i] == op)
+            return true;
+    return false;
+}
+
 const mz_backend mz_backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
     .close = cuda_close,
     .describe = cuda_describe,
     .kernels = mz_cuda_kernels,
+    .takes_padding = cuda_takes_padding,
     .pair = mz_cuda_pair,
     .alloc = cuda_alloc,
     .release = cuda_release,

@@ -168,6 +168,23 @@ static mezzo_status run_reshape(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_reshape = {"reshape__cuda", parts_prepare, run_reshape};
 
+static const char *copy_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
+    if (call->in[0].dtype != call->out[0].dtype)
+        return "copy does not convert";
+    const char *reason = mz_cuda_has_layout(&call->in[0]);
+    return reason != NULL ? reason : mz_cuda_has_layout(&call->out[0]);
+}
+
+static mezzo_status run_copy(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    MZ_CUDA_TRY(mz_cu_copy(mz_cuda(device)->stream, x->data, mz_cuda_layout(x), y->data, mz_cuda_layout(y),
+                           mz_shape_count(&x->shape), mz_stored_count(&y->shape, &y->storage),
+                           mezzo_dtype_size(x->dtype)));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_copy = {"copy__cuda", copy_prepare, run_copy};
+
 static const char *arange_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     return mz_cuda_storages(call, "i", "i");

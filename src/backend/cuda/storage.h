@@ -40,6 +40,17 @@ static inline const char *mz_cuda_storages(const mz_call *call, const char *in, 
     return NULL;
 }
 
+// Where elements lie, for kernels that read tensors with padding.
+static inline mz_cu_layout mz_cuda_layout(const mz_tensor *t) {
+    mz_layout l;
+    mz_layout_of(&t->shape, &t->storage, &l);
+    return (mz_cu_layout){.width = l.width, .pitch = l.pitch, .group = l.group, .group_pitch = l.group_pitch};
+}
+static inline const char *mz_cuda_has_layout(const mz_tensor *t) {
+    mz_layout l;
+    return mz_layout_of(&t->shape, &t->storage, &l) ? NULL : "more than two axes with padding";
+}
+
 // Rows of the last dimension; kernels keep the width in an int.
 static inline int64_t mz_cuda_width(const mz_tensor *t) {
     return t->shape.rank > 0 ? t->shape.dim[t->shape.rank - 1] : 1;

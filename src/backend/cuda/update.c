@@ -16,6 +16,10 @@ SAME(mz_segment, mz_cu_segment, low_offset);
 SAME(mz_segment, mz_cu_segment, master);
 SAME(mz_segment, mz_cu_segment, key);
 SAME(mz_segment, mz_cu_segment, layout);
+SAME(mz_layout, mz_cu_layout, width);
+SAME(mz_layout, mz_cu_layout, pitch);
+SAME(mz_layout, mz_cu_layout, group);
+SAME(mz_layout, mz_cu_layout, group_pitch);
 SAME(mz_opt_state, mz_cu_opt_state, step);
 SAME(mz_opt_state, mz_cu_opt_state, skipped);
 SAME(mz_opt_state, mz_cu_opt_state, norm);
@@ -78,7 +82,7 @@ static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
     bool keeps = call->attrs.update != NULL && call->attrs.update->keeps_scale;
     MZ_CUDA_TRY(mz_cu_grad_stats(cuda->stream, segments->data, segments_in(segments), data_of(&call->in[1]), keeps,
                                  grad->data, mz_shape_count(&grad->shape), call->out[1].data, call->workspace,
-                                 cuda->sms));
+                                 cuda->sms, segments->storage.padded));
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_grad_stats = {"grad_stats__cuda", grad_stats_prepare, run_grad_stats};
@@ -86,7 +90,10 @@ const mz_kernel mz_cuda_grad_stats = {"grad_stats__cuda", grad_stats_prepare, ru
 // --- inspect --------------------------------------------------------------------------------------------------------------
 static const char *inspect_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    return mz_cuda_storages(call, "a", "u");
+    const char *reason = mz_cuda_storages(call, "a", "u");
+    for (int i = 0; reason == NULL && i < call->n_in; i++)
+        reason = mz_cuda_has_layout(&call->in[i]);
+    return reason;
 }
 
 static mezzo_status run_inspect(mezzo_device *device, const mz_call *call) {
@@ -100,6 +107,7 @@ static mezzo_status run_inspect(mezzo_device *device, const mz_call *call) {
                                .state = data_of(&call->out[1])};
     for (int i = 0; i < call->n_in; i++) {
         args.x[i] = mz_cuda_array(&call->in[i]);
+        args.layout[i] = mz_cuda_layout(&call->in[i]);
         args.count[i] = mz_shape_count(&call->in[i].shape);
     }
     MZ_CUDA_TRY(mz_cu_inspect(mz_cuda(device)->stream, &args));
@@ -116,6 +124,7 @@ static void fill_update(mezzo_device *device, const mz_call *call, mz_cu_update_
                                 .master = call->out[0].data,
                                 .elements = u->elements > 0 ? u->elements : mz_shape_count(&call->in[0].shape),
                                 .overlaps = u->overlaps,
+                                .padded = call->in[1].storage.padded,
                                 .n = segments_in(&call->in[1]),
                                 .sms = mz_cuda(device)->sms,
                                 .constants = {.beta1 = u->beta1,
@@ -167,20 +176,22 @@ static const char *refresh_prepare(mezzo_device *device, const mz_call *call, mz
 static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {
     const mz_cuda_device *cuda = mz_cuda(device);
     MZ_CUDA_TRY(mz_cu_refresh(cuda->stream, call->in[1].data, segments_in(&call->in[1]), call->in[0].data,
-                              mz_shape_count(&call->out[0].shape) / 2, call->out[0].data, cuda->sms));
+                              mz_shape_count(&call->out[0].shape) / 2, call->out[0].data, cuda->sms,
+                              call->in[1].storage.padded));
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_refresh = {"refresh__cuda", refresh_prepare, run_refresh};
 
 static const char *histogram_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    return mz_cuda_storages(call, "a", "u");
+    const char *reason = mz_cuda_storages(call, "a", "u");
+    return reason != NULL ? reason : mz_cuda_has_layout(&call->in[0]);
 }
 
 static mezzo_status run_histogram(mezzo_device *device, const mz_call *call) {
     const mz_cuda_device *cuda = mz_cuda(device);
-    MZ_CUDA_TRY(mz_cu_histogram(cuda->stream, mz_cuda_array(&call->in[0]), mz_shape_count(&call->in[0].shape),
-                                call->out[0].data, cuda->sms));
+    MZ_CUDA_TRY(mz_cu_histogram(cuda->stream, mz_cuda_array(&call->in[0]), mz_cuda_layout(&call->in[0]),
+                                mz_shape_count(&call->in[0].shape), call->out[0].data, cuda->sms));
     return MEZZO_OK;
 }
 _Static_assert((int)MZ_CU_HISTOGRAM_BUCKETS == (int)MZ_HISTOGRAM_BUCKETS, "launch.h's buckets are backend.h's");

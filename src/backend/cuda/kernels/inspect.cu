@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include "launch.h"
+#include "layout.cuh"
 
 enum {
     THREADS = 512,
@@ -80,6 +81,7 @@ struct rng_state {
 __global__ void __launch_bounds__(THREADS) inspect_kernel(mz_cu_inspect_args a) {
     __shared__ tally shared[THREADS / WARP];
     const mz_cu_array x = a.x[blockIdx.x];
+    const mz_cu_layout layout = a.layout[blockIdx.x];
     int64_t n = a.count[blockIdx.x], runs = (a.sample + RUN - 1) / RUN;
     bool all = a.sample == 0 || runs * RUN >= n;
     int64_t looked = all ? n : runs * RUN, stride = all ? n : n / runs, shift = 0;
@@ -91,7 +93,7 @@ __global__ void __launch_bounds__(THREADS) inspect_kernel(mz_cu_inspect_args a) 
     int limit = a.limit > 0 ? __float_as_int(a.limit) : INFINITE;
     tally t = {0, 0, 0, 0, 0, 0x7FFFFFFF, static_cast<int>(0x80000000u)};
     for (int64_t i = threadIdx.x; i < looked; i += THREADS)
-        look_at(value_at(x, all ? i : i / RUN * stride + shift + i % RUN), limit, t);
+        look_at(value_at(x, layout_index(layout, all ? i : i / RUN * stride + shift + i % RUN)), limit, t);
     for (int step = WARP / 2; step > 0; step >>= 1)
         merge_lane(t, step);
     if (threadIdx.x % WARP == 0)

@@ -20,6 +20,9 @@ typedef struct mz_cu_array {
     void *data;
     int dtype;
 } mz_cu_array;
+typedef struct mz_cu_layout { // graph/storage.h's mz_layout (checked in update.c)
+    int64_t width, pitch, group, group_pitch;
+} mz_cu_layout;
 
 // --- device.cu: does nothing; cudaErrorNoKernelImageForDevice where this build has no code for the GPU.
 cudaError_t mz_cu_probe(cudaStream_t stream);
@@ -270,6 +273,9 @@ typedef struct mz_cu_permuted {
     int64_t dim[MZ_CU_RANK], stride[MZ_CU_RANK];
 } mz_cu_permuted;
 cudaError_t mz_cu_permute(cudaStream_t stream, const void *x, void *y, const mz_cu_permuted *p);
+// y's `stored` elements of `size` bytes (1, 2, 4 or 8) from x's n: elements where `to` has them, zeros between.
+cudaError_t mz_cu_copy(cudaStream_t stream, const void *x, mz_cu_layout from, void *y, mz_cu_layout to, int64_t n,
+                       int64_t stored, size_t size);
 cudaError_t mz_cu_arange(cudaStream_t stream, int32_t *y, int64_t n);
 
 // --- mse.cu ---------------------------------------------------------------------------------------------------------------
@@ -281,9 +287,6 @@ cudaError_t mz_cu_mse_dx(cudaStream_t stream, const float *dloss, mz_cu_array x,
 
 // --- update.cu, control.cu ------------------------------------------------------------------------------------------------
 // backend.h's mz_segment, mz_opt_state and mz_scaler_block, member for member (checked in update.c).
-typedef struct mz_cu_layout { // graph/storage.h's mz_layout
-    int64_t width, pitch, group, group_pitch;
-} mz_cu_layout;
 typedef struct mz_cu_segment {
     int64_t offset, count, state_offset, shadow_offset;
     int32_t shadow_dtype, decay;
@@ -307,7 +310,7 @@ typedef struct mz_cu_scaler_block {
 
 // grad: `elements` of the flat buffer; state: mz_opt_state; partial: elements/4096 + n + 1 doubles of workspace.
 cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segments, int n, const float *scale, bool keeps,
-                             float *grad, int64_t elements, void *state, double *partial, int sms);
+                             float *grad, int64_t elements, void *state, double *partial, int sms, bool padded);
 
 typedef struct mz_cu_update_constants {
     double beta1, beta2, eps, weight_decay, momentum, dampening;
@@ -322,16 +325,17 @@ typedef struct mz_cu_update_args {
     int64_t elements;          // of the segments
     int n, sms;
     bool overlaps; // leaves room for other streams
+    bool padded;   // some segment's layout has padding
     mz_cu_update_constants constants;
 } mz_cu_update_args;
 cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args);
 cudaError_t mz_cu_sgd(cudaStream_t stream, const mz_cu_update_args *args);
 cudaError_t mz_cu_refresh(cudaStream_t stream, const void *segments, int n, const float *master, int64_t elements,
-                          void *shadow, int sms);
+                          void *shadow, int sms, bool padded);
 
 // histogram.cu: adds to counts, int32 [MZ_CU_HISTOGRAM_BUCKETS], backend.h's MZ_HISTOGRAM_BUCKETS.
 enum { MZ_CU_HISTOGRAM_BUCKETS = 281 };
-cudaError_t mz_cu_histogram(cudaStream_t stream, mz_cu_array x, int64_t n, void *counts, int sms);
+cudaError_t mz_cu_histogram(cudaStream_t stream, mz_cu_array x, mz_cu_layout layout, int64_t n, void *counts, int sms);
 
 cudaError_t mz_cu_clip_control(cudaStream_t stream, void *state, double max_norm);
 enum {
@@ -370,6 +374,7 @@ typedef struct mz_cu_inspection {
 } mz_cu_inspection; // mz_inspection
 typedef struct mz_cu_inspect_args {
     mz_cu_array x[MZ_CU_INSPECTED];
+    mz_cu_layout layout[MZ_CU_INSPECTED];
     int64_t count[MZ_CU_INSPECTED];
     int n, bad_first, bad_rest;
     int64_t sample; // 0 = all

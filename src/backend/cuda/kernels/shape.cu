@@ -1,5 +1,6 @@
 // Moving pieces of tensors without looking at them, and counting.
 #include "launch.h"
+#include "layout.cuh"
 
 enum { COPY_BLOCK = 256 };
 
@@ -87,6 +88,47 @@ extern "C" cudaError_t mz_cu_permute(cudaStream_t stream, const void *x, void *y
     default:
         return cudaErrorInvalidValue;
     }
+}
+
+// The element stored at s; -1: padding.
+__device__ __forceinline__ int64_t element_at(const mz_cu_layout &l, int64_t s) {
+    if (l.width == 0)
+        return s;
+    int64_t row = s / l.pitch, column = s - row * l.pitch, group = row / l.group_pitch, in_group = row % l.group_pitch;
+    return column < l.width && in_group < l.group ? (group * l.group + in_group) * l.width + column : -1;
+}
+
+template <typename U>
+__global__ void __launch_bounds__(COPY_BLOCK)
+    copy_kernel(const U *x, mz_cu_layout from, U *y, mz_cu_layout to, int64_t n, int64_t stored) {
+    for (int64_t s = static_cast<int64_t>(blockIdx.x) * COPY_BLOCK + threadIdx.x; s < stored;
+         s += static_cast<int64_t>(gridDim.x) * COPY_BLOCK) {
+        int64_t i = element_at(to, s);
+        y[s] = i >= 0 && i < n ? x[layout_index(from, i)] : U(0);
+    }
+}
+
+template <typename U>
+static void copy_units(cudaStream_t stream, const void *x, mz_cu_layout from, void *y, mz_cu_layout to, int64_t n,
+                       int64_t stored) {
+    int64_t blocks = (stored + COPY_BLOCK - 1) / COPY_BLOCK;
+    copy_kernel<U><<<static_cast<unsigned>(blocks < 1 << 20 ? blocks : 1 << 20), COPY_BLOCK, 0, stream>>>(
+        static_cast<const U *>(x), from, static_cast<U *>(y), to, n, stored);
+}
+
+extern "C" cudaError_t mz_cu_copy(cudaStream_t stream, const void *x, mz_cu_layout from, void *y, mz_cu_layout to,
+                                  int64_t n, int64_t stored, size_t size) {
+    if (stored == 0)
+        return cudaSuccess;
+    if (size == 8)
+        copy_units<uint64_t>(stream, x, from, y, to, n, stored);
+    else if (size == 4)
+        copy_units<uint32_t>(stream, x, from, y, to, n, stored);
+    else if (size == 2)
+        copy_units<uint16_t>(stream, x, from, y, to, n, stored);
+    else
+        copy_units<uint8_t>(stream, x, from, y, to, n, stored);
+    return cudaGetLastError();
 }
 
 __global__ void __launch_bounds__(COPY_BLOCK) arange_kernel(int32_t *y, int64_t n) {

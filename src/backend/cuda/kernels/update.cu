@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include "launch.h"
+#include "layout.cuh"
 #include "philox.cuh"
 
 // --- chunks of segments ---------------------------------------------------------------------------------------------------
@@ -91,30 +92,67 @@ __device__ __forceinline__ int vector_at(int v) {
     return (v * THREADS + static_cast<int>(threadIdx.x)) * 4;
 }
 
+// Where four elements of a parameter lie, counted from the parameter's start. In kernels without padding they are next to
+// each other and the compiler sees it.
+template <bool PADDED> struct four {
+    int64_t at[PADDED ? 4 : 1];
+    int left;   // how many of them there are, at most 4
+    bool whole; // there are four, next to each other, and the first is aligned
+    __device__ __forceinline__ int64_t operator[](int k) const { return PADDED ? at[PADDED ? k : 0] : at[0] + k; }
+};
+
+template <bool PADDED>
+__device__ __forceinline__ four<PADDED> four_at(const mz_cu_segment &s, int64_t element, int left) {
+    four<PADDED> f;
+    f.left = left;
+    f.whole = left >= 4;
+    f.at[0] = element;
+    if constexpr (PADDED) {
+        const mz_cu_layout &l = s.layout;
+        int64_t column = element, row = l.width == 0 ? 0 : layout_row(l, element, column);
+        f.at[0] = l.width == 0 ? element : layout_row_start(l, row) + column;
+#pragma unroll
+        for (int k = 1; k < 4; k++) {
+            bool next_row = ++column == l.width;
+            column = next_row ? 0 : column;
+            row += next_row;
+            f.at[k] = next_row ? layout_row_start(l, row) : f.at[k - 1] + 1;
+        }
+        f.whole = left >= 4 && f.at[0] % 4 == 0 && f.at[3] == f.at[0] + 3;
+    }
+    return f;
+}
+
 // What nobody reads again soon: it shall not drive other data out of L2.
-__device__ __forceinline__ float4 load4_once(const float *p, int left) {
-    if (left >= 4)
-        return __ldcs(reinterpret_cast<const float4 *>(p));
-    return make_float4(left > 0 ? p[0] : 0, left > 1 ? p[1] : 0, left > 2 ? p[2] : 0, 0);
+template <bool PADDED> __device__ __forceinline__ float4 load4_once(const float *p, const four<PADDED> &f) {
+    if (f.whole)
+        return __ldcs(reinterpret_cast<const float4 *>(p + f[0]));
+    return make_float4(f.left > 0 ? p[f[0]] : 0, f.left > 1 ? p[f[1]] : 0, f.left > 2 ? p[f[2]] : 0,
+                       PADDED && f.left > 3 ? p[f[3]] : 0);
 }
 
-__device__ __forceinline__ float4 load4(const float *p, int left) {
-    if (left >= 4)
-        return *reinterpret_cast<const float4 *>(p);
-    return make_float4(left > 0 ? p[0] : 0, left > 1 ? p[1] : 0, left > 2 ? p[2] : 0, 0);
+template <bool PADDED> __device__ __forceinline__ float4 load4(const float *p, const four<PADDED> &f) {
+    if (f.whole)
+        return *reinterpret_cast<const float4 *>(p + f[0]);
+    return make_float4(f.left > 0 ? p[f[0]] : 0, f.left > 1 ? p[f[1]] : 0, f.left > 2 ? p[f[2]] : 0,
+                       PADDED && f.left > 3 ? p[f[3]] : 0);
 }
 
-__device__ __forceinline__ void store4(float *p, int left, float4 x) {
-    if (left >= 4) {
-        *reinterpret_cast<float4 *>(p) = x;
+// Four numbers of one type, of which f.left are there.
+template <bool PADDED, typename T, typename V>
+__device__ __forceinline__ void store_four(T *p, const four<PADDED> &f, V x) {
+    if (f.whole) {
+        *reinterpret_cast<V *>(p + f[0]) = x;
         return;
     }
-    if (left > 0)
-        p[0] = x.x;
-    if (left > 1)
-        p[1] = x.y;
-    if (left > 2)
-        p[2] = x.z;
+    if (f.left > 0)
+        p[f[0]] = x.x;
+    if (f.left > 1)
+        p[f[1]] = x.y;
+    if (f.left > 2)
+        p[f[2]] = x.z;
+    if (PADDED && f.left > 3)
+        p[f[3]] = x.w;
 }
 
 // Blocks that stay: as many as are resident at once, or fewer where there is less to do.
@@ -132,6 +170,7 @@ __device__ __forceinline__ float inverse_of(float scale) { // torch takes the re
 }
 
 // partial[0] as int64 = chunks; partial[1 + c] = Σ g² of chunk c, FP64: finite exactly when every g is, as no float's square overflows.
+template <bool PADDED>
 __global__ void __launch_bounds__(THREADS) grad_stats_kernel(const mz_cu_segment *segments, int n, const float *scale,
                                                              bool keeps, float *grad, double *partial) {
     __shared__ double sums[2][THREADS / WARP];
@@ -142,19 +181,19 @@ __global__ void __launch_bounds__(THREADS) grad_stats_kernel(const mz_cu_segment
     float inverse = shared_inverse;
     int turn = 0;
     int64_t chunks = for_chunks(segments, n, [&](const chunk &c, int64_t index) {
-        float *g = grad + c.segment.offset + c.start;
+        float *g = grad + c.segment.offset;
         float4 x[VECTORS];
         double sum = 0;
 #pragma unroll
         for (int v = 0; v < VECTORS; v++)
-            x[v] = load4(g + vector_at(v), c.n - vector_at(v));
+            x[v] = load4(g, four_at<PADDED>(c.segment, c.start + vector_at(v), c.n - vector_at(v)));
 #pragma unroll
         for (int v = 0; v < VECTORS; v++) {
             if (inverse != 1) {
                 x[v] = make_float4(__fmul_rn(x[v].x, inverse), __fmul_rn(x[v].y, inverse), __fmul_rn(x[v].z, inverse),
                                    __fmul_rn(x[v].w, inverse));
                 if (!keeps)
-                    store4(g + vector_at(v), c.n - vector_at(v), x[v]);
+                    store_four(g, four_at<PADDED>(c.segment, c.start + vector_at(v), c.n - vector_at(v)), x[v]);
             }
             double a = x[v].x, b = x[v].y, e = x[v].z, f = x[v].w;
             sum += (a * a + b * b) + (e * e + f * f);
@@ -210,10 +249,11 @@ __global__ void __launch_bounds__(NORM_BLOCK)
 
 extern "C" cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segments, int n, const float *scale,
                                         bool keeps, float *grad, int64_t elements, void *state, double *partial,
-                                        int sms) {
-    unsigned blocks = resident(reinterpret_cast<const void *>(grad_stats_kernel), elements, n, sms);
-    grad_stats_kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(segments), n, scale, keeps,
-                                                      grad, partial);
+                                        int sms, bool padded) {
+    auto kernel = padded ? grad_stats_kernel<true> : grad_stats_kernel<false>;
+    unsigned blocks = resident(reinterpret_cast<const void *>(kernel), elements, n, sms);
+    kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(segments), n, scale, keeps, grad,
+                                           partial);
     norm_kernel<<<1, NORM_BLOCK, 0, stream>>>(partial, keeps ? scale : nullptr, static_cast<mz_cu_opt_state *>(state));
     return cudaGetLastError();
 }
@@ -223,43 +263,22 @@ __device__ __forceinline__ uint16_t narrow(float x, int dtype) {
     return dtype == MZ_CU_BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x)) : __half_as_ushort(__float2half_rn(x));
 }
 
-__device__ __forceinline__ void store_shadow4(void *shadow, const mz_cu_segment &s, int64_t element, int left,
-                                              float4 x) {
+template <bool PADDED>
+__device__ __forceinline__ void store_shadow4(void *shadow, const mz_cu_segment &s, const four<PADDED> &f, float4 x) {
     if (shadow == nullptr || s.shadow_offset < 0)
         return;
-    uint16_t *p = reinterpret_cast<uint16_t *>(static_cast<char *>(shadow) + s.shadow_offset) + element;
-    ushort4 low = make_ushort4(narrow(x.x, s.shadow_dtype), narrow(x.y, s.shadow_dtype), narrow(x.z, s.shadow_dtype),
-                               narrow(x.w, s.shadow_dtype));
-    if (left >= 4) {
-        *reinterpret_cast<ushort4 *>(p) = low;
-        return;
-    }
-    if (left > 0)
-        p[0] = low.x;
-    if (left > 1)
-        p[1] = low.y;
-    if (left > 2)
-        p[2] = low.z;
+    uint16_t *p = reinterpret_cast<uint16_t *>(static_cast<char *>(shadow) + s.shadow_offset);
+    store_four(p, f,
+               make_ushort4(narrow(x.x, s.shadow_dtype), narrow(x.y, s.shadow_dtype), narrow(x.z, s.shadow_dtype),
+                            narrow(x.w, s.shadow_dtype)));
 }
 
 // --- masters as a segment stores them (backend.h says how) ----------------------------------------------------------------------
-__device__ __forceinline__ ushort4 load_halves(const uint16_t *p, int left) {
-    if (left >= 4)
-        return *reinterpret_cast<const ushort4 *>(p);
-    return make_ushort4(left > 0 ? p[0] : 0, left > 1 ? p[1] : 0, left > 2 ? p[2] : 0, 0);
-}
-
-__device__ __forceinline__ void store_halves(uint16_t *p, int left, ushort4 x) {
-    if (left >= 4) {
-        *reinterpret_cast<ushort4 *>(p) = x;
-        return;
-    }
-    if (left > 0)
-        p[0] = x.x;
-    if (left > 1)
-        p[1] = x.y;
-    if (left > 2)
-        p[2] = x.z;
+template <bool PADDED> __device__ __forceinline__ ushort4 load_halves(const uint16_t *p, const four<PADDED> &f) {
+    if (f.whole)
+        return *reinterpret_cast<const ushort4 *>(p + f[0]);
+    return make_ushort4(f.left > 0 ? p[f[0]] : 0, f.left > 1 ? p[f[1]] : 0, f.left > 2 ? p[f[2]] : 0,
+                        PADDED && f.left > 3 ? p[f[3]] : 0);
 }
 
 __device__ __forceinline__ float join(uint16_t high, uint16_t low) {
@@ -305,30 +324,31 @@ __device__ __forceinline__ master_place place_of(const mz_cu_segment &s, float *
     return p;
 }
 
-__device__ __forceinline__ float4 load_masters(const mz_cu_segment &s, const master_place &p, int64_t element,
-                                               int left) {
+template <bool PADDED>
+__device__ __forceinline__ float4 load_masters(const mz_cu_segment &s, const master_place &p, const four<PADDED> &f) {
     if (s.master == MZ_CU_MASTER_FP32)
-        return load4(p.fp32 + element, left);
-    ushort4 high = load_halves(p.high + element, left), low = make_ushort4(0, 0, 0, 0);
+        return load4(p.fp32, f);
+    ushort4 high = load_halves(p.high, f), low = make_ushort4(0, 0, 0, 0);
     if (s.master == MZ_CU_MASTER_SPLIT)
-        low = load_halves(p.low + element, left);
+        low = load_halves(p.low, f);
     return make_float4(join(high.x, low.x), join(high.y, low.y), join(high.z, low.z), join(high.w, low.w));
 }
 
+// `element`: the first of the four, a multiple of 4.
+template <bool PADDED>
 __device__ __forceinline__ void store_masters(const mz_cu_segment &s, const master_place &p, void *shadow,
-                                              int64_t element, int left, float4 x) {
+                                              int64_t element, const four<PADDED> &f, float4 x) {
     if (s.master == MZ_CU_MASTER_FP32) {
-        store4(p.fp32 + element, left, x);
-        store_shadow4(shadow, s, element, left, x);
+        store_four(p.fp32, f, x);
+        store_shadow4(shadow, s, f, x);
     } else if (s.master == MZ_CU_MASTER_SPLIT) {
-        store_halves(p.high + element, left,
-                     make_ushort4(high_half(x.x), high_half(x.y), high_half(x.z), high_half(x.w)));
-        store_halves(p.low + element, left, make_ushort4(low_half(x.x), low_half(x.y), low_half(x.z), low_half(x.w)));
-    } else if (left > 0) {
+        store_four(p.high, f, make_ushort4(high_half(x.x), high_half(x.y), high_half(x.z), high_half(x.w)));
+        store_four(p.low, f, make_ushort4(low_half(x.x), low_half(x.y), low_half(x.z), low_half(x.w)));
+    } else if (f.left > 0) {
         uint4 w = philox(p.key, static_cast<uint64_t>(element) >> 2);
-        store_halves(p.high + element, left,
-                     make_ushort4(round_at_random(x.x, w.x), round_at_random(x.y, w.y), round_at_random(x.z, w.z),
-                                  round_at_random(x.w, w.w)));
+        store_four(p.high, f,
+                   make_ushort4(round_at_random(x.x, w.x), round_at_random(x.y, w.y), round_at_random(x.z, w.z),
+                                round_at_random(x.w, w.w)));
     }
 }
 
@@ -346,7 +366,7 @@ __device__ __forceinline__ void adamw_element(const adamw_constants &k, float ke
     p = __fsub_rn(__fmul_rn(p, kept), __fdiv_rn(__fmul_rn(m, k.step_size), denominator));
 }
 
-template <int C>
+template <int C, bool PADDED>
 __global__ void __launch_bounds__(THREADS)
     adamw_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
                  const float *grad, float *master, float *m, float *v, void *shadow) {
@@ -370,29 +390,32 @@ __global__ void __launch_bounds__(THREADS)
     adamw_constants k = shared;
     int64_t step = state->step;
     for_chunks<C>(segments, n, [&](const chunk &c, int64_t) {
-        const float *g = grad + c.segment.offset + c.start;
+        const float *g = grad + c.segment.offset;
         master_place p = place_of(c.segment, master, shadow, u.seed, step);
-        float *m1 = m + c.segment.state_offset + c.start, *v1 = v + c.segment.state_offset + c.start;
+        float *m1 = m + c.segment.state_offset, *v1 = v + c.segment.state_offset;
         float kept = c.segment.decay ? k.kept : 1.0f;
 #pragma unroll 2
         for (int i = 0; i < C / (4 * THREADS); i++) {
-            int at = vector_at(i), left = c.n - at;
-            float4 xg = load4_once(g + at, left), xp = load_masters(c.segment, p, c.start + at, left);
-            float4 xm = load4_once(m1 + at, left), xv = load4_once(v1 + at, left);
+            int64_t element = c.start + vector_at(i);
+            four<PADDED> f = four_at<PADDED>(c.segment, element, c.n - vector_at(i));
+            float4 xg = load4_once(g, f), xp = load_masters(c.segment, p, f);
+            float4 xm = load4_once(m1, f), xv = load4_once(v1, f);
             adamw_element(k, kept, xg.x, xp.x, xm.x, xv.x);
             adamw_element(k, kept, xg.y, xp.y, xm.y, xv.y);
             adamw_element(k, kept, xg.z, xp.z, xm.z, xv.z);
             adamw_element(k, kept, xg.w, xp.w, xm.w, xv.w);
-            store4(m1 + at, left, xm);
-            store4(v1 + at, left, xv);
-            store_masters(c.segment, p, shadow, c.start + at, left, xp);
+            store_four(m1, f, xm);
+            store_four(v1, f, xv);
+            store_masters(c.segment, p, shadow, element, f, xp);
         }
     });
 }
 
 extern "C" cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args) {
     const mz_cu_update_args &a = *args;
-    auto kernel = a.overlaps ? adamw_kernel<BRIEF> : adamw_kernel<CHUNK>;
+    auto kernel = a.overlaps ? adamw_kernel<BRIEF, false> : adamw_kernel<CHUNK, false>;
+    if (a.padded)
+        kernel = a.overlaps ? adamw_kernel<BRIEF, true> : adamw_kernel<CHUNK, true>;
     unsigned blocks = resident(reinterpret_cast<const void *>(kernel), a.elements, a.n, a.sms);
     if (a.overlaps)
         blocks = static_cast<unsigned>(a.elements / BRIEF + a.n);
@@ -420,6 +443,7 @@ __device__ __forceinline__ void sgd_element(const sgd_constants &k, float decay,
     p = __fmaf_rn(-k.lr, g, p);
 }
 
+template <bool PADDED>
 __global__ void __launch_bounds__(THREADS)
     sgd_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
                const float *grad, float *master, float *momentum, void *shadow) {
@@ -435,54 +459,57 @@ __global__ void __launch_bounds__(THREADS)
                        u.nesterov,
                        step == 1};
     for_chunks(segments, n, [&](const chunk &c, int64_t) {
-        const float *g = grad + c.segment.offset + c.start;
+        const float *g = grad + c.segment.offset;
         master_place p = place_of(c.segment, master, shadow, u.seed, step);
-        float *b = momentum != nullptr ? momentum + c.segment.state_offset + c.start : nullptr;
+        float *b = momentum != nullptr ? momentum + c.segment.state_offset : nullptr;
         float decay = c.segment.decay ? k.decay : 0.0f;
 #pragma unroll 2
         for (int i = 0; i < VECTORS; i++) {
-            int at = vector_at(i), left = c.n - at;
-            float4 xg = load4(g + at, left), xp = load_masters(c.segment, p, c.start + at, left),
-                   xb = make_float4(0, 0, 0, 0);
+            int64_t element = c.start + vector_at(i);
+            four<PADDED> f = four_at<PADDED>(c.segment, element, c.n - vector_at(i));
+            float4 xg = load4(g, f), xp = load_masters(c.segment, p, f), xb = make_float4(0, 0, 0, 0);
             if (b != nullptr)
-                xb = load4(b + at, left);
+                xb = load4(b, f);
             sgd_element(k, decay, b != nullptr, xg.x, xp.x, xb.x);
             sgd_element(k, decay, b != nullptr, xg.y, xp.y, xb.y);
             sgd_element(k, decay, b != nullptr, xg.z, xp.z, xb.z);
             sgd_element(k, decay, b != nullptr, xg.w, xp.w, xb.w);
             if (b != nullptr)
-                store4(b + at, left, xb);
-            store_masters(c.segment, p, shadow, c.start + at, left, xp);
+                store_four(b, f, xb);
+            store_masters(c.segment, p, shadow, element, f, xp);
         }
     });
 }
 
 extern "C" cudaError_t mz_cu_sgd(cudaStream_t stream, const mz_cu_update_args *args) {
     const mz_cu_update_args &a = *args;
-    unsigned blocks = resident(reinterpret_cast<const void *>(sgd_kernel), a.elements, a.n, a.sms);
-    sgd_kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(a.segments), a.n,
-                                               static_cast<const mz_cu_opt_state *>(a.state), a.constants, a.grad,
-                                               a.master, a.moment[0], a.shadow);
+    auto kernel = a.padded ? sgd_kernel<true> : sgd_kernel<false>;
+    unsigned blocks = resident(reinterpret_cast<const void *>(kernel), a.elements, a.n, a.sms);
+    kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(a.segments), a.n,
+                                           static_cast<const mz_cu_opt_state *>(a.state), a.constants, a.grad, a.master,
+                                           a.moment[0], a.shadow);
     return cudaGetLastError();
 }
 
+template <bool PADDED>
 __global__ void __launch_bounds__(THREADS)
     refresh_kernel(const mz_cu_segment *segments, int n, const float *master, void *shadow) {
     for_chunks(segments, n, [&](const chunk &c, int64_t) {
-        const float *p = master + c.segment.offset + c.start;
+        const float *p = master + c.segment.offset;
         if (c.segment.master != MZ_CU_MASTER_FP32) // the shadow is a part of the master
             return;
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
-            int at = vector_at(i), left = c.n - at;
-            store_shadow4(shadow, c.segment, c.start + at, left, load4(p + at, left));
+            four<PADDED> f = four_at<PADDED>(c.segment, c.start + vector_at(i), c.n - vector_at(i));
+            store_shadow4(shadow, c.segment, f, load4(p, f));
         }
     });
 }
 
 extern "C" cudaError_t mz_cu_refresh(cudaStream_t stream, const void *segments, int n, const float *master,
-                                     int64_t elements, void *shadow, int sms) {
-    unsigned blocks = resident(reinterpret_cast<const void *>(refresh_kernel), elements, n, sms);
-    refresh_kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(segments), n, master, shadow);
+                                     int64_t elements, void *shadow, int sms, bool padded) {
+    auto kernel = padded ? refresh_kernel<true> : refresh_kernel<false>;
+    unsigned blocks = resident(reinterpret_cast<const void *>(kernel), elements, n, sms);
+    kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(segments), n, master, shadow);
     return cudaGetLastError();
 }
