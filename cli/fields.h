@@ -1,4 +1,5 @@
-// A result described once: each field's JSON key, its title in text, how it is written and where it is. Text and JSON are made from one table.
+// A result described once: each field's JSON key, its title in text, how it is written and where it is. Text and JSON
+// are made from one table.
 #ifndef CLI_FIELDS_H
 #define CLI_FIELDS_H
 
@@ -32,7 +33,8 @@ typedef struct cli_field {
     size_t offset;
     const char *key;   // of the JSON object; NULL: text only
     const char *title; // of its line or column; NULL: JSON only
-    // printf's of a double or of text ("%.4f", "%-9s"), or one of "count" (12,345), "bytes", "mib", "duration"; what follows a blank is put behind.
+    // printf's of a double or of text ("%.4f", "%-9s"), or one of "count" (12,345), "bytes", "mib", "duration"; what
+    // follows a blank is put behind.
     const char *form;
     int width;        // of a column, as printf has it: negative is left-aligned
     unsigned flags;   // CLI_DASH …
@@ -61,8 +63,8 @@ json_t *cli_fields_json(const cli_field *fields, size_t n, const void *row, cons
 // A line for each field that has a title: `indent`, the title padded to `width`, the value.
 void cli_fields_lines(const cli_field *fields, size_t n, const void *row, const char *word, const char *indent,
                       int width);
-// A table: titles, then the rows; columns are as wide as `width` says, one blank between them; or the same rows as a JSON array.
-// `rows` are `count` structs of `stride` bytes.
+// A table: titles, then the rows; columns are as wide as `width` says, one blank between them; or the same rows as a
+// JSON array. `rows` are `count` structs of `stride` bytes.
 void cli_fields_table(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count);
 json_t *cli_fields_list(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count);
 #define CLI_TABLE(fields, rows, count) cli_fields_table((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count))

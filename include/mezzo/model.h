@@ -14,7 +14,8 @@ typedef enum mezzo_model_purpose {
     MEZZO_TASK_CLASSIFIER, // the class of a row of numbers
 } mezzo_model_purpose;
 
-// A family and the value of every key; model_keys.def says what each means. Those that the family does not take are not looked at.
+// A family and the value of every key; model_keys.def says what each means. Those that the family does not take are not
+// looked at.
 typedef struct mezzo_model_config {
     char name[32]; // the family: "gpt2", "cs336", "glm4_moe", "toy", "mlp"
     char size[32]; // the named size whose numbers these are, as "llama2-70B"; "": none

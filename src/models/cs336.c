@@ -1,5 +1,6 @@
-// cs336: the Transformer of Stanford's CS336, assignment 1: pre-norm blocks, RMSNorm, rotary positions on whole heads (neighbouring
-// pairs), SwiGLU, no biases, a head of its own. Parameters carry the assignment's names; q, k and v are one matrix, and so are w1 and w3.
+// cs336: the Transformer of Stanford's CS336, assignment 1: pre-norm blocks, RMSNorm, rotary positions on whole heads
+// (neighbouring pairs), SwiGLU, no biases, a head of its own. Parameters carry the assignment's names; q, k and v are
+// one matrix, and so are w1 and w3.
 #include <math.h>
 
 #include "base/base.h"

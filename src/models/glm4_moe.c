@@ -1,7 +1,7 @@
-// glm4_moe: GLM-4.5's mixture of experts (arXiv:2508.06471), as Hugging Face's Glm4MoeForCausalLM computes it: grouped-query attention,
-// rotary positions on a part of each head (halves), optional norms of q and k, SwiGLU, and from block `dense_layers` on a sigmoid router
-// with a correction bias over routed and shared experts. Parameters carry Hugging Face's names without "model."; q, k and v are one
-// matrix, and so are gate and up, in this order of rows.
+// glm4_moe: GLM-4.5's mixture of experts (arXiv:2508.06471), as Hugging Face's Glm4MoeForCausalLM computes it:
+// grouped-query attention, rotary positions on a part of each head (halves), optional norms of q and k, SwiGLU, and
+// from block `dense_layers` on a sigmoid router with a correction bias over routed and shared experts. Parameters carry
+// Hugging Face's names without "model."; q, k and v are one matrix, and so are gate and up, in this order of rows.
 #include <math.h>
 
 #include "base/base.h"
@@ -84,7 +84,7 @@ static mezzo_status check(const mezzo_model_config *config) {
     return MEZZO_OK;
 }
 
-// --- attention ------------------------------------------------------------------------------------------------------------------
+// --- attention -----------------------------------------------------------------------------------
 // An RMS norm over every head's own dimensions: x [B, T, heads·D].
 static mezzo_value head_norm(mezzo_graph *g, const mezzo_model_config *config, const char *name, mezzo_value x) {
     const int64_t batch = mezzo_value_dim(g, x, 0), length = mezzo_value_dim(g, x, 1), width = mezzo_value_dim(g, x, 2);
@@ -128,7 +128,7 @@ static mezzo_value attention(mezzo_graph *g, const mezzo_model_config *config, m
     return y;
 }
 
-// --- experts ----------------------------------------------------------------------------------------------------------------------
+// --- experts -------------------------------------------------------------------------------------
 // Logits, scores and choice are FP32 whatever the precision: a rounded score chooses another expert.
 static mezzo_status route(mezzo_graph *g, const mezzo_model_config *config, mezzo_value x, mezzo_value *weights,
                           mezzo_value *chosen) {
@@ -182,7 +182,7 @@ static mezzo_value mixture(mezzo_graph *g, const mezzo_model_config *config, mez
     return y;
 }
 
-// --- the model ----------------------------------------------------------------------------------------------------------------------
+// --- the model -----------------------------------------------------------------------------------
 // x [B, T, C] → [B, T, C]. One recompute segment. *offsets as experts(), MEZZO_NONE in a dense block.
 static mezzo_value block(mezzo_graph *g, const mezzo_model_config *config, int64_t index, mezzo_value x,
                          mezzo_value table, mezzo_value *offsets) {

@@ -1,5 +1,5 @@
-// gpt2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), any size. Pre-norm blocks, learned
-// positions, a head tied to the token embedding. Parameters carry Hugging Face's names without "transformer.";
+// gpt2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), any size. Pre-norm blocks,
+// learned positions, a head tied to the token embedding. Parameters carry Hugging Face's names without "transformer.";
 // linear weights are [outputs, inputs] (Hugging Face's Conv1D stores their transpose).
 #include <math.h>
 

@@ -38,7 +38,8 @@ static const mz_model *const models[] = {&mz_model_toy, &mz_model_gpt2, &mz_mode
             .normalise_weights = true, .routed_scale = 1                                                               \
         }                                                                                                              \
     }
-// LLaMA's shapes (Touvron et al. 2023, table 2; the last one is Llama 2's, whose 64 query heads share 8 of keys and values).
+// LLaMA's shapes (Touvron et al. 2023, table 2; the last one is Llama 2's, whose 64 query heads share 8 of keys and
+// values).
 #define LLAMA(size, l, h, c, f)                                                                                        \
     {                                                                                                                  \
         size, {                                                                                                        \

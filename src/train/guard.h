@@ -2,10 +2,10 @@
 // the rules for what is wrong, and what is done about it: skipping, rolling back, stopping. docs/guard.md has what a
 // user sees.
 //
-// A bad step is found on the device and stops everything there (backend.h, mz_opt_state.halted): its update and all later
-// ones move nothing until the host has looked. So nothing depends on how late the host reads: it goes back to the bad
-// step, with parameters, moments, counters and scaler as they were before it, finds the first bad value by replaying
-// the step, and then skips, rolls back or stops.
+// A bad step is found on the device and stops everything there (backend.h, mz_opt_state.halted): its update and all
+// later ones move nothing until the host has looked. So nothing depends on how late the host reads: it goes back to the
+// bad step, with parameters, moments, counters and scaler as they were before it, finds the first bad value by
+// replaying the step, and then skips, rolls back or stops.
 #ifndef MZ_TRAIN_GUARD_H
 #define MZ_TRAIN_GUARD_H
 
@@ -76,8 +76,8 @@ mezzo_status mz_guard_record(struct mz_training *run, const mz_fault *fault,
 // rollback.c: what is done about it.
 mezzo_status mz_guard_roll_back(struct mz_training *run, int64_t bad, uint64_t data);
 bool mz_guard_can_roll_back(const struct mz_training *run);
-// Fails with NUMERIC. Where `halted` the run is first put back to before the bad step. With `save` there is a checkpoint
-// of that.
+// Fails with NUMERIC. Where `halted` the run is first put back to before the bad step. With `save` there is a
+// checkpoint of that.
 mezzo_status mz_guard_stop(struct mz_training *run, const mz_fault *fault, bool halted, bool save);
 
 #endif
