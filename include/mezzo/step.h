@@ -14,6 +14,15 @@
 extern "C" {
 #endif
 
+// --- frozen parameters ----------------------------------------------------------------------------------------------------
+// Freezes the parameters that `patterns` name, separated by commas: "wte,h.0.*" ('*' any run of characters, '?' one; a module's name stands
+// for all of its parameters; "" names none). Programs of this graph compute no gradient that only they need, and mezzo_params made from it
+// keep no gradient, no moments and no update for them; their weights stay in checkpoints. Call it before mezzo_params_create, and on every
+// training graph of these parameters. INVALID when a pattern matches nothing.
+MEZZO_API mezzo_status mezzo_graph_freeze(mezzo_graph *graph, const char *patterns);
+MEZZO_API bool mezzo_params_frozen(const mezzo_params *params, int index); // reading or writing its gradient is INVALID then
+
+// --- the step -------------------------------------------------------------------------------------------------------------
 typedef struct mezzo_step mezzo_step;
 
 typedef struct mezzo_step_options {

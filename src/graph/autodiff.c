@@ -6,7 +6,7 @@
 typedef struct tape {
     mezzo_graph *g;
     int *grad;         // per forward value: its gradient's value id, -1 while there is none
-    bool *needs;       // per forward value: depends on a parameter
+    bool *needs;       // per forward value: depends on a parameter that is trained
     const mz_node *at; // the forward node under differentiation: the graph's nodes move, so a copy
     float weight;
 } tape;
@@ -660,7 +660,7 @@ static mezzo_status seed(tape *t) {
 static void mark_needs(tape *t) {
     mezzo_graph *g = t->g;
     for (size_t i = 0; i < g->n_values; ++i)
-        t->needs[i] = is_param(t, (int)i);
+        t->needs[i] = is_param(t, (int)i) && !g->params[g->values[i].param].frozen;
     for (size_t i = 0; i < g->n_nodes; ++i) {
         bool any = false;
         for (int k = 0; k < g->nodes[i].n_in; ++k)
@@ -691,7 +691,7 @@ mezzo_status mz_pass_autodiff(mezzo_graph *g, const mezzo_program_options *optio
         t.grad[i] = -1;
     mark_needs(&t);
     if (!t.needs[g->loss]) {
-        status = mz_fail(MEZZO_ERR_INVALID, "the loss depends on no parameter: nothing to differentiate");
+        status = mz_fail(MEZZO_ERR_INVALID, "the loss depends on no parameter that is trained: nothing to differentiate");
         goto fail;
     }
     MEZZO_TRY_GOTO(status, seed(&t));

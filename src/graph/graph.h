@@ -38,6 +38,7 @@ typedef struct mz_param_spec {
     mezzo_init init;
     mz_shape shape;
     int value, shadow, grad; // value ids; -1 until made
+    bool frozen;             // no gradient is made for it
     bool copied;             // autocast: everything that reads it reads its low-precision copy, and nothing its master
     bool stored;             // it is stored already, in this way
     mz_storage storage;

@@ -110,11 +110,11 @@ static mezzo_status choose_members(mezzo_optimizer *opt, const mezzo_optimizer_o
     if (opt->index == NULL || opt->segments == NULL)
         return MEZZO_ERR_MEMORY;
     for (int i = 0; i < count; i++)
-        if (owns(o, mezzo_params_name(opt->params, i)))
+        if (!opt->params->list[i].frozen && owns(o, mezzo_params_name(opt->params, i)))
             opt->index[opt->n++] = i;
     if (opt->n == 0)
         return mz_fail(MEZZO_ERR_INVALID,
-                       "optimizer: no parameter to own: give it patterns that match, or none for all");
+                       "optimizer: no parameter to own that is not frozen: give it patterns that match, or none for all");
     return MEZZO_OK;
 }
 
@@ -512,7 +512,7 @@ mezzo_status mezzo_optimizer_step(mezzo_optimizer *opt) {
 
 mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *opt) {
     mezzo_params *p = opt->params;
-    if ((size_t)opt->n == p->n) {
+    if ((size_t)opt->n == p->n_trained) {
         MEZZO_TRY(mezzo_params_zero_grad(p));
     } else {
         for (int i = 0; i < opt->n; i++) {

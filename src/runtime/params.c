@@ -196,6 +196,8 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
         p->key = free_key(params->list, i);
         p->shape = g->params[i].shape;
         p->init = g->params[i].init;
+        p->frozen = g->params[i].frozen;
+        params->n_trained += !p->frozen;
         p->count = mz_shape_count(&p->shape);
         store(p, &stored[g->params[i].value]);
         params->padded = params->padded || p->storage.padded;
@@ -234,12 +236,29 @@ static mezzo_status make_specs(mezzo_params *params, const mezzo_graph *g) {
     return status;
 }
 
+// A frozen parameter's master lies behind all others', where no gradient does.
+static void lay_out_frozen(mezzo_params *params) {
+    for (size_t i = 0; i < params->n; ++i) {
+        mz_param *p = &params->list[i];
+        size_t count = (size_t)round_up(p->stored, SEGMENT);
+        if (!p->frozen || p->master == MEZZO_MASTER_STOCHASTIC)
+            continue;
+        params->master_bytes = mz_align_up(params->master_bytes, SEGMENT * sizeof(float));
+        if (p->master == MEZZO_MASTER_FP32)
+            p->offset = (int64_t)(params->master_bytes / sizeof(float));
+        else
+            p->low_offset = (int64_t)params->master_bytes;
+        params->master_bytes += count * (p->master == MEZZO_MASTER_FP32 ? sizeof(float) : sizeof(uint16_t));
+    }
+}
+
 // FP32 masters lie where the gradients do; behind them come the low halves of the others.
 static void lay_out(mezzo_params *params) {
     for (int pass = 0; pass < 2; ++pass) {
         for (size_t i = 0; i < params->n; ++i) {
             mz_param *p = &params->list[i];
-            if ((p->master != MEZZO_MASTER_FP32) != (pass == 1))
+            params->low_masters = params->low_masters || p->master != MEZZO_MASTER_FP32;
+            if (p->frozen || (p->master != MEZZO_MASTER_FP32) != (pass == 1))
                 continue;
             p->offset = params->elements;
             params->elements += round_up(p->stored, SEGMENT);
@@ -253,6 +272,7 @@ static void lay_out(mezzo_params *params) {
         if (pass == 0)
             params->fp32_elements = params->elements;
     }
+    lay_out_frozen(params);
 }
 
 mezzo_status mz_params_master_bytes(const mezzo_graph *g, const mezzo_program_options *options, mezzo_master master,
@@ -304,7 +324,7 @@ mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *gra
     MEZZO_TRY_GOTO(status,
                    device->backend->alloc(device, (size_t)params->elements * sizeof(float), (void **)&params->grad));
     const mz_shadow *shadow;
-    if (params->fp32_elements < params->elements) // the shadow is a part of the masters: it is there first
+    if (params->low_masters) // the shadow is a part of the masters: it is there first
         MEZZO_TRY_GOTO(status, mz_params_shadow(params, MEZZO_BF16, &shadow));
     for (size_t i = 0; i < params->n; ++i)
         MEZZO_TRY_GOTO(status, init_param(params, &params->list[i], seed, graph->repeats_init));
@@ -391,9 +411,16 @@ mezzo_status mz_params_settle(mezzo_params *params) {
     return MEZZO_OK;
 }
 
+static mezzo_status check_trained(const mezzo_params *params, int index) {
+    MEZZO_TRY(check_index(params, index));
+    if (params->list[index].frozen)
+        return mz_fail(MEZZO_ERR_INVALID, "parameter %s is frozen: it has no gradient", params->list[index].name);
+    return MEZZO_OK;
+}
+
 mezzo_status mezzo_params_read_grad(const mezzo_params *params, int index, float *out) {
+    MEZZO_TRY(check_trained(params, index));
     if (params->grads_stale) { // all of them are 0
-        MEZZO_TRY(check_index(params, index));
         memset(out, 0, (size_t)params->list[index].count * sizeof *out);
         return MEZZO_OK;
     }
@@ -407,6 +434,7 @@ mezzo_status mezzo_params_write(mezzo_params *params, int index, const float *va
 }
 
 mezzo_status mezzo_params_write_grad(mezzo_params *params, int index, const float *values) {
+    MEZZO_TRY(check_trained(params, index));
     MEZZO_TRY(mz_params_settle(params));
     MEZZO_TRY(write_flat(params, params->grad, index, values));
     ++params->grad_version;
@@ -433,7 +461,8 @@ mz_tensor mz_tensor_shadow(const mezzo_params *params, int index) {
 
 static mezzo_status refresh(mezzo_params *params, mz_shadow *shadow) {
     mz_call call = {.op = MZ_OP_refresh, .n_in = 2, .n_out = 1};
-    call.in[0] = mz_tensor_f32(params->master, params->elements);
+    int64_t held = (int64_t)(params->master_bytes / sizeof(float));
+    call.in[0] = mz_tensor_f32(params->master, held > params->elements ? held : params->elements);
     call.in[1] = mz_tensor_segments(params, shadow->segments, shadow->n_segments);
     call.out[0] = shadow_tensor(params, shadow);
     return mz_run_once(params->device, &call);
@@ -480,7 +509,7 @@ mezzo_status mz_params_shadow(mezzo_params *params, mezzo_dtype dtype, const mz_
     mz_shadow *shadow = &params->shadows[params->n_shadows];
     if (params->n_shadows == (int)MZ_COUNT(params->shadows) || (dtype != MEZZO_BF16 && dtype != MEZZO_F16))
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "no shadow parameters in %s", mezzo_dtype_name(dtype));
-    if (dtype != MEZZO_BF16 && params->fp32_elements < params->elements)
+    if (dtype != MEZZO_BF16 && params->low_masters)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "masters that are not fp32 are bf16 weights: a program cannot read them in %s; use bf16",
                        mezzo_dtype_name(dtype));

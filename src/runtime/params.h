@@ -17,6 +17,7 @@ typedef struct mz_param {
     int64_t count;  // elements of the shape
     mezzo_master master; // how its masters are stored; FP32 ones come first in the flat buffers
     int64_t low_offset;  // split: bytes into the master buffer
+    bool frozen;         // no gradient, no moments, no update; its offset is into the master buffer alone
     bool has_grad;       // a program or the host has written its gradient since it was zeroed
     int64_t shadow_slot; // elements into a shadow buffer (a multiple of 32); -1: no matmul-class op reads it
 } mz_param;
@@ -32,7 +33,9 @@ struct mezzo_params {
     mezzo_device *device;
     mz_param *list;
     size_t n;
-    int64_t elements;        // of the gradient buffer, padding included
+    int64_t elements;        // of the gradient buffer, padding included: of parameters that are trained
+    size_t n_trained;        // parameters that are not frozen
+    bool low_masters;        // some masters are not FP32
     int64_t fp32_elements;   // the first of them: those that have an FP32 master
     size_t master_bytes;     // of the master buffer: FP32 masters, then the low halves of split ones
     mezzo_master kept_as;    // masters of parameters that only low matmuls read

@@ -220,10 +220,11 @@ mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph, c
         const mz_value *v = &c.graph->values[c.graph->params[i].value];
         size_t count = (size_t)mz_stored_count(&v->shape, &v->storage);
         out->masters += mz_align_up(count, 16) * sizeof(float);
+        if (!c.graph->params[i].frozen)
+            out->gradients += mz_align_up(count, 16) * sizeof(float);
         if (c.graph->params[i].shadow >= 0)
             out->shadows += mz_align_up(count, 32) * 2;
     }
-    out->gradients = out->masters;
     compiled_free(&c);
     return MEZZO_OK;
 }
@@ -330,6 +331,11 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) 
                        spec->name);
     if (v->kind == MZ_VALUE_PARAM) {
         *out = p->params->master + param->offset;
+    } else if (v->kind == MZ_VALUE_GRAD && param->frozen) {
+        return mz_fail(
+            MEZZO_ERR_INVALID,
+            "parameter %s is frozen in its mezzo_params, and this graph trains it: freeze it in the graph too",
+            spec->name);
     } else if (v->kind == MZ_VALUE_GRAD) {
         *out = p->params->grad + param->offset;
     } else {
@@ -432,7 +438,7 @@ static int gradient_of(const mezzo_params *params, const mz_tensor *t) {
     if (!mz_present(t) || at < params->grad || at >= params->grad + params->elements)
         return -1;
     for (size_t i = 0; i < params->n; ++i)
-        if (params->grad + params->list[i].offset == at &&
+        if (!params->list[i].frozen && params->grad + params->list[i].offset == at &&
             params->list[i].stored == mz_stored_count(&t->shape, &t->storage))
             return (int)i;
     return -2;
@@ -462,7 +468,7 @@ static mezzo_status find_first_writers(mezzo_program *p) {
         p->covers = p->covers && !(first > 0 && (again > 0 || !call->attrs.accumulate));
     }
     for (size_t i = 0; i < params->n; ++i)
-        met[i] = !met[i];
+        met[i] = !met[i] && !params->list[i].frozen;
     p->silent = met;
     return MEZZO_OK;
 }

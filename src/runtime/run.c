@@ -249,7 +249,7 @@ void mz_program_wrote_gradients(mezzo_program *p) {
     ++params->grad_version;
     params->grads_empty = params->grads_stale = false;
     for (size_t i = 0; i < params->n; ++i)
-        params->list[i].has_grad = params->list[i].has_grad || !p->silent[i];
+        params->list[i].has_grad = params->list[i].has_grad || (!p->silent[i] && !params->list[i].frozen);
 }
 
 mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {

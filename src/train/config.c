@@ -223,6 +223,7 @@ static void read_run(reader *r, mz_run_config *out) {
     out->steps = integer(r, "train.steps");
     out->batch_size = integer(r, "train.batch_size");
     out->grad_accum = integer(r, "train.grad_accum");
+    out->freeze = text(r, "train.freeze");
     out->seed = (uint64_t)integer(r, "train.seed");
     out->out = text(r, "train.out");
     out->resume = text(r, "train.resume");

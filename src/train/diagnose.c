@@ -133,6 +133,8 @@ static mezzo_status check_gradients(mz_training *run, int64_t micro, mz_fault *f
     const mezzo_params *p = run->engine.params;
     for (int i = 0; i < (int)p->n; i++) {
         mz_inspection values;
+        if (p->list[i].frozen)
+            continue;
         mz_tensor grad = mz_params_grad(p, i);
         MEZZO_TRY(mz_program_inspect(run->engine.train, &grad, 1, 0, &values));
         if (values.nans + values.infs == 0)

@@ -66,6 +66,8 @@ static mezzo_status list_tensors(mz_magnitudes *m, const mezzo_program *program,
     }
     m->first[m->calls] = (int)m->n;
     for (size_t i = 0; i < params->n; i++) {
+        if (params->list[i].frozen)
+            continue;
         mz_magnitudes_of of = {.name = mz_strdup(params->list[i].name),
                                .kind = MZ_OF_GRADIENT,
                                .dtype = MEZZO_F32,

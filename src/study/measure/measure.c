@@ -62,6 +62,8 @@ static mezzo_status open_rig(mz_rig *rig) {
     MEZZO_TRY(make_examples(rig));
     MEZZO_TRY(mezzo_graph_create(&rig->graph));
     MEZZO_TRY(mezzo_model_build(rig->graph, &rig->w.model, rig->w.batch, rig->w.seq_len, false));
+    if (rig->w.freeze != NULL)
+        MEZZO_TRY(mezzo_graph_freeze(rig->graph, rig->w.freeze));
     quick_start(rig->graph);
     MEZZO_TRY(mezzo_params_create_as(rig->device, rig->graph, &options, rig->w.seed, rig->w.master, &rig->params));
     MEZZO_TRY(mezzo_program_create(rig->graph, rig->params, &options, &rig->train));

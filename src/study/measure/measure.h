@@ -20,6 +20,7 @@ typedef struct mz_workload {
     mezzo_master master;             // other than FP32 with BF16 only
     bool sgd;                        // the optimizer: SGD; false: AdamW
     double momentum;                 // of SGD
+    const char *freeze;              // mezzo_graph_freeze's patterns, borrowed; NULL: all are trained
     const mezzo_override *overrides; // borrowed
     int n_overrides;
     uint64_t seed; // of parameters and tokens

@@ -8,6 +8,7 @@
 
 #include "runtime/params.h"
 #include "graph/graph.h"
+#include "mezzo/step.h"
 #include "study/measure/measure.h"
 
 static mezzo_status build(const mz_workload *w, mezzo_graph **out) {
@@ -15,6 +16,8 @@ static mezzo_status build(const mz_workload *w, mezzo_graph **out) {
     *out = NULL;
     MEZZO_TRY(mezzo_graph_create(out));
     status = mezzo_model_build(*out, &w->model, w->batch, w->seq_len, false);
+    if (status == MEZZO_OK && w->freeze != NULL)
+        status = mezzo_graph_freeze(*out, w->freeze);
     if (status != MEZZO_OK) {
         mezzo_graph_free(*out);
         *out = NULL;
@@ -67,13 +70,16 @@ static mezzo_status optimizer_bytes(mezzo_device *device, const mezzo_graph *g, 
     mz_call stats = {.op = MZ_OP_grad_stats, .n_in = 2, .n_out = 2};
     mz_prepared prepared;
     stats.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
-    stats.in[0] = mz_tensor_bytes(NULL, g->n_params * sizeof(mz_segment));
+    size_t trained = 0;
+    for (size_t i = 0; i < g->n_params; i++)
+        trained += !g->params[i].frozen;
+    stats.in[0] = mz_tensor_bytes(NULL, trained * sizeof(mz_segment));
     stats.in[1] = mz_tensor_f32(NULL, 1);
     stats.out[0] = mz_tensor_f32(NULL, (int64_t)elements);
     stats.out[1] = mz_tensor_bytes(NULL, sizeof(mz_opt_state));
     MEZZO_TRY(mz_prepare(device, &stats, &prepared));
     *bytes = (size_t)moments_of(w) * elements * sizeof(float) + sizeof(mz_opt_state) +
-             g->n_params * sizeof(mz_segment) + prepared.workspace;
+             trained * sizeof(mz_segment) + prepared.workspace;
     mz_prepared_free(&prepared);
     return MEZZO_OK;
 }
