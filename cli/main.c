@@ -10,6 +10,7 @@
 
 #include "cli.h"
 #include "io/json.h"
+#include "mezzo/version.h"
 
 static const cli_command *const commands[] = {
     &cli_train,  &cli_eval,  &cli_sample, &cli_data,   &cli_import, &cli_export, &cli_explain, &cli_bench, &cli_analyze,
@@ -85,7 +86,7 @@ static int start(int argc, char **argv) {
         return cli_finish(NULL, CLI_DONE);
     }
     if (strcmp(argv[1], "--version") == 0) {
-        printf("mezzo %s\n", MEZZO_VERSION);
+        printf("mezzo %s\n", mezzo_version());
         return cli_finish(NULL, CLI_DONE);
     }
     for (size_t i = 0; i < MZ_COUNT(commands); i++)

@@ -123,7 +123,7 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     MEZZO_TRY(mezzo_config_model(config, initial.vocab, &a->w.model));
     MEZZO_TRY(mezzo_config_program(config, &options));
     a->w.batch = strtoll(cli_key(config, "train.batch_size"), NULL, 10);
-    a->w.freeze = mezzo_config_get(config, "train.freeze");
+    a->w.freeze = cli_key(config, "train.freeze");
     a->w.seq_len = a->w.model.seq_len;
     a->w.grad_accum = 1;
     a->w.residual = options.residual;

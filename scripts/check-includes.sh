@@ -9,7 +9,7 @@ allowed() {
     local public_graph="mezzo/status.h mezzo/dtype.h mezzo/graph.h mezzo/program.h mezzo/device.h"
     case $1 in
     include) echo "mezzo/*" ;;
-    base) echo "mezzo/status.h mezzo/dtype.h" ;;
+    base) echo "mezzo/status.h mezzo/dtype.h mezzo/version.h" ;;
     graph) echo "base/* $public_graph" ;;
     # optimizer.h: the words of the update step (kinds of schedule), whose kernels are the backends'.
     backend) echo "base/* graph/* $public_graph mezzo/optimizer.h" ;;

@@ -20,7 +20,8 @@ extern "C" {
 // keep no gradient, no moments and no update for them; their weights stay in checkpoints. Call it before mezzo_params_create, and on every
 // training graph of these parameters. INVALID when a pattern matches nothing.
 MEZZO_API mezzo_status mezzo_graph_freeze(mezzo_graph *graph, const char *patterns);
-MEZZO_API bool mezzo_params_frozen(const mezzo_params *params, int index); // reading or writing its gradient is INVALID then
+MEZZO_API bool mezzo_params_frozen(const mezzo_params *params,
+                                   int index); // reading or writing its gradient is INVALID then
 
 // --- the step -------------------------------------------------------------------------------------------------------------
 typedef struct mezzo_step mezzo_step;

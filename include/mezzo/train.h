@@ -96,6 +96,17 @@ typedef struct mezzo_hooks { // all may be NULL
     mezzo_choose_fn choose;
 } mezzo_hooks;
 
+// Everything random in a run has a seed of its own, drawn from the run's, so that no two purposes share a stream: mezzo_params_create takes
+// PARAMETERS, a loader DATA or VALIDATION (its `stream` is the mezzo_corpus_part), mezzo_program_run and mezzo_step_micro DROPOUT, with the
+// micro batch's number as step. A loop of one's own that draws them so trains what mezzo_run_train does, to the bit.
+typedef enum mezzo_purpose {
+    MEZZO_SEED_PARAMETERS = 1,
+    MEZZO_SEED_DATA,
+    MEZZO_SEED_DROPOUT,
+    MEZZO_SEED_VALIDATION
+} mezzo_purpose;
+MEZZO_API uint64_t mezzo_seed(uint64_t seed, mezzo_purpose purpose);
+
 typedef struct mezzo_train_result {
     int64_t steps, skipped; // steps done in all, including those before a resume
     double loss;            // training loss of the last step

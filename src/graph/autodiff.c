@@ -691,7 +691,8 @@ mezzo_status mz_pass_autodiff(mezzo_graph *g, const mezzo_program_options *optio
         t.grad[i] = -1;
     mark_needs(&t);
     if (!t.needs[g->loss]) {
-        status = mz_fail(MEZZO_ERR_INVALID, "the loss depends on no parameter that is trained: nothing to differentiate");
+        status =
+            mz_fail(MEZZO_ERR_INVALID, "the loss depends on no parameter that is trained: nothing to differentiate");
         goto fail;
     }
     MEZZO_TRY_GOTO(status, seed(&t));

@@ -113,8 +113,9 @@ static mezzo_status choose_members(mezzo_optimizer *opt, const mezzo_optimizer_o
         if (!opt->params->list[i].frozen && owns(o, mezzo_params_name(opt->params, i)))
             opt->index[opt->n++] = i;
     if (opt->n == 0)
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "optimizer: no parameter to own that is not frozen: give it patterns that match, or none for all");
+        return mz_fail(
+            MEZZO_ERR_INVALID,
+            "optimizer: no parameter to own that is not frozen: give it patterns that match, or none for all");
     return MEZZO_OK;
 }
 

@@ -37,7 +37,7 @@ typedef struct mz_run_config {
     bool eval_final;
     mezzo_optimizer_options optimizer;
     mezzo_master master;
-    double clip; // 0 = none
+    double clip;        // 0 = none
     const char *freeze; // patterns of parameters that are not trained; "" = all are
     mz_scaler_choice scaler;
     mezzo_program_options program;

@@ -159,8 +159,9 @@ static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
         MZ_INJECT_AT_DATA(run, f->step, i, data);
         MEZZO_TRY(mz_guard_draw(run, batch, wrong, sizeof wrong));
         MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.train));
-        MEZZO_TRY(mz_program_locate(run->engine.train, run->engine.scaler, mz_seed(run->config.seed, MZ_SEED_DROPOUT),
-                                    batch, (float)run->config.guard.limit, &found));
+        MEZZO_TRY(mz_program_locate(run->engine.train, run->engine.scaler,
+                                    mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch,
+                                    (float)run->config.guard.limit, &found));
         if (found.found) {
             describe(f, &found, i + 1);
             continue;

@@ -1,6 +1,6 @@
 #include "train/engine.h"
 
-uint64_t mz_seed(uint64_t seed, mz_purpose purpose) {
+uint64_t mezzo_seed(uint64_t seed, mezzo_purpose purpose) {
     uint32_t words[4];
     mz_philox((mz_philox_key){seed, 0, 0x5EED0000u + (uint32_t)purpose}, 0, words);
     return (uint64_t)words[1] << 32 | words[0];
@@ -24,7 +24,7 @@ static mezzo_status open_programs(mz_engine *e, const mz_run_config *config, boo
     mezzo_status status = MEZZO_OK;
     mezzo_graph *graph = NULL;
     mezzo_program_options train = e->program, eval = e->program;
-    uint64_t seed = mz_seed(config->seed, MZ_SEED_PARAMETERS);
+    uint64_t seed = mezzo_seed(config->seed, MEZZO_SEED_PARAMETERS);
     train.loss_weight = 1.0f / (float)config->grad_accum;
     eval.forward_only = true;
     eval.recompute = false;

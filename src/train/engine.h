@@ -8,10 +8,6 @@
 #include "train/config.h"
 #include "train/magnitudes.h"
 
-// Everything random has a seed of its own, drawn from the run's, so that no two purposes share a stream.
-typedef enum mz_purpose { MZ_SEED_PARAMETERS = 1, MZ_SEED_DATA, MZ_SEED_DROPOUT, MZ_SEED_VALIDATION } mz_purpose;
-uint64_t mz_seed(uint64_t seed, mz_purpose purpose);
-
 // What one step did, read from the device when that costs no waiting.
 typedef struct mz_step_report {
     int64_t step; // 1 is the first

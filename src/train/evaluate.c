@@ -144,10 +144,10 @@ static mezzo_status evaluate(model *m, const mezzo_eval_options *o, const mezzo_
     const int64_t batch = o->batch_size > 0 ? o->batch_size : m->run.batch_size;
     const volatile sig_atomic_t *stop = hooks != NULL ? hooks->stop : NULL;
     MEZZO_TRY(open_data(m, o));
-    MEZZO_TRY_GOTO(status,
-                   mz_source_open(m->task, o->data != NULL ? MZ_SET_TRAIN : MZ_SET_VALIDATION,
-                                  o->iters > 0 ? MZ_ORDER_RANDOM : MZ_ORDER_SEQUENTIAL, batch,
-                                  mz_seed(m->checkpoint.seed, MZ_SEED_VALIDATION), m->task->kind->scores, &source));
+    MEZZO_TRY_GOTO(status, mz_source_open(m->task, o->data != NULL ? MZ_SET_TRAIN : MZ_SET_VALIDATION,
+                                          o->iters > 0 ? MZ_ORDER_RANDOM : MZ_ORDER_SEQUENTIAL, batch,
+                                          mezzo_seed(m->checkpoint.seed, MEZZO_SEED_VALIDATION), m->task->kind->scores,
+                                          &source));
     MEZZO_TRY_GOTO(status, open_program(m, batch, &program));
     const uint64_t n = o->iters > 0 ? (uint64_t)o->iters : source->batches;
     const double start = mz_seconds();

@@ -62,7 +62,7 @@ static mezzo_status open_task(mz_training *run) {
 }
 
 static mezzo_status open_source(mz_training *run, mz_set set, mz_order order, mz_source **out) {
-    uint64_t seed = mz_seed(run->config.seed, set == MZ_SET_TRAIN ? MZ_SEED_DATA : MZ_SEED_VALIDATION);
+    uint64_t seed = mezzo_seed(run->config.seed, set == MZ_SET_TRAIN ? MEZZO_SEED_DATA : MEZZO_SEED_VALIDATION);
     bool scores = set == MZ_SET_VALIDATION && run->task->kind->scores;
     return mz_source_open(run->task, set, order, run->config.batch_size, seed, scores, out);
 }

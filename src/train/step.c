@@ -19,7 +19,7 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     bool counts = run->engine.counting && i == 0;
     if (counts)
         MEZZO_TRY(mz_magnitudes_begin(run->engine.magnitudes, run->engine.train));
-    mezzo_status status = mezzo_step_micro(run->engine.step, mz_seed(run->config.seed, MZ_SEED_DROPOUT), batch);
+    mezzo_status status = mezzo_step_micro(run->engine.step, mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch);
     if (counts)
         mz_magnitudes_end(run->engine.magnitudes, run->engine.train);
     MEZZO_TRY(status);

@@ -1,6 +1,4 @@
-// The step object, frozen parameters, and threads: what a user's own loop relies on. Broken on purpose to see it fail: a frozen parameter's
-// gradient kept in the norm, its master laid over a trained one's, a failed scaler_step that keeps its entry, gradients known for all
-// parameters together.
+// The step object, frozen parameters, and threads: what a user's own loop relies on.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -75,7 +75,7 @@ static uint32_t drawn_crc(const mezzo_config *config, uint64_t seed, uint64_t ba
                                     .order = MEZZO_LOADER_RANDOM,
                                     .batch = 3,
                                     .length = 8,
-                                    .seed = mz_seed(seed, MZ_SEED_DATA),
+                                    .seed = mezzo_seed(seed, MEZZO_SEED_DATA),
                                     .stream = (uint32_t)MEZZO_TRAIN};
     must(mezzo_loader_create(corpus, &l, &loader));
     for (uint64_t k = 0; k < batches; k++) {

@@ -78,8 +78,8 @@ static mezzo_status optimizer_bytes(mezzo_device *device, const mezzo_graph *g, 
     stats.out[0] = mz_tensor_f32(NULL, (int64_t)elements);
     stats.out[1] = mz_tensor_bytes(NULL, sizeof(mz_opt_state));
     MEZZO_TRY(mz_prepare(device, &stats, &prepared));
-    *bytes = (size_t)moments_of(w) * elements * sizeof(float) + sizeof(mz_opt_state) +
-             trained * sizeof(mz_segment) + prepared.workspace;
+    *bytes = (size_t)moments_of(w) * elements * sizeof(float) + sizeof(mz_opt_state) + trained * sizeof(mz_segment) +
+             prepared.workspace;
     mz_prepared_free(&prepared);
     return MEZZO_OK;
 }
