@@ -329,6 +329,16 @@ static void update(const char *name, bool sgd, mezzo_master master, const char *
         each_padding(device, &t, true, 0, params->list[i].name);
     }
     append_params(r, params, opt, false);
+    for (int i = 0; i < mezzo_params_count(params); i++) { // from the middle on, as checkpoints read
+        int64_t n = params->list[i].count, first = n / 3;
+        float *x = malloc((size_t)n * sizeof *x);
+        assert_non_null(x);
+        must(mz_params_read_part(params, i, first, n - first, x));
+        append(r, x, (size_t)(n - first));
+        must(mz_optimizer_read_moment(opt, 0, i, first, n - first, x));
+        append(r, x, (size_t)(n - first));
+        free(x);
+    }
     mezzo_optimizer_free(opt);
     mezzo_params_free(params);
     mezzo_graph_free(g);
