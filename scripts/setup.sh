@@ -69,6 +69,7 @@ find_missing() {
         need "clang with OpenMP" "clang libomp-dev" has_clang
         need "clang's sanitizer and fuzzer runtimes" "clang libclang-rt-$(clang_version)-dev" has_fuzzer
         need "clang-format" "clang-format" has_command clang-format
+        [[ $(uname -m) != x86_64 ]] || need "qemu-user, for tests as other processors run them" "qemu-user" has_command qemu-x86_64
         need "Python 3 with venv" "python3 python3-venv" has_venv
     fi
 }
