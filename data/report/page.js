@@ -3,9 +3,11 @@
     const data = JSON.parse(document.getElementById("data").textContent);
     const runs = data.runs;
     const colors = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#f0e442"];
-    const color = (i) => colors[i % colors.length];
-    const dash = (i) => (i < colors.length ? [] : [6, 3]);
     const dark = window.matchMedia("(prefers-color-scheme: dark)");
+    const bright = { "#0072b2": "#56b4e9", "#56b4e9": "#9ad0f5" }; // blues that a dark page would swallow
+    const color = (i) => (dark.matches ? bright[colors[i % colors.length]] : undefined) || colors[i % colors.length];
+    // Later curves are dashed, so that one that lies on an earlier one lets it be seen.
+    const dash = (i) => [[], [7, 4], [2, 3], [9, 3, 2, 3]][i % 4];
     const charts = [];
 
     // --- words and elements
@@ -31,16 +33,17 @@
     // --- the runs, and what sets them apart
     function runTable() {
         const table = document.getElementById("runs"), first = runs[0], several = runs.length > 1;
-        const columns = [["run", (r) => r.name], ["precision", (r) => r.precision], ["device", (r) => r.device],
-            ["model", (r) => r.model], ["steps", (r) => show(r.last_step, 0), 1],
-            ["training loss", (r) => show(r.end_loss), 1], ["best validation", (r) => show(r.best_val), 1],
-            ["tokens/s", (r) => show(r.tokens_per_second, 0), 1], ["memory", (r) => mib(r.memory), 1],
-            ["skipped", (r) => show(r.skipped, 0), 1]];
+        // What differs comes first, so that a phone shows it; long texts last, where they may wrap.
+        const columns = [["run", (r) => r.name]];
         if (several) {
             const loss = (r) => (r.best_val !== null && first.best_val !== null ? r.best_val - first.best_val : r.end_loss - first.end_loss);
-            columns.push(["loss against " + first.name, (r) => (r === first ? "–" : (loss(r) > 0 ? "+" : "") + show(loss(r), 5)), 1]);
+            columns.push(["loss against " + first.name.split("/").pop(), (r) => (r === first ? "–" : (loss(r) > 0 ? "+" : "") + show(loss(r), 5)), 1]);
             columns.push(["speedup", (r) => (r === first || !first.tokens_per_second ? "–" : show(r.tokens_per_second / first.tokens_per_second, 2) + " ×"), 1]);
         }
+        columns.push(["training loss", (r) => show(r.end_loss), 1], ["best validation", (r) => show(r.best_val), 1],
+            ["tokens/s", (r) => show(r.tokens_per_second, 0), 1], ["memory", (r) => mib(r.memory), 1],
+            ["skipped", (r) => show(r.skipped, 0), 1], ["steps", (r) => show(r.last_step, 0), 1],
+            ["precision", (r) => r.precision], ["device", (r) => r.device], ["model", (r) => r.model]);
         const head = add(add(table, "thead"), "tr"), body = add(table, "tbody");
         columns.forEach((c) => add(head, "th", c[0], { scope: "col", class: c[2] ? "number" : "" }));
         runs.forEach((r, i) => {
@@ -94,7 +97,7 @@
                 sets.push({
                     label: (runs.length > 1 && !only ? run.name : "") + (names.length > 1 ? (runs.length > 1 && !only ? " " : "") + name.replace("gradients/norm/", "") : "") || name,
                     data: raw, raw: raw, borderColor: color(runs.length > 1 && !only ? i : k), backgroundColor: color(runs.length > 1 && !only ? i : k),
-                    borderDash: only ? dash(k) : runs.length > 1 && k > 0 ? [4, 3] : dash(i), borderWidth: 1.5, pointRadius: raw.length < 40 ? 2 : 0,
+                    borderDash: only ? dash(k) : dash(runs.length > 1 ? i : k), borderWidth: 1.5, pointRadius: raw.length < 40 ? 2 : 0, order: -(only ? k : i),
                     pointHoverRadius: 4, spanGaps: false,
                 });
         }));
@@ -156,6 +159,9 @@
         const bad = spec.names ? runs.flatMap((r) => spec.names.flatMap((n) => broken(r, n))) : [];
         const note = (spec.note || "") + (bad.length > 0 ? (spec.note ? " " : "") + "Not a number at step " + bad.slice(0, 8).join(", ") + (bad.length > 8 ? " and " + (bad.length - 8) + " more" : "") + "." : "");
         const caption = add(figure, "figcaption", note, { id: "note-" + spec.id, "aria-live": "polite" });
+        // A counter that stays at one value: from 0, not one below and above it.
+        const values = sets.flatMap((s) => s.data.map((p) => p.y)).filter((y) => Number.isFinite(y)), level = values[0];
+        const still = !spec.log && values.length > 0 && level >= 0 && values.every((y) => y === level);
         const chart = new Chart(canvas, {
             type: spec.type || "line",
             data: { datasets: sets },
@@ -165,7 +171,7 @@
                 onHover: (event, active) => readout(chart, caption, note, active),
                 scales: {
                     x: { type: "linear", title: { display: true, text: "step" }, grid: {}, ticks: { maxRotation: 0 } },
-                    y: { type: spec.log ? "logarithmic" : "linear", title: { display: true, text: spec.unit }, grid: {}, ticks: {} },
+                    y: { type: spec.log ? "logarithmic" : "linear", title: { display: true, text: spec.unit }, grid: {}, ticks: {}, min: still ? 0 : undefined, suggestedMax: still ? Math.max(1, 2 * level) : undefined },
                 },
                 plugins: {
                     legend: { display: sets.length > 1, labels: { boxWidth: 14 } },
@@ -238,10 +244,10 @@
         "gradients/clip_factor", "amp/enabled", "amp/loss_scale", "amp/growth_tracker", "amp/skipped_steps", "perf/tokens_per_second",
         "perf/step_ms", "perf/memory_bytes"];
     function drawAll() {
-        draw({ id: "loss", title: "Training loss", unit: "nats a token", names: ["train/loss"], smooth: true });
-        draw({ id: "validation", title: "Validation loss", unit: "nats a token", names: ["val/loss"] });
+        draw({ id: "loss", title: "Training loss", unit: "nats/token", names: ["train/loss"], smooth: true });
+        draw({ id: "validation", title: "Validation loss", unit: "nats/token", names: ["val/loss"] });
         if (runs.length > 1)
-            draw({ id: "difference", title: "Difference in loss", unit: "nats a token", sets: difference(), smooth: true, note: "Of each run from " + runs[0].name + ", where both were logged." });
+            draw({ id: "difference", title: "Difference in loss", unit: "nats/token", sets: difference(), smooth: true, note: "Of each run from " + runs[0].name + ", where both were logged." });
         draw({ id: "lr", title: "Learning rate", unit: "", names: ["train/lr"] });
         draw({ id: "norm", title: "Gradient norm", unit: "before clipping", names: ["gradients/total_norm"], log: true, smooth: true });
         draw({ id: "scale", title: "Loss scale", unit: "", sets: scaleSets(), log: true, note: runs.some((r) => r.skips.length > 0) ? "Crosses: steps that were skipped because a gradient was not finite." : "No step was skipped." });
