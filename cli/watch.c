@@ -1,8 +1,10 @@
 // mezzo watch: a run's numbers in a terminal, while it writes them.
 #include <math.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,7 +33,9 @@ static const row rows[] = {
 };
 
 // A curve of `width` characters, each the mean of its stretch of steps; '!' where a value is not finite.
-static void spark(const mz_series *s, int width, bool logarithmic, char *out, size_t size) {
+// *least and *most: the curve's ends.
+static void spark(const mz_series *s, int width, bool logarithmic, char *out, size_t size, double *least,
+                  double *most) {
     static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     double cells[256], low = INFINITY, high = -INFINITY;
     bool broken[256] = {false};
@@ -55,10 +59,12 @@ static void spark(const mz_series *s, int width, bool logarithmic, char *out, si
     size_t used = 0;
     out[0] = '\0';
     for (int i = 0; i < n && used + 4 < size; i++) {
-        double share = high > low ? (cells[i] - low) / (high - low) : 0.5;
+        double share = high > low ? (cells[i] - low) / (high - low) : low == 0 && !logarithmic ? 0 : 0.5;
         const char *mark = broken[i] ? "!" : isnan(cells[i]) ? " " : blocks[(int)fmin(7, 8 * share)];
         used += (size_t)snprintf(out + used, size - used, "%s", mark);
     }
+    *least = logarithmic ? exp(low) : low;
+    *most = logarithmic ? exp(high) : high;
 }
 
 static const char *value_text(const row *r, double x, char *buffer, size_t size) {
@@ -92,9 +98,19 @@ static int columns_of_terminal(void) {
     return 100;
 }
 
+// Records come at most so far apart as the last two of them did in steps, give or take validation and samples.
+static bool has_stopped(const mz_run_log *log, double age) {
+    const mz_series *each = mz_run_log_find(log, "perf/step_ms");
+    double steps = 100;
+    if (each != NULL && each->n > 1)
+        steps = (double)log->last_step / (double)each->n * 3;
+    double expected = each != NULL ? steps * mz_series_middle(each) * 1e-3 : 60;
+    return age > 30 + (isfinite(expected) ? expected : 60);
+}
+
 static void print_frame(const mz_run_log *log, int64_t steps, double age, const char *line_end) {
     char buffer[64], curve[1100];
-    int width = columns_of_terminal() - 42;
+    int width = columns_of_terminal() - 64; // label, value and, behind the curve, its ends
     width = width < 10 ? 10 : width > 120 ? 120 : width;
     const char *device = mz_run_log_text(log, "run/device"), *precision = mz_run_log_text(log, "amp/precision");
     char head[1024]; // texts of a file: nothing in them may drive the terminal
@@ -111,18 +127,21 @@ static void print_frame(const mz_run_log *log, int64_t steps, double age, const 
         printf(" of %lld (%.0f %%)", (long long)steps, 100.0 * (double)log->last_step / (double)steps);
     const mz_series *each = mz_run_log_find(log, "perf/step_ms");
     double left = steps > log->last_step ? mz_series_middle(each) * 1e-3 * (double)(steps - log->last_step) : 0;
-    if (steps > log->last_step && isfinite(left))
+    if (steps > 0 && log->last_step >= steps)
+        printf(", ended");
+    else if (has_stopped(log, age))
+        printf(", stopped: nothing was written for %s", cli_duration(age, buffer, sizeof buffer));
+    else if (steps > log->last_step && isfinite(left))
         printf(", about %s left", cli_duration(left, buffer, sizeof buffer));
-    if (age > 0)
-        printf(", written %s ago", cli_duration(age, buffer, sizeof buffer));
     printf("%s\n%s\n", line_end, line_end);
     for (size_t i = 0; i < MZ_COUNT(rows); i++) {
         const mz_series *s = mz_run_log_find(log, rows[i].series);
         if (s == NULL || s->n == 0)
             continue;
-        spark(s, width, rows[i].logarithmic, curve, sizeof curve);
-        printf("%-16s %20s  %s%s\n", rows[i].label, value_text(&rows[i], mz_series_last(s), buffer, sizeof buffer),
-               curve, line_end);
+        double least, most;
+        spark(s, width, rows[i].logarithmic, curve, sizeof curve, &least, &most);
+        printf("%-16s %20s  %s  %.2g to %.2g%s\n", rows[i].label,
+               value_text(&rows[i], mz_series_last(s), buffer, sizeof buffer), curve, least, most, line_end);
     }
     double memory = mz_series_last(mz_run_log_find(log, "perf/memory_bytes"));
     if (memory > 0)
@@ -135,6 +154,24 @@ static double seconds_since_written(const char *folder) {
     double age = path != NULL && stat(path, &info) == 0 ? difftime(time(NULL), info.st_mtime) : 0;
     mz_free(path);
     return age;
+}
+
+// Keys one by one and unseen, until the terminal is as it was.
+static bool keys_begin(struct termios *before) {
+    if (!isatty(STDIN_FILENO) || tcgetattr(STDIN_FILENO, before) != 0)
+        return false;
+    struct termios raw = *before;
+    raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+    return tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0;
+}
+
+// Waits; true once q was pressed. A signal ends it early.
+static bool wait_for_q(double seconds, bool keys) {
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    char key = 0;
+    if (poll(&in, keys ? 1 : 0, (int)(1e3 * seconds)) <= 0 || !keys)
+        return false;
+    return read(STDIN_FILENO, &key, 1) != 1 || key == 'q' || key == 'Q';
 }
 
 static int run(const cli_args *args) {
@@ -151,30 +188,34 @@ static int run(const cli_args *args) {
     const volatile sig_atomic_t *stop = cli_interruptible();
     int64_t steps = status == MEZZO_OK ? planned_steps(folder) : 0, judged = -1;
     char health[512] = "";
+    bool healthy = true, colours = isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL;
+    struct termios before;
+    bool keys = screen && status == MEZZO_OK && keys_begin(&before);
     if (screen && status == MEZZO_OK)
         printf("\033[?1049h\033[?25l"); // another screen, no cursor: what was there comes back
     while (status == MEZZO_OK) {
         if (screen)
             printf("\033[H");
         print_frame(&log, steps, seconds_since_written(folder), screen ? "\033[K" : "");
-        bool healthy;
         if (log.records != judged && mz_health_of_run(folder, &healthy, health, sizeof health) != MEZZO_OK)
             health[0] = '\0';
         judged = log.records;
+        const char *paint = !colours ? "" : healthy ? "\033[32m" : "\033[31m";
         if (health[0] != '\0')
-            printf("%s\n%s%s\n", screen ? "\033[K" : "", health, screen ? "\033[K" : "");
+            printf("%s\n%s%s%s%s\n", screen ? "\033[K" : "", paint, health, colours ? "\033[0m" : "",
+                   screen ? "\033[K" : "");
         if (screen)
-            printf("\033[J\n(Ctrl-C leaves; the run goes on)");
+            printf("\033[J\n(q leaves; the run goes on)");
         fflush(stdout);
         bool over = steps > 0 && log.last_step >= steps;
         if (cli_has(args, "once") || *stop != 0 || (over && !screen))
             break;
-        struct timespec pause = {.tv_sec = (time_t)interval, .tv_nsec = (long)((interval - floor(interval)) * 1e9)};
-        nanosleep(&pause, NULL); // a signal ends it early
-        if (*stop != 0)
+        if (wait_for_q(interval, keys) || *stop != 0)
             break;
         status = mz_run_log_read(&log);
     }
+    if (keys)
+        tcsetattr(STDIN_FILENO, TCSANOW, &before);
     if (screen)
         printf("\033[?25h\033[?1049l");
     if (status != MEZZO_OK)
