@@ -110,7 +110,7 @@ printf '{"step": 5, "run/device": "\\u001b]0;pwned\\u0007", "amp/precision": "\\
 run 0 watch hostile --once
 grep -q "$(printf '[\033\007]')" "$OUT" "$ERR" && fail "watch prints control bytes raw"
 mkdir -p 'esc-'"$escape"
-run 3 eval 'esc-'"$escape"
+run 2 eval 'esc-'"$escape"
 grep -q "$(printf '[\033\007]')" "$OUT" "$ERR" && fail "an error prints control bytes raw"
 
 # --- a histogram's exponent that has no absolute value

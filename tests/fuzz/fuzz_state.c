@@ -1,4 +1,4 @@
-// state.json of a stranger's checkpoint: read whole or refused, and what was read is within what a save accepts.
+// state.json of a stranger's checkpoint: it is read whole or refused, and what was read is within what a save accepts.
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
