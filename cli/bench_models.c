@@ -226,6 +226,10 @@ static int measure(models *m, mezzo_device *device) {
     if (code != CLI_DONE)
         return code;
     mezzo_status status = mezzo_device_describe(device, &m->device);
+    for (int i = 0; i < m->plan.n_precisions && status == MEZZO_OK; i++) { // and so is every precision
+        mezzo_precision unused_precision;
+        status = mezzo_precision_resolve(device, m->plan.precisions[i], &unused_precision, NULL, 0);
+    }
     if (status == MEZZO_OK && !cli_has(m->args, "no-mfu"))
         status = mz_bench_peaks(device, &peaks);
     for (int p = 0; p < MEZZO_PRECISION_AUTO; p++)

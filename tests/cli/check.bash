@@ -5,7 +5,7 @@
 # The first thing that does not hold ends the test, telling what was run and what came.
 set -uo pipefail
 : "${MEZZO:?the path of the command}"
-SCRATCH=$(mktemp -d)
+SCRATCH=$(mktemp -d) || exit 1
 trap 'chmod -R u+w "$SCRATCH" 2>/dev/null; rm -rf "$SCRATCH"' EXIT
 mkdir "$SCRATCH/work"
 cd "$SCRATCH/work" || exit 1

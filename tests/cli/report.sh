@@ -35,7 +35,8 @@ cp -r low torn
 printf '{"step": 41, "train/lo' >>torn/metrics.jsonl
 run 0 report torn # a line that a crash tore is left out
 sed -i '3s/.*/nonsense/' torn/metrics.jsonl
-refuse 2 "torn/metrics.jsonl:3" -- report torn
+run 0 report torn
+shows "$ERR" "torn/metrics.jsonl:3: 1 line is no record: left out"
 
 # A text that would end the script, and one with markup, stay texts.
 cp -r low marked

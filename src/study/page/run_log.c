@@ -89,14 +89,14 @@ static mezzo_status read_lines(mz_run_log *log, const char *path, FILE *file) {
     mezzo_status status = MEZZO_OK;
     while (status == MEZZO_OK && (n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n') {
         char where[512];
-        snprintf(where, sizeof where, "%.400s:%lld", path, (long long)log->records + 1);
+        snprintf(where, sizeof where, "%.400s:%lld", path, (long long)(log->records + log->bad_lines + 1));
         json_t *record = NULL;
         status = n > LINE_BYTES_MAX ? mz_fail(MEZZO_ERR_FORMAT, "%s: a line of %zd bytes is no record", where, n)
                                     : mz_json_parse(where, line, (size_t)n - 1, JSON_DEPTH, &record);
         if (status == MEZZO_OK)
             status = add_record(log, where, record);
         if (status == MEZZO_ERR_FORMAT) { // spoilt by a crash or an editor: passed over, and counted
-            log->bad_lines++;
+            log->first_bad = log->bad_lines++ == 0 ? log->records + 1 : log->first_bad;
             status = MEZZO_OK;
         }
         json_decref(record);
@@ -135,7 +135,11 @@ mezzo_status mz_run_log_open(const char *folder, mz_run_log *out) {
     if (!S_ISDIR(info.st_mode))
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s: not a run folder: it should hold metrics.jsonl, as mezzo train writes it", folder);
-    return mz_run_log_read(out);
+    MEZZO_TRY(mz_run_log_read(out));
+    if (out->bad_lines > 0)
+        mz_log("notice", "%s/metrics.jsonl:%lld: %s no record: left out", folder, (long long)out->first_bad,
+               out->bad_lines == 1 ? "1 line is" : "this line and others are");
+    return MEZZO_OK;
 }
 
 void mz_run_log_free(mz_run_log *log) {

@@ -27,11 +27,11 @@ typedef struct mz_run_log {
     size_t n_texts, cap_texts;
     uint64_t offset;   // bytes of the file that are read
     int64_t last_step; // -1: nothing yet
-    int64_t records, bad_lines;
+    int64_t records, bad_lines, first_bad; // first_bad: the line, from 1, of the first bad one
 } mz_run_log;
 
-// Whole lines that were added since. The folder must exist; a file that is not there yet adds nothing. A line torn by a crash is left.
-// MEZZO_ERR_FORMAT names the line that is no record.
+// Reads the whole lines that were added since. The folder must exist; a file that is not there yet adds nothing. The
+// torn last line of a crash waits for its end; any other line that is no record is passed over and counted.
 mezzo_status mz_run_log_open(const char *folder, mz_run_log *out); // and reads; free it in either case
 mezzo_status mz_run_log_read(mz_run_log *log);
 void mz_run_log_free(mz_run_log *log);
