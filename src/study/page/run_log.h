@@ -25,8 +25,8 @@ typedef struct mz_run_log {
     size_t n_series, cap_series;
     mz_run_text *texts; // in the order written; of a name that repeats only the changes
     size_t n_texts, cap_texts;
-    uint64_t offset;   // bytes of the file that are read
-    int64_t last_step; // -1: nothing yet
+    uint64_t offset;                       // bytes of the file that are read
+    int64_t last_step;                     // -1: nothing yet
     int64_t records, bad_lines, first_bad; // first_bad: the line, from 1, of the first bad one
 } mz_run_log;
 
