@@ -1,15 +1,14 @@
-// Times the cpu backend's matrix products beside the machine's measured peak and the libraries that happen to be installed, and
-// checks them: `bench/cpu_matmul.sh` builds it. One CSV row a (shape, path, threads).
+// Times the cpu backend's matrix products beside the machine's measured peak and the libraries that happen to be
+// installed, and checks them: `bench/cpu_matmul.sh` builds it. One CSV row a (shape, path, threads).
 //
 //   cpu_matmul [--op linear|dx|dw] [--shapes MxNxK,…] [--threads 1,2] [--rounds N] [--paths WORD,…] [--csv FILE]
 //              [--clock cpu] [--kc N] [--depth N] [--check | --parts]
 //
-// --kc and --depth replace the microkernels' blocks. --parts times a path's pieces alone (microkernel, packing, epilogue).
-// In a round every path of a shape runs once, each after some milliseconds of its arithmetic's peak on as many threads, so that all
-// see the same noise and the same clock; a row has the median and the best of the rounds, the median of the peaks, and that of the
-// rounds' ratios.
-// Peers are opened by dlopen and measured on the same operands in FP32: OpenBLAS (its kernel chosen by OPENBLAS_CORETYPE), BLIS and
-// oneDNN. A peer that cannot be opened is left out.
+// --kc and --depth replace the microkernels' blocks. --parts times a path's pieces alone (microkernel, packing,
+// epilogue). In a round every path of a shape runs once, each after some milliseconds of its arithmetic's peak on as
+// many threads, so that all see the same noise and the same clock; a row has the median and the best of the rounds, the
+// median of the peaks, and that of the rounds' ratios. Peers are opened by dlopen and measured on the same operands in
+// FP32: OpenBLAS (its kernel chosen by OPENBLAS_CORETYPE), BLIS and oneDNN. A peer that cannot be opened is left out.
 #include <dlfcn.h>
 #include <math.h>
 #include <omp.h>
@@ -29,7 +28,7 @@ static void die(const char *message) {
     exit(2);
 }
 
-// --- peers ----------------------------------------------------------------------------------------------------------------
+// --- peers ---------------------------------------------------------------------------------------------------------
 typedef void (*cblas_sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
                                const float *b, int ldb, float beta, float *c, int ldc);
 typedef int (*dnnl_sgemm_fn)(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
@@ -83,7 +82,7 @@ static int open_peers(peer *peers) {
     return n;
 }
 
-// --- shapes and operands ----------------------------------------------------------------------------------------------------
+// --- shapes and operands -------------------------------------------------------------------------------------------
 typedef enum product { LINEAR, DX, DW } product;
 static const char *const product_names[] = {"linear", "dx", "dw"};
 
@@ -153,7 +152,7 @@ static void free_operands(operands *o) {
     }
 }
 
-// --- paths --------------------------------------------------------------------------------------------------------------------
+// --- paths ---------------------------------------------------------------------------------------------------------
 typedef struct runner {
     char name[48];
     mezzo_dtype dtype;
@@ -304,7 +303,7 @@ static int list_runners(runner *r, const mz_isa *isa, const char *list, const pe
     return n;
 }
 
-// --- checking -----------------------------------------------------------------------------------------------------------------
+// --- checking ------------------------------------------------------------------------------------------------------
 // 2,000 elements of y against FP64 sums: within (k + 8)·2^-24·Σ|a·b| and one rounding to the stored format.
 static bool check_once(const runner *r, product op, shape s, const operands *o, int threads) {
     memset(o->y, 0, (size_t)(s.m * s.n) * sizeof *o->y);
@@ -343,7 +342,7 @@ static bool check_once(const runner *r, product op, shape s, const operands *o, 
     return bad == 0;
 }
 
-// --- timing -------------------------------------------------------------------------------------------------------------------
+// --- timing --------------------------------------------------------------------------------------------------------
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -404,7 +403,7 @@ static bool check_shape(const settings *c, runner *r, int n, shape s, int thread
     return good;
 }
 
-// --- pieces -------------------------------------------------------------------------------------------------------------------
+// --- pieces --------------------------------------------------------------------------------------------------------
 #define LINE 64
 
 // The best of `rounds` times of `expression`, in seconds.
@@ -484,7 +483,7 @@ static void time_parts(runner *r) {
     mz_free(e.y);
 }
 
-// --- command line -------------------------------------------------------------------------------------------------------------
+// --- command line --------------------------------------------------------------------------------------------------
 static void parse_shapes(settings *c, const char *text) {
     c->n_shapes = 0;
     while (*text != '\0' && c->n_shapes < MAX_SHAPES) {

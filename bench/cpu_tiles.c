@@ -1,12 +1,15 @@
-// What AMX tile instructions cost by the number of tiles in use and by what the core's other hardware thread does, all data in L1. CSV on
-// stdout: nanoseconds a product of 16 × 16 × 32 (or a load, where there are no products), medians and quartiles.
+// What AMX tile instructions cost by the number of tiles in use and by what the core's other hardware thread does, all
+// data in L1. CSV on stdout: nanoseconds a product of 16 × 16 × 32 (or a load, where there are no products), medians
+// and quartiles.
 //
-//   cc -O2 -pthread -Isrc -mamx-tile -mamx-bf16 -mavx512f bench/cpu_tiles.c -o cpu_tiles && ./cpu_tiles [SECONDS [CPUS]]
+//   cc -O2 -pthread -Isrc -mamx-tile -mamx-bf16 -mavx512f bench/cpu_tiles.c -o cpu_tiles && ./cpu_tiles [SECONDS
+//   [CPUS]]
 //
-// A virtual machine does not say which of its cpus share a core, and the host moves them: two cpus that pass a cache line to and fro in under 70
-// ns are taken for a core's two threads. One runs the pieces while the other idles (`nothing`), spins on PAUSE, decodes no-operations or
-// multiplies tiles. Before and after each piece runs the 2 × 2 loop: over 16 ns both times, the thread had company; under 10 ns both times
-// it was alone, whatever was meant; other readings do not count. `someone else`: company while our own pair's other thread idled.
+// A virtual machine does not say which of its cpus share a core, and the host moves them: two cpus that pass a cache
+// line to and fro in under 70 ns are taken for a core's two threads. One runs the pieces while the other idles
+// (`nothing`), spins on PAUSE, decodes no-operations or multiplies tiles. Before and after each piece runs the 2 × 2
+// loop: over 16 ns both times, the thread had company; under 10 ns both times it was alone, whatever was meant; other
+// readings do not count. `someone else`: company while our own pair's other thread idled.
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <pthread.h>
@@ -39,7 +42,7 @@ static bool pin(int cpu) {
     return sched_setaffinity(0, sizeof one, &one) == 0;
 }
 
-// --- pieces -------------------------------------------------------------------------------------------------------------------
+// --- pieces --------------------------------------------------------------------------------------------------------
 // a<tile>, b<tile>: a load of the operand's i-th KiB into the tile; DOT: a product.
 #define A(tile, i)   _tile_loadd(tile, a + (i)*TILE, 64);
 #define B(tile, i)   _tile_loadd(tile, b + (i)*TILE, 64);
@@ -113,7 +116,7 @@ static double time_of(int piece, int cpu) { // ns a product or load
     return ns / (4.0 * TIMES * STEPS * pieces[piece].counts);
 }
 
-// --- the other thread -----------------------------------------------------------------------------------------------------------
+// --- the other thread ----------------------------------------------------------------------------------------------
 enum company { NOTHING, PAUSE, NO_OPERATIONS, TILES_8, TILES_4, COMPANIES };
 static const char *const company_name[] = {"someone else",       "PAUSE", "no-operations", "2x2 loop (8 tiles)",
                                            "2x1 loop (4 tiles)", "nobody"};
@@ -150,7 +153,7 @@ static void *keep_company(void *with) {
     return NULL;
 }
 
-// --- cpus of one core -------------------------------------------------------------------------------------------------------------
+// --- cpus of one core ----------------------------------------------------------------------------------------------
 enum { BALLS = 1000, THROWN = 300 }; // the first ones are not timed
 static _Alignas(128) atomic_int ball;
 static int catcher;
@@ -199,7 +202,7 @@ static bool next_pair(int cpus, int *one, int *two) {
     return false;
 }
 
-// --- readings -----------------------------------------------------------------------------------------------------------------
+// --- readings ------------------------------------------------------------------------------------------------------
 static float readings[COMPANIES + 1][PIECES][MOST_READINGS];
 static int n_readings[COMPANIES + 1][PIECES];
 

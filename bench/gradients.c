@@ -1,8 +1,8 @@
 // bench/gradients: loss and gradients of one batch, for bench/peers/torch_gradients.py to compare with PyTorch's.
 //   bench_gradients IN.safetensors OUT.safetensors DEVICE PRECISION
-// IN holds every parameter, `tokens` and `targets` [B, T] I32, and as metadata `model` and the sizes that differ from that name's:
-// layers, heads, d_model, vocab, seq_len. OUT gets `loss` [1] and grad.NAME of every parameter, FP32, unscaled; FP16 runs with a loss
-// scale of 2^16.
+// IN holds every parameter, `tokens` and `targets` [B, T] I32, and as metadata `model` and the sizes that differ from
+// that name's: layers, heads, d_model, vocab, seq_len. OUT gets `loss` [1] and grad.NAME of every parameter, FP32,
+// unscaled; FP16 runs with a loss scale of 2^16.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

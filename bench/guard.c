@@ -1,6 +1,7 @@
-// bench/guard: what the guard costs. Two runs of one configuration in one process, one with the guard and one without it, take turns of a few
-// steps each, the first of a pair alternating; a row says what a step takes in both and how they compare, pair by pair. On a CPU processor time is
-// counted, which other processes do not add to; on a device with a queue, time from an idle device to an idle device.
+// bench/guard: what the guard costs. Two runs of one configuration in one process, one with the guard and one without
+// it, take turns of a few steps each, the first of a pair alternating; a row says what a step takes in both and how
+// they compare, pair by pair. On a CPU processor time is counted, which other processes do not add to; on a device with
+// a queue, time from an idle device to an idle device.
 //   bench_guard TURNS STEPS COMMIT --KEY VALUE …      the keys of mezzo train
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-// bench/step: times of whole training steps (forward, backward, unscale, clip at 1.0, AdamW) of GPT-2 shaped models, or others by
-// name (--model glm4_moe-4x256), on random tokens.
-// One CSV row a precision; the columns are the header's. See bench/cuda.sh for how it is run.
+// bench/step: times of whole training steps (forward, backward, unscale, clip at 1.0, AdamW) of GPT-2 shaped models, or
+// others by name (--model glm4_moe-4x256), on random tokens. One CSV row a precision; the columns are the header's. See
+// bench/cuda.sh for how it is run.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,8 +114,8 @@ static mezzo_status measure(const setup *s, mezzo_precision precision, trainer *
     }
 #endif
     double started = mz_seconds();
-    // Steps one after another as training runs them, a mark between each two. A device may defer an update to the next step: all but the
-    // first then include the one before; `whole` has as many updates as steps, as sync runs the last.
+    // Steps one after another as training runs them, a mark between each two. A device may defer an update to the next
+    // step: all but the first then include the one before; `whole` has as many updates as steps, as sync runs the last.
     for (int done = 0; done < s->steps; done += 32) {
         int n = s->steps - done < 32 ? s->steps - done : 32;
         MEZZO_TRY(mezzo_device_mark(t->device, 0));

@@ -64,7 +64,7 @@ static int from_rules(const cli_args *args, const char *path) {
     return code;
 }
 
-// --- by timing ----------------------------------------------------------------------------------------------------------------
+// --- by timing -----------------------------------------------------------------------------------------------------
 static void print_choice(const mz_choice *c) {
     char tokens[32];
     printf("%s\nreason      %s\n\n%-10s %12s %12s %10s %10s  %s\n", mezzo_precision_name(c->precision), c->reason,

@@ -6,7 +6,7 @@
 #include "cli.h"
 #include "study/measure/kernels.h"
 
-// --- what is asked --------------------------------------------------------------------------------------------------------------
+// --- what is asked -------------------------------------------------------------------------------------------------
 typedef struct asked {
     mezzo_precision precisions[MEZZO_PRECISION_COUNT];
     int n_precisions;
@@ -94,7 +94,7 @@ static int parse_asked(const cli_args *args, asked *a) {
     return code;
 }
 
-// --- what is told ---------------------------------------------------------------------------------------------------------------
+// --- what is told --------------------------------------------------------------------------------------------------
 typedef struct told {
     const cli_args *args;
     mezzo_device_info device;
@@ -256,7 +256,7 @@ static int run_kernels(const cli_args *args) {
     return code;
 }
 
-// --- the subcommand -------------------------------------------------------------------------------------------------------------
+// --- the subcommand ------------------------------------------------------------------------------------------------
 static int run(const cli_args *args) {
     if (cli_has(args, "kernels"))
         return run_kernels(args);

@@ -24,7 +24,7 @@ typedef struct models {
     mezzo_device_info device;
 } models;
 
-// --- what is asked --------------------------------------------------------------------------------------------------------------
+// --- what is asked -------------------------------------------------------------------------------------------------
 static int parse_sizes(models *m) {
     const char *list = cli_text(m->args, "models", NULL);
     if (cli_has(m->args, "all-models"))
@@ -114,7 +114,7 @@ static int parse(models *m) {
     return code;
 }
 
-// --- what is told ---------------------------------------------------------------------------------------------------------------
+// --- what is told --------------------------------------------------------------------------------------------------
 static char *shown(double x, char *buf, size_t size) {
     snprintf(buf, size, isnan(x) ? "-" : "%.2f", x);
     return buf;
@@ -210,7 +210,7 @@ static void draw(const models *m) {
         fprintf(stderr, "mezzo bench: no chart: %s\n", mezzo_error_message());
 }
 
-// --- measuring ------------------------------------------------------------------------------------------------------------------
+// --- measuring -----------------------------------------------------------------------------------------------------
 static int measure(models *m, mezzo_device *device) {
     mezzo_model_config unused;
     mz_peaks peaks = {0};

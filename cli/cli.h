@@ -39,7 +39,7 @@ typedef struct cli_command {
 extern const cli_command cli_train, cli_eval, cli_sample, cli_data, cli_import, cli_export, cli_explain, cli_bench,
     cli_analyze, cli_advise, cli_sweep, cli_lab, cli_memory, cli_verify, cli_doctor, cli_report, cli_watch;
 
-// --- options (options.c) --------------------------------------------------------------------------------------------------
+// --- options (options.c) -------------------------------------------------------------------------------------------
 typedef struct cli_given {
     const char *name;  // as in the table, or the configuration key
     const char *value; // "" for a flag
@@ -74,7 +74,8 @@ int cli_config(const cli_args *args, mezzo_config **out);
 const char *cli_key(const mezzo_config *config, const char *key);
 bool cli_takes_key(const cli_command *command, const char *key);
 
-// "fp32,bf16" → precisions, each once: CLI_DONE or CLI_USAGE (bench_models.c). `initial` NULL: every one that all devices run.
+// "fp32,bf16" → precisions, each once: CLI_DONE or CLI_USAGE (bench_models.c). `initial` NULL: every one that all
+// devices run.
 int cli_precisions(const cli_args *args, const char *option, const char *initial, mezzo_precision *out, int most,
                    int *n);
 // Not zero once SIGINT, SIGTERM or SIGHUP came; the second one leaves at once (interrupt.c).
@@ -82,7 +83,7 @@ const volatile sig_atomic_t *cli_interruptible(void);
 void cli_ignore_signals(void); // SIGPIPE and SIGXFSZ: the write that they are about fails instead
 int cli_bench_models(const cli_args *args, const char *command); // the half of bench that is in bench_models.c
 
-// --- telling (report.c) ---------------------------------------------------------------------------------------------------
+// --- telling (report.c) --------------------------------------------------------------------------------------------
 void cli_log(void *user, const char *topic, const char *line);         // the library's log lines, to stderr
 void cli_log_quietly(void *user, const char *topic, const char *line); // without notices: what --quiet leaves
 int cli_exit_code(mezzo_status status);
@@ -101,12 +102,12 @@ const char *cli_duration(double seconds, char *buf, size_t size); // "1:02:03", 
 const char *cli_bytes(size_t bytes, char *buf, size_t size);      // "12.3 MB"
 const char *cli_thousands(double number, char *buf, size_t size); // "12,345"
 
-// --- JSON results (json_out.c) --------------------------------------------------------------------------------------------
+// --- JSON results (json_out.c) -------------------------------------------------------------------------------------
 json_t *cli_json_number(double x);                              // null where x is not finite: JSON has no NaN
 json_t *cli_json_text(const char *bytes, size_t n);             // bytes that are not UTF-8 become U+FFFD
 int cli_json_print(const cli_command *command, json_t *result); // takes the reference; NULL is out of memory
 
-// --- figures (plot.c) -------------------------------------------------------------------------------------------------------
+// --- figures (plot.c) ----------------------------------------------------------------------------------------------
 typedef struct cli_plot {
     char folder[512], name[128];
 } cli_plot;
@@ -114,7 +115,7 @@ typedef struct cli_plot {
 bool cli_plot_asked(const cli_args *args, cli_plot *plot, int *code);
 int cli_plotted(const cli_args *args, mezzo_status status, const cli_plot *plot); // tells of the files, or the error
 
-// --- progress (progress.c) ------------------------------------------------------------------------------------------------
+// --- progress (progress.c) -----------------------------------------------------------------------------------------
 typedef struct cli_progress {
     bool quiet, bar;   // bar: stderr is a terminal
     bool drawn;        // a bar is on the screen

@@ -1,4 +1,5 @@
-// mezzo doctor: what this machine has and what it means, a self-test of every precision, and whether configuration files agree.
+// mezzo doctor: what this machine has and what it means, a self-test of every precision, and whether configuration
+// files agree.
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,13 +13,13 @@
 
 enum { MAX_FILES = 64, MAX_GPUS = 64 };
 
-// --- the device -----------------------------------------------------------------------------------------------------------------
+// --- the device ----------------------------------------------------------------------------------------------------
 static const char *fp8_of(const mezzo_device_info *info) {
     return info->compute_capability >= 89 ? "tensor cores (not used by mezzo)" : "not supported";
 }
 
-// A model of a size that the device is used for, in every precision that it runs natively: what advise and --precision auto do
-// with a model of the user's.
+// A model of a size that the device is used for, in every precision that it runs natively: what advise and --precision
+// auto do with a model of the user's.
 static mezzo_status choose_here(mezzo_device *device, const mezzo_device_info *info, mz_choice *out) {
     bool gpu = info->compute_capability > 0;
     mz_choose_options o = mz_choose_defaults();
@@ -217,7 +218,7 @@ static int examine(const cli_args *args) {
     return code != CLI_DONE ? code : all ? CLI_DONE : CLI_CHECK_FAILED;
 }
 
-// --- configuration files --------------------------------------------------------------------------------------------------------
+// --- configuration files -------------------------------------------------------------------------------------------
 // "cc=7.5,gpus=2,cpu=bf16": a machine that is not this one.
 static int parse_assumed(const cli_args *args, const char *text, mz_where *where) {
     int major = 0, minor = 0, gpus = 1, used = 0;

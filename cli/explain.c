@@ -63,8 +63,8 @@ static mezzo_status collect(const mezzo_graph *g, const mezzo_program_options *o
     return t->status;
 }
 
-// The k-th op of a name in a module stays the k-th through the fuse pass, if it stays at all; what it took in is written behind
-// its name: "linear+relu".
+// The k-th op of a name in a module stays the k-th through the fuse pass, if it stays at all; what it took in is
+// written behind its name: "linear+relu".
 static bool same_op(const row *a, const row *b) {
     size_t n = strcspn(a->op, "+");
     return n == strcspn(b->op, "+") && strncmp(a->op, b->op, n) == 0 && strcmp(a->module, b->module) == 0 &&
@@ -85,7 +85,7 @@ static void mark_fused(table *plain, const table *fused) {
     }
 }
 
-// --- the summary: what the tensors that outlive an op are stored in -------------------------------------------------------
+// --- the summary: what the tensors that outlive an op are stored in ------------------------------------------------
 typedef struct summary {
     size_t params, shadows;
     int64_t elements;
@@ -135,7 +135,7 @@ mezzo_status cli_explain_params(const mezzo_graph *g, const mezzo_program_option
     return MEZZO_OK;
 }
 
-// --- parameters: how masters are kept, and the copies that products read ---------------------------------------------------
+// --- parameters: how masters are kept, and the copies that products read -------------------------------------------
 enum { MASTERS = MEZZO_MASTER_STOCHASTIC + 1 };
 
 typedef struct param_row {
@@ -198,7 +198,7 @@ static void print_params(const params_table *t) {
                mezzo_master_name(t->rows[i].master), copy_name(&t->rows[i]), t->rows[i].rule);
 }
 
-// --- printing -------------------------------------------------------------------------------------------------------------
+// --- printing ------------------------------------------------------------------------------------------------------
 enum { COLUMNS = 13 };
 
 static void cells_of(const row *r, const char *cells[COLUMNS]) {
@@ -310,7 +310,7 @@ static int print_json(const cli_args *args, const table *t, const summary *s, co
     return cli_json_print(args->command, o);
 }
 
-// --- two precisions side by side ------------------------------------------------------------------------------------------------
+// --- two precisions side by side -----------------------------------------------------------------------------------
 static bool same_dtypes(const row *a, const row *b) {
     return a->storage == b->storage && a->compute == b->compute && a->reduce == b->reduce && a->operand == b->operand &&
            a->gradient == b->gradient && strcmp(a->scale, b->scale) == 0;
@@ -407,7 +407,7 @@ static int write_dot(const cli_args *args, const mezzo_graph *graph, const mezzo
     return CLI_DONE;
 }
 
-// --- the command ------------------------------------------------------------------------------------------------------------
+// --- the command ---------------------------------------------------------------------------------------------------
 // "auto" depends on the machine: its device is asked, and the reason told.
 static mezzo_status resolve(const mezzo_config *config, mezzo_precision *precision) {
     if (mz_precision(*precision) != NULL)

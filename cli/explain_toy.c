@@ -1,4 +1,5 @@
-// mezzo explain --toy: the question of Stanford's CS336, which tensor of a small model has which dtype, answered for every precision.
+// mezzo explain --toy: the question of Stanford's CS336, which tensor of a small model has which dtype, answered for
+// every precision.
 #include "base/precision.h"
 #include "cli.h"
 #include "explain.h"

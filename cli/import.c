@@ -23,7 +23,7 @@ static int check(const cli_args *args, const char *what) {
     return CLI_DONE;
 }
 
-// --- import -------------------------------------------------------------------------------------------------------------------
+// --- import --------------------------------------------------------------------------------------------------------
 static int run_import(const cli_args *args) {
     int code = check(args, "a folder or a file");
     if (code != CLI_DONE)
@@ -76,7 +76,7 @@ const cli_command cli_import = {
     .run = run_import,
 };
 
-// --- export -------------------------------------------------------------------------------------------------------------------
+// --- export --------------------------------------------------------------------------------------------------------
 static int run_export(const cli_args *args) {
     static const struct {
         const char *name;

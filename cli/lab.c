@@ -1,4 +1,5 @@
-// mezzo lab: numerics one can see. One function a lesson: it computes, prints a table or JSON, and says what the numbers mean.
+// mezzo lab: numerics one can see. One function a lesson: it computes, prints a table or JSON, and says what the
+// numbers mean.
 #include <math.h>
 #include <stdlib.h>
 
@@ -13,7 +14,7 @@ static const char *number(double x, char buffer[24]) {
     return buffer;
 }
 
-// --- formats ------------------------------------------------------------------------------------------------------------------
+// --- formats -------------------------------------------------------------------------------------------------------
 typedef struct fact {
     mz_lab_format format;
     mz_lab_format_facts is;
@@ -155,7 +156,7 @@ static int formats(const cli_args *args) {
     return CLI_DONE;
 }
 
-// --- accumulate -----------------------------------------------------------------------------------------------------------------
+// --- accumulate ----------------------------------------------------------------------------------------------------
 typedef struct total {
     const char *way, *title;
     mz_sum_result is;
@@ -206,7 +207,7 @@ static int accumulate(const cli_args *args) {
     return CLI_DONE;
 }
 
-// --- overflow -------------------------------------------------------------------------------------------------------------------
+// --- overflow ------------------------------------------------------------------------------------------------------
 static const double softmax_logits[] = {5, 10, 11, 11.0859375, 11.1, 12, 20, 88, 89, 100};
 static const mezzo_dtype softmax_formats[] = {MEZZO_F16, MEZZO_BF16, MEZZO_F32};
 
@@ -318,7 +319,7 @@ static int overflow(const cli_args *args) {
     return CLI_DONE;
 }
 
-// --- clipping -------------------------------------------------------------------------------------------------------------------
+// --- clipping ------------------------------------------------------------------------------------------------------
 typedef struct clip_row {
     const char *order;
     mz_clip_order is;
@@ -359,7 +360,7 @@ static int clipping(const cli_args *args) {
     return CLI_DONE;
 }
 
-// --- layernorm ------------------------------------------------------------------------------------------------------------------
+// --- layernorm -----------------------------------------------------------------------------------------------------
 static const mezzo_dtype norm_formats[] = {MEZZO_F16, MEZZO_BF16};
 
 typedef struct norm {
@@ -416,7 +417,7 @@ static int layernorm(const cli_args *args) {
     return CLI_DONE;
 }
 
-// --- the command ----------------------------------------------------------------------------------------------------------------
+// --- the command ---------------------------------------------------------------------------------------------------
 static const struct {
     const char *name;
     int (*run)(const cli_args *args);

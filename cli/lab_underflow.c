@@ -22,7 +22,7 @@ static int64_t not_finite(const int64_t *counts) {
     return counts[MZ_HISTOGRAM_BUCKETS - 2] + counts[MZ_HISTOGRAM_BUCKETS - 1];
 }
 
-// --- JSON -------------------------------------------------------------------------------------------------------------------------
+// --- JSON ----------------------------------------------------------------------------------------------------------
 static json_t *fate_json(const int64_t *counts, int scale) {
     mz_fp16_fate plain = mz_fp16_fate_of(counts, 0), scaled = mz_fp16_fate_of(counts, scale);
     json_t *buckets = json_object();
@@ -64,7 +64,7 @@ static json_t *result_json(const mz_underflow *u, int scale) {
                      "tensors", tensors);
 }
 
-// --- text -------------------------------------------------------------------------------------------------------------------------
+// --- text ----------------------------------------------------------------------------------------------------------
 // scale -1: activations, which nobody scales.
 static void print_line(const char *name, const int64_t *counts, int scale) {
     mz_fp16_fate plain = mz_fp16_fate_of(counts, 0), scaled = mz_fp16_fate_of(counts, scale > 0 ? scale : 0);

@@ -51,7 +51,7 @@ typedef struct asked {
     int n_savings;
 } asked;
 
-// --- what is asked ------------------------------------------------------------------------------------------------------------
+// --- what is asked -------------------------------------------------------------------------------------------------
 // "24GiB", "80 GB", "512MiB", "1e9": bytes. "7B", "350M": a count.
 static int parse_amount(const cli_args *args, const char *option, bool bytes, double *out) {
     static const struct {
@@ -136,7 +136,7 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     return mezzo_device_describe(a->device, &a->info);
 }
 
-// --- planning -----------------------------------------------------------------------------------------------------------------
+// --- planning ------------------------------------------------------------------------------------------------------
 static mz_workload workload_of(const asked *a, mezzo_precision precision, int optimizer, mezzo_master master) {
     mz_workload w = a->w;
     w.precision = precision;
@@ -234,7 +234,7 @@ static mezzo_status plan_savings(asked *a) {
     return MEZZO_OK;
 }
 
-// --- telling -------------------------------------------------------------------------------------------------------------------
+// --- telling -------------------------------------------------------------------------------------------------------
 static const char *mib(size_t bytes, char *buffer, size_t size) {
     double x = (double)bytes / 1048576;
     snprintf(buffer, size, x < 1024 ? "%.1f MiB" : "%.2f GiB", x < 1024 ? x : x / 1024);
@@ -416,7 +416,7 @@ static json_t *schemes_json(double params) {
     return list;
 }
 
-// --- the command ----------------------------------------------------------------------------------------------------------------
+// --- the command ---------------------------------------------------------------------------------------------------
 static mezzo_status draw(const asked *a, const cli_plot *plot) {
     mz_memory_bar bars[ROWS_MOST];
     char title[160], text[32];

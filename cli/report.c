@@ -85,7 +85,7 @@ void cli_print_text(FILE *to, const char *text, size_t n) {
     }
 }
 
-// --- help: at most 80 columns ---------------------------------------------------------------------------------------------------
+// --- help: at most 80 columns --------------------------------------------------------------------------------------
 enum { HELP_COLUMNS = 80, HELP_COLUMN = 26 }; // of a line; where the texts of options begin
 
 static int columns_of(const char *text, size_t bytes) { // UTF-8 characters

@@ -11,8 +11,8 @@
 
 static volatile sig_atomic_t stop;
 
-// The first signal asks the run to stop before the next kernel (on a GPU: step), the second leaves at once. Files on the disk are
-// complete at every moment.
+// The first signal asks the run to stop before the next kernel (on a GPU: step), the second leaves at once. Files on
+// the disk are complete at every moment.
 static void on_signal(int number) {
     static const char note[] = "\nmezzo train: stopping; press Ctrl-C again to quit now\n";
     if (stop)
@@ -183,8 +183,8 @@ static bool names_model(const cli_args *args) {
     return false;
 }
 
-// Without a word on the model: one of a size that this machine trains in minutes, with a context that the text has room for. GPT-2's own
-// size would take days on a CPU.
+// Without a word on the model: one of a size that this machine trains in minutes, with a context that the text has room
+// for. GPT-2's own size would take days on a CPU.
 static mezzo_status choose_model(const cli_args *args, mezzo_config *config) {
     const char *device = cli_key(config, "device.name"), *data = cli_key(config, "data.path");
     mezzo_device *gpu = NULL;

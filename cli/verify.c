@@ -7,8 +7,9 @@
 #include "io/json.h"
 #include "study/measure/verify.h"
 
-// What is trained where nothing is said: a GPT on characters whose activations outweigh its weights, so that memory is about what
-// a precision can change. Batches of 64: fp32 masters, gradients and moments are in both runs and hide the rest in small ones.
+// What is trained where nothing is said: a GPT on characters whose activations outweigh its weights, so that memory is
+// about what a precision can change. Batches of 64: fp32 masters, gradients and moments are in both runs and hide the
+// rest in small ones.
 static const struct {
     const char *key, *value;
 } defaults[] = {{"model.name", "gpt2"},   {"model.layers", "4"},     {"model.heads", "4"},

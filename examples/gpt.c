@@ -1,5 +1,6 @@
-// Trains a small GPT in a loop of its own: data, accumulation, a loss scale, checkpoints. Run again with the same folder it goes on where it
-// stopped. Seeds are drawn as `mezzo train` draws them, so the losses are its losses, to the bit (tests/cli/own_loop.sh).
+// Trains a small GPT in a loop of its own: data, accumulation, a loss scale, checkpoints. Run again with the same
+// folder it goes on where it stopped. Seeds are drawn as `mezzo train` draws them, so the losses are its losses, to the
+// bit (tests/cli/own_loop.sh).
 //
 //     cc gpt.c $(pkg-config --cflags --libs mezzo) -lm && ./a.out [FILE [FOLDER [fp32|bf16|fp16 [DEVICE]]]]
 #include <stdio.h>

@@ -1,4 +1,5 @@
-// Trains a small classifier with a loop of its own: an autocast region, a grad scaler, an optimizer; only public headers.
+// Trains a small classifier with a loop of its own: an autocast region, a grad scaler, an optimizer; only public
+// headers.
 //
 //     cc toy.c $(pkg-config --cflags --libs mezzo) -lm && ./a.out [fp32|bf16|fp16] [device]
 #include <stdio.h>
@@ -17,8 +18,8 @@ enum { BATCH = 32, INPUTS = 5, HIDDEN = 10, CLASSES = 3, STEPS = 300 };
         }                                                                                                              \
     } while (0)
 
-// x [B, 5] → fc1 → relu → layer norm → fc2 → logits [B, 3] → loss. The region asks for a precision; masters stay FP32, the norm and
-// the loss compute in FP32 whatever it says.
+// x [B, 5] → fc1 → relu → layer norm → fc2 → logits [B, 3] → loss. The region asks for a precision; masters stay FP32,
+// the norm and the loss compute in FP32 whatever it says.
 static mezzo_status build(mezzo_graph *g, mezzo_precision precision) {
     const mezzo_init small = {.kind = MEZZO_INIT_NORMAL, .a = 0.3F}, one = {.kind = MEZZO_INIT_CONSTANT, .a = 1};
     mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, (int64_t[]){BATCH, INPUTS});

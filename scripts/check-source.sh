@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Rules that no compiler checks: file length, no unfinished marks, a library that never prints, exits or aborts, and a shared library
-# that exports only mezzo_*. scripts/check-source.sh [LIBRARY]
+# Rules that no compiler checks: lengths of files and lines, no unfinished marks, a library that never prints, exits or
+# aborts, and a shared library that exports only mezzo_*. scripts/check-source.sh [LIBRARY]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,12 +15,17 @@ while read -r lines file; do
     [[ $file == total ]] || ((lines <= 800)) || complain "$file: $lines lines; 800 are the limit"
 done < <(sources | xargs -0 wc -l)
 
+found=$(git ls-files '*.[ch]' '*.cu' '*.cuh' '*.def' '*.cpp' |
+    LC_ALL=C.UTF-8 xargs grep -nP '^\X{121,}' | cut -c 1-100 || true)
+[[ -z $found ]] || complain "$found
+lines of more than 120 columns"
+
 marks='TO''DO|FIX''ME|XX''X|HA''CK'
 found=$(sources | xargs -0 grep -nwE "$marks" || true)
 [[ -z $found ]] || complain "$found"
 
 found=$(grep -rnE --include='*.[ch]' '\b(printf|puts|putchar|perror|exit|_exit|abort|assert|setlocale)[[:space:]]*\(|\b(stdout|stderr)\b' src include |
-    grep -vE '^[^:]*:[0-9]+:[[:space:]]*(//|\*)|//.*\b(printf|puts|perror|exit|_exit|abort|assert|stdout|stderr)\b|format\(printf' || true)
+    grep -vE '^[^:]*:[0-9]+:[[:space:]]*(//|\*)|//.*\b(printf|puts|perror|exit|_exit|abort|assert|stdout|stderr)\b|format\(printf|"/dev/std(out|err)"' || true)
 [[ -z $found ]] || complain "$found
 the library never prints, exits or aborts"
 

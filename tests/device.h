@@ -1,5 +1,5 @@
-// The device that a test of whole steps runs on: MEZZO_TEST_DEVICE, or "cpu" where that is not set. ctest runs these tests a second
-// time with it set to "cuda" in a build that has that backend (tests/CMakeLists.txt).
+// The device that a test of whole steps runs on: MEZZO_TEST_DEVICE, or "cpu" where that is not set. ctest runs these
+// tests a second time with it set to "cuda" in a build that has that backend (tests/CMakeLists.txt).
 #ifndef TEST_DEVICE_H
 #define TEST_DEVICE_H
 

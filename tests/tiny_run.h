@@ -1,4 +1,5 @@
-// Training runs of a GPT so small that a step takes a millisecond, through the public calls. For tests of what a run leaves.
+// Training runs of a GPT so small that a step takes a millisecond, through the public calls. For tests of what a run
+// leaves.
 #ifndef TINY_RUN_H
 #define TINY_RUN_H
 

@@ -1,5 +1,6 @@
-// Text and tokens: tokenizers, corpora (the training and validation token streams of a text or of token shards) and loaders
-// (which batch comes when). Everything here lives in host memory or in mapped files; nothing knows devices or models.
+// Text and tokens: tokenizers, corpora (the training and validation token streams of a text or of token shards) and
+// loaders (which batch comes when). Everything here lives in host memory or in mapped files; nothing knows devices or
+// models.
 #ifndef MEZZO_DATA_H
 #define MEZZO_DATA_H
 
@@ -12,47 +13,50 @@
 extern "C" {
 #endif
 
-// --- tokenizers -----------------------------------------------------------------------------------------------------------
+// --- tokenizers ----------------------------------------------------------------------------------------------------
 // Immutable once made; may be used by several threads at a time. Tokens are 0 … vocab - 1.
 typedef struct mezzo_tokenizer mezzo_tokenizer;
 
 // 256 tokens, one a byte value; any bytes can be encoded.
 MEZZO_API mezzo_status mezzo_tokenizer_create_byte(mezzo_tokenizer **out); // the caller owns *out
-// One token for each different Unicode character of `text` (n bytes of UTF-8), numbered in code point order, as nanoGPT's
-// character-level data preparation does. MEZZO_ERR_FORMAT names the byte offset of what is not UTF-8; MEZZO_ERR_INVALID: empty text.
+// One token for each different Unicode character of `text` (n bytes of UTF-8), numbered in code point order, as
+// nanoGPT's character-level data preparation does. MEZZO_ERR_FORMAT names the byte offset of what is not UTF-8;
+// MEZZO_ERR_INVALID: empty text.
 MEZZO_API mezzo_status mezzo_tokenizer_create_char(const char *text, size_t n, mezzo_tokenizer **out);
-// GPT-2's byte-pair encoding, 50257 tokens; any bytes can be encoded. The library carries its merges. "<|endoftext|>" (50256) is never
-// made from text.
+// GPT-2's byte-pair encoding, 50257 tokens; any bytes can be encoded. The library carries its merges. "<|endoftext|>"
+// (50256) is never made from text.
 MEZZO_API mezzo_status mezzo_tokenizer_create_gpt2(mezzo_tokenizer **out);
-// The same with a vocabulary of your own, in files of GPT-2's form: vocab.json, {"token": number}, and merges.txt, "left right" a line
-// (docs/data.md). `vocab_path` NULL: the merges make the vocabulary, as GPT-2's do. MEZZO_ERR_FORMAT names file and line or token.
+// The same with a vocabulary of your own, in files of GPT-2's form: vocab.json, {"token": number}, and merges.txt,
+// "left right" a line (docs/data.md). `vocab_path` NULL: the merges make the vocabulary, as GPT-2's do.
+// MEZZO_ERR_FORMAT names file and line or token.
 MEZZO_API mezzo_status mezzo_tokenizer_create_bpe(const char *vocab_path, const char *merges_path,
                                                   mezzo_tokenizer **out);
-// tokenizer.json (docs/data.md has the format), a merges file *.txt or *.bpe, or a folder with merges.txt and vocab.json or with
-// tokenizer.json. MEZZO_ERR_IO or MEZZO_ERR_FORMAT names the file and the key or line.
+// tokenizer.json (docs/data.md has the format), a merges file *.txt or *.bpe, or a folder with merges.txt and
+// vocab.json or with tokenizer.json. MEZZO_ERR_IO or MEZZO_ERR_FORMAT names the file and the key or line.
 MEZZO_API mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out);
 MEZZO_API mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path); // atomically
-// FOLDER/vocab.json and FOLDER/merges.txt, each atomically, as transformers' GPT2Tokenizer reads them. INVALID for "byte" and "char".
+// FOLDER/vocab.json and FOLDER/merges.txt, each atomically, as transformers' GPT2Tokenizer reads them. INVALID for
+// "byte" and "char".
 MEZZO_API mezzo_status mezzo_tokenizer_save_bpe(const mezzo_tokenizer *tok, const char *folder);
 MEZZO_API void mezzo_tokenizer_free(mezzo_tokenizer *tok); // NULL is fine
 
 MEZZO_API const char *mezzo_tokenizer_kind(const mezzo_tokenizer *tok); // "byte", "char", "gpt2", "bpe"
 MEZZO_API int32_t mezzo_tokenizer_vocab(const mezzo_tokenizer *tok);
 // Writes the tokens of `text` (n bytes) to tokens[], which has room for n: no token stands for less than a byte.
-// MEZZO_ERR_INVALID names the byte offset of a character that the tokenizer does not have, MEZZO_ERR_FORMAT that of bytes
-// that are not UTF-8 (char); *count is then the number of tokens before it.
+// MEZZO_ERR_INVALID names the byte offset of a character that the tokenizer does not have, MEZZO_ERR_FORMAT that of
+// bytes that are not UTF-8 (char); *count is then the number of tokens before it.
 MEZZO_API mezzo_status mezzo_tokenizer_encode(const mezzo_tokenizer *tok, const char *text, size_t n, int32_t *tokens,
                                               size_t *count);
 // The bytes one token stands for, owned by the tokenizer, not NUL-terminated; NULL and *n = 0 for a token out of range.
 MEZZO_API const char *mezzo_tokenizer_bytes(const mezzo_tokenizer *tok, int32_t token, size_t *n);
 // The most bytes that one token stands for.
 MEZZO_API size_t mezzo_tokenizer_max_bytes(const mezzo_tokenizer *tok);
-// Writes the text of tokens[] and a NUL to text[], which has room for count × max_bytes + 1 bytes; *n is its length without
-// the NUL. MEZZO_ERR_INVALID names the position and value of a token out of range.
+// Writes the text of tokens[] and a NUL to text[], which has room for count × max_bytes + 1 bytes; *n is its length
+// without the NUL. MEZZO_ERR_INVALID names the position and value of a token out of range.
 MEZZO_API mezzo_status mezzo_tokenizer_decode(const mezzo_tokenizer *tok, const int32_t *tokens, size_t count,
                                               char *text, size_t *n);
 
-// --- corpora --------------------------------------------------------------------------------------------------------------
+// --- corpora -------------------------------------------------------------------------------------------------------
 typedef enum mezzo_corpus_part { MEZZO_TRAIN, MEZZO_VALIDATION } mezzo_corpus_part;
 
 // Where the tokens come from: `path` alone, or `train` and (optionally) `validation`. A source is
@@ -67,15 +71,15 @@ typedef struct mezzo_corpus_options {
     // Of texts: NULL or "char" (the characters of the training and validation text), "byte", "gpt2", or what
     // mezzo_tokenizer_load takes. Of shards: NULL, "char" and "byte" mean none but the folder's own.
     const char *tokenizer;
-    // Of the characters of `path`'s text, the first int(train_fraction × n) train and the rest validates. 0 means 0.9, nanoGPT's;
-    // 1 leaves no validation text.
+    // Of the characters of `path`'s text, the first int(train_fraction × n) train and the rest validates. 0 means 0.9,
+    // nanoGPT's; 1 leaves no validation text.
     double train_fraction;
 } mezzo_corpus_options;
 
 typedef struct mezzo_corpus mezzo_corpus;
-// Texts are read and tokenized, shards are mapped. The caller owns *out. Errors, each naming the file: MEZZO_ERR_IO (missing,
-// unreadable), MEZZO_ERR_FORMAT (empty, cut off, not UTF-8 at a byte offset), MEZZO_ERR_INVALID (a combination of options that
-// says nothing, a character that the given tokenizer does not have).
+// Texts are read and tokenized, shards are mapped. The caller owns *out. Errors, each naming the file: MEZZO_ERR_IO
+// (missing, unreadable), MEZZO_ERR_FORMAT (empty, cut off, not UTF-8 at a byte offset), MEZZO_ERR_INVALID (a
+// combination of options that says nothing, a character that the given tokenizer does not have).
 MEZZO_API mezzo_status mezzo_corpus_open(const mezzo_corpus_options *options, mezzo_corpus **out);
 MEZZO_API void mezzo_corpus_free(mezzo_corpus *corpus); // NULL is fine; after its loaders
 // Owned by the corpus; NULL where shards came without one.
@@ -85,18 +89,21 @@ MEZZO_API uint64_t mezzo_corpus_tokens(const mezzo_corpus *corpus, mezzo_corpus_
 MEZZO_API mezzo_status mezzo_corpus_check(const mezzo_corpus *corpus, int32_t vocab);
 
 typedef enum mezzo_shard_format { MEZZO_SHARD_LLMC, MEZZO_SHARD_NANOGPT } mezzo_shard_format;
-// Writes `folder` (made if missing) with train.bin, val.bin and tokenizer.json, each atomically; of these, what the corpus does
-// not have is removed from the folder. MEZZO_ERR_INVALID where one of them is a file that the corpus is read from.
-// llm.c's format holds uint16 tokens, or uint32 above a vocabulary of 65536 (its Llama 3 form), and at most 2^31 - 1 of them;
-// nanoGPT's holds uint16 only: MEZZO_ERR_INVALID where the corpus does not fit. MEZZO_ERR_IO names the file.
+// Writes `folder` (made if missing) with train.bin, val.bin and tokenizer.json, each atomically; of these, what the
+// corpus does not have is removed from the folder. MEZZO_ERR_INVALID where one of them is a file that the corpus is
+// read from. llm.c's format holds uint16 tokens, or uint32 above a vocabulary of 65536 (its Llama 3 form), and at most
+// 2^31 - 1 of them; nanoGPT's holds uint16 only: MEZZO_ERR_INVALID where the corpus does not fit. MEZZO_ERR_IO names
+// the file.
 MEZZO_API mezzo_status mezzo_corpus_save(const mezzo_corpus *corpus, const char *folder, mezzo_shard_format format);
 
-// --- loaders --------------------------------------------------------------------------------------------------------------
+// --- loaders -------------------------------------------------------------------------------------------------------
 typedef enum mezzo_loader_order {
-    // Row r of batch k starts at a place drawn uniformly from all places with length + 1 tokens after them in one file, by
+    // Row r of batch k starts at a place drawn uniformly from all places with length + 1 tokens after them in one file,
+    // by
     // Philox keyed with (seed, stream, k × batch + r): no state but k, and two batches of 6 are one batch of 12.
     MEZZO_LOADER_RANDOM,
-    // Consecutive windows in file order: every token but the first of a file is a target exactly once. A file's last window
+    // Consecutive windows in file order: every token but the first of a file is a target exactly once. A file's last
+    // window
     // may be shorter than `length`: it is filled up with inputs 0 and targets -1, which the loss ignores.
     MEZZO_LOADER_SEQUENTIAL,
 } mezzo_loader_order;
@@ -113,16 +120,19 @@ typedef struct mezzo_loader_options {
 } mezzo_loader_options;
 
 typedef struct mezzo_loader mezzo_loader;
-// The corpus is borrowed. MEZZO_ERR_INVALID: a split without tokens or, for RANDOM, shorter than one sequence (length + 1 tokens
-// in one file), naming the file; batch, length or vocab out of range; a tokenizer with more tokens than `vocab`. Shards of at
-// most 256 MiB are read through here (see mezzo_corpus_check), larger ones are checked batch by batch.
+// The corpus is borrowed. MEZZO_ERR_INVALID: a split without tokens or, for RANDOM, shorter than one sequence (length +
+// 1 tokens in one file), naming the file; batch, length or vocab out of range; a tokenizer with more tokens than
+// `vocab`. Shards of at most 256 MiB are read through here (see mezzo_corpus_check), larger ones are checked batch by
+// batch.
 MEZZO_API mezzo_status mezzo_loader_create(const mezzo_corpus *corpus, const mezzo_loader_options *options,
                                            mezzo_loader **out);
 MEZZO_API void mezzo_loader_free(mezzo_loader *loader); // NULL is fine
-// Batch k: inputs [B, T] and targets [B, T] as int32, targets being the inputs moved on by one token. SEQUENTIAL: batches past
-// the last start again (k modulo mezzo_loader_batches), and rows past the last window are filled up too. MEZZO_ERR_INVALID names file, position and value of a token ≥ vocab. Allocates nothing.
+// Batch k: inputs [B, T] and targets [B, T] as int32, targets being the inputs moved on by one token. SEQUENTIAL:
+// batches past the last start again (k modulo mezzo_loader_batches), and rows past the last window are filled up too.
+// MEZZO_ERR_INVALID names file, position and value of a token ≥ vocab. Allocates nothing.
 MEZZO_API mezzo_status mezzo_loader_batch(const mezzo_loader *loader, uint64_t k, int32_t *inputs, int32_t *targets);
-// The batch at the loader's position, which then moves on by one. The position is the loader's whole state: a checkpoint keeps it.
+// The batch at the loader's position, which then moves on by one. The position is the loader's whole state: a
+// checkpoint keeps it.
 MEZZO_API mezzo_status mezzo_loader_next(mezzo_loader *loader, int32_t *inputs, int32_t *targets);
 MEZZO_API uint64_t mezzo_loader_position(const mezzo_loader *loader);
 MEZZO_API void mezzo_loader_seek(mezzo_loader *loader, uint64_t position);

@@ -37,7 +37,7 @@ typedef struct mezzo_device_info {
 } mezzo_device_info;
 MEZZO_API mezzo_status mezzo_device_describe(mezzo_device *device, mezzo_device_info *out);
 
-// --- measuring ------------------------------------------------------------------------------------------------------------
+// --- measuring -----------------------------------------------------------------------------------------------------
 // What the device's sensors say now. NaN, and 0 for bytes, where there is no such sensor or it may not be read.
 typedef struct mezzo_telemetry {
     double watts;
@@ -51,16 +51,17 @@ MEZZO_API mezzo_status mezzo_device_telemetry(mezzo_device *device, mezzo_teleme
 // Starts memory_peak again from what is allocated now.
 MEZZO_API void mezzo_device_reset_peak(mezzo_device *device);
 
-// Marks 0 … 63 are put into the stream of work, without waiting; elapsed is the time between two of them on the device's own
-// clock (a GPU's events; on a CPU the clock when mark was called) and waits until both have passed.
+// Marks 0 … 63 are put into the stream of work, without waiting; elapsed is the time between two of them on the
+// device's own clock (a GPU's events; on a CPU the clock when mark was called) and waits until both have passed.
 MEZZO_API mezzo_status mezzo_device_mark(mezzo_device *device, int mark);
 MEZZO_API mezzo_status mezzo_device_elapsed(mezzo_device *device, int from, int to, double *seconds);
 // Waits until everything asked so far is done.
 MEZZO_API mezzo_status mezzo_device_sync(mezzo_device *device);
 
-// requested × device → effective, with the reason as one line (buffer of `size` bytes; NULL to drop it). AUTO picks the fastest
-// measured. A format the device lacks is never lost silently: the reason says what happened (a storage format with FP32
-// arithmetic still stores BF16/FP16; BF16 where only FP16 has arithmetic becomes FP16; TF32 on a device without it runs FP32).
+// requested × device → effective, with the reason as one line (buffer of `size` bytes; NULL to drop it). AUTO picks the
+// fastest measured. A format the device lacks is never lost silently: the reason says what happened (a storage format
+// with FP32 arithmetic still stores BF16/FP16; BF16 where only FP16 has arithmetic becomes FP16; TF32 on a device
+// without it runs FP32).
 MEZZO_API mezzo_status mezzo_precision_resolve(mezzo_device *device, mezzo_precision requested,
                                                mezzo_precision *effective, char *reason, size_t size);
 

@@ -42,14 +42,15 @@ typedef enum mezzo_precision {
 MEZZO_API size_t mezzo_dtype_size(mezzo_dtype dtype);      // bytes of one element in storage
 MEZZO_API const char *mezzo_dtype_name(mezzo_dtype dtype); // "fp32", "bf16", "i32", …
 MEZZO_API const char *mezzo_precision_name(mezzo_precision precision);
-// Name → value. Other tools' names are taken too ("bfloat16", "half", "16-mixed", "torch.float32"), in upper or lower case.
-// MEZZO_ERR_INVALID: no such precision (the message has the nearest and all), or one that names none ("amp": it says why).
+// Name → value. Other tools' names are taken too ("bfloat16", "half", "16-mixed", "torch.float32"), in upper or lower
+// case. MEZZO_ERR_INVALID: no such precision (the message has the nearest and all), or one that names none ("amp": it
+// says why).
 MEZZO_API mezzo_status mezzo_precision_parse(const char *name, mezzo_precision *out);
 // Gradients underflow without a loss scale: a scaler should be on. False for MEZZO_PRECISION_AUTO.
 MEZZO_API bool mezzo_precision_needs_loss_scale(mezzo_precision precision);
 
-// Bits of one value. Rounding is to nearest, ties to even; overflow goes to infinity (E4M3: to NaN); NaN stays NaN (quiet);
-// subnormals are exact. `mezzo_f32_to_*` round once from the float; the f64 forms round once from the double.
+// Bits of one value. Rounding is to nearest, ties to even; overflow goes to infinity (E4M3: to NaN); NaN stays NaN
+// (quiet); subnormals are exact. `mezzo_f32_to_*` round once from the float; the f64 forms round once from the double.
 MEZZO_API uint16_t mezzo_f32_to_f16(float x);
 MEZZO_API uint16_t mezzo_f64_to_f16(double x);
 MEZZO_API float mezzo_f16_to_f32(uint16_t bits);
@@ -65,13 +66,15 @@ MEZZO_API float mezzo_e5m2_to_f32(uint8_t bits);
 // Rounds x to a float dtype and back. Integer dtypes return x.
 MEZZO_API double mezzo_round_to(double x, mezzo_dtype dtype);
 
-// Converts n elements; the arrays must not overlap unless they are the same and the sizes equal. Float dtypes convert as above;
-// a float to an integer truncates, out of range is MEZZO_ERR_INVALID, as is any pair with TF32 storage other than F32.
+// Converts n elements; the arrays must not overlap unless they are the same and the sizes equal. Float dtypes convert
+// as above; a float to an integer truncates, out of range is MEZZO_ERR_INVALID, as is any pair with TF32 storage other
+// than F32.
 MEZZO_API mezzo_status mezzo_convert(const void *src, mezzo_dtype src_dtype, void *dst, mezzo_dtype dst_dtype,
                                      size_t n);
 
 // Stochastic rounding: rounds x up with probability (x - below) / (above - below), decided by `random`
-// (uniform 32 bits, from Philox keyed by seed, step, tensor and element). Finite values never become infinite unless RNE would.
+// (uniform 32 bits, from Philox keyed by seed, step, tensor and element). Finite values never become infinite unless
+// RNE would.
 MEZZO_API uint16_t mezzo_f32_to_bf16_stochastic(float x, uint32_t random);
 
 #ifdef __cplusplus

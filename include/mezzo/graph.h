@@ -1,7 +1,7 @@
 // The graph builder: a model is written once, with no dtype and no device in it.
 //
-// Op functions return a value, or MEZZO_NONE after an error; the graph keeps its first error (naming the op, the values and
-// both shapes) and later calls do nothing, so model code reads straight through. Ask mezzo_graph_status at the end;
+// Op functions return a value, or MEZZO_NONE after an error; the graph keeps its first error (naming the op, the values
+// and both shapes) and later calls do nothing, so model code reads straight through. Ask mezzo_graph_status at the end;
 // mezzo_program_create asks it too.
 #ifndef MEZZO_GRAPH_H
 #define MEZZO_GRAPH_H
@@ -32,12 +32,12 @@ mezzo_graph_status(const mezzo_graph *graph); // OK, or the first error, whose m
 // How a parameter starts. Values are drawn by Philox keyed by (seed, hash of the parameter's name, element).
 typedef struct mezzo_init {
     enum { MEZZO_INIT_ZERO, MEZZO_INIT_CONSTANT, MEZZO_INIT_NORMAL, MEZZO_INIT_UNIFORM, MEZZO_INIT_TRUNCATED } kind;
-    float
-        a; // CONSTANT: the value; NORMAL: the standard deviation (mean 0); TRUNCATED: the same, drawn again beyond 3·a;
-           // UNIFORM: drawn from [-a, a)
+    float a; // CONSTANT: the value; NORMAL: the standard deviation (mean 0); TRUNCATED: the same, drawn again beyond
+             // 3·a; UNIFORM: drawn from [-a, a)
 } mezzo_init;
 
-// Sources. Names are unique in a graph; a parameter's full name is the module path, a dot and its name ("h.0.ln_1.weight").
+// Sources. Names are unique in a graph; a parameter's full name is the module path, a dot and its name
+// ("h.0.ln_1.weight").
 MEZZO_API mezzo_value mezzo_input(mezzo_graph *g, const char *name, mezzo_dtype dtype, int rank,
                                   const int64_t *shape); // F32 or I32
 MEZZO_API mezzo_value mezzo_param(mezzo_graph *g, const char *name, mezzo_init init, int rank, const int64_t *shape);
@@ -48,8 +48,8 @@ MEZZO_API mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w,
                                    mezzo_value bias); // [… K], [N, K], [N]|NONE → [… N]
 MEZZO_API mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b, bool transpose_a,
                                    bool transpose_b); // [… M K]·[… K N], same leading dimensions
-// a + b, a - b, a · b, element by element. Shapes are brought together by NumPy's rules: side by side from the last dimension, a
-// dimension that is 1 or absent repeats; others must be equal.
+// a + b, a - b, a · b, element by element. Shapes are brought together by NumPy's rules: side by side from the last
+// dimension, a dimension that is 1 or absent repeats; others must be equal.
 MEZZO_API mezzo_value mezzo_add(mezzo_graph *g, mezzo_value a, mezzo_value b);
 MEZZO_API mezzo_value mezzo_sub(mezzo_graph *g, mezzo_value a, mezzo_value b);
 MEZZO_API mezzo_value mezzo_mul(mezzo_graph *g, mezzo_value a, mezzo_value b);
@@ -63,26 +63,29 @@ MEZZO_API mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value
 MEZZO_API mezzo_value mezzo_rmsnorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, float eps);
 MEZZO_API mezzo_value mezzo_swiglu(mezzo_graph *g,
                                    mezzo_value x); // silu(gate)·up: [… 2F], the gate's half first → [… F]
-// Rotary position embedding. The table: cosines and sines of the angles position/theta^(2i/dims), FP32 [length, dims]; positions I32 [length], or
-// NONE for 0, 1, … Made once, read by every layer.
+// Rotary position embedding. The table: cosines and sines of the angles position/theta^(2i/dims), FP32 [length, dims];
+// positions I32 [length], or NONE for 0, 1, … Made once, read by every layer.
 MEZZO_API mezzo_value mezzo_rope_table(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta);
-// Turns the first `dims` dimensions of the first `rotated` of the heads in x [B, T, heads·D] and copies the rest: q, k and v side by side in one
-// tensor can be given whole. A pair is dimensions 2i and 2i+1 where interleaved (CS336), else i and i + dims/2 (Hugging Face).
+// Turns the first `dims` dimensions of the first `rotated` of the heads in x [B, T, heads·D] and copies the rest: q, k
+// and v side by side in one tensor can be given whole. A pair is dimensions 2i and 2i+1 where interleaved (CS336), else
+// i and i + dims/2 (Hugging Face).
 MEZZO_API mezzo_value mezzo_rope(mezzo_graph *g, mezzo_value x, mezzo_value table, int heads, int rotated,
                                  bool interleaved);
 
-// Mixture of experts, dropless: every token gets its top_k experts, and nothing is read by the host. For M tokens, R = M·top_k rows.
+// Mixture of experts, dropless: every token gets its top_k experts, and nothing is read by the host. For M tokens, R =
+// M·top_k rows.
 typedef struct mezzo_routing {
     int top_k;              // experts for each token
     int groups, top_groups; // experts are chosen from the best top_groups of so many groups; 1, 1: from all
     bool normalise;         // a token's weights are divided by their sum
     float scale;            // and multiplied by this
 } mezzo_routing;
-// Scores are sigmoid(logits), logits [… E]; experts are chosen by score + bias ([E]|NONE; it has no gradient), weighed by score.
-// *weights FP32 and *experts I32 are [M, top_k], in falling order of what chose them.
+// Scores are sigmoid(logits), logits [… E]; experts are chosen by score + bias ([E]|NONE; it has no gradient), weighed
+// by score. *weights FP32 and *experts I32 are [M, top_k], in falling order of what chose them.
 MEZZO_API mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_value bias, const mezzo_routing *routing,
                                    mezzo_value *weights, mezzo_value *experts);
-// Rows by expert: *order and *place I32 [R], a stable sort of the indices and its inverse; *offsets I32 [experts + 1], where each expert's begin.
+// Rows by expert: *order and *place I32 [R], a stable sort of the indices and its inverse; *offsets I32 [experts + 1],
+// where each expert's begin.
 MEZZO_API mezzo_status mezzo_expert_order(mezzo_graph *g, mezzo_value indices, int experts, mezzo_value *order,
                                           mezzo_value *place, mezzo_value *offsets);
 // x [M, C] → [R, C]: each token's row, once for each of its experts, in order of expert.
@@ -94,26 +97,27 @@ MEZZO_API mezzo_value mezzo_combine(mezzo_graph *g, mezzo_value x, mezzo_value o
 MEZZO_API mezzo_value mezzo_grouped_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value offsets);
 
 MEZZO_API mezzo_value mezzo_embedding(mezzo_graph *g, mezzo_value table, mezzo_value ids); // [V, C], I32 […] → [… C]
-// Causal softmax(q·kᵀ/√D)·v, with no T×T matrix in memory. q [B, Tq, H·D]; k, v [B, Tk, Hkv·D], Hkv divides H → [B, Tq, H·D].
-// Query i sees keys 0 … i, also where there are more or fewer keys than queries (as torch's is_causal).
+// Causal softmax(q·kᵀ/√D)·v, with no T×T matrix in memory. q [B, Tq, H·D]; k, v [B, Tk, Hkv·D], Hkv divides H → [B, Tq,
+// H·D]. Query i sees keys 0 … i, also where there are more or fewer keys than queries (as torch's is_causal).
 MEZZO_API mezzo_value mezzo_attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads,
                                       int kv_heads, float dropout);
-// The same where every query sees every key: q [B, Tq, H·D]; k, v [B, Tk, Hkv·D] of other positions, or both MEZZO_NONE and q holds
-// q, k and v side by side, [B, T, 3·H·D]. It keeps no cache (mezzo_cache_begin).
+// The same where every query sees every key: q [B, Tq, H·D]; k, v [B, Tk, Hkv·D] of other positions, or both MEZZO_NONE
+// and q holds q, k and v side by side, [B, T, 3·H·D]. It keeps no cache (mezzo_cache_begin).
 MEZZO_API mezzo_value mezzo_attention_full(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads,
                                            int kv_heads, float dropout);
 // The same on one tensor that holds q, k and v side by side: [B, T, 3·H·D] → [B, T, H·D].
 MEZZO_API mezzo_value mezzo_attention_qkv(mezzo_graph *g, mezzo_value qkv, int heads, float dropout);
-// Generating a few positions at a time. After this call every attention of the graph keeps keys and values in two inputs of its own,
-// "cache.N.k" and "cache.N.v" F32 [B, length, Hkv·D] (N counts the attentions), which a run reads and writes: the T positions of a run are
-// rows positions[0] … positions[0] + T-1, from the input "positions" I32 [T], and each sees its row and all before it. mezzo_rope_table
-// without positions takes them from there too. Such a graph runs forward only.
+// Generating a few positions at a time. After this call every attention of the graph keeps keys and values in two
+// inputs of its own, "cache.N.k" and "cache.N.v" F32 [B, length, Hkv·D] (N counts the attentions), which a run reads
+// and writes: the T positions of a run are rows positions[0] … positions[0] + T-1, from the input "positions" I32 [T],
+// and each sees its row and all before it. mezzo_rope_table without positions takes them from there too. Such a graph
+// runs forward only.
 MEZZO_API void mezzo_cache_begin(mezzo_graph *g, int64_t length);
 // The positions of n tokens, I32 [n]: 0, 1, … n-1, or the input "positions" after mezzo_cache_begin.
 MEZZO_API mezzo_value mezzo_positions(mezzo_graph *g, int64_t n);
 MEZZO_API mezzo_value mezzo_softmax(mezzo_graph *g, mezzo_value x); // over the last dimension
-// Mean of -log softmax(logits)[target] over targets that are not `ignore_index`. logits [… V], targets I32 […] → [1]. FP32.
-// With every target ignored the loss is 0 (torch gives NaN).
+// Mean of -log softmax(logits)[target] over targets that are not `ignore_index`. logits [… V], targets I32 […] → [1].
+// FP32. With every target ignored the loss is 0 (torch gives NaN).
 MEZZO_API mezzo_value mezzo_cross_entropy(mezzo_graph *g, mezzo_value logits, mezzo_value targets,
                                           int32_t ignore_index);
 // Mean of (x - target)² over all elements of two values of one shape → [1]. FP32.
@@ -133,8 +137,8 @@ MEZZO_API mezzo_status mezzo_split_sizes(mezzo_graph *g, mezzo_value x, int axis
 MEZZO_API mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis);
 // Pieces begin … end - 1 along an axis; an axis and indices below 0 count from the end.
 MEZZO_API mezzo_value mezzo_slice(mezzo_graph *g, mezzo_value x, int axis, int64_t begin, int64_t end);
-// Dimension i of the result is dimension axes[i] of x; one axis for each of x's dimensions, below 0 from the end. The elements
-// are moved: what follows reads them in order.
+// Dimension i of the result is dimension axes[i] of x; one axis for each of x's dimensions, below 0 from the end. The
+// elements are moved: what follows reads them in order.
 MEZZO_API mezzo_value mezzo_permute(mezzo_graph *g, mezzo_value x, const int *axes);
 MEZZO_API mezzo_value mezzo_transpose(mezzo_graph *g, mezzo_value x, int a, int b); // two axes change places
 

@@ -1,5 +1,6 @@
-// Optimizers, gradient clipping, learning-rate schedules and the grad scaler. Every decision (skip or step, clip factor, next
-// scale, learning rate) is taken on the device from values that live there; no call here waits for it unless it says so.
+// Optimizers, gradient clipping, learning-rate schedules and the grad scaler. Every decision (skip or step, clip
+// factor, next scale, learning rate) is taken on the device from values that live there; no call here waits for it
+// unless it says so.
 #ifndef MEZZO_OPTIMIZER_H
 #define MEZZO_OPTIMIZER_H
 
@@ -14,7 +15,8 @@ typedef struct mezzo_optimizer mezzo_optimizer;
 // The learning rate of optimizer step t = 0, 1, … (steps that were skipped do not count):
 //   t < warmup: lr·(t+1)/(warmup+1)   (nanoGPT's)
 //   CONSTANT: lr.   t ≥ steps: min_lr.   else, with p = (t-warmup)/(steps-warmup):
-//   LINEAR: lr + (min_lr-lr)·p   COSINE: min_lr + (lr-min_lr)·(1+cos πp)/2   POLYNOMIAL: (lr-min_lr)·(1-p)^power + min_lr
+//   LINEAR: lr + (min_lr-lr)·p   COSINE: min_lr + (lr-min_lr)·(1+cos πp)/2   POLYNOMIAL: (lr-min_lr)·(1-p)^power +
+//   min_lr
 typedef struct mezzo_schedule {
     enum { MEZZO_LR_CONSTANT, MEZZO_LR_LINEAR, MEZZO_LR_COSINE, MEZZO_LR_POLYNOMIAL } kind;
     double lr, min_lr, power;
@@ -32,40 +34,44 @@ typedef struct mezzo_optimizer_options {
     // Which parameters this optimizer owns: those whose name matches one of the patterns; NULL = all.
     const char *const *patterns;
     int n_patterns;
-    // Decay group: parameters of this rank or more are decayed (2: matrices and embeddings, not biases and norms). 0 = all.
+    // Decay group: parameters of this rank or more are decayed (2: matrices and embeddings, not biases and norms). 0 =
+    // all.
     int decay_min_rank;
 } mezzo_optimizer_options;
 
 // The usual values: AdamW, lr 1e-3, betas 0.9/0.999, eps 1e-8, decay 0.01, decay_min_rank 0, all parameters.
 MEZZO_API mezzo_optimizer_options mezzo_optimizer_defaults(void);
-// The caller owns *out; it borrows params. Errors: INVALID (no parameter matches, a rate that is NaN or negative, …), MEMORY.
+// The caller owns *out; it borrows params. Errors: INVALID (no parameter matches, a rate that is NaN or negative, …),
+// MEMORY.
 MEZZO_API mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options,
                                               mezzo_optimizer **out);
 MEZZO_API void mezzo_optimizer_free(mezzo_optimizer *optimizer);
-// Multiplies this optimizer's gradients so that their global L2 norm is at most max_norm (factor max_norm/(norm + 1e-6), as
-// torch.nn.utils.clip_grad_norm_). Call it after mezzo_scaler_unscale; before, it clips scaled gradients, as torch does.
+// Multiplies this optimizer's gradients so that their global L2 norm is at most max_norm (factor max_norm/(norm +
+// 1e-6), as torch.nn.utils.clip_grad_norm_). Call it after mezzo_scaler_unscale; before, it clips scaled gradients, as
+// torch does.
 MEZZO_API mezzo_status mezzo_optimizer_clip(mezzo_optimizer *optimizer, double max_norm);
-// A step with no scaler. Gradients are checked all the same: non-finite ones skip the step. INVALID when no program has written
-// gradients since they were zeroed.
+// A step with no scaler. Gradients are checked all the same: non-finite ones skip the step. INVALID when no program has
+// written gradients since they were zeroed.
 MEZZO_API mezzo_status mezzo_optimizer_step(mezzo_optimizer *optimizer);
 MEZZO_API mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *optimizer);
 MEZZO_API mezzo_status mezzo_optimizer_set_schedule(mezzo_optimizer *optimizer, const mezzo_schedule *schedule);
 
 typedef struct mezzo_step_info {
-    int64_t step;    // optimizer steps taken; skipped ones do not count
-    int64_t skipped; // steps skipped for non-finite gradients
-    double
-        grad_norm; // global L2 norm of the last step's gradients after unscaling, before clipping; non-finite if found_inf
-    double clip;    // the factor that clipping applied
-    double lr;      // the rate of the last step taken
-    bool found_inf; // the last step was skipped
+    int64_t step;     // optimizer steps taken; skipped ones do not count
+    int64_t skipped;  // steps skipped for non-finite gradients
+    double grad_norm; // global L2 norm of the last step's gradients after unscaling, before clipping; non-finite if
+                      // found_inf
+    double clip;      // the factor that clipping applied
+    double lr;        // the rate of the last step taken
+    bool found_inf;   // the last step was skipped
 } mezzo_step_info;
 MEZZO_API mezzo_status mezzo_optimizer_info(mezzo_optimizer *optimizer, mezzo_step_info *out); // waits for the device
 MEZZO_API size_t mezzo_optimizer_memory(const mezzo_optimizer *optimizer);                     // bytes of state
 
-// --- grad scaler ------------------------------------------------------------------------------------------------------------
-// torch.amp.GradScaler's state machine and errors, plus: growth when the tracker is at or past the interval (torch: only at
-// it), a finite cap, optional floor, ceiling and hysteresis, and an error when the floor is hit again and again.
+// --- grad scaler ---------------------------------------------------------------------------------------------------
+// torch.amp.GradScaler's state machine and errors, plus: growth when the tracker is at or past the interval (torch:
+// only at it), a finite cap, optional floor, ceiling and hysteresis, and an error when the floor is hit again and
+// again.
 typedef struct mezzo_scaler_options {
     bool enabled;            // false: scale 1 and never changed; the non-finite check stays
     double init_scale;       // 65536
@@ -85,8 +91,8 @@ MEZZO_API void mezzo_scaler_free(mezzo_scaler *scaler);
 // gradients ×= 1/scale, the non-finite check and the norm, in one pass. Once per optimizer between updates:
 // INVALID "unscale_() has already been called…" or "… after step()", as torch says it.
 MEZZO_API mezzo_status mezzo_scaler_unscale(mezzo_scaler *scaler, mezzo_optimizer *optimizer);
-// Unscales if that was not done, then steps unless the check found a non-finite gradient. Once per optimizer between updates.
-// INVALID when no program has written gradients since they were zeroed.
+// Unscales if that was not done, then steps unless the check found a non-finite gradient. Once per optimizer between
+// updates. INVALID when no program has written gradients since they were zeroed.
 MEZZO_API mezzo_status mezzo_scaler_step(mezzo_scaler *scaler, mezzo_optimizer *optimizer);
 // The next scale, from the found-inf of every optimizer unscaled since the last update (logical OR).
 // INVALID when there was none. NUMERIC when the floor was hit floor_patience times in a row (seen one update late).

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-// --- parameters -----------------------------------------------------------------------------------------------------------
+// --- parameters ----------------------------------------------------------------------------------------------------
 // FP32 masters, their FP32 gradients and the low-precision shadow copies that programs read, on one device.
 typedef struct mezzo_params mezzo_params;
 
@@ -22,17 +22,19 @@ typedef struct mezzo_params mezzo_params;
 // share it: a graph's parameters are found by name and must have the same shape.
 MEZZO_API mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_graph *graph, uint64_t seed,
                                            mezzo_params **out);
-// How the masters of parameters are kept that only matmuls of a BF16 program read (the others' are FP32 always, tied embeddings' too).
-// SPLIT: as the BF16 weight and the FP32 number's other 16 bits: the same numbers as FP32 in 2 bytes less; a BF16 weight that lies
-// exactly halfway is rounded away from zero instead of to even. STOCHASTIC: as the BF16 weight alone, rounded up or down at random
-// (by the seed, step, parameter and element), right on average: 4 bytes less. Reading and writing masters goes on in FP32.
+// How the masters of parameters are kept that only matmuls of a BF16 program read (the others' are FP32 always, tied
+// embeddings' too). SPLIT: as the BF16 weight and the FP32 number's other 16 bits: the same numbers as FP32 in 2 bytes
+// less; a BF16 weight that lies exactly halfway is rounded away from zero instead of to even. STOCHASTIC: as the BF16
+// weight alone, rounded up or down at random (by the seed, step, parameter and element), right on average: 4 bytes
+// less. Reading and writing masters goes on in FP32.
 typedef enum mezzo_master { MEZZO_MASTER_FP32, MEZZO_MASTER_SPLIT, MEZZO_MASTER_STOCHASTIC } mezzo_master;
 MEZZO_API const char *mezzo_master_name(mezzo_master master); // "fp32", "split", "stochastic"
 MEZZO_API mezzo_master mezzo_params_master(const mezzo_params *params);
-// mezzo_params_create with another storage of masters than FP32, for programs of these options. The autocast pass decides, overrides
-// and regions included: a master is kept as asked where the program reads nothing but the parameter's BF16 copy, and in FP32
-// elsewhere. `options` is borrowed for the call; NULL only with MEZZO_MASTER_FP32. Other programs may share the parameters as long as
-// they read no FP32 master that is not there (UNSUPPORTED then). Errors as those of mezzo_params_create and of the pass.
+// mezzo_params_create with another storage of masters than FP32, for programs of these options. The autocast pass
+// decides, overrides and regions included: a master is kept as asked where the program reads nothing but the
+// parameter's BF16 copy, and in FP32 elsewhere. `options` is borrowed for the call; NULL only with MEZZO_MASTER_FP32.
+// Other programs may share the parameters as long as they read no FP32 master that is not there (UNSUPPORTED then).
+// Errors as those of mezzo_params_create and of the pass.
 struct mezzo_program_options;
 MEZZO_API mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *graph,
                                               const struct mezzo_program_options *options, uint64_t seed,
@@ -52,7 +54,7 @@ MEZZO_API mezzo_status mezzo_params_read_grad(const mezzo_params *params, int in
 MEZZO_API mezzo_status mezzo_params_write_grad(mezzo_params *params, int index, const float *values);
 MEZZO_API mezzo_status mezzo_params_zero_grad(mezzo_params *params);
 
-// --- programs -------------------------------------------------------------------------------------------------------------
+// --- programs ------------------------------------------------------------------------------------------------------
 // Ops of modules whose path matches `pattern` ('*' any run of characters, '?' one) are decided by `precision`; the last
 // matching override wins, and an override wins over a region.
 typedef struct mezzo_override {
@@ -71,8 +73,9 @@ typedef struct mezzo_program_options {
     bool recompute;       // honour recompute segments
     bool recompute_light; // in them evaluate only activations and norms again, unless `recompute` asks for everything
     bool no_fuse;         // leave the fuse pass out (to compare)
-    // Rows of logits that a large head computes at a time: 0 = all, or 8192 where the logits take more than 256 MiB; n = at
-    // most n (rounded up to 32); -1 = all at once. Fewer rows take less memory and add a pass over the head's gradient each.
+    // Rows of logits that a large head computes at a time: 0 = all, or 8192 where the logits take more than 256 MiB; n
+    // = at most n (rounded up to 32); -1 = all at once. Fewer rows take less memory and add a pass over the head's
+    // gradient each.
     int64_t logits_rows;
     float loss_weight; // the loss's gradient is weight × scale; 0 means 1. 1/n for n accumulated micro batches
 } mezzo_program_options;
@@ -80,28 +83,29 @@ typedef struct mezzo_program_options {
 typedef struct mezzo_program mezzo_program;
 typedef struct mezzo_scaler mezzo_scaler;
 
-// Runs the passes and books all memory. The program borrows device and params; the graph may be freed. Zero options are FP32
-// training. Errors: INVALID (the graph's error, an override that matches nothing, a parameter of another shape, no loss where
-// backward is asked), UNSUPPORTED (no kernel: the message says why each refused), MEMORY (with what was asked and what each part takes).
+// Runs the passes and books all memory. The program borrows device and params; the graph may be freed. Zero options are
+// FP32 training. Errors: INVALID (the graph's error, an override that matches nothing, a parameter of another shape, no
+// loss where backward is asked), UNSUPPORTED (no kernel: the message says why each refused), MEMORY (with what was
+// asked and what each part takes).
 MEZZO_API mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params,
                                             const mezzo_program_options *options, mezzo_program **out);
 MEZZO_API void mezzo_program_free(mezzo_program *program);
 
-// Host → input, host ← output. `bytes` must be the tensor's size; outputs are converted to FP32, or to FP64 where `bytes`
-// is 8 an element (integers stay I32).
+// Host → input, host ← output. `bytes` must be the tensor's size; outputs are converted to FP32, or to FP64 where
+// `bytes` is 8 an element (integers stay I32).
 MEZZO_API mezzo_status mezzo_program_write(mezzo_program *program, const char *input, const void *data, size_t bytes);
 MEZZO_API mezzo_status mezzo_program_read(mezzo_program *program, const char *output, void *data, size_t bytes);
 MEZZO_API mezzo_status mezzo_program_output_shape(const mezzo_program *program, const char *output, int *rank,
                                                   int64_t *shape);
 
-// One micro step: forward, and backward adding into the parameters' gradients. `scaler` NULL means scale 1. Randomness is a
-// pure function of (seed, step): the same pair gives the same dropout, on any thread count.
+// One micro step: forward, and backward adding into the parameters' gradients. `scaler` NULL means scale 1. Randomness
+// is a pure function of (seed, step): the same pair gives the same dropout, on any thread count.
 MEZZO_API mezzo_status mezzo_program_run(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed,
                                          uint64_t step);
 
-// The same, looking at every op's outputs: *found tells whether a non-finite value appeared, and `where` (of `size` bytes) gets
-// one line naming the first op, its module, phase, dtypes, the output's count of NaN and infinities and the inputs' ranges.
-// Slow. Parameter gradients are left as a run leaves them.
+// The same, looking at every op's outputs: *found tells whether a non-finite value appeared, and `where` (of `size`
+// bytes) gets one line naming the first op, its module, phase, dtypes, the output's count of NaN and infinities and the
+// inputs' ranges. Slow. Parameter gradients are left as a run leaves them.
 MEZZO_API mezzo_status mezzo_program_check(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed,
                                            uint64_t step, bool *found, char *where, size_t size);
 
@@ -117,7 +121,7 @@ MEZZO_API void mezzo_program_memory(const mezzo_program *program, mezzo_memory *
 MEZZO_API mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph,
                                          const mezzo_program_options *options, mezzo_memory *out);
 
-// --- explain --------------------------------------------------------------------------------------------------------------
+// --- explain -------------------------------------------------------------------------------------------------------
 // One row an op, in order. Strings are borrowed from the call and valid during `visit` only.
 typedef struct mezzo_explain_row {
     int index;
@@ -131,8 +135,8 @@ typedef struct mezzo_explain_row {
     const char *rule;  // what decided
 } mezzo_explain_row;
 typedef void (*mezzo_explain_fn)(void *user, const mezzo_explain_row *row);
-// Shows the graph after autocast (`after` = "autocast"), autodiff ("autodiff") or fuse ("fuse"), or as it runs ("chunk"). Needs no
-// device.
+// Shows the graph after autocast (`after` = "autocast"), autodiff ("autodiff") or fuse ("fuse"), or as it runs
+// ("chunk"). Needs no device.
 MEZZO_API mezzo_status mezzo_graph_explain(const mezzo_graph *graph, const mezzo_program_options *options,
                                            const char *after, mezzo_explain_fn visit, void *user);
 

@@ -1,4 +1,5 @@
-// A training run as one call, evaluating and sampling from what it left, its configuration, and checkpoints for loops of your own.
+// A training run as one call, evaluating and sampling from what it left, its configuration, and checkpoints for loops
+// of your own.
 #ifndef MEZZO_TRAIN_H
 #define MEZZO_TRAIN_H
 
@@ -11,18 +12,21 @@
 extern "C" {
 #endif
 
-// --- configuration ----------------------------------------------------------------------------------------------------------
-// Every key has a default; docs/train.md lists them. A file is stronger than a default, the command line stronger than a file.
+// --- configuration -------------------------------------------------------------------------------------------------
+// Every key has a default; docs/train.md lists them. A file is stronger than a default, the command line stronger than
+// a file.
 typedef struct mezzo_config mezzo_config;
 MEZZO_API mezzo_status mezzo_config_create(mezzo_config **out); // every default; the caller owns *out
 MEZZO_API void mezzo_config_free(mezzo_config *config);
-// A YAML file: nested maps or dotted keys. FORMAT (not YAML), INVALID (an unknown key, naming the nearest known one; a value of the
-// wrong type), IO: each names file, line and key.
+// A YAML file: nested maps or dotted keys. FORMAT (not YAML), INVALID (an unknown key, naming the nearest known one; a
+// value of the wrong type), IO: each names file, line and key.
 MEZZO_API mezzo_status mezzo_config_load(mezzo_config *config, const char *path);
-// One key or short name ("optimizer.lr", "lr", "autocast.h.*.mlp*") from text. `source` says where it came from in errors ("command line").
+// One key or short name ("optimizer.lr", "lr", "autocast.h.*.mlp*") from text. `source` says where it came from in
+// errors ("command line").
 MEZZO_API mezzo_status mezzo_config_set(mezzo_config *config, const char *key, const char *value, const char *source);
-// --KEY VALUE and --KEY=VALUE with a key or a short name ("lr", "batch-size"); --KEY and --no-KEY for truth values. What is no option
-// goes into rest[] (room for argc entries, borrowed from argv), *n_rest of them. Stronger than a file, whatever the order of the calls.
+// --KEY VALUE and --KEY=VALUE with a key or a short name ("lr", "batch-size"); --KEY and --no-KEY for truth values.
+// What is no option goes into rest[] (room for argc entries, borrowed from argv), *n_rest of them. Stronger than a
+// file, whatever the order of the calls.
 MEZZO_API mezzo_status mezzo_config_args(mezzo_config *config, int argc, const char *const *argv, const char **rest,
                                          int *n_rest);
 // The value as text, by key or short name, valid until the next call for this key or until it is set; NULL for an
@@ -34,8 +38,8 @@ MEZZO_API mezzo_status mezzo_config_save(const mezzo_config *config,
 MEZZO_API mezzo_status mezzo_config_check(const mezzo_config *config);
 // The model the keys describe. `vocab` (0 = not known yet) stands where model.vocab is 0.
 MEZZO_API mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo_model_config *out);
-// Precision, residual, recompute, logits_rows and overrides of the keys. *out borrows the overrides from the configuration; its precision
-// may be AUTO, which mezzo_precision_resolve turns into one that a program takes.
+// Precision, residual, recompute, logits_rows and overrides of the keys. *out borrows the overrides from the
+// configuration; its precision may be AUTO, which mezzo_precision_resolve turns into one that a program takes.
 MEZZO_API mezzo_status mezzo_config_program(const mezzo_config *config, mezzo_program_options *out);
 
 typedef struct mezzo_config_key {
@@ -46,7 +50,7 @@ typedef struct mezzo_config_key {
 MEZZO_API int mezzo_config_count(void);
 MEZZO_API mezzo_config_key mezzo_config_describe(int index); // strings are static
 
-// --- training -----------------------------------------------------------------------------------------------------------------
+// --- training ------------------------------------------------------------------------------------------------------
 typedef enum mezzo_event {
     MEZZO_EVENT_START,  // once, before the first step; `text` is one line: model, parameters, device, precision and why
     MEZZO_EVENT_STEP,   // every log_every steps
@@ -82,7 +86,8 @@ typedef struct mezzo_auto_request {
     uint64_t seed;
     const volatile sig_atomic_t *stop; // may be NULL
 } mezzo_auto_request;
-// *precision: one that mezzo_precision_resolve gives on this device; `reason` of `size` bytes: one line. An error ends the run.
+// *precision: one that mezzo_precision_resolve gives on this device; `reason` of `size` bytes: one line. An error ends
+// the run.
 typedef mezzo_status (*mezzo_choose_fn)(void *user, const mezzo_auto_request *request, mezzo_precision *precision,
                                         char *reason, size_t size);
 
@@ -91,14 +96,15 @@ typedef struct mezzo_hooks { // all may be NULL
     void *user;
     // Not zero: the run finishes its step, writes a checkpoint and returns INTERRUPTED. A signal handler may set it.
     const volatile sig_atomic_t *stop;
-    // Asked once where amp.precision is auto; not on resume, where it is what the checkpoint was trained in. NULL: decided by
-    // mezzo_precision_resolve, from the device alone.
+    // Asked once where amp.precision is auto; not on resume, where it is what the checkpoint was trained in. NULL:
+    // decided by mezzo_precision_resolve, from the device alone.
     mezzo_choose_fn choose;
 } mezzo_hooks;
 
-// Everything random in a run has a seed of its own, drawn from the run's, so that no two purposes share a stream: mezzo_params_create takes
-// PARAMETERS, a loader DATA or VALIDATION (its `stream` is the mezzo_corpus_part), mezzo_program_run and mezzo_step_micro DROPOUT, with the
-// micro batch's number as step. A loop of one's own that draws them so trains what mezzo_run_train does, to the bit.
+// Everything random in a run has a seed of its own, drawn from the run's, so that no two purposes share a stream:
+// mezzo_params_create takes PARAMETERS, a loader DATA or VALIDATION (its `stream` is the mezzo_corpus_part),
+// mezzo_program_run and mezzo_step_micro DROPOUT, with the micro batch's number as step. A loop of one's own that draws
+// them so trains what mezzo_run_train does, to the bit.
 typedef enum mezzo_purpose {
     MEZZO_SEED_PARAMETERS = 1,
     MEZZO_SEED_DATA,
@@ -125,8 +131,8 @@ typedef struct mezzo_train_result {
 } mezzo_train_result;
 
 // Trains as `config` says, into its run folder. *result (may be NULL) is filled as far as the run came, also on errors.
-// Errors: INVALID (configuration, data that does not fit the model, a run folder that holds another run and no resume), IO, FORMAT,
-// MEMORY, UNSUPPORTED (device, precision), NUMERIC (naming step and op), INTERRUPTED.
+// Errors: INVALID (configuration, data that does not fit the model, a run folder that holds another run and no resume),
+// IO, FORMAT, MEMORY, UNSUPPORTED (device, precision), NUMERIC (naming step and op), INTERRUPTED.
 MEZZO_API mezzo_status mezzo_run_train(const mezzo_config *config, const mezzo_hooks *hooks,
                                        mezzo_train_result *result);
 
@@ -138,13 +144,14 @@ typedef struct mezzo_bisect_result {
     char op[32], module[128], phase[16], dtype[8]; // of the first bad value; "" where no op is to blame
     char text[1024];                               // all of it in one line, with the inputs' ranges and what to try
 } mezzo_bisect_result;
-// Runs the steps after the checkpoint that `config` resumes from, writing nothing, until one is bad, and names the first bad op in it.
-// Errors as mezzo_run_train; INVALID where train.resume is empty.
+// Runs the steps after the checkpoint that `config` resumes from, writing nothing, until one is bad, and names the
+// first bad op in it. Errors as mezzo_run_train; INVALID where train.resume is empty.
 MEZZO_API mezzo_status mezzo_run_bisect(const mezzo_config *config, const mezzo_hooks *hooks,
                                         mezzo_bisect_result *result);
 
-// --- evaluating and sampling --------------------------------------------------------------------------------------------------
-// `path` is a run folder (its newest whole checkpoint, or the best one where `best`) or one checkpoint's folder inside one.
+// --- evaluating and sampling ---------------------------------------------------------------------------------------
+// `path` is a run folder (its newest whole checkpoint, or the best one where `best`) or one checkpoint's folder inside
+// one.
 typedef struct mezzo_eval_options {
     const char *path;
     bool best;
@@ -188,44 +195,47 @@ typedef void (*mezzo_text_fn)(void *user, int index, const char *text, size_t by
 MEZZO_API mezzo_status mezzo_run_sample(const mezzo_sample_options *options, const mezzo_hooks *hooks,
                                         mezzo_text_fn write, void *user);
 
-// --- weights in and out -------------------------------------------------------------------------------------------------------
+// --- weights in and out --------------------------------------------------------------------------------------------
 typedef struct mezzo_import_options {
-    // A folder with config.json and model.safetensors (or model.safetensors.index.json and its files), one of these two files, or
-    // llm.c's model file (magic 20240326, versions 3 and 5).
+    // A folder with config.json and model.safetensors (or model.safetensors.index.json and its files), one of these two
+    // files, or llm.c's model file (magic 20240326, versions 3 and 5).
     const char *path;
-    const char *out; // the run folder to make; it must not exist, or be empty
-    const char *
-        tokenizer; // NULL: the folder's merges.txt, or GPT-2's where the vocabulary is; "none"; else a tokenizer's name or file
+    const char *out;       // the run folder to make; it must not exist, or be empty
+    const char *tokenizer; // NULL: the folder's merges.txt, or GPT-2's where the vocabulary is; "none"; else a
+                           // tokenizer's name or file
 } mezzo_import_options;
 typedef struct mezzo_import_result {
     mezzo_model_config model;
     int64_t parameters;
     bool tokenizer; // the run has one, so that it can sample and read texts
 } mezzo_import_result;
-// Makes a run folder with one checkpoint, of step 0, in FP32. Everything is checked before anything is written, and the folder
-// appears whole or not at all. Errors name file and key or tensor: IO, FORMAT (a tensor is missing, has another shape, belongs to no part;
-// a model_type or a setting that is not computed here; a pickle), NUMERIC (a weight is NaN or infinite), INVALID (nothing to import, `out` is not free), MEMORY.
+// Makes a run folder with one checkpoint, of step 0, in FP32. Everything is checked before anything is written, and the
+// folder appears whole or not at all. Errors name file and key or tensor: IO, FORMAT (a tensor is missing, has another
+// shape, belongs to no part; a model_type or a setting that is not computed here; a pickle), NUMERIC (a weight is NaN
+// or infinite), INVALID (nothing to import, `out` is not free), MEMORY.
 MEZZO_API mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_import_result *result);
 
 typedef struct mezzo_export_options {
     const char *path, *out; // a run folder or a checkpoint; the folder to make, which must not exist, or be empty
     bool best;
-    mezzo_dtype dtype; // of the weights: F32, BF16 or F16
-    int64_t
-        shard_bytes; // weights are cut into files of at most so many bytes (one tensor at least), with an index; 0 = one file
+    mezzo_dtype dtype;   // of the weights: F32, BF16 or F16
+    int64_t shard_bytes; // weights are cut into files of at most so many bytes (one tensor at least), with an index; 0
+                         // = one file
 } mezzo_export_options;
 typedef struct mezzo_export_result {
     mezzo_model_config model;
     int64_t tensors, files; // of weights
     char checkpoint[4096];
 } mezzo_export_result;
-// Makes a folder that transformers loads: config.json, model.safetensors (or model.safetensors.index.json and its files) and, for byte-pair tokenizers, vocab.json and merges.txt; whole or
-// not at all. Token ids and generation settings that an import kept go along. NUMERIC: a weight is too large for `dtype`. UNSUPPORTED: transformers has no such model. Else as mezzo_run_eval and mezzo_import.
+// Makes a folder that transformers loads: config.json, model.safetensors (or model.safetensors.index.json and its
+// files) and, for byte-pair tokenizers, vocab.json and merges.txt; whole or not at all. Token ids and generation
+// settings that an import kept go along. NUMERIC: a weight is too large for `dtype`. UNSUPPORTED: transformers has no
+// such model. Else as mezzo_run_eval and mezzo_import.
 MEZZO_API mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_result *result);
 
-// --- checkpoints ----------------------------------------------------------------------------------------------------------------
-// FOLDER/step-00000500/{model.safetensors, optimizer.safetensors, state.json}, named by FOLDER/manifest.json once they are whole
-// and on the disk. docs/checkpoints.md has the format.
+// --- checkpoints ---------------------------------------------------------------------------------------------------
+// FOLDER/step-00000500/{model.safetensors, optimizer.safetensors, state.json}, named by FOLDER/manifest.json once they
+// are whole and on the disk. docs/checkpoints.md has the format.
 typedef struct mezzo_checkpoint {
     mezzo_params *params;
     mezzo_optimizer *optimizer; // NULL: not kept

@@ -1,5 +1,5 @@
-// The version of these headers. CMake and pkg-config take it from here, and `mezzo --version` says it. Before 1.0 a minor version may break
-// callers.
+// The version of these headers. CMake and pkg-config take it from here, and `mezzo --version` says it. Before 1.0 a
+// minor version may break callers.
 #ifndef MEZZO_VERSION_H
 #define MEZZO_VERSION_H
 

@@ -25,7 +25,7 @@ static const struct {
 #endif
 };
 
-// --- opening --------------------------------------------------------------------------------------------------------------
+// --- opening -------------------------------------------------------------------------------------------------------
 static mezzo_status unknown_device(const char *name) {
     static const char *const names[] = {"cpu", "ref", "cuda", "auto"};
     const char *nearest = mz_nearest(name, names, MZ_COUNT(names));
@@ -104,7 +104,7 @@ mezzo_status mezzo_device_describe(mezzo_device *device, mezzo_device_info *out)
     return MEZZO_OK;
 }
 
-// --- measuring ------------------------------------------------------------------------------------------------------------
+// --- measuring -----------------------------------------------------------------------------------------------------
 mezzo_status mezzo_device_telemetry(mezzo_device *device, mezzo_telemetry *out) {
     *out = (mezzo_telemetry){.watts = NAN, .joules = NAN, .celsius = NAN, .clock_mhz = NAN, .memory_clock_mhz = NAN};
     out->memory_allocated = device->allocated;
@@ -143,7 +143,7 @@ mezzo_status mezzo_device_elapsed(mezzo_device *device, int from, int to, double
     return MEZZO_OK;
 }
 
-// --- calls ----------------------------------------------------------------------------------------------------------------
+// --- calls ---------------------------------------------------------------------------------------------------------
 // "linear (12x64x128 bf16, 384x128 bf16) -> (12x64x384 bf16)"
 static void describe_tensors(mz_text *text, const mz_tensor *tensors, int n) {
     for (int i = 0; i < n; i++) {

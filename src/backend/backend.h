@@ -1,5 +1,5 @@
-// The contract between programs and backends. A backend is one folder and one line in backend.c's registry; everything it
-// needs to know is in this file and graph/op.h.
+// The contract between programs and backends. A backend is one folder and one line in backend.c's registry; everything
+// it needs to know is in this file and graph/op.h.
 #ifndef MZ_BACKEND_H
 #define MZ_BACKEND_H
 
@@ -16,10 +16,10 @@ typedef struct mz_rng_state {
 } mz_rng_state;
 
 // One op with its tensors: what a kernel runs, and what it is asked about before (data pointers NULL then).
-// Tensors are row-major, 64-byte aligned, contiguous but for the padding that their storage says (docs/dev/ARCHITECTURE.md,
-// "Storage is not shape"), which holds zeros when a call begins and when it ends. Absent slots, and those from n_in and n_out
-// on, have rank -1 and data NULL. Inputs and outputs never overlap, except that the first output may be exactly the input
-// that ops.def lets it replace (mz_op_reuses).
+// Tensors are row-major, 64-byte aligned, contiguous but for the padding that their storage says
+// (docs/dev/ARCHITECTURE.md, "Storage is not shape"), which holds zeros when a call begins and when it ends. Absent
+// slots, and those from n_in and n_out on, have rank -1 and data NULL. Inputs and outputs never overlap, except that
+// the first output may be exactly the input that ops.def lets it replace (mz_op_reuses).
 typedef struct mz_call {
     mz_op op;
     mz_attrs attrs;
@@ -36,9 +36,9 @@ static inline bool mz_present(const mz_tensor *t) {
 
 typedef struct mz_kernel mz_kernel;
 
-// A kernel made ready for a call: what is chosen, computed or measured once, and what each run needs. It serves calls of
-// the same op, attributes, numerics, formats and shapes, at any addresses. Kernels of update ops keep no state: their
-// constants and the number of their tensors may change from run to run.
+// A kernel made ready for a call: what is chosen, computed or measured once, and what each run needs. It serves calls
+// of the same op, attributes, numerics, formats and shapes, at any addresses. Kernels of update ops keep no state:
+// their constants and the number of their tensors may change from run to run.
 typedef struct mz_prepared {
     const mz_kernel *kernel;
     void *state;                  // the kernel's own, on the host; NULL: it keeps nothing
@@ -76,9 +76,9 @@ typedef struct mz_joined {
 
 // What a device's silicon does at best: measured, with all its units at work.
 typedef struct mz_peaks {
-    double flops
-        [MEZZO_DTYPE_COUNT]; // per second, by compute dtype (F32, TF32, BF16, F16), products summed in FP32; 0: not known
-    double copy;             // of a stream copy that no cache holds: bytes read and bytes written, a second
+    double flops[MEZZO_DTYPE_COUNT]; // per second, by compute dtype (F32, TF32, BF16, F16), products summed in FP32; 0:
+                                     // not known
+    double copy;                     // of a stream copy that no cache holds: bytes read and bytes written, a second
 } mz_peaks;
 
 typedef struct mz_fetch { // bytes on their way from the device
@@ -97,11 +97,11 @@ typedef struct mz_backend {
     mezzo_status (*describe)(mezzo_device *device, mezzo_device_info *out);
     // Kernels for an op, best first. The first that can be prepared runs.
     const mz_kernel *const *(*kernels)(const mezzo_device *device, mz_op op, size_t *n);
-    // Optional: number formats and scales that a kernel takes beyond the usual ones, MZ_DTYPES_USUAL without scales. NULL:
-    // none of the backend's does. mz_prepare_kernel refuses the others before prepare sees them.
+    // Optional: number formats and scales that a kernel takes beyond the usual ones, MZ_DTYPES_USUAL without scales.
+    // NULL: none of the backend's does. mz_prepare_kernel refuses the others before prepare sees them.
     mz_takes (*takes)(const mz_kernel *kernel);
-    // Optional: whether an op's kernels read where their tensors' storage says; NULL: no op's do. The others are offered
-    // tensors without padding only.
+    // Optional: whether an op's kernels read where their tensors' storage says; NULL: no op's do. The others are
+    // offered tensors without padding only.
     bool (*takes_padding)(mz_op op);
     // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself.
     const mz_joined *(*pair)(mezzo_device *device, const mz_call *first, const mz_call *second);
@@ -112,8 +112,9 @@ typedef struct mz_backend {
     mezzo_status (*read)(mezzo_device *device, void *host, const void *src, size_t bytes);
     mezzo_status (*zero)(mezzo_device *device, void *dst, size_t bytes);
     mezzo_status (*sync)(mezzo_device *device);
-    // Reading without waiting: fetch enqueues a copy into the object's host memory, `at` bytes from its start; fetched waits for all copies
-    // enqueued so far. The object's owner closes it before the device. fetch.c has these for devices without a queue.
+    // Reading without waiting: fetch enqueues a copy into the object's host memory, `at` bytes from its start; fetched
+    // waits for all copies enqueued so far. The object's owner closes it before the device. fetch.c has these for
+    // devices without a queue.
     mezzo_status (*fetch_open)(mezzo_device *device, size_t bytes, mz_fetch **out); // host memory is zeroed
     mezzo_status (*fetch)(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes);
     mezzo_status (*fetched)(mezzo_device *device, mz_fetch *fetch, const void **host);
@@ -123,10 +124,11 @@ typedef struct mz_backend {
     mezzo_status (*capture_end)(mezzo_device *device, void **graph);
     mezzo_status (*capture_launch)(mezzo_device *device, void *graph);
     void (*capture_free)(mezzo_device *device, void *graph);
-    // Optional, inside a capture: what follows goes to one of the graph's streams, 0 (where it starts) to MZ_STREAMS - 1, in order in each.
-    // An event (0, 1, ...) is the stream's place now; other streams can wait for it. A stream other than 0 starts with such a wait, and
-    // stream 0 ends with one for each. The last stream has the lowest priority. A device with streams calls mz_device_touch before it reads
-    // or writes memory for the host, or releases it.
+    // Optional, inside a capture: what follows goes to one of the graph's streams, 0 (where it starts) to MZ_STREAMS -
+    // 1, in order in each. An event (0, 1, ...) is the stream's place now; other streams can wait for it. A stream
+    // other than 0 starts with such a wait, and stream 0 ends with one for each. The last stream has the lowest
+    // priority. A device with streams calls mz_device_touch before it reads or writes memory for the host, or releases
+    // it.
     mezzo_status (*capture_stream)(mezzo_device *device, int stream);
     mezzo_status (*capture_record)(mezzo_device *device, int event);
     mezzo_status (*capture_wait)(mezzo_device *device, int event);
@@ -145,8 +147,8 @@ struct mezzo_device {
     int threads;
     size_t allocated, peak; // bytes, where the backend counts them
     double marks[MZ_MARKS]; // seconds, where the backend has no marks of its own
-    // The runtime's. touch: NULL, or to be called before these bytes are read or written, so that deferred calls which need or make them
-    // run first.
+    // The runtime's. touch: NULL, or to be called before these bytes are read or written, so that deferred calls which
+    // need or make them run first.
     mezzo_status (*touch)(mezzo_device *device, const void *data, size_t bytes, bool writes);
     mz_storage_policy storage;    // of parameters and programs that are made from here on
     struct mz_deferred *deferred; // lists of calls that wait to run, in order; NULL: none
@@ -176,10 +178,10 @@ mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *
 const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out);
 void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one is fine
 
-// --- update ops -------------------------------------------------------------------------------------------------------------
-// Parameters' FP32 masters and gradients are one flat buffer each; a parameter is a segment of it, starting at a multiple of 16
-// elements, the padding always zero. An optimizer's moments are flat buffers of its own. `segments` is an array of these, as a
-// U8 tensor on the device. A shadow buffer is a U8 tensor too: each segment says its format.
+// --- update ops ----------------------------------------------------------------------------------------------------
+// Parameters' FP32 masters and gradients are one flat buffer each; a parameter is a segment of it, starting at a
+// multiple of 16 elements, the padding always zero. An optimizer's moments are flat buffers of its own. `segments` is
+// an array of these, as a U8 tensor on the device. A shadow buffer is a U8 tensor too: each segment says its format.
 typedef struct mz_segment {
     int64_t offset;        // elements into master and gradient buffers
     int64_t count;         // elements of the parameter, without padding
@@ -194,10 +196,11 @@ typedef struct mz_segment {
         layout; // where element i of the parameter is, from offset, state_offset, shadow_offset and low_offset alike
 } mz_segment;
 
-// A split master is a BF16 shadow, the FP32 number rounded to nearest (ties away from zero), and the number's low 16 bits, which say
-// what the rounding did: together they are the FP32 number, bit for bit. (Ties to even would leave one number too many for 16 bits.) A
-// stochastic master is its BF16 shadow alone, rounded up or down with the probabilities that make the mean right; element i's random
-// bits are the high half of word i mod 4 of Philox block i/4 of mz_master_key. Both kinds have BF16 shadows, and refresh leaves them alone.
+// A split master is a BF16 shadow, the FP32 number rounded to nearest (ties away from zero), and the number's low 16
+// bits, which say what the rounding did: together they are the FP32 number, bit for bit. (Ties to even would leave one
+// number too many for 16 bits.) A stochastic master is its BF16 shadow alone, rounded up or down with the probabilities
+// that make the mean right; element i's random bits are the high half of word i mod 4 of Philox block i/4 of
+// mz_master_key. Both kinds have BF16 shadows, and refresh leaves them alone.
 static inline float mz_master_join(uint16_t high, uint16_t low) {
     uint32_t bits = ((uint32_t)high << 16) + (uint32_t)(int32_t)(int16_t)low;
     float x;
@@ -248,23 +251,29 @@ enum {
     MZ_BAD_PARAMETERS = 16,
     MZ_BAD_MOMENTS = 32
 };
-// One step runs, in order: grad_stats, clip_control?, step_control, adamw|sgd, and (once for all optimizers) scaler_update.
-// grad_stats: g ×= 1/scale in place (no write when scale is absent, 0 or 1), state.scale = 0; with update->keeps_scale g stays as it is, state.scale = scale,
-//   and adamw and sgd take round(g/scale): the same numbers without a pass that writes. norm = ‖g‖₂; found_inf |= any g non-finite. Partial
-//   sums are over fixed chunks of 4096 elements of one parameter, in FP64, added in order of segments: neither threads nor where a parameter is
-//   stored change a bit.
+// One step runs, in order: grad_stats, clip_control?, step_control, adamw|sgd, and (once for all optimizers)
+// scaler_update. grad_stats: g ×= 1/scale in place (no write when scale is absent, 0 or 1), state.scale = 0; with
+// update->keeps_scale g stays as it is, state.scale = scale,
+//   and adamw and sgd take round(g/scale): the same numbers without a pass that writes. norm = ‖g‖₂; found_inf |= any g
+//   non-finite. Partial sums are over fixed chunks of 4096 elements of one parameter, in FP64, added in order of
+//   segments: neither threads nor where a parameter is stored change a bit.
 // clip_control: clip ×= min(1, max_norm/(norm·clip + 1e-6)); untouched when norm is not finite.
-// step_control: where the guard is on and nothing is halted yet, halted = bad, and MZ_BAD_GRADIENTS where found_inf and the guard's flags say so;
-//   bad = 0. Halted: skip, and nothing is counted: step and all after it leave parameters, moments, counters and scaler as they were.
-//   Else skip = found_inf. Skipped: ++skipped. Else lr = mz_schedule_lr(update, step), ++step, bias = 1 - beta^step.
-//   last_clip = clip, last_found_inf = found_inf.
-// adamw, sgd: nothing moves when skip. The gradient used is (g/scale)·last_clip; torch's formulas in FP32; shadows rounded in the same pass. They read
+// step_control: where the guard is on and nothing is halted yet, halted = bad, and MZ_BAD_GRADIENTS where found_inf and
+// the guard's flags say so;
+//   bad = 0. Halted: skip, and nothing is counted: step and all after it leave parameters, moments, counters and scaler
+//   as they were. Else skip = found_inf. Skipped: ++skipped. Else lr = mz_schedule_lr(update, step), ++step, bias = 1 -
+//   beta^step. last_clip = clip, last_found_inf = found_inf.
+// adamw, sgd: nothing moves when skip. The gradient used is (g/scale)·last_clip; torch's formulas in FP32; shadows
+// rounded in the same pass. They read
 //   nothing of the state that the ops behind them change, so that they may be deferred until the next step_control.
-// scaler_update: found = OR of the states' found_inf; torch's rule on the block (where present and update->enabled), `skipped`
+// scaler_update: found = OR of the states' found_inf; torch's rule on the block (where present and update->enabled),
+// `skipped`
 //   counted, unless a state is halted; then every state's found_inf = 0 and clip = 1.
-// inspect: found[i] is an mz_inspection of x[i]: of all values, or, where 0 < attrs.sample < count, of runs of 32: sample is rounded up to
+// inspect: found[i] is an mz_inspection of x[i]: of all values, or, where 0 < attrs.sample < count, of runs of 32:
+// sample is rounded up to
 //   whole runs, run r begins at r·(count/runs) + mz_sample_start's shift, which the random
-//   state's step decides, so that steps look at different values. Where state is present: bad |= attrs.bad_first (of x[0]) or attrs.bad_rest.
+//   state's step decides, so that steps look at different values. Where state is present: bad |= attrs.bad_first (of
+//   x[0]) or attrs.bad_rest.
 double mz_schedule_lr(const mz_update_attrs *update, int64_t step); // schedule.c: host and CPU kernels
 
 typedef struct mz_inspection { // of one tensor's values
@@ -282,12 +291,14 @@ static inline int64_t mz_sample_start(int64_t r, int64_t stride, uint64_t step) 
     return r * stride + (int64_t)(folded % (uint64_t)(stride - 31));
 }
 
-// histogram: adds the elements of x to `counts`, a U8 tensor that holds int32 [MZ_HISTOGRAM_BUCKETS]. Bucket 0 has the zeros; bucket b from 1 to
-// MZ_HISTOGRAM_BUCKETS - 3 the magnitudes in (2^(b - 151), 2^(b - 150)], so that what FP16 rounds to zero, |x| ≤ 2⁻²⁵, is whole buckets; the
-// last two have infinities and NaNs. Buckets are those of the FP32 value of an element.
+// histogram: adds the elements of x to `counts`, a U8 tensor that holds int32 [MZ_HISTOGRAM_BUCKETS]. Bucket 0 has the
+// zeros; bucket b from 1 to MZ_HISTOGRAM_BUCKETS - 3 the magnitudes in (2^(b - 151), 2^(b - 150)], so that what FP16
+// rounds to zero, |x| ≤ 2⁻²⁵, is whole buckets; the last two have infinities and NaNs. Buckets are those of the FP32
+// value of an element.
 #define MZ_HISTOGRAM_BUCKETS          281
 #define MZ_HISTOGRAM_EXPONENT(bucket) ((bucket)-150) // of the bucket's upper edge
-// The bucket of an FP32 value's bits without the sign. The bits less one of a power of two are those of the number just below it.
+// The bucket of an FP32 value's bits without the sign. The bits less one of a power of two are those of the number just
+// below it.
 static inline int mz_histogram_bucket(uint32_t magnitude) {
     if (magnitude == 0)
         return 0;

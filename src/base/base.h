@@ -10,14 +10,15 @@
 #include "mezzo/dtype.h"
 #include "mezzo/status.h"
 
-// --- errors -------------------------------------------------------------------------------------------------------------
+// --- errors --------------------------------------------------------------------------------------------------------
 // Starts an error: clears the trace, formats the message, returns `status`. Use: return mz_fail(MEZZO_ERR_IO, "…", …);
 #define mz_fail(status, ...) mz_fail_at((status), __FILE__, __LINE__, __func__, __VA_ARGS__)
 mezzo_status mz_fail_at(mezzo_status status, const char *file, int line, const char *func, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 // Adds one frame to the trace of the error that is on its way.
 mezzo_status mz_trace(mezzo_status status, const char *file, int line, const char *func);
-// Puts a prefix and ": " before the current message: mz_context(s, "config.yaml") gives "config.yaml: …"; returns `status`.
+// Puts a prefix and ": " before the current message: mz_context(s, "config.yaml") gives "config.yaml: …"; returns
+// `status`.
 mezzo_status mz_context(mezzo_status status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 // One line a step; errors carry the trace.
@@ -37,17 +38,17 @@ mezzo_status mz_context(mezzo_status status, const char *fmt, ...) __attribute__
         }                                                                                                              \
     } while (0)
 
-// --- formats ------------------------------------------------------------------------------------------------------------
+// --- formats -------------------------------------------------------------------------------------------------------
 double mz_dtype_largest(mezzo_dtype dtype); // the largest finite number; 0: integers
 double mz_unit_roundoff(mezzo_dtype dtype); // the largest relative error of rounding to nearest; 0: integers
 
-// --- log ----------------------------------------------------------------------------------------------------------------
+// --- log -----------------------------------------------------------------------------------------------------------
 bool mz_log_enabled(const char *topic); // a sink is set, and the topic is not "dispatch" or MEZZO_VERBOSE names it
 void mz_log(const char *topic, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-// --- memory -------------------------------------------------------------------------------------------------------------
-// Every allocation of the library goes through these; they count, and a test makes the N-th fail. Zeroed; 64-byte aligned.
-// They set MEZZO_ERR_MEMORY's message and return NULL on failure (also on overflow of count × size).
+// --- memory --------------------------------------------------------------------------------------------------------
+// Every allocation of the library goes through these; they count, and a test makes the N-th fail. Zeroed; 64-byte
+// aligned. They set MEZZO_ERR_MEMORY's message and return NULL on failure (also on overflow of count × size).
 void *mz_alloc(size_t count, size_t size);
 void *mz_grow(void *ptr, size_t old_count, size_t new_count,
               size_t size);          // new tail zeroed; ptr stays valid on failure
@@ -72,8 +73,9 @@ void mz_text_addf(mz_text *t, const char *fmt, ...) __attribute__((format(printf
 void mz_text_add(mz_text *t, const char *bytes, size_t n);
 void mz_text_free(mz_text *t);
 
-// --- Philox4x32-10 (Salmon et al., SC'11) --------------------------------------------------------------------------------
-// key = seed; counter = (element lo, element hi, tensor, step). Four 32-bit words a call; pure function, any order, any thread.
+// --- Philox4x32-10 (Salmon et al., SC'11) --------------------------------------------------------------------------
+// key = seed; counter = (element lo, element hi, tensor, step). Four 32-bit words a call; pure function, any order, any
+// thread.
 typedef struct mz_philox_key {
     uint64_t seed;
     uint32_t step, tensor;
@@ -82,7 +84,7 @@ void mz_philox(mz_philox_key key, uint64_t index, uint32_t out[4]);
 float mz_uniform(uint32_t word);                        // [0, 1): the top 24 bits
 void mz_normal4(const uint32_t words[4], float out[4]); // Box–Muller
 
-// --- text ---------------------------------------------------------------------------------------------------------------
+// --- text ----------------------------------------------------------------------------------------------------------
 bool mz_glob_match(const char *pattern, const char *text); // '*' any run (dots too), '?' one character
 // Control characters (C0, DEL and, in UTF-8, C1) become spaces, in place: a text from a file must not drive a terminal.
 void mz_text_tame(char *text);

@@ -1,8 +1,8 @@
-// Number formats: names, sizes and the conversions. Integer arithmetic on the bits, so neither the rounding mode nor flush-to-zero of
-// the calling thread can change a result.
+// Number formats: names, sizes and the conversions. Integer arithmetic on the bits, so neither the rounding mode nor
+// flush-to-zero of the calling thread can change a result.
 #include "base/base.h"
 
-// --- names --------------------------------------------------------------------------------------------------------------
+// --- names ---------------------------------------------------------------------------------------------------------
 static const struct {
     const char *name;
     size_t size;
@@ -46,7 +46,7 @@ double mz_dtype_largest(mezzo_dtype dtype) {
     return dtype_is_valid(dtype) ? largest[dtype] : 0;
 }
 
-// --- bits ---------------------------------------------------------------------------------------------------------------
+// --- bits ----------------------------------------------------------------------------------------------------------
 static uint32_t f32_bits(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -70,9 +70,9 @@ static inline uint64_t shift_nearest_even(uint64_t v, unsigned shift) {
     return (v + ((UINT64_C(1) << (shift - 1)) - 1) + ((v >> shift) & 1)) >> shift;
 }
 
-// A binary format with a sign bit, `exponent` bits and `fraction` bits. `overflow` is the code that replaces everything too large:
-// infinity, or E4M3's only NaN. Values are laid out in the order of their codes, so a carry out of the fraction rounds to the next
-// exponent, and the code past the largest value is the first to overflow.
+// A binary format with a sign bit, `exponent` bits and `fraction` bits. `overflow` is the code that replaces everything
+// too large: infinity, or E4M3's only NaN. Values are laid out in the order of their codes, so a carry out of the
+// fraction rounds to the next exponent, and the code past the largest value is the first to overflow.
 typedef struct format {
     unsigned exponent, fraction;
     uint64_t overflow, nan;
@@ -122,7 +122,7 @@ static inline float decode_small(uint32_t code, format f) {
     return f32_from_bits(sign | ((magnitude << drop) + ((127 - bias) << 23)));
 }
 
-// --- single values --------------------------------------------------------------------------------------------------------
+// --- single values -------------------------------------------------------------------------------------------------
 uint16_t mezzo_f32_to_f16(float x) {
     uint32_t bits = f32_bits(x);
     uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7FFFFFFFu;
@@ -219,7 +219,7 @@ uint16_t mezzo_f32_to_bf16_stochastic(float x, uint32_t random) {
     return became_infinite ? mezzo_f32_to_bf16(x) : rounded;
 }
 
-// --- arrays -------------------------------------------------------------------------------------------------------------
+// --- arrays --------------------------------------------------------------------------------------------------------
 // Elements are read and written with memcpy: a mapped file's tensors need not be aligned.
 static double load_float(const char *src, mezzo_dtype dtype) {
     double f64;
@@ -311,8 +311,9 @@ static bool store_integer(char *dst, mezzo_dtype dtype, int64_t v) {
     }
 }
 
-// An integer as a double that rounds to any narrower format as the integer itself would: a 64-bit integer has more bits than a double,
-// so what does not fit is folded into one sticky bit, far below the rounding position of every format (and well inside the double).
+// An integer as a double that rounds to any narrower format as the integer itself would: a 64-bit integer has more bits
+// than a double, so what does not fit is folded into one sticky bit, far below the rounding position of every format
+// (and well inside the double).
 static double integer_to_sticky(int64_t v) {
     if (v > -(INT64_C(1) << 53) && v < INT64_C(1) << 53)
         return (double)v;

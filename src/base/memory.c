@@ -1,4 +1,5 @@
-// Counted, zeroed, 64-byte aligned allocation (a cache line, and a vector register of AVX-512), with a failure that tests can order.
+// Counted, zeroed, 64-byte aligned allocation (a cache line, and a vector register of AVX-512), with a failure that
+// tests can order.
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -11,9 +12,9 @@
 
 enum { ALIGNMENT = 64 };
 
-// From LARGE on a block begins at a page of HUGE bytes and asks the kernel for such pages: a matrix product reads a column of rows that
-// lie kilobytes apart, a new 4 KiB page each, and under a hypervisor a miss of the TLB costs a walk of two tables. Measured there
-// (Emerald Rapids, 1024×3072×768, BF16 on AMX, operands not in cache): 1.5 times as fast.
+// From LARGE on a block begins at a page of HUGE bytes and asks the kernel for such pages: a matrix product reads a
+// column of rows that lie kilobytes apart, a new 4 KiB page each, and under a hypervisor a miss of the TLB costs a walk
+// of two tables. Measured there (Emerald Rapids, 1024×3072×768, BF16 on AMX, operands not in cache): 1.5 times as fast.
 enum { HUGE_PAGE = 1 << 21, LARGE = 4 << 20 };
 
 static _Atomic uint64_t calls;

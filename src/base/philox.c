@@ -1,5 +1,5 @@
-// Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11. Random bits are a pure function of
-// (key, counter), so neither threads nor launch shapes nor a resume can change them.
+// Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11. Random bits are a
+// pure function of (key, counter), so neither threads nor launch shapes nor a resume can change them.
 #include <math.h>
 
 #include "base/base.h"
@@ -30,7 +30,8 @@ float mz_uniform(uint32_t word) {
 
 void mz_normal4(const uint32_t words[4], float out[4]) {
     for (int i = 0; i < 4; i += 2) {
-        // (0, 1], so that the logarithm is finite; in double, so that two libms almost never round the float differently.
+        // (0, 1], so that the logarithm is finite; in double, so that two libms almost never round the float
+        // differently.
         double u = ((double)words[i] + 1.0) * 0x1p-32;
         double angle = 6.283185307179586 * ((double)words[i + 1] * 0x1p-32);
         double radius = sqrt(-2.0 * log(u));

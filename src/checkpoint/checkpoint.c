@@ -1,5 +1,5 @@
-// Checkpoints on disk. A save writes into a hidden folder, flushes, renames, and only then names it in the manifest; a load checks
-// everything before it changes anything.
+// Checkpoints on disk. A save writes into a hidden folder, flushes, renames, and only then names it in the manifest; a
+// load checks everything before it changes anything.
 #include "checkpoint/checkpoint.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 #include "io/quote.h"
 #include "io/safetensors.h"
 
-// --- tensors to files -------------------------------------------------------------------------------------------------------
+// --- tensors to files ----------------------------------------------------------------------------------------------
 typedef struct device_range { // FP32 values on a device
     mezzo_device *device;
     const float *data;          // NULL: the masters of a parameter, however they are stored
@@ -151,7 +151,7 @@ fail:
     return status;
 }
 
-// --- saving -----------------------------------------------------------------------------------------------------------------
+// --- saving --------------------------------------------------------------------------------------------------------
 // An interrupted replacement: the old folder goes back to its place if nothing else took it.
 static mezzo_status restore_replaced(const char *final, const char *replaced) {
     if (!mz_path_exists(replaced))
@@ -308,7 +308,7 @@ mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *c
     return status;
 }
 
-// --- loading ----------------------------------------------------------------------------------------------------------------
+// --- loading -------------------------------------------------------------------------------------------------------
 mezzo_status mezzo_checkpoint_describe(const char *path, mezzo_checkpoint *checkpoint) {
     mz_checkpoint_state state;
     char *file = mz_format("%s/state.json", path);

@@ -55,8 +55,8 @@ typedef struct mz_manifest {
     mz_manifest_entry *entries;
     size_t count, cap;
 } mz_manifest;
-// What manifest.json names; then, at the front (as the oldest), folders that it does not name and that hold a readable state.json.
-// A missing or unreadable manifest is an empty one. Free with mz_manifest_free also after errors.
+// What manifest.json names; then, at the front (as the oldest), folders that it does not name and that hold a readable
+// state.json. A missing or unreadable manifest is an empty one. Free with mz_manifest_free also after errors.
 mezzo_status mz_manifest_load(const char *folder, mz_manifest *out);
 mezzo_status mz_manifest_save(const char *folder, const mz_manifest *manifest);
 void mz_manifest_free(mz_manifest *manifest);

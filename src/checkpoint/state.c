@@ -10,7 +10,7 @@ const char *const mz_checkpoint_files[MZ_CHECKPOINT_FILES] = {"model.safetensors
 
 #define FORMAT "mezzo-checkpoint"
 
-// --- JSON with NaN ----------------------------------------------------------------------------------------------------------
+// --- JSON with NaN -------------------------------------------------------------------------------------------------
 mezzo_status mz_json_set(json_t *object, const char *key, json_t *value) {
     if (value == NULL || json_object_set_new(object, key, value) != 0)
         return mz_fail(MEZZO_ERR_MEMORY, "no memory for the checkpoint's \"%s\"", key);
@@ -47,7 +47,7 @@ bool mz_checkpoint_plain_name(const char *name) {
     return strchr(name, '/') == NULL && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
 
-// --- parts ------------------------------------------------------------------------------------------------------------------
+// --- parts ---------------------------------------------------------------------------------------------------------
 // One list for both directions, so that nothing is written that is not read.
 typedef struct field {
     const char *key;
@@ -107,7 +107,7 @@ static mezzo_status get_fields(const char *where, const json_t *object, const fi
     return MEZZO_OK;
 }
 
-// --- writing ----------------------------------------------------------------------------------------------------------------
+// --- writing -------------------------------------------------------------------------------------------------------
 // The keys that the family takes.
 static mezzo_status put_model(json_t *root, const mezzo_model_config *model) {
     json_t *object;
@@ -193,7 +193,7 @@ mezzo_status mz_state_save(const char *path, const mezzo_checkpoint *checkpoint,
     return status;
 }
 
-// --- reading ----------------------------------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------------------------
 static mezzo_status check_format(const char *where, const json_t *root, bool sealed) {
     const char *format = "";
     int64_t version = 0;

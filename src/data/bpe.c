@@ -11,7 +11,7 @@ void mz_bpe_free(mz_bpe *bpe) {
     *bpe = (mz_bpe){0};
 }
 
-// --- hash tables: open addressing, at most half full ------------------------------------------------------------------------
+// --- hash tables: open addressing, at most half full ---------------------------------------------------------------
 static uint64_t mix(uint64_t h) { // the finisher of splitmix64
     h = (h ^ h >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
     h = (h ^ h >> 27) * UINT64_C(0x94D049BB133111EB);
@@ -69,7 +69,7 @@ static mz_bpe_pair *pair_slot(const mz_bpe *bpe, int32_t left, int32_t right) {
     }
 }
 
-// --- building -----------------------------------------------------------------------------------------------------------------
+// --- building ------------------------------------------------------------------------------------------------------
 mezzo_status mz_bpe_add_token(mz_bpe *bpe, const char *bytes, size_t n) {
     MEZZO_TRY(MZ_RESERVE(bpe->bytes, bpe->cap_bytes, bpe->n_bytes + n));
     MEZZO_TRY(MZ_RESERVE(bpe->ends, bpe->cap_ends, (size_t)bpe->vocab + 1));
@@ -138,7 +138,7 @@ mezzo_status mz_bpe_add_merge(mz_bpe *bpe, mz_bpe_merge merge, bool *added) {
     return MEZZO_OK;
 }
 
-// --- merging: short words --------------------------------------------------------------------------------------------------------
+// --- merging: short words ------------------------------------------------------------------------------------------
 #define SHORT_WORD 96 // bytes; longer ones use the heap, whose time does not grow with the square
 
 // The ranks of all neighbours are kept, and each round looks for the least: words have few bytes.
@@ -174,9 +174,9 @@ static size_t merge_short(const mz_bpe *bpe, const char *word, size_t n, int32_t
     return n;
 }
 
-// --- merging: long words -------------------------------------------------------------------------------------------------------
-// A linked list of tokens and a heap of its mergeable neighbours, by (rank, position). Entries go stale when a neighbour is merged
-// away; a stale one is known by its tokens.
+// --- merging: long words -------------------------------------------------------------------------------------------
+// A linked list of tokens and a heap of its mergeable neighbours, by (rank, position). Entries go stale when a
+// neighbour is merged away; a stale one is known by its tokens.
 typedef struct node {
     int32_t token;       // -1: merged into the one before
     uint32_t prev, next; // n: none
@@ -271,9 +271,9 @@ static mezzo_status merge_long(const mz_bpe *bpe, mz_bpe_scratch *scratch, const
     return MEZZO_OK;
 }
 
-// --- words ---------------------------------------------------------------------------------------------------------------------
-// Names and rare words come again and again: those of up to 24 bytes that are more than one token are remembered, the last
-// one of each slot.
+// --- words ---------------------------------------------------------------------------------------------------------
+// Names and rare words come again and again: those of up to 24 bytes that are more than one token are remembered, the
+// last one of each slot.
 #define CACHE_SLOTS 8192
 enum { CACHE_BYTES = 24, CACHE_TOKENS = 8 };
 struct mz_bpe_cached {

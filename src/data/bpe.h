@@ -1,5 +1,5 @@
-// Byte-pair encoding (Sennrich et al., 2016) over bytes, as GPT-2 does it: a word's bytes are its first tokens, and the pair of
-// neighbours that stands first in the merge list is merged, the leftmost first, until no pair is in the list.
+// Byte-pair encoding (Sennrich et al., 2016) over bytes, as GPT-2 does it: a word's bytes are its first tokens, and the
+// pair of neighbours that stands first in the merge list is merged, the leftmost first, until no pair is in the list.
 #ifndef MZ_DATA_BPE_H
 #define MZ_DATA_BPE_H
 
@@ -33,7 +33,8 @@ typedef struct mz_bpe {
     size_t pair_mask;
     mz_bpe_word *words;
     size_t word_mask;
-    // 1: made by merging (or a byte), so that a later merge may use it; 2: a word of exactly these bytes becomes this one token.
+    // 1: made by merging (or a byte), so that a later merge may use it; 2: a word of exactly these bytes becomes this
+    // one token.
     unsigned char *made; // [vocab]
 } mz_bpe;
 enum { MZ_BPE_MADE = 1, MZ_BPE_WHOLE = 2 };
@@ -50,13 +51,14 @@ static inline const char *mz_bpe_bytes(const mz_bpe *bpe, int32_t token, size_t 
 }
 int32_t mz_bpe_find(const mz_bpe *bpe, const char *bytes, size_t n); // the token of exactly these bytes, or -1
 
-// --- reading (bpe_read.c) ---------------------------------------------------------------------------------------------------
-// The vocabulary and merges of texts in the forms of GPT-2's files: `vocab` (may be NULL) is JSON, {"token": number}, numbers
-// 0 … n-1; `merges` has a line "left right" a merge, after a first line "#version: …" that may be missing. Tokens are written in GPT-2's byte
-// alphabet; one in the vocabulary that is not stands for its own UTF-8. Without a vocabulary it is GPT-2's: the bytes in the alphabet's
-// order, each merge's result, "<|endoftext|>". MEZZO_ERR_FORMAT names file and line, or key: a line that is not two parts, a part that is
-// neither a byte nor made by a line before, a result that the vocabulary does not have, a pair given twice, a vocabulary
-// with holes, the same number twice or no token for some byte.
+// --- reading (bpe_read.c) ------------------------------------------------------------------------------------------
+// The vocabulary and merges of texts in the forms of GPT-2's files: `vocab` (may be NULL) is JSON, {"token": number},
+// numbers 0 … n-1; `merges` has a line "left right" a merge, after a first line "#version: …" that may be missing.
+// Tokens are written in GPT-2's byte alphabet; one in the vocabulary that is not stands for its own UTF-8. Without a
+// vocabulary it is GPT-2's: the bytes in the alphabet's order, each merge's result, "<|endoftext|>". MEZZO_ERR_FORMAT
+// names file and line, or key: a line that is not two parts, a part that is neither a byte nor made by a line before, a
+// result that the vocabulary does not have, a pair given twice, a vocabulary with holes, the same number twice or no
+// token for some byte.
 typedef struct mz_bpe_text {
     const char *where; // names it in errors
     const char *text;
@@ -67,16 +69,17 @@ mezzo_status mz_bpe_read(const mz_bpe_text *vocab, const mz_bpe_text *merges, mz
 mezzo_status mz_bpe_from_json(const char *where, const json_t *object, mz_bpe *out);
 mezzo_status mz_bpe_to_json(const mz_bpe *bpe, json_t *object);
 
-// --- building (bpe.c): every token, then mz_bpe_index, then every merge, then mz_bpe_finish ----------------------------------
+// --- building (bpe.c): every token, then mz_bpe_index, then every merge, then mz_bpe_finish ------------------------
 mezzo_status mz_bpe_add_token(mz_bpe *bpe, const char *bytes, size_t n);
-// Room in the tables for so many tokens and merges; enters the tokens that are there. *twice is a token whose bytes another has, or -1.
+// Room in the tables for so many tokens and merges; enters the tokens that are there. *twice is a token whose bytes
+// another has, or -1.
 mezzo_status mz_bpe_index(mz_bpe *bpe, size_t tokens, size_t merges, int32_t *twice);
 mezzo_status mz_bpe_add_indexed(mz_bpe *bpe, const char *bytes, size_t n, int32_t *token); // a token after mz_bpe_index
 // False: the pair has a merge already.
 mezzo_status mz_bpe_add_merge(mz_bpe *bpe, mz_bpe_merge merge, bool *added);
 mezzo_status mz_bpe_finish(mz_bpe *bpe);
 
-// --- encoding -----------------------------------------------------------------------------------------------------------------
+// --- encoding ------------------------------------------------------------------------------------------------------
 // Scratch of one encoding; zeroed, then freed.
 typedef struct mz_bpe_scratch {
     void *data;

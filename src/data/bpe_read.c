@@ -5,9 +5,9 @@
 #include "io/quote.h"
 #include "io/utf8.h"
 
-// --- the byte alphabet ----------------------------------------------------------------------------------------------------------
-// GPT-2 writes bytes as printable characters: those that are printable in Latin-1 stand for themselves, the other 68, in order, are
-// U+0100 … U+0143.
+// --- the byte alphabet ---------------------------------------------------------------------------------------------
+// GPT-2 writes bytes as printable characters: those that are printable in Latin-1 stand for themselves, the other 68,
+// in order, are U+0100 … U+0143.
 static bool is_printable(int byte) {
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
 }
@@ -55,7 +55,7 @@ static void to_letters(const alphabet *a, const char *bytes, size_t n, mz_text *
     }
 }
 
-// --- the work -------------------------------------------------------------------------------------------------------------------
+// --- the work ------------------------------------------------------------------------------------------------------
 typedef struct reader {
     alphabet alphabet;
     const char *where; // of the merges
@@ -112,7 +112,7 @@ static mezzo_status add_merge_line(reader *r, const char *text, size_t n, size_t
                            mz_quote_bytes(text, n).text);
 }
 
-// --- files of GPT-2's form --------------------------------------------------------------------------------------------------------
+// --- files of GPT-2's form -----------------------------------------------------------------------------------------
 static size_t line_count(const mz_bpe_text *merges) {
     size_t lines = 1;
     for (size_t i = 0; i < merges->n; i++)
@@ -219,7 +219,7 @@ mezzo_status mz_bpe_read(const mz_bpe_text *vocab, const mz_bpe_text *merges, mz
     return status;
 }
 
-// --- tokenizer.json -----------------------------------------------------------------------------------------------------------------
+// --- tokenizer.json ------------------------------------------------------------------------------------------------
 static mezzo_status get_text(const char *where, const char *key, const json_t *list, size_t i, const char **out,
                              size_t *n) {
     const json_t *text = json_array_get(list, i);

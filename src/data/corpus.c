@@ -41,7 +41,7 @@ mezzo_status mz_stream_check(const mz_stream *stream, uint32_t vocab) {
     return MEZZO_OK;
 }
 
-// --- shards ---------------------------------------------------------------------------------------------------------------
+// --- shards --------------------------------------------------------------------------------------------------------
 static mezzo_status add_shard(mz_stream *stream, const char *path) {
     mz_segment segment = {0};
     MEZZO_TRY(mz_shard_open(path, &segment.shard));
@@ -147,7 +147,7 @@ static mezzo_status open_shards(mezzo_corpus *corpus, const mezzo_corpus_options
     return load_tokenizer(corpus, options);
 }
 
-// --- opening --------------------------------------------------------------------------------------------------------------
+// --- opening -------------------------------------------------------------------------------------------------------
 static mezzo_status check_options(const mezzo_corpus_options *o) {
     if (!given(o->path) && !given(o->train))
         return mz_fail(MEZZO_ERR_INVALID, "no data is named; give a text file, token shards or a folder with --data");
@@ -206,7 +206,7 @@ mezzo_status mezzo_corpus_check(const mezzo_corpus *corpus, int32_t vocab) {
     return MEZZO_OK;
 }
 
-// --- saving ---------------------------------------------------------------------------------------------------------------
+// --- saving --------------------------------------------------------------------------------------------------------
 // A part that this corpus does not have is removed: another text's must not stand in for it.
 static mezzo_status save_split(const mz_stream *stream, const char *folder, const char *name, mezzo_shard_format format,
                                unsigned width) {

@@ -24,8 +24,9 @@ static bool is_continuation(unsigned char byte) {
     return (byte & 0xC0) == 0x80;
 }
 
-// The byte at which character number int(fraction × characters) starts. A character is what starts with a byte that is no
-// UTF-8 continuation: exact for UTF-8, and defined for any bytes, so that every tokenizer splits a text at the same place.
+// The byte at which character number int(fraction × characters) starts. A character is what starts with a byte that is
+// no UTF-8 continuation: exact for UTF-8, and defined for any bytes, so that every tokenizer splits a text at the same
+// place.
 static size_t split_byte(const text *t, double fraction) {
     uint64_t characters = 0;
     for (size_t i = 0; i < t->map.size; i++)
@@ -41,8 +42,8 @@ static size_t split_byte(const text *t, double fraction) {
     return t->map.size;
 }
 
-// The end of the piece that starts at `at`: PIECE bytes on or a little less, where the tokenizer allows a cut; more, twice as much at a
-// time, where it allows none.
+// The end of the piece that starts at `at`: PIECE bytes on or a little less, where the tokenizer allows a cut; more,
+// twice as much at a time, where it allows none.
 static size_t piece_end(const mezzo_tokenizer *tok, const char *data, size_t at, size_t n) {
     for (size_t size = PIECE; n - at > size; size *= 2) {
         size_t end = tok->kind->cut(data, at, at + size);

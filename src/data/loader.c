@@ -1,4 +1,5 @@
-// Which window of which file is row r of batch k: a pure function of the options, so that a run resumes from one number.
+// Which window of which file is row r of batch k: a pure function of the options, so that a run resumes from one
+// number.
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 
@@ -98,7 +99,8 @@ void mezzo_loader_free(mezzo_loader *loader) {
     mz_free(loader);
 }
 
-// The file that place number `place` lies in: the last whose first[] is not above it. Files without places are passed over.
+// The file that place number `place` lies in: the last whose first[] is not above it. Files without places are passed
+// over.
 static size_t find_segment(const mezzo_loader *loader, uint64_t place) {
     size_t low = 0, high = loader->stream->count;
     while (high - low > 1) {

@@ -46,7 +46,7 @@ uint64_t mz_tokens_find_above(const mz_tokens *tokens, uint32_t vocab) {
     return tokens->count;
 }
 
-// --- reading --------------------------------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------------------------
 static mezzo_status parse_llmc(const char *where, const unsigned char *bytes, size_t n, size_t form, mz_tokens *out) {
     if (n < HEADER_SIZE)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes; llm.c's header alone has %zu: the file is cut off", where, n,
@@ -100,7 +100,7 @@ void mz_shard_close(mz_shard *shard) {
     *shard = (mz_shard){0};
 }
 
-// --- writing --------------------------------------------------------------------------------------------------------------
+// --- writing -------------------------------------------------------------------------------------------------------
 static mezzo_status write_header(mz_file *file, const char *path, unsigned width, uint64_t count) {
     size_t form = 0;
     while (forms[form].width != width)

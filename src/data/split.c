@@ -7,8 +7,8 @@
 
 // The pattern of GPT-2's encoder.py, with possessive runs, which change no match:
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-// \s is spelled out as Unicode's White_Space: PCRE2's own takes U+180E too, which is none since Unicode 6.3. \p{L} and \p{N} are
-// those of PCRE2's Unicode version.
+// \s is spelled out as Unicode's White_Space: PCRE2's own takes U+180E too, which is none since Unicode 6.3. \p{L} and
+// \p{N} are those of PCRE2's Unicode version.
 #define WHITE "\\x09-\\x0D\\x20\\x85\\xA0\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
 static const char pattern[] =
     " ?\\p{L}++|'(?:[sdmt]|ll|ve|re)| ?\\p{N}++| ?[^" WHITE "\\p{L}\\p{N}]++|[" WHITE "]+(?![^" WHITE "])|[" WHITE "]";
@@ -115,7 +115,8 @@ static bool is_white(unsigned char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-// No word has white space behind anything else in it, and no lookahead reaches past the first character that is not white.
+// No word has white space behind anything else in it, and no lookahead reaches past the first character that is not
+// white.
 size_t mz_split_cut(const char *text, size_t from, size_t to) {
     for (size_t i = to; i > from + 1; i--) {
         unsigned char before = (unsigned char)text[i - 2];

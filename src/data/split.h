@@ -9,9 +9,10 @@ typedef struct mz_splitter mz_splitter;
 mezzo_status mz_splitter_create(mz_splitter **out);
 void mz_splitter_free(mz_splitter *splitter); // NULL is fine
 
-// One walk over a text. Words are contractions ('s 't 're 've 'm 'll 'd), runs of letters, of numbers, or of what is neither nor white
-// space, each with one space before it, and runs of white space, whose last character belongs to a word that follows if it is a space. Bytes that are not
-// UTF-8 are words too: each longest run of them is one, and the text before and after it is split as if it stood alone.
+// One walk over a text. Words are contractions ('s 't 're 've 'm 'll 'd), runs of letters, of numbers, or of what is
+// neither nor white space, each with one space before it, and runs of white space, whose last character belongs to a
+// word that follows if it is a space. Bytes that are not UTF-8 are words too: each longest run of them is one, and the
+// text before and after it is split as if it stood alone.
 typedef struct mz_split {
     const mz_splitter *splitter;
     void *match; // of PCRE2
@@ -24,8 +25,8 @@ void mz_split_end(mz_split *split);
 // The next word, of *n ≥ 1 bytes, or *n = 0 at the end.
 mezzo_status mz_split_next(mz_split *split, const char **word, size_t *n);
 
-// The largest place in (from, to) where a word certainly begins, whatever stands around: white space after what is not. `to` where
-// there is none.
+// The largest place in (from, to) where a word certainly begins, whatever stands around: white space after what is not.
+// `to` where there is none.
 size_t mz_split_cut(const char *text, size_t from, size_t to);
 
 #endif

@@ -4,8 +4,8 @@
 #include "io/json.h"
 #include "io/quote.h"
 
-// A character tokenizer of all of Unicode, every character written as a \uXXXX\uXXXX pair, is below 16 MiB; a vocabulary of a million
-// tokens with its merges below this.
+// A character tokenizer of all of Unicode, every character written as a \uXXXX\uXXXX pair, is below 16 MiB; a
+// vocabulary of a million tokens with its merges below this.
 #define MAX_FILE ((size_t)64 << 20)
 #define FORMAT   "mezzo-tokenizer"
 #define VERSION  2 // 2: with a checksum
@@ -47,7 +47,8 @@ static char *either(const char *folder, const char *name, const char *other, mez
     return NULL;
 }
 
-// tokenizer.json of ours, else GPT-2's two files under Hugging Face's names or OpenAI's. A tokenizer.json of others is passed over.
+// tokenizer.json of ours, else GPT-2's two files under Hugging Face's names or OpenAI's. A tokenizer.json of others is
+// passed over.
 static mezzo_status load_folder(const char *folder, mezzo_tokenizer **out) {
     mezzo_status status = MEZZO_OK;
     char *merges = either(folder, "merges.txt", "vocab.bpe", &status);

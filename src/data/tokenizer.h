@@ -17,7 +17,8 @@ typedef struct mz_tokenizer_kind {
     const char *(*bytes)(const mezzo_tokenizer *tok, int32_t token, size_t *n); // token is in range
     mezzo_status (*save)(const mezzo_tokenizer *tok, json_t *object);           // adds its keys
     mezzo_status (*load)(const char *where, const json_t *object, mezzo_tokenizer **out);
-    // The largest place in (from, to] where a text may be cut without changing a token; `to` may be inside of a character.
+    // The largest place in (from, to] where a text may be cut without changing a token; `to` may be inside of a
+    // character.
     size_t (*cut)(const char *text, size_t from, size_t to);
 } mz_tokenizer_kind;
 

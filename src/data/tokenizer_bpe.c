@@ -120,7 +120,7 @@ static mezzo_status bpe_load(const char *where, const json_t *object, mezzo_toke
                    (int)got);
 }
 
-// --- GPT-2's two files ----------------------------------------------------------------------------------------------------------
+// --- GPT-2's two files ---------------------------------------------------------------------------------------------
 static mezzo_status save_vocab(const json_t *texts, const char *folder) {
     mezzo_status status = MEZZO_OK;
     char *path = mz_format("%s/vocab.json", folder);

@@ -1,4 +1,5 @@
-// A token is a Unicode character, numbered in code point order among those that the text had: sorted(set(text)) in Python.
+// A token is a Unicode character, numbered in code point order among those that the text had: sorted(set(text)) in
+// Python.
 #include "data/tokenizer.h"
 #include "io/json.h"
 #include "io/utf8.h"

@@ -1,5 +1,6 @@
-// The autocast pass: the one place where a dtype is decided. Op classes follow torch.amp's CUDA lists; a region or a module
-// override changes the precision that an op is decided under; casts are inserted where an input has another dtype.
+// The autocast pass: the one place where a dtype is decided. Op classes follow torch.amp's CUDA lists; a region or a
+// module override changes the precision that an op is decided under; casts are inserted where an input has another
+// dtype.
 #include "base/precision.h"
 #include "graph/graph.h"
 

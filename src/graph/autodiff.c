@@ -1,6 +1,6 @@
-// The autodiff pass: walks the forward nodes backward and appends one rule's nodes for each. The gradient of a value has
-// the value's shape and the gradient's format that autocast gave it; the gradient of a cast is a cast, and of one with
-// scales the gradient itself; parameter gradients are FP32 and added to, never written.
+// The autodiff pass: walks the forward nodes backward and appends one rule's nodes for each. The gradient of a value
+// has the value's shape and the gradient's format that autocast gave it; the gradient of a cast is a cast, and of one
+// with scales the gradient itself; parameter gradients are FP32 and added to, never written.
 #include "graph/graph.h"
 
 typedef struct tape {
@@ -171,8 +171,8 @@ static mezzo_status view_as(tape *t, int v, mz_shape shape, int *out) {
     return mz_graph_node(t->g, view, NULL);
 }
 
-// Sums `grad`, which has the shape of a broadcast result, over what repeats of v, and delivers it. Dimensions beside each other that
-// are summed, or not, are one; all sums but the last are values of the sums' own format.
+// Sums `grad`, which has the shape of a broadcast result, over what repeats of v, and delivers it. Dimensions beside
+// each other that are summed, or not, are one; all sums but the last are values of the sums' own format.
 static mezzo_status deliver_broadcast(tape *t, int v, int grad) {
     if (mz_shape_equal(shape_of(t, v), shape_of(t, grad)))
         return deliver(t, v, grad);

@@ -1,5 +1,6 @@
-// Which dimensions of which values are one axis, and how each axis is stored. Ops join axes as ops.def's column says: the
-// residual stream of a model is one axis from the embedding to the head, with its norms' weights and its products' sides.
+// Which dimensions of which values are one axis, and how each axis is stored. Ops join axes as ops.def's column says:
+// the residual stream of a model is one axis from the embedding to the head, with its norms' weights and its products'
+// sides.
 #include <stdlib.h>
 
 #include "graph/graph.h"
@@ -65,7 +66,7 @@ static void fix(axes *a, int axis) {
     a->at[find(a, axis)].fixed = true;
 }
 
-// --- the column of ops.def ---------------------------------------------------------------------------------------------------
+// --- the column of ops.def -----------------------------------------------------------------------------------------
 static int kind_of(char letter) {
     switch (letter) {
     case 'v':
@@ -91,7 +92,8 @@ typedef struct spec {
         like_rank; // of values marked '=', from the right: the first that is not repeated along it
 } spec;
 
-// '=': dimensions from the right, as the others marked so. One that is repeated along an axis would write into its padding.
+// '=': dimensions from the right, as the others marked so. One that is repeated along an axis would write into its
+// padding.
 static void apply_like(axes *a, spec *s, int v) {
     int rank = a->g->values[v].shape.rank, most = rank > s->like_rank ? rank : s->like_rank;
     for (int k = 0; k < most; k++) {
@@ -158,9 +160,9 @@ static void apply_spec(axes *a, const mz_node *n, const char *text) {
     }
 }
 
-// --- ops whose axes depend on attributes -----------------------------------------------------------------------------------------
-// x's axes in y's, when both hold the same elements in the same order: from the right, the last dimensions of the smallest
-// groups of equal size share their innermost run.
+// --- ops whose axes depend on attributes ---------------------------------------------------------------------------
+// x's axes in y's, when both hold the same elements in the same order: from the right, the last dimensions of the
+// smallest groups of equal size share their innermost run.
 static void match(axes *a, const int *x, int nx, const int *y, int ny) {
     for (int i = nx - 1, k = ny - 1; i >= 0 && k >= 0; i--, k--) {
         int64_t px = extent_of(a, x[i]), py = extent_of(a, y[k]);
@@ -285,7 +287,7 @@ static void join_node(axes *a, const mz_node *n) {
     }
 }
 
-// --- values ---------------------------------------------------------------------------------------------------------------------
+// --- values --------------------------------------------------------------------------------------------------------
 static bool is_rows(const mezzo_graph *g, const mz_value *v) { // a block of rows of another value
     return v->alias >= 0 && (v->producer < 0 || g->nodes[v->producer].op != MZ_OP_reshape);
 }

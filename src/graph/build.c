@@ -380,7 +380,7 @@ static mezzo_status check_probability(const char *op, float p) {
     return MEZZO_OK;
 }
 
-// --- generating ---------------------------------------------------------------------------------------------------------------
+// --- generating ----------------------------------------------------------------------------------------------------
 void mezzo_cache_begin(mezzo_graph *g, int64_t length) {
     if (length < 1 || length > INT32_MAX)
         remember(g, mz_fail(MEZZO_ERR_INVALID, "mezzo_cache_begin: %lld positions", (long long)length));

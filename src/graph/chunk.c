@@ -1,15 +1,17 @@
-// The chunk pass: a large head's logits are computed, used and dropped a block of rows at a time, so that [rows, V] never exists.
+// The chunk pass: a large head's logits are computed, used and dropped a block of rows at a time, so that [rows, V]
+// never exists.
 //
 //     linear → cross_entropy … cross_entropy_dx → linear_dx, linear_dw
 //
-// becomes, for each block of rows: its linear, its share of the loss, and at once its gradient, since the loss's gradient is
-// known before forward begins (loss scale × weight). A block reads rows of x and writes rows of dx in place, through views;
-// linear_dw adds block after block. Same work; the price is one more pass over dw a block (8·V·K bytes), the gain is the memory
-// of all blocks but one. As in Liger Kernel's fused linear cross-entropy (Hsu et al. 2024, arXiv:2410.10989).
+// becomes, for each block of rows: its linear, its share of the loss, and at once its gradient, since the loss's
+// gradient is known before forward begins (loss scale × weight). A block reads rows of x and writes rows of dx in
+// place, through views; linear_dw adds block after block. Same work; the price is one more pass over dw a block (8·V·K
+// bytes), the gain is the memory of all blocks but one. As in Liger Kernel's fused linear cross-entropy (Hsu et al.
+// 2024, arXiv:2410.10989).
 #include "graph/graph.h"
 
-// More logits than this, and more rows than one block, are worth cutting; below 8,192 rows a block the additional passes over
-// dw begin to show beside the products (8·V·K bytes against 6·rows·V·K operations).
+// More logits than this, and more rows than one block, are worth cutting; below 8,192 rows a block the additional
+// passes over dw begin to show beside the products (8·V·K bytes against 6·rows·V·K operations).
 #define LARGE_BYTES   ((size_t)256 << 20)
 #define DEFAULT_ROWS  8192
 #define MAX_BLOCKS    1024 // 8 million rows of them: planning compares every block with all others
@@ -29,7 +31,7 @@ typedef struct pass {
     bool *moved;   // per old node: emitted already, or replaced by blocks
 } pass;
 
-// --- finding a head -----------------------------------------------------------------------------------------------------------
+// --- finding a head ------------------------------------------------------------------------------------------------
 static bool has_input(const mz_node *n, int slot) {
     return slot < n->n_in && n->in[slot] >= 0;
 }
@@ -38,7 +40,8 @@ static bool has_output(const mz_node *n, int slot) {
     return slot < n->n_out && n->out[slot] >= 0;
 }
 
-// The node of op_a that reads v in slot_a and that of op_b in slot_b, -1 where there is none. False when anything else reads v.
+// The node of op_a that reads v in slot_a and that of op_b in slot_b, -1 where there is none. False when anything else
+// reads v.
 static bool only_readers(const mezzo_graph *g, int v, mz_op op_a, int slot_a, mz_op op_b, int slot_b, int *a, int *b) {
     *a = *b = -1;
     for (size_t i = 0; i < g->n_nodes; ++i)
@@ -115,7 +118,7 @@ static int64_t block_rows(const mezzo_graph *g, const head *h, int64_t wanted) {
     return even < rows ? even : 0;
 }
 
-// --- making the blocks --------------------------------------------------------------------------------------------------------
+// --- making the blocks ---------------------------------------------------------------------------------------------
 static mezzo_status emit(pass *p, const mz_node *n) {
     return mz_graph_node(p->g, *n, NULL);
 }

@@ -1,6 +1,7 @@
-// The fuse pass: fewer launches and fewer bytes for the same values. A narrowing cast moves into the op that made its input (it
-// rounds the same FP32 number), a widening cast into the ops that read it (the conversion is exact); activation, residual and
-// gradient sums move into the matmul or norm beside them, which round in between (attrs.via) as the separate ops did.
+// The fuse pass: fewer launches and fewer bytes for the same values. A narrowing cast moves into the op that made its
+// input (it rounds the same FP32 number), a widening cast into the ops that read it (the conversion is exact);
+// activation, residual and gradient sums move into the matmul or norm beside them, which round in between (attrs.via)
+// as the separate ops did.
 #include "graph/graph.h"
 
 typedef struct fuse {
@@ -249,7 +250,8 @@ static void fuse_norm_gradient(fuse *f, size_t index) {
     }
 }
 
-// combine + another gradient, in FP32 → the combine adds it, at the add's place; twice at most. Sums of the same numbers in the same order.
+// combine + another gradient, in FP32 → the combine adds it, at the add's place; twice at most. Sums of the same
+// numbers in the same order.
 static void fuse_combine(fuse *f, size_t index) {
     mz_node *add = &f->g->nodes[index];
     if (add->op != MZ_OP_add || add->phase != MZ_BACKWARD || !same_shape(f, add->in[0], add->in[1]) ||
@@ -271,7 +273,8 @@ static void fuse_combine(fuse *f, size_t index) {
     }
 }
 
-// cast(wide → low) of a norm's gradient that others read wide: the norm stores both, and nobody reads it again to narrow it.
+// cast(wide → low) of a norm's gradient that others read wide: the norm stores both, and nobody reads it again to
+// narrow it.
 static void fuse_norm_low(fuse *f, size_t index) {
     mz_node *cast = &f->g->nodes[index];
     int from = cast->in[0], to = cast->out[0];
@@ -292,8 +295,8 @@ static bool is_low(fuse *f, int v) {
     return mezzo_dtype_size(value(f, v)->dtype) == 2;
 }
 
-// A product's weight gradient, whose bias gradient is the column sums of what a layer norm's gradient, or a product's with an activation's slope, has
-// just written: these add them up while they have them.
+// A product's weight gradient, whose bias gradient is the column sums of what a layer norm's gradient, or a product's
+// with an activation's slope, has just written: these add them up while they have them.
 static void fuse_bias_gradient(fuse *f, size_t index) {
     mz_node *dw = &f->g->nodes[index];
     if (dw->op != MZ_OP_linear_dw || dw->n_out < 2 || dw->out[1] < 0)

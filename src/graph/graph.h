@@ -100,7 +100,7 @@ struct mezzo_graph {
     char *message;
 };
 
-// --- growing a graph (graph.c) --------------------------------------------------------------------------------------------
+// --- growing a graph (graph.c) -------------------------------------------------------------------------------------
 mezzo_status mz_graph_value(mezzo_graph *g, mz_value value, int *id); // takes over value.name
 mezzo_status mz_graph_node(mezzo_graph *g, mz_node node, int *id);    // appended; sets the outputs' producer
 mezzo_status mz_graph_copy(const mezzo_graph *g, mezzo_graph **out);
@@ -108,8 +108,8 @@ void mz_graph_compact(mezzo_graph *g, const bool *dead); // drops nodes, keeps o
 void mz_graph_relink(mezzo_graph *g);                    // sets every value's producer and slot from the nodes
 mezzo_status mz_graph_consumers(const mezzo_graph *g,
                                 int **counts); // uses of each value by nodes, + 1 if kept; caller frees
-// A cast of v to a product's operand as f says, appended: its output's format is f.operand with f.scaling, and its gradient's
-// f.gradient. n has module, phase, segment and rule, and gets all else.
+// A cast of v to a product's operand as f says, appended: its output's format is f.operand with f.scaling, and its
+// gradient's f.gradient. n has module, phase, segment and rule, and gets all else.
 mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, int *out);
 const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size_t size);
 
@@ -121,13 +121,14 @@ mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ
 // After autocast: how a parameter's master is kept where `asked` is wanted, and the words for why (rule may be NULL).
 mezzo_master mz_master_of(const mezzo_graph *g, size_t param, mezzo_master asked, const char **rule);
 
-// --- passes, in their order: each changes the graph in place --------------------------------------------------------------
+// --- passes, in their order: each changes the graph in place -------------------------------------------------------
 mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *options);
 mezzo_status mz_pass_autodiff(mezzo_graph *g, const mezzo_program_options *options); // no-op when forward_only
 mezzo_status mz_pass_recompute(mezzo_graph *g, bool light);                          // no-op without segments
 mezzo_status mz_pass_fuse(mezzo_graph *g);
 mezzo_status mz_pass_chunk(mezzo_graph *g, const mezzo_program_options *options);
-// After the others: values get the storage of their axes, and copies stand between ops that take it and those that do not.
+// After the others: values get the storage of their axes, and copies stand between ops that take it and those that do
+// not.
 typedef struct mz_storage_options {
     mz_storage_policy policy;
     bool (*takes_padding)(mz_op op); // ops whose kernels read tensors' storage; NULL: none
@@ -143,7 +144,7 @@ mezzo_status mz_passes(const mezzo_graph *g, const mezzo_program_options *option
 // The graph after a pass in Graphviz' DOT language, ops coloured by what they store (dot.c). Appends to *out.
 mezzo_status mz_graph_dot(const mezzo_graph *g, const mezzo_program_options *options, const char *after, mz_text *out);
 
-// --- plan -------------------------------------------------------------------------------------------------------------------
+// --- plan ----------------------------------------------------------------------------------------------------------
 typedef struct mz_plan {
     size_t *offset;  // per value: bytes into the arena; SIZE_MAX for values outside it
     size_t arena;    // bytes
@@ -151,14 +152,16 @@ typedef struct mz_plan {
     size_t inputs;   // bytes of those that a run brings
     size_t state;    // bytes of those that stay
 } mz_plan;
-// For a device that runs two streams of nodes at once (streams.c): each node's stream, and the node after which it could start.
+// For a device that runs two streams of nodes at once (streams.c): each node's stream, and the node after which it
+// could start.
 typedef struct mz_stream_plan {
     signed char *stream;
     int *since;
 } mz_stream_plan;
 mezzo_status mz_pass_streams(const mezzo_graph *g, mz_stream_plan *out);
 void mz_stream_plan_free(mz_stream_plan *streams);
-// streams: NULL for one stream. Otherwise values of nodes on the second stream keep their bytes as long as that node may be early or late.
+// streams: NULL for one stream. Otherwise values of nodes on the second stream keep their bytes as long as that node
+// may be early or late.
 mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, mz_plan *plan);
 void mz_plan_free(mz_plan *plan);
 

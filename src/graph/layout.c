@@ -47,8 +47,8 @@ bool mz_storage_equal(const mz_storage *a, const mz_storage *b) {
     return true;
 }
 
-// A storage from the innermost factor out: `logical` elements in the room of `stored`, each a factor with padding and all
-// those without it below; what is above the last padded one has none. Returns how many.
+// A storage from the innermost factor out: `logical` elements in the room of `stored`, each a factor with padding and
+// all those without it below; what is above the last padded one has none. Returns how many.
 typedef struct factor {
     int64_t logical, stored;
 } factor;
@@ -93,7 +93,7 @@ bool mz_layout_of(const mz_shape *shape, const mz_storage *storage, mz_layout *o
     return n <= 2;
 }
 
-// --- policies --------------------------------------------------------------------------------------------------------------
+// --- policies ------------------------------------------------------------------------------------------------------
 static const char *const axis_names[MZ_AXIS_COUNT] = {
     [MZ_AXIS_VOCABULARY] = "vocabulary", [MZ_AXIS_HEAD] = "head",         [MZ_AXIS_WIDTH] = "width",
     [MZ_AXIS_EXPERT] = "expert",         [MZ_AXIS_FEATURES] = "features",

@@ -48,8 +48,8 @@ typedef struct mz_slot {
     unsigned is;      // MZ_SLOT_…
 } mz_slot;
 
-// A slot's number: MZ_IN(linear, bias) is 2, MZ_OUT(linear, preact) is 1. A name that the op lacks does not compile: every op
-// has structs with one byte a slot, so that a slot's offset is its number.
+// A slot's number: MZ_IN(linear, bias) is 2, MZ_OUT(linear, preact) is 1. A name that the op lacks does not compile:
+// every op has structs with one byte a slot, so that a slot's offset is its number.
 #define MZ_SLOT(name, is) char name;
 #define OP_SLOTS(op, inputs, outputs)                                                                                  \
     struct mz_in_##op {                                                                                                \
@@ -122,8 +122,8 @@ typedef struct mz_broadcast {
 mz_broadcast mz_broadcast_loops(const mz_shape *a, const mz_shape *b, const mz_shape *out);
 // Where a does not repeat and b repeats as a whole: b's elements, else 0.
 int64_t mz_broadcast_whole(const mz_broadcast *r);
-// Loops over a permuted shape, in order of what comes out, with neighbours that stay neighbours made one and no dimensions
-// of 1 (rank 1 at least). stride: in elements of what goes in.
+// Loops over a permuted shape, in order of what comes out, with neighbours that stay neighbours made one and no
+// dimensions of 1 (rank 1 at least). stride: in elements of what goes in.
 typedef struct mz_permuted {
     int rank;
     int64_t dim[MEZZO_MAX_RANK], stride[MEZZO_MAX_RANK];

@@ -1,5 +1,6 @@
-// The plan pass: when each value lives, and where in the one arena. Values whose lives overlap get disjoint bytes; larger ones
-// are placed first, each at the lowest free offset (greedy by size, as in Pisarchyk & Lee 2020, arXiv:2001.03288).
+// The plan pass: when each value lives, and where in the one arena. Values whose lives overlap get disjoint bytes;
+// larger ones are placed first, each at the lowest free offset (greedy by size, as in Pisarchyk & Lee 2020,
+// arXiv:2001.03288).
 #include "graph/graph.h"
 
 #include <limits.h>
@@ -26,7 +27,8 @@ static int root_of(const mezzo_graph *g, const int *shared, int v) {
     }
 }
 
-// Bytes from the root's start: views of views add up. In-place sharing starts where its input does, at 0 of a whole value.
+// Bytes from the root's start: views of views add up. In-place sharing starts where its input does, at 0 of a whole
+// value.
 static size_t view_offset(const mezzo_graph *g, const int *shared, int v) {
     size_t offset = 0;
     for (; shared[v] >= 0 || g->values[v].alias >= 0; v = shared[v] >= 0 ? shared[v] : g->values[v].alias)
@@ -69,8 +71,8 @@ static void extend(int *last, int until) {
     *last = until > *last ? until : *last;
 }
 
-// The last node that reads each root; n_nodes for what is kept. In-place sharing extends a root's life as it goes. What a node on the
-// second stream reads stays for SLACK nodes more, so that it can be late.
+// The last node that reads each root; n_nodes for what is kept. In-place sharing extends a root's life as it goes. What
+// a node on the second stream reads stays for SLACK nodes more, so that it can be late.
 static void last_reads(const mezzo_graph *g, const mz_stream_plan *streams, const int *shared, int *last) {
     for (size_t v = 0; v < g->n_values; ++v)
         last[v] = -1;
@@ -94,7 +96,8 @@ static void last_reads(const mezzo_graph *g, const mz_stream_plan *streams, cons
             last[root_of(g, shared, (int)v)] = (int)g->n_nodes;
 }
 
-// The first node that writes each root or a part of it, or after which one on the second stream could; INT_MAX: nothing writes it.
+// The first node that writes each root or a part of it, or after which one on the second stream could; INT_MAX: nothing
+// writes it.
 static void first_writes(const mezzo_graph *g, const mz_stream_plan *streams, const int *shared, int *first) {
     for (size_t v = 0; v < g->n_values; ++v)
         first[v] = INT_MAX;

@@ -1,9 +1,9 @@
-// The recompute pass: a value made inside a segment that only its own segment reads in forward is not kept for backward; the
-// nodes that make it are repeated just before the first backward node that wants it. Random ops keep their stream, so the
-// repetition is bit for bit the original.
+// The recompute pass: a value made inside a segment that only its own segment reads in forward is not kept for
+// backward; the nodes that make it are repeated just before the first backward node that wants it. Random ops keep
+// their stream, so the repetition is bit for bit the original.
 //
-// "Light" repeats only ops marked cheap in ops.def, which cost a pass over memory: activations and norms with their casts.
-// Products and attention are kept, and so is what they read.
+// "Light" repeats only ops marked cheap in ops.def, which cost a pass over memory: activations and norms with their
+// casts. Products and attention are kept, and so is what they read.
 #include "graph/graph.h"
 
 typedef struct pass {

@@ -1,5 +1,5 @@
-// The storage pass: every value gets the storage of its axes, and copies stand where an op cannot take it. What comes from
-// the host, and what it reads, is stored without padding.
+// The storage pass: every value gets the storage of its axes, and copies stand where an op cannot take it. What comes
+// from the host, and what it reads, is stored without padding.
 #include "graph/graph.h"
 
 typedef struct pass {
@@ -87,8 +87,8 @@ static mezzo_status as_stored(pass *p, const mz_node *by, int *v, const mz_stora
     return MEZZO_OK;
 }
 
-// What node n's outputs shall be stored as: where that is another way than the value's, the node writes a value of its own
-// and `after` says where it goes. Parameter gradients are added up by one node, all of them or none.
+// What node n's outputs shall be stored as: where that is another way than the value's, the node writes a value of its
+// own and `after` says where it goes. Parameter gradients are added up by one node, all of them or none.
 typedef struct redirect {
     int from, to; // -1: nothing
 } redirect;

@@ -7,9 +7,9 @@
 
 typedef struct mz_shape mz_shape;
 
-// How the dimensions of a shape are stored. Dimension d is dim[d] / inner[d] runs of inner[d] elements, each run with room
-// for pitch[d]; pitch 0: without padding. So 3·H·D with heads of D = 75 stored as 80 has inner 75 and pitch 80. Padding
-// holds zeros: whoever writes a padded tensor leaves them there.
+// How the dimensions of a shape are stored. Dimension d is dim[d] / inner[d] runs of inner[d] elements, each run with
+// room for pitch[d]; pitch 0: without padding. So 3·H·D with heads of D = 75 stored as 80 has inner 75 and pitch 80.
+// Padding holds zeros: whoever writes a padded tensor leaves them there.
 typedef struct mz_storage {
     bool padded; // some dimension is
     int32_t inner[MEZZO_MAX_RANK], pitch[MEZZO_MAX_RANK];
@@ -23,9 +23,9 @@ bool mz_storage_equal(const mz_storage *a, const mz_storage *b);
 // The same logical elements in the same places, whatever the dimensions: one can be a view of the other.
 bool mz_storage_same_places(const mz_shape *a, const mz_storage *sa, const mz_shape *b, const mz_storage *sb);
 
-// A storage as at most two levels, for kernels that walk a parameter's elements whatever its shape: logical element i is
-// column i % width of row i / width; rows come in groups of `group`, stored with room for group_pitch rows of `pitch`
-// elements. width 0: without padding.
+// A storage as at most two levels, for kernels that walk a parameter's elements whatever its shape: logical element i
+// is column i % width of row i / width; rows come in groups of `group`, stored with room for group_pitch rows of
+// `pitch` elements. width 0: without padding.
 typedef struct mz_layout {
     int64_t width, pitch, group, group_pitch;
 } mz_layout;

@@ -1,11 +1,11 @@
-// Which nodes run on a second stream of a device's graph, concurrently with those after them: gradients of weights, which only the
-// update waits for, and independent branches, such as shared experts and routed ones.
+// Which nodes run on a second stream of a device's graph, concurrently with those after them: gradients of weights,
+// which only the update waits for, and independent branches, such as shared experts and routed ones.
 #include "graph/graph.h"
 
 #include <math.h>
 
-// Times are an H100's, in µs, and decide placement only: a node's least time, the cost of waiting for the other stream, and the gain
-// for which a node changes streams.
+// Times are an H100's, in µs, and decide placement only: a node's least time, the cost of waiting for the other stream,
+// and the gain for which a node changes streams.
 #define LAUNCH         2.5
 #define WAIT           1.0
 #define WORTH          2.0
@@ -51,8 +51,8 @@ static bool is_part(const mezzo_graph *g, int v) {
     return count(g, root) != count(g, v);
 }
 
-// Blocks of a head are parts of one tensor, so that one block's memory is enough: two at once would need it twice. And what is large is not
-// kept for long.
+// Blocks of a head are parts of one tensor, so that one block's memory is enough: two at once would need it twice. And
+// what is large is not kept for long.
 static bool may_leave(const mezzo_graph *g, const mz_node *n, int index, int since) {
     if (index - since > FARTHEST)
         return false;
@@ -98,7 +98,8 @@ static void look_ahead(const mezzo_graph *g, moment *at) {
     }
 }
 
-// When a node's inputs are ready on a stream; infinite where one is not placed yet. since: after which node of the first stream.
+// When a node's inputs are ready on a stream; infinite where one is not placed yet. since: after which node of the
+// first stream.
 static double ready(const mezzo_graph *g, const mz_node *n, const moment *at, int stream, int *since) {
     double start = 0;
     for (int k = 0; k < n->n_in; ++k) {

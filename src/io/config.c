@@ -8,7 +8,7 @@
 #include "io/quote.h"
 #include "io/yaml.h"
 
-// --- finding keys ---------------------------------------------------------------------------------------------------------
+// --- finding keys --------------------------------------------------------------------------------------------------
 static bool same_name(const char *a, size_t an, const char *b, size_t bn) {
     if (an != bn)
         return false;
@@ -74,7 +74,8 @@ static const char *last_component(const char *path) {
     return dot ? dot + 1 : path;
 }
 
-// The known key that `name` probably means, or NULL: the same last component elsewhere, an alias, then the nearest text.
+// The known key that `name` probably means, or NULL: the same last component elsewhere, an alias, then the nearest
+// text.
 static const char *nearest_key(const mz_config *cfg, const char *name) {
     for (size_t i = 0; i < cfg->count; i++) {
         const mz_config_row *row = cfg->entries[i].row;
@@ -100,7 +101,7 @@ static const char *nearest_key(const mz_config *cfg, const char *name) {
     return near;
 }
 
-// --- from YAML ------------------------------------------------------------------------------------------------------------
+// --- from YAML -----------------------------------------------------------------------------------------------------
 typedef struct yaml_load {
     mz_config *cfg;
     const char *where;
@@ -230,7 +231,7 @@ mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path) {
     return status;
 }
 
-// --- from the command line ------------------------------------------------------------------------------------------------
+// --- from the command line -----------------------------------------------------------------------------------------
 // "--name" without its dashes and without "=…".
 typedef struct option {
     const char *name;
@@ -321,7 +322,7 @@ mezzo_status mz_config_parse_args(mz_config *cfg, int argc, const char *const *a
     return MEZZO_OK;
 }
 
-// --- creating -------------------------------------------------------------------------------------------------------------
+// --- creating ------------------------------------------------------------------------------------------------------
 void mz_config_free(mz_config *cfg) {
     if (!cfg)
         return;

@@ -1,5 +1,6 @@
-// A typed configuration: a table of rows says what keys exist; values come from the table's defaults, a YAML file and the
-// command line, in that order of strength whatever the order of the calls; the resolved whole is written back as YAML.
+// A typed configuration: a table of rows says what keys exist; values come from the table's defaults, a YAML file and
+// the command line, in that order of strength whatever the order of the calls; the resolved whole is written back as
+// YAML.
 #ifndef MZ_IO_CONFIG_H
 #define MZ_IO_CONFIG_H
 
@@ -38,26 +39,27 @@ typedef struct mz_config mz_config;
 mezzo_status mz_config_create(const mz_config_row *schema, size_t n, mz_config **out);
 void mz_config_free(mz_config *cfg); // NULL is fine
 
-// --- setting --------------------------------------------------------------------------------------------------------------
-// Nested maps or dotted keys. MEZZO_ERR_INVALID, "FILE:LINE: KEY: …", for an unknown key (with the nearest known one), a
-// wrong type (expected and got), a value out of range, a key set twice. MEZZO_ERR_FORMAT and MEZZO_ERR_IO as mz_yaml_load.
-// Values that the command line set stay.
+// --- setting -------------------------------------------------------------------------------------------------------
+// Nested maps or dotted keys. MEZZO_ERR_INVALID, "FILE:LINE: KEY: …", for an unknown key (with the nearest known one),
+// a wrong type (expected and got), a value out of range, a key set twice. MEZZO_ERR_FORMAT and MEZZO_ERR_IO as
+// mz_yaml_load. Values that the command line set stay.
 mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path);
 mezzo_status mz_config_parse_yaml(mz_config *cfg, const char *where, const char *text, size_t n);
 
 // --KEY VALUE, --KEY=VALUE with a path or an alias ('-' and '_' are the same); --KEY and --no-KEY for truth values;
-// a map takes "pattern=name,pattern=name" and is replaced as a whole; --MAP.PATTERN NAME sets one of its entries. "--" ends the options. What is no option is put
-// into rest[] (room for argc entries, borrowed from argv), *rest_count of them. argv starts at the first argument.
-// MEZZO_ERR_INVALID names the option and, where unknown, the nearest one.
+// a map takes "pattern=name,pattern=name" and is replaced as a whole; --MAP.PATTERN NAME sets one of its entries. "--"
+// ends the options. What is no option is put into rest[] (room for argc entries, borrowed from argv), *rest_count of
+// them. argv starts at the first argument. MEZZO_ERR_INVALID names the option and, where unknown, the nearest one.
 mezzo_status mz_config_parse_args(mz_config *cfg, int argc, const char *const *argv, const char **rest,
                                   int *rest_count);
 
 typedef enum mz_config_origin_kind { MZ_CONFIG_DEFAULT, MZ_CONFIG_FILE, MZ_CONFIG_COMMAND_LINE } mz_config_origin_kind;
-// One value from text, by path, alias or MAP.PATTERN; `where` is what errors and mz_config_origin call the source ("--lr", "config.yaml:3").
+// One value from text, by path, alias or MAP.PATTERN; `where` is what errors and mz_config_origin call the source
+// ("--lr", "config.yaml:3").
 mezzo_status mz_config_set(mz_config *cfg, const char *key, const char *text, mz_config_origin_kind kind,
                            const char *where);
 
-// --- getting --------------------------------------------------------------------------------------------------------------
+// --- getting -------------------------------------------------------------------------------------------------------
 // MEZZO_ERR_INVALID where the path does not exist or has another type: a mistake in the program, not in its input.
 mezzo_status mz_config_get_int(const mz_config *cfg, const char *path, int64_t *out);
 mezzo_status mz_config_get_float(const mz_config *cfg, const char *path, double *out); // of an int row too
@@ -68,8 +70,8 @@ mezzo_status mz_config_get_enum(const mz_config *cfg, const char *path, int *ind
 // Entry i of a map; past the last, *key is NULL. Owned by cfg, valid until the map is set again.
 mezzo_status mz_config_map_get(const mz_config *cfg, const char *path, size_t i, const char **key, const char **value);
 
-// The value as text, by path or alias, as mz_config_set takes it; valid until the next call for this key or until it is set.
-// NULL: no such key, or memory ran out. Does not count as use.
+// The value as text, by path or alias, as mz_config_set takes it; valid until the next call for this key or until it is
+// set. NULL: no such key, or memory ran out. Does not count as use.
 const char *mz_config_get_text(mz_config *cfg, const char *key);
 
 // Where a value came from, for messages: "default", "config.yaml:12", "--lr". NULL: no such path.
@@ -78,7 +80,7 @@ bool mz_config_is_set(const mz_config *cfg, const char *path); // by a file or t
 // The next path that was set but that no mz_config_get_* has asked for, from *cursor (start at 0); NULL at the end.
 const char *mz_config_unused(const mz_config *cfg, size_t *cursor);
 
-// --- writing --------------------------------------------------------------------------------------------------------------
+// --- writing -------------------------------------------------------------------------------------------------------
 // The resolved configuration as YAML that loads to the same values, bit for bit. mz_text_free the result.
 void mz_config_add_yaml(const mz_config *cfg, mz_text *out);
 mezzo_status mz_config_write_yaml(const mz_config *cfg, const char *path); // atomic

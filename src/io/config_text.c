@@ -107,7 +107,7 @@ const char *mz_config_get_text(mz_config *cfg, const char *key) {
     return entry->shown;
 }
 
-// --- help -----------------------------------------------------------------------------------------------------------------
+// --- help ----------------------------------------------------------------------------------------------------------
 static const char *type_word(const mz_config_row *row) {
     static const char *const words[] = {"INT", "FLOAT", "", "TEXT", "", "PATTERN=NAME,…"};
     return words[row->type];

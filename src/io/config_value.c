@@ -112,7 +112,7 @@ static int name_index(const char *names, const char *text) {
     return -1;
 }
 
-// --- pairs ----------------------------------------------------------------------------------------------------------------
+// --- pairs ---------------------------------------------------------------------------------------------------------
 void mz_config_pairs_free(mz_config_pairs *pairs) {
     for (size_t i = 0; i < pairs->count; i++) {
         mz_free(pairs->items[i].key);
@@ -185,7 +185,7 @@ static mezzo_status check_pairs(const mz_config_row *row, const char *where, mz_
     return MEZZO_OK;
 }
 
-// --- one value ------------------------------------------------------------------------------------------------------------
+// --- one value -----------------------------------------------------------------------------------------------------
 void mz_config_entry_free(mz_config_entry *entry) {
     mz_free(entry->where);
     mz_free(entry->text);
@@ -299,7 +299,7 @@ fail:
     return status;
 }
 
-// --- getting --------------------------------------------------------------------------------------------------------------
+// --- getting -------------------------------------------------------------------------------------------------------
 static mezzo_status get(const mz_config *cfg, const char *path, unsigned types, mz_config_entry **out) {
     mz_config_entry *entry = mz_config_find(cfg, path);
     if (!entry)

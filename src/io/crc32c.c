@@ -1,4 +1,5 @@
-// CRC32C by slicing: eight tables take eight bytes a round (Kounavis and Berry, "Novel Table Lookup-Based Algorithms", 2008).
+// CRC32C by slicing: eight tables take eight bytes a round (Kounavis and Berry, "Novel Table Lookup-Based Algorithms",
+// 2008).
 #include <pthread.h>
 
 #include "io/file.h"

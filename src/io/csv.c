@@ -267,7 +267,7 @@ mezzo_status mz_csv_need(const mz_csv *csv, const char *name, int *out) {
     return status;
 }
 
-// --- cells as numbers -------------------------------------------------------------------------------------------------------
+// --- cells as numbers ----------------------------------------------------------------------------------------------
 static mezzo_status not_a(const mz_csv *csv, size_t row, int column, const char *expected) {
     const char *cell = mz_csv_cell(csv, row, (size_t)column);
     return mz_fail(MEZZO_ERR_FORMAT, "%s:%lld: column %s: expected %s, got %s", csv->where, (long long)csv->line[row],

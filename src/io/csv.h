@@ -1,5 +1,5 @@
-// Comma-separated tables that may come from anywhere (RFC 4180): quoted fields with commas, quotes and line ends in them, LF or
-// CRLF, a byte order mark. The first record is the header. Errors name file, line and column.
+// Comma-separated tables that may come from anywhere (RFC 4180): quoted fields with commas, quotes and line ends in
+// them, LF or CRLF, a byte order mark. The first record is the header. Errors name file, line and column.
 #ifndef MZ_IO_CSV_H
 #define MZ_IO_CSV_H
 
@@ -10,13 +10,15 @@
 
 typedef struct mz_csv mz_csv;
 
-// MEZZO_ERR_FORMAT: empty, a column without a name or named twice, a record with more or fewer fields than the header, a quote
-// that is not closed or is followed by text, a NUL byte, too large. Empty lines are skipped. `where` names the source in errors.
+// MEZZO_ERR_FORMAT: empty, a column without a name or named twice, a record with more or fewer fields than the header,
+// a quote that is not closed or is followed by text, a NUL byte, too large. Empty lines are skipped. `where` names the
+// source in errors.
 mezzo_status mz_csv_parse(const char *where, const char *text, size_t n, mz_csv **out);
 mezzo_status mz_csv_load(const char *path, mz_csv **out); // MEZZO_ERR_IO too
 void mz_csv_free(mz_csv *csv);                            // NULL is fine
 
-// Names columns anew, once a table: `map` is "theirs=ours,theirs=ours". INVALID: not of this form, no column `theirs`, a column `ours` already.
+// Names columns anew, once a table: `map` is "theirs=ours,theirs=ours". INVALID: not of this form, no column `theirs`,
+// a column `ours` already.
 mezzo_status mz_csv_rename(mz_csv *csv, const char *map);
 
 const char *mz_csv_where(const mz_csv *csv);

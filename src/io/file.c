@@ -13,7 +13,7 @@
 #include "io/file_ops.h"
 #include "io/quote.h"
 
-// --- counted system calls -----------------------------------------------------------------------------------------------
+// --- counted system calls ------------------------------------------------------------------------------------------
 static atomic_uint_fast64_t op_calls[MZ_IO_OP_COUNT];
 static atomic_int_fast64_t op_fail_in[MZ_IO_OP_COUNT] = {-1, -1, -1, -1};
 
@@ -125,7 +125,7 @@ mezzo_status mz_sync_parent(const char *path) {
     return status;
 }
 
-// --- one file -------------------------------------------------------------------------------------------------------------
+// --- one file ------------------------------------------------------------------------------------------------------
 struct mz_file {
     int fd;
     off_t size; // of the file itself, where that is being written: what a failed write is cut back to
@@ -348,7 +348,7 @@ mezzo_status mz_file_cut(const char *path, size_t size) {
     return status;
 }
 
-// --- reading --------------------------------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------------------------
 // A FIFO would block in open(), so the kind is asked for first.
 mezzo_status mz_open_regular(const char *path, int *fd, size_t *size) {
     struct stat info;

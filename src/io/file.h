@@ -5,12 +5,12 @@
 
 #include "base/base.h"
 
-// --- fault injection ----------------------------------------------------------------------------------------------------
+// --- fault injection -----------------------------------------------------------------------------------------------
 typedef enum mz_io_op { MZ_IO_OPEN, MZ_IO_WRITE, MZ_IO_FSYNC, MZ_IO_RENAME, MZ_IO_OP_COUNT } mz_io_op;
 void mz_io_fail_after(mz_io_op op, int64_t n); // the n-th call from now fails once (0 = next); negative = never
 uint64_t mz_io_count(mz_io_op op);             // calls so far, all threads
 
-// --- one file, replaced as a whole ----------------------------------------------------------------------------------------
+// --- one file, replaced as a whole ---------------------------------------------------------------------------------
 // Bytes go to "PATH.tmp" beside the target (so that the rename stays on one file system); commit flushes, renames and
 // flushes the folder's entry. A crash at any moment leaves the old file or the new one. Only regular files are
 // replaced: the target of a link is replaced and the link stays, a pipe or a terminal (/dev/stdout, /dev/fd/N) is
@@ -38,10 +38,10 @@ mezzo_status mz_file_cut(const char *path, size_t size); // to its first `size` 
 
 mezzo_status mz_file_remove(const char *path); // a missing file is fine
 
-// --- folders --------------------------------------------------------------------------------------------------------------
+// --- folders -------------------------------------------------------------------------------------------------------
 mezzo_status mz_dir_create(const char *path); // with its parents; an existing folder is fine
-// Makes a finished folder visible under its final name: flushes every file in it (one level of folders down at most four),
-// the folder itself, renames, flushes the parent. `final` must not exist, or be an empty folder.
+// Makes a finished folder visible under its final name: flushes every file in it (one level of folders down at most
+// four), the folder itself, renames, flushes the parent. `final` must not exist, or be an empty folder.
 mezzo_status mz_dir_commit(const char *staged, const char *final);
 // Swaps a finished folder with the one that has its final name, flushed in the same way: no moment without either.
 // The older one is then under the name `staged`. *swapped is false, and nothing has changed, where the file system
@@ -68,7 +68,7 @@ void mz_lock_release(mz_lock *lock); // a zeroed one is fine
 bool mz_lock_holds(const mz_lock *lock, const char *folder);
 #define MZ_LOCK_FILE ".lock"
 
-// --- reading --------------------------------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------------------------
 // A file's bytes, mapped read-only. An empty file has data "" and size 0. The file must not shrink while it is mapped.
 typedef struct mz_map {
     const unsigned char *data;
@@ -87,7 +87,7 @@ mezzo_status mz_lines_open(const char *path, mz_lines **out);
 mezzo_status mz_lines_next(mz_lines *lines, const char **line, size_t *n);
 void mz_lines_close(mz_lines *lines); // NULL is fine
 
-// --- checksums ------------------------------------------------------------------------------------------------------------
+// --- checksums -----------------------------------------------------------------------------------------------------
 // CRC32C (Castagnoli, reflected 0x82F63B78), as in RFC 3720 and TFRecord; start with crc = 0, feed pieces in order.
 uint32_t mz_crc32c(uint32_t crc, const void *bytes, size_t n);
 mezzo_status mz_file_crc32c(const char *path, uint32_t *crc, uint64_t *size); // size may be NULL

@@ -18,7 +18,8 @@ bool mz_json_ran_out(void); // since mz_json_begin, in this thread
 mezzo_status mz_json_dump(const json_t *value, size_t flags, char **text); // free(); NULL `value` is MEMORY
 
 // Parses one object or array of `n` bytes; `where` names the source in errors ("model.safetensors: header").
-// MEZZO_ERR_FORMAT: not JSON, nested deeper than max_depth, duplicate keys, text behind the value. Free with json_decref.
+// MEZZO_ERR_FORMAT: not JSON, nested deeper than max_depth, duplicate keys, text behind the value. Free with
+// json_decref.
 mezzo_status mz_json_parse(const char *where, const char *text, size_t n, int max_depth, json_t **out);
 
 // A file of at most max_bytes, nested at most MZ_JSON_DEPTH deep.

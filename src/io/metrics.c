@@ -21,7 +21,7 @@ struct mz_metrics {
     size_t text_count, text_cap;
 };
 
-// --- going on after a break -----------------------------------------------------------------------------------------------
+// --- going on after a break ----------------------------------------------------------------------------------------
 // The record's step, or MEZZO_ERR_FORMAT.
 static mezzo_status line_step(const char *where, const char *line, size_t n, int64_t *step) {
     json_t *object;
@@ -121,7 +121,7 @@ void mz_metrics_close(mz_metrics *metrics) {
     mz_free(metrics);
 }
 
-// --- records --------------------------------------------------------------------------------------------------------------
+// --- records -------------------------------------------------------------------------------------------------------
 static void add_value(mz_text *line, const mz_metric *value) {
     char number[MZ_NUMBER_MAX];
     switch (value->kind) {

@@ -35,9 +35,9 @@ typedef struct mz_metrics mz_metrics;
 mezzo_status mz_metrics_open(const char *folder, int64_t resume_step, bool tensorboard, mz_metrics **out);
 void mz_metrics_close(mz_metrics *metrics); // NULL is fine
 
-// One record, {"step": N, "NAME": VALUE, …}, written whole with one write. Numbers are the shortest that read back exactly;
-// JSON has no infinities, so those are the strings "NaN", "Infinity", "-Infinity". TensorBoard gets numbers, integers and truth
-// values as scalars, and a text when it is new or has changed.
+// One record, {"step": N, "NAME": VALUE, …}, written whole with one write. Numbers are the shortest that read back
+// exactly; JSON has no infinities, so those are the strings "NaN", "Infinity", "-Infinity". TensorBoard gets numbers,
+// integers and truth values as scalars, and a text when it is new or has changed.
 mezzo_status mz_metrics_write(mz_metrics *metrics, int64_t step, const mz_metric *values, size_t count);
 // To TensorBoard only. Does nothing without it.
 mezzo_status mz_metrics_write_histogram(mz_metrics *metrics, int64_t step, const char *name, const float *values,

@@ -10,7 +10,8 @@
 #include <string.h>
 #include <strings.h>
 
-// A program that calls setlocale() must not turn 0.5 into "0,5" in our files: conversions run in the "C" locale of this thread.
+// A program that calls setlocale() must not turn 0.5 into "0,5" in our files: conversions run in the "C" locale of this
+// thread.
 static locale_t c_locale;
 static pthread_once_t c_locale_once = PTHREAD_ONCE_INIT;
 

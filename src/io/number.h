@@ -7,8 +7,8 @@
 
 #define MZ_NUMBER_MAX 32
 
-// The shortest decimal that reads back as exactly x, always with a '.' so that every YAML and JSON reader takes it for a
-// float ("0.0003", "1.0e-05", "65536.0"); "nan", "inf", "-inf" otherwise. Returns `out`.
+// The shortest decimal that reads back as exactly x, always with a '.' so that every YAML and JSON reader takes it for
+// a float ("0.0003", "1.0e-05", "65536.0"); "nan", "inf", "-inf" otherwise. Returns `out`.
 const char *mz_number_format(double x, char out[MZ_NUMBER_MAX]);
 
 // Decimal, whole text, no blanks. "nan", "inf" and YAML's ".nan", ".inf" in any case count; hexadecimal does not.

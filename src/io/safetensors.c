@@ -17,7 +17,9 @@ static const struct {
 } dtype_names[] = {
     {MEZZO_F64, "F64"},        {MEZZO_F32, "F32"},        {MEZZO_BF16, "BF16"}, {MEZZO_F16, "F16"},
     {MEZZO_F8E4M3, "F8_E4M3"}, {MEZZO_F8E5M2, "F8_E5M2"}, {MEZZO_I64, "I64"},   {MEZZO_I32, "I32"},
-    {MEZZO_U16, "U16"},        {MEZZO_U8, "U8"},          {MEZZO_U8, "BOOL"}, // read only: one byte an element, as U8, which is the first of the two and so is written
+    {MEZZO_U16, "U16"},        {MEZZO_U8, "U8"},          {MEZZO_U8, "BOOL"}, // read only: one byte an element, as U8,
+                                                                              // which is the first of the two and so is
+                                                                              // written
 };
 
 static const char *dtype_to_text(mezzo_dtype dtype) {
@@ -65,7 +67,7 @@ static void shape_to_text(const int64_t *shape, size_t rank, char *text, size_t 
 }
 #define SHAPE_TEXT (MZ_SAFETENSORS_MAX_RANK * 24 + 8)
 
-// --- writing --------------------------------------------------------------------------------------------------------------
+// --- writing -------------------------------------------------------------------------------------------------------
 typedef struct plan_entry {
     const mz_safetensors_item *item;
     size_t bytes;
@@ -233,7 +235,7 @@ fail:
     return status;
 }
 
-// --- reading --------------------------------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------------------------
 struct mz_safetensors {
     char *where; // path, or what the bytes are called
     mz_map map;

@@ -8,9 +8,9 @@
 
 #define MZ_SAFETENSORS_MAX_RANK 8
 
-// --- writing --------------------------------------------------------------------------------------------------------------
-// One tensor to write. Bytes come from `data` or, where that is NULL, from `fill`, piece by piece and in order, so that a
-// tensor on a device needs no whole copy in host memory.
+// --- writing -------------------------------------------------------------------------------------------------------
+// One tensor to write. Bytes come from `data` or, where that is NULL, from `fill`, piece by piece and in order, so that
+// a tensor on a device needs no whole copy in host memory.
 typedef struct mz_safetensors_item {
     const char *name;
     mezzo_dtype dtype; // any storage dtype but TF32
@@ -34,7 +34,7 @@ typedef struct mz_safetensors_meta {
 mezzo_status mz_safetensors_write(const char *path, const mz_safetensors_item *items, size_t count,
                                   const mz_safetensors_meta *meta, size_t meta_count, mz_written *written);
 
-// --- reading --------------------------------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------------------------
 typedef struct mz_safetensors mz_safetensors;
 typedef struct mz_safetensors_tensor {
     const char *name;

@@ -22,7 +22,7 @@ struct mz_tfevents {
     uint64_t counts[LIMITS]; // scratch
 };
 
-// --- protocol buffers -----------------------------------------------------------------------------------------------------
+// --- protocol buffers ----------------------------------------------------------------------------------------------
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 
 static void put_varint(mz_text *out, uint64_t x) {
@@ -86,7 +86,7 @@ static void put_message(mz_text *out, unsigned field, mz_text *message) {
     put_bytes(out, field, message->data, message->len);
 }
 
-// --- records --------------------------------------------------------------------------------------------------------------
+// --- records -------------------------------------------------------------------------------------------------------
 // TFRecord hides checksums of checksums: rotated right by 15 bits, plus a constant.
 static uint32_t masked_crc(const void *bytes, size_t n) {
     uint32_t crc = mz_crc32c(0, bytes, n);
@@ -184,7 +184,7 @@ void mz_tfevents_close(mz_tfevents *e) {
     mz_free(e);
 }
 
-// --- values ---------------------------------------------------------------------------------------------------------------
+// --- values --------------------------------------------------------------------------------------------------------
 // Summary: value 1. Value: tag 1, simple_value 2, histo 5, tensor 8, metadata 9.
 static void begin_value(mz_tfevents *e, const char *tag) {
     reset(&e->value);
@@ -309,7 +309,8 @@ void mz_tfevents_add_counts(mz_tfevents *e, const char *tag, const double *edges
     put_double(&e->nested, 3, total);
     put_double(&e->nested, 4, sum);
     put_double(&e->nested, 5, squares);
-    // A reader takes a bucket's left edge from the one before: an empty bucket before the first one says where that begins.
+    // A reader takes a bucket's left edge from the one before: an empty bucket before the first one says where that
+    // begins.
     size_t from = total > 0 && first > 0 ? first - 1 : first;
     if (total > 0)
         put_counts(&e->nested, edges + from, counts + from, last + 1 - from);

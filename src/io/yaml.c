@@ -305,7 +305,7 @@ mezzo_status mz_yaml_load(const char *path, mz_yaml **out) {
     return status;
 }
 
-// --- writing --------------------------------------------------------------------------------------------------------------
+// --- writing -------------------------------------------------------------------------------------------------------
 // Words that YAML 1.1 or 1.2 readers take for something else than text.
 static bool is_word_of_yaml(const char *text) {
     static const char *const words[] = {"true", "false", "yes",  "no",  "on",  "off", "y", "n",     "null", "none",

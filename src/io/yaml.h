@@ -7,7 +7,8 @@
 #define MZ_YAML_MAX_BYTES ((size_t)1 << 20)
 #define MZ_YAML_MAX_DEPTH 32
 #define MZ_YAML_MAX_KEYS  4096 // of one map
-// With every alias counted as what it stands for, and a text as one more for each 16 bytes: a "billion laughs" stops here.
+// With every alias counted as what it stands for, and a text as one more for each 16 bytes: a "billion laughs" stops
+// here.
 #define MZ_YAML_MAX_NODES 100000
 
 typedef enum mz_yaml_kind { MZ_YAML_SCALAR, MZ_YAML_LIST, MZ_YAML_MAP } mz_yaml_kind;

@@ -5,7 +5,7 @@
 
 #include "optim/scaler.h"
 
-// --- options --------------------------------------------------------------------------------------------------------------
+// --- options -------------------------------------------------------------------------------------------------------
 mezzo_optimizer_options mezzo_optimizer_defaults(void) {
     return (mezzo_optimizer_options){
         .kind = MEZZO_ADAMW,
@@ -81,7 +81,7 @@ static void set_schedule(mz_update_attrs *update, const mezzo_schedule *s) {
     update->steps = s->steps;
 }
 
-// --- creation -------------------------------------------------------------------------------------------------------------
+// --- creation ------------------------------------------------------------------------------------------------------
 static bool owns(const mezzo_optimizer_options *o, const char *name) {
     if (o->patterns == NULL)
         return true;
@@ -229,7 +229,7 @@ static mezzo_status choose_kernels(mezzo_optimizer *opt) {
     return MEZZO_OK;
 }
 
-// --- buckets --------------------------------------------------------------------------------------------------------------
+// --- buckets -------------------------------------------------------------------------------------------------------
 // A bucket is worth a launch: 2 M parameters are 70 MB, 25 µs of an H100.
 #define BUCKET_ELEMENTS ((int64_t)1 << 21)
 enum { STATE_SPANS = 4, SEGMENT_WRITES = 4, SPANS_EACH = STATE_SPANS + 1 + 1 + SEGMENT_WRITES };
@@ -254,7 +254,8 @@ static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *
     const mz_opt_state *state = opt->d_state;
     mz_span *reads = spans, *writes = spans + (size_t)n + STATE_SPANS + 1;
     *out = (mz_traffic){.reads = reads, .writes = writes};
-    // Of the state what step_control and grad_stats leave, not what scaler_update, inspect and the host write behind them.
+    // Of the state what step_control and grad_stats leave, not what scaler_update, inspect and the host write behind
+    // them.
     add_span(reads, &out->n_reads, &state->step, sizeof state->step);
     add_span(reads, &out->n_reads, &state->lr, offsetof(mz_opt_state, found_inf) - offsetof(mz_opt_state, lr));
     add_span(reads, &out->n_reads, &state->skip, sizeof state->skip);
@@ -389,7 +390,7 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
     mz_free(opt);
 }
 
-// --- a step ---------------------------------------------------------------------------------------------------------------
+// --- a step --------------------------------------------------------------------------------------------------------
 static mezzo_status issue(mezzo_optimizer *opt, mz_sequence *into, mz_update_op *op, const mz_traffic *traffic) {
     op->call.attrs.update = &opt->update;
     return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, traffic);
@@ -474,7 +475,7 @@ mezzo_status mz_optimizer_issue_reset(mezzo_optimizer *opt, mz_sequence *into) {
     return issue(opt, into, &opt->reset, &traffic);
 }
 
-// --- single calls ---------------------------------------------------------------------------------------------------------
+// --- single calls --------------------------------------------------------------------------------------------------
 mezzo_status mz_optimizer_stats(mezzo_optimizer *opt, float *scale) {
     MEZZO_TRY(mz_optimizer_issue_stats(opt, NULL, scale, false));
     opt->touched = true;
@@ -540,7 +541,7 @@ double mezzo_schedule_lr(const mezzo_schedule *schedule, int64_t step) {
     return mz_schedule_lr(&update, step);
 }
 
-// --- looking at it ----------------------------------------------------------------------------------------------------------
+// --- looking at it -------------------------------------------------------------------------------------------------
 mezzo_step_info mz_step_info_of(const mz_opt_state *s) {
     return (mezzo_step_info){.step = s->step,
                              .skipped = s->skipped,

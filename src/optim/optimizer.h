@@ -1,4 +1,5 @@
-// Inside an optimizer: its slice of the parameters, its state on the device, and the update ops it runs, chosen at creation.
+// Inside an optimizer: its slice of the parameters, its state on the device, and the update ops it runs, chosen at
+// creation.
 #ifndef MZ_TRAIN_OPTIMIZER_H
 #define MZ_TRAIN_OPTIMIZER_H
 
@@ -54,13 +55,14 @@ mezzo_status mz_check_clip(double max_norm);
 mezzo_step_info mz_step_info_of(const mz_opt_state *state);
 bool mz_optimizer_has_grads(const mezzo_optimizer *optimizer); // of any parameter it owns, since they were zeroed
 bool mz_optimizer_fresh(const mezzo_optimizer *optimizer);     // the stats belong to the gradients as they are
-// A program made after the optimizer may have added a low-precision format: the step must write that too. Before the calls below.
+// A program made after the optimizer may have added a low-precision format: the step must write that too. Before the
+// calls below.
 mezzo_status mz_optimizer_follow(mezzo_optimizer *optimizer);
 mezzo_status mz_optimizer_set_bucket(mezzo_optimizer *optimizer, int64_t elements); // of so many parameters at least
 
-// The calls of a step, added to `into`, or run at once where that is NULL. They change the device's numbers only; what the host knows
-// about them is the caller's to keep.
-// grad_stats. `scale`: device FP32 [1] to divide by, NULL = none. keeps: gradients stay multiplied by it, and the move divides.
+// The calls of a step, added to `into`, or run at once where that is NULL. They change the device's numbers only; what
+// the host knows about them is the caller's to keep. grad_stats. `scale`: device FP32 [1] to divide by, NULL = none.
+// keeps: gradients stay multiplied by it, and the move divides.
 mezzo_status mz_optimizer_issue_stats(mezzo_optimizer *optimizer, mz_sequence *into, float *scale, bool keeps);
 mezzo_status mz_optimizer_issue_clip(mezzo_optimizer *optimizer, mz_sequence *into, double max_norm);
 mezzo_status mz_optimizer_issue_move(mezzo_optimizer *optimizer, mz_sequence *into);  // step_control and adamw or sgd

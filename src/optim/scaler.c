@@ -12,7 +12,7 @@ mezzo_scaler_options mezzo_scaler_defaults(void) {
                                   .hysteresis = 1};
 }
 
-// --- creation -------------------------------------------------------------------------------------------------------------
+// --- creation ------------------------------------------------------------------------------------------------------
 static mezzo_status check_scale(double scale) {
     if (!(scale > 0) || !isfinite((float)scale) || (float)scale <= 0)
         return mz_fail(MEZZO_ERR_INVALID, "grad scaler: the scale is %g: use a positive number that fp32 can hold",
@@ -116,8 +116,9 @@ void mz_scaler_forget(mezzo_scaler *s, mezzo_optimizer *optimizer) {
     optimizer->pending = NULL;
 }
 
-// --- unscale, step, update ------------------------------------------------------------------------------------------------
-// The optimizer's entry, or, where it has none, *fresh: one that `admit` adds. A call that fails must leave no entry behind.
+// --- unscale, step, update -----------------------------------------------------------------------------------------
+// The optimizer's entry, or, where it has none, *fresh: one that `admit` adds. A call that fails must leave no entry
+// behind.
 static mezzo_status find_entry(mezzo_scaler *s, mezzo_optimizer *optimizer, mz_scaler_entry *fresh,
                                mz_scaler_entry **out) {
     *fresh = (mz_scaler_entry){.optimizer = optimizer, .stage = MZ_SCALER_READY};
@@ -146,7 +147,8 @@ static mz_scaler_entry *admit(mezzo_scaler *s, mz_scaler_entry *entry, const mz_
     return &s->entries[s->n_entries++];
 }
 
-// The gradients that were unscaled were none; those written since have still to be looked at. torch's pair would fail for ever here.
+// The gradients that were unscaled were none; those written since have still to be looked at. torch's pair would fail
+// for ever here.
 static bool unscaled_nothing(const mz_scaler_entry *entry) {
     return entry->stage == MZ_SCALER_UNSCALED && !entry->checked && mz_optimizer_has_grads(entry->optimizer);
 }
@@ -175,8 +177,8 @@ mezzo_status mezzo_scaler_unscale(mezzo_scaler *s, mezzo_optimizer *optimizer) {
     return MEZZO_OK;
 }
 
-// Disabled, torch hands the call through and checks nothing. Here the non-finite check stays, and found_inf is kept for update's
-// count of skips.
+// Disabled, torch hands the call through and checks nothing. Here the non-finite check stays, and found_inf is kept for
+// update's count of skips.
 static mezzo_status step_disabled(mezzo_scaler *s, mezzo_optimizer *optimizer) {
     mz_scaler_entry fresh, *entry;
     MEZZO_TRY(find_entry(s, optimizer, &fresh, &entry));
@@ -260,7 +262,7 @@ mezzo_status mezzo_scaler_update(mezzo_scaler *s) {
     return MEZZO_OK;
 }
 
-// --- state ----------------------------------------------------------------------------------------------------------------
+// --- state ---------------------------------------------------------------------------------------------------------
 mezzo_status mezzo_scaler_set_scale(mezzo_scaler *s, double scale) {
     if (!s->update.enabled)
         return MEZZO_OK;

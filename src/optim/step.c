@@ -28,7 +28,7 @@ struct mezzo_step {
     int64_t index; // steps finished
 };
 
-// --- making ---------------------------------------------------------------------------------------------------------------
+// --- making --------------------------------------------------------------------------------------------------------
 static mezzo_status check_owners(const mezzo_step *s) {
     for (int i = 0; i < s->n_optimizers; i++) {
         const mezzo_optimizer *a = s->optimizers[i];
@@ -129,7 +129,7 @@ mezzo_status mezzo_step_set_clip(mezzo_step *s, double clip) {
     return MEZZO_OK;
 }
 
-// --- the list -------------------------------------------------------------------------------------------------------------
+// --- the list ------------------------------------------------------------------------------------------------------
 // Grows with everything that the list's calls and constants depend on.
 static uint64_t version_of(const mezzo_step *s) {
     uint64_t sum = 1 + s->version + (s->scaler != NULL ? s->scaler->version : 0) + s->params->overlaps_update;
@@ -172,7 +172,7 @@ static mezzo_status run_list(mezzo_step *s, bool in_place) {
     return mz_sequence_run(s->lists[which]);
 }
 
-// --- running --------------------------------------------------------------------------------------------------------------
+// --- running -------------------------------------------------------------------------------------------------------
 static mz_fetch *fetch_of(const mezzo_step *s, int64_t index) {
     return s->fetch[index & 1];
 }
@@ -259,7 +259,7 @@ mezzo_status mezzo_step_run(mezzo_step *s, uint64_t seed, uint64_t first, mezzo_
     return mezzo_step_finish(s);
 }
 
-// --- reading --------------------------------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------------------------
 // Losses are added in FP64, in the order of the micro batches.
 static mezzo_status mean_loss(const mezzo_step *s, const void *host, double *out) {
     size_t bytes = mezzo_dtype_size(s->loss_dtype);

@@ -6,7 +6,8 @@
 #include "optim/optimizer.h"
 #include "optim/scaler.h"
 
-// mezzo_step_finish; with in_place gradients are left unscaled for who reads them behind it, until the next run writes them.
+// mezzo_step_finish; with in_place gradients are left unscaled for who reads them behind it, until the next run writes
+// them.
 mezzo_status mz_step_finish(mezzo_step *step, bool in_place);
 
 typedef struct mz_step_values { // of one step, from the device

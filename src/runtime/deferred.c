@@ -1,6 +1,6 @@
 #include "runtime/deferred.h"
 
-// --- lists of calls ---------------------------------------------------------------------------------------------------------
+// --- lists of calls ------------------------------------------------------------------------------------------------
 mezzo_status mz_call_list_add(mz_call_list *list, const mz_prepared *prepared, const mz_call *call,
                               const mz_traffic *traffic) {
     mz_span whole[MZ_SPANS];
@@ -69,7 +69,7 @@ void mz_call_list_free(mz_call_list *list) {
     *list = (mz_call_list){0};
 }
 
-// --- what waits ---------------------------------------------------------------------------------------------------------------
+// --- what waits ----------------------------------------------------------------------------------------------------
 static mezzo_status touch(mezzo_device *device, const void *data, size_t bytes, bool writes) {
     const mz_span span = {data, (const char *)data + bytes};
     const mz_traffic host = {.reads = &span, .writes = &span, .n_reads = !writes, .n_writes = writes};

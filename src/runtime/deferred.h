@@ -1,6 +1,7 @@
-// Deferred calls: a call that something later waits for by the bytes it touches. On a device with streams it runs on a stream of its own,
-// concurrently with the next program (run.c). Any later read or write of those bytes, by a kernel, a host copy or another list of calls, waits
-// for it, so results are the same as without deferral. What the calls are for is no business of this file.
+// Deferred calls: a call that something later waits for by the bytes it touches. On a device with streams it runs on a
+// stream of its own, concurrently with the next program (run.c). Any later read or write of those bytes, by a kernel, a
+// host copy or another list of calls, waits for it, so results are the same as without deferral. What the calls are for
+// is no business of this file.
 #ifndef MZ_RUNTIME_DEFERRED_H
 #define MZ_RUNTIME_DEFERRED_H
 

@@ -1,4 +1,5 @@
-// The first bad value of a micro step: runs call by call and inspects every input and output. Slow: for a step known to be bad.
+// The first bad value of a micro step: runs call by call and inspects every input and output. Slow: for a step known to
+// be bad.
 #include "runtime/program.h"
 
 static bool is_float(const mz_tensor *t) {

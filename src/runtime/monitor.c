@@ -1,5 +1,5 @@
-// Samples values while a program runs, without waiting: an `inspect` among its calls, which a device that captures keeps in the step's
-// graph.
+// Samples values while a program runs, without waiting: an `inspect` among its calls, which a device that captures
+// keeps in the step's graph.
 #include "runtime/program.h"
 
 // The last call that writes into the loss. A head in blocks adds to it.

@@ -51,7 +51,8 @@ static float within(mz_philox_key key, uint64_t block, int lane, float x) {
     return x;
 }
 
-// Elements [first, first + count); first is a multiple of 4. Every block of four has its own draw, so that threads change nothing.
+// Elements [first, first + count); first is a multiple of 4. Every block of four has its own draw, so that threads
+// change nothing.
 static void draw(const mz_param *p, uint64_t seed, int64_t first, int64_t count, float *out) {
     mz_philox_key key = {seed, 0, p->key};
 #pragma omp parallel for schedule(static) if (count >= 1 << 16)
@@ -70,7 +71,7 @@ static void draw(const mz_param *p, uint64_t seed, int64_t first, int64_t count,
     }
 }
 
-// --- masters as they are stored -----------------------------------------------------------------------------------------------
+// --- masters as they are stored ------------------------------------------------------------------------------------
 static uint16_t *high_halves(const mezzo_params *params, const mz_param *p) { // shadow 0 is there from the start, BF16
     return (uint16_t *)params->shadows[0].data + p->shadow_slot;
 }
@@ -140,8 +141,8 @@ static mezzo_status write_piece(mezzo_params *params, const mz_param *p, int64_t
     return write_master(params, p, values);
 }
 
-// FP32 masters a piece at a time through one small buffer: to be given fresh pages for every parameter took as long as to draw it. With
-// `repeats` the first piece serves for all; its size is no multiple of a row's, so that rows differ.
+// FP32 masters a piece at a time through one small buffer: to be given fresh pages for every parameter took as long as
+// to draw it. With `repeats` the first piece serves for all; its size is no multiple of a row's, so that rows differ.
 static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t seed, bool repeats) {
     enum { PIECE = (1 << 20) - 4 };
     if (p->init.kind == MEZZO_INIT_ZERO)

@@ -1,4 +1,5 @@
-// Parameters inside: one flat FP32 buffer of masters, one of gradients, and a flat buffer for each low format that a program reads.
+// Parameters inside: one flat FP32 buffer of masters, one of gradients, and a flat buffer for each low format that a
+// program reads.
 #ifndef MZ_PARAMS_H
 #define MZ_PARAMS_H
 
@@ -69,8 +70,8 @@ mezzo_status mz_params_shadow(mezzo_params *params, mezzo_dtype dtype, const mz_
 // Rounds every shadow again from the masters (after masters were written from the host).
 mezzo_status mz_params_refresh(mezzo_params *params);
 
-// Zeroing is put off, because a program that writes every gradient overwrites in its first run instead of adding to zeros. Whoever else
-// reads or adds to gradients calls this first.
+// Zeroing is put off, because a program that writes every gradient overwrites in its first run instead of adding to
+// zeros. Whoever else reads or adds to gradients calls this first.
 mezzo_status mz_params_settle(mezzo_params *params);
 
 // A scaler's first member, all that a program knows of it.
@@ -78,8 +79,8 @@ typedef struct mz_scaler_head {
     mz_scaler_block *block; // device
 } mz_scaler_head;
 
-// `count` elements of a parameter from element `first`, `size` bytes each, between the host and a flat buffer of the device in
-// which the parameter begins at `at`. What is written leaves zeros in padding.
+// `count` elements of a parameter from element `first`, `size` bytes each, between the host and a flat buffer of the
+// device in which the parameter begins at `at`. What is written leaves zeros in padding.
 mezzo_status mz_stored_read(mezzo_device *device, const mz_layout *layout, const void *at, size_t size, int64_t first,
                             int64_t count, void *out);
 mezzo_status mz_stored_write(mezzo_device *device, const mz_layout *layout, void *at, size_t size, int64_t first,
@@ -97,7 +98,8 @@ mz_tensor mz_tensor_absent(void);
 // What a program reads that is not its own, for whoever runs the loop without waiting: the device address of an output.
 mezzo_status mz_program_output_address(const mezzo_program *program, const char *output, const void **out);
 
-// Inputs that runs write (caches) are `owner`'s from here on, which must outlive the program: both graphs have the same, in the same order.
+// Inputs that runs write (caches) are `owner`'s from here on, which must outlive the program: both graphs have the
+// same, in the same order.
 mezzo_status mz_program_share_state(mezzo_program *program, const mezzo_program *owner);
 
 #endif

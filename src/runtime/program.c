@@ -1,9 +1,10 @@
-// A program: the graph after its passes, with memory booked and a kernel chosen for every node; then run again and again.
+// A program: the graph after its passes, with memory booked and a kernel chosen for every node; then run again and
+// again.
 #include "runtime/program.h"
 
 #include "base/precision.h"
 
-// --- compiling: no memory is taken on the device ----------------------------------------------------------------------------
+// --- compiling: no memory is taken on the device -------------------------------------------------------------------
 
 static mz_tensor tensor_of(const mezzo_graph *g, int v) {
     if (v < 0)
@@ -105,8 +106,8 @@ static void stop_dropout(mezzo_graph *g) {
         g->nodes[i].attrs.p = 0;
 }
 
-// Whether gradients of weights run on a second stream: where products are so small that one alone does not fill the device. 30 GFLOP are
-// 40 µs of a card that does 700 TFLOP/s.
+// Whether gradients of weights run on a second stream: where products are so small that one alone does not fill the
+// device. 30 GFLOP are 40 µs of a card that does 700 TFLOP/s.
 #define SMALL_PRODUCT 3e10
 static bool worth_streams(const mezzo_device *device, const mezzo_graph *g) {
     double operations = 0;
@@ -122,8 +123,8 @@ static bool worth_streams(const mezzo_device *device, const mezzo_graph *g) {
     return device->backend->capture_stream && products > 0 && operations / products < SMALL_PRODUCT;
 }
 
-// Whether to overlap an update with the program's forward. The update's bytes are the weights'; forward's work is weights times rows: steps
-// of 2,048 rows took 2 % less with it, of 8,192 they did not (docs/dev/CUDA.md).
+// Whether to overlap an update with the program's forward. The update's bytes are the weights'; forward's work is
+// weights times rows: steps of 2,048 rows took 2 % less with it, of 8,192 they did not (docs/dev/CUDA.md).
 #define FEW_ROWS 4096
 static bool worth_overlap(const mz_compiled *c) {
     const mezzo_graph *g = c->graph;
@@ -187,7 +188,7 @@ fail:
     return status;
 }
 
-// --- memory ---------------------------------------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------------------------
 
 static size_t first_workspace(const mz_compiled *c) { // of stream 0; stream 1's lies behind it
     return c->stream ? mz_align_up(c->workspace, 256) : c->workspace;
@@ -444,8 +445,9 @@ static int gradient_of(const mezzo_params *params, const mz_tensor *t) {
     return -2;
 }
 
-// Finds out whether the first run after zeroing may write gradients instead of adding to zeros: a call's gradients must all be met for the first
-// time by it, or none. Those of parameters that no call writes (a router's correction bias has none) are zeroed.
+// Finds out whether the first run after zeroing may write gradients instead of adding to zeros: a call's gradients must
+// all be met for the first time by it, or none. Those of parameters that no call writes (a router's correction bias has
+// none) are zeroed.
 static mezzo_status find_first_writers(mezzo_program *p) {
     const mezzo_params *params = p->params;
     bool *met = mz_alloc(params->n + 1, sizeof *met);
@@ -521,7 +523,7 @@ void mezzo_program_free(mezzo_program *p) {
     mz_free(p);
 }
 
-// --- data in and out --------------------------------------------------------------------------------------------------------------
+// --- data in and out -----------------------------------------------------------------------------------------------
 
 mezzo_status mezzo_program_write(mezzo_program *p, const char *input, const void *data, size_t bytes) {
     const mezzo_graph *g = p->c.graph;

@@ -23,8 +23,8 @@ typedef struct mz_compiled {
     signed char *stream;   // per call: the stream it runs on, 0 or 1; NULL: one stream
 } mz_compiled;
 
-// A run as a device's graph. Three kinds: gradients are added to what is there; or written (the first run after they were zeroed); the
-// same, with deferred calls on a stream of their own.
+// A run as a device's graph. Three kinds: gradients are added to what is there; or written (the first run after they
+// were zeroed); the same, with deferred calls on a stream of their own.
 enum { MZ_RUN_ADDS, MZ_RUN_WRITES, MZ_RUN_DEFERRED, MZ_RUN_KINDS };
 typedef struct mz_recording {
     void *graph;
@@ -91,19 +91,20 @@ mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scal
 // program.c
 int mz_value_root(const mezzo_graph *g, int value); // whose memory a value is in
 
-// --- monitor.c: samples values without waiting ------------------------------------------------------------------------------
+// --- monitor.c: samples values without waiting ---------------------------------------------------------------------
 typedef struct mz_monitor_options {
     mz_opt_state *state; // device: its `bad` gets MZ_BAD_LOSS and MZ_BAD_ACTIVATION
-    int activations; // how many forward values that backward still needs are sampled, with the loss; at most MZ_MAX_IN - 1
-    int64_t sample; // how many elements of each; 0 = all
-    float limit;    // magnitudes above it are bad; 0 = none
-    int gradients;  // how many values of backward in FP16 are sampled, for their underflow only
+    int activations; // how many forward values that backward still needs are sampled, with the loss; at most MZ_MAX_IN
+                     // - 1
+    int64_t sample;  // how many elements of each; 0 = all
+    float limit;     // magnitudes above it are bad; 0 = none
+    int gradients;   // how many values of backward in FP16 are sampled, for their underflow only
 } mz_monitor_options;
 mezzo_status mz_program_monitor(mezzo_program *program, const mz_monitor_options *options);
 mezzo_status mz_program_read_monitored(mezzo_program *program); // fills monitored[].values; waits
 void mz_program_unmonitor(mezzo_program *program);
 
-// --- locate.c: the first bad value; checks everything, and waits --------------------------------------------------------------
+// --- locate.c: the first bad value; checks everything, and waits ---------------------------------------------------
 typedef struct mz_located_tensor { // one tensor of an op
     char slot[16];
     mezzo_dtype dtype;
@@ -111,7 +112,8 @@ typedef struct mz_located_tensor { // one tensor of an op
 } mz_located_tensor;
 typedef struct mz_located {
     bool found;
-    // What was bad before any op wrote it: a parameter or an input of the program, which is its name. NULL: an op's output.
+    // What was bad before any op wrote it: a parameter or an input of the program, which is its name. NULL: an op's
+    // output.
     const char *source;
     const char *op, *module, *phase, *rule; // the op that made it, or met it first; rule: what decided its dtypes
     bool loss;                              // it is the loss
@@ -124,8 +126,8 @@ typedef struct mz_located {
 // Counts and ranges of n <= MZ_MAX_IN tensors of the device; those that are absent or hold integers count nothing.
 mezzo_status mz_program_inspect(mezzo_program *program, const mz_tensor *tensors, int n, float limit,
                                 mz_inspection *out);
-// One micro step, call by call, up to the first call with a bad value: NaN, infinite, or in forward above `limit` where that is not 0. Parameter
-// gradients are left as far as it came.
+// One micro step, call by call, up to the first call with a bad value: NaN, infinite, or in forward above `limit` where
+// that is not 0. Parameter gradients are left as far as it came.
 mezzo_status mz_program_locate(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step,
                                float limit, mz_located *out);
 

@@ -30,7 +30,8 @@ mezzo_status mz_program_prepare(mezzo_program *p, const mezzo_scaler *scaler, ui
     return prepare(p, scaler, seed, step);
 }
 
-// A call on its kernel, or with its neighbour where a device does both in one piece. A hook wants to see each by itself.
+// A call on its kernel, or with its neighbour where a device does both in one piece. A hook wants to see each by
+// itself.
 static mezzo_status run_kernel(mezzo_program *p, size_t i, const mz_call *call) {
     if (p->hook == NULL && i > 0 && p->pairs[i - 1])
         return MEZZO_OK;
@@ -124,7 +125,8 @@ static mezzo_status wait_for(mezzo_device *device, const order *o, size_t i) {
     return MEZZO_OK;
 }
 
-// Every stream that has calls starts at the graph's beginning. A call's event is its place in the order, the beginning's the one after all.
+// Every stream that has calls starts at the graph's beginning. A call's event is its place in the order, the
+// beginning's the one after all.
 static mezzo_status fork_streams(mezzo_device *device, const order *o) {
     const mz_backend *b = device->backend;
     MEZZO_TRY(b->capture_stream(device, 0));
@@ -217,8 +219,8 @@ static mezzo_status flush_and_run(mezzo_program *p, bool fresh) {
     return run_calls(p, fresh);
 }
 
-// The first run of a kind goes call by call; a device that can capture replays one graph from then on. Deferred calls are taken along by
-// the run that writes gradients, the first of a step; others wait for all of them.
+// The first run of a kind goes call by call; a device that can capture replays one graph from then on. Deferred calls
+// are taken along by the run that writes gradients, the first of a step; others wait for all of them.
 static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
     const mz_backend *b = p->device->backend;
     if (b->capture_begin == NULL || p->hook != NULL)

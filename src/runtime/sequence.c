@@ -84,7 +84,7 @@ mezzo_status mz_sequence_defer(mz_sequence *s, const mz_prepared *prepared, cons
     return MEZZO_OK;
 }
 
-// --- running --------------------------------------------------------------------------------------------------------------
+// --- running -------------------------------------------------------------------------------------------------------
 static mezzo_status run_calls(mz_sequence *s) {
     for (size_t i = 0; i < s->calls.n; i++)
         MEZZO_TRY(mz_bound_call_run(s->device, &s->calls.calls[i]));
@@ -130,7 +130,7 @@ mezzo_status mz_sequence_run(mz_sequence *s) {
     return MEZZO_OK;
 }
 
-// --- single calls ---------------------------------------------------------------------------------------------------------
+// --- single calls --------------------------------------------------------------------------------------------------
 static mezzo_status run_now(mezzo_device *device, const mz_prepared *prepared, mz_call *call, void *scratch,
                             const mz_traffic *traffic) {
     const mz_kernel *kernel = prepared->kernel;

@@ -1,4 +1,5 @@
-// Memory is shared by values that live at different times, so a call on one stream must not write where an earlier one on another still reads.
+// Memory is shared by values that live at different times, so a call on one stream must not write where an earlier one
+// on another still reads.
 #include "runtime/streams.h"
 
 static int list_bytes(const mz_tensor *tensors, int n, mz_span *out) {

@@ -16,8 +16,8 @@ enum { MZ_SPANS = 2 * (MZ_MAX_IN + MZ_MAX_OUT) };
 mz_traffic mz_traffic_of(const mz_call *call, mz_span spans[MZ_SPANS]); // its tensors and scales, whole
 bool mz_traffic_depends(const mz_traffic *second, const mz_traffic *first);
 
-// For each call and each other stream, the newest call there that it must wait for: one that wrote what it reads or writes, or read what it
-// writes. -1: none, or the stream has waited for it before.
+// For each call and each other stream, the newest call there that it must wait for: one that wrote what it reads or
+// writes, or read what it writes. -1: none, or the stream has waited for it before.
 typedef struct mz_stream_order {
     signed char *stream;     // per call; chosen by the caller before mz_stream_order_find
     int (*wait)[MZ_STREAMS]; // per call

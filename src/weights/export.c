@@ -47,7 +47,7 @@ static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) 
     return status;
 }
 
-// --- tensors ----------------------------------------------------------------------------------------------------------------------
+// --- tensors -------------------------------------------------------------------------------------------------------
 static mezzo_status check_param(const exporter *e, const mz_param_spec *spec, const mz_safetensors_tensor **out) {
     MEZZO_TRY(mz_safetensors_get(e->weights, spec->name, out));
     const mz_safetensors_tensor *t = *out;
@@ -131,7 +131,7 @@ static mezzo_status list_tensors(exporter *e) {
     return MEZZO_OK;
 }
 
-// --- files ------------------------------------------------------------------------------------------------------------------------
+// --- files ---------------------------------------------------------------------------------------------------------
 static mezzo_status write_config(const exporter *e, const char *folder, const char *path) {
     json_t *config = mz_json_new();
     if (config == NULL)

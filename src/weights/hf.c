@@ -35,7 +35,7 @@ mezzo_status mz_hf_add_part(mz_hf_parts *parts, int64_t rows, const char *fmt, .
                                                    : mz_fail(MEZZO_ERR_INVALID, "%.100s…: a name too long", part->name);
 }
 
-// --- config.json ------------------------------------------------------------------------------------------------------------------
+// --- config.json ---------------------------------------------------------------------------------------------------
 static const json_t *setting(const json_t *config, const char *key) {
     const json_t *value = json_object_get(config, key);
     return json_is_null(value) ? NULL : value;

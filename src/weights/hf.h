@@ -1,5 +1,5 @@
-// Weights of Hugging Face folders: which of their tensors make which of our parameters, and config.json. Import and export read the same
-// tables in the two directions.
+// Weights of Hugging Face folders: which of their tensors make which of our parameters, and config.json. Import and
+// export read the same tables in the two directions.
 #ifndef MZ_TRAIN_HF_H
 #define MZ_TRAIN_HF_H
 
@@ -9,25 +9,28 @@
 #include "io/safetensors.h"
 #include "mezzo/train.h"
 
-// A parameter is seen as [rows, cols], cols its last dimension (1 for vectors), and is made of whole runs of rows, one a tensor.
+// A parameter is seen as [rows, cols], cols its last dimension (1 for vectors), and is made of whole runs of rows, one
+// a tensor.
 typedef struct mz_hf_part {
     char name[160];  // the tensor's, without the family's prefix
     int64_t rows;    // of the parameter
     bool transposed; // the tensor is [cols, rows]
     bool bare;       // the family's prefix is not before its name
     bool fp32;       // written in FP32, whatever the other weights are
-    int64_t
-        head; // > 0: the tensor has the even rows of every `head` rows first, then the odd ones (rotary halves for our pairs)
+    int64_t head; // > 0: the tensor has the even rows of every `head` rows first, then the odd ones (rotary halves for
+                  // our pairs)
 } mz_hf_part;
 typedef struct mz_hf_parts {
     mz_hf_part *items;
     size_t count, cap;
 } mz_hf_parts;
-// Appends a part called by printf's rules to *parts; what it has beyond a name and rows is set in parts->items[parts->count - 1].
+// Appends a part called by printf's rules to *parts; what it has beyond a name and rows is set in
+// parts->items[parts->count - 1].
 mezzo_status mz_hf_add_part(mz_hf_parts *parts, int64_t rows, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-// One architecture (hf_NAME.c). A parameter of three dimensions may also be one tensor of the same name and shape in a source.
+// One architecture (hf_NAME.c). A parameter of three dimensions may also be one tensor of the same name and shape in a
+// source.
 typedef struct mz_hf_family {
     const char *model;      // of ours: "gpt2"
     const char *model_type; // of config.json
@@ -40,16 +43,16 @@ typedef struct mz_hf_family {
     bool biases_optional;                // a source without any ".bias" makes a model without biases
     bool (*is_buffer)(const char *name); // tensors that hold no weights and are passed over; the prefix is off
     const char *embedding;
-    const char *tied_head; // may be there too, equal to `embedding`; NULL: the head is a parameter
-    const char *
-        later_mark; // a layer past the model's is passed over if it has this tensor, in which it predicts later tokens; NULL: never
+    const char *tied_head;  // may be there too, equal to `embedding`; NULL: the head is a parameter
+    const char *later_mark; // a layer past the model's is passed over if it has this tensor, in which it predicts later
+                            // tokens; NULL: never
 } mz_hf_family;
 extern const mz_hf_family mz_hf_gpt2, mz_hf_nanogpt, mz_hf_glm4_moe, mz_hf_llama;
 // By model_type of config.json or by our name; NULL: not known. *list gets the known names for a message.
 const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list);
 const mz_hf_family *mz_hf_by_model(const char *model);
 
-// --- config.json (hf.c) ---------------------------------------------------------------------------------------------------------------
+// --- config.json (hf.c) --------------------------------------------------------------------------------------------
 // A setting that is there must be the one that is computed here: FORMAT names key and value.
 mezzo_status mz_hf_expect_bool(const char *where, const json_t *config, const char *key, bool want);
 mezzo_status mz_hf_expect_text(const char *where, const json_t *config, const char *key, const char *want);
@@ -57,8 +60,8 @@ mezzo_status mz_hf_expect_text(const char *where, const json_t *config, const ch
 mezzo_status mz_hf_get_int(const char *where, const json_t *config, const char *key, int64_t *out);
 mezzo_status mz_hf_get_double(const char *where, const json_t *config, const char *key, double *out);
 mezzo_status mz_hf_get_bool(const char *where, const json_t *config, const char *key, bool *out);
-// Rotary positions: `rope_parameters`, as transformers 5 writes, or keys of the configuration itself, as 4 did. Only the plain kind.
-// `part` (may be NULL): partial_rotary_factor. Both are left as they are where nothing is said.
+// Rotary positions: `rope_parameters`, as transformers 5 writes, or keys of the configuration itself, as 4 did. Only
+// the plain kind. `part` (may be NULL): partial_rotary_factor. Both are left as they are where nothing is said.
 mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *theta, double *part);
 mezzo_status mz_hf_write_rope(json_t *config, double theta, double part); // in both forms; part 1 is left out
 typedef struct mz_hf_entry {
@@ -67,7 +70,7 @@ typedef struct mz_hf_entry {
 } mz_hf_entry;
 mezzo_status mz_hf_put(json_t *config, const mz_hf_entry *entries, size_t n); // takes over every value, also on errors
 
-// --- moving values (hf_copy.c) ----------------------------------------------------------------------------------------------------
+// --- moving values (hf_copy.c) -------------------------------------------------------------------------------------
 // Rows of a matrix [rows, cols] that lie somewhere as FP32, BF16 or FP16, perhaps transposed.
 typedef struct mz_hf_block {
     const unsigned char *data; // NULL: zeros
@@ -85,8 +88,8 @@ typedef struct mz_hf_tensor {
     int64_t cols;
     mezzo_dtype dtype; // FP32, BF16 or FP16
 } mz_hf_tensor;
-// A mz_safetensors_item's fill; `user` is a mz_hf_tensor. FP32 to FP32 keeps bits, as does a low format to FP32 and back.
-// NUMERIC names the tensor where a value is NaN or infinite, or too large for the tensor's dtype.
+// A mz_safetensors_item's fill; `user` is a mz_hf_tensor. FP32 to FP32 keeps bits, as does a low format to FP32 and
+// back. NUMERIC names the tensor where a value is NaN or infinite, or too large for the tensor's dtype.
 mezzo_status mz_hf_fill(void *user, uint64_t offset, void *bytes, size_t n);
 
 // What is to be written as one safetensors file: names, shapes and tensors, all owned.
@@ -103,7 +106,7 @@ void mz_hf_list_free(mz_hf_list *list); // a zeroed one is fine
 mezzo_status mz_hf_list_add(mz_hf_list *list, const char *name, const mz_shape *shape, mezzo_dtype dtype,
                             mz_hf_block *blocks, size_t n_blocks);
 
-// --- settings of others (hf_settings.c) ------------------------------------------------------------------------------------------
+// --- settings of others (hf_settings.c) ----------------------------------------------------------------------------
 // A run does not use them and an export gives them back: token ids of config.json, and generation_config.json as it is.
 #define MZ_HF_SETTINGS "huggingface.json" // the token ids, in a run folder
 // Keeps what `folder` has of them in the run folder `run`. IO, FORMAT.
@@ -111,7 +114,7 @@ mezzo_status mz_hf_settings_keep(const char *folder, const char *run);
 // Sets what the run folder `run` has of them in `config`, and in `folder`/generation_config.json. IO, FORMAT.
 mezzo_status mz_hf_settings_give(const char *run, json_t *config, const char *folder);
 
-// --- folders (hf_folder.c) -------------------------------------------------------------------------------------------------------
+// --- folders (hf_folder.c) -----------------------------------------------------------------------------------------
 // A folder that appears whole or not at all: made under another name beside `path`, then renamed.
 typedef struct mz_new_folder {
     char *path, *staged;

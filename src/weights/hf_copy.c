@@ -24,7 +24,8 @@ static void store(unsigned char *to, mezzo_dtype dtype, float x) {
     memcpy(to, &half, sizeof half);
 }
 
-// Where in the data a row comes from: of a head's D rows, pair p's two are 2p and 2p + 1 with us, p and D/2 + p in halves.
+// Where in the data a row comes from: of a head's D rows, pair p's two are 2p and 2p + 1 with us, p and D/2 + p in
+// halves.
 static int64_t source_row(const mz_hf_block *b, int64_t row) {
     int64_t d = b->head < 0 ? -b->head : b->head, i = d > 0 ? row % d : 0;
     if (d == 0)

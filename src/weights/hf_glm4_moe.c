@@ -1,10 +1,11 @@
-// glm4_moe as transformers' Glm4MoeForCausalLM has it: q, k and v are three tensors, gate and up two, and every expert has tensors of its
-// own, as save_pretrained writes them; transformers 5's fused experts ("gate_up_proj", "down_proj") have our form and are read too.
+// glm4_moe as transformers' Glm4MoeForCausalLM has it: q, k and v are three tensors, gate and up two, and every expert
+// has tensors of its own, as save_pretrained writes them; transformers 5's fused experts ("gate_up_proj", "down_proj")
+// have our form and are read too.
 #include "io/json.h"
 #include "checkpoint/checkpoint.h"
 #include "weights/hf.h"
 
-// --- config.json ------------------------------------------------------------------------------------------------------------------
+// --- config.json ---------------------------------------------------------------------------------------------------
 static mezzo_status read_sizes(const char *where, const json_t *config, mezzo_model_config *out) {
     const struct {
         const char *key;
@@ -93,7 +94,7 @@ static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {
     return mz_hf_write_rope(config, m->rope_theta, m->rotary);
 }
 
-// --- tensors ----------------------------------------------------------------------------------------------------------------------
+// --- tensors -------------------------------------------------------------------------------------------------------
 // "a.b.last" → "a.b"; *n is its length.
 static const char *last_of(const char *name, int *n) {
     const char *dot = strrchr(name, '.');

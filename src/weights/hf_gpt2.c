@@ -1,5 +1,6 @@
-// GPT-2 as transformers' GPT2LMHeadModel has it: linear weights are Conv1D's, [inputs, outputs], the transpose of ours; the head
-// shares the token embedding. And as nanoGPT's checkpoints have it: linear weights as ours, config.json its model_args.
+// GPT-2 as transformers' GPT2LMHeadModel has it: linear weights are Conv1D's, [inputs, outputs], the transpose of ours;
+// the head shares the token embedding. And as nanoGPT's checkpoints have it: linear weights as ours, config.json its
+// model_args.
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,7 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "weights/hf.h"
 
-// --- config.json ------------------------------------------------------------------------------------------------------------------
+// --- config.json ---------------------------------------------------------------------------------------------------
 static mezzo_status check_options(const char *where, const json_t *config) {
     const json_t *act = json_object_get(config, "activation_function"),
                  *eps = json_object_get(config, "layer_norm_epsilon");
@@ -63,7 +64,7 @@ static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {
     return mz_hf_put(config, entries, MZ_COUNT(entries));
 }
 
-// --- tensors ----------------------------------------------------------------------------------------------------------------------
+// --- tensors -------------------------------------------------------------------------------------------------------
 static bool ends_with(const char *text, const char *end) {
     size_t n = strlen(text), k = strlen(end);
     return n >= k && strcmp(text + n - k, end) == 0;
@@ -98,7 +99,7 @@ const mz_hf_family mz_hf_gpt2 = {
     .tied_head = "lm_head.weight",
 };
 
-// --- nanoGPT ----------------------------------------------------------------------------------------------------------------------
+// --- nanoGPT -------------------------------------------------------------------------------------------------------
 // {"model_type": "nanogpt", and the model_args of its checkpoint}.
 static mezzo_status read_nanogpt(const char *where, const json_t *config, mezzo_model_config *out) {
     MEZZO_TRY(mezzo_model_defaults("gpt2", out));

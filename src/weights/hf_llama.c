@@ -1,10 +1,11 @@
-// cs336 as transformers' LlamaForCausalLM: the same Transformer, but for the order of a head's dimensions. A rotary pair is two neighbours
-// with us, and one dimension of each half there, so that rows of q and k change places; scores are sums over a head and stay the same.
+// cs336 as transformers' LlamaForCausalLM: the same Transformer, but for the order of a head's dimensions. A rotary
+// pair is two neighbours with us, and one dimension of each half there, so that rows of q and k change places; scores
+// are sums over a head and stay the same.
 #include "io/json.h"
 #include "checkpoint/checkpoint.h"
 #include "weights/hf.h"
 
-// --- config.json ------------------------------------------------------------------------------------------------------------------
+// --- config.json ---------------------------------------------------------------------------------------------------
 static mezzo_status check_sizes(const char *where, const json_t *config, const mezzo_model_config *m) {
     int64_t kv = m->heads, size = m->d_model / m->heads;
     MEZZO_TRY(mz_hf_get_int(where, config, "num_key_value_heads", &kv));
@@ -64,7 +65,7 @@ static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {
     return mz_hf_write_rope(config, m->rope_theta, 1);
 }
 
-// --- tensors ----------------------------------------------------------------------------------------------------------------------
+// --- tensors -------------------------------------------------------------------------------------------------------
 static mezzo_status map_qkv(const mezzo_model_config *m, int n, const char *layer, mz_hf_parts *out) {
     for (int i = 0; i < 3; i++) {
         MEZZO_TRY(mz_hf_add_part(out, m->d_model, "%.*s.self_attn.%c_proj.weight", n, layer, "qkv"[i]));

@@ -1,4 +1,5 @@
-// mezzo_import: weights of others become a run folder with one checkpoint, which sampling, evaluation and export take as any other.
+// mezzo_import: weights of others become a run folder with one checkpoint, which sampling, evaluation and export take
+// as any other.
 #include <math.h>
 #include <stdlib.h>
 
@@ -18,7 +19,7 @@ static bool ends_with(const char *text, const char *end) {
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-// --- opening Hugging Face's files -----------------------------------------------------------------------------------------------------
+// --- opening Hugging Face's files ----------------------------------------------------------------------------------
 static void close_source(mz_import *in) {
     for (size_t i = 0; i < in->n_files; i++) {
         mz_safetensors_close(in->files[i]);
@@ -137,7 +138,7 @@ static mezzo_status open_config(mz_import *in) {
     return status;
 }
 
-// --- tensors to parameters ------------------------------------------------------------------------------------------------------------
+// --- tensors to parameters -----------------------------------------------------------------------------------------
 static const mz_safetensors_tensor *find(const mz_import *in, const char *name) {
     const mz_safetensors_tensor *found = NULL;
     for (size_t i = 0; i < in->n_files && found == NULL; i++)
@@ -320,7 +321,7 @@ static mezzo_status list_tensors(mz_import *in) {
     return check_rest(in);
 }
 
-// --- what `path` is -------------------------------------------------------------------------------------------------------------------
+// --- what `path` is ------------------------------------------------------------------------------------------------
 static mezzo_status set_folder(mz_import *in, const char *path, const char **file) {
     const char *slash = strrchr(path, '/');
     *file = slash != NULL ? slash + 1 : path;
@@ -367,7 +368,7 @@ static mezzo_status open_source(mz_import *in, const char *path) {
     return list_tensors(in);
 }
 
-// --- writing --------------------------------------------------------------------------------------------------------------------------
+// --- writing -------------------------------------------------------------------------------------------------------
 // The same tokenizer as the one the library carries is kept by its name.
 static bool is_gpt2(const mezzo_tokenizer *tok, const mezzo_tokenizer *gpt2) {
     if (mezzo_tokenizer_vocab(tok) != mezzo_tokenizer_vocab(gpt2))

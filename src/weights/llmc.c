@@ -1,5 +1,6 @@
-// llm.c's GPT-2 (train_gpt2.py, write_model): 256 int32 of header, then 16 tensors, those of the layers stacked, all in FP32 (version 3)
-// or all in BF16 (version 5). Linear weights are [outputs, inputs]; the token embedding has rows added to a rounder number.
+// llm.c's GPT-2 (train_gpt2.py, write_model): 256 int32 of header, then 16 tensors, those of the layers stacked, all in
+// FP32 (version 3) or all in BF16 (version 5). Linear weights are [outputs, inputs]; the token embedding has rows added
+// to a rounder number.
 #include "weights/import.h"
 
 enum { MAGIC = 20240326, HEADER_INTS = 256, TENSORS = 16 };
@@ -55,7 +56,8 @@ static void list_sections(const mezzo_model_config *m, int64_t padded, section o
     memcpy(out, all, sizeof all);
 }
 
-// Sizes are products of header fields that mezzo_model_check has bounded; a file that is not exactly as long is not believed.
+// Sizes are products of header fields that mezzo_model_check has bounded; a file that is not exactly as long is not
+// believed.
 static mezzo_status check_size(const char *where, const mz_map *map, const mezzo_model_config *m,
                                const section sections[TENSORS], mezzo_dtype dtype) {
     size_t total = HEADER_INTS * sizeof(int32_t), n;

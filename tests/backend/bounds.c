@@ -1,8 +1,9 @@
-// What a right kernel may differ by. Each bound is a worst case, to first order in the unit roundoff u of FP32 (2^-24), of computing the
-// op's formula with FP32 operations in any order: a sum of n terms is off by at most n·u·Σ|terms| (Higham, "Accuracy and Stability
-// of Numerical Algorithms", §4.2), a product or quotient by u of itself, exp, erf, tanh and log by a few u. Factors that a backend may
-// round to numerics.compute on their way into a second product (attention's probabilities) add that format's roundoff.
-// docs/dev/NUMERICS.md lists them all. Storage's rounding is added where results are judged (compare.c).
+// What a right kernel may differ by. Each bound is a worst case, to first order in the unit roundoff u of FP32 (2^-24),
+// of computing the op's formula with FP32 operations in any order: a sum of n terms is off by at most n·u·Σ|terms|
+// (Higham, "Accuracy and Stability of Numerical Algorithms", §4.2), a product or quotient by u of itself, exp, erf,
+// tanh and log by a few u. Factors that a backend may round to numerics.compute on their way into a second product
+// (attention's probabilities) add that format's roundoff. docs/dev/NUMERICS.md lists them all. Storage's rounding is
+// added where results are judged (compare.c).
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,7 +44,8 @@ static double magnitude(const trial_tensor *t, int64_t i) {
     return fabs(t->value[i]);
 }
 
-// The preset of an output that is added to; 0 otherwise. The reference's result has it inside: |result| + Σ|terms| covers it.
+// The preset of an output that is added to; 0 otherwise. The reference's result has it inside: |result| + Σ|terms|
+// covers it.
 static double preset(const trial *t, int slot, int64_t i, double terms) {
     return t->attrs.accumulate ? fabs(t->out[slot].value[i]) + terms : 0;
 }
@@ -52,7 +54,8 @@ static int64_t width_of(const trial_tensor *t) {
     return t->t.shape.dim[t->t.shape.rank - 1];
 }
 
-// The roundoff of a format that numbers pass through; 0 for FP64, which rounds nothing here, and for FP32 (counted in the sums).
+// The roundoff of a format that numbers pass through; 0 for FP64, which rounds nothing here, and for FP32 (counted in
+// the sums).
 static double through(mezzo_dtype dtype) {
     return dtype == MEZZO_F64 || dtype == MEZZO_F32 ? 0 : unit_roundoff(dtype);
 }
@@ -70,7 +73,7 @@ static void stored_sums(trial *t, const trial_tensor *summed, int slot) {
     }
 }
 
-// --- products -----------------------------------------------------------------------------------------------------------------
+// --- products ------------------------------------------------------------------------------------------------------
 // Σ|a|·|b| of a dot product of two strided rows.
 static double dot_magnitude(const double *a, int64_t a_step, const double *b, int64_t b_step, int64_t n) {
     double sum = 0;
@@ -79,8 +82,8 @@ static double dot_magnitude(const double *a, int64_t a_step, const double *b, in
     return sum;
 }
 
-// TF32 operands may be rounded to nearest, as here, or cut off, as tensor cores do with FP32 numbers handed to them: a unit of the last
-// place, 2^-10, between the two for each operand.
+// TF32 operands may be rounded to nearest, as here, or cut off, as tensor cores do with FP32 numbers handed to them: a
+// unit of the last place, 2^-10, between the two for each operand.
 static double tf32_slack(const trial *t, double terms) {
     return t->numerics.compute == MEZZO_TF32 ? 2 * 0x1p-10 * terms : 0;
 }
@@ -88,9 +91,9 @@ static double tf32_slack(const trial *t, double terms) {
 // The largest slope of an activation: ReLU 1, SiLU 1.0999, GELU 1.1290.
 static const double steepest = 1.13;
 
-// z = x·wᵀ + bias: (K + 2)·u·(Σ|x·w| + |bias|). Rounding to `via` moves both results by up to u_via·|z| each. act carries z's error
-// on at most `steepest` times and adds its own, relative to |z| (GELU's 1 + tanh cancels); then rounded to `via` again; the residual
-// sum adds u of its parts.
+// z = x·wᵀ + bias: (K + 2)·u·(Σ|x·w| + |bias|). Rounding to `via` moves both results by up to u_via·|z| each. act
+// carries z's error on at most `steepest` times and adds its own, relative to |z| (GELU's 1 + tanh cancels); then
+// rounded to `via` again; the residual sum adds u of its parts.
 static void linear(trial *t) {
     int64_t n_out = t->in[1].t.shape.dim[0], n_in = t->in[1].t.shape.dim[1], rows = trial_count(&t->out[0]) / n_out;
     double u_via = fmax(unit_roundoff(t->attrs.via), u32);
@@ -199,7 +202,7 @@ static void grouped_linear_dw(trial *t) {
     }
 }
 
-// --- mixture of experts ---------------------------------------------------------------------------------------------------------
+// --- mixture of experts --------------------------------------------------------------------------------------------
 // A sigmoid each, their sum, a quotient and a factor.
 static void route(trial *t) {
     for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
@@ -249,7 +252,7 @@ static void combine_dw(trial *t) {
             dot_magnitude(t->in[0].value + i / k * width, 1, t->in[1].value + place[i] * width, 1, width);
 }
 
-// --- attention ----------------------------------------------------------------------------------------------------------------
+// --- attention -----------------------------------------------------------------------------------------------------
 typedef struct heads {
     int64_t batch, length, keys, heads, group, width, q_row, kv_row, k_start, v_start;
     bool packed, causal;
@@ -296,8 +299,8 @@ static double score(const double *q, const double *k, int64_t width, double *err
     return sum / sqrt((double)width);
 }
 
-// A probability's relative error: its score's; the subtraction from the maximum; the sum's (n terms, each with its own score's
-// error, weighted by the probabilities); exp; and its rounding to the compute format before it meets v.
+// A probability's relative error: its score's; the subtraction from the maximum; the sum's (n terms, each with its own
+// score's error, weighted by the probabilities); exp; and its rounding to the compute format before it meets v.
 static void attention(trial *t) {
     heads s = heads_of(t, &t->in[0], &t->in[1], &t->out[0]);
     const double *q = t->in[0].value, *k = s.packed ? q + s.k_start : t->in[1].value;
@@ -372,13 +375,14 @@ static void attention_cached(trial *t) {
     mz_free(error);
 }
 
-// What rounding to a format is off by where its numbers are subnormal: half of the smallest. Only FP16's is of any size.
+// What rounding to a format is off by where its numbers are subnormal: half of the smallest. Only FP16's is of any
+// size.
 static double half_subnormal(mezzo_dtype dtype) {
     return dtype == MEZZO_F16 ? 0x1p-25 : 0;
 }
 
-// The formulas of the reference, with an error beside each number. A kernel may round dS with the scale, which is at most 1, already in it:
-// then what is lost among subnormal numbers is not scaled down.
+// The formulas of the reference, with an error beside each number. A kernel may round dS with the scale, which is at
+// most 1, already in it: then what is lost among subnormal numbers is not scaled down.
 static void attention_bwd(trial *t) {
     const trial_tensor *dy = &t->in[0], *y = &t->in[4], *lse = &t->in[5];
     heads s = heads_of(t, &t->in[1], &t->in[2], y);
@@ -418,7 +422,7 @@ static void attention_bwd(trial *t) {
     }
 }
 
-// --- activations ----------------------------------------------------------------------------------------------------------------
+// --- activations ---------------------------------------------------------------------------------------------------
 // The function's error is relative to |x|, not to the result: GELU's tail is a difference of nearly equal numbers.
 static void activation(trial *t) {
     for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
@@ -430,9 +434,10 @@ static void activation_dx(trial *t) {
         t->out[0].bound[i] = function_ulps * u32 * magnitude(&t->in[0], i) * slope_magnitude(t->in[1].value[i]);
 }
 
-// --- norms and softmax ------------------------------------------------------------------------------------------------------------
-// With n = width: mean is off by (n + 2)·u·mean|s|, which moves every centred value; the variance by (n + 4)·u of itself and by the
-// square of the mean's error. Where `sum` is stored in a low format, a sum that lands between two values may be stored as either.
+// --- norms and softmax ---------------------------------------------------------------------------------------------
+// With n = width: mean is off by (n + 2)·u·mean|s|, which moves every centred value; the variance by (n + 4)·u of
+// itself and by the square of the mean's error. Where `sum` is stored in a low format, a sum that lands between two
+// values may be stored as either.
 static void layernorm(trial *t) {
     int64_t width = width_of(&t->out[0]), rows = trial_count(&t->out[0]) / width;
     const trial_tensor *weight = &t->in[1], *bias = &t->in[2], *stored = &t->out[3];
@@ -503,7 +508,8 @@ static void layernorm_bwd(trial *t) {
     stored_sums(t, has(&t->out[3]) ? &t->out[3] : &t->out[0], 4);
 }
 
-// The mean of squares is a sum of terms of one sign: off by (n + 2)·u of itself, half of that in rstd. Storing `sum` as layernorm.
+// The mean of squares is a sum of terms of one sign: off by (n + 2)·u of itself, half of that in rstd. Storing `sum` as
+// layernorm.
 static void rmsnorm(trial *t) {
     int64_t width = width_of(&t->out[0]), rows = trial_count(&t->out[0]) / width;
     const trial_tensor *weight = &t->in[1], *residual = &t->in[2], *stored = &t->out[2];
@@ -554,8 +560,8 @@ static void rmsnorm_bwd(trial *t) {
     }
 }
 
-// An angle is a product of an integer and a frequency that took a power and a quotient: 3 roundings; its cosine changes by as much, and
-// takes some u of 1 itself.
+// An angle is a product of an integer and a frequency that took a power and a quotient: 3 roundings; its cosine changes
+// by as much, and takes some u of 1 itself.
 static void rope_table(trial *t) {
     int64_t dims = t->out[0].t.shape.dim[1];
     for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
@@ -599,7 +605,8 @@ static void swiglu_dx(trial *t) {
     }
 }
 
-// Of a row of exponents: the maximum, and the error of log Σ exp(x): the sum's n roundings, and each exp's own and its subtraction's.
+// Of a row of exponents: the maximum, and the error of log Σ exp(x): the sum's n roundings, and each exp's own and its
+// subtraction's.
 static double exponents(const trial_tensor *x, int64_t start, int64_t width, double *max, double *lse) {
     double sum = 0, distance = 0;
     *max = -INFINITY;
@@ -676,7 +683,7 @@ static void cross_entropy_dx(trial *t) {
     }
 }
 
-// --- sums -----------------------------------------------------------------------------------------------------------------------
+// --- sums ----------------------------------------------------------------------------------------------------------
 static void sums(trial *t) {
     const mz_shape *shape = &t->in[0].t.shape;
     int64_t inner = 1, axis = trial_count(&t->in[0]);
@@ -713,9 +720,9 @@ static void embedding_bwd(trial *t) {
     mz_free(uses);
 }
 
-// --- update -----------------------------------------------------------------------------------------------------------------------
-// Contracting a product and a sum into one rounding is allowed: m, v and the master each take a handful of FP32 operations on
-// parts whose size is bounded by 1 here (the trials' presets and rates).
+// --- update --------------------------------------------------------------------------------------------------------
+// Contracting a product and a sum into one rounding is allowed: m, v and the master each take a handful of FP32
+// operations on parts whose size is bounded by 1 here (the trials' presets and rates).
 static void optimizer(trial *t) {
     for (int slot = 0; slot < t->n_out; slot++)
         for (int64_t i = 0; has(&t->out[slot]) && t->out[slot].t.dtype == MEZZO_F32 && i < trial_count(&t->out[slot]);
@@ -723,7 +730,7 @@ static void optimizer(trial *t) {
             t->out[slot].bound[i] = function_ulps * u32 * (fabs(t->out[slot].value[i]) + 1);
 }
 
-// --- all ------------------------------------------------------------------------------------------------------------------------
+// --- all -----------------------------------------------------------------------------------------------------------
 static void one_rounding(trial *t, double u) {
     for (int slot = 0; slot < t->n_out; slot++)
         for (int64_t i = 0; has(&t->out[slot]) && i < trial_count(&t->out[slot]); i++)

@@ -13,7 +13,7 @@ static const int64_t embedding_shapes[][3] = {MZ_EMBEDDING_SHAPES(ROW)};
 #define ITEM(n) n,
 static const int64_t flat_shapes[] = {MZ_FLAT_SHAPES(ITEM)};
 
-// --- one element at a time ----------------------------------------------------------------------------------------------------
+// --- one element at a time -----------------------------------------------------------------------------------------
 static void unary(mz_op op, mz_shape shape, mezzo_dtype x, mezzo_dtype y, mz_attrs attrs, bool nan) {
     trial *t = trial_new(op);
     t->attrs = attrs;
@@ -216,7 +216,7 @@ void cases_accumulate(void) {
             }
 }
 
-// --- tables and pieces ----------------------------------------------------------------------------------------------------------
+// --- tables and pieces ---------------------------------------------------------------------------------------------
 static void embedding_case(const int64_t s[3], mezzo_dtype table, mezzo_dtype y, bool beyond) {
     trial *t = trial_new(MZ_OP_embedding);
     trial_input(t, 0, table, SHAPE(s[1], s[2]));
@@ -316,7 +316,7 @@ void cases_arange(void) {
     }
 }
 
-// --- pieces and orders ----------------------------------------------------------------------------------------------------
+// --- pieces and orders ---------------------------------------------------------------------------------------------
 static void moved(mz_op op, mz_attrs attrs, mz_shape x, mz_shape y, mezzo_dtype dtype) {
     trial *t = trial_new(op);
     t->attrs = attrs;
@@ -382,7 +382,7 @@ void cases_slice_dx(void) {
     each_piece(MZ_OP_slice_dx);
 }
 
-// --- mean squared error -----------------------------------------------------------------------------------------------------
+// --- mean squared error --------------------------------------------------------------------------------------------
 static void mse(int64_t n, mezzo_dtype x, mezzo_dtype target, bool nan) {
     trial *t = trial_new(MZ_OP_mse);
     trial_input(t, 0, x, SHAPE(n));

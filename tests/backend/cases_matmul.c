@@ -13,7 +13,7 @@ static const int64_t matmul_shapes[][3] = {MZ_MATMUL_SHAPES(ROW)};
 static const int64_t batched_shapes[][4] = {MZ_BATCHED_SHAPES(ROW)};
 static const int64_t attention_shapes[][5] = {MZ_ATTENTION_SHAPES(ROW)};
 
-// --- products -----------------------------------------------------------------------------------------------------------------
+// --- products ------------------------------------------------------------------------------------------------------
 typedef enum fill { FILL_NORMAL, FILL_INTEGERS, FILL_NAN, FILL_PARTS, FILL_LARGEST } fill;
 
 // How operands are rounded: in FP32 storage as TF32 too, which a device without that arithmetic may refuse.
@@ -32,15 +32,18 @@ static trial *product(mz_op op, arithmetic a) {
     return t;
 }
 
-// So large that the cuda backend takes tensor cores for FP32. The reference takes its time for it, so only where that backend is.
+// So large that the cuda backend takes tensor cores for FP32. The reference takes its time for it, so only where that
+// backend is.
 static const int64_t large_shape[3] = {640, 1024, 640};
-// The shortest sums of such products (SHORT terms), the sharpest bounds: one of the products of parts left out is outside them.
+// The shortest sums of such products (SHORT terms), the sharpest bounds: one of the products of parts left out is
+// outside them.
 enum { SHORT = 64 };
 
 // Few rows of a matrix, many of x, as a router's products have: a device may have kernels of their own for them.
 static const int64_t router_shapes[][3] = {{77, 8, 132}, {531, 5, 64}, {9, 16, 260}, {1, 3, 516}};
 
-// inner: the length of the sums. Small integers: every product and sum is an integer that FP32 holds, so any order of summing gives the same bits.
+// inner: the length of the sums. Small integers: every product and sum is an integer that FP32 holds, so any order of
+// summing gives the same bits.
 static void fill_operands(trial *t, int64_t inner, fill how) {
     for (int i = 0; i < t->n_in; i++) {
         if (!mz_present(&t->in[i].t))
@@ -54,7 +57,8 @@ static void fill_operands(trial *t, int64_t inner, fill how) {
     }
     t->exact = t->skip_terms = how == FILL_INTEGERS;          // a term may be multiplied by 0
     t->skip_terms = t->skip_terms || inner >= large_shape[2]; // the reference would be made once more for each
-    // A single element may be 0, or mostly residual; and what TF32 may cut off, which all has one sign, hides a small mistake in a long sum.
+    // A single element may be 0, or mostly residual; and what TF32 may cut off, which all has one sign, hides a small
+    // mistake in a long sum.
     t->skip_mutations = trial_count(&t->out[0]) < 4 || (t->numerics.compute == MEZZO_TF32 && inner > 16);
     if (how == FILL_LARGEST) {
         trial_normal(t, 1, 0x1p-20);
@@ -63,7 +67,8 @@ static void fill_operands(trial *t, int64_t inner, fill how) {
     t->skip_mutations = t->skip_mutations || how == FILL_PARTS || how == FILL_LARGEST;
     if (how == FILL_NAN)
         trial_spoil(t, 0);
-    // A product in parts is NaN where the whole one is an infinity (∞·0), and an activation takes -∞, not NaN, to 0: there only NaN is tried.
+    // A product in parts is NaN where the whole one is an infinity (∞·0), and an activation takes -∞, not NaN, to 0:
+    // there only NaN is tried.
     bool in_parts = t->numerics.compute == MEZZO_TF32 || t->numerics.compute == MEZZO_F16;
     if (how == FILL_NAN && in_parts && t->attrs.act != MZ_ACT_NONE && trial_count(&t->in[0]) > 4) {
         t->in[0].value[trial_count(&t->in[0]) - 1] = t->in[0].value[0];
@@ -126,8 +131,8 @@ void cases_linear(void) {
         linear_case(large_shape, arithmetics[0], (epilogue){.bias = false}, FILL_LARGEST);
         linear_case((const int64_t[]){2048, 2048, SHORT}, arithmetics[0], (epilogue){.bias = false}, FILL_PARTS);
     }
-    // A long k is taken in parts: several tiles of rows wait for the last one before bias and residual are added. BF16 holds the integers up to
-    // 256, which these sums pass: there they are rounded, once or twice.
+    // A long k is taken in parts: several tiles of rows wait for the last one before bias and residual are added. BF16
+    // holds the integers up to 256, which these sums pass: there they are rounded, once or twice.
     for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
         linear_case((const int64_t[]){70, 40, 1600}, arithmetics[a], (epilogue){.bias = true, .residual = true},
                     arithmetics[a].storage == MEZZO_BF16 ? FILL_NORMAL : FILL_INTEGERS);
@@ -259,7 +264,7 @@ void cases_matmul(void) {
     matmul_case((const int64_t[]){2, 9, 17, 20}, arithmetics[0], false, false, MEZZO_F32, FILL_NAN);
 }
 
-// --- attention ----------------------------------------------------------------------------------------------------------------
+// --- attention -----------------------------------------------------------------------------------------------------
 // `keys`: positions of k and v.
 static trial *attention_over(const int64_t s[5], int64_t keys, bool causal, arithmetic a, bool packed, float dropout) {
     trial *t = product(MZ_OP_attention, a);
@@ -403,8 +408,8 @@ static trial *attention_cached_trial(const int64_t s[5], mezzo_dtype dtype, bool
     trial_input(t, 5, MEZZO_I32, SHAPE(s[1]));
     trial_integers(t, 5, first, first); // only the first of them counts
     t->skip_mutations = first + s[1] < 3 || size < first + s[1];
-    // Elsewhere the largest elements of the cache may be rows that are written over, or that nobody reads yet; and in a low
-    // format, or among very many, one new key is little.
+    // Elsewhere the largest elements of the cache may be rows that are written over, or that nobody reads yet; and in a
+    // low format, or among very many, one new key is little.
     t->skip_terms = dtype != MEZZO_F32 || s[1] > 1 || size > first + 1 || first < 16 || first > 100;
     return t;
 }

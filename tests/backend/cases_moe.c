@@ -28,7 +28,7 @@ static void copy_output(trial *t, int slot, const trial *from, int output) {
     trial_store(&t->in[slot]);
 }
 
-// --- routing ------------------------------------------------------------------------------------------------------------------------
+// --- routing -------------------------------------------------------------------------------------------------------
 // Logits on a grid: two scores differ by more than any rounding, so that everybody chooses the same experts.
 static void fill_logits(trial *t, int slot, int64_t tokens, int64_t experts) {
     for (int64_t m = 0; m < tokens; m++)
@@ -100,7 +100,7 @@ void cases_route_dx(void) {
         }
 }
 
-// --- order --------------------------------------------------------------------------------------------------------------------------
+// --- order ---------------------------------------------------------------------------------------------------------
 static trial *order_trial(const int64_t s[5], int low, int high) {
     trial *t = trial_new(MZ_OP_expert_order);
     int64_t rows = s[0] * s[1];
@@ -123,7 +123,7 @@ void cases_expert_order(void) {
     trial_finish(order_trial((const int64_t[]){2000, 4, 64, 1, 1}, 0, 63));
 }
 
-// --- there and back -----------------------------------------------------------------------------------------------------------------
+// --- there and back ------------------------------------------------------------------------------------------------
 static trial *rearrange_trial(mz_op op, const int64_t s[5], mezzo_dtype x, mezzo_dtype y, bool weights) {
     trial *order = order_trial(s, 0, (int)s[2] - 1), *t = trial_new(op);
     trial_reference(order);
@@ -196,7 +196,7 @@ void cases_combine_dw(void) {
         }
 }
 
-// --- the experts' products --------------------------------------------------------------------------------------------------------
+// --- the experts' products -----------------------------------------------------------------------------------------
 // Takes `order`.
 static trial *ordered_trial(mz_op op, trial *order, const int64_t s[5], mezzo_dtype storage, mezzo_dtype compute,
                             bool integers, bool accumulate) {
@@ -235,8 +235,8 @@ static trial *grouped_trial(mz_op op, const int64_t s[5], mezzo_dtype storage, m
     return ordered_trial(op, order_trial(s, 0, (int)s[2] - 1), s, storage, compute, integers, accumulate);
 }
 
-// Two thirds of the rows are one expert's, another has none: its sums in dw are as long as several pipelines, and of different lengths where
-// several blocks share them.
+// Two thirds of the rows are one expert's, another has none: its sums in dw are as long as several pipelines, and of
+// different lengths where several blocks share them.
 static trial *busy_trial(mz_op op, mezzo_dtype storage, bool integers, bool accumulate) {
     bool dw = op == MZ_OP_grouped_linear_dw;
     const int64_t s[5] = {dw ? 500 : 900, 1, 8, dw ? 136 : 264, 384};

@@ -10,11 +10,11 @@
 
 #define ROW(...) {__VA_ARGS__},
 static const int64_t row_shapes[][2] = {MZ_ROW_SHAPES(ROW)};
-// Rows that kernels hold in other ways: wider than a warp's registers, than a block's; more of them than a GPU has blocks. A single term is
-// below the bound of so long a sum.
+// Rows that kernels hold in other ways: wider than a warp's registers, than a block's; more of them than a GPU has
+// blocks. A single term is below the bound of so long a sum.
 static const int64_t wide_shapes[][2] = {{3, 2056}, {2, 4104}, {3, 6149}, {2, 9000}, {3000, 24}};
 
-// --- norms, softmax, loss -------------------------------------------------------------------------------------------------------
+// --- norms, softmax, loss ------------------------------------------------------------------------------------------
 typedef struct norm_form {
     mezzo_dtype x, y, residual, sum;
     bool weight, bias, has_residual, statistics;
@@ -310,7 +310,7 @@ void cases_cross_entropy_dx(void) {
     cross_entropy_dx_case((const int64_t[]){7, 16}, MEZZO_F32, MEZZO_F32, 0, 16);
 }
 
-// --- sums -----------------------------------------------------------------------------------------------------------------------
+// --- sums ----------------------------------------------------------------------------------------------------------
 typedef struct axis_case {
     mz_shape shape;
     int axis;

@@ -11,7 +11,7 @@
 #define ROW(...) {__VA_ARGS__},
 static const int64_t row_shapes[][2] = {MZ_ROW_SHAPES(ROW)};
 
-// --- rmsnorm ----------------------------------------------------------------------------------------------------------------------
+// --- rmsnorm -------------------------------------------------------------------------------------------------------
 typedef struct norm_form {
     mezzo_dtype x, y, residual, sum;
     bool weight, has_residual, statistics;
@@ -111,7 +111,7 @@ void cases_rmsnorm_bwd(void) {
     }
 }
 
-// --- rotary positions ---------------------------------------------------------------------------------------------------------------
+// --- rotary positions ----------------------------------------------------------------------------------------------
 // B, T, heads, turned heads, width of a head, turned dimensions
 static const int64_t rope_shapes[][6] = {
     {1, 1, 1, 1, 2, 2},    {1, 5, 2, 1, 6, 4},     {2, 7, 3, 2, 8, 8},   {1, 17, 6, 4, 16, 8},
@@ -166,7 +166,7 @@ void cases_rope(void) {
     trial_finish(t);
 }
 
-// --- gated linear units -------------------------------------------------------------------------------------------------------------
+// --- gated linear units --------------------------------------------------------------------------------------------
 static trial *swiglu_trial(mz_op op, const int64_t s[2], mezzo_dtype x, mezzo_dtype y) {
     trial *t = trial_new(op);
     mz_shape narrow = SHAPE(s[0], s[1]), wide = SHAPE(s[0], 2 * s[1]);

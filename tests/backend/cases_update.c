@@ -8,8 +8,8 @@
 
 #include "cases.h"
 
-// Five parameters; the optimizer under test owns all but the third. Offsets are multiples of 16, the moments lie in another order,
-// shadows are BF16, FP16 or none.
+// Five parameters; the optimizer under test owns all but the third. Offsets are multiples of 16, the moments lie in
+// another order, shadows are BF16, FP16 or none.
 enum { FLAT = 16 + 4144 + 48 + 32 + 70016, STATES = 70016 + 4144 + 16 + 32, SHADOW_BYTES = 2 * FLAT };
 static const mz_segment segments[] = {
     {0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
@@ -49,7 +49,8 @@ static const char *compare_state(const trial *t, int slot, unsigned char *const 
         return "bad or halted differs";
     if (a.scale != b.scale)
         return "scale differs";
-    // All terms are positive: n of them in any order within a chunk, then the chunks, are off by at most (n + chunks) roundings.
+    // All terms are positive: n of them in any order within a chunk, then the chunks, are off by at most (n + chunks)
+    // roundings.
     bool both_spoiled = !isfinite(a.norm) && !isfinite(b.norm); // infinity or NaN, by the order they were met in
     if (!both_spoiled && fabs(a.norm - b.norm) > (4096 + FLAT / 4096) * 0x1p-53 * b.norm)
         return "norm differs";
@@ -251,9 +252,9 @@ static void optimizer_case(mz_op op, const mz_update_attrs *update, const mz_opt
     trial_finish(t);
 }
 
-// --- masters kept in other ways ----------------------------------------------------------------------------------------------
-// One segment of each kind, at sizes of which none is a multiple of anything; then the two larger ones change places. Master buffer: 16 FP32
-// numbers, then low halves.
+// --- masters kept in other ways ------------------------------------------------------------------------------------
+// One segment of each kind, at sizes of which none is a multiple of anything; then the two larger ones change places.
+// Master buffer: 16 FP32 numbers, then low halves.
 enum { LOW_AT = 64, MASTER_BYTES = LOW_AT + 2 * 70016 };
 static const mz_segment mixed[2][3] = {
     {{0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
@@ -410,7 +411,8 @@ void cases_refresh(void) {
     trial_finish(t);
 }
 
-// Every bucket's edges: the powers of two, the numbers just below and above, zeros, infinities, NaN; then many numbers, in each format.
+// Every bucket's edges: the powers of two, the numbers just below and above, zeros, infinities, NaN; then many numbers,
+// in each format.
 void cases_histogram(void) {
     static const int32_t before[MZ_HISTOGRAM_BUCKETS] = {[0] = 7, [150] = 1};
     enum { EDGES = 3 * 277, MANY = 70001 };

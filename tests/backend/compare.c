@@ -22,7 +22,7 @@ static subject subjects[MAX_DEVICES];
 static int n_subjects;
 static int64_t runs[MZ_OP_COUNT], refused;
 
-// --- devices ----------------------------------------------------------------------------------------------------------------
+// --- devices -------------------------------------------------------------------------------------------------------
 void devices_open(void) {
     static const char *const levels[] = {"amx", "avx512", "avx2", "ref"};
     const char *only = getenv("MEZZO_TEST_DEVICE"); // "cuda" leaves the CPU out
@@ -39,7 +39,8 @@ void devices_open(void) {
         n_subjects++;
     }
     unsetenv("MEZZO_ISA");
-    // The reference itself, rounding to storage: that shows the harness and the bounds right where nothing else can be wrong.
+    // The reference itself, rounding to storage: that shows the harness and the bounds right where nothing else can be
+    // wrong.
     if (host) {
         assert_int_equal(mezzo_device_open("ref", 1, &subjects[n_subjects].device[0]), MEZZO_OK);
         snprintf(subjects[n_subjects].name, sizeof subjects[0].name, "ref");
@@ -89,7 +90,7 @@ int64_t trial_runs(mz_op op) {
     return runs[op];
 }
 
-// --- one run ----------------------------------------------------------------------------------------------------------------
+// --- one run -------------------------------------------------------------------------------------------------------
 typedef struct result {
     unsigned char *bytes[MZ_MAX_OUT]; // of each output
 } result;
@@ -99,7 +100,8 @@ static void result_free(result *r) {
         mz_free(r->bytes[i]);
 }
 
-// Device memory with guards on both sides, filled from `contents` or with poison. Returns the address between the guards.
+// Device memory with guards on both sides, filled from `contents` or with poison. Returns the address between the
+// guards.
 static char *guarded_alloc(mezzo_device *device, size_t bytes, const void *contents) {
     void *block;
     size_t room = mz_align_up(bytes, GUARD) + 2 * GUARD;
@@ -226,8 +228,9 @@ static result run_kernel(const trial *t, mezzo_device *device, const mz_kernel *
     return r;
 }
 
-// --- judging ------------------------------------------------------------------------------------------------------------------
-// What a stored result may differ by: the bound, and storage's own rounding (relative, or half of its smallest subnormal).
+// --- judging -------------------------------------------------------------------------------------------------------
+// What a stored result may differ by: the bound, and storage's own rounding (relative, or half of its smallest
+// subnormal).
 static double tolerance(const trial_tensor *out, int64_t i) {
     static const double smallest[] = {
         [MEZZO_F64] = 0x1p-1074, [MEZZO_F32] = 0x1p-149,  [MEZZO_TF32] = 0x1p-136, [MEZZO_BF16] = 0x1p-133,
@@ -239,7 +242,8 @@ static double tolerance(const trial_tensor *out, int64_t i) {
 static bool acceptable(const trial *t, const trial_tensor *out, int64_t i, double got) {
     if (t->exact)
         return got == mezzo_round_to(out->value[i], out->t.dtype) || (isnan(got) && isnan(out->value[i]));
-    // A tile of attention multiplies what the causal mask hides by 0, and NaN·0 is NaN: there a NaN may spread within its tile.
+    // A tile of attention multiplies what the causal mask hides by 0, and NaN·0 is NaN: there a NaN may spread within
+    // its tile.
     bool may_spread = t->op == MZ_OP_attention || t->op == MZ_OP_attention_bwd;
     if (t->finite_only)
         return isfinite(out->value[i]) ? may_spread || isfinite(got) : !isfinite(got);
@@ -351,7 +355,7 @@ static void check_subject(const trial *t, const subject *s) {
     }
 }
 
-// --- mutations ------------------------------------------------------------------------------------------------------------------
+// --- mutations -----------------------------------------------------------------------------------------------------
 static bool seen(const trial *t, const double *const *mutated) {
     for (int slot = 0; slot < t->n_out; slot++) {
         const trial_tensor *out = &t->out[slot];
@@ -394,7 +398,8 @@ static void mutate_scale(trial *t) {
         mz_free((void *)(uintptr_t)mutated[i]);
 }
 
-// The element that follows element `last` in order of falling magnitude (equal ones by index); the first when last is -1; -1 at the end.
+// The element that follows element `last` in order of falling magnitude (equal ones by index); the first when last is
+// -1; -1 at the end.
 static int64_t next_largest(const trial_tensor *in, int64_t last) {
     int64_t at = -1;
     double limit = last < 0 ? INFINITY : fabs(in->value[last]);
@@ -436,8 +441,8 @@ static bool term_matters(trial *t, int slot, int64_t at) {
     return matters;
 }
 
-// One term left out of any input must be outside the bound somewhere. Eight terms are tried, from the largest: a term may be one
-// that dropout or a ReLU leaves out too.
+// One term left out of any input must be outside the bound somewhere. Eight terms are tried, from the largest: a term
+// may be one that dropout or a ReLU leaves out too.
 static void mutate_terms(trial *t) {
     for (int slot = 0; slot < t->n_in; slot++) {
         const trial_tensor *in = &t->in[slot];

@@ -1,5 +1,6 @@
-// The shapes at which kernels are tested against the reference (src/study/measure/kernel_shapes.def has those that are timed). Odd and even,
-// one, around vector and tile widths (8, 16, 32, 64), around the matmul driver's blocks, and large enough that a second thread works.
+// The shapes at which kernels are tested against the reference (src/study/measure/kernel_shapes.def has those that are
+// timed). Odd and even, one, around vector and tile widths (8, 16, 32, 64), around the matmul driver's blocks, and
+// large enough that a second thread works.
 #ifndef MZ_SHAPES_H
 #define MZ_SHAPES_H
 

@@ -47,8 +47,8 @@ static void linear_with_its_epilogue(void **state) {
     trial_free(t);
 }
 
-// It is the operands that are rounded, not the product: 2⁻¹² is lost in 1 + 2⁻¹² by all but FP32, and 1 + 2⁻⁸ is a tie between two
-// BF16 values, which goes to the even one, 1.
+// It is the operands that are rounded, not the product: 2⁻¹² is lost in 1 + 2⁻¹² by all but FP32, and 1 + 2⁻⁸ is a tie
+// between two BF16 values, which goes to the even one, 1.
 static void operands_are_rounded_to_the_compute_dtype(void **state) {
     (void)state;
     static const struct {
@@ -132,7 +132,8 @@ static void cross_entropy_of_equal_logits_is_log_of_their_number(void **state) {
     trial_free(t);
 }
 
-// Of n independent draws np ± 5·√(np(1-p)) are dropped, the rest are scaled so that the mean stays; the step and the stream matter.
+// Of n independent draws np ± 5·√(np(1-p)) are dropped, the rest are scaled so that the mean stays; the step and the
+// stream matter.
 static void dropout_keeps_the_mean_and_follows_its_key(void **state) {
     (void)state;
     enum { N = 40000 };
@@ -167,7 +168,8 @@ static void dropout_keeps_the_mean_and_follows_its_key(void **state) {
     trial_free(t);
 }
 
-// AdamW's first step moves every parameter by lr·g/(|g| + eps), whatever the gradient's size, after the decay p·(1 - lr·wd).
+// AdamW's first step moves every parameter by lr·g/(|g| + eps), whatever the gradient's size, after the decay p·(1 -
+// lr·wd).
 static void the_first_adamw_step_has_the_size_of_the_learning_rate(void **state) {
     (void)state;
     static const mz_segment segment = {.count = 3, .shadow_offset = -1, .decay = 1};

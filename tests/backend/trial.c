@@ -142,9 +142,9 @@ void trial_bytes(trial *t, int slot, const void *bytes, bool output) {
     memcpy(tensor->stored, bytes, tensor->bytes);
 }
 
-// --- the reference ----------------------------------------------------------------------------------------------------------
-// Outputs are FP64, so that the result is not rounded; except where storage is part of what the op computes: a norm's `sum`
-// and the flat FP32 buffers and blocks of the update.
+// --- the reference -------------------------------------------------------------------------------------------------
+// Outputs are FP64, so that the result is not rounded; except where storage is part of what the op computes: a norm's
+// `sum` and the flat FP32 buffers and blocks of the update.
 static mezzo_dtype reference_dtype(const trial *t, int slot) {
     mezzo_dtype dtype = t->out[slot].t.dtype;
     bool as_stored = mz_op_table[t->op].kind == MZ_KIND_STATE || (t->op == MZ_OP_layernorm && slot == 3) ||

@@ -32,12 +32,12 @@ typedef struct trial {
     bool skip_terms;     // so many terms that one is below the bound of their sum: only the scale is mutated
     bool skip_mutations; // the trial has nothing to drop (one term) or is not about accuracy
     bool optional;       // a device may have no kernel for it
-    // Outputs that are not floats (state blocks, shadows): says what is wrong, or NULL. Missing: bytes must be equal. `got` has the
-    // bytes of every output, `want` the reference's of this one.
+    // Outputs that are not floats (state blocks, shadows): says what is wrong, or NULL. Missing: bytes must be equal.
+    // `got` has the bytes of every output, `want` the reference's of this one.
     const char *(*compare_bytes)(const struct trial *t, int slot, unsigned char *const *got, const unsigned char *want);
 } trial;
 
-// --- making (trial.c) -------------------------------------------------------------------------------------------------------
+// --- making (trial.c) ----------------------------------------------------------------------------------------------
 trial *trial_new(mz_op op); // numerics F32, all slots absent
 void trial_free(trial *t);
 int64_t trial_count(const trial_tensor *t); // elements
@@ -47,17 +47,20 @@ void trial_store(trial_tensor *t);                          // value → stored,
 void trial_normal(trial *t, int slot, double deviation);    // fills an input
 void trial_integers(trial *t, int slot, int low, int high); // an input or I32 ids, uniform in [low, high]
 void trial_bytes(trial *t, int slot, const void *bytes, bool output); // U8 tensors
-// Numbers of which kernels that multiply FP32 in parts of fewer bits lose the most: 1 + 2^-8 - 2^-17 (three BF16 parts as large as they get) or, of
-// `kind` 1, 1 + 2^-11 - 2^-23 (two TF32 parts), times a power of two; all positive, so that what is lost adds up.
+// Numbers of which kernels that multiply FP32 in parts of fewer bits lose the most: 1 + 2^-8 - 2^-17 (three BF16 parts
+// as large as they get) or, of `kind` 1, 1 + 2^-11 - 2^-23 (two TF32 parts), times a power of two; all positive, so
+// that what is lost adds up.
 void trial_parts(trial *t, int slot, int kind, double scale);
 void trial_largest(trial *t, int slot); // every fifth element of a filled input: FP32's largest number, with its sign
-// A NaN in the middle of an input and, where there is room, an infinity at its end: what depends on them must not come out finite.
+// A NaN in the middle of an input and, where there is room, an infinity at its end: what depends on them must not come
+// out finite.
 void trial_spoil(trial *t, int slot);
 void trial_preset(trial *t, int slot, double deviation); // an output that is read too: a gradient to add to, a moment
 
-// --- running (compare.c) ----------------------------------------------------------------------------------------------------
-// Asserts, for every kernel of every device: result within bound, nothing written outside, inputs untouched, the same bits with
-// 1 and 2 threads and in place. Then the mutations: a result with a wrong scale and one with an input term dropped must be seen.
+// --- running (compare.c) -------------------------------------------------------------------------------------------
+// Asserts, for every kernel of every device: result within bound, nothing written outside, inputs untouched, the same
+// bits with 1 and 2 threads and in place. Then the mutations: a result with a wrong scale and one with an input term
+// dropped must be seen.
 void trial_check(trial *t);
 void trial_finish(trial *t); // check and free
 // Runs the reference: every output's `value` is its result. For what backward reads of forward.
@@ -72,7 +75,7 @@ bool devices_have(const char *name); // as reports call it: "cuda"
 // How many runs each op got, and the kernels that ran: a table that misses an op fails.
 int64_t trial_runs(mz_op op);
 
-// --- bounds (bounds.c) ------------------------------------------------------------------------------------------------------
+// --- bounds (bounds.c) ---------------------------------------------------------------------------------------------
 // Fills every output's bound from the inputs and the reference's results, by the derivations of docs/dev/NUMERICS.md.
 void trial_bounds(trial *t);
 double unit_roundoff(mezzo_dtype dtype); // 2^-24 for F32, 2^-8 … half the distance from 1 to the next value

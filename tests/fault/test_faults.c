@@ -1,5 +1,5 @@
-// Every allocation, write, flush and rename fails in turn. What is relied on: an error with a message, nothing leaked (the sanitizers
-// look), and the older checkpoint as it was.
+// Every allocation, write, flush and rename fails in turn. What is relied on: an error with a message, nothing leaked
+// (the sanitizers look), and the older checkpoint as it was.
 #include "tiny_run.h"
 
 typedef struct objects {
@@ -113,7 +113,8 @@ static void arm_rename(int64_t n) {
     mz_io_fail_after(MZ_IO_RENAME, n);
 }
 
-// Step 1 is whole. A save of `step` fails at each call in turn; after each failure step 1, or the newer one if it is whole, loads.
+// Step 1 is whole. A save of `step` fails at each call in turn; after each failure step 1, or the newer one if it is
+// whole, loads.
 static void saves(arm_fn arm, int64_t step, const char *what) {
     objects o;
     char path[4096];

@@ -1,7 +1,7 @@
-// What a user relies on when numbers go bad: the step is found, the first bad op is named, and the run goes on as its policy says, as if the
-// bad batch had never been. Faults are put in by src/train/inject.h. Seen to fail with: the skip decided from gradients alone (a bad loss
-// moved the weights), the data position not put back (the lagging run lost a batch), the moments not put back, the scale backing off for a
-// bad batch.
+// What a user relies on when numbers go bad: the step is found, the first bad op is named, and the run goes on as its
+// policy says, as if the bad batch had never been. Faults are put in by src/train/inject.h. Seen to fail with: the skip
+// decided from gradients alone (a bad loss moved the weights), the data position not put back (the lagging run lost a
+// batch), the moments not put back, the scale backing off for a bad batch.
 #define _GNU_SOURCE // memmem
 #include "tiny_run.h"
 #include "train/inject.h"
@@ -100,7 +100,8 @@ static bool scales_answer(const char *precision, const char *kind) {
     return strcmp(precision, "fp16") == 0 && strcmp(kind, "gradients") == 0;
 }
 
-// The run with the bad step skipped against one that never saw its batches: weights and moments, to the bit, and the losses behind it.
+// The run with the bad step skipped against one that never saw its batches: weights and moments, to the bit, and the
+// losses behind it.
 static void skipping(const char *precision, const char *accumulation, int lag) {
     tiny_log without = {0}, with = {0};
     mezzo_train_result a, b;
@@ -191,7 +192,8 @@ static void test_rollback_halves_the_scale(void **state) {
     mz_free(text);
 }
 
-// The checkpoint is the one of a run that ended before the bad step, byte for byte; going on from it is the run that never was bad.
+// The checkpoint is the one of a run that ended before the bad step, byte for byte; going on from it is the run that
+// never was bad.
 static void test_stop(void **state) {
     (void)state;
     for (int lag = 0; lag < 2; lag++)
@@ -219,7 +221,8 @@ static void test_stop(void **state) {
         }
 }
 
-// FP16: one bad gradient is an overflow to the scale, which halves; at a scale that worked, it is written down with its name.
+// FP16: one bad gradient is an overflow to the scale, which halves; at a scale that worked, it is written down with its
+// name.
 static void test_a_bad_gradient_under_a_scale(void **state) {
     (void)state;
     tiny_log log = {0};
@@ -232,8 +235,8 @@ static void test_a_bad_gradient_under_a_scale(void **state) {
     expect_record("with", "overflow", "backoff", "linear_dx of h.1.attn.c_attn (backward)");
 }
 
-// A parameter itself: no batch can be skipped that helps. With a checkpoint the run goes back to it; without, or told so, it stops and the
-// parameter is not saved.
+// A parameter itself: no batch can be skipped that helps. With a checkpoint the run goes back to it; without, or told
+// so, it stops and the parameter is not saved.
 static void test_a_parameter_goes_bad(void **state) {
     (void)state;
     tiny_log log = {0};
@@ -254,7 +257,8 @@ static void test_a_parameter_goes_bad(void **state) {
     }
 }
 
-// One that no batch reads: the row of a token that the text does not have. It is found when it is looked for, and before it could be saved.
+// One that no batch reads: the row of a token that the text does not have. It is found when it is looked for, and
+// before it could be saved.
 static void test_an_unread_parameter_goes_bad(void **state) {
     (void)state;
     tiny_log log = {0};
@@ -304,8 +308,9 @@ static void test_absurd_values_and_jumps(void **state) {
     }
 }
 
-// A replayed step drops what the step had dropped: with half of everything gone and the weights standing still, its loss is the step's own to the
-// bit. The third step, and its second micro batch. Seen to fail with another seed and with another step.
+// A replayed step drops what the step had dropped: with half of everything gone and the weights standing still, its
+// loss is the step's own to the bit. The third step, and its second micro batch. Seen to fail with another seed and
+// with another step.
 static void the_same_loss_again(const char *precision) {
     const char *args[] = {"--layers=2",     "--heads=2",     "--d-model=16", "--seq-len=8",   "--batch-size=3",
                           "--eval-every=0", "--dropout=0.5", "--lr=0",       "--min-lr=0",    "--grad-accum=2",

@@ -1,6 +1,6 @@
-// Many random faults, none lost and none wrong: each is found at its step and micro batch and named by its own op, and the run is what its
-// policy says to the bit; or it had no effect at all, to the bit (an infinity under a causal mask, a value that dropout drops).
-// MEZZO_INJECTIONS says how many (40; the full test is 1000), their seeds are 1, 2, ….
+// Many random faults, none lost and none wrong: each is found at its step and micro batch and named by its own op, and
+// the run is what its policy says to the bit; or it had no effect at all, to the bit (an infinity under a causal mask,
+// a value that dropout drops). MEZZO_INJECTIONS says how many (40; the full test is 1000), their seeds are 1, 2, ….
 #include "tiny_run.h"
 #include "train/inject.h"
 

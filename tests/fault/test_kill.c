@@ -1,6 +1,6 @@
-// A run that writes a checkpoint every step is killed with SIGKILL at 50 random moments. Every time the newest whole checkpoint is found,
-// is not older than the one known before, and the next process goes on from it. Seen to fail
-// where --resume auto did not start again after a kill inside the very first save.
+// A run that writes a checkpoint every step is killed with SIGKILL at 50 random moments. Every time the newest whole
+// checkpoint is found, is not older than the one known before, and the next process goes on from it. Seen to fail where
+// --resume auto did not start again after a kill inside the very first save.
 #include "tiny_run.h"
 
 #include <signal.h>

@@ -1,7 +1,8 @@
-// Import and export where an allocation, an open, a write, a flush or a rename fails: an error with a message, nothing leaked (the sanitizers look),
-// and nothing written: no part of the folder, under its name or another.
+// Import and export where an allocation, an open, a write, a flush or a rename fails: an error with a message, nothing
+// leaked (the sanitizers look), and nothing written: no part of the folder, under its name or another.
 //
-// To see it fail: no removal of what was staged (at its start: its entry cannot be flushed), a list that forgets the blocks of the tensor that it could not add.
+// To see it fail: no removal of what was staged (at its start: its entry cannot be flushed), a list that forgets the
+// blocks of the tensor that it could not add.
 #include "io/file.h"
 #include "tiny_run.h"
 
@@ -53,8 +54,8 @@ static int64_t calls(int op) {
     return (int64_t)(op == ALLOCATION ? mz_alloc_count() : mz_io_count((mz_io_op)op));
 }
 
-// Every stride-th call fails. Some failures have a way around (without the manifest, the folder is looked through), and a checkpoint that
-// cannot be opened counts as none.
+// Every stride-th call fails. Some failures have a way around (without the manifest, the folder is looked through), and
+// a checkpoint that cannot be opened counts as none.
 static void fails_cleanly(mezzo_status (*move)(void), int op, int64_t stride, const char *what) {
     int64_t total = -calls(op), failures = 0;
     must(move());

@@ -1,5 +1,5 @@
-// Any bytes as vocabulary, merges and text, divided by NULs (an empty vocabulary is none): refused with a message, or a tokenizer
-// whose tokens of the text are the text again, cut into words by GPT-2's pattern or taken as one word.
+// Any bytes as vocabulary, merges and text, divided by NULs (an empty vocabulary is none): refused with a message, or a
+// tokenizer whose tokens of the text are the text again, cut into words by GPT-2's pattern or taken as one word.
 #include "data/bpe.h"
 #include "data/split.h"
 

@@ -1,5 +1,5 @@
-// Any bytes as tokenizer.json: refused with a message, or a tokenizer whose every token is encoded as itself or, where tokens merge, as
-// tokens of the same bytes.
+// Any bytes as tokenizer.json: refused with a message, or a tokenizer whose every token is encoded as itself or, where
+// tokens merge, as tokens of the same bytes.
 #include "base/base.h"
 #include "data/tokenizer.h"
 #include "io/json.h"

@@ -1,4 +1,5 @@
-// Runs a fuzz target over the files named on the command line: in builds without libFuzzer the seeds stay a regression test.
+// Runs a fuzz target over the files named on the command line: in builds without libFuzzer the seeds stay a regression
+// test.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

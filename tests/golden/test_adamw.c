@@ -1,12 +1,13 @@
-// 20 AdamW steps on the small GPT-2 against PyTorch: losses, gradient norms and final weights, with decay on matrices and
-// embeddings only and the gradient clipped in about half of the steps.
+// 20 AdamW steps on the small GPT-2 against PyTorch: losses, gradient norms and final weights, with decay on matrices
+// and embeddings only and the gradient clipped in about half of the steps.
 //
-// Bounds. AdamW divides a gradient by its running size r (stored per element, "rms.NAME"), so an error e of a gradient moves a
-// weight by at most lr·min(2, 2·e/r) a step: numerator and denominator each carry e/r, and an update is about one at most. Where a
-// gradient is zero in real arithmetic (the key third of c_attn.bias) this allows anything an update can do, as it must.
-//   FP32: e = 3·704·u·(largest gradient of the tensor): test_gpt2.c's bound, doubled because gradients change on the way.
-//   FP64 on ref: the weights are FP32 masters all the same. After t steps they carry t roundings, and the gradients with them:
-//   e = steps·u·(largest gradient).
+// Bounds. AdamW divides a gradient by its running size r (stored per element, "rms.NAME"), so an error e of a gradient
+// moves a weight by at most lr·min(2, 2·e/r) a step: numerator and denominator each carry e/r, and an update is about
+// one at most. Where a gradient is zero in real arithmetic (the key third of c_attn.bias) this allows anything an
+// update can do, as it must.
+//   FP32: e = 3·704·u·(largest gradient of the tensor): test_gpt2.c's bound, doubled because gradients change on the
+//   way. FP64 on ref: the weights are FP32 masters all the same. After t steps they carry t roundings, and the
+//   gradients with them: e = steps·u·(largest gradient).
 // The update itself is FP32, 16 roundings of a number of size lr, and each step rounds the weight once.
 #include <math.h>
 #include <stdio.h>
@@ -85,7 +86,8 @@ static double *weight_bounds(const golden_model *m, const char *name, mezzo_prec
     return bounds;
 }
 
-// Elements of all final weights that are outside their bounds; the first is named in `where`. *drift is the 2-norm of the bounds.
+// Elements of all final weights that are outside their bounds; the first is named in `where`. *drift is the 2-norm of
+// the bounds.
 static size_t count_outside(const golden_model *m, mezzo_precision precision, const setting *s, char *where,
                             size_t size, double *drift) {
     size_t outside = 0;

@@ -1,10 +1,11 @@
 // BF16 and FP16 on the small GPT-2: as far from float64 as torch's mixed precision, and no farther.
 //
-// Both round the same places to the same format (test_autocast.c), so the size of the error is a property of the format; its value is
-// not. Measured is the root mean square of (mixed - float64) of the logits and of every gradient. Roundings of a tensor's elements are
-// nearly independent where it has hundreds of elements, less so in a bias of 32 that shares its upstream error: a
-// tensor may be 2 times PyTorch's, all together 1.25 times. From below: BF16 has 8 times FP16's rounding error and FP32 a
-// thousandth of BF16's, so an error below a quarter of PyTorch's means that the format was not used where it should be.
+// Both round the same places to the same format (test_autocast.c), so the size of the error is a property of the
+// format; its value is not. Measured is the root mean square of (mixed - float64) of the logits and of every gradient.
+// Roundings of a tensor's elements are nearly independent where it has hundreds of elements, less so in a bias of 32
+// that shares its upstream error: a tensor may be 2 times PyTorch's, all together 1.25 times. From below: BF16 has 8
+// times FP16's rounding error and FP32 a thousandth of BF16's, so an error below a quarter of PyTorch's means that the
+// format was not used where it should be.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

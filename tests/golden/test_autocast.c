@@ -1,5 +1,6 @@
-// The autocast pass against torch.autocast("cuda"): the same output dtype for every op, mixed inputs included, for every step of
-// the toy model and of a GPT-2 block, and FP32 parameters and gradients. The table is PyTorch's (make/autocast_table.py).
+// The autocast pass against torch.autocast("cuda"): the same output dtype for every op, mixed inputs included, for
+// every step of the toy model and of a GPT-2 block, and FP32 parameters and gradients. The table is PyTorch's
+// (make/autocast_table.py).
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -49,7 +50,7 @@ static mezzo_precision precision_of(const char *name) {
     return p;
 }
 
-// --- ops alone ------------------------------------------------------------------------------------------------------------
+// --- ops alone -----------------------------------------------------------------------------------------------------
 // An input of the dtype that the table names: a low one is an explicit cast of an FP32 input.
 static mezzo_value typed(mezzo_graph *g, int slot, mezzo_dtype dtype, int rank, const int64_t *shape) {
     char name[16];
@@ -169,7 +170,7 @@ static void every_op_leaves_the_dtype_that_torch_decides(void **state) {
     assert_true(checked > 100);
 }
 
-// --- models ---------------------------------------------------------------------------------------------------------------
+// --- models --------------------------------------------------------------------------------------------------------
 // reshape and split are left out: PyTorch splits q, k and v and moves the heads, which Mezzo's attention does itself.
 static bool moves_only(const char *op) {
     return strcmp(op, "reshape") == 0 || strcmp(op, "split") == 0;

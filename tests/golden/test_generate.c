@@ -1,7 +1,8 @@
-// Text from imported weights: the greedy text is transformers' generate(), read one position at a time or many; a cache changes no token,
-// also past the context; draws are as frequent as temperature, top-k and top-p make them.
+// Text from imported weights: the greedy text is transformers' generate(), read one position at a time or many; a cache
+// changes no token, also past the context; draws are as frequent as temperature, top-k and top-p make them.
 //
-// To see it fail: a position too far in the cache, the first of several logits for the last, no new start of the cache for the next text.
+// To see it fail: a position too far in the cache, the first of several logits for the last, no new start of the cache
+// for the next text.
 #include <math.h>
 #include <stdlib.h>
 
@@ -117,7 +118,8 @@ static void changes_no_token(const char *source, mezzo_precision precision) {
     open_subject(&without, source, test_device(), precision);
     mezzo_program *kept = without.sampler->one;
     without.sampler->one = NULL; // the whole window for every token
-    // In BF16 the two round at the same places but add in other orders: texts of random draws may part where a draw lies on an edge.
+    // In BF16 the two round at the same places but add in other orders: texts of random draws may part where a draw
+    // lies on an edge.
     for (size_t i = 0; i < (precision == MEZZO_PRECISION_FP32 ? MZ_COUNT(draws) : 1); i++) {
         char first[512];
         strcpy(first, generate(&with, "123", 60, draws[i])); // 60: far past the context
@@ -137,7 +139,7 @@ static void a_cache_changes_no_token(void **state) {
     changes_no_token("hf_gpt2", MEZZO_PRECISION_BF16);
 }
 
-// --- draws --------------------------------------------------------------------------------------------------------------------
+// --- draws ---------------------------------------------------------------------------------------------------------
 // The weights of the tokens after "123" at a temperature, and the order from the likeliest on.
 static void weights_of(subject *s, double temperature, double weights[VOCAB], int order[VOCAB], double *total) {
     generate(s, "123", 1, (mz_draw){0});

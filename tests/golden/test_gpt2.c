@@ -1,10 +1,11 @@
 // GPT-2 at a small shape against PyTorch: logits, loss and the gradient of every parameter.
 //
-// Bounds. To first order the relative error of a result is the sum over the longest path of (terms of a sum)·u; norms bring every
-// branch back to size one, so that errors add and do not grow. Forward that path is, per layer, ln_1 (32 terms), c_attn (32),
-// scores and weights (16 + 16), c_proj (32), ln_2 (32), c_fc (32), mlp.c_proj (128); then ln_f (32) and the head (32):
-// 2·320 + 64 = 704. Backward walks it again with two products for each of forward's, so a gradient has at most 3·704. Both are
-// relative to the largest value of the tensor. PyTorch's own FP32 run (gpt2_small.json) is 30 to 300 times closer than that.
+// Bounds. To first order the relative error of a result is the sum over the longest path of (terms of a sum)·u; norms
+// bring every branch back to size one, so that errors add and do not grow. Forward that path is, per layer, ln_1 (32
+// terms), c_attn (32), scores and weights (16 + 16), c_proj (32), ln_2 (32), c_fc (32), mlp.c_proj (128); then ln_f
+// (32) and the head (32): 2·320 + 64 = 704. Backward walks it again with two products for each of forward's, so a
+// gradient has at most 3·704. Both are relative to the largest value of the tensor. PyTorch's own FP32 run
+// (gpt2_small.json) is 30 to 300 times closer than that.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +15,8 @@
 
 enum { FORWARD_TERMS = 704, GRADIENT_TERMS = 3 * FORWARD_TERMS, LOGITS = 3 * 16 * 61 };
 
-// In FP64 on ref what remains is storage: logits, gradients and stored values are FP32 numbers (one rounding each), and the
-// gradient of the tied table is a sum of two contributions in FP32.
+// In FP64 on ref what remains is storage: logits, gradients and stored values are FP32 numbers (one rounding each), and
+// the gradient of the tied table is a sum of two contributions in FP32.
 static double unit(mezzo_precision precision) {
     return precision == MEZZO_PRECISION_FP64 ? UNIT_F64 : UNIT_F32;
 }

@@ -1,8 +1,9 @@
-// GPT-2's tokens of texts that are hard to split, as tiktoken has them (make/gpt2_tokens.py): many scripts, emoji, combining marks, control
-// characters, every kind of white space, contractions, long runs, random characters. Text out of tokens is the text.
+// GPT-2's tokens of texts that are hard to split, as tiktoken has them (make/gpt2_tokens.py): many scripts, emoji,
+// combining marks, control characters, every kind of white space, contractions, long runs, random characters. Text out
+// of tokens is the text.
 //
-// To see it fail: \s for the pattern's spelled-out white space (U+180E), \s+ without its lookahead, no space before \p{N}, the
-// rightmost pair first.
+// To see it fail: \s for the pattern's spelled-out white space (U+180E), \s+ without its lookahead, no space before
+// \p{N}, the rightmost pair first.
 #include <stdlib.h>
 
 #include "golden.h"

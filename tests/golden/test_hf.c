@@ -1,9 +1,10 @@
-// Models that transformers saved (make/hf_gpt2.py, make/hf_rotary.py), imported from every form of file, give transformers' logits; exported
-// again they have the same tensors, bit for bit. Llama is our cs336.
+// Models that transformers saved (make/hf_gpt2.py, make/hf_rotary.py), imported from every form of file, give
+// transformers' logits; exported again they have the same tensors, bit for bit. Llama is our cs336.
 //
-// The logits may be off by 1e-5 of the largest: the terms of all sums on the longest path, for gpt2 2·(16·8 + 8 + 64 + 24) + 32 < 512 (see
-// test_gpt2.c), make 3.1e-5 in the worst case, and rounding errors, whose signs are random, add up to the root of that. glm4_moe's path has three
-// layers of 16 + 16 + 8 + 24 + 32 + 16 + 16 + 16 + 24 terms and 32: 536; llama's is shorter.
+// The logits may be off by 1e-5 of the largest: the terms of all sums on the longest path, for gpt2 2·(16·8 + 8 + 64 +
+// 24) + 32 < 512 (see test_gpt2.c), make 3.1e-5 in the worst case, and rounding errors, whose signs are random, add up
+// to the root of that. glm4_moe's path has three layers of 16 + 16 + 8 + 24 + 32 + 16 + 16 + 16 + 24 terms and 32: 536;
+// llama's is shorter.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -77,7 +78,8 @@ static void expect_logits(const char *source, const char *run, const mezzo_model
     mz_safetensors_close(file);
 }
 
-// The exported weights are those that transformers saved, rounded to `dtype` (and to `first` before, where the source was).
+// The exported weights are those that transformers saved, rounded to `dtype` (and to `first` before, where the source
+// was).
 static void expect_tensors(const char *source, const char *run, mezzo_dtype dtype, mezzo_dtype first) {
     char path[4096];
     mezzo_export_result r;

@@ -1,9 +1,9 @@
 // Every op alone, forward and gradients, against PyTorch at float64: on ref in FP64, on ref and cpu in FP32.
 //
-// A case's inputs are parameters, so that their gradients can be read; the loss is Σ y·g with the stored output gradient g.
-// The tolerance of each tensor is derived from the op: u is the unit roundoff of the arithmetic, K the number of terms of a
-// sum, and a sum of K products of magnitudes ≤ A and B is off by at most K·u·(K·A·B), in any order of summation. Magnitudes
-// are the largest of the case's own tensors: X is that of x, G that of the gradient fed in.
+// A case's inputs are parameters, so that their gradients can be read; the loss is Σ y·g with the stored output
+// gradient g. The tolerance of each tensor is derived from the op: u is the unit roundoff of the arithmetic, K the
+// number of terms of a sum, and a sum of K products of magnitudes ≤ A and B is off by at most K·u·(K·A·B), in any order
+// of summation. Magnitudes are the largest of the case's own tensors: X is that of x, G that of the gradient fed in.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static double elements(const op_case *c, const char *tensor) {
     return (double)n;
 }
 
-// --- bounds ---------------------------------------------------------------------------------------------------------------
+// --- bounds --------------------------------------------------------------------------------------------------------
 static double bound_linear(const op_case *c, const char *what, double u) {
     double X = largest(c, "x"), W = largest(c, "w"), B = largest(c, "b"), G = largest(c, "g_y");
     double N = dim(c, "w", 0), K = dim(c, "w", 1), rows = elements(c, "x") / K;
@@ -116,8 +116,8 @@ static double bound_layernorm(const op_case *c, const char *what, double u) {
     return rows * u * rows * G; // d_b
 }
 
-// p = exp(x - m)/Σ: the difference is off by u·R (R: range of a row ≤ 2X), which exp turns into a relative error; the sum
-// adds C·u, exp and the division a few more. dx = p·(g - Σ g·p), where Σ p = 1.
+// p = exp(x - m)/Σ: the difference is off by u·R (R: range of a row ≤ 2X), which exp turns into a relative error; the
+// sum adds C·u, exp and the division a few more. dx = p·(g - Σ g·p), where Σ p = 1.
 static double bound_softmax(const op_case *c, const char *what, double u) {
     double X = largest(c, "x"), C = dim(c, "x", -1), G = largest(c, "g_y"), e = (C + 2 * X + 8) * u;
     return strcmp(what, "y") == 0 ? e : 2 * G * (2 * e + (C + 2) * u);
@@ -197,7 +197,7 @@ static double bound(const op_case *c, const char *what, double u) {
     return 0; // relu, reshape, split, concat, a looked-up row: exact
 }
 
-// --- graphs ---------------------------------------------------------------------------------------------------------------
+// --- graphs --------------------------------------------------------------------------------------------------------
 // Mezzo's attention takes heads and their width as one dimension.
 static int shape_of(const op_case *c, const golden_values *v, int64_t shape[MEZZO_MAX_RANK]) {
     int rank = v->rank == 0 ? 1 : v->rank;

@@ -1,5 +1,6 @@
-// The grad scaler against torch.amp.GradScaler, call by call: scale, growth tracker, gradients, parameters, whether the optimizer
-// really stepped, and which calls are refused. Where Mezzo departs on purpose the trace says so (docs/dev/GOLDEN.md).
+// The grad scaler against torch.amp.GradScaler, call by call: scale, growth tracker, gradients, parameters, whether the
+// optimizer really stepped, and which calls are refused. Where Mezzo departs on purpose the trace says so
+// (docs/dev/GOLDEN.md).
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +61,8 @@ static void replay_open(replay *r, const json_t *row, mezzo_device *device) {
     *r = (replay){.row = row, .name = text(row, "name")};
     const json_t *settings = json_object_get(row, "settings"), *start = json_object_get(row, "params");
     r->grows_past = strncmp(text(row, "mezzo"), "grows", 5) == 0;
-    // Unscaling multiplies by a rounded 1/scale and clipping by a rounded factor: a few roundings for every step so far.
+    // Unscaling multiplies by a rounded 1/scale and clipping by a rounded factor: a few roundings for every step so
+    // far.
     bool exact = power_of_two(golden_number(settings, "init_scale")) &&
                  power_of_two(golden_number(settings, "growth_factor")) &&
                  power_of_two(golden_number(settings, "backoff_factor")) && strstr(r->name, "clip") == NULL;
@@ -107,7 +109,7 @@ static void replay_close(replay *r) {
     mezzo_graph_free(r->graph);
 }
 
-// --- one call -------------------------------------------------------------------------------------------------------------
+// --- one call ------------------------------------------------------------------------------------------------------
 // The trace's gradients are scaled by PyTorch's scale; where Mezzo's differs by then, by Mezzo's.
 static void set_grads(replay *r, const json_t *event, int optimizer) {
     mezzo_scaler_state state;
@@ -159,7 +161,7 @@ static mezzo_status call(replay *r, const json_t *event, int optimizer) {
     return MEZZO_OK;
 }
 
-// --- what must hold after it ----------------------------------------------------------------------------------------------
+// --- what must hold after it ---------------------------------------------------------------------------------------
 static void wrong(const replay *r, size_t event, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void wrong(const replay *r, size_t event, const char *fmt, ...) {
     char what[512];
@@ -294,8 +296,8 @@ static const json_t *case_named(const json_t *root, const char *name) {
     return NULL;
 }
 
-// PyTorch's scale falls to zero (the trace ends there), after which no step can ever be taken. With a floor it stays, and after
-// `floor_patience` skips at the floor update says that training cannot go on.
+// PyTorch's scale falls to zero (the trace ends there), after which no step can ever be taken. With a floor it stays,
+// and after `floor_patience` skips at the floor update says that training cannot go on.
 static void a_floor_holds_and_then_reports(void **state) {
     (void)state;
     json_t *root = golden_json("scaler.json");
@@ -364,7 +366,8 @@ static void a_disabled_scaler_still_skips_an_infinity(void **state) {
     json_decref(root);
 }
 
-// --- the toy model: scale 128, interval 1, an infinity in one element of one gradient at the third of four iterations -------
+// --- the toy model: scale 128, interval 1, an infinity in one element of one gradient at the third of four iterations
+// -------
 static void train_toy(golden_model *m, const json_t *toy, bool scaled, double *scales) {
     golden_model_restart(m);
     mezzo_optimizer_options sgd = mezzo_optimizer_defaults();
@@ -423,11 +426,12 @@ static void an_infinity_in_one_gradient_of_many(void **state) {
     for (size_t i = 0; i < json_array_size(want_scales); ++i)
         assert_true(scales[i] == golden_real(json_array_get(want_scales, i)));
     for (int p = 0; p < n; ++p) {
-        // Scales are powers of two and nothing underflows: bit for bit the run that never scaled and left the third step out.
+        // Scales are powers of two and nothing underflows: bit for bit the run that never scaled and left the third
+        // step out.
         float *scaled = golden_param(&m, p, false);
         assert_memory_equal(scaled, control[p], golden_param_count(&m, p) * sizeof *scaled);
-        // And PyTorch's parameters: test_sgd.c's bound for three steps of the FP32 gradient (28 terms walked three times),
-        // against PyTorch's FP32 run, which is off as much.
+        // And PyTorch's parameters: test_sgd.c's bound for three steps of the FP32 gradient (28 terms walked three
+        // times), against PyTorch's FP32 run, which is off as much.
         const json_t *list = json_object_get(json_object_get(toy, "params"), mezzo_params_name(m.params, p));
         assert_int_equal(json_array_size(list), golden_param_count(&m, p));
         for (size_t i = 0; i < json_array_size(list); ++i)

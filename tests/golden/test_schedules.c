@@ -19,7 +19,8 @@ static mezzo_schedule schedule_of(const json_t *c) {
     return s;
 }
 
-// A rate is about ten double operations, the last of them a sum of two terms no larger than lr; cos and pow are good to an ulp.
+// A rate is about ten double operations, the last of them a sum of two terms no larger than lr; cos and pow are good to
+// an ulp.
 static const double BOUND = 16 * DBL_EPSILON;
 
 static void every_step_has_the_rate_of_the_formula(void **state) {

@@ -1,9 +1,10 @@
 // SGD on the toy model against torch.optim.SGD, 10 steps: plain, momentum with decay, Nesterov with decay.
 //
-// Bounds. A gradient is a sum over a path of 5 + 10 + 10 + 3 = 28 terms, walked three times (forward, and two products backward), so it
-// is off by e = 3·28·u·G with G the largest gradient of the run; in FP64 on ref by the roundings of the FP32 masters and gradients,
-// steps·u·G. Momentum repeats an error up to 1/(1-μ) times; ten steps of lr move a weight by at most lr·steps·e/(1-μ), and
-// what that changes in later gradients is of the same order: a factor 2. Each step rounds weight and momentum once.
+// Bounds. A gradient is a sum over a path of 5 + 10 + 10 + 3 = 28 terms, walked three times (forward, and two products
+// backward), so it is off by e = 3·28·u·G with G the largest gradient of the run; in FP64 on ref by the roundings of
+// the FP32 masters and gradients, steps·u·G. Momentum repeats an error up to 1/(1-μ) times; ten steps of lr move a
+// weight by at most lr·steps·e/(1-μ), and what that changes in later gradients is of the same order: a factor 2. Each
+// step rounds weight and momentum once.
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
 // The statistics of a study against SciPy and NumPy (tests/golden/make/stats.py).
-// Seen to fail with: quantiles of type 6; n instead of n - 1 or n - k below a variance; a one-sided sign test; the upper triangle of
-// R's inverse summed by columns; a one-sided t interval; the draw's number left out of the resampling key.
+// Seen to fail with: quantiles of type 6; n instead of n - 1 or n - k below a variance; a one-sided sign test; the
+// upper triangle of R's inverse summed by columns; a one-sided t interval; the draw's number left out of the resampling
+// key.
 #include <math.h>
 
 #include "golden.h"

@@ -1,15 +1,18 @@
-// cs336 and glm4_moe at small shapes against PyTorch and transformers: logits, loss and the gradient of every parameter.
+// cs336 and glm4_moe at small shapes against PyTorch and transformers: logits, loss and the gradient of every
+// parameter.
 //
-// FP32 and FP64. The bound is test_gpt2.c's: the terms of all sums on the longest path, times u, of the tensor's largest value. A layer
-// of glm4_moe_full has, at most, a norm (32), q, k and v (32), a head's norm (12), scores and weights (12 + 12), o_proj (48), a norm
-// (32), the router and its weights (32 + 20), two products (32 + 32) and the sum over experts (4): 300, three of them, and the
-// last norm and the head (64): 964. cs336's two layers are shorter. In FP64 storage remains (2u), and the table of the rotary positions, whose
-// entries are FP32 numbers that PyTorch's cosine may have rounded to the neighbour: u of q and k in every layer, 16u in all.
+// FP32 and FP64. The bound is test_gpt2.c's: the terms of all sums on the longest path, times u, of the tensor's
+// largest value. A layer of glm4_moe_full has, at most, a norm (32), q, k and v (32), a head's norm (12), scores and
+// weights (12 + 12), o_proj (48), a norm (32), the router and its weights (32 + 20), two products (32 + 32) and the sum
+// over experts (4): 300, three of them, and the last norm and the head (64): 964. cs336's two layers are shorter. In
+// FP64 storage remains (2u), and the table of the rotary positions, whose entries are FP32 numbers that PyTorch's
+// cosine may have rounded to the neighbour: u of q and k in every layer, 16u in all.
 //
-// BF16 and FP16, as test_amp.c: the root mean square of the error, against float64, is PyTorch's; a tensor's may be 2 times that, all
-// together 1.25 times. Of n independent errors on each side the logarithm of the ratio has a deviation of 1/√n (Fisher's z): a head's norm has
-// 12 weights, and of the ratios of many such some pass 2 (on ref they scatter from 0.66 to 1.45, by 0.27 in the logarithm: 1/√12 is 0.29). So
-// a small tensor's may be exp(4.75/√n) times, which one of a million is. The router is FP32 on both sides, and no token's choice is near (transformers_small.py).
+// BF16 and FP16, as test_amp.c: the root mean square of the error, against float64, is PyTorch's; a tensor's may be 2
+// times that, all together 1.25 times. Of n independent errors on each side the logarithm of the ratio has a deviation
+// of 1/√n (Fisher's z): a head's norm has 12 weights, and of the ratios of many such some pass 2 (on ref they scatter
+// from 0.66 to 1.45, by 0.27 in the logarithm: 1/√12 is 0.29). So a small tensor's may be exp(4.75/√n) times, which one
+// of a million is. The router is FP32 on both sides, and no token's choice is near (transformers_small.py).
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,7 +115,7 @@ static void on_cuda(void **state) {
     each("cuda", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32});
 }
 
-// --- mixed precision --------------------------------------------------------------------------------------------------------------
+// --- mixed precision -----------------------------------------------------------------------------------------------
 static double rms_distance(const float *got, const golden_values *want, double scale) {
     double sum = 0;
     for (size_t i = 0; i < want->count; ++i)
@@ -201,7 +204,7 @@ static void low_on_cuda(void **state) {
     each_low("cuda");
 }
 
-// --- from the other side ------------------------------------------------------------------------------------------------------------
+// --- from the other side -------------------------------------------------------------------------------------------
 static int count_outside(golden_model *m) {
     int outside = 0;
     must(mezzo_params_zero_grad(m->params));

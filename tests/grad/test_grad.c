@@ -1,8 +1,9 @@
-// The gradient of every op against finite differences, in FP64 on the reference. One graph maker for each forward row of ops.def: an op
-// without one does not compile.
+// The gradient of every op against finite differences, in FP64 on the reference. One graph maker for each forward row
+// of ops.def: an op without one does not compile.
 //
-// Masters are FP32, so a parameter is a multiple of 2^-8 below 2 and is moved by h = 2^-9 and h/2: every perturbed value is exact. With
-// D(h) = (f(x+h) - f(x-h))/2h, Richardson's (4·D(h/2) - D(h))/3 is off by h⁴·f⁽⁵⁾/480 = 2^-36·f⁽⁵⁾/480.
+// Masters are FP32, so a parameter is a multiple of 2^-8 below 2 and is moved by h = 2^-9 and h/2: every perturbed
+// value is exact. With D(h) = (f(x+h) - f(x-h))/2h, Richardson's (4·D(h/2) - D(h))/3 is off by h⁴·f⁽⁵⁾/480 =
+// 2^-36·f⁽⁵⁾/480.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,7 +60,7 @@ static void make_loss(maker *m, mezzo_value y) {
     mezzo_graph_loss(m->g, mezzo_sum(m->g, mezzo_mul(m->g, y, c), -1));
 }
 
-// --- one graph maker an op: variants 0, 1, … until MEZZO_NONE -------------------------------------------------------------------
+// --- one graph maker an op: variants 0, 1, … until MEZZO_NONE ------------------------------------------------------
 #define OP(name, ...)          static mezzo_value make_##name(maker *m, int variant);
 #define OP_BACKWARD(name, ...) // has no gradient of its own
 #define OP_STATE(name, ...)
@@ -95,7 +96,8 @@ static mezzo_value make_matmul(maker *m, int variant) {
     return mezzo_matmul(m->g, a, b, ta, tb);
 }
 
-// Shapes alike, b and then a and then both repeating, a value with itself; results of ops repeat too, and not only parameters.
+// Shapes alike, b and then a and then both repeating, a value with itself; results of ops repeat too, and not only
+// parameters.
 static mezzo_value make_binary(maker *m, int variant, mezzo_value (*op)(mezzo_graph *, mezzo_value, mezzo_value)) {
     static const struct {
         int rank_a, rank_b;
@@ -177,7 +179,8 @@ static mezzo_value make_rmsnorm(maker *m, int variant) {
     return mezzo_add(m->g, s, mezzo_rmsnorm(m->g, s, weight, 1e-3f));
 }
 
-// Has no input to differentiate; what reads it has: some heads turned, some dimensions of each, at positions of their own.
+// Has no input to differentiate; what reads it has: some heads turned, some dimensions of each, at positions of their
+// own.
 static mezzo_value make_rope_table(maker *m, int variant) {
     if (variant > 0)
         return MEZZO_NONE;
@@ -389,7 +392,7 @@ static mezzo_value make_arange(maker *m, int variant) {
     return variant < 1 ? mezzo_embedding(m->g, param(m, "table", DIMS(6, 3)), mezzo_arange(m->g, 4)) : MEZZO_NONE;
 }
 
-// --- differences --------------------------------------------------------------------------------------------------------------
+// --- differences ---------------------------------------------------------------------------------------------------
 typedef struct subject {
     mezzo_params *params;
     mezzo_program *program;
@@ -423,10 +426,10 @@ static double difference(subject *s, int64_t element) {
     return (4 * narrow - wide) / 3;
 }
 
-// What the two may differ by. Relative to the gradient: it is stored in FP32, after one rounding for each use of the parameter
-// (up to 3 here), and 1/n of a mean and the dropout factor are FP32 constants: 4 roundings. Absolute: the truncation 2^-36·f⁽⁵⁾/480,
-// with f⁽⁵⁾ up to 500 for these functions; and FP64 rounding in f, some 100 operations' 2^-53·|f|, divided by h/2 = 2^-10 and
-// weighted by 3: under 2^-35·|f|.
+// What the two may differ by. Relative to the gradient: it is stored in FP32, after one rounding for each use of the
+// parameter (up to 3 here), and 1/n of a mean and the dropout factor are FP32 constants: 4 roundings. Absolute: the
+// truncation 2^-36·f⁽⁵⁾/480, with f⁽⁵⁾ up to 500 for these functions; and FP64 rounding in f, some 100 operations'
+// 2^-53·|f|, divided by h/2 = 2^-10 and weighted by 3: under 2^-35·|f|.
 static double tolerance(double gradient, double loss) {
     return 4 * 0x1p-24 * fabs(gradient) + 0x1p-36 + 0x1p-35 * fabs(loss);
 }
@@ -458,8 +461,8 @@ static void fill_params(mezzo_params *params) {
     }
 }
 
-// The gradients of one parameter against differences. Returns its largest gradient, and counts what the tolerance would not see if
-// backward were off by a factor 1 + 2^-16.
+// The gradients of one parameter against differences. Returns its largest gradient, and counts what the tolerance would
+// not see if backward were off by a factor 1 + 2^-16.
 static void check_param(subject *s, const char *what, int *strong, int *blind) {
     int64_t n = 1;
     for (int i = 0; i < mezzo_params_rank(s->params, s->index); i++)

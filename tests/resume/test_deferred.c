@@ -1,6 +1,7 @@
-// A step's move may run beside the next step's forward: parameters, moments and losses are the same bits as where every call waits for the one
-// before it. Devices with one stream pass by doing the same twice (unit/test_capture has a device of the CPU's that keeps calls for later). Seen to
-// fail on a GPU with the waits for a part left out of the graph.
+// A step's move may run beside the next step's forward: parameters, moments and losses are the same bits as where every
+// call waits for the one before it. Devices with one stream pass by doing the same twice (unit/test_capture has a
+// device of the CPU's that keeps calls for later). Seen to fail on a GPU with the waits for a part left out of the
+// graph.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-// A mixture of experts trained: the same bits twice, with any number of threads, with recomputation, and broken off and resumed; the
-// precisions agree; its metrics say how evenly it is used. Seen to fail with the loads counted from a wrong layer.
+// A mixture of experts trained: the same bits twice, with any number of threads, with recomputation, and broken off and
+// resumed; the precisions agree; its metrics say how evenly it is used. Seen to fail with the loads counted from a
+// wrong layer.
 #include "tiny_run.h"
 
 #define TINY_MOE                                                                                                       \
@@ -48,9 +49,10 @@ static void test_resume(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "model.experts_per_token is 2, this run's is 1"));
 }
 
-// The first loss is the same model's on the same batch: rounding moves it by some 10⁻⁵ (24 tokens of 0.02-sized logits). Later a half-precision
-// activation decides a near choice of experts differently and the runs part as two seeds do, whose means of the last 20 losses lie up to
-// 0.1 apart here. A precision that lost an expert or a gradient would stay near the start.
+// The first loss is the same model's on the same batch: rounding moves it by some 10⁻⁵ (24 tokens of 0.02-sized
+// logits). Later a half-precision activation decides a near choice of experts differently and the runs part as two
+// seeds do, whose means of the last 20 losses lie up to 0.1 apart here. A precision that lost an expert or a gradient
+// would stay near the start.
 static void test_precisions_agree(void **state) {
     (void)state;
     static const char *const precisions[] = {"--precision=fp32", "--precision=bf16", "--precision=fp16"};

@@ -1,5 +1,6 @@
-// An infinity that turns up on the device: that step is left out and training goes on as if it had not been, in graphs that are
-// replayed, while the host reads nothing. Seen to fail with an optimizer that moves all the same, and with a read put into the loop.
+// An infinity that turns up on the device: that step is left out and training goes on as if it had not been, in graphs
+// that are replayed, while the host reads nothing. Seen to fail with an optimizer that moves all the same, and with a
+// read put into the loop.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +21,7 @@ static void ok(mezzo_status status) {
         fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
 }
 
-// --- the device, with its ways of waiting counted ---------------------------------------------------------------------------
+// --- the device, with its ways of waiting counted ------------------------------------------------------------------
 static const mz_backend *real;
 static mz_backend watched;
 static int waits;
@@ -38,7 +39,7 @@ static mezzo_status watched_fetched(mezzo_device *device, mz_fetch *fetch, const
     return real->fetched(device, fetch, host);
 }
 
-// --- training -------------------------------------------------------------------------------------------------------------
+// --- training ------------------------------------------------------------------------------------------------------
 typedef struct trainer {
     mezzo_device *device;
     mezzo_params *params;
@@ -103,7 +104,8 @@ static bool overflows(int step) {
     return step == 4 || step == 8 || step == 9;
 }
 
-// `leaves_out`: the steps that would overflow make no update, and a scale is halved by hand. Else their gradients get an infinity.
+// `leaves_out`: the steps that would overflow make no update, and a scale is halved by hand. Else their gradients get
+// an infinity.
 static void train(trainer *t, bool scaled, bool leaves_out) {
     double scale = 1024;
     waits = 0;

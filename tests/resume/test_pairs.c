@@ -1,6 +1,6 @@
-// Neighbouring calls that a device runs in one piece give the bits of the pieces: a step with them, replayed as a graph, against one that goes
-// call by call because a hook watches it. Devices without such pieces pass by doing the same twice. Seen to fail with an expert chosen twice, and with
-// a slope left out on the way back.
+// Neighbouring calls that a device runs in one piece give the bits of the pieces: a step with them, replayed as a
+// graph, against one that goes call by call because a hook watches it. Devices without such pieces pass by doing the
+// same twice. Seen to fail with an expert chosen twice, and with a slope left out on the way back.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,5 @@
-// What a user relies on: the same run twice, a run that was broken off and resumed, recomputation and thread counts give the same
-// bits, in every precision. Seen to
-// fail with the data position left out of a resume.
+// What a user relies on: the same run twice, a run that was broken off and resumed, recomputation and thread counts
+// give the same bits, in every precision. Seen to fail with the data position left out of a resume.
 #include "tiny_run.h"
 
 static void runs_alike(const char *const *a, const char *const *b) {
@@ -39,8 +38,8 @@ static void test_recompute_changes_nothing(void **state) {
     const char *on[] = {"--steps=12", "--precision=bf16", "--dropout=0.1", "--recompute", NULL};
     const char *light[] = {"--steps=12", "--precision=bf16", "--dropout=0.1", "--recompute-light", NULL};
     runs_alike(off, on);
-    // Light recomputation applies GELU to its stored 16-bit input; cuBLASLt's epilogue had applied it to the FP32 sum, so that gradients differ by
-    // that rounding there (docs/dev/CUDA.md).
+    // Light recomputation applies GELU to its stored 16-bit input; cuBLASLt's epilogue had applied it to the FP32 sum,
+    // so that gradients differ by that rounding there (docs/dev/CUDA.md).
     if (strncmp(test_device(), "cuda", 4) != 0)
         runs_alike(off, light);
 }
@@ -103,8 +102,8 @@ static void test_resume_fp16_after_skips(void **state) {
     broken_off("fp16", "--init-scale=16777216", 1);
 }
 
-// A checkpoint holds shapes: what was saved with axes padded goes on without, and the other way round. On ref, because elsewhere
-// padded products may be added up in another order.
+// A checkpoint holds shapes: what was saved with axes padded goes on without, and the other way round. On ref, because
+// elsewhere padded products may be added up in another order.
 static void test_resume_across_a_change_of_padding(void **state) {
     (void)state;
     const char *args[] = {"--device=ref",         "--steps=12", "--precision=bf16", "--d-model=15", "--heads=3",

@@ -1,4 +1,5 @@
-// After the first step a run allocates nothing, by the library's count and by malloc's; and the arena is what the plan said.
+// After the first step a run allocates nothing, by the library's count and by malloc's; and the arena is what the plan
+// said.
 #include "tiny_run.h"
 
 #include "train/run.h"

@@ -1,4 +1,5 @@
-// Matrix products checked against FP64 arithmetic on the rounded operands, for the tests of the driver and its microkernels.
+// Matrix products checked against FP64 arithmetic on the rounded operands, for the tests of the driver and its
+// microkernels.
 #ifndef MATMUL_CASES_H
 #define MATMUL_CASES_H
 
@@ -135,7 +136,8 @@ static double value_of(const void *data, mezzo_dtype dtype, int64_t i) {
 
 // One element: the exact sum, what the epilogue makes of it, and how far a result may be off.
 //   k products summed in any order in FP32: |error| ≤ (k + 8)·2^-24·Σ|a·b|, the 8 for bias, residual and partial sums.
-//   A rounding to `via` may then go the other way: one whole step of it. |act'| < 1.2 for every activation here, |act''| < 1.6.
+//   A rounding to `via` may then go the other way: one whole step of it. |act'| < 1.2 for every activation here,
+//   |act''| < 1.6.
 static void require(bool good, const matmul_case *c, double got, double want, double error) {
     if (!good)
         fail_msg("%lldx%lldx%lld%s%s a %s b %s compute %s y %s via %s act %d%s%s: got %.9g, want %.9g within %.3g",
@@ -145,8 +147,8 @@ static void require(bool good, const matmul_case *c, double got, double want, do
                  c->act_gradient ? " gradient" : "", c->accumulate ? " accumulate" : "", got, want, error);
 }
 
-// TF32 is computed from FP32 in two BF16 parts: 2^-17 of each operand is cut off, and the product of the lower parts, 2^-16. A GPU, which
-// rounds operands to 11 bits, may be off by 2^-10.
+// TF32 is computed from FP32 in two BF16 parts: 2^-17 of each operand is cut off, and the product of the lower parts,
+// 2^-16. A GPU, which rounds operands to 11 bits, may be off by 2^-10.
 static mezzo_dtype storage_of(mezzo_dtype compute) {
     return compute == MEZZO_TF32 ? MEZZO_F32 : compute;
 }
@@ -259,7 +261,7 @@ static void check_case(mz_matmul_path path, const matmul_case *c) {
     free_matrix(&preact_in);
 }
 
-// --- what every path is put through -------------------------------------------------------------------------------------------
+// --- what every path is put through --------------------------------------------------------------------------------
 // Sizes at, below and above every tile; more than one block of k; more than one of m and n.
 static const int64_t sizes[][3] = {
     {1, 1, 1},    {1, 33, 7},   {2, 12, 64},  {4, 12, 8},   {5, 7, 3},     {6, 16, 17},    {13, 31, 32},  {14, 32, 33},
@@ -345,8 +347,8 @@ static void check_batches(mz_matmul_path path, mezzo_dtype compute) {
     }
 }
 
-// Sizes at which threads share packed panels: of the left operand, the right one, both; several blocks of k, the last of them shorter, and
-// panels that are not full. The first `count` of them.
+// Sizes at which threads share packed panels: of the left operand, the right one, both; several blocks of k, the last
+// of them shorter, and panels that are not full. The first `count` of them.
 #define SHARED_SIZES 5
 static void check_shared(mz_matmul_path path, mezzo_dtype compute, int count) {
     static const int64_t shapes[SHARED_SIZES][4] = {

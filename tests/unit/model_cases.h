@@ -1,4 +1,5 @@
-// What tests of models begin with: a named model's sizes, its graph, its parameters by name, and what a wrong size is told.
+// What tests of models begin with: a named model's sizes, its graph, its parameters by name, and what a wrong size is
+// told.
 #ifndef MODEL_CASES_H
 #define MODEL_CASES_H
 

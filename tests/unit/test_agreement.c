@@ -1,5 +1,5 @@
-// What sets of configuration files ask for, which one is followed, and every conflict between them: one row a set, with the reason
-// for its verdict. The files are written as their frameworks write them.
+// What sets of configuration files ask for, which one is followed, and every conflict between them: one row a set, with
+// the reason for its verdict. The files are written as their frameworks write them.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #include "runtime/calls.h"
 #include "mezzo/optimizer.h"
 
-// --- a device whose answers a test sets -------------------------------------------------------------------------------------
+// --- a device whose answers a test sets ----------------------------------------------------------------------------
 static mezzo_device_info fake_info;
 static const char *fake_reasons[3];
 static size_t fake_kernel_count;
@@ -118,7 +118,7 @@ static int reset(void **state) {
     return 0;
 }
 
-// --- choosing a kernel --------------------------------------------------------------------------------------------------------
+// --- choosing a kernel ---------------------------------------------------------------------------------------------
 static void the_first_kernel_that_can_serves(void **state) {
     (void)state;
     mz_call call = add_call();
@@ -207,7 +207,7 @@ static void running_grants_the_workspace_a_kernel_asks(void **state) {
     assert_int_equal(runs, 4);
 }
 
-// --- devices --------------------------------------------------------------------------------------------------------------
+// --- devices -------------------------------------------------------------------------------------------------------
 static void names_open_devices(void **state) {
     (void)state;
     mezzo_device *device;
@@ -286,7 +286,7 @@ static void wrong_names_say_what_to_use(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "-1 threads"));
 }
 
-// --- precision --------------------------------------------------------------------------------------------------------------
+// --- precision -----------------------------------------------------------------------------------------------------
 enum { BF16 = 1, FP16 = 2, TF32 = 4 };
 
 static void set_formats(const char *backend, int native, int faster) {
@@ -306,7 +306,8 @@ static mezzo_precision resolve(mezzo_precision requested, char *reason, size_t s
     return effective;
 }
 
-// Every request against every set of native and of faster formats: written from the table in precision.c, not from its code.
+// Every request against every set of native and of faster formats: written from the table in precision.c, not from its
+// code.
 static void every_request_on_every_device_follows_the_table(void **state) {
     (void)state;
     char reason[160];
@@ -355,7 +356,7 @@ static void a_reason_fits_its_buffer_or_is_dropped(void **state) {
     assert_int_equal(mezzo_precision_resolve(&fake, (mezzo_precision)77, &effective, NULL, 0), MEZZO_ERR_INVALID);
 }
 
-// --- schedules --------------------------------------------------------------------------------------------------------------
+// --- schedules -----------------------------------------------------------------------------------------------------
 // Expected values are worked out by hand from the formulas in mezzo/optimizer.h.
 static void schedules_give_the_documented_rates(void **state) {
     (void)state;

@@ -9,7 +9,7 @@
 
 #include "base/base.h"
 
-// --- errors -------------------------------------------------------------------------------------------------------------
+// --- errors --------------------------------------------------------------------------------------------------------
 static mezzo_status innermost(void) {
     return mz_fail(MEZZO_ERR_IO, "cannot open \"%s\": %s", "a.txt", "no such file");
 }
@@ -104,7 +104,7 @@ static void every_status_has_its_name(void **state) {
     assert_string_equal(mezzo_status_name((mezzo_status)99), "unknown status");
 }
 
-// --- log ----------------------------------------------------------------------------------------------------------------
+// --- log -----------------------------------------------------------------------------------------------------------
 static char logged[256];
 static void log_sink(void *user, const char *topic, const char *line) {
     (*(int *)user)++;
@@ -138,7 +138,7 @@ static void lines_go_to_the_sink_and_dispatch_only_when_asked_for(void **state) 
     assert_int_equal(lines, 1);
 }
 
-// --- memory -------------------------------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------------------------
 static bool all_zero(const char *p, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (p[i] != 0)
@@ -236,7 +236,7 @@ static void strings_are_copied_and_formatted(void **state) {
     assert_null(mz_format("x"));
 }
 
-// --- text ---------------------------------------------------------------------------------------------------------------
+// --- text ----------------------------------------------------------------------------------------------------------
 static void a_text_buffer_collects_and_remembers_its_failure(void **state) {
     (void)state;
     mz_text t = {0};

@@ -1,7 +1,8 @@
-// Byte-pair encoding: any bytes come back, merging is what GPT-2's own encoder does, a user's files give the user's numbers, and
-// files that lie are refused with the line that does.
+// Byte-pair encoding: any bytes come back, merging is what GPT-2's own encoder does, a user's files give the user's
+// numbers, and files that lie are refused with the line that does.
 //
-// To see it fail: pop the rightmost pair first, forget a candidate after a merge, take "#version" for a merge, cut a text before a letter.
+// To see it fail: pop the rightmost pair first, forget a candidate after a merge, take "#version" for a merge, cut a
+// text before a letter.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +37,7 @@ static uint32_t random_number(uint32_t *seed) {
     return *seed = *seed * 1664525u + 1013904223u;
 }
 
-// --- any bytes ------------------------------------------------------------------------------------------------------------------
+// --- any bytes -----------------------------------------------------------------------------------------------------
 static size_t encode(const mezzo_tokenizer *tok, const char *text, size_t n, int32_t *tokens) {
     size_t count;
     must(mezzo_tokenizer_encode(tok, text, n, tokens, &count));
@@ -79,7 +80,7 @@ static void bytes_that_are_no_utf8_are_words_of_their_own(void **state) {
     assert_int_equal(at, count);
 }
 
-// --- merging ----------------------------------------------------------------------------------------------------------------------
+// --- merging -------------------------------------------------------------------------------------------------------
 // As GPT-2's encoder.py: the best pair, everywhere from the left, again and again.
 static size_t merge_plainly(const mz_bpe *bpe, const char *word, size_t n, int32_t *tokens) {
     for (size_t i = 0; i < n; i++)
@@ -150,7 +151,7 @@ static void a_very_long_word_is_encoded(void **state) {
     free(tokens);
 }
 
-// --- texts in pieces ------------------------------------------------------------------------------------------------------------------
+// --- texts in pieces -----------------------------------------------------------------------------------------------
 static void a_corpus_has_the_tokens_of_its_text_as_a_whole(void **state) {
     (void)state;
     size_t n = 5 << 19, count = 0; // two and a half pieces
@@ -182,7 +183,7 @@ static void a_corpus_has_the_tokens_of_its_text_as_a_whole(void **state) {
     free(targets);
 }
 
-// --- a user's vocabulary ------------------------------------------------------------------------------------------------------------
+// --- a user's vocabulary -------------------------------------------------------------------------------------------
 static void write_text(const char *path, const char *text) {
     must(mz_file_write_atomic(path, text, strlen(text)));
 }

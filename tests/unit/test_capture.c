@@ -1,8 +1,9 @@
-// Programs and updates on a device that captures: what is replayed gives the bits that calls one by one give. The device is the CPU's,
-// with its kernels wrapped so that a capture keeps them for later, and it can tell what was captured and launched.
-// Broken on purpose to see it fail: an update's constants left out of the comparison, gradients not written in the first micro batch's
-// graph, either half of what one stream must wait for in the other, gradients that nobody writes left as they were, the waits for parts of an
-// update, and each of the places where one that is put off has to be done.
+// Programs and updates on a device that captures: what is replayed gives the bits that calls one by one give. The
+// device is the CPU's, with its kernels wrapped so that a capture keeps them for later, and it can tell what was
+// captured and launched. Broken on purpose to see it fail: an update's constants left out of the comparison, gradients
+// not written in the first micro batch's graph, either half of what one stream must wait for in the other, gradients
+// that nobody writes left as they were, the waits for parts of an update, and each of the places where one that is put
+// off has to be done.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +24,7 @@ static void ok(mezzo_status status) {
         fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
 }
 
-// --- a device that captures -----------------------------------------------------------------------------------------------
+// --- a device that captures ----------------------------------------------------------------------------------------
 extern const mz_backend mz_backend_cpu;
 enum { KEPT_MOST = 512 };
 typedef struct kept {
@@ -182,8 +183,8 @@ static bool may_run(const kept *k, int i, const int *done) {
     return i < k->n;
 }
 
-// Each stream in its order, one of them always as far ahead of the others as its waits allow, and one of these of the third: by turns, from
-// launch to launch.
+// Each stream in its order, one of them always as far ahead of the others as its waits allow, and one of these of the
+// third: by turns, from launch to launch.
 static mezzo_status queued_launch(mezzo_device *device, void *graph) {
     static const int turns[][MZ_STREAMS] = {{2, 1, 0}, {0, 1, 2}, {1, 0, 2}, {2, 0, 1}, {0, 2, 1}, {1, 2, 0}};
     kept *k = graph;
@@ -212,7 +213,7 @@ static void queued_free(mezzo_device *device, void *graph) {
     mz_free(graph);
 }
 
-// --- training on it -------------------------------------------------------------------------------------------------------
+// --- training on it ------------------------------------------------------------------------------------------------
 typedef struct trained {
     mezzo_params *params;
     mezzo_device *device;
@@ -315,7 +316,8 @@ static void same_training(const char *model, mezzo_precision precision, int micr
     assert_true(bytes <= sizeof grads[0]);
     assert_memory_equal(plain.params->master, replayed.params->master, bytes);
     assert_memory_equal(grads[0], grads[1], bytes);
-    // One graph for the first micro batch, one for those that add, one for each set of the update's constants that came twice.
+    // One graph for the first micro batch, one for those that add, one for each set of the update's constants that came
+    // twice.
     assert_int_equal(captures, (micros > 1 ? 2 : 1) + 1);
     assert_true(launches >= STEPS - 1);
     trained *both[] = {&plain, &replayed};
@@ -335,7 +337,8 @@ static void replays_have_the_bits_of_single_calls(void **state) {
     assert_true(deferred > 20);   // buckets of the update, during the next step's forward
 }
 
-// Shared experts run beside routed ones, forward and backward, so that each stream waits for the other's results in both.
+// Shared experts run beside routed ones, forward and backward, so that each stream waits for the other's results in
+// both.
 static void branches_on_a_second_stream_change_no_bit(void **state) {
     (void)state;
     mezzo_graph *g, *passed;
@@ -370,8 +373,8 @@ static void open_queued(int64_t batch, mezzo_device **device, mezzo_graph **g, m
     ok(mezzo_params_create(*device, *g, 7, params));
 }
 
-// What comes between an update and the next run finds the update done, where it touches what that reads or writes; elsewhere the update
-// goes on waiting.
+// What comes between an update and the next run finds the update done, where it touches what that reads or writes;
+// elsewhere the update goes on waiting.
 static void deferred_calls_run_before_anyone_looks(void **state) {
     (void)state;
     mezzo_device *device;
@@ -657,7 +660,8 @@ static void zeroed_gradients_read_as_zero(void **state) {
     mezzo_device_close(t.device);
 }
 
-// A router's correction bias has no gradient that anybody writes: what the host put there is gone with the next step all the same.
+// A router's correction bias has no gradient that anybody writes: what the host put there is gone with the next step
+// all the same.
 static void gradients_that_nobody_writes_are_zeroed(void **state) {
     (void)state;
     static float grads[1 << 16], values[4096];

@@ -1,4 +1,5 @@
-// Checkpoints of one's own loop: what comes back, which are kept, what is said about the ones that are damaged or do not fit.
+// Checkpoints of one's own loop: what comes back, which are kept, what is said about the ones that are damaged or do
+// not fit.
 #include "tiny_run.h"
 
 #include "backend/backend.h"

@@ -1,5 +1,6 @@
 // The fastest precision that fits and passes the guard. Which one that is depends on the machine; that it is, does not.
-// Seen to fail with: the slowest chosen; the guard's loss not looked at; a candidate that does not fit timed all the same.
+// Seen to fail with: the slowest chosen; the guard's loss not looked at; a candidate that does not fit timed all the
+// same.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

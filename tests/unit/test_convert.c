@@ -1,4 +1,5 @@
-// Number formats against a reference that knows nothing of bits: a format's values are listed with ldexp, and a number rounds to the nearer of its two neighbours in that list.
+// Number formats against a reference that knows nothing of bits: a format's values are listed with ldexp, and a number
+// rounds to the nearer of its two neighbours in that list.
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -10,7 +11,7 @@
 
 #include "base/base.h"
 
-// --- the reference ------------------------------------------------------------------------------------------------------
+// --- the reference -------------------------------------------------------------------------------------------------
 typedef struct format {
     const char *name;
     mezzo_dtype dtype;
@@ -126,7 +127,7 @@ static void check_rounding(const format *f, double x) {
         fail_msg("%s: mezzo_round_to(%a) gave %a, not %a", f->name, x, rounded, back);
 }
 
-// --- single values --------------------------------------------------------------------------------------------------------
+// --- single values -------------------------------------------------------------------------------------------------
 static void every_value_converts_to_float_and_back_bit_for_bit(void **state) {
     (void)state;
     for (size_t i = 0; i < MZ_COUNT(formats); i++) {
@@ -263,7 +264,7 @@ static void a_double_rounds_once(void **state) {
     assert_true(mezzo_round_to(0.1, MEZZO_F32) == (double)0.1f && mezzo_round_to(0.1, MEZZO_F64) == 0.1);
 }
 
-// --- stochastic rounding --------------------------------------------------------------------------------------------------
+// --- stochastic rounding -------------------------------------------------------------------------------------------
 // Over all random words the value goes up exactly as often as the distance says: no approximation, no bias.
 static void stochastic_rounding_goes_up_exactly_as_often_as_it_should(void **state) {
     (void)state;
@@ -294,7 +295,7 @@ static void stochastic_rounding_never_makes_an_infinity_that_rounding_would_not(
     assert_int_equal(mezzo_f32_to_bf16_stochastic(FLT_MAX, UINT32_MAX), 0x7F80);
 }
 
-// --- arrays -------------------------------------------------------------------------------------------------------------
+// --- arrays --------------------------------------------------------------------------------------------------------
 static const mezzo_dtype float_dtypes[] = {MEZZO_F64, MEZZO_F32, MEZZO_BF16, MEZZO_F16, MEZZO_F8E4M3, MEZZO_F8E5M2};
 
 // Small integers are exact in every format: they go from any to any and back, at any address.
@@ -410,7 +411,7 @@ static void tf32_converts_only_to_and_from_fp32(void **state) {
     assert_int_equal(mezzo_convert(data, MEZZO_DTYPE_COUNT, data, MEZZO_F32, 1), MEZZO_ERR_INVALID);
 }
 
-// --- names --------------------------------------------------------------------------------------------------------------
+// --- names ---------------------------------------------------------------------------------------------------------
 static void names_and_sizes_are_the_documented_ones(void **state) {
     (void)state;
     static const size_t sizes[MEZZO_DTYPE_COUNT] = {8, 4, 4, 2, 2, 1, 1, 8, 4, 2, 1};

@@ -1,5 +1,5 @@
-// Instruction-set levels: what the probe reports is consistent, MEZZO_ISA lowers it and never raises it, and every level has a kernel
-// for every op.
+// Instruction-set levels: what the probe reports is consistent, MEZZO_ISA lowers it and never raises it, and every
+// level has a kernel for every op.
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -52,7 +52,8 @@ static void test_jumps(void **state) {
             fake f = {
                 .phase = phase, .period = 0.1, .watts = 300, .step = steps[i], .launch = fmin(steps[i] / 4, 1e-4)};
             mz_energy e = measured(&f, 0.15);
-            // A jump is seen up to one look late: 20 ms of launches where they are slow, 0.2 ms else, at both ends of 0.2 s.
+            // A jump is seen up to one look late: 20 ms of launches where they are slow, 0.2 ms else, at both ends of
+            // 0.2 s.
             assert_true(fabs(e.watts - 300) < 300 * 0.03);
             assert_true(fabs(e.joules - e.watts * steps[i]) < 1e-9);
             assert_true(f.now < 0.45);                             // two jumps and what lies between

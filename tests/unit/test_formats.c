@@ -1,5 +1,5 @@
-// Formats by slot and scales as data: what autocast writes, what autodiff and the selection of kernels make of it, and a
-// precision with scaled operands as the ref device runs it.
+// Formats by slot and scales as data: what autocast writes, what autodiff and the selection of kernels make of it, and
+// a precision with scaled operands as the ref device runs it.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,7 +49,7 @@ static mezzo_precision precision_of(const char *name) {
     return p;
 }
 
-// --- what explain shows -----------------------------------------------------------------------------------------------------
+// --- what explain shows --------------------------------------------------------------------------------------------
 typedef struct seen {
     const char *op, *module, *phase;
     mezzo_explain_row row;
@@ -103,7 +103,7 @@ static void explain_shows_operand_gradient_and_output_formats(void **state) {
     mezzo_graph_free(g);
 }
 
-// --- a step on ref ------------------------------------------------------------------------------------------------------------
+// --- a step on ref -------------------------------------------------------------------------------------------------
 typedef struct result {
     float loss, up[HIDDEN * IN], down[OUT * HIDDEN], bias[HIDDEN];
 } result;
@@ -150,9 +150,10 @@ static double apart(const float *a, const float *b, int n) {
     return sqrt(off / norm);
 }
 
-// A product of operands that are each off by at most u has terms that are off by at most u_a + u_b (and their product), and
-// so is their norm where the terms do not cancel: E5M2 · E4M3 is 2^-3 + 2^-4 for a weight's gradient. Three products lie
-// between the input and a gradient; twice the bound of one leaves room for that, and a lost scale is off by all of it.
+// A product of operands that are each off by at most u has terms that are off by at most u_a + u_b (and their product),
+// and so is their norm where the terms do not cancel: E5M2 · E4M3 is 2^-3 + 2^-4 for a weight's gradient. Three
+// products lie between the input and a gradient; twice the bound of one leaves room for that, and a lost scale is off
+// by all of it.
 static void a_step_with_scaled_operands_is_near_fp32s(void **state) {
     (void)state;
     result exact, low;
@@ -208,7 +209,7 @@ static void a_precision_with_scales_trains_on_ref(void **state) {
     mezzo_graph_free(g);
 }
 
-// --- scales -------------------------------------------------------------------------------------------------------------------
+// --- scales --------------------------------------------------------------------------------------------------------
 static void scales_have_their_places(void **state) {
     (void)state;
     const mz_shape s = {2, {3, 200}};
@@ -336,7 +337,7 @@ static void scales_may_live_anywhere(void **state) {
     mezzo_graph_free(g);
 }
 
-// --- who may take them ---------------------------------------------------------------------------------------------------------
+// --- who may take them ---------------------------------------------------------------------------------------------
 static void a_kernel_that_does_not_take_a_format_never_sees_it(void **state) {
     (void)state;
     mezzo_device *device;
@@ -381,7 +382,7 @@ static void only_ref_runs_fp8_and_the_others_say_why(void **state) {
     mezzo_graph_free(g);
 }
 
-// --- masters -------------------------------------------------------------------------------------------------------------------
+// --- masters -------------------------------------------------------------------------------------------------------
 typedef struct kept {
     mezzo_master up, down, bias;
     mezzo_dtype copy;

@@ -171,7 +171,8 @@ static void open_scopes_are_refused(void **state) {
     mezzo_graph_free(g);
 }
 
-// Every allocation of building and of every pass fails in turn: an error, no crash, nothing leaked (the sanitizers look).
+// Every allocation of building and of every pass fails in turn: an error, no crash, nothing leaked (the sanitizers
+// look).
 static mezzo_status build_and_pass(void) {
     mezzo_graph *g = NULL, *out = NULL;
     mezzo_status status = mezzo_graph_create(&g);

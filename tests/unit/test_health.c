@@ -1,5 +1,5 @@
-// Jumps of the loss and the verdict on a run, each rule at its edge. Seen to fail with the NaN kept in the window, and with a mean and standard
-// deviation in place of median and MAD.
+// Jumps of the loss and the verdict on a run, each rule at its edge. Seen to fail with the NaN kept in the window, and
+// with a mean and standard deviation in place of median and MAD.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,7 +68,7 @@ static void test_a_new_level_is_learnt(void **state) {
     mz_spikes_free(&s);
 }
 
-// --- verdicts -----------------------------------------------------------------------------------------------------------------------
+// --- verdicts ------------------------------------------------------------------------------------------------------
 typedef double value_fn(int64_t step);
 static double none(int64_t step) {
     (void)step;

@@ -1,5 +1,5 @@
-// The lab's numbers: facts of the formats against exhaustive enumeration of their codes, values against the conversions, sums against
-// PyTorch's (the four of CS336's hand-out), norms and softmax where they fail.
+// The lab's numbers: facts of the formats against exhaustive enumeration of their codes, values against the
+// conversions, sums against PyTorch's (the four of CS336's hand-out), norms and softmax where they fail.
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 
 #include "study/lab/lab.h"
 
-// --- formats --------------------------------------------------------------------------------------------------------------------
+// --- formats -------------------------------------------------------------------------------------------------------
 static double decode(mezzo_dtype dtype, uint32_t code) {
     switch (dtype) {
     case MEZZO_F16:
@@ -85,7 +85,8 @@ static void fates_are_told(void **state) {
     assert_int_equal(store("bf16", 1.001).fate, MZ_FATE_ROUNDED);
     assert_int_equal(store("fp32", NAN).fate, MZ_FATE_NAN);
     assert_true(store("tf32", 1.2e-7).code == 0x1A007);
-    // Alone in its block, a power of two is exact in MXFP4 at any size; 5 lies between E2M1's 4 and 6, a tie that goes to the even 4.
+    // Alone in its block, a power of two is exact in MXFP4 at any size; 5 lies between E2M1's 4 and 6, a tie that goes
+    // to the even 4.
     assert_int_equal(store("mxfp4", 0x1p-60).fate, MZ_FATE_EXACT);
     s = store("mxfp4", 5);
     assert_true(s.scale == 1 && s.value == 4 && s.fate == MZ_FATE_ROUNDED);
@@ -93,7 +94,7 @@ static void fates_are_told(void **state) {
     assert_true(s.scale == 1 && s.value == 6 && s.code == 7);
 }
 
-// --- sums -----------------------------------------------------------------------------------------------------------------------
+// --- sums ----------------------------------------------------------------------------------------------------------
 static mz_sum_result sum(const char *name, double x, int64_t count) {
     for (int i = 0; i < mz_sum_way_count(); i++)
         if (strcmp(mz_sum_way_at(i)->name, name) == 0)
@@ -148,7 +149,7 @@ static void the_path_ends_with_the_sum(void **state) {
     }
 }
 
-// --- overflow, norms --------------------------------------------------------------------------------------------------------------
+// --- overflow, norms -----------------------------------------------------------------------------------------------
 static void softmax_fails_where_exp_does(void **state) {
     (void)state;
     assert_true(isfinite(mz_softmax_of(MEZZO_F16, 11).naive) && isnan(mz_softmax_of(MEZZO_F16, 11.1).naive));

@@ -1,5 +1,5 @@
-// A training run as its caller sees it: what it refuses, how it ends when numbers go bad, and that what it leaves can be evaluated
-// and sampled.
+// A training run as its caller sees it: what it refuses, how it ends when numbers go bad, and that what it leaves can
+// be evaluated and sampled.
 #include "tiny_run.h"
 
 #include "models/keys.h"
@@ -55,7 +55,8 @@ static void test_settings_are_checked_when_set(void **state) {
     mezzo_config_free(c);
 }
 
-// A key goes to the models that take it and is refused by the others; a named size keeps its name until a key changes it.
+// A key goes to the models that take it and is refused by the others; a named size keeps its name until a key changes
+// it.
 static void test_keys_belong_to_models(void **state) {
     (void)state;
     static const struct {

@@ -1,5 +1,5 @@
-// Counts of a run's magnitudes: they are those of the numbers themselves, taking them changes nothing, and what FP16 would make of them is
-// what FP16's conversion makes of them.
+// Counts of a run's magnitudes: they are those of the numbers themselves, taking them changes nothing, and what FP16
+// would make of them is what FP16's conversion makes of them.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,8 @@ static void buckets_end_at_powers_of_two(void **state) {
     assert_int_equal(MZ_HISTOGRAM_EXPONENT(bucket_of(3.4028234663852886e38)), 128);
 }
 
-// Numbers spread over FP16's range and beyond, each with a full FP32 fraction: what is lost, subnormal and infinite, by converting them.
+// Numbers spread over FP16's range and beyond, each with a full FP32 fraction: what is lost, subnormal and infinite, by
+// converting them.
 static void fates_are_those_of_the_conversion(void **state) {
     (void)state;
     enum { N = 20000 };

@@ -1,6 +1,6 @@
-// The cpu backend's matrix product on every microkernel this machine can run: any size, orientation, storage format and epilogue
-// gives the FP64 product of the rounded operands within the bound of FP32 summation, exactly where every sum is exact, and the
-// same bits for every number of threads.
+// The cpu backend's matrix product on every microkernel this machine can run: any size, orientation, storage format and
+// epilogue gives the FP64 product of the rounded operands within the bound of FP32 summation, exactly where every sum
+// is exact, and the same bits for every number of threads.
 #include <time.h>
 
 #include "unit/matmul_cases.h"
@@ -110,7 +110,8 @@ static void assert_same(const void *a, const void *b, mezzo_dtype dtype, size_t 
     }
 }
 
-// The epilogue for whole rows of 32 columns gives the bits of the one for any columns, subnormal and non-finite sums among them.
+// The epilogue for whole rows of 32 columns gives the bits of the one for any columns, subnormal and non-finite sums
+// among them.
 static void check_rows_of_32(mezzo_dtype dtype, mz_act act, bool gradient, mezzo_dtype residual, bool preact) {
     enum { ROWS = 5, N = 32, LD = 40 };
     float tile[ROWS * N], wide[ROWS * LD];

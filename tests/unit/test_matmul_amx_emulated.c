@@ -1,5 +1,6 @@
-// The AMX microkernel's logic on any machine: its six tile instructions are emulated in C, everything around them (tile packing,
-// blocking, epilogue) is what runs on the real ones. The instructions themselves are tested by bench/amx_check.sh where they exist.
+// The AMX microkernel's logic on any machine: its six tile instructions are emulated in C, everything around them (tile
+// packing, blocking, epilogue) is what runs on the real ones. The instructions themselves are tested by
+// bench/amx_check.sh where they exist.
 #define MZ_AMX_EMULATE
 #include "backend/cpu/kernels/amx_matmul.c"
 
@@ -67,8 +68,8 @@ static void test_pieces(void **state) {
         }
 }
 
-// The ends of the range. FP16's subnormals are normal BF16s and multiply exactly; what is not finite stays so and stays in its row;
-// FP32's largest number, which BF16 would round to infinity, stays finite.
+// The ends of the range. FP16's subnormals are normal BF16s and multiply exactly; what is not finite stays so and stays
+// in its row; FP32's largest number, which BF16 would round to infinity, stays finite.
 static void multiply_2x2x2(const mz_microkernel *kernel, mezzo_dtype dtype, const float a[4], const float b[4],
                            float y[4]) {
     const mz_matmul_path split = {kernel, &mz_matmul_isa__portable};
@@ -161,8 +162,8 @@ static void fill_with(float *values, int n) {
     values[1900] = -0.0f;
 }
 
-// Two parts by the instruction that rounds: TF32's are those of integer arithmetic, what is not finite or would become so among them;
-// FP16's have the same sum.
+// Two parts by the instruction that rounds: TF32's are those of integer arithmetic, what is not finite or would become
+// so among them; FP16's have the same sum.
 static void check_parts(mz_panel format, mezzo_dtype dtype, bool along_k) {
     enum { N = 32, K = 64, WORDS = 2 * N * K / 2 };
     float values[N * K];

@@ -1,4 +1,5 @@
-// What `mezzo memory` says before anything is allocated, against arithmetic on the model's shapes and against what is then made.
+// What `mezzo memory` says before anything is allocated, against arithmetic on the model's shapes and against what is
+// then made.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

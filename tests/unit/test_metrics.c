@@ -184,7 +184,8 @@ static void only_a_file_of_the_folder_is_written(void **state) {
     assert_int_equal(mz_metrics_open("linked", 0, false, &metrics), MEZZO_ERR_IO);
 }
 
-// A write that stops in the middle: the file may grow by 20 bytes more. What was there stays, and so does the next record.
+// A write that stops in the middle: the file may grow by 20 bytes more. What was there stays, and so does the next
+// record.
 static void a_torn_record_is_cut_off(void **state) {
     (void)state;
     mz_dir_remove("torn");

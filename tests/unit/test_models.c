@@ -1,7 +1,8 @@
 // Models: the published sizes, the names other programs know, starts, and what is refused.
 #include "model_cases.h"
 
-// Hugging Face's gpt2, gpt2-medium, gpt2-large, gpt2-xl have exactly these counts; a missing bias or an untied head would show.
+// Hugging Face's gpt2, gpt2-medium, gpt2-large, gpt2-xl have exactly these counts; a missing bias or an untied head
+// would show.
 static void named_sizes_have_the_published_parameter_counts(void **state) {
     (void)state;
     static const struct {

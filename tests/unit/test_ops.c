@@ -20,7 +20,8 @@ static void slots_are_numbered_in_order(void **state) {
     assert_string_equal(mz_op_slot(MZ_OP_linear, false, 7).name, "");
 }
 
-// Words that stand where they mean nothing: a repeated slot before others, a replaced output, a gradient that is an input.
+// Words that stand where they mean nothing: a repeated slot before others, a replaced output, a gradient that is an
+// input.
 static void words_stand_where_they_mean_something(void **state) {
     (void)state;
     for (int op = 0; op < MZ_OP_COUNT; op++) {

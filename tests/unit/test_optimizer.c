@@ -1,5 +1,5 @@
-// Optimizers against the textbook in FP64, and what a user relies on around them: groups, owners, skipped steps, clipping, shadows.
-// Values against PyTorch are in tests/golden.
+// Optimizers against the textbook in FP64, and what a user relies on around them: groups, owners, skipped steps,
+// clipping, shadows. Values against PyTorch are in tests/golden.
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -55,7 +55,8 @@ static void set_grads(fixture *f, int step) {
     must(mezzo_params_write_grad(f->params, 1, g));
 }
 
-// The error of 20 steps: each step rounds p once by its own size and a few more times by the update's, which is far smaller.
+// The error of 20 steps: each step rounds p once by its own size and a few more times by the update's, which is far
+// smaller.
 static void close_to(const float *got, const double *want, int steps) {
     for (int i = 0; i < N; i++) {
         double bound = steps * (2 * fabs(want[i]) + 8 * 0.05) * (double)FLT_EPSILON;
@@ -238,7 +239,7 @@ static void test_shadows_follow_the_masters(void **state) {
     mezzo_graph_free(g);
 }
 
-// --- masters ----------------------------------------------------------------------------------------------------------------
+// --- masters -------------------------------------------------------------------------------------------------------
 // w [5, 8] is read by a product alone, v [5, 8] by an addition too.
 static mezzo_params *params_kept(mezzo_device *device, mezzo_master master) {
     mezzo_graph *g;
@@ -314,8 +315,9 @@ static void test_split_holds_any_number(void **state) {
     mezzo_params_free(params);
 }
 
-// Steps of 1/64 of a unit of BF16 (2^-8 below 1): nearest rounding would stay at 1 for ever. A rounding goes the whole unit with probability
-// 1/64, so its deviation is 2^-8·√(1/64·63/64) < 2^-11; n of them in a row, in the mean of 40 weights: 2^-11·√(n/40). Five of those.
+// Steps of 1/64 of a unit of BF16 (2^-8 below 1): nearest rounding would stay at 1 for ever. A rounding goes the whole
+// unit with probability 1/64, so its deviation is 2^-8·√(1/64·63/64) < 2^-11; n of them in a row, in the mean of 40
+// weights: 2^-11·√(n/40). Five of those.
 static void test_stochastic_masters_are_right_on_average(void **state) {
     fixture *f = *state;
     enum { STEPS = 640 };
@@ -350,7 +352,8 @@ static void test_stochastic_masters_are_right_on_average(void **state) {
     assert_true(fabs(mean - (1 - STEPS * 0x1p-14)) < 5 * 0x1p-11 * sqrt(STEPS / 40.0));
 }
 
-// Weights of 1 after 8 steps of 1/64 of a unit of BF16, rounded by chance: parameter `read` of a graph with the parameters `names`.
+// Weights of 1 after 8 steps of 1/64 of a unit of BF16, rounded by chance: parameter `read` of a graph with the
+// parameters `names`.
 static void rounded_by_chance(mezzo_device *device, const char *const *names, int n, const char *read, float out[64]) {
     mezzo_graph *g;
     mezzo_params *params;

@@ -1,4 +1,5 @@
-// The passes: what autocast decides, that fuse and recompute change no bit on ref, that the plan never overlaps two lives.
+// The passes: what autocast decides, that fuse and recompute change no bit on ref, that the plan never overlaps two
+// lives.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -197,9 +198,10 @@ static void recompute_changes_no_bit_and_saves_memory(void **state) {
     }
 }
 
-// Fusing rounds where the separate ops did, so the only difference is that dx + dres of a norm is rounded to FP32 once, not
-// twice: half an FP32 ulp of the larger term at each of the 2·layers+1 norms that a gradient passes, then carried through
-// TF32, BF16 and FP16 roundings, where a changed FP32 last bit moves a low value by at most one of its ulps, rarely.
+// Fusing rounds where the separate ops did, so the only difference is that dx + dres of a norm is rounded to FP32 once,
+// not twice: half an FP32 ulp of the larger term at each of the 2·layers+1 norms that a gradient passes, then carried
+// through TF32, BF16 and FP16 roundings, where a changed FP32 last bit moves a low value by at most one of its ulps,
+// rarely.
 static void fuse_keeps_the_values_with_fewer_launches(void **state) {
     (void)state;
     const double eps[] = {1.2e-7, 9.8e-4, 7.8e-3, 9.8e-4}; // of the compute formats
@@ -225,8 +227,8 @@ static void fuse_keeps_the_values_with_fewer_launches(void **state) {
     }
 }
 
-// Blocks compute the same rows; what differs is how the rows' sums are grouped: the loss in two shares, and the head's weight
-// gradient (48 terms) as two sums, each rounded to FP32. A narrow head keeps each of its dtypes.
+// Blocks compute the same rows; what differs is how the rows' sums are grouped: the loss in two shares, and the head's
+// weight gradient (48 terms) as two sums, each rounded to FP32. A narrow head keeps each of its dtypes.
 static void blocks_of_logits_keep_the_values_in_less_memory(void **state) {
     (void)state;
     for (int p = MEZZO_PRECISION_FP32; p <= MEZZO_PRECISION_FP16; ++p) {

@@ -59,8 +59,9 @@ static void uniform_covers_zero_to_one_and_never_reaches_one(void **state) {
     assert_true(mz_uniform(UINT32_C(0x80000000)) == 0.5f);
 }
 
-// n samples: the mean of uniforms has standard deviation 1/sqrt(12 n), that of normals 1/sqrt(n), a normal's variance estimate sqrt(2/n), its
-// fourth moment's sqrt(96/n). Five of them: a right generator with a fixed seed passes for ever, a wrong scale (1%) does not.
+// n samples: the mean of uniforms has standard deviation 1/sqrt(12 n), that of normals 1/sqrt(n), a normal's variance
+// estimate sqrt(2/n), its fourth moment's sqrt(96/n). Five of them: a right generator with a fixed seed passes for
+// ever, a wrong scale (1%) does not.
 static void moments_are_those_of_the_distribution(void **state) {
     (void)state;
     enum { BLOCKS = 65536 };

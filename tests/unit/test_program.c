@@ -299,8 +299,9 @@ static void running_allocates_nothing(void **state) {
     mezzo_program_free(p);
 }
 
-// Every element has its own draw by (seed, FNV-1a of the name, element), wherever the pieces that it is written in begin. In a graph that only
-// times steps a million values serve for all. Seen to fail with the element's number counted from its piece.
+// Every element has its own draw by (seed, FNV-1a of the name, element), wherever the pieces that it is written in
+// begin. In a graph that only times steps a million values serve for all. Seen to fail with the element's number
+// counted from its piece.
 static void large_parameters_are_drawn_element_by_element(void **state) {
     (void)state;
     enum { N = 2100000 };

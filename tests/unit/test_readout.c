@@ -1,5 +1,6 @@
-// What a step did, read one step late as on a GPU: the same reports, one step behind, and the last one when everything is asked for.
-// Broken on purpose to see it fail: one fetch slot for every step's state, the loss summed under the wrong step.
+// What a step did, read one step late as on a GPU: the same reports, one step behind, and the last one when everything
+// is asked for. Broken on purpose to see it fail: one fetch slot for every step's state, the loss summed under the
+// wrong step.
 #include "tiny_run.h"
 #include "train/run.h"
 
@@ -24,7 +25,8 @@ static mezzo_config *config_of(const char *grad_accum) {
 
 enum { STEPS = 9 };
 
-// Reports of steps 1 … STEPS as they come in; [0] unused. The scale starts so high that the first steps overflow and are skipped.
+// Reports of steps 1 … STEPS as they come in; [0] unused. The scale starts so high that the first steps overflow and
+// are skipped.
 static void reports(const char *grad_accum, int lag, mz_step_report out[STEPS + 1]) {
     mezzo_config *c = config_of(grad_accum);
     mz_training run;

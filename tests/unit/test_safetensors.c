@@ -146,7 +146,7 @@ static void a_failed_write_keeps_the_old_file(void **state) {
     }
 }
 
-// --- hostile headers ------------------------------------------------------------------------------------------------------
+// --- hostile headers -----------------------------------------------------------------------------------------------
 // A file of `header` and `data_bytes` zero bytes; `length` replaces the true header length unless it is 0.
 static mezzo_status open_header(const char *header, size_t data_bytes, uint64_t length) {
     size_t n = strlen(header), size = 8 + n + data_bytes;

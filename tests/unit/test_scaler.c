@@ -1,5 +1,5 @@
-// The grad scaler as a loop of one's own meets it: order of calls, what an overflow does and does not move, state. The sequences of
-// PyTorch's scaler, value for value, are in tests/golden.
+// The grad scaler as a loop of one's own meets it: order of calls, what an overflow does and does not move, state. The
+// sequences of PyTorch's scaler, value for value, are in tests/golden.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -112,7 +112,7 @@ static void close_run(run *r) {
     mz_free(r->weights);
 }
 
-// --- frozen parameters ----------------------------------------------------------------------------------------------------
+// --- frozen parameters ---------------------------------------------------------------------------------------------
 static const char *const trained[] = {"wpe.weight", "h.1.*", "ln_f.*"};
 static const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16};
 
@@ -198,7 +198,7 @@ static void frozen_parameters_cost_no_backward(void **state) {
     close_run(&plain);
 }
 
-// --- the object -----------------------------------------------------------------------------------------------------------
+// --- the object ----------------------------------------------------------------------------------------------------
 static mezzo_status fill_or_fail(void *user, mezzo_program *p, uint64_t index) {
     (void)user;
     return index == 1 ? MEZZO_ERR_FORMAT : fill(user, p, index);
@@ -288,7 +288,7 @@ static void gradients_are_known_per_optimizer(void **state) {
     close_run(&r);
 }
 
-// --- threads --------------------------------------------------------------------------------------------------------------
+// --- threads -------------------------------------------------------------------------------------------------------
 typedef struct job {
     run *r;
     int from, to;

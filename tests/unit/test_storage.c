@@ -1,5 +1,5 @@
-// Storage is not shape: padding of axes changes no bit on ref, stays zero, is not read where the op must know the logical
-// extent, and nothing above the backend sees it.
+// Storage is not shape: padding of axes changes no bit on ref, stays zero, is not read where the op must know the
+// logical extent, and nothing above the backend sees it.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@ static void must(mezzo_status status) {
         fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
 }
 
-// --- where elements lie --------------------------------------------------------------------------------------------------------
+// --- where elements lie --------------------------------------------------------------------------------------------
 // [2, 3·5, 7] with heads of 5 stored as 8 and 7 columns as 9.
 static const mz_shape shape = {3, {2, 15, 7}};
 static const mz_storage heads = {true, {0, 5, 7}, {0, 8, 9}};
@@ -66,7 +66,7 @@ static void test_policies_are_read(void **state) {
         assert_false(mz_policy_parse(bad[i], &p));
 }
 
-// --- models at odd axes -----------------------------------------------------------------------------------------------------------
+// --- models at odd axes --------------------------------------------------------------------------------------------
 typedef enum which { GPT2, CS336, GLM4_MOE, MODELS } which;
 
 static mezzo_graph *build(which model) {
@@ -253,8 +253,8 @@ static void test_padding_changes_no_bit_on_ref(void **state) {
         }
 }
 
-// What the other backends do: products and sums run over padding, all else stands between copies. One micro batch: with more,
-// a gradient that a copy brings is rounded to FP32 before it is added.
+// What the other backends do: products and sums run over padding, all else stands between copies. One micro batch: with
+// more, a gradient that a copy brings is rounded to FP32 before it is added.
 static void test_running_over_padding_changes_no_bit_on_ref(void **state) {
     (void)state;
     for (int m = 0; m < MODELS; m++) {
@@ -289,9 +289,9 @@ static void test_padding_stays_within_bounds_on_cpu(void **state) {
     }
 }
 
-// --- the update -----------------------------------------------------------------------------------------------------------------------
-// Gradients of every size through three steps: the same bits with and without padding on any backend, because sums go by logical
-// elements and chance by the parameter's name.
+// --- the update ----------------------------------------------------------------------------------------------------
+// Gradients of every size through three steps: the same bits with and without padding on any backend, because sums go
+// by logical elements and chance by the parameter's name.
 static void update(const char *name, bool sgd, mezzo_master master, const char *policy, run *r) {
     mezzo_device *device;
     mezzo_params *params;
@@ -359,7 +359,7 @@ static void test_the_update_goes_by_logical_elements(void **state) {
             }
 }
 
-// --- looking at padded tensors --------------------------------------------------------------------------------------------------------
+// --- looking at padded tensors -------------------------------------------------------------------------------------
 static mz_prepared prepare(mezzo_device *device, mz_call *call) {
     mz_prepared prepared;
     must(mz_prepare(device, call, &prepared));
@@ -458,7 +458,7 @@ static void test_kernels_that_do_not_know_padding_are_refused(void **state) {
     mezzo_device_close(device);
 }
 
-// --- which axes ----------------------------------------------------------------------------------------------------------------------
+// --- which axes ----------------------------------------------------------------------------------------------------
 static void stored_as(const mezzo_params *params, const char *name, int d, int inner, int pitch) {
     const mz_param *p = &params->list[mezzo_params_find(params, name)];
     if (p->storage.pitch[d] != pitch || (pitch != 0 && p->storage.inner[d] != inner))

@@ -1,6 +1,6 @@
 // A study's rows to pairs, crossings, rules and advice.
-// Seen to fail with: pairs made across rungs; crossings interpolated in tokens instead of their logarithm; downward crossings left
-// out; folds that split a shape; ">" for ">=" at a rule's threshold.
+// Seen to fail with: pairs made across rungs; crossings interpolated in tokens instead of their logarithm; downward
+// crossings left out; folds that split a shape; ">" for ">=" at a rule's threshold.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -190,7 +190,8 @@ static mz_pair pair(int64_t layers, int64_t d_model, int64_t tokens, double spee
 }
 
 static void test_rules(void **state) {
-    // At width 256 the candidate wins from 200 on, at width 512 always; one shape in the middle costs little either way.
+    // At width 256 the candidate wins from 200 on, at width 512 always; one shape in the middle costs little either
+    // way.
     const mz_pair pairs[] = {pair(4, 256, 100, 0.5),  pair(4, 256, 200, 1.5), pair(4, 256, 400, 2),
                              pair(4, 256, 800, 0.99), pair(4, 512, 100, 1.1), pair(4, 512, 200, 1.2)};
     mz_rules rules;
@@ -230,7 +231,8 @@ static void test_cross_validation(void **state) { // repeats of a shape never st
     enum { N = 40 };
     mz_pair pairs[N];
     (void)state;
-    // Each shape alone decides its width's rule: if a twin of the tested pair were learnt from, everything would be right.
+    // Each shape alone decides its width's rule: if a twin of the tested pair were learnt from, everything would be
+    // right.
     for (int i = 0; i < N; i++)
         pairs[i] = pair(4, 100 * (i / 2 + 1), 64, i / 2 % 2 == 0 ? 2 : 0.5);
     mz_score score;
@@ -286,7 +288,8 @@ static void test_bad_rules(void **state) {
                   "element 0");
 }
 
-// Two shapes of five win at random: rules by width and tokens learn noise, cross-validate worse than "always", and are not offered.
+// Two shapes of five win at random: rules by width and tokens learn noise, cross-validate worse than "always", and are
+// not offered.
 static void test_constant(void **state) {
     mz_study s;
     mz_analysis a;

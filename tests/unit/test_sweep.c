@@ -60,8 +60,8 @@ static void keep_rung(void *user, const mz_sweep_progress *p) {
         memcpy(user, p->row->rung, sizeof p->row->rung);
 }
 
-// Every allocation of a sweep of one shape fails once. What fails while a rung is tried leads to the next one, with the same words as a
-// prediction; a row is written or none is; nothing else happens.
+// Every allocation of a sweep of one shape fails once. What fails while a rung is tried leads to the next one, with the
+// same words as a prediction; a row is written or none is; nothing else happens.
 static void test_real_failure(void **state) {
     mezzo_device *device;
     char rung[MZ_STUDY_NAME] = "";

@@ -20,8 +20,8 @@ static void cs336_has_the_assignments_parameter_counts(void **state) {
         assert_int_equal(count_parameters(rows[i].name), rows[i].count);
 }
 
-// transformers' Glm4MoeForCausalLM with the study's configuration counts these; the router's correction bias, a buffer there, is 8 numbers
-// in each of the blocks but the first.
+// transformers' Glm4MoeForCausalLM with the study's configuration counts these; the router's correction bias, a buffer
+// there, is 8 numbers in each of the blocks but the first.
 static void glm4_moe_has_transformers_parameter_counts(void **state) {
     (void)state;
     static const struct {
@@ -113,7 +113,8 @@ static void parameters_have_the_names_other_programs_know(void **state) {
     mezzo_graph_free(g);
 }
 
-// The assignment's starts: N(0, 2/(in + out)) and N(0, 1), cut at three deviations; none beyond, and not cut much earlier.
+// The assignment's starts: N(0, 2/(in + out)) and N(0, 1), cut at three deviations; none beyond, and not cut much
+// earlier.
 static void cs336_starts_as_the_assignment_says(void **state) {
     (void)state;
     mezzo_model_config config = small("cs336");
@@ -142,7 +143,8 @@ static void cs336_starts_as_the_assignment_says(void **state) {
             squares += (double)values[k] * (double)values[k] / (rows[i].deviation * rows[i].deviation) / (double)n;
         }
         assert_true(most <= 3 && most > 2.2);
-        // A normal number cut at 3 has variance 0.9733; of n of them the mean square is off by √(2/n), 4 times that at most.
+        // A normal number cut at 3 has variance 0.9733; of n of them the mean square is off by √(2/n), 4 times that at
+        // most.
         assert_true(fabs(squares - 0.9733) < 4 * sqrt(2 / (double)n));
     }
     mezzo_params_free(params);
@@ -150,7 +152,8 @@ static void cs336_starts_as_the_assignment_says(void **state) {
     mezzo_graph_free(g);
 }
 
-// Whatever the precision: logits, scores, choice, and their gradients; a half-precision score would choose other experts.
+// Whatever the precision: logits, scores, choice, and their gradients; a half-precision score would choose other
+// experts.
 static void the_router_is_fp32_in_every_precision(void **state) {
     (void)state;
     static const mezzo_precision precisions[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16, MEZZO_PRECISION_TF32};
@@ -205,7 +208,8 @@ static void wrong_sizes_are_refused_by_key_and_number(void **state) {
     c = good, c.routed_scale = (double)NAN, refused(&c, "model.routed_scale", "nan");
 }
 
-// Every token passes as many experts as it should: of each layer's offsets the last is tokens × experts per token, and nothing is dropped.
+// Every token passes as many experts as it should: of each layer's offsets the last is tokens × experts per token, and
+// nothing is dropped.
 static void no_token_is_dropped(void **state) {
     (void)state;
     mezzo_model_config config = small("glm4_moe");

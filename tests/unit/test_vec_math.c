@@ -1,5 +1,5 @@
-// The vector functions against libm in double, and the vector conversions against the scalar ones bit for bit, at every level that
-// this machine can run.
+// The vector functions against libm in double, and the vector conversions against the scalar ones bit for bit, at every
+// level that this machine can run.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,7 +42,7 @@ static uint32_t bits_of(float x) {
     return bits;
 }
 
-// --- functions --------------------------------------------------------------------------------------------------------------
+// --- functions -----------------------------------------------------------------------------------------------------
 static double exact_sigmoid(double x) {
     return 1 / (1 + exp(-x));
 }
@@ -88,7 +88,8 @@ static double worst_error(mz_vec_apply_fn *apply, mz_vec_function f, double (*ex
     return worst;
 }
 
-// The bounds are the functions' own (vec.h). The portable level may lack FMA, whose place two roundings take: half an ulp or so more.
+// The bounds are the functions' own (vec.h). The portable level may lack FMA, whose place two roundings take: half an
+// ulp or so more.
 static void functions_keep_their_bounds(void **state) {
     (void)state;
     static const struct {
@@ -101,8 +102,8 @@ static void functions_keep_their_bounds(void **state) {
         {"exp", MZ_VEC_EXP, exp, 110, 1.0},
         {"tanh", MZ_VEC_TANH, tanh, 20, 3.0},
         {"sigmoid", MZ_VEC_SIGMOID, exact_sigmoid, 88, 3.0},
-        // In ulp: the fit 0.4; k's two roundings, of which k·p(k) makes twice as much, 2; Horner's roundings, by terms that add
-        // up to 1.8 times their sum, 2; eˣ, its correction and two products 3.
+        // In ulp: the fit 0.4; k's two roundings, of which k·p(k) makes twice as much, 2; Horner's roundings, by terms
+        // that add up to 1.8 times their sum, 2; eˣ, its correction and two products 3.
         {"normal cdf", MZ_VEC_NORMAL_CDF, exact_cdf, 12, 7.5},
         {"normal pdf", MZ_VEC_NORMAL_PDF, exact_pdf, 12, 3.0},
     };
@@ -140,7 +141,8 @@ static void functions_meet_infinity_and_nan(void **state) {
         }
 }
 
-// A lane's result must not depend on its neighbours or on where in the array it lies: programs are cut into blocks anywhere.
+// A lane's result must not depend on its neighbours or on where in the array it lies: programs are cut into blocks
+// anywhere.
 static void lanes_do_not_see_each_other(void **state) {
     (void)state;
     float x[40], whole[40], single;
@@ -156,7 +158,7 @@ static void lanes_do_not_see_each_other(void **state) {
         }
 }
 
-// --- conversions ------------------------------------------------------------------------------------------------------------
+// --- conversions ---------------------------------------------------------------------------------------------------
 static void every_16_bit_value_widens_as_the_scalar_form(void **state) {
     (void)state;
     static uint16_t codes[65536];
@@ -190,7 +192,8 @@ static void check_narrowing(const float *x, int n) {
     }
 }
 
-// Every 16-bit value, the ties between neighbours and what lies next to those: rounding, overflow, subnormals, NaN payloads.
+// Every 16-bit value, the ties between neighbours and what lies next to those: rounding, overflow, subnormals, NaN
+// payloads.
 static void narrowing_rounds_as_the_scalar_form(void **state) {
     (void)state;
     static float x[BATCH];

@@ -1,6 +1,6 @@
 // Two runs that differ in their precision only, and what is concluded from them.
-// Seen to fail with: the candidate's loader one batch ahead; parameters drawn from the precision's number; validation in fp32 for
-// both; an interval that is not looked at; a normal quantile instead of Student's.
+// Seen to fail with: the candidate's loader one batch ahead; parameters drawn from the precision's number; validation
+// in fp32 for both; an interval that is not looked at; a normal quantile instead of Student's.
 #include "io/json.h"
 #include "study/measure/verify.h"
 #include "tiny_run.h"

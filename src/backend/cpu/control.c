@@ -9,7 +9,8 @@ static const char *prepare_always(mezzo_device *device, const mz_call *call, mz_
     return NULL;
 }
 
-// clip ×= min(1, max_norm/(norm·clip + 1e-6)), torch.nn.utils.clip_grad_norm_'s factor; a norm that is not finite clips nothing.
+// clip ×= min(1, max_norm/(norm·clip + 1e-6)), torch.nn.utils.clip_grad_norm_'s factor; a norm that is not finite clips
+// nothing.
 static mezzo_status run_clip_control(mezzo_device *device, const mz_call *call) {
     (void)device;
     mz_opt_state *state = call->out[0].data;
@@ -62,7 +63,8 @@ static void back_off(mz_scaler_block *block, const mz_update_attrs *u) {
 static void count_good_step(mz_scaler_block *block, const mz_update_attrs *u) {
     block->floor_hits = 0;
     block->hysteresis = 0;
-    // At or past the interval: a smaller one loaded from a checkpoint must not stop growth for ever. The sum is 64 bits wide.
+    // At or past the interval: a smaller one loaded from a checkpoint must not stop growth for ever. The sum is 64 bits
+    // wide.
     if ((int64_t)block->tracker + 1 < u->growth_interval) {
         block->tracker++;
         return;

@@ -9,7 +9,7 @@
 
 #include "backend/cpu/kernels/kernels.h"
 
-// --- kernels ----------------------------------------------------------------------------------------------------------------
+// --- kernels -------------------------------------------------------------------------------------------------------
 #if defined(__x86_64__)
 #define LEVELS(name) &mz_##name##__avx512, &mz_##name##__avx2, &mz_##name##__portable
 enum { LISTED_LEVELS = 3 };
@@ -109,7 +109,7 @@ static mezzo_status check_threads(int threads) {
     return MEZZO_OK;
 }
 
-// --- opening ----------------------------------------------------------------------------------------------------------------
+// --- opening -------------------------------------------------------------------------------------------------------
 static mezzo_status cpu_open(int index, int threads, mezzo_device **out) {
     *out = NULL;
     if (index != 0)
@@ -148,7 +148,8 @@ static mezzo_status cpu_describe(mezzo_device *device, mezzo_device_info *out) {
     out->memory_total = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
     double bf16_rate = isa->amx_rate > isa->bf16_dot_rate ? isa->amx_rate : isa->bf16_dot_rate;
     out->native[MEZZO_PRECISION_FP32] = true;
-    // Other arithmetic is used only where it was measured faster; elsewhere BF16 and FP16 are storage formats with FP32 arithmetic.
+    // Other arithmetic is used only where it was measured faster; elsewhere BF16 and FP16 are storage formats with FP32
+    // arithmetic.
     const struct {
         mezzo_precision precision;
         double rate;
@@ -160,7 +161,7 @@ static mezzo_status cpu_describe(mezzo_device *device, mezzo_device_info *out) {
     return MEZZO_OK;
 }
 
-// --- memory -----------------------------------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------------------------
 static mezzo_status cpu_alloc(mezzo_device *device, size_t bytes, void **out) {
     (void)device;
     *out = mz_alloc(bytes > 0 ? bytes : 1, 1);
@@ -184,7 +185,8 @@ static mezzo_status cpu_read(mezzo_device *device, void *host, const void *src, 
     return MEZZO_OK;
 }
 
-// Gradients are cleared once a step; every thread clears its share of large buffers, so that one core's memory port is not the limit.
+// Gradients are cleared once a step; every thread clears its share of large buffers, so that one core's memory port is
+// not the limit.
 static mezzo_status cpu_zero(mezzo_device *device, void *dst, size_t bytes) {
     enum { PIECE = 1 << 18 };
     int64_t pieces = (int64_t)((bytes + PIECE - 1) / PIECE);

@@ -1,5 +1,5 @@
-// The experts' products: for each expert the linear op on its rows, by that op's own kernels. Where they begin is read when the kernel
-// runs: on the CPU the offsets are in the host's memory like everything else.
+// The experts' products: for each expert the linear op on its rows, by that op's own kernels. Where they begin is read
+// when the kernel runs: on the CPU the offsets are in the host's memory like everything else.
 #include "backend/cpu/cpu.h"
 
 #include <omp.h>
@@ -56,8 +56,8 @@ static const mz_kernel *product_kernel(mezzo_device *device, const mz_call *call
     return NULL;
 }
 
-// One thread takes a whole expert where a product is too short to share: 16 threads meet a dozen times in one, 1 µs each. A unit is a
-// nanosecond of one core; 32 multiply-adds.
+// One thread takes a whole expert where a product is too short to share: 16 threads meet a dozen times in one, 1 µs
+// each. A unit is a nanosecond of one core; 32 multiply-adds.
 static bool by_expert(const mezzo_device *device, const mz_call *call) {
     const mz_shape *w = call->op == MZ_OP_grouped_linear_dw ? &call->out[0].shape : &call->in[1].shape;
     double work = (double)rows_of(call) * (double)w->dim[1] * (double)w->dim[2] / 32;
@@ -103,7 +103,7 @@ static size_t experts_bytes(mezzo_device *device, const mz_kernel *kernel, const
     return mz_align_up(most, 64);
 }
 
-// --- prepared ---------------------------------------------------------------------------------------------------------
+// --- prepared ------------------------------------------------------------------------------------------------------
 typedef struct plan {
     const mz_kernel *product;
     bool by_expert;
@@ -163,7 +163,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     return status;
 }
 
-// --- kernels --------------------------------------------------------------------------------------------------------------------
+// --- kernels -------------------------------------------------------------------------------------------------------
 #define ISA(isa)                                                                                                       \
     static const char *isa##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                    \
         return prepare(device, call, "__" #isa "_", out);                                                              \

@@ -1,4 +1,5 @@
-// The probe: CPUID says what the core has, XGETBV what the kernel keeps on a context switch, and for AMX, running says the rest.
+// The probe: CPUID says what the core has, XGETBV what the kernel keeps on a context switch, and for AMX, running says
+// the rest.
 #include "backend/cpu/isa.h"
 
 #include <pthread.h>
@@ -23,7 +24,7 @@ const char *mz_level_name(mz_level level) {
 
 #if defined(__x86_64__)
 
-// --- what CPUID says --------------------------------------------------------------------------------------------------------
+// --- what CPUID says -----------------------------------------------------------------------------------------------
 typedef struct features {
     bool avx2, avx512, bf16_dot, amx;
 } features;
@@ -79,7 +80,7 @@ static void ask_brand(char *out, size_t size) {
         snprintf(out, size, "CPU");
 }
 
-// --- what running says ------------------------------------------------------------------------------------------------------
+// --- what running says ---------------------------------------------------------------------------------------------
 // Linux gives tile state to a process that asks: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
 static bool ask_tile_permission(void) {
 #if defined(__linux__) && defined(SYS_arch_prctl)
@@ -109,8 +110,9 @@ static bool tiles_compute(void) {
     return exact;
 }
 
-// Rates are the best of many short trials, the units taking turns: a choice between kernels depends on them, and with it every bit
-// of a run, so that another process on the core must not tip it. A trial takes about 0.1 ms, all of them 2 to 4 ms.
+// Rates are the best of many short trials, the units taking turns: a choice between kernels depends on them, and with
+// it every bit of a run, so that another process on the core must not tip it. A trial takes about 0.1 ms, all of them 2
+// to 4 ms.
 static void measure(mz_isa *isa, double (*fma)(int)) {
     for (int trial = 0; trial < 12; trial++) {
         double rate = fma(15000);
@@ -142,7 +144,7 @@ static void probe_machine(mz_isa *isa) {
 
 #endif
 
-// --- once per process -------------------------------------------------------------------------------------------------------
+// --- once per process ----------------------------------------------------------------------------------------------
 static mz_isa machine;
 
 static void probe_once(void) {

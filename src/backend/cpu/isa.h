@@ -13,21 +13,22 @@ typedef struct mz_isa {
     mz_level level; // the highest that kernels may use
     mz_level found; // the highest that the machine has; differs from `level` when MEZZO_ISA forces a lower one
     bool bf16_dot;  // AVX512-BF16's vdpbf16ps may be used (level >= AVX512)
-    // Measured rates of one core's arithmetic in multiply-adds per second: FP32 FMA at this level, and BF16 products summed
-    // in FP32 on AMX tiles or by vdpbf16ps (0 where the level has none).
+    // Measured rates of one core's arithmetic in multiply-adds per second: FP32 FMA at this level, and BF16 products
+    // summed in FP32 on AMX tiles or by vdpbf16ps (0 where the level has none).
     double fma_rate, amx_rate, bf16_dot_rate;
     char brand[64]; // "AMD EPYC", as CPUID says it without clock and trademark signs; "CPU" where nothing is known
 } mz_isa;
 
-// Whether other arithmetic is used instead of FP32: it must be measured this much faster, because near 1 noise would decide, and with it
-// every bit of a run.
+// Whether other arithmetic is used instead of FP32: it must be measured this much faster, because near 1 noise would
+// decide, and with it every bit of a run.
 #define MZ_WORTH_IT 1.25
 static inline bool mz_isa_worth_it(const mz_isa *isa, double rate) {
     return rate > MZ_WORTH_IT * isa->fma_rate;
 }
 
-// Probes once per process; later calls return the first answer, cut to the level that `forced` names: "amx", "avx512", "avx2"
-// or "ref" (portable C); NULL or "" = the best. INVALID: no such name, or the machine lacks the level (the message says what it has).
+// Probes once per process; later calls return the first answer, cut to the level that `forced` names: "amx", "avx512",
+// "avx2" or "ref" (portable C); NULL or "" = the best. INVALID: no such name, or the machine lacks the level (the
+// message says what it has).
 mezzo_status mz_isa_probe(const char *forced, mz_isa *out);
 const char *mz_level_name(mz_level level); // "portable", "avx2", "avx512", "amx"
 

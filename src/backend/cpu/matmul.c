@@ -1,15 +1,16 @@
 // The matrix product's driver: loops around a microkernel.
 //
-//   pack whole operands that would be packed again and again     all threads together, then they wait for each other: see plan_shared
-//   items: columns in blocks of nb, rows in parts of mb         whoever is free takes the next
+//   pack whole operands that would be packed again and again     all threads together, then they wait for each other:
+//   see plan_shared items: columns in blocks of nb, rows in parts of mb         whoever is free takes the next
 //     for pk in k by kp                                         nearly always once
 //       for i in rows, a few panels at a time
 //         pack A (kp × mr, a few times): stays in L2
-//         for j in nb by nr, a few at a time                    the first time pack B (kp × nr): it stays in L2 for all rows
+//         for j in nb by nr, a few at a time                    the first time pack B (kp × nr): it stays in L2 for all
+//         rows
 //           for i in these rows by mr, ks in kp by kc, j        microkernel; the epilogue after the last k
 //
-// Other panels are the thread's own. k is summed in the same order by one thread whatever item a tile is part of: bitwise repeatable.
-// docs/dev/MATMUL.md has the measurements behind this.
+// Other panels are the thread's own. k is summed in the same order by one thread whatever item a tile is part of:
+// bitwise repeatable. docs/dev/MATMUL.md has the measurements behind this.
 #include "backend/cpu/matmul.h"
 
 #include <omp.h>
@@ -28,7 +29,8 @@
 #define PANEL_SHORT  512         // of k: A's panels shorter than this are packed several at a time
 #define A_BYTES      (256 << 10) // packed panels of A at a time, at most, unless one is more
 #define MAX_PANELS_B 64
-// Packed panels of B may take so much in FP32, at least: a tile takes long enough for a panel to come from L3, and A is packed fewer times.
+// Packed panels of B may take so much in FP32, at least: a tile takes long enough for a panel to come from L3, and A is
+// packed fewer times.
 #define F32_B_BYTES  ((size_t)1200 << 10)
 
 static int64_t min64(int64_t a, int64_t b) {
@@ -47,7 +49,7 @@ static int64_t round_up(int64_t a, int64_t to) {
     return ceil_div(a, to) * to;
 }
 
-// --- blocking -----------------------------------------------------------------------------------------------------------
+// --- blocking ------------------------------------------------------------------------------------------------------
 typedef struct blocking {
     int64_t kc, kp;              // k of a call and of a packed block, kc dividing kp
     int64_t k_blocks;            // packed blocks of one product
@@ -112,9 +114,10 @@ static void ask_l2(void) {
     l2_bytes = (size_t)(bytes >= 1 << 18 ? bytes : 1 << 20);
 }
 
-// How many blocks of columns and parts of rows make `team` threads finish soonest, in units of a tile's products. A panel that is packed
-// or read by one more thread costs PANEL of them: it comes from the cache of another core, or from memory. Cores differ: a virtual one is
-// up to four times as slow as its neighbour for a while, and whoever is done takes over, so that the last item decides.
+// How many blocks of columns and parts of rows make `team` threads finish soonest, in units of a tile's products. A
+// panel that is packed or read by one more thread costs PANEL of them: it comes from the cache of another core, or from
+// memory. Cores differ: a virtual one is up to four times as slow as its neighbour for a while, and whoever is done
+// takes over, so that the last item decides.
 #define PANEL        3
 #define PANEL_SHARED 2
 #define ITEM         4   // what starting an item costs
@@ -148,10 +151,10 @@ static void plan_grid(blocking *b, int64_t most_panels, int64_t team, int64_t ba
     b->down = ceil_div(m_panels, b->mb);
 }
 
-// An operand that would be packed SHARE_TIMES times or more is packed once before the first item, by all threads together; the smaller one
-// first, and the grid is then cut for the other. Fewer times do not pay: what is shared is written where other cores have it in their caches,
-// and read from there at least as slowly as the operand itself. Nor does less than SHARE_GAIN elements of packing saved a thread, some
-// microseconds of waiting for each other.
+// An operand that would be packed SHARE_TIMES times or more is packed once before the first item, by all threads
+// together; the smaller one first, and the grid is then cut for the other. Fewer times do not pay: what is shared is
+// written where other cores have it in their caches, and read from there at least as slowly as the operand itself. Nor
+// does less than SHARE_GAIN elements of packing saved a thread, some microseconds of waiting for each other.
 #define SHARE_TIMES  4
 #define SHARE_GAIN   16384
 #define SHARED_BYTES ((size_t)14 << 20)
@@ -186,8 +189,8 @@ static void plan_shared(blocking *b, const mz_microkernel *mk, const mz_matmul_p
     }
 }
 
-// Rows must be whole cache lines, and k whole steps: what lies behind a row's end may be no number. Not where rows are a multiple of 2 KiB
-// apart: the same column of 32 rows then has room in two of L1's sets.
+// Rows must be whole cache lines, and k whole steps: what lies behind a row's end may be no number. Not where rows are
+// a multiple of 2 KiB apart: the same column of 32 rows then has room in two of L1's sets.
 static bool reads_rows(const mz_microkernel *mk, const mz_matmul_problem *p) {
     return mk->run_rows != NULL && p->a.dtype == MEZZO_BF16 && p->a.k_stride == 1 && p->k % mk->k_unit == 0 &&
            p->a.i_stride * 2 % LINE == 0 && p->a.i_stride * 2 % 2048 != 0;
@@ -213,7 +216,8 @@ static blocking plan_blocks(const mz_microkernel *mk, const mz_matmul_problem *p
     plan_grid(&b, most, threads, p->batches);
     plan_shared(&b, mk, p, most, threads);
     b.items = b.across * b.down * p->batches;
-    // Tiles' panels are long: one at a time, but where rows do not lie along k and one panel would use one line of a page.
+    // Tiles' panels are long: one at a time, but where rows do not lie along k and one panel would use one line of a
+    // page.
     const bool one = mk->kc >= PANEL_SHORT && p->a.k_stride == 1;
     b.a_group = one ? 1 : max64(1, min64(b.mb, (int64_t)(A_BYTES / b.a_panel)));
     b.epilogue = has_epilogue(&p->out);
@@ -229,10 +233,10 @@ static blocking plan_blocks(const mz_microkernel *mk, const mz_matmul_problem *p
     return b;
 }
 
-// --- pieces of k ----------------------------------------------------------------------------------------------------------
-// Where neither operand lies along k and k is long (a layer's gradient: every token of a batch), all of it does not fit a core's cache, so that
-// B's block would be packed again for every item. Pieces of k that do fit are products of their own, into the workspace, and added in
-// order: their number depends on the shape alone.
+// --- pieces of k ---------------------------------------------------------------------------------------------------
+// Where neither operand lies along k and k is long (a layer's gradient: every token of a batch), all of it does not fit
+// a core's cache, so that B's block would be packed again for every item. Pieces of k that do fit are products of their
+// own, into the workspace, and added in order: their number depends on the shape alone.
 #define PIECES_BYTES (64 << 20)
 
 static int64_t pieces_of(const mz_microkernel *mk, const mz_matmul_problem *p) {
@@ -299,7 +303,7 @@ size_t mz_matmul_workspace(mz_matmul_path path, const mz_matmul_problem *problem
     return bytes_of_pieces(problem, pieces) + bytes_of_panels(path, &q, threads);
 }
 
-// --- one thread's work ----------------------------------------------------------------------------------------------------
+// --- one thread's work ---------------------------------------------------------------------------------------------
 typedef struct worker {
     const mz_matmul_problem *p;
     const mz_microkernel *mk;
@@ -321,8 +325,9 @@ typedef struct place {
     bool first, last; // of k
 } place;
 
-// --- packing ------------------------------------------------------------------------------------------------------------------
-// `depth` of k from k on of panels side by side, which hold as many of the operand's rows from `start` on as there are, `count`.
+// --- packing -------------------------------------------------------------------------------------------------------
+// `depth` of k from k on of panels side by side, which hold as many of the operand's rows from `start` on as there are,
+// `count`.
 static void pack_band(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,
                       char *packed, int64_t k, int64_t depth) {
     const mz_matmul_operand *op = left ? &w->a_op : &w->b_op;
@@ -338,8 +343,8 @@ static void pack_band(const worker *w, const place *at, bool left, int64_t start
     }
 }
 
-// A panel whole, or where its rows do not lie along k in bands of a few of k across all the panels: one narrow panel from top to bottom would
-// touch a new page at every row or two.
+// A panel whole, or where its rows do not lie along k in bands of a few of k across all the panels: one narrow panel
+// from top to bottom would touch a new page at every row or two.
 static void pack(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,
                  char *packed) {
     const int64_t depth = (left ? w->a_op : w->b_op).k_stride == 1 ? at->nk_padded : band_depth(w->mk);
@@ -370,8 +375,8 @@ static void go_to_batch(worker *w, int64_t batch) {
     w->out.y = (char *)p->out.y + (size_t)(batch * p->y_step) * mezzo_dtype_size(p->out.y_dtype);
 }
 
-// What is shared is packed in chunks of some thousand elements, by whoever is free. Rows of a panel that are not whole vectors are stored past
-// their end, which the next row repairs: such a panel is one thread's, from top to bottom.
+// What is shared is packed in chunks of some thousand elements, by whoever is free. Rows of a panel that are not whole
+// vectors are stored past their end, which the next row repairs: such a panel is one thread's, from top to bottom.
 typedef struct chunks {
     int64_t panels, depth; // of one
     int64_t across, down;  // of a packed block
@@ -402,7 +407,7 @@ static void pack_chunk(worker *w, bool left, const chunks *t, int64_t chunk) {
         pack_band(w, &at, left, panel * width, rows - panel * width, panels, packed, k, min64(step, end - k));
 }
 
-// --- products -----------------------------------------------------------------------------------------------------------------
+// --- products ------------------------------------------------------------------------------------------------------
 // A tile's sums, all of them added, on their way to y.
 static void finish_tile(const worker *w, const float *sums, int64_t row, int64_t column, int rows, int columns) {
     const mz_microkernel *mk = w->mk;
@@ -410,8 +415,8 @@ static void finish_tile(const worker *w, const float *sums, int64_t row, int64_t
         w->isa->epilogue(&w->out, sums, mk->nr, row, column, rows, columns);
 }
 
-// What the epilogue of a tile reads comes from memory: asked for before the tile's products, it is there after them. linear_dx with GELU's
-// gradient takes a quarter less time (docs/dev/MATMUL.md).
+// What the epilogue of a tile reads comes from memory: asked for before the tile's products, it is there after them.
+// linear_dx with GELU's gradient takes a quarter less time (docs/dev/MATMUL.md).
 static void ask_for(const void *data, mezzo_dtype dtype, int64_t ld, int64_t i, int64_t j, int rows, int columns) {
     const size_t size = mezzo_dtype_size(dtype);
     const char *first = data;
@@ -469,8 +474,8 @@ static void multiply_panels(const worker *w, const place *at, const char *a, int
                 multiply_tile(w, at, a + (size_t)row * w->b->a_panel, i + row * mk->mr, w->j0 + column * mk->nr, ks);
 }
 
-// Rows of a few panels from i on: packed, but for those that are read as they lie. B's panels are packed as they are met where `pack_b`, in
-// bands of several where their rows do not lie along k.
+// Rows of a few panels from i on: packed, but for those that are read as they lie. B's panels are packed as they are
+// met where `pack_b`, in bands of several where their rows do not lie along k.
 static void multiply_rows(const worker *w, const place *at, int64_t i, int64_t panels, bool pack_b) {
     const mz_microkernel *mk = w->mk;
     const int64_t columns = ceil_div(w->j1 - w->j0, mk->nr);
@@ -503,7 +508,7 @@ static void multiply_item(worker *w, int64_t block) {
     w->out.add = add;
 }
 
-// --- items and threads --------------------------------------------------------------------------------------------------------
+// --- items and threads ---------------------------------------------------------------------------------------------
 static void run_item(worker *w, int64_t item) {
     const mz_matmul_problem *p = w->p;
     const blocking *b = w->b;
@@ -605,7 +610,7 @@ void mz_matmul_run(mz_matmul_path path, const mz_matmul_problem *problem, int th
     add_pieces(problem, workspace, pieces, threads);
 }
 
-// --- a few rows -----------------------------------------------------------------------------------------------------------
+// --- a few rows ----------------------------------------------------------------------------------------------------
 #define COLUMNS_A_TILE 32
 
 size_t mz_matmul_rows_workspace(const mz_matmul_problem *p) {
@@ -629,7 +634,7 @@ void mz_matmul_rows_run(const mz_matmul_isa *isa, const mz_matmul_problem *p, in
     }
 }
 
-// --- column sums --------------------------------------------------------------------------------------------------------
+// --- column sums ---------------------------------------------------------------------------------------------------
 #define COLUMNS_AT_ONCE 64
 
 void mz_matmul_column_sums(mz_matmul_path path, const void *x, mezzo_dtype dtype, int64_t rows, int64_t columns,

@@ -1,5 +1,6 @@
-// The matrix product of the cpu backend: one driver (packing, blocking, threads, epilogue) with microkernels plugged in, after
-// BLIS (Van Zee & van de Geijn, ACM TOMS 2015). docs/dev/MATMUL.md has the loop nest and the reasons for the block sizes.
+// The matrix product of the cpu backend: one driver (packing, blocking, threads, epilogue) with microkernels plugged
+// in, after BLIS (Van Zee & van de Geijn, ACM TOMS 2015). docs/dev/MATMUL.md has the loop nest and the reasons for the
+// block sizes.
 //
 //   matmul.c            the driver: blocks, loops, threads, workspace
 //   matmul_ops.c        the ops linear, matmul, linear_dx and linear_dw as products, and the list of kernels
@@ -10,7 +11,7 @@
 
 #include "graph/op.h"
 
-// --- operands -----------------------------------------------------------------------------------------------------------
+// --- operands ------------------------------------------------------------------------------------------------------
 // One operand, as packing reads it: element (i, k), i = row of the left or column of the right operand, is at
 // data[i·i_stride + k·k_stride]. One of the strides is 1. Values are rounded to `compute` on the way.
 typedef struct mz_matmul_operand {
@@ -20,20 +21,22 @@ typedef struct mz_matmul_operand {
     int64_t i_stride, k_stride; // elements
 } mz_matmul_operand;
 
-// How a microkernel wants a panel of W consecutive i and all k of a block. A pair is two BF16 of consecutive k in 32 bits.
+// How a microkernel wants a panel of W consecutive i and all k of a block. A pair is two BF16 of consecutive k in 32
+// bits.
 typedef enum mz_panel {
     MZ_PANEL_F32,    // float [k][W]
     MZ_PANEL_PAIRS,  // pair  [k/2][W]
     MZ_PANEL_TILE_A, // pair  [k/32][W][16]: AMX tiles of 16 rows × 64 bytes of a left operand
     MZ_PANEL_TILE_B, // pair  [k/32][W/16][16][16]: AMX tiles of 16 pairs of rows × 16 columns of a right operand
-    // The same tiles of values that do not fit BF16, as two BF16 parts whose sum they are; part 0 is the larger. W = 32.
+    // The same tiles of values that do not fit BF16, as two BF16 parts whose sum they are; part 0 is the larger. W
+    // = 32.
     MZ_PANEL_SPLIT_A, // pair  [k/32][part][W][16]
     MZ_PANEL_SPLIT_B, // pair  [k/32][part][W/16][16][16]
 } mz_panel;
 // A panel has room for one vector more than its elements: the last row's store may run past it.
 #define MZ_PANEL_SLACK 64
 
-// --- epilogue -----------------------------------------------------------------------------------------------------------
+// --- epilogue ------------------------------------------------------------------------------------------------------
 // What happens to a tile of sums on its way to memory:
 //   z = round_via(sum + bias); preact = z; a = act ? round_via(act(z)) : z; y = a + residual      (linear)
 //   y = sum · act'(preact)                                                                          (linear_dx)
@@ -53,7 +56,7 @@ typedef struct mz_matmul_epilogue {
     bool add; // y += sum: y is F32 and nothing else is asked
 } mz_matmul_epilogue;
 
-// --- microkernels -------------------------------------------------------------------------------------------------------
+// --- microkernels --------------------------------------------------------------------------------------------------
 // Computes a full mr × nr tile: c = (add ? c : 0) + Σ_k a·b, summed in FP32 in the order of k.
 typedef struct mz_microkernel {
     const char *name;
@@ -61,7 +64,8 @@ typedef struct mz_microkernel {
     int k_unit; // k is padded with zeros to a multiple of this
     int kc;     // k of one call, at most: A's panel stays in L1 meanwhile
     int depth,
-        depth_across; // k packed at a time: all of it where A is contiguous along it and it is at most `depth`, else so much
+        depth_across; // k packed at a time: all of it where A is contiguous along it and it is at most `depth`, else so
+                      // much
     int piece;        // k of a product of its own where neither operand lies along k; 0: all of it
     bool in_y;        // sums of several calls gather in y where y is F32; else in tiles of their own
     mz_panel a_panel, b_panel;                                                             // the operands' formats
@@ -69,8 +73,8 @@ typedef struct mz_microkernel {
     // The same with A as it lies, rows of BF16 `a_row` bytes apart: k is a multiple of k_unit. NULL: A is packed.
     void (*run_rows)(int64_t k, const void *a, size_t a_row, const void *b, float *c, int64_t ldc, bool add);
     void (*begin)(void), (*end)(void); // around a thread's tiles; may be NULL
-    // The epilogue of rows that are nr wide, where the microkernel knows a faster one; false: it does not serve these, whatever it wrote. May
-    // be NULL.
+    // The epilogue of rows that are nr wide, where the microkernel knows a faster one; false: it does not serve these,
+    // whatever it wrote. May be NULL.
     bool (*finish)(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column,
                    int rows);
     // Packing, as mz_matmul_isa's; NULL: that one.
@@ -78,7 +82,7 @@ typedef struct mz_microkernel {
                  int64_t nk, int64_t k_padded);
 } mz_microkernel;
 
-// --- instruction sets ---------------------------------------------------------------------------------------------------
+// --- instruction sets ----------------------------------------------------------------------------------------------
 typedef struct mz_matmul_isa {
     const char *name;
     mz_microkernel f32;
@@ -101,12 +105,13 @@ extern const mz_matmul_isa mz_matmul_isa__portable;
 extern const mz_matmul_isa mz_matmul_isa__avx2, mz_matmul_isa__avx512;
 extern const mz_microkernel mz_microkernel_avx512bf16, mz_microkernel_amx;
 extern const mz_microkernel mz_microkernel_amx_f16, mz_microkernel_amx_tf32; // by two BF16 parts
-// mz_microkernel.finish for tiles of `rows` rows and 32 columns: what training stores in BF16 and FP16 (avx512bf16_epilogue.c).
+// mz_microkernel.finish for tiles of `rows` rows and 32 columns: what training stores in BF16 and FP16
+// (avx512bf16_epilogue.c).
 bool mz_matmul_finish_32(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column,
                          int rows);
 #endif
 
-// --- driver -------------------------------------------------------------------------------------------------------------
+// --- driver --------------------------------------------------------------------------------------------------------
 // y[b] (+)= epilogue(A[b]·B[b]ᵀ) for `batches` products of m × n × k, each operand indexed (i, k).
 typedef struct mz_matmul_problem {
     int64_t m, n, k, batches;
@@ -122,7 +127,8 @@ typedef struct mz_matmul_path {
     const mz_matmul_isa *isa;
 } mz_matmul_path;
 
-// The same for a few rows of A, with B as it is stored: B is contiguous along k, and neither has to be rounded. One batch, no accumulation.
+// The same for a few rows of A, with B as it is stored: B is contiguous along k, and neither has to be rounded. One
+// batch, no accumulation.
 #define MZ_MATMUL_ROWS 4 // at most
 size_t mz_matmul_rows_workspace(const mz_matmul_problem *problem);
 void mz_matmul_rows_run(const mz_matmul_isa *isa, const mz_matmul_problem *problem, int threads, void *workspace);

@@ -2,7 +2,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/matmul.h"
 
-// --- from a call to a product -----------------------------------------------------------------------------------------------
+// --- from a call to a product --------------------------------------------------------------------------------------
 // The element (i, k) of a row-major matrix with `columns` columns: i counts rows, or, transposed, columns.
 static mz_matmul_operand operand(const mz_tensor *t, mezzo_dtype compute, int64_t columns, bool transposed) {
     return (mz_matmul_operand){.data = t->data,
@@ -100,7 +100,7 @@ static int threads_for(const mezzo_device *device, const mz_matmul_problem *p) {
     return mz_cpu_threads(device, (double)p->m * (double)p->n * (double)p->k * (double)p->batches / 32);
 }
 
-// --- what every path shares -------------------------------------------------------------------------------------------------
+// --- what every path shares ----------------------------------------------------------------------------------------
 static bool is_stored_float(mezzo_dtype dtype) {
     return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16;
 }
@@ -173,7 +173,7 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
     return MEZZO_OK;
 }
 
-// --- paths --------------------------------------------------------------------------------------------------------------------
+// --- paths ---------------------------------------------------------------------------------------------------------
 // A path is a microkernel with the instruction set that packs for it; its four kernels differ in name only.
 #define PATH(path, microkernel, isa_of, can, why_not)                                                                  \
     static const mz_matmul_path path##_path = {&microkernel, &isa_of};                                                 \

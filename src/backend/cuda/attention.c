@@ -1,5 +1,5 @@
-// Attention by this backend's own kernels: tensor cores where the operands are 16 bits wide, FP32 arithmetic for everything else.
-// cuDNN's is in attention_cudnn.c.
+// Attention by this backend's own kernels: tensor cores where the operands are 16 bits wide, FP32 arithmetic for
+// everything else. cuDNN's is in attention_cudnn.c.
 #include <math.h>
 
 #include "backend/cuda/attention.h"
@@ -71,7 +71,7 @@ static size_t delta_bytes(const mz_call *call) {
     return (size_t)mz_shape_count(&call->in[5].shape) * sizeof(float);
 }
 
-// --- tensor cores -----------------------------------------------------------------------------------------------------------
+// --- tensor cores --------------------------------------------------------------------------------------------------
 const char *mz_cuda_causal_refusal(const mz_cu_attention *a) {
     if (!a->causal)
         return "is causal";
@@ -136,7 +136,7 @@ static mezzo_status mma_bwd_run(mezzo_device *device, const mz_call *call) {
 const mz_kernel mz_cuda_attention_mma = {"attention_16bit__mma", mma_prepare, mma_run};
 const mz_kernel mz_cuda_attention_mma_bwd = {"attention_bwd_16bit__mma", mma_bwd_prepare, mma_bwd_run};
 
-// --- Hopper's warpgroup instructions ------------------------------------------------------------------------------------------
+// --- Hopper's warpgroup instructions -------------------------------------------------------------------------------
 static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *refusal = mma_refusal(device, call);
     if (refusal != NULL)
@@ -156,8 +156,8 @@ static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *ca
     return ready ? NULL : "this build has no code for compute capability 9.0a";
 }
 
-// Measured on an H100 (docs/dev/ATTENTION.md): with heads of more than 32 it takes 0.55 to 0.96 of the time of the others, everywhere; narrower ones it
-// multiplies as if they had 64, which pays from 256 positions on.
+// Measured on an H100 (docs/dev/ATTENTION.md): with heads of more than 32 it takes 0.55 to 0.96 of the time of the
+// others, everywhere; narrower ones it multiplies as if they had 64, which pays from 256 positions on.
 static const char *wgmma_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *refusal = wgmma_bwd_any_prepare(device, call, out);
     if (refusal != NULL)
@@ -177,7 +177,7 @@ const mz_kernel mz_cuda_attention_wgmma_bwd = {"attention_bwd_16bit__wgmma", wgm
 const mz_kernel mz_cuda_attention_wgmma_any_bwd = {"attention_bwd_16bit__wgmma_any", wgmma_bwd_any_prepare,
                                                    wgmma_bwd_run};
 
-// --- FP32 storage on tensor cores -------------------------------------------------------------------------------------------
+// --- FP32 storage on tensor cores ----------------------------------------------------------------------------------
 static const char *tf32_refusal(mezzo_device *device, const mz_call *call) {
     const char *refusal = mz_cuda_attention_refusal(call);
     if (refusal != NULL)
@@ -227,7 +227,7 @@ static mezzo_status tf32_bwd_run(mezzo_device *device, const mz_call *call) {
 const mz_kernel mz_cuda_attention_tf32 = {"attention_f32__mma", tf32_prepare, tf32_run};
 const mz_kernel mz_cuda_attention_tf32_bwd = {"attention_bwd_f32__mma", tf32_bwd_prepare, tf32_bwd_run};
 
-// --- FP32 arithmetic ----------------------------------------------------------------------------------------------------------
+// --- FP32 arithmetic -----------------------------------------------------------------------------------------------
 static const char *fma_refusal(mezzo_device *device, const mz_call *call) {
     const char *refusal = mz_cuda_attention_refusal(call);
     if (refusal != NULL)
@@ -274,7 +274,7 @@ static mezzo_status fma_bwd_run(mezzo_device *device, const mz_call *call) {
 const mz_kernel mz_cuda_attention_fma = {"attention_float__fma", fma_prepare, fma_run};
 const mz_kernel mz_cuda_attention_fma_bwd = {"attention_bwd_float__fma", fma_bwd_prepare, fma_bwd_run};
 
-// --- on top of a cache --------------------------------------------------------------------------------------------------------
+// --- on top of a cache ---------------------------------------------------------------------------------------------
 static const char *cached_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     const mz_tensor *q = &call->in[0];

@@ -31,7 +31,7 @@ static node apply(mz_cudnn_graph *g, cudnnPointwiseMode_t mode, node x, node y, 
     return out;
 }
 
-// --- the two graphs -------------------------------------------------------------------------------------------------
+// --- the two graphs ------------------------------------------------------------------------------------------------
 typedef struct sizes {
     cudnnDataType_t dtype;
     extent rows, keys, turned;          // [B, H, T, D], [B, Hkv, T, D], [B, Hkv, D, T]
@@ -147,7 +147,7 @@ static void build(mz_cudnn_graph *g, const void *key) {
         backward_graph(g, s);
 }
 
-// --- the kernels ----------------------------------------------------------------------------------------------------
+// --- the kernels ---------------------------------------------------------------------------------------------------
 static shape shape_of(const mz_cu_attention *a, const mz_call *call) {
     bool backward = call->op == MZ_OP_attention_bwd;
     return (shape){.op = call->op,

@@ -10,7 +10,7 @@ _Static_assert((int)MZ_CU_F32 == (int)MEZZO_F32 && (int)MZ_CU_BF16 == (int)MEZZO
                    (int)MZ_CU_F16 == (int)MEZZO_F16 && (int)MZ_CU_I32 == (int)MEZZO_I32,
                "launch.h's dtypes are mezzo_dtype's");
 
-// --- opening --------------------------------------------------------------------------------------------------------------
+// --- opening -------------------------------------------------------------------------------------------------------
 static mezzo_status no_gpu(cudaError_t error) {
     (void)cudaGetLastError();
     if (error == cudaErrorInsufficientDriver || error == cudaErrorStubLibrary)
@@ -62,8 +62,8 @@ static void cuda_close(mezzo_device *device) {
     mz_free(cuda);
 }
 
-// MEZZO_CUDA_FP32: how FP32 is multiplied. parts (the default): on tensor cores where that pays, three BF16 parts a number
-// (docs/dev/NUMERICS.md); fma: by FP32's own instructions everywhere.
+// MEZZO_CUDA_FP32: how FP32 is multiplied. parts (the default): on tensor cores where that pays, three BF16 parts a
+// number (docs/dev/NUMERICS.md); fma: by FP32's own instructions everywhere.
 static mezzo_status read_fp32(mz_cuda_device *cuda) {
     const char *how = getenv("MEZZO_CUDA_FP32");
     cuda->fp32_by_fma = how != NULL && strcmp(how, "fma") == 0;
@@ -127,7 +127,8 @@ static mezzo_status cuda_describe(mezzo_device *device, mezzo_device_info *out) 
              driver[0] != '\0' ? driver : "unknown", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, product);
     if (!cuda->capturing && cudaMemGetInfo(&out->memory_free, &total) != cudaSuccess)
         out->memory_free = 0;
-    // Tensor cores multiply FP16 from 7.5 on, BF16 and TF32 from 8.0 on, at two and more times FP32's rate on every such card.
+    // Tensor cores multiply FP16 from 7.5 on, BF16 and TF32 from 8.0 on, at two and more times FP32's rate on every
+    // such card.
     for (int p = 0; p < MEZZO_PRECISION_AUTO; p++) {
         int least = mz_precision((mezzo_precision)p)->capability;
         out->native[p] = least >= 0 && cuda->cc >= least;
@@ -136,7 +137,7 @@ static mezzo_status cuda_describe(mezzo_device *device, mezzo_device_info *out) 
     return MEZZO_OK;
 }
 
-// --- memory ---------------------------------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------------------------
 static mezzo_status cuda_alloc(mezzo_device *device, size_t bytes, void **out) {
     mz_cuda_device *cuda = mz_cuda(device);
     *out = NULL;
@@ -166,8 +167,9 @@ static void cuda_release(mezzo_device *device, void *data) {
     (void)cudaGetLastError();
 }
 
-// The caller may reuse `host` at once; the copy has its place in the order of the device's work. A large piece reaches the device on
-// the copy stream while earlier work runs and is only moved to its place in turn; of a small one the second hop would cost more.
+// The caller may reuse `host` at once; the copy has its place in the order of the device's work. A large piece reaches
+// the device on the copy stream while earlier work runs and is only moved to its place in turn; of a small one the
+// second hop would cost more.
 enum { AHEAD = 16 << 10 };
 static mezzo_status write_piece(mz_cuda_device *cuda, void *dst, const void *host, size_t bytes) {
     mz_cuda_stage *s = &cuda->stages[cuda->next_stage];

@@ -76,8 +76,9 @@ static inline bool mz_cuda_float(const mz_tensor *t) { // a storage that kernels
     return t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16;
 }
 
-// library.c: opens NAME (a soname such as "libcublasLt.so.13") from MEZZO_CUDA_LIBRARIES (a list of folders with colons), the
-// loader's own places, CUDA_HOME, the toolkit this was built with, /usr/local/cuda. NULL: not there; *reason then says so in one line.
+// library.c: opens NAME (a soname such as "libcublasLt.so.13") from MEZZO_CUDA_LIBRARIES (a list of folders with
+// colons), the loader's own places, CUDA_HOME, the toolkit this was built with, /usr/local/cuda. NULL: not there;
+// *reason then says so in one line.
 void *mz_cuda_library(const char *name, char *reason, size_t size);
 
 // telemetry.c: NVML. open leaves device->telemetry NULL where NVML cannot be had: telemetry then says nothing.

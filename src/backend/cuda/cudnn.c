@@ -41,7 +41,7 @@ struct mz_cudnn {
     kept_plan *plans;
 };
 
-// --- the library -----------------------------------------------------------------------------------------------------
+// --- the library ---------------------------------------------------------------------------------------------------
 static void open_library(mz_cuda_device *cuda, struct mz_cudnn *api) {
     api->library = mz_cuda_library("libcudnn.so.9", api->reason, sizeof api->reason);
     if (api->library == NULL)
@@ -94,7 +94,7 @@ void mz_cudnn_close(mz_cuda_device *cuda) {
     cuda->cudnn = NULL;
 }
 
-// --- descriptors -----------------------------------------------------------------------------------------------------
+// --- descriptors ---------------------------------------------------------------------------------------------------
 struct mz_cudnn_graph {
     const struct mz_cudnn *api;
     cudnnStatus_t status;
@@ -147,7 +147,7 @@ static void destroy_made(mz_cudnn_graph *g) {
     g->n_made = 0;
 }
 
-// --- tensors and operations ------------------------------------------------------------------------------------------
+// --- tensors and operations ----------------------------------------------------------------------------------------
 static mz_cudnn_tensor tensor(mz_cudnn_graph *g, int64_t id, cudnnDataType_t dtype, mz_cudnn_extent size,
                               mz_cudnn_extent stride, bool is_virtual, bool by_value) {
     mz_cudnn_tensor t = mz_cudnn_create(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
@@ -243,7 +243,7 @@ void mz_cudnn_reshape(mz_cudnn_graph *g, mz_cudnn_tensor x, mz_cudnn_tensor out)
     mz_cudnn_operation(g, operation, "a transposition");
 }
 
-// --- plans -----------------------------------------------------------------------------------------------------------
+// --- plans ---------------------------------------------------------------------------------------------------------
 static bool deterministic(const struct mz_cudnn *api, cudnnBackendDescriptor_t config) {
     cudnnBackendDescriptor_t engine = NULL;
     if (api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) != CUDNN_STATUS_SUCCESS)

@@ -9,12 +9,12 @@
 #define MZ_CUDA_HAS_CUDNN 1
 #include <cudnn_graph.h>
 
-// --- the library -----------------------------------------------------------------------------------------------------
+// --- the library ---------------------------------------------------------------------------------------------------
 // NULL: it is there, *out is the device's. Otherwise why not; the text lives as long as the device.
 const char *mz_cudnn_open(mz_cuda_device *cuda, struct mz_cudnn **out);
 size_t mz_cudnn_version(const struct mz_cudnn *cudnn); // 91900
 
-// --- a graph under construction --------------------------------------------------------------------------------------
+// --- a graph under construction ------------------------------------------------------------------------------------
 // The first failure stays with the graph and later steps do nothing: whoever builds one need not check.
 typedef struct mz_cudnn_graph mz_cudnn_graph;
 typedef cudnnBackendDescriptor_t mz_cudnn_tensor;
@@ -48,7 +48,7 @@ void mz_cudnn_set_descriptor(mz_cudnn_graph *g, cudnnBackendDescriptor_t d, cudn
 void mz_cudnn_finalize(mz_cudnn_graph *g, cudnnBackendDescriptor_t d, const char *what);
 void mz_cudnn_operation(mz_cudnn_graph *g, cudnnBackendDescriptor_t operation, const char *what); // the graph's next
 
-// --- plans -----------------------------------------------------------------------------------------------------------
+// --- plans ---------------------------------------------------------------------------------------------------------
 typedef struct mz_cudnn_plan {
     const char *refusal; // NULL: it can be run
     size_t workspace;    // bytes

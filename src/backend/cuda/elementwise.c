@@ -6,7 +6,7 @@ static const char *prepare_floats(mezzo_device *device, const mz_call *call, mz_
     return mz_cuda_storages(call, "a", "a");
 }
 
-// --- one input ------------------------------------------------------------------------------------------------------------
+// --- one input -----------------------------------------------------------------------------------------------------
 static mezzo_status run_map(mezzo_device *device, const mz_call *call, int map) {
     MZ_CUDA_TRY(mz_cu_map(mz_cuda(device)->stream, map, mz_cuda_array(&call->in[0]), mz_cuda_array(&call->out[0]),
                           mz_shape_count(&call->out[0].shape), call->attrs.alpha));
@@ -41,7 +41,7 @@ static mezzo_status run_dropout(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_dropout = {"dropout__cuda", prepare_floats, run_dropout};
 
-// --- two inputs -----------------------------------------------------------------------------------------------------------
+// --- two inputs ----------------------------------------------------------------------------------------------------
 static mezzo_status run_zip(mezzo_device *device, const mz_call *call, int zip) {
     MZ_CUDA_TRY(mz_cu_zip(mz_cuda(device)->stream, zip, mz_cuda_array(&call->in[0]), mz_cuda_array(&call->in[1]),
                           mz_cuda_array(&call->out[0]), mz_shape_count(&call->out[0].shape),
@@ -99,7 +99,7 @@ static mezzo_status run_accumulate(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_accumulate = {"accumulate__cuda", accumulate_prepare, run_accumulate};
 
-// --- swiglu ---------------------------------------------------------------------------------------------------------------
+// --- swiglu --------------------------------------------------------------------------------------------------------
 static const char *swiglu_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "a", "a");
@@ -122,7 +122,7 @@ static mezzo_status run_swiglu_dx(mezzo_device *device, const mz_call *call) {
 const mz_kernel mz_cuda_swiglu = {"swiglu__cuda", swiglu_prepare, run_swiglu};
 const mz_kernel mz_cuda_swiglu_dx = {"swiglu_dx__cuda", swiglu_prepare, run_swiglu_dx};
 
-// --- rope -----------------------------------------------------------------------------------------------------------------
+// --- rope ----------------------------------------------------------------------------------------------------------
 static const char *rope_table_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "i", "f");

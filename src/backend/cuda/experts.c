@@ -8,7 +8,7 @@ static const char *few_experts(int64_t experts) {
     return experts <= MOST_EXPERTS ? NULL : "more than 1024 experts";
 }
 
-// --- route ----------------------------------------------------------------------------------------------------------------
+// --- route ---------------------------------------------------------------------------------------------------------
 const char *mz_cuda_route_refusal(const mz_call *call) {
     const char *reason = mz_cuda_storages(call, "af", "fi");
     return reason != NULL ? reason : few_experts(mz_cuda_width(&call->in[0]));
@@ -71,7 +71,7 @@ static mezzo_status run_route_dx(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_route_dx = {"route_dx__cuda", route_dx_prepare, run_route_dx};
 
-// --- expert_order ---------------------------------------------------------------------------------------------------------
+// --- expert_order --------------------------------------------------------------------------------------------------
 static const char *expert_order_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     const char *reason = mz_cuda_storages(call, "i", "i");
@@ -87,7 +87,7 @@ static mezzo_status run_expert_order(mezzo_device *device, const mz_call *call) 
 }
 const mz_kernel mz_cuda_expert_order = {"expert_order__cuda", expert_order_prepare, run_expert_order};
 
-// --- rows there and back ------------------------------------------------------------------------------------------------------
+// --- rows there and back -------------------------------------------------------------------------------------------
 static const char *move_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "aiifa", "a");

@@ -1,7 +1,8 @@
-// linear, linear_dx and linear_dw in FP32 on tensor cores: each operand is split into three BF16 numbers, and the library multiplies these as one
-// BF16 product of six times the depth (kernels/fp32_parts.cu), or, where operands are large beside a sum over rows, as three products of three, two and
-// one times the depth, which read the same three parts. What is left out, x1·y2 + x2·y1 + x2·y2, is at most 1.002·2⁻²⁴ of |x·y|, a rounding of FP32,
-// which the ops' bounds have for each term of a sum (docs/dev/NUMERICS.md).
+// linear, linear_dx and linear_dw in FP32 on tensor cores: each operand is split into three BF16 numbers, and the
+// library multiplies these as one BF16 product of six times the depth (kernels/fp32_parts.cu), or, where operands are
+// large beside a sum over rows, as three products of three, two and one times the depth, which read the same three
+// parts. What is left out, x1·y2 + x2·y1 + x2·y2, is at most 1.002·2⁻²⁴ of |x·y|, a rounding of FP32, which the ops'
+// bounds have for each term of a sum (docs/dev/NUMERICS.md).
 #include "backend/cuda/storage.h"
 
 extern const mz_kernel mz_cuda_linear, mz_cuda_linear_dx, mz_cuda_linear_dw;
@@ -9,7 +10,8 @@ extern const mz_kernel mz_cuda_linear, mz_cuda_linear_dx, mz_cuda_linear_dw;
 enum { LEAST = 64, ALIGN = 256, ROUND = 256, USES = 300, PARTS = 3, PRODUCTS = 6 };
 #define MOST   ((int64_t)1 << 30) // bytes of the parts of the operand that has the rows; more rows go in turns
 #define WORTH  (1 << 28)          // multiplications: 10 µs without tensor cores
-// Numbers of operands from which it saves more to write parts once, not twice, than two more launches and adding to the result take.
+// Numbers of operands from which it saves more to write parts once, not twice, than two more launches and adding to the
+// result take.
 #define SHARED (3 << 20)
 
 // Turns that differ in what their products do: the first may write where the others add, the last may have fewer rows.

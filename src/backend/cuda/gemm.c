@@ -34,7 +34,7 @@ struct mz_cuda_matmul {
 #undef X
 };
 
-// --- the library ----------------------------------------------------------------------------------------------------------
+// --- the library ---------------------------------------------------------------------------------------------------
 static bool find_functions(struct mz_cuda_matmul *lt) {
     void *symbol;
     bool all = true;
@@ -101,7 +101,7 @@ void mz_gemm_close(mz_cuda_device *cuda) {
     cuda->matmul = NULL;
 }
 
-// --- plans ----------------------------------------------------------------------------------------------------------------
+// --- plans ---------------------------------------------------------------------------------------------------------
 static cudaDataType data_type(int dtype) {
     switch (dtype) {
     case MEZZO_F32:
@@ -158,8 +158,8 @@ static uint32_t alignment(int64_t batch, int64_t stride, int dtype) {
     return bytes;
 }
 
-// The library's proposals, best first by its own judgement. Splitting K with a sum in the result's own format, or in place, is left out:
-// the one rounds partial sums, the other need not repeat.
+// The library's proposals, best first by its own judgement. Splitting K with a sum in the result's own format, or in
+// place, is left out: the one rounds partial sums, the other need not repeat.
 static int propose(struct mz_cuda_matmul *lt, const mz_gemm *gemm, cublasLtMatmulHeuristicResult_t *out) {
     const mz_gemm_key *key = &gemm->key;
     cublasLtMatmulPreference_t wishes = NULL;
@@ -221,7 +221,7 @@ mz_gemm *mz_gemm_find(mz_cuda_device *cuda, const mz_gemm_key *key) {
     return gemm;
 }
 
-// --- running --------------------------------------------------------------------------------------------------------------
+// --- running -------------------------------------------------------------------------------------------------------
 static cublasStatus_t run_algorithm(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMatmulAlgo_t *algorithm,
                                     size_t bytes, const mz_gemm_data *data, void *workspace) {
     struct mz_cuda_matmul *lt = cuda->matmul;
@@ -248,7 +248,7 @@ mezzo_status mz_gemm_run(mz_cuda_device *cuda, const mz_gemm *gemm, const mz_gem
     return MEZZO_OK;
 }
 
-// --- measuring ------------------------------------------------------------------------------------------------------------
+// --- measuring -----------------------------------------------------------------------------------------------------
 enum { PROBE_COLUMNS = 32 };
 
 typedef struct rehearsal {
@@ -311,7 +311,8 @@ static float time_of(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMa
     return ok ? milliseconds / (float)runs : 0;
 }
 
-// Whether a candidate's result has the first one's bits: then a choice by time, which is not the same in every process, changes none.
+// Whether a candidate's result has the first one's bits: then a choice by time, which is not the same in every process,
+// changes none.
 static bool same_bits(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMatmulHeuristicResult_t *candidate,
                       const rehearsal *r, bool first) {
     int32_t differs = 1;
@@ -328,9 +329,10 @@ static bool same_bits(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtM
     return ok && !differs;
 }
 
-// --- how often dGELU rounds -----------------------------------------------------------------------------------------------
-// For small shapes the library gives dGELU to a kernel of its own, which reads the product rounded. The op rounds once: then the mean
-// distance from the exact value is 1/4 of a unit in the last place, after two roundings more than 1/3 (the sum of two such errors).
+// --- how often dGELU rounds ----------------------------------------------------------------------------------------
+// For small shapes the library gives dGELU to a kernel of its own, which reads the product rounded. The op rounds once:
+// then the mean distance from the exact value is 1/4 of a unit in the last place, after two roundings more than 1/3
+// (the sum of two such errors).
 #define MOST_MEAN_ERROR 0.29
 
 typedef struct probe {

@@ -36,7 +36,7 @@ static const char *check(const mz_call *call) {
     return NULL;
 }
 
-// --- tensor cores ---------------------------------------------------------------------------------------------------------
+// --- tensor cores --------------------------------------------------------------------------------------------------
 static const char *mma_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)out;
     const mz_cuda_device *cuda = mz_cuda(device);
@@ -80,7 +80,8 @@ static const char *wgmma_prepare(mezzo_device *device, const mz_call *call, mz_p
     mz_cu_grouped g = grouped_args(device, call);
     if (g.a.dtype == MEZZO_F32)
         return "multiplies bf16 and fp16";
-    // Measured on an H100: from 48 tiles on (2,048 rows, 8 × 512 × 256) they are faster than four times as many small ones.
+    // Measured on an H100: from 48 tiles on (2,048 rows, 8 × 512 × 256) they are faster than four times as many small
+    // ones.
     if (mz_cu_grouped_tiles(&g, 128) * 3 < g.sms)
         return "large tiles are too few to share";
     return mz_cu_grouped_wgmma(NULL, &g, true) != cudaSuccess ? "this build has no code for compute capability 9.0"
@@ -149,7 +150,7 @@ const mz_kernel mz_cuda_grouped_linear_parts = {"grouped_linear__cuda_parts", pa
 const mz_kernel mz_cuda_grouped_linear_dx_parts = {"grouped_linear_dx__cuda_parts", parts_prepare, parts_run};
 const mz_kernel mz_cuda_grouped_linear_dw_parts = {"grouped_linear_dw__cuda_parts", parts_prepare, parts_run};
 
-// --- FP32 arithmetic ------------------------------------------------------------------------------------------------------
+// --- FP32 arithmetic -----------------------------------------------------------------------------------------------
 static const char *fma_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     return check(call);

@@ -57,7 +57,7 @@ static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *ca
 }
 const mz_kernel mz_cuda_cross_entropy_dx = {"cross_entropy_dx__cuda", cross_entropy_dx_prepare, run_cross_entropy_dx};
 
-// --- both in one pass -------------------------------------------------------------------------------------------------------
+// --- both in one pass ----------------------------------------------------------------------------------------------
 static mezzo_status run_both(mezzo_device *device, const mz_call *first, const mz_call *second) {
     mz_cu_cross_entropy_args loss = loss_args(first);
     mz_cu_cross_entropy_dx_args gradient = gradient_args(second);

@@ -1,13 +1,15 @@
-// linear, matmul, linear_dx, linear_dw: which product cuBLASLt runs, what its epilogue does and what an own kernel does after it.
+// linear, matmul, linear_dx, linear_dw: which product cuBLASLt runs, what its epilogue does and what an own kernel does
+// after it.
 //
-// Tensors are row-major and cuBLASLt's matrices column-major, so that a tensor [R, C] is its matrix [C, R]. With x [M, K], w [N, K],
-// y [M, N]:
+// Tensors are row-major and cuBLASLt's matrices column-major, so that a tensor [R, C] is its matrix [C, R]. With x [M,
+// K], w [N, K], y [M, N]:
 //   linear     y  = x·wᵀ   D [N, M] = wᵀ-stored(K×N, T) · x(K×M)
 //   linear_dx  dx = dy·w   D [K, M] = w(K×N) · dy(N×M)
 //   linear_dw  dw = dyᵀ·x  D [K, N] = x(K×M) · dy(N×M, T)
-// Rounding (docs/dev/NUMERICS.md): the library's epilogues work on the FP32 sum and round once, which is more exact than the separate
-// ops and within their bound; where they cannot do what an op needs, the sum or its rounded value goes through an own kernel.
-// FP8 operands would come with per-tensor scales (the operation's A_SCALE_POINTER and B_SCALE_POINTER); linear has the layout it needs.
+// Rounding (docs/dev/NUMERICS.md): the library's epilogues work on the FP32 sum and round once, which is more exact
+// than the separate ops and within their bound; where they cannot do what an op needs, the sum or its rounded value
+// goes through an own kernel. FP8 operands would come with per-tensor scales (the operation's A_SCALE_POINTER and
+// B_SCALE_POINTER); linear has the layout it needs.
 #include "backend/cuda/matmul.h"
 
 typedef enum target { TO_OUTPUT, TO_PREACT, TO_WORKSPACE } target; // what the product writes
@@ -38,15 +40,16 @@ static bool low(int dtype) {
     return dtype == MEZZO_BF16 || dtype == MEZZO_F16;
 }
 
-// Whether the library's epilogues may be used: where rows do not start at multiples of 16 bytes (8 elements), its older kernels serve,
-// and these round the product before the bias, the residual or the slope is met (seen with cuBLASLt 13.1 on an H200: errors of two
-// roundings of FP16 and BF16).
+// Whether the library's epilogues may be used: where rows do not start at multiples of 16 bytes (8 elements), its older
+// kernels serve, and these round the product before the bias, the residual or the slope is met (seen with cuBLASLt 13.1
+// on an H200: errors of two roundings of FP16 and BF16).
 static bool aligned(const mz_gemm_key *key) {
     return key->lda % 8 == 0 && key->ldb % 8 == 0 && key->ldd % 8 == 0;
 }
 
-// What both operands are multiplied in; -1: no such arithmetic. A wider storage is rounded to the compute dtype, a narrower one widened;
-// two equal low ones stay as they are even where FP32 was asked for: their products are exact in FP32.
+// What both operands are multiplied in; -1: no such arithmetic. A wider storage is rounded to the compute dtype, a
+// narrower one widened; two equal low ones stay as they are even where FP32 was asked for: their products are exact in
+// FP32.
 static int operand_dtype(const mz_cuda_device *cuda, const mz_call *call, int a, int b) {
     mezzo_dtype compute = call->numerics.compute;
     int dtype = MEZZO_F32;
@@ -130,7 +133,7 @@ static mezzo_status run_product(mz_cuda_device *cuda, const mz_call *call, const
     return MEZZO_OK;
 }
 
-// --- linear ---------------------------------------------------------------------------------------------------------------
+// --- linear --------------------------------------------------------------------------------------------------------
 static int forward_epilogue(mz_act act, bool bias, bool preact) {
     if (act == MZ_ACT_GELU_TANH)
         return (preact ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU) | (bias ? CUBLASLT_EPILOGUE_BIAS : 0);
@@ -149,8 +152,9 @@ static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key 
         return false;
     key.result = (int)y->dtype;
     if (act != MZ_ACT_NONE) {
-        // Its GELU is good for 16-bit results only: on an H200 9 of 512 slopes of FP32 were off by more than the bound. ReLU's saved
-        // input is a bit mask there; GELU's is in the operands' format, and its sum is rounded in between here where a residual follows.
+        // Its GELU is good for 16-bit results only: on an H200 9 of 512 slopes of FP32 were off by more than the bound.
+        // ReLU's saved input is a bit mask there; GELU's is in the operands' format, and its sum is rounded in between
+        // here where a residual follows.
         if ((act != MZ_ACT_GELU_TANH && act != MZ_ACT_RELU) || mz_present(residual) || key.result != key.operand ||
             !low(key.operand) || (mz_present(preact) && (act == MZ_ACT_RELU || (int)preact->dtype != key.operand)))
             return false;
@@ -174,8 +178,8 @@ static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key 
     return r->convert_bias && take(cuda, &key, r) == NULL;
 }
 
-// The product alone, or with the bias, and an own kernel for the rest: on z rounded to `via` where that is the operands' format and
-// the bias is in it already, else on the FP32 sum.
+// The product alone, or with the bias, and an own kernel for the rest: on z rounded to `via` where that is the
+// operands' format and the bias is in it already, else on the FP32 sum.
 static const char *linear_in_two(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
     const mz_tensor *bias = &call->in[2], *preact = &call->out[1];
     *r = (route){.finish = true, .target = TO_WORKSPACE};
@@ -249,7 +253,7 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-// --- linear_dx ------------------------------------------------------------------------------------------------------------
+// --- linear_dx -----------------------------------------------------------------------------------------------------
 static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
     const mz_tensor *w = &call->in[1], *preact = &call->in[2], *dx = &call->out[0];
     const char *reason = check(cuda, call, 0, 1);
@@ -262,8 +266,8 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
     bool storable = (int)dx->dtype == key.operand || dx->dtype == MEZZO_F32;
     *r = (route){.target = TO_OUTPUT};
     bool whole = false, cached = (size_t)(key.m * key.n) * sizeof(float) <= (size_t)cuda->l2;
-    // A product that stays in L2 in FP32 is finished sooner by an own kernel: the library's for dGELU is an older one (2048 x 3072 x 768 on an
-    // H100: 43 µs, a plain product 16).
+    // A product that stays in L2 in FP32 is finished sooner by an own kernel: the library's for dGELU is an older one
+    // (2048 x 3072 x 768 on an H100: 43 µs, a plain product 16).
     if (mz_present(preact) && low(key.operand) && call->attrs.act == MZ_ACT_GELU_TANH && !cached &&
         (int)preact->dtype == key.operand && (int)dx->dtype == key.operand && aligned(&key)) {
         mz_gemm_key fused = key;
@@ -304,7 +308,7 @@ static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-// --- linear_dw ------------------------------------------------------------------------------------------------------------
+// --- linear_dw -----------------------------------------------------------------------------------------------------
 static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
     const mz_tensor *dy = &call->in[0], *dw = &call->out[0], *db = &call->out[1];
     const char *reason = check(cuda, call, 0, 1);
@@ -341,7 +345,7 @@ static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-// --- matmul ---------------------------------------------------------------------------------------------------------------
+// --- matmul --------------------------------------------------------------------------------------------------------
 static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
     const mz_tensor *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
     const char *reason = check(cuda, call, 0, 1);
@@ -382,7 +386,7 @@ static mezzo_status matmul_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-// --- the kernels ----------------------------------------------------------------------------------------------------------
+// --- the kernels ---------------------------------------------------------------------------------------------------
 typedef const char *route_of(mz_cuda_device *cuda, const mz_call *call, route *r);
 
 static const char *prepare(mezzo_device *device, const mz_call *call, route_of *find, mz_prepared *out) {

@@ -1,5 +1,5 @@
-// Matrix products through cuBLASLt: one plan for each shape, dtypes and epilogue, made when a program is planned and kept in the
-// device. The library is opened at run time.
+// Matrix products through cuBLASLt: one plan for each shape, dtypes and epilogue, made when a program is planned and
+// kept in the device. The library is opened at run time.
 #ifndef MZ_CUDA_MATMUL_H
 #define MZ_CUDA_MATMUL_H
 
@@ -7,8 +7,8 @@
 
 #include "backend/cuda/cuda.h"
 
-// D = epilogue(op(A)·op(B) + beta·C) in cuBLASLt's words: matrices are column-major, op(A) is [m, k], op(B) [k, n], D [m, n].
-// Compared byte by byte: zero it first.
+// D = epilogue(op(A)·op(B) + beta·C) in cuBLASLt's words: matrices are column-major, op(A) is [m, k], op(B) [k, n], D
+// [m, n]. Compared byte by byte: zero it first.
 typedef struct mz_gemm_key {
     int64_t m, n, k, batch;
     int64_t lda, ldb, ldd; // C and an epilogue's aux matrix lie as D
@@ -42,8 +42,8 @@ typedef struct mz_gemm_data {
 
 // The plan of a key, made on first use. A refusal stays with the plan. NULL: host memory ran out.
 mz_gemm *mz_gemm_find(mz_cuda_device *cuda, const mz_gemm_key *key);
-// Chooses among the algorithms that give the same bits as the library's first proposal the one measured fastest, once for a plan.
-// Takes device memory for the time of measuring; where there is not enough the first proposal stays.
+// Chooses among the algorithms that give the same bits as the library's first proposal the one measured fastest, once
+// for a plan. Takes device memory for the time of measuring; where there is not enough the first proposal stays.
 void mz_gemm_measure(mz_cuda_device *cuda, mz_gemm *gemm);
 mezzo_status mz_gemm_run(mz_cuda_device *cuda, const mz_gemm *gemm, const mz_gemm_data *data, void *workspace);
 

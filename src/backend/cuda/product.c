@@ -1,4 +1,5 @@
-// The products with an epilogue that own kernels do on compute capability 9.0 (kernels/product.cu): which calls of linear and linear_dx these are.
+// The products with an epilogue that own kernels do on compute capability 9.0 (kernels/product.cu): which calls of
+// linear and linear_dx these are.
 #include "backend/cuda/storage.h"
 
 enum { LEAST_ROWS = 256 };
@@ -31,7 +32,7 @@ static const char *check_code(const mz_cuda_device *cuda, const mz_cu_product *g
     return ready ? NULL : "this build has no code for compute capability 9.0a";
 }
 
-// --- linear: bias, FP32 residual ----------------------------------------------------------------------------------------------------
+// --- linear: bias, FP32 residual -----------------------------------------------------------------------------------
 // The residual is worth it where the product is long: a short one is the memory's work in any kernel.
 enum { LEAST_INNER = 2048 };
 
@@ -67,7 +68,7 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_linear_product = {"linear__cuda_product", linear_prepare, linear_run};
 
-// --- linear_dx: GELU's slope, the sums of dx's columns ------------------------------------------------------------------------------
+// --- linear_dx: GELU's slope, the sums of dx's columns -------------------------------------------------------------
 static const char *linear_dx_args(const mz_cuda_device *cuda, const mz_call *call, mz_cu_product *g) {
     const mz_tensor *preact = &call->in[2];
     bool dsum = call->n_out > 1 && mz_present(&call->out[1]);

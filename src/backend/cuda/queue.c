@@ -45,7 +45,7 @@ void mz_cuda_queue_close(mz_cuda_device *cuda) {
     mz_free(cuda->events);
 }
 
-// --- fetches ---------------------------------------------------------------------------------------------------------
+// --- fetches -------------------------------------------------------------------------------------------------------
 void mz_cuda_fetch_close(mezzo_device *device, mz_fetch *fetch) {
     if (fetch == NULL)
         return;
@@ -100,7 +100,7 @@ mezzo_status mz_cuda_fetched(mezzo_device *device, mz_fetch *fetch, const void *
     return MEZZO_OK;
 }
 
-// --- graphs ----------------------------------------------------------------------------------------------------------
+// --- graphs --------------------------------------------------------------------------------------------------------
 mezzo_status mz_cuda_capture_begin(mezzo_device *device) {
     mz_cuda_device *cuda = mz_cuda(device);
     MZ_CUDA_TRY(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
@@ -158,7 +158,7 @@ mezzo_status mz_cuda_capture_wait(mezzo_device *device, int event) {
     return MEZZO_OK;
 }
 
-// --- marks -----------------------------------------------------------------------------------------------------------
+// --- marks ---------------------------------------------------------------------------------------------------------
 mezzo_status mz_cuda_mark(mezzo_device *device, int mark) {
     mz_cuda_device *cuda = mz_cuda(device);
     MZ_CUDA_TRY(cudaEventRecord(cuda->marks[mark], cuda->stream));

@@ -10,7 +10,7 @@ static void set_rows(const mz_tensor *t, int64_t *rows, int *width) {
     *rows = mz_shape_count(&t->shape) / *width;
 }
 
-// --- layer norm and RMS norm ------------------------------------------------------------------------------------------------
+// --- layer norm and RMS norm ---------------------------------------------------------------------------------------
 static const char *layernorm_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "affa", "affa");
@@ -107,7 +107,7 @@ static mezzo_status run_rmsnorm_bwd(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_rmsnorm_bwd = {"rmsnorm_bwd__cuda", rmsnorm_bwd_prepare, run_rmsnorm_bwd};
 
-// --- softmax --------------------------------------------------------------------------------------------------------------
+// --- softmax -------------------------------------------------------------------------------------------------------
 static const char *softmax_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "a", "a");

@@ -20,7 +20,7 @@ static view view_along(const mz_shape *shape, int axis) {
     return v;
 }
 
-// --- sums -----------------------------------------------------------------------------------------------------------------
+// --- sums ----------------------------------------------------------------------------------------------------------
 static int parts_of(mezzo_device *device, const mz_call *call) {
     view v = view_along(&call->in[0].shape, call->attrs.axis);
     return mz_cu_sum_parts(v.outer, v.axis, v.inner, mz_cuda(device)->sms);
@@ -70,7 +70,7 @@ static mezzo_status run_expand(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_expand = {"expand__cuda", expand_prepare, run_expand};
 
-// --- pieces ---------------------------------------------------------------------------------------------------------------
+// --- pieces --------------------------------------------------------------------------------------------------------
 static const char *same_storage(const mz_call *call) {
     for (int i = 0; i < call->n_in; i++)
         if (call->in[i].dtype != call->in[0].dtype)

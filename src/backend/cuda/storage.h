@@ -1,6 +1,5 @@
-// What storages a call's slots may have here, as one letter a slot: a any float (fp32, bf16, fp16), f fp32, i i32, u bytes, m fp32 or bytes
-// (masters). The last
-// letter goes on for further slots; absent slots pass.
+// What storages a call's slots may have here, as one letter a slot: a any float (fp32, bf16, fp16), f fp32, i i32, u
+// bytes, m fp32 or bytes (masters). The last letter goes on for further slots; absent slots pass.
 #ifndef MZ_CUDA_STORAGE_H
 #define MZ_CUDA_STORAGE_H
 

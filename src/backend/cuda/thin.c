@@ -1,5 +1,5 @@
-// linear, linear_dx and linear_dw with a matrix of at most 16 rows, in FP32: the host side. cuBLASLt has no kernel for such a shape that reads x
-// at the memory's pace.
+// linear, linear_dx and linear_dw with a matrix of at most 16 rows, in FP32: the host side. cuBLASLt has no kernel for
+// such a shape that reads x at the memory's pace.
 #include "backend/cuda/storage.h"
 
 // x [M, K] (dy [M, N]), w [N, K]; which slots hold them differs by op.
@@ -68,7 +68,7 @@ const mz_kernel mz_cuda_linear_thin = {"linear__cuda_thin", thin_prepare, thin_r
 const mz_kernel mz_cuda_linear_dx_thin = {"linear_dx__cuda_thin", thin_prepare, thin_run};
 const mz_kernel mz_cuda_linear_dw_thin = {"linear_dw__cuda_thin", thin_prepare, thin_run};
 
-// --- a router's logits and what they choose, in one piece; the way back ---------------------------------------------------------
+// --- a router's logits and what they choose, in one piece; the way back --------------------------------------------
 static mezzo_status run_forward(mezzo_device *device, const mz_call *first, const mz_call *second) {
     mz_cu_thin g = thin_args(first);
     mz_cu_route_args route = mz_cuda_route_args(second);

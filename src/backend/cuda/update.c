@@ -67,7 +67,7 @@ static int segments_in(const mz_tensor *t) {
     return (int)((size_t)mz_shape_count(&t->shape) / sizeof(mz_segment));
 }
 
-// --- grad_stats -----------------------------------------------------------------------------------------------------------
+// --- grad_stats ----------------------------------------------------------------------------------------------------
 static const char *grad_stats_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     // The number of chunks, and their sums: at most one chunk more a segment than the buffer has whole ones.
@@ -87,7 +87,7 @@ static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_grad_stats = {"grad_stats__cuda", grad_stats_prepare, run_grad_stats};
 
-// --- inspect --------------------------------------------------------------------------------------------------------------
+// --- inspect -------------------------------------------------------------------------------------------------------
 static const char *inspect_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     const char *reason = mz_cuda_storages(call, "a", "u");
@@ -115,7 +115,7 @@ static mezzo_status run_inspect(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_inspect = {"inspect__cuda", inspect_prepare, run_inspect};
 
-// --- optimizers -----------------------------------------------------------------------------------------------------------
+// --- optimizers ----------------------------------------------------------------------------------------------------
 static void fill_update(mezzo_device *device, const mz_call *call, mz_cu_update_args *args) {
     const mz_update_attrs *u = call->attrs.update;
     *args = (mz_cu_update_args){.segments = call->in[1].data,
@@ -197,7 +197,7 @@ static mezzo_status run_histogram(mezzo_device *device, const mz_call *call) {
 _Static_assert((int)MZ_CU_HISTOGRAM_BUCKETS == (int)MZ_HISTOGRAM_BUCKETS, "launch.h's buckets are backend.h's");
 const mz_kernel mz_cuda_histogram = {"histogram__cuda", histogram_prepare, run_histogram};
 
-// --- control --------------------------------------------------------------------------------------------------------------
+// --- control -------------------------------------------------------------------------------------------------------
 static const char *control_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     return mz_cuda_storages(call, "u", "u");

@@ -129,7 +129,8 @@ void mz_ref_attention_cached(const mz_call *call) {
     }
 }
 
-// With p = exp(s - lse), m = the dropout factors, Δ_i = dy_i·y_i (= Σ_j p_ij·m_ij·(dy_i·v_j), as y is the sum of p·m·v):
+// With p = exp(s - lse), m = the dropout factors, Δ_i = dy_i·y_i (= Σ_j p_ij·m_ij·(dy_i·v_j), as y is the sum of
+// p·m·v):
 //   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
 void mz_ref_attention_bwd(const mz_call *call) {
     const mz_tensor *y = &call->in[4], *lse = &call->in[5];

@@ -3,7 +3,7 @@
 
 #include "backend/ref/ref.h"
 
-// --- kernels --------------------------------------------------------------------------------------------------------------
+// --- kernels -------------------------------------------------------------------------------------------------------
 static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors, int n) {
     const mz_op_info *info = &mz_op_table[op];
     int listed = outputs ? info->n_out : info->n_in;
@@ -96,7 +96,7 @@ static bool ref_takes_padding(mz_op op) { // elements are read and written by th
     return op < MZ_OP_COUNT;
 }
 
-// --- the device -------------------------------------------------------------------------------------------------------------
+// --- the device ----------------------------------------------------------------------------------------------------
 extern const mz_backend mz_backend_ref;
 
 static mezzo_status ref_open(int index, int threads, mezzo_device **out) {

@@ -3,8 +3,8 @@
 
 #include "backend/ref/ref.h"
 
-// Current scaling: each part's scale is the least power of two that brings its largest magnitude to at most the format's. A
-// part that has infinities or NaNs keeps the scale 1, so that they stay what they are.
+// Current scaling: each part's scale is the least power of two that brings its largest magnitude to at most the
+// format's. A part that has infinities or NaNs keeps the scale 1, so that they stay what they are.
 static void find_scales(const mz_tensor *x, const mz_tensor *y, const mz_tensor *scale) {
     int64_t n = mz_shape_count(&y->shape), parts = mz_scale_count(y->scaling, &y->shape);
     float *most = scale->data;

@@ -19,8 +19,8 @@ static double log_sum_exp(const mz_tensor *x, int64_t start, int64_t width) {
     return max + log(sum);
 }
 
-// A target outside [0, V) that is not ignored makes the loss NaN, and its row's gradient too: kernels cannot report bad data, the
-// non-finite guard can.
+// A target outside [0, V) that is not ignored makes the loss NaN, and its row's gradient too: kernels cannot report bad
+// data, the non-finite guard can.
 void mz_ref_cross_entropy(const mz_call *call) {
     const mz_tensor *logits = &call->in[0], *targets = &call->in[1];
     int64_t width = logits->shape.dim[logits->shape.rank - 1], rows = mz_shape_count(&logits->shape) / width;

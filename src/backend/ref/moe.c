@@ -12,7 +12,8 @@ static double sigmoid(double x) {
     return 1 / (1 + exp(-x));
 }
 
-// What expert e of a token is chosen by; experts outside the best groups count as -∞. A group is as good as its two best.
+// What expert e of a token is chosen by; experts outside the best groups count as -∞. A group is as good as its two
+// best.
 typedef struct token {
     const mz_call *call;
     int64_t start, experts; // of its logits
@@ -79,7 +80,8 @@ void mz_ref_route(const mz_call *call) {
     }
 }
 
-// w_j = α·s_j/S, S = Σ s + 1e-20, s = sigmoid(x): dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j); not normalised: α·dw_j·s_j·(1 - s_j).
+// w_j = α·s_j/S, S = Σ s + 1e-20, s = sigmoid(x): dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j); not normalised:
+// α·dw_j·s_j·(1 - s_j).
 void mz_ref_route_dx(const mz_call *call) {
     const mz_tensor *dw = &call->in[0], *x = &call->in[1], *indices = &call->in[2], *dx = &call->out[0];
     int64_t k = call->attrs.top_k, tokens = mz_shape_count(&dw->shape) / k,
@@ -159,7 +161,7 @@ void mz_ref_combine_dw(const mz_call *call) {
     }
 }
 
-// --- the experts' products ------------------------------------------------------------------------------------------------------
+// --- the experts' products -----------------------------------------------------------------------------------------
 // w's [E, N, K] and, for row r, its expert.
 static int64_t expert_of(const mz_tensor *offsets, int64_t row) {
     int64_t e = 0;

@@ -3,7 +3,8 @@
 
 #include "backend/ref/ref.h"
 
-// The value that is normalised: x + residual as `sum` stores it, so that backward, which reads `sum`, sees the same numbers.
+// The value that is normalised: x + residual as `sum` stores it, so that backward, which reads `sum`, sees the same
+// numbers.
 static double layernorm_input(const mz_call *call, int64_t i) {
     double s = mz_ref_get(&call->in[0], i);
     if (mz_present(&call->in[3]))
@@ -42,7 +43,8 @@ void mz_ref_layernorm(const mz_call *call) {
     }
 }
 
-// With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂, dbias = Σ_rows dy.
+// With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂,
+// dbias = Σ_rows dy.
 void mz_ref_layernorm_bwd(const mz_call *call) {
     const mz_tensor *dy = &call->in[0], *x = &call->in[1], *weight = &call->in[2], *dres = &call->in[5];
     const mz_tensor *dx = &call->out[0];

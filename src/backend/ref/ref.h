@@ -1,5 +1,5 @@
-// The reference backend: every op in plain C, FP64 inside, any float dtype in every slot. The truth that the other backends are tested
-// against, so it is written to be read, and shares no code with them.
+// The reference backend: every op in plain C, FP64 inside, any float dtype in every slot. The truth that the other
+// backends are tested against, so it is written to be read, and shares no code with them.
 #ifndef MZ_REF_H
 #define MZ_REF_H
 
@@ -8,7 +8,8 @@
 // One function per row of ops.def; an op without one does not link. Numerics, for every op:
 //   - an element is loaded exactly into FP64 and a result is rounded once, to nearest, into its slot's dtype;
 //   - products of matmul-class ops see their operands rounded to numerics.compute first (TF32: 10 fraction bits);
-//   - sums are FP64 in index order whatever numerics.accumulate and .reduce say: other backends are bounded against that.
+//   - sums are FP64 in index order whatever numerics.accumulate and .reduce say: other backends are bounded against
+//   that.
 #define OP(name, ...)          void mz_ref_##name(const mz_call *call);
 #define OP_BACKWARD(name, ...) void mz_ref_##name(const mz_call *call);
 #define OP_STATE(name, ...)    void mz_ref_##name(const mz_call *call);
@@ -17,7 +18,7 @@
 #undef OP_BACKWARD
 #undef OP_STATE
 
-// --- elements (element.c) -------------------------------------------------------------------------------------------------
+// --- elements (element.c) ------------------------------------------------------------------------------------------
 double mz_ref_get(const mz_tensor *t,
                   int64_t logical); // elements by their number in the shape, wherever they are stored
 void mz_ref_put(const mz_tensor *t, int64_t logical, double x);
@@ -41,10 +42,11 @@ typedef struct mz_ref_view {
 } mz_ref_view;
 mz_ref_view mz_ref_view_along(const mz_shape *shape, int axis);
 
-// --- shared formulas (elementwise.c) --------------------------------------------------------------------------------------
+// --- shared formulas (elementwise.c) -------------------------------------------------------------------------------
 double mz_ref_activation(mz_act act, double x);
 double mz_ref_activation_dx(mz_act act, double dy, double x); // dy · act'(x)
-// Dropout's factor of an element: 0, or 1/(1-p) as FP32. The element's word is word (element mod 4) of Philox block element/4.
+// Dropout's factor of an element: 0, or 1/(1-p) as FP32. The element's word is word (element mod 4) of Philox block
+// element/4.
 double mz_ref_dropout_factor(const mz_call *call, int64_t element);
 
 #endif

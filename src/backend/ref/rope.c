@@ -1,11 +1,11 @@
-// Rotary position embedding (Su et al., "RoFormer", arXiv:2104.09864): pairs of a head's dimensions are turned by an angle that grows
-// with the position.
+// Rotary position embedding (Su et al., "RoFormer", arXiv:2104.09864): pairs of a head's dimensions are turned by an
+// angle that grows with the position.
 #include <math.h>
 
 #include "backend/ref/ref.h"
 
-// Frequencies and angles are FP32 numbers in the models' own code, and a rounding of an angle of 1,000 is not small: so they are part
-// of what the op computes. freq_i = 1/theta^(2i/R).
+// Frequencies and angles are FP32 numbers in the models' own code, and a rounding of an angle of 1,000 is not small: so
+// they are part of what the op computes. freq_i = 1/theta^(2i/R).
 void mz_ref_rope_table(const mz_call *call) {
     const mz_tensor *positions = &call->in[0], *table = &call->out[0]; // [T], [T, R]
     int64_t length = table->shape.dim[0], dims = table->shape.dim[1], half = dims / 2;

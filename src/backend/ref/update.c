@@ -1,6 +1,6 @@
-// The update ops: gradient statistics, the step's decisions, optimizers, shadow weights and the loss scale. The arithmetic on parameters
-// is FP32, operation for operation torch's, with constants computed in FP64 and rounded once: it defines what a step is, so here
-// FP64 would not be the truth but another optimizer.
+// The update ops: gradient statistics, the step's decisions, optimizers, shadow weights and the loss scale. The
+// arithmetic on parameters is FP32, operation for operation torch's, with constants computed in FP64 and rounded once:
+// it defines what a step is, so here FP64 would not be the truth but another optimizer.
 #include <math.h>
 
 #include "backend/ref/ref.h"
@@ -237,8 +237,8 @@ void mz_ref_refresh(const mz_call *call) {
     }
 }
 
-// torch's _amp_update_scale_, but: growth at or past the interval, the cap, the floor and the hysteresis. A scale that would become
-// infinite stays as it is.
+// torch's _amp_update_scale_, but: growth at or past the interval, the cap, the floor and the hysteresis. A scale that
+// would become infinite stays as it is.
 static void update_scale(const mz_update_attrs *update, mz_scaler_block *block, bool found) {
     if (found) {
         bool at_floor = update->min_scale > 0 && (double)block->scale <= update->min_scale;

@@ -1,7 +1,7 @@
 // Several files' words about precision, judged together. Who is followed where they differ, in the order of `rank`:
-//   DeepSpeed's engine reads its own file. Lightning's Trainer reads its own argument. A trainer that turns fp16 or bf16 on
-//   overwrites accelerate's mixed_precision (Hugging Face's TrainingArguments do). A trainer that turns nothing on leaves
-//   accelerate's in force: Accelerator.prepare() wraps the model in it, whatever the trainer believes.
+//   DeepSpeed's engine reads its own file. Lightning's Trainer reads its own argument. A trainer that turns fp16 or
+//   bf16 on overwrites accelerate's mixed_precision (Hugging Face's TrainingArguments do). A trainer that turns nothing
+//   on leaves accelerate's in force: Accelerator.prepare() wraps the model in it, whatever the trainer believes.
 #include "study/agree/agreement.h"
 
 static const char *const finding_names[] = {
@@ -43,7 +43,7 @@ static mz_finding *find(mz_agreement *out, mz_finding_kind kind) {
 #define TELL(finding, ...) (void)snprintf((finding)->text, sizeof(finding)->text, __VA_ARGS__)
 #define FIX(finding, ...)  (void)snprintf((finding)->fix, sizeof(finding)->fix, __VA_ARGS__)
 
-// --- who is followed ----------------------------------------------------------------------------------------------------------
+// --- who is followed -----------------------------------------------------------------------------------------------
 static const mz_vote *word_of(const mz_asked *file) {
     return file->decides >= 0 ? &file->votes[file->decides] : NULL;
 }
@@ -116,7 +116,7 @@ static mz_said_scaler scaler_of(const mz_asked *file, const mz_vote *v, mz_said_
     return anywhere;
 }
 
-// --- one file by itself -------------------------------------------------------------------------------------------------------
+// --- one file by itself --------------------------------------------------------------------------------------------
 static void judge_file(const mz_asked *file, mz_agreement *out) {
     if (file->unknown.line != 0) {
         mz_finding *f = find(out, MZ_FINDING_UNKNOWN);
@@ -158,7 +158,7 @@ static void judge_clipping(const mz_asked *files, int n, const mz_vote *v, mz_sa
     }
 }
 
-// --- the device -----------------------------------------------------------------------------------------------------------------
+// --- the device ----------------------------------------------------------------------------------------------------
 static const char *lacking(const mz_where *where, bool cpu, mz_ask ask) {
     if (cpu)
         switch (ask) {
@@ -244,7 +244,7 @@ static void judge_gpus(const mz_asked *file, const mz_where *where, mz_agreement
     }
 }
 
-// --- together -------------------------------------------------------------------------------------------------------------------
+// --- together ------------------------------------------------------------------------------------------------------
 static void judge_disagreement(const mz_asked *files, int n, const mz_asked *leader, const mz_vote *v,
                                mz_agreement *out) {
     for (int i = 0; i < n; i++) {
@@ -307,7 +307,8 @@ static void judge_silence(const mz_asked *files, int n, mz_agreement *out) {
     }
 }
 
-// AMP that a trainer turns on goes through its accelerator; created with "no", autocast() does nothing and no gradient is scaled.
+// AMP that a trainer turns on goes through its accelerator; created with "no", autocast() does nothing and no gradient
+// is scaled.
 static bool judge_behind(const mz_asked *files, int n, const mz_asked *leader, mz_agreement *out) {
     const mz_vote *v = word_of(leader);
     const mz_asked *by = leader->accelerator_no.line != 0 ? leader : NULL;

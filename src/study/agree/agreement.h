@@ -1,8 +1,8 @@
 // Do configuration files agree about precision? What each asks for, what would really run, and every conflict.
 //
-// Knows Mezzo's own configuration, Hugging Face accelerate's (YAML or JSON), DeepSpeed's JSON, Lightning's `trainer:`, MMEngine's
-// `optim_wrapper`, Detectron2's SOLVER, nanoGPT's assignments, and any trainer's YAML with amp, fp16, bf16, precision,
-// mixed_precision or dtype keys (Hugging Face's TrainingArguments among them).
+// Knows Mezzo's own configuration, Hugging Face accelerate's (YAML or JSON), DeepSpeed's JSON, Lightning's `trainer:`,
+// MMEngine's `optim_wrapper`, Detectron2's SOLVER, nanoGPT's assignments, and any trainer's YAML with amp, fp16, bf16,
+// precision, mixed_precision or dtype keys (Hugging Face's TrainingArguments among them).
 #ifndef MZ_STUDY_AGREEMENT_H
 #define MZ_STUDY_AGREEMENT_H
 

@@ -1,4 +1,5 @@
-// One configuration file as what it asks for. The keys are those that the frameworks document; see docs/doctor.md for the table.
+// One configuration file as what it asks for. The keys are those that the frameworks document; see docs/doctor.md for
+// the table.
 #include <ctype.h>
 #include <stdlib.h>
 
@@ -26,15 +27,15 @@ const char *mz_asker_name(mz_asker asker) {
     return asker_names[asker];
 }
 
-// --- words ------------------------------------------------------------------------------------------------------------------
+// --- words ---------------------------------------------------------------------------------------------------------
 typedef struct word {
     const char *text;
     mz_ask ask;
     bool pure;
 } word;
 
-// What the frameworks write, in lower case and without "torch.", that is no name of one precision: no mixed precision, "amp"
-// with its tool's own meaning, and parameters in a low format. All else is precisions.def's.
+// What the frameworks write, in lower case and without "torch.", that is no name of one precision: no mixed precision,
+// "amp" with its tool's own meaning, and parameters in a low format. All else is precisions.def's.
 static const word words[] = {
     {"no", MZ_ASK_FP32, false},
     {"none", MZ_ASK_FP32, false},
@@ -103,7 +104,7 @@ static bool one_of(const char *name, const char *list) { // " a b c "
     return strstr(list, padded) != NULL;
 }
 
-// --- one file -----------------------------------------------------------------------------------------------------------------
+// --- one file ------------------------------------------------------------------------------------------------------
 typedef struct reader {
     mz_asked *out;
     bool amp_on, amp_default; // amp: true without a format of its own
@@ -473,7 +474,8 @@ static void drop_legacy(mz_asked *out) {
     out->n_votes = n;
 }
 
-// amp: true means its dtype, or float16, which is torch.amp's default on a GPU; where one of fp16, bf16 is on, amp says no more.
+// amp: true means its dtype, or float16, which is torch.amp's default on a GPU; where one of fp16, bf16 is on, amp says
+// no more.
 static void settle_amp(reader *r) {
     mz_asked *out = r->out;
     bool on = false;
@@ -565,7 +567,7 @@ mezzo_status mz_asked_read(const char *path, mz_asked *out) {
     return status;
 }
 
-// --- several files ------------------------------------------------------------------------------------------------------------
+// --- several files -------------------------------------------------------------------------------------------------
 void mz_asked_set_free(mz_asked_set *set) {
     for (size_t i = 0; i < set->n; i++)
         mz_free(set->paths[i]);

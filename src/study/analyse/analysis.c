@@ -38,8 +38,9 @@ static mezzo_status summarize_field(const mz_pair *pairs, size_t n, size_t field
     return count > 0 ? mz_summarize(scratch, count, out) : MEZZO_OK;
 }
 
-// --- crossings ------------------------------------------------------------------------------------------------------------------
-// Sign changes of ln(median) along the points. A point at exactly 1 is no sign; a crossing over such points lies in their middle.
+// --- crossings -----------------------------------------------------------------------------------------------------
+// Sign changes of ln(median) along the points. A point at exactly 1 is no sign; a crossing over such points lies in
+// their middle.
 static int find_crossings(const int64_t *tokens, const double *median, size_t n, mz_crossing *out) {
     int found = 0;
     for (size_t last = 0, i = 0; i < n && found < MZ_CROSSINGS_MAX; i++) {
@@ -124,7 +125,7 @@ static mezzo_status bootstrap_crossings(mz_curve *c, const resampler *r, const i
     return MEZZO_OK;
 }
 
-// --- a width --------------------------------------------------------------------------------------------------------------------
+// --- a width -------------------------------------------------------------------------------------------------------
 static int compare_pairs(const void *x, const void *y) { // by width, then tokens
     const mz_pair *a = x, *b = y;
     if (a->key.d_model != b->key.d_model)
@@ -199,7 +200,7 @@ fail:
     return status;
 }
 
-// --- what moves the speedup -----------------------------------------------------------------------------------------------------
+// --- what moves the speedup ----------------------------------------------------------------------------------------
 static double column_value(const mz_pair *p, size_t column) {
     const double values[MZ_EFFECTS] = {1, (double)p->key.layers, (double)p->key.d_model, log((double)p->key.bs),
                                        log((double)p->key.seqlen)};
@@ -248,7 +249,7 @@ static mezzo_status fit_effects(const mz_study *s, mz_effects *e) {
     return status;
 }
 
-// --- all of it ------------------------------------------------------------------------------------------------------------------
+// --- all of it -----------------------------------------------------------------------------------------------------
 static void score_rules(mz_analysis *a) {
     const mz_study *s = a->study;
     mz_rules fixed = {.n = 1};

@@ -1,4 +1,5 @@
-// What a study's pairs say: speedup by width and tokens per step, where it crosses 1, what moves it, which rule to follow.
+// What a study's pairs say: speedup by width and tokens per step, where it crosses 1, what moves it, which rule to
+// follow.
 #ifndef MZ_STUDY_ANALYSIS_H
 #define MZ_STUDY_ANALYSIS_H
 
@@ -50,8 +51,8 @@ typedef struct mz_analysis {
     mz_effects effects;
     mz_rules rules;
     mz_score rule, rule_cv, always_candidate, always_baseline, published;
-    bool
-        rules_lose; // rules a width do worse than a constant, cross-validated (or there are too few shapes): `rules` is the constant
+    bool rules_lose; // rules a width do worse than a constant, cross-validated (or there are too few shapes): `rules`
+                     // is the constant
     int folds;
 } mz_analysis;
 

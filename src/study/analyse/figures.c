@@ -30,7 +30,7 @@ static mezzo_status quote_name(const char *name, char *out) {
     return MEZZO_OK;
 }
 
-// --- scripts ------------------------------------------------------------------------------------------------------------------
+// --- scripts -------------------------------------------------------------------------------------------------------
 mezzo_status mz_figure_write(const char *folder, const char *name, const mz_text *body, int width, int height) {
     if (body->status != MEZZO_OK)
         return body->status;
@@ -136,7 +136,7 @@ mezzo_status mz_figure_graph(const mz_text *dot, const char *path) {
     return MEZZO_OK;
 }
 
-// --- lines against tokens per step ----------------------------------------------------------------------------------------------
+// --- lines against tokens per step ---------------------------------------------------------------------------------
 typedef enum field { SPEEDUP, MEMORY, ENERGY } field;
 
 static const mz_summary *point_field(const mz_curve_point *p, field f) {
@@ -245,7 +245,7 @@ static mezzo_status savings(const mz_analysis *a, field f, const char *folder, c
     return status;
 }
 
-// --- contours over batch × sequence -----------------------------------------------------------------------------------------------
+// --- contours over batch × sequence --------------------------------------------------------------------------------
 #define AXIS_MAX 32
 typedef struct axis {
     int64_t values[AXIS_MAX]; // ascending
@@ -307,8 +307,8 @@ static void add_grid(const mz_study *s, int64_t d_model, const axis *bs, const a
     mz_text_addf(t, "EOD\n");
 }
 
-// Colours stand for the distance from a speedup of 1 (log2 = 0), which is pale: blue below, red above, the same on both sides. Bands of a
-// quarter of a doubling; a side on which nothing lies is left out.
+// Colours stand for the distance from a speedup of 1 (log2 = 0), which is pale: blue below, red above, the same on both
+// sides. Bands of a quarter of a doubling; a side on which nothing lies is left out.
 static void add_palette(const double range[2], mz_text *t) {
     int bands = (int)ceil(fmax(fmax(-range[0], range[1]), 0.5) * 4);
     double edge = bands / 4.0, low = range[0] < 0 ? -edge : 0, high = range[1] > 0 || range[0] >= 0 ? edge : 0;
@@ -375,7 +375,7 @@ static mezzo_status contours(const mz_analysis *a, const mz_curve *c, const char
     return status;
 }
 
-// --- all of them ----------------------------------------------------------------------------------------------------------------
+// --- all of them ---------------------------------------------------------------------------------------------------
 static mezzo_status draw(const char *folder, const char *name, int *drawn, char *why, size_t size) {
     if (why[0] != '\0')
         return MEZZO_OK;

@@ -4,16 +4,19 @@
 
 #include "study/analyse/analysis.h"
 
-// Writes FOLDER/NAME.gp from `body`: the data blocks, settings and one plot command of a figure of width × height pixels.
+// Writes FOLDER/NAME.gp from `body`: the data blocks, settings and one plot command of a figure of width × height
+// pixels.
 mezzo_status mz_figure_write(const char *folder, const char *name, const mz_text *body, int width, int height);
 // Draws FOLDER/NAME.gp. UNSUPPORTED: there is no gnuplot; IO: it failed, with the script's name.
 mezzo_status mz_figure_draw(const char *folder, const char *name);
 
-// Draws Graphviz' text as FILE.svg or FILE.png, with FILE.dot kept beside. UNSUPPORTED: there is no Graphviz, FILE.dot is written; IO.
+// Draws Graphviz' text as FILE.svg or FILE.png, with FILE.dot kept beside. UNSUPPORTED: there is no Graphviz, FILE.dot
+// is written; IO.
 mezzo_status mz_figure_graph(const mz_text *dot, const char *path);
 
-// Every figure of an analysis: decision_boundary, contours_dWIDTH, memory_saving, energy_saving (where known). *drawn counts those
-// that gnuplot made; without gnuplot the scripts are written, *drawn is 0 and `why` (of `size` bytes) says why.
+// Every figure of an analysis: decision_boundary, contours_dWIDTH, memory_saving, energy_saving (where known). *drawn
+// counts those that gnuplot made; without gnuplot the scripts are written, *drawn is 0 and `why` (of `size` bytes) says
+// why.
 mezzo_status mz_analysis_figures(const mz_analysis *a, const char *folder, int *drawn, char *why, size_t size);
 
 #endif

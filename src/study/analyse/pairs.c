@@ -29,7 +29,7 @@ void mz_study_free(mz_study *s) {
     *s = (mz_study){0};
 }
 
-// --- cells --------------------------------------------------------------------------------------------------------------------
+// --- cells ---------------------------------------------------------------------------------------------------------
 static mezzo_status above_zero(const mz_csv *csv, size_t row, int column, double value) {
     if (value > 0 && isfinite(value))
         return MEZZO_OK;
@@ -133,7 +133,7 @@ static void read_variant(const mz_csv *csv, size_t row, char *out, size_t size) 
         snprintf(out, size, "%.90s", mz_csv_cell(csv, row, (size_t)column));
 }
 
-// --- rows ---------------------------------------------------------------------------------------------------------------------
+// --- rows ----------------------------------------------------------------------------------------------------------
 typedef struct row_columns {
     int key[4], prec, tps, mem, energy, power, times, rung, ga, final_bs, final_seqlen;
 } row_columns;
@@ -232,9 +232,9 @@ static mezzo_status sort_rows(mz_study *s) {
     return MEZZO_OK;
 }
 
-// --- energies -----------------------------------------------------------------------------------------------------------------
-// A step's energy is its mean power times its time. Where a file's energy_j is something else (power over a sampling window of
-// its own, for one), the median quotient tells, and energies are made from power and time.
+// --- energies ------------------------------------------------------------------------------------------------------
+// A step's energy is its mean power times its time. Where a file's energy_j is something else (power over a sampling
+// window of its own, for one), the median quotient tells, and energies are made from power and time.
 static mezzo_status check_energy(mz_study *s) {
     double *ratio = mz_alloc(s->n_rows + 1, sizeof *ratio);
     size_t n = 0;
@@ -259,7 +259,7 @@ static mezzo_status check_energy(mz_study *s) {
     return MEZZO_OK;
 }
 
-// --- pairing ------------------------------------------------------------------------------------------------------------------
+// --- pairing -------------------------------------------------------------------------------------------------------
 static bool has_precision(const mz_study *s, const char *prec) {
     for (size_t i = 0; i < s->n_rows; i++)
         if (strcmp(s->rows[i].prec, prec) == 0)
@@ -372,7 +372,7 @@ static mezzo_status load_rows(const mz_csv *csv, const char *baseline, const cha
     return MEZZO_OK;
 }
 
-// --- a pairs file -------------------------------------------------------------------------------------------------------------
+// --- a pairs file --------------------------------------------------------------------------------------------------
 static mezzo_status integer_or(const mz_csv *csv, size_t row, const char *column, int64_t initial, int64_t *out) {
     int c = mz_csv_find(csv, column);
     *out = initial;
@@ -449,7 +449,7 @@ fail:
     return status;
 }
 
-// --- loading and saving -------------------------------------------------------------------------------------------------------
+// --- loading and saving --------------------------------------------------------------------------------------------
 static mezzo_status no_pairs(const mz_study *s) {
     char text[256];
     if (s->n_alone > 0) {

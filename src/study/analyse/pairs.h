@@ -1,5 +1,6 @@
-// A study's rows, and the exact-shape pairs made of them: a baseline (fp32) and a candidate (amp, bf16, …) of the same shape that
-// also *ran* as the same shape, on the same rung of the out-of-memory ladder. Everything else is listed apart.
+// A study's rows, and the exact-shape pairs made of them: a baseline (fp32) and a candidate (amp, bf16, …) of the same
+// shape that also *ran* as the same shape, on the same rung of the out-of-memory ladder. Everything else is listed
+// apart.
 #ifndef MZ_STUDY_PAIRS_H
 #define MZ_STUDY_PAIRS_H
 
@@ -51,10 +52,11 @@ typedef struct mz_study {
     size_t inconsistent; // rows whose tps differs by over 1 % from bs·seqlen over the mean of times
 } mz_study;
 
-// `path` holds a sweep's rows (full_data.csv, ours or another's) or pairs (pairs_analysis.csv). columns: "theirs=ours,…" names
-// columns of other tables as ours, NULL none. baseline NULL = fp32; candidate NULL = the first of amp, bf16, fp16, tf32 that is
-// there. An empty rung is "base". INVALID: `columns` names no column. FORMAT: a missing column, a cell that is no number, a time, rate or size that is not
-// above 0, the same key twice (naming both lines), no pair at all. The caller frees *out.
+// `path` holds a sweep's rows (full_data.csv, ours or another's) or pairs (pairs_analysis.csv). columns:
+// "theirs=ours,…" names columns of other tables as ours, NULL none. baseline NULL = fp32; candidate NULL = the first of
+// amp, bf16, fp16, tf32 that is there. An empty rung is "base". INVALID: `columns` names no column. FORMAT: a missing
+// column, a cell that is no number, a time, rate or size that is not above 0, the same key twice (naming both lines),
+// no pair at all. The caller frees *out.
 mezzo_status mz_study_load(const char *path, const char *columns, const char *baseline, const char *candidate,
                            mz_study *out);
 void mz_study_free(mz_study *study); // zeroed is fine

@@ -19,7 +19,7 @@ static void add_p(mz_text *t, const mz_sign_test *s) {
         mz_text_addf(t, "p = %.2g", s->p);
 }
 
-// --- the two questions --------------------------------------------------------------------------------------------------------
+// --- the two questions ---------------------------------------------------------------------------------------------
 static void answer_faster(const mz_analysis *a, mz_text *t) {
     const mz_study *s = a->study;
     int64_t n = (int64_t)s->n_pairs;
@@ -147,7 +147,7 @@ mezzo_status mz_analysis_text(const mz_analysis *a, mz_text *t) {
     return t->status;
 }
 
-// --- report.md ----------------------------------------------------------------------------------------------------------------
+// --- report.md -----------------------------------------------------------------------------------------------------
 static void add_notes(const mz_study *s, mz_text *t) {
     if (s->others[0] != '\0')
         mz_text_addf(t, "- The file also has rows of %s; this report compares %s with %s only.\n", s->others,
@@ -314,7 +314,7 @@ mezzo_status mz_analysis_save_report(const mz_analysis *a, const char *path) {
     return status;
 }
 
-// --- summary.json ---------------------------------------------------------------------------------------------------------------
+// --- summary.json --------------------------------------------------------------------------------------------------
 static json_t *real(double x) {
     return isfinite(x) ? json_real(x) : json_null();
 }

@@ -62,7 +62,7 @@ void mz_rules_t4_glm4moe(mz_rules *out) {
     out->rules[1] = (mz_rule){.least_width = 512, .kind = MZ_RULE_FROM, .threshold = 600};
 }
 
-// --- judging ------------------------------------------------------------------------------------------------------------------
+// --- judging -------------------------------------------------------------------------------------------------------
 // What a choice costs: the log of the time lost against the better precision.
 static double regret(bool candidate, double speedup) {
     double gain = log(speedup);
@@ -86,7 +86,7 @@ mz_score mz_rules_score(const mz_rules *rules, const mz_pair *pairs, size_t n) {
                       .log_regret = n > 0 ? sum / (double)n : (double)NAN};
 }
 
-// --- finding ------------------------------------------------------------------------------------------------------------------
+// --- finding -------------------------------------------------------------------------------------------------------
 static int compare_pairs(const void *x, const void *y) { // by width, then tokens
     const mz_pair *a = x, *b = y;
     if (a->key.d_model != b->key.d_model)
@@ -203,8 +203,9 @@ void mz_rules_make_constant(mz_rules *rules, const mz_pair *pairs, size_t n) {
     rules->n = 1;
 }
 
-// --- cross-validation -----------------------------------------------------------------------------------------------------------
-// The fold of each pair: shapes in a random order are dealt out in turn. Pairs of one shape stand together (pairs.c sorts them).
+// --- cross-validation ----------------------------------------------------------------------------------------------
+// The fold of each pair: shapes in a random order are dealt out in turn. Pairs of one shape stand together (pairs.c
+// sorts them).
 static mezzo_status deal(const mz_pair *pairs, size_t n, int folds, uint64_t seed, int *fold) {
     size_t shapes = 0;
     for (size_t i = 0; i < n; i++)
@@ -259,8 +260,9 @@ fail:
     return status;
 }
 
-// --- applying -----------------------------------------------------------------------------------------------------------------
-// Of what was measured, the cell nearest in width, and among those the one nearest in tokens (both as ratios); NULL: nothing was.
+// --- applying ------------------------------------------------------------------------------------------------------
+// Of what was measured, the cell nearest in width, and among those the one nearest in tokens (both as ratios); NULL:
+// nothing was.
 static const mz_rule_cell *nearest_cell(const mz_rules *rules, int64_t d_model, int64_t tokens) {
     const mz_rule_cell *best = NULL;
     double least = INFINITY;

@@ -51,7 +51,7 @@ mezzo_status mz_rules_save(const mz_rules *rules, const mz_score *cross_validate
     return status;
 }
 
-// --- reading ------------------------------------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------------------------
 static mezzo_status read_text(const char *where, const json_t *o, const char *key, char *out, size_t size) {
     const char *text;
     MEZZO_TRY(mz_json_get_string(where, o, key, &text));
@@ -157,7 +157,7 @@ static mezzo_status read_rules(const char *where, const json_t *o, mz_rules *out
     return read_cells(where, list, out);
 }
 
-// --- built in -----------------------------------------------------------------------------------------------------------------
+// --- built in ------------------------------------------------------------------------------------------------------
 // data/rules/*.json, which scripts/rules.sh makes of bench/results.
 extern const unsigned char mz_rules_h100_gpt2[], mz_rules_h100_glm4_moe[], mz_rules_amx_glm4_moe[];
 extern const size_t mz_rules_h100_gpt2_size, mz_rules_h100_glm4_moe_size, mz_rules_amx_glm4_moe_size;

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-// --- order statistics ---------------------------------------------------------------------------------------------------------
+// --- order statistics ----------------------------------------------------------------------------------------------
 double mz_quantile(const double *sorted, size_t n, double p) {
     double h = (double)(n - 1) * p;
     size_t i = (size_t)h;
@@ -54,9 +54,9 @@ mezzo_status mz_summarize(const double *x, size_t n, mz_summary *out) {
     return MEZZO_OK;
 }
 
-// --- bootstrap ----------------------------------------------------------------------------------------------------------------
-// 64 random bits scaled to [0, n): the high word of the product (Lemire 2019, without the rejection: for n < 2^20 the bias is
-// below 2^-44).
+// --- bootstrap -----------------------------------------------------------------------------------------------------
+// 64 random bits scaled to [0, n): the high word of the product (Lemire 2019, without the rejection: for n < 2^20 the
+// bias is below 2^-44).
 static size_t below(uint64_t bits, size_t n) {
     return (size_t)(((unsigned __int128)bits * n) >> 64);
 }
@@ -117,7 +117,7 @@ fail:
     return status;
 }
 
-// --- sign test ----------------------------------------------------------------------------------------------------------------
+// --- sign test -----------------------------------------------------------------------------------------------------
 // log of Binomial(n, 1/2) at k.
 static double log_binomial(int64_t n, int64_t k) {
     return lgamma((double)n + 1) - lgamma((double)k + 1) - lgamma((double)(n - k) + 1) - (double)n * log(2);
@@ -147,9 +147,9 @@ mz_interval mz_wilson(int64_t wins, int64_t n, double z) {
     return (mz_interval){fmax(0, middle - half), fmin(1, middle + half)};
 }
 
-// --- Student's t ----------------------------------------------------------------------------------------------------------------
-// The continued fraction of the incomplete beta function by Lentz's method (Abramowitz & Stegun 26.5.8); it converges fast for
-// x < (a + 1)/(a + b + 2).
+// --- Student's t ---------------------------------------------------------------------------------------------------
+// The continued fraction of the incomplete beta function by Lentz's method (Abramowitz & Stegun 26.5.8); it converges
+// fast for x < (a + 1)/(a + b + 2).
 static double beta_fraction(double a, double b, double x) {
     const double tiny = 1e-300;
     double c = 1, d = 1 - (a + b) * x / (a + 1), h;
@@ -200,7 +200,7 @@ mz_interval mz_mean_interval(const double *x, size_t n, double level) {
     return (mz_interval){mean - half, mean + half};
 }
 
-// --- least squares --------------------------------------------------------------------------------------------------------------
+// --- least squares -------------------------------------------------------------------------------------------------
 // Householder QR of a copy: R gives the standard errors, Qᵀy the coefficients.
 static mezzo_status solve(double *a, double *b, size_t n, size_t k, double *inverse, mz_ols *out) {
     double tau[MZ_OLS_MAX], norm[MZ_OLS_MAX];

@@ -1,12 +1,12 @@
-// The statistics of a study: quantiles, percentile bootstrap, the exact sign test, ordinary least squares. Checked against SciPy
-// and NumPy (tests/golden/make/stats.py).
+// The statistics of a study: quantiles, percentile bootstrap, the exact sign test, ordinary least squares. Checked
+// against SciPy and NumPy (tests/golden/make/stats.py).
 #ifndef MZ_STUDY_STATS_H
 #define MZ_STUDY_STATS_H
 
 #include "base/base.h"
 
-// The p-quantile of n ≥ 1 numbers, 0 ≤ p ≤ 1, by linear interpolation between order statistics (Hyndman & Fan's type 7, the
-// default of NumPy and R). `sorted` is ascending.
+// The p-quantile of n ≥ 1 numbers, 0 ≤ p ≤ 1, by linear interpolation between order statistics (Hyndman & Fan's type 7,
+// the default of NumPy and R). `sorted` is ascending.
 double mz_quantile(const double *sorted, size_t n, double p);
 void mz_sort(double *x, size_t n); // ascending; no NaN
 double mz_mean(const double *x, size_t n);
@@ -41,8 +41,8 @@ typedef struct mz_sign_test {
 // How likely is a split at least this uneven if either side were as likely? Binomial(wins + losses, 1/2).
 mz_sign_test mz_sign(int64_t wins, int64_t losses, int64_t ties);
 
-// y ≈ X·beta by QR (LAPACK). x: [n, k] row-major, with the column of ones if an intercept is wanted. INVALID: n ≤ k, or columns
-// that depend on each other, naming the first such column's index.
+// y ≈ X·beta by QR (LAPACK). x: [n, k] row-major, with the column of ones if an intercept is wanted. INVALID: n ≤ k, or
+// columns that depend on each other, naming the first such column's index.
 #define MZ_OLS_MAX 16
 typedef struct mz_ols {
     size_t n, k;

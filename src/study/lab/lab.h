@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "train/trial.h"
 
-// --- formats (lab_formats.c) ------------------------------------------------------------------------------------------------
+// --- formats (lab_formats.c) ---------------------------------------------------------------------------------------
 // What a format does beyond its largest value, and which codes are no numbers.
 typedef enum mz_specials {
     MZ_SPECIALS_IEEE, // infinities and NaNs: the largest exponent field
@@ -13,8 +13,8 @@ typedef enum mz_specials {
     MZ_SPECIALS_NONE, // OCP E2M1: every code is a number; conversion saturates
 } mz_specials;
 
-// A binary format: sign, exponent and fraction, most significant bit first. Block formats (mxfp4, nvfp4) are E2M1 elements that share
-// a scale; `block` elements have one.
+// A binary format: sign, exponent and fraction, most significant bit first. Block formats (mxfp4, nvfp4) are E2M1
+// elements that share a scale; `block` elements have one.
 typedef struct mz_lab_format {
     const char *name, *title;
     int exponent, fraction; // bits of the fields, beside one sign bit
@@ -62,7 +62,7 @@ typedef struct mz_stored {
 } mz_stored;
 mz_stored mz_lab_format_store(const mz_lab_format *format, double x);
 
-// --- accumulate (lab_accumulate.c) ------------------------------------------------------------------------------------------
+// --- accumulate (lab_accumulate.c) ---------------------------------------------------------------------------------
 // Adding one term `count` times: the formats of term and sum, and the way of adding.
 typedef struct mz_sum_way {
     const char *name, *title;
@@ -82,11 +82,12 @@ typedef struct mz_sum_result {
         stalled; // the addition after which a plain sum never changed again; 0: it did not stall, or is of another way
 } mz_sum_result;
 
-// Adds x `count` times (1 … 2³¹). `path`, where not NULL, gets the sum after each of `points` additions, evenly spaced and ending with
-// the last: [points], 2 ≤ points ≤ count. Stochastic rounding draws from Philox (seed, element = addition).
+// Adds x `count` times (1 … 2³¹). `path`, where not NULL, gets the sum after each of `points` additions, evenly spaced
+// and ending with the last: [points], 2 ≤ points ≤ count. Stochastic rounding draws from Philox (seed, element =
+// addition).
 mz_sum_result mz_sum(const mz_sum_way *way, double x, int64_t count, uint64_t seed, double *path, int64_t points);
 
-// --- overflow (lab_overflow.c) ------------------------------------------------------------------------------------------------
+// --- overflow (lab_overflow.c) -------------------------------------------------------------------------------------
 // The probability that softmax gives to the first of two logits (x, 0), every operation rounded to the format.
 typedef struct mz_softmax_row {
     double x;
@@ -96,19 +97,20 @@ typedef struct mz_softmax_row {
 } mz_softmax_row;
 mz_softmax_row mz_softmax_of(mezzo_dtype dtype, double x);
 
-// One step of a real fp16 training program whose output gradient is `spike` for the first `spiked` steps and 1 after: what the loss
-// scaler sees and does.
+// One step of a real fp16 training program whose output gradient is `spike` for the first `spiked` steps and 1 after:
+// what the loss scaler sees and does.
 typedef struct mz_scale_step {
     double gradient; // before scaling
     double scale;    // of this step
     bool skipped;
 } mz_scale_step;
-// Fills rows [steps] on `device` with torch's scaler but for its first scale and a growth interval of `interval` steps. Errors: those of making and running
-// a program.
+// Fills rows [steps] on `device` with torch's scaler but for its first scale and a growth interval of `interval` steps.
+// Errors: those of making and running a program.
 mezzo_status mz_scale_path(mezzo_device *device, double spike, int64_t spiked, double initial, int64_t interval,
                            mz_scale_step *rows, int64_t steps);
 
-// One step of plain SGD with rate 1 on the same program, its gradient clipped to a norm of max_norm, after unscaling or before.
+// One step of plain SGD with rate 1 on the same program, its gradient clipped to a norm of max_norm, after unscaling or
+// before.
 typedef struct mz_clip_order {
     double norm;   // that clipping saw
     double clip;   // its factor
@@ -117,8 +119,9 @@ typedef struct mz_clip_order {
 mezzo_status mz_clip_in_order(mezzo_device *device, double gradient, double max_norm, double scale, bool unscale_first,
                               mz_clip_order *out);
 
-// --- layernorm (lab_layernorm.c) ------------------------------------------------------------------------------------------------
-// Statistics of a row of normal numbers around `center` with deviation 1, stored in a format, computed in it and in FP32.
+// --- layernorm (lab_layernorm.c) -----------------------------------------------------------------------------------
+// Statistics of a row of normal numbers around `center` with deviation 1, stored in a format, computed in it and in
+// FP32.
 typedef struct mz_norm_row {
     int64_t width;
     double mean, variance;           // FP64, of the stored row: the truth
@@ -129,7 +132,7 @@ typedef struct mz_norm_row {
 } mz_norm_row;
 mz_norm_row mz_norm_statistics(mezzo_dtype dtype, int64_t width, double center, uint64_t seed);
 
-// --- underflow (lab_underflow.c) ------------------------------------------------------------------------------------------------
+// --- underflow (lab_underflow.c) -----------------------------------------------------------------------------------
 typedef struct mz_underflow_options {
     const char *run;    // a run folder or checkpoint, whose weights and data are used; NULL: a small GPT
     const char *data;   // text or shards; NULL: the run's, or text made of common words
@@ -143,7 +146,8 @@ typedef struct mz_underflow {
     const mz_magnitudes *magnitudes;
     int64_t step; // that was counted
 } mz_underflow;
-// One training step in FP32 with every gradient and activation counted: u->magnitudes has the tables. Errors: those of a run.
+// One training step in FP32 with every gradient and activation counted: u->magnitudes has the tables. Errors: those of
+// a run.
 mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow *u);
 void mz_underflow_close(mz_underflow *u);
 
@@ -156,12 +160,13 @@ typedef struct mz_fp16_fate {
     int lowest, highest; // 2^lowest < |x| ≤ 2^highest, unscaled; both 0 where all are zero
 } mz_fp16_fate;
 mz_fp16_fate mz_fp16_fate_of(const int64_t *counts, int scale); // counts [MZ_HISTOGRAM_BUCKETS]
-// The smallest power of two that leaves at most `share` of the numbers zero, and the largest that overflows none: exponents.
+// The smallest power of two that leaves at most `share` of the numbers zero, and the largest that overflows none:
+// exponents.
 int mz_fp16_least_scale(const int64_t *counts, double share);
 int mz_fp16_most_scale(const int64_t *counts);
 void mz_underflow_sum(const mz_underflow *u, mz_magnitude_kind kind, int64_t *counts); // of all tensors of a kind
 
-// --- speed (lab_speed.c) ------------------------------------------------------------------------------------------------------------
+// --- speed (lab_speed.c) -------------------------------------------------------------------------------------------
 #define MZ_SPEED_MOST MEZZO_PRECISION_COUNT
 typedef struct mz_speed_options {
     const char *data, *device; // NULL: made-up text; auto
@@ -187,10 +192,12 @@ typedef struct mz_speed_result {
     int64_t parameters;
     char device[160];
 } mz_speed_result;
-// Trains the same model from the same seed on the same batches in each precision, a few steps of each in turn. Errors: a run's.
+// Trains the same model from the same seed on the same batches in each precision, a few steps of each in turn. Errors:
+// a run's.
 mezzo_status mz_speed_race(const mz_speed_options *options, mz_speed_row *rows, mz_speed_result *result);
 
-// --- figures (lab_figures.c): FOLDER/NAME.gp, drawn as NAME.png and NAME.svg. Errors: UNSUPPORTED (no gnuplot), IO ------------------
+// --- figures (lab_figures.c): FOLDER/NAME.gp, drawn as NAME.png and NAME.svg. Errors: UNSUPPORTED (no gnuplot), IO
+// ------------------
 mezzo_status mz_lab_draw_formats(const char *folder, const char *name); // sign, exponent and fraction as bars
 // Every way's sum against the number of additions.
 mezzo_status mz_lab_draw_sums(const char *folder, const char *name, double x, int64_t count, uint64_t seed);
@@ -199,7 +206,8 @@ mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_sc
 mezzo_status mz_lab_draw_norms(const char *folder, const char *name, const mz_norm_row *fp16, const mz_norm_row *bf16,
                                int n);
 
-// Gradients (parameters' and activations') by log2, FP16's thresholds shaded, and the same multiplied by 2^scale; activations beside.
+// Gradients (parameters' and activations') by log2, FP16's thresholds shaded, and the same multiplied by 2^scale;
+// activations beside.
 mezzo_status mz_lab_draw_underflow(const char *folder, const char *name, const mz_underflow *u, int scale);
 
 // Seconds to the target as bars.

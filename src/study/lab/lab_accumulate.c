@@ -25,8 +25,9 @@ const mz_sum_way *mz_sum_way_at(int index) {
     return &ways[index];
 }
 
-// The sum under way. A sum of two numbers of at most 24 significant bits is rounded once, from FP64, where they are less than 2^29
-// apart; the bits beyond cannot change the rounding of anything but a tie, which the halves of these formats never form with them.
+// The sum under way. A sum of two numbers of at most 24 significant bits is rounded once, from FP64, where they are
+// less than 2^29 apart; the bits beyond cannot change the rounding of anything but a tie, which the halves of these
+// formats never form with them.
 typedef struct running {
     const mz_sum_way *way;
     mz_philox_key key;

@@ -1,5 +1,5 @@
-// Number formats: their facts, and what becomes of a value in each. Facts follow from the widths of the fields; a value is stored by the
-// conversion that training uses, and its fields are read off the result.
+// Number formats: their facts, and what becomes of a value in each. Facts follow from the widths of the fields; a value
+// is stored by the conversion that training uses, and its fields are read off the result.
 #include <math.h>
 
 #include "study/lab/lab.h"
@@ -32,7 +32,7 @@ const mz_lab_format *mz_lab_format_find(const char *name) {
     return NULL;
 }
 
-// --- facts --------------------------------------------------------------------------------------------------------------------
+// --- facts ---------------------------------------------------------------------------------------------------------
 static int bias_of(const mz_lab_format *f) {
     return (1 << (f->exponent - 1)) - 1;
 }
@@ -68,7 +68,7 @@ mz_lab_format_facts mz_lab_format_describe(const mz_lab_format *f) {
                                  .bits_a_value = bits + (f->block > 0 ? 8.0 / f->block : 0)};
 }
 
-// --- storing ------------------------------------------------------------------------------------------------------------------
+// --- storing -------------------------------------------------------------------------------------------------------
 const char *mz_fate_name(mz_fate fate) {
     static const char *const names[] = {"exact", "rounded", "subnormal", "underflow", "overflow", "nan"};
     return names[fate];
@@ -80,8 +80,8 @@ static double round_e2m1(double x) {
     return copysign(fmin(nearbyint(a / spacing) * spacing, 6), x);
 }
 
-// The block's scale when x is its largest element. MX: 2^(⌊log2|x|⌋ - 2), 2 being E2M1's largest exponent (OCP MX v1.0, §6.3), an E8M0
-// number; NVFP4: |x|/6 as E4M3, 6 being E2M1's largest value.
+// The block's scale when x is its largest element. MX: 2^(⌊log2|x|⌋ - 2), 2 being E2M1's largest exponent (OCP MX v1.0,
+// §6.3), an E8M0 number; NVFP4: |x|/6 as E4M3, 6 being E2M1's largest value.
 static double block_scale(const mz_lab_format *f, double x) {
     if (f->block == 0 || x == 0 || !isfinite(x))
         return 1;

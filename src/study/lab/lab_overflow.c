@@ -90,7 +90,7 @@ mezzo_status mz_scale_path(mezzo_device *device, double spike, int64_t spiked, d
     return MEZZO_OK;
 }
 
-// --- clipping ---------------------------------------------------------------------------------------------------------------
+// --- clipping ------------------------------------------------------------------------------------------------------
 // By single calls: a step object has but one order.
 static mezzo_status clip_step(experiment *e, double gradient, double max_norm, bool unscale_first, mz_clip_order *out) {
     const float one = 1, c = (float)gradient;

@@ -46,7 +46,8 @@ static void close_runner(runner *r) {
     mz_free(r->seconds);
 }
 
-// The loss of a step, into a mean that forgets with a time of ten steps; corrected for its start, as Adam's moments are.
+// The loss of a step, into a mean that forgets with a time of ten steps; corrected for its start, as Adam's moments
+// are.
 static void note(runner *r, const mz_step_report *report, int64_t steps) {
     if (report == NULL || report->step < 1 || report->step > steps)
         return;

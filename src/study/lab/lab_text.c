@@ -13,8 +13,8 @@ static const char *const words[] = {"the",  "of",   "and",   "to",   "in",    "a
                                     "you",  "were", "their", "one",  "all",   "we",    "can",  "her",  "has",  "there",
                                     "been", "if",   "more",  "when", "will",  "would", "who",  "so",   "no",   "out"};
 
-// Common words are drawn more often, and the word before shifts the draw, so that there is something to learn. Integers only: the
-// same text everywhere.
+// Common words are drawn more often, and the word before shifts the draw, so that there is something to learn. Integers
+// only: the same text everywhere.
 static void write_words(mz_text *t, size_t bytes) {
     uint64_t word = 0;
     for (uint64_t i = 0; t->len < bytes && t->status == MEZZO_OK; i++) {

@@ -5,7 +5,7 @@
 #include "study/lab/lab_text.h"
 #include "train/folder.h"
 
-// --- looking ------------------------------------------------------------------------------------------------------------------
+// --- looking -------------------------------------------------------------------------------------------------------
 static mezzo_status configure(const mz_underflow_options *o, const char *folder, const char *text,
                               mezzo_config *config) {
     char threads[16], seed[32];
@@ -79,7 +79,7 @@ void mz_underflow_close(mz_underflow *u) {
     *u = (mz_underflow){0};
 }
 
-// --- what the counts say ----------------------------------------------------------------------------------------------------------
+// --- what the counts say -------------------------------------------------------------------------------------------
 enum { FIRST = 1, LAST = MZ_HISTOGRAM_BUCKETS - 3 }; // of the finite magnitudes that are not zero
 enum { ZERO = -25, NORMAL = -14, LARGEST = 16 };     // FP16: 2^-25 rounds to zero, 2^-14 is the smallest normal number
 

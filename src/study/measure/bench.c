@@ -49,7 +49,7 @@ mezzo_status mz_bench_model(const char *family, const char *size, int64_t vocab,
     return mezzo_model_check(out);
 }
 
-// --- one size in one precision ------------------------------------------------------------------------------------------------
+// --- one size in one precision -------------------------------------------------------------------------------------
 static mz_bench_time of(const double *seconds, int n) {
     return (mz_bench_time){1e3 * mz_mean(seconds, (size_t)n), 1e3 * mz_deviation(seconds, (size_t)n)};
 }

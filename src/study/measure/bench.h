@@ -11,8 +11,8 @@ typedef struct mz_bench_size { // the sizes of Stanford CS336's assignment
     int64_t d_model, d_ff, layers, heads;
 } mz_bench_size;
 const mz_bench_size *mz_bench_size_at(int index); // NULL past the end
-// `size` is one of them, or "D_MODELxD_FFxLAYERSxHEADS", in the family `family`; or a name that mezzo_model_defaults takes ("gpt2-124M"). vocab 0: 10,000 for the
-// sizes, the model's own for names. INVALID names the nearest.
+// `size` is one of them, or "D_MODELxD_FFxLAYERSxHEADS", in the family `family`; or a name that mezzo_model_defaults
+// takes ("gpt2-124M"). vocab 0: 10,000 for the sizes, the model's own for names. INVALID names the nearest.
 mezzo_status mz_bench_model(const char *family, const char *size, int64_t vocab, int64_t context,
                             mezzo_model_config *out);
 
@@ -47,18 +47,21 @@ typedef struct mz_bench_result {
     mz_bench_cell cells[MZ_BENCH_PRECISIONS];
 } mz_bench_result;
 
-// Never fails because of memory or a missing kernel: such cells are NaN with a note, logged as a notice. INTERRUPTED at *stop.
+// Never fails because of memory or a missing kernel: such cells are NaN with a note, logged as a notice. INTERRUPTED at
+// *stop.
 mezzo_status mz_bench_run(mezzo_device *device, const char *size, const mezzo_model_config *model,
                           const mz_bench_plan *plan, mz_bench_result *out);
 
-// --- CSV and chart --------------------------------------------------------------------------------------------------------------
+// --- CSV and chart -------------------------------------------------------------------------------------------------
 void mz_bench_header(const mz_bench_plan *plan, mz_text *out);
 void mz_bench_line(const mz_bench_plan *plan, const mz_bench_result *r, const char *device, const char *commit,
                    const char *command, mz_text *out);
-// Speedup of forward + backward (or of a step) over the baseline, by size: FOLDER/NAME.gp, drawn where there is gnuplot.
+// Speedup of forward + backward (or of a step) over the baseline, by size: FOLDER/NAME.gp, drawn where there is
+// gnuplot.
 mezzo_status mz_bench_chart(const mz_bench_plan *plan, const mz_bench_result *rows, size_t n, const char *folder,
                             const char *name);
-// The precision that the unprefixed speedup columns are about: the first of 16 bits, else the last; -1 when there is one only.
+// The precision that the unprefixed speedup columns are about: the first of 16 bits, else the last; -1 when there is
+// one only.
 int mz_bench_candidate(const mz_bench_plan *plan);
 double mz_bench_speedup(const mz_bench_time *baseline, const mz_bench_time *candidate); // NaN where either is
 

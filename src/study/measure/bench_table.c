@@ -94,7 +94,7 @@ void mz_bench_line(const mz_bench_plan *plan, const mz_bench_result *r, const ch
     mz_text_add(t, "\n", 1);
 }
 
-// --- chart ----------------------------------------------------------------------------------------------------------------------
+// --- chart ---------------------------------------------------------------------------------------------------------
 mezzo_status mz_bench_chart(const mz_bench_plan *plan, const mz_bench_result *rows, size_t n, const char *folder,
                             const char *name) {
     mz_text t = {0};

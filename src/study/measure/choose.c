@@ -20,7 +20,7 @@ static void note(mz_candidate *c, const char *text) {
     snprintf(c->note, sizeof c->note, "%s", text);
 }
 
-// --- who is tried ---------------------------------------------------------------------------------------------------------------
+// --- who is tried --------------------------------------------------------------------------------------------------
 static bool listed(const mz_choice *choice, mezzo_precision p) {
     for (int i = 0; i < choice->n; i++)
         if (choice->candidates[i].precision == p)
@@ -52,7 +52,7 @@ static mezzo_status list_candidates(mezzo_device *device, const mz_choose_option
     return MEZZO_OK;
 }
 
-// --- one candidate --------------------------------------------------------------------------------------------------------------
+// --- one candidate -------------------------------------------------------------------------------------------------
 // The first steps; *guard_steps is set by the first candidate and kept for the others, whose losses are compared.
 static mezzo_status first_steps(mz_rig *rig, const mz_choose_options *o, int *guard_steps, double *last) {
     double seconds[GUARD_STEPS];
@@ -138,7 +138,7 @@ static mezzo_status try_candidate(mezzo_device *device, const mz_choose_options 
     return status;
 }
 
-// --- choosing -------------------------------------------------------------------------------------------------------------------
+// --- choosing ------------------------------------------------------------------------------------------------------
 static mezzo_status none_left(const mz_choice *out) {
     mz_text t = {0};
     bool fits = false;

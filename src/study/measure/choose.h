@@ -35,9 +35,9 @@ typedef struct mz_choose_options {
 } mz_choose_options;
 mz_choose_options mz_choose_defaults(void); // 1 s, 10 steps, everything else empty
 
-// The guard: after the same first steps on the same tokens, every loss is finite, the last step was taken, and the loss is within 1 %
-// of the widest candidate's. mz_decide chooses. Where the device runs one precision natively and no list is given, nothing is timed.
-// MEZZO_ERR_MEMORY: none fits; NUMERIC: none passes.
+// The guard: after the same first steps on the same tokens, every loss is finite, the last step was taken, and the loss
+// is within 1 % of the widest candidate's. mz_decide chooses. Where the device runs one precision natively and no list
+// is given, nothing is timed. MEZZO_ERR_MEMORY: none fits; NUMERIC: none passes.
 bool mz_choose_guard(mz_candidate *c, const mz_rig_state *state,
                      double reference); // reference NaN: the first candidate
 mezzo_status mz_choose(mezzo_device *device, const mz_choose_options *options, mz_choice *out);

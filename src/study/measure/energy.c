@@ -1,4 +1,5 @@
-// What a step costs in joules, from the device's own counter, or the processor's (RAPL). Where nothing can be read, NaN.
+// What a step costs in joules, from the device's own counter, or the processor's (RAPL). Where nothing can be read,
+// NaN.
 #include <glob.h>
 #include <math.h>
 #include <stdlib.h>
@@ -63,10 +64,10 @@ typedef struct gauge {
     bool host; // its counter is the processor's
 } gauge;
 
-// --- counting -------------------------------------------------------------------------------------------------------------------
-// A counter moves in jumps: NVML's about every tenth of a second, RAPL's every millisecond. Read at any two moments it is wrong by up to a
-// jump at either end, which is most of what a short window holds. So power is taken from one jump to another, while steps follow each
-// other without a gap, and a step's energy is that power over its time.
+// --- counting ------------------------------------------------------------------------------------------------------
+// A counter moves in jumps: NVML's about every tenth of a second, RAPL's every millisecond. Read at any two moments it
+// is wrong by up to a jump at either end, which is most of what a short window holds. So power is taken from one jump
+// to another, while steps follow each other without a gap, and a step's energy is that power over its time.
 #define AHEAD_SECONDS 0.02 // of steps asked for and not yet due: the device never waits for the host
 #define JUMP_SECONDS  0.5  // a counter that stands still for so long is not one
 

@@ -1,5 +1,5 @@
-// The calls that are timed: for each name the tensors, dtypes and attributes that the passes give the op in a training step, the data
-// to run it on, and how much work it is.
+// The calls that are timed: for each name the tensors, dtypes and attributes that the passes give the op in a training
+// step, the data to run it on, and how much work it is.
 #include <math.h>
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ static formats formats_of(mezzo_precision precision) {
     return (formats){p->output, p->compute};
 }
 
-// --- tensors ------------------------------------------------------------------------------------------------------------------
+// --- tensors -------------------------------------------------------------------------------------------------------
 #define SHAPE(...)                                                                                                     \
     (mz_shape) {                                                                                                       \
         .rank = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .dim = { __VA_ARGS__ }                      \
@@ -44,7 +44,7 @@ static double all_bytes(const mz_call *c) {
     return bytes;
 }
 
-// --- products -----------------------------------------------------------------------------------------------------------------
+// --- products ------------------------------------------------------------------------------------------------------
 // M×N×K: x [M, K], w [N, K], y [M, N]
 typedef void make_fn(const int64_t *d, formats f, mz_bench_call *b);
 
@@ -120,7 +120,7 @@ static void make_attention_dropout_bwd(const int64_t *d, formats f, mz_bench_cal
     b->call.attrs.p = DROPPED;
 }
 
-// --- rows ---------------------------------------------------------------------------------------------------------------------
+// --- rows ----------------------------------------------------------------------------------------------------------
 static void make_layernorm(const int64_t *d, formats f, mz_bench_call *b) {
     in(&b->call, 0, MEZZO_F32, SHAPE(d[0], d[1]));
     in(&b->call, 1, MEZZO_F32, SHAPE(d[1]));
@@ -213,7 +213,7 @@ static void make_embedding_bwd(const int64_t *d, formats f, mz_bench_call *b) {
     b->work = 3.0 * 4 * (double)d[0] * (double)d[2];
 }
 
-// --- the update: N parameters ---------------------------------------------------------------------------------------------------
+// --- the update: N parameters --------------------------------------------------------------------------------------
 static void make_grad_stats(const int64_t *d, formats f, mz_bench_call *b) {
     (void)f;
     in(&b->call, 0, MEZZO_U8, SHAPE(sizeof(mz_segment)));
@@ -235,7 +235,7 @@ static void make_adamw(const int64_t *d, formats f, mz_bench_call *b) {
     b->work = (16 + 12 + (f.low != MEZZO_F32 ? 2 : 0)) * (double)d[0];
 }
 
-// --- the table ------------------------------------------------------------------------------------------------------------------
+// --- the table -----------------------------------------------------------------------------------------------------
 // X(name, op, what its dimensions are, maker)
 #define BENCH_OPS(X)                                                                                                   \
     X(linear, linear, "MxNxK", make_linear)                                                                            \
@@ -386,8 +386,9 @@ bool mz_bench_same(const mz_bench_case *c, mezzo_precision one, mezzo_precision 
            same_formats(a.call.out, b.call.out, MZ_MAX_OUT);
 }
 
-// --- data -----------------------------------------------------------------------------------------------------------------------
-// Values of about a network's size. A pattern of prime length is repeated: making 10⁸ normal numbers would take longer than the rest.
+// --- data ----------------------------------------------------------------------------------------------------------
+// Values of about a network's size. A pattern of prime length is repeated: making 10⁸ normal numbers would take longer
+// than the rest.
 enum { PATTERN = 8191 };
 
 static void fill_floats(mezzo_dtype dtype, uint32_t stream, float deviation, void *data, size_t bytes) {

@@ -7,14 +7,14 @@
 
 enum { MOST_SETS = 64, MOST_ROUNDS = 101, LEAST_ROUNDS = 5 };
 
-// So many bytes of tensors take turns that no cache of a CPU or GPU of these years keeps them from one call to the next, as in a
-// training step, which touches gigabytes in between.
+// So many bytes of tensors take turns that no cache of a CPU or GPU of these years keeps them from one call to the
+// next, as in a training step, which touches gigabytes in between.
 static const double COLD_BYTES = 512.0 * (1 << 20);
 // A round lasts at least this long: launches and clocks are then below a percent of it.
 static const double LEAST_ROUND = 1e-3;
 static const double LEAST_TIME = 0.25; // of all rounds of a case
 
-// --- memory -------------------------------------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------------------------
 typedef struct bench {
     mezzo_device *device;
     mz_prepared prepared;
@@ -110,7 +110,7 @@ static mezzo_status bench_prepare(bench *b, bool warm) {
     return MEZZO_OK;
 }
 
-// --- time ---------------------------------------------------------------------------------------------------------------------
+// --- time ----------------------------------------------------------------------------------------------------------
 // Seconds a call, of `calls` calls one after the other; *turn is whose tensors come next.
 static mezzo_status time_calls(bench *b, int calls, int *turn, double *seconds) {
     const mz_backend *backend = b->device->backend;
@@ -162,7 +162,7 @@ fail:
     return status;
 }
 
-// --- peaks --------------------------------------------------------------------------------------------------------------------
+// --- peaks ---------------------------------------------------------------------------------------------------------
 mezzo_status mz_bench_peaks(mezzo_device *device, mz_peaks *out) {
     *out = (mz_peaks){0};
     if (device->backend->peaks != NULL)

@@ -1,4 +1,5 @@
-// What each kernel of a device reaches of what the device can do: calls of given shapes, timed beside the measured peaks.
+// What each kernel of a device reaches of what the device can do: calls of given shapes, timed beside the measured
+// peaks.
 #ifndef MZ_STUDY_KERNELS_H
 #define MZ_STUDY_KERNELS_H
 
@@ -6,9 +7,9 @@
 
 #define MZ_BENCH_DIMS 4
 
-// --- cases (kernel_cases.c) -------------------------------------------------------------------------------------------------
-// What is timed under a name: an op with its attributes and the tensors that a model gives it ("linear_gelu" is a linear layer with
-// its activation in the epilogue and the value before it kept).
+// --- cases (kernel_cases.c) ----------------------------------------------------------------------------------------
+// What is timed under a name: an op with its attributes and the tensors that a model gives it ("linear_gelu" is a
+// linear layer with its activation in the epilogue and the value before it kept).
 typedef struct mz_bench_op mz_bench_op;
 
 const mz_bench_op *mz_bench_find(const char *name); // NULL: none
@@ -32,7 +33,8 @@ mezzo_status mz_bench_shape(const mz_bench_op *op, const char *text, int64_t dim
 
 const char *mz_bench_shape_text(const mz_bench_case *c, char *buf, size_t size);
 
-// A call without data; `work` is what it does: FLOP where the op is scored, else the bytes that have to cross memory once.
+// A call without data; `work` is what it does: FLOP where the op is scored, else the bytes that have to cross memory
+// once.
 typedef struct mz_bench_call {
     mz_call call;
     mz_update_attrs update; // what call.attrs.update points to
@@ -45,7 +47,7 @@ bool mz_bench_same(const mz_bench_case *c, mezzo_precision one, mezzo_precision 
 // Host contents of input or output `slot`, `bytes` long, before the first call.
 void mz_bench_fill(const mz_bench_call *c, bool output, int slot, void *data, size_t bytes);
 
-// --- timing (kernels.c) -------------------------------------------------------------------------------------------------------
+// --- timing (kernels.c) --------------------------------------------------------------------------------------------
 typedef struct mz_bench_options {
     const mz_bench_case *cases;
     int n_cases;
@@ -65,10 +67,11 @@ typedef struct mz_bench_row {
 } mz_bench_row;
 typedef void mz_bench_fn(void *user, const mz_bench_row *row);
 
-// What the device can do: arithmetic with all its units, and a stream copy (bytes read + bytes written). Asked of the backend where it
-// measures that itself; else a product of 8192³ and an op that copies.
+// What the device can do: arithmetic with all its units, and a stream copy (bytes read + bytes written). Asked of the
+// backend where it measures that itself; else a product of 8192³ and an op that copies.
 mezzo_status mz_bench_peaks(mezzo_device *device, mz_peaks *out);
-// One row a case and precision, in order; precisions that make the same call are timed once. A case that no kernel serves is logged ("notice") and left out.
+// One row a case and precision, in order; precisions that make the same call are timed once. A case that no kernel
+// serves is logged ("notice") and left out.
 mezzo_status mz_bench_kernels(mezzo_device *device, const mz_bench_options *options, const mz_peaks *peaks,
                               mz_bench_fn *visit, void *user);
 

@@ -21,7 +21,7 @@ struct mz_rig {
     uint64_t runs;
 };
 
-// --- making -------------------------------------------------------------------------------------------------------------------
+// --- making --------------------------------------------------------------------------------------------------------
 mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_only) {
     return (mezzo_program_options){.precision = w->precision,
                                    .residual = w->residual,
@@ -34,8 +34,8 @@ mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_onl
                                    .loss_weight = 1.0F / (float)(w->grad_accum > 0 ? w->grad_accum : 1)};
 }
 
-// Uniform numbers of the same variance, of which a large parameter has a million: they take a fraction of the time of as many normal ones,
-// and a step's time is the same.
+// Uniform numbers of the same variance, of which a large parameter has a million: they take a fraction of the time of
+// as many normal ones, and a step's time is the same.
 static void quick_start(mezzo_graph *g) {
     g->repeats_init = true;
     for (size_t i = 0; i < g->n_params; i++)
@@ -117,7 +117,7 @@ mezzo_device *mz_rig_device(const mz_rig *rig) {
     return rig->device;
 }
 
-// --- running ------------------------------------------------------------------------------------------------------------------
+// --- running -------------------------------------------------------------------------------------------------------
 static mezzo_status run_micro(mz_rig *rig) {
     return mezzo_program_run(rig->train, rig->scaler, rig->w.seed, rig->runs++);
 }

@@ -1,4 +1,5 @@
-// A training step of a model at a shape and a precision, made to be timed: what bench, sweep and advise --measure share.
+// A training step of a model at a shape and a precision, made to be timed: what bench, sweep and advise --measure
+// share.
 #ifndef MZ_STUDY_MEASURE_H
 #define MZ_STUDY_MEASURE_H
 
@@ -27,7 +28,7 @@ typedef struct mz_workload {
 } mz_workload;
 mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_only);
 
-// --- before anything is allocated (memory.c) --------------------------------------------------------------------------------
+// --- before anything is allocated (memory.c) -----------------------------------------------------------------------
 // What training takes on the device, bytes, each with its padding.
 typedef struct mz_footprint {
     int64_t parameters;                 // elements
@@ -38,33 +39,36 @@ typedef struct mz_footprint {
     size_t unshared; // what activations would be if no two values shared memory
     // Kept by `mezzo train` beside the training step; not in mz_footprint_total, which is what a step alone takes.
     size_t evaluation; // a forward-only program of the same shape
-    size_t
-        sampling; // programs of one position and of several with their cache, and of a window that is shorter than a sample
+    size_t sampling; // programs of one position and of several with their cache, and of a window that is shorter than a
+                     // sample
 } mz_footprint;
 mezzo_status mz_workload_footprint(mezzo_device *device, const mz_workload *w, mz_footprint *out);
 size_t mz_footprint_total(const mz_footprint *f);
 size_t mz_footprint_run(const mz_footprint *f); // with evaluation and sampling, as `mezzo train` runs
-// The largest batch of one micro batch for which mz_footprint_run is at most `limit`, by planning; 0: not even one sequence.
-// w->batch is ignored.
+// The largest batch of one micro batch for which mz_footprint_run is at most `limit`, by planning; 0: not even one
+// sequence. w->batch is ignored.
 mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *w, size_t limit, int64_t *batch);
-// Bytes on the device that training takes: parameters, gradients, low-precision copies, optimizer, activations, workspace.
+// Bytes on the device that training takes: parameters, gradients, low-precision copies, optimizer, activations,
+// workspace.
 mezzo_status mz_workload_memory(mezzo_device *device, const mz_workload *w, size_t *bytes);
 mezzo_status mz_workload_run_memory(mezzo_device *device, const mz_workload *w, size_t *bytes); // mz_footprint_run
-// What is free on the device now: its memory less what anybody uses; on a CPU the system's available memory. 0: not known.
+// What is free on the device now: its memory less what anybody uses; on a CPU the system's available memory. 0: not
+// known.
 mezzo_status mz_memory_free(mezzo_device *device, size_t *bytes);
-// Floating-point operations of the products and attention of a step, forward and backward (3 × forward), nothing evaluated twice.
+// Floating-point operations of the products and attention of a step, forward and backward (3 × forward), nothing
+// evaluated twice.
 mezzo_status mz_workload_flops(const mz_workload *w, double *flops);
 mezzo_status mz_workload_params(const mz_workload *w, int64_t *count);
 
-// --- running ------------------------------------------------------------------------------------------------------------------
+// --- running -------------------------------------------------------------------------------------------------------
 typedef struct mz_rig mz_rig;
-// Parameters, program, AdamW with a small rate, a scaler (on in FP16), random tokens on the device. The caller owns *out.
-// MEMORY, UNSUPPORTED and INVALID as mezzo_program_create.
+// Parameters, program, AdamW with a small rate, a scaler (on in FP16), random tokens on the device. The caller owns
+// *out. MEMORY, UNSUPPORTED and INVALID as mezzo_program_create.
 mezzo_status mz_rig_create(mezzo_device *device, const mz_workload *w, mz_rig **out);
 void mz_rig_free(mz_rig *rig);           // NULL is fine
 size_t mz_rig_memory(const mz_rig *rig); // bytes taken on the device
-// The peak of really making the rig and running two steps: on a GPU what was allocated on the device, on a CPU how far the process's
-// resident memory grew (the kernel's count). UNSUPPORTED where the system does not tell.
+// The peak of really making the rig and running two steps: on a GPU what was allocated on the device, on a CPU how far
+// the process's resident memory grew (the kernel's count). UNSUPPORTED where the system does not tell.
 mezzo_status mz_workload_measure(mezzo_device *device, const mz_workload *w, size_t *bytes);
 mezzo_device *mz_rig_device(const mz_rig *rig);
 
@@ -81,11 +85,12 @@ typedef struct mz_repeats {
     const volatile sig_atomic_t *stop; // may be NULL; INTERRUPTED between repeats where it is set
 } mz_repeats;
 #define MZ_REPEATS_MAX 1024
-// Seconds of each repeat by the device's own clock where it has one. Repeats follow each other without waiting, as training does;
-// the host looks at `least` and at the end.
+// Seconds of each repeat by the device's own clock where it has one. Repeats follow each other without waiting, as
+// training does; the host looks at `least` and at the end.
 mezzo_status mz_rig_time(mz_rig *rig, mz_timed what, const mz_repeats *repeats, double *seconds, int *n);
 
-// Forward and micro in turn, so that drift touches both alike: forward[i] and micro[i] are neighbours in time. Never stops early.
+// Forward and micro in turn, so that drift touches both alike: forward[i] and micro[i] are neighbours in time. Never
+// stops early.
 mezzo_status mz_rig_time_phases(mz_rig *rig, const mz_repeats *repeats, double *forward, double *micro);
 
 typedef struct mz_rig_state {
@@ -96,7 +101,7 @@ typedef struct mz_rig_state {
 } mz_rig_state;
 mezzo_status mz_rig_look(mz_rig *rig, mz_rig_state *out); // waits for the device
 
-// --- schemes (schemes.c): bytes a parameter, by formula ---------------------------------------------------------------------------
+// --- schemes (schemes.c): bytes a parameter, by formula ------------------------------------------------------------
 // How a recipe keeps a model of which only the number of parameters is known.
 typedef struct mz_scheme {
     const char *name;
@@ -109,7 +114,7 @@ int mz_scheme_count(void);
 const mz_scheme *mz_scheme_at(int index);
 double mz_scheme_total(const mz_scheme *scheme);
 
-// --- energy (energy.c) ----------------------------------------------------------------------------------------------------------
+// --- energy (energy.c) ---------------------------------------------------------------------------------------------
 typedef struct mz_energy {
     double joules; // of one step; NaN: nothing can be read
     double watts;  // mean; NaN
@@ -121,10 +126,11 @@ typedef struct mz_meter {
     double (*clock)(void *user);      // seconds
     void *user;
 } mz_meter;
-// Runs steps of `step_seconds` until the counter has jumped and jumped again `seconds` later. range: where it starts again. NaN where it
-// stands still.
+// Runs steps of `step_seconds` until the counter has jumped and jumped again `seconds` later. range: where it starts
+// again. NaN where it stands still.
 mezzo_status mz_meter_energy(const mz_meter *m, double seconds, double step_seconds, double range, mz_energy *out);
-// The same with the device's counter, or RAPL's on a CPU; a device with a power sensor alone gives power × `step_seconds`.
+// The same with the device's counter, or RAPL's on a CPU; a device with a power sensor alone gives power ×
+// `step_seconds`.
 mezzo_status mz_rig_energy(mz_rig *rig, double seconds, double step_seconds, mz_energy *out);
 mezzo_status mz_rig_step(mz_rig *rig);                 // without waiting
 mezzo_status mz_rig_run_steps(mz_rig *rig, int64_t n); // and waits

@@ -25,8 +25,8 @@ static mezzo_status build(const mz_workload *w, mezzo_graph **out) {
     return status;
 }
 
-// Programs that draw text (src/train/sampler.c): of one position and of several, which share the cache; without kernels for a cache, or
-// where a sample is longer than the context, of the whole window.
+// Programs that draw text (src/train/sampler.c): of one position and of several, which share the cache; without kernels
+// for a cache, or where a sample is longer than the context, of the whole window.
 enum { SAMPLE_TOKENS = 200, PREFILL = 64 }; // train.sample_tokens' default; positions read at once
 
 static mezzo_status plan_sampler(mezzo_device *device, const mz_workload *w, int64_t tokens, bool cached,
@@ -159,7 +159,8 @@ static mezzo_status total_at(mezzo_device *device, const mz_workload *w, int64_t
     return MEZZO_OK;
 }
 
-// Memory is nearly a straight line in the batch: the line through two plans says where to look, a plan there says whether it is so.
+// Memory is nearly a straight line in the batch: the line through two plans says where to look, a plan there says
+// whether it is so.
 mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *w, size_t limit, int64_t *batch) {
     enum { MOST = 1 << 20 };
     int64_t fits = 1, too_many = (int64_t)MOST + 1;
@@ -187,7 +188,7 @@ mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *
     return MEZZO_OK;
 }
 
-// --- measured -----------------------------------------------------------------------------------------------------------------------
+// --- measured ------------------------------------------------------------------------------------------------------
 // A line of /proc/self/status, bytes; 0: not there.
 static size_t process_memory(const char *field) {
     FILE *f = fopen("/proc/self/status", "r");

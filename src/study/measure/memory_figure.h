@@ -8,7 +8,8 @@ typedef struct mz_memory_bar {
     char name[48];
     mz_footprint footprint;
 } mz_memory_bar;
-// FOLDER/NAME.gp, drawn as NAME.png and NAME.svg. limit: bytes, a line across; 0: none. Errors: UNSUPPORTED (no gnuplot), IO.
+// FOLDER/NAME.gp, drawn as NAME.png and NAME.svg. limit: bytes, a line across; 0: none. Errors: UNSUPPORTED (no
+// gnuplot), IO.
 mezzo_status mz_memory_draw(const char *folder, const char *name, const char *title, const mz_memory_bar *bars, int n,
                             size_t limit);
 

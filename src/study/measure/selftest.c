@@ -6,9 +6,10 @@
 #include "base/precision.h"
 #include "study/measure/measure.h"
 
-// How far the loss may be from FP32's, as a part of how far FP32's fell: what is learnt, not the loss, is what a wrong kernel harms.
-// An operand rounded to the format is off by at most u of it and the gradient's many terms have errors of either sign, but some
-// add up along the layers and the steps: 4 u is a few per cent in BF16, and far below what a wrong kernel does.
+// How far the loss may be from FP32's, as a part of how far FP32's fell: what is learnt, not the loss, is what a wrong
+// kernel harms. An operand rounded to the format is off by at most u of it and the gradient's many terms have errors of
+// either sign, but some add up along the layers and the steps: 4 u is a few per cent in BF16, and far below what a
+// wrong kernel does.
 static double bound_of(mezzo_precision precision) {
     return 4 * mz_unit_roundoff(mz_precision(precision)->compute);
 }
@@ -68,8 +69,8 @@ fail:
     return status;
 }
 
-// FP32 beside the ref device, which computes in FP64 and takes its time: one sequence instead of eight. The loss is one FP32 number, so the
-// scale is what rounding such a number costs, 8 u of it.
+// FP32 beside the ref device, which computes in FP64 and takes its time: one sequence instead of eight. The loss is one
+// FP32 number, so the scale is what rounding such a number costs, 8 u of it.
 static mezzo_status judge_fp32(mezzo_device *device, mz_selftest *fp32) {
     mezzo_device *ref;
     mz_selftest here, exact;

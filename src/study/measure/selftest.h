@@ -18,8 +18,9 @@ typedef struct mz_selftest {
 } mz_selftest;
 
 #define MZ_SELFTEST_STEPS 12
-// GPT-2 with 2 layers of width 128 on 8 × 64 random tokens, in FP32 and then in each of asked[0 … n): out[0 … n]; FP32's own
-// result is first, judged by a smaller run beside the ref device. About a second each. `stop` may be NULL. Errors: as mz_rig_create, INTERRUPTED.
+// GPT-2 with 2 layers of width 128 on 8 × 64 random tokens, in FP32 and then in each of asked[0 … n): out[0 … n];
+// FP32's own result is first, judged by a smaller run beside the ref device. About a second each. `stop` may be NULL.
+// Errors: as mz_rig_create, INTERRUPTED.
 mezzo_status mz_selftest_run(mezzo_device *device, const mezzo_precision *asked, int n,
                              const volatile sig_atomic_t *stop, mz_selftest *out);
 

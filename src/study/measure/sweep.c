@@ -33,7 +33,7 @@ typedef struct sweep {
     double started;
 } sweep;
 
-// --- shapes -------------------------------------------------------------------------------------------------------------------
+// --- shapes --------------------------------------------------------------------------------------------------------
 mezzo_status mz_sweep_model(const mz_sweep_options *o, int64_t layers, int64_t d_model, int64_t seq_len,
                             mezzo_model_config *out) {
     MEZZO_TRY(mezzo_model_defaults(o->family, out));
@@ -76,7 +76,7 @@ static mezzo_status list_shapes(sweep *s) {
     return MEZZO_OK;
 }
 
-// --- the file -----------------------------------------------------------------------------------------------------------------
+// --- the file ------------------------------------------------------------------------------------------------------
 static mezzo_status make_env(sweep *s) {
     mezzo_device_info info;
     mz_text t = {0};
@@ -171,7 +171,7 @@ static mezzo_status open_file(sweep *s) {
     return size > 0 ? MEZZO_OK : mz_file_write(s->file, HEADER "\n", sizeof HEADER);
 }
 
-// --- one row ------------------------------------------------------------------------------------------------------------------
+// --- one row -------------------------------------------------------------------------------------------------------
 typedef struct row {
     mz_study_row base; // key, precision, rung, what ran, tokens/s, memory, energy
     mezzo_precision effective;
@@ -286,7 +286,7 @@ static mezzo_status measure(sweep *s, const mz_shape_key *key, mezzo_precision a
     return MEZZO_OK;
 }
 
-// --- writing ------------------------------------------------------------------------------------------------------------------
+// --- writing -------------------------------------------------------------------------------------------------------
 static void add_number(mz_text *t, double x) { // blank where it is not known: a zero would be a claim
     char buf[MZ_NUMBER_MAX];
     mz_text_add(t, ",", 1);
@@ -345,7 +345,7 @@ static mezzo_status write_row(sweep *s, const row *r, double seconds) {
     return mz_file_sync(s->file);
 }
 
-// --- the loop -----------------------------------------------------------------------------------------------------------------
+// --- the loop ------------------------------------------------------------------------------------------------------
 static void tell(sweep *s, const row *r) {
     mz_sweep_progress *p = &s->progress;
     int mine = p->done - p->earlier;

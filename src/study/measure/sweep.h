@@ -5,9 +5,9 @@
 #include "study/measure/measure.h"
 #include "study/analyse/pairs.h"
 
-// --- the out-of-memory ladder (ladder.c) ----------------------------------------------------------------------------------------
-// base → recompute → ga2 (two micro batches of half the size) → half_batch → half_seq. A rung keeps what the rungs before it did;
-// one that the shape does not have (an odd batch has no ga2) is left out.
+// --- the out-of-memory ladder (ladder.c) ---------------------------------------------------------------------------
+// base → recompute → ga2 (two micro batches of half the size) → half_batch → half_seq. A rung keeps what the rungs
+// before it did; one that the shape does not have (an odd batch has no ga2) is left out.
 typedef struct mz_rung {
     char name[MZ_STUDY_NAME];
     bool recompute;
@@ -16,7 +16,7 @@ typedef struct mz_rung {
 #define MZ_RUNGS_MAX 5
 int mz_ladder(int64_t batch, int64_t seq_len, mz_rung rungs[MZ_RUNGS_MAX]); // how many
 
-// --- the sweep ------------------------------------------------------------------------------------------------------------------
+// --- the sweep -----------------------------------------------------------------------------------------------------
 #define MZ_SWEEP_AXIS 32
 typedef struct mz_sweep_axis {
     int64_t values[MZ_SWEEP_AXIS];
@@ -49,10 +49,11 @@ typedef struct mz_sweep_progress {
 } mz_sweep_progress;
 typedef void (*mz_sweep_fn)(void *user, const mz_sweep_progress *progress);
 
-// Shapes in an order drawn from the seed, so that drift does not look like an effect; the precisions of one shape one after the other,
-// their order drawn too. Each measurement appends a line and flushes it to the disk. A file of an earlier call is continued: rows that
-// are there are not measured again, a line that a kill tore is dropped. Errors: INVALID (a shape that the model refuses, a file of
-// another device, version or family, one that another sweep writes), FORMAT (a file that is not one of these), IO, INTERRUPTED.
+// Shapes in an order drawn from the seed, so that drift does not look like an effect; the precisions of one shape one
+// after the other, their order drawn too. Each measurement appends a line and flushes it to the disk. A file of an
+// earlier call is continued: rows that are there are not measured again, a line that a kill tore is dropped. Errors:
+// INVALID (a shape that the model refuses, a file of another device, version or family, one that another sweep writes),
+// FORMAT (a file that is not one of these), IO, INTERRUPTED.
 mezzo_status mz_sweep(mezzo_device *device, const mz_sweep_options *options, mz_sweep_fn tell, void *user);
 mezzo_status mz_sweep_model(const mz_sweep_options *o, int64_t layers, int64_t d_model, int64_t seq_len,
                             mezzo_model_config *out);

@@ -1,4 +1,5 @@
-// FP32 against a precision: the same run trained in both, from the same weights on the same batches, and what came of it.
+// FP32 against a precision: the same run trained in both, from the same weights on the same batches, and what came of
+// it.
 #ifndef MZ_STUDY_VERIFY_H
 #define MZ_STUDY_VERIFY_H
 
@@ -11,15 +12,15 @@
 #define MZ_VERIFY_SEEDS 32
 
 typedef struct mz_verify_options {
-    mezzo_config *
-        config; // model, data, steps, optimizer, scaler, device; amp.precision is the candidate, train.seed the first seed
-    int seeds; // 1 … MZ_VERIFY_SEEDS: train.seed, train.seed + 1, …
+    mezzo_config *config; // model, data, steps, optimizer, scaler, device; amp.precision is the candidate, train.seed
+                          // the first seed
+    int seeds;            // 1 … MZ_VERIFY_SEEDS: train.seed, train.seed + 1, …
     double least_speedup, least_memory_percent, most_accuracy_difference;
     double level;                      // of the intervals, as 0.95
     const volatile sig_atomic_t *stop; // may be NULL
 } mz_verify_options;
 
-// --- what is measured -----------------------------------------------------------------------------------------------------------
+// --- what is measured ----------------------------------------------------------------------------------------------
 typedef struct mz_scale_change { // the loss scale from `step` on
     int64_t step;
     double scale;
@@ -44,7 +45,7 @@ typedef struct mz_verify_pair {
     bool same_data, same_weights;
 } mz_verify_pair;
 
-// --- what is said -----------------------------------------------------------------------------------------------------------------
+// --- what is said --------------------------------------------------------------------------------------------------
 typedef enum mz_verdict {
     MZ_VERDICT_MET,
     MZ_VERDICT_FAILED,
@@ -89,13 +90,14 @@ typedef struct mz_verify_progress {
 } mz_verify_progress;
 typedef void (*mz_verify_fn)(void *user, const mz_verify_progress *progress);
 
-// Trains `seeds` pairs of runs; nothing is written. The two runs of a pair take turns of a few steps, so that drift touches both
-// alike; where both do not fit, one follows the other. Errors as mezzo_run_train, and INVALID: no validation data, a precision that
-// becomes fp32, an override that puts a lower precision into the fp32 run. Free *out (of any outcome) with mz_verify_free.
+// Trains `seeds` pairs of runs; nothing is written. The two runs of a pair take turns of a few steps, so that drift
+// touches both alike; where both do not fit, one follows the other. Errors as mezzo_run_train, and INVALID: no
+// validation data, a precision that becomes fp32, an override that puts a lower precision into the fp32 run. Free *out
+// (of any outcome) with mz_verify_free.
 mezzo_status mz_verify(const mz_verify_options *options, mz_verify_fn tell, void *user, mz_verify_result *out);
 void mz_verify_free(mz_verify_result *r);
 
-// --- reports (verify_report.c) ----------------------------------------------------------------------------------------------------
+// --- reports (verify_report.c) -------------------------------------------------------------------------------------
 json_t *mz_verify_json(const mz_verify_options *o, const mz_verify_result *r); // NULL: out of memory
 void mz_verify_text(const mz_verify_options *o, const mz_verify_result *r, mz_text *out);
 void mz_verify_markdown(const mz_verify_options *o, const mz_verify_result *r, const char *command, mz_text *out);

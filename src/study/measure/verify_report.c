@@ -147,7 +147,7 @@ void mz_verify_text(const mz_verify_options *o, const mz_verify_result *r, mz_te
     add_conclusion(o, r, t);
 }
 
-// --- Markdown -----------------------------------------------------------------------------------------------------------------
+// --- Markdown ------------------------------------------------------------------------------------------------------
 static void add_seeds(const mz_verify_result *r, mz_text *t) {
     const char *p = mezzo_precision_name(r->precision);
     mz_text_addf(t,
@@ -199,7 +199,7 @@ void mz_verify_markdown(const mz_verify_options *o, const mz_verify_result *r, c
     add_seeds(r, t);
 }
 
-// --- JSON -----------------------------------------------------------------------------------------------------------------------
+// --- JSON ----------------------------------------------------------------------------------------------------------
 static json_t *number(double x) {
     return isfinite(x) ? json_real(x) : json_null();
 }

@@ -9,7 +9,7 @@
 
 enum { LINE_BYTES_MAX = 1 << 22, JSON_DEPTH = 4 };
 
-// --- keeping ----------------------------------------------------------------------------------------------------------------
+// --- keeping -------------------------------------------------------------------------------------------------------
 static mezzo_status series_of(mz_run_log *log, const char *name, mz_series **out) {
     for (size_t i = 0; i < log->n_series; i++)
         if (strcmp(log->series[i].name, name) == 0) {
@@ -46,7 +46,7 @@ static mezzo_status add_text(mz_run_log *log, int64_t step, const char *name, co
     return t->name != NULL && t->text != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
 }
 
-// --- reading ----------------------------------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------------------------
 // JSON has no infinities: metrics.jsonl writes them as strings.
 static bool not_finite(const char *text, double *value) {
     static const char *const names[] = {"NaN", "Infinity", "-Infinity"};
@@ -158,7 +158,7 @@ void mz_run_log_free(mz_run_log *log) {
     *log = (mz_run_log){0};
 }
 
-// --- asking -----------------------------------------------------------------------------------------------------------------
+// --- asking --------------------------------------------------------------------------------------------------------
 const mz_series *mz_run_log_find(const mz_run_log *log, const char *name) {
     for (size_t i = 0; i < log->n_series; i++)
         if (strcmp(log->series[i].name, name) == 0)

@@ -1,5 +1,5 @@
-// The numbers of a run folder, read back from its metrics.jsonl: for report and watch. A run that is still writing can be read
-// again and again: only what was added is read.
+// The numbers of a run folder, read back from its metrics.jsonl: for report and watch. A run that is still writing can
+// be read again and again: only what was added is read.
 #ifndef MZ_STUDY_RUN_LOG_H
 #define MZ_STUDY_RUN_LOG_H
 
@@ -43,8 +43,8 @@ double mz_series_least(const mz_series *series);                           // of
 // Mean of the last tenth (one value at least) of the finite values; NaN: none.
 double mz_series_end(const mz_series *series);
 double mz_series_middle(const mz_series *series); // median of the finite values; NaN: none
-// At most 2 · buckets points that draw the same line: of each stretch of steps the lowest and the highest, in order, and always the
-// first and the last. picks[] (room for 2 · buckets + 2) gets indices, ascending; returns how many.
+// At most 2 · buckets points that draw the same line: of each stretch of steps the lowest and the highest, in order,
+// and always the first and the last. picks[] (room for 2 · buckets + 2) gets indices, ascending; returns how many.
 size_t mz_series_thin(const mz_series *series, size_t buckets, size_t *picks);
 
 #endif

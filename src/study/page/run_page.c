@@ -20,7 +20,7 @@ extern const unsigned char mz_page_chart[];
 extern const size_t mz_page_chart_size;
 #endif
 
-// --- JSON -----------------------------------------------------------------------------------------------------------------------
+// --- JSON ----------------------------------------------------------------------------------------------------------
 static void add_key(mz_text *t, const char *key) {
     mz_json_add_text(t, key);
     mz_text_addf(t, ":");
@@ -50,7 +50,7 @@ static void add_words(mz_text *t, const char *key, const char *text) {
     mz_text_addf(t, ",");
 }
 
-// --- a run ----------------------------------------------------------------------------------------------------------------------
+// --- a run ---------------------------------------------------------------------------------------------------------
 static mezzo_status add_series(mz_text *t, const mz_run_log *log) {
     size_t *picks = mz_alloc(2 * BUCKETS + 2, sizeof *picks);
     if (picks == NULL)
@@ -150,7 +150,7 @@ static void add_histogram(mz_text *t, const mz_run_log *log) {
     mz_text_addf(t, "]},");
 }
 
-// --- the precision table: an op that stands in every block is one row with its count ----------------------------------------------
+// --- the precision table: an op that stands in every block is one row with its count -------------------------------
 typedef struct op_row {
     char op[32], module[64], storage[8], compute[8], accumulate[8], reduce[8], rule[160];
     int count;
@@ -300,7 +300,7 @@ static mezzo_status add_run(mz_text *t, const mz_run_log *log) {
     return t->status;
 }
 
-// --- the page -------------------------------------------------------------------------------------------------------------------
+// --- the page ------------------------------------------------------------------------------------------------------
 static mezzo_status add_data(mz_text *t, const mz_run_log *logs, int n, const char *title) {
     mz_text json = {0};
     mz_text_addf(&json, "{");

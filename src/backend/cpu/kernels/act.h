@@ -5,7 +5,8 @@
 #include "backend/cpu/kernels/vec.h"
 #include "graph/op.h"
 
-// GELU's tanh form, 0.5·x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), is x·sigmoid(2u): no cancellation for negative x.
+// GELU's tanh form, 0.5·x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), is x·sigmoid(2u): no cancellation for
+// negative x.
 static inline vf gelu_tanh_sigmoid(vf x) {
     const float k = 1.5957691216057308f; // 2·√(2/π)
     return vsigmoid(x * vfma(x * x, vset(k * 0.044715f), vset(k)));

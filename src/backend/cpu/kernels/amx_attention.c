@@ -1,10 +1,10 @@
-// Causal attention, forward, on AMX tiles: 32 queries against up to 256 keys at a time with the online softmax (Milakov & Gimelshein 2018;
-// Dao et al. 2022, "FlashAttention"). Scores are FP32, probabilities are rounded to the operands' format before they meet the values,
-// and are not divided by their sum until the end. Nothing of size T×T is held.
+// Causal attention, forward, on AMX tiles: 32 queries against up to 256 keys at a time with the online softmax (Milakov
+// & Gimelshein 2018; Dao et al. 2022, "FlashAttention"). Scores are FP32, probabilities are rounded to the operands'
+// format before they meet the values, and are not divided by their sum until the end. Nothing of size T×T is held.
 #include "backend/cpu/kernels/amx_attention.h"
 
-// 256 keys: a row's maximum, its sum and the rescaling of what was gathered are once in 16 vectors. Rows of the blocks are one line
-// longer than a power of two, so that a tile's 16 rows do not share a few sets of the L1 cache.
+// 256 keys: a row's maximum, its sum and the rescaling of what was gathered are once in 16 vectors. Rows of the blocks
+// are one line longer than a power of two, so that a tile's 16 rows do not share a few sets of the L1 cache.
 enum { QUERIES = 32, KEYS = 256, SCORE_ROW = KEYS + 16, P_ROW = KEYS + 32 };
 
 // A thread's memory.
@@ -117,9 +117,9 @@ static void rescale_row(forward_block *w, int r, float before, float max) {
         _mm512_store_ps(out + d, _mm512_mul_ps(_mm512_load_ps(out + d), factor));
 }
 
-// One row's scores of n keys become probabilities relative to its running maximum. In the last 32 keys of a diagonal block row r sees the
-// first r + 1 only; its p is 0 from there on. Dropout acts on the probabilities, not on their sum. No branch depends on the row: a
-// mispredicted one costs as much as three vectors.
+// One row's scores of n keys become probabilities relative to its running maximum. In the last 32 keys of a diagonal
+// block row r sees the first r + 1 only; its p is 0 from there on. Dropout acts on the probabilities, not on their sum.
+// No branch depends on the row: a mispredicted one costs as much as three vectors.
 ALWAYS void softmax_row(forward_block *w, const int parts, const bool dropped, float unit, bool first, bool diagonal,
                         int r, int n, const __mmask16 *keep) {
     const float *s = w->scores + (size_t)r * SCORE_ROW;
@@ -245,8 +245,8 @@ static size_t attention_workspace(const mezzo_device *device, const mz_call *cal
     return forward_bytes(&h, parts_of(call, &call->in[0])) * (size_t)device->threads;
 }
 
-// A task is 32 queries of one head; a thread takes all tasks of some heads together, so that keys and values are packed once and the next
-// head's can be asked for in time, unless there are too few heads to go round.
+// A task is 32 queries of one head; a thread takes all tasks of some heads together, so that keys and values are packed
+// once and the next head's can be asked for in time, unless there are too few heads to go round.
 static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
     heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0]);
     const int parts = parts_of(call, &call->in[0]);

@@ -1,11 +1,11 @@
 // What attention on AMX tiles shares, forward and backward: heads packed for tiles, and the functions of softmax.
 //
-// Operands are BF16, or pairs of BF16: an FP16 or TF32 number of 11 significant bits is exactly hi + lo, hi its upper 8 bits, and a product
-// of two such numbers exactly four BF16 products. `parts` is 1 or 2, a constant wherever it is inlined; the second part of a packed
-// block lies one plane after the first.
+// Operands are BF16, or pairs of BF16: an FP16 or TF32 number of 11 significant bits is exactly hi + lo, hi its upper 8
+// bits, and a product of two such numbers exactly four BF16 products. `parts` is 1 or 2, a constant wherever it is
+// inlined; the second part of a packed block lies one plane after the first.
 //
-// A left operand is stored in rows (16 rows of 32 k are a tile as they lie), a right operand in pairs of k: element (k, n) of
-// [K, N] at [k/2][n][k%2].
+// A left operand is stored in rows (16 rows of 32 k are a tile as they lie), a right operand in pairs of k: element (k,
+// n) of [K, N] at [k/2][n][k%2].
 #ifndef MZ_CPU_AMX_ATTENTION_H
 #define MZ_CPU_AMX_ATTENTION_H
 
@@ -14,7 +14,8 @@
 
 #define ALWAYS static inline __attribute__((always_inline))
 
-// Where one head's elements come from: row r at data + r·stride elements; rows from `rows` on and columns from h->width on are 0.
+// Where one head's elements come from: row r at data + r·stride elements; rows from `rows` on and columns from h->width
+// on are 0.
 typedef struct head_rows {
     const char *data;
     size_t stride;
@@ -27,9 +28,9 @@ static inline head_rows head_rows_of(const mz_tensor *t, int64_t at, int64_t str
     return (head_rows){element_at(t, at), (size_t)stride, t->dtype, rows, width};
 }
 
-// --- functions --------------------------------------------------------------------------------------------------------------
-// 2ˣ, within 2.7 u for x where the result is normal: 2ˣ = 2ⁿ·2ᶠ, f = x - round(x); a fit of degree 5 to 2ᶠ, 1 at 0 (weighted least
-// squares, iterated until the relative error is level). NaN stays NaN, -inf must not come.
+// --- functions -----------------------------------------------------------------------------------------------------
+// 2ˣ, within 2.7 u for x where the result is normal: 2ˣ = 2ⁿ·2ᶠ, f = x - round(x); a fit of degree 5 to 2ᶠ, 1 at 0
+// (weighted least squares, iterated until the relative error is level). NaN stays NaN, -inf must not come.
 ALWAYS __m512 exp2_lanes(__m512 x) {
     __m512 f = _mm512_reduce_ps(x, 0); // x - round(x)
     __m512 n = _mm512_sub_ps(x, f);
@@ -41,7 +42,8 @@ ALWAYS __m512 exp2_lanes(__m512 x) {
     return _mm512_scalef_ps(p, n);
 }
 
-// ln x for normal x > 0 (NaN stays NaN): x = 2ᵉ·(1 + t), t in [-1/4, 1/2); ln(1 + t) = t + t²·q(t), error of the fit 0.09 u.
+// ln x for normal x > 0 (NaN stays NaN): x = 2ᵉ·(1 + t), t in [-1/4, 1/2); ln(1 + t) = t + t²·q(t), error of the fit
+// 0.09 u.
 static inline __m512 log_lanes(__m512 x) {
     __m512 m = _mm512_getmant_ps(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_src);
     __m512 e = _mm512_getexp_ps(_mm512_div_ps(x, m)), t = _mm512_sub_ps(m, _mm512_set1_ps(1.0f));
@@ -56,7 +58,7 @@ static inline __m512 log_lanes(__m512 x) {
     return _mm512_fmadd_ps(e, _mm512_set1_ps(0x1.62e43p-1f), ln);
 }
 
-// --- parts ------------------------------------------------------------------------------------------------------------------
+// --- parts ---------------------------------------------------------------------------------------------------------
 // The upper 16 bits of each lane: FP32 cut to BF16's 8 significant bits.
 ALWAYS __m512 cut_bf16(__m512 x) {
     return _mm512_and_ps(x, (__m512)_mm512_set1_epi32((int)0xFFFF0000u));
@@ -80,8 +82,9 @@ ALWAYS __m512 round_tf32(__m512 x) {
     return _mm512_mask_mov_ps(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
 }
 
-// --- packing ----------------------------------------------------------------------------------------------------------------
-// 32 elements of a row from column d on; 0 beyond the head's width. `part` 0: the BF16 values, or their upper 8 bits; 1: the rest.
+// --- packing -------------------------------------------------------------------------------------------------------
+// 32 elements of a row from column d on; 0 beyond the head's width. `part` 0: the BF16 values, or their upper 8 bits;
+// 1: the rest.
 ALWAYS __m512i row_part(const head_rows *from, int64_t row, int d, const int part) {
     int left = from->width - d;
     if (row >= from->rows || left <= 0)
@@ -172,7 +175,8 @@ static inline void pack_pairs(const head_rows *from, int64_t first, int64_t n, i
             }
 }
 
-// Right operand whose column is the row, k along the head: tiles [n/16][depth/32] of 16 pairs × 16 rows, n a multiple of 16.
+// Right operand whose column is the row, k along the head: tiles [n/16][depth/32] of 16 pairs × 16 rows, n a multiple
+// of 16.
 static inline void pack_columns(const head_rows *from, int64_t first, int64_t n, int depth, int parts, uint16_t *to,
                                 size_t plane) {
     prefetch_rows(from, first, 16);
@@ -214,19 +218,20 @@ static inline void pack_turned(const head_rows *from, int64_t first, int64_t n, 
             }
 }
 
-// --- products ---------------------------------------------------------------------------------------------------------------
-// An operand of products: its first tile, of rows `row` bytes apart; the tile of the next 32 of k lies `step` bytes on, the second part
-// `plane` bytes.
+// --- products ------------------------------------------------------------------------------------------------------
+// An operand of products: its first tile, of rows `row` bytes apart; the tile of the next 32 of k lies `step` bytes on,
+// the second part `plane` bytes.
 typedef struct amx_operand {
     const char *first;
     size_t row, step, plane;
 } amx_operand;
 
-// 32 × 16 sums (+)= A·B over steps·32 of k, in rows of `row` bytes; A's lower 16 rows lie `lower` bytes behind the upper. `keep`: onto what
-// is there.
+// 32 × 16 sums (+)= A·B over steps·32 of k, in rows of `row` bytes; A's lower 16 rows lie `lower` bytes behind the
+// upper. `keep`: onto what is there.
 //
-// Four tiles are in use, and A's is loaded again for every product. A core's two threads share its tile registers: beside a busy one a
-// kernel with all eight in use has none left to begin the next instruction with, and each waits for the one before it.
+// Four tiles are in use, and A's is loaded again for every product. A core's two threads share its tile registers:
+// beside a busy one a kernel with all eight in use has none left to begin the next instruction with, and each waits for
+// the one before it.
 ALWAYS void column_products(const int parts, amx_operand a, size_t lower, amx_operand b, int steps, bool keep,
                             float *sums, size_t row) {
     char *sums_below = (char *)sums + AMX_ROWS * row;
@@ -263,7 +268,7 @@ ALWAYS void column_products(const int parts, amx_operand a, size_t lower, amx_op
     amx_store(1, sums_below, row);
 }
 
-// --- which calls ------------------------------------------------------------------------------------------------------------
+// --- which calls ---------------------------------------------------------------------------------------------------
 // BF16 as it is; FP16, and FP32 under TF32, in two parts. 0: not these kernels' work.
 static inline int parts_of(const mz_call *call, const mz_tensor *q) {
     if (q->dtype == MEZZO_BF16 && call->numerics.compute == MEZZO_BF16)

@@ -1,9 +1,10 @@
 // Causal attention, backward, on AMX tiles. With p = exp(s - lse), m the dropout factors and Δ_i = dy_i·y_i:
 //   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
-// Everything is computed with keys in rows and queries in columns: pᵀ and dSᵀ, rounded to the operands' format, are then left operands of dv
-// and dk as they lie, lse and Δ are vectors and not numbers to spread, and only dSᵀ has to be stored a second time, in pairs, for
-// dqᵀ = kᵀ·dSᵀ. A block is 128 keys by 128 queries; its scores are made and used 32 × 32 at a time, in 8 KiB. With blocks of 64, whose
-// sums are loaded and stored twice as often, heads of 64 took 4 to 14 % longer in BF16.
+// Everything is computed with keys in rows and queries in columns: pᵀ and dSᵀ, rounded to the operands' format, are
+// then left operands of dv and dk as they lie, lse and Δ are vectors and not numbers to spread, and only dSᵀ has to be
+// stored a second time, in pairs, for dqᵀ = kᵀ·dSᵀ. A block is 128 keys by 128 queries; its scores are made and used 32
+// × 32 at a time, in 8 KiB. With blocks of 64, whose sums are loaded and stored twice as often, heads of 64 took 4 to
+// 14 % longer in BF16.
 //
 // One task owns a batch element's kv head: its sums are in a fixed order, so threads do not change a bit.
 #include "backend/cpu/kernels/amx_attention.h"
@@ -61,7 +62,7 @@ static size_t backward_layout(backward_block *w, const heads *h, int parts, char
     return (size_t)(next - memory);
 }
 
-// --- operands ---------------------------------------------------------------------------------------------------------------
+// --- operands ------------------------------------------------------------------------------------------------------
 static void load_keys(backward_block *w, const mz_call *call, const heads *h, int parts, int64_t b, int64_t g) {
     const mz_tensor *k = &call->in[h->packed ? IN_Q : IN_K], *v = &call->in[h->packed ? IN_Q : IN_V];
     int64_t at = b * h->length * h->kv_row + g * h->width;
@@ -103,7 +104,7 @@ static void load_queries(backward_block *w, const mz_call *call, const heads *h,
     memset(w->dq, 0, w->plane * sizeof(float));
 }
 
-// --- one block --------------------------------------------------------------------------------------------------------------
+// --- one block -----------------------------------------------------------------------------------------------------
 // Which keys of the block each query keeps; p > 0.
 static void draw_block(backward_block *w, const heads *h, const dropout_stream *stream, int64_t row, int64_t i0,
                        int64_t j0) {
@@ -155,7 +156,8 @@ typedef struct softmax_scale {
     bool dropped;
 } softmax_scale;
 
-// 32 keys from j, 32 queries from i (of the block at j0, i0): scores and dy·v become p·m and dS. `above`: queries before a key are 0.
+// 32 keys from j, 32 queries from i (of the block at j0, i0): scores and dy·v become p·m and dS. `above`: queries
+// before a key are 0.
 ALWAYS void softmax_square(backward_block *w, const int parts, softmax_scale k, const bool above, int64_t j0,
                            int64_t i0, int j, int i) {
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
@@ -249,7 +251,7 @@ ALWAYS void backward_pair(backward_block *w, const int parts, softmax_scale k, c
     AMX_FENCE();
 }
 
-// --- results ----------------------------------------------------------------------------------------------------------------
+// --- results -------------------------------------------------------------------------------------------------------
 static void store_keys(const float *from, int depth, const heads *h, float factor, const mz_tensor *t, int64_t at) {
     size_t size = t->dtype == MEZZO_F32 ? 4 : 2;
     char *to = element_at(t, at);
@@ -275,7 +277,8 @@ static void store_queries(const backward_block *w, const heads *h, const mz_tens
         }
 }
 
-// Asks for 64 rows of what the next kv head will read, of its first query head: they lie too far apart for the hardware's prefetchers.
+// Asks for 64 rows of what the next kv head will read, of its first query head: they lie too far apart for the
+// hardware's prefetchers.
 static void prefetch_next(const mz_call *call, const heads *h, int64_t unit, int64_t j0) {
     if (unit + 1 >= h->batch * h->kv_heads)
         return;

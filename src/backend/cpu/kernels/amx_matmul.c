@@ -1,12 +1,14 @@
-// The BF16 microkernel on AMX tiles: 2 × 1 tiles of 16 × 16 sums, 32 of k a step, twice for 32 × 32. Palette 1: 8 tiles of 16 rows ×
-// 64 bytes. TDPBF16PS takes subnormals as zero and rounds to nearest even whatever MXCSR says (Intel SDM).
+// The BF16 microkernel on AMX tiles: 2 × 1 tiles of 16 × 16 sums, 32 of k a step, twice for 32 × 32. Palette 1: 8 tiles
+// of 16 rows × 64 bytes. TDPBF16PS takes subnormals as zero and rounds to nearest even whatever MXCSR says (Intel SDM).
 //
-// Four tiles of eight are in use, and that is the point: while the core's other hardware thread does anything at all, this one has about nine
-// physical tiles. Every tile that holds something takes one, and so does every tile instruction under way until it retires: with eight in
-// use each waits for the one before it (docs/dev/MATMUL.md). So a tile is loaded again rather than kept, and the renaming of registers does
-// what a second set of operands would. Alone on its core it is as fast as 2 × 2.
+// Four tiles of eight are in use, and that is the point: while the core's other hardware thread does anything at all,
+// this one has about nine physical tiles. Every tile that holds something takes one, and so does every tile instruction
+// under way until it retires: with eight in use each waits for the one before it (docs/dev/MATMUL.md). So a tile is
+// loaded again rather than kept, and the renaming of registers does what a second set of operands would. Alone on its
+// core it is as fast as 2 × 2.
 //
-// MZ_AMX_EMULATE replaces the six instructions by plain C with the same results, so that the logic is tested on any machine.
+// MZ_AMX_EMULATE replaces the six instructions by plain C with the same results, so that the logic is tested on any
+// machine.
 #include "backend/cpu/matmul.h"
 
 #define TILE_ROWS  16
@@ -136,9 +138,9 @@ const mz_microkernel mz_microkernel_amx = {.name = "amx_2x1",
                                            .end = amx_end,
                                            .finish = amx_finish};
 
-// --- values of two BF16 parts ---------------------------------------------------------------------------------------------
-// (a + a')·(b + b'), the parts of matmul_split.c: a·b + a·b' + a'·b, and for FP16, whose parts are the whole value, a'·b'. TF32 leaves
-// that product out: |a'·b'| ≤ 2^-16·|a·b|. Two rows of tiles by one column, as above.
+// --- values of two BF16 parts --------------------------------------------------------------------------------------
+// (a + a')·(b + b'), the parts of matmul_split.c: a·b + a·b' + a'·b, and for FP16, whose parts are the whole value,
+// a'·b'. TF32 leaves that product out: |a'·b'| ≤ 2^-16·|a·b|. Two rows of tiles by one column, as above.
 static inline __attribute__((always_inline)) void multiply_parts(int64_t k, const char *a, const char *b, float *c,
                                                                  int64_t ldc, bool add, const bool all_four) {
     const size_t row = (size_t)ldc * sizeof(float);

@@ -1,5 +1,5 @@
-// Whether AMX tiles compute, and how fast. The palette-1 geometry, 8 tiles of 16 rows × 64 bytes, is taken as given: under some
-// hypervisors CPUID's leaf 0x1D reads zero on cores whose tiles work.
+// Whether AMX tiles compute, and how fast. The palette-1 geometry, 8 tiles of 16 rows × 64 bytes, is taken as given:
+// under some hypervisors CPUID's leaf 0x1D reads zero on cores whose tiles work.
 #include "backend/cpu/kernels/amx_config.h"
 #include "base/base.h"
 #include "backend/cpu/kernels/probe.h"
@@ -7,7 +7,8 @@
 // The tile intrinsics do not tell the compiler what memory they read; this does.
 #define MEMORY_IS_READ() __asm__ volatile("" ::: "memory")
 
-// a[i][k] = (i + k) mod 8 - 3, b[k][j] = (k + 2j) mod 8 - 4 as BF16; b in pairs of k, as the instruction reads it. All sums are exact.
+// a[i][k] = (i + k) mod 8 - 3, b[k][j] = (k + 2j) mod 8 - 4 as BF16; b in pairs of k, as the instruction reads it. All
+// sums are exact.
 static int a_value(int i, int k) {
     return (i + k) % 8 - 3;
 }
@@ -42,8 +43,8 @@ bool mz_probe_amx_result(void) {
     return true;
 }
 
-// One tile of sums: products that follow one another on it are not slower than on four, and with few tiles in use the core's other hardware
-// thread, when it does anything, does not slow them down (amx_matmul.c).
+// One tile of sums: products that follow one another on it are not slower than on four, and with few tiles in use the
+// core's other hardware thread, when it does anything, does not slow them down (amx_matmul.c).
 double mz_probe_amx(int rounds) {
     enum { PRODUCTS = 4 }; // a round
     static const uint16_t zeros[16][32];

@@ -1,7 +1,8 @@
-// The tile instructions that kernels are written with. Palette 1: 8 tiles of 16 rows × 64 bytes. TDPBF16PS takes subnormals as zero and
-// rounds to nearest even whatever MXCSR says (Intel SDM).
+// The tile instructions that kernels are written with. Palette 1: 8 tiles of 16 rows × 64 bytes. TDPBF16PS takes
+// subnormals as zero and rounds to nearest even whatever MXCSR says (Intel SDM).
 //
-// MZ_AMX_EMULATE replaces them by plain C with the same results, so that the logic around them is tested on any machine.
+// MZ_AMX_EMULATE replaces them by plain C with the same results, so that the logic around them is tested on any
+// machine.
 #ifndef MZ_CPU_AMX_TILE_H
 #define MZ_CPU_AMX_TILE_H
 

@@ -1,5 +1,6 @@
-// Attention, forward: tiles of 64 queries against tiles of 64 keys with the online softmax (Milakov & Gimelshein 2018; Dao et al.
-// 2022, "FlashAttention"). Storage may be 16-bit; arithmetic is FP32, probabilities included. Nothing of size T×T is held.
+// Attention, forward: tiles of 64 queries against tiles of 64 keys with the online softmax (Milakov & Gimelshein 2018;
+// Dao et al. 2022, "FlashAttention"). Storage may be 16-bit; arithmetic is FP32, probabilities included. Nothing of
+// size T×T is held.
 #include "backend/cpu/kernels/attention.h"
 #include "backend/cpu/kernels/kernels.h"
 
@@ -47,8 +48,8 @@ static void pack_keys(forward_tiles *w, const mz_call *call, const heads *h, int
     }
 }
 
-// A row of scores becomes probabilities relative to the running maximum; what was gathered before is rescaled to a new maximum.
-// `valid` keys count; lanes beyond them in the last vector become 0.
+// A row of scores becomes probabilities relative to the running maximum; what was gathered before is rescaled to a new
+// maximum. `valid` keys count; lanes beyond them in the last vector become 0.
 static void softmax_row(forward_tiles *w, const heads *h, int r, int valid) {
     float *s = w->scores + (size_t)r * TILE, *sums = w->sums + (size_t)r * VW,
           *out = w->out + (size_t)r * (size_t)h->padded;
@@ -129,8 +130,8 @@ static size_t attention_workspace(const mezzo_device *device, const mz_call *cal
     return sizeof(float) * forward_floats(&h) * (size_t)device->threads;
 }
 
-// A task is one tile of queries of one head; a thread takes all of a head's tiles together, so that keys and values are packed once,
-// unless there are too few heads to go round.
+// A task is one tile of queries of one head; a thread takes all of a head's tiles together, so that keys and values are
+// packed once, unless there are too few heads to go round.
 static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
     heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0]);
     int64_t units = h.batch * h.heads;

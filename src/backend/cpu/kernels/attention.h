@@ -6,8 +6,9 @@
 #include "backend/cpu/kernels/dropout.h"
 #include "backend/cpu/kernels/tile.h"
 
-// Queries and keys of a tile. Forward GFLOP/s on one Zen 4 core, FP32, with tiles of 32, 64 and 128: 56, 64, 65 at T = 256, D = 64;
-// 66, 78, 79 at T = 1024, D = 64; 44, 49, 44 at T = 64, D = 32. Scores of 64×64 are 16 KiB, half of a 32 KiB L1.
+// Queries and keys of a tile. Forward GFLOP/s on one Zen 4 core, FP32, with tiles of 32, 64 and 128: 56, 64, 65 at T =
+// 256, D = 64; 66, 78, 79 at T = 1024, D = 64; 44, 49, 44 at T = 64, D = 32. Scores of 64×64 are 16 KiB, half of a 32
+// KiB L1.
 enum { TILE = 64, MAX_HEAD = 256 };
 
 typedef struct heads {
@@ -74,7 +75,8 @@ static inline vf load_lanes(const void *at, mezzo_dtype dtype, int lanes) {
     return dtype == MEZZO_BF16 ? from_bf16(x) : from_f16(x);
 }
 
-// Rows lie a whole [H·D] apart, more than hardware prefetchers follow: the row eight on is asked for while this one is read.
+// Rows lie a whole [H·D] apart, more than hardware prefetchers follow: the row eight on is asked for while this one is
+// read.
 static inline __attribute__((always_inline)) void load_rows(const char *from, size_t stride, const mezzo_dtype dtype,
                                                             int rows, const heads *h, float factor, float *to) {
     const size_t size = dtype == MEZZO_F32 ? 4 : 2;
@@ -98,8 +100,9 @@ static inline vf rounded_to(mezzo_dtype compute, vf x) {
     return vselect(vless_equal(vabs(x), vset(INFINITY)), (vf)up, x); // TF32; NaN stays NaN
 }
 
-// One head's D elements of `rows` positions from `at` on (then every `stride` elements) into FP32 rows of `padded`, times `factor`; zeros
-// beyond D, and in rows up to TILE. Operands are rounded to `compute` where the tensor holds more.
+// One head's D elements of `rows` positions from `at` on (then every `stride` elements) into FP32 rows of `padded`,
+// times `factor`; zeros beyond D, and in rows up to TILE. Operands are rounded to `compute` where the tensor holds
+// more.
 static inline void load_head(const mz_tensor *t, int64_t at, int64_t stride, int rows, const heads *h, float factor,
                              mezzo_dtype compute, float *to) {
     const char *from = element_at(t, at);
@@ -157,8 +160,8 @@ static inline void store_head(const float *from, const heads *h, int rows, const
         store_rows(from, h, rows, factors, to, (size_t)stride, MEZZO_F16);
 }
 
-// C[rows][n] += A·B tile products with causal bounds: row i of a diagonal tile has nothing beyond column i. Rows go in fours; masked
-// elements inside the last vector are zero (or are masked by who reads them).
+// C[rows][n] += A·B tile products with causal bounds: row i of a diagonal tile has nothing beyond column i. Rows go in
+// fours; masked elements inside the last vector are zero (or are masked by who reads them).
 static inline int whole_vectors(int n) {
     return (int)mz_align_up((size_t)n, VW);
 }

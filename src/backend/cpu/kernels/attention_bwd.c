@@ -1,7 +1,7 @@
 // Attention, backward. With p = exp(s - lse), m the dropout factors and Δ_i = dy_i·y_i:
 //   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
-// One task owns a batch element's kv head: its dk and dv are summed over query heads and tiles in a fixed order, so threads do not
-// change a bit. Probabilities are computed again from lse, a 64×64 tile at a time.
+// One task owns a batch element's kv head: its dk and dv are summed over query heads and tiles in a fixed order, so
+// threads do not change a bit. Probabilities are computed again from lse, a 64×64 tile at a time.
 #include "backend/cpu/kernels/attention.h"
 #include "backend/cpu/kernels/kernels.h"
 
@@ -81,7 +81,8 @@ static void load_queries(backward_tiles *w, const mz_call *call, const heads *h,
     memset(w->dq, 0, TILE * (size_t)h->padded * sizeof *w->dq);
 }
 
-// p holds scores and ds holds dy·v when this is called, p·m and dS after. Lanes past `valid` become 0. `factors` NULL: no dropout.
+// p holds scores and ds holds dy·v when this is called, p·m and dS after. Lanes past `valid` become 0. `factors` NULL:
+// no dropout.
 static void backward_row(backward_tiles *w, int r, int valid, const float *factors) {
     float *p = w->p + (size_t)r * TILE, *ds = w->ds + (size_t)r * TILE;
     FOR_LANES(j, lanes, valid) {

@@ -1,5 +1,5 @@
-// Attention of a few new positions on top of a cache. With one position each key and value is read once: memory sets the time, so a row of
-// scores is made whole, and nothing is packed.
+// Attention of a few new positions on top of a cache. With one position each key and value is read once: memory sets
+// the time, so a row of scores is made whole, and nothing is packed.
 #include "backend/cpu/kernels/attention.h"
 
 typedef struct cached {

@@ -1,5 +1,6 @@
-// How kernels see tensors of any float format: a block of at most MZ_BLOCK elements is brought to FP32, worked on, and rounded
-// once into the output's format. Three buffers of a block (6 KiB) stay in any L1. FP32 tensors are used where they are.
+// How kernels see tensors of any float format: a block of at most MZ_BLOCK elements is brought to FP32, worked on, and
+// rounded once into the output's format. Three buffers of a block (6 KiB) stay in any L1. FP32 tensors are used where
+// they are.
 #ifndef MZ_CPU_BLOCK_H
 #define MZ_CPU_BLOCK_H
 
@@ -22,8 +23,8 @@ static inline int mz_team(void) {
 #define FOR_LANES(i, lanes, n)                                                                                         \
     for (int i = 0, lanes = (n) < VW ? (int)(n) : VW; i < (n); i += VW, lanes = (int)(n)-i < VW ? (int)(n)-i : VW)
 
-// The same with its body written out for whole vectors and for what is left: no test inside the loop, which counts where the body is a
-// few instructions. The body is the last argument.
+// The same with its body written out for whole vectors and for what is left: no test inside the loop, which counts
+// where the body is a few instructions. The body is the last argument.
 #define EACH_VECTOR(i, lanes, n, ...)                                                                                  \
     do {                                                                                                               \
         int i = 0;                                                                                                     \
@@ -93,9 +94,10 @@ static inline void narrow_block(const float *src, void *dst, mezzo_dtype dtype, 
 static inline char *element_at(const mz_tensor *t, int64_t at) {
     return (char *)t->data + at * (t->dtype == MEZZO_F32 ? 4 : 2);
 }
-// Hardware prefetchers stop at the end of a page and run few lines ahead, too few for one stream to fill a core's share of the memory: what
-// is read and written a page from now is asked for. Two cores of Emerald Rapids, ms without, 2 KiB and 4 KiB ahead: grad_stats of
-// 124M 26, 18, 16; cross-entropy of 4,096 × 50,304 in BF16 45, 30, 28; cast 1.09, 0.67, 0.64. It runs past a tensor's end: harmless.
+// Hardware prefetchers stop at the end of a page and run few lines ahead, too few for one stream to fill a core's share
+// of the memory: what is read and written a page from now is asked for. Two cores of Emerald Rapids, ms without, 2 KiB
+// and 4 KiB ahead: grad_stats of 124M 26, 18, 16; cross-entropy of 4,096 × 50,304 in BF16 45, 30, 28; cast 1.09, 0.67,
+// 0.64. It runs past a tensor's end: harmless.
 enum { PREFETCH_AHEAD = 4096 };
 static inline void prefetch_reads(const char *from, size_t bytes) {
     for (size_t line = 0; line < bytes; line += 64)
@@ -139,11 +141,12 @@ static inline void copy_elements(const mz_tensor *from, int64_t at, const mz_ten
     }
 }
 
-// --- prepare() ------------------------------------------------------------------------------------------------------
+// --- prepare() -----------------------------------------------------------------------------------------------------
 static inline bool is_storage_float(const mz_tensor *t) {
     return t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16;
 }
-// Every present tensor but those of the `integers` mask (bit i: input i) is FP32, BF16 or FP16, and the arithmetic is not FP64.
+// Every present tensor but those of the `integers` mask (bit i: input i) is FP32, BF16 or FP16, and the arithmetic is
+// not FP64.
 static inline const char *refuse_formats(const mz_call *call, unsigned integers) {
     if (call->numerics.compute == MEZZO_F64 || call->numerics.reduce == MEZZO_F64)
         return "fp64 arithmetic: only the ref device has it";
@@ -168,7 +171,7 @@ static inline const char *prepare_floats(mezzo_device *device, const mz_call *ca
     return refuse_formats(call, 0);
 }
 
-// --- rows -------------------------------------------------------------------------------------------------------------------
+// --- rows ----------------------------------------------------------------------------------------------------------
 static inline int64_t last_dim(const mz_shape *s) {
     return s->rank > 0 ? s->dim[s->rank - 1] : 1;
 }

@@ -69,8 +69,8 @@ static inline void philox_lanes(mz_philox_key key, uint64_t index, vu out[4]) {
 }
 
 #if VEC_512
-// Eight consecutive indices with less shuffling than philox_lanes: each 64-bit lane holds one 32-bit word of a block, in its lower half, where
-// vpmuludq reads it and leaves the next one; what lies above is never looked at.
+// Eight consecutive indices with less shuffling than philox_lanes: each 64-bit lane holds one 32-bit word of a block,
+// in its lower half, where vpmuludq reads it and leaves the next one; what lies above is never looked at.
 static inline void philox_eight(mz_philox_key key, uint64_t index, __m512i out[4]) {
     const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57);
     __m512i c0 = _mm512_add_epi64(_mm512_set1_epi64((int64_t)index), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
@@ -78,7 +78,8 @@ static inline void philox_eight(mz_philox_key key, uint64_t index, __m512i out[4
     uint32_t k0 = (uint32_t)key.seed, k1 = (uint32_t)(key.seed >> 32);
     for (int round = 0; round < 10; round++) {
         __m512i p0 = _mm512_mul_epu32(c0, m0), p1 = _mm512_mul_epu32(c2, m1);
-        // Upper words down by a shuffle, not a shift: Intel's shifts and products share a port, and the products fill it.
+        // Upper words down by a shuffle, not a shift: Intel's shifts and products share a port, and the products fill
+        // it.
         __m512i high0 = _mm512_shuffle_epi32(p0, _MM_PERM_DDBB), high1 = _mm512_shuffle_epi32(p1, _MM_PERM_DDBB);
         c0 = _mm512_ternarylogic_epi64(high1, c1, _mm512_set1_epi64(k0), 0x96); // xor of three
         c2 = _mm512_ternarylogic_epi64(high0, c3, _mm512_set1_epi64(k1), 0x96);
@@ -133,8 +134,8 @@ static inline void store_by_lane(float *to, const vf x[4]) {
 #undef ZIP_HIGH
 }
 
-// factors[0 … n) of the elements from `element` on. `factors` has room for n + 2·DROPOUT_RUN floats: whole runs are made, from
-// the block that holds the first element; returns where the first factor is.
+// factors[0 … n) of the elements from `element` on. `factors` has room for n + 2·DROPOUT_RUN floats: whole runs are
+// made, from the block that holds the first element; returns where the first factor is.
 static inline const float *dropout_factors(const dropout_stream *s, uint64_t element, int n, float *factors) {
     int skip = (int)(element & 3);
     uint64_t block = element >> 2;

@@ -131,7 +131,7 @@ static void dropout_block(const mz_call *call, int64_t at, const float *a, const
 }
 KERNEL_OF(dropout, 0.8)
 
-// --- two operands, either of which may repeat ---------------------------------------------------------------------------
+// --- two operands, either of which may repeat ----------------------------------------------------------------------
 static const float *repeated(const mz_tensor *t, int64_t at, int64_t stride, int64_t from, int n, float *buffer) {
     if (stride != 0)
         return block_in(t, at + from, n, buffer);
@@ -185,7 +185,7 @@ static mezzo_status run_binary(mezzo_device *device, const mz_call *call, map_fn
     const mz_kernel MZ_SYMBOL(name) = {#name "__" MZ_LEVEL_TEXT, prepare_floats, run_##name};
 #include "graph/binary.def"
 
-// --- cast -----------------------------------------------------------------------------------------------------------------
+// --- cast ----------------------------------------------------------------------------------------------------------
 MAP(move, x)
 
 static const char *cast_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {

@@ -1,5 +1,5 @@
-// What is in tensors: NaN, infinities, zeros, values below FP16's normal range, and the range of the rest. Everything is told from a value's
-// bits, so that counts are integers and the compiler can use vectors for them.
+// What is in tensors: NaN, infinities, zeros, values below FP16's normal range, and the range of the rest. Everything
+// is told from a value's bits, so that counts are integers and the compiler can use vectors for them.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
@@ -71,7 +71,9 @@ static mz_inspection inspect(const mezzo_device *device, const mz_call *call, co
     }
     int64_t nans = 0, infs = 0, large = 0, zeros = 0, tiny = 0;
     int32_t low = INT32_MAX, high = INT32_MIN;
-#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.3 * (double)(runs * length))) reduction(+ : nans, infs, large, zeros, tiny) reduction(min : low) reduction(max : high)
+    int threads = mz_cpu_threads(device, 0.3 * (double)(runs * length));
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : nans, infs, large, zeros, tiny)           \
+    reduction(min : low) reduction(max : high)
     for (int64_t r = 0; r < runs; r++) {
         tally t = {.low = INT32_MAX, .high = INT32_MIN};
         int64_t start = all ? r * length : mz_sample_start(r, n / runs, call->rng->step);

@@ -4,7 +4,8 @@
 
 enum { COPY_RUN = 4096 }; // elements of one task
 
-// Copies between the whole and the part that starts at `from` along the axis: for every outer index one contiguous stretch.
+// Copies between the whole and the part that starts at `from` along the axis: for every outer index one contiguous
+// stretch.
 static void copy_part(const mezzo_device *device, const mz_tensor *whole, const mz_tensor *part, int axis, int64_t from,
                       bool into_whole) {
     axis_view w = view_along(&whole->shape, axis), p = view_along(&part->shape, axis);
@@ -61,7 +62,7 @@ static const char *concat_prepare(mezzo_device *device, const mz_call *call, mz_
 const mz_kernel MZ_SYMBOL(split) = {"split__" MZ_LEVEL_TEXT, split_prepare, run_split};
 const mz_kernel MZ_SYMBOL(concat) = {"concat__" MZ_LEVEL_TEXT, concat_prepare, run_concat};
 
-// --- slice ----------------------------------------------------------------------------------------------------------------
+// --- slice ---------------------------------------------------------------------------------------------------------
 static mezzo_status run_slice(mezzo_device *device, const mz_call *call) {
     copy_part(device, &call->in[0], &call->out[0], call->attrs.axis, call->attrs.begin, false);
     return MEZZO_OK;
@@ -84,7 +85,7 @@ static mezzo_status run_slice_dx(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel MZ_SYMBOL(slice_dx) = {"slice_dx__" MZ_LEVEL_TEXT, split_prepare, run_slice_dx};
 
-// --- permute --------------------------------------------------------------------------------------------------------------
+// --- permute -------------------------------------------------------------------------------------------------------
 // n elements of `size` bytes, each `stride` elements of x after the one before.
 static void gather(const char *x, int64_t stride, char *y, int64_t n, size_t size) {
     if (stride == 1) {

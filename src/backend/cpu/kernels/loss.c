@@ -1,4 +1,5 @@
-// Cross-entropy over rows of logits and its gradient. Logits are read in their own format, a block at a time: no FP32 copy of a row.
+// Cross-entropy over rows of logits and its gradient. Logits are read in their own format, a block at a time: no FP32
+// copy of a row.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
@@ -15,7 +16,8 @@ static int64_t counted_rows(const mz_call *call, const mz_tensor *targets) {
     return n;
 }
 
-// Four chains of maxima and of sums: one would wait for its own latency at every vector. NaN gets past the maxima, but not past the sums.
+// Four chains of maxima and of sums: one would wait for its own latency at every vector. NaN gets past the maxima, but
+// not past the sums.
 enum { CHAINS = 4, STRIDE = CHAINS * VW };
 
 static inline vf block_max(const float *p, int n) {
@@ -43,8 +45,8 @@ static inline vf block_exp_sum(const float *p, int n, vf base) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// log Σ eˣ of a row by blocks: each lane keeps its own running maximum and its sum relative to it (Milakov & Gimelshein 2018), so
-// that a row is read once. -inf is a probability of 0; a row of nothing else gives -inf, as does the limit.
+// log Σ eˣ of a row by blocks: each lane keeps its own running maximum and its sum relative to it (Milakov & Gimelshein
+// 2018), so that a row is read once. -inf is a probability of 0; a row of nothing else gives -inf, as does the limit.
 static float log_sum_exp(const mz_tensor *x, int64_t start, int64_t width) {
     float buffer[MZ_BLOCK];
     vf max = vset(-INFINITY), sum = {0};

@@ -3,12 +3,13 @@
 
 #include "backend/cpu/kernels/act.h"
 
-// --- the epilogue -----------------------------------------------------------------------------------------------------------
+// --- the epilogue --------------------------------------------------------------------------------------------------
 static size_t size_of(mezzo_dtype dtype) {
     return dtype == MEZZO_F32 ? sizeof(float) : sizeof(uint16_t);
 }
 
-// Up to VW columns of one row; `n` < VW touches only n elements of every matrix. `plain`: no activation, preact or residual.
+// Up to VW columns of one row; `n` < VW touches only n elements of every matrix. `plain`: no activation, preact or
+// residual.
 ALWAYS_INLINE void finish(const mz_matmul_epilogue *e, vf x, int64_t at, int64_t column, int64_t n, bool plain,
                           mezzo_dtype y_dtype, mezzo_dtype via) {
 #define ADDRESS(p, dtype, index) ((char *)(uintptr_t)(p) + (size_t)(index)*size_of(dtype))
@@ -74,7 +75,7 @@ void FOR_LEVEL(mz_matmul_epilogue)(const mz_matmul_epilogue *e, const float *til
     finish_tile(e, tile, ld_tile, row, column, rows, columns, false, e->y_dtype, via);
 }
 
-// --- column sums ------------------------------------------------------------------------------------------------------------
+// --- column sums ---------------------------------------------------------------------------------------------------
 #define SUM_ROWS    128 // rows summed before they are added to the total: the error grows with 128 + rows/128
 #define SUM_VECTORS 4
 

@@ -46,8 +46,8 @@ static void multiply_f32(int64_t k, const void *a_panel, const void *b_panel, fl
     c##i##2 += load_f32(c + i * ldc + 2 * VW);
 #endif
     EACH_ROW(DECLARE)
-    // A tile of C is rarely near. Asked for all at once, its lines would keep those of the panels waiting; asked for at the start of a long
-    // panel, they would be gone again. So one row at a time, in the last steps.
+    // A tile of C is rarely near. Asked for all at once, its lines would keep those of the panels waiting; asked for at
+    // the start of a long panel, they would be gone again. So one row at a time, in the last steps.
     const float *row = c, *const end = c + F32_MR * ldc;
     const int64_t last = ROW_EVERY * (F32_MR + 2);
     for (int64_t steps = k > last ? k - last : 0; k > 0; steps = k < ROW_EVERY ? k : ROW_EVERY) {

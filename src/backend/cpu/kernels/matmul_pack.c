@@ -1,7 +1,8 @@
 // Packing: operands of any storage and either orientation become a microkernel's panels (matmul.h).
 //
-// Everything is done in 32-bit words: a float, or a pair of BF16 of consecutive k. A panel's block of VW × VW words is read along
-// the source's unit stride and, where the panel wants the other direction along its lanes, transposed in registers.
+// Everything is done in 32-bit words: a float, or a pair of BF16 of consecutive k. A panel's block of VW × VW words is
+// read along the source's unit stride and, where the panel wants the other direction along its lanes, transposed in
+// registers.
 #include "backend/cpu/kernels/matmul_isa.h"
 
 #if defined(MZ_ISA_AVX512)
@@ -42,7 +43,8 @@ ALWAYS_INLINE vu load_words(const char *p, mezzo_dtype dtype, bool pairs, mezzo_
     return words;
 }
 
-// How far ahead an FP32 panel's source is asked for: more rows at once than a core follows by itself, or a few lines of each of many rows.
+// How far ahead an FP32 panel's source is asked for: more rows at once than a core follows by itself, or a few lines of
+// each of many rows.
 #define AHEAD_ALONG  128 // bytes of a row
 #define AHEAD_ACROSS 4   // rows
 

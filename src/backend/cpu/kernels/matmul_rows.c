@@ -1,5 +1,5 @@
-// A few rows times a matrix, as generating text does: every weight is read once, as it is stored, and meets all the rows while it is in a
-// register. Nothing is packed: below about four rows packing W costs more than its product.
+// A few rows times a matrix, as generating text does: every weight is read once, as it is stored, and meets all the
+// rows while it is in a register. Nothing is packed: below about four rows packing W costs more than its product.
 #include "backend/cpu/kernels/matmul_isa.h"
 
 #define AT_ONCE 4 // rows of W: with two vectors of sums each, enough to keep both FMA pipes busy

@@ -1,12 +1,15 @@
 // Packing of values that have more bits than BF16 as two BF16 parts, x = high + low, for products on BF16 tiles.
 //
-//   FP16   11 significant bits. high = the first 8 (x cut off), low = the other 3: the sum is x exactly, at any exponent, because FP16's
-//          smallest number, 2^-24, is far above the smallest normal BF16, 2^-126, below which the tile products see zero.
-//   TF32   high = BF16(x), low = BF16(x - high), x - high being exact: |x - high - low| ≤ 2^-9·|x - high| ≤ 2^-17·|x|, to be
+//   FP16   11 significant bits. high = the first 8 (x cut off), low = the other 3: the sum is x exactly, at any
+//   exponent, because FP16's
+//          smallest number, 2^-24, is far above the smallest normal BF16, 2^-126, below which the tile products see
+//          zero.
+//   TF32   high = BF16(x), low = BF16(x - high), x - high being exact: |x - high - low| ≤ 2^-9·|x - high| ≤ 2^-17·|x|,
+//   to be
 //          compared with the 2^-11·|x| of rounding to TF32. Exact where x has 16 bits or fewer.
 //
-// A non-finite x is high, and low = 0: inf - inf must not be made here. A finite x that would round up to infinity (from 2^128·(1 -
-// 2^-9) on) is cut off instead, and so is low, so that their sum is no infinity either.
+// A non-finite x is high, and low = 0: inf - inf must not be made here. A finite x that would round up to infinity
+// (from 2^128·(1 - 2^-9) on) is cut off instead, and so is low, so that their sum is no infinity either.
 #include "backend/cpu/kernels/matmul_isa.h"
 
 #if defined(MZ_ISA_AVX512)
@@ -71,8 +74,8 @@ ALWAYS_INLINE int64_t word_of(bool left, int width, int part, int64_t i, int64_t
 }
 
 #if defined(MZ_ISA_AVX512BF16)
-// 32 values of a row: vcvtne2ps2bf16 rounds to the nearest BF16, so that high + low has FP16's 11 bits too: what is left has 3, and a sign.
-// False, and nothing done, where a value is not finite or would round to infinity.
+// 32 values of a row: vcvtne2ps2bf16 rounds to the nearest BF16, so that high + low has FP16's 11 bits too: what is
+// left has 3, and a sign. False, and nothing done, where a value is not finite or would round to infinity.
 ALWAYS_INLINE bool split_row(const char *p, mezzo_dtype dtype, uint32_t *high, uint32_t *low) {
     const size_t size = dtype == MEZZO_F32 ? sizeof(float) : sizeof(uint16_t);
     const __m512i exponent = _mm512_set1_epi32(0x7FFFFFFF), rounds_up = _mm512_set1_epi32(0x7F7F7FFF);
@@ -91,8 +94,8 @@ ALWAYS_INLINE bool split_row(const char *p, mezzo_dtype dtype, uint32_t *high, u
 #endif
 
 #if defined(MZ_ISA_AVX512)
-// The steps of 32 of k of a panel of 32 rows that are whole; returns how many of k they are. The parts are made row by row as the source
-// lies, then taken to tiles like any BF16.
+// The steps of 32 of k of a panel of 32 rows that are whole; returns how many of k they are. The parts are made row by
+// row as the source lies, then taken to tiles like any BF16.
 ALWAYS_INLINE int64_t pack_whole_steps(uint32_t *dst, const char *base, bool left, mezzo_dtype dtype, mezzo_dtype round,
                                        bool k_contiguous, size_t i_bytes, size_t k_bytes, int64_t nk) {
     const size_t size = dtype == MEZZO_F32 ? sizeof(float) : sizeof(uint16_t);
@@ -175,7 +178,8 @@ ALWAYS_INLINE void pack_panel(uint32_t *dst, const mz_matmul_operand *src, bool 
         pack_panel(dst, src, left, dtype, round, k_contiguous, i0, ni, k0, nk, k_padded);                              \
     }
 
-// F32 as `round` stands for "nothing to round". Storage in BF16 or FP16 needs no rounding to the wider of the two formats.
+// F32 as `round` stands for "nothing to round". Storage in BF16 or FP16 needs no rounding to the wider of the two
+// formats.
 #define PANELS(prefix, left)                                                                                           \
     PANEL(prefix##_f32_i, left, MEZZO_F32, MEZZO_F32, false)                                                           \
     PANEL(prefix##_f32_k, left, MEZZO_F32, MEZZO_F32, true)                                                            \

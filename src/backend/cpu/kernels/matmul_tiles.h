@@ -1,6 +1,6 @@
-// Packing of BF16 into AMX tiles with AVX-512, where the generic packing (matmul_pack.c) is bound by one shuffle a cycle: rows are
-// brought together by loads into quarters of a register, which leaves shuffles within quarters. 0.09 cycles an element where 64 shuffles
-// of a 16 × 16 transposition took 0.125 to 0.2.
+// Packing of BF16 into AMX tiles with AVX-512, where the generic packing (matmul_pack.c) is bound by one shuffle a
+// cycle: rows are brought together by loads into quarters of a register, which leaves shuffles within quarters. 0.09
+// cycles an element where 64 shuffles of a 16 × 16 transposition took 0.125 to 0.2.
 #ifndef MZ_CPU_MATMUL_TILES_H
 #define MZ_CPU_MATMUL_TILES_H
 
@@ -65,7 +65,8 @@ ALWAYS_INLINE void tile_a_along_i(const char *p, size_t k_row, int width, uint32
     }
 }
 
-// The steps of 32 of k of a panel of `width` rows (32 of a right operand) that are whole; returns how many of k they are. Left along k is a copy.
+// The steps of 32 of k of a panel of `width` rows (32 of a right operand) that are whole; returns how many of k they
+// are. Left along k is a copy.
 ALWAYS_INLINE int64_t pack_whole_tiles(bool left, int width, uint32_t *dst, const char *base, bool k_contiguous,
                                        size_t i_bytes, size_t k_bytes, int64_t nk) {
     int64_t k = 0;

@@ -1,4 +1,5 @@
-// What packing, the FP32 microkernel and the epilogue add to vec.h: storage formats by name, partial vectors, transposition.
+// What packing, the FP32 microkernel and the epilogue add to vec.h: storage formats by name, partial vectors,
+// transposition.
 #ifndef MZ_CPU_MATMUL_VEC_H
 #define MZ_CPU_MATMUL_VEC_H
 
@@ -44,7 +45,7 @@ ALWAYS_INLINE vf load_as_f32(const void *p, mezzo_dtype dtype) {
     return dtype == MEZZO_BF16 ? from_bf16(load_u16(p)) : from_f16(load_u16(p));
 }
 
-// --- the first n elements, zeros after them; n ≤ 0 reads nothing ------------------------------------------------------------------
+// --- the first n elements, zeros after them; n ≤ 0 reads nothing ---------------------------------------------------
 #if defined(MZ_ISA_AVX512)
 ALWAYS_INLINE uint16_t lanes(int64_t n) {
     return (uint16_t)(n >= VW ? 0xFFFF : n <= 0 ? 0 : (1 << n) - 1);
@@ -118,8 +119,9 @@ ALWAYS_INLINE void store_as(void *p, vf x, mezzo_dtype dtype) {
         store_u16(p, dtype == MEZZO_BF16 ? to_bf16(x) : to_f16(x));
 }
 
-// --- transposition --------------------------------------------------------------------------------------------------------
-// r is a VW × VW block of words, one vector a row. Stage s exchanges the off-diagonal s × s blocks of every 2s × 2s block.
+// --- transposition -------------------------------------------------------------------------------------------------
+// r is a VW × VW block of words, one vector a row. Stage s exchanges the off-diagonal s × s blocks of every 2s × 2s
+// block.
 #if VW == 16
 #define LOW_8(a, b)  __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
 #define HIGH_8(a, b) __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)

@@ -14,7 +14,7 @@ static float sigmoid(float x) {
     return x < 0 ? expf(x) / (1 + expf(x)) : 1 / (1 + expf(-x)); // no exponential overflows; NaN stays NaN
 }
 
-// --- route --------------------------------------------------------------------------------------------------------------------
+// --- route ---------------------------------------------------------------------------------------------------------
 // Takes the best groups' choices as they are and sets the others' to -∞. A group is as good as its two best.
 static void mask_groups(float *choice, float *group, int64_t experts, int groups, int top_groups) {
     int64_t size = experts / groups;
@@ -125,7 +125,7 @@ static const char *route_dx_prepare(mezzo_device *device, const mz_call *call, m
 }
 const mz_kernel MZ_SYMBOL(route_dx) = {"route_dx__" MZ_LEVEL_TEXT, route_dx_prepare, run_route_dx};
 
-// --- expert_order: a counting sort ----------------------------------------------------------------------------------------------
+// --- expert_order: a counting sort ---------------------------------------------------------------------------------
 static int64_t expert_at(const int32_t *indices, int64_t i, int64_t experts) {
     int32_t e = indices[i];
     return e < 0 || e >= experts ? experts - 1 : e;
@@ -167,7 +167,7 @@ static const char *expert_order_prepare(mezzo_device *device, const mz_call *cal
 const mz_kernel MZ_SYMBOL(expert_order) = {"expert_order__" MZ_LEVEL_TEXT, expert_order_prepare, run_expert_order};
 #endif
 
-// --- dispatch, combine ---------------------------------------------------------------------------------------------------------------
+// --- dispatch, combine ---------------------------------------------------------------------------------------------
 static const char *rearrange_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     if (mz_present(&call->in[3]) && call->in[3].dtype != MEZZO_F32)

@@ -1,5 +1,5 @@
-// Layer and RMS normalisation and softmax over the last dimension, and their gradients. A row at a time; statistics in FP32 with VW partial
-// sums, whose order depends on the width only.
+// Layer and RMS normalisation and softmax over the last dimension, and their gradients. A row at a time; statistics in
+// FP32 with VW partial sums, whose order depends on the width only.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
@@ -47,7 +47,7 @@ static float row_squares(const float *x, int n, float mean) {
     return add_chains(sum);
 }
 
-// --- layernorm --------------------------------------------------------------------------------------------------------------
+// --- layernorm -----------------------------------------------------------------------------------------------------
 enum { LN_ROW_BUFFERS = 3 };
 
 static size_t layernorm_workspace(const mezzo_device *device, const mz_call *call) {
@@ -119,10 +119,10 @@ static const char *layernorm_prepare(mezzo_device *device, const mz_call *call, 
 }
 const mz_kernel MZ_SYMBOL(layernorm) = {"layernorm__" MZ_LEVEL_TEXT, layernorm_prepare, run_layernorm};
 
-// --- layernorm_bwd ----------------------------------------------------------------------------------------------------------
-// dweight, dbias and dsum are sums over all rows: each of at most LN_CHUNKS runs of rows has partial sums of its own, added in order at
-// the end. The runs depend on the shape only, so the number of threads does not change a bit. 64 of them keep 16 cores busy, and
-// their 3·64·C floats are 7 % of what the op reads at 4096 rows.
+// --- layernorm_bwd -------------------------------------------------------------------------------------------------
+// dweight, dbias and dsum are sums over all rows: each of at most LN_CHUNKS runs of rows has partial sums of its own,
+// added in order at the end. The runs depend on the shape only, so the number of threads does not change a bit. 64 of
+// them keep 16 cores busy, and their 3·64·C floats are 7 % of what the op reads at 4096 rows.
 enum { LN_CHUNKS = 64 };
 
 static int64_t chunk_rows(int64_t rows) {
@@ -137,8 +137,8 @@ static size_t layernorm_bwd_workspace(const mezzo_device *device, const mz_call 
     return sizeof(float) * width * (1 + 3 * chunks + 4 * (size_t)device->threads);
 }
 
-// With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres; the row's dy·x̂, dy and dx are added to the partial sums
-// [3, stride].
+// With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres; the row's dy·x̂, dy and dx
+// are added to the partial sums [3, stride].
 static void layernorm_bwd_row(const mz_call *call, int64_t row, int width, const float *weight, float *dweight,
                               float *mine, size_t stride) {
     float *dbias = dweight + stride, *dsum = dbias + stride;
@@ -232,7 +232,7 @@ static const char *layernorm_bwd_prepare(mezzo_device *device, const mz_call *ca
 }
 const mz_kernel MZ_SYMBOL(layernorm_bwd) = {"layernorm_bwd__" MZ_LEVEL_TEXT, layernorm_bwd_prepare, run_layernorm_bwd};
 
-// --- rmsnorm ----------------------------------------------------------------------------------------------------------------
+// --- rmsnorm -------------------------------------------------------------------------------------------------------
 static size_t rmsnorm_workspace(const mezzo_device *device, const mz_call *call) {
     size_t width = row_floats(last_dim(&call->out[0].shape));
     return sizeof(float) * width * (1 + (size_t)device->threads * LN_ROW_BUFFERS);
@@ -337,7 +337,7 @@ static const char *rmsnorm_bwd_prepare(mezzo_device *device, const mz_call *call
 }
 const mz_kernel MZ_SYMBOL(rmsnorm_bwd) = {"rmsnorm_bwd__" MZ_LEVEL_TEXT, rmsnorm_bwd_prepare, run_rmsnorm_bwd};
 
-// --- softmax ----------------------------------------------------------------------------------------------------------------
+// --- softmax -------------------------------------------------------------------------------------------------------
 static const char *softmax_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     out->workspace = sizeof(float) * row_floats(last_dim(&call->out[0].shape)) * 2 * (size_t)device->threads;
     return refuse_formats(call, 0);

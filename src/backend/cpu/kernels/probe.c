@@ -1,4 +1,5 @@
-// The rate of FP32 multiply-adds on one core at this level: what BF16 arithmetic has to beat. And a copy that only memory limits.
+// The rate of FP32 multiply-adds on one core at this level: what BF16 arithmetic has to beat. And a copy that only
+// memory limits.
 #include "backend/cpu/kernels/probe.h"
 #include "backend/cpu/kernels/vec.h"
 

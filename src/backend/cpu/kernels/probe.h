@@ -7,7 +7,8 @@
 
 // Multiply-adds per second of one core, by running `rounds` rounds of a dozen or so independent instructions.
 double mz_probe_fma__portable(int rounds);
-// Copies whole vectors past the caches where the level can: a stored line is not read before. Both 64-byte aligned, bytes a multiple of 64.
+// Copies whole vectors past the caches where the level can: a stored line is not read before. Both 64-byte aligned,
+// bytes a multiple of 64.
 void mz_probe_stream__portable(void *dst, const void *src, size_t bytes);
 #if defined(__x86_64__)
 void mz_probe_stream__avx2(void *dst, const void *src, size_t bytes);
@@ -16,7 +17,8 @@ double mz_probe_fma__avx2(int rounds);
 double mz_probe_fma__avx512(int rounds);
 double mz_probe_bf16_dot(int rounds); // vdpbf16ps; kernels/avx512bf16_probe.c
 double mz_probe_amx(int rounds);      // tdpbf16ps; kernels/amx_probe.c
-// Multiplies one pair of tiles of small integers: true when every sum is exact. Dies with SIGILL where tiles cannot run.
+// Multiplies one pair of tiles of small integers: true when every sum is exact. Dies with SIGILL where tiles cannot
+// run.
 bool mz_probe_amx_result(void);
 #endif
 

@@ -2,7 +2,7 @@
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
-// --- along contiguous elements ----------------------------------------------------------------------------------------------
+// --- along contiguous elements -------------------------------------------------------------------------------------
 // Runs of 4096 elements are summed in FP32 lanes, the runs in FP64 and in order.
 enum { SUM_RUN = 4096 };
 
@@ -45,9 +45,10 @@ static void sum_rows(const mezzo_device *device, const mz_call *call, axis_view 
     }
 }
 
-// --- along strided elements -------------------------------------------------------------------------------------------------
-// Columns side by side are summed together, down the axis: SUM_GROUP rows into one FP32 sum, the groups' sums into another, so
-// that the error grows with SUM_GROUP + axis/SUM_GROUP and not with the axis. A column's sum does not depend on its block's width.
+// --- along strided elements ----------------------------------------------------------------------------------------
+// Columns side by side are summed together, down the axis: SUM_GROUP rows into one FP32 sum, the groups' sums into
+// another, so that the error grows with SUM_GROUP + axis/SUM_GROUP and not with the axis. A column's sum does not
+// depend on its block's width.
 enum { SUM_GROUP = 64 };
 
 static void add_block(float *sum, const float *x, int n) {
@@ -98,7 +99,7 @@ static const char *sum_prepare(mezzo_device *device, const mz_call *call, mz_pre
 const mz_kernel MZ_SYMBOL(sum) = {"sum__" MZ_LEVEL_TEXT, sum_prepare, run_sum};
 const mz_kernel MZ_SYMBOL(mean) = {"mean__" MZ_LEVEL_TEXT, sum_prepare, run_sum};
 
-// --- the gradient: alpha·dy repeated along the axis ---------------------------------------------------------------------------
+// --- the gradient: alpha·dy repeated along the axis ----------------------------------------------------------------
 static mezzo_status run_expand(mezzo_device *device, const mz_call *call) {
     const mz_tensor *dy = &call->in[0], *dx = &call->out[0];
     axis_view v = view_along(&dx->shape, call->attrs.axis);

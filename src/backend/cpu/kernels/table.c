@@ -29,9 +29,9 @@ static const char *embedding_prepare(mezzo_device *device, const mz_call *call, 
 }
 const mz_kernel MZ_SYMBOL(embedding) = {"embedding__" MZ_LEVEL_TEXT, embedding_prepare, run_embedding};
 
-// Threads own runs of columns, and each adds its columns of every position in order: no two write the same element, and the order
-// of the sums is that of the positions whatever the number of threads. 64 columns are four cache lines, so that neighbours do
-// not share one.
+// Threads own runs of columns, and each adds its columns of every position in order: no two write the same element, and
+// the order of the sums is that of the positions whatever the number of threads. 64 columns are four cache lines, so
+// that neighbours do not share one.
 enum { TABLE_COLUMNS = 64 };
 
 static mezzo_status run_embedding_bwd(mezzo_device *device, const mz_call *call) {

@@ -4,8 +4,8 @@
 
 #include "backend/cpu/kernels/vec.h"
 
-// Rows × vectors of C that stay in registers. 4×4 of 16 lanes is 16 accumulators, enough to cover an FMA's latency on two pipes,
-// with 8 loads for 16 FMAs; with 16 registers (AVX2, SSE) 4×2 leaves room for the operands.
+// Rows × vectors of C that stay in registers. 4×4 of 16 lanes is 16 accumulators, enough to cover an FMA's latency on
+// two pipes, with 8 loads for 16 FMAs; with 16 registers (AVX2, SSE) 4×2 leaves room for the operands.
 #if VEC_512
 enum { TILE_ROWS = 4, TILE_VECTORS = 4 };
 #else

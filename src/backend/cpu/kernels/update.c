@@ -1,6 +1,6 @@
-// The update's passes over parameters: gradient statistics, the optimizers, shadow weights. Each reads and writes every buffer
-// once. Work is cut into chunks of 4096 elements of each segment, so that sums do not depend on the number of threads; a chunk's
-// four buffers (64 KiB) stay in L2.
+// The update's passes over parameters: gradient statistics, the optimizers, shadow weights. Each reads and writes every
+// buffer once. Work is cut into chunks of 4096 elements of each segment, so that sums do not depend on the number of
+// threads; a chunk's four buffers (64 KiB) stay in L2.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
@@ -51,7 +51,7 @@ static void for_chunks(const mezzo_device *device, const mz_call *call, const mz
     }
 }
 
-// --- grad_stats ---------------------------------------------------------------------------------------------------------------
+// --- grad_stats ----------------------------------------------------------------------------------------------------
 typedef float half_lanes __attribute__((vector_size(2 * VW)));
 typedef double vd __attribute__((vector_size(4 * VW))); // VW/2 lanes
 
@@ -155,7 +155,7 @@ static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-// --- optimizers ---------------------------------------------------------------------------------------------------------------
+// --- optimizers ----------------------------------------------------------------------------------------------------
 static void *shadow_at(const mz_tensor *shadow, const mz_segment *s, int64_t element) {
     if (!mz_present(shadow) || s->shadow_offset < 0)
         return NULL;
@@ -182,8 +182,8 @@ static master_block masters_in(const mz_call *call, const mz_tensor *shadow, con
     return b;
 }
 
-// Stores what became of n masters that lie next to each other, the first of them the parameter's `element`, stored `at`; and
-// rounds their shadow.
+// Stores what became of n masters that lie next to each other, the first of them the parameter's `element`, stored
+// `at`; and rounds their shadow.
 static void masters_out(const mz_call *call, const mz_tensor *shadow, const mz_segment *s, int64_t element, int64_t at,
                         int n, master_block b, int64_t step) {
     if (s->master == MEZZO_MASTER_FP32) {

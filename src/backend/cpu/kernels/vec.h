@@ -1,6 +1,6 @@
 // One vector of floats at the level this file is compiled for: 16 lanes (AVX-512), 8 (AVX2) or 4 (any machine, by the
-// compiler's vector extensions). Kernels are written once on top of this. Names: v… for float lanes, i… for integer lanes.
-// Everything is static inline: one copy per level.
+// compiler's vector extensions). Kernels are written once on top of this. Names: v… for float lanes, i… for integer
+// lanes. Everything is static inline: one copy per level.
 #ifndef MZ_CPU_VEC_H
 #define MZ_CPU_VEC_H
 
@@ -44,7 +44,7 @@ typedef __mmask16 vmask;
 typedef vi vmask; // all ones or zero in each lane
 #endif
 
-// --- lanes ----------------------------------------------------------------------------------------------------------------
+// --- lanes ---------------------------------------------------------------------------------------------------------
 static inline vf vset(float x) {
     return x - (vf){0}; // a broadcast; x - 0 keeps -0 and NaN
 }
@@ -214,9 +214,9 @@ static inline float vmax_lanes(vf x) { // NaN lanes may or may not show
 #endif
 }
 
-// --- 16-bit storage -------------------------------------------------------------------------------------------------------
-// Bit for bit what mezzo_f32_to_bf16, mezzo_bf16_to_f32, mezzo_f32_to_f16 and mezzo_f16_to_f32 give (tests/unit/test_vec_math.c).
-// No AVX512-BF16 conversion: vcvtneps2bf16 flushes subnormals.
+// --- 16-bit storage ------------------------------------------------------------------------------------------------
+// Bit for bit what mezzo_f32_to_bf16, mezzo_bf16_to_f32, mezzo_f32_to_f16 and mezzo_f16_to_f32 give
+// (tests/unit/test_vec_math.c). No AVX512-BF16 conversion: vcvtneps2bf16 flushes subnormals.
 static inline vi widen(vh x) {
 #if VEC_512
     return (vi)_mm512_cvtepu16_epi32((__m256i)x);
@@ -284,13 +284,15 @@ static inline vh to_f16(vf x) {
 #endif
 }
 
-// --- functions ------------------------------------------------------------------------------------------------------------
-// Coefficients are minimax fits made for these intervals (weighted least squares, iterated until the relative error is level).
+// --- functions -----------------------------------------------------------------------------------------------------
+// Coefficients are minimax fits made for these intervals (weighted least squares, iterated until the relative error is
+// level).
 
-// eˣ, within 1 ulp where the result is normal. eˣ = 2ⁿ·eʳ with n = round(x/ln 2), |r| ≤ 0.347; eʳ = 1 + r + r²·q(r), relative
-// error of the fit 3.1e-9. -inf gives 0, above 88.72 gives infinity, NaN stays NaN; subnormal results are rounded once. What is
-// below half the smallest subnormal becomes 0 by a choice, not by underflow: masked scores are -inf, and on Intel's cores every
-// vector that underflows costs some 150 cycles (attention's forward took twice its time).
+// eˣ, within 1 ulp where the result is normal. eˣ = 2ⁿ·eʳ with n = round(x/ln 2), |r| ≤ 0.347; eʳ = 1 + r + r²·q(r),
+// relative error of the fit 3.1e-9. -inf gives 0, above 88.72 gives infinity, NaN stays NaN; subnormal results are
+// rounded once. What is below half the smallest subnormal becomes 0 by a choice, not by underflow: masked scores are
+// -inf, and on Intel's cores every vector that underflows costs some 150 cycles (attention's forward took twice its
+// time).
 static inline vf vexp_below(vf x) {   // x <= 90, or NaN
     const vf magic = vset(0x1.8p23f); // x + magic holds round(x) in its low bits, while |x| < 2^22
     const vf least = vset(-103.98f);

@@ -1,23 +1,24 @@
-// Activations and their slopes in FP32, for elementwise kernels and matmul epilogues. Bounds: docs/dev/NUMERICS.md (ELEMENT, 8u of
-// the parts; u = 2^-24).
+// Activations and their slopes in FP32, for elementwise kernels and matmul epilogues. Bounds: docs/dev/NUMERICS.md
+// (ELEMENT, 8u of the parts; u = 2^-24).
 #ifndef MZ_ACTIVATION_CUH
 #define MZ_ACTIVATION_CUH
 
-// 1/(1 + exp(-x)). __expf is off by (2 + 1.16·|x|) ulp, so the sigmoid by s·(1-s)·(4 + 2.4·|x|)·u <= 1.3u, plus u for 1 + e and the
-// correctly rounded reciprocal: 2.3u. exp(-x) may be infinite; the result is then 0.
+// 1/(1 + exp(-x)). __expf is off by (2 + 1.16·|x|) ulp, so the sigmoid by s·(1-s)·(4 + 2.4·|x|)·u <= 1.3u, plus u for 1
+// + e and the correctly rounded reciprocal: 2.3u. exp(-x) may be infinite; the result is then 0.
 __device__ __forceinline__ float sigmoid(float x) {
     return __frcp_rn(1.0f + __expf(-x));
 }
 
-// GELU's tanh form, 0.5·x·(1 + tanh(z)) with z = √(2/π)·(x + 0.044715·x³), is x·sigmoid(2z). 2z is off by 4u relatively, which moves the
-// sigmoid by s·(1-s)·|2z|·4u <= 0.9u: in all 3.2u + u of |x|.
+// GELU's tanh form, 0.5·x·(1 + tanh(z)) with z = √(2/π)·(x + 0.044715·x³), is x·sigmoid(2z). 2z is off by 4u
+// relatively, which moves the sigmoid by s·(1-s)·|2z|·4u <= 0.9u: in all 3.2u + u of |x|.
 __device__ __forceinline__ float gelu_tanh(float x) {
     float z2 = 1.59576912160573071f * x * fmaf(0.044715f * x, x, 1.0f);
     return x * sigmoid(z2);
 }
 
-// s + x·2·s·(1-s)·√(2/π)·(1 + 3·0.044715·x²). Where |x| > 16, s·(1-s) is 0 and the clamp keeps the polynomial from making it NaN (a NaN of
-// x itself is in s already). s·(1-s) is off by 2.5u at most, times 1.6·|x|·(1 + 0.134·x²): 8u of NUMERICS.md's S(x).
+// s + x·2·s·(1-s)·√(2/π)·(1 + 3·0.044715·x²). Where |x| > 16, s·(1-s) is 0 and the clamp keeps the polynomial from
+// making it NaN (a NaN of x itself is in s already). s·(1-s) is off by 2.5u at most, times 1.6·|x|·(1 + 0.134·x²): 8u
+// of NUMERICS.md's S(x).
 __device__ __forceinline__ float gelu_tanh_slope(float x) {
     float z2 = 1.59576912160573071f * x * fmaf(0.044715f * x, x, 1.0f);
     float s = sigmoid(z2), c = fminf(fmaxf(x, -16.0f), 16.0f);

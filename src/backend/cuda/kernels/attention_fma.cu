@@ -1,15 +1,17 @@
-// Attention in FP32 arithmetic, causal or not, over any number of keys: for FP32 and TF32 (operands rounded where they are loaded), and for the widths and storages
-// that the tensor-core kernels do not take. The same algorithm and the same two backward passes (attention_forward.cu,
-// attention_dq.cu, attention_dkv.cu), in fused multiply-adds.
+// Attention in FP32 arithmetic, causal or not, over any number of keys: for FP32 and TF32 (operands rounded where they
+// are loaded), and for the widths and storages that the tensor-core kernels do not take. The same algorithm and the
+// same two backward passes (attention_forward.cu, attention_dq.cu, attention_dkv.cu), in fused multiply-adds.
 //
-// A block's 128 threads are 16 × 8: thread (ty, tx) owns rows ty + 16i and columns tx + 8j of a tile of scores, and columns
-// 4tx + 32c … 4tx + 32c + 3 of the results. Tiles lie in shared memory as FP32 rows of D + 4, so that eight neighbouring rows
-// begin in different banks: a step of four terms reads TR + TC 16-byte pieces for 4·TR·TC multiply-adds.
+// A block's 128 threads are 16 × 8: thread (ty, tx) owns rows ty + 16i and columns tx + 8j of a tile of scores, and
+// columns 4tx + 32c … 4tx + 32c + 3 of the results. Tiles lie in shared memory as FP32 rows of D + 4, so that eight
+// neighbouring rows begin in different banks: a step of four terms reads TR + TC 16-byte pieces for 4·TR·TC
+// multiply-adds.
 #include "attention_mma.cuh"
 
 namespace {
 
-// Storage is a matter of loading and storing only, so its dtype is no template parameter: a third of the kernels to build.
+// Storage is a matter of loading and storing only, so its dtype is no template parameter: a third of the kernels to
+// build.
 __device__ __forceinline__ float load_float(const void *from, int dtype, long long at) {
     if (dtype == MZ_CU_BF16)
         return __bfloat162float(static_cast<const __nv_bfloat16 *>(from)[at]);
@@ -46,7 +48,8 @@ constexpr __host__ __device__ int row_pitch(int d) {
     return d + 4;
 }
 
-// Rows [0, count) of a.width elements, `stride` apart, the first at element `at`, as FP32; the rest of the tile becomes 0.
+// Rows [0, count) of a.width elements, `stride` apart, the first at element `at`, as FP32; the rest of the tile becomes
+// 0.
 template <int ROWS, int D>
 __device__ __forceinline__ void load_rows(float *tile, const mz_cu_attention &a, const void *from, long long at,
                                           long long stride, int count) {
@@ -377,7 +380,8 @@ template <int PASS, int D, int TR, int TC> struct fma_pass {
 };
 
 template <int PASS> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
-    // Compute capability 7.5 has 64 KiB of shared memory a block: tiles of 32 × 32, and no width above 128 (attention.c).
+    // Compute capability 7.5 has 64 KiB of shared memory a block: tiles of 32 × 32, and no width above 128
+    // (attention.c).
     if (a.width <= 32)
         return attention_run<fma_pass<PASS, 32, 4, 8>>(prepare, stream, a);
     if (a.width <= 64 && a.cc >= 80)

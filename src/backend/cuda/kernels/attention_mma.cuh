@@ -1,7 +1,8 @@
-// What the tensor-core attention kernels share: matrix instructions, asynchronous copies, tiles in shared memory, dropout.
+// What the tensor-core attention kernels share: matrix instructions, asynchronous copies, tiles in shared memory,
+// dropout.
 //
-// A tile is ROWS rows of D elements, padded to D + 8: an odd number of 16-byte pieces, so that the eight rows an ldmatrix
-// reads at once lie in different banks, and every address is a constant away from the thread's own.
+// A tile is ROWS rows of D elements, padded to D + 8: an odd number of 16-byte pieces, so that the eight rows an
+// ldmatrix reads at once lie in different banks, and every address is a constant away from the thread's own.
 #ifndef MZ_ATTENTION_MMA_CUH
 #define MZ_ATTENTION_MMA_CUH
 
@@ -122,13 +123,13 @@ template <typename K> cudaError_t attention_run(bool prepare, cudaStream_t strea
                             static_cast<size_t>(a.p > 0 ? K::WITH_MASK : K::TOTAL), stream);
 }
 
-// Whether blocks of 128 rows fill the GPU many times over; else blocks of 64 share the work better. Measured on an H100: from 8 blocks
-// a multiprocessor on, 128 rows are up to 5% faster, below 4 up to 20% slower.
+// Whether blocks of 128 rows fill the GPU many times over; else blocks of 64 share the work better. Measured on an
+// H100: from 8 blocks a multiprocessor on, 128 rows are up to 5% faster, below 4 up to 20% slower.
 inline bool attention_many_blocks(const mz_cu_attention &a, int heads) {
     return (a.length + 127) / 128 * static_cast<long long>(a.batch) * heads >= 8 * a.sms;
 }
 
-// --- dropout ----------------------------------------------------------------------------------------------------------------
+// --- dropout -------------------------------------------------------------------------------------------------------
 // A tile's mask: a bit for each probability, rows of 32-bit words, lowest bit first.
 constexpr __host__ __device__ int mask_words(int columns) {
     return (columns + 31) / 32;
@@ -151,8 +152,8 @@ __device__ __forceinline__ uint64_t keep_bits(const dropout_rule &rule, uint64_t
     return ((w.x >> 8) >= rule.threshold) | ((w.y >> 8) >= rule.threshold) << 1 | ((w.z >> 8) >= rule.threshold) << 2 |
            ((w.w >> 8) >= rule.threshold) << 3;
 }
-// Draws rows i0 … i0 + ROWS - 1, columns j0 … j0 + COLUMNS - 1 of the head whose (0, 0) is element `first`: a thread a word. Where
-// the length is no multiple of 4, a word begins within a Philox block and needs a ninth.
+// Draws rows i0 … i0 + ROWS - 1, columns j0 … j0 + COLUMNS - 1 of the head whose (0, 0) is element `first`: a thread a
+// word. Where the length is no multiple of 4, a word begins within a Philox block and needs a ninth.
 template <int ROWS, int COLUMNS>
 __device__ __forceinline__ void draw_mask(uint32_t *mask, const dropout_rule &rule, uint64_t first, int length, int i0,
                                           int j0, bool causal = true) {

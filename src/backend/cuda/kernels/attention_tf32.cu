@@ -1,5 +1,6 @@
-// Causal attention of FP32 storage on tensor cores: TF32 products, or six BF16 ones that make one of FP32 (attention_tf32.cuh). The
-// algorithm, the two backward passes and the formulas are those of attention_forward.cu, attention_dq.cu and attention_dkv.cu.
+// Causal attention of FP32 storage on tensor cores: TF32 products, or six BF16 ones that make one of FP32
+// (attention_tf32.cuh). The algorithm, the two backward passes and the formulas are those of attention_forward.cu,
+// attention_dq.cu and attention_dkv.cu.
 #include "attention_tf32.cuh"
 
 namespace {
@@ -18,7 +19,8 @@ struct float_shared { // bytes; BN: keys (queries in the last pass) of a tile
     static constexpr int WITH_MASK = TOTAL + 2 * 4 * MASK;
 };
 
-// The two tiles of a step: where they arrive, and where they are multiplied from. By turns two places, or one from which parts go to another.
+// The two tiles of a step: where they arrive, and where they are multiplied from. By turns two places, or one from
+// which parts go to another.
 template <typename LAYOUT, int BN, int D> struct tile_pair {
     typedef typename LAYOUT::tile::element element;
     element *tiles;
@@ -413,9 +415,9 @@ template <int PASS, int KIND, int D, int MT, int BN> struct float_pass : float_s
     }
 };
 
-// Measured on an H100. TF32: 16 rows a warp beat 32 in the first two passes at every size tried, by up to 20%. FP32: parts stored once beat parts split by
-// every warp by a quarter, heads of 80 by half; forward is 14% faster with 32 rows a warp where blocks are many; narrow heads by 20% with tiles of 64
-// where they are few.
+// Measured on an H100. TF32: 16 rows a warp beat 32 in the first two passes at every size tried, by up to 20%. FP32:
+// parts stored once beat parts split by every warp by a quarter, heads of 80 by half; forward is 14% faster with 32
+// rows a warp where blocks are many; narrow heads by 20% with tiles of 64 where they are few.
 template <int PASS> cudaError_t stored_for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     constexpr int KIND = OF_STORED_PARTS;
     if (a.width <= 32 && (a.length + 63) / 64 * static_cast<long long>(a.batch) * a.heads < 2 * a.sms)
@@ -440,7 +442,8 @@ template <int PASS, int KIND> cudaError_t for_width(cudaStream_t stream, const m
     return attention_run<float_pass<PASS, KIND, 128, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
 }
 
-// Stored parts take up to 190 KiB of shared memory, which Hopper and its successors in servers have; others take 70 to 100.
+// Stored parts take up to 190 KiB of shared memory, which Hopper and its successors in servers have; others take 70 to
+// 100.
 template <int PASS> cudaError_t run_pass(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     if (a.compute == MZ_CU_TF32)
         return for_width<PASS, OF_TF32>(stream, a, prepare);

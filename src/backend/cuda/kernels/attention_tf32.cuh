@@ -1,17 +1,17 @@
-// What the tensor-core attention kernels of FP32 storage share: operands rounded to TF32, or under FP32 in three BF16 parts each, of whose products six
-// make one of FP32 (ptx.cuh).
+// What the tensor-core attention kernels of FP32 storage share: operands rounded to TF32, or under FP32 in three BF16
+// parts each, of whose products six make one of FP32 (ptx.cuh).
 //
-// A tile is ROWS rows of D floats, padded to D + 4 (D a multiple of 32), and is read in 16-byte pieces, in the order of no matrix: a sum
-// over d does not depend on the order of d, so thread t of four takes elements 8t … 8t + 7 of every 32 of a row, and neither on the order
-// of keys, so that the results of one product (columns 2t, 2t + 1 of eight) already are the operand of the next. The eight threads that
-// read at once are in different banks either way.
+// A tile is ROWS rows of D floats, padded to D + 4 (D a multiple of 32), and is read in 16-byte pieces, in the order of
+// no matrix: a sum over d does not depend on the order of d, so thread t of four takes elements 8t … 8t + 7 of every 32
+// of a row, and neither on the order of keys, so that the results of one product (columns 2t, 2t + 1 of eight) already
+// are the operand of the next. The eight threads that read at once are in different banks either way.
 #ifndef MZ_ATTENTION_TF32_CUH
 #define MZ_ATTENTION_TF32_CUH
 
 #include "attention_mma.cuh"
 
-// What a kernel multiplies: TF32 numbers; or parts, split by each warp as it reads them, or once for all, into tiles of BF16 numbers in shared memory
-// (three one behind the other, as the 16-bit kernels have one).
+// What a kernel multiplies: TF32 numbers; or parts, split by each warp as it reads them, or once for all, into tiles of
+// BF16 numbers in shared memory (three one behind the other, as the 16-bit kernels have one).
 enum { OF_TF32, OF_PARTS, OF_STORED_PARTS };
 
 constexpr __host__ __device__ int float_pitch(int d) {
@@ -167,8 +167,8 @@ __device__ __forceinline__ void add_scores(float (&x)[MT][N / 8][4], const typen
     }
 }
 
-// o [16·MT rows, D] += p [16·MT, N] · tile [N, D]. Element (e, m) of o's 8 columns n = 4i + c is column 32i + 4m + c: a thread's are
-// eight neighbours, 32i + 8t … 32i + 8t + 7.
+// o [16·MT rows, D] += p [16·MT, N] · tile [N, D]. Element (e, m) of o's 8 columns n = 4i + c is column 32i + 4m + c: a
+// thread's are eight neighbours, 32i + 8t … 32i + 8t + 7.
 template <int KIND, int D, int MT, int N>
 __device__ __forceinline__ void add_columns(float (&o)[MT][D / 8][4], const float (&p)[MT][N / 8][4],
                                             const typename tile_of<KIND>::element *tile) {

@@ -1,12 +1,13 @@
-// What attention's kernels for Hopper (compute capability 9.0 only) share: warpgroup matrix instructions, tiles fetched by one thread (TMA), the order of
-// the work.
+// What attention's kernels for Hopper (compute capability 9.0 only) share: warpgroup matrix instructions, tiles fetched
+// by one thread (TMA), the order of the work.
 //
-// A block is a warp that asks for tiles and warpgroups that own 64 rows each (queries, or keys). What they own stays in registers as the left
-// operand; tiles of the other side come through a ring in shared memory and are the right operand, either way round. Results of one product
-// are, rounded, the left operand of the next (attention_mma.cuh): probabilities and their gradients never leave registers.
+// A block is a warp that asks for tiles and warpgroups that own 64 rows each (queries, or keys). What they own stays in
+// registers as the left operand; tiles of the other side come through a ring in shared memory and are the right
+// operand, either way round. Results of one product are, rounded, the left operand of the next (attention_mma.cuh):
+// probabilities and their gradients never leave registers.
 //
-// A tile is [rows, 64] elements, rows of 128 bytes, whose 16-byte pieces change places by exclusive or with the row's number modulo 8
-// (wgmma.cuh). A head of more than 64 elements is two of them, one after the other.
+// A tile is [rows, 64] elements, rows of 128 bytes, whose 16-byte pieces change places by exclusive or with the row's
+// number modulo 8 (wgmma.cuh). A head of more than 64 elements is two of them, one after the other.
 #ifndef MZ_ATTENTION_WGMMA_CUH
 #define MZ_ATTENTION_WGMMA_CUH
 
@@ -32,7 +33,7 @@ constexpr __host__ __device__ int tile_bytes(int rows, int d) {
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// --- products -------------------------------------------------------------------------------------------------------------
+// --- products ------------------------------------------------------------------------------------------------------
 #define MZ_R4(C, i) C(d[i][0]), C(d[i][1]), C(d[i][2]), C(d[i][3])
 #define MZ_R32(C, i)                                                                                                   \
     MZ_R4(C, i), MZ_R4(C, i + 1), MZ_R4(C, i + 2), MZ_R4(C, i + 3), MZ_R4(C, i + 4), MZ_R4(C, i + 5), MZ_R4(C, i + 6), \
@@ -54,7 +55,8 @@ constexpr __host__ __device__ int tile_bytes(int rows, int d) {
                  : MZ_R32(C, 0), MZ_R32(C, 8)                                                                          \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(B_TRANSPOSED))
 
-// d [64, N] = a [64, 16]·b [16, N], or += ; a in registers, b in shared memory; transposed: the summed dimension is not the contiguous one.
+// d [64, N] = a [64, 16]·b [16, N], or += ; a in registers, b in shared memory; transposed: the summed dimension is not
+// the contiguous one.
 template <typename T, int B_TRANSPOSED, bool ADD>
 __device__ __forceinline__ void multiply_by(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
     constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
@@ -123,7 +125,7 @@ template <int N> __device__ __forceinline__ void settle(float (&d)[N][4]) {
         asm volatile("" : MZ_R4("+f", i)::"memory");
 }
 
-// --- barriers and copies ------------------------------------------------------------------------------------------------------
+// --- barriers and copies -------------------------------------------------------------------------------------------
 __device__ __forceinline__ void barrier_arrive(uint32_t at) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
@@ -149,8 +151,8 @@ __device__ __forceinline__ void fetch_bytes(uint32_t to, const void *from, int b
                  : "memory");
 }
 
-struct
-    attention_place { // of what is in shared memory: what the block owns, for this piece of work and the next; the ring; barriers
+struct attention_place { // of what is in shared memory: what the block owns, for this piece of work and the next; the
+                         // ring; barriers
     uint32_t own, stages, own_full, own_empty, full, empty;
 };
 __device__ __forceinline__ attention_place place_begin(void *shared, int at_stages, int at_barriers) {
@@ -175,8 +177,9 @@ __device__ __forceinline__ attention_place place_begin(void *shared, int at_stag
     __syncthreads();
     return at;
 }
-// Which warpgroup of the consumers: the same in all lanes, as the compiler cannot know by itself, and without that what follows from it would
-// not be kept in uniform registers; each matrix instruction would wait for its descriptor's way there.
+// Which warpgroup of the consumers: the same in all lanes, as the compiler cannot know by itself, and without that what
+// follows from it would not be kept in uniform registers; each matrix instruction would wait for its descriptor's way
+// there.
 __device__ __forceinline__ int group_of(int thread) {
     return __shfl_sync(0xffffffffu, thread / WARPGROUP, 0);
 }
@@ -204,7 +207,8 @@ template <typename T, int N> __device__ __forceinline__ void to_left(uint32_t (&
     }
 }
 
-// Stores rows g and g + 8 of a warp's 16, of which a thread has columns 8·n + 2·t, + 1: four neighbours change words, so that each has eight columns in a row.
+// Stores rows g and g + 8 of a warp's 16, of which a thread has columns 8·n + 2·t, + 1: four neighbours change words,
+// so that each has eight columns in a row.
 template <typename T, int D>
 __device__ __forceinline__ void store_results(T *to, long long stride, int count, int width, const float (&x)[D / 8][4],
                                               float scale) {
@@ -236,9 +240,10 @@ __device__ __forceinline__ void store_results(T *to, long long stride, int count
 }
 #endif
 
-// --- the order of the work --------------------------------------------------------------------------------------------------
-// Tiles are dealt out to the blocks, the long ones first, in turn and every second time in the opposite order, which gives each about the same work.
-// Where there are many, that is done for some heads after the others, so that what their tiles share stays in the L2 cache.
+// --- the order of the work -----------------------------------------------------------------------------------------
+// Tiles are dealt out to the blocks, the long ones first, in turn and every second time in the opposite order, which
+// gives each about the same work. Where there are many, that is done for some heads after the others, so that what
+// their tiles share stays in the L2 cache.
 struct attention_walk {
     int heads, tiles, some, turns; // heads at a time, and turns for these
     int first, turn;               // where it is
@@ -275,7 +280,7 @@ constexpr __host__ __device__ int padded(int length) {
     return (length + ROWS - 1) / ROWS * ROWS;
 }
 
-// --- launching ------------------------------------------------------------------------------------------------------------
+// --- launching -----------------------------------------------------------------------------------------------------
 typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                     const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                     CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);

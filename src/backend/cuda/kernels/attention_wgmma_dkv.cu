@@ -1,4 +1,5 @@
-// Attention backward for Hopper (attention_wgmma.cuh), the second pass: dk and dv. attention_dkv.cu has the formulas; scores are keys × queries here as there.
+// Attention backward for Hopper (attention_wgmma.cuh), the second pass: dk and dv. attention_dkv.cu has the formulas;
+// scores are keys × queries here as there.
 #include "attention_wgmma.cuh"
 
 namespace {

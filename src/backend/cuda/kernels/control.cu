@@ -27,8 +27,8 @@ __device__ double schedule_lr(const mz_cu_schedule &s, int64_t step) {
     return (s.lr - s.min_lr) * pow(1 - progress, s.power) + s.min_lr;
 }
 
-// base^n as an unevaluated sum of two doubles, rounded once: 1 - base^n cancels, so that pow's own ulp or two would be a thousand of the
-// difference. Products of pairs are exact to 2^-104 or so (Dekker 1971, with a fused multiply-add).
+// base^n as an unevaluated sum of two doubles, rounded once: 1 - base^n cancels, so that pow's own ulp or two would be
+// a thousand of the difference. Products of pairs are exact to 2^-104 or so (Dekker 1971, with a fused multiply-add).
 struct pair {
     double high, low;
 };
@@ -86,8 +86,8 @@ extern "C" cudaError_t mz_cu_step_control(cudaStream_t stream, void *state, cons
     return cudaGetLastError();
 }
 
-// torch's _amp_update_scale_, but: growth at or past the interval, the cap, the floor and the hysteresis. A scale that would become
-// infinite stays as it is.
+// torch's _amp_update_scale_, but: growth at or past the interval, the cap, the floor and the hysteresis. A scale that
+// would become infinite stays as it is.
 __device__ void update_scale(const mz_cu_scaler_constants &u, mz_cu_scaler_block *block, bool found) {
     if (found) {
         bool at_floor = u.min_scale > 0 && static_cast<double>(block->scale) <= u.min_scale;

@@ -1,5 +1,6 @@
-// Launching a kernel while the one before it in the stream still ends (compute capability 9.0 on): its blocks are made and wait. It must call
-// wait_for_before() before it touches memory that another kernel has to do with. Elsewhere an ordinary launch.
+// Launching a kernel while the one before it in the stream still ends (compute capability 9.0 on): its blocks are made
+// and wait. It must call wait_for_before() before it touches memory that another kernel has to do with. Elsewhere an
+// ordinary launch.
 #ifndef MZ_EARLY_CUH
 #define MZ_EARLY_CUH
 

@@ -10,7 +10,7 @@ static unsigned blocks_for(int64_t n) {
     return static_cast<unsigned>((n + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS);
 }
 
-// --- one input ------------------------------------------------------------------------------------------------------------
+// --- one input -----------------------------------------------------------------------------------------------------
 template <int MAP> __device__ __forceinline__ float map(float x, float alpha) {
     switch (MAP) {
     case MZ_CU_SCALE:
@@ -79,7 +79,7 @@ extern "C" cudaError_t mz_cu_map(cudaStream_t stream, int map, mz_cu_array x, mz
     return cudaGetLastError();
 }
 
-// --- dropout --------------------------------------------------------------------------------------------------------------
+// --- dropout -------------------------------------------------------------------------------------------------------
 // A dropped infinity is 0, not NaN: a choice and not a product.
 __device__ __forceinline__ float dropped(float factor, float x) {
     return factor == 0 ? 0 : factor * x;
@@ -124,7 +124,7 @@ extern "C" cudaError_t mz_cu_dropout(cudaStream_t stream, mz_cu_array x, mz_cu_a
     return cudaGetLastError();
 }
 
-// --- two inputs -----------------------------------------------------------------------------------------------------------
+// --- two inputs ----------------------------------------------------------------------------------------------------
 template <int ZIP> __device__ __forceinline__ float zip(float a, float b) {
     switch (ZIP) {
 #define BINARY(op, formula)                                                                                            \
@@ -208,8 +208,8 @@ extern "C" cudaError_t mz_cu_zip(cudaStream_t stream, int zip, mz_cu_array a, mz
     return cudaGetLastError();
 }
 
-// Either operand may repeat. `step` is 8 where the innermost loop is whole vectors (its strides are 0 or 1, and all others then are
-// multiples of 8), else 1.
+// Either operand may repeat. `step` is 8 where the innermost loop is whole vectors (its strides are 0 or 1, and all
+// others then are multiples of 8), else 1.
 template <int STEP>
 __device__ __forceinline__ void load_repeated(mz_cu_array x, int64_t at, bool repeats, float v[STEP]) {
     if (STEP == 8 && !repeats) {

@@ -1,4 +1,5 @@
-// Rows of a table, and the gradient of the table: every used row's sum of gradients, in the order of positions, without float atomics.
+// Rows of a table, and the gradient of the table: every used row's sum of gradients, in the order of positions, without
+// float atomics.
 #include "rows.cuh"
 
 // Eight columns from c; columns at `width` and past it are 0.
@@ -23,7 +24,7 @@ __device__ __forceinline__ void store_columns(mz_cu_array a, int64_t start, int 
             store1(a.data, a.dtype, start + c + k, x[k]);
 }
 
-// --- forward --------------------------------------------------------------------------------------------------------------
+// --- forward -------------------------------------------------------------------------------------------------------
 enum { GATHER_BLOCK = 256 };
 
 // A thread a vector of 8 columns; `vectors` of them a row. An id outside the table gives a row of NaN.
@@ -50,9 +51,9 @@ extern "C" cudaError_t mz_cu_embedding(cudaStream_t stream, mz_cu_array table, c
     return cudaGetLastError();
 }
 
-// --- backward, few positions ------------------------------------------------------------------------------------------------
-// A warp takes one position and 256 columns. Where the position is its id's first it adds up all of the id's; else it has nothing to do.
-// Every warp reads all ids, so this is for few.
+// --- backward, few positions ---------------------------------------------------------------------------------------
+// A warp takes one position and 256 columns. Where the position is its id's first it adds up all of the id's; else it
+// has nothing to do. Every warp reads all ids, so this is for few.
 enum { FEW = 1024, FEW_WARPS = 4 };
 
 __global__ void __launch_bounds__(FEW_WARPS *WARP) embedding_bwd_few_kernel(mz_cu_embedding_bwd_args a) {
@@ -88,9 +89,10 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP) embedding_bwd_few_kernel(mz_c
     store_columns(out, row, c, a.width, sum);
 }
 
-// --- backward, many positions -----------------------------------------------------------------------------------------------
+// --- backward, many positions --------------------------------------------------------------------------------------
 // 1. (id, position) pairs are sorted by id, stably, 8 bits a pass (least significant first): histogram, then scatter.
-// 2. Runs of one id are cut at multiples of 64. A warp takes one stretch and 256 columns: a run that is one stretch is written at once;
+// 2. Runs of one id are cut at multiples of 64. A warp takes one stretch and 256 columns: a run that is one stretch is
+// written at once;
 //    else its first stretch's sum goes to `tail` of its piece of 64 pairs, the others' to `head` of theirs.
 // 3. Runs over several pieces: tail + the heads that follow, in order.
 // Which terms are added together depends on the ids only.

@@ -2,7 +2,7 @@
 #include "route.cuh"
 #include "rows.cuh"
 
-// --- route ----------------------------------------------------------------------------------------------------------------
+// --- route ---------------------------------------------------------------------------------------------------------
 enum { ROUTE_WARPS = 4 };
 
 // A warp a token. Shared memory of a warp: scores [E], keys of the choices [E], groups' scores [G].
@@ -89,7 +89,8 @@ extern "C" cudaError_t mz_cu_route(cudaStream_t stream, const mz_cu_route_args *
     return cudaGetLastError();
 }
 
-// w_j = α·s_j/S, S = Σ s + 1e-20: dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j); not normalised: α·dw_j·s_j·(1 - s_j). A warp a token.
+// w_j = α·s_j/S, S = Σ s + 1e-20: dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j); not normalised: α·dw_j·s_j·(1 -
+// s_j). A warp a token.
 __global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_dx_kernel(mz_cu_route_dx_args a) {
     int lane = threadIdx.x % WARP;
     int64_t m = static_cast<int64_t>(blockIdx.x) * ROUTE_WARPS + threadIdx.x / WARP;
@@ -122,9 +123,9 @@ extern "C" cudaError_t mz_cu_route_dx(cudaStream_t stream, const mz_cu_route_dx_
     return cudaGetLastError();
 }
 
-// --- expert_order: a stable counting sort -------------------------------------------------------------------------------------
-// As one pass of embedding.cu's sort, with experts for digits: each block's counts, then each block's rows to their places. Where there is
-// one block, it counts for itself.
+// --- expert_order: a stable counting sort --------------------------------------------------------------------------
+// As one pass of embedding.cu's sort, with experts for digits: each block's counts, then each block's rows to their
+// places. Where there is one block, it counts for itself.
 enum {
     ORDER_BLOCK = 256,
     ORDER_WARPS = ORDER_BLOCK / WARP,
@@ -265,10 +266,11 @@ extern "C" cudaError_t mz_cu_expert_order(cudaStream_t stream, const int32_t *in
     return cudaGetLastError();
 }
 
-// --- rows there and back ------------------------------------------------------------------------------------------------------
+// --- rows there and back -------------------------------------------------------------------------------------------
 enum { MOVE_BLOCK = 256 };
 
-// A thread 8 columns of a row, or one where the width is no multiple of 8: y[r] = (weights[order[r]] ·) x[order[r] / k].
+// A thread 8 columns of a row, or one where the width is no multiple of 8: y[r] = (weights[order[r]] ·) x[order[r] /
+// k].
 template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) dispatch_kernel(mz_cu_move_args a) {
     constexpr int each = VECTORS ? 8 : 1;
     int64_t i = static_cast<int64_t>(blockIdx.x) * MOVE_BLOCK + threadIdx.x, r = i / (a.width / each);

@@ -8,7 +8,7 @@ static unsigned blocks_for(int64_t n) {
     return static_cast<unsigned>((n + THREADS - 1) / THREADS);
 }
 
-// --- swiglu ---------------------------------------------------------------------------------------------------------------
+// --- swiglu --------------------------------------------------------------------------------------------------------
 // A thread takes 8 columns of a row, or one where the width is no multiple of 8.
 template <bool VECTORS>
 __global__ void __launch_bounds__(THREADS) swiglu_kernel(mz_cu_array x, mz_cu_array y, int64_t n, int width) {
@@ -93,9 +93,9 @@ extern "C" cudaError_t mz_cu_swiglu_dx(cudaStream_t stream, mz_cu_array dy, mz_c
     return cudaGetLastError();
 }
 
-// --- rope -----------------------------------------------------------------------------------------------------------------
-// Frequencies and angles are FP32 numbers (docs/dev/NUMERICS.md); their cosines and sines are taken in FP64, where the reduction of a large
-// angle costs nothing. The table is made once a run.
+// --- rope ----------------------------------------------------------------------------------------------------------
+// Frequencies and angles are FP32 numbers (docs/dev/NUMERICS.md); their cosines and sines are taken in FP64, where the
+// reduction of a large angle costs nothing. The table is made once a run.
 __global__ void __launch_bounds__(THREADS)
     rope_table_kernel(const int32_t *positions, float *table, int64_t length, int dims, float theta) {
     int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
@@ -122,7 +122,8 @@ extern "C" cudaError_t mz_cu_rope_table(cudaStream_t stream, const int32_t *posi
     return cudaGetLastError();
 }
 
-// What there is to do for a turned head, and for a row, in vectors of 8 (two of them for what turns). In place nothing else moves.
+// What there is to do for a turned head, and for a row, in vectors of 8 (two of them for what turns). In place nothing
+// else moves.
 static __host__ __device__ __forceinline__ int rope_items(const mz_cu_rope_args &a) {
     return a.dims / 16 + (a.x.data != a.y.data ? (a.width - a.dims) / 8 : 0);
 }
@@ -130,7 +131,8 @@ static __host__ __device__ __forceinline__ int rope_vectors(const mz_cu_rope_arg
     return a.rotated * rope_items(a) + (a.x.data != a.y.data ? (a.heads - a.rotated) * (a.width / 8) : 0);
 }
 
-// Halves of a head of which everything is a multiple of 8: a thread turns 8 pairs, or copies 8 elements that are not turned.
+// Halves of a head of which everything is a multiple of 8: a thread turns 8 pairs, or copies 8 elements that are not
+// turned.
 __global__ void __launch_bounds__(THREADS) rope_vectors_kernel(mz_cu_rope_args a) {
     int half = a.dims / 2 / 8, items = rope_items(a), all = rope_vectors(a); // a turned head's, a row's
     int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;

@@ -1,13 +1,13 @@
-// The experts' products in FP32 arithmetic: what the tensor-core kernels do not do, FP32 without TF32 first of all. Any float storages, rounded
-// to the compute dtype on their way; any sizes.
+// The experts' products in FP32 arithmetic: what the tensor-core kernels do not do, FP32 without TF32 first of all. Any
+// float storages, rounded to the compute dtype on their way; any sizes.
 #include "grouped.cuh"
 #include "vec.cuh"
 
 namespace {
 enum { THREADS = 256, L = 16 };
 
-// A thread's share of an operand's next piece, on its way from global to shared memory. Shared memory holds [L][TILE + 4], m or c
-// contiguous.
+// A thread's share of an operand's next piece, on its way from global to shared memory. Shared memory holds [L][TILE +
+// 4], m or c contiguous.
 template <bool CONTIGUOUS, int TILE> struct share {
     static constexpr int VECTORS = TILE * L / THREADS / 4, PITCH = TILE + 4;
     float4 v[VECTORS];

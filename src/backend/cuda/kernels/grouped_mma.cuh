@@ -1,6 +1,7 @@
-// The experts' products on tensor cores: BF16 and FP16, FP32 storage as TF32, or under FP32 as sums of three BF16 parts (PARTS, ptx.cuh). All rows are
-// multiples of 16 bytes. A block of four warps makes a tile of TILE × TILE results, a warp a quarter of it; pieces of DEPTH bytes of l come through a
-// pipeline of asynchronous copies. Sums are FP32, in order of l.
+// The experts' products on tensor cores: BF16 and FP16, FP32 storage as TF32, or under FP32 as sums of three BF16 parts
+// (PARTS, ptx.cuh). All rows are multiples of 16 bytes. A block of four warps makes a tile of TILE × TILE results, a
+// warp a quarter of it; pieces of DEPTH bytes of l come through a pipeline of asynchronous copies. Sums are FP32, in
+// order of l.
 #ifndef MZ_GROUPED_MMA_CUH
 #define MZ_GROUPED_MMA_CUH
 
@@ -13,8 +14,9 @@ template <typename T> struct grouped_element {
     static constexpr int PIECE = 16 / static_cast<int>(sizeof(T)); // in 16 bytes
 };
 
-// An operand's piece in shared memory: rows of l where l is contiguous, of m or c where it is not. Padded so that the eight 16-byte pieces
-// that an ldmatrix reads at once, and the 32 numbers that a warp reads one by one, lie in different banks.
+// An operand's piece in shared memory: rows of l where l is contiguous, of m or c where it is not. Padded so that the
+// eight 16-byte pieces that an ldmatrix reads at once, and the 32 numbers that a warp reads one by one, lie in
+// different banks.
 template <typename T, bool CONTIGUOUS, int TILE, int DEPTH> struct grouped_piece {
     static constexpr int E = grouped_element<T>::PIECE, L = DEPTH / static_cast<int>(sizeof(T));
     static constexpr int ROWS = CONTIGUOUS ? TILE : L, WIDTH = CONTIGUOUS ? L : TILE;
@@ -69,8 +71,8 @@ __device__ __forceinline__ void grouped_b(uint32_t (&r)[4], const T *tile, int c
     }
 }
 
-// A warp's results: FP32 ones from the registers, eight 32-byte sectors at a time; 16-bit ones through its own shared memory, so that
-// whole pieces of 16 bytes are written.
+// A warp's results: FP32 ones from the registers, eight 32-byte sectors at a time; 16-bit ones through its own shared
+// memory, so that whole pieces of 16 bytes are written.
 template <int WARP_TILE>
 __device__ __forceinline__ void store_fp32(const mz_cu_grouped &g, const grouped_tile &t, int m0, int c0,
                                            const float (&sum)[WARP_TILE / 16][WARP_TILE / 8][4]) {
@@ -253,7 +255,8 @@ cudaError_t grouped_mma_run(cudaStream_t stream, const mz_cu_grouped &g, bool pr
     return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(tiles)), dim3(GROUPED_THREADS), args, K::BYTES, stream);
 }
 
-// Large tiles read less, and need many results to give every multiprocessor some; they also need 80 KiB of shared memory.
+// Large tiles read less, and need many results to give every multiprocessor some; they also need 80 KiB of shared
+// memory.
 inline bool grouped_large(const mz_cu_grouped &g) {
     if (g.tile != 0)
         return g.tile == 128;

@@ -1,9 +1,10 @@
-// The experts' products of BF16 and FP16 matrices on Hopper's tensor cores (compute capability 9.0 only): warpgroup matrix instructions, which
-// read both operands from shared memory. A block of two warpgroups makes a tile of 128 × 128 results, one half of its rows each; pieces of 64 of l come
-// through a pipeline of asynchronous copies. Two blocks share a multiprocessor, so that one computes while the other waits.
+// The experts' products of BF16 and FP16 matrices on Hopper's tensor cores (compute capability 9.0 only): warpgroup
+// matrix instructions, which read both operands from shared memory. A block of two warpgroups makes a tile of 128 × 128
+// results, one half of its rows each; pieces of 64 of l come through a pipeline of asynchronous copies. Two blocks
+// share a multiprocessor, so that one computes while the other waits.
 //
-// FP32 as three BF16 parts (fp32_parts.cu: x2, x1, x0 and y0, y1, y2, each an array of its own) is the same six times, for the products x2·y0, x1·y1, x0·y2,
-// x1·y0, x0·y1, x0·y0.
+// FP32 as three BF16 parts (fp32_parts.cu: x2, x1, x0 and y0, y1, y2, each an array of its own) is the same six times,
+// for the products x2·y0, x1·y1, x0·y2, x1·y0, x0·y1, x0·y0.
 #include "grouped.cuh"
 #include "ptx.cuh"
 #include "wgmma.cuh"
@@ -12,9 +13,10 @@ namespace {
 enum { THREADS = 256, TILE = 128, L = 64, STAGES = 3, OPERAND = TILE * L * 2, STAGE = 2 * OPERAND, ALIGN = 1024 };
 enum { BYTES = STAGES * STAGE + ALIGN };
 
-// --- operands -------------------------------------------------------------------------------------------------------------
-// Both layouts are rows of 128 bytes, eight of which make a block of 1024: within it the 16-byte pieces of row i change places by
-// exclusive or with i ("128-byte swizzle"). l contiguous: TILE rows of 64 of l. Else: two columns of blocks (64 of m or c each), 64 rows of l.
+// --- operands ------------------------------------------------------------------------------------------------------
+// Both layouts are rows of 128 bytes, eight of which make a block of 1024: within it the 16-byte pieces of row i change
+// places by exclusive or with i ("128-byte swizzle"). l contiguous: TILE rows of 64 of l. Else: two columns of blocks
+// (64 of m or c each), 64 rows of l.
 template <typename T, bool CONTIGUOUS>
 __device__ __forceinline__ void copy_operand(unsigned char *to, const T *from, int pitch, int others, int l, int l0) {
     constexpr int PIECES = CONTIGUOUS ? L / 8 : TILE / 8, STRIDE = THREADS / PIECES;
@@ -37,7 +39,7 @@ __device__ __forceinline__ void copies_to_matrix_unit() { // what this thread's 
 #endif
 }
 
-// --- results --------------------------------------------------------------------------------------------------------------
+// --- results -------------------------------------------------------------------------------------------------------
 // A warp's 16 × 128: thread l holds columns 8·j + 2·(l % 4), + 1 of rows l/4 (0, 1) and l/4 + 8 (2, 3).
 __device__ __forceinline__ void store_fp32(const mz_cu_grouped &g, const grouped_tile &t, int m0,
                                            const float (&d)[16][4]) {

@@ -1,5 +1,5 @@
-// The launchers of the device code: plain types, so that the C files beside this folder can call them. A launcher enqueues on
-// `stream`, allocates nothing, waits for nothing and returns what cudaGetLastError() says of its launches.
+// The launchers of the device code: plain types, so that the C files beside this folder can call them. A launcher
+// enqueues on `stream`, allocates nothing, waits for nothing and returns what cudaGetLastError() says of its launches.
 // dtypes are mezzo_dtype values as int: 1 fp32, 3 bf16, 4 fp16 (checked in cuda.c). Strides and counts are in elements.
 #ifndef MZ_CUDA_LAUNCH_H
 #define MZ_CUDA_LAUNCH_H
@@ -27,10 +27,10 @@ typedef struct mz_cu_layout { // graph/storage.h's mz_layout (checked in update.
 // --- device.cu: does nothing; cudaErrorNoKernelImageForDevice where this build has no code for the GPU.
 cudaError_t mz_cu_probe(cudaStream_t stream);
 
-// --- attention_*.cu -------------------------------------------------------------------------------------------------------------
-// Attention, forward and backward: one description for all its kernels. Row b·T + t of q begins q_row elements after the row
-// before it, of k and v kv_row: a packed [B, T, 3·H·D] is three pointers into one tensor. y and dy are [B, T, H·D]; dq, dk, dv lie
-// as q, k, v do.
+// --- attention_*.cu ------------------------------------------------------------------------------------------------
+// Attention, forward and backward: one description for all its kernels. Row b·T + t of q begins q_row elements after
+// the row before it, of k and v kv_row: a packed [B, T, 3·H·D] is three pointers into one tensor. y and dy are [B, T,
+// H·D]; dq, dk, dv lie as q, k, v do.
 typedef struct mz_cu_attention {
     const void *q, *k, *v;
     void *y;
@@ -60,11 +60,12 @@ cudaError_t mz_cu_attention_wgmma_dkv(cudaStream_t stream, const mz_cu_attention
 // FP32 arithmetic: any width up to 256 (128 on 7.5), any float storage; compute FP32, TF32, or what storage is.
 cudaError_t mz_cu_attention_fma(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 cudaError_t mz_cu_attention_fma_bwd(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
-// FP32 storage on tensor cores, from 8.0: width a multiple of 4 up to 128; compute TF32, or FP32 in three TF32 products.
+// FP32 storage on tensor cores, from 8.0: width a multiple of 4 up to 128; compute TF32, or FP32 in three TF32
+// products.
 cudaError_t mz_cu_attention_tf32(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 cudaError_t mz_cu_attention_tf32_bwd(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 
-// --- attention_cached.cu ------------------------------------------------------------------------------------------------------
+// --- attention_cached.cu -------------------------------------------------------------------------------------------
 typedef struct mz_cu_cached {
     const void *q, *k, *v;                     // [B, T, …], rows q_row and kv_row apart
     float *cache_k, *cache_v;                  // [B, size, kv_heads·width]
@@ -77,9 +78,9 @@ typedef struct mz_cu_cached {
 } mz_cu_cached;
 cudaError_t mz_cu_attention_cached(cudaStream_t stream, const mz_cu_cached *a);
 
-// --- matmul.cu: what cuBLASLt's epilogues cannot do ---------------------------------------------------------------------------
-// y = residual + round_via(act(round_via(z + bias))), preact = round_via(z + bias); all [rows, cols] but bias [cols]. Only z and y must
-// be there. act is a mz_act.
+// --- matmul.cu: what cuBLASLt's epilogues cannot do ----------------------------------------------------------------
+// y = residual + round_via(act(round_via(z + bias))), preact = round_via(z + bias); all [rows, cols] but bias [cols].
+// Only z and y must be there. act is a mz_act.
 typedef struct mz_cu_epilogue {
     mz_cu_array z, bias, residual, preact, y;
     int64_t rows, cols;
@@ -90,7 +91,8 @@ cudaError_t mz_cu_linear_epilogue(cudaStream_t stream, const mz_cu_epilogue *e);
 cudaError_t mz_cu_act_dx(cudaStream_t stream, const void *product, mz_cu_array preact, mz_cu_array dx, int64_t n,
                          int act);
 cudaError_t mz_cu_convert(cudaStream_t stream, mz_cu_array src, mz_cu_array dst, int64_t n);
-// out [cols] = the columns' sums of x [rows, cols], added to what is there with `accumulate`; `partial`: scratch of ..._bytes().
+// out [cols] = the columns' sums of x [rows, cols], added to what is there with `accumulate`; `partial`: scratch of
+// ..._bytes().
 size_t mz_cu_column_sums_bytes(int64_t rows, int64_t cols);
 cudaError_t mz_cu_column_sums(cudaStream_t stream, mz_cu_array x, float *out, int64_t rows, int64_t cols,
                               bool accumulate, float *partial);
@@ -101,7 +103,7 @@ cudaError_t mz_cu_add_partials(cudaStream_t stream, const float *partial, float 
 cudaError_t mz_cu_fill(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t seed);
 cudaError_t mz_cu_differs(cudaStream_t stream, const void *a, const void *b, size_t bytes, int32_t *out);
 
-// --- elementwise.cu -------------------------------------------------------------------------------------------------------
+// --- elementwise.cu ------------------------------------------------------------------------------------------------
 // y[i] = map(x[i]); x and y may be one storage of one dtype.
 enum { MZ_CU_SCALE, MZ_CU_RELU, MZ_CU_GELU, MZ_CU_GELU_TANH, MZ_CU_SILU, MZ_CU_CAST };
 cudaError_t mz_cu_map(cudaStream_t stream, int map, mz_cu_array x, mz_cu_array y, int64_t n, float alpha);
@@ -115,7 +117,8 @@ enum {
     MZ_CU_SILU_DX
 };
 cudaError_t mz_cu_zip(cudaStream_t stream, int zip, mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n, int64_t nb);
-// The ops of binary.def where either operand repeats: loops with strides in elements (mz_broadcast), 0 for what repeats.
+// The ops of binary.def where either operand repeats: loops with strides in elements (mz_broadcast), 0 for what
+// repeats.
 enum { MZ_CU_RANK = 6 };
 typedef struct mz_cu_broadcast {
     int rank;
@@ -127,7 +130,7 @@ cudaError_t mz_cu_zip_broadcast(cudaStream_t stream, int zip, mz_cu_array a, mz_
 cudaError_t mz_cu_dropout(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t n, float p, uint32_t tensor,
                           const void *rng);
 
-// --- gated.cu: swiglu and rope ----------------------------------------------------------------------------------------------
+// --- gated.cu: swiglu and rope -------------------------------------------------------------------------------------
 // x [rows, 2·width], the gate first → y [rows, width]; dy [rows, width] → dx [rows, 2·width].
 cudaError_t mz_cu_swiglu(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t rows, int width);
 cudaError_t mz_cu_swiglu_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, mz_cu_array dx, int64_t rows,
@@ -144,7 +147,7 @@ typedef struct mz_cu_rope_args {
 } mz_cu_rope_args;
 cudaError_t mz_cu_rope(cudaStream_t stream, const mz_cu_rope_args *args);
 
-// --- layernorm.cu: layer norm and RMS norm ----------------------------------------------------------------------------------
+// --- layernorm.cu: layer norm and RMS norm -------------------------------------------------------------------------
 typedef struct mz_cu_layernorm_args {
     mz_cu_array x, residual, y, sum; // [rows, width]; residual and sum may be absent
     const float *weight, *bias;      // [width] or NULL
@@ -172,15 +175,15 @@ typedef struct mz_cu_layernorm_bwd_args {
 int mz_cu_layernorm_bwd_parts(int64_t rows, int width, int sms);
 cudaError_t mz_cu_layernorm_bwd(cudaStream_t stream, const mz_cu_layernorm_bwd_args *args);
 
-// --- softmax.cu -----------------------------------------------------------------------------------------------------------
+// --- softmax.cu ----------------------------------------------------------------------------------------------------
 cudaError_t mz_cu_softmax(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t rows, int width);
 // dx may be dy.
 cudaError_t mz_cu_softmax_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array y, mz_cu_array dx, int64_t rows,
                              int width);
 
-// --- product.cu -----------------------------------------------------------------------------------------------------------
-// BF16 and FP16 products with their epilogues, compute capability 9.0. a [rows, inner]; w [cols, inner], with SLOPE [inner, cols]; inner and cols
-// multiples of 8, everything 16-byte aligned.
+// --- product.cu ----------------------------------------------------------------------------------------------------
+// BF16 and FP16 products with their epilogues, compute capability 9.0. a [rows, inner]; w [cols, inner], with SLOPE
+// [inner, cols]; inner and cols multiples of 8, everything 16-byte aligned.
 enum { MZ_CU_PRODUCT_RESIDUAL, MZ_CU_PRODUCT_SLOPE };
 typedef struct mz_cu_product {
     int epilogue;
@@ -199,7 +202,7 @@ int64_t mz_cu_product_parts(int64_t rows);
 cudaError_t mz_cu_product_run(cudaStream_t stream, const mz_cu_product *args, int sms, bool prepare);
 
 enum { MZ_CU_LOSS_WARP_WIDTH = 2048 }; // up to here a row of logits is a warp's, above a block's
-// --- loss.cu --------------------------------------------------------------------------------------------------------------
+// --- loss.cu -------------------------------------------------------------------------------------------------------
 typedef struct mz_cu_cross_entropy_args {
     mz_cu_array logits;     // [rows, width]
     const int32_t *targets; // [all]; the rows' are those from first_row on
@@ -221,13 +224,13 @@ typedef struct mz_cu_cross_entropy_dx_args {
 } mz_cu_cross_entropy_dx_args;
 cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_cross_entropy_dx_args *args);
 
-// Both in one pass: a row stays in shared memory between its two halves. Where mz_cu_cross_entropy_both_bytes(…) is at most what a block
-// may have, and rows are vectors of 8. The gradient's lse is the loss's.
+// Both in one pass: a row stays in shared memory between its two halves. Where mz_cu_cross_entropy_both_bytes(…) is at
+// most what a block may have, and rows are vectors of 8. The gradient's lse is the loss's.
 size_t mz_cu_cross_entropy_both_bytes(int width, int dtype);
 cudaError_t mz_cu_cross_entropy_both(cudaStream_t stream, const mz_cu_cross_entropy_args *loss,
                                      const mz_cu_cross_entropy_dx_args *gradient);
 
-// --- embedding.cu ---------------------------------------------------------------------------------------------------------
+// --- embedding.cu --------------------------------------------------------------------------------------------------
 // table [rows, width], ids [n], y [n, width].
 cudaError_t mz_cu_embedding(cudaStream_t stream, mz_cu_array table, const int32_t *ids, mz_cu_array y, int64_t n,
                             int64_t rows, int width);
@@ -244,7 +247,7 @@ typedef struct mz_cu_embedding_bwd_args {
 size_t mz_cu_embedding_bwd_workspace(int64_t n, int width);
 cudaError_t mz_cu_embedding_bwd(cudaStream_t stream, const mz_cu_embedding_bwd_args *args);
 
-// --- reduce.cu ------------------------------------------------------------------------------------------------------------
+// --- reduce.cu -----------------------------------------------------------------------------------------------------
 typedef struct mz_cu_sum_args {
     mz_cu_array x, y; // [outer, axis, inner] → [outer, inner]
     int64_t outer, axis, inner;
@@ -259,7 +262,7 @@ cudaError_t mz_cu_sum(cudaStream_t stream, const mz_cu_sum_args *args);
 cudaError_t mz_cu_expand(cudaStream_t stream, mz_cu_array dy, mz_cu_array dx, int64_t outer, int64_t axis,
                          int64_t inner, float alpha);
 
-// --- shape.cu -------------------------------------------------------------------------------------------------------------
+// --- shape.cu ------------------------------------------------------------------------------------------------------
 enum { MZ_CU_PARTS = 16 };
 typedef struct mz_cu_parts { // sizes in bytes: part i is width[i] of every `stride` of the whole, from offset[i]
     void *whole, *part[MZ_CU_PARTS];
@@ -278,14 +281,14 @@ cudaError_t mz_cu_copy(cudaStream_t stream, const void *x, mz_cu_layout from, vo
                        int64_t stored, size_t size);
 cudaError_t mz_cu_arange(cudaStream_t stream, int32_t *y, int64_t n);
 
-// --- mse.cu ---------------------------------------------------------------------------------------------------------------
+// --- mse.cu --------------------------------------------------------------------------------------------------------
 // loss = mean (x - target)²; `partial`: scratch of ..._bytes(). dx = dloss · 2/n · (x - target).
 size_t mz_cu_mse_bytes(int64_t n);
 cudaError_t mz_cu_mse(cudaStream_t stream, mz_cu_array x, mz_cu_array target, float *loss, int64_t n, float *partial);
 cudaError_t mz_cu_mse_dx(cudaStream_t stream, const float *dloss, mz_cu_array x, mz_cu_array target, mz_cu_array dx,
                          int64_t n);
 
-// --- update.cu, control.cu ------------------------------------------------------------------------------------------------
+// --- update.cu, control.cu -----------------------------------------------------------------------------------------
 // backend.h's mz_segment, mz_opt_state and mz_scaler_block, member for member (checked in update.c).
 typedef struct mz_cu_segment {
     int64_t offset, count, state_offset, shadow_offset;
@@ -366,7 +369,7 @@ typedef struct mz_cu_scaler_constants {
 cudaError_t mz_cu_scaler_update(cudaStream_t stream, void *block, const mz_cu_states *states,
                                 const mz_cu_scaler_constants *constants);
 
-// --- inspect.cu -----------------------------------------------------------------------------------------------------------
+// --- inspect.cu ----------------------------------------------------------------------------------------------------
 enum { MZ_CU_INSPECTED = 16, MZ_CU_GUARD_ON = 1, MZ_CU_GUARD_GRADIENTS = 2, MZ_CU_BAD_GRADIENTS = 8 }; // backend.h's
 typedef struct mz_cu_inspection {
     int64_t looked, nans, infs, large, zeros, tiny;
@@ -385,7 +388,7 @@ typedef struct mz_cu_inspect_args {
 } mz_cu_inspect_args;
 cudaError_t mz_cu_inspect(cudaStream_t stream, const mz_cu_inspect_args *args);
 
-// --- experts.cu -----------------------------------------------------------------------------------------------------------
+// --- experts.cu ----------------------------------------------------------------------------------------------------
 typedef struct mz_cu_route_args {
     mz_cu_array logits; // [tokens, experts]
     const float *bias;  // [experts] or NULL
@@ -427,7 +430,7 @@ cudaError_t mz_cu_combine(cudaStream_t stream, const mz_cu_move_args *args);
 cudaError_t mz_cu_combine_dw(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, const int32_t *place, float *dweights,
                              int64_t rows, int width, int top_k);
 
-// --- thin.cu: products with a matrix of few rows, FP32 ---------------------------------------------------------------------------
+// --- thin.cu: products with a matrix of few rows, FP32 -------------------------------------------------------------
 typedef struct mz_cu_thin {
     const float *x, *w, *dy;      // [rows, k], [n, k], [rows, n]
     float *y, *dx, *dw, *partial; // partial: workspace of dw
@@ -444,9 +447,10 @@ cudaError_t mz_cu_route_dx_thin(cudaStream_t stream, const mz_cu_route_dx_args *
 size_t mz_cu_thin_dw_workspace(int64_t rows, int n, int k, int sms);
 cudaError_t mz_cu_thin_dw(cudaStream_t stream, const mz_cu_thin *args, int sms);
 
-// --- fp32_parts.cu: FP32 numbers as three BF16 ones ---------------------------------------------------------------------------------------
-// x [rows, cols] → its parts x0, x1, x2 in BF16: x2 x1 x0 x1 x0 x0, or of a product's second operand x0 x1 x2 x0 x1 x0; without `sixfold` the first
-// three of these. out [rows, 6·cols] or [rows, 3·cols]; with `below` [6·rows, cols] or [3·rows, cols].
+// --- fp32_parts.cu: FP32 numbers as three BF16 ones ----------------------------------------------------------------
+// x [rows, cols] → its parts x0, x1, x2 in BF16: x2 x1 x0 x1 x0 x0, or of a product's second operand x0 x1 x2 x0 x1 x0;
+// without `sixfold` the first three of these. out [rows, 6·cols] or [rows, 3·cols]; with `below` [6·rows, cols] or
+// [3·rows, cols].
 typedef struct mz_cu_fp32_parts {
     const float *x;
     void *out;
@@ -455,7 +459,7 @@ typedef struct mz_cu_fp32_parts {
 } mz_cu_fp32_parts;
 cudaError_t mz_cu_fp32_split(cudaStream_t stream, const mz_cu_fp32_parts *args);
 
-// --- grouped_*.cu: the experts' products ------------------------------------------------------------------------------------------
+// --- grouped_*.cu: the experts' products ---------------------------------------------------------------------------
 // x [rows, k], w [experts, n, k], y [rows, n]; rows offsets[e] … offsets[e + 1] - 1 are expert e's.
 enum { MZ_CU_GROUPED_Y, MZ_CU_GROUPED_DX, MZ_CU_GROUPED_DW };
 typedef struct mz_cu_grouped {
@@ -471,11 +475,13 @@ typedef struct mz_cu_grouped {
     int tile;        // 0: chosen by the launcher; 64 or 128
     int sms, shared_optin;
 } mz_cu_grouped;
-// Tensor cores: BF16 (from 8.0) or FP16 operands of one storage, n and k multiples of 8; FP32 as TF32 (from 8.0), multiples of 4; stored
-// as the operands are or as FP32. prepare: launches nothing; once before the first launch, outside of any capture.
+// Tensor cores: BF16 (from 8.0) or FP16 operands of one storage, n and k multiples of 8; FP32 as TF32 (from 8.0),
+// multiples of 4; stored as the operands are or as FP32. prepare: launches nothing; once before the first launch,
+// outside of any capture.
 cudaError_t mz_cu_grouped_low(cudaStream_t stream, const mz_cu_grouped *args, bool prepare);
 cudaError_t mz_cu_grouped_tf32(cudaStream_t stream, const mz_cu_grouped *args, bool prepare);
-// As mz_cu_grouped_low, by the instructions of compute capability 9.0 alone; worth it where tiles of 128 × 128 are many.
+// As mz_cu_grouped_low, by the instructions of compute capability 9.0 alone; worth it where tiles of 128 × 128 are
+// many.
 cudaError_t mz_cu_grouped_wgmma(cudaStream_t stream, const mz_cu_grouped *args, bool prepare);
 int64_t mz_cu_grouped_tiles(const mz_cu_grouped *args, int tile);              // at most so many
 cudaError_t mz_cu_grouped_fma(cudaStream_t stream, const mz_cu_grouped *args); // any float storages and sizes

@@ -1,9 +1,9 @@
-// Layer norm and RMS norm (args.centred false: the mean counts as 0), forward and backward. A row stays in registers between the passes
-// over it; mean and variance are two passes, never E[s²] - E[s]² (docs/dev/NUMERICS.md).
+// Layer norm and RMS norm (args.centred false: the mean counts as 0), forward and backward. A row stays in registers
+// between the passes over it; mean and variance are two passes, never E[s²] - E[s]² (docs/dev/NUMERICS.md).
 #include "early.cuh"
 #include "rows.cuh"
 
-// --- forward --------------------------------------------------------------------------------------------------------------
+// --- forward -------------------------------------------------------------------------------------------------------
 template <int T, int V>
 __global__ void __launch_bounds__(row_threads<T>::block) layernorm_kernel(mz_cu_layernorm_args a) {
     wait_for_before();
@@ -128,11 +128,12 @@ extern "C" cudaError_t mz_cu_layernorm(cudaStream_t stream, const mz_cu_layernor
     return error != cudaSuccess ? error : cudaGetLastError();
 }
 
-// --- backward -------------------------------------------------------------------------------------------------------------
+// --- backward ------------------------------------------------------------------------------------------------------
 // With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂,
-// dbias = Σ_rows dy. RMS norm (a.mean NULL) has neither mean. A block has several rows at a time, T threads to each, and goes through its share of
-// them; their threads keep the columns' sums in registers. At the end a block's rows are added up, in order, and the blocks meet in partial
-// [parts, 3, width], which columns_kernel adds up in order. Many rows at a time hide the memory's latency, few parts make that last sum short.
+// dbias = Σ_rows dy. RMS norm (a.mean NULL) has neither mean. A block has several rows at a time, T threads to each,
+// and goes through its share of them; their threads keep the columns' sums in registers. At the end a block's rows are
+// added up, in order, and the blocks meet in partial [parts, 3, width], which columns_kernel adds up in order. Many
+// rows at a time hide the memory's latency, few parts make that last sum short.
 template <int T> struct bwd_threads {
     static constexpr int rows = T <= 192 ? 384 / T : 1; // at a time
     static constexpr int block = T * rows;
@@ -270,7 +271,8 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
     }
 }
 
-// Rows wider than registers hold. A block a part, columns' sums in `partial` itself, which each thread adds to in row order.
+// Rows wider than registers hold. A block a part, columns' sums in `partial` itself, which each thread adds to in row
+// order.
 __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_layernorm_bwd_args a) {
     __shared__ float shared[2][ROW_BLOCK / WARP];
     float *part = a.partial + static_cast<int64_t>(blockIdx.x) * 3 * a.width;

@@ -1,7 +1,8 @@
 // Cross-entropy over logits of any width and storage, and its gradient. A row is read once in each.
 #include "rows.cuh"
 
-// A row of logits starts anywhere (an odd V), so a thread's vectors are aligned by element index and the row's ends go one by one.
+// A row of logits starts anywhere (an odd V), so a thread's vectors are aligned by element index and the row's ends go
+// one by one.
 struct row_span {
     int64_t head_end, tail_start, end; // elements [start, head_end) and [tail_start, end) singly, vectors of 8 between
 };
@@ -12,10 +13,11 @@ __device__ __forceinline__ row_span span_of(int64_t start, int width) {
     return s;
 }
 
-// --- forward --------------------------------------------------------------------------------------------------------------
-// Running maximum and Σ exp(x - max), in units of log 2: max is M = round(max·log2(e)), a term ex2(x·log2(e) - M), one fused multiply-add
-// and one instruction. Rounding M costs nothing, since every term is relative to M itself, and M/log2(e) with log2(e)'s own FP32 value
-// gives back exactly what was multiplied: what is left is 0.3u·|x - max| of log2(e), in the bound of lse.
+// --- forward -------------------------------------------------------------------------------------------------------
+// Running maximum and Σ exp(x - max), in units of log 2: max is M = round(max·log2(e)), a term ex2(x·log2(e) - M), one
+// fused multiply-add and one instruction. Rounding M costs nothing, since every term is relative to M itself, and
+// M/log2(e) with log2(e)'s own FP32 value gives back exactly what was multiplied: what is left is 0.3u·|x - max| of
+// log2(e), in the bound of lse.
 struct running {
     float max, sum;
 };
@@ -175,9 +177,9 @@ extern "C" cudaError_t mz_cu_cross_entropy(cudaStream_t stream, const mz_cu_cros
     return cudaGetLastError();
 }
 
-// --- backward -------------------------------------------------------------------------------------------------------------
-// dx = dloss/counted·(exp(x - lse) - onehot(target)); 0 where the target is ignored, NaN where it is no class. x - lse is taken
-// first, so that the exponent's error is relative to it and not to lse. dx may be the logits' storage.
+// --- backward ------------------------------------------------------------------------------------------------------
+// dx = dloss/counted·(exp(x - lse) - onehot(target)); 0 where the target is ignored, NaN where it is no class. x - lse
+// is taken first, so that the exponent's error is relative to it and not to lse. dx may be the logits' storage.
 enum {
     COUNT_ROWS = 4096
 }; // up to here every block counts the targets for itself (16 KiB of L2); else a kernel before it
@@ -254,9 +256,9 @@ extern "C" cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_c
     return cudaGetLastError();
 }
 
-// --- both -----------------------------------------------------------------------------------------------------------------
-// A block a row, which it reads once: each thread keeps its vectors in shared memory until the row's log-sum-exp is known. The sums are
-// cross_entropy_kernel's, in its order, and the gradient cross_entropy_dx_kernel's.
+// --- both ----------------------------------------------------------------------------------------------------------
+// A block a row, which it reads once: each thread keeps its vectors in shared memory until the row's log-sum-exp is
+// known. The sums are cross_entropy_kernel's, in its order, and the gradient cross_entropy_dx_kernel's.
 __global__ void __launch_bounds__(LOSS_BLOCK)
     cross_entropy_both_kernel(mz_cu_cross_entropy_args a, mz_cu_cross_entropy_dx_args b) {
     extern __shared__ uint4 kept[]; // [width / 8], twice that for FP32

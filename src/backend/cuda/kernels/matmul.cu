@@ -1,5 +1,5 @@
-// What cuBLASLt's epilogues cannot do: conversions of operands, epilogues of an op's own, sums of columns; and what the choice of
-// its algorithms needs.
+// What cuBLASLt's epilogues cannot do: conversions of operands, epilogues of an op's own, sums of columns; and what the
+// choice of its algorithms needs.
 #include "activation.cuh"
 #include "early.cuh"
 #include "vec.cuh"
@@ -37,7 +37,7 @@ unsigned few_blocks_for(int64_t threads) { // for kernels that stride
     return blocks < 4096 ? blocks : 4096;
 }
 
-// --- conversion -----------------------------------------------------------------------------------------------------------
+// --- conversion ----------------------------------------------------------------------------------------------------
 __global__ void __launch_bounds__(BLOCK) convert_kernel(mz_cu_array src, mz_cu_array dst, int64_t n) {
     wait_for_before();
     int64_t i = (static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x) * 8;
@@ -51,13 +51,14 @@ __global__ void __launch_bounds__(BLOCK) convert_kernel(mz_cu_array src, mz_cu_a
     }
 }
 
-// --- epilogues ------------------------------------------------------------------------------------------------------------
+// --- epilogues -----------------------------------------------------------------------------------------------------
 __device__ __forceinline__ float finish(const mz_cu_epilogue &e, float z, float residual) {
     float a = e.act == ACT_NONE ? z : round_to(activate(z, e.act), e.via);
     return e.residual.data != nullptr ? a + residual : a;
 }
 
-// y = residual + round_via(act(round_via(z + bias))); preact = round_via(z + bias). [rows, cols]; cols a multiple of 8 or one at a time.
+// y = residual + round_via(act(round_via(z + bias))); preact = round_via(z + bias). [rows, cols]; cols a multiple of 8
+// or one at a time.
 __global__ void __launch_bounds__(BLOCK) epilogue_kernel(mz_cu_epilogue e) {
     int64_t i = (static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x) * 8, n = e.rows * e.cols;
     if (e.cols % 8 == 0) {
@@ -117,8 +118,9 @@ __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-// --- sums of columns ------------------------------------------------------------------------------------------------------
-// 32 groups of 8 columns by 8 rows a block; each of gridDim.y chunks of rows gives a partial sum, and these are added in order.
+// --- sums of columns -----------------------------------------------------------------------------------------------
+// 32 groups of 8 columns by 8 rows a block; each of gridDim.y chunks of rows gives a partial sum, and these are added
+// in order.
 enum { GROUPS = 32, LANES = BLOCK / GROUPS, TARGET_BLOCKS = 1024, CHUNK_ROWS = 64 };
 
 int64_t chunks_for(int64_t rows, int64_t cols) {
@@ -194,7 +196,7 @@ __global__ void __launch_bounds__(BLOCK)
     out[i] = accumulate ? out[i] + total : total;
 }
 
-// --- for choosing algorithms ------------------------------------------------------------------------------------------------
+// --- for choosing algorithms ---------------------------------------------------------------------------------------
 __global__ void __launch_bounds__(BLOCK) fill_kernel(mz_cu_array x, int64_t n, uint32_t seed) {
     int64_t step = static_cast<int64_t>(gridDim.x) * BLOCK;
     for (int64_t i = static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x; i < n; i += step) {

@@ -1,8 +1,9 @@
-// Products with an epilogue that the library does slowly, on Hopper's tensor cores (compute capability 9.0 only): the MLP's second (bias, FP32
-// residual), and its gradient (GELU's slope, column sums for the first one's bias).
+// Products with an epilogue that the library does slowly, on Hopper's tensor cores (compute capability 9.0 only): the
+// MLP's second (bias, FP32 residual), and its gradient (GELU's slope, column sums for the first one's bias).
 //
-// A block is a thread that asks for tiles of the operands (TMA) and two warpgroups that take turns at tiles of 128 × 128 results: while one finishes
-// a tile, which is memory's work, the other multiplies. Two blocks, a cluster, share each tile of w: either fetches half of it for both.
+// A block is a thread that asks for tiles of the operands (TMA) and two warpgroups that take turns at tiles of 128 ×
+// 128 results: while one finishes a tile, which is memory's work, the other multiplies. Two blocks, a cluster, share
+// each tile of w: either fetches half of it for both.
 #include <cuda.h>
 
 #include <type_traits>
@@ -24,7 +25,7 @@ constexpr __host__ __device__ bool by_rows(int epilogue) { // w [cols, inner]
     return epilogue == MZ_CU_PRODUCT_RESIDUAL;
 }
 
-// --- barriers and copies ------------------------------------------------------------------------------------------------------
+// --- barriers and copies -------------------------------------------------------------------------------------------
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 __device__ __forceinline__ void barrier_arrive_at(uint32_t at, uint32_t block) { // of the cluster
     asm volatile("{\n.reg .b32 there;\n"
@@ -54,8 +55,9 @@ __device__ __forceinline__ uint32_t block_of_cluster() {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-// Turns: a warpgroup waits until the other has asked for all of its products. So the tensor cores work at one tile after another, and no
-// warpgroup asks about a stage's barrier before the one whose phase comes first (a barrier tells odd phases from even ones, no more).
+// Turns: a warpgroup waits until the other has asked for all of its products. So the tensor cores work at one tile
+// after another, and no warpgroup asks about a stage's barrier before the one whose phase comes first (a barrier tells
+// odd phases from even ones, no more).
 __device__ __forceinline__ void turn_wait(int group) {
     asm volatile("bar.sync %0, %1;" ::"r"(group + 3), "r"(static_cast<int>(2 * WARPGROUP)) : "memory");
 }
@@ -66,10 +68,11 @@ __device__ __forceinline__ void warpgroup_sync(int group) {
     asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(static_cast<int>(WARPGROUP)) : "memory");
 }
 
-// --- epilogues ------------------------------------------------------------------------------------------------------------
-// A warp has 2 × 16 rows of 128 columns, FP32: thread l columns 8·j + 2·(l % 4), + 1 of rows l/4 (d[h][j][0, 1]) and l/4 + 8 ([2, 3]). They go through its
-// staging, 16 rows at a time, and come back as rows of which thread l has columns 4·l … 4·l + 3: what it reads and writes elsewhere are
-// whole lines, the sums of columns are its own, and the loop over rows is short code. Staged 16-byte pieces of row i change places by exclusive or with 2·i.
+// --- epilogues -----------------------------------------------------------------------------------------------------
+// A warp has 2 × 16 rows of 128 columns, FP32: thread l columns 8·j + 2·(l % 4), + 1 of rows l/4 (d[h][j][0, 1]) and
+// l/4 + 8 ([2, 3]). They go through its staging, 16 rows at a time, and come back as rows of which thread l has columns
+// 4·l … 4·l + 3: what it reads and writes elsewhere are whole lines, the sums of columns are its own, and the loop over
+// rows is short code. Staged 16-byte pieces of row i change places by exclusive or with 2·i.
 enum { AT_ONCE = 8 }; // rows of which inputs are under way
 struct place {
     int64_t row; // of the warp's first
@@ -137,8 +140,8 @@ __device__ __forceinline__ float4 bias_of(const mz_cu_product &g, const place &p
     return make_float4(low.x, low.y, high.x, high.y);
 }
 
-// activation.cuh's functions and bounds, in code that does not branch: one step of Newton's brings the approximate reciprocal (off by 2^-23) within
-// a rounding. An infinite y has the reciprocal 0 already.
+// activation.cuh's functions and bounds, in code that does not branch: one step of Newton's brings the approximate
+// reciprocal (off by 2^-23) within a rounding. An infinite y has the reciprocal 0 already.
 __device__ __forceinline__ float sigmoid_fast(float x) {
     float y = 1.0f + exp2_fast(-1.44269504f * x), r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
@@ -222,7 +225,7 @@ __device__ __forceinline__ void finish_slope(const mz_cu_product &g, const place
         store_sums(g, p, group, sums);
 }
 
-// --- the kernel -----------------------------------------------------------------------------------------------------------
+// --- the kernel ----------------------------------------------------------------------------------------------------
 struct walk { // of a cluster over pairs of tiles: columns first, so that the rows' operand is fetched once
     int64_t tile, tiles, step;
     int across, steps; // tiles in a row, pieces of l
@@ -359,7 +362,7 @@ __global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
 #endif
 }
 
-// --- launching ------------------------------------------------------------------------------------------------------------
+// --- launching -----------------------------------------------------------------------------------------------------
 typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                     const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                     CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);

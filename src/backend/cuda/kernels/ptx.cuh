@@ -95,7 +95,8 @@ __device__ __forceinline__ uint32_t to_tf32(float x) {
 #endif
     return r;
 }
-// c [16, 8] += a [16, 8] · b [8, 8] of TF32, FP32 sums. Of a: rows g, g + 8 at column t, then at t + 4; of b: rows t, t + 4 at column g.
+// c [16, 8] += a [16, 8] · b [8, 8] of TF32, FP32 sums. Of a: rows g, g + 8 at column t, then at t + 4; of b: rows t, t
+// + 4 at column g.
 __device__ __forceinline__ void multiply_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -119,8 +120,9 @@ template <> __device__ __forceinline__ uint32_t pack<__half>(float low, float hi
     return *reinterpret_cast<const uint32_t *>(&h);
 }
 
-// The next of the three BF16 numbers that FP32 numbers are sums of (docs/dev/NUMERICS.md), of two at a time, `a` in the low half; what it leaves of
-// them. FIRST: numbers that would be rounded to infinity are cut off, an infinity too: the next part then is one.
+// The next of the three BF16 numbers that FP32 numbers are sums of (docs/dev/NUMERICS.md), of two at a time, `a` in the
+// low half; what it leaves of them. FIRST: numbers that would be rounded to infinity are cut off, an infinity too: the
+// next part then is one.
 template <bool FIRST> __device__ __forceinline__ uint32_t take_part(float &a, float &b) {
     uint32_t r = 0;
 #if __CUDA_ARCH__ >= 800
@@ -134,8 +136,8 @@ template <bool FIRST> __device__ __forceinline__ uint32_t take_part(float &a, fl
     return r;
 }
 
-// FP32 numbers as operands, 16 of l at once, of which a thread has four in each of its rows: two operands of 8 for TF32 numbers, or of the three
-// parts one each. ROWS: 2 of an A operand (g, g + 8), 1 of a B operand.
+// FP32 numbers as operands, 16 of l at once, of which a thread has four in each of its rows: two operands of 8 for TF32
+// numbers, or of the three parts one each. ROWS: 2 of an A operand (g, g + 8), 1 of a B operand.
 template <bool PARTS, int ROWS> struct fp32_operand {
     uint32_t part[PARTS ? 3 : 2][2 * ROWS];
     __device__ __forceinline__ void set(int row, float x0, float x1, float x2, float x3) {
@@ -173,7 +175,8 @@ __device__ __forceinline__ void multiply_fp32(float (&c)[4], const fp32_operand<
     }
 }
 
-// 2^x, off by less than 2^-22 of the result (PTX ISA, ex2.approx.ftz.f32): within the eight roundings that NUMERICS.md gives exp.
+// 2^x, off by less than 2^-22 of the result (PTX ISA, ex2.approx.ftz.f32): within the eight roundings that NUMERICS.md
+// gives exp.
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

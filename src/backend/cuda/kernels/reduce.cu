@@ -1,7 +1,8 @@
 // Sums and means along an axis of [outer, axis, inner], and their gradient.
 #include "rows.cuh"
 
-// A sum's axis is cut into parts, so that few long sums fill the card too; the parts' sums are summed by the same kernels.
+// A sum's axis is cut into parts, so that few long sums fill the card too; the parts' sums are summed by the same
+// kernels.
 struct sum_args {
     mz_cu_array x, y; // [outer, axis, inner] → [outer, parts, inner]
     int64_t outer, axis, inner;
@@ -19,7 +20,7 @@ static __host__ __device__ int64_t part_length(const sum_args &a) {
     return (a.axis + a.parts - 1) / a.parts;
 }
 
-// --- inner > 1: a thread a column, or 8 of them ------------------------------------------------------------------------------
+// --- inner > 1: a thread a column, or 8 of them --------------------------------------------------------------------
 enum { SUM_BLOCK = 128 };
 
 template <bool VECTORS> __global__ void __launch_bounds__(SUM_BLOCK) sum_columns_kernel(sum_args a) {
@@ -47,7 +48,7 @@ template <bool VECTORS> __global__ void __launch_bounds__(SUM_BLOCK) sum_columns
         store1(a.y.data, a.y.dtype, at + k, finish(a, sum[k], at + k));
 }
 
-// --- inner = 1: a warp or a block a row -----------------------------------------------------------------------------------
+// --- inner = 1: a warp or a block a row ----------------------------------------------------------------------------
 template <int T> __global__ void __launch_bounds__(row_threads<T>::block) sum_rows_kernel(sum_args a) {
     __shared__ float shared[T / WARP];
     int64_t row = static_cast<int64_t>(blockIdx.x) * row_threads<T>::rows + row_in_block<T>(); // outer · parts
@@ -125,7 +126,8 @@ __global__ void __launch_bounds__(COLUMNS *SHARES) sum_parts_kernel(sum_args a) 
     store1(a.y.data, a.y.dtype, i, finish(a, sum, i));
 }
 
-// Enough parts to give every multiprocessor some 1,024 threads, none shorter than what makes a second pass worth its launch.
+// Enough parts to give every multiprocessor some 1,024 threads, none shorter than what makes a second pass worth its
+// launch.
 extern "C" int mz_cu_sum_parts(int64_t outer, int64_t axis, int64_t inner, int sms) {
     int64_t threads = outer * (inner == 1 ? ROW_BLOCK : inner % 8 == 0 ? inner / 8 : inner);
     int64_t wanted = static_cast<int64_t>(sms) * 1024 / (threads > 0 ? threads : 1);
@@ -160,7 +162,7 @@ extern "C" cudaError_t mz_cu_sum(cudaStream_t stream, const mz_cu_sum_args *args
     return sum_once(stream, a);
 }
 
-// --- expand: dx = alpha · dy repeated along the axis --------------------------------------------------------------------------
+// --- expand: dx = alpha · dy repeated along the axis ---------------------------------------------------------------
 enum { EXPAND_BLOCK = 256 };
 
 __global__ void __launch_bounds__(EXPAND_BLOCK)

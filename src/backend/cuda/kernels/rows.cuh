@@ -1,5 +1,6 @@
 // A row in registers: T threads (a warp, or a block) hold V vectors of 8 columns each; thread t's vector v is columns
-// (v·T + t)·8 … + 7. Columns past the width are 0. Rows whose width is not a multiple of 8 are read one element at a time.
+// (v·T + t)·8 … + 7. Columns past the width are 0. Rows whose width is not a multiple of 8 are read one element at a
+// time.
 #ifndef MZ_ROWS_CUH
 #define MZ_ROWS_CUH
 
@@ -130,7 +131,8 @@ __device__ __forceinline__ void row_vector(const float *data, int width, int v, 
         x[k] = data != nullptr && c + k < width ? data[c + k] : fill;
 }
 
-// Calls run(T, V) for the width: a warp a row up to 1024 columns, 128 or 256 threads up to 8192. Wider rows do not stay in registers.
+// Calls run(T, V) for the width: a warp a row up to 1024 columns, 128 or 256 threads up to 8192. Wider rows do not stay
+// in registers.
 enum { ROW_WIDTH_MAX = 8192 };
 #define MZ_ROW_DISPATCH(width, run)                                                                                    \
     do {                                                                                                               \

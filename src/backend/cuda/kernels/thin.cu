@@ -1,4 +1,5 @@
-// Products with a matrix of few rows, in FP32: a router's logits and their gradients. There x [rows, k] is all there is to read, once.
+// Products with a matrix of few rows, in FP32: a router's logits and their gradients. There x [rows, k] is all there is
+// to read, once.
 #include "route.cuh"
 #include "rows.cuh"
 
@@ -15,8 +16,8 @@ __device__ __forceinline__ float4 times4(float a, float4 b, float4 sum) {
     return make_float4(fmaf(a, b.x, sum.x), fmaf(a, b.y, sum.y), fmaf(a, b.z, sum.z), fmaf(a, b.w, sum.w));
 }
 
-// A warp's sums of COUNT numbers, 16 or 32, each in one lane (of 16: in two): at every step a lane hands half of what it has to another and adds the
-// other half's. Which one a lane ends with is what its highest bits say.
+// A warp's sums of COUNT numbers, 16 or 32, each in one lane (of 16: in two): at every step a lane hands half of what
+// it has to another and adds the other half's. Which one a lane ends with is what its highest bits say.
 template <int COUNT> __device__ __forceinline__ float sums_to_lanes(float (&v)[COUNT], int lane) {
     static_assert(COUNT == 16 || COUNT == 32, "one a lane, or one for two");
 #pragma unroll
@@ -31,11 +32,12 @@ template <int COUNT> __device__ __forceinline__ float sums_to_lanes(float (&v)[C
     return COUNT == 32 ? v[0] : v[0] + __shfl_xor_sync(0xFFFFFFFFu, v[0], 1);
 }
 
-// A warp two rows of x, every matrix row at once; N: how many, at least g.n. Those past the last are the first once more, so that all loads are under
-// way together.
+// A warp two rows of x, every matrix row at once; N: how many, at least g.n. Those past the last are the first once
+// more, so that all loads are under way together.
 enum { Y_BLOCK = 64, Y_WARPS = Y_BLOCK / WARP };
 
-// The experts of a token among whose lanes, N apart from each other's, `logit` is expert n's: as route_kernel, bit for bit.
+// The experts of a token among whose lanes, N apart from each other's, `logit` is expert n's: as route_kernel, bit for
+// bit.
 template <int N> __device__ __forceinline__ void route_row(const mz_cu_route_args &r, int64_t m, int n, float logit) {
     constexpr int LANES = N == 16 ? 1 : 2; // of an expert
     int lane = static_cast<int>(threadIdx.x) % WARP, first = lane - n * LANES;
@@ -158,7 +160,8 @@ __global__ void __launch_bounds__(BLOCK) thin_dx_kernel(const mz_cu_thin g, cons
             *reinterpret_cast<float4 *>(g.dx + (m + q) * g.k + k) = sum[q];
 }
 
-// Blocks across k and down the rows, in chunks; a thread four columns of k for every n. The chunks' sums are added in order.
+// Blocks across k and down the rows, in chunks; a thread four columns of k for every n. The chunks' sums are added in
+// order.
 enum { DW_BLOCK = 128, DW_LEAST = 8 };
 template <int N> __global__ void __launch_bounds__(DW_BLOCK) thin_dw_kernel(const mz_cu_thin g, int chunk) {
     int k = static_cast<int>(blockIdx.x * DW_BLOCK + threadIdx.x) * 4;

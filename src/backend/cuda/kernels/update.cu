@@ -1,6 +1,6 @@
-// The update's passes over parameters: gradient statistics, the optimizers, shadow weights; and the few scalars that decide a step.
-// Formulas, order of operations and rounding: docs/dev/NUMERICS.md, "The update". The arithmetic of the optimizers is written with
-// explicit roundings, so that every way of storing a master moves it by the same bits.
+// The update's passes over parameters: gradient statistics, the optimizers, shadow weights; and the few scalars that
+// decide a step. Formulas, order of operations and rounding: docs/dev/NUMERICS.md, "The update". The arithmetic of the
+// optimizers is written with explicit roundings, so that every way of storing a master moves it by the same bits.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -8,12 +8,12 @@
 #include "layout.cuh"
 #include "philox.cuh"
 
-// --- chunks of segments ---------------------------------------------------------------------------------------------------
-// Work is cut into chunks of 4096 elements of each segment. Blocks stay for the whole pass: each makes the running number of chunks
-// of GROUP segments once, in shared memory, and then takes every gridDim-th chunk.
+// --- chunks of segments --------------------------------------------------------------------------------------------
+// Work is cut into chunks of 4096 elements of each segment. Blocks stay for the whole pass: each makes the running
+// number of chunks of GROUP segments once, in shared memory, and then takes every gridDim-th chunk.
 enum { CHUNK = 4096, THREADS = 256, GROUP = 1024, WARP = 32, VECTORS = CHUNK / (4 * THREADS) };
-// Beside other kernels a block makes one chunk of 1024 and goes: products take a multiprocessor's registers whole, so that they start when
-// the blocks there have ended, and those of a lower priority that have not begun stand back.
+// Beside other kernels a block makes one chunk of 1024 and goes: products take a multiprocessor's registers whole, so
+// that they start when the blocks there have ended, and those of a lower priority that have not begun stand back.
 enum { BRIEF = 1024 };
 
 struct chunk {
@@ -92,8 +92,8 @@ __device__ __forceinline__ int vector_at(int v) {
     return (v * THREADS + static_cast<int>(threadIdx.x)) * 4;
 }
 
-// Where four elements of a parameter lie, counted from the parameter's start. In kernels without padding they are next to
-// each other and the compiler sees it.
+// Where four elements of a parameter lie, counted from the parameter's start. In kernels without padding they are next
+// to each other and the compiler sees it.
 template <bool PADDED> struct four {
     int64_t at[PADDED ? 4 : 1];
     int left;   // how many of them there are, at most 4
@@ -164,12 +164,13 @@ static unsigned resident(const void *kernel, int64_t elements, int n_segments, i
     return static_cast<unsigned>(chunks < most ? (chunks > 0 ? chunks : 1) : most);
 }
 
-// --- grad_stats -----------------------------------------------------------------------------------------------------------
+// --- grad_stats ----------------------------------------------------------------------------------------------------
 __device__ __forceinline__ float inverse_of(float scale) { // torch takes the reciprocal in FP64
     return scale != 0 ? static_cast<float>(1 / static_cast<double>(scale)) : 1;
 }
 
-// partial[0] as int64 = chunks; partial[1 + c] = Σ g² of chunk c, FP64: finite exactly when every g is, as no float's square overflows.
+// partial[0] as int64 = chunks; partial[1 + c] = Σ g² of chunk c, FP64: finite exactly when every g is, as no float's
+// square overflows.
 template <bool PADDED>
 __global__ void __launch_bounds__(THREADS) grad_stats_kernel(const mz_cu_segment *segments, int n, const float *scale,
                                                              bool keeps, float *grad, double *partial) {
@@ -258,7 +259,7 @@ extern "C" cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segment
     return cudaGetLastError();
 }
 
-// --- optimizers -----------------------------------------------------------------------------------------------------------
+// --- optimizers ----------------------------------------------------------------------------------------------------
 __device__ __forceinline__ uint16_t narrow(float x, int dtype) {
     return dtype == MZ_CU_BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x)) : __half_as_ushort(__float2half_rn(x));
 }
@@ -273,7 +274,7 @@ __device__ __forceinline__ void store_shadow4(void *shadow, const mz_cu_segment 
                             narrow(x.w, s.shadow_dtype)));
 }
 
-// --- masters as a segment stores them (backend.h says how) ----------------------------------------------------------------------
+// --- masters as a segment stores them (backend.h says how) ---------------------------------------------------------
 template <bool PADDED> __device__ __forceinline__ ushort4 load_halves(const uint16_t *p, const four<PADDED> &f) {
     if (f.whole)
         return *reinterpret_cast<const ushort4 *>(p + f[0]);

@@ -1,7 +1,7 @@
-// Eight elements of a storage at a time: 16-byte loads and stores of fp32, bf16 and fp16, widened to FP32 and rounded back.
-// The dtype is an ordinary argument: the same for every thread, so a branch on it costs an instruction or two, and nothing at
-// all where the caller passes a constant. Loading and widening are apart so that many loads can be in flight before the first
-// one is waited for.
+// Eight elements of a storage at a time: 16-byte loads and stores of fp32, bf16 and fp16, widened to FP32 and rounded
+// back. The dtype is an ordinary argument: the same for every thread, so a branch on it costs an instruction or two,
+// and nothing at all where the caller passes a constant. Loading and widening are apart so that many loads can be in
+// flight before the first one is waited for.
 #ifndef MZ_VEC_CUH
 #define MZ_VEC_CUH
 
@@ -89,7 +89,7 @@ __device__ __forceinline__ void load8(const void *data, int dtype, int64_t i, fl
     widen8(fetch8(data, dtype, i), dtype, v);
 }
 
-// --- one element: tails, and rows whose width is not a multiple of 8 ----------------------------------------------------
+// --- one element: tails, and rows whose width is not a multiple of 8 -----------------------------------------------
 __device__ __forceinline__ float load1(const void *data, int dtype, int64_t i) {
     if (dtype == MZ_CU_F32)
         return static_cast<const float *>(data)[i];

@@ -1,5 +1,5 @@
-// Warpgroup matrix instructions: operands in shared memory, results in the registers of four warps. On other devices than those of compute capability
-// 9.0, for which kernels with them are compiled but not launched, they do nothing.
+// Warpgroup matrix instructions: operands in shared memory, results in the registers of four warps. On other devices
+// than those of compute capability 9.0, for which kernels with them are compiled but not launched, they do nothing.
 #ifndef MZ_WGMMA_CUH
 #define MZ_WGMMA_CUH
 
@@ -8,9 +8,9 @@
 
 #include <type_traits>
 
-// What an instruction is told of an operand (PTX ISA, "matrix descriptor"), in units of 16 bytes: where it begins, from one 64 columns to the next
-// (where the summed dimension is not contiguous), from one eight rows of 128 bytes to the next, and that the 16-byte pieces of row i of eight change
-// places by exclusive or with i ("128-byte swizzle").
+// What an instruction is told of an operand (PTX ISA, "matrix descriptor"), in units of 16 bytes: where it begins, from
+// one 64 columns to the next (where the summed dimension is not contiguous), from one eight rows of 128 bytes to the
+// next, and that the 16-byte pieces of row i of eight change places by exclusive or with i ("128-byte swizzle").
 __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, uint32_t next_columns) {
     return static_cast<uint64_t>((address & 0x3FFFFu) >> 4) | static_cast<uint64_t>(next_columns >> 4) << 16 |
            static_cast<uint64_t>(1024 >> 4) << 32 | static_cast<uint64_t>(1) << 62;
