@@ -60,7 +60,8 @@ static mezzo_scaler_options scaler_options(const json_t *settings) {
 static void replay_open(replay *r, const json_t *row, mezzo_device *device) {
     *r = (replay){.row = row, .name = text(row, "name")};
     const json_t *settings = json_object_get(row, "settings"), *start = json_object_get(row, "params");
-    r->grows_past = strncmp(text(row, "mezzo"), "grows", 5) == 0;
+    const char *mezzo = json_string_value(json_object_get(row, "mezzo"));
+    r->grows_past = mezzo != NULL && strncmp(mezzo, "grows", 5) == 0;
     // Unscaling multiplies by a rounded 1/scale and clipping by a rounded factor: a few roundings for every step so
     // far.
     bool exact = power_of_two(golden_number(settings, "init_scale")) &&
@@ -266,6 +267,87 @@ static void play(const json_t *row, mezzo_device *device) {
     replay_close(&r);
 }
 
+// --- random sequences: events as above, with scale, tracker and parameters only where they changed ----------------
+static void fill_in(json_t *event, const char *key, json_t **last) {
+    json_t *here = json_object_get(event, key);
+    if (here != NULL)
+        *last = here;
+    else if (*last != NULL)
+        json_object_set(event, key, *last);
+}
+
+static void complete(json_t *row) {
+    json_t *settings = json_object_get(row, "settings"), *event, *params[MAX_OPTIMIZERS] = {NULL};
+    bool enabled = json_is_true(json_object_get(settings, "enabled"));
+    json_t *one = json_real(1), *zero = json_integer(0);
+    json_t *scale = enabled ? json_object_get(settings, "init_scale") : one, *tracker = zero;
+    for (size_t o = 0; o < json_array_size(json_object_get(row, "params")); ++o)
+        params[o] = json_array_get(json_object_get(row, "params"), o);
+    size_t i;
+    json_array_foreach(json_object_get(row, "events"), i, event) {
+        fill_in(event, "scale", &scale);
+        fill_in(event, "tracker", &tracker);
+        if (strcmp(text(event, "op"), "step") == 0)
+            fill_in(event, "params", &params[json_integer_value(json_object_get(event, "optimizer"))]);
+    }
+    json_decref(one);
+    json_decref(zero);
+}
+
+// The call at which Mezzo departs does what docs/dev/GOLDEN.md says, and the sequence ends.
+static void check_departure(replay *r, size_t i, const json_t *event, int optimizer, mezzo_status status) {
+    const char *mezzo = text(event, "mezzo");
+    mezzo_scaler_state s;
+    mezzo_step_info info;
+    must(mezzo_scaler_get_state(r->scaler, &s));
+    must(mezzo_optimizer_info(r->optimizers[optimizer], &info));
+    double scale = golden_number(event, "scale");
+    bool as_said = (strcmp(mezzo, "skips") == 0 && status == MEZZO_OK && info.step == r->steps[optimizer]) ||
+                   (strcmp(mezzo, "refused") == 0 && status == MEZZO_ERR_INVALID) ||
+                   (strcmp(mezzo, "accepted") == 0 && status == MEZZO_OK) ||
+                   (strcmp(mezzo, "backs off") == 0 && status == MEZZO_OK && s.scale < scale) ||
+                   (strcmp(mezzo, "grows") == 0 && status == MEZZO_OK && s.scale >= scale && s.growth_tracker == 0);
+    if (!as_said)
+        wrong(r, i, "%s is not \"%s\": %s, scale %g after %g", text(event, "op"), mezzo, mezzo_status_name(status),
+              s.scale, scale);
+}
+
+static void play_random(json_t *row, mezzo_device *device) {
+    replay r;
+    complete(row);
+    replay_open(&r, row, device);
+    const json_t *event;
+    size_t i;
+    json_array_foreach(json_object_get(row, "events"), i, event) {
+        int optimizer = (int)json_integer_value(json_object_get(event, "optimizer"));
+        mezzo_status status = call(&r, event, optimizer);
+        if (json_object_get(event, "mezzo") != NULL) {
+            check_departure(&r, i, event, optimizer, status);
+            break;
+        }
+        check_error(&r, i, event, status);
+        check_scale(&r, i, event, 0);
+        if (strcmp(text(event, "op"), "step") == 0)
+            check_step(&r, i, event, optimizer);
+        if (strcmp(text(event, "op"), "unscale") == 0)
+            check_grads(&r, i, event, optimizer);
+    }
+    replay_close(&r);
+}
+
+static void random_sequences(void **state) {
+    (void)state;
+    mezzo_device *device = NULL;
+    must(mezzo_device_open(test_device(), 2, &device));
+    json_t *root = golden_json("scaler_random.json"), *row;
+    size_t i;
+    json_array_foreach(json_object_get(root, "cases"), i, row) play_random(row, device);
+    assert_true(i >= 200);
+    print_message("%zu random sequences\n", i);
+    json_decref(root);
+    mezzo_device_close(device);
+}
+
 static void every_trace_call_by_call(void **state) {
     (void)state;
     mezzo_device *device = NULL;
@@ -449,6 +531,7 @@ int main(void) {
         return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_trace_call_by_call),
+        cmocka_unit_test(random_sequences),
         cmocka_unit_test(a_floor_holds_and_then_reports),
         cmocka_unit_test(a_disabled_scaler_still_skips_an_infinity),
         cmocka_unit_test(an_infinity_in_one_gradient_of_many),

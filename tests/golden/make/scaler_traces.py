@@ -17,8 +17,6 @@ from store import deterministic, number, numbers, write_json
 from toy_sgd import BATCH, STEPS, Toy
 
 INF, NAN = math.inf, math.nan
-SIZES = (3, 2)  # elements of each optimizer's two parameters
-
 
 class CountingSgd(torch.optim.SGD):
     calls = 0
@@ -29,11 +27,13 @@ class CountingSgd(torch.optim.SGD):
 
 
 class Trace:
+    SIZES = (3, 2)  # elements of each optimizer's two parameters
+
     def __init__(self, name, about, optimizers=1, mezzo="same", dtype=torch.float32, **settings):
         self.defaults = {"init_scale": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000}
         self.settings = {**self.defaults, **settings}
         self.scaler = torch.amp.GradScaler("cpu", **self.settings)
-        self.params = [[torch.nn.Parameter(torch.linspace(1, 2, n).to(dtype)) for n in SIZES] for _ in range(optimizers)]
+        self.params = [[torch.nn.Parameter(torch.linspace(1, 2, n).to(dtype)) for n in self.SIZES] for _ in range(optimizers)]
         self.optimizers = [CountingSgd(p, lr=1.0, foreach=False) for p in self.params]
         self.name, self.about, self.mezzo, self.events = name, about, mezzo, []
         self.start = [[numbers(p) for p in group] for group in self.params]
