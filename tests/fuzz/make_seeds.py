@@ -84,3 +84,62 @@ write("csv", "quoted", "\ufeffx,\"y, z\"\r\n\"say \"\"hi\"\"\",\"two\nlines\"\r\
 write("csv", "study", "layers,d_model,bs,seqlen,prec,tps,times\n4,128,1,64,fp32,2886.2,\"[0.02, 0.02]\"\n")
 write("csv", "ragged", "a,b\n1\n")
 write("csv", "open", "a,b\n\"1,2\n")
+
+record = '{"step": %d, "train/loss": %s, "amp/enabled": false, "amp/precision": "fp32"}\n'
+counts = '{"step": 2, "gradients/log2_counts": "-3:1 0:12", "sample/text": "a\\u00e9\\n"}\n'
+rows = "".join(record % (i, 3 - i / 4) for i in range(1, 6))
+write("metrics", "whole", "3\x80" + rows)
+write("metrics", "texts", "2\x20" + record % (1, '"NaN"') + counts + record % (2, '"-Infinity"') + counts)
+write("metrics", "torn", "4\x70" + rows + '{"step": 6, "train/lo')
+write("metrics", "zeroed", b"9\x40" + rows.encode() + bytes(40))
+write("metrics", "middle", "1\x55" + record % (1, 2.5) + "garbage\n\n[1]\n" + record % (2, 2))
+write("metrics", "odd", '0\xf0{"step": -1}\n{"step": 1e3, "x": {}}\n{"step": 7, "a": null, "b": [1], "step2": 1e999}\n')
+
+def entry(step, **more):
+    return {"name": f"step-{step:08}", "step": step, "val_loss": None, "state_bytes": 1123, "state_crc32c": 1, **more}
+
+
+manifest = {"format": "mezzo-manifest", "version": 1}
+write("manifest", "two", json.dumps({**manifest, "checkpoints": [entry(1), entry(2, val_loss=2.5)]}, indent=2))
+write("manifest", "none", json.dumps({**manifest, "checkpoints": []}))
+write("manifest", "twice", json.dumps({**manifest, "checkpoints": [entry(3, val_loss=1), entry(3, val_loss=1)]}))
+write("manifest", "outside", json.dumps({**manifest, "checkpoints": [entry(1, name="../step-00000001")]}))
+write("manifest", "large", json.dumps({**manifest, "checkpoints": [entry(10**18, state_bytes=2**63 - 1)]}))
+write("manifest", "unsealed", json.dumps({**manifest, "version": 2, "checkpoints": [entry(1)]}))
+
+write("config", "gpt2", "model:\n  name: gpt2\n  size: small\ntrain:\n  steps: 3\n  out: \"r\"\namp:\n  precision: bf16\nautocast: {\"h.*\": fp32}\n")
+write("config", "moe", "model.name: glm4_moe\nmodel.experts: 8\nmodel.experts_per_token: 2\nmodel.kv_heads: 1\nmodel.rotary: 0.5\n")
+write("config", "mlp", "model: {name: mlp, features: 3, classes: 2}\ndata:\n  features: x.npy\n  labels: y.npy\noptimizer: {kind: sgd, momentum: 0.9, min_lr: -1}\n")
+write("config", "guard", "guard: {policy: rollback, spike: skip, limit: 1e4}\nschedule: {kind: constant}\nscaler: {}\namp.scaler.enabled: \"false\"\n")
+write("config", "range", "train:\n  batch_size: 0\n  grad_accum: 99999999999\n")
+
+gpt2 = {"model_type": "gpt2", "vocab_size": 4, "n_positions": 2, "n_embd": 2, "n_layer": 1, "n_head": 1}
+shapes = {"wte.weight": [4, 2], "wpe.weight": [2, 2], "ln_f.weight": [2], "ln_f.bias": [2]}
+for name, shape in {"ln_1": [2], "ln_2": [2], "attn.c_attn": [2, 6], "attn.c_proj": [2, 2], "mlp.c_fc": [2, 8], "mlp.c_proj": [8, 2]}.items():
+    shapes |= {f"h.0.{name}.weight": shape, f"h.0.{name}.bias": shape[-1:]}
+
+
+def weights(shapes):
+    at, header = 0, {}
+    for name, shape in shapes.items():
+        n = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = tensor("BF16", shape, at, at + n)
+        at += n
+    return safetensors(header, bytes(at))
+
+
+def folder(config, tensors=b""):
+    return json.dumps(config).encode() + b"\0" + tensors
+
+
+llama = {"model_type": "llama", "vocab_size": 8, "max_position_embeddings": 4, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2,
+         "num_key_value_heads": 1, "intermediate_size": 8, "rms_norm_eps": 1e-5, "rope_theta": 10000, "tie_word_embeddings": False}
+glm = {**llama, "model_type": "glm4_moe", "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 0,
+       "moe_intermediate_size": 4, "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.0,
+       "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
+write("hf", "gpt2", folder(gpt2, weights(shapes)))
+write("hf", "prefix", folder(gpt2, weights({f"transformer.{k}": v for k, v in shapes.items() if not k.endswith(".bias")})))
+write("hf", "llama", folder(llama, weights({"model.embed_tokens.weight": [8, 4]})))
+write("hf", "glm4_moe", folder(glm, weights({"model.embed_tokens.weight": [8, 4]})))
+write("hf", "large", folder({**gpt2, "n_layer": 2**31 - 1, "n_embd": 2**31 - 1}))
+write("hf", "wrong", folder({**gpt2, "n_head": 3, "activation_function": "relu"}))
