@@ -65,6 +65,9 @@ char *cli_command_line(const cli_args *args);
 
 bool cli_has(const cli_args *args, const char *name);
 const char *cli_text(const cli_args *args, const char *name, const char *initial); // the last one given
+#define CLI_STDOUT "/dev/stdout"
+// The same for a file to write; "-" is CLI_STDOUT.
+const char *cli_out_file(const cli_args *args, const char *name, const char *initial);
 // Whole numbers and numbers within [least, most]: CLI_DONE, or CLI_USAGE after naming option, value and range.
 int cli_integer(const cli_args *args, const char *name, int64_t least, int64_t most, int64_t initial, int64_t *out);
 int cli_number(const cli_args *args, const char *name, double least, double most, double initial, double *out);

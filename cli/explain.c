@@ -394,7 +394,7 @@ static int diff(const cli_args *args, const mezzo_graph *graph, mezzo_program_op
 // FILE.svg and FILE.png are drawn by Graphviz; any other name gets the text.
 static int write_dot(const cli_args *args, const mezzo_graph *graph, const mezzo_program_options *options,
                      const char *after) {
-    const char *path = cli_text(args, "dot", ""), *end = strrchr(path, '.');
+    const char *path = cli_out_file(args, "dot", ""), *end = strrchr(path, '.');
     bool draws = end != NULL && (strcmp(end, ".svg") == 0 || strcmp(end, ".png") == 0);
     mz_text text = {0};
     mezzo_status status = mz_graph_dot(graph, options, after, &text);
@@ -403,7 +403,8 @@ static int write_dot(const cli_args *args, const mezzo_graph *graph, const mezzo
     mz_text_free(&text);
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
-    fprintf(stderr, draws ? "wrote %s\n" : "wrote %s: name a .svg or .png file to have it drawn\n", path);
+    if (strcmp(path, CLI_STDOUT) != 0)
+        fprintf(stderr, draws ? "wrote %s\n" : "wrote %s: name a .svg or .png file to have it drawn\n", path);
     return CLI_DONE;
 }
 
@@ -472,8 +473,11 @@ static int run(const cli_args *args) {
             mark_fused(&rows, &fused);
         if (cli_has(args, "dot"))
             code = write_dot(args, graph, &options, after);
-        if (code != CLI_DONE || cli_has(args, "diff"))
+        bool piped = strcmp(cli_out_file(args, "dot", ""), CLI_STDOUT) == 0; // the graph is all that stdout has
+        if (code != CLI_DONE || (cli_has(args, "diff") && !piped))
             code = code != CLI_DONE ? code : diff(args, graph, options);
+        else if (piped)
+            code = CLI_DONE;
         else if (cli_has(args, "json"))
             code = print_json(args, &rows, &s, &params, cli_key(config, "model.name"), options.precision, after);
         else

@@ -197,6 +197,11 @@ const char *cli_text(const cli_args *args, const char *name, const char *initial
     return given != NULL ? given->value : initial;
 }
 
+const char *cli_out_file(const cli_args *args, const char *name, const char *initial) {
+    const char *path = cli_text(args, name, initial);
+    return path != NULL && strcmp(path, "-") == 0 ? CLI_STDOUT : path;
+}
+
 int cli_integer(const cli_args *args, const char *name, int64_t least, int64_t most, int64_t initial, int64_t *out) {
     const char *text = cli_text(args, name, NULL);
     *out = initial;

@@ -29,9 +29,10 @@ static int write_page(const cli_args *args, const mz_run_log *logs, int n, const
     mezzo_status status = mz_run_page(logs, n, title, &html);
     if (status == MEZZO_OK)
         status = mz_file_write_atomic(out, html.data, html.len);
+    bool piped = strcmp(out, CLI_STDOUT) == 0;
     if (status == MEZZO_OK)
-        printf("wrote %s (%s): open it in a browser, it needs no network\n", out,
-               cli_bytes(html.len, bytes, sizeof bytes));
+        fprintf(piped ? stderr : stdout, "wrote %s (%s): open it in a browser, it needs no network\n",
+                piped ? "standard output" : out, cli_bytes(html.len, bytes, sizeof bytes));
     mz_text_free(&html);
     return status == MEZZO_OK ? CLI_DONE : cli_error(args->command, status);
 }
@@ -53,12 +54,12 @@ static int read_run(const cli_args *args, const char *operand, mz_run_log *log) 
 // A page for each run, in its folder; or one of all together.
 static int write_pages(const cli_args *args, const mz_run_log *logs, int n) {
     if (cli_has(args, "compare"))
-        return write_page(args, logs, n, cli_text(args, "out", "compare.html"));
+        return write_page(args, logs, n, cli_out_file(args, "out", "compare.html"));
     int code = CLI_DONE;
     for (int i = 0; i < n && code == CLI_DONE; i++) {
         char *initial = mz_format("%s/report.html", args->operands[i]);
         code = initial == NULL ? cli_error(args->command, MEZZO_ERR_MEMORY)
-                               : write_page(args, &logs[i], 1, cli_text(args, "out", initial));
+                               : write_page(args, &logs[i], 1, cli_out_file(args, "out", initial));
         mz_free(initial);
     }
     return code;

@@ -72,6 +72,8 @@ static int parse(const cli_args *args, mz_sweep_options *o) {
     o->memory = (size_t)(memory * (double)(1 << 30));
     o->seed = (uint64_t)seed;
     o->path = cli_text(args, "out", "full_data.csv");
+    if (code == CLI_DONE && strcmp(o->path, "-") == 0)
+        code = cli_wrong(args->command, "--out -: rows are appended to it and read again: name a file");
     o->commit = getenv("MEZZO_COMMIT");
     return code;
 }

@@ -18,8 +18,9 @@ extern "C" {
 typedef struct mezzo_config mezzo_config;
 MEZZO_API mezzo_status mezzo_config_create(mezzo_config **out); // every default; the caller owns *out
 MEZZO_API void mezzo_config_free(mezzo_config *config);
-// A YAML file: nested maps or dotted keys. FORMAT (not YAML), INVALID (an unknown key, naming the nearest known one; a
-// value of the wrong type), IO: each names file, line and key.
+// A YAML file: nested maps or dotted keys. FORMAT (not YAML; or its first line, as mezzo_config_save writes it, has the
+// checksum of another text: who edits the file removes that line), INVALID (an unknown key, naming the nearest known
+// one; a value of the wrong type), IO: each names file, line and key.
 MEZZO_API mezzo_status mezzo_config_load(mezzo_config *config, const char *path);
 // One key or short name ("optimizer.lr", "lr", "autocast.h.*.mlp*") from text. `source` says where it came from in
 // errors ("command line").

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "io/config_value.h"
+#include "io/file.h"
 #include "io/number.h"
 #include "io/quote.h"
 #include "io/yaml.h"
@@ -224,10 +225,13 @@ mezzo_status mz_config_parse_yaml(mz_config *cfg, const char *where, const char 
 }
 
 mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path) {
-    mz_yaml *yaml;
-    MEZZO_TRY(mz_yaml_load(path, &yaml));
-    mezzo_status status = load_tree(cfg, path, yaml);
-    mz_yaml_free(yaml);
+    char *text;
+    size_t n;
+    MEZZO_TRY(mz_file_read(path, MZ_YAML_MAX_BYTES, &text, &n));
+    mezzo_status status = mz_config_check_seal(path, text, n);
+    if (status == MEZZO_OK)
+        status = mz_config_parse_yaml(cfg, path, text, n);
+    mz_free(text);
     return status;
 }
 

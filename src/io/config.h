@@ -42,7 +42,7 @@ void mz_config_free(mz_config *cfg); // NULL is fine
 // --- setting -------------------------------------------------------------------------------------------------------
 // Nested maps or dotted keys. MEZZO_ERR_INVALID, "FILE:LINE: KEY: …", for an unknown key (with the nearest known one),
 // a wrong type (expected and got), a value out of range, a key set twice. MEZZO_ERR_FORMAT and MEZZO_ERR_IO as
-// mz_yaml_load. Values that the command line set stay.
+// mz_yaml_load; FORMAT also for a file of mz_config_write_yaml that was changed. Values that the command line set stay.
 mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path);
 mezzo_status mz_config_parse_yaml(mz_config *cfg, const char *where, const char *text, size_t n);
 
@@ -83,7 +83,10 @@ const char *mz_config_unused(const mz_config *cfg, size_t *cursor);
 // --- writing -------------------------------------------------------------------------------------------------------
 // The resolved configuration as YAML that loads to the same values, bit for bit. mz_text_free the result.
 void mz_config_add_yaml(const mz_config *cfg, mz_text *out);
-mezzo_status mz_config_write_yaml(const mz_config *cfg, const char *path); // atomic
+// Atomically, with a comment first that has the checksum of the rest.
+mezzo_status mz_config_write_yaml(const mz_config *cfg, const char *path);
+// FORMAT where the first line is such a comment and the checksum is another.
+mezzo_status mz_config_check_seal(const char *path, const char *text, size_t n);
 // "--path, --alias TYPE   help (default; range)" per row, a headline per group.
 void mz_config_help(const mz_config *cfg, mz_text *out);
 

@@ -2,6 +2,7 @@
 #include "io/config_value.h"
 #include "io/file.h"
 #include "io/number.h"
+#include "io/quote.h"
 #include "io/yaml.h"
 
 static void add_value(const mz_config_entry *entry, mz_text *out) {
@@ -75,14 +76,37 @@ void mz_config_add_yaml(const mz_config *cfg, mz_text *out) {
     add_group(cfg, "", 0, 0, out);
 }
 
+// A file that was written here vouches for itself in its first line, a comment. A file without that line is somebody's
+// own, and is taken as it is.
+#define SEAL      "# crc32c "
+#define SEAL_REST " of all lines below; remove this line when you edit the file\n"
+
 mezzo_status mz_config_write_yaml(const mz_config *cfg, const char *path) {
-    mz_text text = {0};
-    mz_config_add_yaml(cfg, &text);
-    mezzo_status status = text.status;
+    mz_text body = {0}, text = {0};
+    mz_config_add_yaml(cfg, &body);
+    mz_text_addf(&text, SEAL "%08x" SEAL_REST, mz_crc32c(0, body.data, body.len));
+    mz_text_add(&text, body.data, body.len);
+    mezzo_status status = body.status != MEZZO_OK ? body.status : text.status;
     if (status == MEZZO_OK)
-        status = mz_file_write_atomic(path, text.data ? text.data : "", text.len);
+        status = mz_file_write_atomic(path, text.data, text.len);
+    mz_text_free(&body);
     mz_text_free(&text);
     return status;
+}
+
+mezzo_status mz_config_check_seal(const char *path, const char *text, size_t n) {
+    const size_t begin = sizeof SEAL - 1;
+    const char *newline = memchr(text, '\n', n);
+    char seal[9];
+    if (newline == NULL || n < begin + 8 || memcmp(text, SEAL, begin) != 0)
+        return MEZZO_OK;
+    snprintf(seal, sizeof seal, "%08x", mz_crc32c(0, newline + 1, n - (size_t)(newline + 1 - text)));
+    if (memcmp(text + begin, seal, 8) == 0)
+        return MEZZO_OK;
+    return mz_fail(MEZZO_ERR_FORMAT,
+                   "%s is not as it was written (its checksum is %s, its first line says %s): if you edited it, remove "
+                   "the first line; if not, the file is damaged",
+                   mz_quote(path).text, seal, mz_quote_bytes(text + begin, 8).text);
 }
 
 const char *mz_config_get_text(mz_config *cfg, const char *key) {

@@ -97,6 +97,12 @@ run 0 report paths --out pipe
 wait
 [[ -p pipe && $(head -c 2 from-pipe) == "<!" ]] || fail "a pipe was not written to"
 refuse 3 "it is a folder" -- report paths --out paths
+run 0 report paths --out -
+[[ $(head -c 2 "$OUT") == "<!" && $(tail -n 1 "$OUT") == "</html>" && ! -e - ]] || fail "the page is not all that stdout has"
+shows "$ERR" "wrote standard output"
+run 0 explain --model gpt2 --layers 1 --dot -
+head -n 1 "$OUT" | grep -q '^digraph' || fail "the graph is not on stdout"
+refuse 2 "name a file" -- sweep --out -
 
 # --- text from files never drives a terminal
 escape=$(printf '\033]0;pwned\007\033[31m')
@@ -133,6 +139,14 @@ refuse 2 "state.json: checksum" "corrupted" -- eval "$checkpoint"
 sed -i 's/"version": 2/"version": 1/; /"crc32c": "/d; s/"tokenizer": "[^"]*"/"tokenizer": "..\/x"/' "$checkpoint/state.json"
 sed -i ':a;N;$!ba;s/},\n}/}\n}/' "$checkpoint/state.json"
 refuse 2 "not a file name in the run folder" -- sample "$checkpoint"
+sed -i 's/d_model: 16/d_model: 17/' paths/config.yaml
+refuse 2 "'paths/config.yaml' is not as it was written" "remove the first line" -- train --config paths/config.yaml --resume auto
+refuse 2 "config.yaml' is not as it was written" -- eval paths
+sed -i '1d; s/d_model: 17/d_model: 16/; s/batch_size: .*/batch_size: 1/' paths/config.yaml
+rm -r "$checkpoint"
+run 0 eval paths
+run 0 train --config paths/config.yaml --resume auto --steps 6
+head -n 1 paths/config.yaml | grep -q '^# crc32c [0-9a-f]\{8\} ' || fail "the resumed run's config.yaml has no checksum"
 sed -i 's/a/b/' limits/tokenizer.json
 refuse 2 "tokenizer.json: checksum" -- sample limits
 

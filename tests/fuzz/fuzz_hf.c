@@ -1,5 +1,5 @@
-// A stranger's Hugging Face folder: config.json, a NUL, and the bytes of model.safetensors. Refused with one line and no
-// folder made, or a run folder whose checkpoint is whole.
+// A stranger's Hugging Face folder: config.json, a NUL, and the bytes of model.safetensors. Refused with one line and
+// no folder made, or a run folder whose checkpoint is whole.
 #include "checkpoint/checkpoint.h"
 #include "folder.h"
 

@@ -1,6 +1,6 @@
-// metrics.jsonl as a crash or an editor left it. A resume cuts only from its end, and a second one finds nothing more to
-// cut; a reader that comes twice has read what one that comes at the end reads.
-// The input: a digit, the step to resume from; how far the file is at a reader's first visit; the file.
+// metrics.jsonl as a crash or an editor left it. A resume cuts only from its end, and a second one finds nothing more
+// to cut; a reader that comes twice has read what one that comes at the end reads. The input: a digit, the step to
+// resume from; how far the file is at a reader's first visit; the file.
 #include "folder.h"
 #include "io/metrics.h"
 #include "study/page/run_log.h"

@@ -275,6 +275,47 @@ static void the_resolved_file_loads_to_the_same_bits(void **state) {
     mz_config_free(again);
 }
 
+// Every bit of a saved file: found, or of no consequence. Without its first line it is a file as any other.
+static void a_saved_file_that_was_changed_is_told(void **state) {
+    (void)state;
+    mz_config *cfg = make();
+    mz_text first = {0};
+    char *text;
+    size_t n, found = 0, edited;
+    assert_int_equal(mz_config_write_yaml(cfg, "sealed.yaml"), MEZZO_OK);
+    mz_config_add_yaml(cfg, &first);
+    assert_int_equal(mz_file_read("sealed.yaml", 1 << 20, &text, &n), MEZZO_OK);
+    for (size_t bit = 0; bit < 8 * n; bit++) {
+        mz_config *read = make();
+        text[bit / 8] = (char)(text[bit / 8] ^ 1 << bit % 8);
+        if (mz_config_check_seal("flipped", text, n) != MEZZO_OK ||
+            mz_config_parse_yaml(read, "flipped", text, n) != MEZZO_OK) {
+            found++;
+        } else {
+            mz_text second = {0};
+            mz_config_add_yaml(read, &second);
+            assert_string_equal(first.data, second.data);
+            mz_text_free(&second);
+        }
+        text[bit / 8] = (char)(text[bit / 8] ^ 1 << bit % 8);
+        mz_config_free(read);
+    }
+    assert_true(found > 8 * first.len);
+    char *seed = strstr(text, "seed: ");
+    assert_non_null(seed);
+    seed[6] = '7';
+    assert_int_equal(mz_file_write_atomic("sealed.yaml", text, n), MEZZO_OK);
+    assert_error_has(mz_config_load_yaml(cfg, "sealed.yaml"), "'sealed.yaml' is not as it was written");
+    assert_non_null(strstr(mezzo_error_message(), "if you edited it, remove the first line"));
+    edited = strcspn(text, "\n") + 1;
+    assert_int_equal(mz_file_write_atomic("sealed.yaml", text + edited, n - edited), MEZZO_OK);
+    assert_int_equal(mz_config_load_yaml(cfg, "sealed.yaml"), MEZZO_OK);
+    assert_int_equal(get_int(cfg, "seed"), 7);
+    mz_free(text);
+    mz_text_free(&first);
+    mz_config_free(cfg);
+}
+
 static void settings_that_nobody_reads_are_told(void **state) {
     (void)state;
     mz_config *cfg = make();
@@ -438,6 +479,7 @@ int main(void) {
         cmocka_unit_test(wrong_options_are_named_with_the_nearest),
         cmocka_unit_test(wrong_files_are_named_with_line_and_key),
         cmocka_unit_test(the_resolved_file_loads_to_the_same_bits),
+        cmocka_unit_test(a_saved_file_that_was_changed_is_told),
         cmocka_unit_test(settings_that_nobody_reads_are_told),
         cmocka_unit_test(help_names_every_key_with_type_and_default),
         cmocka_unit_test(a_wrong_table_or_getter_is_found),

@@ -127,7 +127,8 @@ static mezzo_status run_dot(const char *source, const char *path) {
 }
 
 mezzo_status mz_figure_graph(const mz_text *dot, const char *path) {
-    char *source = mz_format("%.*s.dot", (int)(strrchr(path, '.') - path), path);
+    // No name looks like an option.
+    char *source = mz_format("%s%.*s.dot", path[0] == '-' ? "./" : "", (int)(strrchr(path, '.') - path), path);
     mezzo_status status = source == NULL ? MEZZO_ERR_MEMORY : mz_file_write_atomic(source, dot->data, dot->len);
     if (status == MEZZO_OK)
         status = run_dot(source, path);
