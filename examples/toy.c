@@ -1,11 +1,10 @@
-// Trains a small classifier with a loop of its own: an autocast region, a grad scaler, an optimizer; only public
-// headers.
+// Trains a small classifier with a loop of its own: a graph with an autocast region, an optimizer, a grad scaler and
+// the step that joins them. C11 and C++17 compile it.
 //
 //     cc toy.c $(pkg-config --cflags --libs mezzo) -lm && ./a.out [fp32|bf16|fp16] [device]
 #include <stdio.h>
-#include <string.h>
 
-#include "mezzo/optimizer.h"
+#include "mezzo/mezzo.h"
 
 enum { BATCH = 32, INPUTS = 5, HIDDEN = 10, CLASSES = 3, STEPS = 300 };
 
@@ -21,12 +20,13 @@ enum { BATCH = 32, INPUTS = 5, HIDDEN = 10, CLASSES = 3, STEPS = 300 };
 // x [B, 5] → fc1 → relu → layer norm → fc2 → logits [B, 3] → loss. The region asks for a precision; masters stay FP32,
 // the norm and the loss compute in FP32 whatever it says.
 static mezzo_status build(mezzo_graph *g, mezzo_precision precision) {
-    const mezzo_init small = {.kind = MEZZO_INIT_NORMAL, .a = 0.3F}, one = {.kind = MEZZO_INIT_CONSTANT, .a = 1};
-    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, (int64_t[]){BATCH, INPUTS});
-    mezzo_value targets = mezzo_input(g, "targets", MEZZO_I32, 1, (int64_t[]){BATCH});
-    mezzo_value w1 = mezzo_param(g, "fc1.weight", small, 2, (int64_t[]){HIDDEN, INPUTS});
-    mezzo_value norm = mezzo_param(g, "norm.weight", one, 1, (int64_t[]){HIDDEN});
-    mezzo_value w2 = mezzo_param(g, "fc2.weight", small, 2, (int64_t[]){CLASSES, HIDDEN});
+    const mezzo_init small = {MEZZO_INIT_NORMAL, 0.3F}, one = {MEZZO_INIT_CONSTANT, 1};
+    const int64_t rows[] = {BATCH, INPUTS}, first[] = {HIDDEN, INPUTS}, second[] = {CLASSES, HIDDEN};
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, rows);
+    mezzo_value targets = mezzo_input(g, "targets", MEZZO_I32, 1, rows); // rank 1: [B]
+    mezzo_value w1 = mezzo_param(g, "fc1.weight", small, 2, first);
+    mezzo_value norm = mezzo_param(g, "norm.weight", one, 1, first);
+    mezzo_value w2 = mezzo_param(g, "fc2.weight", small, 2, second);
 
     mezzo_autocast_begin(g, precision);
     mezzo_value h = mezzo_relu(g, mezzo_linear(g, x, w1, MEZZO_NONE)); // [B, 10]
@@ -39,8 +39,13 @@ static mezzo_status build(mezzo_graph *g, mezzo_precision precision) {
     return mezzo_graph_status(g);
 }
 
-// Points in five dimensions; the class is the largest of the first three coordinates.
-static void draw(unsigned *seed, float x[BATCH][INPUTS], int targets[BATCH]) {
+// Points in five dimensions; the class is the largest of the first three coordinates. The step asks for each micro
+// batch by its number.
+static mezzo_status fill(void *user, mezzo_program *program, uint64_t index) {
+    unsigned *seed = (unsigned *)user;
+    float x[BATCH][INPUTS];
+    int32_t targets[BATCH];
+    (void)index; // points are drawn in order
     for (int i = 0; i < BATCH; i++) {
         for (int k = 0; k < INPUTS; k++) {
             *seed = *seed * 1664525U + 1013904223U; // Numerical Recipes' generator
@@ -48,47 +53,45 @@ static void draw(unsigned *seed, float x[BATCH][INPUTS], int targets[BATCH]) {
         }
         targets[i] = x[i][0] > x[i][1] ? (x[i][0] > x[i][2] ? 0 : 2) : (x[i][1] > x[i][2] ? 1 : 2);
     }
+    mezzo_status status = mezzo_program_write(program, "x", x, sizeof x);
+    return status == MEZZO_OK ? mezzo_program_write(program, "targets", targets, sizeof targets) : status;
 }
 
-static int train(mezzo_device *device, mezzo_precision precision, float *first, float *last) {
+static int train(mezzo_device *device, mezzo_precision precision, double *first, double *last) {
+    static mezzo_program_options outside; // of the region: FP32
+    static mezzo_step_options each;
+    mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
+    mezzo_scaler_options scaling = mezzo_scaler_defaults();
     mezzo_graph *graph;
     mezzo_params *params;
     mezzo_program *program;
     mezzo_optimizer *optimizer;
     mezzo_scaler *scaler;
-    const mezzo_program_options options = {.precision = MEZZO_PRECISION_FP32}; // outside of the region
-    mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
-    mezzo_scaler_options scaling = mezzo_scaler_defaults();
+    mezzo_step *step;
     adamw.schedule.lr = 1e-2;
     scaling.enabled = mezzo_precision_needs_loss_scale(precision);
+    each.clip = 1.0;
 
     TRY(mezzo_graph_create(&graph));
     TRY(build(graph, precision));
     TRY(mezzo_params_create(device, graph, 1, &params));
-    TRY(mezzo_program_create(graph, params, &options, &program));
+    TRY(mezzo_program_create(graph, params, &outside, &program));
     TRY(mezzo_optimizer_create(params, &adamw, &optimizer));
     TRY(mezzo_scaler_create(device, &scaling, &scaler));
+    TRY(mezzo_step_create(program, &optimizer, 1, scaler, &each, &step));
 
     unsigned seed = 1;
-    for (unsigned step = 0; step < STEPS; step++) {
-        float x[BATCH][INPUTS], loss;
-        int targets[BATCH];
-        draw(&seed, x, targets);
-        TRY(mezzo_program_write(program, "x", x, sizeof x));
-        TRY(mezzo_program_write(program, "targets", targets, sizeof targets));
-        TRY(mezzo_program_run(program, scaler, 1, step)); // forward; backward of loss × scale
-        TRY(mezzo_scaler_unscale(scaler, optimizer));
-        TRY(mezzo_optimizer_clip(optimizer, 1.0));
-        TRY(mezzo_scaler_step(scaler, optimizer)); // skipped where a gradient is not finite
-        TRY(mezzo_scaler_update(scaler));
-        TRY(mezzo_optimizer_zero_grad(optimizer));
-        TRY(mezzo_program_read(program, "loss", &loss, sizeof loss));
-        if (step == 0)
-            *first = loss;
-        *last = loss;
-        if (step % 50 == 0)
-            printf("step %3u  loss %.4f\n", step, (double)loss);
+    for (unsigned i = 0; i < STEPS; i++) {
+        mezzo_step_report report;
+        TRY(mezzo_step_run(step, 1, i, fill, &seed)); // skipped where a gradient is not finite
+        TRY(mezzo_step_read(step, true, &report));
+        if (i == 0)
+            *first = report.loss;
+        *last = report.loss;
+        if (i % 50 == 0)
+            printf("step %3u  loss %.4f\n", i, report.loss);
     }
+    mezzo_step_free(step);
     mezzo_scaler_free(scaler);
     mezzo_optimizer_free(optimizer);
     mezzo_program_free(program);
@@ -100,12 +103,12 @@ static int train(mezzo_device *device, mezzo_precision precision, float *first, 
 int main(int argc, char **argv) {
     mezzo_device *device;
     mezzo_precision precision;
-    float first = 0, last = 0;
+    double first = 0, last = 0;
     TRY(mezzo_precision_parse(argc > 1 ? argv[1] : "fp16", &precision));
     TRY(mezzo_device_open(argc > 2 ? argv[2] : "cpu", 1, &device));
     int code = train(device, precision, &first, &last);
     mezzo_device_close(device);
     if (code == 0)
-        printf("loss %.4f -> %.4f\n", (double)first, (double)last);
+        printf("loss %.4f -> %.4f\n", first, last);
     return code != 0 ? code : last < first / 2 ? 0 : 1;
 }

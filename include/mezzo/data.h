@@ -1,6 +1,7 @@
 // Text and tokens: tokenizers, corpora (the training and validation token streams of a text or of token shards) and
 // loaders (which batch comes when). Everything here lives in host memory or in mapped files; nothing knows devices or
 // models.
+// Ownership, threads and errors that a comment does not name: mezzo.h.
 #ifndef MEZZO_DATA_H
 #define MEZZO_DATA_H
 
@@ -34,13 +35,15 @@ MEZZO_API mezzo_status mezzo_tokenizer_create_bpe(const char *vocab_path, const 
 // tokenizer.json (docs/data.md has the format), a merges file *.txt or *.bpe, or a folder with merges.txt and
 // vocab.json or with tokenizer.json. MEZZO_ERR_IO or MEZZO_ERR_FORMAT names the file and the key or line.
 MEZZO_API mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out);
-MEZZO_API mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path); // atomically
+// The file is written atomically: as it was, or whole. MEZZO_ERR_IO names it.
+MEZZO_API mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path);
 // FOLDER/vocab.json and FOLDER/merges.txt, each atomically, as transformers' GPT2Tokenizer reads them. INVALID for
-// "byte" and "char".
+// "byte" and "char", IO names the file.
 MEZZO_API mezzo_status mezzo_tokenizer_save_bpe(const mezzo_tokenizer *tok, const char *folder);
 MEZZO_API void mezzo_tokenizer_free(mezzo_tokenizer *tok); // NULL is fine
 
-MEZZO_API const char *mezzo_tokenizer_kind(const mezzo_tokenizer *tok); // "byte", "char", "gpt2", "bpe"
+// "byte", "char", "gpt2", "bpe"; and how many tokens there are.
+MEZZO_API const char *mezzo_tokenizer_kind(const mezzo_tokenizer *tok);
 MEZZO_API int32_t mezzo_tokenizer_vocab(const mezzo_tokenizer *tok);
 // Writes the tokens of `text` (n bytes) to tokens[], which has room for n: no token stands for less than a byte.
 // MEZZO_ERR_INVALID names the byte offset of a character that the tokenizer does not have, MEZZO_ERR_FORMAT that of
@@ -84,6 +87,7 @@ MEZZO_API mezzo_status mezzo_corpus_open(const mezzo_corpus_options *options, me
 MEZZO_API void mezzo_corpus_free(mezzo_corpus *corpus); // NULL is fine; after its loaders
 // Owned by the corpus; NULL where shards came without one.
 MEZZO_API const mezzo_tokenizer *mezzo_corpus_tokenizer(const mezzo_corpus *corpus);
+// Tokens of one part; 0 where it has none.
 MEZZO_API uint64_t mezzo_corpus_tokens(const mezzo_corpus *corpus, mezzo_corpus_part split);
 // Reads every token of both splits: MEZZO_ERR_INVALID names file, position and value of one that is not below `vocab`.
 MEZZO_API mezzo_status mezzo_corpus_check(const mezzo_corpus *corpus, int32_t vocab);
@@ -131,8 +135,8 @@ MEZZO_API void mezzo_loader_free(mezzo_loader *loader); // NULL is fine
 // batches past the last start again (k modulo mezzo_loader_batches), and rows past the last window are filled up too.
 // MEZZO_ERR_INVALID names file, position and value of a token ≥ vocab. Allocates nothing.
 MEZZO_API mezzo_status mezzo_loader_batch(const mezzo_loader *loader, uint64_t k, int32_t *inputs, int32_t *targets);
-// The batch at the loader's position, which then moves on by one. The position is the loader's whole state: a
-// checkpoint keeps it.
+// The batch at the loader's position, which then moves on by one; it stays where mezzo_loader_batch fails. The position
+// is the loader's whole state, counted in batches: a checkpoint keeps it.
 MEZZO_API mezzo_status mezzo_loader_next(mezzo_loader *loader, int32_t *inputs, int32_t *targets);
 MEZZO_API uint64_t mezzo_loader_position(const mezzo_loader *loader);
 MEZZO_API void mezzo_loader_seek(mezzo_loader *loader, uint64_t position);

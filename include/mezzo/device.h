@@ -1,4 +1,5 @@
 // A device: where programs run. One backend, one set of threads or one GPU.
+// Ownership, threads and errors that a comment does not name: mezzo.h.
 #ifndef MEZZO_DEVICE_H
 #define MEZZO_DEVICE_H
 
@@ -22,7 +23,7 @@ typedef struct mezzo_device mezzo_device;
 // it need not be the thread that opened it. Devices share nothing, so that each may have a thread of its own.
 // Errors: INVALID (unknown name, bad MEZZO_ISA), UNSUPPORTED (not in this build, no such device), MEMORY.
 MEZZO_API mezzo_status mezzo_device_open(const char *name, int threads, mezzo_device **out);
-MEZZO_API void mezzo_device_close(mezzo_device *device);
+MEZZO_API void mezzo_device_close(mezzo_device *device); // NULL is fine; waits for what is under way
 
 typedef struct mezzo_device_info {
     const char *backend;   // "ref", "cpu", "cuda"
@@ -35,6 +36,7 @@ typedef struct mezzo_device_info {
     bool native[MEZZO_PRECISION_COUNT]; // the precision's matmul runs in that format's arithmetic
     bool faster[MEZZO_PRECISION_COUNT]; // measured at open: its matmul arithmetic beats FP32's
 } mezzo_device_info;
+// What the device is; `backend` is static, the rest is copied.
 MEZZO_API mezzo_status mezzo_device_describe(mezzo_device *device, mezzo_device_info *out);
 
 // --- measuring -----------------------------------------------------------------------------------------------------
@@ -53,15 +55,16 @@ MEZZO_API void mezzo_device_reset_peak(mezzo_device *device);
 
 // Marks 0 … 63 are put into the stream of work, without waiting; elapsed is the time between two of them on the
 // device's own clock (a GPU's events; on a CPU the clock when mark was called) and waits until both have passed.
+// INVALID: a mark out of range.
 MEZZO_API mezzo_status mezzo_device_mark(mezzo_device *device, int mark);
 MEZZO_API mezzo_status mezzo_device_elapsed(mezzo_device *device, int from, int to, double *seconds);
-// Waits until everything asked so far is done.
+// Waits until everything asked so far is done. DEVICE where some of it failed.
 MEZZO_API mezzo_status mezzo_device_sync(mezzo_device *device);
 
 // requested × device → effective, with the reason as one line (buffer of `size` bytes; NULL to drop it). AUTO picks the
 // fastest measured. A format the device lacks is never lost silently: the reason says what happened (a storage format
 // with FP32 arithmetic still stores BF16/FP16; BF16 where only FP16 has arithmetic becomes FP16; TF32 on a device
-// without it runs FP32).
+// without it runs FP32). UNSUPPORTED: the device has no way to compute it, such as FP64 outside ref.
 MEZZO_API mezzo_status mezzo_precision_resolve(mezzo_device *device, mezzo_precision requested,
                                                mezzo_precision *effective, char *reason, size_t size);
 

@@ -1,4 +1,5 @@
 // Number formats and precisions, and the one set of conversions that everything in Mezzo uses.
+// Ownership, threads and errors that a comment does not name: mezzo.h.
 #ifndef MEZZO_DTYPE_H
 #define MEZZO_DTYPE_H
 
@@ -39,6 +40,7 @@ typedef enum mezzo_precision {
     MEZZO_PRECISION_COUNT
 } mezzo_precision;
 
+// Names are static.
 MEZZO_API size_t mezzo_dtype_size(mezzo_dtype dtype);      // bytes of one element in storage
 MEZZO_API const char *mezzo_dtype_name(mezzo_dtype dtype); // "fp32", "bf16", "i32", …
 MEZZO_API const char *mezzo_precision_name(mezzo_precision precision);

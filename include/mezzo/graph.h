@@ -2,7 +2,9 @@
 //
 // Op functions return a value, or MEZZO_NONE after an error; the graph keeps its first error (naming the op, the values
 // and both shapes) and later calls do nothing, so model code reads straight through. Ask mezzo_graph_status at the end;
-// mezzo_program_create asks it too.
+// mezzo_program_create asks it too. All errors of a builder call are INVALID (a shape, an absent value, a range, an
+// integer value where numbers are asked, a value of another graph) or MEMORY. Names and arrays are copied. A graph
+// lives on the host: it knows no device, and each is used by one thread at a time. The rest: mezzo.h.
 #ifndef MEZZO_GRAPH_H
 #define MEZZO_GRAPH_H
 
@@ -18,32 +20,44 @@ extern "C" {
 #define MEZZO_MAX_RANK 6
 
 typedef struct mezzo_graph mezzo_graph;
-typedef struct mezzo_value {
+typedef struct mezzo_value { // a handle, valid as long as its graph
     int32_t id;
-} mezzo_value;                         // a handle, valid as long as its graph
-#define MEZZO_NONE ((mezzo_value){-1}) // an absent optional input, or the result after an error
+} mezzo_value;
+// An absent optional input, or the result after an error.
+#ifdef __cplusplus
+#define MEZZO_NONE (mezzo_value{-1})
+#else
+#define MEZZO_NONE ((mezzo_value){-1})
+#endif
 
-// The caller owns *out. A graph is not changed by making programs from it.
+// The caller owns *out. A graph is not changed by making programs from it, and may be freed once they are made.
 MEZZO_API mezzo_status mezzo_graph_create(mezzo_graph **out);
-MEZZO_API void mezzo_graph_free(mezzo_graph *graph);
-MEZZO_API mezzo_status
-mezzo_graph_status(const mezzo_graph *graph); // OK, or the first error, whose message is set again
+MEZZO_API void mezzo_graph_free(mezzo_graph *graph); // NULL is fine
+// OK, or the first error, whose message is set again.
+MEZZO_API mezzo_status mezzo_graph_status(const mezzo_graph *graph);
 
 // How a parameter starts. Values are drawn by Philox keyed by (seed, hash of the parameter's name, element).
+typedef enum mezzo_init_kind {
+    MEZZO_INIT_ZERO,
+    MEZZO_INIT_CONSTANT,
+    MEZZO_INIT_NORMAL,
+    MEZZO_INIT_UNIFORM,
+    MEZZO_INIT_TRUNCATED
+} mezzo_init_kind;
 typedef struct mezzo_init {
-    enum { MEZZO_INIT_ZERO, MEZZO_INIT_CONSTANT, MEZZO_INIT_NORMAL, MEZZO_INIT_UNIFORM, MEZZO_INIT_TRUNCATED } kind;
+    mezzo_init_kind kind;
     float a; // CONSTANT: the value; NORMAL: the standard deviation (mean 0); TRUNCATED: the same, drawn again beyond
              // 3·a; UNIFORM: drawn from [-a, a)
 } mezzo_init;
 
-// Sources. Names are unique in a graph; a parameter's full name is the module path, a dot and its name
-// ("h.0.ln_1.weight").
+// Sources, of 1 to MEZZO_MAX_RANK dimensions. Names are unique in a graph; a parameter's full name is the module path,
+// a dot and its name ("h.0.ln_1.weight"). A parameter's master is FP32.
 MEZZO_API mezzo_value mezzo_input(mezzo_graph *g, const char *name, mezzo_dtype dtype, int rank,
                                   const int64_t *shape); // F32 or I32
 MEZZO_API mezzo_value mezzo_param(mezzo_graph *g, const char *name, mezzo_init init, int rank, const int64_t *shape);
 MEZZO_API mezzo_value mezzo_arange(mezzo_graph *g, int64_t n); // 0, 1, … n-1 as I32 [n]
 
-// Ops. Shapes in brackets; "…" is any leading dimensions.
+// Ops. Values are numbers whose dtype the autocast pass decides; I32 is said where integers are meant.
 MEZZO_API mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w,
                                    mezzo_value bias); // [… K], [N, K], [N]|NONE → [… N]
 MEZZO_API mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b, bool transpose_a,
@@ -53,12 +67,13 @@ MEZZO_API mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b,
 MEZZO_API mezzo_value mezzo_add(mezzo_graph *g, mezzo_value a, mezzo_value b);
 MEZZO_API mezzo_value mezzo_sub(mezzo_graph *g, mezzo_value a, mezzo_value b);
 MEZZO_API mezzo_value mezzo_mul(mezzo_graph *g, mezzo_value a, mezzo_value b);
+// x · factor, and activations, element by element: the result has x's shape.
 MEZZO_API mezzo_value mezzo_scale(mezzo_graph *g, mezzo_value x, float factor);
 MEZZO_API mezzo_value mezzo_relu(mezzo_graph *g, mezzo_value x);
 MEZZO_API mezzo_value mezzo_gelu(mezzo_graph *g, mezzo_value x, bool tanh_approximation);
 MEZZO_API mezzo_value mezzo_silu(mezzo_graph *g, mezzo_value x);
-MEZZO_API mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias,
-                                      float eps); // over the last dimension; weight [C]|NONE, bias [C]|NONE
+// (x - mean)/√(variance + eps)·weight + bias over the last dimension; weight [C]|NONE, bias [C]|NONE.
+MEZZO_API mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias, float eps);
 // x·weight/√(mean(x²) + eps) over the last dimension; weight [C]|NONE.
 MEZZO_API mezzo_value mezzo_rmsnorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, float eps);
 MEZZO_API mezzo_value mezzo_swiglu(mezzo_graph *g,
@@ -134,6 +149,7 @@ MEZZO_API mezzo_value mezzo_reshape(mezzo_graph *g, mezzo_value x, int rank,
 MEZZO_API mezzo_status mezzo_split(mezzo_graph *g, mezzo_value x, int axis, int parts, mezzo_value *out); // equal parts
 MEZZO_API mezzo_status mezzo_split_sizes(mezzo_graph *g, mezzo_value x, int axis, int parts, const int64_t *sizes,
                                          mezzo_value *out); // sizes NULL: equal parts
+// n values, 1 to 16, equal in all dimensions but `axis`, one behind the other.
 MEZZO_API mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis);
 // Pieces begin … end - 1 along an axis; an axis and indices below 0 count from the end.
 MEZZO_API mezzo_value mezzo_slice(mezzo_graph *g, mezzo_value x, int axis, int64_t begin, int64_t end);
@@ -142,11 +158,12 @@ MEZZO_API mezzo_value mezzo_slice(mezzo_graph *g, mezzo_value x, int axis, int64
 MEZZO_API mezzo_value mezzo_permute(mezzo_graph *g, mezzo_value x, const int *axes);
 MEZZO_API mezzo_value mezzo_transpose(mezzo_graph *g, mezzo_value x, int a, int b); // two axes change places
 
-// What a value is.
+// What a value is: its rank, and one dimension; 0 for MEZZO_NONE or an axis that it does not have.
 MEZZO_API int mezzo_value_rank(const mezzo_graph *g, mezzo_value v);
 MEZZO_API int64_t mezzo_value_dim(const mezzo_graph *g, mezzo_value v, int axis); // axis may be negative, from the end
 
-// Where the next ops belong: "h.0", then "attn" → "h.0.attn". Names must not hold '*' or '?'.
+// Where the next ops and parameters belong: "h.0", then "attn" → "h.0.attn". Names must not be empty or hold '*' or
+// '?'. Each begin has its end before a program is made.
 MEZZO_API void mezzo_module_begin(mezzo_graph *g, const char *name);
 MEZZO_API void mezzo_module_end(mezzo_graph *g);
 
@@ -159,9 +176,10 @@ MEZZO_API void mezzo_autocast_end(mezzo_graph *g);
 MEZZO_API void mezzo_recompute_begin(mezzo_graph *g);
 MEZZO_API void mezzo_recompute_end(mezzo_graph *g);
 
-// Names a value so that it can be read after a run; it is then kept to the program's end.
+// Names a value so that mezzo_program_read gives it after a run; it is then kept to the program's end. INVALID: the
+// name is taken.
 MEZZO_API mezzo_status mezzo_graph_output(mezzo_graph *g, const char *name, mezzo_value v);
-// The [1] value whose gradient is taken. It is an output named "loss" too.
+// The value of one element whose gradient is taken. It is an output named "loss" too.
 MEZZO_API mezzo_status mezzo_graph_loss(mezzo_graph *g, mezzo_value v);
 
 #ifdef __cplusplus

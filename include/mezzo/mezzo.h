@@ -1,13 +1,27 @@
-// Everything: include this, or the headers of what you use.
+// Everything: include this, or the headers of what you use. What holds for every call stands here, and is not repeated
+// in the other headers.
 //
 // Ownership: what a _create, _open or _load hands out belongs to the caller, who frees it with the _free or _close of
-// the same name; freeing NULL is fine. What an object was made from is borrowed and must outlive it, unless its
-// function says otherwise. Returned strings belong to the object or the library. No other argument may be NULL unless
-// its function says so. Threads: an object may be used by any host thread, not only the one that made it, by one at a
-// time; objects of one device (parameters, programs, optimizers, scalers, steps) count as one. Two devices may be used
-// by two threads at once, also two of one kind. Tokenizers are immutable and may be shared. mezzo_log_set is for before
-// threads are started. Errors: every call that can fail returns a mezzo_status; mezzo_error_message() is the calling
-// thread's. MEZZO_ERR_INVALID means that the call changed nothing.
+// the same name; freeing NULL is fine. On an error *out is NULL or not written, and there is nothing to free. What an
+// object was made from is borrowed and must outlive it, unless its function says otherwise. Options, names
+// and host arrays are read during the call only, unless its function says otherwise. Returned strings belong to the
+// object or the library. No other argument may be NULL unless its function says so.
+//
+// Threads: an object may be used by any host thread, not only the one that made it, by one at a time; objects of one
+// device (parameters, programs, optimizers, scalers, steps) count as one. Two devices may be used by two threads at
+// once, also two of one kind. Tokenizers are immutable and may be shared, and calls that take no object but their
+// arguments (conversions, names, mezzo_seed, mezzo_schedule_lr) may be made by any thread at any time. mezzo_log_set is
+// for before threads are started. A callback runs in the thread of the call that it was given to, and must not call
+// that object again unless its comment says so.
+//
+// Errors: every call that can fail returns a mezzo_status; mezzo_error_message() is the calling thread's. INVALID
+// (the caller's mistake) means that the call changed nothing. Two statuses can come from almost everywhere, and a
+// comment names them only where they mean more: MEMORY from every call that makes or grows something, DEVICE from every
+// call that runs or copies something on a GPU, also for work that was asked earlier. A comment "Errors: …" names the
+// others. Calls that return something else do not fail; an index out of range there is the caller's bug.
+//
+// Data: host tensors are row-major, without padding. Shapes stand in brackets; "…" is any leading dimensions. Memory is
+// in bytes, durations in seconds, losses in nats.
 #ifndef MEZZO_MEZZO_H
 #define MEZZO_MEZZO_H
 

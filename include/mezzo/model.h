@@ -1,4 +1,5 @@
 // The models that come with Mezzo, by name.
+// Ownership, threads and errors that a comment does not name: mezzo.h.
 #ifndef MEZZO_MODEL_H
 #define MEZZO_MODEL_H
 
@@ -45,13 +46,14 @@ MEZZO_API mezzo_status mezzo_model_build(mezzo_graph *graph, const mezzo_model_c
                                          int64_t seq_len, bool keep_logits);
 // The same for generating: `tokens` positions a run, on top of those whose keys and values are in caches of
 // config->seq_len positions (mezzo_cache_begin). Inputs "tokens" and "targets" [B, tokens], "positions" [tokens] and
-// the caches; output "logits" [B, tokens, V].
+// the caches; output "logits" [B, tokens, V]. Of language models only. Errors as mezzo_model_build.
 MEZZO_API mezzo_status mezzo_model_build_cached(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch,
                                                 int64_t tokens);
-MEZZO_API mezzo_model_purpose
-mezzo_model_task(const mezzo_model_config *config); // by its name; LANGUAGE where it is unknown
+// By its name; LANGUAGE where it is unknown.
+MEZZO_API mezzo_model_purpose mezzo_model_task(const mezzo_model_config *config);
+// Every name that mezzo_model_defaults takes, families and sizes; static; NULL past the end.
 MEZZO_API int mezzo_model_count(void);
-MEZZO_API const char *mezzo_model_name(int index); // every name mezzo_model_defaults takes; NULL past the end
+MEZZO_API const char *mezzo_model_name(int index);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,7 @@
 // Optimizers, gradient clipping, learning-rate schedules and the grad scaler. Every decision (skip or step, clip
 // factor, next scale, learning rate) is taken on the device from values that live there; no call here waits for it
 // unless it says so.
+// Ownership, threads and errors that a comment does not name: mezzo.h.
 #ifndef MEZZO_OPTIMIZER_H
 #define MEZZO_OPTIMIZER_H
 
@@ -17,15 +18,18 @@ typedef struct mezzo_optimizer mezzo_optimizer;
 //   CONSTANT: lr.   t ≥ steps: min_lr.   else, with p = (t-warmup)/(steps-warmup):
 //   LINEAR: lr + (min_lr-lr)·p   COSINE: min_lr + (lr-min_lr)·(1+cos πp)/2   POLYNOMIAL: (lr-min_lr)·(1-p)^power +
 //   min_lr
+typedef enum mezzo_lr { MEZZO_LR_CONSTANT, MEZZO_LR_LINEAR, MEZZO_LR_COSINE, MEZZO_LR_POLYNOMIAL } mezzo_lr;
 typedef struct mezzo_schedule {
-    enum { MEZZO_LR_CONSTANT, MEZZO_LR_LINEAR, MEZZO_LR_COSINE, MEZZO_LR_POLYNOMIAL } kind;
+    mezzo_lr kind;
     double lr, min_lr, power;
     int64_t warmup, steps;
 } mezzo_schedule;
+// The rate of step `step`, as the device computes it.
 MEZZO_API double mezzo_schedule_lr(const mezzo_schedule *schedule, int64_t step);
 
+typedef enum mezzo_optimizer_kind { MEZZO_ADAMW, MEZZO_SGD } mezzo_optimizer_kind;
 typedef struct mezzo_optimizer_options {
-    enum { MEZZO_ADAMW, MEZZO_SGD } kind;
+    mezzo_optimizer_kind kind;
     mezzo_schedule schedule;    // kind CONSTANT with lr for a fixed rate
     double beta1, beta2, eps;   // AdamW: m, v as torch.optim.AdamW (decoupled decay, bias correction)
     double momentum, dampening; // SGD as torch.optim.SGD
@@ -45,15 +49,17 @@ MEZZO_API mezzo_optimizer_options mezzo_optimizer_defaults(void);
 // MEMORY.
 MEZZO_API mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options,
                                               mezzo_optimizer **out);
-MEZZO_API void mezzo_optimizer_free(mezzo_optimizer *optimizer);
+MEZZO_API void mezzo_optimizer_free(mezzo_optimizer *optimizer); // NULL is fine; after its steps
 // Multiplies this optimizer's gradients so that their global L2 norm is at most max_norm (factor max_norm/(norm +
 // 1e-6), as torch.nn.utils.clip_grad_norm_). Call it after mezzo_scaler_unscale; before, it clips scaled gradients, as
-// torch does.
+// torch does. INVALID: max_norm is not a finite number above 0, or no program has written gradients.
 MEZZO_API mezzo_status mezzo_optimizer_clip(mezzo_optimizer *optimizer, double max_norm);
 // A step with no scaler. Gradients are checked all the same: non-finite ones skip the step. INVALID when no program has
 // written gradients since they were zeroed.
 MEZZO_API mezzo_status mezzo_optimizer_step(mezzo_optimizer *optimizer);
+// The gradients of this optimizer's parameters are 0 from here on.
 MEZZO_API mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *optimizer);
+// From the next step on. INVALID: as mezzo_optimizer_create.
 MEZZO_API mezzo_status mezzo_optimizer_set_schedule(mezzo_optimizer *optimizer, const mezzo_schedule *schedule);
 
 typedef struct mezzo_step_info {
@@ -65,8 +71,9 @@ typedef struct mezzo_step_info {
     double lr;        // the rate of the last step taken
     bool found_inf;   // the last step was skipped
 } mezzo_step_info;
-MEZZO_API mezzo_status mezzo_optimizer_info(mezzo_optimizer *optimizer, mezzo_step_info *out); // waits for the device
-MEZZO_API size_t mezzo_optimizer_memory(const mezzo_optimizer *optimizer);                     // bytes of state
+// Waits for the device; mezzo_step_read does not.
+MEZZO_API mezzo_status mezzo_optimizer_info(mezzo_optimizer *optimizer, mezzo_step_info *out);
+MEZZO_API size_t mezzo_optimizer_memory(const mezzo_optimizer *optimizer); // bytes of state
 
 // --- grad scaler ---------------------------------------------------------------------------------------------------
 // torch.amp.GradScaler's state machine and errors, plus: growth when the tracker is at or past the interval (torch:
@@ -83,10 +90,11 @@ typedef struct mezzo_scaler_options {
     int hysteresis;          // found-inf steps in a row before the scale backs off; 0 or 1: at once
     int floor_patience;      // skips in a row at the floor before mezzo_scaler_update's error; 0 = never
 } mezzo_scaler_options;
-MEZZO_API mezzo_scaler_options mezzo_scaler_defaults(void);
+MEZZO_API mezzo_scaler_options mezzo_scaler_defaults(void); // enabled, with the values above
+// The caller owns *out; it borrows the device. INVALID: a scale, factor or interval that makes no sense, naming it.
 MEZZO_API mezzo_status mezzo_scaler_create(mezzo_device *device, const mezzo_scaler_options *options,
                                            mezzo_scaler **out);
-MEZZO_API void mezzo_scaler_free(mezzo_scaler *scaler);
+MEZZO_API void mezzo_scaler_free(mezzo_scaler *scaler); // NULL is fine; after the steps that use it
 
 // gradients ×= 1/scale, the non-finite check and the norm, in one pass. Once per optimizer between updates:
 // INVALID "unscale_() has already been called…" or "… after step()", as torch says it.
@@ -97,7 +105,8 @@ MEZZO_API mezzo_status mezzo_scaler_step(mezzo_scaler *scaler, mezzo_optimizer *
 // The next scale, from the found-inf of every optimizer unscaled since the last update (logical OR).
 // INVALID when there was none. NUMERIC when the floor was hit floor_patience times in a row (seen one update late).
 MEZZO_API mezzo_status mezzo_scaler_update(mezzo_scaler *scaler);
-MEZZO_API mezzo_status mezzo_scaler_set_scale(mezzo_scaler *scaler, double scale); // torch's update(new_scale)
+// torch's update(new_scale). INVALID: not a positive number that FP32 holds. Nothing where the scaler is not enabled.
+MEZZO_API mezzo_status mezzo_scaler_set_scale(mezzo_scaler *scaler, double scale);
 
 typedef struct mezzo_scaler_state { // what a checkpoint keeps
     double scale, growth_factor, backoff_factor;
@@ -106,6 +115,7 @@ typedef struct mezzo_scaler_state { // what a checkpoint keeps
     int64_t skipped; // updates that saw a non-finite gradient
 } mezzo_scaler_state;
 MEZZO_API mezzo_status mezzo_scaler_get_state(mezzo_scaler *scaler, mezzo_scaler_state *out); // waits for the device
+// INVALID: as mezzo_scaler_create, or a counter below 0.
 MEZZO_API mezzo_status mezzo_scaler_set_state(mezzo_scaler *scaler, const mezzo_scaler_state *state);
 
 #ifdef __cplusplus

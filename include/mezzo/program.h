@@ -1,4 +1,5 @@
 // Parameters, and programs: a graph after every pass, ready to run again and again.
+// Ownership, threads and errors that a comment does not name: mezzo.h.
 #ifndef MEZZO_PROGRAM_H
 #define MEZZO_PROGRAM_H
 
@@ -18,8 +19,9 @@ extern "C" {
 // FP32 masters, their FP32 gradients and the low-precision shadow copies that programs read, on one device.
 typedef struct mezzo_params mezzo_params;
 
-// Every parameter of the graph, initialised from `seed`. The caller owns *out. Programs for other shapes or precisions
-// share it: a graph's parameters are found by name and must have the same shape.
+// Every parameter of the graph, initialised from `seed`. The caller owns *out; it borrows the device, the graph may be
+// freed. Programs for other shapes or precisions share it: a graph's parameters are found by name and must have the
+// same shape. Errors: INVALID (the graph's error, no parameters), MEMORY.
 MEZZO_API mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_graph *graph, uint64_t seed,
                                            mezzo_params **out);
 // How the masters of parameters are kept that only matmuls of a BF16 program read (the others' are FP32 always, tied
@@ -39,15 +41,17 @@ struct mezzo_program_options;
 MEZZO_API mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *graph,
                                               const struct mezzo_program_options *options, uint64_t seed,
                                               mezzo_master master, mezzo_params **out);
-MEZZO_API void mezzo_params_free(mezzo_params *params);
+MEZZO_API void mezzo_params_free(mezzo_params *params); // NULL is fine; after its programs and optimizers
+// Parameters by index, 0 … count - 1, in the order of the graph.
 MEZZO_API int mezzo_params_count(const mezzo_params *params);
 MEZZO_API int64_t mezzo_params_elements(const mezzo_params *params); // of all parameters
 MEZZO_API const char *mezzo_params_name(const mezzo_params *params, int index);
 MEZZO_API int mezzo_params_rank(const mezzo_params *params, int index);
 MEZZO_API const int64_t *mezzo_params_shape(const mezzo_params *params, int index); // owned by params
 MEZZO_API int mezzo_params_find(const mezzo_params *params, const char *name);      // -1 when absent
-// Host copies of one parameter's master or gradient, FP32, row-major, all its elements. Writing a master also refreshes
-// the shadows. Gradients are as backward left them: multiplied by the loss scale until unscaled.
+// Host copies of one parameter's master or gradient, FP32, all its elements; they wait for the device. Writing a master
+// also refreshes the shadows. Gradients are as backward left them: multiplied by the loss scale until unscaled.
+// INVALID: no such index, or the gradient of a frozen parameter.
 MEZZO_API mezzo_status mezzo_params_read(const mezzo_params *params, int index, float *out);
 MEZZO_API mezzo_status mezzo_params_write(mezzo_params *params, int index, const float *values);
 MEZZO_API mezzo_status mezzo_params_read_grad(const mezzo_params *params, int index, float *out);
@@ -89,17 +93,21 @@ typedef struct mezzo_scaler mezzo_scaler;
 // asked and what each part takes).
 MEZZO_API mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params,
                                             const mezzo_program_options *options, mezzo_program **out);
-MEZZO_API void mezzo_program_free(mezzo_program *program);
+MEZZO_API void mezzo_program_free(mezzo_program *program); // NULL is fine
 
-// Host → input, host ← output. `bytes` must be the tensor's size; outputs are converted to FP32, or to FP64 where
-// `bytes` is 8 an element (integers stay I32).
+// Host → input (F32 or I32, as it was declared), host ← output. `bytes` must be the tensor's size; outputs are
+// converted to FP32, or to FP64 where `bytes` is 8 an element (integers stay I32). Data is copied before write returns;
+// an input keeps its value for later runs. read waits for the device. INVALID: no such name, another size (naming the
+// shape).
 MEZZO_API mezzo_status mezzo_program_write(mezzo_program *program, const char *input, const void *data, size_t bytes);
 MEZZO_API mezzo_status mezzo_program_read(mezzo_program *program, const char *output, void *data, size_t bytes);
+// `shape` has room for MEZZO_MAX_RANK.
 MEZZO_API mezzo_status mezzo_program_output_shape(const mezzo_program *program, const char *output, int *rank,
                                                   int64_t *shape);
 
 // One micro step: forward, and backward adding into the parameters' gradients. `scaler` NULL means scale 1. Randomness
-// is a pure function of (seed, step): the same pair gives the same dropout, on any thread count.
+// is a pure function of (seed, step): the same pair gives the same dropout, on any thread count. Does not wait for a
+// device that has a queue. Gradients add up until they are zeroed.
 MEZZO_API mezzo_status mezzo_program_run(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed,
                                          uint64_t step);
 
@@ -117,7 +125,7 @@ typedef struct mezzo_memory {           // bytes
     size_t activations_unshared; // what the arena would be if nothing shared memory
 } mezzo_memory;
 MEZZO_API void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out);
-// The same before anything is allocated: runs the passes and the plan only.
+// The same before anything is allocated: runs the passes and the plan only. Errors as mezzo_program_create.
 MEZZO_API mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph,
                                          const mezzo_program_options *options, mezzo_memory *out);
 
@@ -136,7 +144,7 @@ typedef struct mezzo_explain_row {
 } mezzo_explain_row;
 typedef void (*mezzo_explain_fn)(void *user, const mezzo_explain_row *row);
 // Shows the graph after autocast (`after` = "autocast"), autodiff ("autodiff") or fuse ("fuse"), or as it runs
-// ("chunk"). Needs no device.
+// ("chunk"). Needs no device. INVALID: the graph's error, options that no program takes, no such pass.
 MEZZO_API mezzo_status mezzo_graph_explain(const mezzo_graph *graph, const mezzo_program_options *options,
                                            const char *after, mezzo_explain_fn visit, void *user);
 

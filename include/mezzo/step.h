@@ -2,10 +2,7 @@
 // gradients. What it runs is listed once, when it is made, and on a device that captures it is the launch of one graph.
 // The single calls of optimizer.h do the same one by one.
 //
-// Ownership: the step borrows program, optimizers and scaler, which must outlive it. Threads: any host thread may call,
-// one at a time for all objects of one device; a call may come from another thread than the one before it. Errors:
-// every call returns a status, and mezzo_error_message() tells the calling thread more; a call that fails with INVALID
-// has changed nothing.
+// Ownership: the step borrows program, optimizers and scaler, which must outlive it. Threads and other errors: mezzo.h.
 #ifndef MEZZO_STEP_H
 #define MEZZO_STEP_H
 
@@ -22,8 +19,8 @@ extern "C" {
 // checkpoints. Call it before mezzo_params_create, and on every training graph of these parameters. INVALID when a
 // pattern matches nothing.
 MEZZO_API mezzo_status mezzo_graph_freeze(mezzo_graph *graph, const char *patterns);
-MEZZO_API bool mezzo_params_frozen(const mezzo_params *params,
-                                   int index); // reading or writing its gradient is INVALID then
+// Reading or writing the gradient of such a parameter is INVALID.
+MEZZO_API bool mezzo_params_frozen(const mezzo_params *params, int index);
 
 // --- the step ------------------------------------------------------------------------------------------------------
 typedef struct mezzo_step mezzo_step;
@@ -50,12 +47,13 @@ MEZZO_API mezzo_status mezzo_step_micro(mezzo_step *step, uint64_t seed, uint64_
 // optimizers), NUMERIC (mezzo_scaler_options.floor_patience, seen one step late; the step was taken).
 MEZZO_API mezzo_status mezzo_step_finish(mezzo_step *step);
 // Both: calls `fill` before each micro batch i, with index = first + i, to write the program's inputs, then finishes.
-// An error of `fill` is returned; micro batches that ran before it are dropped.
+// An error of `fill` is returned; micro batches that ran before it are dropped. Other errors as those of the two calls;
+// INVALID also where micro batches were run one by one before.
 typedef mezzo_status (*mezzo_fill_fn)(void *user, mezzo_program *program, uint64_t index);
 MEZZO_API mezzo_status mezzo_step_run(mezzo_step *step, uint64_t seed, uint64_t first, mezzo_fill_fn fill, void *user);
 // Drops the micro batches of the step under way and their gradients.
 MEZZO_API mezzo_status mezzo_step_drop(mezzo_step *step);
-// As options.clip, from the next step on.
+// As options.clip, from the next step on. INVALID: negative or not finite.
 MEZZO_API mezzo_status mezzo_step_set_clip(mezzo_step *step, double clip);
 
 typedef struct mezzo_step_report {

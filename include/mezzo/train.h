@@ -1,5 +1,6 @@
 // A training run as one call, evaluating and sampling from what it left, its configuration, and checkpoints for loops
 // of your own.
+// Ownership, threads and errors that a comment does not name: mezzo.h.
 #ifndef MEZZO_TRAIN_H
 #define MEZZO_TRAIN_H
 
@@ -17,30 +18,32 @@ extern "C" {
 // a file.
 typedef struct mezzo_config mezzo_config;
 MEZZO_API mezzo_status mezzo_config_create(mezzo_config **out); // every default; the caller owns *out
-MEZZO_API void mezzo_config_free(mezzo_config *config);
+MEZZO_API void mezzo_config_free(mezzo_config *config);         // NULL is fine
 // A YAML file: nested maps or dotted keys. FORMAT (not YAML; or its first line, as mezzo_config_save writes it, has the
 // checksum of another text: who edits the file removes that line), INVALID (an unknown key, naming the nearest known
 // one; a value of the wrong type), IO: each names file, line and key.
 MEZZO_API mezzo_status mezzo_config_load(mezzo_config *config, const char *path);
 // One key or short name ("optimizer.lr", "lr", "autocast.h.*.mlp*") from text. `source` says where it came from in
-// errors ("command line").
+// errors ("command line"). INVALID as mezzo_config_load.
 MEZZO_API mezzo_status mezzo_config_set(mezzo_config *config, const char *key, const char *value, const char *source);
 // --KEY VALUE and --KEY=VALUE with a key or a short name ("lr", "batch-size"); --KEY and --no-KEY for truth values.
 // What is no option goes into rest[] (room for argc entries, borrowed from argv), *n_rest of them. Stronger than a
-// file, whatever the order of the calls.
+// file, whatever the order of the calls. INVALID as mezzo_config_load, and for an option without its value.
 MEZZO_API mezzo_status mezzo_config_args(mezzo_config *config, int argc, const char *const *argv, const char **rest,
                                          int *n_rest);
 // The value as text, by key or short name, valid until the next call for this key or until it is set; NULL for an
 // unknown key, and with MEMORY's message when out of memory.
 MEZZO_API const char *mezzo_config_get(const mezzo_config *config, const char *key);
-MEZZO_API mezzo_status mezzo_config_save(const mezzo_config *config,
-                                         const char *path); // every key, as YAML, atomically
+// Every key, as YAML, atomically: the file is as it was, or whole. IO names it.
+MEZZO_API mezzo_status mezzo_config_save(const mezzo_config *config, const char *path);
 // Ranges, and keys that contradict each other: INVALID naming the key and what it may be. Files are not looked at.
 MEZZO_API mezzo_status mezzo_config_check(const mezzo_config *config);
-// The model the keys describe. `vocab` (0 = not known yet) stands where model.vocab is 0.
+// The model the keys describe. `vocab` (0 = not known yet) stands where model.vocab is 0. INVALID: no such model, or a
+// key that its family does not take.
 MEZZO_API mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo_model_config *out);
 // Precision, residual, recompute, logits_rows and overrides of the keys. *out borrows the overrides from the
-// configuration; its precision may be AUTO, which mezzo_precision_resolve turns into one that a program takes.
+// configuration; its precision may be AUTO, which mezzo_precision_resolve turns into one that a program takes. INVALID:
+// a precision that does not exist, naming the nearest.
 MEZZO_API mezzo_status mezzo_config_program(const mezzo_config *config, mezzo_program_options *out);
 
 typedef struct mezzo_config_key {
@@ -174,6 +177,8 @@ typedef struct mezzo_eval_result {
     mezzo_precision precision;
     char checkpoint[4096];
 } mezzo_eval_result;
+// *result is filled on success. Errors: IO, FORMAT (the checkpoint, naming file and key), INVALID (no checkpoint there,
+// data that does not fit), UNSUPPORTED (device, precision), INTERRUPTED.
 MEZZO_API mezzo_status mezzo_run_eval(const mezzo_eval_options *options, const mezzo_hooks *hooks,
                                       mezzo_eval_result *result);
 
@@ -193,6 +198,7 @@ typedef struct mezzo_sample_options {
 MEZZO_API mezzo_sample_options mezzo_sample_defaults(void); // temperature 0.8, top_k 0 (all), seed 1
 // Called with each piece of text as it is drawn (`index`: which sample); `text` is not whole characters in general.
 typedef void (*mezzo_text_fn)(void *user, int index, const char *text, size_t bytes);
+// Errors as mezzo_run_eval; INVALID also for a run without a tokenizer and a prompt that it cannot encode.
 MEZZO_API mezzo_status mezzo_run_sample(const mezzo_sample_options *options, const mezzo_hooks *hooks,
                                         mezzo_text_fn write, void *user);
 
@@ -262,7 +268,7 @@ MEZZO_API mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_che
 // are right, else the newest that is whole by itself; one with numbers that are not finite is passed over. Changes
 // nothing. INVALID where there is none, saying what was found.
 MEZZO_API mezzo_status mezzo_checkpoint_find(const char *folder, bool best, char *path, size_t size);
-// Fills everything but the three objects, which need not be set.
+// Fills everything but the three objects, which need not be set. IO and FORMAT name the file and the key.
 MEZZO_API mezzo_status mezzo_checkpoint_describe(const char *path, mezzo_checkpoint *checkpoint);
 // Reads into the objects that are set, and fills the rest. All that is read is checked before anything is changed:
 // FORMAT or INVALID name the file and the tensor with both shapes, or the one with a number that is not finite.

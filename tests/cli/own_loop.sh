@@ -1,5 +1,5 @@
 # A loop of one's own, examples/gpt.c, has the losses of mezzo train with the same seed and data, to the bit, also when it goes on from its
-# checkpoint; and the examples' headers are C++ too.
+# checkpoint.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 GPT=$(dirname "$MEZZO")/examples/gpt
 [[ -x $GPT ]] || fail "$GPT is not built"
@@ -24,11 +24,3 @@ for precision in fp32 bf16 fp16; do
     "$GPT" text.txt "own-$precision" "$precision" >again 2>"$ERR" || fail "going on ended with $?"
     tail -n 10 ours | cmp -s - again || fail "a resumed loop differs in $precision"
 done
-
-if command -v c++ >/dev/null; then
-    for example in gpt classifier; do
-        last="c++ $example.c"
-        c++ -std=c++17 -x c++ -fsyntax-only -Wall -Wextra -Werror -I"$MEZZO_TESTS/../include" \
-            "$MEZZO_TESTS/../examples/$example.c" 2>"$ERR" || fail "$example.c is no C++"
-    done
-fi
