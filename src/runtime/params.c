@@ -237,19 +237,26 @@ static mezzo_status make_specs(mezzo_params *params, const mezzo_graph *g) {
     return status;
 }
 
-// A frozen parameter's master lies behind all others', where no gradient does.
+// A frozen parameter's master lies behind all others', where no gradient does; FP32 ones first there too.
 static void lay_out_frozen(mezzo_params *params) {
+    if (params->n_trained == params->n)
+        return;
+    params->master_bytes = mz_align_up(params->master_bytes, SEGMENT * sizeof(float));
+    params->frozen_at = (int64_t)(params->master_bytes / sizeof(float));
     for (size_t i = 0; i < params->n; ++i) {
         mz_param *p = &params->list[i];
-        size_t count = (size_t)round_up(p->stored, SEGMENT);
-        if (!p->frozen || p->master == MEZZO_MASTER_STOCHASTIC)
+        if (!p->frozen || p->master != MEZZO_MASTER_FP32)
             continue;
-        params->master_bytes = mz_align_up(params->master_bytes, SEGMENT * sizeof(float));
-        if (p->master == MEZZO_MASTER_FP32)
-            p->offset = (int64_t)(params->master_bytes / sizeof(float));
-        else
-            p->low_offset = (int64_t)params->master_bytes;
-        params->master_bytes += count * (p->master == MEZZO_MASTER_FP32 ? sizeof(float) : sizeof(uint16_t));
+        p->offset = params->frozen_at + params->frozen_fp32;
+        params->frozen_fp32 += round_up(p->stored, SEGMENT);
+    }
+    params->master_bytes += (size_t)params->frozen_fp32 * sizeof(float);
+    for (size_t i = 0; i < params->n; ++i) {
+        mz_param *p = &params->list[i];
+        if (!p->frozen || p->master != MEZZO_MASTER_SPLIT)
+            continue;
+        p->low_offset = (int64_t)params->master_bytes;
+        params->master_bytes += (size_t)round_up(p->stored, SEGMENT) * sizeof(uint16_t);
     }
 }
 

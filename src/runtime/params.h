@@ -38,6 +38,8 @@ struct mezzo_params {
     size_t n_trained;        // parameters that are not frozen
     bool low_masters;        // some masters are not FP32
     int64_t fp32_elements;   // the first of them: those that have an FP32 master
+    int64_t frozen_at;       // elements into the master buffer: where frozen parameters' begin
+    int64_t frozen_fp32;     // elements of those of them that have an FP32 master
     size_t master_bytes;     // of the master buffer: FP32 masters, then the low halves of split ones
     mezzo_master kept_as;    // masters of parameters that only low matmuls read
     uint64_t seed;           // that the parameters were drawn from

@@ -30,3 +30,11 @@ run 0 train "${SMALL[@]}" --out stop --resume auto
 run 0 train "${SMALL[@]}" --guard rollback --checkpoint-every 2 --out back --inject nan@4:batch
 shows "$ERR" "step 4, micro batch 1: the batch is bad: token" "going back to the newest checkpoint"
 refuse 2 guard.policy checkpoint_every -- train "${SMALL[@]}" --guard rollback --checkpoint-every -1 --out no
+
+# Frozen parameters are looked at too, where no batch reads what is bad in them.
+for master in fp32 split; do
+    refuse 3 "parameter token_embeddings.weight (fp32) has 1 NaN of 8192" -- train --data text.txt --tokenizer byte --model cs336 --layers 1 \
+        --heads 2 --d-model 32 --seq-len 16 --batch-size 2 --steps 6 --eval-every 0 --sample-every 0 --precision bf16 --device cpu \
+        --freeze token_embeddings --master "$master" --guard.parameters_every 1 --checkpoint-every -1 --out "frozen-$master" \
+        --inject "nan@4:param/token_embeddings.weight#8000"
+done

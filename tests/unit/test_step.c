@@ -41,6 +41,7 @@ typedef struct asked {
     const char *const *owned; // the optimizer's patterns; NULL: all
     int n_owned;
     int64_t logits_rows;
+    mezzo_master master;
 } asked;
 
 static void open_run(const asked *a, run *r) {
@@ -54,9 +55,9 @@ static void open_run(const asked *a, run *r) {
     ok(mezzo_model_build(r->graph, &c, BATCH, LENGTH, false));
     if (a->freeze != NULL)
         ok(mezzo_graph_freeze(r->graph, a->freeze));
-    ok(mezzo_params_create(r->device, r->graph, 7, &r->params));
     mezzo_program_options options = {
         .precision = a->precision, .loss_weight = 1.0f / MICRO, .logits_rows = a->logits_rows};
+    ok(mezzo_params_create_as(r->device, r->graph, &options, 7, a->master, &r->params));
     mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
     adamw.patterns = a->owned;
     adamw.n_patterns = a->n_owned;
@@ -120,15 +121,15 @@ static bool is_frozen(const char *name) {
     return strcmp(name, "wte.weight") == 0 || strncmp(name, "h.0.", 4) == 0;
 }
 
-static void same_but_frozen(const char *device, mezzo_precision precision, int64_t logits_rows) {
+static void same_but_frozen(const char *device, mezzo_precision precision, mezzo_master master, int64_t logits_rows) {
     run frozen, dropped, start;
     size_t at = 0;
-    open_run(&(asked){.device = device, .precision = precision, .freeze = "wte,h.0.*", .logits_rows = logits_rows},
-             &frozen);
-    open_run(
-        &(asked){.device = device, .precision = precision, .owned = trained, .n_owned = 3, .logits_rows = logits_rows},
-        &dropped);
-    open_run(&(asked){.device = device, .precision = precision}, &start);
+    asked a = {.device = device, .precision = precision, .logits_rows = logits_rows, .master = master};
+    open_run(&a, &start);
+    a.freeze = "wte,h.0.*";
+    open_run(&a, &frozen);
+    a.freeze = NULL, a.owned = trained, a.n_owned = 3;
+    open_run(&a, &dropped);
     ok(take_steps(&frozen, 0, STEPS));
     ok(take_steps(&dropped, 0, STEPS));
     read_weights(&frozen);
@@ -164,9 +165,34 @@ static void same_but_frozen(const char *device, mezzo_precision precision, int64
 static void frozen_parameters_stay_and_the_others_do_not_notice(void **state) {
     (void)state;
     for (size_t i = 0; i < MZ_COUNT(precisions); i++) {
-        same_but_frozen("cpu", precisions[i], 0);
-        same_but_frozen("cpu", precisions[i], 4); // the head in blocks
-        same_but_frozen("ref", precisions[i], 0);
+        same_but_frozen("cpu", precisions[i], MEZZO_MASTER_FP32, 0);
+        same_but_frozen("cpu", precisions[i], MEZZO_MASTER_FP32, 4); // the head in blocks
+        same_but_frozen("ref", precisions[i], MEZZO_MASTER_FP32, 0);
+    }
+    for (mezzo_master master = MEZZO_MASTER_SPLIT; master <= MEZZO_MASTER_STOCHASTIC; master++) {
+        same_but_frozen("cpu", MEZZO_PRECISION_BF16, master, 0);
+        same_but_frozen("ref", MEZZO_PRECISION_BF16, master, 0);
+    }
+}
+
+// Written and read again, and once more after steps: nothing of a frozen master is lost, whatever halves it is kept in.
+static void frozen_masters_are_read_as_they_were_written(void **state) {
+    (void)state;
+    for (mezzo_master master = MEZZO_MASTER_SPLIT; master <= MEZZO_MASTER_STOCHASTIC; master++) {
+        run r;
+        float written[48 * 16], read[48 * 16];
+        open_run(&(asked){.device = "cpu", .precision = MEZZO_PRECISION_BF16, .freeze = "h.0.*", .master = master}, &r);
+        const int index = mezzo_params_find(r.params, "h.0.attn.c_attn.weight");
+        for (int i = 0; i < 48 * 16; i++) {
+            written[i] = 0.1f * sinf((float)i);
+            if (master == MEZZO_MASTER_STOCHASTIC)
+                written[i] = mezzo_bf16_to_f32(mezzo_f32_to_bf16(written[i]));
+        }
+        ok(mezzo_params_write(r.params, index, written));
+        ok(take_steps(&r, 0, STEPS));
+        ok(mezzo_params_read(r.params, index, read));
+        assert_memory_equal(written, read, sizeof read);
+        close_run(&r);
     }
 }
 
@@ -348,6 +374,7 @@ static void steps_from_other_threads_have_the_same_bits(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frozen_parameters_stay_and_the_others_do_not_notice),
+        cmocka_unit_test(frozen_masters_are_read_as_they_were_written),
         cmocka_unit_test(frozen_parameters_cost_no_backward),
         cmocka_unit_test(wrong_calls_change_nothing),
         cmocka_unit_test(a_premature_step_leaves_no_state),
