@@ -35,17 +35,23 @@ static mezzo_status set_defaults(const cli_args *args, mezzo_config *config) {
 typedef struct watch {
     bool quiet, bar;
     double told;
+    const mz_verify_result *result; // its precision, known before the first step
 } watch;
 
 static void show(void *user, const mz_verify_progress *p) {
     watch *w = user;
-    char left[32], line[256];
+    char took[32], left[32], losses[96] = "", line[256];
     bool last = p->step == p->steps;
     if (w->quiet || (!w->bar && !last && p->seconds - w->told < 10))
         return;
     w->told = p->seconds;
-    snprintf(line, sizeof line, "seed %d/%d  step %lld/%lld  loss fp32 %.4f, other %.4f  %s left", p->seed, p->seeds,
-             (long long)p->step, (long long)p->steps, p->loss[0], p->loss[1],
+    for (int i = 0; i < 2; i++)
+        if (isfinite(p->loss[i]))
+            snprintf(losses + strlen(losses), sizeof losses - strlen(losses), "%s %s %.4f",
+                     i > 0 && losses[0] ? "," : "", i == 0 ? "fp32" : mezzo_precision_name(w->result->precision),
+                     p->loss[i]);
+    snprintf(line, sizeof line, "seed %d/%d  step %lld/%lld%s%s  %s, %s left", p->seed, p->seeds, (long long)p->step,
+             (long long)p->steps, losses[0] ? "  loss" : "", losses, cli_duration(p->seconds, took, sizeof took),
              cli_duration(p->seconds_left, left, sizeof left));
     fprintf(stderr, w->bar ? "\r\033[K%s" : "%s\n", line);
 }
@@ -108,12 +114,12 @@ static int run(const cli_args *args) {
     if (code != CLI_DONE)
         return code;
     mz_verify_result *r = mz_alloc(1, sizeof *r);
-    watch w = {.quiet = cli_has(args, "quiet"), .bar = isatty(STDERR_FILENO) != 0};
+    watch w = {.quiet = cli_has(args, "quiet"), .bar = isatty(STDERR_FILENO) != 0, .result = r};
     char *command = cli_command_line(args);
     mezzo_status status = r != NULL && command != NULL ? set_defaults(args, o.config) : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK)
         status = mz_verify(&o, show, &w, r);
-    if (w.bar)
+    if (w.bar && !w.quiet)
         fputs("\r\033[K", stderr);
     if (status == MEZZO_OK)
         status = write_reports(folder, &o, r, command);

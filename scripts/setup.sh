@@ -57,7 +57,6 @@ find_missing() {
         need "jansson with its headers" "libjansson-dev" has_module jansson
         need "PCRE2 with its headers" "libpcre2-dev" has_module libpcre2-8
         need "Chart.js, for the report's pages" "libjs-chart.js" has_charts
-        need "LAPACK with its C headers (lapacke)" "liblapacke-dev" has_module lapacke
     fi
     if [[ $sets == *" demo "* ]]; then
         need "the demo's text (the King James Bible, command bible)" "bible-kjv" has_bible

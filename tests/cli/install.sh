@@ -34,11 +34,11 @@ int main(void) {
 }
 END
 # shellcheck disable=SC2046
-"$cc" program.c -o shared $(pkg-config --cflags --libs mezzo)
+"$cc" program.c -o shared $(pkg-config --cflags --libs mezzo) -Wl,-rpath,"$(pkg-config --variable=libdir mezzo)" # as README says
 # shellcheck disable=SC2046
 "$cc" program.c -o static $(pkg-config --cflags mezzo) "$libdir/libmezzo.a" $(pkg-config --static --libs-only-l mezzo | sed 's/-lmezzo//')
 expected='3c00 unknown precision "fp99"'
-for program in "env LD_LIBRARY_PATH=$libdir ./shared" ./static; do
+for program in ./shared ./static; do
     output=$($program)
     [[ $output == "$expected"* ]] || { echo "$program printed: $output"; exit 1; }
 done

@@ -6,6 +6,8 @@ RUN=(verify --data text.txt --layers 1 --heads 2 --d-model 16 --seq-len 16 --bat
     --precision bf16 --min-speedup 0 --min-memory-reduction 1 --max-accuracy-difference 0.9)
 
 run 0 "${RUN[@]}" --seeds 2 --out report
+# Progress compares the two runs after the same step, and says how long it has taken.
+[[ $(grep -c '^seed ./2  step 20/20  loss fp32 [0-9.]*, bf16 [0-9.]*  [0-9:]*, [0-9:]* left$' "$ERR") -eq 2 ]] || fail "progress: $(<"$ERR")"
 shows "$OUT" "bit for bit" "peak memory" "validation accuracy" "skipped steps" "loss scale" "All requirements are met" "report/verify.json"
 shows report/verify.md "# fp32 against bf16: every requirement is met" "| speedup |" "**met**" "Seed by seed"
 for key in speedup memory_reduction_percent accuracy_difference loss_difference fp32_time_seconds amp_time_seconds requirements_met; do

@@ -153,7 +153,14 @@ static void test_least_squares(void **state) {
         assert_true(fabs(fit.r2 - golden_number(o, "r2")) <= 1e-11);
         if (json_is_number(json_object_get(o, "sigma")))
             assert_true(fabs(fit.sigma - golden_number(o, "sigma")) <= 1e-11);
-        // A column that repeats another is named; so is too little to fit.
+        // What is not finite is named, a column that repeats another too; so is too little to fit.
+        double kept = x[1], target = y[n - 1];
+        x[1] = (double)NAN;
+        assert_int_equal(mz_ols_fit(x, y, n, k, &fit), MEZZO_ERR_NUMERIC);
+        x[1] = kept;
+        y[n - 1] = (double)INFINITY;
+        assert_int_equal(mz_ols_fit(x, y, n, k, &fit), MEZZO_ERR_NUMERIC);
+        y[n - 1] = target;
         for (size_t i = 0; i < n; i++)
             x[i * k + k - 1] = 3 * x[i * k] - (k > 2 ? x[i * k + 1] : 0);
         assert_int_equal(mz_ols_fit(x, y, n, k, &fit), MEZZO_ERR_INVALID);

@@ -1,6 +1,5 @@
 #include "study/analyse/stats.h"
 
-#include <lapacke.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -201,27 +200,49 @@ mz_interval mz_mean_interval(const double *x, size_t n, double level) {
 }
 
 // --- least squares -------------------------------------------------------------------------------------------------
-// Householder QR of a copy: R gives the standard errors, Qᵀy the coefficients.
-static mezzo_status solve(double *a, double *b, size_t n, size_t k, double *inverse, mz_ols *out) {
-    double tau[MZ_OLS_MAX], norm[MZ_OLS_MAX];
-    lapack_int rows = (lapack_int)n, cols = (lapack_int)k;
+// b - 2 v vᵀb / vᵀv over rows j and on; b's elements are `stride` apart.
+static void reflect(const double *v, double square, double *b, size_t stride, size_t j, size_t n) {
+    double dot = 0;
+    for (size_t i = j; i < n; i++)
+        dot += v[i] * b[i * stride];
+    for (size_t i = j; i < n; i++)
+        b[i * stride] -= 2 * dot / square * v[i];
+}
+
+// Householder QR in place: R in a's upper triangle, Qᵀb in b. v: room for n.
+static mezzo_status factor(double *a, double *b, double *v, size_t n, size_t k) {
     for (size_t j = 0; j < k; j++) {
-        norm[j] = 0;
-        for (size_t i = 0; i < n; i++)
-            norm[j] += a[i * k + j] * a[i * k + j];
-        norm[j] = sqrt(norm[j]);
-    }
-    if (LAPACKE_dgeqrf(LAPACK_ROW_MAJOR, rows, cols, a, cols, tau) != 0 ||
-        LAPACKE_dormqr(LAPACK_ROW_MAJOR, 'L', 'T', rows, 1, cols, a, cols, tau, b, 1) != 0)
-        return mz_fail(MEZZO_ERR_NUMERIC, "the regression's QR factorisation failed: a value is not finite");
-    for (size_t j = 0; j < k; j++)
-        if (!(fabs(a[j * k + j]) > 1e-10 * norm[j])) // what is left of a column after those before it
+        double whole = 0, left = 0; // of the column, and of what the columns before it leave; reflections keep `whole`
+        for (size_t i = 0; i < n; i++) {
+            v[i] = a[i * k + j];
+            whole += v[i] * v[i];
+            left += i < j ? 0 : v[i] * v[i];
+        }
+        if (!isfinite(whole))
+            return mz_fail(MEZZO_ERR_NUMERIC, "column %zu of the regression has a value that is not finite", j);
+        if (!(left > 1e-20 * whole))
             return mz_fail(MEZZO_ERR_INVALID, "column %zu of the regression is a combination of those before it", j);
-    for (size_t i = 0; i < k; i++)
-        for (size_t j = 0; j < k; j++)
-            inverse[i * k + j] = j >= i ? a[i * k + j] : 0;
-    if (LAPACKE_dtrtri(LAPACK_ROW_MAJOR, 'U', 'N', cols, inverse, cols) != 0)
-        return mz_fail(MEZZO_ERR_NUMERIC, "the regression's triangular factor has no inverse");
+        double norm = sqrt(left);
+        v[j] += v[j] < 0 ? -norm : norm; // the sign that cancels nothing
+        double square = 2 * norm * fabs(v[j]);
+        for (size_t c = j; c < k; c++)
+            reflect(v, square, a + c, k, j, n);
+        reflect(v, square, b, 1, j, n);
+    }
+    return MEZZO_OK;
+}
+
+// R gives the standard errors (its inverse), Qᵀy the coefficients.
+static mezzo_status solve(double *a, double *b, double *v, size_t n, size_t k, double *inverse, mz_ols *out) {
+    MEZZO_TRY(factor(a, b, v, n, k));
+    for (size_t j = 0; j < k; j++) {
+        for (size_t i = j + 1; i-- > 0;) { // back from the diagonal
+            double sum = i == j;
+            for (size_t m = i + 1; m <= j; m++)
+                sum -= a[i * k + m] * inverse[m * k + j];
+            inverse[i * k + j] = sum / a[i * k + i];
+        }
+    }
     for (size_t i = 0; i < k; i++)
         for (size_t j = i; j < k; j++)
             out->beta[i] += inverse[i * k + j] * b[j];
@@ -235,12 +256,12 @@ mezzo_status mz_ols_fit(const double *x, const double *y, size_t n, size_t k, mz
     if (k < 1 || k > MZ_OLS_MAX || n <= k)
         return mz_fail(MEZZO_ERR_INVALID,
                        "a regression of %zu observations on %zu columns: more observations are needed", n, k);
-    double *a = mz_alloc(n * k, sizeof *a), *b = mz_alloc(n, sizeof *b);
-    if (a == NULL || b == NULL)
+    double *a = mz_alloc(n * k, sizeof *a), *b = mz_alloc(n, sizeof *b), *v = mz_alloc(n, sizeof *v);
+    if (a == NULL || b == NULL || v == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     memcpy(a, x, n * k * sizeof *a);
     memcpy(b, y, n * sizeof *b);
-    MEZZO_TRY_GOTO(status, solve(a, b, n, k, inverse, out));
+    MEZZO_TRY_GOTO(status, solve(a, b, v, n, k, inverse, out));
     double rss = 0, tss = 0, mean = mz_mean(y, n);
     for (size_t i = 0; i < n; i++) {
         double fit = 0;
@@ -249,6 +270,8 @@ mezzo_status mz_ols_fit(const double *x, const double *y, size_t n, size_t k, mz
         rss += (y[i] - fit) * (y[i] - fit);
         tss += (y[i] - mean) * (y[i] - mean);
     }
+    if (!isfinite(rss))
+        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_NUMERIC, "the regression: a value to be explained is not finite"));
     out->sigma = sqrt(rss / (double)(n - k));
     out->r2 = tss > 0 ? 1 - rss / tss : (double)NAN;
     for (size_t i = 0; i < k; i++) {
@@ -260,5 +283,6 @@ mezzo_status mz_ols_fit(const double *x, const double *y, size_t n, size_t k, mz
 fail:
     mz_free(a);
     mz_free(b);
+    mz_free(v);
     return status;
 }

@@ -41,7 +41,7 @@ typedef struct mz_sign_test {
 // How likely is a split at least this uneven if either side were as likely? Binomial(wins + losses, 1/2).
 mz_sign_test mz_sign(int64_t wins, int64_t losses, int64_t ties);
 
-// y ≈ X·beta by QR (LAPACK). x: [n, k] row-major, with the column of ones if an intercept is wanted. INVALID: n ≤ k, or
+// y ≈ X·beta by QR. x: [n, k] row-major, with the column of ones if an intercept is wanted. INVALID: n ≤ k, or
 // columns that depend on each other, naming the first such column's index.
 #define MZ_OLS_MAX 16
 typedef struct mz_ols {

@@ -197,10 +197,13 @@ static mezzo_status take_turn(verifier *v, side *s, int64_t to) {
     return add_data(s, to - from);
 }
 
-static void show(verifier *v, const side *s, int which, double share) {
+// Losses are told of the same step: in turns, when both runs have taken it.
+static void show(verifier *v, int first, int last, double share) {
     mz_verify_progress *p = &v->progress;
-    p->step = mz_trial_steps(s->trial);
-    p->loss[which] = mz_trial_last(s->trial)->loss;
+    for (int which = first; which <= last; which++) {
+        p->step = mz_trial_steps(v->sides[which].trial);
+        p->loss[which] = mz_trial_last(v->sides[which].trial)->loss;
+    }
     p->seconds = mz_seconds() - v->started;
     double done = ((double)(p->seed - 1) + share) / (double)p->seeds;
     p->seconds_left = done > 0 ? p->seconds * (1 - done) / done : (double)NAN;
@@ -215,7 +218,7 @@ static mezzo_status train_in_turns(verifier *v) {
         for (int i = 0; i < 2; i++) {
             int which = (int)((turn + i + (int64_t)v->progress.seed) % 2); // who is first alternates
             MEZZO_TRY(take_turn(v, &v->sides[which], to));
-            show(v, &v->sides[which], which, ((double)(to - (i == 0 ? v->turn / 2 : 0))) / (double)steps);
+            show(v, 0, i == 0 ? -1 : 1, (double)(step + to + i * (to - step)) / 2 / (double)steps);
         }
     }
     return MEZZO_OK;
@@ -226,7 +229,7 @@ static mezzo_status train_alone(verifier *v, int which) {
     for (int64_t step = 0; step < steps; step += v->turn) {
         int64_t to = step + v->turn < steps ? step + v->turn : steps;
         MEZZO_TRY(take_turn(v, &v->sides[which], to));
-        show(v, &v->sides[which], which, (which + (double)to / (double)steps) / 2);
+        show(v, which, which, (1 - which + (double)to / (double)steps) / 2); // the candidate goes first
     }
     return MEZZO_OK;
 }
@@ -281,6 +284,7 @@ static mezzo_status run_pair(verifier *v, uint64_t seed) {
     snprintf(text, sizeof text, "%llu", (unsigned long long)seed);
     *pair = (mz_verify_pair){.seed = seed};
     v->progress.loss[0] = v->progress.loss[1] = (double)NAN;
+    v->progress.step = 0;
     MEZZO_TRY(set(v->o, "train.seed", text));
     mezzo_status status = run_both(v, pair);
     for (int i = 0; i < 2; i++)

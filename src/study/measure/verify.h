@@ -85,7 +85,7 @@ bool mz_verify_passed(const mz_verify_result *r);
 typedef struct mz_verify_progress {
     int seed, seeds; // which of how many
     int64_t step, steps;
-    double loss[2];
+    double loss[2]; // of fp32 and the candidate, both after `step`; NaN before the first
     double seconds, seconds_left;
 } mz_verify_progress;
 typedef void (*mz_verify_fn)(void *user, const mz_verify_progress *progress);
