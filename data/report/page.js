@@ -28,6 +28,10 @@
             return x.toExponential(2);
         return x.toLocaleString("en-US", { maximumFractionDigits: digits === undefined ? 4 : digits });
     }
+    function tick(value, index, ticks) { // an axis of small numbers: 2.5e-5, not 2.500000E-5
+        const small = this.type === "linear" && value !== 0 && ticks.every((t) => Math.abs(t.value) < 1e-3);
+        return small ? Number(value.toPrecision(3)).toExponential().replace("e-", "e−") : Chart.Ticks.formatters[this.type === "linear" ? "numeric" : "logarithmic"].call(this, value, index, ticks);
+    }
     const mib = (x) => (x === null || x === undefined ? "–" : show(x / 1048576, 1) + " MiB");
 
     // --- the runs, and what sets them apart
@@ -61,6 +65,8 @@
         runs.forEach((r) => {
             if (r.health)
                 add(health, "p", (runs.length > 1 ? r.name + ": " : "") + r.health.text, { class: r.health.healthy ? "good" : "bad" });
+            if (r.decision && !r.decision.endsWith(", as asked"))
+                add(health, "p", (runs.length > 1 ? r.name + ", " : "") + "precision " + r.decision, { class: "hint" });
         });
     }
 
@@ -171,10 +177,10 @@
                 onHover: (event, active) => readout(chart, caption, note, active),
                 scales: {
                     x: { type: "linear", title: { display: true, text: "step" }, grid: {}, ticks: { maxRotation: 0 } },
-                    y: { type: spec.log ? "logarithmic" : "linear", title: { display: true, text: spec.unit }, grid: {}, ticks: {}, min: still ? 0 : undefined, suggestedMax: still ? Math.max(1, 2 * level) : undefined },
+                    y: { type: spec.log ? "logarithmic" : "linear", title: { display: true, text: spec.unit }, grid: {}, ticks: { callback: tick }, min: still ? 0 : undefined, suggestedMax: still ? Math.max(1, 2 * level) : undefined },
                 },
                 plugins: {
-                    legend: { display: sets.length > 1, labels: { boxWidth: 14 } },
+                    legend: { display: sets.length > 1, labels: { boxWidth: 22, boxHeight: 0 } }, // a piece of the line
                     tooltip: {
                         callbacks: {
                             title: (items) => (items.length > 0 ? "step " + show(items[0].raw.x, 0) : ""),

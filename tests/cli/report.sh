@@ -105,6 +105,7 @@ browse low/report.html
 shows "$OUT" '"problems":[]' '"asked":0' chart-loss chart-validation chart-lr chart-norm chart-scale chart-throughput chart-step chart-memory
 ! grep -q '=none' "$OUT" || fail "pointing at a chart shows no value"
 [[ $(grep -o '"step [0-9]*: ' "$OUT" | wc -l) -ge 8 ]] || fail "the arrow keys show no values"
+shows low/report.html '"decision":"' # which precision ran, and why
 browse both.html
 shows "$OUT" '"problems":[]' '"asked":0' chart-difference "full: " "low: "
 browse marked/report.html

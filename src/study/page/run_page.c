@@ -278,6 +278,7 @@ static mezzo_status add_run(mz_text *t, const mz_run_log *log) {
     mz_text_addf(t, "{");
     add_words(t, "name", slash != NULL && slash[1] != '\0' ? slash + 1 : log->folder);
     add_words(t, "precision", mz_run_log_text(log, "amp/precision"));
+    add_words(t, "decision", mz_run_log_text(log, "run/precision"));
     add_words(t, "device", mz_run_log_text(log, "run/device"));
     add_words(t, "model", mz_run_log_text(log, "run/model"));
     add_member(t, "last_step", (double)log->last_step);
