@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench/cpu_plots.sh [MATMUL.csv [STEPS.csv PEERS.csv]]
 # Draws docs/figures/cpu-matmul.svg from bench/cpu.sh matmul's rows, and docs/figures/cpu-steps.svg from its steps and peers, each with the
-# gnuplot script beside it. Axes end at the peak that was measured in the same run: what is empty is what is not reached.
+# gnuplot script beside it. The products' axes end at the peak that was measured in the same run: what is empty is what is not reached.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 results=$root/bench/results out=$root/docs/figures
@@ -88,7 +88,9 @@ set style fill solid 0.9 noborder
 set boxwidth 0.7
 set xtics rotate by 30 right font ",10"
 set grid ytics lc rgb "#dddddd"
-set ylabel "TFLOP/s of the model (6 × parameters × tokens)"
+set ylabel "TFLOP/s (6 × parameters × tokens)"
+set bmargin 6
+set offsets 0,0,graph 0.1,0
 unset key
 set multiplot layout 2,2
 G
@@ -96,9 +98,9 @@ G
         for model in gpt6x384 gpt2-124M; do
             name=${model//-/_}_$n
             [[ -n $(bars $model "$n") ]] || continue
-            echo "set title \"$model, $n threads\""
-            echo "set yrange [0:$(awk -v one="$(peak 1 bf16_amx)" -v n="$n" 'BEGIN { print one * n }')]"
-            echo "plot \$$name using 0:2:(\$3 == 1 ? 0x1b6ca8 : 0xe07b39):xtic(1) with boxes lc rgb variable"
+            echo "set title \"$model, $n threads (the tiles' measured BF16 peak: $(awk -v one="$(peak 1 bf16_amx)" -v n="$n" 'BEGIN { printf "%.1f", one * n }'))\""
+            echo "set yrange [0:*]"
+            echo "plot \$$name using 0:2:(\$3 == 1 ? 0x1b6ca8 : 0xe07b39):xtic(1) with boxes lc rgb variable, '' using 0:2:(sprintf('%.2f', \$2)) with labels offset 0,0.6 font ',10'"
         done
     done
     echo "unset multiplot"

@@ -6,7 +6,7 @@ set xlabel "step (16 × 256 characters)"
 set ylabel "loss (nats)"
 set yrange [1.4:3.5]
 set grid ytics lc rgb "#dddddd"
-set label "nanoGPT's best after 5,000 steps of 64 × 256: 1.4697" at 1000,1.5 right
+set label "nanoGPT's best after 5,000 steps of 64 × 256: 1.4697" at 990,1.54 right
 csv = "../../bench/results/nanogpt-cpu.csv"
 of(precision, column) = sprintf("< grep '^%s,' %s | awk -F, '$%d != \"\"'", precision, csv, column)
 plot of("fp32", 3) using 2:3 with lines lc rgb "#e07b39" title "training, fp32", \

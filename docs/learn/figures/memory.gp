@@ -11,21 +11,21 @@ set style line 91 lc rgb '#dddddd' lw 1
 set border lw 1.2
 set tics nomirror
 $bars << EOD
-"fp32 adamw" 0.463574 0 0.463574 0.927384 6.10996 0.0201796
-"fp32 sgd" 0.463574 0 0.463574 0.46381 6.10996 0.0189102
-"fp32 sgd-plain" 0.463574 0 0.463574 0.00023526 6.10996 0.0176409
-"bf16 adamw" 0.463574 0.230251 0.463574 0.927384 3.35091 0.0196803
-"bf16 adamw split" 0.305217 0.230251 0.463574 0.927384 3.35091 0.0201437
-"bf16 adamw stochastic" 0.146859 0.230251 0.463574 0.927384 3.35091 0.0206072
-"bf16 sgd" 0.463574 0.230251 0.463574 0.46381 3.35091 0.0184109
-"bf16 sgd split" 0.305217 0.230251 0.463574 0.46381 3.35091 0.0187199
-"bf16 sgd stochastic" 0.146859 0.230251 0.463574 0.46381 3.35091 0.0190289
-"bf16 sgd-plain" 0.463574 0.230251 0.463574 0.00023526 3.35091 0.0171416
-"bf16 sgd-plain split" 0.305217 0.230251 0.463574 0.00023526 3.35091 0.0172961
-"bf16 sgd-plain stochastic" 0.146859 0.230251 0.463574 0.00023526 3.35091 0.0174506
-"fp16 adamw" 0.463574 0.230251 0.463574 0.927384 3.35091 0.0196803
-"fp16 sgd" 0.463574 0.230251 0.463574 0.46381 3.35091 0.0184109
-"fp16 sgd-plain" 0.463574 0.230251 0.463574 0.00023526 3.35091 0.0171416
+"fp32 adamw" 0.463574 0 0.463574 0.927388 6.10996 0.0318983
+"fp32 sgd" 0.463574 0 0.463574 0.463814 6.10996 0.030629
+"fp32 sgd-plain" 0.463574 0 0.463574 0.000239678 6.10996 0.0293596
+"bf16 adamw" 0.463574 0.230251 0.463574 0.927388 3.35091 0.031399
+"bf16 adamw split" 0.305217 0.230251 0.463574 0.927388 3.35091 0.0318625
+"bf16 adamw stochastic" 0.146859 0.230251 0.463574 0.927388 3.35091 0.032326
+"bf16 sgd" 0.463574 0.230251 0.463574 0.463814 3.35091 0.0301297
+"bf16 sgd split" 0.305217 0.230251 0.463574 0.463814 3.35091 0.0304387
+"bf16 sgd stochastic" 0.146859 0.230251 0.463574 0.463814 3.35091 0.0307477
+"bf16 sgd-plain" 0.463574 0.230251 0.463574 0.000239678 3.35091 0.0288603
+"bf16 sgd-plain split" 0.305217 0.230251 0.463574 0.000239678 3.35091 0.0290148
+"bf16 sgd-plain stochastic" 0.146859 0.230251 0.463574 0.000239678 3.35091 0.0291693
+"fp16 adamw" 0.463574 0.230251 0.463574 0.927388 3.35091 0.031399
+"fp16 sgd" 0.463574 0.230251 0.463574 0.463814 3.35091 0.0301297
+"fp16 sgd-plain" 0.463574 0.230251 0.463574 0.000239678 3.35091 0.0288603
 EOD
 set title 'gpt2-124M, 124,439,808 parameters, 8 x 1024 tokens' noenhanced
 set ylabel 'GiB'
@@ -35,9 +35,9 @@ set style fill solid 0.95 border lc rgb 'white'
 set boxwidth 0.72
 set grid ytics ls 91
 set key outside right center noenhanced invert
-set yrange [0:8.62344]
+set yrange [0:8.63611]
 set xtics rotate by -35 noenhanced
-draw = "plot $bars using 2:xtic(1) lc rgb '#0072b2' title 'weights', $bars using 3 lc rgb '#56b4e9' title 'shadows', $bars using 4 lc rgb '#009e73' title 'gradients', $bars using 5 lc rgb '#e69f00' title 'optimizer', $bars using 6 lc rgb '#d55e00' title 'activations', $bars using 7 lc rgb '#999999' title 'workspace'"
+draw = "plot $bars using 2:xtic(1) lc rgb '#0072b2' title 'weights', $bars using 3 lc rgb '#56b4e9' title 'low-precision copies', $bars using 4 lc rgb '#009e73' title 'gradients', $bars using 5 lc rgb '#e69f00' title 'optimizer', $bars using 6 lc rgb '#d55e00' title 'activations', $bars using 7 lc rgb '#999999' title 'workspace'"
 set terminal pngcairo size 960,540 font 'DejaVu Sans,11' background rgb 'white'
 set output 'memory.png'
 @draw

@@ -213,7 +213,7 @@ static mezzo_status boundary(const mz_analysis *a, const char *folder, const cha
     add_token_axis(a, &t);
     mz_text_addf(&t,
                  "set title 'Speedup of %s over %s: median and quartiles of %zu exact-shape pairs'\n"
-                 "set ylabel 'speedup'\nset key top left Left reverse\nset yrange [0:1.2<*]\n"
+                 "set ylabel 'speedup'\nset key outside right center\nset yrange [0:1.2<*]\n"
                  "draw = \"plot ",
                  a->study->candidate, a->study->baseline, a->study->n_pairs);
     add_lines(a, &t);
@@ -223,7 +223,7 @@ static mezzo_status boundary(const mz_analysis *a, const char *folder, const cha
             &t, ", $crossings using 1:2:3:4 with xerrorbars lc rgb 'black' lw 2 pt 6 ps 1.6 title 'crossing, 95 %% "
                 "interval'");
     mz_text_addf(&t, "\"\n");
-    mezzo_status status = mz_figure_write(folder, name, &t, 900, 560);
+    mezzo_status status = mz_figure_write(folder, name, &t, 1040, 520);
     mz_text_free(&t);
     return status;
 }

@@ -4,7 +4,8 @@
 
 mezzo_status mz_memory_draw(const char *folder, const char *name, const char *title, const mz_memory_bar *bars, int n,
                             size_t limit) {
-    static const char *const parts[] = {"weights", "shadows", "gradients", "optimizer", "activations", "workspace"};
+    static const char *const parts[] = {"weights",   "low-precision copies", "gradients",
+                                        "optimizer", "activations",          "workspace"};
     static const char *const colours[] = {"#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#999999"};
     mz_text t = {0};
     double most = (double)limit;
