@@ -76,6 +76,7 @@ static mezzo_status open_best(int threads, mezzo_device **out) {
 }
 
 mezzo_status mezzo_device_open(const char *name, int threads, mezzo_device **out) {
+    MZ_REQUIRE(out);
     *out = NULL;
     if (name == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "no device name: use cpu, cuda, cuda:N, ref or auto");
@@ -100,12 +101,14 @@ void mezzo_device_close(mezzo_device *device) {
 }
 
 mezzo_status mezzo_device_describe(mezzo_device *device, mezzo_device_info *out) {
+    MZ_REQUIRE(device, out);
     MEZZO_TRY(device->backend->describe(device, out));
     return MEZZO_OK;
 }
 
 // --- measuring -----------------------------------------------------------------------------------------------------
 mezzo_status mezzo_device_telemetry(mezzo_device *device, mezzo_telemetry *out) {
+    MZ_REQUIRE(device, out);
     *out = (mezzo_telemetry){.watts = NAN, .joules = NAN, .celsius = NAN, .clock_mhz = NAN, .memory_clock_mhz = NAN};
     out->memory_allocated = device->allocated;
     out->memory_peak = device->peak;
@@ -115,7 +118,8 @@ mezzo_status mezzo_device_telemetry(mezzo_device *device, mezzo_telemetry *out) 
 }
 
 void mezzo_device_reset_peak(mezzo_device *device) {
-    device->peak = device->allocated;
+    if (device != NULL)
+        device->peak = device->allocated;
 }
 
 static mezzo_status check_mark(int mark) {
@@ -125,6 +129,7 @@ static mezzo_status check_mark(int mark) {
 }
 
 mezzo_status mezzo_device_mark(mezzo_device *device, int mark) {
+    MZ_REQUIRE(device);
     MEZZO_TRY(check_mark(mark));
     if (device->backend->mark != NULL)
         MEZZO_TRY(device->backend->mark(device, mark));
@@ -134,6 +139,7 @@ mezzo_status mezzo_device_mark(mezzo_device *device, int mark) {
 }
 
 mezzo_status mezzo_device_elapsed(mezzo_device *device, int from, int to, double *seconds) {
+    MZ_REQUIRE(device, seconds);
     MEZZO_TRY(check_mark(from));
     MEZZO_TRY(check_mark(to));
     if (device->backend->elapsed != NULL)

@@ -42,6 +42,7 @@ static mezzo_status without(const mezzo_device_info *info, mezzo_precision asked
 
 mezzo_status mezzo_precision_resolve(mezzo_device *device, mezzo_precision requested, mezzo_precision *effective,
                                      char *reason, size_t size) {
+    MZ_REQUIRE(device, effective);
     mezzo_device_info info;
     MEZZO_TRY(mezzo_device_describe(device, &info));
     char unused[1];

@@ -38,6 +38,16 @@ mezzo_status mz_context(mezzo_status status, const char *fmt, ...) __attribute__
         }                                                                                                              \
     } while (0)
 
+// A function that anybody may call begins with this: MEZZO_ERR_INVALID names the first argument that is NULL.
+#define MZ_REQUIRE(...)                                                                                                \
+    do {                                                                                                               \
+        const void *const mz_given[] = {__VA_ARGS__};                                                                  \
+        for (size_t mz_i = 0; mz_i < sizeof mz_given / sizeof *mz_given; mz_i++)                                       \
+            if (mz_given[mz_i] == NULL)                                                                                \
+                return mz_fail_null(__FILE__, __LINE__, __func__, #__VA_ARGS__, mz_i);                                 \
+    } while (0)
+mezzo_status mz_fail_null(const char *file, int line, const char *func, const char *names, size_t which);
+
 // --- formats -------------------------------------------------------------------------------------------------------
 double mz_dtype_largest(mezzo_dtype dtype); // the largest finite number; 0: integers
 double mz_unit_roundoff(mezzo_dtype dtype); // the largest relative error of rounding to nearest; 0: integers

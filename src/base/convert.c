@@ -381,6 +381,8 @@ static bool convert_common(const char *src, mezzo_dtype from, char *dst, mezzo_d
 
 mezzo_status mezzo_convert(const void *src, mezzo_dtype src_dtype, void *dst, mezzo_dtype dst_dtype, size_t n) {
     MEZZO_TRY(check_pair(src_dtype, dst_dtype));
+    if (n > 0)
+        MZ_REQUIRE(src, dst);
     size_t src_size = mezzo_dtype_size(src_dtype), dst_size = mezzo_dtype_size(dst_dtype);
     if (src_dtype == dst_dtype || (src_dtype == MEZZO_TF32 && dst_dtype == MEZZO_F32)) {
         if (n > 0)

@@ -160,6 +160,7 @@ static mezzo_status unknown(const char *name, const char *word) {
 }
 
 mezzo_status mezzo_precision_parse(const char *name, mezzo_precision *out) {
+    MZ_REQUIRE(name, out);
     char word[WORD_BYTES];
     plain(name, word);
     for (int p = 0; p < (int)ROWS; p++)

@@ -61,6 +61,13 @@ mezzo_status mz_fail_at(mezzo_status status, const char *file, int line, const c
     return mz_trace(status, file, line, func);
 }
 
+// `names` are the arguments as they were written, separated by ", ".
+mezzo_status mz_fail_null(const char *file, int line, const char *func, const char *names, size_t which) {
+    for (; which > 0; which--)
+        names += strcspn(names, ",") + strlen(", ");
+    return mz_fail_at(MEZZO_ERR_INVALID, file, line, func, "%s: %.*s is NULL", func, (int)strcspn(names, ","), names);
+}
+
 mezzo_status mz_trace(mezzo_status status, const char *file, int line, const char *func) {
     if (status == MEZZO_OK)
         return status;

@@ -242,6 +242,12 @@ static mezzo_status remove_dropped(const char *folder, const mz_manifest *m) {
 }
 
 // Numbers that a load would refuse, or under which nothing could be found again.
+static mezzo_status check_objects(const mezzo_checkpoint *c) {
+    if (c->params != NULL && c->optimizer != NULL && c->optimizer->params != c->params)
+        return mz_fail(MEZZO_ERR_INVALID, "a checkpoint's optimizer owns other parameters than the checkpoint's");
+    return MEZZO_OK;
+}
+
 static mezzo_status check_numbers(const mezzo_checkpoint *c) {
     if (c->params == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "a checkpoint needs parameters");
@@ -301,6 +307,9 @@ mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *c
     if (folder == NULL || checkpoint == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "a checkpoint is saved into a folder; NULL was given");
     MEZZO_TRY(check_numbers(checkpoint));
+    MEZZO_TRY(check_objects(checkpoint));
+    if (keep_last < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "the newest %lld checkpoints: use 0 for all, or more", (long long)keep_last);
     MEZZO_TRY(mz_dir_create(folder));
     MEZZO_TRY(mz_lock_take(folder, &lock));
     mezzo_status status = save_locked(folder, checkpoint, keep_last, path, size);
@@ -310,6 +319,7 @@ mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *c
 
 // --- loading -------------------------------------------------------------------------------------------------------
 mezzo_status mezzo_checkpoint_describe(const char *path, mezzo_checkpoint *checkpoint) {
+    MZ_REQUIRE(path, checkpoint);
     mz_checkpoint_state state;
     char *file = mz_format("%s/state.json", path);
     if (file == NULL)
@@ -383,6 +393,7 @@ static mezzo_status check_state(const char *path, const mezzo_checkpoint *c, con
 }
 
 mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoint) {
+    MZ_REQUIRE(path, checkpoint);
     mezzo_status status = MEZZO_OK;
     mezzo_checkpoint read = *checkpoint;
     mz_checkpoint_state state;
@@ -390,6 +401,7 @@ mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoin
     tensor_list params = {0}, moment_list = {0};
     const int parts = (checkpoint->params != NULL ? MZ_CHECKPOINT_WEIGHTS : 0) |
                       (checkpoint->optimizer != NULL ? MZ_CHECKPOINT_MOMENTS : 0); // what is read is what is checked
+    MEZZO_TRY(check_objects(checkpoint));
     MEZZO_TRY_GOTO(status, mz_checkpoint_verify(path, parts, &read, &state));
     MEZZO_TRY_GOTO(status, check_state(path, checkpoint, &state));
     MEZZO_TRY_GOTO(status, mz_checkpoint_check_sound(path, parts, &state));

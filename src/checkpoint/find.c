@@ -187,6 +187,7 @@ static mezzo_status find_in(const mz_manifest *m, bool best, bool strict, search
 }
 
 mezzo_status mezzo_checkpoint_find(const char *folder, bool best, char *path, size_t size) {
+    MZ_REQUIRE(folder, path);
     return mz_checkpoint_find(folder, best, false, MZ_CHECKPOINT_WHOLE, path, size);
 }
 

@@ -162,6 +162,7 @@ static mezzo_status check_options(const mezzo_corpus_options *o) {
 }
 
 mezzo_status mezzo_corpus_open(const mezzo_corpus_options *options, mezzo_corpus **out) {
+    MZ_REQUIRE(options, out);
     *out = NULL;
     MEZZO_TRY(check_options(options));
     mezzo_corpus *corpus = mz_alloc(1, sizeof *corpus);
@@ -191,14 +192,17 @@ void mezzo_corpus_free(mezzo_corpus *corpus) {
 }
 
 const mezzo_tokenizer *mezzo_corpus_tokenizer(const mezzo_corpus *corpus) {
+    if (corpus == NULL)
+        return NULL;
     return corpus->tokenizer;
 }
 
 uint64_t mezzo_corpus_tokens(const mezzo_corpus *corpus, mezzo_corpus_part split) {
-    return corpus->splits[split].tokens;
+    return corpus != NULL && (size_t)split < MZ_COUNT(corpus->splits) ? corpus->splits[split].tokens : 0;
 }
 
 mezzo_status mezzo_corpus_check(const mezzo_corpus *corpus, int32_t vocab) {
+    MZ_REQUIRE(corpus);
     if (vocab < 1)
         return mz_fail(MEZZO_ERR_INVALID, "a vocabulary of %d tokens", (int)vocab);
     for (size_t s = 0; s < MZ_COUNT(corpus->splits); s++)
@@ -259,6 +263,9 @@ static mezzo_status check_sources(const mezzo_corpus *corpus, const char *folder
 }
 
 mezzo_status mezzo_corpus_save(const mezzo_corpus *corpus, const char *folder, mezzo_shard_format format) {
+    MZ_REQUIRE(corpus, folder);
+    if (format != MEZZO_SHARD_LLMC && format != MEZZO_SHARD_NANOGPT)
+        return mz_fail(MEZZO_ERR_INVALID, "shards are MEZZO_SHARD_LLMC or MEZZO_SHARD_NANOGPT, not %d", (int)format);
     unsigned width = fits_16_bits(corpus) ? 2 : 4;
     MEZZO_TRY(check_sources(corpus, folder));
     MEZZO_TRY(mz_dir_create(folder));

@@ -31,6 +31,9 @@ static mezzo_status check_options(const mezzo_corpus *corpus, mezzo_loader_optio
                        "a batch of %lld sequences of %lld tokens; both must be 1 or more, and their "
                        "product at most %d",
                        (long long)o->batch, (long long)o->length, INT32_MAX);
+    if ((size_t)o->split >= MZ_COUNT(corpus->splits) ||
+        (o->order != MEZZO_LOADER_RANDOM && o->order != MEZZO_LOADER_SEQUENTIAL))
+        return mz_fail(MEZZO_ERR_INVALID, "a loader has no split %d or no order %d", (int)o->split, (int)o->order);
     const mezzo_tokenizer *tok = corpus->tokenizer;
     if (o->vocab < 0 || (o->vocab == 0 && !tok))
         return mz_fail(MEZZO_ERR_INVALID,
@@ -62,6 +65,7 @@ static mezzo_status fail_too_short(const mz_stream *stream, const mezzo_loader_o
 }
 
 mezzo_status mezzo_loader_create(const mezzo_corpus *corpus, const mezzo_loader_options *options, mezzo_loader **out) {
+    MZ_REQUIRE(corpus, options, out);
     *out = NULL;
     mezzo_loader_options o = *options;
     MEZZO_TRY(check_options(corpus, &o));
@@ -153,6 +157,7 @@ static mezzo_status fill_row(const mezzo_loader *loader, uint64_t place, int32_t
 }
 
 mezzo_status mezzo_loader_batch(const mezzo_loader *loader, uint64_t k, int32_t *inputs, int32_t *targets) {
+    MZ_REQUIRE(loader, inputs, targets);
     const mezzo_loader_options *o = &loader->options;
     size_t batch = (size_t)o->batch, length = (size_t)o->length;
     if (o->order == MEZZO_LOADER_SEQUENTIAL)
@@ -170,20 +175,26 @@ mezzo_status mezzo_loader_batch(const mezzo_loader *loader, uint64_t k, int32_t 
 }
 
 mezzo_status mezzo_loader_next(mezzo_loader *loader, int32_t *inputs, int32_t *targets) {
+    MZ_REQUIRE(loader, inputs, targets);
     MEZZO_TRY(mezzo_loader_batch(loader, loader->position, inputs, targets));
     loader->position++;
     return MEZZO_OK;
 }
 
 uint64_t mezzo_loader_position(const mezzo_loader *loader) {
+    if (loader == NULL)
+        return 0;
     return loader->position;
 }
 
 void mezzo_loader_seek(mezzo_loader *loader, uint64_t position) {
-    loader->position = position;
+    if (loader != NULL)
+        loader->position = position;
 }
 
 uint64_t mezzo_loader_batches(const mezzo_loader *loader) {
+    if (loader == NULL)
+        return 0;
     const mezzo_loader_options *o = &loader->options;
     uint64_t batch = (uint64_t)o->batch;
     if (o->order == MEZZO_LOADER_SEQUENTIAL)
@@ -193,6 +204,8 @@ uint64_t mezzo_loader_batches(const mezzo_loader *loader) {
 }
 
 uint64_t mezzo_loader_targets(const mezzo_loader *loader) {
+    if (loader == NULL)
+        return 0;
     uint64_t targets = 0;
     for (size_t i = 0; i < loader->stream->count; i++) {
         uint64_t tokens = loader->stream->segments[i].tokens.count;

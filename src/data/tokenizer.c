@@ -97,6 +97,7 @@ size_t mz_cut_character(const char *text, size_t from, size_t to) {
 }
 
 mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out) {
+    MZ_REQUIRE(path, out);
     *out = NULL;
     if (mz_path_is_dir(path))
         return load_folder(path, out);
@@ -111,6 +112,7 @@ mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out) {
 }
 
 mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path) {
+    MZ_REQUIRE(tok, path);
     mz_json_begin();
     json_t *object = json_pack("{s:s, s:i, s:s, s:i}", "format", FORMAT, "version", VERSION, "kind", tok->kind->name,
                                "vocab_size", (int)tok->vocab);
@@ -129,14 +131,20 @@ void mezzo_tokenizer_free(mezzo_tokenizer *tok) {
 }
 
 const char *mezzo_tokenizer_kind(const mezzo_tokenizer *tok) {
+    if (tok == NULL)
+        return NULL;
     return tok->kind->name;
 }
 
 int32_t mezzo_tokenizer_vocab(const mezzo_tokenizer *tok) {
+    if (tok == NULL)
+        return 0;
     return tok->vocab;
 }
 
 size_t mezzo_tokenizer_max_bytes(const mezzo_tokenizer *tok) {
+    if (tok == NULL)
+        return 0;
     return tok->max_bytes;
 }
 
@@ -148,16 +156,23 @@ mezzo_status mz_tokenizer_encode_piece(const mezzo_tokenizer *tok, const char *t
 
 mezzo_status mezzo_tokenizer_encode(const mezzo_tokenizer *tok, const char *text, size_t n, int32_t *tokens,
                                     size_t *count) {
+    MZ_REQUIRE(tok, count);
+    if (n > 0)
+        MZ_REQUIRE(text, tokens);
     return mz_tokenizer_encode_piece(tok, text, n, 0, tokens, count);
 }
 
 const char *mezzo_tokenizer_bytes(const mezzo_tokenizer *tok, int32_t token, size_t *n) {
-    *n = 0;
-    return token < 0 || token >= tok->vocab ? NULL : tok->kind->bytes(tok, token, n);
+    if (n != NULL)
+        *n = 0;
+    return tok == NULL || n == NULL || token < 0 || token >= tok->vocab ? NULL : tok->kind->bytes(tok, token, n);
 }
 
 mezzo_status mezzo_tokenizer_decode(const mezzo_tokenizer *tok, const int32_t *tokens, size_t count, char *text,
                                     size_t *n) {
+    MZ_REQUIRE(tok, text, n);
+    if (count > 0)
+        MZ_REQUIRE(tokens);
     size_t at = 0;
     for (size_t i = 0; i < count; i++) {
         size_t width;

@@ -45,6 +45,7 @@ static mezzo_status create(mz_bpe *bpe, const mz_tokenizer_kind *kind, mezzo_tok
 }
 
 mezzo_status mezzo_tokenizer_create_gpt2(mezzo_tokenizer **out) {
+    MZ_REQUIRE(out);
     const mz_bpe_text merges = {"GPT-2's merges", (const char *)mz_gpt2_merges, mz_gpt2_merges_size};
     mz_bpe bpe;
     *out = NULL;
@@ -53,6 +54,7 @@ mezzo_status mezzo_tokenizer_create_gpt2(mezzo_tokenizer **out) {
 }
 
 mezzo_status mezzo_tokenizer_create_bpe(const char *vocab_path, const char *merges_path, mezzo_tokenizer **out) {
+    MZ_REQUIRE(merges_path, out);
     mezzo_status status = MEZZO_OK;
     mz_bpe bpe = {0};
     mz_bpe_text vocab = {.where = vocab_path}, merges = {.where = merges_path};
@@ -150,6 +152,7 @@ static mezzo_status save_merges(const json_t *lines, const char *folder) {
 }
 
 mezzo_status mezzo_tokenizer_save_bpe(const mezzo_tokenizer *tok, const char *folder) {
+    MZ_REQUIRE(tok, folder);
     if (tok->kind != &mz_tokenizer_bpe && tok->kind != &mz_tokenizer_gpt2)
         return mz_fail(MEZZO_ERR_INVALID, "a %s tokenizer has no merges to write to vocab.json and merges.txt",
                        tok->kind->name);

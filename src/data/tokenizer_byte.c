@@ -8,6 +8,7 @@ typedef struct byte_tokenizer {
 } byte_tokenizer;
 
 mezzo_status mezzo_tokenizer_create_byte(mezzo_tokenizer **out) {
+    MZ_REQUIRE(out);
     *out = NULL;
     byte_tokenizer *tok = mz_alloc(1, sizeof *tok);
     if (!tok)

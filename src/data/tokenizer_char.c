@@ -84,7 +84,10 @@ fail:
 }
 
 mezzo_status mezzo_tokenizer_create_char(const char *text, size_t n, mezzo_tokenizer **out) {
+    MZ_REQUIRE(out);
     *out = NULL;
+    if (n > 0)
+        MZ_REQUIRE(text);
     mz_char_set *set = mz_alloc(1, sizeof *set);
     if (!set)
         return MEZZO_ERR_MEMORY;

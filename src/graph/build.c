@@ -2,11 +2,23 @@
 #include "base/precision.h"
 #include "graph/graph.h"
 
+// Nothing more is built: an error before this, or no graph at all.
+static bool broken(const mezzo_graph *g) {
+    if (g == NULL)
+        mz_fail(MEZZO_ERR_INVALID, "an op was added to a graph that is NULL");
+    return g == NULL || g->status != MEZZO_OK;
+}
+
 static void remember(mezzo_graph *g, mezzo_status status) {
-    if (g->status != MEZZO_OK)
+    if (g == NULL || g->status != MEZZO_OK)
         return;
     g->status = status;
     g->message = mz_strdup(mezzo_error_message());
+}
+
+// A value of another graph is told where its number does not exist here.
+static bool has(const mezzo_graph *g, mezzo_value v) {
+    return g != NULL && v.id >= 0 && (size_t)v.id < g->n_values;
 }
 
 static mezzo_value failed(mezzo_graph *g, mezzo_status status) {
@@ -15,6 +27,8 @@ static mezzo_value failed(mezzo_graph *g, mezzo_status status) {
 }
 
 static mezzo_status check_shape(const char *name, int rank, const int64_t *shape, mz_shape *out) {
+    if (name == NULL || shape == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "a value of the graph needs a name and a shape; NULL was given");
     if (rank < 1 || rank > MEZZO_MAX_RANK)
         return mz_fail(MEZZO_ERR_INVALID, "%s: %d dimensions, must be 1 to %d", name, rank, MEZZO_MAX_RANK);
     out->rank = rank;
@@ -57,7 +71,7 @@ static mezzo_status add_input(mezzo_graph *g, const char *name, mezzo_dtype dtyp
 
 mezzo_value mezzo_input(mezzo_graph *g, const char *name, mezzo_dtype dtype, int rank, const int64_t *shape) {
     int id = -1;
-    if (g->status != MEZZO_OK)
+    if (broken(g))
         return MEZZO_NONE;
     mezzo_status status = add_input(g, name, dtype, rank, shape, &id);
     return status == MEZZO_OK ? (mezzo_value){id} : failed(g, status);
@@ -69,6 +83,8 @@ static int current_module(const mezzo_graph *g) {
 
 static mezzo_status add_param(mezzo_graph *g, const char *name, mezzo_init init, int rank, const int64_t *shape,
                               int *id) {
+    if (name == NULL || *name == '\0')
+        return mz_fail(MEZZO_ERR_INVALID, "a parameter of the graph needs a name");
     const char *module = g->modules[current_module(g)];
     char *full = mz_format("%s%s%s", module, *module ? "." : "", name);
     if (!full)
@@ -93,7 +109,7 @@ fail:
 
 mezzo_value mezzo_param(mezzo_graph *g, const char *name, mezzo_init init, int rank, const int64_t *shape) {
     int id = -1;
-    if (g->status != MEZZO_OK)
+    if (broken(g))
         return MEZZO_NONE;
     mezzo_status status = add_param(g, name, init, rank, shape, &id);
     return status == MEZZO_OK ? (mezzo_value){id} : failed(g, status);
@@ -103,9 +119,9 @@ mezzo_value mezzo_param(mezzo_graph *g, const char *name, mezzo_init init, int r
 static mz_node begin_node(const mezzo_graph *g, mz_op op) {
     mz_node node = {.op = op,
                     .n_out = 1,
-                    .module = current_module(g),
-                    .precision = g->n_regions ? g->regions[g->n_regions - 1] : -1,
-                    .segment = g->segment,
+                    .module = g != NULL ? current_module(g) : 0,
+                    .precision = g != NULL && g->n_regions ? g->regions[g->n_regions - 1] : -1,
+                    .segment = g != NULL ? g->segment : -1,
                     .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
                     .rule = ""};
     node.attrs.via = MEZZO_F32;
@@ -157,9 +173,10 @@ static mezzo_status finish_node(mezzo_graph *g, mz_node *node, const mz_shape *s
 }
 
 static mezzo_value finish(mezzo_graph *g, mz_node *node) {
-    if (g->status != MEZZO_OK)
+    if (broken(g))
         return MEZZO_NONE;
-    bool whole = mz_op_table[node->op].moves && node->in[0] >= 0 && g->values[node->in[0]].dtype == MEZZO_I32;
+    bool whole =
+        mz_op_table[node->op].moves && has(g, (mezzo_value){node->in[0]}) && g->values[node->in[0]].dtype == MEZZO_I32;
     mezzo_status status = finish_node(g, node, NULL, whole ? MEZZO_I32 : MEZZO_F32);
     return status == MEZZO_OK ? (mezzo_value){node->out[0]} : failed(g, status);
 }
@@ -186,7 +203,7 @@ static mezzo_value binary(mezzo_graph *g, mz_op op, mezzo_value a, mezzo_value b
 mezzo_value mezzo_arange(mezzo_graph *g, int64_t n) {
     mz_node node = begin_node(g, MZ_OP_arange);
     mz_shape shape;
-    if (g->status != MEZZO_OK)
+    if (broken(g))
         return MEZZO_NONE;
     mezzo_status status = check_shape("arange", 1, &n, &shape);
     if (status == MEZZO_OK && n > INT32_MAX)
@@ -252,7 +269,7 @@ mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, m
     node.in[1] = weight.id;
     node.in[2] = bias.id;
     node.attrs.eps = eps;
-    if (g->status == MEZZO_OK && !(eps >= 0))
+    if (!broken(g) && !(eps >= 0))
         return failed(g, mz_fail(MEZZO_ERR_INVALID, "layernorm: eps %g, must be 0 or more", (double)eps));
     return finish(g, &node);
 }
@@ -263,7 +280,7 @@ mezzo_value mezzo_rmsnorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, flo
     node.in[0] = x.id;
     node.in[1] = weight.id;
     node.attrs.eps = eps;
-    if (g->status == MEZZO_OK && !(eps >= 0))
+    if (!broken(g) && !(eps >= 0))
         return failed(g, mz_fail(MEZZO_ERR_INVALID, "rmsnorm: eps %g, must be 0 or more", (double)eps));
     return finish(g, &node);
 }
@@ -281,6 +298,8 @@ static mezzo_status rope_table(mezzo_graph *g, mezzo_value positions, int64_t le
     MEZZO_TRY(check_shape("rope_table", 2, (const int64_t[]){length, dims}, &shape));
     if (positions.id < 0 && g->cache_length > 0)
         positions = mezzo_positions(g, length);
+    if (positions.id >= 0 && !has(g, positions))
+        return mz_fail(MEZZO_ERR_INVALID, "rope_table: positions is not a value of this graph");
     if (positions.id >= 0) {
         const mz_value *v = &g->values[positions.id];
         char text[64];
@@ -296,7 +315,7 @@ static mezzo_status rope_table(mezzo_graph *g, mezzo_value positions, int64_t le
 
 mezzo_value mezzo_rope_table(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta) {
     mz_node node = begin_node(g, MZ_OP_rope_table);
-    if (g->status != MEZZO_OK)
+    if (broken(g))
         return MEZZO_NONE;
     mezzo_status status = rope_table(g, positions, length, dims, theta, &node);
     return status == MEZZO_OK ? (mezzo_value){node.out[0]} : failed(g, status);
@@ -308,6 +327,7 @@ mezzo_value mezzo_rope(mezzo_graph *g, mezzo_value x, mezzo_value table, int hea
 
 mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_value bias, const mezzo_routing *routing,
                          mezzo_value *weights, mezzo_value *experts) {
+    MZ_REQUIRE(g, routing, weights, experts);
     *weights = *experts = MEZZO_NONE;
     mz_node node = begin_node(g, MZ_OP_route);
     node.n_in = bias.id >= 0 ? 2 : 1;
@@ -326,6 +346,7 @@ mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_value bias, c
 
 mezzo_status mezzo_expert_order(mezzo_graph *g, mezzo_value indices, int experts, mezzo_value *order,
                                 mezzo_value *place, mezzo_value *offsets) {
+    MZ_REQUIRE(g, order, place, offsets);
     mz_node node = begin_node(g, MZ_OP_expert_order);
     node.n_in = 1;
     node.in[0] = indices.id;
@@ -382,6 +403,8 @@ static mezzo_status check_probability(const char *op, float p) {
 
 // --- generating ----------------------------------------------------------------------------------------------------
 void mezzo_cache_begin(mezzo_graph *g, int64_t length) {
+    if (broken(g))
+        return;
     if (length < 1 || length > INT32_MAX)
         remember(g, mz_fail(MEZZO_ERR_INVALID, "mezzo_cache_begin: %lld positions", (long long)length));
     else
@@ -389,6 +412,8 @@ void mezzo_cache_begin(mezzo_graph *g, int64_t length) {
 }
 
 mezzo_value mezzo_positions(mezzo_graph *g, int64_t n) {
+    if (broken(g))
+        return MEZZO_NONE;
     if (g->cache_length == 0)
         return mezzo_arange(g, n);
     if (g->positions < 0)
@@ -430,9 +455,9 @@ static mezzo_value attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo
     node.attrs.kv_heads = kv_heads;
     node.attrs.causal = causal;
     node.attrs.p = dropout;
-    node.attrs.rng = g->next_rng++;
-    if (g->status != MEZZO_OK)
+    if (broken(g))
         return MEZZO_NONE;
+    node.attrs.rng = g->next_rng++;
     mezzo_status status = check_probability("attention", dropout);
     if (status == MEZZO_OK && !packed && (k.id < 0 || v.id < 0))
         status = mz_fail(MEZZO_ERR_INVALID, "attention: k or v is missing");
@@ -443,7 +468,7 @@ static mezzo_value attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo
 
 mezzo_value mezzo_attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads, int kv_heads,
                             float dropout) {
-    if (g->status == MEZZO_OK && k.id < 0 && v.id < 0)
+    if (!broken(g) && k.id < 0 && v.id < 0)
         return failed(g, mz_fail(MEZZO_ERR_INVALID, "attention: k and v are missing"));
     return attention(g, q, k, v, true, heads, kv_heads, dropout);
 }
@@ -470,7 +495,7 @@ mezzo_value mezzo_mean(mezzo_graph *g, mezzo_value x, int axis) {
 }
 
 mezzo_value mezzo_dropout(mezzo_graph *g, mezzo_value x, float p) {
-    if (g->status != MEZZO_OK)
+    if (broken(g))
         return MEZZO_NONE;
     mezzo_status status = check_probability("dropout", p);
     if (status != MEZZO_OK)
@@ -483,7 +508,7 @@ mezzo_value mezzo_cast(mezzo_graph *g, mezzo_value x, mezzo_dtype dtype) {
     node.n_in = 1;
     node.in[0] = x.id;
     node.pinned = true;
-    if (g->status != MEZZO_OK)
+    if (broken(g))
         return MEZZO_NONE;
     mezzo_status status = MEZZO_OK;
     if (dtype != MEZZO_F32 && dtype != MEZZO_BF16 && dtype != MEZZO_F16)
@@ -497,9 +522,11 @@ mezzo_value mezzo_reshape(mezzo_graph *g, mezzo_value x, int rank, const int64_t
     mz_node node = begin_node(g, MZ_OP_reshape);
     node.n_in = 1;
     node.in[0] = x.id;
-    if (g->status != MEZZO_OK)
+    if (broken(g))
         return MEZZO_NONE;
-    if (x.id < 0 || rank < 1 || rank > MEZZO_MAX_RANK)
+    if (!has(g, x) || shape == NULL)
+        return failed(g, mz_fail(MEZZO_ERR_INVALID, "reshape: x is no value of this graph, or shape is NULL"));
+    if (rank < 1 || rank > MEZZO_MAX_RANK)
         return failed(g,
                       mz_fail(MEZZO_ERR_INVALID, "reshape: to %d dimensions, must be 1 to %d", rank, MEZZO_MAX_RANK));
     int64_t count = mz_shape_count(&g->values[x.id].shape), known = 1;
@@ -530,8 +557,8 @@ static mezzo_status split(mezzo_graph *g, mezzo_value x, int axis, int parts, co
     int64_t sum = 0;
     if (parts < 1 || parts > MZ_MAX_OUT)
         return mz_fail(MEZZO_ERR_INVALID, "split: %d parts, must be 1 to %d", parts, MZ_MAX_OUT);
-    if (x.id < 0)
-        return mz_fail(MEZZO_ERR_INVALID, "split: x is missing");
+    if (!has(g, x))
+        return mz_fail(MEZZO_ERR_INVALID, "split: x is missing, or no value of this graph");
     const mz_value *v = &g->values[x.id];
     node->n_out = parts;
     node->attrs.axis = axis = axis < 0 ? axis + v->shape.rank : axis;
@@ -550,9 +577,10 @@ static mezzo_status split(mezzo_graph *g, mezzo_value x, int axis, int parts, co
 
 mezzo_status mezzo_split_sizes(mezzo_graph *g, mezzo_value x, int axis, int parts, const int64_t *sizes,
                                mezzo_value *out) {
+    MZ_REQUIRE(g, out);
     for (int i = 0; i < parts; ++i)
         out[i] = MEZZO_NONE;
-    if (g->status != MEZZO_OK)
+    if (broken(g))
         return mezzo_graph_status(g);
     mz_node node = begin_node(g, MZ_OP_split);
     node.n_in = 1;
@@ -573,21 +601,24 @@ mezzo_status mezzo_split(mezzo_graph *g, mezzo_value x, int axis, int parts, mez
 
 mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis) {
     mz_node node = begin_node(g, MZ_OP_concat);
-    if (g->status != MEZZO_OK)
+    if (broken(g))
         return MEZZO_NONE;
-    if (n < 1 || n > MZ_MAX_IN)
-        return failed(g, mz_fail(MEZZO_ERR_INVALID, "concat: %d values, must be 1 to %d", n, MZ_MAX_IN));
+    if (xs == NULL || n < 1 || n > MZ_MAX_IN)
+        return failed(g,
+                      mz_fail(MEZZO_ERR_INVALID, "concat: %d values, must be 1 to %d", xs != NULL ? n : 0, MZ_MAX_IN));
     node.n_in = n;
     for (int i = 0; i < n; ++i)
         node.in[i] = xs[i].id;
-    node.attrs.axis = axis < 0 && xs[0].id >= 0 ? axis + g->values[xs[0].id].shape.rank : axis;
+    node.attrs.axis = axis < 0 && has(g, xs[0]) ? axis + g->values[xs[0].id].shape.rank : axis;
     return finish(g, &node);
 }
 
 mezzo_value mezzo_permute(mezzo_graph *g, mezzo_value x, const int *axes) {
     mz_attrs attrs = {0};
     int rank = mezzo_value_rank(g, x);
-    for (int i = 0; i < rank; i++)
+    if (!broken(g) && axes == NULL)
+        return failed(g, mz_fail(MEZZO_ERR_INVALID, "permute: axes is NULL"));
+    for (int i = 0; i < rank && axes != NULL; i++)
         attrs.permutation[i] = axes[i] < 0 ? axes[i] + rank : axes[i];
     return unary(g, MZ_OP_permute, x, attrs);
 }
@@ -598,10 +629,10 @@ mezzo_value mezzo_transpose(mezzo_graph *g, mezzo_value x, int a, int b) {
         axes[i] = i;
     a += a < 0 ? rank : 0;
     b += b < 0 ? rank : 0;
-    if (g->status == MEZZO_OK && x.id >= 0 && (a < 0 || a >= rank || b < 0 || b >= rank))
+    if (!broken(g) && x.id >= 0 && (a < 0 || a >= rank || b < 0 || b >= rank))
         return failed(
             g, mz_fail(MEZZO_ERR_INVALID, "transpose: axes %d and %d of a value with %d dimensions", a, b, rank));
-    if (rank > 0) {
+    if (a >= 0 && a < rank && b >= 0 && b < rank) {
         axes[a] = b;
         axes[b] = a;
     }
@@ -617,7 +648,7 @@ mezzo_value mezzo_slice(mezzo_graph *g, mezzo_value x, int axis, int64_t begin, 
 }
 
 int mezzo_value_rank(const mezzo_graph *g, mezzo_value v) {
-    return v.id < 0 ? 0 : g->values[v.id].shape.rank;
+    return !has(g, v) ? 0 : g->values[v.id].shape.rank;
 }
 
 int64_t mezzo_value_dim(const mezzo_graph *g, mezzo_value v, int axis) {
@@ -628,6 +659,8 @@ int64_t mezzo_value_dim(const mezzo_graph *g, mezzo_value v, int axis) {
 }
 
 static mezzo_status module_begin(mezzo_graph *g, const char *name) {
+    if (name == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "mezzo_module_begin: name is NULL");
     if (!*name || strpbrk(name, "*?"))
         return mz_fail(MEZZO_ERR_INVALID, "module name '%s': must not be empty or hold '*' or '?'", name);
     const char *outer = g->modules[current_module(g)];
@@ -653,12 +686,14 @@ fail:
 }
 
 void mezzo_module_begin(mezzo_graph *g, const char *name) {
-    mezzo_status status = g->status == MEZZO_OK ? module_begin(g, name) : MEZZO_OK;
+    mezzo_status status = broken(g) ? MEZZO_OK : module_begin(g, name);
     if (status != MEZZO_OK)
         remember(g, status);
 }
 
 void mezzo_module_end(mezzo_graph *g) {
+    if (broken(g))
+        return;
     if (g->n_scopes)
         --g->n_scopes;
     else
@@ -666,6 +701,8 @@ void mezzo_module_end(mezzo_graph *g) {
 }
 
 void mezzo_autocast_begin(mezzo_graph *g, mezzo_precision precision) {
+    if (broken(g))
+        return;
     mezzo_status status = MZ_RESERVE(g->regions, g->cap_regions, g->n_regions + 1);
     if (status == MEZZO_OK && mz_precision(precision) == NULL)
         status = mz_fail(MEZZO_ERR_INVALID, "mezzo_autocast_begin: a region needs a precision, not auto");
@@ -677,6 +714,8 @@ void mezzo_autocast_begin(mezzo_graph *g, mezzo_precision precision) {
 }
 
 void mezzo_autocast_end(mezzo_graph *g) {
+    if (broken(g))
+        return;
     if (g->n_regions)
         --g->n_regions;
     else
@@ -684,20 +723,24 @@ void mezzo_autocast_end(mezzo_graph *g) {
 }
 
 void mezzo_recompute_begin(mezzo_graph *g) {
+    if (broken(g))
+        return;
     if (g->segment >= 0)
         remember(g, mz_fail(MEZZO_ERR_INVALID, "recompute segments do not nest"));
     g->segment = g->n_segments++;
 }
 
 void mezzo_recompute_end(mezzo_graph *g) {
+    if (broken(g))
+        return;
     if (g->segment < 0)
         remember(g, mz_fail(MEZZO_ERR_INVALID, "mezzo_recompute_end without a begin"));
     g->segment = -1;
 }
 
 static mezzo_status add_output(mezzo_graph *g, const char *name, mezzo_value v) {
-    if (v.id < 0)
-        return mz_fail(MEZZO_ERR_INVALID, "output %s: no value", name);
+    if (!has(g, v))
+        return mz_fail(MEZZO_ERR_INVALID, "output %s: no value of this graph", name);
     for (size_t i = 0; i < g->n_outputs; ++i)
         if (!strcmp(g->outputs[i].name, name))
             return mz_fail(MEZZO_ERR_INVALID, "output %s: the name is taken", name);
@@ -711,6 +754,7 @@ static mezzo_status add_output(mezzo_graph *g, const char *name, mezzo_value v) 
 }
 
 mezzo_status mezzo_graph_output(mezzo_graph *g, const char *name, mezzo_value v) {
+    MZ_REQUIRE(g, name);
     MEZZO_TRY(mezzo_graph_status(g));
     mezzo_status status = add_output(g, name, v);
     if (status != MEZZO_OK)
@@ -719,6 +763,7 @@ mezzo_status mezzo_graph_output(mezzo_graph *g, const char *name, mezzo_value v)
 }
 
 mezzo_status mezzo_graph_loss(mezzo_graph *g, mezzo_value v) {
+    MZ_REQUIRE(g);
     MEZZO_TRY(mezzo_graph_output(g, "loss", v));
     const mz_value *value = &g->values[v.id];
     mezzo_status status = MEZZO_OK;

@@ -2,6 +2,7 @@
 #include "graph/graph.h"
 
 mezzo_status mezzo_graph_create(mezzo_graph **out) {
+    MZ_REQUIRE(out);
     *out = NULL;
     mezzo_graph *g = mz_alloc(1, sizeof *g);
     if (!g)
@@ -45,6 +46,7 @@ void mezzo_graph_free(mezzo_graph *g) {
 }
 
 mezzo_status mezzo_graph_status(const mezzo_graph *g) {
+    MZ_REQUIRE(g);
     if (g->status == MEZZO_OK)
         return MEZZO_OK;
     return mz_fail(g->status, "%s", g->message ? g->message : "out of memory while building the graph");

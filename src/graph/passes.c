@@ -107,6 +107,9 @@ static void explain_node(const mezzo_graph *g, size_t i, mezzo_explain_fn visit,
 
 mezzo_status mezzo_graph_explain(const mezzo_graph *graph, const mezzo_program_options *options, const char *after,
                                  mezzo_explain_fn visit, void *user) {
+    MZ_REQUIRE(graph, options, after);
+    if (visit == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "mezzo_graph_explain: visit is NULL");
     mezzo_graph *g = NULL;
     MEZZO_TRY(mz_passes(graph, options, after, &g));
     for (size_t i = 0; i < g->n_nodes; ++i)
@@ -117,6 +120,9 @@ mezzo_status mezzo_graph_explain(const mezzo_graph *graph, const mezzo_program_o
 
 mezzo_status mezzo_graph_explain_params(const mezzo_graph *graph, const mezzo_program_options *options,
                                         mezzo_master master, mezzo_explain_param_fn visit, void *user) {
+    MZ_REQUIRE(graph, options);
+    if (visit == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "mezzo_graph_explain_params: visit is NULL");
     mezzo_graph *g = NULL;
     char shape[64];
     MEZZO_TRY(mz_passes(graph, options, "autocast", &g));

@@ -108,6 +108,7 @@ const char *mezzo_model_name(int index) {
 }
 
 mezzo_status mezzo_model_defaults(const char *name, mezzo_model_config *config) {
+    MZ_REQUIRE(name, config);
     const char *names[MZ_COUNT(sizes)];
     for (size_t i = 0; i < MZ_COUNT(sizes); i++) {
         if (strcmp(sizes[i].name, name) == 0) {
@@ -140,11 +141,14 @@ static const mz_model *find(const char *name) {
 }
 
 mezzo_model_purpose mezzo_model_task(const mezzo_model_config *config) {
+    if (config == NULL)
+        return MEZZO_TASK_LANGUAGE;
     const mz_model *model = find(config->name);
     return model != NULL ? model->task : MEZZO_TASK_LANGUAGE;
 }
 
 mezzo_status mezzo_model_check(const mezzo_model_config *config) {
+    MZ_REQUIRE(config);
     // The upper bounds keep every product of sizes inside 64 bits, and ids inside 32.
     const struct {
         const char *key;
@@ -180,6 +184,7 @@ mezzo_status mezzo_model_check(const mezzo_model_config *config) {
 
 mezzo_status mezzo_model_build(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch, int64_t seq_len,
                                bool keep_logits) {
+    MZ_REQUIRE(graph, config);
     MEZZO_TRY(mezzo_model_check(config));
     if (batch < 1 || batch > INT64_C(1) << 24)
         return mz_fail(MEZZO_ERR_INVALID, "the batch size is %lld: it must be from 1 to %d", (long long)batch, 1 << 24);
@@ -193,6 +198,7 @@ mezzo_status mezzo_model_build(mezzo_graph *graph, const mezzo_model_config *con
 
 mezzo_status mezzo_model_build_cached(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch,
                                       int64_t tokens) {
+    MZ_REQUIRE(graph, config);
     MEZZO_TRY(mezzo_model_check(config));
     mezzo_cache_begin(graph, config->seq_len);
     return mezzo_model_build(graph, config, batch, tokens, true);

@@ -31,6 +31,7 @@ static mezzo_status freeze(mezzo_graph *g, const char *pattern) {
 }
 
 mezzo_status mezzo_graph_freeze(mezzo_graph *g, const char *patterns) {
+    MZ_REQUIRE(g, patterns);
     char pattern[256];
     while (*patterns != '\0') {
         size_t n = strcspn(patterns, ",");
@@ -45,5 +46,5 @@ mezzo_status mezzo_graph_freeze(mezzo_graph *g, const char *patterns) {
 }
 
 bool mezzo_params_frozen(const mezzo_params *params, int index) {
-    return params->list[index].frozen;
+    return params != NULL && index >= 0 && (size_t)index < params->n && params->list[index].frozen;
 }

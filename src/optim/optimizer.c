@@ -334,6 +334,7 @@ mezzo_status mz_optimizer_follow(mezzo_optimizer *opt) {
 
 mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options,
                                     mezzo_optimizer **out) {
+    MZ_REQUIRE(params, options, out);
     *out = NULL;
     mezzo_status status = MEZZO_OK;
     MEZZO_TRY(check_options(options));
@@ -490,6 +491,7 @@ mezzo_status mz_optimizer_reset(mezzo_optimizer *opt) {
 }
 
 mezzo_status mezzo_optimizer_clip(mezzo_optimizer *opt, double max_norm) {
+    MZ_REQUIRE(opt);
     MEZZO_TRY(mz_check_clip(max_norm));
     if (!mz_optimizer_has_grads(opt))
         return mz_fail(MEZZO_ERR_INVALID, "clip: no program has written gradients since they were zeroed");
@@ -501,6 +503,7 @@ mezzo_status mezzo_optimizer_clip(mezzo_optimizer *opt, double max_norm) {
 }
 
 mezzo_status mezzo_optimizer_step(mezzo_optimizer *opt) {
+    MZ_REQUIRE(opt);
     if (!mz_optimizer_has_grads(opt))
         return mz_fail(MEZZO_ERR_INVALID, "optimizer step: no program has written gradients since they were zeroed");
     MEZZO_TRY(mz_optimizer_follow(opt));
@@ -513,6 +516,7 @@ mezzo_status mezzo_optimizer_step(mezzo_optimizer *opt) {
 }
 
 mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *opt) {
+    MZ_REQUIRE(opt);
     mezzo_params *p = opt->params;
     if ((size_t)opt->n == p->n_trained) {
         MEZZO_TRY(mezzo_params_zero_grad(p));
@@ -529,6 +533,7 @@ mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *opt) {
 }
 
 mezzo_status mezzo_optimizer_set_schedule(mezzo_optimizer *opt, const mezzo_schedule *schedule) {
+    MZ_REQUIRE(opt, schedule);
     MEZZO_TRY(check_schedule(schedule));
     set_schedule(&opt->update, schedule);
     opt->version++;
@@ -536,6 +541,8 @@ mezzo_status mezzo_optimizer_set_schedule(mezzo_optimizer *opt, const mezzo_sche
 }
 
 double mezzo_schedule_lr(const mezzo_schedule *schedule, int64_t step) {
+    if (schedule == NULL)
+        return (double)NAN;
     mz_update_attrs update = {0};
     set_schedule(&update, schedule);
     return mz_schedule_lr(&update, step);
@@ -552,6 +559,7 @@ mezzo_step_info mz_step_info_of(const mz_opt_state *s) {
 }
 
 mezzo_status mezzo_optimizer_info(mezzo_optimizer *opt, mezzo_step_info *out) {
+    MZ_REQUIRE(opt, out);
     mz_opt_state s;
     MEZZO_TRY(mz_optimizer_read_state(opt, &s));
     *out = mz_step_info_of(&s);
@@ -559,6 +567,8 @@ mezzo_status mezzo_optimizer_info(mezzo_optimizer *opt, mezzo_step_info *out) {
 }
 
 size_t mezzo_optimizer_memory(const mezzo_optimizer *opt) {
+    if (opt == NULL)
+        return 0;
     return (size_t)opt->n_moments * (size_t)opt->moment_elements * sizeof(float) + sizeof *opt->d_state +
            (size_t)opt->n * sizeof *opt->segments + opt->scratch_bytes;
 }

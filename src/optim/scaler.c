@@ -59,6 +59,7 @@ static mezzo_status choose_kernel(mezzo_scaler *s) {
 }
 
 mezzo_status mezzo_scaler_create(mezzo_device *device, const mezzo_scaler_options *options, mezzo_scaler **out) {
+    MZ_REQUIRE(device, options, out);
     mezzo_status status = MEZZO_OK;
     *out = NULL;
     MEZZO_TRY(check_options(options));
@@ -79,6 +80,7 @@ mezzo_status mezzo_scaler_create(mezzo_device *device, const mezzo_scaler_option
     void *block = NULL;
     MEZZO_TRY_GOTO(status, device->backend->alloc(device, sizeof *s->head.block, &block));
     s->head.block = block;
+    s->head.device = device;
     mz_scaler_block initial = {.scale = options->enabled ? (float)options->init_scale : 1};
     MEZZO_TRY_GOTO(status, device->backend->write(device, s->head.block, &initial, sizeof initial));
     if (options->enabled && options->floor_patience > 0)
@@ -164,6 +166,7 @@ static mezzo_status unscale(mezzo_scaler *s, mz_scaler_entry **entry, const mz_s
 }
 
 mezzo_status mezzo_scaler_unscale(mezzo_scaler *s, mezzo_optimizer *optimizer) {
+    MZ_REQUIRE(s, optimizer);
     if (!s->update.enabled)
         return MEZZO_OK; // as torch: nothing to undo, and nothing to misuse
     mz_scaler_entry fresh, *entry;
@@ -196,6 +199,7 @@ static mezzo_status step_disabled(mezzo_scaler *s, mezzo_optimizer *optimizer) {
 }
 
 mezzo_status mezzo_scaler_step(mezzo_scaler *s, mezzo_optimizer *optimizer) {
+    MZ_REQUIRE(s, optimizer);
     if (!s->update.enabled)
         return step_disabled(s, optimizer);
     mz_scaler_entry fresh, *entry;
@@ -244,6 +248,7 @@ mezzo_status mz_scaler_issue_update(mezzo_scaler *s, mz_sequence *into, const me
 }
 
 mezzo_status mezzo_scaler_update(mezzo_scaler *s) {
+    MZ_REQUIRE(s);
     const mezzo_optimizer *checked[MZ_SCALER_OPTIMIZERS];
     int n = 0;
     for (int i = 0; i < s->n_entries; i++)
@@ -264,6 +269,7 @@ mezzo_status mezzo_scaler_update(mezzo_scaler *s) {
 
 // --- state ---------------------------------------------------------------------------------------------------------
 mezzo_status mezzo_scaler_set_scale(mezzo_scaler *s, double scale) {
+    MZ_REQUIRE(s);
     if (!s->update.enabled)
         return MEZZO_OK;
     MEZZO_TRY(check_scale(scale));
@@ -276,6 +282,7 @@ mezzo_status mezzo_scaler_set_scale(mezzo_scaler *s, double scale) {
 }
 
 mezzo_status mezzo_scaler_get_state(mezzo_scaler *s, mezzo_scaler_state *out) {
+    MZ_REQUIRE(s, out);
     mz_scaler_block block;
     MEZZO_TRY(s->device->backend->read(s->device, &block, s->head.block, sizeof block));
     *out = (mezzo_scaler_state){.scale = (double)block.scale,
@@ -296,6 +303,7 @@ static mezzo_status check_tracker(const char *name, int64_t value) {
 }
 
 mezzo_status mezzo_scaler_set_state(mezzo_scaler *s, const mezzo_scaler_state *state) {
+    MZ_REQUIRE(s, state);
     MEZZO_TRY(check_scale(state->scale));
     MEZZO_TRY(check_factors(state->growth_factor, state->backoff_factor, state->growth_interval));
     MEZZO_TRY(check_tracker("growth_tracker", state->growth_tracker));

@@ -48,11 +48,19 @@ static mezzo_status check_step_clip(double clip) {
     return clip == 0 ? MEZZO_OK : mz_check_clip(clip);
 }
 
+static mezzo_status check_list(mezzo_optimizer *const *optimizers, int n) {
+    if (optimizers == NULL || n < 1 || n > MZ_SCALER_OPTIMIZERS)
+        return mz_fail(MEZZO_ERR_INVALID, "step: %d optimizers: use 1 to %d", optimizers != NULL ? n : 0,
+                       MZ_SCALER_OPTIMIZERS);
+    for (int i = 0; i < n; i++)
+        if (optimizers[i] == NULL)
+            return mz_fail(MEZZO_ERR_INVALID, "step: optimizer %d is NULL", i);
+    return MEZZO_OK;
+}
+
 static mezzo_status check(const mezzo_step *s) {
     if (s->program->options.forward_only)
         return mz_fail(MEZZO_ERR_INVALID, "step: the program is forward-only: it writes no gradients");
-    if (s->n_optimizers < 1 || s->n_optimizers > MZ_SCALER_OPTIMIZERS)
-        return mz_fail(MEZZO_ERR_INVALID, "step: %d optimizers: use 1 to %d", s->n_optimizers, MZ_SCALER_OPTIMIZERS);
     if (s->scaler != NULL && s->scaler->device != s->device)
         return mz_fail(MEZZO_ERR_INVALID, "step: the scaler is on another device than the program");
     if (s->micro_batches < 1 || s->micro_batches > 1 << 20)
@@ -79,9 +87,11 @@ static mezzo_status open_fetches(mezzo_step *s) {
 
 mezzo_status mezzo_step_create(mezzo_program *program, mezzo_optimizer *const *optimizers, int n_optimizers,
                                mezzo_scaler *scaler, const mezzo_step_options *options, mezzo_step **out) {
+    MZ_REQUIRE(program, out);
     const mezzo_step_options none = {0};
     mezzo_status status;
     *out = NULL;
+    MEZZO_TRY(check_list(optimizers, n_optimizers));
     options = options != NULL ? options : &none;
     mezzo_step *s = mz_alloc(1, sizeof *s);
     if (s == NULL)
@@ -93,8 +103,8 @@ mezzo_status mezzo_step_create(mezzo_program *program, mezzo_optimizer *const *o
     s->n_optimizers = n_optimizers;
     s->micro_batches = options->micro_batches == 0 ? 1 : options->micro_batches;
     s->clip = options->clip;
-    size_t n = n_optimizers > 0 ? (size_t)n_optimizers : 0;
-    s->optimizers = mz_alloc(n + 1, sizeof(mezzo_optimizer *));
+    const size_t n = (size_t)n_optimizers;
+    s->optimizers = mz_alloc(n, sizeof(mezzo_optimizer *));
     if (s->optimizers == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     for (size_t i = 0; i < n; i++)
@@ -123,6 +133,7 @@ void mezzo_step_free(mezzo_step *s) {
 }
 
 mezzo_status mezzo_step_set_clip(mezzo_step *s, double clip) {
+    MZ_REQUIRE(s);
     MEZZO_TRY(check_step_clip(clip));
     s->version += clip != s->clip;
     s->clip = clip;
@@ -178,6 +189,7 @@ static mz_fetch *fetch_of(const mezzo_step *s, int64_t index) {
 }
 
 mezzo_status mezzo_step_micro(mezzo_step *s, uint64_t seed, uint64_t index) {
+    MZ_REQUIRE(s);
     if (s->micro == s->micro_batches)
         return mz_fail(MEZZO_ERR_INVALID, "step: all %lld micro batches have run: finish or drop the step",
                        (long long)s->micro_batches);
@@ -231,10 +243,12 @@ mezzo_status mz_step_finish(mezzo_step *s, bool in_place) {
 }
 
 mezzo_status mezzo_step_finish(mezzo_step *s) {
+    MZ_REQUIRE(s);
     return mz_step_finish(s, false);
 }
 
 mezzo_status mezzo_step_drop(mezzo_step *s) {
+    MZ_REQUIRE(s);
     s->micro = 0;
     for (int i = 0; i < s->n_optimizers; i++)
         if (s->optimizers[i]->touched && s->optimizers[i]->pending == NULL)
@@ -243,6 +257,9 @@ mezzo_status mezzo_step_drop(mezzo_step *s) {
 }
 
 mezzo_status mezzo_step_run(mezzo_step *s, uint64_t seed, uint64_t first, mezzo_fill_fn fill, void *user) {
+    MZ_REQUIRE(s);
+    if (fill == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "mezzo_step_run: fill is NULL");
     if (s->micro > 0)
         return mz_fail(MEZZO_ERR_INVALID, "step: %lld micro batches have run: finish or drop the step",
                        (long long)s->micro);
@@ -288,6 +305,7 @@ mezzo_status mz_step_values_of(mezzo_step *s, int back, mz_step_values *out) {
 }
 
 mezzo_status mezzo_step_read(mezzo_step *s, bool wait, mezzo_step_report *out) {
+    MZ_REQUIRE(s, out);
     int back = !wait && s->device->backend->capture_begin != NULL ? 1 : 0;
     mz_step_values v;
     *out = (mezzo_step_report){.loss = (double)NAN, .scale = 1};

@@ -125,6 +125,7 @@ mezzo_status mz_deferred_push(mezzo_device *device, mz_deferred *deferred) {
 }
 
 mezzo_status mezzo_device_sync(mezzo_device *device) {
+    MZ_REQUIRE(device);
     MEZZO_TRY(mz_deferred_flush(device));
     MEZZO_TRY(device->backend->sync(device));
     return MEZZO_OK;

@@ -150,9 +150,12 @@ static void print_finding(const mz_located *f, char *where, size_t size) {
 
 mezzo_status mezzo_program_check(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step,
                                  bool *found, char *where, size_t size) {
+    MZ_REQUIRE(p, found);
     mz_located finding = {0};
+    size = where != NULL ? size : 0;
     if (size)
         where[0] = 0;
+    MEZZO_TRY(mz_program_ready(p, scaler));
     MEZZO_TRY(begin(p, scaler, seed, step));
     for (size_t i = 0; i < p->c.n_calls; ++i)
         if (finding.found)

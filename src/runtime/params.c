@@ -303,18 +303,24 @@ const char *mezzo_master_name(mezzo_master master) {
 }
 
 mezzo_master mezzo_params_master(const mezzo_params *params) {
+    if (params == NULL)
+        return MEZZO_MASTER_FP32;
     return params->kept_as;
 }
 
 mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_graph *graph, uint64_t seed, mezzo_params **out) {
+    MZ_REQUIRE(device, graph, out);
     return mezzo_params_create_as(device, graph, NULL, seed, MEZZO_MASTER_FP32, out);
 }
 
 mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *graph,
                                     const mezzo_program_options *options, uint64_t seed, mezzo_master master,
                                     mezzo_params **out) {
+    MZ_REQUIRE(device, graph, out);
     *out = NULL;
     mezzo_status status;
+    if ((int)master < MEZZO_MASTER_FP32 || master > MEZZO_MASTER_STOCHASTIC)
+        return mz_fail(MEZZO_ERR_INVALID, "masters are fp32, split or stochastic, not %d", (int)master);
     MEZZO_TRY(mezzo_graph_status(graph));
     if (graph->n_params == 0)
         return mz_fail(MEZZO_ERR_INVALID, "the graph has no parameters");
@@ -361,36 +367,44 @@ void mezzo_params_free(mezzo_params *params) {
 }
 
 int mezzo_params_count(const mezzo_params *params) {
+    if (params == NULL)
+        return 0;
     return (int)params->n;
 }
 
 int64_t mezzo_params_elements(const mezzo_params *params) {
+    if (params == NULL)
+        return 0;
     int64_t n = 0;
     for (size_t i = 0; i < params->n; ++i)
         n += params->list[i].count;
     return n;
 }
 
+static bool is_index(const mezzo_params *params, int index) {
+    return params != NULL && index >= 0 && (size_t)index < params->n;
+}
+
 const char *mezzo_params_name(const mezzo_params *params, int index) {
-    return params->list[index].name;
+    return is_index(params, index) ? params->list[index].name : NULL;
 }
 int mezzo_params_rank(const mezzo_params *params, int index) {
-    return params->list[index].shape.rank;
+    return is_index(params, index) ? params->list[index].shape.rank : 0;
 }
 const int64_t *mezzo_params_shape(const mezzo_params *params, int index) {
-    return params->list[index].shape.dim;
+    return is_index(params, index) ? params->list[index].shape.dim : NULL;
 }
 
 int mezzo_params_find(const mezzo_params *params, const char *name) {
-    for (size_t i = 0; i < params->n; ++i)
+    for (size_t i = 0; params != NULL && name != NULL && i < params->n; ++i)
         if (!strcmp(params->list[i].name, name))
             return (int)i;
     return -1;
 }
 
 static mezzo_status check_index(const mezzo_params *params, int index) {
-    if (index < 0 || (size_t)index >= params->n)
-        return mz_fail(MEZZO_ERR_INVALID, "parameter %d of %zu", index, params->n);
+    if (!is_index(params, index))
+        return mz_fail(MEZZO_ERR_INVALID, "there is no parameter %d: there are %zu", index, params->n);
     return MEZZO_OK;
 }
 
@@ -407,6 +421,7 @@ static mezzo_status write_flat(mezzo_params *params, float *flat, int index, con
 }
 
 mezzo_status mezzo_params_read(const mezzo_params *params, int index, float *out) {
+    MZ_REQUIRE(params, out);
     MEZZO_TRY(check_index(params, index));
     return mz_params_read_part(params, index, 0, params->list[index].count, out);
 }
@@ -427,6 +442,7 @@ static mezzo_status check_trained(const mezzo_params *params, int index) {
 }
 
 mezzo_status mezzo_params_read_grad(const mezzo_params *params, int index, float *out) {
+    MZ_REQUIRE(params, out);
     MEZZO_TRY(check_trained(params, index));
     if (params->grads_stale) { // all of them are 0
         memset(out, 0, (size_t)params->list[index].count * sizeof *out);
@@ -436,12 +452,14 @@ mezzo_status mezzo_params_read_grad(const mezzo_params *params, int index, float
 }
 
 mezzo_status mezzo_params_write(mezzo_params *params, int index, const float *values) {
+    MZ_REQUIRE(params, values);
     MEZZO_TRY(check_index(params, index));
     MEZZO_TRY(write_master(params, &params->list[index], values));
     return mz_params_refresh(params);
 }
 
 mezzo_status mezzo_params_write_grad(mezzo_params *params, int index, const float *values) {
+    MZ_REQUIRE(params, values);
     MEZZO_TRY(check_trained(params, index));
     MEZZO_TRY(mz_params_settle(params));
     MEZZO_TRY(write_flat(params, params->grad, index, values));
@@ -452,6 +470,7 @@ mezzo_status mezzo_params_write_grad(mezzo_params *params, int index, const floa
 }
 
 mezzo_status mezzo_params_zero_grad(mezzo_params *params) {
+    MZ_REQUIRE(params);
     ++params->grad_version;
     params->grads_empty = params->grads_stale = true;
     for (size_t i = 0; i < params->n; i++)

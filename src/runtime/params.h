@@ -79,6 +79,7 @@ mezzo_status mz_params_settle(mezzo_params *params);
 // A scaler's first member, all that a program knows of it.
 typedef struct mz_scaler_head {
     mz_scaler_block *block; // device
+    const mezzo_device *device;
 } mz_scaler_head;
 
 // `count` elements of a parameter from element `first`, `size` bytes each, between the host and a flat buffer of the

@@ -208,12 +208,17 @@ static void params_report(const mezzo_params *params, mezzo_memory *out) {
 }
 
 void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out) {
+    if (out != NULL)
+        *out = (mezzo_memory){0};
+    if (program == NULL || out == NULL)
+        return;
     plan_report(&program->c, out);
     params_report(program->params, out);
 }
 
 mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                                mezzo_memory *out) {
+    MZ_REQUIRE(device, graph, options, out);
     mz_compiled c;
     MEZZO_TRY(compile(device, NULL, graph, options, &c));
     plan_report(&c, out);
@@ -477,6 +482,7 @@ static mezzo_status find_first_writers(mezzo_program *p) {
 
 mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params, const mezzo_program_options *options,
                                   mezzo_program **out) {
+    MZ_REQUIRE(graph, params, options, out);
     *out = NULL;
     mezzo_status status;
     mezzo_program *p = mz_alloc(1, sizeof *p);
@@ -487,6 +493,7 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     p->options = *options;
     p->options.overrides = NULL;
     MEZZO_TRY_GOTO(status, compile(p->device, params, graph, options, &p->c));
+    MEZZO_TRY_GOTO(status, mz_input_rules(graph, &p->rules));
     MEZZO_TRY_GOTO(status, book(p, graph, options));
     MEZZO_TRY_GOTO(status, bind_values(p, p->state));
     mz_program_bind(p);
@@ -520,12 +527,14 @@ void mezzo_program_free(mezzo_program *p) {
     mz_free(p->address);
     mz_free(p->pairs);
     mz_free(p->staging);
+    mz_free(p->rules);
     mz_free(p);
 }
 
 // --- data in and out -----------------------------------------------------------------------------------------------
 
 mezzo_status mezzo_program_write(mezzo_program *p, const char *input, const void *data, size_t bytes) {
+    MZ_REQUIRE(p, input, data);
     const mezzo_graph *g = p->c.graph;
     for (size_t i = 0; i < g->n_values; ++i) {
         const mz_value *v = &g->values[i];
@@ -538,6 +547,7 @@ mezzo_status mezzo_program_write(mezzo_program *p, const char *input, const void
                            mezzo_dtype_name(v->dtype), mz_shape_text(&v->shape, shape, sizeof shape), want, bytes);
         if (v->state)
             return p->device->backend->write(p->device, p->address[i], data, bytes);
+        MEZZO_TRY(mz_input_take(&p->rules[i], input, data, bytes / sizeof(int32_t)));
         memcpy(p->host_inputs + ((char *)p->address[i] - p->inputs), data, bytes);
         p->written = true;
         return MEZZO_OK;
@@ -582,6 +592,7 @@ mezzo_status mz_program_output_address(const mezzo_program *p, const char *outpu
 }
 
 mezzo_status mezzo_program_output_shape(const mezzo_program *p, const char *output, int *rank, int64_t *shape) {
+    MZ_REQUIRE(p, output, rank, shape);
     int v;
     MEZZO_TRY(find_output(p, output, &v));
     const mz_shape *s = &p->c.graph->values[v].shape;
@@ -603,6 +614,7 @@ static mezzo_status stage(mezzo_program *p, size_t bytes) {
 }
 
 mezzo_status mezzo_program_read(mezzo_program *p, const char *output, void *data, size_t bytes) {
+    MZ_REQUIRE(p, output, data);
     int id;
     MEZZO_TRY(find_output(p, output, &id));
     const mz_value *v = &p->c.graph->values[id];

@@ -47,6 +47,14 @@ typedef struct mz_monitored { // one sampled tensor
     mz_inspection values; // of the last run
 } mz_monitored;
 
+typedef struct mz_input_rule { // inputs.c
+    const char *op;            // that reads the input's integers as numbers of rows or classes; NULL: none
+    int64_t below;             // how many there are
+    bool ignores;              // `ignored` is allowed too
+    int32_t ignored;
+    bool written;
+} mz_input_rule;
+
 #define MZ_INPUTS_AT 64 // bytes: inputs lie behind the random state
 
 // Called behind every call of a run, on a program that then runs call by call. For tests that break things.
@@ -61,6 +69,8 @@ struct mezzo_program {
     char *inputs;            // device: the random state, then every input; one copy brings both
     char *host_inputs;       // what the next run will bring there
     bool written;            // inputs have changed since the last run
+    mz_input_rule *rules;    // by value
+    bool ready;              // every input was written
     char *state;             // device: the inputs that stay; NULL: another program's
     mz_rng_state *rng;       // device, the first thing in `inputs`
     float *one;              // device: the scale of a run without a scaler
@@ -89,6 +99,11 @@ mz_tensor mz_program_tensor(const mezzo_program *program, int value);         //
 void mz_program_wrote_gradients(mezzo_program *program); // for who runs its calls: parameters have gradients now
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
 // program.c
+// inputs.c: the rules of a graph's inputs, by value; what is written, checked; INVALID where an input was never written
+// or the scaler is another device's.
+mezzo_status mz_input_rules(const mezzo_graph *graph, mz_input_rule **out);
+mezzo_status mz_input_take(mz_input_rule *rule, const char *name, const void *data, size_t n);
+mezzo_status mz_program_ready(mezzo_program *program, const mezzo_scaler *scaler);
 int mz_value_root(const mezzo_graph *g, int value); // whose memory a value is in
 
 // --- monitor.c: samples values without waiting ---------------------------------------------------------------------

@@ -255,6 +255,8 @@ void mz_program_wrote_gradients(mezzo_program *p) {
 }
 
 mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
+    MZ_REQUIRE(p);
+    MEZZO_TRY(mz_program_ready(p, scaler));
     bool fresh = !p->options.forward_only && p->params->grads_empty && p->covers;
     if (!fresh)
         MEZZO_TRY(mz_deferred_flush(p->device));

@@ -57,6 +57,7 @@ static mezzo_status search(mz_training *run, mezzo_bisect_result *out) {
 }
 
 mezzo_status mezzo_run_bisect(const mezzo_config *config, const mezzo_hooks *hooks, mezzo_bisect_result *result) {
+    MZ_REQUIRE(config, result);
     mz_training run;
     *result = (mezzo_bisect_result){0};
     mezzo_status status = mz_run_open(config, hooks, &run);

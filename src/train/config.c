@@ -18,6 +18,7 @@ static const mz_config_row schema[] = {
 
 // --- setting and getting -------------------------------------------------------------------------
 mezzo_status mezzo_config_create(mezzo_config **out) {
+    MZ_REQUIRE(out);
     mezzo_status status = MEZZO_OK;
     *out = NULL;
     mezzo_config *config = mz_alloc(1, sizeof *config);
@@ -45,19 +46,26 @@ void mezzo_config_free(mezzo_config *config) {
 }
 
 mezzo_status mezzo_config_load(mezzo_config *config, const char *path) {
+    MZ_REQUIRE(config, path);
     return mz_config_load_yaml(config->values, path);
 }
 
 mezzo_status mezzo_config_set(mezzo_config *config, const char *key, const char *value, const char *source) {
+    MZ_REQUIRE(config, key, value);
     return mz_config_set(config->values, key, value, MZ_CONFIG_COMMAND_LINE, source);
 }
 
 mezzo_status mezzo_config_args(mezzo_config *config, int argc, const char *const *argv, const char **rest,
                                int *n_rest) {
+    MZ_REQUIRE(config, n_rest);
+    if (argc > 0)
+        MZ_REQUIRE(argv, rest);
     return mz_config_parse_args(config->values, argc, argv, rest, n_rest);
 }
 
 const char *mezzo_config_get(const mezzo_config *config, const char *key) {
+    if (config == NULL || key == NULL)
+        return NULL;
     return mz_config_get_text(config->values, key);
 }
 
@@ -69,6 +77,8 @@ mezzo_config_key mezzo_config_describe(int index) {
     static const char *const types[] = {
         [MZ_CONFIG_INT] = "integer", [MZ_CONFIG_FLOAT] = "number", [MZ_CONFIG_BOOL] = "true|false",
         [MZ_CONFIG_STRING] = "text", [MZ_CONFIG_ENUM] = NULL,      [MZ_CONFIG_MAP] = "map"};
+    if (index < 0 || index >= (int)MZ_COUNT(schema))
+        return (mezzo_config_key){0};
     const mz_config_row *row = &schema[index];
     return (mezzo_config_key){.key = row->path,
                               .initial = row->fallback,
@@ -78,6 +88,7 @@ mezzo_config_key mezzo_config_describe(int index) {
 }
 
 mezzo_status mezzo_config_save(const mezzo_config *config, const char *path) {
+    MZ_REQUIRE(config, path);
     return mz_config_write_yaml(config->values, path);
 }
 
@@ -131,10 +142,14 @@ mezzo_status mz_config_model(const mezzo_config *config, const mz_data_sizes *da
 }
 
 mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo_model_config *out) {
+    MZ_REQUIRE(config, out);
+    if (vocab < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "a vocabulary of %lld tokens: use 0 where it is not known", (long long)vocab);
     return mz_config_model(config, &(mz_data_sizes){.vocab = vocab}, out);
 }
 
 mezzo_status mezzo_config_program(const mezzo_config *config, mezzo_program_options *out) {
+    MZ_REQUIRE(config, out);
     const mz_config *values = config->values;
     mz_override_list *list = config->overrides;
     const char *precision, *residual;
@@ -348,6 +363,7 @@ mezzo_status mz_run_config_read(const mezzo_config *config, mz_run_config *out) 
 }
 
 mezzo_status mezzo_config_check(const mezzo_config *config) {
+    MZ_REQUIRE(config);
     mz_run_config run;
     mezzo_model_config model;
     MEZZO_TRY(mz_run_config_read(config, &run));

@@ -162,6 +162,8 @@ fail:
 }
 
 mezzo_status mezzo_run_eval(const mezzo_eval_options *options, const mezzo_hooks *hooks, mezzo_eval_result *result) {
+    MZ_REQUIRE(options, result);
+    MZ_REQUIRE(options->path);
     model m;
     *result =
         (mezzo_eval_result){.loss = (double)NAN, .perplexity = (double)NAN, .accuracy = (double)NAN, .unit = "tokens"};
@@ -220,6 +222,8 @@ static mezzo_status draw_samples(model *m, const mezzo_sample_options *o, const 
                            .top_k = o->top_k,
                            .seed = o->seed};
     MEZZO_TRY(open_sampler(m));
+    if (write == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "mezzo_run_sample: write is NULL");
     for (int i = 0; i < (o->samples > 0 ? o->samples : 1); i++) {
         draw.which = i;
         draw.index = (uint64_t)i << 32;
@@ -232,6 +236,8 @@ static mezzo_status draw_samples(model *m, const mezzo_sample_options *o, const 
 
 mezzo_status mezzo_run_sample(const mezzo_sample_options *options, const mezzo_hooks *hooks, mezzo_text_fn write,
                               void *user) {
+    MZ_REQUIRE(options);
+    MZ_REQUIRE(options->path);
     model m;
     MEZZO_TRY(check_sample(options));
     mezzo_status status =

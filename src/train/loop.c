@@ -165,6 +165,7 @@ static mezzo_status train(mz_training *run) {
 }
 
 mezzo_status mezzo_run_train(const mezzo_config *config, const mezzo_hooks *hooks, mezzo_train_result *result) {
+    MZ_REQUIRE(config);
     mz_training run = {0};
     mezzo_status status = mz_run_check_folder(config); // before anything takes time
     if (status == MEZZO_OK)

@@ -248,6 +248,8 @@ static mezzo_status write_all(const exporter *e, const char *folder, int64_t *fi
 }
 
 mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_result *result) {
+    MZ_REQUIRE(options, result);
+    MZ_REQUIRE(options->path, options->out);
     mezzo_status status = MEZZO_OK;
     mz_new_folder folder = {0};
     exporter e = {.dtype = options->dtype, .shard_bytes = options->shard_bytes};

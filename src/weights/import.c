@@ -483,6 +483,8 @@ fail:
 }
 
 mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_import_result *result) {
+    MZ_REQUIRE(options, result);
+    MZ_REQUIRE(options->path, options->out);
     mezzo_status status = MEZZO_OK;
     mz_import in = {0};
     mz_new_folder folder = {0};

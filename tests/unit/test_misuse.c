@@ -1,0 +1,766 @@
+// A caller's mistakes: NULL, an object that fits no other, sizes, indices and enumerators out of range, calls in the
+// wrong order. Each is an error with a message, none a crash, and none changes anything. A table a group: each row is a
+// call and what it must give. The last test reads the headers: no public function is without a row.
+#include "misuse.h"
+
+// --- NULL ----------------------------------------------------------------------------------------------------------
+static void freeing_null_is_fine(void **state) {
+    (void)state;
+    PASSES(mezzo_tokenizer_free(NULL));
+    PASSES(mezzo_corpus_free(NULL));
+    PASSES(mezzo_loader_free(NULL));
+    PASSES(mezzo_device_close(NULL));
+    PASSES(mezzo_graph_free(NULL));
+    PASSES(mezzo_params_free(NULL));
+    PASSES(mezzo_program_free(NULL));
+    PASSES(mezzo_optimizer_free(NULL));
+    PASSES(mezzo_scaler_free(NULL));
+    PASSES(mezzo_step_free(NULL));
+    PASSES(mezzo_config_free(NULL));
+    done();
+}
+
+static void words_and_numbers(void **state) {
+    (void)state;
+    mezzo_precision precision = MEZZO_PRECISION_FP32;
+    float x = 1;
+    uint16_t half = 0;
+    ROW(mezzo_status_name(99), mezzo_status_name((mezzo_status)99) != NULL);
+    ROW(mezzo_dtype_name(-1), mezzo_dtype_name((mezzo_dtype)-1) != NULL);
+    GIVES(mezzo_dtype_size((mezzo_dtype)99), 0);
+    ROW(mezzo_precision_name(99), mezzo_precision_name((mezzo_precision)99) != NULL);
+    ROW(mezzo_master_name(99), mezzo_master_name((mezzo_master)99) != NULL);
+    GIVES(mezzo_precision_needs_loss_scale((mezzo_precision)99), false);
+    REFUSED(mezzo_precision_parse(NULL, &precision));
+    REFUSED(mezzo_precision_parse("bf16", NULL));
+    REFUSED(mezzo_precision_parse("", &precision));
+    REFUSED(mezzo_convert(NULL, MEZZO_F32, &half, MEZZO_F16, 1));
+    REFUSED(mezzo_convert(&x, MEZZO_F32, NULL, MEZZO_F16, 1));
+    GIVES(mezzo_convert(NULL, MEZZO_F32, NULL, MEZZO_F16, 0), MEZZO_OK);
+    REFUSED(mezzo_convert(&x, (mezzo_dtype)99, &half, MEZZO_F16, 1));
+    REFUSED(mezzo_convert(&x, MEZZO_F32, &half, (mezzo_dtype)-1, 1));
+    ROW(mezzo_round_to(1, 99), mezzo_round_to(1, (mezzo_dtype)99) == 1);
+    PASSES(mezzo_log_set(NULL, NULL));
+    ROW(mezzo_error_message(), mezzo_error_message() != NULL);
+    ROW(mezzo_error_trace(), mezzo_error_trace() != NULL);
+    ROW(mezzo_version(), mezzo_version() != NULL);
+    // Total on all bits: nothing to misuse.
+    ROW(mezzo_f32_to_f16(NAN), isnan(mezzo_f16_to_f32(mezzo_f32_to_f16((float)NAN))));
+    ROW(mezzo_f64_to_f16(1e300), isinf(mezzo_f16_to_f32(mezzo_f64_to_f16(1e300))));
+    ROW(mezzo_f32_to_bf16(NAN), isnan(mezzo_bf16_to_f32(mezzo_f32_to_bf16((float)NAN))));
+    ROW(mezzo_f64_to_bf16(NAN), isnan(mezzo_bf16_to_f32(mezzo_f64_to_bf16((double)NAN))));
+    ROW(mezzo_f32_to_tf32(NAN), isnan(mezzo_f32_to_tf32((float)NAN)));
+    ROW(mezzo_f32_to_e4m3(1e30), isnan(mezzo_e4m3_to_f32(mezzo_f32_to_e4m3(1e30f))));
+    ROW(mezzo_f32_to_e5m2(NAN), isnan(mezzo_e5m2_to_f32(mezzo_f32_to_e5m2((float)NAN))));
+    ROW(mezzo_f32_to_bf16_stochastic(NAN), isnan(mezzo_bf16_to_f32(mezzo_f32_to_bf16_stochastic((float)NAN, ~0u))));
+    ROW(mezzo_seed(1, 99), mezzo_seed(1, (mezzo_purpose)99) == mezzo_seed(1, (mezzo_purpose)99));
+    done();
+}
+
+static void texts_and_tokens(void **state) {
+    (void)state;
+    mezzo_tokenizer *tok = NULL;
+    mezzo_corpus *corpus = NULL;
+    mezzo_loader *loader = NULL;
+    int32_t tokens[8] = {0};
+    char text[64];
+    size_t n = 0;
+    REFUSED(mezzo_tokenizer_create_byte(NULL));
+    REFUSED(mezzo_tokenizer_create_char(NULL, 3, &tok));
+    REFUSED(mezzo_tokenizer_create_char("abc", 3, NULL));
+    REFUSED(mezzo_tokenizer_create_char("", 0, &tok));
+    REFUSED(mezzo_tokenizer_create_gpt2(NULL));
+    REFUSED(mezzo_tokenizer_create_bpe(NULL, NULL, &tok));
+    REFUSED(mezzo_tokenizer_create_bpe(NULL, "text.txt", NULL));
+    REFUSED(mezzo_tokenizer_load(NULL, &tok));
+    REFUSED(mezzo_tokenizer_load("text.txt", NULL));
+    REFUSED(mezzo_tokenizer_save(NULL, "t.json"));
+    REFUSED(mezzo_tokenizer_save(w.tok, NULL));
+    REFUSED(mezzo_tokenizer_save_bpe(NULL, "."));
+    REFUSED(mezzo_tokenizer_save_bpe(w.tok, NULL));
+    REFUSED(mezzo_tokenizer_save_bpe(w.tok, "."));
+    GIVES(mezzo_tokenizer_kind(NULL), NULL);
+    GIVES(mezzo_tokenizer_vocab(NULL), 0);
+    GIVES(mezzo_tokenizer_max_bytes(NULL), 0);
+    REFUSED(mezzo_tokenizer_encode(NULL, "a", 1, tokens, &n));
+    REFUSED(mezzo_tokenizer_encode(w.tok, NULL, 1, tokens, &n));
+    REFUSED(mezzo_tokenizer_encode(w.tok, "a", 1, NULL, &n));
+    REFUSED(mezzo_tokenizer_encode(w.tok, "a", 1, tokens, NULL));
+    GIVES(mezzo_tokenizer_bytes(NULL, 0, &n), NULL);
+    GIVES(mezzo_tokenizer_bytes(w.tok, 0, NULL), NULL);
+    GIVES(mezzo_tokenizer_bytes(w.tok, 256, &n), NULL);
+    GIVES(mezzo_tokenizer_bytes(w.tok, -1, &n), NULL);
+    REFUSED(mezzo_tokenizer_decode(NULL, tokens, 1, text, &n));
+    REFUSED(mezzo_tokenizer_decode(w.tok, NULL, 1, text, &n));
+    REFUSED(mezzo_tokenizer_decode(w.tok, tokens, 1, NULL, &n));
+    REFUSED(mezzo_tokenizer_decode(w.tok, tokens, 1, text, NULL));
+    REFUSED(mezzo_tokenizer_decode(w.tok, (const int32_t[]){256}, 1, text, &n));
+    REFUSED(mezzo_corpus_open(NULL, &corpus));
+    REFUSED(mezzo_corpus_open(&(mezzo_corpus_options){.path = "text.txt"}, NULL));
+    REFUSED(mezzo_corpus_open(&(mezzo_corpus_options){0}, &corpus));
+    REFUSED(mezzo_corpus_open(&(mezzo_corpus_options){.path = "text.txt", .train_fraction = (double)NAN}, &corpus));
+    GIVES(mezzo_corpus_tokenizer(NULL), NULL);
+    GIVES(mezzo_corpus_tokens(NULL, MEZZO_TRAIN), 0);
+    GIVES(mezzo_corpus_tokens(w.corpus, (mezzo_corpus_part)9), 0);
+    REFUSED(mezzo_corpus_check(NULL, 5));
+    REFUSED(mezzo_corpus_check(w.corpus, 0));
+    REFUSED(mezzo_corpus_save(NULL, "shards", MEZZO_SHARD_LLMC));
+    REFUSED(mezzo_corpus_save(w.corpus, NULL, MEZZO_SHARD_LLMC));
+    REFUSED(mezzo_corpus_save(w.corpus, "shards", (mezzo_shard_format)9));
+    REFUSED(mezzo_loader_create(NULL, &(mezzo_loader_options){.batch = 1, .length = 4}, &loader));
+    REFUSED(mezzo_loader_create(w.corpus, NULL, &loader));
+    REFUSED(mezzo_loader_create(w.corpus, &(mezzo_loader_options){.batch = 1, .length = 4}, NULL));
+    REFUSED(mezzo_loader_create(w.corpus, &(mezzo_loader_options){.batch = 0, .length = 4}, &loader));
+    REFUSED(mezzo_loader_create(w.corpus, &(mezzo_loader_options){.batch = 1, .length = -4}, &loader));
+    REFUSED(mezzo_loader_create(w.corpus, &(mezzo_loader_options){.batch = INT64_MAX, .length = INT64_MAX}, &loader));
+    REFUSED(mezzo_loader_create(w.corpus, &(mezzo_loader_options){.batch = 1, .length = 4, .vocab = -1}, &loader));
+    REFUSED(mezzo_loader_create(
+        w.corpus, &(mezzo_loader_options){.batch = 1, .length = 4, .split = (mezzo_corpus_part)7}, &loader));
+    REFUSED(mezzo_loader_create(
+        w.corpus, &(mezzo_loader_options){.batch = 1, .length = 4, .order = (mezzo_loader_order)7}, &loader));
+    REFUSED(mezzo_loader_batch(NULL, 0, tokens, tokens));
+    REFUSED(mezzo_loader_batch(w.loader, 0, NULL, tokens));
+    REFUSED(mezzo_loader_batch(w.loader, 0, tokens, NULL));
+    REFUSED(mezzo_loader_next(NULL, tokens, tokens));
+    REFUSED(mezzo_loader_next(w.loader, NULL, tokens));
+    GIVES(mezzo_loader_position(w.loader), 0); // none of these has moved it on
+    GIVES(mezzo_loader_position(NULL), 0);
+    PASSES(mezzo_loader_seek(NULL, 4));
+    GIVES(mezzo_loader_batches(NULL), 0);
+    GIVES(mezzo_loader_targets(NULL), 0);
+    done();
+}
+
+static void devices(void **state) {
+    (void)state;
+    mezzo_device *device = NULL;
+    mezzo_device_info info;
+    mezzo_telemetry telemetry;
+    mezzo_precision precision;
+    double seconds;
+    REFUSED(mezzo_device_open(NULL, 1, &device));
+    REFUSED(mezzo_device_open("cpu", 1, NULL));
+    REFUSED(mezzo_device_open("cpu", -1, &device));
+    REFUSED(mezzo_device_open("gpu", 1, &device));
+    REFUSED(mezzo_device_describe(NULL, &info));
+    REFUSED(mezzo_device_describe(w.device, NULL));
+    REFUSED(mezzo_device_telemetry(NULL, &telemetry));
+    REFUSED(mezzo_device_telemetry(w.device, NULL));
+    PASSES(mezzo_device_reset_peak(NULL));
+    REFUSED(mezzo_device_mark(NULL, 0));
+    REFUSED(mezzo_device_mark(w.device, -1));
+    REFUSED(mezzo_device_mark(w.device, 64));
+    REFUSED(mezzo_device_elapsed(NULL, 0, 1, &seconds));
+    REFUSED(mezzo_device_elapsed(w.device, 0, 1, NULL));
+    REFUSED(mezzo_device_elapsed(w.device, 0, 64, &seconds));
+    REFUSED(mezzo_device_sync(NULL));
+    REFUSED(mezzo_precision_resolve(NULL, MEZZO_PRECISION_BF16, &precision, NULL, 0));
+    REFUSED(mezzo_precision_resolve(w.device, MEZZO_PRECISION_BF16, NULL, NULL, 0));
+    REFUSED(mezzo_precision_resolve(w.device, (mezzo_precision)99, &precision, NULL, 0));
+    done();
+}
+
+// --- graphs: an op on no graph gives no value, and one that does not fit leaves the graph with an error
+// ---------------
+#define NOTHING(call) ROW(call, (call).id < 0 && mezzo_error_message()[0] != '\0')
+#define SPOILS(call)                                                                                                   \
+    do {                                                                                                               \
+        mezzo_graph *g = NULL;                                                                                         \
+        must(mezzo_graph_create(&g));                                                                                  \
+        mezzo_value x = mezzo_param(g, "x", (mezzo_init){MEZZO_INIT_ZERO, 0}, 2, (const int64_t[]){4, 6});             \
+        mezzo_value i = mezzo_input(g, "i", MEZZO_I32, 1, (const int64_t[]){4});                                       \
+        (void)x, (void)i;                                                                                              \
+        now = #call;                                                                                                   \
+        catch_crashes();                                                                                               \
+        if (sigsetjmp(back, 1) == 0) {                                                                                 \
+            (void)(call);                                                                                              \
+            told(now, mezzo_graph_status(g) == MEZZO_ERR_INVALID && mezzo_error_message()[0] != '\0');                 \
+        } else                                                                                                         \
+            wrong++, print_message("%s: a crash\n", now);                                                              \
+        mezzo_graph_free(g);                                                                                           \
+    } while (0)
+
+static void ops_on_no_graph(void **state) {
+    (void)state;
+    const mezzo_value v = {0};
+    const mezzo_routing routing = {1, 1, 1, false, 1};
+    const int64_t shape[] = {2, 2};
+    mezzo_value out[3];
+    NOTHING(mezzo_input(NULL, "x", MEZZO_F32, 2, shape));
+    NOTHING(mezzo_param(NULL, "x", ((mezzo_init){0}), 2, shape));
+    NOTHING(mezzo_arange(NULL, 3));
+    NOTHING(mezzo_linear(NULL, v, v, v));
+    NOTHING(mezzo_matmul(NULL, v, v, false, false));
+    NOTHING(mezzo_add(NULL, v, v));
+    NOTHING(mezzo_sub(NULL, v, v));
+    NOTHING(mezzo_mul(NULL, v, v));
+    NOTHING(mezzo_scale(NULL, v, 2));
+    NOTHING(mezzo_relu(NULL, v));
+    NOTHING(mezzo_gelu(NULL, v, true));
+    NOTHING(mezzo_silu(NULL, v));
+    NOTHING(mezzo_layernorm(NULL, v, v, v, 1e-5f));
+    NOTHING(mezzo_rmsnorm(NULL, v, v, 1e-5f));
+    NOTHING(mezzo_swiglu(NULL, v));
+    NOTHING(mezzo_rope_table(NULL, v, 4, 2, 1e4f));
+    NOTHING(mezzo_rope(NULL, v, v, 1, 1, true));
+    REFUSED(mezzo_route(NULL, v, v, &routing, &out[0], &out[1]));
+    REFUSED(mezzo_expert_order(NULL, v, 2, &out[0], &out[1], &out[2]));
+    NOTHING(mezzo_dispatch(NULL, v, v, v, 1));
+    NOTHING(mezzo_combine(NULL, v, v, v, v, 1));
+    NOTHING(mezzo_grouped_linear(NULL, v, v, v));
+    NOTHING(mezzo_embedding(NULL, v, v));
+    NOTHING(mezzo_attention(NULL, v, v, v, 1, 1, 0));
+    NOTHING(mezzo_attention_full(NULL, v, v, v, 1, 1, 0));
+    NOTHING(mezzo_attention_qkv(NULL, v, 1, 0));
+    PASSES(mezzo_cache_begin(NULL, 4));
+    NOTHING(mezzo_positions(NULL, 4));
+    NOTHING(mezzo_softmax(NULL, v));
+    NOTHING(mezzo_cross_entropy(NULL, v, v, -1));
+    NOTHING(mezzo_mse(NULL, v, v));
+    NOTHING(mezzo_sum(NULL, v, 0));
+    NOTHING(mezzo_mean(NULL, v, 0));
+    NOTHING(mezzo_dropout(NULL, v, 0));
+    NOTHING(mezzo_cast(NULL, v, MEZZO_BF16));
+    NOTHING(mezzo_reshape(NULL, v, 2, shape));
+    REFUSED(mezzo_split(NULL, v, 0, 2, out));
+    REFUSED(mezzo_split_sizes(NULL, v, 0, 2, shape, out));
+    NOTHING(mezzo_concat(NULL, out, 2, 0));
+    NOTHING(mezzo_slice(NULL, v, 0, 0, 1));
+    NOTHING(mezzo_permute(NULL, v, ((const int[]){1, 0})));
+    NOTHING(mezzo_transpose(NULL, v, 0, 1));
+    GIVES(mezzo_value_rank(NULL, v), 0);
+    GIVES(mezzo_value_dim(NULL, v, 0), 0);
+    PASSES(mezzo_module_begin(NULL, "m"));
+    PASSES(mezzo_module_end(NULL));
+    PASSES(mezzo_autocast_begin(NULL, MEZZO_PRECISION_FP32));
+    PASSES(mezzo_autocast_end(NULL));
+    PASSES(mezzo_recompute_begin(NULL));
+    PASSES(mezzo_recompute_end(NULL));
+    REFUSED(mezzo_graph_output(NULL, "x", v));
+    REFUSED(mezzo_graph_loss(NULL, v));
+    REFUSED(mezzo_graph_create(NULL));
+    REFUSED(mezzo_graph_status(NULL));
+    REFUSED(mezzo_graph_freeze(NULL, "x"));
+    done();
+}
+
+static void ops_that_do_not_fit(void **state) {
+    (void)state;
+    const mezzo_value far = {1000}, none = MEZZO_NONE;
+    const mezzo_init zero = {MEZZO_INIT_ZERO, 0};
+    const int64_t shape[] = {4, 6}, negative[] = {-4}, huge[] = {INT64_MAX / 2, 4};
+    mezzo_value out[64];
+    SPOILS(mezzo_input(g, NULL, MEZZO_F32, 2, shape));
+    SPOILS(mezzo_input(g, "y", MEZZO_F32, 2, NULL));
+    SPOILS(mezzo_input(g, "y", MEZZO_U8, 2, shape));
+    SPOILS(mezzo_input(g, "y", MEZZO_F32, 0, shape));
+    SPOILS(mezzo_input(g, "y", MEZZO_F32, MEZZO_MAX_RANK + 1, shape));
+    SPOILS(mezzo_input(g, "y", MEZZO_F32, 1, negative));
+    SPOILS(mezzo_input(g, "y", MEZZO_F32, 2, huge));
+    SPOILS(mezzo_input(g, "i", MEZZO_F32, 2, shape)); // the name is taken
+    SPOILS(mezzo_param(g, NULL, zero, 2, shape));
+    SPOILS(mezzo_param(g, "y", zero, 2, NULL));
+    SPOILS(mezzo_param(g, "x", zero, 2, shape));
+    SPOILS(mezzo_arange(g, 0));
+    SPOILS(mezzo_arange(g, INT64_MAX));
+    SPOILS(mezzo_linear(g, x, none, none));
+    SPOILS(mezzo_linear(g, x, far, none));
+    SPOILS(mezzo_linear(g, i, x, none));
+    SPOILS(mezzo_matmul(g, x, x, false, false));
+    SPOILS(mezzo_add(g, x, far));
+    SPOILS(mezzo_add(g, x, i));
+    SPOILS(mezzo_sub(g, far, x));
+    SPOILS(mezzo_mul(g, none, x));
+    SPOILS(mezzo_scale(g, far, 2));
+    SPOILS(mezzo_relu(g, none));
+    SPOILS(mezzo_gelu(g, far, true));
+    SPOILS(mezzo_silu(g, i));
+    SPOILS(mezzo_layernorm(g, x, x, none, 1e-5f));
+    SPOILS(mezzo_layernorm(g, x, none, none, (float)NAN));
+    SPOILS(mezzo_rmsnorm(g, x, none, -1));
+    SPOILS(mezzo_swiglu(g, i));
+    SPOILS(mezzo_rope_table(g, none, 4, 3, 1e4f));
+    SPOILS(mezzo_rope_table(g, none, -4, 2, 1e4f));
+    SPOILS(mezzo_rope_table(g, far, 4, 2, 1e4f));
+    SPOILS(mezzo_rope(g, x, x, 0, 0, true));
+    SPOILS(mezzo_route(g, x, none, (&(mezzo_routing){99, 1, 1, false, 1}), &out[0], &out[1]));
+    SPOILS(mezzo_route(g, x, none, (&(mezzo_routing){1, 0, 0, false, 1}), &out[0], &out[1]));
+    SPOILS(mezzo_expert_order(g, x, 2, &out[0], &out[1], &out[2]));
+    SPOILS(mezzo_expert_order(g, i, 0, &out[0], &out[1], &out[2]));
+    SPOILS(mezzo_dispatch(g, x, i, i, 0));
+    SPOILS(mezzo_combine(g, x, i, i, none, 3));
+    SPOILS(mezzo_grouped_linear(g, x, x, i));
+    SPOILS(mezzo_embedding(g, x, x));
+    SPOILS(mezzo_embedding(g, x, far));
+    SPOILS(mezzo_attention(g, x, none, none, 1, 1, 0));
+    SPOILS(mezzo_attention(g, x, x, x, 0, 0, 0));
+    SPOILS(mezzo_attention(g, x, x, x, -1, 1, 0));
+    SPOILS(mezzo_attention(g, x, x, x, 1, 1, 2));
+    SPOILS(mezzo_attention_full(g, far, far, far, 1, 1, 0));
+    SPOILS(mezzo_attention_qkv(g, x, 5, 0));
+    SPOILS((mezzo_cache_begin(g, 0), 0));
+    SPOILS((mezzo_cache_begin(g, 4), mezzo_attention_qkv(g, far, 1, 0)));
+    SPOILS(mezzo_positions(g, -1));
+    SPOILS(mezzo_softmax(g, i));
+    SPOILS(mezzo_cross_entropy(g, x, x, -1));
+    SPOILS(mezzo_cross_entropy(g, x, none, -1));
+    SPOILS(mezzo_mse(g, x, i));
+    SPOILS(mezzo_sum(g, x, 2));
+    SPOILS(mezzo_mean(g, far, 0));
+    SPOILS(mezzo_dropout(g, x, 1));
+    SPOILS(mezzo_dropout(g, x, (float)NAN));
+    SPOILS(mezzo_cast(g, x, MEZZO_U8));
+    SPOILS(mezzo_cast(g, x, (mezzo_dtype)99));
+    SPOILS(mezzo_reshape(g, x, 2, NULL));
+    SPOILS(mezzo_reshape(g, far, 2, shape));
+    SPOILS(mezzo_reshape(g, x, 99, shape));
+    SPOILS(mezzo_reshape(g, x, 1, negative));
+    SPOILS(mezzo_reshape(g, x, 2, huge));
+    SPOILS(mezzo_split(g, x, 0, 3, out));
+    SPOILS(mezzo_split(g, x, 0, -1, out));
+    SPOILS(mezzo_split(g, far, 0, 2, out));
+    SPOILS(mezzo_split_sizes(g, x, 0, 2, shape, out));
+    SPOILS(mezzo_split_sizes(g, x, 9, 2, shape, out));
+    SPOILS(mezzo_concat(g, NULL, 2, 0));
+    SPOILS(mezzo_concat(g, ((const mezzo_value[]){x, i}), 2, 0));
+    SPOILS(mezzo_concat(g, (&far), 1, -1));
+    SPOILS(mezzo_concat(g, (&x), 0, 0));
+    SPOILS(mezzo_slice(g, x, 2, 0, 1));
+    SPOILS(mezzo_slice(g, x, 0, 3, 2));
+    SPOILS(mezzo_slice(g, far, 0, 0, 1));
+    SPOILS(mezzo_permute(g, x, NULL));
+    SPOILS(mezzo_permute(g, x, ((const int[]){0, 0})));
+    SPOILS(mezzo_permute(g, x, ((const int[]){0, 99})));
+    SPOILS(mezzo_transpose(g, x, 0, 2));
+    SPOILS(mezzo_transpose(g, far, 0, 1));
+    SPOILS((mezzo_module_begin(g, NULL), 0));
+    SPOILS((mezzo_module_begin(g, "a*"), 0));
+    SPOILS((mezzo_module_end(g), 0));
+    SPOILS((mezzo_autocast_begin(g, (mezzo_precision)99), 0));
+    SPOILS((mezzo_autocast_end(g), 0));
+    SPOILS((mezzo_recompute_begin(g), mezzo_recompute_begin(g), 0));
+    SPOILS((mezzo_recompute_end(g), 0));
+    SPOILS(mezzo_graph_output(g, "y", far));
+    SPOILS(mezzo_graph_output(g, "y", none));
+    SPOILS((mezzo_graph_output(g, "y", x), mezzo_graph_output(g, "y", x)));
+    SPOILS(mezzo_graph_loss(g, x));
+    SPOILS(mezzo_graph_loss(g, i));
+    REFUSED(mezzo_route(w.small, none, none, NULL, &out[0], &out[1]));
+    REFUSED(mezzo_expert_order(w.small, none, 1, NULL, &out[0], &out[1]));
+    REFUSED(mezzo_split(w.small, ((mezzo_value){0}), 0, 2, NULL));
+    REFUSED(mezzo_graph_output(w.small, NULL, ((mezzo_value){0})));
+    REFUSED(mezzo_graph_freeze(w.small, NULL));
+    REFUSED(mezzo_graph_freeze(w.small, "nothing"));
+    GIVES(mezzo_value_rank(w.small, far), 0);
+    GIVES(mezzo_value_dim(w.small, far, 0), 0);
+    GIVES(mezzo_value_dim(w.small, ((mezzo_value){0}), 5), 0);
+    done();
+}
+
+// --- models, configurations, runs ------------------------------------------------------------------------------------
+static void models_and_configurations(void **state) {
+    (void)state;
+    mezzo_model_config model;
+    mezzo_program_options program;
+    mezzo_graph *g;
+    const char *rest[2];
+    int n;
+    must(mezzo_model_defaults("toy", &model));
+    mezzo_model_config bad = model;
+    bad.layers = -1;
+    REFUSED(mezzo_model_defaults(NULL, &model));
+    REFUSED(mezzo_model_defaults("toy", NULL));
+    REFUSED(mezzo_model_defaults("nothing", &model));
+    REFUSED(mezzo_model_check(NULL));
+    REFUSED(mezzo_model_check(&bad));
+    REFUSED(mezzo_model_check(&(mezzo_model_config){0}));
+    must(mezzo_graph_create(&g));
+    REFUSED(mezzo_model_build(NULL, &model, 1, 1, true));
+    REFUSED(mezzo_model_build(g, NULL, 1, 1, true));
+    REFUSED(mezzo_model_build(g, &model, 0, 1, true));
+    REFUSED(mezzo_model_build(g, &model, 1, INT64_MAX, true));
+    REFUSED(mezzo_model_build_cached(NULL, &model, 1, 1));
+    REFUSED(mezzo_model_build_cached(g, NULL, 1, 1));
+    mezzo_graph_free(g);
+    GIVES(mezzo_model_task(NULL), MEZZO_TASK_LANGUAGE);
+    GIVES(mezzo_model_name(-1), NULL);
+    GIVES(mezzo_model_name(mezzo_model_count()), NULL);
+    REFUSED(mezzo_config_create(NULL));
+    REFUSED(mezzo_config_load(NULL, "text.txt"));
+    REFUSED(mezzo_config_load(w.config, NULL));
+    REFUSED(mezzo_config_set(NULL, "lr", "1", "here"));
+    REFUSED(mezzo_config_set(w.config, NULL, "1", "here"));
+    REFUSED(mezzo_config_set(w.config, "lr", NULL, "here"));
+    REFUSED(mezzo_config_set(w.config, "lr", "one", NULL));
+    REFUSED(mezzo_config_set(w.config, "nothing", "1", "here"));
+    REFUSED(mezzo_config_args(NULL, 0, NULL, rest, &n));
+    REFUSED(mezzo_config_args(w.config, 1, NULL, rest, &n));
+    REFUSED(mezzo_config_args(w.config, 1, ((const char *const[]){"x"}), NULL, &n));
+    REFUSED(mezzo_config_args(w.config, 1, ((const char *const[]){"x"}), rest, NULL));
+    REFUSED(mezzo_config_args(w.config, 1, ((const char *const[]){"--lr"}), rest, &n));
+    GIVES(mezzo_config_get(NULL, "lr"), NULL);
+    GIVES(mezzo_config_get(w.config, NULL), NULL);
+    GIVES(mezzo_config_get(w.config, "nothing"), NULL);
+    REFUSED(mezzo_config_save(NULL, "c.yaml"));
+    REFUSED(mezzo_config_save(w.config, NULL));
+    REFUSED(mezzo_config_check(NULL));
+    REFUSED(mezzo_config_model(NULL, 5, &model));
+    REFUSED(mezzo_config_model(w.config, 5, NULL));
+    REFUSED(mezzo_config_model(w.config, -5, &model));
+    REFUSED(mezzo_config_program(NULL, &program));
+    REFUSED(mezzo_config_program(w.config, NULL));
+    ROW(mezzo_config_describe(-1), mezzo_config_describe(-1).key == NULL);
+    ROW(mezzo_config_describe(mezzo_config_count()), mezzo_config_describe(mezzo_config_count()).key == NULL);
+    done();
+}
+
+static void write_text(void *user, int index, const char *text, size_t bytes) {
+    (void)user, (void)index, (void)text, (void)bytes;
+}
+
+static void runs_and_folders(void **state) {
+    (void)state;
+    mezzo_train_result trained;
+    mezzo_bisect_result bisected;
+    mezzo_eval_result evaluated;
+    mezzo_import_result imported;
+    mezzo_export_result exported;
+    const mezzo_sample_options sample = mezzo_sample_defaults();
+    mezzo_sample_options cold = sample;
+    cold.temperature = (double)NAN;
+    REFUSED(mezzo_run_train(NULL, NULL, &trained));
+    REFUSED(mezzo_run_train(w.config, NULL, NULL)); // it names no data
+    REFUSED(mezzo_run_bisect(NULL, NULL, &bisected));
+    REFUSED(mezzo_run_bisect(w.config, NULL, NULL));
+    REFUSED(mezzo_run_bisect(w.config, NULL, &bisected));
+    REFUSED(mezzo_run_eval(NULL, NULL, &evaluated));
+    REFUSED(mezzo_run_eval(&(mezzo_eval_options){.path = "."}, NULL, NULL));
+    REFUSED(mezzo_run_eval(&(mezzo_eval_options){0}, NULL, &evaluated));
+    REFUSED(mezzo_run_eval(&(mezzo_eval_options){.path = ".", .batch_size = -1}, NULL, &evaluated));
+    REFUSED(mezzo_run_sample(NULL, NULL, write_text, NULL));
+    REFUSED(mezzo_run_sample(&sample, NULL, write_text, NULL));
+    REFUSED(mezzo_run_sample(&sample, NULL, NULL, NULL));
+    REFUSED(mezzo_run_sample(&cold, NULL, write_text, NULL));
+    REFUSED(mezzo_import(NULL, &imported));
+    REFUSED(mezzo_import(&(mezzo_import_options){.out = "i"}, &imported));
+    REFUSED(mezzo_import(&(mezzo_import_options){.path = "text.txt"}, &imported));
+    REFUSED(mezzo_import(&(mezzo_import_options){.path = ".", .out = "i"}, NULL));
+    REFUSED(mezzo_export(NULL, &exported));
+    REFUSED(mezzo_export(&(mezzo_export_options){.out = "e"}, &exported));
+    REFUSED(mezzo_export(&(mezzo_export_options){.path = "."}, &exported));
+    REFUSED(mezzo_export(&(mezzo_export_options){.path = ".", .out = "e"}, NULL));
+    done();
+}
+
+static void checkpoints(void **state) {
+    (void)state;
+    char path[256];
+    mezzo_checkpoint c = {
+        .params = w.params, .optimizer = w.optimizer, .scaler = w.scaler, .step = 1, .precision = "fp32"};
+    mezzo_checkpoint negative = c, far = c, other = c, none = {0};
+    negative.step = -1;
+    far.optimizer = w.far_optimizer;
+    other.optimizer = w.more_optimizer;
+    REFUSED(mezzo_checkpoint_save(NULL, &c, 0, NULL, 0));
+    REFUSED(mezzo_checkpoint_save("kept", NULL, 0, NULL, 0));
+    REFUSED(mezzo_checkpoint_save("kept", &none, 0, NULL, 0));
+    REFUSED(mezzo_checkpoint_save("kept", &negative, 0, NULL, 0));
+    REFUSED(mezzo_checkpoint_save("kept", &c, -1, NULL, 0));
+    REFUSED(mezzo_checkpoint_save("kept", &far, 0, NULL, 0));
+    REFUSED(mezzo_checkpoint_save("kept", &other, 0, NULL, 0));
+    GIVES(mezzo_checkpoint_save("kept", &c, 0, path, sizeof path), MEZZO_OK);
+    REFUSED(mezzo_checkpoint_find(NULL, false, path, sizeof path));
+    REFUSED(mezzo_checkpoint_find("kept", false, NULL, sizeof path));
+    REFUSED(mezzo_checkpoint_find("kept", false, path, 3));
+    REFUSED(mezzo_checkpoint_describe(NULL, &none));
+    REFUSED(mezzo_checkpoint_describe("kept", NULL));
+    GIVES(mezzo_checkpoint_find("kept", false, path, sizeof path), MEZZO_OK);
+    REFUSED(mezzo_checkpoint_load(NULL, &c));
+    REFUSED(mezzo_checkpoint_load(path, NULL));
+    REFUSED(mezzo_checkpoint_load(path, &far));
+    REFUSED(mezzo_checkpoint_load(path, &other));
+    GIVES(mezzo_checkpoint_load(path, &c), MEZZO_OK);
+    must(mz_dir_remove("kept"));
+    done();
+}
+
+// --- training --------------------------------------------------------------------------------------------------------
+static mezzo_status fill_nothing(void *user, mezzo_program *program, uint64_t index) {
+    (void)user, (void)program, (void)index;
+    return MEZZO_OK;
+}
+
+static void on_row(void *user, const mezzo_explain_row *row) {
+    (void)user, (void)row;
+}
+
+static void on_param(void *user, const mezzo_explain_param *row) {
+    (void)user, (void)row;
+}
+
+static void parameters(void **state) {
+    (void)state;
+    mezzo_params *params = NULL;
+    float values[VOCAB * WIDTH] = {0};
+    const mezzo_program_options zero = {0};
+    REFUSED(mezzo_params_create(NULL, w.graph, 1, &params));
+    REFUSED(mezzo_params_create(w.device, NULL, 1, &params));
+    REFUSED(mezzo_params_create(w.device, w.graph, 1, NULL));
+    REFUSED(mezzo_params_create_as(NULL, w.graph, &zero, 1, MEZZO_MASTER_FP32, &params));
+    REFUSED(mezzo_params_create_as(w.device, w.graph, NULL, 1, MEZZO_MASTER_SPLIT, &params));
+    REFUSED(mezzo_params_create_as(w.device, w.graph, &zero, 1, (mezzo_master)9, &params));
+    GIVES(mezzo_params_master(NULL), MEZZO_MASTER_FP32);
+    GIVES(mezzo_params_count(NULL), 0);
+    GIVES(mezzo_params_elements(NULL), 0);
+    static int i;                 // lives through a longjmp
+    for (i = -1; i < 3; i += 3) { // before the first, behind the last
+        GIVES(mezzo_params_name(w.params, i), NULL);
+        GIVES(mezzo_params_rank(w.params, i), 0);
+        GIVES(mezzo_params_shape(w.params, i), NULL);
+        GIVES(mezzo_params_frozen(w.params, i), false);
+        REFUSED(mezzo_params_read(w.params, i, values));
+        REFUSED(mezzo_params_write(w.params, i, values));
+        REFUSED(mezzo_params_read_grad(w.params, i, values));
+        REFUSED(mezzo_params_write_grad(w.params, i, values));
+    }
+    GIVES(mezzo_params_name(NULL, 0), NULL);
+    GIVES(mezzo_params_rank(NULL, 0), 0);
+    GIVES(mezzo_params_shape(NULL, 0), NULL);
+    GIVES(mezzo_params_frozen(NULL, 0), false);
+    GIVES(mezzo_params_find(NULL, "head"), -1);
+    GIVES(mezzo_params_find(w.params, NULL), -1);
+    REFUSED(mezzo_params_read(NULL, 0, values));
+    REFUSED(mezzo_params_read(w.params, 0, NULL));
+    REFUSED(mezzo_params_write(NULL, 0, values));
+    REFUSED(mezzo_params_write(w.params, 0, NULL));
+    REFUSED(mezzo_params_read_grad(NULL, 0, values));
+    REFUSED(mezzo_params_read_grad(w.params, 0, NULL));
+    REFUSED(mezzo_params_write_grad(NULL, 0, values));
+    REFUSED(mezzo_params_write_grad(w.params, 0, NULL));
+    REFUSED(mezzo_params_zero_grad(NULL));
+    done();
+}
+
+static void programs(void **state) {
+    (void)state;
+    const mezzo_program_options zero = {0};
+    const mezzo_program_options nowhere = {.overrides = &(mezzo_override){"nowhere", MEZZO_PRECISION_FP32},
+                                           .n_overrides = 1};
+    const mezzo_program_options unknown = {.precision = (mezzo_precision)99};
+    mezzo_program *p = NULL;
+    mezzo_memory memory;
+    int32_t ids[BATCH] = {0, VOCAB - 1}, targets[BATCH] = {-1, CLASSES - 1}, high[BATCH] = {0, VOCAB},
+            low[BATCH] = {-2, 0};
+    float loss, logits[BATCH * CLASSES];
+    int rank;
+    int64_t shape[MEZZO_MAX_RANK];
+    bool found;
+    char where[64];
+    REFUSED(mezzo_program_create(NULL, w.params, &zero, &p));
+    REFUSED(mezzo_program_create(w.graph, NULL, &zero, &p));
+    REFUSED(mezzo_program_create(w.graph, w.params, NULL, &p));
+    REFUSED(mezzo_program_create(w.graph, w.params, &zero, NULL));
+    REFUSED(mezzo_program_create(w.graph, w.more, &zero, &p)); // another graph's parameters
+    REFUSED(mezzo_program_create(w.small, w.more, &zero, &p)); // no loss
+    REFUSED(mezzo_program_create(w.graph, w.params, &nowhere, &p));
+    REFUSED(mezzo_program_create(w.graph, w.params, &unknown, &p));
+    REFUSED(mezzo_program_run(w.program, NULL, 1, 1)); // nothing was written
+    REFUSED(mezzo_program_check(w.program, NULL, 1, 1, &found, where, sizeof where));
+    REFUSED(mezzo_step_micro(w.step, 1, 1));
+    REFUSED(mezzo_program_write(NULL, "ids", ids, sizeof ids));
+    REFUSED(mezzo_program_write(w.program, NULL, ids, sizeof ids));
+    REFUSED(mezzo_program_write(w.program, "ids", NULL, sizeof ids));
+    REFUSED(mezzo_program_write(w.program, "ids", ids, sizeof ids - 1));
+    REFUSED(mezzo_program_write(w.program, "nothing", ids, sizeof ids));
+    REFUSED(mezzo_program_write(w.program, "ids", high, sizeof high));
+    REFUSED(mezzo_program_write(w.program, "ids", targets, sizeof targets));
+    REFUSED(mezzo_program_write(w.program, "targets", ids, sizeof ids));
+    REFUSED(mezzo_program_write(w.program, "targets", low, sizeof low));
+    GIVES(mezzo_program_write(w.program, "ids", ids, sizeof ids), MEZZO_OK);
+    REFUSED(mezzo_program_run(w.program, NULL, 1, 1)); // the targets are still missing
+    GIVES(mezzo_program_write(w.program, "targets", targets, sizeof targets), MEZZO_OK);
+    REFUSED(mezzo_program_run(NULL, NULL, 1, 1));
+    REFUSED(mezzo_program_run(w.program, w.far_scaler, 1, 1));
+    REFUSED(mezzo_program_check(NULL, NULL, 1, 1, &found, where, sizeof where));
+    REFUSED(mezzo_program_check(w.program, NULL, 1, 1, NULL, where, sizeof where));
+    REFUSED(mezzo_program_check(w.program, w.far_scaler, 1, 1, &found, where, sizeof where));
+    GIVES(mezzo_program_check(w.program, NULL, 1, 1, &found, NULL, sizeof where), MEZZO_OK);
+    GIVES(mezzo_program_run(w.program, NULL, 1, 1), MEZZO_OK);
+    REFUSED(mezzo_program_read(NULL, "loss", &loss, sizeof loss));
+    REFUSED(mezzo_program_read(w.program, NULL, &loss, sizeof loss));
+    REFUSED(mezzo_program_read(w.program, "loss", NULL, sizeof loss));
+    REFUSED(mezzo_program_read(w.program, "loss", &loss, 1));
+    REFUSED(mezzo_program_read(w.program, "nothing", logits, sizeof logits));
+    REFUSED(mezzo_program_output_shape(NULL, "loss", &rank, shape));
+    REFUSED(mezzo_program_output_shape(w.program, NULL, &rank, shape));
+    REFUSED(mezzo_program_output_shape(w.program, "loss", NULL, shape));
+    REFUSED(mezzo_program_output_shape(w.program, "loss", &rank, NULL));
+    PASSES(mezzo_program_memory(NULL, &memory));
+    PASSES(mezzo_program_memory(w.program, NULL));
+    REFUSED(mezzo_plan_memory(NULL, w.graph, &zero, &memory));
+    REFUSED(mezzo_plan_memory(w.device, NULL, &zero, &memory));
+    REFUSED(mezzo_plan_memory(w.device, w.graph, NULL, &memory));
+    REFUSED(mezzo_plan_memory(w.device, w.graph, &zero, NULL));
+    REFUSED(mezzo_graph_explain(NULL, &zero, "autocast", on_row, NULL));
+    REFUSED(mezzo_graph_explain(w.graph, NULL, "autocast", on_row, NULL));
+    REFUSED(mezzo_graph_explain(w.graph, &zero, NULL, on_row, NULL));
+    REFUSED(mezzo_graph_explain(w.graph, &zero, "nothing", on_row, NULL));
+    REFUSED(mezzo_graph_explain(w.graph, &zero, "autocast", NULL, NULL));
+    REFUSED(mezzo_graph_explain_params(NULL, &zero, MEZZO_MASTER_FP32, on_param, NULL));
+    REFUSED(mezzo_graph_explain_params(w.graph, NULL, MEZZO_MASTER_FP32, on_param, NULL));
+    REFUSED(mezzo_graph_explain_params(w.graph, &zero, MEZZO_MASTER_FP32, NULL, NULL));
+    must(mezzo_params_zero_grad(w.params));
+    done();
+}
+
+static void optimizers(void **state) {
+    (void)state;
+    mezzo_optimizer *o = NULL;
+    mezzo_step_info info;
+    mezzo_optimizer_options options = mezzo_optimizer_defaults(), rate = options, kind = options, pattern = options;
+    const mezzo_schedule negative = {.kind = MEZZO_LR_CONSTANT, .lr = -1}, unknown = {.kind = 9, .lr = 1};
+    rate.schedule.lr = (double)NAN;
+    kind.kind = 9;
+    pattern.patterns = (const char *const[]){"nothing"};
+    pattern.n_patterns = 1;
+    REFUSED(mezzo_optimizer_create(NULL, &options, &o));
+    REFUSED(mezzo_optimizer_create(w.params, NULL, &o));
+    REFUSED(mezzo_optimizer_create(w.params, &options, NULL));
+    REFUSED(mezzo_optimizer_create(w.params, &rate, &o));
+    REFUSED(mezzo_optimizer_create(w.params, &kind, &o));
+    REFUSED(mezzo_optimizer_create(w.params, &pattern, &o));
+    REFUSED(mezzo_optimizer_clip(NULL, 1));
+    REFUSED(mezzo_optimizer_clip(w.optimizer, 1)); // no gradients yet
+    REFUSED(mezzo_optimizer_clip(w.optimizer, (double)NAN));
+    REFUSED(mezzo_optimizer_step(NULL));
+    REFUSED(mezzo_optimizer_step(w.optimizer));
+    REFUSED(mezzo_optimizer_zero_grad(NULL));
+    REFUSED(mezzo_optimizer_set_schedule(NULL, &options.schedule));
+    REFUSED(mezzo_optimizer_set_schedule(w.optimizer, NULL));
+    REFUSED(mezzo_optimizer_set_schedule(w.optimizer, &negative));
+    REFUSED(mezzo_optimizer_set_schedule(w.optimizer, &unknown));
+    ROW(mezzo_schedule_lr(NULL, 1), isnan(mezzo_schedule_lr(NULL, 1)));
+    REFUSED(mezzo_optimizer_info(NULL, &info));
+    REFUSED(mezzo_optimizer_info(w.optimizer, NULL));
+    GIVES(mezzo_optimizer_memory(NULL), 0);
+    done();
+}
+
+static void scalers(void **state) {
+    (void)state;
+    mezzo_scaler *s = NULL;
+    mezzo_scaler_state kept;
+    mezzo_scaler_options options = mezzo_scaler_defaults(), zero = options;
+    zero.init_scale = 0;
+    REFUSED(mezzo_scaler_create(NULL, &options, &s));
+    REFUSED(mezzo_scaler_create(w.device, NULL, &s));
+    REFUSED(mezzo_scaler_create(w.device, &options, NULL));
+    REFUSED(mezzo_scaler_create(w.device, &zero, &s));
+    REFUSED(mezzo_scaler_unscale(NULL, w.optimizer));
+    REFUSED(mezzo_scaler_unscale(w.scaler, NULL));
+    REFUSED(mezzo_scaler_unscale(w.scaler, w.far_optimizer));
+    REFUSED(mezzo_scaler_step(NULL, w.optimizer));
+    REFUSED(mezzo_scaler_step(w.scaler, NULL));
+    REFUSED(mezzo_scaler_step(w.scaler, w.far_optimizer));
+    REFUSED(mezzo_scaler_step(w.scaler, w.optimizer)); // no gradients
+    REFUSED(mezzo_scaler_update(NULL));
+    REFUSED(mezzo_scaler_update(w.scaler)); // nothing was unscaled
+    REFUSED(mezzo_scaler_set_scale(NULL, 2));
+    REFUSED(mezzo_scaler_set_scale(w.scaler, -1));
+    REFUSED(mezzo_scaler_set_scale(w.scaler, (double)INFINITY));
+    REFUSED(mezzo_scaler_get_state(NULL, &kept));
+    REFUSED(mezzo_scaler_get_state(w.scaler, NULL));
+    GIVES(mezzo_scaler_get_state(w.scaler, &kept), MEZZO_OK);
+    mezzo_scaler_state odd = kept;
+    odd.growth_interval = 0;
+    REFUSED(mezzo_scaler_set_state(NULL, &kept));
+    REFUSED(mezzo_scaler_set_state(w.scaler, NULL));
+    REFUSED(mezzo_scaler_set_state(w.scaler, &odd));
+    done();
+}
+
+static void steps(void **state) {
+    (void)state;
+    mezzo_step *s = NULL;
+    mezzo_step_report report;
+    mezzo_optimizer *twice[] = {w.optimizer, w.optimizer}, *none[] = {NULL};
+    REFUSED(mezzo_step_create(NULL, &w.optimizer, 1, NULL, NULL, &s));
+    REFUSED(mezzo_step_create(w.program, NULL, 1, NULL, NULL, &s));
+    REFUSED(mezzo_step_create(w.program, none, 1, NULL, NULL, &s));
+    REFUSED(mezzo_step_create(w.program, &w.optimizer, 1, NULL, NULL, NULL));
+    REFUSED(mezzo_step_create(w.program, &w.optimizer, 0, NULL, NULL, &s));
+    REFUSED(mezzo_step_create(w.program, &w.optimizer, 1 << 20, NULL, NULL, &s));
+    REFUSED(mezzo_step_create(w.program, twice, 2, NULL, NULL, &s));
+    REFUSED(mezzo_step_create(w.program, &w.far_optimizer, 1, NULL, NULL, &s));
+    REFUSED(mezzo_step_create(w.program, &w.more_optimizer, 1, NULL, NULL, &s));
+    REFUSED(mezzo_step_create(w.program, &w.optimizer, 1, w.far_scaler, NULL, &s));
+    REFUSED(mezzo_step_create(w.forward, &w.optimizer, 1, NULL, NULL, &s));
+    REFUSED(mezzo_step_create(w.program, &w.optimizer, 1, NULL, &(mezzo_step_options){.micro_batches = -1}, &s));
+    REFUSED(mezzo_step_create(w.program, &w.optimizer, 1, NULL, &(mezzo_step_options){.clip = (double)NAN}, &s));
+    REFUSED(mezzo_step_micro(NULL, 1, 1));
+    REFUSED(mezzo_step_finish(NULL));
+    REFUSED(mezzo_step_finish(w.step)); // its micro batch has not run
+    REFUSED(mezzo_step_run(NULL, 1, 1, fill_nothing, NULL));
+    REFUSED(mezzo_step_run(w.step, 1, 1, NULL, NULL));
+    REFUSED(mezzo_step_drop(NULL));
+    REFUSED(mezzo_step_set_clip(NULL, 1));
+    REFUSED(mezzo_step_set_clip(w.step, -1));
+    REFUSED(mezzo_step_read(NULL, true, &report));
+    REFUSED(mezzo_step_read(w.step, true, NULL));
+    GIVES(mezzo_step_micro(w.step, 1, 1), MEZZO_OK);
+    REFUSED(mezzo_step_micro(w.step, 1, 1)); // it has all it takes
+    REFUSED(mezzo_step_run(w.step, 1, 1, fill_nothing, NULL));
+    GIVES(mezzo_step_finish(w.step), MEZZO_OK); // and after all this it still trains
+    done();
+}
+
+// --- every public function has a row -------------------------------------------------------------------------------
+static void every_function_is_here(void **state) {
+    (void)state;
+    static const char *const headers[] = {"data",    "device", "dtype", "graph", "model",  "optimizer",
+                                          "program", "status", "step",  "train", "version"};
+    char path[4096], name[128], *text, *tests;
+    size_t n, functions = 0;
+    snprintf(path, sizeof path, "%s/unit/test_misuse.c", getenv("MEZZO_TESTS"));
+    must(mz_file_read(path, 1 << 20, &tests, &n));
+    for (size_t h = 0; h < MZ_COUNT(headers); h++) {
+        snprintf(path, sizeof path, "%s/include/mezzo/%s.h", getenv("MEZZO_SOURCE"), headers[h]);
+        must(mz_file_read(path, 1 << 20, &text, &n));
+        for (const char *at = text; (at = strstr(at, "MEZZO_API ")) != NULL; at++) {
+            const char *open = strchr(at, '('), *from = open;
+            while (from > at && (isalnum((unsigned char)from[-1]) || from[-1] == '_'))
+                from--;
+            if (strncmp(at - 8, "#define ", 8) == 0)
+                continue;
+            snprintf(name, sizeof name, "%.*s(", (int)(open - from), from);
+            if (strstr(tests, name) == NULL)
+                fail_msg("%s has no row", name);
+            functions++;
+        }
+        mz_free(text);
+    }
+    mz_free(tests);
+    print_message("%zu functions, %d rows\n", functions, rows);
+    assert_true(functions > 190);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(freeing_null_is_fine),
+        cmocka_unit_test(words_and_numbers),
+        cmocka_unit_test(texts_and_tokens),
+        cmocka_unit_test(devices),
+        cmocka_unit_test(ops_on_no_graph),
+        cmocka_unit_test(ops_that_do_not_fit),
+        cmocka_unit_test(models_and_configurations),
+        cmocka_unit_test(parameters),
+        cmocka_unit_test(optimizers),
+        cmocka_unit_test(scalers),
+        cmocka_unit_test(programs),
+        cmocka_unit_test(checkpoints),
+        cmocka_unit_test(steps),
+        cmocka_unit_test(runs_and_folders),
+        cmocka_unit_test(every_function_is_here),
+    };
+    return cmocka_run_group_tests(tests, open_world, close_world);
+}
