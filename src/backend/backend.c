@@ -219,7 +219,8 @@ void mz_call_over_padding(mz_call *call) {
 
 const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out) {
     *out = (mz_prepared){0};
-    if (padded(call) && (device->backend->takes_padding == NULL || !device->backend->takes_padding(call->op)))
+    if (padded(call) &&
+        (device->backend->takes_padding == NULL || device->backend->takes_padding(call->op) == MZ_PADDED_NONE))
         return "a tensor is stored with padding";
     const char *reason = check_formats(device, kernel, call);
     if (reason == NULL)

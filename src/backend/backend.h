@@ -100,9 +100,8 @@ typedef struct mz_backend {
     // Optional: number formats and scales that a kernel takes beyond the usual ones, MZ_DTYPES_USUAL without scales.
     // NULL: none of the backend's does. mz_prepare_kernel refuses the others before prepare sees them.
     mz_takes (*takes)(const mz_kernel *kernel);
-    // Optional: whether an op's kernels read where their tensors' storage says; NULL: no op's do. The others are
-    // offered tensors without padding only.
-    bool (*takes_padding)(mz_op op);
+    // Optional: which padded tensors an op's kernels read and write where their storage says; NULL: none.
+    mz_padded (*takes_padding)(mz_op op);
     // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself.
     const mz_joined *(*pair)(mezzo_device *device, const mz_call *first, const mz_call *second);
     // Memory. alloc is zeroed. Copies are ordered with the device's work; read waits for it.

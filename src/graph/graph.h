@@ -131,9 +131,9 @@ mezzo_status mz_pass_chunk(mezzo_graph *g, const mezzo_program_options *options)
 // not.
 typedef struct mz_storage_options {
     mz_storage_policy policy;
-    bool (*takes_padding)(mz_op op); // ops whose kernels read tensors' storage; NULL: none
+    mz_padded (*takes_padding)(mz_op op); // which padded tensors an op's kernels take; NULL: none
 } mz_storage_options;
-bool mz_takes_padding(const mz_storage_options *options, mz_op op);
+mz_padded mz_takes_padding(const mz_storage_options *options, mz_op op);
 mezzo_status mz_pass_storage(mezzo_graph *g, const mz_storage_options *options);
 // How each value would be stored, if all ops took it (axes.c). out [n_values].
 mezzo_status mz_graph_storage(const mezzo_graph *g, const mz_storage_policy *policy, mz_storage *out);

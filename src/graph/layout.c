@@ -93,6 +93,13 @@ bool mz_layout_of(const mz_shape *shape, const mz_storage *storage, mz_layout *o
     return n <= 2;
 }
 
+bool mz_storage_is_rows(const mz_shape *shape, const mz_storage *storage) {
+    for (int d = 0; d < shape->rank && storage->padded; d++)
+        if (storage->pitch[d] != 0 && (d + 1 < shape->rank || storage->inner[d] != shape->dim[d]))
+            return false;
+    return true;
+}
+
 // --- policies ------------------------------------------------------------------------------------------------------
 static const char *const axis_names[MZ_AXIS_COUNT] = {
     [MZ_AXIS_VOCABULARY] = "vocabulary", [MZ_AXIS_HEAD] = "head",         [MZ_AXIS_WIDTH] = "width",
@@ -101,6 +108,9 @@ static const char *const axis_names[MZ_AXIS_COUNT] = {
 
 int64_t mz_policy_extent(const mz_storage_policy *policy, mz_axis axis, int64_t extent) {
     int64_t multiple = policy->multiple[axis];
+    for (int64_t m = 2 * multiple; multiple > 0 && m <= policy->up_to[axis]; m *= 2)
+        if (((extent + m - 1) / m * m - extent) * 32 <= extent)
+            multiple = m;
     return (multiple > 0 ? (extent + multiple - 1) / multiple * multiple : extent) + policy->more[axis];
 }
 
@@ -121,6 +131,7 @@ static bool parse_extent(const char *text, int first, int last, mz_storage_polic
         return false;
     for (int a = first; a <= last; a++) {
         out->multiple[a] = (int32_t)multiple;
+        out->up_to[a] = 0;
         out->more[a] = (int32_t)more;
     }
     *end = at;

@@ -16,10 +16,10 @@ static const mz_storage *stored(const pass *p, int v) {
     return &p->g->values[v].storage;
 }
 
-bool mz_takes_padding(const mz_storage_options *o, mz_op op) {
-    if (o->policy.physical && op != MZ_OP_copy)
-        return false;
-    return o->takes_padding != NULL && o->takes_padding(op);
+mz_padded mz_takes_padding(const mz_storage_options *o, mz_op op) {
+    if (o->takes_padding == NULL || (o->policy.physical && op != MZ_OP_copy))
+        return MZ_PADDED_NONE;
+    return o->takes_padding(op);
 }
 
 // As the value is now: sources as they came, a block of rows as what it is a part of.
@@ -150,19 +150,43 @@ static bool any_padded(const pass *p, const int *list, int n) {
     return false;
 }
 
+// Each tensor is stored as its axes are, those that share an axis alike.
+static bool as_axes(const pass *p, const int *list, int n) {
+    for (int k = 0; k < n; k++)
+        if (list[k] >= 0 && !mz_storage_equal(stored(p, list[k]), &p->want[list[k]]))
+            return false;
+    return true;
+}
+
+static bool axes_are_rows(const pass *p, const int *list, int n) {
+    for (int k = 0; k < n; k++)
+        if (list[k] >= 0 && !mz_storage_is_rows(&p->g->values[list[k]].shape, &p->want[list[k]]))
+            return false;
+    return true;
+}
+
+// Kernels take the node once its tensors are stored as their axes are: those that know padding, and those that may run
+// over it.
+static bool takes_axes(const pass *p, const mz_node *n, mz_padded takes) {
+    if (mz_op_table[n->op].padding == MZ_PADDING_ZERO || takes == MZ_PADDED_AXES)
+        return true;
+    return takes == MZ_PADDED_ROWS && axes_are_rows(p, n->in, n->n_in) && axes_are_rows(p, n->out, n->n_out);
+}
+
 static mezzo_status place(pass *p, const mz_node *n) {
     const mz_storage *in[MZ_MAX_IN], *out[MZ_MAX_OUT];
-    if ((!any_padded(p, n->in, n->n_in) && !any_padded(p, n->out, n->n_out)) || mz_takes_padding(p->options, n->op))
-        if (n->op != MZ_OP_reshape)
-            return mz_graph_node(p->g, *n, NULL);
+    mz_padded takes = mz_takes_padding(p->options, n->op);
+    bool padded = any_padded(p, n->in, n->n_in) || any_padded(p, n->out, n->n_out), axes = takes_axes(p, n, takes);
+    bool alike = axes && as_axes(p, n->in, n->n_in) && as_axes(p, n->out, n->n_out);
+    if (n->op != MZ_OP_reshape && (!padded || takes == MZ_PADDED_ANY || alike))
+        return mz_graph_node(p->g, *n, NULL);
     const mz_value *x = n->n_in > 0 && n->in[0] >= 0 ? &p->g->values[n->in[0]] : NULL, *y = &p->g->values[n->out[0]];
     if (n->op == MZ_OP_reshape && mz_storage_same_places(&x->shape, &x->storage, &y->shape, &y->storage))
         return mz_graph_node(p->g, *n, NULL);
-    bool runs_over = mz_op_table[n->op].padding == MZ_PADDING_ZERO;
     for (int k = 0; k < n->n_in; k++)
-        in[k] = runs_over && n->in[k] >= 0 ? &p->want[n->in[k]] : &plain;
+        in[k] = axes && n->in[k] >= 0 ? &p->want[n->in[k]] : &plain;
     for (int k = 0; k < n->n_out; k++)
-        out[k] = runs_over && n->out[k] >= 0 ? &p->want[n->out[k]] : &plain;
+        out[k] = axes && n->out[k] >= 0 ? &p->want[n->out[k]] : &plain;
     return between_copies(p, *n, in, out);
 }
 

@@ -42,6 +42,17 @@ static inline int64_t mz_layout_run(const mz_layout *l, int64_t i, int64_t most)
     return left < most ? left : most;
 }
 
+// Whether the last dimension alone is padded, behind one run: rows, each `pitch` elements behind the one before.
+bool mz_storage_is_rows(const mz_shape *shape, const mz_storage *storage);
+
+// Which padded tensors an op's kernels read and write where their storage says.
+typedef enum mz_padded {
+    MZ_PADDED_NONE,
+    MZ_PADDED_ROWS, // where all are rows, those that share an axis with one pitch
+    MZ_PADDED_AXES, // where those that share an axis are stored alike
+    MZ_PADDED_ANY,  // each as it is
+} mz_padded;
+
 // What an axis is, strongest first: an axis that several ops share is what the first of these says.
 typedef enum mz_axis {
     MZ_AXIS_VOCABULARY, // classes of a cross-entropy
@@ -55,6 +66,7 @@ typedef enum mz_axis {
 // How a device stores axes: a pure function of an axis' kind and logical extent. All zero: without padding.
 typedef struct mz_storage_policy {
     int32_t multiple[MZ_AXIS_COUNT]; // rounded up to; 0: as it is
+    int32_t up_to[MZ_AXIS_COUNT];    // multiple · 2ⁿ up to this instead, the greatest that adds 1/32 at most
     int32_t more[MZ_AXIS_COUNT];     // then so many more (tests)
     bool physical;                   // tests: kernels that know padding are taken for some that do not
 } mz_storage_policy;

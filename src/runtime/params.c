@@ -174,6 +174,12 @@ static bool read_by_matmul(const mezzo_graph *g, int value) {
     return false;
 }
 
+static void free_specs(mezzo_params *params) {
+    for (size_t i = 0; i < params->n; ++i)
+        mz_free(params->list[i].name);
+    mz_free(params->list);
+}
+
 // As its axes say; without padding where kernels that update it could not follow.
 static void store(mz_param *p, const mz_storage *storage) {
     p->storage = *storage;
@@ -283,18 +289,17 @@ static void lay_out(mezzo_params *params) {
     lay_out_frozen(params);
 }
 
-mezzo_status mz_params_master_bytes(const mezzo_graph *g, const mezzo_program_options *options, mezzo_master master,
-                                    size_t *bytes) {
-    mezzo_graph *cast;
-    *bytes = 0;
-    MEZZO_TRY(mz_passes(g, options, "autocast", &cast));
-    for (size_t i = 0; i < cast->n_params; ++i) {
-        mezzo_master kept = mz_master_of(cast, i, master, NULL);
-        size_t each = kept == MEZZO_MASTER_FP32 ? sizeof(float) : kept == MEZZO_MASTER_SPLIT ? sizeof(uint16_t) : 0;
-        *bytes += (size_t)round_up(mz_shape_count(&cast->params[i].shape), SEGMENT) * each;
-    }
-    mezzo_graph_free(cast);
-    return MEZZO_OK;
+mezzo_status mz_params_master_bytes(mezzo_device *device, const mezzo_graph *g, const mezzo_program_options *options,
+                                    mezzo_master master, size_t *bytes) {
+    mezzo_params params = {.device = device, .kept_as = master};
+    mezzo_status status;
+    MEZZO_TRY_GOTO(status, make_specs(&params, g));
+    MEZZO_TRY_GOTO(status, settle_masters(&params, g, options));
+    lay_out(&params);
+    *bytes = params.master_bytes;
+fail:
+    free_specs(&params);
+    return status;
 }
 
 const char *mezzo_master_name(mezzo_master master) {
@@ -360,9 +365,7 @@ void mezzo_params_free(mezzo_params *params) {
     }
     b->release(params->device, params->master);
     b->release(params->device, params->grad);
-    for (size_t i = 0; i < params->n; ++i)
-        mz_free(params->list[i].name);
-    mz_free(params->list);
+    free_specs(params);
     mz_free(params);
 }
 

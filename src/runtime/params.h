@@ -58,8 +58,8 @@ struct mezzo_params {
 mz_tensor mz_params_tensor(const mezzo_params *params, int index);
 
 // Bytes of the master buffer that mezzo_params_create_as would take for a graph's parameters.
-mezzo_status mz_params_master_bytes(const mezzo_graph *graph, const mezzo_program_options *options, mezzo_master master,
-                                    size_t *bytes);
+mezzo_status mz_params_master_bytes(mezzo_device *device, const mezzo_graph *graph,
+                                    const mezzo_program_options *options, mezzo_master master, size_t *bytes);
 
 // `count` masters of a parameter from element `first`, FP32, to the host.
 mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t first, int64_t count, float *out);

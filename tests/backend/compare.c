@@ -20,7 +20,7 @@ typedef struct subject {
 } subject;
 static subject subjects[MAX_DEVICES];
 static int n_subjects;
-static int64_t runs[MZ_OP_COUNT], refused;
+static int64_t runs[MZ_OP_COUNT], padded_runs[MZ_OP_COUNT], refused;
 
 // --- devices -------------------------------------------------------------------------------------------------------
 void devices_open(void) {
@@ -68,11 +68,14 @@ void devices_close(void) {
 }
 
 void devices_report(void) {
-    int64_t total = 0;
-    for (int op = 0; op < MZ_OP_COUNT; op++)
+    int64_t total = 0, padded = 0;
+    for (int op = 0; op < MZ_OP_COUNT; op++) {
         total += runs[op];
-    print_message("%d devices, %lld kernel runs, %lld refusals by kernels further up the lists\n", n_subjects,
-                  (long long)total, (long long)refused);
+        padded += padded_runs[op];
+    }
+    print_message("%d devices, %lld kernel runs, %lld over padded tensors, %lld refusals by kernels further up the "
+                  "lists\n",
+                  n_subjects, (long long)total, (long long)padded, (long long)refused);
 }
 
 int devices_count(void) {
@@ -156,17 +159,90 @@ static void describe(const trial *t, char *buffer, size_t size) {
     }
 }
 
-static void tensors_to_device(const trial *t, mezzo_device *device, bool in_place, mz_call *call) {
+// --- padding -------------------------------------------------------------------------------------------------------
+// How a run stores the last dimensions that ops.def gives an axis: each run of elements, a head or a row, with room for
+// the next multiple of `multiple` or for `more` elements more. Both 0: without padding.
+typedef struct padding {
+    int multiple, more;
+} padding;
+
+// The storage of input `slot`, or of output `slot - n_in`.
+static mz_storage storage_of(const trial *t, int slot, padding pad) {
+    const mz_tensor *x = slot < t->n_in ? &t->in[slot].t : &t->out[slot - t->n_in].t;
+    const char *word = mz_op_table[t->op].axes;
+    mz_storage s = {0};
+    int rank = x->shape.rank;
+    if ((pad.multiple == 0 && pad.more == 0) || !mz_present(x) || rank < 1)
+        return s;
+    const char *outputs = strchr(word, '>');
+    word = slot < t->n_in ? word : outputs + 2;
+    for (int i = slot < t->n_in ? slot : slot - t->n_in; i > 0 && strchr(word, ' ') != NULL; i--)
+        word = strchr(word, ' ') + 1;
+    char axis = word[strcspn(word, " >") - 1];
+    if (axis != 'c' && axis != 'v' && axis != 'h')
+        return s;
+    int64_t width = x->shape.dim[rank - 1], inner = width;
+    if (axis == 'h') { // y and dy have attrs.heads of them
+        const mz_tensor *y = t->op == MZ_OP_attention ? &t->out[0].t : &t->in[0].t;
+        inner = y->shape.dim[2] / t->attrs.heads;
+    }
+    int64_t pitch = pad.multiple > 0 ? (inner / pad.multiple + 1) * pad.multiple : inner + pad.more;
+    s.padded = true;
+    s.inner[rank - 1] = (int32_t)inner;
+    s.pitch[rank - 1] = (int32_t)pitch;
+    return s;
+}
+
+// Elements without padding to where `x` stores them, with zeros between; NULL for nothing, and for no change.
+static unsigned char *spread(const mz_tensor *x, const unsigned char *plain) {
+    if (!x->storage.padded || plain == NULL)
+        return NULL;
+    size_t size = mezzo_dtype_size(x->dtype);
+    unsigned char *out = mz_alloc(mz_tensor_bytes_stored(x), 1);
+    assert_non_null(out);
+    for (int64_t i = 0; i < mz_shape_count(&x->shape); i++)
+        memcpy(out + (size_t)mz_tensor_index(x, i) * size, plain + (size_t)i * size, size);
+    return out;
+}
+
+// And back, in place; false where padding is not zero.
+static bool gather(const mz_tensor *x, unsigned char *stored) {
+    size_t size = mezzo_dtype_size(x->dtype), next = 0, end = mz_tensor_bytes_stored(x);
+    int64_t n = mz_shape_count(&x->shape);
+    bool zero = true;
+    for (int64_t i = 0; i <= n && x->storage.padded; i++) {
+        size_t at = i < n ? (size_t)mz_tensor_index(x, i) * size : end;
+        for (; next < at; next++)
+            zero = zero && stored[next] == 0;
+        if (i < n)
+            memmove(stored + (size_t)i * size, stored + at, size);
+        next = at + size;
+    }
+    return zero;
+}
+
+static void *tensor_to_device(mezzo_device *device, const mz_tensor *x, const unsigned char *contents) {
+    unsigned char *padded = spread(x, contents);
+    void *data = guarded_alloc(device, mz_tensor_bytes_stored(x), padded != NULL ? padded : contents);
+    mz_free(padded);
+    return data;
+}
+
+static void tensors_to_device(const trial *t, mezzo_device *device, bool in_place, padding pad, mz_call *call) {
     for (int i = 0; i < MZ_MAX_IN; i++) {
         call->in[i] = t->in[i].t;
         call->out[i] = t->out[i].t;
+        if (i < t->n_in)
+            call->in[i].storage = storage_of(t, i, pad);
+        if (i < t->n_out)
+            call->out[i].storage = storage_of(t, t->n_in + i, pad);
         if (mz_present(&t->in[i].t))
-            call->in[i].data = guarded_alloc(device, t->in[i].bytes, t->in[i].stored);
+            call->in[i].data = tensor_to_device(device, &call->in[i], t->in[i].stored);
     }
     for (int i = 0; i < t->n_out; i++)
         if (mz_present(&t->out[i].t))
             call->out[i].data = in_place && i == 0 ? call->in[mz_op_reuses(t->op)].data
-                                                   : guarded_alloc(device, t->out[i].bytes, t->out[i].stored);
+                                                   : tensor_to_device(device, &call->out[i], t->out[i].stored);
 }
 
 // As programs do: before any tensor has memory.
@@ -180,10 +256,10 @@ static void prepare_unbound(mezzo_device *device, const mz_kernel *kernel, const
         fail_msg("%s: refuses what it took before: %s", kernel->name, reason);
 }
 
-static result run_kernel(const trial *t, mezzo_device *device, const mz_kernel *kernel, bool in_place) {
+static result run_kernel(const trial *t, mezzo_device *device, const mz_kernel *kernel, bool in_place, padding pad) {
     mz_call call = {.op = t->op, .attrs = t->attrs, .numerics = t->numerics, .n_in = t->n_in, .n_out = t->n_out};
     call.attrs.update = &t->update;
-    tensors_to_device(t, device, in_place, &call);
+    tensors_to_device(t, device, in_place, pad, &call);
     char *rng = guarded_alloc(device, sizeof t->rng, &t->rng);
     call.rng = (const mz_rng_state *)(const void *)rng;
     mz_prepared prepared;
@@ -205,22 +281,28 @@ static result run_kernel(const trial *t, mezzo_device *device, const mz_kernel *
     for (int i = 0; i < t->n_out; i++) {
         if (!mz_present(&t->out[i].t))
             continue;
-        r.bytes[i] = mz_alloc(t->out[i].bytes + 1, 1);
+        size_t bytes = mz_tensor_bytes_stored(&call.out[i]);
+        r.bytes[i] = mz_alloc(bytes + 1, 1);
         assert_non_null(r.bytes[i]);
         if (in_place && i == 0)
-            assert_int_equal(device->backend->read(device, r.bytes[i], call.out[i].data, t->out[i].bytes), MEZZO_OK);
-        else if (!guarded_release(device, call.out[i].data, t->out[i].bytes, r.bytes[i]))
+            assert_int_equal(device->backend->read(device, r.bytes[i], call.out[i].data, bytes), MEZZO_OK);
+        else if (!guarded_release(device, call.out[i].data, bytes, r.bytes[i]))
             fail_msg("%s: %s wrote past output %d", what, kernel->name, i);
+        if (!gather(&call.out[i], r.bytes[i]))
+            fail_msg("%s: %s left padding of output %d that is not zero", what, kernel->name, i);
     }
     for (int i = 0; i < t->n_in; i++) {
         if (!mz_present(&t->in[i].t))
             continue;
-        unsigned char *after = mz_alloc(t->in[i].bytes + 1, 1);
+        size_t bytes = mz_tensor_bytes_stored(&call.in[i]);
+        unsigned char *after = mz_alloc(bytes + 1, 1);
         assert_non_null(after);
-        if (!guarded_release(device, call.in[i].data, t->in[i].bytes, after))
+        if (!guarded_release(device, call.in[i].data, bytes, after))
             fail_msg("%s: %s wrote past input %d", what, kernel->name, i);
         const unsigned char *expected = t->in[i].after != NULL ? t->in[i].after : t->in[i].stored;
         bool overwritten = in_place && i == mz_op_reuses(t->op);
+        if (!gather(&call.in[i], after) && !overwritten)
+            fail_msg("%s: %s wrote into padding of input %d", what, kernel->name, i);
         if (!overwritten && memcmp(after, expected, t->in[i].bytes) != 0)
             fail_msg("%s: %s left wrong bytes in input %d", what, kernel->name, i);
         mz_free(after);
@@ -305,23 +387,67 @@ static void expect_same_bits(const trial *t, const result *a, const result *b, c
 }
 
 static void check_kernel(const trial *t, const subject *s, const mz_kernel *kernel) {
-    result one = run_kernel(t, s->device[0], kernel, false);
+    const padding plain = {0};
+    result one = run_kernel(t, s->device[0], kernel, false, plain);
     judge(t, &one, kernel->name, s->name);
     runs[t->op]++;
-    result again = run_kernel(t, s->device[0], kernel, false);
+    result again = run_kernel(t, s->device[0], kernel, false, plain);
     expect_same_bits(t, &one, &again, kernel->name, "between two runs");
     result_free(&again);
     if (s->device[1] != NULL) {
-        result two = run_kernel(t, s->device[1], kernel, false);
+        result two = run_kernel(t, s->device[1], kernel, false, plain);
         expect_same_bits(t, &one, &two, kernel->name, "between 1 and 2 threads");
         result_free(&two);
     }
     if (can_run_in_place(t)) {
-        result in_place = run_kernel(t, s->device[0], kernel, true);
+        result in_place = run_kernel(t, s->device[0], kernel, true, plain);
         expect_same_bits(t, &one, &in_place, kernel->name, "in place");
         result_free(&in_place);
     }
     result_free(&one);
+}
+
+// The same trial with tensors in padded storage, for kernels that know it: as right, padding zero, twice the same bits,
+// also in place. Where the reference is not finite, padding need not be.
+static void check_padded(const trial *t, const subject *s, const mz_kernel *kernel, padding pad) {
+    mz_call call = {.op = t->op, .attrs = t->attrs, .numerics = t->numerics, .n_in = t->n_in, .n_out = t->n_out};
+    for (int i = 0; i < MZ_MAX_IN; i++) {
+        call.in[i] = t->in[i].t;
+        call.out[i] = t->out[i].t;
+        if (i < t->n_in)
+            call.in[i].storage = storage_of(t, i, pad);
+        if (i < t->n_out)
+            call.out[i].storage = storage_of(t, t->n_in + i, pad);
+    }
+    mz_prepared prepared;
+    const char *reason = mz_prepare_kernel(s->device[0], kernel, &call, &prepared);
+    mz_prepared_free(&prepared);
+    if (reason != NULL) {
+        refused++;
+        return;
+    }
+    result one = run_kernel(t, s->device[0], kernel, false, pad),
+           again = run_kernel(t, s->device[0], kernel, false, pad);
+    judge(t, &one, kernel->name, s->name);
+    expect_same_bits(t, &one, &again, kernel->name, "between two runs over padded tensors");
+    padded_runs[t->op]++;
+    result_free(&again);
+    if (can_run_in_place(t)) {
+        result in_place = run_kernel(t, s->device[0], kernel, true, pad);
+        expect_same_bits(t, &one, &in_place, kernel->name, "in place over padded tensors");
+        result_free(&in_place);
+    }
+    result_free(&one);
+}
+
+static void check_padding(const trial *t, const subject *s, const mz_kernel *kernel) {
+    mz_padded (*takes)(mz_op) = s->device[0]->backend->takes_padding;
+    mz_padded padded = takes != NULL && mz_op_table[t->op].axes != NULL ? takes(t->op) : MZ_PADDED_NONE;
+    if ((padded != MZ_PADDED_ROWS && padded != MZ_PADDED_AXES) || t->finite_only)
+        return;
+    check_padded(t, s, kernel, (padding){.multiple = 8});
+    if (trial_count(&t->in[0]) <= 4096)
+        check_padded(t, s, kernel, (padding){.more = 3});
 }
 
 static void check_subject(const trial *t, const subject *s) {
@@ -339,6 +465,7 @@ static void check_subject(const trial *t, const subject *s) {
     }
     for (size_t k = 0; k < n; k++) {
         mz_prepared prepared;
+        check_padding(t, s, kernels[k]);
         const char *reason = mz_prepare_kernel(s->device[0], kernels[k], &call, &prepared);
         mz_prepared_free(&prepared);
         if (reason != NULL) {

@@ -59,6 +59,11 @@ static void test_policies_are_read(void **state) {
     assert_int_equal(mz_policy_extent(&p, MZ_AXIS_HEAD, 5), 11);
     assert_int_equal(mz_policy_extent(&p, MZ_AXIS_WIDTH, 5), 5);
     assert_true(p.physical && mz_policy_pads(&p));
+    p = (mz_storage_policy){.multiple[MZ_AXIS_VOCABULARY] = 8, .up_to[MZ_AXIS_VOCABULARY] = 128};
+    static const int64_t vocabularies[][2] = {{65, 72},   {50257, 50304}, {50304, 50304},
+                                              {257, 264}, {1000, 1024},   {4000, 4096}};
+    for (size_t i = 0; i < MZ_COUNT(vocabularies); i++)
+        assert_int_equal(mz_policy_extent(&p, MZ_AXIS_VOCABULARY, vocabularies[i][0]), vocabularies[i][1]);
     assert_true(mz_policy_parse("+1", &p));
     assert_int_equal(mz_policy_extent(&p, MZ_AXIS_EXPERT, 7), 8);
     static const char *const bad[] = {"x", "head", "heads=8", "head=", "8;", "-1", "head=8 "};
@@ -275,11 +280,10 @@ static void test_masters_of_every_kind_may_have_padding(void **state) {
 }
 
 // Products over 16 or 24 terms, some of them zeros, may be added in another order: FP32 with sums of at most 257 terms.
-static void test_padding_stays_within_bounds_on_cpu(void **state) {
-    (void)state;
+static void stays_within_bounds(const char *device, const char *policy) {
     for (int m = 0; m < MODELS; m++) {
-        run plain = train("cpu", (which)m, MEZZO_PRECISION_FP32, MEZZO_MASTER_FP32, "", false);
-        run padded = train("cpu", (which)m, MEZZO_PRECISION_FP32, MEZZO_MASTER_FP32, "8", false);
+        run plain = train(device, (which)m, MEZZO_PRECISION_FP32, MEZZO_MASTER_FP32, "", false);
+        run padded = train(device, (which)m, MEZZO_PRECISION_FP32, MEZZO_MASTER_FP32, policy, false);
         assert_true(padded.padded_calls > 20);
         for (int s = 0; s < 3; s++)
             assert_true(fabs(plain.loss[s] - padded.loss[s]) <= 257 * 0x1p-24 * plain.loss[s]);
@@ -287,6 +291,20 @@ static void test_padding_stays_within_bounds_on_cpu(void **state) {
         free(plain.numbers);
         free(padded.numbers);
     }
+}
+
+static void test_padding_stays_within_bounds(void **state) {
+    (void)state;
+    mezzo_device *gpu;
+    stays_within_bounds("cpu", "8");
+    if (mezzo_device_open("cuda", 0, &gpu) != MEZZO_OK) {
+        print_message("cuda: %s\n", mezzo_error_message());
+        return;
+    }
+    mezzo_device_close(gpu);
+    stays_within_bounds("cuda", "8");
+    stays_within_bounds("cuda", "+3"); // pitches that no vector fits
+    stays_within_bounds("cuda", "8,physical");
 }
 
 // --- the update ----------------------------------------------------------------------------------------------------
@@ -512,7 +530,7 @@ int main(void) {
         cmocka_unit_test(test_padding_changes_no_bit_on_ref),
         cmocka_unit_test(test_running_over_padding_changes_no_bit_on_ref),
         cmocka_unit_test(test_masters_of_every_kind_may_have_padding),
-        cmocka_unit_test(test_padding_stays_within_bounds_on_cpu),
+        cmocka_unit_test(test_padding_stays_within_bounds),
         cmocka_unit_test(test_the_update_goes_by_logical_elements),
         cmocka_unit_test(test_looking_skips_padding),
         cmocka_unit_test(test_kernels_that_do_not_know_padding_are_refused),

@@ -203,13 +203,19 @@ static mezzo_status cpu_sync(mezzo_device *device) {
     return MEZZO_OK;
 }
 
-static bool cpu_takes_padding(mz_op op) {
-    static const mz_op ops[] = {MZ_OP_copy,  MZ_OP_inspect, MZ_OP_histogram, MZ_OP_grad_stats,
-                                MZ_OP_adamw, MZ_OP_sgd,     MZ_OP_refresh};
-    for (size_t i = 0; i < MZ_COUNT(ops); i++)
-        if (ops[i] == op)
-            return true;
-    return false;
+static mz_padded cpu_takes_padding(mz_op op) {
+    switch (op) {
+    case MZ_OP_copy:
+    case MZ_OP_inspect:
+    case MZ_OP_histogram:
+    case MZ_OP_grad_stats:
+    case MZ_OP_adamw:
+    case MZ_OP_sgd:
+    case MZ_OP_refresh:
+        return MZ_PADDED_ANY;
+    default:
+        return MZ_PADDED_NONE;
+    }
 }
 
 const mz_backend mz_backend_cpu = {

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "backend/cuda/attention.h"
+#include "backend/cuda/storage.h"
 
 _Static_assert((int)MZ_CU_TF32 == (int)MEZZO_TF32, "launch.h's dtypes are mezzo_dtype's");
 
@@ -15,7 +16,7 @@ mz_cu_attention mz_cuda_attention_of(mezzo_device *device, const mz_call *call) 
     const mz_tensor *q = &call->in[backward ? 1 : 0], *k = q + 1, *v = q + 2,
                     *y = backward ? &call->in[4] : &call->out[0];
     bool packed = !mz_present(k);
-    int64_t channels = y->shape.dim[2]; // H·D
+    int64_t channels = mz_cuda_pitch(y); // H·D, each head with its padding, which is 0 and adds 0
     mz_cu_attention a = {.q = q->data, .y = y->data, .rng = call->rng};
     a.dtype = (int)q->dtype;
     a.compute = (int)call->numerics.compute;
@@ -27,12 +28,12 @@ mz_cu_attention mz_cuda_attention_of(mezzo_device *device, const mz_call *call) 
     a.causal = call->attrs.causal;
     a.heads = call->attrs.heads;
     a.width = (int)(channels / a.heads);
-    a.kv_heads = packed ? a.heads : (int)(k->shape.dim[2] / a.width);
+    a.kv_heads = packed ? a.heads : (int)(mz_cuda_pitch(k) / a.width);
     a.q_row = packed ? 3 * channels : channels;
-    a.kv_row = packed ? 3 * channels : k->shape.dim[2];
+    a.kv_row = packed ? 3 * channels : mz_cuda_pitch(k);
     a.k = packed ? offset(q->data, channels, q->dtype) : k->data;
     a.v = packed ? offset(q->data, 2 * channels, q->dtype) : v->data;
-    a.scale = (float)(1 / sqrt((double)a.width));
+    a.scale = (float)(1 / sqrt((double)(y->shape.dim[2] / a.heads)));
     a.p = call->attrs.p;
     a.stream = call->attrs.rng;
     if (!backward) {

@@ -2,7 +2,6 @@
 // (product, scale, mask by generated indices, softmax with its statistics, product), which its engines know as
 // attention and run as one kernel. Where the library is missing or its version makes no plan, the own kernels serve.
 #include <float.h>
-#include <math.h>
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/cudnn.h"
@@ -219,7 +218,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     state *kept = out->state = mz_alloc(1, sizeof *kept);
     if (plan == NULL || kept == NULL)
         return mz_out_of_memory;
-    *kept = (state){.plan = plan, .scale = (float)(1 / sqrt((double)a.width)), .masked = -FLT_MAX, .one = 1};
+    *kept = (state){.plan = plan, .scale = a.scale, .masked = -FLT_MAX, .one = 1};
     out->workspace = delta_bytes(call) + plan->workspace;
     return plan->refusal;
 }

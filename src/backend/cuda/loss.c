@@ -17,6 +17,7 @@ static mz_cu_cross_entropy_args loss_args(const mz_call *call) {
                                       .terms = call->workspace,
                                       .ignore_index = call->attrs.ignore_index,
                                       .width = (int)mz_cuda_width(&call->in[0]),
+                                      .pitch = (int)mz_cuda_pitch(&call->in[0]),
                                       .rows = mz_shape_count(&call->in[0].shape) / mz_cuda_width(&call->in[0]),
                                       .all = mz_shape_count(&call->in[1].shape),
                                       .first_row = call->attrs.first_row};
@@ -45,6 +46,7 @@ static mz_cu_cross_entropy_dx_args gradient_args(const mz_call *call) {
                                          .factor = call->workspace,
                                          .ignore_index = call->attrs.ignore_index,
                                          .width = (int)mz_cuda_width(&call->in[1]),
+                                         .pitch = (int)mz_cuda_pitch(&call->in[1]),
                                          .rows = mz_shape_count(&call->in[1].shape) / mz_cuda_width(&call->in[1]),
                                          .all = mz_shape_count(&call->in[2].shape),
                                          .first_row = call->attrs.first_row};
@@ -71,15 +73,16 @@ const mz_joined *mz_cuda_pair_loss(mezzo_device *device, const mz_call *first, c
     if (first->op != MZ_OP_cross_entropy || second->op != MZ_OP_cross_entropy_dx || !mz_present(&first->out[1]))
         return NULL;
     const mz_tensor *logits = &first->in[0];
-    int64_t width = mz_cuda_width(logits);
+    int64_t pitch = mz_cuda_pitch(logits);
     bool same = second->in[1].data == logits->data && mz_shape_equal(&second->in[1].shape, &logits->shape) &&
-                second->in[1].dtype == logits->dtype && second->in[2].data == first->in[1].data &&
-                second->in[3].data == first->out[1].data && second->attrs.first_row == first->attrs.first_row &&
+                second->in[1].dtype == logits->dtype && mz_storage_equal(&second->in[1].storage, &logits->storage) &&
+                second->in[2].data == first->in[1].data && second->in[3].data == first->out[1].data &&
+                second->attrs.first_row == first->attrs.first_row &&
                 second->attrs.ignore_index == first->attrs.ignore_index;
     bool early = second->in[0].data != first->out[0].data; // the loss's gradient does not come of the loss
     // Two blocks to a multiprocessor: one alone waits for the memory half of the time.
-    bool fits = width % 8 == 0 && width > MZ_CU_LOSS_WARP_WIDTH &&
-                2 * (mz_cu_cross_entropy_both_bytes((int)width, (int)logits->dtype) + 1024) <=
+    bool fits = pitch % 8 == 0 && mz_cuda_width(logits) > MZ_CU_LOSS_WARP_WIDTH &&
+                2 * (mz_cu_cross_entropy_both_bytes((int)pitch, (int)logits->dtype) + 1024) <=
                     (size_t)mz_cuda(device)->shared_optin;
     return same && early && fits ? &both : NULL;
 }

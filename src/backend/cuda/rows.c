@@ -5,8 +5,9 @@ static float *floats_of(const mz_tensor *t) {
     return mz_present(t) ? t->data : NULL;
 }
 
-static void set_rows(const mz_tensor *t, int64_t *rows, int *width) {
+static void set_rows(const mz_tensor *t, int64_t *rows, int *width, int *pitch) {
     *width = (int)mz_cuda_width(t);
+    *pitch = (int)mz_cuda_pitch(t);
     *rows = mz_shape_count(&t->shape) / *width;
 }
 
@@ -28,7 +29,7 @@ static mezzo_status run_layernorm(mezzo_device *device, const mz_call *call) {
                                  .sum = mz_cuda_array(&call->out[3]),
                                  .eps = call->attrs.eps,
                                  .centred = true};
-    set_rows(&call->out[0], &args.rows, &args.width);
+    set_rows(&call->out[0], &args.rows, &args.width, &args.pitch);
     MZ_CUDA_TRY(mz_cu_layernorm(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
@@ -48,7 +49,7 @@ static mezzo_status run_rmsnorm(mezzo_device *device, const mz_call *call) {
                                  .rstd = floats_of(&call->out[1]),
                                  .sum = mz_cuda_array(&call->out[2]),
                                  .eps = call->attrs.eps};
-    set_rows(&call->out[0], &args.rows, &args.width);
+    set_rows(&call->out[0], &args.rows, &args.width, &args.pitch);
     MZ_CUDA_TRY(mz_cu_layernorm(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
@@ -57,10 +58,10 @@ const mz_kernel mz_cuda_rmsnorm = {"rmsnorm__cuda", rmsnorm_prepare, run_rmsnorm
 // Both backward kernels share their workspace: each part's column sums, dweight's, dbias's and dsum's.
 static size_t norm_bwd_workspace(mezzo_device *device, const mz_call *call) {
     int64_t rows;
-    int width;
-    set_rows(&call->out[0], &rows, &width);
-    int parts = mz_cu_layernorm_bwd_parts(rows, width, mz_cuda(device)->sms);
-    return (size_t)parts * 3 * (size_t)width * sizeof(float);
+    int width, pitch;
+    set_rows(&call->out[0], &rows, &width, &pitch);
+    int parts = mz_cu_layernorm_bwd_parts(rows, pitch, mz_cuda(device)->sms);
+    return (size_t)parts * 3 * (size_t)pitch * sizeof(float);
 }
 
 static mezzo_status run_norm_bwd(mezzo_device *device, const mz_call *call, mz_cu_layernorm_bwd_args *args) {
@@ -71,8 +72,8 @@ static mezzo_status run_norm_bwd(mezzo_device *device, const mz_call *call, mz_c
     args->dweight = floats_of(&call->out[1]);
     args->partial = call->workspace;
     args->accumulate = call->attrs.accumulate;
-    set_rows(&call->out[0], &args->rows, &args->width);
-    args->parts = mz_cu_layernorm_bwd_parts(args->rows, args->width, mz_cuda(device)->sms);
+    set_rows(&call->out[0], &args->rows, &args->width, &args->pitch);
+    args->parts = mz_cu_layernorm_bwd_parts(args->rows, args->pitch, mz_cuda(device)->sms);
     MZ_CUDA_TRY(mz_cu_layernorm_bwd(mz_cuda(device)->stream, args));
     return MEZZO_OK;
 }
@@ -115,9 +116,8 @@ static const char *softmax_prepare(mezzo_device *device, const mz_call *call, mz
 }
 
 static mezzo_status run_softmax(mezzo_device *device, const mz_call *call) {
-    int64_t rows;
-    int width;
-    set_rows(&call->out[0], &rows, &width);
+    int width = (int)mz_cuda_width(&call->out[0]);
+    int64_t rows = mz_shape_count(&call->out[0].shape) / width;
     MZ_CUDA_TRY(
         mz_cu_softmax(mz_cuda(device)->stream, mz_cuda_array(&call->in[0]), mz_cuda_array(&call->out[0]), rows, width));
     return MEZZO_OK;
@@ -125,9 +125,8 @@ static mezzo_status run_softmax(mezzo_device *device, const mz_call *call) {
 const mz_kernel mz_cuda_softmax = {"softmax__cuda", softmax_prepare, run_softmax};
 
 static mezzo_status run_softmax_dx(mezzo_device *device, const mz_call *call) {
-    int64_t rows;
-    int width;
-    set_rows(&call->out[0], &rows, &width);
+    int width = (int)mz_cuda_width(&call->out[0]);
+    int64_t rows = mz_shape_count(&call->out[0].shape) / width;
     MZ_CUDA_TRY(mz_cu_softmax_dx(mz_cuda(device)->stream, mz_cuda_array(&call->in[0]), mz_cuda_array(&call->in[1]),
                                  mz_cuda_array(&call->out[0]), rows, width));
     return MEZZO_OK;

@@ -92,8 +92,9 @@ static mz_takes ref_takes(const mz_kernel *kernel) {
     return (mz_takes){UINT32_MAX, UINT32_MAX};
 }
 
-static bool ref_takes_padding(mz_op op) { // elements are read and written by their place in the shape
-    return op < MZ_OP_COUNT;
+static mz_padded ref_takes_padding(mz_op op) { // elements are read and written by their place in the shape
+    (void)op;
+    return MZ_PADDED_ANY;
 }
 
 // --- the device ----------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_wo
     options = mz_workload_options(w, true);
     MEZZO_TRY(mezzo_plan_memory(device, g, &options, &forward));
     size_t masters;
-    MEZZO_TRY(mz_params_master_bytes(g, &options, w->master, &masters));
+    MEZZO_TRY(mz_params_master_bytes(device, g, &options, w->master, &masters));
     *out = (mz_footprint){.weights = masters,
                           .shadows = m.shadows,
                           .gradients = m.gradients,

@@ -149,30 +149,31 @@ cudaError_t mz_cu_rope(cudaStream_t stream, const mz_cu_rope_args *args);
 
 // --- layernorm.cu: layer norm and RMS norm -------------------------------------------------------------------------
 typedef struct mz_cu_layernorm_args {
-    mz_cu_array x, residual, y, sum; // [rows, width]; residual and sum may be absent
-    const float *weight, *bias;      // [width] or NULL
-    float *mean, *rstd;              // [rows] or NULL
+    // [rows, width], a row `pitch` elements behind the one before, padding 0; residual and sum may be absent
+    mz_cu_array x, residual, y, sum;
+    const float *weight, *bias; // [width] or NULL
+    float *mean, *rstd;         // [rows] or NULL
     float eps;
     bool centred; // false: RMS norm
-    int width;
+    int width, pitch;
     int64_t rows;
 } mz_cu_layernorm_args;
 cudaError_t mz_cu_layernorm(cudaStream_t stream, const mz_cu_layernorm_args *args);
 
 typedef struct mz_cu_layernorm_bwd_args {
-    mz_cu_array dy, x, dres, dx; // [rows, width]; dres may be absent; dx may be dy
+    mz_cu_array dy, x, dres, dx; // [rows, width] with `pitch`, padding 0; dres may be absent; dx may be dy
     mz_cu_array low;             // [rows, width], dx rounded once more; may be absent
     const float *weight;         // [width] or NULL
     const float *mean, *rstd;    // [rows]; mean NULL: RMS norm
     float *dweight, *dbias;      // [width] or NULL
     float *dsum;                 // [width] or NULL: column sums of low, or of dx without it
-    float *partial;              // [parts, 3, width], workspace; not touched where these three are NULL
+    float *partial;              // [parts, 3, pitch], workspace; not touched where these three are NULL
     int parts;                   // mz_cu_layernorm_bwd_parts
-    int width;
+    int width, pitch;
     int64_t rows;
     bool accumulate;
 } mz_cu_layernorm_bwd_args;
-int mz_cu_layernorm_bwd_parts(int64_t rows, int width, int sms);
+int mz_cu_layernorm_bwd_parts(int64_t rows, int pitch, int sms);
 cudaError_t mz_cu_layernorm_bwd(cudaStream_t stream, const mz_cu_layernorm_bwd_args *args);
 
 // --- softmax.cu ----------------------------------------------------------------------------------------------------
@@ -204,29 +205,29 @@ cudaError_t mz_cu_product_run(cudaStream_t stream, const mz_cu_product *args, in
 enum { MZ_CU_LOSS_WARP_WIDTH = 2048 }; // up to here a row of logits is a warp's, above a block's
 // --- loss.cu -------------------------------------------------------------------------------------------------------
 typedef struct mz_cu_cross_entropy_args {
-    mz_cu_array logits;     // [rows, width]
+    mz_cu_array logits;     // [rows, width], a row `pitch` elements behind the one before
     const int32_t *targets; // [all]; the rows' are those from first_row on
     float *loss, *lse;      // [1]: the rows' share of the mean over all targets; [rows] or NULL
     float *terms;           // [rows], workspace
-    int ignore_index, width;
+    int ignore_index, width, pitch;
     int64_t rows, all, first_row;
 } mz_cu_cross_entropy_args;
 cudaError_t mz_cu_cross_entropy(cudaStream_t stream, const mz_cu_cross_entropy_args *args);
 
 typedef struct mz_cu_cross_entropy_dx_args {
-    mz_cu_array logits, dx; // [rows, width]; dx may be logits
+    mz_cu_array logits, dx; // [rows, width], both with `pitch`; dx may be logits; its padding becomes 0
     const float *dloss;     // [1]
     const int32_t *targets; // [all]; the rows' are those from first_row on
     const float *lse;       // [rows]
     float *factor;          // [1], workspace
-    int ignore_index, width;
+    int ignore_index, width, pitch;
     int64_t rows, all, first_row;
 } mz_cu_cross_entropy_dx_args;
 cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_cross_entropy_dx_args *args);
 
 // Both in one pass: a row stays in shared memory between its two halves. Where mz_cu_cross_entropy_both_bytes(…) is at
-// most what a block may have, and rows are vectors of 8. The gradient's lse is the loss's.
-size_t mz_cu_cross_entropy_both_bytes(int width, int dtype);
+// most what a block may have, and pitches are vectors of 8. The gradient's lse is the loss's.
+size_t mz_cu_cross_entropy_both_bytes(int pitch, int dtype);
 cudaError_t mz_cu_cross_entropy_both(cudaStream_t stream, const mz_cu_cross_entropy_args *loss,
                                      const mz_cu_cross_entropy_dx_args *gradient);
 

@@ -11,18 +11,18 @@ __global__ void __launch_bounds__(row_threads<T>::block) layernorm_kernel(mz_cu_
     int64_t row = static_cast<int64_t>(blockIdx.x) * row_threads<T>::rows + row_in_block<T>();
     if (row >= a.rows) // a whole warp, which shares nothing with the others
         return;
-    int width = a.width;
-    int64_t start = row * width;
+    int width = a.width, pitch = a.pitch;
+    int64_t start = row * pitch;
     float s[V][8], sum = 0, squares = 0;
     {
         raw8 raw_x[V], raw_r[V];
-        row_fetch<T, V>(raw_x, a.x, start, width);
+        row_fetch<T, V>(raw_x, a.x, start, pitch);
         if (a.residual.data != nullptr)
-            row_fetch<T, V>(raw_r, a.residual, start, width);
-        row_widen<V>(raw_x, a.x.dtype, width, s);
+            row_fetch<T, V>(raw_r, a.residual, start, pitch);
+        row_widen<V>(raw_x, a.x.dtype, pitch, s);
         if (a.residual.data != nullptr) {
             float r[V][8];
-            row_widen<V>(raw_r, a.residual.dtype, width, r);
+            row_widen<V>(raw_r, a.residual.dtype, pitch, r);
 #pragma unroll
             for (int v = 0; v < V; v++)
 #pragma unroll
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(row_threads<T>::block) layernorm_kernel(mz_cu_
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 s[v][k] = round_to(s[v][k], a.sum.dtype); // what backward will read is what is normalised
-            row_store<T>(a.sum, start, width, v, s[v]);
+            row_store<T>(a.sum, start, pitch, v, s[v]);
         }
     }
 #pragma unroll
@@ -65,12 +65,12 @@ __global__ void __launch_bounds__(row_threads<T>::block) layernorm_kernel(mz_cu_
 #pragma unroll
     for (int v = 0; v < V; v++) {
         float w[8], b[8], y[8];
-        row_vector<T>(a.weight, width, v, 1, w);
-        row_vector<T>(a.bias, width, v, 0, b);
+        row_vector<T>(a.weight, pitch, v, 1, w);
+        row_vector<T>(a.bias, pitch, v, 0, b);
 #pragma unroll
         for (int k = 0; k < 8; k++)
-            y[k] = fmaf(s[v][k] * rstd, w[k], b[k]);
-        row_store<T>(a.y, start, width, v, y);
+            y[k] = row_column<T>(v) + k < width ? fmaf(s[v][k] * rstd, w[k], b[k]) : 0;
+        row_store<T>(a.y, start, pitch, v, y);
     }
 }
 
@@ -84,7 +84,7 @@ __device__ __forceinline__ float layernorm_input(const mz_cu_layernorm_args &a, 
 
 __global__ void __launch_bounds__(ROW_BLOCK) layernorm_wide_kernel(mz_cu_layernorm_args a) {
     __shared__ float shared[2][ROW_BLOCK / WARP];
-    int64_t row = blockIdx.x, start = row * a.width;
+    int64_t row = blockIdx.x, start = row * a.pitch;
     float sum = 0, squares = 0;
     for (int c = threadIdx.x; a.centred && c < a.width; c += ROW_BLOCK)
         sum += layernorm_input(a, start + c);
@@ -102,6 +102,11 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_wide_kernel(mz_cu_layerno
             store1(a.sum.data, a.sum.dtype, start + c, s);
         store1(a.y.data, a.y.dtype, start + c, y);
     }
+    for (int c = a.width + threadIdx.x; c < a.pitch; c += ROW_BLOCK) {
+        store1(a.y.data, a.y.dtype, start + c, 0);
+        if (a.sum.data != nullptr)
+            store1(a.sum.data, a.sum.dtype, start + c, 0);
+    }
     if (threadIdx.x == 0) {
         if (a.mean != nullptr)
             a.mean[row] = mean;
@@ -114,7 +119,7 @@ extern "C" cudaError_t mz_cu_layernorm(cudaStream_t stream, const mz_cu_layernor
     mz_cu_layernorm_args a = *args;
     if (a.rows == 0)
         return cudaSuccess;
-    if (a.width > ROW_WIDTH_MAX) {
+    if (a.pitch > ROW_WIDTH_MAX) {
         layernorm_wide_kernel<<<static_cast<unsigned>(a.rows), ROW_BLOCK, 0, stream>>>(a);
         return cudaGetLastError();
     }
@@ -123,7 +128,7 @@ extern "C" cudaError_t mz_cu_layernorm(cudaStream_t stream, const mz_cu_layernor
                          static_cast<unsigned>((a.rows + row_threads<T>::rows - 1) / row_threads<T>::rows),            \
                          row_threads<T>::block, 0, a)
     cudaError_t error = cudaSuccess;
-    MZ_ROW_DISPATCH(a.width, RUN);
+    MZ_ROW_DISPATCH(a.pitch, RUN);
 #undef RUN
     return error != cudaSuccess ? error : cudaGetLastError();
 }
@@ -132,7 +137,7 @@ extern "C" cudaError_t mz_cu_layernorm(cudaStream_t stream, const mz_cu_layernor
 // With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂,
 // dbias = Σ_rows dy. RMS norm (a.mean NULL) has neither mean. A block has several rows at a time, T threads to each,
 // and goes through its share of them; their threads keep the columns' sums in registers. At the end a block's rows are
-// added up, in order, and the blocks meet in partial [parts, 3, width], which columns_kernel adds up in order. Many
+// added up, in order, and the blocks meet in partial [parts, 3, pitch], which columns_kernel adds up in order. Many
 // rows at a time hide the memory's latency, few parts make that last sum short.
 template <int T> struct bwd_threads {
     static constexpr int rows = T <= 192 ? 384 / T : 1; // at a time
@@ -153,8 +158,8 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
     wait_for_before();
     constexpr int rows_at_once = bwd_threads<T>::rows, block = bwd_threads<T>::block;
     __shared__ float shared[rows_at_once][2][2][T / WARP]; // two sets, used by turns: one barrier a row is enough
-    extern __shared__ float4 columns[];                    // [rows_at_once, 3, width] as 8-column vectors
-    int width = a.width;
+    extern __shared__ float4 columns[];                    // [rows_at_once, 3, pitch] as 8-column vectors
+    int width = a.width, pitch = a.pitch;
     float inverse = 1.0f / static_cast<float>(width);
     float sums[3][V][8] = {}; // dweight, dbias, dsum
     int stored = a.low.data != nullptr ? a.low.dtype : a.dx.dtype;
@@ -163,23 +168,23 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
         int64_t row = group * rows_at_once + row_in_block<T>();
         if (row >= a.rows)
             break;
-        int64_t start = row * width;
+        int64_t start = row * pitch;
         float dy[V][8], x[V][8], mean = a.mean != nullptr ? a.mean[row] : 0, rstd = a.rstd[row];
         raw8 raw_r[V];
         {
             raw8 raw_d[V], raw_x[V];
-            row_fetch<T, V>(raw_d, a.dy, start, width);
-            row_fetch<T, V>(raw_x, a.x, start, width);
+            row_fetch<T, V>(raw_d, a.dy, start, pitch);
+            row_fetch<T, V>(raw_x, a.x, start, pitch);
             if (a.dres.data != nullptr)
-                row_fetch<T, V>(raw_r, a.dres, start, width);
-            row_widen<V>(raw_d, a.dy.dtype, width, dy);
-            row_widen<V>(raw_x, a.x.dtype, width, x);
+                row_fetch<T, V>(raw_r, a.dres, start, pitch);
+            row_widen<V>(raw_d, a.dy.dtype, pitch, dy);
+            row_widen<V>(raw_x, a.x.dtype, pitch, x);
         }
         float g_sum = 0, gx_sum = 0;
 #pragma unroll
         for (int v = 0; v < V; v++) {
             float w[8];
-            row_vector<T>(a.weight, width, v, 1, w);
+            row_vector<T>(a.weight, pitch, v, 1, w);
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 bool inside = row_column<T>(v) + k < width;
@@ -218,14 +223,17 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
                 dx[k] = rstd * (dy[v][k] - g_sum - x[v][k] * gx_sum);
             if (a.dres.data != nullptr) {
                 float r[8];
-                widen8(raw_r[v], width % 8 == 0 ? a.dres.dtype : MZ_CU_F32, r);
+                widen8(raw_r[v], pitch % 8 == 0 ? a.dres.dtype : MZ_CU_F32, r);
 #pragma unroll
                 for (int k = 0; k < 8; k++)
                     dx[k] += r[k];
             }
-            row_store<T>(a.dx, start, width, v, dx);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                dx[k] = row_column<T>(v) + k < width ? dx[k] : 0;
+            row_store<T>(a.dx, start, pitch, v, dx);
             if (a.low.data != nullptr)
-                row_store<T>(a.low, start, width, v, dx);
+                row_store<T>(a.low, start, pitch, v, dx);
             if (a.dsum != nullptr)
 #pragma unroll
                 for (int k = 0; k < 8; k++)
@@ -235,17 +243,17 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
     if (a.dweight == nullptr && a.dbias == nullptr && a.dsum == nullptr)
         return;
     int wanted = a.dsum != nullptr ? 3 : 2;
-    float *out = a.partial + static_cast<int64_t>(blockIdx.x) * 3 * width;
+    float *out = a.partial + static_cast<int64_t>(blockIdx.x) * 3 * pitch;
     if (rows_at_once == 1) {
 #pragma unroll
         for (int v = 0; v < V; v++)
 #pragma unroll
             for (int s = 0; s < 3; s++)
                 if (s < wanted)
-                    row_store<T>({out, MZ_CU_F32}, s * width, width, v, sums[s][v]);
+                    row_store<T>({out, MZ_CU_F32}, s * pitch, pitch, v, sums[s][v]);
         return;
     }
-    int padded = (width + 7) / 8;
+    int padded = (pitch + 7) / 8;
 #pragma unroll
     for (int v = 0; v < V; v++) {
         int vector = v * T + row_lane<T>();
@@ -261,8 +269,8 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
     }
     __syncthreads();
     const float *all = reinterpret_cast<const float *>(columns);
-    for (int c = threadIdx.x; c < wanted * width; c += block) {
-        int from = c / width * 8 * padded + c % width;
+    for (int c = threadIdx.x; c < wanted * pitch; c += block) {
+        int from = c / pitch * 8 * padded + c % pitch;
         float total = 0;
 #pragma unroll
         for (int r = 0; r < rows_at_once; r++)
@@ -275,11 +283,11 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
 // order.
 __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_layernorm_bwd_args a) {
     __shared__ float shared[2][ROW_BLOCK / WARP];
-    float *part = a.partial + static_cast<int64_t>(blockIdx.x) * 3 * a.width;
+    float *part = a.partial + static_cast<int64_t>(blockIdx.x) * 3 * a.pitch;
     bool sums = a.dweight != nullptr || a.dbias != nullptr || a.dsum != nullptr;
     int stored = a.low.data != nullptr ? a.low.dtype : a.dx.dtype;
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        int64_t start = row * a.width;
+        int64_t start = row * a.pitch;
         float mean = a.mean != nullptr ? a.mean[row] : 0, rstd = a.rstd[row], g_sum = 0, gx_sum = 0;
         for (int c = threadIdx.x; c < a.width; c += ROW_BLOCK) {
             float d = load1(a.dy.data, a.dy.dtype, start + c);
@@ -288,7 +296,7 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_lay
             gx_sum = fmaf(g, x, gx_sum);
             if (sums) {
                 part[c] = row == blockIdx.x ? d * x : fmaf(d, x, part[c]);
-                part[a.width + c] = row == blockIdx.x ? d : part[a.width + c] + d;
+                part[a.pitch + c] = row == blockIdx.x ? d : part[a.pitch + c] + d;
             }
         }
         g_sum = row_sum<ROW_BLOCK>(g_sum, shared[0]) / static_cast<float>(a.width);
@@ -304,7 +312,14 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_lay
             if (a.low.data != nullptr)
                 store1(a.low.data, a.low.dtype, start + c, dx);
             if (a.dsum != nullptr)
-                part[2 * a.width + c] = (row == blockIdx.x ? 0 : part[2 * a.width + c]) + round_to(dx, stored);
+                part[2 * a.pitch + c] = (row == blockIdx.x ? 0 : part[2 * a.pitch + c]) + round_to(dx, stored);
+        }
+        for (int c = a.width + threadIdx.x; c < a.pitch; c += ROW_BLOCK) {
+            store1(a.dx.data, a.dx.dtype, start + c, 0);
+            if (a.low.data != nullptr)
+                store1(a.low.data, a.low.dtype, start + c, 0);
+            if (sums)
+                part[c] = part[a.pitch + c] = part[2 * a.pitch + c] = 0;
         }
         __syncthreads(); // before the next row's sums are shared
     }
@@ -366,11 +381,11 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
     } while (0)
 
 // Some 768 threads a multiprocessor.
-extern "C" int mz_cu_layernorm_bwd_parts(int64_t rows, int width, int sms) {
+extern "C" int mz_cu_layernorm_bwd_parts(int64_t rows, int pitch, int sms) {
     int at_once = 1, threads = ROW_BLOCK;
 #define SET(T, V) (at_once = bwd_threads<T>::rows, threads = bwd_threads<T>::block)
-    if (width <= ROW_WIDTH_MAX)
-        MZ_ROW_DISPATCH_BWD(width, SET);
+    if (pitch <= ROW_WIDTH_MAX)
+        MZ_ROW_DISPATCH_BWD(pitch, SET);
 #undef SET
     int64_t groups = (rows + at_once - 1) / at_once,
             most = static_cast<int64_t>(sms) * (threads < 768 ? 768 / threads : 1);
@@ -383,21 +398,21 @@ extern "C" cudaError_t mz_cu_layernorm_bwd(cudaStream_t stream, const mz_cu_laye
         return cudaSuccess;
     unsigned parts = static_cast<unsigned>(a.parts);
     cudaError_t error = cudaSuccess;
-    if (a.width > ROW_WIDTH_MAX) {
+    if (a.pitch > ROW_WIDTH_MAX) {
         layernorm_bwd_wide_kernel<<<parts, ROW_BLOCK, 0, stream>>>(a);
     } else {
 #define RUN(T, V)                                                                                                      \
     error = launch_early(stream, layernorm_bwd_kernel<T, V>, parts, bwd_threads<T>::block,                             \
-                         bwd_threads<T>::rows == 1 ? 0 : (a.width + 7) / 8 * 96 * bwd_threads<T>::rows, a)
-        MZ_ROW_DISPATCH_BWD(a.width, RUN);
+                         bwd_threads<T>::rows == 1 ? 0 : (a.pitch + 7) / 8 * 96 * bwd_threads<T>::rows, a)
+        MZ_ROW_DISPATCH_BWD(a.pitch, RUN);
 #undef RUN
     }
     error = error != cudaSuccess ? error : cudaGetLastError();
     if (error != cudaSuccess || (a.dweight == nullptr && a.dbias == nullptr && a.dsum == nullptr))
         return error;
     dim3 threads(COLUMNS, SHARES);
-    int all = columns_wanted(a.width, a.dbias, a.dsum);
+    int all = columns_wanted(a.pitch, a.dbias, a.dsum);
     return launch_early(stream, columns_kernel, static_cast<unsigned>((all + COLUMNS - 1) / COLUMNS), threads, 0,
-                        static_cast<const float *>(a.partial), a.parts, a.width, a.dweight, a.dbias, a.dsum,
+                        static_cast<const float *>(a.partial), a.parts, a.pitch, a.dweight, a.dbias, a.dsum,
                         a.accumulate);
 }

@@ -1,8 +1,8 @@
 // Cross-entropy over logits of any width and storage, and its gradient. A row is read once in each.
 #include "rows.cuh"
 
-// A row of logits starts anywhere (an odd V), so a thread's vectors are aligned by element index and the row's ends go
-// one by one.
+// A row of logits starts anywhere (an odd pitch), so a thread's vectors are aligned by element index and the row's ends
+// go one by one. Padding behind a row is not read.
 struct row_span {
     int64_t head_end, tail_start, end; // elements [start, head_end) and [tail_start, end) singly, vectors of 8 between
 };
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_kernel(m
         return;
     const void *logits = a.logits.data;
     int dtype = a.logits.dtype;
-    int64_t start = row * a.width;
+    int64_t start = row * a.pitch;
     row_span span = span_of(start, a.width);
     running r = {LEAST, 0};
     for (int64_t i = span.head_end + lane * 8; i < span.tail_start; i += LOSS_UNROLL * T * 8) {
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_dx_kerne
     if (row >= a.rows)
         return;
     int lane = row_lane<T>(), target = a.targets[a.first_row + row];
-    int64_t start = row * a.width, at = start + target; // the target's element
+    int64_t start = row * a.pitch, at = start + target; // the target's element
     row_span span = span_of(start, a.width);
     float lse = a.lse[row];
     bool ignored = target == a.ignore_index;
@@ -236,6 +236,8 @@ __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_dx_kerne
         store1(a.dx.data, a.dx.dtype, i, gradient(load1(a.logits.data, a.logits.dtype, i), i));
     for (int64_t i = span.tail_start + lane; i < span.end; i += T)
         store1(a.dx.data, a.dx.dtype, i, gradient(load1(a.logits.data, a.logits.dtype, i), i));
+    for (int64_t i = span.end + lane; i < start + a.pitch; i += T)
+        store1(a.dx.data, a.dx.dtype, i, 0);
 }
 
 extern "C" cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_cross_entropy_dx_args *args) {
@@ -261,12 +263,12 @@ extern "C" cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_c
 // known. The sums are cross_entropy_kernel's, in its order, and the gradient cross_entropy_dx_kernel's.
 __global__ void __launch_bounds__(LOSS_BLOCK)
     cross_entropy_both_kernel(mz_cu_cross_entropy_args a, mz_cu_cross_entropy_dx_args b) {
-    extern __shared__ uint4 kept[]; // [width / 8], twice that for FP32
+    extern __shared__ uint4 kept[]; // [pitch / 8], twice that for FP32
     __shared__ running shared[LOSS_BLOCK / WARP];
     __shared__ int count;
     __shared__ float lse_of_row;
-    int dtype = a.logits.dtype, vectors = a.width / 8, lane = threadIdx.x;
-    int64_t row = blockIdx.x, start = row * a.width;
+    int dtype = a.logits.dtype, vectors = a.pitch / 8, whole = a.width / 8, lane = threadIdx.x;
+    int64_t row = blockIdx.x, start = row * a.pitch;
     int target = a.targets[a.first_row + row];
     running r = {LEAST, 0};
     for (int i = lane; i < vectors; i += LOSS_UNROLL * LOSS_BLOCK) {
@@ -283,6 +285,10 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
                 if (dtype == MZ_CU_F32)
                     kept[vectors + i + u * LOSS_BLOCK] = raw[u].hi;
                 widen8(raw[u], dtype, x);
+                if (i + u * LOSS_BLOCK >= whole) // padding
+#pragma unroll
+                    for (int k = 0; k < 8; k++)
+                        x[k] = (i + u * LOSS_BLOCK) * 8 + k < a.width ? x[k] : -INFINITY;
                 take<8>(r, x);
             }
     }
@@ -316,18 +322,20 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
         widen8(raw, dtype, x);
 #pragma unroll
         for (int k = 0; k < 8; k++)
-            x[k] = ignored ? 0 : factor * (expf(x[k] - lse) - (i * 8 + k == target ? 1.0f : 0.0f));
+            x[k] = ignored || (i >= whole && i * 8 + k >= a.width)
+                       ? 0
+                       : factor * (expf(x[k] - lse) - (i * 8 + k == target ? 1.0f : 0.0f));
         store8(b.dx.data, b.dx.dtype, start + static_cast<int64_t>(i) * 8, x);
     }
 }
 
-extern "C" size_t mz_cu_cross_entropy_both_bytes(int width, int dtype) {
-    return static_cast<size_t>(width) * (dtype == MZ_CU_F32 ? 4 : 2);
+extern "C" size_t mz_cu_cross_entropy_both_bytes(int pitch, int dtype) {
+    return static_cast<size_t>(pitch) * (dtype == MZ_CU_F32 ? 4 : 2);
 }
 
 extern "C" cudaError_t mz_cu_cross_entropy_both(cudaStream_t stream, const mz_cu_cross_entropy_args *loss,
                                                 const mz_cu_cross_entropy_dx_args *gradient) {
-    size_t bytes = mz_cu_cross_entropy_both_bytes(loss->width, loss->logits.dtype);
+    size_t bytes = mz_cu_cross_entropy_both_bytes(loss->pitch, loss->logits.dtype);
     cudaError_t error = cudaFuncSetAttribute(cross_entropy_both_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              static_cast<int>(bytes));
     if (error != cudaSuccess)
