@@ -18,6 +18,9 @@ extern const size_t mz_page_html_size, mz_page_css_size, mz_page_js_size;
 #ifdef MEZZO_CHARTS
 extern const unsigned char mz_page_chart[];
 extern const size_t mz_page_chart_size;
+#else // there was no charting library to build in
+static const unsigned char mz_page_chart[1];
+static const size_t mz_page_chart_size = 0;
 #endif
 
 // --- JSON ----------------------------------------------------------------------------------------------------------
@@ -338,11 +341,9 @@ static void add_title(mz_text *t, const char *title) {
 }
 
 mezzo_status mz_run_page(const mz_run_log *logs, int n, const char *title, mz_text *html) {
-#ifndef MEZZO_CHARTS
-    (void)logs, (void)n, (void)title, (void)html;
-    return mz_fail(MEZZO_ERR_UNSUPPORTED,
-                   "this build found no charting library: install libjs-chart.js and build again");
-#else
+    if (mz_page_chart_size == 0)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                       "this build found no charting library: install libjs-chart.js and build again");
     const char *page = (const char *)mz_page_html, *end = page + mz_page_html_size;
     mezzo_status status = MEZZO_OK;
     while (page < end && status == MEZZO_OK) { // the template's @NAME@ stand where the parts go
@@ -365,5 +366,4 @@ mezzo_status mz_run_page(const mz_run_log *logs, int n, const char *title, mz_te
         page = close != NULL ? close + 1 : end;
     }
     return status != MEZZO_OK ? status : html->status;
-#endif
 }
