@@ -1,6 +1,7 @@
 // The registry of backends, and how a call finds its kernel.
 #include <math.h>
 #include <stdlib.h>
+#include <strings.h>
 
 #include "backend/backend.h"
 
@@ -28,7 +29,8 @@ static const struct {
 // --- opening -------------------------------------------------------------------------------------------------------
 static mezzo_status unknown_device(const char *name) {
     static const char *const names[] = {"cpu", "ref", "cuda", "auto"};
-    const char *nearest = mz_nearest(name, names, MZ_COUNT(names));
+    bool gpu = strncasecmp(name, "gpu", 3) == 0 || strncasecmp(name, "nvidia", 6) == 0;
+    const char *nearest = gpu ? "cuda" : mz_nearest(name, names, MZ_COUNT(names));
     if (nearest != NULL)
         return mz_fail(MEZZO_ERR_INVALID, "unknown device \"%s\": did you mean \"%s\"?", name, nearest);
     return mz_fail(MEZZO_ERR_INVALID, "unknown device \"%s\": use cpu, cuda, cuda:N, ref or auto", name);

@@ -248,8 +248,13 @@ static mezzo_status read_events(reader *r, yaml_parser_t *parser) {
                 return mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory while reading YAML", r->where);
             mz_quoted problem = mz_quote(parser->problem ? parser->problem : "unreadable");
             bool tab = strstr(problem.text, "cannot start any token") != NULL;
+            bool indent = strstr(problem.text, "not allowed in this context") != NULL ||
+                          strstr(problem.text, "did not find expected") != NULL;
             return mz_fail(MEZZO_ERR_FORMAT, "%s:%zu: not valid YAML: %s%s", r->where, parser->problem_mark.line + 1,
-                           problem.text, tab ? "; YAML is indented with spaces, not tabs" : "");
+                           problem.text,
+                           tab      ? "; YAML is indented with spaces, not tabs"
+                           : indent ? "; keys of one section begin in the same column, with a blank behind the colon"
+                                    : "");
         }
         bool end = event.type == YAML_STREAM_END_EVENT;
         mezzo_status status = take_event(r, &event);

@@ -219,6 +219,8 @@ mezzo_status mz_run_start(mz_training *run) {
         if (used)
             MEZZO_TRY(mz_checkpoint_find(run->checkpoints, false, run->guard.policy == MZ_GUARD_STOP,
                                          MZ_CHECKPOINT_WHOLE, path, sizeof path));
+        else
+            mz_log("notice", "%s has no checkpoint to resume: beginning at step 0", run->config.out);
     } else if (resume[0] != '\0' && !automatic) {
         MEZZO_TRY(mz_find_checkpoint(resume, false, MZ_CHECKPOINT_WHOLE, path, sizeof path));
     }

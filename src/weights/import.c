@@ -363,6 +363,11 @@ static mezzo_status open_source(mz_import *in, const char *path) {
             mz_quote(path).text);
     mz_map_close(&in->map);
     in->map = (mz_map){0};
+    if (!ends_with(file, ".safetensors") && !ends_with(file, ".index.json"))
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: weights are read from a Hugging Face folder, a .safetensors file or its .index.json, or "
+                       "llm.c's model file",
+                       mz_quote(path).text);
     MEZZO_TRY(open_config(in));
     MEZZO_TRY(ends_with(file, ".index.json") ? open_index(in, file) : add_file(in, file));
     return list_tensors(in);

@@ -147,8 +147,9 @@ static mezzo_status none_left(const mz_choice *out) {
         fits = fits || !isnan(c->loss);
         mz_text_addf(&t, "%s%s: %s", i > 0 ? "; " : "", mezzo_precision_name(c->precision), c->note);
     }
-    mezzo_status status = mz_fail(fits ? MEZZO_ERR_NUMERIC : MEZZO_ERR_MEMORY, "no precision can be used: %s",
-                                  t.status == MEZZO_OK ? t.data : "");
+    mezzo_status status = mz_fail(fits ? MEZZO_ERR_NUMERIC : MEZZO_ERR_MEMORY, "no precision can be used: %s%s",
+                                  t.status == MEZZO_OK ? t.data : "",
+                                  fits ? "" : "; lower the batch size (mezzo memory --limit says what fits)");
     mz_text_free(&t);
     return status;
 }
