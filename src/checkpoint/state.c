@@ -240,7 +240,8 @@ static mezzo_status get_key(const char *where, const json_t *object, const mz_mo
     return MEZZO_OK;
 }
 
-// Keys that the family does not take, which older checkpoints have, are passed over.
+// Keys that the family does not take, which older checkpoints have, are passed over; a key that is not there was not
+// known when this was written, and has the family's default.
 static mezzo_status get_model(const char *where, const json_t *root, mezzo_model_config *model) {
     json_t *object;
     char name[sizeof model->name];
@@ -255,7 +256,7 @@ static mezzo_status get_model(const char *where, const json_t *root, mezzo_model
     if (json_object_get(object, "size") != NULL)
         MEZZO_TRY(copy_text(where, object, "size", model->size, sizeof model->size));
     for (size_t i = 0; i < mz_model_key_count; i++)
-        if (mz_model_takes(&mz_model_keys[i], model->name))
+        if (mz_model_takes(&mz_model_keys[i], model->name) && json_object_get(object, mz_model_keys[i].name) != NULL)
             MEZZO_TRY(get_key(where, object, &mz_model_keys[i], model));
     return MEZZO_OK;
 }
