@@ -7,20 +7,23 @@
 #include "study/analyse/rules.h"
 #include "train/config.h"
 
-static int print_json(const cli_args *args, const mz_rules *rules, const mz_advice *a) {
-    json_t *o = json_object();
-    json_object_set_new(o, "precision", json_string(a->precision));
-    json_object_set_new(o, "tokens_per_step", json_integer(a->tokens));
-    json_object_set_new(o, "reason", cli_json_text(a->reason, strlen(a->reason)));
-    json_object_set_new(o, "rules", cli_json_text(rules->name, strlen(rules->name)));
-    json_object_set_new(o, "source", cli_json_text(rules->source, strlen(rules->source)));
-    json_object_set_new(o, "confidence", cli_json_number(a->confidence));
-    json_object_set_new(o, "confidence_low", cli_json_number(a->interval.low));
-    json_object_set_new(o, "confidence_high", cli_json_number(a->interval.high));
-    json_object_set_new(o, "pairs", json_integer(a->pairs));
-    json_object_set_new(o, "warning", a->warning[0] != '\0' ? json_string(a->warning) : json_null());
-    return cli_json_print(args->command, o);
-}
+typedef struct advised { // by which rules
+    mz_advice is;
+    const char *rules, *source;
+} advised;
+
+static const cli_field fields[] = {
+    {CLI_FIELD(advised, is.precision), "precision"},
+    {CLI_FIELD(advised, is.tokens), "tokens_per_step"},
+    {CLI_FIELD(advised, is.reason), "reason"},
+    {CLI_FIELD(advised, rules), "rules"},
+    {CLI_FIELD(advised, source), "source"},
+    {CLI_FIELD(advised, is.confidence), "confidence"},
+    {CLI_FIELD(advised, is.interval.low), "confidence_low"},
+    {CLI_FIELD(advised, is.interval.high), "confidence_high"},
+    {CLI_FIELD(advised, is.pairs), "pairs"},
+    {CLI_FIELD(advised, is.warning), "warning", .flags = CLI_NULL},
+};
 
 static void print_text(const mz_rules *rules, const mz_advice *a) {
     printf("%s\n", a->precision);
@@ -57,7 +60,7 @@ static int from_rules(const cli_args *args, const char *path) {
     if (status != MEZZO_OK)
         code = cli_error(args->command, status);
     else if (cli_has(args, "json"))
-        code = print_json(args, &rules, &advice);
+        code = cli_json_print(args->command, CLI_OBJECT(fields, (&(advised){advice, rules.name, rules.source})));
     else
         print_text(&rules, &advice);
     mz_rules_free(&rules);

@@ -6,6 +6,8 @@
 
 typedef struct outcome {
     const char *folder;
+    int draws; // as asked
+    uint64_t seed;
     int drawn;
     char why[512]; // figures are missing; "" if they are there
 } outcome;
@@ -43,29 +45,35 @@ static void warn(const mz_study *s) {
                 mz_quote(s->others).text);
 }
 
+static const cli_field crossing_fields[] = {
+    {CLI_FIELD(mz_crossing, tokens), "tokens_per_step"},
+    {CLI_FIELD(mz_crossing, up), "direction", .words = {"down", "up"}},
+    {CLI_FIELD(mz_crossing, interval.low), "low"},
+    {CLI_FIELD(mz_crossing, interval.high), "high"},
+};
+static const cli_field study_fields[] = {
+    {CLI_FIELD(mz_study, n_pairs), "pairs"},
+    {CLI_FIELD(mz_study, n_unequal), "unequal_pairs"},
+    {CLI_FIELD(mz_study, n_alone), "rows_without_partner"},
+};
+static const cli_field analysis_fields[] = {
+    {CLI_FIELD(mz_analysis, sign.wins), "wins"},          {CLI_FIELD(mz_analysis, speedup.median), "median_speedup"},
+    {CLI_FIELD(mz_analysis, speedup.min), "min_speedup"}, {CLI_FIELD(mz_analysis, speedup.max), "max_speedup"},
+    {CLI_FIELD(mz_analysis, sign.p), "sign_test_p"},
+};
+
 static int print_json(const cli_args *args, const mz_analysis *a, const outcome *out) {
-    json_t *crossings = json_array();
+    json_t *o = json_object(), *crossings = json_array();
+    json_object_set_new(o, "folder", cli_json_text(out->folder, strlen(out->folder)));
+    cli_fields_json(study_fields, MZ_COUNT(study_fields), a->study, NULL, o);
+    cli_fields_json(analysis_fields, MZ_COUNT(analysis_fields), a, NULL, o);
     for (size_t i = 0; i < a->n_curves; i++)
         for (int k = 0; k < a->curves[i].n_crossings; k++) {
-            const mz_crossing *x = &a->curves[i].crossings[k];
-            json_t *o = json_object();
-            json_object_set_new(o, "d_model", json_integer(a->curves[i].d_model));
-            json_object_set_new(o, "tokens_per_step", cli_json_number(x->tokens));
-            json_object_set_new(o, "direction", json_string(x->up ? "up" : "down"));
-            json_object_set_new(o, "low", cli_json_number(x->interval.low));
-            json_object_set_new(o, "high", cli_json_number(x->interval.high));
-            json_array_append_new(crossings, o);
+            json_t *one = json_object();
+            json_object_set_new(one, "d_model", json_integer(a->curves[i].d_model));
+            json_array_append_new(crossings, cli_fields_json(crossing_fields, MZ_COUNT(crossing_fields),
+                                                             &a->curves[i].crossings[k], NULL, one));
         }
-    json_t *o = json_object();
-    json_object_set_new(o, "folder", cli_json_text(out->folder, strlen(out->folder)));
-    json_object_set_new(o, "pairs", json_integer((json_int_t)a->study->n_pairs));
-    json_object_set_new(o, "unequal_pairs", json_integer((json_int_t)a->study->n_unequal));
-    json_object_set_new(o, "rows_without_partner", json_integer((json_int_t)a->study->n_alone));
-    json_object_set_new(o, "wins", json_integer(a->sign.wins));
-    json_object_set_new(o, "median_speedup", cli_json_number(a->speedup.median));
-    json_object_set_new(o, "min_speedup", cli_json_number(a->speedup.min));
-    json_object_set_new(o, "max_speedup", cli_json_number(a->speedup.max));
-    json_object_set_new(o, "sign_test_p", cli_json_number(a->sign.p));
     json_object_set_new(o, "crossings", crossings);
     json_object_set_new(o, "figures", json_integer(out->drawn));
     return cli_json_print(args->command, o);
@@ -82,12 +90,14 @@ static mezzo_status print_text(const mz_analysis *a, const outcome *out) {
     return status;
 }
 
+static const cli_range ranges[] = {
+    {CLI_FIELD(outcome, draws), "draws", 100, 1000000, 2000},
+    {CLI_FIELD(outcome, seed), "seed", 0, 0x1p63, 1},
+};
+
 static int run(const cli_args *args) {
-    int64_t draws, seed;
     outcome out = {.folder = cli_text(args, "out", "analysis")};
-    int code = cli_integer(args, "draws", 100, 1000000, 2000, &draws);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "seed", 0, INT64_MAX, 1, &seed);
+    int code = CLI_RANGES(args, ranges, &out);
     if (code != CLI_DONE)
         return code;
     if (args->n_operands == 0)
@@ -98,7 +108,7 @@ static int run(const cli_args *args) {
                                         cli_text(args, "baseline", NULL), cli_text(args, "candidate", NULL), &study);
     if (status == MEZZO_OK) {
         warn(&study);
-        status = mz_analyze(&study, (int)draws, (uint64_t)seed, &analysis);
+        status = mz_analyze(&study, out.draws, out.seed, &analysis);
     }
     if (status == MEZZO_OK)
         status = save(&study, &analysis, &out);

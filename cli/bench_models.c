@@ -88,27 +88,24 @@ static int parse_phases(models *m) {
     return CLI_DONE;
 }
 
+static const cli_range ranges[] = {
+    {CLI_FIELD(mz_bench_plan, context), "context-length", 1, 1 << 20, 512},
+    {CLI_FIELD(mz_bench_plan, batch), "batch-size", 1, 1 << 20, 4},
+    {CLI_FIELD(mz_bench_plan, repeats.warmup), "warmup", 0, 10000, 5},
+    {CLI_FIELD(mz_bench_plan, repeats.iters), "iters", 1, MZ_REPEATS_MAX, 10},
+    {CLI_FIELD(mz_bench_plan, memory), "memory-gb", 0, 1e6, 0, 0x1p30},
+};
+
 static int parse(models *m) {
     mz_bench_plan *p = &m->plan;
-    int64_t warmup = 0, iters = 0;
-    double memory = 0;
     int code = parse_sizes(m);
     if (code == CLI_DONE)
         code = cli_precisions(m->args, "precisions", NULL, p->precisions, MZ_BENCH_PRECISIONS, &p->n_precisions);
     if (code == CLI_DONE)
         code = parse_phases(m);
     if (code == CLI_DONE)
-        code = cli_integer(m->args, "context-length", 1, 1 << 20, 512, &p->context);
-    if (code == CLI_DONE)
-        code = cli_integer(m->args, "batch-size", 1, 1 << 20, 4, &p->batch);
-    if (code == CLI_DONE)
-        code = cli_integer(m->args, "warmup", 0, 10000, 5, &warmup);
-    if (code == CLI_DONE)
-        code = cli_integer(m->args, "iters", 1, MZ_REPEATS_MAX, 10, &iters);
-    if (code == CLI_DONE)
-        code = cli_number(m->args, "memory-gb", 0, 1e6, 0, &memory);
-    p->repeats = (mz_repeats){.warmup = (int)warmup, .iters = (int)iters, .stop = cli_interruptible()};
-    p->memory = (size_t)(memory * (double)(1 << 30));
+        code = CLI_RANGES(m->args, ranges, p);
+    p->repeats.stop = cli_interruptible();
     p->seed = 1;
     p->peaks = m->peaks;
     return code;
@@ -137,12 +134,16 @@ static void print_row(const models *m, const mz_bench_result *r) {
     fflush(stdout);
 }
 
-static json_t *time_json(const mz_bench_time *t) {
-    json_t *o = json_object();
-    json_object_set_new(o, "ms", cli_json_number(t->mean));
-    json_object_set_new(o, "std", cli_json_number(t->deviation));
-    return o;
-}
+static const cli_field time_fields[] = {
+    {CLI_FIELD(mz_bench_time, mean), "ms"},
+    {CLI_FIELD(mz_bench_time, deviation), "std"},
+};
+static const cli_field cell_fields[] = {
+    {CLI_FIELD(mz_bench_cell, tokens_per_second), "tokens_per_second"},
+    {CLI_FIELD(mz_bench_cell, mfu), "mfu"},
+    {CLI_FIELD(mz_bench_cell, memory_mb), "memory_mb"},
+    {CLI_FIELD(mz_bench_cell, note), "note"},
+};
 
 static json_t *row_json(const mz_bench_plan *plan, const mz_bench_result *r) {
     json_t *o = json_object(), *cells = json_object();
@@ -150,16 +151,13 @@ static json_t *row_json(const mz_bench_plan *plan, const mz_bench_result *r) {
         const mz_bench_cell *c = &r->cells[i], *base = &r->cells[0];
         json_t *x = json_object();
         json_object_set_new(x, "effective", json_string(mezzo_precision_name(c->effective)));
-        json_object_set_new(x, "forward", time_json(&c->forward));
-        json_object_set_new(x, "backward", time_json(&c->backward));
-        json_object_set_new(x, "step", time_json(&c->step));
+        json_object_set_new(x, "forward", CLI_OBJECT(time_fields, &c->forward));
+        json_object_set_new(x, "backward", CLI_OBJECT(time_fields, &c->backward));
+        json_object_set_new(x, "step", CLI_OBJECT(time_fields, &c->step));
         json_object_set_new(x, "total_ms", cli_json_number(c->total));
         json_object_set_new(x, "total_speedup", cli_json_number(base->total / c->total));
         json_object_set_new(x, "step_speedup", cli_json_number(base->step.mean / c->step.mean));
-        json_object_set_new(x, "tokens_per_second", cli_json_number(c->tokens_per_second));
-        json_object_set_new(x, "mfu", cli_json_number(c->mfu));
-        json_object_set_new(x, "memory_mb", cli_json_number(c->memory_mb));
-        json_object_set_new(x, "note", cli_json_text(c->note, strlen(c->note)));
+        cli_fields_json(cell_fields, MZ_COUNT(cell_fields), c, NULL, x);
         json_object_set_new(cells, mezzo_precision_name(plan->precisions[i]), x);
     }
     json_object_set_new(o, "model_size", cli_json_text(r->size, strlen(r->size)));

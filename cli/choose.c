@@ -1,8 +1,6 @@
 // A precision by timing, as advise --measure and train --precision auto do it.
 #include "choose.h"
 
-#include "fields.h"
-
 #include "io/file.h"
 #include "io/json.h"
 

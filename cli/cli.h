@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "base/base.h"
+#include "fields.h"
 #include "mezzo/train.h"
 
 enum {
@@ -71,6 +72,16 @@ const char *cli_out_file(const cli_args *args, const char *name, const char *ini
 // Whole numbers and numbers within [least, most]: CLI_DONE, or CLI_USAGE after naming option, value and range.
 int cli_integer(const cli_args *args, const char *name, int64_t least, int64_t most, int64_t initial, int64_t *out);
 int cli_number(const cli_args *args, const char *name, double least, double most, double initial, double *out);
+// Several of them at once, into a struct's members (fields.h has CLI_FIELD), in the table's order; the first wrong one
+// ends it. A factor: a number times it, as memory in GiB.
+typedef struct cli_range {
+    enum cli_kind kind; // CLI_F64, CLI_I64, CLI_U64 or CLI_I32
+    size_t offset;
+    const char *name;
+    double least, most, initial, factor;
+} cli_range;
+int cli_ranges(const cli_args *args, const cli_range *ranges, size_t n, void *into);
+#define CLI_RANGES(args, ranges, into) cli_ranges((args), (ranges), MZ_COUNT(ranges), (into))
 // The configuration: defaults, then every --config file, then the keys of the command line.
 int cli_config(const cli_args *args, mezzo_config **out);
 // The value of a key that there is, as text. Out of memory it says so and leaves with 3.
@@ -85,6 +96,7 @@ int cli_precisions(const cli_args *args, const char *option, const char *initial
 const volatile sig_atomic_t *cli_interruptible(void);
 void cli_ignore_signals(void); // SIGPIPE and SIGXFSZ: the write that they are about fails instead
 int cli_bench_models(const cli_args *args, const char *command); // the half of bench that is in bench_models.c
+int cli_explain_toy(const cli_args *args);                       // explain --toy
 
 // --- telling (report.c) --------------------------------------------------------------------------------------------
 void cli_log(void *user, const char *topic, const char *line);         // the library's log lines, to stderr

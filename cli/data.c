@@ -2,27 +2,33 @@
 #include "cli.h"
 #include "mezzo/data.h"
 
+typedef struct written {
+    const char *folder, *format, *tokenizer;
+    int vocab; // 0: no tokenizer
+    uint64_t train, validation;
+} written;
+
+static const cli_field fields[] = {
+    {CLI_FIELD(written, folder), "folder"},       {CLI_FIELD(written, format), "format"},
+    {CLI_FIELD(written, tokenizer), "tokenizer"}, {CLI_FIELD(written, vocab), "vocab", .flags = CLI_NULL},
+    {CLI_FIELD(written, train), "train_tokens"},  {CLI_FIELD(written, validation), "val_tokens"},
+};
+
 static int print_result(const cli_args *args, const mezzo_corpus *corpus, const char *folder, const char *format) {
     const mezzo_tokenizer *tokenizer = mezzo_corpus_tokenizer(corpus);
-    const char *kind = tokenizer != NULL ? mezzo_tokenizer_kind(tokenizer) : NULL;
-    const uint64_t train = mezzo_corpus_tokens(corpus, MEZZO_TRAIN),
-                   val = mezzo_corpus_tokens(corpus, MEZZO_VALIDATION);
-    if (cli_has(args, "json")) {
-        json_t *o = json_object();
-        json_object_set_new(o, "folder", cli_json_text(folder, strlen(folder)));
-        json_object_set_new(o, "format", json_string(format));
-        json_object_set_new(o, "tokenizer", kind != NULL ? json_string(kind) : json_null());
-        json_object_set_new(o, "vocab",
-                            tokenizer != NULL ? json_integer(mezzo_tokenizer_vocab(tokenizer)) : json_null());
-        json_object_set_new(o, "train_tokens", json_integer((json_int_t)train));
-        json_object_set_new(o, "val_tokens", json_integer((json_int_t)val));
-        return cli_json_print(args->command, o);
-    }
+    const written w = {folder,
+                       format,
+                       tokenizer != NULL ? mezzo_tokenizer_kind(tokenizer) : NULL,
+                       tokenizer != NULL ? (int)mezzo_tokenizer_vocab(tokenizer) : 0,
+                       mezzo_corpus_tokens(corpus, MEZZO_TRAIN),
+                       mezzo_corpus_tokens(corpus, MEZZO_VALIDATION)};
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, CLI_OBJECT(fields, &w));
     char buf[32], program[512], quoted[4200];
-    printf("%s/train.bin  %s tokens (%s)\n", folder, cli_thousands((double)train, buf, sizeof buf), format);
-    printf("%s/val.bin    %s tokens\n", folder, cli_thousands((double)val, buf, sizeof buf));
+    printf("%s/train.bin  %s tokens (%s)\n", folder, cli_thousands((double)w.train, buf, sizeof buf), format);
+    printf("%s/val.bin    %s tokens\n", folder, cli_thousands((double)w.validation, buf, sizeof buf));
     if (tokenizer != NULL)
-        printf("%s/tokenizer.json  %s, %d tokens\n", folder, kind, (int)mezzo_tokenizer_vocab(tokenizer));
+        printf("%s/tokenizer.json  %s, %d tokens\n", folder, w.tokenizer, w.vocab);
     printf("next:\n  %s train --data %s\n", cli_quote(args->program, program, sizeof program),
            cli_quote(folder, quoted, sizeof quoted));
     return CLI_DONE;

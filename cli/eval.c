@@ -2,7 +2,6 @@
 #include <math.h>
 
 #include "cli.h"
-#include "fields.h"
 
 static const char *checkpoint_text(const void *row, char *buf, size_t size) {
     const mezzo_eval_result *r = row;
@@ -21,6 +20,12 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_eval_result, checkpoint), "checkpoint", "checkpoint", .text = checkpoint_text},
 };
 
+static const cli_range ranges[] = {
+    {CLI_FIELD(mezzo_eval_options, threads), "threads", 0, 4096, 0},
+    {CLI_FIELD(mezzo_eval_options, batch_size), "batch-size", 1, 1 << 24, 0},
+    {CLI_FIELD(mezzo_eval_options, iters), "iters", 0, INT32_MAX, 0},
+};
+
 static int run(const cli_args *args) {
     if (args->n_operands == 0)
         return cli_wrong(args->command, "a run folder or a checkpoint is missing: usage is mezzo eval %s",
@@ -33,15 +38,9 @@ static int run(const cli_args *args) {
         .device = cli_text(args, "device", NULL),
         .precision = cli_text(args, "precision", NULL),
     };
-    int64_t threads;
-    int code = cli_integer(args, "threads", 0, 4096, 0, &threads);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "batch-size", 1, 1 << 24, 0, &options.batch_size);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "iters", 0, INT32_MAX, 0, &options.iters);
+    const int code = CLI_RANGES(args, ranges, &options);
     if (code != CLI_DONE)
         return code;
-    options.threads = (int)threads;
     mezzo_eval_result result = {.loss = NAN, .perplexity = NAN};
     mezzo_status status = mezzo_run_eval(&options, NULL, &result);
     if (status != MEZZO_OK)

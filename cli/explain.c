@@ -3,372 +3,153 @@
 
 #include "base/precision.h"
 #include "cli.h"
-#include "explain.h"
 #include "graph/graph.h"
 #include "io/file.h"
 #include "study/analyse/figures.h"
+#include "study/measure/explained.h"
 
-typedef struct row {
-    char *op, *module, *output, *phase, *inputs, *shape, *rule;
-    mezzo_dtype operand, gradient, storage, compute, accumulate, reduce;
-    const char *scale;
-    const char *fused; // what the fuse pass made of its storage; "" where that is not asked
-} row;
+// --- rows ----------------------------------------------------------------------------------------------------------
+// JSON has other places for the rule and the gradient than the table.
+static const cli_field row_fields[] = {
+    {CLI_FIELD(mz_explained_row, phase), "phase"},
+    {CLI_FIELD(mz_explained_row, phase), NULL, "phase", "%s", .only = "with backward"},
+    {CLI_FIELD(mz_explained_row, op), "op", "op", "%s"},
+    {CLI_FIELD(mz_explained_row, module), "module", "module", "%s"},
+    {CLI_FIELD(mz_explained_row, output), "output"},
+    {CLI_FIELD(mz_explained_row, inputs), "inputs", "inputs", "%s"},
+    {CLI_FIELD(mz_explained_row, shape), "shape", "shape", "%s"},
+    {CLI_FIELD(mz_explained_row, operand), "operand"},
+    {CLI_FIELD(mz_explained_row, gradient), "gradient"},
+    {CLI_FIELD(mz_explained_row, storage), "storage", "storage", "%s"},
+    {CLI_FIELD(mz_explained_row, gradient), NULL, "gradient", "%s"},
+    {CLI_FIELD(mz_explained_row, scale), "scale", "scale", "%s", .flags = CLI_SOME},
+    {CLI_FIELD(mz_explained_row, compute), "compute", "compute", "%s"},
+    {CLI_FIELD(mz_explained_row, accumulate), "accumulate", "accumulate", "%s"},
+    {CLI_FIELD(mz_explained_row, reduce), "reduce", "reduce", "%s"},
+    {CLI_FIELD(mz_explained_row, rule), "rule"},
+    {CLI_FIELD(mz_explained_row, fused), "fused", "fused", "%s", .only = "forward"},
+    {CLI_FIELD(mz_explained_row, rule), NULL, "rule", "%s"},
+};
+static const cli_field param_fields[] = {
+    {CLI_FIELD(mz_explained_param, name), "name", "parameter", "%s"},
+    {CLI_FIELD(mz_explained_param, shape), "shape", "shape", "%s"},
+    {CLI_FIELD(mz_explained_param, master), "master", "master", "%s", 10},
+    {CLI_FIELD(mz_explained_param, copy), "copy", "copy", "%s", 8},
+    {CLI_FIELD(mz_explained_param, rule), "why", "why", "%s"},
+};
+static const cli_field summary_fields[] = {
+    {CLI_FIELD(mz_explained_summary, param), "parameters"},
+    {CLI_FIELD(mz_explained_summary, params), "parameter_tensors"},
+    {CLI_FIELD(mz_explained_summary, elements), "parameter_elements"},
+    {CLI_FIELD(mz_explained_summary, shadow), "shadows"},
+    {CLI_FIELD(mz_explained_summary, shadows), "shadow_tensors"},
+    {CLI_FIELD(mz_explained_summary, logits), "logits", "logits", "%s"},
+    {CLI_FIELD(mz_explained_summary, loss), "loss", "loss", "%s"},
+    {CLI_FIELD(mz_explained_summary, gradient), "gradients", "gradients", "%s"},
+};
 
-typedef struct table {
-    row *rows;
-    size_t n, cap;
-    mezzo_status status;
-} table;
+// What is explained of one graph.
+typedef struct explanation {
+    mz_explained rows;
+    mz_explained_params params;
+    mz_explained_summary summary;
+    const char *word; // of row_fields' `only`
+} explanation;
 
-static void table_free(table *t) {
-    for (size_t i = 0; i < t->n; i++) {
-        row *r = &t->rows[i];
-        char *strings[] = {r->op, r->module, r->output, r->phase, r->inputs, r->shape, r->rule};
-        for (size_t k = 0; k < MZ_COUNT(strings); k++)
-            mz_free(strings[k]);
-    }
-    mz_free(t->rows);
-    *t = (table){0};
-}
-
-static void keep(void *user, const mezzo_explain_row *from) {
-    table *t = user;
-    if (t->status == MEZZO_OK)
-        t->status = MZ_RESERVE(t->rows, t->cap, t->n + 1);
-    if (t->status != MEZZO_OK)
-        return;
-    row *r = &t->rows[t->n++];
-    *r = (row){.operand = from->operand,
-               .gradient = from->gradient,
-               .storage = from->storage,
-               .scale = from->scale,
-               .compute = from->compute,
-               .accumulate = from->accumulate,
-               .reduce = from->reduce,
-               .fused = ""};
-    const struct {
-        char **to;
-        const char *text;
-    } strings[] = {{&r->op, from->op},       {&r->module, from->module}, {&r->output, from->output},
-                   {&r->phase, from->phase}, {&r->inputs, from->inputs}, {&r->shape, from->shape},
-                   {&r->rule, from->rule}};
-    for (size_t i = 0; i < MZ_COUNT(strings); i++)
-        if ((*strings[i].to = mz_strdup(strings[i].text != NULL ? strings[i].text : "")) == NULL)
-            t->status = MEZZO_ERR_MEMORY;
-}
-
-static mezzo_status collect(const mezzo_graph *g, const mezzo_program_options *options, const char *after, table *t) {
-    MEZZO_TRY(mezzo_graph_explain(g, options, after, keep, t));
-    return t->status;
-}
-
-// The k-th op of a name in a module stays the k-th through the fuse pass, if it stays at all; what it took in is
-// written behind its name: "linear+relu".
-static bool same_op(const row *a, const row *b) {
-    size_t n = strcspn(a->op, "+");
-    return n == strcspn(b->op, "+") && strncmp(a->op, b->op, n) == 0 && strcmp(a->module, b->module) == 0 &&
-           strcmp(a->phase, b->phase) == 0;
-}
-
-static void mark_fused(table *plain, const table *fused) {
-    for (size_t i = 0; i < plain->n; i++) {
-        size_t before = 0;
-        for (size_t k = 0; k < i; k++)
-            before += same_op(&plain->rows[k], &plain->rows[i]);
-        plain->rows[i].fused = "folded";
-        for (size_t k = 0; k < fused->n; k++)
-            if (same_op(&fused->rows[k], &plain->rows[i]) && before-- == 0) {
-                plain->rows[i].fused = mezzo_dtype_name(fused->rows[k].storage);
-                break;
-            }
-    }
-}
-
-// --- the summary: what the tensors that outlive an op are stored in ------------------------------------------------
-typedef struct summary {
-    size_t params, shadows;
-    int64_t elements;
-    const char *param, *shadow, *gradient, *logits,
-        *loss; // dtype names; "mixed" where they differ, "-" where there are none
-} summary;
-
-static void note(const char **name, mezzo_dtype dtype) {
-    const char *now = mezzo_dtype_name(dtype);
-    *name = strcmp(*name, "-") == 0 || strcmp(*name, now) == 0 ? now : "mixed";
-}
-
-static mezzo_status summarize(const mezzo_graph *g, const mezzo_program_options *options, summary *s) {
-    *s = (summary){.param = "-", .shadow = "-", .gradient = "-", .logits = "-", .loss = "-"};
-    mezzo_graph *after = NULL;
-    MEZZO_TRY(mz_passes(g, options, "autodiff", &after));
-    for (size_t i = 0; i < after->n_values; i++) {
-        const mz_value *v = &after->values[i];
-        if (v->kind == MZ_VALUE_PARAM) {
-            s->params++;
-            s->elements += mz_shape_count(&v->shape);
-            note(&s->param, v->dtype);
-        } else if (v->kind == MZ_VALUE_SHADOW) {
-            s->shadows++;
-            note(&s->shadow, v->dtype);
-        } else if (v->kind == MZ_VALUE_GRAD) {
-            note(&s->gradient, v->dtype);
-        }
-    }
-    for (size_t i = 0; i < after->n_outputs; i++) {
-        mezzo_dtype dtype = after->values[after->outputs[i].value].dtype;
-        if (strcmp(after->outputs[i].name, "logits") == 0)
-            note(&s->logits, dtype);
-        else if (strcmp(after->outputs[i].name, "loss") == 0)
-            note(&s->loss, dtype);
-    }
-    mezzo_graph_free(after);
-    return MEZZO_OK;
-}
-
-mezzo_status cli_explain_params(const mezzo_graph *g, const mezzo_program_options *options, const char **param,
-                                const char **gradient) {
-    summary s;
-    MEZZO_TRY(summarize(g, options, &s));
-    *param = s.param;
-    *gradient = s.gradient;
-    return MEZZO_OK;
-}
-
-// --- parameters: how masters are kept, and the copies that products read -------------------------------------------
-enum { MASTERS = MEZZO_MASTER_STOCHASTIC + 1 };
-
-typedef struct param_row {
-    char *name, *shape;
-    mezzo_master master;
-    mezzo_dtype copy;
-    const char *rule;
-} param_row;
-
-typedef struct params_table {
-    param_row *rows;
-    size_t n, cap;
-    bool shown; // as a table of its own
-    mezzo_status status;
-} params_table;
-
-static void keep_param(void *user, const mezzo_explain_param *from) {
-    params_table *t = user;
-    if (t->status == MEZZO_OK)
-        t->status = MZ_RESERVE(t->rows, t->cap, t->n + 1);
-    if (t->status != MEZZO_OK)
-        return;
-    param_row *r = &t->rows[t->n++];
-    *r = (param_row){mz_strdup(from->name), mz_strdup(from->shape), from->master, from->copy, from->rule};
-    if (r->name == NULL || r->shape == NULL)
-        t->status = MEZZO_ERR_MEMORY;
-}
-
-static mezzo_status collect_params(const mezzo_graph *g, const mezzo_program_options *options, const char *master,
-                                   params_table *t) {
-    mezzo_master asked = MEZZO_MASTER_FP32;
-    while (asked < MASTERS - 1 && strcmp(mezzo_master_name(asked), master) != 0)
-        asked++;
-    MEZZO_TRY(mezzo_graph_explain_params(g, options, asked, keep_param, t));
-    return t->status;
-}
-
-static void params_free(params_table *t) {
-    for (size_t i = 0; i < t->n; i++) {
-        mz_free(t->rows[i].name);
-        mz_free(t->rows[i].shape);
-    }
-    mz_free(t->rows);
-    *t = (params_table){0};
-}
-
-static const char *copy_name(const param_row *r) {
-    return r->copy < MEZZO_DTYPE_COUNT ? mezzo_dtype_name(r->copy) : "-";
-}
-
-static void print_params(const params_table *t) {
-    size_t name = strlen("parameter"), shape = strlen("shape");
-    for (size_t i = 0; i < t->n; i++) {
-        name = strlen(t->rows[i].name) > name ? strlen(t->rows[i].name) : name;
-        shape = strlen(t->rows[i].shape) > shape ? strlen(t->rows[i].shape) : shape;
-    }
-    printf("\n%-*s  %-*s  %-10s  %-8s  why\n", (int)name, "parameter", (int)shape, "shape", "master", "copy");
-    for (size_t i = 0; i < t->n; i++)
-        printf("%-*s  %-*s  %-10s  %-8s  %s\n", (int)name, t->rows[i].name, (int)shape, t->rows[i].shape,
-               mezzo_master_name(t->rows[i].master), copy_name(&t->rows[i]), t->rows[i].rule);
-}
-
-// --- printing ------------------------------------------------------------------------------------------------------
-enum { COLUMNS = 13 };
-
-static void cells_of(const row *r, const char *cells[COLUMNS]) {
-    const char *all[COLUMNS] = {r->phase,
-                                r->op,
-                                r->module,
-                                r->inputs,
-                                r->shape,
-                                mezzo_dtype_name(r->storage),
-                                mezzo_dtype_name(r->gradient),
-                                r->scale,
-                                mezzo_dtype_name(r->compute),
-                                mezzo_dtype_name(r->accumulate),
-                                mezzo_dtype_name(r->reduce),
-                                r->fused,
-                                r->rule};
-    memcpy(cells, all, sizeof all);
-}
-
-static bool has_scales(const table *t) {
-    for (size_t i = 0; i < t->n; i++)
-        if (strcmp(t->rows[i].scale, "-") != 0)
-            return true;
-    return false;
-}
-
-static void print_table(const table *t, bool phase, bool fused) {
-    static const char *const heads[COLUMNS] = {"phase",   "op",       "module", "inputs",  "shape",
-                                               "storage", "gradient", "scale",  "compute", "accumulate",
-                                               "reduce",  "fused",    "rule"};
-    const bool shown[COLUMNS] = {phase,         true, true, true, true,  true, true,
-                                 has_scales(t), true, true, true, fused, true};
-    size_t width[COLUMNS];
-    const char *cells[COLUMNS];
-    for (int c = 0; c < COLUMNS; c++)
-        width[c] = strlen(heads[c]);
-    for (size_t i = 0; i < t->n; i++) {
-        cells_of(&t->rows[i], cells);
-        for (int c = 0; c < COLUMNS; c++)
-            if (strlen(cells[c]) > width[c])
-                width[c] = strlen(cells[c]);
-    }
-    for (size_t i = 0; i <= t->n; i++) {
-        if (i == 0)
-            memcpy(cells, heads, sizeof heads);
-        else
-            cells_of(&t->rows[i - 1], cells);
-        for (int c = 0; c < COLUMNS; c++)
-            if (shown[c])
-                printf("%-*s", c == COLUMNS - 1 ? 0 : (int)width[c] + 2, cells[c]);
-        putchar('\n');
-    }
-}
-
-static void print_text(const table *t, const summary *s, const params_table *p, bool phase, bool fused) {
+static void print_text(const explanation *e, bool params) {
     char elements[32];
-    size_t kept[MASTERS] = {0};
-    print_table(t, phase, fused);
-    if (p->shown)
-        print_params(p);
-    for (size_t i = 0; i < p->n; i++)
-        kept[p->rows[i].master]++;
+    const mz_explained_summary *s = &e->summary;
+    cli_fields_columns(row_fields, MZ_COUNT(row_fields), e->rows.rows, sizeof *e->rows.rows, e->rows.n, e->word);
+    if (params) {
+        printf("\n");
+        cli_fields_columns(param_fields, MZ_COUNT(param_fields), e->params.rows, sizeof *e->params.rows, e->params.n,
+                           NULL);
+    }
     printf("\nparameters  %s (%zu tensors, %s elements)\n", s->param, s->params,
            cli_thousands((double)s->elements, elements, sizeof elements));
     if (s->shadows > 0)
         printf("shadows     %s (%zu of the parameters, cast once per optimizer step)\n", s->shadow, s->shadows);
     printf("masters    ");
-    for (int m = 0, some = 0; m < MASTERS; m++)
-        if (kept[m] > 0)
-            printf("%s %s (%zu)", some++ > 0 ? "," : "", mezzo_master_name((mezzo_master)m), kept[m]);
-    printf("\nlogits      %s\nloss        %s\ngradients   %s\n", s->logits, s->loss, s->gradient);
+    for (int m = 0, some = 0; m < MZ_MASTERS; m++)
+        if (e->params.kept[m] > 0)
+            printf("%s %s (%zu)", some++ > 0 ? "," : "", mezzo_master_name((mezzo_master)m), e->params.kept[m]);
+    printf("\n");
+    cli_fields_lines(summary_fields, MZ_COUNT(summary_fields), s, NULL, "", 12);
 }
 
-static json_t *params_json(const params_table *p) {
-    json_t *list = json_array();
-    for (size_t i = 0; i < p->n; i++) {
-        const param_row *r = &p->rows[i];
-        json_array_append_new(list, json_pack("{ss ss ss ss ss}", "name", r->name, "shape", r->shape, "master",
-                                              mezzo_master_name(r->master), "copy", copy_name(r), "why", r->rule));
-    }
-    return list;
-}
-
-static int print_json(const cli_args *args, const table *t, const summary *s, const params_table *p, const char *model,
-                      mezzo_precision precision, const char *after) {
-    json_t *o = json_object(), *rows = json_array();
-    json_object_set_new(o, "model", json_string(model));
-    json_object_set_new(o, "precision", json_string(mezzo_precision_name(precision)));
-    json_object_set_new(o, "after", json_string(after));
-    json_object_set_new(o, "rows", rows);
-    for (size_t i = 0; i < t->n; i++) {
-        const row *r = &t->rows[i];
-        json_t *j = json_pack("{ss ss ss ss ss ss ss ss ss ss ss ss ss ss}", "phase", r->phase, "op", r->op, "module",
-                              r->module, "output", r->output, "inputs", r->inputs, "shape", r->shape, "operand",
-                              mezzo_dtype_name(r->operand), "gradient", mezzo_dtype_name(r->gradient), "storage",
-                              mezzo_dtype_name(r->storage), "scale", r->scale, "compute", mezzo_dtype_name(r->compute),
-                              "accumulate", mezzo_dtype_name(r->accumulate), "reduce", mezzo_dtype_name(r->reduce),
-                              "rule", r->rule);
-        if (*r->fused != '\0')
-            json_object_set_new(j, "fused", json_string(r->fused));
-        json_array_append_new(rows, j);
-    }
-    json_object_set_new(o, "parameters", params_json(p));
-    json_object_set_new(o, "summary",
-                        json_pack("{ss sI sI ss sI ss ss ss}", "parameters", s->param, "parameter_tensors",
-                                  (json_int_t)s->params, "parameter_elements", (json_int_t)s->elements, "shadows",
-                                  s->shadow, "shadow_tensors", (json_int_t)s->shadows, "logits", s->logits, "loss",
-                                  s->loss, "gradients", s->gradient));
-    return cli_json_print(args->command, o);
+static int print_json(const cli_args *args, const explanation *e, const char *model, mezzo_precision precision,
+                      const char *after) {
+    json_t *rows = json_array();
+    for (size_t i = 0; i < e->rows.n; i++)
+        json_array_append_new(rows, cli_fields_json(row_fields, MZ_COUNT(row_fields), &e->rows.rows[i], e->word, NULL));
+    return cli_json_print(args->command, json_pack("{ss ss ss so so so}", "model", model, "precision",
+                                                   mezzo_precision_name(precision), "after", after, "rows", rows,
+                                                   "parameters", CLI_LIST(param_fields, e->params.rows, e->params.n),
+                                                   "summary", CLI_OBJECT(summary_fields, &e->summary)));
 }
 
 // --- two precisions side by side -----------------------------------------------------------------------------------
-static bool same_dtypes(const row *a, const row *b) {
-    return a->storage == b->storage && a->compute == b->compute && a->reduce == b->reduce && a->operand == b->operand &&
-           a->gradient == b->gradient && strcmp(a->scale, b->scale) == 0;
+typedef struct difference {
+    const char *op, *module, *rule;
+    mezzo_dtype storage[2], compute[2];
+} difference;
+
+static const char *side_text(const difference *d, int side, char *buf, size_t size) {
+    snprintf(buf, size, "%s, in %s", mezzo_dtype_name(d->storage[side]), mezzo_dtype_name(d->compute[side]));
+    return buf;
+}
+static const char *left_text(const void *row, char *buf, size_t size) {
+    return side_text(row, 0, buf, size);
+}
+static const char *right_text(const void *row, char *buf, size_t size) {
+    return side_text(row, 1, buf, size);
 }
 
-// Casts belong to one precision only: what is compared is every other op, which both have in the same order.
-static const row *next_op(const table *t, size_t *i) {
-    while (*i < t->n && strcmp(t->rows[*i].op, "cast") == 0)
-        ++*i;
-    return *i < t->n ? &t->rows[(*i)++] : NULL;
-}
-
-static size_t casts(const table *t) {
-    size_t n = 0;
-    for (size_t i = 0; i < t->n; i++)
-        n += strcmp(t->rows[i].op, "cast") == 0;
-    return n;
-}
-
-static int print_diff(const cli_args *args, const table *a, const table *b, const char *name_a, const char *name_b) {
-    bool json = cli_has(args, "json");
-    json_t *rows = json ? json_array() : NULL;
-    size_t i = 0, k = 0, same = 0, differ = 0;
-    if (!json)
-        printf("%-14s %-22s %-20s %-20s %s\n", "op", "module", name_a, name_b, "rule");
-    for (const row *x, *y; (x = next_op(a, &i)) != NULL && (y = next_op(b, &k)) != NULL;) {
-        char left[64], right[64];
-        if (same_dtypes(x, y)) {
+static int print_diff(const cli_args *args, const mz_explained *a, const mz_explained *b, const char *name_a,
+                      const char *name_b) {
+    const cli_field fields[] = {
+        {CLI_FIELD(difference, op), "op", "op", "%s", -14},
+        {CLI_FIELD(difference, module), "module", "module", "%s", -22},
+        {CLI_FIELD(difference, storage[0]), "storage_a"},
+        {CLI_FIELD(difference, compute[0]), "compute_a"},
+        {CLI_FIELD(difference, storage[1]), "storage_b"},
+        {CLI_FIELD(difference, compute[1]), "compute_b"},
+        {CLI_FIELD(difference, op), NULL, name_a, .width = -20, .text = left_text},
+        {CLI_FIELD(difference, op), NULL, name_b, .width = -20, .text = right_text},
+        {CLI_FIELD(difference, rule), "rule", "rule", "%s"},
+    };
+    size_t at[2] = {0}, same = 0, n = 0;
+    mz_explained_pair p;
+    difference *rows = mz_alloc(a->n + 1, sizeof *rows);
+    if (rows == NULL)
+        return cli_error(args->command, MEZZO_ERR_MEMORY);
+    while (mz_explained_next_pair(a, b, at, &p))
+        if (mz_explained_same(&p))
             same++;
-            continue;
-        }
-        differ++;
-        snprintf(left, sizeof left, "%s, in %s", mezzo_dtype_name(x->storage), mezzo_dtype_name(x->compute));
-        snprintf(right, sizeof right, "%s, in %s", mezzo_dtype_name(y->storage), mezzo_dtype_name(y->compute));
-        if (json)
-            json_array_append_new(rows,
-                                  json_pack("{ss ss ss ss ss ss ss}", "op", x->op, "module", x->module, "storage_a",
-                                            mezzo_dtype_name(x->storage), "compute_a", mezzo_dtype_name(x->compute),
-                                            "storage_b", mezzo_dtype_name(y->storage), "compute_b",
-                                            mezzo_dtype_name(y->compute), "rule", y->rule));
         else
-            printf("%-14s %-22s %-20s %-20s %s\n", x->op, x->module, left, right, y->rule);
+            rows[n++] = (difference){
+                p.a->op, p.a->module, p.b->rule, {p.a->storage, p.b->storage}, {p.a->compute, p.b->compute}};
+    int code = CLI_DONE;
+    if (cli_has(args, "json")) {
+        code = cli_json_print(args->command,
+                              json_pack("{ss ss sI sI sI so}", "a", name_a, "b", name_b, "same", (json_int_t)same,
+                                        "casts_a", (json_int_t)mz_explained_casts(a), "casts_b",
+                                        (json_int_t)mz_explained_casts(b), "differ", CLI_LIST(fields, rows, n)));
+    } else {
+        CLI_TABLE(fields, rows, n);
+        printf("\n%zu ops differ (what they store, what they compute in), %zu are the same; casts: %zu under %s, %zu "
+               "under %s\n",
+               n, same, mz_explained_casts(a), name_a, mz_explained_casts(b), name_b);
     }
-    if (json)
-        return cli_json_print(args->command, json_pack("{ss ss sI sI sI so}", "a", name_a, "b", name_b, "same",
-                                                       (json_int_t)same, "casts_a", (json_int_t)casts(a), "casts_b",
-                                                       (json_int_t)casts(b), "differ", rows));
-    printf("\n%zu ops differ (what they store, what they compute in), %zu are the same; casts: %zu under %s, %zu under "
-           "%s\n",
-           differ, same, casts(a), name_a, casts(b), name_b);
-    return CLI_DONE;
+    mz_free(rows);
+    return code;
 }
 
 // --diff A,B: the ops after autocast under each.
 static int diff(const cli_args *args, const mezzo_graph *graph, mezzo_program_options options) {
     const char *text = cli_text(args, "diff", ""), *comma = strchr(text, ',');
     char names[2][16] = {"", ""};
-    table tables[2] = {{0}, {0}};
+    mz_explained tables[2] = {{0}, {0}};
     if (comma == NULL || (size_t)(comma - text) >= sizeof names[0] || strlen(comma + 1) >= sizeof names[1])
         return cli_wrong(args->command, "--diff %s: name two precisions, as fp32,bf16", text);
     snprintf(names[0], sizeof names[0], "%.*s", (int)(comma - text), text);
@@ -380,14 +161,14 @@ static int diff(const cli_args *args, const mezzo_graph *graph, mezzo_program_op
             code = cli_wrong(args->command, "--diff %s: \"%s\" is none of %s", text, names[i], mz_precision_list());
             break;
         }
-        mezzo_status status = collect(graph, &options, "autocast", &tables[i]);
+        mezzo_status status = mz_explained_collect(graph, &options, "autocast", &tables[i]);
         if (status != MEZZO_OK)
             code = cli_error(args->command, status);
     }
     if (code == CLI_DONE)
         code = print_diff(args, &tables[0], &tables[1], names[0], names[1]);
-    table_free(&tables[0]);
-    table_free(&tables[1]);
+    mz_explained_free(&tables[0]);
+    mz_explained_free(&tables[1]);
     return code;
 }
 
@@ -449,9 +230,8 @@ static int run(const cli_args *args) {
         return code;
     mezzo_graph *graph = NULL;
     mezzo_program_options options;
-    table rows = {0}, fused = {0};
-    params_table params = {.shown = cli_has(args, "params")};
-    summary s;
+    explanation e = {.word = plain ? "forward" : "with backward"};
+    mz_explained fused = {0};
     // Logits that are kept are never cut into blocks: after chunk, the graph as training builds it.
     mezzo_status status = build(config, strcmp(after, "chunk") != 0, &graph);
     if (status == MEZZO_OK)
@@ -459,18 +239,18 @@ static int run(const cli_args *args) {
     if (status == MEZZO_OK)
         status = resolve(config, &options.precision);
     if (status == MEZZO_OK)
-        status = collect(graph, &options, after, &rows);
+        status = mz_explained_collect(graph, &options, after, &e.rows);
     if (status == MEZZO_OK && plain)
-        status = collect(graph, &options, "fuse", &fused);
+        status = mz_explained_collect(graph, &options, "fuse", &fused);
     if (status == MEZZO_OK)
-        status = summarize(graph, &options, &s);
+        status = mz_explained_summarize(graph, &options, &e.summary);
     if (status == MEZZO_OK)
-        status = collect_params(graph, &options, cli_key(config, "optimizer.master"), &params);
+        status = mz_explained_collect_params(graph, &options, cli_key(config, "optimizer.master"), &e.params);
     if (status != MEZZO_OK) {
         code = cli_error(args->command, status);
     } else {
         if (plain)
-            mark_fused(&rows, &fused);
+            mz_explained_mark_fused(&e.rows, &fused);
         if (cli_has(args, "dot"))
             code = write_dot(args, graph, &options, after);
         bool piped = strcmp(cli_out_file(args, "dot", ""), CLI_STDOUT) == 0; // the graph is all that stdout has
@@ -479,13 +259,13 @@ static int run(const cli_args *args) {
         else if (piped)
             code = CLI_DONE;
         else if (cli_has(args, "json"))
-            code = print_json(args, &rows, &s, &params, cli_key(config, "model.name"), options.precision, after);
+            code = print_json(args, &e, cli_key(config, "model.name"), options.precision, after);
         else
-            print_text(&rows, &s, &params, !plain, plain);
+            print_text(&e, cli_has(args, "params"));
     }
-    table_free(&rows);
-    table_free(&fused);
-    params_free(&params);
+    mz_explained_free(&e.rows);
+    mz_explained_free(&fused);
+    mz_explained_params_free(&e.params);
     mezzo_graph_free(graph);
     mezzo_config_free(config);
     return code;

@@ -2,7 +2,7 @@
 // every precision.
 #include "base/precision.h"
 #include "cli.h"
-#include "explain.h"
+#include "study/measure/explained.h"
 
 enum { ANSWERS = 7 };
 
@@ -34,12 +34,12 @@ static void read_row(void *user, const mezzo_explain_row *r) {
 
 static mezzo_status answer(const mezzo_graph *g, mezzo_precision precision, answers *a) {
     const mezzo_program_options options = {.precision = precision};
-    const char *param, *gradient;
+    mz_explained_summary summary;
     *a = (answers){.cell = {"-", "-", "-", "-", "-", "-", "-"}};
     MEZZO_TRY(mezzo_graph_explain(g, &options, "autocast", read_row, a));
-    MEZZO_TRY(cli_explain_params(g, &options, &param, &gradient));
-    a->cell[0] = param;
-    a->cell[5] = gradient;
+    MEZZO_TRY(mz_explained_summarize(g, &options, &summary));
+    a->cell[0] = summary.param;
+    a->cell[5] = summary.gradient;
     snprintf(a->rule[0], sizeof a->rule[0], "autocast casts copies, never the parameters");
     snprintf(a->rule[5], sizeof a->rule[5], "the gradient of a cast is a cast: as the parameters");
     snprintf(a->rule[6], sizeof a->rule[6], "statistics are fp32 in every precision");

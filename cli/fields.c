@@ -1,5 +1,3 @@
-#include "fields.h"
-
 #include <math.h>
 
 #include "cli.h"
@@ -34,8 +32,12 @@ static const char *words_of(const cli_field *f, const void *row) {
         return *(const char *const *)at;
     case CLI_PRECISION:
         return mezzo_precision_name(*(const mezzo_precision *)at);
+    case CLI_DTYPE:
+        return *(const mezzo_dtype *)at < MEZZO_DTYPE_COUNT ? mezzo_dtype_name(*(const mezzo_dtype *)at) : "-";
+    case CLI_MASTER:
+        return mezzo_master_name(*(const mezzo_master *)at);
     case CLI_BOOL:
-        return *(const bool *)at ? "yes" : "no";
+        return f->words[1] != NULL ? f->words[*(const bool *)at] : *(const bool *)at ? "yes" : "no";
     default:
         return NULL;
     }
@@ -63,7 +65,7 @@ static const char *with_word(const char *text, const char *word, char out[NAME_B
 // --- JSON -----------------------------------------------------------------------------------------
 static json_t *value_json(const cli_field *f, const void *row) {
     const void *at = (const char *)row + f->offset;
-    if ((f->flags & CLI_NULL) != 0 && number_of(f, row) == 0)
+    if ((f->flags & CLI_NULL) != 0 && (is_text(f) ? words_of(f, row)[0] == '\0' : number_of(f, row) == 0))
         return json_null();
     if ((f->flags & CLI_WHOLE) != 0 && isfinite(number_of(f, row)))
         return json_integer((json_int_t)number_of(f, row));
@@ -73,7 +75,7 @@ static json_t *value_json(const cli_field *f, const void *row) {
         return cli_json_number(number_of(f, row));
     if (f->kind == CLI_U64)
         return json_integer((json_int_t) * (const uint64_t *)at);
-    if (f->kind == CLI_BOOL)
+    if (f->kind == CLI_BOOL && f->words[1] == NULL)
         return json_boolean(*(const bool *)at);
     if (!is_text(f))
         return json_integer(f->kind == CLI_I64 ? (json_int_t) * (const int64_t *)at : (json_int_t) * (const int *)at);
@@ -179,4 +181,35 @@ json_t *cli_fields_list(const cli_field *fields, size_t n, const void *rows, siz
     for (size_t i = 0; i < count; i++)
         json_array_append_new(list, cli_fields_json(fields, n, (const char *)rows + i * stride, NULL, NULL));
     return list;
+}
+
+void cli_fields_columns(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count,
+                        const char *word) {
+    enum { COLUMNS_MOST = 32 };
+    static char buf[TEXT_BYTES];
+    int width[COLUMNS_MOST], last = -1;
+    for (size_t c = 0; c < n; c++) {
+        bool some = (fields[c].flags & CLI_SOME) == 0;
+        width[c] = -1; // left out
+        if (fields[c].title == NULL || (fields[c].only != NULL && strcmp(fields[c].only, word) != 0))
+            continue;
+        int most = fields[c].width;
+        for (size_t i = 0; i <= count; i++) {
+            const char *cell =
+                i == 0 ? fields[c].title
+                       : value_text(&fields[c], (const char *)rows + (i - 1) * stride, word, buf, sizeof buf);
+            most = (int)strlen(cell) > most ? (int)strlen(cell) : most;
+            some = some || (i > 0 && strcmp(cell, "-") != 0);
+        }
+        if (some)
+            width[last = (int)c] = most;
+    }
+    for (size_t i = 0; i <= count; i++) {
+        for (int c = 0; c <= last; c++)
+            if (width[c] >= 0)
+                printf("%-*s", c == last ? 0 : width[c] + 2,
+                       i == 0 ? fields[c].title
+                              : value_text(&fields[c], (const char *)rows + (i - 1) * stride, word, buf, sizeof buf));
+        putchar('\n');
+    }
 }

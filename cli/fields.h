@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "mezzo/device.h"
+#include "mezzo/program.h"
 
 typedef enum cli_kind {
     CLI_F64,
@@ -19,13 +19,16 @@ typedef enum cli_kind {
     CLI_CHARS,     // char[N]
     CLI_POINTER,   // const char *; NULL is null
     CLI_PRECISION, // its name
+    CLI_DTYPE,     // its name; "-" where it is none
+    CLI_MASTER,    // its name
 } cli_kind;
 
 enum {
     CLI_DASH = 1,  // text: "-" where it is 0 or NaN
-    CLI_NULL = 2,  // JSON: null where it is 0
+    CLI_NULL = 2,  // JSON: null where it is 0 or an empty text
     CLI_KNOWN = 4, // left out where it is NaN; of a table, where it is NaN in the first row
     CLI_WHOLE = 8, // a double that is an integer in JSON
+    CLI_SOME = 16, // of columns as wide as their cells: left out where every row has "-"
 };
 
 typedef struct cli_field {
@@ -36,10 +39,11 @@ typedef struct cli_field {
     // printf's of a double or of text ("%.4f", "%-9s"), or one of "count" (12,345), "bytes", "mib", "duration"; what
     // follows a blank is put behind.
     const char *form;
-    int width;        // of a column, as printf has it: negative is left-aligned
-    unsigned flags;   // CLI_DASH …
-    const char *only; // shown only where the caller's word is this; NULL: always
-    double factor;    // numbers are multiplied by it; 0 is 1
+    int width;            // of a column, as printf has it: negative is left-aligned
+    unsigned flags;       // CLI_DASH …
+    const char *only;     // shown only where the caller's word is this; NULL: always
+    double factor;        // numbers are multiplied by it; 0 is 1
+    const char *words[2]; // what false and true are called, in JSON and text; none: false and true, "no" and "yes"
     // Instead of `form`: the text, into `buf` or from elsewhere; NULL: this line is left out.
     const char *(*text)(const void *row, char *buf, size_t size);
 } cli_field;
@@ -54,7 +58,9 @@ typedef struct cli_field {
         bool: CLI_BOOL,                                                                                                \
         char *: CLI_CHARS,                                                                                             \
         const char *: CLI_POINTER,                                                                                     \
-        mezzo_precision: CLI_PRECISION),                                                                               \
+        mezzo_precision: CLI_PRECISION,                                                                                \
+        mezzo_dtype: CLI_DTYPE,                                                                                        \
+        mezzo_master: CLI_MASTER),                                                                                     \
     .offset = offsetof(type, member)
 
 // '*' in keys, titles and forms stands for `word` (NULL: none has one).
@@ -68,6 +74,10 @@ void cli_fields_lines(const cli_field *fields, size_t n, const void *row, const 
 void cli_fields_table(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count);
 json_t *cli_fields_list(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count);
 #define CLI_TABLE(fields, rows, count) cli_fields_table((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count))
-#define CLI_LIST(fields, rows, count)  cli_fields_list((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count))
+// The same with columns as wide as their cells, `width` at least, and two blanks between them.
+void cli_fields_columns(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count,
+                        const char *word);
+#define CLI_OBJECT(fields, row)       cli_fields_json((fields), MZ_COUNT(fields), (row), NULL, NULL)
+#define CLI_LIST(fields, rows, count) cli_fields_list((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count))
 
 #endif

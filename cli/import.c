@@ -2,7 +2,6 @@
 #include <math.h>
 
 #include "cli.h"
-#include "fields.h"
 
 static const cli_field model_fields[] = {
     {CLI_FIELD(mezzo_model_config, name), "name"},   {CLI_FIELD(mezzo_model_config, layers), "layers"},

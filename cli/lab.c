@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "cli.h"
-#include "fields.h"
 #include "lab.h"
 #include "study/lab/lab.h"
 

@@ -2,7 +2,6 @@
 #include <math.h>
 
 #include "cli.h"
-#include "fields.h"
 #include "lab.h"
 #include "study/lab/lab.h"
 
@@ -45,6 +44,14 @@ static void print_rows(const line *rows, size_t n, const mz_speed_result *result
            result->target);
 }
 
+static const cli_range ranges[] = {
+    {CLI_FIELD(mz_speed_options, steps), "steps", 10, 1000000, 100},
+    {CLI_FIELD(mz_speed_options, layers), "layers", 1, 1000, 4},
+    {CLI_FIELD(mz_speed_options, d_model), "d-model", 16, 1 << 16, 256},
+    {CLI_FIELD(mz_speed_options, batch), "batch-size", 1, 1 << 16, 8},
+    {CLI_FIELD(mz_speed_options, target), "target", 1e-3, 1e3, 0},
+};
+
 int cli_lab_speed(const cli_args *args) {
     mz_speed_options o = {
         .data = cli_text(args, "data", NULL), .device = cli_text(args, "device", NULL), .stop = cli_interruptible()};
@@ -52,15 +59,7 @@ int cli_lab_speed(const cli_args *args) {
     mz_speed_result result;
     int code = cli_precisions(args, "precision", "fp32,bf16,fp16", o.precisions, MZ_SPEED_MOST, &o.n_precisions);
     if (code == CLI_DONE)
-        code = cli_integer(args, "steps", 10, 1000000, 100, &o.steps);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "layers", 1, 1000, 4, &o.layers);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "d-model", 16, 1 << 16, 256, &o.d_model);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "batch-size", 1, 1 << 16, 8, &o.batch);
-    if (code == CLI_DONE)
-        code = cli_number(args, "target", 1e-3, 1e3, 0, &o.target);
+        code = CLI_RANGES(args, ranges, &o);
     if (code != CLI_DONE)
         return code;
     mezzo_status status = mz_speed_race(&o, rows, &result);

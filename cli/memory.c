@@ -5,7 +5,6 @@
 
 #include "base/precision.h"
 #include "cli.h"
-#include "fields.h"
 #include "study/measure/measure.h"
 #include "study/measure/memory_figure.h"
 

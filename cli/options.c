@@ -230,6 +230,32 @@ int cli_number(const cli_args *args, const char *name, double least, double most
     return CLI_DONE;
 }
 
+int cli_ranges(const cli_args *args, const cli_range *ranges, size_t n, void *into) {
+    int code = CLI_DONE;
+    for (size_t i = 0; i < n && code == CLI_DONE; i++) {
+        const cli_range *r = &ranges[i];
+        void *to = (char *)into + r->offset;
+        double number;
+        int64_t integer = 0;
+        if (r->kind == CLI_F64 || r->factor != 0) {
+            code = cli_number(args, r->name, r->least, r->most, r->initial, &number);
+            integer = r->factor != 0 ? (int64_t)(number * r->factor) : 0;
+        } else {
+            const int64_t most = r->most < 0x1p63 ? (int64_t)r->most : INT64_MAX;
+            code = cli_integer(args, r->name, (int64_t)r->least, most, (int64_t)r->initial, &integer);
+        }
+        if (code != CLI_DONE)
+            break;
+        if (r->kind == CLI_F64)
+            *(double *)to = number;
+        else if (r->kind == CLI_I32)
+            *(int *)to = (int)integer;
+        else
+            memcpy(to, &integer, sizeof integer); // of either sign
+    }
+    return code;
+}
+
 // Errors name the option as it was typed.
 static mezzo_status set_key(mezzo_config *config, const cli_given *given) {
     char source[NAME_BYTES];

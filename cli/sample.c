@@ -40,38 +40,33 @@ static void on_text(void *user, int index, const char *text, size_t bytes) {
     }
 }
 
+static const cli_field fields[] = {
+    {CLI_FIELD(mezzo_sample_options, prompt), "prompt"}, {CLI_FIELD(mezzo_sample_options, temperature), "temperature"},
+    {CLI_FIELD(mezzo_sample_options, top_p), "top_p"},   {CLI_FIELD(mezzo_sample_options, top_k), "top_k"},
+    {CLI_FIELD(mezzo_sample_options, seed), "seed"},
+};
+
 static int print_json(const cli_args *args, const mezzo_sample_options *options, texts *t) {
-    json_t *o = json_object();
-    json_object_set_new(o, "prompt", cli_json_text(t->prompt, strlen(t->prompt)));
-    json_object_set_new(o, "temperature", cli_json_number(options->temperature));
-    json_object_set_new(o, "top_p", cli_json_number(options->top_p));
-    json_object_set_new(o, "top_k", json_integer(options->top_k));
-    json_object_set_new(o, "seed", json_integer((json_int_t)options->seed));
+    json_t *o = CLI_OBJECT(fields, options);
     json_object_set(o, "samples", t->all);
     return cli_json_print(args->command, o);
 }
 
+// As mezzo_sample_defaults has them.
+static const cli_range ranges[] = {
+    {CLI_FIELD(mezzo_sample_options, tokens), "tokens", 1, 1 << 24, 200},
+    {CLI_FIELD(mezzo_sample_options, samples), "count", 1, 100000, 1},
+    {CLI_FIELD(mezzo_sample_options, top_k), "top-k", 0, INT32_MAX, 0},
+    {CLI_FIELD(mezzo_sample_options, seed), "seed", 0, 0x1p63, 1},
+    {CLI_FIELD(mezzo_sample_options, threads), "threads", 0, 4096, 0},
+    {CLI_FIELD(mezzo_sample_options, top_p), "top-p", 0, 1, 0},
+    {CLI_FIELD(mezzo_sample_options, temperature), "temperature", 0, 1000, 0.8},
+};
+
 static int read_options(const cli_args *args, mezzo_sample_options *options) {
-    int64_t count, top_k, threads, seed;
-    int code = cli_integer(args, "tokens", 1, 1 << 24, 200, &options->tokens);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "count", 1, 100000, 1, &count);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "top-k", 0, INT32_MAX, options->top_k, &top_k);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "seed", 0, INT64_MAX, (int64_t)options->seed, &seed);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "threads", 0, 4096, 0, &threads);
-    if (code == CLI_DONE)
-        code = cli_number(args, "top-p", 0, 1, options->top_p, &options->top_p);
-    if (code == CLI_DONE)
-        code = cli_number(args, "temperature", 0, 1000, options->temperature, &options->temperature);
+    const int code = CLI_RANGES(args, ranges, options);
     if (code != CLI_DONE)
         return code;
-    options->samples = (int)count;
-    options->top_k = (int)top_k;
-    options->seed = (uint64_t)seed;
-    options->threads = (int)threads;
     options->path = args->operands[0];
     options->best = cli_has(args, "best");
     options->prompt = cli_text(args, "prompt", "");

@@ -31,6 +31,17 @@ static int parse_axis(const cli_args *args, const char *name, const char *initia
     return out->n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name one value at least", name);
 }
 
+static const cli_range ranges[] = {
+    {CLI_FIELD(mz_sweep_options, heads), "heads", 1, 65536, 0},
+    {CLI_FIELD(mz_sweep_options, vocab), "vocab", 2, INT32_MAX, 0},
+    {CLI_FIELD(mz_sweep_options, repeats.warmup), "warmup", 0, 1000, 3},
+    {CLI_FIELD(mz_sweep_options, repeats.iters), "iters", 1, MZ_REPEATS_MAX, 5},
+    {CLI_FIELD(mz_sweep_options, repeats.enough), "cv", 0, 1, 0.1},
+    {CLI_FIELD(mz_sweep_options, energy_seconds), "energy-seconds", 0, 60, 0.3},
+    {CLI_FIELD(mz_sweep_options, memory), "memory-gb", 0, 1e6, 0, 0x1p30},
+    {CLI_FIELD(mz_sweep_options, seed), "seed", 0, 0x1p63, 1},
+};
+
 static int parse(const cli_args *args, mz_sweep_options *o) {
     static const struct {
         const char *name, *initial;
@@ -42,35 +53,17 @@ static int parse(const cli_args *args, mz_sweep_options *o) {
     int code = CLI_DONE;
     for (size_t i = 0; i < MZ_COUNT(axes) && code == CLI_DONE; i++)
         code = parse_axis(args, axes[i].name, axes[i].initial, (mz_sweep_axis *)(void *)((char *)o + axes[i].field));
-    int64_t warmup = 0, iters = 0, seed = 0;
-    double memory = 0, cv = 0;
     if (code == CLI_DONE)
         code =
             cli_precisions(args, "precisions", "fp32,bf16", o->precisions, MZ_COUNT(o->precisions), &o->n_precisions);
     if (code == CLI_DONE)
-        code = cli_integer(args, "heads", 1, 65536, 0, &o->heads);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "vocab", 2, INT32_MAX, 0, &o->vocab);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "warmup", 0, 1000, 3, &warmup);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "iters", 1, MZ_REPEATS_MAX, 5, &iters);
-    if (code == CLI_DONE)
-        code = cli_number(args, "cv", 0, 1, 0.1, &cv);
-    if (code == CLI_DONE)
-        code = cli_number(args, "energy-seconds", 0, 60, 0.3, &o->energy_seconds);
-    if (code == CLI_DONE)
-        code = cli_number(args, "memory-gb", 0, 1e6, 0, &memory);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "seed", 0, INT64_MAX, 1, &seed);
+        code = CLI_RANGES(args, ranges, o);
     const char *residual = cli_text(args, "residual", "widest");
     if (code == CLI_DONE && strcmp(residual, "widest") != 0 && strcmp(residual, "low") != 0)
         code = cli_wrong(args->command, "--residual %s: it is widest or low", residual);
     o->residual = strcmp(residual, "low") == 0 ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST;
-    o->repeats =
-        (mz_repeats){.warmup = (int)warmup, .iters = (int)iters, .least = 3, .enough = cv, .stop = cli_interruptible()};
-    o->memory = (size_t)(memory * (double)(1 << 30));
-    o->seed = (uint64_t)seed;
+    o->repeats.least = 3;
+    o->repeats.stop = cli_interruptible();
     o->path = cli_text(args, "out", "full_data.csv");
     if (code == CLI_DONE && strcmp(o->path, "-") == 0)
         code = cli_wrong(args->command, "--out -: rows are appended to it and read again: name a file");
@@ -112,16 +105,17 @@ static void show(void *user, const mz_sweep_progress *p) {
     }
 }
 
+static const cli_field fields[] = {
+    {CLI_FIELD(watch, done), "rows"},         {CLI_FIELD(watch, total), "total"},
+    {CLI_FIELD(watch, rows), "measured_now"}, {CLI_FIELD(watch, failed), "fitted_nowhere"},
+    {CLI_FIELD(watch, seconds), "seconds"},
+};
+
 static int print_result(const cli_args *args, const mz_sweep_options *o, const watch *w) {
     if (cli_has(args, "json")) {
         json_t *r = json_object();
         json_object_set_new(r, "out", cli_json_text(o->path, strlen(o->path)));
-        json_object_set_new(r, "rows", json_integer(w->done));
-        json_object_set_new(r, "total", json_integer(w->total));
-        json_object_set_new(r, "measured_now", json_integer(w->rows));
-        json_object_set_new(r, "fitted_nowhere", json_integer(w->failed));
-        json_object_set_new(r, "seconds", cli_json_number(w->seconds));
-        return cli_json_print(args->command, r);
+        return cli_json_print(args->command, cli_fields_json(fields, MZ_COUNT(fields), w, NULL, r));
     }
     char time[32], program[512], quoted[4200];
     printf("%s: %d rows, %d of them measured now, in %s\n", o->path, w->done, w->rows,

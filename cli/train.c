@@ -6,7 +6,6 @@
 
 #include "choose.h"
 #include "cli.h"
-#include "fields.h"
 #include "train/inject.h"
 
 static volatile sig_atomic_t stop;

@@ -1,0 +1,176 @@
+#include "study/measure/explained.h"
+
+#include "graph/graph.h"
+
+// --- ops -----------------------------------------------------------------------------------------
+void mz_explained_free(mz_explained *t) {
+    for (size_t i = 0; i < t->n; i++)
+        mz_free(t->rows[i].text);
+    mz_free(t->rows);
+    *t = (mz_explained){0};
+}
+
+// Strings behind one another in one block, which *out owns; each of them then points into it.
+static mezzo_status keep_strings(const char **strings[], size_t n, char **out) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += strlen(*strings[i]) + 1;
+    char *to = *out = mz_alloc(bytes, 1);
+    if (to == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        const size_t size = strlen(*strings[i]) + 1;
+        *strings[i] = memcpy(to, *strings[i], size);
+        to += size;
+    }
+    return MEZZO_OK;
+}
+
+static void keep(void *user, const mezzo_explain_row *from) {
+    mz_explained *t = user;
+    if (t->status == MEZZO_OK)
+        t->status = MZ_RESERVE(t->rows, t->cap, t->n + 1);
+    if (t->status != MEZZO_OK)
+        return;
+    mz_explained_row *r = &t->rows[t->n++];
+    *r = (mz_explained_row){.op = from->op,
+                            .module = from->module,
+                            .output = from->output != NULL ? from->output : "",
+                            .phase = from->phase,
+                            .inputs = from->inputs,
+                            .shape = from->shape,
+                            .rule = from->rule,
+                            .operand = from->operand,
+                            .gradient = from->gradient,
+                            .storage = from->storage,
+                            .compute = from->compute,
+                            .accumulate = from->accumulate,
+                            .reduce = from->reduce,
+                            .scale = from->scale,
+                            .fused = ""};
+    const char **strings[] = {&r->op, &r->module, &r->output, &r->phase, &r->inputs, &r->shape, &r->rule};
+    t->status = keep_strings(strings, MZ_COUNT(strings), &r->text);
+}
+
+mezzo_status mz_explained_collect(const mezzo_graph *g, const mezzo_program_options *options, const char *after,
+                                  mz_explained *t) {
+    MEZZO_TRY(mezzo_graph_explain(g, options, after, keep, t));
+    return t->status;
+}
+
+// The k-th op of a name in a module stays the k-th through the fuse pass, if it stays at all; what it took in is
+// written behind its name: "linear+relu".
+static bool same_op(const mz_explained_row *a, const mz_explained_row *b) {
+    size_t n = strcspn(a->op, "+");
+    return n == strcspn(b->op, "+") && strncmp(a->op, b->op, n) == 0 && strcmp(a->module, b->module) == 0 &&
+           strcmp(a->phase, b->phase) == 0;
+}
+
+void mz_explained_mark_fused(mz_explained *plain, const mz_explained *fused) {
+    for (size_t i = 0; i < plain->n; i++) {
+        size_t before = 0;
+        for (size_t k = 0; k < i; k++)
+            before += same_op(&plain->rows[k], &plain->rows[i]);
+        plain->rows[i].fused = "folded";
+        for (size_t k = 0; k < fused->n; k++)
+            if (same_op(&fused->rows[k], &plain->rows[i]) && before-- == 0) {
+                plain->rows[i].fused = mezzo_dtype_name(fused->rows[k].storage);
+                break;
+            }
+    }
+}
+
+// --- two precisions side by side -----------------------------------------------------------------
+bool mz_explained_same(const mz_explained_pair *p) {
+    const mz_explained_row *a = p->a, *b = p->b;
+    return a->storage == b->storage && a->compute == b->compute && a->reduce == b->reduce && a->operand == b->operand &&
+           a->gradient == b->gradient && strcmp(a->scale, b->scale) == 0;
+}
+
+static bool is_cast(const mz_explained_row *r) {
+    return strcmp(r->op, "cast") == 0;
+}
+
+static const mz_explained_row *next_op(const mz_explained *t, size_t *i) {
+    while (*i < t->n && is_cast(&t->rows[*i]))
+        ++*i;
+    return *i < t->n ? &t->rows[(*i)++] : NULL;
+}
+
+bool mz_explained_next_pair(const mz_explained *a, const mz_explained *b, size_t at[2], mz_explained_pair *out) {
+    out->a = next_op(a, &at[0]);
+    out->b = out->a != NULL ? next_op(b, &at[1]) : NULL;
+    return out->b != NULL;
+}
+
+size_t mz_explained_casts(const mz_explained *t) {
+    size_t n = 0;
+    for (size_t i = 0; i < t->n; i++)
+        n += is_cast(&t->rows[i]);
+    return n;
+}
+
+// --- parameters ----------------------------------------------------------------------------------
+void mz_explained_params_free(mz_explained_params *t) {
+    for (size_t i = 0; i < t->n; i++)
+        mz_free(t->rows[i].text);
+    mz_free(t->rows);
+    *t = (mz_explained_params){0};
+}
+
+static void keep_param(void *user, const mezzo_explain_param *from) {
+    mz_explained_params *t = user;
+    if (t->status == MEZZO_OK)
+        t->status = MZ_RESERVE(t->rows, t->cap, t->n + 1);
+    if (t->status != MEZZO_OK)
+        return;
+    mz_explained_param *r = &t->rows[t->n++];
+    *r = (mz_explained_param){from->name, from->shape, from->master, from->copy, from->rule, NULL};
+    const char **strings[] = {&r->name, &r->shape};
+    t->kept[r->master]++;
+    t->status = keep_strings(strings, MZ_COUNT(strings), &r->text);
+}
+
+mezzo_status mz_explained_collect_params(const mezzo_graph *g, const mezzo_program_options *options, const char *master,
+                                         mz_explained_params *t) {
+    mezzo_master asked = MEZZO_MASTER_FP32;
+    while (asked < MZ_MASTERS - 1 && strcmp(mezzo_master_name(asked), master) != 0)
+        asked++;
+    MEZZO_TRY(mezzo_graph_explain_params(g, options, asked, keep_param, t));
+    return t->status;
+}
+
+// --- the summary ---------------------------------------------------------------------------------
+static void note(const char **name, mezzo_dtype dtype) {
+    const char *now = mezzo_dtype_name(dtype);
+    *name = strcmp(*name, "-") == 0 || strcmp(*name, now) == 0 ? now : "mixed";
+}
+
+mezzo_status mz_explained_summarize(const mezzo_graph *g, const mezzo_program_options *options,
+                                    mz_explained_summary *s) {
+    *s = (mz_explained_summary){.param = "-", .shadow = "-", .gradient = "-", .logits = "-", .loss = "-"};
+    mezzo_graph *after = NULL;
+    MEZZO_TRY(mz_passes(g, options, "autodiff", &after));
+    for (size_t i = 0; i < after->n_values; i++) {
+        const mz_value *v = &after->values[i];
+        if (v->kind == MZ_VALUE_PARAM) {
+            s->params++;
+            s->elements += mz_shape_count(&v->shape);
+            note(&s->param, v->dtype);
+        } else if (v->kind == MZ_VALUE_SHADOW) {
+            s->shadows++;
+            note(&s->shadow, v->dtype);
+        } else if (v->kind == MZ_VALUE_GRAD) {
+            note(&s->gradient, v->dtype);
+        }
+    }
+    for (size_t i = 0; i < after->n_outputs; i++) {
+        mezzo_dtype dtype = after->values[after->outputs[i].value].dtype;
+        if (strcmp(after->outputs[i].name, "logits") == 0)
+            note(&s->logits, dtype);
+        else if (strcmp(after->outputs[i].name, "loss") == 0)
+            note(&s->loss, dtype);
+    }
+    mezzo_graph_free(after);
+    return MEZZO_OK;
+}

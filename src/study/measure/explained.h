@@ -1,0 +1,66 @@
+// A graph as the passes leave it, collected: every op with its dtypes, every parameter with its master, and what they
+// come to; for `mezzo explain`.
+#ifndef MZ_STUDY_EXPLAINED_H
+#define MZ_STUDY_EXPLAINED_H
+
+#include "base/base.h"
+#include "mezzo/program.h"
+
+typedef struct mz_explained_row { // strings are the table's
+    const char *op, *module, *output, *phase, *inputs, *shape, *rule;
+    mezzo_dtype operand, gradient, storage, compute, accumulate, reduce;
+    const char *scale;
+    const char *fused; // what the fuse pass made of its storage; "" where that is not asked
+    char *text;        // holds the first line's
+} mz_explained_row;
+
+typedef struct mz_explained {
+    mz_explained_row *rows;
+    size_t n, cap;
+    mezzo_status status;
+} mz_explained;
+// The ops after a pass, as mezzo_graph_explain has them. Free also on errors; zeroed is fine.
+mezzo_status mz_explained_collect(const mezzo_graph *g, const mezzo_program_options *options, const char *after,
+                                  mz_explained *out);
+void mz_explained_free(mz_explained *table);
+// Writes into `plain`, collected after autocast, what became of each op in `fused`.
+void mz_explained_mark_fused(mz_explained *plain, const mz_explained *fused);
+
+// The ops whose dtypes differ under two precisions. Casts belong to one precision only: what is compared is every other
+// op, which both have in the same order.
+typedef struct mz_explained_pair {
+    const mz_explained_row *a, *b;
+} mz_explained_pair;
+bool mz_explained_next_pair(const mz_explained *a, const mz_explained *b, size_t at[2], mz_explained_pair *out);
+bool mz_explained_same(const mz_explained_pair *pair);
+size_t mz_explained_casts(const mz_explained *table);
+
+enum { MZ_MASTERS = MEZZO_MASTER_STOCHASTIC + 1 };
+typedef struct mz_explained_param {
+    const char *name, *shape;
+    mezzo_master master;
+    mezzo_dtype copy;
+    const char *rule;
+    char *text; // holds name and shape
+} mz_explained_param;
+typedef struct mz_explained_params {
+    mz_explained_param *rows;
+    size_t n, cap;
+    size_t kept[MZ_MASTERS]; // how many are kept so
+    mezzo_status status;
+} mz_explained_params;
+// Parameters where masters are asked for by name ("split"). Free also on errors.
+mezzo_status mz_explained_collect_params(const mezzo_graph *g, const mezzo_program_options *options, const char *master,
+                                         mz_explained_params *out);
+void mz_explained_params_free(mz_explained_params *table);
+
+// What the tensors that outlive an op are stored in: dtype names; "mixed" where they differ, "-" where there are none.
+typedef struct mz_explained_summary {
+    size_t params, shadows;
+    int64_t elements;
+    const char *param, *shadow, *gradient, *logits, *loss;
+} mz_explained_summary;
+mezzo_status mz_explained_summarize(const mezzo_graph *g, const mezzo_program_options *options,
+                                    mz_explained_summary *out);
+
+#endif
