@@ -1,5 +1,6 @@
 // mezzo bench: what the machine does. --kernels: each kernel beside the measured peaks.
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/precision.h"
@@ -83,12 +84,15 @@ static int parse_cases(const cli_args *args, asked *a) {
     return CLI_DONE;
 }
 
+static const cli_range ranges[] = {
+    {CLI_FIELD(asked, threads), "threads", 0, 1024, 0},
+    {CLI_FIELD(asked, rounds), "rounds", 0, 101, 0},
+};
+
 static int parse_asked(const cli_args *args, asked *a) {
     int code = parse_precisions(args, a);
     if (code == CLI_DONE)
-        code = cli_integer(args, "threads", 0, 1024, 0, &a->threads);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "rounds", 0, 101, 0, &a->rounds);
+        code = CLI_RANGES(args, ranges, a);
     if (code == CLI_DONE)
         code = parse_cases(args, a);
     return code;
@@ -105,56 +109,67 @@ typedef struct told {
     int n;
 } told;
 
-static const char *unit_of(const mz_bench_row *row) {
-    return mz_bench_op_scored(row->of->op) ? "GFLOP/s" : "GB/s";
+// A row as it is told.
+typedef struct line {
+    const char *op, *model, *unit;
+    char shape[96];
+    mz_bench_row is;
+    double of_peak; // NaN: the peak is not known
+} line;
+
+static line line_of(const mz_bench_row *row) {
+    line l = {.op = mz_bench_op_name(row->of->op),
+              .model = row->of->model,
+              .unit = mz_bench_op_scored(row->of->op) ? "GFLOP/s" : "GB/s",
+              .is = *row,
+              .of_peak = row->peak > 0 ? row->rate / row->peak : (double)NAN};
+    mz_bench_shape_text(row->of, l.shape, sizeof l.shape);
+    return l;
 }
 
-static void table_row(told *t, const mz_bench_row *row, const char *shape) {
+static const cli_field fields[] = {
+    {CLI_FIELD(line, op), "op"},
+    {CLI_FIELD(line, shape), "shape"},
+    {CLI_FIELD(line, model), "model"},
+    {CLI_FIELD(line, is.precision), "precision"},
+    {CLI_FIELD(line, is.kernel), "kernel"},
+    {CLI_FIELD(line, is.rounds), "rounds"},
+    {CLI_FIELD(line, is.median), "median_ms", .factor = 1e3},
+    {CLI_FIELD(line, is.best), "best_ms", .factor = 1e3},
+    {CLI_FIELD(line, is.rate), "rate", .factor = 1e-9},
+    {CLI_FIELD(line, unit), "unit"},
+    {CLI_FIELD(line, is.peak), "peak", .factor = 1e-9},
+    {CLI_FIELD(line, of_peak), "of_peak"},
+};
+
+static void table_row(told *t, const line *l) {
     if (t->n++ == 0)
         printf("%-22s %-18s %-5s %-40s %10s %9s %-8s %6s\n", "op", "shape", "", "kernel", "median ms", "rate", "",
                "peak %");
-    printf("%-22s %-18s %-5s %-40s %10.3f %9.1f %-8s %6.1f\n", mz_bench_op_name(row->of->op), shape,
-           mezzo_precision_name(row->precision), row->kernel, 1e3 * row->median, 1e-9 * row->rate, unit_of(row),
-           row->peak > 0 ? 100 * row->rate / row->peak : 0);
+    printf("%-22s %-18s %-5s %-40s %10.3f %9.1f %-8s %6.1f\n", l->op, l->shape, mezzo_precision_name(l->is.precision),
+           l->is.kernel, 1e3 * l->is.median, 1e-9 * l->is.rate, l->unit, isnan(l->of_peak) ? 0 : 100 * l->of_peak);
     fflush(stdout);
 }
 
-static void csv_row(told *t, const mz_bench_row *row, const char *shape) {
+static void csv_row(told *t, const line *l) {
+    const mz_bench_row *row = &l->is;
     fprintf(t->csv, "\"%s\",%s,%s,%s,%s,%s,%s,%d,%d,%s,%.6f,%.6f,%.2f,%s,%.2f,%.4f,\"%s\"\n", t->device.description,
-            t->commit, row->of->model != NULL ? row->of->model : "", mz_bench_op_name(row->of->op), shape,
-            mezzo_precision_name(row->precision), row->kernel, t->device.threads, row->rounds,
-            cli_has(t->args, "warm") ? "warm" : "cold", 1e3 * row->median, 1e3 * row->best, 1e-9 * row->rate,
-            unit_of(row), 1e-9 * row->peak, row->peak > 0 ? row->rate / row->peak : 0, t->command);
+            t->commit, l->model != NULL ? l->model : "", l->op, l->shape, mezzo_precision_name(row->precision),
+            row->kernel, t->device.threads, row->rounds, cli_has(t->args, "warm") ? "warm" : "cold", 1e3 * row->median,
+            1e3 * row->best, 1e-9 * row->rate, l->unit, 1e-9 * row->peak, isnan(l->of_peak) ? 0 : l->of_peak,
+            t->command);
     fflush(t->csv);
-}
-
-static json_t *json_row(const mz_bench_row *row, const char *shape) {
-    json_t *o = json_object();
-    json_object_set_new(o, "op", json_string(mz_bench_op_name(row->of->op)));
-    json_object_set_new(o, "shape", json_string(shape));
-    json_object_set_new(o, "model", row->of->model != NULL ? json_string(row->of->model) : json_null());
-    json_object_set_new(o, "precision", json_string(mezzo_precision_name(row->precision)));
-    json_object_set_new(o, "kernel", json_string(row->kernel));
-    json_object_set_new(o, "rounds", json_integer(row->rounds));
-    json_object_set_new(o, "median_ms", cli_json_number(1e3 * row->median));
-    json_object_set_new(o, "best_ms", cli_json_number(1e3 * row->best));
-    json_object_set_new(o, "rate", cli_json_number(1e-9 * row->rate));
-    json_object_set_new(o, "unit", json_string(unit_of(row)));
-    json_object_set_new(o, "peak", cli_json_number(1e-9 * row->peak));
-    json_object_set_new(o, "of_peak", row->peak > 0 ? cli_json_number(row->rate / row->peak) : json_null());
-    return o;
 }
 
 static void tell_row(void *user, const mz_bench_row *row) {
     told *t = user;
-    char shape[96];
-    mz_bench_shape_text(row->of, shape, sizeof shape);
+    const line l = line_of(row);
     if (t->csv != NULL)
-        csv_row(t, row, shape);
+        csv_row(t, &l);
     if (t->rows != NULL)
-        json_array_append_new(t->rows, json_row(row, shape));
+        json_array_append_new(t->rows, CLI_OBJECT(fields, &l));
     else
-        table_row(t, row, shape);
+        table_row(t, &l);
 }
 
 static double peak_of(const told *t, mezzo_precision precision) {

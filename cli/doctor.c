@@ -11,28 +11,11 @@
 #include "study/measure/choose.h"
 #include "study/measure/selftest.h"
 
-enum { MAX_FILES = 64, MAX_GPUS = 64 };
+enum { MAX_FILES = 64 };
 
 // --- the device ----------------------------------------------------------------------------------------------------
 static const char *fp8_of(const mezzo_device_info *info) {
     return info->compute_capability >= 89 ? "tensor cores (not used by mezzo)" : "not supported";
-}
-
-// A model of a size that the device is used for, in every precision that it runs natively: what advise and --precision
-// auto do with a model of the user's.
-static mezzo_status choose_here(mezzo_device *device, const mezzo_device_info *info, mz_choice *out) {
-    bool gpu = info->compute_capability > 0;
-    mz_choose_options o = mz_choose_defaults();
-    o.workload = (mz_workload){.batch = gpu ? 8 : 4, .grad_accum = 1, .seed = 1};
-    MEZZO_TRY(mezzo_model_defaults("gpt2", &o.workload.model));
-    o.workload.model.layers = 2;
-    o.workload.model.d_model = gpu ? 768 : 256;
-    o.workload.model.heads = o.workload.model.d_model / 64;
-    o.workload.model.vocab = gpu ? 50257 : 4096;
-    o.workload.seq_len = o.workload.model.seq_len = gpu ? 512 : 128;
-    o.stop = cli_interruptible();
-    MEZZO_TRY(mz_choose(device, &o, out));
-    return MEZZO_OK;
 }
 
 // What the CPU lists and what this process may use are two things: tiles need the kernel's permission.
@@ -143,32 +126,28 @@ static json_t *device_json(const mezzo_device_info *info, const mz_choice *choic
     return o;
 }
 
-static void print_selftest(const mz_selftest *tests, int n) {
-    printf("\nself-test: %d steps of a small GPT; losses against fp32's, fp32's against the ref device's\n"
-           "(error and tolerance relative to how far fp32's loss fell)\n%-6s %-8s %9s %11s %11s %9s %9s\n",
-           MZ_SELFTEST_STEPS, "asked", "runs as", "ms/step", "first loss", "last loss", "error", "tolerance");
-    for (int i = 0; i < n; i++)
-        printf("%-6s %-8s %9.3f %11.6f %11.6f %9.2e %9.2e  %s\n", mezzo_precision_name(tests[i].asked),
-               mezzo_precision_name(tests[i].runs), tests[i].milliseconds, tests[i].first, tests[i].last, tests[i].off,
-               tests[i].bound, tests[i].passed ? "ok" : "WRONG");
+static const char *verdict_text(const void *row, char *buf, size_t size) {
+    snprintf(buf, size, " %s", ((const mz_selftest *)row)->passed ? "ok" : "WRONG");
+    return buf;
 }
 
-static json_t *selftest_json(const mz_selftest *tests, int n) {
-    json_t *list = json_array();
-    for (int i = 0; i < n; i++) {
-        json_t *o = json_object();
-        json_object_set_new(o, "precision", json_string(mezzo_precision_name(tests[i].asked)));
-        json_object_set_new(o, "runs_as", json_string(mezzo_precision_name(tests[i].runs)));
-        json_object_set_new(o, "reason", json_string(tests[i].reason));
-        json_object_set_new(o, "step_ms", cli_json_number(tests[i].milliseconds));
-        json_object_set_new(o, "first_loss", cli_json_number(tests[i].first));
-        json_object_set_new(o, "last_loss", cli_json_number(tests[i].last));
-        json_object_set_new(o, "difference", cli_json_number(tests[i].off));
-        json_object_set_new(o, "bound", cli_json_number(tests[i].bound));
-        json_object_set_new(o, "passed", json_boolean(tests[i].passed));
-        json_array_append_new(list, o);
-    }
-    return list;
+static const cli_field selftest_fields[] = {
+    {CLI_FIELD(mz_selftest, asked), "precision", "asked", "%s", -6},
+    {CLI_FIELD(mz_selftest, runs), "runs_as", "runs as", "%s", -8},
+    {CLI_FIELD(mz_selftest, reason), "reason"},
+    {CLI_FIELD(mz_selftest, milliseconds), "step_ms", "ms/step", "%.3f", 9},
+    {CLI_FIELD(mz_selftest, first), "first_loss", "first loss", "%.6f", 11},
+    {CLI_FIELD(mz_selftest, last), "last_loss", "last loss", "%.6f", 11},
+    {CLI_FIELD(mz_selftest, off), "difference", "error", "%.2e", 9},
+    {CLI_FIELD(mz_selftest, bound), "bound", "tolerance", "%.2e", 9},
+    {CLI_FIELD(mz_selftest, passed), "passed", "", .text = verdict_text},
+};
+
+static void print_selftest(const mz_selftest *tests, int n) {
+    printf("\nself-test: %d steps of a small GPT; losses against fp32's, fp32's against the ref device's\n"
+           "(error and tolerance relative to how far fp32's loss fell)\n",
+           MZ_SELFTEST_STEPS);
+    CLI_TABLE(selftest_fields, tests, (size_t)n);
 }
 
 static int examine(const cli_args *args) {
@@ -192,7 +171,7 @@ static int examine(const cli_args *args) {
         fflush(stdout);
     }
     if (status == MEZZO_OK)
-        status = choose_here(device, &info, &choice);
+        status = mz_choose_for_device(device, cli_interruptible(), &choice);
     if (status == MEZZO_OK && !json) {
         print_choice(&choice, info.compute_capability > 0);
         fflush(stdout);
@@ -208,7 +187,7 @@ static int examine(const cli_args *args) {
     if (json) {
         json_t *o = json_object();
         json_object_set_new(o, "device", device_json(&info, &choice));
-        json_object_set_new(o, "selftest", selftest_json(tests, n));
+        json_object_set_new(o, "selftest", CLI_LIST(selftest_fields, tests, (size_t)n));
         json_object_set_new(o, "passed", json_boolean(all));
         code = cli_json_print(args->command, o);
     } else {
@@ -219,78 +198,10 @@ static int examine(const cli_args *args) {
 }
 
 // --- configuration files -------------------------------------------------------------------------------------------
-// "cc=7.5,gpus=2,cpu=bf16": a machine that is not this one.
-static int parse_assumed(const cli_args *args, const char *text, mz_where *where) {
-    int major = 0, minor = 0, gpus = 1, used = 0;
-    if (sscanf(text, "cc=%d.%d,gpus=%d%n", &major, &minor, &gpus, &used) == 3 && text[used] == '\0' && major > 0 &&
-        minor >= 0 && minor < 10 && gpus >= 0) {
-        *where = (mz_where){.known = gpus > 0, .compute_capability = 10 * major + minor, .gpus = gpus};
-    } else if (sscanf(text, "cc=%d.%d%n", &major, &minor, &used) == 2 && text[used] == '\0' && major > 0 &&
-               minor >= 0 && minor < 10) {
-        *where = (mz_where){.known = true, .compute_capability = 10 * major + minor, .gpus = 1};
-    } else if (strcmp(text, "gpus=0") == 0) {
-        *where = (mz_where){0};
-    } else {
-        return cli_wrong(args->command,
-                         "--assume %s: write cc=8.0,gpus=2 (compute capability and number of GPUs), or gpus=0", text);
-    }
-    snprintf(where->name, sizeof where->name, "a GPU of compute capability %d.%d", major, minor);
-    return CLI_DONE;
-}
-
-static bool has_arithmetic(const mezzo_device_info *info, mezzo_dtype dtype) {
-    for (int p = 0; p < MEZZO_PRECISION_AUTO; p++)
-        if (info->native[p] && mz_precision((mezzo_precision)p)->compute == dtype)
-            return true;
-    return false;
-}
-
-static void look_around(mz_where *where) {
-    mezzo_device *device;
-    mezzo_device_info info;
-    *where = (mz_where){0};
-    if (mezzo_device_open("cpu", 1, &device) == MEZZO_OK) {
-        if (mezzo_device_describe(device, &info) == MEZZO_OK) {
-            where->cpu_bf16 = has_arithmetic(&info, MEZZO_BF16);
-            where->cpu_fp16 = has_arithmetic(&info, MEZZO_F16);
-        }
-        mezzo_device_close(device);
-    }
-    for (; where->gpus < MAX_GPUS; where->gpus++) {
-        char name[24];
-        snprintf(name, sizeof name, "cuda:%d", where->gpus);
-        if (mezzo_device_open(name, 0, &device) != MEZZO_OK)
-            break;
-        if (where->gpus == 0 && mezzo_device_describe(device, &info) == MEZZO_OK) {
-            where->known = true;
-            where->compute_capability = info.compute_capability;
-            snprintf(where->name, sizeof where->name, "%.60s (compute capability %d.%d)", info.description,
-                     info.compute_capability / 10, info.compute_capability % 10);
-        }
-        mezzo_device_close(device);
-    }
-}
-
-static const char *scaler_text(const mz_agreement *a) {
-    if (a->runs == MZ_ASK_NOTHING || a->runs == MZ_ASK_AUTO)
-        return "not known";
-    if (a->runs != MZ_ASK_FP16)
-        return "not needed";
-    return a->scaler == MZ_SCALER_ON ? "yes" : a->scaler == MZ_SCALER_OFF ? "no" : "not known";
-}
-
-static const char *runs_text(const mz_agreement *a) {
-    return a->runs == MZ_ASK_NOTHING ? "not known" : mz_ask_name(a->runs);
-}
-
-static const char *ask_text(const mz_asked *file) {
-    return file->decides >= 0 ? mz_ask_name(file->votes[file->decides].ask) : "nothing";
-}
-
 static void print_agreement(const mz_asked *files, int n, const mz_agreement *a) {
     for (int i = 0; i < n; i++) {
         const mz_asked *f = &files[i];
-        printf("%s\n  read as    %s\n  asks for   %s", f->path, mz_asker_name(f->asker), ask_text(f));
+        printf("%s\n  read as    %s\n  asks for   %s", f->path, mz_asker_name(f->asker), mz_asked_text(f));
         if (f->decides >= 0) {
             const mz_vote *v = &f->votes[f->decides];
             printf("%s (line %d: %s: %s)",
@@ -301,8 +212,8 @@ static void print_agreement(const mz_asked *files, int n, const mz_agreement *a)
         }
         printf("\n");
     }
-    printf("\nwhat runs    %s%s\nwhy          %s\nloss scaler  %s\n", runs_text(a), a->pure ? ", parameters too" : "",
-           a->why, scaler_text(a));
+    printf("\nwhat runs    %s%s\nwhy          %s\nloss scaler  %s\n", mz_agreement_runs(a),
+           a->pure ? ", parameters too" : "", a->why, mz_agreement_scaler(a));
     for (int i = 0, k = 0; i < a->n_findings; i++) {
         const mz_finding *f = &a->findings[i];
         if (f->kind == MZ_FINDING_NOTE)
@@ -314,42 +225,43 @@ static void print_agreement(const mz_asked *files, int n, const mz_agreement *a)
            a->n_conflicts == 1 ? "" : "s");
 }
 
-static json_t *said_json(const mz_said *said) {
-    json_t *o = json_object();
-    json_object_set_new(o, "line", json_integer(said->line));
-    json_object_set_new(o, "key", cli_json_text(said->key, strlen(said->key)));
-    json_object_set_new(o, "value", cli_json_text(said->value, strlen(said->value)));
-    return o;
-}
+typedef struct told { // of a finding
+    const char *kind, *text, *fix;
+    bool conflict;
+} told;
+static const cli_field said_fields[] = {
+    {CLI_FIELD(mz_said, line), "line"},
+    {CLI_FIELD(mz_said, key), "key"},
+    {CLI_FIELD(mz_said, value), "value"},
+};
+static const cli_field finding_fields[] = {
+    {CLI_FIELD(told, kind), "kind"},
+    {CLI_FIELD(told, conflict), "conflict"},
+    {CLI_FIELD(told, text), "text"},
+    {CLI_FIELD(told, fix), "change"},
+};
 
 static json_t *agreement_json(const mz_asked *files, int n, const mz_agreement *a) {
-    json_t *o = json_object(), *list = json_array(), *findings = json_array();
+    json_t *list = json_array(), *findings = json_array();
     for (int i = 0; i < n; i++) {
         json_t *f = json_object();
         json_object_set_new(f, "file", cli_json_text(files[i].path, strlen(files[i].path)));
         json_object_set_new(f, "read_as", json_string(mz_asker_name(files[i].asker)));
-        json_object_set_new(f, "asks_for", json_string(ask_text(&files[i])));
+        json_object_set_new(f, "asks_for", json_string(mz_asked_text(&files[i])));
         json_object_set_new(f, "said",
-                            files[i].decides >= 0 ? said_json(&files[i].votes[files[i].decides].said) : json_null());
+                            files[i].decides >= 0 ? CLI_OBJECT(said_fields, &files[i].votes[files[i].decides].said)
+                                                  : json_null());
         json_array_append_new(list, f);
     }
     for (int i = 0; i < a->n_findings; i++) {
         const mz_finding *f = &a->findings[i];
-        json_t *item = json_object();
-        json_object_set_new(item, "kind", json_string(mz_finding_name(f->kind)));
-        json_object_set_new(item, "conflict", json_boolean(f->kind != MZ_FINDING_NOTE));
-        json_object_set_new(item, "text", cli_json_text(f->text, strlen(f->text)));
-        json_object_set_new(item, "change", cli_json_text(f->fix, strlen(f->fix)));
-        json_array_append_new(findings, item);
+        const told t = {mz_finding_name(f->kind), f->text, f->fix, f->kind != MZ_FINDING_NOTE};
+        json_array_append_new(findings, CLI_OBJECT(finding_fields, &t));
     }
-    json_object_set_new(o, "files", list);
-    json_object_set_new(o, "runs", a->runs != MZ_ASK_NOTHING ? json_string(mz_ask_name(a->runs)) : json_null());
-    json_object_set_new(o, "parameters_too", json_boolean(a->pure));
-    json_object_set_new(o, "why", cli_json_text(a->why, strlen(a->why)));
-    json_object_set_new(o, "loss_scaler", json_string(scaler_text(a)));
-    json_object_set_new(o, "findings", findings);
-    json_object_set_new(o, "conflicts", json_integer(a->n_conflicts));
-    return o;
+    return json_pack("{so ss? sb so ss so si}", "files", list, "runs",
+                     a->runs != MZ_ASK_NOTHING ? mz_agreement_runs(a) : NULL, "parameters_too", (int)a->pure, "why",
+                     cli_json_text(a->why, strlen(a->why)), "loss_scaler", mz_agreement_scaler(a), "findings", findings,
+                     "conflicts", a->n_conflicts);
 }
 
 static int compare(const cli_args *args) {
@@ -363,9 +275,11 @@ static int compare(const cli_args *args) {
     mz_where where;
     const char *assumed = cli_text(args, "assume", NULL);
     if (assumed == NULL)
-        look_around(&where);
-    else if ((code = parse_assumed(args, assumed, &where)) != CLI_DONE)
-        return code;
+        mz_where_here(&where);
+    else if (!mz_where_assumed(assumed, &where))
+        return cli_wrong(args->command,
+                         "--assume %s: write cc=8.0,gpus=2 (compute capability and number of GPUs), or gpus=0",
+                         assumed);
     mz_asked_set set;
     mz_agreement *agreement = mz_alloc(1, sizeof *agreement);
     mezzo_status status = mz_asked_read_all(paths, n, &set);

@@ -98,6 +98,9 @@ typedef struct mz_where {
     bool cpu_bf16, cpu_fp16; // the CPU has arithmetic for them
 } mz_where;
 
+void mz_where_here(mz_where *out);                      // this machine: its devices are opened to see
+bool mz_where_assumed(const char *text, mz_where *out); // "cc=8.0,gpus=2", "cc=7.5", "gpus=0"; false: none of them
+
 typedef enum mz_finding_kind {
     MZ_FINDING_BOTH,        // one file asks for two formats
     MZ_FINDING_DISAGREE,    // two files ask for different ones
@@ -127,7 +130,10 @@ typedef struct mz_agreement {
     int n_findings, n_conflicts;
 } mz_agreement;
 
-const char *mz_finding_name(mz_finding_kind kind); // "fp16-without-scaler"
+const char *mz_finding_name(mz_finding_kind kind);      // "fp16-without-scaler"
+const char *mz_asked_text(const mz_asked *file);        // the format that a file asks for, or "nothing"
+const char *mz_agreement_runs(const mz_agreement *a);   // the format, or "not known"
+const char *mz_agreement_scaler(const mz_agreement *a); // of a loss scaler: "yes", "no", "not needed", "not known"
 void mz_agreement_judge(const mz_asked *files, int n, const mz_where *where, mz_agreement *out);
 
 #endif

@@ -233,3 +233,19 @@ mezzo_status mz_choose(mezzo_device *device, const mz_choose_options *o, mz_choi
     device->stop = stop;
     return status;
 }
+
+mezzo_status mz_choose_for_device(mezzo_device *device, const volatile sig_atomic_t *stop, mz_choice *out) {
+    mezzo_device_info info;
+    mz_choose_options o = mz_choose_defaults();
+    MEZZO_TRY(mezzo_device_describe(device, &info));
+    const bool gpu = info.compute_capability > 0;
+    o.workload = (mz_workload){.batch = gpu ? 8 : 4, .grad_accum = 1, .seed = 1};
+    MEZZO_TRY(mezzo_model_defaults("gpt2", &o.workload.model));
+    o.workload.model.layers = 2;
+    o.workload.model.d_model = gpu ? 768 : 256;
+    o.workload.model.heads = o.workload.model.d_model / 64;
+    o.workload.model.vocab = gpu ? 50257 : 4096;
+    o.workload.seq_len = o.workload.model.seq_len = gpu ? 512 : 128;
+    o.stop = stop;
+    return mz_choose(device, &o, out);
+}

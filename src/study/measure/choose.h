@@ -41,5 +41,7 @@ mz_choose_options mz_choose_defaults(void); // 1 s, 10 steps, everything else em
 bool mz_choose_guard(mz_candidate *c, const mz_rig_state *state,
                      double reference); // reference NaN: the first candidate
 mezzo_status mz_choose(mezzo_device *device, const mz_choose_options *options, mz_choice *out);
+// The same for a GPT-2 of 2 layers and of a size that such a device is used for: what to expect here, no model given.
+mezzo_status mz_choose_for_device(mezzo_device *device, const volatile sig_atomic_t *stop, mz_choice *out);
 
 #endif
