@@ -3,51 +3,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/precision.h"
 #include "cli.h"
-#include "study/measure/measure.h"
 #include "study/measure/memory_figure.h"
-
-enum { OPTIMIZERS = 3, PRECISIONS = MEZZO_PRECISION_COUNT, MASTERS = 3, ROWS_MOST = OPTIMIZERS * PRECISIONS * MASTERS };
-
-static const struct {
-    const char *name;
-    bool sgd;
-    double momentum;
-} optimizers[OPTIMIZERS] = {{"adamw", false, 0}, {"sgd", true, 0.9}, {"sgd-plain", true, 0}};
-
-typedef struct memory_row {
-    mezzo_precision precision;
-    int optimizer; // index
-    mezzo_master master;
-    mz_footprint f;
-    size_t measured;       // 0: not asked for
-    int64_t largest;       // batch within the limit; -1: not asked for
-    int64_t largest_again; // the same with recompute
-} memory_row;
-
-typedef struct saving { // one way to save, against the base
-    char name[64];
-    mz_footprint f;
-} saving;
+#include "study/measure/memory_plan.h"
 
 typedef struct asked {
     const cli_args *args;
-    mezzo_device *device;
     mezzo_device_info info;
     const char *model;
-    mz_workload w;
-    mezzo_precision precisions[PRECISIONS];
-    int n_precisions, chosen[OPTIMIZERS], n_optimizers;
-    mezzo_master masters[MASTERS];
-    int n_masters;
-    size_t limit; // 0: none
-    bool measure;
-    memory_row rows[ROWS_MOST];
-    int n_rows;
-    int base; // the row that savings are told of
-    saving savings[10];
-    int n_savings;
+    mz_memory_plan plan;
 } asked;
 
 // --- what is asked -------------------------------------------------------------------------------------------------
@@ -73,45 +37,62 @@ static int parse_amount(const cli_args *args, const char *option, bool bytes, do
     return cli_wrong(args->command, "--%s %s: write it as %s", option, text, bytes ? "24GiB or 24GB" : "7B or 350M");
 }
 
-static int parse_optimizers(asked *a) {
-    const char *list = cli_text(a->args, "optimizer", "adamw,sgd,sgd-plain");
+// A comma list of names, each once, as their indices.
+static int parse_names(const cli_args *args, const char *option, const char *initial, const char *const *names,
+                       int most, const char *advice, int *out, int *n) {
+    const char *list = cli_text(args, option, initial);
+    *n = 0;
     for (const char *p = list; *p != '\0';) {
-        size_t n = strcspn(p, ",");
+        const size_t length = strcspn(p, ",");
         int found = -1;
-        for (int i = 0; i < OPTIMIZERS; i++)
-            if (strlen(optimizers[i].name) == n && strncmp(optimizers[i].name, p, n) == 0)
+        for (int i = 0; i < most; i++)
+            if (strlen(names[i]) == length && strncmp(names[i], p, length) == 0)
                 found = i;
-        for (int i = 0; i < a->n_optimizers; i++)
-            if (a->chosen[i] == found)
+        for (int i = 0; i < *n; i++)
+            if (out[i] == found)
                 found = -1;
         if (found < 0)
-            return cli_wrong(a->args->command,
-                             "--optimizer %s: name adamw, sgd (with momentum) and sgd-plain, each once", list);
-        a->chosen[a->n_optimizers++] = found;
-        p += n + (p[n] == ',');
+            return cli_wrong(args->command, "--%s %s: name %s, each once", option, list, advice);
+        out[(*n)++] = found;
+        p += length + (p[length] == ',');
     }
-    return a->n_optimizers > 0 ? CLI_DONE : cli_wrong(a->args->command, "--optimizer: name one at least");
+    return *n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name one at least", option);
 }
 
-static int parse_masters(asked *a) {
-    const char *list = cli_text(a->args, "master", "fp32,split,stochastic");
-    for (const char *p = list; *p != '\0';) {
-        size_t n = strcspn(p, ",");
-        int found = -1;
-        for (int i = 0; i < MASTERS; i++) {
-            const char *name = mezzo_master_name((mezzo_master)i);
-            if (strlen(name) == n && strncmp(name, p, n) == 0)
-                found = i;
-        }
-        for (int i = 0; i < a->n_masters; i++)
-            if ((int)a->masters[i] == found)
-                found = -1;
-        if (found < 0)
-            return cli_wrong(a->args->command, "--master %s: name fp32, split and stochastic, each once", list);
-        a->masters[a->n_masters++] = (mezzo_master)found;
-        p += n + (p[n] == ',');
+static int parse_rows(asked *a) {
+    mz_memory_plan *p = &a->plan;
+    const char *optimizers[MZ_MEMORY_OPTIMIZERS], *masters[MZ_MEMORY_MASTERS];
+    for (int i = 0; i < MZ_MEMORY_OPTIMIZERS; i++)
+        optimizers[i] = mz_memory_optimizer(i);
+    for (int i = 0; i < MZ_MEMORY_MASTERS; i++)
+        masters[i] = mezzo_master_name((mezzo_master)i);
+    int code = parse_names(a->args, "optimizer", "adamw,sgd,sgd-plain", optimizers, MZ_MEMORY_OPTIMIZERS,
+                           "adamw, sgd (with momentum) and sgd-plain", p->optimizers, &p->n_optimizers);
+    if (code == CLI_DONE)
+        code = parse_names(a->args, "master", "fp32,split,stochastic", masters, MZ_MEMORY_MASTERS,
+                           "fp32, split and stochastic", p->masters, &p->n_masters);
+    return code;
+}
+
+// Precisions that the device turns into another one are that one, once.
+static mezzo_status settle_precisions(mz_memory_plan *p) {
+    mezzo_precision kept[MEZZO_PRECISION_COUNT];
+    int n = 0;
+    for (int i = 0; i < p->n_precisions; i++) {
+        mezzo_precision effective;
+        char reason[256];
+        MEZZO_TRY(mezzo_precision_resolve(p->device, p->precisions[i], &effective, reason, sizeof reason));
+        bool there = false;
+        for (int k = 0; k < p->n_precisions; k++)
+            there = there || (p->precisions[k] == effective && k != i);
+        if (effective != p->precisions[i])
+            fprintf(stderr, "%s: %s\n", mezzo_precision_name(p->precisions[i]), reason);
+        if (!there)
+            kept[n++] = effective;
     }
-    return a->n_masters > 0 ? CLI_DONE : cli_wrong(a->args->command, "--master: name one at least");
+    memcpy(p->precisions, kept, sizeof kept);
+    p->n_precisions = n;
+    return MEZZO_OK;
 }
 
 static mezzo_status read_workload(asked *a, const mezzo_config *config) {
@@ -119,118 +100,20 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     mezzo_program_options options;
     a->model = cli_key(config, "model.name");
     MEZZO_TRY(mezzo_model_defaults(a->model, &initial));
-    MEZZO_TRY(mezzo_config_model(config, initial.vocab, &a->w.model));
+    MEZZO_TRY(mezzo_config_model(config, initial.vocab, &a->plan.w.model));
     MEZZO_TRY(mezzo_config_program(config, &options));
-    a->w.batch = strtoll(cli_key(config, "train.batch_size"), NULL, 10);
-    a->w.freeze = cli_key(config, "train.freeze");
-    a->w.seq_len = a->w.model.seq_len;
-    a->w.grad_accum = 1;
-    a->w.residual = options.residual;
-    a->w.recompute = options.recompute;
-    a->w.recompute_light = options.recompute_light;
-    a->w.logits_rows = options.logits_rows;
-    a->w.seed = 1;
+    a->plan.w.batch = strtoll(cli_key(config, "train.batch_size"), NULL, 10);
+    a->plan.w.freeze = cli_key(config, "train.freeze");
+    a->plan.w.seq_len = a->plan.w.model.seq_len;
+    a->plan.w.grad_accum = 1;
+    a->plan.w.residual = options.residual;
+    a->plan.w.recompute = options.recompute;
+    a->plan.w.recompute_light = options.recompute_light;
+    a->plan.w.logits_rows = options.logits_rows;
+    a->plan.w.seed = 1;
     int threads = (int)strtol(cli_key(config, "device.threads"), NULL, 10);
-    MEZZO_TRY(mezzo_device_open(cli_key(config, "device.name"), threads, &a->device));
-    return mezzo_device_describe(a->device, &a->info);
-}
-
-// --- planning ------------------------------------------------------------------------------------------------------
-static mz_workload workload_of(const asked *a, mezzo_precision precision, int optimizer, mezzo_master master) {
-    mz_workload w = a->w;
-    w.precision = precision;
-    w.master = master;
-    w.sgd = optimizers[optimizer].sgd;
-    w.momentum = optimizers[optimizer].momentum;
-    return w;
-}
-
-static mezzo_status plan_row(asked *a, mezzo_precision precision, int optimizer, mezzo_master master, memory_row *row) {
-    mz_workload w = workload_of(a, precision, optimizer, master);
-    *row = (memory_row){.precision = precision, .optimizer = optimizer, .master = master, .largest = -1};
-    MEZZO_TRY(mz_workload_footprint(a->device, &w, &row->f));
-    if (a->limit > 0) {
-        MEZZO_TRY(mz_workload_largest_batch(a->device, &w, a->limit, &row->largest));
-        w.recompute = true;
-        MEZZO_TRY(mz_workload_largest_batch(a->device, &w, a->limit, &row->largest_again));
-    }
-    w = workload_of(a, precision, optimizer, master);
-    if (a->measure)
-        MEZZO_TRY(mz_workload_measure(a->device, &w, &row->measured));
-    return MEZZO_OK;
-}
-
-// Precisions that the device turns into another one are that one, once.
-static mezzo_status plan_rows(asked *a) {
-    for (int p = 0; p < a->n_precisions; p++) {
-        mezzo_precision effective;
-        char reason[256];
-        MEZZO_TRY(mezzo_precision_resolve(a->device, a->precisions[p], &effective, reason, sizeof reason));
-        bool there = false;
-        for (int k = 0; k < a->n_precisions; k++)
-            there = there || (a->precisions[k] == effective && k != p);
-        if (effective != a->precisions[p])
-            fprintf(stderr, "%s: %s\n", mezzo_precision_name(a->precisions[p]), reason);
-        for (int i = 0; i < a->n_optimizers * a->n_masters && !there; i++) {
-            mezzo_master master = a->masters[i % a->n_masters];
-            if (master != MEZZO_MASTER_FP32 && mz_precision(effective)->operand != MEZZO_BF16)
-                continue;
-            MEZZO_TRY(plan_row(a, effective, a->chosen[i / a->n_masters], master, &a->rows[a->n_rows]));
-            a->n_rows++;
-        }
-    }
-    return MEZZO_OK;
-}
-
-static mezzo_status save_by(asked *a, const mz_workload *w, const char *name) {
-    saving *s = &a->savings[a->n_savings];
-    snprintf(s->name, sizeof s->name, "%s", name);
-    MEZZO_TRY(mz_workload_footprint(a->device, w, &s->f));
-    a->n_savings++;
-    return MEZZO_OK;
-}
-
-// Of the first low precision and its first optimizer: the same step with less memory.
-static mezzo_status plan_savings(asked *a) {
-    for (int i = a->n_rows - 1; i >= 0; i--)
-        if (mz_precision_is_low(a->rows[i].precision))
-            a->base = i;
-    const memory_row *base = &a->rows[a->base];
-    const mz_workload w = workload_of(a, base->precision, base->optimizer, base->master);
-    mz_workload less = w;
-    if (!w.recompute) {
-        less.recompute = true;
-        MEZZO_TRY(save_by(a, &less, "recompute"));
-    }
-    if (!w.recompute && !w.recompute_light) {
-        less = w;
-        less.recompute_light = true;
-        MEZZO_TRY(save_by(a, &less, "recompute light"));
-    }
-    if (w.residual != MEZZO_RESIDUAL_LOW && base->f.shadows > 0) {
-        less = w;
-        less.residual = MEZZO_RESIDUAL_LOW;
-        MEZZO_TRY(save_by(a, &less, "residual low"));
-        less.recompute_light = !w.recompute;
-        less.logits_rows = 1024;
-        MEZZO_TRY(save_by(a, &less, "light + residual, logits by 1,024"));
-    }
-    for (int64_t parts = 2; parts <= 8 && w.batch % parts == 0; parts *= 2) {
-        char name[64];
-        less = w;
-        less.batch = w.batch / parts;
-        snprintf(name, sizeof name, "%lld micro batches of %lld", (long long)parts, (long long)less.batch);
-        MEZZO_TRY(save_by(a, &less, name));
-    }
-    if (w.batch > 1) {
-        char name[64];
-        less = w;
-        less.batch = 1;
-        less.recompute = true;
-        snprintf(name, sizeof name, "recompute, %lld micro batches of 1", (long long)w.batch);
-        MEZZO_TRY(save_by(a, &less, name));
-    }
-    return MEZZO_OK;
+    MEZZO_TRY(mezzo_device_open(cli_key(config, "device.name"), threads, &a->plan.device));
+    return mezzo_device_describe(a->plan.device, &a->info);
 }
 
 // --- telling -------------------------------------------------------------------------------------------------------
@@ -250,11 +133,12 @@ typedef struct line {
     double saved;                           // of the base row's total
 } line;
 
-static line line_of(const asked *a, const memory_row *r) {
+static line line_of(const asked *a, const mz_memory_row *r) {
     const mz_footprint *f = &r->f;
-    const double total = (double)mz_footprint_total(f), base = (double)mz_footprint_total(&a->rows[a->base].f);
+    const double total = (double)mz_footprint_total(f),
+                 base = (double)mz_footprint_total(&a->plan.rows[a->plan.base].f);
     const bool measured = r->measured > 0, limited = r->largest >= 0;
-    return (line){.optimizer = optimizers[r->optimizer].name,
+    return (line){.optimizer = mz_memory_optimizer(r->optimizer),
                   .master = mezzo_master_name(r->master),
                   .precision = r->precision,
                   .f = *f,
@@ -306,72 +190,56 @@ static const cli_field saving_fields[] = {
 
 static void print_plan(const asked *a) {
     char text[32], unshared[32], sampling[32];
-    const memory_row *base = &a->rows[a->base];
+    const mz_memory_row *base = &a->plan.rows[a->plan.base];
     printf("%s: %s parameters; a micro batch of %lld x %lld tokens; planned for %s%s\n\n", a->model,
-           cli_thousands((double)base->f.parameters, text, sizeof text), (long long)a->w.batch, (long long)a->w.seq_len,
-           a->info.backend,
-           a->w.recompute         ? ", with recompute"
-           : a->w.recompute_light ? ", with recompute light"
-                                  : "");
-    line lines[ROWS_MOST];
-    for (int i = 0; i < a->n_rows; i++)
-        lines[i] = line_of(a, &a->rows[i]);
-    CLI_TABLE(row_fields, lines, (size_t)a->n_rows);
+           cli_thousands((double)base->f.parameters, text, sizeof text), (long long)a->plan.w.batch,
+           (long long)a->plan.w.seq_len, a->info.backend,
+           a->plan.w.recompute         ? ", with recompute"
+           : a->plan.w.recompute_light ? ", with recompute light"
+                                       : "");
+    line lines[MZ_MEMORY_ROWS];
+    for (int i = 0; i < a->plan.n_rows; i++)
+        lines[i] = line_of(a, &a->plan.rows[i]);
+    CLI_TABLE(row_fields, lines, (size_t)a->plan.n_rows);
     printf("\nAutocast does not halve the weights: fp32 weights, gradients and moments stay, and every matrix that\n"
            "a product reads has a 2-byte low-precision copy beside it. What shrinks is the activations. If no two\n"
            "values shared memory, %s's activations would take %s. `mezzo train` also keeps programs for\n"
            "evaluation (%s) and sampling (%s)%s.\n",
            mezzo_precision_name(base->precision), mib(base->f.unshared, unshared, sizeof unshared),
            mib(base->f.evaluation, text, sizeof text), mib(base->f.sampling, sampling, sizeof sampling),
-           a->limit > 0 ? "; a batch that fits includes them" : "");
+           a->plan.limit > 0 ? "; a batch that fits includes them" : "");
 }
 
 // Nothing fits: what the least row needs for one sequence.
 static mezzo_status print_none(const asked *a) {
-    size_t least = SIZE_MAX;
-    const memory_row *row = NULL;
+    const mz_memory_row *row;
+    size_t least;
     char need[32], limit[32];
-    for (int i = 0; i < a->n_rows; i++) {
-        mz_workload w = workload_of(a, a->rows[i].precision, a->rows[i].optimizer, a->rows[i].master);
-        size_t bytes;
-        w.batch = 1;
-        w.recompute = true;
-        MEZZO_TRY(mz_workload_run_memory(a->device, &w, &bytes));
-        if (bytes < least) {
-            least = bytes;
-            row = &a->rows[i];
-        }
-    }
+    MEZZO_TRY(mz_memory_least(&a->plan, &row, &least));
     fprintf(stderr,
             "mezzo memory: nothing fits in %s: the least is %s, %s, %s master weights, with recompute: %s for one "
             "sequence of %lld tokens\n",
-            mib(a->limit, limit, sizeof limit), mezzo_precision_name(row->precision), optimizers[row->optimizer].name,
-            mezzo_master_name(row->master), mib(least, need, sizeof need), (long long)a->w.seq_len);
+            mib(a->plan.limit, limit, sizeof limit), mezzo_precision_name(row->precision),
+            mz_memory_optimizer(row->optimizer), mezzo_master_name(row->master), mib(least, need, sizeof need),
+            (long long)a->plan.w.seq_len);
     return MEZZO_OK;
 }
 
-static bool any_fits(const asked *a) {
-    for (int i = 0; i < a->n_rows; i++)
-        if (a->rows[i].largest > 0 || a->rows[i].largest_again > 0)
-            return true;
-    return a->limit == 0;
-}
-
 static void print_savings(const asked *a) {
-    const memory_row *base = &a->rows[a->base];
-    line lines[MZ_COUNT(a->savings) + 1];
+    const mz_memory_row *base = &a->plan.rows[a->plan.base];
+    line lines[MZ_COUNT(a->plan.savings) + 1];
     lines[0] = line_of(a, base);
     lines[0].name = "as above";
     lines[0].saved = (double)NAN;
-    for (int i = 0; i < a->n_savings; i++) {
-        memory_row r = *base;
-        r.f = a->savings[i].f;
+    for (int i = 0; i < a->plan.n_savings; i++) {
+        mz_memory_row r = *base;
+        r.f = a->plan.savings[i].f;
         lines[i + 1] = line_of(a, &r);
-        lines[i + 1].name = a->savings[i].name;
+        lines[i + 1].name = a->plan.savings[i].name;
     }
     printf("\nthe same step in less memory: %s, %s\n\n", mezzo_precision_name(base->precision),
-           optimizers[base->optimizer].name);
-    CLI_TABLE(saving_fields, lines, (size_t)a->n_savings + 1);
+           mz_memory_optimizer(base->optimizer));
+    CLI_TABLE(saving_fields, lines, (size_t)a->plan.n_savings + 1);
 }
 
 static void print_schemes(double params) {
@@ -388,61 +256,71 @@ static void print_schemes(double params) {
 static json_t *plan_json(const asked *a) {
     enum { OF_ROWS = 3 }; // fields that savings share with the base row
     json_t *rows = json_array(), *savings = json_array();
-    for (int i = 0; i < a->n_rows; i++) {
-        const line l = line_of(a, &a->rows[i]);
+    for (int i = 0; i < a->plan.n_rows; i++) {
+        const line l = line_of(a, &a->plan.rows[i]);
         json_array_append_new(rows, cli_fields_json(row_fields, MZ_COUNT(row_fields), &l, NULL, NULL));
     }
-    for (int i = 0; i < a->n_savings; i++) {
-        const line l = line_of(a, &(memory_row){.f = a->savings[i].f, .largest = -1});
+    for (int i = 0; i < a->plan.n_savings; i++) {
+        const line l = line_of(a, &(mz_memory_row){.f = a->plan.savings[i].f, .largest = -1});
         json_t *o = cli_fields_json(row_fields + OF_ROWS, MZ_COUNT(row_fields) - OF_ROWS, &l, NULL, NULL);
-        json_object_set_new(o, "name", json_string(a->savings[i].name));
+        json_object_set_new(o, "name", json_string(a->plan.savings[i].name));
         json_array_append_new(savings, o);
     }
     return json_pack("{ss sI sI sI ss so so}", "model", a->model, "parameters",
-                     (json_int_t)a->rows[a->base].f.parameters, "batch", (json_int_t)a->w.batch, "seq_len",
-                     (json_int_t)a->w.seq_len, "device", a->info.description, "rows", rows, "savings", savings);
+                     (json_int_t)a->plan.rows[a->plan.base].f.parameters, "batch", (json_int_t)a->plan.w.batch,
+                     "seq_len", (json_int_t)a->plan.w.seq_len, "device", a->info.description, "rows", rows, "savings",
+                     savings);
 }
+
+static const cli_field scheme_fields[] = {
+    {CLI_FIELD(mz_scheme, name), "scheme"},       {CLI_FIELD(mz_scheme, weights), "weights"},
+    {CLI_FIELD(mz_scheme, copies), "copies"},     {CLI_FIELD(mz_scheme, gradients), "gradients"},
+    {CLI_FIELD(mz_scheme, optimizer), "moments"},
+};
 
 static json_t *schemes_json(double params) {
     json_t *list = json_array();
     for (int i = 0; i < mz_scheme_count(); i++) {
         const mz_scheme *s = mz_scheme_at(i);
-        json_array_append_new(list, json_pack("{ss sf sf sf sf sf sf sb ss}", "scheme", s->name, "weights", s->weights,
-                                              "copies", s->copies, "gradients", s->gradients, "moments", s->optimizer,
-                                              "bytes_a_parameter", mz_scheme_total(s), "bytes",
-                                              mz_scheme_total(s) * params, "real", (int)s->real, "remark", s->remark));
+        json_t *o = CLI_OBJECT(scheme_fields, s), *more;
+        more = json_pack("{sf sf sb ss}", "bytes_a_parameter", mz_scheme_total(s), "bytes", mz_scheme_total(s) * params,
+                         "real", (int)s->real, "remark", s->remark);
+        json_object_update_new(o, more);
+        json_array_append_new(list, o);
     }
     return list;
 }
 
 // --- the command ---------------------------------------------------------------------------------------------------
 static mezzo_status draw(const asked *a, const cli_plot *plot) {
-    mz_memory_bar bars[ROWS_MOST];
+    mz_memory_bar bars[MZ_MEMORY_ROWS];
     char title[160], text[32];
-    for (int i = 0; i < a->n_rows; i++) {
-        snprintf(bars[i].name, sizeof bars[i].name, "%s %s%s%s", mezzo_precision_name(a->rows[i].precision),
-                 optimizers[a->rows[i].optimizer].name, a->rows[i].master != MEZZO_MASTER_FP32 ? " " : "",
-                 a->rows[i].master != MEZZO_MASTER_FP32 ? mezzo_master_name(a->rows[i].master) : "");
-        bars[i].footprint = a->rows[i].f;
+    for (int i = 0; i < a->plan.n_rows; i++) {
+        snprintf(bars[i].name, sizeof bars[i].name, "%s %s%s%s", mezzo_precision_name(a->plan.rows[i].precision),
+                 mz_memory_optimizer(a->plan.rows[i].optimizer), a->plan.rows[i].master != MEZZO_MASTER_FP32 ? " " : "",
+                 a->plan.rows[i].master != MEZZO_MASTER_FP32 ? mezzo_master_name(a->plan.rows[i].master) : "");
+        bars[i].footprint = a->plan.rows[i].f;
     }
     snprintf(title, sizeof title, "%s, %s parameters, %lld x %lld tokens%s", a->model,
-             cli_thousands((double)a->rows[0].f.parameters, text, sizeof text), (long long)a->w.batch,
-             (long long)a->w.seq_len,
-             a->w.recompute         ? ", recompute"
-             : a->w.recompute_light ? ", recompute light"
-                                    : "");
-    return mz_memory_draw(plot->folder, plot->name, title, bars, a->n_rows, a->limit);
+             cli_thousands((double)a->plan.rows[0].f.parameters, text, sizeof text), (long long)a->plan.w.batch,
+             (long long)a->plan.w.seq_len,
+             a->plan.w.recompute         ? ", recompute"
+             : a->plan.w.recompute_light ? ", recompute light"
+                                         : "");
+    return mz_memory_draw(plot->folder, plot->name, title, bars, a->plan.n_rows, a->plan.limit);
 }
 
 static int planned(asked *a) {
     cli_plot plot;
     int code;
-    mezzo_status status = plan_rows(a);
-    if (status == MEZZO_OK && a->n_rows == 0)
+    mezzo_status status = settle_precisions(&a->plan);
+    if (status == MEZZO_OK)
+        status = mz_memory_plan_rows(&a->plan);
+    if (status == MEZZO_OK && a->plan.n_rows == 0)
         return cli_wrong(a->args->command, "--master %s: only bf16 keeps its masters so",
                          cli_text(a->args, "master", ""));
     if (status == MEZZO_OK)
-        status = plan_savings(a);
+        status = mz_memory_plan_savings(&a->plan);
     if (status != MEZZO_OK)
         return cli_error(a->args->command, status);
     if (cli_plot_asked(a->args, &plot, &code))
@@ -455,7 +333,7 @@ static int planned(asked *a) {
         print_plan(a);
         print_savings(a);
     }
-    if (code != CLI_DONE || any_fits(a))
+    if (code != CLI_DONE || mz_memory_fits(&a->plan))
         return code;
     fflush(stdout);
     status = print_none(a);
@@ -486,24 +364,22 @@ static int by_formula(const cli_args *args) {
 static int run(const cli_args *args) {
     if (cli_has(args, "params"))
         return by_formula(args);
-    asked a = {.args = args, .measure = cli_has(args, "measure")};
+    asked a = {.args = args, .plan = {.measure = cli_has(args, "measure")}};
     mezzo_config *config;
     double limit = 0;
-    int code = cli_precisions(args, "precision", NULL, a.precisions, PRECISIONS, &a.n_precisions);
+    int code = cli_precisions(args, "precision", NULL, a.plan.precisions, MEZZO_PRECISION_COUNT, &a.plan.n_precisions);
     if (code == CLI_DONE)
-        code = parse_optimizers(&a);
-    if (code == CLI_DONE)
-        code = parse_masters(&a);
+        code = parse_rows(&a);
     if (code == CLI_DONE && cli_has(args, "limit"))
         code = parse_amount(args, "limit", true, &limit);
     if (code == CLI_DONE)
         code = cli_config(args, &config);
     if (code != CLI_DONE)
         return code;
-    a.limit = (size_t)limit;
+    a.plan.limit = (size_t)limit;
     mezzo_status status = read_workload(&a, config);
     code = status == MEZZO_OK ? planned(&a) : cli_error(args->command, status);
-    mezzo_device_close(a.device);
+    mezzo_device_close(a.plan.device);
     mezzo_config_free(config);
     return code;
 }

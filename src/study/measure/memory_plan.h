@@ -1,0 +1,52 @@
+// What training takes, precision beside precision, optimizer beside optimizer: planned, and nothing allocated.
+#ifndef MZ_STUDY_MEMORY_PLAN_H
+#define MZ_STUDY_MEMORY_PLAN_H
+
+#include "study/measure/measure.h"
+
+enum {
+    MZ_MEMORY_OPTIMIZERS = 3,
+    MZ_MEMORY_MASTERS = MEZZO_MASTER_STOCHASTIC + 1,
+    MZ_MEMORY_ROWS = MZ_MEMORY_OPTIMIZERS * MEZZO_PRECISION_COUNT * MZ_MEMORY_MASTERS
+};
+const char *mz_memory_optimizer(int index); // "adamw", "sgd" (with momentum), "sgd-plain"
+
+typedef struct mz_memory_row {
+    mezzo_precision precision;
+    int optimizer; // index
+    mezzo_master master;
+    mz_footprint f;
+    size_t measured;       // 0: not asked for
+    int64_t largest;       // batch within the limit; -1: not asked for
+    int64_t largest_again; // the same with recompute
+} mz_memory_row;
+
+typedef struct mz_memory_saving { // one way to save, against the base
+    char name[64];
+    mz_footprint f;
+} mz_memory_saving;
+
+typedef struct mz_memory_plan {
+    // Asked. Of `w`, precision, master and optimizer are not looked at.
+    mezzo_device *device;
+    mz_workload w;
+    mezzo_precision precisions[MEZZO_PRECISION_COUNT]; // as the device resolves them
+    int n_precisions, optimizers[MZ_MEMORY_OPTIMIZERS], n_optimizers, masters[MZ_MEMORY_MASTERS], n_masters;
+    size_t limit; // 0: none
+    bool measure; // run two steps of each row and compare: it takes the memory
+    // Planned.
+    mz_memory_row rows[MZ_MEMORY_ROWS]; // masters other than FP32 where products read BF16 only
+    int n_rows;
+    int base; // the row that savings are told of: of the first low precision and its first optimizer
+    mz_memory_saving savings[10];
+    int n_savings;
+} mz_memory_plan;
+
+// Errors as mz_workload_footprint and mz_workload_measure.
+mezzo_status mz_memory_plan_rows(mz_memory_plan *plan);
+mezzo_status mz_memory_plan_savings(mz_memory_plan *plan); // after the rows
+bool mz_memory_fits(const mz_memory_plan *plan);           // some row has a batch within the limit, or there is none
+// The row that takes least for one sequence, with recompute, and how much that is.
+mezzo_status mz_memory_least(const mz_memory_plan *plan, const mz_memory_row **row, size_t *bytes);
+
+#endif
