@@ -15,7 +15,7 @@ enum {
     CLI_DONE = 0,
     CLI_CHECK_FAILED = 1,
     CLI_USAGE = 2,  // what was given is wrong: an option, a key, a file's contents
-    CLI_FAILED = 3, // it could not be done: memory, files, device, numbers
+    CLI_FAILED = 3, // runtime failure: memory, files, device, numbers
     CLI_INTERRUPTED = 130,
 };
 

@@ -68,7 +68,7 @@ static void print_text(const explanation *e, bool params) {
     printf("\nparameters  %s (%zu tensors, %s elements)\n", s->param, s->params,
            cli_thousands((double)s->elements, elements, sizeof elements));
     if (s->shadows > 0)
-        printf("shadows     %s (%zu of the parameters, cast once per optimizer step)\n", s->shadow, s->shadows);
+        printf("copies      %s (%zu of the parameters, cast once per optimizer step)\n", s->shadow, s->shadows);
     printf("masters    ");
     for (int m = 0, some = 0; m < MZ_MASTERS; m++)
         if (e->params.kept[m] > 0)

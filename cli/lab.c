@@ -1,4 +1,4 @@
-// mezzo lab: numerics one can see. One function a lesson: it computes, prints a table or JSON, and says what the
+// mezzo lab: floating-point demonstrations. One function a lesson: it computes, prints a table or JSON, and says what the
 // numbers mean.
 #include <math.h>
 #include <stdlib.h>
@@ -483,7 +483,7 @@ static const cli_option options_table[] = {
 
 const cli_command cli_lab = {
     .name = "lab",
-    .summary = "numerics one can see: formats, sums, overflow, norms",
+    .summary = "floating-point demonstrations: formats, sums, overflow, norms",
     .usage = "formats|accumulate|underflow [RUN]|overflow|clipping|layernorm|speed [--option value …]",
     .details = "formats: what each number format can hold, or with --value what becomes of a number in it.\n"
                "accumulate: what a long sum loses in each format and way of adding.\n"

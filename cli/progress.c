@@ -70,8 +70,12 @@ static void draw(cli_progress *p, const mezzo_progress *now) {
         add(line, "%c", i < full ? '=' : i == full ? '>' : ' ');
     add(line, "] %3.0f%% ", 100 * part);
     describe(line, p, now);
-    if (width - 1 < sizeof line)
-        line[width - 1] = '\0'; // the last column stays free, or the terminal would wrap
+    if (width - 1 < strlen(line)) { // the last column stays free, or the terminal would wrap; what is cut is cut whole
+        size_t end = width - 1;
+        while (end > 0 && strncmp(line + end, "  ", 2) != 0)
+            end--;
+        line[end > 0 ? end : width - 1] = '\0';
+    }
     fprintf(stderr, "\r%s\033[K", line);
     fflush(stderr);
     p->drawn = true;

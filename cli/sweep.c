@@ -157,7 +157,7 @@ static const cli_option options_table[] = {
     {"batch-sizes", "LIST", "sequences in a step [1,2,4,8]"},
     {"seq-lens", "LIST", "tokens in a sequence [128,256,512,1024]"},
     {"precisions", "LIST", "of {precisions} [fp32,bf16]"},
-    {"heads", "N", "attention heads [the family's own, less where they do not divide the width]"},
+    {"heads", "N", "attention heads [the family's own, fewer if the width is not divisible]"},
     {"vocab", "N", "tokens of the vocabulary [the family's own]"},
     {"residual", "NAME", "the residual stream: widest (fp32, as under torch.amp) or low [widest]"},
     {"warmup", "N", "steps before the timed ones [3]"},

@@ -30,7 +30,7 @@ static mezzo_status without(const mezzo_device_info *info, mezzo_precision asked
     if (p->instead != asked && info->native[p->instead]) {
         *effective = p->instead;
         bool scale = mezzo_precision_needs_loss_scale(p->instead) && !p->loss_scale;
-        snprintf(line, room, "%s was asked, but %s has no %s arithmetic: %s%s", p->name, info->backend, p->name,
+        snprintf(line, room, "%s is not supported on this %s; using %s%s", p->name, info->backend,
                  mezzo_precision_name(p->instead), scale ? ", which needs a loss scale" : "");
         return MEZZO_OK;
     }
