@@ -1,5 +1,5 @@
-// mezzo lab: floating-point demonstrations. One function a lesson: it computes, prints a table or JSON, and says what the
-// numbers mean.
+// mezzo lab: floating-point demonstrations. One function a lesson: it computes, prints a table or JSON, and says what
+// the numbers mean.
 #include <math.h>
 #include <stdlib.h>
 

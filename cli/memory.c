@@ -243,8 +243,7 @@ static void print_savings(const asked *a) {
 }
 
 static void print_schemes(double params) {
-    printf("%-48s %7s %7s %7s %7s %7s %10s\n", "bytes/parameter", "weights", "copies", "grads", "moments", "sum",
-           "GB");
+    printf("%-48s %7s %7s %7s %7s %7s %10s\n", "bytes/parameter", "weights", "copies", "grads", "moments", "sum", "GB");
     for (int i = 0; i < mz_scheme_count(); i++) {
         const mz_scheme *s = mz_scheme_at(i);
         printf("%-48s %7g %7g %7g %7g %7g %10.1f\n    %s%s\n", s->name, s->weights, s->copies, s->gradients,
