@@ -98,13 +98,20 @@ static int columns_of_terminal(void) {
     return 100;
 }
 
+// NaN where there is none, or no memory to find it: then nothing is said of the time that is left.
+static double middle_of(const mz_series *series) {
+    double middle;
+    (void)mz_series_middle(series, &middle);
+    return middle;
+}
+
 // Records come at most so far apart as the last two of them did in steps, give or take validation and samples.
 static bool has_stopped(const mz_run_log *log, double age) {
     const mz_series *each = mz_run_log_find(log, "perf/step_ms");
     double steps = 100;
     if (each != NULL && each->n > 1)
         steps = (double)log->last_step / (double)each->n * 3;
-    double expected = each != NULL ? steps * mz_series_middle(each) * 1e-3 : 60;
+    double expected = each != NULL ? steps * middle_of(each) * 1e-3 : 60;
     return age > 30 + (isfinite(expected) ? expected : 60);
 }
 
@@ -126,7 +133,7 @@ static void print_frame(const mz_run_log *log, int64_t steps, double age, const 
     if (steps > 0)
         printf(" of %lld (%.0f %%)", (long long)steps, 100.0 * (double)log->last_step / (double)steps);
     const mz_series *each = mz_run_log_find(log, "perf/step_ms");
-    double left = steps > log->last_step ? mz_series_middle(each) * 1e-3 * (double)(steps - log->last_step) : 0;
+    double left = steps > log->last_step ? middle_of(each) * 1e-3 * (double)(steps - log->last_step) : 0;
     if (steps > 0 && log->last_step >= steps)
         printf(", ended");
     else if (has_stopped(log, age))

@@ -1,6 +1,7 @@
 #include "io/json.h"
 
 #include <pthread.h>
+#include <setjmp.h>
 #include <stdlib.h>
 
 #include "io/file.h"
@@ -10,15 +11,64 @@
 // --- allocations of jansson ----------------------------------------------------------------------
 static _Thread_local bool ran_out;
 
+// jansson's parser reads past the end of a token whose buffer could not grow. So a parse never sees a failure: it is
+// left at once, and what it had allocated, which is noted here, is freed.
+typedef struct parse {
+    jmp_buf out;
+    void **blocks;
+    size_t n, cap;
+} parse;
+static _Thread_local parse *parsing; // NULL: none under way in this thread
+
+static void note(void *block) {
+    parse *p = parsing;
+    if (block != NULL && p->n == p->cap) {
+        void **grown = realloc(p->blocks, (2 * p->cap + 64) * sizeof *grown);
+        p->cap = grown != NULL ? 2 * p->cap + 64 : p->cap;
+        p->blocks = grown != NULL ? grown : p->blocks;
+    }
+    if (block != NULL && p->n < p->cap) {
+        p->blocks[p->n++] = block;
+        return;
+    }
+    free(block);
+    ran_out = true;
+    longjmp(p->out, 1);
+}
+
 // Plain malloc, so that values made before, or by another user of jansson in this process, are freed as ever.
 static void *json_malloc(size_t n) {
     void *p = malloc(n > 0 ? n : 1);
+    if (parsing != NULL)
+        note(p);
     ran_out |= p == NULL;
     return p;
 }
 
+static void json_free(void *block) {
+    for (size_t i = parsing != NULL ? parsing->n : 0; i-- > 0;)
+        if (parsing->blocks[i] == block) { // most often one of the last
+            parsing->blocks[i] = parsing->blocks[--parsing->n];
+            break;
+        }
+    free(block);
+}
+
 static void hook_jansson(void) {
-    json_set_alloc_funcs(json_malloc, free);
+    json_set_alloc_funcs(json_malloc, json_free);
+}
+
+static json_t *load(const char *text, size_t n, json_error_t *error) {
+    parse p = {.n = 0};
+    json_t *volatile value = NULL;
+    parsing = &p;
+    if (setjmp(p.out) == 0)
+        value = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, error);
+    parsing = NULL;
+    for (size_t i = 0; value == NULL && i < p.n; i++)
+        free(p.blocks[i]);
+    free(p.blocks);
+    return value;
 }
 
 void mz_json_begin(void) {
@@ -76,13 +126,9 @@ mezzo_status mz_json_parse(const char *where, const char *text, size_t n, int ma
     *out = NULL;
     if (nesting(text, n) > max_depth)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: JSON nested deeper than %d levels", where, max_depth);
-    json_error_t error;
+    json_error_t error = {0};
     mz_json_begin();
-    json_t *value = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
-    if (value && ran_out) { // a value that something may be missing from
-        json_decref(value);
-        value = NULL;
-    }
+    json_t *value = load(text, n, &error);
     if (!value) {
         if (ran_out || json_error_code(&error) == json_error_out_of_memory)
             return mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory while reading JSON", where);

@@ -2,6 +2,8 @@
 #include "io/metrics.h"
 
 #include <math.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "io/file.h"
 #include "io/json.h"
@@ -32,17 +34,46 @@ static mezzo_status line_step(const char *where, const char *line, size_t n, int
     return status;
 }
 
+// Whether a line begins as records are written, with a later step: it goes, whatever else is in it.
+static bool is_later(const char *line, size_t n, int64_t last) {
+    static const char begin[] = "{\"step\": ";
+    int64_t step = 0;
+    size_t i = sizeof begin - 1;
+    if (n <= i || memcmp(line, begin, i) != 0)
+        return false;
+    for (; i < n && line[i] >= '0' && line[i] <= '9' && step < INT64_MAX / 10 - 9; i++)
+        step = 10 * step + line[i] - '0';
+    return i < n && line[i] == ',' && step > last;
+}
+
+// Pages that were looked at are given back, so that a long file takes little memory.
+static void forget(const char *data, size_t from, size_t to) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    from = mz_align_up(from, page);
+    if (to > from)
+        (void)madvise((void *)(uintptr_t)(data + from), to - from, MADV_DONTNEED);
+}
+
 // Where the records of steps up to `last` end. Looked for from the end on: steps only grow, so the first record found
 // with such a step is the last to stay, and what a long file holds before it is not read. Lines in between that are
 // no records go with them.
 static mezzo_status end_of_kept(const char *path, const char *data, size_t n, int64_t last, size_t *end, bool *torn) {
     *end = n;
     *torn = false;
+    size_t seen = n;
     for (bool past_tail = false; *end > 0;) {
+        if (seen - *end > (size_t)1 << 24) {
+            forget(data, *end, seen);
+            seen = *end;
+        }
         const char *newline = *end > 1 ? memrchr(data, '\n', *end - 1) : NULL;
         size_t start = newline != NULL ? (size_t)(newline - data) + 1 : 0;
         bool whole = data[*end - 1] == '\n'; // else torn by a crash: its step is written again
         int64_t step = 0;
+        if (past_tail && whole && is_later(data + start, *end - start, last)) {
+            *end = start;
+            continue;
+        }
         mezzo_status status = whole ? line_step(path, data + start, *end - start - 1, &step) : MEZZO_ERR_FORMAT;
         if (status == MEZZO_ERR_MEMORY)
             return status;

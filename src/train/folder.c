@@ -1,5 +1,6 @@
 #include "train/folder.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "io/file.h"
@@ -39,6 +40,8 @@ mezzo_status mz_find_checkpoint(const char *path, bool best, int parts, char *ou
 
 mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size) {
     char *real = realpath(checkpoint, NULL);
+    if (real == NULL && errno == ENOMEM)
+        return mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory", checkpoint);
     if (real == NULL)
         return mz_fail(MEZZO_ERR_IO, "%s: cannot be resolved to a folder", checkpoint);
     for (int i = 0; i < 2; i++) {

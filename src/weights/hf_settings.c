@@ -38,10 +38,10 @@ static mezzo_status copy_generation(const char *from, const char *to) {
 
 mezzo_status mz_hf_settings_keep(const char *folder, const char *run) {
     mezzo_status status = MEZZO_OK;
-    json_t *config = NULL, *ids = json_object();
+    json_t *config = NULL, *ids = mz_json_new();
     char *path = mz_format("%s/" MZ_HF_SETTINGS, run);
     if (ids == NULL || path == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", MZ_HF_SETTINGS));
     MEZZO_TRY_GOTO(status, load(folder, "config.json", &config));
     for (size_t i = 0; i < MZ_COUNT(token_ids); i++) {
         json_t *id = json_object_get(config, token_ids[i]);

@@ -85,19 +85,23 @@ static mezzo_status open_index(mz_import *in, const char *name) {
     return status;
 }
 
-static bool in_folder(const mz_import *in, const char *name) {
+static mezzo_status in_folder(const mz_import *in, const char *name, bool *there) {
     char *path = mz_format("%s/%s", in->folder, name);
-    bool there = path != NULL && mz_path_exists(path);
+    *there = path != NULL && mz_path_exists(path);
     mz_free(path);
-    return there;
+    return path != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
 }
 
 static mezzo_status open_folder(mz_import *in) {
-    if (in_folder(in, "model.safetensors"))
+    bool there;
+    MEZZO_TRY(in_folder(in, "model.safetensors", &there));
+    if (there)
         return add_file(in, "model.safetensors");
-    if (in_folder(in, "model.safetensors.index.json"))
+    MEZZO_TRY(in_folder(in, "model.safetensors.index.json", &there));
+    if (there)
         return open_index(in, "model.safetensors.index.json");
-    if (in_folder(in, "pytorch_model.bin"))
+    MEZZO_TRY(in_folder(in, "pytorch_model.bin", &there));
+    if (there)
         return mz_fail(MEZZO_ERR_INVALID,
                        "folder %s has its weights in pytorch_model.bin, a pickle, which is not read: save them with "
                        "save_pretrained(…, safe_serialization=True)",
@@ -389,8 +393,11 @@ static bool is_gpt2(const mezzo_tokenizer *tok, const mezzo_tokenizer *gpt2) {
 
 static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_tokenizer **out) {
     mezzo_tokenizer *gpt2 = NULL;
-    bool folder = in->family != NULL && (in_folder(in, "merges.txt") || in_folder(in, "vocab.bpe"));
+    bool merges, bpe;
     *out = NULL;
+    MEZZO_TRY(in_folder(in, "merges.txt", &merges));
+    MEZZO_TRY(in_folder(in, "vocab.bpe", &bpe));
+    const bool folder = in->family != NULL && (merges || bpe);
     if (name != NULL && *name != '\0')
         return strcmp(name, "none") == 0 ? MEZZO_OK : mz_tokenizer_named(name, out);
     bool fits = strcmp(in->model.name, "gpt2") == 0 && in->model.vocab == 50257;

@@ -11,7 +11,7 @@ for ((i = 0; i < ${MEZZO_TRAINER_PAIRS:-3}; i++)); do
     last="two trainers"
     for k in 1 2; do
         "$MEZZO" train --config shared/config.yaml --resume auto --steps $((10 + 8 * i)) --checkpoint-every 1 \
-            --keep-last 0 >"pair-$k.out" 2>"pair-$k.err" </dev/null &
+            --keep-last "${MEZZO_TRAINER_KEEP:-0}" >"pair-$k.out" 2>"pair-$k.err" </dev/null &
         pids[k]=$!
     done
     wait "${pids[1]}"
@@ -74,7 +74,8 @@ last="ulimit -f 1"
 [[ $? -eq 3 ]] || fail "ulimit -f 1 does not leave with 3: $(cat "$SCRATCH/limited")"
 grep -q 'File too large' "$SCRATCH/limited" || fail "ulimit -f 1 tells nothing: $(cat "$SCRATCH/limited")"
 last="ulimit -s 64"
-(ulimit -s 64 && exec "$MEZZO" train "${TINY[@]}" --eval-every 0 --data text.txt --threads 4 --steps 2 --out small \
+# The environment lies on the stack too: a long one leaves no room for the program, and the kernel refuses or kills it.
+(ulimit -s 64 && exec env -i PATH="$PATH" OMP_WAIT_POLICY=passive "$MEZZO" train "${TINY[@]}" --eval-every 0 --data text.txt --threads 4 --steps 2 --out small \
     >"$OUT" 2>"$ERR" </dev/null) || fail "ulimit -s 64: exit code $?"
 
 # --- outputs: only files are replaced

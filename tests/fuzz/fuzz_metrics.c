@@ -41,9 +41,11 @@ static void compare(const mz_run_log *a, const mz_run_log *b) {
         abort();
     for (size_t i = 0; i < a->n_series; i++) {
         const mz_series *x = &a->series[i], *y = &b->series[i];
+        double middle[2];
         if (strcmp(x->name, y->name) != 0 || x->n != y->n || mz_run_log_find(a, x->name) != x ||
             !same_number(mz_series_last(x), mz_series_last(y)) || !same_number(mz_series_end(x), mz_series_end(y)) ||
-            !same_number(mz_series_middle(x), mz_series_middle(y)))
+            mz_series_middle(x, &middle[0]) != MEZZO_OK || mz_series_middle(y, &middle[1]) != MEZZO_OK ||
+            !same_number(middle[0], middle[1]))
             abort();
         for (size_t k = 0; k < x->n; k++)
             if (x->steps[k] != y->steps[k] || !same_number(x->values[k], y->values[k]))

@@ -87,6 +87,7 @@ static mezzo_status read_lines(mz_run_log *log, const char *path, FILE *file) {
     size_t room = 0;
     ssize_t n;
     mezzo_status status = MEZZO_OK;
+    errno = 0;
     while (status == MEZZO_OK && (n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n') {
         char where[512];
         snprintf(where, sizeof where, "%.400s:%lld", path, (long long)(log->records + log->bad_lines + 1));
@@ -101,7 +102,10 @@ static mezzo_status read_lines(mz_run_log *log, const char *path, FILE *file) {
         }
         json_decref(record);
         log->offset += (uint64_t)n;
+        errno = 0;
     }
+    if (status == MEZZO_OK && (ferror(file) || errno == ENOMEM)) // else: the end
+        status = mz_fail(errno == ENOMEM ? MEZZO_ERR_MEMORY : MEZZO_ERR_IO, "%s: %s", path, strerror(errno));
     free(line);
     return status;
 }
@@ -113,7 +117,7 @@ mezzo_status mz_run_log_read(mz_run_log *log) {
     mezzo_status status = MEZZO_OK;
     FILE *file = fopen(path, "r");
     if (file == NULL && errno != ENOENT)
-        status = mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno));
+        status = mz_fail(errno == ENOMEM ? MEZZO_ERR_MEMORY : MEZZO_ERR_IO, "%s: %s", path, strerror(errno));
     if (file != NULL) {
         if (fseeko(file, (off_t)log->offset, SEEK_SET) != 0)
             status = mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno));
@@ -203,18 +207,23 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-double mz_series_middle(const mz_series *series) {
+mezzo_status mz_series_middle(const mz_series *series, double *out) {
     size_t n = 0;
-    double *finite = series != NULL ? mz_alloc(series->n + 1, sizeof *finite) : NULL, middle = (double)NAN;
-    for (size_t i = 0; finite != NULL && i < series->n; i++)
+    *out = (double)NAN;
+    if (series == NULL)
+        return MEZZO_OK;
+    double *finite = mz_alloc(series->n + 1, sizeof *finite);
+    if (finite == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < series->n; i++)
         if (isfinite(series->values[i]))
             finite[n++] = series->values[i];
     if (n > 0) {
         qsort(finite, n, sizeof *finite, by_value);
-        middle = n % 2 == 1 ? finite[n / 2] : (finite[n / 2 - 1] + finite[n / 2]) / 2;
+        *out = n % 2 == 1 ? finite[n / 2] : (finite[n / 2 - 1] + finite[n / 2]) / 2;
     }
     mz_free(finite);
-    return middle;
+    return MEZZO_OK;
 }
 
 size_t mz_series_thin(const mz_series *series, size_t buckets, size_t *picks) {

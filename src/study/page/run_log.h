@@ -42,7 +42,7 @@ double mz_series_last(const mz_series *series);                            // Na
 double mz_series_least(const mz_series *series);                           // of the finite ones; NaN: none
 // Mean of the last tenth (one value at least) of the finite values; NaN: none.
 double mz_series_end(const mz_series *series);
-double mz_series_middle(const mz_series *series); // median of the finite values; NaN: none
+mezzo_status mz_series_middle(const mz_series *series, double *out); // median of the finite values; NaN: none
 // At most 2 · buckets points that draw the same line: of each stretch of steps the lowest and the highest, in order,
 // and always the first and the last. picks[] (room for 2 · buckets + 2) gets indices, ascending; returns how many.
 size_t mz_series_thin(const mz_series *series, size_t buckets, size_t *picks);

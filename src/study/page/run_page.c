@@ -278,6 +278,8 @@ static mezzo_status add_config(mz_text *t, const mz_run_log *log) {
 static mezzo_status add_run(mz_text *t, const mz_run_log *log) {
     const char *slash = strrchr(log->folder, '/');
     const mz_series *speed = mz_run_log_find(log, "perf/tokens_per_second");
+    double middle;
+    MEZZO_TRY(mz_series_middle(speed, &middle));
     mz_text_addf(t, "{");
     add_words(t, "name", slash != NULL && slash[1] != '\0' ? slash + 1 : log->folder);
     add_words(t, "precision", mz_run_log_text(log, "amp/precision"));
@@ -287,7 +289,7 @@ static mezzo_status add_run(mz_text *t, const mz_run_log *log) {
     add_member(t, "last_step", (double)log->last_step);
     add_member(t, "end_loss", mz_series_end(mz_run_log_find(log, "train/loss")));
     add_member(t, "best_val", mz_series_least(mz_run_log_find(log, "val/loss")));
-    add_member(t, "tokens_per_second", mz_series_middle(speed));
+    add_member(t, "tokens_per_second", middle);
     add_member(t, "memory", mz_series_last(mz_run_log_find(log, "perf/memory_bytes")));
     add_member(t, "skipped", mz_series_last(mz_run_log_find(log, "amp/skipped_steps")));
     add_skips(t, log);
