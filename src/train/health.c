@@ -181,8 +181,13 @@ bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
     say(&v, "healthy: %lld steps, loss about %.4g", (long long)h->step, median_of(h, 0, quarter, &spread));
     if (isfinite(h->val_loss))
         say(&v, ", validation %.4g", h->val_loss);
-    say(&v, ", %.0f skips in the last %lld steps", h->skipped[back(h, 0)] - h->skipped[back(h, rows - 1)],
-        (long long)(h->step - h->steps[back(h, rows - 1)] + 1));
+    double skips = h->skipped[back(h, 0)] - h->skipped[back(h, rows - 1)];
+    int64_t steps = h->step - h->steps[back(h, rows - 1)] + 1;
+    say(&v, ", %.0f skips in the last %lld steps", skips, (long long)steps);
+    // Most of them in the first steps: the verdict leaves those out.
+    if (h->scaling && 1000 * skips > SKIPS_PER_THOUSAND * (double)steps &&
+        2 * skips_per_thousand(h) * (double)steps < 1000 * skips)
+        say(&v, " while the loss scale settled");
     if (h->scaling)
         say(&v, ", loss scale %g", h->scale);
     if (isfinite(h->underflow))

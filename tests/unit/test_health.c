@@ -79,11 +79,11 @@ static double one(int64_t step) {
     return 1;
 }
 
-static bool verdict(value_fn *loss, value_fn *scale, value_fn *skipped, double underflow, bool scaling,
-                    char line[512]) {
+static bool verdict_after(int64_t steps, value_fn *loss, value_fn *scale, value_fn *skipped, double underflow,
+                          bool scaling, char line[512]) {
     mz_health h;
     assert_int_equal(mz_health_begin(&h), MEZZO_OK);
-    for (int64_t step = 10; step <= 2000; step += 10)
+    for (int64_t step = 10; step <= steps; step += 10)
         mz_health_add(&h, &(mz_health_row){.step = step,
                                            .loss = loss(step),
                                            .val_loss = (double)NAN,
@@ -97,6 +97,11 @@ static bool verdict(value_fn *loss, value_fn *scale, value_fn *skipped, double u
     assert_true(strncmp(line, healthy ? "healthy: " : "not healthy: ", healthy ? 9 : 13) == 0);
     assert_null(strchr(line, '\n'));
     return healthy;
+}
+
+static bool verdict(value_fn *loss, value_fn *scale, value_fn *skipped, double underflow, bool scaling,
+                    char line[512]) {
+    return verdict_after(2000, loss, scale, skipped, underflow, scaling, line);
 }
 
 static double nan_at_the_end(int64_t step) {
@@ -160,12 +165,21 @@ static void test_verdicts(void **state) {
     }
 }
 
+// A short run whose scale still looks for its place is healthy, and the line says what its skips were.
+static void test_skips_of_the_search_are_told(void **state) {
+    (void)state;
+    char line[512];
+    assert_true(verdict_after(60, loss_at, big_scale, at_the_start, 0, true, line));
+    assert_non_null(strstr(line, "5 skips in the last 51 steps while the loss scale settled"));
+    assert_true(verdict_after(2000, loss_at, big_scale, ten_in_a_thousand, 0, true, line));
+    assert_null(strstr(line, "settled"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_jump_is_seen_and_noise_is_not),
-        cmocka_unit_test(test_nan_does_not_blind),
-        cmocka_unit_test(test_a_new_level_is_learnt),
-        cmocka_unit_test(test_verdicts),
+        cmocka_unit_test(test_a_jump_is_seen_and_noise_is_not), cmocka_unit_test(test_nan_does_not_blind),
+        cmocka_unit_test(test_a_new_level_is_learnt),           cmocka_unit_test(test_verdicts),
+        cmocka_unit_test(test_skips_of_the_search_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
