@@ -132,7 +132,7 @@ set xrange [0:101]
 set yrange [256:262144]
 set key outside right center
 set grid ytics ls 91
-draw = "plot $path using 1:3 with steps ls 2 title 'scaled gradient', 65504 with lines ls 90 title 'largest fp16', $path using 1:2 with steps ls 1 title 'loss scale', $skipped using 1:2 with points lc rgb 'black' pt 2 ps 1.4 lw 2 title 'step skipped'"
+draw = "plot $path using 1:3 with steps lc rgb '#d55e00' lw 6 title 'scaled gradient', 65504 with lines ls 90 title 'largest fp16', $path using 1:2 with steps ls 1 title 'loss scale', $skipped using 1:2 with points lc rgb 'black' pt 2 ps 1.4 lw 2 title 'step skipped'"
 set terminal pngcairo size 900,480 font 'DejaVu Sans,11' background rgb 'white'
 set output 'healthy.png'
 @draw
