@@ -72,7 +72,7 @@ mezzo_status mz_params_shadow(mezzo_params *params, mezzo_dtype dtype, const mz_
 // Rounds every shadow again from the masters (after masters were written from the host).
 mezzo_status mz_params_refresh(mezzo_params *params);
 
-// Zeroing is put off, because a program that writes every gradient overwrites in its first run instead of adding to
+// Zeroing is deferred, because a program that writes every gradient overwrites in its first run instead of adding to
 // zeros. Whoever else reads or adds to gradients calls this first.
 mezzo_status mz_params_settle(mezzo_params *params);
 
