@@ -24,16 +24,16 @@
 #define ELEMENT  MZ_TOL_ELEMENT
 #define REDUCE   MZ_TOL_REDUCE
 #define MATMUL   MZ_TOL_MATMUL
-#define ROW(op, of, saved, cls, ...)                                                                                   \
-    [MZ_OP_##op] = {#op,                                                                                               \
-                    MZ_KIND_##of,                                                                                      \
-                    op##_in,                                                                                           \
-                    op##_out,                                                                                          \
-                    (int)sizeof(struct mz_in_##op) - 1,                                                                \
-                    (int)sizeof(struct mz_out_##op) - 1,                                                               \
-                    saved,                                                                                             \
-                    cls,                                                                                               \
-                    __VA_ARGS__},
+#define ROW(op, of, saves, cls, ...)                                                                                   \
+    [MZ_OP_##op] = {.name = #op,                                                                                       \
+                    .kind = MZ_KIND_##of,                                                                              \
+                    .in = op##_in,                                                                                     \
+                    .out = op##_out,                                                                                   \
+                    .n_in = (int)sizeof(struct mz_in_##op) - 1,                                                        \
+                    .n_out = (int)sizeof(struct mz_out_##op) - 1,                                                      \
+                    .saved = saves,                                                                                    \
+                    .cast_class = cls,                                                                                 \
+                    .tolerance = __VA_ARGS__},
 #define OP(name, in, out, saved, shape, cls, ...) ROW(name, FORWARD, saved, cls, __VA_ARGS__)
 #define OP_BACKWARD(name, in, out, ...)           ROW(name, BACKWARD, "", MZ_CAST_NONE, __VA_ARGS__)
 #define OP_STATE(name, in, out, ...)              ROW(name, STATE, "", MZ_CAST_NONE, __VA_ARGS__)
