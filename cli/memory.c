@@ -177,7 +177,9 @@ static const cli_field row_fields[] = {
 };
 static const char *saved_text(const void *row, char *buf, size_t size) {
     const line *l = row;
-    snprintf(buf, size, isnan(l->saved) ? "" : "%.1f %%", l->saved);
+    buf[0] = '\0';
+    if (!isnan(l->saved))
+        snprintf(buf, size, "%.1f %%", l->saved);
     return buf;
 }
 
