@@ -1,5 +1,5 @@
 // One writer of a run folder: a second one is refused and told who has it, and a dead one stands in nobody's way.
-// Seen to fail with flock's lock of the process (fcntl's F_SETLK): two runs of one process shared it.
+// Seen to fail with a lock of the process (F_SETLK for F_OFD_SETLK): two runs of one process shared it.
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
