@@ -104,7 +104,8 @@ typedef struct told {
     mezzo_device_info device;
     mz_peaks peaks;
     FILE *csv;
-    json_t *rows; // NULL: a table
+    bool short_of_memory; // a row of the CSV is missing
+    json_t *rows;         // NULL: a table
     const char *commit, *command;
     int n;
 } told;
@@ -120,9 +121,9 @@ typedef struct line {
 static line line_of(const mz_bench_row *row) {
     line l = {.op = mz_bench_op_name(row->of->op),
               .model = row->of->model,
-              .unit = mz_bench_op_scored(row->of->op) ? "GFLOP/s" : "GB/s",
+              .unit = mz_bench_unit(row),
               .is = *row,
-              .of_peak = row->peak > 0 ? row->rate / row->peak : (double)NAN};
+              .of_peak = mz_bench_of_peak(row)};
     mz_bench_shape_text(row->of, l.shape, sizeof l.shape);
     return l;
 }
@@ -151,13 +152,14 @@ static void table_row(told *t, const line *l) {
     fflush(stdout);
 }
 
-static void csv_row(told *t, const line *l) {
-    const mz_bench_row *row = &l->is;
-    fprintf(t->csv, "\"%s\",%s,%s,%s,%s,%s,%s,%d,%d,%s,%.6f,%.6f,%.2f,%s,%.2f,%.4f,\"%s\"\n", t->device.description,
-            t->commit, l->model != NULL ? l->model : "", l->op, l->shape, mezzo_precision_name(row->precision),
-            row->kernel, t->device.threads, row->rounds, cli_has(t->args, "warm") ? "warm" : "cold", 1e3 * row->median,
-            1e3 * row->best, 1e-9 * row->rate, l->unit, 1e-9 * row->peak, isnan(l->of_peak) ? 0 : l->of_peak,
-            t->command);
+static void add_line(told *t, const mz_bench_row *row) {
+    const mz_bench_context context = {&t->device, t->commit, t->command, cli_has(t->args, "warm")};
+    mz_text text = {0};
+    mz_bench_kernel_line(&context, row, &text);
+    if (text.status == MEZZO_OK)
+        fputs(text.data, t->csv);
+    t->short_of_memory = t->short_of_memory || text.status != MEZZO_OK;
+    mz_text_free(&text);
     fflush(t->csv);
 }
 
@@ -165,7 +167,7 @@ static void tell_row(void *user, const mz_bench_row *row) {
     told *t = user;
     const line l = line_of(row);
     if (t->csv != NULL)
-        csv_row(t, &l);
+        add_line(t, row);
     if (t->rows != NULL)
         json_array_append_new(t->rows, CLI_OBJECT(fields, &l));
     else
@@ -210,16 +212,14 @@ static int open_csv(told *t) {
         return cli_error(t->args->command, mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno)));
     fseek(t->csv, 0, SEEK_END);
     if (ftell(t->csv) == 0)
-        fprintf(t->csv,
-                "device,commit,model,op,shape,precision,kernel,threads,rounds,tensors,median_ms,best_ms,rate,unit,"
-                "peak,of_peak,command\n");
+        add_line(t, NULL);
     return CLI_DONE;
 }
 
 static int close_csv(told *t) {
     if (t->csv == NULL)
         return CLI_DONE;
-    bool broken = ferror(t->csv) != 0;
+    bool broken = ferror(t->csv) != 0 || t->short_of_memory;
     broken = fclose(t->csv) != 0 || broken;
     return broken ? cli_error(t->args->command,
                               mz_fail(MEZZO_ERR_IO, "%s: it could not be written", cli_text(t->args, "csv", "")))

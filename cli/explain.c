@@ -213,6 +213,21 @@ static mezzo_status build(const mezzo_config *config, bool keep_logits, mezzo_gr
     return mezzo_model_build(*out, &model, batch, model.seq_len, keep_logits);
 }
 
+static mezzo_status explain(const mezzo_graph *graph, const mezzo_program_options *options, const char *after,
+                            const char *master, explanation *e) {
+    MEZZO_TRY(mz_explained_collect(graph, options, after, &e->rows));
+    if (strcmp(after, "autocast") == 0) {
+        mz_explained fused = {0};
+        mezzo_status status = mz_explained_collect(graph, options, "fuse", &fused);
+        if (status == MEZZO_OK)
+            mz_explained_mark_fused(&e->rows, &fused);
+        mz_explained_free(&fused);
+        MEZZO_TRY(status);
+    }
+    MEZZO_TRY(mz_explained_summarize(graph, options, &e->summary));
+    return mz_explained_collect_params(graph, options, master, &e->params);
+}
+
 static int run(const cli_args *args) {
     if (cli_has(args, "toy")) {
         for (int i = 0; i < args->n_given; i++)
@@ -231,7 +246,6 @@ static int run(const cli_args *args) {
     mezzo_graph *graph = NULL;
     mezzo_program_options options;
     explanation e = {.word = plain ? "forward" : "with backward"};
-    mz_explained fused = {0};
     // Logits that are kept are never cut into blocks: after chunk, the graph as training builds it.
     mezzo_status status = build(config, strcmp(after, "chunk") != 0, &graph);
     if (status == MEZZO_OK)
@@ -239,18 +253,10 @@ static int run(const cli_args *args) {
     if (status == MEZZO_OK)
         status = resolve(config, &options.precision);
     if (status == MEZZO_OK)
-        status = mz_explained_collect(graph, &options, after, &e.rows);
-    if (status == MEZZO_OK && plain)
-        status = mz_explained_collect(graph, &options, "fuse", &fused);
-    if (status == MEZZO_OK)
-        status = mz_explained_summarize(graph, &options, &e.summary);
-    if (status == MEZZO_OK)
-        status = mz_explained_collect_params(graph, &options, cli_key(config, "optimizer.master"), &e.params);
+        status = explain(graph, &options, after, cli_key(config, "optimizer.master"), &e);
     if (status != MEZZO_OK) {
         code = cli_error(args->command, status);
     } else {
-        if (plain)
-            mz_explained_mark_fused(&e.rows, &fused);
         if (cli_has(args, "dot"))
             code = write_dot(args, graph, &options, after);
         bool piped = strcmp(cli_out_file(args, "dot", ""), CLI_STDOUT) == 0; // the graph is all that stdout has
@@ -264,7 +270,6 @@ static int run(const cli_args *args) {
             print_text(&e, cli_has(args, "params"));
     }
     mz_explained_free(&e.rows);
-    mz_explained_free(&fused);
     mz_explained_params_free(&e.params);
     mezzo_graph_free(graph);
     mezzo_config_free(config);

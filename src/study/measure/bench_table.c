@@ -1,9 +1,10 @@
-// The rows of mezzo bench --models as CSV, and their chart.
+// The rows of mezzo bench as CSV, and the chart of its models.
 #include <math.h>
 
 #include "base/precision.h"
 #include "io/csv.h"
 #include "study/measure/bench.h"
+#include "study/measure/kernels.h"
 #include "study/analyse/figures.h"
 
 int mz_bench_candidate(const mz_bench_plan *plan) {
@@ -134,4 +135,28 @@ mezzo_status mz_bench_chart(const mz_bench_plan *plan, const mz_bench_result *ro
     mz_text_free(&t);
     MEZZO_TRY(status);
     return mz_figure_draw(folder, name);
+}
+
+// --- kernels ---------------------------------------------------------------------------------------------------------
+const char *mz_bench_unit(const mz_bench_row *row) {
+    return mz_bench_op_scored(row->of->op) ? "GFLOP/s" : "GB/s";
+}
+
+double mz_bench_of_peak(const mz_bench_row *row) {
+    return row->peak > 0 ? row->rate / row->peak : (double)NAN;
+}
+
+void mz_bench_kernel_line(const mz_bench_context *c, const mz_bench_row *row, mz_text *out) {
+    char shape[96];
+    if (row == NULL) {
+        mz_text_addf(out, "device,commit,model,op,shape,precision,kernel,threads,rounds,tensors,median_ms,best_ms,rate,"
+                          "unit,peak,of_peak,command\n");
+        return;
+    }
+    mz_text_addf(out, "\"%s\",%s,%s,%s,%s,%s,%s,%d,%d,%s,%.6f,%.6f,%.2f,%s,%.2f,%.4f,\"%s\"\n", c->device->description,
+                 c->commit, row->of->model != NULL ? row->of->model : "", mz_bench_op_name(row->of->op),
+                 mz_bench_shape_text(row->of, shape, sizeof shape), mezzo_precision_name(row->precision), row->kernel,
+                 c->device->threads, row->rounds, c->warm ? "warm" : "cold", 1e3 * row->median, 1e3 * row->best,
+                 1e-9 * row->rate, mz_bench_unit(row), 1e-9 * row->peak, row->peak > 0 ? mz_bench_of_peak(row) : 0,
+                 c->command);
 }

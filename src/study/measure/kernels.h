@@ -72,6 +72,15 @@ typedef void mz_bench_fn(void *user, const mz_bench_row *row);
 mezzo_status mz_bench_peaks(mezzo_device *device, mz_peaks *out);
 // One row a case and precision, in order; precisions that make the same call are timed once. A case that no kernel
 // serves is logged ("notice") and left out.
+// A row of the CSV that such rows are kept in, with its newline; `row` NULL: its header (bench_table.c).
+typedef struct mz_bench_context {
+    const mezzo_device_info *device;
+    const char *commit, *command;
+    bool warm;
+} mz_bench_context;
+void mz_bench_kernel_line(const mz_bench_context *context, const mz_bench_row *row, mz_text *out);
+const char *mz_bench_unit(const mz_bench_row *row); // "GFLOP/s", "GB/s"
+double mz_bench_of_peak(const mz_bench_row *row);   // NaN: the peak is not known
 mezzo_status mz_bench_kernels(mezzo_device *device, const mz_bench_options *options, const mz_peaks *peaks,
                               mz_bench_fn *visit, void *user);
 
