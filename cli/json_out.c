@@ -11,6 +11,9 @@ json_t *cli_json_number(double x) {
 }
 
 json_t *cli_json_text(const char *bytes, size_t n) {
+    json_t *text = json_stringn(bytes, n); // NULL: not UTF-8, or no memory, which the dump remembers
+    if (text != NULL)
+        return text;
     mz_text clean = {0};
     mz_text_add(&clean, "", 0);
     for (size_t i = 0; i < n;) {
@@ -22,7 +25,11 @@ json_t *cli_json_text(const char *bytes, size_t n) {
             mz_text_add(&clean, bytes + i, width);
         i += width == 0 ? 1 : width;
     }
-    json_t *text = clean.status == MEZZO_OK ? json_stringn(clean.data, clean.len) : NULL;
+    if (clean.status != MEZZO_OK) { // a result without the key would be wrong in silence
+        cli_error(NULL, MEZZO_ERR_MEMORY);
+        cli_leave(CLI_FAILED);
+    }
+    text = json_stringn(clean.data, clean.len);
     mz_text_free(&clean);
     return text;
 }
