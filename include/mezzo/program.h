@@ -98,7 +98,8 @@ MEZZO_API void mezzo_program_free(mezzo_program *program); // NULL is fine
 // Host → input (F32 or I32, as it was declared), host ← output. `bytes` must be the tensor's size; outputs are
 // converted to FP32, or to FP64 where `bytes` is 8 an element (integers stay I32). Data is copied before write returns;
 // an input keeps its value for later runs. read waits for the device. INVALID: no such name, another size (naming the
-// shape).
+// shape); also, of an input that an embedding or a cross entropy reads, a row or class that there is none of, naming
+// the element.
 MEZZO_API mezzo_status mezzo_program_write(mezzo_program *program, const char *input, const void *data, size_t bytes);
 MEZZO_API mezzo_status mezzo_program_read(mezzo_program *program, const char *output, void *data, size_t bytes);
 // `shape` has room for MEZZO_MAX_RANK.
@@ -107,7 +108,8 @@ MEZZO_API mezzo_status mezzo_program_output_shape(const mezzo_program *program, 
 
 // One micro step: forward, and backward adding into the parameters' gradients. `scaler` NULL means scale 1. Randomness
 // is a pure function of (seed, step): the same pair gives the same dropout, on any thread count. Does not wait for a
-// device that has a queue. Gradients add up until they are zeroed.
+// device that has a queue. Gradients add up until they are zeroed. INVALID: an input was never written, or the scaler
+// is another device's.
 MEZZO_API mezzo_status mezzo_program_run(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed,
                                          uint64_t step);
 

@@ -74,8 +74,9 @@ last="ulimit -f 1"
 [[ $? -eq 3 ]] || fail "ulimit -f 1 does not leave with 3: $(cat "$SCRATCH/limited")"
 grep -q 'File too large' "$SCRATCH/limited" || fail "ulimit -f 1 tells nothing: $(cat "$SCRATCH/limited")"
 last="ulimit -s 64"
-# The environment lies on the stack too: a long one leaves no room for the program, and the kernel refuses or kills it.
-(ulimit -s 64 && exec env -i PATH="$PATH" OMP_WAIT_POLICY=passive "$MEZZO" train "${TINY[@]}" --eval-every 0 --data text.txt --threads 4 --steps 2 --out small \
+# The environment lies on the stack too: a long one would leave no room for the program.
+(env -i PATH="$PATH" OMP_WAIT_POLICY=passive bash -c 'ulimit -s 64 && exec "$@"' - \
+    "$MEZZO" train "${TINY[@]}" --eval-every 0 --data text.txt --threads 4 --steps 2 --out small \
     >"$OUT" 2>"$ERR" </dev/null) || fail "ulimit -s 64: exit code $?"
 
 # --- outputs: only files are replaced
