@@ -86,7 +86,7 @@ static mezzo_status settle_precisions(mz_memory_plan *p) {
         for (int k = 0; k < p->n_precisions; k++)
             there = there || (p->precisions[k] == effective && k != i);
         if (effective != p->precisions[i])
-            fprintf(stderr, "%s: %s\n", mezzo_precision_name(p->precisions[i]), reason);
+            fprintf(stderr, "%s\n", reason);
         if (!there)
             kept[n++] = effective;
     }
