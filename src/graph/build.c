@@ -537,7 +537,7 @@ mezzo_value mezzo_reshape(mezzo_graph *g, mezzo_value x, int rank, const int64_t
         if (shape[i] == -1 && unknown < 0)
             unknown = i;
         else
-            known *= shape[i] > 0 ? shape[i] : 0;
+            known = known > 0 && shape[i] > 0 && shape[i] <= count / known ? known * shape[i] : 0;
     }
     if (unknown >= 0)
         out.dim[unknown] = known > 0 ? count / known : 0;
