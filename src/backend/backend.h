@@ -17,7 +17,7 @@ typedef struct mz_rng_state {
 
 // One op with its tensors: what a kernel runs, and what it is asked about before (data pointers NULL then).
 // Tensors are row-major, 64-byte aligned, contiguous but for the padding that their storage says
-// (docs/dev/ARCHITECTURE.md, "Storage is not shape"), which holds zeros when a call begins and when it ends. Absent
+// (docs/dev/CORE.md, "Storage is not shape"), which holds zeros when a call begins and when it ends. Absent
 // slots, and those from n_in and n_out on, have rank -1 and data NULL. Inputs and outputs never overlap, except that
 // the first output may be exactly the input that ops.def lets it replace (mz_op_reuses).
 typedef struct mz_call {
