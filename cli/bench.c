@@ -235,7 +235,7 @@ static int measure(told *t, const asked *a, mezzo_device *device) {
                                       .warm = cli_has(t->args, "warm")};
     mezzo_status status = mezzo_device_describe(device, &t->device);
     if (status == MEZZO_OK)
-        status = mz_bench_peaks(device, &t->peaks);
+        status = mz_device_peaks(device, &t->peaks);
     if (status != MEZZO_OK)
         return cli_error(t->args->command, status);
     if (t->rows == NULL)

@@ -229,7 +229,7 @@ static int measure(models *m, mezzo_device *device) {
         status = mezzo_precision_resolve(device, m->plan.precisions[i], &unused_precision, NULL, 0);
     }
     if (status == MEZZO_OK && !cli_has(m->args, "no-mfu"))
-        status = mz_bench_peaks(device, &peaks);
+        status = mz_device_peaks(device, &peaks);
     for (int p = 0; p < MEZZO_PRECISION_AUTO; p++)
         m->peaks[p] = peaks.flops[mz_precision((mezzo_precision)p)->compute];
     for (int i = 0; i < m->n_sizes && status == MEZZO_OK && code == CLI_DONE; i++) {

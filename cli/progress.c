@@ -130,6 +130,9 @@ void cli_progress_show(void *user, const mezzo_progress *now) {
     case MEZZO_EVENT_CHECKPOINT:
         fprintf(stderr, "checkpoint %s\n", now->text);
         break;
+    case MEZZO_EVENT_PROFILE:
+        fprintf(stderr, "%s\n", now->text);
+        break;
     case MEZZO_EVENT_WARNING:
     case MEZZO_EVENT_END:
         break;

@@ -62,6 +62,7 @@ typedef enum mezzo_event {
     MEZZO_EVENT_SAMPLE, // `text` is sampled text
     MEZZO_EVENT_CHECKPOINT, // `text` is the checkpoint's path
     MEZZO_EVENT_WARNING,    // `text` is one line: a step was skipped, and where the first non-finite value appeared
+    MEZZO_EVENT_PROFILE,    // `text` is a table of several lines: the ops that train.profile found worth improving
     MEZZO_EVENT_END,
 } mezzo_event;
 

@@ -131,11 +131,14 @@ typedef struct mz_backend {
     mezzo_status (*capture_stream)(mezzo_device *device, int stream);
     mezzo_status (*capture_record)(mezzo_device *device, int event);
     mezzo_status (*capture_wait)(mezzo_device *device, int event);
-    // Optional: takes the time it needs (a second). NULL: a large product and a large cast stand for it.
+    // Optional: takes the time it needs (a second). NULL: mz_device_peaks times a large product and a large cast.
     mezzo_status (*peaks)(mezzo_device *device, mz_peaks *out);
     // Optional: marks 0 … MZ_MARKS-1 in the queue. NULL: the host's clock is right, because nothing is queued.
     mezzo_status (*mark)(mezzo_device *device, int mark);
     mezzo_status (*elapsed)(mezzo_device *device, int from, int to, double *seconds); // waits for both
+    // Optional: named ranges around what the host asks for, for a profiler that watches the process (Nsight).
+    void (*range_push)(mezzo_device *device, const char *name);
+    void (*range_pop)(mezzo_device *device);
     // Optional: sensors. *out comes filled with "not known"; what is known is written.
     mezzo_status (*telemetry)(mezzo_device *device, mezzo_telemetry *out);
 } mz_backend;
@@ -154,6 +157,7 @@ struct mezzo_device {
     uint64_t deferred_id;         // of the newest list
     // Not zero: a program that runs call by call ends before the next call, INTERRUPTED. NULL: never. Borrowed.
     const volatile sig_atomic_t *stop;
+    struct mz_tracer *tracer; // runtime/tracer.h; NULL: nobody listens
 };
 
 // fetch.c: fetches of devices whose work is done when a call returns.
@@ -167,6 +171,10 @@ mezzo_status mz_fetch_check(const mz_fetch *fetch, size_t at, size_t bytes);
 static inline mezzo_status mz_device_touch(mezzo_device *device, const void *data, size_t bytes, bool writes) {
     return device->touch != NULL ? device->touch(device, data, bytes, writes) : MEZZO_OK;
 }
+
+// What the device does at best: the backend's own measurement, or on a device with a queue that of a product of 8192³
+// and of a cast of 1 GiB, which need 2 GiB for a moment. All 0 where neither is.
+mezzo_status mz_device_peaks(mezzo_device *device, mz_peaks *out);
 
 // The call of an op that may run over padding as if it were data: its tensors' shapes are what is stored.
 void mz_call_over_padding(mz_call *call);

@@ -95,7 +95,8 @@ float mz_uniform(uint32_t word);                        // [0, 1): the top 24 bi
 void mz_normal4(const uint32_t words[4], float out[4]); // Box–Muller
 
 // --- text ----------------------------------------------------------------------------------------------------------
-bool mz_glob_match(const char *pattern, const char *text); // '*' any run (dots too), '?' one character
+bool mz_glob_match(const char *pattern, const char *text);        // '*' any run (dots too), '?' one character
+void mz_star_numbers(const char *module, char *out, size_t size); // "h.11.mlp.fc" -> "h.*.mlp.fc"
 // Control characters (C0, DEL and, in UTF-8, C1) become spaces, in place: a text from a file must not drive a terminal.
 void mz_text_tame(char *text);
 // The candidate nearest to `word` by edit distance, or NULL when none is close (distance > max(2, len/3)).

@@ -120,3 +120,21 @@ double mz_seconds(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+void mz_star_numbers(const char *module, char *out, size_t size) {
+    size_t n = 0;
+    for (const char *p = module; *p != '\0' && n + 1 < size;) {
+        size_t length = strcspn(p, "."), digits = strspn(p, "0123456789");
+        if (length > 0 && digits == length)
+            out[n++] = '*';
+        else
+            for (size_t i = 0; i < length && n + 1 < size; i++)
+                out[n++] = p[i];
+        p += length;
+        if (*p == '.' && n + 1 < size) {
+            out[n++] = '.';
+            p++;
+        }
+    }
+    out[n] = '\0';
+}

@@ -222,6 +222,11 @@ const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size
     return buf;
 }
 
+const char *mz_phase_name(mz_phase phase) {
+    static const char *const names[] = {"forward", "recompute", "backward"};
+    return names[phase];
+}
+
 double mz_node_flops(const mezzo_graph *g, const mz_node *node) {
     const mz_shape *in[MZ_MAX_IN] = {NULL}, *out[MZ_MAX_OUT] = {NULL};
     mz_flops_fn *flops = mz_op_table[node->op].flops;

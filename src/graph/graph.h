@@ -45,6 +45,7 @@ typedef struct mz_param_spec {
 } mz_param_spec;
 
 typedef enum mz_phase { MZ_FORWARD, MZ_RECOMPUTE, MZ_BACKWARD } mz_phase;
+const char *mz_phase_name(mz_phase phase); // "forward", "recompute", "backward"
 
 // How a node's values are stored: autocast writes it, autodiff and fuse obey.
 typedef struct mz_formats {

@@ -1,5 +1,7 @@
 #include "runtime/deferred.h"
 
+#include "runtime/tracer.h"
+
 // --- lists of calls ------------------------------------------------------------------------------------------------
 mezzo_status mz_call_list_add(mz_call_list *list, const mz_prepared *prepared, const mz_call *call,
                               const mz_traffic *traffic) {
@@ -23,10 +25,14 @@ mezzo_status mz_call_list_add(mz_call_list *list, const mz_prepared *prepared, c
     return MEZZO_OK;
 }
 
-mezzo_status mz_bound_call_run(mezzo_device *device, mz_bound_call *c) {
+static mezzo_status run_on_lane(mezzo_device *device, mz_bound_call *c, int lane) {
     if (c->call.attrs.update != NULL) // the list may have moved since
         c->call.attrs.update = &c->update;
-    return c->kernel->run(device, &c->call);
+    return mz_traced_run(device, c->kernel, &c->call, "optimizer", "update", lane);
+}
+
+mezzo_status mz_bound_call_run(mezzo_device *device, mz_bound_call *c) {
+    return run_on_lane(device, c, 0);
 }
 
 bool mz_call_list_depends(const mz_call_list *list, const mz_traffic *second) {
@@ -91,7 +97,7 @@ void mz_deferred_give_back(mezzo_device *device, mz_deferred *first) {
 mezzo_status mz_deferred_flush(mezzo_device *device) {
     for (mz_deferred *d = mz_deferred_take(device); d != NULL; d = d->next)
         for (size_t i = 0; i < d->list.n; i++)
-            MEZZO_TRY(mz_bound_call_run(device, &d->list.calls[i]));
+            MEZZO_TRY(run_on_lane(device, &d->list.calls[i], MZ_STREAM_DEFERRED));
     return MEZZO_OK;
 }
 

@@ -34,11 +34,10 @@ mezzo_status mz_program_inspect(mezzo_program *p, const mz_tensor *tensors, int 
 static void describe_op(const mezzo_program *p, size_t call, mz_located *out) {
     const mezzo_graph *g = p->c.graph;
     const mz_node *n = &g->nodes[p->c.node[call]];
-    static const char *const phases[] = {"forward", "recompute", "backward"};
     out->found = true;
     out->op = mz_op_table[n->op].name;
     out->module = g->modules[n->module];
-    out->phase = phases[n->phase];
+    out->phase = mz_phase_name(n->phase);
     out->rule = n->rule != NULL ? n->rule : "";
     out->compute = n->numerics.compute;
 }

@@ -73,13 +73,12 @@ static int choose_backward(const mezzo_program *p, int want, size_t *calls) {
 
 static void add_tensor(mezzo_program *p, mz_monitor *w, size_t call, bool loss) {
     const mezzo_graph *g = p->c.graph;
-    static const char *const phases[] = {"forward", "recompute", "backward"};
     const mz_node *n = &g->nodes[p->c.node[call]];
     int v = loss ? g->loss : n->out[0];
     w->call.in[w->call.n_in++] = mz_program_tensor(p, v);
     p->monitored[p->n_monitored++] = (mz_monitored){.op = mz_op_table[n->op].name,
                                                     .module = g->modules[n->module],
-                                                    .phase = phases[n->phase],
+                                                    .phase = mz_phase_name(n->phase),
                                                     .dtype = g->values[v].dtype,
                                                     .loss = loss};
 }

@@ -1,5 +1,6 @@
 // Running a program: call by call, or as a device's graph, with deferred calls on a stream of their own.
 #include "runtime/program.h"
+#include "runtime/tracer.h"
 
 // Points the loss scale at the scaler's, or at 1.
 static void bind_scale(mezzo_program *p, const mezzo_scaler *scaler) {
@@ -32,12 +33,34 @@ mezzo_status mz_program_prepare(mezzo_program *p, const mezzo_scaler *scaler, ui
 
 // A call on its kernel, or with its neighbour where a device does both in one piece. A hook wants to see each by
 // itself.
-static mezzo_status run_kernel(mezzo_program *p, size_t i, const mz_call *call) {
-    if (p->hook == NULL && i > 0 && p->pairs[i - 1])
-        return MEZZO_OK;
+static mezzo_status launch(mezzo_program *p, size_t i, const mz_call *call) {
     if (p->hook == NULL && p->pairs[i])
         return p->pairs[i]->run(p->device, call, call + 1);
     return p->c.prepared[i].kernel->run(p->device, call);
+}
+
+static mezzo_status launch_traced(mezzo_program *p, size_t i, const mz_call *call) {
+    const mz_node *n = &p->c.graph->nodes[p->c.node[i]];
+    bool pair = p->hook == NULL && p->pairs[i] != NULL;
+    const mz_traced what = {
+        .call = call,
+        .second = pair ? call + 1 : NULL,
+        .kernel = pair ? p->pairs[i]->name : p->c.prepared[i].kernel->name,
+        .module = p->c.graph->modules[n->module],
+        .phase = mz_phase_name(n->phase),
+        .lane = p->c.stream != NULL ? p->c.stream[i] : 0,
+        .flops =
+            mz_node_flops(p->c.graph, n) + (pair ? mz_node_flops(p->c.graph, &p->c.graph->nodes[p->c.node[i + 1]]) : 0),
+    };
+    MEZZO_TRY(p->device->tracer->begin(p->device->tracer, &what));
+    mezzo_status ran = launch(p, i, call), ended = p->device->tracer->end(p->device->tracer);
+    return ran != MEZZO_OK ? ran : ended;
+}
+
+static mezzo_status run_kernel(mezzo_program *p, size_t i, const mz_call *call) {
+    if (p->hook == NULL && i > 0 && p->pairs[i - 1])
+        return MEZZO_OK;
+    return p->device->tracer == NULL ? launch(p, i, call) : launch_traced(p, i, call);
 }
 
 // One call, its gradients written where it is `fresh` and meets them first.
@@ -54,7 +77,8 @@ static mezzo_status run_call(mezzo_program *p, size_t i, bool fresh) {
         MEZZO_TRY(p->hook(p->hook_user, p, i));
     for (size_t m = 0; m < p->n_monitors; ++m)
         if (p->monitors[m].after == i)
-            MEZZO_TRY(p->monitors[m].prepared.kernel->run(p->device, &p->monitors[m].call));
+            MEZZO_TRY(mz_traced_run(p->device, p->monitors[m].prepared.kernel, &p->monitors[m].call, "guard",
+                                    mz_phase_name(MZ_FORWARD), 0));
     return MEZZO_OK;
 }
 
@@ -223,7 +247,7 @@ static mezzo_status flush_and_run(mezzo_program *p, bool fresh) {
 // are taken along by the run that writes gradients, the first of a step; others wait for all of them.
 static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
     const mz_backend *b = p->device->backend;
-    if (b->capture_begin == NULL || p->hook != NULL)
+    if (b->capture_begin == NULL || p->hook != NULL || p->device->tracer != NULL)
         return flush_and_run(p, fresh);
     if (!fresh)
         MEZZO_TRY(mz_deferred_flush(p->device));

@@ -1,4 +1,5 @@
 #include "runtime/calls.h"
+#include "runtime/tracer.h"
 
 struct mz_sequence {
     mezzo_device *device; // borrowed
@@ -107,7 +108,7 @@ static mezzo_status capture(mz_sequence *s) {
 
 static mezzo_status run_or_launch(mz_sequence *s) {
     const mz_backend *b = s->device->backend;
-    if (b->capture_begin == NULL || !s->seen) {
+    if (b->capture_begin == NULL || !s->seen || s->device->tracer != NULL) {
         s->seen = true;
         return run_calls(s);
     }
@@ -142,11 +143,11 @@ static mezzo_status run_now(mezzo_device *device, const mz_prepared *prepared, m
     call->workspace = scratch;
     call->state = prepared->state;
     if (prepared->workspace == 0 || scratch != NULL) {
-        MEZZO_TRY(kernel->run(device, call));
+        MEZZO_TRY(mz_traced_run(device, kernel, call, "optimizer", "update", 0));
         return MEZZO_OK;
     }
     MEZZO_TRY(device->backend->alloc(device, prepared->workspace, &call->workspace));
-    mezzo_status status = kernel->run(device, call);
+    mezzo_status status = mz_traced_run(device, kernel, call, "optimizer", "update", 0);
     if (status == MEZZO_OK)
         status = device->backend->sync(device); // the scratch must outlive the work
     device->backend->release(device, call->workspace);

@@ -253,6 +253,7 @@ static void read_run(reader *r, mz_run_config *out) {
     out->checkpoint_every = integer(r, "train.checkpoint_every");
     out->keep_last = integer(r, "train.keep_last");
     out->max_skips = integer(r, "train.max_skips");
+    out->profile = integer(r, "train.profile");
     out->device = text(r, "device.name");
     out->threads = (int)integer(r, "device.threads");
 }

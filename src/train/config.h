@@ -32,7 +32,7 @@ typedef struct mz_run_config {
     int threads;
     int64_t steps, batch_size, grad_accum, eval_every, eval_iters, sample_every, sample_tokens, log_every,
         histograms_every;
-    int64_t checkpoint_every, keep_last, max_skips;
+    int64_t checkpoint_every, keep_last, max_skips, profile;
     uint64_t seed;
     bool eval_final;
     mezzo_optimizer_options optimizer;

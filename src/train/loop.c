@@ -18,7 +18,9 @@ static mezzo_status validate(mz_training *run, bool whole) {
         return MEZZO_OK;
     uint64_t n = whole ? source->batches : (uint64_t)run->config.eval_iters;
     mz_evaluation score;
+    mz_profile_push(run->profile, "validation");
     MEZZO_TRY(mz_evaluate(run->engine.eval, source, n, run->hooks.stop, &score));
+    mz_profile_pop(run->profile);
     if (stopping(run))
         return MEZZO_OK;
     r->val = score;
@@ -48,7 +50,9 @@ static mezzo_status sample(mz_training *run) {
     if (!run->samples)
         return MEZZO_OK;
     memset(result->sample, 0, sizeof result->sample);
+    mz_profile_push(run->profile, "sample");
     MEZZO_TRY(run->task->kind->sample(run->task, &draw, run->hooks.stop, keep_text, run));
+    mz_profile_pop(run->profile);
     mz_run_event(run, MEZZO_EVENT_SAMPLE, result->sample);
     const mz_metric text = mz_metric_text("sample/text", result->sample);
     return mz_metrics_write(run->report.metrics, run->step, &text, 1);
@@ -72,20 +76,26 @@ static mezzo_status step(mz_training *run, bool read_all) {
     double start = mz_seconds();
     uint64_t batches = run->data->position;
     run->engine.counting = run->engine.magnitudes != NULL && due(run->step + 1, run->config.histograms_every);
+    MEZZO_TRY(mz_profile_step_begin(run));
     mezzo_status status = mz_run_step(run);
     if (status == MEZZO_ERR_INTERRUPTED)
         run->data->position = batches; // a resumed run draws them again
     MEZZO_TRY(status);
+    mz_profile_push(run->profile, "read");
     status = look(run, read_all);
+    mz_profile_pop(run->profile);
     run->report.step_seconds += mz_seconds() - start;
-    return status;
+    return status == MEZZO_OK ? mz_profile_step_end(run) : status;
 }
 
 // A parameter that is not finite must not become the newest checkpoint.
 static mezzo_status save(mz_training *run) {
     bool sound;
     MEZZO_TRY(mz_guard_check_before_save(run, &sound));
-    return sound ? mz_run_save(run) : MEZZO_OK;
+    mz_profile_push(run->profile, "checkpoint");
+    mezzo_status status = sound ? mz_run_save(run) : MEZZO_OK;
+    mz_profile_pop(run->profile);
+    return status;
 }
 
 // Whether something follows the step that everything must be known for.
@@ -155,6 +165,7 @@ static mezzo_status run_to_end(mz_training *run) {
 // A program that runs call by call stops between two of them: the step under way is left out.
 static mezzo_status train(mz_training *run) {
     MEZZO_TRY(mz_run_start(run));
+    MEZZO_TRY(mz_profile_open(run));
     mz_run_started(run);
     run->engine.device->stop = run->hooks.stop;
     mezzo_status status = run_to_end(run);

@@ -64,7 +64,7 @@ void mz_run_event(mz_training *run, mezzo_event event, const char *text) {
     run->hooks.progress(run->hooks.user, &progress);
 }
 
-static void describe_model(const mz_training *run, char *out, size_t size) {
+void mz_run_describe_model(const mz_training *run, char *out, size_t size) {
     char sizes[200];
     const mezzo_model_config *m = &run->engine.model;
     const char *name = m->size[0] != '\0' ? m->size : m->name;
@@ -75,7 +75,7 @@ static void describe_model(const mz_training *run, char *out, size_t size) {
 
 void mz_run_started(mz_training *run) {
     char line[1024], model[256];
-    describe_model(run, model, sizeof model);
+    mz_run_describe_model(run, model, sizeof model);
     snprintf(line, sizeof line, "%s; %s; %s", model, run->engine.info.description, run->engine.precision_reason);
     mz_run_event(run, MEZZO_EVENT_START, line);
 }
@@ -87,7 +87,7 @@ mezzo_status mz_run_open_metrics(mz_training *run) {
     if (run->step > 0)
         return MEZZO_OK; // the file has it
     char model[256];
-    describe_model(run, model, sizeof model);
+    mz_run_describe_model(run, model, sizeof model);
     const mz_metric row[] = {mz_metric_text("run/model", model),
                              mz_metric_text("run/device", run->engine.info.description),
                              mz_metric_text("run/precision", run->engine.precision_reason)};

@@ -43,8 +43,9 @@ typedef struct mz_report {
     mezzo_train_result result;
 } mz_report;
 
-mezzo_status mz_report_open(struct mz_training *run); // once the engine is built
-void mz_report_close(struct mz_training *run);        // a zeroed one is fine
+mezzo_status mz_report_open(struct mz_training *run);                              // once the engine is built
+void mz_report_close(struct mz_training *run);                                     // a zeroed one is fine
+void mz_run_describe_model(const struct mz_training *run, char *out, size_t size); // "gpt2: …: 0.80 M parameters"
 void mz_run_started(struct mz_training *run);
 void mz_run_event(struct mz_training *run, mezzo_event event, const char *text);
 mezzo_status mz_run_open_metrics(struct mz_training *run);

@@ -108,6 +108,7 @@ mezzo_status mz_run_open_on(mezzo_device *device, const mezzo_config *config, co
 }
 
 void mz_run_close(mz_training *run) {
+    mz_profile_close(run->profile);
     mz_report_close(run);
     mz_lock_release(&run->lock);
     mz_guard_close(run);

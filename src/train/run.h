@@ -9,6 +9,7 @@
 #include "train/folder.h"
 #include "train/guard.h"
 #include "train/inject.h"
+#include "train/profile.h"
 #include "train/report.h"
 #include "task/task.h"
 
@@ -25,6 +26,7 @@ struct mz_training {
     mz_engine engine;
     mz_guard guard;
     mz_report report;
+    mz_profile *profile;      // NULL: none was asked for
     mz_lock lock;             // of the run folder
     char *checkpoints;        // path
     mz_inject inject;         // for tests: empty

@@ -9,17 +9,23 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     uint64_t batch = run->data->position;
     char fault[sizeof run->guard.batch[0]];
     MZ_INJECT_AT(run, step, i);
+    mz_profile_push(run->profile, "data");
     MEZZO_TRY(mz_guard_draw(run, batch, fault, sizeof fault));
+    mz_profile_pop(run->profile);
     run->data->position = batch + 1;
     if (fault[0] != '\0') {
         memcpy(run->guard.batch[step & 1], fault, sizeof fault);
         MEZZO_TRY(mz_guard_bad_batch(run));
     }
+    mz_profile_push(run->profile, "inputs");
     MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.train));
+    mz_profile_pop(run->profile);
     bool counts = run->engine.counting && i == 0;
     if (counts)
         MEZZO_TRY(mz_magnitudes_begin(run->engine.magnitudes, run->engine.train));
+    mz_profile_push(run->profile, "micro");
     mezzo_status status = mezzo_step_micro(run->engine.step, mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch);
+    mz_profile_pop(run->profile);
     if (counts)
         mz_magnitudes_end(run->engine.magnitudes, run->engine.train);
     MEZZO_TRY(status);
@@ -36,7 +42,9 @@ mezzo_status mz_run_step(mz_training *run) {
     for (int64_t i = 0; i < run->config.grad_accum; i++)
         MEZZO_TRY(run_micro(run, step, i));
     // A step that is counted leaves its gradients unscaled in memory, until the next run writes them.
+    mz_profile_push(run->profile, "update");
     MEZZO_TRY(mz_step_finish(run->engine.step, run->engine.counting));
+    mz_profile_pop(run->profile);
     if (run->engine.counting)
         MEZZO_TRY(mz_magnitudes_gradients(run->engine.magnitudes, run->engine.params));
     run->step = step;

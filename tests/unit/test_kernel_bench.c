@@ -89,7 +89,7 @@ static void peaks_are_there(void **state) {
     (void)state;
     mezzo_device *device = open_cpu();
     mz_peaks peaks;
-    assert_int_equal(mz_bench_peaks(device, &peaks), MEZZO_OK);
+    assert_int_equal(mz_device_peaks(device, &peaks), MEZZO_OK);
     assert_true(peaks.flops[MEZZO_F32] > 0 && peaks.copy > 0);
     assert_true(peaks.flops[MEZZO_BF16] >= peaks.flops[MEZZO_F32]);
     mezzo_device_close(device);

@@ -281,5 +281,7 @@ const mz_backend mz_backend_cuda = {
     .capture_wait = mz_cuda_capture_wait,
     .mark = mz_cuda_mark,
     .elapsed = mz_cuda_elapsed,
+    .range_push = mz_cuda_range_push,
+    .range_pop = mz_cuda_range_pop,
     .telemetry = mz_cuda_telemetry_read,
 };

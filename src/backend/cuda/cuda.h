@@ -104,6 +104,10 @@ mezzo_status mz_cuda_capture_wait(mezzo_device *device, int event);
 mezzo_status mz_cuda_mark(mezzo_device *device, int mark);
 mezzo_status mz_cuda_elapsed(mezzo_device *device, int from, int to, double *seconds);
 
+// ranges.c: for mz_backend
+void mz_cuda_range_push(mezzo_device *device, const char *name);
+void mz_cuda_range_pop(mezzo_device *device);
+
 // kernels.c
 mezzo_status mz_cuda_list_kernels(mz_cuda_device *cuda);
 const mz_kernel *const *mz_cuda_kernels(const mezzo_device *device, mz_op op, size_t *n);

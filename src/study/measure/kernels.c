@@ -162,24 +162,7 @@ fail:
     return status;
 }
 
-// --- peaks ---------------------------------------------------------------------------------------------------------
-mezzo_status mz_bench_peaks(mezzo_device *device, mz_peaks *out) {
-    *out = (mz_peaks){0};
-    if (device->backend->peaks != NULL)
-        return device->backend->peaks(device, out);
-    const mz_bench_case product = {.op = mz_bench_find("linear"), .dim = {8192, 8192, 8192}};
-    const mz_bench_case copy = {.op = mz_bench_find("cast"), .dim = {16384, 16384}}; // 1 GiB each way
-    mz_bench_row row;
-    mezzo_precision precisions[MEZZO_PRECISION_COUNT];
-    int n = mz_precision_common(precisions);
-    for (int i = 0; i < n; i++)
-        if (time_case(device, &product, precisions[i], 0, true, &row) == MEZZO_OK)
-            out->flops[mz_precision(precisions[i])->compute] = row.rate;
-    MEZZO_TRY(time_case(device, &copy, MEZZO_PRECISION_FP32, 0, true, &row));
-    out->copy = row.rate;
-    return MEZZO_OK;
-}
-
+// --- cases ----------------------------------------------------------------------------------------------------------
 static bool timed_before(const mz_bench_options *o, const mz_bench_case *c, int p) {
     for (int i = 0; i < p; i++)
         if (mz_bench_same(c, o->precisions[i], o->precisions[p]))

@@ -67,9 +67,6 @@ typedef struct mz_bench_row {
 } mz_bench_row;
 typedef void mz_bench_fn(void *user, const mz_bench_row *row);
 
-// What the device can do: arithmetic with all its units, and a stream copy (bytes read + bytes written). Asked of the
-// backend where it measures that itself; else a product of 8192³ and an op that copies.
-mezzo_status mz_bench_peaks(mezzo_device *device, mz_peaks *out);
 // One row a case and precision, in order; precisions that make the same call are timed once. A case that no kernel
 // serves is logged ("notice") and left out.
 // A row of the CSV that such rows are kept in, with its newline; `row` NULL: its header (bench_table.c).

@@ -165,30 +165,11 @@ typedef struct op_rows {
     mezzo_status status;
 } op_rows;
 
-// "h.11.mlp.fc" -> "h.*.mlp.fc"
-static void star_numbers(const char *module, char *out, size_t size) {
-    size_t n = 0;
-    for (const char *p = module; *p != '\0' && n + 1 < size;) {
-        size_t length = strcspn(p, "."), digits = strspn(p, "0123456789");
-        if (length > 0 && digits == length)
-            out[n++] = '*';
-        else
-            for (size_t i = 0; i < length && n + 1 < size; i++)
-                out[n++] = p[i];
-        p += length;
-        if (*p == '.' && n + 1 < size) {
-            out[n++] = '.';
-            p++;
-        }
-    }
-    out[n] = '\0';
-}
-
 static void keep_op(void *user, const mezzo_explain_row *from) {
     op_rows *t = user;
     op_row row = {.count = 1};
     snprintf(row.op, sizeof row.op, "%s", from->op);
-    star_numbers(from->module != NULL ? from->module : "", row.module, sizeof row.module);
+    mz_star_numbers(from->module != NULL ? from->module : "", row.module, sizeof row.module);
     snprintf(row.storage, sizeof row.storage, "%s", mezzo_dtype_name(from->storage));
     snprintf(row.compute, sizeof row.compute, "%s", mezzo_dtype_name(from->compute));
     snprintf(row.accumulate, sizeof row.accumulate, "%s", mezzo_dtype_name(from->accumulate));
