@@ -40,8 +40,8 @@ allowed() {
 vendor_home() {
     case $1 in
     cuda* | cublas* | cudnn* | curand* | nvml* | nvtx*) echo "src/backend/cuda" ;;
-    nccl*) echo "src/backend/cuda src/dist" ;;
-    mpi.h) echo "src/dist" ;;
+    nccl*) echo "src/backend/cuda" ;;
+    mpi.h) echo "src/dist/mpi" ;;
     pcre2*) echo "src/data" ;;
     oneapi/dnnl/* | dnnl* | cblas* | openblas* | blis*) echo "src/backend/cpu" ;;
     *) echo "" ;;

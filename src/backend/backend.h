@@ -139,6 +139,8 @@ typedef struct mz_backend {
     // Optional: named ranges around what the host asks for, for a profiler that watches the process (Nsight).
     void (*range_push)(mezzo_device *device, const char *name);
     void (*range_pop)(mezzo_device *device);
+    // Optional: how devices of several processes exchange data; NULL: the group does it, on host memory.
+    const struct mz_transport *transport;
     // Optional: sensors. *out comes filled with "not known"; what is known is written.
     mezzo_status (*telemetry)(mezzo_device *device, mezzo_telemetry *out);
 } mz_backend;
@@ -148,6 +150,7 @@ struct mezzo_device {
     const mz_backend *backend;
     int threads;
     size_t allocated, peak; // bytes, where the backend counts them
+    struct mz_comm *comm;   // its place in a group (collective.h); NULL: it is alone. The group's
     double marks[MZ_MARKS]; // seconds, where the backend has no marks of its own
     // The runtime's. touch: NULL, or to be called before these bytes are read or written, so that deferred calls which
     // need or make them run first.

@@ -1,0 +1,25 @@
+// MPI, behind a plug-in: its ABI differs between implementations, so that one object alone is compiled against it and
+// is opened at run time, by the ranks of a job on CPUs.
+#ifndef MZ_DIST_LINK_H
+#define MZ_DIST_LINK_H
+
+#include "backend/collective.h"
+
+enum { MZ_LINK_ABI = 1, MZ_LINK_TEXT = 256 };
+
+// What the plug-in exports as `mz_link_mpi`. Functions return 0, or not and a line in `why`.
+typedef struct mz_link {
+    int abi; // MZ_LINK_ABI
+    // Once a process. Waits for the other ranks.
+    int (*open)(int *rank, int *size, char version[MZ_LINK_TEXT], char why[MZ_LINK_TEXT]);
+    int (*bytes)(int root, void *data, size_t bytes, char why[MZ_LINK_TEXT]); // broadcast, before the group stands
+    // Runs it; asks `failed` again and again while it waits, and returns 1 with an empty `why` where that is not zero.
+    int (*run)(const mz_collective *what, int rank, int (*failed)(void *user), void *user, char why[MZ_LINK_TEXT]);
+    void (*close)(void); // waits for the others; not called after a failure
+} mz_link;
+
+// Opens the plug-in beside the library, in the installed folder, or where MEZZO_PLUGINS says. UNSUPPORTED says in one
+// line what is missing.
+mezzo_status mz_link_open(const mz_link **out);
+
+#endif
