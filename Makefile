@@ -12,13 +12,14 @@ TEST_CUDA ?= AUTO
 CUDA_ARCH ?= $(or $(if $(HAS_GPU),$(shell scripts/gpu-arch.sh)),90a)
 export CTEST_OUTPUT_ON_FAILURE = 1
 
-.PHONY: help setup setup-test build test demo install format clean
+.PHONY: help setup setup-test build test demo install uninstall format clean
 
 help:
 	@echo "make demo [DATA=FILE]     set up, build, train a small GPT and print a sample"
 	@echo "make test                 set up, build, run every test"
 	@echo "make build                build/release/mezzo and the libraries"
 	@echo "make install [PREFIX=DIR] headers, libraries, mezzo.pc and the command (PREFIX is $(PREFIX))"
+	@echo "make uninstall            remove the files of the last make install"
 	@echo "make setup                install the missing distribution packages"
 	@echo "make format               clang-format all sources"
 	@echo "make clean                remove build/ (runs/ stays)"
@@ -48,6 +49,15 @@ demo:
 
 install: build
 	@cmake --install build/release --prefix $(PREFIX)
+
+# The list is CMake's; of the folders, those that are ours alone and empty now.
+uninstall:
+	@test -f build/release/install_manifest.txt || { echo "nothing was installed from build/release" >&2; exit 1; }
+	@while read -r file || [ -n "$$file" ]; do \
+	    rm -f -- "$$file"; \
+	    case "$$file" in */mezzo/*) rmdir -p -- "$$(dirname -- "$$file")" 2>/dev/null || true ;; esac; \
+	done <build/release/install_manifest.txt
+	@rm build/release/install_manifest.txt
 
 format:
 	@scripts/format.sh

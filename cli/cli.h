@@ -110,6 +110,10 @@ int cli_error(const cli_command *command, mezzo_status status);
 int cli_finish(const cli_command *command, int code);
 _Noreturn void cli_leave(int code); // from the depth of a command, with this exit code
 void cli_help(const cli_command *command);
+// An option's help with the names of all common precisions in place of "{precisions}": in buf, or the option's own.
+const char *cli_option_help(const cli_option *option, char *buf, size_t size);
+// What a configuration key takes, in the words of help, behind a blank: its names where it has some; "" of a switch.
+const char *cli_value_word(const char *type);
 // A text that a model or a file made: bytes as they are, but on a terminal control characters become "?".
 void cli_print_text(FILE *to, const char *text, size_t n);
 const char *cli_quote(const char *word, char *buf, size_t size);  // for a shell, quoted only where it must be

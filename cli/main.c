@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "guides.h"
 #include "io/json.h"
 #include "mezzo/version.h"
 
@@ -23,6 +24,10 @@ static void print_help(void) {
         printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
     printf("\n  mezzo SUBCOMMAND --help   its options\n"
            "  mezzo help SUBCOMMAND     the same\n"
+           "  mezzo help --man [SUBCOMMAND]\n"
+           "                            a man page: mezzo help --man train | man -l -\n"
+           "  mezzo help --completion bash|zsh|fish\n"
+           "                            a completion script for that shell\n"
            "  mezzo --version           the version\n\n"
            "results go to stdout, progress and messages to stderr\n"
            "exit codes: 0 done, 1 a check failed, 2 usage or bad input, 3 runtime failure,\n"
@@ -43,13 +48,30 @@ static int unknown(const char *name) {
     return CLI_USAGE;
 }
 
-static int help_of(const char *name) {
+static const cli_command *command_of(const char *name) {
     for (size_t i = 0; i < MZ_COUNT(commands); i++)
-        if (strcmp(commands[i]->name, name) == 0) {
-            cli_help(commands[i]);
-            return cli_finish(commands[i], CLI_DONE);
-        }
-    return unknown(name);
+        if (strcmp(commands[i]->name, name) == 0)
+            return commands[i];
+    return NULL;
+}
+
+// The words after "help", one at least.
+static int help_on(int n, char **words) {
+    const bool man = strcmp(words[0], "--man") == 0, completion = strcmp(words[0], "--completion") == 0;
+    const char *name = man || completion ? (n > 1 ? words[1] : NULL) : words[0];
+    if (completion) {
+        if (name != NULL && cli_completion(name, commands, MZ_COUNT(commands)))
+            return cli_finish(NULL, CLI_DONE);
+        return cli_wrong(NULL, "help --completion is for bash, zsh or fish, not for \"%s\"", name != NULL ? name : "");
+    }
+    const cli_command *command = name != NULL ? command_of(name) : NULL;
+    if (name != NULL && command == NULL)
+        return unknown(name);
+    if (man)
+        cli_man(command, commands, MZ_COUNT(commands));
+    else
+        cli_help(command);
+    return cli_finish(command, CLI_DONE);
 }
 
 static int dispatch(const cli_command *command, int argc, char **argv) {
@@ -80,7 +102,7 @@ static int start(int argc, char **argv) {
         return CLI_USAGE;
     }
     if (strcmp(argv[1], "help") == 0 && argc > 2)
-        return help_of(argv[2]);
+        return help_on(argc - 2, argv + 2);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_help();
         return cli_finish(NULL, CLI_DONE);
@@ -89,10 +111,8 @@ static int start(int argc, char **argv) {
         printf("mezzo %s\n", mezzo_version());
         return cli_finish(NULL, CLI_DONE);
     }
-    for (size_t i = 0; i < MZ_COUNT(commands); i++)
-        if (strcmp(argv[1], commands[i]->name) == 0)
-            return dispatch(commands[i], argc, argv);
-    return unknown(argv[1]);
+    const cli_command *command = command_of(argv[1]);
+    return command != NULL ? dispatch(command, argc, argv) : unknown(argv[1]);
 }
 
 // --- small stacks --------------------------------------------------------------------------------

@@ -123,9 +123,9 @@ static void wrap(const char *text, int at, int indent) {
     putchar('\n');
 }
 
-// The help with the names of all common precisions in place of "{precisions}".
-static const char *with_precisions(const char *help, char *buf, size_t size) {
+const char *cli_option_help(const cli_option *option, char *buf, size_t size) {
     static const char word[] = "{precisions}";
+    const char *help = option->help;
     const char *at = strstr(help, word);
     if (at == NULL)
         return help;
@@ -139,19 +139,17 @@ static const char *with_precisions(const char *help, char *buf, size_t size) {
     return buf;
 }
 
-static void print_option(const char *left, const char *help) {
+static void print_option(const char *left, const char *text) {
     int width = 2 + columns_of(left, strlen(left));
     printf("  %s", left);
     if (width < HELP_COLUMN)
         printf("%*s", HELP_COLUMN - width, "");
     else
         printf("\n%*s", HELP_COLUMN, "");
-    char text[512];
-    wrap(with_precisions(help, text, sizeof text), HELP_COLUMN, HELP_COLUMN);
+    wrap(text, HELP_COLUMN, HELP_COLUMN);
 }
 
-// What a key takes, in the words of help: its names where it has some.
-static const char *value_word(const char *type) {
+const char *cli_value_word(const char *type) {
     static const struct {
         const char *type, *word;
     } words[] = {{"integer", " N"}, {"number", " X"}, {"text", " TEXT"}, {"map", " NAME"}, {"true|false", ""}};
@@ -172,7 +170,7 @@ static void print_keys(const cli_command *command) {
             printf("\n%.*s:\n", (int)section, key.key);
         previous = key.key;
         const int alias = (int)strcspn(key.aliases, " |");
-        const char *value = value_word(key.type);
+        const char *value = cli_value_word(key.type);
         printf("  --%s%s%s%.*s%s\n        ", key.key, strcmp(key.type, "map") == 0 ? ".PATTERN" : "",
                alias > 0 ? ", --" : "", alias, key.aliases, value);
         bool names = strcmp(value, " NAME") == 0 && strchr(key.type, '|') != NULL;
@@ -196,10 +194,10 @@ void cli_help(const cli_command *command) {
     }
     printf("\noptions:\n");
     for (const cli_option *o = command->options; o->name != NULL; o++) {
-        char left[128];
+        char left[128], text[512];
         snprintf(left, sizeof left, "--%s%s%s", o->name, o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
         if (o->help != NULL) // the others are for tests
-            print_option(left, o->help);
+            print_option(left, cli_option_help(o, text, sizeof text));
     }
     print_option("--help", "this text");
     if (command->config != NULL)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Makes build/python, a virtual environment with what the tests compare against: real readers of the files that Mezzo writes.
-# wandb and mlflow are what contrib hands runs to. Tests only; the library and the command need no Python. Without PyPI those tests are skipped, except in CI.
+# wandb and mlflow are what contrib hands runs to, pytest runs the tests of the module in python/. Tests only; the library and the command need no Python. Without PyPI those tests are skipped, except in CI.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 # Later setuptools lack pkg_resources, which tensorboard imports.
-packages=(numpy safetensors tensorboard 'setuptools<81' wandb mlflow-skinny sqlalchemy alembic)
+packages=(numpy pytest safetensors tensorboard 'setuptools<81' wandb mlflow-skinny sqlalchemy alembic)
 venv=build/python
 stamp=$venv/installed
 if [[ -f $stamp && $(<"$stamp") == "${packages[*]}" ]]; then

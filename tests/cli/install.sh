@@ -42,11 +42,34 @@ for program in ./shared ./static; do
     output=$($program)
     [[ $output == "$expected"* ]] || { echo "$program printed: $output"; exit 1; }
 done
-readelf -d shared | grep -q 'libmezzo.so.0.1' || { echo "the program does not ask for libmezzo.so.0.1"; exit 1; }
+readelf -d shared | grep -q 'libmezzo\.so\.0]' || { echo "the program does not ask for libmezzo.so.0"; exit 1; }
 
-exported=$(nm -D --defined-only "$libdir/libmezzo.so" | awk '$3 !~ /^mezzo_/ { print $3 }')
+exported=$(nm -D --defined-only "$libdir/libmezzo.so" | awk '$3 !~ /^mezzo_.*@@MEZZO_0$/ && $3 != "MEZZO_0" { print $3 }')
 [[ -z $exported ]] || { echo "libmezzo.so exports: $exported"; exit 1; }
 
 if [[ -e $MEZZO ]]; then
     "$prefix/bin/mezzo" --help >/dev/null
 fi
+
+# find_package: the shared library, and the static one as a component.
+mkdir -p consumer
+cp program.c consumer
+cat >consumer/CMakeLists.txt <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(consumer LANGUAGES C)
+find_package(mezzo 0.1 REQUIRED COMPONENTS static)
+add_executable(shared program.c)
+target_link_libraries(shared PRIVATE mezzo::mezzo)
+add_executable(static program.c)
+target_link_libraries(static PRIVATE mezzo::static)
+END
+cmake -S consumer -B consumer/build -DCMAKE_C_COMPILER="$(command -v "$cc")" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
+cmake --build consumer/build >/dev/null
+for program in consumer/build/shared consumer/build/static; do
+    [[ $($program) == "$expected"* ]] || { echo "$program, by find_package, does not run"; exit 1; }
+done
+
+# The pages and completions that the command prints are there, a page for each subcommand.
+[[ ! -e $MEZZO ]] || for page in $("$MEZZO" --help | sed -nE 's/^  ([a-z]+)  +.*/-\1/p') ""; do
+    [[ -s $prefix/share/man/man1/mezzo$page.1 ]] || { echo "no man page of mezzo$page"; exit 1; }
+done

@@ -1,0 +1,44 @@
+# Man pages and shell completion, printed by the command that was just built. Cross-compiling, the command runs through
+# CMAKE_CROSSCOMPILING_EMULATOR, or -DMEZZO_HOST_TOOL=FILE names one of the same version for this machine; else they are left out.
+set(MEZZO_HOST_TOOL "" CACHE FILEPATH "A mezzo command that runs here, to print man pages and completion when cross-compiling")
+set(guides_tool $<TARGET_FILE:mezzo>)
+if(MEZZO_HOST_TOOL)
+    set(guides_tool ${MEZZO_HOST_TOOL})
+elseif(CMAKE_CROSSCOMPILING AND CMAKE_CROSSCOMPILING_EMULATOR)
+    set(guides_tool ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:mezzo>)
+elseif(CMAKE_CROSSCOMPILING)
+    message(STATUS "cross-compiling without MEZZO_HOST_TOOL: no man pages and no completion")
+    add_custom_target(mezzo_guides)
+    return()
+endif()
+
+set(guides ${CMAKE_BINARY_DIR}/guides)
+file(MAKE_DIRECTORY ${guides})
+set(guide_files "")
+function(mezzo_guide name)
+    add_custom_command(OUTPUT ${guides}/${name} DEPENDS mezzo VERBATIM
+        COMMAND ${CMAKE_COMMAND} "-DTOOL=${guides_tool}" "-DWORDS=help;${ARGN}" -DOUTPUT=${guides}/${name}
+                -P ${CMAKE_SOURCE_DIR}/cmake/RunToFile.cmake)
+    set(guide_files ${guide_files} ${guides}/${name} PARENT_SCOPE)
+endfunction()
+
+# Every subcommand's page: their names are those of the table in cli/main.c.
+file(STRINGS ${CMAKE_SOURCE_DIR}/cli/main.c table REGEX "&cli_[a-z]+")
+string(REGEX MATCHALL "&cli_[a-z]+" subcommands "${table}")
+list(REMOVE_DUPLICATES subcommands)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cli/main.c)
+mezzo_guide(mezzo.1 --man)
+foreach(subcommand ${subcommands})
+    string(REPLACE "&cli_" "" subcommand ${subcommand})
+    mezzo_guide(mezzo-${subcommand}.1 --man ${subcommand})
+endforeach()
+set(man_pages ${guide_files})
+mezzo_guide(mezzo.bash --completion bash)
+mezzo_guide(_mezzo --completion zsh)
+mezzo_guide(mezzo.fish --completion fish)
+add_custom_target(mezzo_guides ALL DEPENDS ${guide_files})
+
+install(FILES ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${guides}/mezzo.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME mezzo)
+install(FILES ${guides}/_mezzo DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+install(FILES ${guides}/mezzo.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)

@@ -1,0 +1,111 @@
+"""Mixed-precision training with measurements: a thin module over the command `mezzo`.
+
+Every function runs one subcommand and gives its `--json` as a `Result`, which a notebook shows as a table. Options have the
+command's names with "_" for "-"; `mezzo.help("train")` lists them. A failed command is an exception with the command's line.
+
+    import mezzo
+    mezzo.doctor().device
+    mezzo.memory(model="gpt2-124M", batch_size=8).rows
+    run = mezzo.train(data="text.txt", steps=200, on_metrics=print)
+    run.metrics["train/loss"]
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Dict, Sequence, Union
+
+from ._command import Error, RunError, UsageError, Value, command, program, text
+from ._run import Column, Columns, Run, report, run, train
+from ._show import Figure, Page, Result, Table
+
+__all__ = [
+    "Analysis", "Column", "Columns", "Error", "Figure", "Page", "Result", "Run", "RunError", "Table", "UsageError", "advise",
+    "analyze", "bench", "command", "doctor", "explain", "help", "lab", "memory", "program", "report", "run", "sweep", "train",
+    "verify", "version",
+]  # fmt: skip
+
+_Path = Union[str, "os.PathLike[str]"]
+
+
+def version() -> str:
+    """The command's version, as "0.1.0"."""
+    return text("--version").split()[-1]
+
+
+def help(subcommand: str = "") -> None:
+    """Prints `mezzo SUBCOMMAND --help`, or the list of subcommands."""
+    print(text(subcommand, help=True) if subcommand else text("help"), end="")
+
+
+def explain(model: str = "toy", precision: str = "bf16", **options: Value) -> Result:
+    """Every op's dtypes under a precision, and the rule that decided: `rows`, `parameters`, `summary`. Nothing is run."""
+    return command("explain", model=model, precision=precision, **options)
+
+
+def memory(model: str = "gpt2-124M", **options: Value) -> Result:
+    """What a training step takes, planned: `rows`, one a precision, optimizer and way of keeping masters; bytes.
+
+    `limit="24GiB"` adds the largest batch that fits; `exit_code` is 1 where nothing does."""
+    return command("memory", model=model, **options)
+
+
+def advise(measure: bool = False, **options: Value) -> Result:
+    """A `precision` for a shape, and the `reason`: by rules (`d_model`, `batch_size`, `seq_len`), or, with `measure`, by timing
+    `model` on this machine."""
+    return command("advise", measure=True if measure else None, **options)
+
+
+def doctor(config: Sequence[_Path] = (), **options: Value) -> Result:
+    """The `device`, its formats and a `selftest` of each precision; or, with `config`, whether configuration files agree about
+    precision. `exit_code` is 1 where a test or the agreement fails."""
+    first: Dict[str, Value] = {"config": config[0]} if config else {}
+    return command("doctor", *config[1:], **first, **options)
+
+
+def verify(**options: Value) -> Result:
+    """The same run in fp32 and in `precision` on `data`: speed, memory, accuracy, and whether requirements are met."""
+    return command("verify", quiet=True, **options)
+
+
+def bench(**options: Value) -> Result:
+    """Forward, backward and step times of model sizes in several precisions."""
+    return command("bench", **options)
+
+
+def sweep(out: _Path = "full_data.csv", **options: Value) -> Result:
+    """Times a grid of shapes in several precisions, a row each in the CSV file `out`: `layers=[2, 4]`, `d_models=[64, 128]`,
+    `batch_sizes`, `seq_lens`, `precisions`. The same call goes on from where one stopped."""
+    return command("sweep", out=out, quiet=True, **options)
+
+
+class Analysis(Result):
+    """What `analyze` gives: its JSON, and the files in `path`."""
+
+    @property
+    def path(self) -> Path:
+        """The folder of tables, rules.json, report and figures."""
+        return Path(self["folder"])
+
+    @property
+    def report(self) -> str:
+        """report.md."""
+        return (self.path / "report.md").read_text(encoding="utf-8")
+
+    @property
+    def plots(self) -> Dict[str, Figure]:
+        """The figures by name; none without gnuplot."""
+        return {file.stem: Figure(file) for file in sorted(self.path.glob("*.svg"))}
+
+
+def analyze(table: _Path, out: _Path = "analysis", **options: Value) -> Analysis:
+    """A sweep's rows, or another study's, to exact-shape pairs, statistics, a rule a width, a report and figures."""
+    found = command("analyze", table, out=out, **options)
+    return Analysis(found, found.command, found.exit_code, found.log)
+
+
+def lab(lesson: str, *operands: str, **options: Value) -> Result:
+    """A lesson's numbers: "formats", "accumulate", "underflow", "overflow", "clipping", "speed", "layernorm". `plot="sums.svg"`
+    draws the figure; `Figure("sums.svg")` shows it."""
+    return command("lab", lesson, *operands, **options)

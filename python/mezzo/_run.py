@@ -1,0 +1,239 @@
+"""Run folders of `mezzo train`: their metrics as columns, and training with progress."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
+
+from ._command import Process, Value, command, failure, option_words, parse, text
+from ._show import Page, Result, _html
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # JSON has no numbers for them
+Metrics = Dict[str, Any]
+
+
+def _record(line: str) -> Metrics:
+    found: Metrics = json.loads(line)
+    return {name: _NOT_FINITE.get(value, value) if isinstance(value, str) else value for name, value in found.items()}
+
+
+class Column(List[Any]):
+    """A metric's values, one for each time it was written; `steps` are the steps of these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: List[int] = []
+
+
+class Columns(Mapping[str, Column]):
+    """metrics.jsonl by column: `metrics["train/loss"]`, `metrics["train/loss"].steps`."""
+
+    def __init__(self, path: Path) -> None:
+        self._columns: Dict[str, Column] = {}
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                if not line.endswith("\n"):
+                    break  # a run is writing it
+                record = _record(line)
+                step = record.pop("step")
+                for name, value in record.items():
+                    column = self._columns.setdefault(name, Column())
+                    column.append(value)
+                    column.steps.append(step)
+
+    def __getitem__(self, name: str) -> Column:
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def _repr_html_(self) -> str:
+        rows = [(name, len(column), column.steps[-1], column[-1]) for name, column in self.items()]
+        return _html(rows, ("metric", "values", "last step", "last value"))
+
+
+class Run:
+    """A run folder.
+
+    Attributes:
+        path: the folder
+        result: what `train` returned at its end; None for a run that was only opened
+    """
+
+    def __init__(self, path: "Union[str, os.PathLike[str]]", result: Optional[Result] = None) -> None:
+        self.path, self.result = Path(path), result
+        if not (self.path / "metrics.jsonl").exists():
+            raise FileNotFoundError(f"{self.path}: no metrics.jsonl, so it is no run folder of mezzo train")
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def metrics(self) -> Columns:
+        """metrics.jsonl as it is now, by column."""
+        return Columns(self.path / "metrics.jsonl")
+
+    @property
+    def precision(self) -> Result:
+        """precision.json: what the run computes in, and, for `auto`, what was measured to choose it."""
+        with open(self.path / "precision.json", encoding="utf-8") as file:
+            return Result(json.load(file))
+
+    @property
+    def config(self) -> str:
+        """config.yaml: every key as it ran."""
+        return (self.path / "config.yaml").read_text(encoding="utf-8")
+
+    def sample(self, prompt: Optional[str] = None, **options: Value) -> Result:
+        """`mezzo sample`: text from the newest checkpoint."""
+        return command("sample", self.path, prompt=prompt, **options)
+
+    def eval(self, **options: Value) -> Result:
+        """`mezzo eval`: loss and perplexity of the newest checkpoint."""
+        return command("eval", self.path, **options)
+
+    def report(self, out: "Union[str, os.PathLike[str], None]" = None) -> Page:
+        """`mezzo report`: the run as one HTML page [report.html in its folder]."""
+        return report(self.path, out=out)
+
+    def _repr_html_(self) -> str:
+        known = [("run", str(self.path)), *(self.result or {}).items()]
+        return _html((name, value) for name, value in known if not isinstance(value, (list, dict)) and value is not None)
+
+
+def run(path: "Union[str, os.PathLike[str]]") -> Run:
+    """Opens a run folder. FileNotFoundError where it is none."""
+    return Run(path)
+
+
+def report(
+    *runs: "Union[str, os.PathLike[str], Run]", compare: bool = False, out: "Union[str, os.PathLike[str], None]" = None
+) -> Page:
+    """`mezzo report`: the page of one run, or, with `compare`, of several overlaid."""
+    folders = [item.path if isinstance(item, Run) else Path(item) for item in runs]
+    if len(folders) != 1 and not compare:
+        raise ValueError("one run gives one page; several are overlaid by compare=True")
+    page = Path(out) if out is not None else Path("compare.html") if compare else folders[0] / "report.html"
+    text("report", *folders, compare=True if compare else None, out=page)
+    return Page(page)
+
+
+class _Tail:
+    """The whole lines that a file gains."""
+
+    def __init__(self, path: Path, old: bool) -> None:
+        self._path, self._rest = path, b""
+        self._at = path.stat().st_size if old and path.exists() else 0
+
+    def records(self) -> Iterator[Metrics]:
+        if not self._path.exists():
+            return
+        size = self._path.stat().st_size
+        if size < self._at:  # cut back to a checkpoint
+            self._at, self._rest = size, b""
+        with open(self._path, "rb") as file:
+            file.seek(self._at)
+            found = file.read()
+        self._at += len(found)
+        *lines, self._rest = (self._rest + found).split(b"\n")
+        for line in lines:
+            yield _record(line.decode("utf-8", "replace"))
+
+
+class _Progress:
+    """The command's progress lines: a bar that replaces itself in a notebook, one line on a terminal, lines elsewhere."""
+
+    def __init__(self) -> None:
+        self._display: Any = None
+        self._drawn = False
+        if "ipykernel" in sys.modules:
+            from IPython import display
+
+            self._html: Any = getattr(display, "HTML")
+            show: Any = display.display
+            self._display = show(self._html(""), display_id=True)
+
+    def show(self, line: str) -> None:
+        is_step = line.startswith("step ")
+        if is_step and self._display is not None:
+            done, _, total = line.split()[1].partition("/")
+            bar = f'<progress max="{html.escape(total)}" value="{html.escape(done)}"></progress> '
+            self._display.update(self._html(bar + html.escape(line)))
+        elif is_step and sys.stderr.isatty():
+            print("\r\033[K" + line, end="", file=sys.stderr, flush=True)
+            self._drawn = True
+        else:
+            self.end()
+            print(line, file=sys.stderr)
+
+    def end(self) -> None:
+        if self._drawn:
+            print(file=sys.stderr)
+        self._drawn = False
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[Any]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def train(
+    config: "Union[str, os.PathLike[str], Mapping[str, Any], None]" = None,
+    on_metrics: Optional[Callable[[Metrics], None]] = None,
+    *,
+    out: "Union[str, os.PathLike[str]]" = "runs/mezzo",
+    progress: bool = True,
+    **options: Value,
+) -> Run:
+    """`mezzo train`.
+
+    Args:
+        config: a YAML file, or its sections as dicts ({"model": {"layers": 4}, "train": {"steps": 100}})
+        on_metrics: called with every line of metrics.jsonl as it is written, as a dict with "step"
+        out: the run folder; wins over the configuration's
+        progress: show the command's progress
+        options: as the command's, over the configuration's: data="text.txt", steps=200, precision="bf16"
+
+    Returns:
+        the run; `run.result` has losses, speed and memory.
+
+    Raises:
+        UsageError, RunError: as the command says
+        KeyboardInterrupt: interrupted; the run has written a checkpoint, and resume="auto" goes on from it
+    """
+    words = ["train"]
+    if isinstance(config, Mapping):
+        options = {**{name: "true" if value is True else value for name, value in _flat(config)}, **options}
+    elif config is not None:
+        words.append(f"--config={os.fspath(config)}")
+    words += option_words({**options, "out": out, "quiet": None if progress else True, "json": True})
+    tail = _Tail(Path(out) / "metrics.jsonl", old="resume" in options)
+    bar = _Progress() if progress else None
+    process = Process(words, bar.show if bar is not None else None)
+    try:
+        running = True
+        while running:
+            running = process.running(0.1)
+            for record in tail.records() if on_metrics is not None else ():
+                on_metrics(record)  # type: ignore[misc]
+    except BaseException:  # also what on_metrics raises: the run ends as Ctrl-C ends it
+        process.interrupt()
+        process.finish()
+        raise
+    code, printed, log = process.finish()
+    if bar is not None:
+        bar.end()
+    if code != 0:
+        raise failure(words, code, log)
+    return Run(out, parse(words, code, printed, log))
