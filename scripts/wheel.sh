@@ -20,7 +20,12 @@ PATH=$tools/bin:$PATH
 
 rm -rf "$out"
 mkdir -p "$out/plain"
-python3 -m build --wheel --outdir "$out/plain" "-Ccmake.define.MEZZO_CUDA=$cuda" . >"$out/build.log" 2>&1 ||
+# What `make build` compiled is taken as it is.
+settings=("-Ccmake.define.MEZZO_CUDA=$cuda")
+if [[ $cuda == OFF ]] && grep -qs '^MEZZO_CUDA:STRING=OFF' build/release/CMakeCache.txt; then
+    settings+=(-Cbuild-dir=build/release)
+fi
+python3 -m build --wheel --outdir "$out/plain" "${settings[@]}" . >"$out/build.log" 2>&1 ||
     { tail -n 20 "$out/build.log"; exit 1; }
 auditwheel repair --plat "manylinux_${newest_glibc/./_}_$(uname -m)" --wheel-dir "$out" "$out"/plain/*.whl >"$out/auditwheel.log" 2>&1 ||
     { tail -n 20 "$out/auditwheel.log"; exit 1; }
@@ -33,7 +38,7 @@ python3 -m venv --system-site-packages "$out/venv" # the tools' packages, from t
 echo "$tools"/lib/python3*/site-packages >"$(ls -d "$out"/venv/lib/python3*/site-packages)/tools.pth"
 # Neither the sources nor a command of this tree: what is tested is what was installed.
 unset MEZZO PYTHONPATH
-export MEZZO_SOURCE=$PWD PYTHONDONTWRITEBYTECODE=1
+export MEZZO_SOURCE=$PWD PYTHONDONTWRITEBYTECODE=1 OMP_WAIT_POLICY=passive
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch"

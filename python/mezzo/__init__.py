@@ -18,10 +18,10 @@ from typing import Dict, Sequence, Union
 
 from ._command import Error, RunError, UsageError, Value, command, program, text
 from ._run import Column, Columns, Run, report, run, train
-from ._show import Figure, Page, Result, Table
+from ._show import Figure, Page, Report, Result, Table
 
 __all__ = [
-    "Analysis", "Column", "Columns", "Error", "Figure", "Page", "Result", "Run", "RunError", "Table", "UsageError", "advise",
+    "Analysis", "Column", "Columns", "Error", "Figure", "Page", "Report", "Result", "Run", "RunError", "Table", "UsageError", "advise",
     "analyze", "bench", "command", "doctor", "explain", "help", "lab", "memory", "program", "report", "run", "sweep", "train",
     "verify", "version",
 ]  # fmt: skip
@@ -89,9 +89,11 @@ class Analysis(Result):
         return Path(self["folder"])
 
     @property
-    def report(self) -> str:
-        """report.md."""
-        return (self.path / "report.md").read_text(encoding="utf-8")
+    def report(self) -> Report:
+        """report.md, as text; a notebook shows it with its figures."""
+        text = Report((self.path / "report.md").read_text(encoding="utf-8"))
+        text.folder = self.path
+        return text
 
     @property
     def plots(self) -> Dict[str, Figure]:

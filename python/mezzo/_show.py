@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Union
 
@@ -20,6 +21,11 @@ def _html(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> str:
     title = "<thead><tr>" + "".join(_cell(name, "th") for name in head) + "</tr></thead>" if head else ""
     body = "".join("<tr>" + "".join(_cell(value) for value in row) + "</tr>" for row in rows)
     return f"<table>{title}<tbody>{body}</tbody></table>"
+
+
+def _data(path: Path) -> str:
+    kind = "svg+xml" if path.suffix == ".svg" else "png"
+    return f"data:image/{kind};base64," + base64.b64encode(path.read_bytes()).decode()
 
 
 class Table(List[Dict[str, Any]]):
@@ -75,6 +81,8 @@ class Result(Dict[str, Any]):
         return [*super().__dir__(), *(name for name in self if name.isidentifier())]
 
     def _repr_html_(self) -> str:
+        if self and all(isinstance(value, dict) for value in self.values()):  # alike: one table
+            return Table({"": name, **value} for name, value in self.items())._repr_html_()
         plain = [(name, value) for name, value in self.items() if not isinstance(value, (list, dict))]
         parts = [_html(plain)] if plain else []
         for name, value in self.items():
@@ -97,9 +105,20 @@ class Figure:
 
     def _repr_html_(self) -> str:
         # An image of its own: the ids in two of gnuplot's SVGs are the same.
-        kind = "svg+xml" if self.path.suffix == ".svg" else "png"
-        data = base64.b64encode(self.path.read_bytes()).decode()
-        return f'<img alt="{html.escape(self.path.stem)}" style="max-width:100%" src="data:image/{kind};base64,{data}">'
+        return f'<img alt="{html.escape(self.path.stem)}" style="max-width:100%" src="{_data(self.path)}">'
+
+
+class Report(str):
+    """A report in Markdown, which a notebook shows with its figures. `folder` is where it and they are."""
+
+    folder: Path
+
+    def _repr_markdown_(self) -> str:
+        def embed(link: "re.Match[str]") -> str:
+            file = self.folder / link[2]
+            return f"{link[1]}({_data(file)})" if file.exists() else link[1][1:]
+
+        return re.sub(r"(!\[[^]]*\])\(([\w.-]+\.(?:svg|png))\)", embed, self)
 
 
 class Page:

@@ -130,6 +130,7 @@ def test_progress_on_stderr(text, tmp_path, capsys):
 def test_what_a_notebook_shows(trained, tmp_path):
     run, _ = trained
     assert "<script>" not in mezzo.Result({"a": "<script>"})._repr_html_()
+    assert mezzo.Result({"a": {"x": 1}, "b": {"x": 2}})._repr_html_().count("<table>") == 1
     shown = mezzo.memory()._repr_html_()
     assert shown.count("<table>") >= 2 and "gpt2-124M" in shown
     page = run.report(out=tmp_path / "page.html")
@@ -148,6 +149,8 @@ def test_sweep_and_analyze(tmp_path):
     analysis = mezzo.analyze(tmp_path / "rows.csv", out=tmp_path / "analysis", draws=100)
     assert analysis.pairs == 8 and "exact-shape pairs" in analysis.report
     assert all("data:image" in figure._repr_html_() for figure in analysis.plots.values())
+    shown = analysis.report._repr_markdown_()  # with figures inside, or without where nothing drew them
+    assert ("](data:image/" in shown) == bool(analysis.plots) and "](decision" not in shown
 
 
 def test_doctor_on_files(trained):
