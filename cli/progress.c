@@ -55,6 +55,12 @@ static void describe(char line[LINE_BYTES], const cli_progress *p, const mezzo_p
     add(line, "  norm %.3f", unsigned_nan(now->grad_norm));
     if (now->skipped > 0 || now->loss_scale != 1)
         add(line, "  skipped %lld", (long long)now->skipped);
+    if (!isnan(now->mfu))
+        add(line, "  mfu %.1f %%", 100 * now->mfu);
+    if (!isnan(now->joules_per_token))
+        add(line, "  %.3g mJ/%s", 1e3 * now->joules_per_token, strcmp(now->unit, "tokens") == 0 ? "tok" : "example");
+    if (now->wait_ms > 0.01 * now->step_ms)
+        add(line, "  waits %.0f %%", 100 * now->wait_ms / now->step_ms);
     add(line, "  mem %s", cli_bytes(now->memory_bytes, buf, sizeof buf));
 }
 

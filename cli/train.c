@@ -49,6 +49,18 @@ static const char *validation_text(const void *row, char *buf, size_t size) {
     return buf;
 }
 
+static const char *mfu_text(const void *row, char *buf, size_t size) {
+    double mfu = ((const mezzo_train_result *)row)->mfu;
+    snprintf(buf, size, "%.1f %% of the peak", 100 * mfu);
+    return isnan(mfu) ? NULL : buf;
+}
+
+static const char *energy_text(const void *row, char *buf, size_t size) {
+    const mezzo_train_result *r = row;
+    snprintf(buf, size, "%.3g mJ a %.*s", 1e3 * r->joules_per_token, (int)strlen(r->unit) - 1, r->unit);
+    return isnan(r->joules_per_token) ? NULL : buf;
+}
+
 static const cli_field fields[] = {
     {CLI_FIELD(mezzo_train_result, checkpoint), "checkpoint"},
     {CLI_FIELD(mezzo_train_result, device), "device"},
@@ -61,6 +73,10 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_train_result, val_accuracy), "val_accuracy", .flags = CLI_KNOWN},
     {CLI_FIELD(mezzo_train_result, seconds), "seconds", "time", "duration"},
     {CLI_FIELD(mezzo_train_result, tokens_per_second), "*_per_second", "speed", "count */s"},
+    {CLI_FIELD(mezzo_train_result, mfu), "mfu", "mfu", .flags = CLI_KNOWN, .text = mfu_text},
+    {CLI_FIELD(mezzo_train_result, joules_per_token), "joules_per_token", "energy", .flags = CLI_KNOWN,
+     .text = energy_text},
+    {CLI_FIELD(mezzo_train_result, wait_share), "wait_share"},
     {CLI_FIELD(mezzo_train_result, memory_bytes), "memory_bytes", "memory", "bytes"},
     {CLI_FIELD(mezzo_train_result, skipped), "skipped_steps", "skipped steps", "%.0f"},
     {CLI_FIELD(mezzo_train_result, health), "health", "health", "%s"},

@@ -248,7 +248,7 @@
     }
     const known = ["train/loss", "val/loss", "val/best_loss", "train/lr", "train/tokens", "gradients/total_norm",
         "gradients/clip_factor", "amp/enabled", "amp/loss_scale", "amp/growth_tracker", "amp/skipped_steps", "perf/tokens_per_second",
-        "perf/step_ms", "perf/memory_bytes"];
+        "perf/step_ms", "perf/memory_bytes", "perf/mfu", "perf/model_tflops", "perf/wait_ms", "perf/joules_per_token"];
     function drawAll() {
         draw({ id: "loss", title: "Training loss", unit: "nats/token", names: ["train/loss"], smooth: true });
         draw({ id: "validation", title: "Validation loss", unit: "nats/token", names: ["val/loss"] });
@@ -259,6 +259,15 @@
         draw({ id: "scale", title: "Loss scale", unit: "", sets: scaleSets(), log: true, note: runs.some((r) => r.skips.length > 0) ? "Crosses: steps that were skipped because a gradient was not finite." : "No step was skipped." });
         draw({ id: "throughput", title: "Throughput", unit: "tokens/s", names: ["perf/tokens_per_second"], smooth: true });
         draw({ id: "step", title: "Time of a step", unit: "ms", names: ["perf/step_ms"], smooth: true });
+        const has = (name) => runs.some((r) => r.series[name]);
+        if (has("perf/mfu"))
+            draw({ id: "mfu", title: "Model FLOPs utilization", unit: "of the peak", names: ["perf/mfu"], smooth: true });
+        else if (has("perf/model_tflops"))
+            draw({ id: "flops", title: "Model FLOPs", unit: "TFLOP/s", names: ["perf/model_tflops"], smooth: true });
+        if (has("perf/joules_per_token"))
+            draw({ id: "energy", title: "Energy", unit: "joules/token", names: ["perf/joules_per_token"], smooth: true });
+        if (has("perf/wait_ms"))
+            draw({ id: "waits", title: "Waits for data", unit: "ms of a step", names: ["perf/wait_ms"], smooth: true });
         const memory = lines(["perf/memory_bytes"]);
         memory.forEach((set) => { set.data = set.data.map((p) => ({ x: p.x, y: p.y / 1048576 })); });
         draw({ id: "memory", title: "Memory", unit: "MiB on the device", sets: memory });

@@ -75,7 +75,11 @@ typedef struct mezzo_progress {
     double loss_scale;                 // 1 without a scaler
     int64_t skipped;                   // steps skipped so far for non-finite gradients
     double tokens_per_second, step_ms; // since the last report; tokens: what `unit` names
-    size_t memory_bytes;               // parameters, gradients, optimizer, activations, workspace
+    // Model FLOPs since the last report, over the device's peak (device.peak_tflops) and the time; NaN: no peak known.
+    double mfu, model_tflops; // model_tflops: FLOPs a second × 1e-12
+    double joules_per_token;  // of the last second or more of steps; NaN: no counter may be read
+    double wait_ms;           // of a step: what the device waited for data
+    size_t memory_bytes;      // parameters, gradients, optimizer, activations, workspace
     double seconds, seconds_left;
     const char *unit;             // "tokens"; of a classifier "examples"
     const char *precision, *text; // text: "" where the event has none. Valid during the call
@@ -126,6 +130,9 @@ typedef struct mezzo_train_result {
     double val_accuracy;               // of a classifier, at the last validation; else NaN
     const char *unit;                  // what tokens_per_second counts: "tokens", of a classifier "examples"
     double seconds, tokens_per_second; // of this call, validation and checkpoints left out of the rate
+    double mfu;                        // of all steps of this call, as mezzo_progress has it; NaN: not known
+    double joules_per_token;           // likewise
+    double wait_share;                 // of the steps' time, that the device waited for data
     size_t memory_bytes;
     mezzo_precision precision; // what "auto" became
     char device[160];

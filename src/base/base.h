@@ -102,6 +102,9 @@ void mz_text_tame(char *text);
 // The candidate nearest to `word` by edit distance, or NULL when none is close (distance > max(2, len/3)).
 const char *mz_nearest(const char *word, const char *const *candidates, size_t n);
 double mz_seconds(void); // monotonic clock
+// Joules since some moment of all processor packages together; NaN where they may not be read. *range: where one
+// package's counter starts again at 0.
+double mz_host_joules(double *range);
 
 #define MZ_COUNT(a) (sizeof(a) / sizeof *(a))
 static inline size_t mz_align_up(size_t x, size_t to) {

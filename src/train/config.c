@@ -256,6 +256,7 @@ static void read_run(reader *r, mz_run_config *out) {
     out->profile = integer(r, "train.profile");
     out->device = text(r, "device.name");
     out->threads = (int)integer(r, "device.threads");
+    out->peak_tflops = number(r, "device.peak_tflops");
 }
 
 static void read_optimizer(reader *r, mz_run_config *out) {

@@ -37,6 +37,7 @@ typedef struct mz_run_config {
     bool eval_final;
     mezzo_optimizer_options optimizer;
     mezzo_master master;
+    double peak_tflops; // mz_peak_flops
     double clip;        // 0 = none
     const char *freeze; // patterns of parameters that are not trained; "" = all are
     mz_scaler_choice scaler;

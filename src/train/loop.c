@@ -58,11 +58,24 @@ static mezzo_status sample(mz_training *run) {
     return mz_metrics_write(run->report.metrics, run->step, &text, 1);
 }
 
+// What the device waited for data. One without a queue does so while the host draws a batch; one with a queue only
+// where the host then finds the step before done already: it did not have to wait for it.
+static void add_waits(mz_training *run, double read) {
+    const double done_already = 20e-6;
+    mz_report *r = &run->report;
+    bool queue = run->engine.device->backend->capture_begin != NULL;
+    if (!queue || read < done_already)
+        r->rates.waits += r->data_seconds - r->data_before;
+    r->data_before = r->data_seconds;
+}
+
 // Readings, each in its turn: what the guard does about one may undo the steps behind it.
 static mezzo_status look(mz_training *run, bool all) {
     int64_t ran = run->step;
     bool fresh;
+    double start = mz_seconds();
     MEZZO_TRY(mz_run_read_step(run, false, &fresh));
+    add_waits(run, mz_seconds() - start);
     if (fresh)
         MEZZO_TRY(mz_run_guard(run));
     if (!all || run->step < ran)
@@ -71,11 +84,20 @@ static mezzo_status look(mz_training *run, bool all) {
     return fresh ? mz_run_guard(run) : MEZZO_OK;
 }
 
+// Validations, samples and checkpoints are no part of what a token costs.
+static void open_energy(mz_training *run) {
+    double range, joules = mz_read_joules(run->engine.device, &range);
+    double items = (double)run->data->examples.items * (double)run->config.grad_accum;
+    mz_energy_add(&run->report.rates.energy, joules, range, mz_seconds(), items * (double)run->step);
+}
+
 // One step, and what is known of the newest one that can be read without waiting.
 static mezzo_status step(mz_training *run, bool read_all) {
     double start = mz_seconds();
     uint64_t batches = run->data->position;
     run->engine.counting = run->engine.magnitudes != NULL && due(run->step + 1, run->config.histograms_every);
+    if (!run->report.rates.energy.open)
+        open_energy(run);
     MEZZO_TRY(mz_profile_step_begin(run));
     mezzo_status status = mz_run_step(run);
     if (status == MEZZO_ERR_INTERRUPTED)
@@ -113,6 +135,9 @@ static mezzo_status between(mz_training *run) {
         MEZZO_TRY(mz_run_log_step(run));
     if (run->engine.counting)
         MEZZO_TRY(mz_run_log_magnitudes(run));
+    bool more = due(run->step, c->eval_every) || due(run->step, c->sample_every) || due(run->step, c->checkpoint_every);
+    if (more)
+        mz_energy_begin(&run->report.rates.energy);
     if (!last && due(run->step, c->eval_every))
         MEZZO_TRY(validate(run, c->eval_iters == 0));
     if (!last && due(run->step, c->sample_every))

@@ -1,11 +1,19 @@
 // What a run tells: progress to the caller, rows to metrics.jsonl and TensorBoard, the result.
 #include <math.h>
 
+#include "base/precision.h"
 #include "train/run.h"
+
+enum { MOST_METRICS = 24 };
 
 mezzo_status mz_report_open(mz_training *run) {
     mz_report *r = &run->report;
     r->memory = mz_engine_memory(&run->engine) + (run->samples ? run->task->kind->sampler_memory(run->task) : 0);
+    r->rates = (mz_rates){.flops = mz_model_flops(run->engine.train) * (double)run->config.grad_accum,
+                          .energy.each = (double)NAN};
+    MEZZO_TRY(mz_peak_flops(run->engine.device, run->engine.info.description,
+                            mz_precision(run->engine.program.precision)->compute, run->config.peak_tflops,
+                            &r->rates.peak));
     MEZZO_TRY(mz_expert_load_create(&run->engine.model, &r->experts));
     return mz_gradient_norms_create(run->engine.optimizer, &r->norms);
 }
@@ -35,6 +43,15 @@ static double items_a_step(const mz_training *run) { // tokens, examples: the ta
     return (double)run->data->examples.items * (double)run->config.grad_accum;
 }
 
+static double mfu_of(const mz_rates *rates, double seconds) { // of a step
+    return rates->peak > 0 ? rates->flops / seconds / rates->peak : (double)NAN;
+}
+
+static double waits(const mz_training *run) { // of one step since the last report
+    int64_t n = run->step - run->report.reported_step;
+    return n > 0 ? (run->report.rates.waits - run->report.rates.reported_waits) / (double)n : (double)NAN;
+}
+
 static mezzo_progress progress_of(const mz_training *run, mezzo_event event, const char *text) {
     const mz_step_report *last = &run->engine.readout.last;
     double each = step_seconds(run);
@@ -50,6 +67,10 @@ static mezzo_progress progress_of(const mz_training *run, mezzo_event event, con
                             .tokens_per_second = items_a_step(run) / each,
                             .unit = run->task->kind->unit,
                             .step_ms = each * 1e3,
+                            .mfu = mfu_of(&run->report.rates, each),
+                            .model_tflops = run->report.rates.flops / each * 1e-12,
+                            .joules_per_token = run->report.rates.energy.each,
+                            .wait_ms = waits(run) * 1e3,
                             .memory_bytes = run->report.memory,
                             .seconds = mz_seconds() - run->report.started,
                             .seconds_left = seconds_left(run),
@@ -119,12 +140,15 @@ static void look_at_health(mz_training *run, const mezzo_progress *p, double und
 
 mezzo_status mz_run_log_step(mz_training *run) {
     MEZZO_TRY(mz_run_still_there(run));
+    double range, joules = mz_read_joules(run->engine.device, &range);
+    mz_energy_add(&run->report.rates.energy, joules, range, mz_seconds(), items_a_step(run) * (double)run->step);
     const mezzo_progress p = progress_of(run, MEZZO_EVENT_STEP, "");
-    char total[48], rate[48];
+    char total[48], rate[48], joules_each[48];
     snprintf(total, sizeof total, "train/%s", p.unit);
     snprintf(rate, sizeof rate, "perf/%s_per_second", p.unit);
+    snprintf(joules_each, sizeof joules_each, "perf/joules_per_%.*s", (int)(strlen(p.unit) - 1), p.unit);
     const mz_step_report *last = &run->engine.readout.last;
-    const mz_metric row[] = {
+    mz_metric row[MOST_METRICS] = {
         mz_metric_number("train/loss", p.loss),
         mz_metric_number("train/lr", p.lr),
         mz_metric_int(total, (int64_t)(items_a_step(run) * (double)run->step)),
@@ -139,13 +163,23 @@ mezzo_status mz_run_log_step(mz_training *run) {
         mz_metric_int("guard/rollbacks", run->guard.rollbacks),
         mz_metric_number(rate, p.tokens_per_second),
         mz_metric_number("perf/step_ms", p.step_ms),
+        mz_metric_number("perf/wait_ms", p.wait_ms),
+        mz_metric_number("perf/model_tflops", p.model_tflops),
         mz_metric_int("perf/memory_bytes", (int64_t)p.memory_bytes),
     };
+    size_t n = 0;
+    while (row[n].name != NULL)
+        n++;
+    if (!isnan(p.mfu))
+        row[n++] = mz_metric_number("perf/mfu", p.mfu);
+    if (!isnan(p.joules_per_token))
+        row[n++] = mz_metric_number(joules_each, p.joules_per_token);
     double underflow = (double)NAN;
     mz_run_event(run, MEZZO_EVENT_STEP, "");
     run->report.reported_step = run->step;
     run->report.reported_seconds = run->report.step_seconds;
-    MEZZO_TRY(mz_metrics_write(run->report.metrics, run->step, row, MZ_COUNT(row)));
+    run->report.rates.reported_waits = run->report.rates.waits;
+    MEZZO_TRY(mz_metrics_write(run->report.metrics, run->step, row, n));
     if (run->guard.last_bad != run->step)
         MEZZO_TRY(mz_gradient_norms_log(run->report.norms, run->engine.train, run->engine.device, run->report.metrics,
                                         run->step, &underflow));
@@ -184,6 +218,10 @@ void mz_run_result(mz_training *run) {
     r->tokens_per_second =
         run->report.step_seconds > 0 ? items_a_step(run) * (double)done / run->report.step_seconds : 0;
     r->unit = run->task != NULL ? run->task->kind->unit : "tokens";
+    r->mfu = done > 0 ? mfu_of(&run->report.rates, run->report.step_seconds / (double)done) : (double)NAN;
+    const mz_energy_meter *energy = &run->report.rates.energy;
+    r->joules_per_token = energy->sum_items > 0 ? energy->sum_joules / energy->sum_items : (double)NAN;
+    r->wait_share = run->report.step_seconds > 0 ? run->report.rates.waits / run->report.step_seconds : 0;
     r->memory_bytes = run->report.memory;
     r->precision = run->engine.program.precision;
     r->healthy = mz_health_verdict(&run->report.health, r->health, sizeof r->health);

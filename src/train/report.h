@@ -8,6 +8,7 @@
 #include "mezzo/train.h"
 #include "task/task.h"
 #include "train/health.h"
+#include "train/rates.h"
 
 struct mz_training;
 
@@ -32,13 +33,15 @@ typedef struct mz_report {
     mz_expert_load *experts; // NULL where the model has none
     mz_gradient_norms *norms;
     mz_health health;
-    bool unhealthy;               // at the last verdict
-    mz_evaluation val;            // the last validation; NaN = none
-    double best_val_loss;         // the lowest; NaN = none
-    int64_t val_step;             // step of `val`
-    double started, step_seconds; // clock; spent in steps
-    double reported_seconds;      // step_seconds at the last report
+    bool unhealthy;                   // at the last verdict
+    mz_evaluation val;                // the last validation; NaN = none
+    double best_val_loss;             // the lowest; NaN = none
+    int64_t val_step;                 // step of `val`
+    double started, step_seconds;     // clock; spent in steps
+    double data_seconds, data_before; // drawing and bringing batches: all of it, and before the step under way
+    double reported_seconds;          // step_seconds at the last report
     int64_t reported_step;
+    mz_rates rates;
     size_t memory; // bytes of the run
     mezzo_train_result result;
 } mz_report;

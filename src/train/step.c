@@ -7,6 +7,7 @@
 // Forward and backward of the next micro batch, its gradients added to what is there.
 static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     uint64_t batch = run->data->position;
+    double start = mz_seconds();
     char fault[sizeof run->guard.batch[0]];
     MZ_INJECT_AT(run, step, i);
     mz_profile_push(run->profile, "data");
@@ -20,6 +21,7 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     mz_profile_push(run->profile, "inputs");
     MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.train));
     mz_profile_pop(run->profile);
+    run->report.data_seconds += mz_seconds() - start;
     bool counts = run->engine.counting && i == 0;
     if (counts)
         MEZZO_TRY(mz_magnitudes_begin(run->engine.magnitudes, run->engine.train));

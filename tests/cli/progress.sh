@@ -19,7 +19,7 @@ for columns in 60 80 160; do
     grep -qE '^\[=+\] 100%' bars || fail "the bar never got to its end"
     grep -q 'loss' bars || fail "the bar shows no loss"
     sed 's/\x1b\[K$//' bars | awk -v most="$columns" 'length($0) >= most { exit 1 }' || fail "a bar is wider than the terminal"
-    ! sed 's/\x1b\[K$//' bars | grep -vE '(tok/s| left| (loss|val|lr|scale|norm|skipped|mem) [^ ]+( [kMG]?B)?)$' || fail "a bar is cut within a field"
+    ! sed 's/\x1b\[K$//' bars | grep -vE '(tok/s| left| (waits|mfu) [0-9.]+ %| mJ/tok| (loss|val|lr|scale|norm|skipped|mem) [^ ]+( [kMG]?B)?)$' || fail "a bar is cut within a field"
     shows "$OUT" "training loss" "run folder: run-$columns"
     [[ $columns -lt 80 ]] || grep -q 'tok/s .* left' bars || fail "a bar of $columns columns has no speed or time left"
 done

@@ -1,6 +1,5 @@
 // What a step costs in joules, from the device's own counter, or the processor's (RAPL). Where nothing can be read,
 // NaN.
-#include <glob.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,43 +7,6 @@
 #include "study/measure/measure.h"
 
 #define MOST_STEPS 10000
-
-static bool read_number(const char *path, double *out) {
-    char text[64];
-    FILE *f = fopen(path, "r"); // root's alone on most systems
-    bool good = f != NULL && fgets(text, sizeof text, f) != NULL;
-    if (f != NULL)
-        fclose(f);
-    char *end;
-    if (good)
-        *out = strtod(text, &end);
-    return good && end != text;
-}
-
-// Joules since some moment, all packages together; *range is where one package's counter starts again at 0.
-static double rapl_joules(double *range) {
-    glob_t found;
-    double sum = 0, x;
-    bool any = false;
-    *range = 0;
-    if (glob("/sys/class/powercap/intel-rapl:[0-9]*/energy_uj", 0, NULL, &found) != 0)
-        return (double)NAN;
-    for (size_t i = 0; i < found.gl_pathc; i++) {
-        const char *path = found.gl_pathv[i];
-        if (strchr(strchr(path, ':') + 1, ':') != NULL) // a part of a package
-            continue;
-        if (read_number(path, &x)) {
-            sum += x * 1e-6;
-            any = true;
-        }
-        char *most = mz_format("%.*smax_energy_range_uj", (int)(strlen(path) - strlen("energy_uj")), path);
-        if (most != NULL && read_number(most, &x))
-            *range = x * 1e-6;
-        mz_free(most);
-    }
-    globfree(&found);
-    return any ? sum : (double)NAN;
-}
 
 typedef struct reading {
     double joules, range, watts;
@@ -55,7 +17,7 @@ static mezzo_status read_sensors(mezzo_device *device, bool host, reading *out) 
     MEZZO_TRY(mezzo_device_telemetry(device, &t));
     *out = (reading){.joules = t.joules, .watts = t.watts};
     if (isnan(out->joules) && host)
-        out->joules = rapl_joules(&out->range);
+        out->joules = mz_host_joules(&out->range);
     return MEZZO_OK;
 }
 

@@ -1,0 +1,37 @@
+// What a run makes of its device: model FLOPs and their share of the peak (MFU), energy, and what the device waits for.
+#ifndef MZ_TRAIN_RATES_H
+#define MZ_TRAIN_RATES_H
+
+#include "base/base.h"
+#include "mezzo/device.h"
+#include "mezzo/program.h"
+
+// Operations of a micro batch's products and attention that training needs, a multiply-add counting two: forward, and
+// gradients of what is trained. What is evaluated again, in attention's backward too, is left out.
+double mz_model_flops(const mezzo_program *program);
+
+// FLOP/s that MFU is a share of: `tflops` where it is above 0; at -1 measured now; at 0 the data sheet's, of dense
+// products in the format, where the device's description names a card that is known. 0: not known.
+mezzo_status mz_peak_flops(mezzo_device *device, const char *description, mezzo_dtype compute, double tflops,
+                           double *out);
+
+// Joules an item, from a counter that moves in jumps: over windows of a second or more.
+typedef struct mz_energy_meter {
+    bool open;
+    double joules, seconds, items; // at the window's beginning
+    double each;                   // of the last window; NaN: none yet
+    double sum_joules, sum_items;  // of all windows
+} mz_energy_meter;
+void mz_energy_begin(mz_energy_meter *meter); // closes the window: what follows is not a step
+// joules: the counter now, NaN: none; range: where it starts again, 0: nowhere. Opens a window where none is open.
+void mz_energy_add(mz_energy_meter *meter, double joules, double range, double seconds, double items);
+// The device's counter, or that of the host's processors (RAPL) for a device that has none and computes there.
+double mz_read_joules(mezzo_device *device, double *range);
+
+typedef struct mz_rates {
+    double flops, peak;           // of a step; FLOP/s, 0: not known
+    double waits, reported_waits; // seconds that the device waited for data, so far, and at the last report
+    mz_energy_meter energy;
+} mz_rates;
+
+#endif
