@@ -213,7 +213,7 @@ static mezzo_status cuda_read(mezzo_device *device, void *host, const void *src,
         return MEZZO_OK;
     MEZZO_TRY(mz_device_touch(device, src, bytes, false));
     MZ_CUDA_TRY(cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
-    MZ_CUDA_TRY(cudaStreamSynchronize(cuda->stream));
+    MZ_CUDA_WAIT(device, cudaStreamSynchronize(cuda->stream));
     return MEZZO_OK;
 }
 
@@ -225,7 +225,7 @@ static mezzo_status cuda_zero(mezzo_device *device, void *dst, size_t bytes) {
 }
 
 static mezzo_status cuda_sync(mezzo_device *device) {
-    MZ_CUDA_TRY(cudaStreamSynchronize(mz_cuda(device)->stream));
+    MZ_CUDA_WAIT(device, cudaStreamSynchronize(mz_cuda(device)->stream));
     return MEZZO_OK;
 }
 
@@ -281,6 +281,7 @@ const mz_backend mz_backend_cuda = {
     .capture_wait = mz_cuda_capture_wait,
     .mark = mz_cuda_mark,
     .elapsed = mz_cuda_elapsed,
+    .transport = &mz_cuda_nccl,
     .range_push = mz_cuda_range_push,
     .range_pop = mz_cuda_range_pop,
     .telemetry = mz_cuda_telemetry_read,

@@ -69,6 +69,16 @@ mezzo_status mz_cuda_error(cudaError_t error, const char *what);
             return mz_trace(mz_cuda_error(mz_cuda_try_error, #expr), __FILE__, __LINE__, __func__);                    \
     } while (0)
 
+// Of a wait for the queue. A job that has failed ends its collectives without a word, or with an error that is nobody's
+// here: then it is the job's.
+mezzo_status mz_cuda_waited(mezzo_device *device, cudaError_t error, const char *what);
+#define MZ_CUDA_WAIT(device, expr)                                                                                     \
+    do {                                                                                                               \
+        mezzo_status mz_cuda_wait_status = mz_cuda_waited((device), (expr), #expr);                                    \
+        if (mz_cuda_wait_status != MEZZO_OK)                                                                           \
+            return mz_trace(mz_cuda_wait_status, __FILE__, __LINE__, __func__);                                        \
+    } while (0)
+
 static inline mz_cu_array mz_cuda_array(const mz_tensor *t) {
     return (mz_cu_array){mz_present(t) ? t->data : NULL, (int)t->dtype};
 }
@@ -107,6 +117,9 @@ mezzo_status mz_cuda_elapsed(mezzo_device *device, int from, int to, double *sec
 // ranges.c: for mz_backend
 void mz_cuda_range_push(mezzo_device *device, const char *name);
 void mz_cuda_range_pop(mezzo_device *device);
+
+// nccl.c
+extern const struct mz_transport mz_cuda_nccl;
 
 // kernels.c
 mezzo_status mz_cuda_list_kernels(mz_cuda_device *cuda);

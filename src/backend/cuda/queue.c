@@ -94,8 +94,7 @@ mezzo_status mz_cuda_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, con
 }
 
 mezzo_status mz_cuda_fetched(mezzo_device *device, mz_fetch *fetch, const void **host) {
-    (void)device;
-    MZ_CUDA_TRY(cudaEventSynchronize((cudaEvent_t)fetch->event));
+    MZ_CUDA_WAIT(device, cudaEventSynchronize((cudaEvent_t)fetch->event));
     *host = fetch->host;
     return MEZZO_OK;
 }
@@ -125,6 +124,7 @@ mezzo_status mz_cuda_capture_end(mezzo_device *device, void **graph) {
 }
 
 mezzo_status mz_cuda_capture_launch(mezzo_device *device, void *graph) {
+    MZ_CUDA_WAIT(device, cudaSuccess); // a failed job's graph holds collectives of a communicator that is gone
     MZ_CUDA_TRY(cudaGraphLaunch((cudaGraphExec_t)graph, mz_cuda(device)->stream));
     return MEZZO_OK;
 }
@@ -169,7 +169,7 @@ mezzo_status mz_cuda_elapsed(mezzo_device *device, int from, int to, double *sec
     mz_cuda_device *cuda = mz_cuda(device);
     float milliseconds;
     MZ_CUDA_TRY(cudaEventSynchronize(cuda->marks[from]));
-    MZ_CUDA_TRY(cudaEventSynchronize(cuda->marks[to]));
+    MZ_CUDA_WAIT(device, cudaEventSynchronize(cuda->marks[to]));
     MZ_CUDA_TRY(cudaEventElapsedTime(&milliseconds, cuda->marks[from], cuda->marks[to]));
     *seconds = (double)milliseconds * 1e-3;
     return MEZZO_OK;
