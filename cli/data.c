@@ -1,4 +1,4 @@
-// mezzo data: a text (or shards of one format) → token shards for training and validation.
+// mezzo data: a text (or shards of one format) → token shards for training and validation; made-up radio maps.
 #include "cli.h"
 #include "mezzo/data.h"
 
@@ -34,7 +34,15 @@ static int print_result(const cli_args *args, const mezzo_corpus *corpus, const 
     return CLI_DONE;
 }
 
+// The other half's options.
+static const char *const of_radio[] = {"maps", "transmitters", "size", "extent", "seed", "threads"};
+
 static int run(const cli_args *args) {
+    if (args->n_operands == 1 && strcmp(args->operands[0], "radio") == 0)
+        return cli_data_radio(args);
+    for (size_t i = 0; i < MZ_COUNT(of_radio); i++)
+        if (cli_has(args, of_radio[i]))
+            return cli_wrong(args->command, "--%s is about radio maps: mezzo data radio", of_radio[i]);
     const char *folder = cli_text(args, "out", NULL), *format = cli_text(args, "format", "llmc");
     mezzo_corpus_options options = {.tokenizer = cli_text(args, "tokenizer", NULL)};
     int code = cli_number(args, "split", 0, 1, 0.9, &options.train_fraction);
@@ -61,22 +69,31 @@ static int run(const cli_args *args) {
 }
 
 static const cli_option options_table[] = {
-    {"out", "DIR", "where train.bin, val.bin and tokenizer.json go"},
+    {"out", "DIR", "where train.bin, val.bin and tokenizer.json go; of radio maps, a new folder"},
     {"tokenizer", "NAME",
      "char, byte, gpt2, a folder with vocab.json and merges.txt, or a saved tokenizer's file [char]"},
     {"format", "NAME", "llmc (a header, then uint16 or uint32 tokens) or nanogpt (bare uint16) [llmc]"},
     {"split", "X", "the part of the text that is trained on; the rest validates [0.9]"},
+    {"maps", "N", "radio: cities to make"},
+    {"transmitters", "K", "radio: transmitters, and so maps, in each city [1]"},
+    {"size", "N", "radio: pixels a side [256]"},
+    {"extent", "M", "radio: metres a side [one a pixel]"},
+    {"seed", "N", "radio: another seed, other cities [1]"},
+    {"threads", "N", "radio: CPU threads [every core]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
 
 const cli_command cli_data = {
     .name = "data",
-    .summary = "a text to token shards",
-    .usage = "TEXT --out DIR [--tokenizer char|byte|gpt2|DIR|FILE] [--format llmc|nanogpt] [--split X]",
+    .summary = "a text to token shards; made-up cities with their radio maps",
+    .usage = "TEXT --out DIR [--tokenizer char|byte|gpt2|DIR|FILE] [--format llmc|nanogpt] [--split X]\n"
+             "       mezzo data radio --maps N --out DIR [--transmitters K] [--size N] [--extent M] [--seed N]",
     .details = "TEXT is a UTF-8 file, or shards (a *.bin file, a folder) to write in the other format. mezzo train "
                "--data DIR takes\n"
-               "the result.",
+               "the result. The word radio makes cities and the power of transmitters in them instead, as PNG files "
+               "in\n"
+               "RadioMapSeer's layout (a text of that name is ./radio).",
     .options = options_table,
     .max_operands = 1,
     .run = run,

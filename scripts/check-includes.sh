@@ -42,6 +42,7 @@ vendor_home() {
     cuda* | cublas* | cudnn* | curand* | nvml* | nvtx*) echo "src/backend/cuda" ;;
     nccl*) echo "src/backend/cuda" ;;
     mpi.h) echo "src/dist/mpi" ;;
+    png.h) echo "src/io" ;;
     pcre2*) echo "src/data" ;;
     oneapi/dnnl/* | dnnl* | cblas* | openblas* | blis*) echo "src/backend/cpu" ;;
     *) echo "" ;;

@@ -58,6 +58,7 @@ find_missing() {
         need "jansson with its headers" "libjansson-dev" has_module jansson
         need "PCRE2 with its headers" "libpcre2-dev" has_module libpcre2-8
         need "MPI with its headers, for ranks on CPUs" "libopenmpi-dev openmpi-bin" has_mpi
+        need "libpng with its headers" "libpng-dev" has_module libpng
         need "Chart.js, for the report's pages" "libjs-chart.js" has_charts
     fi
     if [[ $sets == *" demo "* ]]; then

@@ -69,6 +69,9 @@ static const command commands[] = {
     {.args = {"advise", "--rules", "rules/rules.json", "--d-model", "128", "--batch-size", "4", "--seq-len", "128"},
      .lines = 3},
     {.args = {"data", "text.txt", "--out", "shards", "--tokenizer", "gpt2"}, .made = "shards"},
+    {.args = {"data", "radio", "--maps", "1", "--size", "32", "--extent", "128", "--threads", "1", "--out", "cities"},
+     .made = "cities",
+     .same = {"cities/gain/DPM/0_0.png", "cities/radio.json"}},
 };
 
 typedef struct outcome {

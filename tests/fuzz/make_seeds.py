@@ -3,6 +3,7 @@ The seeds are committed; run this again after a format changes."""
 import json
 import pathlib
 import struct
+import zlib
 
 CORPUS = pathlib.Path(__file__).parent / "corpus"
 
@@ -56,6 +57,26 @@ write("npy", "huge", npy(1, npy_header("<f8", "(1152921504606846975, 16)"), b"")
 write("npy", "fortran", npy(1, "{'descr': '<f4', 'fortran_order': True, 'shape': (1,)}", bytes(4)))
 write("npy", "open", npy(1, "{'descr': '<f4', 'shape': (1", bytes(4)))
 write("npy", "long", b"\x93NUMPY\x02\x00\xff\xff\xff\xff{")
+
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width, height, depth, kind, rows, *between, interlace=0):
+    head = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, interlace)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + b"".join(between) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+write("png", "gray", png(3, 2, 8, 0, bytes([0, 1, 2, 255, 1, 9, 9, 9])))
+write("png", "bits", png(9, 2, 1, 0, bytes([0, 0xA5, 0x80, 2, 1, 0])))
+write("png", "deep", png(2, 1, 16, 0, bytes([0, 1, 2, 255, 254])))
+write("png", "palette", png(2, 1, 8, 3, bytes([0, 0, 1]), chunk(b"PLTE", bytes([255, 0, 0, 0, 0, 255])), chunk(b"tRNS", b"\x80")))
+write("png", "rgba", png(1, 1, 8, 6, bytes([0, 10, 200, 30, 128]), chunk(b"gAMA", struct.pack(">I", 45455))))
+write("png", "adam7", png(3, 3, 8, 0, bytes([0, 1, 0, 2, 0, 3, 4, 0, 5, 0, 6, 0, 7, 8, 9]), interlace=1))
+write("png", "huge", png(8000, 8000, 8, 0, b""))
+write("png", "wide", png(2**31 - 1, 1, 8, 0, bytes(9)))
+write("png", "short", png(3, 2, 8, 0, bytes([0, 1])))
 
 write("shards", "nanogpt", struct.pack("<8H", *words))
 write("shards", "llmc", struct.pack("<256i", 20240520, 1, 8, *[0] * 253) + struct.pack("<8H", *words))

@@ -1,0 +1,51 @@
+// mezzo data radio: made-up cities and their radio maps.
+#include "cli.h"
+#include "data/radio.h"
+
+static const cli_range ranges[] = {
+    {CLI_FIELD(mz_radio_options, maps), "maps", 1, 1e7, 0},
+    {CLI_FIELD(mz_radio_options, transmitters), "transmitters", 1, 10000, 1},
+    {CLI_FIELD(mz_radio_options, size), "size", 16, 4096, 256},
+    {CLI_FIELD(mz_radio_options, extent), "extent", 64, 4096, 0},
+    {CLI_FIELD(mz_radio_options, seed), "seed", 0, 0x1p63, 1},
+    {CLI_FIELD(mz_radio_options, threads), "threads", 1, 4096, 0},
+};
+
+typedef struct shown {
+    mz_radio_written written;
+    const char *folder;
+} shown;
+
+static const cli_field fields[] = {
+    {CLI_FIELD(shown, folder), "folder"},
+    {CLI_FIELD(shown, written.maps), "maps"},
+    {CLI_FIELD(shown, written.pictures), "pictures"},
+    {CLI_FIELD(shown, written.built_up), "built_up"},
+    {CLI_FIELD(shown, written.seconds), "seconds"},
+};
+
+int cli_data_radio(const cli_args *args) {
+    static const char *const of_texts[] = {"tokenizer", "format", "split"};
+    mz_radio_options options = {.out = cli_text(args, "out", NULL)};
+    shown s = {.folder = options.out};
+    for (size_t i = 0; i < MZ_COUNT(of_texts); i++)
+        if (cli_has(args, of_texts[i]))
+            return cli_wrong(args->command, "--%s is about texts, not about radio maps", of_texts[i]);
+    const int code = CLI_RANGES(args, ranges, &options);
+    if (code != CLI_DONE)
+        return code;
+    if (options.maps == 0)
+        return cli_wrong(args->command, "--maps is missing: how many cities to make");
+    if (options.out == NULL)
+        return cli_wrong(args->command, "--out is missing: the folder to make");
+    const mezzo_status status = mz_radio_write(&options, cli_interruptible(), &s.written);
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, CLI_OBJECT(fields, &s));
+    char buf[32];
+    printf("%s: %s cities with %lld transmitters each, %.0f %% built up, in %.1f s\n", s.folder,
+           cli_thousands((double)s.written.maps, buf, sizeof buf), (long long)options.transmitters,
+           100 * s.written.built_up, s.written.seconds);
+    return CLI_DONE;
+}

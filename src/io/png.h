@@ -1,0 +1,27 @@
+// PNG pictures, through libpng. A build without libpng has these calls too: they are UNSUPPORTED, and say what to
+// install.
+#ifndef MZ_IO_PNG_H
+#define MZ_IO_PNG_H
+
+#include "base/base.h"
+
+enum { MZ_PNG_SIDE = 8192 }; // pixels a side at most, read and written
+
+// 8-bit samples, rows from top to bottom.
+typedef struct mz_picture {
+    int64_t height, width, channels; // channels 1: gray, 3: RGB
+    uint8_t *pixels;                 // [height, width, channels]; owned
+} mz_picture;
+
+// A gray picture of any PNG: 16 bits become 8, colours their luminance, transparency is dropped. *out is zeroed on
+// failure. FORMAT names `where` and what is wrong; MEMORY; UNSUPPORTED.
+mezzo_status mz_png_parse(const char *where, const void *bytes, size_t n, mz_picture *out);
+mezzo_status mz_png_read(const char *path, mz_picture *out); // the same of a file; IO names it
+// The file as a whole in memory, owned by the caller (mz_free). `level` is zlib's, 0 to 9.
+mezzo_status mz_png_encode(const mz_picture *picture, int level, uint8_t **bytes, size_t *n);
+// To a file, atomically. IO names it.
+mezzo_status mz_png_write(const char *path, const mz_picture *picture);
+mezzo_status mz_picture_make(int64_t height, int64_t width, int64_t channels, mz_picture *out); // black
+void mz_picture_free(mz_picture *picture);                                                      // zeroed is fine
+
+#endif
