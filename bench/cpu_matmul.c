@@ -168,10 +168,18 @@ static mz_matmul_problem problem_for(const runner *r, product op, shape s, const
     bool f32 = r->dtype == MEZZO_F32;
     int low = r->dtype == MEZZO_F16;
     mz_matmul_problem p = {.m = s.m, .n = s.n, .k = s.k, .batches = 1, .accumulate = op == DW};
-    p.a = (mz_matmul_operand){f32 ? (const void *)o->a : o->a16[low], r->dtype, r->dtype, a_transposed(op) ? 1 : s.k,
-                              a_transposed(op) ? s.m : 1};
-    p.b = (mz_matmul_operand){f32 ? (const void *)o->b : o->b16[low], r->dtype, r->dtype, b_transposed(op) ? 1 : s.k,
-                              b_transposed(op) ? s.n : 1};
+    p.a = (mz_matmul_operand){f32 ? (const void *)o->a : o->a16[low],
+                              r->dtype,
+                              r->dtype,
+                              a_transposed(op) ? 1 : s.k,
+                              a_transposed(op) ? s.m : 1,
+                              NULL};
+    p.b = (mz_matmul_operand){f32 ? (const void *)o->b : o->b16[low],
+                              r->dtype,
+                              r->dtype,
+                              b_transposed(op) ? 1 : s.k,
+                              b_transposed(op) ? s.n : 1,
+                              NULL};
     p.out = (mz_matmul_epilogue){.y = op == DW || f32 ? (void *)o->y : o->y16,
                                  .y_dtype = op == DW ? MEZZO_F32 : r->dtype,
                                  .via = MEZZO_F32,
@@ -452,8 +460,8 @@ static void time_parts(runner *r) {
     uint16_t *low = converted(values, rows * mk->kc, r->dtype == MEZZO_F16 ? MEZZO_F16 : MEZZO_BF16);
     char *a = must_alloc((size_t)count, a_panel), *b = must_alloc((size_t)columns, b_panel);
     const void *data = r->dtype == MEZZO_F32 ? (const void *)values : low;
-    const mz_matmul_operand along_k = {data, r->dtype, r->dtype, mk->kc, 1},
-                            along_i = {data, r->dtype, r->dtype, 1, rows};
+    const mz_matmul_operand along_k = {data, r->dtype, r->dtype, mk->kc, 1, NULL},
+                            along_i = {data, r->dtype, r->dtype, 1, rows, NULL};
     double seconds = 0, pack[4] = {0}, finish = 0;
     if (mk->begin != NULL)
         mk->begin();

@@ -72,6 +72,9 @@ MEZZO_API mezzo_value mezzo_scale(mezzo_graph *g, mezzo_value x, float factor);
 MEZZO_API mezzo_value mezzo_relu(mezzo_graph *g, mezzo_value x);
 MEZZO_API mezzo_value mezzo_gelu(mezzo_graph *g, mezzo_value x, bool tanh_approximation);
 MEZZO_API mezzo_value mezzo_silu(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_exp(mezzo_graph *g, mezzo_value x); // FP32
+MEZZO_API mezzo_value mezzo_abs(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_clamp(mezzo_graph *g, mezzo_value x, float low, float high); // low <= high
 // (x - mean)/√(variance + eps)·weight + bias over the last dimension; weight [C]|NONE, bias [C]|NONE.
 MEZZO_API mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias, float eps);
 // x·weight/√(mean(x²) + eps) over the last dimension; weight [C]|NONE.
@@ -135,6 +138,32 @@ MEZZO_API mezzo_value mezzo_softmax(mezzo_graph *g, mezzo_value x); // over the 
 // FP32. With every target ignored the loss is 0 (torch gives NaN).
 MEZZO_API mezzo_value mezzo_cross_entropy(mezzo_graph *g, mezzo_value logits, mezzo_value targets,
                                           int32_t ignore_index);
+// Images are [B, height, width, channels], as every op here takes them.
+typedef struct mezzo_convolution {
+    int stride;                // of both directions, 1 or more
+    int pad_before, pad_after; // rows and columns of zeros above and left, below and right; less than the weight's size
+    int groups;                // of channels: each sees its own part of x. 1: all
+} mezzo_convolution;
+// x [B, H, W, C], w [N, R, S, C/groups], bias [N]|NONE → [B, P, Q, N], P = (H + pad_before + pad_after - R)/stride + 1,
+// rounded down. Cross-correlation, as torch's.
+MEZZO_API mezzo_value mezzo_conv2d(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value bias,
+                                   const mezzo_convolution *convolution);
+// x [B … C]; mean and variance over each of `groups` groups of channels of an image. n = (x - mean)/√(variance +
+// eps)·weight + bias; with film [B, 2·C]|NONE, scales and then shifts, n·(1 + scale) + shift; then SiLU where `silu`.
+// weight and bias [C]|NONE. FP32 inside, as torch.amp has it.
+MEZZO_API mezzo_value mezzo_group_norm(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias,
+                                       mezzo_value film, int groups, float eps, bool silu);
+MEZZO_API mezzo_value mezzo_upsample(mezzo_graph *g, mezzo_value x,
+                                     int factor); // nearest: [B, H, W, C] → [B, factor·H, factor·W, C]
+MEZZO_API mezzo_value mezzo_average_pool(mezzo_graph *g, mezzo_value x,
+                                         int factor); // [B, H, W, C] → [B, H/factor, W/factor, C]
+// Cosines, then sines, of factor · time · longest^(-2i/dims), i = 0 … dims/2 - 1: times F32 [B] → FP32 [B, dims], dims
+// even. Has no gradient.
+MEZZO_API mezzo_value mezzo_time_embedding(mezzo_graph *g, mezzo_value times, int64_t dims, float factor,
+                                           float longest);
+// Normal numbers of a shape, FP32: row b's are drawn by Philox from the key keys[b], two words, and depend on nothing
+// else. keys I32 [shape[0], 2]. Has no gradient.
+MEZZO_API mezzo_value mezzo_normal(mezzo_graph *g, mezzo_value keys, int rank, const int64_t *shape);
 // Mean of (x - target)² over all elements of two values of one shape → [1]. FP32.
 MEZZO_API mezzo_value mezzo_mse(mezzo_graph *g, mezzo_value x, mezzo_value target);
 MEZZO_API mezzo_value mezzo_sum(mezzo_graph *g, mezzo_value x,

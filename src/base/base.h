@@ -93,6 +93,7 @@ typedef struct mz_philox_key {
 void mz_philox(mz_philox_key key, uint64_t index, uint32_t out[4]);
 float mz_uniform(uint32_t word);                        // [0, 1): the top 24 bits
 void mz_normal4(const uint32_t words[4], float out[4]); // Box–Muller
+mz_philox_key mz_noise_key(int32_t low, int32_t high);  // of the op `normal`, from a row's two words
 
 // --- text ----------------------------------------------------------------------------------------------------------
 bool mz_glob_match(const char *pattern, const char *text);        // '*' any run (dots too), '?' one character

@@ -39,3 +39,7 @@ void mz_normal4(const uint32_t words[4], float out[4]) {
         out[i + 1] = (float)(radius * sin(angle));
     }
 }
+
+mz_philox_key mz_noise_key(int32_t low, int32_t high) {
+    return (mz_philox_key){.seed = (uint32_t)low | (uint64_t)(uint32_t)high << 32, .tensor = UINT32_C(0x1D1F0000)};
+}

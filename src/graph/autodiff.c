@@ -246,27 +246,34 @@ static mezzo_status gradient_operand(tape *t, int dy, int *out) {
     return mz_graph_quantize(t->g, n, dy, operand, out);
 }
 
-static mezzo_status grad_linear(tape *t, int node, int dy) {
-    (void)node;
+// linear and conv2d: x, w and a bias.
+static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
     int x = t->at->in[0], w = t->at->in[1], read = dy;
     if (needs(t, 0) || needs(t, 1))
         MEZZO_TRY(gradient_operand(t, dy, &read));
     if (needs(t, 0)) {
-        mz_node n = backward_node(t, MZ_OP_linear_dx);
+        mz_node n = backward_node(t, dx_op);
         add_in(&n, read);
         add_in(&n, w);
-        add_in(&n, -1);
+        if (dx_op == MZ_OP_linear_dx)
+            add_in(&n, -1);
         MEZZO_TRY(finish_dx(t, n, x));
     }
     int targets[2] = {target(t, 1), target(t, 2)};
     bool apart = targets[0] < 0 || read != dy; // the bias's gradient sums dy before it is rounded for the products
     if (targets[0] >= 0) {
-        mz_node n = backward_node(t, MZ_OP_linear_dw);
+        mz_node n = backward_node(t, dw_op);
         add_in(&n, read);
         add_in(&n, x);
         MEZZO_TRY(finish_gradients(t, n, 0, targets, apart ? 1 : 2));
     }
     return apart && targets[1] >= 0 ? deliver_broadcast(t, targets[1], dy) : MEZZO_OK;
+}
+static mezzo_status grad_linear(tape *t, int node, int dy) {
+    return (void)node, grad_product(t, dy, MZ_OP_linear_dx, MZ_OP_linear_dw);
+}
+static mezzo_status grad_conv2d(tape *t, int node, int dy) {
+    return (void)node, grad_product(t, dy, MZ_OP_conv2d_dx, MZ_OP_conv2d_dw);
 }
 
 static mezzo_status emit_matmul(tape *t, int a, int b, bool ta, bool tb, int like) {
@@ -340,6 +347,12 @@ static mezzo_status grad_dropout(tape *t, int node, int dy) {
 static mezzo_status grad_reshape(tape *t, int node, int dy) {
     return (void)node, grad_same(t, dy, MZ_OP_reshape);
 }
+static mezzo_status grad_upsample(tape *t, int node, int dy) {
+    return (void)node, grad_same(t, dy, MZ_OP_pool);
+}
+static mezzo_status grad_pool(tape *t, int node, int dy) {
+    return (void)node, grad_same(t, dy, MZ_OP_upsample);
+}
 static mezzo_status grad_cast(tape *t, int node, int dy) {
     (void)node;
     if (is_param(t, t->at->in[0]))
@@ -364,6 +377,15 @@ static mezzo_status grad_gelu(tape *t, int node, int dy) {
 }
 static mezzo_status grad_silu(tape *t, int node, int dy) {
     return (void)node, grad_with(t, MZ_OP_silu_dx, dy, t->at->in[0]);
+}
+static mezzo_status grad_abs(tape *t, int node, int dy) {
+    return (void)node, grad_with(t, MZ_OP_abs_dx, dy, t->at->in[0]);
+}
+static mezzo_status grad_clamp(tape *t, int node, int dy) {
+    return (void)node, grad_with(t, MZ_OP_clamp_dx, dy, t->at->in[0]);
+}
+static mezzo_status grad_exp(tape *t, int node, int dy) {
+    return (void)node, grad_with(t, MZ_OP_mul, dy, t->at->out[0]);
 }
 static mezzo_status grad_softmax(tape *t, int node, int dy) {
     return (void)node, grad_with(t, MZ_OP_softmax_dx, dy, t->at->out[0]);
@@ -404,6 +426,35 @@ static mezzo_status grad_rmsnorm(tape *t, int node, int dy) {
     return needs(t, 0) ? deliver(t, x, dx) : MEZZO_OK;
 }
 
+static mezzo_status grad_group_norm(tape *t, int node, int dy) {
+    const int *in = t->at->in, x = in[0];
+    const mz_shape groups = {2, {shape_of(t, x)->dim[0], t->at->attrs.groups}};
+    int statistics[2];
+    for (int i = 0; i < 2; i++)
+        MEZZO_TRY(save_output(t, node, 1 + i, groups, &statistics[i]));
+    mz_node n = backward_node(t, MZ_OP_group_norm_bwd);
+    add_in(&n, dy);
+    for (int i = 0; i < 4; i++)
+        add_in(&n, in[i]);
+    add_in(&n, statistics[0]);
+    add_in(&n, statistics[1]);
+    MEZZO_TRY(new_gradient(t, x, &n.out[0]));
+    if (needs(t, 3))
+        MEZZO_TRY(new_gradient(t, in[3], &n.out[1]));
+    const int dx = n.out[0], dfilm = n.out[1], targets[2] = {target(t, 1), target(t, 2)};
+    MEZZO_TRY(finish_gradients(t, n, 2, targets, 2));
+    if (dfilm >= 0)
+        MEZZO_TRY(deliver(t, in[3], dfilm));
+    return needs(t, 0) ? deliver(t, x, dx) : MEZZO_OK;
+}
+
+// The ops without a gradient.
+static mezzo_status grad_time_embedding(tape *t, int node, int dy) {
+    return (void)t, (void)node, (void)dy, MEZZO_OK;
+}
+static mezzo_status grad_normal(tape *t, int node, int dy) {
+    return (void)t, (void)node, (void)dy, MEZZO_OK;
+}
 static mezzo_status grad_rope_table(tape *t, int node, int dy) {
     return (void)t, (void)node, (void)dy, MEZZO_OK;
 }

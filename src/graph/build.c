@@ -1,9 +1,9 @@
 // The builder: one function an op. Each makes the node, infers its shapes and remembers the graph's first error.
 #include "base/precision.h"
-#include "graph/graph.h"
+#include "graph/build.h"
 
 // Nothing more is built: an error before this, or no graph at all.
-static bool broken(const mezzo_graph *g) {
+bool mz_build_broken(const mezzo_graph *g) {
     if (g == NULL)
         mz_fail(MEZZO_ERR_INVALID, "an op was added to a graph that is NULL");
     return g == NULL || g->status != MEZZO_OK;
@@ -21,12 +21,12 @@ static bool has(const mezzo_graph *g, mezzo_value v) {
     return g != NULL && v.id >= 0 && (size_t)v.id < g->n_values;
 }
 
-static mezzo_value failed(mezzo_graph *g, mezzo_status status) {
+mezzo_value mz_build_failed(mezzo_graph *g, mezzo_status status) {
     remember(g, status);
     return MEZZO_NONE;
 }
 
-static mezzo_status check_shape(const char *name, int rank, const int64_t *shape, mz_shape *out) {
+mezzo_status mz_build_shape(const char *name, int rank, const int64_t *shape, mz_shape *out) {
     if (name == NULL || shape == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "a value of the graph needs a name and a shape; NULL was given");
     if (rank < 1 || rank > MEZZO_MAX_RANK)
@@ -61,7 +61,7 @@ static mezzo_status add_input(mezzo_graph *g, const char *name, mezzo_dtype dtyp
     v.dtype = dtype;
     if (dtype != MEZZO_F32 && dtype != MEZZO_I32)
         return mz_fail(MEZZO_ERR_INVALID, "input %s: an input is fp32 or i32, not %s", name, mezzo_dtype_name(dtype));
-    MEZZO_TRY(check_shape(name, rank, shape, &v.shape));
+    MEZZO_TRY(mz_build_shape(name, rank, shape, &v.shape));
     MEZZO_TRY(check_name(g, name));
     v.name = mz_strdup(name);
     if (!v.name)
@@ -71,10 +71,10 @@ static mezzo_status add_input(mezzo_graph *g, const char *name, mezzo_dtype dtyp
 
 mezzo_value mezzo_input(mezzo_graph *g, const char *name, mezzo_dtype dtype, int rank, const int64_t *shape) {
     int id = -1;
-    if (broken(g))
+    if (mz_build_broken(g))
         return MEZZO_NONE;
     mezzo_status status = add_input(g, name, dtype, rank, shape, &id);
-    return status == MEZZO_OK ? (mezzo_value){id} : failed(g, status);
+    return status == MEZZO_OK ? (mezzo_value){id} : mz_build_failed(g, status);
 }
 
 static int current_module(const mezzo_graph *g) {
@@ -94,7 +94,7 @@ static mezzo_status add_param(mezzo_graph *g, const char *name, mezzo_init init,
     v.kind = MZ_VALUE_PARAM;
     v.param = (int)g->n_params;
     mezzo_status status;
-    MEZZO_TRY_GOTO(status, check_shape(full, rank, shape, &spec.shape));
+    MEZZO_TRY_GOTO(status, mz_build_shape(full, rank, shape, &spec.shape));
     MEZZO_TRY_GOTO(status, check_name(g, full));
     MEZZO_TRY_GOTO(status, MZ_RESERVE(g->params, g->cap_params, g->n_params + 1));
     v.shape = spec.shape;
@@ -109,14 +109,14 @@ fail:
 
 mezzo_value mezzo_param(mezzo_graph *g, const char *name, mezzo_init init, int rank, const int64_t *shape) {
     int id = -1;
-    if (broken(g))
+    if (mz_build_broken(g))
         return MEZZO_NONE;
     mezzo_status status = add_param(g, name, init, rank, shape, &id);
-    return status == MEZZO_OK ? (mezzo_value){id} : failed(g, status);
+    return status == MEZZO_OK ? (mezzo_value){id} : mz_build_failed(g, status);
 }
 
 // A node under construction, in the builder's present module, region and segment.
-static mz_node begin_node(const mezzo_graph *g, mz_op op) {
+mz_node mz_build_node(const mezzo_graph *g, mz_op op) {
     mz_node node = {.op = op,
                     .n_out = 1,
                     .module = g != NULL ? current_module(g) : 0,
@@ -152,7 +152,7 @@ static mezzo_status check_inputs(const mezzo_graph *g, const mz_node *node) {
 }
 
 // Appends the node with its output values; `shape`, one an output, NULL asks the op's rule.
-static mezzo_status finish_node(mezzo_graph *g, mz_node *node, const mz_shape *shape, mezzo_dtype dtype) {
+mezzo_status mz_build_finish_node(mezzo_graph *g, mz_node *node, const mz_shape *shape, mezzo_dtype dtype) {
     mz_shape shapes[MZ_MAX_OUT] = {{0}};
     if (g->n_values + MZ_MAX_OUT > INT32_MAX)
         return mz_fail(MEZZO_ERR_INVALID, "the graph is too large");
@@ -172,54 +172,54 @@ static mezzo_status finish_node(mezzo_graph *g, mz_node *node, const mz_shape *s
     return mz_graph_node(g, *node, NULL);
 }
 
-static mezzo_value finish(mezzo_graph *g, mz_node *node) {
-    if (broken(g))
+mezzo_value mz_build_finish(mezzo_graph *g, mz_node *node) {
+    if (mz_build_broken(g))
         return MEZZO_NONE;
     bool whole =
         mz_op_table[node->op].moves && has(g, (mezzo_value){node->in[0]}) && g->values[node->in[0]].dtype == MEZZO_I32;
-    mezzo_status status = finish_node(g, node, NULL, whole ? MEZZO_I32 : MEZZO_F32);
-    return status == MEZZO_OK ? (mezzo_value){node->out[0]} : failed(g, status);
+    mezzo_status status = mz_build_finish_node(g, node, NULL, whole ? MEZZO_I32 : MEZZO_F32);
+    return status == MEZZO_OK ? (mezzo_value){node->out[0]} : mz_build_failed(g, status);
 }
 
-static mezzo_value unary(mezzo_graph *g, mz_op op, mezzo_value x, mz_attrs attrs) {
-    mz_node node = begin_node(g, op);
+mezzo_value mz_build_unary(mezzo_graph *g, mz_op op, mezzo_value x, mz_attrs attrs) {
+    mz_node node = mz_build_node(g, op);
     attrs.via = MEZZO_F32;
     node.attrs = attrs;
     node.n_in = 1;
     node.in[0] = x.id;
-    return finish(g, &node);
+    return mz_build_finish(g, &node);
 }
 
 static mezzo_value binary(mezzo_graph *g, mz_op op, mezzo_value a, mezzo_value b, mz_attrs attrs) {
-    mz_node node = begin_node(g, op);
+    mz_node node = mz_build_node(g, op);
     attrs.via = MEZZO_F32;
     node.attrs = attrs;
     node.n_in = 2;
     node.in[0] = a.id;
     node.in[1] = b.id;
-    return finish(g, &node);
+    return mz_build_finish(g, &node);
 }
 
 mezzo_value mezzo_arange(mezzo_graph *g, int64_t n) {
-    mz_node node = begin_node(g, MZ_OP_arange);
+    mz_node node = mz_build_node(g, MZ_OP_arange);
     mz_shape shape;
-    if (broken(g))
+    if (mz_build_broken(g))
         return MEZZO_NONE;
-    mezzo_status status = check_shape("arange", 1, &n, &shape);
+    mezzo_status status = mz_build_shape("arange", 1, &n, &shape);
     if (status == MEZZO_OK && n > INT32_MAX)
         status = mz_fail(MEZZO_ERR_INVALID, "arange: %lld does not fit 32-bit integers", (long long)n);
     if (status == MEZZO_OK)
-        status = finish_node(g, &node, &shape, MEZZO_I32);
-    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : failed(g, status);
+        status = mz_build_finish_node(g, &node, &shape, MEZZO_I32);
+    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : mz_build_failed(g, status);
 }
 
 mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value bias) {
-    mz_node node = begin_node(g, MZ_OP_linear);
+    mz_node node = mz_build_node(g, MZ_OP_linear);
     node.n_in = 3;
     node.in[0] = x.id;
     node.in[1] = w.id;
     node.in[2] = bias.id;
-    return finish(g, &node);
+    return mz_build_finish(g, &node);
 }
 
 mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b, bool transpose_a, bool transpose_b) {
@@ -243,50 +243,50 @@ mezzo_value mezzo_mse(mezzo_graph *g, mezzo_value x, mezzo_value target) {
 }
 
 mezzo_value mezzo_scale(mezzo_graph *g, mezzo_value x, float factor) {
-    return unary(g, MZ_OP_scale, x, (mz_attrs){.alpha = factor});
+    return mz_build_unary(g, MZ_OP_scale, x, (mz_attrs){.alpha = factor});
 }
 
 mezzo_value mezzo_relu(mezzo_graph *g, mezzo_value x) {
-    return unary(g, MZ_OP_relu, x, (mz_attrs){0});
+    return mz_build_unary(g, MZ_OP_relu, x, (mz_attrs){0});
 }
 
 mezzo_value mezzo_gelu(mezzo_graph *g, mezzo_value x, bool tanh_approximation) {
-    return unary(g, MZ_OP_gelu, x, (mz_attrs){.tanh = tanh_approximation});
+    return mz_build_unary(g, MZ_OP_gelu, x, (mz_attrs){.tanh = tanh_approximation});
 }
 
 mezzo_value mezzo_silu(mezzo_graph *g, mezzo_value x) {
-    return unary(g, MZ_OP_silu, x, (mz_attrs){0});
+    return mz_build_unary(g, MZ_OP_silu, x, (mz_attrs){0});
 }
 
 mezzo_value mezzo_softmax(mezzo_graph *g, mezzo_value x) {
-    return unary(g, MZ_OP_softmax, x, (mz_attrs){0});
+    return mz_build_unary(g, MZ_OP_softmax, x, (mz_attrs){0});
 }
 
 mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias, float eps) {
-    mz_node node = begin_node(g, MZ_OP_layernorm);
+    mz_node node = mz_build_node(g, MZ_OP_layernorm);
     node.n_in = 3;
     node.in[0] = x.id;
     node.in[1] = weight.id;
     node.in[2] = bias.id;
     node.attrs.eps = eps;
-    if (!broken(g) && !(eps >= 0))
-        return failed(g, mz_fail(MEZZO_ERR_INVALID, "layernorm: eps %g, must be 0 or more", (double)eps));
-    return finish(g, &node);
+    if (!mz_build_broken(g) && !(eps >= 0))
+        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "layernorm: eps %g, must be 0 or more", (double)eps));
+    return mz_build_finish(g, &node);
 }
 
 mezzo_value mezzo_rmsnorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, float eps) {
-    mz_node node = begin_node(g, MZ_OP_rmsnorm);
+    mz_node node = mz_build_node(g, MZ_OP_rmsnorm);
     node.n_in = 2;
     node.in[0] = x.id;
     node.in[1] = weight.id;
     node.attrs.eps = eps;
-    if (!broken(g) && !(eps >= 0))
-        return failed(g, mz_fail(MEZZO_ERR_INVALID, "rmsnorm: eps %g, must be 0 or more", (double)eps));
-    return finish(g, &node);
+    if (!mz_build_broken(g) && !(eps >= 0))
+        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "rmsnorm: eps %g, must be 0 or more", (double)eps));
+    return mz_build_finish(g, &node);
 }
 
 mezzo_value mezzo_swiglu(mezzo_graph *g, mezzo_value x) {
-    return unary(g, MZ_OP_swiglu, x, (mz_attrs){0});
+    return mz_build_unary(g, MZ_OP_swiglu, x, (mz_attrs){0});
 }
 
 static mezzo_status rope_table(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta,
@@ -295,7 +295,7 @@ static mezzo_status rope_table(mezzo_graph *g, mezzo_value positions, int64_t le
     if (dims < 2 || dims % 2 || !(theta > 0))
         return mz_fail(MEZZO_ERR_INVALID, "rope_table: %d dimensions and theta %g: must be even and positive", dims,
                        (double)theta);
-    MEZZO_TRY(check_shape("rope_table", 2, (const int64_t[]){length, dims}, &shape));
+    MEZZO_TRY(mz_build_shape("rope_table", 2, (const int64_t[]){length, dims}, &shape));
     if (positions.id < 0 && g->cache_length > 0)
         positions = mezzo_positions(g, length);
     if (positions.id >= 0 && !has(g, positions))
@@ -310,15 +310,15 @@ static mezzo_status rope_table(mezzo_graph *g, mezzo_value positions, int64_t le
         node->in[0] = positions.id;
     }
     node->attrs.theta = theta;
-    return finish_node(g, node, &shape, MEZZO_F32);
+    return mz_build_finish_node(g, node, &shape, MEZZO_F32);
 }
 
 mezzo_value mezzo_rope_table(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta) {
-    mz_node node = begin_node(g, MZ_OP_rope_table);
-    if (broken(g))
+    mz_node node = mz_build_node(g, MZ_OP_rope_table);
+    if (mz_build_broken(g))
         return MEZZO_NONE;
     mezzo_status status = rope_table(g, positions, length, dims, theta, &node);
-    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : failed(g, status);
+    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : mz_build_failed(g, status);
 }
 
 mezzo_value mezzo_rope(mezzo_graph *g, mezzo_value x, mezzo_value table, int heads, int rotated, bool interleaved) {
@@ -329,7 +329,7 @@ mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_value bias, c
                          mezzo_value *weights, mezzo_value *experts) {
     MZ_REQUIRE(g, routing, weights, experts);
     *weights = *experts = MEZZO_NONE;
-    mz_node node = begin_node(g, MZ_OP_route);
+    mz_node node = mz_build_node(g, MZ_OP_route);
     node.n_in = bias.id >= 0 ? 2 : 1;
     node.in[0] = logits.id;
     node.in[1] = bias.id;
@@ -339,7 +339,7 @@ mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_value bias, c
     node.attrs.top_groups = routing->top_groups;
     node.attrs.normalise = routing->normalise;
     node.attrs.alpha = routing->scale;
-    *weights = finish(g, &node);
+    *weights = mz_build_finish(g, &node);
     *experts = weights->id >= 0 ? (mezzo_value){node.out[1]} : MEZZO_NONE;
     return mezzo_graph_status(g);
 }
@@ -347,12 +347,12 @@ mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_value bias, c
 mezzo_status mezzo_expert_order(mezzo_graph *g, mezzo_value indices, int experts, mezzo_value *order,
                                 mezzo_value *place, mezzo_value *offsets) {
     MZ_REQUIRE(g, order, place, offsets);
-    mz_node node = begin_node(g, MZ_OP_expert_order);
+    mz_node node = mz_build_node(g, MZ_OP_expert_order);
     node.n_in = 1;
     node.in[0] = indices.id;
     node.n_out = 3;
     node.attrs.experts = experts;
-    *order = finish(g, &node);
+    *order = mz_build_finish(g, &node);
     *place = *offsets = MEZZO_NONE;
     if (order->id >= 0) {
         place->id = node.out[1];
@@ -363,14 +363,14 @@ mezzo_status mezzo_expert_order(mezzo_graph *g, mezzo_value indices, int experts
 
 static mezzo_value rearrange(mezzo_graph *g, mz_op op, mezzo_value x, mezzo_value order, mezzo_value place,
                              mezzo_value weights, int top_k) {
-    mz_node node = begin_node(g, op);
+    mz_node node = mz_build_node(g, op);
     node.n_in = weights.id >= 0 ? 4 : 3;
     node.in[0] = x.id;
     node.in[1] = order.id;
     node.in[2] = place.id;
     node.in[3] = weights.id;
     node.attrs.top_k = top_k;
-    return finish(g, &node);
+    return mz_build_finish(g, &node);
 }
 
 mezzo_value mezzo_dispatch(mezzo_graph *g, mezzo_value x, mezzo_value order, mezzo_value place, int top_k) {
@@ -383,12 +383,12 @@ mezzo_value mezzo_combine(mezzo_graph *g, mezzo_value x, mezzo_value order, mezz
 }
 
 mezzo_value mezzo_grouped_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value offsets) {
-    mz_node node = begin_node(g, MZ_OP_grouped_linear);
+    mz_node node = mz_build_node(g, MZ_OP_grouped_linear);
     node.n_in = 3;
     node.in[0] = x.id;
     node.in[1] = w.id;
     node.in[2] = offsets.id;
-    return finish(g, &node);
+    return mz_build_finish(g, &node);
 }
 
 mezzo_value mezzo_embedding(mezzo_graph *g, mezzo_value table, mezzo_value ids) {
@@ -403,7 +403,7 @@ static mezzo_status check_probability(const char *op, float p) {
 
 // --- generating ----------------------------------------------------------------------------------------------------
 void mezzo_cache_begin(mezzo_graph *g, int64_t length) {
-    if (broken(g))
+    if (mz_build_broken(g))
         return;
     if (length < 1 || length > INT32_MAX)
         remember(g, mz_fail(MEZZO_ERR_INVALID, "mezzo_cache_begin: %lld positions", (long long)length));
@@ -412,7 +412,7 @@ void mezzo_cache_begin(mezzo_graph *g, int64_t length) {
 }
 
 mezzo_value mezzo_positions(mezzo_graph *g, int64_t n) {
-    if (broken(g))
+    if (mz_build_broken(g))
         return MEZZO_NONE;
     if (g->cache_length == 0)
         return mezzo_arange(g, n);
@@ -445,7 +445,7 @@ static mezzo_status add_cache(mezzo_graph *g, mz_node *node, bool packed) {
 
 static mezzo_value attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, bool causal, int heads,
                              int kv_heads, float dropout) {
-    mz_node node = begin_node(g, MZ_OP_attention);
+    mz_node node = mz_build_node(g, MZ_OP_attention);
     bool packed = k.id < 0 && v.id < 0;
     node.n_in = packed ? 1 : 3;
     node.in[0] = q.id;
@@ -455,7 +455,7 @@ static mezzo_value attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo
     node.attrs.kv_heads = kv_heads;
     node.attrs.causal = causal;
     node.attrs.p = dropout;
-    if (broken(g))
+    if (mz_build_broken(g))
         return MEZZO_NONE;
     node.attrs.rng = g->next_rng++;
     mezzo_status status = check_probability("attention", dropout);
@@ -463,13 +463,13 @@ static mezzo_value attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo
         status = mz_fail(MEZZO_ERR_INVALID, "attention: k or v is missing");
     if (status == MEZZO_OK && g->cache_length > 0 && causal)
         status = add_cache(g, &node, packed);
-    return status == MEZZO_OK ? finish(g, &node) : failed(g, status);
+    return status == MEZZO_OK ? mz_build_finish(g, &node) : mz_build_failed(g, status);
 }
 
 mezzo_value mezzo_attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads, int kv_heads,
                             float dropout) {
-    if (!broken(g) && k.id < 0 && v.id < 0)
-        return failed(g, mz_fail(MEZZO_ERR_INVALID, "attention: k and v are missing"));
+    if (!mz_build_broken(g) && k.id < 0 && v.id < 0)
+        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "attention: k and v are missing"));
     return attention(g, q, k, v, true, heads, kv_heads, dropout);
 }
 
@@ -487,48 +487,48 @@ mezzo_value mezzo_cross_entropy(mezzo_graph *g, mezzo_value logits, mezzo_value 
 }
 
 mezzo_value mezzo_sum(mezzo_graph *g, mezzo_value x, int axis) {
-    return unary(g, MZ_OP_sum, x, (mz_attrs){.axis = axis < 0 ? -1 : axis});
+    return mz_build_unary(g, MZ_OP_sum, x, (mz_attrs){.axis = axis < 0 ? -1 : axis});
 }
 
 mezzo_value mezzo_mean(mezzo_graph *g, mezzo_value x, int axis) {
-    return unary(g, MZ_OP_mean, x, (mz_attrs){.axis = axis < 0 ? -1 : axis});
+    return mz_build_unary(g, MZ_OP_mean, x, (mz_attrs){.axis = axis < 0 ? -1 : axis});
 }
 
 mezzo_value mezzo_dropout(mezzo_graph *g, mezzo_value x, float p) {
-    if (broken(g))
+    if (mz_build_broken(g))
         return MEZZO_NONE;
     mezzo_status status = check_probability("dropout", p);
     if (status != MEZZO_OK)
-        return failed(g, status);
-    return unary(g, MZ_OP_dropout, x, (mz_attrs){.p = p, .rng = g->next_rng++});
+        return mz_build_failed(g, status);
+    return mz_build_unary(g, MZ_OP_dropout, x, (mz_attrs){.p = p, .rng = g->next_rng++});
 }
 
 mezzo_value mezzo_cast(mezzo_graph *g, mezzo_value x, mezzo_dtype dtype) {
-    mz_node node = begin_node(g, MZ_OP_cast);
+    mz_node node = mz_build_node(g, MZ_OP_cast);
     node.n_in = 1;
     node.in[0] = x.id;
     node.pinned = true;
-    if (broken(g))
+    if (mz_build_broken(g))
         return MEZZO_NONE;
     mezzo_status status = MEZZO_OK;
     if (dtype != MEZZO_F32 && dtype != MEZZO_BF16 && dtype != MEZZO_F16)
         status = mz_fail(MEZZO_ERR_INVALID, "cast to %s: fp32, bf16 and fp16 can be cast to", mezzo_dtype_name(dtype));
     if (status == MEZZO_OK)
-        status = finish_node(g, &node, NULL, dtype);
-    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : failed(g, status);
+        status = mz_build_finish_node(g, &node, NULL, dtype);
+    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : mz_build_failed(g, status);
 }
 
 mezzo_value mezzo_reshape(mezzo_graph *g, mezzo_value x, int rank, const int64_t *shape) {
-    mz_node node = begin_node(g, MZ_OP_reshape);
+    mz_node node = mz_build_node(g, MZ_OP_reshape);
     node.n_in = 1;
     node.in[0] = x.id;
-    if (broken(g))
+    if (mz_build_broken(g))
         return MEZZO_NONE;
     if (!has(g, x) || shape == NULL)
-        return failed(g, mz_fail(MEZZO_ERR_INVALID, "reshape: x is no value of this graph, or shape is NULL"));
+        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "reshape: x is no value of this graph, or shape is NULL"));
     if (rank < 1 || rank > MEZZO_MAX_RANK)
-        return failed(g,
-                      mz_fail(MEZZO_ERR_INVALID, "reshape: to %d dimensions, must be 1 to %d", rank, MEZZO_MAX_RANK));
+        return mz_build_failed(
+            g, mz_fail(MEZZO_ERR_INVALID, "reshape: to %d dimensions, must be 1 to %d", rank, MEZZO_MAX_RANK));
     int64_t count = mz_shape_count(&g->values[x.id].shape), known = 1;
     int unknown = -1;
     mz_shape out = {.rank = rank};
@@ -543,12 +543,12 @@ mezzo_value mezzo_reshape(mezzo_graph *g, mezzo_value x, int rank, const int64_t
         out.dim[unknown] = known > 0 ? count / known : 0;
     if (known <= 0 || mz_shape_count(&out) != count) {
         char from[64], to[64];
-        return failed(g, mz_fail(MEZZO_ERR_INVALID, "reshape: shape %s has %lld elements, %s cannot hold them",
-                                 mz_shape_text(&g->values[x.id].shape, from, sizeof from), (long long)count,
-                                 mz_shape_text(&out, to, sizeof to)));
+        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "reshape: shape %s has %lld elements, %s cannot hold them",
+                                          mz_shape_text(&g->values[x.id].shape, from, sizeof from), (long long)count,
+                                          mz_shape_text(&out, to, sizeof to)));
     }
-    mezzo_status status = finish_node(g, &node, &out, g->values[x.id].dtype);
-    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : failed(g, status);
+    mezzo_status status = mz_build_finish_node(g, &node, &out, g->values[x.id].dtype);
+    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : mz_build_failed(g, status);
 }
 
 static mezzo_status split(mezzo_graph *g, mezzo_value x, int axis, int parts, const int64_t *sizes, mz_node *node) {
@@ -563,7 +563,7 @@ static mezzo_status split(mezzo_graph *g, mezzo_value x, int axis, int parts, co
     node->n_out = parts;
     node->attrs.axis = axis = axis < 0 ? axis + v->shape.rank : axis;
     if (sizes == NULL)
-        return finish_node(g, node, NULL, v->dtype);
+        return mz_build_finish_node(g, node, NULL, v->dtype);
     for (int i = 0; i < parts && axis >= 0 && axis < v->shape.rank; ++i) {
         shapes[i] = v->shape;
         shapes[i].dim[axis] = sizes[i];
@@ -572,7 +572,7 @@ static mezzo_status split(mezzo_graph *g, mezzo_value x, int axis, int parts, co
     if (axis < 0 || axis >= v->shape.rank || sum != v->shape.dim[axis])
         return mz_fail(MEZZO_ERR_INVALID, "split: the sizes must be positive and add up to dimension %d of shape %s",
                        axis, mz_shape_text(&v->shape, text, sizeof text));
-    return finish_node(g, node, shapes, v->dtype);
+    return mz_build_finish_node(g, node, shapes, v->dtype);
 }
 
 mezzo_status mezzo_split_sizes(mezzo_graph *g, mezzo_value x, int axis, int parts, const int64_t *sizes,
@@ -580,9 +580,9 @@ mezzo_status mezzo_split_sizes(mezzo_graph *g, mezzo_value x, int axis, int part
     MZ_REQUIRE(g, out);
     for (int i = 0; i < parts; ++i)
         out[i] = MEZZO_NONE;
-    if (broken(g))
+    if (mz_build_broken(g))
         return mezzo_graph_status(g);
-    mz_node node = begin_node(g, MZ_OP_split);
+    mz_node node = mz_build_node(g, MZ_OP_split);
     node.n_in = 1;
     node.in[0] = x.id;
     mezzo_status status = split(g, x, axis, parts, sizes, &node);
@@ -600,27 +600,27 @@ mezzo_status mezzo_split(mezzo_graph *g, mezzo_value x, int axis, int parts, mez
 }
 
 mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis) {
-    mz_node node = begin_node(g, MZ_OP_concat);
-    if (broken(g))
+    mz_node node = mz_build_node(g, MZ_OP_concat);
+    if (mz_build_broken(g))
         return MEZZO_NONE;
     if (xs == NULL || n < 1 || n > MZ_MAX_IN)
-        return failed(g,
-                      mz_fail(MEZZO_ERR_INVALID, "concat: %d values, must be 1 to %d", xs != NULL ? n : 0, MZ_MAX_IN));
+        return mz_build_failed(
+            g, mz_fail(MEZZO_ERR_INVALID, "concat: %d values, must be 1 to %d", xs != NULL ? n : 0, MZ_MAX_IN));
     node.n_in = n;
     for (int i = 0; i < n; ++i)
         node.in[i] = xs[i].id;
     node.attrs.axis = axis < 0 && has(g, xs[0]) ? axis + g->values[xs[0].id].shape.rank : axis;
-    return finish(g, &node);
+    return mz_build_finish(g, &node);
 }
 
 mezzo_value mezzo_permute(mezzo_graph *g, mezzo_value x, const int *axes) {
     mz_attrs attrs = {0};
     int rank = mezzo_value_rank(g, x);
-    if (!broken(g) && axes == NULL)
-        return failed(g, mz_fail(MEZZO_ERR_INVALID, "permute: axes is NULL"));
+    if (!mz_build_broken(g) && axes == NULL)
+        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "permute: axes is NULL"));
     for (int i = 0; i < rank && axes != NULL; i++)
         attrs.permutation[i] = axes[i] < 0 ? axes[i] + rank : axes[i];
-    return unary(g, MZ_OP_permute, x, attrs);
+    return mz_build_unary(g, MZ_OP_permute, x, attrs);
 }
 
 mezzo_value mezzo_transpose(mezzo_graph *g, mezzo_value x, int a, int b) {
@@ -629,8 +629,8 @@ mezzo_value mezzo_transpose(mezzo_graph *g, mezzo_value x, int a, int b) {
         axes[i] = i;
     a += a < 0 ? rank : 0;
     b += b < 0 ? rank : 0;
-    if (!broken(g) && x.id >= 0 && (a < 0 || a >= rank || b < 0 || b >= rank))
-        return failed(
+    if (!mz_build_broken(g) && x.id >= 0 && (a < 0 || a >= rank || b < 0 || b >= rank))
+        return mz_build_failed(
             g, mz_fail(MEZZO_ERR_INVALID, "transpose: axes %d and %d of a value with %d dimensions", a, b, rank));
     if (a >= 0 && a < rank && b >= 0 && b < rank) {
         axes[a] = b;
@@ -644,7 +644,7 @@ mezzo_value mezzo_slice(mezzo_graph *g, mezzo_value x, int axis, int64_t begin, 
     mz_attrs attrs = {.axis = axis < 0 ? axis + mezzo_value_rank(g, x) : axis,
                       .begin = begin < 0 ? begin + n : begin,
                       .end = end < 0 ? end + n : end};
-    return unary(g, MZ_OP_slice, x, attrs);
+    return mz_build_unary(g, MZ_OP_slice, x, attrs);
 }
 
 int mezzo_value_rank(const mezzo_graph *g, mezzo_value v) {
@@ -686,13 +686,13 @@ fail:
 }
 
 void mezzo_module_begin(mezzo_graph *g, const char *name) {
-    mezzo_status status = broken(g) ? MEZZO_OK : module_begin(g, name);
+    mezzo_status status = mz_build_broken(g) ? MEZZO_OK : module_begin(g, name);
     if (status != MEZZO_OK)
         remember(g, status);
 }
 
 void mezzo_module_end(mezzo_graph *g) {
-    if (broken(g))
+    if (mz_build_broken(g))
         return;
     if (g->n_scopes)
         --g->n_scopes;
@@ -701,7 +701,7 @@ void mezzo_module_end(mezzo_graph *g) {
 }
 
 void mezzo_autocast_begin(mezzo_graph *g, mezzo_precision precision) {
-    if (broken(g))
+    if (mz_build_broken(g))
         return;
     mezzo_status status = MZ_RESERVE(g->regions, g->cap_regions, g->n_regions + 1);
     if (status == MEZZO_OK && mz_precision(precision) == NULL)
@@ -714,7 +714,7 @@ void mezzo_autocast_begin(mezzo_graph *g, mezzo_precision precision) {
 }
 
 void mezzo_autocast_end(mezzo_graph *g) {
-    if (broken(g))
+    if (mz_build_broken(g))
         return;
     if (g->n_regions)
         --g->n_regions;
@@ -723,7 +723,7 @@ void mezzo_autocast_end(mezzo_graph *g) {
 }
 
 void mezzo_recompute_begin(mezzo_graph *g) {
-    if (broken(g))
+    if (mz_build_broken(g))
         return;
     if (g->segment >= 0)
         remember(g, mz_fail(MEZZO_ERR_INVALID, "recompute segments do not nest"));
@@ -731,7 +731,7 @@ void mezzo_recompute_begin(mezzo_graph *g) {
 }
 
 void mezzo_recompute_end(mezzo_graph *g) {
-    if (broken(g))
+    if (mz_build_broken(g))
         return;
     if (g->segment < 0)
         remember(g, mz_fail(MEZZO_ERR_INVALID, "mezzo_recompute_end without a begin"));

@@ -56,3 +56,22 @@ double mz_flops_attention_cached(const mz_attrs *attrs, const mz_shape *const in
     (void)attrs;
     return 4 * count(out[MZ_OUT(attention_cached, y)]) * from_end(in[MZ_IN(attention_cached, cache_k)], 2);
 }
+
+// x [B, H, W, C], w [N, R, S, C/groups]: a product of R·S·C/groups for each number of y.
+double mz_flops_conv2d(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
+    (void)attrs;
+    const mz_shape *w = in[MZ_IN(conv2d, w)];
+    return 2 * count(out[MZ_OUT(conv2d, y)]) * count(w) / (double)w->dim[0];
+}
+
+double mz_flops_conv2d_dx(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
+    (void)attrs, (void)out;
+    const mz_shape *w = in[MZ_IN(conv2d_dx, w)];
+    return 2 * count(in[MZ_IN(conv2d_dx, dy)]) * count(w) / (double)w->dim[0];
+}
+
+double mz_flops_conv2d_dw(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
+    (void)attrs;
+    const mz_shape *dw = out[MZ_OUT(conv2d_dw, dw)];
+    return 2 * count(in[MZ_IN(conv2d_dw, dy)]) * count(dw) / (double)dw->dim[0];
+}

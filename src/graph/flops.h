@@ -6,5 +6,6 @@
 
 mz_flops_fn mz_flops_product, mz_flops_product_dx, mz_flops_product_dw, mz_flops_matmul;
 mz_flops_fn mz_flops_attention, mz_flops_attention_bwd, mz_flops_attention_cached;
+mz_flops_fn mz_flops_conv2d, mz_flops_conv2d_dx, mz_flops_conv2d_dw;
 
 #endif

@@ -154,8 +154,8 @@ typedef struct mz_update_attrs {
 } mz_update_attrs;
 
 struct mz_attrs {
-    float alpha;                     // scale, expand; route: the factor of all weights
-    float eps;                       // layernorm, rmsnorm
+    float alpha;                     // scale, expand, upsample, pool, time_embedding; route: the factor of all weights
+    float eps;                       // layernorm, rmsnorm, group_norm
     float p;                         // dropout, attention
     uint32_t rng;                    // dropout, attention: the random stream's number (Philox "tensor")
     int axis;                        // sum, mean, expand, split, concat, slice; sum, mean, expand: -1 = all elements
@@ -164,17 +164,22 @@ struct mz_attrs {
     bool causal;                     // attention: query i sees keys 0 … i; else all of them
     int heads, kv_heads;             // attention; rope: heads
     int rotated;                     // rope: how many heads, from the first, are turned
-    float theta;                     // rope_table: its wavelengths grow from 2π to nearly 2π·theta
+    float theta;                     // rope_table, time_embedding: wavelengths grow from 2π to nearly 2π·theta
     bool interleaved, inverse;       // rope: pairs are neighbours, not halves; turn back
     int experts, top_k;              // route, dispatch, combine and gradients: top_k; expert_order: experts
-    int groups, top_groups;          // route: experts are chosen from the best top_groups of so many groups
-    bool normalise;                  // route: a token's weights add up to 1 (times alpha)
-    int32_t ignore_index;            // cross_entropy
-    int64_t first_row;               // cross_entropy: logits are rows first_row … of the targets'
-    bool transpose_a, transpose_b;   // matmul
-    bool tanh;                       // gelu
-    bool accumulate;                 // outputs marked '+' are added to
-    mz_act act;                      // linear's epilogue, linear_dx's activation gradient
+    int groups, top_groups;          // route: experts are chosen from the best top_groups of so many groups; conv2d,
+                                     // group_norm: groups of channels
+    int stride, pad_before, pad_after; // conv2d: in both directions; rows and columns of zeros above and left, below
+                                       // and right
+    int factor;                        // upsample, pool
+    float low, high;                   // clamp
+    bool normalise;                    // route: a token's weights add up to 1 (times alpha)
+    int32_t ignore_index;              // cross_entropy
+    int64_t first_row;                 // cross_entropy: logits are rows first_row … of the targets'
+    bool transpose_a, transpose_b;     // matmul
+    bool tanh;                         // gelu
+    bool accumulate;                   // outputs marked '+' are added to
+    mz_act act;                        // linear's epilogue, linear_dx's activation gradient; group_norm's
     mezzo_dtype
         via; // linear: what x·Wᵀ + bias (and then the activation) is rounded to before act and before the residual
     int64_t sample;                // inspect: how many values to look at; 0 = all

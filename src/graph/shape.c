@@ -332,6 +332,73 @@ static mezzo_status infer_slice(rule r, mz_shape *out) {
     return MEZZO_OK;
 }
 
+static mezzo_status infer_conv2d(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0), *w = shape_of(r, 1);
+    const mz_attrs *a = &r.node->attrs;
+    if (x->rank != 4)
+        return mismatch(r, 0, -1, "must be [images, height, width, channels]");
+    if (w->rank != 4)
+        return mismatch(r, 1, -1, "a weight is [channels out, height, width, channels in of a group]");
+    if (a->groups < 1 || a->stride < 1 || a->pad_before < 0 || a->pad_after < 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "conv2d: stride %d, padding %d and %d, %d groups: must be 1 or more, 0 or more", a->stride,
+                       a->pad_before, a->pad_after, a->groups);
+    if (x->dim[3] != w->dim[3] * a->groups || w->dim[0] % a->groups)
+        return mismatch(r, 0, 1, "the groups must divide the channels, and a weight's last dimension is one group's");
+    if (present(r, 2) && (shape_of(r, 2)->rank != 1 || shape_of(r, 2)->dim[0] != w->dim[0]))
+        return mismatch(r, 1, 2, "the bias must have one number for each channel out");
+    out[0] = (mz_shape){4, {x->dim[0], 0, 0, w->dim[0]}};
+    for (int d = 1; d < 3; d++) {
+        const int64_t room = x->dim[d] + a->pad_before + a->pad_after - w->dim[d];
+        if (room < 0)
+            return mismatch(r, 0, 1, "the weight must fit the padded image");
+        if (a->pad_before >= w->dim[d] || a->pad_after >= w->dim[d])
+            return mismatch(r, 1, -1, "padding must be less than the weight's height and width");
+        out[0].dim[d] = room / a->stride + 1;
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_group_norm(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0);
+    const int64_t channels = last(x), groups = r.node->attrs.groups;
+    if (x->rank < 2)
+        return mismatch(r, 0, -1, "must be [images, …, channels]");
+    if (groups < 1 || channels % groups)
+        return mz_fail(MEZZO_ERR_INVALID, "group_norm: %lld groups of %lld channels: the first must divide the second",
+                       (long long)groups, (long long)channels);
+    for (int i = 1; i <= 2; i++)
+        if (present(r, i) && (shape_of(r, i)->rank != 1 || shape_of(r, i)->dim[0] != channels))
+            return mismatch(r, 0, i, "must have one number for each channel");
+    const mz_shape film = {2, {x->dim[0], 2 * channels}};
+    if (present(r, 3) && !mz_shape_equal(shape_of(r, 3), &film))
+        return mismatch(r, 0, 3, "must be [images, 2 x channels]: scales, then shifts");
+    out[0] = *x;
+    out[1] = out[2] = (mz_shape){2, {x->dim[0], groups}};
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_resampled(rule r, mz_shape *out, bool larger) {
+    const mz_shape *x = shape_of(r, 0);
+    const int64_t factor = r.node->attrs.factor;
+    if (x->rank != 4)
+        return mismatch(r, 0, -1, "must be [images, height, width, channels]");
+    if (factor < 1 || factor > 64 || (!larger && (x->dim[1] % factor || x->dim[2] % factor)))
+        return mismatch(r, 0, -1, "the factor must be 1 to 64, and divide height and width where they shrink");
+    out[0] = *x;
+    for (int d = 1; d < 3; d++)
+        out[0].dim[d] = larger ? x->dim[d] * factor : x->dim[d] / factor;
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_upsample(rule r, mz_shape *out) {
+    return infer_resampled(r, out, true);
+}
+
+static mezzo_status infer_pool(rule r, mz_shape *out) {
+    return infer_resampled(r, out, false);
+}
+
 static mezzo_status infer_mse(rule r, mz_shape *out) {
     if (!mz_shape_equal(shape_of(r, 0), shape_of(r, 1)))
         return mismatch(r, 0, 1, "must be the same");

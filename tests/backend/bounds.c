@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "trial.h"
+#include "bounds.h"
 
 static const double u32 = 0x1p-24;
 static const double function_ulps = 8; // exp, erf, tanh, log and the few operations around them, in u
@@ -737,11 +737,6 @@ static void one_rounding(trial *t, double u) {
             t->out[slot].bound[i] = u * fabs(t->out[slot].value[i]);
 }
 
-// n squares of differences: each is off by 3u of itself, their sum by n·u of it, all of one sign; then the division.
-static void mse(trial *t) {
-    t->out[0].bound[0] = (double)(trial_count(&t->in[0]) + 4) * u32 * t->out[0].value[0];
-}
-
 // The factor 2/n, its product with dloss, the difference and the product of both: four roundings.
 static void mse_dx(trial *t) {
     one_rounding(t, 4 * u32);
@@ -781,9 +776,8 @@ static void (*const bounds[MZ_OP_COUNT])(trial *t) = {
     [MZ_OP_sum] = sums,
     [MZ_OP_mean] = sums,
     [MZ_OP_embedding_bwd] = embedding_bwd,
-    [MZ_OP_mse] = mse,
     [MZ_OP_mse_dx] = mse_dx,
-    [MZ_OP_adamw] = optimizer,
+    MZ_IMAGE_BOUNDS[MZ_OP_adamw] = optimizer,
     [MZ_OP_sgd] = optimizer,
 };
 

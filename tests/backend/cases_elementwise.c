@@ -73,6 +73,18 @@ void cases_silu(void) {
     activation_range(MZ_OP_silu, (mz_attrs){0});
 }
 
+void cases_exp(void) {
+    each_unary(MZ_OP_exp, (mz_attrs){0});
+}
+
+void cases_abs(void) {
+    each_unary(MZ_OP_abs, (mz_attrs){0});
+}
+
+void cases_clamp(void) {
+    each_unary(MZ_OP_clamp, (mz_attrs){.low = -1.5f, .high = 0.75f});
+}
+
 void cases_dropout(void) {
     each_unary(MZ_OP_dropout, (mz_attrs){.p = 0.4f, .rng = 3});
     each_unary(MZ_OP_dropout, (mz_attrs){.p = 0.0f, .rng = 3});
@@ -187,6 +199,14 @@ void cases_gelu_dx(void) {
 
 void cases_silu_dx(void) {
     each_activation_dx(MZ_OP_silu_dx, (mz_attrs){0});
+}
+
+void cases_abs_dx(void) {
+    each_activation_dx(MZ_OP_abs_dx, (mz_attrs){0});
+}
+
+void cases_clamp_dx(void) {
+    each_activation_dx(MZ_OP_clamp_dx, (mz_attrs){.low = -1.5f, .high = 0.75f});
 }
 
 void cases_copy(void) { // with padding: unit/test_storage.c

@@ -388,6 +388,71 @@ static mezzo_value make_mse(maker *m, int variant) {
     }
 }
 
+static mezzo_value make_conv2d(maker *m, int variant) {
+    static const struct {
+        int64_t x[4], w[4];
+        mezzo_convolution c;
+    } forms[] = {
+        {{1, 3, 4, 2}, {3, 3, 3, 2}, {1, 1, 1, 1}}, {{2, 5, 4, 3}, {2, 3, 3, 3}, {2, 0, 1, 1}},
+        {{1, 3, 3, 4}, {6, 2, 2, 2}, {1, 1, 0, 2}}, {{2, 2, 3, 3}, {4, 1, 1, 3}, {1, 0, 0, 1}},
+        {{1, 6, 5, 2}, {2, 4, 4, 2}, {3, 2, 1, 1}},
+    };
+    if (variant >= (int)MZ_COUNT(forms))
+        return MEZZO_NONE;
+    mezzo_value x = param(m, "x", 4, forms[variant].x), w = param(m, "w", 4, forms[variant].w);
+    mezzo_value b = variant % 2 ? MEZZO_NONE : param(m, "b", 1, &forms[variant].w[0]);
+    return mezzo_conv2d(m->g, variant == 1 ? mezzo_silu(m->g, x) : x, w, b, &forms[variant].c);
+}
+
+static mezzo_value make_group_norm(maker *m, int variant) {
+    if (variant > 4)
+        return MEZZO_NONE;
+    mezzo_value x = param(m, "x", DIMS(2, 2, 3, 4));
+    mezzo_value w = variant > 0 ? param(m, "w", DIMS(4)) : MEZZO_NONE;
+    mezzo_value b = variant > 1 ? param(m, "b", DIMS(4)) : MEZZO_NONE;
+    mezzo_value film = variant > 2 ? mezzo_scale(m->g, param(m, "film", DIMS(2, 8)), 0.5f) : MEZZO_NONE;
+    return mezzo_group_norm(m->g, x, w, b, film, variant % 2 ? 2 : 1, 1e-3f, variant == 1 || variant == 4);
+}
+
+static mezzo_value make_upsample(maker *m, int variant) {
+    return variant < 2 ? mezzo_upsample(m->g, param(m, "x", DIMS(2, 2, 3, 2)), 2 + variant) : MEZZO_NONE;
+}
+
+static mezzo_value make_pool(maker *m, int variant) {
+    return variant < 2 ? mezzo_average_pool(m->g, param(m, "x", DIMS(1, 6, 6, 2)), 2 + variant) : MEZZO_NONE;
+}
+
+static mezzo_value make_exp(maker *m, int variant) {
+    return variant < 1 ? mezzo_exp(m->g, param(m, "x", DIMS(3, 5))) : MEZZO_NONE;
+}
+
+static mezzo_value make_abs(maker *m, int variant) {
+    return variant < 1 ? mezzo_abs(m->g, param(m, "x", DIMS(3, 5))) : MEZZO_NONE;
+}
+
+// 0.90234375 lies between two start values' reach.
+static mezzo_value make_clamp(maker *m, int variant) {
+    return variant < 1 ? mezzo_clamp(m->g, param(m, "x", DIMS(3, 5)), -0.90234375f, 1.10234375f) : MEZZO_NONE;
+}
+
+// Have no gradient; what they are multiplied by has.
+static mezzo_value make_time_embedding(maker *m, int variant) {
+    if (variant > 0)
+        return MEZZO_NONE;
+    m->inputs[m->n_inputs].name = "times";
+    m->inputs[m->n_inputs].dtype = MEZZO_F32;
+    m->inputs[m->n_inputs++].count = 3;
+    mezzo_value times = mezzo_input(m->g, "times", MEZZO_F32, DIMS(3));
+    return mezzo_mul(m->g, param(m, "x", DIMS(3, 4)), mezzo_time_embedding(m->g, times, 4, 3, 10));
+}
+
+static mezzo_value make_normal(maker *m, int variant) {
+    if (variant > 0)
+        return MEZZO_NONE;
+    mezzo_value keys = mezzo_reshape(m->g, integers(m, "keys", 100, false, 4), DIMS(2, 2));
+    return mezzo_mul(m->g, param(m, "x", DIMS(2, 3)), mezzo_normal(m->g, keys, DIMS(2, 3)));
+}
+
 static mezzo_value make_arange(maker *m, int variant) {
     return variant < 1 ? mezzo_embedding(m->g, param(m, "table", DIMS(6, 3)), mezzo_arange(m->g, 4)) : MEZZO_NONE;
 }

@@ -201,8 +201,8 @@ static void check_case(mz_matmul_path path, const matmul_case *c) {
     size_t bytes = before.bytes;
     void *y = guarded(bytes), *again = guarded(bytes), *preact = guarded(bytes);
     mz_matmul_problem p = {.m = c->m, .n = c->n, .k = c->k, .batches = batches, .accumulate = c->accumulate};
-    p.a = (mz_matmul_operand){a.data, c->a, c->compute, c->a_transposed ? 1 : c->k, c->a_transposed ? c->m : 1};
-    p.b = (mz_matmul_operand){b.data, c->b, c->compute, c->b_transposed ? 1 : c->k, c->b_transposed ? c->n : 1};
+    p.a = (mz_matmul_operand){a.data, c->a, c->compute, c->a_transposed ? 1 : c->k, c->a_transposed ? c->m : 1, NULL};
+    p.b = (mz_matmul_operand){b.data, c->b, c->compute, c->b_transposed ? 1 : c->k, c->b_transposed ? c->n : 1, NULL};
     p.a_step = mk;
     p.b_step = nk;
     p.y_step = mn;

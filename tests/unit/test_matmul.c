@@ -88,8 +88,8 @@ static void test_bf16_dot_keeps_subnormals(void **state) {
     for (int j = 0; j < N; j++)
         bias[j] = j == 5 ? 0x1p-130f : (float)j;
     mz_matmul_problem p = {.m = M, .n = N, .k = 1, .batches = 1};
-    p.a = (mz_matmul_operand){zeros, MEZZO_BF16, MEZZO_BF16, 1, 1};
-    p.b = (mz_matmul_operand){zeros, MEZZO_BF16, MEZZO_BF16, 1, 1};
+    p.a = (mz_matmul_operand){zeros, MEZZO_BF16, MEZZO_BF16, 1, 1, NULL};
+    p.b = (mz_matmul_operand){zeros, MEZZO_BF16, MEZZO_BF16, 1, 1, NULL};
     p.out = (mz_matmul_epilogue){.y = y, .y_dtype = MEZZO_BF16, .via = MEZZO_F32, .ld = N, .bias = bias};
     p.out.bias_dtype = MEZZO_F32;
     void *workspace = mz_alloc(mz_matmul_workspace(bf16_dot, &p, 1), 1);

@@ -77,8 +77,8 @@ static void multiply_2x2x2(const mz_microkernel *kernel, mezzo_dtype dtype, cons
     assert_int_equal(mezzo_convert(a, MEZZO_F32, left, dtype, 4), MEZZO_OK);
     assert_int_equal(mezzo_convert(b, MEZZO_F32, right, dtype, 4), MEZZO_OK);
     mz_matmul_problem p = {.m = 2, .n = 2, .k = 2, .batches = 1};
-    p.a = (mz_matmul_operand){left, dtype, dtype == MEZZO_F32 ? MEZZO_TF32 : dtype, 2, 1};
-    p.b = (mz_matmul_operand){right, dtype, dtype == MEZZO_F32 ? MEZZO_TF32 : dtype, 2, 1};
+    p.a = (mz_matmul_operand){left, dtype, dtype == MEZZO_F32 ? MEZZO_TF32 : dtype, 2, 1, NULL};
+    p.b = (mz_matmul_operand){right, dtype, dtype == MEZZO_F32 ? MEZZO_TF32 : dtype, 2, 1, NULL};
     p.out = (mz_matmul_epilogue){.y = y, .y_dtype = MEZZO_F32, .via = MEZZO_F32, .ld = 2};
     void *workspace = mz_alloc(mz_matmul_workspace(split, &p, 1), 1);
     assert_non_null(workspace);
@@ -172,7 +172,7 @@ static void check_parts(mz_panel format, mezzo_dtype dtype, bool along_k) {
     assert_int_equal(mezzo_convert(values, MEZZO_F32, low, MEZZO_F16, N * K), MEZZO_OK);
     const bool f16 = dtype == MEZZO_F16;
     const mz_matmul_operand op = {f16 ? (const void *)low : values, dtype, f16 ? MEZZO_F16 : MEZZO_TF32,
-                                  along_k ? K : 1, along_k ? 1 : N};
+                                  along_k ? K : 1, along_k ? 1 : N, NULL};
     mz_matmul_isa__avx512.pack(format, N, parts[0], &op, 0, N, 0, K, K);
     pack_by_instruction(format, N, parts[1], &op, 0, N, 0, K, K);
     for (int i = 0; i < 2 * WORDS; i++) {

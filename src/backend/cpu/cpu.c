@@ -1,6 +1,8 @@
 // The cpu device: host memory, OpenMP threads, and for every op the kernels of its level and of all below.
 #include "backend/cpu/cpu.h"
 
+#include "backend/cpu/conv.h"
+
 #include <omp.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -49,7 +51,7 @@ static const struct {
 static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op, size_t *n) {
     const mz_cpu_device *cpu = mz_cpu(device);
     *n = 0;
-    if (op == MZ_OP_linear || op == MZ_OP_matmul || op == MZ_OP_linear_dx || op == MZ_OP_linear_dw)
+    if (op == MZ_OP_linear || op == MZ_OP_matmul || op == MZ_OP_linear_dx || op == MZ_OP_linear_dw || mz_is_conv(op))
         return mz_cpu_matmul_kernels(cpu, op, n);
     if (op == MZ_OP_grouped_linear || op == MZ_OP_grouped_linear_dx || op == MZ_OP_grouped_linear_dw)
         return mz_cpu_grouped_kernels(op, n);

@@ -192,8 +192,8 @@ static void plan_shared(blocking *b, const mz_microkernel *mk, const mz_matmul_p
 // Rows must be whole cache lines, and k whole steps: what lies behind a row's end may be no number. Not where rows are
 // a multiple of 2 KiB apart: the same column of 32 rows then has room in two of L1's sets.
 static bool reads_rows(const mz_microkernel *mk, const mz_matmul_problem *p) {
-    return mk->run_rows != NULL && p->a.dtype == MEZZO_BF16 && p->a.k_stride == 1 && p->k % mk->k_unit == 0 &&
-           p->a.i_stride * 2 % LINE == 0 && p->a.i_stride * 2 % 2048 != 0;
+    return mk->run_rows != NULL && p->a.gather == NULL && p->a.dtype == MEZZO_BF16 && p->a.k_stride == 1 &&
+           p->k % mk->k_unit == 0 && p->a.i_stride * 2 % LINE == 0 && p->a.i_stride * 2 % 2048 != 0;
 }
 
 // kc and kp depend on k and on how the operands lie, never on threads: they decide the order of summation.
@@ -240,7 +240,8 @@ static blocking plan_blocks(const mz_microkernel *mk, const mz_matmul_problem *p
 #define PIECES_BYTES (64 << 20)
 
 static int64_t pieces_of(const mz_microkernel *mk, const mz_matmul_problem *p) {
-    const bool plain = p->batches == 1 && !has_epilogue(&p->out) && p->a.k_stride != 1 && p->b.k_stride != 1;
+    const bool plain =
+        p->batches == 1 && p->b.gather == NULL && !has_epilogue(&p->out) && p->a.k_stride != 1 && p->b.k_stride != 1;
     if (!plain || mk->piece == 0 || p->k % mk->piece != 0)
         return 1;
     const int64_t pieces = p->k / mk->piece;
@@ -326,6 +327,27 @@ typedef struct place {
 } place;
 
 // --- packing -------------------------------------------------------------------------------------------------------
+typedef void pack_fn(mz_panel format, int width, void *dst, const mz_matmul_operand *src, int64_t i0, int ni,
+                     int64_t k0, int64_t nk, int64_t k_padded);
+
+// An operand that lies in an image: copied first, into what stays in L1.
+static void pack_gathered(pack_fn *packs, mz_panel format, int width, char *dst, const mz_matmul_operand *src,
+                          int64_t i0, int ni, int64_t k0, int64_t nk, int64_t k_padded) {
+    char block[MZ_GATHER_WIDTH * MZ_GATHER_DEPTH * sizeof(float)] __attribute__((aligned(LINE)));
+    mz_matmul_operand here = *src;
+    const bool along_k = src->k_stride == 1;
+    here.data = block;
+    here.gather = NULL;
+    here.i_stride = along_k ? MZ_GATHER_DEPTH : 1;
+    here.k_stride = along_k ? 1 : MZ_GATHER_WIDTH;
+    for (int64_t k = 0; k < k_padded; k += MZ_GATHER_DEPTH) {
+        const int64_t n = min64(MZ_GATHER_DEPTH, nk - k);
+        mz_gather_copy(src->gather, src->data, mezzo_dtype_size(src->dtype), block, i0, ni, k0 + k, n);
+        packs(format, width, dst + (size_t)(k * width) * operand_size(format), &here, 0, ni, 0, n,
+              min64(MZ_GATHER_DEPTH, k_padded - k));
+    }
+}
+
 // `depth` of k from k on of panels side by side, which hold as many of the operand's rows from `start` on as there are,
 // `count`.
 static void pack_band(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,
@@ -334,12 +356,16 @@ static void pack_band(const worker *w, const place *at, bool left, int64_t start
     const mz_panel format = left ? w->mk->a_panel : w->mk->b_panel;
     const int width = left ? w->mk->mr : w->mk->nr;
     const size_t panel_bytes = left ? w->b->a_panel : w->b->b_panel, row = (size_t)width * operand_size(format);
+    pack_fn *const packs = w->mk->pack != NULL ? w->mk->pack : w->isa->pack;
     for (int64_t panel = 0; panel < panels; panel++) {
         const int64_t i = panel * width;
         char *dst = packed + (size_t)panel * panel_bytes + (size_t)k * row;
-        (w->mk->pack != NULL ? w->mk->pack : w->isa->pack)(format, width, dst, op, start + i,
-                                                           (int)min64(width, count - i), at->pk + k,
-                                                           min64(depth, at->nk - k), min64(depth, at->nk_padded - k));
+        const int rows = (int)min64(width, count - i);
+        const int64_t nk = min64(depth, at->nk - k), padded = min64(depth, at->nk_padded - k);
+        if (op->gather != NULL)
+            pack_gathered(packs, format, width, dst, op, start + i, rows, at->pk + k, nk, padded);
+        else
+            packs(format, width, dst, op, start + i, rows, at->pk + k, nk, padded);
     }
 }
 

@@ -12,13 +12,24 @@
 #include "graph/op.h"
 
 // --- operands ------------------------------------------------------------------------------------------------------
+// An operand that lies in an image: packing has its elements copied, a few rows and MZ_GATHER_DEPTH of k at a time.
+#define MZ_GATHER_WIDTH 32
+#define MZ_GATHER_DEPTH 64
+typedef struct mz_matmul_gather mz_matmul_gather; // backend/cpu/conv.c
+// `ni` rows from i0 and `nk` of k from k0, elements of `size` bytes, to dst: [ni][MZ_GATHER_DEPTH] where the operand's
+// k_stride is 1, else [nk][MZ_GATHER_WIDTH].
+void mz_gather_copy(const mz_matmul_gather *gather, const void *data, size_t size, void *dst, int64_t i0, int ni,
+                    int64_t k0, int64_t nk);
+
 // One operand, as packing reads it: element (i, k), i = row of the left or column of the right operand, is at
-// data[i·i_stride + k·k_stride]. One of the strides is 1. Values are rounded to `compute` on the way.
+// data[i·i_stride + k·k_stride], or where `gather` finds it. One of the strides is 1. Values are rounded to `compute`
+// on the way.
 typedef struct mz_matmul_operand {
     const void *data;
     mezzo_dtype dtype;
     mezzo_dtype compute; // F32, BF16 or F16; TF32 is computed by splitting FP32, which loses less than rounding would
-    int64_t i_stride, k_stride; // elements
+    int64_t i_stride, k_stride;     // elements
+    const mz_matmul_gather *gather; // NULL: the strides say it
 } mz_matmul_operand;
 
 // How a microkernel wants a panel of W consecutive i and all k of a block. A pair is two BF16 of consecutive k in 32

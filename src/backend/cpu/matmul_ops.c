@@ -1,4 +1,6 @@
-// linear, matmul, linear_dx and linear_dw as products of the driver, and the list of kernels for a device.
+// linear, matmul, linear_dx and linear_dw, and conv2d and its gradients, as products of the driver, and the list of
+// kernels for a device.
+#include "backend/cpu/conv.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/matmul.h"
 
@@ -114,7 +116,7 @@ static const char *refuse_formats(const mz_call *call) {
             return "results must be fp32, bf16 or fp16";
     if (call->numerics.accumulate != MEZZO_F32)
         return "sums are fp32 here";
-    if (call->op == MZ_OP_linear_dw) {
+    if (call->op == MZ_OP_linear_dw || call->op == MZ_OP_conv2d_dw) {
         if (call->attrs.accumulate && call->out[0].dtype != MEZZO_F32)
             return "only an fp32 gradient can be added to";
         if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
@@ -156,11 +158,30 @@ static const char *refuse_tf32(const mz_call *call) {
 }
 
 static size_t workspace_for(mz_matmul_path path, const mezzo_device *device, const mz_call *call) {
-    mz_matmul_problem p = problem_of(call);
+    mz_matmul_gather gathers[2];
+    mz_matmul_problem p = mz_is_conv(call->op) ? mz_conv_problem(call, 0, gathers) : problem_of(call);
     return mz_matmul_workspace(path, &p, threads_for(device, &p));
 }
 
+// One product a group of channels.
+static mezzo_status run_conv(mz_matmul_path path, const mezzo_device *device, const mz_call *call) {
+    for (int group = 0; group < call->attrs.groups; group++) {
+        mz_matmul_gather gathers[2];
+        mz_matmul_problem p = mz_conv_problem(call, group, gathers);
+        mz_matmul_run(path, &p, threads_for(device, &p), call->workspace);
+    }
+    if (call->op == MZ_OP_conv2d_dw && mz_present(&call->out[1])) {
+        const mz_tensor *dy = &call->in[0];
+        const int64_t rows = mz_shape_rows(&dy->shape), n = dy->shape.dim[3];
+        mz_matmul_column_sums(path, dy->data, dy->dtype, rows, n, call->out[1].data, call->attrs.accumulate,
+                              mz_cpu_threads(device, (double)(rows * n) / 8));
+    }
+    return MEZZO_OK;
+}
+
 static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const mz_call *call) {
+    if (mz_is_conv(call->op))
+        return run_conv(path, device, call);
     mz_matmul_problem p = problem_of(call);
     int threads = threads_for(device, &p);
     mz_matmul_run(path, &p, threads, call->workspace);
@@ -174,7 +195,7 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
 }
 
 // --- paths ---------------------------------------------------------------------------------------------------------
-// A path is a microkernel with the instruction set that packs for it; its four kernels differ in name only.
+// A path is a microkernel with the instruction set that packs for it; its kernels differ in name only.
 #define PATH(path, microkernel, isa_of, can, why_not)                                                                  \
     static const mz_matmul_path path##_path = {&microkernel, &isa_of};                                                 \
     static const char *path##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                   \
@@ -192,10 +213,9 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
     { #op suffix, path##_prepare, path##_run }
 #define KERNELS(path, suffix)                                                                                          \
     static const mz_kernel path##_kernels[] = {                                                                        \
-        KERNEL(linear, path, suffix),                                                                                  \
-        KERNEL(matmul, path, suffix),                                                                                  \
-        KERNEL(linear_dx, path, suffix),                                                                               \
-        KERNEL(linear_dw, path, suffix),                                                                               \
+        KERNEL(linear, path, suffix),    KERNEL(matmul, path, suffix), KERNEL(linear_dx, path, suffix),                \
+        KERNEL(linear_dw, path, suffix), KERNEL(conv2d, path, suffix), KERNEL(conv2d_dx, path, suffix),                \
+        KERNEL(conv2d_dw, path, suffix),                                                                               \
     };
 
 // A few rows of a linear layer: the same arithmetic, FP32 on values as they are stored, for every precision.
@@ -307,7 +327,9 @@ KERNELS(amx_tf32, "_tf32_f32__amx_2x1")
 
 const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n) {
     static const mz_kernel *const linear[] = {ROWS_KERNELS, PRODUCTS(0)}, *const matmul[] = {PRODUCTS(1)},
-                                  *const linear_dx[] = {PRODUCTS(2)}, *const linear_dw[] = {PRODUCTS(3)};
+                                  *const linear_dx[] = {PRODUCTS(2)}, *const linear_dw[] = {PRODUCTS(3)},
+                                  *const conv2d[] = {PRODUCTS(4)}, *const conv2d_dx[] = {PRODUCTS(5)},
+                                  *const conv2d_dw[] = {PRODUCTS(6)};
     (void)device;
     *n = op == MZ_OP_linear ? MZ_COUNT(linear) : MZ_COUNT(matmul);
     switch (op) {
@@ -319,6 +341,12 @@ const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op
         return linear_dx;
     case MZ_OP_linear_dw:
         return linear_dw;
+    case MZ_OP_conv2d:
+        return conv2d;
+    case MZ_OP_conv2d_dx:
+        return conv2d_dx;
+    case MZ_OP_conv2d_dw:
+        return conv2d_dw;
     default:
         *n = 0;
         return NULL;

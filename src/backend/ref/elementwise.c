@@ -124,6 +124,39 @@ static mz_act gelu_form(const mz_call *call) {
     return call->attrs.tanh ? MZ_ACT_GELU_TANH : MZ_ACT_GELU;
 }
 
+void mz_ref_exp(const mz_call *call) {
+    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++)
+        mz_ref_put(&call->out[0], i, exp(mz_ref_get(&call->in[0], i)));
+}
+
+void mz_ref_abs(const mz_call *call) {
+    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++)
+        mz_ref_put(&call->out[0], i, fabs(mz_ref_get(&call->in[0], i)));
+}
+
+void mz_ref_abs_dx(const mz_call *call) {
+    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++) {
+        double dy = mz_ref_get(&call->in[0], i), x = mz_ref_get(&call->in[1], i);
+        mz_ref_put(&call->out[0], i, x > 0 ? dy : x < 0 ? -dy : isnan(x) ? x : 0);
+    }
+}
+
+void mz_ref_clamp(const mz_call *call) {
+    const double low = (double)call->attrs.low, high = (double)call->attrs.high;
+    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++) {
+        double x = mz_ref_get(&call->in[0], i);
+        mz_ref_put(&call->out[0], i, x < low ? low : x > high ? high : x); // NaN stays NaN
+    }
+}
+
+void mz_ref_clamp_dx(const mz_call *call) {
+    const double low = (double)call->attrs.low, high = (double)call->attrs.high;
+    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++) {
+        double x = mz_ref_get(&call->in[1], i);
+        mz_ref_put(&call->out[0], i, x >= low && x <= high ? mz_ref_get(&call->in[0], i) : 0);
+    }
+}
+
 void mz_ref_relu(const mz_call *call) {
     activate(call, MZ_ACT_RELU);
 }

@@ -1,0 +1,110 @@
+// Images: resampling by whole factors, drawn noise, and the embedding of times.
+#include "backend/cpu/kernels/block.h"
+#include "backend/cpu/kernels/kernels.h"
+
+#include <math.h>
+
+// A row of pixels of y at a time, a run of channels at a time.
+typedef struct resampling {
+    int64_t rows, width, channels, from_width; // y's rows of all images and its width; x's width
+    int factor;
+} resampling;
+
+static resampling resampling_of(const mz_call *call) {
+    const mz_shape *x = &call->in[0].shape, *y = &call->out[0].shape;
+    return (resampling){y->dim[0] * y->dim[1], y->dim[2], y->dim[3], x->dim[2], call->attrs.factor};
+}
+
+static mezzo_status run_upsample(mezzo_device *device, const mz_call *call) {
+    const resampling v = resampling_of(call);
+    const float alpha = call->attrs.alpha;
+#pragma omp parallel for schedule(static)                                                                              \
+    num_threads(mz_cpu_threads(device, 0.4 * (double)(v.rows * v.width * v.channels)))
+    for (int64_t row = 0; row < v.rows; row++)
+        for (int64_t column = 0; column < v.width; column++)
+            for (int64_t c = 0; c < v.channels; c += MZ_BLOCK) {
+                float x_buffer[MZ_BLOCK], y_buffer[MZ_BLOCK];
+                const int n = (int)min64(MZ_BLOCK, v.channels - c);
+                const int64_t from = (row / v.factor * v.from_width + column / v.factor) * v.channels + c;
+                const int64_t at = (row * v.width + column) * v.channels + c;
+                const float *x = block_in(&call->in[0], from, n, x_buffer);
+                float *y = block_out(&call->out[0], at, y_buffer);
+                EACH_VECTOR(i, lanes, n, { vstore_lanes(y + i, vload_lanes(x + i, lanes, 0) * alpha, lanes); });
+                block_done(&call->out[0], at, n, y);
+            }
+    return MEZZO_OK;
+}
+const mz_kernel MZ_SYMBOL(upsample) = {"upsample__" MZ_LEVEL_TEXT, prepare_floats, run_upsample};
+
+static mezzo_status run_pool(mezzo_device *device, const mz_call *call) {
+    const resampling v = resampling_of(call);
+    const double elements = (double)(v.rows * v.width * v.channels) * v.factor * v.factor;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.4 * elements))
+    for (int64_t row = 0; row < v.rows; row++)
+        for (int64_t column = 0; column < v.width; column++)
+            for (int64_t c = 0; c < v.channels; c += MZ_BLOCK) {
+                float x_buffer[MZ_BLOCK], y_buffer[MZ_BLOCK], sum[MZ_BLOCK];
+                const int n = (int)min64(MZ_BLOCK, v.channels - c);
+                const int64_t at = (row * v.width + column) * v.channels + c;
+                memset(sum, 0, (size_t)n * sizeof *sum);
+                for (int64_t k = 0; k < (int64_t)v.factor * v.factor; k++) {
+                    const int64_t h = row * v.factor + k / v.factor, w = column * v.factor + k % v.factor;
+                    const float *x = block_in(&call->in[0], (h * v.from_width + w) * v.channels + c, n, x_buffer);
+                    EACH_VECTOR(i, lanes, n, {
+                        vstore_lanes(sum + i, vload_lanes(sum + i, lanes, 0) + vload_lanes(x + i, lanes, 0), lanes);
+                    });
+                }
+                float *y = block_out(&call->out[0], at, y_buffer);
+                EACH_VECTOR(i, lanes, n,
+                            { vstore_lanes(y + i, vload_lanes(sum + i, lanes, 0) * call->attrs.alpha, lanes); });
+                block_done(&call->out[0], at, n, y);
+            }
+    return MEZZO_OK;
+}
+const mz_kernel MZ_SYMBOL(pool) = {"pool__" MZ_LEVEL_TEXT, prepare_floats, run_pool};
+
+#if defined(MZ_ISA_PORTABLE)
+// By mz_philox and mz_normal4, whose logarithm and angle are FP64: every device draws the same numbers but for the last
+// bit.
+static mezzo_status run_normal(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *y = &call->out[0];
+    const int64_t images = y->shape.dim[0], row = mz_shape_count(&y->shape) / images, quads = (row + 3) / 4;
+    const int32_t *keys = call->in[0].data;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 60.0 * (double)(images * quads)))
+    for (int64_t i = 0; i < images * quads; i++) {
+        const int64_t image = i / quads, quad = i % quads;
+        uint32_t words[4];
+        float numbers[4];
+        mz_philox(mz_noise_key(keys[2 * image], keys[2 * image + 1]), (uint64_t)quad, words);
+        mz_normal4(words, numbers);
+        narrow_block(numbers, element_at(y, image * row + 4 * quad), y->dtype, (int)min64(4, row - 4 * quad));
+    }
+    return MEZZO_OK;
+}
+
+static const char *normal_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
+    return refuse_formats(call, 1u << 0);
+}
+const mz_kernel MZ_SYMBOL(normal) = {"normal__" MZ_LEVEL_TEXT, normal_prepare, run_normal};
+
+// A few thousand numbers a step: functions in FP64, so that a result is FP32's nearest.
+static mezzo_status run_time_embedding(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *y = &call->out[0];
+    const int64_t images = y->shape.dim[0], dims = y->shape.dim[1], half = dims / 2;
+    (void)device;
+    for (int64_t image = 0; image < images; image++) {
+        float time;
+        widen_block(element_at(&call->in[0], image), call->in[0].dtype, &time, 1);
+        for (int64_t i = 0; i < half; i++) {
+            const double angle =
+                (double)call->attrs.alpha * (double)time * pow((double)call->attrs.theta, -(double)i / (double)half);
+            const float cosine = (float)cos(angle), sine = (float)sin(angle);
+            narrow_block(&cosine, element_at(y, image * dims + i), y->dtype, 1);
+            narrow_block(&sine, element_at(y, image * dims + half + i), y->dtype, 1);
+        }
+    }
+    return MEZZO_OK;
+}
+const mz_kernel MZ_SYMBOL(time_embedding) = {"time_embedding__" MZ_LEVEL_TEXT, prepare_floats, run_time_embedding};
+#endif

@@ -1,0 +1,257 @@
+// Images [B, height, width, channels]: convolution, group norm, resampling; noise and the embedding of times.
+#include <math.h>
+
+#include "backend/ref/ref.h"
+
+// --- convolution ---------------------------------------------------------------------------------------------------
+// x [B, H, W, C], w [N, R, S, C/groups], y [B, P, Q, N].
+typedef struct convolution {
+    int64_t b, h, w, c, n, r, s, depth, p, q; // depth: channels of x in a group
+    const mz_attrs *attrs;
+} convolution;
+
+static convolution convolution_of(const mz_call *call, const mz_shape *x, const mz_shape *w, const mz_shape *y) {
+    return (convolution){.b = x->dim[0],
+                         .h = x->dim[1],
+                         .w = x->dim[2],
+                         .c = x->dim[3],
+                         .n = w->dim[0],
+                         .r = w->dim[1],
+                         .s = w->dim[2],
+                         .depth = w->dim[3],
+                         .p = y->dim[1],
+                         .q = y->dim[2],
+                         .attrs = &call->attrs};
+}
+
+// The element of x that row p, column q of y meets at (r, s), channel d of the group of channel n; -1: in the padding.
+static int64_t met(const convolution *v, int64_t image, int64_t p, int64_t q, int64_t r, int64_t s, int64_t n,
+                   int64_t d) {
+    int64_t h = p * v->attrs->stride - v->attrs->pad_before + r, w = q * v->attrs->stride - v->attrs->pad_before + s;
+    int64_t group = n / (v->n / v->attrs->groups);
+    return h < 0 || h >= v->h || w < 0 || w >= v->w ? -1
+                                                    : ((image * v->h + h) * v->w + w) * v->c + group * v->depth + d;
+}
+
+// Calls `term` for every pair of an element of x and one of w that an element of y sums the product of.
+typedef void term_fn(void *sums, const double *a, const double *b, int64_t x, int64_t w, int64_t y);
+static void each_term(const convolution *v, term_fn *term, void *sums, const double *a, const double *b) {
+    const int64_t taps = v->r * v->s * v->depth;
+    for (int64_t y = 0; y < v->b * v->p * v->q * v->n; y++) {
+        int64_t n = y % v->n, q = y / v->n % v->q, p = y / v->n / v->q % v->p, image = y / v->n / v->q / v->p;
+        for (int64_t tap = 0; tap < taps; tap++) {
+            int64_t x = met(v, image, p, q, tap / v->depth / v->s, tap / v->depth % v->s, n, tap % v->depth);
+            if (x >= 0)
+                term(sums, a, b, x, n * taps + tap, y);
+        }
+    }
+}
+
+static void forward_term(void *sums, const double *x, const double *w, int64_t i, int64_t j, int64_t y) {
+    ((double *)sums)[y] += x[i] * w[j];
+}
+static void dx_term(void *sums, const double *dy, const double *w, int64_t i, int64_t j, int64_t y) {
+    ((double *)sums)[i] += dy[y] * w[j];
+}
+static void dw_term(void *sums, const double *dy, const double *x, int64_t i, int64_t j, int64_t y) {
+    ((double *)sums)[j] += dy[y] * x[i];
+}
+
+void mz_ref_conv2d(const mz_call *call) {
+    const mz_tensor *y = &call->out[0];
+    const convolution v = convolution_of(call, &call->in[0].shape, &call->in[1].shape, &y->shape);
+    mz_ref_scratch scratch = mz_ref_scratch_begin(call);
+    const double *x = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute);
+    const double *w = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);
+    double *sums = mz_ref_zeros(&scratch, mz_shape_count(&y->shape));
+    each_term(&v, forward_term, sums, x, w);
+    for (int64_t i = 0; i < mz_shape_count(&y->shape); i++) {
+        double bias = mz_present(&call->in[2]) ? mz_ref_get(&call->in[2], i % v.n) : 0;
+        mz_ref_put(y, i, mezzo_round_to(sums[i] + bias, call->attrs.via));
+    }
+}
+
+void mz_ref_conv2d_dx(const mz_call *call) {
+    const mz_tensor *dx = &call->out[0];
+    const convolution v = convolution_of(call, &dx->shape, &call->in[1].shape, &call->in[0].shape);
+    mz_ref_scratch scratch = mz_ref_scratch_begin(call);
+    const double *dy = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute);
+    const double *w = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);
+    double *sums = mz_ref_zeros(&scratch, mz_shape_count(&dx->shape));
+    each_term(&v, dx_term, sums, dy, w);
+    for (int64_t i = 0; i < mz_shape_count(&dx->shape); i++)
+        mz_ref_put(dx, i, sums[i]);
+}
+
+void mz_ref_conv2d_dw(const mz_call *call) {
+    const mz_tensor *dw = &call->out[0], *dy = &call->in[0];
+    const convolution v = convolution_of(call, &call->in[1].shape, &dw->shape, &dy->shape);
+    mz_ref_scratch scratch = mz_ref_scratch_begin(call);
+    const double *gradient = mz_ref_operand(&scratch, dy, call->numerics.compute);
+    const double *x = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);
+    double *sums = mz_ref_zeros(&scratch, mz_shape_count(&dw->shape));
+    each_term(&v, dw_term, sums, gradient, x);
+    for (int64_t i = 0; i < mz_shape_count(&dw->shape); i++)
+        mz_ref_put_gradient(call, 0, i, sums[i]);
+    for (int64_t n = 0; mz_present(&call->out[1]) && n < v.n; n++) {
+        double sum = 0;
+        for (int64_t row = 0; row < v.b * v.p * v.q; row++)
+            sum += mz_ref_get(dy, row * v.n + n);
+        mz_ref_put_gradient(call, 1, n, sum);
+    }
+}
+
+// --- group norm ----------------------------------------------------------------------------------------------------
+// x [B, pixels, C] in groups of `depth` channels.
+typedef struct groups {
+    int64_t b, pixels, c, groups, depth;
+} groups;
+
+static groups groups_of(const mz_call *call, const mz_shape *x) {
+    int64_t b = x->dim[0], c = x->dim[x->rank - 1];
+    return (groups){b, mz_shape_count(x) / b / c, c, call->attrs.groups, c / call->attrs.groups};
+}
+
+static double or_else(const mz_tensor *t, int64_t i, double absent) {
+    return mz_present(t) ? mz_ref_get(t, i) : absent;
+}
+
+void mz_ref_group_norm(const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *film = &call->in[3];
+    const groups v = groups_of(call, &x->shape);
+    for (int64_t row = 0; row < v.b * v.groups; row++) {
+        const int64_t image = row / v.groups, first = row % v.groups * v.depth, n = v.pixels * v.depth;
+        const int64_t base = image * v.pixels * v.c + first;
+        double mean = 0, variance = 0;
+        for (int64_t i = 0; i < n; i++)
+            mean += mz_ref_get(x, base + i / v.depth * v.c + i % v.depth);
+        mean /= (double)n;
+        for (int64_t i = 0; i < n; i++) {
+            double d = mz_ref_get(x, base + i / v.depth * v.c + i % v.depth) - mean;
+            variance += d * d;
+        }
+        const double rstd = 1 / sqrt(variance / (double)n + (double)call->attrs.eps);
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t c = first + i % v.depth, at = base + i / v.depth * v.c + i % v.depth;
+            double z = (mz_ref_get(x, at) - mean) * rstd * or_else(&call->in[1], c, 1) + or_else(&call->in[2], c, 0);
+            z = z * (1 + or_else(film, image * 2 * v.c + c, 0)) + or_else(film, image * 2 * v.c + v.c + c, 0);
+            mz_ref_put(&call->out[0], at, mz_ref_activation(call->attrs.act, z));
+        }
+        if (mz_present(&call->out[1]))
+            mz_ref_put(&call->out[1], row, mean);
+        if (mz_present(&call->out[2]))
+            mz_ref_put(&call->out[2], row, rstd);
+    }
+}
+
+// With x̂ = (x - mean)·rstd, n = x̂·weight + bias, s = 1 + scale, z = n·s + shift and dz = dy·act'(z): dshift = Σ dz,
+// dscale = Σ dz·n over an image's pixels; dbias = Σ dz·s, dweight = Σ dz·s·x̂ over images too; g = dz·s·weight, dx =
+// rstd·(g - mean(g) - x̂·mean(g·x̂)) over the group.
+typedef struct slopes {
+    double normal, n, s, dz, g;
+} slopes;
+
+static slopes slopes_at(const mz_call *call, const groups *v, int64_t image, int64_t at) {
+    const int64_t c = at % v->c, row = image * v->groups + c / v->depth;
+    const mz_tensor *film = &call->in[4];
+    const double weight = or_else(&call->in[2], c, 1);
+    slopes d = {.normal =
+                    (mz_ref_get(&call->in[1], at) - mz_ref_get(&call->in[5], row)) * mz_ref_get(&call->in[6], row)};
+    d.n = d.normal * weight + or_else(&call->in[3], c, 0);
+    d.s = 1 + or_else(film, image * 2 * v->c + c, 0);
+    const double z = d.n * d.s + or_else(film, image * 2 * v->c + v->c + c, 0);
+    d.dz = mz_ref_activation_dx(call->attrs.act, mz_ref_get(&call->in[0], at), z);
+    d.g = d.dz * d.s * weight;
+    return d;
+}
+
+void mz_ref_group_norm_bwd(const mz_call *call) {
+    const groups v = groups_of(call, &call->out[0].shape);
+    const mz_tensor *dfilm = &call->out[1];
+    for (int64_t c = 0; c < v.c; c++) {
+        double dweight = 0, dbias = 0;
+        for (int64_t image = 0; image < v.b; image++) {
+            double dscale = 0, dshift = 0;
+            for (int64_t pixel = 0; pixel < v.pixels; pixel++) {
+                const slopes d = slopes_at(call, &v, image, (image * v.pixels + pixel) * v.c + c);
+                dscale += d.dz * d.n;
+                dshift += d.dz;
+                dweight += d.dz * d.s * d.normal;
+                dbias += d.dz * d.s;
+            }
+            if (mz_present(dfilm)) {
+                mz_ref_put(dfilm, image * 2 * v.c + c, dscale);
+                mz_ref_put(dfilm, image * 2 * v.c + v.c + c, dshift);
+            }
+        }
+        if (mz_present(&call->out[2]))
+            mz_ref_put_gradient(call, 2, c, dweight);
+        if (mz_present(&call->out[3]))
+            mz_ref_put_gradient(call, 3, c, dbias);
+    }
+    for (int64_t row = 0; row < v.b * v.groups; row++) {
+        const int64_t image = row / v.groups, n = v.pixels * v.depth;
+        const int64_t base = image * v.pixels * v.c + row % v.groups * v.depth;
+        double mean = 0, mean_normal = 0;
+        for (int64_t i = 0; i < n; i++) {
+            const slopes d = slopes_at(call, &v, image, base + i / v.depth * v.c + i % v.depth);
+            mean += d.g / (double)n;
+            mean_normal += d.g * d.normal / (double)n;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t at = base + i / v.depth * v.c + i % v.depth;
+            const slopes d = slopes_at(call, &v, image, at);
+            mz_ref_put(&call->out[0], at, mz_ref_get(&call->in[6], row) * (d.g - mean - d.normal * mean_normal));
+        }
+    }
+}
+
+// --- resampling ----------------------------------------------------------------------------------------------------
+void mz_ref_upsample(const mz_call *call) {
+    const mz_shape *x = &call->in[0].shape, *y = &call->out[0].shape;
+    const int64_t f = call->attrs.factor, c = y->dim[3];
+    for (int64_t i = 0; i < mz_shape_count(y); i++) {
+        const int64_t w = i / c % y->dim[2] / f, h = i / c / y->dim[2] % y->dim[1] / f,
+                      b = i / c / y->dim[2] / y->dim[1];
+        const double value = mz_ref_get(&call->in[0], ((b * x->dim[1] + h) * x->dim[2] + w) * c + i % c);
+        mz_ref_put(&call->out[0], i, (double)call->attrs.alpha * value);
+    }
+}
+
+void mz_ref_pool(const mz_call *call) {
+    const mz_shape *x = &call->in[0].shape, *y = &call->out[0].shape;
+    const int64_t f = call->attrs.factor, c = y->dim[3];
+    for (int64_t i = 0; i < mz_shape_count(y); i++) {
+        const int64_t w = i / c % y->dim[2] * f, h = i / c / y->dim[2] % y->dim[1] * f,
+                      b = i / c / y->dim[2] / y->dim[1];
+        double sum = 0;
+        for (int64_t k = 0; k < f * f; k++)
+            sum += mz_ref_get(&call->in[0], ((b * x->dim[1] + h + k / f) * x->dim[2] + w + k % f) * c + i % c);
+        mz_ref_put(&call->out[0], i, (double)call->attrs.alpha * sum);
+    }
+}
+
+// --- noise and times -----------------------------------------------------------------------------------------------
+void mz_ref_normal(const mz_call *call) {
+    const mz_shape *shape = &call->out[0].shape;
+    const int64_t row = mz_shape_count(shape) / shape->dim[0];
+    for (int64_t i = 0; i < mz_shape_count(shape); i++) {
+        uint32_t words[4];
+        float numbers[4];
+        const int32_t low = mz_ref_integer(&call->in[0], i / row * 2),
+                      high = mz_ref_integer(&call->in[0], i / row * 2 + 1);
+        mz_philox(mz_noise_key(low, high), (uint64_t)(i % row) >> 2, words);
+        mz_normal4(words, numbers);
+        mz_ref_put(&call->out[0], i, (double)numbers[i % row & 3]);
+    }
+}
+
+void mz_ref_time_embedding(const mz_call *call) {
+    const int64_t dims = call->out[0].shape.dim[1], half = dims / 2;
+    for (int64_t i = 0; i < mz_shape_count(&call->out[0].shape); i++) {
+        const int64_t k = i % dims % half;
+        const double angle = (double)call->attrs.alpha * mz_ref_get(&call->in[0], i / dims) *
+                             pow((double)call->attrs.theta, -(double)k / (double)half);
+        mz_ref_put(&call->out[0], i, i % dims < half ? cos(angle) : sin(angle));
+    }
+}

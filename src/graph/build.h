@@ -1,0 +1,18 @@
+// What builder functions share (build.c, build_image.c): a node under construction and how it ends.
+#ifndef MZ_BUILD_H
+#define MZ_BUILD_H
+
+#include "graph/graph.h"
+
+// Nothing more is built: an error before this, or no graph at all.
+bool mz_build_broken(const mezzo_graph *g);
+mezzo_value mz_build_failed(mezzo_graph *g, mezzo_status status); // remembers it; MEZZO_NONE
+mezzo_status mz_build_shape(const char *name, int rank, const int64_t *shape, mz_shape *out);
+// A node under construction, in the builder's present module, region and segment.
+mz_node mz_build_node(const mezzo_graph *g, mz_op op);
+// Appends the node with its output values; `shape`, one an output, NULL asks the op's rule.
+mezzo_status mz_build_finish_node(mezzo_graph *g, mz_node *node, const mz_shape *shape, mezzo_dtype dtype);
+mezzo_value mz_build_finish(mezzo_graph *g, mz_node *node); // by the op's rule; its first output
+mezzo_value mz_build_unary(mezzo_graph *g, mz_op op, mezzo_value x, mz_attrs attrs);
+
+#endif

@@ -1,0 +1,24 @@
+// Bounds that are not in bounds.c, for its table.
+#ifndef MZ_BOUNDS_H
+#define MZ_BOUNDS_H
+
+#include "trial.h"
+
+// bounds_image.c
+#define MZ_IMAGE_BOUNDS                                                                                                \
+    [MZ_OP_conv2d] = bound_conv2d, [MZ_OP_conv2d_dx] = bound_conv2d_dx, [MZ_OP_conv2d_dw] = bound_conv2d_dw,           \
+    [MZ_OP_group_norm] = bound_group_norm, [MZ_OP_group_norm_bwd] = bound_group_norm_bwd, [MZ_OP_pool] = bound_pool,   \
+    [MZ_OP_exp] = bound_exp, [MZ_OP_time_embedding] = bound_time_embedding, [MZ_OP_normal] = bound_normal,             \
+    [MZ_OP_mse] = bound_mse,
+void bound_mse(trial *t);
+void bound_conv2d(trial *t);
+void bound_conv2d_dx(trial *t);
+void bound_conv2d_dw(trial *t);
+void bound_group_norm(trial *t);
+void bound_group_norm_bwd(trial *t);
+void bound_pool(trial *t);
+void bound_exp(trial *t);
+void bound_time_embedding(trial *t);
+void bound_normal(trial *t);
+
+#endif
