@@ -171,8 +171,8 @@ static void check_parts(mz_panel format, mezzo_dtype dtype, bool along_k) {
     fill_with(values, N * K);
     assert_int_equal(mezzo_convert(values, MEZZO_F32, low, MEZZO_F16, N * K), MEZZO_OK);
     const bool f16 = dtype == MEZZO_F16;
-    const mz_matmul_operand op = {f16 ? (const void *)low : values, dtype, f16 ? MEZZO_F16 : MEZZO_TF32,
-                                  along_k ? K : 1, along_k ? 1 : N, NULL};
+    const mz_matmul_operand op = {
+        f16 ? (const void *)low : values, dtype, f16 ? MEZZO_F16 : MEZZO_TF32, along_k ? K : 1, along_k ? 1 : N, NULL};
     mz_matmul_isa__avx512.pack(format, N, parts[0], &op, 0, N, 0, K, K);
     pack_by_instruction(format, N, parts[1], &op, 0, N, 0, K, K);
     for (int i = 0; i < 2 * WORDS; i++) {
