@@ -96,6 +96,7 @@ int cli_precisions(const cli_args *args, const char *option, const char *initial
 const volatile sig_atomic_t *cli_interruptible(void);
 void cli_ignore_signals(void); // SIGPIPE and SIGXFSZ: the write that they are about fails instead
 int cli_bench_models(const cli_args *args, const char *command); // the half of bench that is in bench_models.c
+int cli_eval_pictures(const cli_args *args);                     // eval --truth
 int cli_data_radio(const cli_args *args);                        // data radio
 int cli_explain_toy(const cli_args *args);                       // explain --toy
 

@@ -1,4 +1,4 @@
-// mezzo eval: loss, and perplexity or accuracy, of what a run left.
+// mezzo eval: loss, and perplexity or accuracy, of what a run left; pictures against the true ones.
 #include <math.h>
 
 #include "cli.h"
@@ -30,6 +30,13 @@ static int run(const cli_args *args) {
     if (args->n_operands == 0)
         return cli_wrong(args->command, "a run folder or a checkpoint is missing: usage is mezzo eval %s",
                          args->command->usage);
+    static const char *const of_pictures[] = {"csv", "sheet", "rows", "split"};
+    if (cli_has(args, "truth"))
+        return cli_eval_pictures(args);
+    for (size_t i = 0; i < MZ_COUNT(of_pictures); i++)
+        if (cli_has(args, of_pictures[i]))
+            return cli_wrong(args->command, "--%s is about pictures: name the true ones, --truth FOLDER",
+                             of_pictures[i]);
     mezzo_eval_options options = {
         .path = args->operands[0],
         .best = cli_has(args, "best"),
@@ -60,16 +67,25 @@ static const cli_option options_table[] = {
     {"precision", "NAME", "{precisions} or auto [the run's]"},
     {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
     {"threads", "N", "CPU threads; 0 = every core [0]"},
+    {"truth", "FOLDER", "the true pictures: RUN is then a folder of predicted ones, or mean or free-space"},
+    {"csv", "FILE", "pictures: the scores of each"},
+    {"sheet", "FILE", "pictures: a PNG with truth, prediction and error"},
+    {"rows", "N", "pictures: rows of the sheet [6]"},
+    {"split", "X", "pictures: the part of the cities that mean is taken of; the others are compared [0.9]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
 
 const cli_command cli_eval = {
     .name = "eval",
-    .summary = "loss and perplexity, or accuracy, of a run or a checkpoint",
-    .usage = "RUN [--best] [--data FILE [--labels FILE]] [--iters N] [--precision NAME]",
+    .summary = "loss and perplexity, or accuracy, of a run; scores of pictures",
+    .usage = "RUN [--best] [--data FILE [--labels FILE]] [--iters N] [--precision NAME]\n"
+             "       mezzo eval PREDICTED --truth FOLDER [--csv FILE] [--sheet FILE]",
     .details = "RUN is a run folder, or one checkpoint in its checkpoints/. The loss is the mean over tokens (or "
-               "examples) of -log p, in nats.",
+               "examples) of -log p, in nats.\n"
+               "PREDICTED is a folder of NAME.png for pictures of --truth, or the word mean (of the others) or "
+               "free-space: NMSE, RMSE,\n"
+               "SSIM and PSNR.",
     .options = options_table,
     .max_operands = 1,
     .run = run,

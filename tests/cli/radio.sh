@@ -22,3 +22,28 @@ refuse 2 --maps "data radio" -- data text.txt --maps 1 --out x
 refuse 2 --size 8 -- data radio --maps 1 --size 8 --out x
 refuse 2 "64 to 4096 m" -- data radio --maps 1 --size 32 --out x
 [[ ! -e x ]] || fail "something was written"
+
+# --- scores: of a prediction that is the truth, of what is to be beaten, of what cannot be compared
+run 0 data radio --maps 12 --transmitters 2 "${small[@]}" --out cities
+run 0 eval cities/gain/DPM --truth cities --json
+shows "$OUT" '"pictures": 24' '"nmse": 0' '"ssim": 1'
+run 0 eval mean --truth cities --split 0.5 --csv mean.csv --sheet mean.png --rows 2
+shows "$OUT" "pictures    12" NMSE SSIM PSNR
+[[ $(wc -l <mean.csv) -eq 13 && $(head -1 mean.csv) == name,nmse,rmse,psnr,ssim ]] || fail "mean.csv"
+# 2 rows of 4 tiles: 32 pixels, five times as large, and 4 between
+[[ $(od -An -tu1 -j16 -N8 mean.png | tr -s ' ') == " 0 0 2 148 0 0 1 76" ]] || fail "the sheet's size"
+run 0 eval free-space --truth cities --split 0.5 --json
+shows "$OUT" '"pictures": 12'
+mkdir other
+refuse 2 "no prediction" "0_0.png" -- eval other --truth cities
+cp one/png/antennas/0_0.png other/11_1.png
+run 0 eval other --truth cities
+shows "$OUT" "pictures    1"
+"$MEZZO" data radio --maps 1 --size 16 --extent 64 --out tiny >/dev/null
+cp tiny/gain/DPM/0_0.png other/11_1.png
+refuse 2 other/11_1.png "16 x 16" -- eval other --truth cities
+refuse 3 nonsense free-space -- eval nonsense --truth cities
+refuse 2 --truth -- eval mean --csv x
+refuse 2 --best -- eval mean --truth cities --best
+printf 'no picture' >cities/gain/DPM/3_1.png
+refuse 2 cities/gain/DPM/3_1.png "not a PNG" -- eval mean --truth cities

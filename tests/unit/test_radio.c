@@ -1,6 +1,6 @@
 // Made-up radio maps: the formulas at values that their papers give, geometry that can be checked by hand, and the same
 // bytes whatever the threads and the number of maps.
-// Seen to fail with: the wall's loss counted once; the transmitter drawn anywhere; a draw that goes on from map to map.
+// Seen to fail with: no losses of walls; the transmitter drawn anywhere; a city that depends on the thread.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

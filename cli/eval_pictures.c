@@ -1,0 +1,47 @@
+// mezzo eval PREDICTED --truth FOLDER: predicted pictures against the true ones.
+#include <math.h>
+
+#include "cli.h"
+#include "data/picture_score.h"
+
+typedef struct shown {
+    mz_image_score mean;
+    int64_t pictures;
+} shown;
+
+static const cli_field fields[] = {
+    {CLI_FIELD(shown, pictures), "pictures", "pictures", "count"},
+    {CLI_FIELD(shown, mean.nmse), "nmse", "NMSE", "%.6f"},
+    {CLI_FIELD(shown, mean.rmse), "rmse", "RMSE", "%.6f"},
+    {CLI_FIELD(shown, mean.ssim), "ssim", "SSIM", "%.4f"},
+    {CLI_FIELD(shown, mean.psnr), "psnr", "PSNR", "%.2f dB"},
+};
+
+static const cli_range ranges[] = {
+    {CLI_FIELD(mz_score_options, rows), "rows", 1, 1000, 6},
+    {CLI_FIELD(mz_score_options, split), "split", 0.01, 1, 0.9},
+};
+
+int cli_eval_pictures(const cli_args *args) {
+    static const char *const of_runs[] = {"best",       "data",      "labels", "iters",
+                                          "batch-size", "precision", "device", "threads"};
+    mz_score_options options = {.truth = cli_text(args, "truth", NULL),
+                                .predicted = args->operands[0],
+                                .csv = cli_out_file(args, "csv", NULL),
+                                .sheet = cli_text(args, "sheet", NULL)};
+    for (size_t i = 0; i < MZ_COUNT(of_runs); i++)
+        if (cli_has(args, of_runs[i]))
+            return cli_wrong(args->command, "--%s is about runs, not about pictures", of_runs[i]);
+    const int code = CLI_RANGES(args, ranges, &options);
+    if (code != CLI_DONE)
+        return code;
+    mz_image_total total;
+    const mezzo_status status = mz_score_pictures(&options, &total);
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    const shown s = {mz_image_mean(&total), total.n};
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, CLI_OBJECT(fields, &s));
+    cli_fields_lines(fields, MZ_COUNT(fields), &s, NULL, "", 12);
+    return CLI_DONE;
+}

@@ -1,0 +1,33 @@
+// Predictions of pictures against the truth: scores of each and of all, and a sheet to look at.
+#ifndef MZ_DATA_PICTURE_SCORE_H
+#define MZ_DATA_PICTURE_SCORE_H
+
+#include "data/image_score.h"
+#include "data/pictures.h"
+#include "io/png.h"
+
+// Brightness from 0 to 1, [size, size]. What a model has to beat:
+// the mean of all pictures that are trained on,
+mezzo_status mz_predict_mean(const mz_pictures *p, float *out); // MEMORY
+// and the loss in free space from where the transmitter is, 0 in buildings. Of radio maps only.
+void mz_predict_free_space(const mz_pictures *p, int64_t example, float *out);
+void mz_picture_truth(const mz_pictures *p, int64_t example, float *out);
+
+// A sheet of `n` rows: what the picture is predicted from (buildings gray, the transmitter red), the truth, the
+// prediction, and where they differ, from black over red and yellow (a half) to white. Free with mz_picture_free.
+mezzo_status mz_sheet_make(const mz_pictures *p, int64_t n, mz_picture *out); // MEMORY; INVALID where it is too large
+void mz_sheet_add(const mz_pictures *p, int64_t row, int64_t example, const float *predicted, mz_picture *sheet);
+
+// --- a whole set ---------------------------------------------------------------------------------
+typedef struct mz_score_options {
+    const char *truth;     // as mz_pictures_open takes it
+    const char *predicted; // a folder with NAME.png, "mean" or "free-space"
+    double split;
+    const char *csv, *sheet; // files to write: scores of each picture; the first `rows`. NULL: none
+    int64_t rows;
+} mz_score_options;
+// A folder's predictions are compared wherever there is one; "mean" and "free-space" on the scenes that are not trained
+// on (of a split of 1, on all). Errors name the file.
+mezzo_status mz_score_pictures(const mz_score_options *options, mz_image_total *out);
+
+#endif

@@ -1,0 +1,335 @@
+#include "data/pictures.h"
+
+#include <stdlib.h>
+
+#include "data/npy.h"
+#include "data/radio.h"
+#include "io/json.h"
+#include "io/png.h"
+
+#define PHILOX_SCENES 0x2AD20000u // the `tensor` word of the split's draws
+#define SPLIT_SEED    UINT64_C(0x7069637475726573)
+enum { DESCRIPTION_BYTES = 1 << 16 };
+
+void mz_pictures_close(mz_pictures *p) {
+    mz_free(p->picture);
+    mz_free(p->scene);
+    mz_free(p->example);
+    mz_free(p->order);
+    *p = (mz_pictures){0};
+}
+
+// --- one file ------------------------------------------------------------------------------------
+// FOLDER/NAME.png, square and as large as the others.
+static mezzo_status read_one(mz_pictures *p, const char *folder, const char *name, mz_picture *out) {
+    char *path = mz_format("%s/%s.png", folder, name);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_png_read(path, out);
+    if (status == MEZZO_OK && p->size == 0)
+        p->size = out->width;
+    if (status == MEZZO_OK && (out->width != p->size || out->height != p->size))
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: %lld x %lld pixels: pictures are square and of one size, here %lld",
+                         path, (long long)out->width, (long long)out->height, (long long)p->size);
+    if (status != MEZZO_OK)
+        mz_picture_free(out);
+    mz_free(path);
+    return status;
+}
+
+// Behind the `count` pictures of *to.
+static mezzo_status append(mz_pictures *p, const char *folder, const char *name, int64_t count, uint8_t **to,
+                           size_t *room) {
+    mz_picture one;
+    MEZZO_TRY(read_one(p, folder, name, &one));
+    const size_t bytes = (size_t)(p->size * p->size);
+    mezzo_status status = MZ_RESERVE(*to, *room, ((size_t)count + 1) * bytes);
+    if (status == MEZZO_OK)
+        memcpy(*to + (size_t)count * bytes, one.pixels, bytes);
+    mz_picture_free(&one);
+    return status;
+}
+
+static mezzo_status add_example(mz_pictures *p, const mz_example *example, const char *folder) {
+    MEZZO_TRY(MZ_RESERVE(p->example, p->room_examples, p->n + 1));
+    MEZZO_TRY(append(p, folder, example->name, p->n, &p->picture, &p->room_pictures));
+    p->example[p->n++] = *example;
+    return MEZZO_OK;
+}
+
+// --- RadioMapSeer --------------------------------------------------------------------------------
+typedef struct numbered {
+    int64_t map, transmitter;
+} numbered;
+
+static int by_number(const void *a, const void *b) {
+    const numbered *x = a, *y = b;
+    if (x->map != y->map)
+        return x->map < y->map ? -1 : 1;
+    return (x->transmitter > y->transmitter) - (x->transmitter < y->transmitter);
+}
+
+// "12_3.png": nine digits at most each.
+static bool parse_name(const char *name, numbered *out) {
+    int end = 0;
+    long long map, transmitter;
+    if (sscanf(name, "%9lld_%9lld.png%n", &map, &transmitter, &end) != 2 || end == 0 || name[end] != '\0')
+        return false;
+    *out = (numbered){map, transmitter};
+    char again[64];
+    snprintf(again, sizeof again, "%lld_%lld.png", map, transmitter);
+    return strcmp(again, name) == 0;
+}
+
+static mezzo_status list_maps(const char *folder, numbered **out, size_t *count) {
+    char **names = NULL;
+    size_t n = 0;
+    *count = 0;
+    *out = NULL;
+    MEZZO_TRY(mz_dir_list(folder, &names, &n));
+    mezzo_status status = MEZZO_OK;
+    *out = mz_alloc(n + 1, sizeof **out);
+    if (*out == NULL)
+        status = MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++)
+        *count += parse_name(names[i], &(*out)[*count]);
+    mz_dir_list_free(names, n);
+    if (status == MEZZO_OK && *count == 0)
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: no {map}_{transmitter}.png in it", folder);
+    if (status == MEZZO_OK)
+        qsort(*out, *count, sizeof **out, by_number);
+    return status;
+}
+
+static mezzo_status find_gain(const char *path, char **out) {
+    char **names = NULL;
+    size_t n = 0;
+    *out = mz_format("%s/gain/DPM", path);
+    if (*out == NULL || mz_path_is_dir(*out))
+        return *out == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+    mz_free(*out);
+    char *gain = mz_format("%s/gain", path);
+    *out = NULL;
+    mezzo_status status = gain != NULL ? mz_dir_list(gain, &names, &n) : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK && n == 1)
+        *out = mz_format("%s/%s", gain, names[0]);
+    if (status == MEZZO_OK && n != 1)
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: %zu kinds of maps and no DPM: leave one folder in it", gain, n);
+    else if (status == MEZZO_OK && *out == NULL)
+        status = MEZZO_ERR_MEMORY;
+    mz_dir_list_free(names, n);
+    mz_free(gain);
+    return status;
+}
+
+// Where the transmitter is: the brightest pixel of its picture.
+static mezzo_status find_transmitter(mz_pictures *p, const char *folder, mz_example *example) {
+    mz_picture one;
+    MEZZO_TRY(read_one(p, folder, example->name, &one));
+    int64_t best = 0;
+    for (int64_t i = 1; i < p->size * p->size; i++)
+        best = one.pixels[i] > one.pixels[best] ? i : best;
+    const bool black = one.pixels[best] == 0;
+    mz_picture_free(&one);
+    example->x = best % p->size;
+    example->y = best / p->size;
+    return black ? mz_fail(MEZZO_ERR_FORMAT, "%s/%s.png: all black: no transmitter", folder, example->name) : MEZZO_OK;
+}
+
+static mezzo_status add_map(mz_pictures *p, const char *path, const char *gain, const numbered *at, bool new_scene) {
+    mezzo_status status = MEZZO_OK;
+    char name[32];
+    char *buildings = mz_format("%s/png/buildings_complete", path), *antennas = mz_format("%s/png/antennas", path);
+    if (buildings == NULL || antennas == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    if (new_scene) {
+        snprintf(name, sizeof name, "%lld", (long long)at->map);
+        MEZZO_TRY_GOTO(status, append(p, buildings, name, p->scenes, &p->scene, &p->room_scenes));
+        p->scenes++;
+    }
+    mz_example example = {.scene = p->scenes - 1};
+    snprintf(example.name, sizeof example.name, "%lld_%lld", (long long)at->map, (long long)at->transmitter);
+    MEZZO_TRY_GOTO(status, find_transmitter(p, antennas, &example));
+    MEZZO_TRY_GOTO(status, add_example(p, &example, gain));
+fail:
+    mz_free(buildings);
+    mz_free(antennas);
+    return status;
+}
+
+// What a folder of `mezzo data radio` says of itself; RadioMapSeer's numbers are the same, at one metre a pixel.
+static mezzo_status read_description(mz_pictures *p, const char *path) {
+    json_t *json = NULL;
+    double extent = (double)p->size;
+    p->loss_at_0 = mz_radio_loss(0);
+    p->loss_at_255 = mz_radio_loss(255);
+    char *file = mz_format("%s/" MZ_RADIO_FILE, path);
+    mezzo_status status = file == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+    if (status == MEZZO_OK && mz_path_exists(file)) {
+        status = mz_json_load(file, DESCRIPTION_BYTES, &json);
+        if (status == MEZZO_OK)
+            status = mz_json_get_double(file, json, "extent_m", &extent);
+        if (status == MEZZO_OK)
+            status = mz_json_get_double(file, json, "loss_db_at_0", &p->loss_at_0);
+        if (status == MEZZO_OK)
+            status = mz_json_get_double(file, json, "loss_db_at_255", &p->loss_at_255);
+        if (status == MEZZO_OK && !(extent > 0 && extent < 1e6 && p->loss_at_0 > p->loss_at_255))
+            status = mz_fail(MEZZO_ERR_FORMAT, "%s: extent_m %g, loss_db_at_0 %g, loss_db_at_255 %g make no scale",
+                             file, extent, p->loss_at_0, p->loss_at_255);
+        json_decref(json);
+    }
+    p->cell = extent / (double)p->size;
+    mz_free(file);
+    return status;
+}
+
+static mezzo_status open_radio(const char *path, mz_pictures *p) {
+    mezzo_status status = MEZZO_OK;
+    numbered *maps = NULL;
+    size_t n = 0;
+    char *gain = NULL;
+    p->radio = true;
+    p->channels = 1;
+    p->condition_channels = 2;
+    MEZZO_TRY_GOTO(status, find_gain(path, &gain));
+    MEZZO_TRY_GOTO(status, list_maps(gain, &maps, &n));
+    for (size_t i = 0; i < n; i++)
+        MEZZO_TRY_GOTO(status, add_map(p, path, gain, &maps[i], i == 0 || maps[i].map != maps[i - 1].map));
+    MEZZO_TRY_GOTO(status, read_description(p, path));
+fail:
+    mz_free(maps);
+    mz_free(gain);
+    return status;
+}
+
+// --- pairs, arrays -------------------------------------------------------------------------------
+static mezzo_status add_pair(mz_pictures *p, const char *input, const char *target, const char *file) {
+    const size_t n = strlen(file);
+    mz_example example = {.scene = p->scenes, .x = -1, .y = -1};
+    if (n < 5 || strcmp(file + n - 4, ".png") != 0)
+        return MEZZO_OK;
+    if (n - 4 >= sizeof example.name)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s/%s: a name of more than %zu bytes", input, file, sizeof example.name - 1);
+    memcpy(example.name, file, n - 4);
+    MEZZO_TRY(append(p, input, example.name, p->scenes, &p->scene, &p->room_scenes));
+    p->scenes++;
+    return add_example(p, &example, target);
+}
+
+static mezzo_status open_pairs(const char *path, mz_pictures *p) {
+    mezzo_status status = MEZZO_OK;
+    char **names = NULL;
+    size_t n = 0;
+    char *input = mz_format("%s/input", path), *target = mz_format("%s/target", path);
+    p->channels = p->condition_channels = 1;
+    if (input == NULL || target == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    MEZZO_TRY_GOTO(status, mz_dir_list(input, &names, &n));
+    for (size_t i = 0; i < n; i++)
+        MEZZO_TRY_GOTO(status, add_pair(p, input, target, names[i]));
+    if (p->n == 0)
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: no *.png in it", input);
+fail:
+    mz_dir_list_free(names, n);
+    mz_free(input);
+    mz_free(target);
+    return status;
+}
+
+static mezzo_status take_array(const char *path, const mz_npy *npy, mz_pictures *p) {
+    const bool fits = npy->type == MZ_NPY_U1 && (npy->rank == 3 || npy->rank == 4) && npy->count > 0 &&
+                      npy->dim[1] == npy->dim[2] && npy->dim[1] <= MZ_PNG_SIDE;
+    if (!fits)
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: %s in %d dimensions: pictures are u1, [n, size, size] or [n, size, size, channels]", path,
+                       mz_npy_type_name(npy->type), npy->rank);
+    p->n = p->scenes = npy->dim[0];
+    p->size = npy->dim[1];
+    p->channels = npy->rank == 4 ? npy->dim[3] : 1;
+    p->picture = mz_alloc((size_t)npy->count, 1);
+    p->example = mz_alloc((size_t)p->n, sizeof *p->example);
+    if (p->picture == NULL || p->example == NULL)
+        return MEZZO_ERR_MEMORY;
+    memcpy(p->picture, npy->data, (size_t)npy->count);
+    for (int64_t i = 0; i < p->n; i++) {
+        p->example[i] = (mz_example){.scene = i, .x = -1, .y = -1};
+        snprintf(p->example[i].name, sizeof p->example[i].name, "%lld", (long long)i);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status open_array(const char *path, mz_pictures *p) {
+    mz_npy npy;
+    MEZZO_TRY(mz_npy_open(path, &npy));
+    const mezzo_status status = take_array(path, &npy, p);
+    mz_npy_close(&npy);
+    return status;
+}
+
+// --- the split -----------------------------------------------------------------------------------
+// A shuffle of the scenes by Fisher and Yates, the same for every run. Its first ones train, with all their examples.
+static mezzo_status divide(mz_pictures *p, double split) {
+    int64_t *shuffled = mz_alloc((size_t)p->scenes, sizeof *shuffled);
+    bool *trains = mz_alloc((size_t)p->scenes, sizeof *trains);
+    p->order = mz_alloc((size_t)p->n, sizeof *p->order);
+    const bool all = shuffled != NULL && trains != NULL && p->order != NULL;
+    p->scenes_train = split < 1 ? (int64_t)(split * (double)p->scenes) : p->scenes;
+    if (all) {
+        for (int64_t i = 0; i < p->scenes; i++)
+            shuffled[i] = i;
+        for (int64_t i = p->scenes - 1; i > 0; i--) {
+            uint32_t words[4];
+            mz_philox((mz_philox_key){SPLIT_SEED, 0, PHILOX_SCENES}, (uint64_t)i, words);
+            const int64_t k = (int64_t)(((__uint128_t)(words[0] | (uint64_t)words[1] << 32) * (uint64_t)(i + 1)) >> 64);
+            const int64_t kept = shuffled[i];
+            shuffled[i] = shuffled[k];
+            shuffled[k] = kept;
+        }
+        for (int64_t i = 0; i < p->scenes_train; i++)
+            trains[shuffled[i]] = true;
+        int64_t at = 0;
+        for (int side = 1; side >= 0; side--) {
+            for (int64_t i = 0; i < p->n; i++)
+                if (trains[p->example[i].scene] == (side == 1))
+                    p->order[at++] = i;
+            p->n_train = side == 1 ? at : p->n_train;
+        }
+    }
+    mz_free(shuffled);
+    mz_free(trains);
+    return all ? MEZZO_OK : MEZZO_ERR_MEMORY;
+}
+
+static mezzo_status is_dir(const char *path, const char *below, bool *there) {
+    char *whole = mz_format("%s/%s", path, below);
+    *there = whole != NULL && mz_path_is_dir(whole);
+    mz_free(whole);
+    return whole != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+}
+
+static mezzo_status open_any(const char *path, mz_pictures *out) {
+    const size_t n = strlen(path);
+    bool radio, pairs;
+    if (n > 4 && strcmp(path + n - 4, ".npy") == 0)
+        return open_array(path, out);
+    MEZZO_TRY(is_dir(path, "png/buildings_complete", &radio));
+    MEZZO_TRY(is_dir(path, "input", &pairs));
+    if (radio || pairs)
+        return radio ? open_radio(path, out) : open_pairs(path, out);
+    return mz_fail(mz_path_exists(path) ? MEZZO_ERR_FORMAT : MEZZO_ERR_IO,
+                   "%s: no pictures: a folder with png/buildings_complete or with input and target, or a .npy file",
+                   path);
+}
+
+mezzo_status mz_pictures_open(const char *path, double split, mz_pictures *out) {
+    *out = (mz_pictures){0};
+    mezzo_status status = open_any(path, out);
+    if (status == MEZZO_OK)
+        status = divide(out, split);
+    if (status == MEZZO_OK && out->n_train == 0)
+        status = mz_fail(MEZZO_ERR_INVALID, "%s: %lld scenes, of which data.split %g leaves none to train on", path,
+                         (long long)out->scenes, split);
+    if (status != MEZZO_OK)
+        mz_pictures_close(out);
+    return status;
+}
