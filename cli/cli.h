@@ -37,8 +37,8 @@ typedef struct cli_command {
     int (*run)(const cli_args *args); // returns an exit code
 } cli_command;
 
-extern const cli_command cli_train, cli_eval, cli_sample, cli_data, cli_import, cli_export, cli_explain, cli_bench,
-    cli_analyze, cli_advise, cli_sweep, cli_lab, cli_memory, cli_verify, cli_doctor, cli_report, cli_watch;
+extern const cli_command cli_train, cli_recipes, cli_eval, cli_sample, cli_data, cli_import, cli_export, cli_explain,
+    cli_bench, cli_analyze, cli_advise, cli_sweep, cli_lab, cli_memory, cli_verify, cli_doctor, cli_report, cli_watch;
 
 // --- options (options.c) -------------------------------------------------------------------------------------------
 typedef struct cli_given {
@@ -84,6 +84,8 @@ int cli_ranges(const cli_args *args, const cli_range *ranges, size_t n, void *in
 #define CLI_RANGES(args, ranges, into) cli_ranges((args), (ranges), MZ_COUNT(ranges), (into))
 // The configuration: defaults, then every --config file, then the keys of the command line.
 int cli_config(const cli_args *args, mezzo_config **out);
+// The file of a recipe (recipes.c): CLI_DONE, or CLI_USAGE after telling which there are.
+int cli_recipe_path(const cli_command *command, const char *name, char *path, size_t size);
 // The value of a key that there is, as text. Out of memory it says so and leaves with 3.
 const char *cli_key(const mezzo_config *config, const char *key);
 bool cli_takes_key(const cli_command *command, const char *key);

@@ -13,9 +13,10 @@
 #include "io/json.h"
 #include "mezzo/version.h"
 
-static const cli_command *const commands[] = {
-    &cli_train,  &cli_eval,  &cli_sample, &cli_data,   &cli_import, &cli_export, &cli_explain, &cli_bench, &cli_analyze,
-    &cli_advise, &cli_sweep, &cli_lab,    &cli_memory, &cli_verify, &cli_doctor, &cli_report,  &cli_watch};
+static const cli_command *const commands[] = {&cli_train,  &cli_recipes, &cli_eval,    &cli_sample, &cli_data,
+                                              &cli_import, &cli_export,  &cli_explain, &cli_bench,  &cli_analyze,
+                                              &cli_advise, &cli_sweep,   &cli_lab,     &cli_memory, &cli_verify,
+                                              &cli_doctor, &cli_report,  &cli_watch};
 
 static void print_help(void) {
     printf("mezzo: mixed-precision training of Transformers, with measurements\n\n"

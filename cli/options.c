@@ -274,6 +274,16 @@ const char *cli_key(const mezzo_config *config, const char *key) {
 int cli_config(const cli_args *args, mezzo_config **out) {
     mezzo_config *config = NULL;
     mezzo_status status = mezzo_config_create(&config);
+    const char *recipe = cli_text(args, "recipe", NULL);
+    char path[4096];
+    if (recipe != NULL) {
+        int code = cli_recipe_path(args->command, recipe, path, sizeof path);
+        if (code != CLI_DONE) {
+            mezzo_config_free(config);
+            return code;
+        }
+        status = mezzo_config_load(config, path);
+    }
     for (int i = 0; i < args->n_given && status == MEZZO_OK; i++)
         if (!args->given[i].config && strcmp(args->given[i].name, "config") == 0)
             status = mezzo_config_load(config, args->given[i].value);

@@ -193,7 +193,7 @@ static int bisect(const cli_args *args, const mezzo_config *config, const mezzo_
 static bool names_model(const cli_args *args) {
     for (int i = 0; i < args->n_given; i++)
         if (strncmp(args->given[i].name, "model.", 6) == 0 || strcmp(args->given[i].name, "config") == 0 ||
-            strcmp(args->given[i].name, "train.init") == 0)
+            strcmp(args->given[i].name, "recipe") == 0 || strcmp(args->given[i].name, "train.init") == 0)
             return true;
     return false;
 }
@@ -284,6 +284,7 @@ static int run(const cli_args *args) {
 
 static const cli_option options[] = {
     {"config", "FILE", "a YAML file of keys; options on the command line win over it"},
+    {"recipe", "NAME", "the keys of a recipe: mezzo recipes lists them; --config and options win over it"},
     {"quiet", NULL, "no progress; warnings and results stay"},
     {"json", NULL, "the result as JSON"},
     {"bisect-nan", NULL,

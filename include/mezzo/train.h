@@ -19,7 +19,8 @@ extern "C" {
 typedef struct mezzo_config mezzo_config;
 MEZZO_API mezzo_status mezzo_config_create(mezzo_config **out); // every default; the caller owns *out
 MEZZO_API void mezzo_config_free(mezzo_config *config);         // NULL is fine
-// A YAML file: nested maps or dotted keys. FORMAT (not YAML; or its first line, as mezzo_config_save writes it, has the
+// A YAML file: nested maps or dotted keys. "base: other.yaml" (relative to the file) is loaded before it; "recipe" is
+// passed over. FORMAT (not YAML; or its first line, as mezzo_config_save writes it, has the
 // checksum of another text: who edits the file removes that line), INVALID (an unknown key, naming the nearest known
 // one; a value of the wrong type), IO: each names file, line and key.
 MEZZO_API mezzo_status mezzo_config_load(mezzo_config *config, const char *path);

@@ -1,7 +1,9 @@
 #include "io/config.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "io/config_value.h"
 #include "io/file.h"
@@ -107,6 +109,7 @@ typedef struct yaml_load {
     mz_config *cfg;
     const char *where;
     unsigned mark; // of this load: finds keys given both nested and dotted
+    bool is_file;
 } yaml_load;
 
 static const char *kind_name(const mz_yaml_node *node) {
@@ -181,9 +184,16 @@ static mezzo_status unknown_key(const yaml_load *load, const char *path, int lin
                    near ? "; did you mean " : "", near ? near : "");
 }
 
+// Keys of a file that are no configuration: "base", another file that it builds upon, and "recipe", what it is about.
+static bool about_the_file(const char *key) {
+    return strcmp(key, "base") == 0 || strcmp(key, "recipe") == 0;
+}
+
 static mezzo_status yaml_walk(yaml_load *load, const mz_yaml_node *map, const char *prefix) {
     for (size_t i = 0; i < map->count; i++) {
         const mz_yaml_node *node = map->children[i];
+        if (load->is_file && prefix[0] == '\0' && about_the_file(map->keys[i]))
+            continue;
         char *path = mz_format("%s%s%s", prefix, *prefix ? "." : "", map->keys[i]);
         if (!path)
             return MEZZO_ERR_MEMORY;
@@ -205,34 +215,87 @@ static mezzo_status yaml_walk(yaml_load *load, const mz_yaml_node *map, const ch
     return MEZZO_OK;
 }
 
-static mezzo_status load_tree(mz_config *cfg, const char *where, const mz_yaml *yaml) {
+typedef struct yaml_file {
+    const char *path;
+    struct stat is;
+    const struct yaml_file *above; // that named it as its base
+    int depth;
+} yaml_file;
+enum { MOST_BASES = 8 };
+
+static mezzo_status load_file(mz_config *cfg, const char *path, const yaml_file *above, const char *named);
+
+static mezzo_status load_base(mz_config *cfg, const yaml_file *file, const mz_yaml_node *base) {
+    const char *slash = strrchr(file->path, '/');
+    if (base->kind != MZ_YAML_SCALAR || base->text[0] == '\0' || mz_yaml_is_null(base))
+        return mz_fail(MEZZO_ERR_INVALID, "%s:%d: base: expected the path of another file", file->path, base->line);
+    char *path = base->text[0] == '/' || slash == NULL
+                     ? mz_strdup(base->text)
+                     : mz_format("%.*s/%s", (int)(slash - file->path), file->path, base->text);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    char named[64];
+    snprintf(named, sizeof named, "%d: base", base->line);
+    mezzo_status status = load_file(cfg, path, file, named);
+    mz_free(path);
+    return status == MEZZO_ERR_IO ? mz_context(status, "%s:%d: base", file->path, base->line) : status;
+}
+
+static mezzo_status load_tree(mz_config *cfg, const char *where, const mz_yaml *yaml, const yaml_file *file) {
     const mz_yaml_node *root = mz_yaml_root(yaml);
     if (!root || mz_yaml_is_null(root))
         return MEZZO_OK;
     if (root->kind != MZ_YAML_MAP)
         return mz_fail(MEZZO_ERR_INVALID, "%s:%d: expected \"key: value\" lines, got %s", where, root->line,
                        root->kind == MZ_YAML_LIST ? "a list" : mz_quote(root->text).text);
-    yaml_load load = {cfg, where, ++cfg->marks};
+    const mz_yaml_node *base = file != NULL ? mz_yaml_get(root, "base") : NULL;
+    if (base != NULL)
+        MEZZO_TRY(load_base(cfg, file, base));
+    yaml_load load = {cfg, where, ++cfg->marks, file != NULL};
     return yaml_walk(&load, root, "");
 }
 
 mezzo_status mz_config_parse_yaml(mz_config *cfg, const char *where, const char *text, size_t n) {
     mz_yaml *yaml;
     MEZZO_TRY(mz_yaml_parse(where, text, n, &yaml));
-    mezzo_status status = load_tree(cfg, where, yaml);
+    mezzo_status status = load_tree(cfg, where, yaml, NULL);
     mz_yaml_free(yaml);
     return status;
 }
 
-mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path) {
+static mezzo_status check_chain(const yaml_file *file, const char *named) {
+    for (const yaml_file *f = file->above; f != NULL; f = f->above)
+        if (f->is.st_dev == file->is.st_dev && f->is.st_ino == file->is.st_ino)
+            return mz_fail(MEZZO_ERR_INVALID, "%s:%s: %s builds upon itself: name another file", file->above->path,
+                           named, file->path);
+    if (file->depth > MOST_BASES)
+        return mz_fail(MEZZO_ERR_INVALID, "%s:%s: more than %d files in a row build upon each other", file->above->path,
+                       named, MOST_BASES);
+    return MEZZO_OK;
+}
+
+static mezzo_status load_file(mz_config *cfg, const char *path, const yaml_file *above, const char *named) {
+    yaml_file file = {.path = path, .above = above, .depth = above != NULL ? above->depth + 1 : 0};
     char *text;
     size_t n;
     MEZZO_TRY(mz_file_read(path, MZ_YAML_MAX_BYTES, &text, &n));
+    mz_yaml *yaml = NULL;
     mezzo_status status = mz_config_check_seal(path, text, n);
+    if (status == MEZZO_OK && stat(path, &file.is) != 0)
+        status = mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno));
     if (status == MEZZO_OK)
-        status = mz_config_parse_yaml(cfg, path, text, n);
+        status = check_chain(&file, named);
+    if (status == MEZZO_OK)
+        status = mz_yaml_parse(path, text, n, &yaml);
+    if (status == MEZZO_OK)
+        status = load_tree(cfg, path, yaml, &file);
+    mz_yaml_free(yaml);
     mz_free(text);
     return status;
+}
+
+mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path) {
+    return load_file(cfg, path, NULL, "");
 }
 
 // --- from the command line -----------------------------------------------------------------------------------------

@@ -1,0 +1,169 @@
+// mezzo recipes: runs whose result is known, as YAML files of keys, and where they are.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "fields.h"
+#include "io/file.h"
+#include "io/yaml.h"
+
+// Beside an installed command, or beside a build of the source: "../share/mezzo/recipes", "../../recipes".
+static bool find_folder(char *folder, size_t size) {
+    static const char *const places[] = {"../share/mezzo/recipes", "../../recipes", "../recipes"};
+    char self[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0)
+        return false;
+    self[n] = '\0';
+    char *slash = strrchr(self, '/');
+    *slash = '\0';
+    for (size_t i = 0; i < MZ_COUNT(places); i++) {
+        snprintf(folder, size, "%.4000s/%s", self, places[i]);
+        if (mz_path_is_dir(folder))
+            return true;
+    }
+    return false;
+}
+
+static const char suffix[] = ".yaml";
+
+// "NAME.yaml" → "NAME"; false for other files.
+static bool cut_suffix(char *name) {
+    size_t n = strlen(name), s = sizeof suffix - 1;
+    if (n <= s || strcmp(name + n - s, suffix) != 0)
+        return false;
+    name[n - s] = '\0';
+    return true;
+}
+
+static int list_names(const cli_command *command, const char *folder, char ***names, size_t *n) {
+    size_t kept = 0;
+    mezzo_status status = mz_dir_list(folder, names, n);
+    if (status != MEZZO_OK)
+        return cli_error(command, status);
+    for (size_t i = 0; i < *n; i++)
+        if (cut_suffix((*names)[i])) {
+            char *name = (*names)[i];
+            (*names)[i] = (*names)[kept];
+            (*names)[kept++] = name;
+        }
+    for (size_t i = kept; i < *n; i++)
+        (*names)[i][0] = '\0';
+    return CLI_DONE;
+}
+
+static int no_folder(const cli_command *command) {
+    return cli_wrong(command, "no recipes beside this command: install it, or give a file with --config");
+}
+
+int cli_recipe_path(const cli_command *command, const char *name, char *path, size_t size) {
+    char folder[4096 + 64], **names;
+    size_t n, whole = 0;
+    if (!find_folder(folder, sizeof folder))
+        return no_folder(command);
+    if (list_names(command, folder, &names, &n) != CLI_DONE)
+        return CLI_FAILED;
+    while (whole < n && names[whole][0] != '\0')
+        whole++;
+    bool found = false;
+    for (size_t i = 0; i < whole; i++)
+        found = found || strcmp(names[i], name) == 0;
+    const char *near = mz_nearest(name, (const char *const *)names, whole);
+    int code = CLI_DONE;
+    if (found)
+        snprintf(path, size, "%.3800s/%.200s%s", folder, name, suffix);
+    else
+        code = cli_wrong(command, "there is no recipe \"%s\"%s%s%s", name, near != NULL ? "; did you mean \"" : "",
+                         near != NULL ? near : "", near != NULL ? "\"?" : "; mezzo recipes lists them");
+    mz_dir_list_free(names, n);
+    return code;
+}
+
+// --- telling -------------------------------------------------------------------------------------------------------
+typedef struct told {
+    char name[64], reproduces[256], data[256], device[160], time[160], reached[256];
+} told;
+
+static const cli_field fields[] = {
+    {CLI_FIELD(told, name), "name"},
+    {CLI_FIELD(told, reproduces), "reproduces", "reproduces", "%s"},
+    {CLI_FIELD(told, data), "data", "data", "%s"},
+    {CLI_FIELD(told, device), "device", "device", "%s"},
+    {CLI_FIELD(told, time), "time", "time", "%s"},
+    {CLI_FIELD(told, reached), "reached", "reached", "%s"},
+};
+
+static void copy(const mz_yaml_node *recipe, const char *key, char *out, size_t size) {
+    const mz_yaml_node *node = mz_yaml_get(recipe, key);
+    if (out[0] == '\0' && node != NULL && node->kind == MZ_YAML_SCALAR)
+        snprintf(out, size, "%s", node->text);
+}
+
+// What a recipe says of itself; what it leaves out stands in its base.
+static mezzo_status describe(const char *folder, const char *name, int depth, told *out) {
+    char *path = mz_format("%s/%s%s", folder, name, suffix);
+    mz_yaml *yaml = NULL;
+    mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : mz_yaml_load(path, &yaml);
+    mz_free(path);
+    if (status != MEZZO_OK)
+        return status;
+    const mz_yaml_node *recipe = mz_yaml_get(mz_yaml_root(yaml), "recipe"),
+                       *base = mz_yaml_get(mz_yaml_root(yaml), "base");
+    copy(recipe, "reproduces", out->reproduces, sizeof out->reproduces);
+    copy(recipe, "data", out->data, sizeof out->data);
+    copy(recipe, "device", out->device, sizeof out->device);
+    copy(recipe, "time", out->time, sizeof out->time);
+    copy(recipe, "reached", out->reached, sizeof out->reached);
+    char next[64] = "";
+    if (base != NULL && base->kind == MZ_YAML_SCALAR)
+        snprintf(next, sizeof next, "%s", base->text);
+    mz_yaml_free(yaml);
+    return depth < 8 && cut_suffix(next) ? describe(folder, next, depth + 1, out) : MEZZO_OK;
+}
+
+static int tell(const cli_args *args, const told *all, size_t n) {
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, CLI_LIST(fields, all, n));
+    for (size_t i = 0; i < n; i++) {
+        printf("%s%s\n", i > 0 ? "\n" : "", all[i].name);
+        cli_fields_lines(fields, MZ_COUNT(fields), &all[i], NULL, "  ", 12);
+    }
+    printf("\nmezzo train --recipe NAME --data PATH runs one; its keys can be overridden by options.\n");
+    return CLI_DONE;
+}
+
+static int run(const cli_args *args) {
+    char folder[4096 + 64], **names;
+    size_t n, k = 0;
+    if (!find_folder(folder, sizeof folder))
+        return no_folder(args->command);
+    int code = list_names(args->command, folder, &names, &n);
+    if (code != CLI_DONE)
+        return code;
+    told *all = mz_alloc(n + 1, sizeof *all);
+    mezzo_status status = all == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+    for (size_t i = 0; i < n && names[i][0] != '\0' && status == MEZZO_OK; i++) {
+        snprintf(all[k].name, sizeof all[k].name, "%s", names[i]);
+        status = describe(folder, names[i], 0, &all[k++]);
+    }
+    code = status == MEZZO_OK ? tell(args, all, k) : cli_error(args->command, status);
+    mz_free(all);
+    mz_dir_list_free(names, n);
+    return code;
+}
+
+static const cli_option options_table[] = {
+    {"json", NULL, "the list as JSON"},
+    {0},
+};
+
+const cli_command cli_recipes = {
+    .name = "recipes",
+    .summary = "runs that reproduce known results",
+    .usage = "[--json]",
+    .details =
+        "What each reproduces, on which device, in which time, and the number reached. mezzo train --recipe NAME\n"
+        "--data PATH runs one.",
+    .options = options_table,
+    .run = run,
+};

@@ -1,0 +1,47 @@
+# Every recipe is found, says what it is about, and trains, shortened; variants build upon their base.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+text 300 >text.txt
+names=$(for f in "$MEZZO_SOURCE"/recipes/*.yaml; do basename "$f" .yaml; done)
+
+run 0 recipes --json
+for name in $names; do
+    shows "$OUT" "\"name\": \"$name\""
+done
+for key in reproduces data device time reached; do
+    ! grep -qE "\"$key\": (\"\"|null)" "$OUT" || fail "a recipe without \"$key\""
+    [[ $(grep -c "\"$key\"" "$OUT") -eq $(wc -w <<<"$names") ]] || fail "not every recipe has \"$key\""
+done
+
+run 0 data text.txt --tokenizer gpt2 --out shards
+SMALL=(--layers 2 --heads 2 --d-model 16 --seq-len 16 --batch-size 2 --grad-accum 1 --steps 2 --warmup 0 --eval-every 0 --eval-iters 1
+    --eval-final false --sample-every -1 --log-every 1 --device cpu --threads 1 --quiet)
+run 0 train --data shards "${SMALL[@]}" --model gpt2 --bias true --out weights
+for name in $names; do
+    more=(--data text.txt)
+    case $name in
+    gpt2-*) more=(--data shards) ;;
+    finetune-*) more=(--data shards --init weights) ;;
+    esac
+    run 0 train --recipe "$name" "${more[@]}" "${SMALL[@]}" --out "run-$name" --checkpoint-every -1
+    shows "run-$name/metrics.jsonl" '"step": 2'
+done
+
+# Keys come from the variant first, then from its base; the command line stands above both.
+grep -qF "lr: 0.0003" run-cs336-xl/config.yaml || fail "the variant's learning rate did not win"
+grep -qF "beta2: 0.95" run-cs336-xl/config.yaml || fail "the base's beta2 is missing"
+grep -qF "layers: 2" run-cs336-xl/config.yaml || fail "the command line did not win"
+
+refuse 2 "shakespeare-char-cpu" -- train --recipe shakespeare-char-cpo --data text.txt
+printf 'base: b.yaml\n' >a.yaml
+printf 'base: sub/../a.yaml\n' >b.yaml
+mkdir sub
+refuse 2 "builds upon itself" "b.yaml:1" -- train --config a.yaml --data text.txt
+printf 'base: nowhere.yaml\n' >a.yaml
+refuse 3 "a.yaml:1: base" "nowhere.yaml" -- train --config a.yaml --data text.txt
+printf 'base: [x]\n' >a.yaml
+refuse 2 "a.yaml:1" "base" -- train --config a.yaml --data text.txt
+# A file in another folder: its base is looked for beside it.
+printf 'base: c.yaml\noptimizer:\n  lr: 2e-3\n' >sub/d.yaml
+printf 'optimizer:\n  lr: 5e-3\n  beta2: 0.9\nautocast:\n  "h.*": fp32\n' >sub/c.yaml
+run 0 train --config sub/d.yaml --data shards "${SMALL[@]}" --out based --checkpoint-every -1
+shows based/config.yaml "lr: 0.002" "beta2: 0.9" '"h.*": fp32'
