@@ -246,6 +246,8 @@ static int run(const cli_args *args) {
     if (cli_has(args, "quiet"))
         mezzo_log_set(cli_log_quietly, NULL);
     mezzo_status chosen = choose_model(args, config);
+    if (chosen == MEZZO_OK)
+        chosen = cli_import_init(args, config);
     if (chosen != MEZZO_OK) {
         mezzo_config_free(config);
         return cli_error(args->command, chosen);

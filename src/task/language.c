@@ -1,8 +1,10 @@
-// The language model's task: windows of a token stream, each token's target the one after it. Inputs "tokens" and
-// "targets", I32 [B, T].
+// The language model's task: windows of a token stream, each token's target the one after it; or instructions, of which
+// answers alone are targets. Inputs "tokens" and "targets", I32 [B, T].
 #include <math.h>
 
+#include "data/tokenizer.h"
 #include "io/file.h"
+#include "task/instructions.h"
 #include "task/sampler.h"
 #include "task/task.h"
 
@@ -12,7 +14,8 @@
 typedef struct language {
     mz_task task;
     mezzo_corpus *corpus;             // NULL where only samples are wanted
-    mezzo_tokenizer *loaded;          // then: the tokenizer that was loaded without a corpus
+    mz_instructions *told[2];         // instead of a corpus: instructions, by part
+    mezzo_tokenizer *loaded;          // the tokenizer that was loaded without a corpus
     const mezzo_tokenizer *tokenizer; // NULL where shards came without one
     mz_sampler *sampler;
 } language;
@@ -21,6 +24,8 @@ typedef struct language {
 static void close_task(mz_task *task) {
     language *l = (language *)task;
     mz_sampler_free(l->sampler);
+    mz_instructions_free(l->told[MEZZO_TRAIN]);
+    mz_instructions_free(l->told[MEZZO_VALIDATION]);
     mezzo_tokenizer_free(l->loaded);
     mezzo_corpus_free(l->corpus);
     mz_free(l);
@@ -28,6 +33,23 @@ static void close_task(mz_task *task) {
 
 static bool given(const char *text) {
     return text != NULL && text[0] != '\0';
+}
+
+// Texts of any tokenizer may follow each other in a file of instructions, so that it cannot be made from one.
+static mezzo_status open_instructions(language *l, const mz_task_options *o, const char *tokenizer) {
+    const char *train = given(o->all) ? o->all : given(o->train) ? o->train : o->path;
+    bool split = !given(o->all) && !given(o->train), validates = !given(o->all) && given(o->validation);
+    if (!given(tokenizer) || strcmp(tokenizer, "char") == 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s: instructions need a tokenizer that is there already: set data.tokenizer to "
+                       "gpt2, byte or a saved one's file",
+                       train);
+    MEZZO_TRY(mz_tokenizer_named(tokenizer, &l->loaded));
+    double end = split ? o->split : 1;
+    MEZZO_TRY(mz_instructions_open(train, l->loaded, 0, end, &l->told[MEZZO_TRAIN]));
+    if (validates)
+        return mz_instructions_open(o->validation, l->loaded, 0, 1, &l->told[MEZZO_VALIDATION]);
+    return split && end < 1 ? mz_instructions_open(train, l->loaded, end, 1, &l->told[MEZZO_VALIDATION]) : MEZZO_OK;
 }
 
 // A run keeps the tokenizer that it began with.
@@ -43,7 +65,9 @@ static mezzo_status open_corpus(language *l, const mz_task_options *o) {
         return MEZZO_ERR_MEMORY;
     if (given(o->all)) // as one stream
         c = (mezzo_corpus_options){.train = o->all, .tokenizer = c.tokenizer};
-    if (!o->no_data)
+    if (!o->no_data && (mz_is_instructions(o->path) || mz_is_instructions(o->train) || mz_is_instructions(o->all)))
+        status = open_instructions(l, o, c.tokenizer);
+    else if (!o->no_data)
         status = mezzo_corpus_open(&c, &l->corpus);
     else if (given(o->tokenizer))
         status = mezzo_tokenizer_load(o->tokenizer, &l->loaded);
@@ -109,10 +133,43 @@ static int64_t classes(const mezzo_model_config *model) {
     return model->vocab;
 }
 
+// What a source of instructions draws from.
+typedef struct told_source {
+    const mz_instructions *told;
+    mz_instruction_order order;
+} told_source;
+
+static mezzo_status open_told(const mz_task *task, mezzo_corpus_part part, mz_order order, int64_t rows, uint64_t seed,
+                              mz_source *source) {
+    const mz_instructions *told = ((const language *)task)->told[part];
+    if (told == NULL || mz_instructions_count(told) == 0)
+        return mz_fail(MEZZO_ERR_INVALID, "there are no %s instructions: the file is too short for data.split",
+                       part == MEZZO_TRAIN ? "training" : "validation");
+    told_source *s = mz_alloc(1, sizeof *s);
+    if (s == NULL)
+        return MEZZO_ERR_MEMORY;
+    *s = (told_source){.told = told,
+                       .order = {.random = order == MZ_ORDER_RANDOM,
+                                 .rows = rows,
+                                 .length = task->model.seq_len,
+                                 .seed = seed,
+                                 .stream = (uint32_t)part}};
+    uint64_t cut = mz_instructions_longer(told, s->order.length);
+    if (cut > 0 && s->order.random)
+        mz_log("notice", "%llu of %llu instructions have more than model.seq_len + 1 = %lld tokens: their ends are cut",
+               (unsigned long long)cut, (unsigned long long)mz_instructions_count(told),
+               (long long)s->order.length + 1);
+    source->state = s;
+    source->batches = mz_instructions_batches(told, rows);
+    return MEZZO_OK;
+}
+
 static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,
                                 mz_source *source) {
     const language *l = (const language *)task;
     const mezzo_corpus_part part = set == MZ_SET_TRAIN ? MEZZO_TRAIN : MEZZO_VALIDATION;
+    if (l->corpus == NULL)
+        return open_told(task, part, order, rows, seed, source);
     const mezzo_loader_options options = {.split = part,
                                           .order =
                                               order == MZ_ORDER_RANDOM ? MEZZO_LOADER_RANDOM : MEZZO_LOADER_SEQUENTIAL,
@@ -129,11 +186,19 @@ static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order,
 }
 
 static void close_source(mz_source *source) {
-    mezzo_loader_free(source->state);
+    if (((const language *)source->task)->corpus == NULL)
+        mz_free(source->state);
+    else
+        mezzo_loader_free(source->state);
 }
 
 static mezzo_status draw(mz_source *source, uint64_t k) {
     mz_input *in = source->examples.input;
+    if (((const language *)source->task)->corpus == NULL) {
+        const told_source *s = source->state;
+        mz_instructions_batch(s->told, &s->order, k, in[0].data, in[1].data);
+        return MEZZO_OK;
+    }
     return mezzo_loader_batch(source->state, k, in[0].data, in[1].data);
 }
 
@@ -220,6 +285,10 @@ static mezzo_status sample(mz_task *task, const mz_sample_draw *d, const volatil
 
 static bool has(const mz_task *task, mz_set set) {
     const language *l = (const language *)task;
+    if (l->corpus == NULL) {
+        const mz_instructions *told = l->told[set == MZ_SET_TRAIN ? MEZZO_TRAIN : MEZZO_VALIDATION];
+        return told != NULL && mz_instructions_count(told) > 0;
+    }
     return mezzo_corpus_tokens(l->corpus, set == MZ_SET_TRAIN ? MEZZO_TRAIN : MEZZO_VALIDATION) > 0;
 }
 

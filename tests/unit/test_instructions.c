@@ -1,0 +1,117 @@
+// Instructions: which tokens are targets, and that a model learns the answers alone.
+// Seen to fail with: targets of the prompt left in; the completion's first token left out.
+#include "tiny_run.h"
+
+#include "task/instructions.h"
+
+static const char records[] = "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n"
+                              "\n"
+                              "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "
+                              "{\"role\": \"assistant\", \"content\": \"yz\"}]}\n";
+
+static mz_instructions *open(const char *text, const mezzo_tokenizer *t) {
+    mz_instructions *x;
+    must(mz_file_write_atomic("some.jsonl", text, strlen(text)));
+    must(mz_instructions_open("some.jsonl", t, 0, 1, &x));
+    return x;
+}
+
+// The bytes that are targets, '.' for one that is ignored.
+static void targets_of(const int32_t *targets, size_t n, char *out) {
+    for (size_t i = 0; i < n; i++)
+        out[i] = targets[i] < 0 ? '.' : targets[i] > 255 ? '#' : (char)targets[i];
+    out[n] = '\0';
+}
+
+static void test_answers_alone_count(void **state) {
+    (void)state;
+    enum { LENGTH = 64 };
+    mezzo_tokenizer *bytes, *gpt2;
+    int32_t tokens[2 * LENGTH], targets[2 * LENGTH];
+    char seen[LENGTH + 1];
+    must(mezzo_tokenizer_create_byte(&bytes));
+    must(mezzo_tokenizer_create_gpt2(&gpt2));
+    mz_instructions *x = open(records, bytes);
+    assert_int_equal(mz_instructions_count(x), 2);
+    const mz_instruction_order order = {.rows = 2, .length = LENGTH};
+    mz_instructions_batch(x, &order, 0, tokens, targets);
+    targets_of(targets, 8, seen);
+    assert_string_equal(seen, ".cd....."); // after b comes c
+    assert_int_equal(tokens[0], 'a');
+    assert_int_equal(tokens[3], 'd');
+    assert_int_equal(tokens[4], 0);
+    // <|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\nyz<|im_end|>\n
+    targets_of(targets + LENGTH, LENGTH, seen);
+    size_t head = strlen("<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n");
+    for (size_t i = 0; i + 1 < head; i++)
+        assert_int_equal(seen[i], '.');
+    assert_memory_equal(seen + head - 1, "yz<|im_end|>\n", 13);
+    mz_instructions_free(x);
+    x = open(records, gpt2);
+    mz_instructions_batch(x, &order, 0, tokens, targets);
+    assert_true(targets[1] == 50256 || targets[2] == 50256); // the answer ends
+    mz_instructions_free(x);
+    mezzo_tokenizer_free(gpt2);
+    mezzo_tokenizer_free(bytes);
+}
+
+static void test_what_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *says;
+    } wrong[] = {{"{\"prompt\": \"a\"}\n", "completion"},
+                 {"\n[1]\n", "some.jsonl:2"},
+                 {"{\"text\": \"a\"}\n", "messages"},
+                 {"{\"messages\": [{\"role\": \"dog\", \"content\": \"\"}]}\n", "dog"},
+                 {"{\"messages\": [1]}\n", "message"},
+                 {"{\"prompt\": \n", "some.jsonl:1"},
+                 {"\n", "no record"}};
+    mezzo_tokenizer *bytes;
+    must(mezzo_tokenizer_create_byte(&bytes));
+    for (size_t i = 0; i < MZ_COUNT(wrong); i++) {
+        mz_instructions *x;
+        must(mz_file_write_atomic("some.jsonl", wrong[i].text, strlen(wrong[i].text)));
+        assert_true(mz_instructions_open("some.jsonl", bytes, 0, 1, &x) != MEZZO_OK);
+        if (strstr(mezzo_error_message(), wrong[i].says) == NULL)
+            fail_msg("\"%s\" does not say %s", mezzo_error_message(), wrong[i].says);
+    }
+    mezzo_tokenizer_free(bytes);
+}
+
+// Prompts are noise, answers follow from their last letter: the loss of the answers falls far below what a model can
+// reach on the prompts, which no mask would add to it.
+static void test_learns_the_answers(void **state) {
+    (void)state;
+    mz_text t = {0};
+    for (unsigned i = 0; i < 400; i++) {
+        unsigned x = i * 2654435761u;
+        mz_text_addf(&t, "{\"prompt\": \"%c%c%c%c\", \"completion\": \"%s\"}\n", 'a' + x % 26, 'a' + (x >> 8) % 26,
+                     'a' + (x >> 13) % 26, i % 2 ? '?' : '!', i % 2 ? "yes" : "no.");
+    }
+    must(mz_file_write_atomic("learn.jsonl", t.data, t.len));
+    mz_text_free(&t);
+    tiny_log log = {0};
+    mezzo_train_result result;
+    tiny_clean("learn");
+    must(tiny_run("learn",
+                  (const char *const[]){"--data=learn.jsonl", "--tokenizer=byte", "--steps=60", "--lr=1e-2",
+                                        "--batch-size=16", "--eval-final=true", NULL},
+                  &log, &result));
+    if (!(result.val_loss < 0.6)) // the prompts alone have ln 26 = 3.26 nats a letter
+        fail_msg("the answers have a loss of %g", result.val_loss);
+    assert_int_equal(tiny_run("learn", (const char *const[]){"--data=learn.jsonl", NULL}, &log, &result),
+                     MEZZO_ERR_INVALID); // a run is there
+    tiny_clean("learn");
+    assert_int_equal(tiny_run("learn", (const char *const[]){"--data=learn.jsonl", NULL}, &log, &result),
+                     MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "data.tokenizer"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers_alone_count),
+        cmocka_unit_test(test_what_is_refused),
+        cmocka_unit_test(test_learns_the_answers),
+    };
+    return cmocka_run_group_tests_name("instructions", tests, NULL, NULL);
+}
