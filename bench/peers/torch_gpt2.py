@@ -2,7 +2,8 @@
 
 usage: torch_gpt2.py [--iters N] [--prewarm] [--cpu] CASE...
   CASE is MODEL:PRECISION:WAY, as small:bf16:graphs
-  MODEL      gpt2 (124M, 32 x 1,024), small medium large xl 2.7B (4 x 512), dW-lL-bB-tT (vocabulary 32,000; 8 heads), moe-dW-lL-bB-tT
+  MODEL      gpt2 (124M, 32 x 1,024), small medium large xl 2.7B (4 x 512), dW-lL-bB-tT[-hH][-vV] (8 heads and a vocabulary of
+             32,000 unless told otherwise), moe-dW-lL-bB-tT[-hH][-vV]
   PRECISION  fp32 tf32 bf16 fp16 (fp16 with GradScaler)
   WAY        eager, compiled (torch.compile) or graphs (torch.compile with mode="reduce-overhead", which captures CUDA graphs)
 --cpu times on the CPU, by the wall clock.
@@ -62,14 +63,14 @@ class GPT(nn.Module):
 
 
 class Experts(nn.Module):
-    def __init__(self, width, layers):
+    def __init__(self, width, layers, heads, vocab):
         super().__init__()
         from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
 
         self.model = Glm4MoeForCausalLM(
             Glm4MoeConfig(
-                vocab_size=32000, hidden_size=width, intermediate_size=4 * width, moe_intermediate_size=width,
-                num_hidden_layers=layers, num_attention_heads=8, num_key_value_heads=8, head_dim=width // 8,
+                vocab_size=vocab, hidden_size=width, intermediate_size=4 * width, moe_intermediate_size=width,
+                num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads, head_dim=width // heads,
                 n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1, n_group=1,
                 topk_group=1, max_position_embeddings=2048, use_cache=False))
 
@@ -83,13 +84,14 @@ def describe(model):
         return lambda: GPT(50304, 1024, 768, 3072, 12, 12), 50304, 32, 1024
     if model in SIZES:
         return lambda: GPT(10000, 512, *SIZES[model]), 10000, 4, 512
-    found = re.fullmatch(r"(moe-)?d(\d+)-l(\d+)-b(\d+)-t(\d+)", model)
+    found = re.fullmatch(r"(moe-)?d(\d+)-l(\d+)-b(\d+)-t(\d+)(?:-h(\d+))?(?:-v(\d+))?", model)
     if not found:
         sys.exit(f"{model}: no such model; see the usage")
-    width, layers, batch, tokens = map(int, found.groups()[1:])
+    width, layers, batch, tokens, heads, vocab = (int(g or 0) for g in found.groups()[1:])
+    heads, vocab = heads or 8, vocab or 32000
     if found.group(1):
-        return lambda: Experts(width, layers), 32000, batch, tokens
-    return lambda: GPT(32000, 1024, width, 4 * width, layers, 8), 32000, batch, tokens
+        return lambda: Experts(width, layers, heads, vocab), vocab, batch, tokens
+    return lambda: GPT(vocab, max(1024, tokens), width, 4 * width, layers, heads), vocab, batch, tokens
 
 
 def milliseconds(step, device):

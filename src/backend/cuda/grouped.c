@@ -136,9 +136,8 @@ static mezzo_status parts_run(mezzo_device *device, const mz_call *call) {
     (void)parts_args(device, call, &g, bytes);
     void *parts[2] = {call->workspace, (char *)call->workspace + bytes[0]};
     for (int i = 0; i < 2; i++) {
-        mz_cu_fp32_parts split = {.x = call->in[i].data, .out = parts[i], .second = i == 1, .below = true};
-        split.cols = call->in[i].shape.dim[call->in[i].shape.rank - 1];
-        split.rows = mz_shape_count(&call->in[i].shape) / split.cols;
+        mz_cu_fp32_parts split = {
+            .x = call->in[i].data, .out = parts[i], .n = mz_shape_count(&call->in[i].shape), .second = i == 1};
         MZ_CUDA_TRY(mz_cu_fp32_split(stream, &split));
     }
     g.a.data = parts[0];

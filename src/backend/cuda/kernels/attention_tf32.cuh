@@ -70,14 +70,21 @@ __device__ __forceinline__ void store_parts(__nv_bfloat16 *tile, const float *fr
     }
 }
 
-// c [16, 16] += a [16, 16] · b [16, 16] of parts: two neighbouring results, of b's columns 0 … 7 and 8 … 15.
+// c [16, 16] += a [16, 16] · b [16, 16] of parts: two neighbouring results, of b's columns 0 … 7 and 8 … 15. The tensor
+// cores, which cut sums off, add up 16 terms; FP32 registers, which round, the rest.
 __device__ __forceinline__ void multiply_parts(float (&left)[4], float (&right)[4], const uint32_t (&a)[3][4],
                                                const uint32_t (&b)[3][4]) {
     constexpr int first[] = {2, 1, 0, 1, 0, 0}, second[] = {0, 1, 2, 0, 1, 0};
+    float one[4] = {}, other[4] = {};
 #pragma unroll
     for (int i = 0; i < 6; i++) {
-        multiply<__nv_bfloat16>(left, a[first[i]], b[second[i]][0], b[second[i]][1]);
-        multiply<__nv_bfloat16>(right, a[first[i]], b[second[i]][2], b[second[i]][3]);
+        multiply<__nv_bfloat16>(one, a[first[i]], b[second[i]][0], b[second[i]][1]);
+        multiply<__nv_bfloat16>(other, a[first[i]], b[second[i]][2], b[second[i]][3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        left[i] += one[i];
+        right[i] += other[i];
     }
 }
 

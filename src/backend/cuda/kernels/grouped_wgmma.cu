@@ -4,7 +4,8 @@
 // share a multiprocessor, so that one computes while the other waits.
 //
 // FP32 as three BF16 parts (fp32_parts.cu: x2, x1, x0 and y0, y1, y2, each an array of its own) is the same six times,
-// for the products x2·y0, x1·y1, x0·y2, x1·y0, x0·y1, x0·y0.
+// for the products x2·y0, x1·y1, x0·y2, x1·y0, x0·y1, x0·y0. The tensor cores, which cut their sums off, add up 64
+// terms at most then: FP32 registers add the pieces. One block has a multiprocessor to itself.
 #include "grouped.cuh"
 #include "ptx.cuh"
 #include "wgmma.cuh"
@@ -115,7 +116,7 @@ template <bool PARTS, typename T> struct operands {
 };
 
 template <typename T, int OP, bool PARTS>
-__global__ void __launch_bounds__(THREADS, 2) grouped_wgmma_kernel(const mz_cu_grouped g) {
+__global__ void __launch_bounds__(THREADS, PARTS ? 1 : 2) grouped_wgmma_kernel(const mz_cu_grouped g) {
     using layout = grouped_layout<OP>;
     constexpr bool A = layout::A_CONTIGUOUS, B = layout::B_CONTIGUOUS;
     extern __shared__ unsigned char wgmma_shared[];
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__(THREADS, 2) grouped_wgmma_kernel(const mz_cu_g
             next_ones.template copy<A, B>(shared + s * STAGE, t);
         copies_commit();
     }
-    float d[16][4] = {};
+    float d[16][4] = {}, total[PARTS ? 16 : 1][4] = {};
     int at = 0, next = STAGES - 1;
     for (int p = 0; p < pieces; p++) {
         copies_wait<STAGES - 2>();
@@ -156,16 +157,25 @@ __global__ void __launch_bounds__(THREADS, 2) grouped_wgmma_kernel(const mz_cu_g
             next_ones.template copy<A, B>(shared + next * STAGE, t);
         copies_commit();
         wgmma_wait<0>();
+        if constexpr (PARTS) {
+#pragma unroll
+            for (int i = 0; i < 64; i++) {
+                total[i / 4][i % 4] += d[i / 4][i % 4];
+                d[i / 4][i % 4] = 0;
+            }
+        }
         at = at + 1 < STAGES ? at + 1 : 0;
         next = next + 1 < STAGES ? next + 1 : 0;
     }
-    if (g.out.dtype == MZ_CU_F32) {
+    if constexpr (PARTS) {
+        store_fp32(g, t, warp * 16, total);
+    } else if (g.out.dtype == MZ_CU_F32) {
         store_fp32(g, t, warp * 16, d);
-        return;
+    } else {
+        copies_wait<0>();
+        __syncthreads();
+        store_low<T>(g, t, warp * 16, reinterpret_cast<T *>(shared) + warp * 16 * (TILE + 8), d);
     }
-    copies_wait<0>();
-    __syncthreads();
-    store_low<T>(g, t, warp * 16, reinterpret_cast<T *>(shared) + warp * 16 * (TILE + 8), d);
 }
 
 template <typename T, int OP, bool PARTS> cudaError_t run(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {

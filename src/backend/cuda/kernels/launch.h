@@ -449,16 +449,33 @@ size_t mz_cu_thin_dw_workspace(int64_t rows, int n, int k, int sms);
 cudaError_t mz_cu_thin_dw(cudaStream_t stream, const mz_cu_thin *args, int sms);
 
 // --- fp32_parts.cu: FP32 numbers as three BF16 ones ----------------------------------------------------------------
-// x [rows, cols] → its parts x0, x1, x2 in BF16: x2 x1 x0 x1 x0 x0, or of a product's second operand x0 x1 x2 x0 x1 x0;
-// without `sixfold` the first three of these. out [rows, 6·cols] or [rows, 3·cols]; with `below` [6·rows, cols] or
-// [3·rows, cols].
+// x [n] → its parts in BF16, one array behind the other: x2, x1, x0, or of a product's second operand x0, x1, x2.
 typedef struct mz_cu_fp32_parts {
     const float *x;
     void *out;
-    int64_t rows, cols; // cols a multiple of 4
-    bool second, below, sixfold;
+    int64_t n; // a multiple of 4
+    bool second;
 } mz_cu_fp32_parts;
 cudaError_t mz_cu_fp32_split(cudaStream_t stream, const mz_cu_fp32_parts *args);
+
+// --- promoted.cu: FP32 products by parts, sums promoted to FP32 registers (compute capability 9.0) -----------------
+// out [rows, cols] FP32 = Σ a·b over `inner` terms, + bias, + add. a and b are parts as mz_cu_fp32_split writes them, a
+// those of a first operand and b of a second: a [3, rows, inner], or [3, inner, rows]; b [3, cols, inner], or [3,
+// inner, cols]. rows or inner, whichever is contiguous, and cols are multiples of 8; a [inner, rows] goes with b
+// [inner, cols].
+typedef struct mz_cu_promoted {
+    const void *a, *b;
+    bool a_by_rows, b_by_rows; // inner is contiguous
+    const float *bias;         // [cols] or NULL
+    const float *add;          // [rows, cols], may be out; or NULL
+    float *out;
+    float *partial; // [splits, rows, cols]; NULL with one
+    int64_t rows, cols, inner;
+    int splits; // of the sum: mz_cu_promoted_splits()
+} mz_cu_promoted;
+int mz_cu_promoted_splits(const mz_cu_promoted *args, int sms); // 1: not divided
+// prepare: asks for the shared memory that it needs, once; nothing is launched.
+cudaError_t mz_cu_promoted_run(cudaStream_t stream, const mz_cu_promoted *args, int sms, bool prepare);
 
 // --- grouped_*.cu: the experts' products ---------------------------------------------------------------------------
 // x [rows, k], w [experts, n, k], y [rows, n]; rows offsets[e] … offsets[e + 1] - 1 are expert e's.

@@ -4,18 +4,17 @@
 // A block is a thread that asks for tiles of the operands (TMA) and two warpgroups that take turns at tiles of 128 ×
 // 128 results: while one finishes a tile, which is memory's work, the other multiplies. Two blocks, a cluster, share
 // each tile of w: either fetches half of it for both.
-#include <cuda.h>
-
 #include <type_traits>
 
 #include "barrier.cuh"
+#include "cluster.cuh"
 #include "early.cuh"
 #include "ptx.cuh"
 #include "vec.cuh"
 #include "wgmma.cuh"
 
 namespace {
-enum { TILE = 128, L = 64, STAGES = 5, OPERAND = TILE * L * 2, STAGE = 2 * OPERAND, CLUSTER = 2 };
+enum { TILE = 128, L = 64, STAGES = 5, OPERAND = TILE * L * 2, STAGE = 2 * OPERAND };
 enum { WARPGROUP = 128, GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), STAGING = TILE * TILE * 2 };
 enum { AT_STAGING = STAGES * STAGE, AT_BARRIERS = AT_STAGING + GROUPS * STAGING, ALIGN = 1024 };
 enum { BYTES = AT_BARRIERS + 2 * STAGES * 8 + ALIGN };
@@ -25,36 +24,8 @@ constexpr __host__ __device__ bool by_rows(int epilogue) { // w [cols, inner]
     return epilogue == MZ_CU_PRODUCT_RESIDUAL;
 }
 
-// --- barriers and copies -------------------------------------------------------------------------------------------
+// --- turns ---------------------------------------------------------------------------------------------------------
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ __forceinline__ void barrier_arrive_at(uint32_t at, uint32_t block) { // of the cluster
-    asm volatile("{\n.reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(at),
-                 "r"(block)
-                 : "memory");
-}
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void fetch_box(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-            to),
-        "l"(map), "r"(x), "r"(y), "r"(barrier)
-        : "memory");
-}
-__device__ __forceinline__ void fetch_box_for_all(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-                 "[%1, {%2, %3}], [%4], %5;" ::"r"(to),
-                 "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<uint16_t>((1 << CLUSTER) - 1))
-                 : "memory");
-}
-__device__ __forceinline__ uint32_t block_of_cluster() {
-    uint32_t rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
 // Turns: a warpgroup waits until the other has asked for all of its products. So the tensor cores work at one tile
 // after another, and no warpgroup asks about a stage's barrier before the one whose phase comes first (a barrier tells
 // odd phases from even ones, no more).
@@ -111,9 +82,6 @@ template <typename T> __device__ __forceinline__ float4 widen4(uint2 x) {
 }
 template <typename T> __device__ __forceinline__ uint2 narrow4(float4 x) {
     return make_uint2(pack<T>(x.x, x.y), pack<T>(x.z, x.w));
-}
-__device__ __forceinline__ float4 add4(float4 a, float4 b) {
-    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
 // AT_ONCE rows of this thread's columns, from the i-th on.
@@ -327,11 +295,6 @@ __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *s
 }
 #endif
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define IN_CLUSTERS
-#else
-#define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
-#endif
 template <typename T, int EPILOGUE>
 __global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
     product_kernel(const mz_cu_product g, const __grid_constant__ CUtensorMap a,
@@ -363,26 +326,9 @@ __global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
 }
 
 // --- launching -----------------------------------------------------------------------------------------------------
-typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                    const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                                    CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-encode_function find_encode() {
-    void *found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result) !=
-            cudaSuccess ||
-        result != cudaDriverEntryPointSuccess)
-        return nullptr;
-    return reinterpret_cast<encode_function>(found);
-}
-
 // Boxes of `box` rows of 64 elements of a matrix [rows, cols].
 bool describe(CUtensorMap *map, int dtype, const void *data, int64_t rows, int64_t cols, int box) {
-    static encode_function found; // threads may look for it at the same time: all find the same
-    encode_function encode = __atomic_load_n(&found, __ATOMIC_RELAXED);
-    if (encode == nullptr)
-        __atomic_store_n(&found, encode = find_encode(), __ATOMIC_RELAXED);
+    tensor_map_encode encode = find_tensor_map_encode();
     const cuuint64_t sizes[] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
     const cuuint64_t pitch[] = {static_cast<cuuint64_t>(cols) * 2};
     const cuuint32_t boxes[] = {L, static_cast<cuuint32_t>(box)}, steps[] = {1, 1};

@@ -158,17 +158,20 @@ template <bool PARTS, int ROWS> struct fp32_operand {
     }
 };
 
-// c [16, 8] += a [16, 16] · b [16, 8]; of parts the six large products, the smallest first.
+// c [16, 8] += a [16, 16] · b [16, 8]; of parts the six large products, the smallest first, which the tensor cores add
+// up to a sum of 16 terms; FP32 registers, which round where tensor cores cut off, add it to the rest.
 template <bool PARTS>
 __device__ __forceinline__ void multiply_fp32(float (&c)[4], const fp32_operand<PARTS, 2> &a,
                                               const fp32_operand<PARTS, 1> &b) {
     if constexpr (PARTS) {
-        multiply<__nv_bfloat16>(c, a.part[2], b.part[0][0], b.part[0][1]);
-        multiply<__nv_bfloat16>(c, a.part[1], b.part[1][0], b.part[1][1]);
-        multiply<__nv_bfloat16>(c, a.part[0], b.part[2][0], b.part[2][1]);
-        multiply<__nv_bfloat16>(c, a.part[1], b.part[0][0], b.part[0][1]);
-        multiply<__nv_bfloat16>(c, a.part[0], b.part[1][0], b.part[1][1]);
-        multiply<__nv_bfloat16>(c, a.part[0], b.part[0][0], b.part[0][1]);
+        constexpr int first[] = {2, 1, 0, 1, 0, 0}, second[] = {0, 1, 2, 0, 1, 0};
+        float sum[4] = {};
+#pragma unroll
+        for (int i = 0; i < 6; i++)
+            multiply<__nv_bfloat16>(sum, a.part[first[i]], b.part[second[i]][0], b.part[second[i]][1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            c[i] += sum[i];
     } else {
         multiply_tf32(c, a.part[0], b.part[0][0], b.part[0][1]);
         multiply_tf32(c, a.part[1], b.part[1][0], b.part[1][1]);

@@ -114,4 +114,8 @@ __device__ __forceinline__ float round_to(float v, int dtype) {
     return dtype == MZ_CU_F16 ? __half2float(__float2half_rn(v)) : v;
 }
 
+__device__ __forceinline__ float4 add4(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
 #endif

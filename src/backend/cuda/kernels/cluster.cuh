@@ -1,0 +1,86 @@
+// Clusters of two blocks and the tensor memory accelerator (TMA), from compute capability 9.0: what the products that
+// are fed by it share. PTX ISA: "cp.async.bulk.tensor", "mapa", "barrier.cluster"; CUDA driver API: tensor maps.
+#ifndef MZ_CLUSTER_CUH
+#define MZ_CLUSTER_CUH
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+enum { CLUSTER = 2 };
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define IN_CLUSTERS
+#else
+#define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
+#endif
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ __forceinline__ void barrier_arrive_at(uint32_t at, uint32_t block) { // of the cluster
+    asm volatile("{\n.reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(at),
+                 "r"(block)
+                 : "memory");
+}
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ uint32_t block_of_cluster() {
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+// A box of a matrix, x its first column, into this block's memory, or into that of both blocks.
+__device__ __forceinline__ void fetch_box(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+            to),
+        "l"(map), "r"(x), "r"(y), "r"(barrier)
+        : "memory");
+}
+__device__ __forceinline__ void fetch_box_for_all(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+                 "[%1, {%2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<uint16_t>((1 << CLUSTER) - 1))
+                 : "memory");
+}
+// The same of matrix z of three.
+__device__ __forceinline__ void fetch_box_of_three(uint32_t to, const CUtensorMap *map, int x, int y, int z,
+                                                   uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+                 "%4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+                 : "memory");
+}
+__device__ __forceinline__ void fetch_box_of_three_for_all(uint32_t to, const CUtensorMap *map, int x, int y, int z,
+                                                           uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+                 "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(static_cast<uint16_t>((1 << CLUSTER) - 1))
+                 : "memory");
+}
+#endif
+
+// The driver's cuTensorMapEncodeTiled; NULL: it has none.
+typedef CUresult (*tensor_map_encode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                      const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                      CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+static inline tensor_map_encode find_tensor_map_encode() {
+    static tensor_map_encode found; // threads may look for it at the same time: all find the same
+    tensor_map_encode encode = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    if (encode != nullptr)
+        return encode;
+    void *entry = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result) !=
+            cudaSuccess ||
+        result != cudaDriverEntryPointSuccess)
+        return nullptr;
+    encode = reinterpret_cast<tensor_map_encode>(entry);
+    __atomic_store_n(&found, encode, __ATOMIC_RELAXED);
+    return encode;
+}
+
+#endif

@@ -1,0 +1,277 @@
+// Products of FP32 matrices on Hopper's tensor cores (compute capability 9.0 only), as exact as FP32's own: each number
+// is the sum of three BF16 ones (fp32_parts.cu), six products of parts make one of FP32, and the tensor cores, which
+// cut their sums off, add up 64 terms at most: then FP32 registers take over ("promotion"), which round to nearest.
+//
+// A block is a thread that asks for tiles of the operands (TMA) and two warpgroups that make 64 of a tile's 128 rows
+// each. All three parts of 64 terms of both operands are in shared memory at once, so that six products cost six tiles.
+// Two blocks, a cluster, share each tile of b: either fetches half of it for both. Where tiles are too few for the card
+// the sum is divided, and a second kernel adds the parts in order.
+#include "barrier.cuh"
+#include "cluster.cuh"
+#include "early.cuh"
+#include "ptx.cuh"
+#include "vec.cuh"
+#include "wgmma.cuh"
+
+namespace {
+enum { TILE = 128, L = 64, HALF = TILE / 2, HALF_BYTES = HALF * L * 2, OPERAND = 2 * HALF_BYTES };
+// A piece, 64 terms, has six slots: a2, b0, a1, b1, a0, b2, in the order of their first use. Two pieces are there.
+enum { PARTS = 3, SLOTS = 2 * PARTS, PIECES = 2, ALL = PIECES * SLOTS, PRODUCTS = 6 };
+enum { WARPGROUP = 128, GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), WARPS = GROUPS * WARPGROUP / 32 };
+enum { AT_BARRIERS = ALL * OPERAND, ALIGN = 1024, BYTES = AT_BARRIERS + 2 * ALL * 8 + ALIGN };
+static_assert(BYTES <= 227 * 1024, "shared memory of a block");
+
+struct work { // of a cluster: a pair of tiles, one below the other, and a share of the sum; columns first
+    int64_t unit, units, step, tiles;
+    int across, pieces;
+};
+struct share {
+    int64_t row; // of the cluster's first tile
+    int col, split, from, to;
+};
+
+__device__ __forceinline__ work work_begin(const mz_cu_promoted &g) {
+    work w;
+    w.across = static_cast<int>((g.cols + TILE - 1) / TILE);
+    w.pieces = static_cast<int>((g.inner + L - 1) / L);
+    w.tiles = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * w.across;
+    w.units = w.tiles * g.splits;
+    w.unit = blockIdx.x / CLUSTER;
+    w.step = gridDim.x / CLUSTER;
+    return w;
+}
+
+__device__ __forceinline__ share share_of(const mz_cu_promoted &g, const work &w) {
+    int64_t tile = w.unit % w.tiles;
+    int split = static_cast<int>(w.unit / w.tiles);
+    share s = {tile / w.across * (CLUSTER * TILE), static_cast<int>(tile % w.across) * TILE, split};
+    s.from = static_cast<int>(static_cast<int64_t>(w.pieces) * split / g.splits);
+    s.to = static_cast<int>(static_cast<int64_t>(w.pieces) * (split + 1) / g.splits);
+    return s;
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// Piece k of 64 rows of an operand's part. BY_ROWS: the part is [rows, inner], else [inner, rows].
+template <bool BY_ROWS>
+__device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap *map, int row, int k, int part, uint32_t barrier) {
+    fetch_box_of_three(to, map, BY_ROWS ? k * L : row, BY_ROWS ? row : k * L, part, barrier);
+}
+
+template <bool A_BY_ROWS, bool B_BY_ROWS>
+__device__ __forceinline__ void produce(const mz_cu_promoted &g, const CUtensorMap *a, const CUtensorMap *b,
+                                        uint32_t shared, uint32_t full, uint32_t empty) {
+    uint32_t rank = block_of_cluster(), count = 0;
+    for (work w = work_begin(g); w.unit < w.units; w.unit += w.step) {
+        share s = share_of(g, w);
+        int row = static_cast<int>(s.row) + static_cast<int>(rank) * TILE, col = s.col + static_cast<int>(rank) * HALF;
+        for (int k = s.from; k < s.to; k++, count++) {
+            uint32_t first = (count % PIECES) * SLOTS, parity = count / PIECES & 1;
+#pragma unroll
+            for (int i = 0; i < SLOTS; i++) {
+                uint32_t to = shared + (first + i) * OPERAND, ready = full + (first + i) * 8;
+                barrier_wait(empty + (first + i) * 8, parity ^ 1);
+                barrier_expect(ready, OPERAND);
+                if (i % 2 == 0) {
+                    fetch<A_BY_ROWS>(to, a, row, k, i / 2, ready);
+                    fetch<A_BY_ROWS>(to + HALF_BYTES, a, row + HALF, k, i / 2, ready);
+                } else {
+                    fetch_box_of_three_for_all(to + rank * HALF_BYTES, b, B_BY_ROWS ? k * L : col,
+                                               B_BY_ROWS ? col : k * L, i / 2, ready);
+                }
+            }
+        }
+    }
+}
+
+// The warps of both blocks release a slot of b, which both blocks' threads write; those of one block a slot of a.
+__device__ __forceinline__ void release(uint32_t empty, int slot, uint32_t rank) {
+    uint32_t lane = threadIdx.x & 31;
+    if (slot % 2 == 0 ? lane == 0 : lane < CLUSTER)
+        barrier_arrive_at(empty + slot * 8, slot % 2 == 0 ? rank : lane);
+}
+
+// A thread's results: columns 8·j + 2·(lane % 4), + 1 of rows lane/4 ([0, 1]) and lane/4 + 8 ([2, 3]) of its warp's 16.
+__device__ __forceinline__ void store(const mz_cu_promoted &g, int64_t row, int col, int split,
+                                      const float (&total)[16][4]) {
+    int lane = static_cast<int>(threadIdx.x) & 31;
+    bool whole = g.splits == 1;
+    float *out = whole ? g.out : g.partial + split * g.rows * g.cols;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int64_t m = row + r * 8 + (lane >> 2);
+        if (m >= g.rows)
+            continue;
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+            int64_t c = col + j * 8 + (lane & 3) * 2, at = m * g.cols + c;
+            if (c >= g.cols)
+                continue;
+            float2 x = make_float2(total[j][2 * r], total[j][2 * r + 1]);
+            if (whole && g.bias != nullptr) {
+                float2 bias = *reinterpret_cast<const float2 *>(g.bias + c);
+                x = make_float2(x.x + bias.x, x.y + bias.y);
+            }
+            if (whole && g.add != nullptr) {
+                float2 add = *reinterpret_cast<const float2 *>(g.add + at);
+                x = make_float2(x.x + add.x, x.y + add.y);
+            }
+            *reinterpret_cast<float2 *>(out + at) = x;
+        }
+    }
+}
+
+template <bool A_BY_ROWS, bool B_BY_ROWS>
+__device__ __forceinline__ void consume(const mz_cu_promoted &g, uint32_t shared, uint32_t full, uint32_t empty) {
+    // The smallest products first, of which slots they are, which slots the one before has done with.
+    constexpr int a_of[PRODUCTS] = {0, 2, 4, 2, 4, 4}, b_of[PRODUCTS] = {1, 3, 5, 1, 3, 1};
+    constexpr int done[PRODUCTS] = {0, -1, 5, 2, 3, 4};
+    int thread = static_cast<int>(threadIdx.x) - WARPGROUP, group = thread / WARPGROUP, warp = thread % WARPGROUP / 32;
+    uint32_t rank = block_of_cluster(), count = 0;
+    for (work w = work_begin(g); w.unit < w.units; w.unit += w.step) {
+        share s = share_of(g, w);
+        float total[16][4] = {};
+        for (int k = s.from; k < s.to; k++, count++) {
+            uint32_t first = (count % PIECES) * SLOTS, parity = count / PIECES & 1;
+            uint32_t place = shared + first * OPERAND, here = empty + first * 8;
+            float d[16][4] = {};
+#pragma unroll
+            for (int i = 0; i < PRODUCTS; i++) {
+                if (i < PARTS) {
+                    barrier_wait(full + (first + a_of[i]) * 8, parity);
+                    barrier_wait(full + (first + b_of[i]) * 8, parity);
+                }
+                uint64_t a = wgmma_operand(place + a_of[i] * OPERAND + group * HALF_BYTES, HALF_BYTES),
+                         b = wgmma_operand(place + b_of[i] * OPERAND, HALF_BYTES);
+                wgmma_begin();
+#pragma unroll
+                for (int l = 0; l < L; l += 16) // 16 of l are 32 bytes of a row, or 16 rows
+                    wgmma_multiply<__nv_bfloat16, !A_BY_ROWS, !B_BY_ROWS>(
+                        d, a + (A_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4), b + (B_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4));
+                wgmma_commit();
+                if (i > 0) {
+                    wgmma_wait<1>();
+                    if (done[i - 1] >= 0)
+                        release(here, done[i - 1], rank);
+                }
+            }
+            wgmma_wait<0>();
+            release(here, 4, rank);
+            release(here, 1, rank);
+#pragma unroll
+            for (int i = 0; i < 64; i++)
+                total[i / 4][i % 4] += d[i / 4][i % 4];
+        }
+        store(g, s.row + rank * TILE + group * HALF + warp * 16, s.col, s.split, total);
+    }
+}
+#endif
+
+template <bool A_BY_ROWS, bool B_BY_ROWS>
+__global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
+    promoted_kernel(const mz_cu_promoted g, const __grid_constant__ CUtensorMap a,
+                    const __grid_constant__ CUtensorMap b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ unsigned char promoted_shared[];
+    uint32_t first = (shared_address(promoted_shared) + ALIGN - 1) / ALIGN * ALIGN;
+    uint32_t full = first + AT_BARRIERS, empty = full + ALL * 8;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < ALL; s++) {
+            barrier_init(full + s * 8, 1);
+            barrier_init(empty + s * 8, s % 2 == 0 ? WARPS : CLUSTER * WARPS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    cluster_sync();
+    wait_for_before();
+    if (threadIdx.x < WARPGROUP) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0)
+            produce<A_BY_ROWS, B_BY_ROWS>(g, &a, &b, first, full, empty);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        consume<A_BY_ROWS, B_BY_ROWS>(g, first, full, empty);
+    }
+    __syncwarp();
+    cluster_sync(); // a block's memory stays while the other may still write to it
+#endif
+}
+
+enum { BLOCK = 256 };
+__global__ void __launch_bounds__(BLOCK) add_splits_kernel(const mz_cu_promoted g) {
+    wait_for_before();
+    int64_t n = g.rows * g.cols / 4, i = static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x;
+    if (i >= n)
+        return;
+    const float4 *partial = reinterpret_cast<const float4 *>(g.partial);
+    float4 x = partial[i];
+    for (int s = 1; s < g.splits; s++)
+        x = add4(x, partial[s * n + i]);
+    if (g.bias != nullptr)
+        x = add4(x, *reinterpret_cast<const float4 *>(g.bias + i * 4 % g.cols));
+    if (g.add != nullptr)
+        x = add4(x, reinterpret_cast<const float4 *>(g.add)[i]);
+    reinterpret_cast<float4 *>(g.out)[i] = x;
+}
+
+// --- launching -----------------------------------------------------------------------------------------------------
+// Boxes of 64 × 64 of three matrices [rows, cols], one behind the other; what lies outside of one reads as zeros.
+bool describe(CUtensorMap *map, const void *data, bool by_rows, int64_t others, int64_t inner) {
+    tensor_map_encode encode = find_tensor_map_encode();
+    const auto cols = static_cast<cuuint64_t>(by_rows ? inner : others);
+    const auto rows = static_cast<cuuint64_t>(by_rows ? others : inner);
+    const cuuint64_t sizes[] = {cols, rows, PARTS}, pitch[] = {cols * 2, rows * cols * 2};
+    const cuuint32_t box[] = {L, HALF, 1}, steps[] = {1, 1, 1};
+    return encode != nullptr &&
+           encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void *>(data), sizes, pitch, box, steps,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+int64_t pairs_of(const mz_cu_promoted &g) {
+    return (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * ((g.cols + TILE - 1) / TILE);
+}
+
+template <bool A_BY_ROWS, bool B_BY_ROWS>
+cudaError_t run(cudaStream_t stream, const mz_cu_promoted &g, int sms, bool prepare) {
+    auto kernel = promoted_kernel<A_BY_ROWS, B_BY_ROWS>;
+    if (prepare)
+        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+    CUtensorMap a, b;
+    if (!describe(&a, g.a, A_BY_ROWS, g.rows, g.inner) || !describe(&b, g.b, B_BY_ROWS, g.cols, g.inner))
+        return cudaErrorNotSupported;
+    int64_t units = pairs_of(g) * g.splits, most = sms / CLUSTER, clusters = units < most ? units : most;
+    cudaError_t error =
+        launch_early(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)), dim3(THREADS), BYTES, g, a, b);
+    if (error != cudaSuccess || g.splits == 1)
+        return error;
+    return launch_early(stream, add_splits_kernel, static_cast<unsigned>((g.rows * g.cols / 4 + BLOCK - 1) / BLOCK),
+                        BLOCK, 0, g);
+}
+} // namespace
+
+// By rough times in ns: a piece takes 1,700, two more begin and end a tile, and a part of the sum is written and read.
+extern "C" int mz_cu_promoted_splits(const mz_cu_promoted *args, int sms) {
+    enum { MOST = 16, LEAST_PIECES = 4, PIECE = 1700, EDGES = 2, LAUNCH = 4000, BYTES_PER_NS = 2500 };
+    int64_t pieces = (args->inner + L - 1) / L, pairs = pairs_of(*args), clusters = sms / CLUSTER, best = 0;
+    int splits = 1;
+    for (int s = 1; s <= MOST && (s == 1 || pieces / s >= LEAST_PIECES); s++) {
+        int64_t time = (pairs * s + clusters - 1) / clusters * ((pieces + s - 1) / s + EDGES) * PIECE;
+        if (s > 1)
+            time += LAUNCH + 8 * s * args->rows * args->cols / BYTES_PER_NS;
+        if (s == 1 || time < best) {
+            best = time;
+            splits = s;
+        }
+    }
+    return splits;
+}
+
+extern "C" cudaError_t mz_cu_promoted_run(cudaStream_t stream, const mz_cu_promoted *args, int sms, bool prepare) {
+#ifndef MZ_CU_90A
+    return cudaErrorNoKernelImageForDevice;
+#endif
+    if (args->a_by_rows)
+        return args->b_by_rows ? run<true, true>(stream, *args, sms, prepare)
+                               : run<true, false>(stream, *args, sms, prepare);
+    return args->b_by_rows ? cudaErrorInvalidValue : run<false, false>(stream, *args, sms, prepare);
+}
