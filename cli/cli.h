@@ -38,7 +38,8 @@ typedef struct cli_command {
 } cli_command;
 
 extern const cli_command cli_train, cli_recipes, cli_eval, cli_sample, cli_data, cli_import, cli_export, cli_explain,
-    cli_bench, cli_analyze, cli_advise, cli_sweep, cli_lab, cli_memory, cli_verify, cli_doctor, cli_report, cli_watch;
+    cli_bench, cli_analyze, cli_advise, cli_sweep, cli_lab, cli_memory, cli_verify, cli_doctor, cli_report, cli_watch,
+    cli_launch;
 
 // --- options (options.c) -------------------------------------------------------------------------------------------
 typedef struct cli_given {
@@ -103,6 +104,7 @@ void cli_ignore_signals(void); // SIGPIPE and SIGXFSZ: the write that they are a
 int cli_bench_models(const cli_args *args, const char *command); // the half of bench that is in bench_models.c
 int cli_eval_pictures(const cli_args *args);                     // eval --truth
 int cli_data_radio(const cli_args *args);                        // data radio
+int cli_doctor_ranks(const cli_args *args, int threads);         // doctor --ranks
 int cli_explain_toy(const cli_args *args);                       // explain --toy
 
 // --- telling (report.c) --------------------------------------------------------------------------------------------
@@ -127,6 +129,10 @@ const char *cli_quote(const char *word, char *buf, size_t size);  // for a shell
 const char *cli_duration(double seconds, char *buf, size_t size); // "1:02:03", "2:03"
 const char *cli_bytes(size_t bytes, char *buf, size_t size);      // "12.3 MB"
 const char *cli_thousands(double number, char *buf, size_t size); // "12,345"
+
+// --- ranks (job.c) -------------------------------------------------------------------------------------------------
+void cli_watch_job(void);  // before any group is opened
+bool cli_job_failed(void); // the job's failure was told, by this rank or another: nothing is left to say
 
 // --- JSON results (json_out.c) -------------------------------------------------------------------------------------
 json_t *cli_json_number(double x);                              // null where x is not finite: JSON has no NaN

@@ -155,6 +155,8 @@ static int examine(const cli_args *args) {
     int code = cli_integer(args, "threads", 0, 4096, 0, &threads);
     if (code != CLI_DONE)
         return code;
+    if (cli_has(args, "ranks"))
+        return cli_doctor_ranks(args, (int)threads);
     mezzo_device *device;
     mezzo_device_info info;
     mezzo_status status = mezzo_device_open(cli_text(args, "device", "auto"), (int)threads, &device);
@@ -317,6 +319,7 @@ static const cli_option options_table[] = {
     {"config", "FILE", "compare configuration files instead: this one and those that follow"},
     {"assume", "cc=C,gpus=N",
      "with --config: judge for a machine with N GPUs of compute capability C, not for this one"},
+    {"ranks", NULL, "look at the ranks of the job that this is one of: links, versions, clocks, bandwidth"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
@@ -324,7 +327,7 @@ static const cli_option options_table[] = {
 const cli_command cli_doctor = {
     .name = "doctor",
     .summary = "what this machine computes, and whether configurations agree",
-    .usage = "[--device NAME] | --config FILE [FILE…] [--assume cc=8.0,gpus=2]",
+    .usage = "[--device NAME] [--ranks] | --config FILE [FILE…] [--assume cc=8.0,gpus=2]",
     .details =
         "Without --config: the device, its formats, what that means, and a few real training steps in each precision "
         "compared "

@@ -16,7 +16,7 @@
 static const cli_command *const commands[] = {&cli_train,  &cli_recipes, &cli_eval,    &cli_sample, &cli_data,
                                               &cli_import, &cli_export,  &cli_explain, &cli_bench,  &cli_analyze,
                                               &cli_advise, &cli_sweep,   &cli_lab,     &cli_memory, &cli_verify,
-                                              &cli_doctor, &cli_report,  &cli_watch};
+                                              &cli_doctor, &cli_report,  &cli_watch,   &cli_launch};
 
 static void print_help(void) {
     printf("mezzo: mixed-precision training of Transformers, with measurements\n\n"
@@ -176,6 +176,7 @@ int main(int argc, char **argv) {
     if (!open_closed_streams() || atexit(leave_with_documented_code) != 0)
         return CLI_FAILED;
     cli_ignore_signals();
+    cli_watch_job();
     mezzo_log_set(cli_log, NULL);
     mz_json_begin();
     bool small =

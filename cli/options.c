@@ -97,7 +97,7 @@ static int unknown_option(const cli_command *command, const char *typed) {
 // One option at argv[i], possibly with its value in argv[i + 1]; *used is how many words it took.
 static int parse_option(cli_args *args, int argc, char **argv, int i, int *used) {
     const cli_command *command = args->command;
-    char *typed = argv[i] + 2;
+    char *typed = argv[i] + (argv[i][1] == '-' ? 2 : 1);
     char *equals = strchr(typed, '=');
     if (equals != NULL)
         *equals = '\0';
@@ -136,6 +136,12 @@ static int parse_option(cli_args *args, int argc, char **argv, int i, int *used)
     return CLI_DONE;
 }
 
+// "-n": an option whose name is one letter may have one dash.
+static bool is_letter(const cli_command *command, const char *word) {
+    return word[0] == '-' && word[1] != '\0' && word[1] != '-' && word[2] == '\0' &&
+           own_option(command, word + 1) != NULL;
+}
+
 int cli_parse(const cli_command *command, const char *program, int argc, char **argv, cli_args *args) {
     *args = (cli_args){.command = command, .program = program};
     args->given = mz_alloc((size_t)argc + 1, sizeof *args->given);
@@ -147,7 +153,7 @@ int cli_parse(const cli_command *command, const char *program, int argc, char **
         used = 1;
         if (options && strcmp(argv[i], "--") == 0) {
             options = false;
-        } else if (options && strncmp(argv[i], "--", 2) == 0) {
+        } else if (options && (strncmp(argv[i], "--", 2) == 0 || is_letter(command, argv[i]))) {
             int code = parse_option(args, argc, argv, i, &used);
             if (code != CLI_DONE)
                 return code;

@@ -60,6 +60,8 @@ int cli_wrong(const cli_command *command, const char *fmt, ...) {
 }
 
 int cli_error(const cli_command *command, mezzo_status status) {
+    if (status == MEZZO_ERR_IO && cli_job_failed())
+        return CLI_FAILED;
     print_name(command);
     fprintf(stderr, "%s\n", mezzo_error_message());
     if (verbose("trace") && *mezzo_error_trace() != '\0')
@@ -195,7 +197,8 @@ void cli_help(const cli_command *command) {
     printf("\noptions:\n");
     for (const cli_option *o = command->options; o->name != NULL; o++) {
         char left[128], text[512];
-        snprintf(left, sizeof left, "--%s%s%s", o->name, o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
+        snprintf(left, sizeof left, "%s%s%s%s", o->name[1] != '\0' ? "--" : "-", o->name, o->value != NULL ? " " : "",
+                 o->value != NULL ? o->value : "");
         if (o->help != NULL) // the others are for tests
             print_option(left, cli_option_help(o, text, sizeof text));
     }

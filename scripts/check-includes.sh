@@ -41,7 +41,7 @@ vendor_home() {
     case $1 in
     cuda* | cublas* | cudnn* | curand* | nvml* | nvtx*) echo "src/backend/cuda" ;;
     nccl*) echo "src/backend/cuda" ;;
-    mpi.h) echo "src/dist/mpi" ;;
+    mpi.h | pmix*) echo "src/dist/mpi" ;;
     png.h) echo "src/io" ;;
     pcre2*) echo "src/data" ;;
     oneapi/dnnl/* | dnnl* | cblas* | openblas* | blis*) echo "src/backend/cpu" ;;

@@ -28,7 +28,7 @@ has_charts() { # as CMakeLists.txt looks for it
     done
     return 1
 }
-has_mpi() { command -v mpicc && command -v mpirun; }
+has_mpi() { command -v mpicc && command -v mpirun && pkg-config --exists pmix; }
 has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
 has_command() { command -v "$1" >/dev/null; }
 has_module() { pkg-config --exists "$1" 2>/dev/null; }
@@ -57,7 +57,7 @@ find_missing() {
         need "libyaml with its headers (yaml-0.1)" "libyaml-dev" has_module yaml-0.1
         need "jansson with its headers" "libjansson-dev" has_module jansson
         need "PCRE2 with its headers" "libpcre2-dev" has_module libpcre2-8
-        need "MPI with its headers, for ranks on CPUs" "libopenmpi-dev openmpi-bin" has_mpi
+        need "MPI with its headers, for ranks on CPUs" "libopenmpi-dev libpmix-dev openmpi-bin" has_mpi
         need "libpng with its headers" "libpng-dev" has_module libpng
         need "Chart.js, for the report's pages" "libjs-chart.js" has_charts
     fi

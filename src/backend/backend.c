@@ -4,6 +4,7 @@
 #include <strings.h>
 
 #include "backend/backend.h"
+#include "backend/collective.h"
 
 extern const mz_backend mz_backend_ref;
 extern const mz_backend mz_backend_cpu;
@@ -65,6 +66,14 @@ static mezzo_status open_named(const char *name, int threads, mezzo_device **out
         return registry[i].backend->open(index, threads, out);
     }
     return unknown_device(name);
+}
+
+int mz_device_count(const char *backend) {
+    for (size_t i = 0; i < MZ_COUNT(registry); i++)
+        if (strcmp(registry[i].name, backend) == 0 && registry[i].backend != NULL &&
+            registry[i].backend->transport != NULL)
+            return registry[i].backend->transport->devices();
+    return 0;
 }
 
 static mezzo_status open_best(int threads, mezzo_device **out) {

@@ -47,7 +47,8 @@ struct mz_comm {
 // --- a backend's own way of moving bytes ---------------------------------------------------------------------------
 enum { MZ_TRANSPORT_ID_BYTES = 128 };
 typedef struct mz_transport {
-    const char *name; // "NCCL"
+    const char *name;     // "NCCL"
+    int (*devices)(void); // that this process sees
     // Rank 0 makes an id, the group brings it to all ranks, each opens with it; open returns when all have.
     mezzo_status (*make_id)(mezzo_device *device, unsigned char id[MZ_TRANSPORT_ID_BYTES]);
     mezzo_status (*open)(mezzo_device *device, const unsigned char id[MZ_TRANSPORT_ID_BYTES], int rank, int size,
@@ -58,6 +59,10 @@ typedef struct mz_transport {
     void (*close)(mezzo_device *device, void *link); // waits for the device's queue unless aborted
     mezzo_status (*version)(mezzo_device *device, char *text, size_t size); // "NCCL 2.28.9"
 } mz_transport;
+
+// How many devices of a backend that exchange data in their own way this process sees: 0 where there is none, or no
+// such backend in this build.
+int mz_device_count(const char *backend);
 
 const char *mz_collective_name(mz_collective_kind kind); // "all-reduce"
 // How many elements send and recv hold.

@@ -254,12 +254,10 @@ void mz_group_close(mz_group *g) {
         mz_member_on_abort(g->member, NULL, NULL);
         g->transport->close(g->device, g->channel);
     }
-    if (g->link != NULL && !failed)
+    if (!failed && mz_member_goodbye(g->member, g->link != NULL) && g->link != NULL)
         g->link->close();
-    if (g->member != NULL && !failed)
-        mz_member_goodbye(g->member);
-    mz_hub_join(g->hub);
     mz_member_free(g->member);
+    mz_hub_join(g->hub);
     mz_free(g);
 }
 

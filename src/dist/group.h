@@ -21,7 +21,7 @@ typedef struct mz_group mz_group;
 // Errors: INVALID (ranks disagree about the job's size or their versions), IO (a rank is missing: the line names
 // which; a port is taken; a wrong secret; a rank failed), UNSUPPORTED (no MPI in this build, no NCCL here), MEMORY.
 mezzo_status mz_group_open(const mz_world *world, mezzo_device *device, mz_group **out);
-// Leaves. Rank 0 waits until all have left or the job has failed. Not a barrier for the others. NULL is fine.
+// Leaves. Rank 0, and where MPI moves data every rank, waits until all have left or the job has failed. NULL is fine.
 void mz_group_close(mz_group *group);
 // This rank gives up: all others' calls fail with a line that has this rank and the reason. For a rank that ends by an
 // error of its own, before it closes. One line; NULL: mezzo_error_message().
@@ -64,10 +64,10 @@ mezzo_status mz_group_check(mz_group *group);
 // Where this rank is, for the line about it: "step 120". Copied, at most 47 bytes; costs a few nanoseconds.
 void mz_group_at(mz_group *group, const char *place);
 
-// Called once by a thread of the library when a job of this process fails, with the line, after collectives were
-// aborted. `tells`: of all ranks, this one tells the user. The group's calling thread sees the failure at its next
-// call; a command ends the process from here where that thread does not return (a collective that cannot be aborted, a
-// long computation). NULL: nobody.
+// Called once by a thread of the library when a job of this process fails, with the line, before the group's calling
+// thread sees the failure and collectives are aborted; it returns soon. `tells`: of all ranks, this one tells the user.
+// A command sees to it from here that the process ends where that thread does not return (a collective that cannot be
+// aborted, a long computation). NULL: nobody.
 typedef void (*mz_group_failed_fn)(void *user, const char *line, bool tells);
 void mz_group_on_failure(mz_group_failed_fn fn, void *user);
 

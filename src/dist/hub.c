@@ -34,7 +34,7 @@ struct mz_hub {
     struct pollfd *polls;        // [size + STRANGERS + 1]
     int joined, left, arrived;
     bool welcomed, failed;
-    double began, looked, beaten, failed_at;
+    double began, looked, beaten, failed_at, left_at;
     double gather_since;
     int gather_first; // who came first
     char gather_name[MZ_WIRE_NAME];
@@ -97,7 +97,7 @@ static void fail(mz_hub *hub, const member *culprit, const char *line) {
             teller = r;
     mz_wire_frame frame = mz_wire_make(MZ_WIRE_FAILED, teller < 0 ? 0 : teller, "", strlen(line));
     for (int r = 0; r < hub->size; r++)
-        if (hub->ranks[r].joined && !hub->ranks[r].left)
+        if (hub->ranks[r].joined)
             put(&hub->ranks[r], &frame, line);
 }
 
@@ -247,6 +247,13 @@ static void let_in(mz_hub *hub) {
         close(fd); // it tries again
 }
 
+static void say_goodbye(mz_hub *hub) {
+    const mz_wire_frame frame = mz_wire_make(MZ_WIRE_BYE, 0, "", 0);
+    hub->left_at = mz_seconds();
+    for (int r = 0; r < hub->size; r++)
+        put(&hub->ranks[r], &frame, NULL);
+}
+
 // --- reading -------------------------------------------------------------------------------------------------------
 static void serve(mz_hub *hub, member *m, const mz_wire_frame *frame, const char *bytes) {
     char reason[MZ_WIRE_LINE];
@@ -266,7 +273,8 @@ static void serve(mz_hub *hub, member *m, const mz_wire_frame *frame, const char
         break;
     case MZ_WIRE_BYE:
         m->left = true;
-        hub->left++;
+        if (++hub->left == hub->size)
+            say_goodbye(hub);
         break;
     default:
         break;
@@ -278,7 +286,7 @@ static void read_member(mz_hub *hub, member *m) {
     bool bad = false, open = mz_wire_receive(m->fd, &m->in);
     if (m->in.length > 0)
         m->heard = mz_seconds();
-    while (m->fd >= 0 && !m->left && mz_wire_front(&m->in, &frame, &bad)) {
+    while (m->fd >= 0 && mz_wire_front(&m->in, &frame, &bad)) {
         const char *bytes = m->in.data + sizeof frame;
         if (m->joined) {
             serve(hub, m, &frame, bytes);
@@ -298,9 +306,6 @@ static void read_member(mz_hub *hub, member *m) {
     if (m->fd >= 0 && (!open || bad || stranger)) {
         if (m->joined && !m->left)
             fail_of(hub, m, bad ? "sent what is no message" : "was killed or crashed: its connection ended");
-        if (m->joined || m >= hub->strangers)
-            shut(m);
-    } else if (m->left) {
         shut(m);
     }
 }
@@ -391,14 +396,12 @@ static void look_at_clock(mz_hub *hub) {
 }
 
 static bool done(const mz_hub *hub) {
-    if (hub->left == hub->size)
-        return true;
-    if (!hub->failed)
+    if (!hub->failed && hub->left < hub->size)
         return false;
     bool told = true;
     for (int r = 0; r < hub->size; r++)
-        told = told && (hub->ranks[r].fd < 0 || hub->ranks[r].left || !hub->ranks[r].joined);
-    return told || mz_seconds() - hub->failed_at > FAREWELL;
+        told = told && (hub->ranks[r].fd < 0 || !hub->ranks[r].joined);
+    return told || mz_seconds() - (hub->failed ? hub->failed_at : hub->left_at) > FAREWELL;
 }
 
 static void watch(struct pollfd *p, const member *m) {

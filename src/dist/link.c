@@ -1,4 +1,4 @@
-// Finds and opens MPI's plug-in.
+// Finds and opens the plug-ins of MPI and PMIx.
 #define _GNU_SOURCE
 #include "dist/link.h"
 
@@ -7,51 +7,66 @@
 
 #include "base/base.h"
 
-#define PLUGIN "mezzo_mpi.so"
-
-#ifdef MEZZO_MPI
-static void *open_at(const char *folder, size_t length, const char *rest) {
+#if defined(MEZZO_MPI) || defined(MEZZO_PMIX)
+static void *open_at(const char *folder, size_t length, const char *name) {
     char path[4096];
-    int n = snprintf(path, sizeof path, "%.*s%s/%s", (int)length, folder, rest, PLUGIN);
-    return n > 0 && (size_t)n < sizeof path ? dlopen(path, RTLD_NOW | RTLD_GLOBAL)
-                                            : NULL; // MPI's own parts look for its symbols
+    int n = snprintf(path, sizeof path, "%.*s/%s", (int)length, folder, name);
+    bool fits = n > 0 && (size_t)n < sizeof path;
+    return fits ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL; // MPI's own parts look for its symbols
 }
 
-// Beside what this code is in, be it the command or the shared library, or where both are installed.
-static void *open_beside(void) {
-    Dl_info here;
-    if (dladdr(PLUGIN, &here) == 0 || here.dli_fname == NULL)
+// Beside what this code is in, be it the command or the shared library.
+static void *open_beside(const char *name) {
+    static const char here[] = "";
+    Dl_info of;
+    if (dladdr(here, &of) == 0 || of.dli_fname == NULL)
         return NULL;
-    char *path = realpath(here.dli_fname[0] == '/' ? here.dli_fname : "/proc/self/exe", NULL);
+    char *path = realpath(of.dli_fname[0] == '/' ? of.dli_fname : "/proc/self/exe", NULL);
     const char *slash = path != NULL ? strrchr(path, '/') : NULL;
-    void *plugin = slash != NULL ? open_at(path, (size_t)(slash - path), "") : NULL;
+    void *plugin = slash != NULL ? open_at(path, (size_t)(slash - path), name) : NULL;
     free(path);
     return plugin;
 }
 
-mezzo_status mz_link_open(const mz_link **out) {
+static mezzo_status open_plugin(const char *name, const char *symbol, const char *what, const void **out) {
     const char *named = getenv("MEZZO_PLUGINS");
-    void *plugin = named != NULL && *named != '\0' ? open_at(named, strlen(named), "") : open_beside();
-    if (plugin == NULL && named == NULL)
-        plugin = open_at(MEZZO_PLUGIN_FOLDER, strlen(MEZZO_PLUGIN_FOLDER), "");
+    bool given = named != NULL && *named != '\0';
+    void *plugin = given ? open_at(named, strlen(named), name) : open_beside(name);
+    if (plugin == NULL && !given)
+        plugin = open_at(MEZZO_PLUGIN_FOLDER, strlen(MEZZO_PLUGIN_FOLDER), name);
     if (plugin == NULL) {
         const char *why = dlerror();
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
-                       "ranks on CPUs exchange data by MPI, whose plug-in " PLUGIN
-                       " cannot be opened (%s): install the MPI that mezzo was built with, or name the plug-in's "
-                       "folder in MEZZO_PLUGINS",
-                       why != NULL ? why : "not found");
+                       "%s, whose plug-in cannot be opened (%s): install what mezzo was built "
+                       "with, or name the plug-in's folder in MEZZO_PLUGINS",
+                       what, why != NULL ? why : name);
     }
-    const mz_link *link = dlsym(plugin, "mz_link_mpi");
-    if (link == NULL || link->abi != MZ_LINK_ABI)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, PLUGIN " is of another mezzo: install both together");
-    *out = link;
+    const int *abi = dlsym(plugin, symbol); // the first member of each
+    if (abi == NULL || *abi != MZ_LINK_ABI)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s is of another mezzo: install both together", name);
+    *out = abi;
     return MEZZO_OK;
 }
-#else
+#endif
+
 mezzo_status mz_link_open(const mz_link **out) {
     *out = NULL;
+#ifdef MEZZO_MPI
+    return open_plugin("mezzo_mpi.so", "mz_link_mpi", "ranks on CPUs exchange data by MPI", (const void **)out);
+#else
     return mz_fail(MEZZO_ERR_UNSUPPORTED, "ranks on CPUs exchange data by MPI, which this build has not: install an "
                                           "MPI (Debian: libopenmpi-dev openmpi-bin) and build again");
-}
 #endif
+}
+
+mezzo_status mz_launch_link_open(const mz_launch_link **out) {
+    *out = NULL;
+#ifdef MEZZO_PMIX
+    return open_plugin("mezzo_pmix.so", "mz_launch_pmix", "ranks on CPUs are told by PMIx who they are",
+                       (const void **)out);
+#else
+    return mz_fail(MEZZO_ERR_UNSUPPORTED, "ranks on CPUs are told by PMIx who they are, which this build has not: "
+                                          "install an MPI with it (Debian: libopenmpi-dev libpmix-dev) and build "
+                                          "again, or start them by mpirun");
+#endif
+}

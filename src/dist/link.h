@@ -18,6 +18,18 @@ typedef struct mz_link {
     void (*close)(void); // waits for the others; not called after a failure
 } mz_link;
 
+// PMIx, behind another: how the launcher tells the MPI of its children who they are, so that a job on one host needs no
+// mpirun between. What that plug-in exports as `mz_launch_pmix`.
+typedef struct mz_launch_link {
+    int abi; // MZ_LINK_ABI
+    // Starts a server, in threads of its own, for a job of `size` processes that is told apart by `name`.
+    int (*open)(const char *name, int size, char why[MZ_LINK_TEXT]);
+    // The variables that a rank needs besides its own: "NAME=VALUE" strings, ended by NULL, to be free()d.
+    int (*variables)(const char *name, int rank, char ***out, char why[MZ_LINK_TEXT]);
+    void (*close)(const char *name); // of one job; another may be opened
+} mz_launch_link;
+mezzo_status mz_launch_link_open(const mz_launch_link **out); // as mz_link_open
+
 // Opens the plug-in beside the library, in the installed folder, or where MEZZO_PLUGINS says. UNSUPPORTED says in one
 // line what is missing.
 mezzo_status mz_link_open(const mz_link **out);

@@ -27,7 +27,7 @@ struct mz_member {
     pthread_mutex_t sending; // whole frames
     pthread_mutex_t lock;    // all below
     pthread_cond_t news;
-    bool welcomed, refused, ended, leaving, stop;
+    bool welcomed, refused, ended, leaving, all_left, stop;
     atomic_bool failed;
     char line[MZ_WIRE_LINE];
     mz_group_rank *ranks; // [size]
@@ -88,31 +88,40 @@ static void fail(mz_member *m, const char *line, int teller) {
     if (first) {
         snprintf(m->line, sizeof m->line, "%s", line);
         mz_text_tame(m->line);
-        atomic_store(&m->failed, true);
-        pthread_cond_broadcast(&m->news);
     }
     pthread_mutex_unlock(&m->lock);
     if (!first)
         return;
-    pthread_mutex_lock(&m->aborting);
-    if (m->halt != NULL)
-        m->halt(m->with);
-    pthread_mutex_unlock(&m->aborting);
     pthread_mutex_lock(&listener_lock);
     mz_group_failed_fn fn = listener;
     void *user = listener_user;
     pthread_mutex_unlock(&listener_lock);
     if (fn != NULL)
         fn(user, m->line, teller == m->rank);
+    pthread_mutex_lock(&m->lock);
+    atomic_store(&m->failed, true);
+    pthread_cond_broadcast(&m->news);
+    pthread_mutex_unlock(&m->lock);
+    pthread_mutex_lock(&m->aborting);
+    if (m->halt != NULL)
+        m->halt(m->with);
+    pthread_mutex_unlock(&m->aborting);
 }
 
+// Rank 0 cannot say what it was doing; this rank says where it noticed.
 static void fail_of_hub(mz_member *m, const char *what) {
     char line[MZ_WIRE_LINE];
-    const mz_group_rank *zero = m->welcomed ? &m->ranks[0] : NULL;
-    if (zero != NULL)
+    const mz_group_rank *zero = &m->ranks[0];
+    pthread_mutex_lock(&m->lock);
+    const mz_wire_beat b = m->doing;
+    const double since = mz_seconds() - m->doing_since;
+    pthread_mutex_unlock(&m->lock);
+    int n =
         snprintf(line, sizeof line, "rank 0 (process %lld on %s) %s", (long long)zero->process, zero->host_name, what);
-    else
-        snprintf(line, sizeof line, "rank 0 %s", what);
+    if (b.doing[0] != '\0' && n > 0 && (size_t)n < sizeof line)
+        snprintf(line + n, sizeof line - (size_t)n, "; rank %d was %s %s %llu since %.1f s%s%s%s", m->rank,
+                 b.waits ? "in" : "after", b.doing, (unsigned long long)b.number, since, b.place[0] != '\0' ? " (" : "",
+                 b.place, b.place[0] != '\0' ? ")" : "");
     fail(m, line, 1);
 }
 
@@ -133,6 +142,8 @@ static void take(mz_member *m, const mz_wire_frame *frame, const char *bytes) {
     } else if (frame->kind == MZ_WIRE_GATHERED) {
         m->answer.length = 0;
         m->answered = mz_wire_append(&m->answer, bytes, frame->bytes) == MEZZO_OK;
+    } else if (frame->kind == MZ_WIRE_BYE) {
+        m->all_left = true;
     }
     pthread_cond_broadcast(&m->news);
     pthread_mutex_unlock(&m->lock);
@@ -174,12 +185,12 @@ static void *run(void *user) {
             beaten = now;
             beat(m);
         }
-        if (now - heard > m->silence) {
+        if (m->welcomed && now - heard > m->silence) {
             fail_of_hub(m, "hangs, or its host is lost: nothing came from it for some seconds");
             heard = now;
         }
     }
-    if (!open && m->welcomed)
+    if (!open && m->welcomed && !m->all_left)
         fail_of_hub(m, "was killed or crashed: its connection ended");
     pthread_mutex_lock(&m->lock);
     m->ended = true;
@@ -278,12 +289,17 @@ mezzo_status mz_member_join(const mz_world *world, const char *secret, int fd, d
     return status;
 }
 
-void mz_member_goodbye(mz_member *m) {
+bool mz_member_goodbye(mz_member *m, bool wait) {
+    if (atomic_load(&m->failed))
+        return false;
+    send_frame(m, MZ_WIRE_BYE, "", NULL, 0);
     pthread_mutex_lock(&m->lock);
+    while (wait && !m->all_left && !m->ended && !atomic_load(&m->failed))
+        pthread_cond_wait(&m->news, &m->lock);
+    bool orderly = !atomic_load(&m->failed);
     m->leaving = true;
     pthread_mutex_unlock(&m->lock);
-    if (!atomic_load(&m->failed))
-        send_frame(m, MZ_WIRE_BYE, "", NULL, 0);
+    return orderly;
 }
 
 void mz_member_free(mz_member *m) {

@@ -11,9 +11,9 @@ typedef struct mz_member mz_member;
 // ended before: what is at that address may be another job's.
 mezzo_status mz_member_join(const mz_world *world, const char *secret, int fd, double deadline, mz_member **out,
                             bool *refused);
-// Closes the connection; after a goodbye where the job has not failed. NULL is fine.
-void mz_member_goodbye(mz_member *m); // no more records
-void mz_member_free(mz_member *m);
+// No more records. wait: until all ranks have said so; false: the job has failed.
+bool mz_member_goodbye(mz_member *m, bool wait);
+void mz_member_free(mz_member *m);                      // closes the connection; NULL is fine
 void mz_member_abort(mz_member *m, const char *reason); // returns when the job knows, or after a second
 
 mz_group_rank *mz_member_table(mz_member *m); // to complete it

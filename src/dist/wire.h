@@ -22,7 +22,7 @@ typedef enum mz_wire_kind {
     MZ_WIRE_GATHERED,  // hub → member: everybody's, in rank order
     MZ_WIRE_ABORT,     // member → hub: a line
     MZ_WIRE_FAILED,    // hub → member: a line; rank: who tells it
-    MZ_WIRE_BYE,       // member → hub
+    MZ_WIRE_BYE,       // member → hub; hub → member: all have left
 } mz_wire_kind;
 
 typedef struct mz_wire_frame {

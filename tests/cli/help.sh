@@ -14,7 +14,7 @@ for subcommand in train eval sample data explain bench analyze advise sweep lab 
     shows "$OUT" "usage: mezzo $subcommand"
 done
 # At most 80 columns, everywhere; `mezzo help NAME` is `mezzo NAME --help`.
-for subcommand in "" train eval sample data import export explain bench analyze advise sweep lab memory verify doctor report watch; do
+for subcommand in "" train eval sample data import export explain bench analyze advise sweep lab memory verify doctor report watch launch; do
     run 0 $subcommand --help
     long=$(LC_ALL=C.UTF-8 awk 'length($0) > 80' "$OUT")
     [[ -z $long ]] || fail "more than 80 columns in mezzo $subcommand --help: $long"

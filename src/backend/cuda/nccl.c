@@ -255,7 +255,15 @@ static mezzo_status version(mezzo_device *device, char *text, size_t size) {
 }
 #endif
 
+static int devices(void) {
+    int count = 0;
+    bool fine = cudaGetDeviceCount(&count) == cudaSuccess;
+    (void)cudaGetLastError();
+    return fine ? count : 0;
+}
+
 const mz_transport mz_cuda_nccl = {.name = "NCCL",
+                                   .devices = devices,
                                    .make_id = make_id,
                                    .open = open_channel,
                                    .run = run,

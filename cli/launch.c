@@ -1,0 +1,469 @@
+// mezzo launch: starts the ranks of a job on this host, waits for them, and ends all when one is gone.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "backend/collective.h"
+#include "cli.h"
+#include "dist/link.h"
+#include "dist/wire.h"
+
+extern char **environ;
+
+enum { MOST = 1024, TICK_MS = 50 };
+static const double GRACE = 3, GRACE_INTERRUPTED = 60; // seconds, for the others to end by themselves
+
+typedef struct rank_process {
+    pid_t pid; // 0: it has ended
+    int status;
+    bool ended_here; // by this command's SIGKILL
+    char **variables;
+} rank_process;
+
+typedef struct job {
+    const cli_args *args;
+    int n, alive;
+    rank_process *ranks;
+    bool gpus;
+    const mz_launch_link *link; // CPU ranks: who tells their MPI who they are
+    char name[64], secret[128];
+    int listener, port, tell[2];
+    int first_bad; // the rank that ended badly first; -1
+    double bad_at;
+    char line[600]; // what the ranks told
+} job;
+
+// --- signals -------------------------------------------------------------------------------------------------------
+static volatile sig_atomic_t asked; // the last signal to pass on
+static volatile sig_atomic_t asked_times;
+
+static void on_signal(int number) {
+    asked = number;
+    asked_times++;
+}
+
+static void catch_signals(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < MZ_COUNT(numbers); i++)
+        sigaction(numbers[i], &action, NULL);
+}
+
+static void send_all(const job *j, int number) {
+    for (int r = 0; r < j->n; r++)
+        if (j->ranks[r].pid > 0)
+            kill(-j->ranks[r].pid, number); // each leads a group, of what it started
+}
+
+// --- what a rank gets ----------------------------------------------------------------------------------------------
+static void free_variables(rank_process *p) {
+    for (char **v = p->variables; v != NULL && *v != NULL; v++)
+        free(*v);
+    free(p->variables);
+    p->variables = NULL;
+}
+
+static bool ours(const char *variable) {
+    static const char *const names[] = {"RANK=",
+                                        "LOCAL_RANK=",
+                                        "WORLD_SIZE=",
+                                        "LOCAL_WORLD_SIZE=",
+                                        "MASTER_ADDR=",
+                                        "MASTER_PORT=",
+                                        "MEZZO_JOB_SECRET=",
+                                        "MEZZO_LISTEN_FD=",
+                                        "MEZZO_TELL_FD=",
+                                        "MEZZO_RENDEZVOUS=",
+                                        "MEZZO_PORT=",
+                                        "TORCHELASTIC_USE_AGENT_STORE=",
+                                        "PMIX_",
+                                        "OMPI_COMM_WORLD_",
+                                        "JSM_"};
+    for (size_t i = 0; i < MZ_COUNT(names); i++)
+        if (strncmp(variable, names[i], strlen(names[i])) == 0)
+            return true;
+    return false;
+}
+
+typedef struct variables {
+    char **list;   // ended by NULL
+    size_t n, own; // those from `own` on were made for it
+} variables;
+
+static void drop(variables *v) {
+    for (size_t i = v->own; i < v->n; i++)
+        mz_free(v->list[i]);
+    mz_free(v->list);
+}
+
+static bool put(variables *v, char *text) {
+    if (text != NULL)
+        v->list[v->n++] = text;
+    return text != NULL;
+}
+
+// This process's variables without an outer job's, with the rank's own.
+static mezzo_status make_variables(const job *j, int rank, variables *v) {
+    size_t inherited = 0, more = 0;
+    char **theirs = j->ranks[rank].variables;
+    while (environ[inherited] != NULL)
+        inherited++;
+    while (theirs != NULL && theirs[more] != NULL)
+        more++;
+    *v = (variables){.list = mz_alloc(inherited + more + 16, sizeof *v->list)};
+    if (v->list == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < inherited; i++)
+        if (!ours(environ[i]))
+            v->list[v->n++] = environ[i];
+    for (size_t i = 0; i < more; i++)
+        v->list[v->n++] = theirs[i];
+    v->own = v->n;
+    bool fine = put(v, mz_format("RANK=%d", rank)) && put(v, mz_format("LOCAL_RANK=%d", rank)) &&
+                put(v, mz_format("WORLD_SIZE=%d", j->n)) && put(v, mz_format("LOCAL_WORLD_SIZE=%d", j->n)) &&
+                put(v, mz_strdup("MASTER_ADDR=127.0.0.1")) && put(v, mz_format("MASTER_PORT=%d", j->port)) &&
+                put(v, mz_format("MEZZO_JOB_SECRET=%s", j->secret)) &&
+                put(v, mz_format("MEZZO_TELL_FD=%d", j->tell[1])) &&
+                (rank > 0 || put(v, mz_format("MEZZO_LISTEN_FD=%d", j->listener)));
+    // Open MPI 4 asks a PMIx server that is not its own mpirun's only under a launcher that it knows.
+    fine = fine && (j->link == NULL || put(v, mz_strdup("JSM_JSRUN_PORT=1")));
+    // Its reads from a neighbour's memory print a line of their own where that one has just died.
+    if (j->link != NULL && getenv("OMPI_MCA_btl_vader_single_copy_mechanism") == NULL)
+        fine = fine && put(v, mz_strdup("OMPI_MCA_btl_vader_single_copy_mechanism=none"));
+    if (!fine)
+        drop(v);
+    return fine ? MEZZO_OK : MEZZO_ERR_MEMORY;
+}
+
+// CPU ranks share the cores that this process may use: neighbours to each, or one core to several.
+static void take_cores(const job *j, int rank) {
+    cpu_set_t all, own;
+    CPU_ZERO(&all);
+    CPU_ZERO(&own);
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return;
+    const int cores = CPU_COUNT(&all);
+    const int from = cores >= j->n ? rank * cores / j->n : rank % cores;
+    const int to = cores >= j->n ? (rank + 1) * cores / j->n : from + 1;
+    int k = 0;
+    for (size_t c = 0; c < CPU_SETSIZE; c++)
+        if (CPU_ISSET(c, &all)) {
+            if (k >= from && k < to)
+                CPU_SET(c, &own);
+            k++;
+        }
+    (void)sched_setaffinity(0, sizeof own, &own);
+}
+
+// What the ranks run: this program; a build with tests takes another, to see it die.
+static const char *program(void) {
+#ifdef MEZZO_INJECT
+    const char *other = getenv("MEZZO_LAUNCH_PROGRAM");
+    if (other != NULL)
+        return other;
+#endif
+    return "/proc/self/exe";
+}
+
+// Between fork and exec: nothing here allocates or locks, other threads are gone.
+_Noreturn static void become_rank(const job *j, int rank, pid_t launcher, char **words, char **environment) {
+    const char *what = program();
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGXFSZ};
+    for (size_t i = 0; i < MZ_COUNT(numbers); i++)
+        signal(numbers[i], SIG_DFL);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); // no rank outlives the command, however it ends
+    if (getppid() != launcher)
+        _exit(CLI_FAILED);
+    if (!j->gpus)
+        take_cores(j, rank);
+    int null = open("/dev/null", O_RDWR);
+    dup2(null, STDIN_FILENO);
+    if (rank > 0)
+        dup2(null, STDOUT_FILENO); // results are told by rank 0
+    if (null > STDERR_FILENO)
+        close(null);
+    fcntl(j->tell[1], F_SETFD, 0);
+    if (rank == 0)
+        fcntl(j->listener, F_SETFD, 0);
+    execve(what, words, environment);
+    static const char line[] = "mezzo launch: the ranks' program cannot be started\n";
+    if (write(STDERR_FILENO, line, sizeof line - 1) < 0)
+        _exit(CLI_FAILED);
+    _exit(CLI_FAILED);
+}
+
+static mezzo_status start_rank(job *j, int rank, char **words) {
+    char why[MZ_LINK_TEXT] = "";
+    rank_process *p = &j->ranks[rank];
+    free_variables(p);
+    if (j->link != NULL && j->link->variables(j->name, rank, &p->variables, why) != 0)
+        return mz_fail(MEZZO_ERR_DEVICE, "%s", why);
+    variables v;
+    MEZZO_TRY(make_variables(j, rank, &v));
+    const pid_t launcher = getpid();
+    p->pid = fork();
+    if (p->pid == 0)
+        become_rank(j, rank, launcher, words, v.list);
+    drop(&v);
+    if (p->pid < 0) {
+        p->pid = 0;
+        return mz_fail(MEZZO_ERR_MEMORY, "rank %d cannot be started: %s", rank, strerror(errno));
+    }
+    setpgid(p->pid, p->pid); // whoever is first
+    j->alive++;
+    return MEZZO_OK;
+}
+
+// --- meeting -------------------------------------------------------------------------------------------------------
+// The socket that rank 0 will listen at: nobody else can take the port between.
+static mezzo_status listen_for_rank0(job *j) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    j->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (j->listener < 0 || bind(j->listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(j->listener, 256) != 0 ||
+        getsockname(j->listener, (struct sockaddr *)&at, &length) != 0)
+        return mz_fail(MEZZO_ERR_IO, "no port of 127.0.0.1 for the ranks to meet: %s", strerror(errno));
+    j->port = ntohs(at.sin_port);
+    return MEZZO_OK;
+}
+
+static mezzo_status open_job(job *j, int attempt) {
+    char why[MZ_LINK_TEXT] = "";
+    snprintf(j->name, sizeof j->name, "mezzo-%ld-%d", (long)getpid(), attempt);
+    MEZZO_TRY(mz_wire_secret(j->secret));
+    MEZZO_TRY(listen_for_rank0(j));
+    if (pipe2(j->tell, O_CLOEXEC | O_NONBLOCK) != 0)
+        return mz_fail(MEZZO_ERR_IO, "no pipe to the ranks: %s", strerror(errno));
+    if (j->gpus)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_launch_link_open(&j->link));
+    if (j->link->open(j->name, j->n, why) != 0)
+        return mz_fail(MEZZO_ERR_DEVICE, "%s", why);
+    return MEZZO_OK;
+}
+
+static void close_job(job *j) {
+    for (int r = 0; r < j->n; r++)
+        free_variables(&j->ranks[r]);
+    if (j->link != NULL)
+        j->link->close(j->name);
+    if (j->listener >= 0)
+        close(j->listener);
+    if (j->tell[0] >= 0)
+        close(j->tell[0]);
+    if (j->tell[1] >= 0)
+        close(j->tell[1]);
+    j->link = NULL;
+    j->listener = j->tell[0] = j->tell[1] = -1;
+}
+
+// --- waiting -------------------------------------------------------------------------------------------------------
+static int code_of(int status) {
+    return WIFEXITED(status) ? WEXITSTATUS(status) : CLI_FAILED;
+}
+
+static void hear(job *j) {
+    char text[sizeof j->line];
+    ssize_t n = read(j->tell[0], text, sizeof text - 1);
+    if (n <= 0 || j->line[0] != '\0')
+        return; // the first one tells it for all
+    text[n] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+    snprintf(j->line, sizeof j->line, "%s", text);
+}
+
+static void reap(job *j) {
+    for (int r = 0; r < j->n; r++) {
+        rank_process *p = &j->ranks[r];
+        if (p->pid <= 0 || waitpid(p->pid, &p->status, WNOHANG) != p->pid)
+            continue;
+        kill(-p->pid, SIGKILL); // what it left behind
+        p->pid = -p->pid;
+        j->alive--;
+        if (p->status != 0 && j->first_bad < 0) {
+            j->first_bad = r;
+            j->bad_at = mz_seconds();
+        }
+    }
+}
+
+static void wait_for_all(job *j) {
+    int passed = asked_times;
+    while (j->alive > 0) {
+        struct pollfd p = {.fd = j->tell[0], .events = POLLIN};
+        if (poll(&p, 1, TICK_MS) > 0)
+            hear(j);
+        reap(j);
+        if (asked_times != passed) {
+            passed = asked_times;
+            send_all(j, asked);
+        }
+        if (j->first_bad < 0)
+            continue;
+        const bool interrupted = code_of(j->ranks[j->first_bad].status) == CLI_INTERRUPTED;
+        if (mz_seconds() - j->bad_at < (interrupted ? GRACE_INTERRUPTED : GRACE))
+            continue;
+        for (int r = 0; r < j->n; r++)
+            j->ranks[r].ended_here = j->ranks[r].ended_here || j->ranks[r].pid > 0;
+        send_all(j, SIGKILL);
+    }
+    hear(j);
+}
+
+// The rank that a signal ended, not this command's; -1.
+static int killed_rank(const job *j) {
+    for (int r = 0; r < j->n; r++)
+        if (WIFSIGNALED(j->ranks[r].status) && !j->ranks[r].ended_here)
+            return r;
+    return -1;
+}
+
+// One line, where no rank has told it.
+static void tell_end(const job *j) {
+    const int killed = killed_rank(j);
+    char by[120] = "";
+    if (killed >= 0)
+        snprintf(by, sizeof by, "%s%d %s signal %d (%s)", j->line[0] != '\0' ? "; rank " : "rank ", killed,
+                 j->line[0] != '\0' ? "got" : "was killed or crashed:", WTERMSIG(j->ranks[killed].status),
+                 strsignal(WTERMSIG(j->ranks[killed].status)));
+    else if (j->line[0] == '\0' && code_of(j->ranks[j->first_bad].status) != CLI_INTERRUPTED)
+        snprintf(by, sizeof by, "rank %d ended with code %d", j->first_bad, code_of(j->ranks[j->first_bad].status));
+    if (j->line[0] != '\0' || by[0] != '\0')
+        cli_wrong(j->args->command, "%s%s", j->line, by);
+}
+
+static int run_job(job *j, char **words, int attempt) {
+    int code = CLI_DONE;
+    j->first_bad = -1;
+    j->line[0] = '\0';
+    j->alive = 0;
+    memset(j->ranks, 0, (size_t)j->n * sizeof *j->ranks);
+    mezzo_status status = open_job(j, attempt);
+    for (int r = 0; r < j->n && status == MEZZO_OK; r++)
+        status = start_rank(j, r, words);
+    if (status != MEZZO_OK) {
+        code = cli_error(j->args->command, status);
+        for (int r = 0; r < j->n; r++)
+            j->ranks[r].ended_here = true;
+        send_all(j, SIGKILL);
+    }
+    wait_for_all(j);
+    if (status == MEZZO_OK && j->first_bad >= 0) {
+        code = code_of(j->ranks[j->first_bad].status);
+        if (killed_rank(j) >= 0 || j->line[0] != '\0')
+            code = CLI_FAILED;
+        tell_end(j);
+    }
+    close_job(j);
+    return code;
+}
+
+// --- the command ---------------------------------------------------------------------------------------------------
+// The device that the ranks will be asked for: the last --device among their words.
+static const char *asked_device(const cli_args *args) {
+    const char *device = "auto";
+    for (int i = 0; i < args->n_operands; i++) {
+        const char *word = args->operands[i];
+        if ((strcmp(word, "--device") == 0 || strcmp(word, "--device.name") == 0) && i + 1 < args->n_operands)
+            device = args->operands[i + 1];
+        else if (strncmp(word, "--device=", 9) == 0 || strncmp(word, "--device.name=", 14) == 0)
+            device = strchr(word, '=') + 1;
+    }
+    return device;
+}
+
+static int look_at_devices(const cli_args *args, job *j) {
+    const char *device = asked_device(args);
+    const int gpus = mz_device_count("cuda");
+    j->gpus = strncmp(device, "cuda", 4) == 0 || (strcmp(device, "auto") == 0 && gpus > 0);
+    if (strncmp(device, "cuda:", 5) == 0 && j->n > 1)
+        return cli_wrong(args->command, "--device %s is one GPU, for %d ranks: use --device cuda", device, j->n);
+    if (j->gpus && j->n > gpus)
+        return cli_wrong(args->command, "-n %d: this machine has %d GPU%s, and a rank takes one; or use --device cpu",
+                         j->n, gpus, gpus == 1 ? "" : "s");
+    return CLI_DONE;
+}
+
+// The ranks' words: the command, theirs, and after a restart `--resume auto`.
+static char **make_words(const cli_args *args, bool again) {
+    char **words = mz_alloc((size_t)args->n_operands + 4, sizeof *words);
+    int n = 0;
+    if (words == NULL)
+        return NULL;
+    words[n++] = (char *)(uintptr_t)args->program; // exec's words are not written to
+    for (int i = 0; i < args->n_operands; i++)
+        words[n++] = (char *)(uintptr_t)args->operands[i];
+    if (again && strcmp(args->operands[0], "train") == 0) {
+        words[n++] = (char *)(uintptr_t) "--resume";
+        words[n++] = (char *)(uintptr_t) "auto";
+    }
+    return words;
+}
+
+static int run_with_restarts(job *j, int restarts) {
+    int code = CLI_FAILED;
+    for (int attempt = 0; attempt <= restarts; attempt++) {
+        char **words = make_words(j->args, attempt > 0);
+        if (words == NULL)
+            return cli_error(j->args->command, MEZZO_ERR_MEMORY);
+        code = run_job(j, words, attempt);
+        mz_free(words);
+        if (code != CLI_FAILED || asked_times > 0)
+            return code;
+        if (attempt < restarts)
+            cli_wrong(j->args->command, "restart %d of %d", attempt + 1, restarts);
+    }
+    return code;
+}
+
+static int run(const cli_args *args) {
+    int64_t n, restarts;
+    int code = cli_integer(args, "n", 1, MOST, 0, &n);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "restarts", 0, 1000, 0, &restarts);
+    if (code != CLI_DONE)
+        return code;
+    if (n == 0 || args->n_operands == 0)
+        return cli_wrong(args->command, "usage is mezzo launch %s", args->command->usage);
+    job j = {.args = args, .n = (int)n, .listener = -1, .tell = {-1, -1}};
+    code = look_at_devices(args, &j);
+    if (code != CLI_DONE)
+        return code;
+    j.ranks = mz_alloc((size_t)n, sizeof *j.ranks);
+    if (j.ranks == NULL)
+        return cli_error(args->command, MEZZO_ERR_MEMORY);
+    catch_signals();
+    code = run_with_restarts(&j, (int)restarts);
+    mz_free(j.ranks);
+    return code;
+}
+
+static const cli_option options[] = {
+    {"n", "N", "how many ranks: processes, each with a GPU or its share of the CPU's cores"},
+    {"restarts", "R", "after a failure start again from the last checkpoint, at most R times"},
+    {0},
+};
+
+const cli_command cli_launch = {
+    .name = "launch",
+    .summary = "run a subcommand as several ranks on this host",
+    .usage = "-n N [--restarts R] -- train [--option value …]",
+    .details = "Starts N processes of the subcommand, which find each other and work as one job; docs/distributed.md "
+               "has jobs on several hosts (mpirun, srun, torchrun). Signals go to all ranks. When one is killed, "
+               "crashes or hangs, all end within seconds, a line says which, and the exit code is 3.",
+    .options = options,
+    .max_operands = INT_MAX,
+    .run = run,
+};
