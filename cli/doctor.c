@@ -327,7 +327,7 @@ static const cli_option options_table[] = {
 const cli_command cli_doctor = {
     .name = "doctor",
     .summary = "what this machine computes, and whether configurations agree",
-    .usage = "[--device NAME] [--ranks] | --config FILE [FILE…] [--assume cc=8.0,gpus=2]",
+    .usage = "[--device NAME] [--ranks] [--json] | --config FILE [FILE…] [--assume cc=8.0,gpus=2]",
     .details =
         "Without --config: the device, its formats, what that means, and a few real training steps in each precision "
         "compared "
