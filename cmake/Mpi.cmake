@@ -20,7 +20,8 @@ endif()
 set(mezzo_has_mpi ON)
 message(STATUS "MPI ${MPI_C_VERSION}: ranks on CPUs by ${MPI_C_LIBRARIES}")
 target_compile_definitions(mezzo_objects PRIVATE
-    MEZZO_MPI MEZZO_PLUGIN_FOLDER="${CMAKE_INSTALL_FULL_LIBDIR}/mezzo")
+    MEZZO_MPI MEZZO_PLUGIN_BESIDE="../${CMAKE_INSTALL_LIBDIR}/mezzo"
+    MEZZO_PLUGIN_FOLDER="${CMAKE_INSTALL_FULL_LIBDIR}/mezzo")
 pkg_check_modules(PMIX QUIET pmix)
 if(PMIX_FOUND)
     set(mezzo_has_pmix ON)

@@ -186,4 +186,5 @@ def main():
             print(f"{case}: {repr(error)[:300]}", file=sys.stderr, flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -15,23 +15,26 @@ static void *open_at(const char *folder, size_t length, const char *name) {
     return fits ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL; // MPI's own parts look for its symbols
 }
 
-// Beside what this code is in, be it the command or the shared library.
-static void *open_beside(const char *name) {
+// In a folder beside what this code is in, be it the command or the shared library.
+static void *open_beside(const char *folder, const char *name) {
     static const char here[] = "";
     Dl_info of;
     if (dladdr(here, &of) == 0 || of.dli_fname == NULL)
         return NULL;
     char *path = realpath(of.dli_fname[0] == '/' ? of.dli_fname : "/proc/self/exe", NULL);
     const char *slash = path != NULL ? strrchr(path, '/') : NULL;
-    void *plugin = slash != NULL ? open_at(path, (size_t)(slash - path), name) : NULL;
+    char beside[4096] = "";
+    int n = slash != NULL ? snprintf(beside, sizeof beside, "%.*s/%s", (int)(slash - path), path, folder) : 0;
     free(path);
-    return plugin;
+    return n > 0 && (size_t)n < sizeof beside ? open_at(beside, (size_t)n, name) : NULL;
 }
 
 static mezzo_status open_plugin(const char *name, const char *symbol, const char *what, const void **out) {
     const char *named = getenv("MEZZO_PLUGINS");
     bool given = named != NULL && *named != '\0';
-    void *plugin = given ? open_at(named, strlen(named), name) : open_beside(name);
+    void *plugin = given ? open_at(named, strlen(named), name) : open_beside("", name);
+    if (plugin == NULL && !given)
+        plugin = open_beside(MEZZO_PLUGIN_BESIDE, name);
     if (plugin == NULL && !given)
         plugin = open_at(MEZZO_PLUGIN_FOLDER, strlen(MEZZO_PLUGIN_FOLDER), name);
     if (plugin == NULL) {

@@ -81,11 +81,6 @@ for victim in 1 0; do
     ended 9 "mezzo launch: rank $victim (process ${ranks[victim]} on " "hangs, or its host is lost"
 done
 unset MEZZO_SILENCE_SECONDS
-started 2
-kill -STOP "${ranks[@]}" # so that they cannot notice
-kill -KILL $job
-wait $job 2>/dev/null
-nothing_left "${ranks[@]}"
 
 # --- signals and codes go through
 cat >other <<'END'
@@ -95,6 +90,7 @@ echo "attempt $RANK" >>attempts
 case $1 in
 fails) exit 3 ;;
 refuses) exit 2 ;;
+ignores) trap '' HUP INT TERM && exec sleep 60 ;;
 waits) for ((i = 0; i < 300; i++)); do sleep 0.1; done ;;
 esac
 END
@@ -111,6 +107,13 @@ kill -TERM $job
 wait $job
 code=$?
 [[ $code -eq 130 ]] || fail "SIGTERM: exit code $code, not 130"
+"$MEZZO" launch -n 2 -- ignores >"$OUT" 2>"$ERR" &
+job=$!
+sleep 1
+mapfile -t ranks < <(ranks_of $job)
+kill -KILL $job
+wait $job 2>/dev/null
+nothing_left "${ranks[@]}"
 unset MEZZO_LAUNCH_PROGRAM
 refuse 2 "-n N" -- launch -- train
 refuse 2 "--n 0" -- launch -n 0 -- train

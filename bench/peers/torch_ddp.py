@@ -1,0 +1,115 @@
+"""Data parallel in PyTorch: training steps of GPT-2-shaped models on every GPU of a torchrun job, one CSV row a case.
+
+usage: torchrun --nproc-per-node N torch_ddp.py [--iters N] CASE...
+  CASE is MODEL:WAY[:BATCHxTOKENS], as gpt2:ddp:32x1024; batch and tokens are each GPU's
+  MODEL      gpt2 (124M), small medium large xl 2.7B (vocabulary 10,000), as in torch_gpt2.py
+  WAY        ddp    DistributedDataParallel; plain on one GPU
+             zero1  the same with ZeroRedundancyOptimizer
+             fsdp   fully_shard of every block and the whole: parameters in BF16, gradients reduced in FP32
+
+A step is forward and backward in BF16 (torch.compile), clipping at 1.0 and fused AdamW; ms_step is the median of rank 0's CUDA-event
+times, tokens a second are all GPUs', memory is rank 0's allocator's peak. NVLink's multicast is off.
+"""
+import contextlib, os, re, sys
+
+os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+import torch
+import torch.distributed as dist
+from torch_gpt2 import GPT, SIZES, milliseconds
+
+SHAPES = {"gpt2": (32, 1024)}  # others: 4 x 1,024
+
+
+def describe(case):
+    found = re.fullmatch(r"([^:]+):(ddp|zero1|fsdp)(?::(\d+)x(\d+))?", case)
+    if not found or (found.group(1) != "gpt2" and found.group(1) not in SIZES):
+        sys.exit(f"{case}: no such case; see the usage")
+    batch, tokens = SHAPES.get(found.group(1), (4, 1024))
+    if found.group(3):
+        batch, tokens = int(found.group(3)), int(found.group(4))
+    vocab, sizes = (50304, (768, 3072, 12, 12)) if found.group(1) == "gpt2" else (10000, SIZES[found.group(1)])
+    return found.group(1), found.group(2), batch, tokens, vocab, sizes
+
+
+def distribute(net, way, device):
+    """What forward runs, and the optimizer."""
+    if way == "fsdp":
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        for block in net.blocks:
+            fully_shard(block, mp_policy=policy)
+        forward = fully_shard(net, mp_policy=policy)
+    elif dist.get_world_size() > 1:
+        forward = torch.nn.parallel.DistributedDataParallel(net, device_ids=[device], gradient_as_bucket_view=True)
+    else:
+        forward = net
+    if way == "zero1" and dist.get_world_size() > 1:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.AdamW, lr=1e-4, fused=True)
+    else:
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+    return torch.compile(forward), optimizer
+
+
+def measure(case, iters, device):
+    model, way, batch, tokens, vocab, sizes = describe(case)
+    torch._dynamo.reset()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    torch.manual_seed(0)
+    with torch.device(device):
+        net = GPT(vocab, tokens, *sizes)
+    count = sum(p.numel() for p in net.parameters())
+    forward, optimizer = distribute(net, way, device)
+    torch.manual_seed(1 + dist.get_rank())
+    ids = torch.randint(0, vocab, (batch, tokens), device=device)
+    targets = torch.randint(0, vocab, (batch, tokens), device=device)
+
+    def step():
+        with contextlib.nullcontext() if way == "fsdp" else torch.autocast("cuda", torch.bfloat16):
+            loss = forward(ids, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    for _ in range(6):
+        step()
+    times = []
+    for _ in range(iters):
+        ms, loss = milliseconds(step, "cuda")
+        times.append(ms)
+    if dist.get_rank() > 0:
+        return
+    ms, ranks = sorted(times)[len(times) // 2], dist.get_world_size()
+    print(f"torch {torch.__version__},{torch.cuda.get_device_name()},{ranks},{model},{batch},{tokens},bf16,{way},{count},{ms:.3f},"
+          f"{min(times):.3f},{ranks * batch * tokens / ms * 1e3:.0f},{torch.cuda.max_memory_allocated() / 2**20:.0f},{loss.item():.4f}",
+          flush=True)
+
+
+def main():
+    arguments = sys.argv[1:]
+    iters = 20
+    if "--iters" in arguments:
+        at = arguments.index("--iters")
+        iters = int(arguments[at + 1])
+        del arguments[at:at + 2]
+    if not arguments or arguments[0].startswith("-"):
+        sys.exit(__doc__)
+    for case in arguments:
+        describe(case)
+    device = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl")
+    if dist.get_rank() == 0:
+        print("system,device,ranks,model,batch,tokens,precision,way,params,ms_step,ms_best,tokens_per_second,peak_mib,loss", flush=True)
+    for case in arguments:
+        measure(case, iters, device)
+    dist.destroy_process_group()
+
+
+main()
