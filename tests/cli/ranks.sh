@@ -71,14 +71,14 @@ for victim in 0 2; do
     started 3
     began=$SECONDS
     kill -KILL "${ranks[victim]}"
-    ended 5 "mezzo launch: rank $victim (process ${ranks[victim]} on " "was killed or crashed" all-reduce "(step " "signal 9"
+    ended 12 "mezzo launch: rank $victim (process ${ranks[victim]} on " "was killed or crashed" all-reduce "(step " "signal 9"
 done
-export MEZZO_SILENCE_SECONDS=2
+export MEZZO_SILENCE_SECONDS=3
 for victim in 1 0; do
     started 2
     began=$SECONDS
     kill -STOP "${ranks[victim]}"
-    ended 9 "mezzo launch: rank $victim (process ${ranks[victim]} on " "hangs, or its host is lost"
+    ended 12 "mezzo launch: rank $victim (process ${ranks[victim]} on " "hangs, or its host is lost"
 done
 unset MEZZO_SILENCE_SECONDS
 
@@ -191,7 +191,7 @@ if command -v ip >/dev/null && ip netns add ${name}a 2>/dev/null; then
     ip -n ${name}a addr add 10.7.0.1/24 dev va && ip -n ${name}a link set va up
     ip -n ${name}b addr add 10.7.0.2/24 dev vb && ip -n ${name}b link set vb up
     unset MEZZO_RENDEZVOUS
-    export MASTER_ADDR=10.7.0.1 MASTER_PORT=29400 MEZZO_JOB_SECRET=x MEZZO_SILENCE_SECONDS=2
+    export MASTER_ADDR=10.7.0.1 MASTER_PORT=29400 MEZZO_JOB_SECRET=x MEZZO_SILENCE_SECONDS=3
     for r in 0 1; do
         ip netns exec ${name}$([[ $r -eq 0 ]] && echo a || echo b) env RANK=$r LOCAL_RANK=0 MEZZO_HOST=host$r "$RANK_PROGRAM" reduce \
             >"out$r" 2>"err$r" &
