@@ -96,6 +96,7 @@ static int run_export(const cli_args *args) {
     const mezzo_export_options options = {.path = args->operands[0],
                                           .out = cli_text(args, "out", NULL),
                                           .best = cli_has(args, "best"),
+                                          .adapter = cli_has(args, "adapter"),
                                           .dtype = dtypes[chosen].dtype,
                                           .shard_bytes = (int64_t)ceil(shard * 1e9)};
     mezzo_export_result r;
@@ -118,6 +119,7 @@ static int run_export(const cli_args *args) {
 static const cli_option export_table[] = {
     {"out", "DIR", "the folder to make"},
     {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
+    {"adapter", NULL, "the adapters of a run with lora.rank alone, in PEFT's files; else they are merged"},
     {"dtype", "NAME", "of the weights: fp32, bf16 or fp16 [fp32]"},
     {"max-shard-size", "GB", "cut the weights into files of at most so many gigabytes; 0 = one file [0]"},
     {"json", NULL, "the result as JSON"},
@@ -127,7 +129,7 @@ static const cli_option export_table[] = {
 const cli_command cli_export = {
     .name = "export",
     .summary = "a checkpoint to a folder that transformers loads",
-    .usage = "RUN --out DIR [--best] [--dtype fp32|bf16|fp16] [--max-shard-size GB]",
+    .usage = "RUN --out DIR [--best] [--adapter] [--dtype fp32|bf16|fp16] [--max-shard-size GB]",
     .details =
         "RUN is a run folder, or one checkpoint in its checkpoints/. DIR gets config.json, model.safetensors and, "
         "with a\n"

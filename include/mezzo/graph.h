@@ -196,6 +196,22 @@ MEZZO_API int64_t mezzo_value_dim(const mezzo_graph *g, mezzo_value v, int axis)
 MEZZO_API void mezzo_module_begin(mezzo_graph *g, const char *name);
 MEZZO_API void mezzo_module_end(mezzo_graph *g);
 
+// --- adapters (LoRA: Hu et al., 2021) ---
+typedef struct mezzo_lora {
+    int64_t rank;        // 0: none
+    double alpha;        // what an adapter adds is multiplied by alpha / rank
+    const char *modules; // patterns with commas between, as "c_attn,h.0.mlp.*"; NULL: every linear layer
+} mezzo_lora;
+// Before anything is built: linear layers of Mezzo's models whose module a pattern names, whole or by its end, give
+// y + alpha/rank · B·A·x. A, MODULE.lora_A.weight [rank, K], starts uniform in ±1/√K; B, MODULE.lora_B.weight
+// [N, rank], at zero. INVALID: parameters are there already, a rank or an alpha that makes no sense.
+MEZZO_API mezzo_status mezzo_graph_adapt(mezzo_graph *g, const mezzo_lora *lora);
+// y with the adapter of the module that is open added, where it has one: for layers of one's own. x [… K], y [… N].
+MEZZO_API mezzo_value mezzo_adapted(mezzo_graph *g, mezzo_value x, mezzo_value y);
+// Freezes all parameters but adapters' (mezzo_graph_freeze says what that means); nothing without adapters. INVALID: a
+// pattern that names no linear layer.
+MEZZO_API mezzo_status mezzo_graph_freeze_base(mezzo_graph *g);
+
 // Autocast regions, nested: inside, ops are decided by `precision` whatever the program's precision is; FP32 is
 // torch.autocast(enabled=False). A region decides ops, not parameters: masters are FP32 everywhere.
 MEZZO_API void mezzo_autocast_begin(mezzo_graph *g, mezzo_precision precision);

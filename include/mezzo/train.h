@@ -234,6 +234,7 @@ MEZZO_API mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_i
 typedef struct mezzo_export_options {
     const char *path, *out; // a run folder or a checkpoint; the folder to make, which must not exist, or be empty
     bool best;
+    bool adapter;        // the adapters alone, in PEFT's files (gpt2); else they are merged into the weights
     mezzo_dtype dtype;   // of the weights: F32, BF16 or F16
     int64_t shard_bytes; // weights are cut into files of at most so many bytes (one tensor at least), with an index; 0
                          // = one file

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "graph/graph.h"
 #include "io/file.h"
 #include "io/quote.h"
 #include "io/safetensors.h"
@@ -110,13 +111,14 @@ static mezzo_status list_moments(const mezzo_optimizer *opt, tensor_list *list) 
     return MEZZO_OK;
 }
 
-static mezzo_status write_tensors(const char *folder, const char *file, const tensor_list *list, mz_file_mark *mark) {
-    static const mz_safetensors_meta meta[] = {{"format", "pt"}}; // what Hugging Face's readers look for
+static mezzo_status write_tensors(const char *folder, const char *file, const tensor_list *list, const char *scale,
+                                  mz_file_mark *mark) {
+    const mz_safetensors_meta meta[] = {{"format", "pt"}, {MZ_LORA_SCALE, scale}}; // Hugging Face's readers want "pt"
     char *path = mz_format("%s/%s", folder, file);
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
     mz_written written = {0};
-    mezzo_status status = mz_safetensors_write(path, list->items, list->count, meta, MZ_COUNT(meta), &written);
+    mezzo_status status = mz_safetensors_write(path, list->items, list->count, meta, scale != NULL ? 2 : 1, &written);
     if (status == MEZZO_OK) // the mark is of what was written; the disk must hold the same
         status = mz_file_read_back(path, written);
     mark->bytes = written.bytes;
@@ -126,18 +128,24 @@ static mezzo_status write_tensors(const char *folder, const char *file, const te
     return status;
 }
 
+static const char *lora_scale(const mezzo_params *params, char text[40]) { // NULL: no adapters
+    snprintf(text, 40, "%.17g", params->lora_rank > 0 ? params->lora_alpha / (double)params->lora_rank : 0);
+    return params->lora_rank > 0 ? text : NULL;
+}
+
 static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, mz_manifest_entry *entry) {
     mezzo_status status = MEZZO_OK;
     mz_file_mark marks[MZ_CHECKPOINT_FILES] = {{0}};
     tensor_list params = {0}, moments = {0};
-    char *state = mz_format("%s/state.json", folder);
+    char scale[40], *state = mz_format("%s/state.json", folder);
     if (state == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     MEZZO_TRY_GOTO(status, list_params(c->params, &params));
-    MEZZO_TRY_GOTO(status, write_tensors(folder, mz_checkpoint_files[0], &params, &marks[0]));
+    MEZZO_TRY_GOTO(status,
+                   write_tensors(folder, mz_checkpoint_files[0], &params, lora_scale(c->params, scale), &marks[0]));
     if (c->optimizer != NULL) {
         MEZZO_TRY_GOTO(status, list_moments(c->optimizer, &moments));
-        MEZZO_TRY_GOTO(status, write_tensors(folder, mz_checkpoint_files[1], &moments, &marks[1]));
+        MEZZO_TRY_GOTO(status, write_tensors(folder, mz_checkpoint_files[1], &moments, NULL, &marks[1]));
     }
     mz_written written;
     MEZZO_TRY_GOTO(status, mz_state_save(state, c, marks, &written));
@@ -330,6 +338,31 @@ mezzo_status mezzo_checkpoint_describe(const char *path, mezzo_checkpoint *check
 }
 
 // Every listed tensor is in the file, FP32, with its shape, and the file has no other.
+static bool has_adapters(const tensor_list *list) {
+    for (size_t i = 0; i < list->count; i++)
+        if (mz_is_adapter(list->names[i]))
+            return true;
+    return false;
+}
+
+// Adapters that a file without any lacks keep their start: weights to begin with.
+static void leave_adapters(const mz_safetensors *tensors, tensor_list *list) {
+    size_t n = 0;
+    for (size_t i = 0; i < mz_safetensors_count(tensors); i++)
+        if (mz_is_adapter(mz_safetensors_at(tensors, i)->name))
+            return;
+    for (size_t i = 0; i < list->count; i++) {
+        if (mz_is_adapter(list->names[i])) {
+            mz_free(list->names[i]);
+            continue;
+        }
+        list->names[n] = list->names[i];
+        list->items[n] = list->items[i];
+        list->ranges[n++] = list->ranges[i];
+    }
+    list->count = n;
+}
+
 static mezzo_status check_tensors(const char *folder, const char *file, const mz_safetensors *tensors,
                                   const tensor_list *list) {
     for (size_t i = 0; i < list->count; i++) {
@@ -357,12 +390,20 @@ static mezzo_status check_tensors(const char *folder, const char *file, const mz
         bool known = false;
         for (size_t k = 0; k < list->count && !known; k++)
             known = strcmp(list->items[k].name, t->name) == 0;
-        if (!known)
+        if (!known && !(mz_is_adapter(t->name) && !has_adapters(list)))
             return mz_fail(MEZZO_ERR_FORMAT,
                            "%s/%s: tensor '%s' is not one of this model's: use the configuration it was trained with",
                            folder, file, t->name);
     }
     return MEZZO_OK;
+}
+
+static mezzo_status put_merged(const mz_safetensors *tensors, const char *name, mezzo_params *params, int index) {
+    float *merged;
+    MEZZO_TRY(mz_lora_merge(tensors, name, &merged));
+    mezzo_status status = mz_params_write_master(params, index, merged);
+    mz_free(merged);
+    return status;
 }
 
 static mezzo_status put_on_device(const mz_safetensors *tensors, const tensor_list *list) {
@@ -371,7 +412,9 @@ static mezzo_status put_on_device(const mz_safetensors *tensors, const tensor_li
         const device_range *range = &list->ranges[i];
         float *dst = (float *)(uintptr_t)range->data; // the buffers are the objects' own; the list only reads on saving
         mezzo_params *params = (mezzo_params *)(uintptr_t)range->params;
-        if (dst == NULL)
+        if (dst == NULL && mz_lora_has(tensors, list->items[i].name) && !has_adapters(list))
+            MEZZO_TRY(put_merged(tensors, list->items[i].name, params, range->index));
+        else if (dst == NULL)
             MEZZO_TRY(mz_params_write_master(params, range->index, t->data));
         else
             MEZZO_TRY(mz_stored_write(range->device, range->layout, dst, sizeof(float), 0,
@@ -408,6 +451,7 @@ mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoin
     if (checkpoint->params != NULL) {
         MEZZO_TRY_GOTO(status, mz_checkpoint_open_tensors(path, mz_checkpoint_files[0], &weights));
         MEZZO_TRY_GOTO(status, list_params(checkpoint->params, &params));
+        leave_adapters(weights, &params);
         MEZZO_TRY_GOTO(status, check_tensors(path, mz_checkpoint_files[0], weights, &params));
     }
     if (checkpoint->optimizer != NULL) {

@@ -78,4 +78,13 @@ mezzo_status mz_checkpoint_open_tensors(const char *path, const char *file, mz_s
 mezzo_status mz_checkpoint_recover(const char *folder);
 bool mz_checkpoint_plain_name(const char *name); // "" or the name of a file in the run folder itself
 
+// --- adapters (merge.c) --------------------------------------------------------------------------------------------
+// A checkpoint of a run with adapters keeps them beside the weights they belong to, and alpha / rank in the file's
+// metadata. Parameters without adapters are read with theirs added.
+#define MZ_LORA_SCALE "lora_scale"
+double mz_lora_scale(const mz_safetensors *weights);               // 0: no adapters
+bool mz_lora_has(const mz_safetensors *weights, const char *name); // an adapter belongs to this tensor
+// W + scale · B·A, owned by the caller (mz_free). FORMAT where they do not fit, MEMORY.
+mezzo_status mz_lora_merge(const mz_safetensors *weights, const char *name, float **out);
+
 #endif

@@ -95,9 +95,12 @@ struct mezzo_graph {
     uint32_t next_rng;    // stream number of the next random op
     int64_t cache_length; // builder: positions of the caches that attention makes; 0: it makes none
     int n_caches, positions; // builder: attentions with a cache; value id of the input "positions", -1
-    int loss;                // value id, -1
-    int scale;               // MZ_VALUE_SCALE, -1 until autodiff
-    mezzo_status status;     // first error, with its message
+    int64_t lora_rank;       // builder: of adapters; 0: none
+    double lora_alpha;
+    char adapted[512];   // builder: the patterns of modules that have them
+    int loss;            // value id, -1
+    int scale;           // MZ_VALUE_SCALE, -1 until autodiff
+    mezzo_status status; // first error, with its message
     char *message;
 };
 
@@ -112,6 +115,7 @@ mezzo_status mz_graph_consumers(const mezzo_graph *g,
 // A cast of v to a product's operand as f says, appended: its output's format is f.operand with f.scaling, and its
 // gradient's f.gradient. n has module, phase, segment and rule, and gets all else.
 mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, int *out);
+bool mz_is_adapter(const char *parameter); // its name says so
 const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size_t size);
 
 double mz_node_flops(const mezzo_graph *g, const mz_node *node); // a multiply-add counts two; 0: not counted

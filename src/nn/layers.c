@@ -13,7 +13,7 @@ mezzo_value mz_layer_linear(mezzo_graph *g, const char *name, mezzo_value x, int
     mezzo_module_begin(g, name);
     mezzo_value w = mezzo_param(g, "weight", init, 2, (int64_t[]){n_out, mezzo_value_dim(g, x, -1)}); // [N, K]
     mezzo_value b = bias ? mezzo_param(g, "bias", zero, 1, &n_out) : MEZZO_NONE;                      // [N]
-    mezzo_value y = mezzo_linear(g, x, w, b);                                                         // [… N]
+    mezzo_value y = mezzo_adapted(g, x, mezzo_linear(g, x, w, b));                                    // [… N]
     mezzo_module_end(g);
     return y;
 }

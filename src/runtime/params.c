@@ -335,6 +335,9 @@ mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *gra
     params->device = device;
     params->seed = seed;
     params->kept_as = master;
+    params->lora_rank = graph->lora_rank;
+    params->lora_alpha = graph->lora_alpha;
+    memcpy(params->adapted, graph->adapted, sizeof params->adapted);
     params->grads_empty = true;
     MEZZO_TRY_GOTO(status, make_specs(params, graph));
     MEZZO_TRY_GOTO(status, settle_masters(params, graph, options));
@@ -353,6 +356,11 @@ mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *gra
 fail:
     mezzo_params_free(params);
     return status;
+}
+
+mezzo_status mz_params_adapt(const mezzo_params *params, mezzo_graph *graph) {
+    const mezzo_lora lora = {.rank = params->lora_rank, .alpha = params->lora_alpha, .modules = params->adapted};
+    return params->lora_rank > 0 ? mezzo_graph_adapt(graph, &lora) : MEZZO_OK;
 }
 
 void mezzo_params_free(mezzo_params *params) {

@@ -34,14 +34,17 @@ struct mezzo_params {
     mezzo_device *device;
     mz_param *list;
     size_t n;
-    int64_t elements;        // of the gradient buffer, padding included: of parameters that are trained
-    size_t n_trained;        // parameters that are not frozen
-    bool low_masters;        // some masters are not FP32
-    int64_t fp32_elements;   // the first of them: those that have an FP32 master
-    int64_t frozen_at;       // elements into the master buffer: where frozen parameters' begin
-    int64_t frozen_fp32;     // elements of those of them that have an FP32 master
-    size_t master_bytes;     // of the master buffer: FP32 masters, then the low halves of split ones
-    mezzo_master kept_as;    // masters of parameters that only low matmuls read
+    int64_t elements;      // of the gradient buffer, padding included: of parameters that are trained
+    size_t n_trained;      // parameters that are not frozen
+    bool low_masters;      // some masters are not FP32
+    int64_t fp32_elements; // the first of them: those that have an FP32 master
+    int64_t frozen_at;     // elements into the master buffer: where frozen parameters' begin
+    int64_t frozen_fp32;   // elements of those of them that have an FP32 master
+    size_t master_bytes;   // of the master buffer: FP32 masters, then the low halves of split ones
+    mezzo_master kept_as;  // masters of parameters that only low matmuls read
+    int64_t lora_rank;     // of the graph's adapters, 0: none; for graphs of other shapes on these parameters
+    double lora_alpha;
+    char adapted[512];
     uint64_t seed;           // that the parameters were drawn from
     int64_t shadow_elements; // of one shadow buffer
     bool padded;             // some parameter has padding
@@ -53,6 +56,9 @@ struct mezzo_params {
     bool grads_empty;        // zeroed since, and nothing added
     bool grads_stale;        // grads_empty, but the memory still holds the old ones: see mz_params_settle
 };
+
+// Gives a graph that is to be built for these parameters their adapters.
+mezzo_status mz_params_adapt(const mezzo_params *params, mezzo_graph *graph);
 
 // What shows whether a parameter is finite: its FP32 master, or, where that is kept in another way, its BF16 shadow.
 mz_tensor mz_params_tensor(const mezzo_params *params, int index);

@@ -42,6 +42,7 @@ static mezzo_status make_program(const mz_sampler *s, int64_t tokens, bool cache
     mezzo_graph *graph = NULL;
     const mezzo_program_options forward = forward_options(s);
     MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
+    MEZZO_TRY_GOTO(status, mz_params_adapt(s->params, graph));
     MEZZO_TRY_GOTO(status, cached ? mezzo_model_build_cached(graph, &s->model, 1, tokens)
                                   : mezzo_model_build(graph, &s->model, 1, tokens, true));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, s->params, &forward, out));

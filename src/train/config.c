@@ -239,6 +239,8 @@ static void read_run(reader *r, mz_run_config *out) {
     out->batch_size = integer(r, "train.batch_size");
     out->grad_accum = integer(r, "train.grad_accum");
     out->freeze = text(r, "train.freeze");
+    out->lora = (mezzo_lora){
+        .rank = integer(r, "lora.rank"), .alpha = number(r, "lora.alpha"), .modules = text(r, "lora.modules")};
     out->seed = (uint64_t)integer(r, "train.seed");
     out->out = text(r, "train.out");
     out->resume = text(r, "train.resume");

@@ -39,6 +39,7 @@ typedef struct mz_run_config {
     mezzo_master master;
     double peak_tflops; // mz_peak_flops
     double clip;        // 0 = none
+    mezzo_lora lora;    // rank 0: no adapters
     const char *freeze; // patterns of parameters that are not trained; "" = all are
     mz_scaler_choice scaler;
     mezzo_program_options program;

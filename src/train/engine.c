@@ -29,8 +29,10 @@ static mezzo_status open_programs(mz_engine *e, const mz_run_config *config, boo
     eval.forward_only = true;
     eval.recompute = false;
     MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
+    MEZZO_TRY_GOTO(status, mezzo_graph_adapt(graph, &config->lora));
     MEZZO_TRY_GOTO(status, mezzo_model_build(graph, &e->model, config->batch_size, e->model.seq_len, keep_logits));
     MEZZO_TRY_GOTO(status, mezzo_graph_freeze(graph, config->freeze));
+    MEZZO_TRY_GOTO(status, mezzo_graph_freeze_base(graph));
     MEZZO_TRY_GOTO(status, mezzo_params_create_as(e->device, graph, &train, seed, config->master, &e->params));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &train, &e->train));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &eval, &e->eval));

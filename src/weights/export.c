@@ -18,12 +18,17 @@ typedef struct exporter {
     mz_safetensors *weights;
     mezzo_graph *graph;
     mz_hf_list list;
+    float **merged; // weights with their adapters added
+    size_t n_merged, cap_merged;
 } exporter;
 
 static void close_exporter(exporter *e) {
     mz_safetensors_close(e->weights);
     mezzo_graph_free(e->graph);
     mz_hf_list_free(&e->list);
+    for (size_t i = 0; i < e->n_merged; i++)
+        mz_free(e->merged[i]);
+    mz_free(e->merged);
 }
 
 static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) {
@@ -83,15 +88,29 @@ static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsign
     return status;
 }
 
+// Where a parameter's numbers lie: in the file, or merged with its adapter.
+static mezzo_status data_of(exporter *e, const mz_param_spec *spec, const mz_safetensors_tensor *t,
+                            const unsigned char **out) {
+    *out = t->data;
+    if (!mz_lora_has(e->weights, spec->name))
+        return MEZZO_OK;
+    MEZZO_TRY(MZ_RESERVE(e->merged, e->cap_merged, e->n_merged + 1));
+    MEZZO_TRY(mz_lora_merge(e->weights, spec->name, &e->merged[e->n_merged]));
+    *out = (const unsigned char *)e->merged[e->n_merged++];
+    return MEZZO_OK;
+}
+
 static mezzo_status add_param(exporter *e, const mz_param_spec *spec) {
     const mz_safetensors_tensor *t;
     mz_hf_parts parts = {0};
     int64_t cols = spec->shape.rank > 1 ? spec->shape.dim[spec->shape.rank - 1] : 1, row = 0;
+    const unsigned char *data;
     MEZZO_TRY(check_param(e, spec, &t));
+    MEZZO_TRY(data_of(e, spec, t, &data));
     mezzo_status status = e->family->map(&e->state.model, spec->name, &spec->shape, &parts);
     for (size_t i = 0; i < parts.count && status == MEZZO_OK; row += parts.items[i++].rows)
-        status = add_tensor(e, &parts.items[i], (const unsigned char *)t->data + row * cols * (int64_t)sizeof(float),
-                            cols, spec->shape.rank == 1);
+        status =
+            add_tensor(e, &parts.items[i], data + row * cols * (int64_t)sizeof(float), cols, spec->shape.rank == 1);
     mz_free(parts.items);
     return status;
 }
@@ -260,13 +279,20 @@ mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_resu
     if (e.shard_bytes < 0)
         return mz_fail(MEZZO_ERR_INVALID, "export in files of %lld bytes", (long long)e.shard_bytes);
     MEZZO_TRY_GOTO(status, open_checkpoint(options, &e));
-    MEZZO_TRY_GOTO(status, list_tensors(&e));
+    if (!options->adapter)
+        MEZZO_TRY_GOTO(status, list_tensors(&e));
     MEZZO_TRY_GOTO(status, mz_new_folder_begin(options->out, "--out", &folder));
-    MEZZO_TRY_GOTO(status, write_all(&e, folder.staged, &result->files));
+    if (options->adapter)
+        MEZZO_TRY_GOTO(status, mz_adapter_write(e.weights, e.family, e.checkpoint, folder.staged, &result->tensors));
+    else
+        MEZZO_TRY_GOTO(status, write_all(&e, folder.staged, &result->files));
     MEZZO_TRY_GOTO(status, mz_new_folder_commit(&folder));
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s", e.checkpoint);
     result->model = e.state.model;
-    result->tensors = (int64_t)e.list.count;
+    if (options->adapter)
+        result->files = 1;
+    else
+        result->tensors = (int64_t)e.list.count;
 fail:
     mz_new_folder_end(&folder);
     close_exporter(&e);

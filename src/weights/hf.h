@@ -114,6 +114,12 @@ mezzo_status mz_hf_settings_keep(const char *folder, const char *run);
 // Sets what the run folder `run` has of them in `config`, and in `folder`/generation_config.json. IO, FORMAT.
 mezzo_status mz_hf_settings_give(const char *run, json_t *config, const char *folder);
 
+// --- adapters (adapter.c) ------------------------------------------------------------------------------------------
+// PEFT's two files from a checkpoint's weights. INVALID where it has no adapters, UNSUPPORTED for other models than
+// gpt2.
+mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family *family, const char *checkpoint,
+                              const char *folder, int64_t *tensors);
+
 // --- folders (hf_folder.c) -----------------------------------------------------------------------------------------
 // A folder that appears whole or not at all: made under another name beside `path`, then renamed.
 typedef struct mz_new_folder {

@@ -23,3 +23,16 @@ shows "$OUT" '"samples"'
 refuse 2 "--chat" "--prompt" -- sample tuned --chat a --prompt b
 refuse 2 "data.tokenizer" -- train "${TINY[@]}" --data chat.jsonl --out other
 run 0 export tuned --out again
+
+# Adapters: the base stays, few numbers train; resumed, asked and exported in both forms.
+run 0 train "${tune[@]}" --out adapted --steps 20 --lora-rank 2 --lora-modules c_attn,c_proj --precision bf16
+shows adapted/config.yaml "rank: 2"
+run 0 train "${tune[@]}" --out adapted --steps 22 --lora-rank 2 --lora-modules c_attn,c_proj --precision bf16 --resume auto
+shows adapted/metrics.jsonl '"step": 22'
+run 0 eval adapted --data chat.jsonl --iters 0
+run 0 sample adapted --chat "7?" --tokens 8 --temperature 0
+run 0 export adapted --out merged
+run 0 export adapted --out adapter --adapter
+[[ -f adapter/adapter_model.safetensors && -f adapter/adapter_config.json ]] || fail "no adapter files"
+refuse 2 "no adapters" -- export tuned --out none --adapter
+refuse 2 "lora.modules" "q_proj" -- train "${tune[@]}" --out wrong --steps 2 --lora-rank 2 --lora-modules q_proj
