@@ -13,12 +13,13 @@ extern "C" {
 typedef enum mezzo_model_purpose {
     MEZZO_TASK_LANGUAGE,   // the next token
     MEZZO_TASK_CLASSIFIER, // the class of a row of numbers
+    MEZZO_TASK_IMAGES,     // an image
 } mezzo_model_purpose;
 
 // A family and the value of every key; model_keys.def says what each means. Those that the family does not take are not
 // looked at.
 typedef struct mezzo_model_config {
-    char name[32]; // the family: "gpt2", "cs336", "glm4_moe", "toy", "mlp"
+    char name[32]; // the family: "gpt2", "cs336", "glm4_moe", "toy", "mlp", "kl_vae", "radio_unet"
     char size[32]; // the named size whose numbers these are, as "llama2-70B"; "": none
 #define MEZZO_KEY_INT                                                          int64_t
 #define MEZZO_KEY_FLOAT                                                        double
@@ -41,7 +42,12 @@ MEZZO_API mezzo_status mezzo_model_check(const mezzo_model_config *config);
 // is ignored); outputs "logits" [B, T, V] where `keep_logits`, and "loss" [1]; glm4_moe also "experts" I32 [layers of
 // experts · (experts + 1)]: where, in rows ordered by expert, each expert's begin, layer after layer. toy, mlp: inputs
 // "x" F32 [B, features] and "targets" I32 [B]; outputs "logits" [B, classes] where `keep_logits`, and "loss"; their
-// seq_len is 1. Errors: INVALID as mezzo_model_check, or a batch or seq_len that does not fit; MEMORY.
+// seq_len is 1. kl_vae: inputs "image" F32 [B, S, S, C], "noise" I32 [B, 2] (a key for each row's draw) and "weight"
+// F32 [B, 1, 1, 1] (a row's part of the loss); outputs "loss" and, where `keep_logits`, "prediction" [B, S, S, C] and
+// "latent" [B, s, s, Z]. radio_unet: "image" (x_0) and "noise" as there, "condition" F32 [B, S', S', D], "time" F32 [B]
+// and "schedule" F32 [B, 4, 1, 1], rows of (a, b, weights of the first and the second head's squared error): it makes
+// x_t = a·x_0 + b·noise; outputs "loss" and, where `keep_logits`, "prediction" [B, S, S, heads·C]. Their seq_len is 1.
+// Errors: INVALID as mezzo_model_check, or a batch or seq_len that does not fit; MEMORY.
 MEZZO_API mezzo_status mezzo_model_build(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch,
                                          int64_t seq_len, bool keep_logits);
 // The same for generating: `tokens` positions a run, on top of those whose keys and values are in caches of
@@ -49,6 +55,11 @@ MEZZO_API mezzo_status mezzo_model_build(mezzo_graph *graph, const mezzo_model_c
 // the caches; output "logits" [B, tokens, V]. Of language models only. Errors as mezzo_model_build.
 MEZZO_API mezzo_status mezzo_model_build_cached(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch,
                                                 int64_t tokens);
+// A part of kl_vae: ENCODE has the input "image" and the output "latent" [B, s, s, Z], the mean; DECODE the input
+// "latent" and the output "prediction". Parameters have the whole model's names. INVALID: a model without such a part.
+typedef enum mezzo_model_part { MEZZO_PART_ENCODE, MEZZO_PART_DECODE } mezzo_model_part;
+MEZZO_API mezzo_status mezzo_model_build_part(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch,
+                                              mezzo_model_part part);
 // By its name; LANGUAGE where it is unknown.
 MEZZO_API mezzo_model_purpose mezzo_model_task(const mezzo_model_config *config);
 // Every name that mezzo_model_defaults takes, families and sizes; static; NULL past the end.

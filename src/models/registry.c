@@ -4,8 +4,8 @@
 #include "base/base.h"
 #include "models/models.h"
 
-static const mz_model *const models[] = {&mz_model_toy, &mz_model_gpt2, &mz_model_cs336, &mz_model_glm4_moe,
-                                         &mz_model_mlp};
+static const mz_model *const models[] = {&mz_model_toy, &mz_model_gpt2,   &mz_model_cs336,     &mz_model_glm4_moe,
+                                         &mz_model_mlp, &mz_model_kl_vae, &mz_model_radio_unet};
 
 // Every name a user may give, with the sizes it stands for. A named size becomes its family with those sizes.
 #define GPT2(size, l, h, c)                                                                                            \
@@ -56,6 +56,24 @@ static const mz_model *const models[] = {&mz_model_toy, &mz_model_gpt2, &mz_mode
             .normalise_weights = true, .routed_scale = 1                                                               \
         }                                                                                                              \
     }
+// Side, channels of the image, width, levels, blocks a level, groups.
+#define KL_VAE(size, s, c, w, m, n, g)                                                                                 \
+    {                                                                                                                  \
+        size, {                                                                                                        \
+            .name = "kl_vae", .layers = 1, .heads = 1, .d_model = (w), .vocab = 1, .seq_len = 1, .image_size = (s),    \
+            .channels = (c), .multipliers = (m), .res_blocks = (n), .groups = (g), .latent_channels = 3,               \
+            .kl_weight = 1e-6                                                                                          \
+        }                                                                                                              \
+    }
+// Side and channels of the image and of the condition, width, levels, blocks, groups, heads, first level of attention.
+#define RADIO_UNET(size, s, c, t, d, w, m, n, g, h, a)                                                                 \
+    {                                                                                                                  \
+        size, {                                                                                                        \
+            .name = "radio_unet", .layers = 1, .heads = (h), .d_model = (w), .vocab = 1, .seq_len = 1,                 \
+            .image_size = (s), .channels = (c), .condition_size = (t), .condition_channels = (d), .multipliers = (m),  \
+            .res_blocks = (n), .groups = (g), .attention_from = (a), .objective = 3                                    \
+        }                                                                                                              \
+    }
 static const struct {
     const char *name;
     mezzo_model_config config;
@@ -97,6 +115,12 @@ static const struct {
     GLM4_MOE("glm4_moe-12x128", 12, 128),
     GLM4_MOE("glm4_moe-12x256", 12, 256),
     GLM4_MOE("glm4_moe-12x512", 12, 512),
+    KL_VAE("kl_vae", 64, 1, 32, 124, 1, 8),
+    KL_VAE("kl_vae-tiny", 16, 1, 8, 12, 1, 4),
+    KL_VAE("kl_vae-radiodiff", 320, 1, 128, 124, 2, 32),
+    RADIO_UNET("radio_unet", 64, 1, 64, 2, 32, 122, 1, 8, 4, 2),
+    RADIO_UNET("radio_unet-tiny", 16, 1, 16, 2, 8, 12, 1, 4, 2, 1),
+    RADIO_UNET("radio_unet-radiodiff", 80, 3, 320, 3, 128, 1244, 2, 8, 8, 2),
 };
 
 int mezzo_model_count(void) {
@@ -193,6 +217,18 @@ mezzo_status mezzo_model_build(mezzo_graph *graph, const mezzo_model_config *con
                        "a sequence of %lld tokens does not fit: the model's model.seq_len is %lld positions",
                        (long long)seq_len, (long long)config->seq_len);
     MEZZO_TRY(find(config->name)->build(graph, config, batch, seq_len, keep_logits));
+    return mezzo_graph_status(graph);
+}
+
+mezzo_status mezzo_model_build_part(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch,
+                                    mezzo_model_part part) {
+    MZ_REQUIRE(graph, config);
+    MEZZO_TRY(mezzo_model_check(config));
+    if (batch < 1 || batch > INT64_C(1) << 24)
+        return mz_fail(MEZZO_ERR_INVALID, "the batch size is %lld: it must be from 1 to %d", (long long)batch, 1 << 24);
+    if (find(config->name)->build_part == NULL || part > MEZZO_PART_DECODE)
+        return mz_fail(MEZZO_ERR_INVALID, "%s has no such part: kl_vae has an encoder and a decoder", config->name);
+    MEZZO_TRY(find(config->name)->build_part(graph, config, batch, part));
     return mezzo_graph_status(graph);
 }
 

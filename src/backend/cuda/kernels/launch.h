@@ -282,6 +282,44 @@ cudaError_t mz_cu_copy(cudaStream_t stream, const void *x, mz_cu_layout from, vo
                        int64_t stored, size_t size);
 cudaError_t mz_cu_arange(cudaStream_t stream, int32_t *y, int64_t n);
 
+// --- image.cu ------------------------------------------------------------------------------------------------------
+// Convolution: x [b, h, w, c], weight [n, r, s, depth], y [b, p, q, n], depth = c/groups. conv2d writes y, conv2d_dx
+// reads y as dy and writes x as dx, conv2d_dw reads both and writes weight as dw, FP32.
+typedef struct mz_cu_conv {
+    mz_cu_array x, weight, bias, y;
+    int64_t b, h, w, c, n, r, s, depth, p, q, stride, pad, groups;
+} mz_cu_conv;
+cudaError_t mz_cu_conv2d(cudaStream_t stream, const mz_cu_conv *v);
+cudaError_t mz_cu_conv2d_dx(cudaStream_t stream, const mz_cu_conv *v);
+cudaError_t mz_cu_conv2d_dw(cudaStream_t stream, const mz_cu_conv *v, bool accumulate);
+// x [b, pixels, c] in groups of depth = c/groups; weight and bias [c], film [b, 2·c], mean and rstd [b, groups].
+// Backward: y is dy; sums: scratch of 2·b·c floats; dweight, dbias may be NULL.
+typedef struct mz_cu_group_norm {
+    mz_cu_array x, weight, bias, film, y;
+    float *mean, *rstd;
+    int64_t b, pixels, c, groups, depth;
+    float eps;
+    bool silu;
+} mz_cu_group_norm;
+cudaError_t mz_cu_group_norm_forward(cudaStream_t stream, const mz_cu_group_norm *v);
+cudaError_t mz_cu_group_norm_backward(cudaStream_t stream, const mz_cu_group_norm *v, mz_cu_array dx, mz_cu_array dfilm,
+                                      float *dweight, float *dbias, bool accumulate, float *sums);
+// y [rows, width, channels], the rows of all images; x is `from_width` wide.
+typedef struct mz_cu_resampling {
+    int64_t rows, width, channels, from_width;
+    int factor;
+    float alpha;
+} mz_cu_resampling;
+cudaError_t mz_cu_resample(cudaStream_t stream, mz_cu_array x, mz_cu_array y, const mz_cu_resampling *v, bool larger);
+// y [rows, row]; `tensor`: mz_noise_key's.
+cudaError_t mz_cu_normal(cudaStream_t stream, const int32_t *keys, mz_cu_array y, int64_t rows, int64_t row,
+                         uint32_t tensor);
+cudaError_t mz_cu_time_embedding(cudaStream_t stream, mz_cu_array times, mz_cu_array y, int64_t n, int64_t dims,
+                                 float factor, float longest);            // y [n / dims, dims]
+enum { MZ_CU_EXP, MZ_CU_ABS, MZ_CU_CLAMP, MZ_CU_ABS_DX, MZ_CU_CLAMP_DX }; // gradients: a = dy, b = x
+cudaError_t mz_cu_image_map(cudaStream_t stream, int map, mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n,
+                            float low, float high);
+
 // --- mse.cu --------------------------------------------------------------------------------------------------------
 // loss = mean (x - target)²; `partial`: scratch of ..._bytes(). dx = dloss · 2/n · (x - target).
 size_t mz_cu_mse_bytes(int64_t n);

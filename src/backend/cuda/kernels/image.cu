@@ -1,0 +1,353 @@
+// Images [B, height, width, channels]: convolution with one sum a thread, group norm with one block a group,
+// resampling, noise, the embedding of times. Sums are FP32 in an order that the shapes decide.
+#include "activation.cuh"
+#include "philox.cuh"
+#include "rows.cuh"
+
+enum { IMAGE_BLOCK = 256 };
+
+static unsigned blocks_for(int64_t n) {
+    return static_cast<unsigned>((n + IMAGE_BLOCK - 1) / IMAGE_BLOCK);
+}
+
+static __device__ __forceinline__ int64_t thread_index() {
+    return static_cast<int64_t>(blockIdx.x) * IMAGE_BLOCK + threadIdx.x;
+}
+
+// --- convolution ---------------------------------------------------------------------------------------------------
+__global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_kernel(mz_cu_conv v) {
+    const int64_t i = thread_index();
+    if (i >= v.b * v.p * v.q * v.n)
+        return;
+    const int64_t n = i % v.n, q = i / v.n % v.q, p = i / v.n / v.q % v.p, b = i / v.n / v.q / v.p;
+    const int64_t first = n / (v.n / v.groups) * v.depth, taps = v.r * v.s * v.depth;
+    float sum = 0;
+    for (int64_t r = 0; r < v.r; r++)
+        for (int64_t s = 0; s < v.s; s++) {
+            const int64_t h = p * v.stride - v.pad + r, w = q * v.stride - v.pad + s;
+            if (h < 0 || h >= v.h || w < 0 || w >= v.w)
+                continue;
+            const int64_t x = ((b * v.h + h) * v.w + w) * v.c + first, weight = n * taps + (r * v.s + s) * v.depth;
+            for (int64_t d = 0; d < v.depth; d++)
+                sum = fmaf(load1(v.x.data, v.x.dtype, x + d), load1(v.weight.data, v.weight.dtype, weight + d), sum);
+        }
+    if (v.bias.data != nullptr)
+        sum += load1(v.bias.data, v.bias.dtype, n);
+    store1(v.y.data, v.y.dtype, i, sum);
+}
+
+__global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_dx_kernel(mz_cu_conv v) {
+    const int64_t i = thread_index();
+    if (i >= v.b * v.h * v.w * v.c)
+        return;
+    const int64_t c = i % v.c, w = i / v.c % v.w, h = i / v.c / v.w % v.h, b = i / v.c / v.w / v.h;
+    const int64_t own = v.n / v.groups, first = c / v.depth * own, taps = v.r * v.s * v.depth;
+    float sum = 0;
+    for (int64_t r = 0; r < v.r; r++)
+        for (int64_t s = 0; s < v.s; s++) {
+            const int64_t p = h + v.pad - r, q = w + v.pad - s;
+            if (p < 0 || q < 0 || p % v.stride || q % v.stride || p / v.stride >= v.p || q / v.stride >= v.q)
+                continue;
+            const int64_t y = ((b * v.p + p / v.stride) * v.q + q / v.stride) * v.n + first;
+            const int64_t weight = first * taps + (r * v.s + s) * v.depth + c % v.depth;
+            for (int64_t n = 0; n < own; n++)
+                sum = fmaf(load1(v.y.data, v.y.dtype, y + n), load1(v.weight.data, v.weight.dtype, weight + n * taps),
+                           sum);
+        }
+    store1(v.x.data, v.x.dtype, i, sum);
+}
+
+// A block a weight: its threads have pixels, and are added in a tree.
+__global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_dw_kernel(mz_cu_conv v, bool accumulate) {
+    __shared__ float shared[IMAGE_BLOCK / WARP];
+    const int64_t i = blockIdx.x, taps = v.r * v.s * v.depth, n = i / taps, tap = i % taps;
+    const int64_t d = tap % v.depth, s = tap / v.depth % v.s, r = tap / v.depth / v.s;
+    const int64_t c = n / (v.n / v.groups) * v.depth + d;
+    float sum = 0;
+    for (int64_t pixel = threadIdx.x; pixel < v.b * v.p * v.q; pixel += IMAGE_BLOCK) {
+        const int64_t q = pixel % v.q, p = pixel / v.q % v.p, b = pixel / v.q / v.p;
+        const int64_t h = p * v.stride - v.pad + r, w = q * v.stride - v.pad + s;
+        if (h >= 0 && h < v.h && w >= 0 && w < v.w)
+            sum = fmaf(load1(v.y.data, v.y.dtype, pixel * v.n + n),
+                       load1(v.x.data, v.x.dtype, ((b * v.h + h) * v.w + w) * v.c + c), sum);
+    }
+    sum = row_sum<IMAGE_BLOCK>(sum, shared);
+    float *out = static_cast<float *>(v.weight.data);
+    if (threadIdx.x == 0)
+        out[i] = accumulate ? out[i] + sum : sum;
+}
+
+extern "C" cudaError_t mz_cu_conv2d(cudaStream_t stream, const mz_cu_conv *v) {
+    conv2d_kernel<<<blocks_for(v->b * v->p * v->q * v->n), IMAGE_BLOCK, 0, stream>>>(*v);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_conv2d_dx(cudaStream_t stream, const mz_cu_conv *v) {
+    conv2d_dx_kernel<<<blocks_for(v->b * v->h * v->w * v->c), IMAGE_BLOCK, 0, stream>>>(*v);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_conv2d_dw(cudaStream_t stream, const mz_cu_conv *v, bool accumulate) {
+    conv2d_dw_kernel<<<static_cast<unsigned>(v->n * v->r * v->s * v->depth), IMAGE_BLOCK, 0, stream>>>(*v, accumulate);
+    return cudaGetLastError();
+}
+
+// --- group norm ----------------------------------------------------------------------------------------------------
+static __device__ __forceinline__ float or_else(mz_cu_array a, int64_t i, float absent) {
+    return a.data != nullptr ? load1(a.data, a.dtype, i) : absent;
+}
+
+struct channel {
+    float weight, bias, scale, shift;
+};
+
+static __device__ __forceinline__ channel channel_of(const mz_cu_group_norm &v, int64_t image, int64_t c) {
+    return {or_else(v.weight, c, 1), or_else(v.bias, c, 0), 1 + or_else(v.film, image * 2 * v.c + c, 0),
+            or_else(v.film, image * 2 * v.c + v.c + c, 0)};
+}
+
+// Number i of the block's group.
+static __device__ __forceinline__ int64_t element_of(const mz_cu_group_norm &v, int64_t i) {
+    const int64_t image = blockIdx.x / v.groups, group = blockIdx.x % v.groups;
+    return (image * v.pixels + i / v.depth) * v.c + group * v.depth + i % v.depth;
+}
+
+__global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_kernel(mz_cu_group_norm v) {
+    __shared__ float sums[IMAGE_BLOCK / WARP], squares[IMAGE_BLOCK / WARP];
+    const int64_t n = v.pixels * v.depth;
+    float sum = 0, square = 0;
+    for (int64_t i = threadIdx.x; i < n; i += IMAGE_BLOCK)
+        sum += load1(v.x.data, v.x.dtype, element_of(v, i));
+    const float mean = row_sum<IMAGE_BLOCK>(sum, sums) / static_cast<float>(n);
+    for (int64_t i = threadIdx.x; i < n; i += IMAGE_BLOCK) {
+        const float d = load1(v.x.data, v.x.dtype, element_of(v, i)) - mean;
+        square = fmaf(d, d, square);
+    }
+    const float rstd = 1 / sqrtf(row_sum<IMAGE_BLOCK>(square, squares) / static_cast<float>(n) + v.eps);
+    for (int64_t i = threadIdx.x; i < n; i += IMAGE_BLOCK) {
+        const int64_t at = element_of(v, i);
+        const channel k = channel_of(v, blockIdx.x / v.groups, at % v.c);
+        const float x = (load1(v.x.data, v.x.dtype, at) - mean) * rstd;
+        const float z = fmaf(fmaf(x, k.weight, k.bias), k.scale, k.shift);
+        store1(v.y.data, v.y.dtype, at, v.silu ? silu(z) : z);
+    }
+    if (threadIdx.x == 0 && v.mean != nullptr)
+        v.mean[blockIdx.x] = mean;
+    if (threadIdx.x == 0 && v.rstd != nullptr)
+        v.rstd[blockIdx.x] = rstd;
+}
+
+extern "C" cudaError_t mz_cu_group_norm_forward(cudaStream_t stream, const mz_cu_group_norm *v) {
+    group_norm_kernel<<<static_cast<unsigned>(v->b * v->groups), IMAGE_BLOCK, 0, stream>>>(*v);
+    return cudaGetLastError();
+}
+
+// x̂ to *normal, dz = dy·act'(z).
+static __device__ __forceinline__ float slope_at(const mz_cu_group_norm &v, const channel &k, int64_t at, float mean,
+                                                 float rstd, float *normal) {
+    *normal = (load1(v.x.data, v.x.dtype, at) - mean) * rstd;
+    const float dy = load1(v.y.data, v.y.dtype, at);
+    return v.silu ? dy * silu_slope(fmaf(fmaf(*normal, k.weight, k.bias), k.scale, k.shift)) : dy;
+}
+
+// Threads side by side have channels of the group, and as many rows of them pixels in turn; sums [2, B, C] are Σ dz and
+// Σ dz·x̂ of each channel of an image.
+__global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_bwd_kernel(mz_cu_group_norm v, mz_cu_array dx, float *sums) {
+    __shared__ float plain[IMAGE_BLOCK], normals[IMAGE_BLOCK], all[2];
+    const int64_t image = blockIdx.x / v.groups, first = blockIdx.x % v.groups * v.depth, n = v.pixels * v.depth;
+    const float mean = v.mean[blockIdx.x], rstd = v.rstd[blockIdx.x];
+    const int across = v.depth < IMAGE_BLOCK ? static_cast<int>(v.depth) : IMAGE_BLOCK, down = IMAGE_BLOCK / across;
+    const int column = static_cast<int>(threadIdx.x) % across, row = static_cast<int>(threadIdx.x) / across;
+    if (threadIdx.x < 2)
+        all[threadIdx.x] = 0;
+    for (int64_t c0 = 0; c0 < v.depth; c0 += across) {
+        const bool used = row < down && c0 + column < v.depth;
+        const int64_t c = first + c0 + column;
+        float dz_sum = 0, normal_sum = 0;
+        if (used) {
+            const channel k = channel_of(v, image, c);
+            for (int64_t pixel = row; pixel < v.pixels; pixel += down) {
+                float normal;
+                const float dz = slope_at(v, k, (image * v.pixels + pixel) * v.c + c, mean, rstd, &normal);
+                dz_sum += dz;
+                normal_sum = fmaf(dz, normal, normal_sum);
+            }
+        }
+        __syncthreads();
+        plain[threadIdx.x] = dz_sum;
+        normals[threadIdx.x] = normal_sum;
+        __syncthreads();
+        if (used && row == 0) {
+            for (int r = 1; r < down; r++) {
+                dz_sum += plain[r * across + column];
+                normal_sum += normals[r * across + column];
+            }
+            const channel k = channel_of(v, image, c);
+            sums[image * v.c + c] = dz_sum;
+            sums[(v.b + image) * v.c + c] = normal_sum;
+            plain[column] = dz_sum * k.weight * k.scale;
+            normals[column] = normal_sum * k.weight * k.scale;
+        }
+        __syncthreads();
+        if (threadIdx.x < 2) {
+            const float *from = threadIdx.x == 0 ? plain : normals;
+            for (int i = 0; i < across && c0 + i < v.depth; i++)
+                all[threadIdx.x] += from[i];
+        }
+    }
+    __syncthreads();
+    const float g = all[0] / static_cast<float>(n), g_normal = all[1] / static_cast<float>(n);
+    for (int64_t i = threadIdx.x; i < n; i += IMAGE_BLOCK) {
+        const int64_t at = element_of(v, i);
+        const channel k = channel_of(v, image, at % v.c);
+        float normal;
+        const float dz = slope_at(v, k, at, mean, rstd, &normal);
+        store1(dx.data, dx.dtype, at, rstd * (dz * k.weight * k.scale - g - normal * g_normal));
+    }
+}
+
+__global__ void __launch_bounds__(IMAGE_BLOCK)
+    group_norm_parameters_kernel(mz_cu_group_norm v, mz_cu_array dfilm, float *dweight, float *dbias, bool accumulate,
+                                 const float *sums) {
+    const int64_t c = thread_index();
+    if (c >= v.c)
+        return;
+    float weight = 0, bias = 0;
+    for (int64_t image = 0; image < v.b; image++) {
+        const channel k = channel_of(v, image, c);
+        const float plain = sums[image * v.c + c], normal = sums[(v.b + image) * v.c + c];
+        weight = fmaf(k.scale, normal, weight);
+        bias = fmaf(k.scale, plain, bias);
+        if (dfilm.data != nullptr) {
+            store1(dfilm.data, dfilm.dtype, image * 2 * v.c + c, fmaf(k.weight, normal, k.bias * plain));
+            store1(dfilm.data, dfilm.dtype, image * 2 * v.c + v.c + c, plain);
+        }
+    }
+    if (dweight != nullptr)
+        dweight[c] = accumulate ? dweight[c] + weight : weight;
+    if (dbias != nullptr)
+        dbias[c] = accumulate ? dbias[c] + bias : bias;
+}
+
+extern "C" cudaError_t mz_cu_group_norm_backward(cudaStream_t stream, const mz_cu_group_norm *v, mz_cu_array dx,
+                                                 mz_cu_array dfilm, float *dweight, float *dbias, bool accumulate,
+                                                 float *sums) {
+    group_norm_bwd_kernel<<<static_cast<unsigned>(v->b * v->groups), IMAGE_BLOCK, 0, stream>>>(*v, dx, sums);
+    group_norm_parameters_kernel<<<blocks_for(v->c), IMAGE_BLOCK, 0, stream>>>(*v, dfilm, dweight, dbias, accumulate,
+                                                                               sums);
+    return cudaGetLastError();
+}
+
+// --- resampling ----------------------------------------------------------------------------------------------------
+// y [rows, width, channels], rows of all images; x's width is given.
+__global__ void __launch_bounds__(IMAGE_BLOCK) upsample_kernel(mz_cu_array x, mz_cu_array y, mz_cu_resampling v) {
+    const int64_t i = thread_index();
+    if (i >= v.rows * v.width * v.channels)
+        return;
+    const int64_t c = i % v.channels, w = i / v.channels % v.width, h = i / v.channels / v.width;
+    const int64_t from = (h / v.factor * v.from_width + w / v.factor) * v.channels + c;
+    store1(y.data, y.dtype, i, v.alpha * load1(x.data, x.dtype, from));
+}
+
+__global__ void __launch_bounds__(IMAGE_BLOCK) pool_kernel(mz_cu_array x, mz_cu_array y, mz_cu_resampling v) {
+    const int64_t i = thread_index();
+    if (i >= v.rows * v.width * v.channels)
+        return;
+    const int64_t c = i % v.channels, w = i / v.channels % v.width * v.factor, h = i / v.channels / v.width * v.factor;
+    float sum = 0;
+    for (int r = 0; r < v.factor; r++)
+        for (int s = 0; s < v.factor; s++)
+            sum += load1(x.data, x.dtype, ((h + r) * v.from_width + w + s) * v.channels + c);
+    store1(y.data, y.dtype, i, v.alpha * sum);
+}
+
+extern "C" cudaError_t mz_cu_resample(cudaStream_t stream, mz_cu_array x, mz_cu_array y, const mz_cu_resampling *v,
+                                      bool larger) {
+    const unsigned blocks = blocks_for(v->rows * v->width * v->channels);
+    if (larger)
+        upsample_kernel<<<blocks, IMAGE_BLOCK, 0, stream>>>(x, y, *v);
+    else
+        pool_kernel<<<blocks, IMAGE_BLOCK, 0, stream>>>(x, y, *v);
+    return cudaGetLastError();
+}
+
+// --- noise and times -----------------------------------------------------------------------------------------------
+// mz_normal4's formula, in FP64 as there; `tensor` is mz_noise_key's.
+__global__ void __launch_bounds__(IMAGE_BLOCK)
+    normal_kernel(const int32_t *keys, mz_cu_array y, int64_t rows, int64_t row, uint32_t tensor) {
+    const int64_t quads = (row + 3) / 4, i = thread_index();
+    if (i >= rows * quads)
+        return;
+    const int64_t image = i / quads, first = i % quads * 4;
+    const uint64_t low = static_cast<uint32_t>(keys[2 * image]), high = static_cast<uint32_t>(keys[2 * image + 1]);
+    const philox_key key = {low | high << 32, 0, tensor};
+    const uint4 w = philox(key, static_cast<uint64_t>(first / 4));
+    const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+    for (int k = 0; k < 4; k += 2) {
+        const double u = (static_cast<double>(words[k]) + 1.0) * 0x1p-32;
+        const double angle = 6.283185307179586 * (static_cast<double>(words[k + 1]) * 0x1p-32);
+        const double radius = sqrt(-2.0 * log(u));
+        if (first + k < row)
+            store1(y.data, y.dtype, image * row + first + k, static_cast<float>(radius * cos(angle)));
+        if (first + k + 1 < row)
+            store1(y.data, y.dtype, image * row + first + k + 1, static_cast<float>(radius * sin(angle)));
+    }
+}
+
+extern "C" cudaError_t mz_cu_normal(cudaStream_t stream, const int32_t *keys, mz_cu_array y, int64_t rows, int64_t row,
+                                    uint32_t tensor) {
+    normal_kernel<<<blocks_for(rows * ((row + 3) / 4)), IMAGE_BLOCK, 0, stream>>>(keys, y, rows, row, tensor);
+    return cudaGetLastError();
+}
+
+__global__ void __launch_bounds__(IMAGE_BLOCK)
+    time_embedding_kernel(mz_cu_array times, mz_cu_array y, int64_t n, int64_t dims, double factor, double longest) {
+    const int64_t i = thread_index(), half = dims / 2;
+    if (i >= n)
+        return;
+    const double frequency = pow(longest, -static_cast<double>(i % dims % half) / static_cast<double>(half));
+    const double angle = factor * static_cast<double>(load1(times.data, times.dtype, i / dims)) * frequency;
+    store1(y.data, y.dtype, i, static_cast<float>(i % dims < half ? cos(angle) : sin(angle)));
+}
+
+extern "C" cudaError_t mz_cu_time_embedding(cudaStream_t stream, mz_cu_array times, mz_cu_array y, int64_t n,
+                                            int64_t dims, float factor, float longest) {
+    time_embedding_kernel<<<blocks_for(n), IMAGE_BLOCK, 0, stream>>>(times, y, n, dims, static_cast<double>(factor),
+                                                                     static_cast<double>(longest));
+    return cudaGetLastError();
+}
+
+// --- clamp, and two ops that go with it ----------------------------------------------------------------------------
+__global__ void __launch_bounds__(IMAGE_BLOCK)
+    image_map_kernel(int map, mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n, float low, float high) {
+    const int64_t i = thread_index();
+    if (i >= n)
+        return;
+    const float x = load1(a.data, a.dtype, i), other = b.data != nullptr ? load1(b.data, b.dtype, i) : 0;
+    float value = x;
+    switch (map) {
+    case MZ_CU_EXP:
+        value = expf(x);
+        break;
+    case MZ_CU_ABS:
+        value = fabsf(x);
+        break;
+    case MZ_CU_CLAMP:
+        value = x < low ? low : x > high ? high : x; // NaN stays NaN
+        break;
+    case MZ_CU_ABS_DX: // x is dy: choices, not products
+        value = other > 0 ? x : other < 0 ? -x : other == 0 ? 0 : other;
+        break;
+    default: // MZ_CU_CLAMP_DX
+        value = other >= low && other <= high ? x : 0;
+    }
+    store1(y.data, y.dtype, i, value);
+}
+
+extern "C" cudaError_t mz_cu_image_map(cudaStream_t stream, int map, mz_cu_array a, mz_cu_array b, mz_cu_array y,
+                                       int64_t n, float low, float high) {
+    if (n == 0)
+        return cudaSuccess;
+    image_map_kernel<<<blocks_for(n), IMAGE_BLOCK, 0, stream>>>(map, a, b, y, n, low, high);
+    return cudaGetLastError();
+}
