@@ -401,6 +401,8 @@ static void models_and_configurations(void **state) {
     REFUSED(mezzo_model_build(g, &model, 0, 1, true));
     REFUSED(mezzo_model_build(g, &model, 1, INT64_MAX, true));
     REFUSED(mezzo_model_build_cached(NULL, &model, 1, 1));
+    REFUSED(mezzo_model_build_part(NULL, &model, 1, MEZZO_PART_ENCODE));
+    REFUSED(mezzo_model_build_part(g, &model, 1, MEZZO_PART_DECODE));
     REFUSED(mezzo_model_build_cached(g, NULL, 1, 1));
     mezzo_graph_free(g);
     GIVES(mezzo_model_task(NULL), MEZZO_TASK_LANGUAGE);
