@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "mezzo/mezzo.h"
+#include "mezzo/graph.h"
 
 // What a network predicts, from x_t = a·x_0 + b·ε.
 typedef enum mz_objective {
