@@ -102,6 +102,7 @@ int cli_precisions(const cli_args *args, const char *option, const char *initial
 const volatile sig_atomic_t *cli_interruptible(void);
 void cli_ignore_signals(void); // SIGPIPE and SIGXFSZ: the write that they are about fails instead
 int cli_bench_models(const cli_args *args, const char *command); // the half of bench that is in bench_models.c
+int cli_sample_pictures(const cli_args *args);                   // sample --out
 int cli_eval_pictures(const cli_args *args);                     // eval --truth
 int cli_data_radio(const cli_args *args);                        // data radio
 int cli_doctor_ranks(const cli_args *args, int threads);         // doctor --ranks

@@ -1,4 +1,4 @@
-// mezzo sample: text from what a run left.
+// mezzo sample: text, or pictures, from what a run left.
 #include <stdlib.h>
 
 #include "cli.h"
@@ -89,6 +89,12 @@ static int run(const cli_args *args) {
     if (args->n_operands == 0)
         return cli_wrong(args->command, "a run folder or a checkpoint is missing: usage is mezzo sample %s",
                          args->command->usage);
+    static const char *const of_pictures[] = {"data", "steps", "eta", "rows", "batch-size"};
+    if (cli_has(args, "out"))
+        return cli_sample_pictures(args);
+    for (size_t i = 0; i < MZ_COUNT(of_pictures); i++)
+        if (cli_has(args, of_pictures[i]))
+            return cli_wrong(args->command, "--%s is about pictures: name their folder, --out DIR", of_pictures[i]);
     mezzo_sample_options options = mezzo_sample_defaults();
     int code = read_options(args, &options);
     if (code != CLI_DONE)
@@ -127,7 +133,13 @@ static const cli_option options_table[] = {
     {"top-k", "N", "draw among the N likeliest; 0 = all [0]"},
     {"top-p", "X", "draw among the fewest likeliest whose probabilities reach X; 0 and 1 = all [0]"},
     {"seed", "N", "the same seed gives the same text [1]"},
-    {"count", "N", "how many texts [1]"},
+    {"count", "N", "how many texts [1]; how many pictures [all that were not trained on]"},
+    {"out", "DIR", "pictures: the folder for NAME.png and sheet.png"},
+    {"data", "FOLDER", "pictures: other ones than the run's, all of them"},
+    {"steps", "N", "pictures: steps of the sampler [5]"},
+    {"eta", "X", "pictures, noise and velocity: new noise in a step, 0 to 1 [0]"},
+    {"rows", "N", "pictures: rows of sheet.png [6]"},
+    {"batch-size", "N", "pictures: at a time [the run's]"},
     {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
     {"precision", "NAME", "{precisions} or auto [the run's]"},
     {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
@@ -138,8 +150,9 @@ static const cli_option options_table[] = {
 
 const cli_command cli_sample = {
     .name = "sample",
-    .summary = "text from a run or a checkpoint",
-    .usage = "RUN [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--top-p X] [--seed N] [--count N]",
+    .summary = "text or pictures from a run or a checkpoint",
+    .usage = "RUN [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--top-p X] [--seed N] [--count N]\n"
+             "       mezzo sample RUN --out DIR [--steps N] [--count N] [--seed N]",
     .details =
         "RUN is a run folder, or one checkpoint in its checkpoints/. Prompt and text go to stdout as they are drawn.",
     .options = options_table,

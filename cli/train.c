@@ -44,6 +44,8 @@ static const char *validation_text(const void *row, char *buf, size_t size) {
         return NULL;
     if (!isnan(r->val_accuracy))
         snprintf(buf, size, "%.4f (accuracy %.2f %%; best %.4f)", r->val_loss, 100 * r->val_accuracy, r->best_val_loss);
+    else if (strcmp(r->unit, "tokens") != 0)
+        snprintf(buf, size, "%.4f (best %.4f)", r->val_loss, r->best_val_loss);
     else
         snprintf(buf, size, "%.4f (perplexity %.2f; best %.4f)", r->val_loss, exp(r->val_loss), r->best_val_loss);
     return buf;

@@ -21,7 +21,7 @@ allowed() {
     optim) echo "base/* graph/* backend/*.h runtime/* $public_graph mezzo/optimizer.h mezzo/step.h" ;;
     checkpoint) echo "models/keys.h base/* graph/* backend/*.h runtime/* io/* optim/* mezzo/*" ;;
     # a task stands between the loop and the data: nothing above it includes data/*
-    task) echo "base/* graph/* backend/*.h runtime/* io/* data/* mezzo/*" ;;
+    task) echo "nn/diffusion.h base/* graph/* backend/*.h runtime/* io/* data/* mezzo/*" ;;
     train) echo "base/* graph/* models/keys.h backend/*.h runtime/* io/* task/* optim/* checkpoint/* mezzo/*" ;;
     weights) echo "models/keys.h base/* graph/* backend/*.h runtime/* io/* data/* task/* optim/* checkpoint/* train/* mezzo/*" ;;
     study/analyse | study/agree) echo "base/* io/* mezzo/*" ;;

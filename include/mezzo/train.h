@@ -211,6 +211,29 @@ typedef void (*mezzo_text_fn)(void *user, int index, const char *text, size_t by
 MEZZO_API mezzo_status mezzo_run_sample(const mezzo_sample_options *options, const mezzo_hooks *hooks,
                                         mezzo_text_fn write, void *user);
 
+// Pictures by a model of images: of the run's data, those that are not trained on.
+typedef struct mezzo_predict_options {
+    const char *path, *out; // a run or a checkpoint; the folder to write into, made if missing
+    bool best;
+    const char *data;               // NULL = the run's; else all of it
+    const char *device, *precision; // NULL = the run's
+    int64_t count, batch_size;      // 0 = all; 0 = the run's
+    int rows;                       // of the sheet; 0 = 6
+    int steps;                      // of the sampler; 0 = 5
+    double eta;                     // noise and velocity: how much new noise a step draws, 0 to 1
+    uint64_t seed;
+    int threads;
+} mezzo_predict_options;
+typedef struct mezzo_predict_result {
+    int64_t pictures, step; // predicted; the checkpoint's step
+    double nmse, rmse, ssim, psnr, seconds;
+    char checkpoint[4096];
+} mezzo_predict_result;
+// Writes OUT/NAME.png of each picture and OUT/sheet.png, rows of condition, truth, prediction and error. Errors as
+// mezzo_run_eval; INVALID also where the model is not one of images.
+MEZZO_API mezzo_status mezzo_run_predict(const mezzo_predict_options *options, const mezzo_hooks *hooks,
+                                         mezzo_predict_result *result);
+
 // --- weights in and out --------------------------------------------------------------------------------------------
 typedef struct mezzo_import_options {
     // A folder with config.json and model.safetensors (or model.safetensors.index.json and its files), one of these two

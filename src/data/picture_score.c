@@ -30,15 +30,16 @@ mezzo_status mz_predict_mean(const mz_pictures *p, float *out) {
     return MEZZO_OK;
 }
 
+float mz_free_space_brightness(const mz_pictures *p, int64_t dx, int64_t dy) {
+    const double loss = mz_free_space_loss(p->cell * hypot((double)dx, (double)dy));
+    return (float)fmin(fmax((p->loss_at_0 - loss) / (p->loss_at_0 - p->loss_at_255), 0), 1);
+}
+
 void mz_predict_free_space(const mz_pictures *p, int64_t example, float *out) {
     const mz_example *e = &p->example[example];
     const uint8_t *buildings = p->scene + e->scene * p->size * p->size;
-    for (int64_t y = 0; y < p->size; y++)
-        for (int64_t x = 0; x < p->size; x++) {
-            const double metres = p->cell * hypot((double)(x - e->x), (double)(y - e->y));
-            const double gray = (p->loss_at_0 - mz_free_space_loss(metres)) / (p->loss_at_0 - p->loss_at_255);
-            out[y * p->size + x] = buildings[y * p->size + x] != 0 ? 0 : (float)fmin(fmax(gray, 0), 1);
-        }
+    for (int64_t i = 0; i < p->size * p->size; i++)
+        out[i] = buildings[i] != 0 ? 0 : mz_free_space_brightness(p, i % p->size - e->x, i / p->size - e->y);
 }
 
 static mezzo_status read_prediction(const mz_pictures *p, const char *path, float *out) {

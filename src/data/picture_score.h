@@ -10,6 +10,7 @@
 // the mean of all pictures that are trained on,
 mezzo_status mz_predict_mean(const mz_pictures *p, float *out); // MEMORY
 // and the loss in free space from where the transmitter is, 0 in buildings. Of radio maps only.
+float mz_free_space_brightness(const mz_pictures *p, int64_t dx, int64_t dy); // so many pixels away
 void mz_predict_free_space(const mz_pictures *p, int64_t example, float *out);
 void mz_picture_truth(const mz_pictures *p, int64_t example, float *out);
 

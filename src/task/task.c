@@ -1,21 +1,14 @@
 #include "task/task.h"
 
 const mz_task_kind *mz_task_kind_of(const mezzo_model_config *model) {
-    static const mz_task_kind *const kinds[] = {
-        [MEZZO_TASK_LANGUAGE] = &mz_task_language, [MEZZO_TASK_CLASSIFIER] = &mz_task_classifier};
-    const mezzo_model_purpose purpose = mezzo_model_task(model);
-    return (size_t)purpose < MZ_COUNT(kinds) ? kinds[purpose] : NULL;
-}
-
-static mezzo_status refuse_images(void) {
-    return mz_fail(MEZZO_ERR_UNSUPPORTED, "models of images are trained through the library: the command has no data "
-                                          "for them");
+    static const mz_task_kind *const kinds[] = {[MEZZO_TASK_LANGUAGE] = &mz_task_language,
+                                                [MEZZO_TASK_CLASSIFIER] = &mz_task_classifier,
+                                                [MEZZO_TASK_IMAGES] = &mz_task_images};
+    return kinds[mezzo_model_task(model)];
 }
 
 mezzo_status mz_task_open(const mz_task_kind *kind, const mz_task_options *options, mz_task **out) {
     *out = NULL;
-    if (kind == NULL)
-        return refuse_images();
     MEZZO_TRY(kind->open(options, out));
     return MEZZO_OK;
 }
@@ -75,8 +68,6 @@ static mezzo_status take_examples(const mz_task_kind *kind, const mezzo_model_co
 mezzo_status mz_examples_make(const mezzo_model_config *model, int64_t rows, uint64_t seed, mz_examples *out) {
     const mz_task_kind *kind = mz_task_kind_of(model);
     *out = (mz_examples){0};
-    if (kind == NULL)
-        return refuse_images();
     mezzo_status status = take_examples(kind, model, rows, out);
     if (status == MEZZO_OK)
         kind->made_up(model, seed, out);

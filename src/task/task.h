@@ -69,6 +69,7 @@ typedef struct mz_task_options {
 // Sizes of the model that the data decides; 0: it says nothing about one.
 typedef struct mz_data_sizes {
     int64_t vocab, features, classes;
+    int64_t image_size, channels, condition_size, condition_channels;
 } mz_data_sizes;
 
 // A mean over what counts.
@@ -136,7 +137,7 @@ typedef struct mz_task_kind {
                            mezzo_text_fn write, void *user);
 } mz_task_kind;
 
-extern const mz_task_kind mz_task_language, mz_task_classifier;
+extern const mz_task_kind mz_task_language, mz_task_classifier, mz_task_images;
 const mz_task_kind *mz_task_kind_of(const mezzo_model_config *model);
 
 // Opens the data. Errors name the file, or the key that is missing.

@@ -112,7 +112,13 @@ static double size_of_data(const mz_data_sizes *data, const mz_model_key *key) {
     const struct {
         const char *name;
         int64_t value;
-    } sizes[] = {{"vocab", data->vocab}, {"features", data->features}, {"classes", data->classes}};
+    } sizes[] = {{"vocab", data->vocab},
+                 {"features", data->features},
+                 {"classes", data->classes},
+                 {"image_size", data->image_size},
+                 {"channels", data->channels},
+                 {"condition_size", data->condition_size},
+                 {"condition_channels", data->condition_channels}};
     for (size_t i = 0; i < MZ_COUNT(sizes); i++)
         if (strcmp(sizes[i].name, key->name) == 0)
             return (double)sizes[i].value;

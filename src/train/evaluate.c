@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "io/file.h"
+#include "task/images.h"
 #include "train/run.h"
 
 typedef struct model {
@@ -110,7 +111,7 @@ static mezzo_status open_data(model *m, const mezzo_eval_options *o) {
     return status;
 }
 
-static mezzo_status open_program(const model *m, int64_t batch, mezzo_program **out) {
+static mezzo_status open_program(const model *m, int64_t batch, bool outputs, mezzo_program **out) {
     mezzo_status status = MEZZO_OK;
     mezzo_graph *graph = NULL;
     const mezzo_model_config *config = &m->checkpoint.model;
@@ -118,7 +119,7 @@ static mezzo_status open_program(const model *m, int64_t batch, mezzo_program **
     forward.forward_only = true;
     forward.recompute = false;
     MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
-    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, config, batch, config->seq_len, m->task->kind->scores));
+    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, config, batch, config->seq_len, outputs));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, m->params, &forward, out));
 fail:
     mezzo_graph_free(graph);
@@ -148,7 +149,7 @@ static mezzo_status evaluate(model *m, const mezzo_eval_options *o, const mezzo_
                                           o->iters > 0 ? MZ_ORDER_RANDOM : MZ_ORDER_SEQUENTIAL, batch,
                                           mezzo_seed(m->checkpoint.seed, MEZZO_SEED_VALIDATION), m->task->kind->scores,
                                           &source));
-    MEZZO_TRY_GOTO(status, open_program(m, batch, &program));
+    MEZZO_TRY_GOTO(status, open_program(m, batch, m->task->kind->scores, &program));
     const uint64_t n = o->iters > 0 ? (uint64_t)o->iters : source->batches;
     const double start = mz_seconds();
     MEZZO_TRY_GOTO(status, mz_evaluate(program, source, n, stop, &score));
@@ -178,6 +179,55 @@ mezzo_status mezzo_run_eval(const mezzo_eval_options *options, const mezzo_hooks
         status = evaluate(&m, options, hooks, result);
     result->step = m.checkpoint.step;
     result->precision = m.program.precision;
+    snprintf(result->checkpoint, sizeof result->checkpoint, "%s", m.path);
+    model_close(&m);
+    return status;
+}
+
+// --- pictures ------------------------------------------------------------------------------------
+static mezzo_status predict(model *m, const mezzo_predict_options *o, const mezzo_hooks *hooks,
+                            mezzo_predict_result *r) {
+    mezzo_program *program = NULL;
+    const int64_t batch = o->batch_size > 0 ? o->batch_size : m->run.batch_size;
+    const mezzo_eval_options data = {.data = o->data};
+    const mz_predict request = {.out = o->out,
+                                .count = o->count,
+                                .rows = o->rows > 0 ? o->rows : 6,
+                                .steps = o->steps > 0 ? o->steps : 5,
+                                .eta = o->eta,
+                                .seed = o->seed};
+    mz_predicted done = {0};
+    if (mezzo_model_task(&m->checkpoint.model) != MEZZO_TASK_IMAGES)
+        return mz_fail(MEZZO_ERR_INVALID, "%s is no model of images: it predicts no pictures",
+                       m->checkpoint.model.name);
+    MEZZO_TRY(open_data(m, &data));
+    MEZZO_TRY(open_program(m, batch, true, &program));
+    const mezzo_status status =
+        mz_images_predict(m->task, program, batch, &request, hooks != NULL ? hooks->stop : NULL, &done);
+    mezzo_program_free(program);
+    r->pictures = done.pictures;
+    r->nmse = done.nmse;
+    r->rmse = done.rmse;
+    r->ssim = done.ssim;
+    r->psnr = done.psnr;
+    r->seconds = done.seconds;
+    return status;
+}
+
+mezzo_status mezzo_run_predict(const mezzo_predict_options *options, const mezzo_hooks *hooks,
+                               mezzo_predict_result *result) {
+    MZ_REQUIRE(options, result);
+    MZ_REQUIRE(options->path, options->out);
+    model m;
+    *result = (mezzo_predict_result){0};
+    if (options->batch_size < 0 || options->count < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "predict: batch size %lld and count %lld must be 0 or more",
+                       (long long)options->batch_size, (long long)options->count);
+    mezzo_status status =
+        model_open(options->path, options->best, options->device, options->precision, options->threads, &m);
+    if (status == MEZZO_OK)
+        status = predict(&m, options, hooks, result);
+    result->step = m.checkpoint.step;
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s", m.path);
     model_close(&m);
     return status;

@@ -1,0 +1,54 @@
+// mezzo sample RUN --out DIR: pictures by a model of images.
+#include "cli.h"
+
+typedef struct shown {
+    mezzo_predict_result result;
+    const char *folder;
+} shown;
+
+static const cli_field fields[] = {
+    {CLI_FIELD(shown, folder), "folder", "pictures in", "%s"},
+    {CLI_FIELD(shown, result.pictures), "pictures", "pictures", "count"},
+    {CLI_FIELD(shown, result.nmse), "nmse", "NMSE", "%.6f"},
+    {CLI_FIELD(shown, result.rmse), "rmse", "RMSE", "%.6f"},
+    {CLI_FIELD(shown, result.ssim), "ssim", "SSIM", "%.4f"},
+    {CLI_FIELD(shown, result.psnr), "psnr", "PSNR", "%.2f dB"},
+    {CLI_FIELD(shown, result.seconds), "seconds", "seconds", "%.1f"},
+    {CLI_FIELD(shown, result.step), "step"},
+    {CLI_FIELD(shown, result.checkpoint), "checkpoint"},
+};
+
+static const cli_range ranges[] = {
+    {CLI_FIELD(mezzo_predict_options, count), "count", 1, 1 << 30, 0},
+    {CLI_FIELD(mezzo_predict_options, batch_size), "batch-size", 1, 1024, 0},
+    {CLI_FIELD(mezzo_predict_options, rows), "rows", 1, 1000, 6},
+    {CLI_FIELD(mezzo_predict_options, steps), "steps", 1, 100000, 5},
+    {CLI_FIELD(mezzo_predict_options, eta), "eta", 0, 1, 0},
+    {CLI_FIELD(mezzo_predict_options, seed), "seed", 0, 0x1p63, 1},
+    {CLI_FIELD(mezzo_predict_options, threads), "threads", 0, 4096, 0},
+};
+
+int cli_sample_pictures(const cli_args *args) {
+    static const char *const of_texts[] = {"prompt", "chat", "tokens", "temperature", "top-k", "top-p"};
+    shown s = {.folder = cli_text(args, "out", NULL)};
+    mezzo_predict_options options = {.path = args->operands[0],
+                                     .out = s.folder,
+                                     .best = cli_has(args, "best"),
+                                     .data = cli_text(args, "data", NULL),
+                                     .device = cli_text(args, "device", NULL),
+                                     .precision = cli_text(args, "precision", NULL)};
+    for (size_t i = 0; i < MZ_COUNT(of_texts); i++)
+        if (cli_has(args, of_texts[i]))
+            return cli_wrong(args->command, "--%s is about texts, and --out about pictures", of_texts[i]);
+    const int code = CLI_RANGES(args, ranges, &options);
+    if (code != CLI_DONE)
+        return code;
+    const mezzo_hooks hooks = {.stop = cli_interruptible()};
+    const mezzo_status status = mezzo_run_predict(&options, &hooks, &s.result);
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, CLI_OBJECT(fields, &s));
+    cli_fields_lines(fields, MZ_COUNT(fields), &s, NULL, "", 12);
+    return CLI_DONE;
+}

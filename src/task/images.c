@@ -1,0 +1,463 @@
+// The images' task: pictures, and what they are predicted from. Brightness b becomes b/127.5 - 1. A radio map's
+// condition is two pictures: the buildings, and where the transmitter is, told by the free-space loss from there.
+#include "task/images.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "data/picture_score.h"
+#include "io/file.h"
+#include "nn/diffusion.h"
+
+#define PHILOX_ORDER   0x1A6E0000u // the `tensor` words of this file's draws
+#define PHILOX_TIME    0x1A6E0001u
+#define PHILOX_START   0x1A6E0002u
+#define PHILOX_MADE_UP 0x1A6E0003u
+
+enum { IMAGE, CONDITION, TIME, NOISE, SCHEDULE };      // radio_unet's inputs
+enum { VAE_IMAGE, VAE_NOISE, VAE_WEIGHT, VAE_INPUTS }; // kl_vae's
+
+typedef struct images {
+    mz_task task;
+    mz_pictures p;
+    float *distance; // [size, size]: radio maps: brightness by free-space loss, of a place so many pixels away
+} images;
+
+typedef struct range {
+    int64_t first, n; // of mz_pictures.order
+    bool random;
+    uint64_t seed;
+    uint32_t stream;
+} range;
+
+static bool given(const char *text) {
+    return text != NULL && text[0] != '\0';
+}
+
+static bool is_vae(const mezzo_model_config *model) {
+    return strcmp(model->name, "kl_vae") == 0;
+}
+
+static void close_task(mz_task *task) {
+    images *t = (images *)task;
+    mz_pictures_close(&t->p);
+    mz_free(t->distance);
+    mz_free(t);
+}
+
+// --- data ----------------------------------------------------------------------------------------
+static mezzo_status open_pictures(images *t, const mz_task_options *o) {
+    const char *path = given(o->all) ? o->all : o->path;
+    if (given(o->train) || given(o->validation) || given(o->features) || given(o->labels))
+        return mz_fail(MEZZO_ERR_INVALID, "the model is one of images: give data.path alone, which data.split divides");
+    if (!given(path))
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "data.path is missing: --data FOLDER of pictures (mezzo data radio makes one)");
+    MEZZO_TRY(mz_pictures_open(path, given(o->all) ? 1 : o->split, &t->p));
+    t->task.sizes = (mz_data_sizes){.image_size = t->p.size,
+                                    .channels = t->p.channels,
+                                    .condition_channels = t->p.condition_channels,
+                                    .condition_size = t->p.condition_channels > 0 ? t->p.size : 0};
+    if (!t->p.radio)
+        return MEZZO_OK;
+    t->distance = mz_alloc((size_t)(t->p.size * t->p.size), sizeof *t->distance);
+    if (t->distance == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (int64_t i = 0; i < t->p.size * t->p.size; i++)
+        t->distance[i] = mz_free_space_brightness(&t->p, i % t->p.size, i / t->p.size);
+    return MEZZO_OK;
+}
+
+static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
+    images *t = mz_alloc(1, sizeof *t);
+    if (t == NULL)
+        return MEZZO_ERR_MEMORY;
+    t->task.kind = &mz_task_images;
+    mezzo_status status = o->no_data ? MEZZO_OK : open_pictures(t, o);
+    if (status == MEZZO_OK)
+        *out = &t->task;
+    else
+        close_task(&t->task);
+    return status;
+}
+
+static mezzo_status check_model(const mz_task *task) {
+    const images *t = (const images *)task;
+    const mezzo_model_config *m = &task->model;
+    if (t->p.n == 0)
+        return MEZZO_OK;
+    if (m->image_size != t->p.size || m->channels != t->p.channels)
+        return mz_fail(MEZZO_ERR_INVALID, "the pictures are %lld x %lld x %lld, and %s takes %lld x %lld x %lld",
+                       (long long)t->p.size, (long long)t->p.size, (long long)t->p.channels, m->name,
+                       (long long)m->image_size, (long long)m->image_size, (long long)m->channels);
+    if (is_vae(m))
+        return MEZZO_OK;
+    if (t->p.condition_channels == 0)
+        return mz_fail(MEZZO_ERR_INVALID, "%s predicts pictures from others, and the data has none to predict from",
+                       m->name);
+    if (m->condition_channels != t->p.condition_channels || (m->condition_size != 0 && m->condition_size != t->p.size))
+        return mz_fail(MEZZO_ERR_INVALID, "the condition is %lld x %lld x %lld, and %s takes %lld x %lld x %lld",
+                       (long long)t->p.size, (long long)t->p.size, (long long)t->p.condition_channels, m->name,
+                       (long long)m->condition_size, (long long)m->condition_size, (long long)m->condition_channels);
+    return MEZZO_OK;
+}
+
+static void describe(const mz_task *task, char *out, size_t size) {
+    const images *t = (const images *)task;
+    const mz_pictures *p = &t->p;
+    snprintf(out, size, "%lld x %lld pixels, width %lld, %lld pictures of %lld scenes to train on, %lld of %lld others",
+             (long long)p->size, (long long)p->size, (long long)task->model.d_model, (long long)p->n_train,
+             (long long)p->scenes_train, (long long)(p->n - p->n_train), (long long)(p->scenes - p->scenes_train));
+}
+
+static bool has(const mz_task *task, mz_set set) {
+    const images *t = (const images *)task;
+    return set == MZ_SET_TRAIN ? t->p.n_train > 0 : t->p.n > t->p.n_train;
+}
+
+// --- batches -------------------------------------------------------------------------------------
+static void shape(const mezzo_model_config *m, int64_t rows, mz_examples *out) {
+    const int64_t s = m->image_size, c = m->condition_size > 0 ? m->condition_size : s;
+    *out = (mz_examples){.n = is_vae(m) ? VAE_INPUTS : SCHEDULE + 1, .items = rows};
+    out->input[IMAGE] = (mz_input){.name = "image", .dtype = MEZZO_F32, .rank = 4, .dim = {rows, s, s, m->channels}};
+    const mz_input noise = {.name = "noise", .dtype = MEZZO_I32, .rank = 2, .dim = {rows, 2}};
+    if (is_vae(m)) {
+        out->input[VAE_NOISE] = noise;
+        out->input[VAE_WEIGHT] = (mz_input){.name = "weight", .dtype = MEZZO_F32, .rank = 4, .dim = {rows, 1, 1, 1}};
+        return;
+    }
+    out->input[CONDITION] =
+        (mz_input){.name = "condition", .dtype = MEZZO_F32, .rank = 4, .dim = {rows, c, c, m->condition_channels}};
+    out->input[TIME] = (mz_input){.name = "time", .dtype = MEZZO_F32, .rank = 1, .dim = {rows}};
+    out->input[NOISE] = noise;
+    out->input[SCHEDULE] = (mz_input){.name = "schedule", .dtype = MEZZO_F32, .rank = 4, .dim = {rows, 4, 1, 1}};
+}
+
+static int64_t classes(const mezzo_model_config *model) {
+    (void)model;
+    return 0;
+}
+
+static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,
+                                mz_source *source) {
+    const images *t = (const images *)task;
+    if (!has(task, set))
+        return mz_fail(MEZZO_ERR_INVALID, "there are no %s pictures: make data.split %s",
+                       set == MZ_SET_TRAIN ? "training" : "validation", set == MZ_SET_TRAIN ? "larger" : "smaller");
+    range *r = mz_alloc(1, sizeof *r);
+    if (r == NULL)
+        return MEZZO_ERR_MEMORY;
+    *r = (range){.first = set == MZ_SET_TRAIN ? 0 : t->p.n_train,
+                 .n = set == MZ_SET_TRAIN ? t->p.n_train : t->p.n - t->p.n_train,
+                 .random = order == MZ_ORDER_RANDOM,
+                 .seed = seed,
+                 .stream = (uint32_t)set};
+    source->state = r;
+    source->batches = (uint64_t)((r->n + rows - 1) / rows);
+    return MEZZO_OK;
+}
+
+static void close_source(mz_source *source) {
+    mz_free(source->state);
+}
+
+// Which place of the range row `index` of all batches in a row is; -1: none, past the end of a pass.
+static int64_t place_of(const range *r, uint64_t index) {
+    uint32_t words[4];
+    if (!r->random)
+        return index < (uint64_t)r->n ? (int64_t)index : -1;
+    mz_philox((mz_philox_key){r->seed, r->stream, PHILOX_ORDER}, index, words);
+    return (int64_t)(((__uint128_t)(words[0] | (uint64_t)words[1] << 32) * (uint64_t)r->n) >> 64);
+}
+
+static float scaled(uint8_t byte) {
+    return (float)byte / 127.5F - 1.0F;
+}
+
+static void put_picture(const mz_pictures *p, int64_t example, float *out) {
+    const int64_t n = p->size * p->size * p->channels;
+    for (int64_t i = 0; i < n; i++)
+        out[i] = scaled(p->picture[example * n + i]);
+}
+
+// [size, size, condition_channels]
+static void put_condition(const images *t, int64_t example, float *out) {
+    const mz_pictures *p = &t->p;
+    const mz_example *e = &p->example[example];
+    const uint8_t *scene = p->scene + e->scene * p->size * p->size;
+    for (int64_t i = 0; i < p->size * p->size; i++) {
+        out[i * p->condition_channels] = scaled(scene[i]);
+        if (p->radio) {
+            const int64_t dx = llabs(i % p->size - e->x), dy = llabs(i / p->size - e->y);
+            out[i * 2 + 1] = 2 * t->distance[dy * p->size + dx] - 1;
+        }
+    }
+}
+
+// Time and noise of row `index`, and its part of the loss: of a pass in order always the same, so that losses compare.
+static void put_draws(const range *r, uint64_t index, const mezzo_model_config *m, float weight, int64_t i,
+                      mz_examples *out) {
+    uint32_t words[4];
+    const bool vae = is_vae(m);
+    mz_philox((mz_philox_key){r->random ? r->seed : 0, r->stream, PHILOX_TIME}, index, words);
+    int32_t *noise = (int32_t *)out->input[vae ? (int)VAE_NOISE : (int)NOISE].data + 2 * i;
+    noise[0] = (int32_t)words[2];
+    noise[1] = (int32_t)words[3];
+    if (vae) {
+        ((float *)out->input[VAE_WEIGHT].data)[i] = weight;
+        return;
+    }
+    const double time = mz_diffusion_time((int)m->objective, words);
+    ((float *)out->input[TIME].data)[i] = (float)time;
+    mz_diffusion_row((int)m->objective, time, (double)weight, (float *)out->input[SCHEDULE].data + 4 * i);
+}
+
+static mezzo_status draw(mz_source *source, uint64_t k) {
+    const images *t = (const images *)source->task;
+    const mezzo_model_config *m = &source->task->model;
+    const range *r = source->state;
+    mz_examples *x = &source->examples;
+    const int64_t rows = x->items, n = t->p.size * t->p.size;
+    int64_t counted = 0;
+    if (!r->random)
+        k %= source->batches;
+    for (int64_t i = 0; i < rows; i++)
+        counted += place_of(r, k * (uint64_t)rows + (uint64_t)i) >= 0;
+    for (int64_t i = 0; i < rows; i++) {
+        const uint64_t index = k * (uint64_t)rows + (uint64_t)i;
+        const int64_t place = place_of(r, index), from = t->p.order[r->first + (place < 0 ? 0 : place)];
+        put_picture(&t->p, from, (float *)x->input[IMAGE].data + i * n * t->p.channels);
+        if (!is_vae(m))
+            put_condition(t, from, (float *)x->input[CONDITION].data + i * n * t->p.condition_channels);
+        put_draws(r, index, m, place < 0 ? 0 : (float)rows / (float)counted, i, x);
+    }
+    return MEZZO_OK;
+}
+
+static const float *weights(const mz_examples *x, int64_t *stride) {
+    const bool vae = x->n == VAE_INPUTS;
+    *stride = vae ? 1 : 4;
+    return (const float *)x->input[vae ? (int)VAE_WEIGHT : (int)SCHEDULE].data + (vae ? 0 : 2);
+}
+
+static uint64_t weight(const mz_examples *examples) {
+    int64_t stride;
+    uint64_t counted = 0;
+    const float *w = weights(examples, &stride);
+    for (int64_t i = 0; i < examples->items; i++)
+        counted += w[i * stride] > 0;
+    return counted;
+}
+
+static bool check(const mz_task *task, const mz_examples *examples, char *fault, size_t size) {
+    (void)task;
+    for (int k = 0; k < examples->n; k++) {
+        const mz_input *in = &examples->input[k];
+        const float *x = in->data;
+        for (size_t i = 0; in->dtype == MEZZO_F32 && i < in->bytes / sizeof *x; i++)
+            if (!isfinite(x[i])) {
+                snprintf(fault, size, "input %s has %g at %zu: it must be finite", in->name, (double)x[i], i);
+                return false;
+            }
+    }
+    return true;
+}
+
+static void blank(mz_examples *examples) {
+    for (int k = 0; k < examples->n; k++)
+        memset(examples->input[k].data, 0, examples->input[k].bytes);
+}
+
+static void made_up(const mezzo_model_config *m, uint64_t seed, mz_examples *out) {
+    const range r = {.seed = seed, .random = true};
+    uint32_t words[4];
+    float normal[4];
+    for (int k = 0; k < out->n; k++) {
+        float *x = out->input[k].data;
+        for (size_t i = 0; out->input[k].rank == 4 && i < out->input[k].bytes / sizeof *x; i++) {
+            mz_philox((mz_philox_key){seed, (uint32_t)k, PHILOX_MADE_UP}, i, words);
+            mz_normal4(words, normal);
+            x[i] = normal[0];
+        }
+    }
+    for (int64_t i = 0; i < out->items; i++)
+        put_draws(&r, (uint64_t)i, m, 1, i, out);
+}
+
+static int metrics(const mz_evaluation *score, mz_task_metric out[MZ_TASK_METRICS]) {
+    (void)score;
+    (void)out;
+    return 0;
+}
+
+const mz_task_kind mz_task_images = {.name = "model of images",
+                                     .unit = "images",
+                                     .open = open_task,
+                                     .close = close_task,
+                                     .has = has,
+                                     .check_model = check_model,
+                                     .describe = describe,
+                                     .shape = shape,
+                                     .classes = classes,
+                                     .open_source = open_source,
+                                     .close_source = close_source,
+                                     .draw = draw,
+                                     .check = check,
+                                     .blank = blank,
+                                     .weight = weight,
+                                     .made_up = made_up,
+                                     .metrics = metrics};
+
+// --- predicting ----------------------------------------------------------------------------------
+typedef struct predicting {
+    const images *t;
+    mezzo_program *program;
+    const mz_predict *request;
+    const volatile sig_atomic_t *stop;
+    int64_t batch, n; // n: numbers of a picture
+    mz_examples x;
+    float *prediction, *fresh, *truth;
+    mz_diffusion_sampler sampler;
+    mz_picture sheet;
+    mz_image_total total;
+} predicting;
+
+// The noise of a row: of each picture and step its own.
+static void row_noise(const predicting *p, int64_t example, int step, float *out) {
+    uint32_t words[4];
+    mz_philox((mz_philox_key){p->request->seed, (uint32_t)step, PHILOX_START}, (uint64_t)example, words);
+    mz_diffusion_noise((int32_t[2]){(int32_t)words[0], (int32_t)words[1]}, p->n, out);
+}
+
+static mezzo_status run_program(predicting *p) {
+    MEZZO_TRY(mz_examples_write(&p->x, p->program));
+    MEZZO_TRY(mezzo_program_run(p->program, NULL, 0, 0));
+    return mezzo_program_read(
+        p->program, "prediction", p->prediction,
+        (size_t)(p->batch * p->n * (p->x.n == VAE_INPUTS ? 1 : mz_diffusion_heads(p->sampler.objective))) *
+            sizeof *p->prediction);
+}
+
+static mezzo_status run_step(predicting *p, const int64_t *examples, int step) {
+    const int64_t pixels = p->t->p.size * p->t->p.size, heads = mz_diffusion_heads(p->sampler.objective);
+    float *time = p->x.input[TIME].data, *schedule = p->x.input[SCHEDULE].data, *x = p->x.input[IMAGE].data;
+    memset(schedule, 0, p->x.input[SCHEDULE].bytes);
+    for (int64_t i = 0; i < p->batch; i++) {
+        time[i] = (float)mz_sampler_time(&p->sampler, step);
+        schedule[4 * i] = 1;
+    }
+    MEZZO_TRY(run_program(p));
+    for (int64_t i = 0; i < p->batch; i++) {
+        if (mz_sampler_draws(&p->sampler, step))
+            row_noise(p, examples[i], step + 1, p->fresh);
+        mz_sampler_step(&p->sampler, step, x + i * p->n, p->prediction + i * p->n * heads, p->fresh, pixels,
+                        p->t->p.channels);
+    }
+    return MEZZO_OK;
+}
+
+// Pictures of these examples, into the input "image", in [-1, 1].
+static mezzo_status predict_batch(predicting *p, const int64_t *examples) {
+    float *x = p->x.input[IMAGE].data;
+    const bool vae = p->x.n == VAE_INPUTS;
+    for (int64_t i = 0; i < p->batch; i++)
+        if (vae)
+            put_picture(&p->t->p, examples[i], x + i * p->n);
+        else {
+            row_noise(p, examples[i], 0, x + i * p->n);
+            put_condition(p->t, examples[i],
+                          (float *)p->x.input[CONDITION].data +
+                              i * p->t->p.size * p->t->p.size * p->t->p.condition_channels);
+        }
+    if (vae) {
+        MEZZO_TRY(run_program(p));
+        memcpy(x, p->prediction, p->x.input[IMAGE].bytes);
+    }
+    for (int step = 0; !vae && step < p->sampler.steps; step++) {
+        if (p->stop != NULL && *p->stop)
+            return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before all pictures were predicted");
+        MEZZO_TRY(run_step(p, examples, step));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status keep_one(predicting *p, int64_t example, float *x) {
+    const mz_pictures *all = &p->t->p;
+    mz_image_score score;
+    mz_picture picture;
+    for (int64_t i = 0; i < p->n; i++)
+        x[i] = fminf(fmaxf((x[i] + 1) / 2, 0), 1);
+    mz_picture_truth(all, example, p->truth);
+    MEZZO_TRY(mz_image_compare(x, p->truth, all->size, all->size, &score));
+    if (p->total.n < p->request->rows)
+        mz_sheet_add(all, p->total.n, example, x, &p->sheet);
+    mz_image_add(&p->total, &score);
+    MEZZO_TRY(mz_picture_make(all->size, all->size, 1, &picture));
+    for (int64_t i = 0; i < p->n; i++)
+        picture.pixels[i] = (uint8_t)(x[i] * 255 + 0.5F);
+    char *path = mz_format("%s/%s.png", p->request->out, all->example[example].name);
+    const mezzo_status status = path != NULL ? mz_png_write(path, &picture) : MEZZO_ERR_MEMORY;
+    mz_free(path);
+    mz_picture_free(&picture);
+    return status;
+}
+
+static mezzo_status predict_all(predicting *p, int64_t first, int64_t count) {
+    int64_t examples[1024];
+    for (int64_t at = 0; at < count; at += p->batch) {
+        for (int64_t i = 0; i < p->batch; i++) // the last batch is filled up with its last one
+            examples[i] = p->t->p.order[first + (at + i < count ? at + i : count - 1)];
+        MEZZO_TRY(predict_batch(p, examples));
+        for (int64_t i = 0; i < p->batch && at + i < count; i++)
+            MEZZO_TRY(keep_one(p, examples[i], (float *)p->x.input[IMAGE].data + i * p->n));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status start_predicting(predicting *p, int64_t rows) {
+    const mezzo_model_config *m = &p->t->task.model;
+    const int objective = is_vae(m) ? (int)MZ_OBJECTIVE_REGRESSION : (int)m->objective;
+    const bool own = objective == MZ_OBJECTIVE_DECOUPLED || objective == MZ_OBJECTIVE_REGRESSION;
+    if (p->t->p.channels != 1)
+        return mz_fail(MEZZO_ERR_INVALID, "pictures of %lld channels: gray ones are written",
+                       (long long)p->t->p.channels);
+    MEZZO_TRY(mz_sampler_begin(&p->sampler, own ? MZ_SAMPLER_OWN : MZ_SAMPLER_DDIM, objective, p->request->steps,
+                               p->request->eta, true));
+    MEZZO_TRY(mz_dir_create(p->request->out));
+    MEZZO_TRY(mz_examples_make(m, p->batch, p->request->seed, &p->x));
+    p->prediction = mz_alloc((size_t)(p->batch * p->n * 2), sizeof *p->prediction);
+    p->fresh = mz_alloc((size_t)p->n, sizeof *p->fresh);
+    p->truth = mz_alloc((size_t)p->n, sizeof *p->truth);
+    if (p->prediction == NULL || p->fresh == NULL || p->truth == NULL)
+        return MEZZO_ERR_MEMORY;
+    return mz_sheet_make(&p->t->p, rows, &p->sheet);
+}
+
+mezzo_status mz_images_predict(const mz_task *task, mezzo_program *program, int64_t batch, const mz_predict *request,
+                               const volatile sig_atomic_t *stop, mz_predicted *out) {
+    const images *t = (const images *)task;
+    const double start = mz_seconds();
+    const int64_t first = t->p.n_train < t->p.n ? t->p.n_train : 0, there = t->p.n - first;
+    const int64_t count = request->count > 0 && request->count < there ? request->count : there;
+    mz_predict r = *request;
+    r.rows = r.rows < count ? r.rows : count;
+    predicting p = {
+        .t = t, .program = program, .request = &r, .stop = stop, .batch = batch, .n = t->p.size * t->p.size};
+    mezzo_status status = batch <= 1024
+                              ? start_predicting(&p, r.rows)
+                              : mz_fail(MEZZO_ERR_INVALID, "a batch of %lld pictures: 1024 at most", (long long)batch);
+    if (status == MEZZO_OK)
+        status = predict_all(&p, first, count);
+    char *path = mz_format("%s/sheet.png", r.out);
+    if (status == MEZZO_OK)
+        status = path != NULL ? mz_png_write(path, &p.sheet) : MEZZO_ERR_MEMORY;
+    const mz_image_score mean = mz_image_mean(&p.total);
+    *out = (mz_predicted){p.total.n, mean.nmse, mean.rmse, mean.ssim, mean.psnr, mz_seconds() - start};
+    mz_free(path);
+    mz_picture_free(&p.sheet);
+    mz_examples_free(&p.x);
+    mz_free(p.prediction);
+    mz_free(p.fresh);
+    mz_free(p.truth);
+    return status;
+}

@@ -1,0 +1,27 @@
+// Predicting pictures with a model of images: what `mezzo sample --out` does.
+#ifndef MZ_TASK_IMAGES_H
+#define MZ_TASK_IMAGES_H
+
+#include "task/task.h"
+
+typedef struct mz_predict {
+    const char *out; // the folder to write into, made if missing
+    int64_t count;   // pictures; 0: every one that is not trained on
+    int64_t rows;    // of sheet.png
+    int steps;       // of the sampler
+    double eta;      // DDIM: how much new noise
+    uint64_t seed;
+} mz_predict;
+
+typedef struct mz_predicted {
+    int64_t pictures;
+    double nmse, rmse, ssim, psnr, seconds;
+} mz_predicted;
+
+// Predicts pictures that are not trained on (where all are: those), a batch of `program` at a time, which has the
+// output "prediction"; of kl_vae, what is left of a picture behind its latent. Writes OUT/NAME.png of each and
+// OUT/sheet.png. Stops at *stop with INTERRUPTED.
+mezzo_status mz_images_predict(const mz_task *task, mezzo_program *program, int64_t batch, const mz_predict *request,
+                               const volatile sig_atomic_t *stop, mz_predicted *out);
+
+#endif

@@ -1,0 +1,46 @@
+# Models of images by the command: made-up cities, a run that is resumed with the same bits, pictures, their scores, and what is refused.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+"$MEZZO" data radio --maps 10 --transmitters 2 --size 16 --extent 64 --seed 3 --out cities 2>&1 | grep -q "no libpng" && exit 77
+FEW=(--data cities --batch-size 4 --log-every 5 --eval-iters 2 --device cpu --threads 1 --precision fp32 --lr 2e-3 --warmup 2)
+
+run 0 train --model radio_unet-tiny --model.objective 4 "${FEW[@]}" --steps 30 --out unet
+shows "$OUT" "done: 30 steps of radio_unet-tiny" "images/s"
+shows "$ERR" "16 x 16 pixels" "18 pictures of 9 scenes to train on, 2 of 1 others"
+grep -q perplexity "$OUT" && fail "pictures have no perplexity"
+run 0 sample unet --out predicted --json
+shows "$OUT" '"pictures": 2' '"step": 30' '"ssim": 0.'
+[[ -s predicted/sheet.png && $(ls predicted | wc -l) -eq 3 ]] || fail "two pictures and a sheet"
+run 0 eval unet --json
+shows "$OUT" '"images": 2' '"loss": 0.'
+# 8 bits of what was scored: the same to three digits
+for word in nmse rmse; do
+    run 0 sample unet --out predicted --json
+    a=$(sed -n "s/.*\"$word\": \([0-9.]*\).*/\1/p" "$OUT")
+    run 0 eval predicted --truth cities --json
+    b=$(sed -n "s/.*\"$word\": \([0-9.]*\).*/\1/p" "$OUT")
+    awk -v a="$a" -v b="$b" 'BEGIN { exit !(a > 0 && a < b * 1.02 && b < a * 1.02) }' || fail "$word is $a by sample and $b by eval"
+done
+# interrupted and whole give the same weights
+run 0 train --model radio_unet-tiny "${FEW[@]}" --steps 6 --out whole
+run 0 train --model radio_unet-tiny "${FEW[@]}" --steps 3 --schedule.steps 6 --out half
+run 0 train --config half/config.yaml --resume auto --steps 6
+cmp whole/checkpoints/step-00000006/model.safetensors half/checkpoints/step-00000006/model.safetensors || fail "a resumed run has other weights"
+run 0 sample whole --out five --steps 3 --count 1 --seed 4
+run 0 sample whole --out again --steps 3 --count 1 --seed 4
+diff -r five again || fail "the same seed gives other pictures"
+
+run 0 train --model kl_vae-tiny "${FEW[@]}" --steps 4 --out vae
+run 0 sample vae --out back
+shows "$OUT" "pictures    2"
+
+refuse 2 data.path -- train --model radio_unet-tiny --out none --device cpu
+refuse 2 "--out" -- sample unet --steps 3
+refuse 2 "16 x 16 x 1" "32 x 32" -- train --model radio_unet-tiny --model.image_size 32 --model.condition_size 32 "${FEW[@]}" --out none
+mkdir -p pairs/input pairs/target
+cp cities/png/antennas/?_0.png pairs/input
+cp cities/gain/DPM/?_0.png pairs/target
+run 0 train --model radio_unet-tiny "${FEW[@]}" --data pairs --steps 2 --out pairs_run
+printf x >>cities/gain/DPM/0_0.png
+printf 'no picture' >cities/gain/DPM/0_1.png
+refuse 2 cities/gain/DPM/0_1.png -- train --model radio_unet-tiny "${FEW[@]}" --steps 1 --out none
+[[ ! -e none ]] || fail "something was written"

@@ -1,0 +1,122 @@
+// The images' task: a batch is a pure function of its number, pictures are scaled to [-1, 1], a pass in order has every
+// picture once and nothing of what fills it up.
+// Seen to fail with: rows drawn without the batch's number; a weight of 1 in a batch that is filled up.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "data/radio.h"
+#include "io/file.h"
+#include "task/task.h"
+
+static mz_task *opened(const char *model) {
+    const mz_radio_options o = {
+        .maps = 9, .transmitters = 2, .size = 16, .extent = 64, .seed = 1, .threads = 1, .out = "cities"};
+    const mz_task_options options = {.path = "cities", .split = 0.7};
+    mz_radio_written w;
+    mz_task *task;
+    mezzo_model_config config;
+    mz_dir_remove("cities");
+    if (mz_radio_write(&o, NULL, &w) == MEZZO_ERR_UNSUPPORTED)
+        skip(); // no libpng
+    assert_int_equal(mezzo_model_defaults(model, &config), MEZZO_OK);
+    if (mz_task_open(mz_task_kind_of(&config), &options, &task) != MEZZO_OK ||
+        mz_task_set_model(task, &config) != MEZZO_OK)
+        fail_msg("%s", mezzo_error_message());
+    return task;
+}
+
+static void test_batches(void **state) {
+    (void)state;
+    mz_task *task = opened("radio_unet-tiny");
+    mz_source *four, *eight;
+    char fault[256];
+    assert_int_equal(mz_source_open(task, MZ_SET_TRAIN, MZ_ORDER_RANDOM, 4, 7, false, &four), MEZZO_OK);
+    assert_int_equal(mz_source_open(task, MZ_SET_TRAIN, MZ_ORDER_RANDOM, 8, 7, false, &eight), MEZZO_OK);
+    assert_int_equal(mz_source_draw(eight, 3, fault, sizeof fault), MEZZO_OK);
+    assert_string_equal(fault, "");
+    for (uint64_t half = 0; half < 2; half++) { // a batch of 8 is two of 4
+        assert_int_equal(mz_source_draw(four, 6 + half, fault, sizeof fault), MEZZO_OK);
+        for (int k = 0; k < four->examples.n; k++) {
+            const mz_input *a = &four->examples.input[k], *b = &eight->examples.input[k];
+            assert_memory_equal(a->data, (const char *)b->data + half * a->bytes, a->bytes);
+        }
+    }
+    assert_int_equal(task->kind->weight(&eight->examples), 8);
+    const float *image = eight->examples.input[0].data, *time = eight->examples.input[2].data;
+    float least = 2, most = -2;
+    for (int i = 0; i < 8 * 256; i++) {
+        least = fminf(least, image[i]);
+        most = fmaxf(most, image[i]);
+    }
+    assert_true(least == -1 && most > 0.5F && most <= 1);
+    for (int i = 0; i < 8; i++)
+        assert_true(time[i] > 0 && time[i] <= 1 && (i == 0 || time[i] != time[i - 1]));
+    ((float *)eight->examples.input[1].data)[5] = (float)NAN;
+    assert_false(task->kind->check(task, &eight->examples, fault, sizeof fault));
+    assert_non_null(strstr(fault, "condition"));
+    mz_source_close(four);
+    mz_source_close(eight);
+    mz_task_close(task);
+}
+
+static void test_a_pass(void **state) {
+    (void)state;
+    static const char *const models[] = {"radio_unet-tiny", "kl_vae-tiny"};
+    for (size_t m = 0; m < MZ_COUNT(models); m++) {
+        mz_task *task = opened(models[m]);
+        mz_source *all;
+        uint64_t counted = 0;
+        assert_int_equal(mz_source_open(task, MZ_SET_VALIDATION, MZ_ORDER_SEQUENTIAL, 4, 7, false, &all), MEZZO_OK);
+        assert_int_equal(all->batches, 2); // 6 pictures of 3 cities
+        for (uint64_t k = 0; k < 2; k++) {
+            assert_int_equal(mz_source_draw(all, k, NULL, 0), MEZZO_OK);
+            counted += task->kind->weight(&all->examples);
+        }
+        assert_int_equal(counted, 6);
+        if (m == 1) { // the last two rows count twice, what fills up not at all: the mean is that of two
+            const float *w = all->examples.input[2].data;
+            assert_true(w[0] == 2 && w[1] == 2 && w[2] == 0 && w[3] == 0);
+        }
+        task->kind->blank(&all->examples);
+        assert_int_equal(task->kind->weight(&all->examples), 0);
+        mz_source_close(all);
+        mz_task_close(task);
+    }
+}
+
+static void test_made_up(void **state) {
+    (void)state;
+    mezzo_model_config config;
+    mz_examples x;
+    char fault[256];
+    assert_int_equal(mezzo_model_defaults("radio_unet-tiny", &config), MEZZO_OK);
+    assert_int_equal(mz_examples_make(&config, 3, 5, &x), MEZZO_OK);
+    const mz_task task = {.kind = &mz_task_images, .model = config};
+    assert_true(mz_task_images.check(&task, &x, fault, sizeof fault));
+    assert_int_equal(mz_task_images.weight(&x), 3);
+    mz_examples_free(&x);
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    mz_task *task = opened("radio_unet-tiny");
+    mezzo_model_config config = task->model;
+    config.image_size = 32;
+    assert_int_equal(mz_task_set_model(task, &config), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "16 x 16 x 1"));
+    mz_task_close(task);
+    const mz_task_options text = {.train = "a.txt"}, none = {.split = 0.9};
+    assert_int_equal(mz_task_open(&mz_task_images, &text, &task), MEZZO_ERR_INVALID);
+    assert_int_equal(mz_task_open(&mz_task_images, &none, &task), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "mezzo data radio"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_batches), cmocka_unit_test(test_a_pass),
+                                       cmocka_unit_test(test_made_up), cmocka_unit_test(test_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
