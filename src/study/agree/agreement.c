@@ -12,6 +12,7 @@ static const char *const finding_names[] = {
     [MZ_FINDING_LACKS] = "device-lacks-format",
     [MZ_FINDING_NO_SUCH_GPU] = "no-such-gpu",
     [MZ_FINDING_UNKNOWN] = "unknown-precision",
+    [MZ_FINDING_NAN_ZEROED] = "nan-gradients-zeroed",
     [MZ_FINDING_BEHIND] = "amp-behind-accelerator",
     [MZ_FINDING_NOTE] = "note",
 };
@@ -137,6 +138,21 @@ static void judge_file(const mz_asked *file, mz_agreement *out) {
         FIX(f, "keep one of %s (%.90s:%d) and %s (%.90s:%d), and turn the other off", v->said.key, file->path,
             v->said.line, other->said.key, file->path, other->said.line);
         return; // once a file
+    }
+}
+
+// Whatever the format: the step is taken with a gradient that is wrong.
+static void judge_nan(const mz_asked *files, int n, mz_said_scaler scaler, mz_agreement *out) {
+    for (int i = 0; i < n; i++) {
+        const mz_asked *file = &files[i];
+        if (file->nan_zeroed.line == 0)
+            continue;
+        mz_finding *f = find(out, MZ_FINDING_NAN_ZEROED);
+        TELL(f, "%s: gradients that are NaN become 0 and the step is taken with the rest%s",
+             at(file, &file->nan_zeroed).text,
+             scaler == MZ_SCALER_ON ? "; the loss scaler never sees the overflow, so its scale never falls" : "");
+        FIX(f, "remove %.90s:%d and skip the whole step instead: a GradScaler does, or look for what makes the NaN",
+            file->path, file->nan_zeroed.line);
     }
 }
 
@@ -398,5 +414,6 @@ void mz_agreement_judge(const mz_asked *files, int n, const mz_where *where, mz_
     judge_disagreement(files, n, leader, v, out);
     judge_scaler(leader, v, out);
     judge_clipping(files, n, v, out->scaler, out);
+    judge_nan(files, n, out->scaler, out);
     judge_device(files, n, where, v, leader, out);
 }

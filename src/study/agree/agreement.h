@@ -60,6 +60,7 @@ typedef struct mz_asked {
     mz_said_scaler scaler;
     mz_said scaler_said;
     mz_said clip_first;     // gradients are clipped before they are unscaled
+    mz_said nan_zeroed;     // gradients that are NaN are made 0
     mz_said unknown;        // a word that is no precision
     mz_said accelerator_no; // the trainer creates its accelerator with mixed_precision "no"
     mz_said elsewhere;      // runs on TPUs or others that are neither CPUs nor CUDA GPUs
@@ -109,6 +110,7 @@ typedef enum mz_finding_kind {
     MZ_FINDING_LACKS,       // the device has no such arithmetic
     MZ_FINDING_NO_SUCH_GPU, // GPUs named or counted that are not there
     MZ_FINDING_UNKNOWN,     // a word that is no precision
+    MZ_FINDING_NAN_ZEROED,  // NaN gradients become 0, and the step is taken
     MZ_FINDING_BEHIND,      // AMP is on behind an accelerator that was created with "no"
     MZ_FINDING_NOTE,        // no conflict: something to know
 } mz_finding_kind;

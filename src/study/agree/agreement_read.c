@@ -376,6 +376,10 @@ static void read_key(reader *r, const char *written, const char *key, const mz_y
         say(&out->clip_first, key, node);
     } else if (one_of(name, " unscale_before_clip unscale_before_clipping unscale_gradients ") && on == 0) {
         say(&out->clip_first, key, node);
+    } else if (one_of(name, " zero_nan_grad zero_nan_grads zero_nan_gradients nan_grad_to_zero nan_grads_to_zero "
+                            "nan_to_num nan_to_num_grad nan_to_num_grads grad_nan_to_num replace_nan_grads ") &&
+               on == 1) {
+        say(&out->nan_zeroed, key, node);
     } else if (one_of(name, " step_order order ")) {
         read_order(r, key, node);
     } else if (one_of(name, " gpu_ids gpus device_ids cuda_visible_devices CUDA_VISIBLE_DEVICES ")) {
