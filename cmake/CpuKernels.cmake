@@ -3,6 +3,7 @@
 #   NAME.c               every level of the target
 #   avx512bf16_NAME.c    once, AVX-512 with BF16 dot products
 #   amx_NAME.c           once, AMX tiles
+#   neonbf16_NAME.c      once, NEON with BF16 dot products
 # Result: cpu_kernel_objects.
 
 set(avx2_flags -mavx2 -mfma -mf16c)
@@ -13,9 +14,11 @@ set(amx_flags ${avx512bf16_flags} -mamx-tile -mamx-bf16)
 file(GLOB kernels_every_level CONFIGURE_DEPENDS src/backend/cpu/kernels/*.c)
 set(kernels_avx512bf16 ${kernels_every_level})
 set(kernels_amx ${kernels_every_level})
+set(kernels_neonbf16 ${kernels_every_level})
 list(FILTER kernels_avx512bf16 INCLUDE REGEX "/kernels/avx512bf16_[^/]*$")
 list(FILTER kernels_amx INCLUDE REGEX "/kernels/amx_[^/]*$")
-list(FILTER kernels_every_level EXCLUDE REGEX "/kernels/(amx|avx512bf16)_[^/]*$")
+list(FILTER kernels_neonbf16 INCLUDE REGEX "/kernels/neonbf16_[^/]*$")
+list(FILTER kernels_every_level EXCLUDE REGEX "/kernels/(amx|avx512bf16|neonbf16)_[^/]*$")
 
 set(cpu_kernel_objects "")
 
@@ -44,4 +47,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
     mezzo_cpu_kernels(avx512 "${kernels_every_level}" ${avx512_flags})
     mezzo_cpu_kernels(avx512bf16 "${kernels_avx512bf16}" ${avx512bf16_flags})
     mezzo_cpu_kernels(amx "${kernels_amx}" ${amx_flags})
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+    mezzo_cpu_kernels(neon "${kernels_every_level}")
+    mezzo_cpu_kernels(neonbf16 "${kernels_neonbf16}" -march=armv8.2-a+bf16)
 endif()

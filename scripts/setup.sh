@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the distribution packages that are missing: scripts/setup.sh SET...   with SET of build, demo, test.
+# Installs the distribution packages that are missing: scripts/setup.sh SET...   with SET of build, demo, test, arm64.
 # What counts is whether a thing works, not which package it came from: with everything there, this does nothing and needs no network,
 # on any distribution. Exit 3: something is missing and could not be installed.
 set -uo pipefail
@@ -30,6 +30,10 @@ has_charts() { # as CMakeLists.txt looks for it
 }
 has_mpi() { command -v mpicc && command -v mpirun && pkg-config --exists pmix; }
 has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
+has_arm64() { # a program with all of our libraries, for ARM
+    printf '#include <yaml.h>\n#include <jansson.h>\n#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h>\n#include <stdarg.h>\n#include <stddef.h>\n#include <setjmp.h>\n#include <stdint.h>\n#include <cmocka.h>\nint main(void) { return 0; }\n' |
+        compiles aarch64-linux-gnu-gcc -fopenmp -Wl,--no-as-needed -lyaml -ljansson -lpcre2-8 -lcmocka && qemu-aarch64 "$scratch/out"
+}
 has_command() { command -v "$1" >/dev/null; }
 has_module() { pkg-config --exists "$1" 2>/dev/null; }
 
@@ -74,6 +78,10 @@ find_missing() {
         [[ $(uname -m) != x86_64 ]] || need "qemu-user, for tests as other processors run them" "qemu-user" has_command qemu-x86_64
         need "Python 3 with venv" "python3 python3-venv" has_venv
     fi
+    if [[ $sets == *" arm64 "* && $(uname -m) == x86_64 ]]; then
+        need "a compiler for 64-bit ARM, its libraries, and qemu-user to run what it makes" \
+            "gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libgomp1:arm64 libyaml-dev:arm64 libjansson-dev:arm64 libpcre2-dev:arm64 libcmocka-dev:arm64" has_arm64
+    fi
 }
 
 find_missing
@@ -103,6 +111,8 @@ fi
 echo "Missing here:"
 printf '  - %s\n' "${what[@]}"
 apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@"; }
+# Debian has other architectures' libraries beside its own; Ubuntu keeps them on another server.
+[[ ${missing[*]} != *:arm64* ]] || "${as_root[@]}" dpkg --add-architecture arm64
 apt update >"$scratch/log" 2>&1 || tail -3 "$scratch/log" >&2 # one broken source need not matter
 find_missing # again: without package lists, the version behind clang was not known
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)

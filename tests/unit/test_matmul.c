@@ -3,6 +3,7 @@
 // is exact, and the same bits for every number of threads.
 #include <time.h>
 
+#include "backend/cpu/isa.h"
 #include "unit/matmul_cases.h"
 
 static const mz_matmul_path portable = {&mz_matmul_isa__portable.f32, &mz_matmul_isa__portable};
@@ -10,6 +11,9 @@ static const mz_matmul_path portable = {&mz_matmul_isa__portable.f32, &mz_matmul
 static const mz_matmul_path avx2 = {&mz_matmul_isa__avx2.f32, &mz_matmul_isa__avx2};
 static const mz_matmul_path avx512 = {&mz_matmul_isa__avx512.f32, &mz_matmul_isa__avx512};
 static const mz_matmul_path bf16_dot = {&mz_microkernel_avx512bf16, &mz_matmul_isa__avx512};
+#elif defined(__aarch64__)
+static const mz_matmul_path neon = {&mz_matmul_isa__neon.f32, &mz_matmul_isa__neon};
+static const mz_matmul_path bf16_dot = {&mz_microkernel_neonbf16, &mz_matmul_isa__neon};
 #endif
 
 static void check_f32_path(mz_matmul_path path) {
@@ -171,6 +175,25 @@ static void test_rows_of_32(void **state) {
         }
     }
 }
+#elif defined(__aarch64__)
+static void test_neon(void **state) {
+    (void)state;
+    check_f32_path(neon);
+}
+
+static void test_bf16_dot(void **state) {
+    (void)state;
+    mz_isa isa;
+    assert_int_equal(mz_isa_probe(NULL, &isa), MEZZO_OK);
+    if (!isa.bf16_dot)
+        skip();
+    check_sizes(bf16_dot, MEZZO_BF16, true);
+    check_sizes(bf16_dot, MEZZO_BF16, false);
+    check_formats(bf16_dot, MEZZO_BF16);
+    check_epilogues(bf16_dot, MEZZO_BF16);
+    check_batches(bf16_dot, MEZZO_BF16);
+    check_shared(bf16_dot, MEZZO_BF16, SHARED_SIZES);
+}
 #endif
 
 int main(void) {
@@ -183,6 +206,9 @@ int main(void) {
         cmocka_unit_test(test_bf16_dot),
         cmocka_unit_test(test_bf16_dot_keeps_subnormals),
         cmocka_unit_test(test_rows_of_32),
+#elif defined(__aarch64__)
+        cmocka_unit_test(test_neon),
+        cmocka_unit_test(test_bf16_dot),
 #endif
     };
     return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);

@@ -21,6 +21,8 @@ static const struct {
 #if defined(__x86_64__)
     {MZ_LEVEL_AVX2, mz_vec_apply__avx2, mz_vec_convert__avx2},
     {MZ_LEVEL_AVX512, mz_vec_apply__avx512, mz_vec_convert__avx512},
+#elif defined(__aarch64__)
+    {MZ_LEVEL_NEON, mz_vec_apply__neon, mz_vec_convert__neon},
 #endif
 };
 

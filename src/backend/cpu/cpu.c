@@ -14,10 +14,13 @@
 // --- kernels -------------------------------------------------------------------------------------------------------
 #if defined(__x86_64__)
 #define LEVELS(name) &mz_##name##__avx512, &mz_##name##__avx2, &mz_##name##__portable
-enum { LISTED_LEVELS = 3 };
+static const mz_level listed_levels[] = {MZ_LEVEL_AVX512, MZ_LEVEL_AVX2, MZ_LEVEL_PORTABLE};
+#elif defined(__aarch64__)
+#define LEVELS(name) &mz_##name##__neon, &mz_##name##__portable
+static const mz_level listed_levels[] = {MZ_LEVEL_NEON, MZ_LEVEL_PORTABLE};
 #else
 #define LEVELS(name) &mz_##name##__portable
-enum { LISTED_LEVELS = 1 };
+static const mz_level listed_levels[] = {MZ_LEVEL_PORTABLE};
 #endif
 
 #define KERNEL(op, name)      static const mz_kernel *const name##_kernels[] = {LEVELS(name)};
@@ -55,11 +58,11 @@ static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op,
         return mz_cpu_matmul_kernels(cpu, op, n);
     if (op == MZ_OP_grouped_linear || op == MZ_OP_grouped_linear_dx || op == MZ_OP_grouped_linear_dw)
         return mz_cpu_grouped_kernels(op, n);
-    // Lists run from AMX, where tiles were measured to pay, or from AVX-512 down.
+    // Lists run from AMX, where tiles were measured to pay, or from the best of the other levels down.
     bool tiles = cpu->isa.level == MZ_LEVEL_AMX && cpu->isa.bf16_dot && mz_isa_worth_it(&cpu->isa, cpu->isa.amx_rate);
     size_t above = tiles ? 0 : kernel_lists[op].tiles;
-    if (cpu->isa.level < MZ_LEVEL_AVX512)
-        above += (size_t)(MZ_LEVEL_AVX512 - cpu->isa.level);
+    for (size_t i = 0; i < MZ_COUNT(listed_levels) && listed_levels[i] > cpu->isa.level; i++)
+        above++;
     if (above >= kernel_lists[op].n)
         above = kernel_lists[op].n > 0 ? kernel_lists[op].n - 1 : 0;
     *n = kernel_lists[op].n - above;

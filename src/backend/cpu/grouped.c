@@ -182,6 +182,11 @@ ISA(avx512bf16)
 ISA(amx)
 #define LIST(op)                                                                                                       \
     { &amx_kernels[op], &avx512bf16_kernels[op], &avx512_kernels[op], &avx2_kernels[op], &portable_kernels[op] }
+#elif defined(__aarch64__)
+ISA(neon)
+ISA(neonbf16)
+#define LIST(op)                                                                                                       \
+    { &neonbf16_kernels[op], &neon_kernels[op], &portable_kernels[op] }
 #else
 #define LIST(op)                                                                                                       \
     { &portable_kernels[op] }

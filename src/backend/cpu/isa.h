@@ -6,15 +6,22 @@
 
 #include "base/base.h"
 
-// Every level can run the kernels of those below it.
-typedef enum mz_level { MZ_LEVEL_PORTABLE, MZ_LEVEL_AVX2, MZ_LEVEL_AVX512, MZ_LEVEL_AMX, MZ_LEVEL_COUNT } mz_level;
+// Every level can run the kernels of those below it that its architecture has: NEON is ARM's, the others are x86-64's.
+typedef enum mz_level {
+    MZ_LEVEL_PORTABLE,
+    MZ_LEVEL_NEON,
+    MZ_LEVEL_AVX2,
+    MZ_LEVEL_AVX512,
+    MZ_LEVEL_AMX,
+    MZ_LEVEL_COUNT
+} mz_level;
 
 typedef struct mz_isa {
     mz_level level; // the highest that kernels may use
     mz_level found; // the highest that the machine has; differs from `level` when MEZZO_ISA forces a lower one
-    bool bf16_dot;  // AVX512-BF16's vdpbf16ps may be used (level >= AVX512)
+    bool bf16_dot; // BF16 dot products may be used: AVX512-BF16's vdpbf16ps (level >= AVX512), ARM's bfdot (level NEON)
     // Measured rates of one core's arithmetic in multiply-adds per second: FP32 FMA at this level, and BF16 products
-    // summed in FP32 on AMX tiles or by vdpbf16ps (0 where the level has none).
+    // summed in FP32 on AMX tiles or by dot products (0 where the level has none).
     double fma_rate, amx_rate, bf16_dot_rate;
     char brand[64]; // "AMD EPYC", as CPUID says it without clock and trademark signs; "CPU" where nothing is known
 } mz_isa;
@@ -27,9 +34,10 @@ static inline bool mz_isa_worth_it(const mz_isa *isa, double rate) {
 }
 
 // Probes once per process; later calls return the first answer, cut to the level that `forced` names: "amx", "avx512",
-// "avx2" or "ref" (portable C); NULL or "" = the best. INVALID: no such name, or the machine lacks the level (the
-// message says what it has).
+// "avx2", "neon" or "ref" (portable C); NULL or "" = the best. INVALID: no such name, or the machine lacks the level
+// (the message says what it has).
 mezzo_status mz_isa_probe(const char *forced, mz_isa *out);
-const char *mz_level_name(mz_level level); // "portable", "avx2", "avx512", "amx"
+const char *mz_level_name(mz_level level); // "portable", "neon", "avx2", "avx512", "amx"
+bool mz_level_exists(mz_level level);      // on this architecture
 
 #endif

@@ -574,6 +574,8 @@ static int64_t take(ranges *r, int *whose, int *visited) {
 static void relax(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
 #endif
 }
 

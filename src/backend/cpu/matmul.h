@@ -5,7 +5,7 @@
 //   matmul.c            the driver: blocks, loops, threads, workspace
 //   matmul_ops.c        the ops linear, matmul, linear_dx and linear_dw as products, and the list of kernels
 //   kernels/matmul_*.c  what depends on the instruction set: packing, FP32 microkernel, epilogue, column sums
-//   kernels/avx512bf16_matmul.c, kernels/amx_matmul.c   the BF16 microkernels
+//   kernels/avx512bf16_matmul.c, kernels/amx_matmul.c, kernels/neonbf16_matmul.c   the BF16 microkernels
 #ifndef MZ_CPU_MATMUL_H
 #define MZ_CPU_MATMUL_H
 
@@ -120,6 +120,9 @@ extern const mz_microkernel mz_microkernel_amx_f16, mz_microkernel_amx_tf32; // 
 // (avx512bf16_epilogue.c).
 bool mz_matmul_finish_32(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column,
                          int rows);
+#elif defined(__aarch64__)
+extern const mz_matmul_isa mz_matmul_isa__neon;
+extern const mz_microkernel mz_microkernel_neonbf16;
 #endif
 
 // --- driver --------------------------------------------------------------------------------------------------------

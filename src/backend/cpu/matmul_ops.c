@@ -136,13 +136,16 @@ static const char *refuse_f32(const mz_call *call) {
     return reason;
 }
 
+#if defined(__x86_64__) || defined(__aarch64__)
 static const char *refuse_bf16(const mz_call *call) {
     const char *reason = refuse_formats(call);
     if (reason == NULL && call->numerics.compute != MEZZO_BF16)
         reason = "multiplies bf16 values only";
     return reason;
 }
+#endif
 
+#if defined(__x86_64__)
 static const char *refuse_f16(const mz_call *call) {
     const char *reason = refuse_formats(call);
     if (reason == NULL && call->numerics.compute != MEZZO_F16)
@@ -156,6 +159,7 @@ static const char *refuse_tf32(const mz_call *call) {
         reason = "multiplies for tf32 only";
     return reason;
 }
+#endif
 
 static size_t workspace_for(mz_matmul_path path, const mezzo_device *device, const mz_call *call) {
     mz_matmul_gather gathers[2];
@@ -312,6 +316,23 @@ PATH(amx_f16, mz_microkernel_amx_f16, mz_matmul_isa__avx512, refuse_f16, needs_a
 KERNELS(amx_f16, "_f16_f32__amx_2x1")
 PATH(amx_tf32, mz_microkernel_amx_tf32, mz_matmul_isa__avx512, refuse_tf32, needs_amx_tf32)
 KERNELS(amx_tf32, "_tf32_f32__amx_2x1")
+#elif defined(__aarch64__)
+static const char *needs_neon(const mezzo_device *device) {
+    return mz_cpu(device)->isa.level >= MZ_LEVEL_NEON ? NULL : "needs NEON";
+}
+
+static const char *needs_bf16_dot(const mezzo_device *device) {
+    const mz_isa *isa = &mz_cpu(device)->isa;
+    if (!isa->bf16_dot)
+        return "needs BF16 dot products (FEAT_BF16)";
+    return mz_isa_worth_it(isa, isa->bf16_dot_rate) ? NULL : "bf16 dot products are measured slower than fp32 here";
+}
+
+ROWS(neon, needs_neon)
+PATH(neon, mz_matmul_isa__neon.f32, mz_matmul_isa__neon, refuse_f32, needs_neon)
+KERNELS(neon, "_f32__neon_8x12")
+PATH(bf16_dot, mz_microkernel_neonbf16, mz_matmul_isa__neon, refuse_bf16, needs_bf16_dot)
+KERNELS(bf16_dot, "_bf16_f32__neonbf16_8x12")
 #endif
 
 // Best first; each path's prepare() says whether this device may run it.
@@ -320,6 +341,9 @@ KERNELS(amx_tf32, "_tf32_f32__amx_2x1")
     &amx_kernels[op], &amx_f16_kernels[op], &amx_tf32_kernels[op], &bf16_dot_kernels[op], &avx512_kernels[op],         \
         &avx2_kernels[op], &portable_kernels[op]
 #define ROWS_KERNELS &rows_avx512, &rows_avx2, &rows_portable
+#elif defined(__aarch64__)
+#define PRODUCTS(op) &bf16_dot_kernels[op], &neon_kernels[op], &portable_kernels[op]
+#define ROWS_KERNELS &rows_neon, &rows_portable
 #else
 #define PRODUCTS(op) &portable_kernels[op]
 #define ROWS_KERNELS &rows_portable

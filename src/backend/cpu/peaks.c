@@ -54,6 +54,11 @@ mezzo_status mz_cpu_peaks(mezzo_device *device, mz_peaks *out) {
     stream = isa->level >= MZ_LEVEL_AVX512 ? mz_probe_stream__avx512
              : isa->level == MZ_LEVEL_AVX2 ? mz_probe_stream__avx2
                                            : stream;
+#elif defined(__aarch64__)
+    if (isa->level >= MZ_LEVEL_NEON) {
+        fma = mz_probe_fma__neon;
+        stream = mz_probe_stream__neon;
+    }
 #endif
     double low = 0, fp32 = arithmetic_peak(fma, FMA_ROUNDS, device->threads);
 #if defined(__x86_64__)
@@ -63,7 +68,7 @@ mezzo_status mz_cpu_peaks(mezzo_device *device, mz_peaks *out) {
     out->flops[MEZZO_F32] = fp32;
     // TF32 and FP16 products are made of BF16 ones on the tiles: their peak is that of the tiles too.
     out->flops[MEZZO_BF16] = out->flops[MEZZO_F16] = out->flops[MEZZO_TF32] = low > fp32 ? low : fp32;
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
     if (isa->bf16_dot && isa->level < MZ_LEVEL_AMX) {
         double dot = arithmetic_peak(mz_probe_bf16_dot, FMA_ROUNDS, device->threads);
         out->flops[MEZZO_BF16] = dot > fp32 ? dot : fp32;

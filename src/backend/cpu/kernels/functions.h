@@ -20,6 +20,9 @@ mz_vec_convert_fn mz_vec_convert__portable;
 #if defined(__x86_64__)
 mz_vec_apply_fn mz_vec_apply__avx2, mz_vec_apply__avx512;
 mz_vec_convert_fn mz_vec_convert__avx2, mz_vec_convert__avx512;
+#elif defined(__aarch64__)
+mz_vec_apply_fn mz_vec_apply__neon;
+mz_vec_convert_fn mz_vec_convert__neon;
 #endif
 
 #endif

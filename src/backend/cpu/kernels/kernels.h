@@ -9,6 +9,9 @@
 #define KERNEL_AMX(op, name)                                                                                           \
     KERNEL(op, name)                                                                                                   \
     extern const mz_kernel mz_##name##__amx;
+#elif defined(__aarch64__)
+#define KERNEL(op, name) extern const mz_kernel mz_##name##__portable, mz_##name##__neon;
+#define KERNEL_AMX       KERNEL
 #else
 #define KERNEL(op, name) extern const mz_kernel mz_##name##__portable;
 #define KERNEL_AMX       KERNEL

@@ -3,6 +3,8 @@
 
 #if F32_MR == 14
 #define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
+#elif F32_MR == 8
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 #elif F32_MR == 6
 #define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5)
 #else

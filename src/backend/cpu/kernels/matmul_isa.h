@@ -11,6 +11,9 @@
 #elif VW == 8
 #define F32_MR 6 // 12 of 16
 #define F32_NV 2
+#elif VEC_NEON
+#define F32_MR 8 // 24 of 32
+#define F32_NV 3
 #else
 #define F32_MR 4 // 12 of 16
 #define F32_NV 3

@@ -137,6 +137,9 @@ PAIR_PANELS(tile_b, MZ_PANEL_TILE_B, 32)
 #if defined(MZ_ISA_AVX512)
 PAIR_PANELS(pairs_a, MZ_PANEL_PAIRS, 14)
 PAIR_PANELS(pairs_b, MZ_PANEL_PAIRS, 32)
+#elif VEC_NEON
+PAIR_PANELS(pairs_a, MZ_PANEL_PAIRS, 8)
+PAIR_PANELS(pairs_b, MZ_PANEL_PAIRS, 12)
 #endif
 
 typedef void (*pack_fn)(void *dst, const mz_matmul_operand *src, int64_t i0, int ni, int64_t k0, int64_t nk,
@@ -165,7 +168,7 @@ enum { STORED_F32, STORED_BF16, STORED_F16 }; // also the indices of what values
 
 static const pack_fn f32_panels[2][3][3][2] = {TABLE(a), TABLE(b)};
 static const pack_fn tile_a_panels[3][2] = PAIR_TABLE(tile_a), tile_b_panels[3][2] = PAIR_TABLE(tile_b);
-#if defined(MZ_ISA_AVX512)
+#if defined(MZ_ISA_AVX512) || VEC_NEON
 static const pack_fn pair_panels[2][3][2] = {PAIR_TABLE(pairs_a), PAIR_TABLE(pairs_b)};
 #endif
 
@@ -192,8 +195,8 @@ void FOR_LEVEL(mz_matmul_pack)(mz_panel format, int width, void *dst, const mz_m
         FOR_LEVEL(mz_matmul_pack_split)(format, dst, src, i0, ni, k0, nk, k_padded);
         return;
     case MZ_PANEL_PAIRS:
-#if defined(MZ_ISA_AVX512)
-        pack = pair_panels[width == 32][stored][along_k];
+#if defined(MZ_ISA_AVX512) || VEC_NEON
+        pack = pair_panels[width == (VEC_NEON ? 12 : 32)][stored][along_k];
 #endif
         break;
     }

@@ -20,6 +20,10 @@ double mz_probe_amx(int rounds);      // tdpbf16ps; kernels/amx_probe.c
 // Multiplies one pair of tiles of small integers: true when every sum is exact. Dies with SIGILL where tiles cannot
 // run.
 bool mz_probe_amx_result(void);
+#elif defined(__aarch64__)
+void mz_probe_stream__neon(void *dst, const void *src, size_t bytes);
+double mz_probe_fma__neon(int rounds);
+double mz_probe_bf16_dot(int rounds); // bfdot; kernels/neonbf16_probe.c
 #endif
 
 #endif

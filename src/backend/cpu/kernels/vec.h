@@ -1,6 +1,6 @@
-// One vector of floats at the level this file is compiled for: 16 lanes (AVX-512), 8 (AVX2) or 4 (any machine, by the
-// compiler's vector extensions). Kernels are written once on top of this. Names: v… for float lanes, i… for integer
-// lanes. Everything is static inline: one copy per level.
+// One vector of floats at the level this file is compiled for: 16 lanes (AVX-512), 8 (AVX2) or 4 (NEON, and any machine
+// by the compiler's vector extensions). Kernels are written once on top of this. Names: v… for float lanes, i… for
+// integer lanes. Everything is static inline: one copy per level.
 #ifndef MZ_CPU_VEC_H
 #define MZ_CPU_VEC_H
 
@@ -18,8 +18,15 @@
 #include <immintrin.h>
 #define VEC_256 1
 #define VW      8
+#elif defined(MZ_ISA_NEON)
+#include <arm_neon.h>
+#define VEC_NEON 1
+#define VW       4
 #else
 #define VW 4
+#endif
+#ifndef VEC_NEON
+#define VEC_NEON 0
 #endif
 
 // add__avx512: every symbol of a kernel file that others see carries its level.
@@ -94,6 +101,8 @@ static inline vf vfma(vf a, vf b, vf c) {
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif VEC_256
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif VEC_NEON
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif
@@ -122,6 +131,8 @@ static inline vmask iless(vi a, vi b) {
 static inline vi iselect(vmask m, vi yes, vi no) {
 #if VEC_512
     return (vi)_mm512_mask_blend_epi32(m, (__m512i)no, (__m512i)yes);
+#elif VEC_NEON
+    return (vi)vbslq_s32((uint32x4_t)m, (int32x4_t)yes, (int32x4_t)no);
 #else
     return (m & yes) | (~m & no);
 #endif
@@ -134,6 +145,8 @@ static inline vf vselect(vmask m, vf yes, vf no) {
 static inline vf vproduct(vf x) {
 #if defined(__x86_64__)
     __asm__("" : "+v"(x));
+#elif defined(__aarch64__)
+    __asm__("" : "+w"(x));
 #else
     __asm__("" : "+m"(x));
 #endif
@@ -166,6 +179,8 @@ static inline vf vsqrt(vf x) {
     return (vf)_mm512_sqrt_ps((__m512)x);
 #elif VEC_256
     return (vf)_mm256_sqrt_ps((__m256)x);
+#elif VEC_NEON
+    return (vf)vsqrtq_f32((float32x4_t)x);
 #else
     for (int i = 0; i < VW; i++)
         x[i] = sqrtf(x[i]);
@@ -198,6 +213,9 @@ static inline float vsum(vf x) {
     __m128 y = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     y = _mm_add_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+#elif VEC_NEON
+    const float32x4_t y = (float32x4_t)x;
+    return vaddv_f32(vadd_f32(vget_low_f32(y), vget_high_f32(y)));
 #else
     return (x[0] + x[2]) + (x[1] + x[3]);
 #endif
@@ -222,6 +240,8 @@ static inline vi widen(vh x) {
     return (vi)_mm512_cvtepu16_epi32((__m256i)x);
 #elif VEC_256
     return (vi)_mm256_cvtepu16_epi32((__m128i)x);
+#elif VEC_NEON
+    return (vi)vmovl_u16((uint16x4_t)x);
 #else
     return __builtin_convertvector(x, vi);
 #endif
@@ -232,6 +252,8 @@ static inline vh narrow(vi x) { // the low 16 bits of each lane
 #elif VEC_256
     __m256i pairs = _mm256_packus_epi32((__m256i)(x & 0xFFFF), _mm256_setzero_si256()); // lanes 0-3, 0, 4-7, 0
     return (vh)_mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08));
+#elif VEC_NEON
+    return (vh)vmovn_u32((uint32x4_t)x);
 #else
     return __builtin_convertvector(x, vh);
 #endif
@@ -258,6 +280,8 @@ static inline vf from_f16(vh x) {
     return (vf)_mm512_cvtph_ps((__m256i)x);
 #elif VEC_256
     return (vf)_mm256_cvtph_ps((__m128i)x);
+#elif VEC_NEON
+    return (vf)vcvt_f32_f16((float16x4_t)x);
 #else
     vi bits = widen(x), magnitude = bits & 0x7FFF, sign = (bits & 0x8000) << 16;
     // The exponents differ by 112; the product puts subnormals right too, and is exact.
@@ -272,6 +296,8 @@ static inline vh to_f16(vf x) {
     return (vh)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #elif VEC_256
     return (vh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif VEC_NEON
+    return (vh)vcvt_f16_f32((float32x4_t)x);
 #else
     vi bits = (vi)x, magnitude = bits & 0x7FFFFFFF, sign = (vi)((vu)bits >> 16) & 0x8000;
     vi rebiased = magnitude - (112 << 23);
@@ -357,7 +383,7 @@ static inline vf vsigmoid(vf x) {
 
 // x² - square, exactly, where square = x·x rounded. Without FMA by Dekker's product of halves (1971).
 static inline vf square_rest(vf x, vf square) {
-#if VEC_512 || VEC_256
+#if VEC_512 || VEC_256 || VEC_NEON
     return vfma(x, x, -square);
 #else
     vf head = (vf)((vi)x & (vi)uset(0xFFFFF000u)), tail = x - head;

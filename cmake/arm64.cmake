@@ -1,0 +1,15 @@
+# For -DCMAKE_TOOLCHAIN_FILE: 64-bit ARM Linux, with Debian's compilers and its arm64 libraries (scripts/setup.sh arm64). Programs run
+# under qemu. -DMEZZO_ARM64_CLANG=ON compiles with clang.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES MEZZO_ARM64_CLANG)
+if(MEZZO_ARM64_CLANG)
+    set(CMAKE_C_COMPILER clang)
+    set(CMAKE_C_COMPILER_TARGET aarch64-linux-gnu)
+else()
+    set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+endif()
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+set(ENV{PKG_CONFIG_LIBDIR} /usr/lib/aarch64-linux-gnu/pkgconfig:/usr/share/pkgconfig)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Cross-builds for 64-bit ARM (scripts/setup.sh arm64) into build/arm64, and runs its tests under qemu-user as two processors: one with every
+# extension, BF16 dot products among them, and one with plain NEON.
+#   scripts/arm64.sh [smoke|all]      smoke: what exercises the kernels, a few minutes; all: every unit, gradient, golden and resume test [smoke]
+# MEZZO_QEMU_JOBS processes at a time [all cores]; a test may take MEZZO_QEMU_SECONDS [300; all: 1800]. Exit 1 when a test fails.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+which=${1:-smoke}
+export build=$PWD/build/arm64
+cmake -S . -B "$build" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/arm64.cmake" -DCMAKE_BUILD_TYPE=Release -DMEZZO_CUDA=OFF \
+    -DMEZZO_TESTS=ON >"$build.log" 2>&1 || { tail -n 20 "$build.log"; exit 1; }
+
+# The whole of the kernels' tests takes most of an hour here: smoke has the products, whole models of every precision, and the probe.
+smoke="unit_test_cpu_isa unit_test_convert unit_test_matmul golden_test_amp golden_test_ops golden_test_adamw golden_test_gpt2 resume_test_pairs"
+if [[ $which == smoke ]]; then
+    read -ra programs <<<"$smoke"
+    seconds=${MEZZO_QEMU_SECONDS:-300}
+else
+    seconds=${MEZZO_QEMU_SECONDS:-1800}
+    programs=()
+    for source in tests/{unit,grad,golden,backend,resume}/test_*.c; do
+        name=${source#tests/}
+        name=${name%.c}
+        programs+=("${name/\//_}")
+    done
+fi
+cmake --build "$build" --target mezzo "${programs[@]}" >"$build.log" 2>&1 || { grep -E 'error|FAILED' "$build.log" | head -n 20; exit 1; }
+
+export MEZZO=$build/mezzo MEZZO_TESTS=$PWD/tests MEZZO_SOURCE=$PWD MEZZO_BUILD=$build MEZZO_PYTHON=
+export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive scratch seconds
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+try() { # CPU TEST: one line to stdout
+    local folder=$scratch/$1/$2 status TIMEFORMAT=%U
+    mkdir -p "$folder"
+    cd "$folder" || exit 1
+    { time timeout "$seconds" qemu-aarch64 -cpu "$1" "$build/tests/$2" >output 2>&1; } 2>time
+    status=$?
+    case $status in
+    0) echo "passed $2 $(<time), skipped inside: $(grep -c '^\[  SKIPPED \] [^0-9]' output)" ;;
+    77) echo "skipped $2" ;;
+    *)
+        echo "FAILED $2, exit code $status"
+        grep -vE '^\[ (RUN|      OK)' output | tail -n 15
+        ;;
+    esac
+}
+export -f try
+
+failed=0
+for cpu in max,pauth-impdef=on cortex-a72; do
+    began=$SECONDS
+    printf '%s\n' "${programs[@]}" | xargs -P "${MEZZO_QEMU_JOBS:-$(nproc)}" -I{} bash -c 'try "$0" {}' "$cpu" >"$scratch/results"
+    grep -v '^passed' "$scratch/results"
+    [[ $which == smoke ]] || sort "$scratch/results" | grep '^passed'
+    echo "$cpu: $(grep -c '^passed' "$scratch/results") programs passed, $(grep -c '^skipped' "$scratch/results") skipped," \
+        "$(grep -c '^FAILED' "$scratch/results") failed, $((SECONDS - began)) s"
+    grep -q '^FAILED' "$scratch/results" && failed=1
+done
+exit $failed
