@@ -250,6 +250,9 @@ static void ops_on_no_graph(void **state) {
     REFUSED(mezzo_graph_create(NULL));
     REFUSED(mezzo_graph_status(NULL));
     REFUSED(mezzo_graph_freeze(NULL, "x"));
+    REFUSED(mezzo_graph_freeze_base(NULL));
+    REFUSED(mezzo_graph_adapt(NULL, &(mezzo_lora){.rank = 1, .alpha = 1}));
+    PASSES(mezzo_adapted(NULL, v, v));
     done();
 }
 
@@ -446,6 +449,7 @@ static void runs_and_folders(void **state) {
     mezzo_train_result trained;
     mezzo_bisect_result bisected;
     mezzo_eval_result evaluated;
+    mezzo_predict_result predicted;
     mezzo_import_result imported;
     mezzo_export_result exported;
     const mezzo_sample_options sample = mezzo_sample_defaults();
@@ -460,6 +464,10 @@ static void runs_and_folders(void **state) {
     REFUSED(mezzo_run_eval(&(mezzo_eval_options){.path = "."}, NULL, NULL));
     REFUSED(mezzo_run_eval(&(mezzo_eval_options){0}, NULL, &evaluated));
     REFUSED(mezzo_run_eval(&(mezzo_eval_options){.path = ".", .batch_size = -1}, NULL, &evaluated));
+    REFUSED(mezzo_run_predict(NULL, NULL, &predicted));
+    REFUSED(mezzo_run_predict(&(mezzo_predict_options){.path = ".", .out = "p"}, NULL, NULL));
+    REFUSED(mezzo_run_predict(&(mezzo_predict_options){.path = "."}, NULL, &predicted));
+    REFUSED(mezzo_run_predict(&(mezzo_predict_options){.path = ".", .out = "p", .count = -1}, NULL, &predicted));
     REFUSED(mezzo_run_sample(NULL, NULL, write_text, NULL));
     REFUSED(mezzo_run_sample(&sample, NULL, write_text, NULL));
     REFUSED(mezzo_run_sample(&sample, NULL, NULL, NULL));
