@@ -270,7 +270,9 @@ static int run(const cli_args *args) {
     cli_progress_end(&w.progress);
 
     const char *folder = cli_key(config, "train.out");
-    if (status == MEZZO_ERR_INTERRUPTED) {
+    if (result.rank > 0 && (status == MEZZO_OK || status == MEZZO_ERR_INTERRUPTED)) { // rank 0 tells
+        code = cli_exit_code(status);
+    } else if (status == MEZZO_ERR_INTERRUPTED) {
         print_interrupted(args, folder, &result);
         code = CLI_INTERRUPTED;
     } else if (status != MEZZO_OK) {

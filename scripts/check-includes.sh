@@ -22,7 +22,7 @@ allowed() {
     checkpoint) echo "models/keys.h base/* graph/* backend/*.h runtime/* io/* optim/* mezzo/*" ;;
     # a task stands between the loop and the data: nothing above it includes data/*
     task) echo "nn/diffusion.h base/* graph/* backend/*.h runtime/* io/* data/* mezzo/*" ;;
-    train) echo "base/* graph/* models/keys.h backend/*.h runtime/* io/* task/* optim/* checkpoint/* mezzo/*" ;;
+    train) echo "base/* graph/* models/keys.h backend/*.h dist/*.h runtime/* io/* task/* optim/* checkpoint/* mezzo/*" ;;
     weights) echo "models/keys.h base/* graph/* backend/*.h runtime/* io/* data/* task/* optim/* checkpoint/* train/* mezzo/*" ;;
     study/analyse | study/agree) echo "base/* io/* mezzo/*" ;;
     study/measure) echo "base/* graph/* backend/*.h runtime/* io/* task/* optim/* train/* study/analyse/* mezzo/*" ;;

@@ -136,6 +136,7 @@ typedef struct mezzo_train_result {
     double wait_share;                 // of the steps' time, that the device waited for data
     size_t memory_bytes;
     mezzo_precision precision; // what "auto" became
+    int rank, ranks;           // this process among those that trained together, 0 of 1 alone; rank 0 wrote the folder
     char device[160];
     bool healthy;          // by the rules of docs/guard.md
     char health[512];      // one line: what the run is like, or what is wrong and what to try

@@ -193,9 +193,10 @@ void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one i
 // multiple of 16 elements, the padding always zero. An optimizer's moments are flat buffers of its own. `segments` is
 // an array of these, as a U8 tensor on the device. A shadow buffer is a U8 tensor too: each segment says its format.
 typedef struct mz_segment {
-    int64_t offset;        // elements into master and gradient buffers
-    int64_t count;         // elements of the parameter, without padding
-    int64_t state_offset;  // elements into the moments
+    int64_t offset;        // elements into master and gradient buffers, of the parameter's first element
+    int64_t first;         // element of the parameter that the segment begins with: 0 but where ranks share the update
+    int64_t count;         // elements of the segment, without padding
+    int64_t state_offset;  // elements into the moments, of the parameter's first element: negative before a rank's part
     int64_t shadow_offset; // bytes into the shadow buffer; -1 = no shadow
     int32_t shadow_dtype;  // mezzo_dtype
     int32_t decay;         // 1: weight decay applies
@@ -267,6 +268,11 @@ enum {
 //   and adamw and sgd take round(g/scale): the same numbers without a pass that writes. norm = ‖g‖₂; found_inf |= any g
 //   non-finite. Partial sums are over fixed chunks of 4096 elements of one parameter, in FP64, added in order of
 //   segments: neither threads nor where a parameter is stored change a bit.
+//   Where `pieces` are asked for, chunk sums go there and norm and found_inf are agree's: the sum of a chunk that
+//   begins at element e of the gradient buffer to pieces[e / 4096], an FP64 each. Segments then have no padding between
+//   their elements and begin at multiples of 4096; pieces that no chunk begins in stay as they are.
+// agree: norm = √Σ pieces, added in an order that their number alone decides; found_inf |= it is not finite; bad |= bad
+// of each of `states`, those of all ranks.
 // clip_control: clip ×= min(1, max_norm/(norm·clip + 1e-6)); untouched when norm is not finite.
 // step_control: where the guard is on and nothing is halted yet, halted = bad, and MZ_BAD_GRADIENTS where found_inf and
 // the guard's flags say so;

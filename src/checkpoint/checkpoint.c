@@ -10,12 +10,10 @@
 #include "io/safetensors.h"
 
 // --- tensors to files ----------------------------------------------------------------------------------------------
-typedef struct device_range { // FP32 values on a device
-    mezzo_device *device;
-    const float *data;          // NULL: the masters of a parameter, however they are stored
-    const mz_layout *layout;    // of data
-    const mezzo_params *params; // with its index
-    int index;
+typedef struct device_range { // FP32 values on a device: the masters of a parameter, however they are stored, or
+    mezzo_params *params;
+    mezzo_optimizer *optimizer; // a moment of the index-th parameter that it owns, wherever it lies
+    int which, index;
     const char *name; // the tensor's
 } device_range;
 
@@ -40,12 +38,11 @@ static mezzo_status check_piece(const device_range *range, uint64_t offset, cons
 
 static mezzo_status fill_from_device(void *user, uint64_t offset, void *bytes, size_t n) {
     const device_range *range = user;
-    if (range->data == NULL)
-        MEZZO_TRY(mz_params_read_part(range->params, range->index, (int64_t)(offset / sizeof(float)),
-                                      (int64_t)(n / sizeof(float)), bytes));
+    const int64_t first = (int64_t)(offset / sizeof(float)), count = (int64_t)(n / sizeof(float));
+    if (range->optimizer == NULL)
+        MEZZO_TRY(mz_params_read_part(range->params, range->index, first, count, bytes));
     else
-        MEZZO_TRY(mz_stored_read(range->device, range->layout, range->data, sizeof(float),
-                                 (int64_t)(offset / sizeof(float)), (int64_t)(n / sizeof(float)), bytes));
+        MEZZO_TRY(mz_optimizer_read_moment(range->optimizer, range->which, range->index, first, count, bytes));
     return check_piece(range, offset, bytes, n);
 }
 
@@ -72,13 +69,14 @@ static mezzo_status list_alloc(tensor_list *list, size_t n) {
     return list->items == NULL || list->ranges == NULL || list->names == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
 }
 
-static mezzo_status list_add(tensor_list *list, char *name, const mz_shape *shape, mezzo_device *device,
-                             const float *data) {
+// Takes the name over.
+static mezzo_status list_add(tensor_list *list, char *name, const mz_shape *shape, device_range range) {
     if (name == NULL)
         return MEZZO_ERR_MEMORY;
     size_t i = list->count++;
     list->names[i] = name;
-    list->ranges[i] = (device_range){.device = device, .data = data, .name = name};
+    list->ranges[i] = range;
+    list->ranges[i].name = name;
     list->items[i] = (mz_safetensors_item){.name = name,
                                            .dtype = MEZZO_F32,
                                            .rank = (size_t)shape->rank,
@@ -88,25 +86,22 @@ static mezzo_status list_add(tensor_list *list, char *name, const mz_shape *shap
     return MEZZO_OK;
 }
 
-static mezzo_status list_params(const mezzo_params *params, tensor_list *list) {
+static mezzo_status list_params(mezzo_params *params, tensor_list *list) {
     MEZZO_TRY(list_alloc(list, params->n));
     for (size_t i = 0; i < params->n; i++) {
         const mz_param *p = &params->list[i];
-        MEZZO_TRY(list_add(list, mz_strdup(p->name), &p->shape, params->device, NULL));
-        list->ranges[i].params = params;
-        list->ranges[i].index = (int)i;
+        MEZZO_TRY(list_add(list, mz_strdup(p->name), &p->shape, (device_range){.params = params, .index = (int)i}));
     }
     return MEZZO_OK;
 }
 
-static mezzo_status list_moments(const mezzo_optimizer *opt, tensor_list *list) {
+static mezzo_status list_moments(mezzo_optimizer *opt, tensor_list *list) {
     MEZZO_TRY(list_alloc(list, (size_t)(opt->n * opt->n_moments)));
     for (int m = 0; m < opt->n_moments; m++)
         for (int i = 0; i < opt->n; i++) {
             const mz_param *p = &opt->params->list[opt->index[i]];
             char *name = mz_format("%s.%s", p->name, mz_optimizer_moment_name(opt, m));
-            MEZZO_TRY(list_add(list, name, &p->shape, opt->device, opt->d_moments[m] + opt->segments[i].state_offset));
-            list->ranges[list->count - 1].layout = &p->layout;
+            MEZZO_TRY(list_add(list, name, &p->shape, (device_range){.optimizer = opt, .which = m, .index = i}));
         }
     return MEZZO_OK;
 }
@@ -410,15 +405,12 @@ static mezzo_status put_on_device(const mz_safetensors *tensors, const tensor_li
     for (size_t i = 0; i < list->count; i++) {
         const mz_safetensors_tensor *t = mz_safetensors_find(tensors, list->items[i].name);
         const device_range *range = &list->ranges[i];
-        float *dst = (float *)(uintptr_t)range->data; // the buffers are the objects' own; the list only reads on saving
-        mezzo_params *params = (mezzo_params *)(uintptr_t)range->params;
-        if (dst == NULL && mz_lora_has(tensors, list->items[i].name) && !has_adapters(list))
-            MEZZO_TRY(put_merged(tensors, list->items[i].name, params, range->index));
-        else if (dst == NULL)
-            MEZZO_TRY(mz_params_write_master(params, range->index, t->data));
+        if (range->optimizer != NULL)
+            MEZZO_TRY(mz_optimizer_write_moment(range->optimizer, range->which, range->index, t->data));
+        else if (mz_lora_has(tensors, list->items[i].name) && !has_adapters(list))
+            MEZZO_TRY(put_merged(tensors, list->items[i].name, range->params, range->index));
         else
-            MEZZO_TRY(mz_stored_write(range->device, range->layout, dst, sizeof(float), 0,
-                                      (int64_t)(t->bytes / sizeof(float)), t->data));
+            MEZZO_TRY(mz_params_write_master(range->params, range->index, t->data));
     }
     return MEZZO_OK;
 }

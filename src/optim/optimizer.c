@@ -138,8 +138,11 @@ static void fill_segments(mezzo_optimizer *opt) {
                                         .low_offset = p->low_offset,
                                         .master = (int32_t)p->master};
         moment += (int64_t)mz_align_up((size_t)p->stored, 16);
+        if (opt->rank >= 0)
+            mz_params_part(opt->params, opt->index[i], opt->rank, &opt->segments[i].first, &opt->segments[i].count,
+                           &opt->segments[i].state_offset);
     }
-    opt->moment_elements = moment;
+    opt->moment_elements = opt->rank >= 0 ? mz_params_part_elements(opt->params) : moment;
     opt->n_shadows = opt->params->n_shadows;
 }
 
@@ -184,7 +187,8 @@ static void fill_calls(mezzo_optimizer *opt) {
     for (int i = 0; i < MZ_MOMENTS; i++)
         moment[i] = i < opt->n_moments ? mz_tensor_f32(opt->d_moments[i], opt->moment_elements) : mz_tensor_absent();
 
-    opt->stats.call = (mz_call){.n_in = 2, .in = {segments, mz_tensor_absent()}, .n_out = 2, .out = {grad, state}};
+    opt->stats.call =
+        (mz_call){.n_in = 2, .in = {segments, mz_tensor_absent()}, .n_out = 3, .out = {grad, state, opt->pieces}};
     opt->unscale.call = opt->stats.call;
     opt->unscale.call.in[1] = mz_tensor_f32(NULL, 1); // the scaler's, set at each call
     opt->clip.call = (mz_call){.n_out = 1, .out = {state}};
@@ -294,7 +298,7 @@ static mezzo_status make_buckets(mezzo_optimizer *opt) {
     size_t n = (size_t)opt->n;
     int64_t elements = 0;
     int first = 0;
-    if (opt->device->backend->capture_stream == NULL)
+    if (opt->device->backend->capture_stream == NULL || opt->params->ranks > 0)
         return MEZZO_OK;
     if (opt->buckets == NULL)
         opt->buckets = mz_alloc(n, sizeof *opt->buckets);
@@ -335,6 +339,11 @@ mezzo_status mz_optimizer_follow(mezzo_optimizer *opt) {
 mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options,
                                     mezzo_optimizer **out) {
     MZ_REQUIRE(params, options, out);
+    return mz_optimizer_create(params, options, -1, mz_tensor_absent(), out);
+}
+
+mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
+                                 mz_tensor pieces, mezzo_optimizer **out) {
     *out = NULL;
     mezzo_status status = MEZZO_OK;
     MEZZO_TRY(check_options(options));
@@ -342,6 +351,8 @@ mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_
     if (opt == NULL)
         return MEZZO_ERR_MEMORY;
     opt->params = params;
+    opt->rank = rank;
+    opt->pieces = pieces;
     opt->device = params->device;
     opt->sgd = options->kind == MEZZO_SGD;
     opt->decay_min_rank = options->decay_min_rank;
@@ -384,6 +395,8 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
                            &opt->move,  &opt->refresh, &opt->reset};
     for (size_t i = 0; i < MZ_COUNT(ops); i++)
         mz_prepared_free(&ops[i]->prepared);
+    for (int m = 0; m < MZ_MOMENTS; m++)
+        mz_free(opt->whole[m]);
     mz_free(opt->index);
     mz_free(opt->segments);
     mz_free(opt->buckets);
@@ -580,14 +593,26 @@ const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which) {
 mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *opt, int which, int i, int64_t first, int64_t count,
                                       float *out) {
     const mz_segment *s = &opt->segments[i];
+    if (opt->rank >= 0) { // pieces of several ranks, which were brought together
+        if (opt->whole[which] == NULL)
+            return mz_fail(MEZZO_ERR_INVALID, "the optimizer's moments are spread over ranks");
+        memcpy(out, opt->whole[which] + s->offset + first, (size_t)count * sizeof *out);
+        return MEZZO_OK;
+    }
     return mz_stored_read(opt->device, &s->layout, opt->d_moments[which] + s->state_offset, sizeof *out, first, count,
                           out);
 }
 
-mezzo_status mz_optimizer_write_moment(mezzo_optimizer *opt, int which, int i, const float *values) {
+mezzo_status mz_optimizer_write_moment(mezzo_optimizer *opt, int which, int i, const void *values) {
     const mz_segment *s = &opt->segments[i];
-    return mz_stored_write(opt->device, &s->layout, opt->d_moments[which] + s->state_offset, sizeof *values, 0,
-                           s->count, values);
+    if (opt->rank >= 0)
+        return s->count == 0
+                   ? MEZZO_OK
+                   : opt->device->backend->write(opt->device, opt->d_moments[which] + (s->state_offset + s->first),
+                                                 (const char *)values + (size_t)s->first * sizeof(float),
+                                                 (size_t)s->count * sizeof(float));
+    return mz_stored_write(opt->device, &s->layout, opt->d_moments[which] + s->state_offset, sizeof(float), 0, s->count,
+                           values);
 }
 
 mezzo_status mz_optimizer_read_state(const mezzo_optimizer *opt, mz_opt_state *out) {

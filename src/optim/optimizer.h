@@ -27,9 +27,12 @@ struct mezzo_optimizer {
     mz_update_attrs update;
     bool sgd;
     int decay_min_rank;
-    int n;                // parameters owned
-    int *index;           // [n] into params
-    mz_segment *segments; // [n] host copy
+    int n;                    // parameters owned
+    int *index;               // [n] into params
+    mz_segment *segments;     // [n] host copy
+    int rank;                 // whose part of the parameters it moves and has moments of; -1: all
+    mz_tensor pieces;         // where grad_stats leaves sums of squares; absent: it makes the norm itself
+    float *whole[MZ_MOMENTS]; // host: moments of all ranks' parts, while they are saved; NULL
     int n_moments;
     int64_t moment_elements; // of one moment buffer
     void *d_segments;        // U8, device
@@ -51,6 +54,10 @@ struct mezzo_optimizer {
     mezzo_scaler *pending;  // a scaler that has looked at this optimizer since its last update
 };
 
+// mezzo_optimizer_create for one rank's part of cut parameters, -1: all; pieces: mz_tensor_absent() where they are not
+// cut.
+mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
+                                 mz_tensor pieces, mezzo_optimizer **out);
 mezzo_status mz_check_clip(double max_norm);
 mezzo_step_info mz_step_info_of(const mz_opt_state *state);
 bool mz_optimizer_has_grads(const mezzo_optimizer *optimizer); // of any parameter it owns, since they were zeroed
@@ -78,7 +85,8 @@ mz_traffic mz_optimizer_reset_traffic(const mezzo_optimizer *const *optimizers, 
 const char *mz_optimizer_moment_name(const mezzo_optimizer *optimizer, int which); // "exp_avg"
 mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *optimizer, int which, int i, int64_t first, int64_t count,
                                       float *out);
-mezzo_status mz_optimizer_write_moment(mezzo_optimizer *optimizer, int which, int i, const float *values);
+mezzo_status mz_optimizer_write_moment(mezzo_optimizer *optimizer, int which, int i,
+                                       const void *values); // of any alignment
 mezzo_status mz_optimizer_read_state(const mezzo_optimizer *optimizer, mz_opt_state *out);
 mezzo_status mz_optimizer_write_state(mezzo_optimizer *optimizer, const mz_opt_state *state);
 

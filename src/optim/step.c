@@ -14,6 +14,8 @@ struct mezzo_step {
     mezzo_optimizer **optimizers;
     int n_optimizers;
     mezzo_scaler *scaler;
+    mz_ranks *ranks; // NULL: this process alone
+    bool stop;       // this rank was asked to
     int64_t micro_batches;
     double clip;
     uint64_t version;          // grows when clip changes
@@ -78,6 +80,8 @@ static mezzo_status find_loss(mezzo_step *s) {
 
 static mezzo_status open_fetches(mezzo_step *s) {
     size_t losses = (size_t)s->micro_batches * mezzo_dtype_size(s->loss_dtype);
+    if (s->ranks != NULL)
+        (void)mz_ranks_kept(s->ranks, &losses);
     s->states_at = mz_align_up(losses, 64);
     s->scaler_at = s->states_at + mz_align_up((size_t)s->n_optimizers * sizeof(mz_opt_state), 64);
     for (int i = 0; i < 2; i++)
@@ -88,6 +92,12 @@ static mezzo_status open_fetches(mezzo_step *s) {
 mezzo_status mezzo_step_create(mezzo_program *program, mezzo_optimizer *const *optimizers, int n_optimizers,
                                mezzo_scaler *scaler, const mezzo_step_options *options, mezzo_step **out) {
     MZ_REQUIRE(program, out);
+    return mz_step_create(program, optimizers, n_optimizers, scaler, options, NULL, out);
+}
+
+mezzo_status mz_step_create(mezzo_program *program, mezzo_optimizer *const *optimizers, int n_optimizers,
+                            mezzo_scaler *scaler, const mezzo_step_options *options, mz_ranks *ranks,
+                            mezzo_step **out) {
     const mezzo_step_options none = {0};
     mezzo_status status;
     *out = NULL;
@@ -100,6 +110,7 @@ mezzo_status mezzo_step_create(mezzo_program *program, mezzo_optimizer *const *o
     s->device = program->device;
     s->params = program->params;
     s->scaler = scaler;
+    s->ranks = ranks;
     s->n_optimizers = n_optimizers;
     s->micro_batches = options->micro_batches == 0 ? 1 : options->micro_batches;
     s->clip = options->clip;
@@ -154,15 +165,21 @@ static mezzo_status make_list(mezzo_step *s, mz_sequence *list, bool in_place) {
     bool scaling = s->scaler != NULL && s->scaler->update.enabled;
     float *scale = scaling ? &s->scaler->head.block->scale : NULL;
     MEZZO_TRY(mz_sequence_clear(list));
+    if (s->ranks != NULL)
+        MEZZO_TRY(mz_ranks_issue_sum(s->ranks, list));
     for (int i = 0; i < s->n_optimizers; i++) {
         all[i] = s->optimizers[i];
         // The move follows at once, and gradients are zeroed behind it: dividing there saves a pass that writes them.
         MEZZO_TRY(mz_optimizer_issue_stats(s->optimizers[i], list, scale, mz_can_defer(s->device) && !in_place));
     }
+    if (s->ranks != NULL)
+        MEZZO_TRY(mz_ranks_issue_agree(s->ranks, s->optimizers[0], list));
     for (int i = 0; i < s->n_optimizers && s->clip > 0; i++)
         MEZZO_TRY(mz_optimizer_issue_clip(s->optimizers[i], list, s->clip));
     for (int i = 0; i < s->n_optimizers; i++)
         MEZZO_TRY(mz_optimizer_issue_move(s->optimizers[i], list));
+    if (s->ranks != NULL)
+        MEZZO_TRY(mz_ranks_issue_spread(s->ranks, list));
     if (s->scaler != NULL)
         return mz_scaler_issue_update(s->scaler, list, all, s->n_optimizers);
     for (int i = 0; i < s->n_optimizers; i++)
@@ -195,8 +212,11 @@ mezzo_status mezzo_step_micro(mezzo_step *s, uint64_t seed, uint64_t index) {
                        (long long)s->micro_batches);
     size_t bytes = mezzo_dtype_size(s->loss_dtype);
     MEZZO_TRY(mezzo_program_run(s->program, s->scaler, seed, index));
-    MEZZO_TRY(
-        s->device->backend->fetch(s->device, fetch_of(s, s->index + 1), (size_t)s->micro * bytes, s->loss, bytes));
+    if (s->ranks != NULL)
+        MEZZO_TRY(mz_ranks_micro(s->ranks, s->micro, s->loss));
+    else
+        MEZZO_TRY(
+            s->device->backend->fetch(s->device, fetch_of(s, s->index + 1), (size_t)s->micro * bytes, s->loss, bytes));
     s->micro++;
     return MEZZO_OK;
 }
@@ -223,6 +243,11 @@ static mezzo_status fetch_values(mezzo_step *s) {
     for (int i = 0; i < s->n_optimizers; i++)
         MEZZO_TRY(b->fetch(s->device, fetch, s->states_at + (size_t)i * sizeof(mz_opt_state), s->optimizers[i]->d_state,
                            sizeof(mz_opt_state)));
+    if (s->ranks != NULL) {
+        size_t bytes;
+        const void *kept = mz_ranks_kept(s->ranks, &bytes);
+        MEZZO_TRY(b->fetch(s->device, fetch, 0, kept, bytes));
+    }
     if (s->scaler != NULL)
         MEZZO_TRY(b->fetch(s->device, fetch, s->scaler_at, s->scaler->head.block, sizeof(mz_scaler_block)));
     return MEZZO_OK;
@@ -230,6 +255,8 @@ static mezzo_status fetch_values(mezzo_step *s) {
 
 mezzo_status mz_step_finish(mezzo_step *s, bool in_place) {
     MEZZO_TRY(check_ready(s));
+    if (s->ranks != NULL)
+        MEZZO_TRY(mz_ranks_stop(s->ranks, s->stop));
     MEZZO_TRY(run_list(s, in_place));
     for (int i = 0; i < s->n_optimizers; i++)
         s->optimizers[i]->touched = false;
@@ -240,6 +267,10 @@ mezzo_status mz_step_finish(mezzo_step *s, bool in_place) {
     if (s->scaler != NULL)
         MEZZO_TRY(mz_scaler_check_floor(s->scaler));
     return MEZZO_OK;
+}
+
+void mz_step_ask_stop(mezzo_step *s, bool asked) {
+    s->stop = asked;
 }
 
 mezzo_status mezzo_step_finish(mezzo_step *s) {
@@ -294,7 +325,10 @@ mezzo_status mz_step_values_of(mezzo_step *s, int back, mz_step_values *out) {
     const void *host;
     *out = (mz_step_values){.loss = (double)NAN, .scaler.scale = 1};
     MEZZO_TRY(s->device->backend->fetched(s->device, fetch_of(s, s->index - back), &host));
-    MEZZO_TRY(mean_loss(s, host, &out->loss));
+    if (s->ranks != NULL)
+        mz_ranks_read_kept(s->ranks, host, &out->loss, &out->stop);
+    else
+        MEZZO_TRY(mean_loss(s, host, &out->loss));
     for (int i = s->n_optimizers; i-- > 0;) { // the first one's stays
         memcpy(&out->state, (const char *)host + s->states_at + (size_t)i * sizeof out->state, sizeof out->state);
         out->found_inf = out->found_inf || out->state.last_found_inf;

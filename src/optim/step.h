@@ -4,7 +4,14 @@
 
 #include "mezzo/step.h"
 #include "optim/optimizer.h"
+#include "optim/ranks.h"
 #include "optim/scaler.h"
+
+// A step that the ranks of a group take together, each with its micro batches: one optimizer, made for it. `ranks` is
+// borrowed. NULL: mezzo_step_create.
+mezzo_status mz_step_create(mezzo_program *program, mezzo_optimizer *const *optimizers, int n_optimizers,
+                            mezzo_scaler *scaler, const mezzo_step_options *options, mz_ranks *ranks, mezzo_step **out);
+void mz_step_ask_stop(mezzo_step *step, bool asked); // of this rank; told to all with the next step
 
 // mezzo_step_finish; with in_place gradients are left unscaled for who reads them behind it, until the next run writes
 // them.
@@ -15,6 +22,7 @@ typedef struct mz_step_values { // of one step, from the device
     mz_opt_state state;         // of the first optimizer
     mz_scaler_block scaler;     // scale 1 without a scaler
     bool found_inf;             // by any optimizer
+    bool stop;                  // some rank was asked to
 } mz_step_values;
 // Of the step `back` (0 or 1) before the last finished one; waits for it.
 mezzo_status mz_step_values_of(mezzo_step *step, int back, mz_step_values *out);

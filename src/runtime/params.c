@@ -180,10 +180,12 @@ static void free_specs(mezzo_params *params) {
     mz_free(params->list);
 }
 
-// As its axes say; without padding where kernels that update it could not follow.
-static void store(mz_param *p, const mz_storage *storage) {
+// As its axes say; without padding where kernels that update it, or ranks' parts, could not follow.
+static void store(mz_param *p, const mz_storage *storage, bool cut) {
     p->storage = *storage;
-    if (!mz_layout_of(&p->shape, storage, &p->layout)) {
+    bool followed = mz_layout_of(&p->shape, storage, &p->layout);
+    bool apart = p->layout.width != 0 && p->layout.width < p->count; // padding between elements
+    if (!followed || (cut && apart)) {
         p->storage = (mz_storage){0};
         p->layout = (mz_layout){0};
     }
@@ -206,7 +208,7 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
         p->frozen = g->params[i].frozen;
         params->n_trained += !p->frozen;
         p->count = mz_shape_count(&p->shape);
-        store(p, &stored[g->params[i].value]);
+        store(p, &stored[g->params[i].value], params->ranks > 0);
         params->padded = params->padded || p->storage.padded;
         p->shadow_slot = -1;
         if (read_by_matmul(g, g->params[i].value)) {
@@ -266,9 +268,77 @@ static void lay_out_frozen(mezzo_params *params) {
     }
 }
 
+// A region's parts are whole pieces, and its length is the same for 1, 2, 4 and 8 ranks: sums over pieces are too.
+static void close_region(mezzo_params *params, int64_t from) {
+    int64_t ranks = params->ranks, eights = 8;
+    while (eights % ranks != 0)
+        eights += 8;
+    params->elements = from + round_up(params->elements - from, eights * MZ_PIECE);
+    if (params->elements > from)
+        params->regions[params->n_regions++] = (mz_region){from, (params->elements - from) / ranks};
+}
+
+// Gradients, FP32 masters, low halves and shadows of one parameter at parallel places, so that parts are too.
+static void lay_out_cut(mezzo_params *params) {
+    for (int pass = 0; pass < 2; ++pass) {
+        const int64_t from = params->elements;
+        for (size_t i = 0; i < params->n; ++i) {
+            mz_param *p = &params->list[i];
+            params->low_masters = params->low_masters || p->master != MEZZO_MASTER_FP32;
+            if (p->frozen || (p->master != MEZZO_MASTER_FP32) != (pass == 1))
+                continue;
+            p->offset = params->elements;
+            p->low_offset = from * (int64_t)sizeof(float) + (p->offset - from) * (int64_t)sizeof(uint16_t);
+            params->elements += round_up(p->stored, MZ_PIECE);
+        }
+        close_region(params, from);
+        if (pass == 0)
+            params->fp32_elements = params->elements;
+    }
+    params->master_bytes = (size_t)params->fp32_elements * sizeof(float);
+    if (params->kept_as == MEZZO_MASTER_SPLIT)
+        params->master_bytes += (size_t)(params->elements - params->fp32_elements) * sizeof(uint16_t);
+    int64_t frozen = params->elements;
+    for (size_t i = 0; i < params->n; ++i) {
+        mz_param *p = &params->list[i];
+        if (p->shadow_slot < 0)
+            continue;
+        p->shadow_slot = p->frozen ? frozen : p->offset;
+        frozen += p->frozen ? round_up(p->stored, SHADOW_SEGMENT) : 0;
+    }
+    params->shadow_elements = frozen;
+}
+
+void mz_params_part(const mezzo_params *params, int index, int rank, int64_t *first, int64_t *count, int64_t *place) {
+    const mz_param *p = &params->list[index];
+    int64_t before = 0;
+    *first = *count = *place = 0;
+    for (int k = 0; k < params->n_regions; ++k) {
+        const mz_region *r = &params->regions[k];
+        int64_t from = r->from + rank * r->part - p->offset, to = from + r->part;
+        if (p->offset >= r->from && p->offset < r->from + params->ranks * r->part) {
+            int64_t begin = from > 0 ? from : 0, end = to < p->count ? to : p->count;
+            *first = begin;
+            *count = end > begin ? end - begin : 0;
+            *place = before - from;
+            return;
+        }
+        before += r->part;
+    }
+}
+
+int64_t mz_params_part_elements(const mezzo_params *params) {
+    int64_t n = 0;
+    for (int k = 0; k < params->n_regions; ++k)
+        n += params->regions[k].part;
+    return n;
+}
+
 // FP32 masters lie where the gradients do; behind them come the low halves of the others.
 static void lay_out(mezzo_params *params) {
-    for (int pass = 0; pass < 2; ++pass) {
+    if (params->ranks > 0)
+        lay_out_cut(params);
+    for (int pass = 0; pass < 2 && params->ranks == 0; ++pass) {
         for (size_t i = 0; i < params->n; ++i) {
             mz_param *p = &params->list[i];
             params->low_masters = params->low_masters || p->master != MEZZO_MASTER_FP32;
@@ -322,6 +392,11 @@ mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *gra
                                     const mezzo_program_options *options, uint64_t seed, mezzo_master master,
                                     mezzo_params **out) {
     MZ_REQUIRE(device, graph, out);
+    return mz_params_create(device, graph, options, seed, master, 0, out);
+}
+
+mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
+                              uint64_t seed, mezzo_master master, int ranks, mezzo_params **out) {
     *out = NULL;
     mezzo_status status;
     if ((int)master < MEZZO_MASTER_FP32 || master > MEZZO_MASTER_STOCHASTIC)
@@ -338,6 +413,7 @@ mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *gra
     params->lora_rank = graph->lora_rank;
     params->lora_alpha = graph->lora_alpha;
     memcpy(params->adapted, graph->adapted, sizeof params->adapted);
+    params->ranks = ranks;
     params->grads_empty = true;
     MEZZO_TRY_GOTO(status, make_specs(params, graph));
     MEZZO_TRY_GOTO(status, settle_masters(params, graph, options));
@@ -497,12 +573,21 @@ mz_tensor mz_tensor_shadow(const mezzo_params *params, int index) {
     return index < params->n_shadows ? shadow_tensor(params, &params->shadows[index]) : mz_tensor_absent();
 }
 
-static mezzo_status refresh(mezzo_params *params, mz_shadow *shadow) {
+static mz_call refresh_call(const mezzo_params *params, const mz_shadow *shadow) {
     mz_call call = {.op = MZ_OP_refresh, .n_in = 2, .n_out = 1};
     int64_t held = (int64_t)(params->master_bytes / sizeof(float));
     call.in[0] = mz_tensor_f32(params->master, held > params->elements ? held : params->elements);
     call.in[1] = mz_tensor_segments(params, shadow->segments, shadow->n_segments);
     call.out[0] = shadow_tensor(params, shadow);
+    return call;
+}
+
+mz_call mz_params_refresh_call(const mezzo_params *params, int shadow) {
+    return refresh_call(params, &params->shadows[shadow]);
+}
+
+static mezzo_status refresh(mezzo_params *params, const mz_shadow *shadow) {
+    mz_call call = refresh_call(params, shadow);
     return mz_run_once(params->device, &call);
 }
 

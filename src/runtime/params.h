@@ -30,6 +30,15 @@ typedef struct mz_shadow {
     size_t n_segments;
 } mz_shadow;
 
+// Where ranks share the update, the flat buffers are cut: rank r's part of a region begins at element from + r·part.
+// Parameters begin at multiples of MZ_PIECE elements, parts too, and nothing between their elements is padding, so that
+// a sum over pieces in order is the same on any number of ranks.
+#define MZ_PIECE 4096
+typedef struct mz_region {
+    int64_t from, part;
+} mz_region;
+enum { MZ_REGIONS = 2 }; // of FP32 masters, of others
+
 struct mezzo_params {
     mezzo_device *device;
     mz_param *list;
@@ -45,7 +54,10 @@ struct mezzo_params {
     int64_t lora_rank;     // of the graph's adapters, 0: none; for graphs of other shapes on these parameters
     double lora_alpha;
     char adapted[512];
-    uint64_t seed;           // that the parameters were drawn from
+    uint64_t seed; // that the parameters were drawn from
+    int ranks;     // that the buffers are cut for; 0: they are not
+    mz_region regions[MZ_REGIONS];
+    int n_regions;
     int64_t shadow_elements; // of one shadow buffer
     bool padded;             // some parameter has padding
     float *master, *grad;    // device
@@ -63,6 +75,14 @@ mezzo_status mz_params_adapt(const mezzo_params *params, mezzo_graph *graph);
 // What shows whether a parameter is finite: its FP32 master, or, where that is kept in another way, its BF16 shadow.
 mz_tensor mz_params_tensor(const mezzo_params *params, int index);
 
+// mezzo_params_create_as, with buffers that are cut for so many ranks (1 for the same sums alone); 0: not cut.
+mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
+                              uint64_t seed, mezzo_master master, int ranks, mezzo_params **out);
+// What of a parameter is in a rank's part: elements [*first, *first + *count), and *place is where element 0 would lie
+// in a buffer that has the parts of this rank alone, one behind another; it may be negative.
+void mz_params_part(const mezzo_params *params, int index, int rank, int64_t *first, int64_t *count, int64_t *place);
+int64_t mz_params_part_elements(const mezzo_params *params); // of such a buffer
+
 // Bytes of the master buffer that mezzo_params_create_as would take for a graph's parameters.
 mezzo_status mz_params_master_bytes(mezzo_device *device, const mezzo_graph *graph,
                                     const mezzo_program_options *options, mezzo_master master, size_t *bytes);
@@ -77,6 +97,7 @@ mezzo_status mz_params_write_master(mezzo_params *params, int index, const void 
 mezzo_status mz_params_shadow(mezzo_params *params, mezzo_dtype dtype, const mz_shadow **out);
 // Rounds every shadow again from the masters (after masters were written from the host).
 mezzo_status mz_params_refresh(mezzo_params *params);
+mz_call mz_params_refresh_call(const mezzo_params *params, int shadow); // of one of them
 
 // Zeroing is deferred, because a program that writes every gradient overwrites in its first run instead of adding to
 // zeros. Whoever else reads or adds to gradients calls this first.

@@ -243,6 +243,7 @@ static void read_run(reader *r, mz_run_config *out) {
     out->data.split = number(r, "data.split");
     out->steps = integer(r, "train.steps");
     out->batch_size = integer(r, "train.batch_size");
+    out->global_batch = integer(r, "train.global_batch");
     out->grad_accum = integer(r, "train.grad_accum");
     out->freeze = text(r, "train.freeze");
     out->lora = (mezzo_lora){
@@ -262,6 +263,8 @@ static void read_run(reader *r, mz_run_config *out) {
     out->keep_last = integer(r, "train.keep_last");
     out->max_skips = integer(r, "train.max_skips");
     out->profile = integer(r, "train.profile");
+    out->shard = choice(r, "ranks.shard") == 0 ? MZ_SHARD_NONE : MZ_SHARD_OPTIMIZER;
+    out->canonical = choice(r, "ranks.reduce") == 1;
     out->device = text(r, "device.name");
     out->threads = (int)integer(r, "device.threads");
     out->peak_tflops = number(r, "device.peak_tflops");
@@ -357,6 +360,27 @@ static mezzo_status check_together(const mz_run_config *c) {
                        c->guard.policy == MZ_GUARD_ROLLBACK ? "guard.policy" : "guard.spike");
     if (c->out[0] == '\0')
         return mz_fail(MEZZO_ERR_INVALID, "train.out is empty: name the run folder");
+    return MEZZO_OK;
+}
+
+mezzo_status mz_run_config_share(mz_run_config *c, int ranks) {
+    const int64_t together = c->batch_size * ranks;
+    if (c->global_batch == 0)
+        return MEZZO_OK;
+    if (c->global_batch % together != 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "train.global_batch is %lld, which micro batches of %lld on %d rank%s (%lld together) do not "
+                       "divide: change train.batch_size or the number of ranks",
+                       (long long)c->global_batch, (long long)c->batch_size, ranks, ranks == 1 ? "" : "s",
+                       (long long)together);
+    const int64_t accum = c->global_batch / together;
+    if (c->grad_accum != 1 && c->grad_accum != accum)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "train.global_batch is %lld, which makes %lld micro batches a step of %d rank%s, and "
+                       "train.grad_accum is %lld: leave one of them out",
+                       (long long)c->global_batch, (long long)accum, ranks, ranks == 1 ? "" : "s",
+                       (long long)c->grad_accum);
+    c->grad_accum = accum;
     return MEZZO_OK;
 }
 

@@ -4,6 +4,7 @@
 
 #include "io/config.h"
 #include "mezzo/train.h"
+#include "optim/ranks.h"
 #include "task/task.h"
 
 typedef struct mz_override_list mz_override_list;
@@ -30,7 +31,7 @@ typedef struct mz_run_config {
     mz_task_options data;
     const char *out, *resume, *init, *device;
     int threads;
-    int64_t steps, batch_size, grad_accum, eval_every, eval_iters, sample_every, sample_tokens, log_every,
+    int64_t steps, batch_size, global_batch, grad_accum, eval_every, eval_iters, sample_every, sample_tokens, log_every,
         histograms_every;
     int64_t checkpoint_every, keep_last, max_skips, profile;
     uint64_t seed;
@@ -44,11 +45,16 @@ typedef struct mz_run_config {
     mz_scaler_choice scaler;
     mezzo_program_options program;
     mz_guard_config guard;
+    mz_shard shard;
+    bool canonical; // sums of gradients
 } mz_run_config;
 
 // Sets every size and setting of the model, without its name, as keys.
 mezzo_status mz_config_set_model(mezzo_config *config, const mezzo_model_config *model);
 mezzo_status mz_run_config_read(const mezzo_config *config, mz_run_config *out);
+// Once the number of ranks is known: grad_accum is a rank's micro batches a step. INVALID where global_batch and the
+// others do not fit together.
+mezzo_status mz_run_config_share(mz_run_config *config, int ranks);
 // mezzo_config_model with all that data may decide of a model's sizes.
 mezzo_status mz_config_model(const mezzo_config *config, const mz_data_sizes *sizes, mezzo_model_config *out);
 

@@ -42,7 +42,7 @@ static mezzo_status check_batches(mz_training *run, uint64_t data, mz_fault *f) 
     char wrong[sizeof run->guard.batch[0]];
     for (int64_t i = 0; i < run->config.grad_accum && f->text[0] == '\0'; i++) {
         MZ_INJECT_AT_DATA(run, f->step, i, data);
-        MEZZO_TRY(mz_guard_draw(run, data + (uint64_t)i, wrong, sizeof wrong));
+        MEZZO_TRY(mz_guard_draw(run, mz_run_batch(run, data, i), wrong, sizeof wrong));
         if (wrong[0] == '\0')
             continue;
         begin(f, "batch", i + 1);
@@ -155,7 +155,7 @@ static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
     MEZZO_TRY(mezzo_optimizer_zero_grad(run->engine.optimizer));
     for (int64_t i = 0; i < run->config.grad_accum && f->text[0] == '\0'; i++) {
         mz_located found;
-        uint64_t batch = data + (uint64_t)i;
+        const uint64_t batch = mz_run_batch(run, data, i);
         MZ_INJECT_AT_DATA(run, f->step, i, data);
         MEZZO_TRY(mz_guard_draw(run, batch, wrong, sizeof wrong));
         MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.train));
@@ -172,6 +172,13 @@ static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
     return mezzo_optimizer_zero_grad(run->engine.optimizer);
 }
 
+static void describe_unknown(const mz_training *run, mz_fault *f) {
+    begin(f, f->kinds & MZ_BAD_LOSS ? "loss" : f->kinds & MZ_BAD_ACTIVATION ? "activation" : "gradients", 0);
+    add(f, "loss or gradients were not finite, and the replayed step's are: %s",
+        run->engine.scaling.enabled ? "the sum over the parameters overflowed, or the weights have moved on"
+                                    : "the device computed something else the second time; check its memory");
+}
+
 mezzo_status mz_guard_diagnose(mz_training *run, uint64_t data, mz_fault *f) {
     f->text[0] = '\0';
     MEZZO_TRY(check_batches(run, data, f));
@@ -181,13 +188,10 @@ mezzo_status mz_guard_diagnose(mz_training *run, uint64_t data, mz_fault *f) {
         MEZZO_TRY(check_moments(run, f));
     if (f->text[0] == '\0')
         MEZZO_TRY(replay(run, data, f));
-    if (f->text[0] != '\0')
-        return MEZZO_OK;
-    begin(f, f->kinds & MZ_BAD_LOSS ? "loss" : f->kinds & MZ_BAD_ACTIVATION ? "activation" : "gradients", 0);
-    add(f, "loss or gradients were not finite, and the replayed step's are: %s",
-        run->engine.scaling.enabled ? "the sum over the parameters overflowed, or the weights have moved on"
-                                    : "the device computed something else the second time; check its memory");
-    return MEZZO_OK;
+    const bool found = f->text[0] != '\0';
+    if (!found)
+        describe_unknown(run, f);
+    return mz_run_share_fault(run, found, f);
 }
 
 // --- writing it down -----------------------------------------------------------------------------

@@ -7,11 +7,12 @@ uint64_t mezzo_seed(uint64_t seed, mezzo_purpose purpose) {
 }
 
 mezzo_status mz_engine_open_device(mz_engine *e, mezzo_device *device, const mz_run_config *config) {
-    e->device = device;
+    e->device = device != NULL ? device : e->device;
     e->borrowed = device != NULL;
     e->program = config->program;
     e->scaling = config->scaler.options;
-    if (device == NULL)
+    e->size = e->size > 0 ? e->size : 1;
+    if (device == NULL && e->device == NULL)
         MEZZO_TRY(mezzo_device_open(config->device, config->threads, &e->device));
     MEZZO_TRY(mezzo_device_describe(e->device, &e->info));
     // A device with a queue is read one step late: nobody waits for it.
@@ -20,12 +21,35 @@ mezzo_status mz_engine_open_device(mz_engine *e, mezzo_device *device, const mz_
                                    sizeof e->precision_reason);
 }
 
+// This rank's GPU, where the configuration leaves open which; a process that is shown one alone takes that.
+static mezzo_status open_ranks_device(mz_engine *e, const mz_world *world, const mz_run_config *config) {
+    const bool open = strcmp(config->device, "auto") == 0 || strcmp(config->device, "cuda") == 0;
+    char name[32];
+    snprintf(name, sizeof name, "cuda:%d", world->local_rank);
+    if (open && mezzo_device_open(name, config->threads, &e->device) == MEZZO_OK)
+        return MEZZO_OK;
+    MEZZO_TRY(mezzo_device_open(config->device, config->threads, &e->device));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_engine_join(mz_engine *e, const mz_run_config *config) {
+    mz_world world;
+    MEZZO_TRY(mz_world_read(&world));
+    if (world.size > 1) {
+        MEZZO_TRY(open_ranks_device(e, &world, config));
+        MEZZO_TRY(mz_group_open(&world, e->device, &e->group));
+    }
+    e->rank = mz_group_rank_of(e->group);
+    e->size = mz_group_size(e->group);
+    return mz_engine_open_device(e, NULL, config);
+}
+
 static mezzo_status open_programs(mz_engine *e, const mz_run_config *config, bool keep_logits) {
     mezzo_status status = MEZZO_OK;
     mezzo_graph *graph = NULL;
     mezzo_program_options train = e->program, eval = e->program;
     uint64_t seed = mezzo_seed(config->seed, MEZZO_SEED_PARAMETERS);
-    train.loss_weight = 1.0f / (float)config->grad_accum;
+    train.loss_weight = 1.0f / (float)(config->grad_accum * e->size);
     eval.forward_only = true;
     eval.recompute = false;
     MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
@@ -33,7 +57,9 @@ static mezzo_status open_programs(mz_engine *e, const mz_run_config *config, boo
     MEZZO_TRY_GOTO(status, mezzo_model_build(graph, &e->model, config->batch_size, e->model.seq_len, keep_logits));
     MEZZO_TRY_GOTO(status, mezzo_graph_freeze(graph, config->freeze));
     MEZZO_TRY_GOTO(status, mezzo_graph_freeze_base(graph));
-    MEZZO_TRY_GOTO(status, mezzo_params_create_as(e->device, graph, &train, seed, config->master, &e->params));
+    // Alone, without canonical sums, nothing is cut.
+    const int cut = e->size > 1 || config->canonical ? e->size : 0;
+    MEZZO_TRY_GOTO(status, mz_params_create(e->device, graph, &train, seed, config->master, cut, &e->params));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &train, &e->train));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &eval, &e->eval));
 fail:
@@ -53,12 +79,19 @@ mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool kee
     if (config->scaler.automatic)
         e->scaling.enabled = needs_scaling(&e->program);
     MEZZO_TRY(open_programs(e, config, keep_logits));
+    if (config->histograms_every > 0 && e->size > 1)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "train.histograms_every counts gradients of one rank: leave it out with %d ranks", e->size);
     if (config->histograms_every > 0)
         MEZZO_TRY(mz_magnitudes_create(e->train, e->params, &e->magnitudes));
-    MEZZO_TRY(mezzo_optimizer_create(e->params, &config->optimizer, &e->optimizer));
+    if (e->params->ranks > 0)
+        MEZZO_TRY(mz_ranks_create(e->params, config->shard, config->canonical, config->grad_accum, &e->ranks));
+    const int part = e->ranks != NULL ? mz_ranks_part(e->ranks) : -1;
+    const mz_tensor pieces = e->ranks != NULL ? mz_ranks_pieces(e->ranks) : mz_tensor_absent();
+    MEZZO_TRY(mz_optimizer_create(e->params, &config->optimizer, part, pieces, &e->optimizer));
     MEZZO_TRY(mezzo_scaler_create(e->device, &e->scaling, &e->scaler));
     const mezzo_step_options step = {.micro_batches = config->grad_accum, .clip = config->clip > 0 ? config->clip : 0};
-    return mezzo_step_create(e->train, &e->optimizer, 1, e->scaler, &step, &e->step);
+    return mz_step_create(e->train, &e->optimizer, 1, e->scaler, &step, e->ranks, &e->step);
 }
 
 void mz_engine_close(mz_engine *e) {
@@ -68,7 +101,9 @@ void mz_engine_close(mz_engine *e) {
     mezzo_scaler_free(e->scaler);
     mezzo_program_free(e->eval);
     mezzo_program_free(e->train);
+    mz_ranks_free(e->ranks);
     mezzo_params_free(e->params);
+    mz_group_close(e->group);
     if (!e->borrowed)
         mezzo_device_close(e->device);
 }
@@ -83,5 +118,5 @@ size_t mz_engine_memory(const mz_engine *e) {
     mezzo_memory m;
     mezzo_program_memory(e->train, &m);
     return m.masters + m.gradients + m.shadows + program_memory(e->train) + program_memory(e->eval) +
-           mezzo_optimizer_memory(e->optimizer);
+           mezzo_optimizer_memory(e->optimizer) + (e->ranks != NULL ? mz_ranks_memory(e->ranks) : 0);
 }

@@ -4,6 +4,7 @@
 #ifndef MZ_TRAIN_ENGINE_H
 #define MZ_TRAIN_ENGINE_H
 
+#include "dist/group.h"
 #include "optim/step.h"
 #include "train/config.h"
 #include "train/magnitudes.h"
@@ -14,6 +15,7 @@ typedef struct mz_step_report {
     double loss;  // mean over its micro batches
     mz_opt_state state;
     mz_scaler_block scaler;
+    bool stop; // some rank was asked to stop
 } mz_step_report;
 
 typedef struct mz_readout {
@@ -36,6 +38,9 @@ typedef struct mz_engine {
     mezzo_optimizer *optimizer;
     mezzo_scaler *scaler;
     mezzo_step *step;
+    mz_group *group;           // the ranks that train together; NULL: this process alone
+    int rank, size;            // 0 of 1 alone
+    mz_ranks *ranks;           // what they do together; NULL: nothing
     mz_readout readout;        // of the newest step that was read
     mz_magnitudes *magnitudes; // NULL: no histograms asked for
     bool counting;             // the step under way is counted
@@ -44,6 +49,8 @@ typedef struct mz_engine {
 // On `device`, which the caller keeps, or, where it is NULL, on the one that the configuration names. Describes it and
 // resolves the precision as far as the device decides.
 mezzo_status mz_engine_open_device(mz_engine *engine, mezzo_device *device, const mz_run_config *config);
+// The same, as one of the ranks that the environment names (dist/world.h), on this rank's device.
+mezzo_status mz_engine_join(mz_engine *engine, const mz_run_config *config);
 // Everything for `engine->model`, which keeps its "logits" where asked; engine->program is final by now. Scaling is
 // resolved here: "auto" is on where a module computes in fp16.
 mezzo_status mz_engine_build(mz_engine *engine, const mz_run_config *config, bool keep_logits);

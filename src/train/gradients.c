@@ -16,7 +16,10 @@ struct mz_gradient_norms {
     mz_call *calls; // [n]
     mz_update_attrs update;
     void *scratch;
-    mz_sequence *sequence; // of the calls
+    mz_sequence *sequence;            // of the calls
+    const mezzo_optimizer *optimizer; // with ranks; borrowed, as they are
+    mz_ranks *ranks;
+    double *norms; // [n]
     int n, n_groups;
     int *group;     // [n]
     double *sums;   // [n_groups]
@@ -78,7 +81,7 @@ static mezzo_status make_calls(mz_gradient_norms *g, const mezzo_optimizer *opt)
     return MEZZO_OK;
 }
 
-mezzo_status mz_gradient_norms_create(mezzo_optimizer *opt, mz_gradient_norms **out) {
+mezzo_status mz_gradient_norms_create(mezzo_optimizer *opt, mz_ranks *ranks, mz_gradient_norms **out) {
     mezzo_status status = MEZZO_OK;
     *out = NULL;
     mz_gradient_norms *g = mz_alloc(1, sizeof *g);
@@ -86,17 +89,21 @@ mezzo_status mz_gradient_norms_create(mezzo_optimizer *opt, mz_gradient_norms **
         return MEZZO_ERR_MEMORY;
     size_t n = (size_t)opt->n;
     g->n = opt->n;
+    g->optimizer = opt;
+    g->ranks = ranks;
+    g->norms = mz_alloc(n, sizeof *g->norms);
     g->states = mz_alloc(n, sizeof *g->states);
     g->calls = mz_alloc(n, sizeof *g->calls);
     g->group = mz_alloc(n, sizeof *g->group);
     g->names = mz_alloc(MOST_GROUPS, sizeof *g->names);
     g->sums = mz_alloc(MOST_GROUPS, sizeof *g->sums);
     g->row = mz_alloc(MOST_GROUPS + SUMMARIES, sizeof *g->row);
-    if (!g->states || !g->calls || !g->group || !g->names || !g->sums || !g->row)
+    if (!g->states || !g->calls || !g->group || !g->names || !g->sums || !g->row || !g->norms)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     MEZZO_TRY_GOTO(status, opt->device->backend->alloc(opt->device, n * sizeof *g->d_states, (void **)&g->d_states));
     MEZZO_TRY_GOTO(status, make_groups(g, opt));
-    MEZZO_TRY_GOTO(status, make_calls(g, opt));
+    if (ranks == NULL)
+        MEZZO_TRY_GOTO(status, make_calls(g, opt));
     *out = g;
     return MEZZO_OK;
 fail:
@@ -113,6 +120,7 @@ void mz_gradient_norms_free(mezzo_device *device, mz_gradient_norms *g) {
     mz_prepared_free(&g->prepared);
     for (int i = 0; i < g->n_groups; i++)
         mz_free(g->names[i]);
+    mz_free(g->norms);
     mz_free(g->states);
     mz_free(g->calls);
     mz_free(g->group);
@@ -123,8 +131,13 @@ void mz_gradient_norms_free(mezzo_device *device, mz_gradient_norms *g) {
 }
 
 static mezzo_status take_norms(mz_gradient_norms *g, mezzo_device *device) {
+    if (g->ranks != NULL)
+        return mz_ranks_norms(g->ranks, g->optimizer, g->norms);
     MEZZO_TRY(mz_sequence_run(g->sequence));
-    return device->backend->read(device, g->states, g->d_states, (size_t)g->n * sizeof *g->states);
+    MEZZO_TRY(device->backend->read(device, g->states, g->d_states, (size_t)g->n * sizeof *g->states));
+    for (int i = 0; i < g->n; i++)
+        g->norms[i] = g->states[i].norm;
+    return MEZZO_OK;
 }
 
 // FP16's subnormal numbers, which have lost bits, among the values of backward that are not zero. NaN: nothing in FP16
@@ -158,7 +171,7 @@ mezzo_status mz_gradient_norms_log(mz_gradient_norms *g, mezzo_program *program,
     MEZZO_TRY(take_norms(g, device));
     memset(g->sums, 0, (size_t)g->n_groups * sizeof *g->sums);
     for (int i = 0; i < g->n; i++) {
-        double norm = g->states[i].norm;
+        double norm = g->norms[i];
         sum += norm;
         most = norm > most || isnan(norm) ? norm : most;
         if (g->group[i] >= 0)

@@ -129,7 +129,11 @@ mezzo_status mz_guard_bad_moment(mz_training *run, int *which, int *index, mz_in
     for (int m = 0; m < o->n_moments; m++)
         for (int i = 0; i < o->n; i++) {
             int64_t n = mz_shape_count(&o->params->list[o->index[i]].shape);
-            mz_tensor moment = mz_tensor_f32(o->d_moments[m] + o->segments[i].state_offset, n);
+            if (o->rank >= 0) // this rank's part
+                n = o->segments[i].count;
+            if (n == 0)
+                continue;
+            mz_tensor moment = mz_tensor_f32(o->d_moments[m] + (o->segments[i].state_offset + o->segments[i].first), n);
             MEZZO_TRY(mz_program_inspect(run->engine.train, &moment, 1, MZ_GUARD_MOMENT_LIMIT, values));
             if (!mz_inspection_bad(values))
                 continue;
@@ -152,7 +156,7 @@ mezzo_status mz_guard_begin_step(mz_training *run, int64_t step) {
 
 // --- bad steps -----------------------------------------------------------------------------------
 static uint64_t end_of(const mz_training *run, int64_t step) {
-    return run->guard.begin[step & 1] + (uint64_t)run->config.grad_accum;
+    return run->guard.begin[step & 1] + mz_run_batches(run);
 }
 
 // Back to the end of the bad step, whatever was put into the queue since: those steps moved nothing. The optimizer's
@@ -220,9 +224,13 @@ mezzo_status mz_guard_check_before_save(mz_training *run, bool *sound) {
     if (run->guard.on && index < 0)
         MEZZO_TRY(mz_guard_bad_moment(run, &which, &moment, &values));
     *sound = index < 0 && which < 0;
+    bool unsound = !*sound;
+    if (run->guard.on)
+        MEZZO_TRY(mz_run_any(run, "soundness", unsound, &unsound));
+    *sound = !unsound;
     if (*sound)
         return MEZZO_OK;
-    mz_fault fault = {.step = run->step, .kinds = index >= 0 ? MZ_BAD_PARAMETERS : MZ_BAD_MOMENTS};
+    mz_fault fault = {.step = run->step, .kinds = which < 0 ? MZ_BAD_PARAMETERS : MZ_BAD_MOMENTS};
     MEZZO_TRY(mz_guard_diagnose(run, run->guard.begin[run->step & 1], &fault));
     return act(run, &fault);
 }
@@ -297,10 +305,14 @@ static mezzo_status look_for_bad_moment(mz_training *run) {
     mz_inspection values;
     int which, index;
     MEZZO_TRY(mz_guard_bad_moment(run, &which, &index, &values));
-    if (which < 0)
+    bool any = false;
+    MEZZO_TRY(mz_run_any(run, "moments", which >= 0, &any));
+    if (!any)
         return MEZZO_OK;
     mz_fault fault = {.step = last->step, .parameter = true};
-    mz_guard_describe_moment(run, which, index, &values, &fault);
+    if (which >= 0)
+        mz_guard_describe_moment(run, which, index, &values, &fault);
+    MEZZO_TRY(mz_run_share_fault(run, which >= 0, &fault));
     run->guard.bad_steps++;
     bool back = run->guard.policy == MZ_GUARD_ROLLBACK || run->guard.policy == MZ_GUARD_SKIP;
     if (back && run->config.checkpoint_every >= 0 && mz_guard_can_roll_back(run))

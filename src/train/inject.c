@@ -218,8 +218,10 @@ static mezzo_status poison_moment(mz_training *run) {
         return mz_fail(MEZZO_ERR_INVALID, "inject: the optimizer has no moment of %s", f->name);
     f->met = true;
     f->data = f->now_data;
-    mz_tensor t = mz_tensor_f32(o->d_moments[o->n_moments - 1] + o->segments[at].state_offset,
-                                run->engine.params->list[param].count);
+    if (o->segments[at].count == 0) // another rank's
+        return MEZZO_OK;
+    const int64_t from = o->segments[at].state_offset + o->segments[at].first;
+    mz_tensor t = mz_tensor_f32(o->d_moments[o->n_moments - 1] + from, o->segments[at].count);
     return poison(f, run->engine.device, &t);
 }
 
@@ -243,7 +245,7 @@ mezzo_status mz_inject_drop(mz_training *run, int64_t step) {
     if (!drops || step != f->step || f->met)
         return MEZZO_OK;
     f->met = true;
-    uint64_t batches = (uint64_t)(f->micro * run->config.grad_accum);
+    uint64_t batches = (uint64_t)f->micro * mz_run_batches(run);
     run->data->position += batches;
     if (f->kind == MZ_INJECT_DROP || !run->engine.scaler->update.enabled)
         return MEZZO_OK;

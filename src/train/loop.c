@@ -7,21 +7,26 @@ static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
-static bool stopping(const mz_training *run) {
+static bool asked(const mz_training *run) { // this rank
     return run->hooks.stop != NULL && *run->hooks.stop;
+}
+
+// Ranks stop behind the step that told all of them.
+static bool stopping(const mz_training *run) {
+    return run->engine.size > 1 ? run->stopping : asked(run);
 }
 
 static mezzo_status validate(mz_training *run, bool whole) {
     mz_source *source = whole ? run->val_all : run->val_random;
     mz_report *r = &run->report;
-    if (source == NULL)
+    if (source == NULL || !mz_run_leads(run))
         return MEZZO_OK;
     uint64_t n = whole ? source->batches : (uint64_t)run->config.eval_iters;
     mz_evaluation score;
     mz_profile_push(run->profile, "validation");
     MEZZO_TRY(mz_evaluate(run->engine.eval, source, n, run->hooks.stop, &score));
     mz_profile_pop(run->profile);
-    if (stopping(run))
+    if (asked(run))
         return MEZZO_OK;
     r->val = score;
     r->val_step = run->step;
@@ -47,7 +52,7 @@ static mezzo_status sample(mz_training *run) {
                                  .temperature = 0.8,
                                  .seed = run->config.seed,
                                  .index = (uint64_t)run->step << 32};
-    if (!run->samples)
+    if (!run->samples || !mz_run_leads(run))
         return MEZZO_OK;
     memset(result->sample, 0, sizeof result->sample);
     mz_profile_push(run->profile, "sample");
@@ -190,9 +195,11 @@ static mezzo_status run_to_end(mz_training *run) {
 // A program that runs call by call stops between two of them: the step under way is left out.
 static mezzo_status train(mz_training *run) {
     MEZZO_TRY(mz_run_start(run));
-    MEZZO_TRY(mz_profile_open(run));
+    if (mz_run_leads(run))
+        MEZZO_TRY(mz_profile_open(run));
     mz_run_started(run);
-    run->engine.device->stop = run->hooks.stop;
+    if (run->engine.size == 1) // ranks stop together, behind a step
+        run->engine.device->stop = run->hooks.stop;
     mezzo_status status = run_to_end(run);
     run->engine.device->stop = NULL;
     if (status != MEZZO_ERR_INTERRUPTED || !stopping(run))
@@ -205,10 +212,12 @@ mezzo_status mezzo_run_train(const mezzo_config *config, const mezzo_hooks *hook
     mz_training run = {0};
     mezzo_status status = mz_run_check_folder(config); // before anything takes time
     if (status == MEZZO_OK)
-        status = mz_run_open(config, hooks, &run);
+        status = mz_run_join(config, hooks, &run);
     if (status == MEZZO_OK)
         status = train(&run);
     mz_run_result(&run);
+    if (status != MEZZO_OK && status != MEZZO_ERR_INTERRUPTED && run.engine.group != NULL)
+        mz_group_abort(run.engine.group, NULL);
     if (result != NULL)
         *result = run.report.result;
     mz_run_close(&run);

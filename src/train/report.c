@@ -15,7 +15,7 @@ mezzo_status mz_report_open(mz_training *run) {
                             mz_precision(run->engine.program.precision)->compute, run->config.peak_tflops,
                             &r->rates.peak));
     MEZZO_TRY(mz_expert_load_create(&run->engine.model, &r->experts));
-    return mz_gradient_norms_create(run->engine.optimizer, &r->norms);
+    return mz_gradient_norms_create(run->engine.optimizer, run->engine.ranks, &r->norms);
 }
 
 void mz_report_close(mz_training *run) {
@@ -40,7 +40,7 @@ static double step_seconds(const mz_training *run) { // of one step since the la
 }
 
 static double items_a_step(const mz_training *run) { // tokens, examples: the task's unit
-    return (double)run->data->examples.items * (double)run->config.grad_accum;
+    return (double)run->data->examples.items * (double)mz_run_batches(run);
 }
 
 static double mfu_of(const mz_rates *rates, double seconds) { // of a step
@@ -139,9 +139,15 @@ static void look_at_health(mz_training *run, const mezzo_progress *p, double und
 }
 
 mezzo_status mz_run_log_step(mz_training *run) {
+    if (!mz_run_leads(run)) {
+        run->report.reported_step = run->step;
+        run->report.reported_seconds = run->report.step_seconds;
+        return MEZZO_OK;
+    }
     MEZZO_TRY(mz_run_still_there(run));
     double range, joules = mz_read_joules(run->engine.device, &range);
-    mz_energy_add(&run->report.rates.energy, joules, range, mz_seconds(), items_a_step(run) * (double)run->step);
+    mz_energy_add(&run->report.rates.energy, joules, range, mz_seconds(),
+                  (double)run->data->examples.items * (double)run->config.grad_accum * (double)run->step);
     const mezzo_progress p = progress_of(run, MEZZO_EVENT_STEP, "");
     char total[48], rate[48], joules_each[48];
     snprintf(total, sizeof total, "train/%s", p.unit);
@@ -191,6 +197,8 @@ mezzo_status mz_run_log_step(mz_training *run) {
 }
 
 mezzo_status mz_run_log_magnitudes(mz_training *run) {
+    if (!mz_run_leads(run))
+        return MEZZO_OK;
     MEZZO_TRY(mz_magnitudes_read(run->engine.magnitudes));
     return mz_magnitudes_log(run->engine.magnitudes, run->report.metrics, run->step);
 }
@@ -223,6 +231,8 @@ void mz_run_result(mz_training *run) {
     r->joules_per_token = energy->sum_items > 0 ? energy->sum_joules / energy->sum_items : (double)NAN;
     r->wait_share = run->report.step_seconds > 0 ? run->report.rates.waits / run->report.step_seconds : 0;
     r->memory_bytes = run->report.memory;
+    r->rank = run->engine.rank;
+    r->ranks = run->engine.size;
     r->precision = run->engine.program.precision;
     r->healthy = mz_health_verdict(&run->report.health, r->health, sizeof r->health);
     snprintf(r->device, sizeof r->device, "%s", run->engine.info.description);

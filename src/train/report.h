@@ -6,6 +6,7 @@
 
 #include "io/metrics.h"
 #include "mezzo/train.h"
+#include "optim/ranks.h"
 #include "task/task.h"
 #include "train/health.h"
 #include "train/rates.h"
@@ -22,7 +23,8 @@ mezzo_status mz_expert_load_log(mz_expert_load *load, mezzo_program *program, in
 
 // gradients.c: norms of parameters and of parts of the model, and FP16's underflow, as a metrics row.
 typedef struct mz_gradient_norms mz_gradient_norms;
-mezzo_status mz_gradient_norms_create(mezzo_optimizer *optimizer, mz_gradient_norms **out);
+// ranks: who has summed the squares, where the gradients are spread; NULL: they all lie here.
+mezzo_status mz_gradient_norms_create(mezzo_optimizer *optimizer, mz_ranks *ranks, mz_gradient_norms **out);
 void mz_gradient_norms_free(mezzo_device *device, mz_gradient_norms *norms);
 // Waits. Before gradients are written again. *underflow: NaN where nothing in FP16 is sampled.
 mezzo_status mz_gradient_norms_log(mz_gradient_norms *norms, mezzo_program *program, mezzo_device *device,

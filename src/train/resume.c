@@ -204,25 +204,38 @@ static mezzo_status drop_start(const char *folder) {
     return status;
 }
 
+static mezzo_status begin_folder(mz_training *run) {
+    MEZZO_TRY(own_folder(run));
+    return run->config.resume[0] == '\0' ? drop_start(run->config.out) : MEZZO_OK;
+}
+
+// The checkpoint that a resumed run goes on from; "" = it begins anew.
+static mezzo_status find_start(const mz_training *run, char *path, size_t size) {
+    const char *resume = run->config.resume;
+    bool used = false;
+    if (strcmp(resume, "auto") != 0)
+        return mz_find_checkpoint(resume, false, MZ_CHECKPOINT_WHOLE, path, size);
+    MEZZO_TRY(has_checkpoint(run->checkpoints, &used));
+    if (used)
+        return mz_checkpoint_find(run->checkpoints, false, run->guard.policy == MZ_GUARD_STOP, MZ_CHECKPOINT_WHOLE,
+                                  path, size);
+    mz_log("notice", "%s has no checkpoint to resume: beginning at step 0", run->config.out);
+    return MEZZO_OK;
+}
+
 mezzo_status mz_run_start(mz_training *run) {
     const char *resume = run->config.resume;
-    bool used = false, automatic = strcmp(resume, "auto") == 0;
+    mezzo_status status;
     char path[4096] = "";
     run->report.val_step = -1;
     MEZZO_TRY(mz_run_check_folder(run->source));
+    run->writes = !run->bisecting;
     if (!run->bisecting)
-        MEZZO_TRY(own_folder(run));
-    if (resume[0] == '\0' && !run->bisecting)
-        MEZZO_TRY(drop_start(run->config.out));
-    if (automatic) {
-        MEZZO_TRY(has_checkpoint(run->checkpoints, &used));
-        if (used)
-            MEZZO_TRY(mz_checkpoint_find(run->checkpoints, false, run->guard.policy == MZ_GUARD_STOP,
-                                         MZ_CHECKPOINT_WHOLE, path, sizeof path));
-        else
-            mz_log("notice", "%s has no checkpoint to resume: beginning at step 0", run->config.out);
-    } else if (resume[0] != '\0' && !automatic) {
-        MEZZO_TRY(mz_find_checkpoint(resume, false, MZ_CHECKPOINT_WHOLE, path, sizeof path));
+        MEZZO_TRY(mz_run_follow(run, "the run folder", mz_run_leads(run) ? begin_folder(run) : MEZZO_OK));
+    if (resume[0] != '\0') {
+        status = mz_run_leads(run) ? find_start(run, path, sizeof path) : MEZZO_OK;
+        MEZZO_TRY(mz_run_follow(run, "the checkpoint", status));
+        MEZZO_TRY(mz_run_follow_text(run, "its path", path, sizeof path));
     }
     if (path[0] != '\0')
         MEZZO_TRY(mz_run_load(run, path));
@@ -232,8 +245,10 @@ mezzo_status mz_run_start(mz_training *run) {
     MEZZO_TRY(mz_guard_arm(run));
     if (run->bisecting)
         return MEZZO_OK;
-    MEZZO_TRY(write_folder(run));
-    return mz_run_open_metrics(run);
+    status = mz_run_leads(run) ? write_folder(run) : MEZZO_OK;
+    if (status == MEZZO_OK && mz_run_leads(run))
+        status = mz_run_open_metrics(run);
+    return mz_run_follow(run, "the run's start", status);
 }
 
 // --- saving --------------------------------------------------------------------------------------
@@ -244,10 +259,8 @@ mezzo_status mz_run_still_there(const mz_training *run) {
                    run->config.out);
 }
 
-mezzo_status mz_run_save(mz_training *run) {
-    bool fresh;
+static mezzo_status write_checkpoint(mz_training *run) {
     MEZZO_TRY(mz_run_still_there(run));
-    MEZZO_TRY(mz_run_read_step(run, true, &fresh));
     mezzo_checkpoint c = {.params = run->engine.params,
                           .optimizer = run->engine.optimizer,
                           .scaler = run->engine.scaler,
@@ -274,4 +287,17 @@ mezzo_status mz_run_save(mz_training *run) {
     MEZZO_TRY(status);
     mz_run_event(run, MEZZO_EVENT_CHECKPOINT, run->report.result.checkpoint);
     return MEZZO_OK;
+}
+
+// Ranks bring their parts together, and rank 0 writes what one rank alone would: any number of them reads it.
+mezzo_status mz_run_save(mz_training *run) {
+    mz_engine *e = &run->engine;
+    bool fresh;
+    MEZZO_TRY(mz_run_read_step(run, true, &fresh));
+    if (e->ranks != NULL)
+        MEZZO_TRY(mz_ranks_bring(e->ranks, e->optimizer, mz_run_leads(run)));
+    mezzo_status status = mz_run_leads(run) ? write_checkpoint(run) : MEZZO_OK;
+    mz_ranks_release(e->optimizer);
+    MEZZO_TRY(mz_run_follow(run, "the checkpoint", status));
+    return mz_run_follow_text(run, "its path", run->report.result.checkpoint, sizeof run->report.result.checkpoint);
 }

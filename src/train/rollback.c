@@ -69,7 +69,7 @@ mezzo_status mz_guard_stop(mz_training *run, const mz_fault *fault, bool halted,
                  (long long)run->guard.in_a_row, (double)run->guard.scale);
     if (halted)
         MEZZO_TRY(before_bad_step(run, fault->step));
-    save = save && run->report.metrics != NULL && run->config.checkpoint_every >= 0; // a run that has a folder
+    save = save && mz_run_keeps(run) && run->config.checkpoint_every >= 0; // a run that has a folder
     if (save)
         MEZZO_TRY(mz_run_save(run));
     bool any = run->report.result.checkpoint[0] != '\0';

@@ -80,12 +80,18 @@ static mezzo_status open_sampler(mz_training *run) {
     return run->samples ? mz_task_open_sampler(run->task, run->engine.params, &run->engine.program) : MEZZO_OK;
 }
 
-mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run) {
-    return mz_run_open_on(NULL, config, hooks, run);
+// The machine of one rank may measure otherwise than another's: all take what rank 0 chose.
+static mezzo_status follow_precision(mz_training *run) {
+    mz_engine *e = &run->engine;
+    int32_t precision = (int32_t)e->program.precision;
+    MEZZO_TRY(mz_run_follow_text(run, "precision", (char *)&precision, sizeof precision));
+    MEZZO_TRY(mz_run_follow_text(run, "its reason", e->precision_reason, sizeof e->precision_reason));
+    memcpy(&e->program.precision, &precision, sizeof precision);
+    return MEZZO_OK;
 }
 
-mezzo_status mz_run_open_on(mezzo_device *device, const mezzo_config *config, const mezzo_hooks *hooks,
-                            mz_training *run) {
+static mezzo_status open_run(mezzo_device *device, bool joins, const mezzo_config *config, const mezzo_hooks *hooks,
+                             mz_training *run) {
     *run = (mz_training){.source = config, .engine = {.device = device, .borrowed = device != NULL}};
     run->report.val.loss = run->report.val.accuracy = run->report.best_val_loss = (double)NAN;
     run->engine.readout.last.loss = (double)NAN;
@@ -96,15 +102,33 @@ mezzo_status mz_run_open_on(mezzo_device *device, const mezzo_config *config, co
     run->checkpoints = mz_format("%s/checkpoints", run->config.out);
     if (run->checkpoints == NULL)
         return MEZZO_ERR_MEMORY;
-    MEZZO_TRY(mz_engine_open_device(&run->engine, device, &run->config));
+    MEZZO_TRY(joins ? mz_engine_join(&run->engine, &run->config)
+                    : mz_engine_open_device(&run->engine, device, &run->config));
+    MEZZO_TRY(mz_run_config_share(&run->config, run->engine.size));
+    if (!mz_run_leads(run))
+        run->hooks.progress = NULL;
     MEZZO_TRY(open_task(run));
     MEZZO_TRY(open_sources(run));
     MEZZO_TRY(settle_precision(run));
+    MEZZO_TRY(follow_precision(run));
     MEZZO_TRY(mz_engine_build(&run->engine, &run->config, run->task->kind->scores));
     MEZZO_TRY(open_sampler(run));
     MEZZO_TRY(mz_guard_open(run));
     MEZZO_TRY(mz_report_open(run));
     return mz_inject_open(run);
+}
+
+mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run) {
+    return open_run(NULL, false, config, hooks, run);
+}
+
+mezzo_status mz_run_open_on(mezzo_device *device, const mezzo_config *config, const mezzo_hooks *hooks,
+                            mz_training *run) {
+    return open_run(device, false, config, hooks, run);
+}
+
+mezzo_status mz_run_join(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run) {
+    return open_run(NULL, true, config, hooks, run);
 }
 
 void mz_run_close(mz_training *run) {

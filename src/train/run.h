@@ -31,17 +31,35 @@ struct mz_training {
     char *checkpoints;        // path
     mz_inject inject;         // for tests: empty
     bool bisecting;           // nothing is written
+    bool writes;              // the run folder is this run's, whichever rank writes it
+    bool stopping;            // all ranks know that one was asked to stop
     int64_t step, first_step; // done; done before this call
 };
 
+// ranks.c: what the ranks of a run agree on; alone each is itself.
+bool mz_run_leads(const mz_training *run); // rank 0, which writes the run folder and tells
+bool mz_run_keeps(const mz_training *run); // the run has a folder, whoever writes it
+// Of all ranks' verdicts: whether some rank's is true.
+mezzo_status mz_run_any(mz_training *run, const char *what, bool mine, bool *any);
+// What a fault is, by the first rank that knows: its text then begins with that rank. `found`: this rank does.
+mezzo_status mz_run_share_fault(mz_training *run, bool found, mz_fault *fault);
+// Rank 0's status, for what it alone does; an error there is everybody's.
+mezzo_status mz_run_follow(mz_training *run, const char *what, mezzo_status status);
+mezzo_status mz_run_follow_text(mz_training *run, const char *what, char *text, size_t size); // rank 0's
 // run.c
 mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);
+// As one of the ranks that the environment names; only rank 0 tells of progress.
+mezzo_status mz_run_join(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);
 // On a device that the caller opened and closes. Runs that take turns on one must have read every step before the
 // other's turn.
 mezzo_status mz_run_open_on(mezzo_device *device, const mezzo_config *config, const mezzo_hooks *hooks,
                             mz_training *run);
 void mz_run_close(mz_training *run); // a zeroed or half-open one is fine
-// step.c: one optimizer step. Allocates nothing and, on a device with a queue, waits for nothing.
+// step.c: how many micro batches a step of all ranks has; the number of this rank's micro batch i in the step whose
+// data begins at `begin`: ranks have neighbouring ones, in order, so that a step is the same on any number of ranks.
+uint64_t mz_run_batches(const mz_training *run);
+uint64_t mz_run_batch(const mz_training *run, uint64_t begin, int64_t i);
+// One optimizer step. Allocates nothing and, on a device with a queue, waits for nothing.
 mezzo_status mz_run_step(mz_training *run);
 // Into readout.last: the newest, or with `all` the very last.
 mezzo_status mz_run_read_step(mz_training *run, bool all, bool *fresh);

@@ -4,16 +4,23 @@
 #include "train/inject.h"
 #include "train/run.h"
 
+uint64_t mz_run_batches(const mz_training *run) {
+    return (uint64_t)(run->config.grad_accum * run->engine.size);
+}
+
+uint64_t mz_run_batch(const mz_training *run, uint64_t begin, int64_t i) {
+    return begin + (uint64_t)(run->engine.rank * run->config.grad_accum + i);
+}
+
 // Forward and backward of the next micro batch, its gradients added to what is there.
 static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
-    uint64_t batch = run->data->position;
-    double start = mz_seconds();
+    const uint64_t batch = mz_run_batch(run, run->data->position, i);
+    const double start = mz_seconds();
     char fault[sizeof run->guard.batch[0]];
-    MZ_INJECT_AT(run, step, i);
+    MZ_INJECT_AT_DATA(run, step, i, run->data->position);
     mz_profile_push(run->profile, "data");
     MEZZO_TRY(mz_guard_draw(run, batch, fault, sizeof fault));
     mz_profile_pop(run->profile);
-    run->data->position = batch + 1;
     if (fault[0] != '\0') {
         memcpy(run->guard.batch[step & 1], fault, sizeof fault);
         MEZZO_TRY(mz_guard_bad_batch(run));
@@ -37,12 +44,17 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
 
 mezzo_status mz_run_step(mz_training *run) {
     int64_t step = run->step + 1;
+    char place[40];
+    snprintf(place, sizeof place, "step %lld", (long long)step);
+    mz_group_at(run->engine.group, place); // for the line about a rank that fails
     MZ_INJECT_AT(run, step, 0);
     MZ_INJECT_DROP(run, step);
     MZ_INJECT_PARAMETER(run);
     MEZZO_TRY(mz_guard_begin_step(run, step));
     for (int64_t i = 0; i < run->config.grad_accum; i++)
         MEZZO_TRY(run_micro(run, step, i));
+    run->data->position += mz_run_batches(run);
+    mz_step_ask_stop(run->engine.step, run->hooks.stop != NULL && *run->hooks.stop != 0);
     // A step that is counted leaves its gradients unscaled in memory, until the next run writes them.
     mz_profile_push(run->profile, "update");
     MEZZO_TRY(mz_step_finish(run->engine.step, run->engine.counting));
@@ -57,7 +69,7 @@ static mezzo_status read_one(mz_training *run, int64_t step) {
     mz_step_report *last = &run->engine.readout.last;
     mz_step_values v;
     MEZZO_TRY(mz_step_values_of(run->engine.step, (int)(run->step - step), &v));
-    *last = (mz_step_report){.step = step, .loss = v.loss, .state = v.state, .scaler = v.scaler};
+    *last = (mz_step_report){.step = step, .loss = v.loss, .state = v.state, .scaler = v.scaler, .stop = v.stop};
     if (run->guard.batch[step & 1][0] != '\0') // an empty batch stood for it
         last->loss = (double)NAN;
     return MEZZO_OK;
@@ -69,6 +81,7 @@ mezzo_status mz_run_read_step(mz_training *run, bool all, bool *fresh) {
     if (newest <= run->engine.readout.last.step || newest <= run->first_step)
         return MEZZO_OK;
     MEZZO_TRY(read_one(run, newest));
+    run->stopping = run->stopping || run->engine.readout.last.stop;
     *fresh = true;
     return MEZZO_OK;
 }

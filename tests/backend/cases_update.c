@@ -12,10 +12,10 @@
 // another order, shadows are BF16, FP16 or none.
 enum { FLAT = 16 + 4144 + 48 + 32 + 70016, STATES = 70016 + 4144 + 16 + 32, SHADOW_BYTES = 2 * FLAT };
 static const mz_segment segments[] = {
-    {0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
-    {16, 4129, 70016, 64, MEZZO_F16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
-    {16 + 4144 + 48, 17, 70016 + 4144 + 16, -1, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
-    {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {16, 0, 4129, 70016, 64, MEZZO_F16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {16 + 4144 + 48, 0, 17, 70016 + 4144 + 16, -1, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {16 + 4144 + 48 + 32, 0, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
 };
 
 static void segments_input(trial *t, int slot) {
@@ -102,6 +102,38 @@ void cases_grad_stats(void) {
         stats_case(rows[i % MZ_COUNT(rows)].scale, rows[i % MZ_COUNT(rows)].spoiled, rows[i % MZ_COUNT(rows)].at,
                    keeps);
     }
+}
+
+static void bytes_input(trial *t, int slot, const void *bytes, size_t n) {
+    trial_input(t, slot, MEZZO_U8, SHAPE((int64_t)n));
+    trial_bytes(t, slot, bytes, false);
+}
+
+// Sums of squares by place, with and without other ranks' states: a bad bit of any is everybody's.
+static void agree_case(int ranks, double spoiled) {
+    enum { PIECES = 5000, MOST_RANKS = 3 };
+    trial *t = trial_new(MZ_OP_agree);
+    static double pieces[PIECES];
+    mz_opt_state state = {.step = 4, .clip = 1, .bad = MZ_BAD_LOSS}, states[MOST_RANKS] = {{0}};
+    for (int i = 0; i < PIECES; i++)
+        pieces[i] = i % 7 == 0 ? 0 : 1 + (double)(i % 13) / 3;
+    if (spoiled != 0)
+        pieces[77] = spoiled;
+    for (int r = 0; r < ranks; r++)
+        states[r] = (mz_opt_state){.bad = r == 1 ? MZ_BAD_BATCH : 0, .clip = 1};
+    bytes_input(t, 0, pieces, sizeof pieces);
+    if (ranks > 0)
+        bytes_input(t, 1, states, (size_t)ranks * sizeof *states);
+    state_tensor(t, 0, true, &state);
+    t->compare_bytes = compare_state;
+    trial_finish(t);
+}
+
+void cases_agree(void) {
+    agree_case(0, 0);
+    agree_case(2, 0);
+    agree_case(3, INFINITY);
+    agree_case(3, NAN);
 }
 
 static void state_case(mz_op op, const mz_update_attrs *update, const mz_opt_state *state) {
@@ -257,12 +289,12 @@ static void optimizer_case(mz_op op, const mz_update_attrs *update, const mz_opt
 // Master buffer: 16 FP32 numbers, then low halves.
 enum { LOW_AT = 64, MASTER_BYTES = LOW_AT + 2 * 70016 };
 static const mz_segment mixed[2][3] = {
-    {{0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
-     {16, 4129, 70016, 64, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}},
-     {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}}},
-    {{0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
-     {16, 4129, 70016, 64, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}},
-     {16 + 4144 + 48 + 32, 70001, 0, 8448, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}}},
+    {{0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
+     {16, 0, 4129, 70016, 64, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}},
+     {16 + 4144 + 48 + 32, 0, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}}},
+    {{0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
+     {16, 0, 4129, 70016, 64, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}},
+     {16 + 4144 + 48 + 32, 0, 70001, 0, 8448, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}}},
 };
 
 static float read_master(const mz_segment *s, const unsigned char *master, const unsigned char *shadow, int64_t i) {

@@ -23,6 +23,24 @@ static mezzo_status run_clip_control(mezzo_device *device, const mz_call *call) 
 }
 const mz_kernel mz_clip_control__portable = {"clip_control__portable", prepare_always, run_clip_control};
 
+static mezzo_status run_agree(mezzo_device *device, const mz_call *call) {
+    (void)device;
+    const double *pieces = call->in[0].data;
+    const mz_opt_state *states = mz_present(&call->in[1]) ? call->in[1].data : NULL;
+    mz_opt_state *state = call->out[0].data;
+    double total = 0;
+    for (int64_t i = 0, n = mz_shape_count(&call->in[0].shape) / (int64_t)sizeof *pieces; i < n; i++)
+        total += pieces[i];
+    state->norm = sqrt(total);
+    if (!isfinite(total))
+        state->found_inf = 1;
+    int64_t ranks = states != NULL ? mz_shape_count(&call->in[1].shape) / (int64_t)sizeof *states : 0;
+    for (int64_t r = 0; r < ranks; r++)
+        state->bad |= states[r].bad;
+    return MEZZO_OK;
+}
+const mz_kernel mz_agree__portable = {"agree__portable", prepare_always, run_agree};
+
 static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) {
     (void)device;
     const mz_update_attrs *u = call->attrs.update;

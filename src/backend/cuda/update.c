@@ -7,6 +7,7 @@
 #define SAME(ours, theirs, member)                                                                                     \
     _Static_assert(offsetof(ours, member) == offsetof(theirs, member) && sizeof(ours) == sizeof(theirs), #theirs)
 SAME(mz_segment, mz_cu_segment, offset);
+SAME(mz_segment, mz_cu_segment, first);
 SAME(mz_segment, mz_cu_segment, count);
 SAME(mz_segment, mz_cu_segment, state_offset);
 SAME(mz_segment, mz_cu_segment, shadow_offset);
@@ -73,7 +74,7 @@ static const char *grad_stats_prepare(mezzo_device *device, const mz_call *call,
     // The number of chunks, and their sums: at most one chunk more a segment than the buffer has whole ones.
     size_t chunks = (size_t)mz_shape_count(&call->out[0].shape) / 4096 + (size_t)segments_in(&call->in[0]);
     out->workspace = sizeof(double) * (chunks + 1);
-    return mz_cuda_storages(call, "uf", "fu");
+    return mz_cuda_storages(call, "uf", "fuu");
 }
 
 static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
@@ -81,11 +82,26 @@ static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
     const mz_tensor *segments = &call->in[0], *grad = &call->out[0];
     bool keeps = call->attrs.update != NULL && call->attrs.update->keeps_scale;
     MZ_CUDA_TRY(mz_cu_grad_stats(cuda->stream, segments->data, segments_in(segments), data_of(&call->in[1]), keeps,
-                                 grad->data, mz_shape_count(&grad->shape), call->out[1].data, call->workspace,
-                                 cuda->sms, segments->storage.padded));
+                                 grad->data, mz_shape_count(&grad->shape), call->out[1].data, data_of(&call->out[2]),
+                                 call->workspace, cuda->sms, segments->storage.padded));
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_grad_stats = {"grad_stats__cuda", grad_stats_prepare, run_grad_stats};
+
+static const char *agree_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
+    return mz_cuda_storages(call, "uu", "u");
+}
+
+static mezzo_status run_agree(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *pieces = &call->in[0], *states = &call->in[1];
+    int ranks = mz_present(states) ? (int)((size_t)mz_shape_count(&states->shape) / sizeof(mz_opt_state)) : 0;
+    MZ_CUDA_TRY(mz_cu_agree(mz_cuda(device)->stream, pieces->data,
+                            mz_shape_count(&pieces->shape) / (int64_t)sizeof(double), data_of(states), ranks,
+                            call->out[0].data));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_agree = {"agree__cuda", agree_prepare, run_agree};
 
 // --- inspect -------------------------------------------------------------------------------------------------------
 static const char *inspect_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {

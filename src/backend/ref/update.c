@@ -24,12 +24,13 @@ void mz_ref_grad_stats(const mz_call *call) {
     float inverse = inverse_of(scale);
     float *grad = call->out[0].data;
     mz_opt_state *state = call->out[1].data;
-    double total = 0;
+    double total = 0, *pieces = mz_present(&call->out[2]) ? call->out[2].data : NULL;
     bool finite = true;
     for (int64_t s = 0; s < n_segments; s++) {
         float *g = grad + segments[s].offset;
-        for (int64_t start = 0; start < segments[s].count; start += stats_chunk) {
-            int64_t end = start + stats_chunk < segments[s].count ? start + stats_chunk : segments[s].count;
+        const int64_t stop = segments[s].first + segments[s].count;
+        for (int64_t start = segments[s].first; start < stop; start += stats_chunk) {
+            int64_t end = start + stats_chunk < stop ? start + stats_chunk : stop;
             double partial = 0;
             for (int64_t i = start; i < end; i++) {
                 float *at = g + mz_layout_index(&segments[s].layout, i), x = inverse != 1 ? *at * inverse : *at;
@@ -39,12 +40,31 @@ void mz_ref_grad_stats(const mz_call *call) {
                 partial += (double)x * (double)x;
             }
             total += partial;
+            if (pieces != NULL)
+                pieces[(segments[s].offset + start) / stats_chunk] = partial;
         }
     }
-    state->norm = sqrt(total);
     state->scale = keeps ? scale : 0;
+    if (pieces != NULL)
+        return;
+    state->norm = sqrt(total);
     if (!finite)
         state->found_inf = 1;
+}
+
+void mz_ref_agree(const mz_call *call) {
+    const double *pieces = call->in[0].data;
+    const mz_opt_state *states = mz_present(&call->in[1]) ? call->in[1].data : NULL;
+    mz_opt_state *state = call->out[0].data;
+    double total = 0;
+    for (int64_t i = 0, n = mz_shape_count(&call->in[0].shape) / (int64_t)sizeof *pieces; i < n; i++)
+        total += pieces[i];
+    state->norm = sqrt(total);
+    if (!isfinite(total))
+        state->found_inf = 1;
+    int64_t ranks = states != NULL ? mz_shape_count(&call->in[1].shape) / (int64_t)sizeof *states : 0;
+    for (int64_t r = 0; r < ranks; r++)
+        state->bad |= states[r].bad;
 }
 
 void mz_ref_clip_control(const mz_call *call) {
@@ -179,17 +199,16 @@ void mz_ref_adamw(const mz_call *call) {
         const mz_segment *segment = &segments[s];
         const float *grad = (const float *)call->in[0].data + segment->offset;
         masters master = masters_of(call, segment, &call->out[3], state->step);
-        float *m = (float *)call->out[1].data + segment->state_offset;
-        float *v = (float *)call->out[2].data + segment->state_offset;
-        for (int64_t e = 0; e < segment->count; e++) {
-            int64_t i = mz_layout_index(&segment->layout, e);
+        float *m = call->out[1].data, *v = call->out[2].data;
+        for (int64_t e = segment->first; e < segment->first + segment->count; e++) {
+            int64_t i = mz_layout_index(&segment->layout, e), k = segment->state_offset + i;
             float g = grad[i] * inverse * clip;
             float p = master_get(&master, i);
             p = segment->decay ? p * kept : p;
-            m[i] += one_minus_beta1 * (g - m[i]);
-            v[i] = v[i] * beta2 + one_minus_beta2 * g * g;
-            float denominator = sqrtf(v[i]) / root_bias2 + eps;
-            master_put(&master, &call->out[3], e, i, p - step_size * m[i] / denominator);
+            m[k] += one_minus_beta1 * (g - m[k]);
+            v[k] = v[k] * beta2 + one_minus_beta2 * g * g;
+            float denominator = sqrtf(v[k]) / root_bias2 + eps;
+            master_put(&master, &call->out[3], e, i, p - step_size * m[k] / denominator);
         }
     }
 }
@@ -210,15 +229,16 @@ void mz_ref_sgd(const mz_call *call) {
         const mz_segment *segment = &segments[s];
         const float *grad = (const float *)call->in[0].data + segment->offset;
         masters master = masters_of(call, segment, &call->out[2], state->step);
-        float *buffer = has_momentum ? (float *)call->out[1].data + segment->state_offset : NULL;
-        for (int64_t e = 0; e < segment->count; e++) {
+        float *buffer = has_momentum ? call->out[1].data : NULL;
+        for (int64_t e = segment->first; e < segment->first + segment->count; e++) {
             int64_t i = mz_layout_index(&segment->layout, e);
             float g = grad[i] * inverse * clip, p = master_get(&master, i);
             if (segment->decay && update->weight_decay != 0)
                 g += decay * p;
             if (has_momentum) {
-                buffer[i] = first ? g : momentum * buffer[i] + fresh * g;
-                g = update->nesterov ? g + momentum * buffer[i] : buffer[i];
+                float *b = &buffer[segment->state_offset + i];
+                *b = first ? g : momentum * *b + fresh * g;
+                g = update->nesterov ? g + momentum * *b : *b;
             }
             master_put(&master, &call->out[2], e, i, p - lr * g);
         }
@@ -230,7 +250,8 @@ void mz_ref_refresh(const mz_call *call) {
     const mz_segment *segments = segments_of(&call->in[1], &n_segments);
     for (int64_t s = 0; s < n_segments; s++) {
         const float *master = (const float *)call->in[0].data + segments[s].offset;
-        for (int64_t e = 0; segments[s].master == MEZZO_MASTER_FP32 && e < segments[s].count; e++) {
+        const int64_t end = segments[s].first + segments[s].count;
+        for (int64_t e = segments[s].first; segments[s].master == MEZZO_MASTER_FP32 && e < end; e++) {
             int64_t i = mz_layout_index(&segments[s].layout, e);
             store_shadow(&call->out[0], &segments[s], i, master[i]);
         }

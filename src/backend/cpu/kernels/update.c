@@ -8,7 +8,7 @@ enum { CHUNK = 4096 };
 
 typedef struct chunk {
     const mz_segment *segment;
-    int64_t start; // elements into the segment
+    int64_t start; // element of the parameter
     int n;
 } chunk;
 
@@ -43,7 +43,8 @@ static void for_chunks(const mezzo_device *device, const mz_call *call, const mz
         for (int64_t s = 0; s < n && before < last; s++) {
             int64_t here = chunks_in(&segments[s]);
             for (int64_t i = first > before ? first - before : 0; i < min64(here, last - before); i++) {
-                chunk c = {&segments[s], i * CHUNK, (int)min64(CHUNK, segments[s].count - i * CHUNK)};
+                chunk c = {&segments[s], segments[s].first + i * CHUNK,
+                           (int)min64(CHUNK, segments[s].count - i * CHUNK)};
                 fn(call, with, before + i, c);
             }
             before += here;
@@ -92,8 +93,8 @@ static float inverse_of(float scale) { // torch takes the reciprocal in FP64
 }
 
 typedef struct stats_pass {
-    float inverse; // 1/scale
-    bool keeps;
+    float inverse;      // 1/scale
+    bool keeps, pieces; // pieces: partial is by place in the gradient buffer, not by number
     double *partial;
 } stats_pass;
 
@@ -114,6 +115,7 @@ static void gather_chunk(const stats_pass *pass, float *grad, chunk c, float *ou
 static void stats_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
     const stats_pass *pass = with;
     float unscaled[CHUNK];
+    index = pass->pieces ? (c.segment->offset + c.start) / CHUNK : index;
     if (c.segment->layout.width != 0) {
         gather_chunk(pass, call->out[0].data, c, unscaled);
         pass->partial[index] = sum_squares(unscaled, c.n);
@@ -142,14 +144,19 @@ static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
     float scale = mz_present(&call->in[1]) ? *(const float *)call->in[1].data : 0;
     pass.inverse = inverse_of(scale);
     pass.keeps = call->attrs.update != NULL && call->attrs.update->keeps_scale;
+    state->scale = pass.keeps ? scale : 0;
+    pass.pieces = mz_present(&call->out[2]);
+    if (pass.pieces)
+        pass.partial = call->out[2].data;
     for_chunks(device, call, &call->in[0], 0.3, stats_chunk, &pass);
+    if (pass.pieces)
+        return MEZZO_OK;
     int64_t n;
     const mz_segment *segments = segments_of(&call->in[0], &n);
     double total = 0;
     for (int64_t i = 0, chunks = count_chunks(segments, n); i < chunks; i++)
         total += pass.partial[i];
     state->norm = sqrt(total);
-    state->scale = pass.keeps ? scale : 0;
     if (!isfinite(total))
         state->found_inf = 1;
     return MEZZO_OK;
@@ -220,8 +227,8 @@ static void adamw_chunk(const mz_call *call, const void *with, int64_t index, ch
         int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK);
         const float *grad = (const float *)call->in[0].data + c.segment->offset + at;
-        float *m = (float *)call->out[1].data + c.segment->state_offset + at;
-        float *v = (float *)call->out[2].data + c.segment->state_offset + at;
+        float *m = (float *)call->out[1].data + (c.segment->state_offset + at);
+        float *v = (float *)call->out[2].data + (c.segment->state_offset + at);
         master_block b = masters_in(call, &call->out[3], c.segment, at, n, buffer);
         float *master = b.at;
         FOR_LANES(i, lanes, n) {
@@ -274,7 +281,7 @@ static void sgd_chunk(const mz_call *call, const void *with, int64_t index, chun
         int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK);
         const float *grad = (const float *)call->in[0].data + c.segment->offset + at;
-        float *momentum = k->has_momentum ? (float *)call->out[1].data + c.segment->state_offset + at : NULL;
+        float *momentum = k->has_momentum ? (float *)call->out[1].data + (c.segment->state_offset + at) : NULL;
         master_block b = masters_in(call, &call->out[2], c.segment, at, n, buffer);
         float *master = b.at;
         FOR_LANES(i, lanes, n) {

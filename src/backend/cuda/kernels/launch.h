@@ -330,7 +330,7 @@ cudaError_t mz_cu_mse_dx(cudaStream_t stream, const float *dloss, mz_cu_array x,
 // --- update.cu, control.cu -----------------------------------------------------------------------------------------
 // backend.h's mz_segment, mz_opt_state and mz_scaler_block, member for member (checked in update.c).
 typedef struct mz_cu_segment {
-    int64_t offset, count, state_offset, shadow_offset;
+    int64_t offset, first, count, state_offset, shadow_offset;
     int32_t shadow_dtype, decay;
     int64_t low_offset;
     int32_t master;
@@ -351,8 +351,13 @@ typedef struct mz_cu_scaler_block {
 } mz_cu_scaler_block;
 
 // grad: `elements` of the flat buffer; state: mz_opt_state; partial: elements/4096 + n + 1 doubles of workspace.
+// pieces: elements/4096 doubles, or NULL: norm and found_inf are written.
 cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segments, int n, const float *scale, bool keeps,
-                             float *grad, int64_t elements, void *state, double *partial, int sms, bool padded);
+                             float *grad, int64_t elements, void *state, double *pieces, double *partial, int sms,
+                             bool padded);
+// pieces [n]; states: mz_opt_state [ranks], NULL where ranks is 0
+cudaError_t mz_cu_agree(cudaStream_t stream, const double *pieces, int64_t n, const void *states, int ranks,
+                        void *state);
 
 typedef struct mz_cu_update_constants {
     double beta1, beta2, eps, weight_decay, momentum, dampening;

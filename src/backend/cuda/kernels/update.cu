@@ -18,7 +18,7 @@ enum { BRIEF = 1024 };
 
 struct chunk {
     mz_cu_segment segment;
-    int64_t start; // elements into the segment
+    int64_t start; // element of the parameter
     int n;         // elements
 };
 
@@ -77,8 +77,8 @@ __device__ __forceinline__ int64_t for_chunks(const mz_cu_segment *segments, int
             }
             chunk c;
             c.segment = segments[group + low];
-            c.start = static_cast<int64_t>(index - before[low]) * C;
-            int64_t left = c.segment.count - c.start;
+            int64_t into = static_cast<int64_t>(index - before[low]) * C, left = c.segment.count - into;
+            c.start = c.segment.first + into;
             c.n = left < C ? static_cast<int>(left) : C;
             body(c, passed + index);
         }
@@ -172,8 +172,9 @@ __device__ __forceinline__ float inverse_of(float scale) { // torch takes the re
 // partial[0] as int64 = chunks; partial[1 + c] = Σ g² of chunk c, FP64: finite exactly when every g is, as no float's
 // square overflows.
 template <bool PADDED>
-__global__ void __launch_bounds__(THREADS) grad_stats_kernel(const mz_cu_segment *segments, int n, const float *scale,
-                                                             bool keeps, float *grad, double *partial) {
+__global__ void __launch_bounds__(THREADS)
+    grad_stats_kernel(const mz_cu_segment *segments, int n, const float *scale, bool keeps, float *grad,
+                      mz_cu_opt_state *state, double *pieces, double *partial) {
     __shared__ double sums[2][THREADS / WARP];
     __shared__ float shared_inverse;
     if (threadIdx.x == 0)
@@ -210,24 +211,27 @@ __global__ void __launch_bounds__(THREADS) grad_stats_kernel(const mz_cu_segment
 #pragma unroll
             for (int w = 0; w < THREADS / WARP; w++)
                 sum += sums[turn][w];
-            partial[1 + index] = sum;
+            *(pieces != nullptr ? pieces + (c.segment.offset + c.start) / CHUNK : partial + 1 + index) = sum;
         }
         turn ^= 1; // the next chunk's sums go elsewhere: one barrier a chunk is enough
     });
-    if (blockIdx.x == 0 && threadIdx.x == 0)
+    if (blockIdx.x != 0 || threadIdx.x != 0)
+        return;
+    if (pieces != nullptr)
+        state->scale = keeps && scale != nullptr ? *scale : 0;
+    else
         *reinterpret_cast<int64_t *>(partial) = chunks;
 }
 
-// Thread t adds chunks t, t + 1024, … in order; then the threads' sums in a fixed tree: the same on every card.
+// Thread t adds chunks t, t + 1024, … in order; then the threads' sums in a fixed tree: the same on every card. The
+// first thread's is the sum of all.
 enum { NORM_BLOCK = 1024 };
-__global__ void __launch_bounds__(NORM_BLOCK)
-    norm_kernel(const double *partial, const float *scale, mz_cu_opt_state *state) {
+__device__ __forceinline__ double sum_of(const double *x, int64_t n) {
     __shared__ double sums[NORM_BLOCK / WARP];
-    int64_t chunks = *reinterpret_cast<const int64_t *>(partial);
     double sum = 0;
 #pragma unroll 8
-    for (int64_t i = threadIdx.x; i < chunks; i += NORM_BLOCK)
-        sum += partial[1 + i];
+    for (int64_t i = threadIdx.x; i < n; i += NORM_BLOCK)
+        sum += x[i];
 #pragma unroll
     for (int step = 16; step > 0; step >>= 1)
         sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
@@ -235,11 +239,17 @@ __global__ void __launch_bounds__(NORM_BLOCK)
         sums[threadIdx.x / WARP] = sum;
     __syncthreads();
     if (threadIdx.x >= WARP)
-        return;
+        return 0;
     sum = sums[threadIdx.x];
 #pragma unroll
     for (int step = 16; step > 0; step >>= 1)
         sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+    return sum;
+}
+
+__global__ void __launch_bounds__(NORM_BLOCK)
+    norm_kernel(const double *partial, const float *scale, mz_cu_opt_state *state) {
+    double sum = sum_of(partial + 1, *reinterpret_cast<const int64_t *>(partial));
     if (threadIdx.x != 0)
         return;
     state->norm = sqrt(sum);
@@ -248,14 +258,35 @@ __global__ void __launch_bounds__(NORM_BLOCK)
         state->found_inf = 1;
 }
 
+__global__ void __launch_bounds__(NORM_BLOCK)
+    agree_kernel(const double *pieces, int64_t n, const mz_cu_opt_state *states, int ranks, mz_cu_opt_state *state) {
+    double sum = sum_of(pieces, n);
+    if (threadIdx.x != 0)
+        return;
+    state->norm = sqrt(sum);
+    if (!isfinite(sum))
+        state->found_inf = 1;
+    for (int r = 0; r < ranks; r++)
+        state->bad |= states[r].bad;
+}
+
+extern "C" cudaError_t mz_cu_agree(cudaStream_t stream, const double *pieces, int64_t n, const void *states, int ranks,
+                                   void *state) {
+    agree_kernel<<<1, NORM_BLOCK, 0, stream>>>(pieces, n, static_cast<const mz_cu_opt_state *>(states), ranks,
+                                               static_cast<mz_cu_opt_state *>(state));
+    return cudaGetLastError();
+}
+
 extern "C" cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segments, int n, const float *scale,
-                                        bool keeps, float *grad, int64_t elements, void *state, double *partial,
-                                        int sms, bool padded) {
+                                        bool keeps, float *grad, int64_t elements, void *state, double *pieces,
+                                        double *partial, int sms, bool padded) {
     auto kernel = padded ? grad_stats_kernel<true> : grad_stats_kernel<false>;
     unsigned blocks = resident(reinterpret_cast<const void *>(kernel), elements, n, sms);
     kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(segments), n, scale, keeps, grad,
-                                           partial);
-    norm_kernel<<<1, NORM_BLOCK, 0, stream>>>(partial, keeps ? scale : nullptr, static_cast<mz_cu_opt_state *>(state));
+                                           static_cast<mz_cu_opt_state *>(state), pieces, partial);
+    if (pieces == nullptr)
+        norm_kernel<<<1, NORM_BLOCK, 0, stream>>>(partial, keeps ? scale : nullptr,
+                                                  static_cast<mz_cu_opt_state *>(state));
     return cudaGetLastError();
 }
 

@@ -1,0 +1,386 @@
+#include "optim/ranks.h"
+
+#include <math.h>
+
+enum { LEVELS = 20, MOST_COLLECTIVES = 24, MOST_ADDERS = 3 };
+
+// The sum or the copy of so many numbers, by the kernels of `accumulate`.
+typedef struct adder {
+    int64_t n;
+    mz_prepared adds, copies;
+} adder;
+
+struct mz_ranks {
+    mezzo_params *params; // borrowed
+    mezzo_device *device; // borrowed
+    mz_shard shard;
+    bool canonical;
+    int rank, size;
+    int64_t micro; // of a rank
+    int levels;    // canonical: log2(micro)
+    // Device.
+    double *pieces;       // [elements / MZ_PIECE]
+    mz_opt_state *states; // [size]; NULL: alone
+    float *kept;          // [size][micro + 1]: losses, and an int32: asked to stop
+    float *sums[LEVELS];  // canonical: [elements], of 1, 2, 4 … micro batches
+    float *parts;         // canonical: [size][part], of the largest region
+    size_t bytes;
+    adder adders[MOST_ADDERS];
+    int n_adders;
+    mz_prepared agree, refresh;
+    mz_collective collectives[MOST_COLLECTIVES]; // what calls point to
+    int n_collectives;
+};
+
+// --- calls ---------------------------------------------------------------------------------------------------------
+static mezzo_status run_collective(mezzo_device *device, const mz_call *call) {
+    return device->comm->run(device->comm, device, call->state);
+}
+static const mz_kernel collective_kernel = {"collective", NULL, run_collective};
+
+static mezzo_status issue_collective(mz_ranks *r, mz_sequence *into, const mz_collective *what) {
+    const size_t width = mezzo_dtype_size(what->dtype);
+    int at = 0;
+    while (at < r->n_collectives && (r->collectives[at].kind != what->kind || r->collectives[at].send != what->send ||
+                                     r->collectives[at].recv != what->recv || r->collectives[at].count != what->count))
+        at++;
+    if (at == MOST_COLLECTIVES)
+        return mz_fail(MEZZO_ERR_INVALID, "more than %d collectives in a step", MOST_COLLECTIVES);
+    r->collectives[at] = *what;
+    r->n_collectives += at == r->n_collectives;
+    // The op's name is for logs: what runs is the kernel.
+    mz_call call = {.op = MZ_OP_copy, .n_in = 1, .n_out = 1};
+    const size_t sent = mz_collective_send_count(what, r->size), received = mz_collective_recv_count(what, r->size);
+    call.in[0] = mz_tensor_bytes((void *)(uintptr_t)what->send, sent * width);
+    call.out[0] = mz_tensor_bytes(what->recv, received * width);
+    const mz_prepared prepared = {.kernel = &collective_kernel, .state = &r->collectives[at]};
+    return mz_issue(r->device, into, &prepared, &call, NULL, NULL);
+}
+
+static mezzo_status find_adder(mz_ranks *r, int64_t n, const adder **out) {
+    mz_call call = {.op = MZ_OP_accumulate,
+                    .attrs.accumulate = true,
+                    .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                    .n_in = 1,
+                    .in = {mz_tensor_f32(NULL, n)},
+                    .n_out = 1,
+                    .out = {mz_tensor_f32(NULL, n)}};
+    for (int i = 0; i < r->n_adders; i++)
+        if (r->adders[i].n == n) {
+            *out = &r->adders[i];
+            return MEZZO_OK;
+        }
+    if (r->n_adders == MOST_ADDERS)
+        return mz_fail(MEZZO_ERR_INVALID, "more than %d lengths to add", MOST_ADDERS);
+    adder *a = &r->adders[r->n_adders];
+    MEZZO_TRY(mz_prepare(r->device, &call, &a->adds));
+    call.attrs.accumulate = false;
+    MEZZO_TRY(mz_prepare(r->device, &call, &a->copies));
+    a->n = n;
+    r->n_adders++;
+    *out = a;
+    return MEZZO_OK;
+}
+
+// to = from, or to += from; n numbers.
+static mezzo_status issue_add(mz_ranks *r, mz_sequence *into, bool adds, float *from, float *to, int64_t n) {
+    const adder *a;
+    MEZZO_TRY(find_adder(r, n, &a));
+    mz_call call = {.op = MZ_OP_accumulate,
+                    .attrs.accumulate = adds,
+                    .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                    .n_in = 1,
+                    .in = {mz_tensor_f32(from, n)},
+                    .n_out = 1,
+                    .out = {mz_tensor_f32(to, n)}};
+    return mz_issue(r->device, into, adds ? &a->adds : &a->copies, &call, NULL, NULL);
+}
+
+// Parts of a region, `width` bytes an element, to all ranks.
+static mezzo_status issue_gather(mz_ranks *r, mz_sequence *into, void *base, int64_t part, mezzo_dtype dtype) {
+    const mz_collective what = {.kind = MZ_ALL_GATHER,
+                                .send = (char *)base + (size_t)(r->rank * part) * mezzo_dtype_size(dtype),
+                                .recv = base,
+                                .count = (size_t)part,
+                                .dtype = dtype};
+    return r->size == 1 ? MEZZO_OK : issue_collective(r, into, &what);
+}
+
+// --- making --------------------------------------------------------------------------------------------------------
+static bool is_power_of_two(int64_t n) {
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+static mezzo_status take(mz_ranks *r, size_t bytes, void *out) {
+    r->bytes += bytes;
+    return r->device->backend->alloc(r->device, bytes, out);
+}
+
+static mezzo_status take_canonical(mz_ranks *r) {
+    const mezzo_params *p = r->params;
+    const int64_t leaves = r->size * r->micro;
+    int64_t most = 0;
+    if (!is_power_of_two(leaves) || !is_power_of_two(r->size))
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "canonical sums need a power of two of micro batches a step, on as many ranks or a half, a "
+                       "quarter …: %lld on %d %s not",
+                       (long long)leaves, r->size, r->size == 1 ? "rank is" : "ranks are");
+    for (int64_t n = r->micro; n > 1; n /= 2)
+        MEZZO_TRY(take(r, (size_t)p->elements * sizeof(float), &r->sums[r->levels++]));
+    for (int k = 0; k < p->n_regions; k++)
+        most = p->regions[k].part > most ? p->regions[k].part : most;
+    return r->size > 1 ? take(r, (size_t)(r->size * most) * sizeof(float), &r->parts) : MEZZO_OK;
+}
+
+static mezzo_status prepare_calls(mz_ranks *r) {
+    mz_call agree = {.op = MZ_OP_agree,
+                     .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F64},
+                     .n_in = 2,
+                     .in = {mz_ranks_pieces(r), mz_tensor_absent()},
+                     .n_out = 1,
+                     .out = {mz_tensor_bytes(NULL, sizeof(mz_opt_state))}};
+    if (r->states != NULL)
+        agree.in[1] = mz_tensor_bytes(r->states, (size_t)r->size * sizeof *r->states);
+    MEZZO_TRY(mz_prepare(r->device, &agree, &r->agree));
+    const adder *one;
+    return find_adder(r, 1, &one);
+}
+
+mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonical, int64_t micro, mz_ranks **out) {
+    mezzo_status status = MEZZO_OK;
+    *out = NULL;
+    mz_ranks *r = mz_alloc(1, sizeof *r);
+    if (r == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    const mz_comm *comm = params->device->comm;
+    *r = (mz_ranks){.params = params,
+                    .device = params->device,
+                    .shard = shard,
+                    .canonical = canonical,
+                    .rank = comm != NULL ? comm->rank : 0,
+                    .size = comm != NULL ? comm->size : 1,
+                    .micro = micro};
+    MEZZO_TRY_GOTO(status, take(r, (size_t)(params->elements / MZ_PIECE) * sizeof(double), &r->pieces));
+    MEZZO_TRY_GOTO(status, take(r, (size_t)r->size * (size_t)(micro + 1) * sizeof(float), &r->kept));
+    if (r->size > 1)
+        MEZZO_TRY_GOTO(status, take(r, (size_t)r->size * sizeof *r->states, &r->states));
+    if (canonical)
+        MEZZO_TRY_GOTO(status, take_canonical(r));
+    MEZZO_TRY_GOTO(status, prepare_calls(r));
+    *out = r;
+    return MEZZO_OK;
+fail:
+    mz_ranks_free(r);
+    return status;
+}
+
+void mz_ranks_free(mz_ranks *r) {
+    if (r == NULL)
+        return;
+    const mz_backend *b = r->device->backend;
+    void *buffers[] = {r->pieces, r->states, r->kept, r->parts};
+    for (size_t i = 0; i < MZ_COUNT(buffers); i++)
+        b->release(r->device, buffers[i]);
+    for (int i = 0; i < r->levels; i++)
+        b->release(r->device, r->sums[i]);
+    for (int i = 0; i < r->n_adders; i++) {
+        mz_prepared_free(&r->adders[i].adds);
+        mz_prepared_free(&r->adders[i].copies);
+    }
+    mz_prepared_free(&r->agree);
+    mz_prepared_free(&r->refresh);
+    mz_free(r);
+}
+
+int mz_ranks_size(const mz_ranks *r) {
+    return r->size;
+}
+int mz_ranks_part(const mz_ranks *r) {
+    return r->shard == MZ_SHARD_OPTIMIZER && r->size > 1 ? r->rank : -1;
+}
+mz_tensor mz_ranks_pieces(const mz_ranks *r) {
+    return mz_tensor_bytes(r->pieces, (size_t)(r->params->elements / MZ_PIECE) * sizeof *r->pieces);
+}
+size_t mz_ranks_memory(const mz_ranks *r) {
+    return r->bytes;
+}
+
+mezzo_status mz_ranks_norms(mz_ranks *r, const mezzo_optimizer *optimizer, double *norms) {
+    const size_t n = (size_t)(r->params->elements / MZ_PIECE);
+    double *pieces = mz_alloc(n + 1, sizeof *pieces);
+    if (pieces == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = r->device->backend->read(r->device, pieces, r->pieces, n * sizeof *pieces);
+    for (int i = 0; i < optimizer->n; i++) {
+        const mz_param *p = &r->params->list[optimizer->index[i]];
+        double sum = 0;
+        for (int64_t k = p->offset / MZ_PIECE; k * MZ_PIECE < p->offset + p->count; k++)
+            sum += pieces[k];
+        norms[i] = sqrt(sum);
+    }
+    mz_free(pieces);
+    return status;
+}
+
+// --- micro batches -------------------------------------------------------------------------------------------------
+// Sums of 1, 2, 4 … micro batches wait for their neighbours, as the ones of a binary counter do.
+static mezzo_status carry(mz_ranks *r, int64_t i) {
+    float *grad = r->params->grad;
+    const int64_t n = r->params->elements;
+    int level = 0;
+    for (; i >> level & 1; level++)
+        MEZZO_TRY(issue_add(r, NULL, true, r->sums[level], grad, n));
+    if (i + 1 == r->micro)
+        return MEZZO_OK;
+    MEZZO_TRY(issue_add(r, NULL, false, grad, r->sums[level], n));
+    return mezzo_params_zero_grad(r->params); // the next micro batch writes its own
+}
+
+mezzo_status mz_ranks_micro(mz_ranks *r, int64_t i, const void *loss) {
+    float *mine = r->kept + r->rank * (r->micro + 1);
+    MEZZO_TRY(issue_add(r, NULL, false, (float *)(uintptr_t)loss, mine + i, 1));
+    return r->canonical ? carry(r, i) : MEZZO_OK;
+}
+
+mezzo_status mz_ranks_stop(mz_ranks *r, bool asked) {
+    const int32_t stop = asked;
+    return r->device->backend->write(r->device, r->kept + r->rank * (r->micro + 1) + r->micro, &stop, sizeof stop);
+}
+
+// --- a step --------------------------------------------------------------------------------------------------------
+// This rank's part of a region, from all ranks' in the order of their numbers: two and two, neighbours first.
+static mezzo_status issue_tree(mz_ranks *r, mz_sequence *into, float *region, int64_t part) {
+    const mz_collective exchange = {
+        .kind = MZ_ALL_TO_ALL, .send = region, .recv = r->parts, .count = (size_t)part, .dtype = MEZZO_F32};
+    MEZZO_TRY(issue_collective(r, into, &exchange));
+    for (int step = 1; step < r->size; step *= 2)
+        for (int i = 0; i < r->size; i += 2 * step)
+            MEZZO_TRY(issue_add(r, into, true, r->parts + (i + step) * part, r->parts + i * part, part));
+    return issue_add(r, into, false, r->parts, region + r->rank * part, part);
+}
+
+mezzo_status mz_ranks_issue_sum(mz_ranks *r, mz_sequence *into) {
+    const mezzo_params *p = r->params;
+    for (int k = 0; k < p->n_regions && r->size > 1; k++) {
+        float *region = p->grad + p->regions[k].from;
+        const int64_t part = p->regions[k].part;
+        const mz_collective scatter = {.kind = MZ_REDUCE_SCATTER_SUM,
+                                       .send = region,
+                                       .recv = region + r->rank * part,
+                                       .count = (size_t)part,
+                                       .dtype = MEZZO_F32};
+        MEZZO_TRY(r->canonical ? issue_tree(r, into, region, part) : issue_collective(r, into, &scatter));
+        // The same sums whoever moves the parameters: all-reduce would add in another order.
+        if (r->shard == MZ_SHARD_NONE)
+            MEZZO_TRY(issue_gather(r, into, region, part, MEZZO_F32));
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_ranks_issue_agree(mz_ranks *r, mezzo_optimizer *optimizer, mz_sequence *into) {
+    const mezzo_params *p = r->params;
+    for (int k = 0; k < p->n_regions && mz_ranks_part(r) >= 0; k++)
+        MEZZO_TRY(
+            issue_gather(r, into, r->pieces + p->regions[k].from / MZ_PIECE, p->regions[k].part / MZ_PIECE, MEZZO_F64));
+    if (r->size > 1) {
+        const mz_collective states = {.kind = MZ_ALL_GATHER,
+                                      .send = optimizer->d_state,
+                                      .recv = r->states,
+                                      .count = sizeof *r->states,
+                                      .dtype = MEZZO_U8};
+        MEZZO_TRY(issue_collective(r, into, &states));
+        MEZZO_TRY(issue_gather(r, into, r->kept, r->micro + 1, MEZZO_F32));
+    }
+    mz_call agree = {.op = MZ_OP_agree,
+                     .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F64},
+                     .n_in = 2,
+                     .in = {mz_ranks_pieces(r), mz_tensor_absent()},
+                     .n_out = 1,
+                     .out = {mz_tensor_bytes(optimizer->d_state, sizeof *optimizer->d_state)}};
+    if (r->states != NULL)
+        agree.in[1] = mz_tensor_bytes(r->states, (size_t)r->size * sizeof *r->states);
+    return mz_issue(r->device, into, &r->agree, &agree, NULL, NULL);
+}
+
+// FP32 masters, and what they are rounded to made anew from them; of others the weights themselves.
+mezzo_status mz_ranks_issue_spread(mz_ranks *r, mz_sequence *into) {
+    const mezzo_params *p = r->params;
+    if (mz_ranks_part(r) < 0)
+        return MEZZO_OK;
+    for (int k = 0; k < p->n_regions; k++) {
+        const mz_region *g = &p->regions[k];
+        if (g->from < p->fp32_elements)
+            MEZZO_TRY(issue_gather(r, into, p->master + g->from, g->part, MEZZO_F32));
+        else
+            MEZZO_TRY(issue_gather(r, into, (uint16_t *)p->shadows[0].data + g->from, g->part, MEZZO_BF16));
+    }
+    for (int i = 0; i < p->n_shadows && p->fp32_elements > 0; i++) {
+        mz_call call = mz_params_refresh_call(p, i);
+        mz_prepared_free(&r->refresh);
+        MEZZO_TRY(mz_prepare(r->device, &call, &r->refresh));
+        MEZZO_TRY(mz_issue(r->device, into, &r->refresh, &call, NULL, NULL));
+    }
+    return MEZZO_OK;
+}
+
+// --- reading -------------------------------------------------------------------------------------------------------
+const void *mz_ranks_kept(const mz_ranks *r, size_t *bytes) {
+    *bytes = (size_t)r->size * (size_t)(r->micro + 1) * sizeof *r->kept;
+    return r->kept;
+}
+
+void mz_ranks_read_kept(const mz_ranks *r, const void *host, double *loss, bool *stop) {
+    double sum = 0;
+    *stop = false;
+    for (int k = 0; k < r->size; k++) {
+        const char *row = (const char *)host + (size_t)k * (size_t)(r->micro + 1) * sizeof(float);
+        int32_t asked;
+        for (int64_t i = 0; i < r->micro; i++) {
+            float one;
+            memcpy(&one, row + (size_t)i * sizeof one, sizeof one);
+            sum += (double)one;
+        }
+        memcpy(&asked, row + (size_t)r->micro * sizeof(float), sizeof asked);
+        *stop = *stop || asked != 0;
+    }
+    *loss = sum / (double)(r->size * r->micro);
+}
+
+static mezzo_status bring_moment(mz_ranks *r, mezzo_optimizer *optimizer, int which, bool keep) {
+    const mezzo_params *p = r->params;
+    const float *mine = optimizer->d_moments[which];
+    for (int k = 0; k < p->n_regions; k++) {
+        const mz_region *g = &p->regions[k];
+        float *region = p->grad + g->from;
+        MEZZO_TRY(issue_add(r, NULL, false, (float *)(uintptr_t)mine, region + r->rank * g->part, g->part));
+        MEZZO_TRY(issue_gather(r, NULL, region, g->part, MEZZO_F32));
+        mine += g->part;
+    }
+    if (!keep)
+        return MEZZO_OK;
+    mz_free(optimizer->whole[which]);
+    optimizer->whole[which] = mz_alloc((size_t)p->elements, sizeof(float));
+    if (optimizer->whole[which] == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    return r->device->backend->read(r->device, optimizer->whole[which], p->grad, (size_t)p->elements * sizeof(float));
+}
+
+mezzo_status mz_ranks_bring(mz_ranks *r, mezzo_optimizer *optimizer, bool keep) {
+    const mezzo_params *p = r->params;
+    if (mz_ranks_part(r) < 0)
+        return MEZZO_OK;
+    for (int m = 0; m < optimizer->n_moments; m++)
+        MEZZO_TRY(bring_moment(r, optimizer, m, keep));
+    const mz_region *last = &p->regions[p->n_regions - 1];
+    if (p->kept_as == MEZZO_MASTER_SPLIT && last->from >= p->fp32_elements)
+        MEZZO_TRY(issue_gather(r, NULL, (char *)p->master + (size_t)p->fp32_elements * sizeof(float), last->part,
+                               MEZZO_BF16));
+    return mezzo_params_zero_grad(r->params);
+}
+
+void mz_ranks_release(mezzo_optimizer *optimizer) {
+    for (int m = 0; m < MZ_MOMENTS; m++) {
+        mz_free(optimizer->whole[m]);
+        optimizer->whole[m] = NULL;
+    }
+}

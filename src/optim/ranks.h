@@ -1,0 +1,48 @@
+// What the ranks of a group do together in a step, as calls behind the micro batches: gradients are summed, what each
+// rank found is gathered so that all decide alike, and where each moves its own part of the parameters the parts are
+// brought to all. Rank r runs micro batches r·n … r·n + n - 1 of a step of size·n.
+//
+// `canonical` fixes the order of every sum of gradients: a micro batch's gradient is made whole by itself, and they are
+// added two and two, neighbours first, whoever computed them. So 1, 2 and 4 ranks give the same bits.
+#ifndef MZ_OPTIM_RANKS_H
+#define MZ_OPTIM_RANKS_H
+
+#include "backend/collective.h"
+#include "optim/optimizer.h"
+
+typedef enum mz_shard {
+    MZ_SHARD_NONE,      // every rank moves all parameters
+    MZ_SHARD_OPTIMIZER, // its part, and has moments of that alone
+} mz_shard;
+
+typedef struct mz_ranks mz_ranks;
+
+// Of the device's group (device->comm; NULL: one rank alone, for canonical sums). `params` are cut for its size
+// (mz_params_create); micro: micro batches of a rank a step. INVALID: canonical, and the micro batches of a step are
+// not a power of two that the ranks divide.
+mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonical, int64_t micro, mz_ranks **out);
+void mz_ranks_free(mz_ranks *ranks); // NULL is fine; after its optimizer and step
+int mz_ranks_size(const mz_ranks *ranks);
+int mz_ranks_part(const mz_ranks *ranks);         // for mz_optimizer_create: whose part it moves, -1: all
+mz_tensor mz_ranks_pieces(const mz_ranks *ranks); // likewise: where sums of squares go
+size_t mz_ranks_memory(const mz_ranks *ranks);    // bytes of the device
+// The norm of a parameter's gradient in the last step: waits.
+mezzo_status mz_ranks_norms(mz_ranks *ranks, const mezzo_optimizer *optimizer, double *norms); // [optimizer->n]
+
+// Behind micro batch i (from 0): keeps its loss; canonical: adds its gradient where it belongs.
+mezzo_status mz_ranks_micro(mz_ranks *ranks, int64_t i, const void *loss);
+mezzo_status mz_ranks_stop(mz_ranks *ranks, bool asked); // before the calls of a step: this rank was asked to stop
+// The calls of a step, added to `into`: before grad_stats; behind it; behind the move.
+mezzo_status mz_ranks_issue_sum(mz_ranks *ranks, mz_sequence *into);
+mezzo_status mz_ranks_issue_agree(mz_ranks *ranks, mezzo_optimizer *optimizer, mz_sequence *into);
+mezzo_status mz_ranks_issue_spread(mz_ranks *ranks, mz_sequence *into);
+// What all ranks kept, for a fetch: device address and bytes; and what it says, on the host: the mean of all losses in
+// order of micro batches, and whether any rank was asked to stop.
+const void *mz_ranks_kept(const mz_ranks *ranks, size_t *bytes);
+void mz_ranks_read_kept(const mz_ranks *ranks, const void *host, double *loss, bool *stop);
+// Moments of all parts, and low halves of masters, brought together to be saved; all ranks call it. Those that `keep`
+// have the moments on the host until mz_ranks_release. Gradients are overwritten: behind a step only.
+mezzo_status mz_ranks_bring(mz_ranks *ranks, mezzo_optimizer *optimizer, bool keep);
+void mz_ranks_release(mezzo_optimizer *optimizer);
+
+#endif

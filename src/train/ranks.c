@@ -1,0 +1,71 @@
+// What the ranks of a run agree on, as small records between hosts. Every rank comes to each of these at the same point
+// of the run, because all decide from the same numbers.
+#include "train/run.h"
+
+bool mz_run_leads(const mz_training *run) {
+    return run->engine.rank == 0;
+}
+
+bool mz_run_keeps(const mz_training *run) {
+    return run->writes;
+}
+
+mezzo_status mz_run_any(mz_training *run, const char *what, bool mine, bool *any) {
+    const unsigned char one = mine;
+    const int size = run->engine.size;
+    *any = mine;
+    if (size == 1)
+        return MEZZO_OK;
+    unsigned char *all = mz_alloc((size_t)size, 1);
+    if (all == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = mz_group_gather(run->engine.group, what, &one, 1, all);
+    for (int r = 0; r < size && status == MEZZO_OK; r++)
+        *any = *any || all[r] != 0;
+    mz_free(all);
+    return status;
+}
+
+mezzo_status mz_run_share_fault(mz_training *run, bool found, mz_fault *fault) {
+    const int size = run->engine.size;
+    int first = 0;
+    if (size == 1)
+        return MEZZO_OK;
+    unsigned char *all = mz_alloc((size_t)size, 1);
+    if (all == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    const unsigned char one = found;
+    mezzo_status status = mz_group_gather(run->engine.group, "fault", &one, 1, all);
+    while (first < size && !all[first])
+        first++;
+    mz_free(all);
+    MEZZO_TRY(status);
+    if (first == size) // nobody: what all say is the same
+        return MEZZO_OK;
+    if (first == run->engine.rank) {
+        char text[sizeof fault->text];
+        snprintf(text, sizeof text, "rank %d: %.900s", first, fault->text);
+        memcpy(fault->text, text, sizeof text);
+    }
+    return mz_group_broadcast(run->engine.group, "fault's text", first, fault, sizeof *fault);
+}
+
+mezzo_status mz_run_follow(mz_training *run, const char *what, mezzo_status status) {
+    struct {
+        int32_t status;
+        char message[512];
+    } first = {.status = (int32_t)status};
+    if (run->engine.size == 1)
+        return status;
+    if (status != MEZZO_OK)
+        snprintf(first.message, sizeof first.message, "%s", mezzo_error_message());
+    MEZZO_TRY(mz_group_broadcast(run->engine.group, what, 0, &first, sizeof first));
+    if (first.status == MEZZO_OK || mz_run_leads(run))
+        return status;
+    memcpy(&status, &first.status, sizeof status);
+    return mz_fail(status, "rank 0: %s", first.message);
+}
+
+mezzo_status mz_run_follow_text(mz_training *run, const char *what, char *text, size_t size) {
+    return run->engine.size == 1 ? MEZZO_OK : mz_group_broadcast(run->engine.group, what, 0, text, size);
+}

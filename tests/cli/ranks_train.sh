@@ -1,0 +1,115 @@
+# Several processes train one model: the same as one process, and read what any number of them wrote.
+# Seen to fail: with parts not brought to all ranks, moments not brought together, micro batches added in the order they
+# come, bad bits not shared.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+if ! command -v mpirun >/dev/null || [[ ! -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; then
+    echo "no mpirun, or a build without MPI (Debian: openmpi-bin, libopenmpi-dev)"
+    exit 77
+fi
+export OMP_WAIT_POLICY=passive MEZZO_JOB_SECRET=for-this-test
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+awk 'BEGIN { n = split("the of and a to in he was that it his her with as had for she not at but", w, " "); x = 1
+    for (i = 0; i < 5000; i++) { x = (x * 16807) % 2147483647; printf "%s%s", w[1 + x % n], i % 12 == 11 ? "\n" : " " } }' >text.txt
+model="--data text.txt --device cpu --threads 1 --layers 2 --heads 2 --d-model 32 --seq-len 32 --batch-size 2 --global-batch 8
+    --steps 6 --log-every 1 --eval-every 0 --checkpoint-every 3 --sample-every -1 --quiet"
+
+train() { # RANKS FOLDER OPTION…
+    local ranks=$1 folder=$2
+    shift 2
+    if [[ $ranks -eq 1 ]]; then
+        "$MEZZO" train $model --out "$folder" "$@" >"$folder.log" 2>&1
+    else
+        timeout 100 mpirun --oversubscribe -n "$ranks" "$MEZZO" train $model --out "$folder" "$@" >"$folder.log" 2>&1
+    fi || fail "$ranks ranks, $*: exit $?: $(cat "$folder.log")"
+}
+
+losses() {
+    sed -nE 's/.*"step": *([0-9]+).*"train\/loss": *([^,}]+).*/\1 \2/p' "$1/metrics.jsonl"
+}
+
+same() { # FOLDER FOLDER: losses, weights and moments, bit for bit
+    [[ -n $(losses "$1") ]] || fail "$1 has no losses"
+    diff <(losses "$1") <(losses "$2") >/dev/null || fail "$1 and $2 have other losses"
+    local last file
+    last=$(basename "$(ls -d "$1"/checkpoints/step-* | tail -1)")
+    for file in model optimizer; do
+        cmp "$1/checkpoints/$last/$file.safetensors" "$2/checkpoints/$last/$file.safetensors" || fail "$1, $2: $file"
+    done
+}
+
+# Canonical sums: the same bits on 1, 2 and 4 ranks, however masters are kept, with steps that overflow, with experts.
+canonical() { # NAME OPTION…
+    local name=$1
+    shift
+    train 1 "$name-1" --reduce canonical "$@"
+    train 2 "$name-2" --reduce canonical "$@"
+    train 4 "$name-4" --reduce canonical "$@"
+    same "$name-1" "$name-2"
+    same "$name-1" "$name-4"
+}
+canonical fp32 --precision fp32 --dropout 0.1
+canonical fp16 --precision fp16 --init-scale 1e8
+grep -q '"amp/skipped_steps": *[1-9]' fp16-1/metrics.jsonl || fail "no step overflowed"
+canonical split --precision bf16 --master split
+canonical stochastic --precision bf16 --master stochastic --dropout 0.1
+canonical experts --model glm4_moe --kv-heads 2 --d-ff 64 --d-expert 48 --experts 4 --experts-per-token 2 --precision bf16
+
+# A part of the optimizer for each rank moves parameters as all of it on every rank does.
+train 2 parts --precision bf16
+train 2 whole --precision bf16 --shard none
+same parts whole
+
+# Three processes beside one, in FP32: the same losses but for rounding.
+train 1 alone --precision fp32 --global-batch 12
+train 3 three --precision fp32 --global-batch 12
+paste -d ' ' <(losses alone) <(losses three) |
+    awk '{ d = $2 - $4; if (d < 0) d = -d; if (d > 2e-6 * $2) bad = 1; n++ } END { exit n != 6 || bad }' ||
+    fail "1 and 3 ranks: $(paste -d ' ' <(losses alone) <(losses three))"
+
+# What three wrote two and one go on from; eval reads it.
+for ranks in 1 2; do
+    cp -r three "three-$ranks"
+    train "$ranks" "three-$ranks" --precision fp32 --global-batch 12 --resume auto --steps 8 --schedule-steps 6
+done
+paste -d ' ' <(losses three-1) <(losses three-2) |
+    awk '{ d = $2 - $4; if (d < 0) d = -d; if (d > 2e-6 * $2) bad = 1; n++ } END { exit n != 8 || bad }' ||
+    fail "going on from three ranks: $(paste -d ' ' <(losses three-1) <(losses three-2))"
+"$MEZZO" eval three >eval.txt 2>&1 || fail "eval: $(cat eval.txt)"
+
+# Canonical sums go on with other ranks, and another shard, to the bit.
+train 2 go-2 --precision bf16 --reduce canonical
+cp -r go-2 go-4
+cp -r go-2 go-1
+train 1 go-1 --precision bf16 --reduce canonical --resume auto --steps 8 --schedule-steps 6
+train 4 go-4 --precision bf16 --reduce canonical --shard none --resume auto --steps 8 --schedule-steps 6
+same go-1 go-4
+
+# What is bad on one rank is skipped by all, and named: a NaN, and a batch that leaves gradients finite.
+"$MEZZO" train --inject >inject.txt 2>&1
+if ! grep -q "there is no option --inject" inject.txt; then
+    cat >one.sh <<'END'
+[[ $OMPI_COMM_WORLD_RANK -ne 1 ]] || set -- "$@" --inject "nan@2.1:$FAULT"
+exec "$@"
+END
+    for FAULT in h.1.attn/attention batch; do
+        export FAULT
+        rm -rf bad
+        timeout 100 mpirun --oversubscribe -n 2 bash one.sh "$MEZZO" train $model --precision bf16 --out bad >bad.log 2>&1 ||
+            fail "$FAULT on rank 1: $(cat bad.log)"
+        grep -q "\"step\": 2, \"micro\": 1.*\"op\": \"\(attention\)\?\".*rank 1: step 2" bad/guard.jsonl || fail "$(cat bad/guard.jsonl)"
+        grep -q '"step": *6.*"amp/skipped_steps": *1[,}]' bad/metrics.jsonl || fail "the step was not skipped once"
+    done
+fi
+
+# What does not fit together is one line.
+refused() { # RANKS TEXT OPTION…
+    local ranks=$1 text=$2
+    shift 2
+    timeout 100 mpirun --oversubscribe -n "$ranks" "$MEZZO" train $model --out refused "$@" >refused.log 2>&1 &&
+        fail "$*: was not refused"
+    grep -q "$text" refused.log || fail "$*: $(cat refused.log)"
+}
+refused 3 'train.global_batch is 8, which micro batches of 2 on 3 ranks (6 together) do not divide'
+refused 3 'canonical sums need a power of two' --global-batch 6 --reduce canonical
+echo "ranks: ok"
