@@ -220,6 +220,8 @@ static void test_what_is_refused(void **state) {
 }
 
 int main(void) {
+    if (!test_device_opens())
+        return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_as_peft),
         cmocka_unit_test(test_files),

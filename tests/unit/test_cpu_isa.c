@@ -86,7 +86,8 @@ static bool ends_with_level(const char *name, const char *level) {
 // Products list all their kernels and refuse by prepare(), with the reason.
 static bool refuses_by_itself(mz_op op) {
     return op == MZ_OP_linear || op == MZ_OP_matmul || op == MZ_OP_linear_dx || op == MZ_OP_linear_dw ||
-           op == MZ_OP_grouped_linear || op == MZ_OP_grouped_linear_dx || op == MZ_OP_grouped_linear_dw;
+           op == MZ_OP_grouped_linear || op == MZ_OP_grouped_linear_dx || op == MZ_OP_grouped_linear_dw ||
+           op == MZ_OP_conv2d || op == MZ_OP_conv2d_dx || op == MZ_OP_conv2d_dw;
 }
 
 static void every_level_serves_every_op(void **state) {
