@@ -96,7 +96,15 @@ def test_numbers_that_json_has_not(tmp_path):
     assert columns["x"].steps == [1, 2]
 
 
-def test_an_interrupt_leaves_a_checkpoint(text, tmp_path):
+@pytest.fixture
+def interrupts():
+    """Ctrl-C is Python's, also where whoever started the tests has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_leaves_a_checkpoint(text, tmp_path, interrupts):
     reached = threading.Event()
 
     def look(record):
