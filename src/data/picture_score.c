@@ -90,7 +90,7 @@ void mz_sheet_add(const mz_pictures *p, int64_t row, int64_t example, const floa
     const int64_t n = p->size * p->size;
     for (int64_t i = 0; i < n; i++) {
         const uint8_t truth = p->picture[example * n + i], guess = byte((double)predicted[i]);
-        const uint8_t scene = p->scene != NULL ? (uint8_t)(p->scene[e->scene * n + i] * 3 / 4) : 0;
+        const uint8_t scene = (uint8_t)(p->scene != NULL ? p->scene[e->scene * n + i] * 3 / 4 : 0);
         const double error = fabs((double)predicted[i] - truth / 255.0);
         // The transmitter is one pixel: a cross of five is seen.
         const int64_t dx = e->x < 0 ? n : llabs(i % p->size - e->x), dy = llabs(i / p->size - e->y);
