@@ -74,6 +74,7 @@ static void test_refuses(void **state) {
                                     0x9A, 0xF2, 0x28, 0,    0,    0,  0,  'I',  'D',  'A', 'T', 0x35, 0xAF, 0x06, 0x1E};
     refused(claim, sizeof claim, "too short for its picture");
     mz_free(bytes);
+    mz_picture_free(&p);
     assert_int_equal(mz_png_read("missing.png", &p), MEZZO_ERR_IO);
     p = (mz_picture){.height = 0, .width = 3, .channels = 1};
     assert_int_equal(mz_png_encode(&p, 6, &bytes, &n), MEZZO_ERR_INVALID);
