@@ -54,7 +54,8 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
                                      .recompute = s->recompute,
                                      .recompute_light = s->recompute_light,
                                      .logits_rows = s->logits_rows,
-                                     .loss_weight = 1.0f / (float)s->accumulate};
+                                     .loss_weight = 1.0f / (float)s->accumulate,
+                                     .single_micro_batch = s->accumulate == 1};
     MEZZO_TRY(mezzo_params_create_as(t->device, graph, &options, 1, master, &t->params));
     mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
     adamw.schedule.lr = 3e-4;

@@ -408,6 +408,9 @@ const cli_command cli_memory = {
         "The training step's plan, run dry: nothing of the model's size is allocated, unless --measure asks for it.\n"
         "weights: master weights, FP32 or what is kept beside the copies; copies: the low-precision weights that "
         "products read; optimizer: moments and state;\n"
+        "activations: beside those that lie in the gradients' memory until backward writes these, which one micro "
+        "batch "
+        "a step allows;\n"
         "workspace: kernels' scratch, inputs, and on a CPU what is left empty of huge pages. A batch that fits does so "
         "as `mezzo train` runs it, with evaluation and sampling.",
     .options = options_table,

@@ -82,6 +82,9 @@ typedef struct mezzo_program_options {
     // gradient each.
     int64_t logits_rows;
     float loss_weight; // the loss's gradient is weight × scale; 0 means 1. 1/n for n accumulated micro batches
+    // Gradients are zeroed before every run, so that a run writes them: activations then take the gradients' memory as
+    // far as backward has not written these yet, and a run with gradients already there is INVALID.
+    bool single_micro_batch;
 } mezzo_program_options;
 
 typedef struct mezzo_program mezzo_program;
@@ -122,6 +125,7 @@ MEZZO_API mezzo_status mezzo_program_check(mezzo_program *program, const mezzo_s
 typedef struct mezzo_memory {           // bytes
     size_t masters, gradients, shadows; // of the parameters, shared by all programs
     size_t activations;                 // the plan's arena
+    size_t activations_in_gradients;    // what activations take of the gradients' memory, with single_micro_batch
     size_t workspace;                   // kernels' scratch, inside one block beside the arena
     size_t inputs;
     size_t activations_unshared; // what the arena would be if nothing shared memory

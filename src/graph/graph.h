@@ -151,11 +151,13 @@ mezzo_status mz_graph_dot(const mezzo_graph *g, const mezzo_program_options *opt
 
 // --- plan ----------------------------------------------------------------------------------------------------------
 typedef struct mz_plan {
-    size_t *offset;  // per value: bytes into the arena; SIZE_MAX for values outside it
-    size_t arena;    // bytes
-    size_t unshared; // bytes if nothing shared
-    size_t inputs;   // bytes of those that a run brings
-    size_t state;    // bytes of those that stay
+    size_t *offset;   // per value: bytes into the arena; SIZE_MAX for values outside it
+    size_t gradients; // bytes of the gradient buffer, where that is the arena's beginning; 0: it is none of it
+    size_t borrowed;  // bytes of these up to the last that a value takes
+    size_t arena;     // bytes, without the gradient buffer's
+    size_t unshared;  // bytes if nothing shared
+    size_t inputs;    // bytes of those that a run brings
+    size_t state;     // bytes of those that stay
 } mz_plan;
 // For a device that runs two streams of nodes at once (streams.c): each node's stream, and the node after which it
 // could start.
@@ -165,9 +167,16 @@ typedef struct mz_stream_plan {
 } mz_stream_plan;
 mezzo_status mz_pass_streams(const mezzo_graph *g, mz_stream_plan *out);
 void mz_stream_plan_free(mz_stream_plan *streams);
+// The flat buffer of gradients: bytes in all, and where each parameter's begins; SIZE_MAX: nothing else may lie there.
+typedef struct mz_gradient_room {
+    size_t *offset; // by the graph's parameters
+    size_t bytes;
+} mz_gradient_room;
 // streams: NULL for one stream. Otherwise values of nodes on the second stream keep their bytes as long as that node
-// may be early or late.
-mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, mz_plan *plan);
+// may be early or late. room: NULL, or gradients that hold nothing before the graph first writes them, whole: other
+// values may lie there until then.
+mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, const mz_gradient_room *room,
+                          mz_plan *plan);
 void mz_plan_free(mz_plan *plan);
 
 #endif

@@ -1,6 +1,7 @@
 // The plan pass: when each value lives, and where in the one arena. Values whose lives overlap get disjoint bytes;
 // larger ones are placed first, each at the lowest free offset (greedy by size, as in Pisarchyk & Lee 2020,
-// arXiv:2001.03288).
+// arXiv:2001.03288). The gradient buffer can be the arena's beginning: a gradient's place is given and its life begins
+// with the node that writes it, so that activations, which backward frees as it goes, lie where gradients will.
 #include "graph/graph.h"
 
 #include <limits.h>
@@ -142,58 +143,123 @@ static void place(life *lives, size_t i, life **near) {
     x->offset = at;
 }
 
-mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, mz_plan *plan) {
-    mezzo_status status = MEZZO_OK;
-    size_t n_lives = 0;
-    memset(plan, 0, sizeof *plan);
-    int *shared = mz_alloc(g->n_values + 1, sizeof *shared), *last = mz_alloc(g->n_values + 1, sizeof *last);
-    life *lives = mz_alloc(g->n_values + 1, sizeof *lives);
-    life **near = mz_alloc(g->n_values + 1, sizeof *near);
-    plan->offset = mz_alloc(g->n_values + 1, sizeof *plan->offset);
-    int *first = mz_alloc(g->n_values + 1, sizeof *first);
-    if (!shared || !last || !lives || !near || !plan->offset || !first) {
-        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-        goto done;
+// --- the gradient buffer ---------------------------------------------------------------------------------------------
+static void occupy(life *lives, size_t *n, int value, size_t from, size_t to, int first, int last) {
+    lives[(*n)++] = (life){value, to - from, first, last, from};
+}
+
+// What lies in the gradient buffer: gradients from their first write on; what is between them, and its end, always.
+// lives has room for two a parameter and one.
+static void occupy_gradients(const mezzo_graph *g, const mz_gradient_room *room, const int *first, life *lives,
+                             size_t *n, life **sorted) {
+    const int end = (int)g->n_nodes;
+    size_t from = 0, count = 0;
+    for (size_t v = 0; v < g->n_values; ++v) {
+        const mz_value *x = &g->values[v];
+        if (x->kind != MZ_VALUE_GRAD || x->alias >= 0 || room->offset[x->param] == SIZE_MAX || first[v] == INT_MAX)
+            continue;
+        size_t at = room->offset[x->param];
+        occupy(lives, n, (int)v, at, at + (size_t)mz_stored_count(&x->shape, &x->storage) * sizeof(float), first[v],
+               end);
     }
+    for (; count < *n; ++count)
+        sorted[count] = &lives[count];
+    qsort(sorted, count, sizeof *sorted, lower_first);
+    for (size_t i = 0; i < count; ++i) {
+        if (sorted[i]->offset > from)
+            occupy(lives, n, -1, from, sorted[i]->offset, 0, end);
+        from = sorted[i]->offset + sorted[i]->bytes;
+    }
+    if (room->bytes > from)
+        occupy(lives, n, -1, from, room->bytes, 0, end);
+    occupy(lives, n, -1, room->bytes, room->bytes, 0, end); // no value lies on both sides
+}
+
+// --- the pass --------------------------------------------------------------------------------------------------------
+typedef struct scratch {
+    int *shared, *first, *last; // per value
+    life *lives, **near;
+    size_t given; // lives whose place is given
+} scratch;
+
+static bool open_scratch(const mezzo_graph *g, mz_plan *plan, scratch *s) {
+    const size_t lives = g->n_values + 2 * g->n_params + 2;
+    *s = (scratch){
+        .shared = mz_alloc(g->n_values + 1, sizeof *s->shared),
+        .first = mz_alloc(g->n_values + 1, sizeof *s->first),
+        .last = mz_alloc(g->n_values + 1, sizeof *s->last),
+        .lives = mz_alloc(lives, sizeof *s->lives),
+        .near = mz_alloc(lives, sizeof(life *)),
+    };
+    plan->offset = mz_alloc(g->n_values + 1, sizeof *plan->offset);
+    return s->shared && s->first && s->last && s->lives && s->near && plan->offset;
+}
+
+static void close_scratch(scratch *s) {
+    mz_free(s->shared);
+    mz_free(s->first);
+    mz_free(s->last);
+    mz_free(s->lives);
+    mz_free(s->near);
+}
+
+static void find_lives(const mezzo_graph *g, const mz_stream_plan *streams, scratch *s) {
     for (size_t v = 0; v < g->n_values; ++v)
-        shared[v] = -1;
-    last_reads(g, streams, shared, last);
-    share_in_place(g, last, shared);
-    last_reads(g, streams, shared, last);
-    first_writes(g, streams, shared, first);
+        s->shared[v] = -1;
+    last_reads(g, streams, s->shared, s->last);
+    share_in_place(g, s->last, s->shared);
+    last_reads(g, streams, s->shared, s->last);
+    first_writes(g, streams, s->shared, s->first);
+}
+
+static void place_values(const mezzo_graph *g, scratch *s, mz_plan *plan) {
+    size_t n = s->given;
     for (size_t v = 0; v < g->n_values; ++v) {
         const mz_value *x = &g->values[v];
         plan->offset[v] = SIZE_MAX;
         if (x->kind == MZ_VALUE_INPUT)
             *(x->state ? &plan->state : &plan->inputs) += bytes_of(x);
-        if (x->kind != MZ_VALUE_TEMP || first[v] == INT_MAX || last[v] < 0)
+        if (x->kind != MZ_VALUE_TEMP || s->first[v] == INT_MAX || s->last[v] < 0)
             continue;
-        if (root_of(g, shared, (int)v) == (int)v)
-            lives[n_lives++] = (life){(int)v, bytes_of(x), first[v], last[v], 0};
+        if (root_of(g, s->shared, (int)v) == (int)v)
+            s->lives[n++] = (life){(int)v, bytes_of(x), s->first[v], s->last[v], 0};
         if (x->alias < 0)
             plan->unshared += bytes_of(x);
     }
-    qsort(lives, n_lives, sizeof *lives, larger_first);
-    for (size_t i = 0; i < n_lives; ++i) {
-        place(lives, i, near);
-        plan->offset[lives[i].value] = lives[i].offset;
-        size_t end = lives[i].offset + lives[i].bytes;
-        plan->arena = end > plan->arena ? end : plan->arena;
+    qsort(s->lives + s->given, n - s->given, sizeof *s->lives, larger_first);
+    for (size_t i = s->given; i < n; ++i) {
+        const life *x = &s->lives[i];
+        place(s->lives, i, s->near);
+        plan->offset[x->value] = x->offset;
+        size_t end = x->offset + x->bytes;
+        size_t *most = end > plan->gradients ? &plan->arena : &plan->borrowed;
+        end -= end > plan->gradients ? plan->gradients : 0;
+        *most = end > *most ? end : *most;
     }
     for (size_t v = 0; v < g->n_values; ++v) {
-        int root = root_of(g, shared, (int)v);
+        int root = root_of(g, s->shared, (int)v);
         if (g->values[v].kind == MZ_VALUE_TEMP && g->values[root].kind == MZ_VALUE_TEMP)
-            plan->offset[v] = plan->offset[root] + view_offset(g, shared, (int)v);
+            plan->offset[v] = plan->offset[root] + view_offset(g, s->shared, (int)v);
     }
-done:
-    mz_free(shared);
-    mz_free(first);
-    mz_free(last);
-    mz_free(lives);
-    mz_free(near);
-    if (status != MEZZO_OK)
+}
+
+mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, const mz_gradient_room *room,
+                          mz_plan *plan) {
+    scratch s;
+    memset(plan, 0, sizeof *plan);
+    if (!open_scratch(g, plan, &s)) {
+        close_scratch(&s);
         mz_plan_free(plan);
-    return status;
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    }
+    find_lives(g, streams, &s);
+    if (room != NULL) {
+        plan->gradients = room->bytes;
+        occupy_gradients(g, room, s.first, s.lives, &s.given, s.near);
+    }
+    place_values(g, &s, plan);
+    close_scratch(&s);
+    return MEZZO_OK;
 }
 
 void mz_plan_free(mz_plan *plan) {

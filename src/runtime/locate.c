@@ -85,7 +85,7 @@ static void inspected_tensors(const mezzo_program *p, size_t call, bool outputs,
         out[k] = mz_program_tensor(p, outputs ? n->out[k] : n->in[k]);
 }
 
-static mezzo_status locate_at(mezzo_program *p, size_t i, float limit, mz_located *out) {
+static mezzo_status locate_at(mezzo_program *p, size_t i, bool fresh, float limit, mz_located *out) {
     mz_inspection ins[MZ_MAX_IN], outs[MZ_MAX_OUT];
     mz_tensor tensors[MZ_MAX_IN];
     mz_call *call = &p->c.calls[i];
@@ -93,9 +93,7 @@ static mezzo_status locate_at(mezzo_program *p, size_t i, float limit, mz_locate
     inspected_tensors(p, i, false, tensors);
     MEZZO_TRY(mz_program_inspect(p, tensors, call->n_in, 0, ins));
     check_sources(p, i, ins, out);
-    MEZZO_TRY(p->c.prepared[i].kernel->run(p->device, call));
-    if (p->hook != NULL)
-        MEZZO_TRY(p->hook(p->hook_user, p, i));
+    MEZZO_TRY(mz_program_run_call(p, i, fresh));
     inspected_tensors(p, i, true, tensors);
     MEZZO_TRY(mz_program_inspect(p, tensors, call->n_out, forward ? limit : 0, outs));
     for (int k = 0; k < call->n_out && !out->found; ++k) {
@@ -111,7 +109,10 @@ static mezzo_status locate_at(mezzo_program *p, size_t i, float limit, mz_locate
     return MEZZO_OK;
 }
 
-static mezzo_status begin(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
+// *fresh: gradients are to be written, as other values lie where they will be.
+static mezzo_status begin(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step, bool *fresh) {
+    MEZZO_TRY(mz_program_fresh(p, fresh));
+    *fresh = *fresh && p->c.plan.gradients > 0;
     MEZZO_TRY(mz_program_prepare(p, scaler, seed, step));
     if (p->options.forward_only)
         return MEZZO_OK;
@@ -123,9 +124,10 @@ static mezzo_status begin(mezzo_program *p, const mezzo_scaler *scaler, uint64_t
 mezzo_status mz_program_locate(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step, float limit,
                                mz_located *out) {
     *out = (mz_located){0};
-    MEZZO_TRY(begin(p, scaler, seed, step));
+    bool fresh;
+    MEZZO_TRY(begin(p, scaler, seed, step, &fresh));
     for (size_t i = 0; i < p->c.n_calls && !out->found; ++i)
-        MEZZO_TRY(locate_at(p, i, limit, out));
+        MEZZO_TRY(locate_at(p, i, fresh, limit, out));
     return MEZZO_OK;
 }
 
@@ -155,12 +157,13 @@ mezzo_status mezzo_program_check(mezzo_program *p, const mezzo_scaler *scaler, u
     if (size)
         where[0] = 0;
     MEZZO_TRY(mz_program_ready(p, scaler));
-    MEZZO_TRY(begin(p, scaler, seed, step));
+    bool fresh;
+    MEZZO_TRY(begin(p, scaler, seed, step, &fresh));
     for (size_t i = 0; i < p->c.n_calls; ++i)
         if (finding.found)
-            MEZZO_TRY(p->c.prepared[i].kernel->run(p->device, &p->c.calls[i]));
+            MEZZO_TRY(mz_program_run_call(p, i, fresh));
         else
-            MEZZO_TRY(locate_at(p, i, 0, &finding));
+            MEZZO_TRY(locate_at(p, i, fresh, 0, &finding));
     *found = finding.found;
     if (finding.found && size)
         print_finding(&finding, where, size);

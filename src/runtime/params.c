@@ -359,19 +359,6 @@ static void lay_out(mezzo_params *params) {
     lay_out_frozen(params);
 }
 
-mezzo_status mz_params_master_bytes(mezzo_device *device, const mezzo_graph *g, const mezzo_program_options *options,
-                                    mezzo_master master, size_t *bytes) {
-    mezzo_params params = {.device = device, .kept_as = master};
-    mezzo_status status;
-    MEZZO_TRY_GOTO(status, make_specs(&params, g));
-    MEZZO_TRY_GOTO(status, settle_masters(&params, g, options));
-    lay_out(&params);
-    *bytes = params.master_bytes;
-fail:
-    free_specs(&params);
-    return status;
-}
-
 const char *mezzo_master_name(mezzo_master master) {
     static const char *const names[] = {"fp32", "split", "stochastic"};
     return (size_t)master < MZ_COUNT(names) ? names[master] : "?";
@@ -395,20 +382,13 @@ mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *gra
     return mz_params_create(device, graph, options, seed, master, 0, out);
 }
 
-mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                              uint64_t seed, mezzo_master master, int ranks, mezzo_params **out) {
-    *out = NULL;
+static mezzo_status lay_out_params(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
+                                   mezzo_master master, int ranks, mezzo_params **out) {
     mezzo_status status;
-    if ((int)master < MEZZO_MASTER_FP32 || master > MEZZO_MASTER_STOCHASTIC)
-        return mz_fail(MEZZO_ERR_INVALID, "masters are fp32, split or stochastic, not %d", (int)master);
-    MEZZO_TRY(mezzo_graph_status(graph));
-    if (graph->n_params == 0)
-        return mz_fail(MEZZO_ERR_INVALID, "the graph has no parameters");
     mezzo_params *params = mz_alloc(1, sizeof *params);
     if (!params)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     params->device = device;
-    params->seed = seed;
     params->kept_as = master;
     params->lora_rank = graph->lora_rank;
     params->lora_alpha = graph->lora_alpha;
@@ -418,6 +398,32 @@ mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, co
     MEZZO_TRY_GOTO(status, make_specs(params, graph));
     MEZZO_TRY_GOTO(status, settle_masters(params, graph, options));
     lay_out(params);
+    *out = params;
+    return MEZZO_OK;
+fail:
+    mezzo_params_free(params);
+    return status;
+}
+
+mezzo_status mz_params_sketch(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
+                              mezzo_master master, mezzo_params **out) {
+    *out = NULL;
+    MEZZO_TRY(mezzo_graph_status(graph));
+    return lay_out_params(device, graph, options, master, 0, out);
+}
+
+mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
+                              uint64_t seed, mezzo_master master, int ranks, mezzo_params **out) {
+    *out = NULL;
+    mezzo_status status;
+    mezzo_params *params;
+    if ((int)master < MEZZO_MASTER_FP32 || master > MEZZO_MASTER_STOCHASTIC)
+        return mz_fail(MEZZO_ERR_INVALID, "masters are fp32, split or stochastic, not %d", (int)master);
+    MEZZO_TRY(mezzo_graph_status(graph));
+    if (graph->n_params == 0)
+        return mz_fail(MEZZO_ERR_INVALID, "the graph has no parameters");
+    MEZZO_TRY(lay_out_params(device, graph, options, master, ranks, &params));
+    params->seed = seed;
     MEZZO_TRY_GOTO(status, device->backend->alloc(device, params->master_bytes + 64, (void **)&params->master));
     MEZZO_TRY_GOTO(status,
                    device->backend->alloc(device, (size_t)params->elements * sizeof(float), (void **)&params->grad));

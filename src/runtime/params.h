@@ -83,9 +83,9 @@ mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, co
 void mz_params_part(const mezzo_params *params, int index, int rank, int64_t *first, int64_t *count, int64_t *place);
 int64_t mz_params_part_elements(const mezzo_params *params); // of such a buffer
 
-// Bytes of the master buffer that mezzo_params_create_as would take for a graph's parameters.
-mezzo_status mz_params_master_bytes(mezzo_device *device, const mezzo_graph *graph,
-                                    const mezzo_program_options *options, mezzo_master master, size_t *bytes);
+// Laid out as mezzo_params_create_as would, without memory of the device: for plans.
+mezzo_status mz_params_sketch(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
+                              mezzo_master master, mezzo_params **out);
 
 // `count` masters of a parameter from element `first`, FP32, to the host.
 mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t first, int64_t count, float *out);

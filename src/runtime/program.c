@@ -149,7 +149,70 @@ static void find_stored(const mezzo_params *params, mezzo_graph *g) {
     }
 }
 
-// params: those that the program will read; NULL: as they would be made.
+// The parameter of the graph whose gradient a value is, whole; -1: none, -2: a part of one.
+static int gradient_of(const mezzo_graph *g, int value) {
+    if (value < 0)
+        return -1;
+    const mz_value *v = &g->values[value], *root = &g->values[mz_value_root(g, value)];
+    if (root->kind != MZ_VALUE_GRAD)
+        return -1;
+    return mz_stored_count(&v->shape, &v->storage) == mz_stored_count(&root->shape, &root->storage) ? root->param : -2;
+}
+
+// Finds out whether the first run after zeroing may write gradients instead of adding to zeros: a call's gradients must
+// all be met for the first time by it, or none.
+static mezzo_status find_first_writers(mz_compiled *c, bool forward_only) {
+    bool *met = mz_alloc(c->graph->n_params + 1, sizeof *met);
+    if (!met)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    c->covers = !forward_only && c->overwrites;
+    for (size_t i = 0; i < c->n_calls; ++i) {
+        const mz_node *node = &c->graph->nodes[c->node[i]];
+        int first = 0, again = 0;
+        for (int k = 0; k < node->n_out; ++k) {
+            int param = gradient_of(c->graph, node->out[k]);
+            c->covers = c->covers && param != -2;
+            if (param < 0)
+                continue;
+            first += !met[param];
+            again += met[param];
+            met[param] = true;
+        }
+        c->use[i] = (unsigned char)((first + again > 0 ? MZ_USE_ADDS : 0) | (first > 0 ? MZ_USE_FIRST : 0));
+        c->covers = c->covers && !(first > 0 && (again > 0 || !c->calls[i].attrs.accumulate));
+    }
+    mz_free(met);
+    return MEZZO_OK;
+}
+
+// Places of gradients that hold nothing before they are first written. Padding must stay zero, which not every kernel
+// that writes a gradient writes.
+static mezzo_status find_room(const mezzo_params *params, const mezzo_graph *g, mz_gradient_room *room) {
+    *room =
+        (mz_gradient_room){mz_alloc(g->n_params + 1, sizeof *room->offset), (size_t)params->elements * sizeof(float)};
+    if (!room->offset)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < g->n_params; ++i) {
+        int index = mezzo_params_find(params, g->params[i].name);
+        const mz_param *p = index >= 0 ? &params->list[index] : NULL;
+        bool apart = p == NULL || p->frozen || p->storage.padded || !mz_shape_equal(&p->shape, &g->params[i].shape);
+        room->offset[i] = apart ? SIZE_MAX : (size_t)p->offset * sizeof(float);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status plan(const mezzo_params *params, const mezzo_program_options *options,
+                         const mz_stream_plan *streams, mz_compiled *c) {
+    mz_gradient_room room;
+    if (!options->single_micro_batch || !c->covers)
+        return mz_pass_plan(c->graph, streams, NULL, &c->plan);
+    MEZZO_TRY(find_room(params, c->graph, &room));
+    mezzo_status status = mz_pass_plan(c->graph, streams, &room, &c->plan);
+    mz_free(room.offset);
+    return status;
+}
+
+// params: those that the program will read, or laid out as they would be made.
 static mezzo_status compile(mezzo_device *device, const mezzo_params *params, const mezzo_graph *graph,
                             const mezzo_program_options *options, mz_compiled *c) {
     const mz_storage_options storage = {device->storage, device->backend->takes_padding};
@@ -167,7 +230,6 @@ static mezzo_status compile(mezzo_device *device, const mezzo_params *params, co
     streams = worth_streams(device, c->graph);
     if (streams)
         MEZZO_TRY_GOTO(status, mz_pass_streams(c->graph, &placed));
-    MEZZO_TRY_GOTO(status, mz_pass_plan(c->graph, streams ? &placed : NULL, &c->plan));
     n = c->graph->n_nodes + 1;
     c->stream = streams ? mz_alloc(n, sizeof *c->stream) : NULL;
     c->calls = mz_alloc(n, sizeof *c->calls);
@@ -180,6 +242,8 @@ static mezzo_status compile(mezzo_device *device, const mezzo_params *params, co
         goto fail;
     }
     MEZZO_TRY_GOTO(status, choose_kernels(device, &storage, &placed, c));
+    MEZZO_TRY_GOTO(status, find_first_writers(c, options->forward_only));
+    MEZZO_TRY_GOTO(status, plan(params, options, streams ? &placed : NULL, c));
     mz_stream_plan_free(&placed);
     return MEZZO_OK;
 fail:
@@ -196,6 +260,7 @@ static size_t first_workspace(const mz_compiled *c) { // of stream 0; stream 1's
 
 static void plan_report(const mz_compiled *c, mezzo_memory *out) {
     *out = (mezzo_memory){.activations = c->plan.arena,
+                          .activations_in_gradients = c->plan.borrowed,
                           .workspace = first_workspace(c) + c->side_workspace,
                           .inputs = c->plan.inputs + c->plan.state,
                           .activations_unshared = c->plan.unshared};
@@ -216,23 +281,38 @@ void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out) {
     params_report(program->params, out);
 }
 
+// A copy for each low format that the graph reads parameters in.
+static size_t shadow_bytes(const mezzo_params *params, const mezzo_graph *g) {
+    bool read[MEZZO_DTYPE_COUNT] = {false};
+    size_t n = 0;
+    for (size_t i = 0; i < g->n_values; ++i)
+        if (g->values[i].kind == MZ_VALUE_SHADOW && !read[g->values[i].dtype]) {
+            read[g->values[i].dtype] = true;
+            n += (size_t)params->shadow_elements * mezzo_dtype_size(g->values[i].dtype);
+        }
+    return n;
+}
+
+mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
+                            mezzo_master master, mezzo_memory *out) {
+    mz_compiled c;
+    mezzo_params *params;
+    MEZZO_TRY(mz_params_sketch(device, graph, options, master, &params));
+    mezzo_status status = compile(device, params, graph, options, &c);
+    if (status == MEZZO_OK) {
+        plan_report(&c, out);
+        params_report(params, out);
+        out->shadows = shadow_bytes(params, c.graph);
+        compiled_free(&c);
+    }
+    mezzo_params_free(params);
+    return status;
+}
+
 mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                                mezzo_memory *out) {
     MZ_REQUIRE(device, graph, options, out);
-    mz_compiled c;
-    MEZZO_TRY(compile(device, NULL, graph, options, &c));
-    plan_report(&c, out);
-    for (size_t i = 0; i < c.graph->n_params; ++i) {
-        const mz_value *v = &c.graph->values[c.graph->params[i].value];
-        size_t count = (size_t)mz_stored_count(&v->shape, &v->storage);
-        out->masters += mz_align_up(count, 16) * sizeof(float);
-        if (!c.graph->params[i].frozen)
-            out->gradients += mz_align_up(count, 16) * sizeof(float);
-        if (c.graph->params[i].shadow >= 0)
-            out->shadows += mz_align_up(count, 32) * 2;
-    }
-    compiled_free(&c);
-    return MEZZO_OK;
+    return mz_plan_memory(device, graph, options, MEZZO_MASTER_FP32, out);
 }
 
 static size_t own_bytes(const mezzo_memory *m) { // what the program takes for itself
@@ -372,7 +452,8 @@ static mezzo_status bind_values(mezzo_program *p, char *state) {
         } else if (v->kind == MZ_VALUE_SCALE) {
             p->address[i] = p->one;
         } else if (v->kind == MZ_VALUE_TEMP && p->c.plan.offset[i] != SIZE_MAX) {
-            p->address[i] = (char *)p->arena + p->c.plan.offset[i];
+            size_t at = p->c.plan.offset[i], gradients = p->c.plan.gradients;
+            p->address[i] = at < gradients ? (char *)p->params->grad + at : (char *)p->arena + (at - gradients);
         } else if (v->kind != MZ_VALUE_TEMP) {
             MEZZO_TRY(bind_param(p, v, &p->address[i]));
         }
@@ -438,45 +519,21 @@ static mezzo_status find_pairs(mezzo_program *p) {
     return MEZZO_OK;
 }
 
-// The parameter whose gradient a tensor is, whole; -1: none, -2: a part of the gradients that is no parameter's.
-static int gradient_of(const mezzo_params *params, const mz_tensor *t) {
-    const float *at = t->data;
-    if (!mz_present(t) || at < params->grad || at >= params->grad + params->elements)
-        return -1;
-    for (size_t i = 0; i < params->n; ++i)
-        if (!params->list[i].frozen && params->grad + params->list[i].offset == at &&
-            params->list[i].stored == mz_stored_count(&t->shape, &t->storage))
-            return (int)i;
-    return -2;
-}
-
-// Finds out whether the first run after zeroing may write gradients instead of adding to zeros: a call's gradients must
-// all be met for the first time by it, or none. Those of parameters that no call writes (a router's correction bias has
-// none) are zeroed.
-static mezzo_status find_first_writers(mezzo_program *p) {
+// Parameters that no call gives a gradient (a router's correction bias): a run that writes the others' zeroes theirs.
+static mezzo_status find_silent(mezzo_program *p) {
+    const mezzo_graph *g = p->c.graph;
     const mezzo_params *params = p->params;
-    bool *met = mz_alloc(params->n + 1, sizeof *met);
-    if (!met)
+    p->silent = mz_alloc(params->n + 1, sizeof *p->silent);
+    if (!p->silent)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    p->covers = !p->options.forward_only && p->c.overwrites;
-    for (size_t i = 0; i < p->c.n_calls; ++i) {
-        const mz_call *call = &p->c.calls[i];
-        int first = 0, again = 0;
-        for (int k = 0; k < call->n_out; ++k) {
-            int param = gradient_of(params, &call->out[k]);
-            p->covers = p->covers && param != -2;
-            if (param < 0)
-                continue;
-            first += !met[param];
-            again += met[param];
-            met[param] = true;
-        }
-        p->c.use[i] = (unsigned char)((first + again > 0 ? MZ_USE_ADDS : 0) | (first > 0 ? MZ_USE_FIRST : 0));
-        p->covers = p->covers && !(first > 0 && (again > 0 || !call->attrs.accumulate));
-    }
     for (size_t i = 0; i < params->n; ++i)
-        met[i] = !met[i] && !params->list[i].frozen;
-    p->silent = met;
+        p->silent[i] = !params->list[i].frozen;
+    for (size_t i = 0; i < p->c.n_calls; ++i)
+        for (int k = 0; k < g->nodes[p->c.node[i]].n_out; ++k) {
+            int param = gradient_of(g, g->nodes[p->c.node[i]].out[k]);
+            if (param >= 0)
+                p->silent[mezzo_params_find(params, g->params[param].name)] = false;
+        }
     return MEZZO_OK;
 }
 
@@ -497,7 +554,7 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     MEZZO_TRY_GOTO(status, book(p, graph, options));
     MEZZO_TRY_GOTO(status, bind_values(p, p->state));
     mz_program_bind(p);
-    MEZZO_TRY_GOTO(status, find_first_writers(p));
+    MEZZO_TRY_GOTO(status, find_silent(p));
     MEZZO_TRY_GOTO(status, find_pairs(p));
     params->overlaps_update = params->overlaps_update || worth_overlap(&p->c);
     *out = p;

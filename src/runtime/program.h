@@ -17,6 +17,7 @@ typedef struct mz_compiled {
     int *node;             // per call: its node
     unsigned char *use;    // per call: what it does to parameter gradients
     bool overwrites;       // every kernel that adds to gradients can also write them
+    bool covers;           // every gradient that is written is written whole: the first run can overwrite
     size_t n_calls;
     size_t workspace;      // bytes: the largest that a kernel asks for
     size_t side_workspace; // bytes: the same of those on the second stream
@@ -76,7 +77,6 @@ struct mezzo_program {
     float *one;              // device: the scale of a run without a scaler
     void **address;          // per value
     const mz_joined **pairs; // per call: what runs it together with the next; NULL: nothing
-    bool covers;             // every gradient that is written is written whole: the first run can overwrite
     bool *silent;            // per parameter: no call writes its gradient, so that the first run zeroes it
     mz_recording recordings[MZ_RUN_KINDS];
     void *staging; // host: for outputs that need converting; grown on first use
@@ -96,9 +96,15 @@ void mz_program_place(const mezzo_program *program, int value, mz_tensor *t); //
 void mz_program_bind(mezzo_program *program);                                 // calls get the addresses of their values
 mz_tensor mz_program_tensor(const mezzo_program *program, int value);         // as it is stored; -1: absent
 // run.c
+// Whether a run that begins now writes gradients instead of adding to them. INVALID: it must, and there are some.
+mezzo_status mz_program_fresh(const mezzo_program *program, bool *fresh);
+mezzo_status mz_program_run_call(mezzo_program *program, size_t call, bool fresh); // by itself; its hook too
 void mz_program_wrote_gradients(mezzo_program *program); // for who runs its calls: parameters have gradients now
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
 // program.c
+// mezzo_plan_memory for masters kept in another way than FP32.
+mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
+                            mezzo_master master, mezzo_memory *out);
 // inputs.c: the rules of a graph's inputs, by value; what is written, checked; INVALID where an input was never written
 // or the scaler is another device's.
 mezzo_status mz_input_rules(const mezzo_graph *graph, mz_input_rule **out);

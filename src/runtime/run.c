@@ -63,16 +63,32 @@ static mezzo_status run_kernel(mezzo_program *p, size_t i, const mz_call *call) 
     return p->device->tracer == NULL ? launch(p, i, call) : launch_traced(p, i, call);
 }
 
-// One call, its gradients written where it is `fresh` and meets them first.
-static mezzo_status run_call(mezzo_program *p, size_t i, bool fresh) {
+// One call by `run`, its gradients written where it is `fresh` and meets them first.
+static mezzo_status run_as(mezzo_program *p, size_t i, bool fresh,
+                           mezzo_status (*run)(mezzo_program *, size_t, const mz_call *)) {
     mz_call *call = &p->c.calls[i];
     bool overwrite = fresh && (p->c.use[i] & MZ_USE_FIRST);
     call->attrs.accumulate = call->attrs.accumulate && !overwrite;
     call->state = overwrite ? p->c.writing[i].state : p->c.prepared[i].state;
-    mezzo_status status = run_kernel(p, i, call);
+    mezzo_status status = run(p, i, call);
     call->attrs.accumulate = call->attrs.accumulate || overwrite;
     call->state = p->c.prepared[i].state;
-    MEZZO_TRY(status);
+    return status;
+}
+
+static mezzo_status run_alone(mezzo_program *p, size_t i, const mz_call *call) {
+    return p->c.prepared[i].kernel->run(p->device, call);
+}
+
+mezzo_status mz_program_run_call(mezzo_program *p, size_t i, bool fresh) {
+    MEZZO_TRY(run_as(p, i, fresh, run_alone));
+    if (p->hook != NULL)
+        MEZZO_TRY(p->hook(p->hook_user, p, i));
+    return MEZZO_OK;
+}
+
+static mezzo_status run_call(mezzo_program *p, size_t i, bool fresh) {
+    MEZZO_TRY(run_as(p, i, fresh, run_kernel));
     if (p->hook != NULL)
         MEZZO_TRY(p->hook(p->hook_user, p, i));
     for (size_t m = 0; m < p->n_monitors; ++m)
@@ -278,10 +294,19 @@ void mz_program_wrote_gradients(mezzo_program *p) {
         params->list[i].has_grad = params->list[i].has_grad || (!p->silent[i] && !params->list[i].frozen);
 }
 
+mezzo_status mz_program_fresh(const mezzo_program *p, bool *fresh) {
+    *fresh = !p->options.forward_only && p->params->grads_empty && p->c.covers;
+    if (!*fresh && p->c.plan.gradients > 0)
+        return mz_fail(MEZZO_ERR_INVALID, "there are gradients already, and the program was made with "
+                                          "single_micro_batch: zero them first, or make it without");
+    return MEZZO_OK;
+}
+
 mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
     MZ_REQUIRE(p);
+    bool fresh;
     MEZZO_TRY(mz_program_ready(p, scaler));
-    bool fresh = !p->options.forward_only && p->params->grads_empty && p->covers;
+    MEZZO_TRY(mz_program_fresh(p, &fresh));
     if (!fresh)
         MEZZO_TRY(mz_deferred_flush(p->device));
     MEZZO_TRY(prepare(p, scaler, seed, step));

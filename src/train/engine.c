@@ -50,6 +50,7 @@ static mezzo_status open_programs(mz_engine *e, const mz_run_config *config, boo
     mezzo_program_options train = e->program, eval = e->program;
     uint64_t seed = mezzo_seed(config->seed, MEZZO_SEED_PARAMETERS);
     train.loss_weight = 1.0f / (float)(config->grad_accum * e->size);
+    train.single_micro_batch = config->grad_accum == 1 && !config->canonical;
     eval.forward_only = true;
     eval.recompute = false;
     MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));

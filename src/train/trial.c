@@ -46,7 +46,7 @@ mz_trial_facts mz_trial_describe(const mz_trial *t) {
                             .memory = t->report.memory,
                             .training_memory = m.masters + m.gradients + m.shadows + m.activations + m.workspace +
                                                m.inputs + mezzo_optimizer_memory(t->engine.optimizer),
-                            .activations = m.activations,
+                            .activations = m.activations + m.activations_in_gradients,
                             .validates = t->val_all != NULL,
                             .scaler = &t->engine.scaling};
 }

@@ -17,7 +17,7 @@ typedef struct mz_trial_facts {
     int64_t items;                      // tokens (or examples) of a micro batch
     size_t memory;                      // bytes of everything that is open
     size_t training_memory;             // without validation and samples
-    size_t activations;                 // of the training program
+    size_t activations;                 // of the training program, those in the gradients' memory too
     bool validates;                     // there is validation data
     const mezzo_scaler_options *scaler; // resolved
 } mz_trial_facts;

@@ -191,7 +191,7 @@ static mezzo_status build_and_pass(void) {
     status = mz_passes(g, &options, "fuse", &out);
     if (status == MEZZO_OK) {
         mz_plan plan;
-        status = mz_pass_plan(out, NULL, &plan);
+        status = mz_pass_plan(out, NULL, NULL, &plan);
         if (status == MEZZO_OK)
             mz_plan_free(&plan);
     }

@@ -275,33 +275,66 @@ static int root_of(const mezzo_graph *g, int v) {
     return v;
 }
 
-// Walks the program: every byte read must still belong to the value that was written there.
-static void check_plan(const mezzo_graph *g, const mz_plan *plan) {
-    int *owner = malloc((plan->arena / 64 + 1) * sizeof *owner);
-    for (size_t i = 0; i <= plan->arena / 64; ++i)
+typedef struct span {
+    size_t from, to; // lines of 64 bytes
+} span;
+
+// Where a value lies: in the arena, or in the gradient buffer, which is its beginning.
+static bool span_of(const mezzo_graph *g, const mz_plan *plan, const mz_gradient_room *room, int v, span *out) {
+    const mz_value *x = v >= 0 ? &g->values[v] : NULL, *root = v >= 0 ? &g->values[root_of(g, v)] : NULL;
+    bool gradient = x != NULL && room != NULL && root->kind == MZ_VALUE_GRAD;
+    if (x == NULL || (!gradient && (x->kind != MZ_VALUE_TEMP || plan->offset[v] == SIZE_MAX)))
+        return false;
+    if (gradient && room->offset[root->param] == SIZE_MAX)
+        return false;
+    size_t at = gradient ? room->offset[root->param] : plan->offset[v];
+    size_t bytes = (size_t)mz_shape_count(&x->shape) * mezzo_dtype_size(x->dtype);
+    assert_true(at + bytes <= plan->gradients + plan->arena &&
+                (at >= plan->gradients) == (at + bytes > plan->gradients));
+    *out = (span){at / 64, (at + bytes + 63) / 64};
+    return true;
+}
+
+static void expect_owner(const mezzo_graph *g, const int *owner, span s, int v, size_t node) {
+    for (size_t at = s.from; at < s.to; ++at)
+        if (owner[at] != root_of(g, v))
+            fail_msg("node %zu reads value %d, whose bytes value %d has taken", node, v, owner[at]);
+}
+
+// Walks the program: every byte read must still belong to the value that was written there, a written gradient's to the
+// end. Returns how many values lie in the gradient buffer; what is between gradients stays free.
+static int check_plan(const mezzo_graph *g, const mz_plan *plan, const mz_gradient_room *room) {
+    const size_t lines = (plan->gradients + plan->arena) / 64 + 1;
+    int *owner = malloc(lines * sizeof *owner), borrowers = 0;
+    span s;
+    for (size_t i = 0; i < lines; ++i)
         owner[i] = -1;
     for (size_t i = 0; i <= g->n_nodes; ++i) {
         const mz_node *n = i < g->n_nodes ? &g->nodes[i] : NULL;
         for (size_t k = 0; k < (n ? (size_t)n->n_in : g->n_outputs); ++k) {
             int v = n ? n->in[k] : g->outputs[k].value;
-            if (v < 0 || g->values[v].kind != MZ_VALUE_TEMP || plan->offset[v] == SIZE_MAX)
-                continue;
-            size_t bytes = (size_t)mz_shape_count(&g->values[v].shape) * mezzo_dtype_size(g->values[v].dtype);
-            for (size_t at = plan->offset[v] / 64; at * 64 < plan->offset[v] + bytes; ++at)
-                if (owner[at] != root_of(g, v))
-                    fail_msg("node %zu reads value %d, whose bytes value %d has taken", i, v, owner[at]);
+            if (span_of(g, plan, room, v, &s))
+                expect_owner(g, owner, s, v, i);
         }
         for (int k = 0; n && n->op != MZ_OP_reshape && k < n->n_out; ++k) {
-            int v = n->out[k];
-            if (v < 0 || g->values[v].kind != MZ_VALUE_TEMP)
+            if (!span_of(g, plan, room, n->out[k], &s))
                 continue;
-            size_t bytes = (size_t)mz_shape_count(&g->values[v].shape) * mezzo_dtype_size(g->values[v].dtype);
-            assert_true(plan->offset[v] + bytes <= plan->arena);
-            for (size_t at = plan->offset[v] / 64; at * 64 < plan->offset[v] + bytes; ++at)
-                owner[at] = root_of(g, v);
+            borrowers += s.from * 64 < plan->gradients && g->values[root_of(g, n->out[k])].kind == MZ_VALUE_TEMP;
+            for (size_t at = s.from; at < s.to; ++at)
+                owner[at] = root_of(g, n->out[k]);
         }
     }
+    bool *inside = calloc(lines, sizeof *inside);
+    for (size_t v = 0; v < g->n_values; ++v)
+        if (g->values[v].kind == MZ_VALUE_GRAD && span_of(g, plan, room, (int)v, &s)) {
+            expect_owner(g, owner, s, (int)v, g->n_nodes);
+            memset(inside + s.from, true, s.to - s.from);
+        }
+    for (size_t at = 0; at < plan->gradients / 64; ++at)
+        assert_true(inside[at] || owner[at] == -1);
+    free(inside);
     free(owner);
+    return borrowers;
 }
 
 static void the_plan_never_overlaps_two_lives(void **state) {
@@ -315,10 +348,38 @@ static void the_plan_never_overlaps_two_lives(void **state) {
                                    .logits_rows = variant >= 12 ? 32 : 0};
         mz_plan plan;
         ok(mz_passes(g, &o, "chunk", &out));
-        ok(mz_pass_plan(out, NULL, &plan));
-        check_plan(out, &plan);
+        ok(mz_pass_plan(out, NULL, NULL, &plan));
+        assert_int_equal(check_plan(out, &plan, NULL), 0);
         assert_true(plan.arena < plan.unshared);
         mz_plan_free(&plan);
+        mezzo_graph_free(out);
+        mezzo_graph_free(g);
+    }
+}
+
+static void activations_lie_where_gradients_will_be(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 8; ++variant) {
+        mezzo_graph *g = gpt_logits(0, true), *out;
+        mezzo_program_options o = {.precision = variant & 1 ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP32,
+                                   .recompute = variant & 2,
+                                   .logits_rows = variant & 4 ? 32 : 0};
+        mz_plan apart, plan;
+        mz_gradient_room room = {calloc(g->n_params, sizeof(size_t)), 0};
+        ok(mz_passes(g, &o, "chunk", &out));
+        for (size_t k = 0; k < out->n_params; ++k) { // also with those at the end that are written last
+            size_t i = variant & 2 ? out->n_params - 1 - k : k;
+            room.offset[i] = i % 4 == 1 ? SIZE_MAX : room.bytes; // some gradients lend nothing
+            room.bytes += ((size_t)mz_shape_count(&out->params[i].shape) * sizeof(float) + 63) / 64 * 64;
+        }
+        ok(mz_pass_plan(out, NULL, NULL, &apart));
+        ok(mz_pass_plan(out, NULL, &room, &plan));
+        assert_true(plan.gradients == room.bytes && plan.borrowed <= room.bytes && plan.arena > 0 &&
+                    plan.arena < apart.arena);
+        assert_true(check_plan(out, &plan, &room) > 10);
+        mz_plan_free(&apart);
+        mz_plan_free(&plan);
+        free(room.offset);
         mezzo_graph_free(out);
         mezzo_graph_free(g);
     }
@@ -370,6 +431,7 @@ int main(void) {
         cmocka_unit_test(fuse_keeps_the_values_with_fewer_launches),
         cmocka_unit_test(blocks_of_logits_keep_the_values_in_less_memory),
         cmocka_unit_test(the_plan_never_overlaps_two_lives),
+        cmocka_unit_test(activations_lie_where_gradients_will_be),
         cmocka_unit_test(planned_memory_is_what_a_program_takes),
         cmocka_unit_test(bad_requests_are_named),
     };

@@ -332,10 +332,54 @@ static void large_parameters_are_drawn_element_by_element(void **state) {
     mezzo_device_close(device);
 }
 
+// Activations in the gradients' memory change no bit of a loss or gradient, and a second run without zeroing is
+// refused.
+static void a_single_micro_batch_lends_its_gradients_memory(void **state) {
+    fixture *f = *state;
+    const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16};
+    for (int variant = 0; variant < 4; ++variant) {
+        mezzo_program_options o = {.precision = precisions[variant & 1], .recompute = variant & 2};
+        mezzo_program *apart = make(f, f->graph, o), *p;
+        static float want[4 * 32 * 32], got[4 * 32 * 32]; // the largest parameter
+        mezzo_memory a, b;
+        bool found;
+        o.single_micro_batch = true;
+        p = make(f, f->graph, o);
+        mezzo_program_memory(apart, &a);
+        mezzo_program_memory(p, &b);
+        assert_true(b.activations < a.activations && b.activations_in_gradients > 0 && !a.activations_in_gradients);
+        feed(apart, 48);
+        feed(p, 48);
+        for (int checked = 0; checked < 2; ++checked) {
+            ok(mezzo_params_zero_grad(f->params));
+            float loss = loss_of(apart);
+            for (int i = 0; i < mezzo_params_count(f->params); ++i) {
+                size_t bytes = (size_t)f->params->list[i].count * sizeof *want;
+                ok(mezzo_params_zero_grad(f->params));
+                loss_of(apart);
+                ok(mezzo_params_read_grad(f->params, i, want));
+                ok(mezzo_params_zero_grad(f->params));
+                if (checked)
+                    ok(mezzo_program_check(p, NULL, 1, 0, &found, NULL, 0));
+                else
+                    assert_true(loss_of(p) == loss);
+                ok(mezzo_params_read_grad(f->params, i, got));
+                assert_memory_equal(want, got, bytes);
+            }
+            expect(mezzo_program_run(p, NULL, 1, 0), MEZZO_ERR_INVALID, "single_micro_batch");
+            expect(mezzo_program_check(p, NULL, 1, 0, &found, NULL, 0), MEZZO_ERR_INVALID, "single_micro_batch");
+        }
+        ok(mezzo_params_zero_grad(f->params));
+        mezzo_program_free(p);
+        mezzo_program_free(apart);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(programs_share_parameters, setup, teardown),
         cmocka_unit_test_setup_teardown(gradients_accumulate_with_the_weight, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_single_micro_batch_lends_its_gradients_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(the_first_non_finite_value_is_named, setup, teardown),
         cmocka_unit_test_setup_teardown(wrong_use_is_named, setup, teardown),
         cmocka_unit_test_setup_teardown(a_program_too_large_is_refused, setup, teardown),

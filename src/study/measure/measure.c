@@ -31,7 +31,8 @@ mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_onl
                                    .recompute = w->recompute && !forward_only,
                                    .recompute_light = w->recompute_light && !forward_only,
                                    .forward_only = forward_only,
-                                   .loss_weight = 1.0F / (float)(w->grad_accum > 0 ? w->grad_accum : 1)};
+                                   .loss_weight = 1.0F / (float)(w->grad_accum > 0 ? w->grad_accum : 1),
+                                   .single_micro_batch = w->grad_accum <= 1 && !forward_only};
 }
 
 // Uniform numbers of the same variance, of which a large parameter has a million: they take a fraction of the time of
@@ -119,6 +120,8 @@ mezzo_device *mz_rig_device(const mz_rig *rig) {
 
 // --- running -------------------------------------------------------------------------------------------------------
 static mezzo_status run_micro(mz_rig *rig) {
+    if (rig->w.grad_accum <= 1)
+        MEZZO_TRY(mezzo_params_zero_grad(rig->params));
     return mezzo_program_run(rig->train, rig->scaler, rig->w.seed, rig->runs++);
 }
 

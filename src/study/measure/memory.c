@@ -6,7 +6,7 @@
 #include <malloc.h>
 #endif
 
-#include "runtime/params.h"
+#include "runtime/program.h"
 #include "graph/graph.h"
 #include "mezzo/step.h"
 #include "study/measure/measure.h"
@@ -98,12 +98,10 @@ static size_t padding_of(const mz_footprint *f, int moments) {
 static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, mz_footprint *out) {
     mezzo_program_options options = mz_workload_options(w, false);
     mezzo_memory m = {0}, forward = {0};
-    MEZZO_TRY(mezzo_plan_memory(device, g, &options, &m));
+    MEZZO_TRY(mz_plan_memory(device, g, &options, w->master, &m));
     options = mz_workload_options(w, true);
     MEZZO_TRY(mezzo_plan_memory(device, g, &options, &forward));
-    size_t masters;
-    MEZZO_TRY(mz_params_master_bytes(device, g, &options, w->master, &masters));
-    *out = (mz_footprint){.weights = masters,
+    *out = (mz_footprint){.weights = m.masters,
                           .shadows = m.shadows,
                           .gradients = m.gradients,
                           .activations = m.activations,
