@@ -40,9 +40,10 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
     mezzo_model_config model;
     mezzo_graph *graph = NULL;
     MEZZO_TRY(mezzo_device_open(s->device, s->threads, &t->device));
-    mezzo_master master = MEZZO_MASTER_FP32;
-    while (master < MEZZO_MASTER_STOCHASTIC && strcmp(mezzo_master_name(master), s->master) != 0)
-        master++;
+    mezzo_master master = mezzo_master_default(precision);
+    for (int i = MEZZO_MASTER_FP32; i <= MEZZO_MASTER_STOCHASTIC; i++)
+        if (strcmp(mezzo_master_name((mezzo_master)i), s->master) == 0)
+            master = (mezzo_master)i;
     MEZZO_TRY(mezzo_model_defaults(s->model, &model));
     model.layers = s->layers, model.heads = s->heads, model.d_model = s->width, model.d_ff = s->d_ff;
     model.vocab = s->vocab, model.seq_len = s->length, model.dropout = 0;
@@ -182,11 +183,12 @@ static mezzo_status complete(setup *s) {
 }
 
 static int usage(void) {
-    fprintf(stderr, "usage: bench_step [--device D] [--name S] [--model NAME] [--master fp32|split|stochastic]\n       "
-                    "[--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
-                    "[--batch N]\n       [--length N] [--accumulate N] [--threads N] [--steps N] [--warmup N] "
-                    "[--commit S] [--recompute] [--recompute-light] [--logits-rows N]\n       "
-                    "[--low-residual] [--profile] [--no-header] PRECISION...\n");
+    fprintf(stderr,
+            "usage: bench_step [--device D] [--name S] [--model NAME] [--master auto|fp32|split|stochastic]\n       "
+            "[--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
+            "[--batch N]\n       [--length N] [--accumulate N] [--threads N] [--steps N] [--warmup N] "
+            "[--commit S] [--recompute] [--recompute-light] [--logits-rows N]\n       "
+            "[--low-residual] [--profile] [--no-header] PRECISION...\n");
     return 2;
 }
 
@@ -194,7 +196,7 @@ int main(int argc, char **argv) {
     setup s = {.device = "cuda",
                .commit = "unknown",
                .model = "gpt2",
-               .master = "fp32",
+               .master = "auto",
                .batch = 32,
                .length = 1024,
                .accumulate = 1,

@@ -81,7 +81,8 @@ int main(int argc, char **argv) {
     each.micro_batches = MICRO, each.clip = 1.0;
     TRY(mezzo_graph_create(&graph));
     TRY(mezzo_model_build(graph, &model, BATCH, LENGTH, false));
-    TRY(mezzo_params_create(device, graph, mezzo_seed(SEED, MEZZO_SEED_PARAMETERS), &params));
+    TRY(mezzo_params_create_as(device, graph, &options, mezzo_seed(SEED, MEZZO_SEED_PARAMETERS),
+                               mezzo_master_default(precision), &params)); // mezzo train's default
     TRY(mezzo_program_create(graph, params, &options, &program));
     TRY(mezzo_optimizer_create(params, &adamw, &optimizer));
     TRY(mezzo_scaler_create(device, &scaling, &scaler));

@@ -31,6 +31,8 @@ MEZZO_API mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_gra
 // less. Reading and writing masters goes on in FP32.
 typedef enum mezzo_master { MEZZO_MASTER_FP32, MEZZO_MASTER_SPLIT, MEZZO_MASTER_STOCHASTIC } mezzo_master;
 MEZZO_API const char *mezzo_master_name(mezzo_master master); // "fp32", "split", "stochastic"
+// What `mezzo train` takes where nothing is said: SPLIT for BF16, FP32 for every other precision.
+MEZZO_API mezzo_master mezzo_master_default(mezzo_precision precision);
 MEZZO_API mezzo_master mezzo_params_master(const mezzo_params *params);
 // mezzo_params_create with another storage of masters than FP32, for programs of these options. The autocast pass
 // decides, overrides and regions included: a master is kept as asked where the program reads nothing but the

@@ -2,7 +2,8 @@
 
 #include <math.h>
 
-enum { LEVELS = 20, MOST_COLLECTIVES = 24, MOST_ADDERS = 3 };
+enum { LEVELS = 20, MOST_COLLECTIVES = 24 };
+enum { MOST_ADDERS = MZ_REGIONS + 2 }; // of a region's part, of all gradients, of a loss
 
 // The sum or the copy of so many numbers, by the kernels of `accumulate`.
 typedef struct adder {

@@ -364,6 +364,10 @@ const char *mezzo_master_name(mezzo_master master) {
     return (size_t)master < MZ_COUNT(names) ? names[master] : "?";
 }
 
+mezzo_master mezzo_master_default(mezzo_precision precision) {
+    return precision == MEZZO_PRECISION_BF16 ? MEZZO_MASTER_SPLIT : MEZZO_MASTER_FP32;
+}
+
 mezzo_master mezzo_params_master(const mezzo_params *params) {
     if (params == NULL)
         return MEZZO_MASTER_FP32;

@@ -280,8 +280,10 @@ static void read_optimizer(reader *r, mz_run_config *out) {
     o->weight_decay = number(r, "optimizer.weight_decay");
     o->momentum = number(r, "optimizer.momentum");
     o->nesterov = truth(r, "optimizer.nesterov");
-    out->master = (mezzo_master)choice(r, "optimizer.master"); // the order of config.def's names is the enum's
-    o->decay_min_rank = 2;                                     // matrices and embeddings, not biases and norms
+    const int master = choice(r, "optimizer.master"); // the order of config.def's names: auto, then the enum's
+    out->master_auto = master == 0;
+    out->master = master == 0 ? MEZZO_MASTER_FP32 : (mezzo_master)(master - 1);
+    o->decay_min_rank = 2; // matrices and embeddings, not biases and norms
     out->clip = number(r, "optimizer.clip");
     // The order of names in config.def and of mezzo_schedule.kind is the same.
     static const int kinds[] = {MEZZO_LR_CONSTANT, MEZZO_LR_LINEAR, MEZZO_LR_COSINE, MEZZO_LR_POLYNOMIAL};

@@ -37,7 +37,8 @@ typedef struct mz_run_config {
     uint64_t seed;
     bool eval_final;
     mezzo_optimizer_options optimizer;
-    mezzo_master master;
+    mezzo_master master; // FP32 with master_auto: the precision decides, once it is resolved
+    bool master_auto;
     double peak_tflops; // mz_peak_flops
     double clip;        // 0 = none
     mezzo_lora lora;    // rank 0: no adapters

@@ -17,8 +17,10 @@ mezzo_status mz_engine_open_device(mz_engine *e, mezzo_device *device, const mz_
     MEZZO_TRY(mezzo_device_describe(e->device, &e->info));
     // A device with a queue is read one step late: nobody waits for it.
     e->readout.lag = e->device->backend->capture_begin != NULL ? 1 : 0;
-    return mezzo_precision_resolve(e->device, config->program.precision, &e->program.precision, e->precision_reason,
-                                   sizeof e->precision_reason);
+    MEZZO_TRY(mezzo_precision_resolve(e->device, config->program.precision, &e->program.precision, e->precision_reason,
+                                      sizeof e->precision_reason));
+    e->master = config->master_auto ? mezzo_master_default(e->program.precision) : config->master;
+    return MEZZO_OK;
 }
 
 // This rank's GPU, where the configuration leaves open which; a process that is shown one alone takes that.
@@ -60,7 +62,7 @@ static mezzo_status open_programs(mz_engine *e, const mz_run_config *config, boo
     MEZZO_TRY_GOTO(status, mezzo_graph_freeze_base(graph));
     // Alone, without canonical sums, nothing is cut.
     const int cut = e->size > 1 || config->canonical ? e->size : 0;
-    MEZZO_TRY_GOTO(status, mz_params_create(e->device, graph, &train, seed, config->master, cut, &e->params));
+    MEZZO_TRY_GOTO(status, mz_params_create(e->device, graph, &train, seed, e->master, cut, &e->params));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &train, &e->train));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &eval, &e->eval));
 fail:

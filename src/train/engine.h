@@ -30,6 +30,7 @@ typedef struct mz_engine {
     // Resolved: never "auto", and what the programs and the scaler were made with. The configuration keeps what was
     // asked.
     mezzo_program_options program;
+    mezzo_master master; // how masters are kept: the configuration's choice, or by the precision
     mezzo_scaler_options scaling;
     char precision_reason[600];
     mezzo_model_config model;

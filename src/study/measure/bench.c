@@ -154,6 +154,7 @@ static mezzo_status run_cell(mezzo_device *device, const mezzo_model_config *mod
                             .finite = true};
     MEZZO_TRY(mezzo_precision_resolve(device, asked, &w.precision, reason, sizeof reason));
     cell->effective = w.precision;
+    w.master = mezzo_master_default(w.precision);
     if (strstr(reason, ", as asked") == NULL || strchr(reason, ';') != NULL) // more to say than the name
         add_note(cell, reason);
     mezzo_status status = measure(device, &w, plan, cell);

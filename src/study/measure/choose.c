@@ -120,6 +120,7 @@ static mezzo_status try_candidate(mezzo_device *device, const mz_choose_options 
     size_t room = o->memory;
     mz_rig *rig;
     w.precision = c->precision;
+    w.master = mezzo_master_default(w.precision);
     MEZZO_TRY(mz_workload_run_memory(device, &w, &c->memory));
     if (room == 0)
         MEZZO_TRY(mz_memory_free(device, &room));
@@ -197,6 +198,7 @@ static mezzo_status choose_only(mezzo_device *device, const mz_choose_options *o
     for (int i = 0; i < out->n; i++) {
         mz_workload w = o->workload;
         w.precision = out->candidates[i].precision;
+        w.master = mezzo_master_default(w.precision);
         MEZZO_TRY(mz_workload_run_memory(device, &w, &out->candidates[i].memory));
     }
     mz_candidate *only = &out->candidates[0];

@@ -49,7 +49,7 @@ typedef struct mz_explained_params {
     size_t kept[MZ_MASTERS]; // how many are kept so
     mezzo_status status;
 } mz_explained_params;
-// Parameters where masters are asked for by name ("split"). Free also on errors.
+// Parameters where masters are asked for by name ("split"; "auto": by the precision). Free also on errors.
 mezzo_status mz_explained_collect_params(const mezzo_graph *g, const mezzo_program_options *options, const char *master,
                                          mz_explained_params *out);
 void mz_explained_params_free(mz_explained_params *table);

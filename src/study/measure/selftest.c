@@ -22,7 +22,12 @@ static int by_value(const void *a, const void *b) {
 static mezzo_status begin(mezzo_device *device, mezzo_precision asked, int64_t batch, mz_selftest *out, mz_rig **rig) {
     *out = (mz_selftest){.asked = asked};
     MEZZO_TRY(mezzo_precision_resolve(device, asked, &out->runs, out->reason, sizeof out->reason));
-    mz_workload w = {.batch = batch, .seq_len = 64, .grad_accum = 1, .precision = out->runs, .seed = 1};
+    mz_workload w = {.batch = batch,
+                     .seq_len = 64,
+                     .grad_accum = 1,
+                     .precision = out->runs,
+                     .master = mezzo_master_default(out->runs),
+                     .seed = 1};
     MEZZO_TRY(mezzo_model_defaults("gpt2", &w.model));
     w.model.layers = 2;
     w.model.heads = 4;

@@ -224,6 +224,7 @@ static mezzo_status try_rung(sweep *s, const mz_rung *rung, row *r) {
                      .seq_len = rung->seq_len,
                      .grad_accum = rung->grad_accum,
                      .precision = r->effective,
+                     .master = mezzo_master_default(r->effective),
                      .residual = s->o->residual,
                      .recompute = rung->recompute,
                      .seed = s->o->seed};
