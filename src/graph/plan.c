@@ -1,7 +1,8 @@
 // The plan pass: when each value lives, and where in the one arena. Values whose lives overlap get disjoint bytes;
-// larger ones are placed first, each at the lowest free offset (greedy by size, as in Pisarchyk & Lee 2020,
-// arXiv:2001.03288). The gradient buffer can be the arena's beginning: a gradient's place is given and its life begins
-// with the node that writes it, so that activations, which backward frees as it goes, lie where gradients will.
+// they are placed one by one, each at the lowest free offset, in the order that takes least of three: by size (as in
+// Pisarchyk & Lee 2020, arXiv:2001.03288), by length of life, by birth. The gradient buffer can be the arena's
+// beginning: a gradient's place is given and its life begins with the node that writes it, so that activations, which
+// backward frees as it goes, lie where gradients will.
 #include "graph/graph.h"
 
 #include <limits.h>
@@ -118,6 +119,17 @@ static int larger_first(const void *a, const void *b) {
     return x->value - y->value;
 }
 
+static int longest_first(const void *a, const void *b) {
+    const life *x = a, *y = b;
+    int lives[] = {x->last - x->first, y->last - y->first};
+    return lives[0] != lives[1] ? lives[1] - lives[0] : larger_first(a, b);
+}
+
+static int earliest_first(const void *a, const void *b) {
+    const life *x = a, *y = b;
+    return x->first != y->first ? x->first - y->first : larger_first(a, b);
+}
+
 static int lower_first(const void *a, const void *b) {
     const life *x = *(life *const *)a, *y = *(life *const *)b;
     if (x->offset != y->offset)
@@ -212,7 +224,7 @@ static void find_lives(const mezzo_graph *g, const mz_stream_plan *streams, scra
     first_writes(g, streams, s->shared, s->first);
 }
 
-static void place_values(const mezzo_graph *g, scratch *s, mz_plan *plan) {
+static size_t collect_lives(const mezzo_graph *g, scratch *s, mz_plan *plan) {
     size_t n = s->given;
     for (size_t v = 0; v < g->n_values; ++v) {
         const mz_value *x = &g->values[v];
@@ -226,7 +238,12 @@ static void place_values(const mezzo_graph *g, scratch *s, mz_plan *plan) {
         if (x->alias < 0)
             plan->unshared += bytes_of(x);
     }
-    qsort(s->lives + s->given, n - s->given, sizeof *s->lives, larger_first);
+    return n;
+}
+
+static void place_in_order(scratch *s, size_t n, int (*order)(const void *, const void *), mz_plan *plan) {
+    plan->arena = plan->borrowed = 0;
+    qsort(s->lives + s->given, n - s->given, sizeof *s->lives, order);
     for (size_t i = s->given; i < n; ++i) {
         const life *x = &s->lives[i];
         place(s->lives, i, s->near);
@@ -236,6 +253,19 @@ static void place_values(const mezzo_graph *g, scratch *s, mz_plan *plan) {
         end -= end > plan->gradients ? plan->gradients : 0;
         *most = end > *most ? end : *most;
     }
+}
+
+static void place_values(const mezzo_graph *g, scratch *s, mz_plan *plan) {
+    static int (*const orders[])(const void *, const void *) = {larger_first, longest_first, earliest_first};
+    const size_t n = collect_lives(g, s, plan);
+    size_t best = 0, least = SIZE_MAX;
+    for (size_t i = 0; i < MZ_COUNT(orders); ++i) {
+        place_in_order(s, n, orders[i], plan);
+        best = plan->arena < least ? i : best;
+        least = plan->arena < least ? plan->arena : least;
+    }
+    if (best != MZ_COUNT(orders) - 1)
+        place_in_order(s, n, orders[best], plan);
     for (size_t v = 0; v < g->n_values; ++v) {
         int root = root_of(g, s->shared, (int)v);
         if (g->values[v].kind == MZ_VALUE_TEMP && g->values[root].kind == MZ_VALUE_TEMP)

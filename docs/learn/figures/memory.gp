@@ -11,9 +11,9 @@ set style line 91 lc rgb '#dddddd' lw 1
 set border lw 1.2
 set tics nomirror
 $bars << EOD
-"fp32 adamw" 0.463574 0 0.463574 0.92739 5.80521 0.0319594
-"fp32 sgd" 0.463574 0 0.463574 0.463815 5.80521 0.03069
-"fp32 sgd-plain" 0.463574 0 0.463574 0.00024078 5.80521 0.0294207
+"fp32 adamw" 0.463574 0 0.463574 0.92739 5.79935 0.0319594
+"fp32 sgd" 0.463574 0 0.463574 0.463815 5.79935 0.03069
+"fp32 sgd-plain" 0.463574 0 0.463574 0.00024078 5.79935 0.0294207
 "bf16 adamw" 0.463574 0.230251 0.463574 0.92739 3.03444 0.03146
 "bf16 adamw split" 0.305217 0.230251 0.463574 0.92739 3.03145 0.0329611
 "bf16 adamw stochastic" 0.146859 0.230251 0.463574 0.92739 3.03145 0.0334246
@@ -35,7 +35,7 @@ set style fill solid 0.95 border lc rgb 'white'
 set boxwidth 0.72
 set grid ytics ls 91
 set key outside right center noenhanced invert
-set yrange [0:8.30704]
+set yrange [0:8.30072]
 set xtics rotate by -35 noenhanced
 draw = "plot $bars using 2:xtic(1) lc rgb '#0072b2' title 'weights', $bars using 3 lc rgb '#56b4e9' title 'low-precision copies', $bars using 4 lc rgb '#009e73' title 'gradients', $bars using 5 lc rgb '#e69f00' title 'optimizer', $bars using 6 lc rgb '#d55e00' title 'activations', $bars using 7 lc rgb '#999999' title 'workspace'"
 set terminal pngcairo size 960,540 font 'DejaVu Sans,11' background rgb 'white'
