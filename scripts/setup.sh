@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the distribution packages that are missing: scripts/setup.sh SET...   with SET of build, demo, test, arm64.
+# Installs the distribution packages that are missing: scripts/setup.sh SET...   with SET of build, demo, test, arm64, deb.
 # What counts is whether a thing works, not which package it came from: with everything there, this does nothing and needs no network,
 # on any distribution. Exit 3: something is missing and could not be installed.
 set -uo pipefail
@@ -34,6 +34,7 @@ has_arm64() { # a program with all of our libraries, for ARM
     printf '#include <yaml.h>\n#include <jansson.h>\n#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h>\n#include <stdarg.h>\n#include <stddef.h>\n#include <setjmp.h>\n#include <stdint.h>\n#include <cmocka.h>\nint main(void) { return 0; }\n' |
         compiles aarch64-linux-gnu-gcc -fopenmp -Wl,--no-as-needed -lyaml -ljansson -lpcre2-8 -lcmocka && qemu-aarch64 "$scratch/out"
 }
+has_packaging() { command -v dpkg-buildpackage && command -v dh && command -v dh_python3 && command -v lintian; }
 has_command() { command -v "$1" >/dev/null; }
 has_module() { pkg-config --exists "$1" 2>/dev/null; }
 
@@ -77,6 +78,10 @@ find_missing() {
         need "clang-format" "clang-format" has_command clang-format
         [[ $(uname -m) != x86_64 ]] || need "qemu-user, for tests as other processors run them" "qemu-user" has_command qemu-x86_64
         need "Python 3 with venv" "python3 python3-venv" has_venv
+    fi
+    if [[ $sets == *" deb "* ]]; then
+        need "what builds and checks Debian packages" "dpkg-dev debhelper dh-python fakeroot lintian" has_packaging
+        need "debootstrap, for clean systems to install them in" "debootstrap" has_command debootstrap
     fi
     if [[ $sets == *" arm64 "* && $(uname -m) == x86_64 ]]; then
         need "a compiler for 64-bit ARM, its libraries, and qemu-user to run what it makes" \
