@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every op of ops.def has its row in docs/OPS.md, every precision of precisions.def its row in docs/train.md (the unit test
-# test_precisions compares the cells), and every local link of the documents leads somewhere.
+# test_precisions compares the cells), every local link of the documents leads somewhere, and the guide to precisions shows what was measured.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,5 +30,7 @@ while IFS=: read -r file link; do
     fi
 done < <(find README.md docs bench -name '*.md' -print0 2>/dev/null |
     xargs -0 -r grep -HoE '\]\([^):]+\)' | sed -E 's/\]\(([^)]*)\)/\1/')
+
+bench/which_precision.py --check || broken=1
 
 exit $broken

@@ -54,6 +54,22 @@ if [[ -e /dev/full ]]; then
     shows "$ERR" "standard output"
 fi
 
+# Options of the documents' commands are options of these subcommands.
+declare -A help_of
+while read -r subcommand rest; do
+    if [[ $subcommand == launch && $rest == *" -- "* ]]; then
+        read -r subcommand rest <<<"${rest#* -- }"
+    fi
+    [[ $subcommand != help && $subcommand != SUBCOMMAND ]] || continue
+    [[ -n ${help_of[$subcommand]:-} ]] || help_of[$subcommand]=$("$MEZZO" "$subcommand" --help) ||
+        fail "a document has the subcommand $subcommand: $rest"
+    for option in $(grep -oE -- '(^| )--[a-z0-9_.-]+' <<<"$rest"); do
+        [[ $option == --autocast.* ]] || grep -qE -- "(^|[ ,])$option( |,|\$)" <<<"${help_of[$subcommand]}" ||
+            fail "a document has mezzo $subcommand $option: $rest"
+    done
+done < <(LC_ALL=C grep -rhoE '(^    |\$ |`)mezzo [a-z]+ [^`|#]*' "$MEZZO_SOURCE/README.md" "$MEZZO_SOURCE/docs" --include='*.md' |
+    sed -E 's/^[ $`]*mezzo //' | sort -u)
+
 # docs/cli.md names every option that a subcommand has of its own.
 for subcommand in train eval sample data explain bench analyze advise sweep lab verify; do
     run 0 "$subcommand" --help

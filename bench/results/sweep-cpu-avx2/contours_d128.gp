@@ -1,0 +1,53 @@
+# gnuplot contours_d128.gp, in this folder, draws contours_d128.png and contours_d128.svg.
+set encoding utf8
+set style line 1 lc rgb '#0072b2' lw 2.5 pt 7 ps 1.1
+set style line 2 lc rgb '#d55e00' lw 2.5 pt 5 ps 1.1
+set style line 3 lc rgb '#009e73' lw 2.5 pt 9 ps 1.3
+set style line 4 lc rgb '#cc79a7' lw 2.5 pt 11 ps 1.3
+set style line 5 lc rgb '#e69f00' lw 2.5 pt 13 ps 1.3
+set style line 6 lc rgb '#56b4e9' lw 2.5 pt 2 ps 1.1
+set style line 90 lc rgb '#666666' lw 1.5 dt 2
+set style line 91 lc rgb '#dddddd' lw 1
+set border lw 1.2
+set tics nomirror
+$grid << EOD
+# log2(batch) log2(sequence) log2(speedup) speedup
+0 6 0.137554 1.10
+2 6 -0.0733016 0.95
+
+0 7 -0.0270013 0.98
+2 7 0.144782 1.11
+
+0 8 0.20959 1.16
+2 8 0.234815 1.18
+
+EOD
+set xtics ('1' 0, '4' 2)
+set ytics ('64' 6, '128' 7, '256' 8)
+set palette defined (-0.5 '#4393c3', -0.25 '#a6cfe3', 0 '#f7f7f7', 0.25 '#f7b799', 0.5 '#dc6e57') maxcolors 4
+set cbrange [-0.5:0.5]
+set cbtics ('0.71' -0.5, '1.00' 0, '1.41' 0.5)
+set cblabel 'speedup (median)' offset 1.5,0
+set title "Speedup of bf16 over fp32 at width 128\nmedian of up to 1 pairs a cell (layers and variants together)" offset 0,1
+set rmargin at screen 0.80
+set lmargin at screen 0.12
+set tmargin at screen 0.87
+set bmargin at screen 0.13
+set xlabel 'batch'
+set ylabel 'sequence'
+set tics out
+unset key
+set xrange [-0.35:2.35]
+set yrange [5.75:8.25]
+set pm3d map interpolate 24,24
+set contour surface
+set cntrparam levels discrete 0
+set cntrlabel onecolor
+draw = "splot $grid using 1:2:3 with pm3d nocontour, $grid using 1:2:3 with lines lc rgb 'black' lw 2.5 nosurface, $grid using 1:2:3:(sprintf('%.2f',$4)) with labels nocontour font ',10'"
+set terminal pngcairo size 760,560 font 'DejaVu Sans,11' background rgb 'white'
+set output 'contours_d128.png'
+@draw
+set terminal svg size 760,560 dynamic font 'DejaVu Sans,11' background rgb 'white'
+set output 'contours_d128.svg'
+@draw
+unset output

@@ -1,0 +1,67 @@
+# gnuplot decision_boundary.gp, in this folder, draws decision_boundary.png and decision_boundary.svg.
+set encoding utf8
+set style line 1 lc rgb '#0072b2' lw 2.5 pt 7 ps 1.1
+set style line 2 lc rgb '#d55e00' lw 2.5 pt 5 ps 1.1
+set style line 3 lc rgb '#009e73' lw 2.5 pt 9 ps 1.3
+set style line 4 lc rgb '#cc79a7' lw 2.5 pt 11 ps 1.3
+set style line 5 lc rgb '#e69f00' lw 2.5 pt 13 ps 1.3
+set style line 6 lc rgb '#56b4e9' lw 2.5 pt 2 ps 1.1
+set style line 90 lc rgb '#666666' lw 1.5 dt 2
+set style line 91 lc rgb '#dddddd' lw 1
+set border lw 1.2
+set tics nomirror
+$w128 << EOD
+# tokens median q1 q3 pairs
+64 1.10004 1.10004 1.10004 1
+128 0.981458 0.981458 0.981458 1
+256 1.05341 1.00194 1.10488 2
+512 1.10556 1.10556 1.10556 1
+1024 1.17676 1.17676 1.17676 1
+EOD
+$w256 << EOD
+# tokens median q1 q3 pairs
+64 0.79695 0.79695 0.79695 1
+128 0.991578 0.991578 0.991578 1
+256 0.90476 0.874792 0.934727 2
+512 1.12912 1.12912 1.12912 1
+1024 0.88616 0.88616 0.88616 1
+EOD
+$w512 << EOD
+# tokens median q1 q3 pairs
+64 0.850983 0.850983 0.850983 1
+128 0.878942 0.878942 0.878942 1
+256 0.844284 0.837129 0.851439 2
+512 0.944667 0.944667 0.944667 1
+1024 1.01246 1.01246 1.01246 1
+EOD
+$crossings << EOD
+# tokens 1 low high
+114.239 1 114.239 114.239
+153.761 1 138.537 323.163
+350.145 1 299.909 383.038
+724.679 1 724.679 724.679
+904.734 1 904.734 904.734
+EOD
+ls_1 = '#0072b2'
+ls_2 = '#d55e00'
+ls_3 = '#009e73'
+ls_4 = '#cc79a7'
+ls_5 = '#e69f00'
+ls_6 = '#56b4e9'
+set logscale x 2
+set format x '%.0f'
+set xlabel 'tokens per step'
+set xrange [51.2:1280]
+set grid ytics ls 91
+set title 'Speedup of bf16 over fp32: median and quartiles of 18 exact-shape pairs'
+set ylabel 'speedup'
+set key outside right center
+set yrange [0:1.2<*]
+draw = "plot $w128 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_1 notitle, $w256 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_2 notitle, $w512 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_3 notitle, $w128 using 1:2 with linespoints ls 1 title 'width 128', $w256 using 1:2 with linespoints ls 2 title 'width 256', $w512 using 1:2 with linespoints ls 3 title 'width 512', 1 with lines ls 90 title 'equally fast', $crossings using 1:2:3:4 with xerrorbars lc rgb 'black' lw 2 pt 6 ps 1.6 title 'crossing, 95 % interval'"
+set terminal pngcairo size 1040,520 font 'DejaVu Sans,11' background rgb 'white'
+set output 'decision_boundary.png'
+@draw
+set terminal svg size 1040,520 dynamic font 'DejaVu Sans,11' background rgb 'white'
+set output 'decision_boundary.svg'
+@draw
+unset output
