@@ -87,7 +87,8 @@ typedef struct mz_fetch { // bytes on their way from the device
     void *event; // the backend's
 } mz_fetch;
 
-enum { MZ_STREAMS = 3, MZ_STREAM_DEFERRED = MZ_STREAMS - 1 }; // of a captured graph; deferred calls run on the last
+// Of a captured graph: collectives have one to themselves, deferred calls run on the last.
+enum { MZ_STREAMS = 4, MZ_STREAM_COLLECTIVE = 2, MZ_STREAM_DEFERRED = MZ_STREAMS - 1 };
 
 typedef struct mz_backend {
     const char *name;
@@ -125,9 +126,9 @@ typedef struct mz_backend {
     void (*capture_free)(mezzo_device *device, void *graph);
     // Optional, inside a capture: what follows goes to one of the graph's streams, 0 (where it starts) to MZ_STREAMS -
     // 1, in order in each. An event (0, 1, ...) is the stream's place now; other streams can wait for it. A stream
-    // other than 0 starts with such a wait, and stream 0 ends with one for each. The last stream has the lowest
-    // priority. A device with streams calls mz_device_touch before it reads or writes memory for the host, or releases
-    // it.
+    // other than 0 starts with such a wait, and stream 0 ends with one for each. Collectives have the highest
+    // priority, the last stream has the lowest. A device with streams calls mz_device_touch before it reads or writes
+    // memory for the host, or releases it.
     mezzo_status (*capture_stream)(mezzo_device *device, int stream);
     mezzo_status (*capture_record)(mezzo_device *device, int event);
     mezzo_status (*capture_wait)(mezzo_device *device, int event);

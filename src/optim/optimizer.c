@@ -106,8 +106,8 @@ static mezzo_status choose_members(mezzo_optimizer *opt, const mezzo_optimizer_o
     int count = mezzo_params_count(opt->params);
     MEZZO_TRY(check_patterns(opt->params, o));
     opt->index = mz_alloc((size_t)count + 1, sizeof *opt->index);
-    opt->segments = mz_alloc((size_t)count + 1, sizeof *opt->segments);
-    if (opt->index == NULL || opt->segments == NULL)
+    opt->begin = mz_alloc((size_t)count + 1, sizeof *opt->begin);
+    if (opt->index == NULL || opt->begin == NULL)
         return MEZZO_ERR_MEMORY;
     for (int i = 0; i < count; i++)
         if (!opt->params->list[i].frozen && owns(o, mezzo_params_name(opt->params, i)))
@@ -119,36 +119,63 @@ static mezzo_status choose_members(mezzo_optimizer *opt, const mezzo_optimizer_o
     return MEZZO_OK;
 }
 
+static mezzo_status add_segment(mezzo_optimizer *opt, const mz_segment *segment) {
+    MEZZO_TRY(MZ_RESERVE(opt->segments, opt->cap_segments, opt->n_segments + 1));
+    opt->segments[opt->n_segments++] = *segment;
+    return MEZZO_OK;
+}
+
+// What of a parameter is this rank's, region by region; an empty one where nothing is.
+static mezzo_status add_parts(mezzo_optimizer *opt, int i, const mz_segment *whole) {
+    mz_segment part = *whole;
+    const size_t before = opt->n_segments;
+    for (int k = 0; k < opt->params->n_regions; k++) {
+        mz_params_part(opt->params, opt->index[i], opt->rank, k, &part.first, &part.count, &part.state_offset);
+        if (part.count > 0)
+            MEZZO_TRY(add_segment(opt, &part));
+    }
+    part = *whole;
+    part.count = part.state_offset = 0;
+    return opt->n_segments > before ? MEZZO_OK : add_segment(opt, &part);
+}
+
 // Offsets are the parameters' own; moments follow one another without the parameters this optimizer does not own.
-static void fill_segments(mezzo_optimizer *opt) {
+static mezzo_status fill_segments(mezzo_optimizer *opt) {
     int64_t moment = 0;
+    opt->n_segments = 0;
     const mz_shadow *shadow = opt->params->n_shadows > 0 ? &opt->params->shadows[0] : NULL;
     int64_t width = shadow != NULL ? (int64_t)mezzo_dtype_size(shadow->dtype) : 0;
     for (int i = 0; i < opt->n; i++) {
         const mz_param *p = &opt->params->list[opt->index[i]];
         bool shadowed = shadow != NULL && p->shadow_slot >= 0;
-        opt->segments[i] = (mz_segment){.offset = p->offset,
-                                        .count = p->count,
-                                        .state_offset = moment,
-                                        .shadow_offset = shadowed ? p->shadow_slot * width : -1,
-                                        .shadow_dtype = shadowed ? (int32_t)shadow->dtype : 0,
-                                        .decay = p->shape.rank >= opt->decay_min_rank,
-                                        .layout = p->layout,
-                                        .key = p->key,
-                                        .low_offset = p->low_offset,
-                                        .master = (int32_t)p->master};
+        const mz_segment whole = {.offset = p->offset,
+                                  .count = p->count,
+                                  .state_offset = moment,
+                                  .shadow_offset = shadowed ? p->shadow_slot * width : -1,
+                                  .shadow_dtype = shadowed ? (int32_t)shadow->dtype : 0,
+                                  .decay = p->shape.rank >= opt->decay_min_rank,
+                                  .layout = p->layout,
+                                  .key = p->key,
+                                  .low_offset = p->low_offset,
+                                  .master = (int32_t)p->master};
+        opt->begin[i] = opt->n_segments;
+        MEZZO_TRY(opt->rank >= 0 ? add_parts(opt, i, &whole) : add_segment(opt, &whole));
         moment += (int64_t)mz_align_up((size_t)p->stored, 16);
-        if (opt->rank >= 0)
-            mz_params_part(opt->params, opt->index[i], opt->rank, &opt->segments[i].first, &opt->segments[i].count,
-                           &opt->segments[i].state_offset);
     }
+    opt->begin[opt->n] = opt->n_segments;
     opt->moment_elements = opt->rank >= 0 ? mz_params_part_elements(opt->params) : moment;
     opt->n_shadows = opt->params->n_shadows;
+    return MEZZO_OK;
+}
+
+static mezzo_status write_segments(mezzo_optimizer *opt) {
+    return opt->device->backend->write(opt->device, opt->d_segments, opt->segments,
+                                       opt->n_segments * sizeof *opt->segments);
 }
 
 static mezzo_status alloc_state(mezzo_optimizer *opt) {
     const mz_backend *b = opt->device->backend;
-    MEZZO_TRY(b->alloc(opt->device, (size_t)opt->n * sizeof *opt->segments, &opt->d_segments));
+    MEZZO_TRY(b->alloc(opt->device, opt->n_segments * sizeof *opt->segments, &opt->d_segments));
     void *state = NULL;
     MEZZO_TRY(b->alloc(opt->device, sizeof *opt->d_state, &state));
     opt->d_state = state;
@@ -175,7 +202,7 @@ static mezzo_status choose(mezzo_optimizer *opt, mz_update_op *op, mz_op which, 
 // Slots as ops.def names them.
 static void fill_calls(mezzo_optimizer *opt) {
     const mezzo_params *p = opt->params;
-    mz_tensor segments = mz_tensor_segments(p, opt->d_segments, (size_t)opt->n);
+    mz_tensor segments = mz_tensor_segments(p, opt->d_segments, opt->n_segments);
     mz_tensor state = mz_tensor_bytes(opt->d_state, sizeof *opt->d_state);
     mz_tensor grad = mz_tensor_f32(p->grad, p->elements);
     mz_tensor master = p->fp32_elements == p->elements ? mz_tensor_f32(p->master, p->elements)
@@ -328,12 +355,10 @@ mezzo_status mz_optimizer_follow(mezzo_optimizer *opt) {
     if (opt->n_shadows == opt->params->n_shadows)
         return MEZZO_OK;
     opt->version++;
-    fill_segments(opt);
+    MEZZO_TRY(fill_segments(opt));
     MEZZO_TRY(choose_kernels(opt));
     MEZZO_TRY(make_buckets(opt));
-    MEZZO_TRY(opt->device->backend->write(opt->device, opt->d_segments, opt->segments,
-                                          (size_t)opt->n * sizeof *opt->segments));
-    return MEZZO_OK;
+    return write_segments(opt);
 }
 
 mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options,
@@ -368,12 +393,11 @@ mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_opt
                                     .seed = params->seed};
     set_schedule(&opt->update, &options->schedule);
     MEZZO_TRY_GOTO(status, choose_members(opt, options));
-    fill_segments(opt);
+    MEZZO_TRY_GOTO(status, fill_segments(opt));
     MEZZO_TRY_GOTO(status, alloc_state(opt));
     MEZZO_TRY_GOTO(status, choose_kernels(opt));
     MEZZO_TRY_GOTO(status, make_buckets(opt));
-    MEZZO_TRY_GOTO(status, opt->device->backend->write(opt->device, opt->d_segments, opt->segments,
-                                                       (size_t)opt->n * sizeof *opt->segments));
+    MEZZO_TRY_GOTO(status, write_segments(opt));
     *out = opt;
     return MEZZO_OK;
 fail:
@@ -399,6 +423,7 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
         mz_free(opt->whole[m]);
     mz_free(opt->index);
     mz_free(opt->segments);
+    mz_free(opt->begin);
     mz_free(opt->buckets);
     mz_free(opt->spans);
     mz_free(opt);
@@ -535,7 +560,7 @@ mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *opt) {
         MEZZO_TRY(mezzo_params_zero_grad(p));
     } else {
         for (int i = 0; i < opt->n; i++) {
-            MEZZO_TRY(opt->device->backend->zero(opt->device, p->grad + opt->segments[i].offset,
+            MEZZO_TRY(opt->device->backend->zero(opt->device, p->grad + p->list[opt->index[i]].offset,
                                                  stored_in(opt, i) * sizeof *p->grad));
             p->list[opt->index[i]].has_grad = false;
         }
@@ -583,7 +608,7 @@ size_t mezzo_optimizer_memory(const mezzo_optimizer *opt) {
     if (opt == NULL)
         return 0;
     return (size_t)opt->n_moments * (size_t)opt->moment_elements * sizeof(float) + sizeof *opt->d_state +
-           (size_t)opt->n * sizeof *opt->segments + opt->scratch_bytes;
+           opt->n_segments * sizeof *opt->segments + opt->scratch_bytes;
 }
 
 const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which) {
@@ -592,7 +617,7 @@ const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which) {
 
 mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *opt, int which, int i, int64_t first, int64_t count,
                                       float *out) {
-    const mz_segment *s = &opt->segments[i];
+    const mz_segment *s = &opt->segments[opt->begin[i]];
     if (opt->rank >= 0) { // pieces of several ranks, which were brought together
         if (opt->whole[which] == NULL)
             return mz_fail(MEZZO_ERR_INVALID, "the optimizer's moments are spread over ranks");
@@ -604,13 +629,16 @@ mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *opt, int which, int
 }
 
 mezzo_status mz_optimizer_write_moment(mezzo_optimizer *opt, int which, int i, const void *values) {
-    const mz_segment *s = &opt->segments[i];
+    const mz_segment *s = &opt->segments[opt->begin[i]];
+    for (size_t k = opt->begin[i]; opt->rank >= 0 && k < opt->begin[i + 1]; k++) {
+        s = &opt->segments[k];
+        if (s->count > 0)
+            MEZZO_TRY(opt->device->backend->write(opt->device, opt->d_moments[which] + (s->state_offset + s->first),
+                                                  (const char *)values + (size_t)s->first * sizeof(float),
+                                                  (size_t)s->count * sizeof(float)));
+    }
     if (opt->rank >= 0)
-        return s->count == 0
-                   ? MEZZO_OK
-                   : opt->device->backend->write(opt->device, opt->d_moments[which] + (s->state_offset + s->first),
-                                                 (const char *)values + (size_t)s->first * sizeof(float),
-                                                 (size_t)s->count * sizeof(float));
+        return MEZZO_OK;
     return mz_stored_write(opt->device, &s->layout, opt->d_moments[which] + s->state_offset, sizeof(float), 0, s->count,
                            values);
 }

@@ -27,9 +27,11 @@ struct mezzo_optimizer {
     mz_update_attrs update;
     bool sgd;
     int decay_min_rank;
-    int n;                    // parameters owned
-    int *index;               // [n] into params
-    mz_segment *segments;     // [n] host copy
+    int n;                // parameters owned
+    int *index;           // [n] into params
+    mz_segment *segments; // [n_segments] host copy; of a parameter one, or one in each region that has some of it
+    size_t n_segments, cap_segments;
+    size_t *begin;            // [n + 1]: a parameter's first segment; the next one's
     int rank;                 // whose part of the parameters it moves and has moments of; -1: all
     mz_tensor pieces;         // where grad_stats leaves sums of squares; absent: it makes the norm itself
     float *whole[MZ_MOMENTS]; // host: moments of all ranks' parts, while they are saved; NULL

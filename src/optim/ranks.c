@@ -1,9 +1,12 @@
 #include "optim/ranks.h"
 
 #include <math.h>
+#include <stdlib.h>
 
-enum { LEVELS = 20, MOST_COLLECTIVES = 24 };
-enum { MOST_ADDERS = MZ_REGIONS + 2 }; // of a region's part, of all gradients, of a loss
+enum { LEVELS = 20 };
+enum { MOST_ADDERS = 5 }; // of a region's part, of the shorter last ones' two, of all gradients, of a loss
+// A region is summed, gathered, spread, its moments and its low halves brought together; and a step's records.
+enum { COLLECTIVES_A_REGION = 6, COLLECTIVES_A_STEP = 8 };
 
 // The sum or the copy of so many numbers, by the kernels of `accumulate`.
 typedef struct adder {
@@ -20,7 +23,8 @@ struct mz_ranks {
     int64_t micro; // of a rank
     int levels;    // canonical: log2(micro)
     // Device.
-    double *pieces;       // [elements / MZ_PIECE]
+    double *pieces;       // [elements / MZ_PIECE], of the gradients that this rank moves; 0 elsewhere
+    double *all_pieces;   // of all ranks; the same where each moves all
     mz_opt_state *states; // [size]; NULL: alone
     float *kept;          // [size][micro + 1]: losses, and an int32: asked to stop
     float *sums[LEVELS];  // canonical: [elements], of 1, 2, 4 … micro batches
@@ -29,8 +33,13 @@ struct mz_ranks {
     adder adders[MOST_ADDERS];
     int n_adders;
     mz_prepared agree, refresh;
-    mz_collective collectives[MOST_COLLECTIVES]; // what calls point to
-    int n_collectives;
+    mz_collective *collectives; // what calls point to
+    size_t n_collectives, most_collectives;
+    bool overlaps; // sums are calls behind the program's
+    // Where calls that are made go, instead of to a sequence's end.
+    mezzo_program *program; // behind its call `after`
+    size_t after;
+    bool defers; // beside the next program
 };
 
 // --- calls ---------------------------------------------------------------------------------------------------------
@@ -39,14 +48,22 @@ static mezzo_status run_collective(mezzo_device *device, const mz_call *call) {
 }
 static const mz_kernel collective_kernel = {"collective", NULL, run_collective};
 
+static mezzo_status issue(mz_ranks *r, mz_sequence *into, const mz_prepared *prepared, mz_call *call) {
+    if (r->program != NULL)
+        return mz_program_add_behind(r->program, r->after, prepared, call);
+    if (r->defers)
+        return mz_sequence_defer(into, prepared, call, NULL);
+    return mz_issue(r->device, into, prepared, call, NULL, NULL);
+}
+
 static mezzo_status issue_collective(mz_ranks *r, mz_sequence *into, const mz_collective *what) {
     const size_t width = mezzo_dtype_size(what->dtype);
-    int at = 0;
+    size_t at = 0;
     while (at < r->n_collectives && (r->collectives[at].kind != what->kind || r->collectives[at].send != what->send ||
                                      r->collectives[at].recv != what->recv || r->collectives[at].count != what->count))
         at++;
-    if (at == MOST_COLLECTIVES)
-        return mz_fail(MEZZO_ERR_INVALID, "more than %d collectives in a step", MOST_COLLECTIVES);
+    if (at == r->most_collectives)
+        return mz_fail(MEZZO_ERR_INVALID, "more than %zu collectives in a step", r->most_collectives);
     r->collectives[at] = *what;
     r->n_collectives += at == r->n_collectives;
     // The op's name is for logs: what runs is the kernel.
@@ -55,7 +72,7 @@ static mezzo_status issue_collective(mz_ranks *r, mz_sequence *into, const mz_co
     call.in[0] = mz_tensor_bytes((void *)(uintptr_t)what->send, sent * width);
     call.out[0] = mz_tensor_bytes(what->recv, received * width);
     const mz_prepared prepared = {.kernel = &collective_kernel, .state = &r->collectives[at]};
-    return mz_issue(r->device, into, &prepared, &call, NULL, NULL);
+    return issue(r, into, &prepared, &call);
 }
 
 static mezzo_status find_adder(mz_ranks *r, int64_t n, const adder **out) {
@@ -94,7 +111,7 @@ static mezzo_status issue_add(mz_ranks *r, mz_sequence *into, bool adds, float *
                     .in = {mz_tensor_f32(from, n)},
                     .n_out = 1,
                     .out = {mz_tensor_f32(to, n)}};
-    return mz_issue(r->device, into, adds ? &a->adds : &a->copies, &call, NULL, NULL);
+    return issue(r, into, adds ? &a->adds : &a->copies, &call);
 }
 
 // Parts of a region, `width` bytes an element, to all ranks.
@@ -133,11 +150,19 @@ static mezzo_status take_canonical(mz_ranks *r) {
     return r->size > 1 ? take(r, (size_t)(r->size * most) * sizeof(float), &r->parts) : MEZZO_OK;
 }
 
+static size_t piece_bytes(const mz_ranks *r) {
+    return (size_t)(r->params->elements / MZ_PIECE) * sizeof(double);
+}
+
+static mz_tensor all_pieces(const mz_ranks *r) {
+    return mz_tensor_bytes(r->all_pieces, piece_bytes(r));
+}
+
 static mezzo_status prepare_calls(mz_ranks *r) {
     mz_call agree = {.op = MZ_OP_agree,
                      .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F64},
                      .n_in = 2,
-                     .in = {mz_ranks_pieces(r), mz_tensor_absent()},
+                     .in = {all_pieces(r), mz_tensor_absent()},
                      .n_out = 1,
                      .out = {mz_tensor_bytes(NULL, sizeof(mz_opt_state))}};
     if (r->states != NULL)
@@ -147,9 +172,11 @@ static mezzo_status prepare_calls(mz_ranks *r) {
     return find_adder(r, 1, &one);
 }
 
-mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonical, int64_t micro, mz_ranks **out) {
+mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonical, int64_t micro, int64_t bucket,
+                             mz_ranks **out) {
     mezzo_status status = MEZZO_OK;
     *out = NULL;
+    MEZZO_TRY(mz_params_cut(params, bucket));
     mz_ranks *r = mz_alloc(1, sizeof *r);
     if (r == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -161,7 +188,14 @@ mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonica
                     .rank = comm != NULL ? comm->rank : 0,
                     .size = comm != NULL ? comm->size : 1,
                     .micro = micro};
-    MEZZO_TRY_GOTO(status, take(r, (size_t)(params->elements / MZ_PIECE) * sizeof(double), &r->pieces));
+    r->most_collectives = (size_t)params->n_regions * COLLECTIVES_A_REGION + COLLECTIVES_A_STEP;
+    r->collectives = mz_alloc(r->most_collectives, sizeof *r->collectives);
+    if (r->collectives == NULL)
+        MEZZO_TRY_GOTO(status, mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__));
+    MEZZO_TRY_GOTO(status, take(r, piece_bytes(r), &r->pieces));
+    r->all_pieces = r->pieces;
+    if (mz_ranks_part(r) >= 0)
+        MEZZO_TRY_GOTO(status, take(r, piece_bytes(r), &r->all_pieces));
     MEZZO_TRY_GOTO(status, take(r, (size_t)r->size * (size_t)(micro + 1) * sizeof(float), &r->kept));
     if (r->size > 1)
         MEZZO_TRY_GOTO(status, take(r, (size_t)r->size * sizeof *r->states, &r->states));
@@ -179,7 +213,7 @@ void mz_ranks_free(mz_ranks *r) {
     if (r == NULL)
         return;
     const mz_backend *b = r->device->backend;
-    void *buffers[] = {r->pieces, r->states, r->kept, r->parts};
+    void *buffers[] = {r->pieces, r->all_pieces != r->pieces ? r->all_pieces : NULL, r->states, r->kept, r->parts};
     for (size_t i = 0; i < MZ_COUNT(buffers); i++)
         b->release(r->device, buffers[i]);
     for (int i = 0; i < r->levels; i++)
@@ -190,6 +224,7 @@ void mz_ranks_free(mz_ranks *r) {
     }
     mz_prepared_free(&r->agree);
     mz_prepared_free(&r->refresh);
+    mz_free(r->collectives);
     mz_free(r);
 }
 
@@ -200,7 +235,7 @@ int mz_ranks_part(const mz_ranks *r) {
     return r->shard == MZ_SHARD_OPTIMIZER && r->size > 1 ? r->rank : -1;
 }
 mz_tensor mz_ranks_pieces(const mz_ranks *r) {
-    return mz_tensor_bytes(r->pieces, (size_t)(r->params->elements / MZ_PIECE) * sizeof *r->pieces);
+    return mz_tensor_bytes(r->pieces, piece_bytes(r));
 }
 size_t mz_ranks_memory(const mz_ranks *r) {
     return r->bytes;
@@ -211,7 +246,7 @@ mezzo_status mz_ranks_norms(mz_ranks *r, const mezzo_optimizer *optimizer, doubl
     double *pieces = mz_alloc(n + 1, sizeof *pieces);
     if (pieces == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = r->device->backend->read(r->device, pieces, r->pieces, n * sizeof *pieces);
+    mezzo_status status = r->device->backend->read(r->device, pieces, r->all_pieces, n * sizeof *pieces);
     for (int i = 0; i < optimizer->n; i++) {
         const mz_param *p = &r->params->list[optimizer->index[i]];
         double sum = 0;
@@ -260,29 +295,76 @@ static mezzo_status issue_tree(mz_ranks *r, mz_sequence *into, float *region, in
     return issue_add(r, into, false, r->parts, region + r->rank * part, part);
 }
 
+static mezzo_status issue_region(mz_ranks *r, mz_sequence *into, int k) {
+    float *region = r->params->grad + r->params->regions[k].from;
+    const int64_t part = r->params->regions[k].part;
+    const mz_collective scatter = {.kind = MZ_REDUCE_SCATTER_SUM,
+                                   .send = region,
+                                   .recv = region + r->rank * part,
+                                   .count = (size_t)part,
+                                   .dtype = MEZZO_F32};
+    MEZZO_TRY(r->canonical ? issue_tree(r, into, region, part) : issue_collective(r, into, &scatter));
+    // The same sums whoever moves the parameters: all-reduce would add in another order.
+    return r->shard == MZ_SHARD_NONE ? issue_gather(r, into, region, part, MEZZO_F32) : MEZZO_OK;
+}
+
 mezzo_status mz_ranks_issue_sum(mz_ranks *r, mz_sequence *into) {
-    const mezzo_params *p = r->params;
-    for (int k = 0; k < p->n_regions && r->size > 1; k++) {
-        float *region = p->grad + p->regions[k].from;
-        const int64_t part = p->regions[k].part;
-        const mz_collective scatter = {.kind = MZ_REDUCE_SCATTER_SUM,
-                                       .send = region,
-                                       .recv = region + r->rank * part,
-                                       .count = (size_t)part,
-                                       .dtype = MEZZO_F32};
-        MEZZO_TRY(r->canonical ? issue_tree(r, into, region, part) : issue_collective(r, into, &scatter));
-        // The same sums whoever moves the parameters: all-reduce would add in another order.
-        if (r->shard == MZ_SHARD_NONE)
-            MEZZO_TRY(issue_gather(r, into, region, part, MEZZO_F32));
-    }
+    for (int k = 0; k < r->params->n_regions && r->size > 1 && !r->overlaps; k++)
+        MEZZO_TRY(issue_region(r, into, k));
     return MEZZO_OK;
 }
 
-mezzo_status mz_ranks_issue_agree(mz_ranks *r, mezzo_optimizer *optimizer, mz_sequence *into) {
+// A region, and the call of the program behind which its gradients are finished.
+typedef struct finished {
+    size_t after;
+    int region;
+} finished;
+
+static int sooner_first(const void *a, const void *b) {
+    const finished *x = a, *y = b;
+    if (x->after != y->after)
+        return x->after < y->after ? -1 : 1;
+    return y->region - x->region; // as backward comes to them
+}
+
+static mezzo_status add_sums(mz_ranks *r, mezzo_program *program, finished *order) {
     const mezzo_params *p = r->params;
-    for (int k = 0; k < p->n_regions && mz_ranks_part(r) >= 0; k++)
-        MEZZO_TRY(
-            issue_gather(r, into, r->pieces + p->regions[k].from / MZ_PIECE, p->regions[k].part / MZ_PIECE, MEZZO_F64));
+    mezzo_status status = MEZZO_OK;
+    for (int k = 0; k < p->n_regions; k++) {
+        const float *from = p->grad + p->regions[k].from;
+        order[k] = (finished){mz_program_last_writer(program, from, from + r->size * p->regions[k].part), k};
+    }
+    qsort(order, (size_t)p->n_regions, sizeof *order, sooner_first);
+    r->program = program;
+    for (int k = 0; k < p->n_regions && status == MEZZO_OK; k++) {
+        r->after = order[k].after;
+        status = issue_region(r, NULL, order[k].region);
+    }
+    r->program = NULL;
+    return status;
+}
+
+mezzo_status mz_ranks_overlap(mz_ranks *r, mezzo_program *program) {
+    if (r->size == 1 || (r->canonical && r->micro > 1))
+        return MEZZO_OK;
+    finished *order = mz_alloc((size_t)r->params->n_regions, sizeof *order);
+    if (order == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = add_sums(r, program, order);
+    mz_free(order);
+    r->overlaps = status == MEZZO_OK;
+    return status;
+}
+
+mezzo_status mz_ranks_issue_agree(mz_ranks *r, mezzo_optimizer *optimizer, mz_sequence *into) {
+    if (mz_ranks_part(r) >= 0) { // what others have not looked at is 0 there: nothing is rounded
+        const mz_collective pieces = {.kind = MZ_ALL_REDUCE_SUM,
+                                      .send = r->pieces,
+                                      .recv = r->all_pieces,
+                                      .count = (size_t)(r->params->elements / MZ_PIECE),
+                                      .dtype = MEZZO_F64};
+        MEZZO_TRY(issue_collective(r, into, &pieces));
+    }
     if (r->size > 1) {
         const mz_collective states = {.kind = MZ_ALL_GATHER,
                                       .send = optimizer->d_state,
@@ -295,7 +377,7 @@ mezzo_status mz_ranks_issue_agree(mz_ranks *r, mezzo_optimizer *optimizer, mz_se
     mz_call agree = {.op = MZ_OP_agree,
                      .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F64},
                      .n_in = 2,
-                     .in = {mz_ranks_pieces(r), mz_tensor_absent()},
+                     .in = {all_pieces(r), mz_tensor_absent()},
                      .n_out = 1,
                      .out = {mz_tensor_bytes(optimizer->d_state, sizeof *optimizer->d_state)}};
     if (r->states != NULL)
@@ -303,11 +385,16 @@ mezzo_status mz_ranks_issue_agree(mz_ranks *r, mezzo_optimizer *optimizer, mz_se
     return mz_issue(r->device, into, &r->agree, &agree, NULL, NULL);
 }
 
+static bool has_shadows_of_masters(const mezzo_params *p) {
+    bool any = false;
+    for (size_t i = 0; i < p->n; i++)
+        any = any || (p->list[i].master == MEZZO_MASTER_FP32 && !p->list[i].frozen && p->list[i].shadow_slot >= 0);
+    return any;
+}
+
 // FP32 masters, and what they are rounded to made anew from them; of others the weights themselves.
-mezzo_status mz_ranks_issue_spread(mz_ranks *r, mz_sequence *into) {
+static mezzo_status spread(mz_ranks *r, mz_sequence *into) {
     const mezzo_params *p = r->params;
-    if (mz_ranks_part(r) < 0)
-        return MEZZO_OK;
     for (int k = 0; k < p->n_regions; k++) {
         const mz_region *g = &p->regions[k];
         if (g->from < p->fp32_elements)
@@ -315,13 +402,24 @@ mezzo_status mz_ranks_issue_spread(mz_ranks *r, mz_sequence *into) {
         else
             MEZZO_TRY(issue_gather(r, into, (uint16_t *)p->shadows[0].data + g->from, g->part, MEZZO_BF16));
     }
-    for (int i = 0; i < p->n_shadows && p->fp32_elements > 0; i++) {
+    for (int i = 0; i < p->n_shadows && has_shadows_of_masters(p); i++) {
         mz_call call = mz_params_refresh_call(p, i);
         mz_prepared_free(&r->refresh);
         MEZZO_TRY(mz_prepare(r->device, &call, &r->refresh));
-        MEZZO_TRY(mz_issue(r->device, into, &r->refresh, &call, NULL, NULL));
+        MEZZO_TRY(issue(r, into, &r->refresh, &call));
     }
     return MEZZO_OK;
+}
+
+mezzo_status mz_ranks_issue_spread(mz_ranks *r, mz_sequence *into) {
+    if (mz_ranks_part(r) < 0)
+        return MEZZO_OK;
+    r->defers = into != NULL && mz_can_defer(r->device);
+    if (r->defers)
+        mz_sequence_defer_on(into, MZ_STREAM_COLLECTIVE);
+    mezzo_status status = spread(r, into);
+    r->defers = false;
+    return status;
 }
 
 // --- reading -------------------------------------------------------------------------------------------------------
@@ -370,12 +468,14 @@ mezzo_status mz_ranks_bring(mz_ranks *r, mezzo_optimizer *optimizer, bool keep) 
     const mezzo_params *p = r->params;
     if (mz_ranks_part(r) < 0)
         return MEZZO_OK;
+    MEZZO_TRY(mz_deferred_flush(r->device)); // collectives come in one order on all ranks
     for (int m = 0; m < optimizer->n_moments; m++)
         MEZZO_TRY(bring_moment(r, optimizer, m, keep));
-    const mz_region *last = &p->regions[p->n_regions - 1];
-    if (p->kept_as == MEZZO_MASTER_SPLIT && last->from >= p->fp32_elements)
-        MEZZO_TRY(issue_gather(r, NULL, (char *)p->master + (size_t)p->fp32_elements * sizeof(float), last->part,
-                               MEZZO_BF16));
+    uint16_t *low = (uint16_t *)(void *)((char *)p->master + (size_t)p->fp32_elements * sizeof(float));
+    for (int k = 0; k < p->n_regions && p->kept_as == MEZZO_MASTER_SPLIT; k++)
+        if (p->regions[k].from >= p->fp32_elements)
+            MEZZO_TRY(
+                issue_gather(r, NULL, low + (p->regions[k].from - p->fp32_elements), p->regions[k].part, MEZZO_BF16));
     return mezzo_params_zero_grad(r->params);
 }
 

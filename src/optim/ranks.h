@@ -9,6 +9,7 @@
 
 #include "backend/collective.h"
 #include "optim/optimizer.h"
+#include "runtime/program.h"
 
 typedef enum mz_shard {
     MZ_SHARD_NONE,      // every rank moves all parameters
@@ -20,7 +21,9 @@ typedef struct mz_ranks mz_ranks;
 // Of the device's group (device->comm; NULL: one rank alone, for canonical sums). `params` are cut for its size
 // (mz_params_create); micro: micro batches of a rank a step. INVALID: canonical, and the micro batches of a step are
 // not a power of two that the ranks divide.
-mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonical, int64_t micro, mz_ranks **out);
+// bucket: elements of gradients that are summed together, at most.
+mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonical, int64_t micro, int64_t bucket,
+                             mz_ranks **out);
 void mz_ranks_free(mz_ranks *ranks); // NULL is fine; after its optimizer and step
 int mz_ranks_size(const mz_ranks *ranks);
 int mz_ranks_part(const mz_ranks *ranks);         // for mz_optimizer_create: whose part it moves, -1: all
@@ -29,6 +32,9 @@ size_t mz_ranks_memory(const mz_ranks *ranks);    // bytes of the device
 // The norm of a parameter's gradient in the last step: waits.
 mezzo_status mz_ranks_norms(mz_ranks *ranks, const mezzo_optimizer *optimizer, double *norms); // [optimizer->n]
 
+// Gradients are summed beside the last micro batch of `program`, a region as soon as it is finished, and
+// mz_ranks_issue_sum adds no calls. Not where canonical sums have to wait for a rank's other micro batches.
+mezzo_status mz_ranks_overlap(mz_ranks *ranks, mezzo_program *program);
 // Behind micro batch i (from 0): keeps its loss; canonical: adds its gradient where it belongs.
 mezzo_status mz_ranks_micro(mz_ranks *ranks, int64_t i, const void *loss);
 mezzo_status mz_ranks_stop(mz_ranks *ranks, bool asked); // before the calls of a step: this rank was asked to stop

@@ -211,7 +211,9 @@ mezzo_status mezzo_step_micro(mezzo_step *s, uint64_t seed, uint64_t index) {
         return mz_fail(MEZZO_ERR_INVALID, "step: all %lld micro batches have run: finish or drop the step",
                        (long long)s->micro_batches);
     size_t bytes = mezzo_dtype_size(s->loss_dtype);
-    MEZZO_TRY(mezzo_program_run(s->program, s->scaler, seed, index));
+    const bool last = s->micro + 1 == s->micro_batches;
+    MEZZO_TRY(last ? mz_program_run_last(s->program, s->scaler, seed, index)
+                   : mezzo_program_run(s->program, s->scaler, seed, index));
     if (s->ranks != NULL)
         MEZZO_TRY(mz_ranks_micro(s->ranks, s->micro, s->loss));
     else

@@ -24,6 +24,8 @@ mezzo_status mz_sequence_add(mz_sequence *sequence, const mz_prepared *prepared,
 mezzo_status mz_sequence_defer(mz_sequence *sequence, const mz_prepared *prepared, const mz_call *call,
                                const mz_traffic *traffic);
 mezzo_status mz_sequence_run(mz_sequence *sequence);
+// On which stream deferred calls run, if not on MZ_STREAM_DEFERRED.
+void mz_sequence_defer_on(mz_sequence *sequence, int stream);
 bool mz_can_defer(const mezzo_device *device);
 
 // Adds to `into`, or where that is NULL runs now.

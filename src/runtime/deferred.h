@@ -31,6 +31,7 @@ void mz_call_list_free(mz_call_list *list);
 enum { MZ_DEFERRED_LISTS = 4 }; // a further one runs those before it
 typedef struct mz_deferred {
     mz_call_list list;
+    int stream;  // that they run on beside a program; 0: MZ_STREAM_DEFERRED
     uint64_t id; // of these calls; never 0, never another list's
     struct mz_deferred *next;
 } mz_deferred;

@@ -268,17 +268,47 @@ static void lay_out_frozen(mezzo_params *params) {
     }
 }
 
-// A region's parts are whole pieces, and its length is the same for 1, 2, 4 and 8 ranks: sums over pieces are too.
-static void close_region(mezzo_params *params, int64_t from) {
-    int64_t ranks = params->ranks, eights = 8;
-    while (eights % ranks != 0)
+// Elements that a region is a multiple of, so that parts are whole pieces, and its length is the same for 1, 2, 4 and 8
+// ranks: sums over pieces are too.
+static int64_t region_unit(const mezzo_params *params) {
+    int64_t eights = 8;
+    while (eights % params->ranks != 0)
         eights += 8;
-    params->elements = from + round_up(params->elements - from, eights * MZ_PIECE);
+    return eights * MZ_PIECE;
+}
+
+static void close_region(mezzo_params *params, int64_t from) {
+    const int64_t ranks = params->ranks;
+    params->elements = from + round_up(params->elements - from, region_unit(params));
     if (params->elements > from)
         params->regions[params->n_regions++] = (mz_region){from, (params->elements - from) / ranks};
 }
 
-// Gradients, FP32 masters, low halves and shadows of one parameter at parallel places, so that parts are too.
+mezzo_status mz_params_cut(mezzo_params *params, int64_t elements) {
+    const int64_t ranks = params->ranks, unit = region_unit(params);
+    const int64_t most = elements > unit ? elements / unit * unit : unit;
+    size_t cap = 0, n = 0;
+    mz_region *cut = NULL;
+    for (int k = 0; k < params->n_regions; ++k) {
+        const mz_region *whole = &params->regions[k];
+        const int64_t end = whole->from + ranks * whole->part;
+        for (int64_t from = whole->from; from < end; from += most) {
+            mezzo_status status = MZ_RESERVE(cut, cap, n + 1);
+            if (status != MEZZO_OK) {
+                mz_free(cut);
+                return status;
+            }
+            cut[n++] = (mz_region){from, (end - from < most ? end - from : most) / ranks};
+        }
+    }
+    mz_free(params->regions);
+    params->regions = cut;
+    params->n_regions = (int)n;
+    return MEZZO_OK;
+}
+
+// Gradients, FP32 masters, low halves and shadows of one parameter at parallel places, so that parts are too. Two
+// regions: of FP32 masters, of others.
 static void lay_out_cut(mezzo_params *params) {
     for (int pass = 0; pass < 2; ++pass) {
         const int64_t from = params->elements;
@@ -309,22 +339,17 @@ static void lay_out_cut(mezzo_params *params) {
     params->shadow_elements = frozen;
 }
 
-void mz_params_part(const mezzo_params *params, int index, int rank, int64_t *first, int64_t *count, int64_t *place) {
+void mz_params_part(const mezzo_params *params, int index, int rank, int region, int64_t *first, int64_t *count,
+                    int64_t *place) {
     const mz_param *p = &params->list[index];
-    int64_t before = 0;
-    *first = *count = *place = 0;
-    for (int k = 0; k < params->n_regions; ++k) {
-        const mz_region *r = &params->regions[k];
-        int64_t from = r->from + rank * r->part - p->offset, to = from + r->part;
-        if (p->offset >= r->from && p->offset < r->from + params->ranks * r->part) {
-            int64_t begin = from > 0 ? from : 0, end = to < p->count ? to : p->count;
-            *first = begin;
-            *count = end > begin ? end - begin : 0;
-            *place = before - from;
-            return;
-        }
-        before += r->part;
-    }
+    const mz_region *r = &params->regions[region];
+    const int64_t from = r->from + rank * r->part - p->offset, to = from + r->part;
+    const int64_t begin = from > 0 ? from : 0, end = to < p->count ? to : p->count;
+    *first = begin;
+    *count = end > begin ? end - begin : 0;
+    *place = -from;
+    for (int k = 0; k < region; ++k)
+        *place += params->regions[k].part;
 }
 
 int64_t mz_params_part_elements(const mezzo_params *params) {
@@ -335,9 +360,13 @@ int64_t mz_params_part_elements(const mezzo_params *params) {
 }
 
 // FP32 masters lie where the gradients do; behind them come the low halves of the others.
-static void lay_out(mezzo_params *params) {
-    if (params->ranks > 0)
+static mezzo_status lay_out(mezzo_params *params) {
+    if (params->ranks > 0) {
+        params->regions = mz_alloc(2, sizeof *params->regions);
+        if (params->regions == NULL)
+            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
         lay_out_cut(params);
+    }
     for (int pass = 0; pass < 2 && params->ranks == 0; ++pass) {
         for (size_t i = 0; i < params->n; ++i) {
             mz_param *p = &params->list[i];
@@ -357,6 +386,7 @@ static void lay_out(mezzo_params *params) {
             params->fp32_elements = params->elements;
     }
     lay_out_frozen(params);
+    return MEZZO_OK;
 }
 
 const char *mezzo_master_name(mezzo_master master) {
@@ -401,7 +431,7 @@ static mezzo_status lay_out_params(mezzo_device *device, const mezzo_graph *grap
     params->grads_empty = true;
     MEZZO_TRY_GOTO(status, make_specs(params, graph));
     MEZZO_TRY_GOTO(status, settle_masters(params, graph, options));
-    lay_out(params);
+    MEZZO_TRY_GOTO(status, lay_out(params));
     *out = params;
     return MEZZO_OK;
 fail:
@@ -459,6 +489,7 @@ void mezzo_params_free(mezzo_params *params) {
     }
     b->release(params->device, params->master);
     b->release(params->device, params->grad);
+    mz_free(params->regions);
     free_specs(params);
     mz_free(params);
 }

@@ -30,14 +30,14 @@ typedef struct mz_shadow {
     size_t n_segments;
 } mz_shadow;
 
-// Where ranks share the update, the flat buffers are cut: rank r's part of a region begins at element from + r·part.
-// Parameters begin at multiples of MZ_PIECE elements, parts too, and nothing between their elements is padding, so that
-// a sum over pieces in order is the same on any number of ranks.
+// Where ranks share the update, the flat buffers are cut into regions, one behind another: rank r's part of one begins
+// at element from + r·part. Those with FP32 masters come first. Parameters begin at multiples of MZ_PIECE elements,
+// parts too, and nothing between their elements is padding, so that a sum over pieces in order is the same on any
+// number of ranks and regions.
 #define MZ_PIECE 4096
 typedef struct mz_region {
     int64_t from, part;
 } mz_region;
-enum { MZ_REGIONS = 2 }; // of FP32 masters, of others
 
 struct mezzo_params {
     mezzo_device *device;
@@ -56,7 +56,7 @@ struct mezzo_params {
     char adapted[512];
     uint64_t seed; // that the parameters were drawn from
     int ranks;     // that the buffers are cut for; 0: they are not
-    mz_region regions[MZ_REGIONS];
+    mz_region *regions;
     int n_regions;
     int64_t shadow_elements; // of one shadow buffer
     bool padded;             // some parameter has padding
@@ -78,9 +78,13 @@ mz_tensor mz_params_tensor(const mezzo_params *params, int index);
 // mezzo_params_create_as, with buffers that are cut for so many ranks (1 for the same sums alone); 0: not cut.
 mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                               uint64_t seed, mezzo_master master, int ranks, mezzo_params **out);
-// What of a parameter is in a rank's part: elements [*first, *first + *count), and *place is where element 0 would lie
-// in a buffer that has the parts of this rank alone, one behind another; it may be negative.
-void mz_params_part(const mezzo_params *params, int index, int rank, int64_t *first, int64_t *count, int64_t *place);
+// Regions of at most so many elements (as many pieces as ranks, at least), where there were longer ones. Before
+// anything depends on them; parameters stay where they are.
+mezzo_status mz_params_cut(mezzo_params *params, int64_t elements);
+// What of a parameter is in a rank's part of a region: elements [*first, *first + *count), and *place is where element
+// 0 would lie in a buffer that has the parts of this rank alone, one behind another; it may be negative.
+void mz_params_part(const mezzo_params *params, int index, int rank, int region, int64_t *first, int64_t *count,
+                    int64_t *place);
 int64_t mz_params_part_elements(const mezzo_params *params); // of such a buffer
 
 // Laid out as mezzo_params_create_as would, without memory of the device: for plans.

@@ -578,6 +578,8 @@ void mezzo_program_free(mezzo_program *p) {
             b->capture_free(p->device, p->recordings[i].graph);
     mz_free(p->silent);
     mz_program_unmonitor(p);
+    mz_call_list_free(&p->behind);
+    mz_free(p->behind_after);
     b->release(p->device, p->inspection);
     compiled_free(&p->c);
     mz_free(p->host_inputs);

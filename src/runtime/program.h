@@ -25,7 +25,7 @@ typedef struct mz_compiled {
 } mz_compiled;
 
 // A run as a device's graph. Three kinds: gradients are added to what is there; or written (the first run after they
-// were zeroed); the same, with deferred calls on a stream of their own.
+// were zeroed); the same, with deferred calls on a stream of their own. Each without and with the calls of `behind`.
 enum { MZ_RUN_ADDS, MZ_RUN_WRITES, MZ_RUN_DEFERRED, MZ_RUN_KINDS };
 typedef struct mz_recording {
     void *graph;
@@ -78,8 +78,11 @@ struct mezzo_program {
     void **address;          // per value
     const mz_joined **pairs; // per call: what runs it together with the next; NULL: nothing
     bool *silent;            // per parameter: no call writes its gradient, so that the first run zeroes it
-    mz_recording recordings[MZ_RUN_KINDS];
-    void *staging; // host: for outputs that need converting; grown on first use
+    mz_recording recordings[2 * MZ_RUN_KINDS];
+    mz_call_list behind;  // calls that wait for gradients, in the order in which these are finished
+    size_t *behind_after; // per call of `behind`: the call of the program that it follows
+    bool finishing;       // the run under way is a step's last: `behind` runs
+    void *staging;        // host: for outputs that need converting; grown on first use
     size_t staging_bytes;
     mz_monitor *monitors; // in order of `after`
     size_t n_monitors;
@@ -111,6 +114,15 @@ mezzo_status mz_input_rules(const mezzo_graph *graph, mz_input_rule **out);
 mezzo_status mz_input_take(mz_input_rule *rule, const char *name, const void *data, size_t n);
 mezzo_status mz_program_ready(mezzo_program *program, const mezzo_scaler *scaler);
 int mz_value_root(const mezzo_graph *g, int value); // whose memory a value is in
+
+// Calls beside the last run of a step, on MZ_STREAM_COLLECTIVE where the device captures: each follows the last call
+// that writes in bytes of the gradient buffer, and is told so by mz_program_last_writer. In the order in which they
+// are added, which is that of `after`.
+mezzo_status mz_program_add_behind(mezzo_program *program, size_t after, const mz_prepared *prepared,
+                                   const mz_call *call);
+size_t mz_program_last_writer(const mezzo_program *program, const void *from, const void *to);
+// mezzo_program_run, the last of a step.
+mezzo_status mz_program_run_last(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
 
 // --- monitor.c: samples values without waiting ---------------------------------------------------------------------
 typedef struct mz_monitor_options {

@@ -107,19 +107,26 @@ static mezzo_status zero_silent(mezzo_program *p) {
     return MEZZO_OK;
 }
 
+// Whether call k of `behind` runs, and next behind call i of the program.
+static bool follows(const mezzo_program *p, size_t k, size_t i) {
+    return p->finishing && k < p->behind.n && p->behind_after[k] == i;
+}
+
 static mezzo_status run_calls(mezzo_program *p, bool fresh) {
     if (fresh)
         MEZZO_TRY(zero_silent(p));
     const volatile sig_atomic_t *stop = p->device->stop;
-    for (size_t i = 0; i < p->c.n_calls; ++i) {
+    for (size_t i = 0, k = 0; i < p->c.n_calls; ++i) {
         if (stop != NULL && *stop != 0)
             return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before call %zu of %zu", i + 1, p->c.n_calls);
         MEZZO_TRY(run_call(p, i, fresh));
+        for (; follows(p, k, i); ++k)
+            MEZZO_TRY(mz_bound_call_run(p->device, &p->behind.calls[k]));
     }
     return MEZZO_OK;
 }
 
-// What a capture holds, in order: the deferred calls, then the program's.
+// What a capture holds, in order: the deferred calls, then the program's, each with those of `behind` that follow it.
 typedef struct order {
     mz_stream_order streams;
     size_t ahead, n; // deferred calls; all calls
@@ -133,7 +140,7 @@ static mezzo_status make_order(const mezzo_program *p, const mz_deferred *deferr
     *o = (order){0};
     for (const mz_deferred *d = deferred; d != NULL; d = d->next)
         o->ahead += d->list.n;
-    o->n = o->ahead + p->c.n_calls;
+    o->n = o->ahead + p->c.n_calls + (p->finishing ? p->behind.n : 0);
     mz_traffic *traffic = mz_alloc(o->n + 1, sizeof *traffic);
     mz_span *spans = mz_alloc(p->c.n_calls * MZ_SPANS + 1, sizeof *spans);
     mezzo_status status = mz_stream_order_alloc(o->n, &o->streams);
@@ -143,11 +150,15 @@ static mezzo_status make_order(const mezzo_program *p, const mz_deferred *deferr
     for (const mz_deferred *d = deferred; d != NULL && status == MEZZO_OK; d = d->next)
         for (size_t i = 0; i < d->list.n; ++i, ++at) {
             traffic[at] = d->list.calls[i].traffic;
-            o->streams.stream[at] = MZ_STREAM_DEFERRED;
+            o->streams.stream[at] = (signed char)(d->stream != 0 ? d->stream : MZ_STREAM_DEFERRED);
         }
-    for (size_t i = 0; i < p->c.n_calls && status == MEZZO_OK; ++i) {
-        traffic[o->ahead + i] = mz_traffic_of(&p->c.calls[i], spans + i * MZ_SPANS);
-        o->streams.stream[o->ahead + i] = p->c.stream ? p->c.stream[i] : 0;
+    for (size_t i = 0, k = 0; i < p->c.n_calls && status == MEZZO_OK; ++i) {
+        traffic[at] = mz_traffic_of(&p->c.calls[i], spans + i * MZ_SPANS);
+        o->streams.stream[at++] = p->c.stream ? p->c.stream[i] : 0;
+        for (; follows(p, k, i); ++k) {
+            traffic[at] = p->behind.calls[k].traffic;
+            o->streams.stream[at++] = MZ_STREAM_COLLECTIVE;
+        }
     }
     if (status == MEZZO_OK)
         status = mz_stream_order_find(traffic, o->n, &o->streams);
@@ -189,40 +200,51 @@ static mezzo_status join_streams(mezzo_device *device, const order *o) {
     return MEZZO_OK;
 }
 
-// After them, as they may read gradients, those that no call of the program writes are cleared.
-static mezzo_status run_deferred(mezzo_program *p, mz_deferred *deferred, const order *o) {
+static mezzo_status begin_call(mezzo_device *device, const order *o, size_t at) {
+    MEZZO_TRY(device->backend->capture_stream(device, o->streams.stream[at]));
+    return wait_for(device, o, at);
+}
+
+static mezzo_status end_call(mezzo_device *device, const order *o, size_t at) {
+    return o->streams.recorded[at] ? device->backend->capture_record(device, (int)at) : MEZZO_OK;
+}
+
+static mezzo_status run_bound(mezzo_device *device, const order *o, size_t at, mz_bound_call *call) {
+    MEZZO_TRY(begin_call(device, o, at));
+    MEZZO_TRY(mz_bound_call_run(device, call));
+    return end_call(device, o, at);
+}
+
+// Gradients that no call of the program writes are cleared, behind deferred calls, which may read the old ones.
+static mezzo_status clear_silent(mezzo_program *p, bool fresh, const order *o) {
     const mz_backend *b = p->device->backend;
-    size_t at = 0;
-    MEZZO_TRY(b->capture_stream(p->device, MZ_STREAM_DEFERRED));
-    for (mz_deferred *d = deferred; d != NULL; d = d->next)
-        for (size_t i = 0; i < d->list.n; ++i, ++at) {
-            MEZZO_TRY(wait_for(p->device, o, at));
-            MEZZO_TRY(mz_bound_call_run(p->device, &d->list.calls[i]));
-            if (o->streams.recorded[at])
-                MEZZO_TRY(b->capture_record(p->device, (int)at));
-        }
-    MEZZO_TRY(zero_silent(p));
+    MEZZO_TRY(b->capture_stream(p->device, o->streams.last[MZ_STREAM_DEFERRED] >= 0 ? MZ_STREAM_DEFERRED : 0));
+    if (fresh)
+        MEZZO_TRY(zero_silent(p));
     return b->capture_record(p->device, (int)o->n + 1);
 }
 
 // In a capture, each call on its stream.
 static mezzo_status run_streams(mezzo_program *p, bool fresh, mz_deferred *deferred, const order *o) {
     const mz_backend *b = p->device->backend;
+    size_t at = 0;
     MEZZO_TRY(fork_streams(p->device, o));
-    if (o->ahead > 0)
-        MEZZO_TRY(run_deferred(p, deferred, o));
-    MEZZO_TRY(b->capture_stream(p->device, 0));
-    if (fresh && o->ahead == 0)
-        MEZZO_TRY(zero_silent(p));
-    for (size_t i = 0; i < p->c.n_calls; ++i) {
-        size_t at = o->ahead + i;
-        MEZZO_TRY(b->capture_stream(p->device, o->streams.stream[at]));
-        MEZZO_TRY(wait_for(p->device, o, at));
+    for (mz_deferred *d = deferred; d != NULL; d = d->next)
+        for (size_t i = 0; i < d->list.n; ++i, ++at)
+            MEZZO_TRY(run_bound(p->device, o, at, &d->list.calls[i]));
+    MEZZO_TRY(clear_silent(p, fresh, o));
+    if (p->finishing && p->behind.n > 0) {
+        MEZZO_TRY(b->capture_stream(p->device, MZ_STREAM_COLLECTIVE));
+        MEZZO_TRY(b->capture_wait(p->device, (int)o->n + 1));
+    }
+    for (size_t i = 0, k = 0; i < p->c.n_calls; ++i, ++at) {
+        MEZZO_TRY(begin_call(p->device, o, at));
         if (p->pairs[i])
             MEZZO_TRY(wait_for(p->device, o, at + 1));
         MEZZO_TRY(run_call(p, i, fresh));
-        if (o->streams.recorded[at])
-            MEZZO_TRY(b->capture_record(p->device, (int)at));
+        MEZZO_TRY(end_call(p->device, o, at));
+        for (; follows(p, k, i); ++k)
+            MEZZO_TRY(run_bound(p->device, o, ++at, &p->behind.calls[k]));
     }
     return join_streams(p->device, o);
 }
@@ -232,7 +254,7 @@ static mezzo_status record(mezzo_program *p, bool fresh, mz_deferred *deferred, 
     void *graph = NULL;
     order o;
     MEZZO_TRY(make_order(p, deferred, &o));
-    bool streams = p->c.stream || deferred;
+    bool streams = p->c.stream || deferred || (p->finishing && p->behind.n > 0);
     mezzo_status ran, ended = b->capture_begin(p->device);
     if (ended != MEZZO_OK) {
         close_order(&o);
@@ -268,7 +290,10 @@ static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
     if (!fresh)
         MEZZO_TRY(mz_deferred_flush(p->device));
     bool waits = p->device->deferred != NULL;
-    mz_recording *r = &p->recordings[waits ? MZ_RUN_DEFERRED : fresh ? MZ_RUN_WRITES : MZ_RUN_ADDS];
+    mz_recording *r = &p->recordings[(waits   ? MZ_RUN_DEFERRED
+                                      : fresh ? MZ_RUN_WRITES
+                                              : MZ_RUN_ADDS) +
+                                     (p->finishing && p->behind.n > 0 ? MZ_RUN_KINDS : 0)];
     mz_recording now = {.scale = p->c.graph->scale >= 0 ? p->address[p->c.graph->scale] : NULL, .seen = true};
     list_deferred(p->device, now.deferred);
     if (!r->seen || r->scale != now.scale || memcmp(r->deferred, now.deferred, sizeof r->deferred) != 0) {
@@ -316,4 +341,36 @@ mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uin
         MEZZO_TRY(mz_params_settle(p->params));
     mz_program_wrote_gradients(p);
     return run_recorded(p, fresh);
+}
+
+// --- calls behind it -----------------------------------------------------------------------------------------------
+mezzo_status mz_program_run_last(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
+    p->finishing = true;
+    mezzo_status status = mezzo_program_run(p, scaler, seed, step);
+    p->finishing = false;
+    return status;
+}
+
+size_t mz_program_last_writer(const mezzo_program *p, const void *from, const void *to) {
+    const mz_span bytes = {from, to};
+    const mz_traffic looked = {.reads = &bytes, .n_reads = 1};
+    for (size_t i = p->c.n_calls; i-- > 0;) {
+        mz_span spans[MZ_SPANS];
+        const mz_traffic call = mz_traffic_of(&p->c.calls[i], spans);
+        if (mz_traffic_depends(&looked, &call))
+            return p->pairs[i] != NULL ? i + 1 : i; // a pair is done behind its second
+    }
+    return p->c.n_calls - 1;
+}
+
+mezzo_status mz_program_add_behind(mezzo_program *p, size_t after, const mz_prepared *prepared, const mz_call *call) {
+    size_t *grown = mz_alloc(p->behind.n + 1, sizeof *grown);
+    if (grown == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    if (p->behind.n > 0)
+        memcpy(grown, p->behind_after, p->behind.n * sizeof *grown);
+    grown[p->behind.n] = after;
+    mz_free(p->behind_after);
+    p->behind_after = grown;
+    return mz_call_list_add(&p->behind, prepared, call, NULL);
 }

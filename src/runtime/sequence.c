@@ -85,6 +85,10 @@ mezzo_status mz_sequence_defer(mz_sequence *s, const mz_prepared *prepared, cons
     return MEZZO_OK;
 }
 
+void mz_sequence_defer_on(mz_sequence *s, int stream) {
+    s->deferred.stream = stream;
+}
+
 // --- running -------------------------------------------------------------------------------------------------------
 static mezzo_status run_calls(mz_sequence *s) {
     for (size_t i = 0; i < s->calls.n; i++)

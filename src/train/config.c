@@ -265,6 +265,7 @@ static void read_run(reader *r, mz_run_config *out) {
     out->profile = integer(r, "train.profile");
     out->shard = choice(r, "ranks.shard") == 0 ? MZ_SHARD_NONE : MZ_SHARD_OPTIMIZER;
     out->canonical = choice(r, "ranks.reduce") == 1;
+    out->bucket_mib = number(r, "ranks.bucket_mib");
     out->device = text(r, "device.name");
     out->threads = (int)integer(r, "device.threads");
     out->peak_tflops = number(r, "device.peak_tflops");

@@ -47,7 +47,8 @@ typedef struct mz_run_config {
     mezzo_program_options program;
     mz_guard_config guard;
     mz_shard shard;
-    bool canonical; // sums of gradients
+    bool canonical;    // sums of gradients
+    double bucket_mib; // of gradients that are summed together
 } mz_run_config;
 
 // Sets every size and setting of the model, without its name, as keys.

@@ -127,18 +127,17 @@ mezzo_status mz_guard_bad_moment(mz_training *run, int *which, int *index, mz_in
     const mezzo_optimizer *o = run->engine.optimizer;
     *which = *index = -1;
     for (int m = 0; m < o->n_moments; m++)
-        for (int i = 0; i < o->n; i++) {
-            int64_t n = mz_shape_count(&o->params->list[o->index[i]].shape);
-            if (o->rank >= 0) // this rank's part
-                n = o->segments[i].count;
-            if (n == 0)
+        for (size_t k = 0; k < o->n_segments; k++) {
+            const mz_segment *s = &o->segments[k];
+            if (s->count == 0) // another rank's
                 continue;
-            mz_tensor moment = mz_tensor_f32(o->d_moments[m] + (o->segments[i].state_offset + o->segments[i].first), n);
+            mz_tensor moment = mz_tensor_f32(o->d_moments[m] + (s->state_offset + s->first), s->count);
             MEZZO_TRY(mz_program_inspect(run->engine.train, &moment, 1, MZ_GUARD_MOMENT_LIMIT, values));
             if (!mz_inspection_bad(values))
                 continue;
             *which = m;
-            *index = i;
+            for (*index = 0; o->begin[*index + 1] <= k;)
+                ++*index;
             return MEZZO_OK;
         }
     return MEZZO_OK;

@@ -218,10 +218,10 @@ static mezzo_status poison_moment(mz_training *run) {
         return mz_fail(MEZZO_ERR_INVALID, "inject: the optimizer has no moment of %s", f->name);
     f->met = true;
     f->data = f->now_data;
-    if (o->segments[at].count == 0) // another rank's
+    const mz_segment *s = &o->segments[o->begin[at]];
+    if (s->count == 0) // another rank's
         return MEZZO_OK;
-    const int64_t from = o->segments[at].state_offset + o->segments[at].first;
-    mz_tensor t = mz_tensor_f32(o->d_moments[o->n_moments - 1] + from, o->segments[at].count);
+    mz_tensor t = mz_tensor_f32(o->d_moments[o->n_moments - 1] + (s->state_offset + s->first), s->count);
     return poison(f, run->engine.device, &t);
 }
 

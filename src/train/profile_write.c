@@ -122,7 +122,7 @@ static mezzo_status write_text(const char *folder, const char *name, mz_text *t)
 }
 
 static mezzo_status write_trace(const mz_profile_view *v, const char *folder) {
-    static const char *const lanes[MZ_STREAMS] = {"main", "side: weights' gradients",
+    static const char *const lanes[MZ_STREAMS] = {"main", "side: weights' gradients", "collectives",
                                                   "deferred: the optimizer's moves"};
     mz_text t = {0};
     bool used[MZ_STREAMS] = {true};

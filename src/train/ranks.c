@@ -10,12 +10,18 @@ bool mz_run_keeps(const mz_training *run) {
     return run->writes;
 }
 
+// Deferred collectives run before a rank waits for another on the host: the other may be waiting for them.
+static mezzo_status settle(mz_training *run) {
+    return mz_deferred_flush(run->engine.device);
+}
+
 mezzo_status mz_run_any(mz_training *run, const char *what, bool mine, bool *any) {
     const unsigned char one = mine;
     const int size = run->engine.size;
     *any = mine;
     if (size == 1)
         return MEZZO_OK;
+    MEZZO_TRY(settle(run));
     unsigned char *all = mz_alloc((size_t)size, 1);
     if (all == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -31,6 +37,7 @@ mezzo_status mz_run_share_fault(mz_training *run, bool found, mz_fault *fault) {
     int first = 0;
     if (size == 1)
         return MEZZO_OK;
+    MEZZO_TRY(settle(run));
     unsigned char *all = mz_alloc((size_t)size, 1);
     if (all == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -57,6 +64,8 @@ mezzo_status mz_run_follow(mz_training *run, const char *what, mezzo_status stat
     } first = {.status = (int32_t)status};
     if (run->engine.size == 1)
         return status;
+    if (status == MEZZO_OK)
+        status = settle(run);
     if (status != MEZZO_OK)
         snprintf(first.message, sizeof first.message, "%s", mezzo_error_message());
     MEZZO_TRY(mz_group_broadcast(run->engine.group, what, 0, &first, sizeof first));
@@ -67,5 +76,8 @@ mezzo_status mz_run_follow(mz_training *run, const char *what, mezzo_status stat
 }
 
 mezzo_status mz_run_follow_text(mz_training *run, const char *what, char *text, size_t size) {
-    return run->engine.size == 1 ? MEZZO_OK : mz_group_broadcast(run->engine.group, what, 0, text, size);
+    if (run->engine.size == 1)
+        return MEZZO_OK;
+    MEZZO_TRY(settle(run));
+    return mz_group_broadcast(run->engine.group, what, 0, text, size);
 }

@@ -12,7 +12,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 awk 'BEGIN { n = split("the of and a to in he was that it his her with as had for she not at but", w, " "); x = 1
     for (i = 0; i < 5000; i++) { x = (x * 16807) % 2147483647; printf "%s%s", w[1 + x % n], i % 12 == 11 ? "\n" : " " } }' >text.txt
 model="--data text.txt --device cpu --threads 1 --layers 2 --heads 2 --d-model 32 --seq-len 32 --batch-size 2 --global-batch 8
-    --steps 6 --log-every 1 --eval-every 0 --checkpoint-every 3 --sample-every -1 --quiet"
+    --bucket-mib 0.1 --steps 6 --log-every 1 --eval-every 0 --checkpoint-every 3 --sample-every -1 --quiet"
 
 train() { # RANKS FOLDER OPTION…
     local ranks=$1 folder=$2

@@ -33,7 +33,7 @@ typedef struct mz_cuda_device {
     char name[80];
     cudaStream_t stream;              // everything runs here, in order
     cudaStream_t copies;              // host → device ahead of the work that reads it
-    cudaStream_t streams[MZ_STREAMS]; // `stream` is the first, in captures any; the last has the lowest priority
+    cudaStream_t streams[MZ_STREAMS]; // `stream` is the first, in captures any
     cudaEvent_t *events;
     size_t n_events, cap_events;
     mz_cuda_stage stages[MZ_CUDA_STAGES];

@@ -2,11 +2,14 @@
 #include "backend/cuda/cuda.h"
 
 mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda) {
-    int least, greatest;
+    int least, greatest; // the greatest is the smaller number
     MZ_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    const int usual = greatest + 1 < least ? greatest + 1 : greatest;
     for (int i = 0; i < MZ_STREAMS; i++)
         MZ_CUDA_TRY(cudaStreamCreateWithPriority(&cuda->streams[i], cudaStreamNonBlocking,
-                                                 i == MZ_STREAM_DEFERRED ? least : greatest));
+                                                 i == MZ_STREAM_DEFERRED     ? least
+                                                 : i == MZ_STREAM_COLLECTIVE ? greatest
+                                                                             : usual));
     cuda->stream = cuda->streams[0];
     MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
     for (int i = 0; i < MZ_MARKS; i++)
