@@ -27,8 +27,10 @@ static int run_import(const cli_args *args) {
     int code = check(args, "a folder or a file");
     if (code != CLI_DONE)
         return code;
-    const mezzo_import_options options = {
-        .path = args->operands[0], .out = cli_text(args, "out", NULL), .tokenizer = cli_text(args, "tokenizer", NULL)};
+    const mezzo_import_options options = {.path = args->operands[0],
+                                          .out = cli_text(args, "out", NULL),
+                                          .tokenizer = cli_text(args, "tokenizer", NULL),
+                                          .adapter = cli_text(args, "adapter", NULL)};
     mezzo_import_result r;
     mezzo_status status = mezzo_import(&options, &r);
     if (status != MEZZO_OK)
@@ -39,12 +41,17 @@ static int run_import(const cli_args *args) {
         json_object_set_new(o, "model", describe(&r.model));
         json_object_set_new(o, "parameters", json_integer(r.parameters));
         json_object_set_new(o, "tokenizer", json_boolean(r.tokenizer));
+        json_object_set_new(o, "adapters", json_integer(r.adapters));
+        json_object_set_new(o, "lora_rank", json_integer(r.lora_rank));
+        json_object_set_new(o, "lora_alpha", json_real(r.lora_alpha));
         return cli_json_print(args->command, o);
     }
     char buf[64], program[512], quoted[4200];
     printf("%s: %lld layers, %lld heads, width %lld, vocabulary %lld, context %lld; %s parameters\n", r.model.name,
            (long long)r.model.layers, (long long)r.model.heads, (long long)r.model.d_model, (long long)r.model.vocab,
            (long long)r.model.seq_len, cli_thousands((double)r.parameters, buf, sizeof buf));
+    if (r.adapters > 0)
+        printf("%lld adapters of rank %lld, alpha %g\n", (long long)r.adapters, (long long)r.lora_rank, r.lora_alpha);
     cli_quote(args->program, program, sizeof program);
     cli_quote(options.out, quoted, sizeof quoted);
     printf("run folder: %s\nnext:\n", options.out);
@@ -56,6 +63,7 @@ static int run_import(const cli_args *args) {
 
 static const cli_option import_table[] = {
     {"out", "DIR", "the run folder to make"},
+    {"adapter", "DIR", "PEFT's LoRA adapters of these weights, kept beside them: adapter_config.json and its file"},
     {"tokenizer", "NAME",
      "gpt2, byte, a folder or a file; none [what lies beside the weights, or fits the vocabulary]"},
     {"json", NULL, "the result as JSON"},
@@ -65,7 +73,7 @@ static const cli_option import_table[] = {
 const cli_command cli_import = {
     .name = "import",
     .summary = "weights of Hugging Face or llm.c to a run folder",
-    .usage = "DIR|FILE --out DIR [--tokenizer NAME]",
+    .usage = "DIR|FILE --out DIR [--adapter DIR] [--tokenizer NAME]",
     .details =
         "DIR has config.json and model.safetensors, or the files that model.safetensors.index.json names; FILE is "
         "one of these\n"

@@ -208,6 +208,16 @@ typedef struct mezzo_lora {
 MEZZO_API mezzo_status mezzo_graph_adapt(mezzo_graph *g, const mezzo_lora *lora);
 // y with the adapter of the module that is open added, where it has one: for layers of one's own. x [… K], y [… N].
 MEZZO_API mezzo_value mezzo_adapted(mezzo_graph *g, mezzo_value x, mezzo_value y);
+// The same for a layer whose weight [N, K] has the rows of several layers, one below the other (q, k and v): each has
+// an adapter of its own, under its own name beside the layer's, "h.0.attn.q_proj" beside "h.0.attn.qkv_proj". A pattern
+// that names the layer names all of its parts. Called where the layer's module has ended. 1 to 4 parts, whose names of
+// at most 31 characters are copied. The graph fails with INVALID where weight is no parameter, or the rows are not N.
+typedef struct mezzo_part {
+    const char *name;
+    int64_t rows;
+} mezzo_part;
+MEZZO_API mezzo_value mezzo_adapted_parts(mezzo_graph *g, mezzo_value x, mezzo_value y, mezzo_value weight, int n,
+                                          const mezzo_part *parts);
 // Freezes all parameters but adapters' (mezzo_graph_freeze says what that means); nothing without adapters. INVALID: a
 // pattern that names no linear layer.
 MEZZO_API mezzo_status mezzo_graph_freeze_base(mezzo_graph *g);

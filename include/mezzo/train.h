@@ -243,11 +243,15 @@ typedef struct mezzo_import_options {
     const char *out;       // the run folder to make; it must not exist, or be empty
     const char *tokenizer; // NULL: the folder's merges.txt, or GPT-2's where the vocabulary is; "none"; else a
                            // tokenizer's name or file
+    const char *adapter;   // a folder of PEFT's with LoRA adapters of these weights, which stand beside them in the
+                           // checkpoint; NULL: none
 } mezzo_import_options;
 typedef struct mezzo_import_result {
     mezzo_model_config model;
     int64_t parameters;
-    bool tokenizer; // the run has one, so that it can sample and read texts
+    bool tokenizer;              // the run has one, so that it can sample and read texts
+    int64_t adapters, lora_rank; // linear layers with an adapter; 0: none
+    double lora_alpha;           // what goes on training them sets, as lora_rank
 } mezzo_import_result;
 // Makes a run folder with one checkpoint, of step 0, in FP32. Everything is checked before anything is written, and the
 // folder appears whole or not at all. Errors name file and key or tensor: IO, FORMAT (a tensor is missing, has another
@@ -258,7 +262,7 @@ MEZZO_API mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_i
 typedef struct mezzo_export_options {
     const char *path, *out; // a run folder or a checkpoint; the folder to make, which must not exist, or be empty
     bool best;
-    bool adapter;        // the adapters alone, in PEFT's files (gpt2); else they are merged into the weights
+    bool adapter;        // the adapters alone, in PEFT's files; else they are merged into the weights
     mezzo_dtype dtype;   // of the weights: F32, BF16 or F16
     int64_t shard_bytes; // weights are cut into files of at most so many bytes (one tensor at least), with an index; 0
                          // = one file

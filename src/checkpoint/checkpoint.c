@@ -393,9 +393,9 @@ static mezzo_status check_tensors(const char *folder, const char *file, const mz
     return MEZZO_OK;
 }
 
-static mezzo_status put_merged(const mz_safetensors *tensors, const char *name, mezzo_params *params, int index) {
+static mezzo_status put_merged(const mz_safetensors *tensors, mezzo_params *params, int index) {
     float *merged;
-    MEZZO_TRY(mz_lora_merge(tensors, name, &merged));
+    MEZZO_TRY(mz_lora_merge(tensors, params->list[index].name, &params->list[index].parts, &merged));
     mezzo_status status = mz_params_write_master(params, index, merged);
     mz_free(merged);
     return status;
@@ -407,12 +407,25 @@ static mezzo_status put_on_device(const mz_safetensors *tensors, const tensor_li
         const device_range *range = &list->ranges[i];
         if (range->optimizer != NULL)
             MEZZO_TRY(mz_optimizer_write_moment(range->optimizer, range->which, range->index, t->data));
-        else if (mz_lora_has(tensors, list->items[i].name) && !has_adapters(list))
-            MEZZO_TRY(put_merged(tensors, list->items[i].name, range->params, range->index));
+        else if (!has_adapters(list) &&
+                 mz_lora_has(tensors, list->items[i].name, &range->params->list[range->index].parts))
+            MEZZO_TRY(put_merged(tensors, range->params, range->index));
         else
             MEZZO_TRY(mz_params_write_master(range->params, range->index, t->data));
     }
     return MEZZO_OK;
+}
+
+// Adapters that go on as they are must be scaled as they were trained.
+static mezzo_status check_scale(const char *folder, const mz_safetensors *tensors, const mezzo_params *params,
+                                const tensor_list *list) {
+    const double there = mz_lora_scale(tensors),
+                 here = has_adapters(list) ? params->lora_alpha / (double)params->lora_rank : there;
+    if (fabs(there - here) <= 1e-9 * fabs(here))
+        return MEZZO_OK;
+    return mz_fail(MEZZO_ERR_FORMAT,
+                   "%s/%s: its adapters were trained with alpha/rank %g; here it is %g: set lora.alpha to %g", folder,
+                   mz_checkpoint_files[0], there, here, there * (double)params->lora_rank);
 }
 
 static mezzo_status check_state(const char *path, const mezzo_checkpoint *c, const mz_checkpoint_state *state) {
@@ -444,6 +457,7 @@ mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoin
         MEZZO_TRY_GOTO(status, mz_checkpoint_open_tensors(path, mz_checkpoint_files[0], &weights));
         MEZZO_TRY_GOTO(status, list_params(checkpoint->params, &params));
         leave_adapters(weights, &params);
+        MEZZO_TRY_GOTO(status, check_scale(path, weights, checkpoint->params, &params));
         MEZZO_TRY_GOTO(status, check_tensors(path, mz_checkpoint_files[0], weights, &params));
     }
     if (checkpoint->optimizer != NULL) {

@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "graph/graph.h"
 #include "mezzo/train.h"
 #include "optim/optimizer.h"
 #include "optim/scaler.h"
@@ -82,9 +83,11 @@ bool mz_checkpoint_plain_name(const char *name); // "" or the name of a file in 
 // A checkpoint of a run with adapters keeps them beside the weights they belong to, and alpha / rank in the file's
 // metadata. Parameters without adapters are read with theirs added.
 #define MZ_LORA_SCALE "lora_scale"
-double mz_lora_scale(const mz_safetensors *weights);               // 0: no adapters
-bool mz_lora_has(const mz_safetensors *weights, const char *name); // an adapter belongs to this tensor
-// W + scale · B·A, owned by the caller (mz_free). FORMAT where they do not fit, MEMORY.
-mezzo_status mz_lora_merge(const mz_safetensors *weights, const char *name, float **out);
+double mz_lora_scale(const mz_safetensors *weights); // 0: no adapters
+// An adapter belongs to this tensor, or to one of its parts.
+bool mz_lora_has(const mz_safetensors *weights, const char *name, const mz_parts *parts);
+// W + scale · B·A in the rows of each part that has an adapter, owned by the caller (mz_free). FORMAT where they do not
+// fit, MEMORY.
+mezzo_status mz_lora_merge(const mz_safetensors *weights, const char *name, const mz_parts *parts, float **out);
 
 #endif

@@ -33,6 +33,16 @@ typedef struct mz_value {
     char *name;         // inputs, parameters, outputs; NULL otherwise
 } mz_value;
 
+// The layers whose rows a weight has, one below the other, where there are several: adapters have their names.
+enum { MZ_MAX_PARTS = 4 };
+typedef struct mz_parts {
+    int n; // 0: one layer, the weight's own
+    struct {
+        char name[32]; // beside the weight's module
+        int64_t rows;
+    } list[MZ_MAX_PARTS];
+} mz_parts;
+
 typedef struct mz_param_spec {
     char *name;
     mezzo_init init;
@@ -42,6 +52,7 @@ typedef struct mz_param_spec {
     bool copied;             // autocast: everything that reads it reads its low-precision copy, and nothing its master
     bool stored;             // it is stored already, in this way
     mz_storage storage;
+    mz_parts parts;
 } mz_param_spec;
 
 typedef enum mz_phase { MZ_FORWARD, MZ_RECOMPUTE, MZ_BACKWARD } mz_phase;
@@ -116,6 +127,10 @@ mezzo_status mz_graph_consumers(const mezzo_graph *g,
 // gradient's f.gradient. n has module, phase, segment and rule, and gets all else.
 mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, int *out);
 bool mz_is_adapter(const char *parameter); // its name says so
+// The module, "h.0.attn.q_proj", whose adapter acts on rows *first … *first + *rows - 1 of a weight "….weight" of
+// `all` rows: the weight's own (index 0), or one of its parts. false: there are no more, or it is no weight.
+bool mz_adapted_module(const char *weight, int64_t all, const mz_parts *parts, int index, char module[512],
+                       int64_t *first, int64_t *rows);
 const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size_t size);
 
 double mz_node_flops(const mezzo_graph *g, const mz_node *node); // a multiply-add counts two; 0: not counted

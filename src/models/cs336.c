@@ -28,7 +28,8 @@ static mezzo_value attention(mezzo_graph *g, const mezzo_model_config *config, m
     const int heads = (int)config->heads;
     const mezzo_init init = linear_init(width, width);
     mezzo_module_begin(g, "attn");
-    mezzo_value qkv = mz_layer_linear(g, "qkv_proj", x, 3 * width, init, false); // [B, T, 3C]
+    const mezzo_part parts[] = {{"q_proj", width}, {"k_proj", width}, {"v_proj", width}};
+    mezzo_value qkv = mz_layer_linear_parts(g, "qkv_proj", x, 3, parts, init, false); // [B, T, 3C]
     mezzo_module_begin(g, "rope");
     qkv = mezzo_rope(g, qkv, table, 3 * heads, 2 * heads, true); // v's heads stay
     mezzo_module_end(g);
@@ -37,6 +38,8 @@ static mezzo_value attention(mezzo_graph *g, const mezzo_model_config *config, m
     mezzo_module_end(g);
     return y;
 }
+
+static const mz_swiglu_names swiglu = {"w13", "w2", {"w1", "w3"}};
 
 // x [B, T, C] → [B, T, C]. One recompute segment.
 static mezzo_value block(mezzo_graph *g, const mezzo_model_config *config, int64_t index, mezzo_value x,
@@ -49,10 +52,10 @@ static mezzo_value block(mezzo_graph *g, const mezzo_model_config *config, int64
 
     mezzo_recompute_begin(g);
     mezzo_module_begin(g, name);
-    mezzo_value h = mz_layer_rmsnorm(g, "ln1", x, eps);          // [B, T, C]
-    x = mezzo_add(g, x, attention(g, config, h, table));         // [B, T, C]
-    h = mz_layer_rmsnorm(g, "ln2", x, eps);                      // [B, T, C]
-    h = mz_layer_swiglu(g, "ffn", "w13", "w2", h, d_ff, up, up); // [B, T, C]
+    mezzo_value h = mz_layer_rmsnorm(g, "ln1", x, eps);      // [B, T, C]
+    x = mezzo_add(g, x, attention(g, config, h, table));     // [B, T, C]
+    h = mz_layer_rmsnorm(g, "ln2", x, eps);                  // [B, T, C]
+    h = mz_layer_swiglu(g, "ffn", &swiglu, h, d_ff, up, up); // [B, T, C]
     x = mezzo_add(g, x, h);
     mezzo_module_end(g);
     mezzo_recompute_end(g);

@@ -10,6 +10,8 @@
 
 static const mezzo_init INIT = {.kind = MEZZO_INIT_NORMAL, .a = 0.02F}; // initializer_range
 
+static const mz_swiglu_names swiglu = {"gate_up_proj", "down_proj", {"gate_proj", "up_proj"}};
+
 static int64_t kv_heads(const mezzo_model_config *config) {
     return config->kv_heads > 0 ? config->kv_heads : config->heads;
 }
@@ -119,11 +121,13 @@ static mezzo_value attend(mezzo_graph *g, const mezzo_model_config *config, mezz
 }
 
 static mezzo_value attention(mezzo_graph *g, const mezzo_model_config *config, mezzo_value x, mezzo_value table) {
-    const int64_t width = (config->heads + 2 * kv_heads(config)) * head_dim(config);
+    const int64_t q = config->heads * head_dim(config), kv = kv_heads(config) * head_dim(config);
+    const mezzo_part parts[] = {{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}};
     mezzo_module_begin(g, "self_attn");
-    mezzo_value qkv = mz_layer_linear(g, "qkv_proj", x, width, INIT, config->attention_bias); // [B, T, (H + 2·Hkv)·D]
-    mezzo_value y = attend(g, config, qkv, table);                                            // [B, T, H·D]
-    y = mz_layer_linear(g, "o_proj", y, config->d_model, INIT, false);                        // [B, T, C]
+    mezzo_value qkv =
+        mz_layer_linear_parts(g, "qkv_proj", x, 3, parts, INIT, config->attention_bias); // [B, T, (H + 2·Hkv)·D]
+    mezzo_value y = attend(g, config, qkv, table);                                       // [B, T, H·D]
+    y = mz_layer_linear(g, "o_proj", y, config->d_model, INIT, false);                   // [B, T, C]
     mezzo_module_end(g);
     return y;
 }
@@ -175,9 +179,9 @@ static mezzo_value mixture(mezzo_graph *g, const mezzo_model_config *config, mez
     mezzo_module_begin(g, "mlp");
     mezzo_value y = experts(g, config, x, offsets);
     if (config->shared_experts > 0)
-        y = mezzo_add(g, y,
-                      mz_layer_swiglu(g, "shared_experts", "gate_up_proj", "down_proj", x,
-                                      config->shared_experts * d_expert(config), INIT, INIT));
+        y = mezzo_add(
+            g, y,
+            mz_layer_swiglu(g, "shared_experts", &swiglu, x, config->shared_experts * d_expert(config), INIT, INIT));
     mezzo_module_end(g);
     return y;
 }
@@ -197,7 +201,7 @@ static mezzo_value block(mezzo_graph *g, const mezzo_model_config *config, int64
     mezzo_value h = mz_layer_rmsnorm(g, "input_layernorm", x, eps); // [B, T, C]
     x = mezzo_add(g, x, attention(g, config, h, table));            // [B, T, C]
     h = mz_layer_rmsnorm(g, "post_attention_layernorm", x, eps);    // [B, T, C]
-    h = index < config->dense_layers ? mz_layer_swiglu(g, "mlp", "gate_up_proj", "down_proj", h, d_ff, INIT, INIT)
+    h = index < config->dense_layers ? mz_layer_swiglu(g, "mlp", &swiglu, h, d_ff, INIT, INIT)
                                      : mixture(g, config, h, offsets); // [B, T, C]
     x = mezzo_add(g, x, h);
     mezzo_module_end(g);

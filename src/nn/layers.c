@@ -7,15 +7,32 @@
 
 static const float LAYERNORM_EPS = 1e-5F;
 
+static mezzo_value product(mezzo_graph *g, mezzo_value x, int64_t n_out, mezzo_init init, bool bias, mezzo_value *w) {
+    const mezzo_init zero = {.kind = MEZZO_INIT_ZERO};
+    *w = mezzo_param(g, "weight", init, 2, (int64_t[]){n_out, mezzo_value_dim(g, x, -1)}); // [N, K]
+    mezzo_value b = bias ? mezzo_param(g, "bias", zero, 1, &n_out) : MEZZO_NONE;           // [N]
+    return mezzo_linear(g, x, *w, b);                                                      // [… N]
+}
+
 mezzo_value mz_layer_linear(mezzo_graph *g, const char *name, mezzo_value x, int64_t n_out, mezzo_init init,
                             bool bias) {
-    const mezzo_init zero = {.kind = MEZZO_INIT_ZERO};
+    mezzo_value w;
     mezzo_module_begin(g, name);
-    mezzo_value w = mezzo_param(g, "weight", init, 2, (int64_t[]){n_out, mezzo_value_dim(g, x, -1)}); // [N, K]
-    mezzo_value b = bias ? mezzo_param(g, "bias", zero, 1, &n_out) : MEZZO_NONE;                      // [N]
-    mezzo_value y = mezzo_adapted(g, x, mezzo_linear(g, x, w, b));                                    // [… N]
+    mezzo_value y = mezzo_adapted(g, x, product(g, x, n_out, init, bias, &w));
     mezzo_module_end(g);
     return y;
+}
+
+mezzo_value mz_layer_linear_parts(mezzo_graph *g, const char *name, mezzo_value x, int n, const mezzo_part *parts,
+                                  mezzo_init init, bool bias) {
+    mezzo_value w;
+    int64_t n_out = 0;
+    for (int i = 0; i < n; i++)
+        n_out += parts[i].rows;
+    mezzo_module_begin(g, name);
+    mezzo_value y = product(g, x, n_out, init, bias, &w);
+    mezzo_module_end(g);
+    return mezzo_adapted_parts(g, x, y, w, n, parts);
 }
 
 mezzo_value mz_layer_layernorm(mezzo_graph *g, const char *name, mezzo_value x, bool bias) {
@@ -38,15 +55,16 @@ mezzo_value mz_layer_rmsnorm(mezzo_graph *g, const char *name, mezzo_value x, fl
     return y;
 }
 
-mezzo_value mz_layer_swiglu(mezzo_graph *g, const char *name, const char *up_name, const char *down_name, mezzo_value x,
-                            int64_t d_ff, mezzo_init up, mezzo_init down) {
+mezzo_value mz_layer_swiglu(mezzo_graph *g, const char *name, const mz_swiglu_names *names, mezzo_value x, int64_t d_ff,
+                            mezzo_init up, mezzo_init down) {
     const int64_t width = mezzo_value_dim(g, x, -1);
+    const mezzo_part parts[] = {{names->parts[0], d_ff}, {names->parts[1], d_ff}};
     mezzo_module_begin(g, name);
-    mezzo_value h = mz_layer_linear(g, up_name, x, 2 * d_ff, up, false); // [… 2F]
+    mezzo_value h = mz_layer_linear_parts(g, names->up, x, 2, parts, up, false); // [… 2F]
     mezzo_module_begin(g, "act");
     h = mezzo_swiglu(g, h); // [… F]
     mezzo_module_end(g);
-    mezzo_value y = mz_layer_linear(g, down_name, h, width, down, false); // [… C]
+    mezzo_value y = mz_layer_linear(g, names->down, h, width, down, false); // [… C]
     mezzo_module_end(g);
     return y;
 }

@@ -10,6 +10,9 @@
 // y = x·Wᵀ (+ bias): NAME.weight [n_out, n_in] from `init`, NAME.bias [n_out] zero where `bias`. x [… n_in] → […
 // n_out].
 mezzo_value mz_layer_linear(mezzo_graph *g, const char *name, mezzo_value x, int64_t n_out, mezzo_init init, bool bias);
+// The same of several layers that read x, in one product: parts[i].rows of n_out each, named for adapters.
+mezzo_value mz_layer_linear_parts(mezzo_graph *g, const char *name, mezzo_value x, int n, const mezzo_part *parts,
+                                  mezzo_init init, bool bias);
 
 // NAME.weight [C] one, NAME.bias [C] zero where `bias`; eps 1e-5, torch's and GPT-2's. x [… C] → [… C].
 mezzo_value mz_layer_layernorm(mezzo_graph *g, const char *name, mezzo_value x, bool bias);
@@ -19,8 +22,12 @@ mezzo_value mz_layer_rmsnorm(mezzo_graph *g, const char *name, mezzo_value x, fl
 
 // NAME.DOWN(silu(gate)·up) with gate and up side by side from NAME.UP, no biases; weights from `up` and `down`. x [… C]
 // → [… C].
-mezzo_value mz_layer_swiglu(mezzo_graph *g, const char *name, const char *up_name, const char *down_name, mezzo_value x,
-                            int64_t d_ff, mezzo_init up, mezzo_init down);
+typedef struct mz_swiglu_names {
+    const char *up, *down;
+    const char *parts[2]; // gate and up, for adapters
+} mz_swiglu_names;
+mezzo_value mz_layer_swiglu(mezzo_graph *g, const char *name, const mz_swiglu_names *names, mezzo_value x, int64_t d_ff,
+                            mezzo_init up, mezzo_init down);
 
 // NAME.weight [rows, width] from N(0, std²). ids I32 […] → [… width]. *table gets the parameter, for a head that shares
 // it.

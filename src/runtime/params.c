@@ -206,6 +206,7 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
         p->shape = g->params[i].shape;
         p->init = g->params[i].init;
         p->frozen = g->params[i].frozen;
+        p->parts = g->params[i].parts;
         params->n_trained += !p->frozen;
         p->count = mz_shape_count(&p->shape);
         store(p, &stored[g->params[i].value], params->ranks > 0);

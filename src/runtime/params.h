@@ -3,6 +3,7 @@
 #ifndef MZ_PARAMS_H
 #define MZ_PARAMS_H
 
+#include "graph/graph.h"
 #include "runtime/calls.h"
 #include "mezzo/program.h"
 
@@ -20,6 +21,7 @@ typedef struct mz_param {
     int64_t low_offset;  // split: bytes into the master buffer
     bool frozen;         // no gradient, no moments, no update; its offset is into the master buffer alone
     bool has_grad;       // a program or the host has written its gradient since it was zeroed
+    mz_parts parts;      // the layers whose rows it has
     int64_t shadow_slot; // elements into a shadow buffer (a multiple of 32); -1: no matmul-class op reads it
 } mz_param;
 

@@ -1,82 +1,276 @@
-// Adapters in PEFT's files: adapter_model.safetensors and adapter_config.json.
+// Adapters in PEFT's files, adapter_model.safetensors and adapter_config.json: a run's come out as PEFT's, and PEFT's
+// stand beside imported weights. A is the same in both; B's rows are the layer's, and change places with them.
+#include <math.h>
 #include <stdlib.h>
 
-#include "checkpoint/checkpoint.h"
 #include "graph/graph.h"
+#include "io/file.h"
 #include "io/json.h"
-#include "weights/hf.h"
+#include "io/quote.h"
+#include "checkpoint/checkpoint.h"
+#include "weights/import.h"
 
-typedef struct adapter_list {
-    mz_safetensors_item *items;
-    char **names;
-    size_t n;
-    json_t *modules; // each once
-    int64_t rank;
-} adapter_list;
+#define MAX_CONFIG ((size_t)1 << 20)
 
-// "h.0.attn.c_attn.lora_A.weight" → "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
-static mezzo_status add(adapter_list *list, const char *prefix, const mz_safetensors_tensor *t) {
-    char *name = mz_format("base_model.model.%s%s", prefix, t->name);
-    if (name == NULL)
-        return MEZZO_ERR_MEMORY;
-    list->names[list->n] = name;
-    list->items[list->n++] =
-        (mz_safetensors_item){.name = name, .dtype = t->dtype, .rank = t->rank, .shape = t->shape, .data = t->data};
-    const char *end = strstr(t->name, ".lora_A.");
-    if (end == NULL)
-        return MEZZO_OK;
-    list->rank = t->shape[0];
-    char *module = mz_format("%s%.*s", prefix, (int)(end - t->name), t->name);
-    if (module == NULL)
-        return MEZZO_ERR_MEMORY;
-    int failed = json_array_append_new(list->modules, json_string(module));
-    mz_free(module);
-    return failed == 0 ? MEZZO_OK : MEZZO_ERR_MEMORY;
+// "layers.0.attn.q_proj" and its part "layers.0.self_attn.q_proj.weight" of a Hugging Face model →
+// "base_model.model.model.layers.0.self_attn.q_proj"; owned by the caller.
+static char *their_module(const mz_hf_family *family, const mz_hf_part *part) {
+    const int n = (int)(strlen(part->name) - strlen(".weight"));
+    return mz_format("base_model.model.%s%.*s", part->bare ? "" : family->prefix, n, part->name);
 }
 
-static mezzo_status write_config(const adapter_list *list, double scale, const char *folder) {
+// One adapter: where its two tensors belong, with us and with PEFT.
+typedef struct place {
+    char ours[512];
+    char *theirs;
+    int64_t rows, cols, head;
+} place;
+
+// What is done with every adapter that a model can have; `user` is the caller's.
+typedef mezzo_status (*visit)(void *user, const place *p);
+
+static mezzo_status visit_weight(const mz_hf_family *family, const mezzo_model_config *model, const mz_param_spec *spec,
+                                 visit each, void *user) {
+    mz_hf_parts parts = {0};
+    place p;
+    int64_t first;
+    mezzo_status status = family->map(model, spec->name, &spec->shape, &parts);
+    for (size_t i = 0; status == MEZZO_OK && i < parts.count; i++) {
+        if (!mz_adapted_module(spec->name, spec->shape.dim[0], &spec->parts, (int)i, p.ours, &first, &p.rows))
+            break;
+        if (p.rows != parts.items[i].rows) {
+            status = mz_fail(MEZZO_ERR_UNSUPPORTED, "%s: part %zu has %lld rows here and %lld in a %s folder",
+                             spec->name, i, (long long)p.rows, (long long)parts.items[i].rows, family->model_type);
+            break;
+        }
+        p.cols = spec->shape.dim[1];
+        p.head = parts.items[i].head;
+        p.theirs = their_module(family, &parts.items[i]);
+        status = p.theirs != NULL ? each(user, &p) : MEZZO_ERR_MEMORY;
+        mz_free(p.theirs);
+    }
+    mz_free(parts.items);
+    return status;
+}
+
+// Of all linear layers: matrices that are called weight; those that are none (an embedding) have no adapters.
+static mezzo_status visit_all(const mz_hf_family *family, const mezzo_model_config *model, const mezzo_graph *graph,
+                              visit each, void *user) {
+    for (size_t i = 0; i < graph->n_params; i++) {
+        const mz_param_spec *spec = &graph->params[i];
+        size_t n = strlen(spec->name), k = strlen(".weight");
+        if (spec->shape.rank == 2 && n > k && strcmp(spec->name + n - k, ".weight") == 0)
+            MEZZO_TRY(visit_weight(family, model, spec, each, user));
+    }
+    return MEZZO_OK;
+}
+
+// A tensor of a list, from rows that lie one behind another.
+static mezzo_status add(mz_hf_list *list, const char *module, char which, const mz_safetensors_tensor *t,
+                        int64_t head) {
+    const mz_shape shape = {2, {t->shape[0], t->shape[1]}};
+    mz_hf_block *block = mz_alloc(1, sizeof *block);
+    char *name = mz_format("%s.lora_%c.weight", module, which);
+    if (block == NULL || name == NULL) {
+        mz_free(block);
+        mz_free(name);
+        return MEZZO_ERR_MEMORY;
+    }
+    *block = (mz_hf_block){.data = t->data,
+                           .dtype = t->dtype,
+                           .rows = t->shape[0],
+                           .stride = t->shape[1],
+                           .head = which == 'B' ? head : 0};
+    mezzo_status status = mz_hf_list_add(list, name, &shape, MEZZO_F32, block, 1);
+    mz_free(name);
+    return status;
+}
+
+static const mz_safetensors_tensor *find(const mz_safetensors *file, const char *module, char which) {
+    char *name = mz_format("%s.lora_%c.weight", module, which);
+    const mz_safetensors_tensor *t = name != NULL ? mz_safetensors_find(file, name) : NULL;
+    mz_free(name);
+    return t;
+}
+
+static bool matrix(const mz_safetensors_tensor *t) {
+    return t->rank == 2 && (t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16);
+}
+
+// --- writing -------------------------------------------------------------------------------------------------------
+typedef struct writer {
+    const mz_safetensors *weights;
+    const mz_hf_family *family;
+    mz_hf_list list;
+    json_t *modules; // each once
+    int64_t rank;
+} writer;
+
+static mezzo_status write_one(void *user, const place *p) {
+    writer *w = user;
+    const mz_safetensors_tensor *a = find(w->weights, p->ours, 'A'), *b = find(w->weights, p->ours, 'B');
+    if (a == NULL && b == NULL)
+        return MEZZO_OK;
+    if (a == NULL || b == NULL || !matrix(a) || !matrix(b))
+        return mz_fail(MEZZO_ERR_FORMAT, "the adapter of '%s' is not two matrices", p->ours);
+    if (w->family == &mz_hf_glm4_moe && strstr(p->ours, ".mlp.") != NULL)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                       "the adapter of '%s' has no form that PEFT reads: it takes layers of this name for the "
+                       "experts'; export the whole model, or train --lora-modules 'self_attn.*'",
+                       p->ours);
+    w->rank = a->shape[0];
+    MEZZO_TRY(add(&w->list, p->theirs, 'A', a, 0));
+    MEZZO_TRY(add(&w->list, p->theirs, 'B', b, -p->head));
+    return json_array_append_new(w->modules, json_string(p->theirs + strlen("base_model.model."))) == 0
+               ? MEZZO_OK
+               : MEZZO_ERR_MEMORY;
+}
+
+static mezzo_status write_config(const writer *w, const char *folder) {
     char *path = mz_format("%s/adapter_config.json", folder);
     json_t *config = json_pack("{ss ss sn sI sf sf sb ss sb sO}", "peft_type", "LORA", "task_type", "CAUSAL_LM",
-                               "base_model_name_or_path", "r", (json_int_t)list->rank, "lora_alpha",
-                               scale * (double)list->rank, "lora_dropout", 0.0, "fan_in_fan_out", 1, "bias", "none",
-                               "inference_mode", 1, "target_modules", list->modules);
+                               "base_model_name_or_path", "r", (json_int_t)w->rank, "lora_alpha",
+                               mz_lora_scale(w->weights) * (double)w->rank, "lora_dropout", 0.0, "fan_in_fan_out",
+                               w->family == &mz_hf_gpt2, // its layers are Conv1D's
+                               "bias", "none", "inference_mode", 1, "target_modules", w->modules);
     mezzo_status status = path != NULL && config != NULL ? mz_json_save(path, config) : MEZZO_ERR_MEMORY;
     json_decref(config);
     mz_free(path);
     return status;
 }
 
-mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family *family, const char *checkpoint,
-                              const char *folder, int64_t *tensors) {
+mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family *family,
+                              const mezzo_model_config *model, const char *checkpoint, const char *folder,
+                              int64_t *tensors) {
     static const mz_safetensors_meta meta[] = {{"format", "pt"}};
-    size_t n = mz_safetensors_count(weights);
-    double scale = mz_lora_scale(weights);
-    if (scale == 0)
-        return mz_fail(MEZZO_ERR_INVALID, "%s has no adapters: it was not trained with lora.rank", checkpoint);
-    if (family != &mz_hf_gpt2)
-        return mz_fail(
-            MEZZO_ERR_UNSUPPORTED,
-            "%s: adapters of gpt2 alone are written in PEFT's form; an export of the whole model has them merged",
-            checkpoint);
-    adapter_list list = {.items = mz_alloc(n + 1, sizeof *list.items),
-                         .names = mz_alloc(n + 1, sizeof *list.names),
-                         .modules = json_array()};
+    writer w = {.weights = weights, .family = family, .modules = json_array()};
+    mezzo_graph *graph = NULL;
+    mezzo_status status = MEZZO_OK;
     char *path = mz_format("%s/adapter_model.safetensors", folder);
-    bool there = list.items != NULL && list.names != NULL && list.modules != NULL && path != NULL;
-    mezzo_status status = there ? MEZZO_OK : MEZZO_ERR_MEMORY;
-    for (size_t i = 0; i < n && status == MEZZO_OK; i++)
-        if (mz_is_adapter(mz_safetensors_at(weights, i)->name))
-            status = add(&list, family->prefix, mz_safetensors_at(weights, i));
-    if (status == MEZZO_OK)
-        status = mz_safetensors_write(path, list.items, list.n, meta, MZ_COUNT(meta), NULL);
-    if (status == MEZZO_OK)
-        status = write_config(&list, scale, folder);
-    *tensors = (int64_t)list.n;
-    for (size_t i = 0; i < list.n; i++)
-        mz_free(list.names[i]);
-    mz_free(list.names);
-    mz_free(list.items);
+    if (mz_lora_scale(weights) == 0)
+        MEZZO_TRY_GOTO(status,
+                       mz_fail(MEZZO_ERR_INVALID, "%s has no adapters: it was not trained with lora.rank", checkpoint));
+    if (w.modules == NULL || path == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
+    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, model, 1, 1, false));
+    MEZZO_TRY_GOTO(status, mz_hf_list_create(mz_safetensors_count(weights), &w.list));
+    MEZZO_TRY_GOTO(status, visit_all(family, model, graph, write_one, &w));
+    MEZZO_TRY_GOTO(status, mz_safetensors_write(path, w.list.items, w.list.count, meta, MZ_COUNT(meta), NULL));
+    MEZZO_TRY_GOTO(status, write_config(&w, folder));
+    *tensors = (int64_t)w.list.count;
+fail:
     mz_free(path);
-    json_decref(list.modules);
+    json_decref(w.modules);
+    mz_hf_list_free(&w.list);
+    mezzo_graph_free(graph);
     return status;
+}
+
+// --- reading -------------------------------------------------------------------------------------------------------
+// Settings that change what an adapter computes, or that put more into the file than A and B.
+static mezzo_status check_config(const char *path, const json_t *config) {
+    static const char *const flags[] = {"use_dora", "use_qalora", "use_bdlora", "lora_bias"};
+    static const char *const others[] = {"alora_invocation_tokens",
+                                         "arrow_config",
+                                         "kasa_config",
+                                         "layer_replication",
+                                         "modules_to_save",
+                                         "monteclora_config",
+                                         "rank_pattern",
+                                         "alpha_pattern",
+                                         "target_parameters",
+                                         "trainable_token_indices",
+                                         "velora_config"};
+    MEZZO_TRY(mz_hf_expect_text(path, config, "peft_type", "LORA"));
+    MEZZO_TRY(mz_hf_expect_text(path, config, "bias", "none"));
+    for (size_t i = 0; i < MZ_COUNT(flags); i++)
+        MEZZO_TRY(mz_hf_expect_bool(path, config, flags[i], false));
+    for (size_t i = 0; i < MZ_COUNT(others); i++) {
+        const json_t *value = json_object_get(config, others[i]);
+        if (value != NULL && !json_is_null(value) && json_object_size(value) + json_array_size(value) > 0)
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is set; plain LoRA is computed here", path, others[i]);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status read_config(mz_import *in, const char *path, const json_t *config) {
+    bool by_root = false;
+    double alpha = 8; // LoraConfig's, where nothing is said
+    MEZZO_TRY(check_config(path, config));
+    MEZZO_TRY(mz_json_get_int(path, config, "r", 1, 65536, &in->lora_rank));
+    MEZZO_TRY(mz_hf_get_double(path, config, "lora_alpha", &alpha));
+    MEZZO_TRY(mz_hf_get_bool(path, config, "use_rslora", &by_root));
+    if (!(alpha > 0 && alpha <= 1e6))
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'lora_alpha' is %g: it must be above 0, and at most 1000000", path,
+                       alpha);
+    in->lora_scale = alpha / (by_root ? sqrt((double)in->lora_rank) : (double)in->lora_rank);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_adapter_open(mz_import *in, const char *folder) {
+    char *config = mz_format("%s/adapter_config.json", folder),
+         *file = mz_format("%s/adapter_model.safetensors", folder);
+    json_t *json = NULL;
+    mezzo_status status = MEZZO_OK;
+    if (config == NULL || file == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    in->adapter_folder = folder;
+    if (!mz_path_exists(config))
+        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_IO, "there is no %s: an adapter is a folder of PEFT's save_pretrained",
+                                       mz_quote(config).text));
+    MEZZO_TRY_GOTO(status, mz_json_load(config, MAX_CONFIG, &json));
+    MEZZO_TRY_GOTO(status, read_config(in, config, json));
+    status = mz_safetensors_open(file, &in->adapter);
+fail:
+    json_decref(json);
+    mz_free(config);
+    mz_free(file);
+    return status;
+}
+
+static mezzo_status check_shapes(const mz_import *in, const place *p, const mz_safetensors_tensor *a,
+                                 const mz_safetensors_tensor *b) {
+    if (a != NULL && b != NULL && matrix(a) && matrix(b) && a->shape[0] == in->lora_rank && a->shape[1] == p->cols &&
+        b->shape[1] == in->lora_rank && b->shape[0] == p->rows)
+        return MEZZO_OK;
+    return mz_fail(MEZZO_ERR_FORMAT,
+                   "%s: the adapter of %s is not lora_A [%lld, %lld] and lora_B [%lld, %lld] in fp32, bf16 or fp16",
+                   mz_quote(in->adapter_folder).text, mz_quote(p->theirs).text, (long long)in->lora_rank,
+                   (long long)p->cols, (long long)p->rows, (long long)in->lora_rank);
+}
+
+static mezzo_status read_one(void *user, const place *p) {
+    mz_import *in = user;
+    const mz_safetensors_tensor *a = find(in->adapter, p->theirs, 'A'), *b = find(in->adapter, p->theirs, 'B');
+    if (a == NULL && b == NULL)
+        return MEZZO_OK;
+    MEZZO_TRY(check_shapes(in, p, a, b));
+    MEZZO_TRY(add(&in->list, p->ours, 'A', a, 0));
+    MEZZO_TRY(add(&in->list, p->ours, 'B', b, p->head));
+    in->adapters++;
+    return MEZZO_OK;
+}
+
+// What nobody asked for would be lost silently.
+static mezzo_status check_rest(const mz_import *in) {
+    for (size_t i = 0; i < mz_safetensors_count(in->adapter); i++) {
+        const mz_safetensors_tensor *t = mz_safetensors_at(in->adapter, i);
+        bool ours = false;
+        for (size_t k = 0; k < in->list.count && !ours; k++)
+            ours = in->list.tensors[k].blocks[0].data == t->data;
+        if (!ours)
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is the adapter of no linear layer of this %s model",
+                           mz_quote(in->adapter_folder).text, mz_quote(t->name).text, in->model.name);
+    }
+    return in->adapters > 0 ? MEZZO_OK
+                            : mz_fail(MEZZO_ERR_FORMAT, "%s has no adapter", mz_quote(in->adapter_folder).text);
+}
+
+mezzo_status mz_adapter_list(mz_import *in) {
+    if (in->family == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "%s: adapters are read beside a Hugging Face folder, not llm.c's file",
+                       mz_quote(in->adapter_folder).text);
+    MEZZO_TRY(visit_all(in->family, &in->model, in->graph, read_one, in));
+    return check_rest(in);
 }

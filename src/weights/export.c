@@ -92,10 +92,10 @@ static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsign
 static mezzo_status data_of(exporter *e, const mz_param_spec *spec, const mz_safetensors_tensor *t,
                             const unsigned char **out) {
     *out = t->data;
-    if (!mz_lora_has(e->weights, spec->name))
+    if (!mz_lora_has(e->weights, spec->name, &spec->parts))
         return MEZZO_OK;
     MEZZO_TRY(MZ_RESERVE(e->merged, e->cap_merged, e->n_merged + 1));
-    MEZZO_TRY(mz_lora_merge(e->weights, spec->name, &e->merged[e->n_merged]));
+    MEZZO_TRY(mz_lora_merge(e->weights, spec->name, &spec->parts, &e->merged[e->n_merged]));
     *out = (const unsigned char *)e->merged[e->n_merged++];
     return MEZZO_OK;
 }
@@ -283,7 +283,8 @@ mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_resu
         MEZZO_TRY_GOTO(status, list_tensors(&e));
     MEZZO_TRY_GOTO(status, mz_new_folder_begin(options->out, "--out", &folder));
     if (options->adapter)
-        MEZZO_TRY_GOTO(status, mz_adapter_write(e.weights, e.family, e.checkpoint, folder.staged, &result->tensors));
+        MEZZO_TRY_GOTO(status, mz_adapter_write(e.weights, e.family, &e.state.model, e.checkpoint, folder.staged,
+                                                &result->tensors));
     else
         MEZZO_TRY_GOTO(status, write_all(&e, folder.staged, &result->files));
     MEZZO_TRY_GOTO(status, mz_new_folder_commit(&folder));

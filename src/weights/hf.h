@@ -115,10 +115,11 @@ mezzo_status mz_hf_settings_keep(const char *folder, const char *run);
 mezzo_status mz_hf_settings_give(const char *run, json_t *config, const char *folder);
 
 // --- adapters (adapter.c) ------------------------------------------------------------------------------------------
-// PEFT's two files from a checkpoint's weights. INVALID where it has no adapters, UNSUPPORTED for other models than
-// gpt2.
-mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family *family, const char *checkpoint,
-                              const char *folder, int64_t *tensors);
+// PEFT's two files from a checkpoint's weights, with the names that the model's layers have in transformers. INVALID
+// where it has no adapters.
+mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family *family,
+                              const mezzo_model_config *model, const char *checkpoint, const char *folder,
+                              int64_t *tensors);
 
 // --- folders (hf_folder.c) -----------------------------------------------------------------------------------------
 // A folder that appears whole or not at all: made under another name beside `path`, then renamed.

@@ -29,6 +29,7 @@ static void close_source(mz_import *in) {
     mz_free(in->file_names);
     mz_map_close(&in->map);
     mz_free(in->folder);
+    mz_safetensors_close(in->adapter);
     mezzo_graph_free(in->graph);
     mz_hf_list_free(&in->list);
 }
@@ -298,7 +299,8 @@ static mezzo_status check_rest(const mz_import *in) {
 mezzo_status mz_import_graph(mz_import *in) {
     MEZZO_TRY(mezzo_graph_create(&in->graph));
     MEZZO_TRY(mezzo_model_build(in->graph, &in->model, 1, 1, false));
-    return mz_hf_list_create(in->graph->n_params, &in->list);
+    return mz_hf_list_create(in->graph->n_params + (in->adapter != NULL ? mz_safetensors_count(in->adapter) : 0),
+                             &in->list);
 }
 
 static bool has_biases(const mz_import *in) {
@@ -433,7 +435,8 @@ fail:
 }
 
 static mezzo_status write_checkpoint(const mz_import *in, const char *checkpoints, bool tokenizer) {
-    static const mz_safetensors_meta meta[] = {{"format", "pt"}};
+    char scale[40];
+    const mz_safetensors_meta meta[] = {{"format", "pt"}, {MZ_LORA_SCALE, scale}};
     mezzo_status status = MEZZO_OK;
     mz_file_mark marks[MZ_CHECKPOINT_FILES] = {{0}};
     mz_manifest_entry entry = {.name = "step-00000000", .val_loss = (double)NAN};
@@ -448,9 +451,10 @@ static mezzo_status write_checkpoint(const mz_import *in, const char *checkpoint
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     if (tokenizer)
         snprintf(c.tokenizer, sizeof c.tokenizer, "tokenizer.json");
+    snprintf(scale, sizeof scale, "%.17g", in->lora_scale);
     MEZZO_TRY_GOTO(status, mz_dir_create(folder));
-    MEZZO_TRY_GOTO(status,
-                   mz_safetensors_write(weights, in->list.items, in->list.count, meta, MZ_COUNT(meta), &written));
+    MEZZO_TRY_GOTO(status, mz_safetensors_write(weights, in->list.items, in->list.count, meta, in->adapters > 0 ? 2 : 1,
+                                                &written));
     MEZZO_TRY_GOTO(status, mz_file_read_back(weights, written));
     marks[0] = (mz_file_mark){true, written.bytes, written.crc};
     MEZZO_TRY_GOTO(status, mz_state_save(state, &c, marks, &written));
@@ -501,11 +505,18 @@ mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_import_resu
     mz_import in = {0};
     mz_new_folder folder = {0};
     *result = (mezzo_import_result){0};
+    if (options->adapter != NULL)
+        MEZZO_TRY_GOTO(status, mz_adapter_open(&in, options->adapter));
     MEZZO_TRY_GOTO(status, open_source(&in, options->path));
+    if (options->adapter != NULL)
+        MEZZO_TRY_GOTO(status, mz_adapter_list(&in));
     MEZZO_TRY_GOTO(status, mz_new_folder_begin(options->out, "--out", &folder));
     MEZZO_TRY_GOTO(status, write_run(&in, options, folder.staged, &result->tokenizer));
     MEZZO_TRY_GOTO(status, mz_new_folder_commit(&folder));
     result->model = in.model;
+    result->adapters = in.adapters;
+    result->lora_rank = in.lora_rank;
+    result->lora_alpha = in.lora_scale * (double)in.lora_rank;
     for (size_t i = 0; i < in.graph->n_params; i++)
         result->parameters += mz_shape_count(&in.graph->params[i].shape);
 fail:

@@ -17,13 +17,21 @@ typedef struct mz_import {
     size_t n_files, cap_files, cap_names;
     mz_map map; // llm.c's file
     mezzo_model_config model;
-    mezzo_graph *graph; // for the names and shapes of its parameters
-    mz_hf_list list;    // the parameters, as they will be written
-    size_t used;        // tensors that are in it
+    mezzo_graph *graph;          // for the names and shapes of its parameters
+    mz_hf_list list;             // the parameters, as they will be written
+    size_t used;                 // tensors that are in it
+    mz_safetensors *adapter;     // NULL: none
+    const char *adapter_folder;  // as the user named it
+    int64_t lora_rank, adapters; // adapters that are in the list
+    double lora_scale;           // alpha / rank
 } mz_import;
 
 // Builds the graph of in->model and makes room for its parameters in the list.
 mezzo_status mz_import_graph(mz_import *in);
+// PEFT's adapter in a folder: its settings, and its file (adapter.c); then its tensors, behind the parameters in the
+// list. IO, FORMAT: a setting or a tensor that is not plain LoRA on a linear layer of this model.
+mezzo_status mz_adapter_open(mz_import *in, const char *folder);
+mezzo_status mz_adapter_list(mz_import *in);
 // llm.c's model file (llmc.c): *found tells whether in->map is one; then the model and the list are filled.
 mezzo_status mz_llmc_open(mz_import *in, bool *found);
 

@@ -1,9 +1,12 @@
-// Adapters beside PEFT's (make/lora_gpt2.py): the same logits and gradients for the same numbers, PEFT's files, and
-// merged weights that give what unmerged ones give.
-// Seen to fail with: the scale left out; A and B exchanged; the base trained along.
+// Adapters beside PEFT's (make/lora_gpt2.py, make/lora_rotary.py): the same logits and gradients for the same numbers,
+// PEFT's files, and merged weights that give what unmerged ones give. Seen to fail with: the scale left out; A and B
+// exchanged; the base trained along; rows
+// of q left as halves; a part merged into the first part's rows; a part replaced, not added to; alpha over rank where
+// it is over its root; a scale that is not compared.
 //
 // The logits may be off by 1e-5 of the largest, as in test_hf.c: adapters add sums of 16 + 3 and 64 + 3 terms to a path
 // of 512. Gradients go through the same sums twice. Merging rounds a weight once more, 2^-24 of it: within the same.
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +18,26 @@
 #include "mezzo/train.h"
 #include "runtime/params.h"
 
-#define PREFIX "base_model.model.transformer."
-enum { RANK = 3 };
+typedef struct adapted_case {
+    const char *name; // of hf_NAME, hf_NAME_lora and lora_NAME.safetensors
+    const char *prefix;
+    int64_t rank;
+    double alpha;
+    const char *modules;
+    int64_t head;      // of rotary pairs, whose rows lie as halves there; 0: rows lie alike
+    const char *first; // an adapter's module, of ours
+} adapted_case;
+
+// Llama's alpha is scaled by √rank, as its use_rslora says: ours over the rank is the same.
+static const adapted_case cases[] = {
+    {"gpt2", "base_model.model.transformer.", 3, 6, "attn.c_attn,mlp.c_proj", 0, "h.0.attn.c_attn"},
+    {"llama", "base_model.model.model.", 3, 6.928203230275509, "q_proj,v_proj,output_proj,w2,w3", 8,
+     "layers.0.attn.q_proj"},
+    {"glm4_moe", "base_model.model.model.", 2, 5, "qkv_proj,o_proj", 0, "layers.0.self_attn.q_proj"},
+};
 
 typedef struct adapted {
+    const adapted_case *is;
     mezzo_device *device;
     mezzo_graph *graph;
     mezzo_params *params;
@@ -26,43 +45,72 @@ typedef struct adapted {
     mezzo_model_config model;
 } adapted;
 
-static void load_base(mezzo_params *params) {
-    char path[4096];
-    mezzo_checkpoint c = {.params = params};
-    must(mezzo_checkpoint_find("base/checkpoints", false, path, sizeof path));
-    must(mezzo_checkpoint_load(path, &c));
+static const char *data_path(const char *fmt, const char *name, char path[4096]) {
+    char file[200];
+    snprintf(file, sizeof file, fmt, name);
+    return golden_path(file, path, 4096);
 }
 
-static void load_adapters(mezzo_params *params, const mz_safetensors *file) {
-    int found = 0;
-    for (int i = 0; i < mezzo_params_count(params); i++) {
-        const char *name = mezzo_params_name(params, i);
-        if (strstr(name, ".lora_") == NULL)
+static mz_safetensors *stored_of(const adapted_case *c) {
+    char file[200];
+    snprintf(file, sizeof file, "lora_%s.safetensors", c->name);
+    return golden_tensors(file);
+}
+
+// The name that PEFT has for a parameter: "layers.0.attn.q_proj.lora_A.weight".
+static void their_name(const adapted_case *c, const char *name, char out[300]) {
+    static const char *const parts[][2] = {{".attn.output_proj.", ".self_attn.o_proj."},
+                                           {".attn.", ".self_attn."},
+                                           {".ffn.w1.", ".mlp.gate_proj."},
+                                           {".ffn.w3.", ".mlp.up_proj."},
+                                           {".ffn.w2.", ".mlp.down_proj."}};
+    snprintf(out, 300, "%s%s", c->prefix, name);
+    for (size_t i = 0; i < MZ_COUNT(parts) && strcmp(c->name, "llama") == 0; i++) {
+        const char *at = strstr(name, parts[i][0]);
+        if (at == NULL)
             continue;
-        golden_values v = golden_get(file, PREFIX "%s", name);
-        float *numbers = golden_floats(&v);
-        must(mezzo_params_write(params, i, numbers));
-        free(numbers);
-        golden_free(&v);
-        found++;
+        snprintf(out, 300, "%s%.*s%s%s", c->prefix, (int)(at - name), name, parts[i][1], at + strlen(parts[i][0]));
+        return;
     }
-    assert_int_equal(found, mz_safetensors_count(file));
 }
 
-static void open_adapted(adapted *m, int64_t rows, int64_t length, const char *modules) {
-    const mezzo_lora lora = {.rank = RANK, .alpha = 6, .modules = modules};
-    char path[4096];
+// Rows of q's and k's B from halves to pairs.
+static void turn_rows(const adapted_case *c, const char *name, golden_values *v) {
+    const bool turns = strstr(name, ".q_proj.lora_B") != NULL || strstr(name, ".k_proj.lora_B") != NULL;
+    if (c->head == 0 || !turns)
+        return;
+    double *from = malloc(v->count * sizeof *from);
+    const int64_t cols = v->dim[1], half = c->head / 2;
+    memcpy(from, v->at, v->count * sizeof *from);
+    for (int64_t row = 0; row < v->dim[0]; row++) {
+        int64_t first = row / c->head * c->head, i = row % c->head, source = first + i % 2 * half + i / 2;
+        memcpy(v->at + row * cols, from + source * cols, (size_t)cols * sizeof *from);
+    }
+    free(from);
+}
+
+static void open_adapted(adapted *m, const adapted_case *c, int64_t rows, int64_t length) {
+    const mezzo_lora lora = {.rank = c->rank, .alpha = c->alpha, .modules = c->modules};
+    char path[4096], adapter[4096];
     mezzo_import_result r;
     must(mz_dir_remove("base"));
-    must(mezzo_import(&(mezzo_import_options){.path = golden_path("hf_gpt2", path, sizeof path), .out = "base"}, &r));
+    must(mezzo_import(&(mezzo_import_options){.path = data_path("hf_%s", c->name, path),
+                                              .adapter = data_path("hf_%s_lora", c->name, adapter),
+                                              .out = "base"},
+                      &r));
+    m->is = c;
     m->model = r.model;
+    assert_int_equal(r.lora_rank, c->rank);
+    assert_true(fabs(r.lora_alpha - c->alpha) < 1e-12);
     must(mezzo_device_open(test_device(), 2, &m->device));
     must(mezzo_graph_create(&m->graph));
     must(mezzo_graph_adapt(m->graph, &lora));
     must(mezzo_model_build(m->graph, &m->model, rows, length, true));
     must(mezzo_graph_freeze_base(m->graph));
     must(mezzo_params_create(m->device, m->graph, 1, &m->params));
-    load_base(m->params);
+    mezzo_checkpoint read = {.params = m->params};
+    must(mezzo_checkpoint_find("base/checkpoints", false, path, sizeof path));
+    must(mezzo_checkpoint_load(path, &read));
     must(mezzo_program_create(m->graph, m->params, &(mezzo_program_options){0}, &m->program));
 }
 
@@ -96,43 +144,38 @@ static void expect_logits(mezzo_program *program, const mz_safetensors *stored, 
 }
 
 static void expect_gradients(const adapted *m, const mz_safetensors *stored) {
+    size_t found = 0, there = 0;
     for (int i = 0; i < mezzo_params_count(m->params); i++) {
         const char *name = mezzo_params_name(m->params, i);
+        char theirs[300];
         if (strstr(name, ".lora_") == NULL) {
             assert_true(mezzo_params_frozen(m->params, i));
             continue;
         }
-        golden_values want = golden_get(stored, "grad." PREFIX "%s", name);
+        their_name(m->is, name, theirs);
+        golden_values want = golden_get(stored, "grad.%s", theirs);
+        turn_rows(m->is, name, &want);
         float *got = calloc(want.count, sizeof *got);
         must(mezzo_params_read_grad(m->params, i, got));
         golden_close(name, got, &want, 2e-5 * golden_max(&want), 0);
         golden_would_notice(name, &want, 0.001, 2e-5 * golden_max(&want));
         free(got);
         golden_free(&want);
+        found++;
     }
+    for (size_t i = 0; i < mz_safetensors_count(stored); i++)
+        there += strncmp(mz_safetensors_at(stored, i)->name, "grad.", 5) == 0;
+    assert_int_equal(found, there);
 }
 
-static void test_as_peft(void **state) {
-    (void)state;
-    adapted m;
-    mz_safetensors *stored = golden_tensors("lora_gpt2.safetensors");
-    mz_safetensors *adapters = golden_tensors("hf_gpt2_lora/adapter_model.safetensors");
-    open_adapted(&m, 2, 12, "attn.c_attn,mlp.c_proj");
-    load_adapters(m.params, adapters);
-    run_stored(m.program, stored);
-    expect_logits(m.program, stored, "with adapters");
-    expect_gradients(&m, stored);
-    // Saved, and read by a model without adapters: they are merged.
-    mezzo_checkpoint c = {.params = m.params, .model = m.model};
-    char path[4096];
-    must(mz_dir_remove("tuned"));
-    must(mezzo_checkpoint_save("tuned", &c, 1, path, sizeof path));
+// A checkpoint, read by a model without adapters: they are merged.
+static void expect_merged(const adapted *m, const char *path, const mz_safetensors *stored) {
     mezzo_graph *graph;
     mezzo_params *params;
     mezzo_program *program;
     must(mezzo_graph_create(&graph));
-    must(mezzo_model_build(graph, &m.model, 2, 12, true));
-    must(mezzo_params_create(m.device, graph, 1, &params));
+    must(mezzo_model_build(graph, &m->model, 2, 12, true));
+    must(mezzo_params_create(m->device, graph, 1, &params));
     mezzo_checkpoint merged = {.params = params};
     must(mezzo_checkpoint_load(path, &merged));
     must(mezzo_program_create(graph, params, &(mezzo_program_options){.forward_only = true}, &program));
@@ -141,9 +184,61 @@ static void test_as_peft(void **state) {
     mezzo_program_free(program);
     mezzo_params_free(params);
     mezzo_graph_free(graph);
+}
+
+// Trained with one scale, they do not go on with another.
+static void expect_other_scale(const adapted *m, const char *path) {
+    mezzo_graph *graph;
+    mezzo_params *params;
+    must(mezzo_graph_create(&graph));
+    must(mezzo_graph_adapt(graph, &(mezzo_lora){m->is->rank, 2 * m->is->alpha, m->is->modules}));
+    must(mezzo_model_build(graph, &m->model, 2, 12, true));
+    must(mezzo_params_create(m->device, graph, 1, &params));
+    assert_int_equal(mezzo_checkpoint_load(path, &(mezzo_checkpoint){.params = params}), MEZZO_ERR_FORMAT);
+    assert_non_null(strstr(mezzo_error_message(), "lora.alpha"));
+    mezzo_params_free(params);
+    mezzo_graph_free(graph);
+}
+
+static void same_file(const char *a, const char *b);
+
+// PEFT's file comes out as it went in; a whole export is imported again and has the adapters in its weights.
+static void expect_files(const adapted *m, const char *path, const mz_safetensors *stored) {
+    char theirs[4096], whole[4096];
+    mezzo_export_result r;
+    mezzo_import_result imported;
+    const mezzo_export_options alone = {.path = path, .out = "alone", .adapter = true, .dtype = MEZZO_F32};
+    const mezzo_export_options all = {.path = path, .out = "whole", .dtype = MEZZO_F32};
+    must(mz_dir_remove("alone"));
+    must(mz_dir_remove("whole"));
+    must(mz_dir_remove("again"));
+    must(mezzo_export(&alone, &r));
+    same_file("alone/adapter_model.safetensors",
+              strcat(strcpy(whole, data_path("hf_%s_lora", m->is->name, theirs)), "/adapter_model.safetensors"));
+    assert_true(mz_path_exists("alone/adapter_config.json"));
+    must(mezzo_export(&all, &r));
+    must(mezzo_import(&(mezzo_import_options){.path = "whole", .out = "again", .tokenizer = "none"}, &imported));
+    must(mezzo_checkpoint_find("again/checkpoints", false, whole, sizeof whole));
+    expect_merged(m, whole, stored);
+}
+
+static void test_as_peft(void **state) {
+    const adapted_case *c = *state;
+    adapted m;
+    char path[4096];
+    mz_safetensors *stored = stored_of(c);
+    open_adapted(&m, c, 2, 12);
+    run_stored(m.program, stored);
+    expect_logits(m.program, stored, "with adapters");
+    expect_gradients(&m, stored);
+    must(mz_dir_remove("tuned"));
+    must(mezzo_checkpoint_save("tuned", &(mezzo_checkpoint){.params = m.params, .model = m.model}, 1, path,
+                               sizeof path));
+    expect_merged(&m, path, stored);
+    expect_other_scale(&m, path);
+    expect_files(&m, path, stored);
     close_adapted(&m);
     mz_safetensors_close(stored);
-    mz_safetensors_close(adapters);
 }
 
 static void same_file(const char *a, const char *b) {
@@ -161,45 +256,40 @@ static void same_file(const char *a, const char *b) {
     mz_safetensors_close(y);
 }
 
-// PEFT's file comes out as it went in; a whole export is imported again and has the adapters in its weights.
-static void test_files(void **state) {
+// An adapter whose settings or tensors are not plain LoRA on this model's layers.
+static void test_adapters_refused(void **state) {
     (void)state;
-    char path[4096];
-    mezzo_export_result r;
-    mezzo_import_result imported;
-    const mezzo_export_options alone = {
-        .path = "tuned/step-00000000", .out = "alone", .adapter = true, .dtype = MEZZO_F32};
-    const mezzo_export_options whole = {.path = "tuned/step-00000000", .out = "whole", .dtype = MEZZO_F32};
-    must(mz_dir_remove("alone"));
-    must(mz_dir_remove("whole"));
-    must(mz_dir_remove("again"));
-    must(mezzo_export(&alone, &r));
-    assert_int_equal(r.tensors, 8);
-    same_file("alone/adapter_model.safetensors",
-              golden_path("hf_gpt2_lora/adapter_model.safetensors", path, sizeof path));
-    assert_true(mz_path_exists("alone/adapter_config.json"));
-    must(mezzo_export(&whole, &r));
-    must(mezzo_import(&(mezzo_import_options){.path = "whole", .out = "again", .tokenizer = "none"}, &imported));
-    mezzo_device *device;
-    mezzo_graph *graph;
-    mezzo_params *params;
-    mezzo_program *program;
-    mz_safetensors *stored = golden_tensors("lora_gpt2.safetensors");
-    must(mezzo_device_open(test_device(), 2, &device));
-    must(mezzo_graph_create(&graph));
-    must(mezzo_model_build(graph, &imported.model, 2, 12, true));
-    must(mezzo_params_create(device, graph, 1, &params));
-    mezzo_checkpoint c = {.params = params};
-    must(mezzo_checkpoint_find("again/checkpoints", false, path, sizeof path));
-    must(mezzo_checkpoint_load(path, &c));
-    must(mezzo_program_create(graph, params, &(mezzo_program_options){.forward_only = true}, &program));
-    run_stored(program, stored);
-    expect_logits(program, stored, "exported");
-    mezzo_program_free(program);
-    mezzo_params_free(params);
-    mezzo_graph_free(graph);
-    mezzo_device_close(device);
-    mz_safetensors_close(stored);
+    static const struct {
+        const char *change, *said;
+    } bad[] = {
+        {"\"r\": 3, \"use_dora\": true", "use_dora"},
+        {"\"r\": 3, \"rank_pattern\": {\"q_proj\": 4}", "rank_pattern"},
+        {"\"r\": 3, \"modules_to_save\": [\"lm_head\"]", "modules_to_save"},
+        {"\"r\": 3, \"bias\": \"all\"", "bias"},
+        {"\"r\": 3, \"peft_type\": \"IA3\"", "peft_type"},
+        {"\"r\": 4", "lora_A [4, 16]"},
+    };
+    char path[4096], file[4200];
+    mezzo_import_result r;
+    mz_safetensors *adapters = golden_tensors("hf_llama_lora/adapter_model.safetensors");
+    mezzo_import_options options = {
+        .path = golden_path("hf_llama", path, sizeof path), .adapter = "wrong", .out = "nothing"};
+    must(mz_dir_create("wrong"));
+    must(mz_dir_remove("nothing"));
+    snprintf(file, sizeof file, "cp '%s_lora/adapter_model.safetensors' wrong/", path);
+    assert_int_equal(system(file), 0);
+    for (size_t i = 0; i < MZ_COUNT(bad); i++) {
+        char text[200];
+        snprintf(text, sizeof text, "{\"lora_alpha\": 4, %s}", bad[i].change);
+        must(mz_file_write_atomic("wrong/adapter_config.json", text, strlen(text)));
+        assert_int_equal(mezzo_import(&options, &r), MEZZO_ERR_FORMAT);
+        assert_non_null(strstr(mezzo_error_message(), bad[i].said));
+        assert_false(mz_path_exists("nothing"));
+    }
+    // Llama's adapters are no GPT-2's.
+    options.path = golden_path("hf_gpt2", path, sizeof path);
+    assert_int_equal(mezzo_import(&options, &r), MEZZO_ERR_FORMAT);
+    mz_safetensors_close(adapters);
 }
 
 static void test_what_is_refused(void **state) {
@@ -223,8 +313,10 @@ int main(void) {
     if (!test_device_opens())
         return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_peft),
-        cmocka_unit_test(test_files),
+        cmocka_unit_test_prestate(test_as_peft, (void *)(uintptr_t)&cases[0]),
+        cmocka_unit_test_prestate(test_as_peft, (void *)(uintptr_t)&cases[1]),
+        cmocka_unit_test_prestate(test_as_peft, (void *)(uintptr_t)&cases[2]),
+        cmocka_unit_test(test_adapters_refused),
         cmocka_unit_test(test_what_is_refused),
     };
     return cmocka_run_group_tests_name("lora", tests, NULL, NULL);

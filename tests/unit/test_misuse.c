@@ -254,6 +254,7 @@ static void ops_on_no_graph(void **state) {
     REFUSED(mezzo_graph_freeze_base(NULL));
     REFUSED(mezzo_graph_adapt(NULL, &(mezzo_lora){.rank = 1, .alpha = 1}));
     PASSES(mezzo_adapted(NULL, v, v));
+    PASSES(mezzo_adapted_parts(NULL, v, v, v, 0, NULL));
     done();
 }
 
@@ -277,6 +278,7 @@ static void ops_that_do_not_fit(void **state) {
     SPOILS(mezzo_arange(g, 0));
     SPOILS(mezzo_arange(g, INT64_MAX));
     SPOILS(mezzo_linear(g, x, none, none));
+    SPOILS(mezzo_adapted_parts(g, x, x, mezzo_param(g, "l.weight", zero, 2, shape), 1, &(mezzo_part){"p", 5}));
     SPOILS(mezzo_linear(g, x, far, none));
     SPOILS(mezzo_linear(g, i, x, none));
     SPOILS(mezzo_matmul(g, x, x, false, false));
