@@ -87,6 +87,9 @@ typedef struct mezzo_program_options {
     // Gradients are zeroed before every run, so that a run writes them: activations then take the gradients' memory as
     // far as backward has not written these yet, and a run with gradients already there is INVALID.
     bool single_micro_batch;
+    // The loss's gradient is also multiplied by the input "loss_share", FP32 [1], which is 1 until it is written. For
+    // micro batches of which unlike numbers of targets count: n × its targets / the targets of all n.
+    bool loss_share;
 } mezzo_program_options;
 
 typedef struct mezzo_program mezzo_program;

@@ -684,18 +684,42 @@ static const gradient_rule gradient_rules[MZ_OP_COUNT] = {
 #include "graph/ops.def"
 };
 
-static mezzo_status seed(tape *t) {
+// The loss scale × the input "loss_share".
+static mezzo_status add_share(tape *t, int *scale) {
+    mezzo_graph *g = t->g;
+    mz_value v = {
+        .kind = MZ_VALUE_INPUT, .dtype = MEZZO_F32, .shape = {1, {1}}, .producer = -1, .param = -1, .alias = -1};
+    mz_node n = backward_node(t, MZ_OP_mul);
+    n.rule = "loss scale x the micro batch's share, fp32";
+    n.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F32};
+    v.name = mz_format("loss_share");
+    if (v.name == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    add_in(&n, *scale);
+    int share;
+    MEZZO_TRY(mz_graph_value(g, v, &share));
+    add_in(&n, share);
+    MEZZO_TRY(new_value(t, v.shape, MEZZO_F32, &n.out[0]));
+    n.n_out = 1;
+    *scale = n.out[0];
+    return mz_graph_node(g, n, NULL);
+}
+
+static mezzo_status seed(tape *t, bool shared) {
     mezzo_graph *g = t->g;
     mz_value v = {
         .kind = MZ_VALUE_SCALE, .dtype = MEZZO_F32, .shape = {1, {1}}, .producer = -1, .param = -1, .alias = -1};
     MEZZO_TRY(mz_graph_value(g, v, &g->scale));
     mz_node at = g->nodes[g->values[g->loss].producer];
     t->at = &at;
+    int scale = g->scale;
+    if (shared)
+        MEZZO_TRY(add_share(t, &scale));
     mz_node n = backward_node(t, MZ_OP_scale);
     n.attrs.alpha = t->weight;
     n.rule = "d loss: loss scale x weight, fp32";
     n.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F32};
-    add_in(&n, g->scale);
+    add_in(&n, scale);
     mz_shape shape = *shape_of(t, g->loss);
     mezzo_dtype wide = dtype_of(t, g->loss) == MEZZO_F64 ? MEZZO_F64 : MEZZO_F32;
     MEZZO_TRY(new_value(t, shape, wide, &n.out[0]));
@@ -746,7 +770,7 @@ mezzo_status mz_pass_autodiff(mezzo_graph *g, const mezzo_program_options *optio
             mz_fail(MEZZO_ERR_INVALID, "the loss depends on no parameter that is trained: nothing to differentiate");
         goto fail;
     }
-    MEZZO_TRY_GOTO(status, seed(&t));
+    MEZZO_TRY_GOTO(status, seed(&t, options->loss_share));
     for (size_t i = n_forward; i-- > 0;) {
         mz_node at = g->nodes[i];
         int dy = -1;

@@ -58,14 +58,16 @@ static bool only_readers(const mezzo_graph *g, int v, mz_op op_a, int slot_a, mz
     return true;
 }
 
-// Whether v can be computed before forward begins: made by scales and casts of the loss scale alone.
+// Whether v can be computed before forward begins: made by scales and casts of the loss scale, times an input at most.
 static bool known_early(const mezzo_graph *g, int v) {
     const mz_value *x = &g->values[v];
-    if (x->kind == MZ_VALUE_SCALE)
+    if (x->kind == MZ_VALUE_SCALE || x->kind == MZ_VALUE_INPUT)
         return true;
     if (x->kind != MZ_VALUE_TEMP || x->producer < 0)
         return false;
     const mz_node *n = &g->nodes[x->producer];
+    if (n->op == MZ_OP_mul)
+        return known_early(g, n->in[0]) && known_early(g, n->in[1]);
     return (n->op == MZ_OP_scale || n->op == MZ_OP_cast) && known_early(g, n->in[0]);
 }
 
@@ -204,9 +206,10 @@ static mezzo_status emit_sum(pass *p, const head *h, int part, bool last, int *s
 // What dloss is made of, before the first block.
 static mezzo_status emit_early(pass *p, int v) {
     int maker = p->producer[v];
-    if (p->g->values[v].kind == MZ_VALUE_SCALE || p->moved[maker])
+    if (maker < 0 || p->moved[maker])
         return MEZZO_OK;
-    MEZZO_TRY(emit_early(p, p->old[maker].in[0]));
+    for (int k = 0; k < p->old[maker].n_in; k++)
+        MEZZO_TRY(emit_early(p, p->old[maker].in[k]));
     p->moved[maker] = true;
     return emit(p, &p->old[maker]);
 }

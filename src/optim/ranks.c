@@ -428,7 +428,7 @@ const void *mz_ranks_kept(const mz_ranks *r, size_t *bytes) {
     return r->kept;
 }
 
-void mz_ranks_read_kept(const mz_ranks *r, const void *host, double *loss, bool *stop) {
+void mz_ranks_read_kept(const mz_ranks *r, const void *host, const double *shares, double *loss, bool *stop) {
     double sum = 0;
     *stop = false;
     for (int k = 0; k < r->size; k++) {
@@ -437,7 +437,7 @@ void mz_ranks_read_kept(const mz_ranks *r, const void *host, double *loss, bool 
         for (int64_t i = 0; i < r->micro; i++) {
             float one;
             memcpy(&one, row + (size_t)i * sizeof one, sizeof one);
-            sum += (double)one;
+            sum += shares != NULL ? shares[k * r->micro + i] * (double)one : (double)one;
         }
         memcpy(&asked, row + (size_t)r->micro * sizeof(float), sizeof asked);
         *stop = *stop || asked != 0;

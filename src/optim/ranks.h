@@ -43,9 +43,9 @@ mezzo_status mz_ranks_issue_sum(mz_ranks *ranks, mz_sequence *into);
 mezzo_status mz_ranks_issue_agree(mz_ranks *ranks, mezzo_optimizer *optimizer, mz_sequence *into);
 mezzo_status mz_ranks_issue_spread(mz_ranks *ranks, mz_sequence *into);
 // What all ranks kept, for a fetch: device address and bytes; and what it says, on the host: the mean of all losses in
-// order of micro batches, and whether any rank was asked to stop.
+// order of micro batches, by their shares (mz_step_values_of), and whether any rank was asked to stop.
 const void *mz_ranks_kept(const mz_ranks *ranks, size_t *bytes);
-void mz_ranks_read_kept(const mz_ranks *ranks, const void *host, double *loss, bool *stop);
+void mz_ranks_read_kept(const mz_ranks *ranks, const void *host, const double *shares, double *loss, bool *stop);
 // Moments of all parts, and low halves of masters, brought together to be saved; all ranks call it. Those that `keep`
 // have the moments on the host until mz_ranks_release. Gradients are overwritten: behind a step only.
 mezzo_status mz_ranks_bring(mz_ranks *ranks, mezzo_optimizer *optimizer, bool keep);

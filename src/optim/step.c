@@ -311,26 +311,26 @@ mezzo_status mezzo_step_run(mezzo_step *s, uint64_t seed, uint64_t first, mezzo_
 
 // --- reading -------------------------------------------------------------------------------------------------------
 // Losses are added in FP64, in the order of the micro batches.
-static mezzo_status mean_loss(const mezzo_step *s, const void *host, double *out) {
+static mezzo_status mean_loss(const mezzo_step *s, const void *host, const double *shares, double *out) {
     size_t bytes = mezzo_dtype_size(s->loss_dtype);
     double sum = 0;
     for (int64_t i = 0; i < s->micro_batches; i++) {
         double loss;
         MEZZO_TRY(mezzo_convert((const char *)host + (size_t)i * bytes, s->loss_dtype, &loss, MEZZO_F64, 1));
-        sum += loss;
+        sum += shares != NULL ? shares[i] * loss : loss;
     }
     *out = sum / (double)s->micro_batches;
     return MEZZO_OK;
 }
 
-mezzo_status mz_step_values_of(mezzo_step *s, int back, mz_step_values *out) {
+mezzo_status mz_step_values_of(mezzo_step *s, int back, const double *shares, mz_step_values *out) {
     const void *host;
     *out = (mz_step_values){.loss = (double)NAN, .scaler.scale = 1};
     MEZZO_TRY(s->device->backend->fetched(s->device, fetch_of(s, s->index - back), &host));
     if (s->ranks != NULL)
-        mz_ranks_read_kept(s->ranks, host, &out->loss, &out->stop);
+        mz_ranks_read_kept(s->ranks, host, shares, &out->loss, &out->stop);
     else
-        MEZZO_TRY(mean_loss(s, host, &out->loss));
+        MEZZO_TRY(mean_loss(s, host, shares, &out->loss));
     for (int i = s->n_optimizers; i-- > 0;) { // the first one's stays
         memcpy(&out->state, (const char *)host + s->states_at + (size_t)i * sizeof out->state, sizeof out->state);
         out->found_inf = out->found_inf || out->state.last_found_inf;
@@ -347,7 +347,7 @@ mezzo_status mezzo_step_read(mezzo_step *s, bool wait, mezzo_step_report *out) {
     *out = (mezzo_step_report){.loss = (double)NAN, .scale = 1};
     if (s->index - back < 1)
         return MEZZO_OK;
-    MEZZO_TRY(mz_step_values_of(s, back, &v));
+    MEZZO_TRY(mz_step_values_of(s, back, NULL, &v));
     *out = (mezzo_step_report){.index = s->index - back,
                                .loss = v.loss,
                                .scale = (double)v.scaler.scale,

@@ -24,7 +24,8 @@ typedef struct mz_step_values { // of one step, from the device
     bool found_inf;             // by any optimizer
     bool stop;                  // some rank was asked to
 } mz_step_values;
-// Of the step `back` (0 or 1) before the last finished one; waits for it.
-mezzo_status mz_step_values_of(mezzo_step *step, int back, mz_step_values *out);
+// Of the step `back` (0 or 1) before the last finished one; waits for it. shares: each micro batch's in the loss, of
+// all ranks, 1 on average; NULL: all alike.
+mezzo_status mz_step_values_of(mezzo_step *step, int back, const double *shares, mz_step_values *out);
 
 #endif

@@ -12,8 +12,8 @@ static void limit(mz_input_rule *rule, const mezzo_graph *g, const mz_node *node
         .op = mz_op_table[node->op].name, .below = below, .ignores = loss, .ignored = node->attrs.ignore_index};
 }
 
-mezzo_status mz_input_rules(const mezzo_graph *g, mz_input_rule **out) {
-    *out = mz_alloc(g->n_values + 1, sizeof **out);
+mezzo_status mz_input_rules(const mezzo_graph *g, size_t n, mz_input_rule **out) {
+    *out = mz_alloc(n + 1, sizeof **out);
     if (*out == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < g->n_nodes; i++) {

@@ -550,10 +550,12 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     p->options = *options;
     p->options.overrides = NULL;
     MEZZO_TRY_GOTO(status, compile(p->device, params, graph, options, &p->c));
-    MEZZO_TRY_GOTO(status, mz_input_rules(graph, &p->rules));
+    MEZZO_TRY_GOTO(status, mz_input_rules(graph, p->c.graph->n_values, &p->rules));
     MEZZO_TRY_GOTO(status, book(p, graph, options));
     MEZZO_TRY_GOTO(status, bind_values(p, p->state));
     mz_program_bind(p);
+    if (options->loss_share && !options->forward_only)
+        MEZZO_TRY_GOTO(status, mezzo_program_write(p, "loss_share", &(float){1}, sizeof(float)));
     MEZZO_TRY_GOTO(status, find_silent(p));
     MEZZO_TRY_GOTO(status, find_pairs(p));
     params->overlaps_update = params->overlaps_update || worth_overlap(&p->c);

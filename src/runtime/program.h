@@ -108,9 +108,9 @@ mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scal
 // mezzo_plan_memory for masters kept in another way than FP32.
 mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                             mezzo_master master, mezzo_memory *out);
-// inputs.c: the rules of a graph's inputs, by value; what is written, checked; INVALID where an input was never written
-// or the scaler is another device's.
-mezzo_status mz_input_rules(const mezzo_graph *graph, mz_input_rule **out);
+// inputs.c: the rules of a graph's inputs, by value, with room for n values; what is written, checked; INVALID where an
+// input was never written or the scaler is another device's.
+mezzo_status mz_input_rules(const mezzo_graph *graph, size_t n, mz_input_rule **out);
 mezzo_status mz_input_take(mz_input_rule *rule, const char *name, const void *data, size_t n);
 mezzo_status mz_program_ready(mezzo_program *program, const mezzo_scaler *scaler);
 int mz_value_root(const mezzo_graph *g, int value); // whose memory a value is in

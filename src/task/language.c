@@ -44,6 +44,7 @@ static mezzo_status open_instructions(language *l, const mz_task_options *o, con
                        "%s: instructions need a tokenizer that is there already: set data.tokenizer to "
                        "gpt2, byte or a saved one's file",
                        train);
+    l->task.masks = true;
     MEZZO_TRY(mz_tokenizer_named(tokenizer, &l->loaded));
     double end = split ? o->split : 1;
     MEZZO_TRY(mz_instructions_open(train, l->loaded, 0, end, &l->told[MEZZO_TRAIN]));

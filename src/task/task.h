@@ -100,6 +100,7 @@ typedef struct mz_task {
     const struct mz_task_kind *kind;
     mezzo_model_config model; // once mz_task_set_model was called
     mz_data_sizes sizes;
+    bool masks; // more targets of one batch may count than of another
 } mz_task;
 
 // What a task has to bring. Optional members may be NULL, and say what that means.

@@ -108,6 +108,7 @@ static mezzo_status open_run(mezzo_device *device, bool joins, const mezzo_confi
     if (!mz_run_leads(run))
         run->hooks.progress = NULL;
     MEZZO_TRY(open_task(run));
+    run->engine.program.loss_share = run->task->masks && mz_run_batches(run) > 1;
     MEZZO_TRY(open_sources(run));
     MEZZO_TRY(settle_precision(run));
     MEZZO_TRY(follow_precision(run));
@@ -143,4 +144,6 @@ void mz_run_close(mz_training *run) {
     mz_task_close(run->task); // its sampler before the parameters it reads
     mz_engine_close(&run->engine);
     mz_free(run->checkpoints);
+    mz_free(run->shares[0]);
+    mz_free(run->shares[1]);
 }

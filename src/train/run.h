@@ -29,6 +29,7 @@ struct mz_training {
     mz_profile *profile;      // NULL: none was asked for
     mz_lock lock;             // of the run folder
     char *checkpoints;        // path
+    double *shares[2];        // of a step's micro batches in its loss, by its parity; NULL: all alike
     mz_inject inject;         // for tests: empty
     bool bisecting;           // nothing is written
     bool writes;              // the run folder is this run's, whichever rank writes it

@@ -12,6 +12,35 @@ uint64_t mz_run_batch(const mz_training *run, uint64_t begin, int64_t i) {
     return begin + (uint64_t)(run->engine.rank * run->config.grad_accum + i);
 }
 
+// Each micro batch's share in the loss of a step, which is a mean over all targets that count: n × its own / all. What
+// is drawn is a function of the batch's number, so that every rank finds the same without asking the others.
+static mezzo_status find_shares(mz_training *run, int64_t step) {
+    const uint64_t n = mz_run_batches(run);
+    double **shares = &run->shares[step & 1], all = 0;
+    char fault[sizeof run->guard.batch[0]];
+    if (!run->engine.program.loss_share)
+        return MEZZO_OK;
+    if (*shares == NULL)
+        *shares = mz_alloc(n, sizeof **shares);
+    if (*shares == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (uint64_t i = 0; i < n; i++) {
+        MEZZO_TRY(mz_guard_draw(run, run->data->position + i, fault, sizeof fault));
+        (*shares)[i] = (double)run->task->kind->weight(&run->data->examples);
+        all += (*shares)[i];
+    }
+    for (uint64_t i = 0; i < n; i++)
+        (*shares)[i] = all > 0 ? (*shares)[i] * (double)n / all : 1;
+    return MEZZO_OK;
+}
+
+static mezzo_status write_share(mz_training *run, int64_t step, int64_t i) {
+    if (!run->engine.program.loss_share)
+        return MEZZO_OK;
+    const float share = (float)run->shares[step & 1][run->engine.rank * run->config.grad_accum + i];
+    return mezzo_program_write(run->engine.train, "loss_share", &share, sizeof share);
+}
+
 // Forward and backward of the next micro batch, its gradients added to what is there.
 static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     const uint64_t batch = mz_run_batch(run, run->data->position, i);
@@ -27,6 +56,7 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     }
     mz_profile_push(run->profile, "inputs");
     MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.train));
+    MEZZO_TRY(write_share(run, step, i));
     mz_profile_pop(run->profile);
     run->report.data_seconds += mz_seconds() - start;
     bool counts = run->engine.counting && i == 0;
@@ -51,6 +81,7 @@ mezzo_status mz_run_step(mz_training *run) {
     MZ_INJECT_DROP(run, step);
     MZ_INJECT_PARAMETER(run);
     MEZZO_TRY(mz_guard_begin_step(run, step));
+    MEZZO_TRY(find_shares(run, step));
     for (int64_t i = 0; i < run->config.grad_accum; i++)
         MEZZO_TRY(run_micro(run, step, i));
     run->data->position += mz_run_batches(run);
@@ -68,7 +99,7 @@ mezzo_status mz_run_step(mz_training *run) {
 static mezzo_status read_one(mz_training *run, int64_t step) {
     mz_step_report *last = &run->engine.readout.last;
     mz_step_values v;
-    MEZZO_TRY(mz_step_values_of(run->engine.step, (int)(run->step - step), &v));
+    MEZZO_TRY(mz_step_values_of(run->engine.step, (int)(run->step - step), run->shares[step & 1], &v));
     *last = (mz_step_report){.step = step, .loss = v.loss, .state = v.state, .scaler = v.scaler, .stop = v.stop};
     if (run->guard.batch[step & 1][0] != '\0') // an empty batch stood for it
         last->loss = (double)NAN;
