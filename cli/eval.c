@@ -5,7 +5,7 @@
 
 static const char *checkpoint_text(const void *row, char *buf, size_t size) {
     const mezzo_eval_result *r = row;
-    snprintf(buf, size, "%s (step %lld)", r->checkpoint, (long long)r->step);
+    snprintf(buf, size, "%s (step %lld%s)", r->checkpoint, (long long)r->step, r->ema ? ", averaged weights" : "");
     return buf;
 }
 
@@ -17,6 +17,7 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_eval_result, tokens_per_second), "*_per_second", "speed", "count */s"},
     {CLI_FIELD(mezzo_eval_result, precision), "precision", "precision", "%s"},
     {CLI_FIELD(mezzo_eval_result, step), "step"},
+    {CLI_FIELD(mezzo_eval_result, ema), "ema"},
     {CLI_FIELD(mezzo_eval_result, checkpoint), "checkpoint", "checkpoint", .text = checkpoint_text},
 };
 
@@ -40,6 +41,7 @@ static int run(const cli_args *args) {
     mezzo_eval_options options = {
         .path = args->operands[0],
         .best = cli_has(args, "best"),
+        .no_ema = cli_has(args, "no-ema"),
         .data = cli_text(args, "data", NULL),
         .labels = cli_text(args, "labels", NULL),
         .device = cli_text(args, "device", NULL),
@@ -60,6 +62,7 @@ static int run(const cli_args *args) {
 
 static const cli_option options_table[] = {
     {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
+    {"no-ema", NULL, "the weights themselves, not their moving average, where the run kept one"},
     {"data", "FILE", "text or token shards, or a classifier's .npy, all of it [the run's validation data]"},
     {"labels", "FILE", "of a classifier: the .npy of the classes of --data"},
     {"iters", "N", "random batches; 0 = every token once [0]"},

@@ -104,6 +104,7 @@ static int run_export(const cli_args *args) {
     const mezzo_export_options options = {.path = args->operands[0],
                                           .out = cli_text(args, "out", NULL),
                                           .best = cli_has(args, "best"),
+                                          .no_ema = cli_has(args, "no-ema"),
                                           .adapter = cli_has(args, "adapter"),
                                           .dtype = dtypes[chosen].dtype,
                                           .shard_bytes = (int64_t)ceil(shard * 1e9)};
@@ -118,15 +119,18 @@ static int run_export(const cli_args *args) {
         json_object_set_new(o, "model", describe(&r.model));
         json_object_set_new(o, "tensors", json_integer(r.tensors));
         json_object_set_new(o, "files", json_integer(r.files));
+        json_object_set_new(o, "ema", json_boolean(r.ema));
         return cli_json_print(args->command, o);
     }
-    printf("%s: %lld tensors in %s, from %s\n", options.out, (long long)r.tensors, dtype, r.checkpoint);
+    printf("%s: %lld tensors in %s, from %s%s\n", options.out, (long long)r.tensors, dtype, r.checkpoint,
+           r.ema ? " (averaged weights)" : "");
     return CLI_DONE;
 }
 
 static const cli_option export_table[] = {
     {"out", "DIR", "the folder to make"},
     {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
+    {"no-ema", NULL, "the weights themselves, not their moving average, where the run kept one"},
     {"adapter", NULL, "the adapters of a run with lora.rank alone, in PEFT's files; else they are merged"},
     {"dtype", "NAME", "of the weights: fp32, bf16 or fp16 [fp32]"},
     {"max-shard-size", "GB", "cut the weights into files of at most so many gigabytes; 0 = one file [0]"},

@@ -110,6 +110,7 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     a->plan.w.recompute = options.recompute;
     a->plan.w.recompute_light = options.recompute_light;
     a->plan.w.logits_rows = options.logits_rows;
+    a->plan.w.ema = strtod(cli_key(config, "optimizer.ema"), NULL);
     a->plan.w.seed = 1;
     int threads = (int)strtol(cli_key(config, "device.threads"), NULL, 10);
     MEZZO_TRY(mezzo_device_open(cli_key(config, "device.name"), threads, &a->plan.device));
@@ -397,8 +398,15 @@ static const cli_option options_table[] = {
     {"plot", "FILE", "stacked bars, FILE.svg or FILE.png (both are drawn, and the gnuplot script kept beside them)"},
     {0},
 };
-static const char *const keys[] = {"model.",          "amp.residual", "amp.recompute",    "amp.recompute_light",
-                                   "amp.logits_rows", "device.",      "train.batch_size", NULL};
+static const char *const keys[] = {"model.",
+                                   "amp.residual",
+                                   "amp.recompute",
+                                   "amp.recompute_light",
+                                   "amp.logits_rows",
+                                   "device.",
+                                   "train.batch_size",
+                                   "optimizer.ema",
+                                   NULL};
 
 const cli_command cli_memory = {
     .name = "memory",

@@ -79,6 +79,7 @@ static int read_options(const cli_args *args, mezzo_sample_options *options) {
         return code;
     options->path = args->operands[0];
     options->best = cli_has(args, "best");
+    options->no_ema = cli_has(args, "no-ema");
     options->prompt = cli_text(args, "prompt", "");
     options->device = cli_text(args, "device", NULL);
     options->precision = cli_text(args, "precision", NULL);
@@ -141,6 +142,7 @@ static const cli_option options_table[] = {
     {"rows", "N", "pictures: rows of sheet.png [6]"},
     {"batch-size", "N", "pictures: at a time [the run's]"},
     {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
+    {"no-ema", NULL, "the weights themselves, not their moving average, where the run kept one"},
     {"precision", "NAME", "{precisions} or auto [the run's]"},
     {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
     {"threads", "N", "CPU threads; 0 = every core [0]"},

@@ -15,6 +15,7 @@ static const cli_field fields[] = {
     {CLI_FIELD(shown, result.psnr), "psnr", "PSNR", "%.2f dB"},
     {CLI_FIELD(shown, result.seconds), "seconds", "seconds", "%.1f"},
     {CLI_FIELD(shown, result.step), "step"},
+    {CLI_FIELD(shown, result.ema), "ema"},
     {CLI_FIELD(shown, result.checkpoint), "checkpoint"},
 };
 
@@ -34,6 +35,7 @@ int cli_sample_pictures(const cli_args *args) {
     mezzo_predict_options options = {.path = args->operands[0],
                                      .out = s.folder,
                                      .best = cli_has(args, "best"),
+                                     .no_ema = cli_has(args, "no-ema"),
                                      .data = cli_text(args, "data", NULL),
                                      .device = cli_text(args, "device", NULL),
                                      .precision = cli_text(args, "precision", NULL)};

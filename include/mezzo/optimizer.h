@@ -41,6 +41,9 @@ typedef struct mezzo_optimizer_options {
     // Decay group: parameters of this rank or more are decayed (2: matrices and embeddings, not biases and norms). 0 =
     // all.
     int decay_min_rank;
+    // Decay of a moving average of the parameters, FP32, made in the pass that moves them: ema += (1-d)·(p - ema),
+    // where d = min(ema, t/(t+9)) at the t-th step taken, and the first step sets it to p. 0: none.
+    double ema;
 } mezzo_optimizer_options;
 
 // The usual values: AdamW, lr 1e-3, betas 0.9/0.999, eps 1e-8, decay 0.01, decay_min_rank 0, all parameters.
@@ -59,6 +62,10 @@ MEZZO_API mezzo_status mezzo_optimizer_clip(mezzo_optimizer *optimizer, double m
 MEZZO_API mezzo_status mezzo_optimizer_step(mezzo_optimizer *optimizer);
 // The gradients of this optimizer's parameters are 0 from here on.
 MEZZO_API mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *optimizer);
+// The moving average of parameter `index` of the params, FP32, as mezzo_params_read has its values; before the first
+// step these themselves. Waits for the device. INVALID: no average is kept, the optimizer does not own the parameter,
+// or ranks have parts of it.
+MEZZO_API mezzo_status mezzo_optimizer_average(mezzo_optimizer *optimizer, int index, float *out);
 // From the next step on. INVALID: as mezzo_optimizer_create.
 MEZZO_API mezzo_status mezzo_optimizer_set_schedule(mezzo_optimizer *optimizer, const mezzo_schedule *schedule);
 

@@ -176,6 +176,7 @@ typedef struct mezzo_eval_options {
     int threads;           // 0 = all
     int64_t batch_size;    // 0 = the run's
     int64_t iters;         // random batches; 0 = the whole set
+    bool no_ema;           // the weights themselves, also where the checkpoint has their moving average
 } mezzo_eval_options;
 typedef struct mezzo_eval_result {
     double loss;          // mean over tokens or examples, nats
@@ -185,6 +186,7 @@ typedef struct mezzo_eval_result {
     int64_t tokens, step; // evaluated; the checkpoint's step
     double tokens_per_second;
     mezzo_precision precision;
+    bool ema; // of the weights' moving average
     char checkpoint[4096];
 } mezzo_eval_result;
 // *result is filled on success. Errors: IO, FORMAT (the checkpoint, naming file and key), INVALID (no checkpoint there,
@@ -204,6 +206,7 @@ typedef struct mezzo_sample_options {
     uint64_t seed;                  // the same seed, checkpoint, precision and device give the same text
     const char *device, *precision; // NULL = the run's
     int threads;
+    bool no_ema; // as mezzo_eval_options
 } mezzo_sample_options;
 MEZZO_API mezzo_sample_options mezzo_sample_defaults(void); // temperature 0.8, top_k 0 (all), seed 1
 // Called with each piece of text as it is drawn (`index`: which sample); `text` is not whole characters in general.
@@ -224,9 +227,11 @@ typedef struct mezzo_predict_options {
     double eta;                     // noise and velocity: how much new noise a step draws, 0 to 1
     uint64_t seed;
     int threads;
+    bool no_ema; // as mezzo_eval_options
 } mezzo_predict_options;
 typedef struct mezzo_predict_result {
     int64_t pictures, step; // predicted; the checkpoint's step
+    bool ema;               // by the weights' moving average
     double nmse, rmse, ssim, psnr, seconds;
     char checkpoint[4096];
 } mezzo_predict_result;
@@ -262,6 +267,7 @@ MEZZO_API mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_i
 typedef struct mezzo_export_options {
     const char *path, *out; // a run folder or a checkpoint; the folder to make, which must not exist, or be empty
     bool best;
+    bool no_ema;         // as mezzo_eval_options
     bool adapter;        // the adapters alone, in PEFT's files; else they are merged into the weights
     mezzo_dtype dtype;   // of the weights: F32, BF16 or F16
     int64_t shard_bytes; // weights are cut into files of at most so many bytes (one tensor at least), with an index; 0
@@ -270,6 +276,7 @@ typedef struct mezzo_export_options {
 typedef struct mezzo_export_result {
     mezzo_model_config model;
     int64_t tensors, files; // of weights
+    bool ema;               // they are the weights' moving average
     char checkpoint[4096];
 } mezzo_export_result;
 // Makes a folder that transformers loads: config.json, model.safetensors (or model.safetensors.index.json and its
@@ -279,7 +286,8 @@ typedef struct mezzo_export_result {
 MEZZO_API mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_result *result);
 
 // --- checkpoints ---------------------------------------------------------------------------------------------------
-// FOLDER/step-00000500/{model.safetensors, optimizer.safetensors, state.json}, named by FOLDER/manifest.json once they
+// FOLDER/step-00000500/{model.safetensors, optimizer.safetensors, ema.safetensors, state.json}, the third where an
+// average is kept; named by FOLDER/manifest.json once they
 // are whole and on the disk. docs/checkpoints.md has the format.
 typedef struct mezzo_checkpoint {
     mezzo_params *params;
@@ -290,9 +298,11 @@ typedef struct mezzo_checkpoint {
     uint64_t batches;               // micro batches drawn so far: where the data goes on
     double val_loss, best_val_loss; // NaN: none yet
     mezzo_model_config model;       // model.name "": not kept
-    char precision[16];             // "" : not kept
-    char master[16];                // how the run kept its masters; "" : not known
-    char tokenizer[64];             // file beside FOLDER; "": not kept
+    bool has_ema;       // filled: the checkpoint has a moving average of the weights, which the optimizer kept
+    bool ema;           // to load: the average into `params` where there is one, instead of the weights
+    char precision[16]; // "" : not kept
+    char master[16];    // how the run kept its masters; "" : not known
+    char tokenizer[64]; // file beside FOLDER; "": not kept
 } mezzo_checkpoint;
 
 // Writes one and removes older ones but the newest keep_last (0 = all) and the one with the lowest val_loss. `path`
@@ -306,7 +316,7 @@ MEZZO_API mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_che
 // are right, else the newest that is whole by itself; one with numbers that are not finite is passed over. Changes
 // nothing. INVALID where there is none, saying what was found.
 MEZZO_API mezzo_status mezzo_checkpoint_find(const char *folder, bool best, char *path, size_t size);
-// Fills everything but the three objects, which need not be set. IO and FORMAT name the file and the key.
+// Fills everything but the three objects, which need not be set, and `ema`. IO and FORMAT name the file and the key.
 MEZZO_API mezzo_status mezzo_checkpoint_describe(const char *path, mezzo_checkpoint *checkpoint);
 // Reads into the objects that are set, and fills the rest. All that is read is checked before anything is changed:
 // FORMAT or INVALID name the file and the tensor with both shapes, or the one with a number that is not finite.

@@ -283,6 +283,8 @@ enum {
 // adamw, sgd: nothing moves when skip. The gradient used is (g/scale)·last_clip; torch's formulas in FP32; shadows
 // rounded in the same pass. They read
 //   nothing of the state that the ops behind them change, so that they may be deferred until the next step_control.
+//   Where `ema` is asked for: ema += fresh·(master - ema) with what the master has become, before it is rounded to how
+//   it is stored; fresh = mz_ema_fresh; at the first step ema = master.
 // scaler_update: found = OR of the states' found_inf; torch's rule on the block (where present and update->enabled),
 // `skipped`
 //   counted, unless a state is halted; then every state's found_inf = 0 and clip = 1.
@@ -292,6 +294,11 @@ enum {
 //   state's step decides, so that steps look at different values. Where state is present: bad |= attrs.bad_first (of
 //   x[0]) or attrs.bad_rest.
 double mz_schedule_lr(const mz_update_attrs *update, int64_t step); // schedule.c: host and CPU kernels
+// 1 - min(update->ema, step / (step + 9)), and 1 at step 1: the usual warm-up, where `step` is the one under way.
+static inline double mz_ema_fresh(double ema, int64_t step) {
+    const double warm = step <= 1 ? 0 : (double)step / (double)(step + 9);
+    return 1 - (warm < ema ? warm : ema);
+}
 
 typedef struct mz_inspection { // of one tensor's values
     int64_t looked;            // how many

@@ -98,11 +98,21 @@ static mezzo_status list_params(mezzo_params *params, tensor_list *list) {
 static mezzo_status list_moments(mezzo_optimizer *opt, tensor_list *list) {
     MEZZO_TRY(list_alloc(list, (size_t)(opt->n * opt->n_moments)));
     for (int m = 0; m < opt->n_moments; m++)
-        for (int i = 0; i < opt->n; i++) {
+        for (int i = 0; m != opt->ema && i < opt->n; i++) {
             const mz_param *p = &opt->params->list[opt->index[i]];
             char *name = mz_format("%s.%s", p->name, mz_optimizer_moment_name(opt, m));
             MEZZO_TRY(list_add(list, name, &p->shape, (device_range){.optimizer = opt, .which = m, .index = i}));
         }
+    return MEZZO_OK;
+}
+
+// Under the parameters' names: their average where there is one, which what is not trained has not; else themselves.
+static mezzo_status list_ema(mezzo_optimizer *opt, bool averaged, tensor_list *list) {
+    MEZZO_TRY(list_params(opt->params, list));
+    for (int i = 0; averaged && i < opt->n; i++) {
+        device_range *range = &list->ranges[opt->index[i]];
+        *range = (device_range){.optimizer = opt, .which = opt->ema, .index = i, .name = range->name};
+    }
     return MEZZO_OK;
 }
 
@@ -131,7 +141,7 @@ static const char *lora_scale(const mezzo_params *params, char text[40]) { // NU
 static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, mz_manifest_entry *entry) {
     mezzo_status status = MEZZO_OK;
     mz_file_mark marks[MZ_CHECKPOINT_FILES] = {{0}};
-    tensor_list params = {0}, moments = {0};
+    tensor_list params = {0}, moments = {0}, ema = {0};
     char scale[40], *state = mz_format("%s/state.json", folder);
     if (state == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
@@ -142,6 +152,13 @@ static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, m
         MEZZO_TRY_GOTO(status, list_moments(c->optimizer, &moments));
         MEZZO_TRY_GOTO(status, write_tensors(folder, mz_checkpoint_files[1], &moments, NULL, &marks[1]));
     }
+    if (c->optimizer != NULL && c->optimizer->ema >= 0) {
+        mz_opt_state steps;
+        MEZZO_TRY_GOTO(status, mz_optimizer_read_state(c->optimizer, &steps));
+        MEZZO_TRY_GOTO(status, list_ema(c->optimizer, steps.step > 0, &ema));
+        MEZZO_TRY_GOTO(status,
+                       write_tensors(folder, mz_checkpoint_files[2], &ema, lora_scale(c->params, scale), &marks[2]));
+    }
     mz_written written;
     MEZZO_TRY_GOTO(status, mz_state_save(state, c, marks, &written));
     MEZZO_TRY_GOTO(status, mz_file_read_back(state, written));
@@ -150,6 +167,7 @@ static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, m
 fail:
     list_free(&params);
     list_free(&moments);
+    list_free(&ema);
     mz_free(state);
     return status;
 }
@@ -440,48 +458,91 @@ static mezzo_status check_state(const char *path, const mezzo_checkpoint *c, con
     return MEZZO_OK;
 }
 
+// One file, and where its tensors go.
+typedef struct source {
+    mz_safetensors *tensors;
+    tensor_list list;
+} source;
+
+static mezzo_status open_weights(const char *path, const char *file, mezzo_params *params, source *s) {
+    MEZZO_TRY(mz_checkpoint_open_tensors(path, file, &s->tensors));
+    MEZZO_TRY(list_params(params, &s->list));
+    leave_adapters(s->tensors, &s->list);
+    MEZZO_TRY(check_scale(path, s->tensors, params, &s->list));
+    return check_tensors(path, file, s->tensors, &s->list);
+}
+
+static mezzo_status open_moments(const char *path, mezzo_optimizer *opt, source *s) {
+    MEZZO_TRY(mz_checkpoint_open_tensors(path, mz_checkpoint_files[1], &s->tensors));
+    MEZZO_TRY(list_moments(opt, &s->list));
+    return check_tensors(path, mz_checkpoint_files[1], s->tensors, &s->list);
+}
+
+static mezzo_status open_ema(const char *path, const char *file, mezzo_optimizer *opt, source *s) {
+    size_t n = 0;
+    MEZZO_TRY(mz_checkpoint_open_tensors(path, file, &s->tensors));
+    MEZZO_TRY(list_ema(opt, true, &s->list));
+    MEZZO_TRY(check_tensors(path, file, s->tensors, &s->list));
+    for (size_t i = 0; i < s->list.count; i++) { // what is not trained has no average to go on with
+        if (s->list.ranges[i].optimizer == NULL) {
+            mz_free(s->list.names[i]);
+            continue;
+        }
+        s->list.names[n] = s->list.names[i];
+        s->list.items[n] = s->list.items[i];
+        s->list.ranges[n++] = s->list.ranges[i];
+    }
+    s->list.count = n;
+    return MEZZO_OK;
+}
+
+enum { WEIGHTS, MOMENTS, AVERAGES, SOURCES };
+
+// What a load reads, checked whole.
+static mezzo_status open_sources(const char *path, const mezzo_checkpoint *c, mezzo_checkpoint *read,
+                                 mz_checkpoint_state *state, source s[SOURCES]) {
+    const bool averages = c->optimizer != NULL && c->optimizer->ema >= 0;
+    if (c->ema && c->optimizer != NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "%s: an optimizer goes on from the weights, not from their average (ema)",
+                       path);
+    const int parts = (c->params != NULL || averages ? MZ_CHECKPOINT_WEIGHTS : 0) |
+                      (c->optimizer != NULL ? MZ_CHECKPOINT_MOMENTS : 0) |
+                      (c->ema || averages ? MZ_CHECKPOINT_EMA : 0); // what is read is what is checked
+    MEZZO_TRY(mz_checkpoint_verify(path, parts, read, state));
+    MEZZO_TRY(check_state(path, c, state));
+    MEZZO_TRY(mz_checkpoint_check_sound(path, parts, state));
+    const char *const ema =
+        mz_checkpoint_files[state->files[2].present ? 2 : 0]; // without one it begins as the weights
+    if (c->params != NULL)
+        MEZZO_TRY(open_weights(path, c->ema ? ema : mz_checkpoint_files[0], c->params, &s[WEIGHTS]));
+    if (c->optimizer != NULL)
+        MEZZO_TRY(open_moments(path, c->optimizer, &s[MOMENTS]));
+    return averages ? open_ema(path, ema, c->optimizer, &s[AVERAGES]) : MEZZO_OK;
+}
+
 mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoint) {
     MZ_REQUIRE(path, checkpoint);
     mezzo_status status = MEZZO_OK;
     mezzo_checkpoint read = *checkpoint;
     mz_checkpoint_state state;
-    mz_safetensors *weights = NULL, *moments = NULL;
-    tensor_list params = {0}, moment_list = {0};
-    const int parts = (checkpoint->params != NULL ? MZ_CHECKPOINT_WEIGHTS : 0) |
-                      (checkpoint->optimizer != NULL ? MZ_CHECKPOINT_MOMENTS : 0); // what is read is what is checked
+    source sources[SOURCES] = {{0}};
     MEZZO_TRY(check_objects(checkpoint));
-    MEZZO_TRY_GOTO(status, mz_checkpoint_verify(path, parts, &read, &state));
-    MEZZO_TRY_GOTO(status, check_state(path, checkpoint, &state));
-    MEZZO_TRY_GOTO(status, mz_checkpoint_check_sound(path, parts, &state));
-    if (checkpoint->params != NULL) {
-        MEZZO_TRY_GOTO(status, mz_checkpoint_open_tensors(path, mz_checkpoint_files[0], &weights));
-        MEZZO_TRY_GOTO(status, list_params(checkpoint->params, &params));
-        leave_adapters(weights, &params);
-        MEZZO_TRY_GOTO(status, check_scale(path, weights, checkpoint->params, &params));
-        MEZZO_TRY_GOTO(status, check_tensors(path, mz_checkpoint_files[0], weights, &params));
-    }
-    if (checkpoint->optimizer != NULL) {
-        MEZZO_TRY_GOTO(status, mz_checkpoint_open_tensors(path, mz_checkpoint_files[1], &moments));
-        MEZZO_TRY_GOTO(status, list_moments(checkpoint->optimizer, &moment_list));
-        MEZZO_TRY_GOTO(status, check_tensors(path, mz_checkpoint_files[1], moments, &moment_list));
-    }
+    MEZZO_TRY_GOTO(status, open_sources(path, checkpoint, &read, &state, sources));
     // The scaler first: it checks its numbers, and everything after it only copies.
     if (checkpoint->scaler != NULL)
         MEZZO_TRY_GOTO(status,
                        mz_context(mezzo_scaler_set_state(checkpoint->scaler, &state.scaler), "%s/state.json: ", path));
-    if (checkpoint->params != NULL) {
-        MEZZO_TRY_GOTO(status, put_on_device(weights, &params));
+    for (int i = 0; i < SOURCES; i++)
+        MEZZO_TRY_GOTO(status, put_on_device(sources[i].tensors, &sources[i].list));
+    if (checkpoint->params != NULL)
         MEZZO_TRY_GOTO(status, mz_params_refresh(checkpoint->params));
-    }
-    if (checkpoint->optimizer != NULL) {
-        MEZZO_TRY_GOTO(status, put_on_device(moments, &moment_list));
+    if (checkpoint->optimizer != NULL)
         MEZZO_TRY_GOTO(status, mz_optimizer_write_state(checkpoint->optimizer, &state.optimizer));
-    }
     *checkpoint = read;
 fail:
-    list_free(&params);
-    list_free(&moment_list);
-    mz_safetensors_close(weights);
-    mz_safetensors_close(moments);
+    for (int i = 0; i < SOURCES; i++) {
+        list_free(&sources[i].list);
+        mz_safetensors_close(sources[i].tensors);
+    }
     return status;
 }

@@ -17,7 +17,7 @@
 #define MZ_CHECKPOINT_MAX_STEP INT64_C(999999999999999999) // 18 digits: what the name of its folder may have
 #define MZ_STATE_MAX_BYTES     ((size_t)1 << 20)
 #define MZ_MANIFEST_MAX_BYTES  ((size_t)16 << 20)
-#define MZ_CHECKPOINT_FILES    2 // model.safetensors, optimizer.safetensors: what state.json vouches for
+#define MZ_CHECKPOINT_FILES    3 // those of state.json: mz_checkpoint_files
 extern const char *const mz_checkpoint_files[MZ_CHECKPOINT_FILES];
 
 typedef struct mz_file_mark {
@@ -64,7 +64,12 @@ void mz_manifest_free(mz_manifest *manifest);
 int mz_manifest_best(const mz_manifest *manifest); // lowest val_loss; -1 when none has one
 
 // Which of a checkpoint's files are read, and so checked: bit i is mz_checkpoint_files[i].
-enum { MZ_CHECKPOINT_WEIGHTS = 1, MZ_CHECKPOINT_MOMENTS = 2, MZ_CHECKPOINT_WHOLE = 3 };
+enum {
+    MZ_CHECKPOINT_WEIGHTS = 1,
+    MZ_CHECKPOINT_MOMENTS = 2,
+    MZ_CHECKPOINT_EMA = 4, // where there is one: the weights' moving average, a tensor for each of model.safetensors
+    MZ_CHECKPOINT_WHOLE = 7
+};
 
 // find.c: as mezzo_checkpoint_find, for some of the files; `strict`: a whole one with numbers that are not finite is
 // FORMAT, not passed over.

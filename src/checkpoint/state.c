@@ -6,7 +6,8 @@
 #include "checkpoint/checkpoint.h"
 #include "models/keys.h"
 
-const char *const mz_checkpoint_files[MZ_CHECKPOINT_FILES] = {"model.safetensors", "optimizer.safetensors"};
+const char *const mz_checkpoint_files[MZ_CHECKPOINT_FILES] = {"model.safetensors", "optimizer.safetensors",
+                                                              "ema.safetensors"};
 
 #define FORMAT "mezzo-checkpoint"
 
@@ -282,6 +283,7 @@ static mezzo_status get_all(const char *where, const json_t *root, bool sealed, 
                        mz_quote(c->tokenizer).text);
     MEZZO_TRY(get_model(where, root, &c->model));
     MEZZO_TRY(get_files(where, root, state));
+    c->has_ema = state->files[2].present;
     if (json_object_get(root, "optimizer") != NULL) {
         state->has_optimizer = true;
         MEZZO_TRY(mz_json_get_object(where, root, "optimizer", &object));

@@ -138,6 +138,7 @@ typedef enum mz_act { MZ_ACT_NONE, MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, M
 typedef struct mz_update_attrs {
     double beta1, beta2, eps, weight_decay;
     double momentum, dampening;
+    double ema; // adamw, sgd: the decay of the masters' moving average
     bool nesterov;
     int schedule; // mezzo_schedule.kind
     double lr, min_lr, power;

@@ -55,6 +55,7 @@ static mezzo_status check_beta(const char *name, double beta) {
 static mezzo_status check_options(const mezzo_optimizer_options *o) {
     MEZZO_TRY(check_schedule(&o->schedule));
     MEZZO_TRY(check_at_least("weight_decay", o->weight_decay, 0));
+    MEZZO_TRY(check_beta("ema", o->ema));
     if (o->kind == MEZZO_ADAMW) {
         MEZZO_TRY(check_beta("beta1", o->beta1));
         MEZZO_TRY(check_beta("beta2", o->beta2));
@@ -221,12 +222,14 @@ static void fill_calls(mezzo_optimizer *opt) {
     opt->clip.call = (mz_call){.n_out = 1, .out = {state}};
     opt->control.call = (mz_call){.n_out = 1, .out = {state}};
     opt->move.call = (mz_call){.n_in = 3, .in = {grad, segments, state}};
+    const mz_tensor ema = opt->ema >= 0 ? moment[opt->ema] : mz_tensor_absent();
     if (opt->sgd) {
-        opt->move.call.n_out = 3;
-        memcpy(opt->move.call.out, (mz_tensor[]){master, moment[0], shadow[0]}, 3 * sizeof(mz_tensor));
-    } else {
         opt->move.call.n_out = 4;
-        memcpy(opt->move.call.out, (mz_tensor[]){master, moment[0], moment[1], shadow[0]}, 4 * sizeof(mz_tensor));
+        const mz_tensor momentum = opt->update.momentum != 0 ? moment[0] : mz_tensor_absent();
+        memcpy(opt->move.call.out, (mz_tensor[]){master, momentum, shadow[0], ema}, 4 * sizeof(mz_tensor));
+    } else {
+        opt->move.call.n_out = 5;
+        memcpy(opt->move.call.out, (mz_tensor[]){master, moment[0], moment[1], shadow[0], ema}, 5 * sizeof(mz_tensor));
     }
     if (p->n_shadows > 1)
         opt->refresh.call =
@@ -263,7 +266,7 @@ static mezzo_status choose_kernels(mezzo_optimizer *opt) {
 // --- buckets -------------------------------------------------------------------------------------------------------
 // A bucket is worth a launch: 2 M parameters are 70 MB, 25 µs of an H100.
 #define BUCKET_ELEMENTS ((int64_t)1 << 21)
-enum { STATE_SPANS = 4, SEGMENT_WRITES = 4, SPANS_EACH = STATE_SPANS + 1 + 1 + SEGMENT_WRITES };
+enum { STATE_SPANS = 4, SEGMENT_WRITES = 2 + MZ_MOMENTS, SPANS_EACH = STATE_SPANS + 1 + 1 + SEGMENT_WRITES };
 
 // Bytes that are next to the last ones become one with them.
 static void add_span(mz_span *spans, int *n, const void *from, size_t bytes) {
@@ -382,6 +385,7 @@ mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_opt
     opt->sgd = options->kind == MEZZO_SGD;
     opt->decay_min_rank = options->decay_min_rank;
     opt->n_moments = opt->sgd ? (options->momentum != 0 ? 1 : 0) : 2;
+    opt->ema = options->ema > 0 ? opt->n_moments++ : -1;
     opt->bucket_elements = BUCKET_ELEMENTS;
     opt->update = (mz_update_attrs){.beta1 = options->beta1,
                                     .beta2 = options->beta2,
@@ -390,6 +394,7 @@ mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_opt
                                     .momentum = options->momentum,
                                     .dampening = options->dampening,
                                     .nesterov = options->nesterov,
+                                    .ema = options->ema,
                                     .seed = params->seed};
     set_schedule(&opt->update, &options->schedule);
     MEZZO_TRY_GOTO(status, choose_members(opt, options));
@@ -411,10 +416,13 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
     if (opt->pending != NULL)
         mz_scaler_forget(opt->pending, opt);
     const mz_backend *b = opt->device->backend;
-    void *buffers[] = {opt->d_segments, opt->d_state, opt->d_moments[0], opt->d_moments[1], opt->scratch};
+    void *buffers[] = {opt->d_segments, opt->d_state, opt->scratch};
     for (size_t i = 0; i < MZ_COUNT(buffers); i++)
         if (buffers[i] != NULL)
             b->release(opt->device, buffers[i]);
+    for (int m = 0; m < MZ_MOMENTS; m++)
+        if (opt->d_moments[m] != NULL)
+            b->release(opt->device, opt->d_moments[m]);
     mz_update_op *ops[] = {&opt->stats, &opt->unscale, &opt->clip, &opt->control,
                            &opt->move,  &opt->refresh, &opt->reset};
     for (size_t i = 0; i < MZ_COUNT(ops); i++)
@@ -474,6 +482,7 @@ static mezzo_status defer_move(mezzo_optimizer *opt, mz_sequence *into) {
                                            .momentum = opt->update.momentum,
                                            .dampening = opt->update.dampening,
                                            .nesterov = opt->update.nesterov,
+                                           .ema = opt->update.ema,
                                            .seed = opt->update.seed,
                                            .elements = elements,
                                            .overlaps = overlaps};
@@ -612,6 +621,8 @@ size_t mezzo_optimizer_memory(const mezzo_optimizer *opt) {
 }
 
 const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which) {
+    if (which == opt->ema)
+        return "ema";
     return opt->sgd ? "momentum_buffer" : which == 0 ? "exp_avg" : "exp_avg_sq";
 }
 
@@ -641,6 +652,19 @@ mezzo_status mz_optimizer_write_moment(mezzo_optimizer *opt, int which, int i, c
         return MEZZO_OK;
     return mz_stored_write(opt->device, &s->layout, opt->d_moments[which] + s->state_offset, sizeof(float), 0, s->count,
                            values);
+}
+
+mezzo_status mezzo_optimizer_average(mezzo_optimizer *opt, int index, float *out) {
+    MZ_REQUIRE(opt, out);
+    mz_opt_state state;
+    if (opt->ema < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: no moving average is kept: set mezzo_optimizer_options.ema");
+    MEZZO_TRY(mz_optimizer_read_state(opt, &state));
+    for (int i = 0; i < opt->n; i++)
+        if (opt->index[i] == index)
+            return state.step == 0 ? mezzo_params_read(opt->params, index, out)
+                                   : mz_optimizer_read_moment(opt, opt->ema, i, 0, opt->params->list[index].count, out);
+    return mz_fail(MEZZO_ERR_INVALID, "optimizer: parameter %d is none of those it moves", index);
 }
 
 mezzo_status mz_optimizer_read_state(const mezzo_optimizer *opt, mz_opt_state *out) {

@@ -19,7 +19,7 @@ typedef struct mz_update_bucket {
     mz_traffic traffic;
 } mz_update_bucket;
 
-#define MZ_MOMENTS 2 // AdamW: exp_avg, exp_avg_sq; SGD: momentum_buffer
+#define MZ_MOMENTS 3 // AdamW: exp_avg, exp_avg_sq; SGD: momentum_buffer; behind them, where it is kept, ema
 
 struct mezzo_optimizer {
     mezzo_params *params; // borrowed
@@ -36,6 +36,7 @@ struct mezzo_optimizer {
     mz_tensor pieces;         // where grad_stats leaves sums of squares; absent: it makes the norm itself
     float *whole[MZ_MOMENTS]; // host: moments of all ranks' parts, while they are saved; NULL
     int n_moments;
+    int ema;                 // which moment is the parameters' moving average; -1: none
     int64_t moment_elements; // of one moment buffer
     void *d_segments;        // U8, device
     mz_opt_state *d_state;   // device

@@ -281,6 +281,7 @@ static void read_optimizer(reader *r, mz_run_config *out) {
     o->weight_decay = number(r, "optimizer.weight_decay");
     o->momentum = number(r, "optimizer.momentum");
     o->nesterov = truth(r, "optimizer.nesterov");
+    o->ema = number(r, "optimizer.ema");
     const int master = choice(r, "optimizer.master"); // the order of config.def's names: auto, then the enum's
     out->master_auto = master == 0;
     out->master = master == 0 ? MEZZO_MASTER_FP32 : (mezzo_master)(master - 1);

@@ -54,19 +54,30 @@ fail:
     return status;
 }
 
-static mezzo_status model_open(const char *path, bool best, const char *device, const char *precision, int threads,
-                               model *m) {
+typedef struct opening { // what the options of all these have alike
+    const char *path, *device, *precision;
+    bool best, no_ema;
+    int threads;
+} opening;
+#define OPENING(o)                                                                                                     \
+    (opening) {                                                                                                        \
+        (o)->path, (o)->device, (o)->precision, (o)->best, (o)->no_ema, (o)->threads                                   \
+    }
+
+static mezzo_status model_open(opening o, model *m) {
     *m = (model){0};
-    MEZZO_TRY(mz_find_checkpoint(path, best, MZ_CHECKPOINT_WEIGHTS, m->path, sizeof m->path));
+    const int parts = MZ_CHECKPOINT_WEIGHTS | (o.no_ema ? 0 : MZ_CHECKPOINT_EMA);
+    MEZZO_TRY(mz_find_checkpoint(o.path, o.best, parts, m->path, sizeof m->path));
     MEZZO_TRY(mezzo_checkpoint_describe(m->path, &m->checkpoint));
+    m->checkpoint.ema = m->checkpoint.has_ema && !o.no_ema;
     if (m->checkpoint.model.name[0] == '\0')
         return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json: no model is described: it was not written by a training run",
                        m->path);
     MEZZO_TRY(mezzo_model_check(&m->checkpoint.model));
     MEZZO_TRY(mz_run_folder(m->path, m->folder, sizeof m->folder));
-    MEZZO_TRY(load_config(m, device, precision, threads));
+    MEZZO_TRY(load_config(m, o.device, o.precision, o.threads));
     mezzo_status opened = mezzo_device_open(m->run.device, m->run.threads, &m->device);
-    if (opened == MEZZO_ERR_UNSUPPORTED && device == NULL && strncmp(m->run.device, "cuda", 4) == 0) {
+    if (opened == MEZZO_ERR_UNSUPPORTED && o.device == NULL && strncmp(m->run.device, "cuda", 4) == 0) {
         mz_log("notice", "the run trained on %s, which is not here: using the CPU", m->run.device);
         opened = mezzo_device_open("cpu", m->run.threads, &m->device);
     }
@@ -173,11 +184,11 @@ mezzo_status mezzo_run_eval(const mezzo_eval_options *options, const mezzo_hooks
     if (options->batch_size < 0 || options->iters < 0)
         return mz_fail(MEZZO_ERR_INVALID, "eval: batch size %lld and batches %lld must be 0 or more",
                        (long long)options->batch_size, (long long)options->iters);
-    mezzo_status status =
-        model_open(options->path, options->best, options->device, options->precision, options->threads, &m);
+    mezzo_status status = model_open(OPENING(options), &m);
     if (status == MEZZO_OK)
         status = evaluate(&m, options, hooks, result);
     result->step = m.checkpoint.step;
+    result->ema = m.checkpoint.ema;
     result->precision = m.program.precision;
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s", m.path);
     model_close(&m);
@@ -223,11 +234,11 @@ mezzo_status mezzo_run_predict(const mezzo_predict_options *options, const mezzo
     if (options->batch_size < 0 || options->count < 0)
         return mz_fail(MEZZO_ERR_INVALID, "predict: batch size %lld and count %lld must be 0 or more",
                        (long long)options->batch_size, (long long)options->count);
-    mezzo_status status =
-        model_open(options->path, options->best, options->device, options->precision, options->threads, &m);
+    mezzo_status status = model_open(OPENING(options), &m);
     if (status == MEZZO_OK)
         status = predict(&m, options, hooks, result);
     result->step = m.checkpoint.step;
+    result->ema = m.checkpoint.ema;
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s", m.path);
     model_close(&m);
     return status;
@@ -290,8 +301,7 @@ mezzo_status mezzo_run_sample(const mezzo_sample_options *options, const mezzo_h
     MZ_REQUIRE(options->path);
     model m;
     MEZZO_TRY(check_sample(options));
-    mezzo_status status =
-        model_open(options->path, options->best, options->device, options->precision, options->threads, &m);
+    mezzo_status status = model_open(OPENING(options), &m);
     if (status == MEZZO_OK)
         status = draw_samples(&m, options, hooks, write, user);
     model_close(&m);

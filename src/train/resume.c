@@ -45,6 +45,12 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     run->data->position = c.batches;
     snprintf(run->report.result.checkpoint, sizeof run->report.result.checkpoint, "%s", path);
     mz_log("notice", "going on from %s, step %lld", path, (long long)c.step);
+    const bool averages = run->engine.optimizer->ema >= 0;
+    if (c.has_ema && !averages)
+        mz_log("warn",
+               "the checkpoint has a moving average of the weights, and this run keeps none: optimizer.ema is 0");
+    if (!c.has_ema && averages)
+        mz_log("notice", "the checkpoint has no moving average of the weights: it begins here");
     if (c.seed != run->config.seed)
         mz_log("warn", "train.seed is %llu, the checkpoint's was %llu: the data order changes here",
                (unsigned long long)run->config.seed, (unsigned long long)c.seed);

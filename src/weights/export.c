@@ -12,6 +12,7 @@
 typedef struct exporter {
     char checkpoint[4096], run[4096]; // folders
     mezzo_checkpoint state;
+    const char *file; // of the weights
     const mz_hf_family *family;
     mezzo_dtype dtype;
     int64_t shard_bytes;
@@ -33,8 +34,10 @@ static void close_exporter(exporter *e) {
 
 static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) {
     mz_checkpoint_state state;
-    MEZZO_TRY(mz_find_checkpoint(o->path, o->best, MZ_CHECKPOINT_WEIGHTS, e->checkpoint, sizeof e->checkpoint));
-    MEZZO_TRY(mz_checkpoint_verify(e->checkpoint, MZ_CHECKPOINT_WEIGHTS, &e->state, &state));
+    const int parts = o->no_ema ? MZ_CHECKPOINT_WEIGHTS : MZ_CHECKPOINT_WEIGHTS | MZ_CHECKPOINT_EMA;
+    MEZZO_TRY(mz_find_checkpoint(o->path, o->best, parts, e->checkpoint, sizeof e->checkpoint));
+    MEZZO_TRY(mz_checkpoint_verify(e->checkpoint, parts, &e->state, &state));
+    e->file = mz_checkpoint_files[e->state.has_ema && !o->no_ema ? 2 : 0];
     MEZZO_TRY(mz_run_folder(e->checkpoint, e->run, sizeof e->run));
     if (e->state.model.name[0] == '\0')
         return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json: no model is described: it was not written by a training run",
@@ -44,7 +47,7 @@ static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) 
     if (e->family == NULL)
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s: transformers has no model that is %s, so it cannot be exported",
                        e->checkpoint, e->state.model.name);
-    char *file = mz_format("%s/%s", e->checkpoint, mz_checkpoint_files[0]);
+    char *file = mz_format("%s/%s", e->checkpoint, e->file);
     if (file == NULL)
         return MEZZO_ERR_MEMORY;
     mezzo_status status = mz_safetensors_open(file, &e->weights);
@@ -61,7 +64,7 @@ static mezzo_status check_param(const exporter *e, const mz_param_spec *spec, co
         return MEZZO_OK;
     char text[96];
     return mz_fail(MEZZO_ERR_FORMAT, "%s/%s: tensor '%s' is not fp32 of shape %s, as its state.json says",
-                   e->checkpoint, mz_checkpoint_files[0], spec->name, mz_shape_text(&spec->shape, text, sizeof text));
+                   e->checkpoint, e->file, spec->name, mz_shape_text(&spec->shape, text, sizeof text));
 }
 
 static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsigned char *data, int64_t cols,
@@ -290,6 +293,7 @@ mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_resu
     MEZZO_TRY_GOTO(status, mz_new_folder_commit(&folder));
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s", e.checkpoint);
     result->model = e.state.model;
+    result->ema = e.state.has_ema && !options->no_ema;
     if (options->adapter)
         result->files = 1;
     else

@@ -258,6 +258,11 @@ static const mz_opt_state steps[] = {
     {.step = 7, .clip = 1, .lr = 1e-3, .bias1 = 0.5, .bias2 = 0.1, .skip = 1, .found_inf = 1},
 };
 
+static void ema_output(trial *t, int slot) {
+    trial_output(t, slot, MEZZO_F32, SHAPE(STATES));
+    trial_preset(t, slot, 0.3);
+}
+
 static void optimizer_case(mz_op op, const mz_update_attrs *update, const mz_opt_state *state, bool moments,
                            bool shadow) {
     trial *t = trial_new(op);
@@ -280,6 +285,8 @@ static void optimizer_case(mz_op op, const mz_update_attrs *update, const mz_opt
     }
     if (shadow)
         shadow_output(t, slot);
+    if (update->ema > 0)
+        ema_output(t, slot + 1);
     t->exact = state->skip; // nothing moves
     trial_finish(t);
 }
@@ -349,7 +356,7 @@ static const char *judge_master(const trial *t, const mz_opt_state *state, const
 }
 
 static const char *compare_mixed(const trial *t, int slot, unsigned char *const *got, const unsigned char *want) {
-    int shadow = t->n_out - 1;
+    int shadow = t->op == MZ_OP_adamw ? MZ_OUT(adamw, shadow) : MZ_OUT(sgd, shadow);
     mz_opt_state state;
     memcpy(&state, t->in[2].stored, sizeof state);
     if (state.skip)
@@ -405,6 +412,8 @@ static void mixed_case(mz_op op, const mz_update_attrs *update, const mz_opt_sta
         trial_store(&t->out[slot]);
     }
     mixed_output(t, moments + 1, SHADOW_BYTES, 2);
+    if (update->ema > 0)
+        ema_output(t, moments + 2);
     t->compare_bytes = compare_mixed;
     t->exact = state->skip;
     t->skip_mutations = true;
@@ -418,6 +427,11 @@ void cases_adamw(void) {
         optimizer_case(MZ_OP_adamw, &update, &steps[s], true, false);
         for (int table = 0; table < 2; table++)
             mixed_case(MZ_OP_adamw, &update, &steps[s], table);
+        mz_update_attrs averages = update;
+        averages.ema = 0.25; // at step 7 the warm-up is past it
+        optimizer_case(MZ_OP_adamw, &averages, &steps[s], true, s % 2 == 0);
+        averages.ema = 0.999;
+        mixed_case(MZ_OP_adamw, &averages, &steps[s], 0);
     }
 }
 
@@ -428,6 +442,8 @@ void cases_sgd(void) {
                                       .dampening = variant & 2 ? 0.25 : 0,
                                       .nesterov = variant == 5,
                                       .weight_decay = variant & 4 ? 0.01 : 0};
+            optimizer_case(MZ_OP_sgd, &update, &steps[s], variant & 1, variant & 2);
+            update.ema = 0.999;
             optimizer_case(MZ_OP_sgd, &update, &steps[s], variant & 1, variant & 2);
             if (variant & 1)
                 mixed_case(MZ_OP_sgd, &update, &steps[s], variant >> 2);

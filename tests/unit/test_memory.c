@@ -62,6 +62,9 @@ static void optimizers_take_their_moments(void **state) {
     (void)state;
     mz_workload w = workload("gpt2-124M", MEZZO_PRECISION_FP32, 1, 64);
     mz_footprint adamw = footprint(&w);
+    w.ema = 0.999;
+    assert_int_equal(footprint(&w).optimizer - adamw.optimizer, adamw.weights);
+    w.ema = 0;
     w.sgd = true;
     w.momentum = 0.9;
     mz_footprint momentum = footprint(&w);

@@ -653,16 +653,16 @@ static void optimizers(void **state) {
     mezzo_step_info info;
     mezzo_optimizer_options options = mezzo_optimizer_defaults(), rate = options, kind = options, pattern = options;
     const mezzo_schedule negative = {.kind = MEZZO_LR_CONSTANT, .lr = -1}, unknown = {.kind = 9, .lr = 1};
-    rate.schedule.lr = (double)NAN;
-    kind.kind = 9;
-    pattern.patterns = (const char *const[]){"nothing"};
-    pattern.n_patterns = 1;
+    rate.schedule.lr = (double)NAN, kind.kind = 9;
+    pattern.patterns = (const char *const[]){"nothing"}, pattern.n_patterns = 1;
     REFUSED(mezzo_optimizer_create(NULL, &options, &o));
     REFUSED(mezzo_optimizer_create(w.params, NULL, &o));
     REFUSED(mezzo_optimizer_create(w.params, &options, NULL));
     REFUSED(mezzo_optimizer_create(w.params, &rate, &o));
     REFUSED(mezzo_optimizer_create(w.params, &kind, &o));
     REFUSED(mezzo_optimizer_create(w.params, &pattern, &o));
+    REFUSED(mezzo_optimizer_average(NULL, 0, (float[1]){0}));
+    REFUSED(mezzo_optimizer_average(w.optimizer, 0, (float[1]){0})); // none is kept
     REFUSED(mezzo_optimizer_clip(NULL, 1));
     REFUSED(mezzo_optimizer_clip(w.optimizer, 1)); // no gradients yet
     REFUSED(mezzo_optimizer_clip(w.optimizer, (double)NAN));

@@ -124,6 +124,61 @@ static void test_sgd_is_the_textbook(void **state) {
     mezzo_optimizer_free(opt);
 }
 
+// diffusers' EMAModel without its options: nothing is kept of what was before the first step, then the warm-up, then
+// the decay. The parameters move as without it, to the bit; a skipped step averages nothing.
+static void average_case(fixture *f, mezzo_optimizer_kind kind, double decay) {
+    mezzo_optimizer *opt, *plain;
+    mezzo_optimizer_options o = mezzo_optimizer_defaults();
+    float start[N], p[N], alone[N], got[N], nan[N];
+    double want[N];
+    o.kind = kind, o.schedule.lr = 0.05, o.momentum = kind == MEZZO_SGD ? 0.9 : 0;
+    must(mezzo_params_read(f->params, 0, start));
+    must(mezzo_optimizer_create(f->params, &o, &plain));
+    assert_int_equal(mezzo_optimizer_average(plain, 0, got), MEZZO_ERR_INVALID);
+    for (int step = 1; step <= 20; step++) {
+        set_grads(f, step);
+        must(mezzo_optimizer_step(plain));
+        must(mezzo_optimizer_zero_grad(plain));
+    }
+    must(mezzo_params_read(f->params, 0, alone));
+    must(mezzo_params_write(f->params, 0, start));
+    o.ema = decay;
+    must(mezzo_optimizer_create(f->params, &o, &opt));
+    must(mezzo_optimizer_average(opt, 0, got));
+    assert_memory_equal(got, start, sizeof got);
+    for (int step = 1; step <= 20; step++) {
+        set_grads(f, step);
+        must(mezzo_optimizer_step(opt));
+        must(mezzo_optimizer_zero_grad(opt));
+        must(mezzo_params_read(f->params, 0, p));
+        for (int i = 0; i < N; i++) {
+            double d = step == 1 ? 0 : fmin(decay, (1 + (step - 1)) / (10.0 + (step - 1)));
+            want[i] = step == 1 ? (double)p[i] : d * want[i] + (1 - d) * (double)p[i];
+        }
+        must(mezzo_optimizer_average(opt, 0, got));
+        for (int i = 0; i < N; i++) // a difference, a product and a sum of numbers below |p| + 1
+            assert_true(fabs((double)got[i] - want[i]) <= step * 4 * (fabs(want[i]) + 1) * (double)FLT_EPSILON);
+    }
+    assert_memory_equal(p, alone, sizeof p);
+    for (int i = 0; i < N; i++)
+        nan[i] = NAN;
+    must(mezzo_params_write_grad(f->params, 0, nan));
+    must(mezzo_optimizer_step(opt));
+    must(mezzo_optimizer_average(opt, 0, p));
+    assert_memory_equal(p, got, sizeof p);
+    assert_int_equal(mezzo_optimizer_average(opt, 7, got), MEZZO_ERR_INVALID);
+    mezzo_optimizer_free(opt);
+    mezzo_optimizer_free(plain);
+}
+
+static void test_the_average_is_the_usual_one(void **state) {
+    average_case(*state, MEZZO_ADAMW, 0.999); // all of it warm-up
+}
+
+static void test_the_average_of_sgd(void **state) {
+    average_case(*state, MEZZO_SGD, 0.4); // from the sixth step on the decay
+}
+
 static void test_vectors_are_not_decayed(void **state) {
     fixture *f = *state;
     float zero[N] = {0}, w[N], b[3], w_after[N], b_after[3];
@@ -457,6 +512,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_adamw_is_the_textbook, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sgd_is_the_textbook, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_average_is_the_usual_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_average_of_sgd, setup, teardown),
         cmocka_unit_test_setup_teardown(test_vectors_are_not_decayed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_optimizer_touches_only_its_own, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_skipped_step_moves_nothing, setup, teardown),

@@ -150,12 +150,13 @@ static void fill_update(mezzo_device *device, const mz_call *call, mz_cu_update_
                                               .momentum = u->momentum,
                                               .dampening = u->dampening,
                                               .nesterov = u->nesterov,
+                                              .ema = u->ema,
                                               .seed = u->seed}};
 }
 
 static const char *adamw_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    return mz_cuda_storages(call, "fuu", "mffu");
+    return mz_cuda_storages(call, "fuu", "mffuf");
 }
 
 static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
@@ -164,6 +165,7 @@ static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
     args.moment[0] = call->out[1].data;
     args.moment[1] = call->out[2].data;
     args.shadow = data_of(&call->out[3]);
+    args.ema = data_of(&call->out[MZ_OUT(adamw, ema)]);
     MZ_CUDA_TRY(mz_cu_adamw(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }
@@ -171,7 +173,7 @@ const mz_kernel mz_cuda_adamw = {"adamw__cuda", adamw_prepare, run_adamw};
 
 static const char *sgd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    return mz_cuda_storages(call, "fuu", "mfu");
+    return mz_cuda_storages(call, "fuu", "mfuf");
 }
 
 static mezzo_status run_sgd(mezzo_device *device, const mz_call *call) {
@@ -179,6 +181,7 @@ static mezzo_status run_sgd(mezzo_device *device, const mz_call *call) {
     fill_update(device, call, &args);
     args.moment[0] = call->attrs.update->momentum != 0 ? data_of(&call->out[1]) : NULL;
     args.shadow = data_of(&call->out[2]);
+    args.ema = data_of(&call->out[MZ_OUT(sgd, ema)]);
     MZ_CUDA_TRY(mz_cu_sgd(mz_cuda(device)->stream, &args));
     return MEZZO_OK;
 }

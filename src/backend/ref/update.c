@@ -182,6 +182,16 @@ static void master_put(const masters *m, const mz_tensor *shadow, int64_t e, int
     }
 }
 
+// What becomes of element i of the parameter, stored or averaged as backend.h says.
+static void average(const mz_call *call, int slot, const mz_segment *segment, int64_t i, float master) {
+    const mz_opt_state *state = call->in[2].data;
+    if (!mz_present(&call->out[slot]))
+        return;
+    float *ema = (float *)call->out[slot].data + (segment->state_offset + i);
+    const float fresh = (float)mz_ema_fresh(call->attrs.update->ema, state->step);
+    *ema = state->step == 1 ? master : *ema + fresh * (master - *ema);
+}
+
 // torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
 void mz_ref_adamw(const mz_call *call) {
     const mz_update_attrs *update = call->attrs.update;
@@ -208,7 +218,9 @@ void mz_ref_adamw(const mz_call *call) {
             m[k] += one_minus_beta1 * (g - m[k]);
             v[k] = v[k] * beta2 + one_minus_beta2 * g * g;
             float denominator = sqrtf(v[k]) / root_bias2 + eps;
-            master_put(&master, &call->out[3], e, i, p - step_size * m[k] / denominator);
+            p -= step_size * m[k] / denominator;
+            average(call, MZ_OUT(adamw, ema), segment, i, p);
+            master_put(&master, &call->out[3], e, i, p);
         }
     }
 }
@@ -240,7 +252,9 @@ void mz_ref_sgd(const mz_call *call) {
                 *b = first ? g : momentum * *b + fresh * g;
                 g = update->nesterov ? g + momentum * *b : *b;
             }
-            master_put(&master, &call->out[2], e, i, p - lr * g);
+            p -= lr * g;
+            average(call, MZ_OUT(sgd, ema), segment, i, p);
+            master_put(&master, &call->out[2], e, i, p);
         }
     }
 }

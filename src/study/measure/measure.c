@@ -59,6 +59,7 @@ static mezzo_status open_rig(mz_rig *rig) {
     if (rig->w.sgd)
         o.kind = MEZZO_SGD;
     o.momentum = rig->w.momentum;
+    o.ema = rig->w.ema;
     s.enabled = mezzo_precision_needs_loss_scale(rig->w.precision);
     MEZZO_TRY(make_examples(rig));
     MEZZO_TRY(mezzo_graph_create(&rig->graph));

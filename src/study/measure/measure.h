@@ -21,6 +21,7 @@ typedef struct mz_workload {
     mezzo_master master;             // other than FP32 with BF16 only
     bool sgd;                        // the optimizer: SGD; false: AdamW
     double momentum;                 // of SGD
+    double ema;                      // mezzo_optimizer_options
     const char *freeze;              // mezzo_graph_freeze's patterns, borrowed; NULL: all are trained
     const mezzo_override *overrides; // borrowed
     int n_overrides;

@@ -61,7 +61,7 @@ static mezzo_status sampling_bytes(mezzo_device *device, const mz_workload *w, s
 }
 
 static int moments_of(const mz_workload *w) {
-    return !w->sgd ? 2 : w->momentum != 0 ? 1 : 0;
+    return (!w->sgd ? 2 : w->momentum != 0 ? 1 : 0) + (w->ema > 0);
 }
 
 // Of the optimizer: moments, its state block, segments, and what the norm's partial sums take (mezzo_optimizer_memory).

@@ -212,6 +212,19 @@ static void masters_out(const mz_call *call, const mz_tensor *shadow, const mz_s
     }
 }
 
+// The moving average of n masters that lie next to each other, `at` in the segment.
+static void average_block(const mz_call *call, const mz_tensor *ema, const mz_segment *s, int64_t at, int n,
+                          const float *master, int64_t step) {
+    if (!mz_present(ema))
+        return;
+    float *average = (float *)ema->data + (s->state_offset + at);
+    const vf fresh = vset((float)mz_ema_fresh(call->attrs.update->ema, step));
+    FOR_LANES(i, lanes, n) {
+        vf p = vload_lanes(master + i, lanes, 0), e = vload_lanes(average + i, lanes, 0);
+        vstore_lanes(average + i, step == 1 ? p : vfma(fresh, p - e, e), lanes);
+    }
+}
+
 typedef struct adamw_pass {
     int64_t step;
     float inverse, clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept;
@@ -241,6 +254,7 @@ static void adamw_chunk(const mz_call *call, const void *with, int64_t index, ch
             vstore_lanes(v + i, v1, lanes);
             vstore_lanes(master + i, p, lanes);
         }
+        average_block(call, &call->out[MZ_OUT(adamw, ema)], c.segment, at, n, master, k->step);
         masters_out(call, &call->out[3], c.segment, c.start + from, at, n, b, k->step);
     }
 }
@@ -295,6 +309,7 @@ static void sgd_chunk(const mz_call *call, const void *with, int64_t index, chun
             }
             vstore_lanes(master + i, vfma(vset(-k->lr), g, p), lanes);
         }
+        average_block(call, &call->out[MZ_OUT(sgd, ema)], c.segment, at, n, master, k->step);
         masters_out(call, &call->out[2], c.segment, c.start + from, at, n, b, k->step);
     }
 }

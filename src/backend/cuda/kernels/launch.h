@@ -362,6 +362,7 @@ cudaError_t mz_cu_agree(cudaStream_t stream, const double *pieces, int64_t n, co
 typedef struct mz_cu_update_constants {
     double beta1, beta2, eps, weight_decay, momentum, dampening;
     bool nesterov;
+    double ema;
     uint64_t seed;
 } mz_cu_update_constants;
 typedef struct mz_cu_update_args {
@@ -369,6 +370,7 @@ typedef struct mz_cu_update_args {
     const float *grad;
     float *master, *moment[2]; // sgd: moment[0] or NULL
     void *shadow;              // or NULL
+    float *ema;                // or NULL
     int64_t elements;          // of the segments
     int n, sms;
     bool overlaps; // leaves room for other streams

@@ -384,8 +384,26 @@ __device__ __forceinline__ void store_masters(const mz_cu_segment &s, const mast
     }
 }
 
+// backend.h's mz_ema_fresh.
+__device__ __forceinline__ float ema_fresh(double ema, int64_t step) {
+    double warm = step <= 1 ? 0 : static_cast<double>(step) / static_cast<double>(step + 9);
+    return static_cast<float>(1 - (warm < ema ? warm : ema));
+}
+
+__device__ __forceinline__ float average(float fresh, bool first, float p, float e) {
+    return first ? p : __fmaf_rn(fresh, __fsub_rn(p, e), e);
+}
+
+template <bool PADDED>
+__device__ __forceinline__ void average_four(float *ema, float fresh, bool first, const four<PADDED> &f, float4 p) {
+    float4 e = load4_once(ema, f);
+    store_four(ema, f,
+               make_float4(average(fresh, first, p.x, e.x), average(fresh, first, p.y, e.y),
+                           average(fresh, first, p.z, e.z), average(fresh, first, p.w, e.w)));
+}
+
 struct adamw_constants {
-    float inverse, clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept;
+    float inverse, clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept, fresh;
 };
 
 // torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
@@ -398,10 +416,10 @@ __device__ __forceinline__ void adamw_element(const adamw_constants &k, float ke
     p = __fsub_rn(__fmul_rn(p, kept), __fdiv_rn(__fmul_rn(m, k.step_size), denominator));
 }
 
-template <int C, bool PADDED>
+template <int C, bool PADDED, bool AVERAGES>
 __global__ void __launch_bounds__(THREADS)
     adamw_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
-                 const float *grad, float *master, float *m, float *v, void *shadow) {
+                 const float *grad, float *master, float *m, float *v, void *shadow, float *ema) {
     __shared__ adamw_constants shared;
     if (state->skip)
         return;
@@ -415,7 +433,8 @@ __global__ void __launch_bounds__(THREADS)
                              static_cast<float>(1 - u.beta2),
                              static_cast<float>(lr / state->bias1),
                              static_cast<float>(sqrt(bias2)),
-                             static_cast<float>(1 - lr * u.weight_decay)};
+                             static_cast<float>(1 - lr * u.weight_decay),
+                             AVERAGES ? ema_fresh(u.ema, state->step) : 0.0f};
         shared = k;
     }
     __syncthreads();
@@ -438,22 +457,28 @@ __global__ void __launch_bounds__(THREADS)
             adamw_element(k, kept, xg.w, xp.w, xm.w, xv.w);
             store_four(m1, f, xm);
             store_four(v1, f, xv);
+            if (AVERAGES)
+                average_four(ema + c.segment.state_offset, k.fresh, step == 1, f, xp);
             store_masters(c.segment, p, shadow, element, f, xp);
         }
     });
 }
 
+template <bool AVERAGES> auto adamw_of(const mz_cu_update_args &a) {
+    if (a.padded)
+        return a.overlaps ? adamw_kernel<BRIEF, true, AVERAGES> : adamw_kernel<CHUNK, true, AVERAGES>;
+    return a.overlaps ? adamw_kernel<BRIEF, false, AVERAGES> : adamw_kernel<CHUNK, false, AVERAGES>;
+}
+
 extern "C" cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args) {
     const mz_cu_update_args &a = *args;
-    auto kernel = a.overlaps ? adamw_kernel<BRIEF, false> : adamw_kernel<CHUNK, false>;
-    if (a.padded)
-        kernel = a.overlaps ? adamw_kernel<BRIEF, true> : adamw_kernel<CHUNK, true>;
+    auto kernel = a.ema != nullptr ? adamw_of<true>(a) : adamw_of<false>(a);
     unsigned blocks = resident(reinterpret_cast<const void *>(kernel), a.elements, a.n, a.sms);
     if (a.overlaps)
         blocks = static_cast<unsigned>(a.elements / BRIEF + a.n);
     kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(a.segments), a.n,
                                            static_cast<const mz_cu_opt_state *>(a.state), a.constants, a.grad, a.master,
-                                           a.moment[0], a.moment[1], a.shadow);
+                                           a.moment[0], a.moment[1], a.shadow, a.ema);
     return cudaGetLastError();
 }
 
@@ -475,10 +500,10 @@ __device__ __forceinline__ void sgd_element(const sgd_constants &k, float decay,
     p = __fmaf_rn(-k.lr, g, p);
 }
 
-template <bool PADDED>
+template <bool PADDED, bool AVERAGES>
 __global__ void __launch_bounds__(THREADS)
     sgd_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
-               const float *grad, float *master, float *momentum, void *shadow) {
+               const float *grad, float *master, float *momentum, void *shadow, float *ema) {
     if (state->skip)
         return;
     int64_t step = state->step;
@@ -490,6 +515,7 @@ __global__ void __launch_bounds__(THREADS)
                        static_cast<float>(1 - u.dampening),
                        u.nesterov,
                        step == 1};
+    float fresh = AVERAGES ? ema_fresh(u.ema, step) : 0.0f;
     for_chunks(segments, n, [&](const chunk &c, int64_t) {
         const float *g = grad + c.segment.offset;
         master_place p = place_of(c.segment, master, shadow, u.seed, step);
@@ -508,6 +534,8 @@ __global__ void __launch_bounds__(THREADS)
             sgd_element(k, decay, b != nullptr, xg.w, xp.w, xb.w);
             if (b != nullptr)
                 store_four(b, f, xb);
+            if (AVERAGES)
+                average_four(ema + c.segment.state_offset, fresh, step == 1, f, xp);
             store_masters(c.segment, p, shadow, element, f, xp);
         }
     });
@@ -515,11 +543,13 @@ __global__ void __launch_bounds__(THREADS)
 
 extern "C" cudaError_t mz_cu_sgd(cudaStream_t stream, const mz_cu_update_args *args) {
     const mz_cu_update_args &a = *args;
-    auto kernel = a.padded ? sgd_kernel<true> : sgd_kernel<false>;
+    auto kernel = a.padded ? sgd_kernel<true, false> : sgd_kernel<false, false>;
+    if (a.ema != nullptr)
+        kernel = a.padded ? sgd_kernel<true, true> : sgd_kernel<false, true>;
     unsigned blocks = resident(reinterpret_cast<const void *>(kernel), a.elements, a.n, a.sms);
     kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(a.segments), a.n,
                                            static_cast<const mz_cu_opt_state *>(a.state), a.constants, a.grad, a.master,
-                                           a.moment[0], a.shadow);
+                                           a.moment[0], a.shadow, a.ema);
     return cudaGetLastError();
 }
 
