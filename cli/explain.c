@@ -289,17 +289,9 @@ static const cli_option options_table[] = {
     {"json", NULL, "the result as JSON"},
     {0},
 };
-static const char *const keys[] = {"model.",
-                                   "amp.precision",
-                                   "amp.residual",
-                                   "amp.recompute",
-                                   "amp.recompute_light",
-                                   "amp.logits_rows",
-                                   "autocast",
-                                   "device.name",
-                                   "train.batch_size",
-                                   "optimizer.master",
-                                   NULL};
+static const char *const keys[] = {"model.",        "amp.precision",       "amp.residual",     "amp.emulate",
+                                   "amp.recompute", "amp.recompute_light", "amp.logits_rows",  "autocast",
+                                   "device.name",   "train.batch_size",    "optimizer.master", NULL};
 
 const cli_command cli_explain = {
     .name = "explain",

@@ -86,11 +86,12 @@ static void explain_facts(void) {
            "+0 and -0 count as one value.\n"
            "fp16 has more digits than bf16 and a far smaller range: gradients below %.3g become zero in it, sums above "
            "%.0f "
-           "infinity.\nbf16 and tf32 have fp32's range, so they need no loss scaling. mxfp4 and nvfp4 are one element "
-           "here; a scale "
-           "shared by a block of 32 or 16\nmoves its range (%.2f and %.2f bits a value).\n",
+           "infinity.\nbf16 and tf32 have fp32's range, so they need no loss scaling. mxfp8, mxfp4 and nvfp4 are one "
+           "element here; a scale "
+           "shared by a block of 32 or 16\nmoves its range (%.2f, %.2f and %.2f bits a value).\n",
            mz_lab_format_describe(mz_lab_format_find("fp16")).zero,
            mz_lab_format_describe(mz_lab_format_find("fp16")).largest,
+           mz_lab_format_describe(mz_lab_format_find("mxfp8")).bits_a_value,
            mz_lab_format_describe(mz_lab_format_find("mxfp4")).bits_a_value,
            mz_lab_format_describe(mz_lab_format_find("nvfp4")).bits_a_value);
 }
@@ -119,8 +120,9 @@ static size_t store_everywhere(double x, stored *out) {
 static void explain_value(void) {
     printf("\nThe value is the fp64 number nearest to what was typed. subnormal: kept with fewer digits; underflow: "
            "rounded to zero; "
-           "overflow:\nto infinity (E4M3: to NaN, E2M1: to its largest value). mxfp4, nvfp4: as the largest value of "
-           "its block.\n");
+           "overflow:\nto infinity (E4M3: to NaN). mxfp8, mxfp4, nvfp4: as the largest value of its block; what is too "
+           "large for the scale "
+           "becomes the largest.\n");
 }
 
 static int formats(const cli_args *args) {

@@ -34,11 +34,22 @@ typedef enum mezzo_precision {
     MEZZO_PRECISION_TF32,
     MEZZO_PRECISION_BF16,
     MEZZO_PRECISION_FP16,
-    MEZZO_PRECISION_FP8,  // ref backend only: scaled E4M3 and E5M2 operands
+    MEZZO_PRECISION_FP8,  // scaled E4M3 and E5M2 operands; emulated on cpu and ref
     MEZZO_PRECISION_FP64, // ref backend only: the truth for tests
     MEZZO_PRECISION_AUTO, // the best of the device; resolved by mezzo_precision_resolve before a graph sees it
     MEZZO_PRECISION_COUNT
 } mezzo_precision;
+
+// Blocks of numbers with a scale that they share, as OCP MX v1.0 and NVFP4 define them: products can be run as if their
+// operands were stored like that.
+typedef enum mezzo_blocks {
+    MEZZO_BLOCKS_NONE,
+    MEZZO_BLOCKS_MXFP8, // E4M3, a power of two (E8M0) for 32
+    MEZZO_BLOCKS_MXFP4, // E2M1, a power of two (E8M0) for 32
+    MEZZO_BLOCKS_NVFP4, // E2M1, an E4M3 number for 16, and one FP32 number for the whole tensor
+    MEZZO_BLOCKS_COUNT
+} mezzo_blocks;
+MEZZO_API const char *mezzo_blocks_name(mezzo_blocks blocks); // "none", "mxfp8", …; static
 
 // Names are static.
 MEZZO_API size_t mezzo_dtype_size(mezzo_dtype dtype);      // bytes of one element in storage
@@ -64,6 +75,16 @@ MEZZO_API uint8_t mezzo_f32_to_e4m3(float x);
 MEZZO_API float mezzo_e4m3_to_f32(uint8_t bits);
 MEZZO_API uint8_t mezzo_f32_to_e5m2(float x);
 MEZZO_API float mezzo_e5m2_to_f32(uint8_t bits);
+// The saturating conversions of OCP FP8 and FP4: what is too large, infinities included, becomes the largest number of
+// its sign. NaN stays NaN; E2M1 (the low four bits; 0, ½, 1, 1½, 2, 3, 4, 6) has none and takes 6.
+MEZZO_API uint8_t mezzo_f32_to_e4m3_saturating(float x);
+MEZZO_API uint8_t mezzo_f32_to_e5m2_saturating(float x);
+MEZZO_API uint8_t mezzo_f32_to_e2m1(float x);
+MEZZO_API float mezzo_e2m1_to_f32(uint8_t bits);
+// E8M0, the scale of MX blocks: 2^(bits - 127), 0xFF is NaN. Of x the nearest power of two, halfway between two the
+// greater; below 2^-127 that; 0xFF for zero, negative numbers, NaN, and what rounds to 2^128.
+MEZZO_API uint8_t mezzo_f32_to_e8m0(float x);
+MEZZO_API float mezzo_e8m0_to_f32(uint8_t bits);
 
 // Rounds x to a float dtype and back. Integer dtypes return x.
 MEZZO_API double mezzo_round_to(double x, mezzo_dtype dtype);

@@ -71,7 +71,7 @@ typedef struct mezzo_override {
 typedef enum mezzo_residual { MEZZO_RESIDUAL_WIDEST, MEZZO_RESIDUAL_LOW } mezzo_residual;
 
 typedef struct mezzo_program_options {
-    mezzo_precision precision; // FP32, TF32, BF16 or FP16 (FP64 on ref)
+    mezzo_precision precision; // FP32, TF32, BF16, FP16 or FP8 (FP64 on ref)
     mezzo_residual residual;   // WIDEST (as torch.amp) or LOW (embeddings leave the low format, so sums stay in it)
     const mezzo_override *overrides; // borrowed for the call
     int n_overrides;
@@ -90,6 +90,9 @@ typedef struct mezzo_program_options {
     // The loss's gradient is also multiplied by the input "loss_share", FP32 [1], which is 1 until it is written. For
     // micro batches of which unlike numbers of targets count: n × its targets / the targets of all n.
     bool loss_share;
+    // Linear layers' products, forward and backward, as if their operands were stored in such blocks along what is
+    // summed over: emulated, to see what it does to a loss. NONE: as `precision` says.
+    mezzo_blocks emulate;
 } mezzo_program_options;
 
 typedef struct mezzo_program mezzo_program;

@@ -186,7 +186,7 @@ const char mz_out_of_memory[] = "out of memory";
 
 // A format or a scale that the kernel does not say it takes is refused here, so that no kernel takes it for another.
 static const char *check_formats(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
-    mz_takes takes = {MZ_DTYPES_USUAL, MZ_SCALINGS_NONE};
+    mz_takes takes = {MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, false};
     if (device->backend->takes != NULL)
         takes = device->backend->takes(kernel);
     for (int i = 0; i < call->n_in + call->n_out; i++) {
@@ -199,8 +199,10 @@ static const char *check_formats(const mezzo_device *device, const mz_kernel *ke
             return "tensors with such scales are not among its formats";
     }
     uint32_t arithmetic = takes.dtypes | MZ_BIT(MEZZO_F64) | MZ_BIT(MEZZO_TF32); // F64: a call that says nothing
-    if ((arithmetic & MZ_BIT(call->numerics.compute)) == 0)
+    if (mz_op_is_product(call->op) && (arithmetic & MZ_BIT(call->numerics.compute)) == 0)
         return "products of that format are not among its formats";
+    if (call->attrs.blocks != MEZZO_BLOCKS_NONE && mz_op_is_product(call->op) && !takes.blocks)
+        return "it does not round operands to blocks";
     return NULL;
 }
 

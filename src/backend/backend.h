@@ -61,6 +61,7 @@ struct mz_kernel {
 // Sets of formats and of scalings, a bit each.
 typedef struct mz_takes {
     uint32_t dtypes, scalings;
+    bool blocks; // rounds its operands to blocks where attrs.blocks says so
 } mz_takes;
 #define MZ_BIT(index) (UINT32_C(1) << (index))
 #define MZ_DTYPES_USUAL                                                                                                \

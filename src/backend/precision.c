@@ -19,8 +19,11 @@ static mezzo_precision fastest(const mezzo_device_info *info) {
 
 // The device has its arithmetic. "Not measured faster" is said of what saves nothing but memory.
 static void as_asked(const mezzo_device_info *info, mezzo_precision p, char *line, size_t room) {
-    bool slow = mz_precision_is_low(p) && !info->faster[p];
-    snprintf(line, room, "%s, as asked%s", mezzo_precision_name(p), slow ? "; not measured faster than fp32 here" : "");
+    bool slow = mz_precision_is_low(p) && !info->faster[p], scaled = mz_precision(p)->scaling != MZ_SCALING_NONE;
+    snprintf(line, room, "%s, as asked%s", mezzo_precision_name(p),
+             slow && scaled ? "; emulated: this device has no arithmetic for it"
+             : slow         ? "; not measured faster than fp32 here"
+                            : "");
 }
 
 static mezzo_status without(const mezzo_device_info *info, mezzo_precision asked, mezzo_precision *effective,

@@ -83,6 +83,10 @@ static const format bf16_format = {8, 7, 0x7F80, 0x7FC0};
 static const format tf32_format = {8, 10, 0xFF << 10, 0xFF << 10 | 1 << 9};
 static const format e4m3_format = {4, 3, 0x7F, 0x7F};
 static const format e5m2_format = {5, 2, 0x7C, 0x7E};
+// Everything too large becomes the largest number.
+static const format e4m3_saturating = {4, 3, 0x7E, 0x7F};
+static const format e5m2_saturating = {5, 2, 0x7B, 0x7E};
+static const format e2m1_saturating = {2, 1, 0x7, 0x7};
 
 static inline uint64_t encode(double x, format f) {
     uint64_t bits = f64_bits(x);
@@ -184,6 +188,36 @@ uint8_t mezzo_f32_to_e5m2(float x) {
 
 float mezzo_e5m2_to_f32(uint8_t bits) {
     return decode_small(bits, e5m2_format);
+}
+
+uint8_t mezzo_f32_to_e4m3_saturating(float x) {
+    return (uint8_t)encode((double)x, e4m3_saturating);
+}
+
+uint8_t mezzo_f32_to_e5m2_saturating(float x) {
+    return (uint8_t)encode((double)x, e5m2_saturating);
+}
+
+uint8_t mezzo_f32_to_e2m1(float x) {
+    return (uint8_t)encode((double)x, e2m1_saturating);
+}
+
+float mezzo_e2m1_to_f32(uint8_t bits) {
+    static const float values[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+    float magnitude = values[bits & 7];
+    return (bits & 8) != 0 ? -magnitude : magnitude;
+}
+
+uint8_t mezzo_f32_to_e8m0(float x) {
+    uint64_t bits = f64_bits((double)x); // every positive float is a normal double
+    if (!(x > 0))
+        return 0xFF;
+    uint64_t code = (bits + (UINT64_C(1) << 51)) >> 52; // of a double, whose powers of two begin with 2^-1022
+    return (uint8_t)(code < 1023 - 127 ? 0 : code > 1023 + 127 ? 0xFF : code - (1023 - 127));
+}
+
+float mezzo_e8m0_to_f32(uint8_t bits) {
+    return f32_from_bits(bits == 0xFF ? 0x7FC00000u : bits == 0 ? 0x00400000u : (uint32_t)bits << 23);
 }
 
 static double round_to_tf32(double x) {

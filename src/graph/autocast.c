@@ -1,6 +1,8 @@
 // The autocast pass: the one place where a dtype is decided. Op classes follow torch.amp's CUDA lists; a region or a
 // module override changes the precision that an op is decided under; casts are inserted where an input has another
 // dtype.
+#include <stdlib.h>
+
 #include "base/precision.h"
 #include "graph/graph.h"
 
@@ -17,6 +19,8 @@ static const char *const rules[][SOURCE_COUNT] = {
     [MZ_CAST_INT] = RULES("integers"),
     [MZ_CAST_EXPLICIT] = RULES("the model's own cast"),
 };
+static const char rule_edge[] = "low: outside the numbered blocks, or their first or last";
+static const char rule_emulated[] = "low: emulated, operands rounded to blocks";
 static const char rule_quantized[] = "low: the product's operand, scaled";
 static const char rule_inserted[] = "cast inserted for the next op";
 static const char rule_residual[] = "residual low: embeddings leave in the low format";
@@ -150,10 +154,46 @@ static bool takes_scaled(mz_op op, int slot) {
     return mz_op_slot(op, false, slot).is & MZ_SLOT_SCALED;
 }
 
-static mz_formats formats_of(const mz_node *node, const mz_precision_info *info, mezzo_dtype want) {
+// The number of a path's first numbered part, h.3.attn's 3, and how long the path before it is; -1: it has none.
+static int64_t block_of(const char *module, size_t *before) {
+    for (const char *part = module; *part != '\0';) {
+        size_t length = strcspn(part, ".");
+        if (length > 0 && length < 9 && strspn(part, "0123456789") >= length) {
+            *before = (size_t)(part - module);
+            return strtol(part, NULL, 10);
+        }
+        part += length + (part[length] == '.');
+    }
+    return -1;
+}
+
+// The last number of a block beside this one; of any blocks where `beside` is NULL.
+static int64_t last_block(const mezzo_graph *g, const char *beside, size_t before) {
+    int64_t last = -1;
+    for (size_t i = 0; i < g->n_modules; ++i) {
+        size_t length = 0;
+        int64_t block = block_of(g->modules[i], &length);
+        bool counts = beside == NULL || (length == before && strncmp(g->modules[i], beside, before) == 0);
+        last = block > last && counts ? block : last;
+    }
+    return last;
+}
+
+// Where three blocks or more are numbered, the first and the last of a row and what is outside, the head among it, are
+// not made narrower than `low`, unless an override asks for it.
+static bool is_edge(const pass *p, const mz_node *node, source who) {
+    size_t before = 0;
+    const char *module = p->g->modules[node->module];
+    if (who == FROM_OVERRIDE || last_block(p->g, NULL, 0) < 2)
+        return false;
+    int64_t block = block_of(module, &before);
+    return block <= 0 || block == last_block(p->g, module, before);
+}
+
+static mz_formats formats_of(const mz_node *node, const mz_precision_info *info, mezzo_dtype want, bool edge) {
     if (mz_op_table[node->op].cast_class != MZ_CAST_LOW)
         return (mz_formats){want, want, want, MZ_SCALING_NONE};
-    if (info->scaling != MZ_SCALING_NONE && !takes_scaled(node->op, 0))
+    if (info->scaling != MZ_SCALING_NONE && (edge || !takes_scaled(node->op, 0)))
         return (mz_formats){info->output, info->output, info->output, MZ_SCALING_NONE};
     return (mz_formats){info->operand, info->gradient, info->output, info->scaling};
 }
@@ -214,7 +254,10 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     bool kept = cls == MZ_CAST_FOLLOW || cls == MZ_CAST_WIDEST;
     if (kept && info->wide != MEZZO_F32 && is_float(want)) // of FP32 parameters and inputs too
         want = info->wide, convert = node.op != MZ_OP_embedding;
-    node.formats = formats_of(&node, info, want);
+    bool narrow = cls == MZ_CAST_LOW && takes_scaled(node.op, 0) &&
+                  (info->scaling != MZ_SCALING_NONE || p->options->emulate != MEZZO_BLOCKS_NONE);
+    bool edge = narrow && is_edge(p, &node, who);
+    node.formats = formats_of(&node, info, want, edge);
     for (int i = 0; convert && i < node.n_in; ++i) {
         if (node.in[i] < 0 || (mz_op_slot(node.op, false, i).is & MZ_SLOT_STATE))
             continue;
@@ -223,12 +266,16 @@ static mezzo_status cast_node(pass *p, mz_node node) {
         else
             MEZZO_TRY(as_dtype(p, &node, node.in[i], want, &node.in[i]));
     }
-    node.rule = rules[cls][who];
+    node.rule = edge ? rule_edge : rules[cls][who];
     if (cls != MZ_CAST_EXPLICIT && cls != MZ_CAST_INT)
         for (int i = 0; i < node.n_out; ++i)
             if (i == 0 || is_float(g->values[node.out[i]].dtype)) // a route's indices are what they are
                 g->values[node.out[i]].dtype = want;
     node.numerics = numerics_of(&node, info, g->values[node.out[0]].dtype);
+    if (narrow && !edge && p->options->emulate != MEZZO_BLOCKS_NONE) {
+        node.attrs.blocks = p->options->emulate;
+        node.rule = rule_emulated;
+    }
     node.attrs.via = want;
     if (node.op == MZ_OP_reshape)
         g->values[node.out[0]].alias = node.in[0];
@@ -300,6 +347,9 @@ mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *optio
     pass p = {.g = g, .options = options};
     mezzo_status status;
     MEZZO_TRY(check_overrides(g, options));
+    if (options->emulate != MEZZO_BLOCKS_NONE && mz_precision(options->precision)->scaling != MZ_SCALING_NONE)
+        return mz_fail(MEZZO_ERR_INVALID, "emulate %s: %s rounds operands itself; use bf16 or fp32",
+                       mezzo_blocks_name(options->emulate), mezzo_precision_name(options->precision));
     p.old = g->nodes;
     p.n_old = g->n_nodes;
     g->nodes = NULL;

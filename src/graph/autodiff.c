@@ -260,7 +260,8 @@ static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
         MEZZO_TRY(finish_dx(t, n, x));
     }
     int targets[2] = {target(t, 1), target(t, 2)};
-    bool apart = targets[0] < 0 || read != dy; // the bias's gradient sums dy before it is rounded for the products
+    // The bias's gradient sums dy before it is rounded for the products.
+    bool apart = targets[0] < 0 || read != dy || t->at->attrs.blocks != MEZZO_BLOCKS_NONE;
     if (targets[0] >= 0) {
         mz_node n = backward_node(t, dw_op);
         add_in(&n, read);

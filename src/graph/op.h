@@ -183,6 +183,8 @@ struct mz_attrs {
     mz_act act;                        // linear's epilogue, linear_dx's activation gradient; group_norm's
     mezzo_dtype
         via; // linear: what x·Wᵀ + bias (and then the activation) is rounded to before act and before the residual
+    mezzo_blocks blocks;           // linear, linear_dx, linear_dw: operands are first rounded to blocks along what is
+                                   // summed over
     int64_t sample;                // inspect: how many values to look at; 0 = all
     float limit;                   // inspect: magnitudes above it are bad; 0 = none
     int bad_first, bad_rest;       // inspect: MZ_BAD_… of the first input and of the others

@@ -158,12 +158,16 @@ mezzo_status mezzo_config_program(const mezzo_config *config, mezzo_program_opti
     MZ_REQUIRE(config, out);
     const mz_config *values = config->values;
     mz_override_list *list = config->overrides;
-    const char *precision, *residual;
+    const char *precision, *residual, *emulate;
     *out = (mezzo_program_options){0};
     MEZZO_TRY(mz_config_get_string(values, "amp.precision", &precision));
     MEZZO_TRY(mezzo_precision_parse(precision, &out->precision));
     MEZZO_TRY(mz_config_get_string(values, "amp.residual", &residual));
     out->residual = strcmp(residual, "low") == 0 ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST;
+    MEZZO_TRY(mz_config_get_string(values, "amp.emulate", &emulate));
+    for (int b = 0; b < MEZZO_BLOCKS_COUNT; b++)
+        if (strcmp(emulate, mezzo_blocks_name((mezzo_blocks)b)) == 0)
+            out->emulate = (mezzo_blocks)b;
     MEZZO_TRY(mz_config_get_bool(values, "amp.recompute", &out->recompute));
     MEZZO_TRY(mz_config_get_bool(values, "amp.recompute_light", &out->recompute_light));
     MEZZO_TRY(mz_config_get_int(values, "amp.logits_rows", &out->logits_rows));

@@ -27,7 +27,8 @@ shows "$OUT" '"num_params_M"' '"effective": "fp32"' '"step": {' '"ms": null'
 refuse 2 "--models" -- bench
 refuse 2 smal '"small"' -- bench --models smal
 refuse 2 heads -- bench --models 16x32x1x3 --family gpt2
-refuse 3 fp8 "--device ref" -- bench --models small --precisions fp32,fp8 --device cpu
+run 0 bench --models 16x32x3x2 --family gpt2 --precisions fp8 --phases step --device cpu "${TINY_BENCH[@]}"
+shows "$OUT" fp8
 refuse 2 --precisions int8 -- bench --models small --precisions fp32,int8
 refuse 2 --precisions twice -- bench --models small --precisions bf16,bf16
 refuse 2 --phases -- bench --models small --phases sideways

@@ -99,7 +99,8 @@ is "fc1's scales" "$(row fc1 scale)" tensor
 is "relu's scales" "$(row relu scale)" -
 run 0 explain --model toy --precision bf16
 ! grep -q scale "$OUT" || fail "bf16 has no scales to show"
-refuse 3 "fp8 is not available on cpu" -- memory "${GPT[@]}" --device cpu --precision fp8
+run 0 memory "${GPT[@]}" --device cpu --precision fp8
+refuse 2 "emulate mxfp4" "use bf16 or fp32" -- explain --model toy --precision fp8 --emulate mxfp4
 refuse 2 '"amp"' "name one" -- explain --model toy --precision amp
 
 # How masters are kept, overrides included.

@@ -21,7 +21,8 @@ static void runs_alike(const char *const *a, const char *const *b) {
 
 static void test_the_same_bits(void **state) {
     (void)state;
-    static const char *const precisions[] = {"--precision=fp32", "--precision=bf16", "--precision=fp16"};
+    static const char *const precisions[] = {"--precision=fp32", "--precision=bf16", "--precision=fp16",
+                                             "--precision=fp8"};
     for (size_t i = 0; i < MZ_COUNT(precisions); i++) {
         const char *plain[] = {TINY_MOE, "--steps=12", precisions[i], "--seq-len=32", "--grad-accum=2", NULL};
         const char *again[] = {TINY_MOE,         "--steps=12",  precisions[i], "--seq-len=32",

@@ -115,16 +115,15 @@ static void fill(float *x, int n, float amplitude, unsigned seed) {
     }
 }
 
-static void run_step(const char *precision, bool recompute, result *r) {
+static void run_on(const char *where, mezzo_program_options o, result *r) {
     mezzo_device *device;
     mezzo_params *params;
     mezzo_program *p;
     float x[ROWS * IN], c[ROWS * OUT];
     mezzo_graph *g = two_layers();
-    const mezzo_program_options o = {.precision = precision_of(precision), .recompute = recompute};
     fill(x, ROWS * IN, 3, 1);
     fill(c, ROWS * OUT, 1e-3F, 2); // gradients far below what E5M2 holds without a scale: 2^-16 is its smallest number
-    must(mezzo_device_open("ref", 1, &device));
+    must(mezzo_device_open(where, 1, &device));
     must(mezzo_params_create(device, g, 5, &params));
     must(mezzo_program_create(g, params, &o, &p));
     must(mezzo_program_write(p, "x", x, sizeof x));
@@ -138,6 +137,10 @@ static void run_step(const char *precision, bool recompute, result *r) {
     mezzo_params_free(params);
     mezzo_device_close(device);
     mezzo_graph_free(g);
+}
+
+static void run_step(const char *precision, bool recompute, result *r) {
+    run_on("ref", (mezzo_program_options){.precision = precision_of(precision), .recompute = recompute}, r);
 }
 
 // ‖a - b‖ / ‖b‖
@@ -174,6 +177,38 @@ static void recompute_repeats_the_scales_too(void **state) {
     run_step("fp8", false, &kept);
     run_step("fp8", true, &repeated);
     assert_memory_equal(&kept, &repeated, sizeof kept);
+}
+
+// Operands are the same numbers on both; what differs are sums in FP32, and BF16 results that fall on the other side of
+// a rounding, which the next operand's rounding to 3 bits may magnify.
+static void cpu_is_near_ref(void **state) {
+    (void)state;
+    result ref, cpu, again;
+    run_step("fp8", false, &ref);
+    run_on("cpu", (mezzo_program_options){.precision = precision_of("fp8")}, &cpu);
+    run_on("cpu", (mezzo_program_options){.precision = precision_of("fp8"), .recompute = true}, &again);
+    assert_memory_equal(&cpu, &again, sizeof cpu);
+    assert_true(apart(cpu.down, ref.down, OUT * HIDDEN) <= 0x1p-6 && apart(cpu.up, ref.up, HIDDEN * IN) <= 0x1p-6);
+}
+
+// Block formats: as far from FP32 as their elements' rounding, and not nearer than the next finer one.
+static void emulated_blocks_cost_what_they_cost(void **state) {
+    (void)state;
+    // E4M3 2^-4 an operand, E2M1 2^-2: three products, as above.
+    static const double bound[MEZZO_BLOCKS_COUNT] = {0x1p-7, 2 * 0x1p-3, 2 * 0x1p-1, 2 * 0x1p-1};
+    result exact, ref, cpu;
+    run_step("fp32", false, &exact);
+    for (int b = 1; b < MEZZO_BLOCKS_COUNT; b++) {
+        const mezzo_program_options o = {.precision = precision_of("fp32"), .emulate = (mezzo_blocks)b};
+        run_on("ref", o, &ref);
+        run_on("cpu", o, &cpu);
+        double down = apart(ref.down, exact.down, OUT * HIDDEN), up = apart(ref.up, exact.up, HIDDEN * IN);
+        if (!(down <= bound[b] && up <= bound[b] && down > bound[b] / 64 && up > bound[b] / 64))
+            fail_msg("%s: off by %g (down), %g (up), may be %g", mezzo_blocks_name((mezzo_blocks)b), down, up,
+                     bound[b]);
+        assert_true(apart(cpu.down, ref.down, OUT * HIDDEN) <= 0x1p-6);
+        assert_true(apart(cpu.up, ref.up, HIDDEN * IN) <= 0x1p-6);
+    }
 }
 
 static void a_precision_with_scales_trains_on_ref(void **state) {
@@ -357,7 +392,7 @@ static void a_kernel_that_does_not_take_a_format_never_sees_it(void **state) {
     mezzo_device_close(device);
 }
 
-static void only_ref_runs_fp8_and_the_others_say_why(void **state) {
+static void cpu_emulates_fp8_and_says_so(void **state) {
     (void)state;
     mezzo_device *device;
     mezzo_params *params;
@@ -367,12 +402,12 @@ static void only_ref_runs_fp8_and_the_others_say_why(void **state) {
     mezzo_graph *g = two_layers();
     const mezzo_program_options o = {.precision = precision_of("fp8")};
     must(mezzo_device_open("cpu", 1, &device));
-    assert_int_equal(mezzo_precision_resolve(device, o.precision, &effective, reason, sizeof reason),
-                     MEZZO_ERR_UNSUPPORTED);
-    assert_non_null(strstr(mezzo_error_message(), "fp8 is not available on cpu: "));
+    must(mezzo_precision_resolve(device, o.precision, &effective, reason, sizeof reason));
+    assert_int_equal(effective, o.precision);
+    assert_non_null(strstr(reason, "emulated"));
     must(mezzo_params_create(device, g, 5, &params));
-    assert_int_equal(mezzo_program_create(g, params, &o, &p), MEZZO_ERR_UNSUPPORTED);
-    assert_non_null(strstr(mezzo_error_message(), "its formats are fp32, bf16, fp16"));
+    must(mezzo_program_create(g, params, &o, &p));
+    mezzo_program_free(p);
     mezzo_params_free(params);
     mezzo_device_close(device);
     must(mezzo_device_open("ref", 1, &device));
@@ -465,13 +500,15 @@ int main(void) {
         cmocka_unit_test(explain_shows_operand_gradient_and_output_formats),
         cmocka_unit_test(a_step_with_scaled_operands_is_near_fp32s),
         cmocka_unit_test(recompute_repeats_the_scales_too),
+        cmocka_unit_test(cpu_is_near_ref),
+        cmocka_unit_test(emulated_blocks_cost_what_they_cost),
         cmocka_unit_test(a_precision_with_scales_trains_on_ref),
         cmocka_unit_test(scales_have_their_places),
         cmocka_unit_test(a_cast_finds_powers_of_two),
         cmocka_unit_test(what_is_not_finite_stays_so),
         cmocka_unit_test(scales_may_live_anywhere),
         cmocka_unit_test(a_kernel_that_does_not_take_a_format_never_sees_it),
-        cmocka_unit_test(only_ref_runs_fp8_and_the_others_say_why),
+        cmocka_unit_test(cpu_emulates_fp8_and_says_so),
         cmocka_unit_test(an_override_decides_how_its_masters_are_kept),
         cmocka_unit_test(a_master_that_is_read_is_kept),
     };

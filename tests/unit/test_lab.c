@@ -90,6 +90,10 @@ static void fates_are_told(void **state) {
     assert_int_equal(store("mxfp4", 0x1p-60).fate, MZ_FATE_EXACT);
     s = store("mxfp4", 5);
     assert_true(s.scale == 1 && s.value == 4 && s.fate == MZ_FATE_ROUNDED);
+    assert_int_equal(store("mxfp8", 0x1p-60).fate, MZ_FATE_EXACT);
+    assert_int_equal(store("mxfp8", 463).fate, MZ_FATE_ROUNDED);
+    s = store("mxfp8", 500); // 1.75 · 2^8 is the largest element, and the scale is a power of two
+    assert_true(s.scale == 1 && s.value == 448 && s.fate == MZ_FATE_OVERFLOW);
     s = store("nvfp4", 6);
     assert_true(s.scale == 1 && s.value == 6 && s.code == 7);
 }

@@ -2,8 +2,6 @@
 // wrong order. Each is an error with a message, none a crash, and none changes anything. A table a group: each row is a
 // call and what it must give. The last test reads the headers: no public function is without a row.
 #include "misuse.h"
-
-// --- NULL ----------------------------------------------------------------------------------------------------------
 static void freeing_null_is_fine(void **state) {
     (void)state;
     PASSES(mezzo_tokenizer_free(NULL));
@@ -26,7 +24,7 @@ static void words_and_numbers(void **state) {
     float x = 1;
     uint16_t half = 0;
     ROW(mezzo_status_name(99), mezzo_status_name((mezzo_status)99) != NULL);
-    ROW(mezzo_dtype_name(-1), mezzo_dtype_name((mezzo_dtype)-1) != NULL);
+    ROW(mezzo_dtype_name(-1), mezzo_dtype_name((mezzo_dtype)-1) != NULL && mezzo_blocks_name((mezzo_blocks)9) != NULL);
     GIVES(mezzo_dtype_size((mezzo_dtype)99), 0);
     ROW(mezzo_precision_name(99), mezzo_precision_name((mezzo_precision)99) != NULL);
     ROW(mezzo_master_name(99), mezzo_master_name((mezzo_master)99) != NULL);
@@ -53,6 +51,8 @@ static void words_and_numbers(void **state) {
     ROW(mezzo_f32_to_tf32(NAN), isnan(mezzo_f32_to_tf32((float)NAN)));
     ROW(mezzo_f32_to_e4m3(1e30), isnan(mezzo_e4m3_to_f32(mezzo_f32_to_e4m3(1e30f))));
     ROW(mezzo_f32_to_e5m2(NAN), isnan(mezzo_e5m2_to_f32(mezzo_f32_to_e5m2((float)NAN))));
+    ROW(saturating, mezzo_f32_to_e4m3_saturating(1e9f) == 126 && mezzo_f32_to_e5m2_saturating(1e9f) == 123);
+    ROW(e2m1, mezzo_e2m1_to_f32(mezzo_f32_to_e2m1(9)) == 6 && isnan(mezzo_e8m0_to_f32(mezzo_f32_to_e8m0(-1))));
     ROW(mezzo_f32_to_bf16_stochastic(NAN), isnan(mezzo_bf16_to_f32(mezzo_f32_to_bf16_stochastic((float)NAN, ~0u))));
     ROW(mezzo_seed(1, 99), mezzo_seed(1, (mezzo_purpose)99) == mezzo_seed(1, (mezzo_purpose)99));
     done();

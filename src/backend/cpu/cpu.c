@@ -58,6 +58,7 @@ static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op,
         return mz_cpu_matmul_kernels(cpu, op, n);
     if (op == MZ_OP_grouped_linear || op == MZ_OP_grouped_linear_dx || op == MZ_OP_grouped_linear_dw)
         return mz_cpu_grouped_kernels(op, n);
+    static const mz_kernel *const casts[] = {LEVELS(cast), &mz_cpu_cast_scaled};
     // Lists run from AMX, where tiles were measured to pay, or from the best of the other levels down.
     bool tiles = cpu->isa.level == MZ_LEVEL_AMX && cpu->isa.bf16_dot && mz_isa_worth_it(&cpu->isa, cpu->isa.amx_rate);
     size_t above = tiles ? 0 : kernel_lists[op].tiles;
@@ -65,8 +66,8 @@ static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op,
         above++;
     if (above >= kernel_lists[op].n)
         above = kernel_lists[op].n > 0 ? kernel_lists[op].n - 1 : 0;
-    *n = kernel_lists[op].n - above;
-    return kernel_lists[op].list + above;
+    *n = kernel_lists[op].n - above + (op == MZ_OP_cast);
+    return (op == MZ_OP_cast ? casts : kernel_lists[op].list) + above;
 }
 
 // --- threads -----------------------------------------------------------------------------------------
@@ -153,6 +154,7 @@ static mezzo_status cpu_describe(mezzo_device *device, mezzo_device_info *out) {
     out->memory_total = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
     double bf16_rate = isa->amx_rate > isa->bf16_dot_rate ? isa->amx_rate : isa->bf16_dot_rate;
     out->native[MEZZO_PRECISION_FP32] = true;
+    out->native[MEZZO_PRECISION_FP8] = true; // emulated (narrow.c)
     // Other arithmetic is used only where it was measured faster; elsewhere BF16 and FP16 are storage formats with FP32
     // arithmetic.
     const struct {
@@ -229,6 +231,7 @@ const mz_backend mz_backend_cpu = {
     .close = cpu_close,
     .describe = cpu_describe,
     .kernels = cpu_kernels,
+    .takes = mz_cpu_takes,
     .takes_padding = cpu_takes_padding,
     .alloc = cpu_alloc,
     .release = cpu_release,

@@ -350,12 +350,15 @@ KERNELS(bf16_dot, "_bf16_f32__neonbf16_8x12")
 #endif
 
 const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n) {
-    static const mz_kernel *const linear[] = {ROWS_KERNELS, PRODUCTS(0)}, *const matmul[] = {PRODUCTS(1)},
-                                  *const linear_dx[] = {PRODUCTS(2)}, *const linear_dw[] = {PRODUCTS(3)},
-                                  *const conv2d[] = {PRODUCTS(4)}, *const conv2d_dx[] = {PRODUCTS(5)},
-                                  *const conv2d_dw[] = {PRODUCTS(6)};
+    static const mz_kernel
+        *const linear[] = {ROWS_KERNELS, PRODUCTS(0), &mz_cpu_linear_narrow},
+               *const matmul[] = {PRODUCTS(1)}, *const linear_dx[] = {PRODUCTS(2), &mz_cpu_linear_dx_narrow},
+               *const linear_dw[] = {PRODUCTS(3), &mz_cpu_linear_dw_narrow}, *const conv2d[] = {PRODUCTS(4)},
+               *const conv2d_dx[] = {PRODUCTS(5)}, *const conv2d_dw[] = {PRODUCTS(6)};
     (void)device;
-    *n = op == MZ_OP_linear ? MZ_COUNT(linear) : MZ_COUNT(matmul);
+    *n = op == MZ_OP_linear                               ? MZ_COUNT(linear)
+         : op == MZ_OP_linear_dx || op == MZ_OP_linear_dw ? MZ_COUNT(linear_dx)
+                                                          : MZ_COUNT(matmul);
     switch (op) {
     case MZ_OP_linear:
         return linear;

@@ -260,6 +260,7 @@ const mz_backend mz_backend_cuda = {
     .close = cuda_close,
     .describe = cuda_describe,
     .kernels = mz_cuda_kernels,
+    .takes = mz_cuda_takes,
     .takes_padding = cuda_takes_padding,
     .pair = mz_cuda_pair,
     .alloc = cuda_alloc,

@@ -134,6 +134,8 @@ const char *mz_cuda_route_refusal(const mz_call *call);
 const char *mz_cuda_route_dx_refusal(const mz_call *call);
 mz_cu_route_dx_args mz_cuda_route_dx_args(const mz_call *call);
 
+mz_takes mz_cuda_takes(const mz_kernel *kernel); // narrow.c
+
 extern const mz_backend mz_backend_cuda;
 
 #endif

@@ -110,9 +110,17 @@ static cudaDataType data_type(int dtype) {
         return CUDA_R_16BF;
     case MEZZO_F16:
         return CUDA_R_16F;
+    case MEZZO_F8E4M3:
+        return CUDA_R_8F_E4M3;
+    case MEZZO_F8E5M2:
+        return CUDA_R_8F_E5M2;
     default:
         return (cudaDataType)-1; // no layout is made of it
     }
+}
+
+static int format_of_b(const mz_gemm_key *key) {
+    return key->other != 0 ? key->other : key->operand;
 }
 
 static bool describe_operation(struct mz_cuda_matmul *lt, mz_gemm *gemm) {
@@ -122,7 +130,9 @@ static bool describe_operation(struct mz_cuda_matmul *lt, mz_gemm *gemm) {
         return false;
     int32_t a = key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, b = key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     uint32_t epilogue = (uint32_t)key->epilogue;
-    int32_t bias = key->bias >= 0 ? (int32_t)data_type(key->bias) : -1, aux = (int32_t)data_type(key->operand);
+    int32_t bias = key->bias >= 0 ? (int32_t)data_type(key->bias) : -1,
+            aux = (int32_t)data_type(key->scaled ? key->result : key->operand);
+    int8_t fast = (int8_t)key->fast;
     bool has_aux = key->epilogue & 128;
     int64_t ld = key->ldd, stride = key->stride_d;
     const void *aligned = (const void *)(uintptr_t)256; // only its alignment is looked at before a run
@@ -132,6 +142,8 @@ static bool describe_operation(struct mz_cuda_matmul *lt, mz_gemm *gemm) {
     bool ok = SET(TRANSA, a) && SET(TRANSB, b) && SET(EPILOGUE, epilogue);
     if (key->bias >= 0)
         ok = ok && SET(BIAS_DATA_TYPE, bias) && SET(BIAS_POINTER, aligned);
+    if (key->scaled)
+        ok = ok && SET(A_SCALE_POINTER, aligned) && SET(B_SCALE_POINTER, aligned) && SET(FAST_ACCUM, fast);
     if (has_aux)
         ok = ok && SET(EPILOGUE_AUX_POINTER, aligned) && SET(EPILOGUE_AUX_LD, ld) &&
              SET(EPILOGUE_AUX_BATCH_STRIDE, stride) && SET(EPILOGUE_AUX_DATA_TYPE, aux);
@@ -166,7 +178,7 @@ static int propose(struct mz_cuda_matmul *lt, const mz_gemm *gemm, cublasLtMatmu
     uint64_t bytes = WORKSPACE;
     uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t a = alignment(key->batch, key->stride_a, key->operand);
-    uint32_t b = alignment(key->batch, key->stride_b, key->operand);
+    uint32_t b = alignment(key->batch, key->stride_b, format_of_b(key));
     uint32_t d = alignment(key->batch, key->stride_d, key->result);
     int found = 0;
     if (lt->cublasLtMatmulPreferenceCreate(&wishes) != CUBLAS_STATUS_SUCCESS)
@@ -194,7 +206,7 @@ static const char *make_plan(struct mz_cuda_matmul *lt, mz_gemm *gemm) {
     int64_t b_rows = key->transpose_b ? key->n : key->k, b_cols = key->transpose_b ? key->k : key->n;
     if (!describe_operation(lt, gemm) ||
         !describe_matrix(lt, key->operand, a_rows, a_cols, key->lda, key->batch, key->stride_a, &gemm->a) ||
-        !describe_matrix(lt, key->operand, b_rows, b_cols, key->ldb, key->batch, key->stride_b, &gemm->b) ||
+        !describe_matrix(lt, format_of_b(key), b_rows, b_cols, key->ldb, key->batch, key->stride_b, &gemm->b) ||
         !describe_matrix(lt, key->result, key->m, key->n, key->ldd, key->batch, key->stride_d, &gemm->d))
         return "cuBLASLt takes no such operation";
     cublasLtMatmulHeuristicResult_t results[MAX_ALGORITHMS];
@@ -230,6 +242,12 @@ static cublasStatus_t run_algorithm(mz_cuda_device *cuda, const mz_gemm *gemm, c
     if (gemm->key.bias >= 0)
         status = lt->cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &data->bias,
                                                     sizeof data->bias);
+    if (status == CUBLAS_STATUS_SUCCESS && gemm->key.scaled)
+        status = lt->cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+                                                    &data->scale_a, sizeof data->scale_a);
+    if (status == CUBLAS_STATUS_SUCCESS && gemm->key.scaled)
+        status = lt->cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                                                    &data->scale_b, sizeof data->scale_b);
     if (status == CUBLAS_STATUS_SUCCESS && gemm->key.epilogue & 128)
         status = lt->cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
                                                     &data->aux, sizeof data->aux);

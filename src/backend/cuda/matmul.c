@@ -8,8 +8,7 @@
 //   linear_dw  dw = dyᵀ·x  D [K, N] = x(K×M) · dy(N×M, T)
 // Rounding (docs/dev/NUMERICS.md): the library's epilogues work on the FP32 sum and round once, which is more exact
 // than the separate ops and within their bound; where they cannot do what an op needs, the sum or its rounded value
-// goes through an own kernel. FP8 operands would come with per-tensor scales (the operation's A_SCALE_POINTER and
-// B_SCALE_POINTER); linear has the layout it needs.
+// goes through an own kernel. 8-bit operands: fp8.c.
 #include "backend/cuda/matmul.h"
 
 typedef enum target { TO_OUTPUT, TO_PREACT, TO_WORKSPACE } target; // what the product writes

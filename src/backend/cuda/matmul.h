@@ -15,6 +15,9 @@ typedef struct mz_gemm_key {
     int64_t stride_a, stride_b, stride_d;
     int32_t transpose_a, transpose_b;
     int32_t operand;  // mezzo_dtype of A and B
+    int32_t other;    // of B, where it is another one; 0: A's
+    int32_t scaled;   // A and B have a scale each, in device memory
+    int32_t fast;     // 8-bit products may be added up in fewer bits than FP32 has
     int32_t result;   // of C and D
     int32_t tf32;     // FP32 operands, rounded to TF32
     int32_t epilogue; // cublasLtEpilogue_t
@@ -37,7 +40,8 @@ typedef struct mz_gemm_data {
     const void *a, *b, *c; // c is read where the key has beta; NULL there: D itself
     void *d;
     const void *bias; // BGRADB's result goes there too
-    void *aux;        // GELU's input: written by the forward epilogues, read by the backward ones
+    const float *scale_a, *scale_b;
+    void *aux; // GELU's input: written by the forward epilogues, read by the backward ones
 } mz_gemm_data;
 
 // The plan of a key, made on first use. A refusal stays with the plan. NULL: host memory ran out.

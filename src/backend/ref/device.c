@@ -89,7 +89,7 @@ static const mz_kernel *const *ref_kernels(const mezzo_device *device, mz_op op,
 // Elements are read and written one by one through mz_ref_get and mz_ref_put: any format, any scale.
 static mz_takes ref_takes(const mz_kernel *kernel) {
     (void)kernel;
-    return (mz_takes){UINT32_MAX, UINT32_MAX};
+    return (mz_takes){UINT32_MAX, UINT32_MAX, true};
 }
 
 static mz_padded ref_takes_padding(mz_op op) { // elements are read and written by their place in the shape

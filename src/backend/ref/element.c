@@ -89,7 +89,7 @@ mz_ref_scratch mz_ref_scratch_begin(const mz_call *call) {
     return (mz_ref_scratch){.next = call->workspace};
 }
 
-const double *mz_ref_operand(mz_ref_scratch *scratch, const mz_tensor *t, mezzo_dtype compute) {
+double *mz_ref_operand(mz_ref_scratch *scratch, const mz_tensor *t, mezzo_dtype compute) {
     if (!mz_present(t))
         return NULL;
     int64_t n = mz_shape_count(&t->shape);

@@ -1,15 +1,41 @@
 // Linear layers and matrix products, forward and backward.
 #include "backend/ref/ref.h"
 
+#include <math.h>
+
+#include "base/blocks.h"
+
+// An operand [n, k], or [k, n] where it is summed over its first dimension, as attrs.blocks stores it: in blocks
+// along k. Its numbers are FP32's or fewer.
+static const double *operand(mz_ref_scratch *scratch, const mz_call *call, int slot, int64_t k, bool first) {
+    const mezzo_blocks b = call->attrs.blocks;
+    double *x = mz_ref_operand(scratch, &call->in[slot], call->numerics.compute), most = 0;
+    int64_t count = mz_shape_count(&call->in[slot].shape), n = count / k, size = mz_blocks_size(b);
+    for (int64_t i = 0; size > 0 && i < count; i++)
+        most = fabs(x[i]) > most || isnan(x[i]) ? fabs(x[i]) : most;
+    float tensor = mz_blocks_tensor_scale(b, (float)most);
+    for (int64_t run = 0; size > 0 && run < n; run++)
+        for (int64_t at = 0; at < k; at += size) {
+            float block[MZ_BLOCK_MOST];
+            int width = (int)(k - at < size ? k - at : size);
+            for (int i = 0; i < width; i++)
+                block[i] = (float)x[first ? (at + i) * n + run : run * k + at + i];
+            mz_blocks_round(b, block, width, tensor);
+            for (int i = 0; i < width; i++)
+                x[first ? (at + i) * n + run : run * k + at + i] = (double)block[i];
+        }
+    return x;
+}
+
 void mz_ref_linear(const mz_call *call) {
     const mz_tensor *y = &call->out[0], *preact = &call->out[1];
     mezzo_dtype via = call->attrs.via;
     int64_t n_out = call->in[1].shape.dim[0], n_in = call->in[1].shape.dim[1]; // w [N, K]
     int64_t rows = mz_shape_count(&y->shape) / n_out;
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
-    const double *x = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute); // [M, K]
-    const double *w = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute); // [N, K]
-    const double *bias = mz_ref_operand(&scratch, &call->in[2], MEZZO_F64);           // [N]
+    const double *x = operand(&scratch, call, 0, n_in, false);              // [M, K]
+    const double *w = operand(&scratch, call, 1, n_in, false);              // [N, K]
+    const double *bias = mz_ref_operand(&scratch, &call->in[2], MEZZO_F64); // [N]
     for (int64_t m = 0; m < rows; m++)
         for (int64_t n = 0; n < n_out; n++) {
             double sum = 0;
@@ -30,8 +56,8 @@ void mz_ref_linear_dx(const mz_call *call) {
     int64_t n_out = call->in[1].shape.dim[0], n_in = call->in[1].shape.dim[1]; // w [N, K]
     int64_t rows = mz_shape_count(&dx->shape) / n_in;
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
-    const double *dy = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute); // [M, N]
-    const double *w = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);  // [N, K]
+    const double *dy = operand(&scratch, call, 0, n_out, false); // [M, N]
+    const double *w = operand(&scratch, call, 1, n_out, true);   // [N, K]
     for (int64_t m = 0; m < rows; m++)
         for (int64_t k = 0; k < n_in; k++) {
             double sum = 0;
@@ -53,8 +79,8 @@ void mz_ref_linear_dw(const mz_call *call) {
     int64_t n_out = call->out[0].shape.dim[0], n_in = call->out[0].shape.dim[1]; // dw [N, K]
     int64_t rows = mz_shape_count(&call->in[0].shape) / n_out;
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
-    const double *dy = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute); // [M, N]
-    const double *x = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);  // [M, K]
+    const double *dy = operand(&scratch, call, 0, rows, true); // [M, N]
+    const double *x = operand(&scratch, call, 1, rows, true);  // [M, K]
     for (int64_t n = 0; n < n_out; n++) {
         for (int64_t k = 0; k < n_in; k++) {
             double sum = 0;

@@ -33,7 +33,7 @@ typedef struct mz_ref_scratch {
 } mz_ref_scratch;
 mz_ref_scratch mz_ref_scratch_begin(const mz_call *call);
 // A copy of the tensor, every element rounded to `compute`. NULL when the tensor is absent.
-const double *mz_ref_operand(mz_ref_scratch *scratch, const mz_tensor *t, mezzo_dtype compute);
+double *mz_ref_operand(mz_ref_scratch *scratch, const mz_tensor *t, mezzo_dtype compute);
 double *mz_ref_zeros(mz_ref_scratch *scratch, int64_t n);
 
 // A shape seen as [outer, axis, inner]. Axis -1: one axis of all elements.

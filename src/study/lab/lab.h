@@ -2,7 +2,7 @@
 #ifndef MZ_STUDY_LAB_H
 #define MZ_STUDY_LAB_H
 
-#include "base/base.h"
+#include "base/blocks.h"
 #include "train/trial.h"
 
 // --- formats (lab_formats.c) ---------------------------------------------------------------------------------------
@@ -13,15 +13,16 @@ typedef enum mz_specials {
     MZ_SPECIALS_NONE, // OCP E2M1: every code is a number; conversion saturates
 } mz_specials;
 
-// A binary format: sign, exponent and fraction, most significant bit first. Block formats (mxfp4, nvfp4) are E2M1
-// elements that share a scale; `block` elements have one.
+// A binary format: sign, exponent and fraction, most significant bit first. Elements of block formats (mxfp8, mxfp4,
+// nvfp4) share a scale; `block` of them have one.
 typedef struct mz_lab_format {
     const char *name, *title;
     int exponent, fraction; // bits of the fields, beside one sign bit
     mz_specials specials;
-    mezzo_dtype dtype; // whose conversion training uses; MEZZO_DTYPE_COUNT where training has none
-    int block;         // 0: no shared scale
-    const char *scale; // format of the shared scale, in words; NULL
+    mezzo_dtype dtype;   // whose conversion training uses; MEZZO_DTYPE_COUNT of block formats
+    mezzo_blocks blocks; // whose definition block formats have
+    int block;           // 0: no shared scale
+    const char *scale;   // format of the shared scale, in words; NULL
 } mz_lab_format;
 
 int mz_lab_format_count(void);
@@ -46,7 +47,7 @@ typedef enum mz_fate {
     MZ_FATE_ROUNDED,
     MZ_FATE_SUBNORMAL, // kept, exactly or rounded, with fewer significant bits
     MZ_FATE_UNDERFLOW, // rounded to zero
-    MZ_FATE_OVERFLOW,  // to infinity; E4M3: to NaN; E2M1: to the largest value
+    MZ_FATE_OVERFLOW,  // to infinity; E4M3: to NaN; of blocks: to the largest value
     MZ_FATE_NAN,
 } mz_fate;
 const char *mz_fate_name(mz_fate fate); // "exact", "rounded", …

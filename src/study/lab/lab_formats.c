@@ -5,16 +5,20 @@
 #include "study/lab/lab.h"
 
 static const mz_lab_format formats[] = {
-    {"fp64", "IEEE binary64, double", 11, 52, MZ_SPECIALS_IEEE, MEZZO_F64, 0, NULL},
-    {"fp32", "IEEE binary32, single", 8, 23, MZ_SPECIALS_IEEE, MEZZO_F32, 0, NULL},
-    {"tf32", "TensorFloat-32, a tensor core's reading of fp32", 8, 10, MZ_SPECIALS_IEEE, MEZZO_TF32, 0, NULL},
-    {"bf16", "bfloat16, the upper half of fp32", 8, 7, MZ_SPECIALS_IEEE, MEZZO_BF16, 0, NULL},
-    {"fp16", "IEEE binary16, half", 5, 10, MZ_SPECIALS_IEEE, MEZZO_F16, 0, NULL},
-    {"fp8_e5m2", "OCP FP8 E5M2", 5, 2, MZ_SPECIALS_IEEE, MEZZO_F8E5M2, 0, NULL},
-    {"fp8_e4m3", "OCP FP8 E4M3FN", 4, 3, MZ_SPECIALS_NAN, MEZZO_F8E4M3, 0, NULL},
-    {"mxfp4", "OCP MXFP4: E2M1, a power of two for 32", 2, 1, MZ_SPECIALS_NONE, MEZZO_DTYPE_COUNT, 32,
-     "8-bit power of two (E8M0)"},
-    {"nvfp4", "NVFP4: E2M1, an E4M3 scale for 16", 2, 1, MZ_SPECIALS_NONE, MEZZO_DTYPE_COUNT, 16, "FP8 E4M3"},
+    {"fp64", "IEEE binary64, double", 11, 52, MZ_SPECIALS_IEEE, MEZZO_F64, MEZZO_BLOCKS_NONE, 0, NULL},
+    {"fp32", "IEEE binary32, single", 8, 23, MZ_SPECIALS_IEEE, MEZZO_F32, MEZZO_BLOCKS_NONE, 0, NULL},
+    {"tf32", "TensorFloat-32, a tensor core's reading of fp32", 8, 10, MZ_SPECIALS_IEEE, MEZZO_TF32, MEZZO_BLOCKS_NONE,
+     0, NULL},
+    {"bf16", "bfloat16, the upper half of fp32", 8, 7, MZ_SPECIALS_IEEE, MEZZO_BF16, MEZZO_BLOCKS_NONE, 0, NULL},
+    {"fp16", "IEEE binary16, half", 5, 10, MZ_SPECIALS_IEEE, MEZZO_F16, MEZZO_BLOCKS_NONE, 0, NULL},
+    {"fp8_e5m2", "OCP FP8 E5M2", 5, 2, MZ_SPECIALS_IEEE, MEZZO_F8E5M2, MEZZO_BLOCKS_NONE, 0, NULL},
+    {"fp8_e4m3", "OCP FP8 E4M3FN", 4, 3, MZ_SPECIALS_NAN, MEZZO_F8E4M3, MEZZO_BLOCKS_NONE, 0, NULL},
+    {"mxfp8", "OCP MXFP8: E4M3, a power of two for 32", 4, 3, MZ_SPECIALS_NAN, MEZZO_DTYPE_COUNT, MEZZO_BLOCKS_MXFP8,
+     32, "8-bit power of two (E8M0)"},
+    {"mxfp4", "OCP MXFP4: E2M1, a power of two for 32", 2, 1, MZ_SPECIALS_NONE, MEZZO_DTYPE_COUNT, MEZZO_BLOCKS_MXFP4,
+     32, "8-bit power of two (E8M0)"},
+    {"nvfp4", "NVFP4: E2M1, an E4M3 scale for 16", 2, 1, MZ_SPECIALS_NONE, MEZZO_DTYPE_COUNT, MEZZO_BLOCKS_NVFP4, 16,
+     "FP8 E4M3"},
 };
 
 int mz_lab_format_count(void) {
@@ -74,23 +78,6 @@ const char *mz_fate_name(mz_fate fate) {
     return names[fate];
 }
 
-// To nearest E2M1, ties to even, saturating: 0, ½, 1, 1½, 2, 3, 4, 6. Spacing ½ below 2, 1 below 4, then 2.
-static double round_e2m1(double x) {
-    double a = fabs(x), spacing = a < 2 ? 0.5 : a < 4 ? 1 : 2;
-    return copysign(fmin(nearbyint(a / spacing) * spacing, 6), x);
-}
-
-// The block's scale when x is its largest element. MX: 2^(⌊log2|x|⌋ - 2), 2 being E2M1's largest exponent (OCP MX v1.0,
-// §6.3), an E8M0 number; NVFP4: |x|/6 as E4M3, 6 being E2M1's largest value.
-static double block_scale(const mz_lab_format *f, double x) {
-    if (f->block == 0 || x == 0 || !isfinite(x))
-        return 1;
-    if (f->block == 32)
-        return ldexp(1, (int)fmax(-127, fmin(127, ilogb(x) - 2)));
-    double scale = mezzo_round_to(fmin(fabs(x) / 6, 448), MEZZO_F8E4M3);
-    return scale > 0 ? scale : ldexp(1, -9); // E4M3's smallest
-}
-
 // Sign, exponent and fraction of a value that the format holds.
 static void read_fields(const mz_lab_format *f, double v, mz_stored *out) {
     uint64_t top = (UINT64_C(1) << f->exponent) - 1, ones = (UINT64_C(1) << f->fraction) - 1;
@@ -114,12 +101,14 @@ static void read_fields(const mz_lab_format *f, double v, mz_stored *out) {
 }
 
 static mz_fate fate_of(const mz_lab_format *f, double x, double element, double stored) {
+    double most = largest_of(f);
     if (isnan(x))
         return MZ_FATE_NAN;
     if (!isfinite(x) || !isfinite(stored))
         return MZ_FATE_OVERFLOW;
-    if (f->specials == MZ_SPECIALS_NONE && fabs(element) == 6 && fabs(x) > fabs(stored) * 7 / 6)
-        return MZ_FATE_OVERFLOW; // beyond what a larger scale would have rounded to 6
+    if (f->block > 0 && fabs(element) == most &&
+        fabs(x) > fabs(stored) * (1 + ldexp(0.5, ilogb(most) - f->fraction) / most))
+        return MZ_FATE_OVERFLOW; // beyond what a larger scale would have rounded to it
     if (stored == 0 && x != 0)
         return MZ_FATE_UNDERFLOW;
     if (x != 0 && fabs(element) < ldexp(1, 1 - bias_of(f)))
@@ -127,11 +116,20 @@ static mz_fate fate_of(const mz_lab_format *f, double x, double element, double 
     return stored == x ? MZ_FATE_EXACT : MZ_FATE_ROUNDED;
 }
 
+// As the largest number of its block, and of its tensor's.
+static double store_block(const mz_lab_format *f, double x, mz_stored *out) {
+    uint8_t code, scale;
+    float number = isfinite(x) ? (float)fmax(-3e38, fmin(3e38, x)) : (float)x;
+    mz_blocks_encode(f->blocks, &number, 1, 1, &code, &scale);
+    if (x == 0 || !isfinite(x))
+        scale = mz_blocks_scale(f->blocks, (float)largest_of(f), 1); // 1: it says nothing of such a block
+    out->scale = (double)mz_blocks_scale_value(f->blocks, scale);
+    return (double)mz_blocks_element(f->blocks, code);
+}
+
 mz_stored mz_lab_format_store(const mz_lab_format *f, double x) {
-    mz_stored out = {.scale = block_scale(f, x)};
-    double element = f->dtype != MEZZO_DTYPE_COUNT ? mezzo_round_to(x, f->dtype) : round_e2m1(x / out.scale);
-    if (f->dtype == MEZZO_DTYPE_COUNT && isnan(x))
-        element = 6; // no code for it: saturated, as everything too large
+    mz_stored out = {.scale = 1};
+    double element = f->block > 0 ? store_block(f, x, &out) : mezzo_round_to(x, f->dtype);
     read_fields(f, element, &out);
     out.value = element * out.scale;
     out.relative = x == 0 ? 0 : fabs(out.value - x) / fabs(x);

@@ -1,0 +1,139 @@
+// bench/fp8_products: the rates of products of 8-bit operands beside BF16's, and of the casts that make them, one CSV
+// row a call.
+//
+//   bench_fp8_products [--device cuda] RxNxK...
+//
+// linear: y [R, N] = x [R, K]·wᵀ [N, K]; linear_dx: dx [R, K] = dy [R, N]·w; linear_dw: dw [N, K] = dyᵀ·x. 8 bits: E4M3
+// forward, E5M2 for dy, a scale each; what the kernel turns in its workspace counts. cast: x [R, K] of BF16 to E4M3,
+// its scale found; `tflops` is then TB/s of bytes read and written once. Median of 20.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/calls.h"
+#include "runtime/params.h"
+
+enum { RUNS = 20 };
+
+typedef struct bench {
+    mezzo_device *device;
+    const char *name;
+    void *memory[8];
+    int n;
+} bench;
+
+static mezzo_status get(bench *b, size_t bytes, const void *fill, void **out) {
+    MEZZO_TRY(b->device->backend->alloc(b->device, bytes, &b->memory[b->n]));
+    *out = b->memory[b->n++];
+    return fill != NULL ? b->device->backend->write(b->device, *out, fill, bytes) : MEZZO_OK;
+}
+
+static mezzo_status tensor(bench *b, mz_tensor *t, mezzo_dtype dtype, int64_t rows, int64_t cols) {
+    static const float scale = 0x1p-4F;
+    size_t n = (size_t)(rows * cols), size = mezzo_dtype_size(dtype);
+    *t = (mz_tensor){.dtype = dtype, .shape = {2, {rows, cols}}};
+    float *x = malloc(n * sizeof *x);
+    void *stored = malloc(n * size);
+    mezzo_status status = x != NULL && stored != NULL ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "no host memory");
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++)
+        x[i] = (float)(int)((i * 2654435761U >> 16 & 255) - 128) / 64;
+    if (status == MEZZO_OK)
+        status = mezzo_convert(x, MEZZO_F32, stored, dtype, n);
+    if (status == MEZZO_OK)
+        status = get(b, n * size, stored, &t->data);
+    free(x), free(stored);
+    if (status == MEZZO_OK && size == 1) {
+        void *at;
+        t->scaling = MZ_SCALING_TENSOR;
+        status = get(b, sizeof scale, &scale, &at);
+        t->scale = at;
+    }
+    return status;
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static mezzo_status time_call(bench *b, mz_call *call, const mz_prepared *prepared, double *ms) {
+    double seconds[RUNS];
+    call->state = prepared->state;
+    MEZZO_TRY(get(b, prepared->workspace + 64, NULL, &call->workspace));
+    for (int i = -3; i < RUNS; i++) {
+        MEZZO_TRY(mezzo_device_mark(b->device, 0));
+        MEZZO_TRY(prepared->kernel->run(b->device, call));
+        MEZZO_TRY(mezzo_device_mark(b->device, 1));
+        MEZZO_TRY(mezzo_device_elapsed(b->device, 0, 1, &seconds[i < 0 ? 0 : i]));
+    }
+    qsort(seconds, RUNS, sizeof *seconds, by_size);
+    *ms = seconds[RUNS / 2] * 1e3;
+    return MEZZO_OK;
+}
+
+static mezzo_status run_case(bench *b, mz_op op, bool eight, const int64_t s[3]) {
+    const mezzo_dtype forward = eight ? MEZZO_F8E4M3 : MEZZO_BF16, back = eight ? MEZZO_F8E5M2 : MEZZO_BF16;
+    const bool y_first = op != MZ_OP_linear && op != MZ_OP_cast; // dy
+    mz_call call = {.op = op, .n_in = op == MZ_OP_cast ? 1 : 2, .n_out = op == MZ_OP_cast ? 2 : 1};
+    mz_prepared prepared = {0};
+    double ms = 0;
+    for (int i = 0; i < MZ_MAX_IN; i++)
+        call.in[i] = mz_tensor_absent();
+    for (int i = 0; i < MZ_MAX_OUT; i++)
+        call.out[i] = mz_tensor_absent();
+    call.numerics = (mz_numerics){.compute = forward, .accumulate = MEZZO_F32, .reduce = MEZZO_F32};
+    call.attrs.via = MEZZO_BF16;
+    MEZZO_TRY(tensor(b, &call.in[0],
+                     op == MZ_OP_cast ? MEZZO_BF16
+                     : y_first        ? back
+                                      : forward,
+                     s[0], y_first ? s[1] : s[2]));
+    if (op == MZ_OP_cast) {
+        MEZZO_TRY(tensor(b, &call.out[0], MEZZO_F8E4M3, s[0], s[2]));
+        MEZZO_TRY(tensor(b, &call.out[1], MEZZO_F32, 1, 1));
+        call.out[1].shape = (mz_shape){1, {1}};
+        call.out[0].scale = call.out[1].data;
+    } else {
+        MEZZO_TRY(tensor(b, &call.in[1], forward, op == MZ_OP_linear_dw ? s[0] : s[1], s[2]));
+        MEZZO_TRY(tensor(b, &call.out[0], op == MZ_OP_linear_dw ? MEZZO_F32 : MEZZO_BF16,
+                         op == MZ_OP_linear_dw ? s[1] : s[0], op == MZ_OP_linear ? s[1] : s[2]));
+    }
+    mezzo_status status = mz_prepare(b->device, &call, &prepared);
+    if (status == MEZZO_OK)
+        status = time_call(b, &call, &prepared, &ms);
+    double work = op == MZ_OP_cast ? 3.0 * (double)(s[0] * s[2]) : 2.0 * (double)s[0] * (double)s[1] * (double)s[2];
+    if (status == MEZZO_OK)
+        printf("%s,%s,%lld,%lld,%lld,%.4f,%.1f,\"%s\"\n", prepared.kernel->name, eight ? "fp8" : "bf16",
+               (long long)s[0], (long long)s[1], (long long)s[2], ms, work / ms * 1e-9, b->name);
+    fflush(stdout);
+    mz_prepared_free(&prepared);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    static const mz_op ops[] = {MZ_OP_cast, MZ_OP_linear, MZ_OP_linear_dx, MZ_OP_linear_dw};
+    bench b = {0};
+    mezzo_device_info info;
+    int at = argc > 2 && strcmp(argv[1], "--device") == 0 ? 3 : 1;
+    mezzo_status status = mezzo_device_open(at == 3 ? argv[2] : "cuda", 0, &b.device);
+    if (status == MEZZO_OK)
+        status = mezzo_device_describe(b.device, &info);
+    b.name = info.description;
+    printf("kernel,precision,rows,n,k,ms,tflops,device\n");
+    for (; at < argc && status == MEZZO_OK; at++) {
+        int64_t size[3] = {0};
+        char *rest = argv[at];
+        for (int i = 0; i < 3; i++)
+            size[i] = strtoll(rest + (i > 0 && *rest == 'x'), &rest, 10);
+        for (size_t o = 0; o < MZ_COUNT(ops); o++)
+            for (int eight = ops[o] == MZ_OP_cast; eight < 2 && status == MEZZO_OK; eight++) {
+                status = run_case(&b, ops[o], eight != 0, size);
+                while (b.n > 0)
+                    b.device->backend->release(b.device, b.memory[--b.n]);
+            }
+    }
+    if (status != MEZZO_OK)
+        fprintf(stderr, "bench_fp8_products: %s\n", mezzo_error_message());
+    mezzo_device_close(b.device);
+    return status == MEZZO_OK ? 0 : 3;
+}

@@ -1,0 +1,218 @@
+// linear, linear_dx, linear_dw of 8-bit operands with a scale each, by cuBLASLt. Its FP8 products are TN only, so that
+// a gradient's operands are turned in the workspace: w for dx, dy and x for dw. With matmul.c's words:
+//   linear     D [N, M] = w(K×N, T) · x(K×M)       E4M3 · E4M3, fast accumulation
+//   linear_dx  D [K, M] = wᵀ(N×K, T) · dy(N×M)     E4M3 · E5M2
+//   linear_dw  D [K, N] = xᵀ(M×K, T) · dyᵀ(M×N)    E4M3 · E5M2
+#include "backend/cuda/matmul.h"
+
+typedef struct route {
+    mz_gemm *gemm;
+    bool bias, residual, finish; // the first two in the epilogue; an own kernel follows
+    size_t at_a, at_b, at_result, at_sums, at_gemm, bytes;
+} route;
+
+static size_t place(size_t *bytes, size_t size) {
+    size_t at = *bytes;
+    *bytes += mz_align_up(size, 256);
+    return at;
+}
+
+static const char *check(mz_cuda_device *cuda, const mz_call *call) {
+    for (int i = 0; i < 2; i++) {
+        const mz_tensor *t = &call->in[i];
+        if ((t->dtype != MEZZO_F8E4M3 && t->dtype != MEZZO_F8E5M2) || t->scaling != MZ_SCALING_TENSOR)
+            return "multiplies 8-bit operands that have a scale each";
+    }
+    if (call->in[0].dtype == MEZZO_F8E5M2 && call->in[1].dtype == MEZZO_F8E5M2)
+        return "cuBLASLt does not multiply e5m2 with e5m2";
+    if (cuda->cc < 89)
+        return "no fp8 arithmetic before compute capability 8.9";
+    return mz_gemm_library(cuda);
+}
+
+// A is the call's input 1, B its input 0.
+static mz_gemm_key key_of(const mz_call *call, int64_t m, int64_t n, int64_t k, mezzo_dtype result) {
+    mz_gemm_key key;
+    memset(&key, 0, sizeof key);
+    key.m = m, key.n = n, key.k = k, key.batch = 1;
+    key.lda = key.ldb = k, key.ldd = m;
+    key.transpose_a = 1;
+    key.operand = (int32_t)call->in[1].dtype, key.other = (int32_t)call->in[0].dtype;
+    key.result = (int32_t)result;
+    key.scaled = 1;
+    key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    key.bias = -1;
+    return key;
+}
+
+static const char *take(mz_cuda_device *cuda, const mz_gemm_key *key, route *r) {
+    if (key->m % 16 != 0 || key->n % 16 != 0 || key->k % 16 != 0)
+        return "its dimensions are multiples of 16";
+    r->gemm = mz_gemm_find(cuda, key);
+    return r->gemm == NULL ? mz_out_of_memory : r->gemm->refusal;
+}
+
+static mz_gemm_data data_of(const mz_call *call) {
+    return (mz_gemm_data){
+        .a = call->in[1].data, .b = call->in[0].data, .scale_a = call->in[1].scale, .scale_b = call->in[0].scale};
+}
+
+// --- linear --------------------------------------------------------------------------------------------------------
+// Bias, residual, and GELU with what its gradient reads, where the epilogue has them for these formats.
+static const char *linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
+    const mz_tensor *bias = &call->in[2], *residual = &call->in[3], *y = &call->out[0], *preact = &call->out[1];
+    const bool act = call->attrs.act != MZ_ACT_NONE, aux = mz_present(preact);
+    if (mz_present(bias) && bias->dtype != MEZZO_BF16)
+        return "its bias is bf16";
+    if (act && (call->attrs.act != MZ_ACT_GELU_TANH || mz_present(residual) || y->dtype != MEZZO_BF16 ||
+                (aux && preact->dtype != MEZZO_BF16)))
+        return "its epilogue has gelu with tanh alone";
+    if ((aux && !act) || (mz_present(residual) && residual->dtype != y->dtype))
+        return "its epilogue adds what is stored alike";
+    key.result = (int32_t)y->dtype;
+    key.beta = key.apart = mz_present(residual);
+    key.bias = mz_present(bias) ? (int32_t)MEZZO_BF16 : -1;
+    key.epilogue = act ? aux ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU : CUBLASLT_EPILOGUE_DEFAULT;
+    if (mz_present(bias)) // EPILOGUE_DEFAULT is a bit of its own
+        key.epilogue = (act ? key.epilogue : 0) | CUBLASLT_EPILOGUE_BIAS;
+    *r = (route){.bias = mz_present(bias), .residual = mz_present(residual)};
+    return take(cuda, &key, r);
+}
+
+static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
+    const char *reason = check(cuda, call);
+    if (reason != NULL)
+        return reason;
+    int64_t n = call->in[1].shape.dim[0], k = call->in[1].shape.dim[1];
+    mz_gemm_key key = key_of(call, n, mz_shape_count(&call->out[0].shape) / n, k, MEZZO_F32);
+    key.fast = 1;
+    if (linear_whole(cuda, call, key, r) == NULL) {
+        r->at_gemm = place(&r->bytes, r->gemm->workspace);
+        return NULL;
+    }
+    *r = (route){.finish = true};
+    reason = take(cuda, &key, r); // the sum in FP32, and an own kernel for the rest
+    if (reason != NULL)
+        return reason;
+    r->at_result = place(&r->bytes, (size_t)(key.m * key.n) * sizeof(float));
+    r->at_gemm = place(&r->bytes, r->gemm->workspace);
+    return NULL;
+}
+
+static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    const route *r = call->state;
+    char *workspace = call->workspace;
+    mz_gemm_data data = data_of(call);
+    data.d = r->finish ? workspace + r->at_result : call->out[0].data;
+    data.c = r->residual ? call->in[3].data : NULL;
+    data.bias = call->in[2].data;
+    data.aux = call->out[1].data;
+    MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
+    if (!r->finish)
+        return MEZZO_OK;
+    mz_cu_epilogue e = {.z = {data.d, MEZZO_F32},
+                        .bias = mz_cuda_array(&call->in[2]),
+                        .residual = mz_cuda_array(&call->in[3]),
+                        .preact = mz_cuda_array(&call->out[1]),
+                        .y = mz_cuda_array(&call->out[0]),
+                        .rows = r->gemm->key.n,
+                        .cols = r->gemm->key.m,
+                        .act = (int)call->attrs.act,
+                        .via = (int)call->attrs.via};
+    MZ_CUDA_TRY(mz_cu_linear_epilogue(cuda->stream, &e));
+    return MEZZO_OK;
+}
+
+// --- linear_dx -----------------------------------------------------------------------------------------------------
+static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
+    const mz_tensor *w = &call->in[1], *dx = &call->out[0];
+    const char *reason = check(cuda, call);
+    if (reason != NULL)
+        return reason;
+    bool summed = call->n_out > 1 && mz_present(&call->out[1]);
+    if (summed && call->out[1].dtype != MEZZO_F32)
+        return "gradients are fp32";
+    int64_t k = w->shape.dim[0], m = w->shape.dim[1], n = mz_shape_count(&dx->shape) / m;
+    r->finish = mz_present(&call->in[2]) || dx->dtype == MEZZO_F16;
+    mz_gemm_key key = key_of(call, m, n, k, r->finish ? MEZZO_F32 : dx->dtype);
+    reason = take(cuda, &key, r);
+    if (reason != NULL)
+        return reason;
+    r->at_a = place(&r->bytes, (size_t)(m * k));
+    r->at_result = r->finish ? place(&r->bytes, (size_t)(m * n) * sizeof(float)) : 0;
+    r->at_sums = summed ? place(&r->bytes, mz_cu_column_sums_bytes(n, m)) : 0;
+    r->at_gemm = place(&r->bytes, r->gemm->workspace);
+    return NULL;
+}
+
+static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    const route *r = call->state;
+    const mz_gemm_key *key = &r->gemm->key;
+    char *workspace = call->workspace;
+    mz_gemm_data data = data_of(call);
+    MZ_CUDA_TRY(mz_cu_turn(cuda->stream, data.a, workspace + r->at_a, key->k, key->m));
+    data.a = workspace + r->at_a;
+    data.d = r->finish ? workspace + r->at_result : call->out[0].data;
+    MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
+    if (r->finish)
+        MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, data.d, mz_cuda_array(&call->in[2]), mz_cuda_array(&call->out[0]),
+                                 key->m * key->n, (int)call->attrs.act));
+    if (call->n_out > 1 && mz_present(&call->out[1]))
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->out[0]), call->out[1].data, key->n, key->m,
+                                      call->attrs.accumulate, (float *)(void *)(workspace + r->at_sums)));
+    return MEZZO_OK;
+}
+
+// --- linear_dw -----------------------------------------------------------------------------------------------------
+static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
+    const mz_tensor *dw = &call->out[0];
+    const char *reason = check(cuda, call);
+    if (reason != NULL)
+        return reason;
+    if (dw->dtype != MEZZO_F32)
+        return "gradients are fp32";
+    if (mz_present(&call->out[1]))
+        return "a bias's gradient is not summed from 8 bits";
+    int64_t n = dw->shape.dim[0], m = dw->shape.dim[1], k = mz_shape_count(&call->in[0].shape) / n;
+    mz_gemm_key key = key_of(call, m, n, k, MEZZO_F32);
+    key.beta = call->attrs.accumulate;
+    reason = take(cuda, &key, r);
+    if (reason != NULL)
+        return reason;
+    r->at_a = place(&r->bytes, (size_t)(m * k));
+    r->at_b = place(&r->bytes, (size_t)(n * k));
+    r->at_gemm = place(&r->bytes, r->gemm->workspace);
+    return NULL;
+}
+
+static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    const route *r = call->state;
+    const mz_gemm_key *key = &r->gemm->key;
+    char *workspace = call->workspace;
+    mz_gemm_data data = data_of(call);
+    MZ_CUDA_TRY(mz_cu_turn(cuda->stream, data.a, workspace + r->at_a, key->k, key->m));
+    MZ_CUDA_TRY(mz_cu_turn(cuda->stream, data.b, workspace + r->at_b, key->k, key->n));
+    data.a = workspace + r->at_a;
+    data.b = workspace + r->at_b;
+    data.d = call->out[0].data;
+    MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
+    return MEZZO_OK;
+}
+
+// --- the kernels ---------------------------------------------------------------------------------------------------
+#define FP8_KERNEL(op)                                                                                                 \
+    static const char *op##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                     \
+        route *r = out->state = mz_alloc(1, sizeof *r);                                                                \
+        if (r == NULL)                                                                                                 \
+            return mz_out_of_memory;                                                                                   \
+        const char *reason = op##_route(mz_cuda(device), call, r);                                                     \
+        out->workspace = r->bytes;                                                                                     \
+        return reason;                                                                                                 \
+    }                                                                                                                  \
+    const mz_kernel mz_cuda_##op##_fp8 = {#op "_fp8__cublaslt", op##_prepare, op##_run};
+FP8_KERNEL(linear)
+FP8_KERNEL(linear_dx)
+FP8_KERNEL(linear_dw)

@@ -1,0 +1,216 @@
+// Eight bits and blocks: a tensor's largest magnitude, rounding to E4M3 and E5M2 with a power of two as scale, byte
+// matrices turned, 8 bits widened, and rounding to MX and NVFP4 blocks for emulation.
+#include <cuda_fp8.h>
+
+#include "vec.cuh"
+
+enum { THREADS = 256, UNROLL = 2, BLOCK_ELEMENTS = THREADS * UNROLL * 8 };
+
+static unsigned blocks_for(int64_t n, int64_t each) {
+    return static_cast<unsigned>((n + each - 1) / each);
+}
+
+// --- the largest magnitude -----------------------------------------------------------------------------------------
+__global__ void __launch_bounds__(THREADS) most_kernel(mz_cu_array x, int64_t n, uint32_t *most) {
+    uint32_t mine = 0;
+    const int64_t step = static_cast<int64_t>(gridDim.x) * THREADS * 8;
+    for (int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * 8; i < n; i += step) {
+        float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        if (i + 8 <= n)
+            load8(x.data, x.dtype, i, v);
+        else
+            for (int k = 0; i + k < n; k++)
+                v[k] = load1(x.data, x.dtype, i + k);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            mine = max(mine, __float_as_uint(v[k]) & 0x7FFFFFFFu); // positive floats are in the order of their bits
+    }
+    for (int lanes = 16; lanes > 0; lanes /= 2)
+        mine = max(mine, __shfl_xor_sync(0xFFFFFFFFu, mine, lanes));
+    if ((threadIdx.x & 31) == 0 && mine > 0)
+        atomicMax(most, mine);
+}
+
+extern "C" cudaError_t mz_cu_most(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *most) {
+    cudaError_t error = cudaMemsetAsync(most, 0, sizeof *most, stream);
+    if (error != cudaSuccess || n == 0)
+        return error;
+    unsigned blocks = blocks_for(n, BLOCK_ELEMENTS);
+    most_kernel < <<blocks<2048 ? blocks : 2048, THREADS, 0, stream>>>(x, n, most);
+    return cudaGetLastError();
+}
+
+// --- to 8 bits -----------------------------------------------------------------------------------------------------
+// The exponent of the least power of two that brings a magnitude to at most 1.75 · 2^top, the format's largest number.
+__device__ __forceinline__ int scale_exponent(uint32_t most, int top) {
+    if (most == 0 || most >= 0x7F800000u)
+        return 0;
+    const int exponent = static_cast<int>(most >> 23) - 127 - top + ((most & 0x7FFFFFu) > 0x600000u);
+    return max(exponent, -126);
+}
+
+__device__ __forceinline__ float power_of_two(int exponent) {
+    return __uint_as_float(static_cast<uint32_t>(exponent + 127) << 23);
+}
+
+__device__ __forceinline__ uint32_t to_eight(float x, bool e4m3) {
+    return __nv_cvt_float_to_fp8(x, __NV_NOSAT, e4m3 ? __NV_E4M3 : __NV_E5M2);
+}
+
+__global__ void __launch_bounds__(THREADS)
+    narrow_kernel(mz_cu_array x, mz_cu_array y, int64_t n, const uint32_t *most, float *scale) {
+    const bool e4m3 = y.dtype == MZ_CU_F8E4M3;
+    float inverse;
+    if (most != nullptr) {
+        const int exponent = scale_exponent(*most, e4m3 ? 8 : 15);
+        inverse = power_of_two(-exponent);
+        if (blockIdx.x == 0 && threadIdx.x == 0)
+            *scale = power_of_two(exponent);
+    } else {
+        inverse = 1 / *scale;
+    }
+    uint8_t *to = static_cast<uint8_t *>(y.data);
+    int64_t i = (static_cast<int64_t>(blockIdx.x) * UNROLL * THREADS + threadIdx.x) * 8;
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++, i += THREADS * 8) {
+        if (i + 8 <= n) {
+            float v[8];
+            uint32_t w[2] = {0, 0};
+            load8(x.data, x.dtype, i, v);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                w[k / 4] |= to_eight(v[k] * inverse, e4m3) << (k % 4 * 8);
+            *reinterpret_cast<uint2 *>(to + i) = make_uint2(w[0], w[1]);
+        } else {
+            for (int64_t k = i; k < n; k++)
+                to[k] = static_cast<uint8_t>(to_eight(load1(x.data, x.dtype, k) * inverse, e4m3));
+        }
+    }
+}
+
+extern "C" cudaError_t mz_cu_narrow(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t n, const uint32_t *most,
+                                    float *scale) {
+    if (n == 0)
+        return cudaSuccess;
+    narrow_kernel<<<blocks_for(n, BLOCK_ELEMENTS), THREADS, 0, stream>>>(x, y, n, most, scale);
+    return cudaGetLastError();
+}
+
+// --- from 8 bits ---------------------------------------------------------------------------------------------------
+__global__ void __launch_bounds__(THREADS) widen_kernel(mz_cu_array x, const float *scale, void *y, int64_t n) {
+    const float factor = *scale;
+    const __nv_fp8_interpretation_t format = x.dtype == MZ_CU_F8E4M3 ? __NV_E4M3 : __NV_E5M2;
+    int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i < n) {
+        const __half_raw half = __nv_cvt_fp8_to_halfraw(static_cast<const uint8_t *>(x.data)[i], format);
+        store1(y, MZ_CU_BF16, i, __half2float(half) * factor);
+    }
+}
+
+extern "C" cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, const float *scale, void *y, int64_t n) {
+    if (n == 0)
+        return cudaSuccess;
+    widen_kernel<<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, scale, y, n);
+    return cudaGetLastError();
+}
+
+// --- turned --------------------------------------------------------------------------------------------------------
+// A tile of 64 × 64 bytes: a thread reads 16 of a row and writes 16 of a column.
+enum { TILE = 64, PITCH = TILE + 4 };
+
+__global__ void __launch_bounds__(THREADS) turn_kernel(const uint8_t *x, uint8_t *y, int64_t rows, int64_t cols) {
+    __shared__ uint32_t tile[TILE * PITCH / 4];
+    const int64_t row0 = static_cast<int64_t>(blockIdx.y) * TILE, col0 = static_cast<int64_t>(blockIdx.x) * TILE;
+    const int line = static_cast<int>(threadIdx.x) / 4, part = static_cast<int>(threadIdx.x) % 4;
+    if (row0 + line < rows && col0 + part * 16 < cols) {
+        const uint4 v = *reinterpret_cast<const uint4 *>(x + (row0 + line) * cols + col0 + part * 16);
+        uint32_t *to = tile + line * (PITCH / 4) + part * 4;
+        to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+    }
+    __syncthreads();
+    if (col0 + line >= cols || row0 + part * 16 >= rows)
+        return;
+    const uint8_t *from = reinterpret_cast<const uint8_t *>(tile) + line;
+    uint32_t w[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int k = 0; k < 16; k++)
+        w[k / 4] |= static_cast<uint32_t>(from[(part * 16 + k) * PITCH]) << (k % 4 * 8);
+    *reinterpret_cast<uint4 *>(y + (col0 + line) * rows + row0 + part * 16) = make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+extern "C" cudaError_t mz_cu_turn(cudaStream_t stream, const void *x, void *y, int64_t rows, int64_t cols) {
+    if (rows == 0 || cols == 0)
+        return cudaSuccess;
+    if (rows % 16 != 0 || cols % 16 != 0 || (rows + TILE - 1) / TILE > 65535)
+        return cudaErrorInvalidValue;
+    const dim3 grid(blocks_for(cols, TILE), blocks_for(rows, TILE));
+    turn_kernel<<<grid, THREADS, 0, stream>>>(static_cast<const uint8_t *>(x), static_cast<uint8_t *>(y), rows, cols);
+    return cudaGetLastError();
+}
+
+// --- blocks, emulated (base/blocks.c has the definitions) ----------------------------------------------------------
+enum { MXFP8 = 1, MXFP4 = 2, NVFP4 = 3 };
+
+__device__ __forceinline__ float round_e2m1(float x) { // to nearest even: a tie goes to the even code's number
+    const float a = fabsf(x);
+    const int code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5);
+    const float value = code < 5 ? 0.5f * static_cast<float>(code) : code == 5 ? 3.0f : code == 6 ? 4.0f : 6.0f;
+    return copysignf(value, x);
+}
+
+__device__ __forceinline__ float round_e4m3(float x) {
+    const __half_raw half = __nv_cvt_fp8_to_halfraw(__nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3), __NV_E4M3);
+    return __half2float(half);
+}
+
+// A block's scale without the tensor's; NaN where the block is not finite.
+__device__ __forceinline__ float block_scale(float most, int blocks, float tensor) {
+    if (!isfinite(most))
+        return __uint_as_float(0x7FC00000u);
+    if (blocks == NVFP4)
+        return round_e4m3(most / 6.0f / tensor);
+    if (most == 0)
+        return __uint_as_float(0x00400000u); // 2^-127
+    int exponent;
+    frexpf(most, &exponent);
+    exponent += 127 - 1 - (blocks == MXFP8 ? 8 : 2);
+    return exponent <= 0 ? __uint_as_float(0x00400000u) : power_of_two(exponent - 127);
+}
+
+__global__ void __launch_bounds__(THREADS) blocks_kernel(mz_cu_array x, float *y, int64_t rows, int64_t cols, int down,
+                                                         int blocks, int via, const uint32_t *most_of_all) {
+    const int size = blocks == NVFP4 ? 16 : 32;
+    const int64_t k = down ? rows : cols, runs = down ? cols : rows, parts = (k + size - 1) / size;
+    const int64_t index = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (index >= runs * parts)
+        return;
+    const int64_t run = down ? index % runs : index / parts, part = down ? index / runs : index % parts;
+    const int64_t stride = down ? cols : 1, at = (down ? run : run * cols) + part * size * stride;
+    const int n = static_cast<int>(min(static_cast<int64_t>(size), k - part * size));
+    const float all = round_to(__uint_as_float(*most_of_all), via), asked = all / (6.0f * 448.0f);
+    const float tensor = blocks == NVFP4 && asked >= 0x1p-100f && isfinite(asked) ? asked : 1.0f;
+    float v[32], most = 0;
+    for (int i = 0; i < n; i++) {
+        v[i] = round_to(load1(x.data, x.dtype, at + i * stride), via);
+        most = fabsf(v[i]) > most || isnan(v[i]) ? fabsf(v[i]) : most;
+    }
+    const float scale = block_scale(most, blocks, tensor), factor = scale * tensor;
+    const double inverse = blocks != NVFP4 ? 1 / static_cast<double>(scale)
+                           : scale == 0    ? 0
+                                           : static_cast<double>(1.0f / factor);
+    for (int i = 0; i < n; i++) {
+        const float scaled = static_cast<float>(static_cast<double>(v[i]) * inverse);
+        const float element = blocks == MXFP8 ? round_e4m3(scaled) : round_e2m1(scaled);
+        y[at + i * stride] = isnan(factor) ? factor : element * factor;
+    }
+}
+
+extern "C" cudaError_t mz_cu_blocks(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int down,
+                                    int blocks, int via, const uint32_t *most) {
+    const int64_t size = blocks == NVFP4 ? 16 : 32, k = down ? rows : cols, runs = down ? cols : rows;
+    const int64_t n = runs * ((k + size - 1) / size);
+    if (n == 0)
+        return cudaSuccess;
+    blocks_kernel<<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, y, rows, cols, down, blocks, via, most);
+    return cudaGetLastError();
+}

@@ -1,0 +1,91 @@
+// Blocks of numbers with a scale that they share, as OCP Microscaling Formats v1.0 (§6.3) and NVIDIA's NVFP4 have it.
+#include <math.h>
+
+#include "base/blocks.h"
+
+static const struct {
+    const char *name;
+    int size, exponent; // of a block; of the largest element
+} formats[MEZZO_BLOCKS_COUNT] = {{"none", 0, 0}, {"mxfp8", 32, 8}, {"mxfp4", 32, 2}, {"nvfp4", 16, 2}};
+
+static const float largest_e2m1 = 6, largest_e4m3 = 448;
+
+const char *mezzo_blocks_name(mezzo_blocks b) {
+    return (unsigned)b < MEZZO_BLOCKS_COUNT ? formats[b].name : "?";
+}
+
+int mz_blocks_size(mezzo_blocks b) {
+    return (unsigned)b < MEZZO_BLOCKS_COUNT ? formats[b].size : 0;
+}
+
+float mz_blocks_element(mezzo_blocks b, uint8_t code) {
+    return b == MEZZO_BLOCKS_MXFP8 ? mezzo_e4m3_to_f32(code) : mezzo_e2m1_to_f32(code);
+}
+
+float mz_blocks_tensor_scale(mezzo_blocks b, float most) {
+    float scale = most / (largest_e2m1 * largest_e4m3);
+    return b == MEZZO_BLOCKS_NVFP4 && scale >= 0x1p-100F && isfinite(scale) ? scale : 1; // its inverse is finite too
+}
+
+uint8_t mz_blocks_scale(mezzo_blocks b, float most, float tensor) {
+    int exponent;
+    if (b == MEZZO_BLOCKS_NVFP4)
+        return isfinite(most) ? mezzo_f32_to_e4m3_saturating(most / largest_e2m1 / tensor) : 0x7F;
+    if (!isfinite(most))
+        return 0xFF;
+    if (most == 0)
+        return 0;
+    frexpf(most, &exponent); // most is [½, 1) · 2^exponent
+    exponent += 127 - 1 - formats[b].exponent;
+    return (uint8_t)(exponent < 0 ? 0 : exponent);
+}
+
+float mz_blocks_scale_value(mezzo_blocks b, uint8_t code) {
+    return b == MEZZO_BLOCKS_NVFP4 ? mezzo_e4m3_to_f32(code) : mezzo_e8m0_to_f32(code);
+}
+
+float mz_blocks_most(const float *x, int64_t n) {
+    float most = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = fabsf(x[i]) > most || isnan(x[i]) ? fabsf(x[i]) : most;
+    return most;
+}
+
+// What an element is multiplied by before it is rounded. A power of two has an exact inverse in the range of doubles;
+// NVFP4's is the FP32 quotient, as published. A block of zeros has none.
+static double inverse_of(mezzo_blocks b, uint8_t code, float tensor) {
+    float scale = mz_blocks_scale_value(b, code);
+    if (b != MEZZO_BLOCKS_NVFP4)
+        return 1 / (double)scale;
+    return scale == 0 ? 0 : (double)(1 / (scale * tensor));
+}
+
+void mz_blocks_encode(mezzo_blocks b, const float *x, int n, float tensor, uint8_t *codes, uint8_t *scale) {
+    *scale = mz_blocks_scale(b, mz_blocks_most(x, n), tensor);
+    double inverse = inverse_of(b, *scale, tensor);
+    for (int i = 0; i < n; i++) {
+        float scaled = (float)((double)x[i] * inverse); // FP32 for all: a power of two loses nothing that counts
+        codes[i] = b == MEZZO_BLOCKS_MXFP8 ? mezzo_f32_to_e4m3_saturating(scaled) : mezzo_f32_to_e2m1(scaled);
+    }
+}
+
+void mz_blocks_round(mezzo_blocks b, float *x, int n, float tensor) {
+    uint8_t codes[MZ_BLOCK_MOST], scale;
+    mz_blocks_encode(b, x, n, tensor, codes, &scale);
+    float factor = mz_blocks_scale_value(b, scale) * tensor;
+    for (int i = 0; i < n; i++)
+        x[i] = isnan(factor) ? factor : mz_blocks_element(b, codes[i]) * factor;
+}
+
+void mz_blocks_round_run(mezzo_blocks b, float *x, int64_t k, int64_t stride, float tensor) {
+    int size = mz_blocks_size(b);
+    for (int64_t at = 0; at < k; at += size) {
+        float block[MZ_BLOCK_MOST];
+        int n = k - at < size ? (int)(k - at) : size;
+        for (int i = 0; i < n; i++)
+            block[i] = x[(at + i) * stride];
+        mz_blocks_round(b, block, n, tensor);
+        for (int i = 0; i < n; i++)
+            x[(at + i) * stride] = block[i];
+    }
+}

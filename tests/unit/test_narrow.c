@@ -1,0 +1,331 @@
+// Casts to 8 bits and products of narrow operands against ref's: codes and scales bit for bit, products within what
+// sums in FP32 may be off by, and exactly where every sum is an integer that FP32 holds.
+//
+// Every product is then run with what a kernel may get wrong, given wrong on purpose, and must be seen to differ: a
+// scale forgotten, a scale of the other operand, and an operand of which one block lies sixteen elements off.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "backend/backend.h"
+#include "device.h"
+
+#define must(expr) assert_true((expr) == MEZZO_OK || (fprintf(stderr, "%s\n", mezzo_error_message()), false))
+#define SHAPE(...)                                                                                                     \
+    (mz_shape) {                                                                                                       \
+        .rank = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .dim = { __VA_ARGS__ }                      \
+    }
+
+typedef struct bench { // a call with all its tensors, on the host
+    mz_call call;
+    void *data[MZ_MAX_IN + MZ_MAX_OUT];
+    float scale[MZ_MAX_IN];
+} bench;
+
+static size_t bytes_of(const mz_tensor *t) {
+    return (size_t)mz_shape_count(&t->shape) * mezzo_dtype_size(t->dtype);
+}
+
+static bench new_bench(mz_op op, int n_in, int n_out) {
+    bench b = {.call = {.op = op, .n_in = n_in, .n_out = n_out, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}}};
+    b.call.attrs.via = MEZZO_F32;
+    for (int i = 0; i < MZ_MAX_IN; i++)
+        b.call.in[i].shape.rank = -1;
+    for (int i = 0; i < MZ_MAX_OUT; i++)
+        b.call.out[i].shape.rank = -1;
+    return b;
+}
+
+static void *put(bench *b, bool output, int slot, mezzo_dtype dtype, mz_shape shape) {
+    mz_tensor *t = output ? &b->call.out[slot] : &b->call.in[slot];
+    *t = (mz_tensor){.dtype = dtype, .shape = shape};
+    void *data = b->data[output ? MZ_MAX_IN + slot : slot] = calloc(1, bytes_of(t));
+    assert_non_null(data);
+    return data;
+}
+
+static void free_bench(bench *b) {
+    for (size_t i = 0; i < MZ_COUNT(b->data); i++)
+        free(b->data[i]);
+}
+
+// Runs the call on a device; outputs are copied to `out`, by slot.
+static void run_on(const char *name, const bench *b, void *const *out) {
+    mezzo_device *device;
+    mz_prepared prepared;
+    mz_call call = b->call;
+    void *memory[2 * MZ_MAX_IN + 2 * MZ_MAX_OUT + 1] = {NULL};
+    int n = 0;
+    must(mezzo_device_open(name, 2, &device));
+    const mz_backend *backend = device->backend;
+    for (int i = 0; i < call.n_in + call.n_out; i++) {
+        bool output = i >= call.n_in;
+        int slot = output ? i - call.n_in : i;
+        mz_tensor *t = output ? &call.out[slot] : &call.in[slot];
+        if (!mz_present(t))
+            continue;
+        must(backend->alloc(device, bytes_of(t), &memory[n]));
+        must(backend->write(device, memory[n], b->data[output ? MZ_MAX_IN + slot : slot], bytes_of(t)));
+        t->data = memory[n++];
+        if (t->scaling == MZ_SCALING_NONE || output)
+            continue;
+        must(backend->alloc(device, sizeof(float), &memory[n]));
+        must(backend->write(device, memory[n], &b->scale[slot], sizeof(float)));
+        t->scale = memory[n++];
+    }
+    if (call.op == MZ_OP_cast && call.n_out > 1) // the scales that it finds
+        call.out[0].scale = call.out[1].data;
+    must(mz_prepare(device, &call, &prepared));
+    call.state = prepared.state;
+    must(backend->alloc(device, prepared.workspace + 64, &memory[n]));
+    call.workspace = memory[n++];
+    must(prepared.kernel->run(device, &call));
+    for (int k = 0; k < call.n_out; k++)
+        if (mz_present(&call.out[k]))
+            must(backend->read(device, out[k], call.out[k].data, bytes_of(&call.out[k])));
+    mz_prepared_free(&prepared);
+    for (int i = 0; i < n; i++)
+        backend->release(device, memory[i]);
+    mezzo_device_close(device);
+}
+
+static uint32_t seed = 1;
+static float uniform(void) { // -1 … 1
+    seed = seed * 1664525u + 1013904223u;
+    return (float)(seed >> 8) / (float)(1 << 23) - 1;
+}
+
+// --- casts ---------------------------------------------------------------------------------------------------------
+static void check_cast(mezzo_dtype from, mezzo_dtype to, float amplitude, int kind) {
+    enum { N = 5 * 1031 };
+    static uint8_t want[N], got[N];
+    float want_scale, got_scale;
+    bench b = new_bench(MZ_OP_cast, 1, 2);
+    float *x = calloc(N, sizeof *x);
+    void *stored = put(&b, false, 0, from, SHAPE(5, 1031));
+    put(&b, true, 0, to, SHAPE(5, 1031));
+    b.call.out[0].scaling = MZ_SCALING_TENSOR;
+    put(&b, true, 1, MEZZO_F32, SHAPE(1));
+    for (int i = 0; i < N; i++) // of all sizes: subnormal codes and what becomes zero too
+        x[i] = amplitude * uniform() * ldexpf(1, -(i % 24));
+    if (kind == 1) // ties: halfway between two codes
+        for (int i = 0; i < 2048; i++)
+            x[i] = amplitude * (to == MEZZO_F8E4M3 ? (float)(i % 17 * 2 + 1) / 32 : (float)(i % 9 * 2 + 1) / 16);
+    if (kind == 2)
+        x[7] = NAN, x[99] = -INFINITY, x[100] = 1e5F, x[101] = -3e38F;
+    if (kind == 3)
+        memset(x, 0, N * sizeof *x);
+    must(mezzo_convert(x, MEZZO_F32, stored, from, N));
+    run_on("ref", &b, (void *[]){want, &want_scale});
+    run_on(test_device(), &b, (void *[]){got, &got_scale});
+    if (want_scale != got_scale)
+        fail_msg("scale %a, not %a (amplitude %a)", (double)got_scale, (double)want_scale, (double)amplitude);
+    for (int i = 0; i < N; i++)
+        if (want[i] != got[i] && !(isnan(x[i]) && (want[i] & 0x7F) > 0x7C && (got[i] & 0x7F) > 0x7C))
+            fail_msg("%s of %a (scale %a): code %#x, not %#x", mezzo_dtype_name(to), (double)x[i], (double)got_scale,
+                     got[i], want[i]);
+    free(x);
+    free_bench(&b);
+}
+
+static void casts_are_refs_bit_for_bit(void **state) {
+    static const mezzo_dtype from[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16}, to[] = {MEZZO_F8E4M3, MEZZO_F8E5M2};
+    static const float amplitudes[] = {1, 1.75F, 1.76F, 448, 57344, 3e-5F, 0.9999F};
+    (void)state;
+    for (size_t f = 0; f < MZ_COUNT(from); f++)
+        for (size_t t = 0; t < MZ_COUNT(to); t++) {
+            for (size_t a = 0; a < MZ_COUNT(amplitudes); a++)
+                for (int kind = 0; kind < 2; kind++)
+                    check_cast(from[f], to[t], amplitudes[a], kind);
+            check_cast(from[f], to[t], 1, 2);
+            check_cast(from[f], to[t], 1, 3);
+        }
+    for (int e = -126; e <= 127; e += 11) {
+        check_cast(MEZZO_F32, MEZZO_F8E4M3, ldexpf(1.9F, e), 0);
+        check_cast(MEZZO_BF16, MEZZO_F8E5M2, ldexpf(1.7F, e), 0);
+    }
+}
+
+// --- products ------------------------------------------------------------------------------------------------------
+typedef struct kind {
+    mz_op op;
+    int64_t m, n, k; // of linear: x [m, k], w [n, k]
+    bool whole;      // bias, GELU, residual or what the op has of these
+    bool integers;   // every sum is exact
+    mezzo_blocks blocks;
+    mezzo_dtype result;
+} kind;
+
+static void fill_operand(bench *b, int slot, mezzo_dtype dtype, mz_shape shape, const kind *p) {
+    void *data = put(b, false, slot, dtype, shape);
+    int64_t n = mz_shape_count(&shape);
+    float *x = calloc((size_t)n, sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = p->integers ? roundf(3 * uniform()) : uniform() * ldexpf(1, (int)(i % 7) - 3);
+    must(mezzo_convert(x, MEZZO_F32, data, dtype, (size_t)n));
+    if (p->blocks == MEZZO_BLOCKS_NONE) {
+        b->call.in[slot].scaling = MZ_SCALING_TENSOR;
+        b->scale[slot] = slot == 0 ? 0x1p-5F : 0x1p3F;
+    }
+    free(x);
+}
+
+static void fill_plain(bench *b, int slot, mezzo_dtype dtype, mz_shape shape) {
+    void *data = put(b, false, slot, dtype, shape);
+    for (int64_t i = 0; i < mz_shape_count(&shape); i++) {
+        float x = mezzo_bf16_to_f32(mezzo_f32_to_bf16(uniform()));
+        must(mezzo_convert(&x, MEZZO_F32, (char *)data + (size_t)i * mezzo_dtype_size(dtype), dtype, 1));
+    }
+}
+
+static bench make(const kind *p) {
+    const bool blocks = p->blocks != MEZZO_BLOCKS_NONE;
+    const mezzo_dtype forward = blocks ? MEZZO_BF16 : MEZZO_F8E4M3, gradient = blocks ? MEZZO_BF16 : MEZZO_F8E5M2;
+    const mz_shape x = SHAPE(p->m, p->k), w = SHAPE(p->n, p->k), y = SHAPE(p->m, p->n);
+    bench b = new_bench(p->op, p->op == MZ_OP_linear ? 4 : p->op == MZ_OP_linear_dx ? 3 : 2, 2);
+    b.call.numerics.compute = blocks ? MEZZO_BF16 : MEZZO_F8E4M3;
+    b.call.attrs.blocks = p->blocks;
+    if (p->op == MZ_OP_linear) {
+        fill_operand(&b, 0, forward, x, p);
+        fill_operand(&b, 1, forward, w, p);
+        put(&b, true, 0, p->result, y);
+        b.call.attrs.via = MEZZO_BF16;
+        if (p->whole) {
+            fill_plain(&b, 2, MEZZO_BF16, SHAPE(p->n));
+            fill_plain(&b, 3, p->result, y);
+            b.call.attrs.act = MZ_ACT_GELU_TANH;
+            put(&b, true, 1, MEZZO_BF16, y);
+        }
+    } else if (p->op == MZ_OP_linear_dx) {
+        fill_operand(&b, 0, gradient, y, p);
+        fill_operand(&b, 1, forward, w, p);
+        put(&b, true, 0, p->result, x);
+        b.call.attrs.act = MZ_ACT_GELU_TANH;
+        if (p->whole) {
+            fill_plain(&b, 2, MEZZO_BF16, x);
+            put(&b, true, 1, MEZZO_F32, SHAPE(p->k));
+        }
+    } else {
+        fill_operand(&b, 0, gradient, y, p);
+        fill_operand(&b, 1, forward, x, p);
+        float *dw = put(&b, true, 0, MEZZO_F32, w);
+        b.call.attrs.accumulate = p->whole;
+        for (int64_t i = 0; i < p->n * p->k; i++)
+            dw[i] = p->integers ? 0.25F * roundf(8 * uniform()) : uniform();
+    }
+    return b;
+}
+
+static float *result_of(const char *device, const bench *b) {
+    void *out[MZ_MAX_OUT] = {NULL};
+    for (int k = 0; k < b->call.n_out; k++)
+        out[k] = mz_present(&b->call.out[k]) ? calloc(1, bytes_of(&b->call.out[k]) + 1) : NULL;
+    run_on(device, b, out);
+    size_t n = (size_t)mz_shape_count(&b->call.out[0].shape);
+    float *y = calloc(n, sizeof *y);
+    must(mezzo_convert(out[0], b->call.out[0].dtype, y, MEZZO_F32, n));
+    for (int k = 0; k < b->call.n_out; k++)
+        free(out[k]);
+    return y;
+}
+
+// ‖a - b‖ / ‖b‖
+static double apart(const float *a, const float *b, int64_t n) {
+    double off = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        off += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        norm += (double)b[i] * (double)b[i];
+    }
+    return norm > 0 ? sqrt(off / norm) : sqrt(off);
+}
+
+static void off_by_a_block(bench *b, int slot) {
+    const mz_tensor *t = &b->call.in[slot];
+    size_t size = mezzo_dtype_size(t->dtype), run = 16 * size;
+    char *data = b->data[slot];
+    if (bytes_of(t) >= 4 * run)
+        memmove(data + 2 * run, data + run, run);
+}
+
+static void check(const kind *p) {
+    bench b = make(p);
+    int64_t n = mz_shape_count(&b.call.out[0].shape);
+    float *want = result_of("ref", &b), *got = result_of(test_device(), &b);
+    // Results in BF16 are rounded once, or twice where a kernel finishes a rounded sum; fast accumulation keeps about
+    // 14 bits of each sum. Integers leave nothing to round.
+    const double bound = p->integers ? 0 : p->result == MEZZO_F32 && p->op != MZ_OP_linear ? 0x1p-11 : 0x1p-8;
+    double off = apart(got, want, n);
+    if (!(off <= bound))
+        fail_msg("%s %lldx%lldx%lld %s%s: off by %g, may be %g", mz_op_table[p->op].name, (long long)p->m,
+                 (long long)p->n, (long long)p->k, mezzo_blocks_name(p->blocks), p->whole ? " whole" : "", off, bound);
+    for (int slot = 0; slot < 2; slot++) {
+        bench wrong = make(p);
+        memcpy(wrong.data[slot], b.data[slot], bytes_of(&b.call.in[slot]));
+        for (int i = 0; i < MZ_MAX_IN + MZ_MAX_OUT; i++) // the same numbers elsewhere
+            if (b.data[i] != NULL)
+                memcpy(wrong.data[i], b.data[i], bytes_of(i < MZ_MAX_IN ? &b.call.in[i] : &b.call.out[i - MZ_MAX_IN]));
+        off_by_a_block(&wrong, slot);
+        float *seen = result_of(test_device(), &wrong);
+        assert_true(apart(seen, want, n) > 2 * bound);
+        free(seen);
+        if (p->blocks == MEZZO_BLOCKS_NONE) {
+            memcpy(wrong.data[slot], b.data[slot], bytes_of(&b.call.in[slot]));
+            wrong.scale[slot] = 1; // forgotten
+            seen = result_of(test_device(), &wrong);
+            assert_true(apart(seen, want, n) > 2 * bound);
+            free(seen);
+        }
+        free_bench(&wrong);
+    }
+    free(want);
+    free(got);
+    free_bench(&b);
+}
+
+static void products_are_refs(void **state) {
+    static const mz_op ops[] = {MZ_OP_linear, MZ_OP_linear_dx, MZ_OP_linear_dw};
+    static const int64_t sizes[][3] = {{64, 48, 32}, {33, 7, 19}, {128, 96, 160}, {16, 272, 80}};
+    (void)state;
+    for (size_t o = 0; o < MZ_COUNT(ops); o++)
+        for (size_t s = 0; s < MZ_COUNT(sizes); s++)
+            for (int whole = 0; whole < 2; whole++) {
+                kind p = {ops[o], sizes[s][0], sizes[s][1], sizes[s][2], whole, false, MEZZO_BLOCKS_NONE, MEZZO_BF16};
+                p.result = p.op == MZ_OP_linear_dw ? MEZZO_F32 : MEZZO_BF16;
+                check(&p);
+                if (p.op == MZ_OP_linear) { // onto an FP32 residual stream
+                    p.result = MEZZO_F32;
+                    check(&p);
+                }
+                p.result = MEZZO_F32;
+                p.integers = !whole || p.op == MZ_OP_linear_dw;
+                if (p.integers && p.op != MZ_OP_linear) // linear rounds to BF16 first
+                    check(&p);
+            }
+}
+
+static void emulated_products_are_refs(void **state) {
+    static const mz_op ops[] = {MZ_OP_linear, MZ_OP_linear_dx, MZ_OP_linear_dw};
+    static const int64_t sizes[][3] = {{64, 48, 32}, {33, 7, 19}, {80, 96, 112}};
+    (void)state;
+    for (mezzo_blocks b = MEZZO_BLOCKS_MXFP8; b < MEZZO_BLOCKS_COUNT; b++)
+        for (size_t o = 0; o < MZ_COUNT(ops); o++)
+            for (size_t s = 0; s < MZ_COUNT(sizes); s++) {
+                kind p = {ops[o], sizes[s][0], sizes[s][1], sizes[s][2], false, false, b, MEZZO_F32};
+                check(&p);
+            }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(casts_are_refs_bit_for_bit),
+        cmocka_unit_test(products_are_refs),
+        cmocka_unit_test(emulated_products_are_refs),
+    };
+    if (!test_device_opens())
+        return TEST_SKIPPED;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
