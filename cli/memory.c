@@ -104,6 +104,9 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     MEZZO_TRY(mezzo_config_program(config, &options));
     a->plan.w.batch = strtoll(cli_key(config, "train.batch_size"), NULL, 10);
     a->plan.w.freeze = cli_key(config, "train.freeze");
+    a->plan.w.lora = (mezzo_lora){.rank = strtoll(cli_key(config, "lora.rank"), NULL, 10),
+                                  .alpha = strtod(cli_key(config, "lora.alpha"), NULL),
+                                  .modules = cli_key(config, "lora.modules")};
     a->plan.w.seq_len = a->plan.w.model.seq_len;
     a->plan.w.grad_accum = 1;
     a->plan.w.residual = options.residual;
@@ -406,6 +409,7 @@ static const char *const keys[] = {"model.",
                                    "device.",
                                    "train.batch_size",
                                    "optimizer.ema",
+                                   "lora.",
                                    NULL};
 
 const cli_command cli_memory = {

@@ -91,6 +91,34 @@ static void masters_take_what_they_keep(void **state) {
     assert_int_equal(fp32.optimizer, none.optimizer);
 }
 
+// Two adapters a layer, of C inputs and outputs each, r·(C + C): gradients and moments are of these alone.
+static void adapters_train_alone(void **state) {
+    (void)state;
+    const size_t c = 48, rank = 3, layers = 2, per_layer = 2 * rank * (c + c);
+    const char *models[] = {"gpt2", "cs336", "glm4_moe"}, *modules[] = {"attn.c_proj,mlp.c_proj", "q_proj,v_proj", "*"};
+    for (size_t i = 0; i < MZ_COUNT(models); i++) {
+        mz_workload w = workload(models[i], i == 0 ? MEZZO_PRECISION_FP32 : MEZZO_PRECISION_BF16, 2, 16);
+        w.model.layers = (int64_t)layers;
+        w.model.heads = w.model.kv_heads = 2;
+        w.model.d_model = (int64_t)c;
+        w.model.d_ff = i == 0 ? (int64_t)c : 0;
+        w.model.vocab = 101;
+        w.model.dense_layers = i == 2;
+        mz_footprint whole = footprint(&w);
+        w.lora = (mezzo_lora){.rank = (int64_t)rank, .alpha = 6, .modules = modules[i]};
+        mz_footprint f = footprint(&w);
+        mz_rig *rig;
+        if (i < 2) // rows of 16 floats are whole, so that nothing is padded
+            assert_int_equal(f.gradients, 4 * layers * per_layer);
+        assert_in_range(f.gradients / 4 - (size_t)(f.parameters - whole.parameters), 0, i < 2 ? 0 : 256);
+        assert_in_range(f.optimizer, 2 * f.gradients, 2 * f.gradients + (1 << 16));
+        assert_true(f.gradients < whole.gradients / 4);
+        assert_int_equal(mz_rig_create(device, &w, &rig), MEZZO_OK);
+        assert_int_equal(mz_footprint_total(&f) - f.padding, mz_rig_memory(rig));
+        mz_rig_free(rig);
+    }
+}
+
 static void plans_are_what_is_made(void **state) {
     (void)state;
     const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16};
@@ -211,6 +239,7 @@ int main(void) {
         cmocka_unit_test(weights_are_those_of_the_shapes),
         cmocka_unit_test(optimizers_take_their_moments),
         cmocka_unit_test(masters_take_what_they_keep),
+        cmocka_unit_test(adapters_train_alone),
         cmocka_unit_test(plans_are_what_is_made),
         cmocka_unit_test(the_largest_batch_is_the_largest),
         cmocka_unit_test(planning_allocates_no_weights),

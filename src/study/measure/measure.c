@@ -44,6 +44,22 @@ static void quick_start(mezzo_graph *g) {
             g->params[i].init = (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = g->params[i].init.a * sqrtf(3.0F)};
 }
 
+mezzo_status mz_workload_graph(const mz_workload *w, mezzo_graph **out) {
+    mezzo_status status;
+    *out = NULL;
+    MEZZO_TRY(mezzo_graph_create(out));
+    MEZZO_TRY_GOTO(status, mezzo_graph_adapt(*out, &w->lora));
+    MEZZO_TRY_GOTO(status, mezzo_model_build(*out, &w->model, w->batch, w->seq_len, false));
+    if (w->freeze != NULL)
+        MEZZO_TRY_GOTO(status, mezzo_graph_freeze(*out, w->freeze));
+    MEZZO_TRY_GOTO(status, mezzo_graph_freeze_base(*out));
+    return MEZZO_OK;
+fail:
+    mezzo_graph_free(*out);
+    *out = NULL;
+    return status;
+}
+
 static mezzo_status make_examples(mz_rig *rig) {
     mezzo_model_config model = rig->w.model;
     model.seq_len = rig->w.seq_len;
@@ -62,10 +78,7 @@ static mezzo_status open_rig(mz_rig *rig) {
     o.ema = rig->w.ema;
     s.enabled = mezzo_precision_needs_loss_scale(rig->w.precision);
     MEZZO_TRY(make_examples(rig));
-    MEZZO_TRY(mezzo_graph_create(&rig->graph));
-    MEZZO_TRY(mezzo_model_build(rig->graph, &rig->w.model, rig->w.batch, rig->w.seq_len, false));
-    if (rig->w.freeze != NULL)
-        MEZZO_TRY(mezzo_graph_freeze(rig->graph, rig->w.freeze));
+    MEZZO_TRY(mz_workload_graph(&rig->w, &rig->graph));
     quick_start(rig->graph);
     MEZZO_TRY(mezzo_params_create_as(rig->device, rig->graph, &options, rig->w.seed, rig->w.master, &rig->params));
     MEZZO_TRY(mezzo_program_create(rig->graph, rig->params, &options, &rig->train));

@@ -23,11 +23,13 @@ typedef struct mz_workload {
     double momentum;                 // of SGD
     double ema;                      // mezzo_optimizer_options
     const char *freeze;              // mezzo_graph_freeze's patterns, borrowed; NULL: all are trained
+    mezzo_lora lora;                 // rank 0: no adapters; its patterns are borrowed
     const mezzo_override *overrides; // borrowed
     int n_overrides;
     uint64_t seed; // of parameters and tokens
 } mz_workload;
 mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_only);
+mezzo_status mz_workload_graph(const mz_workload *w, mezzo_graph **out); // NULL on errors
 
 // --- before anything is allocated (memory.c) -----------------------------------------------------------------------
 // What training takes on the device, bytes, each with its padding.

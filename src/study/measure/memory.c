@@ -11,20 +11,6 @@
 #include "mezzo/step.h"
 #include "study/measure/measure.h"
 
-static mezzo_status build(const mz_workload *w, mezzo_graph **out) {
-    mezzo_status status;
-    *out = NULL;
-    MEZZO_TRY(mezzo_graph_create(out));
-    status = mezzo_model_build(*out, &w->model, w->batch, w->seq_len, false);
-    if (status == MEZZO_OK && w->freeze != NULL)
-        status = mezzo_graph_freeze(*out, w->freeze);
-    if (status != MEZZO_OK) {
-        mezzo_graph_free(*out);
-        *out = NULL;
-    }
-    return status;
-}
-
 // Programs that draw text (src/train/sampler.c): of one position and of several, which share the cache; without kernels
 // for a cache, or where a sample is longer than the context, of the whole window.
 enum { SAMPLE_TOKENS = 200, PREFILL = 64 }; // train.sample_tokens' default; positions read at once
@@ -36,8 +22,10 @@ static mezzo_status plan_sampler(mezzo_device *device, const mz_workload *w, int
     options.logits_rows = 0;
     *out = (mezzo_memory){0};
     MEZZO_TRY(mezzo_graph_create(&g));
-    mezzo_status status =
-        cached ? mezzo_model_build_cached(g, &w->model, 1, tokens) : mezzo_model_build(g, &w->model, 1, tokens, true);
+    mezzo_status status = mezzo_graph_adapt(g, &w->lora);
+    if (status == MEZZO_OK)
+        status = cached ? mezzo_model_build_cached(g, &w->model, 1, tokens)
+                        : mezzo_model_build(g, &w->model, 1, tokens, true);
     if (status == MEZZO_OK)
         status = mezzo_plan_memory(device, g, &options, out);
     mezzo_graph_free(g);
@@ -86,9 +74,9 @@ static mezzo_status optimizer_bytes(mezzo_device *device, const mezzo_graph *g, 
 
 // Of the blocks that a step's memory lies in.
 static size_t padding_of(const mz_footprint *f, int moments) {
-    const size_t moment = f->weights,
-                 blocks[] = {f->weights,          f->gradients,      f->shadows > 0 ? f->shadows + 64 : 0,
-                             f->activations + 64, f->workspace + 64, f->inputs + 64};
+    const size_t moment = f->gradients, // as many elements, FP32
+        blocks[] = {f->weights,          f->gradients,      f->shadows > 0 ? f->shadows + 64 : 0,
+                    f->activations + 64, f->workspace + 64, f->inputs + 64};
     size_t padding = (size_t)moments * (mz_alloc_bytes(moment) - moment);
     for (size_t i = 0; i < MZ_COUNT(blocks); i++)
         padding += blocks[i] > 0 ? mz_alloc_bytes(blocks[i]) - blocks[i] : 0;
@@ -120,7 +108,7 @@ static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_wo
 
 mezzo_status mz_workload_footprint(mezzo_device *device, const mz_workload *w, mz_footprint *out) {
     mezzo_graph *graph;
-    MEZZO_TRY(build(w, &graph));
+    MEZZO_TRY(mz_workload_graph(w, &graph));
     mezzo_status status = plan(device, graph, w, out);
     mezzo_graph_free(graph);
     MEZZO_TRY(status);
@@ -273,7 +261,7 @@ mezzo_status mz_memory_free(mezzo_device *device, size_t *bytes) {
 
 mezzo_status mz_workload_flops(const mz_workload *w, double *flops) {
     mezzo_graph *g;
-    MEZZO_TRY(build(w, &g));
+    MEZZO_TRY(mz_workload_graph(w, &g));
     *flops = 0;
     for (size_t i = 0; i < g->n_nodes; i++)
         *flops += mz_node_flops(g, &g->nodes[i]);
@@ -284,7 +272,7 @@ mezzo_status mz_workload_flops(const mz_workload *w, double *flops) {
 
 mezzo_status mz_workload_params(const mz_workload *w, int64_t *count) {
     mezzo_graph *g;
-    MEZZO_TRY(build(w, &g));
+    MEZZO_TRY(mz_workload_graph(w, &g));
     *count = 0;
     for (size_t i = 0; i < g->n_params; i++)
         *count += mz_shape_count(&g->params[i].shape);
