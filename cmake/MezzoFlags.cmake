@@ -72,6 +72,9 @@ function(mezzo_flags target)
         # The second form is what ccache makes of it for a build folder two levels below (CCACHE_BASEDIR).
         -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/= -fmacro-prefix-map=../../=
         ${mezzo_sanitizers} $<$<COMPILE_LANGUAGE:C>:${mezzo_harden}>)
+    if(APPLE)
+        target_compile_options(${target} PRIVATE -include ${CMAKE_SOURCE_DIR}/src/base/macos.h)
+    endif()
     target_compile_definitions(${target} PRIVATE MEZZO_VERSION="${PROJECT_VERSION}")
 endfunction()
 

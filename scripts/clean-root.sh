@@ -27,18 +27,20 @@ root() { # SUITE NAME: a minimal system in $roots/NAME
     fi
     tar -C "$folder" -xf "$roots/$1.tar"
     mkdir -p "$folder/dev" "$folder/work"
+    mkdir -p "$folder/etc/ssl"
     cp /etc/resolv.conf /etc/hosts "$folder/etc/"
     # pip trusts there what it trusts on this machine.
     [[ ! -f /etc/pip.conf ]] || cp /etc/pip.conf "$folder/etc/"
-    [[ ! -f /etc/ssl/certs/ca-certificates.crt ]] || install -D /etc/ssl/certs/ca-certificates.crt "$folder/etc/ssl/certs/ca-certificates.crt"
+    cp "${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}" "$folder/etc/ssl/trusted_by_pip.crt"
 }
 inside() { # NAME: runs the program on stdin there; the transcript is $roots/NAME.log
     local folder=$roots/$1 status=0
     mount --bind /dev "$folder/dev"
+    mount --bind /dev/pts "$folder/dev/pts"
     mount -t proc proc "$folder/proc"
-    env -u PIP_FIND_LINKS DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    env -i DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PIP_CERT=/etc/ssl/trusted_by_pip.crt PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
         chroot "$folder" /bin/bash -e -o pipefail -s >"$folder.log" 2>&1 || status=$?
-    umount "$folder/proc" "$folder/dev"
+    umount "$folder/proc" "$folder/dev/pts" "$folder/dev"
     [[ $status -eq 0 ]] || { tail -n 30 "$folder.log"; echo "failed: $folder.log"; exit 1; }
 }
 
@@ -111,8 +113,7 @@ for program in own_shared own_static own_pc; do
     echo "\$ $program"
     (cd "run_$program" && ../own/$program) | tail -n 1
 done
-show python3 -c 'import mezzo; print(mezzo.doctor())' >doctor
-head -n 4 doctor
+show python3 -c 'import mezzo; print(mezzo.doctor().device["description"], mezzo.memory(model="gpt2-124M").rows[0])'
 show apt-get -qq -y remove mezzo mezzo-mpi libmezzo0 libmezzo-dev python3-mezzo
 hash -r
 ! command -v mezzo

@@ -210,7 +210,7 @@ mezzo_status mz_profile_step_begin(mz_training *run) {
     return MEZZO_OK;
 }
 
-static mezzo_status write(mz_training *run) {
+static mezzo_status write_files(mz_training *run) {
     mz_profile *p = run->profile;
     char folder[4200], model[256];
     mz_text table = {0};
@@ -246,5 +246,5 @@ mezzo_status mz_profile_step_end(mz_training *run) {
     p->seconds += mz_seconds() - p->step_start;
     p->recording = ++p->done < p->steps; // validations and checkpoints between two recorded steps have bars
     MEZZO_TRY(p->status);
-    return p->done < p->steps ? MEZZO_OK : write(run);
+    return p->done < p->steps ? MEZZO_OK : write_files(run);
 }

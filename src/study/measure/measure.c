@@ -193,7 +193,7 @@ mezzo_status mz_rig_time(mz_rig *rig, mz_timed what, const mz_repeats *r, double
         MEZZO_TRY(stopped(r));
         MEZZO_TRY(run_once(rig, what));
     }
-    MEZZO_TRY(mezzo_device_sync(rig->device));
+    // No wait here: it would run the update that the next step takes along, and that step would be another one.
     while (*n < r->iters) {
         int some = r->iters - *n;
         if (r->least > 0 && *n < r->least && r->least < r->iters)
