@@ -101,7 +101,8 @@ static json_t *device_json(const mezzo_device_info *info, const mz_choice *choic
                         info->compute_capability > 0 ? cli_json_number(info->compute_capability / 10.0) : json_null());
     json_object_set_new(o, "versions", cli_json_text(info->versions, strlen(info->versions)));
     json_object_set_new(o, "memory_total", json_integer((json_int_t)info->memory_total));
-    json_object_set_new(o, "memory_free", json_integer((json_int_t)info->memory_free));
+    json_object_set_new(o, "memory_free",
+                        info->memory_free > 0 ? json_integer((json_int_t)info->memory_free) : json_null());
     mezzo_precision precisions[MEZZO_PRECISION_COUNT];
     int n = mz_precision_common(precisions);
     for (int i = 0; i < n; i++) {
