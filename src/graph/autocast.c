@@ -207,10 +207,13 @@ static mz_numerics numerics_of(const mz_node *node, const mz_precision_info *inf
     return n;
 }
 
-// `value` as a product's operand with scales: made once a segment, from the value itself, so that it is rounded once.
+// `value` as a product's operand with scales, made once a segment: weights from their masters, activations as the op
+// before stores them for a product without scales (half the bytes of FP32, and a cast that folds into a norm).
 static mezzo_status as_operand(pass *p, const mz_node *node, int value, int *out) {
     mezzo_graph *g = p->g;
     const mz_formats *f = &node->formats;
+    if (g->values[value].kind != MZ_VALUE_PARAM)
+        MEZZO_TRY(as_dtype(p, node, value, f->output, &value));
     int seen = p->casts[value];
     if (seen >= 0 && g->values[seen].dtype == f->operand && g->values[seen].scaling == f->scaling &&
         g->nodes[g->values[seen].producer].segment == node->segment) {

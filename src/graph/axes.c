@@ -330,6 +330,10 @@ static void join_values(axes *a) {
             unite(a, axis_of(of, rank - 1), axis_of((int)i, v->shape.rank - 1));
         }
     }
+    for (size_t i = 0; i < g->n_nodes; i++) // blocks are cut from what is there, not from padding
+        for (int k = 0; k < 2 && mz_op_is_product(g->nodes[i].op) && g->nodes[i].attrs.blocks != MEZZO_BLOCKS_NONE; k++)
+            for (int d = 0; d < g->values[g->nodes[i].in[k]].shape.rank; d++)
+                fix(a, axis_of(g->nodes[i].in[k], d));
 }
 
 static void store_axis(const axes *a, const mz_storage_policy *policy, int axis, int d, mz_storage *out) {

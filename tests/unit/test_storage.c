@@ -91,6 +91,8 @@ static mezzo_graph *build(which model) {
     return g;
 }
 
+static mezzo_blocks emulated; // of the next runs
+
 typedef struct run {
     double loss[3];
     double norm;
@@ -186,7 +188,7 @@ static run train(const char *name, which model, mezzo_precision precision, mezzo
     inspector look = {.poison = poison};
     int32_t tokens[12], targets[12];
     mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
-    mezzo_program_options options = {.precision = precision, .loss_weight = 1, .logits_rows = 6};
+    mezzo_program_options options = {.precision = precision, .loss_weight = 1, .logits_rows = 6, .emulate = emulated};
     mezzo_graph *g = build(model);
     must(mezzo_device_open(name, 1, &device));
     assert_true(mz_policy_parse(policy, &device->storage));
@@ -267,6 +269,25 @@ static void test_running_over_padding_changes_no_bit_on_ref(void **state) {
         same_bits(&plain, train("ref", (which)m, MEZZO_PRECISION_BF16, MEZZO_MASTER_FP32, "8,physical", false));
         free(plain.numbers);
     }
+}
+
+// Scales and blocks are those of the elements, wherever they lie.
+static void test_narrow_operands_do_not_see_padding(void **state) {
+    (void)state;
+    static const char *const policies[] = {"8,physical", "+3,physical"};
+    for (int narrow = 0; narrow < 2; narrow++) {
+        const mezzo_precision precision = narrow ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP8;
+        emulated = narrow ? MEZZO_BLOCKS_NVFP4 : MEZZO_BLOCKS_NONE;
+        run plain = train("ref", GPT2, precision, MEZZO_MASTER_FP32, "", false);
+        for (size_t i = 0; i < MZ_COUNT(policies); i++) {
+            run padded = train("ref", GPT2, precision, MEZZO_MASTER_FP32, policies[i], false);
+            assert_memory_equal(plain.loss, padded.loss, sizeof plain.loss);
+            assert_memory_equal(plain.numbers, padded.numbers, plain.count * sizeof *plain.numbers);
+            free(padded.numbers);
+        }
+        free(plain.numbers);
+    }
+    emulated = MEZZO_BLOCKS_NONE;
 }
 
 static void test_masters_of_every_kind_may_have_padding(void **state) {
@@ -595,6 +616,7 @@ int main(void) {
         cmocka_unit_test(test_policies_are_read),
         cmocka_unit_test(test_padding_changes_no_bit_on_ref),
         cmocka_unit_test(test_running_over_padding_changes_no_bit_on_ref),
+        cmocka_unit_test(test_narrow_operands_do_not_see_padding),
         cmocka_unit_test(test_masters_of_every_kind_may_have_padding),
         cmocka_unit_test(test_padding_stays_within_bounds),
         cmocka_unit_test(test_what_the_host_writes_meets_padded_weights),
