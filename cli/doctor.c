@@ -15,7 +15,9 @@ enum { MAX_FILES = 64 };
 
 // --- the device ----------------------------------------------------------------------------------------------------
 static const char *fp8_of(const mezzo_device_info *info) {
-    return info->compute_capability >= 89 ? "tensor cores (not used by mezzo)" : "not supported";
+    return info->compute_capability >= 89      ? "tensor cores"
+           : info->native[MEZZO_PRECISION_FP8] ? "emulated: 8-bit storage, bf16's products"
+                                               : "not supported";
 }
 
 // What the CPU lists and what this process may use are two things: tiles need the kernel's permission.
