@@ -35,8 +35,8 @@ extern "C" cudaError_t mz_cu_most(cudaStream_t stream, mz_cu_array x, int64_t n,
     cudaError_t error = cudaMemsetAsync(most, 0, sizeof *most, stream);
     if (error != cudaSuccess || n == 0)
         return error;
-    unsigned blocks = blocks_for(n, BLOCK_ELEMENTS);
-    most_kernel < <<blocks<2048 ? blocks : 2048, THREADS, 0, stream>>>(x, n, most);
+    const unsigned blocks = blocks_for(n, BLOCK_ELEMENTS), grid = blocks < 2048 ? blocks : 2048;
+    most_kernel<<<grid, THREADS, 0, stream>>>(x, n, most);
     return cudaGetLastError();
 }
 
