@@ -6,6 +6,7 @@
 #include "cli.h"
 #include "study/measure/memory_figure.h"
 #include "study/measure/memory_plan.h"
+#include "dist/world.h"
 
 typedef struct asked {
     const cli_args *args;
@@ -74,6 +75,21 @@ static int parse_rows(asked *a) {
     return code;
 }
 
+// As many as asked for, or as the job has that this process is of.
+static int parse_ranks(asked *a) {
+    mz_world world;
+    double n = 1;
+    if (mz_world_read(&world) == MEZZO_OK)
+        n = world.size;
+    const int code = cli_number(a->args, "ranks", 1, 65536, n, &n);
+    if (code != CLI_DONE)
+        return code;
+    if (n > 1 && a->plan.measure)
+        return cli_wrong(a->args->command, "--measure runs one process: leave --ranks out");
+    a->plan.w.ranks = n > 1 ? (int)n : 0;
+    return CLI_DONE;
+}
+
 // Precisions that the device turns into another one are that one, once.
 static mezzo_status settle_precisions(mz_memory_plan *p) {
     mezzo_precision kept[MEZZO_PRECISION_COUNT];
@@ -116,6 +132,11 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     a->plan.w.ema = strtod(cli_key(config, "optimizer.ema"), NULL);
     a->plan.w.seed = 1;
     int threads = (int)strtol(cli_key(config, "device.threads"), NULL, 10);
+    if (a->plan.w.ranks > 1) {
+        a->plan.w.shard = strcmp(cli_key(config, "ranks.shard"), "none") == 0 ? MZ_SHARD_NONE : MZ_SHARD_OPTIMIZER;
+        a->plan.w.canonical = strcmp(cli_key(config, "ranks.reduce"), "canonical") == 0;
+        a->plan.w.bucket = mz_bucket_elements(strtod(cli_key(config, "ranks.bucket_mib"), NULL));
+    }
     MEZZO_TRY(mezzo_device_open(cli_key(config, "device.name"), threads, &a->plan.device));
     return mezzo_device_describe(a->plan.device, &a->info);
 }
@@ -197,9 +218,12 @@ static const cli_field saving_fields[] = {
 static void print_plan(const asked *a) {
     char text[32], unshared[32], sampling[32];
     const mz_memory_row *base = &a->plan.rows[a->plan.base];
-    printf("%s: %s parameters; a micro batch of %lld x %lld tokens; planned for %s%s\n\n", a->model,
+    char rank[64] = "";
+    if (a->plan.w.ranks > 1)
+        snprintf(rank, sizeof rank, ", one of %d ranks", a->plan.w.ranks);
+    printf("%s: %s parameters; a micro batch of %lld x %lld tokens; planned for %s%s%s\n\n", a->model,
            cli_thousands((double)base->f.parameters, text, sizeof text), (long long)a->plan.w.batch,
-           (long long)a->plan.w.seq_len, a->info.backend,
+           (long long)a->plan.w.seq_len, a->info.backend, rank,
            a->plan.w.recompute         ? ", with recompute"
            : a->plan.w.recompute_light ? ", with recompute light"
                                        : "");
@@ -346,7 +370,8 @@ static int planned(asked *a) {
 }
 
 static int by_formula(const cli_args *args) {
-    static const char *const others[] = {"limit", "measure", "plot", "optimizer", "precision", "master", "config"};
+    static const char *const others[] = {"limit",     "measure", "plot",   "optimizer",
+                                         "precision", "master",  "config", "ranks"};
     double params;
     int code = parse_amount(args, "params", false, &params);
     if (code != CLI_DONE)
@@ -378,6 +403,8 @@ static int run(const cli_args *args) {
     if (code == CLI_DONE && cli_has(args, "limit"))
         code = parse_amount(args, "limit", true, &limit);
     if (code == CLI_DONE)
+        code = parse_ranks(&a);
+    if (code == CLI_DONE)
         code = cli_config(args, &config);
     if (code != CLI_DONE)
         return code;
@@ -396,6 +423,7 @@ static const cli_option options_table[] = {
     {"master", "LIST", "how bf16 keeps its masters: fp32, split, stochastic [all]"},
     {"params", "N", "only the formulas, for a model of N parameters: 7B, 350M"},
     {"limit", "SIZE", "also the largest batch that fits, as 24GiB, without and with recompute; 1 if none does"},
+    {"ranks", "N", "what one of N ranks holds, with --shard and --reduce [those of the job, or 1]"},
     {"measure", NULL, "also run two steps of each row and compare the peak: needs the memory"},
     {"json", NULL, "the result as JSON"},
     {"plot", "FILE", "stacked bars, FILE.svg or FILE.png (both are drawn, and the gnuplot script kept beside them)"},
@@ -410,6 +438,7 @@ static const char *const keys[] = {"model.",
                                    "train.batch_size",
                                    "optimizer.ema",
                                    "lora.",
+                                   "ranks.",
                                    NULL};
 
 const cli_command cli_memory = {
@@ -424,7 +453,9 @@ const cli_command cli_memory = {
         "batch "
         "a step allows;\n"
         "workspace: kernels' scratch, inputs, and on a CPU what is left empty of huge pages. A batch that fits does so "
-        "as `mezzo train` runs it, with evaluation and sampling.",
+        "as `mezzo train` runs it, with evaluation and sampling. Of several ranks each holds all weights and "
+        "gradients, "
+        "and with --shard optimizer its part of the moments.",
     .options = options_table,
     .config = keys,
     .run = run,

@@ -129,6 +129,23 @@ static bool is_power_of_two(int64_t n) {
     return n > 0 && (n & (n - 1)) == 0;
 }
 
+static int64_t longest_part(const mezzo_params *p) {
+    int64_t most = 0;
+    for (int k = 0; k < p->n_regions; k++)
+        most = p->regions[k].part > most ? p->regions[k].part : most;
+    return most;
+}
+
+size_t mz_ranks_plan(const mezzo_params *p, int size, mz_shard shard, bool canonical, int64_t micro) {
+    const size_t pieces = (size_t)(p->elements / MZ_PIECE) * sizeof(double), ranks = (size_t)size;
+    size_t n = pieces + ranks * (size_t)(micro + 1) * sizeof(float);
+    if (size > 1)
+        n += ranks * sizeof(mz_opt_state) + (shard == MZ_SHARD_OPTIMIZER ? pieces : 0);
+    for (int64_t sums = micro; canonical && sums > 1; sums /= 2)
+        n += (size_t)p->elements * sizeof(float);
+    return n + (canonical && size > 1 ? ranks * (size_t)longest_part(p) * sizeof(float) : 0);
+}
+
 static mezzo_status take(mz_ranks *r, size_t bytes, void *out) {
     r->bytes += bytes;
     return r->device->backend->alloc(r->device, bytes, out);
@@ -137,7 +154,7 @@ static mezzo_status take(mz_ranks *r, size_t bytes, void *out) {
 static mezzo_status take_canonical(mz_ranks *r) {
     const mezzo_params *p = r->params;
     const int64_t leaves = r->size * r->micro;
-    int64_t most = 0;
+    const int64_t most = longest_part(p);
     if (!is_power_of_two(leaves) || !is_power_of_two(r->size))
         return mz_fail(MEZZO_ERR_INVALID,
                        "canonical sums need a power of two of micro batches a step, on as many ranks or a half, a "
@@ -145,8 +162,6 @@ static mezzo_status take_canonical(mz_ranks *r) {
                        (long long)leaves, r->size, r->size == 1 ? "rank is" : "ranks are");
     for (int64_t n = r->micro; n > 1; n /= 2)
         MEZZO_TRY(take(r, (size_t)p->elements * sizeof(float), &r->sums[r->levels++]));
-    for (int k = 0; k < p->n_regions; k++)
-        most = p->regions[k].part > most ? p->regions[k].part : most;
     return r->size > 1 ? take(r, (size_t)(r->size * most) * sizeof(float), &r->parts) : MEZZO_OK;
 }
 

@@ -18,6 +18,10 @@ typedef enum mz_shard {
 
 typedef struct mz_ranks mz_ranks;
 
+static inline int64_t mz_bucket_elements(double mib) { // of FP32 gradients
+    return (int64_t)(mib * ((1 << 20) / sizeof(float)));
+}
+
 // Of the device's group (device->comm; NULL: one rank alone, for canonical sums). `params` are cut for its size
 // (mz_params_create); micro: micro batches of a rank a step. INVALID: canonical, and the micro batches of a step are
 // not a power of two that the ranks divide.
@@ -29,6 +33,8 @@ int mz_ranks_size(const mz_ranks *ranks);
 int mz_ranks_part(const mz_ranks *ranks);         // for mz_optimizer_create: whose part it moves, -1: all
 mz_tensor mz_ranks_pieces(const mz_ranks *ranks); // likewise: where sums of squares go
 size_t mz_ranks_memory(const mz_ranks *ranks);    // bytes of the device
+// What mz_ranks_memory would be, of parameters that are cut for `size` ranks.
+size_t mz_ranks_plan(const mezzo_params *params, int size, mz_shard shard, bool canonical, int64_t micro);
 // The norm of a parameter's gradient in the last step: waits.
 mezzo_status mz_ranks_norms(mz_ranks *ranks, const mezzo_optimizer *optimizer, double *norms); // [optimizer->n]
 

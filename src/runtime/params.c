@@ -353,6 +353,20 @@ void mz_params_part(const mezzo_params *params, int index, int rank, int region,
         *place += params->regions[k].part;
 }
 
+size_t mz_params_parts(const mezzo_params *params, int rank) {
+    size_t n = 0;
+    for (size_t i = 0; i < params->n; ++i) {
+        size_t of_one = 0;
+        for (int k = 0; k < params->n_regions && !params->list[i].frozen; ++k) {
+            int64_t first, count, place;
+            mz_params_part(params, (int)i, rank, k, &first, &count, &place);
+            of_one += count > 0;
+        }
+        n += params->list[i].frozen ? 0 : of_one > 0 ? of_one : 1;
+    }
+    return n;
+}
+
 int64_t mz_params_part_elements(const mezzo_params *params) {
     int64_t n = 0;
     for (int k = 0; k < params->n_regions; ++k)
@@ -441,10 +455,10 @@ fail:
 }
 
 mezzo_status mz_params_sketch(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                              mezzo_master master, mezzo_params **out) {
+                              mezzo_master master, int ranks, mezzo_params **out) {
     *out = NULL;
     MEZZO_TRY(mezzo_graph_status(graph));
-    return lay_out_params(device, graph, options, master, 0, out);
+    return lay_out_params(device, graph, options, master, ranks, out);
 }
 
 mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,

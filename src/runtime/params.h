@@ -87,11 +87,12 @@ mezzo_status mz_params_cut(mezzo_params *params, int64_t elements);
 // 0 would lie in a buffer that has the parts of this rank alone, one behind another; it may be negative.
 void mz_params_part(const mezzo_params *params, int index, int rank, int region, int64_t *first, int64_t *count,
                     int64_t *place);
-int64_t mz_params_part_elements(const mezzo_params *params); // of such a buffer
+int64_t mz_params_part_elements(const mezzo_params *params);  // of such a buffer
+size_t mz_params_parts(const mezzo_params *params, int rank); // of a rank, of all parameters; one each at least
 
-// Laid out as mezzo_params_create_as would, without memory of the device: for plans.
+// Laid out as mz_params_create would, without memory of the device: for plans.
 mezzo_status mz_params_sketch(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                              mezzo_master master, mezzo_params **out);
+                              mezzo_master master, int ranks, mezzo_params **out);
 
 // `count` masters of a parameter from element `first`, FP32, to the host.
 mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t first, int64_t count, float *out);

@@ -294,10 +294,10 @@ static size_t shadow_bytes(const mezzo_params *params, const mezzo_graph *g) {
 }
 
 mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                            mezzo_master master, mezzo_memory *out) {
+                            mezzo_master master, int ranks, mezzo_memory *out) {
     mz_compiled c;
     mezzo_params *params;
-    MEZZO_TRY(mz_params_sketch(device, graph, options, master, &params));
+    MEZZO_TRY(mz_params_sketch(device, graph, options, master, ranks, &params));
     mezzo_status status = compile(device, params, graph, options, &c);
     if (status == MEZZO_OK) {
         plan_report(&c, out);
@@ -312,7 +312,7 @@ mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, cons
 mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                                mezzo_memory *out) {
     MZ_REQUIRE(device, graph, options, out);
-    return mz_plan_memory(device, graph, options, MEZZO_MASTER_FP32, out);
+    return mz_plan_memory(device, graph, options, MEZZO_MASTER_FP32, 0, out);
 }
 
 static size_t own_bytes(const mezzo_memory *m) { // what the program takes for itself

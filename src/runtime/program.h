@@ -105,9 +105,9 @@ mezzo_status mz_program_run_call(mezzo_program *program, size_t call, bool fresh
 void mz_program_wrote_gradients(mezzo_program *program); // for who runs its calls: parameters have gradients now
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
 // program.c
-// mezzo_plan_memory for masters kept in another way than FP32.
+// mezzo_plan_memory for masters kept in another way than FP32, and parameters that are cut for so many ranks; 0: not.
 mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                            mezzo_master master, mezzo_memory *out);
+                            mezzo_master master, int ranks, mezzo_memory *out);
 // inputs.c: the rules of a graph's inputs, by value, with room for n values; what is written, checked; INVALID where an
 // input was never written or the scaler is another device's.
 mezzo_status mz_input_rules(const mezzo_graph *graph, size_t n, mz_input_rule **out);

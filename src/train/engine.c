@@ -89,7 +89,7 @@ mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool kee
         MEZZO_TRY(mz_magnitudes_create(e->train, e->params, &e->magnitudes));
     if (e->params->ranks > 0)
         MEZZO_TRY(mz_ranks_create(e->params, config->shard, config->canonical, config->grad_accum,
-                                  (int64_t)(config->bucket_mib * (1 << 20) / sizeof(float)), &e->ranks));
+                                  mz_bucket_elements(config->bucket_mib), &e->ranks));
     if (e->ranks != NULL)
         MEZZO_TRY(mz_ranks_overlap(e->ranks, e->train));
     const int part = e->ranks != NULL ? mz_ranks_part(e->ranks) : -1;

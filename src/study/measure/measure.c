@@ -32,7 +32,7 @@ mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_onl
                                    .recompute_light = w->recompute_light && !forward_only,
                                    .forward_only = forward_only,
                                    .loss_weight = 1.0F / (float)(w->grad_accum > 0 ? w->grad_accum : 1),
-                                   .single_micro_batch = w->grad_accum <= 1 && !forward_only};
+                                   .single_micro_batch = w->grad_accum <= 1 && !w->canonical && !forward_only};
 }
 
 // Uniform numbers of the same variance, of which a large parameter has a million: they take a fraction of the time of

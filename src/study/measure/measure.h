@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include "base/base.h"
+#include "optim/ranks.h"
 
 #include "mezzo/model.h"
 #include "mezzo/optimizer.h"
@@ -17,11 +18,15 @@ typedef struct mz_workload {
     mezzo_precision precision; // resolved
     mezzo_residual residual;
     bool recompute, recompute_light;
-    int64_t logits_rows;             // mezzo_program_options
-    mezzo_master master;             // other than FP32 with BF16 only
-    bool sgd;                        // the optimizer: SGD; false: AdamW
-    double momentum;                 // of SGD
-    double ema;                      // mezzo_optimizer_options
+    int64_t logits_rows; // mezzo_program_options
+    mezzo_master master; // other than FP32 with BF16 only
+    bool sgd;            // the optimizer: SGD; false: AdamW
+    double momentum;     // of SGD
+    double ema;          // mezzo_optimizer_options
+    int ranks;           // plans only: that share the step, and what of it; 0: one process alone
+    mz_shard shard;
+    bool canonical;
+    int64_t bucket;                  // elements that are summed together
     const char *freeze;              // mezzo_graph_freeze's patterns, borrowed; NULL: all are trained
     mezzo_lora lora;                 // rank 0: no adapters; its patterns are borrowed
     const mezzo_override *overrides; // borrowed

@@ -52,6 +52,27 @@ static int moments_of(const mz_workload *w) {
     return (!w->sgd ? 2 : w->momentum != 0 ? 1 : 0) + (w->ema > 0);
 }
 
+// What of the moments and the segments is one rank's (the first's), and what ranks take for themselves.
+static mezzo_status share_of_rank(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, size_t *moments,
+                                  size_t *segments, size_t *more) {
+    const mezzo_program_options options = mz_workload_options(w, false);
+    mezzo_params *params;
+    MEZZO_TRY(mz_params_sketch(device, g, &options, w->master, w->ranks, &params));
+    mezzo_status status = mz_params_cut(params, w->bucket);
+    if (status == MEZZO_OK) {
+        *more = mz_ranks_plan(params, w->ranks, w->shard, w->canonical, w->grad_accum);
+        *moments = 0;
+        for (size_t i = 0; i < params->n && w->shard == MZ_SHARD_NONE; i++)
+            *moments += params->list[i].frozen ? 0 : mz_align_up((size_t)params->list[i].stored, 16);
+        if (w->shard == MZ_SHARD_OPTIMIZER) {
+            *moments = (size_t)mz_params_part_elements(params);
+            *segments = mz_params_parts(params, 0);
+        }
+    }
+    mezzo_params_free(params);
+    return status;
+}
+
 // Of the optimizer: moments, its state block, segments, and what the norm's partial sums take (mezzo_optimizer_memory).
 static mezzo_status optimizer_bytes(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, size_t elements,
                                     size_t *bytes) {
@@ -61,13 +82,16 @@ static mezzo_status optimizer_bytes(mezzo_device *device, const mezzo_graph *g, 
     size_t trained = 0;
     for (size_t i = 0; i < g->n_params; i++)
         trained += !g->params[i].frozen;
-    stats.in[0] = mz_tensor_bytes(NULL, trained * sizeof(mz_segment));
     stats.in[1] = mz_tensor_f32(NULL, 1);
     stats.out[0] = mz_tensor_f32(NULL, (int64_t)elements);
     stats.out[1] = mz_tensor_bytes(NULL, sizeof(mz_opt_state));
+    size_t more = 0, moments = elements, segments = trained;
+    if (w->ranks > 0)
+        MEZZO_TRY(share_of_rank(device, g, w, &moments, &segments, &more));
+    stats.in[0] = mz_tensor_bytes(NULL, segments * sizeof(mz_segment));
     MEZZO_TRY(mz_prepare(device, &stats, &prepared));
-    *bytes = (size_t)moments_of(w) * elements * sizeof(float) + sizeof(mz_opt_state) + trained * sizeof(mz_segment) +
-             prepared.workspace;
+    *bytes = (size_t)moments_of(w) * moments * sizeof(float) + sizeof(mz_opt_state) + segments * sizeof(mz_segment) +
+             prepared.workspace + more;
     mz_prepared_free(&prepared);
     return MEZZO_OK;
 }
@@ -86,7 +110,7 @@ static size_t padding_of(const mz_footprint *f, int moments) {
 static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, mz_footprint *out) {
     mezzo_program_options options = mz_workload_options(w, false);
     mezzo_memory m = {0}, forward = {0};
-    MEZZO_TRY(mz_plan_memory(device, g, &options, w->master, &m));
+    MEZZO_TRY(mz_plan_memory(device, g, &options, w->master, w->ranks, &m));
     options = mz_workload_options(w, true);
     MEZZO_TRY(mezzo_plan_memory(device, g, &options, &forward));
     *out = (mz_footprint){.weights = m.masters,
