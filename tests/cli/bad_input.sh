@@ -77,7 +77,7 @@ refuse 3 "text.txt: not a folder" "run folder" -- eval text.txt
 refuse 2 "text.txt" ".safetensors" "llm.c" -- import text.txt --out new
 printf 'model:\n layers: 2\n   heads: 2\n' >indent.yaml
 refuse 2 "indent.yaml:3" "same column" -- train --config indent.yaml --data text.txt --out new
-CODE=3 train "lower the batch size" "memory --limit" -- --model gpt2-124M --vocab 50257 --batch-size 1000000 --data text.txt --precision auto --out new
+refuse 3 "lower the batch size" "memory --limit" -- train --model gpt2-124M --vocab 50257 --batch-size 1000000 --data text.txt --seq-len 64 --device cpu --precision auto --out new
 run 0 train "${TINY[@]}" --steps 1 --data text.txt --out fresh --resume auto
 shows "$ERR" "fresh has no checkpoint to resume: beginning at step 0"
 refuse 2 gtp2 "did you mean gpt2" -- data text.txt --tokenizer gtp2 --out new

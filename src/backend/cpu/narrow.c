@@ -186,10 +186,10 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     return inner->kernel->run(device, &part);
 }
 
-const mz_kernel mz_cpu_cast_scaled = {"cast_scaled", prepare_cast, run_cast};
-const mz_kernel mz_cpu_linear_narrow = {"linear_narrow", prepare, run};
-const mz_kernel mz_cpu_linear_dx_narrow = {"linear_dx_narrow", prepare, run};
-const mz_kernel mz_cpu_linear_dw_narrow = {"linear_dw_narrow", prepare, run};
+const mz_kernel mz_cpu_cast_scaled = {"cast_scaled__portable", prepare_cast, run_cast};
+const mz_kernel mz_cpu_linear_narrow = {"linear_narrow__portable", prepare, run};
+const mz_kernel mz_cpu_linear_dx_narrow = {"linear_dx_narrow__portable", prepare, run};
+const mz_kernel mz_cpu_linear_dw_narrow = {"linear_dw_narrow__portable", prepare, run};
 
 mz_takes mz_cpu_takes(const mz_kernel *kernel) {
     const uint32_t narrow_formats = MZ_BIT(MEZZO_F8E4M3) | MZ_BIT(MEZZO_F8E5M2);

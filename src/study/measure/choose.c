@@ -215,9 +215,12 @@ static mezzo_status choose_by_timing(mezzo_device *device, const mz_choose_optio
         mz_candidate *c = &out->candidates[i];
         if (o->tell != NULL)
             o->tell(o->user, c, false);
-        MEZZO_TRY(try_candidate(device, o, &guard_steps, reference, c));
+        mezzo_status status = try_candidate(device, o, &guard_steps, reference, c);
+        if (status != MEZZO_OK)
+            note(c, "not timed"); // the error's own line follows
         if (o->tell != NULL)
             o->tell(o->user, c, true);
+        MEZZO_TRY(status);
         if (c->passed && isnan(reference))
             reference = c->loss;
     }
