@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "graph/graph.h"
 #include "mezzo/model.h"
 #include "mezzo/step.h"
 
@@ -19,7 +20,7 @@ typedef struct setup {
     const char *name, *device, *commit, *model, *master;
     char command[512];
     int64_t layers, heads, width, d_ff, vocab, batch, length;
-    bool recompute, recompute_light, low_residual, profile;
+    bool recompute, recompute_light, low_residual, profile, repeat_init;
     int64_t logits_rows;
     int accumulate, warmup, steps, threads;
 } setup;
@@ -49,6 +50,7 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
     model.vocab = s->vocab, model.seq_len = s->length, model.dropout = 0;
     model.bias = model.bias || strcmp(s->model, "gpt2") == 0;
     MEZZO_TRY(mezzo_graph_create(&graph));
+    graph->repeats_init = s->repeat_init;
     MEZZO_TRY(mezzo_model_build(graph, &model, s->batch, s->length, false));
     mezzo_program_options options = {.precision = precision,
                                      .residual = s->low_residual ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST,
@@ -188,7 +190,7 @@ static int usage(void) {
             "[--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
             "[--batch N]\n       [--length N] [--accumulate N] [--threads N] [--steps N] [--warmup N] "
             "[--commit S] [--recompute] [--recompute-light] [--logits-rows N]\n       "
-            "[--low-residual] [--profile] [--no-header] PRECISION...\n");
+            "[--low-residual] [--repeat-init] [--profile] [--no-header] PRECISION...\n");
     return 2;
 }
 
@@ -235,6 +237,8 @@ int main(int argc, char **argv) {
             s.recompute_light = true;
         else if (strcmp(argv[at], "--low-residual") == 0)
             s.low_residual = true;
+        else if (strcmp(argv[at], "--repeat-init") == 0) // billions of first values take minutes to draw
+            s.repeat_init = true;
         else if (strcmp(argv[at], "--profile") == 0)
             s.profile = true;
         else if (strcmp(argv[at], "--no-header") == 0)

@@ -203,9 +203,11 @@ static int write_text(void **state) {
     return 0;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     if (!test_device_opens())
         return TEST_SKIPPED;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_same_run_twice),
         cmocka_unit_test(test_another_seed_is_another_run),
