@@ -4,30 +4,60 @@
 
 #include "vec.cuh"
 
-enum { THREADS = 256, UNROLL = 2, BLOCK_ELEMENTS = THREADS * UNROLL * 8 };
+enum { THREADS = 256, UNROLL = 4, BLOCK_ELEMENTS = THREADS * UNROLL * 8 };
 
 static unsigned blocks_for(int64_t n, int64_t each) {
     return static_cast<unsigned>((n + each - 1) / each);
 }
 
 // --- the largest magnitude -----------------------------------------------------------------------------------------
-__global__ void __launch_bounds__(THREADS) most_kernel(mz_cu_array x, int64_t n, uint32_t *most) {
-    uint32_t mine = 0;
-    const int64_t step = static_cast<int64_t>(gridDim.x) * THREADS * 8;
-    for (int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * 8; i < n; i += step) {
-        float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        if (i + 8 <= n)
-            load8(x.data, x.dtype, i, v);
-        else
-            for (int k = 0; i + k < n; k++)
-                v[k] = load1(x.data, x.dtype, i + k);
+// Positive floats are in the order of their bits, and so are BF16's and FP16's: two of these are looked at at once.
+__device__ __forceinline__ uint32_t most_of(uint4 w, uint32_t mine, bool pairs) {
+    const uint32_t words[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            mine = max(mine, __float_as_uint(v[k]) & 0x7FFFFFFFu); // positive floats are in the order of their bits
+    for (int k = 0; k < 4; k++)
+        mine = pairs ? __vmaxu2(mine, words[k] & 0x7FFF7FFFu) : max(mine, words[k] & 0x7FFFFFFFu);
+    return mine;
+}
+
+// AT_ONCE vectors of 16 bytes a thread are on their way at a time, and a block asks for the one place once: each more
+// would wait for those of all others.
+enum { AT_ONCE = 4 };
+
+__global__ void __launch_bounds__(THREADS) most_kernel(mz_cu_array x, int64_t n, uint32_t *most) {
+    __shared__ uint32_t seen[THREADS / 32];
+    const bool pairs = x.dtype != MZ_CU_F32;
+    const int each = pairs ? 8 : 4;
+    const int64_t vectors = n / each, step = static_cast<int64_t>(gridDim.x) * THREADS;
+    const uint4 *from = static_cast<const uint4 *>(x.data);
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    uint32_t mine = 0;
+    for (int64_t i = first; i < vectors; i += AT_ONCE * step) {
+        uint4 w[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            w[k] = i + k * step < vectors ? from[i + k * step] : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            mine = most_of(w[k], mine, pairs);
     }
+    if (pairs) { // as FP32's bits
+        const float2 both = widen2(mine, x.dtype);
+        mine = max(__float_as_uint(both.x), __float_as_uint(both.y));
+    }
+    if (first < n - vectors * each)
+        mine = max(mine, __float_as_uint(load1(x.data, x.dtype, vectors * each + first)) & 0x7FFFFFFFu);
     for (int lanes = 16; lanes > 0; lanes /= 2)
         mine = max(mine, __shfl_xor_sync(0xFFFFFFFFu, mine, lanes));
-    if ((threadIdx.x & 31) == 0 && mine > 0)
+    if (threadIdx.x % 32 == 0)
+        seen[threadIdx.x / 32] = mine;
+    __syncthreads();
+    if (threadIdx.x != 0)
+        return;
+#pragma unroll
+    for (int k = 1; k < THREADS / 32; k++)
+        mine = max(mine, seen[k]);
+    if (mine > 0)
         atomicMax(most, mine);
 }
 
@@ -35,7 +65,7 @@ extern "C" cudaError_t mz_cu_most(cudaStream_t stream, mz_cu_array x, int64_t n,
     cudaError_t error = cudaMemsetAsync(most, 0, sizeof *most, stream);
     if (error != cudaSuccess || n == 0)
         return error;
-    const unsigned blocks = blocks_for(n, BLOCK_ELEMENTS), grid = blocks < 2048 ? blocks : 2048;
+    const unsigned blocks = blocks_for(n, BLOCK_ELEMENTS), grid = blocks < 1056 ? blocks : 1056; // 8 for each of 132
     most_kernel<<<grid, THREADS, 0, stream>>>(x, n, most);
     return cudaGetLastError();
 }
@@ -53,13 +83,19 @@ __device__ __forceinline__ float power_of_two(int exponent) {
     return __uint_as_float(static_cast<uint32_t>(exponent + 127) << 23);
 }
 
+// Too large becomes NaN or infinity, which no instruction does.
 __device__ __forceinline__ uint32_t to_eight(float x, bool e4m3) {
     return __nv_cvt_float_to_fp8(x, __NV_NOSAT, e4m3 ? __NV_E4M3 : __NV_E5M2);
 }
 
+// Two numbers of which none is too large, in one instruction where there is one.
+__device__ __forceinline__ uint32_t to_eights(float x, float y, bool e4m3) {
+    return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, e4m3 ? __NV_E4M3 : __NV_E5M2);
+}
+
 __global__ void __launch_bounds__(THREADS)
     narrow_kernel(mz_cu_array x, mz_cu_array y, int64_t n, const uint32_t *most, float *scale) {
-    const bool e4m3 = y.dtype == MZ_CU_F8E4M3;
+    const bool e4m3 = y.dtype == MZ_CU_F8E4M3, fits = most != nullptr && *most < 0x7F800000u;
     float inverse;
     if (most != nullptr) {
         const int exponent = scale_exponent(*most, e4m3 ? 8 : 15);
@@ -70,21 +106,33 @@ __global__ void __launch_bounds__(THREADS)
         inverse = 1 / *scale;
     }
     uint8_t *to = static_cast<uint8_t *>(y.data);
-    int64_t i = (static_cast<int64_t>(blockIdx.x) * UNROLL * THREADS + threadIdx.x) * 8;
+    const int64_t first = (static_cast<int64_t>(blockIdx.x) * UNROLL * THREADS + threadIdx.x) * 8, step = THREADS * 8;
+    raw8 r[UNROLL]; // all on their way before the first is looked at
 #pragma unroll
-    for (int u = 0; u < UNROLL; u++, i += THREADS * 8) {
-        if (i + 8 <= n) {
-            float v[8];
-            uint32_t w[2] = {0, 0};
-            load8(x.data, x.dtype, i, v);
+    for (int u = 0; u < UNROLL; u++)
+        if (first + u * step + 8 <= n)
+            r[u] = fetch8(x.data, x.dtype, first + u * step);
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        const int64_t i = first + u * step;
+        if (i + 8 > n) {
+            for (int64_t k = i; k < n; k++)
+                to[k] = static_cast<uint8_t>(to_eight(load1(x.data, x.dtype, k) * inverse, e4m3));
+            continue;
+        }
+        float v[8];
+        uint32_t w[2] = {0, 0};
+        widen8(r[u], x.dtype, v);
+        if (fits) {
+#pragma unroll
+            for (int k = 0; k < 8; k += 2)
+                w[k / 4] |= to_eights(v[k] * inverse, v[k + 1] * inverse, e4m3) << (k % 4 * 8);
+        } else {
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 w[k / 4] |= to_eight(v[k] * inverse, e4m3) << (k % 4 * 8);
-            *reinterpret_cast<uint2 *>(to + i) = make_uint2(w[0], w[1]);
-        } else {
-            for (int64_t k = i; k < n; k++)
-                to[k] = static_cast<uint8_t>(to_eight(load1(x.data, x.dtype, k) * inverse, e4m3));
         }
+        *reinterpret_cast<uint2 *>(to + i) = make_uint2(w[0], w[1]);
     }
 }
 
