@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/guides/which-precision.md"
 CHART = ROOT / "docs/guides/figures/which-precision.svg"
 # folder of bench/results, what ran there
-SWEEPS = [("sweep-gpt2-h100", "H100", "GPT-2"), ("sweep-h100", "H100", "GLM-4-MoE"), ("sweep-cpu-amx", "CPU with AMX", "GLM-4-MoE"),
+SWEEPS = [("sweep-gpt2-h200", "H200", "GPT-2"), ("sweep-h100", "H100", "GLM-4-MoE"), ("sweep-cpu-amx", "CPU with AMX", "GLM-4-MoE"),
           ("sweep-cpu-avx2", "CPU with AVX2 alone", "GPT-2")]
 
 
@@ -43,7 +43,7 @@ def boxes():
         "gpu": (120, 90, 220, "ask", ["NVIDIA GPU:", "compute capability?"]),
         "cpu": (595, 90, 230, "ask", ["CPU: what does mezzo doctor", "say of BF16 arithmetic?"]),
         "t4": (10, 210, 210, "ask", ["At least 600 tokens in a step,", "below width 512 1,000?"]),
-        "bf16": (235, 210, 235, "take", ["BF16", "H100, GPT-2: " + gpt[0], gpt[1], "GLM-4-MoE: " + moe[0], moe[1]]),
+        "bf16": (235, 210, 235, "take", ["BF16", "H200, GPT-2: " + gpt[0], gpt[1], "H100, GLM-4-MoE: " + moe[0], moe[1]]),
         "amx": (485, 210, 215, "take", ["BF16", "AMX: " + amx[0], amx[1]]),
         "fp32": (715, 210, 235, "take", ["FP32", "AVX2: BF16 " + avx2[0], avx2[1], "(BF16 where memory is short)"]),
         "fp16": (10, 340, 95, "take", ["FP16", "with a scaler"]),

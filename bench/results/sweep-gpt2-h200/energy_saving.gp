@@ -1,4 +1,4 @@
-# gnuplot memory_saving.gp, in this folder, draws memory_saving.png and memory_saving.svg.
+# gnuplot energy_saving.gp, in this folder, draws energy_saving.png and energy_saving.svg.
 set encoding utf8
 set style line 1 lc rgb '#0072b2' lw 2.5 pt 7 ps 1.1
 set style line 2 lc rgb '#d55e00' lw 2.5 pt 5 ps 1.1
@@ -12,15 +12,23 @@ set border lw 1.2
 set tics nomirror
 $w256 << EOD
 # tokens median q1 q3 pairs
-128 0.941168 0.376143 1.50619 2
-1024 20.7752 20.5432 21.0259 4
-8192 41.6594 41.3124 42.0064 2
+128 51.0728 48.4497 51.7201 3
+256 61.8677 61.7733 62.2071 6
+512 67.549 67.4623 68.229 9
+1024 74.3827 72.778 74.8206 12
+2048 77.2065 77.0173 77.5738 9
+4096 80.5202 79.5291 81.0126 6
+8192 81.9982 81.8331 82.9701 3
 EOD
 $w512 << EOD
 # tokens median q1 q3 pairs
-128 -6.02426 -6.34402 -5.70449 2
-1024 10.0987 10.0801 10.1291 4
-8192 36.7305 36.4232 37.0377 2
+128 54.2231 53.3714 54.5942 3
+256 63.7917 63.3699 64.4701 6
+512 67.5406 66.1652 68.3715 9
+1024 71.6954 70.7869 72.3476 12
+2048 76.6867 75.5916 77.2205 9
+4096 79.1167 77.6175 79.3299 6
+8192 82.1411 81.921 82.3761 3
 EOD
 ls_1 = '#0072b2'
 ls_2 = '#d55e00'
@@ -33,14 +41,14 @@ set format x '%.0f'
 set xlabel 'tokens per step'
 set xrange [102.4:1.024e+04]
 set grid ytics ls 91
-set title 'Memory saved by bf16 against fp32: median and quartiles'
-set ylabel 'memory saved, %'
+set title 'Energy saved by bf16 against fp32: median and quartiles'
+set ylabel 'energy saved, %'
 set key outside right center
 draw = "plot $w256 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_1 notitle, $w512 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_2 notitle, $w256 using 1:2 with linespoints ls 1 title 'width 256', $w512 using 1:2 with linespoints ls 2 title 'width 512', 0 with lines ls 90 title 'no difference'"
 set terminal pngcairo size 900,480 font 'DejaVu Sans,11' background rgb 'white'
-set output 'memory_saving.png'
+set output 'energy_saving.png'
 @draw
 set terminal svg size 900,480 dynamic font 'DejaVu Sans,11' background rgb 'white'
-set output 'memory_saving.svg'
+set output 'energy_saving.svg'
 @draw
 unset output

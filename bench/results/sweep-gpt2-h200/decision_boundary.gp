@@ -12,15 +12,23 @@ set border lw 1.2
 set tics nomirror
 $w256 << EOD
 # tokens median q1 q3 pairs
-128 2.32882 2.29148 2.36616 2
-1024 4.42943 3.36972 5.56431 4
-8192 6.83121 6.82215 6.84027 2
+128 1.71456 1.71142 1.72513 3
+256 2.08088 2.06465 2.10183 6
+512 2.43571 2.33494 2.47412 9
+1024 3.05682 2.9772 3.17879 12
+2048 3.76325 3.56779 3.8169 9
+4096 4.75776 4.64365 4.86928 6
+8192 5.53043 5.47687 5.68684 3
 EOD
 $w512 << EOD
 # tokens median q1 q3 pairs
-128 2.63101 2.57326 2.68877 2
-1024 5.70057 4.44206 7.09846 4
-8192 10.1261 10.0639 10.1883 2
+128 2.02692 1.98388 2.02932 3
+256 2.30848 2.25012 2.38293 6
+512 2.62881 2.54001 2.83125 9
+1024 3.03402 2.91957 3.20134 12
+2048 3.7867 3.60609 4.11276 9
+4096 4.60669 4.48252 4.81713 6
+8192 5.70918 5.63452 5.73846 3
 EOD
 $crossings << EOD
 # tokens 1 low high
@@ -36,15 +44,15 @@ set format x '%.0f'
 set xlabel 'tokens per step'
 set xrange [102.4:1.024e+04]
 set grid ytics ls 91
-set title 'Speedup of bf16 over fp32: median and quartiles of 16 exact-shape pairs'
+set title 'Speedup of bf16 over fp32: median and quartiles of 96 exact-shape pairs'
 set ylabel 'speedup'
-set key top left Left reverse
+set key outside right center
 set yrange [0:1.2<*]
 draw = "plot $w256 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_1 notitle, $w512 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_2 notitle, $w256 using 1:2 with linespoints ls 1 title 'width 256', $w512 using 1:2 with linespoints ls 2 title 'width 512', 1 with lines ls 90 title 'equally fast'"
-set terminal pngcairo size 900,560 font 'DejaVu Sans,11' background rgb 'white'
+set terminal pngcairo size 1040,520 font 'DejaVu Sans,11' background rgb 'white'
 set output 'decision_boundary.png'
 @draw
-set terminal svg size 900,560 dynamic font 'DejaVu Sans,11' background rgb 'white'
+set terminal svg size 1040,520 dynamic font 'DejaVu Sans,11' background rgb 'white'
 set output 'decision_boundary.svg'
 @draw
 unset output
