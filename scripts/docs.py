@@ -17,7 +17,9 @@ import argparse
 import difflib
 import json
 import math
+import os
 import pathlib
+import platform
 import re
 import shlex
 import subprocess
@@ -31,6 +33,8 @@ NUMBER = re.compile(r"<!--=(~?) (.*?) : (.*?) : (.*?)-->(.*?)<!--=-->", re.S)
 TOKEN = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 SIZE = re.compile(r"(\d+(?:\.\d+)?) (MiB|GiB)")
 ran = {}
+if platform.machine() == "x86_64":
+    os.environ["MEZZO_ISA"] = "avx2"  # a kernel's scratch, and so memory, depends on the level that the processor has
 
 
 def run(mezzo, words):
