@@ -12,10 +12,11 @@ TEST_CUDA ?= AUTO
 CUDA_ARCH ?= $(or $(if $(HAS_GPU),$(shell scripts/gpu-arch.sh)),90a)
 export CTEST_OUTPUT_ON_FAILURE = 1
 
-.PHONY: help setup setup-test build test demo install uninstall format clean
+.PHONY: help setup setup-test build test demo demo-radio install uninstall format clean
 
 help:
 	@echo "make demo [DATA=FILE]     set up, build, train a small GPT and print a sample"
+	@echo "make demo-radio           the same for radio maps: made-up cities, a small U-Net, pictures"
 	@echo "make test                 set up, build, run every test"
 	@echo "make build                build/release/mezzo and the libraries"
 	@echo "make install [PREFIX=DIR] headers, libraries, mezzo.pc and the command (PREFIX is $(PREFIX))"
@@ -46,6 +47,9 @@ test: setup-test
 
 demo:
 	@scripts/demo.sh $(DATA)
+
+demo-radio:
+	@scripts/demo-radio.sh
 
 install: build
 	@cmake --install build/release --prefix $(PREFIX)
