@@ -68,10 +68,11 @@ static int from_rules(const cli_args *args, const char *path) {
 }
 
 // --- by timing -----------------------------------------------------------------------------------------------------
-static void print_choice(const mz_choice *c) {
-    char tokens[32];
+static void print_choice(const mz_choice *c, const char *unit) {
+    char tokens[32], speed[32];
+    snprintf(speed, sizeof speed, "%s/s", unit);
     printf("%s\nreason      %s\n\n%-10s %12s %12s %10s %10s  %s\n", mezzo_precision_name(c->precision), c->reason,
-           "precision", "ms/step", "tokens/s", "MiB", "loss", "");
+           "precision", "ms/step", speed, "MiB", "loss", "");
     for (int i = 0; i < c->n; i++) {
         const mz_candidate *k = &c->candidates[i];
         printf("%-10s ", mezzo_precision_name(k->precision));
@@ -95,11 +96,12 @@ static mezzo_status model_of(const cli_args *args, mezzo_config *config, mezzo_m
 }
 
 static mezzo_status time_here(const cli_args *args, mezzo_config *config, size_t memory, const mezzo_precision *list,
-                              int n, mz_choice *out) {
+                              int n, mz_choice *out, const char **unit) {
     mezzo_model_config model;
     mz_run_config c;
     mezzo_device *device;
     MEZZO_TRY(model_of(args, config, &model));
+    *unit = mz_workload_unit(&(mz_workload){.model = model});
     MEZZO_TRY(mz_run_config_read(config, &c));
     MEZZO_TRY(mezzo_device_open(c.device, c.threads, &device));
     const mezzo_auto_request request = {.device = device,
@@ -119,6 +121,7 @@ static int by_timing(const cli_args *args) {
     mezzo_precision list[MEZZO_PRECISION_COUNT];
     mz_choice choice;
     double memory;
+    const char *unit = "";
     int n = 0, code = cli_number(args, "memory-gb", 0, 1e6, 0, &memory);
     if (code == CLI_DONE && cli_has(args, "precisions"))
         code = cli_precisions(args, "precisions", "", list, (int)MZ_COUNT(list), &n);
@@ -126,15 +129,23 @@ static int by_timing(const cli_args *args) {
         code = cli_config(args, &config);
     if (code != CLI_DONE)
         return code;
-    mezzo_status status = time_here(args, config, (size_t)(memory * (double)(1 << 30)), list, n, &choice);
+    mezzo_status status = time_here(args, config, (size_t)(memory * (double)(1 << 30)), list, n, &choice, &unit);
     if (status != MEZZO_OK)
         code = cli_error(args->command, status);
     else if (cli_has(args, "json"))
         code = cli_json_print(args->command, cli_choice_json(&choice));
     else
-        print_choice(&choice);
+        print_choice(&choice, unit);
     mezzo_config_free(config);
     return code;
+}
+
+static const char *model_named(const cli_args *args) {
+    const char *model = NULL;
+    for (int i = 0; i < args->n_given; i++)
+        if (args->given[i].config && strcmp(args->given[i].name, "model.name") == 0)
+            model = args->given[i].value;
+    return model;
 }
 
 // The built-in rules measured on a device like this one.
@@ -149,11 +160,7 @@ static const char *rules_here(const cli_args *args) {
     if (status != MEZZO_OK)
         return NULL;
     bool amx = strcmp(info.backend, "cpu") == 0 && mz_isa_probe(NULL, &isa) == MEZZO_OK && isa.found >= MZ_LEVEL_AMX;
-    const char *model = NULL;
-    for (int i = 0; i < args->n_given; i++)
-        if (args->given[i].config && strcmp(args->given[i].name, "model.name") == 0)
-            model = args->given[i].value;
-    return mz_rules_for(info.description, amx, model);
+    return mz_rules_for(info.description, amx, model_named(args));
 }
 
 static int run(const cli_args *args) {
@@ -163,6 +170,12 @@ static int run(const cli_args *args) {
         return cli_wrong(args->command, "--measure and --rules are two ways: give one");
     if (measure)
         return by_timing(args);
+    mezzo_model_config model;
+    const char *name = model_named(args);
+    if (name != NULL && mezzo_model_defaults(name, &model) == MEZZO_OK &&
+        mezzo_model_task(&model) != MEZZO_TASK_LANGUAGE)
+        return cli_wrong(args->command, "rules are of texts, and %s is of %s: --measure --model %s times it here", name,
+                         mz_workload_unit(&(mz_workload){.model = model}), name);
     if (rules == NULL)
         rules = rules_here(args);
     if (rules == NULL)

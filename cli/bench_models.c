@@ -15,7 +15,8 @@ typedef struct models {
     mz_bench_plan plan;
     const char *sizes[SIZES_MOST];
     int n_sizes;
-    char *words; // what sizes points into
+    char speed[32]; // "tokens/s"; "items/s" where the models count different things
+    char *words;    // what sizes points into
     mz_bench_result rows[SIZES_MOST];
     int n_rows;
     FILE *csv;
@@ -120,7 +121,7 @@ static char *shown(double x, char *buf, size_t size) {
 static void print_row(const models *m, const mz_bench_result *r) {
     if (m->n_rows == 1)
         printf("%-10s %9s %-5s %12s %12s %12s %10s %8s %9s %6s  %s\n", "size", "params M", "", "forward ms",
-               "backward ms", "step ms", "tokens/s", "speedup", "memory MB", "MFU %", "");
+               "backward ms", "step ms", m->speed, "speedup", "memory MB", "MFU %", "");
     for (int i = 0; i < m->plan.n_precisions; i++) {
         const mz_bench_cell *c = &r->cells[i], *base = &r->cells[0];
         char f[32], b[32], s[32], x[32], mfu[32], tokens[32];
@@ -209,6 +210,14 @@ static void draw(const models *m) {
 }
 
 // --- measuring -----------------------------------------------------------------------------------------------------
+static void name_speed(models *m, const mezzo_model_config *configs) {
+    const char *unit = mz_workload_unit(&(mz_workload){.model = configs[0]});
+    for (int i = 1; i < m->n_sizes; i++)
+        if (strcmp(mz_workload_unit(&(mz_workload){.model = configs[i]}), unit) != 0)
+            unit = "items";
+    snprintf(m->speed, sizeof m->speed, "%s/s", unit);
+}
+
 static int measure(models *m, mezzo_device *device) {
     mezzo_model_config unused;
     mz_peaks peaks = {0};
@@ -223,6 +232,7 @@ static int measure(models *m, mezzo_device *device) {
     }
     if (code != CLI_DONE)
         return code;
+    name_speed(m, configs);
     mezzo_status status = mezzo_device_describe(device, &m->device);
     for (int i = 0; i < m->plan.n_precisions && status == MEZZO_OK; i++) { // and so is every precision
         mezzo_precision unused_precision;

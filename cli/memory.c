@@ -216,14 +216,14 @@ static const cli_field saving_fields[] = {
 };
 
 static void print_plan(const asked *a) {
-    char text[32], unshared[32], sampling[32];
+    char text[32], unshared[32], sampling[32], batch[96];
     const mz_memory_row *base = &a->plan.rows[a->plan.base];
+    mz_workload_describe(&a->plan.w, batch, sizeof batch);
     char rank[64] = "";
     if (a->plan.w.ranks > 1)
         snprintf(rank, sizeof rank, ", one of %d ranks", a->plan.w.ranks);
-    printf("%s: %s parameters; a micro batch of %lld x %lld tokens; planned for %s%s%s\n\n", a->model,
-           cli_thousands((double)base->f.parameters, text, sizeof text), (long long)a->plan.w.batch,
-           (long long)a->plan.w.seq_len, a->info.backend, rank,
+    printf("%s: %s parameters; a micro batch of %s; planned for %s%s%s\n\n", a->model,
+           cli_thousands((double)base->f.parameters, text, sizeof text), batch, a->info.backend, rank,
            a->plan.w.recompute         ? ", with recompute"
            : a->plan.w.recompute_light ? ", with recompute light"
                                        : "");
@@ -244,14 +244,15 @@ static void print_plan(const asked *a) {
 static mezzo_status print_none(const asked *a) {
     const mz_memory_row *row;
     size_t least;
-    char need[32], limit[32];
+    char need[32], limit[32], batch[96];
+    mz_workload one = a->plan.w;
+    one.batch = 1;
+    mz_workload_describe(&one, batch, sizeof batch);
     MEZZO_TRY(mz_memory_least(&a->plan, &row, &least));
     fprintf(stderr,
-            "mezzo memory: nothing fits in %s: the least is %s, %s, %s master weights, with recompute: %s for one "
-            "sequence of %lld tokens\n",
+            "mezzo memory: nothing fits in %s: the least is %s, %s, %s master weights, with recompute: %s for %s\n",
             mib(a->plan.limit, limit, sizeof limit), mezzo_precision_name(row->precision),
-            mz_memory_optimizer(row->optimizer), mezzo_master_name(row->master), mib(least, need, sizeof need),
-            (long long)a->plan.w.seq_len);
+            mz_memory_optimizer(row->optimizer), mezzo_master_name(row->master), mib(least, need, sizeof need), batch);
     return MEZZO_OK;
 }
 
@@ -323,16 +324,16 @@ static json_t *schemes_json(double params) {
 // --- the command ---------------------------------------------------------------------------------------------------
 static mezzo_status draw(const asked *a, const cli_plot *plot) {
     mz_memory_bar bars[MZ_MEMORY_ROWS];
-    char title[160], text[32];
+    char title[192], text[32], batch[96];
+    mz_workload_describe(&a->plan.w, batch, sizeof batch);
     for (int i = 0; i < a->plan.n_rows; i++) {
         snprintf(bars[i].name, sizeof bars[i].name, "%s %s%s%s", mezzo_precision_name(a->plan.rows[i].precision),
                  mz_memory_optimizer(a->plan.rows[i].optimizer), a->plan.rows[i].master != MEZZO_MASTER_FP32 ? " " : "",
                  a->plan.rows[i].master != MEZZO_MASTER_FP32 ? mezzo_master_name(a->plan.rows[i].master) : "");
         bars[i].footprint = a->plan.rows[i].f;
     }
-    snprintf(title, sizeof title, "%s, %s parameters, %lld x %lld tokens%s", a->model,
-             cli_thousands((double)a->plan.rows[0].f.parameters, text, sizeof text), (long long)a->plan.w.batch,
-             (long long)a->plan.w.seq_len,
+    snprintf(title, sizeof title, "%s, %s parameters, %s%s", a->model,
+             cli_thousands((double)a->plan.rows[0].f.parameters, text, sizeof text), batch,
              a->plan.w.recompute         ? ", recompute"
              : a->plan.w.recompute_light ? ", recompute light"
                                          : "");

@@ -8,6 +8,7 @@
 
 typedef struct watch {
     bool quiet, bar, drawn;
+    const char *unit; // what speed is told in
     int rows, failed; // of this call
     int total, done;
     double seconds;
@@ -42,17 +43,36 @@ static const cli_range ranges[] = {
     {CLI_FIELD(mz_sweep_options, seed), "seed", 0, 0x1p63, 1},
 };
 
-static int parse(const cli_args *args, mz_sweep_options *o) {
-    static const struct {
-        const char *name, *initial;
-        size_t field;
-    } axes[] = {{"layers", "4,8,12", offsetof(mz_sweep_options, layers)},
-                {"d-models", "256,512", offsetof(mz_sweep_options, d_model)},
-                {"batch-sizes", "1,2,4,8", offsetof(mz_sweep_options, batch)},
-                {"seq-lens", "128,256,512,1024", offsetof(mz_sweep_options, seq_len)}};
+typedef struct axis {
+    const char *name, *initial;
+    size_t field;
+} axis;
+static const axis of_texts[] = {{"layers", "4,8,12", offsetof(mz_sweep_options, layers)},
+                                {"d-models", "256,512", offsetof(mz_sweep_options, d_model)},
+                                {"batch-sizes", "1,2,4,8", offsetof(mz_sweep_options, batch)},
+                                {"seq-lens", "128,256,512,1024", offsetof(mz_sweep_options, seq_len)}};
+static const axis of_images[] = {{"blocks", "1,2", offsetof(mz_sweep_options, layers)},
+                                 {"d-models", "32,64", offsetof(mz_sweep_options, d_model)},
+                                 {"batch-sizes", "1,2,4,8", offsetof(mz_sweep_options, batch)},
+                                 {"image-sizes", "32,64", offsetof(mz_sweep_options, seq_len)}};
+
+// An axis of the other kind of grid is refused: nothing is measured on a grid that was not asked for.
+static int parse_grid(const cli_args *args, bool images, mz_sweep_options *o) {
+    const axis *mine = images ? of_images : of_texts, *others = images ? of_texts : of_images;
     int code = CLI_DONE;
-    for (size_t i = 0; i < MZ_COUNT(axes) && code == CLI_DONE; i++)
-        code = parse_axis(args, axes[i].name, axes[i].initial, (mz_sweep_axis *)(void *)((char *)o + axes[i].field));
+    for (size_t i = 0; i < MZ_COUNT(of_texts) && code == CLI_DONE; i++) {
+        if (strcmp(mine[i].name, others[i].name) != 0 && cli_has(args, others[i].name))
+            return cli_wrong(args->command, "--%s is not of %s: its grid has --%s", others[i].name, o->family,
+                             mine[i].name);
+        code = parse_axis(args, mine[i].name, mine[i].initial, (mz_sweep_axis *)(void *)((char *)o + mine[i].field));
+    }
+    for (int i = 0; images && i < o->seq_len.n; i++)
+        o->seq_len.values[i] *= o->seq_len.values[i]; // pixels
+    return code;
+}
+
+static int parse(const cli_args *args, bool images, mz_sweep_options *o) {
+    int code = parse_grid(args, images, o);
     if (code == CLI_DONE)
         code =
             cli_precisions(args, "precisions", "fp32,bf16", o->precisions, MZ_COUNT(o->precisions), &o->n_precisions);
@@ -94,8 +114,8 @@ static void show(void *user, const mz_sweep_progress *p) {
         snprintf(line, sizeof line, "%d/%d  %s left  %s  %s: fits on no rung", p->done, p->total, left, p->row->prec,
                  text);
     else
-        snprintf(line, sizeof line, "%d/%d  %s left  %s  %s: %.3f ms, %s tokens/s%s%s", p->done, p->total, left,
-                 p->row->prec, text, p->step_ms, cli_thousands(p->row->tps, rate, sizeof rate),
+        snprintf(line, sizeof line, "%d/%d  %s left  %s  %s: %.3f ms, %s %s/s%s%s", p->done, p->total, left,
+                 p->row->prec, text, p->step_ms, cli_thousands(p->row->tps, rate, sizeof rate), w->unit,
                  strcmp(p->row->rung, "base") != 0 ? ", " : "", strcmp(p->row->rung, "base") != 0 ? p->row->rung : "");
     if (w->bar) {
         fprintf(stderr, "\r\033[K%.*s", 160, line);
@@ -126,18 +146,22 @@ static int print_result(const cli_args *args, const mz_sweep_options *o, const w
 }
 
 static int run(const cli_args *args) {
-    mezzo_model_config unused;
+    mezzo_model_config model;
     mezzo_device *device = NULL;
     int64_t threads = 0;
-    const char *family = mezzo_model_defaults("glm4_moe", &unused) == MEZZO_OK ? "glm4_moe" : "gpt2";
+    const char *family = mezzo_model_defaults("glm4_moe", &model) == MEZZO_OK ? "glm4_moe" : "gpt2";
     mz_sweep_options o = {.family = cli_text(args, "family", family)};
-    int code = parse(args, &o);
+    if (mezzo_model_defaults(o.family, &model) != MEZZO_OK)
+        return cli_error(args->command, MEZZO_ERR_INVALID);
+    const bool images = mezzo_model_task(&model) == MEZZO_TASK_IMAGES;
+    int code = parse(args, images, &o);
     if (code == CLI_DONE)
         code = cli_integer(args, "threads", 0, 1024, 0, &threads);
     if (code != CLI_DONE)
         return code;
     mezzo_status status = mezzo_device_open(cli_text(args, "device", "auto"), (int)threads, &device);
-    watch w = {.quiet = cli_has(args, "quiet"), .bar = isatty(STDERR_FILENO) != 0};
+    watch w = {
+        .unit = images ? "pixels" : "tokens", .quiet = cli_has(args, "quiet"), .bar = isatty(STDERR_FILENO) != 0};
     if (status == MEZZO_OK)
         status = mz_sweep(device, &o, show, &w);
     if (w.drawn)
@@ -151,11 +175,13 @@ static int run(const cli_args *args) {
 
 static const cli_option options_table[] = {
     {"out", "FILE", "rows are appended to it; what it has is not measured again [full_data.csv]"},
-    {"family", "NAME", "the models: gpt2, cs336, glm4_moe [glm4_moe]"},
+    {"family", "NAME", "the models: gpt2, cs336, glm4_moe, kl_vae, radio_unet [glm4_moe]"},
     {"layers", "LIST", "[4,8,12]"},
-    {"d-models", "LIST", "widths [256,512]"},
-    {"batch-sizes", "LIST", "sequences in a step [1,2,4,8]"},
+    {"d-models", "LIST", "widths [256,512; of images 32,64]"},
+    {"batch-sizes", "LIST", "sequences or images in a step [1,2,4,8]"},
     {"seq-lens", "LIST", "tokens in a sequence [128,256,512,1024]"},
+    {"blocks", "LIST", "of images, instead of --layers: residual blocks a level [1,2]"},
+    {"image-sizes", "LIST", "of images, instead of --seq-lens: pixels a side [32,64]"},
     {"precisions", "LIST", "of {precisions} [fp32,bf16]"},
     {"heads", "N", "attention heads [the family's own, fewer if the width is not divisible]"},
     {"vocab", "N", "tokens of the vocabulary [the family's own]"},

@@ -144,9 +144,10 @@ mezzo_status mz_trial_validate(mz_trial *t, const volatile sig_atomic_t *stop, m
     mz_source *source = NULL;
     mezzo_program *program = NULL;
     const int64_t rows = rows_that_fit(t), iters = t->config.eval_iters;
+    const bool classes = t->task->kind->classes(&t->engine.model) > 0; // pictures have no right answers to count
     *out = (mz_evaluation){.loss = (double)NAN, .accuracy = (double)NAN};
     MEZZO_TRY_GOTO(status, mz_source_open(t->task, MZ_SET_VALIDATION, iters > 0 ? MZ_ORDER_RANDOM : MZ_ORDER_SEQUENTIAL,
-                                          rows, mezzo_seed(t->config.seed, MEZZO_SEED_VALIDATION), true, &source));
+                                          rows, mezzo_seed(t->config.seed, MEZZO_SEED_VALIDATION), classes, &source));
     MEZZO_TRY_GOTO(status, open_program(t, rows, &program));
     // As many examples as training's own validation sees.
     uint64_t n = iters > 0 ? (uint64_t)((iters * t->config.batch_size + rows - 1) / rows) : source->batches;

@@ -97,7 +97,7 @@ static void add_note(mz_bench_cell *cell, const char *note) {
 
 static void rates(const mz_workload *w, const mz_bench_plan *plan, mz_bench_cell *cell) {
     double flops, ms = plan->step ? cell->step.mean : cell->total;
-    cell->tokens_per_second = (double)(w->batch * w->seq_len) / (ms * 1e-3);
+    cell->tokens_per_second = (double)mz_workload_items(w) / (ms * 1e-3);
     double peak = plan->peaks != NULL ? plan->peaks[w->precision] : 0;
     if (peak > 0 && mz_workload_flops(w, &flops) == MEZZO_OK)
         cell->mfu = flops / (ms * 1e-3) / peak;

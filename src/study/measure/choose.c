@@ -103,7 +103,7 @@ static mezzo_status time_rig(mz_rig *rig, const mz_choose_options *o, int *guard
     mz_sort(seconds, (size_t)n);
     c->timed = true;
     c->step_seconds = mz_quantile(seconds, (size_t)n, 0.5);
-    c->tokens_per_second = (double)(o->workload.batch * o->workload.seq_len * o->workload.grad_accum) / c->step_seconds;
+    c->tokens_per_second = (double)mz_workload_items(&o->workload) / c->step_seconds;
     return MEZZO_OK;
 }
 

@@ -21,6 +21,30 @@ struct mz_rig {
     uint64_t runs;
 };
 
+// --- what it is ----------------------------------------------------------------------------------------------------
+static bool of_texts(const mz_workload *w) {
+    return mezzo_model_task(&w->model) == MEZZO_TASK_LANGUAGE;
+}
+
+int64_t mz_workload_items(const mz_workload *w) {
+    return w->batch * (w->grad_accum > 0 ? w->grad_accum : 1) * (of_texts(w) ? w->seq_len : 1);
+}
+
+const char *mz_workload_unit(const mz_workload *w) {
+    return mz_task_kind_of(&w->model)->unit;
+}
+
+void mz_workload_describe(const mz_workload *w, char *out, size_t size) {
+    const mezzo_model_config *m = &w->model;
+    if (of_texts(w))
+        snprintf(out, size, "%lld x %lld tokens", (long long)w->batch, (long long)w->seq_len);
+    else if (mezzo_model_task(m) == MEZZO_TASK_IMAGES)
+        snprintf(out, size, "%lld image%s of %lld x %lld x %lld", (long long)w->batch, w->batch == 1 ? "" : "s",
+                 (long long)m->image_size, (long long)m->image_size, (long long)m->channels);
+    else
+        snprintf(out, size, "%lld example%s", (long long)w->batch, w->batch == 1 ? "" : "s");
+}
+
 // --- making --------------------------------------------------------------------------------------------------------
 mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_only) {
     return (mezzo_program_options){.precision = w->precision,

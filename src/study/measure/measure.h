@@ -33,6 +33,10 @@ typedef struct mz_workload {
     int n_overrides;
     uint64_t seed; // of parameters and tokens
 } mz_workload;
+int64_t mz_workload_items(const mz_workload *w); // of a step, in what its task counts: tokens, images, examples
+const char *mz_workload_unit(const mz_workload *w);
+// A micro batch: "8 x 128 tokens", "8 images of 64 x 64 x 1", "8 examples".
+void mz_workload_describe(const mz_workload *w, char *out, size_t size);
 mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_only);
 mezzo_status mz_workload_graph(const mz_workload *w, mezzo_graph **out); // NULL on errors
 

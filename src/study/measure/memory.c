@@ -34,6 +34,9 @@ static mezzo_status plan_sampler(mezzo_device *device, const mz_workload *w, int
 
 static mezzo_status sampling_bytes(mezzo_device *device, const mz_workload *w, size_t *bytes) {
     mezzo_memory one, several = {0}, whole = {0};
+    *bytes = 0;
+    if (mezzo_model_task(&w->model) != MEZZO_TASK_LANGUAGE) // training draws no samples of them
+        return MEZZO_OK;
     int64_t length = w->model.seq_len;
     mezzo_status status = plan_sampler(device, w, 1, true, &one);
     bool cached = status != MEZZO_ERR_UNSUPPORTED;

@@ -34,9 +34,28 @@ typedef struct sweep {
 } sweep;
 
 // --- shapes --------------------------------------------------------------------------------------------------------
+static mezzo_status image_model(const mz_sweep_options *o, int64_t blocks, int64_t d_model, int64_t pixels,
+                                mezzo_model_config *out) {
+    const int64_t side = llround(sqrt((double)pixels)), seen = out->condition_size / out->image_size;
+    if (side * side != pixels)
+        return mz_fail(MEZZO_ERR_INVALID, "%lld pixels are no square picture", (long long)pixels);
+    if (o->vocab > 0)
+        return mz_fail(MEZZO_ERR_INVALID, "%s has no vocabulary", o->family);
+    out->res_blocks = blocks;
+    out->d_model = d_model;
+    out->heads = o->heads > 0 ? o->heads : out->heads;
+    out->image_size = side;
+    out->condition_size = seen * side;
+    return mezzo_model_check(out);
+}
+
 mezzo_status mz_sweep_model(const mz_sweep_options *o, int64_t layers, int64_t d_model, int64_t seq_len,
                             mezzo_model_config *out) {
     MEZZO_TRY(mezzo_model_defaults(o->family, out));
+    if (mezzo_model_task(out) == MEZZO_TASK_IMAGES)
+        return image_model(o, layers, d_model, seq_len, out);
+    if (mezzo_model_task(out) != MEZZO_TASK_LANGUAGE)
+        return mz_fail(MEZZO_ERR_INVALID, "%s has neither texts nor images: no grid of shapes is about it", o->family);
     out->layers = layers;
     out->d_model = d_model;
     out->d_ff = 0; // by the family's rule for the width
@@ -242,7 +261,8 @@ static mezzo_status try_rung(sweep *s, const mz_rung *rung, row *r) {
     memcpy(r->base.rung, rung->name, sizeof r->base.rung);
     r->base.ga = rung->grad_accum;
     r->base.final_bs = rung->micro_batch * rung->grad_accum;
-    r->base.final_seqlen = rung->seq_len;
+    r->base.final_seqlen =
+        mezzo_model_task(&w.model) == MEZZO_TASK_IMAGES ? r->base.key.seqlen : rung->seq_len; // pixels
     r->recompute = rung->recompute;
     mezzo_status status = measure_rig(s, rig, r);
     mz_rig_free(rig);
@@ -268,10 +288,11 @@ static mezzo_status measure(sweep *s, const mz_shape_key *key, mezzo_precision a
     if (strstr(reason, ", as asked") == NULL)
         add_note(r, reason);
     MEZZO_TRY(mz_sweep_model(s->o, key->layers, key->d_model, key->seqlen, &model));
-    const mz_workload one = {.model = model, .batch = 1, .seq_len = key->seqlen, .grad_accum = 1};
+    const mz_workload one = {.model = model, .batch = 1, .seq_len = model.seq_len, .grad_accum = 1};
     MEZZO_TRY(mz_workload_params(&one, &params));
     r->params_m = (double)params * 1e-6;
-    int n = mz_ladder(key->bs, key->seqlen, rungs);
+    const bool images = mezzo_model_task(&model) == MEZZO_TASK_IMAGES;
+    int n = mz_ladder(key->bs, images ? 1 : key->seqlen, rungs); // half a picture is another one
     for (int i = 0; i < n; i++) {
         mezzo_status status = try_rung(s, &rungs[i], r);
         if (status == MEZZO_OK)

@@ -76,7 +76,8 @@ static mezzo_status open_side(verifier *v, int which, mz_verify_run *out) {
     s->facts = mz_trial_describe(s->trial);
     MEZZO_TRY(check_overrides(&s->facts.program));
     if (!s->facts.validates)
-        return mz_fail(MEZZO_ERR_INVALID, "there is no validation data: give data.path a text, or data.val");
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "there is no validation data: data.path is divided by data.split, or give data.val");
     s->losses = mz_alloc((size_t)s->facts.steps, sizeof *s->losses);
     if (s->losses == NULL)
         return MEZZO_ERR_MEMORY;
@@ -107,6 +108,8 @@ static void describe(verifier *v) {
     mz_verify_result *r = v->r;
     const mz_trial_facts *t = &v->sides[1].facts;
     r->model = *t->model;
+    r->unit = mz_task_kind_of(t->model)->unit;
+    r->by_loss = mezzo_model_task(t->model) == MEZZO_TASK_IMAGES;
     r->precision = t->program.precision;
     r->residual = t->program.residual;
     r->batch = t->batch;
@@ -303,7 +306,7 @@ static void judge(const mz_verify_options *o, mz_verify_result *r) {
         const mz_verify_run *a = &r->pairs[i].run[0], *b = &r->pairs[i].run[1];
         speedup[i] = b->tokens_per_second / a->tokens_per_second;
         memory[i] = 100 * (1 - (double)b->memory / (double)a->memory);
-        accuracy[i] = b->accuracy - a->accuracy;
+        accuracy[i] = r->by_loss ? b->val_loss / a->val_loss - 1 : b->accuracy - a->accuracy;
         loss[i] = b->val_loss - a->val_loss;
         r->same = r->same && r->pairs[i].same_data && r->pairs[i].same_weights;
     }

@@ -72,7 +72,9 @@ typedef struct mz_verify_result {
     mezzo_residual residual;
     int64_t batch, grad_accum, steps, warmup; // warmup: first steps that are not timed
     double params_m;
-    uint64_t val_tokens;
+    uint64_t val_tokens; // what the validation loss is a mean over, in the model's unit
+    const char *unit;    // "tokens"
+    bool by_loss;  // no right answers are counted: accuracy_difference is that of the validation losses, over fp32's
     bool in_turns; // both runs were in memory and took turns; false: one after the other
     mz_verify_pair pairs[MZ_VERIFY_SEEDS];
     size_t n;

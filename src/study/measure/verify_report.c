@@ -52,18 +52,24 @@ static const char *sameness(const mz_verify_result *r) {
 
 static void add_head(const mz_verify_result *r, mz_text *t, const char *bullet) {
     const mezzo_model_config *m = &r->model;
-    mz_text_addf(t,
-                 "%smodel: %s, %lld layers, %lld heads, width %lld, context %lld, vocabulary %lld, %.2f M parameters\n",
-                 bullet, m->name, (long long)m->layers, (long long)m->heads, (long long)m->d_model,
-                 (long long)m->seq_len, (long long)m->vocab, r->params_m);
+    if (mezzo_model_task(m) == MEZZO_TASK_LANGUAGE)
+        mz_text_addf(t, "%smodel: %s, %lld layers, %lld heads, width %lld, context %lld, vocabulary %lld", bullet,
+                     m->name, (long long)m->layers, (long long)m->heads, (long long)m->d_model, (long long)m->seq_len,
+                     (long long)m->vocab);
+    else
+        mz_text_addf(t, "%smodel: %s, width %lld", bullet, m->name, (long long)m->d_model);
+    mz_text_addf(t, ", %.2f M parameters\n", r->params_m);
     mz_text_addf(t, "%sdevice: %s\n", bullet, r->device);
     mz_text_addf(t, "%sprecision: %s (%s), residual stream %s\n", bullet, mezzo_precision_name(r->precision), r->reason,
                  r->residual == MEZZO_RESIDUAL_LOW ? "low" : "widest");
-    mz_text_addf(t, "%srun: %lld steps of %lld × %lld sequences of %lld tokens, %zu seed%s, %s\n", bullet,
-                 (long long)r->steps, (long long)r->grad_accum, (long long)r->batch, (long long)m->seq_len, r->n,
-                 r->n == 1 ? "" : "s",
+    mz_text_addf(t, "%srun: %lld steps of %lld × ", bullet, (long long)r->steps, (long long)r->grad_accum);
+    if (mezzo_model_task(m) == MEZZO_TASK_LANGUAGE)
+        mz_text_addf(t, "%lld sequences of %lld tokens", (long long)r->batch, (long long)m->seq_len);
+    else
+        mz_text_addf(t, "%lld %s", (long long)r->batch, r->unit);
+    mz_text_addf(t, ", %zu seed%s, %s\n", r->n, r->n == 1 ? "" : "s",
                  r->in_turns ? "the two runs of a seed in turns" : "the two runs of a seed one after the other");
-    mz_text_addf(t, "%sdata: %s, %llu validation tokens; %s\n", bullet, r->data, (unsigned long long)r->val_tokens,
+    mz_text_addf(t, "%sdata: %s, %llu validation %s; %s\n", bullet, r->data, (unsigned long long)r->val_tokens, r->unit,
                  sameness(r));
 }
 
@@ -73,16 +79,18 @@ typedef struct block_row {
     const char *format;
 } block_row;
 
-static size_t block_rows(const mz_verify_result *r, block_row *rows) {
+static size_t block_rows(const mz_verify_result *r, block_row *rows, char *speed, size_t size) {
     means a = mean_of(r, 0), b = mean_of(r, 1);
     size_t n = 0;
     rows[n++] = (block_row){"time of the timed steps, s", a.seconds, b.seconds, "%.3f"};
-    rows[n++] = (block_row){"throughput, tokens/s", a.tokens_per_second, b.tokens_per_second, "%.0f"};
+    snprintf(speed, size, "throughput, %s/s", r->unit);
+    rows[n++] = (block_row){speed, a.tokens_per_second, b.tokens_per_second, "%.0f"};
     rows[n++] = (block_row){"peak memory, MiB", a.memory * MIB, b.memory * MIB, "%.1f"};
     rows[n++] = (block_row){"  activations of it, MiB", a.activations * MIB, b.activations * MIB, "%.1f"};
     rows[n++] = (block_row){"training loss (last tenth)", a.train_loss, b.train_loss, "%.4f"};
     rows[n++] = (block_row){"validation loss", a.val_loss, b.val_loss, "%.4f"};
-    rows[n++] = (block_row){"validation accuracy", a.accuracy, b.accuracy, "%.4f"};
+    if (!r->by_loss)
+        rows[n++] = (block_row){"validation accuracy", a.accuracy, b.accuracy, "%.4f"};
     rows[n++] = (block_row){"skipped steps", a.skipped, b.skipped, "%.3g"};
     rows[n++] = (block_row){"final loss scale", a.loss_scale, b.loss_scale, "%.6g"};
     return n;
@@ -101,8 +109,11 @@ static void verdict_rows(const mz_verify_options *o, const mz_verify_result *r, 
     rows[0] = (verdict_row){.what = "speedup", .unit = "", .m = &r->speedup, .digits = 3, .verdict = r->speed};
     rows[1] = (verdict_row){
         .what = "memory reduction", .unit = " %", .m = &r->memory_percent, .digits = 2, .verdict = r->memory};
-    rows[2] = (verdict_row){
-        .what = "accuracy difference", .unit = "", .m = &r->accuracy_difference, .digits = 5, .verdict = r->accuracy};
+    rows[2] = (verdict_row){.what = r->by_loss ? "loss over fp32's, -1" : "accuracy difference",
+                            .unit = "",
+                            .m = &r->accuracy_difference,
+                            .digits = 5,
+                            .verdict = r->accuracy};
     snprintf(rows[0].wanted, sizeof rows[0].wanted, ">= %g", o->least_speedup);
     snprintf(rows[1].wanted, sizeof rows[1].wanted, ">= %g %%", o->least_memory_percent);
     snprintf(rows[2].wanted, sizeof rows[2].wanted, "within ±%g", o->most_accuracy_difference);
@@ -121,7 +132,8 @@ static void add_conclusion(const mz_verify_options *o, const mz_verify_result *r
 void mz_verify_text(const mz_verify_options *o, const mz_verify_result *r, mz_text *t) {
     block_row rows[BLOCK_ROWS];
     verdict_row verdicts[3];
-    size_t n = block_rows(r, rows);
+    char speed[48];
+    size_t n = block_rows(r, rows, speed, sizeof speed);
     add_head(r, t, "");
     mz_text_addf(t, "\n%-28s %14s %14s\n", r->n > 1 ? "mean over the seeds" : "", "fp32",
                  mezzo_precision_name(r->precision));
@@ -150,23 +162,25 @@ void mz_verify_text(const mz_verify_options *o, const mz_verify_result *r, mz_te
 // --- Markdown ------------------------------------------------------------------------------------------------------
 static void add_seeds(const mz_verify_result *r, mz_text *t) {
     const char *p = mezzo_precision_name(r->precision);
-    mz_text_addf(t,
-                 "\n## Seed by seed\n\n| seed | speedup | fp32 s | %s s | val loss fp32 | %s | accuracy fp32 | %s | "
-                 "skipped | batches, CRC32C |\n|---|---|---|---|---|---|---|---|---|---|\n",
-                 p, p, p);
+    mz_text_addf(t, "\n## Seed by seed\n\n| seed | speedup | fp32 s | %s s | val loss fp32 | %s | ", p, p);
+    if (!r->by_loss)
+        mz_text_addf(t, "accuracy fp32 | %s | ", p);
+    mz_text_addf(t, "skipped | batches, CRC32C |\n|---|---|---|---|---|---|---|---|%s\n", r->by_loss ? "" : "---|---|");
     for (size_t i = 0; i < r->n; i++) {
         const mz_verify_run *a = &r->pairs[i].run[0], *b = &r->pairs[i].run[1];
-        mz_text_addf(t, "| %llu | %.3f | %.3f | %.3f | %.4f | %.4f | %.4f | %.4f | %lld | %08x, %08x |\n",
-                     (unsigned long long)r->pairs[i].seed, b->tokens_per_second / a->tokens_per_second, a->seconds,
-                     b->seconds, a->val_loss, b->val_loss, a->accuracy, b->accuracy, (long long)b->skipped, a->data_crc,
-                     b->data_crc);
+        mz_text_addf(t, "| %llu | %.3f | %.3f | %.3f | %.4f | %.4f | ", (unsigned long long)r->pairs[i].seed,
+                     b->tokens_per_second / a->tokens_per_second, a->seconds, b->seconds, a->val_loss, b->val_loss);
+        if (!r->by_loss)
+            mz_text_addf(t, "%.4f | %.4f | ", a->accuracy, b->accuracy);
+        mz_text_addf(t, "%lld | %08x, %08x |\n", (long long)b->skipped, a->data_crc, b->data_crc);
     }
 }
 
 void mz_verify_markdown(const mz_verify_options *o, const mz_verify_result *r, const char *command, mz_text *t) {
     block_row rows[BLOCK_ROWS];
     verdict_row verdicts[3];
-    size_t n = block_rows(r, rows);
+    char speed[48];
+    size_t n = block_rows(r, rows, speed, sizeof speed);
     const char *p = mezzo_precision_name(r->precision);
     mz_text_addf(t, "# fp32 against %s: %s\n\n", p,
                  mz_verify_passed(r) ? "every requirement is met" : "not every requirement is met");
@@ -194,8 +208,11 @@ void mz_verify_markdown(const mz_verify_options *o, const mz_verify_result *r, c
     mz_text_addf(t,
                  ".\n\nThe first %lld steps are trained and not timed. Memory is the peak of training as planned and "
                  "allocated: weights, gradients, low-precision copies, optimizer, activations, workspace, inputs. "
-                 "Accuracy is the share of right next tokens, in the precision that was trained in.\n",
-                 (long long)r->warmup);
+                 "%s\n",
+                 (long long)r->warmup,
+                 r->by_loss ? "Pictures have no right answers to count: what is judged is the validation loss over "
+                              "fp32's, less 1."
+                            : "Accuracy is the share of right next tokens, in the precision that was trained in.");
     add_seeds(r, t);
 }
 
@@ -252,8 +269,10 @@ json_t *mz_verify_json(const mz_verify_options *o, const mz_verify_result *r) {
     json_object_set_new(root, "memory_reduction_percent", number(r->memory_percent.value));
     json_object_set_new(root, "activation_reduction_percent",
                         number(100 * (1 - mean_of(r, 1).activations / mean_of(r, 0).activations)));
-    json_object_set_new(root, "accuracy_difference", number(r->accuracy_difference.value));
-    json_object_set_new(root, "accuracy_difference_interval", interval(&r->accuracy_difference, r->n));
+    const char *judged = r->by_loss ? "relative_loss_difference" : "accuracy_difference";
+    const char *its_interval = r->by_loss ? "relative_loss_difference_interval" : "accuracy_difference_interval";
+    json_object_set_new(root, judged, number(r->accuracy_difference.value));
+    json_object_set_new(root, its_interval, interval(&r->accuracy_difference, r->n));
     json_object_set_new(root, "loss_difference", number(r->loss_difference.value));
     json_object_set_new(root, "loss_difference_interval", interval(&r->loss_difference, r->n));
     add_side(root, r, 0, "fp32");
@@ -275,6 +294,7 @@ json_t *mz_verify_json(const mz_verify_options *o, const mz_verify_result *r) {
     json_object_set_new(root, "grad_accum", json_integer(r->grad_accum));
     json_object_set_new(root, "context_length", json_integer(r->model.seq_len));
     json_object_set_new(root, "interval_level", number(o->level));
+    json_object_set_new(root, "unit", json_string(r->unit));
     json_object_set_new(root, "validation_tokens", json_integer((json_int_t)r->val_tokens));
     for (size_t i = 0; i < r->n; i++)
         json_array_append_new(seeds, json_pack("{s:I, s:o, s:o}", "seed", (json_int_t)r->pairs[i].seed, "fp32",
