@@ -21,6 +21,8 @@ typedef struct images {
     mz_task task;
     mz_pictures p;
     float *distance; // [size, size]: radio maps: brightness by free-space loss, of a place so many pixels away
+    float *latent;   // [n, side, side, channels], scaled: what stands for pictures; NULL: pictures do
+    double scale;
 } images;
 
 typedef struct range {
@@ -42,6 +44,7 @@ static void close_task(mz_task *task) {
     images *t = (images *)task;
     mz_pictures_close(&t->p);
     mz_free(t->distance);
+    mz_free(t->latent);
     mz_free(t);
 }
 
@@ -86,10 +89,12 @@ static mezzo_status check_model(const mz_task *task) {
     const mezzo_model_config *m = &task->model;
     if (t->p.n == 0)
         return MEZZO_OK;
-    if (m->image_size != t->p.size || m->channels != t->p.channels)
-        return mz_fail(MEZZO_ERR_INVALID, "the pictures are %lld x %lld x %lld, and %s takes %lld x %lld x %lld",
-                       (long long)t->p.size, (long long)t->p.size, (long long)t->p.channels, m->name,
-                       (long long)m->image_size, (long long)m->image_size, (long long)m->channels);
+    const mz_data_sizes *is = &task->sizes;
+    if (m->image_size != is->image_size || m->channels != is->channels)
+        return mz_fail(MEZZO_ERR_INVALID, "the %s are %lld x %lld x %lld, and %s takes %lld x %lld x %lld",
+                       t->latent != NULL ? "latents" : "pictures", (long long)is->image_size, (long long)is->image_size,
+                       (long long)is->channels, m->name, (long long)m->image_size, (long long)m->image_size,
+                       (long long)m->channels);
     if (is_vae(m))
         return MEZZO_OK;
     if (t->p.condition_channels == 0)
@@ -105,8 +110,13 @@ static mezzo_status check_model(const mz_task *task) {
 static void describe(const mz_task *task, char *out, size_t size) {
     const images *t = (const images *)task;
     const mz_pictures *p = &t->p;
-    snprintf(out, size, "%lld x %lld pixels, width %lld, %lld pictures of %lld scenes to train on, %lld of %lld others",
-             (long long)p->size, (long long)p->size, (long long)task->model.d_model, (long long)p->n_train,
+    char latents[64] = "";
+    if (t->latent != NULL)
+        snprintf(latents, sizeof latents, " as latents of %lld x %lld x %lld", (long long)task->sizes.image_size,
+                 (long long)task->sizes.image_size, (long long)task->sizes.channels);
+    snprintf(out, size,
+             "%lld x %lld pixels%s, width %lld, %lld pictures of %lld scenes to train on, %lld of %lld others",
+             (long long)p->size, (long long)p->size, latents, (long long)task->model.d_model, (long long)p->n_train,
              (long long)p->scenes_train, (long long)(p->n - p->n_train), (long long)(p->scenes - p->scenes_train));
 }
 
@@ -180,6 +190,18 @@ static void put_picture(const mz_pictures *p, int64_t example, float *out) {
         out[i] = scaled(p->picture[example * n + i]);
 }
 
+// Numbers of what is learned: of a picture, or of its latent.
+static int64_t numbers(const images *t) {
+    return t->task.sizes.image_size * t->task.sizes.image_size * t->task.sizes.channels;
+}
+
+static void put_learned(const images *t, int64_t example, float *out) {
+    if (t->latent == NULL)
+        put_picture(&t->p, example, out);
+    else
+        memcpy(out, t->latent + example * numbers(t), (size_t)numbers(t) * sizeof *out);
+}
+
 // [size, size, condition_channels]
 static void put_condition(const images *t, int64_t example, float *out) {
     const mz_pictures *p = &t->p;
@@ -217,7 +239,7 @@ static mezzo_status draw(mz_source *source, uint64_t k) {
     const mezzo_model_config *m = &source->task->model;
     const range *r = source->state;
     mz_examples *x = &source->examples;
-    const int64_t rows = x->items, n = t->p.size * t->p.size;
+    const int64_t rows = x->items, n = t->p.size * t->p.size; // of a condition
     int64_t counted = 0;
     if (!r->random)
         k %= source->batches;
@@ -226,7 +248,7 @@ static mezzo_status draw(mz_source *source, uint64_t k) {
     for (int64_t i = 0; i < rows; i++) {
         const uint64_t index = k * (uint64_t)rows + (uint64_t)i;
         const int64_t place = place_of(r, index), from = t->p.order[r->first + (place < 0 ? 0 : place)];
-        put_picture(&t->p, from, (float *)x->input[IMAGE].data + i * n * t->p.channels);
+        put_learned(t, from, (float *)x->input[IMAGE].data + i * numbers(t));
         if (!is_vae(m))
             put_condition(t, from, (float *)x->input[CONDITION].data + i * n * t->p.condition_channels);
         put_draws(r, index, m, place < 0 ? 0 : (float)rows / (float)counted, i, x);
@@ -308,15 +330,50 @@ const mz_task_kind mz_task_images = {.name = "model of images",
                                      .made_up = made_up,
                                      .metrics = metrics};
 
+// --- latents -------------------------------------------------------------------------------------
+mz_image_facts mz_images_describe(const mz_task *task) {
+    const mz_pictures *p = &((const images *)task)->p;
+    const size_t bytes = (size_t)(p->n * p->size * p->size * p->channels);
+    return (mz_image_facts){p->n, p->size, p->channels, mz_crc32c(0, p->picture, bytes)};
+}
+
+void mz_images_get(const mz_task *task, int64_t i, float *out) {
+    put_picture(&((const images *)task)->p, i, out);
+}
+
+mezzo_status mz_images_take_latents(mz_task *task, float *latents, int64_t side, int64_t channels, double *scale) {
+    images *t = (images *)task;
+    const int64_t each = side * side * channels;
+    double squares = 0;
+    t->latent = latents;
+    for (int64_t i = 0; i < t->p.n_train; i++)
+        for (int64_t k = 0; k < each; k++) {
+            const double z = (double)latents[t->p.order[i] * each + k];
+            squares += z * z;
+        }
+    if (*scale == 0)
+        *scale = sqrt((double)(t->p.n_train * each) / squares);
+    if (!(isfinite(*scale) && *scale > 0))
+        return mz_fail(MEZZO_ERR_NUMERIC, "the latents of the pictures are all 0 or not finite: their autoencoder has "
+                                          "learned nothing");
+    for (int64_t i = 0; i < t->p.n * each; i++)
+        latents[i] = (float)((double)latents[i] * *scale);
+    t->scale = *scale;
+    task->sizes.image_size = side;
+    task->sizes.channels = channels;
+    return MEZZO_OK;
+}
+
 // --- predicting ----------------------------------------------------------------------------------
 typedef struct predicting {
     const images *t;
     mezzo_program *program;
     const mz_predict *request;
     const volatile sig_atomic_t *stop;
-    int64_t batch, n; // n: numbers of a picture
+    int64_t batch, n, pixels; // n: numbers of a picture, or of its latent; pixels of the picture
     mz_examples x;
     float *prediction, *fresh, *truth;
+    float *decoded; // [batch, pixels]: of latents
     mz_diffusion_sampler sampler;
     mz_picture sheet;
     mz_image_total total;
@@ -339,7 +396,8 @@ static mezzo_status run_program(predicting *p) {
 }
 
 static mezzo_status run_step(predicting *p, const int64_t *examples, int step) {
-    const int64_t pixels = p->t->p.size * p->t->p.size, heads = mz_diffusion_heads(p->sampler.objective);
+    const mz_data_sizes *is = &p->t->task.sizes;
+    const int64_t heads = mz_diffusion_heads(p->sampler.objective);
     float *time = p->x.input[TIME].data, *schedule = p->x.input[SCHEDULE].data, *x = p->x.input[IMAGE].data;
     memset(schedule, 0, p->x.input[SCHEDULE].bytes);
     for (int64_t i = 0; i < p->batch; i++) {
@@ -350,13 +408,24 @@ static mezzo_status run_step(predicting *p, const int64_t *examples, int step) {
     for (int64_t i = 0; i < p->batch; i++) {
         if (mz_sampler_draws(&p->sampler, step))
             row_noise(p, examples[i], step + 1, p->fresh);
-        mz_sampler_step(&p->sampler, step, x + i * p->n, p->prediction + i * p->n * heads, p->fresh, pixels,
-                        p->t->p.channels);
+        mz_sampler_step(&p->sampler, step, x + i * p->n, p->prediction + i * p->n * heads, p->fresh,
+                        is->image_size * is->image_size, is->channels);
     }
     return MEZZO_OK;
 }
 
-// Pictures of these examples, into the input "image", in [-1, 1].
+// The pictures of the batch's latents, which the input "image" has.
+static mezzo_status decode(predicting *p) {
+    const float *x = p->x.input[IMAGE].data;
+    for (int64_t i = 0; i < p->batch * p->n; i++)
+        p->prediction[i] = (float)((double)x[i] / p->t->scale);
+    mezzo_program *decoder = p->request->decoder;
+    MEZZO_TRY(mezzo_program_write(decoder, "latent", p->prediction, p->x.input[IMAGE].bytes));
+    MEZZO_TRY(mezzo_program_run(decoder, NULL, 0, 0));
+    return mezzo_program_read(decoder, "prediction", p->decoded, (size_t)(p->batch * p->pixels) * sizeof *p->decoded);
+}
+
+// Pictures of these examples, into the input "image", in [-1, 1]; or their latents, and the pictures into `decoded`.
 static mezzo_status predict_batch(predicting *p, const int64_t *examples) {
     float *x = p->x.input[IMAGE].data;
     const bool vae = p->x.n == VAE_INPUTS;
@@ -378,14 +447,14 @@ static mezzo_status predict_batch(predicting *p, const int64_t *examples) {
             return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before all pictures were predicted");
         MEZZO_TRY(run_step(p, examples, step));
     }
-    return MEZZO_OK;
+    return p->decoded != NULL ? decode(p) : MEZZO_OK;
 }
 
 static mezzo_status keep_one(predicting *p, int64_t example, float *x) {
     const mz_pictures *all = &p->t->p;
     mz_image_score score;
     mz_picture picture;
-    for (int64_t i = 0; i < p->n; i++)
+    for (int64_t i = 0; i < p->pixels; i++)
         x[i] = fminf(fmaxf((x[i] + 1) / 2, 0), 1);
     mz_picture_truth(all, example, p->truth);
     MEZZO_TRY(mz_image_compare(x, p->truth, all->size, all->size, &score));
@@ -393,7 +462,7 @@ static mezzo_status keep_one(predicting *p, int64_t example, float *x) {
         mz_sheet_add(all, p->total.n, example, x, &p->sheet);
     mz_image_add(&p->total, &score);
     MEZZO_TRY(mz_picture_make(all->size, all->size, 1, &picture));
-    for (int64_t i = 0; i < p->n; i++)
+    for (int64_t i = 0; i < p->pixels; i++)
         picture.pixels[i] = (uint8_t)(x[i] * 255 + 0.5F);
     char *path = mz_format("%s/%s.png", p->request->out, all->example[example].name);
     const mezzo_status status = path != NULL ? mz_png_write(path, &picture) : MEZZO_ERR_MEMORY;
@@ -404,12 +473,13 @@ static mezzo_status keep_one(predicting *p, int64_t example, float *x) {
 
 static mezzo_status predict_all(predicting *p, int64_t first, int64_t count) {
     int64_t examples[1024];
+    float *predicted = p->decoded != NULL ? p->decoded : (float *)p->x.input[IMAGE].data;
     for (int64_t at = 0; at < count; at += p->batch) {
         for (int64_t i = 0; i < p->batch; i++) // the last batch is filled up with its last one
             examples[i] = p->t->p.order[first + (at + i < count ? at + i : count - 1)];
         MEZZO_TRY(predict_batch(p, examples));
         for (int64_t i = 0; i < p->batch && at + i < count; i++)
-            MEZZO_TRY(keep_one(p, examples[i], (float *)p->x.input[IMAGE].data + i * p->n));
+            MEZZO_TRY(keep_one(p, examples[i], predicted + i * p->pixels));
     }
     return MEZZO_OK;
 }
@@ -422,13 +492,15 @@ static mezzo_status start_predicting(predicting *p, int64_t rows) {
         return mz_fail(MEZZO_ERR_INVALID, "pictures of %lld channels: gray ones are written",
                        (long long)p->t->p.channels);
     MEZZO_TRY(mz_sampler_begin(&p->sampler, own ? MZ_SAMPLER_OWN : MZ_SAMPLER_DDIM, objective, p->request->steps,
-                               p->request->eta, true));
+                               p->request->eta, p->t->latent == NULL));
     MEZZO_TRY(mz_dir_create(p->request->out));
     MEZZO_TRY(mz_examples_make(m, p->batch, p->request->seed, &p->x));
     p->prediction = mz_alloc((size_t)(p->batch * p->n * 2), sizeof *p->prediction);
     p->fresh = mz_alloc((size_t)p->n, sizeof *p->fresh);
-    p->truth = mz_alloc((size_t)p->n, sizeof *p->truth);
-    if (p->prediction == NULL || p->fresh == NULL || p->truth == NULL)
+    p->truth = mz_alloc((size_t)p->pixels, sizeof *p->truth);
+    if (p->t->latent != NULL)
+        p->decoded = mz_alloc((size_t)(p->batch * p->pixels), sizeof *p->decoded);
+    if (p->prediction == NULL || p->fresh == NULL || p->truth == NULL || (p->t->latent != NULL && p->decoded == NULL))
         return MEZZO_ERR_MEMORY;
     return mz_sheet_make(&p->t->p, rows, &p->sheet);
 }
@@ -441,8 +513,8 @@ mezzo_status mz_images_predict(const mz_task *task, mezzo_program *program, int6
     const int64_t count = request->count > 0 && request->count < there ? request->count : there;
     mz_predict r = *request;
     r.rows = r.rows < count ? r.rows : count;
-    predicting p = {
-        .t = t, .program = program, .request = &r, .stop = stop, .batch = batch, .n = t->p.size * t->p.size};
+    predicting p = {.t = t, .program = program, .request = &r, .stop = stop, .batch = batch, .n = numbers(t)};
+    p.pixels = t->p.size * t->p.size;
     mezzo_status status = batch <= 1024
                               ? start_predicting(&p, r.rows)
                               : mz_fail(MEZZO_ERR_INVALID, "a batch of %lld pictures: 1024 at most", (long long)batch);
@@ -459,5 +531,6 @@ mezzo_status mz_images_predict(const mz_task *task, mezzo_program *program, int6
     mz_free(p.prediction);
     mz_free(p.fresh);
     mz_free(p.truth);
+    mz_free(p.decoded);
     return status;
 }

@@ -4,6 +4,17 @@
 
 #include "task/task.h"
 
+// What of an opened task makes latents: its pictures, in the order of the data.
+typedef struct mz_image_facts {
+    int64_t n, size, channels;
+    uint32_t crc; // CRC32C of all of them
+} mz_image_facts;
+mz_image_facts mz_images_describe(const mz_task *task);
+void mz_images_get(const mz_task *task, int64_t i, float *out); // [size, size, channels], in [-1, 1]
+// From now on batches have, times `scale`, these instead of the pictures; [n, side, side, channels], taken over.
+// `scale` 0: that which gives those of the pictures trained on a mean square of 1. Before mz_task_set_model.
+mezzo_status mz_images_take_latents(mz_task *task, float *latents, int64_t side, int64_t channels, double *scale);
+
 typedef struct mz_predict {
     const char *out; // the folder to write into, made if missing
     int64_t count;   // pictures; 0: every one that is not trained on
@@ -11,6 +22,7 @@ typedef struct mz_predict {
     int steps;       // of the sampler
     double eta;      // DDIM: how much new noise
     uint64_t seed;
+    mezzo_program *decoder; // latents: "latent" [batch, …] to "prediction"; NULL: the model predicts pictures
 } mz_predict;
 
 typedef struct mz_predicted {

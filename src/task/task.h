@@ -60,6 +60,7 @@ typedef struct mz_task_options {
     const char *path, *train, *validation; // data.path, data.train, data.val
     const char *tokenizer;                 // language: its name or file
     const char *features, *labels;         // classifier: data.features (or path), data.labels
+    const char *latents;                   // images: a run folder of kl_vae; read by whoever opens the task
     double split;                          // the part of `path` that is trained on
     const char *all;                       // instead of these: one source, all of it MZ_SET_TRAIN
     const char *folder;                    // a run folder that is resumed: the tokenizer in it stands above `tokenizer`

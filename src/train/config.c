@@ -244,6 +244,7 @@ static void read_run(reader *r, mz_run_config *out) {
     out->data.tokenizer = text(r, "data.tokenizer");
     out->data.features = text(r, "data.features");
     out->data.labels = text(r, "data.labels");
+    out->data.latents = text(r, "data.latents");
     out->data.split = number(r, "data.split");
     out->steps = integer(r, "train.steps");
     out->batch_size = integer(r, "train.batch_size");

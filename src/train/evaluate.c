@@ -15,6 +15,7 @@ typedef struct model {
     mezzo_device *device;
     mezzo_params *params;
     mz_task *task;
+    mz_vae vae; // of a run that learns latents
 } model;
 
 static mezzo_status load_config(model *m, const char *device, const char *precision, int threads) {
@@ -89,6 +90,7 @@ static mezzo_status model_open(opening o, model *m) {
 
 static void model_close(model *m) {
     mz_task_close(m->task);
+    mz_vae_close(&m->vae);
     mezzo_params_free(m->params);
     mezzo_device_close(m->device);
     mezzo_config_free(m->config);
@@ -104,8 +106,20 @@ static mezzo_status tokenizer_path(const model *m, char **out) {
 }
 
 // --- evaluating ----------------------------------------------------------------------------------
+static mezzo_status open_latents(model *m, const mz_task_options *options) {
+    mz_latents latents;
+    if (options->no_data || m->run.data.latents[0] == '\0')
+        return MEZZO_OK;
+    MEZZO_TRY(mz_latents_load(m->folder, &latents));
+    if (!latents.given)
+        return mz_fail(MEZZO_ERR_IO, "%s/latents.json is missing: it says which latents were learned", m->folder);
+    MEZZO_TRY(mz_vae_open(m->device, m->run.data.latents, &m->vae));
+    return mz_latents_give(&m->vae, options->all != NULL ? options->all : options->path, m->task, &latents);
+}
+
 static mezzo_status open_task(model *m, const mz_task_options *options) {
     MEZZO_TRY(mz_task_open(mz_task_kind_of(&m->checkpoint.model), options, &m->task));
+    MEZZO_TRY(open_latents(m, options));
     return mz_task_set_model(m->task, &m->checkpoint.model);
 }
 
@@ -201,20 +215,24 @@ static mezzo_status predict(model *m, const mezzo_predict_options *o, const mezz
     mezzo_program *program = NULL;
     const int64_t batch = o->batch_size > 0 ? o->batch_size : m->run.batch_size;
     const mezzo_eval_options data = {.data = o->data};
-    const mz_predict request = {.out = o->out,
-                                .count = o->count,
-                                .rows = o->rows > 0 ? o->rows : 6,
-                                .steps = o->steps > 0 ? o->steps : 5,
-                                .eta = o->eta,
-                                .seed = o->seed};
+    mz_predict request = {.out = o->out,
+                          .count = o->count,
+                          .rows = o->rows > 0 ? o->rows : 6,
+                          .steps = o->steps > 0 ? o->steps : 5,
+                          .eta = o->eta,
+                          .seed = o->seed};
     mz_predicted done = {0};
     if (mezzo_model_task(&m->checkpoint.model) != MEZZO_TASK_IMAGES)
         return mz_fail(MEZZO_ERR_INVALID, "%s is no model of images: it predicts no pictures",
                        m->checkpoint.model.name);
     MEZZO_TRY(open_data(m, &data));
     MEZZO_TRY(open_program(m, batch, true, &program));
-    const mezzo_status status =
-        mz_images_predict(m->task, program, batch, &request, hooks != NULL ? hooks->stop : NULL, &done);
+    mezzo_status status = MEZZO_OK;
+    if (m->vae.params != NULL)
+        status = mz_vae_program(&m->vae, MEZZO_PART_DECODE, batch, &request.decoder);
+    if (status == MEZZO_OK)
+        status = mz_images_predict(m->task, program, batch, &request, hooks != NULL ? hooks->stop : NULL, &done);
+    mezzo_program_free(request.decoder);
     mezzo_program_free(program);
     r->pictures = done.pictures;
     r->nmse = done.nmse;

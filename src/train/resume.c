@@ -192,6 +192,7 @@ static mezzo_status write_folder(mz_training *run) {
     mezzo_status status = save_resolved(run, config);
     mz_free(config);
     MEZZO_TRY(status);
+    MEZZO_TRY(mz_latents_save(run->config.out, &run->latents));
     return mz_task_save(run->task, run->config.out);
 }
 

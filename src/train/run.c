@@ -47,6 +47,22 @@ static mezzo_status settle_precision(mz_training *run) {
                              sizeof e->precision_reason);
 }
 
+// A run that goes on learns the latents that it began with.
+static mezzo_status open_latents(mz_training *run, const mezzo_model_config *model, const mz_task_options *data) {
+    mz_vae vae;
+    if (data->latents[0] == '\0')
+        return MEZZO_OK;
+    if (strcmp(model->name, "radio_unet") != 0)
+        return mz_fail(MEZZO_ERR_INVALID, "data.latents is for radio_unet: %s learns from the data itself",
+                       model->name);
+    if (data->folder != NULL)
+        MEZZO_TRY(mz_latents_load(data->folder, &run->latents));
+    MEZZO_TRY(mz_vae_open(run->engine.device, data->latents, &vae));
+    const mezzo_status status = mz_latents_give(&vae, data->path, run->task, &run->latents);
+    mz_vae_close(&vae);
+    return status;
+}
+
 static mezzo_status open_task(mz_training *run) {
     mezzo_model_config family;
     const char *name = mezzo_config_get(run->source, "model.name");
@@ -57,6 +73,7 @@ static mezzo_status open_task(mz_training *run) {
     if (run->config.resume[0] != '\0')
         options.folder = run->config.out;
     MEZZO_TRY(mz_task_open(mz_task_kind_of(&family), &options, &run->task));
+    MEZZO_TRY(open_latents(run, &family, &options));
     MEZZO_TRY(mz_config_model(run->source, &run->task->sizes, &run->engine.model));
     return mz_task_set_model(run->task, &run->engine.model);
 }

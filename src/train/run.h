@@ -9,6 +9,7 @@
 #include "train/folder.h"
 #include "train/guard.h"
 #include "train/inject.h"
+#include "train/latents.h"
 #include "train/profile.h"
 #include "train/report.h"
 #include "task/task.h"
@@ -22,6 +23,7 @@ struct mz_training {
     mz_task *task;
     mz_source *data;                 // what is trained on; its position goes into checkpoints
     mz_source *val_random, *val_all; // NULL without validation data
+    mz_latents latents;              // what the task learns instead of pictures; not given: pictures
     bool samples;                    // the task's sampler is open
     mz_engine engine;
     mz_guard guard;
