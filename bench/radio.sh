@@ -41,7 +41,7 @@ for seed in ${SEEDS:-1 2 3}; do
         there "$precision" "$seed" && continue
         rm -rf "$work/run"
         "$mezzo" train --model radio_unet-tiny --model.objective 4 --model.multipliers 122 --data "$work/cities" --split 0.9 --batch-size 8 \
-            --steps "$steps" --lr 2e-3 --precision "$precision" --device cpu --seed "$seed" --eval-every "$steps" --out "$work/run" --quiet >/dev/null
-        "$mezzo" sample "$work/run" --out "$work/run/pictures" --json | row "$precision" "$seed"
+            --steps "$steps" --lr 2e-3 --precision "$precision" --device cpu --threads 1 --seed "$seed" --eval-every "$steps" --out "$work/run" --quiet >/dev/null
+        "$mezzo" sample "$work/run" --out "$work/run/pictures" --threads 1 --json | row "$precision" "$seed"
     done
 done

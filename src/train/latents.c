@@ -49,7 +49,7 @@ static mezzo_status open_vae(const char *run, mz_vae *vae) {
     MEZZO_TRY(mezzo_checkpoint_describe(vae->path, &checkpoint));
     vae->model = checkpoint.model;
     if (strcmp(vae->model.name, "kl_vae") != 0)
-        return mz_fail(MEZZO_ERR_INVALID, "it is a run of %s: latents are those of kl_vae", vae->model.name);
+        return mz_fail(MEZZO_ERR_INVALID, "%s: a run of %s: latents are those of kl_vae", run, vae->model.name);
     MEZZO_TRY(mezzo_model_check(&vae->model));
     return load(vae, &checkpoint);
 }
@@ -59,7 +59,7 @@ mezzo_status mz_vae_open(mezzo_device *device, const char *run, mz_vae *out) {
     const mezzo_status status = open_vae(run, out);
     if (status != MEZZO_OK)
         mz_vae_close(out);
-    return mz_context(status, "data.latents: %s", run);
+    return mz_context(status, "data.latents");
 }
 
 void mz_vae_close(mz_vae *vae) {

@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <string.h>
+
 #include "data/radio.h"
 #include "io/file.h"
 #include "task/task.h"
@@ -27,6 +29,67 @@ static mz_task *opened(const char *model) {
         mz_task_set_model(task, &config) != MEZZO_OK)
         fail_msg("%s", mezzo_error_message());
     return task;
+}
+
+// Encoder and decoder alone are the whole model's: where the variance is next to nothing, decoding the mean is what the
+// whole model predicts.
+static void test_parts(void **state) {
+    (void)state;
+    static float image[2 * 16 * 16], latent[2][2 * 8 * 8 * 3], prediction[2][2 * 16 * 16], none[64];
+    const mezzo_program_options options = {.precision = MEZZO_PRECISION_FP32, .forward_only = true};
+    const int32_t noise[4] = {1, 2, 3, 4};
+    const float weight[2] = {1, 1};
+    mezzo_model_config config;
+    mezzo_device *device;
+    mezzo_params *params;
+    mezzo_graph *g[3];
+    mezzo_program *whole, *encoder, *decoder;
+    for (int i = 0; i < 512; i++)
+        image[i] = sinf((float)i * 0.37F);
+    assert_int_equal(mezzo_device_open("cpu", 1, &device), MEZZO_OK);
+    assert_int_equal(mezzo_model_defaults("kl_vae-tiny", &config), MEZZO_OK);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(mezzo_graph_create(&g[i]), MEZZO_OK);
+    assert_int_equal(mezzo_model_build(g[0], &config, 2, 1, true), MEZZO_OK);
+    assert_int_equal(mezzo_model_build_part(g[1], &config, 2, MEZZO_PART_ENCODE), MEZZO_OK);
+    assert_int_equal(mezzo_model_build_part(g[2], &config, 2, MEZZO_PART_DECODE), MEZZO_OK);
+    assert_int_equal(mezzo_params_create(device, g[0], 5, &params), MEZZO_OK);
+    const int weights = mezzo_params_find(params, "quant_conv.weight"),
+              bias = mezzo_params_find(params, "quant_conv.bias");
+    assert_int_equal(mezzo_params_read(params, weights, none), MEZZO_OK);
+    memset(none + 18, 0, 18 * sizeof *none); // [6, 1, 1, 6]: the last three rows are logarithms of variances
+    assert_int_equal(mezzo_params_write(params, weights, none), MEZZO_OK);
+    assert_int_equal(mezzo_params_write(params, bias, (float[]){0.1F, 0.2F, 0.3F, -30, -30, -30}), MEZZO_OK);
+    assert_int_equal(mezzo_program_create(g[0], params, &options, &whole), MEZZO_OK);
+    assert_int_equal(mezzo_program_create(g[1], params, &options, &encoder), MEZZO_OK);
+    assert_int_equal(mezzo_program_create(g[2], params, &options, &decoder), MEZZO_OK);
+
+    assert_int_equal(mezzo_program_write(whole, "image", image, sizeof image), MEZZO_OK);
+    assert_int_equal(mezzo_program_write(whole, "noise", noise, sizeof noise), MEZZO_OK);
+    assert_int_equal(mezzo_program_write(whole, "weight", weight, sizeof weight), MEZZO_OK);
+    assert_int_equal(mezzo_program_run(whole, NULL, 0, 0), MEZZO_OK);
+    assert_int_equal(mezzo_program_read(whole, "latent", latent[0], sizeof latent[0]), MEZZO_OK);
+    assert_int_equal(mezzo_program_read(whole, "prediction", prediction[0], sizeof prediction[0]), MEZZO_OK);
+    assert_int_equal(mezzo_program_write(encoder, "image", image, sizeof image), MEZZO_OK);
+    assert_int_equal(mezzo_program_run(encoder, NULL, 0, 0), MEZZO_OK);
+    assert_int_equal(mezzo_program_read(encoder, "latent", latent[1], sizeof latent[1]), MEZZO_OK);
+    assert_memory_equal(latent[0], latent[1], sizeof latent[0]);
+    assert_int_equal(mezzo_program_write(decoder, "latent", latent[1], sizeof latent[1]), MEZZO_OK);
+    assert_int_equal(mezzo_program_run(decoder, NULL, 0, 0), MEZZO_OK);
+    assert_int_equal(mezzo_program_read(decoder, "prediction", prediction[1], sizeof prediction[1]), MEZZO_OK);
+    float spread = 0;
+    for (int i = 0; i < 512; i++) {
+        assert_true(fabsf(prediction[0][i] - prediction[1][i]) < 1e-4F);
+        spread = fmaxf(spread, fabsf(prediction[0][i] - prediction[0][0]));
+    }
+    assert_true(spread > 0.01F);
+    mezzo_program_free(decoder);
+    mezzo_program_free(encoder);
+    mezzo_program_free(whole);
+    mezzo_params_free(params);
+    for (int i = 0; i < 3; i++)
+        mezzo_graph_free(g[i]);
+    mezzo_device_close(device);
 }
 
 static void test_batches(void **state) {
@@ -116,7 +179,8 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_batches), cmocka_unit_test(test_a_pass),
-                                       cmocka_unit_test(test_made_up), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_batches),
+                                       cmocka_unit_test(test_a_pass), cmocka_unit_test(test_made_up),
+                                       cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
