@@ -5,7 +5,7 @@
 
 #ifdef MZ_CUDA_HAS_CUDNN
 
-enum { MAX_DESCRIPTORS = 192, MAX_OPERATIONS = 32, MAX_CONFIGS = 16, REASON = 256 };
+enum { MAX_DESCRIPTORS = 256, MAX_OPERATIONS = 32, MAX_CONFIGS = 48, MAX_CANDIDATES = 8, REASON = 256 };
 
 #define CUDNN_FUNCTIONS(X)                                                                                             \
     X(cudnnCreate)                                                                                                     \
@@ -20,8 +20,16 @@ enum { MAX_DESCRIPTORS = 192, MAX_OPERATIONS = 32, MAX_CONFIGS = 16, REASON = 25
     X(cudnnBackendFinalize)                                                                                            \
     X(cudnnBackendExecute)
 
+typedef struct candidate {
+    cudnnBackendDescriptor_t descriptor;
+    size_t workspace;
+} candidate;
+
 typedef struct kept_plan {
-    mz_cudnn_plan plan; // first
+    mz_cudnn_plan plan;                   // first; its descriptor is one of the candidates'
+    candidate candidates[MAX_CANDIDATES]; // best first by the heuristics; after measuring the chosen one alone
+    int n_candidates;
+    bool measured;
     struct kept_plan *next;
     mz_cudnn_build *build;
     char reason[REASON];
@@ -34,8 +42,9 @@ struct mz_cudnn {
     CUDNN_FUNCTIONS(X)
 #undef X
     void *library;
-    size_t version;      // 91900
-    char reason[REASON]; // why there is no cuDNN; "" there is
+    size_t version;        // 91900
+    size_t most_workspace; // bytes, of a plan
+    char reason[REASON];   // why there is no cuDNN; "" there is
     cudnnHandle_t handle;
     cudaStream_t stream; // the handle's
     kept_plan *plans;
@@ -56,6 +65,7 @@ static void open_library(mz_cuda_device *cuda, struct mz_cudnn *api) {
     CUDNN_FUNCTIONS(X)
 #undef X
     api->version = api->cudnnGetVersion();
+    api->most_workspace = cuda->memory / 64;
     cudnnStatus_t status = api->cudnnCreate(&api->handle); // of the current device
     if (status == CUDNN_STATUS_SUCCESS)
         status = api->cudnnSetStream(api->handle, api->stream = cuda->stream);
@@ -84,8 +94,8 @@ void mz_cudnn_close(mz_cuda_device *cuda) {
         return;
     for (kept_plan *p = own->plans, *next; p != NULL; p = next) {
         next = p->next;
-        if (p->plan.descriptor != NULL)
-            own->cudnnBackendDestroyDescriptor(p->plan.descriptor);
+        for (int i = 0; i < p->n_candidates; i++)
+            own->cudnnBackendDestroyDescriptor(p->candidates[i].descriptor);
         mz_free(p);
     }
     if (own->handle != NULL)
@@ -101,6 +111,7 @@ struct mz_cudnn_graph {
     const char *what;
     cudnnBackendDescriptor_t made[MAX_DESCRIPTORS], operations[MAX_OPERATIONS];
     int n_made, n_operations;
+    mz_cudnn_engines engines;
     int64_t next_virtual; // unique ids of tensors that exist inside the graph only
 };
 
@@ -149,9 +160,8 @@ static void destroy_made(mz_cudnn_graph *g) {
 
 // --- tensors and operations ----------------------------------------------------------------------------------------
 static mz_cudnn_tensor tensor(mz_cudnn_graph *g, int64_t id, cudnnDataType_t dtype, mz_cudnn_extent size,
-                              mz_cudnn_extent stride, bool is_virtual, bool by_value) {
+                              mz_cudnn_extent stride, bool is_virtual, bool by_value, int64_t alignment) {
     mz_cudnn_tensor t = mz_cudnn_create(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    int64_t alignment = by_value || dtype == CUDNN_DATA_FLOAT ? 4 : 16;
     mz_cudnn_set(g, t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
     mz_cudnn_set(g, t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype);
     mz_cudnn_set(g, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, size.n);
@@ -164,23 +174,32 @@ static mz_cudnn_tensor tensor(mz_cudnn_graph *g, int64_t id, cudnnDataType_t dty
     return t;
 }
 
+static int64_t usual_alignment(cudnnDataType_t dtype) {
+    return dtype == CUDNN_DATA_FLOAT ? 4 : 16;
+}
+
 mz_cudnn_extent mz_cudnn_dense(mz_cudnn_extent n) {
     return (mz_cudnn_extent){{n.n[1] * n.n[2] * n.n[3], n.n[2] * n.n[3], n.n[3], 1}};
 }
 
 mz_cudnn_tensor mz_cudnn_stored(mz_cudnn_graph *g, int64_t id, cudnnDataType_t dtype, mz_cudnn_extent size,
                                 mz_cudnn_extent stride) {
-    return tensor(g, id, dtype, size, stride, false, false);
+    return tensor(g, id, dtype, size, stride, false, false, usual_alignment(dtype));
+}
+
+mz_cudnn_tensor mz_cudnn_aligned(mz_cudnn_graph *g, int64_t id, cudnnDataType_t dtype, mz_cudnn_extent size,
+                                 mz_cudnn_extent stride) {
+    return tensor(g, id, dtype, size, stride, false, false, 16);
 }
 
 mz_cudnn_tensor mz_cudnn_virtual(mz_cudnn_graph *g, cudnnDataType_t dtype, mz_cudnn_extent size,
                                  mz_cudnn_extent stride) {
-    return tensor(g, g->next_virtual++, dtype, size, stride, true, false);
+    return tensor(g, g->next_virtual++, dtype, size, stride, true, false, usual_alignment(dtype));
 }
 
 mz_cudnn_tensor mz_cudnn_constant(mz_cudnn_graph *g, int64_t id) {
     return tensor(g, id, CUDNN_DATA_FLOAT, (mz_cudnn_extent){{1, 1, 1, 1}}, (mz_cudnn_extent){{1, 1, 1, 1}}, false,
-                  true);
+                  true, 4);
 }
 
 void mz_cudnn_operation(mz_cudnn_graph *g, cudnnBackendDescriptor_t operation, const char *what) {
@@ -244,7 +263,24 @@ void mz_cudnn_reshape(mz_cudnn_graph *g, mz_cudnn_tensor x, mz_cudnn_tensor out)
 }
 
 // --- plans ---------------------------------------------------------------------------------------------------------
-static bool deterministic(const struct mz_cudnn *api, cudnnBackendDescriptor_t config) {
+void mz_cudnn_take(mz_cudnn_graph *g, mz_cudnn_engines engines) {
+    g->engines = engines;
+}
+
+static bool allowed(cudnnBackendNumericalNote_t note, mz_cudnn_engines engines) {
+    switch (note) {
+    case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
+        return false;
+    case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
+        return engines != MZ_CUDNN_FMA;
+    case CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP:
+        return true;
+    default: // operands or sums in fewer bits, and other sums than the one that was asked for
+        return engines == MZ_CUDNN_ANY;
+    }
+}
+
+static bool may_serve(const struct mz_cudnn *api, cudnnBackendDescriptor_t config, mz_cudnn_engines engines) {
     cudnnBackendDescriptor_t engine = NULL;
     if (api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) != CUDNN_STATUS_SUCCESS)
         return false;
@@ -255,7 +291,7 @@ static bool deterministic(const struct mz_cudnn *api, cudnnBackendDescriptor_t c
                 api->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                               CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes) == CUDNN_STATUS_SUCCESS;
     for (int64_t i = 0; good && i < n; i++)
-        good = notes[i] != CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+        good = allowed(notes[i], engines);
     api->cudnnBackendDestroyDescriptor(engine);
     return good;
 }
@@ -279,37 +315,50 @@ static cudnnBackendDescriptor_t plan_with(const struct mz_cudnn *api, cudnnBacke
     return NULL;
 }
 
-// The first of the heuristics' configurations that is deterministic and becomes a plan.
-static void choose(mz_cudnn_graph *g, mz_cudnn_plan *plan) {
+// What the heuristics of a mode name, best first; how many.
+static int64_t propose(mz_cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
+                       cudnnBackendDescriptor_t configs[MAX_CONFIGS]) {
+    int64_t n = 0;
+    cudnnBackendDescriptor_t heuristics = mz_cudnn_create(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    mz_cudnn_set_descriptor(g, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    mz_cudnn_set(g, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    mz_cudnn_finalize(g, heuristics, "the choice of an engine");
+    for (int i = 0; i < MAX_CONFIGS; i++)
+        configs[i] = mz_cudnn_create(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    if (g->status == CUDNN_STATUS_SUCCESS)
+        note(g,
+             g->api->cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                              MAX_CONFIGS, &n, (void *)configs),
+             "the choice of an engine");
+    return n;
+}
+
+// The first of the heuristics' configurations that may serve and become plans. `most`: bytes of workspace.
+static void choose(mz_cudnn_graph *g, size_t most, kept_plan *p) {
     const struct mz_cudnn *api = g->api;
-    cudnnBackendDescriptor_t graph = mz_cudnn_create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    const int wanted = g->engines == MZ_CUDNN_ANY ? 1 : MAX_CANDIDATES;
+    cudnnBackendDescriptor_t configs[MAX_CONFIGS], graph = mz_cudnn_create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     mz_cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, (const void *)&api->handle);
     mz_cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_operations,
                  (const void *)g->operations);
     mz_cudnn_finalize(g, graph, "the graph");
-    cudnnBackendDescriptor_t heuristics = mz_cudnn_create(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    mz_cudnn_set_descriptor(g, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    mz_cudnn_set(g, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    mz_cudnn_finalize(g, heuristics, "the choice of an engine");
-    cudnnBackendDescriptor_t configs[MAX_CONFIGS];
-    for (int i = 0; i < MAX_CONFIGS; i++)
-        configs[i] = mz_cudnn_create(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    int64_t n = 0, workspace = 0;
-    if (g->status == CUDNN_STATUS_SUCCESS)
-        note(g,
-             api->cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                           MAX_CONFIGS, &n, (void *)configs),
-             "the choice of an engine");
-    for (int64_t i = 0; i < n && g->status == CUDNN_STATUS_SUCCESS && plan->descriptor == NULL; i++)
-        if (deterministic(api, configs[i]))
-            plan->descriptor = plan_with(api, configs[i], &workspace);
-    plan->workspace = (size_t)workspace;
-    if (plan->descriptor == NULL)
+    const int64_t n = propose(g, graph, CUDNN_HEUR_MODE_A, configs);
+    for (int64_t i = 0; i < n && g->status == CUDNN_STATUS_SUCCESS && p->n_candidates < wanted; i++) {
+        int64_t workspace = 0;
+        cudnnBackendDescriptor_t plan =
+            may_serve(api, configs[i], g->engines) ? plan_with(api, configs[i], &workspace) : NULL;
+        if (plan != NULL && (size_t)workspace > most)
+            api->cudnnBackendDestroyDescriptor(plan);
+        else if (plan != NULL)
+            p->candidates[p->n_candidates++] = (candidate){plan, (size_t)workspace};
+    }
+    if (p->n_candidates == 0)
         note(g, CUDNN_STATUS_NOT_SUPPORTED, "no engine for this graph");
+    p->plan.descriptor = p->candidates[0].descriptor;
+    p->plan.workspace = p->candidates[0].workspace;
 }
 
-static const mz_cudnn_plan *make_plan(struct mz_cudnn *cudnn, mz_cudnn_build *build, const void *key, size_t size) {
+static mz_cudnn_plan *make_plan(struct mz_cudnn *cudnn, mz_cudnn_build *build, const void *key, size_t size) {
     kept_plan *p = mz_alloc(1, sizeof *p + size);
     mz_cudnn_graph *g = mz_alloc(1, sizeof *g);
     if (p == NULL || g == NULL) {
@@ -323,7 +372,7 @@ static const mz_cudnn_plan *make_plan(struct mz_cudnn *cudnn, mz_cudnn_build *bu
     g->api = cudnn;
     g->next_virtual = MZ_CUDNN_FIRST_VIRTUAL;
     build(g, key);
-    choose(g, &p->plan);
+    choose(g, cudnn->most_workspace, p);
     if (g->status != CUDNN_STATUS_SUCCESS) {
         snprintf(p->reason, sizeof p->reason, "cuDNN %zu.%zu.%zu: %s (%s)", cudnn->version / 10000,
                  cudnn->version / 100 % 100, cudnn->version % 100, g->what, cudnn->cudnnGetErrorString(g->status));
@@ -336,7 +385,7 @@ static const mz_cudnn_plan *make_plan(struct mz_cudnn *cudnn, mz_cudnn_build *bu
     return &p->plan;
 }
 
-const mz_cudnn_plan *mz_cudnn_find(struct mz_cudnn *cudnn, mz_cudnn_build *build, const void *key, size_t size) {
+mz_cudnn_plan *mz_cudnn_find(struct mz_cudnn *cudnn, mz_cudnn_build *build, const void *key, size_t size) {
     for (kept_plan *p = cudnn->plans; p != NULL; p = p->next)
         if (p->build == build && p->key_size == size && memcmp(p->key, key, size) == 0)
             return &p->plan;
@@ -361,6 +410,133 @@ mezzo_status mz_cudnn_run(mz_cuda_device *cuda, const mz_cudnn_plan *plan, const
         return mz_fail(MEZZO_ERR_DEVICE, "cuDNN %zu: %s (%s)", api->version, g.what,
                        api->cudnnGetErrorString(g.status));
     return MEZZO_OK;
+}
+
+// --- measuring -----------------------------------------------------------------------------------------------------
+typedef struct rehearsal {
+    mz_cudnn_pointers pointers;
+    void *memory, *result, *first, *workspace; // first: what the first engine gave
+    int32_t *differs;                          // device
+    size_t result_bytes;
+    cudaEvent_t from, to;
+} rehearsal;
+
+static size_t bytes_of(const mz_cudnn_memory *t) {
+    return mz_align_up((size_t)t->count * mezzo_dtype_size((mezzo_dtype)t->dtype), 256);
+}
+
+static bool rehearse(mz_cuda_device *cuda, const kept_plan *p, const mz_cudnn_memory *tensors, int n, rehearsal *r) {
+    size_t workspace = 0, available, total;
+    for (int i = 0; i < p->n_candidates; i++)
+        workspace = p->candidates[i].workspace > workspace ? p->candidates[i].workspace : workspace;
+    r->result_bytes = bytes_of(&tensors[n - 1]);
+    size_t needed = r->result_bytes + mz_align_up(workspace, 256) + 256;
+    for (int i = 0; i < n; i++)
+        needed += bytes_of(&tensors[i]);
+    if (cudaMemGetInfo(&available, &total) != cudaSuccess || needed > available / 2 ||
+        cudaMalloc(&r->memory, needed) != cudaSuccess || cudaEventCreate(&r->from) != cudaSuccess ||
+        cudaEventCreate(&r->to) != cudaSuccess)
+        return false;
+    char *at = r->memory;
+    for (int i = 0; i < n; i++) {
+        r->result = at;
+        mz_cudnn_point(&r->pointers, tensors[i].id, at);
+        if (mz_cu_fill(cuda->stream, (mz_cu_array){at, tensors[i].dtype}, tensors[i].count, 1 + (uint32_t)i) !=
+            cudaSuccess)
+            return false;
+        at += bytes_of(&tensors[i]);
+    }
+    r->first = at;
+    r->differs = (int32_t *)(void *)(at += r->result_bytes);
+    r->workspace = at + 256;
+    return true;
+}
+
+static void clean_up(mz_cuda_device *cuda, rehearsal *r) {
+    (void)cudaStreamSynchronize(cuda->stream);
+    if (r->from != NULL)
+        (void)cudaEventDestroy(r->from);
+    if (r->to != NULL)
+        (void)cudaEventDestroy(r->to);
+    (void)cudaFree(r->memory);
+    (void)cudaGetLastError();
+}
+
+static bool run_candidate(mz_cuda_device *cuda, const candidate *c, const rehearsal *r) {
+    const mz_cudnn_plan plan = {.descriptor = c->descriptor, .workspace = c->workspace};
+    return mz_cudnn_run(cuda, &plan, &r->pointers, r->workspace) == MEZZO_OK;
+}
+
+// Milliseconds of one run; 0 where it failed.
+static float time_of(mz_cuda_device *cuda, const candidate *c, const rehearsal *r, int runs) {
+    float milliseconds = 0;
+    bool ok = cudaEventRecord(r->from, cuda->stream) == cudaSuccess;
+    for (int i = 0; i < runs && ok; i++)
+        ok = run_candidate(cuda, c, r);
+    ok = ok && cudaEventRecord(r->to, cuda->stream) == cudaSuccess && cudaEventSynchronize(r->to) == cudaSuccess &&
+         cudaEventElapsedTime(&milliseconds, r->from, r->to) == cudaSuccess;
+    return ok ? milliseconds / (float)runs : 0;
+}
+
+// Whether it runs, and (but for the first) its result has the first one's bits: a choice by time then changes none.
+static bool same_bits(mz_cuda_device *cuda, const candidate *c, const rehearsal *r, bool first) {
+    int32_t differs = 0;
+    bool ok = cudaMemsetAsync(r->result, 0, r->result_bytes, cuda->stream) == cudaSuccess && run_candidate(cuda, c, r);
+    if (first)
+        ok = ok && cudaMemcpyAsync(r->first, r->result, r->result_bytes, cudaMemcpyDeviceToDevice, cuda->stream) ==
+                       cudaSuccess;
+    else
+        ok = ok && cudaMemsetAsync(r->differs, 0, sizeof *r->differs, cuda->stream) == cudaSuccess &&
+             mz_cu_differs(cuda->stream, r->result, r->first, r->result_bytes, r->differs) == cudaSuccess &&
+             cudaMemcpyAsync(&differs, r->differs, sizeof differs, cudaMemcpyDeviceToHost, cuda->stream) == cudaSuccess;
+    return cudaStreamSynchronize(cuda->stream) == cudaSuccess && ok && !differs;
+}
+
+// Of the candidates the fastest with the bits of the first that runs; -1: none runs.
+static int fastest(mz_cuda_device *cuda, const kept_plan *p, const rehearsal *r, const char *what) {
+    int best = -1, others = 0;
+    float first = 0, shortest = 0, shortest_of_all = 0;
+    for (int i = 0; i < p->n_candidates; i++) {
+        const bool same = same_bits(cuda, &p->candidates[i], r, best < 0);
+        const float once = time_of(cuda, &p->candidates[i], r, 1);
+        const int runs = once > 1 ? 2 : once > 0.1f ? 5 : 20;
+        float t = time_of(cuda, &p->candidates[i], r, runs), again = time_of(cuda, &p->candidates[i], r, runs);
+        t = again > 0 && again < t ? again : t;
+        if (once <= 0 || t <= 0 || (best < 0 && !same))
+            continue;
+        others += !same;
+        shortest_of_all = shortest_of_all <= 0 || t < shortest_of_all ? t : shortest_of_all;
+        first = best < 0 ? t : first;
+        if (same && (best < 0 || t < shortest))
+            shortest = t, best = i;
+    }
+    mz_log("dispatch",
+           "cuda: %s: engine %d of %d, %.4f ms (the first %.4f; %d give other bits, the fastest of all %.4f)", what,
+           best, p->n_candidates, (double)shortest, (double)first, others, (double)shortest_of_all);
+    return best;
+}
+
+void mz_cudnn_measure(mz_cuda_device *cuda, mz_cudnn_plan *plan, const mz_cudnn_memory *tensors, int n,
+                      const char *what) {
+    kept_plan *p = (kept_plan *)(void *)plan;
+    rehearsal r = {.memory = NULL};
+    if (p->measured || plan->refusal != NULL || cuda->capturing)
+        return;
+    p->measured = true;
+    int best = 0;
+    if (rehearse(cuda, p, tensors, n, &r))
+        best = fastest(cuda, p, &r, what);
+    clean_up(cuda, &r);
+    const candidate chosen = p->candidates[best >= 0 ? best : 0];
+    for (int i = 0; i < p->n_candidates; i++)
+        if (p->candidates[i].descriptor != chosen.descriptor)
+            cuda->cudnn->cudnnBackendDestroyDescriptor(p->candidates[i].descriptor);
+    p->candidates[0] = chosen;
+    p->n_candidates = 1;
+    plan->descriptor = chosen.descriptor;
+    plan->workspace = chosen.workspace;
+    if (best < 0)
+        plan->refusal = "none of cuDNN's engines for it runs";
 }
 
 #else // built without cuDNN's headers

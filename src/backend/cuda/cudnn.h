@@ -26,6 +26,9 @@ enum { MZ_CUDNN_FIRST_VIRTUAL = 100 }; // ids of tensors that have memory are be
 // A tensor in memory, which a run gives for its id.
 mz_cudnn_tensor mz_cudnn_stored(mz_cudnn_graph *g, int64_t id, cudnnDataType_t dtype, mz_cudnn_extent size,
                                 mz_cudnn_extent stride);
+// The same, at multiples of 16 bytes whatever its format.
+mz_cudnn_tensor mz_cudnn_aligned(mz_cudnn_graph *g, int64_t id, cudnnDataType_t dtype, mz_cudnn_extent size,
+                                 mz_cudnn_extent stride);
 // A tensor inside the graph.
 mz_cudnn_tensor mz_cudnn_virtual(mz_cudnn_graph *g, cudnnDataType_t dtype, mz_cudnn_extent size,
                                  mz_cudnn_extent stride);
@@ -48,6 +51,14 @@ void mz_cudnn_set_descriptor(mz_cudnn_graph *g, cudnnBackendDescriptor_t d, cudn
 void mz_cudnn_finalize(mz_cudnn_graph *g, cudnnBackendDescriptor_t d, const char *what);
 void mz_cudnn_operation(mz_cudnn_graph *g, cudnnBackendDescriptor_t operation, const char *what); // the graph's next
 
+// Engines that may serve the graph, beside being deterministic.
+typedef enum mz_cudnn_engines {
+    MZ_CUDNN_ANY,  // the first that makes a plan
+    MZ_CUDNN_SUMS, // products of the operands as they are, added up in FP32: no Winograd, no FFT; several, to be timed
+    MZ_CUDNN_FMA   // the same by FP32's own instructions
+} mz_cudnn_engines;
+void mz_cudnn_take(mz_cudnn_graph *g, mz_cudnn_engines engines);
+
 // --- plans ---------------------------------------------------------------------------------------------------------
 typedef struct mz_cudnn_plan {
     const char *refusal; // NULL: it can be run
@@ -56,9 +67,9 @@ typedef struct mz_cudnn_plan {
 } mz_cudnn_plan;
 
 // The plan of the graph that `build` makes of a key, from the device's plans or made now, by the first engine the
-// heuristics name that is deterministic. Keys are compared byte by byte. NULL: out of memory.
+// heuristics name that may serve it. Keys are compared byte by byte. NULL: out of memory.
 typedef void mz_cudnn_build(mz_cudnn_graph *g, const void *key);
-const mz_cudnn_plan *mz_cudnn_find(struct mz_cudnn *cudnn, mz_cudnn_build *build, const void *key, size_t size);
+mz_cudnn_plan *mz_cudnn_find(struct mz_cudnn *cudnn, mz_cudnn_build *build, const void *key, size_t size);
 
 enum { MZ_CUDNN_POINTERS = 16 };
 typedef struct mz_cudnn_pointers { // what a run's tensors are: device memory, and on the host the constants'
@@ -70,6 +81,15 @@ static inline void mz_cudnn_point(mz_cudnn_pointers *p, int64_t id, const void *
     p->ids[p->n] = id;
     p->data[p->n++] = (void *)(uintptr_t)data;
 }
+// Chooses among the engines that give the same bits as the first one the one measured fastest, once for a plan. Takes
+// device memory for the time of measuring; where there is not enough the first one stays. `what` names the plan in
+// logs; the last of the tensors is the result.
+typedef struct mz_cudnn_memory {
+    int64_t id, count;
+    int dtype; // mezzo_dtype
+} mz_cudnn_memory;
+void mz_cudnn_measure(mz_cuda_device *cuda, mz_cudnn_plan *plan, const mz_cudnn_memory *tensors, int n,
+                      const char *what);
 mezzo_status mz_cudnn_run(mz_cuda_device *cuda, const mz_cudnn_plan *plan, const mz_cudnn_pointers *pointers,
                           void *workspace);
 #endif

@@ -1,4 +1,5 @@
-// Ops on images, noise and times: the host side. Convolution sums each number by one thread: right, and slow.
+// Ops on images, noise and times: the host side. Convolution here sums each number by one thread, right and slow, for
+// what conv.c refuses.
 #include "backend/cuda/storage.h"
 
 static const char *prepare_floats(mezzo_device *device, const mz_call *call, mz_prepared *out) {

@@ -49,7 +49,7 @@ static bool aligned(const mz_gemm_key *key) {
 // What both operands are multiplied in; -1: no such arithmetic. A wider storage is rounded to the compute dtype, a
 // narrower one widened; two equal low ones stay as they are even where FP32 was asked for: their products are exact in
 // FP32.
-static int operand_dtype(const mz_cuda_device *cuda, const mz_call *call, int a, int b) {
+int mz_cuda_operand_dtype(const mz_cuda_device *cuda, const mz_call *call, int a, int b) {
     mezzo_dtype compute = call->numerics.compute;
     int dtype = MEZZO_F32;
     if (call->in[a].dtype == call->in[b].dtype && low((int)call->in[a].dtype))
@@ -74,7 +74,7 @@ static const char *check(mz_cuda_device *cuda, const mz_call *call, int a, int b
         return "computes in fp32, tf32, bf16 and fp16";
     if (compute == MEZZO_TF32 && cuda->cc < 80)
         return "no tf32 arithmetic before compute capability 8.0";
-    if (operand_dtype(cuda, call, a, b) < 0)
+    if (mz_cuda_operand_dtype(cuda, call, a, b) < 0)
         return "no bf16 arithmetic before compute capability 8.0";
     return mz_gemm_library(cuda);
 }
@@ -99,7 +99,7 @@ static mz_gemm_key product_key(const mz_cuda_device *cuda, const mz_call *call, 
     mz_gemm_key key;
     memset(&key, 0, sizeof key);
     key.batch = 1;
-    key.operand = key.result = operand_dtype(cuda, call, a, b);
+    key.operand = key.result = mz_cuda_operand_dtype(cuda, call, a, b);
     key.tf32 = key.operand == MEZZO_F32 && call->numerics.compute == MEZZO_TF32;
     key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     key.bias = -1;

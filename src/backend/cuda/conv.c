@@ -1,0 +1,400 @@
+// Convolution by libraries: cuDNN's graph API, and cuBLASLt where each pixel stands alone (1 x 1). What they refuse is
+// left to the own kernels of image.c.
+#include "backend/cuda/cudnn.h"
+#include "backend/cuda/matmul.h"
+
+enum { ALIGN = 256 };
+
+// --- 1 x 1: a product over pixels ----------------------------------------------------------------------------------
+static mz_op product_of(mz_op op) {
+    return op == MZ_OP_conv2d ? MZ_OP_linear : op == MZ_OP_conv2d_dx ? MZ_OP_linear_dx : MZ_OP_linear_dw;
+}
+
+static const mz_tensor *weight_of(const mz_call *call) {
+    return call->op == MZ_OP_conv2d_dw ? &call->out[0] : &call->in[1];
+}
+
+static mz_call as_product(const mz_call *call) {
+    mz_call part = *call;
+    mz_tensor *w = call->op == MZ_OP_conv2d_dw ? &part.out[0] : &part.in[1];
+    part.op = product_of(call->op);
+    w->shape = (mz_shape){2, {w->shape.dim[0], w->shape.dim[3]}};
+    return part;
+}
+
+static void release_product(void *state) {
+    mz_prepared_free(state);
+    mz_free(state);
+}
+
+static const char *prepare_product(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const mz_shape *w = &weight_of(call)->shape;
+    const mz_attrs *a = &call->attrs;
+    if (w->dim[1] != 1 || w->dim[2] != 1 || a->stride != 1 || a->groups != 1 || a->pad_before != 0 || a->pad_after != 0)
+        return "serves 1 x 1, stride 1, one group";
+    mz_prepared *inner = out->state = mz_alloc(1, sizeof *inner);
+    if (inner == NULL)
+        return mz_out_of_memory;
+    out->release = release_product;
+    const mz_call part = as_product(call);
+    const mezzo_status status = mz_prepare(device, &part, inner);
+    out->workspace = inner->workspace;
+    if (status == MEZZO_ERR_MEMORY)
+        return mz_out_of_memory;
+    return status == MEZZO_OK ? NULL : "no kernel multiplies these formats";
+}
+
+static mezzo_status run_product(mezzo_device *device, const mz_call *call) {
+    const mz_prepared *inner = call->state;
+    mz_call part = as_product(call);
+    part.state = inner->state;
+    return inner->kernel->run(device, &part);
+}
+
+const mz_kernel mz_cuda_conv2d_product = {"conv2d_1x1__product", prepare_product, run_product};
+const mz_kernel mz_cuda_conv2d_dx_product = {"conv2d_dx_1x1__product", prepare_product, run_product};
+const mz_kernel mz_cuda_conv2d_dw_product = {"conv2d_dw_1x1__product", prepare_product, run_product};
+
+#ifdef MZ_CUDA_HAS_CUDNN
+
+// --- graphs --------------------------------------------------------------------------------------------------------
+// What a plan is for; compared byte by byte: zero it first.
+typedef struct shape {
+    int64_t b, h, w, c, n, r, s, depth, p, q; // as mz_cu_conv's
+    int64_t stride, before, after;
+    int32_t op, operand, result, bias; // mezzo_dtypes; bias 0: none
+    int32_t engines;
+    int32_t rounds; // the result is FP32 of 16-bit operands
+} shape;
+
+enum { X = 1, W, Y, BIAS }; // ids of the tensors that have memory
+
+static cudnnDataType_t data_type(int dtype) {
+    return dtype == MEZZO_F32 ? CUDNN_DATA_FLOAT : dtype == MEZZO_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
+}
+
+typedef struct image { // [b, c, h, w] in cuDNN's order, channels innermost
+    mz_cudnn_extent size, stride;
+} image;
+
+static image image_of(int64_t b, int64_t h, int64_t w, int64_t c) {
+    return (image){{{b, c, h, w}}, {{h * w * c, 1, w * c, c}}};
+}
+
+static mz_cudnn_tensor stored(mz_cudnn_graph *g, int64_t id, int dtype, const image *i) {
+    return mz_cudnn_aligned(g, id, data_type(dtype), i->size, i->stride);
+}
+
+static cudnnBackendDescriptor_t window(mz_cudnn_graph *g, const shape *s) {
+    const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+    const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    const int64_t dims = 2, ones[2] = {1, 1};
+    const int64_t stride[2] = {s->stride, s->stride}, before[2] = {s->before, s->before},
+                  after[2] = {s->after, s->after};
+    cudnnBackendDescriptor_t d = mz_cudnn_create(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    mz_cudnn_set(g, d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    mz_cudnn_set(g, d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    mz_cudnn_set(g, d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dims);
+    mz_cudnn_set(g, d, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, ones);
+    mz_cudnn_set(g, d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, stride);
+    mz_cudnn_set(g, d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, before);
+    mz_cudnn_set(g, d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, after);
+    mz_cudnn_finalize(g, d, "a convolution");
+    return d;
+}
+
+// The attributes' names of each of the three.
+typedef struct names {
+    cudnnBackendDescriptorType_t operation;
+    cudnnBackendAttributeName_t alpha, beta, window, x, w, y;
+} names;
+
+static names names_of(mz_op op) {
+    if (op == MZ_OP_conv2d)
+        return (names){CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y};
+    if (op == MZ_OP_conv2d_dx)
+        return (names){CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY};
+    return (names){CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
+}
+
+static void convolve(mz_cudnn_graph *g, const shape *s, mz_cudnn_tensor x, mz_cudnn_tensor w, mz_cudnn_tensor y) {
+    const names n = names_of((mz_op)s->op);
+    const float one = 1, zero = 0;
+    cudnnBackendDescriptor_t how = window(g, s), d = mz_cudnn_create(g, n.operation);
+    mz_cudnn_set(g, d, n.alpha, CUDNN_TYPE_FLOAT, 1, &one);
+    mz_cudnn_set(g, d, n.beta, CUDNN_TYPE_FLOAT, 1, &zero);
+    mz_cudnn_set_descriptor(g, d, n.window, how);
+    mz_cudnn_set_descriptor(g, d, n.x, x);
+    mz_cudnn_set_descriptor(g, d, n.w, w);
+    mz_cudnn_set_descriptor(g, d, n.y, y);
+    mz_cudnn_operation(g, d, "a convolution");
+}
+
+// The result is the third of the tensors; with a bias, or where it is in another format than the operands, it leaves
+// the sum in FP32 and an element-wise operation writes it.
+static void build(mz_cudnn_graph *g, const void *key) {
+    const shape *s = key;
+    const image x = image_of(s->b, s->h, s->w, s->c), w = image_of(s->n, s->r, s->s, s->depth),
+                y = image_of(s->b, s->p, s->q, s->n), bias = image_of(1, 1, 1, s->n);
+    const int result = s->op == MZ_OP_conv2d ? Y : s->op == MZ_OP_conv2d_dx ? X : W;
+    const image *all[] = {[X] = &x, [W] = &w, [Y] = &y};
+    const bool after = s->bias != 0 || s->rounds;
+    mz_cudnn_tensor tensors[Y + 1], sum = NULL;
+    mz_cudnn_take(g, (mz_cudnn_engines)s->engines);
+    for (int i = X; i <= Y; i++)
+        tensors[i] = stored(g, i, i == result ? s->result : s->operand, all[i]);
+    if (after)
+        sum = mz_cudnn_virtual(g, CUDNN_DATA_FLOAT, all[result]->size, all[result]->stride);
+    convolve(g, s, result == X && after ? sum : tensors[X], result == W && after ? sum : tensors[W],
+             result == Y && after ? sum : tensors[Y]);
+    if (s->bias != 0)
+        mz_cudnn_pointwise(g, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, sum, stored(g, BIAS, s->bias, &bias), NULL, -1,
+                           tensors[result]);
+    else if (after)
+        mz_cudnn_pointwise(g, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, sum, NULL, NULL, -1, tensors[result]);
+}
+
+// --- which graph a call becomes ------------------------------------------------------------------------------------
+typedef struct route {
+    shape key;
+    mz_cudnn_plan *plan;
+    bool convert_a, convert_b, convert_bias, finish; // finish: the result goes through the workspace
+    size_t at_a, at_b, at_bias, at_result, at_sums, at_plan, bytes;
+} route;
+
+static size_t place(size_t *bytes, size_t size) {
+    const size_t at = *bytes;
+    *bytes += mz_align_up(size, ALIGN);
+    return at;
+}
+
+static size_t bytes_as(const mz_tensor *t, int dtype) {
+    return (size_t)mz_shape_count(&t->shape) * mezzo_dtype_size((mezzo_dtype)dtype);
+}
+
+static bool low(int dtype) {
+    return dtype == MEZZO_BF16 || dtype == MEZZO_F16;
+}
+
+static const mz_tensor absent = {.shape = {.rank = -1}};
+
+static const mz_tensor *bias_of(const mz_call *call) {
+    return call->op == MZ_OP_conv2d && call->n_in > 2 ? &call->in[2] : &absent;
+}
+static const mz_tensor *bias_gradient_of(const mz_call *call) {
+    return call->op == MZ_OP_conv2d_dw && call->n_out > 1 ? &call->out[1] : &absent;
+}
+
+static void measures(const mz_call *call, shape *s) {
+    const mz_tensor *x = call->op == MZ_OP_conv2d      ? &call->in[0]
+                         : call->op == MZ_OP_conv2d_dx ? &call->out[0]
+                                                       : &call->in[1];
+    const mz_tensor *y = call->op == MZ_OP_conv2d ? &call->out[0] : &call->in[0], *w = weight_of(call);
+    s->b = x->shape.dim[0], s->h = x->shape.dim[1], s->w = x->shape.dim[2], s->c = x->shape.dim[3];
+    s->n = w->shape.dim[0], s->r = w->shape.dim[1], s->s = w->shape.dim[2], s->depth = w->shape.dim[3];
+    s->p = y->shape.dim[1], s->q = y->shape.dim[2];
+    s->stride = call->attrs.stride, s->before = call->attrs.pad_before, s->after = call->attrs.pad_after;
+    s->op = (int32_t)call->op;
+}
+
+// 16-bit operands give results in their own format. For an FP32 one they are widened and multiplied as TF32, which
+// holds them exactly; `compiled` asks for an engine that writes FP32 instead, which cuDNN compiles at run time.
+static const char *formats(const mz_cuda_device *cuda, const mz_call *call, bool compiled, route *r) {
+    const mz_tensor *bias = bias_of(call);
+    const int operand = mz_cuda_operand_dtype(cuda, call, 0, 1), out = (int)call->out[0].dtype;
+    const bool plain = low(operand) && out == operand && (!mz_present(bias) || (int)bias->dtype == operand);
+    const bool stored_low = low(operand) && (int)call->in[0].dtype == operand && (int)call->in[1].dtype == operand;
+    if (compiled && (!stored_low || out != MEZZO_F32 || mz_present(bias)))
+        return "serves 16-bit operands and an FP32 result";
+    if (low(operand) && !plain && !stored_low)
+        return "16-bit operands stored as FP32 give 16-bit results only";
+    const bool as_they_are = plain || compiled;
+    r->key.operand = as_they_are ? operand : MEZZO_F32;
+    r->key.result = plain ? operand : MEZZO_F32;
+    r->key.rounds = compiled;
+    r->key.bias = mz_present(bias) ? r->key.operand : 0;
+    const bool tensor_cores = low(operand) || call->numerics.compute == MEZZO_TF32;
+    r->key.engines = tensor_cores ? MZ_CUDNN_SUMS : MZ_CUDNN_FMA;
+    r->convert_a = (int)call->in[0].dtype != r->key.operand;
+    r->convert_b = (int)call->in[1].dtype != r->key.operand;
+    r->convert_bias = mz_present(bias) && (int)bias->dtype != r->key.bias;
+    r->finish = out != r->key.result || call->attrs.accumulate;
+    return NULL;
+}
+
+static const char *check(const mz_cuda_device *cuda, const mz_call *call) {
+    const mezzo_dtype compute = call->numerics.compute;
+    for (int i = 0; i < call->n_in; i++)
+        if (mz_present(&call->in[i]) && !mz_cuda_float(&call->in[i]))
+            return "stores fp32, bf16 and fp16";
+    for (int i = 0; i < call->n_out; i++)
+        if (mz_present(&call->out[i]) && !mz_cuda_float(&call->out[i]))
+            return "stores fp32, bf16 and fp16";
+    if (compute != MEZZO_F32 && compute != MEZZO_TF32 && !low((int)compute))
+        return "computes in fp32, tf32, bf16 and fp16";
+    if (call->op == MZ_OP_conv2d_dw &&
+        (call->out[0].dtype != MEZZO_F32 || (mz_present(bias_gradient_of(call)) && call->out[1].dtype != MEZZO_F32)))
+        return "gradients are fp32";
+    return cuda->cc < 80 ? "asks cuDNN from compute capability 8.0 on" : NULL;
+}
+
+static void book(const mz_call *call, route *r) {
+    const mz_tensor *bias = bias_of(call), *db = bias_gradient_of(call), *dy = &call->in[0];
+    r->at_a = place(&r->bytes, r->convert_a ? bytes_as(&call->in[0], r->key.operand) : 0);
+    r->at_b = place(&r->bytes, r->convert_b ? bytes_as(&call->in[1], r->key.operand) : 0);
+    r->at_bias = place(&r->bytes, r->convert_bias ? bytes_as(bias, r->key.bias) : 0);
+    r->at_result = place(&r->bytes, r->finish ? bytes_as(&call->out[0], r->key.result) : 0);
+    r->at_sums =
+        place(&r->bytes, mz_present(db) ? mz_cu_column_sums_bytes(mz_shape_rows(&dy->shape), dy->shape.dim[3]) : 0);
+    r->at_plan = place(&r->bytes, r->plan->workspace);
+}
+
+static void measure(mz_cuda_device *cuda, const mz_call *call, const route *r) {
+    const shape *s = &r->key;
+    const int64_t x = s->b * s->h * s->w * s->c, w = s->n * s->r * s->s * s->depth, y = s->b * s->p * s->q * s->n;
+    const mz_cudnn_memory bias = {BIAS, s->n, s->bias}, pixels = {X, x, s->operand}, weight = {W, w, s->operand},
+                          out = {Y, y, s->operand};
+    mz_cudnn_memory tensors[4];
+    int n = 0;
+    if (s->bias != 0)
+        tensors[n++] = bias;
+    if (call->op != MZ_OP_conv2d_dx)
+        tensors[n++] = pixels;
+    if (call->op != MZ_OP_conv2d_dw)
+        tensors[n++] = weight;
+    if (call->op != MZ_OP_conv2d)
+        tensors[n++] = out;
+    tensors[n] = call->op == MZ_OP_conv2d ? out : call->op == MZ_OP_conv2d_dx ? pixels : weight;
+    tensors[n++].dtype = s->result;
+    char what[200];
+    snprintf(what, sizeof what, "%s %lldx%lldx%lldx%lld to %lld by %lldx%lld, stride %lld, %s to %s%s",
+             mz_op_table[call->op].name, (long long)s->b, (long long)s->h, (long long)s->w, (long long)s->c,
+             (long long)s->n, (long long)s->r, (long long)s->s, (long long)s->stride,
+             s->operand == MEZZO_F32 && s->engines == MZ_CUDNN_SUMS ? "tf32"
+                                                                    : mezzo_dtype_name((mezzo_dtype)s->operand),
+             mezzo_dtype_name((mezzo_dtype)s->result), s->rounds ? ", compiled" : "");
+    mz_cudnn_measure(cuda, r->plan, tensors, n, what);
+}
+
+static const char *prepare_with(mezzo_device *device, const mz_call *call, bool compiled, mz_prepared *out) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    struct mz_cudnn *cudnn;
+    route *r = out->state = mz_alloc(1, sizeof *r); // all zero: its key is compared byte by byte
+    if (r == NULL)
+        return mz_out_of_memory;
+    const char *reason = check(cuda, call);
+    reason = reason != NULL ? reason : formats(cuda, call, compiled, r);
+    reason = reason != NULL ? reason : mz_cudnn_open(cuda, &cudnn);
+    if (reason != NULL)
+        return reason;
+    measures(call, &r->key);
+    r->plan = mz_cudnn_find(cudnn, build, &r->key, sizeof r->key);
+    if (r->plan == NULL)
+        return mz_out_of_memory;
+    if (r->plan->refusal == NULL)
+        measure(cuda, call, r);
+    if (r->plan->refusal != NULL)
+        return r->plan->refusal;
+    book(call, r);
+    out->workspace = r->bytes;
+    return NULL;
+}
+
+static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    return prepare_with(device, call, false, out);
+}
+
+// --- running -------------------------------------------------------------------------------------------------------
+static mezzo_status operand(mz_cuda_device *cuda, const mz_tensor *t, bool convert, void *staged, int dtype,
+                            const void **out) {
+    *out = convert ? staged : t->data;
+    if (convert)
+        MZ_CUDA_TRY(
+            mz_cu_convert(cuda->stream, mz_cuda_array(t), (mz_cu_array){staged, dtype}, mz_shape_count(&t->shape)));
+    return MEZZO_OK;
+}
+
+// What cuDNN left in the workspace, to where it belongs.
+static mezzo_status finish(mz_cuda_device *cuda, const mz_call *call, const route *r, void *result) {
+    const mz_tensor *out = &call->out[0];
+    const int64_t n = mz_shape_count(&out->shape);
+    if (call->attrs.accumulate)
+        MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, result, out->data, n, 1, true));
+    else
+        MZ_CUDA_TRY(mz_cu_convert(cuda->stream, (mz_cu_array){result, r->key.result}, mz_cuda_array(out), n));
+    return MEZZO_OK;
+}
+
+static mezzo_status run(mezzo_device *device, const mz_call *call) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    const route *r = call->state;
+    const mz_tensor *bias = bias_of(call), *db = bias_gradient_of(call), *dy = &call->in[0];
+    char *workspace = call->workspace;
+    void *result = r->finish ? workspace + r->at_result : call->out[0].data;
+    const void *a, *b, *added = NULL;
+    MEZZO_TRY(operand(cuda, &call->in[0], r->convert_a, workspace + r->at_a, r->key.operand, &a));
+    MEZZO_TRY(operand(cuda, &call->in[1], r->convert_b, workspace + r->at_b, r->key.operand, &b));
+    mz_cudnn_pointers p = {.n = 0};
+    mz_cudnn_point(&p, X, call->op == MZ_OP_conv2d ? a : call->op == MZ_OP_conv2d_dx ? result : b);
+    mz_cudnn_point(&p, W, call->op == MZ_OP_conv2d_dw ? result : b);
+    mz_cudnn_point(&p, Y, call->op == MZ_OP_conv2d ? result : a);
+    if (r->key.bias != 0) {
+        MEZZO_TRY(operand(cuda, bias, r->convert_bias, workspace + r->at_bias, r->key.bias, &added));
+        mz_cudnn_point(&p, BIAS, added);
+    }
+    MEZZO_TRY(mz_cudnn_run(cuda, r->plan, &p, workspace + r->at_plan));
+    if (r->finish)
+        MEZZO_TRY(finish(cuda, call, r, result));
+    if (mz_present(db))
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(dy), db->data, mz_shape_rows(&dy->shape),
+                                      dy->shape.dim[3], call->attrs.accumulate,
+                                      (float *)(void *)(workspace + r->at_sums)));
+    return MEZZO_OK;
+}
+
+// Compiling takes a second or so for each shape.
+static const char *prepare_compiled(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const mz_tensor *dy = &call->in[0];
+    const double products = (double)mz_shape_count(&dy->shape) * (double)mz_shape_count(&call->out[0].shape) /
+                            (double)call->out[0].shape.dim[0];
+    if (products < 0x1p24)
+        return "not worth compiling for so small a product";
+    return prepare_with(device, call, true, out);
+}
+
+#else // built without cuDNN's headers
+
+static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)call, (void)out;
+    return "built without cuDNN's headers";
+}
+static mezzo_status run(mezzo_device *device, const mz_call *call) { // never prepared
+    (void)device, (void)call;
+    return mz_fail(MEZZO_ERR_UNSUPPORTED, "convolution: built without cuDNN's headers");
+}
+#define prepare_compiled prepare
+
+#endif
+
+const mz_kernel mz_cuda_conv2d_cudnn = {"conv2d__cudnn", prepare, run};
+const mz_kernel mz_cuda_conv2d_dx_cudnn = {"conv2d_dx__cudnn", prepare, run};
+const mz_kernel mz_cuda_conv2d_dw_cudnn = {"conv2d_dw__cudnn", prepare, run};
+const mz_kernel mz_cuda_conv2d_dw_compiled = {"conv2d_dw_16bit__cudnn_compiled", prepare_compiled, run};
