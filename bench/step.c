@@ -1,6 +1,7 @@
 // bench/step: times of whole training steps (forward, backward, unscale, clip at 1.0, AdamW) of GPT-2 shaped models, or
-// others by name (--model glm4_moe-4x256), on random tokens. One CSV row a precision; the columns are the header's. See
-// bench/cuda.sh for how it is run.
+// others by name (--model glm4_moe-4x256), on random tokens, or of models of images (--model radio_unet-radiodiff) on
+// random pictures, whose heads and width may be others too; tokens are pictures then. One CSV row a precision; the
+// columns are the header's. See bench/cuda.sh for how it is run.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,9 +34,60 @@ typedef struct trainer {
     mezzo_scaler *scaler;
     mezzo_step *step;
     int32_t *tokens;
-    size_t count;
+    size_t count;    // of a step's tokens, or its pictures
+    float *pictures; // numbers from 0 to 1, as many as the largest input has; their bits are the keys of noise
+    mezzo_model_config model;
     uint64_t runs;
 } trainer;
+
+static bool of_images(const mezzo_model_config *model) {
+    return mezzo_model_task(model) == MEZZO_TASK_IMAGES;
+}
+
+typedef struct picture {
+    const char *name;
+    int64_t numbers; // of one
+} picture;
+
+// The model's inputs but for its noise; how many.
+static int pictures_of(const mezzo_model_config *m, picture out[4]) {
+    const int64_t image = m->image_size * m->image_size * m->channels;
+    const int64_t side = m->condition_size > 0 ? m->condition_size : m->image_size;
+    out[0] = (picture){"image", image};
+    if (strcmp(m->name, "kl_vae") == 0) {
+        out[1] = (picture){"weight", 1};
+        return 2;
+    }
+    out[1] = (picture){"condition", side * side * m->condition_channels};
+    out[2] = (picture){"time", 1};
+    out[3] = (picture){"schedule", 4};
+    return 4;
+}
+
+static mezzo_status make_pictures(const setup *s, trainer *t) {
+    picture inputs[4];
+    int64_t most = 0;
+    for (int i = pictures_of(&t->model, inputs) - 1; i >= 0; i--)
+        most = inputs[i].numbers > most ? inputs[i].numbers : most;
+    t->count = (size_t)s->batch;
+    t->pictures = mz_alloc((size_t)(most * s->batch), sizeof *t->pictures);
+    if (t->pictures == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (int64_t i = 0; i < most * s->batch; i++) {
+        uint32_t words[4];
+        mz_philox((mz_philox_key){.seed = 7}, (uint64_t)i, words);
+        t->pictures[i] = (float)words[0] * 0x1p-32F;
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status write_pictures(const trainer *t) {
+    picture inputs[4];
+    for (int i = pictures_of(&t->model, inputs) - 1; i >= 0; i--)
+        MEZZO_TRY(mezzo_program_write(t->program, inputs[i].name, t->pictures,
+                                      (size_t)inputs[i].numbers * t->count * sizeof *t->pictures));
+    return mezzo_program_write(t->program, "noise", t->pictures, 2 * t->count * sizeof(int32_t));
+}
 
 static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trainer *t) {
     mezzo_model_config model;
@@ -46,9 +98,12 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
         if (strcmp(mezzo_master_name((mezzo_master)i), s->master) == 0)
             master = (mezzo_master)i;
     MEZZO_TRY(mezzo_model_defaults(s->model, &model));
-    model.layers = s->layers, model.heads = s->heads, model.d_model = s->width, model.d_ff = s->d_ff;
-    model.vocab = s->vocab, model.seq_len = s->length, model.dropout = 0;
-    model.bias = model.bias || strcmp(s->model, "gpt2") == 0;
+    model.heads = s->heads, model.d_model = s->width, model.dropout = 0;
+    if (!of_images(&model)) {
+        model.layers = s->layers, model.d_ff = s->d_ff, model.vocab = s->vocab, model.seq_len = s->length;
+        model.bias = model.bias || strcmp(s->model, "gpt2") == 0;
+    }
+    t->model = model;
     MEZZO_TRY(mezzo_graph_create(&graph));
     graph->repeats_init = s->repeat_init;
     MEZZO_TRY(mezzo_model_build(graph, &model, s->batch, s->length, false));
@@ -70,6 +125,8 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
     const mezzo_step_options step = {.micro_batches = s->accumulate, .clip = 1.0};
     MEZZO_TRY(mezzo_step_create(t->program, &t->optimizer, 1, t->scaler, &step, &t->step));
     mezzo_graph_free(graph);
+    if (of_images(&model))
+        return make_pictures(s, t);
     t->count = (size_t)(s->batch * s->length);
     t->tokens = mz_alloc(2 * t->count, sizeof *t->tokens);
     if (t->tokens == NULL)
@@ -84,8 +141,12 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
 
 static mezzo_status step(const setup *s, trainer *t) {
     for (int i = 0; i < s->accumulate; i++) {
-        MEZZO_TRY(mezzo_program_write(t->program, "tokens", t->tokens, t->count * sizeof *t->tokens));
-        MEZZO_TRY(mezzo_program_write(t->program, "targets", t->tokens + t->count, t->count * sizeof *t->tokens));
+        if (t->pictures != NULL) {
+            MEZZO_TRY(write_pictures(t));
+        } else {
+            MEZZO_TRY(mezzo_program_write(t->program, "tokens", t->tokens, t->count * sizeof *t->tokens));
+            MEZZO_TRY(mezzo_program_write(t->program, "targets", t->tokens + t->count, t->count * sizeof *t->tokens));
+        }
         MEZZO_TRY(mezzo_step_micro(t->step, 1, t->runs++));
     }
     return mezzo_step_finish(t->step);
@@ -160,6 +221,7 @@ static void close_trainer(trainer *t) {
     mezzo_program_free(t->program);
     mezzo_params_free(t->params);
     mz_free(t->tokens);
+    mz_free(t->pictures);
     mezzo_device_close(t->device);
 }
 
@@ -181,6 +243,7 @@ static mezzo_status complete(setup *s) {
     s->width = s->width > 0 ? s->width : model.d_model;
     s->d_ff = s->d_ff > 0 ? s->d_ff : model.d_ff;
     s->vocab = s->vocab > 0 ? s->vocab : model.vocab;
+    s->length = of_images(&model) ? 1 : s->length;
     return MEZZO_OK;
 }
 

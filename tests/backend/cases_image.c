@@ -20,8 +20,9 @@ static const convolution convolutions[] = {
     {1, 6, 5, 8, 3, 1, 1, 2, 0, 0, 1},    {1, 11, 10, 1, 4, 7, 7, 1, 3, 3, 1},   {1, 8, 6, 3, 4, 4, 4, 2, 1, 1, 1},
     {2, 5, 4, 6, 9, 3, 2, 1, 1, 0, 3},    {1, 5, 5, 8, 8, 3, 3, 1, 1, 1, 8},     {1, 17, 3, 33, 35, 3, 3, 1, 1, 1, 1},
     {1, 4, 4, 130, 70, 3, 3, 1, 1, 1, 1}, {2, 12, 12, 16, 40, 3, 3, 1, 1, 1, 1}, {1, 2, 2, 3, 4, 5, 5, 3, 4, 4, 1},
-    {3, 6, 6, 64, 32, 1, 1, 1, 0, 0, 2},
+    {3, 6, 6, 64, 32, 1, 1, 1, 0, 0, 2},  {1, 13, 11, 64, 64, 3, 3, 2, 1, 1, 1}, {2, 7, 9, 8, 24, 3, 3, 1, 1, 1, 1},
 };
+static const convolution large_one = {2, 16, 16, 64, 72, 3, 3, 1, 1, 1, 1}; // that some kernels ask for
 static const struct {
     mezzo_dtype storage, compute;
 } arithmetics[] = {{MEZZO_F32, MEZZO_F32}, {MEZZO_F32, MEZZO_TF32}, {MEZZO_BF16, MEZZO_BF16}, {MEZZO_F16, MEZZO_F16}};
@@ -131,6 +132,8 @@ void cases_conv2d_dw(void) {
             if (i % 3 == 0)
                 conv2d_dw(&convolutions[i], a, i % 2 == 0, true);
         }
+    conv2d_dw(&large_one, BF16, true, true);
+    conv2d_dw(&large_one, FP16, false, false);
 }
 
 // --- group norm ----------------------------------------------------------------------------------------------------

@@ -1,11 +1,14 @@
-// kl_vae and radio_unet beside the same models in PyTorch (make/images.py): prediction, loss and every gradient; and
-// the samplers, whose formulas are written here a second time.
+// kl_vae and radio_unet beside the same models in PyTorch (make/images.py): prediction, loss and every gradient; in
+// BF16 and FP16 as far from float64 as torch's mixed precision (make/images_amp.py); and the samplers, whose formulas
+// are written here a second time.
 #include <math.h>
 #include <stdlib.h>
 
+#include "device.h"
 #include "golden.h"
 #include "mezzo/model.h"
 #include "mezzo/program.h"
+#include "mezzo/optimizer.h"
 #include "nn/diffusion.h"
 
 typedef struct fixture {
@@ -55,11 +58,11 @@ static void write_input(const fixture *f, const char *name) {
 
 static const int32_t keys[] = {1, 5, 8, 18};
 
-static void run_model(const fixture *f, const char *const *inputs) {
+static void run_model(const fixture *f, const mezzo_scaler *scaler, const char *const *inputs) {
     for (; *inputs != NULL; inputs++)
         write_input(f, *inputs);
     must(mezzo_program_write(f->program, "noise", keys, sizeof keys));
-    must(mezzo_program_run(f->program, NULL, 1, 1));
+    must(mezzo_program_run(f->program, scaler, 1, 1));
 }
 
 static void check_output(const fixture *f, const char *name, const char *stored, double part) {
@@ -106,18 +109,18 @@ static mezzo_model_config small(const char *family) {
 
 // What the tests hold results to: FP64 sees the stored FP32, FP32 some hundred roundings one after the other.
 static const struct {
-    const char *device;
+    const char *device; // NULL: the one under test
     mezzo_precision precision;
     double part;
-} runs[] = {{"ref", MEZZO_PRECISION_FP64, 2e-7}, {"cpu", MEZZO_PRECISION_FP32, 3e-5}};
+} runs[] = {{"ref", MEZZO_PRECISION_FP64, 2e-7}, {NULL, MEZZO_PRECISION_FP32, 3e-5}};
 
 static void autoencoder(void **state) {
     (void)state;
     for (size_t i = 0; i < MZ_COUNT(runs); i++) {
         const mezzo_model_config config = small("kl_vae");
         fixture f;
-        open_model(&f, runs[i].device, runs[i].precision, &config, "kl_vae");
-        run_model(&f, (const char *const[]){"image", "weight", NULL});
+        open_model(&f, runs[i].device != NULL ? runs[i].device : test_device(), runs[i].precision, &config, "kl_vae");
+        run_model(&f, NULL, (const char *const[]){"image", "weight", NULL});
         check_output(&f, "prediction", "kl_vae", runs[i].part);
         check_output(&f, "loss", "kl_vae", runs[i].part);
         check_gradients(&f, "kl_vae", "", runs[i].part);
@@ -136,14 +139,90 @@ static void diffusion(void **state) {
             char stored[64];
             snprintf(stored, sizeof stored, "radio_unet.%s", names[objective - 1]);
             fixture f;
-            open_model(&f, runs[i].device, runs[i].precision, &config, whole ? "radio_unet" : stored);
-            run_model(&f, (const char *const[]){"image", "condition", "time", "schedule", NULL});
+            open_model(&f, runs[i].device != NULL ? runs[i].device : test_device(), runs[i].precision, &config,
+                       whole ? "radio_unet" : stored);
+            run_model(&f, NULL, (const char *const[]){"image", "condition", "time", "schedule", NULL});
             if (whole)
                 check_output(&f, "prediction", stored, runs[i].part);
             check_output(&f, "loss", stored, runs[i].part);
             check_gradients(&f, stored, whole ? "" : "conv_out.", runs[i].part);
             close_model(&f);
         }
+}
+
+// --- BF16 and FP16 -------------------------------------------------------------------------------------------------
+typedef struct totals { // of squared errors, each relative to its tensor's size
+    double mezzo, torch;
+} totals;
+
+// Both round the same places to the same format. Tensors of few elements share their upstream error, so that one may be
+// 4 times PyTorch's; all together 1.25 times (test_amp.c).
+static void compare(const char *where, const json_t *tensors, const char *name, const float *got,
+                    const golden_values *want, double scale, totals *sum) {
+    const json_t *entry = json_object_get(tensors, name);
+    assert_non_null(entry);
+    const double torch = golden_number(entry, "error"), size = golden_number(entry, "size");
+    double error = 0;
+    for (size_t i = 0; i < want->count; i++)
+        error += ((double)got[i] / scale - want->at[i]) * ((double)got[i] / scale - want->at[i]);
+    error = sqrt(error / (double)want->count);
+    if (!(error <= 4 * torch))
+        fail_msg("%s, %s: off by %.3g rms, torch by %.3g (the tensor's size is %.3g)", where, name, error, torch, size);
+    sum->mezzo += error * error / (size * size);
+    sum->torch += torch * torch / (size * size);
+}
+
+static void compare_all(const fixture *f, const char *where, const json_t *tensors, const char *stored, double scale,
+                        totals *sum) {
+    for (int i = -1; i < mezzo_params_count(f->params); i++) {
+        char name[160] = "prediction";
+        if (i >= 0)
+            snprintf(name, sizeof name, "grad.%s", mezzo_params_name(f->params, i));
+        golden_values want = golden_get(f->file, "%s.%s", stored, name);
+        float *got = calloc(want.count, sizeof *got);
+        assert_non_null(got);
+        must(i >= 0 ? mezzo_params_read_grad(f->params, i, got)
+                    : mezzo_program_read(f->program, name, got, want.count * sizeof *got));
+        compare(where, tensors, name, got, &want, i >= 0 ? scale : 1, sum);
+        free(got);
+        golden_free(&want);
+    }
+}
+
+static void as_good_as_torch(const char *family, const char *stored, mezzo_precision precision) {
+    char key[64], where[96];
+    snprintf(key, sizeof key, "%s.%s", family, mezzo_precision_name(precision));
+    snprintf(where, sizeof where, "%s on %s", key, test_device());
+    json_t *root = golden_json("images_amp.json");
+    const json_t *entry = json_object_get(root, key), *tensors = json_object_get(entry, "tensors");
+    const mezzo_model_config config = small(family);
+    mezzo_scaler_options options = mezzo_scaler_defaults();
+    mezzo_scaler *scaler = NULL;
+    totals sum = {0};
+    fixture f;
+    options.init_scale = golden_number(entry, "scale");
+    open_model(&f, test_device(), precision, &config, family);
+    must(mezzo_scaler_create(f.device, &options, &scaler));
+    run_model(&f, scaler,
+              strcmp(family, "kl_vae") == 0 ? (const char *const[]){"image", "weight", NULL}
+                                            : (const char *const[]){"image", "condition", "time", "schedule", NULL});
+    compare_all(&f, where, tensors, stored, options.init_scale, &sum);
+    const double ratio = sqrt(sum.mezzo / sum.torch);
+    print_message("%s: %.3f of torch's error\n", where, ratio);
+    if (!(ratio <= 1.25 && ratio >= 0.25)) // less: the format was not used where it should be
+        fail_msg("%s: all tensors together are off by %.3f times what torch is", where, ratio);
+    mezzo_scaler_free(scaler);
+    close_model(&f);
+    json_decref(root);
+}
+
+static void mixed_precision(void **state) {
+    (void)state;
+    static const mezzo_precision low[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16};
+    for (size_t i = 0; i < MZ_COUNT(low); i++) {
+        as_good_as_torch("kl_vae", "kl_vae", low[i]);
+        as_good_as_torch("radio_unet", "radio_unet.decoupled", low[i]);
+    }
 }
 
 // --- samplers ------------------------------------------------------------------------------------------------------
@@ -220,10 +299,11 @@ static void steps_are_the_papers(void **state) {
 }
 
 int main(void) {
+    if (!test_device_opens())
+        return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(autoencoder),
-        cmocka_unit_test(diffusion),
-        cmocka_unit_test(samplers_end_at_the_image),
+        cmocka_unit_test(autoencoder),          cmocka_unit_test(diffusion),
+        cmocka_unit_test(mixed_precision),      cmocka_unit_test(samplers_end_at_the_image),
         cmocka_unit_test(steps_are_the_papers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,7 +41,12 @@ def noise(rows, count):
                 for n, value in enumerate((radius * math.cos(angle), radius * math.sin(angle))):
                     if i + k + n < count:
                         out[b, i + k + n] = value
-    return torch.from_numpy(out).double()
+    return torch.from_numpy(out)
+
+
+def wide(x):
+    """As torch.autocast("cuda") does before norms, softmax and losses."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 class Model:
@@ -81,7 +86,7 @@ class Model:
     def norm(self, name, x, eps, silu, film=None):
         with self.inside(name):
             c = x.shape[1]
-            x = F.group_norm(x, GROUPS, self.get("weight", (c,), 0.2, 1.0), self.get("bias", (c,), 0.2), eps)
+            x = F.group_norm(wide(x), GROUPS, self.get("weight", (c,), 0.2, 1.0), self.get("bias", (c,), 0.2), eps)
         if film is not None:
             scale, shift = film[:, :, None, None].chunk(2, 1)
             x = x * (1 + scale) + shift
@@ -101,7 +106,7 @@ class Model:
             seen = h if context is None else context.flatten(2).transpose(1, 2)
             q, k, v = (self.linear(n, s, c).reshape(b, -1, heads, c // heads).transpose(1, 2)
                        for n, s in (("to_q", h), ("to_k", seen), ("to_v", seen)))
-            y = torch.softmax(q @ k.transpose(2, 3) / math.sqrt(c // heads), -1) @ v
+            y = torch.softmax(wide(q @ k.transpose(2, 3)) / math.sqrt(c // heads), -1) @ v
             y = self.linear("to_out.0", y.transpose(1, 2).reshape(b, -1, c), c)
             return x + y.transpose(1, 2).reshape(b, c, height, width)
 
@@ -122,10 +127,10 @@ def vae(m, image, weight, eps=1e-6):
                     x = m.conv("downsamplers.0.conv", x, width, 3, 2)
         x = m.middle(x, 1, eps)
         x = m.conv("conv_out", m.norm("conv_norm_out", x, eps, True), 2 * LATENT)
-    mean, log_variance = m.conv("quant_conv", x, 2 * LATENT, 1).chunk(2, 1)
+    mean, log_variance = wide(m.conv("quant_conv", x, 2 * LATENT, 1)).chunk(2, 1)
     log_variance = log_variance.clamp(-30, 20)
     b, c, height, width = mean.shape
-    epsilon = noise(b, c * height * width).reshape(b, height, width, c).permute(0, 3, 1, 2)
+    epsilon = noise(b, c * height * width).to(image).reshape(b, height, width, c).permute(0, 3, 1, 2)
     x = m.conv("post_quant_conv", mean + torch.exp(0.5 * log_variance) * epsilon, LATENT, 1)
     with m.inside("decoder"):
         x = m.middle(m.conv("conv_in", x, WIDTHS[-1]), 1, eps)
@@ -135,7 +140,7 @@ def vae(m, image, weight, eps=1e-6):
                     x = m.block(f"resnets.{i}", x, width, eps)
                 if level + 1 < len(WIDTHS):
                     x = m.conv("upsamplers.0.conv", F.interpolate(x, scale_factor=2), width)
-        x = m.conv("conv_out", m.norm("conv_norm_out", x, eps, True), 1)
+        x = wide(m.conv("conv_out", m.norm("conv_norm_out", x, eps, True), 1))
     kl = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance)
     loss = (weight * ((x - image).abs() + (x - image)**2)).mean()
     return x, loss + 0.5 * (weight * kl).sum() / image.numel()
@@ -143,11 +148,11 @@ def vae(m, image, weight, eps=1e-6):
 
 def unet(m, image, condition, time, schedule, objective, eps=1e-5):
     b, c = image.shape[:2]
-    epsilon = noise(b, image[0].numel()).reshape(b, SIDE, SIDE, c).permute(0, 3, 1, 2)
+    epsilon = noise(b, image[0].numel()).to(image).reshape(b, SIDE, SIDE, c).permute(0, 3, 1, 2)
     a, sigma, w1, w2 = (schedule[:, i, None, None, None] for i in range(4))
     with m.inside("time_embedding"):
         half = WIDTHS[0] // 2
-        angle = 1000 * time[:, None] * 10000.0 ** (-torch.arange(half).double() / half)
+        angle = 1000 * time[:, None] * 10000.0 ** (-torch.arange(half).to(time) / half)
         emb = m.linear("linear_1", torch.cat([angle.cos(), angle.sin()], 1), 4 * WIDTHS[0])
         emb = m.linear("linear_2", F.silu(emb), 4 * WIDTHS[0])
     features = []
@@ -188,7 +193,7 @@ def unet(m, image, condition, time, schedule, objective, eps=1e-5):
                         x = conditioned(x, level)
             if level > 0:
                 x = m.conv("upsamplers.0.conv", F.interpolate(x, scale_factor=2), WIDTHS[level])
-    x = m.conv("conv_out", m.norm("conv_norm_out", x, eps, True), c * OBJECTIVES[objective])
+    x = wide(m.conv("conv_out", m.norm("conv_norm_out", x, eps, True), c * OBJECTIVES[objective]))
     if objective == "decoupled":
         return x, (w1 * (x[:, :c] + image)**2).mean() + (w2 * (x[:, c:] - epsilon)**2).mean()
     target = {"noise": epsilon, "velocity": a * epsilon - sigma * image, "image": image}[objective]
@@ -210,15 +215,21 @@ def images(generator, *shape):
     return torch.rand(shape, generator=generator).mul(2).sub(1).double()
 
 
+def batch():
+    """image, weight, condition, time, schedule"""
+    generator = torch.Generator().manual_seed(20)
+    image, weight = images(generator, BATCH, 1, SIDE, SIDE), torch.tensor([0.5, 1.5]).double().reshape(BATCH, 1, 1, 1)
+    condition, time = images(generator, BATCH, 2, 2 * SIDE, 2 * SIDE), torch.tensor([0.3, 0.85]).double()
+    return image, weight, condition, time, torch.tensor([[0.7, 0.6, 1.5, 2.0], [0.2, 0.9, 0.5, 1.25]]).double()
+
+
 def main():
     deterministic(20)
-    generator, out = torch.Generator().manual_seed(20), {}
-    image, weight = images(generator, BATCH, 1, SIDE, SIDE), torch.tensor([0.5, 1.5]).double().reshape(BATCH, 1, 1, 1)
+    out = {}
+    image, weight, condition, time, schedule = batch()
     m = Model(1)
     prediction, loss = vae(m, image, weight)
     store("kl_vae", m, out, prediction, loss, "kl_vae")
-    condition, time = images(generator, BATCH, 2, 2 * SIDE, 2 * SIDE), torch.tensor([0.3, 0.85]).double()
-    schedule = torch.tensor([[0.7, 0.6, 1.5, 2.0], [0.2, 0.9, 0.5, 1.25]]).double()
     for objective in OBJECTIVES:
         m = Model(2)
         prediction, loss = unet(m, image, condition, time, schedule, objective)
@@ -238,4 +249,5 @@ def main():
     write_tensors("images.safetensors", __file__, out)
 
 
-main()
+if __name__ == "__main__":
+    main()
