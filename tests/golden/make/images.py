@@ -45,7 +45,7 @@ def noise(rows, count):
 
 
 def wide(x):
-    """As torch.autocast("cuda") does before norms, softmax and losses."""
+    """As torch.autocast("cuda") does before norms and losses."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -106,7 +106,10 @@ class Model:
             seen = h if context is None else context.flatten(2).transpose(1, 2)
             q, k, v = (self.linear(n, s, c).reshape(b, -1, heads, c // heads).transpose(1, 2)
                        for n, s in (("to_q", h), ("to_k", seen), ("to_v", seen)))
-            y = torch.softmax(wide(q @ k.transpose(2, 3)) / math.sqrt(c // heads), -1) @ v
+            if torch.is_autocast_enabled("cpu"):  # as users write it
+                y = F.scaled_dot_product_attention(q, k, v)
+            else:
+                y = torch.softmax(q @ k.transpose(2, 3) / math.sqrt(c // heads), -1) @ v
             y = self.linear("to_out.0", y.transpose(1, 2).reshape(b, -1, c), c)
             return x + y.transpose(1, 2).reshape(b, c, height, width)
 
