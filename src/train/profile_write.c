@@ -72,7 +72,8 @@ static const char *bound(const mz_profile_event *e) {
 enum { DEVICE = 1, HOST };
 
 static void add_name(mz_text *t, const char *what, int process, int thread, const char *name) {
-    mz_text_addf(t, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":", what, process, thread);
+    mz_text_addf(t, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":0,\"args\":{\"name\":", what, process,
+                 thread);
     mz_json_add_text(t, name);
     mz_text_addf(t, "}},\n");
 }
@@ -138,8 +139,9 @@ static mezzo_status write_trace(const mz_profile_view *v, const char *folder) {
         if (used[l])
             add_name(&t, "thread_name", DEVICE, l, lanes[l]);
     add_name(&t, "process_name", HOST, 0, "host");
-    mz_text_addf(&t, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"training\"}}",
-                 HOST);
+    mz_text_addf(
+        &t, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":0,\"ts\":0,\"args\":{\"name\":\"training\"}}",
+        HOST);
     for (size_t i = 0; i < v->n; i++)
         add_event(&t, &v->events[i]);
     mz_text_addf(&t, "\n]}\n");

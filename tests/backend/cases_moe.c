@@ -256,6 +256,16 @@ static trial *parts_trial(mz_op op, int kind) {
     return t;
 }
 
+// One expert has more rows than are multiplied at a time.
+static trial *crowded_trial(mz_op op, bool accumulate) {
+    const int64_t s[5] = {9001, 1, 3, 16, 16};
+    trial *order = order_trial(s, 0, 0);
+    for (int64_t i = 0; i < s[0]; i++)
+        order->in[0].value[i] = i % 16 == 0 ? 0 : 2;
+    trial_store(&order->in[0]);
+    return ordered_trial(op, order, s, MEZZO_F32, MEZZO_F32, true, accumulate);
+}
+
 static void each_grouped(mz_op op) {
     static const mezzo_dtype arithmetics[][2] = {{MEZZO_F32, MEZZO_F32},
                                                  {MEZZO_F32, MEZZO_TF32},
@@ -270,6 +280,8 @@ static void each_grouped(mz_op op) {
     for (int variant = 0; variant < (op == MZ_OP_grouped_linear_dw ? 4 : 2); variant++)
         trial_finish(busy_trial(op, variant & 1 ? MEZZO_BF16 : MEZZO_F16, variant & 1, variant & 2));
     trial_finish(busy_trial(op, MEZZO_F32, false, false));
+    for (int variant = 0; variant < (op == MZ_OP_grouped_linear_dw ? 2 : 1); variant++)
+        trial_finish(crowded_trial(op, variant));
     for (int kind = 0; kind < 2; kind++)
         trial_finish(parts_trial(op, kind));
     trial *t = grouped_trial(op, shapes[2], MEZZO_F32, MEZZO_F32, false, false);

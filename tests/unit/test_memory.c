@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <cmocka.h>
 
+#include "backend/backend.h"
 #include "base/base.h"
 #include "study/measure/measure.h"
 
@@ -184,6 +185,26 @@ static void planning_allocates_no_weights(void **state) {
     assert_true(after.ru_maxrss - before.ru_maxrss < 256 * 1024); // kilobytes
 }
 
+// However many rows experts may have: planning looks at a bounded number of products, and at each shape once.
+static void many_experts_are_planned_at_once(void **state) {
+    (void)state;
+    mz_workload w = workload("glm4_moe", MEZZO_PRECISION_BF16, 64, 1024);
+    w.model.vocab = 256;
+    w.model.layers = 4;
+    w.model.d_model = 16;
+    w.model.heads = 2;
+    w.model.experts = 65536;
+    w.model.experts_per_token = 8;
+    uint64_t before = mz_prepare_count();
+    footprint(&w);
+    const uint64_t first = mz_prepare_count() - before;
+    assert_true(first < 100000); // 524,288 rows in each of three products, of two matrices, of three layers
+    w.batch = 512;
+    before = mz_prepare_count();
+    footprint(&w);
+    assert_true(mz_prepare_count() - before < 10000);
+}
+
 static void named_models_have_their_papers_sizes(void **state) {
     (void)state;
     const struct {
@@ -243,6 +264,7 @@ int main(void) {
         cmocka_unit_test(plans_are_what_is_made),
         cmocka_unit_test(the_largest_batch_is_the_largest),
         cmocka_unit_test(planning_allocates_no_weights),
+        cmocka_unit_test(many_experts_are_planned_at_once),
         cmocka_unit_test(named_models_have_their_papers_sizes),
         cmocka_unit_test(recompute_and_smaller_batches_save_activations_only),
         cmocka_unit_test(schemes_add_up),

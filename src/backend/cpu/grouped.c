@@ -81,13 +81,56 @@ static size_t product_bytes(mezzo_device *device, const mz_kernel *kernel, const
     return bytes;
 }
 
-// Room for the largest product: an expert may have any number of rows, and more rows may take less room.
+// An expert's rows are multiplied at most so many at a time, so that planning looks at no more products than this,
+// however many rows there are. Gradients of the matrices are added up in such parts, in order.
+enum { MOST_ROWS = 4096 };
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+// What room for the largest product depends on. No gaps: compared byte by byte.
+typedef struct sizes {
+    const mz_kernel *kernel;
+    int64_t rows, dim[2]; // rows: the most that are multiplied at a time
+    mz_numerics numerics;
+    mezzo_dtype dtype[3];
+    int threads, accumulate;
+} sizes;
+_Static_assert(sizeof(sizes) == sizeof(void *) + 3 * sizeof(int64_t) + 6 * sizeof(mezzo_dtype) + 2 * sizeof(int),
+               "gaps");
+
+static sizes sizes_of(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
+    const mz_shape *w = call->op == MZ_OP_grouped_linear_dw ? &call->out[0].shape : &call->in[1].shape;
+    return (sizes){.kernel = kernel,
+                   .rows = least(rows_of(call), MOST_ROWS),
+                   .dim = {w->dim[1], w->dim[2]},
+                   .numerics = call->numerics,
+                   .dtype = {call->in[0].dtype, call->in[1].dtype, call->out[0].dtype},
+                   .threads = device->threads,
+                   .accumulate = call->attrs.accumulate};
+}
+
+// Room for the largest product: an expert may have any number of rows, and more rows may take less room. Blocks of a
+// model and the batches that `memory --limit` tries ask the same again: the last answers are kept, by each thread.
 static size_t most_bytes(mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
+    enum { KEPT = 32 };
+    static _Thread_local struct {
+        sizes of;
+        size_t bytes;
+    } kept[KEPT];
+    static _Thread_local unsigned next;
+    const sizes asked = sizes_of(device, kernel, call);
+    for (int i = 0; i < KEPT; i++)
+        if (memcmp(&kept[i].of, &asked, sizeof asked) == 0)
+            return kept[i].bytes;
     size_t most = 0;
-    for (int64_t rows = rows_of(call); rows > 0; rows--) {
+    for (int64_t rows = asked.rows; rows > 0; rows--) {
         size_t bytes = product_bytes(device, kernel, call, 0, 0, rows);
         most = bytes > most ? bytes : most;
     }
+    kept[next % KEPT].of = asked;
+    kept[next++ % KEPT].bytes = mz_align_up(most, 64);
     return mz_align_up(most, 64);
 }
 
@@ -96,8 +139,10 @@ static size_t experts_bytes(mezzo_device *device, const mz_kernel *kernel, const
     const int32_t *offsets = call->in[2].data;
     size_t most = 0;
     for (int64_t e = 0; e < experts_of(call); e++) {
-        bool any = offsets[e] < offsets[e + 1];
-        size_t bytes = any ? product_bytes(device, kernel, call, e, offsets[e], offsets[e + 1]) : 0;
+        const int64_t rows = offsets[e + 1] - offsets[e], last = rows % MOST_ROWS;
+        size_t bytes = last > 0 ? product_bytes(device, kernel, call, e, 0, last) : 0;
+        size_t whole = rows >= MOST_ROWS ? product_bytes(device, kernel, call, e, 0, MOST_ROWS) : 0;
+        bytes = whole > bytes ? whole : bytes;
         most = bytes > most ? bytes : most;
     }
     return mz_align_up(most, 64);
@@ -131,12 +176,17 @@ static const char *prepare(mezzo_device *device, const mz_call *call, const char
 static mezzo_status run_expert(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, int64_t e,
                                void *workspace) {
     const int32_t *offsets = call->in[2].data;
-    mz_call part = expert_call(call, e, offsets[e], offsets[e + 1]);
-    part.workspace = workspace;
-    if (offsets[e] < offsets[e + 1])
-        return kernel->run(device, &part);
-    if (call->op == MZ_OP_grouped_linear_dw && !call->attrs.accumulate)
+    const int64_t end = offsets[e + 1];
+    for (int64_t at = offsets[e]; at < end; at += MOST_ROWS) {
+        mz_call part = expert_call(call, e, at, least(end, at + MOST_ROWS));
+        part.workspace = workspace;
+        part.attrs.accumulate |= at > offsets[e] && call->op == MZ_OP_grouped_linear_dw;
+        MEZZO_TRY(kernel->run(device, &part));
+    }
+    if (offsets[e] == end && call->op == MZ_OP_grouped_linear_dw && !call->attrs.accumulate) {
+        mz_call part = expert_call(call, e, end, end);
         memset(part.out[0].data, 0, (size_t)mz_shape_count(&part.out[0].shape) * sizeof(float));
+    }
     return MEZZO_OK;
 }
 
