@@ -302,6 +302,7 @@ typedef struct mezzo_checkpoint {
     bool ema;           // to load: the average into `params` where there is one, instead of the weights
     char precision[16]; // "" : not kept
     char master[16];    // how the run kept its masters; "" : not known
+    char moments[16];   // and its optimizer's moments
     char tokenizer[64]; // file beside FOLDER; "": not kept
 } mezzo_checkpoint;
 

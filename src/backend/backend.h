@@ -237,6 +237,17 @@ static inline mz_philox_key mz_master_key(const mz_update_attrs *update, int64_t
                            .tensor = 0x80000000u | segment->key}; // dropout's streams are small numbers
 }
 
+// Moments in BF16 are rounded at random too: element i's 32 bits are word i mod 4 of Philox block i/4, high ones of
+// which nobody else asks, of mz_master_key; the upper half is the first moment's, the lower the second's. AdamW's move
+// reads the moments as they were stored before it, and moves the master by what they are before they are rounded.
+static inline uint64_t mz_moments_block(int64_t element) {
+    return (uint64_t)element >> 2 | (uint64_t)1 << 62;
+}
+static inline void mz_moments_round(float m, float v, uint32_t random, uint16_t *m_out, uint16_t *v_out) {
+    *m_out = mezzo_f32_to_bf16_stochastic(m, random);
+    *v_out = mezzo_f32_to_bf16_stochastic(v, random << 16);
+}
+
 // The optimizer's state block, as a U8 tensor [sizeof].
 typedef struct mz_opt_state {
     int64_t step, skipped;

@@ -175,6 +175,7 @@ static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, const mz_fi
     MEZZO_TRY(mz_json_set(root, "best_val_loss", mz_json_number(c->best_val_loss)));
     MEZZO_TRY(mz_json_set(root, "precision", json_string(c->precision)));
     MEZZO_TRY(mz_json_set(root, "master", json_string(c->master)));
+    MEZZO_TRY(mz_json_set(root, "moments", json_string(c->moments)));
     MEZZO_TRY(mz_json_set(root, "tokenizer", json_string(c->tokenizer)));
     MEZZO_TRY(put_model(root, &c->model));
     MEZZO_TRY(put_optimizer(root, c->optimizer));
@@ -277,6 +278,8 @@ static mezzo_status get_all(const char *where, const json_t *root, bool sealed, 
     MEZZO_TRY(copy_text(where, root, "precision", c->precision, sizeof c->precision));
     if (json_object_get(root, "master") != NULL)
         MEZZO_TRY(copy_text(where, root, "master", c->master, sizeof c->master));
+    if (json_object_get(root, "moments") != NULL)
+        MEZZO_TRY(copy_text(where, root, "moments", c->moments, sizeof c->moments));
     MEZZO_TRY(copy_text(where, root, "tokenizer", c->tokenizer, sizeof c->tokenizer));
     if (!mz_checkpoint_plain_name(c->tokenizer))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'tokenizer' is %s, not a file name in the run folder", where,

@@ -52,7 +52,24 @@ static mezzo_status check_beta(const char *name, double beta) {
     return MEZZO_OK;
 }
 
+const char *mezzo_moments_name(mezzo_moments moments) {
+    static const char *const names[] = {[MEZZO_MOMENTS_FP32] = "fp32", [MEZZO_MOMENTS_BF16] = "bf16"};
+    return (size_t)moments < MZ_COUNT(names) ? names[moments] : "unknown";
+}
+
+static mezzo_status check_moments(const mezzo_optimizer_options *o) {
+    if ((int)o->moments < MEZZO_MOMENTS_FP32 || o->moments > MEZZO_MOMENTS_BF16)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "optimizer: moments %d do not exist: use MEZZO_MOMENTS_FP32 or MEZZO_MOMENTS_BF16",
+                       (int)o->moments);
+    if (o->moments != MEZZO_MOMENTS_FP32 && o->kind != MEZZO_ADAMW)
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: only AdamW keeps %s moments: use fp32 ones",
+                       mezzo_moments_name(o->moments));
+    return MEZZO_OK;
+}
+
 static mezzo_status check_options(const mezzo_optimizer_options *o) {
+    MEZZO_TRY(check_moments(o));
     MEZZO_TRY(check_schedule(&o->schedule));
     MEZZO_TRY(check_at_least("weight_decay", o->weight_decay, 0));
     MEZZO_TRY(check_beta("ema", o->ema));
@@ -174,17 +191,29 @@ static mezzo_status write_segments(mezzo_optimizer *opt) {
                                        opt->n_segments * sizeof *opt->segments);
 }
 
+mezzo_dtype mz_optimizer_moment_dtype(const mezzo_optimizer *opt, int which) {
+    return which == opt->ema ? MEZZO_F32 : opt->moments;
+}
+
+static size_t moment_bytes(const mezzo_optimizer *opt, int which, int64_t elements) {
+    return (size_t)elements * mezzo_dtype_size(mz_optimizer_moment_dtype(opt, which));
+}
+
+mz_tensor mz_optimizer_moment(const mezzo_optimizer *opt, int which, int64_t first, int64_t count) {
+    mz_tensor t = mz_tensor_f32(NULL, count);
+    t.dtype = mz_optimizer_moment_dtype(opt, which);
+    t.data = (char *)opt->d_moments[which] + moment_bytes(opt, which, first);
+    return t;
+}
+
 static mezzo_status alloc_state(mezzo_optimizer *opt) {
     const mz_backend *b = opt->device->backend;
     MEZZO_TRY(b->alloc(opt->device, opt->n_segments * sizeof *opt->segments, &opt->d_segments));
     void *state = NULL;
     MEZZO_TRY(b->alloc(opt->device, sizeof *opt->d_state, &state));
     opt->d_state = state;
-    for (int i = 0; i < opt->n_moments; i++) {
-        void *moment = NULL;
-        MEZZO_TRY(b->alloc(opt->device, (size_t)opt->moment_elements * sizeof(float), &moment));
-        opt->d_moments[i] = moment;
-    }
+    for (int i = 0; i < opt->n_moments; i++)
+        MEZZO_TRY(b->alloc(opt->device, moment_bytes(opt, i, opt->moment_elements), &opt->d_moments[i]));
     mz_opt_state initial = {.clip = 1, .last_clip = 1};
     MEZZO_TRY(b->write(opt->device, opt->d_state, &initial, sizeof initial));
     return MEZZO_OK;
@@ -213,7 +242,7 @@ static void fill_calls(mezzo_optimizer *opt) {
         shadow[i] = mz_tensor_shadow(p, i);
     mz_tensor moment[MZ_MOMENTS];
     for (int i = 0; i < MZ_MOMENTS; i++)
-        moment[i] = i < opt->n_moments ? mz_tensor_f32(opt->d_moments[i], opt->moment_elements) : mz_tensor_absent();
+        moment[i] = i < opt->n_moments ? mz_optimizer_moment(opt, i, 0, opt->moment_elements) : mz_tensor_absent();
 
     opt->stats.call =
         (mz_call){.n_in = 2, .in = {segments, mz_tensor_absent()}, .n_out = 3, .out = {grad, state, opt->pieces}};
@@ -307,8 +336,8 @@ static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *
                      mz_align_up(stored_in(opt, first + i), 16) * sizeof(uint16_t));
     for (int m = 0; m < opt->n_moments; m++)
         for (int i = 0; i < n; i++)
-            add_span(writes, &out->n_writes, opt->d_moments[m] + s[i].state_offset,
-                     mz_align_up(stored_in(opt, first + i), 16) * sizeof(float));
+            add_span(writes, &out->n_writes, mz_optimizer_moment(opt, m, s[i].state_offset, 0).data,
+                     moment_bytes(opt, m, (int64_t)mz_align_up(stored_in(opt, first + i), 16)));
     for (int i = 0; i < n; i++)
         if (s[i].shadow_offset >= 0)
             add_span(writes, &out->n_writes, (const char *)p->shadows[0].data + s[i].shadow_offset,
@@ -386,6 +415,7 @@ mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_opt
     opt->decay_min_rank = options->decay_min_rank;
     opt->n_moments = opt->sgd ? (options->momentum != 0 ? 1 : 0) : 2;
     opt->ema = options->ema > 0 ? opt->n_moments++ : -1;
+    opt->moments = options->moments == MEZZO_MOMENTS_BF16 ? MEZZO_BF16 : MEZZO_F32;
     opt->bucket_elements = BUCKET_ELEMENTS;
     opt->update = (mz_update_attrs){.beta1 = options->beta1,
                                     .beta2 = options->beta2,
@@ -616,8 +646,10 @@ mezzo_status mezzo_optimizer_info(mezzo_optimizer *opt, mezzo_step_info *out) {
 size_t mezzo_optimizer_memory(const mezzo_optimizer *opt) {
     if (opt == NULL)
         return 0;
-    return (size_t)opt->n_moments * (size_t)opt->moment_elements * sizeof(float) + sizeof *opt->d_state +
-           opt->n_segments * sizeof *opt->segments + opt->scratch_bytes;
+    size_t moments = 0;
+    for (int i = 0; i < opt->n_moments; i++)
+        moments += moment_bytes(opt, i, opt->moment_elements);
+    return moments + sizeof *opt->d_state + opt->n_segments * sizeof *opt->segments + opt->scratch_bytes;
 }
 
 const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which) {
@@ -635,8 +667,40 @@ mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *opt, int which, int
         memcpy(out, opt->whole[which] + s->offset + first, (size_t)count * sizeof *out);
         return MEZZO_OK;
     }
-    return mz_stored_read(opt->device, &s->layout, opt->d_moments[which] + s->state_offset, sizeof *out, first, count,
-                          out);
+    const mezzo_dtype dtype = mz_optimizer_moment_dtype(opt, which);
+    const size_t size = mezzo_dtype_size(dtype);
+    // Shorter numbers are read into the end of `out`, and widened from its beginning on: none is overwritten unread.
+    char *at = (char *)out + (size_t)count * (sizeof *out - size);
+    MEZZO_TRY(mz_stored_read(opt->device, &s->layout, mz_optimizer_moment(opt, which, s->state_offset, 0).data, size,
+                             first, count, at));
+    for (int64_t k = 0; k < count && dtype == MEZZO_BF16; k++) {
+        uint16_t bits;
+        memcpy(&bits, at + 2 * k, sizeof bits);
+        out[k] = mezzo_bf16_to_f32(bits);
+    }
+    return MEZZO_OK;
+}
+
+// FP32 values of any alignment to a moment's place, rounded to nearest where it is shorter: what was read comes back.
+static mezzo_status write_piece(mezzo_optimizer *opt, int which, const mz_segment *s, int64_t first, int64_t count,
+                                const void *values, bool stored) {
+    const mezzo_dtype dtype = mz_optimizer_moment_dtype(opt, which);
+    const size_t size = mezzo_dtype_size(dtype);
+    char *base = mz_optimizer_moment(opt, which, s->state_offset, 0).data;
+    uint16_t *low = dtype == MEZZO_BF16 ? mz_alloc((size_t)count + 1, sizeof *low) : NULL;
+    if (dtype == MEZZO_BF16 && low == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (int64_t k = 0; k < count && low != NULL; k++) {
+        float x;
+        memcpy(&x, (const char *)values + (size_t)k * sizeof x, sizeof x);
+        low[k] = mezzo_f32_to_bf16(x);
+    }
+    const void *from = low != NULL ? low : values;
+    mezzo_status status =
+        stored ? mz_stored_write(opt->device, &s->layout, base, size, first, count, from)
+               : opt->device->backend->write(opt->device, base + (size_t)first * size, from, (size_t)count * size);
+    mz_free(low);
+    return status;
 }
 
 mezzo_status mz_optimizer_write_moment(mezzo_optimizer *opt, int which, int i, const void *values) {
@@ -644,14 +708,10 @@ mezzo_status mz_optimizer_write_moment(mezzo_optimizer *opt, int which, int i, c
     for (size_t k = opt->begin[i]; opt->rank >= 0 && k < opt->begin[i + 1]; k++) {
         s = &opt->segments[k];
         if (s->count > 0)
-            MEZZO_TRY(opt->device->backend->write(opt->device, opt->d_moments[which] + (s->state_offset + s->first),
-                                                  (const char *)values + (size_t)s->first * sizeof(float),
-                                                  (size_t)s->count * sizeof(float)));
+            MEZZO_TRY(write_piece(opt, which, s, s->first, s->count,
+                                  (const char *)values + (size_t)s->first * sizeof(float), false));
     }
-    if (opt->rank >= 0)
-        return MEZZO_OK;
-    return mz_stored_write(opt->device, &s->layout, opt->d_moments[which] + s->state_offset, sizeof(float), 0, s->count,
-                           values);
+    return opt->rank >= 0 ? MEZZO_OK : write_piece(opt, which, s, 0, s->count, values, true);
 }
 
 mezzo_status mezzo_optimizer_average(mezzo_optimizer *opt, int index, float *out) {

@@ -36,11 +36,12 @@ struct mezzo_optimizer {
     mz_tensor pieces;         // where grad_stats leaves sums of squares; absent: it makes the norm itself
     float *whole[MZ_MOMENTS]; // host: moments of all ranks' parts, while they are saved; NULL
     int n_moments;
-    int ema;                 // which moment is the parameters' moving average; -1: none
+    int ema;                 // which moment is the parameters' moving average, FP32; -1: none
+    mezzo_dtype moments;     // what the others are stored as
     int64_t moment_elements; // of one moment buffer
     void *d_segments;        // U8, device
     mz_opt_state *d_state;   // device
-    float *d_moments[MZ_MOMENTS];
+    void *d_moments[MZ_MOMENTS];
     void *scratch; // device, as large as any of the ops asks
     size_t scratch_bytes;
     int n_shadows; // params' shadow formats that the ops below know of
@@ -84,7 +85,11 @@ mezzo_status mz_optimizer_reset(mezzo_optimizer *optimizer);
 // What found_inf and clip of the state are to a reset or a scaler_update, which no move reads.
 mz_traffic mz_optimizer_reset_traffic(const mezzo_optimizer *const *optimizers, int n, mz_span *spans); // spans[2n]
 
-// For checkpoints: moment `which` (0 … n_moments-1) of owned parameter `i`, FP32, host side.
+mezzo_dtype mz_optimizer_moment_dtype(const mezzo_optimizer *optimizer, int which);
+// Elements [first, first + count) of moment `which` as they lie on the device.
+mz_tensor mz_optimizer_moment(const mezzo_optimizer *optimizer, int which, int64_t first, int64_t count);
+
+// For checkpoints: moment `which` (0 … n_moments-1) of owned parameter `i`, FP32, host side, however it is stored.
 const char *mz_optimizer_moment_name(const mezzo_optimizer *optimizer, int which); // "exp_avg"
 mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *optimizer, int which, int i, int64_t first, int64_t count,
                                       float *out);

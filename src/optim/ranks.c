@@ -460,15 +460,31 @@ void mz_ranks_read_kept(const mz_ranks *r, const void *host, const double *share
     *loss = sum / (double)(r->size * r->micro);
 }
 
+// n numbers of a moment as FP32.
+static mezzo_status widen_moment(mz_ranks *r, const mezzo_optimizer *optimizer, int which, int64_t first, float *to,
+                                 int64_t n) {
+    const mz_tensor from = mz_optimizer_moment(optimizer, which, first, n);
+    if (from.dtype == MEZZO_F32)
+        return issue_add(r, NULL, false, from.data, to, n);
+    mz_call cast = {.op = MZ_OP_cast,
+                    .attrs.via = MEZZO_F32,
+                    .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                    .n_in = 1,
+                    .in = {from},
+                    .n_out = 1,
+                    .out = {mz_tensor_f32(to, n)}};
+    return mz_run_once(r->device, &cast);
+}
+
 static mezzo_status bring_moment(mz_ranks *r, mezzo_optimizer *optimizer, int which, bool keep) {
     const mezzo_params *p = r->params;
-    const float *mine = optimizer->d_moments[which];
+    int64_t first = 0; // of this rank's part
     for (int k = 0; k < p->n_regions; k++) {
         const mz_region *g = &p->regions[k];
         float *region = p->grad + g->from;
-        MEZZO_TRY(issue_add(r, NULL, false, (float *)(uintptr_t)mine, region + r->rank * g->part, g->part));
+        MEZZO_TRY(widen_moment(r, optimizer, which, first, region + r->rank * g->part, g->part));
         MEZZO_TRY(issue_gather(r, NULL, region, g->part, MEZZO_F32));
-        mine += g->part;
+        first += g->part;
     }
     if (!keep)
         return MEZZO_OK;

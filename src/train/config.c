@@ -287,6 +287,7 @@ static void read_optimizer(reader *r, mz_run_config *out) {
     o->momentum = number(r, "optimizer.momentum");
     o->nesterov = truth(r, "optimizer.nesterov");
     o->ema = number(r, "optimizer.ema");
+    o->moments = choice(r, "optimizer.moments") == 0 ? MEZZO_MOMENTS_FP32 : MEZZO_MOMENTS_BF16;
     const int master = choice(r, "optimizer.master"); // the order of config.def's names: auto, then the enum's
     out->master_auto = master == 0;
     out->master = master == 0 ? MEZZO_MASTER_FP32 : (mezzo_master)(master - 1);
@@ -350,6 +351,11 @@ static mezzo_status check_together(const mz_run_config *c) {
                        s->lr);
     if (c->optimizer.nesterov && c->optimizer.kind == MEZZO_SGD && c->optimizer.momentum <= 0)
         return mz_fail(MEZZO_ERR_INVALID, "optimizer.nesterov needs an optimizer.momentum above 0");
+    if (c->optimizer.moments != MEZZO_MOMENTS_FP32 && c->optimizer.kind != MEZZO_ADAMW)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "optimizer.moments is %s, and optimizer.kind is sgd: only adamw keeps its moments so; leave "
+                       "optimizer.moments out",
+                       mezzo_moments_name(c->optimizer.moments));
     const mz_precision_info *p = mz_precision(c->program.precision);
     if (c->master != MEZZO_MASTER_FP32 && (p == NULL || p->operand != MEZZO_BF16))
         return mz_fail(

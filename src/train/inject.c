@@ -221,7 +221,7 @@ static mezzo_status poison_moment(mz_training *run) {
     const mz_segment *s = &o->segments[o->begin[at]];
     if (s->count == 0) // another rank's
         return MEZZO_OK;
-    mz_tensor t = mz_tensor_f32(o->d_moments[o->n_moments - 1] + (s->state_offset + s->first), s->count);
+    mz_tensor t = mz_optimizer_moment(o, o->n_moments - 1, s->state_offset + s->first, s->count);
     return poison(f, run->engine.device, &t);
 }
 

@@ -57,11 +57,15 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     const char *precision = mezzo_precision_name(run->engine.program.precision);
     if (c.precision[0] != '\0' && strcmp(c.precision, precision) != 0)
         mz_log("warn", "the precision is %s, the checkpoint's was %s", precision, c.precision);
-    const char *master = mezzo_master_name(run->engine.master);
+    const char *master = mezzo_master_name(run->engine.master),
+               *moments = mezzo_moments_name(run->config.optimizer.moments);
     if (run->engine.master == MEZZO_MASTER_STOCHASTIC && strcmp(c.master, master) != 0)
         mz_log("warn",
                "optimizer.master is stochastic, the checkpoint's was %s: its fp32 weights are rounded to bf16 here",
                c.master[0] != '\0' ? c.master : "fp32");
+    if (run->config.optimizer.moments != MEZZO_MOMENTS_FP32 && strcmp(c.moments, moments) != 0)
+        mz_log("warn", "optimizer.moments is %s, the checkpoint's was %s: its moments are rounded here", moments,
+               c.moments[0] != '\0' ? c.moments : "fp32");
     return MEZZO_OK;
 }
 
@@ -279,6 +283,7 @@ static mezzo_status write_checkpoint(mz_training *run) {
                           .model = run->engine.model};
     snprintf(c.precision, sizeof c.precision, "%s", mezzo_precision_name(run->engine.program.precision));
     snprintf(c.master, sizeof c.master, "%s", mezzo_master_name(run->engine.master));
+    snprintf(c.moments, sizeof c.moments, "%s", mezzo_moments_name(run->config.optimizer.moments));
     snprintf(c.tokenizer, sizeof c.tokenizer, "%s", mz_task_keeps(run->task));
     MZ_INJECT_DISK(run, true);
     if (run->report.metrics != NULL)

@@ -728,6 +728,11 @@ static void optimizer(trial *t) {
         for (int64_t i = 0; has(&t->out[slot]) && t->out[slot].t.dtype == MEZZO_F32 && i < trial_count(&t->out[slot]);
              i++)
             t->out[slot].bound[i] = function_ulps * u32 * (fabs(t->out[slot].value[i]) + 1);
+    // BF16 moments are rounded at random: by one number, and yet to either side of a result that is a rounding off.
+    for (int slot = 0; slot < t->n_out; slot++)
+        for (int64_t i = 0; has(&t->out[slot]) && t->out[slot].t.dtype == MEZZO_BF16 && i < trial_count(&t->out[slot]);
+             i++)
+            t->out[slot].bound[i] = 2 * unit_roundoff(MEZZO_BF16) * fabs(t->out[slot].value[i]) + u32;
 }
 
 // --- all -----------------------------------------------------------------------------------------------------------

@@ -318,6 +318,14 @@ static float read_master(const mz_segment *s, const unsigned char *master, const
     return mz_master_join(high, low);
 }
 
+// A moment before the step.
+static double moment_was(const trial *t, int slot, int64_t at) {
+    const unsigned char *stored = t->out[slot].stored;
+    if (t->out[slot].t.dtype == MEZZO_BF16)
+        return (double)mezzo_bf16_to_f32(((const uint16_t *)(const void *)stored)[at]);
+    return (double)((const float *)(const void *)stored)[at];
+}
+
 // What a step makes of a master, in FP64, from what was there.
 static double moved(const trial *t, const mz_opt_state *state, const mz_segment *s, int64_t i, double p) {
     const mz_update_attrs *u = &t->update;
@@ -326,16 +334,24 @@ static double moved(const trial *t, const mz_opt_state *state, const mz_segment 
     int64_t at = s->state_offset + i;
     if (t->op == MZ_OP_sgd) {
         g += s->decay ? u->weight_decay * p : 0;
-        first = ((const float *)(const void *)t->out[1].stored)[at];
+        first = moment_was(t, 1, at);
         first = state->step == 1 ? g : u->momentum * first + (1 - u->dampening) * g;
         return p - state->lr * (u->nesterov ? g + u->momentum * first : first);
     }
-    first = ((const float *)(const void *)t->out[1].stored)[at];
-    second = ((const float *)(const void *)t->out[2].stored)[at];
+    first = moment_was(t, 1, at);
+    second = moment_was(t, 2, at);
     first += (1 - u->beta1) * (g - first);
     second = u->beta2 * second + (1 - u->beta2) * g * g;
     p *= s->decay ? 1 - state->lr * u->weight_decay : 1;
     return p - state->lr / state->bias1 * first / (sqrt(second) / sqrt(state->bias2) + u->eps);
+}
+
+// Whether `is` may be what a number within `error` of `want` is rounded to: rounding by a given number is monotone.
+static bool rounded_by(uint32_t random, double want, double error, float is) {
+    float low = mezzo_bf16_to_f32(mezzo_f32_to_bf16_stochastic((float)(want - error), random));
+    float high = mezzo_bf16_to_f32(mezzo_f32_to_bf16_stochastic((float)(want + error), random));
+    bool ordered = low <= high;
+    return is >= (ordered ? low : high) && is <= (ordered ? high : low);
 }
 
 static const char *judge_master(const trial *t, const mz_opt_state *state, const mz_segment *s, int64_t i, float was,
@@ -346,13 +362,28 @@ static const char *judge_master(const trial *t, const mz_opt_state *state, const
     mz_philox_key key = mz_master_key(&t->update, state->step, s);
     uint32_t words[4];
     mz_philox(key, (uint64_t)i / 4, words);
-    // Rounding by a given number is monotone.
-    float low = mezzo_bf16_to_f32(mezzo_f32_to_bf16_stochastic((float)(want - error), words[i % 4]));
-    float high = mezzo_bf16_to_f32(mezzo_f32_to_bf16_stochastic((float)(want + error), words[i % 4]));
-    bool ordered = low <= high;
-    return is >= (ordered ? low : high) && is <= (ordered ? high : low)
+    return rounded_by(words[i % 4], want, error, is) ? NULL : "a weight is not rounded as its random number says";
+}
+
+// Both moments of element i, where they are BF16.
+static const char *judge_moments(const trial *t, const mz_opt_state *state, const mz_segment *s, int64_t i,
+                                 unsigned char *const *got) {
+    const mz_update_attrs *u = &t->update;
+    const int64_t at = s->state_offset + i;
+    double g = t->in[0].value[s->offset + i] * (state->scale != 0 ? 1 / (double)state->scale : 1) *
+               (double)(float)state->last_clip;
+    double m = moment_was(t, 1, at), v = moment_was(t, 2, at);
+    uint32_t words[4];
+    mz_philox(mz_master_key(u, state->step, s), mz_moments_block(i), words);
+    m += (1 - u->beta1) * (g - m);
+    v = u->beta2 * v + (1 - u->beta2) * g * g;
+    float m_is = mezzo_bf16_to_f32(((const uint16_t *)(const void *)got[1])[at]),
+          v_is = mezzo_bf16_to_f32(((const uint16_t *)(const void *)got[2])[at]);
+    double error = 8 * 0x1p-24;
+    return rounded_by(words[i % 4], m, error * (fabs(m) + 1), m_is) &&
+                   rounded_by(words[i % 4] << 16, v, error * (fabs(v) + 1), v_is)
                ? NULL
-               : "a weight is not rounded as its random number says";
+               : "a moment is not rounded as its random number says";
 }
 
 static const char *compare_mixed(const trial *t, int slot, unsigned char *const *got, const unsigned char *want) {
@@ -371,6 +402,10 @@ static const char *compare_mixed(const trial *t, int slot, unsigned char *const 
             uint16_t rounded;
             memcpy(&rounded, got[shadow] + list[k].shadow_offset + 2 * i, sizeof rounded);
             const char *wrong = judge_master(t, &state, &list[k], i, was, is);
+            if (wrong != NULL)
+                return wrong;
+            if (t->op == MZ_OP_adamw && t->out[1].t.dtype == MEZZO_BF16)
+                wrong = judge_moments(t, &state, &list[k], i, got);
             if (wrong != NULL)
                 return wrong;
             if (list[k].master == MEZZO_MASTER_FP32 && rounded != mezzo_f32_to_bf16(is))
@@ -393,7 +428,8 @@ static void mixed_output(trial *t, int slot, size_t bytes, uint32_t seed) {
     mz_free(start);
 }
 
-static void mixed_case(mz_op op, const mz_update_attrs *update, const mz_opt_state *state, int table) {
+static void mixed_case(mz_op op, const mz_update_attrs *update, const mz_opt_state *state, int table,
+                       mezzo_dtype stored) {
     trial *t = trial_new(op);
     int moments = op == MZ_OP_adamw ? 2 : 1;
     t->update = *update;
@@ -405,7 +441,7 @@ static void mixed_case(mz_op op, const mz_update_attrs *update, const mz_opt_sta
     state_tensor(t, 2, false, state);
     mixed_output(t, 0, MASTER_BYTES, 1);
     for (int slot = 1; slot <= moments; slot++) {
-        trial_output(t, slot, MEZZO_F32, SHAPE(STATES));
+        trial_output(t, slot, stored, SHAPE(STATES));
         trial_preset(t, slot, 0.1);
         for (int64_t k = 0; slot == 2 && k < STATES; k++)
             t->out[slot].value[k] = fabs(t->out[slot].value[k]) + 1e-3;
@@ -426,12 +462,13 @@ void cases_adamw(void) {
         optimizer_case(MZ_OP_adamw, &update, &steps[s], true, true);
         optimizer_case(MZ_OP_adamw, &update, &steps[s], true, false);
         for (int table = 0; table < 2; table++)
-            mixed_case(MZ_OP_adamw, &update, &steps[s], table);
+            for (int half = 0; half < 2; half++)
+                mixed_case(MZ_OP_adamw, &update, &steps[s], table, half ? MEZZO_BF16 : MEZZO_F32);
         mz_update_attrs averages = update;
         averages.ema = 0.25; // at step 7 the warm-up is past it
         optimizer_case(MZ_OP_adamw, &averages, &steps[s], true, s % 2 == 0);
         averages.ema = 0.999;
-        mixed_case(MZ_OP_adamw, &averages, &steps[s], 0);
+        mixed_case(MZ_OP_adamw, &averages, &steps[s], 0, s % 2 ? MEZZO_BF16 : MEZZO_F32);
     }
 }
 
@@ -446,7 +483,7 @@ void cases_sgd(void) {
             update.ema = 0.999;
             optimizer_case(MZ_OP_sgd, &update, &steps[s], variant & 1, variant & 2);
             if (variant & 1)
-                mixed_case(MZ_OP_sgd, &update, &steps[s], variant >> 2);
+                mixed_case(MZ_OP_sgd, &update, &steps[s], variant >> 2, MEZZO_F32);
         }
 }
 

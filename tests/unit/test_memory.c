@@ -66,6 +66,11 @@ static void optimizers_take_their_moments(void **state) {
     w.ema = 0.999;
     assert_int_equal(footprint(&w).optimizer - adamw.optimizer, adamw.weights);
     w.ema = 0;
+    w.moments = MEZZO_MOMENTS_BF16;
+    assert_int_equal(adamw.optimizer - footprint(&w).optimizer, adamw.weights); // two, each half as large
+    w.ema = 0.999;                                                              // FP32 whatever moments are
+    assert_int_equal(footprint(&w).optimizer, adamw.optimizer);
+    w.ema = 0;
     w.sgd = true;
     w.momentum = 0.9;
     mz_footprint momentum = footprint(&w);

@@ -27,7 +27,7 @@ static void words_and_numbers(void **state) {
     ROW(mezzo_dtype_name(-1), mezzo_dtype_name((mezzo_dtype)-1) != NULL && mezzo_blocks_name((mezzo_blocks)9) != NULL);
     GIVES(mezzo_dtype_size((mezzo_dtype)99), 0);
     ROW(mezzo_precision_name(99), mezzo_precision_name((mezzo_precision)99) != NULL);
-    ROW(mezzo_master_name(99), mezzo_master_name((mezzo_master)99) != NULL);
+    ROW(mezzo_master_name(99), mezzo_master_name((mezzo_master)99) && mezzo_moments_name((mezzo_moments)99));
     ROW(mezzo_master_default(99), mezzo_master_default((mezzo_precision)99) == MEZZO_MASTER_FP32);
     GIVES(mezzo_precision_needs_loss_scale((mezzo_precision)99), false);
     REFUSED(mezzo_precision_parse(NULL, &precision));

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "optim/optimizer.h"
 #include "runtime/params.h"
 #include "base/base.h"
 #include "mezzo/optimizer.h"
@@ -407,6 +408,47 @@ static void test_stochastic_masters_are_right_on_average(void **state) {
     assert_true(fabs(mean - (1 - STEPS * 0x1p-14)) < 5 * 0x1p-11 * sqrt(STEPS / 40.0));
 }
 
+// A gradient that stays 1: the second moment goes to 1 by steps that become smaller than half of BF16's last place.
+// Rounded to nearest it would stop at 1/2. Bits: the same again, and with the average beside them.
+static void test_bf16_moments_are_right_on_average(void **state) {
+    fixture *f = *state;
+    enum { STEPS = 4000 };
+    float v[2][N], m[2][N], ones[N];
+    for (int i = 0; i < N; i++)
+        ones[i] = 1;
+    for (int twice = 0; twice < 2; twice++) {
+        mezzo_optimizer *opt;
+        mezzo_optimizer_options o = mezzo_optimizer_defaults();
+        o.moments = MEZZO_MOMENTS_BF16;
+        o.schedule.lr = 1e-6;
+        o.ema = twice ? 0.9 : 0;
+        must(mezzo_optimizer_create(f->params, &o, &opt));
+        for (int step = 0; step < STEPS; step++) {
+            must(mezzo_params_write_grad(f->params, 0, ones));
+            must(mezzo_params_write_grad(f->params, 1, ones));
+            must(mezzo_optimizer_step(opt));
+            must(mezzo_optimizer_zero_grad(opt));
+        }
+        must(mz_optimizer_read_moment(opt, 0, 0, 0, N, m[twice]));
+        must(mz_optimizer_read_moment(opt, 1, 0, 0, N, v[twice]));
+        must(mz_optimizer_write_moment(opt, 1, 0, v[twice])); // and back: the same numbers
+        float again[N];
+        must(mz_optimizer_read_moment(opt, 1, 0, 3, N - 3, again));
+        assert_memory_equal(again, v[twice] + 3, (N - 3) * sizeof *again);
+        mezzo_optimizer_free(opt);
+    }
+    assert_memory_equal(v[0], v[1], sizeof v[0]);
+    assert_memory_equal(m[0], m[1], sizeof m[0]);
+    double mean = 0;
+    for (int i = 0; i < N; i++) {
+        mean += (double)v[0][i] / N;
+        assert_true(v[0][i] == mezzo_bf16_to_f32(mezzo_f32_to_bf16(v[0][i])));
+        assert_true(fabs((double)m[0][i] - 1) < 0.05);
+    }
+    // A rounding's variance is at most a quarter of (2^-8)², and √(1/(2·0.001)) of them are remembered.
+    assert_true(fabs(mean - (1 - pow(0.999, STEPS))) < 5 * 0x1p-9 * sqrt(500.0 / N));
+}
+
 // Weights of 1 after 8 steps of 1/64 of a unit of BF16, rounded by chance: parameter `read` of a graph with the
 // parameters `names`.
 static void rounded_by_chance(mezzo_device *device, const char *const *names, int n, const char *read, float out[64]) {
@@ -483,6 +525,11 @@ static void test_bad_options_are_refused(void **state) {
     }
     mezzo_optimizer *opt;
     mezzo_optimizer_options o = mezzo_optimizer_defaults();
+    o.moments = MEZZO_MOMENTS_BF16;
+    o.kind = MEZZO_SGD;
+    assert_int_equal(mezzo_optimizer_create(f->params, &o, &opt), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "only AdamW keeps bf16 moments"));
+    o = mezzo_optimizer_defaults();
     must(mezzo_optimizer_create(f->params, &o, &opt));
     set_grads(f, 1);
     assert_int_equal(mezzo_optimizer_clip(opt, 0), MEZZO_ERR_INVALID);
@@ -521,6 +568,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_split_masters_are_fp32_masters, setup, teardown),
         cmocka_unit_test_setup_teardown(test_split_holds_any_number, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stochastic_masters_are_right_on_average, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_bf16_moments_are_right_on_average, setup, teardown),
         cmocka_unit_test_setup_teardown(test_chance_goes_by_names, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bf16_weights_are_for_bf16, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_options_are_refused, setup, teardown),

@@ -1,5 +1,5 @@
-// What storages a call's slots may have here, as one letter a slot: a any float (fp32, bf16, fp16), f fp32, i i32, u
-// bytes, m fp32 or bytes (masters). The last letter goes on for further slots; absent slots pass.
+// What storages a call's slots may have here, as one letter a slot: a any float (fp32, bf16, fp16), b bf16, f fp32, i
+// i32, u bytes, m fp32 or bytes (masters). The last letter goes on for further slots; absent slots pass.
 #ifndef MZ_CUDA_STORAGE_H
 #define MZ_CUDA_STORAGE_H
 
@@ -9,6 +9,8 @@ static inline bool mz_cuda_storage_is(char letter, const mz_tensor *t) {
     switch (letter) {
     case 'a':
         return mz_cuda_float(t);
+    case 'b':
+        return t->dtype == MEZZO_BF16;
     case 'f':
         return t->dtype == MEZZO_F32;
     case 'i':

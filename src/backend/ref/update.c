@@ -192,6 +192,18 @@ static void average(const mz_call *call, int slot, const mz_segment *segment, in
     *ema = state->step == 1 ? master : *ema + fresh * (master - *ema);
 }
 
+// Element `e` of the parameter, stored at k.
+static void put_moments(const mz_call *call, mz_philox_key key, int64_t e, int64_t k, float m, float v) {
+    uint32_t words[4];
+    if (call->out[1].dtype != MEZZO_BF16) {
+        ((float *)call->out[1].data)[k] = m;
+        ((float *)call->out[2].data)[k] = v;
+        return;
+    }
+    mz_philox(key, mz_moments_block(e), words);
+    mz_moments_round(m, v, words[e & 3], (uint16_t *)call->out[1].data + k, (uint16_t *)call->out[2].data + k);
+}
+
 // torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
 void mz_ref_adamw(const mz_call *call) {
     const mz_update_attrs *update = call->attrs.update;
@@ -209,16 +221,17 @@ void mz_ref_adamw(const mz_call *call) {
         const mz_segment *segment = &segments[s];
         const float *grad = (const float *)call->in[0].data + segment->offset;
         masters master = masters_of(call, segment, &call->out[3], state->step);
-        float *m = call->out[1].data, *v = call->out[2].data;
         for (int64_t e = segment->first; e < segment->first + segment->count; e++) {
             int64_t i = mz_layout_index(&segment->layout, e), k = segment->state_offset + i;
+            float m = (float)mz_ref_get(&call->out[1], k), v = (float)mz_ref_get(&call->out[2], k);
             float g = grad[i] * inverse * clip;
             float p = master_get(&master, i);
             p = segment->decay ? p * kept : p;
-            m[k] += one_minus_beta1 * (g - m[k]);
-            v[k] = v[k] * beta2 + one_minus_beta2 * g * g;
-            float denominator = sqrtf(v[k]) / root_bias2 + eps;
-            p -= step_size * m[k] / denominator;
+            m += one_minus_beta1 * (g - m);
+            v = v * beta2 + one_minus_beta2 * g * g;
+            float denominator = sqrtf(v) / root_bias2 + eps;
+            p -= step_size * m / denominator;
+            put_moments(call, mz_master_key(update, state->step, segment), e, k, m, v);
             average(call, MZ_OUT(adamw, ema), segment, i, p);
             master_put(&master, &call->out[3], e, i, p);
         }

@@ -100,6 +100,7 @@ static mezzo_status open_rig(mz_rig *rig) {
         o.kind = MEZZO_SGD;
     o.momentum = rig->w.momentum;
     o.ema = rig->w.ema;
+    o.moments = rig->w.sgd ? MEZZO_MOMENTS_FP32 : rig->w.moments;
     s.enabled = mezzo_precision_needs_loss_scale(rig->w.precision);
     MEZZO_TRY(make_examples(rig));
     MEZZO_TRY(mz_workload_graph(&rig->w, &rig->graph));

@@ -18,12 +18,13 @@ typedef struct mz_workload {
     mezzo_precision precision; // resolved
     mezzo_residual residual;
     bool recompute, recompute_light;
-    int64_t logits_rows; // mezzo_program_options
-    mezzo_master master; // other than FP32 with BF16 only
-    bool sgd;            // the optimizer: SGD; false: AdamW
-    double momentum;     // of SGD
-    double ema;          // mezzo_optimizer_options
-    int ranks;           // plans only: that share the step, and what of it; 0: one process alone
+    int64_t logits_rows;   // mezzo_program_options
+    mezzo_master master;   // other than FP32 with BF16 only
+    bool sgd;              // the optimizer: SGD; false: AdamW
+    double momentum;       // of SGD
+    double ema;            // mezzo_optimizer_options
+    mezzo_moments moments; // of AdamW
+    int ranks;             // plans only: that share the step, and what of it; 0: one process alone
     mz_shard shard;
     bool canonical;
     int64_t bucket;                  // elements that are summed together

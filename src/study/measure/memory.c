@@ -51,8 +51,16 @@ static mezzo_status sampling_bytes(mezzo_device *device, const mz_workload *w, s
     return MEZZO_OK;
 }
 
-static int moments_of(const mz_workload *w) {
-    return (!w->sgd ? 2 : w->momentum != 0 ? 1 : 0) + (w->ema > 0);
+static size_t padding_in(size_t bytes) {
+    return mz_alloc_bytes(bytes) - bytes;
+}
+
+// Of the moments, of so many elements each, and of the moving average; *padding: what is left empty behind them.
+static size_t moment_bytes(const mz_workload *w, size_t elements, size_t *padding) {
+    const size_t n = !w->sgd ? 2 : w->momentum != 0 ? 1 : 0, full = elements * sizeof(float);
+    const size_t each = !w->sgd && w->moments == MEZZO_MOMENTS_BF16 ? elements * sizeof(uint16_t) : full;
+    *padding = n * padding_in(each) + (w->ema > 0 ? padding_in(full) : 0);
+    return n * each + (w->ema > 0 ? full : 0);
 }
 
 // What of the moments and the segments is one rank's (the first's), and what ranks take for themselves.
@@ -93,20 +101,21 @@ static mezzo_status optimizer_bytes(mezzo_device *device, const mezzo_graph *g, 
         MEZZO_TRY(share_of_rank(device, g, w, &moments, &segments, &more));
     stats.in[0] = mz_tensor_bytes(NULL, segments * sizeof(mz_segment));
     MEZZO_TRY(mz_prepare(device, &stats, &prepared));
-    *bytes = (size_t)moments_of(w) * moments * sizeof(float) + sizeof(mz_opt_state) + segments * sizeof(mz_segment) +
+    size_t padding;
+    *bytes = moment_bytes(w, moments, &padding) + sizeof(mz_opt_state) + segments * sizeof(mz_segment) +
              prepared.workspace + more;
     mz_prepared_free(&prepared);
     return MEZZO_OK;
 }
 
 // Of the blocks that a step's memory lies in.
-static size_t padding_of(const mz_footprint *f, int moments) {
-    const size_t moment = f->gradients, // as many elements, FP32
-        blocks[] = {f->weights,          f->gradients,      f->shadows > 0 ? f->shadows + 64 : 0,
-                    f->activations + 64, f->workspace + 64, f->inputs + 64};
-    size_t padding = (size_t)moments * (mz_alloc_bytes(moment) - moment);
+static size_t padding_of(const mz_footprint *f, const mz_workload *w) {
+    const size_t blocks[] = {f->weights,          f->gradients,      f->shadows > 0 ? f->shadows + 64 : 0,
+                             f->activations + 64, f->workspace + 64, f->inputs + 64};
+    size_t padding;
+    (void)moment_bytes(w, f->gradients / sizeof(float), &padding); // as many elements as gradients
     for (size_t i = 0; i < MZ_COUNT(blocks); i++)
-        padding += blocks[i] > 0 ? mz_alloc_bytes(blocks[i]) - blocks[i] : 0;
+        padding += blocks[i] > 0 ? padding_in(blocks[i]) : 0;
     return padding;
 }
 
@@ -129,7 +138,7 @@ static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_wo
         out->parameters += mz_shape_count(&g->params[i].shape);
     MEZZO_TRY(optimizer_bytes(device, g, w, m.gradients / sizeof(float), &out->optimizer));
     if (strcmp(device->backend->name, "cuda") != 0)
-        out->padding = padding_of(out, moments_of(w));
+        out->padding = padding_of(out, w);
     return MEZZO_OK;
 }
 

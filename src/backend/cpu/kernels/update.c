@@ -230,18 +230,53 @@ typedef struct adamw_pass {
     float inverse, clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept;
 } adamw_pass;
 
+// A block of the two moments as FP32: where they are, or in buffers, made from what is stored.
+typedef struct moment_block {
+    float *m, *v;
+    uint16_t *low[2]; // BF16: where they are stored
+} moment_block;
+
+static moment_block moments_in(const mz_call *call, int64_t at, int n, float *buffers) {
+    moment_block b = {0};
+    if (call->out[1].dtype == MEZZO_F32) {
+        b.m = (float *)call->out[1].data + at;
+        b.v = (float *)call->out[2].data + at;
+        return b;
+    }
+    b.m = buffers, b.v = buffers + MZ_BLOCK;
+    for (int k = 0; k < 2; k++) {
+        b.low[k] = (uint16_t *)call->out[1 + k].data + at;
+        for (int i = 0; i < n; i++)
+            buffers[k * MZ_BLOCK + i] = mezzo_bf16_to_f32(b.low[k][i]);
+    }
+    return b;
+}
+
+static void moments_out(const mz_call *call, const mz_segment *s, int64_t element, int n, moment_block b,
+                        int64_t step) {
+    if (b.low[0] == NULL)
+        return;
+    const mz_philox_key key = mz_master_key(call->attrs.update, step, s);
+    uint32_t words[4] = {0};
+    for (int i = 0; i < n; i++) {
+        if (i == 0 || (element + i) % 4 == 0)
+            mz_philox(key, mz_moments_block(element + i), words);
+        mz_moments_round(b.m[i], b.v[i], words[(element + i) % 4], b.low[0] + i, b.low[1] + i);
+    }
+}
+
 // torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
 static void adamw_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
     (void)index;
     const adamw_pass *k = with;
-    float buffer[MZ_BLOCK];
+    float buffer[MZ_BLOCK], moments[2 * MZ_BLOCK];
     float kept = c.segment->decay ? k->kept : 1.0f;
     for (int from = 0, n; from < c.n; from += n) {
         int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK);
         const float *grad = (const float *)call->in[0].data + c.segment->offset + at;
-        float *m = (float *)call->out[1].data + (c.segment->state_offset + at);
-        float *v = (float *)call->out[2].data + (c.segment->state_offset + at);
+        moment_block both = moments_in(call, c.segment->state_offset + at, n, moments);
+        float *m = both.m, *v = both.v;
         master_block b = masters_in(call, &call->out[3], c.segment, at, n, buffer);
         float *master = b.at;
         FOR_LANES(i, lanes, n) {
@@ -256,6 +291,7 @@ static void adamw_chunk(const mz_call *call, const void *with, int64_t index, ch
         }
         average_block(call, &call->out[MZ_OUT(adamw, ema)], c.segment, at, n, master, k->step);
         masters_out(call, &call->out[3], c.segment, c.start + from, at, n, b, k->step);
+        moments_out(call, c.segment, c.start + from, n, both, k->step);
     }
 }
 
@@ -352,14 +388,21 @@ static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-// Masters, gradients and moments are FP32 by contract.
+static bool is_moment(const mz_call *call, int slot) {
+    return call->op == MZ_OP_adamw && (slot == MZ_OUT(adamw, m) || slot == MZ_OUT(adamw, v));
+}
+
+// Masters and gradients are FP32 by contract, and AdamW's moments both FP32 or both BF16.
 static const char *update_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
+    bool halves = call->op == MZ_OP_adamw && call->out[MZ_OUT(adamw, m)].dtype == MEZZO_BF16 &&
+                  call->out[MZ_OUT(adamw, v)].dtype == MEZZO_BF16;
     for (int i = 0; i < call->n_in; i++)
         if (mz_present(&call->in[i]) && call->in[i].dtype != MEZZO_F32 && call->in[i].dtype != MEZZO_U8)
             return "the update reads fp32 buffers and u8 blocks";
     for (int i = 0; i < call->n_out; i++)
-        if (mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32 && call->out[i].dtype != MEZZO_U8)
+        if (mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32 && call->out[i].dtype != MEZZO_U8 &&
+            !(halves && is_moment(call, i)))
             return "the update writes fp32 buffers and u8 blocks";
     return NULL;
 }

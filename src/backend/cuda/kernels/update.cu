@@ -343,6 +343,14 @@ struct master_place {
     philox_key key;
 };
 
+__device__ __forceinline__ philox_key key_of(const mz_cu_segment &s, uint64_t seed, int64_t step) {
+    philox_key key;
+    key.seed = seed;
+    key.step = static_cast<uint32_t>(step ^ step >> 32);
+    key.tensor = 0x80000000u | s.key;
+    return key;
+}
+
 __device__ __forceinline__ master_place place_of(const mz_cu_segment &s, float *master, void *shadow, uint64_t seed,
                                                  int64_t step) {
     master_place p = {master + s.offset, nullptr, nullptr, {0, 0, 0}};
@@ -350,9 +358,7 @@ __device__ __forceinline__ master_place place_of(const mz_cu_segment &s, float *
         return p;
     p.high = reinterpret_cast<uint16_t *>(static_cast<char *>(shadow) + s.shadow_offset);
     p.low = reinterpret_cast<uint16_t *>(reinterpret_cast<char *>(master) + s.low_offset);
-    p.key.seed = seed;
-    p.key.step = static_cast<uint32_t>(step ^ step >> 32);
-    p.key.tensor = 0x80000000u | s.key;
+    p.key = key_of(s, seed, step);
     return p;
 }
 
@@ -416,10 +422,41 @@ __device__ __forceinline__ void adamw_element(const adamw_constants &k, float ke
     p = __fsub_rn(__fmul_rn(p, kept), __fdiv_rn(__fmul_rn(m, k.step_size), denominator));
 }
 
-template <int C, bool PADDED, bool AVERAGES>
+// Moments as they are stored: FP32, or BF16 rounded at random (backend.h's mz_moments_round).
+template <bool PADDED> __device__ __forceinline__ float4 load_moments(const float *p, const four<PADDED> &f) {
+    return load4_once(p, f);
+}
+
+template <bool PADDED> __device__ __forceinline__ float4 load_moments(const uint16_t *p, const four<PADDED> &f) {
+    ushort4 x = load_halves(p, f);
+    return make_float4(join(x.x, 0), join(x.y, 0), join(x.z, 0), join(x.w, 0));
+}
+
+template <bool PADDED>
+__device__ __forceinline__ void store_moments(float *m, float *v, const philox_key &, int64_t, const four<PADDED> &f,
+                                              float4 xm, float4 xv) {
+    store_four(m, f, xm);
+    store_four(v, f, xv);
+}
+
+template <bool PADDED>
+__device__ __forceinline__ void store_moments(uint16_t *m, uint16_t *v, const philox_key &key, int64_t element,
+                                              const four<PADDED> &f, float4 xm, float4 xv) {
+    if (f.left <= 0)
+        return;
+    uint4 w = philox(key, static_cast<uint64_t>(element) >> 2 | 1ull << 62);
+    store_four(m, f,
+               make_ushort4(round_at_random(xm.x, w.x), round_at_random(xm.y, w.y), round_at_random(xm.z, w.z),
+                            round_at_random(xm.w, w.w)));
+    store_four(v, f,
+               make_ushort4(round_at_random(xv.x, w.x << 16), round_at_random(xv.y, w.y << 16),
+                            round_at_random(xv.z, w.z << 16), round_at_random(xv.w, w.w << 16)));
+}
+
+template <int C, bool PADDED, bool AVERAGES, typename M>
 __global__ void __launch_bounds__(THREADS)
     adamw_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
-                 const float *grad, float *master, float *m, float *v, void *shadow, float *ema) {
+                 const float *grad, float *master, M *m, M *v, void *shadow, float *ema) {
     __shared__ adamw_constants shared;
     if (state->skip)
         return;
@@ -443,20 +480,20 @@ __global__ void __launch_bounds__(THREADS)
     for_chunks<C>(segments, n, [&](const chunk &c, int64_t) {
         const float *g = grad + c.segment.offset;
         master_place p = place_of(c.segment, master, shadow, u.seed, step);
-        float *m1 = m + c.segment.state_offset, *v1 = v + c.segment.state_offset;
+        M *m1 = m + c.segment.state_offset, *v1 = v + c.segment.state_offset;
+        const philox_key key = key_of(c.segment, u.seed, step);
         float kept = c.segment.decay ? k.kept : 1.0f;
 #pragma unroll 2
         for (int i = 0; i < C / (4 * THREADS); i++) {
             int64_t element = c.start + vector_at(i);
             four<PADDED> f = four_at<PADDED>(c.segment, element, c.n - vector_at(i));
             float4 xg = load4_once(g, f), xp = load_masters(c.segment, p, f);
-            float4 xm = load4_once(m1, f), xv = load4_once(v1, f);
+            float4 xm = load_moments(m1, f), xv = load_moments(v1, f);
             adamw_element(k, kept, xg.x, xp.x, xm.x, xv.x);
             adamw_element(k, kept, xg.y, xp.y, xm.y, xv.y);
             adamw_element(k, kept, xg.z, xp.z, xm.z, xv.z);
             adamw_element(k, kept, xg.w, xp.w, xm.w, xv.w);
-            store_four(m1, f, xm);
-            store_four(v1, f, xv);
+            store_moments(m1, v1, key, element, f, xm, xv);
             if (AVERAGES)
                 average_four(ema + c.segment.state_offset, k.fresh, step == 1, f, xp);
             store_masters(c.segment, p, shadow, element, f, xp);
@@ -464,22 +501,25 @@ __global__ void __launch_bounds__(THREADS)
     });
 }
 
-template <bool AVERAGES> auto adamw_of(const mz_cu_update_args &a) {
+template <bool AVERAGES, typename M> auto adamw_of(const mz_cu_update_args &a) {
     if (a.padded)
-        return a.overlaps ? adamw_kernel<BRIEF, true, AVERAGES> : adamw_kernel<CHUNK, true, AVERAGES>;
-    return a.overlaps ? adamw_kernel<BRIEF, false, AVERAGES> : adamw_kernel<CHUNK, false, AVERAGES>;
+        return a.overlaps ? adamw_kernel<BRIEF, true, AVERAGES, M> : adamw_kernel<CHUNK, true, AVERAGES, M>;
+    return a.overlaps ? adamw_kernel<BRIEF, false, AVERAGES, M> : adamw_kernel<CHUNK, false, AVERAGES, M>;
 }
 
-extern "C" cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args) {
-    const mz_cu_update_args &a = *args;
-    auto kernel = a.ema != nullptr ? adamw_of<true>(a) : adamw_of<false>(a);
+template <typename M> cudaError_t launch_adamw(cudaStream_t stream, const mz_cu_update_args &a) {
+    auto kernel = a.ema != nullptr ? adamw_of<true, M>(a) : adamw_of<false, M>(a);
     unsigned blocks = resident(reinterpret_cast<const void *>(kernel), a.elements, a.n, a.sms);
     if (a.overlaps)
         blocks = static_cast<unsigned>(a.elements / BRIEF + a.n);
-    kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(a.segments), a.n,
-                                           static_cast<const mz_cu_opt_state *>(a.state), a.constants, a.grad, a.master,
-                                           a.moment[0], a.moment[1], a.shadow, a.ema);
+    kernel<<<blocks, THREADS, 0, stream>>>(
+        static_cast<const mz_cu_segment *>(a.segments), a.n, static_cast<const mz_cu_opt_state *>(a.state), a.constants,
+        a.grad, a.master, static_cast<M *>(a.moment[0]), static_cast<M *>(a.moment[1]), a.shadow, a.ema);
     return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args) {
+    return args->half_moments ? launch_adamw<uint16_t>(stream, *args) : launch_adamw<float>(stream, *args);
 }
 
 struct sgd_constants {
@@ -549,7 +589,7 @@ extern "C" cudaError_t mz_cu_sgd(cudaStream_t stream, const mz_cu_update_args *a
     unsigned blocks = resident(reinterpret_cast<const void *>(kernel), a.elements, a.n, a.sms);
     kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(a.segments), a.n,
                                            static_cast<const mz_cu_opt_state *>(a.state), a.constants, a.grad, a.master,
-                                           a.moment[0], a.shadow, a.ema);
+                                           static_cast<float *>(a.moment[0]), a.shadow, a.ema);
     return cudaGetLastError();
 }
 
