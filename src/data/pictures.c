@@ -20,15 +20,62 @@ void mz_pictures_close(mz_pictures *p) {
 }
 
 // --- one file ------------------------------------------------------------------------------------
-// FOLDER/NAME.png, square and as large as the others.
+// An array as a picture of 8 bits: bytes as they are, fractions of 1 rounded.
+static mezzo_status take_gray(const char *path, const mz_npy *npy, mz_picture *out) {
+    const bool bytes = npy->type == MZ_NPY_U1, fractions = npy->type == MZ_NPY_F4 || npy->type == MZ_NPY_F8;
+    const bool gray = npy->rank == 2 || (npy->rank == 3 && npy->dim[2] == 1);
+    if (!gray || !(bytes || fractions) || npy->count < 1 || npy->dim[0] > MZ_PNG_SIDE || npy->dim[1] > MZ_PNG_SIDE)
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: %s in %d dimensions: a picture is u1, or f4 or f8 from 0 to 1, [size, size]", path,
+                       mz_npy_type_name(npy->type), npy->rank);
+    MEZZO_TRY(mz_picture_make(npy->dim[0], npy->dim[1], 1, out));
+    for (int64_t i = 0; i < npy->count; i++) {
+        const double value = mz_npy_number(npy, i);
+        if (fractions && !(value >= 0 && value <= 1)) {
+            mz_picture_free(out);
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: element %lld is %g: brightness is from 0 to 1", path, (long long)i,
+                           value);
+        }
+        out->pixels[i] = (uint8_t)(bytes ? value : 255 * value + 0.5);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status read_npy(const char *path, mz_picture *out) {
+    mz_npy npy;
+    MEZZO_TRY(mz_npy_open(path, &npy));
+    const mezzo_status status = take_gray(path, &npy, out);
+    mz_npy_close(&npy);
+    return status;
+}
+
+// FOLDER/NAME.png, or NAME.npy where there is no such PNG.
+static mezzo_status read_either(const char *folder, const char *name, char **path, mz_picture *out) {
+    char *npy = mz_format("%s/%s.npy", folder, name);
+    *path = mz_format("%s/%s.png", folder, name);
+    mezzo_status status = *path != NULL && npy != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK && mz_path_exists(npy)) {
+        const bool both = mz_path_exists(*path);
+        mz_free(*path);
+        *path = npy;
+        return both ? mz_fail(MEZZO_ERR_FORMAT, "%s: there is a .png of that name too: leave one", npy)
+                    : read_npy(npy, out);
+    }
+    mz_free(npy);
+    return status == MEZZO_OK ? mz_png_read(*path, out) : status;
+}
+
+// Square and as large as the others.
 static mezzo_status read_one(mz_pictures *p, const char *folder, const char *name, mz_picture *out) {
-    char *path = mz_format("%s/%s.png", folder, name);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_png_read(path, out);
-    if (status == MEZZO_OK && p->size == 0)
+    char *path;
+    mezzo_status status = read_either(folder, name, &path, out);
+    if (status != MEZZO_OK) {
+        mz_free(path);
+        return status;
+    }
+    if (p->size == 0)
         p->size = out->width;
-    if (status == MEZZO_OK && (out->width != p->size || out->height != p->size))
+    if (out->width != p->size || out->height != p->size)
         status = mz_fail(MEZZO_ERR_FORMAT, "%s: %lld x %lld pixels: pictures are square and of one size, here %lld",
                          path, (long long)out->width, (long long)out->height, (long long)p->size);
     if (status != MEZZO_OK)
@@ -206,7 +253,7 @@ fail:
 static mezzo_status add_pair(mz_pictures *p, const char *input, const char *target, const char *file) {
     const size_t n = strlen(file);
     mz_example example = {.scene = p->scenes, .x = -1, .y = -1};
-    if (n < 5 || strcmp(file + n - 4, ".png") != 0)
+    if (n < 5 || (strcmp(file + n - 4, ".png") != 0 && strcmp(file + n - 4, ".npy") != 0))
         return MEZZO_OK;
     if (n - 4 >= sizeof example.name)
         return mz_fail(MEZZO_ERR_FORMAT, "%s/%s: a name of more than %zu bytes", input, file, sizeof example.name - 1);
@@ -228,7 +275,7 @@ static mezzo_status open_pairs(const char *path, mz_pictures *p) {
     for (size_t i = 0; i < n; i++)
         MEZZO_TRY_GOTO(status, add_pair(p, input, target, names[i]));
     if (p->n == 0)
-        status = mz_fail(MEZZO_ERR_FORMAT, "%s: no *.png in it", input);
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: no *.png and no *.npy in it", input);
 fail:
     mz_dir_list_free(names, n);
     mz_free(input);

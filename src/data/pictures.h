@@ -27,8 +27,9 @@ typedef struct mz_pictures {
 
 // `path` is one of
 //   a folder in RadioMapSeer's layout: png/buildings_complete, png/antennas, gain/KIND; KIND is DPM, or the only one
-//   there a folder with input/NAME.png and target/NAME.png: a scene each a file *.npy of u1, [n, size, size] or [n,
-//   size, size, channels]: pictures without a condition
+//   a folder with input/NAME.png and target/NAME.png, a scene each, or .npy: [size, size] of u1, or of f4 or f8 from 0
+//   to 1, rounded to 8 bits
+//   a file *.npy of u1, [n, size, size] or [n, size, size, channels]: pictures without a condition
 // `split` (above 0, at most 1): the part of the scenes that is trained on, drawn by a fixed shuffle. Errors name the
 // file.
 mezzo_status mz_pictures_open(const char *path, double split, mz_pictures *out);

@@ -166,6 +166,55 @@ static void test_pairs_and_arrays(void **state) {
     mz_picture_free(&picture);
 }
 
+static void write_array(const char *path, const char *type, const char *shape, const void *bytes, size_t n) {
+    char header[128 + 1], file[256];
+    memcpy(header, "\x93NUMPY\x01\x00\x76\x00", 10);
+    const int used =
+        snprintf(header + 10, sizeof header - 10, "{'descr': '%s', 'fortran_order': False, 'shape': %s}", type, shape);
+    memset(header + 10 + used, ' ', 118 - (size_t)used);
+    header[127] = '\n';
+    memcpy(file, header, 128);
+    memcpy(file + 128, bytes, n);
+    assert_int_equal(mz_file_write_atomic(path, file, 128 + n), MEZZO_OK);
+}
+
+// Pairs of arrays: bytes as they are, fractions rounded to 8 bits; a name is there once.
+static void test_pairs_of_arrays(void **state) {
+    (void)state;
+    const uint8_t gray[9] = {0, 10, 20, 30, 40, 50, 60, 70, 255};
+    float parts[9] = {0, 1, 0.5F, 0.002F, 0.25F, 0.998F, 0.1F, 0.2F, 0.3F};
+    mz_pictures p;
+    assert_int_equal(mz_dir_remove("arrays"), MEZZO_OK);
+    assert_int_equal(mz_dir_create("arrays/input"), MEZZO_OK);
+    assert_int_equal(mz_dir_create("arrays/target"), MEZZO_OK);
+    write_array("arrays/input/b.npy", "|u1", "(3, 3)", gray, sizeof gray);
+    refused("arrays", MEZZO_ERR_IO, "arrays/target/b.png");
+    write_array("arrays/target/b.npy", "<f4", "(3, 3, 1)", parts, sizeof parts);
+    if (mz_pictures_open("arrays", 1, &p) != MEZZO_OK)
+        fail_msg("%s", mezzo_error_message());
+    assert_true(p.n == 1 && p.size == 3 && p.condition_channels == 1);
+    assert_memory_equal(p.scene, gray, sizeof gray);
+    assert_memory_equal(p.picture, ((const uint8_t[]){0, 255, 128, 1, 64, 254, 26, 51, 77}), 9);
+    assert_string_equal(p.example[0].name, "b");
+    mz_pictures_close(&p);
+
+    parts[4] = 1.01F;
+    write_array("arrays/target/b.npy", "<f4", "(3, 3)", parts, sizeof parts);
+    refused("arrays", MEZZO_ERR_FORMAT, "target/b.npy: element 4 is 1.01");
+    parts[4] = NAN;
+    write_array("arrays/target/b.npy", "<f4", "(3, 3)", parts, sizeof parts);
+    refused("arrays", MEZZO_ERR_FORMAT, "element 4");
+    write_array("arrays/target/b.npy", "|u1", "(1, 9)", gray, sizeof gray);
+    refused("arrays", MEZZO_ERR_FORMAT, "9 x 1 pixels");
+    write_array("arrays/target/b.npy", "|u1", "(1, 3, 3)", gray, sizeof gray);
+    refused("arrays", MEZZO_ERR_FORMAT, "u1 in 3 dimensions");
+    write_array("arrays/target/b.npy", "<i4", "(1, 1)", parts, 4);
+    refused("arrays", MEZZO_ERR_FORMAT, "i4 in 2 dimensions");
+    write_array("arrays/target/b.npy", "|u1", "(3, 3)", gray, sizeof gray);
+    assert_int_equal(mz_file_write_atomic("arrays/target/b.png", "", 0), MEZZO_OK);
+    refused("arrays", MEZZO_ERR_FORMAT, "target/b.npy: there is a .png of that name too");
+}
+
 static void test_memory(void **state) {
     (void)state;
     if (!have_png())
@@ -184,8 +233,8 @@ static void test_memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scores), cmocka_unit_test(test_radio),
-                                       cmocka_unit_test(test_broken), cmocka_unit_test(test_pairs_and_arrays),
-                                       cmocka_unit_test(test_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scores),          cmocka_unit_test(test_radio),
+                                       cmocka_unit_test(test_broken),          cmocka_unit_test(test_pairs_and_arrays),
+                                       cmocka_unit_test(test_pairs_of_arrays), cmocka_unit_test(test_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
