@@ -219,6 +219,7 @@ static void name_speed(models *m, const mezzo_model_config *configs) {
 }
 
 static int measure(models *m, mezzo_device *device) {
+    static const char *const of_texts[] = {"context-length", "vocab"};
     mezzo_model_config unused;
     mz_peaks peaks = {0};
     const char *family =
@@ -229,6 +230,10 @@ static int measure(models *m, mezzo_device *device) {
     for (int i = 0; i < m->n_sizes && code == CLI_DONE; i++) { // every name is checked before the first is timed
         mezzo_status status = mz_bench_model(family, m->sizes[i], vocab, m->plan.context, &configs[i]);
         code = status == MEZZO_OK ? CLI_DONE : cli_error(m->args->command, status);
+        for (size_t k = 0; k < MZ_COUNT(of_texts) && code == CLI_DONE; k++)
+            if (cli_has(m->args, of_texts[k]) && mezzo_model_task(&configs[i]) != MEZZO_TASK_LANGUAGE)
+                code = cli_wrong(m->args->command, "--%s is about texts, and %s is of %s", of_texts[k], m->sizes[i],
+                                 mz_workload_unit(&(mz_workload){.model = configs[i]}));
     }
     if (code != CLI_DONE)
         return code;

@@ -25,6 +25,11 @@ refuse 2 images --measure -- advise --model radio_unet --rules h100-gpt2 --d-mod
 run 0 bench --models kl_vae-tiny --precisions fp32 --batch-size 2 --warmup 0 --iters 1 --no-mfu --device cpu --phases forward
 shows "$OUT" "images/s"
 
+run 0 bench --models kl_vae-tiny --precisions fp32 --batch-size 2 --warmup 0 --iters 1 --no-mfu --device cpu --phases forward --csv bench.csv --json
+[[ $(sed -n 2p bench.csv) == kl_vae-tiny,*,1,2,* ]] || fail "a context of pictures"
+refuse 2 --context-length images -- bench --models kl_vae-tiny --context-length 64
+refuse 2 --vocab images -- bench --models kl_vae-tiny --vocab 64
+
 # A grid of pictures: blocks for layers, pixels for tokens, no half of a picture in the ladder.
 GRID=(sweep --family radio_unet-tiny --blocks 1 --d-models 8 --batch-sizes 3 --image-sizes 16,20 --precisions fp32,bf16 --device cpu --threads 1
     --energy-seconds 0 --warmup 0 --iters 1)

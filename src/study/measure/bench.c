@@ -43,9 +43,10 @@ mezzo_status mz_bench_model(const char *family, const char *size, int64_t vocab,
         out->heads = found->heads;
         out->vocab = SIZES_VOCAB;
     }
-    if (vocab > 0)
-        out->vocab = vocab;
-    out->seq_len = context;
+    if (mezzo_model_task(out) == MEZZO_TASK_LANGUAGE) {
+        out->vocab = vocab > 0 ? vocab : out->vocab;
+        out->seq_len = context;
+    }
     return mezzo_model_check(out);
 }
 
@@ -143,7 +144,7 @@ static mezzo_status run_cell(mezzo_device *device, const mezzo_model_config *mod
                              const mz_bench_plan *plan, mz_bench_cell *cell) {
     char reason[256];
     mz_workload w = {
-        .model = *model, .batch = plan->batch, .seq_len = plan->context, .grad_accum = 1, .seed = plan->seed};
+        .model = *model, .batch = plan->batch, .seq_len = model->seq_len, .grad_accum = 1, .seed = plan->seed};
     *cell = (mz_bench_cell){.forward = not_timed(),
                             .backward = not_timed(),
                             .step = not_timed(),
@@ -172,7 +173,7 @@ mezzo_status mz_bench_run(mezzo_device *device, const char *size, const mezzo_mo
     int64_t params;
     *out = (mz_bench_result){.model = *model};
     snprintf(out->size, sizeof out->size, "%s", size);
-    const mz_workload w = {.model = *model, .batch = plan->batch, .seq_len = plan->context, .grad_accum = 1};
+    const mz_workload w = {.model = *model, .batch = plan->batch, .seq_len = model->seq_len, .grad_accum = 1};
     MEZZO_TRY(mz_workload_params(&w, &params));
     out->params_m = (double)params * 1e-6;
     for (int i = 0; i < plan->n_precisions; i++) {

@@ -76,7 +76,7 @@ void mz_bench_line(const mz_bench_plan *plan, const mz_bench_result *r, const ch
     const mezzo_model_config *m = &r->model;
     int k = mz_bench_candidate(plan);
     mz_csv_add(t, r->size);
-    mz_text_addf(t, ",%.2f,%lld,%lld", r->params_m, (long long)plan->context, (long long)plan->batch);
+    mz_text_addf(t, ",%.2f,%lld,%lld", r->params_m, (long long)r->model.seq_len, (long long)plan->batch);
     for (int i = 0; i < plan->n_precisions; i++)
         add_times(t, &r->cells[i]);
     add_number(t, k < 0 ? (double)NAN : mz_bench_speedup(&base->forward, &r->cells[k].forward), 4);
