@@ -1,6 +1,7 @@
 // Attention by cuDNN, whose kernels use what Hopper has beyond mma.sync. It is asked for a graph of plain operations
-// (product, scale, mask by generated indices, softmax with its statistics, product), which its engines know as
-// attention and run as one kernel. Where the library is missing or its version makes no plan, the own kernels serve.
+// (product, scale, where it is causal a mask by generated indices, softmax with its statistics, product), which its
+// engines know as attention and run as one kernel. Where the library is missing or its version makes no plan, the own
+// kernels serve.
 #include <float.h>
 
 #include "backend/cuda/attention.h"
@@ -11,7 +12,7 @@
 // What a plan is for; compared byte by byte.
 typedef struct shape {
     mz_op op;
-    int dtype, batch, length, heads, kv_heads, width, packed, with_lse;
+    int dtype, batch, length, keys, heads, kv_heads, width, packed, with_lse, causal;
 } shape;
 
 // Ids of the tensors that have memory.
@@ -33,25 +34,25 @@ static node apply(mz_cudnn_graph *g, cudnnPointwiseMode_t mode, node x, node y, 
 // --- the two graphs ------------------------------------------------------------------------------------------------
 typedef struct sizes {
     cudnnDataType_t dtype;
-    extent rows, keys, turned;          // [B, H, T, D], [B, Hkv, T, D], [B, Hkv, D, T]
+    extent rows, keys, turned;          // [B, H, T, D], [B, Hkv, T', D], [B, Hkv, D, T']
     extent q_stride, y_stride;          // of rows
     extent kv_stride, kv_turned_stride; // of keys, of turned
-    extent scores, column;              // [B, H, T, T], [B, H, T, 1]
+    extent scores, column;              // [B, H, T, T'], [B, H, T, 1]
 } sizes;
 
 static sizes sizes_of(const shape *s) {
-    int64_t batch = s->batch, length = s->length, heads = s->heads, kv = s->kv_heads, d = s->width;
+    int64_t batch = s->batch, length = s->length, keys = s->keys, heads = s->heads, kv = s->kv_heads, d = s->width;
     int64_t q_row = s->packed ? 3 * heads * d : heads * d, kv_row = s->packed ? q_row : kv * d;
     bool bf16 = s->dtype == (int)MEZZO_BF16; // prepare takes BF16 and FP16 alone
     sizes z = {.dtype = bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
                .rows = {{batch, heads, length, d}},
-               .keys = {{batch, kv, length, d}},
-               .turned = {{batch, kv, d, length}},
+               .keys = {{batch, kv, keys, d}},
+               .turned = {{batch, kv, d, keys}},
                .q_stride = {{length * q_row, d, q_row, 1}},
                .y_stride = {{length * heads * d, d, heads * d, 1}},
-               .kv_stride = {{length * kv_row, d, kv_row, 1}},
-               .kv_turned_stride = {{length * kv_row, d, 1, kv_row}},
-               .scores = {{batch, heads, length, length}},
+               .kv_stride = {{keys * kv_row, d, kv_row, 1}},
+               .kv_turned_stride = {{keys * kv_row, d, 1, kv_row}},
+               .scores = {{batch, heads, length, keys}},
                .column = {{batch, heads, length, 1}}};
     return z;
 }
@@ -75,7 +76,8 @@ static void forward_graph(mz_cudnn_graph *g, const shape *s) {
     node x = between(g, CUDNN_DATA_FLOAT, z.scores);
     mz_cudnn_matmul(g, q, k, x);
     x = apply(g, CUDNN_POINTWISE_MUL, x, mz_cudnn_constant(g, SCALE), z.scores);
-    x = causal(g, x, z.scores, mz_cudnn_constant(g, MASKED));
+    if (s->causal)
+        x = causal(g, x, z.scores, mz_cudnn_constant(g, MASKED));
     node max = between(g, CUDNN_DATA_FLOAT, z.column), sum = between(g, CUDNN_DATA_FLOAT, z.column);
     mz_cudnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, x, max);
     x = apply(g, CUDNN_POINTWISE_SUB, x, max, z.scores);
@@ -92,10 +94,11 @@ static void forward_graph(mz_cudnn_graph *g, const shape *s) {
     mz_cudnn_matmul(g, p, v, mz_cudnn_stored(g, Y, z.dtype, z.rows, z.y_stride));
 }
 
-// A [B, H, T, T] value rounded to `dtype` and seen transposed.
+// A [B, H, T, T'] value rounded to `dtype` and seen transposed.
 static node transposed(mz_cudnn_graph *g, node x, cudnnDataType_t dtype, extent scores) {
     extent stride = mz_cudnn_dense(scores), turned = {{stride.n[0], stride.n[1], stride.n[3], stride.n[2]}};
-    node out = mz_cudnn_virtual(g, dtype, scores, turned);
+    extent size = {{scores.n[0], scores.n[1], scores.n[3], scores.n[2]}};
+    node out = mz_cudnn_virtual(g, dtype, size, turned);
     mz_cudnn_reshape(g, x, out);
     return out;
 }
@@ -122,7 +125,8 @@ static void backward_graph(mz_cudnn_graph *g, const shape *s) {
     mz_cudnn_matmul(g, q, k, x);
     x = apply(g, CUDNN_POINTWISE_MUL, x, scale, z.scores);
     x = apply(g, CUDNN_POINTWISE_SUB, x, lse, z.scores);
-    x = causal(g, x, z.scores, mz_cudnn_constant(g, MASKED));
+    if (s->causal)
+        x = causal(g, x, z.scores, mz_cudnn_constant(g, MASKED));
     node p = apply(g, CUDNN_POINTWISE_EXP, x, NULL, z.scores);
     mz_cudnn_matmul(g, transposed(g, p, z.dtype, z.scores), dy, mz_cudnn_stored(g, DV, z.dtype, z.keys, z.kv_stride));
 
@@ -153,17 +157,19 @@ static shape shape_of(const mz_cu_attention *a, const mz_call *call) {
                    .dtype = a->dtype,
                    .batch = a->batch,
                    .length = a->length,
+                   .keys = a->keys,
                    .heads = a->heads,
                    .kv_heads = a->kv_heads,
                    .width = a->width,
                    .packed = !mz_present(&call->in[backward ? 2 : 1]),
-                   .with_lse = backward || mz_present(&call->out[1])};
+                   .with_lse = backward || mz_present(&call->out[1]),
+                   .causal = a->causal};
 }
 
 // Sums in a fixed order need dS written out, 16 bits an element, and read again for dq; tiles are 64 by 64.
 static size_t scores_bytes(const mz_cu_attention *a) {
-    size_t length = mz_align_up((size_t)a->length, 64);
-    return 2 * length * length * (size_t)a->heads * (size_t)a->batch;
+    size_t length = mz_align_up((size_t)a->length, 64), keys = mz_align_up((size_t)a->keys, 64);
+    return 2 * length * keys * (size_t)a->heads * (size_t)a->batch;
 }
 
 // Backward's own buffer, Δ, lies before cuDNN's workspace.
@@ -175,14 +181,14 @@ static size_t delta_bytes(const mz_call *call) {
 
 static const char *refuse_backward(const mz_cuda_device *cuda, const struct mz_cudnn *cudnn, const mz_cu_attention *a) {
     // Up to 9.15, keys past the end of a last, partial tile of 128 count in its gradients.
-    if (mz_cudnn_version(cudnn) <= 91500 && a->length % 128 != 0)
-        return "before cuDNN 9.15.1 the length must be a multiple of 128";
+    if (mz_cudnn_version(cudnn) <= 91500 && (a->length % 128 != 0 || a->keys % 128 != 0))
+        return "before cuDNN 9.15.1 lengths must be multiples of 128";
     // The sum over the heads that share a key is one of 16-bit parts, each rounded: more than the op's bound. With FP32
     // parts the graph is accepted too, and its dk and dv are wrong (9.14 and 9.19).
     if (a->heads != a->kv_heads)
         return "cuDNN rounds the gradients of shared keys once more than it may";
     if (scores_bytes(a) > cuda->memory / 64)
-        return "backward's [B, H, T, T] would need more than a 64th of the GPU's memory";
+        return "backward's [B, H, T, T'] would need more than a 64th of the GPU's memory";
     return NULL;
 }
 
@@ -202,8 +208,8 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
         return "storage and compute must be BF16 or FP16, both the same";
     if (a.width % 8 != 0 || a.width > 128)
         return "the head size must be a multiple of 8 and at most 128";
-    if (mz_cuda_causal_refusal(&a) != NULL)
-        return mz_cuda_causal_refusal(&a);
+    if (a.causal && a.keys != a.length)
+        return "causal attention has as many keys as queries";
     if (a.p > 0)
         return "cuDNN's dropout does not draw this library's numbers";
     if (a.cc < 80)
@@ -228,6 +234,8 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
 // below, up to 1.5 times as long.
 static const char *prepare_faster(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const mz_tensor *q = &call->in[call->op == MZ_OP_attention_bwd ? 1 : 0];
+    if (!call->attrs.causal) // the own kernel that serves this has no tensor cores
+        return prepare(device, call, out);
     int64_t length = q->shape.dim[1], blocks = q->shape.dim[0] * call->attrs.heads * ((length + 63) / 64);
     if (length < 256 || blocks < mz_cuda(device)->sms)
         return "the own kernel is faster for so few positions";
@@ -243,7 +251,8 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     mz_cudnn_point(&p, V, a.v);
     mz_cudnn_point(&p, Y, a.y);
     mz_cudnn_point(&p, SCALE, &kept->scale);
-    mz_cudnn_point(&p, MASKED, &kept->masked);
+    if (a.causal)
+        mz_cudnn_point(&p, MASKED, &kept->masked);
     if (a.lse != NULL)
         mz_cudnn_point(&p, LSE, a.lse);
     if (call->op == MZ_OP_attention_bwd) {

@@ -5,7 +5,7 @@
 
 #ifdef MZ_CUDA_HAS_CUDNN
 
-enum { MAX_DESCRIPTORS = 256, MAX_OPERATIONS = 32, MAX_CONFIGS = 48, MAX_CANDIDATES = 8, REASON = 256 };
+enum { MAX_DESCRIPTORS = 320, MAX_OPERATIONS = 32, MAX_CONFIGS = 48, MAX_CANDIDATES = 8, REASON = 256 };
 
 #define CUDNN_FUNCTIONS(X)                                                                                             \
     X(cudnnCreate)                                                                                                     \
@@ -333,16 +333,13 @@ static int64_t propose(mz_cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnB
     return n;
 }
 
-// The first of the heuristics' configurations that may serve and become plans. `most`: bytes of workspace.
-static void choose(mz_cudnn_graph *g, size_t most, kept_plan *p) {
+// The first of a mode's configurations that may serve and become plans with at most so many bytes of workspace.
+static void take_from(mz_cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode, size_t most,
+                      kept_plan *p) {
     const struct mz_cudnn *api = g->api;
     const int wanted = g->engines == MZ_CUDNN_ANY ? 1 : MAX_CANDIDATES;
-    cudnnBackendDescriptor_t configs[MAX_CONFIGS], graph = mz_cudnn_create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    mz_cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, (const void *)&api->handle);
-    mz_cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_operations,
-                 (const void *)g->operations);
-    mz_cudnn_finalize(g, graph, "the graph");
-    const int64_t n = propose(g, graph, CUDNN_HEUR_MODE_A, configs);
+    cudnnBackendDescriptor_t configs[MAX_CONFIGS];
+    const int64_t n = propose(g, graph, mode, configs);
     for (int64_t i = 0; i < n && g->status == CUDNN_STATUS_SUCCESS && p->n_candidates < wanted; i++) {
         int64_t workspace = 0;
         cudnnBackendDescriptor_t plan =
@@ -352,6 +349,18 @@ static void choose(mz_cudnn_graph *g, size_t most, kept_plan *p) {
         else if (plan != NULL)
             p->candidates[p->n_candidates++] = (candidate){plan, (size_t)workspace};
     }
+}
+
+// `most` bytes of workspace where some engine needs no more.
+static void choose(mz_cudnn_graph *g, size_t most, kept_plan *p) {
+    cudnnBackendDescriptor_t graph = mz_cudnn_create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    mz_cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, (const void *)&g->api->handle);
+    mz_cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_operations,
+                 (const void *)g->operations);
+    mz_cudnn_finalize(g, graph, "the graph");
+    take_from(g, graph, CUDNN_HEUR_MODE_A, most, p);
+    if (p->n_candidates == 0)
+        take_from(g, graph, CUDNN_HEUR_MODE_A, SIZE_MAX, p);
     if (p->n_candidates == 0)
         note(g, CUDNN_STATUS_NOT_SUPPORTED, "no engine for this graph");
     p->plan.descriptor = p->candidates[0].descriptor;
