@@ -2,24 +2,16 @@
 #include <stdlib.h>
 
 #include "cli.h"
-#include "task/instructions.h"
 
 typedef struct texts {
-    bool json, chat; // chat: an answer ends where its message does
-    int index;       // the sample under way
+    bool json;
+    int index; // the sample under way
     const char *prompt;
     mz_text text;
     json_t *all; // json: the finished ones
 } texts;
 
 static void finish_one(texts *t) {
-    const char *end = t->chat && t->text.data != NULL ? strstr(t->text.data, "<|im_end|>") : NULL;
-    if (end != NULL)
-        t->text.len = (size_t)(end - t->text.data);
-    if (t->chat && !t->json && t->text.data != NULL) {
-        cli_print_text(stdout, t->text.data, t->text.len);
-        mz_text_free(&t->text);
-    }
     if (t->json) {
         json_array_append_new(t->all, cli_json_text(t->text.data != NULL ? t->text.data : "", t->text.len));
         mz_text_free(&t->text);
@@ -39,10 +31,10 @@ static void on_text(void *user, int index, const char *text, size_t bytes) {
                 printf("----\n");
         }
         t->index = index;
-        if (!t->json && !t->chat)
+        if (!t->json)
             fputs(t->prompt, stdout);
     }
-    if (t->json || t->chat) {
+    if (t->json) {
         mz_text_add(&t->text, text, bytes);
     } else {
         cli_print_text(stdout, text, bytes);
@@ -100,19 +92,10 @@ static int run(const cli_args *args) {
     int code = read_options(args, &options);
     if (code != CLI_DONE)
         return code;
-    const char *message = cli_text(args, "chat", NULL);
-    char *chat = message != NULL ? mz_chat_prompt(message) : NULL;
-    if (message != NULL && cli_has(args, "prompt"))
+    options.chat = cli_text(args, "chat", NULL);
+    if (options.chat != NULL && cli_has(args, "prompt"))
         return cli_wrong(args->command, "--chat and --prompt: give one of them");
-    if (message != NULL && chat == NULL)
-        return cli_error(args->command, MEZZO_ERR_MEMORY);
-    if (chat != NULL)
-        options.prompt = chat;
-    texts t = {.json = cli_has(args, "json"),
-               .chat = chat != NULL,
-               .index = -1,
-               .prompt = options.prompt,
-               .all = json_array()};
+    texts t = {.json = cli_has(args, "json"), .index = -1, .prompt = options.prompt, .all = json_array()};
     mezzo_status status = mezzo_run_sample(&options, NULL, on_text, &t);
     if (t.index >= 0)
         finish_one(&t);
@@ -121,14 +104,14 @@ static int run(const cli_args *args) {
     else if (t.json)
         code = print_json(args, &options, &t);
     mz_text_free(&t.text);
-    mz_free(chat);
     json_decref(t.all);
     return code;
 }
 
 static const cli_option options_table[] = {
     {"prompt", "TEXT", "what the text goes on from [a newline]"},
-    {"chat", "TEXT", "a message to a model trained on conversations, in ChatML: its answer"},
+    {"chat", "TEXT",
+     "a message to a model trained on conversations, by its chat template (ChatML without one): the answer"},
     {"tokens", "N", "tokens to draw [200]"},
     {"temperature", "X", "below 1 safer, above 1 wilder; 0 = always the likeliest token [0.8]"},
     {"top-k", "N", "draw among the N likeliest; 0 = all [0]"},

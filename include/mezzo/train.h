@@ -206,7 +206,8 @@ typedef struct mezzo_sample_options {
     uint64_t seed;                  // the same seed, checkpoint, precision and device give the same text
     const char *device, *precision; // NULL = the run's
     int threads;
-    bool no_ema; // as mezzo_eval_options
+    bool no_ema;      // as mezzo_eval_options
+    const char *chat; // instead of a prompt: a user's message, by the tokenizer's chat template; text is the answer
 } mezzo_sample_options;
 MEZZO_API mezzo_sample_options mezzo_sample_defaults(void); // temperature 0.8, top_k 0 (all), seed 1
 // Called with each piece of text as it is drawn (`index`: which sample); `text` is not whole characters in general.

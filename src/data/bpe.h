@@ -63,6 +63,7 @@ typedef struct mz_bpe_text {
     const char *where; // names it in errors
     const char *text;
     size_t n;
+    const json_t *added; // of a vocabulary: {"number": "token"}, those that follow its own; NULL: none
 } mz_bpe_text;
 mezzo_status mz_bpe_read(const mz_bpe_text *vocab, const mz_bpe_text *merges, mz_bpe *out);
 // The same from "vocab" and "merges" of tokenizer.json, arrays of texts, and into them.

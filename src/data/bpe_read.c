@@ -164,6 +164,19 @@ static mezzo_status order_vocab(const char *where, const json_t *object, const c
     return MEZZO_OK;
 }
 
+// Tokens that were added behind a vocabulary, as long as their numbers go on without holes.
+static mezzo_status add_tokens(const mz_bpe_text *vocab, json_t *object) {
+    for (;;) {
+        char number[24];
+        snprintf(number, sizeof number, "%zu", json_object_size(object));
+        const char *token = json_string_value(json_object_get(vocab->added, number));
+        if (token == NULL || json_object_get(object, token) != NULL)
+            return MEZZO_OK;
+        if (json_object_set_new(object, token, json_integer((json_int_t)json_object_size(object))) != 0)
+            return mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory", vocab->where);
+    }
+}
+
 static mezzo_status read_vocab(reader *r, const mz_bpe_text *vocab) {
     mezzo_status status = MEZZO_OK;
     const char **texts = NULL;
@@ -173,6 +186,8 @@ static mezzo_status read_vocab(reader *r, const mz_bpe_text *vocab) {
     if (!json_is_object(object) || json_object_size(object) > MZ_BPE_MAX_VOCAB)
         status = mz_fail(MEZZO_ERR_FORMAT, "%s: a vocabulary is an object of at most %d tokens, {\"token\": number}",
                          vocab->where, MZ_BPE_MAX_VOCAB);
+    if (status == MEZZO_OK)
+        status = add_tokens(vocab, object);
     if (status == MEZZO_OK)
         status = order_vocab(vocab->where, object, &texts, &lengths);
     for (size_t i = 0; status == MEZZO_OK && i < json_object_size(object); i++)

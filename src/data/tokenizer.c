@@ -13,6 +13,17 @@
 static const mz_tokenizer_kind *const kinds[] = {&mz_tokenizer_byte, &mz_tokenizer_char, &mz_tokenizer_gpt2,
                                                  &mz_tokenizer_bpe};
 
+static mezzo_status load_kind(const mz_tokenizer_kind *kind, const char *where, const json_t *object,
+                              mezzo_tokenizer **out) {
+    MEZZO_TRY(kind->load(where, object, out));
+    mezzo_status status = mz_chat_from_json(where, object, &(*out)->chat);
+    if (status != MEZZO_OK) {
+        mezzo_tokenizer_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
 mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, bool sealed, mezzo_tokenizer **out) {
     *out = NULL;
     const char *format = NULL, *kind = NULL;
@@ -28,7 +39,7 @@ mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, boo
     MEZZO_TRY(mz_json_get_string(where, object, "kind", &kind));
     for (size_t i = 0; i < MZ_COUNT(kinds); i++)
         if (strcmp(kinds[i]->name, kind) == 0)
-            return kinds[i]->load(where, object, out);
+            return load_kind(kinds[i], where, object, out);
     return mz_fail(MEZZO_ERR_FORMAT, "%s: tokenizer kind %s is not one of byte, char, gpt2, bpe", where,
                    mz_quote(kind).text);
 }
@@ -47,6 +58,20 @@ static char *either(const char *folder, const char *name, const char *other, mez
     return NULL;
 }
 
+// The two files, tokens that were added to them, and the chat template.
+static mezzo_status load_bpe(const char *folder, const char *vocab, const char *merges, mezzo_tokenizer **out) {
+    json_t *added = NULL;
+    mz_chat chat;
+    MEZZO_TRY(mz_chat_read(folder, &chat, &added));
+    mezzo_status status = mz_tokenizer_create_bpe(vocab, merges, added, out);
+    json_decref(added);
+    if (status == MEZZO_OK)
+        (*out)->chat = chat;
+    else
+        mz_chat_free(&chat);
+    return status;
+}
+
 // tokenizer.json of ours, else GPT-2's two files under Hugging Face's names or OpenAI's. A tokenizer.json of others is
 // passed over.
 static mezzo_status load_folder(const char *folder, mezzo_tokenizer **out) {
@@ -55,7 +80,7 @@ static mezzo_status load_folder(const char *folder, mezzo_tokenizer **out) {
     char *vocab = either(folder, "vocab.json", "encoder.json", &status);
     char *own = either(folder, "tokenizer.json", "tokenizer.json", &status);
     if (status == MEZZO_OK && merges)
-        status = mezzo_tokenizer_create_bpe(vocab, merges, out);
+        status = load_bpe(folder, vocab, merges, out);
     else if (status == MEZZO_OK && own)
         status = mezzo_tokenizer_load(own, out);
     else if (status == MEZZO_OK)
@@ -120,14 +145,18 @@ mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path) 
         return mz_fail(MEZZO_ERR_MEMORY, "cannot write %s: out of memory while making JSON", mz_quote(path).text);
     mezzo_status status = tok->kind->save(tok, object);
     if (status == MEZZO_OK)
+        status = mz_chat_to_json(&tok->chat, object);
+    if (status == MEZZO_OK)
         status = mz_json_save_sealed(path, object, NULL);
     json_decref(object);
     return status;
 }
 
 void mezzo_tokenizer_free(mezzo_tokenizer *tok) {
-    if (tok)
-        tok->kind->destroy(tok);
+    if (!tok)
+        return;
+    mz_chat_free(&tok->chat);
+    tok->kind->destroy(tok);
 }
 
 const char *mezzo_tokenizer_kind(const mezzo_tokenizer *tok) {

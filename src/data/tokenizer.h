@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "base/base.h"
+#include "data/chat.h"
 #include "mezzo/data.h"
 
 // A kind of tokenizer. Objects embed mezzo_tokenizer as their first member.
@@ -20,18 +21,24 @@ typedef struct mz_tokenizer_kind {
     // The largest place in (from, to] where a text may be cut without changing a token; `to` may be inside of a
     // character.
     size_t (*cut)(const char *text, size_t from, size_t to);
+    // The token of exactly these bytes that no text is encoded to, such as "<|im_end|>"; -1. NULL: it has none.
+    int32_t (*special)(const mezzo_tokenizer *tok, const char *text, size_t n);
 } mz_tokenizer_kind;
 
 struct mezzo_tokenizer {
     const mz_tokenizer_kind *kind;
     int32_t vocab;
     size_t max_bytes;
+    mz_chat chat;
 };
 
 extern const mz_tokenizer_kind mz_tokenizer_byte, mz_tokenizer_char, mz_tokenizer_gpt2, mz_tokenizer_bpe;
 
 // A tokenizer that needs no text to be made: "byte", "gpt2", or a path as mezzo_tokenizer_load takes it.
 mezzo_status mz_tokenizer_named(const char *name, mezzo_tokenizer **out);
+// As mezzo_tokenizer_create_bpe, with tokens that follow the vocabulary's, {"token": number} (may be NULL).
+mezzo_status mz_tokenizer_create_bpe(const char *vocab_path, const char *merges_path, const json_t *added,
+                                     mezzo_tokenizer **out);
 size_t mz_cut_character(const char *text, size_t from, size_t to); // a `cut` for tokens within characters
 
 // From the parsed content of tokenizer.json; `where` names it in errors.

@@ -32,7 +32,7 @@ static mezzo_status create(mz_bpe *bpe, const mz_tokenizer_kind *kind, mezzo_tok
         mz_bpe_free(bpe);
         return MEZZO_ERR_MEMORY;
     }
-    tok->base = (mezzo_tokenizer){kind, bpe->vocab, bpe->max_bytes};
+    tok->base = (mezzo_tokenizer){.kind = kind, .vocab = bpe->vocab, .max_bytes = bpe->max_bytes};
     tok->bpe = *bpe;
     *bpe = (mz_bpe){0};
     mezzo_status status = mz_splitter_create(&tok->splitter);
@@ -46,7 +46,7 @@ static mezzo_status create(mz_bpe *bpe, const mz_tokenizer_kind *kind, mezzo_tok
 
 mezzo_status mezzo_tokenizer_create_gpt2(mezzo_tokenizer **out) {
     MZ_REQUIRE(out);
-    const mz_bpe_text merges = {"GPT-2's merges", (const char *)mz_gpt2_merges, mz_gpt2_merges_size};
+    const mz_bpe_text merges = {"GPT-2's merges", (const char *)mz_gpt2_merges, mz_gpt2_merges_size, NULL};
     mz_bpe bpe;
     *out = NULL;
     MEZZO_TRY(mz_bpe_read(NULL, &merges, &bpe));
@@ -55,9 +55,14 @@ mezzo_status mezzo_tokenizer_create_gpt2(mezzo_tokenizer **out) {
 
 mezzo_status mezzo_tokenizer_create_bpe(const char *vocab_path, const char *merges_path, mezzo_tokenizer **out) {
     MZ_REQUIRE(merges_path, out);
+    return mz_tokenizer_create_bpe(vocab_path, merges_path, NULL, out);
+}
+
+mezzo_status mz_tokenizer_create_bpe(const char *vocab_path, const char *merges_path, const json_t *added,
+                                     mezzo_tokenizer **out) {
     mezzo_status status = MEZZO_OK;
     mz_bpe bpe = {0};
-    mz_bpe_text vocab = {.where = vocab_path}, merges = {.where = merges_path};
+    mz_bpe_text vocab = {.where = vocab_path, .added = added}, merges = {.where = merges_path};
     char *vocab_bytes = NULL, *merges_bytes = NULL;
     *out = NULL;
     MEZZO_TRY_GOTO(status, mz_file_read(merges_path, MAX_FILE, &merges_bytes, &merges.n));
@@ -102,6 +107,12 @@ static mezzo_status bpe_encode(const mezzo_tokenizer *base, const char *text, si
 
 static const char *bpe_bytes(const mezzo_tokenizer *base, int32_t token, size_t *n) {
     return mz_bpe_bytes(&((const bpe_tokenizer *)base)->bpe, token, n);
+}
+
+static int32_t bpe_special(const mezzo_tokenizer *base, const char *text, size_t n) {
+    const mz_bpe *bpe = &((const bpe_tokenizer *)base)->bpe;
+    const int32_t token = mz_bpe_find(bpe, text, n);
+    return token >= 0 && (bpe->made[token] & MZ_BPE_MADE) == 0 ? token : -1;
 }
 
 static mezzo_status bpe_save(const mezzo_tokenizer *base, json_t *object) {
@@ -180,7 +191,7 @@ static mezzo_status gpt2_load(const char *where, const json_t *object, mezzo_tok
     return mezzo_tokenizer_create_gpt2(out);
 }
 
-const mz_tokenizer_kind mz_tokenizer_bpe = {"bpe",    bpe_destroy, bpe_encode,  bpe_bytes,
-                                            bpe_save, bpe_load,    mz_split_cut};
-const mz_tokenizer_kind mz_tokenizer_gpt2 = {"gpt2",    bpe_destroy, bpe_encode,  bpe_bytes,
-                                             gpt2_save, gpt2_load,   mz_split_cut};
+const mz_tokenizer_kind mz_tokenizer_bpe = {"bpe",    bpe_destroy, bpe_encode,   bpe_bytes,
+                                            bpe_save, bpe_load,    mz_split_cut, bpe_special};
+const mz_tokenizer_kind mz_tokenizer_gpt2 = {"gpt2",    bpe_destroy, bpe_encode,   bpe_bytes,
+                                             gpt2_save, gpt2_load,   mz_split_cut, bpe_special};

@@ -13,7 +13,7 @@ mezzo_status mezzo_tokenizer_create_byte(mezzo_tokenizer **out) {
     byte_tokenizer *tok = mz_alloc(1, sizeof *tok);
     if (!tok)
         return MEZZO_ERR_MEMORY;
-    tok->base = (mezzo_tokenizer){&mz_tokenizer_byte, 256, 1};
+    tok->base = (mezzo_tokenizer){.kind = &mz_tokenizer_byte, .vocab = 256, .max_bytes = 1};
     for (int i = 0; i < 256; i++)
         tok->bytes[i] = (char)i;
     *out = &tok->base;
@@ -49,5 +49,5 @@ static mezzo_status byte_load(const char *where, const json_t *object, mezzo_tok
     return mezzo_tokenizer_create_byte(out);
 }
 
-const mz_tokenizer_kind mz_tokenizer_byte = {"byte",    byte_destroy, byte_encode,     byte_bytes,
-                                             byte_save, byte_load,    mz_cut_character};
+const mz_tokenizer_kind mz_tokenizer_byte = {"byte",    byte_destroy, byte_encode,      byte_bytes,
+                                             byte_save, byte_load,    mz_cut_character, NULL};

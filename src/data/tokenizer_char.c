@@ -177,5 +177,5 @@ static mezzo_status char_load(const char *where, const json_t *object, mezzo_tok
     return status;
 }
 
-const mz_tokenizer_kind mz_tokenizer_char = {"char",    char_destroy, char_encode,     char_bytes,
-                                             char_save, char_load,    mz_cut_character};
+const mz_tokenizer_kind mz_tokenizer_char = {"char",    char_destroy, char_encode,      char_bytes,
+                                             char_save, char_load,    mz_cut_character, NULL};

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "data/chat.h"
 #include "io/file.h"
 #include "io/json.h"
 
@@ -13,9 +14,7 @@ typedef struct example {
 } example;
 
 struct mz_instructions {
-    int32_t *tokens;
-    unsigned char *counts; // per token: the loss counts it as a target
-    size_t n, cap_tokens, cap_counts;
+    mz_chat_tokens all;
     example *examples;
     size_t count, cap;
 };
@@ -29,8 +28,7 @@ bool mz_is_instructions(const char *path) {
 void mz_instructions_free(mz_instructions *x) {
     if (x == NULL)
         return;
-    mz_free(x->tokens);
-    mz_free(x->counts);
+    mz_chat_tokens_free(&x->all);
     mz_free(x->examples);
     mz_free(x);
 }
@@ -40,66 +38,33 @@ uint64_t mz_instructions_count(const mz_instructions *x) {
 }
 
 // --- reading -------------------------------------------------------------------------------------------------------
-static mezzo_status add_text(mz_instructions *x, const mezzo_tokenizer *tokenizer, const char *text, bool counts) {
-    size_t bytes = strlen(text), n = 0;
-    MEZZO_TRY(MZ_RESERVE(x->tokens, x->cap_tokens, x->n + bytes + 1));
-    MEZZO_TRY(MZ_RESERVE(x->counts, x->cap_counts, x->n + bytes + 1));
-    MEZZO_TRY(mezzo_tokenizer_encode(tokenizer, text, bytes, x->tokens + x->n, &n));
-    memset(x->counts + x->n, counts, n);
-    x->n += n;
-    return MEZZO_OK;
-}
-
-static mezzo_status add_end(mz_instructions *x, const mezzo_tokenizer *tokenizer) {
-    if (strcmp(mezzo_tokenizer_kind(tokenizer), "gpt2") != 0)
-        return MEZZO_OK;
-    MEZZO_TRY(MZ_RESERVE(x->tokens, x->cap_tokens, x->n + 1));
-    MEZZO_TRY(MZ_RESERVE(x->counts, x->cap_counts, x->n + 1));
-    x->tokens[x->n] = mezzo_tokenizer_vocab(tokenizer) - 1; // <|endoftext|>
-    x->counts[x->n++] = 1;
-    return MEZZO_OK;
-}
-
-static mezzo_status add_message(mz_instructions *x, const mezzo_tokenizer *tokenizer, const char *where,
-                                const json_t *message) {
-    const char *role, *content;
-    if (!json_is_object(message))
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: a message is no object with \"role\" and \"content\"", where);
-    MEZZO_TRY(mz_json_get_string(where, message, "role", &role));
-    MEZZO_TRY(mz_json_get_string(where, message, "content", &content));
-    bool answer = strcmp(role, "assistant") == 0;
-    if (!answer && strcmp(role, "user") != 0 && strcmp(role, "system") != 0)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: the role \"%.40s\" is none of system, user, assistant", where, role);
-    char *head = mz_format(MZ_CHAT_BEGIN "%s\n", role);
-    mezzo_status status = head == NULL ? MEZZO_ERR_MEMORY : add_text(x, tokenizer, head, false);
-    mz_free(head);
-    MEZZO_TRY(status);
-    MEZZO_TRY(add_text(x, tokenizer, content, answer));
-    return add_text(x, tokenizer, MZ_CHAT_END, answer);
+static mezzo_status add_pair(mz_instructions *x, const mezzo_tokenizer *tokenizer, const char *prompt,
+                             const char *completion) {
+    MEZZO_TRY(mz_chat_tokens_add(&x->all, tokenizer, prompt, strlen(prompt), false));
+    MEZZO_TRY(mz_chat_tokens_add(&x->all, tokenizer, completion, strlen(completion), true));
+    return mz_chat_end_token(&x->all, tokenizer);
 }
 
 static mezzo_status add_record(mz_instructions *x, const mezzo_tokenizer *tokenizer, const char *where,
                                const json_t *record) {
-    const json_t *messages = json_object_get(record, "messages"), *message;
+    const json_t *messages = json_object_get(record, "messages");
     const char *prompt, *completion;
-    size_t i;
     MEZZO_TRY(MZ_RESERVE(x->examples, x->cap, x->count + 1));
-    x->examples[x->count].begin = x->n;
+    x->examples[x->count].begin = x->all.n;
     if (messages != NULL) {
         if (!json_is_array(messages))
             return mz_fail(MEZZO_ERR_FORMAT, "%s: \"messages\" is no list", where);
-        json_array_foreach(messages, i, message) MEZZO_TRY(add_message(x, tokenizer, where, message));
+        MEZZO_TRY(mz_chat_encode(tokenizer, where, messages, false, &x->all));
     } else if (json_object_get(record, "prompt") != NULL) {
         MEZZO_TRY(mz_json_get_string(where, record, "prompt", &prompt));
         MEZZO_TRY(mz_json_get_string(where, record, "completion", &completion));
-        MEZZO_TRY(add_text(x, tokenizer, prompt, false));
-        MEZZO_TRY(add_text(x, tokenizer, completion, true));
-        MEZZO_TRY(add_end(x, tokenizer));
+        mezzo_status status = add_pair(x, tokenizer, prompt, completion);
+        MEZZO_TRY(status == MEZZO_ERR_INVALID ? mz_context(status, "%s", where) : status);
     } else {
         return mz_fail(MEZZO_ERR_FORMAT, "%s: a record is {\"prompt\": …, \"completion\": …} or {\"messages\": […]}",
                        where);
     }
-    x->examples[x->count++].end = x->n;
+    x->examples[x->count++].end = x->all.n;
     return MEZZO_OK;
 }
 
@@ -114,7 +79,7 @@ static mezzo_status read_line(mz_instructions *x, const mezzo_tokenizer *tokeniz
     mezzo_status status = json_is_object(record) ? add_record(x, tokenizer, where, record)
                                                  : mz_fail(MEZZO_ERR_FORMAT, "%s: no object", where);
     json_decref(record);
-    return status == MEZZO_ERR_INVALID ? mz_context(status, "%s", where) : status;
+    return status;
 }
 
 static mezzo_status read_file(mz_instructions *x, const char *path, const mezzo_tokenizer *tokenizer) {
@@ -138,9 +103,9 @@ static void keep(mz_instructions *x, double from, double to) {
     size_t first = (size_t)floor(from * (double)x->count + 0.5), last = (size_t)floor(to * (double)x->count + 0.5);
     x->count = last > first ? last - first : 0;
     memmove(x->examples, x->examples + first, x->count * sizeof *x->examples);
-    x->n = 0;
+    x->all.n = 0;
     for (size_t i = 0; i < x->count; i++)
-        x->n += x->examples[i].end - x->examples[i].begin;
+        x->all.n += x->examples[i].end - x->examples[i].begin;
 }
 
 mezzo_status mz_instructions_open(const char *path, const mezzo_tokenizer *tokenizer, double from, double to,
@@ -195,13 +160,9 @@ void mz_instructions_batch(const mz_instructions *x, const mz_instruction_order 
         uint64_t n = e->end - e->begin < length ? e->end - e->begin : length;
         for (uint64_t i = 0; i < n; i++) {
             uint64_t at = e->begin + i;
-            tokens[r * length + i] = x->tokens[at];
-            if (at + 1 < e->end && x->counts[at + 1])
-                targets[r * length + i] = x->tokens[at + 1];
+            tokens[r * length + i] = x->all.tokens[at];
+            if (at + 1 < e->end && x->all.counts[at + 1])
+                targets[r * length + i] = x->all.tokens[at + 1];
         }
     }
-}
-
-char *mz_chat_prompt(const char *message) {
-    return mz_format(MZ_CHAT_BEGIN "user\n%s" MZ_CHAT_END MZ_CHAT_BEGIN "assistant\n", message);
 }

@@ -1,5 +1,5 @@
 // Instructions: a JSONL file of prompts and completions, or of conversations, whose loss counts what a model answers
-// and nothing else. docs/finetune.md has the format.
+// and nothing else (data/chat.h: which tokens these are). docs/finetune.md has the format.
 #ifndef MZ_TASK_INSTRUCTIONS_H
 #define MZ_TASK_INSTRUCTIONS_H
 
@@ -27,11 +27,5 @@ void mz_instructions_batch(const mz_instructions *instructions, const mz_instruc
                            int32_t *tokens, int32_t *targets);
 uint64_t mz_instructions_batches(const mz_instructions *instructions, int64_t rows);
 uint64_t mz_instructions_longer(const mz_instructions *instructions, int64_t length); // how many are cut
-
-// A message as conversations are written, ChatML: <|im_start|>ROLE\nCONTENT<|im_end|>\n. Allocated; NULL: out of
-// memory.
-#define MZ_CHAT_BEGIN "<|im_start|>"
-#define MZ_CHAT_END   "<|im_end|>\n"
-char *mz_chat_prompt(const char *message); // the user's message, and how an answer begins
 
 #endif

@@ -243,20 +243,26 @@ static mezzo_status choose(mz_sampler *s, const float *logits, mz_draw draw, int
 
 // --- running -------------------------------------------------------------------------------------
 // Fills the window with the prompt's last tokens; *n is how many.
+static void start_with(mz_sampler *s, const int32_t *tokens, size_t count, int64_t *n) {
+    const size_t kept = count > (size_t)s->length ? (size_t)s->length : count;
+    *n = 1;
+    s->window[0] = 0;
+    if (kept == 0)
+        return;
+    memcpy(s->window, tokens + count - kept, kept * sizeof *tokens);
+    *n = (int64_t)kept;
+}
+
 static mezzo_status start(mz_sampler *s, const char *prompt, int64_t *n) {
     const char *text = prompt != NULL && prompt[0] != '\0' ? prompt : "\n";
     size_t bytes = strlen(text), count = 0;
-    *n = 1;
-    s->window[0] = 0;
+    start_with(s, NULL, 0, n);
     int32_t *tokens = mz_alloc(bytes, sizeof *tokens);
     if (tokens == NULL)
         return MEZZO_ERR_MEMORY;
     mezzo_status status = mezzo_tokenizer_encode(s->tokenizer, text, bytes, tokens, &count);
-    if (status == MEZZO_OK && count > 0) {
-        size_t kept = count > (size_t)s->length ? (size_t)s->length : count;
-        memcpy(s->window, tokens + count - kept, kept * sizeof *tokens);
-        *n = (int64_t)kept;
-    }
+    if (status == MEZZO_OK)
+        start_with(s, tokens, count, n);
     mz_free(tokens);
     // A text without a line break may have no token for the implied prompt: then the first token starts.
     if (status != MEZZO_OK && status != MEZZO_ERR_MEMORY && text != prompt)
@@ -304,12 +310,11 @@ static mezzo_status logits_after(mz_sampler *s, int64_t n, float **row) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_sampler_run(mz_sampler *s, const char *prompt, int64_t tokens, mz_draw draw, int index,
-                            const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user) {
-    int64_t n;
-    MEZZO_TRY(start(s, prompt, &n));
+static mezzo_status draw_all(mz_sampler *s, int64_t n, int64_t tokens, mz_draw draw, int index,
+                             const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user) {
     s->done = 0; // parameters may have changed since the last text
-    for (int64_t i = 0; i < tokens && (stop == NULL || !*stop); i++, draw.index++) {
+    for (int64_t i = 0; i < tokens && (stop == NULL || !*stop) && (draw.enough == NULL || !*draw.enough);
+         i++, draw.index++) {
         int32_t token = 0;
         size_t bytes = 0;
         float *logits = NULL;
@@ -325,4 +330,18 @@ mezzo_status mz_sampler_run(mz_sampler *s, const char *prompt, int64_t tokens, m
         s->window[n++] = token;
     }
     return MEZZO_OK;
+}
+
+mezzo_status mz_sampler_run(mz_sampler *s, const char *prompt, int64_t tokens, mz_draw draw, int index,
+                            const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user) {
+    int64_t n;
+    MEZZO_TRY(start(s, prompt, &n));
+    return draw_all(s, n, tokens, draw, index, stop, write, user);
+}
+
+mezzo_status mz_sampler_run_on(mz_sampler *s, const int32_t *prompt, size_t count, int64_t tokens, mz_draw draw,
+                               int index, const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user) {
+    int64_t n;
+    start_with(s, prompt, count, &n);
+    return draw_all(s, n, tokens, draw, index, stop, write, user);
 }

@@ -29,6 +29,7 @@ typedef struct mz_draw {       // how a token is chosen
     double temperature, top_p; // top_p 0 and 1: all
     int top_k;
     uint64_t seed, index; // the index-th draw of this seed
+    const bool *enough;   // the text ends where `write` has set it; NULL: it never does
 } mz_draw;
 mezzo_status mz_sampler_create(mezzo_params *params, const mezzo_model_config *model,
                                const mezzo_program_options *options, const mezzo_tokenizer *tokenizer,
@@ -41,5 +42,8 @@ mezzo_status mz_sampler_open_window(mz_sampler *sampler); // makes `whole`, if i
 // *stop.
 mezzo_status mz_sampler_run(mz_sampler *sampler, const char *prompt, int64_t n, mz_draw draw, int index,
                             const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user);
+// The same after tokens.
+mezzo_status mz_sampler_run_on(mz_sampler *sampler, const int32_t *prompt, size_t count, int64_t n, mz_draw draw,
+                               int index, const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user);
 
 #endif

@@ -89,7 +89,7 @@ enum { MZ_TASK_METRICS = 4 };
 
 // How a sample is drawn. Text: the index-th token of this seed, and on from there.
 typedef struct mz_sample_draw {
-    const char *prompt;
+    const char *prompt, *chat; // chat: instead, a user's message, whose answer is drawn
     int64_t length;            // tokens
     double temperature, top_p; // top_p 0 and 1: all
     int top_k;

@@ -295,6 +295,7 @@ static mezzo_status draw_samples(model *m, const mezzo_sample_options *o, const 
                                  void *user) {
     const volatile sig_atomic_t *stop = hooks != NULL ? hooks->stop : NULL;
     mz_sample_draw draw = {.prompt = o->prompt,
+                           .chat = o->chat,
                            .length = o->tokens > 0 ? o->tokens : mezzo_sample_defaults().tokens,
                            .temperature = o->temperature,
                            .top_p = o->top_p,

@@ -5,6 +5,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "checkpoint/checkpoint.h"
+#include "data/tokenizer.h"
 #include "weights/hf.h"
 #include "mezzo/data.h"
 #include "train/folder.h"
@@ -187,6 +188,8 @@ static mezzo_status write_tokenizer(const exporter *e, const char *folder) {
             status = mezzo_tokenizer_save_bpe(tokenizer, folder);
         else
             mz_log("notice", "the %s tokenizer is not exported: transformers has none like it", kind);
+        if (status == MEZZO_OK)
+            status = mz_chat_write(&tokenizer->chat, folder);
     }
     mezzo_tokenizer_free(tokenizer);
     return status;

@@ -412,6 +412,10 @@ static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_
         return MEZZO_OK;
     mezzo_status status = mezzo_tokenizer_create_gpt2(&gpt2);
     if (status == MEZZO_OK && (*out == NULL || is_gpt2(*out, gpt2))) {
+        if (*out != NULL) {
+            gpt2->chat = (*out)->chat;
+            (*out)->chat = (mz_chat){0};
+        }
         mezzo_tokenizer_free(*out);
         *out = gpt2;
         return MEZZO_OK;

@@ -36,3 +36,25 @@ run 0 export adapted --out adapter --adapter
 [[ -f adapter/adapter_model.safetensors && -f adapter/adapter_config.json ]] || fail "no adapter files"
 refuse 2 "no adapters" -- export tuned --out none --adapter
 refuse 2 "lora.modules" "q_proj" -- train "${tune[@]}" --out wrong --steps 2 --lora-rank 2 --lora-modules q_proj
+
+# A published tokenizer and its chat template: the same in training and in a question, kept by a run, given back by an export.
+seed=(--model gpt2 --layers 1 --heads 2 --d-model 16 --seq-len 48 --batch-size 2 --warmup 2 --eval-iters 1 --sample-every -1 --device cpu --threads 1)
+run 0 train "${seed[@]}" --vocab 50259 --steps 1 --tokenizer gpt2 --data text.txt --out first --quiet
+run 0 export first --out talks
+cat >talks/tokenizer_config.json <<'JSON'
+{"bos_token": "<s>", "eos_token": {"content": "</s>"},
+ "added_tokens_decoder": {"50257": {"content": "<s>"}, "50258": {"content": "</s>"}},
+ "chat_template": "{% for m in messages %}{% if m['role'] == 'user' %}{{ bos_token + '[INST] ' + m['content'] | trim + ' [/INST]' }}{% else %}{{ ' ' + m['content'] | trim + ' ' + eos_token }}{% endif %}{% endfor %}"}
+JSON
+for ((i = 0; i < 40; i++)); do
+    echo "{\"messages\": [{\"role\": \"user\", \"content\": \"$i?\"}, {\"role\": \"assistant\", \"content\": \"yes\"}]}"
+done >chat.jsonl
+run 0 train "${seed[@]}" --init talks --data chat.jsonl --lr 3e-2 --steps 60 --out talked
+shows talked/tokenizer.json "chat_template" "[INST]"
+run 0 sample talked --chat "7?" --tokens 20 --temperature 0
+[[ $(<"$OUT") == yes* ]] || fail "the answer is not what was trained"
+! grep -qF "</s>" "$OUT" || fail "the answer shows its end"
+run 0 export talked --out again2
+shows again2/tokenizer_config.json "chat_template" "[INST]" "</s>"
+sed -i 's/m\[.content.\] | trim/m | tojson/' talks/tokenizer_config.json
+refuse 3 "chat.jsonl:1" "tojson" -- train "${seed[@]}" --init talks --data chat.jsonl --steps 1 --out other2

@@ -8,7 +8,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static mz_bpe_text take(const uint8_t **data, size_t *size) {
     const uint8_t *end = memchr(*data, 0, *size);
     size_t n = end != NULL ? (size_t)(end - *data) : *size;
-    mz_bpe_text part = {"input", (const char *)*data, n};
+    mz_bpe_text part = {"input", (const char *)*data, n, NULL};
     *data += n + (end != NULL);
     *size -= n + (end != NULL);
     return part;

@@ -108,7 +108,7 @@ static void words_are_merged_as_by_the_plain_rule(void **state) {
     // Merges over a, b, c that overlap in many ways.
     const char *text =
         "#version: 0.2\na b\nb a\na a\nab a\nb b\naa aa\nab ab\nc c\ncc cc\ncccc cccc\nba ba\nabab a\nbb c\n";
-    const mz_bpe_text merges = {"merges", text, strlen(text)};
+    const mz_bpe_text merges = {"merges", text, strlen(text), NULL};
     mz_bpe bpe;
     mz_bpe_scratch scratch = {0};
     must(mz_bpe_read(NULL, &merges, &bpe));

@@ -1,0 +1,46 @@
+// Conversations: what a chat template makes of messages, as tokens, and which of them are a model's answers.
+#ifndef MZ_DATA_CHAT_H
+#define MZ_DATA_CHAT_H
+
+#include <jansson.h>
+
+#include "base/base.h"
+#include "mezzo/data.h"
+
+typedef struct mz_chat { // of a tokenizer
+    char *source;        // Jinja; NULL: ChatML
+    char *bos, *eos;     // texts of tokens that a template may name; NULL: none
+} mz_chat;
+void mz_chat_free(mz_chat *chat);
+
+// chat_template.jinja of a folder as Hugging Face publishes it, else tokenizer_config.json's; empty where there is
+// none. *added (may be NULL): tokens that were added to the vocabulary, {"number": "token"}, or NULL.
+mezzo_status mz_chat_read(const char *folder, mz_chat *out, json_t **added);
+// tokenizer_config.json, where there is something to say.
+mezzo_status mz_chat_write(const mz_chat *chat, const char *folder);
+// Into tokenizer.json and from it.
+mezzo_status mz_chat_to_json(const mz_chat *chat, json_t *object);
+mezzo_status mz_chat_from_json(const char *where, const json_t *object, mz_chat *out);
+
+typedef struct mz_chat_tokens {
+    int32_t *tokens;
+    unsigned char *counts; // per token: of an answer, which the loss counts as a target
+    size_t n, cap_tokens, cap_counts;
+} mz_chat_tokens;
+void mz_chat_tokens_free(mz_chat_tokens *t);
+mezzo_status mz_chat_tokens_add(mz_chat_tokens *t, const mezzo_tokenizer *tok, const char *text, size_t n, bool counts);
+mezzo_status mz_chat_end_token(mz_chat_tokens *t,
+                               const mezzo_tokenizer *tok); // behind a completion, where there is one
+
+// The tokens of [{"role": …, "content": …}], appended. An answer is what the template writes behind its prompt for one:
+// the assistant's content, and what ends it. A marker that the template writes, <|name|> or a special token of the
+// vocabulary, is a piece of its own, and that token where there is one; no message can make one. `prompt`: with the
+// beginning of the next answer. Errors name `where`: as mz_template_render; FORMAT: a message of another form; INVALID:
+// an answer that the template writes otherwise once others follow it.
+mezzo_status mz_chat_encode(const mezzo_tokenizer *tok, const char *where, const json_t *messages, bool prompt,
+                            mz_chat_tokens *out);
+// One user's message and the beginning of its answer; *end: the text that ends an answer, allocated, "" where the
+// template has none.
+mezzo_status mz_chat_ask(const mezzo_tokenizer *tok, const char *message, mz_chat_tokens *out, char **end);
+
+#endif
