@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench/radio.sh [--mezzo PROGRAM] [--out FILE.csv]: what a small radio_unet has learnt on cities that it was not trained on, in FP32, BF16 and
 # FP16 with three seeds of each, beside the mean map and the free-space loss. A row a run; rows that are there already are not measured again.
-# STEPS [600], MAPS [500], SEEDS ["1 2 3"] and PRECISIONS ["fp32 bf16 fp16"] change it. Times are not written: runs may share the machine.
+# STEPS [500], MAPS [500], SEEDS ["1 2 3"] and PRECISIONS ["fp32 bf16 fp16"] change it. Times are not written: runs may share the machine.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 mezzo=$root/build/release/mezzo
@@ -14,7 +14,7 @@ while [[ $# -gt 0 ]]; do
     esac
     shift 2
 done
-steps=${STEPS:-600} maps=${MAPS:-500}
+steps=${STEPS:-500} maps=${MAPS:-500}
 header=predictor,seed,steps,maps,pictures,nmse,rmse,ssim,psnr
 [[ -s $out ]] || echo $header >"$out"
 [[ $(head -n 1 "$out") == "$header" ]] || { echo "$out is another table: give --out" >&2; exit 2; }

@@ -47,9 +47,16 @@ static mezzo_status settle_precision(mz_training *run) {
                              sizeof e->precision_reason);
 }
 
-// A run that goes on learns the latents that it began with.
-static mezzo_status open_latents(mz_training *run, const mezzo_model_config *model, const mz_task_options *data) {
+static mezzo_status give_latents(mz_training *run, const mz_task_options *data) {
     mz_vae vae;
+    MEZZO_TRY(mz_vae_open(run->engine.device, data->latents, &vae));
+    const mezzo_status status = mz_latents_give(&vae, data->path, run->task, &run->latents);
+    mz_vae_close(&vae);
+    return status;
+}
+
+// A run that goes on learns the latents that it began with. Rank 0 makes them, the others read its file.
+static mezzo_status open_latents(mz_training *run, const mezzo_model_config *model, const mz_task_options *data) {
     if (data->latents[0] == '\0')
         return MEZZO_OK;
     if (strcmp(model->name, "radio_unet") != 0)
@@ -57,10 +64,8 @@ static mezzo_status open_latents(mz_training *run, const mezzo_model_config *mod
                        model->name);
     if (data->folder != NULL)
         MEZZO_TRY(mz_latents_load(data->folder, &run->latents));
-    MEZZO_TRY(mz_vae_open(run->engine.device, data->latents, &vae));
-    const mezzo_status status = mz_latents_give(&vae, data->path, run->task, &run->latents);
-    mz_vae_close(&vae);
-    return status;
+    MEZZO_TRY(mz_run_follow(run, "latents", mz_run_leads(run) ? give_latents(run, data) : MEZZO_OK));
+    return mz_run_leads(run) ? MEZZO_OK : give_latents(run, data);
 }
 
 static mezzo_status open_task(mz_training *run) {
@@ -73,6 +78,9 @@ static mezzo_status open_task(mz_training *run) {
     if (run->config.resume[0] != '\0')
         options.folder = run->config.out;
     MEZZO_TRY(mz_task_open(mz_task_kind_of(&family), &options, &run->task));
+    if (strcmp(family.name, "radio_unet") == 0 && run->task->sizes.condition_channels == 0)
+        return mz_fail(MEZZO_ERR_INVALID, "%s predicts pictures from others, and %s has none to predict from", name,
+                       options.path);
     MEZZO_TRY(open_latents(run, &family, &options));
     MEZZO_TRY(mz_config_model(run->source, &run->task->sizes, &run->engine.model));
     return mz_task_set_model(run->task, &run->engine.model);

@@ -40,6 +40,12 @@ mkdir -p pairs/input pairs/target
 cp cities/png/antennas/?_0.png pairs/input
 cp cities/gain/DPM/?_0.png pairs/target
 run 0 train --model radio_unet-tiny "${FEW[@]}" --data pairs --steps 2 --out pairs_run
+# A file of pictures alone has nothing to predict from.
+{
+    printf "\\x93NUMPY\\x01\\x00\\x46\\x00%-69s\\n" "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 20, 20)}"
+    head -c 800 /dev/zero
+} >alone.npy
+refuse 2 alone.npy "none to predict from" -- train --model radio_unet-tiny "${FEW[@]}" --data alone.npy --steps 1 --out none
 printf x >>cities/gain/DPM/0_0.png
 printf 'no picture' >cities/gain/DPM/0_1.png
 refuse 2 cities/gain/DPM/0_1.png -- train --model radio_unet-tiny "${FEW[@]}" --steps 1 --out none

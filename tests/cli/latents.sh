@@ -19,6 +19,19 @@ run 0 train --config half/config.yaml --resume auto --steps 6
 cmp "$(weights whole 6)" "$(weights half 6)" || fail "a resumed run has other weights"
 [[ ! ${kept[0]} -nt before ]] || fail "the latents were made again"
 
+# Two ranks, of which the first makes the latents, have the weights of one.
+if command -v mpirun >/dev/null && [[ -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; then
+    export OMP_WAIT_POLICY=passive MEZZO_JOB_SECRET=for-this-test OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    PARTS=(train --model radio_unet-tiny --latents vae "${FEW[@]}" --batch-size 2 --global-batch 4 --reduce canonical --steps 2)
+    mv "${kept[0]}" aside
+    timeout 100 mpirun --oversubscribe -n 2 "$MEZZO" "${PARTS[@]}" --out two >"$OUT" 2>"$ERR" </dev/null || fail "two ranks: exit $?"
+    cmp first "${kept[0]}" || fail "two ranks make other latents"
+    grep -q "made again\|not kept" "$ERR" && fail "two ranks wrote at a time"
+    mv aside "${kept[0]}"
+    run 0 "${PARTS[@]}" --out one
+    cmp "$(weights one 2)" "$(weights two 2)" || fail "two ranks have other weights than one"
+fi
+
 # Pictures come out, of the data's size, scored as eval scores them; the loss is that of latents.
 run 0 sample whole --out predicted --steps 3 --json
 shows "$OUT" '"pictures": 2'
