@@ -16,15 +16,31 @@ run 0 data text.txt --tokenizer gpt2 --out shards
 SMALL=(--layers 2 --heads 2 --d-model 16 --seq-len 16 --batch-size 2 --grad-accum 1 --steps 2 --warmup 0 --eval-every 0 --eval-iters 1
     --eval-final false --sample-every -1 --log-every 1 --device cpu --threads 1 --quiet)
 run 0 train --data shards "${SMALL[@]}" --model gpt2 --bias true --out weights
+pictures=cities
+"$MEZZO" data radio --maps 4 --transmitters 2 --size 16 --extent 64 --seed 1 --out cities >"$OUT" 2>"$ERR" || pictures=
+[[ -n $pictures ]] || grep -q "no libpng" "$OUT" "$ERR" || fail "no cities"
 for name in $names; do
-    more=(--data text.txt)
+    more=(--data text.txt) sizes=("${SMALL[@]}")
     case $name in
+    gpt2-*-ranks) more=(--data shards --global-batch 2) ;;
     gpt2-*) more=(--data shards) ;;
     finetune-*) more=(--data shards --init weights) ;;
+    radio-*)
+        [[ -n $pictures ]] || continue
+        more=(--data cities --split 0.75)
+        sizes=(--d-model 8 --batch-size 2 --grad-accum 1 --steps 2 --warmup 0 --eval-every 0 --eval-iters 1 --log-every 1 --device cpu --threads 1 --quiet)
+        ;;
     esac
-    run 0 train --recipe "$name" "${more[@]}" "${SMALL[@]}" --out "run-$name" --checkpoint-every -1
+    run 0 train --recipe "$name" "${more[@]}" "${sizes[@]}" --out "run-$name" --checkpoint-every -1
     shows "run-$name/metrics.jsonl" '"step": 2'
 done
+
+shows run-shakespeare-char-fp8/config.yaml "precision: fp8"
+shows run-gpt2-124M-ranks/config.yaml "shard: optimizer"
+[[ -z $pictures ]] || shows run-radio-unet/config.yaml "ema: 0.99" "objective: 4"
+run 0 launch -n 2 -- train --recipe gpt2-124M-ranks --data shards --layers 1 --heads 2 --d-model 8 --seq-len 4 --steps 2 --warmup 0 \
+    --eval-every 0 --eval-iters 1 --log-every 1 --device cpu --threads 1 --quiet --out two-ranks --checkpoint-every -1
+shows two-ranks/metrics.jsonl '"step": 2' # 480 sequences a step, cut in two
 
 # Keys come from the variant first, then from its base; the command line stands above both.
 grep -qF "lr: 0.0003" run-cs336-xl/config.yaml || fail "the variant's learning rate did not win"
