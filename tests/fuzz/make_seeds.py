@@ -164,3 +164,12 @@ write("hf", "llama", folder(llama, weights({"model.embed_tokens.weight": [8, 4]}
 write("hf", "glm4_moe", folder(glm, weights({"model.embed_tokens.weight": [8, 4]})))
 write("hf", "large", folder({**gpt2, "n_layer": 2**31 - 1, "n_embd": 2**31 - 1}))
 write("hf", "wrong", folder({**gpt2, "n_head": 3, "activation_function": "relu"}))
+
+chat = json.loads((CORPUS.parent.parent / "golden" / "data" / "chat.json").read_text())
+for template in chat["templates"]:
+    write("template", template["name"], template["source"])
+write("template", "deep", "{{ " + "(" * 70 + "1" + ")" * 70 + " }}")
+write("template", "recursive", "{% macro a(x) %}{{ a(x ~ x) }}{% endmacro %}{{ a('y') }}")
+write("template", "open", "{% for a in messages %}{{ '\\")
+write("json_tokenizer", "chat", json.dumps({"format": "mezzo-tokenizer", "version": 1, "kind": "byte", "vocab_size": 256, "chat_template": "{{ bos_token }}",
+                                            "bos_token": "<s>", "eos_token": 1}))
