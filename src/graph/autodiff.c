@@ -246,6 +246,13 @@ static mezzo_status gradient_operand(tape *t, int dy, int *out) {
     return mz_graph_quantize(t->g, n, dy, operand, out);
 }
 
+// Whose gradient a product's weight takes: of an operand with scales the parameter's that it was rounded from.
+static int weight_target(const tape *t) {
+    const mz_value *w = &t->g->values[t->at->in[1]];
+    const int from = w->scaling != MZ_SCALING_NONE ? t->g->nodes[w->producer].in[0] : -1;
+    return needs(t, 1) && from >= 0 && is_param(t, from) ? from : target(t, 1);
+}
+
 // linear and conv2d: x, w and a bias.
 static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
     int x = t->at->in[0], w = t->at->in[1], read = dy;
@@ -259,7 +266,7 @@ static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
             add_in(&n, -1);
         MEZZO_TRY(finish_dx(t, n, x));
     }
-    int targets[2] = {target(t, 1), target(t, 2)};
+    int targets[2] = {weight_target(t), target(t, 2)};
     // The bias's gradient sums dy before it is rounded for the products.
     bool apart = targets[0] < 0 || read != dy || t->at->attrs.blocks != MEZZO_BLOCKS_NONE;
     if (targets[0] >= 0) {
@@ -356,10 +363,9 @@ static mezzo_status grad_pool(tape *t, int node, int dy) {
 }
 static mezzo_status grad_cast(tape *t, int node, int dy) {
     (void)node;
-    if (is_param(t, t->at->in[0]))
-        return deliver(t, t->at->in[0], dy); // the gradient buffer reads any dtype
-    if (t->g->values[t->at->out[0]].scaling != MZ_SCALING_NONE)
-        return deliver(t, t->at->in[0], dy); // what rounding and scales do has no slope: straight through
+    // The gradient buffer reads any dtype; what rounding and scales do has no slope: straight through.
+    if (is_param(t, t->at->in[0]) || t->g->values[t->at->out[0]].scaling != MZ_SCALING_NONE)
+        return deliver(t, t->at->in[0], dy);
     return grad_same(t, dy, MZ_OP_cast);
 }
 

@@ -77,6 +77,27 @@ static seen find(const mezzo_graph *g, const mezzo_program_options *o, const cha
     return s;
 }
 
+static void count_op(void *user, const mezzo_explain_row *row) {
+    seen *s = user;
+    s->count += strcmp(row->op, s->op) == 0;
+}
+
+// A weight that is rounded for its product has its gradient written by the product, as others: nothing is added after.
+static void gradients_of_rounded_weights_go_where_they_belong(void **state) {
+    (void)state;
+    mezzo_graph *g = two_layers();
+    const char *const names[] = {"fp8", "bf16"};
+    for (size_t i = 0; i < MZ_COUNT(names); i++) {
+        const mezzo_program_options o = {.precision = precision_of(names[i])};
+        seen added = {.op = "accumulate"}, made = {.op = "linear_dw"};
+        must(mezzo_graph_explain(g, &o, "autodiff", count_op, &added));
+        must(mezzo_graph_explain(g, &o, "autodiff", count_op, &made));
+        assert_int_equal(made.count, 2);
+        assert_int_equal(added.count, 0);
+    }
+    mezzo_graph_free(g);
+}
+
 static void explain_shows_operand_gradient_and_output_formats(void **state) {
     (void)state;
     mezzo_graph *g = two_layers();
@@ -508,6 +529,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_finite_stays_so),
         cmocka_unit_test(scales_may_live_anywhere),
         cmocka_unit_test(a_kernel_that_does_not_take_a_format_never_sees_it),
+        cmocka_unit_test(gradients_of_rounded_weights_go_where_they_belong),
         cmocka_unit_test(cpu_emulates_fp8_and_says_so),
         cmocka_unit_test(an_override_decides_how_its_masters_are_kept),
         cmocka_unit_test(a_master_that_is_read_is_kept),

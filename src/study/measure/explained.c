@@ -58,12 +58,17 @@ mezzo_status mz_explained_collect(const mezzo_graph *g, const mezzo_program_opti
     return t->status;
 }
 
+static bool is_cast(const mz_explained_row *r) {
+    return strcmp(r->op, "cast") == 0;
+}
+
 // The k-th op of a name in a module stays the k-th through the fuse pass, if it stays at all; what it took in is
 // written behind its name: "linear+relu".
 static bool same_op(const mz_explained_row *a, const mz_explained_row *b) {
     size_t n = strcspn(a->op, "+");
     return n == strcspn(b->op, "+") && strncmp(a->op, b->op, n) == 0 && strcmp(a->module, b->module) == 0 &&
-           strcmp(a->phase, b->phase) == 0;
+           strcmp(a->phase, b->phase) == 0 &&
+           (!is_cast(a) || (a->storage == b->storage && strcmp(a->shape, b->shape) == 0)); // no pass changes a cast
 }
 
 void mz_explained_mark_fused(mz_explained *plain, const mz_explained *fused) {
@@ -85,10 +90,6 @@ bool mz_explained_same(const mz_explained_pair *p) {
     const mz_explained_row *a = p->a, *b = p->b;
     return a->storage == b->storage && a->compute == b->compute && a->reduce == b->reduce && a->operand == b->operand &&
            a->gradient == b->gradient && strcmp(a->scale, b->scale) == 0;
-}
-
-static bool is_cast(const mz_explained_row *r) {
-    return strcmp(r->op, "cast") == 0;
 }
 
 static const mz_explained_row *next_op(const mz_explained *t, size_t *i) {
