@@ -111,6 +111,12 @@ static mezzo_status settle_precisions(mz_memory_plan *p) {
     return MEZZO_OK;
 }
 
+static mz_shard shard_of(const char *name) {
+    return strcmp(name, "none") == 0        ? MZ_SHARD_NONE
+           : strcmp(name, "optimizer") == 0 ? MZ_SHARD_OPTIMIZER
+                                            : MZ_SHARD_GRADIENTS;
+}
+
 static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     mezzo_model_config initial;
     mezzo_program_options options;
@@ -124,7 +130,7 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
                                   .alpha = strtod(cli_key(config, "lora.alpha"), NULL),
                                   .modules = cli_key(config, "lora.modules")};
     a->plan.w.seq_len = a->plan.w.model.seq_len;
-    a->plan.w.grad_accum = 1;
+    a->plan.w.grad_accum = strtoll(cli_key(config, "train.grad_accum"), NULL, 10);
     a->plan.w.residual = options.residual;
     a->plan.w.recompute = options.recompute;
     a->plan.w.recompute_light = options.recompute_light;
@@ -135,7 +141,7 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     a->plan.w.seed = 1;
     int threads = (int)strtol(cli_key(config, "device.threads"), NULL, 10);
     if (a->plan.w.ranks > 1) {
-        a->plan.w.shard = strcmp(cli_key(config, "ranks.shard"), "none") == 0 ? MZ_SHARD_NONE : MZ_SHARD_OPTIMIZER;
+        a->plan.w.shard = shard_of(cli_key(config, "ranks.shard"));
         a->plan.w.canonical = strcmp(cli_key(config, "ranks.reduce"), "canonical") == 0;
         a->plan.w.bucket = mz_bucket_elements(strtod(cli_key(config, "ranks.bucket_mib"), NULL));
     }
@@ -439,6 +445,7 @@ static const char *const keys[] = {"model.",
                                    "amp.logits_rows",
                                    "device.",
                                    "train.batch_size",
+                                   "train.grad_accum",
                                    "optimizer.ema",
                                    "optimizer.moments",
                                    "lora.",
@@ -459,7 +466,8 @@ const cli_command cli_memory = {
         "workspace: kernels' scratch, inputs, and on a CPU what is left empty of huge pages. A batch that fits does so "
         "as `mezzo train` runs it, with evaluation and sampling. Of several ranks each holds all weights and "
         "gradients, "
-        "and with --shard optimizer its part of the moments.",
+        "and with --shard optimizer its part of the moments, with --shard gradients of the gradients too: whole ones "
+        "are among the activations then.",
     .options = options_table,
     .config = keys,
     .run = run,

@@ -197,6 +197,7 @@ void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one i
 // an array of these, as a U8 tensor on the device. A shadow buffer is a U8 tensor too: each segment says its format.
 typedef struct mz_segment {
     int64_t offset;        // elements into master and gradient buffers, of the parameter's first element
+    int64_t grad_shift;    // elements that it lies earlier in the gradient buffer: where that has a rank's parts alone
     int64_t first;         // element of the parameter that the segment begins with: 0 but where ranks share the update
     int64_t count;         // elements of the segment, without padding
     int64_t state_offset;  // elements into the moments, of the parameter's first element: negative before a rank's part

@@ -182,14 +182,23 @@ typedef struct mz_stream_plan {
 } mz_stream_plan;
 mezzo_status mz_pass_streams(const mezzo_graph *g, mz_stream_plan *out);
 void mz_stream_plan_free(mz_stream_plan *streams);
+typedef struct mz_part { // bytes of the buffer of gradients that hold nothing before a node
+    size_t from, to;
+    int first;
+} mz_part;
 // The flat buffer of gradients: bytes in all, and where each parameter's begins; SIZE_MAX: nothing else may lie there.
 typedef struct mz_gradient_room {
-    size_t *offset; // by the graph's parameters
+    size_t *offset; // by the graph's parameters; NULL: scattered
     size_t bytes;
+    // Scattered: whole gradients lie among the other values until they are summed, and the buffer has the sums' parts.
+    int *until;    // by the graph's parameters: the node up to which its gradient is kept
+    mz_part *part; // NULL: nothing else may lie in the buffer
+    int n_parts;
+    bool late; // sums run beside nodes
 } mz_gradient_room;
 // streams: NULL for one stream. Otherwise values of nodes on the second stream keep their bytes as long as that node
 // may be early or late. room: NULL, or gradients that hold nothing before the graph first writes them, whole: other
-// values may lie there until then.
+// values may lie there until then; or scattered ones.
 mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, const mz_gradient_room *room,
                           mz_plan *plan);
 void mz_plan_free(mz_plan *plan);

@@ -187,15 +187,40 @@ static void occupy_gradients(const mezzo_graph *g, const mz_gradient_room *room,
     occupy(lives, n, -1, room->bytes, room->bytes, 0, end); // no value lies on both sides
 }
 
+// The parts of scattered gradients' sums.
+static void occupy_parts(const mezzo_graph *g, const mz_gradient_room *room, life *lives, size_t *n) {
+    const int end = (int)g->n_nodes;
+    for (int k = 0; k < room->n_parts; ++k)
+        occupy(lives, n, -1, room->part[k].from, room->part[k].to, room->part[k].first, end);
+    occupy(lives, n, -1, room->bytes, room->bytes, 0, end); // no value lies on both sides
+}
+
+// Scattered gradients live among the other values.
+static void keep_gradients(const mezzo_graph *g, const mz_gradient_room *room, int *last) {
+    const int end = (int)g->n_nodes - 1;
+    for (size_t v = 0; v < g->n_values; ++v) {
+        const mz_value *x = &g->values[v];
+        if (x->kind != MZ_VALUE_GRAD || x->alias >= 0)
+            continue;
+        const int until = room->until[x->param] + (room->late ? SLACK : 0);
+        extend(&last[v], until < end ? until : end);
+    }
+}
+
+static bool is_placed(const mz_value *v, bool scattered) {
+    return v->kind == MZ_VALUE_TEMP || (scattered && v->kind == MZ_VALUE_GRAD);
+}
+
 // --- the pass --------------------------------------------------------------------------------------------------------
 typedef struct scratch {
     int *shared, *first, *last; // per value
     life *lives, **near;
-    size_t given; // lives whose place is given
+    size_t given;   // lives whose place is given
+    bool scattered; // gradients are placed too
 } scratch;
 
-static bool open_scratch(const mezzo_graph *g, mz_plan *plan, scratch *s) {
-    const size_t lives = g->n_values + 2 * g->n_params + 2;
+static bool open_scratch(const mezzo_graph *g, int parts, mz_plan *plan, scratch *s) {
+    const size_t lives = g->n_values + 2 * g->n_params + (size_t)parts + 2;
     *s = (scratch){
         .shared = mz_alloc(g->n_values + 1, sizeof *s->shared),
         .first = mz_alloc(g->n_values + 1, sizeof *s->first),
@@ -231,7 +256,7 @@ static size_t collect_lives(const mezzo_graph *g, scratch *s, mz_plan *plan) {
         plan->offset[v] = SIZE_MAX;
         if (x->kind == MZ_VALUE_INPUT)
             *(x->state ? &plan->state : &plan->inputs) += bytes_of(x);
-        if (x->kind != MZ_VALUE_TEMP || s->first[v] == INT_MAX || s->last[v] < 0)
+        if (!is_placed(x, s->scattered) || s->first[v] == INT_MAX || s->last[v] < 0)
             continue;
         if (root_of(g, s->shared, (int)v) == (int)v)
             s->lives[n++] = (life){(int)v, bytes_of(x), s->first[v], s->last[v], 0};
@@ -268,7 +293,8 @@ static void place_values(const mezzo_graph *g, scratch *s, mz_plan *plan) {
         place_in_order(s, n, orders[best], plan);
     for (size_t v = 0; v < g->n_values; ++v) {
         int root = root_of(g, s->shared, (int)v);
-        if (g->values[v].kind == MZ_VALUE_TEMP && g->values[root].kind == MZ_VALUE_TEMP)
+        if (is_placed(&g->values[v], s->scattered) && is_placed(&g->values[root], s->scattered) &&
+            plan->offset[root] != SIZE_MAX)
             plan->offset[v] = plan->offset[root] + view_offset(g, s->shared, (int)v);
     }
 }
@@ -277,16 +303,20 @@ mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, c
                           mz_plan *plan) {
     scratch s;
     memset(plan, 0, sizeof *plan);
-    if (!open_scratch(g, plan, &s)) {
+    if (!open_scratch(g, room != NULL ? room->n_parts : 0, plan, &s)) {
         close_scratch(&s);
         mz_plan_free(plan);
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     }
     find_lives(g, streams, &s);
-    if (room != NULL) {
-        plan->gradients = room->bytes;
+    s.scattered = room != NULL && room->until != NULL;
+    if (s.scattered)
+        keep_gradients(g, room, s.last);
+    if (s.scattered && room->part != NULL)
+        occupy_parts(g, room, s.lives, &s.given);
+    if (room != NULL && room->offset != NULL)
         occupy_gradients(g, room, s.first, s.lives, &s.given, s.near);
-    }
+    plan->gradients = s.given > 0 ? room->bytes : 0;
     place_values(g, &s, plan);
     close_scratch(&s);
     return MEZZO_OK;

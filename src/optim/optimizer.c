@@ -149,6 +149,8 @@ static mezzo_status add_parts(mezzo_optimizer *opt, int i, const mz_segment *who
     const size_t before = opt->n_segments;
     for (int k = 0; k < opt->params->n_regions; k++) {
         mz_params_part(opt->params, opt->index[i], opt->rank, k, &part.first, &part.count, &part.state_offset);
+        if (opt->params->scattered) // gradients lie as moments do
+            part.grad_shift = part.offset - part.state_offset;
         if (part.count > 0)
             MEZZO_TRY(add_segment(opt, &part));
     }
@@ -234,7 +236,7 @@ static void fill_calls(mezzo_optimizer *opt) {
     const mezzo_params *p = opt->params;
     mz_tensor segments = mz_tensor_segments(p, opt->d_segments, opt->n_segments);
     mz_tensor state = mz_tensor_bytes(opt->d_state, sizeof *opt->d_state);
-    mz_tensor grad = mz_tensor_f32(p->grad, p->elements);
+    mz_tensor grad = mz_tensor_f32(p->grad, p->grad_elements);
     mz_tensor master = p->fp32_elements == p->elements ? mz_tensor_f32(p->master, p->elements)
                                                        : mz_tensor_bytes(p->master, p->master_bytes);
     mz_tensor shadow[MZ_COUNT(p->shadows)];

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 enum { LEVELS = 20 };
-enum { MOST_ADDERS = 5 }; // of a region's part, of the shorter last ones' two, of all gradients, of a loss
 // A region is summed, gathered, spread, its moments and its low halves brought together; and a step's records.
 enum { COLLECTIVES_A_REGION = 6, COLLECTIVES_A_STEP = 8 };
 
@@ -29,9 +28,10 @@ struct mz_ranks {
     float *kept;          // [size][micro + 1]: losses, and an int32: asked to stop
     float *sums[LEVELS];  // canonical: [elements], of 1, 2, 4 … micro batches
     float *parts;         // canonical: [size][part], of the largest region
+    float *whole;         // scattered: the largest region
     size_t bytes;
-    adder adders[MOST_ADDERS];
-    int n_adders;
+    adder *adders;
+    size_t n_adders, cap_adders;
     mz_prepared agree, refresh;
     mz_collective *collectives; // what calls point to
     size_t n_collectives, most_collectives;
@@ -83,14 +83,14 @@ static mezzo_status find_adder(mz_ranks *r, int64_t n, const adder **out) {
                     .in = {mz_tensor_f32(NULL, n)},
                     .n_out = 1,
                     .out = {mz_tensor_f32(NULL, n)}};
-    for (int i = 0; i < r->n_adders; i++)
+    for (size_t i = 0; i < r->n_adders; i++)
         if (r->adders[i].n == n) {
             *out = &r->adders[i];
             return MEZZO_OK;
         }
-    if (r->n_adders == MOST_ADDERS)
-        return mz_fail(MEZZO_ERR_INVALID, "more than %d lengths to add", MOST_ADDERS);
+    MEZZO_TRY(MZ_RESERVE(r->adders, r->cap_adders, r->n_adders + 1));
     adder *a = &r->adders[r->n_adders];
+    *a = (adder){0};
     MEZZO_TRY(mz_prepare(r->device, &call, &a->adds));
     call.attrs.accumulate = false;
     MEZZO_TRY(mz_prepare(r->device, &call, &a->copies));
@@ -140,9 +140,11 @@ size_t mz_ranks_plan(const mezzo_params *p, int size, mz_shard shard, bool canon
     const size_t pieces = (size_t)(p->elements / MZ_PIECE) * sizeof(double), ranks = (size_t)size;
     size_t n = pieces + ranks * (size_t)(micro + 1) * sizeof(float);
     if (size > 1)
-        n += ranks * sizeof(mz_opt_state) + (shard == MZ_SHARD_OPTIMIZER ? pieces : 0);
+        n += ranks * sizeof(mz_opt_state) + (shard != MZ_SHARD_NONE ? pieces : 0);
     for (int64_t sums = micro; canonical && sums > 1; sums /= 2)
-        n += (size_t)p->elements * sizeof(float);
+        n += (size_t)p->grad_elements * sizeof(float);
+    if (p->scattered)
+        n += ranks * (size_t)longest_part(p) * sizeof(float);
     return n + (canonical && size > 1 ? ranks * (size_t)longest_part(p) * sizeof(float) : 0);
 }
 
@@ -161,7 +163,7 @@ static mezzo_status take_canonical(mz_ranks *r) {
                        "quarter …: %lld on %d %s not",
                        (long long)leaves, r->size, r->size == 1 ? "rank is" : "ranks are");
     for (int64_t n = r->micro; n > 1; n /= 2)
-        MEZZO_TRY(take(r, (size_t)p->elements * sizeof(float), &r->sums[r->levels++]));
+        MEZZO_TRY(take(r, (size_t)p->grad_elements * sizeof(float), &r->sums[r->levels++]));
     return r->size > 1 ? take(r, (size_t)(r->size * most) * sizeof(float), &r->parts) : MEZZO_OK;
 }
 
@@ -187,11 +189,9 @@ static mezzo_status prepare_calls(mz_ranks *r) {
     return find_adder(r, 1, &one);
 }
 
-mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonical, int64_t micro, int64_t bucket,
-                             mz_ranks **out) {
+mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonical, int64_t micro, mz_ranks **out) {
     mezzo_status status = MEZZO_OK;
     *out = NULL;
-    MEZZO_TRY(mz_params_cut(params, bucket));
     mz_ranks *r = mz_alloc(1, sizeof *r);
     if (r == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -214,6 +214,8 @@ mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonica
     MEZZO_TRY_GOTO(status, take(r, (size_t)r->size * (size_t)(micro + 1) * sizeof(float), &r->kept));
     if (r->size > 1)
         MEZZO_TRY_GOTO(status, take(r, (size_t)r->size * sizeof *r->states, &r->states));
+    if (params->scattered)
+        MEZZO_TRY_GOTO(status, take(r, (size_t)(r->size * longest_part(params)) * sizeof(float), &r->whole));
     if (canonical)
         MEZZO_TRY_GOTO(status, take_canonical(r));
     MEZZO_TRY_GOTO(status, prepare_calls(r));
@@ -228,15 +230,17 @@ void mz_ranks_free(mz_ranks *r) {
     if (r == NULL)
         return;
     const mz_backend *b = r->device->backend;
-    void *buffers[] = {r->pieces, r->all_pieces != r->pieces ? r->all_pieces : NULL, r->states, r->kept, r->parts};
+    void *buffers[] = {r->pieces, r->all_pieces != r->pieces ? r->all_pieces : NULL, r->states, r->kept, r->parts,
+                       r->whole};
     for (size_t i = 0; i < MZ_COUNT(buffers); i++)
         b->release(r->device, buffers[i]);
     for (int i = 0; i < r->levels; i++)
         b->release(r->device, r->sums[i]);
-    for (int i = 0; i < r->n_adders; i++) {
+    for (size_t i = 0; i < r->n_adders; i++) {
         mz_prepared_free(&r->adders[i].adds);
         mz_prepared_free(&r->adders[i].copies);
     }
+    mz_free(r->adders);
     mz_prepared_free(&r->agree);
     mz_prepared_free(&r->refresh);
     mz_free(r->collectives);
@@ -247,7 +251,7 @@ int mz_ranks_size(const mz_ranks *r) {
     return r->size;
 }
 int mz_ranks_part(const mz_ranks *r) {
-    return r->shard == MZ_SHARD_OPTIMIZER && r->size > 1 ? r->rank : -1;
+    return r->shard != MZ_SHARD_NONE && r->size > 1 ? r->rank : -1;
 }
 mz_tensor mz_ranks_pieces(const mz_ranks *r) {
     return mz_tensor_bytes(r->pieces, piece_bytes(r));
@@ -277,7 +281,7 @@ mezzo_status mz_ranks_norms(mz_ranks *r, const mezzo_optimizer *optimizer, doubl
 // Sums of 1, 2, 4 … micro batches wait for their neighbours, as the ones of a binary counter do.
 static mezzo_status carry(mz_ranks *r, int64_t i) {
     float *grad = r->params->grad;
-    const int64_t n = r->params->elements;
+    const int64_t n = r->params->grad_elements;
     int level = 0;
     for (; i >> level & 1; level++)
         MEZZO_TRY(issue_add(r, NULL, true, r->sums[level], grad, n));
@@ -300,14 +304,77 @@ mezzo_status mz_ranks_stop(mz_ranks *r, bool asked) {
 
 // --- a step --------------------------------------------------------------------------------------------------------
 // This rank's part of a region, from all ranks' in the order of their numbers: two and two, neighbours first.
-static mezzo_status issue_tree(mz_ranks *r, mz_sequence *into, float *region, int64_t part) {
+static mezzo_status issue_tree(mz_ranks *r, mz_sequence *into, float *region, int64_t part, float *sum) {
     const mz_collective exchange = {
         .kind = MZ_ALL_TO_ALL, .send = region, .recv = r->parts, .count = (size_t)part, .dtype = MEZZO_F32};
     MEZZO_TRY(issue_collective(r, into, &exchange));
     for (int step = 1; step < r->size; step *= 2)
         for (int i = 0; i < r->size; i += 2 * step)
             MEZZO_TRY(issue_add(r, into, true, r->parts + (i + step) * part, r->parts + i * part, part));
-    return issue_add(r, into, false, r->parts, region + r->rank * part, part);
+    return issue_add(r, into, false, r->parts, sum, part);
+}
+
+static mezzo_status run_zero(mezzo_device *device, const mz_call *call) {
+    return device->backend->zero(device, call->out[0].data, (size_t)mz_shape_count(&call->out[0].shape));
+}
+static const mz_kernel zero_kernel = {"zero", NULL, run_zero};
+
+static mezzo_status issue_zero(mz_ranks *r, float *at, int64_t n) {
+    const mz_prepared prepared = {.kernel = &zero_kernel};
+    mz_call call = {.op = MZ_OP_copy, .n_out = 1, .out = {mz_tensor_bytes(at, (size_t)n * sizeof *at)}};
+    return issue(r, NULL, &prepared, &call);
+}
+
+// What a region has of a scattered gradient: n numbers from the parameter's element `first`, the region's `at`.
+typedef struct overlap {
+    int64_t first, n, at;
+} overlap;
+
+static overlap overlap_of(const mz_ranks *r, const mz_region *region, const mz_param *p) {
+    const int64_t from = region->from, to = from + r->size * region->part, end = p->offset + p->count;
+    const int64_t begin = p->offset > from ? p->offset : from;
+    return (overlap){begin - p->offset, (end < to ? end : to) - begin, begin - from};
+}
+
+// A region's gradients, one behind another: where they lie, or brought together. What is between parameters nobody
+// reads.
+static mezzo_status issue_gathering(mz_ranks *r, int k, float **out) {
+    const mezzo_params *p = r->params;
+    const mz_region *region = &p->regions[k];
+    *out = r->whole;
+    for (size_t i = 0; i < p->n; i++) {
+        const mz_param *one = &p->list[i];
+        if (one->frozen || !mz_region_has(p, region, one))
+            continue;
+        const overlap o = overlap_of(r, region, one);
+        float *gradient = mz_program_gradient(r->program, (int)i);
+        if (gradient != NULL && o.n == r->size * region->part) {
+            *out = gradient + o.first;
+            return MEZZO_OK;
+        }
+        if (gradient != NULL)
+            MEZZO_TRY(issue_add(r, NULL, false, gradient + o.first, r->whole + o.at, o.n));
+        else
+            MEZZO_TRY(issue_zero(r, r->whole + o.at, o.n));
+    }
+    return MEZZO_OK;
+}
+
+// Of scattered gradients the sum goes to this rank's parts; of several micro batches it is added to what is there, but
+// where canonical sums add them.
+static mezzo_status issue_scattered(mz_ranks *r, int k) {
+    const mz_region *region = &r->params->regions[k];
+    float *from, *sum = r->params->grad;
+    MEZZO_TRY(issue_gathering(r, k, &from));
+    for (int before = 0; before < k; before++)
+        sum += r->params->regions[before].part;
+    if (r->canonical)
+        return issue_tree(r, NULL, from, region->part, sum);
+    float *mine = r->micro > 1 ? from + r->rank * region->part : sum;
+    const mz_collective scatter = {
+        .kind = MZ_REDUCE_SCATTER_SUM, .send = from, .recv = mine, .count = (size_t)region->part, .dtype = MEZZO_F32};
+    MEZZO_TRY(issue_collective(r, NULL, &scatter));
+    return r->micro > 1 ? issue_add(r, NULL, true, mine, sum, region->part) : MEZZO_OK;
 }
 
 static mezzo_status issue_region(mz_ranks *r, mz_sequence *into, int k) {
@@ -318,7 +385,10 @@ static mezzo_status issue_region(mz_ranks *r, mz_sequence *into, int k) {
                                    .recv = region + r->rank * part,
                                    .count = (size_t)part,
                                    .dtype = MEZZO_F32};
-    MEZZO_TRY(r->canonical ? issue_tree(r, into, region, part) : issue_collective(r, into, &scatter));
+    if (r->params->scattered)
+        return issue_scattered(r, k);
+    MEZZO_TRY(r->canonical ? issue_tree(r, into, region, part, region + r->rank * part)
+                           : issue_collective(r, into, &scatter));
     // The same sums whoever moves the parameters: all-reduce would add in another order.
     return r->shard == MZ_SHARD_NONE ? issue_gather(r, into, region, part, MEZZO_F32) : MEZZO_OK;
 }
@@ -347,7 +417,9 @@ static mezzo_status add_sums(mz_ranks *r, mezzo_program *program, finished *orde
     mezzo_status status = MEZZO_OK;
     for (int k = 0; k < p->n_regions; k++) {
         const float *from = p->grad + p->regions[k].from;
-        order[k] = (finished){mz_program_last_writer(program, from, from + r->size * p->regions[k].part), k};
+        order[k].region = k;
+        order[k].after = p->scattered ? mz_program_region_writer(program, k)
+                                      : mz_program_last_writer(program, from, from + r->size * p->regions[k].part);
     }
     qsort(order, (size_t)p->n_regions, sizeof *order, sooner_first);
     r->program = program;
@@ -360,7 +432,7 @@ static mezzo_status add_sums(mz_ranks *r, mezzo_program *program, finished *orde
 }
 
 mezzo_status mz_ranks_overlap(mz_ranks *r, mezzo_program *program) {
-    if (r->size == 1 || (r->canonical && r->micro > 1))
+    if (r->size == 1 || (r->canonical && r->micro > 1 && !r->params->scattered))
         return MEZZO_OK;
     finished *order = mz_alloc((size_t)r->params->n_regions, sizeof *order);
     if (order == NULL)
@@ -444,17 +516,19 @@ const void *mz_ranks_kept(const mz_ranks *r, size_t *bytes) {
 }
 
 void mz_ranks_read_kept(const mz_ranks *r, const void *host, const double *shares, double *loss, bool *stop) {
+    const bool dealt = r->shard == MZ_SHARD_GRADIENTS;
+    const size_t row = (size_t)(r->micro + 1) * sizeof(float);
     double sum = 0;
     *stop = false;
+    for (int64_t at = 0; at < r->size * r->micro; at++) {
+        const int64_t rank = dealt ? at % r->size : at / r->micro, i = dealt ? at / r->size : at % r->micro;
+        float one;
+        memcpy(&one, (const char *)host + (size_t)rank * row + (size_t)i * sizeof one, sizeof one);
+        sum += shares != NULL ? shares[at] * (double)one : (double)one;
+    }
     for (int k = 0; k < r->size; k++) {
-        const char *row = (const char *)host + (size_t)k * (size_t)(r->micro + 1) * sizeof(float);
         int32_t asked;
-        for (int64_t i = 0; i < r->micro; i++) {
-            float one;
-            memcpy(&one, row + (size_t)i * sizeof one, sizeof one);
-            sum += shares != NULL ? shares[k * r->micro + i] * (double)one : (double)one;
-        }
-        memcpy(&asked, row + (size_t)r->micro * sizeof(float), sizeof asked);
+        memcpy(&asked, (const char *)host + (size_t)(k + 1) * row - sizeof asked, sizeof asked);
         *stop = *stop || asked != 0;
     }
     *loss = sum / (double)(r->size * r->micro);
@@ -476,23 +550,26 @@ static mezzo_status widen_moment(mz_ranks *r, const mezzo_optimizer *optimizer, 
     return mz_run_once(r->device, &cast);
 }
 
+// One region after another, through the buffer of gradients or, where that has parts alone, through one region's room.
 static mezzo_status bring_moment(mz_ranks *r, mezzo_optimizer *optimizer, int which, bool keep) {
     const mezzo_params *p = r->params;
+    float *host = optimizer->whole[which];
     int64_t first = 0; // of this rank's part
+    if (keep && host == NULL)
+        host = optimizer->whole[which] = mz_alloc((size_t)p->elements, sizeof(float));
+    if (keep && host == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (int k = 0; k < p->n_regions; k++) {
         const mz_region *g = &p->regions[k];
-        float *region = p->grad + g->from;
+        float *region = p->scattered ? r->whole : p->grad + g->from;
         MEZZO_TRY(widen_moment(r, optimizer, which, first, region + r->rank * g->part, g->part));
         MEZZO_TRY(issue_gather(r, NULL, region, g->part, MEZZO_F32));
+        if (keep)
+            MEZZO_TRY(r->device->backend->read(r->device, host + g->from, region,
+                                               (size_t)(r->size * g->part) * sizeof(float)));
         first += g->part;
     }
-    if (!keep)
-        return MEZZO_OK;
-    mz_free(optimizer->whole[which]);
-    optimizer->whole[which] = mz_alloc((size_t)p->elements, sizeof(float));
-    if (optimizer->whole[which] == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    return r->device->backend->read(r->device, optimizer->whole[which], p->grad, (size_t)p->elements * sizeof(float));
+    return MEZZO_OK;
 }
 
 mezzo_status mz_ranks_bring(mz_ranks *r, mezzo_optimizer *optimizer, bool keep) {

@@ -1,6 +1,7 @@
 // What the ranks of a group do together in a step, as calls behind the micro batches: gradients are summed, what each
 // rank found is gathered so that all decide alike, and where each moves its own part of the parameters the parts are
-// brought to all. Rank r runs micro batches r·n … r·n + n - 1 of a step of size·n.
+// brought to all. Rank r runs micro batches r·n … r·n + n - 1 of a step of size·n; where gradients are in parts
+// it runs r, r + size, r + 2·size …, because sums over ranks come before those over a rank's micro batches.
 //
 // `canonical` fixes the order of every sum of gradients: a micro batch's gradient is made whole by itself, and they are
 // added two and two, neighbours first, whoever computed them. So 1, 2 and 4 ranks give the same bits.
@@ -14,20 +15,30 @@
 typedef enum mz_shard {
     MZ_SHARD_NONE,      // every rank moves all parameters
     MZ_SHARD_OPTIMIZER, // its part, and has moments of that alone
+    MZ_SHARD_GRADIENTS, // and gradients of that alone: parameters are scattered (mz_cut)
 } mz_shard;
 
 typedef struct mz_ranks mz_ranks;
+
+// Which of a step's micro batches a rank's i-th is.
+static inline int64_t mz_micro_of(mz_shard shard, int rank, int size, int64_t micro, int64_t i) {
+    return shard == MZ_SHARD_GRADIENTS ? i * size + rank : rank * micro + i;
+}
 
 static inline int64_t mz_bucket_elements(double mib) { // of FP32 gradients
     return (int64_t)(mib * ((1 << 20) / sizeof(float)));
 }
 
+// Alone, without canonical sums, nothing is cut. bucket: elements of gradients that are summed together, at most.
+static inline mz_cut mz_ranks_cut(mz_shard shard, bool canonical, int size, int64_t bucket) {
+    const mz_cut cut = {size, bucket, shard == MZ_SHARD_GRADIENTS && size > 1};
+    return size > 1 || canonical ? cut : (mz_cut){0};
+}
+
 // Of the device's group (device->comm; NULL: one rank alone, for canonical sums). `params` are cut for its size
 // (mz_params_create); micro: micro batches of a rank a step. INVALID: canonical, and the micro batches of a step are
 // not a power of two that the ranks divide.
-// bucket: elements of gradients that are summed together, at most.
-mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonical, int64_t micro, int64_t bucket,
-                             mz_ranks **out);
+mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonical, int64_t micro, mz_ranks **out);
 void mz_ranks_free(mz_ranks *ranks); // NULL is fine; after its optimizer and step
 int mz_ranks_size(const mz_ranks *ranks);
 int mz_ranks_part(const mz_ranks *ranks);         // for mz_optimizer_create: whose part it moves, -1: all

@@ -112,7 +112,7 @@ static mezzo_status locate_at(mezzo_program *p, size_t i, bool fresh, float limi
 // *fresh: gradients are to be written, as other values lie where they will be.
 static mezzo_status begin(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step, bool *fresh) {
     MEZZO_TRY(mz_program_fresh(p, fresh));
-    *fresh = *fresh && p->c.plan.gradients > 0;
+    *fresh = *fresh && (p->c.plan.gradients > 0 || p->params->scattered);
     MEZZO_TRY(mz_program_prepare(p, scaler, seed, step));
     if (p->options.forward_only)
         return MEZZO_OK;

@@ -285,7 +285,8 @@ static void close_region(mezzo_params *params, int64_t from) {
         params->regions[params->n_regions++] = (mz_region){from, (params->elements - from) / ranks};
 }
 
-mezzo_status mz_params_cut(mezzo_params *params, int64_t elements) {
+// Regions of at most so many elements; parameters stay where they are.
+static mezzo_status cut_regions(mezzo_params *params, int64_t elements) {
     const int64_t ranks = params->ranks, unit = region_unit(params);
     const int64_t most = elements > unit ? elements / unit * unit : unit;
     size_t cap = 0, n = 0;
@@ -353,6 +354,10 @@ void mz_params_part(const mezzo_params *params, int index, int rank, int region,
         *place += params->regions[k].part;
 }
 
+bool mz_region_has(const mezzo_params *params, const mz_region *region, const mz_param *p) {
+    return p->offset < region->from + params->ranks * region->part && p->offset + p->count > region->from;
+}
+
 size_t mz_params_parts(const mezzo_params *params, int rank) {
     size_t n = 0;
     for (size_t i = 0; i < params->n; ++i) {
@@ -375,12 +380,14 @@ int64_t mz_params_part_elements(const mezzo_params *params) {
 }
 
 // FP32 masters lie where the gradients do; behind them come the low halves of the others.
-static mezzo_status lay_out(mezzo_params *params) {
+static mezzo_status lay_out(mezzo_params *params, int64_t region) {
     if (params->ranks > 0) {
         params->regions = mz_alloc(2, sizeof *params->regions);
         if (params->regions == NULL)
             return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
         lay_out_cut(params);
+        if (region > 0)
+            MEZZO_TRY(cut_regions(params, region));
     }
     for (int pass = 0; pass < 2 && params->ranks == 0; ++pass) {
         for (size_t i = 0; i < params->n; ++i) {
@@ -401,6 +408,7 @@ static mezzo_status lay_out(mezzo_params *params) {
             params->fp32_elements = params->elements;
     }
     lay_out_frozen(params);
+    params->grad_elements = params->scattered ? mz_params_part_elements(params) : params->elements;
     return MEZZO_OK;
 }
 
@@ -428,11 +436,12 @@ mezzo_status mezzo_params_create_as(mezzo_device *device, const mezzo_graph *gra
                                     const mezzo_program_options *options, uint64_t seed, mezzo_master master,
                                     mezzo_params **out) {
     MZ_REQUIRE(device, graph, out);
-    return mz_params_create(device, graph, options, seed, master, 0, out);
+    return mz_params_create(device, graph, options, seed, master, NULL, out);
 }
 
 static mezzo_status lay_out_params(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                                   mezzo_master master, int ranks, mezzo_params **out) {
+                                   mezzo_master master, const mz_cut *cut, mezzo_params **out) {
+    const mz_cut whole = {0};
     mezzo_status status;
     mezzo_params *params = mz_alloc(1, sizeof *params);
     if (!params)
@@ -442,11 +451,13 @@ static mezzo_status lay_out_params(mezzo_device *device, const mezzo_graph *grap
     params->lora_rank = graph->lora_rank;
     params->lora_alpha = graph->lora_alpha;
     memcpy(params->adapted, graph->adapted, sizeof params->adapted);
-    params->ranks = ranks;
+    cut = cut != NULL ? cut : &whole;
+    params->ranks = cut->ranks;
+    params->scattered = cut->scattered;
     params->grads_empty = true;
     MEZZO_TRY_GOTO(status, make_specs(params, graph));
     MEZZO_TRY_GOTO(status, settle_masters(params, graph, options));
-    MEZZO_TRY_GOTO(status, lay_out(params));
+    MEZZO_TRY_GOTO(status, lay_out(params, cut->region));
     *out = params;
     return MEZZO_OK;
 fail:
@@ -455,14 +466,14 @@ fail:
 }
 
 mezzo_status mz_params_sketch(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                              mezzo_master master, int ranks, mezzo_params **out) {
+                              mezzo_master master, const mz_cut *cut, mezzo_params **out) {
     *out = NULL;
     MEZZO_TRY(mezzo_graph_status(graph));
-    return lay_out_params(device, graph, options, master, ranks, out);
+    return lay_out_params(device, graph, options, master, cut, out);
 }
 
 mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                              uint64_t seed, mezzo_master master, int ranks, mezzo_params **out) {
+                              uint64_t seed, mezzo_master master, const mz_cut *cut, mezzo_params **out) {
     *out = NULL;
     mezzo_status status;
     mezzo_params *params;
@@ -471,11 +482,11 @@ mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, co
     MEZZO_TRY(mezzo_graph_status(graph));
     if (graph->n_params == 0)
         return mz_fail(MEZZO_ERR_INVALID, "the graph has no parameters");
-    MEZZO_TRY(lay_out_params(device, graph, options, master, ranks, &params));
+    MEZZO_TRY(lay_out_params(device, graph, options, master, cut, &params));
     params->seed = seed;
     MEZZO_TRY_GOTO(status, device->backend->alloc(device, params->master_bytes + 64, (void **)&params->master));
-    MEZZO_TRY_GOTO(status,
-                   device->backend->alloc(device, (size_t)params->elements * sizeof(float), (void **)&params->grad));
+    MEZZO_TRY_GOTO(
+        status, device->backend->alloc(device, (size_t)params->grad_elements * sizeof(float), (void **)&params->grad));
     const mz_shadow *shadow;
     if (params->low_masters) // the shadow is a part of the masters: it is there first
         MEZZO_TRY_GOTO(status, mz_params_shadow(params, MEZZO_BF16, &shadow));
@@ -572,7 +583,8 @@ mezzo_status mezzo_params_read(const mezzo_params *params, int index, float *out
 mezzo_status mz_params_settle(mezzo_params *params) {
     if (!params->grads_stale)
         return MEZZO_OK;
-    MEZZO_TRY(params->device->backend->zero(params->device, params->grad, (size_t)params->elements * sizeof(float)));
+    MEZZO_TRY(
+        params->device->backend->zero(params->device, params->grad, (size_t)params->grad_elements * sizeof(float)));
     params->grads_stale = false;
     return MEZZO_OK;
 }
@@ -581,6 +593,9 @@ static mezzo_status check_trained(const mezzo_params *params, int index) {
     MEZZO_TRY(check_index(params, index));
     if (params->list[index].frozen)
         return mz_fail(MEZZO_ERR_INVALID, "parameter %s is frozen: it has no gradient", params->list[index].name);
+    if (params->scattered)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "the gradient of parameter %s is spread over ranks",
+                       params->list[index].name);
     return MEZZO_OK;
 }
 

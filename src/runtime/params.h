@@ -41,11 +41,19 @@ typedef struct mz_region {
     int64_t from, part;
 } mz_region;
 
+// How flat buffers are cut for ranks.
+typedef struct mz_cut {
+    int ranks;      // 0: they are not
+    int64_t region; // elements of a region at most (as many pieces as ranks at least); 0: as many as there are
+    bool scattered; // of gradients a rank keeps its parts alone; whole ones lie among a program's values, until they
+                    // are summed
+} mz_cut;
+
 struct mezzo_params {
     mezzo_device *device;
     mz_param *list;
     size_t n;
-    int64_t elements;      // of the gradient buffer, padding included: of parameters that are trained
+    int64_t elements;      // of all gradients, padding included: of parameters that are trained
     size_t n_trained;      // parameters that are not frozen
     bool low_masters;      // some masters are not FP32
     int64_t fp32_elements; // the first of them: those that have an FP32 master
@@ -56,8 +64,10 @@ struct mezzo_params {
     int64_t lora_rank;     // of the graph's adapters, 0: none; for graphs of other shapes on these parameters
     double lora_alpha;
     char adapted[512];
-    uint64_t seed; // that the parameters were drawn from
-    int ranks;     // that the buffers are cut for; 0: they are not
+    uint64_t seed;         // that the parameters were drawn from
+    int ranks;             // that the buffers are cut for; 0: they are not
+    bool scattered;        // mz_cut's
+    int64_t grad_elements; // of the gradient buffer: all, or a rank's parts, one behind another
     mz_region *regions;
     int n_regions;
     int64_t shadow_elements; // of one shadow buffer
@@ -77,22 +87,20 @@ mezzo_status mz_params_adapt(const mezzo_params *params, mezzo_graph *graph);
 // What shows whether a parameter is finite: its FP32 master, or, where that is kept in another way, its BF16 shadow.
 mz_tensor mz_params_tensor(const mezzo_params *params, int index);
 
-// mezzo_params_create_as, with buffers that are cut for so many ranks (1 for the same sums alone); 0: not cut.
+// mezzo_params_create_as, with buffers that are cut (for 1 rank: for the same sums alone); NULL: not cut.
 mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                              uint64_t seed, mezzo_master master, int ranks, mezzo_params **out);
-// Regions of at most so many elements (as many pieces as ranks, at least), where there were longer ones. Before
-// anything depends on them; parameters stay where they are.
-mezzo_status mz_params_cut(mezzo_params *params, int64_t elements);
+                              uint64_t seed, mezzo_master master, const mz_cut *cut, mezzo_params **out);
 // What of a parameter is in a rank's part of a region: elements [*first, *first + *count), and *place is where element
 // 0 would lie in a buffer that has the parts of this rank alone, one behind another; it may be negative.
 void mz_params_part(const mezzo_params *params, int index, int rank, int region, int64_t *first, int64_t *count,
                     int64_t *place);
-int64_t mz_params_part_elements(const mezzo_params *params);  // of such a buffer
+bool mz_region_has(const mezzo_params *params, const mz_region *region, const mz_param *param); // some of it
+int64_t mz_params_part_elements(const mezzo_params *params);                                    // of such a buffer
 size_t mz_params_parts(const mezzo_params *params, int rank); // of a rank, of all parameters; one each at least
 
 // Laid out as mz_params_create would, without memory of the device: for plans.
 mezzo_status mz_params_sketch(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                              mezzo_master master, int ranks, mezzo_params **out);
+                              mezzo_master master, const mz_cut *cut, mezzo_params **out);
 
 // `count` masters of a parameter from element `first`, FP32, to the host.
 mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t first, int64_t count, float *out);
@@ -122,7 +130,7 @@ mezzo_status mz_stored_read(mezzo_device *device, const mz_layout *layout, const
                             int64_t count, void *out);
 mezzo_status mz_stored_write(mezzo_device *device, const mz_layout *layout, void *at, size_t size, int64_t first,
                              int64_t count, const void *values);
-mz_tensor mz_params_grad(const mezzo_params *params, int index); // a parameter's gradient, FP32
+mz_tensor mz_params_grad(const mezzo_params *params, int index); // a parameter's gradient, FP32; not where scattered
 
 // Tensors for update ops.
 // `segments` of the device as an update op reads them; its storage.padded says that some of them have padding.

@@ -188,8 +188,8 @@ static mezzo_status find_first_writers(mz_compiled *c, bool forward_only) {
 // Places of gradients that hold nothing before they are first written. Padding must stay zero, which not every kernel
 // that writes a gradient writes.
 static mezzo_status find_room(const mezzo_params *params, const mezzo_graph *g, mz_gradient_room *room) {
-    *room =
-        (mz_gradient_room){mz_alloc(g->n_params + 1, sizeof *room->offset), (size_t)params->elements * sizeof(float)};
+    *room = (mz_gradient_room){.offset = mz_alloc(g->n_params + 1, sizeof *room->offset),
+                               .bytes = (size_t)params->elements * sizeof(float)};
     if (!room->offset)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < g->n_params; ++i) {
@@ -201,9 +201,83 @@ static mezzo_status find_room(const mezzo_params *params, const mezzo_graph *g, 
     return MEZZO_OK;
 }
 
-static mezzo_status plan(const mezzo_params *params, const mezzo_program_options *options,
+// The last node that writes a parameter's gradient; -1: none does.
+static int last_writer(const mezzo_graph *g, int param) {
+    for (size_t i = g->n_nodes; i-- > 0;)
+        for (int k = 0; k < g->nodes[i].n_out && g->nodes[i].op != MZ_OP_reshape; ++k)
+            if (gradient_of(g, g->nodes[i].out[k]) == param)
+                return (int)i;
+    return -1;
+}
+
+// The node behind which a region's gradients are finished; -1: no node writes any of them.
+static int region_writer(const mezzo_params *params, const mezzo_graph *g, const mz_region *region) {
+    int last = -1;
+    for (size_t i = 0; i < g->n_params; ++i) {
+        const mz_param *p = &params->list[mezzo_params_find(params, g->params[i].name)];
+        if (p->frozen || !mz_region_has(params, region, p))
+            continue;
+        const int writer = last_writer(g, (int)i);
+        last = writer > last ? writer : last;
+    }
+    return last;
+}
+
+// Scattered gradients are kept until all regions that have some of them are summed; a region's part has to be there
+// from then on.
+static void find_sums(const mezzo_params *params, const mezzo_graph *g, mz_gradient_room *room) {
+    size_t from = 0;
+    for (int k = 0; k < params->n_regions; ++k) {
+        const mz_region *region = &params->regions[k];
+        const int writer = region_writer(params, g, region);
+        for (size_t i = 0; i < g->n_params; ++i) {
+            const mz_param *p = &params->list[mezzo_params_find(params, g->params[i].name)];
+            if (!p->frozen && mz_region_has(params, region, p) && writer > room->until[i])
+                room->until[i] = writer;
+        }
+        const size_t to = from + (size_t)region->part * sizeof(float);
+        if (room->part != NULL)
+            room->part[room->n_parts++] = (mz_part){from, to, writer >= 0 ? writer : 0};
+        from = to;
+    }
+}
+
+static mezzo_status check_scattered(const mezzo_params *params, const mz_compiled *c) {
+    if (!c->covers)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "gradients cannot be kept in parts: a kernel adds to them alone");
+    for (size_t i = 0; i < c->graph->n_params; ++i) {
+        const int index = mezzo_params_find(params, c->graph->params[i].name);
+        if (index < 0 || !mz_shape_equal(&params->list[index].shape, &c->graph->params[i].shape))
+            return mz_fail(MEZZO_ERR_INVALID, "the parameters have no %s of the shape that the graph reads",
+                           c->graph->params[i].name);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status plan_scattered(const mezzo_device *device, const mezzo_params *params, bool lends,
+                                   const mz_stream_plan *streams, mz_compiled *c) {
+    MEZZO_TRY(check_scattered(params, c));
+    mz_gradient_room room = {.bytes = (size_t)params->grad_elements * sizeof(float),
+                             .until = mz_alloc(c->graph->n_params + 1, sizeof *room.until),
+                             .part = lends ? mz_alloc((size_t)params->n_regions + 1, sizeof *room.part) : NULL,
+                             .late = device->backend->capture_stream != NULL};
+    mezzo_status status = MEZZO_OK;
+    if (room.until == NULL || (lends && room.part == NULL))
+        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    if (status == MEZZO_OK) {
+        find_sums(params, c->graph, &room);
+        status = mz_pass_plan(c->graph, streams, &room, &c->plan);
+    }
+    mz_free(room.until);
+    mz_free(room.part);
+    return status;
+}
+
+static mezzo_status plan(const mezzo_device *device, const mezzo_params *params, const mezzo_program_options *options,
                          const mz_stream_plan *streams, mz_compiled *c) {
     mz_gradient_room room;
+    if (params->scattered && !options->forward_only)
+        return plan_scattered(device, params, options->single_micro_batch, streams, c);
     if (!options->single_micro_batch || !c->covers)
         return mz_pass_plan(c->graph, streams, NULL, &c->plan);
     MEZZO_TRY(find_room(params, c->graph, &room));
@@ -243,7 +317,7 @@ static mezzo_status compile(mezzo_device *device, const mezzo_params *params, co
     }
     MEZZO_TRY_GOTO(status, choose_kernels(device, &storage, &placed, c));
     MEZZO_TRY_GOTO(status, find_first_writers(c, options->forward_only));
-    MEZZO_TRY_GOTO(status, plan(params, options, streams ? &placed : NULL, c));
+    MEZZO_TRY_GOTO(status, plan(device, params, options, streams ? &placed : NULL, c));
     mz_stream_plan_free(&placed);
     return MEZZO_OK;
 fail:
@@ -268,7 +342,7 @@ static void plan_report(const mz_compiled *c, mezzo_memory *out) {
 
 static void params_report(const mezzo_params *params, mezzo_memory *out) {
     out->masters = params->master_bytes;
-    out->gradients = (size_t)params->elements * sizeof(float);
+    out->gradients = (size_t)params->grad_elements * sizeof(float);
     out->shadows = (size_t)params->n_shadows * (size_t)params->shadow_elements * 2;
 }
 
@@ -294,10 +368,10 @@ static size_t shadow_bytes(const mezzo_params *params, const mezzo_graph *g) {
 }
 
 mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                            mezzo_master master, int ranks, mezzo_memory *out) {
+                            mezzo_master master, const mz_cut *cut, mezzo_memory *out) {
     mz_compiled c;
     mezzo_params *params;
-    MEZZO_TRY(mz_params_sketch(device, graph, options, master, ranks, &params));
+    MEZZO_TRY(mz_params_sketch(device, graph, options, master, cut, &params));
     mezzo_status status = compile(device, params, graph, options, &c);
     if (status == MEZZO_OK) {
         plan_report(&c, out);
@@ -312,7 +386,7 @@ mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, cons
 mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                                mezzo_memory *out) {
     MZ_REQUIRE(device, graph, options, out);
-    return mz_plan_memory(device, graph, options, MEZZO_MASTER_FP32, 0, out);
+    return mz_plan_memory(device, graph, options, MEZZO_MASTER_FP32, NULL, out);
 }
 
 static size_t own_bytes(const mezzo_memory *m) { // what the program takes for itself
@@ -422,8 +496,8 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) 
             MEZZO_ERR_INVALID,
             "parameter %s is frozen in its mezzo_params, and this graph trains it: freeze it in the graph too",
             spec->name);
-    } else if (v->kind == MZ_VALUE_GRAD) {
-        *out = p->params->grad + param->offset;
+    } else if (v->kind == MZ_VALUE_GRAD) { // scattered: the plan places it
+        *out = p->params->scattered ? NULL : p->params->grad + param->offset;
     } else {
         const mz_shadow *shadow;
         if (param->shadow_slot < 0)
@@ -451,11 +525,12 @@ static mezzo_status bind_values(mezzo_program *p, char *state) {
             *at += mz_align_up((size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype), 64);
         } else if (v->kind == MZ_VALUE_SCALE) {
             p->address[i] = p->one;
-        } else if (v->kind == MZ_VALUE_TEMP && p->c.plan.offset[i] != SIZE_MAX) {
-            size_t at = p->c.plan.offset[i], gradients = p->c.plan.gradients;
-            p->address[i] = at < gradients ? (char *)p->params->grad + at : (char *)p->arena + (at - gradients);
         } else if (v->kind != MZ_VALUE_TEMP) {
             MEZZO_TRY(bind_param(p, v, &p->address[i]));
+        }
+        if (p->c.plan.offset[i] != SIZE_MAX) { // of scattered gradients too
+            size_t at = p->c.plan.offset[i], gradients = p->c.plan.gradients;
+            p->address[i] = at < gradients ? (char *)p->params->grad + at : (char *)p->arena + (at - gradients);
         }
     }
     for (size_t i = 0; i < g->n_values; ++i) { // views of sources; an alias is made after what it shows
@@ -489,6 +564,24 @@ void mz_program_bind(mezzo_program *p) {
         call->state = p->c.prepared[i].state;
         call->rng = p->rng;
     }
+}
+
+float *mz_program_gradient(const mezzo_program *p, int index) {
+    const mezzo_graph *g = p->c.graph;
+    const char *name = p->params->list[index].name;
+    for (size_t v = 0; v < g->n_values; ++v)
+        if (g->values[v].kind == MZ_VALUE_GRAD && g->values[v].alias < 0 &&
+            strcmp(g->params[g->values[v].param].name, name) == 0)
+            return p->silent[index] ? NULL : p->address[v];
+    return NULL;
+}
+
+size_t mz_program_region_writer(const mezzo_program *p, int region) {
+    const int node = region_writer(p->params, p->c.graph, &p->params->regions[region]);
+    size_t i = 0;
+    while (node >= 0 && i + 1 < p->c.n_calls && p->c.node[i] < node)
+        ++i;
+    return node >= 0 ? i : p->c.n_calls - 1;
 }
 
 mz_tensor mz_program_tensor(const mezzo_program *p, int value) {

@@ -105,9 +105,9 @@ mezzo_status mz_program_run_call(mezzo_program *program, size_t call, bool fresh
 void mz_program_wrote_gradients(mezzo_program *program); // for who runs its calls: parameters have gradients now
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
 // program.c
-// mezzo_plan_memory for masters kept in another way than FP32, and parameters that are cut for so many ranks; 0: not.
+// mezzo_plan_memory for masters kept in another way than FP32, and parameters that are cut; NULL: not.
 mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
-                            mezzo_master master, int ranks, mezzo_memory *out);
+                            mezzo_master master, const mz_cut *cut, mezzo_memory *out);
 // inputs.c: the rules of a graph's inputs, by value, with room for n values; what is written, checked; INVALID where an
 // input was never written or the scaler is another device's.
 mezzo_status mz_input_rules(const mezzo_graph *graph, size_t n, mz_input_rule **out);
@@ -120,6 +120,10 @@ int mz_value_root(const mezzo_graph *g, int value); // whose memory a value is i
 // are added, which is that of `after`.
 mezzo_status mz_program_add_behind(mezzo_program *program, size_t after, const mz_prepared *prepared,
                                    const mz_call *call);
+// Of parameters whose gradients are scattered `behind` follows every run: a parameter's gradient, whole, NULL where no
+// call writes it; and the last call that writes in a region.
+float *mz_program_gradient(const mezzo_program *program, int index);
+size_t mz_program_region_writer(const mezzo_program *program, int region);
 size_t mz_program_last_writer(const mezzo_program *program, const void *from, const void *to);
 // mezzo_program_run, the last of a step.
 mezzo_status mz_program_run_last(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);

@@ -100,7 +100,7 @@ static mezzo_status run_call(mezzo_program *p, size_t i, bool fresh) {
 
 static mezzo_status zero_silent(mezzo_program *p) {
     const mezzo_params *params = p->params;
-    for (size_t i = 0; i < params->n; ++i)
+    for (size_t i = 0; i < params->n && !params->scattered; ++i)
         if (p->silent[i])
             MEZZO_TRY(p->device->backend->zero(p->device, params->grad + params->list[i].offset,
                                                (size_t)params->list[i].count * sizeof *params->grad));
@@ -320,15 +320,15 @@ void mz_program_wrote_gradients(mezzo_program *p) {
 }
 
 mezzo_status mz_program_fresh(const mezzo_program *p, bool *fresh) {
-    *fresh = !p->options.forward_only && p->params->grads_empty && p->c.covers;
-    if (!*fresh && p->c.plan.gradients > 0)
+    const bool empty = p->params->grads_empty;
+    *fresh = !p->options.forward_only && (empty || p->params->scattered) && p->c.covers;
+    if (!empty && p->c.plan.gradients > 0)
         return mz_fail(MEZZO_ERR_INVALID, "there are gradients already, and the program was made with "
                                           "single_micro_batch: zero them first, or make it without");
     return MEZZO_OK;
 }
 
-mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
-    MZ_REQUIRE(p);
+static mezzo_status run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
     bool fresh;
     MEZZO_TRY(mz_program_ready(p, scaler));
     MEZZO_TRY(mz_program_fresh(p, &fresh));
@@ -337,16 +337,24 @@ mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uin
     MEZZO_TRY(prepare(p, scaler, seed, step));
     if (p->options.forward_only)
         return run_recorded(p, false);
-    if (!fresh)
+    if (!fresh || (p->params->scattered && p->c.plan.gradients == 0)) // parts of sums are added to
         MEZZO_TRY(mz_params_settle(p->params));
     mz_program_wrote_gradients(p);
     return run_recorded(p, fresh);
 }
 
+mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
+    MZ_REQUIRE(p);
+    p->finishing = p->params->scattered;
+    mezzo_status status = run(p, scaler, seed, step);
+    p->finishing = false;
+    return status;
+}
+
 // --- calls behind it -----------------------------------------------------------------------------------------------
 mezzo_status mz_program_run_last(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
     p->finishing = true;
-    mezzo_status status = mezzo_program_run(p, scaler, seed, step);
+    mezzo_status status = run(p, scaler, seed, step);
     p->finishing = false;
     return status;
 }

@@ -268,7 +268,7 @@ static void read_run(reader *r, mz_run_config *out) {
     out->keep_last = integer(r, "train.keep_last");
     out->max_skips = integer(r, "train.max_skips");
     out->profile = integer(r, "train.profile");
-    out->shard = choice(r, "ranks.shard") == 0 ? MZ_SHARD_NONE : MZ_SHARD_OPTIMIZER;
+    out->shard = (mz_shard)choice(r, "ranks.shard");
     out->canonical = choice(r, "ranks.reduce") == 1;
     out->bucket_mib = number(r, "ranks.bucket_mib");
     out->device = text(r, "device.name");

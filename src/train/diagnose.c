@@ -131,7 +131,7 @@ static void describe(mz_fault *f, const mz_located *found, int64_t micro) {
 // Sums over micro batches may overflow where no op's own output did.
 static mezzo_status check_gradients(mz_training *run, int64_t micro, mz_fault *f) {
     const mezzo_params *p = run->engine.params;
-    for (int i = 0; i < (int)p->n; i++) {
+    for (int i = 0; i < (int)p->n && !p->scattered; i++) {
         mz_inspection values;
         if (p->list[i].frozen)
             continue;

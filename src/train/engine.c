@@ -60,9 +60,8 @@ static mezzo_status open_programs(mz_engine *e, const mz_run_config *config, boo
     MEZZO_TRY_GOTO(status, mezzo_model_build(graph, &e->model, config->batch_size, e->model.seq_len, keep_logits));
     MEZZO_TRY_GOTO(status, mezzo_graph_freeze(graph, config->freeze));
     MEZZO_TRY_GOTO(status, mezzo_graph_freeze_base(graph));
-    // Alone, without canonical sums, nothing is cut.
-    const int cut = e->size > 1 || config->canonical ? e->size : 0;
-    MEZZO_TRY_GOTO(status, mz_params_create(e->device, graph, &train, seed, e->master, cut, &e->params));
+    const mz_cut cut = mz_ranks_cut(config->shard, config->canonical, e->size, mz_bucket_elements(config->bucket_mib));
+    MEZZO_TRY_GOTO(status, mz_params_create(e->device, graph, &train, seed, e->master, &cut, &e->params));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &train, &e->train));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &eval, &e->eval));
 fail:
@@ -88,8 +87,7 @@ mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool kee
     if (config->histograms_every > 0)
         MEZZO_TRY(mz_magnitudes_create(e->train, e->params, &e->magnitudes));
     if (e->params->ranks > 0)
-        MEZZO_TRY(mz_ranks_create(e->params, config->shard, config->canonical, config->grad_accum,
-                                  mz_bucket_elements(config->bucket_mib), &e->ranks));
+        MEZZO_TRY(mz_ranks_create(e->params, config->shard, config->canonical, config->grad_accum, &e->ranks));
     if (e->ranks != NULL)
         MEZZO_TRY(mz_ranks_overlap(e->ranks, e->train));
     const int part = e->ranks != NULL ? mz_ranks_part(e->ranks) : -1;

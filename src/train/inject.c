@@ -198,27 +198,42 @@ static mz_tensor of_parameter(const mz_training *run, float *buffer) {
     return (mz_tensor){.data = buffer + p->offset, .dtype = MEZZO_F32, .shape = p->shape, .storage = p->storage};
 }
 
+// The optimizer's first of the fault's parameter.
+static bool segment_of(const mz_training *run, const mz_segment **out) {
+    const mezzo_optimizer *o = run->engine.optimizer;
+    const int param = mezzo_params_find(run->engine.params, run->inject.name);
+    for (int i = 0; i < o->n; i++)
+        if (o->index[i] == param) {
+            *out = &o->segments[o->begin[i]];
+            return true;
+        }
+    return false;
+}
+
 mezzo_status mz_inject_gradient(mz_training *run) {
     mz_inject *f = &run->inject;
     if (!strikes_micro(f, MZ_AT_GRAD))
         return MEZZO_OK;
     f->met = true;
     f->data = f->now_data;
-    mz_tensor t = of_parameter(run, run->engine.params->grad);
+    const mezzo_params *p = run->engine.params;
+    mz_tensor t = of_parameter(run, p->grad);
+    const mz_segment *s = NULL;
+    if (p->scattered && (!segment_of(run, &s) || s->count == 0)) // another rank's
+        return MEZZO_OK;
+    if (p->scattered)
+        t = mz_tensor_f32(p->grad + (s->offset - s->grad_shift + s->first), s->count);
     return poison(f, run->engine.device, &t);
 }
 
 static mezzo_status poison_moment(mz_training *run) {
     const mezzo_optimizer *o = run->engine.optimizer;
     mz_inject *f = &run->inject;
-    int at = 0, param = mezzo_params_find(run->engine.params, f->name);
-    while (at < o->n && o->index[at] != param)
-        at++;
-    if (at == o->n || o->n_moments == 0)
+    const mz_segment *s;
+    if (!segment_of(run, &s) || o->n_moments == 0)
         return mz_fail(MEZZO_ERR_INVALID, "inject: the optimizer has no moment of %s", f->name);
     f->met = true;
     f->data = f->now_data;
-    const mz_segment *s = &o->segments[o->begin[at]];
     if (s->count == 0) // another rank's
         return MEZZO_OK;
     mz_tensor t = mz_optimizer_moment(o, o->n_moments - 1, s->state_offset + s->first, s->count);

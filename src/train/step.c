@@ -8,8 +8,12 @@ uint64_t mz_run_batches(const mz_training *run) {
     return (uint64_t)(run->config.grad_accum * run->engine.size);
 }
 
+static int64_t micro_of(const mz_training *run, int64_t i) {
+    return mz_micro_of(run->config.shard, run->engine.rank, run->engine.size, run->config.grad_accum, i);
+}
+
 uint64_t mz_run_batch(const mz_training *run, uint64_t begin, int64_t i) {
-    return begin + (uint64_t)(run->engine.rank * run->config.grad_accum + i);
+    return begin + (uint64_t)micro_of(run, i);
 }
 
 // Each micro batch's share in the loss of a step, which is a mean over all targets that count: n × its own / all. What
@@ -37,7 +41,7 @@ static mezzo_status find_shares(mz_training *run, int64_t step) {
 static mezzo_status write_share(mz_training *run, int64_t step, int64_t i) {
     if (!run->engine.program.loss_share)
         return MEZZO_OK;
-    const float share = (float)run->shares[step & 1][run->engine.rank * run->config.grad_accum + i];
+    const float share = (float)run->shares[step & 1][micro_of(run, i)];
     return mezzo_program_write(run->engine.train, "loss_share", &share, sizeof share);
 }
 

@@ -9,13 +9,13 @@
 #include "cases.h"
 
 // Five parameters; the optimizer under test owns all but the third. Offsets are multiples of 16, the moments lie in
-// another order, shadows are BF16, FP16 or none.
+// another order, shadows are BF16, FP16 or none; the fourth one's gradient lies where the third one's would.
 enum { FLAT = 16 + 4144 + 48 + 32 + 70016, STATES = 70016 + 4144 + 16 + 32, SHADOW_BYTES = 2 * FLAT };
 static const mz_segment segments[] = {
-    {0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
-    {16, 0, 4129, 70016, 64, MEZZO_F16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
-    {16 + 4144 + 48, 0, 17, 70016 + 4144 + 16, -1, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
-    {16 + 4144 + 48 + 32, 0, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {0, 0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {16, 0, 0, 4129, 70016, 64, MEZZO_F16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {16 + 4144 + 48, 48, 0, 17, 70016 + 4144 + 16, -1, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {16 + 4144 + 48 + 32, 0, 0, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
 };
 
 static void segments_input(trial *t, int slot) {
@@ -96,7 +96,7 @@ void cases_grad_stats(void) {
                 {0, NAN, 70016 + 9},
                 {2, -INFINITY, 4},
                 {0x1p-140, 0, 0},
-                {8, NAN, 16 + 4144 + 7}}; // a gradient that this optimizer does not own: not seen, not touched
+                {8, NAN, 16 + 4144 + 48 + 7}}; // a gradient that this optimizer does not own: not seen, not touched
     for (size_t i = 0; i < 2 * MZ_COUNT(rows); i++) {
         bool keeps = i >= MZ_COUNT(rows);
         stats_case(rows[i % MZ_COUNT(rows)].scale, rows[i % MZ_COUNT(rows)].spoiled, rows[i % MZ_COUNT(rows)].at,
@@ -296,12 +296,12 @@ static void optimizer_case(mz_op op, const mz_update_attrs *update, const mz_opt
 // Master buffer: 16 FP32 numbers, then low halves.
 enum { LOW_AT = 64, MASTER_BYTES = LOW_AT + 2 * 70016 };
 static const mz_segment mixed[2][3] = {
-    {{0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
-     {16, 0, 4129, 70016, 64, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}},
-     {16 + 4144 + 48 + 32, 0, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}}},
-    {{0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
-     {16, 0, 4129, 70016, 64, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}},
-     {16 + 4144 + 48 + 32, 0, 70001, 0, 8448, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}}},
+    {{0, 0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
+     {16, 0, 0, 4129, 70016, 64, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}},
+     {16 + 4144 + 48 + 32, 0, 0, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}}},
+    {{0, 0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
+     {16, 0, 0, 4129, 70016, 64, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}},
+     {16 + 4144 + 48 + 32, 0, 0, 70001, 0, 8448, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}}},
 };
 
 static float read_master(const mz_segment *s, const unsigned char *master, const unsigned char *shadow, int64_t i) {

@@ -12,7 +12,7 @@ awk 'BEGIN { n = split("the of and a to in he was that it his her with as had fo
     for (i = 0; i < 5000; i++) { x = (x * 16807) % 2147483647; printf "%s%s", w[1 + x % n], i % 12 == 11 ? "\n" : " " } }' >text.txt
 size="--device cpu --threads 1 --layers 2 --heads 2 --d-model 32 --seq-len 32 --batch-size 2 --global-batch 4 --bucket-mib 0.1
     --log-every 1 --eval-every 0 --eval-final false --sample-every -1 --quiet"
-model="--data text.txt $size"
+model="--data text.txt --precision bf16 $size" # auto would choose by time
 ranks="timeout 100 mpirun --oversubscribe -n 2"
 losses() { sed -nE 's/.*"step": *([0-9]+).*"train\/loss": *([^,}]+).*/\1 \2/p' "$1/metrics.jsonl"; }
 
@@ -80,18 +80,18 @@ cmp lora-1/checkpoints/step-*4/model.safetensors lora-2/checkpoints/step-*4/mode
 for n in 1 2; do
     [[ -d maps ]] || continue
     run=$([[ $n -eq 1 ]] || echo "$ranks")
-    $run "$MEZZO" train --model radio_unet-tiny --data maps --device cpu --threads 1 --batch-size 1 --global-batch 2 --steps 3 --log-every 1 --eval-every 0 \
+    $run "$MEZZO" train --model radio_unet-tiny --data maps --precision bf16 --device cpu --threads 1 --batch-size 1 --global-batch 2 --steps 3 --log-every 1 --eval-every 0 \
         --eval-final false --checkpoint-every 0 --sample-every -1 --quiet --reduce canonical --out maps-$n >unet.log 2>&1 || fail "pictures on $n: $(cat unet.log)"
 done
 [[ ! -d maps ]] || cmp maps-1/checkpoints/step-*3/model.safetensors maps-2/checkpoints/step-*3/model.safetensors || fail "pictures on 1 and 2 ranks"
 
 # What a rank holds is planned to the byte.
-for way in "optimizer fast" "none canonical" "optimizer canonical"; do
+for way in "optimizer fast 1" "none canonical 1" "optimizer canonical 2" "gradients fast 1" "gradients fast 2" "gradients canonical 2"; do
     set -- $way
-    $ranks "$MEZZO" train $model --precision fp32 --shard "$1" --reduce "$2" --steps 1 --checkpoint-every -1 --out held >held.log 2>&1 || fail "$(cat held.log)"
+    $ranks "$MEZZO" train $model --precision fp32 --shard "$1" --reduce "$2" --global-batch $((4 * $3)) --steps 1 --checkpoint-every -1 --out held >held.log 2>&1 || fail "$(cat held.log)"
     took=$(sed -nE 's/.*"perf\/memory_bytes": *([0-9]+).*/\1/p' held/metrics.jsonl | tail -1)
     "$MEZZO" memory --model gpt2 ${size%%--global*} --vocab "$(sed -nE 's/ *vocab: *([0-9]+)/\1/p' held/config.yaml)" --precision fp32 --optimizer adamw \
-        --master fp32 --bucket-mib 0.1 --ranks 2 --shard "$1" --reduce "$2" --json >plan.json || fail "memory --ranks"
+        --master fp32 --bucket-mib 0.1 --ranks 2 --shard "$1" --reduce "$2" --grad-accum "$3" --json >plan.json || fail "memory --ranks"
     awk -v took="$took" '{ gsub(/[",:]/, " "); for (i = 1; i < NF; i++) if (!($i in at)) at[$i] = $(i + 1) }
         END { exit took == 0 || at["total"] - at["padding"] + at["evaluation"] != took }' plan.json || fail "$way: took $took: $(cat plan.json)"
     rm -rf held

@@ -1,6 +1,7 @@
 # Several processes train one model: the same as one process, and read what any number of them wrote.
 # Seen to fail: with parts not brought to all ranks, moments not brought together, micro batches added in the order they
-# come, bad bits not shared.
+# come, bad bits not shared; of gradients in parts: memory given away before the sum, parts not added up, staging of
+# parameters without a gradient not cleared, micro batches not dealt out.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 if ! command -v mpirun >/dev/null || [[ ! -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; then
     echo "no mpirun, or a build without MPI (Debian: openmpi-bin, libopenmpi-dev)"
@@ -45,8 +46,10 @@ canonical() { # NAME OPTION…
     train 1 "$name-1" --reduce canonical "$@"
     train 2 "$name-2" --reduce canonical "$@"
     train 4 "$name-4" --reduce canonical "$@"
+    train 2 "$name-parts" --reduce canonical --shard gradients "$@"
     same "$name-1" "$name-2"
     same "$name-1" "$name-4"
+    same "$name-1" "$name-parts"
 }
 canonical fp32 --precision fp32 --dropout 0.1
 canonical fp16 --precision fp16 --init-scale 1e8
@@ -61,6 +64,16 @@ train 2 parts --precision bf16
 train 2 whole --precision bf16 --shard none
 same parts whole
 
+# So does a part of the gradients, where a rank has one micro batch; with several the sums are taken in another order.
+for ranks in 2 3; do
+    for shard in optimizer gradients; do
+        train $ranks "one-$shard" --precision bf16 --global-batch $((2 * ranks)) --shard $shard
+    done
+    same one-optimizer one-gradients
+    rm -r one-optimizer one-gradients
+done
+train 3 scattered --precision fp32 --global-batch 12 --shard gradients
+
 # Three processes beside one, in FP32: the same losses but for rounding.
 train 1 alone --precision fp32 --global-batch 12
 train 3 three --precision fp32 --global-batch 12
@@ -68,9 +81,13 @@ paste -d ' ' <(losses alone) <(losses three) |
     awk '{ d = $2 - $4; if (d < 0) d = -d; if (d > 2e-6 * $2) bad = 1; n++ } END { exit n != 6 || bad }' ||
     fail "1 and 3 ranks: $(paste -d ' ' <(losses alone) <(losses three))"
 
-# What three wrote two and one go on from; eval reads it.
+paste -d ' ' <(losses alone) <(losses scattered) |
+    awk '{ d = $2 - $4; if (d < 0) d = -d; if (d > 2e-6 * $2) bad = 1; n++ } END { exit n != 6 || bad }' ||
+    fail "1 rank and 3 with parts of gradients: $(paste -d ' ' <(losses alone) <(losses scattered))"
+
+# What three wrote two and one go on from, with another shard; eval reads it.
 for ranks in 1 2; do
-    cp -r three "three-$ranks"
+    cp -r scattered "three-$ranks"
     train "$ranks" "three-$ranks" --precision fp32 --global-batch 12 --resume auto --steps 8 --schedule-steps 6
 done
 paste -d ' ' <(losses three-1) <(losses three-2) |
@@ -82,9 +99,12 @@ paste -d ' ' <(losses three-1) <(losses three-2) |
 train 2 go-2 --precision bf16 --reduce canonical
 cp -r go-2 go-4
 cp -r go-2 go-1
+cp -r go-2 go-parts
 train 1 go-1 --precision bf16 --reduce canonical --resume auto --steps 8 --schedule-steps 6
 train 4 go-4 --precision bf16 --reduce canonical --shard none --resume auto --steps 8 --schedule-steps 6
+train 2 go-parts --precision bf16 --reduce canonical --shard gradients --resume auto --steps 8 --schedule-steps 6
 same go-1 go-4
+same go-1 go-parts
 
 # What is bad on one rank is skipped by all, and named: a NaN, and a batch that leaves gradients finite.
 "$MEZZO" train --inject >inject.txt 2>&1
@@ -93,13 +113,15 @@ if ! grep -q "there is no option --inject" inject.txt; then
 [[ $OMPI_COMM_WORLD_RANK -ne 1 ]] || set -- "$@" --inject "nan@2.1:$FAULT"
 exec "$@"
 END
+    shard=optimizer
     for FAULT in h.1.attn/attention batch; do
         export FAULT
         rm -rf bad
-        timeout 100 mpirun --oversubscribe -n 2 bash one.sh "$MEZZO" train $model --precision bf16 --out bad >bad.log 2>&1 ||
+        timeout 100 mpirun --oversubscribe -n 2 bash one.sh "$MEZZO" train $model --precision bf16 --shard $shard --out bad >bad.log 2>&1 ||
             fail "$FAULT on rank 1: $(cat bad.log)"
         grep -q "\"step\": 2, \"micro\": 1.*\"op\": \"\(attention\)\?\".*rank 1: step 2" bad/guard.jsonl || fail "$(cat bad/guard.jsonl)"
         grep -q '"step": *6.*"amp/skipped_steps": *1[,}]' bad/metrics.jsonl || fail "the step was not skipped once"
+        shard=gradients
     done
 fi
 

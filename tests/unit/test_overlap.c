@@ -23,9 +23,10 @@ static void train_with_a_twin(bool captures_too, mz_shard shard, mezzo_precision
     out->device->comm = &twin;
     ok(mezzo_graph_create(&g));
     ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
-    ok(mz_params_create(out->device, g, &options, 7, master, 2, &out->params));
+    const mz_cut cut = mz_ranks_cut(shard, false, 2, 1);
+    ok(mz_params_create(out->device, g, &options, 7, master, &cut, &out->params));
     ok(mezzo_program_create(g, out->params, &options, &p));
-    ok(mz_ranks_create(out->params, shard, false, micros, 1, &ranks));
+    ok(mz_ranks_create(out->params, shard, false, micros, &ranks));
     assert_true(out->params->n_regions > 2);
     ok(mz_ranks_overlap(ranks, p));
     ok(mz_optimizer_create(out->params, &adamw, mz_ranks_part(ranks), mz_ranks_pieces(ranks), &o));
@@ -68,6 +69,8 @@ static void collectives_beside_calls_change_no_bit(void **state) {
     same_with_a_twin(MZ_SHARD_OPTIMIZER, MEZZO_PRECISION_BF16, 1);
     same_with_a_twin(MZ_SHARD_OPTIMIZER, MEZZO_PRECISION_FP32, 2);
     same_with_a_twin(MZ_SHARD_NONE, MEZZO_PRECISION_FP16, 1);
+    same_with_a_twin(MZ_SHARD_GRADIENTS, MEZZO_PRECISION_BF16, 1);
+    same_with_a_twin(MZ_SHARD_GRADIENTS, MEZZO_PRECISION_FP32, 2);
     assert_true(collectives > 20);
 }
 

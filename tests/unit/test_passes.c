@@ -365,7 +365,7 @@ static void activations_lie_where_gradients_will_be(void **state) {
                                    .recompute = variant & 2,
                                    .logits_rows = variant & 4 ? 32 : 0};
         mz_plan apart, plan;
-        mz_gradient_room room = {calloc(g->n_params, sizeof(size_t)), 0};
+        mz_gradient_room room = {.offset = calloc(g->n_params, sizeof(size_t))};
         ok(mz_passes(g, &o, "chunk", &out));
         for (size_t k = 0; k < out->n_params; ++k) { // also with those at the end that are written last
             size_t i = variant & 2 ? out->n_params - 1 - k : k;

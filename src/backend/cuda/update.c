@@ -7,6 +7,7 @@
 #define SAME(ours, theirs, member)                                                                                     \
     _Static_assert(offsetof(ours, member) == offsetof(theirs, member) && sizeof(ours) == sizeof(theirs), #theirs)
 SAME(mz_segment, mz_cu_segment, offset);
+SAME(mz_segment, mz_cu_segment, grad_shift);
 SAME(mz_segment, mz_cu_segment, first);
 SAME(mz_segment, mz_cu_segment, count);
 SAME(mz_segment, mz_cu_segment, state_offset);

@@ -27,7 +27,7 @@ void mz_ref_grad_stats(const mz_call *call) {
     double total = 0, *pieces = mz_present(&call->out[2]) ? call->out[2].data : NULL;
     bool finite = true;
     for (int64_t s = 0; s < n_segments; s++) {
-        float *g = grad + segments[s].offset;
+        float *g = grad + (segments[s].offset - segments[s].grad_shift);
         const int64_t stop = segments[s].first + segments[s].count;
         for (int64_t start = segments[s].first; start < stop; start += stats_chunk) {
             int64_t end = start + stats_chunk < stop ? start + stats_chunk : stop;
@@ -219,7 +219,7 @@ void mz_ref_adamw(const mz_call *call) {
     float kept = (float)(1 - state->lr * update->weight_decay);
     for (int64_t s = 0; s < n_segments; s++) {
         const mz_segment *segment = &segments[s];
-        const float *grad = (const float *)call->in[0].data + segment->offset;
+        const float *grad = (const float *)call->in[0].data + (segment->offset - segment->grad_shift);
         masters master = masters_of(call, segment, &call->out[3], state->step);
         for (int64_t e = segment->first; e < segment->first + segment->count; e++) {
             int64_t i = mz_layout_index(&segment->layout, e), k = segment->state_offset + i;
@@ -252,7 +252,7 @@ void mz_ref_sgd(const mz_call *call) {
     bool has_momentum = mz_present(&call->out[1]) && update->momentum != 0, first = state->step == 1;
     for (int64_t s = 0; s < n_segments; s++) {
         const mz_segment *segment = &segments[s];
-        const float *grad = (const float *)call->in[0].data + segment->offset;
+        const float *grad = (const float *)call->in[0].data + (segment->offset - segment->grad_shift);
         masters master = masters_of(call, segment, &call->out[2], state->step);
         float *buffer = has_momentum ? call->out[1].data : NULL;
         for (int64_t e = segment->first; e < segment->first + segment->count; e++) {

@@ -63,25 +63,27 @@ static size_t moment_bytes(const mz_workload *w, size_t elements, size_t *paddin
     return n * each + (w->ema > 0 ? full : 0);
 }
 
+static mz_cut cut_of(const mz_workload *w) {
+    return w->ranks > 0 ? mz_ranks_cut(w->shard, w->canonical, w->ranks, w->bucket) : (mz_cut){0};
+}
+
 // What of the moments and the segments is one rank's (the first's), and what ranks take for themselves.
 static mezzo_status share_of_rank(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, size_t *moments,
                                   size_t *segments, size_t *more) {
     const mezzo_program_options options = mz_workload_options(w, false);
+    const mz_cut cut = cut_of(w);
     mezzo_params *params;
-    MEZZO_TRY(mz_params_sketch(device, g, &options, w->master, w->ranks, &params));
-    mezzo_status status = mz_params_cut(params, w->bucket);
-    if (status == MEZZO_OK) {
-        *more = mz_ranks_plan(params, w->ranks, w->shard, w->canonical, w->grad_accum);
-        *moments = 0;
-        for (size_t i = 0; i < params->n && w->shard == MZ_SHARD_NONE; i++)
-            *moments += params->list[i].frozen ? 0 : mz_align_up((size_t)params->list[i].stored, 16);
-        if (w->shard == MZ_SHARD_OPTIMIZER) {
-            *moments = (size_t)mz_params_part_elements(params);
-            *segments = mz_params_parts(params, 0);
-        }
+    MEZZO_TRY(mz_params_sketch(device, g, &options, w->master, &cut, &params));
+    *more = mz_ranks_plan(params, w->ranks, w->shard, w->canonical, w->grad_accum);
+    *moments = 0;
+    for (size_t i = 0; i < params->n && w->shard == MZ_SHARD_NONE; i++)
+        *moments += params->list[i].frozen ? 0 : mz_align_up((size_t)params->list[i].stored, 16);
+    if (w->shard != MZ_SHARD_NONE) {
+        *moments = (size_t)mz_params_part_elements(params);
+        *segments = mz_params_parts(params, 0);
     }
     mezzo_params_free(params);
-    return status;
+    return MEZZO_OK;
 }
 
 // Of the optimizer: moments, its state block, segments, and what the norm's partial sums take (mezzo_optimizer_memory).
@@ -122,7 +124,8 @@ static size_t padding_of(const mz_footprint *f, const mz_workload *w) {
 static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, mz_footprint *out) {
     mezzo_program_options options = mz_workload_options(w, false);
     mezzo_memory m = {0}, forward = {0};
-    MEZZO_TRY(mz_plan_memory(device, g, &options, w->master, w->ranks, &m));
+    const mz_cut cut = cut_of(w);
+    MEZZO_TRY(mz_plan_memory(device, g, &options, w->master, &cut, &m));
     options = mz_workload_options(w, true);
     MEZZO_TRY(mezzo_plan_memory(device, g, &options, &forward));
     *out = (mz_footprint){.weights = m.masters,

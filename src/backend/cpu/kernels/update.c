@@ -92,6 +92,10 @@ static float inverse_of(float scale) { // torch takes the reciprocal in FP64
     return scale != 0 ? (float)(1 / (double)scale) : 1;
 }
 
+static int64_t grad_at(const mz_segment *s) {
+    return s->offset - s->grad_shift;
+}
+
 typedef struct stats_pass {
     float inverse;      // 1/scale
     bool keeps, pieces; // pieces: partial is by place in the gradient buffer, not by number
@@ -102,7 +106,7 @@ typedef struct stats_pass {
 static void gather_chunk(const stats_pass *pass, float *grad, chunk c, float *out) {
     for (int from = 0, n; from < c.n; from += n) {
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from);
-        float *g = grad + c.segment->offset + mz_layout_index(&c.segment->layout, c.start + from);
+        float *g = grad + (grad_at(c.segment) + mz_layout_index(&c.segment->layout, c.start + from));
         FOR_LANES(i, lanes, n) {
             vf x = vload_lanes(g + i, lanes, 0) * pass->inverse;
             vstore_lanes(out + from + i, x, lanes);
@@ -121,7 +125,7 @@ static void stats_chunk(const mz_call *call, const void *with, int64_t index, ch
         pass->partial[index] = sum_squares(unscaled, c.n);
         return;
     }
-    float *g = (float *)call->out[0].data + c.segment->offset + c.start;
+    float *g = (float *)call->out[0].data + (grad_at(c.segment) + c.start);
     if (pass->inverse != 1.0f && pass->keeps) {
         FOR_LANES(i, lanes, c.n)
         vstore_lanes(unscaled + i, vload_lanes(g + i, lanes, 0) * pass->inverse, lanes);
@@ -274,7 +278,7 @@ static void adamw_chunk(const mz_call *call, const void *with, int64_t index, ch
     for (int from = 0, n; from < c.n; from += n) {
         int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK);
-        const float *grad = (const float *)call->in[0].data + c.segment->offset + at;
+        const float *grad = (const float *)call->in[0].data + (grad_at(c.segment) + at);
         moment_block both = moments_in(call, c.segment->state_offset + at, n, moments);
         float *m = both.m, *v = both.v;
         master_block b = masters_in(call, &call->out[3], c.segment, at, n, buffer);
@@ -330,7 +334,7 @@ static void sgd_chunk(const mz_call *call, const void *with, int64_t index, chun
     for (int from = 0, n; from < c.n; from += n) {
         int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK);
-        const float *grad = (const float *)call->in[0].data + c.segment->offset + at;
+        const float *grad = (const float *)call->in[0].data + (grad_at(c.segment) + at);
         float *momentum = k->has_momentum ? (float *)call->out[1].data + (c.segment->state_offset + at) : NULL;
         master_block b = masters_in(call, &call->out[2], c.segment, at, n, buffer);
         float *master = b.at;

@@ -351,7 +351,7 @@ cudaError_t mz_cu_mse_dx(cudaStream_t stream, const float *dloss, mz_cu_array x,
 // --- update.cu, control.cu -----------------------------------------------------------------------------------------
 // backend.h's mz_segment, mz_opt_state and mz_scaler_block, member for member (checked in update.c).
 typedef struct mz_cu_segment {
-    int64_t offset, first, count, state_offset, shadow_offset;
+    int64_t offset, grad_shift, first, count, state_offset, shadow_offset;
     int32_t shadow_dtype, decay;
     int64_t low_offset;
     int32_t master;

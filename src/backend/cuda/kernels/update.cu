@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(THREADS)
     float inverse = shared_inverse;
     int turn = 0;
     int64_t chunks = for_chunks(segments, n, [&](const chunk &c, int64_t index) {
-        float *g = grad + c.segment.offset;
+        float *g = grad + (c.segment.offset - c.segment.grad_shift);
         float4 x[VECTORS];
         double sum = 0;
 #pragma unroll
@@ -478,7 +478,7 @@ __global__ void __launch_bounds__(THREADS)
     adamw_constants k = shared;
     int64_t step = state->step;
     for_chunks<C>(segments, n, [&](const chunk &c, int64_t) {
-        const float *g = grad + c.segment.offset;
+        const float *g = grad + (c.segment.offset - c.segment.grad_shift);
         master_place p = place_of(c.segment, master, shadow, u.seed, step);
         M *m1 = m + c.segment.state_offset, *v1 = v + c.segment.state_offset;
         const philox_key key = key_of(c.segment, u.seed, step);
@@ -557,7 +557,7 @@ __global__ void __launch_bounds__(THREADS)
                        step == 1};
     float fresh = AVERAGES ? ema_fresh(u.ema, step) : 0.0f;
     for_chunks(segments, n, [&](const chunk &c, int64_t) {
-        const float *g = grad + c.segment.offset;
+        const float *g = grad + (c.segment.offset - c.segment.grad_shift);
         master_place p = place_of(c.segment, master, shadow, u.seed, step);
         float *b = momentum != nullptr ? momentum + c.segment.state_offset : nullptr;
         float decay = c.segment.decay ? k.decay : 0.0f;
