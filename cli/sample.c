@@ -43,8 +43,11 @@ static void on_text(void *user, int index, const char *text, size_t bytes) {
 }
 
 static const cli_field fields[] = {
-    {CLI_FIELD(mezzo_sample_options, prompt), "prompt"}, {CLI_FIELD(mezzo_sample_options, temperature), "temperature"},
-    {CLI_FIELD(mezzo_sample_options, top_p), "top_p"},   {CLI_FIELD(mezzo_sample_options, top_k), "top_k"},
+    {CLI_FIELD(mezzo_sample_options, prompt), "prompt"},
+    {CLI_FIELD(mezzo_sample_options, chat), "chat"},
+    {CLI_FIELD(mezzo_sample_options, temperature), "temperature"},
+    {CLI_FIELD(mezzo_sample_options, top_p), "top_p"},
+    {CLI_FIELD(mezzo_sample_options, top_k), "top_k"},
     {CLI_FIELD(mezzo_sample_options, seed), "seed"},
 };
 

@@ -75,9 +75,9 @@ static void first_host(const char *list, char *to, size_t size) {
         snprintf(to + length, size - (size_t)length, "%.*s", (int)strcspn(list + n + 1, ",-]"), list + n + 1);
 }
 
-static mezzo_status meet_by_slurm(mz_world *w) {
+static mezzo_status meet_by_slurm(mz_world *w, const char *nodes) {
     int job = 0, step = 0;
-    first_host(given("SLURM_STEP_NODELIST"), w->address, sizeof w->address);
+    first_host(nodes, w->address, sizeof w->address);
     MEZZO_TRY(read_number("SLURM_JOB_ID", 0, INT32_MAX, &job));
     MEZZO_TRY(read_number("SLURM_STEP_ID", 0, INT32_MAX, &step));
     w->port = 20000 + (int)(((int64_t)job * 31 + step) % 12000);
@@ -85,8 +85,7 @@ static mezzo_status meet_by_slurm(mz_world *w) {
     return MEZZO_OK;
 }
 
-static mezzo_status meet_by_address(mz_world *w) {
-    const char *address = given("MASTER_ADDR");
+static mezzo_status meet_by_address(mz_world *w, const char *address) {
     MEZZO_TRY(copy_text("MASTER_ADDR", address, w->address, sizeof w->address));
     MEZZO_TRY(read_number("MASTER_PORT", 1, 65535, &w->port));
     // torchrun's agent listens at MASTER_PORT itself.
@@ -104,7 +103,7 @@ static mezzo_status meet_by_address(mz_world *w) {
 }
 
 static mezzo_status read_where(mz_world *w) {
-    const char *how = given("MEZZO_RENDEZVOUS");
+    const char *how = given("MEZZO_RENDEZVOUS"), *address = given("MASTER_ADDR"), *nodes = given("SLURM_STEP_NODELIST");
     if (how != NULL && strcmp(how, "mpi") == 0) {
         w->meeting = MZ_MEET_MPI;
     } else if (how != NULL && strncmp(how, "file:", 5) == 0 && how[5] != '\0') {
@@ -115,12 +114,12 @@ static mezzo_status read_where(mz_world *w) {
                        "MEZZO_RENDEZVOUS is \"%.40s\": it must be file:PATH, with a path that every "
                        "rank can write, or mpi",
                        how);
-    } else if (given("MASTER_ADDR") != NULL) {
-        MEZZO_TRY(meet_by_address(w));
+    } else if (address != NULL) {
+        MEZZO_TRY(meet_by_address(w, address));
     } else if (by_mpi(w)) {
         w->meeting = MZ_MEET_MPI;
-    } else if (given("SLURM_STEP_NODELIST") != NULL) {
-        MEZZO_TRY(meet_by_slurm(w));
+    } else if (nodes != NULL) {
+        MEZZO_TRY(meet_by_slurm(w, nodes));
     } else {
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s say that this is rank %d of %d, and nothing says where the ranks meet: set MASTER_ADDR and "

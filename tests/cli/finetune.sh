@@ -54,6 +54,8 @@ shows talked/tokenizer.json "chat_template" "[INST]"
 run 0 sample talked --chat "7?" --tokens 20 --temperature 0
 [[ $(<"$OUT") == yes* ]] || fail "the answer is not what was trained"
 ! grep -qF "</s>" "$OUT" || fail "the answer shows its end"
+run 0 sample talked --chat "7?" --tokens 20 --temperature 0 --count 2 --json
+shows "$OUT" '"chat": "7?"' '"yes '
 run 0 export talked --out again2
 shows again2/tokenizer_config.json "chat_template" "[INST]" "</s>"
 sed -i 's/m\[.content.\] | trim/m | tojson/' talks/tokenizer_config.json
