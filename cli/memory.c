@@ -143,6 +143,7 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     if (a->plan.w.ranks > 1) {
         a->plan.w.shard = shard_of(cli_key(config, "ranks.shard"));
         a->plan.w.canonical = strcmp(cli_key(config, "ranks.reduce"), "canonical") == 0;
+        a->plan.w.bf16_wire = strcmp(cli_key(config, "ranks.reduce_wire"), "bf16") == 0;
         a->plan.w.bucket = mz_bucket_elements(strtod(cli_key(config, "ranks.bucket_mib"), NULL));
     }
     MEZZO_TRY(mezzo_device_open(cli_key(config, "device.name"), threads, &a->plan.device));

@@ -7,17 +7,18 @@ enum { LEVELS = 20 };
 // A region is summed, gathered, spread, its moments and its low halves brought together; and a step's records.
 enum { COLLECTIVES_A_REGION = 6, COLLECTIVES_A_STEP = 8 };
 
-// The sum or the copy of so many numbers, by the kernels of `accumulate`.
+// The sum or the copy of so many numbers, by the kernels of `accumulate`; of BF16 ones also how they are made.
 typedef struct adder {
     int64_t n;
-    mz_prepared adds, copies;
+    mezzo_dtype from;
+    mz_prepared adds, copies, narrows;
 } adder;
 
 struct mz_ranks {
     mezzo_params *params; // borrowed
     mezzo_device *device; // borrowed
     mz_shard shard;
-    bool canonical;
+    bool canonical, bf16_wire;
     int rank, size;
     int64_t micro; // of a rank
     int levels;    // canonical: log2(micro)
@@ -29,6 +30,7 @@ struct mz_ranks {
     float *sums[LEVELS];  // canonical: [elements], of 1, 2, 4 … micro batches
     float *parts;         // canonical: [size][part], of the largest region
     float *whole;         // scattered: the largest region
+    uint16_t *wire[2];    // bf16_wire: the largest region, as it leaves and as it comes
     size_t bytes;
     adder *adders;
     size_t n_adders, cap_adders;
@@ -75,26 +77,36 @@ static mezzo_status issue_collective(mz_ranks *r, mz_sequence *into, const mz_co
     return issue(r, into, &prepared, &call);
 }
 
-static mezzo_status find_adder(mz_ranks *r, int64_t n, const adder **out) {
-    mz_call call = {.op = MZ_OP_accumulate,
-                    .attrs.accumulate = true,
+static mz_call move_call(mz_op op, bool adds, const void *from, mezzo_dtype from_dtype, void *to, mezzo_dtype to_dtype,
+                         int64_t n) {
+    mz_call call = {.op = op,
+                    .attrs.accumulate = adds,
                     .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
                     .n_in = 1,
-                    .in = {mz_tensor_f32(NULL, n)},
+                    .in = {mz_tensor_f32((void *)(uintptr_t)from, n)},
                     .n_out = 1,
-                    .out = {mz_tensor_f32(NULL, n)}};
+                    .out = {mz_tensor_f32(to, n)}};
+    call.in[0].dtype = from_dtype;
+    call.out[0].dtype = to_dtype;
+    return call;
+}
+
+static mezzo_status find_adder(mz_ranks *r, int64_t n, mezzo_dtype from, const adder **out) {
+    mz_call call = move_call(MZ_OP_accumulate, true, NULL, from, NULL, MEZZO_F32, n);
+    const mz_call narrow = move_call(MZ_OP_cast, false, NULL, MEZZO_F32, NULL, from, n);
     for (size_t i = 0; i < r->n_adders; i++)
-        if (r->adders[i].n == n) {
+        if (r->adders[i].n == n && r->adders[i].from == from) {
             *out = &r->adders[i];
             return MEZZO_OK;
         }
     MEZZO_TRY(MZ_RESERVE(r->adders, r->cap_adders, r->n_adders + 1));
     adder *a = &r->adders[r->n_adders];
-    *a = (adder){0};
+    *a = (adder){.n = n, .from = from};
     MEZZO_TRY(mz_prepare(r->device, &call, &a->adds));
     call.attrs.accumulate = false;
     MEZZO_TRY(mz_prepare(r->device, &call, &a->copies));
-    a->n = n;
+    if (from != MEZZO_F32)
+        MEZZO_TRY(mz_prepare(r->device, &narrow, &a->narrows));
     r->n_adders++;
     *out = a;
     return MEZZO_OK;
@@ -103,14 +115,8 @@ static mezzo_status find_adder(mz_ranks *r, int64_t n, const adder **out) {
 // to = from, or to += from; n numbers.
 static mezzo_status issue_add(mz_ranks *r, mz_sequence *into, bool adds, float *from, float *to, int64_t n) {
     const adder *a;
-    MEZZO_TRY(find_adder(r, n, &a));
-    mz_call call = {.op = MZ_OP_accumulate,
-                    .attrs.accumulate = adds,
-                    .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
-                    .n_in = 1,
-                    .in = {mz_tensor_f32(from, n)},
-                    .n_out = 1,
-                    .out = {mz_tensor_f32(to, n)}};
+    MEZZO_TRY(find_adder(r, n, MEZZO_F32, &a));
+    mz_call call = move_call(MZ_OP_accumulate, adds, from, MEZZO_F32, to, MEZZO_F32, n);
     return issue(r, into, adds ? &a->adds : &a->copies, &call);
 }
 
@@ -136,16 +142,19 @@ static int64_t longest_part(const mezzo_params *p) {
     return most;
 }
 
-size_t mz_ranks_plan(const mezzo_params *p, int size, mz_shard shard, bool canonical, int64_t micro) {
+size_t mz_ranks_plan(const mezzo_params *p, int size, const mz_ranks_options *o) {
     const size_t pieces = (size_t)(p->elements / MZ_PIECE) * sizeof(double), ranks = (size_t)size;
-    size_t n = pieces + ranks * (size_t)(micro + 1) * sizeof(float);
+    const size_t region = ranks * (size_t)longest_part(p);
+    size_t n = pieces + ranks * (size_t)(o->micro + 1) * sizeof(float);
     if (size > 1)
-        n += ranks * sizeof(mz_opt_state) + (shard != MZ_SHARD_NONE ? pieces : 0);
-    for (int64_t sums = micro; canonical && sums > 1; sums /= 2)
+        n += ranks * sizeof(mz_opt_state) + (o->shard != MZ_SHARD_NONE ? pieces : 0);
+    for (int64_t sums = o->micro; o->canonical && sums > 1; sums /= 2)
         n += (size_t)p->grad_elements * sizeof(float);
     if (p->scattered)
-        n += ranks * (size_t)longest_part(p) * sizeof(float);
-    return n + (canonical && size > 1 ? ranks * (size_t)longest_part(p) * sizeof(float) : 0);
+        n += region * sizeof(float);
+    if (o->bf16_wire && size > 1)
+        n += 2 * region * sizeof(uint16_t);
+    return n + (o->canonical && size > 1 ? region * sizeof(float) : 0);
 }
 
 static mezzo_status take(mz_ranks *r, size_t bytes, void *out) {
@@ -186,10 +195,21 @@ static mezzo_status prepare_calls(mz_ranks *r) {
         agree.in[1] = mz_tensor_bytes(r->states, (size_t)r->size * sizeof *r->states);
     MEZZO_TRY(mz_prepare(r->device, &agree, &r->agree));
     const adder *one;
-    return find_adder(r, 1, &one);
+    return find_adder(r, 1, MEZZO_F32, &one);
 }
 
-mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonical, int64_t micro, mz_ranks **out) {
+static mezzo_status take_wire(mz_ranks *r) {
+    const size_t bytes = (size_t)(r->size * longest_part(r->params)) * sizeof *r->wire[0];
+    if (r->canonical)
+        return mz_fail(MEZZO_ERR_INVALID, "canonical sums take gradients as they are, not rounded to bf16: leave out "
+                                          "--reduce-wire bf16 or --reduce canonical");
+    for (int i = 0; i < 2 && r->size > 1; i++)
+        MEZZO_TRY(take(r, bytes, &r->wire[i]));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_ranks_create(mezzo_params *params, const mz_ranks_options *options, mz_ranks **out) {
+    const int64_t micro = options->micro;
     mezzo_status status = MEZZO_OK;
     *out = NULL;
     mz_ranks *r = mz_alloc(1, sizeof *r);
@@ -198,8 +218,9 @@ mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonica
     const mz_comm *comm = params->device->comm;
     *r = (mz_ranks){.params = params,
                     .device = params->device,
-                    .shard = shard,
-                    .canonical = canonical,
+                    .shard = options->shard,
+                    .canonical = options->canonical,
+                    .bf16_wire = options->bf16_wire,
                     .rank = comm != NULL ? comm->rank : 0,
                     .size = comm != NULL ? comm->size : 1,
                     .micro = micro};
@@ -216,7 +237,9 @@ mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonica
         MEZZO_TRY_GOTO(status, take(r, (size_t)r->size * sizeof *r->states, &r->states));
     if (params->scattered)
         MEZZO_TRY_GOTO(status, take(r, (size_t)(r->size * longest_part(params)) * sizeof(float), &r->whole));
-    if (canonical)
+    if (r->bf16_wire)
+        MEZZO_TRY_GOTO(status, take_wire(r));
+    if (r->canonical)
         MEZZO_TRY_GOTO(status, take_canonical(r));
     MEZZO_TRY_GOTO(status, prepare_calls(r));
     *out = r;
@@ -230,8 +253,10 @@ void mz_ranks_free(mz_ranks *r) {
     if (r == NULL)
         return;
     const mz_backend *b = r->device->backend;
-    void *buffers[] = {r->pieces, r->all_pieces != r->pieces ? r->all_pieces : NULL, r->states, r->kept, r->parts,
-                       r->whole};
+    void *buffers[] = {r->pieces,  r->all_pieces != r->pieces ? r->all_pieces : NULL,
+                       r->states,  r->kept,
+                       r->parts,   r->whole,
+                       r->wire[0], r->wire[1]};
     for (size_t i = 0; i < MZ_COUNT(buffers); i++)
         b->release(r->device, buffers[i]);
     for (int i = 0; i < r->levels; i++)
@@ -239,6 +264,7 @@ void mz_ranks_free(mz_ranks *r) {
     for (size_t i = 0; i < r->n_adders; i++) {
         mz_prepared_free(&r->adders[i].adds);
         mz_prepared_free(&r->adders[i].copies);
+        mz_prepared_free(&r->adders[i].narrows);
     }
     mz_free(r->adders);
     mz_prepared_free(&r->agree);
@@ -314,6 +340,29 @@ static mezzo_status issue_tree(mz_ranks *r, mz_sequence *into, float *region, in
     return issue_add(r, into, false, r->parts, sum, part);
 }
 
+// The same in the order of ranks, from numbers that travel as BF16, this rank's own too; added to what is in `sum`, or
+// not.
+static mezzo_status issue_wire(mz_ranks *r, mz_sequence *into, const float *region, int64_t part, bool adds,
+                               float *sum) {
+    const adder *a;
+    const mz_collective exchange = {
+        .kind = MZ_ALL_TO_ALL, .send = r->wire[0], .recv = r->wire[1], .count = (size_t)part, .dtype = MEZZO_BF16};
+    MEZZO_TRY(find_adder(r, part, MEZZO_BF16, &a));
+    const mz_prepared narrows = a->narrows, copies = a->copies, sums = a->adds;
+    for (int k = 0; k < r->size; k++) {
+        mz_call call =
+            move_call(MZ_OP_cast, false, region + k * part, MEZZO_F32, r->wire[0] + k * part, MEZZO_BF16, part);
+        MEZZO_TRY(issue(r, into, &narrows, &call));
+    }
+    MEZZO_TRY(issue_collective(r, into, &exchange));
+    for (int k = 0; k < r->size; k++) {
+        const bool add = adds || k > 0;
+        mz_call call = move_call(MZ_OP_accumulate, add, r->wire[1] + k * part, MEZZO_BF16, sum, MEZZO_F32, part);
+        MEZZO_TRY(issue(r, into, add ? &sums : &copies, &call));
+    }
+    return MEZZO_OK;
+}
+
 static mezzo_status run_zero(mezzo_device *device, const mz_call *call) {
     return device->backend->zero(device, call->out[0].data, (size_t)mz_shape_count(&call->out[0].shape));
 }
@@ -370,6 +419,8 @@ static mezzo_status issue_scattered(mz_ranks *r, int k) {
         sum += r->params->regions[before].part;
     if (r->canonical)
         return issue_tree(r, NULL, from, region->part, sum);
+    if (r->bf16_wire)
+        return issue_wire(r, NULL, from, region->part, r->micro > 1, sum);
     float *mine = r->micro > 1 ? from + r->rank * region->part : sum;
     const mz_collective scatter = {
         .kind = MZ_REDUCE_SCATTER_SUM, .send = from, .recv = mine, .count = (size_t)region->part, .dtype = MEZZO_F32};
@@ -387,8 +438,10 @@ static mezzo_status issue_region(mz_ranks *r, mz_sequence *into, int k) {
                                    .dtype = MEZZO_F32};
     if (r->params->scattered)
         return issue_scattered(r, k);
-    MEZZO_TRY(r->canonical ? issue_tree(r, into, region, part, region + r->rank * part)
-                           : issue_collective(r, into, &scatter));
+    float *sum = region + r->rank * part;
+    MEZZO_TRY(r->canonical   ? issue_tree(r, into, region, part, sum)
+              : r->bf16_wire ? issue_wire(r, into, region, part, false, sum)
+                             : issue_collective(r, into, &scatter));
     // The same sums whoever moves the parameters: all-reduce would add in another order.
     return r->shard == MZ_SHARD_NONE ? issue_gather(r, into, region, part, MEZZO_F32) : MEZZO_OK;
 }

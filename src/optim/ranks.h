@@ -20,6 +20,13 @@ typedef enum mz_shard {
 
 typedef struct mz_ranks mz_ranks;
 
+typedef struct mz_ranks_options {
+    mz_shard shard;
+    bool canonical;
+    bool bf16_wire; // gradients travel as BF16, and are summed in FP32
+    int64_t micro;  // micro batches of a rank a step
+} mz_ranks_options;
+
 // Which of a step's micro batches a rank's i-th is.
 static inline int64_t mz_micro_of(mz_shard shard, int rank, int size, int64_t micro, int64_t i) {
     return shard == MZ_SHARD_GRADIENTS ? i * size + rank : rank * micro + i;
@@ -36,16 +43,16 @@ static inline mz_cut mz_ranks_cut(mz_shard shard, bool canonical, int size, int6
 }
 
 // Of the device's group (device->comm; NULL: one rank alone, for canonical sums). `params` are cut for its size
-// (mz_params_create); micro: micro batches of a rank a step. INVALID: canonical, and the micro batches of a step are
-// not a power of two that the ranks divide.
-mezzo_status mz_ranks_create(mezzo_params *params, mz_shard shard, bool canonical, int64_t micro, mz_ranks **out);
+// (mz_params_create). INVALID: canonical, and the micro batches of a step are not a power of two that the ranks divide,
+// or gradients would travel as BF16.
+mezzo_status mz_ranks_create(mezzo_params *params, const mz_ranks_options *options, mz_ranks **out);
 void mz_ranks_free(mz_ranks *ranks); // NULL is fine; after its optimizer and step
 int mz_ranks_size(const mz_ranks *ranks);
 int mz_ranks_part(const mz_ranks *ranks);         // for mz_optimizer_create: whose part it moves, -1: all
 mz_tensor mz_ranks_pieces(const mz_ranks *ranks); // likewise: where sums of squares go
 size_t mz_ranks_memory(const mz_ranks *ranks);    // bytes of the device
 // What mz_ranks_memory would be, of parameters that are cut for `size` ranks.
-size_t mz_ranks_plan(const mezzo_params *params, int size, mz_shard shard, bool canonical, int64_t micro);
+size_t mz_ranks_plan(const mezzo_params *params, int size, const mz_ranks_options *options);
 // The norm of a parameter's gradient in the last step: waits.
 mezzo_status mz_ranks_norms(mz_ranks *ranks, const mezzo_optimizer *optimizer, double *norms); // [optimizer->n]
 

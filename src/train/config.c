@@ -270,6 +270,7 @@ static void read_run(reader *r, mz_run_config *out) {
     out->profile = integer(r, "train.profile");
     out->shard = (mz_shard)choice(r, "ranks.shard");
     out->canonical = choice(r, "ranks.reduce") == 1;
+    out->bf16_wire = choice(r, "ranks.reduce_wire") == 1;
     out->bucket_mib = number(r, "ranks.bucket_mib");
     out->device = text(r, "device.name");
     out->threads = (int)integer(r, "device.threads");

@@ -48,6 +48,7 @@ typedef struct mz_run_config {
     mz_guard_config guard;
     mz_shard shard;
     bool canonical;    // sums of gradients
+    bool bf16_wire;    // what they travel as
     double bucket_mib; // of gradients that are summed together
 } mz_run_config;
 

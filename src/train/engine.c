@@ -87,7 +87,12 @@ mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool kee
     if (config->histograms_every > 0)
         MEZZO_TRY(mz_magnitudes_create(e->train, e->params, &e->magnitudes));
     if (e->params->ranks > 0)
-        MEZZO_TRY(mz_ranks_create(e->params, config->shard, config->canonical, config->grad_accum, &e->ranks));
+        MEZZO_TRY(mz_ranks_create(e->params,
+                                  &(mz_ranks_options){.shard = config->shard,
+                                                      .canonical = config->canonical,
+                                                      .bf16_wire = config->bf16_wire,
+                                                      .micro = config->grad_accum},
+                                  &e->ranks));
     if (e->ranks != NULL)
         MEZZO_TRY(mz_ranks_overlap(e->ranks, e->train));
     const int part = e->ranks != NULL ? mz_ranks_part(e->ranks) : -1;

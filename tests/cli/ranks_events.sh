@@ -86,12 +86,12 @@ done
 [[ ! -d maps ]] || cmp maps-1/checkpoints/step-*3/model.safetensors maps-2/checkpoints/step-*3/model.safetensors || fail "pictures on 1 and 2 ranks"
 
 # What a rank holds is planned to the byte.
-for way in "optimizer fast 1" "none canonical 1" "optimizer canonical 2" "gradients fast 1" "gradients fast 2" "gradients canonical 2"; do
+for way in "optimizer fast 1" "optimizer fast 1 bf16" "none canonical 1" "optimizer canonical 2" "gradients fast 1" "gradients fast 2 bf16" "gradients canonical 2"; do
     set -- $way
-    $ranks "$MEZZO" train $model --precision fp32 --shard "$1" --reduce "$2" --global-batch $((4 * $3)) --steps 1 --checkpoint-every -1 --out held >held.log 2>&1 || fail "$(cat held.log)"
+    $ranks "$MEZZO" train $model --precision fp32 --shard "$1" --reduce "$2" --reduce-wire "${4:-fp32}" --global-batch $((4 * $3)) --steps 1 --checkpoint-every -1 --out held >held.log 2>&1 || fail "$(cat held.log)"
     took=$(sed -nE 's/.*"perf\/memory_bytes": *([0-9]+).*/\1/p' held/metrics.jsonl | tail -1)
     "$MEZZO" memory --model gpt2 ${size%%--global*} --vocab "$(sed -nE 's/ *vocab: *([0-9]+)/\1/p' held/config.yaml)" --precision fp32 --optimizer adamw \
-        --master fp32 --bucket-mib 0.1 --ranks 2 --shard "$1" --reduce "$2" --grad-accum "$3" --json >plan.json || fail "memory --ranks"
+        --master fp32 --bucket-mib 0.1 --ranks 2 --shard "$1" --reduce "$2" --reduce-wire "${4:-fp32}" --grad-accum "$3" --json >plan.json || fail "memory --ranks"
     awk -v took="$took" '{ gsub(/[",:]/, " "); for (i = 1; i < NF; i++) if (!($i in at)) at[$i] = $(i + 1) }
         END { exit took == 0 || at["total"] - at["padding"] + at["evaluation"] != took }' plan.json || fail "$way: took $took: $(cat plan.json)"
     rm -rf held

@@ -85,6 +85,21 @@ paste -d ' ' <(losses alone) <(losses scattered) |
     awk '{ d = $2 - $4; if (d < 0) d = -d; if (d > 2e-6 * $2) bad = 1; n++ } END { exit n != 6 || bad }' ||
     fail "1 rank and 3 with parts of gradients: $(paste -d ' ' <(losses alone) <(losses scattered))"
 
+# Gradients that travel as BF16: whoever moves what gets the same bits, others than FP32's, and losses near them.
+for shard in optimizer none gradients; do
+    train 2 "wire-$shard" --precision fp32 --global-batch 4 --reduce-wire bf16 --shard $shard
+done
+train 2 wire-fp32 --precision fp32 --global-batch 4
+same wire-optimizer wire-none
+same wire-optimizer wire-gradients
+cmp -s wire-fp32/checkpoints/step-*6/model.safetensors wire-none/checkpoints/step-*6/model.safetensors && fail "nothing was rounded on the wire"
+train 3 wire-three --precision fp32 --global-batch 12 --reduce-wire bf16 --shard gradients
+for pair in "wire-fp32 wire-none" "alone wire-three"; do
+    paste -d ' ' <(losses ${pair% *}) <(losses ${pair#* }) |
+        awk '{ d = $2 - $4; if (d < 0) d = -d; if (d > 1e-3 * $2) bad = 1; n++ } END { exit n != 6 || bad }' ||
+        fail "$pair: $(paste -d ' ' <(losses ${pair% *}) <(losses ${pair#* }))"
+done
+
 # What three wrote two and one go on from, with another shard; eval reads it.
 for ranks in 1 2; do
     cp -r scattered "three-$ranks"
@@ -135,4 +150,5 @@ refused() { # RANKS TEXT OPTION…
 }
 refused 3 'train.global_batch is 8, which micro batches of 2 on 3 ranks (6 together) do not divide'
 refused 3 'canonical sums need a power of two' --global-batch 6 --reduce canonical
+refused 2 'leave out --reduce-wire bf16' --reduce canonical --reduce-wire bf16
 echo "ranks: ok"

@@ -173,6 +173,10 @@ static void with_a_twin(const mz_collective *w) {
         memcpy((char *)w->recv + bytes, w->send, bytes);
         return;
     }
+    if (w->kind == MZ_ALL_TO_ALL) {
+        memcpy(w->recv, w->send, 2 * bytes);
+        return;
+    }
     assert_true(w->kind == MZ_REDUCE_SCATTER_SUM || w->dtype == MEZZO_F64);
     for (size_t i = 0; i < w->count && w->kind == MZ_REDUCE_SCATTER_SUM; i++)
         ((float *)w->recv)[i] = ((const float *)w->send)[i] + ((const float *)w->send)[w->count + i];

@@ -6,7 +6,8 @@
 #include "optim/ranks.h"
 
 // Sums of gradients beside backward, parameters brought to all beside the next forward: the bits of one after another.
-static void train_with_a_twin(bool captures_too, mz_shard shard, mezzo_precision precision, int micros, trained *out) {
+static void train_with_a_twin(bool captures_too, const mz_ranks_options *how, mezzo_precision precision, trained *out) {
+    const int micros = (int)how->micro;
     const mezzo_program_options options = {.precision = precision, .loss_weight = 1.0f / (float)micros};
     const mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
     const mezzo_master master = mezzo_master_default(precision);
@@ -23,10 +24,10 @@ static void train_with_a_twin(bool captures_too, mz_shard shard, mezzo_precision
     out->device->comm = &twin;
     ok(mezzo_graph_create(&g));
     ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
-    const mz_cut cut = mz_ranks_cut(shard, false, 2, 1);
+    const mz_cut cut = mz_ranks_cut(how->shard, false, 2, 1);
     ok(mz_params_create(out->device, g, &options, 7, master, &cut, &out->params));
     ok(mezzo_program_create(g, out->params, &options, &p));
-    ok(mz_ranks_create(out->params, shard, false, micros, &ranks));
+    ok(mz_ranks_create(out->params, how, &ranks));
     assert_true(out->params->n_regions > 2);
     ok(mz_ranks_overlap(ranks, p));
     ok(mz_optimizer_create(out->params, &adamw, mz_ranks_part(ranks), mz_ranks_pieces(ranks), &o));
@@ -46,11 +47,12 @@ static void train_with_a_twin(bool captures_too, mz_shard shard, mezzo_precision
     out->device->comm = NULL;
 }
 
-static void same_with_a_twin(mz_shard shard, mezzo_precision precision, int micros) {
+static void same_with_a_twin(mz_shard shard, mezzo_precision precision, int micros, bool bf16_wire) {
+    const mz_ranks_options how = {.shard = shard, .bf16_wire = bf16_wire, .micro = micros};
     static float masters[2][1 << 18];
     trained both[] = {{.grads = masters[0]}, {.grads = masters[1]}};
     for (int i = 0; i < 2; i++) {
-        train_with_a_twin(i == 1, shard, precision, micros, &both[i]);
+        train_with_a_twin(i == 1, &how, precision, &both[i]);
         assert_true(both[i].params->master_bytes <= sizeof masters[0]);
     }
     assert_memory_equal(masters[0], masters[1], both[0].params->master_bytes);
@@ -66,16 +68,58 @@ static void same_with_a_twin(mz_shard shard, mezzo_precision precision, int micr
 
 static void collectives_beside_calls_change_no_bit(void **state) {
     (void)state;
-    same_with_a_twin(MZ_SHARD_OPTIMIZER, MEZZO_PRECISION_BF16, 1);
-    same_with_a_twin(MZ_SHARD_OPTIMIZER, MEZZO_PRECISION_FP32, 2);
-    same_with_a_twin(MZ_SHARD_NONE, MEZZO_PRECISION_FP16, 1);
-    same_with_a_twin(MZ_SHARD_GRADIENTS, MEZZO_PRECISION_BF16, 1);
-    same_with_a_twin(MZ_SHARD_GRADIENTS, MEZZO_PRECISION_FP32, 2);
+    same_with_a_twin(MZ_SHARD_OPTIMIZER, MEZZO_PRECISION_BF16, 1, false);
+    same_with_a_twin(MZ_SHARD_OPTIMIZER, MEZZO_PRECISION_FP32, 2, true);
+    same_with_a_twin(MZ_SHARD_NONE, MEZZO_PRECISION_FP16, 1, false);
+    same_with_a_twin(MZ_SHARD_GRADIENTS, MEZZO_PRECISION_BF16, 1, false);
+    same_with_a_twin(MZ_SHARD_GRADIENTS, MEZZO_PRECISION_BF16, 1, true);
+    same_with_a_twin(MZ_SHARD_GRADIENTS, MEZZO_PRECISION_FP32, 2, false);
     assert_true(collectives > 20);
+}
+
+// Each rank's number rounded to BF16, the sum not.
+static void bf16_on_the_wire_is_summed_in_fp32(void **state) {
+    (void)state;
+    enum { MOST = 1 << 18 };
+    static float before[MOST], after[MOST];
+    const mz_cut cut = mz_ranks_cut(MZ_SHARD_OPTIMIZER, false, 2, 1);
+    const mz_ranks_options how = {.shard = MZ_SHARD_OPTIMIZER, .bf16_wire = true, .micro = 1};
+    mezzo_model_config c;
+    mezzo_device *device;
+    mezzo_graph *g;
+    mezzo_params *params;
+    mz_ranks *ranks;
+    int rounded = 0;
+    tiny_model("gpt2", &c);
+    ok(mezzo_device_open("cpu", 1, &device));
+    device->comm = &twin;
+    ok(mezzo_graph_create(&g));
+    ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
+    ok(mz_params_create(device, g, NULL, 7, MEZZO_MASTER_FP32, &cut, &params));
+    ok(mz_ranks_create(params, &how, &ranks));
+    assert_true(params->elements <= MOST);
+    for (int64_t i = 0; i < params->elements; i++)
+        before[i] = params->grad[i] = (float)(1 + i % 1021) / (float)(3 + i % 77);
+    ok(mz_ranks_issue_sum(ranks, NULL));
+    memcpy(after, params->grad, (size_t)params->elements * sizeof *after);
+    for (int k = 0; k < params->n_regions; k++)
+        for (int64_t i = params->regions[k].from, n = params->regions[k].part; i < params->regions[k].from + n; i++) {
+            const float a = mezzo_bf16_to_f32(mezzo_f32_to_bf16(before[i])),
+                        b = mezzo_bf16_to_f32(mezzo_f32_to_bf16(before[i + n]));
+            assert_true(after[i] == a + b);
+            rounded += a + b != mezzo_bf16_to_f32(mezzo_f32_to_bf16(a + b));
+        }
+    assert_true(rounded > 1000); // sums that BF16 does not hold
+    mz_ranks_free(ranks);
+    mezzo_params_free(params);
+    mezzo_graph_free(g);
+    device->comm = NULL;
+    mezzo_device_close(device);
 }
 
 int main(void) {
     queue_open();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(collectives_beside_calls_change_no_bit)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(collectives_beside_calls_change_no_bit),
+                                       cmocka_unit_test(bf16_on_the_wire_is_summed_in_fp32)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ typedef struct mz_workload {
     mezzo_moments moments; // of AdamW
     int ranks;             // plans only: that share the step, and what of it; 0: one process alone
     mz_shard shard;
-    bool canonical;
+    bool canonical, bf16_wire;
     int64_t bucket;                  // elements that are summed together
     const char *freeze;              // mezzo_graph_freeze's patterns, borrowed; NULL: all are trained
     mezzo_lora lora;                 // rank 0: no adapters; its patterns are borrowed

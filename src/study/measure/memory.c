@@ -72,9 +72,10 @@ static mezzo_status share_of_rank(mezzo_device *device, const mezzo_graph *g, co
                                   size_t *segments, size_t *more) {
     const mezzo_program_options options = mz_workload_options(w, false);
     const mz_cut cut = cut_of(w);
+    const mz_ranks_options ranks = {w->shard, w->canonical, w->bf16_wire, w->grad_accum};
     mezzo_params *params;
     MEZZO_TRY(mz_params_sketch(device, g, &options, w->master, &cut, &params));
-    *more = mz_ranks_plan(params, w->ranks, w->shard, w->canonical, w->grad_accum);
+    *more = mz_ranks_plan(params, w->ranks, &ranks);
     *moments = 0;
     for (size_t i = 0; i < params->n && w->shard == MZ_SHARD_NONE; i++)
         *moments += params->list[i].frozen ? 0 : mz_align_up((size_t)params->list[i].stored, 16);
