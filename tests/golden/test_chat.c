@@ -202,6 +202,30 @@ static void an_answer_that_changes_is_refused(void **state) {
     mezzo_tokenizer_free(tok);
 }
 
+// Each allocation fails in turn: told, nothing kept.
+static void memory_may_run_out_anywhere(void **state) {
+    (void)state;
+    json_t *root = golden_json("chat.json");
+    mezzo_tokenizer *tok = published(json_string_value(
+        json_object_get(json_array_get(json_object_get(root, "templates"), 3), "source"))); // GLM's: it has a macro
+    json_t *list = json_loads(
+        "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]", 0, NULL);
+    mezzo_status status = MEZZO_ERR_MEMORY;
+    int n = 0;
+    for (; status == MEZZO_ERR_MEMORY; n++) {
+        mz_chat_tokens t = {0};
+        mz_alloc_fail_after(n);
+        status = mz_chat_encode(tok, "here", list, true, &t);
+        mz_alloc_fail_after(-1);
+        mz_chat_tokens_free(&t);
+    }
+    must(status);
+    assert_true(n > 50);
+    json_decref(list);
+    json_decref(root);
+    mezzo_tokenizer_free(tok);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(templates_are_jinjas),
@@ -209,6 +233,7 @@ int main(void) {
         cmocka_unit_test(answers_are_found_by_the_template),
         cmocka_unit_test(messages_make_no_special_token),
         cmocka_unit_test(an_answer_that_changes_is_refused),
+        cmocka_unit_test(memory_may_run_out_anywhere),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);
 }
