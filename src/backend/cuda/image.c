@@ -1,5 +1,6 @@
 // Ops on images, noise and times: the host side. Convolution here sums each number by one thread, right and slow, for
 // what conv.c refuses.
+#include "backend/cuda/kernels/group_norm.h"
 #include "backend/cuda/storage.h"
 
 static const char *prepare_floats(mezzo_device *device, const mz_call *call, mz_prepared *out) {
@@ -83,15 +84,46 @@ static float *floats_of(const mz_tensor *t) {
     return mz_present(t) ? t->data : NULL;
 }
 
+static mz_cu_group_norm forward_of(const mz_call *call) {
+    mz_cu_group_norm v = norm_of(call, &call->in[0], &call->out[0], 1);
+    v.mean = floats_of(&call->out[1]);
+    v.rstd = floats_of(&call->out[2]);
+    return v;
+}
+
+static mz_cu_group_norm backward_of(const mz_call *call) {
+    mz_cu_group_norm v = norm_of(call, &call->in[1], &call->in[0], 2);
+    v.mean = floats_of(&call->in[5]);
+    v.rstd = floats_of(&call->in[6]);
+    return v;
+}
+
+static const char *pieces_refusal(const mz_cu_group_norm *v) {
+    return v->c % 8 != 0 || v->c > 2048 ? "reads channels 8 at a time, up to 2,048" : NULL;
+}
+
 static const char *group_norm_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     return mz_cuda_storages(call, "a", "aff");
 }
 
+static const char *group_norm_pieces_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const mz_cu_group_norm v = forward_of(call);
+    const char *reason = group_norm_prepare(device, call, out);
+    out->workspace = mz_cu_group_norm_pieces_bytes(&v, false);
+    return reason != NULL ? reason : pieces_refusal(&v);
+}
+
+static mezzo_status run_group_norm_pieces(mezzo_device *device, const mz_call *call) {
+    const mz_cu_group_norm v = forward_of(call);
+    MZ_CUDA_TRY(mz_cu_group_norm_forward_pieces(mz_cuda(device)->stream, &v, call->workspace));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_group_norm_pieces = {"group_norm_pieces__cuda", group_norm_pieces_prepare,
+                                             run_group_norm_pieces};
+
 static mezzo_status run_group_norm(mezzo_device *device, const mz_call *call) {
-    mz_cu_group_norm v = norm_of(call, &call->in[0], &call->out[0], 1);
-    v.mean = floats_of(&call->out[1]);
-    v.rstd = floats_of(&call->out[2]);
+    const mz_cu_group_norm v = forward_of(call);
     MZ_CUDA_TRY(mz_cu_group_norm_forward(mz_cuda(device)->stream, &v));
     return MEZZO_OK;
 }
@@ -104,10 +136,25 @@ static const char *group_norm_bwd_prepare(mezzo_device *device, const mz_call *c
     return mz_cuda_storages(call, "aaaaaff", "aaff");
 }
 
+static const char *group_norm_bwd_pieces_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const mz_cu_group_norm v = backward_of(call);
+    const char *reason = group_norm_bwd_prepare(device, call, out);
+    out->workspace = mz_cu_group_norm_pieces_bytes(&v, true);
+    return reason != NULL ? reason : pieces_refusal(&v);
+}
+
+static mezzo_status run_group_norm_bwd_pieces(mezzo_device *device, const mz_call *call) {
+    const mz_cu_group_norm v = backward_of(call);
+    MZ_CUDA_TRY(mz_cu_group_norm_backward_pieces(mz_cuda(device)->stream, &v, mz_cuda_array(&call->out[0]),
+                                                 mz_cuda_array(&call->out[1]), floats_of(&call->out[2]),
+                                                 floats_of(&call->out[3]), call->attrs.accumulate, call->workspace));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_group_norm_bwd_pieces = {"group_norm_bwd_pieces__cuda", group_norm_bwd_pieces_prepare,
+                                                 run_group_norm_bwd_pieces};
+
 static mezzo_status run_group_norm_bwd(mezzo_device *device, const mz_call *call) {
-    mz_cu_group_norm v = norm_of(call, &call->in[1], &call->in[0], 2);
-    v.mean = floats_of(&call->in[5]);
-    v.rstd = floats_of(&call->in[6]);
+    const mz_cu_group_norm v = backward_of(call);
     MZ_CUDA_TRY(mz_cu_group_norm_backward(mz_cuda(device)->stream, &v, mz_cuda_array(&call->out[0]),
                                           mz_cuda_array(&call->out[1]), floats_of(&call->out[2]),
                                           floats_of(&call->out[3]), call->attrs.accumulate, call->workspace));

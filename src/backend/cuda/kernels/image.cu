@@ -1,6 +1,7 @@
 // Images [B, height, width, channels]: convolution with one sum a thread, group norm with one block a group,
 // resampling, noise, the embedding of times. Sums are FP32 in an order that the shapes decide.
 #include "activation.cuh"
+#include "group_norm.h"
 #include "philox.cuh"
 #include "rows.cuh"
 
@@ -229,13 +230,18 @@ __global__ void __launch_bounds__(IMAGE_BLOCK)
         dbias[c] = accumulate ? dbias[c] + bias : bias;
 }
 
+extern "C" cudaError_t mz_cu_group_norm_parameters(cudaStream_t stream, const mz_cu_group_norm *v, mz_cu_array dfilm,
+                                                   float *dweight, float *dbias, bool accumulate, const float *sums) {
+    group_norm_parameters_kernel<<<blocks_for(v->c), IMAGE_BLOCK, 0, stream>>>(*v, dfilm, dweight, dbias, accumulate,
+                                                                               sums);
+    return cudaGetLastError();
+}
+
 extern "C" cudaError_t mz_cu_group_norm_backward(cudaStream_t stream, const mz_cu_group_norm *v, mz_cu_array dx,
                                                  mz_cu_array dfilm, float *dweight, float *dbias, bool accumulate,
                                                  float *sums) {
     group_norm_bwd_kernel<<<static_cast<unsigned>(v->b * v->groups), IMAGE_BLOCK, 0, stream>>>(*v, dx, sums);
-    group_norm_parameters_kernel<<<blocks_for(v->c), IMAGE_BLOCK, 0, stream>>>(*v, dfilm, dweight, dbias, accumulate,
-                                                                               sums);
-    return cudaGetLastError();
+    return mz_cu_group_norm_parameters(stream, v, dfilm, dweight, dbias, accumulate, sums);
 }
 
 // --- resampling ----------------------------------------------------------------------------------------------------
