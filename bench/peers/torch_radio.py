@@ -1,15 +1,16 @@
 """What a PyTorch user gets: training steps of radio_unet and kl_vae, the modules that src/models has, one CSV row each.
 
-usage: torch_radio.py [--iters N] [--cpu] CASE...
+usage: torch_radio.py [--iters N] [--cpu] [--heuristics] CASE...
   CASE is MODEL:BATCH:PRECISION:WAY, as radio_unet-radiodiff:8:bf16:graphs
   MODEL      radio_unet, radio_unet-tiny, radio_unet-radiodiff, kl_vae, kl_vae-tiny, kl_vae-radiodiff: Mezzo's sizes by name
   PRECISION  fp32 tf32 bf16 fp16 (fp16 with GradScaler)
   WAY        eager, compiled (torch.compile), graphs (torch.compile with mode="reduce-overhead", which captures CUDA graphs) or
              tuned (mode="max-autotune", which captures them too and times kernels first)
 --cpu times on the CPU, by the wall clock.
+--heuristics leaves the choice of algorithms to cuDNN, which starts sooner: without it cudnn.benchmark is on.
 --parameters prints each model's parameters and times nothing.
 
-Pictures and weights lie channels-last, cudnn.benchmark is on. A step is forward, backward, unscale, clipping at 1.0 and fused AdamW;
+Pictures and weights lie channels-last. A step is forward, backward, unscale, clipping at 1.0 and fused AdamW;
 ms_step is the median of CUDA-event times. Memory is the allocator's peak.
 """
 import contextlib, gc, math, sys, time
@@ -239,7 +240,7 @@ def measure(model, batch, precision, way, iters, device):
         torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = "--heuristics" not in sys.argv
     with torch.device(device):
         net = make(model).to(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
