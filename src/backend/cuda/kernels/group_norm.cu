@@ -1,6 +1,6 @@
-// Group norm over images in pieces of pixels: a block reads all channels of its pixels, 8 side by side a thread, so that
-// memory is read in order whatever a group is. Channels are a multiple of 8, at most 2,048. Sums are FP32 in an order
-// that the shapes decide.
+// Group norm over images in pieces of pixels: a block reads all channels of its pixels, 8 side by side a thread, so
+// that memory is read in order whatever a group is. Channels are a multiple of 8, at most 2,048. Sums are FP32 in an
+// order that the shapes decide.
 #include "activation.cuh"
 #include "group_norm.h"
 #include "rows.cuh"
@@ -218,8 +218,7 @@ static __device__ __forceinline__ void read_statistics(const mz_cu_group_norm &v
 }
 
 // Σ dz and Σ dz·x̂ of each piece's channels: partial [B, pieces, 2, C].
-__global__ void __launch_bounds__(NORM_BLOCK)
-    norm_slopes_kernel(mz_cu_group_norm v, int64_t pieces, float *partial) {
+__global__ void __launch_bounds__(NORM_BLOCK) norm_slopes_kernel(mz_cu_group_norm v, int64_t pieces, float *partial) {
     __shared__ float all[NORM_BLOCK * 8];
     const place p = place_of(v, pieces);
     float plain[8] = {0}, normal[8] = {0}, mean[8], rstd[8];
