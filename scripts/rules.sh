@@ -16,7 +16,7 @@ while read -r name rows; do
         cp "$work/$name/rules.json" "data/rules/$name.json"
     fi
 done <<END
-h100-gpt2 sweep-gpt2-h100
+h200-gpt2 sweep-gpt2-h200
 h100-glm4_moe sweep-h100
 amx-glm4_moe sweep-cpu-amx
 END

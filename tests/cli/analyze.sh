@@ -51,7 +51,7 @@ for shape in "4 256 fp16" "2 256 fp32" "2 320 fp16"; do
     [[ $(head -n 1 "$OUT") == "$wanted" ]] || fail "not $wanted"
 done
 
-run 0 advise --rules h100-gpt2 --d-model 512 --batch-size 4 --seq-len 256
+run 0 advise --rules h200-gpt2 --d-model 512 --batch-size 4 --seq-len 256
 [[ $(head -n 1 "$OUT") == bf16 ]] || fail "not bf16"
 shows "$OUT" "fp32 takes" "x the time" "x the memory"
 "$MEZZO_SOURCE/scripts/rules.sh" "$MEZZO" --check >"$OUT" 2>&1 || fail "data/rules are not what bench/results give: scripts/rules.sh"

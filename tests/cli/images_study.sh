@@ -21,7 +21,7 @@ run 0 memory --model mlp --batch-size 1
 shows "$OUT" "a micro batch of 1 example;"
 run 0 advise --measure --model radio_unet-tiny --batch-size 2 --device cpu
 shows "$OUT" "images/s"
-refuse 2 images --measure -- advise --model radio_unet --rules h100-gpt2 --d-model 64 --batch-size 8 --seq-len 64
+refuse 2 images --measure -- advise --model radio_unet --rules h200-gpt2 --d-model 64 --batch-size 8 --seq-len 64
 run 0 bench --models kl_vae-tiny --precisions fp32 --batch-size 2 --warmup 0 --iters 1 --no-mfu --device cpu --phases forward
 shows "$OUT" "images/s"
 

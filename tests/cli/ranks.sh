@@ -45,6 +45,7 @@ shows "$ERR" '"one thing"' '"another"' "all ranks must do the same"
 
 # --- a rank that is killed, one that stands still
 started() { # N: ranks in the loop
+    : >"$OUT" # of the command before: its lines are not these ranks'
     MEZZO_LAUNCH_PROGRAM=$RANK_PROGRAM "$MEZZO" launch -n "$1" -- loop cpu >"$OUT" 2>"$ERR" &
     job=$!
     last="mezzo launch -n $1 -- loop"

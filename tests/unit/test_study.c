@@ -357,7 +357,7 @@ static void test_built_in_rules(void **state) {
     (void)state;
     mz_rules rules;
     mz_advice advice;
-    static const char *const names[] = {"h100-gpt2", "h100-glm4_moe", "amx-glm4_moe"};
+    static const char *const names[] = {"h200-gpt2", "h100-glm4_moe", "amx-glm4_moe"};
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
         must(mz_rules_load(names[i], &rules));
         assert_string_equal(rules.name, names[i]);
@@ -369,7 +369,8 @@ static void test_built_in_rules(void **state) {
         mz_rules_free(&rules);
     }
     assert_string_equal(mz_rules_for("NVIDIA H100 80GB HBM3", false, "glm4_moe-4x128"), "h100-glm4_moe");
-    assert_string_equal(mz_rules_for("NVIDIA H100 80GB HBM3", false, NULL), "h100-gpt2");
+    assert_string_equal(mz_rules_for("NVIDIA H100 80GB HBM3", false, NULL), "h200-gpt2");
+    assert_string_equal(mz_rules_for("NVIDIA H200", false, "gpt2"), "h200-gpt2");
     assert_string_equal(mz_rules_for("a CPU", true, "gpt2"), "amx-glm4_moe");
     assert_null(mz_rules_for("a CPU", false, "gpt2"));
 }

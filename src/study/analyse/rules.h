@@ -84,7 +84,7 @@ mezzo_status mz_rules_save(const mz_rules *rules, const mz_score *cross_validate
 // A rules.json, or the name of built-in rules. IO, FORMAT or INVALID name file and key.
 mezzo_status mz_rules_load(const char *path, mz_rules *out);
 const char *mz_rules_names(void); // of the built-in ones: "t4-glm4moe, …"
-// The built-in rules measured on such a device: "h100-gpt2"; NULL: there are none. device: as it describes itself; amx:
+// The built-in rules measured on such a device: "h200-gpt2"; NULL: there are none. device: as it describes itself; amx:
 // a CPU with AMX; model: "gpt2", "glm4_moe-4x128", … or NULL.
 const char *mz_rules_for(const char *device, bool amx, const char *model);
 

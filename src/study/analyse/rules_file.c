@@ -159,26 +159,26 @@ static mezzo_status read_rules(const char *where, const json_t *o, mz_rules *out
 
 // --- built in ------------------------------------------------------------------------------------------------------
 // data/rules/*.json, which scripts/rules.sh makes of bench/results.
-extern const unsigned char mz_rules_h100_gpt2[], mz_rules_h100_glm4_moe[], mz_rules_amx_glm4_moe[];
-extern const size_t mz_rules_h100_gpt2_size, mz_rules_h100_glm4_moe_size, mz_rules_amx_glm4_moe_size;
+extern const unsigned char mz_rules_h200_gpt2[], mz_rules_h100_glm4_moe[], mz_rules_amx_glm4_moe[];
+extern const size_t mz_rules_h200_gpt2_size, mz_rules_h100_glm4_moe_size, mz_rules_amx_glm4_moe_size;
 
 static const struct {
     const char *name;
     const unsigned char *bytes; // NULL: mz_rules_t4_glm4moe
     const size_t *size;
 } built_in[] = {{"t4-glm4moe", NULL, NULL},
-                {"h100-gpt2", mz_rules_h100_gpt2, &mz_rules_h100_gpt2_size},
+                {"h200-gpt2", mz_rules_h200_gpt2, &mz_rules_h200_gpt2_size},
                 {"h100-glm4_moe", mz_rules_h100_glm4_moe, &mz_rules_h100_glm4_moe_size},
                 {"amx-glm4_moe", mz_rules_amx_glm4_moe, &mz_rules_amx_glm4_moe_size}};
 
 const char *mz_rules_names(void) {
-    return "t4-glm4moe, h100-gpt2, h100-glm4_moe, amx-glm4_moe";
+    return "t4-glm4moe, h200-gpt2, h100-glm4_moe, amx-glm4_moe";
 }
 
 const char *mz_rules_for(const char *device, bool amx, const char *model) {
     bool experts = model != NULL && strncmp(model, "glm4_moe", 8) == 0;
-    if (strstr(device, "H100") != NULL)
-        return experts ? "h100-glm4_moe" : "h100-gpt2";
+    if (strstr(device, "H100") != NULL || strstr(device, "H200") != NULL) // the same processor, with another memory
+        return experts ? "h100-glm4_moe" : "h200-gpt2";
     return amx ? "amx-glm4_moe" : NULL;
 }
 
