@@ -10,6 +10,8 @@
 #   sizes      small to 2.7B, 4 x 512                                     → the same
 #   tiny       4 and 12 layers of width 256 and 512                       → the same
 #   moe        GLM-4's mixture of experts, 4 layers of width 256 and 12 of width 512 → the same
+#   images     radio_unet with RadioDiff's sizes, batch 8, and kl_vae, batch 32   → cuda-steps.csv, cuda-images-peers.csv
+#   fp8        GPT-2 124M and 1558M in bf16 and fp8, and the products of both, one by one → cuda-steps.csv, fp8-products.csv
 #   profile    every kernel of one step of GPT-2 124M in bf16 (Nsight Compute) → cuda-kernels.csv
 #   all        all of them
 # Rows carry device, driver, commit and command. PRECISIONS (default "bf16 fp16 tf32 fp32"), WAYS (PyTorch's: "compiled graphs") and MODELS
@@ -27,7 +29,7 @@ while [[ ${1:-} == --* ]]; do
     esac
     shift 2
 done
-[[ $# -gt 0 ]] || { sed -n '2,19s/^# \{0,1\}//p' "$0" && exit 2; }
+[[ $# -gt 0 ]] || { sed -n '2,21s/^# \{0,1\}//p' "$0" && exit 2; }
 precisions=${PRECISIONS:-bf16 fp16 tf32 fp32}
 ways=${WAYS:-compiled graphs}
 python=${PYTHON:-python3}
@@ -64,6 +66,25 @@ experts() { # model name batch length steps
         tee -a "$csv" | cut -d, -f1,9,13-17
 }
 
+pictures() { # model batch steps ways...: ours, and the same module in PyTorch
+    local model=$1 batch=$2 steps=$3 csv=$results/cuda-steps.csv peers=$results/cuda-images-peers.csv header=(--no-header) p w list=()
+    shift 3
+    chosen "$model" || return 0
+    [[ -s $csv ]] || header=()
+    # shellcheck disable=SC2086
+    "$step" --commit "$commit" "${header[@]}" --device cuda --model "$model" --batch "$batch" --steps "$steps" --warmup 5 $precisions |
+        tee -a "$csv" | cut -d, -f1,9,13-17
+    has_torch || { echo "no PyTorch with a GPU: it is left out" && return; }
+    for p in $precisions; do
+        for w in "$@"; do
+            list+=("$model:$batch:$p:$w")
+        done
+    done
+    # Without cudnn.benchmark: trying every engine of every convolution takes PyTorch longer than all steps.
+    "$python" "$root/bench/peers/torch_radio.py" --heuristics --iters 12 "${list[@]}" |
+        { [[ -s $peers ]] && grep -v '^system,' || cat; } | tee -a "$peers" | cut -d, -f3-6,8,9,11
+}
+
 has_torch() {
     "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null
 }
@@ -96,7 +117,7 @@ piece() {
     build)
         cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_WERROR=OFF -DMEZZO_TESTS=ON -DMEZZO_CUDA=ON \
             "-DMEZZO_CUDA_ARCH=$("$root/scripts/gpu-arch.sh")"
-        cmake --build "$build" && cmake --build "$build" --target bench_step
+        cmake --build "$build" && cmake --build "$build" --target bench_step bench_fp8_products
         ;;
     test) ctest --test-dir "$build" --output-on-failure -j 4 -R 'backend/|_cuda$|test_transformers' ;;
     sanitize)
@@ -146,6 +167,18 @@ piece() {
         experts glm4_moe-12x512 moe-d512-l12-b8-t1024 8 1024 20
         ways=${WAYS:-eager compiled} peers moe-d256-l4-b1-t128 moe-d512-l12-b8-t1024
         ;;
+    images)
+        # shellcheck disable=SC2086
+        pictures radio_unet-radiodiff 8 10 ${WAYS:-eager}
+        # shellcheck disable=SC2086
+        pictures kl_vae 32 20 ${WAYS:-eager graphs}
+        ;;
+    fp8)
+        precisions="bf16 fp8" ours gpt2-124M 12 12 768 50304 32 1024 20
+        precisions="bf16 fp8" ours gpt2-1558M 48 25 1600 50304 8 1024 8
+        "$(dirname "$step")/bench_fp8_products" 32768x2304x768 32768x768x768 32768x3072x768 32768x768x3072 8192x4800x1600 8192x1600x1600 \
+            8192x6400x1600 8192x1600x6400 | tee "$results/fp8-products.csv"
+        ;;
     profile)
         local log=$results/cuda-profile.log
         ncu --clock-control none --profile-from-start off --metrics gpu__time_duration.sum,dram__bytes.sum --csv \
@@ -154,7 +187,7 @@ piece() {
         rm -f "$log"
         head -n 20 "$results/cuda-kernels.csv"
         ;;
-    all) for p in build test sanitize prewarm gpt2 sizes tiny moe profile; do piece $p; done ;;
+    all) for p in build test sanitize prewarm gpt2 sizes tiny moe images fp8 profile; do piece $p; done ;;
     *) echo "bench/cuda.sh: no piece \"$1\"; without arguments it lists them" >&2 && exit 2 ;;
     esac
 }
