@@ -213,7 +213,7 @@ void mz_tpl_run(machine *m) {
 }
 
 // --- pieces --------------------------------------------------------------------------------------------------------
-static void add_piece(machine *m, int what, size_t from, size_t to) {
+static void add_piece(machine *m, piece_kind what, size_t from, size_t to) {
     if (m->status != MEZZO_OK || (what == TEXT && from >= to))
         return;
     m->status = MZ_RESERVE(m->pieces, m->cap_pieces, m->n_pieces + 1);

@@ -28,8 +28,9 @@ typedef struct block { // of the arena
     struct block *next;
 } block;
 
+typedef enum piece_kind { TEXT, EXPRESSION, STATEMENT } piece_kind;
 typedef struct piece { // of the template: text, {{ an expression }}, {% a statement %}
-    enum { TEXT, EXPRESSION, STATEMENT } kind;
+    piece_kind kind;
     size_t from, to;
 } piece;
 
