@@ -1,9 +1,11 @@
-"""What a PyTorch user gets: training steps of GPT-2-shaped models and of GLM-4's mixture of experts, one CSV row each.
+"""What a PyTorch user gets: training steps of GPT-2-shaped models, cs336's and GLM-4's mixture of experts, one CSV row each.
 
 usage: torch_gpt2.py [--iters N] [--prewarm] [--cpu] CASE...
   CASE is MODEL:PRECISION:WAY, as small:bf16:graphs
   MODEL      gpt2 (124M, 32 x 1,024), small medium large xl 2.7B (4 x 512), dW-lL-bB-tT[-hH][-vV] (8 heads and a vocabulary of
-             32,000 unless told otherwise), moe-dW-lL-bB-tT[-hH][-vV]
+             32,000 unless told otherwise), moe-dW-lL-bB-tT[-hH][-vV],
+             cs336-dW-lL-bB-tT[-hH][-vV] (RMSNorm, rotary positions, SwiGLU of inner width 4 W, no biases, a head of its own),
+             gpt2-1558M (8 x 1,024)
   PRECISION  fp32 tf32 bf16 fp16 (fp16 with GradScaler)
   WAY        eager, compiled (torch.compile) or graphs (torch.compile with mode="reduce-overhead", which captures CUDA graphs)
 --cpu times on the CPU, by the wall clock.
@@ -62,6 +64,47 @@ class GPT(nn.Module):
         return F.cross_entropy(self.head(self.lnf(x)).view(-1, self.head.out_features), targets.view(-1))
 
 
+class GatedBlock(nn.Module):
+    def __init__(self, width, inner, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln1, self.ln2 = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+        self.qkv, self.proj = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 2 * inner, bias=False), nn.Linear(inner, width, bias=False)
+
+    def forward(self, x, table):
+        B, T, C = x.shape
+        q, k, v = self.qkv(self.ln1(x)).view(B, T, 3, self.heads, C // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(turned(q, table), turned(k, table), v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(B, T, C))
+        gate, value = self.up(self.ln2(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * value)
+
+
+def turned(x, table):
+    """Neighbouring pairs of x [B, H, T, D] turned by their position's angles; table [2, T, D / 2] holds cosines and sines."""
+    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    cosine, sine = table[:, : x.shape[-2]]
+    return torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1).flatten(-2).to(x.dtype)
+
+
+class CS336(nn.Module):
+    def __init__(self, vocab, context, width, inner, layers, heads):
+        super().__init__()
+        self.tokens = nn.Embedding(vocab, width)
+        self.blocks = nn.ModuleList(GatedBlock(width, inner, heads) for _ in range(layers))
+        self.norm, self.head = nn.RMSNorm(width, eps=1e-5), nn.Linear(width, vocab, bias=False)
+        half = width // heads // 2
+        angles = torch.arange(context)[:, None] * 1e4 ** (-torch.arange(half) / half)
+        self.register_buffer("table", torch.stack((angles.cos(), angles.sin())))
+
+    def forward(self, ids, targets):
+        x = self.tokens(ids)
+        for block in self.blocks:
+            x = block(x, self.table)
+        return F.cross_entropy(self.head(self.norm(x)).view(-1, self.head.out_features), targets.view(-1))
+
+
 class Experts(nn.Module):
     def __init__(self, width, layers, heads, vocab):
         super().__init__()
@@ -82,16 +125,19 @@ def describe(model):
     """name -> (maker, vocabulary, batch, tokens)"""
     if model == "gpt2":
         return lambda: GPT(50304, 1024, 768, 3072, 12, 12), 50304, 32, 1024
+    if model == "gpt2-1558M":
+        return lambda: GPT(50304, 1024, 1600, 6400, 48, 25), 50304, 8, 1024
     if model in SIZES:
         return lambda: GPT(10000, 512, *SIZES[model]), 10000, 4, 512
-    found = re.fullmatch(r"(moe-)?d(\d+)-l(\d+)-b(\d+)-t(\d+)(?:-h(\d+))?(?:-v(\d+))?", model)
+    found = re.fullmatch(r"(moe-|cs336-)?d(\d+)-l(\d+)-b(\d+)-t(\d+)(?:-h(\d+))?(?:-v(\d+))?", model)
     if not found:
         sys.exit(f"{model}: no such model; see the usage")
     width, layers, batch, tokens, heads, vocab = (int(g or 0) for g in found.groups()[1:])
     heads, vocab = heads or 8, vocab or 32000
-    if found.group(1):
+    if found.group(1) == "moe-":
         return lambda: Experts(width, layers, heads, vocab), vocab, batch, tokens
-    return lambda: GPT(vocab, max(1024, tokens), width, 4 * width, layers, heads), vocab, batch, tokens
+    kind = CS336 if found.group(1) else GPT
+    return lambda: kind(vocab, max(1024, tokens), width, 4 * width, layers, heads), vocab, batch, tokens
 
 
 def milliseconds(step, device):
