@@ -134,6 +134,12 @@ void cases_conv2d_dw(void) {
         }
     conv2d_dw(&large_one, BF16, true, true);
     conv2d_dw(&large_one, FP16, false, false);
+    const convolution tiles = {1, 9, 10, 40, 136, 3, 3, 2, 1, 1, 1};  // more than 128 each of rows and columns
+    const convolution ranges = {4, 24, 24, 32, 40, 3, 3, 1, 1, 1, 1}; // pixels enough to be divided
+    for (int a = BF16; a <= FP16; a++) {
+        conv2d_dw(&tiles, a, a == BF16, a == FP16);
+        conv2d_dw(&ranges, a, a == FP16, a == BF16);
+    }
 }
 
 // --- group norm ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,217 @@
+// The gradient of a convolution's weight: dw [n, (r, s, c)] = Σ over pixels of dy [pixel, n] · x [the pixel that (r, s)
+// sees, c], by warpgroup matrix instructions (compute capability 9.0 only). A block of two warpgroups makes a tile of
+// 128 × 128 of dw from a range of pixels; pieces of 64 pixels come through a pipeline of asynchronous copies, those of
+// x from where the tap of a column is, zeros where that is padding. So no image is written out tap by tap.
+#include "conv_dw.h"
+#include "ptx.cuh"
+#include "wgmma.cuh"
+
+namespace {
+enum { THREADS = 256, TILE = 128, L = 64, STAGES = 3, OPERAND = TILE * L * 2, STAGE = 2 * OPERAND, ALIGN = 1024 };
+enum { BYTES = STAGES * STAGE + ALIGN, PIECES = TILE / 8, STRIDE = THREADS / PIECES };
+
+// i / d of 0 ≤ i < 2^31 (Granlund and Montgomery, 1994).
+struct divider {
+    uint32_t factor;
+    int shift, by;
+};
+
+divider divider_of(int64_t by) {
+    int shift = 0;
+    while (int64_t{1} << shift < by)
+        shift++;
+    const uint64_t factor =
+        ((uint64_t{1} << 32) * ((uint64_t{1} << shift) - static_cast<uint64_t>(by))) / static_cast<uint64_t>(by) + 1;
+    return {static_cast<uint32_t>(factor), shift, static_cast<int>(by)};
+}
+
+__device__ __forceinline__ int divide(int i, const divider &d) {
+    const uint32_t n = static_cast<uint32_t>(i);
+    return static_cast<int>((__umulhi(n, d.factor) + n) >> d.shift);
+}
+
+struct problem {
+    const void *dy, *x;
+    float *out;
+    int64_t out_split;                                    // numbers from one range's sums to the next's
+    int h, w, c, n, s, columns, stride, pad, pixels, per; // per: pixels of a range
+    divider across, down;                                 // a result's width and height
+    int tiles_c;
+    bool accumulate;
+};
+
+// 64 rows of 128 numbers as two columns of blocks, 64 numbers each; a block's rows have 128 bytes, whose 16-byte pieces
+// change places by exclusive or with the row ("128-byte swizzle").
+__device__ __forceinline__ unsigned char *place_of(unsigned char *to, int row, int piece) {
+    return to + piece / 8 * (L * 128) + row * 128 + (((piece ^ row) & 7) << 4);
+}
+
+// What a thread copies: 8 columns of dy and 8 of x, of every 16th pixel of a piece.
+template <typename T> struct copier {
+    const T *dy, *x;
+    int row, piece, end, top, left; // top, left: the tap's place beside stride times a result's
+    bool dy_inside, x_inside;
+
+    __device__ __forceinline__ copier(const problem &v, int m0, int c0, int last) {
+        row = static_cast<int>(threadIdx.x) / PIECES;
+        piece = static_cast<int>(threadIdx.x) % PIECES;
+        end = last;
+        dy = static_cast<const T *>(v.dy) + m0 + piece * 8;
+        dy_inside = m0 + piece * 8 < v.n;
+        const int column = c0 + piece * 8, tap = column / v.c;
+        x = static_cast<const T *>(v.x) + (column - tap * v.c);
+        x_inside = column < v.columns;
+        top = tap / v.s - v.pad;
+        left = tap % v.s - v.pad;
+    }
+
+    __device__ __forceinline__ void copy(const problem &v, unsigned char *to, int first) const {
+#pragma unroll
+        for (int i = 0; i < L / STRIDE; i++) {
+            const int pixel = first + row + i * STRIDE;
+            const int line = divide(pixel, v.across), q = pixel - line * v.across.by;
+            const int image = divide(line, v.down), p = line - image * v.down.by;
+            const int at_h = p * v.stride + top, at_w = q * v.stride + left;
+            const bool there = pixel < end;
+            const bool seen = there && x_inside && static_cast<unsigned>(at_h) < static_cast<unsigned>(v.h) &&
+                              static_cast<unsigned>(at_w) < static_cast<unsigned>(v.w);
+            const int64_t from = (static_cast<int64_t>(image) * v.h + at_h) * v.w + at_w;
+            copy_async_16(place_of(to, row + i * STRIDE, piece),
+                          there && dy_inside ? dy + static_cast<int64_t>(pixel) * v.n : v.dy, there && dy_inside);
+            copy_async_16(place_of(to + OPERAND, row + i * STRIDE, piece), seen ? x + from * v.c : v.x, seen);
+        }
+    }
+};
+
+__device__ __forceinline__ void copies_to_matrix_unit() { // what this thread's copies wrote, the matrix unit may read
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+// A warp's 16 × 128: thread l holds columns 8·j + 2·(l % 4), + 1 of rows l/4 (0, 1) and l/4 + 8 (2, 3).
+__device__ __forceinline__ void store(const problem &v, float *out, int m0, int c0, const float (&d)[16][4]) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int m = m0 + r * 8 + (lane >> 2);
+        if (m >= v.n)
+            continue;
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+            const int c = c0 + j * 8 + (lane & 3) * 2;
+            if (c >= v.columns)
+                continue;
+            float2 *to = reinterpret_cast<float2 *>(out + static_cast<int64_t>(m) * v.columns + c);
+            float2 x = make_float2(d[j][2 * r], d[j][2 * r + 1]);
+            if (v.accumulate) {
+                const float2 there = *to;
+                x.x += there.x;
+                x.y += there.y;
+            }
+            *to = x;
+        }
+    }
+}
+
+template <typename T> __global__ void __launch_bounds__(THREADS, 2) conv_dw_kernel(const problem v) {
+    extern __shared__ unsigned char dw_shared[];
+    const uint32_t begin = shared_address(dw_shared), first = (begin + ALIGN - 1) / ALIGN * ALIGN;
+    unsigned char *shared = dw_shared + (first - begin);
+    const int m0 = static_cast<int>(blockIdx.x) / v.tiles_c * TILE;
+    const int c0 = static_cast<int>(blockIdx.x) % v.tiles_c * TILE;
+    const int from = static_cast<int>(blockIdx.y) * v.per, end = from + v.per < v.pixels ? from + v.per : v.pixels;
+    const copier<T> source(v, m0, c0, end);
+    const int warp = static_cast<int>(threadIdx.x) >> 5, half = warp >> 2, pieces = (end - from + L - 1) / L;
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (s < pieces)
+            source.copy(v, shared + s * STAGE, from + s * L);
+        copies_commit();
+    }
+    float d[16][4] = {};
+    int at = 0, next = STAGES - 1;
+    for (int p = 0; p < pieces; p++) {
+        copies_wait<STAGES - 2>();
+        copies_to_matrix_unit();
+        __syncthreads();
+        const uint64_t a = wgmma_operand(first + at * STAGE + half * (L * 128), L * 128);
+        const uint64_t b = wgmma_operand(first + at * STAGE + OPERAND, L * 128);
+        wgmma_begin();
+#pragma unroll
+        for (int l = 0; l < L; l += 16) // 16 rows
+            wgmma_multiply<T, 1, 1>(d, a + (l * 128 >> 4), b + (l * 128 >> 4));
+        wgmma_commit();
+        if (p + STAGES - 1 < pieces) // into the memory that both warpgroups have done with
+            source.copy(v, shared + next * STAGE, from + (p + STAGES - 1) * L);
+        copies_commit();
+        wgmma_wait<0>();
+        at = at + 1 < STAGES ? at + 1 : 0;
+        next = next + 1 < STAGES ? next + 1 : 0;
+    }
+    store(v, v.out + blockIdx.y * v.out_split, m0 + warp * 16, c0, d);
+}
+
+int64_t tiles_of(int64_t n) {
+    return (n + TILE - 1) / TILE;
+}
+
+template <typename T> cudaError_t launch(cudaStream_t stream, const problem &v, int splits, bool prepare) {
+    const void *kernel = reinterpret_cast<const void *>(conv_dw_kernel<T>);
+    if (prepare)
+        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+    const dim3 grid(static_cast<unsigned>(tiles_of(v.n) * v.tiles_c), static_cast<unsigned>(splits));
+    conv_dw_kernel<T><<<grid, THREADS, BYTES, stream>>>(v);
+    return cudaGetLastError();
+}
+} // namespace
+
+// The number of ranges that by these times is done first: two blocks on a multiprocessor take 1.1 µs for 64 pixels
+// each, a block's start and end are worth six such pieces, and ranges' sums are written and read at 3 TB/s.
+extern "C" int mz_cu_conv_dw_splits(const mz_cu_conv *v, int sms) {
+    const int64_t columns = v->r * v->s * v->c, tiles = tiles_of(v->n) * tiles_of(columns);
+    const int64_t pieces = (v->b * v->p * v->q + L - 1) / L;
+    const double sums = static_cast<double>(v->n * columns) * 8 / 3e6;
+    int best = 1;
+    double least = 0;
+    for (int64_t s = 1; s <= 128 && s <= pieces; s++) {
+        const double waves = static_cast<double>((tiles * s + sms - 1) / sms);
+        const double time = waves * 0.55 * static_cast<double>((pieces + s - 1) / s + 6) +
+                            (s > 1 ? 3 + static_cast<double>(s) * sums : 0);
+        if (s == 1 || time < least) {
+            best = static_cast<int>(s);
+            least = time;
+        }
+    }
+    const int64_t per = (pieces + best - 1) / best;
+    return static_cast<int>((pieces + per - 1) / per); // no range is empty
+}
+
+extern "C" cudaError_t mz_cu_conv_dw(cudaStream_t stream, const mz_cu_conv *v, int splits, float *partial,
+                                     bool accumulate, bool prepare) {
+#ifndef MZ_CU_90A
+    return cudaErrorNoKernelImageForDevice;
+#endif
+    const int64_t pixels = v->b * v->p * v->q, columns = v->r * v->s * v->c, pieces = (pixels + L - 1) / L;
+    float *out = static_cast<float *>(v->weight.data);
+    const problem p = {v->y.data,
+                       v->x.data,
+                       splits > 1 ? partial : out,
+                       v->n * columns,
+                       static_cast<int>(v->h),
+                       static_cast<int>(v->w),
+                       static_cast<int>(v->c),
+                       static_cast<int>(v->n),
+                       static_cast<int>(v->s),
+                       static_cast<int>(columns),
+                       static_cast<int>(v->stride),
+                       static_cast<int>(v->pad),
+                       static_cast<int>(pixels),
+                       static_cast<int>((pieces + splits - 1) / splits * L),
+                       divider_of(v->q),
+                       divider_of(v->p),
+                       static_cast<int>(tiles_of(columns)),
+                       splits == 1 && accumulate};
+    return v->x.dtype == MZ_CU_BF16 ? launch<__nv_bfloat16>(stream, p, splits, prepare)
+                                    : launch<__half>(stream, p, splits, prepare);
+}

@@ -1,0 +1,21 @@
+// The gradient of a convolution's weight from BF16 or FP16 images, on compute capability 9.0; as launch.h's launchers.
+#ifndef MZ_CUDA_CONV_DW_H
+#define MZ_CUDA_CONV_DW_H
+
+#include "launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// v as for mz_cu_conv2d_dw: groups 1, c and n multiples of 8, both images of one dtype; fewer than 2^30 pixels.
+// splits: from how many ranges of pixels the sums are put together; partial: splits·(n·r·s·c) floats where that is more
+// than 1. prepare: launches nothing, and fails where there is no code for the device.
+int mz_cu_conv_dw_splits(const mz_cu_conv *v, int sms);
+cudaError_t mz_cu_conv_dw(cudaStream_t stream, const mz_cu_conv *v, int splits, float *partial, bool accumulate,
+                          bool prepare);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
