@@ -54,6 +54,29 @@ static mezzo_value as_tokens(mezzo_graph *g, mezzo_value x) {
     return mezzo_reshape(g, x, 3, (int64_t[]){mezzo_value_dim(g, x, 0), -1, mezzo_value_dim(g, x, -1)});
 }
 
+enum { WIDEST_HEAD = 256 }; // that devices' attention kernels take
+
+static mezzo_value split_heads(mezzo_graph *g, mezzo_value x, int heads) { // [B, T, H·D] → [B, H, T, D]
+    x = mezzo_reshape(g, x, 4, (int64_t[]){mezzo_value_dim(g, x, 0), mezzo_value_dim(g, x, 1), heads, -1});
+    return mezzo_transpose(g, x, 1, 2);
+}
+
+// Attention without a bound, q [B, T, C], k and v [B, T', C]; of wide heads by products, with T·T' scores in memory.
+static mezzo_value attend(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads) {
+    const int64_t channels = mezzo_value_dim(g, q, -1);
+    if (channels / heads <= WIDEST_HEAD)
+        return mezzo_attention_full(g, q, k, v, heads, heads, 0);
+    const int64_t shape[] = {mezzo_value_dim(g, q, 0), mezzo_value_dim(g, q, 1), channels};
+    if (heads > 1) {
+        q = split_heads(g, q, heads);
+        k = split_heads(g, k, heads);
+        v = split_heads(g, v, heads);
+    }
+    mezzo_value scores = mezzo_scale(g, mezzo_matmul(g, q, k, false, true), 1 / sqrtf((float)(channels / heads)));
+    mezzo_value y = mezzo_matmul(g, mezzo_softmax(g, scores), v, false, false);
+    return heads > 1 ? mezzo_reshape(g, mezzo_transpose(g, y, 1, 2), 3, shape) : y;
+}
+
 mezzo_value mz_layer_image_attention(mezzo_graph *g, const char *name, mezzo_value x, mezzo_value context, int heads,
                                      mz_image_norm norm) {
     const int64_t channels = mezzo_value_dim(g, x, -1);
@@ -65,7 +88,7 @@ mezzo_value mz_layer_image_attention(mezzo_graph *g, const char *name, mezzo_val
     mezzo_value q = mz_layer_linear(g, "to_q", h, channels, uniform(channels), true);
     mezzo_value k = mz_layer_linear(g, "to_k", seen, channels, from, true);
     mezzo_value v = mz_layer_linear(g, "to_v", seen, channels, from, true);
-    h = mezzo_attention_full(g, q, k, v, heads, heads, 0);
+    h = attend(g, q, k, v, heads);
     h = mz_layer_linear(g, "to_out.0", h, channels, uniform(channels), true);
     h = mezzo_add(g, x, mezzo_reshape(g, h, 4, shape));
     mezzo_module_end(g);
