@@ -236,6 +236,8 @@ void cases_group_norm_bwd(void) {
     for (size_t s = 0; s < MZ_COUNT(norm_shapes); s++)
         for (size_t f = 0; f < MZ_COUNT(norm_forms); f++)
             group_norm_bwd(norm_shapes[s], &norm_forms[f], (s + f) % 2 == 0);
+    const int64_t many_pixels[5] = {1, 24, 24, 1032, 3}; // that some kernels read in turns
+    group_norm_bwd(many_pixels, &norm_forms[3], true);
 }
 
 // --- resampling ----------------------------------------------------------------------------------------------------

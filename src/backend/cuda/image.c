@@ -99,7 +99,9 @@ static mz_cu_group_norm backward_of(const mz_call *call) {
 }
 
 static const char *pieces_refusal(const mz_cu_group_norm *v) {
-    return v->c % 8 != 0 || v->c > 2048 ? "reads channels 8 at a time, up to 2,048" : NULL;
+    if (v->c % 8 != 0 || v->c > 2048)
+        return "reads channels 8 at a time, up to 2,048";
+    return v->b * v->pixels >= (int64_t)1 << 30 ? "images of 2^30 pixels or more" : NULL;
 }
 
 static const char *group_norm_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
