@@ -15,8 +15,40 @@ static float sigmoid(float x) {
 }
 
 // --- route ---------------------------------------------------------------------------------------------------------
+// Equal values come in the order of their places.
+static bool before(const float *value, int32_t a, int32_t b) {
+    return larger(value[a], value[b]) || (a < b && !larger(value[b], value[a]));
+}
+
+static void sink(const float *value, int32_t *heap, int64_t n, int64_t at) {
+    const int32_t item = heap[at];
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && before(value, heap[child + 1], heap[child]))
+            child++;
+        if (!before(value, heap[child], item))
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = item;
+}
+
+// Places 0 … n - 1 of the values: the k largest, the largest first, are heap[n - 1], heap[n - 2], …; the others are
+// before them. O(n + k·log n): 65,536 experts have up to 32,768 groups, and a token up to 65,536 experts.
+static void largest_last(const float *value, int32_t *heap, int64_t n, int64_t k) {
+    for (int64_t i = 0; i < n; i++)
+        heap[i] = (int32_t)i;
+    for (int64_t i = n / 2; i-- > 0;)
+        sink(value, heap, n, i);
+    for (int64_t end = n - 1; end >= n - k; end--) {
+        const int32_t first = heap[0];
+        heap[0] = heap[end];
+        heap[end] = first;
+        sink(value, heap, end, 0);
+    }
+}
+
 // Takes the best groups' choices as they are and sets the others' to -∞. A group is as good as its two best.
-static void mask_groups(float *choice, float *group, int64_t experts, int groups, int top_groups) {
+static void mask_groups(float *choice, float *group, int32_t *heap, int64_t experts, int groups, int top_groups) {
     int64_t size = experts / groups;
     for (int g = 0; g < groups; g++) {
         float best = -INFINITY, second = -INFINITY;
@@ -30,22 +62,21 @@ static void mask_groups(float *choice, float *group, int64_t experts, int groups
         }
         group[g] = best + second;
     }
-    for (int g = 0; g < groups; g++) {
-        int better = 0;
-        for (int o = 0; o < groups; o++)
-            better += larger(group[o], group[g]) || (o < g && !larger(group[g], group[o]));
-        for (int64_t e = g * size; better >= top_groups && e < (g + 1) * size; e++)
+    largest_last(group, heap, groups, top_groups);
+    for (int i = 0; i < groups - top_groups; i++)
+        for (int64_t e = heap[i] * size; e < (heap[i] + 1) * size; e++)
             choice[e] = -INFINITY;
-    }
 }
 
-// A thread's scores, choices and groups: 3·E floats.
+// A thread's scores, choices and groups, E floats each, and E places.
 static size_t route_workspace(const mezzo_device *device, const mz_call *call) {
-    return sizeof(float) * 3 * (size_t)last_dim(&call->in[0].shape) * (size_t)device->threads;
+    return (3 * sizeof(float) + sizeof(int32_t)) * (size_t)last_dim(&call->in[0].shape) * (size_t)device->threads;
 }
 
-static void route_token(const mz_call *call, int64_t m, int64_t experts, float *scores) {
-    float *choice = scores + experts, *weights = (float *)call->out[0].data + m * call->attrs.top_k;
+static void route_token(const mz_call *call, int64_t m, int64_t experts, void *workspace) {
+    float *scores = workspace, *choice = scores + experts, *group = choice + experts;
+    int32_t *heap = (int32_t *)(group + experts);
+    float *weights = (float *)call->out[0].data + m * call->attrs.top_k;
     const float *logits = (const float *)call->in[0].data + m * experts;
     const float *bias = mz_present(&call->in[1]) ? call->in[1].data : NULL;
     int32_t *indices = (int32_t *)call->out[1].data + m * call->attrs.top_k;
@@ -55,18 +86,11 @@ static void route_token(const mz_call *call, int64_t m, int64_t experts, float *
         choice[e] = bias != NULL ? scores[e] + bias[e] : scores[e];
     }
     if (call->attrs.groups > 1)
-        mask_groups(choice, choice + experts, experts, call->attrs.groups, call->attrs.top_groups);
+        mask_groups(choice, group, heap, experts, call->attrs.groups, call->attrs.top_groups);
+    largest_last(choice, heap, experts, call->attrs.top_k);
     for (int j = 0; j < call->attrs.top_k; j++) {
-        int64_t best = -1;
-        for (int64_t e = 0; e < experts; e++) {
-            bool taken = false;
-            for (int i = 0; i < j; i++)
-                taken = taken || indices[i] == e;
-            if (!taken && (best < 0 || larger(choice[e], choice[best])))
-                best = e;
-        }
-        indices[j] = (int32_t)best;
-        sum += weights[j] = scores[best];
+        indices[j] = heap[experts - 1 - j];
+        sum += weights[j] = scores[indices[j]];
     }
     for (int j = 0; j < call->attrs.top_k; j++)
         weights[j] = (call->attrs.normalise ? weights[j] / (sum + 1e-20f) : weights[j]) * call->attrs.alpha;
@@ -74,10 +98,11 @@ static void route_token(const mz_call *call, int64_t m, int64_t experts, float *
 
 static mezzo_status run_route(mezzo_device *device, const mz_call *call) {
     int64_t tokens = call->out[0].shape.dim[0], experts = last_dim(&call->in[0].shape);
-    double cost = (double)(tokens * experts) * (5 + call->attrs.top_k);
+    double cost = 10.0 * (double)(tokens * (experts + 2 * call->attrs.top_k));
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, cost))
     for (int64_t m = 0; m < tokens; m++)
-        route_token(call, m, experts, (float *)call->workspace + 3 * experts * mz_thread());
+        route_token(call, m, experts,
+                    (char *)call->workspace + (3 * sizeof(float) + sizeof(int32_t)) * (size_t)(experts * mz_thread()));
     return MEZZO_OK;
 }
 
