@@ -27,58 +27,102 @@ static const mz_tensor *bias_of(const mz_call *call) {
     return call->n_out > 1 ? &call->out[1] : &none;
 }
 
-static size_t partial_bytes(const mz_cu_conv *v, int splits) {
-    const int64_t numbers = splits > 1 ? splits * v->n * v->r * v->s * v->c : 0;
-    return mz_align_up((size_t)numbers * sizeof(float), 256);
+// Channels that are no multiples of 8 are copied with zeros behind them, and dw is made as wide.
+typedef struct plan {
+    mz_cu_conv v; // with those channels
+    int splits;
+    bool pad_x, pad_y;
+    size_t at_x, at_y, at_sum, at_partial, at_bias, bytes;
+} plan;
+
+static size_t place(plan *p, bool wanted, int64_t numbers, size_t size) {
+    const size_t at = p->bytes;
+    p->bytes += mz_align_up(wanted ? (size_t)numbers * size : 0, 256);
+    return at;
 }
 
-static const char *refusal(const mz_cuda_device *cuda, const mz_call *call, const mz_cu_conv *v) {
+static int64_t weights_of(const mz_cu_conv *v) {
+    return v->n * v->r * v->s * v->c;
+}
+
+static plan plan_of(const mz_cuda_device *cuda, const mz_call *call) {
+    plan p = {.v = conv_of(call)};
+    mz_cu_conv *v = &p.v;
+    const int64_t x = v->b * v->h * v->w, y = v->b * v->p * v->q;
+    p.pad_x = v->c % 8 != 0;
+    p.pad_y = v->n % 8 != 0;
+    v->c = v->depth = (int64_t)mz_align_up((size_t)v->c, 8);
+    v->n = (int64_t)mz_align_up((size_t)v->n, 8);
+    p.splits = mz_cu_conv_dw_splits(v, cuda->sms);
+    p.at_x = place(&p, p.pad_x, x * v->c, sizeof(uint16_t));
+    p.at_y = place(&p, p.pad_y, y * v->n, sizeof(uint16_t));
+    p.at_sum = place(&p, p.pad_x || p.pad_y, weights_of(v), sizeof(float));
+    p.at_partial = place(&p, p.splits > 1, p.splits * weights_of(v), sizeof(float));
+    p.at_bias = p.bytes;
+    if (mz_present(bias_of(call)))
+        p.bytes += mz_cu_column_sums_bytes(y, call->in[0].shape.dim[3]);
+    return p;
+}
+
+static const char *refusal(const mz_cuda_device *cuda, const mz_call *call) {
     const mezzo_dtype dtype = call->in[0].dtype, compute = call->numerics.compute;
+    const mz_cu_conv v = conv_of(call);
+    const int64_t most = (int64_t)1 << 30;
     if (cuda->cc != 90)
         return "is for compute capability 9.0";
     if ((dtype != MEZZO_BF16 && dtype != MEZZO_F16) || call->in[1].dtype != dtype)
         return "multiplies bf16 by bf16 and fp16 by fp16";
     if (compute != dtype && compute != MEZZO_F32)
         return "multiplies what is stored as it is";
-    if (v->groups != 1 || v->c % 8 != 0 || v->n % 8 != 0)
-        return "serves one group, and channels in multiples of 8";
-    if (v->b * v->h * v->w >= (int64_t)1 << 30 || v->b * v->p * v->q >= (int64_t)1 << 30 || v->n >= 1 << 24 ||
-        v->r * v->s * v->c >= 1 << 24)
-        return "2^30 pixels, 2^24 columns or rows of the weight, or more";
+    if (v.groups != 1)
+        return "serves one group";
+    if (v.b * v.h * v.w >= most || v.b * v.p * v.q >= most || v.n >= 1 << 24 || v.r * v.s * v.c >= 1 << 24 ||
+        v.b * v.h * v.w * v.c >= 8 * most || v.b * v.p * v.q * v.n >= 8 * most)
+        return "2^30 pixels, 2^33 numbers of an image, 2^24 columns or rows of the weight, or more";
     return mz_cuda_storages(call, "aa", "ff");
 }
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const mz_cuda_device *cuda = mz_cuda(device);
-    const mz_cu_conv v = conv_of(call);
-    const mz_tensor *dy = &call->in[0];
-    const char *reason = refusal(cuda, call, &v);
+    const char *reason = refusal(cuda, call);
     if (reason != NULL)
         return reason;
-    const bool ready = mz_cu_conv_dw(cuda->stream, &v, 1, NULL, false, true) == cudaSuccess;
+    const plan p = plan_of(cuda, call);
+    const bool ready = mz_cu_conv_dw(cuda->stream, &p.v, 1, NULL, false, true) == cudaSuccess;
     (void)cudaGetLastError();
-    if (!ready)
-        return "this build has no code for compute capability 9.0a";
-    out->workspace = partial_bytes(&v, mz_cu_conv_dw_splits(&v, cuda->sms));
-    if (mz_present(bias_of(call)))
-        out->workspace += mz_cu_column_sums_bytes(mz_shape_rows(&dy->shape), v.n);
-    return NULL;
+    out->workspace = p.bytes;
+    return ready ? NULL : "this build has no code for compute capability 9.0a";
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     const mz_cuda_device *cuda = mz_cuda(device);
-    const mz_cu_conv v = conv_of(call);
-    const mz_tensor *dy = &call->in[0], *db = bias_of(call);
-    const int splits = mz_cu_conv_dw_splits(&v, cuda->sms);
+    const mz_tensor *dy = &call->in[0], *x = &call->in[1], *dw = &call->out[0], *db = bias_of(call);
     const bool accumulate = call->attrs.accumulate;
-    MZ_CUDA_TRY(mz_cu_conv_dw(cuda->stream, &v, splits, call->workspace, accumulate, false));
-    if (splits > 1)
-        MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, call->workspace, call->out[0].data, v.n * v.r * v.s * v.c, splits,
-                                       accumulate));
+    char *workspace = call->workspace;
+    plan p = plan_of(cuda, call);
+    const bool padded = p.pad_x || p.pad_y;
+    const int64_t pixels = mz_shape_rows(&dy->shape), channels = x->shape.dim[3];
+    float *partial = (float *)(void *)(workspace + p.at_partial);
+    if (padded)
+        p.v.weight.data = workspace + p.at_sum;
+    if (p.pad_x) {
+        p.v.x.data = workspace + p.at_x;
+        MZ_CUDA_TRY(mz_cu_conv_pad(cuda->stream, x->data, p.v.x.data, mz_shape_rows(&x->shape), channels, p.v.c));
+    }
+    if (p.pad_y) {
+        p.v.y.data = workspace + p.at_y;
+        MZ_CUDA_TRY(mz_cu_conv_pad(cuda->stream, dy->data, p.v.y.data, pixels, dy->shape.dim[3], p.v.n));
+    }
+    MZ_CUDA_TRY(mz_cu_conv_dw(cuda->stream, &p.v, p.splits, partial, accumulate && !padded, false));
+    if (p.splits > 1)
+        MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, partial, p.v.weight.data, weights_of(&p.v), p.splits,
+                                       accumulate && !padded));
+    if (padded)
+        MZ_CUDA_TRY(mz_cu_conv_strip(cuda->stream, p.v.weight.data, dw->data, mz_shape_rows(&dw->shape), channels,
+                                     p.v.c, accumulate));
     if (mz_present(db))
-        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(dy), db->data, mz_shape_rows(&dy->shape), v.n,
-                                      accumulate,
-                                      (float *)(void *)((char *)call->workspace + partial_bytes(&v, splits))));
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(dy), db->data, pixels, dy->shape.dim[3], accumulate,
+                                      (float *)(void *)(workspace + p.at_bias)));
     return MEZZO_OK;
 }
 

@@ -152,6 +152,33 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) conv_dw_kern
     store(v, v.out + blockIdx.y * v.out_split, m0 + warp * 16, c0, d);
 }
 
+__global__ void __launch_bounds__(THREADS)
+    conv_pad_kernel(const uint16_t *x, uint4 *y, int64_t rows, int c, int eights, divider by_eights) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i >= rows * eights)
+        return;
+    const int row = divide(static_cast<int>(i), by_eights), first = (static_cast<int>(i) - row * eights) * 8;
+    uint32_t word[4] = {};
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        if (first + k < c)
+            word[k / 2] |= static_cast<uint32_t>(x[static_cast<int64_t>(row) * c + first + k]) << k % 2 * 16;
+    y[i] = make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+__global__ void __launch_bounds__(THREADS)
+    conv_strip_kernel(const float *x, float *out, int64_t n, int64_t c, int64_t wide, bool accumulate) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i >= n)
+        return;
+    const float from = x[i / c * wide + i % c];
+    out[i] = accumulate ? out[i] + from : from;
+}
+
+unsigned blocks_of(int64_t n) {
+    return static_cast<unsigned>((n + THREADS - 1) / THREADS);
+}
+
 int64_t tiles_of(int64_t n) {
     return (n + TILE - 1) / TILE;
 }
@@ -165,6 +192,20 @@ template <typename T> cudaError_t launch(cudaStream_t stream, const problem &v, 
     return cudaGetLastError();
 }
 } // namespace
+
+extern "C" cudaError_t mz_cu_conv_pad(cudaStream_t stream, const void *x, void *y, int64_t rows, int64_t c,
+                                      int64_t wide) {
+    conv_pad_kernel<<<blocks_of(rows * (wide / 8)), THREADS, 0, stream>>>(
+        static_cast<const uint16_t *>(x), static_cast<uint4 *>(y), rows, static_cast<int>(c),
+        static_cast<int>(wide / 8), divider_of(wide / 8));
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_conv_strip(cudaStream_t stream, const float *x, float *out, int64_t rows, int64_t c,
+                                        int64_t wide, bool accumulate) {
+    conv_strip_kernel<<<blocks_of(rows * c), THREADS, 0, stream>>>(x, out, rows * c, c, wide, accumulate);
+    return cudaGetLastError();
+}
 
 // The number of ranges that by these times is done first: two blocks on a multiprocessor take 1.1 µs for 64 pixels
 // each, a block's start and end are worth six such pieces, and ranges' sums are written and read at 3 TB/s.
