@@ -37,9 +37,13 @@ static void check_split(const mz_microkernel *kernel, const mz_matmul_isa *isa, 
     check_batches(split, compute);
 }
 
-static void test_split(void **state) {
+static void test_split_f16(void **state) {
     (void)state;
     check_split(&mz_microkernel_amx_f16, &mz_matmul_isa__portable, MEZZO_F16);
+}
+
+static void test_split_tf32(void **state) {
+    (void)state;
     check_split(&mz_microkernel_amx_tf32, &mz_matmul_isa__portable, MEZZO_TF32);
 }
 
@@ -208,12 +212,15 @@ static void test_parts_by_instruction(void **state) {
 #endif
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) // a pattern of names: "test_split*"
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_formats),
         cmocka_unit_test(test_epilogues),
-        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_split_f16),
+        cmocka_unit_test(test_split_tf32),
         cmocka_unit_test(test_shared),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_split_at_the_ends),
