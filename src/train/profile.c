@@ -117,8 +117,11 @@ static mezzo_status begin_call(mz_tracer *tracer, const mz_traced *what) {
         e->bytes += mz_traced_bytes(what->second);
     set_floor(e, &p->peaks);
     p->n++;
-    if (p->device->backend->range_push != NULL)
-        p->device->backend->range_push(p->device, what->module[0] != '\0' ? what->module : e->name);
+    if (p->device->backend->range_push != NULL) {
+        char range[256];
+        snprintf(range, sizeof range, "%s%s%s", e->name, what->module[0] != '\0' ? " " : "", what->module);
+        p->device->backend->range_push(p->device, range);
+    }
     return mezzo_device_mark(p->device, 2 * p->calls + 1);
 }
 
