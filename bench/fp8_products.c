@@ -1,11 +1,11 @@
-// bench/fp8_products: the rates of products of 8-bit operands beside BF16's, and of the casts that make them, one CSV
-// row a call.
+// bench/fp8_products: the rates of products of 8-bit operands beside BF16's, and of what makes them, one CSV row a
+// call.
 //
 //   bench_fp8_products [--device cuda] RxNxK...
 //
 // linear: y [R, N] = x [R, K]·wᵀ [N, K]; linear_dx: dx [R, K] = dy [R, N]·w; linear_dw: dw [N, K] = dyᵀ·x. 8 bits: E4M3
-// forward, E5M2 for dy, a scale each; what the kernel turns in its workspace counts. cast: x [R, K] of BF16 to E4M3,
-// its scale found; `tflops` is then TB/s of bytes read and written once. Median of 20.
+// forward, E5M2 for dy, a scale each; a gradient's operands are turned. quantize: x [R, K] of BF16 to E4M3 in both
+// layouts, its scale given; `tflops` is then TB/s of bytes read and written. Median of 20.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,8 +76,8 @@ static mezzo_status time_call(bench *b, mz_call *call, const mz_prepared *prepar
 
 static mezzo_status run_case(bench *b, mz_op op, bool eight, const int64_t s[3]) {
     const mezzo_dtype forward = eight ? MEZZO_F8E4M3 : MEZZO_BF16, back = eight ? MEZZO_F8E5M2 : MEZZO_BF16;
-    const bool y_first = op != MZ_OP_linear && op != MZ_OP_cast; // dy
-    mz_call call = {.op = op, .n_in = op == MZ_OP_cast ? 1 : 2, .n_out = op == MZ_OP_cast ? 2 : 1};
+    const bool y_first = op != MZ_OP_linear && op != MZ_OP_quantize; // dy
+    mz_call call = {.op = op, .n_in = op == MZ_OP_quantize ? 1 : 2, .n_out = op == MZ_OP_quantize ? 3 : 1};
     mz_prepared prepared = {0};
     double ms = 0;
     for (int i = 0; i < MZ_MAX_IN; i++)
@@ -87,24 +87,29 @@ static mezzo_status run_case(bench *b, mz_op op, bool eight, const int64_t s[3])
     call.numerics = (mz_numerics){.compute = forward, .accumulate = MEZZO_F32, .reduce = MEZZO_F32};
     call.attrs.via = MEZZO_BF16;
     MEZZO_TRY(tensor(b, &call.in[0],
-                     op == MZ_OP_cast ? MEZZO_BF16
-                     : y_first        ? back
-                                      : forward,
+                     op == MZ_OP_quantize ? MEZZO_BF16
+                     : y_first            ? back
+                                          : forward,
                      s[0], y_first ? s[1] : s[2]));
-    if (op == MZ_OP_cast) {
+    if (op == MZ_OP_quantize) {
         MEZZO_TRY(tensor(b, &call.out[0], MEZZO_F8E4M3, s[0], s[2]));
-        MEZZO_TRY(tensor(b, &call.out[1], MEZZO_F32, 1, 1));
-        call.out[1].shape = (mz_shape){1, {1}};
-        call.out[0].scale = call.out[1].data;
+        MEZZO_TRY(tensor(b, &call.out[1], MEZZO_F8E4M3, s[0], s[2]));
+        MEZZO_TRY(tensor(b, &call.out[2], MEZZO_F32, 1, MZ_SCALE_WORDS));
+        MEZZO_TRY(b->device->backend->write(b->device, call.out[2].data, &(mz_scale_entry){.scale = 1},
+                                            sizeof(mz_scale_entry)));
+        call.out[0].scale = call.out[1].scale = call.out[2].data;
+        call.out[1].turned = true;
     } else {
         MEZZO_TRY(tensor(b, &call.in[1], forward, op == MZ_OP_linear_dw ? s[0] : s[1], s[2]));
         MEZZO_TRY(tensor(b, &call.out[0], op == MZ_OP_linear_dw ? MEZZO_F32 : MEZZO_BF16,
                          op == MZ_OP_linear_dw ? s[1] : s[0], op == MZ_OP_linear ? s[1] : s[2]));
+        call.in[0].turned = eight && op == MZ_OP_linear_dw;
+        call.in[1].turned = eight && op != MZ_OP_linear;
     }
     mezzo_status status = mz_prepare(b->device, &call, &prepared);
     if (status == MEZZO_OK)
         status = time_call(b, &call, &prepared, &ms);
-    double work = op == MZ_OP_cast ? 3.0 * (double)(s[0] * s[2]) : 2.0 * (double)s[0] * (double)s[1] * (double)s[2];
+    double work = op == MZ_OP_quantize ? 4.0 * (double)(s[0] * s[2]) : 2.0 * (double)s[0] * (double)s[1] * (double)s[2];
     if (status == MEZZO_OK)
         printf("%s,%s,%lld,%lld,%lld,%.4f,%.1f,\"%s\"\n", prepared.kernel->name, eight ? "fp8" : "bf16",
                (long long)s[0], (long long)s[1], (long long)s[2], ms, work / ms * 1e-9, b->name);
@@ -114,7 +119,7 @@ static mezzo_status run_case(bench *b, mz_op op, bool eight, const int64_t s[3])
 }
 
 int main(int argc, char **argv) {
-    static const mz_op ops[] = {MZ_OP_cast, MZ_OP_linear, MZ_OP_linear_dx, MZ_OP_linear_dw};
+    static const mz_op ops[] = {MZ_OP_quantize, MZ_OP_linear, MZ_OP_linear_dx, MZ_OP_linear_dw};
     bench b = {0};
     mezzo_device_info info;
     int at = argc > 2 && strcmp(argv[1], "--device") == 0 ? 3 : 1;
@@ -129,7 +134,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 3; i++)
             size[i] = strtoll(rest + (i > 0 && *rest == 'x'), &rest, 10);
         for (size_t o = 0; o < MZ_COUNT(ops); o++)
-            for (int eight = ops[o] == MZ_OP_cast; eight < 2 && status == MEZZO_OK; eight++) {
+            for (int eight = ops[o] == MZ_OP_quantize; eight < 2 && status == MEZZO_OK; eight++) {
                 status = run_case(&b, ops[o], eight != 0, size);
                 while (b.n > 0)
                     b.device->backend->release(b.device, b.memory[--b.n]);

@@ -253,6 +253,23 @@ static int weight_target(const tape *t) {
     return needs(t, 1) && from >= 0 && is_param(t, from) ? from : target(t, 1);
 }
 
+// Operands with scales are read turned, so that what is summed over is their last dimension.
+static mezzo_status turned(tape *t, int v, int *out) {
+    *out = v;
+    return t->g->values[v].scaling != MZ_SCALING_NONE ? mz_graph_turned(t->g, v, out) : MEZZO_OK;
+}
+
+// Who quantizes dy adds up a bias's gradient on the way.
+static mezzo_status sum_quantized(tape *t, int quantized, int bias) {
+    int out;
+    MEZZO_TRY(param_grad(t, bias, &out));
+    mz_node *n = &t->g->nodes[t->g->values[quantized].producer];
+    n->attrs.accumulate = true;
+    n->out[MZ_OUT(quantize, dsum)] = out;
+    n->n_out = MZ_OUT(quantize, dsum) + 1;
+    return MEZZO_OK;
+}
+
 // linear and conv2d: x, w and a bias.
 static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
     int x = t->at->in[0], w = t->at->in[1], read = dy;
@@ -260,6 +277,7 @@ static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
         MEZZO_TRY(gradient_operand(t, dy, &read));
     if (needs(t, 0)) {
         mz_node n = backward_node(t, dx_op);
+        MEZZO_TRY(turned(t, w, &w));
         add_in(&n, read);
         add_in(&n, w);
         if (dx_op == MZ_OP_linear_dx)
@@ -271,10 +289,15 @@ static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
     bool apart = targets[0] < 0 || read != dy || t->at->attrs.blocks != MEZZO_BLOCKS_NONE;
     if (targets[0] >= 0) {
         mz_node n = backward_node(t, dw_op);
-        add_in(&n, read);
-        add_in(&n, x);
+        int operands[2];
+        MEZZO_TRY(turned(t, read, &operands[0]));
+        MEZZO_TRY(turned(t, x, &operands[1]));
+        add_in(&n, operands[0]);
+        add_in(&n, operands[1]);
         MEZZO_TRY(finish_gradients(t, n, 0, targets, apart ? 1 : 2));
     }
+    if (read != dy && t->g->values[read].scaling != MZ_SCALING_NONE && targets[1] >= 0 && is_param(t, targets[1]))
+        return sum_quantized(t, read, targets[1]);
     return apart && targets[1] >= 0 ? deliver_broadcast(t, targets[1], dy) : MEZZO_OK;
 }
 static mezzo_status grad_linear(tape *t, int node, int dy) {
@@ -346,21 +369,15 @@ static mezzo_status grad_same(tape *t, int dy, mz_op op) {
     MEZZO_TRY(emit_unary(t, op, &t->at->attrs, dy, t->at->in[0], &dx));
     return deliver(t, t->at->in[0], dx);
 }
-static mezzo_status grad_scale(tape *t, int node, int dy) {
-    return (void)node, grad_same(t, dy, MZ_OP_scale);
-}
-static mezzo_status grad_dropout(tape *t, int node, int dy) {
-    return (void)node, grad_same(t, dy, MZ_OP_dropout);
-}
-static mezzo_status grad_reshape(tape *t, int node, int dy) {
-    return (void)node, grad_same(t, dy, MZ_OP_reshape);
-}
-static mezzo_status grad_upsample(tape *t, int node, int dy) {
-    return (void)node, grad_same(t, dy, MZ_OP_pool);
-}
-static mezzo_status grad_pool(tape *t, int node, int dy) {
-    return (void)node, grad_same(t, dy, MZ_OP_upsample);
-}
+#define GRAD_SAME(op, gradient)                                                                                        \
+    static mezzo_status grad_##op(tape *t, int node, int dy) {                                                         \
+        return (void)node, grad_same(t, dy, MZ_OP_##gradient);                                                         \
+    }
+GRAD_SAME(scale, scale)
+GRAD_SAME(dropout, dropout)
+GRAD_SAME(reshape, reshape)
+GRAD_SAME(upsample, pool)
+GRAD_SAME(pool, upsample)
 static mezzo_status grad_cast(tape *t, int node, int dy) {
     (void)node;
     // The gradient buffer reads any dtype; what rounding and scales do has no slope: straight through.
@@ -376,27 +393,17 @@ static mezzo_status grad_with(tape *t, mz_op op, int dy, int saved) {
     add_in(&n, saved);
     return finish_dx(t, n, t->at->in[0]);
 }
-static mezzo_status grad_relu(tape *t, int node, int dy) {
-    return (void)node, grad_with(t, MZ_OP_relu_dx, dy, t->at->in[0]);
-}
-static mezzo_status grad_gelu(tape *t, int node, int dy) {
-    return (void)node, grad_with(t, MZ_OP_gelu_dx, dy, t->at->in[0]);
-}
-static mezzo_status grad_silu(tape *t, int node, int dy) {
-    return (void)node, grad_with(t, MZ_OP_silu_dx, dy, t->at->in[0]);
-}
-static mezzo_status grad_abs(tape *t, int node, int dy) {
-    return (void)node, grad_with(t, MZ_OP_abs_dx, dy, t->at->in[0]);
-}
-static mezzo_status grad_clamp(tape *t, int node, int dy) {
-    return (void)node, grad_with(t, MZ_OP_clamp_dx, dy, t->at->in[0]);
-}
-static mezzo_status grad_exp(tape *t, int node, int dy) {
-    return (void)node, grad_with(t, MZ_OP_mul, dy, t->at->out[0]);
-}
-static mezzo_status grad_softmax(tape *t, int node, int dy) {
-    return (void)node, grad_with(t, MZ_OP_softmax_dx, dy, t->at->out[0]);
-}
+#define GRAD_WITH(op, gradient, saved)                                                                                 \
+    static mezzo_status grad_##op(tape *t, int node, int dy) {                                                         \
+        return (void)node, grad_with(t, MZ_OP_##gradient, dy, saved);                                                  \
+    }
+GRAD_WITH(relu, relu_dx, t->at->in[0])
+GRAD_WITH(gelu, gelu_dx, t->at->in[0])
+GRAD_WITH(silu, silu_dx, t->at->in[0])
+GRAD_WITH(abs, abs_dx, t->at->in[0])
+GRAD_WITH(clamp, clamp_dx, t->at->in[0])
+GRAD_WITH(exp, mul, t->at->out[0])
+GRAD_WITH(softmax, softmax_dx, t->at->out[0])
 
 static mezzo_status grad_layernorm(tape *t, int node, int dy) {
     int x = t->at->in[0], mean, rstd;
@@ -456,16 +463,13 @@ static mezzo_status grad_group_norm(tape *t, int node, int dy) {
 }
 
 // The ops without a gradient.
-static mezzo_status grad_time_embedding(tape *t, int node, int dy) {
-    return (void)t, (void)node, (void)dy, MEZZO_OK;
-}
-static mezzo_status grad_normal(tape *t, int node, int dy) {
-    return (void)t, (void)node, (void)dy, MEZZO_OK;
-}
-static mezzo_status grad_rope_table(tape *t, int node, int dy) {
-    return (void)t, (void)node, (void)dy, MEZZO_OK;
-}
-
+#define GRAD_NONE(op)                                                                                                  \
+    static mezzo_status grad_##op(tape *t, int node, int dy) {                                                         \
+        return (void)t, (void)node, (void)dy, MEZZO_OK;                                                                \
+    }
+GRAD_NONE(time_embedding)
+GRAD_NONE(normal)
+GRAD_NONE(rope_table)
 // A rotation's transpose is the rotation back.
 static mezzo_status grad_rope(tape *t, int node, int dy) {
     (void)node;
@@ -476,9 +480,7 @@ static mezzo_status grad_rope(tape *t, int node, int dy) {
     return finish_dx(t, n, t->at->in[0]);
 }
 
-static mezzo_status grad_swiglu(tape *t, int node, int dy) {
-    return (void)node, grad_with(t, MZ_OP_swiglu_dx, dy, t->at->in[0]);
-}
+GRAD_WITH(swiglu, swiglu_dx, t->at->in[0])
 
 static mezzo_status grad_route(tape *t, int node, int dy) {
     (void)node;
@@ -491,10 +493,7 @@ static mezzo_status grad_route(tape *t, int node, int dy) {
     return finish_dx(t, n, t->at->in[0]); // the bias decides who is chosen, and that has no slope
 }
 
-static mezzo_status grad_expert_order(tape *t, int node, int dy) {
-    return (void)t, (void)node, (void)dy, MEZZO_OK;
-}
-
+GRAD_NONE(expert_order)
 // dispatch and combine are each other's gradients.
 static mezzo_status grad_dispatch(tape *t, int node, int dy) {
     (void)node;
@@ -678,10 +677,7 @@ static mezzo_status grad_mse(tape *t, int node, int dy) {
     return MEZZO_OK;
 }
 
-static mezzo_status grad_arange(tape *t, int node, int dy) {
-    return (void)t, (void)node, (void)dy, MEZZO_OK;
-}
-
+GRAD_NONE(arange)
 // One rule a forward op: an op listed in ops.def without a grad_ function does not compile.
 typedef mezzo_status (*gradient_rule)(tape *t, int node, int dy);
 #define OP(name, ...) [MZ_OP_##name] = grad_##name,
@@ -689,6 +685,7 @@ typedef mezzo_status (*gradient_rule)(tape *t, int node, int dy);
 #define OP_STATE(name, ...)
 static const gradient_rule gradient_rules[MZ_OP_COUNT] = {
 #include "graph/ops.def"
+    [MZ_OP_quantize] = grad_cast, // autocast makes it before there is a gradient
 };
 
 // The loss scale × the input "loss_share".

@@ -113,6 +113,39 @@ static mz_act act_of(const mz_node *n, bool gradient) {
     }
 }
 
+// The one reader of v, if that is a quantize; else NULL.
+static mz_node *quantizer(fuse *f, int v) {
+    if (uses_of(f, v) != 1 || value(f, v)->keep)
+        return NULL;
+    for (size_t i = 0; i < f->g->n_nodes; ++i)
+        for (int k = 0; !f->dead[i] && k < f->g->nodes[i].n_in; ++k)
+            if (f->g->nodes[i].in[k] == v)
+                return f->g->nodes[i].op == MZ_OP_quantize ? &f->g->nodes[i] : NULL;
+    return NULL;
+}
+
+// An act between a product of operands with scales and a quantize belongs to the latter, which writes both layouts.
+static bool left_to_quantizer(fuse *f, const mz_node *product, int result) {
+    return value(f, product->in[0])->scaling != MZ_SCALING_NONE && quantizer(f, result) != NULL;
+}
+
+// act or its gradient, quantize → quantize with act.
+static void fuse_quantized_activation(fuse *f, size_t index) {
+    mz_node *act = &f->g->nodes[index];
+    mz_act forward = act_of(act, false), backward = act_of(act, true);
+    mz_node *quantize = forward == MZ_ACT_NONE && backward == MZ_ACT_NONE ? NULL : quantizer(f, act->out[0]);
+    int x = act->in[0], preact = backward != MZ_ACT_NONE ? act->in[1] : -1;
+    if (!quantize || quantize->phase != act->phase || quantize->attrs.act != MZ_ACT_NONE ||
+        (preact >= 0 && value(f, preact)->dtype != value(f, x)->dtype))
+        return;
+    quantize->attrs.act = forward != MZ_ACT_NONE ? forward : backward;
+    quantize->attrs.via = value(f, act->out[0])->dtype;
+    kill(f, act);
+    set_input(f, quantize, MZ_IN(quantize, x), x);
+    if (preact >= 0)
+        set_input(f, quantize, MZ_IN(quantize, preact), preact);
+}
+
 // linear, act → linear with act; the value between stays as `preact` where backward reads it.
 static void fuse_activation(fuse *f, size_t index) {
     mz_node *act = &f->g->nodes[index];
@@ -122,7 +155,8 @@ static void fuse_activation(fuse *f, size_t index) {
     int z = act->in[0], y = act->out[0];
     mz_node *linear = maker(f, z, 0);
     if (!linear || linear->op != MZ_OP_linear || linear->attrs.act != MZ_ACT_NONE || linear->phase != act->phase ||
-        (linear->n_in > 3 && linear->in[3] >= 0) || value(f, z)->keep || value(f, y)->dtype != value(f, z)->dtype)
+        (linear->n_in > 3 && linear->in[3] >= 0) || value(f, z)->keep || value(f, y)->dtype != value(f, z)->dtype ||
+        left_to_quantizer(f, linear, y))
         return;
     kill(f, act);
     linear->attrs.act = kind;
@@ -140,7 +174,8 @@ static void fuse_activation_gradient(fuse *f, size_t index) {
         return;
     int dh = act->in[0], preact = act->in[1];
     mz_node *dx = maker(f, dh, 0);
-    if (!dx || dx->op != MZ_OP_linear_dx || dx->attrs.act != MZ_ACT_NONE || uses_of(f, dh) != 1)
+    if (!dx || dx->op != MZ_OP_linear_dx || dx->attrs.act != MZ_ACT_NONE || uses_of(f, dh) != 1 ||
+        left_to_quantizer(f, dx, act->out[0]))
         return;
     // The matmul runs at the activation's place, where a repeated preact is there.
     mz_node merged = *dx;
@@ -319,10 +354,17 @@ static void fuse_bias_gradient(fuse *f, size_t index) {
 
 mezzo_status mz_pass_fuse(mezzo_graph *g) {
     fuse f = {.g = g};
-    static void (*const patterns[])(fuse *, size_t) = {
-        fold_widening, fold_narrowing,     fuse_activation,    fuse_activation_gradient,
-        fuse_residual, fuse_residual_norm, fuse_norm_gradient, fuse_combine,
-        fuse_norm_low, fuse_bias_gradient};
+    static void (*const patterns[])(fuse *, size_t) = {fold_widening,
+                                                       fold_narrowing,
+                                                       fuse_activation,
+                                                       fuse_activation_gradient,
+                                                       fuse_quantized_activation,
+                                                       fuse_residual,
+                                                       fuse_residual_norm,
+                                                       fuse_norm_gradient,
+                                                       fuse_combine,
+                                                       fuse_norm_low,
+                                                       fuse_bias_gradient};
     MEZZO_TRY(mz_graph_consumers(g, &f.uses));
     f.dead = mz_alloc(g->n_nodes + 1, sizeof *f.dead);
     if (!f.dead) {

@@ -171,7 +171,13 @@ mezzo_status mz_graph_consumers(const mezzo_graph *g, int **counts) {
 }
 
 mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, int *out) {
-    mz_value scale = {.kind = MZ_VALUE_TEMP, .dtype = MEZZO_F32, .producer = -1, .param = -1, .alias = -1};
+    const bool scaled = f.scaling != MZ_SCALING_NONE;
+    mz_value entry = {.kind = MZ_VALUE_TEMP,
+                      .dtype = MEZZO_F32,
+                      .shape = {1, {MZ_SCALE_WORDS}},
+                      .producer = -1,
+                      .param = -1,
+                      .alias = -1};
     mz_value y = {.kind = MZ_VALUE_TEMP,
                   .dtype = f.operand,
                   .gradient = f.gradient,
@@ -180,8 +186,8 @@ mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, i
                   .producer = -1,
                   .param = -1,
                   .alias = -1};
-    n.op = MZ_OP_cast;
-    n.attrs = (mz_attrs){.via = MEZZO_F32};
+    n.op = scaled ? MZ_OP_quantize : MZ_OP_cast;
+    n.attrs = (mz_attrs){.via = MEZZO_F32, .measure = scaled};
     n.numerics = (mz_numerics){f.operand, MEZZO_F32, MEZZO_F32};
     n.formats = (mz_formats){g->values[v].dtype, f.gradient, f.operand, MZ_SCALING_NONE};
     for (int k = 0; k < MZ_MAX_IN; ++k)
@@ -190,15 +196,27 @@ mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, i
         n.out[k] = -1;
     n.n_in = 1;
     n.in[0] = v;
-    n.n_out = f.scaling != MZ_SCALING_NONE ? 2 : 1;
-    if (f.scaling != MZ_SCALING_NONE) {
-        scale.shape = (mz_shape){1, {mz_scale_count(f.scaling, &y.shape)}};
-        MEZZO_TRY(mz_graph_value(g, scale, &n.out[1]));
-        y.scale = n.out[1];
+    n.n_out = scaled ? MZ_OUT(quantize, entry) + 1 : 1;
+    if (scaled) {
+        MEZZO_TRY(mz_graph_value(g, entry, &y.scale));
+        n.out[MZ_OUT(quantize, entry)] = y.scale;
     }
     MEZZO_TRY(mz_graph_value(g, y, &n.out[0]));
     *out = n.out[0];
     return mz_graph_node(g, n, NULL);
+}
+
+mezzo_status mz_graph_turned(mezzo_graph *g, int quantized, int *out) {
+    const int node = g->values[quantized].producer, slot = MZ_OUT(quantize, turned);
+    *out = g->nodes[node].out[slot];
+    if (*out >= 0)
+        return MEZZO_OK;
+    mz_value turned = g->values[quantized];
+    turned.turned = true;
+    turned.slot = slot;
+    MEZZO_TRY(mz_graph_value(g, turned, out));
+    g->nodes[node].out[slot] = *out;
+    return MEZZO_OK;
 }
 
 const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size_t size) {

@@ -22,6 +22,7 @@ typedef struct mz_value {
     mezzo_dtype gradient; // what gradients of it are made and added up in; set by autocast
     mz_scaling scaling;   // of its elements; NONE: they are the numbers
     int scale;            // with scaling: the value that holds its scales, FP32; wherever that lives, state included
+    bool turned;          // mz_tensor's
     mz_shape shape;
     mz_storage storage; // how it is stored: the storage pass
     int producer, slot; // node and its output slot; -1 for sources
@@ -124,8 +125,10 @@ void mz_graph_relink(mezzo_graph *g);                    // sets every value's p
 mezzo_status mz_graph_consumers(const mezzo_graph *g,
                                 int **counts); // uses of each value by nodes, + 1 if kept; caller frees
 // A cast of v to a product's operand as f says, appended: its output's format is f.operand with f.scaling, and its
-// gradient's f.gradient. n has module, phase, segment and rule, and gets all else.
+// gradient's f.gradient; with scales it is a `quantize`. n has module, phase, segment and rule, and gets all else.
 mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, int *out);
+// What a quantize makes of a value, turned: written by the same node.
+mezzo_status mz_graph_turned(mezzo_graph *g, int quantized, int *out);
 bool mz_is_adapter(const char *parameter); // its name says so
 // The module, "h.0.attn.q_proj", whose adapter acts on rows *first … *first + *rows - 1 of a weight "….weight" of
 // `all` rows: the weight's own (index 0), or one of its parts. false: there are no more, or it is no weight.

@@ -180,6 +180,7 @@ struct mz_attrs {
     bool transpose_a, transpose_b;     // matmul
     bool tanh;                         // gelu
     bool accumulate;                   // outputs marked '+' are added to
+    bool measure;                      // quantize: the scale is found in this tensor; else the entry has it
     mz_act act;                        // linear's epilogue, linear_dx's activation gradient; group_norm's
     mezzo_dtype
         via; // linear: what x·Wᵀ + bias (and then the activation) is rounded to before act and before the residual
@@ -206,13 +207,27 @@ typedef struct mz_tensor {
     mz_scaling scaling;
     const float *scale; // [mz_scale_count]; NULL without scaling, or not known yet
     mz_storage storage;
+    bool turned; // 8 bits with a tensor's scale: element (row, column) lies where that of [columns, rows] would
 } mz_tensor;
 static inline int64_t mz_tensor_index(const mz_tensor *t, int64_t i) { // where logical element i lies
+    if (t->turned) {
+        int64_t columns = t->shape.dim[t->shape.rank - 1];
+        return i % columns * (mz_shape_count(&t->shape) / columns) + i / columns;
+    }
     return t->storage.padded ? mz_stored_index(&t->shape, &t->storage, i) : i;
 }
 static inline size_t mz_tensor_bytes_stored(const mz_tensor *t) {
     return (size_t)mz_stored_count(&t->shape, &t->storage) * mezzo_dtype_size(t->dtype);
 }
+
+// What is known of a tensor that quantize writes: the scale of its codes, which their readers read, and what it
+// recorded.
+typedef struct mz_scale_entry {
+    float scale;
+    uint32_t most; // the bits of the largest magnitude, FP32
+    uint32_t unused[14];
+} mz_scale_entry;
+#define MZ_SCALE_WORDS ((int64_t)(sizeof(mz_scale_entry) / sizeof(float)))
 
 // How many scales a tensor of this shape has, and which one an element's is.
 int64_t mz_scale_count(mz_scaling scaling, const mz_shape *shape);

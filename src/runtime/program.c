@@ -10,7 +10,8 @@ static mz_tensor tensor_of(const mezzo_graph *g, int v) {
     if (v < 0)
         return mz_tensor_absent();
     const mz_value *x = &g->values[v];
-    return (mz_tensor){.dtype = x->dtype, .shape = x->shape, .scaling = x->scaling, .storage = x->storage};
+    return (mz_tensor){
+        .dtype = x->dtype, .shape = x->shape, .scaling = x->scaling, .storage = x->storage, .turned = x->turned};
 }
 
 static void fill_call(const mezzo_graph *g, const mz_node *n, mz_call *call) {

@@ -163,6 +163,10 @@ static void linear_dx(trial *t) {
     stored_sums(t, &t->out[0], 1);
 }
 
+static void quantize(trial *t) {
+    given_sums(t, MZ_OUT(quantize, dsum), width_of(&t->in[0]));
+}
+
 static void linear_dw(trial *t) {
     int64_t n_out = t->out[0].t.shape.dim[0], n_in = t->out[0].t.shape.dim[1];
     int64_t rows = trial_count(&t->in[0]) / n_out;
@@ -742,16 +746,12 @@ static void one_rounding(trial *t, double u) {
             t->out[slot].bound[i] = u * fabs(t->out[slot].value[i]);
 }
 
-// The factor 2/n, its product with dloss, the difference and the product of both: four roundings.
-static void mse_dx(trial *t) {
-    one_rounding(t, 4 * u32);
-}
-
 static void (*const bounds[MZ_OP_COUNT])(trial *t) = {
     [MZ_OP_linear] = linear,
     [MZ_OP_matmul] = matmul,
     [MZ_OP_linear_dx] = linear_dx,
     [MZ_OP_linear_dw] = linear_dw,
+    [MZ_OP_quantize] = quantize,
     [MZ_OP_attention] = attention,
     [MZ_OP_attention_bwd] = attention_bwd,
     [MZ_OP_attention_cached] = attention_cached,
@@ -781,7 +781,6 @@ static void (*const bounds[MZ_OP_COUNT])(trial *t) = {
     [MZ_OP_sum] = sums,
     [MZ_OP_mean] = sums,
     [MZ_OP_embedding_bwd] = embedding_bwd,
-    [MZ_OP_mse_dx] = mse_dx,
     MZ_IMAGE_BOUNDS[MZ_OP_adamw] = optimizer,
     [MZ_OP_sgd] = optimizer,
 };

@@ -350,6 +350,22 @@ static void sum_case(mz_op op, axis_case c, mezzo_dtype x, mezzo_dtype y, bool a
     trial_finish(t);
 }
 
+void cases_quantize(void) { // its sums; codes and scales: unit/test_narrow.c
+    for (int add = 0; add < 2; add++)
+        for (int d = 0; d < FLOATS; d++)
+            for (size_t s = 0; s < MZ_COUNT(row_shapes); s++) {
+                const int64_t rows = row_shapes[s][0], columns = row_shapes[s][1];
+                trial *t = trial_new(MZ_OP_quantize);
+                t->attrs.accumulate = add;
+                trial_input(t, 0, floats[d], SHAPE(rows, columns));
+                trial_output(t, MZ_OUT(quantize, dsum), MEZZO_F32, SHAPE(columns));
+                trial_normal(t, 0, 1);
+                if (add)
+                    trial_preset(t, MZ_OUT(quantize, dsum), 1);
+                trial_finish(t);
+            }
+}
+
 void cases_sum(void) {
     for (size_t c = 0; c < MZ_COUNT(axis_cases); c++)
         for (int d = 0; d < FLOATS; d++) {

@@ -6,7 +6,7 @@ row() {
     awk -v module="\"module\": \"$1\"," -v column="\"$2\": \"" '
         /^    \{/ { hit = 0; cast = 0; value = "" }
         index($0, module) { hit = 1 }
-        index($0, "\"op\": \"cast\"") { cast = 1 }
+        /"op": "(cast|quantize)"/ { cast = 1 }
         index($0, column) { value = $0; sub(".*" column, "", value); sub("\".*", "", value) }
         /^    \}/ { if (hit && !cast) { print value; exit } }' "$OUT"
 }
@@ -98,8 +98,8 @@ is "fc1's output" "$(row fc1 storage)" bf16
 is "fc1's scales" "$(row fc1 scale)" tensor
 is "relu's scales" "$(row relu scale)" -
 run 0 explain --model gpt2 --layers 3 --heads 2 --d-model 64 --seq-len 16 --precision fp8
-[[ $(grep -cE '^cast +h\.1\..* (192|256|64)x(64|256) .* folded ' "$OUT") -eq 0 ]] || fail "a weight's cast is called folded: $OUT"
-[[ $(grep -cE '^cast +h\.1\..* (192|256|64)x(64|256) .* fp8_e4m3 ' "$OUT") -eq 4 ]] || fail "four weights are rounded: $OUT"
+[[ $(grep -cE '^quantize +h\.1\..* (192|256|64)x(64|256) .* folded ' "$OUT") -eq 0 ]] || fail "a weight's cast is called folded: $OUT"
+[[ $(grep -cE '^quantize +h\.1\..* (192|256|64)x(64|256) .* fp8_e4m3 ' "$OUT") -eq 4 ]] || fail "four weights are rounded: $OUT"
 run 0 explain --model toy --precision bf16
 ! grep -q scale "$OUT" || fail "bf16 has no scales to show"
 run 0 memory "${GPT[@]}" --device cpu --precision fp8

@@ -382,8 +382,9 @@ static void scales_may_live_anywhere(void **state) {
         must(mezzo_program_read(p, "back", y, sizeof y));
         must(mezzo_program_read(p, "loss", &loss, sizeof loss));
         for (int i = 0; i < N; i++) {
-            double expected = mezzo_round_to((double)x[i] / (double)scales[s], MEZZO_F8E4M3) * (double)scales[s];
-            if (isnan(expected) ? !isnan((double)y[i]) : (double)y[i] != expected) // 1000 / 0.5 is more than 448
+            double scaled = fmin((double)x[i] / (double)scales[s], 448); // 1000 / 0.5 is more: it is cut off
+            double expected = mezzo_round_to(scaled, MEZZO_F8E4M3) * (double)scales[s];
+            if ((double)y[i] != expected)
                 fail_msg("%g at scale %g is %g, not %g", (double)x[i], (double)scales[s], (double)y[i], expected);
         }
     }

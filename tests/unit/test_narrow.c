@@ -1,5 +1,5 @@
-// Casts to 8 bits and products of narrow operands against ref's: codes and scales bit for bit, products within what
-// sums in FP32 may be off by, and exactly where every sum is an integer that FP32 holds.
+// Rounding to 8 bits and products of narrow operands against ref's: codes, scales and magnitudes bit for bit, products
+// within what sums in FP32 may be off by, and exactly where every sum is an integer that FP32 holds.
 //
 // Every product is then run with what a kernel may get wrong, given wrong on purpose, and must be seen to differ: a
 // scale forgotten, a scale of the other operand, and an operand of which one block lies sixteen elements off.
@@ -92,8 +92,8 @@ static void run_on(const char *name, const bench *b, void *const *out) {
         must(backend->write(device, memory[n], &b->scale[slot], sizeof(float)));
         t->scale = memory[n++];
     }
-    if (call.op == MZ_OP_cast && call.n_out > 1) // the scales that it finds
-        call.out[0].scale = call.out[1].data;
+    if (call.op == MZ_OP_quantize)
+        call.out[0].scale = call.out[1].scale = call.out[MZ_OUT(quantize, entry)].data;
     must(mz_prepare(device, &call, &prepared));
     call.state = prepared.state;
     must(backend->alloc(device, prepared.workspace + 64, &memory[n]));
@@ -113,55 +113,184 @@ static float uniform(void) { // -1 … 1
     return (float)(seed >> 8) / (float)(1 << 23) - 1;
 }
 
-// --- casts ---------------------------------------------------------------------------------------------------------
-static void check_cast(mezzo_dtype from, mezzo_dtype to, float amplitude, int kind) {
-    enum { N = 5 * 1031 };
-    static uint8_t want[N], got[N];
-    float want_scale, got_scale;
-    bench b = new_bench(MZ_OP_cast, 1, 2);
-    float *x = calloc(N, sizeof *x);
-    void *stored = put(&b, false, 0, from, SHAPE(5, 1031));
-    put(&b, true, 0, to, SHAPE(5, 1031));
-    b.call.out[0].scaling = MZ_SCALING_TENSOR;
-    put(&b, true, 1, MEZZO_F32, SHAPE(1));
-    for (int i = 0; i < N; i++) // of all sizes: subnormal codes and what becomes zero too
-        x[i] = amplitude * uniform() * ldexpf(1, -(i % 24));
-    if (kind == 1) // ties: halfway between two codes
+// --- quantize ------------------------------------------------------------------------------------------------------
+enum { MOST_ROWS = 400, MOST_COLUMNS = 300 };
+typedef struct quantized { // what comes out
+    uint8_t y[MOST_ROWS * MOST_COLUMNS], turned[MOST_ROWS * MOST_COLUMNS];
+    mz_scale_entry entry;
+    float sums[MOST_COLUMNS];
+} quantized;
+
+typedef struct form {
+    mezzo_dtype from, to;
+    float amplitude;
+    enum { SIZES, TIES, NOT_FINITE, ZEROS } kind;
+    int64_t rows, columns;
+    mz_act act;
+    bool slope;      // of preact
+    float given;     // the scale, where it is not found; 0: it is
+    bool accumulate; // onto sums
+} form;
+
+static form form_of(mezzo_dtype from, mezzo_dtype to, float amplitude, int64_t rows, int64_t columns) {
+    return (form){.from = from, .to = to, .amplitude = amplitude, .rows = rows, .columns = columns};
+}
+
+static bench make_quantize(const form *f) {
+    const int64_t n = f->rows * f->columns;
+    bench b = new_bench(MZ_OP_quantize, 2, 4);
+    float *x = calloc((size_t)n, sizeof *x);
+    void *stored = put(&b, false, 0, f->from, SHAPE(f->rows, f->columns));
+    for (int64_t i = 0; i < n; i++) // of all sizes: subnormal codes and what becomes zero too
+        x[i] = f->amplitude * uniform() * ldexpf(1, -(int)(i % 24));
+    if (f->kind == TIES) // halfway between two codes
         for (int i = 0; i < 2048; i++)
-            x[i] = amplitude * (to == MEZZO_F8E4M3 ? (float)(i % 17 * 2 + 1) / 32 : (float)(i % 9 * 2 + 1) / 16);
-    if (kind == 2)
+            x[i] = f->amplitude * (f->to == MEZZO_F8E4M3 ? (float)(i % 17 * 2 + 1) / 32 : (float)(i % 9 * 2 + 1) / 16);
+    if (f->kind == NOT_FINITE)
         x[7] = NAN, x[99] = -INFINITY, x[100] = 1e5F, x[101] = -3e38F;
-    if (kind == 3)
-        memset(x, 0, N * sizeof *x);
-    must(mezzo_convert(x, MEZZO_F32, stored, from, N));
-    run_on("ref", &b, (void *[]){want, &want_scale});
-    run_on(test_device(), &b, (void *[]){got, &got_scale});
-    if (want_scale != got_scale)
-        fail_msg("scale %a, not %a (amplitude %a)", (double)got_scale, (double)want_scale, (double)amplitude);
-    for (int i = 0; i < N; i++)
-        if (want[i] != got[i] && !(isnan(x[i]) && (want[i] & 0x7F) > 0x7C && (got[i] & 0x7F) > 0x7C))
-            fail_msg("%s of %a (scale %a): code %#x, not %#x", mezzo_dtype_name(to), (double)x[i], (double)got_scale,
-                     got[i], want[i]);
+    if (f->kind == ZEROS)
+        memset(x, 0, (size_t)n * sizeof *x);
+    must(mezzo_convert(x, MEZZO_F32, stored, f->from, (size_t)n));
+    if (f->slope) {
+        void *preact = put(&b, false, 1, f->from, SHAPE(f->rows, f->columns));
+        for (int64_t i = 0; i < n; i++)
+            x[i] = 3 * uniform();
+        must(mezzo_convert(x, MEZZO_F32, preact, f->from, (size_t)n));
+    }
+    b.call.attrs.act = f->act;
+    b.call.attrs.via = MEZZO_BF16;
+    b.call.attrs.measure = f->given == 0;
+    b.call.attrs.accumulate = f->accumulate;
+    for (int k = 0; k < 2; k++) {
+        put(&b, true, k, f->to, SHAPE(f->rows, f->columns));
+        b.call.out[k].scaling = MZ_SCALING_TENSOR;
+        b.call.out[k].turned = k == 1;
+    }
+    mz_scale_entry *entry = put(&b, true, MZ_OUT(quantize, entry), MEZZO_F32, SHAPE(MZ_SCALE_WORDS));
+    entry->scale = f->given;
+    float *sums = put(&b, true, MZ_OUT(quantize, dsum), MEZZO_F32, SHAPE(f->columns));
+    for (int64_t c = 0; c < f->columns; c++)
+        sums[c] = uniform();
     free(x);
+    return b;
+}
+
+static void run_quantize(const char *device, const bench *b, quantized *out) {
+    run_on(device, b, (void *[]){out->y, out->turned, &out->entry, out->sums});
+}
+
+static bool is_nan(uint8_t code, mezzo_dtype dtype) {
+    return (code & 0x7F) > (dtype == MEZZO_F8E4M3 ? 0x7E : 0x7C);
+}
+
+// Codes that are neighbours, where devices compute an activation to the last bit but one.
+static bool same(const form *f, uint8_t a, uint8_t b) {
+    return a == b || (is_nan(a, f->to) && is_nan(b, f->to)) || (f->act != MZ_ACT_NONE && abs((int8_t)(a - b)) == 1);
+}
+
+static void check_quantize(form of) {
+    const form *f = &of;
+    static quantized want, got;
+    bench b = make_quantize(f);
+    const char *name = mezzo_dtype_name(f->to);
+    run_quantize("ref", &b, &want);
+    run_quantize(test_device(), &b, &got);
+    if (want.entry.scale != got.entry.scale || (f->act == MZ_ACT_NONE && want.entry.most != got.entry.most))
+        fail_msg("%s of %lldx%lld: scale %a and magnitude %#x, not %a and %#x (amplitude %a)", name, (long long)f->rows,
+                 (long long)f->columns, (double)got.entry.scale, got.entry.most, (double)want.entry.scale,
+                 want.entry.most, (double)f->amplitude);
+    int64_t others = 0;
+    for (int64_t i = 0; i < f->rows * f->columns; i++) {
+        const int64_t at = i % f->columns * f->rows + i / f->columns;
+        if (!same(f, want.y[i], got.y[i]) || got.turned[at] != got.y[i])
+            fail_msg("%s of %lldx%lld, act %d, amplitude %a, scale %a: code %lld is %#x, turned %#x, not %#x", name,
+                     (long long)f->rows, (long long)f->columns, (int)f->act, (double)f->amplitude,
+                     (double)got.entry.scale, (long long)i, got.y[i], got.turned[at], want.y[i]);
+        others += want.y[i] != got.y[i];
+    }
+    assert_true(others <= f->rows * f->columns / 50); // of activations
+    for (int64_t c = 0; c < f->columns && f->kind != NOT_FINITE && f->amplitude < 1e30F; c++) {
+        const double off = fabs((double)got.sums[c] - (double)want.sums[c]);
+        if (!(off <= 1e-4 * ((double)f->amplitude + 1) + (f->act == MZ_ACT_NONE ? 0 : 0x1p-8 * (double)f->rows)))
+            fail_msg("%s of %lldx%lld, act %d: sum %lld is %g, not %g", name, (long long)f->rows, (long long)f->columns,
+                     (int)f->act, (long long)c, (double)got.sums[c], (double)want.sums[c]);
+    }
     free_bench(&b);
 }
 
-static void casts_are_refs_bit_for_bit(void **state) {
+static void codes_are_refs_bit_for_bit(void **state) {
     static const mezzo_dtype from[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16}, to[] = {MEZZO_F8E4M3, MEZZO_F8E5M2};
     static const float amplitudes[] = {1, 1.75F, 1.76F, 448, 57344, 3e-5F, 0.9999F};
     (void)state;
-    for (size_t f = 0; f < MZ_COUNT(from); f++)
-        for (size_t t = 0; t < MZ_COUNT(to); t++) {
-            for (size_t a = 0; a < MZ_COUNT(amplitudes); a++)
-                for (int kind = 0; kind < 2; kind++)
-                    check_cast(from[f], to[t], amplitudes[a], kind);
-            check_cast(from[f], to[t], 1, 2);
-            check_cast(from[f], to[t], 1, 3);
+    for (size_t i = 0; i < MZ_COUNT(from); i++)
+        for (size_t k = 0; k < MZ_COUNT(to); k++) {
+            form f;
+            for (size_t a = 0; a < 2 * MZ_COUNT(amplitudes); a++) {
+                f = form_of(from[i], to[k], amplitudes[a / 2], 64, 48);
+                f.kind = a % 2 == 0 ? SIZES : TIES;
+                check_quantize(f);
+            }
+            f.amplitude = 1;
+            for (f.kind = NOT_FINITE; f.kind <= ZEROS; f.kind++)
+                check_quantize(f);
         }
     for (int e = -126; e <= 127; e += 11) {
-        check_cast(MEZZO_F32, MEZZO_F8E4M3, ldexpf(1.9F, e), 0);
-        check_cast(MEZZO_BF16, MEZZO_F8E5M2, ldexpf(1.7F, e), 0);
+        check_quantize(form_of(MEZZO_F32, MEZZO_F8E4M3, ldexpf(1.9F, e), 48, 16));
+        check_quantize(form_of(MEZZO_BF16, MEZZO_F8E5M2, ldexpf(1.7F, e), 16, 48));
     }
+}
+
+// Rows and columns around tiles' edges, and what no vector fits.
+static void every_shape_is_turned(void **state) {
+    static const int64_t sizes[][2] = {{1, 1},    {5, 299},   {33, 7},    {64, 128},
+                                       {80, 144}, {400, 272}, {129, 160}, {16, 300}};
+    (void)state;
+    for (size_t s = 0; s < MZ_COUNT(sizes); s++)
+        for (int accumulate = 0; accumulate < 2; accumulate++) {
+            form f = form_of(MEZZO_BF16, MEZZO_F8E5M2, 1, sizes[s][0], sizes[s][1]);
+            f.accumulate = accumulate;
+            check_quantize(f);
+            f.from = MEZZO_F32, f.to = MEZZO_F8E4M3;
+            check_quantize(f);
+        }
+}
+
+// A scale that is given: what is too large is cut off, infinities and NaNs stay, and the magnitude is recorded.
+static void given_scales_cut_off(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++)
+        for (int kind = SIZES; kind <= ZEROS; kind += NOT_FINITE)
+            for (int e = -130; e <= 30; e += 10) {
+                form f = form_of(MEZZO_F32, k == 0 ? MEZZO_F8E4M3 : MEZZO_F8E5M2, 1, 48, 64);
+                f.kind = kind == SIZES ? SIZES : NOT_FINITE;
+                f.given = ldexpf(1, e < -126 ? -126 : e);
+                check_quantize(f);
+            }
+    form f = form_of(MEZZO_BF16, MEZZO_F8E4M3, 1, 48, 64);
+    f.given = 0x1p-12F;
+    static quantized got;
+    bench b = make_quantize(&f);
+    run_quantize(test_device(), &b, &got);
+    bool largest = false;
+    for (int64_t i = 0; i < f.rows * f.columns; i++) {
+        assert_false(is_nan(got.y[i], f.to));
+        largest = largest || (got.y[i] & 0x7F) == 0x7E;
+    }
+    assert_true(largest && got.entry.scale == 0x1p-12F);
+    free_bench(&b);
+}
+
+static void activations_in_front_are_refs(void **state) {
+    static const mz_act acts[] = {MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, MZ_ACT_SILU};
+    (void)state;
+    for (size_t a = 0; a < MZ_COUNT(acts); a++)
+        for (int slope = 0; slope < 2; slope++)
+            for (int size = 0; size < 2; size++) {
+                form f = form_of(MEZZO_BF16, slope ? MEZZO_F8E5M2 : MEZZO_F8E4M3, 4, size ? 128 : 33, size ? 144 : 7);
+                f.act = acts[a];
+                f.slope = slope;
+                check_quantize(f);
+            }
 }
 
 // --- products ------------------------------------------------------------------------------------------------------
@@ -172,6 +301,7 @@ typedef struct kind {
     bool integers;   // every sum is exact
     mezzo_blocks blocks;
     mezzo_dtype result;
+    bool plain; // a gradient's operands are not turned
 } kind;
 
 static void fill_operand(bench *b, int slot, mezzo_dtype dtype, mz_shape shape, const kind *p) {
@@ -183,6 +313,8 @@ static void fill_operand(bench *b, int slot, mezzo_dtype dtype, mz_shape shape, 
     must(mezzo_convert(x, MEZZO_F32, data, dtype, (size_t)n));
     if (p->blocks == MEZZO_BLOCKS_NONE) {
         b->call.in[slot].scaling = MZ_SCALING_TENSOR;
+        b->call.in[slot].turned =
+            !p->plain && (p->op == MZ_OP_linear_dw || (p->op == MZ_OP_linear_dx && slot == MZ_IN(linear_dx, w)));
         b->scale[slot] = slot == 0 ? 0x1p-5F : 0x1p3F;
     }
     free(x);
@@ -307,13 +439,18 @@ static void products_are_refs(void **state) {
     for (size_t o = 0; o < MZ_COUNT(ops); o++)
         for (size_t s = 0; s < MZ_COUNT(sizes); s++)
             for (int whole = 0; whole < 2; whole++) {
-                kind p = {ops[o], sizes[s][0], sizes[s][1], sizes[s][2], whole, false, MEZZO_BLOCKS_NONE, MEZZO_BF16};
+                kind p = {ops[o], sizes[s][0],       sizes[s][1], sizes[s][2], whole,
+                          false,  MEZZO_BLOCKS_NONE, MEZZO_BF16,  false};
                 p.result = p.op == MZ_OP_linear_dw ? MEZZO_F32 : MEZZO_BF16;
                 check(&p);
                 if (p.op == MZ_OP_linear) { // onto an FP32 residual stream
                     p.result = MEZZO_F32;
                     check(&p);
                 }
+                p.plain = true;
+                if (p.op != MZ_OP_linear)
+                    check(&p);
+                p.plain = false;
                 p.result = MEZZO_F32;
                 p.integers = !whole || p.op == MZ_OP_linear_dw;
                 if (p.integers && p.op != MZ_OP_linear) // linear rounds to BF16 first
@@ -328,16 +465,16 @@ static void emulated_products_are_refs(void **state) {
     for (mezzo_blocks b = MEZZO_BLOCKS_MXFP8; b < MEZZO_BLOCKS_COUNT; b++)
         for (size_t o = 0; o < MZ_COUNT(ops); o++)
             for (size_t s = 0; s < MZ_COUNT(sizes); s++) {
-                kind p = {ops[o], sizes[s][0], sizes[s][1], sizes[s][2], false, false, b, MEZZO_F32};
+                kind p = {ops[o], sizes[s][0], sizes[s][1], sizes[s][2], false, false, b, MEZZO_F32, false};
                 check(&p);
             }
 }
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(casts_are_refs_bit_for_bit),
-        cmocka_unit_test(products_are_refs),
-        cmocka_unit_test(emulated_products_are_refs),
+        cmocka_unit_test(codes_are_refs_bit_for_bit), cmocka_unit_test(every_shape_is_turned),
+        cmocka_unit_test(given_scales_cut_off),       cmocka_unit_test(activations_in_front_are_refs),
+        cmocka_unit_test(products_are_refs),          cmocka_unit_test(emulated_products_are_refs),
     };
     if (!test_device_opens())
         return TEST_SKIPPED;

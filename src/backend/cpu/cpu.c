@@ -58,7 +58,6 @@ static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op,
         return mz_cpu_matmul_kernels(cpu, op, n);
     if (op == MZ_OP_grouped_linear || op == MZ_OP_grouped_linear_dx || op == MZ_OP_grouped_linear_dw)
         return mz_cpu_grouped_kernels(op, n);
-    static const mz_kernel *const casts[] = {LEVELS(cast), &mz_cpu_cast_scaled};
     // Lists run from AMX, where tiles were measured to pay, or from the best of the other levels down.
     bool tiles = cpu->isa.level == MZ_LEVEL_AMX && cpu->isa.bf16_dot && mz_isa_worth_it(&cpu->isa, cpu->isa.amx_rate);
     size_t above = tiles ? 0 : kernel_lists[op].tiles;
@@ -66,8 +65,8 @@ static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op,
         above++;
     if (above >= kernel_lists[op].n)
         above = kernel_lists[op].n > 0 ? kernel_lists[op].n - 1 : 0;
-    *n = kernel_lists[op].n - above + (op == MZ_OP_cast);
-    return (op == MZ_OP_cast ? casts : kernel_lists[op].list) + above;
+    *n = kernel_lists[op].n - above;
+    return kernel_lists[op].list + above;
 }
 
 // --- threads -----------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-// linear, linear_dx, linear_dw of 8-bit operands with a scale each, by cuBLASLt. Its FP8 products are TN only, so that
-// a gradient's operands are turned in the workspace: w for dx, dy and x for dw. With matmul.c's words:
+// linear, linear_dx, linear_dw of 8-bit operands with a scale each, by cuBLASLt. Its FP8 products are TN only: it takes
+// a gradient's operands turned, w for dx, dy and x for dw. With matmul.c's words:
 //   linear     D [N, M] = w(K×N, T) · x(K×M)       E4M3 · E4M3, fast accumulation
 //   linear_dx  D [K, M] = wᵀ(N×K, T) · dy(N×M)     E4M3 · E5M2
 //   linear_dw  D [K, N] = xᵀ(M×K, T) · dyᵀ(M×N)    E4M3 · E5M2
@@ -8,7 +8,7 @@
 typedef struct route {
     mz_gemm *gemm;
     bool bias, residual, finish; // the first two in the epilogue; an own kernel follows
-    size_t at_a, at_b, at_result, at_sums, at_gemm, bytes;
+    size_t at_result, at_sums, at_gemm, bytes;
 } route;
 
 static size_t place(size_t *bytes, size_t size) {
@@ -17,7 +17,10 @@ static size_t place(size_t *bytes, size_t size) {
     return at;
 }
 
-static const char *check(mz_cuda_device *cuda, const mz_call *call) {
+// turned: of the first and the second operand.
+static const char *check(mz_cuda_device *cuda, const mz_call *call, bool first, bool second) {
+    if (call->in[0].turned != first || call->in[1].turned != second)
+        return "both operands have what is summed over as their last dimension";
     for (int i = 0; i < 2; i++) {
         const mz_tensor *t = &call->in[i];
         if ((t->dtype != MEZZO_F8E4M3 && t->dtype != MEZZO_F8E5M2) || t->scaling != MZ_SCALING_TENSOR)
@@ -80,7 +83,7 @@ static const char *linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_ge
 }
 
 static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
-    const char *reason = check(cuda, call);
+    const char *reason = check(cuda, call, false, false);
     if (reason != NULL)
         return reason;
     int64_t n = call->in[1].shape.dim[0], k = call->in[1].shape.dim[1];
@@ -127,7 +130,7 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
 // --- linear_dx -----------------------------------------------------------------------------------------------------
 static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
     const mz_tensor *w = &call->in[1], *dx = &call->out[0];
-    const char *reason = check(cuda, call);
+    const char *reason = check(cuda, call, false, true);
     if (reason != NULL)
         return reason;
     bool summed = call->n_out > 1 && mz_present(&call->out[1]);
@@ -139,7 +142,6 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
     reason = take(cuda, &key, r);
     if (reason != NULL)
         return reason;
-    r->at_a = place(&r->bytes, (size_t)(m * k));
     r->at_result = r->finish ? place(&r->bytes, (size_t)(m * n) * sizeof(float)) : 0;
     r->at_sums = summed ? place(&r->bytes, mz_cu_column_sums_bytes(n, m)) : 0;
     r->at_gemm = place(&r->bytes, r->gemm->workspace);
@@ -152,8 +154,6 @@ static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     const mz_gemm_key *key = &r->gemm->key;
     char *workspace = call->workspace;
     mz_gemm_data data = data_of(call);
-    MZ_CUDA_TRY(mz_cu_turn(cuda->stream, data.a, workspace + r->at_a, key->k, key->m));
-    data.a = workspace + r->at_a;
     data.d = r->finish ? workspace + r->at_result : call->out[0].data;
     MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
     if (r->finish)
@@ -168,7 +168,7 @@ static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
 // --- linear_dw -----------------------------------------------------------------------------------------------------
 static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
     const mz_tensor *dw = &call->out[0];
-    const char *reason = check(cuda, call);
+    const char *reason = check(cuda, call, true, true);
     if (reason != NULL)
         return reason;
     if (dw->dtype != MEZZO_F32)
@@ -181,8 +181,6 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
     reason = take(cuda, &key, r);
     if (reason != NULL)
         return reason;
-    r->at_a = place(&r->bytes, (size_t)(m * k));
-    r->at_b = place(&r->bytes, (size_t)(n * k));
     r->at_gemm = place(&r->bytes, r->gemm->workspace);
     return NULL;
 }
@@ -190,13 +188,8 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
 static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     const route *r = call->state;
-    const mz_gemm_key *key = &r->gemm->key;
     char *workspace = call->workspace;
     mz_gemm_data data = data_of(call);
-    MZ_CUDA_TRY(mz_cu_turn(cuda->stream, data.a, workspace + r->at_a, key->k, key->m));
-    MZ_CUDA_TRY(mz_cu_turn(cuda->stream, data.b, workspace + r->at_b, key->k, key->n));
-    data.a = workspace + r->at_a;
-    data.b = workspace + r->at_b;
     data.d = call->out[0].data;
     MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
     return MEZZO_OK;

@@ -1,4 +1,4 @@
-// Casts to 8 bits with a tensor's scale, and products of formats that this GPU or cuBLASLt does not multiply: of 8-bit
+// Products of formats that this GPU or cuBLASLt does not multiply: of 8-bit
 // operands of any shape, and of operands that are rounded to blocks (attrs.blocks). Their operands are brought to a
 // format that holds them exactly, BF16 and FP32, and that one's kernel runs (as cpu/narrow.c does).
 #include "backend/cuda/cuda.h"
@@ -7,31 +7,6 @@ _Static_assert((int)MZ_CU_F8E4M3 == (int)MEZZO_F8E4M3 && (int)MZ_CU_F8E5M2 == (i
                "launch.h's dtypes are mezzo_dtype's");
 
 enum { ALIGN = 256 };
-
-// --- cast ----------------------------------------------------------------------------------------------------------
-static const char *prepare_cast(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device;
-    const mz_tensor *y = &call->out[0];
-    if (!mz_cuda_float(&call->in[0]) || call->in[0].scaling != MZ_SCALING_NONE || y->scaling != MZ_SCALING_TENSOR ||
-        (y->dtype != MEZZO_F8E4M3 && y->dtype != MEZZO_F8E5M2))
-        return "casts fp32, bf16 and fp16 to 8 bits with a tensor's scale";
-    out->workspace = ALIGN;
-    return NULL;
-}
-
-static mezzo_status run_cast(mezzo_device *device, const mz_call *call) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    const mz_cu_array x = mz_cuda_array(&call->in[0]), y = mz_cuda_array(&call->out[0]);
-    const int64_t n = mz_shape_count(&call->out[0].shape);
-    if (call->n_out < 2 || !mz_present(&call->out[1])) {
-        float *given = (float *)(uintptr_t)call->out[0].scale; // read only: nothing is measured
-        MZ_CUDA_TRY(mz_cu_narrow(cuda->stream, x, y, n, NULL, given));
-        return MEZZO_OK;
-    }
-    MZ_CUDA_TRY(mz_cu_most(cuda->stream, x, n, call->workspace));
-    MZ_CUDA_TRY(mz_cu_narrow(cuda->stream, x, y, n, call->workspace, call->out[1].data));
-    return MEZZO_OK;
-}
 
 // --- products ------------------------------------------------------------------------------------------------------
 static bool is_8bit(const mz_tensor *t) {
@@ -52,6 +27,7 @@ static mz_call plain_call(const mz_call *call) {
         t->dtype = is_8bit(t) ? MEZZO_BF16 : MEZZO_F32;
         t->scaling = MZ_SCALING_NONE;
         t->scale = NULL;
+        t->turned = false;
         t->data = at;
         at = at != NULL ? at + plain_bytes(&call->in[i]) : NULL;
     }
@@ -98,7 +74,8 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         const int64_t n = mz_shape_count(&from->shape), cols = from->shape.dim[from->shape.rank - 1];
         const bool down = call->op == MZ_OP_linear_dw || (call->op == MZ_OP_linear_dx && i == 1);
         if (is_8bit(from)) {
-            MZ_CUDA_TRY(mz_cu_widen(cuda->stream, mz_cuda_array(from), from->scale, part.in[i].data, n));
+            MZ_CUDA_TRY(mz_cu_widen(cuda->stream, mz_cuda_array(from), from->scale, part.in[i].data, n / cols, cols,
+                                    from->turned));
             continue;
         }
         MZ_CUDA_TRY(mz_cu_most(cuda->stream, mz_cuda_array(from), n, most));
@@ -109,18 +86,17 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     return inner->kernel->run(device, &part);
 }
 
-const mz_kernel mz_cuda_cast_scaled = {"cast_scaled__cuda", prepare_cast, run_cast};
 const mz_kernel mz_cuda_linear_narrow = {"linear_narrow__cuda", prepare, run};
 const mz_kernel mz_cuda_linear_dx_narrow = {"linear_dx_narrow__cuda", prepare, run};
 const mz_kernel mz_cuda_linear_dw_narrow = {"linear_dw_narrow__cuda", prepare, run};
 
 mz_takes mz_cuda_takes(const mz_kernel *kernel) {
-    extern const mz_kernel mz_cuda_linear_fp8, mz_cuda_linear_dx_fp8, mz_cuda_linear_dw_fp8;
+    extern const mz_kernel mz_cuda_quantize, mz_cuda_linear_fp8, mz_cuda_linear_dx_fp8, mz_cuda_linear_dw_fp8;
     const uint32_t eight = MZ_BIT(MEZZO_F8E4M3) | MZ_BIT(MEZZO_F8E5M2);
     bool blocks =
         kernel == &mz_cuda_linear_narrow || kernel == &mz_cuda_linear_dx_narrow || kernel == &mz_cuda_linear_dw_narrow;
-    if (!blocks && kernel != &mz_cuda_cast_scaled && kernel != &mz_cuda_linear_fp8 &&
-        kernel != &mz_cuda_linear_dx_fp8 && kernel != &mz_cuda_linear_dw_fp8)
+    if (!blocks && kernel != &mz_cuda_quantize && kernel != &mz_cuda_linear_fp8 && kernel != &mz_cuda_linear_dx_fp8 &&
+        kernel != &mz_cuda_linear_dw_fp8)
         return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, false};
     return (mz_takes){MZ_DTYPES_USUAL | eight, MZ_SCALINGS_NONE | MZ_BIT(MZ_SCALING_TENSOR), blocks};
 }

@@ -23,8 +23,8 @@ static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors,
                                 (slot.is & (MZ_SLOT_INTEGER | MZ_SLOT_BYTES));
         bool masters = dtype == MEZZO_U8 && strcmp(slot.name, "master") == 0; // segments say how they are kept
         bool scaled = outputs && tensors[i].scaling != MZ_SCALING_NONE;
-        if (scaled && op != MZ_OP_cast)
-            return "only a cast writes a tensor with scales";
+        if (scaled && op != MZ_OP_cast && op != MZ_OP_quantize)
+            return "only a cast and a quantize write a tensor with scales";
         if (dtype >= MEZZO_I64 && !integers_allowed && !masters)
             return "integers where a float format is needed";
     }

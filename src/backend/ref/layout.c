@@ -3,6 +3,16 @@
 
 #include "backend/ref/ref.h"
 
+float mz_ref_scale_for(double most, mezzo_dtype dtype) {
+    int exponent = 0;
+    double ratio = most / mz_dtype_largest(dtype);
+    if (!isfinite(ratio) || ratio == 0)
+        return 1;
+    if (frexp(ratio, &exponent) == 0.5) // a power of two is its own scale
+        exponent--;
+    return (float)ldexp(1, exponent < -126 ? -126 : exponent);
+}
+
 // Current scaling: each part's scale is the least power of two that brings its largest magnitude to at most the
 // format's. A part that has infinities or NaNs keeps the scale 1, so that they stay what they are.
 static void find_scales(const mz_tensor *x, const mz_tensor *y, const mz_tensor *scale) {
@@ -14,14 +24,8 @@ static void find_scales(const mz_tensor *x, const mz_tensor *y, const mz_tensor 
         float *of = &most[mz_scale_index(y->scaling, &y->shape, i)], magnitude = (float)fabs(mz_ref_get(x, i));
         *of = magnitude > *of || isnan(magnitude) ? magnitude : *of; // a NaN stays: nothing is greater
     }
-    for (int64_t i = 0; i < parts; i++) {
-        int exponent = 0;
-        double ratio = (double)most[i] / mz_dtype_largest(y->dtype);
-        bool found = isfinite(ratio) && ratio > 0;
-        if (found && frexp(ratio, &exponent) == 0.5) // a power of two is its own scale
-            exponent--;
-        most[i] = found ? (float)ldexp(1, exponent < -126 ? -126 : exponent) : 1;
-    }
+    for (int64_t i = 0; i < parts; i++)
+        most[i] = mz_ref_scale_for((double)most[i], y->dtype);
 }
 
 void mz_ref_cast(const mz_call *call) {

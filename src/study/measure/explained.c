@@ -59,7 +59,7 @@ mezzo_status mz_explained_collect(const mezzo_graph *g, const mezzo_program_opti
 }
 
 static bool is_cast(const mz_explained_row *r) {
-    return strcmp(r->op, "cast") == 0;
+    return strcmp(r->op, "cast") == 0 || strncmp(r->op, "quantize", 8) == 0;
 }
 
 // The k-th op of a name in a module stays the k-th through the fuse pass, if it stays at all; what it took in is

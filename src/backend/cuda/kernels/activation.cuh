@@ -42,4 +42,26 @@ __device__ __forceinline__ float silu_slope(float x) {
     return s * fmaf(x, 1.0f - s, 1.0f);
 }
 
+enum { ACT_NONE = 0, ACT_RELU, ACT_GELU, ACT_GELU_TANH, ACT_SILU }; // mz_act
+
+__device__ __forceinline__ float activate(float z, int act) {
+    if (act == ACT_RELU)
+        return z > 0.0f || z != z ? z : 0.0f; // relu(NaN) is NaN
+    if (act == ACT_GELU)
+        return gelu(z);
+    if (act == ACT_GELU_TANH)
+        return gelu_tanh(z);
+    return act == ACT_SILU ? silu(z) : z;
+}
+
+__device__ __forceinline__ float times_slope(float dy, float x, int act) {
+    if (act == ACT_RELU)
+        return x > 0.0f ? dy : 0.0f; // 0 at x <= 0 whatever dy is
+    if (act == ACT_GELU)
+        return dy * gelu_slope(x);
+    if (act == ACT_GELU_TANH)
+        return dy * gelu_tanh_slope(x);
+    return act == ACT_SILU ? dy * silu_slope(x) : dy;
+}
+
 #endif

@@ -1,6 +1,6 @@
 // The launchers of the device code: plain types, so that the C files beside this folder can call them. A launcher
 // enqueues on `stream`, allocates nothing, waits for nothing and returns what cudaGetLastError() says of its launches.
-// dtypes are mezzo_dtype values as int: 1 fp32, 3 bf16, 4 fp16, 5 and 6 fp8 (checked in cuda.c and narrow.c). Strides
+// dtypes are mezzo_dtype values as int: 1 fp32, 3 bf16, 4 fp16, 5 and 6 fp8 (checked in cuda.c and quantize.c). Strides
 // and counts are in elements.
 #ifndef MZ_CUDA_LAUNCH_H
 #define MZ_CUDA_LAUNCH_H
@@ -115,14 +115,11 @@ cudaError_t mz_cu_differs(cudaStream_t stream, const void *a, const void *b, siz
 // --- elementwise.cu ------------------------------------------------------------------------------------------------
 // y[i] = map(x[i]); x and y may be one storage of one dtype.
 enum { MZ_CU_SCALE, MZ_CU_RELU, MZ_CU_GELU, MZ_CU_GELU_TANH, MZ_CU_SILU, MZ_CU_CAST };
-// Eight bits (narrow.cu). most: the bits of the largest magnitude, a NaN's above all. narrow: with `most` the scale is
-// the least power of two that brings it to at most the format's largest number, and is written; without it is read.
-// turn: [rows, cols] bytes, both multiples of 16, to [cols, rows]. widen: exact, to BF16.
+// Eight bits. most: the bits of the largest magnitude, a NaN's above all. widen: exact, to BF16; x lies as [cols, rows]
+// where it is turned.
 cudaError_t mz_cu_most(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *most);
-cudaError_t mz_cu_narrow(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t n, const uint32_t *most,
-                         float *scale);
-cudaError_t mz_cu_turn(cudaStream_t stream, const void *x, void *y, int64_t rows, int64_t cols);
-cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, const float *scale, void *y, int64_t n);
+cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, const float *scale, void *y, int64_t rows, int64_t cols,
+                        bool turned);
 // x [rows, cols], rounded to BF16 first where `via` says so, then to blocks (mezzo_blocks) along the columns, or down
 // the rows, → FP32. `most` as above, of x.
 cudaError_t mz_cu_blocks(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int down, int blocks,

@@ -1,5 +1,4 @@
-// Eight bits and blocks: a tensor's largest magnitude, rounding to E4M3 and E5M2 with a power of two as scale, byte
-// matrices turned, 8 bits widened, and rounding to MX and NVFP4 blocks for emulation.
+// Eight bits widened, a tensor's largest magnitude, and rounding to MX and NVFP4 blocks for emulation.
 #include <cuda_fp8.h>
 
 #include "vec.cuh"
@@ -70,129 +69,24 @@ extern "C" cudaError_t mz_cu_most(cudaStream_t stream, mz_cu_array x, int64_t n,
     return cudaGetLastError();
 }
 
-// --- to 8 bits -----------------------------------------------------------------------------------------------------
-// The exponent of the least power of two that brings a magnitude to at most 1.75 · 2^top, the format's largest number.
-__device__ __forceinline__ int scale_exponent(uint32_t most, int top) {
-    if (most == 0 || most >= 0x7F800000u)
-        return 0;
-    const int exponent = static_cast<int>(most >> 23) - 127 - top + ((most & 0x7FFFFFu) > 0x600000u);
-    return max(exponent, -126);
-}
-
-__device__ __forceinline__ float power_of_two(int exponent) {
-    return __uint_as_float(static_cast<uint32_t>(exponent + 127) << 23);
-}
-
-// Too large becomes NaN or infinity, which no instruction does.
-__device__ __forceinline__ uint32_t to_eight(float x, bool e4m3) {
-    return __nv_cvt_float_to_fp8(x, __NV_NOSAT, e4m3 ? __NV_E4M3 : __NV_E5M2);
-}
-
-// Two numbers of which none is too large, in one instruction where there is one.
-__device__ __forceinline__ uint32_t to_eights(float x, float y, bool e4m3) {
-    return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, e4m3 ? __NV_E4M3 : __NV_E5M2);
-}
-
-__global__ void __launch_bounds__(THREADS)
-    narrow_kernel(mz_cu_array x, mz_cu_array y, int64_t n, const uint32_t *most, float *scale) {
-    const bool e4m3 = y.dtype == MZ_CU_F8E4M3, fits = most != nullptr && *most < 0x7F800000u;
-    float inverse;
-    if (most != nullptr) {
-        const int exponent = scale_exponent(*most, e4m3 ? 8 : 15);
-        inverse = power_of_two(-exponent);
-        if (blockIdx.x == 0 && threadIdx.x == 0)
-            *scale = power_of_two(exponent);
-    } else {
-        inverse = 1 / *scale;
-    }
-    uint8_t *to = static_cast<uint8_t *>(y.data);
-    const int64_t first = (static_cast<int64_t>(blockIdx.x) * UNROLL * THREADS + threadIdx.x) * 8, step = THREADS * 8;
-    raw8 r[UNROLL]; // all on their way before the first is looked at
-#pragma unroll
-    for (int u = 0; u < UNROLL; u++)
-        if (first + u * step + 8 <= n)
-            r[u] = fetch8(x.data, x.dtype, first + u * step);
-#pragma unroll
-    for (int u = 0; u < UNROLL; u++) {
-        const int64_t i = first + u * step;
-        if (i + 8 > n) {
-            for (int64_t k = i; k < n; k++)
-                to[k] = static_cast<uint8_t>(to_eight(load1(x.data, x.dtype, k) * inverse, e4m3));
-            continue;
-        }
-        float v[8];
-        uint32_t w[2] = {0, 0};
-        widen8(r[u], x.dtype, v);
-        if (fits) {
-#pragma unroll
-            for (int k = 0; k < 8; k += 2)
-                w[k / 4] |= to_eights(v[k] * inverse, v[k + 1] * inverse, e4m3) << (k % 4 * 8);
-        } else {
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                w[k / 4] |= to_eight(v[k] * inverse, e4m3) << (k % 4 * 8);
-        }
-        *reinterpret_cast<uint2 *>(to + i) = make_uint2(w[0], w[1]);
-    }
-}
-
-extern "C" cudaError_t mz_cu_narrow(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t n, const uint32_t *most,
-                                    float *scale) {
-    if (n == 0)
-        return cudaSuccess;
-    narrow_kernel<<<blocks_for(n, BLOCK_ELEMENTS), THREADS, 0, stream>>>(x, y, n, most, scale);
-    return cudaGetLastError();
-}
-
 // --- from 8 bits ---------------------------------------------------------------------------------------------------
-__global__ void __launch_bounds__(THREADS) widen_kernel(mz_cu_array x, const float *scale, void *y, int64_t n) {
+__global__ void __launch_bounds__(THREADS)
+    widen_kernel(mz_cu_array x, const float *scale, void *y, int64_t rows, int64_t cols, bool turned) {
     const float factor = *scale;
     const __nv_fp8_interpretation_t format = x.dtype == MZ_CU_F8E4M3 ? __NV_E4M3 : __NV_E5M2;
-    int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    if (i < n) {
-        const __half_raw half = __nv_cvt_fp8_to_halfraw(static_cast<const uint8_t *>(x.data)[i], format);
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i < rows * cols) {
+        const int64_t from = turned ? i % cols * rows + i / cols : i;
+        const __half_raw half = __nv_cvt_fp8_to_halfraw(static_cast<const uint8_t *>(x.data)[from], format);
         store1(y, MZ_CU_BF16, i, __half2float(half) * factor);
     }
 }
 
-extern "C" cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, const float *scale, void *y, int64_t n) {
-    if (n == 0)
-        return cudaSuccess;
-    widen_kernel<<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, scale, y, n);
-    return cudaGetLastError();
-}
-
-// --- turned --------------------------------------------------------------------------------------------------------
-// A tile of 64 × 64 bytes: a thread reads 16 of a row and writes 16 of a column.
-enum { TILE = 64, PITCH = TILE + 4 };
-
-__global__ void __launch_bounds__(THREADS) turn_kernel(const uint8_t *x, uint8_t *y, int64_t rows, int64_t cols) {
-    __shared__ uint32_t tile[TILE * PITCH / 4];
-    const int64_t row0 = static_cast<int64_t>(blockIdx.y) * TILE, col0 = static_cast<int64_t>(blockIdx.x) * TILE;
-    const int line = static_cast<int>(threadIdx.x) / 4, part = static_cast<int>(threadIdx.x) % 4;
-    if (row0 + line < rows && col0 + part * 16 < cols) {
-        const uint4 v = *reinterpret_cast<const uint4 *>(x + (row0 + line) * cols + col0 + part * 16);
-        uint32_t *to = tile + line * (PITCH / 4) + part * 4;
-        to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-    }
-    __syncthreads();
-    if (col0 + line >= cols || row0 + part * 16 >= rows)
-        return;
-    const uint8_t *from = reinterpret_cast<const uint8_t *>(tile) + line;
-    uint32_t w[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int k = 0; k < 16; k++)
-        w[k / 4] |= static_cast<uint32_t>(from[(part * 16 + k) * PITCH]) << (k % 4 * 8);
-    *reinterpret_cast<uint4 *>(y + (col0 + line) * rows + row0 + part * 16) = make_uint4(w[0], w[1], w[2], w[3]);
-}
-
-extern "C" cudaError_t mz_cu_turn(cudaStream_t stream, const void *x, void *y, int64_t rows, int64_t cols) {
+extern "C" cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, const float *scale, void *y, int64_t rows,
+                                   int64_t cols, bool turned) {
     if (rows == 0 || cols == 0)
         return cudaSuccess;
-    if (rows % 16 != 0 || cols % 16 != 0 || (rows + TILE - 1) / TILE > 65535)
-        return cudaErrorInvalidValue;
-    const dim3 grid(blocks_for(cols, TILE), blocks_for(rows, TILE));
-    turn_kernel<<<grid, THREADS, 0, stream>>>(static_cast<const uint8_t *>(x), static_cast<uint8_t *>(y), rows, cols);
+    widen_kernel<<<blocks_for(rows * cols, THREADS), THREADS, 0, stream>>>(x, scale, y, rows, cols, turned);
     return cudaGetLastError();
 }
 
@@ -222,7 +116,7 @@ __device__ __forceinline__ float block_scale(float most, int blocks, float tenso
     int exponent;
     frexpf(most, &exponent);
     exponent += 127 - 1 - (blocks == MXFP8 ? 8 : 2);
-    return exponent <= 0 ? __uint_as_float(0x00400000u) : power_of_two(exponent - 127);
+    return exponent <= 0 ? __uint_as_float(0x00400000u) : __uint_as_float(static_cast<uint32_t>(exponent) << 23);
 }
 
 __global__ void __launch_bounds__(THREADS) blocks_kernel(mz_cu_array x, float *y, int64_t rows, int64_t cols, int down,

@@ -1,0 +1,184 @@
+// 8 bits with a tensor's scale, in both layouts. An activation in front is its own kernel's, whose result lies in the
+// workspace.
+#include <math.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/kernels/kernels.h"
+
+static float load(const mz_tensor *t, int64_t i) {
+    if (t->dtype == MEZZO_F32)
+        return ((const float *)t->data)[i];
+    uint16_t bits = ((const uint16_t *)t->data)[i];
+    return t->dtype == MEZZO_BF16 ? mezzo_bf16_to_f32(bits) : mezzo_f16_to_f32(bits);
+}
+
+// The least power of two that brings `most` to at most the format's largest number; 1 where that says nothing.
+static float scale_for(float most, mezzo_dtype dtype) {
+    int exponent = 0;
+    double ratio = (double)most / mz_dtype_largest(dtype);
+    if (!isfinite(ratio) || ratio == 0)
+        return 1;
+    if (frexp(ratio, &exponent) == 0.5)
+        exponent--;
+    return (float)ldexp(1, exponent < -126 ? -126 : exponent);
+}
+
+// The largest magnitude; infinity after a NaN. A maximum does not depend on the order.
+static float most_of(const mezzo_device *device, const mz_tensor *x, int64_t n) {
+    float most = 0;
+#pragma omp parallel for schedule(static) reduction(max : most) num_threads(mz_cpu_threads(device, (double)n))
+    for (int64_t i = 0; i < n; i++) {
+        float magnitude = fabsf(load(x, i));
+        magnitude = isnan(magnitude) ? INFINITY : magnitude;
+        most = magnitude > most ? magnitude : most;
+    }
+    return most;
+}
+
+typedef struct format {
+    int fraction, bias;
+    uint32_t overflow, largest; // codes
+} format;
+
+// Nearest even by adding what is cut off; below the least normal number by FP32's own rounding at 2^(smallest + 23).
+// What is finite and too large becomes the largest; NaN and infinity stay outside.
+static inline uint8_t narrow(float x, float inverse, const format *f) {
+    uint32_t bits, code, drop = 23 - (uint32_t)f->fraction;
+    const float scaled = x * inverse; // exact, or too large
+    memcpy(&bits, &x, sizeof bits);
+    const uint32_t sign = bits >> 24 & 0x80, most = (bits & 0x7FFFFFFF) < 0x7F800000 ? f->largest : f->overflow;
+    if ((bits & 0x7FFFFFFF) > 0x7F800000)
+        return f->fraction == 3 ? mezzo_f32_to_e4m3(x) : mezzo_f32_to_e5m2(x);
+    memcpy(&bits, &scaled, sizeof bits);
+    const uint32_t magnitude = bits & 0x7FFFFFFF;
+    if (magnitude >= (uint32_t)(128 - f->bias) << 23) {
+        uint32_t rebiased = magnitude - ((uint32_t)(127 - f->bias) << 23);
+        code = (rebiased + (1U << (drop - 1)) - 1 + (rebiased >> drop & 1)) >> drop;
+    } else {
+        float shifted = fabsf(scaled) + ldexpf(1, 24 - f->bias - f->fraction);
+        memcpy(&bits, &shifted, sizeof bits);
+        code = bits & 0x7FFFFF;
+    }
+    return (uint8_t)(sign | (code < most ? code : most));
+}
+
+// --- the activation in front -----------------------------------------------------------------------------------------
+static mz_op act_op(const mz_call *call, bool slope) {
+    switch (call->attrs.act) {
+    case MZ_ACT_RELU:
+        return slope ? MZ_OP_relu_dx : MZ_OP_relu;
+    case MZ_ACT_SILU:
+        return slope ? MZ_OP_silu_dx : MZ_OP_silu;
+    default:
+        return slope ? MZ_OP_gelu_dx : MZ_OP_gelu;
+    }
+}
+
+// The call of the activation alone; its result is the workspace's beginning.
+static mz_call act_call(const mz_call *call) {
+    const bool slope = call->n_in > 1 && mz_present(&call->in[1]);
+    mz_call part = {.op = act_op(call, slope), .numerics = call->numerics, .n_in = slope ? 2 : 1, .n_out = 1};
+    part.attrs.tanh = call->attrs.act == MZ_ACT_GELU_TANH;
+    part.numerics.compute = MEZZO_F32;
+    for (int i = 0; i < MZ_MAX_IN; i++)
+        part.in[i].shape.rank = -1;
+    for (int i = 0; i < MZ_MAX_OUT; i++)
+        part.out[i].shape.rank = -1;
+    for (int i = 0; i < part.n_in; i++)
+        part.in[i] = call->in[i];
+    part.out[0] = (mz_tensor){.data = call->workspace, .dtype = call->attrs.via, .shape = call->in[0].shape};
+    return part;
+}
+
+static void release(void *state) {
+    mz_prepared_free(state);
+    mz_free(state);
+}
+
+static const char *prepare_act(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    mz_call part = act_call(call);
+    mz_prepared *inner = mz_alloc(1, sizeof *inner);
+    if (inner == NULL)
+        return mz_out_of_memory;
+    part.out[0].data = NULL;
+    out->state = inner;
+    out->release = release;
+    mezzo_status status = mz_prepare(device, &part, inner);
+    if (status != MEZZO_OK)
+        return status == MEZZO_ERR_MEMORY ? mz_out_of_memory : "no kernel takes the activation in front";
+    if (inner->workspace > 0)
+        return "the activation in front needs a workspace";
+    out->workspace = mz_align_up((size_t)mz_shape_count(&call->in[0].shape) * mezzo_dtype_size(call->attrs.via), 64);
+    return NULL;
+}
+
+// --- the kernel ----------------------------------------------------------------------------------------------------
+static const mz_tensor *output(const mz_call *call, int slot) {
+    return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
+}
+
+static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const mz_tensor *x = &call->in[0], *entry = output(call, MZ_OUT(quantize, entry));
+    const mz_tensor *codes[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, turned))};
+    if ((x->dtype != MEZZO_F32 && x->dtype != MEZZO_BF16 && x->dtype != MEZZO_F16) || x->scaling != MZ_SCALING_NONE)
+        return "quantizes fp32, bf16 and fp16";
+    for (int i = 0; i < 2; i++)
+        if (codes[i] != NULL && ((codes[i]->dtype != MEZZO_F8E4M3 && codes[i]->dtype != MEZZO_F8E5M2) ||
+                                 codes[i]->scaling != MZ_SCALING_TENSOR || codes[i]->turned != (i == 1) || !entry))
+            return "quantizes to 8 bits with a tensor's scale, which an entry has";
+    return call->attrs.act != MZ_ACT_NONE ? prepare_act(device, call, out) : NULL;
+}
+
+static void sum_columns(const mezzo_device *device, const mz_call *call, const mz_tensor *x, int64_t rows,
+                        int64_t columns) {
+    float *sums = call->out[MZ_OUT(quantize, dsum)].data;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, (double)(rows * columns)))
+    for (int64_t c = 0; c < columns; c++) {
+        double sum = 0;
+        for (int64_t r = 0; r < rows; r++)
+            sum += (double)load(x, r * columns + c);
+        sums[c] = (float)(call->attrs.accumulate ? (double)sums[c] + sum : sum);
+    }
+}
+
+static void write_codes(const mezzo_device *device, const mz_tensor *x, const mz_tensor *y, float inverse, int64_t rows,
+                        int64_t columns) {
+    const format formats[] = {{3, 7, 0x7F, 0x7E}, {2, 15, 0x7C, 0x7B}}, *f = &formats[y->dtype == MEZZO_F8E5M2];
+    uint8_t *to = y->data;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 2 * (double)(rows * columns)))
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++)
+            to[y->turned ? c * rows + r : r * columns + c] = narrow(load(x, r * columns + c), inverse, f);
+}
+
+static mezzo_status run(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *entry = output(call, MZ_OUT(quantize, entry));
+    mz_call act = act_call(call);
+    const mz_tensor *x = call->attrs.act != MZ_ACT_NONE ? &act.out[0] : &call->in[0];
+    const int64_t n = mz_shape_count(&x->shape), columns = x->shape.dim[x->shape.rank - 1], rows = n / columns;
+    if (call->attrs.act != MZ_ACT_NONE) {
+        const mz_prepared *inner = call->state;
+        act.state = inner->state;
+        MEZZO_TRY(inner->kernel->run(device, &act));
+    }
+    if (output(call, MZ_OUT(quantize, dsum)) != NULL)
+        sum_columns(device, call, x, rows, columns);
+    if (entry == NULL)
+        return MEZZO_OK;
+    mz_scale_entry *e = entry->data;
+    const float most = most_of(device, x, n);
+    uint32_t bits;
+    memcpy(&bits, &most, sizeof bits);
+    for (int k = 0; k <= MZ_OUT(quantize, turned); k++) {
+        const mz_tensor *y = output(call, k);
+        if (y == NULL)
+            continue;
+        if (call->attrs.measure)
+            e->scale = scale_for(most, y->dtype);
+        e->most = bits > e->most ? bits : e->most;
+        write_codes(device, x, y, 1 / e->scale, rows, columns);
+    }
+    return MEZZO_OK;
+}
+
+const mz_kernel mz_quantize__portable = {"quantize__portable", prepare, run};

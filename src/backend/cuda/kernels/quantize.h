@@ -1,0 +1,30 @@
+// Rounding to 8 bits with a tensor's scale (quantize.cu).
+#ifndef MZ_CU_QUANTIZE_H
+#define MZ_CU_QUANTIZE_H
+
+#include "launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// z [rows, cols] = x, map(x), or zip(x, preact), rounded to `via`.
+enum { MZ_CU_QUANTIZE_BLOCKS = 2112 }; // 16 for each of 132 multiprocessors, about: few rows of partial sums
+typedef struct mz_cu_quantize {
+    mz_cu_array x, preact; // preact.data NULL: none; of x's dtype
+    int64_t rows, cols;
+    int act, via, dtype;      // MZ_CU_F8E4M3 or MZ_CU_F8E5M2
+    void *y, *turned;         // [rows, cols], [cols, rows] bytes; NULL: not written
+    float *entry;             // mz_scale_entry: scale, and the bits of the largest magnitude; NULL: nothing is written
+    const uint32_t *measured; // the bits of a magnitude that the scale is found from; NULL: the entry has it
+    uint32_t *most; // gets the largest magnitude where it is larger: a NaN's as infinity's; NULL: nothing does
+    float *sums;    // [mz_cu_quantize_turns, cols]: parts of the columns' sums; NULL: none
+} mz_cu_quantize;
+int64_t mz_cu_quantize_turns(int64_t rows, int64_t cols);
+cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quantize *q);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
