@@ -114,7 +114,8 @@ static mezzo_status settle_precisions(mz_memory_plan *p) {
 static mz_shard shard_of(const char *name) {
     return strcmp(name, "none") == 0        ? MZ_SHARD_NONE
            : strcmp(name, "optimizer") == 0 ? MZ_SHARD_OPTIMIZER
-                                            : MZ_SHARD_GRADIENTS;
+           : strcmp(name, "gradients") == 0 ? MZ_SHARD_GRADIENTS
+                                            : MZ_SHARD_PARAMETERS;
 }
 
 static mezzo_status read_workload(asked *a, const mezzo_config *config) {
@@ -468,7 +469,9 @@ const cli_command cli_memory = {
         "as `mezzo train` runs it, with evaluation and sampling. Of several ranks each holds all weights and "
         "gradients, "
         "and with --shard optimizer its part of the moments, with --shard gradients of the gradients too: whole ones "
-        "are among the activations then.",
+        "are among the activations then; with --shard parameters of weights and copies too: those that are gathered "
+        "are "
+        "among the activations.",
     .options = options_table,
     .config = keys,
     .run = run,

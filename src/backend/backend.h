@@ -198,10 +198,11 @@ void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one i
 typedef struct mz_segment {
     int64_t offset;        // elements into master and gradient buffers, of the parameter's first element
     int64_t grad_shift;    // elements that it lies earlier in the gradient buffer: where that has a rank's parts alone
+    int64_t master_shift;  // the same in the master buffer
     int64_t first;         // element of the parameter that the segment begins with: 0 but where ranks share the update
     int64_t count;         // elements of the segment, without padding
     int64_t state_offset;  // elements into the moments, of the parameter's first element: negative before a rank's part
-    int64_t shadow_offset; // bytes into the shadow buffer; -1 = no shadow
+    int64_t shadow_offset; // bytes into the shadow buffer; negative before a rank's part; MZ_NO_SHADOW
     int32_t shadow_dtype;  // mezzo_dtype
     int32_t decay;         // 1: weight decay applies
     int64_t low_offset;    // split masters: bytes into the master buffer, of their low halves (U16)
@@ -210,6 +211,8 @@ typedef struct mz_segment {
     mz_layout
         layout; // where element i of the parameter is, from offset, state_offset, shadow_offset and low_offset alike
 } mz_segment;
+
+#define MZ_NO_SHADOW INT64_MIN
 
 // A split master is a BF16 shadow, the FP32 number rounded to nearest (ties away from zero), and the number's low 16
 // bits, which say what the rounding did: together they are the FP32 number, bit for bit. (Ties to even would leave one
@@ -284,8 +287,8 @@ enum {
 //   non-finite. Partial sums are over fixed chunks of 4096 elements of one parameter, in FP64, added in order of
 //   segments: neither threads nor where a parameter is stored change a bit.
 //   Where `pieces` are asked for, chunk sums go there and norm and found_inf are agree's: the sum of a chunk that
-//   begins at element e of the gradient buffer to pieces[e / 4096], an FP64 each. Segments then have no padding between
-//   their elements and begin at multiples of 4096; pieces that no chunk begins in stay as they are.
+//   begins at element e of a parameter to pieces[(offset + e) / 4096], an FP64 each. Segments then have no padding
+//   between their elements and begin at multiples of 4096; pieces that no chunk begins in stay as they are.
 // agree: norm = √Σ pieces, added in an order that their number alone decides; found_inf |= it is not finite; bad |= bad
 // of each of `states`, those of all ranks.
 // clip_control: clip ×= min(1, max_norm/(norm·clip + 1e-6)); untouched when norm is not finite.

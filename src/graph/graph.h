@@ -80,6 +80,7 @@ typedef struct mz_node {
     mz_formats formats;
     const char *rule; // static text: what decided the dtypes
     bool pinned;      // a model's own cast: kept by every pass
+    int gathers;      // 1 + the region of parameters that the node brings together from its parts; 0: it does not
 } mz_node;
 
 typedef struct mz_output {
@@ -161,6 +162,15 @@ mezzo_status mz_pass_storage(mezzo_graph *g, const mz_storage_options *options);
 // How each value would be stored, if all ops took it (axes.c). out [n_values].
 mezzo_status mz_graph_storage(const mezzo_graph *g, const mz_storage_policy *policy, mz_storage *out);
 bool mz_value_is_rows(const mezzo_graph *g, int value); // a block of rows of the value that it shares memory with
+// Parameters that lie in regions of which this process has a part (gather.c).
+typedef struct mz_gathering {
+    const int *region;       // by the graph's parameters: which; -1: it is here whole
+    const int64_t *at;       // likewise: elements from the region's beginning
+    const int64_t *elements; // by region
+    int n_regions;
+    bool ahead; // a region is brought together while the one before it is read
+} mz_gathering;
+mezzo_status mz_pass_gather(mezzo_graph *g, const mz_gathering *parts);
 mezzo_status mz_passes(const mezzo_graph *g, const mezzo_program_options *options, const char *until,
                        mezzo_graph **out);
 

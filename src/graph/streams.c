@@ -46,6 +46,8 @@ static double duration(const mezzo_graph *g, const mz_node *n) {
 
 static bool is_part(const mezzo_graph *g, int v) {
     int root = v;
+    if (g->values[v].kind == MZ_VALUE_PARAM || g->values[v].kind == MZ_VALUE_SHADOW) // of a region
+        return false;
     while (g->values[root].alias >= 0)
         root = g->values[root].alias;
     return count(g, root) != count(g, v);
@@ -82,10 +84,15 @@ static int maker(const mezzo_graph *g, int v) {
     return v >= 0 ? g->values[v].producer : -1;
 }
 
+// Or runs on the stream of collectives.
+static bool does_not_run(const mz_node *n) {
+    return n->op == MZ_OP_reshape || n->gathers > 0;
+}
+
 static void look_ahead(const mezzo_graph *g, moment *at) {
     for (size_t i = g->n_nodes; i-- > 0;) {
         const mz_node *n = &g->nodes[i];
-        if (n->op == MZ_OP_reshape)
+        if (does_not_run(n))
             continue;
         at[i].gradient = only_gradients(g, n);
         at[i].duration = duration(g, n);
@@ -120,7 +127,7 @@ static double others_ahead(const mezzo_graph *g, const moment *at, size_t i, dou
     double most = 0;
     int since = 0;
     for (size_t k = i + 1; k < g->n_nodes && k <= i + FARTHEST; ++k)
-        if (g->nodes[k].op != MZ_OP_reshape && !at[k].gradient && at[k].ahead > most &&
+        if (!does_not_run(&g->nodes[k]) && !at[k].gradient && at[k].ahead > most &&
             ready(g, &g->nodes[k], at, 0, &since) <= start)
             most = at[k].ahead;
     return most;
@@ -136,7 +143,7 @@ static void place(const mezzo_graph *g, moment *at) {
     for (size_t i = 0; i < g->n_nodes; ++i) {
         const mz_node *n = &g->nodes[i];
         moment *m = &at[i];
-        if (n->op == MZ_OP_reshape)
+        if (does_not_run(n))
             continue;
         int since = 0;
         double first = larger(ready(g, n, at, 0, &since), idle[0]),

@@ -151,6 +151,8 @@ static mezzo_status add_parts(mezzo_optimizer *opt, int i, const mz_segment *who
         mz_params_part(opt->params, opt->index[i], opt->rank, k, &part.first, &part.count, &part.state_offset);
         if (opt->params->scattered) // gradients lie as moments do
             part.grad_shift = part.offset - part.state_offset;
+        if (opt->params->sharded) // and masters
+            part.master_shift = part.offset - part.state_offset;
         if (part.count > 0)
             MEZZO_TRY(add_segment(opt, &part));
     }
@@ -168,10 +170,10 @@ static mezzo_status fill_segments(mezzo_optimizer *opt) {
     for (int i = 0; i < opt->n; i++) {
         const mz_param *p = &opt->params->list[opt->index[i]];
         bool shadowed = shadow != NULL && p->shadow_slot >= 0;
-        const mz_segment whole = {.offset = p->offset,
+        const mz_segment whole = {.offset = p->counted,
                                   .count = p->count,
                                   .state_offset = moment,
-                                  .shadow_offset = shadowed ? p->shadow_slot * width : -1,
+                                  .shadow_offset = shadowed ? p->shadow_place * width : MZ_NO_SHADOW,
                                   .shadow_dtype = shadowed ? (int32_t)shadow->dtype : 0,
                                   .decay = p->shape.rank >= opt->decay_min_rank,
                                   .layout = p->layout,
@@ -237,7 +239,7 @@ static void fill_calls(mezzo_optimizer *opt) {
     mz_tensor segments = mz_tensor_segments(p, opt->d_segments, opt->n_segments);
     mz_tensor state = mz_tensor_bytes(opt->d_state, sizeof *opt->d_state);
     mz_tensor grad = mz_tensor_f32(p->grad, p->grad_elements);
-    mz_tensor master = p->fp32_elements == p->elements ? mz_tensor_f32(p->master, p->elements)
+    mz_tensor master = p->fp32_elements == p->elements ? mz_tensor_f32(p->master, p->fp32_parts)
                                                        : mz_tensor_bytes(p->master, p->master_bytes);
     mz_tensor shadow[MZ_COUNT(p->shadows)];
     for (int i = 0; i < (int)MZ_COUNT(p->shadows); i++)
@@ -341,7 +343,7 @@ static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *
             add_span(writes, &out->n_writes, mz_optimizer_moment(opt, m, s[i].state_offset, 0).data,
                      moment_bytes(opt, m, (int64_t)mz_align_up(stored_in(opt, first + i), 16)));
     for (int i = 0; i < n; i++)
-        if (s[i].shadow_offset >= 0)
+        if (s[i].shadow_offset != MZ_NO_SHADOW)
             add_span(writes, &out->n_writes, (const char *)p->shadows[0].data + s[i].shadow_offset,
                      mz_align_up(stored_in(opt, first + i), 32) * sizeof(uint16_t));
 }
@@ -666,7 +668,7 @@ mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *opt, int which, int
     if (opt->rank >= 0) { // pieces of several ranks, which were brought together
         if (opt->whole[which] == NULL)
             return mz_fail(MEZZO_ERR_INVALID, "the optimizer's moments are spread over ranks");
-        memcpy(out, opt->whole[which] + s->offset + first, (size_t)count * sizeof *out);
+        memcpy(out, opt->whole[which] + opt->params->list[opt->index[i]].offset + first, (size_t)count * sizeof *out);
         return MEZZO_OK;
     }
     const mezzo_dtype dtype = mz_optimizer_moment_dtype(opt, which);

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 enum { LEVELS = 20 };
-// A region is summed, gathered, spread, its moments and its low halves brought together; and a step's records.
-enum { COLLECTIVES_A_REGION = 6, COLLECTIVES_A_STEP = 8 };
+// A region is summed, gathered, spread, its moments, masters and copies brought together; and a step's records.
+enum { COLLECTIVES_A_REGION = 10, COLLECTIVES_A_STEP = 8 };
 
 // The sum or the copy of so many numbers, by the kernels of `accumulate`; of BF16 ones also how they are made.
 typedef struct adder {
@@ -143,7 +143,7 @@ static int64_t longest_part(const mezzo_params *p) {
 }
 
 size_t mz_ranks_plan(const mezzo_params *p, int size, const mz_ranks_options *o) {
-    const size_t pieces = (size_t)(p->elements / MZ_PIECE) * sizeof(double), ranks = (size_t)size;
+    const size_t pieces = (size_t)(p->counted / MZ_PIECE) * sizeof(double), ranks = (size_t)size;
     const size_t region = ranks * (size_t)longest_part(p);
     size_t n = pieces + ranks * (size_t)(o->micro + 1) * sizeof(float);
     if (size > 1)
@@ -177,7 +177,7 @@ static mezzo_status take_canonical(mz_ranks *r) {
 }
 
 static size_t piece_bytes(const mz_ranks *r) {
-    return (size_t)(r->params->elements / MZ_PIECE) * sizeof(double);
+    return (size_t)(r->params->counted / MZ_PIECE) * sizeof(double);
 }
 
 static mz_tensor all_pieces(const mz_ranks *r) {
@@ -287,7 +287,7 @@ size_t mz_ranks_memory(const mz_ranks *r) {
 }
 
 mezzo_status mz_ranks_norms(mz_ranks *r, const mezzo_optimizer *optimizer, double *norms) {
-    const size_t n = (size_t)(r->params->elements / MZ_PIECE);
+    const size_t n = (size_t)(r->params->counted / MZ_PIECE);
     double *pieces = mz_alloc(n + 1, sizeof *pieces);
     if (pieces == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -295,7 +295,7 @@ mezzo_status mz_ranks_norms(mz_ranks *r, const mezzo_optimizer *optimizer, doubl
     for (int i = 0; i < optimizer->n; i++) {
         const mz_param *p = &r->params->list[optimizer->index[i]];
         double sum = 0;
-        for (int64_t k = p->offset / MZ_PIECE; k * MZ_PIECE < p->offset + p->count; k++)
+        for (int64_t k = p->counted / MZ_PIECE; k * MZ_PIECE < p->counted + p->count; k++)
             sum += pieces[k];
         norms[i] = sqrt(sum);
     }
@@ -413,10 +413,8 @@ static mezzo_status issue_gathering(mz_ranks *r, int k, float **out) {
 // where canonical sums add them.
 static mezzo_status issue_scattered(mz_ranks *r, int k) {
     const mz_region *region = &r->params->regions[k];
-    float *from, *sum = r->params->grad;
+    float *from, *sum = r->params->grad + region->place;
     MEZZO_TRY(issue_gathering(r, k, &from));
-    for (int before = 0; before < k; before++)
-        sum += r->params->regions[before].part;
     if (r->canonical)
         return issue_tree(r, NULL, from, region->part, sum);
     if (r->bf16_wire)
@@ -501,7 +499,7 @@ mezzo_status mz_ranks_issue_agree(mz_ranks *r, mezzo_optimizer *optimizer, mz_se
         const mz_collective pieces = {.kind = MZ_ALL_REDUCE_SUM,
                                       .send = r->pieces,
                                       .recv = r->all_pieces,
-                                      .count = (size_t)(r->params->elements / MZ_PIECE),
+                                      .count = (size_t)(r->params->counted / MZ_PIECE),
                                       .dtype = MEZZO_F64};
         MEZZO_TRY(issue_collective(r, into, &pieces));
     }
@@ -552,7 +550,7 @@ static mezzo_status spread(mz_ranks *r, mz_sequence *into) {
 }
 
 mezzo_status mz_ranks_issue_spread(mz_ranks *r, mz_sequence *into) {
-    if (mz_ranks_part(r) < 0)
+    if (mz_ranks_part(r) < 0 || r->params->sharded) // programs gather what they read
         return MEZZO_OK;
     r->defers = into != NULL && mz_can_defer(r->device);
     if (r->defers)
@@ -569,7 +567,7 @@ const void *mz_ranks_kept(const mz_ranks *r, size_t *bytes) {
 }
 
 void mz_ranks_read_kept(const mz_ranks *r, const void *host, const double *shares, double *loss, bool *stop) {
-    const bool dealt = r->shard == MZ_SHARD_GRADIENTS;
+    const bool dealt = r->shard >= MZ_SHARD_GRADIENTS;
     const size_t row = (size_t)(r->micro + 1) * sizeof(float);
     double sum = 0;
     *stop = false;
@@ -633,11 +631,81 @@ mezzo_status mz_ranks_bring(mz_ranks *r, mezzo_optimizer *optimizer, bool keep) 
     for (int m = 0; m < optimizer->n_moments; m++)
         MEZZO_TRY(bring_moment(r, optimizer, m, keep));
     uint16_t *low = (uint16_t *)(void *)((char *)p->master + (size_t)p->fp32_elements * sizeof(float));
-    for (int k = 0; k < p->n_regions && p->kept_as == MEZZO_MASTER_SPLIT; k++)
+    for (int k = 0; k < p->n_regions && p->kept_as == MEZZO_MASTER_SPLIT && !p->sharded; k++)
         if (p->regions[k].from >= p->fp32_elements)
             MEZZO_TRY(
                 issue_gather(r, NULL, low + (p->regions[k].from - p->fp32_elements), p->regions[k].part, MEZZO_BF16));
     return mezzo_params_zero_grad(r->params);
+}
+
+// A region of 16-bit numbers, of which this rank has `part`, to the host where it keeps them.
+static mezzo_status bring_low(mz_ranks *r, int k, const uint16_t *part, uint16_t *host) {
+    const mz_region *g = &r->params->regions[k];
+    uint16_t *region = (uint16_t *)(void *)r->whole;
+    const mz_collective what = {
+        .kind = MZ_ALL_GATHER, .send = part, .recv = region, .count = (size_t)g->part, .dtype = MEZZO_BF16};
+    MEZZO_TRY(issue_collective(r, NULL, &what));
+    return host == NULL
+               ? MEZZO_OK
+               : r->device->backend->read(r->device, host, region, (size_t)(r->size * g->part) * sizeof *region);
+}
+
+// Masters that are not FP32: the copy, which is a part of them, has been brought already.
+static mezzo_status join_masters(mz_ranks *r, int k, uint16_t *low) {
+    const mezzo_params *p = r->params;
+    const mz_region *g = &p->regions[k];
+    const int64_t n = r->size * g->part;
+    const uint16_t *mine = (const uint16_t *)(const void *)(p->master + p->fp32_parts) + (g->place - p->fp32_parts);
+    const bool split = p->kept_as == MEZZO_MASTER_SPLIT;
+    if (split)
+        MEZZO_TRY(bring_low(r, k, mine, low));
+    for (int64_t i = 0; i < n && p->whole != NULL; i++) {
+        const uint16_t high = p->whole->shadow[0][g->from - p->whole->from + i];
+        p->whole->master[g->from + i] = split ? mz_master_join(high, low[i]) : mezzo_bf16_to_f32(high);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status bring_region(mz_ranks *r, int k, uint16_t *low) {
+    const mezzo_params *p = r->params;
+    const mz_region *g = &p->regions[k];
+    if (g->place < p->fp32_parts) {
+        const mz_collective what = {.kind = MZ_ALL_GATHER,
+                                    .send = p->master + g->place,
+                                    .recv = r->whole,
+                                    .count = (size_t)g->part,
+                                    .dtype = MEZZO_F32};
+        MEZZO_TRY(issue_collective(r, NULL, &what));
+        if (p->whole != NULL)
+            MEZZO_TRY(r->device->backend->read(r->device, p->whole->master + g->from, r->whole,
+                                               (size_t)(r->size * g->part) * sizeof(float)));
+    }
+    for (int i = 0; i < p->n_shadows && g->place >= p->copied_from; i++)
+        MEZZO_TRY(bring_low(r, k, (const uint16_t *)p->shadows[i].data + (g->place - p->copied_from),
+                            p->whole != NULL ? p->whole->shadow[i] + (g->from - p->whole->from) : NULL));
+    return g->place >= p->fp32_parts ? join_masters(r, k, low) : MEZZO_OK;
+}
+
+mezzo_status mz_ranks_bring_weights(mz_ranks *r, bool keep) {
+    mezzo_params *p = r->params;
+    if (!p->sharded || p->whole != NULL)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_deferred_flush(r->device)); // collectives come in one order on all ranks
+    uint16_t *low = keep ? mz_alloc((size_t)(r->size * longest_part(p)), sizeof *low) : NULL;
+    mezzo_status status = keep ? mz_params_open_whole(p) : MEZZO_OK;
+    if (keep && low == NULL)
+        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (int k = 0; k < p->n_regions && status == MEZZO_OK; k++)
+        status = bring_region(r, k, low);
+    mz_free(low);
+    if (status != MEZZO_OK)
+        mz_params_close_whole(p);
+    return status;
+}
+
+void mz_ranks_release_weights(mz_ranks *r) {
+    if (r != NULL)
+        mz_params_close_whole(r->params);
 }
 
 void mz_ranks_release(mezzo_optimizer *optimizer) {

@@ -13,9 +13,10 @@
 #include "runtime/program.h"
 
 typedef enum mz_shard {
-    MZ_SHARD_NONE,      // every rank moves all parameters
-    MZ_SHARD_OPTIMIZER, // its part, and has moments of that alone
-    MZ_SHARD_GRADIENTS, // and gradients of that alone: parameters are scattered (mz_cut)
+    MZ_SHARD_NONE,       // every rank moves all parameters
+    MZ_SHARD_OPTIMIZER,  // its part, and has moments of that alone
+    MZ_SHARD_GRADIENTS,  // and gradients of that alone: parameters are scattered (mz_cut)
+    MZ_SHARD_PARAMETERS, // and parameters of that alone: they are sharded, and programs gather what they read
 } mz_shard;
 
 typedef struct mz_ranks mz_ranks;
@@ -29,7 +30,7 @@ typedef struct mz_ranks_options {
 
 // Which of a step's micro batches a rank's i-th is.
 static inline int64_t mz_micro_of(mz_shard shard, int rank, int size, int64_t micro, int64_t i) {
-    return shard == MZ_SHARD_GRADIENTS ? i * size + rank : rank * micro + i;
+    return shard >= MZ_SHARD_GRADIENTS ? i * size + rank : rank * micro + i;
 }
 
 static inline int64_t mz_bucket_elements(double mib) { // of FP32 gradients
@@ -37,8 +38,9 @@ static inline int64_t mz_bucket_elements(double mib) { // of FP32 gradients
 }
 
 // Alone, without canonical sums, nothing is cut. bucket: elements of gradients that are summed together, at most.
-static inline mz_cut mz_ranks_cut(mz_shard shard, bool canonical, int size, int64_t bucket) {
-    const mz_cut cut = {size, bucket, shard == MZ_SHARD_GRADIENTS && size > 1};
+static inline mz_cut mz_ranks_cut(mz_shard shard, bool canonical, int rank, int size, int64_t bucket) {
+    const bool scattered = shard >= MZ_SHARD_GRADIENTS && size > 1;
+    const mz_cut cut = {size, bucket, scattered, scattered && shard == MZ_SHARD_PARAMETERS, rank};
     return size > 1 || canonical ? cut : (mz_cut){0};
 }
 
@@ -74,5 +76,9 @@ void mz_ranks_read_kept(const mz_ranks *ranks, const void *host, const double *s
 // have the moments on the host until mz_ranks_release. Gradients are overwritten: behind a step only.
 mezzo_status mz_ranks_bring(mz_ranks *ranks, mezzo_optimizer *optimizer, bool keep);
 void mz_ranks_release(mezzo_optimizer *optimizer);
+// Parameters in parts brought together on the host of ranks that `keep`, until mz_ranks_release_weights: meanwhile
+// these run programs by themselves. All ranks call it, behind a step. Nothing where parameters are whole.
+mezzo_status mz_ranks_bring_weights(mz_ranks *ranks, bool keep);
+void mz_ranks_release_weights(mz_ranks *ranks);
 
 #endif

@@ -58,7 +58,9 @@ static void check_sources(const mezzo_program *p, size_t call, const mz_inspecti
     for (int k = 0; k < n->n_in && !out->found; ++k) {
         if (n->in[k] < 0 || ins[k].nans + ins[k].infs == 0)
             continue;
-        const mz_value *v = &g->values[mz_value_root(g, n->in[k])];
+        const mz_value *own = &g->values[n->in[k]], *root = &g->values[mz_value_root(g, n->in[k])];
+        const bool gathered = own->kind == MZ_VALUE_PARAM || own->kind == MZ_VALUE_SHADOW;
+        const mz_value *v = gathered ? own : root;
         if (v->kind == MZ_VALUE_TEMP)
             continue;
         describe_op(p, call, out);
@@ -90,6 +92,8 @@ static mezzo_status locate_at(mezzo_program *p, size_t i, bool fresh, float limi
     mz_tensor tensors[MZ_MAX_IN];
     mz_call *call = &p->c.calls[i];
     bool forward = p->c.graph->nodes[p->c.node[i]].phase == MZ_FORWARD;
+    if (p->c.graph->nodes[p->c.node[i]].gathers > 0) // its readers say which parameter is bad
+        return mz_program_run_call(p, i, fresh);
     inspected_tensors(p, i, false, tensors);
     MEZZO_TRY(mz_program_inspect(p, tensors, call->n_in, 0, ins));
     check_sources(p, i, ins, out);

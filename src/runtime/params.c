@@ -1,10 +1,7 @@
 // Masters, gradients and shadows on the device.
-#include "runtime/params.h"
+#include "runtime/params_layout.h"
 
 #include "graph/graph.h"
-
-#define SEGMENT        16 // elements: a segment starts on a 64-byte line of FP32
-#define SHADOW_SEGMENT 32 // elements: the same for 2-byte formats
 
 mz_tensor mz_tensor_f32(void *data, int64_t n) {
     return (mz_tensor){.data = data, .dtype = MEZZO_F32, .shape = {1, {n}}};
@@ -72,46 +69,55 @@ static void draw(const mz_param *p, uint64_t seed, int64_t first, int64_t count,
 }
 
 // --- masters as they are stored ------------------------------------------------------------------------------------
-static uint16_t *high_halves(const mezzo_params *params, const mz_param *p) { // shadow 0 is there from the start, BF16
-    return (uint16_t *)params->shadows[0].data + p->shadow_slot;
-}
-static uint16_t *low_halves(const mezzo_params *params, const mz_param *p) {
-    return (uint16_t *)(void *)((char *)params->master + p->low_offset);
+// Elements of a parameter from `first`, of a flat buffer in which its element 0 lies, or would lie, at element `place`.
+// Parameters in parts have no padding between their elements.
+static mezzo_status read_at(const mezzo_params *params, const mz_param *p, const void *flat, int64_t place, size_t size,
+                            int64_t first, int64_t count, void *out) {
+    const char *at = flat;
+    if (p->region >= 0)
+        return params->device->backend->read(params->device, out, at + (place + first) * (int64_t)size,
+                                             (size_t)count * size);
+    return mz_stored_read(params->device, &p->layout, at + place * (int64_t)size, size, first, count, out);
 }
 
-static mezzo_status write_halves(mezzo_params *params, const mz_param *p, const void *values, uint16_t *high,
-                                 uint16_t *low) {
-    for (int64_t i = 0; i < p->count; ++i) {
-        float x;
-        memcpy(&x, (const char *)values + (size_t)i * sizeof x, sizeof x);
+static mezzo_status write_at(const mezzo_params *params, const mz_param *p, void *flat, int64_t place, size_t size,
+                             int64_t first, int64_t count, const void *values) {
+    char *at = flat;
+    if (p->region >= 0)
+        return params->device->backend->write(params->device, at + (place + first) * (int64_t)size, values,
+                                              (size_t)count * size);
+    return mz_stored_write(params->device, &p->layout, at + place * (int64_t)size, size, first, count, values);
+}
+
+static int64_t low_place(const mz_param *p) { // elements into the master buffer
+    return p->low_offset / (int64_t)sizeof(uint16_t);
+}
+
+static float float_at(const void *values, int64_t i) { // of any alignment
+    float x;
+    memcpy(&x, (const char *)values + (size_t)i * sizeof x, sizeof x);
+    return x;
+}
+
+// `count` elements from `first`; shadow 0 is there from the start, BF16.
+static mezzo_status write_halves(mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
+                                 const void *values, uint16_t *high, uint16_t *low) {
+    for (int64_t i = 0; i < count; ++i)
         if (p->master == MEZZO_MASTER_SPLIT)
-            mz_master_split(x, &high[i], &low[i]);
+            mz_master_split(float_at(values, i), &high[i], &low[i]);
         else
-            high[i] = mezzo_f32_to_bf16(x);
-    }
-    MEZZO_TRY(mz_stored_write(params->device, &p->layout, high_halves(params, p), sizeof *high, 0, p->count, high));
+            high[i] = mezzo_f32_to_bf16(float_at(values, i));
+    MEZZO_TRY(write_at(params, p, params->shadows[0].data, p->shadow_place, sizeof *high, first, count, high));
     if (p->master == MEZZO_MASTER_SPLIT)
-        MEZZO_TRY(mz_stored_write(params->device, &p->layout, low_halves(params, p), sizeof *low, 0, p->count, low));
+        MEZZO_TRY(write_at(params, p, params->master, low_place(p), sizeof *low, first, count, low));
     return MEZZO_OK;
-}
-
-static mezzo_status write_master(mezzo_params *params, const mz_param *p, const void *values) {
-    if (p->master == MEZZO_MASTER_FP32)
-        return mz_stored_write(params->device, &p->layout, params->master + p->offset, sizeof(float), 0, p->count,
-                               values);
-    uint16_t *halves = mz_alloc(2 * (size_t)p->count, sizeof *halves);
-    if (!halves)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = write_halves(params, p, values, halves, halves + p->count);
-    mz_free(halves);
-    return status;
 }
 
 static mezzo_status read_halves(const mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
                                 uint16_t *high, uint16_t *low, float *out) {
-    MEZZO_TRY(mz_stored_read(params->device, &p->layout, high_halves(params, p), sizeof *high, first, count, high));
+    MEZZO_TRY(read_at(params, p, params->shadows[0].data, p->shadow_place, sizeof *high, first, count, high));
     if (p->master == MEZZO_MASTER_SPLIT)
-        MEZZO_TRY(mz_stored_read(params->device, &p->layout, low_halves(params, p), sizeof *low, first, count, low));
+        MEZZO_TRY(read_at(params, p, params->master, low_place(p), sizeof *low, first, count, low));
     for (int64_t i = 0; i < count; ++i)
         out[i] = p->master == MEZZO_MASTER_SPLIT ? mz_master_join(high[i], low[i]) : mezzo_bf16_to_f32(high[i]);
     return MEZZO_OK;
@@ -119,8 +125,14 @@ static mezzo_status read_halves(const mezzo_params *params, const mz_param *p, i
 
 mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t first, int64_t count, float *out) {
     const mz_param *p = &params->list[index];
+    if (p->region >= 0 && params->whole == NULL)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "parameter %s is spread over ranks", p->name);
+    if (p->region >= 0) {
+        memcpy(out, params->whole->master + p->offset + first, (size_t)count * sizeof *out);
+        return MEZZO_OK;
+    }
     if (p->master == MEZZO_MASTER_FP32)
-        return mz_stored_read(params->device, &p->layout, params->master + p->offset, sizeof *out, first, count, out);
+        return read_at(params, p, params->master, p->place, sizeof *out, first, count, out);
     uint16_t *halves = mz_alloc(2 * (size_t)count, sizeof *halves);
     if (!halves)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -129,23 +141,34 @@ mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t 
     return status;
 }
 
-mezzo_status mz_params_write_master(mezzo_params *params, int index, const void *values) {
-    return write_master(params, &params->list[index], values);
+// Values of elements [first, first + count): what of them is here.
+static mezzo_status write_piece(mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
+                                const void *values) {
+    const int64_t end = first + count < p->first + p->own ? first + count : p->first + p->own;
+    const int64_t begin = first > p->first ? first : p->first;
+    if (end <= begin)
+        return MEZZO_OK;
+    values = (const char *)values + (size_t)(begin - first) * sizeof(float);
+    count = end - begin;
+    if (p->master == MEZZO_MASTER_FP32)
+        return write_at(params, p, params->master, p->place, sizeof(float), begin, count, values);
+    uint16_t *halves = mz_alloc(2 * (size_t)count, sizeof *halves);
+    if (!halves)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = write_halves(params, p, begin, count, values, halves, halves + count);
+    mz_free(halves);
+    return status;
 }
 
-static mezzo_status write_piece(mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
-                                const float *values) {
-    if (p->master == MEZZO_MASTER_FP32)
-        return mz_stored_write(params->device, &p->layout, params->master + p->offset, sizeof *values, first, count,
-                               values);
-    return write_master(params, p, values);
+mezzo_status mz_params_write_master(mezzo_params *params, int index, const void *values) {
+    return write_piece(params, &params->list[index], 0, params->list[index].count, values);
 }
 
 // FP32 masters a piece at a time through one small buffer: to be given fresh pages for every parameter took as long as
 // to draw it. With `repeats` the first piece serves for all; its size is no multiple of a row's, so that rows differ.
 static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t seed, bool repeats) {
     enum { PIECE = (1 << 20) - 4 };
-    if (p->init.kind == MEZZO_INIT_ZERO)
+    if (p->init.kind == MEZZO_INIT_ZERO || p->own == 0)
         return MEZZO_OK; // device memory starts as zero
     int64_t piece = p->master == MEZZO_MASTER_FP32 && p->count > PIECE ? PIECE : p->count;
     float *values = mz_alloc((size_t)piece, sizeof *values);
@@ -214,7 +237,7 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
         p->shadow_slot = -1;
         if (read_by_matmul(g, g->params[i].value)) {
             p->shadow_slot = params->shadow_elements;
-            params->shadow_elements += round_up(p->stored, SHADOW_SEGMENT);
+            params->shadow_elements += round_up(p->stored, MZ_SHADOW_SEGMENT);
         }
     }
     return MEZZO_OK;
@@ -244,172 +267,6 @@ static mezzo_status make_specs(mezzo_params *params, const mezzo_graph *g) {
         status = copy_specs(params, g, stored);
     mz_free(stored);
     return status;
-}
-
-// A frozen parameter's master lies behind all others', where no gradient does; FP32 ones first there too.
-static void lay_out_frozen(mezzo_params *params) {
-    if (params->n_trained == params->n)
-        return;
-    params->master_bytes = mz_align_up(params->master_bytes, SEGMENT * sizeof(float));
-    params->frozen_at = (int64_t)(params->master_bytes / sizeof(float));
-    for (size_t i = 0; i < params->n; ++i) {
-        mz_param *p = &params->list[i];
-        if (!p->frozen || p->master != MEZZO_MASTER_FP32)
-            continue;
-        p->offset = params->frozen_at + params->frozen_fp32;
-        params->frozen_fp32 += round_up(p->stored, SEGMENT);
-    }
-    params->master_bytes += (size_t)params->frozen_fp32 * sizeof(float);
-    for (size_t i = 0; i < params->n; ++i) {
-        mz_param *p = &params->list[i];
-        if (!p->frozen || p->master != MEZZO_MASTER_SPLIT)
-            continue;
-        p->low_offset = (int64_t)params->master_bytes;
-        params->master_bytes += (size_t)round_up(p->stored, SEGMENT) * sizeof(uint16_t);
-    }
-}
-
-// Elements that a region is a multiple of, so that parts are whole pieces, and its length is the same for 1, 2, 4 and 8
-// ranks: sums over pieces are too.
-static int64_t region_unit(const mezzo_params *params) {
-    int64_t eights = 8;
-    while (eights % params->ranks != 0)
-        eights += 8;
-    return eights * MZ_PIECE;
-}
-
-static void close_region(mezzo_params *params, int64_t from) {
-    const int64_t ranks = params->ranks;
-    params->elements = from + round_up(params->elements - from, region_unit(params));
-    if (params->elements > from)
-        params->regions[params->n_regions++] = (mz_region){from, (params->elements - from) / ranks};
-}
-
-// Regions of at most so many elements; parameters stay where they are.
-static mezzo_status cut_regions(mezzo_params *params, int64_t elements) {
-    const int64_t ranks = params->ranks, unit = region_unit(params);
-    const int64_t most = elements > unit ? elements / unit * unit : unit;
-    size_t cap = 0, n = 0;
-    mz_region *cut = NULL;
-    for (int k = 0; k < params->n_regions; ++k) {
-        const mz_region *whole = &params->regions[k];
-        const int64_t end = whole->from + ranks * whole->part;
-        for (int64_t from = whole->from; from < end; from += most) {
-            mezzo_status status = MZ_RESERVE(cut, cap, n + 1);
-            if (status != MEZZO_OK) {
-                mz_free(cut);
-                return status;
-            }
-            cut[n++] = (mz_region){from, (end - from < most ? end - from : most) / ranks};
-        }
-    }
-    mz_free(params->regions);
-    params->regions = cut;
-    params->n_regions = (int)n;
-    return MEZZO_OK;
-}
-
-// Gradients, FP32 masters, low halves and shadows of one parameter at parallel places, so that parts are too. Two
-// regions: of FP32 masters, of others.
-static void lay_out_cut(mezzo_params *params) {
-    for (int pass = 0; pass < 2; ++pass) {
-        const int64_t from = params->elements;
-        for (size_t i = 0; i < params->n; ++i) {
-            mz_param *p = &params->list[i];
-            params->low_masters = params->low_masters || p->master != MEZZO_MASTER_FP32;
-            if (p->frozen || (p->master != MEZZO_MASTER_FP32) != (pass == 1))
-                continue;
-            p->offset = params->elements;
-            p->low_offset = from * (int64_t)sizeof(float) + (p->offset - from) * (int64_t)sizeof(uint16_t);
-            params->elements += round_up(p->stored, MZ_PIECE);
-        }
-        close_region(params, from);
-        if (pass == 0)
-            params->fp32_elements = params->elements;
-    }
-    params->master_bytes = (size_t)params->fp32_elements * sizeof(float);
-    if (params->kept_as == MEZZO_MASTER_SPLIT)
-        params->master_bytes += (size_t)(params->elements - params->fp32_elements) * sizeof(uint16_t);
-    int64_t frozen = params->elements;
-    for (size_t i = 0; i < params->n; ++i) {
-        mz_param *p = &params->list[i];
-        if (p->shadow_slot < 0)
-            continue;
-        p->shadow_slot = p->frozen ? frozen : p->offset;
-        frozen += p->frozen ? round_up(p->stored, SHADOW_SEGMENT) : 0;
-    }
-    params->shadow_elements = frozen;
-}
-
-void mz_params_part(const mezzo_params *params, int index, int rank, int region, int64_t *first, int64_t *count,
-                    int64_t *place) {
-    const mz_param *p = &params->list[index];
-    const mz_region *r = &params->regions[region];
-    const int64_t from = r->from + rank * r->part - p->offset, to = from + r->part;
-    const int64_t begin = from > 0 ? from : 0, end = to < p->count ? to : p->count;
-    *first = begin;
-    *count = end > begin ? end - begin : 0;
-    *place = -from;
-    for (int k = 0; k < region; ++k)
-        *place += params->regions[k].part;
-}
-
-bool mz_region_has(const mezzo_params *params, const mz_region *region, const mz_param *p) {
-    return p->offset < region->from + params->ranks * region->part && p->offset + p->count > region->from;
-}
-
-size_t mz_params_parts(const mezzo_params *params, int rank) {
-    size_t n = 0;
-    for (size_t i = 0; i < params->n; ++i) {
-        size_t of_one = 0;
-        for (int k = 0; k < params->n_regions && !params->list[i].frozen; ++k) {
-            int64_t first, count, place;
-            mz_params_part(params, (int)i, rank, k, &first, &count, &place);
-            of_one += count > 0;
-        }
-        n += params->list[i].frozen ? 0 : of_one > 0 ? of_one : 1;
-    }
-    return n;
-}
-
-int64_t mz_params_part_elements(const mezzo_params *params) {
-    int64_t n = 0;
-    for (int k = 0; k < params->n_regions; ++k)
-        n += params->regions[k].part;
-    return n;
-}
-
-// FP32 masters lie where the gradients do; behind them come the low halves of the others.
-static mezzo_status lay_out(mezzo_params *params, int64_t region) {
-    if (params->ranks > 0) {
-        params->regions = mz_alloc(2, sizeof *params->regions);
-        if (params->regions == NULL)
-            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-        lay_out_cut(params);
-        if (region > 0)
-            MEZZO_TRY(cut_regions(params, region));
-    }
-    for (int pass = 0; pass < 2 && params->ranks == 0; ++pass) {
-        for (size_t i = 0; i < params->n; ++i) {
-            mz_param *p = &params->list[i];
-            params->low_masters = params->low_masters || p->master != MEZZO_MASTER_FP32;
-            if (p->frozen || (p->master != MEZZO_MASTER_FP32) != (pass == 1))
-                continue;
-            p->offset = params->elements;
-            params->elements += round_up(p->stored, SEGMENT);
-            if (p->master == MEZZO_MASTER_FP32) {
-                params->master_bytes += (size_t)round_up(p->stored, SEGMENT) * sizeof(float);
-            } else if (p->master == MEZZO_MASTER_SPLIT) {
-                p->low_offset = (int64_t)params->master_bytes;
-                params->master_bytes += (size_t)round_up(p->stored, SEGMENT) * sizeof(uint16_t);
-            }
-        }
-        if (pass == 0)
-            params->fp32_elements = params->elements;
-    }
-    lay_out_frozen(params);
-    params->grad_elements = params->scattered ? mz_params_part_elements(params) : params->elements;
-    return MEZZO_OK;
 }
 
 const char *mezzo_master_name(mezzo_master master) {
@@ -453,11 +310,13 @@ static mezzo_status lay_out_params(mezzo_device *device, const mezzo_graph *grap
     memcpy(params->adapted, graph->adapted, sizeof params->adapted);
     cut = cut != NULL ? cut : &whole;
     params->ranks = cut->ranks;
+    params->rank = cut->rank;
     params->scattered = cut->scattered;
+    params->sharded = cut->sharded;
     params->grads_empty = true;
     MEZZO_TRY_GOTO(status, make_specs(params, graph));
     MEZZO_TRY_GOTO(status, settle_masters(params, graph, options));
-    MEZZO_TRY_GOTO(status, lay_out(params, cut->region));
+    MEZZO_TRY_GOTO(status, mz_params_lay_out(params, cut->region));
     *out = params;
     return MEZZO_OK;
 fail:
@@ -515,6 +374,7 @@ void mezzo_params_free(mezzo_params *params) {
     }
     b->release(params->device, params->master);
     b->release(params->device, params->grad);
+    mz_params_close_whole(params);
     mz_free(params->regions);
     free_specs(params);
     mz_free(params);
@@ -612,7 +472,7 @@ mezzo_status mezzo_params_read_grad(const mezzo_params *params, int index, float
 mezzo_status mezzo_params_write(mezzo_params *params, int index, const float *values) {
     MZ_REQUIRE(params, values);
     MEZZO_TRY(check_index(params, index));
-    MEZZO_TRY(write_master(params, &params->list[index], values));
+    MEZZO_TRY(mz_params_write_master(params, index, values));
     return mz_params_refresh(params);
 }
 
@@ -647,7 +507,7 @@ mz_tensor mz_tensor_shadow(const mezzo_params *params, int index) {
 static mz_call refresh_call(const mezzo_params *params, const mz_shadow *shadow) {
     mz_call call = {.op = MZ_OP_refresh, .n_in = 2, .n_out = 1};
     int64_t held = (int64_t)(params->master_bytes / sizeof(float));
-    call.in[0] = mz_tensor_f32(params->master, held > params->elements ? held : params->elements);
+    call.in[0] = mz_tensor_f32(params->master, params->sharded || held > params->elements ? held : params->elements);
     call.in[1] = mz_tensor_segments(params, shadow->segments, shadow->n_segments);
     call.out[0] = shadow_tensor(params, shadow);
     return call;
@@ -675,9 +535,11 @@ static mezzo_status write_segments(mezzo_params *params, mz_shadow *shadow) {
     size_t n = 0, width = mezzo_dtype_size(shadow->dtype);
     for (size_t i = 0; i < params->n; ++i)
         if (params->list[i].shadow_slot >= 0)
-            host[n++] = (mz_segment){.offset = params->list[i].offset,
-                                     .count = params->list[i].count,
-                                     .shadow_offset = params->list[i].shadow_slot * (int64_t)width,
+            host[n++] = (mz_segment){.offset = params->list[i].counted,
+                                     .master_shift = params->list[i].counted - params->list[i].place,
+                                     .first = params->list[i].first,
+                                     .count = params->list[i].own,
+                                     .shadow_offset = params->list[i].shadow_place * (int64_t)width,
                                      .shadow_dtype = (int32_t)shadow->dtype,
                                      .low_offset = params->list[i].low_offset,
                                      .layout = params->list[i].layout,
@@ -734,12 +596,22 @@ mz_tensor mz_params_grad(const mezzo_params *params, int index) {
     return tensor_at(&params->list[index], params->grad + params->list[index].offset, MEZZO_F32);
 }
 
+// What is here of a parameter whose element 0 lies, or would lie, at element `place` of a flat buffer.
+static mz_tensor own_at(const mz_param *p, void *flat, int64_t place, mezzo_dtype dtype) {
+    mz_tensor t = tensor_at(p, (char *)flat + (place + p->first) * (int64_t)mezzo_dtype_size(dtype), dtype);
+    if (p->region >= 0)
+        t.shape = (mz_shape){1, {p->own}};
+    return t;
+}
+
 mz_tensor mz_params_tensor(const mezzo_params *params, int index) {
     const mz_param *p = &params->list[index];
+    if (p->own == 0)
+        return mz_tensor_absent();
     if (p->master == MEZZO_MASTER_FP32)
-        return tensor_at(p, params->master + p->offset, MEZZO_F32);
+        return own_at(p, params->master, p->place, MEZZO_F32);
     for (int i = 0; i < params->n_shadows; ++i)
         if (params->shadows[i].dtype == MEZZO_BF16)
-            return tensor_at(p, (char *)params->shadows[i].data + p->shadow_slot * 2, MEZZO_BF16);
+            return own_at(p, params->shadows[i].data, p->shadow_place, MEZZO_BF16);
     return mz_tensor_absent();
 }

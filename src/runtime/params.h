@@ -23,6 +23,12 @@ typedef struct mz_param {
     bool has_grad;       // a program or the host has written its gradient since it was zeroed
     mz_parts parts;      // the layers whose rows it has
     int64_t shadow_slot; // elements into a shadow buffer (a multiple of 32); -1: no matmul-class op reads it
+    // What this process has of it: elements [first, first + own), at place + i of the masters and shadow_place + i of a
+    // shadow. All of it at `offset` and `shadow_slot`, but where parameters lie in parts: element 0 would lie there,
+    // and the places may be negative.
+    int64_t first, own, place, shadow_place;
+    int64_t counted; // what pieces (MZ_PIECE) are counted by: `offset`, where parameters do not lie in parts
+    int region;      // where parameters lie in parts: the region that has it; -1
 } mz_param;
 
 typedef struct mz_shadow {
@@ -39,6 +45,7 @@ typedef struct mz_shadow {
 #define MZ_PIECE 4096
 typedef struct mz_region {
     int64_t from, part;
+    int64_t place; // of this rank's part in a buffer that has its parts alone
 } mz_region;
 
 // How flat buffers are cut for ranks.
@@ -47,7 +54,17 @@ typedef struct mz_cut {
     int64_t region; // elements of a region at most (as many pieces as ranks at least); 0: as many as there are
     bool scattered; // of gradients a rank keeps its parts alone; whole ones lie among a program's values, until they
                     // are summed
+    bool sharded;   // of parameters too: a region has whole parameters, and programs gather what they read
+    int rank;       // sharded: whose parts
 } mz_cut;
+
+// Parameters that lie in parts, on the host and whole: masters as FP32 by offset, and what each shadow has by offset
+// less `from`.
+typedef struct mz_whole {
+    float *master;
+    uint16_t *shadow[2];
+    int64_t from;
+} mz_whole;
 
 struct mezzo_params {
     mezzo_device *device;
@@ -64,9 +81,14 @@ struct mezzo_params {
     int64_t lora_rank;     // of the graph's adapters, 0: none; for graphs of other shapes on these parameters
     double lora_alpha;
     char adapted[512];
-    uint64_t seed;         // that the parameters were drawn from
-    int ranks;             // that the buffers are cut for; 0: they are not
-    bool scattered;        // mz_cut's
+    uint64_t seed; // that the parameters were drawn from
+    int ranks;     // that the buffers are cut for; 0: they are not
+    int rank;      // mz_cut's, as these
+    bool scattered, sharded;
+    int64_t fp32_parts;    // elements of FP32 masters of trained parameters that are here: fp32_elements, or the parts
+    int64_t copied_from;   // sharded: elements of parts before the first that has a shadow
+    int64_t counted;       // elements that pieces are counted by
+    mz_whole *whole;       // sharded: NULL but while this process looks at parameters without the others
     int64_t grad_elements; // of the gradient buffer: all, or a rank's parts, one behind another
     mz_region *regions;
     int n_regions;
@@ -85,6 +107,7 @@ struct mezzo_params {
 mezzo_status mz_params_adapt(const mezzo_params *params, mezzo_graph *graph);
 
 // What shows whether a parameter is finite: its FP32 master, or, where that is kept in another way, its BF16 shadow.
+// Where parameters lie in parts, this process's; absent where it has nothing of it.
 mz_tensor mz_params_tensor(const mezzo_params *params, int index);
 
 // mezzo_params_create_as, with buffers that are cut (for 1 rank: for the same sums alone); NULL: not cut.
@@ -113,6 +136,11 @@ mezzo_status mz_params_shadow(mezzo_params *params, mezzo_dtype dtype, const mz_
 // Rounds every shadow again from the masters (after masters were written from the host).
 mezzo_status mz_params_refresh(mezzo_params *params);
 mz_call mz_params_refresh_call(const mezzo_params *params, int shadow); // of one of them
+
+// Parameters that lie in parts, whole on the host (sharded alone): from here on programs copy from there what they
+// would gather, and mz_params_read_part has what it asks for. Room first; mz_ranks_bring_weights fills it.
+mezzo_status mz_params_open_whole(mezzo_params *params);
+void mz_params_close_whole(mezzo_params *params);
 
 // Zeroing is deferred, because a program that writes every gradient overwrites in its first run instead of adding to
 // zeros. Whoever else reads or adds to gradients calls this first.

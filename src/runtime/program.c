@@ -3,6 +3,7 @@
 #include "runtime/program.h"
 
 #include "base/precision.h"
+#include "runtime/gather.h"
 
 // --- compiling: no memory is taken on the device -------------------------------------------------------------------
 
@@ -88,7 +89,9 @@ static mezzo_status choose_kernels(mezzo_device *device, const mz_storage_option
         fill_call(g, &g->nodes[i], call);
         if (any_padded(call) && !mz_takes_padding(storage, call->op)) // the storage pass saw to it that all are alike
             mz_call_over_padding(call);
-        mezzo_status status = prepare_call(device, c, c->n_calls, &bytes);
+        c->gathers = c->gathers || g->nodes[i].gathers > 0;
+        mezzo_status status = g->nodes[i].gathers > 0 ? mz_gather_prepare(&c->prepared[c->n_calls])
+                                                      : prepare_call(device, c, c->n_calls, &bytes);
         if (status != MEZZO_OK)
             return mz_context(status, "%s", g->modules[g->nodes[i].module]);
         bool second = c->stream && streams->stream[i] == 1;
@@ -302,6 +305,7 @@ static mezzo_status compile(mezzo_device *device, const mezzo_params *params, co
         stop_dropout(c->graph);
     find_stored(params, c->graph);
     MEZZO_TRY_GOTO(status, mz_pass_storage(c->graph, &storage));
+    MEZZO_TRY_GOTO(status, mz_params_gather(params, device->backend->capture_stream != NULL, c->graph));
     streams = worth_streams(device, c->graph);
     if (streams)
         MEZZO_TRY_GOTO(status, mz_pass_streams(c->graph, &placed));
@@ -490,8 +494,8 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) 
                        "parameter %s has no fp32 master, which this program reads: use precision bf16 for it, or fp32 "
                        "masters",
                        spec->name);
-    if (v->kind == MZ_VALUE_PARAM) {
-        *out = p->params->master + param->offset;
+    if (v->kind == MZ_VALUE_PARAM) { // in parts: the plan places what is brought together of it
+        *out = param->region >= 0 ? NULL : p->params->master + param->offset;
     } else if (v->kind == MZ_VALUE_GRAD && param->frozen) {
         return mz_fail(
             MEZZO_ERR_INVALID,
@@ -507,7 +511,8 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) 
                            "made from: make them from this graph",
                            spec->name);
         MEZZO_TRY(mz_params_shadow(p->params, v->dtype, &shadow));
-        *out = (char *)shadow->data + param->shadow_slot * (int64_t)mezzo_dtype_size(v->dtype);
+        if (param->region < 0)
+            *out = (char *)shadow->data + param->shadow_slot * (int64_t)mezzo_dtype_size(v->dtype);
     }
     return MEZZO_OK;
 }
@@ -561,6 +566,8 @@ void mz_program_bind(mezzo_program *p) {
         for (int k = 0; k < n->n_out; ++k)
             mz_program_place(p, n->out[k], &call->out[k]);
         bool beside = p->c.stream && p->c.stream[i] == 1;
+        if (n->gathers > 0)
+            mz_gather_bind(p->params, n->gathers - 1, call, &p->c.prepared[i]);
         call->workspace = (char *)p->workspace + (beside ? first_workspace(&p->c) : 0);
         call->state = p->c.prepared[i].state;
         call->rng = p->rng;
@@ -599,12 +606,14 @@ int mz_value_root(const mezzo_graph *g, int value) {
 
 static mezzo_status find_pairs(mezzo_program *p) {
     const mz_backend *b = p->device->backend;
+    const mezzo_graph *g = p->c.graph;
     p->pairs = mz_alloc(p->c.n_calls + 1, sizeof *p->pairs);
     if (!p->pairs)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; b->pair && i + 1 < p->c.n_calls; ++i) {
         bool taken = i > 0 && p->pairs[i - 1], gradients = p->c.use[i] || p->c.use[i + 1];
-        bool apart = p->c.stream && p->c.stream[i] != p->c.stream[i + 1];
+        bool apart = (p->c.stream && p->c.stream[i] != p->c.stream[i + 1]) ||
+                     g->nodes[p->c.node[i]].gathers + g->nodes[p->c.node[i + 1]].gathers > 0;
         if (!taken && !gradients && !apart)
             p->pairs[i] = b->pair(p->device, &p->c.calls[i], &p->c.calls[i + 1]);
         if (p->pairs[i])

@@ -18,6 +18,7 @@ typedef struct mz_compiled {
     unsigned char *use;    // per call: what it does to parameter gradients
     bool overwrites;       // every kernel that adds to gradients can also write them
     bool covers;           // every gradient that is written is written whole: the first run can overwrite
+    bool gathers;          // some calls bring parameters together from parts
     size_t n_calls;
     size_t workspace;      // bytes: the largest that a kernel asks for
     size_t side_workspace; // bytes: the same of those on the second stream

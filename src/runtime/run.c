@@ -153,8 +153,9 @@ static mezzo_status make_order(const mezzo_program *p, const mz_deferred *deferr
             o->streams.stream[at] = (signed char)(d->stream != 0 ? d->stream : MZ_STREAM_DEFERRED);
         }
     for (size_t i = 0, k = 0; i < p->c.n_calls && status == MEZZO_OK; ++i) {
+        const bool gathers = p->c.graph->nodes[p->c.node[i]].gathers > 0;
         traffic[at] = mz_traffic_of(&p->c.calls[i], spans + i * MZ_SPANS);
-        o->streams.stream[at++] = p->c.stream ? p->c.stream[i] : 0;
+        o->streams.stream[at++] = (signed char)(gathers ? MZ_STREAM_COLLECTIVE : p->c.stream ? p->c.stream[i] : 0);
         for (; follows(p, k, i); ++k) {
             traffic[at] = p->behind.calls[k].traffic;
             o->streams.stream[at++] = MZ_STREAM_COLLECTIVE;
@@ -254,7 +255,7 @@ static mezzo_status record(mezzo_program *p, bool fresh, mz_deferred *deferred, 
     void *graph = NULL;
     order o;
     MEZZO_TRY(make_order(p, deferred, &o));
-    bool streams = p->c.stream || deferred || (p->finishing && p->behind.n > 0);
+    bool streams = p->c.stream || p->c.gathers || deferred || (p->finishing && p->behind.n > 0);
     mezzo_status ran, ended = b->capture_begin(p->device);
     if (ended != MEZZO_OK) {
         close_order(&o);
@@ -285,7 +286,7 @@ static mezzo_status flush_and_run(mezzo_program *p, bool fresh) {
 // are taken along by the run that writes gradients, the first of a step; others wait for all of them.
 static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
     const mz_backend *b = p->device->backend;
-    if (b->capture_begin == NULL || p->hook != NULL || p->device->tracer != NULL)
+    if (b->capture_begin == NULL || p->hook != NULL || p->device->tracer != NULL || p->params->whole != NULL)
         return flush_and_run(p, fresh);
     if (!fresh)
         MEZZO_TRY(mz_deferred_flush(p->device));

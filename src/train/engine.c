@@ -60,7 +60,8 @@ static mezzo_status open_programs(mz_engine *e, const mz_run_config *config, boo
     MEZZO_TRY_GOTO(status, mezzo_model_build(graph, &e->model, config->batch_size, e->model.seq_len, keep_logits));
     MEZZO_TRY_GOTO(status, mezzo_graph_freeze(graph, config->freeze));
     MEZZO_TRY_GOTO(status, mezzo_graph_freeze_base(graph));
-    const mz_cut cut = mz_ranks_cut(config->shard, config->canonical, e->size, mz_bucket_elements(config->bucket_mib));
+    const mz_cut cut =
+        mz_ranks_cut(config->shard, config->canonical, e->rank, e->size, mz_bucket_elements(config->bucket_mib));
     MEZZO_TRY_GOTO(status, mz_params_create(e->device, graph, &train, seed, e->master, &cut, &e->params));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &train, &e->train));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, e->params, &eval, &e->eval));

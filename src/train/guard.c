@@ -76,7 +76,7 @@ static void add_parts(mz_call *call, const mz_tensor *flat, int parts) {
 static mezzo_status look_at_parameters(mz_training *run) {
     const mezzo_params *p = run->engine.params;
     mz_call call = {.op = MZ_OP_inspect, .n_out = 2, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
-    const mz_tensor masters = mz_tensor_f32(p->master, p->fp32_elements),
+    const mz_tensor masters = mz_tensor_f32(p->master, p->fp32_parts),
                     frozen = mz_tensor_f32(p->master + p->frozen_at, p->frozen_fp32);
     const int parts = p->kept_as == MEZZO_MASTER_FP32 ? MZ_MAX_IN : MZ_MAX_IN / 2;
     add_parts(&call, &masters, p->frozen_fp32 > 0 ? parts / 2 : parts);

@@ -172,8 +172,8 @@ mezzo_status mz_inject_open(mz_training *run) {
         f->target == MZ_AT_GRAD || f->target == MZ_AT_PARAM || f->target == MZ_AT_MOMENT || f->target == MZ_AT_DISK;
     if (named && mezzo_params_find(run->engine.params, f->name) < 0)
         return mz_fail(MEZZO_ERR_INVALID, "inject: there is no parameter %s", f->name);
-    if (f->target == MZ_AT_DISK && run->engine.params->kept_as != MEZZO_MASTER_FP32)
-        return mz_fail(MEZZO_ERR_INVALID, "inject: disk/NAME needs FP32 masters");
+    if (f->target == MZ_AT_DISK && (run->engine.params->kept_as != MEZZO_MASTER_FP32 || run->engine.params->sharded))
+        return mz_fail(MEZZO_ERR_INVALID, "inject: disk/NAME needs FP32 masters, whole on a rank");
     if (f->target == MZ_AT_CALL || f->target == MZ_AT_OP || f->target == MZ_AT_LOSS) {
         run->engine.train->hook = after_call;
         run->engine.train->hook_user = f;
@@ -249,6 +249,8 @@ mezzo_status mz_inject_parameter(mz_training *run) {
     f->met = true;
     f->data = f->now_data;
     mz_tensor t = mz_params_tensor(run->engine.params, mezzo_params_find(run->engine.params, f->name));
+    if (!mz_present(&t)) // another rank's
+        return MEZZO_OK;
     MEZZO_TRY(poison(f, run->engine.device, &t));
     return mz_params_refresh(run->engine.params);
 }

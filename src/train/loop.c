@@ -16,11 +16,8 @@ static bool stopping(const mz_training *run) {
     return run->engine.size > 1 ? run->stopping : asked(run);
 }
 
-static mezzo_status validate(mz_training *run, bool whole) {
-    mz_source *source = whole ? run->val_all : run->val_random;
+static mezzo_status measure(mz_training *run, mz_source *source, bool whole) {
     mz_report *r = &run->report;
-    if (source == NULL || !mz_run_leads(run))
-        return MEZZO_OK;
     uint64_t n = whole ? source->batches : (uint64_t)run->config.eval_iters;
     mz_evaluation score;
     mz_profile_push(run->profile, "validation");
@@ -37,6 +34,17 @@ static mezzo_status validate(mz_training *run, bool whole) {
     return MEZZO_OK;
 }
 
+// Rank 0 alone, by what the others bring it.
+static mezzo_status validate(mz_training *run, bool whole) {
+    mz_source *source = whole ? run->val_all : run->val_random;
+    if (source == NULL)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_run_bring_weights(run, mz_run_leads(run)));
+    mezzo_status status = mz_run_leads(run) ? measure(run, source, whole) : MEZZO_OK;
+    mz_run_release_weights(run);
+    return status;
+}
+
 static void keep_text(void *user, int index, const char *text, size_t bytes) {
     mz_training *run = user;
     char *sample = run->report.result.sample;
@@ -46,14 +54,12 @@ static void keep_text(void *user, int index, const char *text, size_t bytes) {
         memcpy(sample + used, text, bytes);
 }
 
-static mezzo_status sample(mz_training *run) {
+static mezzo_status draw_sample(mz_training *run) {
     mezzo_train_result *result = &run->report.result;
     const mz_sample_draw draw = {.length = run->config.sample_tokens,
                                  .temperature = 0.8,
                                  .seed = run->config.seed,
                                  .index = (uint64_t)run->step << 32};
-    if (!run->samples || !mz_run_leads(run))
-        return MEZZO_OK;
     memset(result->sample, 0, sizeof result->sample);
     mz_profile_push(run->profile, "sample");
     MEZZO_TRY(run->task->kind->sample(run->task, &draw, run->hooks.stop, keep_text, run));
@@ -61,6 +67,15 @@ static mezzo_status sample(mz_training *run) {
     mz_run_event(run, MEZZO_EVENT_SAMPLE, result->sample);
     const mz_metric text = mz_metric_text("sample/text", result->sample);
     return mz_metrics_write(run->report.metrics, run->step, &text, 1);
+}
+
+static mezzo_status sample(mz_training *run) {
+    if (!run->samples)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_run_bring_weights(run, mz_run_leads(run)));
+    mezzo_status status = mz_run_leads(run) ? draw_sample(run) : MEZZO_OK;
+    mz_run_release_weights(run);
+    return status;
 }
 
 // What the device waited for data. One without a queue does so while the host draws a batch; one with a queue only

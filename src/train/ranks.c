@@ -15,6 +15,14 @@ static mezzo_status settle(mz_training *run) {
     return mz_deferred_flush(run->engine.device);
 }
 
+mezzo_status mz_run_bring_weights(mz_training *run, bool keep) {
+    return run->engine.ranks != NULL ? mz_ranks_bring_weights(run->engine.ranks, keep) : MEZZO_OK;
+}
+
+void mz_run_release_weights(mz_training *run) {
+    mz_ranks_release_weights(run->engine.ranks);
+}
+
 mezzo_status mz_run_any(mz_training *run, const char *what, bool mine, bool *any) {
     const unsigned char one = mine;
     const int size = run->engine.size;

@@ -308,8 +308,10 @@ mezzo_status mz_run_save(mz_training *run) {
     MEZZO_TRY(mz_run_read_step(run, true, &fresh));
     if (e->ranks != NULL)
         MEZZO_TRY(mz_ranks_bring(e->ranks, e->optimizer, mz_run_leads(run)));
+    MEZZO_TRY(mz_run_bring_weights(run, mz_run_leads(run)));
     mezzo_status status = mz_run_leads(run) ? write_checkpoint(run) : MEZZO_OK;
     mz_ranks_release(e->optimizer);
+    mz_run_release_weights(run);
     MEZZO_TRY(mz_run_follow(run, "the checkpoint", status));
     return mz_run_follow_text(run, "its path", run->report.result.checkpoint, sizeof run->report.result.checkpoint);
 }

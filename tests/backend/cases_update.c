@@ -12,10 +12,10 @@
 // another order, shadows are BF16, FP16 or none; the fourth one's gradient lies where the third one's would.
 enum { FLAT = 16 + 4144 + 48 + 32 + 70016, STATES = 70016 + 4144 + 16 + 32, SHADOW_BYTES = 2 * FLAT };
 static const mz_segment segments[] = {
-    {0, 0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
-    {16, 0, 0, 4129, 70016, 64, MEZZO_F16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
-    {16 + 4144 + 48, 48, 0, 17, 70016 + 4144 + 16, -1, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
-    {16 + 4144 + 48 + 32, 0, 0, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {0, 0, 0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {16, 0, 0, 0, 4129, 70016, 64, MEZZO_F16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {16 + 4144 + 48, 48, 32, 0, 17, 70016 + 4144 + 16, MZ_NO_SHADOW, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {16 + 4144 + 48 + 32, 0, 0, 0, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
 };
 
 static void segments_input(trial *t, int slot) {
@@ -233,7 +233,7 @@ static const char *compare_shadow(const trial *t, int slot, unsigned char *const
     const unsigned char *master = t->op == MZ_OP_refresh ? t->in[0].stored : got[0];
     bool moves = t->op == MZ_OP_refresh || !((const mz_opt_state *)(const void *)t->in[2].stored)->skip;
     for (size_t s = 0; s < MZ_COUNT(segments); s++)
-        if (moves && segments[s].shadow_offset >= 0)
+        if (moves && segments[s].shadow_offset != MZ_NO_SHADOW)
             assert_int_equal(mezzo_convert(master + segments[s].offset * 4, MEZZO_F32,
                                            expected + segments[s].shadow_offset, (mezzo_dtype)segments[s].shadow_dtype,
                                            (size_t)segments[s].count),
@@ -296,12 +296,12 @@ static void optimizer_case(mz_op op, const mz_update_attrs *update, const mz_opt
 // Master buffer: 16 FP32 numbers, then low halves.
 enum { LOW_AT = 64, MASTER_BYTES = LOW_AT + 2 * 70016 };
 static const mz_segment mixed[2][3] = {
-    {{0, 0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
-     {16, 0, 0, 4129, 70016, 64, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}},
-     {16 + 4144 + 48 + 32, 0, 0, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}}},
-    {{0, 0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
-     {16, 0, 0, 4129, 70016, 64, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}},
-     {16 + 4144 + 48 + 32, 0, 0, 70001, 0, 8448, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}}},
+    {{0, 0, 0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
+     {16, 0, 0, 0, 4129, 70016, 64, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}},
+     {16 + 4144 + 48 + 32, 0, 0, 0, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}}},
+    {{0, 0, 0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
+     {16, 0, 0, 0, 4129, 70016, 64, MEZZO_BF16, 1, 0, MEZZO_MASTER_STOCHASTIC, 0x12345678, {0}},
+     {16 + 4144 + 48 + 32, 0, 0, 0, 70001, 0, 8448, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}}},
 };
 
 static float read_master(const mz_segment *s, const unsigned char *master, const unsigned char *shadow, int64_t i) {

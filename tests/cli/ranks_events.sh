@@ -67,10 +67,10 @@ grep -q '"kind": *"spike"' jumps-1/guard.jsonl || fail "no jump was seen"
 diff <(grep -o '"step": *[0-9]*' jumps-1/guard.jsonl) <(grep -o '"step": *[0-9]*' jumps-2/guard.jsonl) || fail "jumps at other steps"
 diff <(losses jumps-1) <(losses jumps-2) >/dev/null || fail "other losses behind jumps"
 
-# Adapters: what is trained is small, what is frozen lies behind it.
+# Adapters: what is trained is small, what is frozen lies behind it, whole on every rank.
 for n in 1 2; do
     run=$([[ $n -eq 1 ]] || echo "$ranks")
-    $run "$MEZZO" train $model --lora-rank 4 --steps 4 --reduce canonical --checkpoint-every 0 --out lora-$n >lora.log 2>&1 || fail "lora on $n: $(cat lora.log)"
+    $run "$MEZZO" train $model --shard parameters --lora-rank 4 --steps 4 --reduce canonical --checkpoint-every 0 --out lora-$n >lora.log 2>&1 || fail "lora on $n: $(cat lora.log)"
 done
 diff <(losses lora-1) <(losses lora-2) || fail "adapters on 1 and 2 ranks"
 cmp lora-1/checkpoints/step-*4/model.safetensors lora-2/checkpoints/step-*4/model.safetensors || fail "adapters on 1 and 2 ranks"
@@ -86,7 +86,8 @@ done
 [[ ! -d maps ]] || cmp maps-1/checkpoints/step-*3/model.safetensors maps-2/checkpoints/step-*3/model.safetensors || fail "pictures on 1 and 2 ranks"
 
 # What a rank holds is planned to the byte.
-for way in "optimizer fast 1" "optimizer fast 1 bf16" "none canonical 1" "optimizer canonical 2" "gradients fast 1" "gradients fast 2 bf16" "gradients canonical 2"; do
+for way in "optimizer fast 1" "optimizer fast 1 bf16" "none canonical 1" "optimizer canonical 2" "gradients fast 1" "gradients fast 2 bf16" "gradients canonical 2" \
+    "parameters fast 1" "parameters canonical 2"; do
     set -- $way
     $ranks "$MEZZO" train $model --precision fp32 --shard "$1" --reduce "$2" --reduce-wire "${4:-fp32}" --global-batch $((4 * $3)) --steps 1 --checkpoint-every -1 --out held >held.log 2>&1 || fail "$(cat held.log)"
     took=$(sed -nE 's/.*"perf\/memory_bytes": *([0-9]+).*/\1/p' held/metrics.jsonl | tail -1)

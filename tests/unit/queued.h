@@ -170,6 +170,8 @@ static mezzo_status queued_wait(mezzo_device *device, int event) {
 static void with_a_twin(const mz_collective *w) {
     const size_t bytes = w->count * mezzo_dtype_size(w->dtype);
     if (w->kind == MZ_ALL_GATHER) {
+        if (w->recv != w->send)
+            memcpy(w->recv, w->send, bytes);
         memcpy((char *)w->recv + bytes, w->send, bytes);
         return;
     }

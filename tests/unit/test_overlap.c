@@ -24,7 +24,7 @@ static void train_with_a_twin(bool captures_too, const mz_ranks_options *how, me
     out->device->comm = &twin;
     ok(mezzo_graph_create(&g));
     ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
-    const mz_cut cut = mz_ranks_cut(how->shard, false, 2, 1);
+    const mz_cut cut = mz_ranks_cut(how->shard, false, 0, 2, 1);
     ok(mz_params_create(out->device, g, &options, 7, master, &cut, &out->params));
     ok(mezzo_program_create(g, out->params, &options, &p));
     ok(mz_ranks_create(out->params, how, &ranks));
@@ -74,6 +74,9 @@ static void collectives_beside_calls_change_no_bit(void **state) {
     same_with_a_twin(MZ_SHARD_GRADIENTS, MEZZO_PRECISION_BF16, 1, false);
     same_with_a_twin(MZ_SHARD_GRADIENTS, MEZZO_PRECISION_BF16, 1, true);
     same_with_a_twin(MZ_SHARD_GRADIENTS, MEZZO_PRECISION_FP32, 2, false);
+    same_with_a_twin(MZ_SHARD_PARAMETERS, MEZZO_PRECISION_BF16, 1, false);
+    same_with_a_twin(MZ_SHARD_PARAMETERS, MEZZO_PRECISION_FP16, 1, true);
+    same_with_a_twin(MZ_SHARD_PARAMETERS, MEZZO_PRECISION_FP32, 2, false);
     assert_true(collectives > 20);
 }
 
@@ -82,7 +85,7 @@ static void bf16_on_the_wire_is_summed_in_fp32(void **state) {
     (void)state;
     enum { MOST = 1 << 18 };
     static float before[MOST], after[MOST];
-    const mz_cut cut = mz_ranks_cut(MZ_SHARD_OPTIMIZER, false, 2, 1);
+    const mz_cut cut = mz_ranks_cut(MZ_SHARD_OPTIMIZER, false, 0, 2, 1);
     const mz_ranks_options how = {.shard = MZ_SHARD_OPTIMIZER, .bf16_wire = true, .micro = 1};
     mezzo_model_config c;
     mezzo_device *device;

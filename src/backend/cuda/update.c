@@ -8,6 +8,8 @@
     _Static_assert(offsetof(ours, member) == offsetof(theirs, member) && sizeof(ours) == sizeof(theirs), #theirs)
 SAME(mz_segment, mz_cu_segment, offset);
 SAME(mz_segment, mz_cu_segment, grad_shift);
+SAME(mz_segment, mz_cu_segment, master_shift);
+_Static_assert(MZ_NO_SHADOW == MZ_CU_NO_SHADOW, "no shadow");
 SAME(mz_segment, mz_cu_segment, first);
 SAME(mz_segment, mz_cu_segment, count);
 SAME(mz_segment, mz_cu_segment, state_offset);

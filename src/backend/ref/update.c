@@ -137,7 +137,7 @@ void mz_ref_inspect(const mz_call *call) {
 }
 
 static void store_shadow(const mz_tensor *shadow, const mz_segment *segment, int64_t i, float master) {
-    if (!mz_present(shadow) || segment->shadow_offset < 0)
+    if (!mz_present(shadow) || segment->shadow_offset == MZ_NO_SHADOW)
         return;
     mz_tensor t = {.data = (char *)shadow->data + segment->shadow_offset, .dtype = (mezzo_dtype)segment->shadow_dtype};
     mz_ref_put(&t, i, (double)master);
@@ -152,7 +152,7 @@ typedef struct masters {
 } masters;
 
 static masters masters_of(const mz_call *call, const mz_segment *segment, const mz_tensor *shadow, int64_t step) {
-    masters m = {.segment = segment, .fp32 = (float *)call->out[0].data + segment->offset};
+    masters m = {.segment = segment, .fp32 = (float *)call->out[0].data + (segment->offset - segment->master_shift)};
     if (segment->master == MEZZO_MASTER_FP32)
         return m;
     m.high = (uint16_t *)(void *)((char *)shadow->data + segment->shadow_offset);
@@ -276,7 +276,7 @@ void mz_ref_refresh(const mz_call *call) {
     int64_t n_segments;
     const mz_segment *segments = segments_of(&call->in[1], &n_segments);
     for (int64_t s = 0; s < n_segments; s++) {
-        const float *master = (const float *)call->in[0].data + segments[s].offset;
+        const float *master = (const float *)call->in[0].data + (segments[s].offset - segments[s].master_shift);
         const int64_t end = segments[s].first + segments[s].count;
         for (int64_t e = segments[s].first; segments[s].master == MEZZO_MASTER_FP32 && e < end; e++) {
             int64_t i = mz_layout_index(&segments[s].layout, e);

@@ -434,8 +434,8 @@ static void fill_bytes(const mz_bench_call *b, bool output, int slot, void *data
     int64_t n = mz_shape_count(&c->out[0].shape);
     bool low = c->op == MZ_OP_adamw && mz_present(&c->out[3]);
     if (!output && slot == (c->op == MZ_OP_adamw ? 1 : 0))
-        *(mz_segment *)data =
-            (mz_segment){.count = n, .shadow_offset = low ? 0 : -1, .shadow_dtype = (int32_t)b->shadow, .decay = 1};
+        *(mz_segment *)data = (mz_segment){
+            .count = n, .shadow_offset = low ? 0 : MZ_NO_SHADOW, .shadow_dtype = (int32_t)b->shadow, .decay = 1};
     else if (output == (c->op == MZ_OP_grad_stats))
         *(mz_opt_state *)data =
             (mz_opt_state){.step = 1, .clip = 1, .lr = 1e-4, .last_clip = 1, .bias1 = 0.1, .bias2 = 0.001};

@@ -15,6 +15,18 @@
 // for a cache, or where a sample is longer than the context, of the whole window.
 enum { SAMPLE_TOKENS = 200, PREFILL = 64 }; // train.sample_tokens' default; positions read at once
 
+static mz_cut cut_of(const mz_workload *w) {
+    return w->ranks > 0 ? mz_ranks_cut(w->shard, w->canonical, 0, w->ranks, w->bucket) : (mz_cut){0};
+}
+
+// A program without backward; of parameters in parts it gathers what it reads.
+static mezzo_status plan_forward(mezzo_device *device, const mezzo_graph *g, const mz_workload *w,
+                                 const mezzo_program_options *options, mezzo_memory *out) {
+    const mz_cut cut = cut_of(w);
+    return cut.sharded ? mz_plan_memory(device, g, options, w->master, &cut, out)
+                       : mezzo_plan_memory(device, g, options, out);
+}
+
 static mezzo_status plan_sampler(mezzo_device *device, const mz_workload *w, int64_t tokens, bool cached,
                                  mezzo_memory *out) {
     mezzo_program_options options = mz_workload_options(w, true);
@@ -27,7 +39,7 @@ static mezzo_status plan_sampler(mezzo_device *device, const mz_workload *w, int
         status = cached ? mezzo_model_build_cached(g, &w->model, 1, tokens)
                         : mezzo_model_build(g, &w->model, 1, tokens, true);
     if (status == MEZZO_OK)
-        status = mezzo_plan_memory(device, g, &options, out);
+        status = plan_forward(device, g, w, &options, out);
     mezzo_graph_free(g);
     return status;
 }
@@ -61,10 +73,6 @@ static size_t moment_bytes(const mz_workload *w, size_t elements, size_t *paddin
     const size_t each = !w->sgd && w->moments == MEZZO_MOMENTS_BF16 ? elements * sizeof(uint16_t) : full;
     *padding = n * padding_in(each) + (w->ema > 0 ? padding_in(full) : 0);
     return n * each + (w->ema > 0 ? full : 0);
-}
-
-static mz_cut cut_of(const mz_workload *w) {
-    return w->ranks > 0 ? mz_ranks_cut(w->shard, w->canonical, w->ranks, w->bucket) : (mz_cut){0};
 }
 
 // What of the moments and the segments is one rank's (the first's), and what ranks take for themselves.
@@ -128,7 +136,7 @@ static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_wo
     const mz_cut cut = cut_of(w);
     MEZZO_TRY(mz_plan_memory(device, g, &options, w->master, &cut, &m));
     options = mz_workload_options(w, true);
-    MEZZO_TRY(mezzo_plan_memory(device, g, &options, &forward));
+    MEZZO_TRY(plan_forward(device, g, w, &options, &forward));
     *out = (mz_footprint){.weights = m.masters,
                           .shadows = m.shadows,
                           .gradients = m.gradients,

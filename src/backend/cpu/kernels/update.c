@@ -95,6 +95,9 @@ static float inverse_of(float scale) { // torch takes the reciprocal in FP64
 static int64_t grad_at(const mz_segment *s) {
     return s->offset - s->grad_shift;
 }
+static int64_t master_at(const mz_segment *s) {
+    return s->offset - s->master_shift;
+}
 
 typedef struct stats_pass {
     float inverse;      // 1/scale
@@ -168,9 +171,9 @@ static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
 
 // --- optimizers ----------------------------------------------------------------------------------------------------
 static void *shadow_at(const mz_tensor *shadow, const mz_segment *s, int64_t element) {
-    if (!mz_present(shadow) || s->shadow_offset < 0)
+    if (!mz_present(shadow) || s->shadow_offset == MZ_NO_SHADOW)
         return NULL;
-    return (char *)shadow->data + s->shadow_offset + element * (s->shadow_dtype == MEZZO_F32 ? 4 : 2);
+    return (char *)shadow->data + (s->shadow_offset + element * (s->shadow_dtype == MEZZO_F32 ? 4 : 2));
 }
 
 // A block of masters as FP32: where they are, or in `buffer`, made from the halves that they are stored as.
@@ -181,12 +184,12 @@ typedef struct master_block {
 
 static master_block masters_in(const mz_call *call, const mz_tensor *shadow, const mz_segment *s, int64_t at, int n,
                                float *buffer) {
-    master_block b = {.at = (float *)call->out[0].data + s->offset + at};
+    master_block b = {.at = (float *)call->out[0].data + (master_at(s) + at)};
     if (s->master == MEZZO_MASTER_FP32)
         return b;
     b.at = buffer;
     b.high = shadow_at(shadow, s, at);
-    b.low = (uint16_t *)(void *)((char *)call->out[0].data + s->low_offset) + at;
+    b.low = (uint16_t *)(void *)((char *)call->out[0].data + (s->low_offset + at * (int64_t)sizeof *b.low));
     for (int i = 0; i < n; i++)
         buffer[i] =
             s->master == MEZZO_MASTER_SPLIT ? mz_master_join(b.high[i], b.low[i]) : mezzo_bf16_to_f32(b.high[i]);
@@ -382,7 +385,7 @@ static void refresh_chunk(const mz_call *call, const void *with, int64_t index, 
         void *shadow = shadow_at(&call->out[0], c.segment, at);
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from);
         if (shadow != NULL)
-            narrow_block((const float *)call->in[0].data + c.segment->offset + at, shadow,
+            narrow_block((const float *)call->in[0].data + (master_at(c.segment) + at), shadow,
                          (mezzo_dtype)c.segment->shadow_dtype, n);
     }
 }

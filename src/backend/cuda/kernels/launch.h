@@ -348,13 +348,14 @@ cudaError_t mz_cu_mse_dx(cudaStream_t stream, const float *dloss, mz_cu_array x,
 // --- update.cu, control.cu -----------------------------------------------------------------------------------------
 // backend.h's mz_segment, mz_opt_state and mz_scaler_block, member for member (checked in update.c).
 typedef struct mz_cu_segment {
-    int64_t offset, grad_shift, first, count, state_offset, shadow_offset;
+    int64_t offset, grad_shift, master_shift, first, count, state_offset, shadow_offset;
     int32_t shadow_dtype, decay;
     int64_t low_offset;
     int32_t master;
     uint32_t key;
     mz_cu_layout layout;
 } mz_cu_segment;
+#define MZ_CU_NO_SHADOW INT64_MIN                                        // MZ_NO_SHADOW
 enum { MZ_CU_MASTER_FP32, MZ_CU_MASTER_SPLIT, MZ_CU_MASTER_STOCHASTIC }; // mezzo_master's
 typedef struct mz_cu_opt_state {
     int64_t step, skipped;

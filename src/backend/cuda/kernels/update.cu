@@ -297,7 +297,7 @@ __device__ __forceinline__ uint16_t narrow(float x, int dtype) {
 
 template <bool PADDED>
 __device__ __forceinline__ void store_shadow4(void *shadow, const mz_cu_segment &s, const four<PADDED> &f, float4 x) {
-    if (shadow == nullptr || s.shadow_offset < 0)
+    if (shadow == nullptr || s.shadow_offset == MZ_CU_NO_SHADOW)
         return;
     uint16_t *p = reinterpret_cast<uint16_t *>(static_cast<char *>(shadow) + s.shadow_offset);
     store_four(p, f,
@@ -353,7 +353,7 @@ __device__ __forceinline__ philox_key key_of(const mz_cu_segment &s, uint64_t se
 
 __device__ __forceinline__ master_place place_of(const mz_cu_segment &s, float *master, void *shadow, uint64_t seed,
                                                  int64_t step) {
-    master_place p = {master + s.offset, nullptr, nullptr, {0, 0, 0}};
+    master_place p = {master + (s.offset - s.master_shift), nullptr, nullptr, {0, 0, 0}};
     if (s.master == MZ_CU_MASTER_FP32)
         return p;
     p.high = reinterpret_cast<uint16_t *>(static_cast<char *>(shadow) + s.shadow_offset);
@@ -597,7 +597,7 @@ template <bool PADDED>
 __global__ void __launch_bounds__(THREADS)
     refresh_kernel(const mz_cu_segment *segments, int n, const float *master, void *shadow) {
     for_chunks(segments, n, [&](const chunk &c, int64_t) {
-        const float *p = master + c.segment.offset;
+        const float *p = master + (c.segment.offset - c.segment.master_shift);
         if (c.segment.master != MZ_CU_MASTER_FP32) // the shadow is a part of the master
             return;
 #pragma unroll

@@ -1,0 +1,181 @@
+// The gather pass: parameters of which each rank has a part lie together in regions. A node brings a region together
+// before a node reads from it, so that it is a value like others, which lives from there to its last reader, and the
+// plan pass gives its memory away behind that. A region that is read again later is brought together again.
+#include "graph/graph.h"
+
+// A region stays as long as no more than so many others are read before it is read again: a layer's, as a rule, so that
+// norms of all layers, which lie in one small region, and the last layers between forward and backward stay.
+#define STAYS 3
+
+enum { COPIES = 3 }; // FP32, BF16, FP16
+
+typedef struct gathered { // a region in one format, from the first node that reads it to the last
+    int region, node, value;
+    mezzo_dtype dtype;
+} gathered;
+
+typedef struct gather_pass {
+    mezzo_graph *g;
+    const mz_gathering *parts;
+    gathered *list;
+    size_t n, cap;
+    int *recent; // regions in a format, the one read last first
+    int n_recent;
+    int *current;     // by region and format: index into list; -1
+    int *view, *of;   // by value: the view that stands for it, of which of `list`; -1
+    size_t n_sources; // values before the pass
+} gather_pass;
+
+static int key_of(int region, mezzo_dtype dtype) {
+    return region * COPIES + (dtype == MEZZO_F32 ? 0 : dtype == MEZZO_BF16 ? 1 : 2);
+}
+
+// The region that has the parameter that a value is, or a view of; -1: it is none. *offset: bytes from the region's
+// beginning, *source: the parameter's own value.
+static int region_of(const gather_pass *p, int value, int *source, size_t *offset) {
+    const mz_value *v = value >= 0 ? &p->g->values[value] : NULL;
+    *offset = 0;
+    for (; v != NULL && v->alias >= 0; v = &p->g->values[v->alias])
+        *offset += v->offset;
+    if (v == NULL || (v->kind != MZ_VALUE_PARAM && v->kind != MZ_VALUE_SHADOW) || p->parts->region[v->param] < 0)
+        return -1;
+    *source = (int)(v - p->g->values);
+    *offset += (size_t)p->parts->at[v->param] * mezzo_dtype_size(v->dtype);
+    return p->parts->region[v->param];
+}
+
+// How many others were read since; the region is the one read last from here on.
+static int others_since(gather_pass *p, int key) {
+    int at = 0;
+    while (at < p->n_recent && p->recent[at] != key)
+        at++;
+    const int others = at;
+    if (at == p->n_recent)
+        p->n_recent++;
+    memmove(p->recent + 1, p->recent, (size_t)at * sizeof *p->recent);
+    p->recent[0] = key;
+    return others;
+}
+
+// The same in what is gathered, of the kind that the parameter's own value has.
+static mezzo_status add_view(gather_pass *p, int value, int source, size_t offset, int index, int *out) {
+    mz_value view = p->g->values[value];
+    view.kind = p->g->values[source].kind;
+    view.param = p->g->values[source].param;
+    view.name = NULL;
+    view.alias = p->list[index].value;
+    view.offset = offset;
+    view.producer = -1;
+    view.keep = false;
+    MEZZO_TRY(mz_graph_value(p->g, view, out));
+    p->view[value] = *out;
+    p->of[value] = index;
+    return MEZZO_OK;
+}
+
+static mezzo_status begin_region(gather_pass *p, int key, int region, mezzo_dtype dtype, int node) {
+    gathered one = {.region = region, .node = node, .dtype = dtype};
+    MEZZO_TRY(MZ_RESERVE(p->list, p->cap, p->n + 1));
+    const mz_value whole = {.kind = MZ_VALUE_TEMP,
+                            .dtype = dtype,
+                            .gradient = dtype,
+                            .shape = {1, {p->parts->elements[region]}},
+                            .producer = -1,
+                            .param = -1,
+                            .alias = -1,
+                            .scale = -1};
+    MEZZO_TRY(mz_graph_value(p->g, whole, &one.value));
+    p->current[key] = (int)p->n;
+    p->list[p->n++] = one;
+    return MEZZO_OK;
+}
+
+static mezzo_status read_from_regions(gather_pass *p, int node) {
+    for (int k = 0; k < p->g->nodes[node].n_in; k++) {
+        int source = -1;
+        size_t offset;
+        const int value = p->g->nodes[node].in[k], region = region_of(p, value, &source, &offset);
+        if (region < 0 || p->g->nodes[node].op == MZ_OP_reshape) // which does not run
+            continue;
+        const mezzo_dtype dtype = p->g->values[value].dtype;
+        const int key = key_of(region, dtype);
+        if (others_since(p, key) > STAYS || p->current[key] < 0)
+            MEZZO_TRY(begin_region(p, key, region, dtype, node));
+        int view = p->view[value];
+        if (view < 0 || p->of[value] != p->current[key])
+            MEZZO_TRY(add_view(p, value, source, offset, p->current[key], &view));
+        p->g->nodes[node].in[k] = view;
+    }
+    return MEZZO_OK;
+}
+
+// Before the node that reads it first; ahead: before the one that reads the region before it first.
+static int place_of(const gather_pass *p, size_t i) {
+    return p->list[p->parts->ahead && i > 0 ? i - 1 : i].node;
+}
+
+static mz_node gather_node(const gather_pass *p, const gathered *what) {
+    const mz_node *reader = &p->g->nodes[what->node];
+    mz_node n = {.op = MZ_OP_copy,
+                 .n_out = 1,
+                 .phase = reader->phase,
+                 .module = reader->module,
+                 .precision = -1,
+                 .segment = -1,
+                 .numerics = {what->dtype, what->dtype, what->dtype},
+                 .rule = "parts of ranks",
+                 .gathers = what->region + 1};
+    for (int k = 0; k < MZ_MAX_IN; k++)
+        n.in[k] = -1;
+    for (int k = 0; k < MZ_MAX_OUT; k++)
+        n.out[k] = k == 0 ? what->value : -1;
+    return n;
+}
+
+static mezzo_status add_nodes(gather_pass *p) {
+    mezzo_graph *g = p->g;
+    const size_t n = g->n_nodes + p->n;
+    mz_node *nodes = mz_alloc(n + 1, sizeof *nodes);
+    if (nodes == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    size_t to = 0, next = 0;
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        for (; next < p->n && place_of(p, next) == (int)i; next++)
+            nodes[to++] = gather_node(p, &p->list[next]);
+        nodes[to++] = g->nodes[i];
+    }
+    mz_free(g->nodes);
+    g->nodes = nodes;
+    g->n_nodes = to;
+    g->cap_nodes = n + 1;
+    mz_graph_relink(g);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_pass_gather(mezzo_graph *g, const mz_gathering *parts) {
+    const size_t keys = (size_t)parts->n_regions * COPIES + 1;
+    gather_pass p = {.g = g,
+                     .parts = parts,
+                     .recent = mz_alloc(keys, sizeof *p.recent),
+                     .current = mz_alloc(keys, sizeof *p.current),
+                     .view = mz_alloc(g->n_values + 1, sizeof *p.view),
+                     .of = mz_alloc(g->n_values + 1, sizeof *p.of),
+                     .n_sources = g->n_values};
+    mezzo_status status = MEZZO_OK;
+    if (p.recent == NULL || p.current == NULL || p.view == NULL || p.of == NULL)
+        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t k = 0; k < keys && status == MEZZO_OK; k++)
+        p.current[k] = -1;
+    for (size_t v = 0; v < p.n_sources && status == MEZZO_OK; v++)
+        p.view[v] = p.of[v] = -1;
+    for (size_t i = 0; i < g->n_nodes && status == MEZZO_OK; i++)
+        status = read_from_regions(&p, (int)i);
+    if (status == MEZZO_OK)
+        status = add_nodes(&p);
+    mz_free(p.recent);
+    mz_free(p.current);
+    mz_free(p.view);
+    mz_free(p.of);
+    mz_free(p.list);
+    return status;
+}

@@ -1,0 +1,128 @@
+#include "runtime/gather.h"
+
+#include "backend/collective.h"
+
+// --- the graph -----------------------------------------------------------------------------------------------------
+static void tell_gathers(const mezzo_graph *g) {
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const mz_node *n = &g->nodes[i];
+        const mz_value *out = n->gathers > 0 ? &g->values[n->out[0]] : NULL;
+        if (out != NULL)
+            mz_log("dispatch", "gather: region %d of parameters, %lld × %s, for %s (%s)", n->gathers - 1,
+                   (long long)out->shape.dim[0], mezzo_dtype_name(out->dtype), g->modules[n->module],
+                   mz_phase_name(n->phase));
+    }
+}
+
+mezzo_status mz_params_gather(const mezzo_params *params, bool ahead, mezzo_graph *g) {
+    if (!params->sharded)
+        return MEZZO_OK;
+    int *region = mz_alloc(g->n_params + 1, sizeof *region);
+    int64_t *at = mz_alloc(g->n_params + 1, sizeof *at);
+    int64_t *elements = mz_alloc((size_t)params->n_regions + 1, sizeof *elements);
+    mezzo_status status = MEZZO_OK;
+    if (region == NULL || at == NULL || elements == NULL)
+        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (int k = 0; k < params->n_regions && status == MEZZO_OK; k++)
+        elements[k] = params->ranks * params->regions[k].part;
+    for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++) {
+        const int index = mezzo_params_find(params, g->params[i].name); // -1: told where it is bound
+        region[i] = index >= 0 ? params->list[index].region : -1;
+        at[i] = region[i] >= 0 ? params->list[index].offset - params->regions[region[i]].from : 0;
+    }
+    const mz_gathering parts = {region, at, elements, params->n_regions, ahead};
+    if (status == MEZZO_OK)
+        status = mz_pass_gather(g, &parts);
+    if (status == MEZZO_OK)
+        tell_gathers(g);
+    mz_free(region);
+    mz_free(at);
+    mz_free(elements);
+    return status;
+}
+
+// --- the call ------------------------------------------------------------------------------------------------------
+typedef struct gather {
+    const mezzo_params *params;
+    int region;
+    mz_collective what;
+} gather;
+
+static int shadow_of(const mezzo_params *params, mezzo_dtype dtype) {
+    int i = 0;
+    while (i < params->n_shadows && params->shadows[i].dtype != dtype)
+        i++;
+    return i;
+}
+
+static const void *on_host(const gather *g) {
+    const mz_whole *whole = g->params->whole;
+    const int64_t from = g->params->regions[g->region].from;
+    if (g->what.dtype == MEZZO_F32)
+        return whole->master + from;
+    return whole->shadow[shadow_of(g->params, g->what.dtype)] + (from - whole->from);
+}
+
+static mezzo_status run_gather(mezzo_device *device, const mz_call *call) {
+    const gather *g = call->state;
+    const size_t bytes = g->what.count * (size_t)g->params->ranks * mezzo_dtype_size(g->what.dtype);
+    if (g->params->whole != NULL)
+        return device->backend->write(device, g->what.recv, on_host(g), bytes);
+    if (device->comm == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "parameters lie in parts of %d ranks, and this process is none of them",
+                       g->params->ranks);
+    return device->comm->run(device->comm, device, &g->what);
+}
+static const mz_kernel gather_kernel = {"gather", NULL, run_gather};
+
+mezzo_status mz_gather_prepare(mz_prepared *out) {
+    *out = (mz_prepared){.kernel = &gather_kernel, .state = mz_alloc(1, sizeof(gather))};
+    return out->state != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+}
+
+void mz_gather_bind(mezzo_params *params, int region, mz_call *call, mz_prepared *prepared) {
+    const mezzo_dtype dtype = call->out[0].dtype;
+    const mz_region *r = &params->regions[region];
+    const int shadow = shadow_of(params, dtype);
+    char *from = dtype == MEZZO_F32 ? (char *)(params->master + r->place)
+                                    : (char *)params->shadows[shadow].data +
+                                          (r->place - params->copied_from) * (int64_t)mezzo_dtype_size(dtype);
+    gather *g = prepared->state;
+    *g = (gather){
+        .params = params,
+        .region = region,
+        .what = {
+            .kind = MZ_ALL_GATHER, .send = from, .recv = call->out[0].data, .count = (size_t)r->part, .dtype = dtype}};
+    call->n_in = 1;
+    call->in[0] = (mz_tensor){.data = from, .dtype = dtype, .shape = {1, {r->part}}};
+}
+
+// --- all of them on the host ---------------------------------------------------------------------------------------
+mezzo_status mz_params_open_whole(mezzo_params *params) {
+    const int64_t copied = params->n_regions > 0 ? params->ranks * params->copied_from : 0;
+    mz_whole *w = mz_alloc(1, sizeof *w);
+    if (w == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    params->whole = w;
+    w->from = copied;
+    w->master = mz_alloc((size_t)params->elements + 1, sizeof *w->master);
+    bool all = w->master != NULL;
+    for (int i = 0; i < params->n_shadows && all; i++) {
+        w->shadow[i] = mz_alloc((size_t)(params->elements - copied) + 1, sizeof *w->shadow[i]);
+        all = w->shadow[i] != NULL;
+    }
+    if (all)
+        return MEZZO_OK;
+    mz_params_close_whole(params);
+    return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+}
+
+void mz_params_close_whole(mezzo_params *params) {
+    if (params->whole == NULL)
+        return;
+    mz_free(params->whole->master);
+    for (size_t i = 0; i < MZ_COUNT(params->whole->shadow); i++)
+        mz_free(params->whole->shadow[i]);
+    mz_free(params->whole);
+    params->whole = NULL;
+}

@@ -1,0 +1,294 @@
+// Where parameters' masters, gradients, moments and low-precision copies lie: in flat buffers, and for ranks cut into
+// regions, of which each has a part for every rank.
+#include "runtime/params_layout.h"
+
+static int64_t round_up(int64_t n, int64_t to) {
+    return (n + to - 1) / to * to;
+}
+
+static bool has_low_master(const mz_param *p) {
+    return p->master != MEZZO_MASTER_FP32;
+}
+
+// --- one process -----------------------------------------------------------------------------------------------------
+// A frozen parameter's master lies behind all others', where no gradient does; FP32 ones first there too.
+static void lay_out_frozen(mezzo_params *params) {
+    if (params->n_trained == params->n)
+        return;
+    params->master_bytes = mz_align_up(params->master_bytes, MZ_SEGMENT * sizeof(float));
+    params->frozen_at = (int64_t)(params->master_bytes / sizeof(float));
+    for (size_t i = 0; i < params->n; ++i) {
+        mz_param *p = &params->list[i];
+        if (!p->frozen || has_low_master(p))
+            continue;
+        p->offset = params->frozen_at + params->frozen_fp32;
+        params->frozen_fp32 += round_up(p->stored, MZ_SEGMENT);
+    }
+    params->master_bytes += (size_t)params->frozen_fp32 * sizeof(float);
+    for (size_t i = 0; i < params->n; ++i) {
+        mz_param *p = &params->list[i];
+        if (!p->frozen || p->master != MEZZO_MASTER_SPLIT)
+            continue;
+        p->low_offset = (int64_t)params->master_bytes;
+        params->master_bytes += (size_t)round_up(p->stored, MZ_SEGMENT) * sizeof(uint16_t);
+    }
+}
+
+// FP32 masters lie where the gradients do; behind them come the low halves of the others.
+static void lay_out_whole(mezzo_params *params) {
+    for (int pass = 0; pass < 2; ++pass) {
+        for (size_t i = 0; i < params->n; ++i) {
+            mz_param *p = &params->list[i];
+            if (p->frozen || has_low_master(p) != (pass == 1))
+                continue;
+            p->offset = params->elements;
+            params->elements += round_up(p->stored, MZ_SEGMENT);
+            if (!has_low_master(p)) {
+                params->master_bytes += (size_t)round_up(p->stored, MZ_SEGMENT) * sizeof(float);
+            } else if (p->master == MEZZO_MASTER_SPLIT) {
+                p->low_offset = (int64_t)params->master_bytes;
+                params->master_bytes += (size_t)round_up(p->stored, MZ_SEGMENT) * sizeof(uint16_t);
+            }
+        }
+        if (pass == 0)
+            params->fp32_elements = params->elements;
+    }
+}
+
+// --- ranks ---------------------------------------------------------------------------------------------------------
+// Elements that a region is a multiple of, so that parts are whole pieces, and its length is the same for 1, 2, 4 and 8
+// ranks: sums over pieces are too.
+static int64_t region_unit(const mezzo_params *params) {
+    int64_t eights = 8;
+    while (eights % params->ranks != 0)
+        eights += 8;
+    return eights * MZ_PIECE;
+}
+
+static void close_region(mezzo_params *params, int64_t from) {
+    const int64_t ranks = params->ranks;
+    params->elements = from + round_up(params->elements - from, region_unit(params));
+    if (params->elements > from)
+        params->regions[params->n_regions++] = (mz_region){.from = from, .part = (params->elements - from) / ranks};
+}
+
+// Regions of at most so many elements; parameters stay where they are.
+static mezzo_status cut_regions(mezzo_params *params, int64_t elements) {
+    const int64_t ranks = params->ranks, unit = region_unit(params);
+    const int64_t most = elements > unit ? elements / unit * unit : unit;
+    size_t cap = 0, n = 0;
+    mz_region *cut = NULL;
+    for (int k = 0; k < params->n_regions; ++k) {
+        const mz_region *whole = &params->regions[k];
+        const int64_t end = whole->from + ranks * whole->part;
+        for (int64_t from = whole->from; from < end; from += most) {
+            mezzo_status status = MZ_RESERVE(cut, cap, n + 1);
+            if (status != MEZZO_OK) {
+                mz_free(cut);
+                return status;
+            }
+            cut[n++] = (mz_region){.from = from, .part = (end - from < most ? end - from : most) / ranks};
+        }
+    }
+    mz_free(params->regions);
+    params->regions = cut;
+    params->n_regions = (int)n;
+    return MEZZO_OK;
+}
+
+// Frozen parameters' shadows lie behind all others', whole on every rank.
+static void lay_out_frozen_shadows(mezzo_params *params, int64_t from) {
+    for (size_t i = 0; i < params->n; ++i) {
+        mz_param *p = &params->list[i];
+        if (p->shadow_slot < 0 || !p->frozen)
+            continue;
+        p->shadow_slot = from;
+        from += round_up(p->stored, MZ_SHADOW_SEGMENT);
+    }
+    params->shadow_elements = from;
+}
+
+// Gradients, FP32 masters, low halves and shadows of one parameter at parallel places, so that parts are too. Two
+// regions: of FP32 masters, of others.
+static void lay_out_cut(mezzo_params *params) {
+    for (int pass = 0; pass < 2; ++pass) {
+        const int64_t from = params->elements;
+        for (size_t i = 0; i < params->n; ++i) {
+            mz_param *p = &params->list[i];
+            if (p->frozen || has_low_master(p) != (pass == 1))
+                continue;
+            p->offset = params->elements;
+            p->low_offset = from * (int64_t)sizeof(float) + (p->offset - from) * (int64_t)sizeof(uint16_t);
+            if (p->shadow_slot >= 0)
+                p->shadow_slot = p->offset;
+            params->elements += round_up(p->stored, MZ_PIECE);
+        }
+        close_region(params, from);
+        if (pass == 0)
+            params->fp32_elements = params->elements;
+    }
+    params->master_bytes = (size_t)params->fp32_elements * sizeof(float);
+    if (params->kept_as == MEZZO_MASTER_SPLIT)
+        params->master_bytes += (size_t)(params->elements - params->fp32_elements) * sizeof(uint16_t);
+    lay_out_frozen_shadows(params, params->elements);
+}
+
+// --- ranks that have parameters in parts ---------------------------------------------------------------------------
+// Regions of one kind: FP32 masters without a low-precision copy, with one, others.
+enum { KINDS = 3 };
+static int kind_of(const mz_param *p) {
+    return has_low_master(p) ? 2 : p->shadow_slot >= 0 ? 1 : 0;
+}
+
+// Parameters of one kind one behind another, whole in a region: as many as `most` elements hold, one at least.
+static mezzo_status add_regions(mezzo_params *params, int kind, int64_t most, size_t *cap) {
+    int64_t from = params->elements;
+    if (most > 0 && most < region_unit(params)) // it would be rounded up to that
+        most = region_unit(params);
+    for (size_t i = 0; i < params->n; ++i) {
+        mz_param *p = &params->list[i];
+        if (p->frozen || kind_of(p) != kind)
+            continue;
+        MEZZO_TRY(MZ_RESERVE(params->regions, *cap, (size_t)params->n_regions + 2));
+        if (most > 0 && params->elements + p->stored - from > most) {
+            close_region(params, from);
+            from = params->elements;
+        }
+        p->offset = params->elements;
+        params->elements += round_up(p->stored, MZ_PIECE);
+    }
+    if (params->elements > from)
+        close_region(params, from);
+    return MEZZO_OK;
+}
+
+// What pieces are counted by: where parameters would lie if they were not in parts, so that sums over pieces are the
+// same.
+static void count_pieces(mezzo_params *params) {
+    for (int pass = 0; pass < 2; ++pass) {
+        for (size_t i = 0; i < params->n; ++i) {
+            mz_param *p = &params->list[i];
+            if (p->frozen || has_low_master(p) != (pass == 1))
+                continue;
+            p->counted = params->counted;
+            params->counted += round_up(p->stored, MZ_PIECE);
+        }
+        params->counted = round_up(params->counted, region_unit(params));
+    }
+}
+
+static mezzo_status lay_out_parts(mezzo_params *params, int64_t region) {
+    int64_t ends[KINDS]; // of parts
+    size_t cap = 0;
+    for (int kind = 0; kind < KINDS; ++kind) {
+        MEZZO_TRY(add_regions(params, kind, region, &cap));
+        ends[kind] = mz_params_part_elements(params);
+        if (kind == 1)
+            params->fp32_elements = params->elements;
+    }
+    count_pieces(params);
+    params->copied_from = ends[0];
+    params->fp32_parts = ends[1];
+    params->master_bytes = (size_t)ends[1] * sizeof(float);
+    if (params->kept_as == MEZZO_MASTER_SPLIT)
+        params->master_bytes += (size_t)(ends[2] - ends[1]) * sizeof(uint16_t);
+    lay_out_frozen_shadows(params, ends[2] - ends[0]);
+    return MEZZO_OK;
+}
+
+// A parameter lies in one region, so that one number says where its elements would be in a buffer of parts.
+static void find_own(mezzo_params *params, mz_param *p) {
+    for (int k = 0; k < params->n_regions; ++k)
+        if (mz_region_has(params, &params->regions[k], p)) {
+            p->region = k;
+            mz_params_part(params, (int)(p - params->list), params->rank, k, &p->first, &p->own, &p->place);
+        }
+    p->low_offset =
+        params->fp32_parts * (int64_t)sizeof(float) + (p->place - params->fp32_parts) * (int64_t)sizeof(uint16_t);
+    p->shadow_place = p->shadow_slot >= 0 ? p->place - params->copied_from : 0;
+}
+
+static void settle_places(mezzo_params *params) {
+    params->counted = params->sharded ? params->counted : params->elements;
+    params->fp32_parts = params->sharded ? params->fp32_parts : params->fp32_elements;
+    for (size_t i = 0; i < params->n; ++i) {
+        mz_param *p = &params->list[i];
+        p->place = p->offset;
+        p->own = p->count;
+        p->shadow_place = p->shadow_slot;
+        p->region = -1;
+        if (!params->sharded || p->frozen)
+            p->counted = p->offset;
+        else
+            find_own(params, p);
+    }
+}
+
+// --- what the others ask -------------------------------------------------------------------------------------------
+void mz_params_part(const mezzo_params *params, int index, int rank, int region, int64_t *first, int64_t *count,
+                    int64_t *place) {
+    const mz_param *p = &params->list[index];
+    const mz_region *r = &params->regions[region];
+    const int64_t from = r->from + rank * r->part - p->offset, to = from + r->part;
+    const int64_t begin = from > 0 ? from : 0, end = to < p->count ? to : p->count;
+    *first = begin;
+    *count = end > begin ? end - begin : 0;
+    *place = r->place - from;
+}
+
+bool mz_region_has(const mezzo_params *params, const mz_region *region, const mz_param *p) {
+    return p->offset < region->from + params->ranks * region->part && p->offset + p->count > region->from;
+}
+
+size_t mz_params_parts(const mezzo_params *params, int rank) {
+    size_t n = 0;
+    for (size_t i = 0; i < params->n; ++i) {
+        size_t of_one = 0;
+        for (int k = 0; k < params->n_regions && !params->list[i].frozen; ++k) {
+            int64_t first, count, place;
+            mz_params_part(params, (int)i, rank, k, &first, &count, &place);
+            of_one += count > 0;
+        }
+        n += params->list[i].frozen ? 0 : of_one > 0 ? of_one : 1;
+    }
+    return n;
+}
+
+int64_t mz_params_part_elements(const mezzo_params *params) {
+    int64_t n = 0;
+    for (int k = 0; k < params->n_regions; ++k)
+        n += params->regions[k].part;
+    return n;
+}
+
+static mezzo_status lay_out_ranks(mezzo_params *params, int64_t region) {
+    int64_t place = 0;
+    if (params->sharded)
+        MEZZO_TRY(lay_out_parts(params, region));
+    else {
+        params->regions = mz_alloc(2, sizeof *params->regions);
+        if (params->regions == NULL)
+            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+        lay_out_cut(params);
+        if (region > 0)
+            MEZZO_TRY(cut_regions(params, region));
+    }
+    for (int k = 0; k < params->n_regions; ++k) {
+        params->regions[k].place = place;
+        place += params->regions[k].part;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_params_lay_out(mezzo_params *params, int64_t region) {
+    for (size_t i = 0; i < params->n; ++i)
+        params->low_masters = params->low_masters || has_low_master(&params->list[i]);
+    if (params->ranks > 0)
+        MEZZO_TRY(lay_out_ranks(params, region));
+    else
+        lay_out_whole(params);
+    lay_out_frozen(params);
+    settle_places(params);
+    params->grad_elements = params->scattered ? mz_params_part_elements(params) : params->elements;
+    return MEZZO_OK;
+}
