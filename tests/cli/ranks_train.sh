@@ -1,7 +1,8 @@
 # Several processes train one model: the same as one process, and read what any number of them wrote.
 # Seen to fail: with parts not brought to all ranks, moments not brought together, micro batches added in the order they
 # come, bad bits not shared; of gradients in parts: memory given away before the sum, parts not added up, staging of
-# parameters without a gradient not cleared, micro batches not dealt out; of parameters in parts: @@BROKEN@@.
+# parameters without a gradient not cleared, micro batches not dealt out; of parameters
+# in parts: copies gathered from elsewhere, low halves written elsewhere, a fault looked for without them.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 if ! command -v mpirun >/dev/null || [[ ! -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; then
     echo "no mpirun, or a build without MPI (Debian: openmpi-bin, libopenmpi-dev)"
