@@ -115,8 +115,8 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     }
     MZ_CUDA_TRY(mz_cu_conv_dw(cuda->stream, &p.v, p.splits, partial, accumulate && !padded, false));
     if (p.splits > 1)
-        MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, partial, p.v.weight.data, weights_of(&p.v), p.splits,
-                                       accumulate && !padded));
+        MZ_CUDA_TRY(
+            mz_cu_conv_join(cuda->stream, partial, p.v.weight.data, weights_of(&p.v), p.splits, accumulate && !padded));
     if (padded)
         MZ_CUDA_TRY(mz_cu_conv_strip(cuda->stream, p.v.weight.data, dw->data, mz_shape_rows(&dw->shape), channels,
                                      p.v.c, accumulate));

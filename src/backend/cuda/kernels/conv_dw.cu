@@ -1,14 +1,16 @@
 // The gradient of a convolution's weight: dw [n, (r, s, c)] = Σ over pixels of dy [pixel, n] · x [the pixel that (r, s)
 // sees, c], by warpgroup matrix instructions (compute capability 9.0 only). A block of two warpgroups makes a tile of
-// 128 × 128 of dw from a range of pixels; pieces of 64 pixels come through a pipeline of asynchronous copies, those of
+// 128 × 256 of dw from a range of pixels; pieces of 64 pixels come through a pipeline of asynchronous copies, those of
 // x from where the tap of a column is, zeros where that is padding. So no image is written out tap by tap.
 #include "conv_dw.h"
 #include "ptx.cuh"
+#include "vec.cuh"
 #include "wgmma.cuh"
 
 namespace {
-enum { THREADS = 256, TILE = 128, L = 64, STAGES = 3, OPERAND = TILE * L * 2, STAGE = 2 * OPERAND, ALIGN = 1024 };
-enum { BYTES = STAGES * STAGE + ALIGN, PIECES = TILE / 8, STRIDE = THREADS / PIECES };
+enum { THREADS = 256, ROWS = 128, COLUMNS = 256, L = 64, STAGES = 4, ALIGN = 1024 };
+enum { BLOCK = L * 128, OPERAND = ROWS / 64 * BLOCK, STAGE = OPERAND + COLUMNS / 64 * BLOCK };
+enum { BYTES = STAGES * STAGE + ALIGN, PIECES = ROWS / 8, STRIDE = THREADS / PIECES };
 
 // i / d of 0 ≤ i < 2^31 (Granlund and Montgomery, 1994).
 struct divider {
@@ -40,17 +42,17 @@ struct problem {
     bool accumulate;
 };
 
-// 64 rows of 128 numbers as two columns of blocks, 64 numbers each; a block's rows have 128 bytes, whose 16-byte pieces
-// change places by exclusive or with the row ("128-byte swizzle").
+// 64 rows of numbers as columns of blocks, 64 numbers each; a block's rows have 128 bytes, whose 16-byte pieces change
+// places by exclusive or with the row ("128-byte swizzle").
 __device__ __forceinline__ unsigned char *place_of(unsigned char *to, int row, int piece) {
-    return to + piece / 8 * (L * 128) + row * 128 + (((piece ^ row) & 7) << 4);
+    return to + piece / 8 * BLOCK + row * 128 + (((piece ^ row) & 7) << 4);
 }
 
-// What a thread copies: 8 columns of dy and 8 of x, of every 16th pixel of a piece.
+// What a thread copies: 8 columns of dy and twice 8 of x, of every 16th pixel of a piece.
 template <typename T> struct copier {
-    const T *dy, *x;
-    int row, piece, end, top, left; // top, left: the tap's place beside stride times a result's
-    bool dy_inside, x_inside;
+    const T *dy, *x[2];
+    int row, piece, end, top[2], left[2]; // top, left: the tap's place beside stride times a result's
+    bool dy_inside, x_inside[2];
 
     __device__ __forceinline__ copier(const problem &v, int m0, int c0, int last) {
         row = static_cast<int>(threadIdx.x) / PIECES;
@@ -58,27 +60,33 @@ template <typename T> struct copier {
         end = last;
         dy = static_cast<const T *>(v.dy) + m0 + piece * 8;
         dy_inside = m0 + piece * 8 < v.n;
-        const int column = c0 + piece * 8, tap = column / v.c;
-        x = static_cast<const T *>(v.x) + (column - tap * v.c);
-        x_inside = column < v.columns;
-        top = tap / v.s - v.pad;
-        left = tap % v.s - v.pad;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const int column = c0 + (piece + k * PIECES) * 8, tap = column / v.c;
+            x[k] = static_cast<const T *>(v.x) + (column - tap * v.c);
+            x_inside[k] = column < v.columns;
+            top[k] = tap / v.s - v.pad;
+            left[k] = tap % v.s - v.pad;
+        }
     }
 
     __device__ __forceinline__ void copy(const problem &v, unsigned char *to, int first) const {
 #pragma unroll
         for (int i = 0; i < L / STRIDE; i++) {
-            const int pixel = first + row + i * STRIDE;
+            const int at = row + i * STRIDE, pixel = first + at;
             const int line = divide(pixel, v.across), q = pixel - line * v.across.by;
             const int image = divide(line, v.down), p = line - image * v.down.by;
-            const int at_h = p * v.stride + top, at_w = q * v.stride + left;
             const bool there = pixel < end;
-            const bool seen = there && x_inside && static_cast<unsigned>(at_h) < static_cast<unsigned>(v.h) &&
-                              static_cast<unsigned>(at_w) < static_cast<unsigned>(v.w);
-            const int64_t from = (static_cast<int64_t>(image) * v.h + at_h) * v.w + at_w;
-            copy_async_16(place_of(to, row + i * STRIDE, piece),
-                          there && dy_inside ? dy + static_cast<int64_t>(pixel) * v.n : v.dy, there && dy_inside);
-            copy_async_16(place_of(to + OPERAND, row + i * STRIDE, piece), seen ? x + from * v.c : v.x, seen);
+            copy_async_16(place_of(to, at, piece), there && dy_inside ? dy + static_cast<int64_t>(pixel) * v.n : v.dy,
+                          there && dy_inside);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const int h = p * v.stride + top[k], w = q * v.stride + left[k];
+                const bool seen = there && x_inside[k] && static_cast<unsigned>(h) < static_cast<unsigned>(v.h) &&
+                                  static_cast<unsigned>(w) < static_cast<unsigned>(v.w);
+                const int64_t from = static_cast<int64_t>((image * v.h + h) * v.w + w) * v.c;
+                copy_async_16(place_of(to + OPERAND, at, piece + k * PIECES), seen ? x[k] + from : v.x, seen);
+            }
         }
     }
 };
@@ -114,42 +122,60 @@ __device__ __forceinline__ void store(const problem &v, float *out, int m0, int 
     }
 }
 
-template <typename T> __global__ void __launch_bounds__(THREADS, 2) conv_dw_kernel(const problem v) {
+template <typename T> __global__ void __launch_bounds__(THREADS, 1) conv_dw_kernel(const problem v) {
     extern __shared__ unsigned char dw_shared[];
     const uint32_t begin = shared_address(dw_shared), first = (begin + ALIGN - 1) / ALIGN * ALIGN;
     unsigned char *shared = dw_shared + (first - begin);
-    const int m0 = static_cast<int>(blockIdx.x) / v.tiles_c * TILE;
-    const int c0 = static_cast<int>(blockIdx.x) % v.tiles_c * TILE;
+    const int m0 = static_cast<int>(blockIdx.x) / v.tiles_c * ROWS;
+    const int c0 = static_cast<int>(blockIdx.x) % v.tiles_c * COLUMNS;
     const int from = static_cast<int>(blockIdx.y) * v.per, end = from + v.per < v.pixels ? from + v.per : v.pixels;
     const copier<T> source(v, m0, c0, end);
     const int warp = static_cast<int>(threadIdx.x) >> 5, half = warp >> 2, pieces = (end - from + L - 1) / L;
 #pragma unroll
-    for (int s = 0; s < STAGES - 1; s++) {
+    for (int s = 0; s < STAGES - 2; s++) {
         if (s < pieces)
             source.copy(v, shared + s * STAGE, from + s * L);
         copies_commit();
     }
-    float d[16][4] = {};
-    int at = 0, next = STAGES - 1;
+    float d[2][16][4] = {};
+    int at = 0, next = STAGES - 2;
     for (int p = 0; p < pieces; p++) {
-        copies_wait<STAGES - 2>();
+        copies_wait<STAGES - 3>();
         copies_to_matrix_unit();
-        __syncthreads();
-        const uint64_t a = wgmma_operand(first + at * STAGE + half * (L * 128), L * 128);
-        const uint64_t b = wgmma_operand(first + at * STAGE + OPERAND, L * 128);
+        __syncthreads(); // both warpgroups have done with piece p - 2
+        const uint64_t a = wgmma_operand(first + at * STAGE + half * BLOCK, BLOCK);
+        const uint64_t b = wgmma_operand(first + at * STAGE + OPERAND, BLOCK);
         wgmma_begin();
 #pragma unroll
         for (int l = 0; l < L; l += 16) // 16 rows
-            wgmma_multiply<T, 1, 1>(d, a + (l * 128 >> 4), b + (l * 128 >> 4));
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                wgmma_multiply<T, 1, 1>(d[k], a + (l * 128 >> 4), b + (l * 128 + k * 2 * BLOCK >> 4));
         wgmma_commit();
-        if (p + STAGES - 1 < pieces) // into the memory that both warpgroups have done with
-            source.copy(v, shared + next * STAGE, from + (p + STAGES - 1) * L);
+        if (p + STAGES - 2 < pieces)
+            source.copy(v, shared + next * STAGE, from + (p + STAGES - 2) * L);
         copies_commit();
-        wgmma_wait<0>();
+        wgmma_wait<1>();
         at = at + 1 < STAGES ? at + 1 : 0;
         next = next + 1 < STAGES ? next + 1 : 0;
     }
-    store(v, v.out + blockIdx.y * v.out_split, m0 + warp * 16, c0, d);
+    wgmma_wait<0>();
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        store(v, v.out + blockIdx.y * v.out_split, m0 + warp * 16, c0 + k * COLUMNS / 2, d[k]);
+}
+
+// out [n] = the sums of partial [parts, n], in order, added to what is there with `accumulate`; n in fours.
+__global__ void __launch_bounds__(THREADS)
+    conv_join_kernel(const float4 *partial, float4 *out, int64_t fours, int parts, bool accumulate) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i >= fours)
+        return;
+    float4 sum = partial[i];
+#pragma unroll 8
+    for (int k = 1; k < parts; k++)
+        sum = add4(sum, partial[k * fours + i]);
+    out[i] = accumulate ? add4(out[i], sum) : sum;
 }
 
 __global__ void __launch_bounds__(THREADS)
@@ -179,15 +205,15 @@ unsigned blocks_of(int64_t n) {
     return static_cast<unsigned>((n + THREADS - 1) / THREADS);
 }
 
-int64_t tiles_of(int64_t n) {
-    return (n + TILE - 1) / TILE;
+int64_t tiles_of(int64_t n, int64_t of) {
+    return (n + of - 1) / of;
 }
 
 template <typename T> cudaError_t launch(cudaStream_t stream, const problem &v, int splits, bool prepare) {
     const void *kernel = reinterpret_cast<const void *>(conv_dw_kernel<T>);
     if (prepare)
         return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
-    const dim3 grid(static_cast<unsigned>(tiles_of(v.n) * v.tiles_c), static_cast<unsigned>(splits));
+    const dim3 grid(static_cast<unsigned>(tiles_of(v.n, ROWS) * v.tiles_c), static_cast<unsigned>(splits));
     conv_dw_kernel<T><<<grid, THREADS, BYTES, stream>>>(v);
     return cudaGetLastError();
 }
@@ -207,17 +233,17 @@ extern "C" cudaError_t mz_cu_conv_strip(cudaStream_t stream, const float *x, flo
     return cudaGetLastError();
 }
 
-// The number of ranges that by these times is done first: two blocks on a multiprocessor take 1.1 µs for 64 pixels
-// each, a block's start and end are worth six such pieces, and ranges' sums are written and read at 3 TB/s.
+// The number of ranges that by these times is done first: a block, which has a multiprocessor to itself, takes 0.8 µs
+// for 64 pixels and 5 µs to begin and end; ranges' sums are written and read at 4 TB/s.
 extern "C" int mz_cu_conv_dw_splits(const mz_cu_conv *v, int sms) {
-    const int64_t columns = v->r * v->s * v->c, tiles = tiles_of(v->n) * tiles_of(columns);
+    const int64_t columns = v->r * v->s * v->c, tiles = tiles_of(v->n, ROWS) * tiles_of(columns, COLUMNS);
     const int64_t pieces = (v->b * v->p * v->q + L - 1) / L;
-    const double sums = static_cast<double>(v->n * columns) * 8 / 3e6;
+    const double sums = static_cast<double>(v->n * columns) * 8 / 4e6;
     int best = 1;
     double least = 0;
-    for (int64_t s = 1; s <= 128 && s <= pieces; s++) {
+    for (int64_t s = 1; s <= 160 && s <= pieces; s++) {
         const double waves = static_cast<double>((tiles * s + sms - 1) / sms);
-        const double time = waves * 0.55 * static_cast<double>((pieces + s - 1) / s + 6) +
+        const double time = waves * (5 + 0.8 * static_cast<double>((pieces + s - 1) / s)) +
                             (s > 1 ? 3 + static_cast<double>(s) * sums : 0);
         if (s == 1 || time < least) {
             best = static_cast<int>(s);
@@ -226,6 +252,13 @@ extern "C" int mz_cu_conv_dw_splits(const mz_cu_conv *v, int sms) {
     }
     const int64_t per = (pieces + best - 1) / best;
     return static_cast<int>((pieces + per - 1) / per); // no range is empty
+}
+
+extern "C" cudaError_t mz_cu_conv_join(cudaStream_t stream, const float *partial, float *out, int64_t n, int parts,
+                                       bool accumulate) {
+    conv_join_kernel<<<blocks_of(n / 4), THREADS, 0, stream>>>(
+        reinterpret_cast<const float4 *>(partial), reinterpret_cast<float4 *>(out), n / 4, parts, accumulate);
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t mz_cu_conv_dw(cudaStream_t stream, const mz_cu_conv *v, int splits, float *partial,
@@ -251,7 +284,7 @@ extern "C" cudaError_t mz_cu_conv_dw(cudaStream_t stream, const mz_cu_conv *v, i
                        static_cast<int>((pieces + splits - 1) / splits * L),
                        divider_of(v->q),
                        divider_of(v->p),
-                       static_cast<int>(tiles_of(columns)),
+                       static_cast<int>(tiles_of(columns, COLUMNS)),
                        splits == 1 && accumulate};
     return v->x.dtype == MZ_CU_BF16 ? launch<__nv_bfloat16>(stream, p, splits, prepare)
                                     : launch<__half>(stream, p, splits, prepare);
