@@ -42,6 +42,15 @@ static float dot_head(const float *q, const float *k, int width) {
     return vsum(sum);
 }
 
+static void add_row(float *out, float factor, const float *v, int width) {
+    FOR_LANES(d, lanes, width)
+    vstore(out + d, vfma(vset(factor), vload_lanes(v + d, lanes, 0), vload(out + d)));
+}
+
+static int64_t scores_row(const cached *c) { // one head's scores, from one to the next
+    return (int64_t)mz_align_up((size_t)c->size, 16);
+}
+
 // Scores become probabilities times their sum, which is returned.
 static float exponentiate(float *s, int64_t n) {
     float max = s[0];
@@ -59,53 +68,72 @@ static float exponentiate(float *s, int64_t n) {
     return vsum(sum);
 }
 
-static void one_query(const mz_call *call, const cached *c, int64_t b, int64_t head, int64_t t, float *s, float *q,
-                      float *out) {
+// One query position of `groups` neighbouring key heads. A position's keys lie side by side for all heads, so they are
+// read together, and memory is asked for in the order in which it lies.
+static void one_query(const mz_call *call, const cached *c, int64_t b, int64_t first, int64_t groups, int64_t t,
+                      float *work) {
     const heads *h = &c->h;
-    int64_t n = c->first + t + 1, start = b * c->size * c->row + head / c->group * h->width;
-    const float *k = (const float *)call->in[3].data + start, *v = (const float *)call->in[4].data + start;
-    memset(out, 0, (size_t)h->padded * sizeof *out);
-    float factor = 0;
+    const int64_t n = c->first + t + 1, start = b * c->size * c->row, count = groups * c->group;
+    const float *keys = (const float *)call->in[3].data + start, *values = (const float *)call->in[4].data + start;
+    float *q = work, *out = q + count * MAX_HEAD, *scores = out + count * MAX_HEAD;
+    const int64_t from = first * c->group, long_row = scores_row(c);
+    memset(out, 0, (size_t)(count * MAX_HEAD) * sizeof *out);
     if (n <= c->size) {
-        load_one(&call->in[0], (b * h->length + t) * h->q_row + head * h->width, h->width, h->scale, q);
+        for (int64_t i = 0; i < count; i++)
+            load_one(&call->in[0], (b * h->length + t) * h->q_row + (from + i) * h->width, h->width, h->scale,
+                     q + i * MAX_HEAD);
         for (int64_t j = 0; j < n; j++)
-            s[j] = dot_head(q, k + j * c->row, h->width);
-        factor = 1.0f / exponentiate(s, n);
+            for (int64_t i = 0; i < count; i++)
+                scores[i * long_row + j] =
+                    dot_head(q + i * MAX_HEAD, keys + j * c->row + (first + i / c->group) * h->width, h->width);
+        for (int64_t i = 0; i < count; i++)
+            q[i * MAX_HEAD] = 1.0f / exponentiate(scores + i * long_row, n);
         for (int64_t j = 0; j < n; j++)
-            FOR_LANES(d, lanes, h->width)
-        vstore(out + d, vfma(vset(s[j]), vload_lanes(v + j * c->row + d, lanes, 0), vload(out + d)));
+            for (int64_t i = 0; i < count; i++)
+                add_row(out + i * MAX_HEAD, scores[i * long_row + j],
+                        values + j * c->row + (first + i / c->group) * h->width, h->width);
     }
-    store_head(out, h, 1, &factor, &call->out[0], (b * h->length + t) * h->y_row + head * h->width, h->y_row);
+    for (int64_t i = 0; i < count; i++) {
+        const float factor = n <= c->size ? q[i * MAX_HEAD] : 0;
+        store_head(out + i * MAX_HEAD, h, 1, &factor, &call->out[0],
+                   (b * h->length + t) * h->y_row + (from + i) * h->width, h->y_row);
+    }
 }
 
-static size_t floats_each(const cached *c) {
-    return mz_align_up((size_t)c->size, 16) + 2 * MAX_HEAD;
+// Key heads that a task owns. Of several positions each reads the keys of all before it, and those of one head stay in
+// cache.
+static int64_t groups_each(const mezzo_device *device, const cached *c) {
+    const int64_t threads = device->threads < c->h.kv_heads ? device->threads : c->h.kv_heads;
+    return c->h.length > 1 ? 1 : (c->h.kv_heads + threads - 1) / threads;
+}
+
+static size_t floats_each(const mezzo_device *device, const cached *c) {
+    return (size_t)(groups_each(device, c) * c->group * (scores_row(c) + 2 * MAX_HEAD));
 }
 
 static size_t workspace(const mezzo_device *device, const mz_call *call) {
     cached c = cached_of(call);
-    return sizeof(float) * floats_each(&c) * (size_t)device->threads;
+    return sizeof(float) * floats_each(device, &c) * (size_t)device->threads;
 }
 
-// A task is one key head of one sequence: it stores that head's keys and values, and nobody else reads them.
+// A task stores its heads' keys and values, and nobody else reads them.
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     cached c = cached_of(call);
     c.first = *(const int32_t *)call->in[5].data;
     if (c.first < 0)
         return mz_fail(MEZZO_ERR_INVALID, "attention_cached: position %lld", (long long)c.first);
-    int64_t units = c.h.batch * c.h.kv_heads;
+    const int64_t each = groups_each(device, &c), tasks = (c.h.kv_heads + each - 1) / each, units = c.h.batch * tasks;
     double work = (double)(c.h.batch * c.h.heads * c.h.length) * (double)(c.first + c.h.length) * c.h.width;
 #pragma omp parallel num_threads(mz_cpu_threads(device, 0.2 * work))
     {
-        float *s = (float *)call->workspace + (size_t)mz_thread() * floats_each(&c);
-        float *q = s + mz_align_up((size_t)c.size, 16), *out = q + MAX_HEAD;
+        float *mine = (float *)call->workspace + (size_t)mz_thread() * floats_each(device, &c);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t unit = 0; unit < units; unit++) {
-            int64_t b = unit / c.h.kv_heads, g = unit % c.h.kv_heads;
-            store_cache(call, &c, b, g);
-            for (int64_t head = g * c.group; head < (g + 1) * c.group; head++)
-                for (int64_t t = 0; t < c.h.length; t++)
-                    one_query(call, &c, b, head, t, s, q, out);
+            const int64_t b = unit / tasks, first = unit % tasks * each, groups = min64(each, c.h.kv_heads - first);
+            for (int64_t g = first; g < first + groups; g++)
+                store_cache(call, &c, b, g);
+            for (int64_t t = 0; t < c.h.length; t++)
+                one_query(call, &c, b, first, groups, t, mine);
         }
     }
     return MEZZO_OK;
