@@ -51,15 +51,17 @@ static plan plan_of(const mz_cuda_device *cuda, const mz_call *call) {
     const int64_t x = v->b * v->h * v->w, y = v->b * v->p * v->q;
     p.pad_x = v->c % 8 != 0;
     p.pad_y = v->n % 8 != 0;
+    if (!p.pad_y) // of padded dy the sums are made by themselves
+        v->bias = mz_cuda_array(bias_of(call));
     v->c = v->depth = (int64_t)mz_align_up((size_t)v->c, 8);
     v->n = (int64_t)mz_align_up((size_t)v->n, 8);
     p.splits = mz_cu_conv_dw_splits(v, cuda->sms);
     p.at_x = place(&p, p.pad_x, x * v->c, sizeof(uint16_t));
     p.at_y = place(&p, p.pad_y, y * v->n, sizeof(uint16_t));
     p.at_sum = place(&p, p.pad_x || p.pad_y, weights_of(v), sizeof(float));
-    p.at_partial = place(&p, p.splits > 1, p.splits * weights_of(v), sizeof(float));
+    p.at_partial = place(&p, p.splits > 1, p.splits * (weights_of(v) + v->n), sizeof(float));
     p.at_bias = p.bytes;
-    if (mz_present(bias_of(call)))
+    if (p.pad_y && mz_present(bias_of(call)))
         p.bytes += mz_cu_column_sums_bytes(y, call->in[0].shape.dim[3]);
     return p;
 }
@@ -88,7 +90,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     if (reason != NULL)
         return reason;
     const plan p = plan_of(cuda, call);
-    const bool ready = mz_cu_conv_dw(cuda->stream, &p.v, 1, NULL, false, true) == cudaSuccess;
+    const bool ready = mz_cu_conv_dw(cuda->stream, &p.v, 1, NULL, false, false, true) == cudaSuccess;
     (void)cudaGetLastError();
     out->workspace = p.bytes;
     return ready ? NULL : "this build has no code for compute capability 9.0a";
@@ -113,14 +115,11 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         p.v.y.data = workspace + p.at_y;
         MZ_CUDA_TRY(mz_cu_conv_pad(cuda->stream, dy->data, p.v.y.data, pixels, dy->shape.dim[3], p.v.n));
     }
-    MZ_CUDA_TRY(mz_cu_conv_dw(cuda->stream, &p.v, p.splits, partial, accumulate && !padded, false));
-    if (p.splits > 1)
-        MZ_CUDA_TRY(
-            mz_cu_conv_join(cuda->stream, partial, p.v.weight.data, weights_of(&p.v), p.splits, accumulate && !padded));
+    MZ_CUDA_TRY(mz_cu_conv_dw(cuda->stream, &p.v, p.splits, partial, accumulate && !padded, accumulate, false));
     if (padded)
         MZ_CUDA_TRY(mz_cu_conv_strip(cuda->stream, p.v.weight.data, dw->data, mz_shape_rows(&dw->shape), channels,
                                      p.v.c, accumulate));
-    if (mz_present(db))
+    if (p.pad_y && mz_present(db))
         MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(dy), db->data, pixels, dy->shape.dim[3], accumulate,
                                       (float *)(void *)(workspace + p.at_bias)));
     return MEZZO_OK;

@@ -1,11 +1,14 @@
 // The gradient of a convolution's weight: dw [n, (r, s, c)] = Σ over pixels of dy [pixel, n] · x [the pixel that (r, s)
 // sees, c], by warpgroup matrix instructions (compute capability 9.0 only). A block of two warpgroups makes a tile of
 // 128 × 256 of dw from a range of pixels; pieces of 64 pixels come through a pipeline of asynchronous copies, those of
-// x from where the tap of a column is, zeros where that is padding. So no image is written out tap by tap.
+// x from where the tap of a column is, zeros where that is padding. So no image is written out tap by tap. Behind the
+// columns stands one of ones, where the bias's gradient is wanted too.
 #include "conv_dw.h"
 #include "ptx.cuh"
 #include "vec.cuh"
 #include "wgmma.cuh"
+
+#include <type_traits>
 
 namespace {
 enum { THREADS = 256, ROWS = 128, COLUMNS = 256, L = 64, STAGES = 4, ALIGN = 1024 };
@@ -34,12 +37,12 @@ __device__ __forceinline__ int divide(int i, const divider &d) {
 
 struct problem {
     const void *dy, *x;
-    float *out;
+    float *out, *bias;                                    // bias: sums of dy's columns, or NULL
     int64_t out_split;                                    // numbers from one range's sums to the next's
     int h, w, c, n, s, columns, stride, pad, pixels, per; // per: pixels of a range
     divider across, down;                                 // a result's width and height
     int tiles_c;
-    bool accumulate;
+    bool accumulate, accumulate_bias;
 };
 
 // 64 rows of numbers as columns of blocks, 64 numbers each; a block's rows have 128 bytes, whose 16-byte pieces change
@@ -48,11 +51,17 @@ __device__ __forceinline__ unsigned char *place_of(unsigned char *to, int row, i
     return to + piece / 8 * BLOCK + row * 128 + (((piece ^ row) & 7) << 4);
 }
 
+__device__ const uint4 one_bf16 = {0x3F80, 0, 0, 0}, one_fp16 = {0x3C00, 0, 0, 0}; // 1, and seven zeros
+
+template <typename T> __device__ __forceinline__ const T *one() {
+    return reinterpret_cast<const T *>(std::is_same<T, __nv_bfloat16>::value ? &one_bf16 : &one_fp16);
+}
+
 // What a thread copies: 8 columns of dy and twice 8 of x, of every 16th pixel of a piece.
 template <typename T> struct copier {
     const T *dy, *x[2];
-    int row, piece, end, top[2], left[2]; // top, left: the tap's place beside stride times a result's
-    bool dy_inside, x_inside[2];
+    int row, piece, end, top[2], left[2], step[2]; // top, left: the tap's place beside stride times a result's
+    bool dy_inside, x_inside[2], ones[2];
 
     __device__ __forceinline__ copier(const problem &v, int m0, int c0, int last) {
         row = static_cast<int>(threadIdx.x) / PIECES;
@@ -65,6 +74,10 @@ template <typename T> struct copier {
             const int column = c0 + (piece + k * PIECES) * 8, tap = column / v.c;
             x[k] = static_cast<const T *>(v.x) + (column - tap * v.c);
             x_inside[k] = column < v.columns;
+            ones[k] = column == v.columns && v.bias != nullptr;
+            step[k] = ones[k] ? 0 : v.c;
+            if (ones[k])
+                x[k] = one<T>();
             top[k] = tap / v.s - v.pad;
             left[k] = tap % v.s - v.pad;
         }
@@ -82,9 +95,10 @@ template <typename T> struct copier {
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 const int h = p * v.stride + top[k], w = q * v.stride + left[k];
-                const bool seen = there && x_inside[k] && static_cast<unsigned>(h) < static_cast<unsigned>(v.h) &&
-                                  static_cast<unsigned>(w) < static_cast<unsigned>(v.w);
-                const int64_t from = static_cast<int64_t>((image * v.h + h) * v.w + w) * v.c;
+                const bool inside = x_inside[k] && static_cast<unsigned>(h) < static_cast<unsigned>(v.h) &&
+                                    static_cast<unsigned>(w) < static_cast<unsigned>(v.w);
+                const bool seen = there && (inside || ones[k]);
+                const int64_t from = static_cast<int64_t>((image * v.h + h) * v.w + w) * step[k];
                 copy_async_16(place_of(to + OPERAND, at, piece + k * PIECES), seen ? x[k] + from : v.x, seen);
             }
         }
@@ -98,7 +112,8 @@ __device__ __forceinline__ void copies_to_matrix_unit() { // what this thread's 
 }
 
 // A warp's 16 × 128: thread l holds columns 8·j + 2·(l % 4), + 1 of rows l/4 (0, 1) and l/4 + 8 (2, 3).
-__device__ __forceinline__ void store(const problem &v, float *out, int m0, int c0, const float (&d)[16][4]) {
+__device__ __forceinline__ void store(const problem &v, float *out, float *bias, int m0, int c0,
+                                      const float (&d)[16][4]) {
     const int lane = static_cast<int>(threadIdx.x) & 31;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -108,10 +123,12 @@ __device__ __forceinline__ void store(const problem &v, float *out, int m0, int 
 #pragma unroll
         for (int j = 0; j < 16; j++) {
             const int c = c0 + j * 8 + (lane & 3) * 2;
+            float2 x = make_float2(d[j][2 * r], d[j][2 * r + 1]);
+            if (c == v.columns && bias != nullptr)
+                bias[m] = v.accumulate_bias ? bias[m] + x.x : x.x;
             if (c >= v.columns)
                 continue;
             float2 *to = reinterpret_cast<float2 *>(out + static_cast<int64_t>(m) * v.columns + c);
-            float2 x = make_float2(d[j][2 * r], d[j][2 * r + 1]);
             if (v.accumulate) {
                 const float2 there = *to;
                 x.x += there.x;
@@ -160,22 +177,32 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) conv_dw_kern
         next = next + 1 < STAGES ? next + 1 : 0;
     }
     wgmma_wait<0>();
+    float *bias = v.bias != nullptr ? v.bias + blockIdx.y * v.n : nullptr;
 #pragma unroll
     for (int k = 0; k < 2; k++)
-        store(v, v.out + blockIdx.y * v.out_split, m0 + warp * 16, c0 + k * COLUMNS / 2, d[k]);
+        store(v, v.out + blockIdx.y * v.out_split, bias, m0 + warp * 16, c0 + k * COLUMNS / 2, d[k]);
 }
 
-// out [n] = the sums of partial [parts, n], in order, added to what is there with `accumulate`; n in fours.
-__global__ void __launch_bounds__(THREADS)
-    conv_join_kernel(const float4 *partial, float4 *out, int64_t fours, int parts, bool accumulate) {
-    const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    if (i >= fours)
+// Two arrays, each out [n] = the sums of partial [parts, n], in order, added to what is there with `accumulate`; n in
+// fours.
+struct joined {
+    const float4 *partial;
+    float4 *out;
+    int64_t fours;
+    bool accumulate;
+};
+
+__global__ void __launch_bounds__(THREADS) conv_join_kernel(joined first, joined second, int parts) {
+    int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    const joined j = i < first.fours ? first : second;
+    i -= i < first.fours ? 0 : first.fours;
+    if (i >= j.fours)
         return;
-    float4 sum = partial[i];
+    float4 sum = j.partial[i];
 #pragma unroll 8
     for (int k = 1; k < parts; k++)
-        sum = add4(sum, partial[k * fours + i]);
-    out[i] = accumulate ? add4(out[i], sum) : sum;
+        sum = add4(sum, j.partial[k * j.fours + i]);
+    j.out[i] = j.accumulate ? add4(j.out[i], sum) : sum;
 }
 
 __global__ void __launch_bounds__(THREADS)
@@ -236,7 +263,8 @@ extern "C" cudaError_t mz_cu_conv_strip(cudaStream_t stream, const float *x, flo
 // The number of ranges that by these times is done first: a block, which has a multiprocessor to itself, takes 0.8 µs
 // for 64 pixels and 5 µs to begin and end; ranges' sums are written and read at 4 TB/s.
 extern "C" int mz_cu_conv_dw_splits(const mz_cu_conv *v, int sms) {
-    const int64_t columns = v->r * v->s * v->c, tiles = tiles_of(v->n, ROWS) * tiles_of(columns, COLUMNS);
+    const int64_t columns = v->r * v->s * v->c, wide = columns + (v->bias.data != nullptr ? 8 : 0);
+    const int64_t tiles = tiles_of(v->n, ROWS) * tiles_of(wide, COLUMNS);
     const int64_t pieces = (v->b * v->p * v->q + L - 1) / L;
     const double sums = static_cast<double>(v->n * columns) * 8 / 4e6;
     int best = 1;
@@ -254,23 +282,18 @@ extern "C" int mz_cu_conv_dw_splits(const mz_cu_conv *v, int sms) {
     return static_cast<int>((pieces + per - 1) / per); // no range is empty
 }
 
-extern "C" cudaError_t mz_cu_conv_join(cudaStream_t stream, const float *partial, float *out, int64_t n, int parts,
-                                       bool accumulate) {
-    conv_join_kernel<<<blocks_of(n / 4), THREADS, 0, stream>>>(
-        reinterpret_cast<const float4 *>(partial), reinterpret_cast<float4 *>(out), n / 4, parts, accumulate);
-    return cudaGetLastError();
-}
-
 extern "C" cudaError_t mz_cu_conv_dw(cudaStream_t stream, const mz_cu_conv *v, int splits, float *partial,
-                                     bool accumulate, bool prepare) {
+                                     bool accumulate, bool accumulate_bias, bool prepare) {
 #ifndef MZ_CU_90A
     return cudaErrorNoKernelImageForDevice;
 #endif
     const int64_t pixels = v->b * v->p * v->q, columns = v->r * v->s * v->c, pieces = (pixels + L - 1) / L;
-    float *out = static_cast<float *>(v->weight.data);
+    float *out = static_cast<float *>(v->weight.data), *bias = static_cast<float *>(v->bias.data);
+    float *bias_partial = bias != nullptr && splits > 1 ? partial + splits * v->n * columns : nullptr;
     const problem p = {v->y.data,
                        v->x.data,
                        splits > 1 ? partial : out,
+                       splits > 1 ? bias_partial : bias,
                        v->n * columns,
                        static_cast<int>(v->h),
                        static_cast<int>(v->w),
@@ -284,8 +307,17 @@ extern "C" cudaError_t mz_cu_conv_dw(cudaStream_t stream, const mz_cu_conv *v, i
                        static_cast<int>((pieces + splits - 1) / splits * L),
                        divider_of(v->q),
                        divider_of(v->p),
-                       static_cast<int>(tiles_of(columns, COLUMNS)),
-                       splits == 1 && accumulate};
-    return v->x.dtype == MZ_CU_BF16 ? launch<__nv_bfloat16>(stream, p, splits, prepare)
-                                    : launch<__half>(stream, p, splits, prepare);
+                       static_cast<int>(tiles_of(columns + (bias != nullptr ? 8 : 0), COLUMNS)),
+                       splits == 1 && accumulate,
+                       splits == 1 && accumulate_bias};
+    const cudaError_t error = v->x.dtype == MZ_CU_BF16 ? launch<__nv_bfloat16>(stream, p, splits, prepare)
+                                                       : launch<__half>(stream, p, splits, prepare);
+    if (error != cudaSuccess || prepare || splits == 1)
+        return error;
+    const joined weights = {reinterpret_cast<const float4 *>(partial), reinterpret_cast<float4 *>(out),
+                            v->n * columns / 4, accumulate};
+    const joined biases = {reinterpret_cast<const float4 *>(bias_partial), reinterpret_cast<float4 *>(bias),
+                           bias != nullptr ? v->n / 4 : 0, accumulate_bias};
+    conv_join_kernel<<<blocks_of(weights.fours + biases.fours), THREADS, 0, stream>>>(weights, biases, splits);
+    return cudaGetLastError();
 }

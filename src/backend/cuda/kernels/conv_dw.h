@@ -8,15 +8,13 @@
 extern "C" {
 #endif
 
-// v as for mz_cu_conv2d_dw: groups 1, c and n multiples of 8, both images of one dtype; fewer than 2^30 pixels.
-// splits: from how many ranges of pixels the sums are put together; partial: splits·(n·r·s·c) floats where that is more
-// than 1. prepare: launches nothing, and fails where there is no code for the device.
+// v as for mz_cu_conv2d_dw: groups 1, c and n multiples of 8, both images of one dtype; fewer than 2^30 pixels; bias:
+// where the sums of dy's columns go, FP32 [n], or absent. splits: from how many ranges of pixels the sums are put
+// together; partial: splits·n·(r·s·c + 1) floats where that is more than 1. prepare: launches nothing, and fails where
+// there is no code for the device.
 int mz_cu_conv_dw_splits(const mz_cu_conv *v, int sms);
 cudaError_t mz_cu_conv_dw(cudaStream_t stream, const mz_cu_conv *v, int splits, float *partial, bool accumulate,
-                          bool prepare);
-// out [n] = the sums of partial [parts, n], added to what is there with `accumulate`; n a multiple of 4.
-cudaError_t mz_cu_conv_join(cudaStream_t stream, const float *partial, float *out, int64_t n, int parts,
-                            bool accumulate);
+                          bool accumulate_bias, bool prepare);
 // x [rows, c] of a 16-bit dtype to y [rows, wide], zeros behind the c; wide a multiple of 8, less than 2^34 numbers.
 cudaError_t mz_cu_conv_pad(cudaStream_t stream, const void *x, void *y, int64_t rows, int64_t c, int64_t wide);
 // out [rows, c] = the first c of each row of x [rows, wide], added to what is there with `accumulate`.
