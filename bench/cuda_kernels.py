@@ -11,6 +11,7 @@ FAMILIES = [
     ("product", r"nvjet|xmma|cutlass|cublas|gemm|splitK"),
     ("attention", r"attention|flash|fmha|sdpa"),
     ("cross-entropy", r"cross_entropy"),
+    ("quantization", r"quantize_kernel|scales_update"),
     ("norm", r"norm_kernel|norm_bwd|^columns_kernel"),
     ("bias gradient", r"column_sums|add_partials"),
     ("embedding", r"embedding|histogram|scatter|piece_|join_"),

@@ -214,6 +214,21 @@ typedef struct mz_segment {
 
 #define MZ_NO_SHADOW INT64_MIN
 
+// What scales_update makes of an entry whose largest magnitude of the step is `most`.
+static inline void mz_scale_advance(mz_scale_entry *e, uint32_t most) {
+    const int top = e->dtype == (int32_t)MEZZO_F8E4M3 ? 8 : 15; // the format's largest number is 1.75 · 2^top
+    uint32_t largest = 0, bits;
+    e->most = 0;
+    if (most == 0 || most >= 0x7F800000u)
+        return;
+    e->history[e->n++ % MZ_SCALE_HISTORY] = most;
+    for (int i = 0; i < MZ_SCALE_HISTORY && i < e->n; i++)
+        largest = e->history[i] > largest ? e->history[i] : largest;
+    const int exponent = (int)(largest >> 23) - 127 - top + ((largest & 0x7FFFFFu) > 0x600000u);
+    bits = (uint32_t)((exponent < -126 ? -126 : exponent) + 127) << 23;
+    memcpy(&e->scale, &bits, sizeof bits);
+}
+
 // A split master is a BF16 shadow, the FP32 number rounded to nearest (ties away from zero), and the number's low 16
 // bits, which say what the rounding did: together they are the FP32 number, bit for bit. (Ties to even would leave one
 // number too many for 16 bits.) A stochastic master is its BF16 shadow alone, rounded up or down with the probabilities

@@ -520,6 +520,18 @@ static mezzo_status open_sources(const char *path, const mezzo_checkpoint *c, me
     return averages ? open_ema(path, ema, c->optimizer, &s[AVERAGES]) : MEZZO_OK;
 }
 
+// What is made of the masters, and the table of scales.
+static mezzo_status refresh_and_load_scales(const char *folder, mezzo_params *params) {
+    char *path = mz_format("%s/state.json", folder);
+    if (path == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = mz_params_refresh(params);
+    if (status == MEZZO_OK)
+        status = mz_state_load_scales(path, params);
+    mz_free(path);
+    return status;
+}
+
 mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoint) {
     MZ_REQUIRE(path, checkpoint);
     mezzo_status status = MEZZO_OK;
@@ -535,7 +547,7 @@ mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoin
     for (int i = 0; i < SOURCES; i++)
         MEZZO_TRY_GOTO(status, put_on_device(sources[i].tensors, &sources[i].list));
     if (checkpoint->params != NULL)
-        MEZZO_TRY_GOTO(status, mz_params_refresh(checkpoint->params));
+        MEZZO_TRY_GOTO(status, refresh_and_load_scales(path, checkpoint->params));
     if (checkpoint->optimizer != NULL)
         MEZZO_TRY_GOTO(status, mz_optimizer_write_state(checkpoint->optimizer, &state.optimizer));
     *checkpoint = read;

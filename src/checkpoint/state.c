@@ -152,6 +152,34 @@ static mezzo_status put_scaler(json_t *root, mezzo_scaler *scaler) {
     return put_fields(object, scaler_fields, MZ_COUNT(scaler_fields), &state);
 }
 
+// Each tensor's: format, steps, scale and history as the bits that they are.
+static mezzo_status put_scales(json_t *root, const mezzo_params *params) {
+    const int n = params != NULL ? params->scales.n : 0;
+    mezzo_status status = MEZZO_OK;
+    json_t *object;
+    if (n == 0)
+        return MEZZO_OK;
+    mz_scale_entry *entries = mz_alloc((size_t)n, sizeof *entries);
+    if (entries == NULL)
+        return mz_fail(MEZZO_ERR_MEMORY, "no memory for the checkpoint's scales");
+    MEZZO_TRY_GOTO(status, mz_scales_read(params->device, &params->scales, entries));
+    MEZZO_TRY_GOTO(status, new_object(root, "scales", &object));
+    for (int i = 0; i < n; i++) {
+        json_t *list = json_array();
+        MEZZO_TRY_GOTO(status, mz_json_set(object, params->scales.names[i], list));
+        json_array_append_new(list, json_string(mezzo_dtype_name((mezzo_dtype)entries[i].dtype)));
+        json_array_append_new(list, json_integer(entries[i].n));
+        json_array_append_new(list, json_real((double)entries[i].scale));
+        for (int k = 0; k < MZ_SCALE_HISTORY; k++)
+            json_array_append_new(list, json_integer((json_int_t)entries[i].history[k]));
+        if (json_array_size(list) != 3 + MZ_SCALE_HISTORY)
+            MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for the checkpoint's scales"));
+    }
+fail:
+    mz_free(entries);
+    return status;
+}
+
 static mezzo_status put_files(json_t *root, const mz_file_mark files[MZ_CHECKPOINT_FILES]) {
     json_t *list, *object;
     MEZZO_TRY(new_object(root, "files", &list));
@@ -180,6 +208,7 @@ static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, const mz_fi
     MEZZO_TRY(put_model(root, &c->model));
     MEZZO_TRY(put_optimizer(root, c->optimizer));
     MEZZO_TRY(put_scaler(root, c->scaler));
+    MEZZO_TRY(put_scales(root, c->params));
     return put_files(root, files);
 }
 
@@ -311,5 +340,46 @@ mezzo_status mz_state_load(const char *path, mezzo_checkpoint *checkpoint, mz_ch
     json_decref(root);
     if (status == MEZZO_OK)
         *checkpoint = read;
+    return status;
+}
+
+static mezzo_status get_entry(const char *where, const char *name, const json_t *list, mz_scale_entry *e) {
+    const json_t *n = json_array_get(list, 1), *scale = json_array_get(list, 2);
+    const char *format = json_string_value(json_array_get(list, 0));
+    const mezzo_dtype formats[] = {MEZZO_F8E4M3, MEZZO_F8E5M2};
+    bool good = json_array_size(list) == 3 + MZ_SCALE_HISTORY && format != NULL && json_is_integer(n) &&
+                json_integer_value(n) >= 0 && json_integer_value(n) <= INT32_MAX && json_is_real(scale) &&
+                json_real_value(scale) >= 0x1p-126 && json_real_value(scale) <= 0x1p127;
+    *e = (mz_scale_entry){.dtype = -1};
+    for (size_t i = 0; i < MZ_COUNT(formats) && good; i++)
+        if (strcmp(format, mezzo_dtype_name(formats[i])) == 0)
+            e->dtype = (int32_t)formats[i];
+    for (int k = 0; k < MZ_SCALE_HISTORY && good; k++) {
+        const json_t *bits = json_array_get(list, 3 + (size_t)k);
+        good = json_is_integer(bits) && json_integer_value(bits) >= 0 && json_integer_value(bits) < 0x7F800000;
+        e->history[k] = good ? (uint32_t)json_integer_value(bits) : 0;
+    }
+    if (!good || e->dtype < 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: scales: %s is no scale with its history", where, mz_quote(name).text);
+    e->n = (int32_t)json_integer_value(n);
+    e->scale = (float)json_real_value(scale);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_state_load_scales(const char *path, mezzo_params *params) {
+    json_t *root, *object, *list;
+    const char *name;
+    bool sealed;
+    mezzo_status status;
+    MEZZO_TRY(mz_json_load_sealed(path, MZ_STATE_MAX_BYTES, &root, &sealed));
+    MEZZO_TRY_GOTO(status, mz_scales_forget(params->device, &params->scales));
+    object = json_object_get(root, "scales");
+    json_object_foreach(object, name, list) {
+        mz_scale_entry entry;
+        MEZZO_TRY_GOTO(status, get_entry(path, name, list, &entry));
+        MEZZO_TRY_GOTO(status, mz_scales_write(params->device, &params->scales, name, &entry));
+    }
+fail:
+    json_decref(root);
     return status;
 }

@@ -227,7 +227,7 @@ static mezzo_status as_operand(pass *p, const mz_node *node, int value, int *out
                     .rule = rule_quantized};
     bool weight = g->values[value].kind == MZ_VALUE_PARAM;
     mz_formats operand = {f->operand, weight ? MEZZO_F32 : f->output, f->operand, f->scaling};
-    MEZZO_TRY(mz_graph_quantize(g, cast, value, operand, out));
+    MEZZO_TRY(mz_graph_quantize(g, cast, value, operand, weight ? "w" : "x", out));
     MEZZO_TRY(track(p));
     p->casts[value] = *out;
     return MEZZO_OK;

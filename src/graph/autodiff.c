@@ -243,7 +243,7 @@ static mezzo_status gradient_operand(tape *t, int dy, int *out) {
     n.rule =
         f->scaling != MZ_SCALING_NONE ? "gradient: the product's operand, scaled" : "gradient: the product's operand";
     mz_formats operand = {f->gradient, dtype_of(t, dy), f->gradient, f->scaling};
-    return mz_graph_quantize(t->g, n, dy, operand, out);
+    return mz_graph_quantize(t->g, n, dy, operand, "dy", out);
 }
 
 // Whose gradient a product's weight takes: of an operand with scales the parameter's that it was rounded from.

@@ -170,9 +170,23 @@ mezzo_status mz_graph_consumers(const mezzo_graph *g, int **counts) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, int *out) {
+// "h.3.mlp.c_fc.x", or the first of "….x#2", "….x#3" that there is not.
+static char *entry_name(const mezzo_graph *g, const char *module, const char *role) {
+    char *name = mz_format("%s%s%s", module, *module != '\0' ? "." : "", role);
+    size_t before = 1;
+    for (size_t i = 0; name != NULL && i < g->n_values; ++i) {
+        if (g->values[i].kind != MZ_VALUE_ENTRY || strcmp(g->values[i].name, name) != 0)
+            continue;
+        mz_free(name);
+        name = mz_format("%s%s%s#%zu", module, *module != '\0' ? "." : "", role, ++before);
+        i = (size_t)-1; // from the first again
+    }
+    return name;
+}
+
+mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, const char *role, int *out) {
     const bool scaled = f.scaling != MZ_SCALING_NONE;
-    mz_value entry = {.kind = MZ_VALUE_TEMP,
+    mz_value entry = {.kind = MZ_VALUE_ENTRY,
                       .dtype = MEZZO_F32,
                       .shape = {1, {MZ_SCALE_WORDS}},
                       .producer = -1,
@@ -187,7 +201,7 @@ mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, i
                   .param = -1,
                   .alias = -1};
     n.op = scaled ? MZ_OP_quantize : MZ_OP_cast;
-    n.attrs = (mz_attrs){.via = MEZZO_F32, .measure = scaled};
+    n.attrs = (mz_attrs){.via = MEZZO_F32, .measure = scaled, .record = scaled};
     n.numerics = (mz_numerics){f.operand, MEZZO_F32, MEZZO_F32};
     n.formats = (mz_formats){g->values[v].dtype, f.gradient, f.operand, MZ_SCALING_NONE};
     for (int k = 0; k < MZ_MAX_IN; ++k)
@@ -198,6 +212,9 @@ mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, i
     n.in[0] = v;
     n.n_out = scaled ? MZ_OUT(quantize, entry) + 1 : 1;
     if (scaled) {
+        entry.name = entry_name(g, g->modules[n.module], role);
+        if (entry.name == NULL)
+            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
         MEZZO_TRY(mz_graph_value(g, entry, &y.scale));
         n.out[MZ_OUT(quantize, entry)] = y.scale;
     }

@@ -14,6 +14,7 @@ typedef enum mz_value_kind {
     MZ_VALUE_SHADOW, // its low-precision copy, kept by the update
     MZ_VALUE_GRAD,   // its FP32 gradient: backward adds to it
     MZ_VALUE_SCALE,  // the loss scale [1], FP32, on the device
+    MZ_VALUE_ENTRY,  // a mz_scale_entry of the parameters' table, which its name finds
 } mz_value_kind;
 
 typedef struct mz_value {
@@ -126,8 +127,9 @@ void mz_graph_relink(mezzo_graph *g);                    // sets every value's p
 mezzo_status mz_graph_consumers(const mezzo_graph *g,
                                 int **counts); // uses of each value by nodes, + 1 if kept; caller frees
 // A cast of v to a product's operand as f says, appended: its output's format is f.operand with f.scaling, and its
-// gradient's f.gradient; with scales it is a `quantize`. n has module, phase, segment and rule, and gets all else.
-mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, int *out);
+// gradient's f.gradient; with scales it is a `quantize`, whose entry is called by the module and `role`. n has module,
+// phase, segment and rule, and gets all else.
+mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, const char *role, int *out);
 // What a quantize makes of a value, turned: written by the same node.
 mezzo_status mz_graph_turned(mezzo_graph *g, int quantized, int *out);
 bool mz_is_adapter(const char *parameter); // its name says so

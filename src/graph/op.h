@@ -181,6 +181,7 @@ struct mz_attrs {
     bool tanh;                         // gelu
     bool accumulate;                   // outputs marked '+' are added to
     bool measure;                      // quantize: the scale is found in this tensor; else the entry has it
+    bool record;                       // quantize: the entry's largest magnitude grows
     mz_act act;                        // linear's epilogue, linear_dx's activation gradient; group_norm's
     mezzo_dtype
         via; // linear: what x·Wᵀ + bias (and then the activation) is rounded to before act and before the residual
@@ -220,12 +221,17 @@ static inline size_t mz_tensor_bytes_stored(const mz_tensor *t) {
     return (size_t)mz_stored_count(&t->shape, &t->storage) * mezzo_dtype_size(t->dtype);
 }
 
-// What is known of a tensor that quantize writes: the scale of its codes, which their readers read, and what it
-// recorded.
+// What is known of a tensor that quantize writes: the scale of its codes, which their readers read, the largest
+// magnitude of the step under way, and those of the steps before (scales_update). Magnitudes are the bits of an FP32
+// number, which are in its order; a NaN's is infinity.
+enum { MZ_SCALE_HISTORY = 8 };
 typedef struct mz_scale_entry {
     float scale;
-    uint32_t most; // the bits of the largest magnitude, FP32
-    uint32_t unused[14];
+    uint32_t most;
+    int32_t dtype;                      // of the codes: mezzo_dtype
+    int32_t n;                          // steps that went into the history so far; 0: the scale is nothing to go by
+    uint32_t history[MZ_SCALE_HISTORY]; // step k's is at k mod MZ_SCALE_HISTORY
+    uint32_t unused[4];
 } mz_scale_entry;
 #define MZ_SCALE_WORDS ((int64_t)(sizeof(mz_scale_entry) / sizeof(float)))
 

@@ -42,7 +42,7 @@ static mezzo_status repeat_node(pass *p, int index) {
         if (n.in[k] >= 0)
             MEZZO_TRY(repeat(p, n.in[k], &n.in[k]));
     for (int k = 0; k < n.n_out; ++k) {
-        if (n.out[k] < 0)
+        if (n.out[k] < 0 || g->values[n.out[k]].kind == MZ_VALUE_ENTRY)
             continue;
         mz_value v = g->values[n.out[k]];
         v.name = NULL;

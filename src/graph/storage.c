@@ -27,7 +27,7 @@ static void store_values(pass *p) {
     mezzo_graph *g = p->g;
     for (size_t i = 0; i < g->n_values; i++) {
         mz_value *v = &g->values[i];
-        if (v->kind == MZ_VALUE_INPUT || v->kind == MZ_VALUE_SCALE)
+        if (v->kind == MZ_VALUE_INPUT || v->kind == MZ_VALUE_SCALE || v->kind == MZ_VALUE_ENTRY)
             continue;
         v->storage = p->want[i];
         if (v->kind != MZ_VALUE_TEMP && g->params[v->param].stored)

@@ -530,8 +530,21 @@ static mezzo_status defer_move(mezzo_optimizer *opt, mz_sequence *into) {
     return MEZZO_OK;
 }
 
+// Of several optimizers the one that owns the first trained parameter ends the step for the table of scales.
+static bool owns_first(const mezzo_optimizer *opt) {
+    int first = 0;
+    while (opt->params->list[first].frozen)
+        first++;
+    for (int i = 0; i < opt->n; i++)
+        if (opt->index[i] == first)
+            return true;
+    return false;
+}
+
 mezzo_status mz_optimizer_issue_move(mezzo_optimizer *opt, mz_sequence *into) {
     MEZZO_TRY(issue(opt, into, &opt->control, NULL));
+    if (owns_first(opt))
+        MEZZO_TRY(mz_scales_issue_update(opt->device, &opt->params->scales, opt->d_state, into));
     if (into != NULL && opt->n_buckets > 0 && opt->params->overlaps_update && mz_can_defer(opt->device))
         return defer_move(opt, into);
     MEZZO_TRY(issue(opt, into, &opt->move, NULL));

@@ -5,7 +5,7 @@
 
 enum { LEVELS = 20 };
 // A region is summed, gathered, spread, its moments, masters and copies brought together; and a step's records.
-enum { COLLECTIVES_A_REGION = 10, COLLECTIVES_A_STEP = 8 };
+enum { COLLECTIVES_A_REGION = 10, COLLECTIVES_A_STEP = 10 };
 
 // The sum or the copy of so many numbers, by the kernels of `accumulate`; of BF16 ones also how they are made.
 typedef struct adder {
@@ -494,6 +494,23 @@ mezzo_status mz_ranks_overlap(mz_ranks *r, mezzo_program *program) {
     return status;
 }
 
+// All ranks' tables of scales, for scales_update.
+static mezzo_status gather_scales(mz_ranks *r, mz_sequence *into) {
+    mz_scales *s = &r->params->scales;
+    const size_t bytes = (size_t)s->n * sizeof *s->entries;
+    if (s->n == 0)
+        return MEZZO_OK;
+    if (s->table_bytes != (size_t)r->size * bytes) {
+        r->device->backend->release(r->device, s->tables);
+        s->tables = NULL;
+        s->table_bytes = (size_t)r->size * bytes;
+        MEZZO_TRY(r->device->backend->alloc(r->device, s->table_bytes, &s->tables));
+    }
+    const mz_collective tables = {
+        .kind = MZ_ALL_GATHER, .send = s->entries, .recv = s->tables, .count = bytes, .dtype = MEZZO_U8};
+    return issue_collective(r, into, &tables);
+}
+
 mezzo_status mz_ranks_issue_agree(mz_ranks *r, mezzo_optimizer *optimizer, mz_sequence *into) {
     if (mz_ranks_part(r) >= 0) { // what others have not looked at is 0 there: nothing is rounded
         const mz_collective pieces = {.kind = MZ_ALL_REDUCE_SUM,
@@ -511,6 +528,7 @@ mezzo_status mz_ranks_issue_agree(mz_ranks *r, mezzo_optimizer *optimizer, mz_se
                                       .dtype = MEZZO_U8};
         MEZZO_TRY(issue_collective(r, into, &states));
         MEZZO_TRY(issue_gather(r, into, r->kept, r->micro + 1, MEZZO_F32));
+        MEZZO_TRY(gather_scales(r, into));
     }
     mz_call agree = {.op = MZ_OP_agree,
                      .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F64},

@@ -154,7 +154,8 @@ mezzo_status mezzo_step_set_clip(mezzo_step *s, double clip) {
 // --- the list ------------------------------------------------------------------------------------------------------
 // Grows with everything that the list's calls and constants depend on.
 static uint64_t version_of(const mezzo_step *s) {
-    uint64_t sum = 1 + s->version + (s->scaler != NULL ? s->scaler->version : 0) + s->params->overlaps_update;
+    uint64_t sum = 1 + s->version + (s->scaler != NULL ? s->scaler->version : 0) + s->params->overlaps_update +
+                   (uint64_t)s->params->scales.n;
     for (int i = 0; i < s->n_optimizers; i++)
         sum += s->optimizers[i]->version;
     return sum;
@@ -260,6 +261,7 @@ mezzo_status mz_step_finish(mezzo_step *s, bool in_place) {
     if (s->ranks != NULL)
         MEZZO_TRY(mz_ranks_stop(s->ranks, s->stop));
     MEZZO_TRY(run_list(s, in_place));
+    s->params->scales.steps++;
     for (int i = 0; i < s->n_optimizers; i++)
         s->optimizers[i]->touched = false;
     MEZZO_TRY(mezzo_params_zero_grad(s->params));
@@ -283,6 +285,7 @@ mezzo_status mezzo_step_finish(mezzo_step *s) {
 mezzo_status mezzo_step_drop(mezzo_step *s) {
     MZ_REQUIRE(s);
     s->micro = 0;
+    MEZZO_TRY(mz_scales_drop(s->device, &s->params->scales));
     for (int i = 0; i < s->n_optimizers; i++)
         if (s->optimizers[i]->touched && s->optimizers[i]->pending == NULL)
             MEZZO_TRY(mz_optimizer_reset(s->optimizers[i]));

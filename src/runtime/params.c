@@ -372,6 +372,7 @@ void mezzo_params_free(mezzo_params *params) {
         b->release(params->device, params->shadows[i].data);
         b->release(params->device, params->shadows[i].segments);
     }
+    mz_scales_free(params->device, &params->scales);
     b->release(params->device, params->master);
     b->release(params->device, params->grad);
     mz_params_close_whole(params);

@@ -5,6 +5,7 @@
 
 #include "graph/graph.h"
 #include "runtime/calls.h"
+#include "runtime/scales.h"
 #include "mezzo/program.h"
 
 typedef struct mz_param {
@@ -101,6 +102,7 @@ struct mezzo_params {
     bool overlaps_update;    // a program gains by an update beside its forward
     bool grads_empty;        // zeroed since, and nothing added
     bool grads_stale;        // grads_empty, but the memory still holds the old ones: see mz_params_settle
+    mz_scales scales;        // of tensors that programs on these parameters quantize
 };
 
 // Gives a graph that is to be built for these parameters their adapters.

@@ -531,6 +531,8 @@ static mezzo_status bind_values(mezzo_program *p, char *state) {
             *at += mz_align_up((size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype), 64);
         } else if (v->kind == MZ_VALUE_SCALE) {
             p->address[i] = p->one;
+        } else if (v->kind == MZ_VALUE_ENTRY) {
+            MEZZO_TRY(mz_program_find_entry(p, (int)i, (mz_scale_entry **)&p->address[i]));
         } else if (v->kind != MZ_VALUE_TEMP) {
             MEZZO_TRY(bind_param(p, v, &p->address[i]));
         }

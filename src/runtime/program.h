@@ -91,7 +91,8 @@ struct mezzo_program {
     mz_inspection *inspected;  // device, likewise
     mz_inspection *inspection; // device [MZ_MAX_IN]: mz_program_locate's
     size_t n_monitored;
-    mz_program_hook hook; // NULL: none
+    uint64_t scales_version; // of the parameters' table that calls' attributes say
+    mz_program_hook hook;    // NULL: none
     void *hook_user;
 };
 
@@ -99,6 +100,11 @@ struct mezzo_program {
 void mz_program_place(const mezzo_program *program, int value, mz_tensor *t); // its data and its scales; -1: left alone
 void mz_program_bind(mezzo_program *program);                                 // calls get the addresses of their values
 mz_tensor mz_program_tensor(const mezzo_program *program, int value);         // as it is stored; -1: absent
+// program_scales.c
+// Where the entry is that a value of kind ENTRY names.
+mezzo_status mz_program_find_entry(mezzo_program *program, int value, mz_scale_entry **out);
+// Before a run: quantize measures what has no history, and records where the program trains.
+mezzo_status mz_program_follow_scales(mezzo_program *program);
 // run.c
 // Whether a run that begins now writes gradients instead of adding to them. INVALID: it must, and there are some.
 mezzo_status mz_program_fresh(const mezzo_program *program, bool *fresh);

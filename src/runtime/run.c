@@ -80,8 +80,13 @@ static mezzo_status run_alone(mezzo_program *p, size_t i, const mz_call *call) {
     return p->c.prepared[i].kernel->run(p->device, call);
 }
 
+// A repetition for diagnosis: magnitudes are not recorded again.
 mezzo_status mz_program_run_call(mezzo_program *p, size_t i, bool fresh) {
-    MEZZO_TRY(run_as(p, i, fresh, run_alone));
+    const bool record = p->c.calls[i].attrs.record;
+    p->c.calls[i].attrs.record = false;
+    mezzo_status status = run_as(p, i, fresh, run_alone);
+    p->c.calls[i].attrs.record = record;
+    MEZZO_TRY(status);
     if (p->hook != NULL)
         MEZZO_TRY(p->hook(p->hook_user, p, i));
     return MEZZO_OK;
@@ -332,6 +337,7 @@ mezzo_status mz_program_fresh(const mezzo_program *p, bool *fresh) {
 static mezzo_status run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
     bool fresh;
     MEZZO_TRY(mz_program_ready(p, scaler));
+    MEZZO_TRY(mz_program_follow_scales(p));
     MEZZO_TRY(mz_program_fresh(p, &fresh));
     if (!fresh)
         MEZZO_TRY(mz_deferred_flush(p->device));

@@ -569,3 +569,35 @@ void cases_scaler_update(void) {
     scaler_halted = false;
     scaler_case(&plain, NULL, 1, 0);
 }
+
+// Histories of all lengths, magnitudes around powers of two and 1.75 times those, 0 and infinity; of one rank and of
+// three.
+static void scales_case(int ranks, bool skip) {
+    enum { N = 200 };
+    static mz_scale_entry entries[N], tables[3 * N];
+    static const float magnitudes[] = {0, 1, 1.75F, 1.7500001F, 448, 449, 3e-5F, 57344, 1e-38F, 3e38F, INFINITY};
+    trial *t = trial_new(MZ_OP_scales_update);
+    for (int i = 0; i < 3 * N; i++) {
+        mz_scale_entry *e = &tables[i];
+        *e = (mz_scale_entry){.scale = 1, .dtype = i % 2 == 0 ? MEZZO_F8E4M3 : MEZZO_F8E5M2, .n = i % 11};
+        memcpy(&e->most, &magnitudes[i % (int)MZ_COUNT(magnitudes)], sizeof e->most);
+        for (int k = 0; k < MZ_SCALE_HISTORY && k < e->n; k++)
+            memcpy(&e->history[k], &magnitudes[(i / 11 + k) % ((int)MZ_COUNT(magnitudes) - 1)], sizeof e->history[k]);
+        if (i < N)
+            entries[i] = *e;
+    }
+    state_tensor(t, 0, false, &(mz_opt_state){.step = 3, .clip = 1, .skip = skip});
+    if (ranks > 1) {
+        trial_input(t, 1, MEZZO_U8, SHAPE(ranks * (int64_t)sizeof entries));
+        trial_bytes(t, 1, tables, false);
+    }
+    trial_output(t, 0, MEZZO_U8, SHAPE(sizeof entries));
+    trial_bytes(t, 0, entries, true);
+    trial_finish(t);
+}
+
+void cases_scales_update(void) {
+    scales_case(1, false);
+    scales_case(3, false);
+    scales_case(1, true);
+}

@@ -46,7 +46,7 @@ static void test_recompute_changes_nothing(void **state) {
         runs_alike(off, light);
 }
 
-// Scales are found in what is made, so that none is carried from step to step.
+// fp8 carries the table of scales from step to step; micro batches and repetitions do not move it.
 static void test_narrow_operands_change_no_rule(void **state) {
     (void)state;
     static const char *const ways[][2] = {{"--precision=fp8", NULL}, {"--precision=bf16", "--emulate=nvfp4"}};

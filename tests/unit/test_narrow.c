@@ -160,6 +160,7 @@ static bench make_quantize(const form *f) {
     b.call.attrs.act = f->act;
     b.call.attrs.via = MEZZO_BF16;
     b.call.attrs.measure = f->given == 0;
+    b.call.attrs.record = true;
     b.call.attrs.accumulate = f->accumulate;
     for (int k = 0; k < 2; k++) {
         put(&b, true, k, f->to, SHAPE(f->rows, f->columns));

@@ -41,6 +41,24 @@ static mezzo_status run_agree(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_agree__portable = {"agree__portable", prepare_always, run_agree};
 
+static mezzo_status run_scales_update(mezzo_device *device, const mz_call *call) {
+    (void)device;
+    const mz_opt_state *state = call->in[0].data;
+    const mz_tensor *tables = call->n_in > 1 && mz_present(&call->in[1]) ? &call->in[1] : &call->out[0];
+    const mz_scale_entry *all = tables->data;
+    mz_scale_entry *entries = call->out[0].data;
+    const int64_t n = mz_shape_count(&call->out[0].shape) / (int64_t)sizeof *entries;
+    const int64_t in_all = mz_shape_count(&tables->shape) / (int64_t)sizeof *entries;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t most = 0;
+        for (int64_t k = i; k < in_all; k += n)
+            most = all[k].most > most ? all[k].most : most;
+        mz_scale_advance(&entries[i], state->skip ? 0 : most);
+    }
+    return MEZZO_OK;
+}
+const mz_kernel mz_scales_update__portable = {"scales_update__portable", prepare_always, run_scales_update};
+
 static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) {
     (void)device;
     const mz_update_attrs *u = call->attrs.update;

@@ -166,7 +166,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     if (entry == NULL)
         return MEZZO_OK;
     mz_scale_entry *e = entry->data;
-    const float most = most_of(device, x, n);
+    const float most = call->attrs.measure || call->attrs.record ? most_of(device, x, n) : 0;
     uint32_t bits;
     memcpy(&bits, &most, sizeof bits);
     for (int k = 0; k <= MZ_OUT(quantize, turned); k++) {
@@ -175,7 +175,8 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
             continue;
         if (call->attrs.measure)
             e->scale = scale_for(most, y->dtype);
-        e->most = bits > e->most ? bits : e->most;
+        if (call->attrs.record)
+            e->most = bits > e->most ? bits : e->most;
         write_codes(device, x, y, 1 / e->scale, rows, columns);
     }
     return MEZZO_OK;

@@ -65,7 +65,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         MZ_CUDA_TRY(mz_cu_quantize_run(cuda->stream, &finds));
         q.measured = measured;
     }
-    q.most = q.entry != NULL ? (uint32_t *)(void *)(q.entry + 1) : NULL;
+    q.most = q.entry != NULL && call->attrs.record ? (uint32_t *)(void *)(q.entry + 1) : NULL;
     q.sums = dsum != NULL ? (float *)(void *)((char *)call->workspace + ALIGN) : NULL;
     MZ_CUDA_TRY(mz_cu_quantize_run(cuda->stream, &q));
     if (dsum != NULL && q.rows > 0)
@@ -77,3 +77,26 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
 _Static_assert(offsetof(mz_scale_entry, most) == sizeof(float), "the magnitude lies behind the scale");
 
 const mz_kernel mz_cuda_quantize = {"quantize__cuda", prepare, run};
+
+// --- a step's end --------------------------------------------------------------------------------------------------
+static const char *prepare_update(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)call, (void)out;
+    return NULL;
+}
+
+static mezzo_status run_update(mezzo_device *device, const mz_call *call) {
+    const mz_opt_state *state = call->in[0].data;
+    const mz_tensor *tables = call->n_in > 1 && mz_present(&call->in[1]) ? &call->in[1] : &call->out[0];
+    const int64_t n = mz_shape_count(&call->out[0].shape) / (int64_t)sizeof(mz_scale_entry);
+    const int64_t ranks = n > 0 ? mz_shape_count(&tables->shape) / (int64_t)sizeof(mz_scale_entry) / n : 0;
+    MZ_CUDA_TRY(mz_cu_scales_update(mz_cuda(device)->stream, &state->skip, tables->data, (int)ranks, call->out[0].data,
+                                    (int)n));
+    return MEZZO_OK;
+}
+
+_Static_assert(sizeof(mz_scale_entry) == 64 && offsetof(mz_scale_entry, dtype) == 8 &&
+                   offsetof(mz_scale_entry, n) == 12 && offsetof(mz_scale_entry, history) == 16 &&
+                   MZ_SCALE_HISTORY == 8,
+               "kernels/quantize.cu's entry is mz_scale_entry");
+
+const mz_kernel mz_cuda_scales_update = {"scales_update__cuda", prepare_update, run_update};

@@ -97,6 +97,21 @@ void mz_ref_step_control(const mz_call *call) {
     state->bias2 = 1 - pow(update->beta2, (double)state->step);
 }
 
+void mz_ref_scales_update(const mz_call *call) {
+    const mz_opt_state *state = call->in[0].data;
+    const bool gathered = call->n_in > 1 && mz_present(&call->in[1]);
+    mz_scale_entry *entries = call->out[0].data;
+    const mz_scale_entry *tables = gathered ? call->in[1].data : entries;
+    const int64_t n = mz_shape_count(&call->out[0].shape) / (int64_t)sizeof *entries;
+    const int64_t ranks = gathered ? mz_shape_count(&call->in[1].shape) / (int64_t)sizeof *tables / n : 1;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t most = 0;
+        for (int64_t r = 0; r < ranks && !state->skip; r++)
+            most = tables[r * n + i].most > most ? tables[r * n + i].most : most;
+        mz_scale_advance(&entries[i], most);
+    }
+}
+
 static void look_at(double x, float limit, mz_inspection *found) {
     found->looked++;
     if (isnan(x)) {

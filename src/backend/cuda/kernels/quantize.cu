@@ -232,3 +232,38 @@ extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quant
         return run<PLAIN>(stream, q);
     return q->preact.data == nullptr ? run<ACT>(stream, q) : run<SLOPE>(stream, q);
 }
+
+// --- a step's end --------------------------------------------------------------------------------------------------
+struct entry { // mz_scale_entry
+    float scale;
+    uint32_t most;
+    int32_t dtype, n;
+    uint32_t history[8], unused[4];
+};
+
+__global__ void scales_update_kernel(const int32_t *skip, const entry *tables, int ranks, entry *entries, int n) {
+    const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= n)
+        return;
+    uint32_t most = 0, largest = 0;
+    for (int r = 0; r < ranks && *skip == 0; r++)
+        most = max(most, tables[static_cast<int64_t>(r) * n + i].most);
+    entry *e = &entries[i];
+    e->most = 0;
+    if (most == 0 || most >= 0x7F800000u)
+        return;
+    e->history[e->n++ % 8] = most;
+    for (int k = 0; k < 8 && k < e->n; k++)
+        largest = max(largest, e->history[k]);
+    e->scale = power_of_two(scale_exponent(largest, e->dtype == MZ_CU_F8E4M3 ? 8 : 15));
+}
+
+extern "C" cudaError_t mz_cu_scales_update(cudaStream_t stream, const int32_t *skip, const void *tables, int ranks,
+                                           void *entries, int n) {
+    static_assert(sizeof(entry) == 64, "mz_scale_entry");
+    if (n == 0)
+        return cudaSuccess;
+    scales_update_kernel<<<(n + 127) / 128, 128, 0, stream>>>(skip, static_cast<const entry *>(tables), ranks,
+                                                              static_cast<entry *>(entries), n);
+    return cudaGetLastError();
+}

@@ -22,6 +22,9 @@ typedef struct mz_cu_quantize {
 } mz_cu_quantize;
 int64_t mz_cu_quantize_turns(int64_t rows, int64_t cols);
 cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quantize *q);
+// A step's end: `skip` is the optimizer's; tables [ranks, n] entries, which may be `entries` itself with one rank.
+cudaError_t mz_cu_scales_update(cudaStream_t stream, const int32_t *skip, const void *tables, int ranks, void *entries,
+                                int n);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,127 @@
+// The table of scales of tensors in 8 bits.
+#include "runtime/scales.h"
+
+#include "runtime/params.h"
+
+void mz_scales_free(mezzo_device *device, mz_scales *s) {
+    device->backend->release(device, s->entries);
+    device->backend->release(device, s->tables);
+    for (int i = 0; i < s->n; i++)
+        mz_free(s->names[i]);
+    mz_free(s->names);
+    mz_free(s->known);
+    mz_prepared_free(&s->update);
+    *s = (mz_scales){0};
+}
+
+static mezzo_status open_table(mezzo_device *device, mz_scales *s) {
+    if (s->entries != NULL)
+        return MEZZO_OK;
+    s->names = mz_alloc(MZ_SCALES_MOST, sizeof *s->names);
+    s->known = mz_alloc(MZ_SCALES_MOST, sizeof *s->known);
+    if (s->names == NULL || s->known == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    s->looked = -1;
+    return device->backend->alloc(device, MZ_SCALES_MOST * sizeof *s->entries, (void **)&s->entries);
+}
+
+mezzo_status mz_scales_find(mezzo_device *device, mz_scales *s, const char *name, mezzo_dtype dtype, int *index) {
+    const mz_scale_entry empty = {.scale = 1, .dtype = (int32_t)dtype};
+    for (*index = 0; *index < s->n; ++*index)
+        if (strcmp(s->names[*index], name) == 0)
+            return MEZZO_OK;
+    MEZZO_TRY(open_table(device, s));
+    if (s->n == MZ_SCALES_MOST)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "more than %d tensors with a scale: %s has no room in their table",
+                       MZ_SCALES_MOST, name);
+    s->names[s->n] = mz_strdup(name);
+    if (s->names[s->n] == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(device->backend->write(device, &s->entries[s->n], &empty, sizeof empty));
+    s->known[s->n++] = false;
+    s->unknown++;
+    s->version++;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_scales_read(mezzo_device *device, const mz_scales *s, mz_scale_entry *out) {
+    return s->n > 0 ? device->backend->read(device, out, s->entries, (size_t)s->n * sizeof *out) : MEZZO_OK;
+}
+
+static void count_known(mz_scales *s, const mz_scale_entry *entries) {
+    s->unknown = 0;
+    for (int i = 0; i < s->n; i++) {
+        s->version += s->known[i] != (entries[i].n > 0);
+        s->known[i] = entries[i].n > 0;
+        s->unknown += !s->known[i];
+    }
+}
+
+mezzo_status mz_scales_look(mezzo_device *device, mz_scales *s) {
+    if (s->unknown == 0 || s->looked >= s->steps || (s->steps & (s->steps - 1)) != 0)
+        return MEZZO_OK;
+    mz_scale_entry *entries = mz_alloc((size_t)s->n, sizeof *entries);
+    if (entries == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = mz_scales_read(device, s, entries);
+    if (status == MEZZO_OK)
+        count_known(s, entries);
+    s->looked = s->steps;
+    mz_free(entries);
+    return status;
+}
+
+mezzo_status mz_scales_issue_update(mezzo_device *device, mz_scales *s, const mz_opt_state *state, mz_sequence *into) {
+    if (s->n == 0)
+        return MEZZO_OK;
+    mz_call call = {.op = MZ_OP_scales_update,
+                    .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                    .n_in = 2,
+                    .in = {mz_tensor_bytes((void *)(uintptr_t)state, sizeof *state), mz_tensor_absent()},
+                    .n_out = 1,
+                    .out = {mz_tensor_bytes(s->entries, (size_t)s->n * sizeof *s->entries)}};
+    if (s->tables != NULL)
+        call.in[1] = mz_tensor_bytes(s->tables, s->table_bytes);
+    if (s->update.kernel == NULL)
+        MEZZO_TRY(mz_prepare(device, &call, &s->update));
+    s->steps += into == NULL; // a list's steps are counted by who runs it
+    return mz_issue(device, into, &s->update, &call, NULL, NULL);
+}
+
+mezzo_status mz_scales_write(mezzo_device *device, mz_scales *s, const char *name, const mz_scale_entry *entry) {
+    int index;
+    MEZZO_TRY(mz_scales_find(device, s, name, (mezzo_dtype)entry->dtype, &index));
+    s->version += s->known[index] != (entry->n > 0);
+    s->unknown += (entry->n == 0) - !s->known[index];
+    s->known[index] = entry->n > 0;
+    return device->backend->write(device, &s->entries[index], entry, sizeof *entry);
+}
+
+// Every entry as it is, without what was recorded; or without its history too.
+static mezzo_status rewrite(mezzo_device *device, mz_scales *s, bool forget) {
+    mezzo_status status = MEZZO_OK;
+    mz_scale_entry *entries = s->n > 0 ? mz_alloc((size_t)s->n, sizeof *entries) : NULL;
+    if (s->n == 0)
+        return MEZZO_OK;
+    if (entries == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    status = mz_scales_read(device, s, entries);
+    for (int i = 0; i < s->n && status == MEZZO_OK; i++) {
+        entries[i].most = 0;
+        if (forget)
+            entries[i] = (mz_scale_entry){.scale = 1, .dtype = entries[i].dtype};
+        status = mz_scales_write(device, s, s->names[i], &entries[i]);
+    }
+    mz_free(entries);
+    return status;
+}
+
+mezzo_status mz_scales_drop(mezzo_device *device, mz_scales *s) {
+    return rewrite(device, s, false);
+}
+
+mezzo_status mz_scales_forget(mezzo_device *device, mz_scales *s) {
+    s->steps = 0;
+    s->looked = -1;
+    return rewrite(device, s, true);
+}

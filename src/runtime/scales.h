@@ -1,0 +1,42 @@
+// The table of scales: an entry for each tensor that programs on the same parameters quantize, found by its name.
+//
+// An entry without a history is no scale to go by: a program then measures the tensor in each run (current scaling).
+// Once it has one, its scale is that of earlier steps (delayed scaling), and the tensor is read once. Which is which is
+// a constant of a program's calls, so the host has to know: it looks at the table behind steps 1, 2, 4, 8 … until every
+// entry has a history.
+#ifndef MZ_SCALES_H
+#define MZ_SCALES_H
+
+#include "runtime/calls.h"
+
+typedef struct mz_scales {
+    mz_scale_entry *entries; // device; NULL: none yet
+    char **names;
+    bool *known;      // the entry has a history
+    int n, unknown;   // entries; those that are not known
+    uint64_t version; // grows whenever `known` changes
+    int64_t steps;    // whose ends were issued
+    int64_t looked;   // steps when the host last looked; -1: never
+    // All ranks' tables, rank by rank, where there are others: mz_ranks gathers them in front of the update.
+    void *tables; // device
+    size_t table_bytes;
+    mz_prepared update;
+} mz_scales;
+
+enum { MZ_SCALES_MOST = 8192 }; // entries: a table never moves
+
+void mz_scales_free(mezzo_device *device, mz_scales *scales);
+// The entry of this name, made where there is none.
+mezzo_status mz_scales_find(mezzo_device *device, mz_scales *scales, const char *name, mezzo_dtype dtype, int *index);
+// Looks at the table where that is due.
+mezzo_status mz_scales_look(mezzo_device *device, mz_scales *scales);
+// A step's end, behind step_control of the state that says whether the step moved anything. NULL: at once.
+mezzo_status mz_scales_issue_update(mezzo_device *device, mz_scales *scales, const mz_opt_state *state,
+                                    mz_sequence *into);
+// For checkpoints: all entries, to the host; and one from there.
+mezzo_status mz_scales_read(mezzo_device *device, const mz_scales *scales, mz_scale_entry *out);
+mezzo_status mz_scales_write(mezzo_device *device, mz_scales *scales, const char *name, const mz_scale_entry *entry);
+mezzo_status mz_scales_drop(mezzo_device *device, mz_scales *scales);   // what was recorded since a step's end
+mezzo_status mz_scales_forget(mezzo_device *device, mz_scales *scales); // every history
+
+#endif
