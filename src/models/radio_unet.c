@@ -35,13 +35,13 @@ static void begin(const unet *u, const char *what, int64_t i) {
 }
 
 // --- time and condition --------------------------------------------------------------------------------------------
-// t in [0, 1], as a step of a thousand.
+// t in [0, 1], as a step of a thousand; with the SiLU that every block begins with.
 static mezzo_value embed_time(const unet *u, mezzo_value times) {
     const int64_t width = u->config->d_model;
     mezzo_module_begin(u->g, "time_embedding");
     mezzo_value x = mezzo_time_embedding(u->g, times, width, 1000, 10000);
     x = mezzo_silu(u->g, mz_layer_linear(u->g, "linear_1", x, 4 * width, uniform(width), true));
-    x = mz_layer_linear(u->g, "linear_2", x, 4 * width, uniform(4 * width), true);
+    x = mezzo_silu(u->g, mz_layer_linear(u->g, "linear_2", x, 4 * width, uniform(4 * width), true));
     mezzo_module_end(u->g);
     return x;
 }

@@ -37,7 +37,7 @@ mezzo_value mz_layer_image_block(mezzo_graph *g, const char *name, mezzo_value x
     mezzo_module_begin(g, name);
     mezzo_value film = MEZZO_NONE;
     if (time.id >= 0)
-        film = mz_layer_linear(g, "time_emb_proj", mezzo_silu(g, time), 2 * n, uniform(mezzo_value_dim(g, time, -1)),
+        film = mz_layer_linear(g, "time_emb_proj", time, 2 * n, uniform(mezzo_value_dim(g, time, -1)),
                                true); // [B, 2·n]
     mezzo_value h = mz_layer_group_norm(g, "norm1", x, MEZZO_NONE, norm, true);
     h = mz_layer_conv(g, "conv1", h, n, 3, 1);

@@ -17,8 +17,8 @@ typedef struct mz_image_norm {
 mezzo_value mz_layer_group_norm(mezzo_graph *g, const char *name, mezzo_value x, mezzo_value film, mz_image_norm norm,
                                 bool silu);
 
-// Residual block: norm1, SiLU, conv1, norm2 with scale and shift from `time` ([B, E]|NONE), SiLU, conv2, and x beside
-// it, through conv_shortcut where the channels differ. x [B, H, W, C] → [B, H, W, n].
+// Residual block: norm1, SiLU, conv1, norm2 with scale and shift from `time` ([B, E]|NONE, behind its SiLU), SiLU,
+// conv2, and x beside it, through conv_shortcut where the channels differ. x [B, H, W, C] → [B, H, W, n].
 mezzo_value mz_layer_image_block(mezzo_graph *g, const char *name, mezzo_value x, int64_t n, mezzo_value time,
                                  mz_image_norm norm);
 

@@ -3,10 +3,10 @@
 // order that an image's shape decides.
 #include "activation.cuh"
 #include "early.cuh"
-#include "group_norm.h"
+#include "group_norm.cuh"
 #include "rows.cuh"
 
-enum { NORM_BLOCK = 256, V = 4, LANES = NORM_BLOCK / WARP }; // V: pixels of a thread
+enum { NORM_BLOCK = 256, V = 4, LANES = NORM_BLOCK / WARP, FEW_PIECES = 256 }; // V: pixels of a thread
 
 // Where a thread is: thread columns have 8 channels each, thread rows take pixels in turn. A piece may be read in
 // `turns`.
@@ -16,13 +16,14 @@ struct place {
     bool used;
 };
 
-static __device__ __forceinline__ place place_of(const mz_cu_group_norm &v, int pieces, int turns = 1, int turn = 0) {
+static __device__ __forceinline__ place place_of(const mz_cu_group_norm &v, int pieces, int block, int turns = 1,
+                                                 int turn = 0) {
     place p;
     p.across = static_cast<int>(v.c) / 8;
     p.down = NORM_BLOCK / p.across;
     p.row = static_cast<int>(threadIdx.x) / p.across;
     p.column = static_cast<int>(threadIdx.x) - p.row * p.across;
-    const int image = static_cast<int>(blockIdx.x) / pieces, piece = static_cast<int>(blockIdx.x) - image * pieces;
+    const int image = block / pieces, piece = block - image * pieces;
     p.image = image;
     p.first = (piece * turns + turn) * p.down * V;
     p.pixels = static_cast<int>(v.pixels) - p.first < p.down * V ? static_cast<int>(v.pixels) - p.first : p.down * V;
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(NORM_BLOCK) norm_pieces_kernel(mz_cu_group_nor
     __shared__ __align__(16) float all[NORM_BLOCK * 8];
     extern __shared__ float channels[]; // [C], then means [groups]
     float *means = channels + v.c;
-    const place p = place_of(v, pieces);
+    const place p = place_of(v, pieces, static_cast<int>(blockIdx.x));
     const int warp = static_cast<int>(threadIdx.x) / WARP, groups = static_cast<int>(v.groups);
     const int depth = static_cast<int>(v.depth);
     const bool first_lane = threadIdx.x % WARP == 0;
@@ -126,33 +127,44 @@ __global__ void __launch_bounds__(NORM_BLOCK) norm_pieces_kernel(mz_cu_group_nor
     }
 }
 
-// A warp for each image and group: statistics [B, groups, 2] are mean and 1/√(variance + eps).
-__global__ void __launch_bounds__(WARP)
-    norm_statistics_kernel(mz_cu_group_norm v, int pieces, int each, const float *partial, float *statistics) {
-    const int64_t image = blockIdx.x / v.groups, group = blockIdx.x % v.groups;
+// Mean and 1/√(variance + eps) of an image's group, by a warp, from its pieces (`of`: those of the group, `each` pixels
+// but the last).
+static __device__ __forceinline__ float2 statistics_of(const mz_cu_group_norm &v, int pieces, int each,
+                                                       const float2 *of) {
     const float n = static_cast<float>(v.pixels * v.depth), depth = static_cast<float>(v.depth);
-    const float2 *of = reinterpret_cast<const float2 *>(partial) + image * pieces * v.groups + group;
-    const int last = static_cast<int>(v.pixels) - (pieces - 1) * each; // pixels of the last piece
+    const int last = static_cast<int>(v.pixels) - (pieces - 1) * each, groups = static_cast<int>(v.groups);
     float sum = 0, squares = 0;
-    wait_for_before();
 #pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < pieces; i += WARP)
-        sum = fmaf(static_cast<float>(i + 1 < pieces ? each : last) * depth, of[i * v.groups].x, sum);
+    for (int i = static_cast<int>(threadIdx.x) % WARP; i < pieces; i += WARP)
+        sum = fmaf(static_cast<float>(i + 1 < pieces ? each : last) * depth, of[i * groups].x, sum);
     const float mean = warp_sum(sum) / n;
 #pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < pieces; i += WARP) {
-        const float2 piece = of[i * v.groups];
+    for (int i = static_cast<int>(threadIdx.x) % WARP; i < pieces; i += WARP) {
+        const float2 piece = of[i * groups];
         const float d = piece.x - mean;
         squares += fmaf(static_cast<float>(i + 1 < pieces ? each : last) * depth * d, d, piece.y);
     }
-    const float rstd = 1 / sqrtf(warp_sum(squares) / n + v.eps);
+    return make_float2(mean, 1 / sqrtf(warp_sum(squares) / n + v.eps));
+}
+
+static __device__ __forceinline__ void keep(const mz_cu_group_norm &v, int64_t group, float2 s) {
+    if (v.mean != nullptr)
+        v.mean[group] = s.x;
+    if (v.rstd != nullptr)
+        v.rstd[group] = s.y;
+}
+
+// Of an image with many pieces: a warp for each image and group, statistics [B, groups, 2].
+__global__ void __launch_bounds__(WARP)
+    norm_statistics_kernel(mz_cu_group_norm v, int pieces, int each, const float *partial, float *statistics) {
+    const int64_t image = blockIdx.x / v.groups, group = blockIdx.x % v.groups;
+    wait_for_before();
+    const float2 s =
+        statistics_of(v, pieces, each, reinterpret_cast<const float2 *>(partial) + image * pieces * v.groups + group);
     if (threadIdx.x != 0)
         return;
-    *reinterpret_cast<float2 *>(statistics + blockIdx.x * 2) = make_float2(mean, rstd);
-    if (v.mean != nullptr)
-        v.mean[blockIdx.x] = mean;
-    if (v.rstd != nullptr)
-        v.rstd[blockIdx.x] = rstd;
+    *reinterpret_cast<float2 *>(statistics + blockIdx.x * 2) = s;
+    keep(v, blockIdx.x, s);
 }
 
 static __device__ __forceinline__ void given8(const mz_cu_array &a, int64_t i, float absent, float out[8]) {
@@ -184,21 +196,36 @@ static __device__ __forceinline__ affine affine_of(const mz_cu_group_norm &v, co
     return a;
 }
 
+// Of few pieces (FEW) every block makes the statistics of its image from `partial`, else it reads them there.
+template <bool FEW>
 __global__ void __launch_bounds__(NORM_BLOCK)
-    norm_apply_kernel(mz_cu_group_norm v, int pieces, const float *statistics) {
-    const place p = place_of(v, pieces);
-    wait_for_before();
-    if (!p.used)
-        return;
-    const int depth = static_cast<int>(v.depth);
+    norm_apply_kernel(mz_cu_group_norm v, int pieces, int each, const float *partial) {
+    extern __shared__ float2 own[]; // FEW: [groups]
+    const place p = place_of(v, pieces, static_cast<int>(blockIdx.x));
+    const int depth = static_cast<int>(v.depth), groups = static_cast<int>(v.groups);
+    const float2 *of = reinterpret_cast<const float2 *>(partial) + p.image * groups * (FEW ? pieces : 1);
     float mean[8], rstd[8], x[8];
     raw8 raw[V];
+    wait_for_before();
     fetch(raw, v.x, v, p);
+    if (FEW) {
+        for (int g = static_cast<int>(threadIdx.x) / WARP; g < groups; g += LANES) {
+            const float2 s = statistics_of(v, pieces, each, of + g);
+            if (threadIdx.x % WARP == 0) {
+                own[g] = s;
+                if (p.first == 0)
+                    keep(v, p.image * groups + g, s);
+            }
+        }
+        __syncthreads();
+    }
+    if (!p.used)
+        return;
     const affine a = affine_of(v, p);
-    const float2 *of = reinterpret_cast<const float2 *>(statistics) + p.image * v.groups;
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        const float2 s = of[(p.column * 8 + k) / depth];
+        const int group = (p.column * 8 + k) / depth;
+        const float2 s = FEW ? own[group] : of[group];
         mean[k] = s.x;
         rstd[k] = s.y;
     }
@@ -244,15 +271,19 @@ extern "C" cudaError_t mz_cu_group_norm_forward_pieces(cudaStream_t stream, cons
                                                        float *workspace) {
     const int pieces = pieces_of(v), each = each_of(v);
     float *statistics = workspace + v->b * pieces * v->groups * 2;
-    const unsigned blocks = static_cast<unsigned>(v->b * pieces);
+    const dim3 blocks(static_cast<unsigned>(v->b * pieces)), block(NORM_BLOCK);
+    const dim3 groups(static_cast<unsigned>(v->b * v->groups));
     const size_t shared = static_cast<size_t>(v->c + v->groups) * sizeof(float);
-    cudaError_t error =
-        launch_early(stream, norm_pieces_kernel, dim3(blocks), dim3(NORM_BLOCK), shared, *v, pieces, workspace);
+    const float *partial = workspace;
+    cudaError_t error = launch_early(stream, norm_pieces_kernel, blocks, block, shared, *v, pieces, workspace);
+    if (error == cudaSuccess && pieces <= FEW_PIECES)
+        return launch_early(stream, norm_apply_kernel<true>, blocks, block,
+                            static_cast<size_t>(v->groups) * sizeof(float2), *v, pieces, each, partial);
     if (error == cudaSuccess)
-        error = launch_early(stream, norm_statistics_kernel, dim3(static_cast<unsigned>(v->b * v->groups)), dim3(WARP),
-                             size_t{0}, *v, pieces, each, static_cast<const float *>(workspace), statistics);
+        error = launch_early(stream, norm_statistics_kernel, groups, dim3(WARP), size_t{0}, *v, pieces, each, partial,
+                             statistics);
     if (error == cudaSuccess)
-        error = launch_early(stream, norm_apply_kernel, dim3(blocks), dim3(NORM_BLOCK), size_t{0}, *v, pieces,
+        error = launch_early(stream, norm_apply_kernel<false>, blocks, block, size_t{0}, *v, pieces, each,
                              static_cast<const float *>(statistics));
     return error;
 }
@@ -292,13 +323,13 @@ static __device__ __forceinline__ void slopes_of(const mz_cu_group_norm &v, cons
 __global__ void __launch_bounds__(NORM_BLOCK, 2)
     norm_slopes_kernel(mz_cu_group_norm v, int pieces, int turns, float *partial) {
     __shared__ __align__(16) float all[NORM_BLOCK * 8];
-    const place p = place_of(v, pieces);
+    const place p = place_of(v, pieces, static_cast<int>(blockIdx.x));
     float plain[8] = {0}, product[8] = {0}, normal[8], dz[8];
     wait_for_before();
     if (p.used) {
         const channels8 c = channels_of(v, p);
         for (int turn = 0; turn < turns; turn++) {
-            const place now = place_of(v, pieces, turns, turn);
+            const place now = place_of(v, pieces, static_cast<int>(blockIdx.x), turns, turn);
             raw8 x[V], dy[V];
             fetch(x, v.x, v, now);
             fetch(dy, v.y, v, now);
@@ -367,10 +398,17 @@ __global__ void __launch_bounds__(NORM_BLOCK)
         *reinterpret_cast<float2 *>(means + blockIdx.x * 2) = make_float2(of_plain / n, of_product / n);
 }
 
+// The first `ahead` blocks have channels, of which they make the gradients of weight, bias and film.
 __global__ void __launch_bounds__(NORM_BLOCK, 2)
-    norm_dx_kernel(mz_cu_group_norm v, int pieces, mz_cu_array dx, const float *means) {
-    const place p = place_of(v, pieces);
+    norm_dx_kernel(mz_cu_group_norm v, int pieces, mz_cu_array dx, const float *means, norm_gradients out, int ahead) {
     wait_for_before();
+    if (static_cast<int>(blockIdx.x) < ahead) {
+        const int64_t c = static_cast<int64_t>(blockIdx.x) * NORM_BLOCK + threadIdx.x;
+        if (c < v.c)
+            add_images(v, out, c);
+        return;
+    }
+    const place p = place_of(v, pieces, static_cast<int>(blockIdx.x) - ahead);
     if (!p.used)
         return;
     float plain[8], product[8], normal[8], dz[8];
@@ -401,8 +439,9 @@ extern "C" cudaError_t mz_cu_group_norm_backward_pieces(cudaStream_t stream, con
                                                         bool accumulate, float *workspace) {
     const int pieces = slope_pieces_of(v);
     float *sums = workspace + v->b * pieces * 2 * v->c, *means = sums + 2 * v->b * v->c;
-    const dim3 blocks(static_cast<unsigned>(v->b * pieces)), all(static_cast<unsigned>(v->b * pieces_of(v)));
-    const dim3 groups(static_cast<unsigned>(v->b * v->groups)), block(NORM_BLOCK);
+    const int ahead = static_cast<int>((v->c + NORM_BLOCK - 1) / NORM_BLOCK);
+    const dim3 blocks(static_cast<unsigned>(v->b * pieces)), block(NORM_BLOCK);
+    const dim3 groups(static_cast<unsigned>(v->b * v->groups)), all(static_cast<unsigned>(ahead + v->b * pieces_of(v)));
     cudaError_t error =
         launch_early(stream, norm_slopes_kernel, blocks, block, size_t{0}, *v, pieces, turns_of(v), workspace);
     if (error == cudaSuccess)
@@ -410,7 +449,7 @@ extern "C" cudaError_t mz_cu_group_norm_backward_pieces(cudaStream_t stream, con
                              static_cast<const float *>(workspace), sums, means);
     if (error == cudaSuccess)
         error = launch_early(stream, norm_dx_kernel, all, block, size_t{0}, *v, pieces_of(v), dx,
-                             static_cast<const float *>(means));
-    return error == cudaSuccess ? mz_cu_group_norm_parameters(stream, v, dfilm, dweight, dbias, accumulate, sums)
-                                : error;
+                             static_cast<const float *>(means), norm_gradients{dfilm, dweight, dbias, sums, accumulate},
+                             ahead);
+    return error;
 }

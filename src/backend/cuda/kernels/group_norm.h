@@ -8,9 +8,6 @@
 extern "C" {
 #endif
 
-// dweight, dbias and dfilm from sums [2, b, c]: Σ dz and Σ dz·x̂ of each image's channels (image.cu).
-cudaError_t mz_cu_group_norm_parameters(cudaStream_t stream, const mz_cu_group_norm *v, mz_cu_array dfilm,
-                                        float *dweight, float *dbias, bool accumulate, const float *sums);
 size_t mz_cu_group_norm_pieces_bytes(const mz_cu_group_norm *v, bool backward); // of the workspace
 cudaError_t mz_cu_group_norm_forward_pieces(cudaStream_t stream, const mz_cu_group_norm *v, float *workspace);
 cudaError_t mz_cu_group_norm_backward_pieces(cudaStream_t stream, const mz_cu_group_norm *v, mz_cu_array dx,

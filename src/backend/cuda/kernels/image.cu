@@ -1,7 +1,7 @@
 // Images [B, height, width, channels]: convolution with one sum a thread, group norm with one block a group,
 // resampling, noise, the embedding of times. Sums are FP32 in an order that the shapes decide.
 #include "activation.cuh"
-#include "group_norm.h"
+#include "group_norm.cuh"
 #include "philox.cuh"
 #include "rows.cuh"
 
@@ -94,19 +94,6 @@ extern "C" cudaError_t mz_cu_conv2d_dw(cudaStream_t stream, const mz_cu_conv *v,
 }
 
 // --- group norm ----------------------------------------------------------------------------------------------------
-static __device__ __forceinline__ float or_else(mz_cu_array a, int64_t i, float absent) {
-    return a.data != nullptr ? load1(a.data, a.dtype, i) : absent;
-}
-
-struct channel {
-    float weight, bias, scale, shift;
-};
-
-static __device__ __forceinline__ channel channel_of(const mz_cu_group_norm &v, int64_t image, int64_t c) {
-    return {or_else(v.weight, c, 1), or_else(v.bias, c, 0), 1 + or_else(v.film, image * 2 * v.c + c, 0),
-            or_else(v.film, image * 2 * v.c + v.c + c, 0)};
-}
-
 // Number i of the block's group.
 static __device__ __forceinline__ int64_t element_of(const mz_cu_group_norm &v, int64_t i) {
     const int64_t image = blockIdx.x / v.groups, group = blockIdx.x % v.groups;
@@ -207,73 +194,84 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_bwd_kernel(mz_cu_group
     }
 }
 
-__global__ void __launch_bounds__(IMAGE_BLOCK)
-    group_norm_parameters_kernel(mz_cu_group_norm v, mz_cu_array dfilm, float *dweight, float *dbias, bool accumulate,
-                                 const float *sums) {
+__global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_parameters_kernel(mz_cu_group_norm v, norm_gradients out) {
     const int64_t c = thread_index();
-    if (c >= v.c)
-        return;
-    float weight = 0, bias = 0;
-    for (int64_t image = 0; image < v.b; image++) {
-        const channel k = channel_of(v, image, c);
-        const float plain = sums[image * v.c + c], normal = sums[(v.b + image) * v.c + c];
-        weight = fmaf(k.scale, normal, weight);
-        bias = fmaf(k.scale, plain, bias);
-        if (dfilm.data != nullptr) {
-            store1(dfilm.data, dfilm.dtype, image * 2 * v.c + c, fmaf(k.weight, normal, k.bias * plain));
-            store1(dfilm.data, dfilm.dtype, image * 2 * v.c + v.c + c, plain);
-        }
-    }
-    if (dweight != nullptr)
-        dweight[c] = accumulate ? dweight[c] + weight : weight;
-    if (dbias != nullptr)
-        dbias[c] = accumulate ? dbias[c] + bias : bias;
-}
-
-extern "C" cudaError_t mz_cu_group_norm_parameters(cudaStream_t stream, const mz_cu_group_norm *v, mz_cu_array dfilm,
-                                                   float *dweight, float *dbias, bool accumulate, const float *sums) {
-    group_norm_parameters_kernel<<<blocks_for(v->c), IMAGE_BLOCK, 0, stream>>>(*v, dfilm, dweight, dbias, accumulate,
-                                                                               sums);
-    return cudaGetLastError();
+    if (c < v.c)
+        add_images(v, out, c);
 }
 
 extern "C" cudaError_t mz_cu_group_norm_backward(cudaStream_t stream, const mz_cu_group_norm *v, mz_cu_array dx,
                                                  mz_cu_array dfilm, float *dweight, float *dbias, bool accumulate,
                                                  float *sums) {
     group_norm_bwd_kernel<<<static_cast<unsigned>(v->b * v->groups), IMAGE_BLOCK, 0, stream>>>(*v, dx, sums);
-    return mz_cu_group_norm_parameters(stream, v, dfilm, dweight, dbias, accumulate, sums);
+    group_norm_parameters_kernel<<<blocks_for(v->c), IMAGE_BLOCK, 0, stream>>>(
+        *v, norm_gradients{dfilm, dweight, dbias, sums, accumulate});
+    return cudaGetLastError();
 }
 
 // --- resampling ----------------------------------------------------------------------------------------------------
-// y [rows, width, channels], rows of all images; x's width is given.
-__global__ void __launch_bounds__(IMAGE_BLOCK) upsample_kernel(mz_cu_array x, mz_cu_array y, mz_cu_resampling v) {
-    const int64_t i = thread_index();
-    if (i >= v.rows * v.width * v.channels)
-        return;
-    const int64_t c = i % v.channels, w = i / v.channels % v.width, h = i / v.channels / v.width;
-    const int64_t from = (h / v.factor * v.from_width + w / v.factor) * v.channels + c;
-    store1(y.data, y.dtype, i, v.alpha * load1(x.data, x.dtype, from));
+// y [rows, width, channels], rows of all images; x's width is given. V channels a thread.
+template <int V> static __device__ __forceinline__ void load_some(mz_cu_array a, int64_t i, float x[V]) {
+    if constexpr (V == 8)
+        load8(a.data, a.dtype, i, x);
+    else
+        x[0] = load1(a.data, a.dtype, i);
 }
 
-__global__ void __launch_bounds__(IMAGE_BLOCK) pool_kernel(mz_cu_array x, mz_cu_array y, mz_cu_resampling v) {
-    const int64_t i = thread_index();
-    if (i >= v.rows * v.width * v.channels)
+template <int V> static __device__ __forceinline__ void store_some(mz_cu_array a, int64_t i, const float x[V]) {
+    if constexpr (V == 8)
+        store8(a.data, a.dtype, i, x);
+    else
+        store1(a.data, a.dtype, i, x[0]);
+}
+
+template <int V>
+__global__ void __launch_bounds__(IMAGE_BLOCK) upsample_kernel(mz_cu_array x, mz_cu_array y, mz_cu_resampling v) {
+    const int64_t i = thread_index(), each = v.channels / V;
+    if (i >= v.rows * v.width * each)
         return;
-    const int64_t c = i % v.channels, w = i / v.channels % v.width * v.factor, h = i / v.channels / v.width * v.factor;
-    float sum = 0;
+    const int64_t pixel = i / each, c = (i - pixel * each) * V, h = pixel / v.width, w = pixel - h * v.width;
+    float k[V];
+    load_some<V>(x, (h / v.factor * v.from_width + w / v.factor) * v.channels + c, k);
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        k[j] *= v.alpha;
+    store_some<V>(y, i * V, k);
+}
+
+template <int V>
+__global__ void __launch_bounds__(IMAGE_BLOCK) pool_kernel(mz_cu_array x, mz_cu_array y, mz_cu_resampling v) {
+    const int64_t i = thread_index(), each = v.channels / V;
+    if (i >= v.rows * v.width * each)
+        return;
+    const int64_t pixel = i / each, c = (i - pixel * each) * V;
+    const int64_t h = pixel / v.width * v.factor, w = pixel % v.width * v.factor;
+    float sum[V] = {}, k[V];
     for (int r = 0; r < v.factor; r++)
-        for (int s = 0; s < v.factor; s++)
-            sum += load1(x.data, x.dtype, ((h + r) * v.from_width + w + s) * v.channels + c);
-    store1(y.data, y.dtype, i, v.alpha * sum);
+        for (int s = 0; s < v.factor; s++) {
+            load_some<V>(x, ((h + r) * v.from_width + w + s) * v.channels + c, k);
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                sum[j] += k[j];
+        }
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        sum[j] *= v.alpha;
+    store_some<V>(y, i * V, sum);
 }
 
 extern "C" cudaError_t mz_cu_resample(cudaStream_t stream, mz_cu_array x, mz_cu_array y, const mz_cu_resampling *v,
                                       bool larger) {
-    const unsigned blocks = blocks_for(v->rows * v->width * v->channels);
-    if (larger)
-        upsample_kernel<<<blocks, IMAGE_BLOCK, 0, stream>>>(x, y, *v);
+    const bool vectors = v->channels % 8 == 0;
+    const unsigned blocks = blocks_for(v->rows * v->width * v->channels / (vectors ? 8 : 1));
+    if (larger && vectors)
+        upsample_kernel<8><<<blocks, IMAGE_BLOCK, 0, stream>>>(x, y, *v);
+    else if (larger)
+        upsample_kernel<1><<<blocks, IMAGE_BLOCK, 0, stream>>>(x, y, *v);
+    else if (vectors)
+        pool_kernel<8><<<blocks, IMAGE_BLOCK, 0, stream>>>(x, y, *v);
     else
-        pool_kernel<<<blocks, IMAGE_BLOCK, 0, stream>>>(x, y, *v);
+        pool_kernel<1><<<blocks, IMAGE_BLOCK, 0, stream>>>(x, y, *v);
     return cudaGetLastError();
 }
 
