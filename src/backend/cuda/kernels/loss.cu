@@ -1,4 +1,6 @@
 // Cross-entropy over logits of any width and storage, and its gradient. A row is read once in each.
+#include <cuda_pipeline_primitives.h>
+
 #include "rows.cuh"
 
 // A row of logits starts anywhere (an odd pitch), so a thread's vectors are aligned by element index and the row's ends
@@ -259,8 +261,20 @@ extern "C" cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_c
 }
 
 // --- both ----------------------------------------------------------------------------------------------------------
-// A block a row, which it reads once: each thread keeps its vectors in shared memory until the row's log-sum-exp is
-// known. The sums are cross_entropy_kernel's, in its order, and the gradient cross_entropy_dx_kernel's.
+// A block a row, which it reads once: each thread's vectors are on their way to shared memory, all at once, and stay
+// there until the row's log-sum-exp is known. The sums are cross_entropy_kernel's, in its order, and the gradient
+// cross_entropy_dx_kernel's.
+__device__ __forceinline__ void wait_for_all_but(int groups) {
+    if (groups >= 3)
+        __pipeline_wait_prior(3);
+    else if (groups == 2)
+        __pipeline_wait_prior(2);
+    else if (groups == 1)
+        __pipeline_wait_prior(1);
+    else
+        __pipeline_wait_prior(0);
+}
+
 __global__ void __launch_bounds__(LOSS_BLOCK)
     cross_entropy_both_kernel(mz_cu_cross_entropy_args a, mz_cu_cross_entropy_dx_args b) {
     extern __shared__ uint4 kept[]; // [pitch / 8], twice that for FP32
@@ -270,21 +284,29 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
     int dtype = a.logits.dtype, vectors = a.pitch / 8, whole = a.width / 8, lane = threadIdx.x;
     int64_t row = blockIdx.x, start = row * a.pitch;
     int target = a.targets[a.first_row + row];
-    running r = {LEAST, 0};
-    for (int i = lane; i < vectors; i += LOSS_UNROLL * LOSS_BLOCK) {
-        raw8 raw[LOSS_UNROLL];
+    const bool ignored = target == a.ignore_index, no_class = target < 0 || target >= a.width;
+    const float at_target = lane == 0 && !no_class ? load1(a.logits.data, dtype, start + target) : 0;
+    const char *from = static_cast<const char *>(a.logits.data) + start * width_of(dtype);
+    const int pieces = dtype == MZ_CU_F32 ? 2 : 1; // of 16 bytes, of eight logits
+    int groups = 0;
+    for (int i = lane; i < vectors; i += LOSS_UNROLL * LOSS_BLOCK, groups++) {
 #pragma unroll
         for (int u = 0; u < LOSS_UNROLL; u++)
-            if (i + u * LOSS_BLOCK < vectors)
-                raw[u] = fetch8(a.logits.data, dtype, start + static_cast<int64_t>(i + u * LOSS_BLOCK) * 8);
+            for (int p = 0; p < pieces && i + u * LOSS_BLOCK < vectors; p++)
+                __pipeline_memcpy_async(&kept[p * vectors + i + u * LOSS_BLOCK],
+                                        from + (static_cast<int64_t>(i + u * LOSS_BLOCK) * pieces + p) * 16, 16);
+        __pipeline_commit();
+    }
+    running r = {LEAST, 0};
+    for (int i = lane; i < vectors; i += LOSS_UNROLL * LOSS_BLOCK) {
+        wait_for_all_but(--groups);
 #pragma unroll
         for (int u = 0; u < LOSS_UNROLL; u++)
             if (i + u * LOSS_BLOCK < vectors) {
+                raw8 raw = {kept[i + u * LOSS_BLOCK],
+                            pieces == 2 ? kept[vectors + i + u * LOSS_BLOCK] : make_uint4(0, 0, 0, 0)};
                 float x[8];
-                kept[i + u * LOSS_BLOCK] = raw[u].lo;
-                if (dtype == MZ_CU_F32)
-                    kept[vectors + i + u * LOSS_BLOCK] = raw[u].hi;
-                widen8(raw[u], dtype, x);
+                widen8(raw, dtype, x);
                 if (i + u * LOSS_BLOCK >= whole) // padding
 #pragma unroll
                     for (int k = 0; k < 8; k++)
@@ -302,15 +324,13 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
     float factor =
         b.all <= COUNT_ROWS ? loss_factor(*b.dloss, block_count(b.targets, b.all, b.ignore_index, &count)) : *b.factor;
     __syncthreads();
-    bool ignored = target == a.ignore_index, no_class = target < 0 || target >= a.width;
     if (lane == 0) {
         for (int w = 1; w < LOSS_BLOCK / WARP; w++)
             r = merge(r, shared[w]);
         float lse = log_sum_exp(r);
         lse_of_row = lse;
         a.lse[row] = lse;
-        // Before the gradient takes the logits' place.
-        a.terms[row] = ignored ? 0 : no_class ? NAN : lse - load1(a.logits.data, dtype, start + target);
+        a.terms[row] = ignored ? 0 : no_class ? NAN : lse - at_target;
     }
     __syncthreads();
     float lse = lse_of_row;
@@ -320,11 +340,18 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
         raw8 raw = {kept[i], dtype == MZ_CU_F32 ? kept[vectors + i] : make_uint4(0, 0, 0, 0)};
         float x[8];
         widen8(raw, dtype, x);
+        const bool plain = !ignored && i < whole && static_cast<unsigned>(target) - static_cast<unsigned>(i * 8) >= 8u;
+        if (plain) {
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            x[k] = ignored || (i >= whole && i * 8 + k >= a.width)
-                       ? 0
-                       : factor * (expf(x[k] - lse) - (i * 8 + k == target ? 1.0f : 0.0f));
+            for (int k = 0; k < 8; k++)
+                x[k] = factor * expf(x[k] - lse);
+        } else {
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                x[k] = ignored || (i >= whole && i * 8 + k >= a.width)
+                           ? 0
+                           : factor * (expf(x[k] - lse) - (i * 8 + k == target ? 1.0f : 0.0f));
+        }
         store8(b.dx.data, b.dx.dtype, start + static_cast<int64_t>(i) * 8, x);
     }
 }

@@ -2,8 +2,12 @@
 // MLP's second (bias, FP32 residual), and its gradient (GELU's slope, column sums for the first one's bias).
 //
 // A block is a thread that asks for tiles of the operands (TMA) and two warpgroups that take turns at tiles of 128 ×
-// 128 results: while one finishes a tile, which is memory's work, the other multiplies. Two blocks, a cluster, share
-// each tile of w: either fetches half of it for both.
+// 128 results: while one finishes a tile, which is memory's work, the other multiplies. Blocks of a cluster, two rows
+// of ACROSS blocks, share what they multiply: of a tile of w each of a column fetches half for both, and with two
+// columns so do those of a row of a tile of a. What the L2 cache can give is the limit: 24 KiB for 128 × 128 × 64
+// without the second column, 16 with it.
+#include <stdlib.h>
+
 #include <type_traits>
 
 #include "barrier.cuh"
@@ -22,6 +26,14 @@ static_assert(BYTES <= 227 * 1024, "shared memory of a block");
 
 constexpr __host__ __device__ bool by_rows(int epilogue) { // w [cols, inner]
     return epilogue == MZ_CU_PRODUCT_RESIDUAL;
+}
+
+// What the blocks of a cluster, DOWN × ACROSS of them, multiply at a time: columns first, so that the rows' operand is
+// fetched once.
+enum { DOWN = CLUSTER };
+
+constexpr __host__ __device__ int64_t shares_of(int64_t rows, int cols, int across) {
+    return (rows + DOWN * TILE - 1) / (DOWN * TILE) * ((cols + across * TILE - 1) / (across * TILE));
 }
 
 // --- turns ---------------------------------------------------------------------------------------------------------
@@ -194,61 +206,77 @@ __device__ __forceinline__ void finish_slope(const mz_cu_product &g, const place
 }
 
 // --- the kernel ----------------------------------------------------------------------------------------------------
-struct walk { // of a cluster over pairs of tiles: columns first, so that the rows' operand is fetched once
-    int64_t tile, tiles, step;
-    int across, steps; // tiles in a row, pieces of l
+template <int ACROSS> struct walk {
+    int64_t share, shares, step;
+    int in_row, steps;    // shares side by side, pieces of l
+    uint32_t down, right; // this block's place
+    __device__ __forceinline__ int64_t row() const { return (share / in_row * DOWN + down) * TILE; }
+    __device__ __forceinline__ int col() const {
+        return static_cast<int>(share % in_row * ACROSS + right) * static_cast<int>(TILE);
+    }
 };
 
-__device__ __forceinline__ walk walk_begin(const mz_cu_product &g) {
-    walk w;
-    w.across = (g.cols + TILE - 1) / TILE;
+template <int ACROSS> __device__ __forceinline__ walk<ACROSS> walk_begin(const mz_cu_product &g) {
+    walk<ACROSS> w;
+    w.in_row = (g.cols + ACROSS * TILE - 1) / (ACROSS * TILE);
     w.steps = (g.inner + L - 1) / L;
-    w.tiles = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * w.across;
-    w.tile = blockIdx.x / CLUSTER;
-    w.step = gridDim.x / CLUSTER;
+    w.shares = shares_of(g.rows, g.cols, ACROSS);
+    w.share = blockIdx.x / (DOWN * ACROSS);
+    w.step = gridDim.x / (DOWN * ACROSS);
+    w.down = block_of_cluster() / ACROSS;
+    w.right = block_of_cluster() % ACROSS;
     return w;
 }
 
-template <bool W_BY_ROWS> // w [cols, inner], else [inner, cols]
+// A stage is free when the blocks that this one's tiles went to have read it: its own, the one below or above, the one
+// beside it. By a warp of each.
+template <int ACROSS> __device__ __forceinline__ void release(uint32_t empty, int lane) {
+    if (lane < 1 + ACROSS) // of one column: the two of it; of two: this one, beside it, below or above
+        barrier_arrive_at(empty, ACROSS == 1 ? lane : block_of_cluster() ^ lane);
+}
+
+template <bool W_BY_ROWS, int ACROSS> // w [cols, inner], else [inner, cols]
 __device__ __forceinline__ void produce(const mz_cu_product &g, const CUtensorMap *a, const CUtensorMap *w,
                                         uint32_t shared, uint32_t full, uint32_t empty) {
-    walk t = walk_begin(g);
-    uint32_t rank = block_of_cluster();
+    walk<ACROSS> t = walk_begin<ACROSS>(g);
+    const uint32_t column = (1u | 1u << ACROSS) << t.right, line = 3u << t.down * 2; // blocks of this column, this row
     int stage = 0;
     uint32_t parity = 0;
-    for (; t.tile < t.tiles; t.tile += t.step) {
-        int row = static_cast<int>(t.tile / t.across * CLUSTER + rank) * TILE,
-            col = static_cast<int>(t.tile % t.across) * TILE + static_cast<int>(rank) * (TILE / CLUSTER);
+    for (; t.share < t.shares; t.share += t.step) {
+        int row = static_cast<int>(t.row()), col = t.col() + static_cast<int>(t.down) * (TILE / DOWN);
         for (int k = 0; k < t.steps; k++) {
-            uint32_t to = shared + stage * STAGE, half = to + OPERAND + rank * (OPERAND / CLUSTER);
+            uint32_t to = shared + stage * STAGE, half = to + OPERAND + t.down * (OPERAND / DOWN);
             barrier_wait(empty + stage * 8, parity ^ 1);
             barrier_expect(full + stage * 8, STAGE);
-            fetch_box(to, a, k * L, row, full + stage * 8);
-            fetch_box_for_all(half, w, W_BY_ROWS ? k * L : col, W_BY_ROWS ? col : k * L, full + stage * 8);
+            if (ACROSS == 1)
+                fetch_box(to, a, k * L, row, full + stage * 8);
+            else
+                fetch_box_for(to + t.right * (OPERAND / 2), a, k * L, row + static_cast<int>(t.right) * (TILE / 2),
+                              full + stage * 8, line);
+            fetch_box_for(half, w, W_BY_ROWS ? k * L : col, W_BY_ROWS ? col : k * L, full + stage * 8, column);
             if (++stage == STAGES)
                 stage = 0, parity ^= 1;
         }
     }
 }
 
-template <typename T, int EPILOGUE>
+template <typename T, int EPILOGUE, int ACROSS>
 __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *shared, uint32_t address, uint32_t full,
                                         uint32_t empty) {
     constexpr bool W_BY_ROWS = by_rows(EPILOGUE);
     int thread = static_cast<int>(threadIdx.x) - WARPGROUP, group = thread / WARPGROUP, warp = thread % WARPGROUP / 32;
-    uint32_t rank = block_of_cluster();
-    walk t = walk_begin(g);
+    walk<ACROSS> t = walk_begin<ACROSS>(g);
     place p;
     p.lane = thread & 31;
     p.staging = reinterpret_cast<float *>(shared + AT_STAGING + group * STAGING + warp * (STAGING / 4));
     if (group == 1)
         turn_pass(group); // the first turn is the other's
     int64_t count = 0;    // pieces before this tile's first
-    for (int turn = 0; t.tile < t.tiles; t.tile += t.step, turn ^= 1, count += t.steps) {
+    for (int turn = 0; t.share < t.shares; t.share += t.step, turn ^= 1, count += t.steps) {
         if (turn != group)
             continue;
-        p.row = (t.tile / t.across * CLUSTER + rank) * TILE + warp * 16;
-        p.col = static_cast<int>(t.tile % t.across) * TILE + p.lane * 4;
+        p.row = t.row() + warp * 16;
+        p.col = t.col() + p.lane * 4;
         p.inside = p.col < g.cols;
         rows_ahead<typename std::conditional<EPILOGUE == MZ_CU_PRODUCT_RESIDUAL, float4, uint2>::type> ahead;
         if (EPILOGUE == MZ_CU_PRODUCT_SLOPE)
@@ -276,8 +304,7 @@ __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *s
             wgmma_commit();
             if (k > 0) {
                 wgmma_wait<1>();
-                if (p.lane < CLUSTER)
-                    barrier_arrive_at(empty + before * 8, p.lane);
+                release<ACROSS>(empty + before * 8, p.lane);
             }
             before = stage;
             if (++stage == STAGES)
@@ -285,8 +312,7 @@ __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *s
         }
         turn_pass(group);
         wgmma_wait<0>();
-        if (p.lane < CLUSTER)
-            barrier_arrive_at(empty + before * 8, p.lane);
+        release<ACROSS>(empty + before * 8, p.lane);
         if constexpr (EPILOGUE == MZ_CU_PRODUCT_RESIDUAL)
             finish_residual(g, p, d, ahead);
         else
@@ -295,8 +321,8 @@ __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *s
 }
 #endif
 
-template <typename T, int EPILOGUE>
-__global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
+template <typename T, int EPILOGUE, int ACROSS>
+__global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS_OF(2 * ACROSS)
     product_kernel(const mz_cu_product g, const __grid_constant__ CUtensorMap a,
                    const __grid_constant__ CUtensorMap w) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -306,7 +332,7 @@ __global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, CLUSTER * 4); // the warps of the warpgroups, one of each block, that use it
+            barrier_init(empty + s * 8, (1 + ACROSS) * 4); // warps of the warpgroups, one of each block, that use it
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -315,10 +341,10 @@ __global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
     if (threadIdx.x < WARPGROUP) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0)
-            produce<by_rows(EPILOGUE)>(g, &a, &w, first, full, empty);
+            produce<by_rows(EPILOGUE), ACROSS>(g, &a, &w, first, full, empty);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consume<T, EPILOGUE>(g, product_shared + (first - begin), first, full, empty);
+        consume<T, EPILOGUE, ACROSS>(g, product_shared + (first - begin), first, full, empty);
     }
     __syncwarp();
     cluster_sync(); // a block's memory stays while the other may still write to it
@@ -339,24 +365,52 @@ bool describe(CUtensorMap *map, int dtype, const void *data, int64_t rows, int64
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-template <typename T, int EPILOGUE>
+// How many clusters of four find room at once; 0: it cannot be told. A part of the card whose multiprocessors are no
+// multiple of four has less room.
+template <typename K> int clusters_at_once(K kernel, int blocks, int sms) {
+    cudaLaunchAttribute size = {};
+    size.id = cudaLaunchAttributeClusterDimension;
+    size.val.clusterDim.x = static_cast<unsigned>(blocks);
+    size.val.clusterDim.y = size.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(sms / blocks * blocks));
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = BYTES;
+    config.attrs = &size;
+    config.numAttrs = 1;
+    int most = 0;
+    if (cudaOccupancyMaxActiveClusters(&most, kernel, &config) != cudaSuccess)
+        most = 0, (void)cudaGetLastError();
+    return most;
+}
+
+template <typename T, int EPILOGUE, int ACROSS>
 cudaError_t run(cudaStream_t stream, const mz_cu_product &g, int sms, bool prepare) {
-    auto kernel = product_kernel<T, EPILOGUE>;
+    auto kernel = product_kernel<T, EPILOGUE, ACROSS>;
+    const int blocks = DOWN * ACROSS;
     if (prepare)
         return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
     CUtensorMap a, w;
     bool rows = by_rows(EPILOGUE);
-    if (!describe(&a, g.dtype, g.a, g.rows, g.inner, TILE) ||
+    if (!describe(&a, g.dtype, g.a, g.rows, g.inner, TILE / ACROSS) ||
         !describe(&w, g.dtype, g.w, rows ? g.cols : g.inner, rows ? g.inner : g.cols, L))
         return cudaErrorNotSupported;
-    int64_t pairs = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * ((g.cols + TILE - 1) / TILE);
-    int64_t most = sms / CLUSTER, clusters = pairs < most ? pairs : most;
-    return launch_early(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)), dim3(THREADS), BYTES, g, a, w);
+    const int64_t shares = shares_of(g.rows, g.cols, ACROSS);
+    const int64_t most = ACROSS == 1 ? sms / blocks : clusters_at_once(kernel, blocks, sms);
+    if (most == 0)
+        return cudaErrorInvalidClusterSize;
+    const int64_t clusters = shares < most ? shares : most;
+    return launch_early(stream, kernel, dim3(static_cast<unsigned>(clusters * blocks)), dim3(THREADS), BYTES, g, a, w);
+}
+
+template <typename T, int ACROSS> cudaError_t with(cudaStream_t stream, const mz_cu_product &g, int sms, bool prepare) {
+    return g.epilogue == MZ_CU_PRODUCT_RESIDUAL ? run<T, MZ_CU_PRODUCT_RESIDUAL, ACROSS>(stream, g, sms, prepare)
+                                                : run<T, MZ_CU_PRODUCT_SLOPE, ACROSS>(stream, g, sms, prepare);
 }
 
 template <typename T> cudaError_t of(cudaStream_t stream, const mz_cu_product &g, int sms, bool prepare) {
-    return g.epilogue == MZ_CU_PRODUCT_RESIDUAL ? run<T, MZ_CU_PRODUCT_RESIDUAL>(stream, g, sms, prepare)
-                                                : run<T, MZ_CU_PRODUCT_SLOPE>(stream, g, sms, prepare);
+    return getenv("MEZZO_CUDA_PRODUCT_WIDE") != nullptr ? with<T, 2>(stream, g, sms, prepare)
+                                                        : with<T, 1>(stream, g, sms, prepare);
 }
 } // namespace
 
