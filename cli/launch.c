@@ -35,6 +35,7 @@ typedef struct job {
     int n, alive;
     rank_process *ranks;
     bool gpus;
+    char devices[4096]; // those that are left, as CUDA_VISIBLE_DEVICES names them; "": as this process sees them
     const mz_launch_link *link; // CPU ranks: who tells their MPI who they are
     char name[64], secret[128];
     int listener, port, tell[2];
@@ -113,6 +114,8 @@ static bool put(variables *v, char *text) {
     return text != NULL;
 }
 
+static const char devices_are[] = "CUDA_VISIBLE_DEVICES=";
+
 // This process's variables without an outer job's, with the rank's own.
 static mezzo_status make_variables(const job *j, int rank, variables *v) {
     size_t inherited = 0, more = 0;
@@ -125,7 +128,8 @@ static mezzo_status make_variables(const job *j, int rank, variables *v) {
     if (v->list == NULL)
         return MEZZO_ERR_MEMORY;
     for (size_t i = 0; i < inherited; i++)
-        if (!ours(environ[i]))
+        if (!ours(environ[i]) &&
+            (j->devices[0] == '\0' || strncmp(environ[i], devices_are, sizeof devices_are - 1) != 0))
             v->list[v->n++] = environ[i];
     for (size_t i = 0; i < more; i++)
         v->list[v->n++] = theirs[i];
@@ -136,6 +140,7 @@ static mezzo_status make_variables(const job *j, int rank, variables *v) {
                 put(v, mz_format("MEZZO_JOB_SECRET=%s", j->secret)) &&
                 put(v, mz_format("MEZZO_TELL_FD=%d", j->tell[1])) &&
                 (rank > 0 || put(v, mz_format("MEZZO_LISTEN_FD=%d", j->listener)));
+    fine = fine && (j->devices[0] == '\0' || put(v, mz_format("%s%s", devices_are, j->devices)));
     // Open MPI 4 asks a PMIx server that is not its own mpirun's only under a launcher that it knows.
     fine = fine && (j->link == NULL || put(v, mz_strdup("JSM_JSRUN_PORT=1")));
     // Its reads from a neighbour's memory print a line of their own where that one has just died.
@@ -274,6 +279,16 @@ static int code_of(int status) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : CLI_FAILED;
 }
 
+// A rank that stands still cannot end by itself, and those that are told need not wait for it.
+static void end_hanging(job *j) {
+    int rank = -1;
+    if (sscanf(j->line, "rank %d ", &rank) != 1 || rank < 0 || rank >= j->n || strstr(j->line, ") hangs") == NULL ||
+        j->ranks[rank].pid <= 0)
+        return;
+    j->ranks[rank].ended_here = true;
+    kill(-j->ranks[rank].pid, SIGKILL);
+}
+
 static void hear(job *j) {
     char text[sizeof j->line];
     ssize_t n = read(j->tell[0], text, sizeof text - 1);
@@ -282,6 +297,7 @@ static void hear(job *j) {
     text[n] = '\0';
     text[strcspn(text, "\n")] = '\0';
     snprintf(j->line, sizeof j->line, "%s", text);
+    end_hanging(j);
 }
 
 static void reap(job *j) {
@@ -412,31 +428,93 @@ static char **make_words(const cli_args *args, bool again) {
     return words;
 }
 
-static int run_with_restarts(job *j, int restarts) {
-    int code = CLI_FAILED;
-    for (int attempt = 0; attempt <= restarts; attempt++) {
-        char **words = make_words(j->args, attempt > 0);
-        if (words == NULL)
-            return cli_error(j->args->command, MEZZO_ERR_MEMORY);
-        code = run_job(j, words, attempt);
-        mz_free(words);
+// The rank to blame for the end: that which the line names, or the one that ended first.
+static int failed_rank(const job *j) {
+    int rank = -1;
+    if (sscanf(j->line, "rank %d ", &rank) == 1 && rank >= 0 && rank < j->n)
+        return rank;
+    return killed_rank(j) >= 0 ? killed_rank(j) : j->first_bad;
+}
+
+// Without the GPU of a rank. The names are numbers, or what CUDA_VISIBLE_DEVICES says.
+static void leave_out_device(job *j, int rank) {
+    const char *seen = j->devices[0] != '\0' ? j->devices : getenv("CUDA_VISIBLE_DEVICES");
+    char before[sizeof j->devices] = "";
+    size_t n = 0;
+    for (int i = 0, count = mz_device_count("cuda"); seen == NULL && i < count; i++)
+        n += (size_t)snprintf(before + n, sizeof before - n, "%s%d", i > 0 ? "," : "", i);
+    if (seen != NULL)
+        snprintf(before, sizeof before, "%s", seen);
+    j->devices[0] = '\0';
+    n = 0;
+    int at = 0;
+    for (char *rest = before, *one = strtok_r(before, ",", &rest); one != NULL; one = strtok_r(NULL, ",", &rest), at++)
+        if (at != rank)
+            n += (size_t)snprintf(j->devices + n, sizeof j->devices - n, "%s%s", n > 0 ? "," : "", one);
+}
+
+static int run_once(job *j, int attempt, bool again) {
+    char **words = make_words(j->args, again);
+    if (words == NULL)
+        return cli_error(j->args->command, MEZZO_ERR_MEMORY);
+    const int code = run_job(j, words, attempt);
+    mz_free(words);
+    return code;
+}
+
+// least: how many ranks may be left; 0: all of them, always.
+static int run_with_restarts(job *j, int restarts, int least) {
+    int code = CLI_FAILED, attempt = 0;
+    for (int failures = 0; failures <= restarts; failures++) {
+        const int before = j->n;
+        if (failures > 0 && least > 0 && j->n > least) {
+            if (j->gpus)
+                leave_out_device(j, failed_rank(j));
+            j->n--;
+        }
+        if (failures > 0)
+            cli_wrong(j->args->command, "restart %d of %d, with %d rank%s", failures, restarts, j->n,
+                      j->n == 1 ? "" : "s");
+        code = run_once(j, attempt++, failures > 0);
+        while (code == CLI_USAGE && j->n < before && j->n > least) { // so many do not divide the batch
+            j->n--;
+            cli_wrong(j->args->command, "the same with %d rank%s", j->n, j->n == 1 ? "" : "s");
+            code = run_once(j, attempt++, true);
+        }
         if (code != CLI_FAILED || asked_times > 0)
             return code;
-        if (attempt < restarts)
-            cli_wrong(j->args->command, "restart %d of %d", attempt + 1, restarts);
     }
     return code;
 }
 
+// A step must stay what it is with fewer ranks.
+static int check_least(const cli_args *args, int64_t n, int64_t least) {
+    bool batch = strcmp(args->operands[0], "train") != 0;
+    for (int i = 0; i < args->n_operands; i++)
+        batch = batch || strncmp(args->operands[i], "--global-batch", 14) == 0;
+    if (least > n)
+        return cli_wrong(args->command, "--min-ranks %lld of -n %lld: it is how many may be left", (long long)least,
+                         (long long)n);
+    if (least > 0 && !batch)
+        return cli_wrong(args->command, "--min-ranks: give train --global-batch, so that a step stays what it is with "
+                                        "fewer ranks");
+    return CLI_DONE;
+}
+
 static int run(const cli_args *args) {
-    int64_t n, restarts;
+    int64_t n, restarts, least;
     int code = cli_integer(args, "n", 1, MOST, 0, &n);
     if (code == CLI_DONE)
         code = cli_integer(args, "restarts", 0, 1000, 0, &restarts);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "min-ranks", 1, MOST, 0, &least);
     if (code != CLI_DONE)
         return code;
     if (n == 0 || args->n_operands == 0)
         return cli_wrong(args->command, "usage is mezzo launch %s", args->command->usage);
+    code = check_least(args, n, least);
+    if (code != CLI_DONE)
+        return code;
     job j = {.args = args, .n = (int)n, .listener = -1, .tell = {-1, -1}};
     code = look_at_devices(args, &j);
     if (code != CLI_DONE)
@@ -445,7 +523,7 @@ static int run(const cli_args *args) {
     if (j.ranks == NULL)
         return cli_error(args->command, MEZZO_ERR_MEMORY);
     catch_signals();
-    code = run_with_restarts(&j, (int)restarts);
+    code = run_with_restarts(&j, (int)restarts, (int)least);
     mz_free(j.ranks);
     return code;
 }
@@ -453,13 +531,14 @@ static int run(const cli_args *args) {
 static const cli_option options[] = {
     {"n", "N", "how many ranks: processes, each with a GPU or its share of the CPU's cores"},
     {"restarts", "R", "after a failure start again from the last checkpoint, at most R times"},
+    {"min-ranks", "M", "a restart leaves out the rank that failed, and its GPU, while M are left [all start again]"},
     {0},
 };
 
 const cli_command cli_launch = {
     .name = "launch",
     .summary = "run a subcommand as several ranks on this host",
-    .usage = "-n N [--restarts R] -- train [--option value …]",
+    .usage = "-n N [--restarts R [--min-ranks M]] -- train [--option value …]",
     .details = "Starts N processes of the subcommand, which find each other and work as one job; docs/distributed.md "
                "has jobs on several hosts (mpirun, srun, torchrun). Signals go to all ranks. When one is killed, "
                "crashes or hangs, all end within seconds, a line says which, and the exit code is 3.",

@@ -108,9 +108,10 @@ static mezzo_status locate_at(mezzo_program *p, size_t i, bool fresh, float limi
         int v = p->c.graph->nodes[p->c.node[i]].out[k];
         out->loss = mz_value_root(p->c.graph, v) == mz_value_root(p->c.graph, p->c.graph->loss);
     }
-    if (out->found)
-        keep_inputs(p, i, ins, out);
-    return MEZZO_OK;
+    if (!out->found)
+        return MEZZO_OK;
+    keep_inputs(p, i, ins, out);
+    return out->parameter ? MEZZO_OK : mz_program_sample(p, i, forward ? limit : 0, &out->sample);
 }
 
 // *fresh: gradients are to be written, as other values lie where they will be.
@@ -127,7 +128,7 @@ static mezzo_status begin(mezzo_program *p, const mezzo_scaler *scaler, uint64_t
 
 mezzo_status mz_program_locate(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step, float limit,
                                mz_located *out) {
-    *out = (mz_located){0};
+    *out = (mz_located){.sample = -1};
     bool fresh;
     MEZZO_TRY(begin(p, scaler, seed, step, &fresh));
     for (size_t i = 0; i < p->c.n_calls && !out->found; ++i)
@@ -156,7 +157,7 @@ static void print_finding(const mz_located *f, char *where, size_t size) {
 mezzo_status mezzo_program_check(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step,
                                  bool *found, char *where, size_t size) {
     MZ_REQUIRE(p, found);
-    mz_located finding = {0};
+    mz_located finding = {.sample = -1};
     size = where != NULL ? size : 0;
     if (size)
         where[0] = 0;

@@ -162,6 +162,7 @@ typedef struct mz_located {
     const char *op, *module, *phase, *rule; // the op that made it, or met it first; rule: what decided its dtypes
     bool loss;                              // it is the loss
     bool parameter;                         // the source is one
+    int64_t sample;                         // of the batch, from 0, that has the first bad number; -1: not known
     mezzo_dtype compute;
     mz_located_tensor bad; // the output, or the source as the op reads it
     mz_located_tensor in[MZ_MAX_IN];
@@ -170,6 +171,9 @@ typedef struct mz_located {
 // Counts and ranges of n <= MZ_MAX_IN tensors of the device; those that are absent or hold integers count nothing.
 mezzo_status mz_program_inspect(mezzo_program *program, const mz_tensor *tensors, int n, float limit,
                                 mz_inspection *out);
+// samples.c: the sample that has the first bad number of a call's outputs or, where these have none or are in no order
+// of samples, inputs; -1: not known. limit: as below.
+mezzo_status mz_program_sample(mezzo_program *program, size_t call, float limit, int64_t *sample);
 // One micro step, call by call, up to the first call with a bad value: NaN, infinite, or in forward above `limit` where
 // that is not 0. Parameter gradients are left as far as it came.
 mezzo_status mz_program_locate(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step,

@@ -101,7 +101,8 @@ static void tell_rule(mz_fault *f, const mz_located *found) {
         add(f, "; it is computed in fp32 already: look at its inputs, the data and the learning rate");
 }
 
-static void describe(mz_fault *f, const mz_located *found, int64_t micro) {
+// first: the step's sample with which the micro batch begins.
+static void describe(mz_fault *f, const mz_located *found, int64_t micro, int64_t first) {
     const char *kind = found->parameter                        ? "parameters"
                        : found->loss                           ? "loss"
                        : strcmp(found->phase, "backward") == 0 ? "gradients"
@@ -112,7 +113,11 @@ static void describe(mz_fault *f, const mz_located *found, int64_t micro) {
     snprintf(f->module, sizeof f->module, "%s", found->module);
     snprintf(f->phase, sizeof f->phase, "%s", found->phase);
     snprintf(f->dtype, sizeof f->dtype, "%s", mezzo_dtype_name(found->bad.dtype));
-    add(f, "first in %s of %s (%s): ", found->op, *found->module ? found->module : "the model", found->phase);
+    f->sample = found->sample >= 0 ? first + found->sample + 1 : 0;
+    add(f, "first in %s of %s (%s)", found->op, *found->module ? found->module : "the model", found->phase);
+    if (f->sample > 0)
+        add(f, ", sample %lld", (long long)f->sample);
+    add(f, ": ");
     if (found->source != NULL)
         add(f, "%s itself, read as %s", found->source, found->bad.slot);
     else
@@ -163,7 +168,7 @@ static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
                                     mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch,
                                     (float)run->config.guard.limit, &found));
         if (found.found) {
-            describe(f, &found, i + 1);
+            describe(f, &found, i + 1, (int64_t)(batch - data) * run->config.batch_size);
             continue;
         }
         MZ_INJECT_GRADIENT(run);
@@ -220,6 +225,7 @@ mezzo_status mz_guard_record(mz_training *run, const mz_fault *f, const char *ac
     add_member(&line, "module", f->module);
     add_member(&line, "phase", f->phase);
     add_member(&line, "dtype", f->dtype);
+    mz_text_addf(&line, ", \"sample\": %lld", (long long)f->sample);
     add_member(&line, "text", f->text);
     mz_text_add(&line, "}\n", 2);
     mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : line.status;

@@ -17,6 +17,7 @@ struct mz_training;
 
 typedef struct mz_fault {
     int64_t step, micro; // micro: from 1; 0: not one of them
+    int64_t sample;      // of all micro batches of the step, from 1; 0: not known
     int kinds;           // MZ_BAD_…, what the device found
     bool parameter;      // a parameter itself is bad: skipping batches does not help
     char kind[16];       // "batch" "loss" "activation" "gradients" "parameters" "moments" "overflow" "spike"

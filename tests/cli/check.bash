@@ -6,7 +6,14 @@
 set -uo pipefail
 : "${MEZZO:?the path of the command}"
 SCRATCH=$(mktemp -d) || exit 1
-trap 'chmod -R u+w "$SCRATCH" 2>/dev/null; rm -rf "$SCRATCH"' EXIT
+clean() { # what a test that fails leaves running ends with it
+    local left
+    left=$(jobs -p)
+    [[ -z $left ]] || kill $left 2>/dev/null
+    chmod -R u+w "$SCRATCH" 2>/dev/null
+    rm -rf "$SCRATCH"
+}
+trap clean EXIT
 mkdir "$SCRATCH/work"
 cd "$SCRATCH/work" || exit 1
 OUT=$SCRATCH/out ERR=$SCRATCH/err

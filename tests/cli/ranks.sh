@@ -3,6 +3,14 @@
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 [[ -e $MEZZO_BUILD/mezzo_mpi.so && -e $MEZZO_BUILD/mezzo_pmix.so ]] || exit 77 # no MPI here
 RANK_PROGRAM=$MEZZO_BUILD/tests/dist_rank
+clean_ranks() { # a launcher that is gone takes its ranks along, and those that stand still too
+    local left
+    left=$(jobs -p)
+    [[ -z $left ]] || kill -KILL $left 2>/dev/null
+    [[ -z ${name:-} ]] || { ip netns del "${name}a" && ip netns del "${name}b"; } 2>/dev/null
+    clean
+}
+trap clean_ranks EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
 
 launch() { # CODE N WHAT: the ranks run dist_rank
@@ -90,6 +98,7 @@ trap 'exit 130' INT TERM
 echo "attempt $RANK" >>attempts
 case $1 in
 fails) exit 3 ;;
+picky) exit $((WORLD_SIZE == 1 ? 0 : WORLD_SIZE)) ;; # two ranks refuse, three fail
 refuses) exit 2 ;;
 ignores) trap '' HUP INT TERM && exec sleep 60 ;;
 waits) for ((i = 0; i < 300; i++)); do sleep 0.1; done ;;
@@ -101,6 +110,13 @@ run 3 launch -n 2 --restarts 2 -- fails
 [[ $(wc -l <attempts) -eq 6 ]] || fail "not three attempts of two ranks"
 shows "$ERR" "restart 2 of 2"
 run 2 launch -n 2 --restarts 2 -- refuses
+rm attempts
+run 3 launch -n 3 --restarts 2 --min-ranks 2 -- fails
+[[ $(wc -l <attempts) -eq 7 ]] || fail "not three ranks, two and two: $(wc -l <attempts)"
+shows "$ERR" "restart 1 of 2, with 2 ranks" "restart 2 of 2, with 2 ranks"
+rm attempts
+run 0 launch -n 3 --restarts 1 --min-ranks 1 -- picky
+[[ $(wc -l <attempts) -eq 6 ]] || fail "not three ranks, two that refuse, and one: $(wc -l <attempts)"
 "$MEZZO" launch -n 2 -- waits >"$OUT" 2>"$ERR" &
 job=$!
 sleep 1
@@ -118,6 +134,8 @@ nothing_left "${ranks[@]}"
 unset MEZZO_LAUNCH_PROGRAM
 refuse 2 "-n N" -- launch -- train
 refuse 2 "--n 0" -- launch -n 0 -- train
+refuse 2 "--global-batch" -- launch -n 2 --restarts 1 --min-ranks 1 -- train
+refuse 2 "--min-ranks 3 of -n 2" -- launch -n 2 --restarts 1 --min-ranks 3 -- train --global-batch 8
 
 # --- meeting by TCP, without MPI: records
 export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) MEZZO_JOB_SECRET=one MEZZO_JOIN_SECONDS=20
@@ -186,7 +204,6 @@ both 0 0
 # --- two hosts, as far as one machine has them: network namespaces with a cable between, which is then cut
 name=mezzo$$
 if command -v ip >/dev/null && ip netns add ${name}a 2>/dev/null; then
-    trap 'ip netns del ${name}a; ip netns del ${name}b; rm -rf "$SCRATCH"' EXIT
     ip netns add ${name}b
     ip link add va netns ${name}a type veth peer name vb netns ${name}b || fail "no cable"
     ip -n ${name}a addr add 10.7.0.1/24 dev va && ip -n ${name}a link set va up

@@ -67,6 +67,20 @@ grep -q '"kind": *"spike"' jumps-1/guard.jsonl || fail "no jump was seen"
 diff <(grep -o '"step": *[0-9]*' jumps-1/guard.jsonl) <(grep -o '"step": *[0-9]*' jumps-2/guard.jsonl) || fail "jumps at other steps"
 diff <(losses jumps-1) <(losses jumps-2) >/dev/null || fail "other losses behind jumps"
 
+# A rank that is killed, and the job goes on with those that are left: to what it would have been.
+alone="$model --steps 120 --checkpoint-every 10 --keep-last 2 --reduce canonical"
+"$MEZZO" train $alone --out undisturbed >undisturbed.log 2>&1 || fail "$(cat undisturbed.log)"
+"$MEZZO" launch -n 2 --restarts 1 --min-ranks 1 -- train $alone --shard parameters --out fewer >fewer.log 2>&1 &
+job=$!
+for _ in $(seq 600); do
+    grep -q '"step": *15,' fewer/metrics.jsonl 2>/dev/null && break
+    sleep 0.02
+done
+kill -KILL "$(pgrep -P $job | tail -1)"
+wait $job || fail "with fewer ranks: exit $?: $(cat fewer.log)"
+grep -q 'restart 1 of 1, with 1 rank$' fewer.log || fail "nothing was started again: $(cat fewer.log)"
+diff <(losses undisturbed) <(losses fewer) >/dev/null || fail "with fewer ranks: $(diff <(losses undisturbed) <(losses fewer) | head -4)"
+
 # Adapters: what is trained is small, what is frozen lies behind it, whole on every rank.
 for n in 1 2; do
     run=$([[ $n -eq 1 ]] || echo "$ranks")

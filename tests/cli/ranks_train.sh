@@ -145,12 +145,13 @@ if ! grep -q "there is no option --inject" inject.txt; then
 exec "$@"
 END
     shard=optimizer
-    for FAULT in h.1.attn/attention batch h.0.attn/attention; do
+    for FAULT in h.1.attn/attention#1500 batch h.0.attn/attention#1500; do
         export FAULT
         rm -rf bad
         timeout 100 mpirun --oversubscribe -n 2 bash one.sh "$MEZZO" train $model --precision bf16 --shard $shard --out bad >bad.log 2>&1 ||
             fail "$FAULT on rank 1: $(cat bad.log)"
         grep -q "\"step\": 2, \"micro\": 1.*\"op\": \"\(attention\)\?\".*rank 1: step 2" bad/guard.jsonl || fail "$(cat bad/guard.jsonl)"
+        [[ $FAULT == batch ]] || grep -q "\"sample\": $([[ $shard == optimizer ]] && echo 6 || echo 4), .*, sample" bad/guard.jsonl || fail "$(cat bad/guard.jsonl)"
         grep -q '"step": *6.*"amp/skipped_steps": *1[,}]' bad/metrics.jsonl || fail "the step was not skipped once"
         [[ $shard == optimizer ]] && shard=gradients || shard=parameters
     done
