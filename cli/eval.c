@@ -13,6 +13,10 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_eval_result, loss), "loss", "loss", "%.6f"},
     {CLI_FIELD(mezzo_eval_result, perplexity), "perplexity", "perplexity", "%.4f", .only = "tokens"},
     {CLI_FIELD(mezzo_eval_result, accuracy), "accuracy", "accuracy", "%.4f", .only = "examples"},
+    {CLI_FIELD(mezzo_eval_result, nmse), "nmse", "NMSE", "%.6f", .flags = CLI_KNOWN},
+    {CLI_FIELD(mezzo_eval_result, rmse), "rmse", "RMSE", "%.6f", .flags = CLI_KNOWN},
+    {CLI_FIELD(mezzo_eval_result, ssim), "ssim", "SSIM", "%.4f", .flags = CLI_KNOWN},
+    {CLI_FIELD(mezzo_eval_result, psnr), "psnr", "PSNR", "%.2f dB", .flags = CLI_KNOWN},
     {CLI_FIELD(mezzo_eval_result, tokens), "*", "*", "count"},
     {CLI_FIELD(mezzo_eval_result, tokens_per_second), "*_per_second", "speed", "count */s"},
     {CLI_FIELD(mezzo_eval_result, precision), "precision", "precision", "%s"},
@@ -50,8 +54,9 @@ static int run(const cli_args *args) {
     const int code = CLI_RANGES(args, ranges, &options);
     if (code != CLI_DONE)
         return code;
-    mezzo_eval_result result = {.loss = NAN, .perplexity = NAN};
-    mezzo_status status = mezzo_run_eval(&options, NULL, &result);
+    mezzo_eval_result result;
+    const mezzo_hooks hooks = {.stop = cli_interruptible()};
+    mezzo_status status = mezzo_run_eval(&options, &hooks, &result);
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
     if (cli_has(args, "json"))
@@ -84,11 +89,12 @@ const cli_command cli_eval = {
     .summary = "loss and perplexity, or accuracy, of a run; scores of pictures",
     .usage = "RUN [--best] [--data FILE [--labels FILE]] [--iters N] [--precision NAME]\n"
              "       mezzo eval PREDICTED --truth FOLDER [--csv FILE] [--sheet FILE]",
-    .details = "RUN is a run folder, or one checkpoint in its checkpoints/. The loss is the mean over tokens (or "
-               "examples) of -log p, in nats.\n"
-               "PREDICTED is a folder of NAME.png for pictures of --truth, or the word mean (of the others) or "
-               "free-space: NMSE, RMSE,\n"
-               "SSIM and PSNR.",
+    .details =
+        "RUN is a run folder, or one checkpoint in its checkpoints/. The loss is the mean over tokens (or "
+        "examples) of -log p, in nats; of a model of images its own, with the scores of the pictures it predicts.\n"
+        "PREDICTED is a folder of NAME.png for pictures of --truth, or the word mean (of the others) or "
+        "free-space: NMSE, RMSE,\n"
+        "SSIM and PSNR.",
     .options = options_table,
     .max_operands = 1,
     .run = run,

@@ -179,10 +179,12 @@ typedef struct mezzo_eval_options {
     bool no_ema;           // the weights themselves, also where the checkpoint has their moving average
 } mezzo_eval_options;
 typedef struct mezzo_eval_result {
-    double loss;          // mean over tokens or examples, nats
-    double perplexity;    // e^loss, of a language model; else NaN
-    double accuracy;      // share of right classes, of a classifier; else NaN
-    const char *unit;     // of `tokens`: "tokens", of a classifier "examples"
+    double loss;       // mean over tokens or examples, nats
+    double perplexity; // e^loss, of a language model; else NaN
+    double accuracy;   // share of right classes, of a classifier; else NaN
+    // Of a model of images, gray ones and the whole set: what mezzo_run_predict scores of them in 5 steps; else NaN.
+    double nmse, rmse, ssim, psnr;
+    const char *unit;     // of `tokens`: "tokens", of a classifier "examples", of pictures "images"
     int64_t tokens, step; // evaluated; the checkpoint's step
     double tokens_per_second;
     mezzo_precision precision;

@@ -458,6 +458,10 @@ static mezzo_status keep_one(predicting *p, int64_t example, float *x) {
         x[i] = fminf(fmaxf((x[i] + 1) / 2, 0), 1);
     mz_picture_truth(all, example, p->truth);
     MEZZO_TRY(mz_image_compare(x, p->truth, all->size, all->size, &score));
+    if (p->request->out == NULL) {
+        mz_image_add(&p->total, &score);
+        return MEZZO_OK;
+    }
     if (p->total.n < p->request->rows)
         mz_sheet_add(all, p->total.n, example, x, &p->sheet);
     mz_image_add(&p->total, &score);
@@ -489,11 +493,12 @@ static mezzo_status start_predicting(predicting *p, int64_t rows) {
     const int objective = is_vae(m) ? (int)MZ_OBJECTIVE_REGRESSION : (int)m->objective;
     const bool own = objective == MZ_OBJECTIVE_DECOUPLED || objective == MZ_OBJECTIVE_REGRESSION;
     if (p->t->p.channels != 1)
-        return mz_fail(MEZZO_ERR_INVALID, "pictures of %lld channels: gray ones are written",
+        return mz_fail(MEZZO_ERR_INVALID, "pictures of %lld channels: gray ones are scored and written",
                        (long long)p->t->p.channels);
     MEZZO_TRY(mz_sampler_begin(&p->sampler, own ? MZ_SAMPLER_OWN : MZ_SAMPLER_DDIM, objective, p->request->steps,
                                p->request->eta, p->t->latent == NULL));
-    MEZZO_TRY(mz_dir_create(p->request->out));
+    if (p->request->out != NULL)
+        MEZZO_TRY(mz_dir_create(p->request->out));
     MEZZO_TRY(mz_examples_make(m, p->batch, p->request->seed, &p->x));
     p->prediction = mz_alloc((size_t)(p->batch * p->n * 2), sizeof *p->prediction);
     p->fresh = mz_alloc((size_t)p->n, sizeof *p->fresh);
@@ -502,7 +507,16 @@ static mezzo_status start_predicting(predicting *p, int64_t rows) {
         p->decoded = mz_alloc((size_t)(p->batch * p->pixels), sizeof *p->decoded);
     if (p->prediction == NULL || p->fresh == NULL || p->truth == NULL || (p->t->latent != NULL && p->decoded == NULL))
         return MEZZO_ERR_MEMORY;
-    return mz_sheet_make(&p->t->p, rows, &p->sheet);
+    return p->request->out != NULL ? mz_sheet_make(&p->t->p, rows, &p->sheet) : MEZZO_OK;
+}
+
+static mezzo_status write_sheet(const predicting *p) {
+    if (p->request->out == NULL)
+        return MEZZO_OK;
+    char *path = mz_format("%s/sheet.png", p->request->out);
+    const mezzo_status status = path != NULL ? mz_png_write(path, &p->sheet) : MEZZO_ERR_MEMORY;
+    mz_free(path);
+    return status;
 }
 
 mezzo_status mz_images_predict(const mz_task *task, mezzo_program *program, int64_t batch, const mz_predict *request,
@@ -520,12 +534,10 @@ mezzo_status mz_images_predict(const mz_task *task, mezzo_program *program, int6
                               : mz_fail(MEZZO_ERR_INVALID, "a batch of %lld pictures: 1024 at most", (long long)batch);
     if (status == MEZZO_OK)
         status = predict_all(&p, first, count);
-    char *path = mz_format("%s/sheet.png", r.out);
     if (status == MEZZO_OK)
-        status = path != NULL ? mz_png_write(path, &p.sheet) : MEZZO_ERR_MEMORY;
+        status = write_sheet(&p);
     const mz_image_score mean = mz_image_mean(&p.total);
     *out = (mz_predicted){p.total.n, mean.nmse, mean.rmse, mean.ssim, mean.psnr, mz_seconds() - start};
-    mz_free(path);
     mz_picture_free(&p.sheet);
     mz_examples_free(&p.x);
     mz_free(p.prediction);

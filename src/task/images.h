@@ -16,7 +16,7 @@ void mz_images_get(const mz_task *task, int64_t i, float *out); // [size, size, 
 mezzo_status mz_images_take_latents(mz_task *task, float *latents, int64_t side, int64_t channels, double *scale);
 
 typedef struct mz_predict {
-    const char *out; // the folder to write into, made if missing
+    const char *out; // the folder to write into, made if missing; NULL: nothing is written
     int64_t count;   // pictures; 0: every one that is not trained on
     int64_t rows;    // of sheet.png
     int steps;       // of the sampler

@@ -151,6 +151,38 @@ fail:
     return status;
 }
 
+enum { PREDICT_STEPS = 5, PREDICT_SEED = 1 }; // of a sampler, where nothing else is asked for
+
+// By a program of the whole model with its output; of latents also by the decoder.
+static mezzo_status predict_by(const model *m, mezzo_program *program, int64_t batch, mz_predict *request,
+                               const mezzo_hooks *hooks, mz_predicted *out) {
+    mezzo_status status = MEZZO_OK;
+    if (m->vae.params != NULL)
+        status = mz_vae_program(&m->vae, MEZZO_PART_DECODE, batch, &request->decoder);
+    if (status == MEZZO_OK)
+        status = mz_images_predict(m->task, program, batch, request, hooks != NULL ? hooks->stop : NULL, out);
+    mezzo_program_free(request->decoder);
+    return status;
+}
+
+// Whether the pictures that are evaluated are also predicted and scored.
+static bool scores_pictures(const model *m, const mezzo_eval_options *o) {
+    return mezzo_model_task(&m->checkpoint.model) == MEZZO_TASK_IMAGES && o->iters == 0 &&
+           mz_images_describe(m->task).channels == 1;
+}
+
+static mezzo_status score_pictures(const model *m, mezzo_program *program, int64_t batch, const mezzo_hooks *hooks,
+                                   mezzo_eval_result *r) {
+    mz_predict request = {.steps = PREDICT_STEPS, .seed = PREDICT_SEED};
+    mz_predicted done = {0};
+    MEZZO_TRY(predict_by(m, program, batch, &request, hooks, &done));
+    r->nmse = done.nmse;
+    r->rmse = done.rmse;
+    r->ssim = done.ssim;
+    r->psnr = done.psnr;
+    return MEZZO_OK;
+}
+
 static void fill_result(const model *m, const mz_evaluation *score, double seconds, mezzo_eval_result *r) {
     mz_task_metric metrics[MZ_TASK_METRICS];
     int n = m->task->kind->metrics(score, metrics);
@@ -174,13 +206,16 @@ static mezzo_status evaluate(model *m, const mezzo_eval_options *o, const mezzo_
                                           o->iters > 0 ? MZ_ORDER_RANDOM : MZ_ORDER_SEQUENTIAL, batch,
                                           mezzo_seed(m->checkpoint.seed, MEZZO_SEED_VALIDATION), m->task->kind->scores,
                                           &source));
-    MEZZO_TRY_GOTO(status, open_program(m, batch, m->task->kind->scores, &program));
+    const bool pictures = scores_pictures(m, o);
+    MEZZO_TRY_GOTO(status, open_program(m, batch, m->task->kind->scores || pictures, &program));
     const uint64_t n = o->iters > 0 ? (uint64_t)o->iters : source->batches;
     const double start = mz_seconds();
     MEZZO_TRY_GOTO(status, mz_evaluate(program, source, n, stop, &score));
     if (stop != NULL && *stop)
         status = mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before the evaluation was done");
     fill_result(m, &score, mz_seconds() - start, r);
+    if (status == MEZZO_OK && pictures)
+        status = score_pictures(m, program, batch, hooks, r);
 fail:
     mezzo_program_free(program);
     mz_source_close(source);
@@ -191,8 +226,15 @@ mezzo_status mezzo_run_eval(const mezzo_eval_options *options, const mezzo_hooks
     MZ_REQUIRE(options, result);
     MZ_REQUIRE(options->path);
     model m;
-    *result =
-        (mezzo_eval_result){.loss = (double)NAN, .perplexity = (double)NAN, .accuracy = (double)NAN, .unit = "tokens"};
+    const double none = (double)NAN;
+    *result = (mezzo_eval_result){.loss = none,
+                                  .perplexity = none,
+                                  .accuracy = none,
+                                  .nmse = none,
+                                  .rmse = none,
+                                  .ssim = none,
+                                  .psnr = none,
+                                  .unit = "tokens"};
     if (options->labels != NULL && options->data == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "eval: labels without data: name the features too");
     if (options->batch_size < 0 || options->iters < 0)
@@ -218,7 +260,7 @@ static mezzo_status predict(model *m, const mezzo_predict_options *o, const mezz
     mz_predict request = {.out = o->out,
                           .count = o->count,
                           .rows = o->rows > 0 ? o->rows : 6,
-                          .steps = o->steps > 0 ? o->steps : 5,
+                          .steps = o->steps > 0 ? o->steps : PREDICT_STEPS,
                           .eta = o->eta,
                           .seed = o->seed};
     mz_predicted done = {0};
@@ -227,12 +269,7 @@ static mezzo_status predict(model *m, const mezzo_predict_options *o, const mezz
                        m->checkpoint.model.name);
     MEZZO_TRY(open_data(m, &data));
     MEZZO_TRY(open_program(m, batch, true, &program));
-    mezzo_status status = MEZZO_OK;
-    if (m->vae.params != NULL)
-        status = mz_vae_program(&m->vae, MEZZO_PART_DECODE, batch, &request.decoder);
-    if (status == MEZZO_OK)
-        status = mz_images_predict(m->task, program, batch, &request, hooks != NULL ? hooks->stop : NULL, &done);
-    mezzo_program_free(request.decoder);
+    const mezzo_status status = predict_by(m, program, batch, &request, hooks, &done);
     mezzo_program_free(program);
     r->pictures = done.pictures;
     r->nmse = done.nmse;

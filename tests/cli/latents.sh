@@ -41,6 +41,12 @@ b=$(sed -n 's/.*"nmse": \([0-9.]*\).*/\1/p' "$OUT")
 awk -v a="$a" -v b="$b" 'BEGIN { exit !(a > 0 && a < b * 1.02 && b < a * 1.02) }' || fail "NMSE is $a by sample and $b by eval"
 run 0 eval whole --json
 shows "$OUT" '"images": 2'
+scores=$(grep -E '"(nmse|rmse|ssim|psnr)"' "$OUT" | tr -d ' ,')
+[[ -n $scores ]] || fail "eval scores no pictures of latents"
+run 0 sample whole --out of_eval --json
+[[ $(grep -E '"(nmse|rmse|ssim|psnr)"' "$OUT" | tr -d ' ,') == "$scores" ]] || fail "eval scores other pictures than sample"
+run 0 eval whole --iters 1 --json
+! grep -q nmse "$OUT" || fail "random batches have no scores"
 "$MEZZO" data radio --maps 2 --size 24 --extent 64 --seed 8 --out others >/dev/null
 run 0 sample whole --out of_others --data others --json
 shows "$OUT" '"pictures": 2'
@@ -66,6 +72,11 @@ run 0 train --model radio_unet-tiny --latents vae "${FEW[@]}" --steps 1 --out an
 [[ $(ls cities/latents-*.safetensors | wc -l) -eq 2 ]] || fail "two autoencoders have two files"
 rm anew/latents.json
 refuse 3 anew/latents.json missing -- sample anew --out none
+
+# Noise and picture apart (decoupled diffusion), on latents.
+run 0 train --model radio_unet-tiny --model.objective 3 --latents vae "${FEW[@]}" --steps 2 --out apart
+run 0 eval apart --json
+shows "$OUT" '"nmse"' '"images": 2'
 
 refuse 2 data.latents kl_vae radio_unet -- train --model radio_unet-tiny --latents whole "${FEW[@]}" --steps 1 --out none
 refuse 2 data.latents radio_unet -- train --model kl_vae-tiny --latents vae "${FEW[@]}" --steps 1 --out none
