@@ -183,6 +183,10 @@ static void every_precision(void **state) {
 static void accumulation(void **state) {
     (void)state;
     same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_BF16, .micros = 3});
+}
+
+static void accumulation_and_skipped_steps(void **state) {
+    (void)state;
     same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_FP16, .micros = 3, .looks = true});
 }
 
@@ -198,18 +202,26 @@ static void other_masters(void **state) {
         same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_BF16, .micros = 1, .master = master});
 }
 
-static void unclipped_sgd_and_experts(void **state) {
+static void unclipped_sgd(void **state) {
     (void)state;
     same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_BF16, .micros = 1, .sgd = true, .unclipped = true});
+}
+
+static void experts(void **state) {
+    (void)state;
     same_bits((trial){.model = "glm4_moe", .precision = MEZZO_PRECISION_BF16, .micros = 1});
     same_bits((trial){.model = "glm4_moe", .precision = MEZZO_PRECISION_FP16, .micros = 2});
 }
 
 int main(int argc, char **argv) { // of one name, where it is given
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_precision),           cmocka_unit_test(accumulation),
-        cmocka_unit_test(host_in_between),           cmocka_unit_test(other_masters),
-        cmocka_unit_test(unclipped_sgd_and_experts),
+        cmocka_unit_test(every_precision),
+        cmocka_unit_test(accumulation),
+        cmocka_unit_test(accumulation_and_skipped_steps),
+        cmocka_unit_test(host_in_between),
+        cmocka_unit_test(other_masters),
+        cmocka_unit_test(unclipped_sgd),
+        cmocka_unit_test(experts),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
