@@ -194,6 +194,18 @@ static size_t marker(const mezzo_tokenizer *tok, const char *text, size_t n, int
     return 0;
 }
 
+static mezzo_status add_marker(mz_chat_tokens *t, const mezzo_tokenizer *tok, const char *text, size_t n, bool counts) {
+    mezzo_status status = mz_chat_tokens_add(t, tok, text, n, counts);
+    if (status != MEZZO_ERR_INVALID)
+        return status;
+    return mz_fail(
+        status,
+        "the tokenizer (%s, %d tokens) has neither a token for %.*s, which the chat template writes (ChatML, "
+        "where there is none), nor its characters: give a prompt, or train on conversations with the "
+        "tokenizer gpt2, byte or a published folder's",
+        tok->kind->name, (int)tok->vocab, (int)n, text);
+}
+
 // Bytes from … to of a conversation.
 static mezzo_status add_bytes(mz_chat_tokens *t, const mezzo_tokenizer *tok, const mz_marked_text *x, size_t from,
                               size_t to, bool counts) {
@@ -210,7 +222,7 @@ static mezzo_status add_bytes(mz_chat_tokens *t, const mezzo_tokenizer *tok, con
         }
         if (at > begun)
             MEZZO_TRY(mz_chat_tokens_add(t, tok, x->text.data + begun, at - begun, counts));
-        MEZZO_TRY(token >= 0 ? add_token(t, token, counts) : mz_chat_tokens_add(t, tok, x->text.data + at, n, counts));
+        MEZZO_TRY(token >= 0 ? add_token(t, token, counts) : add_marker(t, tok, x->text.data + at, n, counts));
         begun = at += n;
     }
     return to > begun ? mz_chat_tokens_add(t, tok, x->text.data + begun, to - begun, counts) : MEZZO_OK;
@@ -289,11 +301,11 @@ static mezzo_status add_all(const mezzo_tokenizer *tok, const char *where, const
         if (!is_answer(json_array_get(messages, i)))
             continue;
         MEZZO_TRY(find_answer(tok, where, messages, i, all, &from, &to));
-        MEZZO_TRY(add_bytes(out, tok, all, done, from, false));
-        MEZZO_TRY(add_bytes(out, tok, all, from, to, true));
+        MEZZO_TRY(mz_context(add_bytes(out, tok, all, done, from, false), "%s", where));
+        MEZZO_TRY(mz_context(add_bytes(out, tok, all, from, to, true), "%s", where));
         done = to;
     }
-    return add_bytes(out, tok, all, done, all->text.len, false);
+    return mz_context(add_bytes(out, tok, all, done, all->text.len, false), "%s", where);
 }
 
 mezzo_status mz_chat_encode(const mezzo_tokenizer *tok, const char *where, const json_t *messages, bool prompt,

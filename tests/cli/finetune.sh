@@ -22,6 +22,10 @@ run 0 sample tuned --chat "7?" --tokens 20 --temperature 0 --json
 shows "$OUT" '"samples"'
 refuse 2 "--chat" "--prompt" -- sample tuned --chat a --prompt b
 refuse 2 "data.tokenizer" -- train "${TINY[@]}" --data chat.jsonl --out other
+# Characters of a text without "<" can write no ChatML: said once and whole, in a question and in training.
+run 0 train "${TINY[@]}" --steps 1 --tokenizer char --data text.txt --out letters --quiet
+refuse 2 "a token for <|im_start|>" "prompt" -- sample letters --chat "a"
+refuse 2 "chat.jsonl:1" "a token for <|im_start|>" -- train "${TINY[@]}" --data chat.jsonl --tokenizer letters/tokenizer.json --out other
 run 0 export tuned --out again
 
 # Adapters: the base stays, few numbers train; resumed, asked and exported in both forms.
