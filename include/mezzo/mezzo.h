@@ -2,10 +2,11 @@
 // in the other headers.
 //
 // Ownership: what a _create, _open or _load hands out belongs to the caller, who frees it with the _free or _close of
-// the same name; freeing NULL is fine. On an error *out is NULL or not written, and there is nothing to free. What an
-// object was made from is borrowed and must outlive it, unless its function says otherwise. Options, names
-// and host arrays are read during the call only, unless its function says otherwise. Returned strings belong to the
-// object or the library. No other argument may be NULL unless its function says so.
+// the same name; freeing NULL is fine, and freeing what was freed before does nothing but set the thread's message,
+// until its memory is another object: that one would go. On an error *out is NULL or not written, and there is nothing
+// to free. What an object was made from is borrowed and must outlive it, unless its function says otherwise. Options,
+// names and host arrays are read during the call only, unless its function says otherwise. Returned strings belong to
+// the object or the library. No other argument may be NULL unless its function says so.
 //
 // Threads: an object may be used by any host thread, not only the one that made it, by one at a time; objects of one
 // device (parameters, programs, optimizers, scalers, steps) count as one. Two devices may be used by two threads at

@@ -108,7 +108,7 @@ mezzo_status mezzo_device_open(const char *name, int threads, mezzo_device **out
 }
 
 void mezzo_device_close(mezzo_device *device) {
-    if (device != NULL)
+    if (mz_free_once(device, "device"))
         device->backend->close(device);
 }
 

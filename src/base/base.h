@@ -66,6 +66,9 @@ size_t mz_alloc_bytes(size_t bytes); // what a block of so many bytes takes: lar
 char *mz_strdup(const char *s);
 char *mz_format(const char *fmt, ...) __attribute__((format(printf, 1, 2))); // allocated
 void mz_free(void *ptr);
+// At the beginning of a public _free or _close: false for NULL, and with a message for an object that was freed before.
+// The last ones are remembered, until their memory is another object.
+bool mz_free_once(const void *object, const char *what);
 uint64_t mz_alloc_count(void);       // calls so far, all threads
 void mz_alloc_fail_after(int64_t n); // fault injection: the n-th call from now fails (0 = next); negative = never
 

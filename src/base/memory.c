@@ -32,6 +32,23 @@ void mz_alloc_fail_after(int64_t n) {
     atomic_store(&calls_until_failure, n < 0 ? -1 : n);
 }
 
+// Addresses of objects that were freed, by a hash: a later one takes the place of an earlier one.
+enum { GONE_BITS = 10 };
+static _Atomic(const void *) gone[1 << GONE_BITS];
+
+static _Atomic(const void *) *gone_at(const void *object) {
+    return &gone[(uintptr_t)object * UINT64_C(0x9e3779b97f4a7c15) >> (64 - GONE_BITS)];
+}
+
+bool mz_free_once(const void *object, const char *what) {
+    if (object == NULL)
+        return false;
+    if (atomic_exchange(gone_at(object), object) != object)
+        return true;
+    mz_fail(MEZZO_ERR_INVALID, "this %s was freed before: nothing is done", what);
+    return false;
+}
+
 static size_t alignment_of(size_t bytes) {
     return bytes >= LARGE ? HUGE_PAGE : ALIGNMENT;
 }
@@ -54,8 +71,12 @@ static void *allocate(size_t count, size_t size) {
     if (ptr != NULL && alignment == HUGE_PAGE)
         (void)madvise(ptr, bytes, MADV_HUGEPAGE); // a wish: without it everything works as before
 #endif
-    if (ptr == NULL)
+    if (ptr == NULL) {
         mz_fail(MEZZO_ERR_MEMORY, "out of memory: could not allocate %zu bytes", count * size);
+        return NULL;
+    }
+    const void *gone_before = ptr;
+    (void)atomic_compare_exchange_strong(gone_at(ptr), &gone_before, NULL);
     return ptr;
 }
 

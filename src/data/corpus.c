@@ -180,7 +180,7 @@ mezzo_status mezzo_corpus_open(const mezzo_corpus_options *options, mezzo_corpus
 }
 
 void mezzo_corpus_free(mezzo_corpus *corpus) {
-    if (!corpus)
+    if (!mz_free_once(corpus, "corpus"))
         return;
     for (size_t s = 0; s < MZ_COUNT(corpus->splits); s++) {
         for (size_t i = 0; i < corpus->splits[s].count; i++)

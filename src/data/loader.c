@@ -97,7 +97,7 @@ mezzo_status mezzo_loader_create(const mezzo_corpus *corpus, const mezzo_loader_
 }
 
 void mezzo_loader_free(mezzo_loader *loader) {
-    if (!loader)
+    if (!mz_free_once(loader, "loader"))
         return;
     mz_free(loader->first);
     mz_free(loader);

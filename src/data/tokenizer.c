@@ -153,7 +153,7 @@ mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path) 
 }
 
 void mezzo_tokenizer_free(mezzo_tokenizer *tok) {
-    if (!tok)
+    if (!mz_free_once(tok, "tokenizer"))
         return;
     mz_chat_free(&tok->chat);
     tok->kind->destroy(tok);

@@ -24,7 +24,7 @@ mezzo_status mezzo_graph_create(mezzo_graph **out) {
 }
 
 void mezzo_graph_free(mezzo_graph *g) {
-    if (!g)
+    if (!mz_free_once(g, "graph"))
         return;
     for (size_t i = 0; i < g->n_values; ++i)
         mz_free(g->values[i].name);

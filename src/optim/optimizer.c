@@ -445,7 +445,7 @@ fail:
 }
 
 void mezzo_optimizer_free(mezzo_optimizer *opt) {
-    if (opt == NULL)
+    if (!mz_free_once(opt, "optimizer"))
         return;
     if (opt->pending != NULL)
         mz_scaler_forget(opt->pending, opt);

@@ -100,7 +100,7 @@ static void clear_entries(mezzo_scaler *s) {
 }
 
 void mezzo_scaler_free(mezzo_scaler *s) {
-    if (s == NULL)
+    if (!mz_free_once(s, "scaler"))
         return;
     clear_entries(s);
     if (s->floor != NULL)

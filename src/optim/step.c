@@ -133,7 +133,7 @@ fail:
 }
 
 void mezzo_step_free(mezzo_step *s) {
-    if (s == NULL)
+    if (!mz_free_once(s, "step"))
         return;
     for (int i = 0; i < LISTS; i++)
         mz_sequence_free(s->lists[i]);

@@ -365,7 +365,7 @@ mezzo_status mz_params_adapt(const mezzo_params *params, mezzo_graph *graph) {
 }
 
 void mezzo_params_free(mezzo_params *params) {
-    if (!params)
+    if (!mz_free_once(params, "set of parameters"))
         return;
     const mz_backend *b = params->device->backend;
     for (int i = 0; i < params->n_shadows; ++i) {

@@ -672,7 +672,7 @@ fail:
 }
 
 void mezzo_program_free(mezzo_program *p) {
-    if (!p)
+    if (!mz_free_once(p, "program"))
         return;
     const mz_backend *b = p->device->backend;
     b->release(p->device, p->arena);

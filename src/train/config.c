@@ -36,7 +36,7 @@ fail:
 }
 
 void mezzo_config_free(mezzo_config *config) {
-    if (config == NULL)
+    if (!mz_free_once(config, "configuration"))
         return;
     if (config->overrides != NULL)
         mz_free(config->overrides->items);
