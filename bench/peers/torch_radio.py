@@ -99,7 +99,7 @@ class Vae(nn.Module):
                 down.append(Block(x, n, groups, eps))
                 x = n
             if level + 1 < len(widths):
-                down.append(conv(n, n, 3, 2))
+                down += [nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(n, n, 3, 2)]
         down += [Middle(x, heads, groups, eps), Norm(groups, x, eps), conv(x, 2 * LATENT), conv(2 * LATENT, 2 * LATENT, 1)]
         up = [conv(LATENT, LATENT, 1), conv(LATENT, x), Middle(x, heads, groups, eps)]
         for level, n in enumerate(reversed(widths)):

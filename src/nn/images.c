@@ -10,15 +10,23 @@ static mezzo_init uniform(int64_t inputs) {
     return (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = inputs > 0 ? 1.0F / sqrtf((float)inputs) : 0};
 }
 
-mezzo_value mz_layer_conv(mezzo_graph *g, const char *name, mezzo_value x, int64_t n, int size, int stride) {
+static mezzo_value conv(mezzo_graph *g, const char *name, mezzo_value x, int64_t n, int size, mezzo_convolution shape) {
     const int64_t channels = mezzo_value_dim(g, x, -1);
-    const mezzo_convolution shape = {
-        .stride = stride, .pad_before = size / 2, .pad_after = (size - 1) / 2, .groups = 1};
+    shape.groups = 1;
     mezzo_module_begin(g, name);
     mezzo_value w = mezzo_param(g, "weight", uniform(channels * size * size), 4, (int64_t[]){n, size, size, channels});
     mezzo_value y = mezzo_conv2d(g, x, w, mezzo_param(g, "bias", zero, 1, &n), &shape);
     mezzo_module_end(g);
     return y;
+}
+
+mezzo_value mz_layer_conv(mezzo_graph *g, const char *name, mezzo_value x, int64_t n, int size, int stride) {
+    return conv(g, name, x, n, size,
+                (mezzo_convolution){.stride = stride, .pad_before = size / 2, .pad_after = (size - 1) / 2});
+}
+
+mezzo_value mz_layer_conv_behind(mezzo_graph *g, const char *name, mezzo_value x, int64_t n) {
+    return conv(g, name, x, n, 3, (mezzo_convolution){.stride = 2, .pad_after = 1});
 }
 
 mezzo_value mz_layer_group_norm(mezzo_graph *g, const char *name, mezzo_value x, mezzo_value film, mz_image_norm norm,

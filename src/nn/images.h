@@ -9,6 +9,9 @@
 // ⌈H/stride⌉ × ⌈W/stride⌉ where `size` is odd. x [B, H, W, C] → [B, H', W', n]. A size of 1 is a linear layer.
 mezzo_value mz_layer_conv(mezzo_graph *g, const char *name, mezzo_value x, int64_t n, int size, int stride);
 
+// The same of 3 × 3 and stride 2, padded below and on the right alone, as latent diffusion's autoencoder halves.
+mezzo_value mz_layer_conv_behind(mezzo_graph *g, const char *name, mezzo_value x, int64_t n);
+
 // Group norm, NAME.weight [C] one, NAME.bias [C] zero, then SiLU where `silu`; with film [B, 2·C]|NONE before it.
 typedef struct mz_image_norm {
     int groups;

@@ -73,11 +73,13 @@ class Model:
                 model.path.pop()
         return Scope()
 
-    def conv(self, name, x, n, size=3, stride=1):  # x [B, C, H, W]
+    def conv(self, name, x, n, size=3, stride=1, behind=False):  # x [B, C, H, W]; behind: padded below and on the right alone
         with self.inside(name):
-            c = x.shape[1]
+            c, pad = x.shape[1], size // 2
+            if behind:
+                x, pad = F.pad(x, (0, 1, 0, 1)), 0
             weight = self.get("weight", (n, size, size, c), 1 / math.sqrt(c * size * size)).permute(0, 3, 1, 2)
-            return F.conv2d(x, weight, self.get("bias", (n,), 0.1), stride, size // 2)
+            return F.conv2d(x, weight, self.get("bias", (n,), 0.1), stride, pad)
 
     def linear(self, name, x, n):
         with self.inside(name):
@@ -127,7 +129,7 @@ def vae(m, image, weight, eps=1e-6):
             with m.inside(f"down_blocks.{level}"):
                 x = m.block("resnets.0", x, width, eps)
                 if level + 1 < len(WIDTHS):
-                    x = m.conv("downsamplers.0.conv", x, width, 3, 2)
+                    x = m.conv("downsamplers.0.conv", x, width, 3, 2, behind=True)
         x = m.middle(x, 1, eps)
         x = m.conv("conv_out", m.norm("conv_norm_out", x, eps, True), 2 * LATENT)
     mean, log_variance = wide(m.conv("quant_conv", x, 2 * LATENT, 1)).chunk(2, 1)
