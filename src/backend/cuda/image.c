@@ -99,7 +99,7 @@ static mz_cu_group_norm backward_of(const mz_call *call) {
 }
 
 static const char *pieces_refusal(const mz_cu_group_norm *v) {
-    if (v->c % 8 != 0 || v->c > 2048)
+    if (v->c == 0 || v->c % 8 != 0 || v->c > 2048)
         return "reads channels 8 at a time, up to 2,048";
     return v->b * v->pixels >= (int64_t)1 << 30 ? "images of 2^30 pixels or more" : NULL;
 }
@@ -112,8 +112,10 @@ static const char *group_norm_prepare(mezzo_device *device, const mz_call *call,
 static const char *group_norm_pieces_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const mz_cu_group_norm v = forward_of(call);
     const char *reason = group_norm_prepare(device, call, out);
-    out->workspace = mz_cu_group_norm_pieces_bytes(&v, false);
-    return reason != NULL ? reason : pieces_refusal(&v);
+    reason = reason != NULL ? reason : pieces_refusal(&v);
+    if (reason == NULL)
+        out->workspace = mz_cu_group_norm_pieces_bytes(&v, false);
+    return reason;
 }
 
 static mezzo_status run_group_norm_pieces(mezzo_device *device, const mz_call *call) {
@@ -141,8 +143,10 @@ static const char *group_norm_bwd_prepare(mezzo_device *device, const mz_call *c
 static const char *group_norm_bwd_pieces_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const mz_cu_group_norm v = backward_of(call);
     const char *reason = group_norm_bwd_prepare(device, call, out);
-    out->workspace = mz_cu_group_norm_pieces_bytes(&v, true);
-    return reason != NULL ? reason : pieces_refusal(&v);
+    reason = reason != NULL ? reason : pieces_refusal(&v);
+    if (reason == NULL)
+        out->workspace = mz_cu_group_norm_pieces_bytes(&v, true);
+    return reason;
 }
 
 static mezzo_status run_group_norm_bwd_pieces(mezzo_device *device, const mz_call *call) {
