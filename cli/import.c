@@ -1,4 +1,5 @@
-// mezzo import, mezzo export: weights of others to a run folder, and a checkpoint to a folder that transformers loads.
+// mezzo import, mezzo export: weights of others to a run folder, and a checkpoint to a folder that transformers or
+// diffusers loads.
 #include <math.h>
 
 #include "cli.h"
@@ -47,9 +48,16 @@ static int run_import(const cli_args *args) {
         return cli_json_print(args->command, o);
     }
     char buf[64], program[512], quoted[4200];
-    printf("%s: %lld layers, %lld heads, width %lld, vocabulary %lld, context %lld; %s parameters\n", r.model.name,
-           (long long)r.model.layers, (long long)r.model.heads, (long long)r.model.d_model, (long long)r.model.vocab,
-           (long long)r.model.seq_len, cli_thousands((double)r.parameters, buf, sizeof buf));
+    const bool images = mezzo_model_task(&r.model) == MEZZO_TASK_IMAGES;
+    cli_thousands((double)r.parameters, buf, sizeof buf);
+    if (images)
+        printf("%s: %lld x %lld pixels of %lld channels, width %lld; %s parameters\n", r.model.name,
+               (long long)r.model.image_size, (long long)r.model.image_size, (long long)r.model.channels,
+               (long long)r.model.d_model, buf);
+    else
+        printf("%s: %lld layers, %lld heads, width %lld, vocabulary %lld, context %lld; %s parameters\n", r.model.name,
+               (long long)r.model.layers, (long long)r.model.heads, (long long)r.model.d_model,
+               (long long)r.model.vocab, (long long)r.model.seq_len, buf);
     if (r.adapters > 0)
         printf("%lld adapters of rank %lld, alpha %g\n", (long long)r.adapters, (long long)r.lora_rank, r.lora_alpha);
     cli_quote(args->program, program, sizeof program);
@@ -57,7 +65,7 @@ static int run_import(const cli_args *args) {
     printf("run folder: %s\nnext:\n", options.out);
     if (r.tokenizer)
         printf("  %s sample %s --prompt TEXT\n", program, quoted);
-    printf("  %s eval %s --data %s\n", program, quoted, r.tokenizer ? "FILE" : "SHARDS");
+    printf("  %s eval %s --data %s\n", program, quoted, images ? "PICTURES" : r.tokenizer ? "FILE" : "SHARDS");
     return CLI_DONE;
 }
 

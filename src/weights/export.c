@@ -46,7 +46,8 @@ static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) 
     MEZZO_TRY(mezzo_model_check(&e->state.model));
     e->family = mz_hf_by_model(e->state.model.name);
     if (e->family == NULL)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s: transformers has no model that is %s, so it cannot be exported",
+        return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                       "%s: neither transformers nor diffusers has a model that is %s, so it cannot be exported",
                        e->checkpoint, e->state.model.name);
     char *file = mz_format("%s/%s", e->checkpoint, e->file);
     if (file == NULL)
@@ -92,6 +93,24 @@ static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsign
     return status;
 }
 
+// A convolution's: a block for each of its results, [in, pixels] of our [pixels, in].
+static mezzo_status add_planes(exporter *e, const mz_hf_part *part, const unsigned char *data, const mz_shape *ours) {
+    const int64_t *d = ours->dim, each = part->pixels * d[3];
+    const mz_shape shape = {4, {d[0], d[3], d[1], d[2]}};
+    mz_hf_block *blocks = mz_alloc((size_t)d[0], sizeof *blocks);
+    if (blocks == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (int64_t i = 0; i < d[0]; i++)
+        blocks[i] = (mz_hf_block){.data = data + i * each * (int64_t)sizeof(float),
+                                  .dtype = MEZZO_F32,
+                                  .rows = d[3],
+                                  .stride = d[3],
+                                  .transposed = true};
+    MEZZO_TRY(mz_hf_list_add(&e->list, part->name, &shape, e->dtype, blocks, (size_t)d[0]));
+    e->list.tensors[e->list.count - 1].cols = part->pixels;
+    return MEZZO_OK;
+}
+
 // Where a parameter's numbers lie: in the file, or merged with its adapter.
 static mezzo_status data_of(exporter *e, const mz_param_spec *spec, const mz_safetensors_tensor *t,
                             const unsigned char **out) {
@@ -113,8 +132,9 @@ static mezzo_status add_param(exporter *e, const mz_param_spec *spec) {
     MEZZO_TRY(data_of(e, spec, t, &data));
     mezzo_status status = e->family->map(&e->state.model, spec->name, &spec->shape, &parts);
     for (size_t i = 0; i < parts.count && status == MEZZO_OK; row += parts.items[i++].rows)
-        status =
-            add_tensor(e, &parts.items[i], data + row * cols * (int64_t)sizeof(float), cols, spec->shape.rank == 1);
+        status = parts.items[i].pixels > 0 ? add_planes(e, &parts.items[i], data, &spec->shape)
+                                           : add_tensor(e, &parts.items[i], data + row * cols * (int64_t)sizeof(float),
+                                                        cols, spec->shape.rank == 1);
     mz_free(parts.items);
     return status;
 }
@@ -161,7 +181,7 @@ static mezzo_status write_config(const exporter *e, const char *folder, const ch
         return mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
     const char *dtype = e->dtype == MEZZO_F32 ? "float32" : e->dtype == MEZZO_BF16 ? "bfloat16" : "float16";
     mezzo_status status = e->family->write_config(&e->state.model, config);
-    if (status == MEZZO_OK)
+    if (status == MEZZO_OK && e->family != &mz_hf_autoencoder)
         status = mz_json_set(config, "torch_dtype", json_string(dtype));
     if (status == MEZZO_OK)
         status = mz_hf_settings_give(e->run, config, folder);
@@ -227,9 +247,9 @@ static mezzo_status write_weights(const exporter *e, const char *folder, const c
 static mezzo_status write_shards(const exporter *e, const char *folder, int64_t files, json_t *map, int64_t *bytes) {
     size_t first = 0;
     for (int64_t k = 1; first < e->list.count; k++) {
-        char name[64];
+        char name[96];
         size_t end = shard_end(e, first);
-        snprintf(name, sizeof name, "model-%05lld-of-%05lld.safetensors", (long long)k, (long long)files);
+        snprintf(name, sizeof name, "%s-%05lld-of-%05lld.safetensors", e->family->file, (long long)k, (long long)files);
         for (size_t i = first; i < end; i++) {
             MEZZO_TRY(mz_json_set(map, e->list.items[i].name, json_string(name)));
             *bytes += item_bytes(&e->list.items[i]);
@@ -244,7 +264,7 @@ static mezzo_status write_index(const exporter *e, const char *folder, int64_t f
     mezzo_status status = MEZZO_OK;
     int64_t bytes = 0;
     json_t *map = json_object(), *index = json_object();
-    char *path = mz_format("%s/model.safetensors.index.json", folder);
+    char *path = mz_format("%s/%s.safetensors.index.json", folder, e->family->file);
     if (map == NULL || index == NULL || path == NULL)
         MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for the index of %s", folder));
     MEZZO_TRY_GOTO(status, write_shards(e, folder, files, map, &bytes));
@@ -269,7 +289,9 @@ static mezzo_status write_all(const exporter *e, const char *folder, int64_t *fi
         ++*files;
     if (*files > 1)
         return write_index(e, folder, *files);
-    return write_weights(e, folder, "model.safetensors", 0, e->list.count);
+    char name[96];
+    snprintf(name, sizeof name, "%s.safetensors", e->family->file);
+    return write_weights(e, folder, name, 0, e->list.count);
 }
 
 mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_result *result) {

@@ -6,10 +6,11 @@
 #include "checkpoint/checkpoint.h"
 #include "weights/hf.h"
 
-static const mz_hf_family *const families[] = {&mz_hf_gpt2, &mz_hf_nanogpt, &mz_hf_glm4_moe, &mz_hf_llama};
+static const mz_hf_family *const families[] = {&mz_hf_gpt2, &mz_hf_nanogpt, &mz_hf_glm4_moe, &mz_hf_llama,
+                                               &mz_hf_autoencoder};
 
 const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list) {
-    *list = "gpt2, nanogpt, glm4_moe or llama";
+    *list = "gpt2, nanogpt, glm4_moe, llama or diffusers' AutoencoderKL";
     for (size_t i = 0; i < MZ_COUNT(families); i++)
         if (strcmp(families[i]->model_type, model_type) == 0)
             return families[i];

@@ -17,6 +17,8 @@ typedef struct mz_hf_part {
     bool transposed; // the tensor is [cols, rows]
     bool bare;       // the family's prefix is not before its name
     bool fp32;       // written in FP32, whatever the other weights are
+    int64_t pixels;  // > 0: of a convolution, height times width: the tensor is [out, in, height, width] of our [out,
+                     // height, width, in]
     int64_t head; // > 0: the tensor has the even rows of every `head` rows first, then the odd ones (rotary halves for
                   // our pairs)
 } mz_hf_part;
@@ -33,7 +35,8 @@ mezzo_status mz_hf_add_part(mz_hf_parts *parts, int64_t rows, const char *fmt, .
 // source.
 typedef struct mz_hf_family {
     const char *model;      // of ours: "gpt2"
-    const char *model_type; // of config.json
+    const char *model_type; // of config.json; of diffusers its _class_name
+    const char *file;       // of the weights, without ".safetensors"
     const char *prefix;     // of tensor names; read with and without, written with it
     // config.json → the model. FORMAT names the key whose value we do not compute.
     mezzo_status (*read_config)(const char *where, const json_t *config, mezzo_model_config *out);
@@ -47,7 +50,7 @@ typedef struct mz_hf_family {
     const char *later_mark; // a layer past the model's is passed over if it has this tensor, in which it predicts later
                             // tokens; NULL: never
 } mz_hf_family;
-extern const mz_hf_family mz_hf_gpt2, mz_hf_nanogpt, mz_hf_glm4_moe, mz_hf_llama;
+extern const mz_hf_family mz_hf_gpt2, mz_hf_nanogpt, mz_hf_glm4_moe, mz_hf_llama, mz_hf_autoencoder;
 // By model_type of config.json or by our name; NULL: not known. *list gets the known names for a message.
 const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list);
 const mz_hf_family *mz_hf_by_model(const char *model);
@@ -80,7 +83,7 @@ typedef struct mz_hf_block {
     bool transposed; // data is [cols, rows]
     int64_t head;    // as mz_hf_part's; > 0: data has halves and pairs are made, < 0 the other way round
 } mz_hf_block;
-// A tensor to be written, [sum of the blocks' rows, cols].
+// A tensor to be written, [sum of the blocks' rows, cols], whatever its dimensions.
 typedef struct mz_hf_tensor {
     const char *name; // borrowed, for messages
     mz_hf_block *blocks;

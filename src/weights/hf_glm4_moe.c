@@ -155,6 +155,7 @@ static bool is_buffer(const char *name) {
 const mz_hf_family mz_hf_glm4_moe = {
     .model = "glm4_moe",
     .model_type = "glm4_moe",
+    .file = "model",
     .prefix = "model.",
     .read_config = read_config,
     .write_config = write_config,

@@ -89,6 +89,7 @@ static bool is_buffer(const char *name) {
 const mz_hf_family mz_hf_gpt2 = {
     .model = "gpt2",
     .model_type = "gpt2",
+    .file = "model",
     .prefix = "transformer.",
     .read_config = read_config,
     .write_config = write_config,
@@ -120,6 +121,7 @@ static mezzo_status map_nanogpt(const mezzo_model_config *model, const char *nam
 const mz_hf_family mz_hf_nanogpt = {
     .model = "gpt2",
     .model_type = "nanogpt",
+    .file = "model",
     .prefix = "transformer.",
     .read_config = read_nanogpt,
     .map = map_nanogpt,

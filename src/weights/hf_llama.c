@@ -112,6 +112,7 @@ static bool is_buffer(const char *name) {
 const mz_hf_family mz_hf_llama = {
     .model = "cs336",
     .model_type = "llama",
+    .file = "model",
     .prefix = "model.",
     .read_config = read_config,
     .write_config = write_config,

@@ -94,29 +94,37 @@ static mezzo_status in_folder(const mz_import *in, const char *name, bool *there
 }
 
 static mezzo_status open_folder(mz_import *in) {
+    const char *base = in->family->file;
+    char name[96], index[128], pickle[96];
     bool there;
-    MEZZO_TRY(in_folder(in, "model.safetensors", &there));
+    snprintf(name, sizeof name, "%s.safetensors", base);
+    snprintf(index, sizeof index, "%s.index.json", name);
+    snprintf(pickle, sizeof pickle, "%s.bin", strcmp(base, "model") == 0 ? "pytorch_model" : base);
+    MEZZO_TRY(in_folder(in, name, &there));
     if (there)
-        return add_file(in, "model.safetensors");
-    MEZZO_TRY(in_folder(in, "model.safetensors.index.json", &there));
+        return add_file(in, name);
+    MEZZO_TRY(in_folder(in, index, &there));
     if (there)
-        return open_index(in, "model.safetensors.index.json");
-    MEZZO_TRY(in_folder(in, "pytorch_model.bin", &there));
+        return open_index(in, index);
+    MEZZO_TRY(in_folder(in, pickle, &there));
     if (there)
         return mz_fail(MEZZO_ERR_INVALID,
-                       "folder %s has its weights in pytorch_model.bin, a pickle, which is not read: save them with "
+                       "folder %s has its weights in %s, a pickle, which is not read: save them with "
                        "save_pretrained(…, safe_serialization=True)",
-                       mz_quote(in->folder).text);
-    return mz_fail(MEZZO_ERR_INVALID, "folder %s has neither model.safetensors nor model.safetensors.index.json",
-                   mz_quote(in->folder).text);
+                       mz_quote(in->folder).text, pickle);
+    return mz_fail(MEZZO_ERR_INVALID, "folder %s has neither %s nor %s", mz_quote(in->folder).text, name, index);
 }
 
+// transformers says model_type, diffusers _class_name.
 static mezzo_status read_config(mz_import *in, const char *path, const json_t *config) {
     const char *type = NULL, *known;
-    MEZZO_TRY(mz_json_get_string(path, config, "model_type", &type));
+    const bool diffusers =
+        json_object_get(config, "model_type") == NULL && json_object_get(config, "_class_name") != NULL;
+    const char *key = diffusers ? "_class_name" : "model_type";
+    MEZZO_TRY(mz_json_get_string(path, config, key, &type));
     in->family = mz_hf_by_type(type, &known);
     if (in->family == NULL)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'model_type' is %s; what can be imported is %s", path,
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is %s; what can be imported is %s", path, key,
                        mz_quote(type).text, known);
     MEZZO_TRY(in->family->read_config(path, config, &in->model));
     return mz_context(mezzo_model_check(&in->model), "%s: ", path);
@@ -206,6 +214,21 @@ static mezzo_status make_block(const mz_import *in, const mz_hf_part *part, cons
     return MEZZO_OK;
 }
 
+// A convolution's: a block for each of its results, [in, pixels] of which are our [pixels, in].
+static mezzo_status make_planes(const mz_import *in, const mz_hf_part *part, const mz_shape *shape, mz_hf_block *out) {
+    const mz_safetensors_tensor *t;
+    const int64_t *d = shape->dim, each = part->pixels * d[3];
+    MEZZO_TRY(find_part(in, part->name, part->bare, &t));
+    MEZZO_TRY(check_tensor(in, t, &(mz_shape){4, {d[0], d[3], d[1], d[2]}}));
+    for (int64_t i = 0; i < d[0]; i++)
+        out[i] = (mz_hf_block){.data = t->data + i * each * (int64_t)mezzo_dtype_size(t->dtype),
+                               .dtype = t->dtype,
+                               .rows = part->pixels,
+                               .stride = part->pixels,
+                               .transposed = true};
+    return MEZZO_OK;
+}
+
 // What the parameter is made of; *whole where the source has it as one tensor of three dimensions.
 static mezzo_status list_parts(const mz_import *in, const mz_param_spec *spec, mz_hf_parts *parts, bool *whole) {
     *whole = false;
@@ -227,12 +250,16 @@ static mezzo_status add_param(mz_import *in, const mz_param_spec *spec) {
     mz_hf_block *blocks = NULL;
     bool whole;
     MEZZO_TRY_GOTO(status, list_parts(in, spec, &parts, &whole));
-    blocks = mz_alloc(parts.count, sizeof *blocks);
+    const bool planes = parts.items[0].pixels > 0; // then it is the only one
+    const size_t n = planes ? (size_t)spec->shape.dim[0] : parts.count;
+    blocks = mz_alloc(n, sizeof *blocks);
     if (blocks == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
-    for (size_t i = 0; i < parts.count; i++)
+    if (planes)
+        MEZZO_TRY_GOTO(status, make_planes(in, &parts.items[0], &spec->shape, blocks));
+    for (size_t i = 0; !planes && i < parts.count; i++)
         MEZZO_TRY_GOTO(status, make_block(in, &parts.items[i], &spec->shape, whole, &blocks[i]));
-    status = mz_hf_list_add(&in->list, spec->name, &spec->shape, MEZZO_F32, blocks, parts.count);
+    status = mz_hf_list_add(&in->list, spec->name, &spec->shape, MEZZO_F32, blocks, n);
     in->used += parts.count;
     blocks = NULL;
 fail:
@@ -402,6 +429,8 @@ static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_
     const bool folder = in->family != NULL && (merges || bpe);
     if (name != NULL && *name != '\0')
         return strcmp(name, "none") == 0 ? MEZZO_OK : mz_tokenizer_named(name, out);
+    if (mezzo_model_task(&in->model) == MEZZO_TASK_IMAGES)
+        return MEZZO_OK;
     bool fits = strcmp(in->model.name, "gpt2") == 0 && in->model.vocab == 50257;
     if (folder)
         MEZZO_TRY(mezzo_tokenizer_load(in->folder, out));
