@@ -153,7 +153,7 @@ cp "$SCRATCH/merges.txt" "$SCRATCH/merges"
 refuse 2 merges.txt "line 3" -- import "$SCRATCH/merges" --out new
 SOURCE=hf_glm4_moe
 wrong arch 's/"model_type": "glm4_moe"/"model_type": "glm5_moe"/' config.json
-refuse 2 config.json model_type glm5_moe "gpt2, nanogpt, glm4_moe or llama" -- import "$SCRATCH/arch" --out new
+refuse 2 config.json model_type glm5_moe "gpt2, nanogpt, glm4_moe, llama or" -- import "$SCRATCH/arch" --out new
 wrong experts 's/"n_routed_experts": 4/"n_routed_experts": 6/' config.json
 refuse 2 gate.weight 4x16 6x16 -- import "$SCRATCH/experts" --out new
 wrong fewer 's/"num_hidden_layers": 3/"num_hidden_layers": 2/' config.json
