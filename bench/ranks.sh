@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # bench/ranks.sh [--mezzo PROGRAM] [--ranks N] [--results FILE]: GPT-2 124M on N GPUs of this machine [2], 8 x 1,024 tokens a rank and micro batch, bf16.
+# DEVICE=cpu, SIZE (the model's options) and BATCH (as there) take another device and size.
 # Each way to share the work: the loss, a checksum of the weights (ways that must give the same bits show the same one), the median step, rank 0's memory.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -9,7 +10,7 @@ while [[ ${1:-} == --* ]]; do
     --mezzo) mezzo=$2 ;;
     --ranks) ranks=$2 ;;
     --results) results=$2 ;;
-    *) sed -n '2,3s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    *) sed -n '2,4s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
     shift 2
 done
@@ -42,9 +43,12 @@ P
 }
 way optimizer 1
 way gradients 1 --shard gradients
+way parameters 1 --shard parameters
 way wire 1 --reduce-wire bf16
 way wire-gradients 1 --reduce-wire bf16 --shard gradients
 way optimizer-4 4
 way gradients-4 4 --shard gradients
+way parameters-4 4 --shard parameters
 way canonical 2 --reduce canonical
 way canonical-gradients 2 --reduce canonical --shard gradients
+way canonical-parameters 2 --reduce canonical --shard parameters

@@ -91,13 +91,16 @@ cmp lora-1/checkpoints/step-*4/model.safetensors lora-2/checkpoints/step-*4/mode
 
 # Pictures.
 "$MEZZO" data radio --maps 10 --size 16 --extent 64 --out maps >maps.log 2>&1 || grep -q "no libpng" maps.log || fail "$(cat maps.log)"
-for n in 1 2; do
-    [[ -d maps ]] || continue
-    run=$([[ $n -eq 1 ]] || echo "$ranks")
-    $run "$MEZZO" train --model radio_unet-tiny --data maps --precision bf16 --device cpu --threads 1 --batch-size 1 --global-batch 2 --steps 3 --log-every 1 --eval-every 0 \
-        --eval-final false --checkpoint-every 0 --sample-every -1 --quiet --reduce canonical --out maps-$n >unet.log 2>&1 || fail "pictures on $n: $(cat unet.log)"
+for model_of in radio_unet kl_vae; do
+    pictures="--model $model_of-tiny --data maps --precision bf16 --device cpu --threads 1 --batch-size 1 --global-batch 2 --steps 3
+        --log-every 1 --eval-every 0 --eval-final false --checkpoint-every 0 --sample-every -1 --quiet --reduce canonical --shard parameters"
+    for n in 1 2; do
+        [[ -d maps ]] || continue
+        run=$([[ $n -eq 1 ]] || echo "$ranks")
+        $run "$MEZZO" train $pictures --out $model_of-$n >pictures.log 2>&1 || fail "$model_of on $n: $(cat pictures.log)"
+    done
+    [[ ! -d maps ]] || cmp $model_of-[12]/checkpoints/step-*3/model.safetensors || fail "$model_of on 1 and 2 ranks"
 done
-[[ ! -d maps ]] || cmp maps-1/checkpoints/step-*3/model.safetensors maps-2/checkpoints/step-*3/model.safetensors || fail "pictures on 1 and 2 ranks"
 
 # What a rank holds is planned to the byte.
 for way in "optimizer fast 1" "optimizer fast 1 bf16" "none canonical 1" "optimizer canonical 2" "gradients fast 1" "gradients fast 2 bf16" "gradients canonical 2" \

@@ -94,6 +94,13 @@ paste -d ' ' <(losses alone) <(losses scattered) |
     awk '{ d = $2 - $4; if (d < 0) d = -d; if (d > 2e-6 * $2) bad = 1; n++ } END { exit n != 6 || bad }' ||
     fail "1 rank and 3 with parts of gradients: $(paste -d ' ' <(losses alone) <(losses scattered))"
 
+# Two beside one, for longer: differences of rounding do not grow (200 steps: docs/distributed.md).
+train 1 longer-1 --precision fp32 --steps 40
+train 2 longer-2 --precision fp32 --steps 40 --shard parameters
+paste -d ' ' <(losses longer-1) <(losses longer-2) |
+    awk '{ d = $2 - $4; if (d < 0) d = -d; if (d > 2e-6 * $2) bad = 1; n++ } END { exit n != 40 || bad }' ||
+    fail "40 steps on 1 and 2 ranks: $(paste -d ' ' <(losses longer-1) <(losses longer-2))"
+
 # Gradients that travel as BF16: whoever moves what gets the same bits, others than FP32's, and losses near them.
 for shard in optimizer none gradients parameters; do
     train 2 "wire-$shard" --precision fp32 --global-batch 4 --reduce-wire bf16 --shard $shard
