@@ -207,6 +207,7 @@ typedef struct mz_gradient_room {
     size_t bytes;
     // Scattered: whole gradients lie among the other values until they are summed, and the buffer has the sums' parts.
     int *until;    // by the graph's parameters: the node up to which its gradient is kept
+    size_t *least; // likewise: bytes that it takes at least, where it is alone in a region that is longer
     mz_part *part; // NULL: nothing else may lie in the buffer
     int n_parts;
     bool late; // sums run beside nodes

@@ -215,8 +215,9 @@ static bool is_placed(const mz_value *v, bool scattered) {
 typedef struct scratch {
     int *shared, *first, *last; // per value
     life *lives, **near;
-    size_t given;   // lives whose place is given
-    bool scattered; // gradients are placed too
+    size_t given;        // lives whose place is given
+    bool scattered;      // gradients are placed too
+    const size_t *least; // and take so many bytes at least
 } scratch;
 
 static bool open_scratch(const mezzo_graph *g, int parts, mz_plan *plan, scratch *s) {
@@ -249,6 +250,11 @@ static void find_lives(const mezzo_graph *g, const mz_stream_plan *streams, scra
     first_writes(g, streams, s->shared, s->first);
 }
 
+static size_t life_bytes(const scratch *s, const mz_value *x) {
+    const size_t bytes = bytes_of(x), least = s->least && x->kind == MZ_VALUE_GRAD ? s->least[x->param] : 0;
+    return bytes > least ? bytes : least;
+}
+
 static size_t collect_lives(const mezzo_graph *g, scratch *s, mz_plan *plan) {
     size_t n = s->given;
     for (size_t v = 0; v < g->n_values; ++v) {
@@ -259,7 +265,7 @@ static size_t collect_lives(const mezzo_graph *g, scratch *s, mz_plan *plan) {
         if (!is_placed(x, s->scattered) || s->first[v] == INT_MAX || s->last[v] < 0)
             continue;
         if (root_of(g, s->shared, (int)v) == (int)v)
-            s->lives[n++] = (life){(int)v, bytes_of(x), s->first[v], s->last[v], 0};
+            s->lives[n++] = (life){(int)v, life_bytes(s, x), s->first[v], s->last[v], 0};
         if (x->alias < 0)
             plan->unshared += bytes_of(x);
     }
@@ -310,6 +316,7 @@ mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, c
     }
     find_lives(g, streams, &s);
     s.scattered = room != NULL && room->until != NULL;
+    s.least = s.scattered ? room->least : NULL;
     if (s.scattered)
         keep_gradients(g, room, s.last);
     if (s.scattered && room->part != NULL)

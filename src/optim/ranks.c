@@ -5,7 +5,7 @@
 
 enum { LEVELS = 20 };
 // A region is summed, gathered, spread, its moments, masters and copies brought together; and a step's records.
-enum { COLLECTIVES_A_REGION = 10, COLLECTIVES_A_STEP = 10 };
+enum { COLLECTIVES_A_REGION = 6, COLLECTIVES_A_STEP = 10 };
 
 // The sum or the copy of so many numbers, by the kernels of `accumulate`; of BF16 ones also how they are made.
 typedef struct adder {
@@ -29,7 +29,7 @@ struct mz_ranks {
     float *kept;          // [size][micro + 1]: losses, and an int32: asked to stop
     float *sums[LEVELS];  // canonical: [elements], of 1, 2, 4 … micro batches
     float *parts;         // canonical: [size][part], of the largest region
-    float *whole;         // scattered: the largest region
+    float *whole;         // scattered: [size][room_of]
     uint16_t *wire[2];    // bf16_wire: the largest region, as it leaves and as it comes
     size_t bytes;
     adder *adders;
@@ -142,6 +142,18 @@ static int64_t longest_part(const mezzo_params *p) {
     return most;
 }
 
+// Elements of a rank in the room where gradients of a region are brought together. Those of one parameter alone lie so
+// already; what is brought together for the host comes in pieces.
+static int64_t room_of(const mezzo_params *p) {
+    enum { LEAST = 1 << 16 };
+    const int64_t longest = longest_part(p);
+    int64_t most = longest < LEAST ? longest : LEAST;
+    for (int k = 0; k < p->n_regions; k++)
+        if (p->regions[k].part > most && mz_region_alone(p, k) < 0)
+            most = p->regions[k].part;
+    return most;
+}
+
 size_t mz_ranks_plan(const mezzo_params *p, int size, const mz_ranks_options *o) {
     const size_t pieces = (size_t)(p->counted / MZ_PIECE) * sizeof(double), ranks = (size_t)size;
     const size_t region = ranks * (size_t)longest_part(p);
@@ -151,7 +163,7 @@ size_t mz_ranks_plan(const mezzo_params *p, int size, const mz_ranks_options *o)
     for (int64_t sums = o->micro; o->canonical && sums > 1; sums /= 2)
         n += (size_t)p->grad_elements * sizeof(float);
     if (p->scattered)
-        n += region * sizeof(float);
+        n += ranks * (size_t)room_of(p) * sizeof(float);
     if (o->bf16_wire && size > 1)
         n += 2 * region * sizeof(uint16_t);
     return n + (o->canonical && size > 1 ? region * sizeof(float) : 0);
@@ -236,7 +248,7 @@ mezzo_status mz_ranks_create(mezzo_params *params, const mz_ranks_options *optio
     if (r->size > 1)
         MEZZO_TRY_GOTO(status, take(r, (size_t)r->size * sizeof *r->states, &r->states));
     if (params->scattered)
-        MEZZO_TRY_GOTO(status, take(r, (size_t)(r->size * longest_part(params)) * sizeof(float), &r->whole));
+        MEZZO_TRY_GOTO(status, take(r, (size_t)(r->size * room_of(params)) * sizeof(float), &r->whole));
     if (r->bf16_wire)
         MEZZO_TRY_GOTO(status, take_wire(r));
     if (r->canonical)
@@ -397,7 +409,7 @@ static mezzo_status issue_gathering(mz_ranks *r, int k, float **out) {
             continue;
         const overlap o = overlap_of(r, region, one);
         float *gradient = mz_program_gradient(r->program, (int)i);
-        if (gradient != NULL && o.n == r->size * region->part) {
+        if (gradient != NULL && (o.n == r->size * region->part || mz_region_alone(p, k) >= 0)) {
             *out = gradient + o.first;
             return MEZZO_OK;
         }
@@ -414,6 +426,9 @@ static mezzo_status issue_gathering(mz_ranks *r, int k, float **out) {
 static mezzo_status issue_scattered(mz_ranks *r, int k) {
     const mz_region *region = &r->params->regions[k];
     float *from, *sum = r->params->grad + region->place;
+    const int alone = mz_region_alone(r->params, k);
+    if (alone >= 0 && mz_program_gradient(r->program, alone) == NULL) // zeros of all ranks
+        return r->micro > 1 && !r->canonical ? MEZZO_OK : issue_zero(r, sum, region->part);
     MEZZO_TRY(issue_gathering(r, k, &from));
     if (r->canonical)
         return issue_tree(r, NULL, from, region->part, sum);
@@ -619,24 +634,44 @@ static mezzo_status widen_moment(mz_ranks *r, const mezzo_optimizer *optimizer, 
     return mz_run_once(r->device, &cast);
 }
 
-// One region after another, through the buffer of gradients or, where that has parts alone, through one region's room.
+// A collective that is done at once, behind all that waited.
+static mezzo_status gather_now(mz_ranks *r, const void *send, void *recv, int64_t n, mezzo_dtype dtype) {
+    const mz_collective what = {.kind = MZ_ALL_GATHER, .send = send, .recv = recv, .count = (size_t)n, .dtype = dtype};
+    return r->device->comm->run(r->device->comm, r->device, &what);
+}
+
+// What all ranks have of a region, n elements of each from the `first` of its part, one behind another in `room`: to
+// the host, where the region begins at `host`; NULL: this rank keeps nothing.
+static mezzo_status keep_pieces(mz_ranks *r, const mz_region *g, int64_t first, int64_t n, const void *room,
+                                size_t width, void *host) {
+    for (int k = 0; k < r->size && host != NULL; k++)
+        MEZZO_TRY(r->device->backend->read(r->device, (char *)host + (size_t)(k * g->part + first) * width,
+                                           (const char *)room + (size_t)(k * n) * width, (size_t)n * width));
+    return MEZZO_OK;
+}
+
+static int64_t piece_of(const mz_ranks *r, const mz_region *g, int64_t first) {
+    const int64_t left = g->part - first, most = r->params->scattered ? room_of(r->params) : g->part;
+    return left < most ? left : most;
+}
+
+// One region after another, through the buffer of gradients or, where that has parts alone, through the room for one.
 static mezzo_status bring_moment(mz_ranks *r, mezzo_optimizer *optimizer, int which, bool keep) {
     const mezzo_params *p = r->params;
     float *host = optimizer->whole[which];
-    int64_t first = 0; // of this rank's part
     if (keep && host == NULL)
         host = optimizer->whole[which] = mz_alloc((size_t)p->elements, sizeof(float));
     if (keep && host == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (int k = 0; k < p->n_regions; k++) {
         const mz_region *g = &p->regions[k];
-        float *region = p->scattered ? r->whole : p->grad + g->from;
-        MEZZO_TRY(widen_moment(r, optimizer, which, first, region + r->rank * g->part, g->part));
-        MEZZO_TRY(issue_gather(r, NULL, region, g->part, MEZZO_F32));
-        if (keep)
-            MEZZO_TRY(r->device->backend->read(r->device, host + g->from, region,
-                                               (size_t)(r->size * g->part) * sizeof(float)));
-        first += g->part;
+        float *room = p->scattered ? r->whole : p->grad + g->from;
+        for (int64_t first = 0, n; first < g->part; first += n) {
+            n = piece_of(r, g, first);
+            MEZZO_TRY(widen_moment(r, optimizer, which, g->place + first, room + r->rank * n, n));
+            MEZZO_TRY(gather_now(r, room + r->rank * n, room, n, MEZZO_F32));
+            MEZZO_TRY(keep_pieces(r, g, first, n, room, sizeof *room, keep ? host + g->from : NULL));
+        }
     }
     return MEZZO_OK;
 }
@@ -656,52 +691,41 @@ mezzo_status mz_ranks_bring(mz_ranks *r, mezzo_optimizer *optimizer, bool keep) 
     return mezzo_params_zero_grad(r->params);
 }
 
-// A region of 16-bit numbers, of which this rank has `part`, to the host where it keeps them.
-static mezzo_status bring_low(mz_ranks *r, int k, const uint16_t *part, uint16_t *host) {
-    const mz_region *g = &r->params->regions[k];
-    uint16_t *region = (uint16_t *)(void *)r->whole;
-    const mz_collective what = {
-        .kind = MZ_ALL_GATHER, .send = part, .recv = region, .count = (size_t)g->part, .dtype = MEZZO_BF16};
-    MEZZO_TRY(issue_collective(r, NULL, &what));
-    return host == NULL
-               ? MEZZO_OK
-               : r->device->backend->read(r->device, host, region, (size_t)(r->size * g->part) * sizeof *region);
+// A region of which this rank has `part`, to the host, where the region begins at `host`; NULL: this rank keeps
+// nothing.
+static mezzo_status bring_numbers(mz_ranks *r, const mz_region *g, const void *part, mezzo_dtype dtype, void *host) {
+    const size_t width = mezzo_dtype_size(dtype);
+    for (int64_t first = 0, n; first < g->part; first += n) {
+        n = piece_of(r, g, first);
+        MEZZO_TRY(gather_now(r, (const char *)part + (size_t)first * width, r->whole, n, dtype));
+        MEZZO_TRY(keep_pieces(r, g, first, n, r->whole, width, host));
+    }
+    return MEZZO_OK;
 }
 
-// Masters that are not FP32: the copy, which is a part of them, has been brought already.
-static mezzo_status join_masters(mz_ranks *r, int k, uint16_t *low) {
+// Masters that are not FP32: the copy, which is a part of them, has been brought already. low [longest region].
+static mezzo_status join_masters(mz_ranks *r, const mz_region *g, uint16_t *low) {
     const mezzo_params *p = r->params;
-    const mz_region *g = &p->regions[k];
-    const int64_t n = r->size * g->part;
     const uint16_t *mine = (const uint16_t *)(const void *)(p->master + p->fp32_parts) + (g->place - p->fp32_parts);
     const bool split = p->kept_as == MEZZO_MASTER_SPLIT;
     if (split)
-        MEZZO_TRY(bring_low(r, k, mine, low));
-    for (int64_t i = 0; i < n && p->whole != NULL; i++) {
+        MEZZO_TRY(bring_numbers(r, g, mine, MEZZO_BF16, low));
+    for (int64_t i = 0, n = r->size * g->part; i < n && p->whole != NULL; i++) {
         const uint16_t high = p->whole->shadow[0][g->from - p->whole->from + i];
         p->whole->master[g->from + i] = split ? mz_master_join(high, low[i]) : mezzo_bf16_to_f32(high);
     }
     return MEZZO_OK;
 }
 
-static mezzo_status bring_region(mz_ranks *r, int k, uint16_t *low) {
+static mezzo_status bring_region(mz_ranks *r, const mz_region *g, uint16_t *low) {
     const mezzo_params *p = r->params;
-    const mz_region *g = &p->regions[k];
-    if (g->place < p->fp32_parts) {
-        const mz_collective what = {.kind = MZ_ALL_GATHER,
-                                    .send = p->master + g->place,
-                                    .recv = r->whole,
-                                    .count = (size_t)g->part,
-                                    .dtype = MEZZO_F32};
-        MEZZO_TRY(issue_collective(r, NULL, &what));
-        if (p->whole != NULL)
-            MEZZO_TRY(r->device->backend->read(r->device, p->whole->master + g->from, r->whole,
-                                               (size_t)(r->size * g->part) * sizeof(float)));
-    }
+    const mz_whole *whole = p->whole;
+    if (g->place < p->fp32_parts)
+        MEZZO_TRY(bring_numbers(r, g, p->master + g->place, MEZZO_F32, whole != NULL ? whole->master + g->from : NULL));
     for (int i = 0; i < p->n_shadows && g->place >= p->copied_from; i++)
-        MEZZO_TRY(bring_low(r, k, (const uint16_t *)p->shadows[i].data + (g->place - p->copied_from),
-                            p->whole != NULL ? p->whole->shadow[i] + (g->from - p->whole->from) : NULL));
-    return g->place >= p->fp32_parts ? join_masters(r, k, low) : MEZZO_OK;
+        MEZZO_TRY(bring_numbers(r, g, (const uint16_t *)p->shadows[i].data + (g->place - p->copied_from), MEZZO_BF16,
+                                whole != NULL ? whole->shadow[i] + (g->from - whole->from) : NULL));
+    return g->place >= p->fp32_parts ? join_masters(r, g, low) : MEZZO_OK;
 }
 
 mezzo_status mz_ranks_bring_weights(mz_ranks *r, bool keep) {
@@ -714,7 +738,7 @@ mezzo_status mz_ranks_bring_weights(mz_ranks *r, bool keep) {
     if (keep && low == NULL)
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (int k = 0; k < p->n_regions && status == MEZZO_OK; k++)
-        status = bring_region(r, k, low);
+        status = bring_region(r, &p->regions[k], low);
     mz_free(low);
     if (status != MEZZO_OK)
         mz_params_close_whole(p);

@@ -119,6 +119,8 @@ mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, co
 // 0 would lie in a buffer that has the parts of this rank alone, one behind another; it may be negative.
 void mz_params_part(const mezzo_params *params, int index, int rank, int region, int64_t *first, int64_t *count,
                     int64_t *place);
+// The one parameter that region `region` of parameters in parts has; -1: it has several.
+int mz_region_alone(const mezzo_params *params, int region);
 bool mz_region_has(const mezzo_params *params, const mz_region *region, const mz_param *param); // some of it
 int64_t mz_params_part_elements(const mezzo_params *params);                                    // of such a buffer
 size_t mz_params_parts(const mezzo_params *params, int rank); // of a rank, of all parameters; one each at least

@@ -240,6 +240,16 @@ bool mz_region_has(const mezzo_params *params, const mz_region *region, const mz
     return p->offset < region->from + params->ranks * region->part && p->offset + p->count > region->from;
 }
 
+int mz_region_alone(const mezzo_params *params, int region) {
+    int alone = -1, n = 0;
+    for (size_t i = 0; i < params->n && params->sharded; ++i)
+        if (params->list[i].region == region) {
+            alone = (int)i;
+            ++n;
+        }
+    return n == 1 ? alone : -1;
+}
+
 size_t mz_params_parts(const mezzo_params *params, int rank) {
     size_t n = 0;
     for (size_t i = 0; i < params->n; ++i) {

@@ -153,16 +153,6 @@ static void find_stored(const mezzo_params *params, mezzo_graph *g) {
     }
 }
 
-// The parameter of the graph whose gradient a value is, whole; -1: none, -2: a part of one.
-static int gradient_of(const mezzo_graph *g, int value) {
-    if (value < 0)
-        return -1;
-    const mz_value *v = &g->values[value], *root = &g->values[mz_value_root(g, value)];
-    if (root->kind != MZ_VALUE_GRAD)
-        return -1;
-    return mz_stored_count(&v->shape, &v->storage) == mz_stored_count(&root->shape, &root->storage) ? root->param : -2;
-}
-
 // Finds out whether the first run after zeroing may write gradients instead of adding to zeros: a call's gradients must
 // all be met for the first time by it, or none.
 static mezzo_status find_first_writers(mz_compiled *c, bool forward_only) {
@@ -174,7 +164,7 @@ static mezzo_status find_first_writers(mz_compiled *c, bool forward_only) {
         const mz_node *node = &c->graph->nodes[c->node[i]];
         int first = 0, again = 0;
         for (int k = 0; k < node->n_out; ++k) {
-            int param = gradient_of(c->graph, node->out[k]);
+            int param = mz_gradient_of(c->graph, node->out[k]);
             c->covers = c->covers && param != -2;
             if (param < 0)
                 continue;
@@ -205,83 +195,11 @@ static mezzo_status find_room(const mezzo_params *params, const mezzo_graph *g, 
     return MEZZO_OK;
 }
 
-// The last node that writes a parameter's gradient; -1: none does.
-static int last_writer(const mezzo_graph *g, int param) {
-    for (size_t i = g->n_nodes; i-- > 0;)
-        for (int k = 0; k < g->nodes[i].n_out && g->nodes[i].op != MZ_OP_reshape; ++k)
-            if (gradient_of(g, g->nodes[i].out[k]) == param)
-                return (int)i;
-    return -1;
-}
-
-// The node behind which a region's gradients are finished; -1: no node writes any of them.
-static int region_writer(const mezzo_params *params, const mezzo_graph *g, const mz_region *region) {
-    int last = -1;
-    for (size_t i = 0; i < g->n_params; ++i) {
-        const mz_param *p = &params->list[mezzo_params_find(params, g->params[i].name)];
-        if (p->frozen || !mz_region_has(params, region, p))
-            continue;
-        const int writer = last_writer(g, (int)i);
-        last = writer > last ? writer : last;
-    }
-    return last;
-}
-
-// Scattered gradients are kept until all regions that have some of them are summed; a region's part has to be there
-// from then on.
-static void find_sums(const mezzo_params *params, const mezzo_graph *g, mz_gradient_room *room) {
-    size_t from = 0;
-    for (int k = 0; k < params->n_regions; ++k) {
-        const mz_region *region = &params->regions[k];
-        const int writer = region_writer(params, g, region);
-        for (size_t i = 0; i < g->n_params; ++i) {
-            const mz_param *p = &params->list[mezzo_params_find(params, g->params[i].name)];
-            if (!p->frozen && mz_region_has(params, region, p) && writer > room->until[i])
-                room->until[i] = writer;
-        }
-        const size_t to = from + (size_t)region->part * sizeof(float);
-        if (room->part != NULL)
-            room->part[room->n_parts++] = (mz_part){from, to, writer >= 0 ? writer : 0};
-        from = to;
-    }
-}
-
-static mezzo_status check_scattered(const mezzo_params *params, const mz_compiled *c) {
-    if (!c->covers)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "gradients cannot be kept in parts: a kernel adds to them alone");
-    for (size_t i = 0; i < c->graph->n_params; ++i) {
-        const int index = mezzo_params_find(params, c->graph->params[i].name);
-        if (index < 0 || !mz_shape_equal(&params->list[index].shape, &c->graph->params[i].shape))
-            return mz_fail(MEZZO_ERR_INVALID, "the parameters have no %s of the shape that the graph reads",
-                           c->graph->params[i].name);
-    }
-    return MEZZO_OK;
-}
-
-static mezzo_status plan_scattered(const mezzo_device *device, const mezzo_params *params, bool lends,
-                                   const mz_stream_plan *streams, mz_compiled *c) {
-    MEZZO_TRY(check_scattered(params, c));
-    mz_gradient_room room = {.bytes = (size_t)params->grad_elements * sizeof(float),
-                             .until = mz_alloc(c->graph->n_params + 1, sizeof *room.until),
-                             .part = lends ? mz_alloc((size_t)params->n_regions + 1, sizeof *room.part) : NULL,
-                             .late = device->backend->capture_stream != NULL};
-    mezzo_status status = MEZZO_OK;
-    if (room.until == NULL || (lends && room.part == NULL))
-        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    if (status == MEZZO_OK) {
-        find_sums(params, c->graph, &room);
-        status = mz_pass_plan(c->graph, streams, &room, &c->plan);
-    }
-    mz_free(room.until);
-    mz_free(room.part);
-    return status;
-}
-
 static mezzo_status plan(const mezzo_device *device, const mezzo_params *params, const mezzo_program_options *options,
                          const mz_stream_plan *streams, mz_compiled *c) {
     mz_gradient_room room;
     if (params->scattered && !options->forward_only)
-        return plan_scattered(device, params, options->single_micro_batch, streams, c);
+        return mz_plan_scattered(device, params, options->single_micro_batch, streams, c);
     if (!options->single_micro_batch || !c->covers)
         return mz_pass_plan(c->graph, streams, NULL, &c->plan);
     MEZZO_TRY(find_room(params, c->graph, &room));
@@ -576,24 +494,6 @@ void mz_program_bind(mezzo_program *p) {
     }
 }
 
-float *mz_program_gradient(const mezzo_program *p, int index) {
-    const mezzo_graph *g = p->c.graph;
-    const char *name = p->params->list[index].name;
-    for (size_t v = 0; v < g->n_values; ++v)
-        if (g->values[v].kind == MZ_VALUE_GRAD && g->values[v].alias < 0 &&
-            strcmp(g->params[g->values[v].param].name, name) == 0)
-            return p->silent[index] ? NULL : p->address[v];
-    return NULL;
-}
-
-size_t mz_program_region_writer(const mezzo_program *p, int region) {
-    const int node = region_writer(p->params, p->c.graph, &p->params->regions[region]);
-    size_t i = 0;
-    while (node >= 0 && i + 1 < p->c.n_calls && p->c.node[i] < node)
-        ++i;
-    return node >= 0 ? i : p->c.n_calls - 1;
-}
-
 mz_tensor mz_program_tensor(const mezzo_program *p, int value) {
     mz_tensor t = tensor_of(p->c.graph, value);
     mz_program_place(p, value, &t);
@@ -635,7 +535,7 @@ static mezzo_status find_silent(mezzo_program *p) {
         p->silent[i] = !params->list[i].frozen;
     for (size_t i = 0; i < p->c.n_calls; ++i)
         for (int k = 0; k < g->nodes[p->c.node[i]].n_out; ++k) {
-            int param = gradient_of(g, g->nodes[p->c.node[i]].out[k]);
+            int param = mz_gradient_of(g, g->nodes[p->c.node[i]].out[k]);
             if (param >= 0)
                 p->silent[mezzo_params_find(params, g->params[param].name)] = false;
         }

@@ -111,6 +111,12 @@ mezzo_status mz_program_fresh(const mezzo_program *program, bool *fresh);
 mezzo_status mz_program_run_call(mezzo_program *program, size_t call, bool fresh); // by itself; its hook too
 void mz_program_wrote_gradients(mezzo_program *program); // for who runs its calls: parameters have gradients now
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
+// scattered.c
+// The parameter of the graph whose gradient a value is, whole; -1: none, -2: a part of one.
+int mz_gradient_of(const mezzo_graph *graph, int value);
+// The plan of a program whose parameters' gradients are scattered; lends: parts hold nothing before their sums.
+mezzo_status mz_plan_scattered(const mezzo_device *device, const mezzo_params *params, bool lends,
+                               const mz_stream_plan *streams, mz_compiled *c);
 // program.c
 // mezzo_plan_memory for masters kept in another way than FP32, and parameters that are cut; NULL: not.
 mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,

@@ -166,7 +166,9 @@ static mezzo_status queued_wait(mezzo_device *device, int event) {
     return MEZZO_OK;
 }
 
-// Rank 0 of two: what the other sends stands in this one's memory.
+// Rank 0 of two: what the other sends stands in this one's memory, behind what this one sends; or it is the same
+// (twin_agrees), so that what is between parameters, which nobody reads, comes into no sum of others.
+static bool twin_agrees;
 static void with_a_twin(const mz_collective *w) {
     const size_t bytes = w->count * mezzo_dtype_size(w->dtype);
     if (w->kind == MZ_ALL_GATHER) {
@@ -177,11 +179,14 @@ static void with_a_twin(const mz_collective *w) {
     }
     if (w->kind == MZ_ALL_TO_ALL) {
         memcpy(w->recv, w->send, 2 * bytes);
+        if (twin_agrees)
+            memcpy((char *)w->recv + bytes, w->send, bytes);
         return;
     }
     assert_true(w->kind == MZ_REDUCE_SCATTER_SUM || w->dtype == MEZZO_F64);
     for (size_t i = 0; i < w->count && w->kind == MZ_REDUCE_SCATTER_SUM; i++)
-        ((float *)w->recv)[i] = ((const float *)w->send)[i] + ((const float *)w->send)[w->count + i];
+        ((float *)w->recv)[i] =
+            ((const float *)w->send)[i] + ((const float *)w->send)[(twin_agrees ? 0 : w->count) + i];
     for (size_t i = 0; i < w->count && w->kind == MZ_ALL_REDUCE_SUM; i++)
         ((double *)w->recv)[i] = 2 * ((const double *)w->send)[i];
 }

@@ -21,20 +21,16 @@ static mezzo_status add(mezzo_device *device, bool adds, const void *from, void 
     return mz_run_once(device, &call);
 }
 
-// As with_a_twin, by the device's own kernels, so that they are captured.
+// As with_a_twin, which agrees, by the device's own kernels, so that they are captured.
 static mezzo_status run_beside_itself(mz_comm *comm, mezzo_device *device, const mz_collective *w) {
     const size_t bytes = w->count * mezzo_dtype_size(w->dtype);
     (void)comm;
     gathers += w->kind == MZ_ALL_GATHER && w->recv != w->send;
-    if (w->kind == MZ_ALL_TO_ALL)
-        return add(device, false, w->send, w->recv, 2 * bytes);
     if (w->recv != w->send)
         MEZZO_TRY(add(device, false, w->send, w->recv, bytes));
-    if (w->kind == MZ_ALL_GATHER)
+    if (w->kind == MZ_ALL_GATHER || w->kind == MZ_ALL_TO_ALL)
         return add(device, false, w->send, (char *)w->recv + bytes, bytes);
-    if (w->kind == MZ_REDUCE_SCATTER_SUM)
-        return add(device, true, (const char *)w->send + bytes, w->recv, bytes);
-    return MEZZO_OK;
+    return w->kind == MZ_REDUCE_SCATTER_SUM ? add(device, true, w->send, w->recv, bytes) : MEZZO_OK;
 }
 
 typedef struct result {
