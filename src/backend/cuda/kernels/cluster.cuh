@@ -10,11 +10,10 @@
 enum { CLUSTER = 2 };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define IN_CLUSTERS_OF(blocks)
+#define IN_CLUSTERS
 #else
-#define IN_CLUSTERS_OF(blocks) __cluster_dims__(blocks, 1, 1)
+#define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
 #endif
-#define IN_CLUSTERS IN_CLUSTERS_OF(CLUSTER)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 __device__ __forceinline__ void barrier_arrive_at(uint32_t at, uint32_t block) { // of the cluster
@@ -32,8 +31,7 @@ __device__ __forceinline__ uint32_t block_of_cluster() {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-// A box of a matrix, x its first column, into this block's memory, or into that of both blocks, or of some (a bit
-// each).
+// A box of a matrix, x its first column, into this block's memory, or into that of both blocks.
 __device__ __forceinline__ void fetch_box(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
@@ -41,11 +39,10 @@ __device__ __forceinline__ void fetch_box(uint32_t to, const CUtensorMap *map, i
         "l"(map), "r"(x), "r"(y), "r"(barrier)
         : "memory");
 }
-__device__ __forceinline__ void fetch_box_for(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier,
-                                              uint32_t blocks) {
+__device__ __forceinline__ void fetch_box_for_all(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
                  "[%1, {%2, %3}], [%4], %5;" ::"r"(to),
-                 "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<uint16_t>(blocks))
+                 "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<uint16_t>((1 << CLUSTER) - 1))
                  : "memory");
 }
 // The same of matrix z of three.

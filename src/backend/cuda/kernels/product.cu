@@ -1,13 +1,10 @@
 // Products with an epilogue that the library does slowly, on Hopper's tensor cores (compute capability 9.0 only): the
-// MLP's second (bias, FP32 residual), and its gradient (GELU's slope, column sums for the first one's bias).
+// MLP's first (bias, GELU with its input stored), its second (bias, FP32 residual), and its gradient (GELU's slope,
+// column sums for the first one's bias).
 //
 // A block is a thread that asks for tiles of the operands (TMA) and two warpgroups that take turns at tiles of 128 ×
-// 128 results: while one finishes a tile, which is memory's work, the other multiplies. Blocks of a cluster, two rows
-// of ACROSS blocks, share what they multiply: of a tile of w each of a column fetches half for both, and with two
-// columns so do those of a row of a tile of a. What the L2 cache can give is the limit: 24 KiB for 128 × 128 × 64
-// without the second column, 16 with it.
-#include <stdlib.h>
-
+// 128 results: while one finishes a tile, which is memory's work, the other multiplies. Two blocks, a cluster, share
+// each tile of w: either fetches half of it for both.
 #include <type_traits>
 
 #include "barrier.cuh"
@@ -25,15 +22,7 @@ enum { BYTES = AT_BARRIERS + 2 * STAGES * 8 + ALIGN };
 static_assert(BYTES <= 227 * 1024, "shared memory of a block");
 
 constexpr __host__ __device__ bool by_rows(int epilogue) { // w [cols, inner]
-    return epilogue == MZ_CU_PRODUCT_RESIDUAL;
-}
-
-// What the blocks of a cluster, DOWN × ACROSS of them, multiply at a time: columns first, so that the rows' operand is
-// fetched once.
-enum { DOWN = CLUSTER };
-
-constexpr __host__ __device__ int64_t shares_of(int64_t rows, int cols, int across) {
-    return (rows + DOWN * TILE - 1) / (DOWN * TILE) * ((cols + across * TILE - 1) / (across * TILE));
+    return epilogue != MZ_CU_PRODUCT_SLOPE;
 }
 
 // --- turns ---------------------------------------------------------------------------------------------------------
@@ -96,16 +85,53 @@ template <typename T> __device__ __forceinline__ uint2 narrow4(float4 x) {
     return make_uint2(pack<T>(x.x, x.y), pack<T>(x.z, x.w));
 }
 
-// AT_ONCE rows of this thread's columns, from the i-th on.
+// This thread's columns (four, a V) of AT_ONCE rows from the warp's i-th on: where they lie, one `pitch` bytes behind
+// the other, and how many of them exist.
+template <typename V> struct rows_at {
+    char *first;
+    int64_t pitch;
+    int exist;
+    __device__ __forceinline__ rows_at(const mz_cu_product &g, const place &p, const void *data, int i) {
+        const int64_t row = p.row + row_of(i);
+        pitch = g.cols * static_cast<int64_t>(sizeof(V) / 4);
+        first = static_cast<char *>(const_cast<void *>(data)) + row * pitch + p.col * static_cast<int>(sizeof(V) / 4);
+        exist = p.inside ? static_cast<int>(g.rows - row) : 0;
+    }
+    __device__ __forceinline__ V &operator[](int k) const { return *reinterpret_cast<V *>(first + k * pitch); }
+};
+
+// No branch, so that what can be computed meanwhile does not wait for it.
+__device__ __forceinline__ void load_if(bool condition, uint2 &to, const uint2 *from) {
+    to = make_uint2(0, 0);
+    asm volatile("{\n.reg .pred now;\nsetp.ne.b32 now, %2, 0;\n@now ld.global.v2.u32 {%0, %1}, [%3];\n}"
+                 : "+r"(to.x), "+r"(to.y)
+                 : "r"(static_cast<int>(condition)), "l"(from));
+}
+__device__ __forceinline__ void load_if(bool condition, float4 &to, const float4 *from) {
+    to = make_float4(0, 0, 0, 0);
+    asm volatile("{\n.reg .pred now;\nsetp.ne.b32 now, %4, 0;\n@now ld.global.v4.f32 {%0, %1, %2, %3}, [%5];\n}"
+                 : "+f"(to.x), "+f"(to.y), "+f"(to.z), "+f"(to.w)
+                 : "r"(static_cast<int>(condition)), "l"(from));
+}
+
 template <typename V> struct rows_ahead {
     V v[AT_ONCE];
+    // Behind the warp's last row nothing is asked for; for a row that does not exist the last one is read.
     __device__ __forceinline__ void load(const mz_cu_product &g, const place &p, const void *from, int i) {
+        const rows_at<V> rows(g, p, from, i);
+        const bool any = i < 32 && rows.exist > 0;
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            int64_t m = p.row + row_of(i) + k;
-            if (p.inside && m < g.rows)
-                v[k] = *reinterpret_cast<const V *>(static_cast<const char *>(from) +
-                                                    (m * g.cols + p.col) * static_cast<int64_t>(sizeof(V) / 4));
+        for (int k = 0; k < AT_ONCE; k++)
+            load_if(any, v[k], &rows[min(k, rows.exist - 1)]);
+    }
+    // The rows behind the first AT_ONCE come to the L2 cache while the tile is multiplied: from there they are at hand
+    // in the time that it takes to store AT_ONCE rows, from memory they are not.
+    static __device__ __forceinline__ void announce(const mz_cu_product &g, const place &p, const void *from) {
+#pragma unroll 1
+        for (int i = AT_ONCE; i < 32; i += AT_ONCE) {
+            const rows_at<V> rows(g, p, from, i);
+            for (int k = 0; k < AT_ONCE && k < rows.exist; k++)
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(&rows[k]));
         }
     }
 };
@@ -120,8 +146,12 @@ __device__ __forceinline__ float4 bias_of(const mz_cu_product &g, const place &p
     return make_float4(low.x, low.y, high.x, high.y);
 }
 
-// activation.cuh's functions and bounds, in code that does not branch: one step of Newton's brings the approximate
-// reciprocal (off by 2^-23) within a rounding. An infinite y has the reciprocal 0 already.
+// A warpgroup finishes a tile alone, a warp on each scheduler: nothing but other numbers of its own hides how long an
+// instruction takes. So rows that do not exist are computed too, and only their stores are left out: rows with branches
+// between them would wait for one another.
+//
+// activation.cuh's functions and bounds, without branches: one step of Newton's brings the approximate reciprocal (off
+// by 2^-23) within a rounding. An infinite y has the reciprocal 0 already.
 __device__ __forceinline__ float sigmoid_fast(float x) {
     float y = 1.0f + exp2_fast(-1.44269504f * x), r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
@@ -133,24 +163,49 @@ __device__ __forceinline__ float slope_fast(float x) {
     return fmaf(1.59576912160573071f * c * fmaf(0.134145f * c, c, 1.0f), s * (1.0f - s), s);
 }
 
+__device__ __forceinline__ float gelu_fast(float x) {
+    return x * sigmoid_fast(1.59576912160573071f * x * fmaf(0.044715f * x, x, 1.0f));
+}
+
 // out = d + bias + residual, FP32
 __device__ __forceinline__ void finish_residual(const mz_cu_product &g, const place &p, const float (&d)[2][16][4],
                                                 rows_ahead<float4> &ahead) {
     float4 bias = bias_of(g, p);
-    float4 *out = static_cast<float4 *>(g.out);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         stage(p, d[h]);
 #pragma unroll 1
         for (int first = 0; first < 16; first += AT_ONCE) {
+            const rows_at<float4> out(g, p, g.out, h * 16 + first);
             rows_ahead<float4> now = ahead;
-            if (h * 16 + first + AT_ONCE < 32)
-                ahead.load(g, p, g.residual, h * 16 + first + AT_ONCE);
+            ahead.load(g, p, g.residual, h * 16 + first + AT_ONCE);
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) {
-                int64_t m = p.row + h * 64 + first + k;
-                if (p.inside && m < g.rows)
-                    out[(m * g.cols + p.col) / 4] = add4(add4(staged(p, first + k), bias), now.v[k]);
+                float4 sum = add4(add4(staged(p, first + k), bias), now.v[k]);
+                if (k < out.exist)
+                    out[k] = sum;
+            }
+        }
+    }
+}
+
+// stored = round(d + bias), out = round(gelu(stored)), of the rounded number: evaluated again from it, the same bits.
+template <typename T>
+__device__ __forceinline__ void finish_gelu(const mz_cu_product &g, const place &p, const float (&d)[2][16][4]) {
+    float4 bias = bias_of(g, p);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        stage(p, d[h]);
+#pragma unroll 1
+        for (int first = 0; first < 16; first += AT_ONCE) {
+            const rows_at<uint2> out(g, p, g.out, h * 16 + first), preact(g, p, g.stored, h * 16 + first);
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                uint2 low = narrow4<T>(add4(staged(p, first + k), bias));
+                float4 x = widen4<T>(low);
+                uint2 y = narrow4<T>(make_float4(gelu_fast(x.x), gelu_fast(x.y), gelu_fast(x.z), gelu_fast(x.w)));
+                if (k < out.exist)
+                    preact[k] = low, out[k] = y;
             }
         }
     }
@@ -179,25 +234,22 @@ template <typename T>
 __device__ __forceinline__ void finish_slope(const mz_cu_product &g, const place &p, int group,
                                              const float (&d)[2][16][4], rows_ahead<uint2> &ahead) {
     float4 sums = make_float4(0, 0, 0, 0);
-    uint2 *out = static_cast<uint2 *>(g.out);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         stage(p, d[h]);
 #pragma unroll 1
         for (int first = 0; first < 16; first += AT_ONCE) {
+            const rows_at<uint2> out(g, p, g.out, h * 16 + first);
             rows_ahead<uint2> now = ahead;
-            if (h * 16 + first + AT_ONCE < 32)
-                ahead.load(g, p, g.preact, h * 16 + first + AT_ONCE);
+            ahead.load(g, p, g.preact, h * 16 + first + AT_ONCE);
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) {
-                int64_t m = p.row + h * 64 + first + k;
-                if (!p.inside || m >= g.rows)
-                    continue;
                 float4 x = widen4<T>(now.v[k]), y = staged(p, first + k);
                 uint2 low = narrow4<T>(make_float4(y.x * slope_fast(x.x), y.y * slope_fast(x.y), y.z * slope_fast(x.z),
                                                    y.w * slope_fast(x.w)));
-                out[(m * g.cols + p.col) / 4] = low;
-                sums = add4(sums, widen4<T>(low));
+                if (k < out.exist)
+                    out[k] = low;
+                sums = add4(sums, widen4<T>(k < out.exist ? low : make_uint2(0, 0)));
             }
         }
     }
@@ -206,83 +258,68 @@ __device__ __forceinline__ void finish_slope(const mz_cu_product &g, const place
 }
 
 // --- the kernel ----------------------------------------------------------------------------------------------------
-template <int ACROSS> struct walk {
-    int64_t share, shares, step;
-    int in_row, steps;    // shares side by side, pieces of l
-    uint32_t down, right; // this block's place
-    __device__ __forceinline__ int64_t row() const { return (share / in_row * DOWN + down) * TILE; }
-    __device__ __forceinline__ int col() const {
-        return static_cast<int>(share % in_row * ACROSS + right) * static_cast<int>(TILE);
-    }
+struct walk { // of a cluster over pairs of tiles: columns first, so that the rows' operand is fetched once
+    int64_t tile, tiles, step;
+    int across, steps; // tiles in a row, pieces of l
 };
 
-template <int ACROSS> __device__ __forceinline__ walk<ACROSS> walk_begin(const mz_cu_product &g) {
-    walk<ACROSS> w;
-    w.in_row = (g.cols + ACROSS * TILE - 1) / (ACROSS * TILE);
+__device__ __forceinline__ walk walk_begin(const mz_cu_product &g) {
+    walk w;
+    w.across = (g.cols + TILE - 1) / TILE;
     w.steps = (g.inner + L - 1) / L;
-    w.shares = shares_of(g.rows, g.cols, ACROSS);
-    w.share = blockIdx.x / (DOWN * ACROSS);
-    w.step = gridDim.x / (DOWN * ACROSS);
-    w.down = block_of_cluster() / ACROSS;
-    w.right = block_of_cluster() % ACROSS;
+    w.tiles = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * w.across;
+    w.tile = blockIdx.x / CLUSTER;
+    w.step = gridDim.x / CLUSTER;
     return w;
 }
 
-// A stage is free when the blocks that this one's tiles went to have read it: its own, the one below or above, the one
-// beside it. By a warp of each.
-template <int ACROSS> __device__ __forceinline__ void release(uint32_t empty, int lane) {
-    if (lane < 1 + ACROSS) // of one column: the two of it; of two: this one, beside it, below or above
-        barrier_arrive_at(empty, ACROSS == 1 ? lane : block_of_cluster() ^ lane);
-}
-
-template <bool W_BY_ROWS, int ACROSS> // w [cols, inner], else [inner, cols]
+template <bool W_BY_ROWS> // w [cols, inner], else [inner, cols]
 __device__ __forceinline__ void produce(const mz_cu_product &g, const CUtensorMap *a, const CUtensorMap *w,
                                         uint32_t shared, uint32_t full, uint32_t empty) {
-    walk<ACROSS> t = walk_begin<ACROSS>(g);
-    const uint32_t column = (1u | 1u << ACROSS) << t.right, line = 3u << t.down * 2; // blocks of this column, this row
+    walk t = walk_begin(g);
+    uint32_t rank = block_of_cluster();
     int stage = 0;
     uint32_t parity = 0;
-    for (; t.share < t.shares; t.share += t.step) {
-        int row = static_cast<int>(t.row()), col = t.col() + static_cast<int>(t.down) * (TILE / DOWN);
+    for (; t.tile < t.tiles; t.tile += t.step) {
+        int row = static_cast<int>(t.tile / t.across * CLUSTER + rank) * TILE,
+            col = static_cast<int>(t.tile % t.across) * TILE + static_cast<int>(rank) * (TILE / CLUSTER);
         for (int k = 0; k < t.steps; k++) {
-            uint32_t to = shared + stage * STAGE, half = to + OPERAND + t.down * (OPERAND / DOWN);
+            uint32_t to = shared + stage * STAGE, half = to + OPERAND + rank * (OPERAND / CLUSTER);
             barrier_wait(empty + stage * 8, parity ^ 1);
             barrier_expect(full + stage * 8, STAGE);
-            if (ACROSS == 1)
-                fetch_box(to, a, k * L, row, full + stage * 8);
-            else
-                fetch_box_for(to + t.right * (OPERAND / 2), a, k * L, row + static_cast<int>(t.right) * (TILE / 2),
-                              full + stage * 8, line);
-            fetch_box_for(half, w, W_BY_ROWS ? k * L : col, W_BY_ROWS ? col : k * L, full + stage * 8, column);
+            fetch_box(to, a, k * L, row, full + stage * 8);
+            fetch_box_for_all(half, w, W_BY_ROWS ? k * L : col, W_BY_ROWS ? col : k * L, full + stage * 8);
             if (++stage == STAGES)
                 stage = 0, parity ^= 1;
         }
     }
 }
 
-template <typename T, int EPILOGUE, int ACROSS>
+template <typename T, int EPILOGUE>
 __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *shared, uint32_t address, uint32_t full,
                                         uint32_t empty) {
     constexpr bool W_BY_ROWS = by_rows(EPILOGUE);
     int thread = static_cast<int>(threadIdx.x) - WARPGROUP, group = thread / WARPGROUP, warp = thread % WARPGROUP / 32;
-    walk<ACROSS> t = walk_begin<ACROSS>(g);
+    uint32_t rank = block_of_cluster();
+    walk t = walk_begin(g);
     place p;
     p.lane = thread & 31;
     p.staging = reinterpret_cast<float *>(shared + AT_STAGING + group * STAGING + warp * (STAGING / 4));
     if (group == 1)
         turn_pass(group); // the first turn is the other's
     int64_t count = 0;    // pieces before this tile's first
-    for (int turn = 0; t.share < t.shares; t.share += t.step, turn ^= 1, count += t.steps) {
+    for (int turn = 0; t.tile < t.tiles; t.tile += t.step, turn ^= 1, count += t.steps) {
         if (turn != group)
             continue;
-        p.row = t.row() + warp * 16;
-        p.col = t.col() + p.lane * 4;
+        p.row = (t.tile / t.across * CLUSTER + rank) * TILE + warp * 16;
+        p.col = static_cast<int>(t.tile % t.across) * TILE + p.lane * 4;
         p.inside = p.col < g.cols;
         rows_ahead<typename std::conditional<EPILOGUE == MZ_CU_PRODUCT_RESIDUAL, float4, uint2>::type> ahead;
-        if (EPILOGUE == MZ_CU_PRODUCT_SLOPE)
-            ahead.load(g, p, g.preact, 0);
-        if (EPILOGUE == MZ_CU_PRODUCT_RESIDUAL)
-            ahead.load(g, p, g.residual, 0);
+        if (EPILOGUE != MZ_CU_PRODUCT_GELU) {
+            const void *from = EPILOGUE == MZ_CU_PRODUCT_SLOPE ? g.preact : g.residual;
+            ahead.load(g, p, from, 0);
+            ahead.announce(g, p, from);
+        }
         float d[2][16][4];
 #pragma unroll
         for (int i = 0; i < 128; i++)
@@ -304,7 +341,8 @@ __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *s
             wgmma_commit();
             if (k > 0) {
                 wgmma_wait<1>();
-                release<ACROSS>(empty + before * 8, p.lane);
+                if (p.lane < CLUSTER)
+                    barrier_arrive_at(empty + before * 8, p.lane);
             }
             before = stage;
             if (++stage == STAGES)
@@ -312,17 +350,20 @@ __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *s
         }
         turn_pass(group);
         wgmma_wait<0>();
-        release<ACROSS>(empty + before * 8, p.lane);
+        if (p.lane < CLUSTER)
+            barrier_arrive_at(empty + before * 8, p.lane);
         if constexpr (EPILOGUE == MZ_CU_PRODUCT_RESIDUAL)
             finish_residual(g, p, d, ahead);
+        else if constexpr (EPILOGUE == MZ_CU_PRODUCT_GELU)
+            finish_gelu<T>(g, p, d);
         else
             finish_slope<T>(g, p, group, d, ahead);
     }
 }
 #endif
 
-template <typename T, int EPILOGUE, int ACROSS>
-__global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS_OF(2 * ACROSS)
+template <typename T, int EPILOGUE>
+__global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
     product_kernel(const mz_cu_product g, const __grid_constant__ CUtensorMap a,
                    const __grid_constant__ CUtensorMap w) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -332,7 +373,7 @@ __global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS_OF(2 * ACROSS)
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, (1 + ACROSS) * 4); // warps of the warpgroups, one of each block, that use it
+            barrier_init(empty + s * 8, CLUSTER * 4); // the warps of the warpgroups, one of each block, that use it
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -341,10 +382,10 @@ __global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS_OF(2 * ACROSS)
     if (threadIdx.x < WARPGROUP) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0)
-            produce<by_rows(EPILOGUE), ACROSS>(g, &a, &w, first, full, empty);
+            produce<by_rows(EPILOGUE)>(g, &a, &w, first, full, empty);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consume<T, EPILOGUE, ACROSS>(g, product_shared + (first - begin), first, full, empty);
+        consume<T, EPILOGUE>(g, product_shared + (first - begin), first, full, empty);
     }
     __syncwarp();
     cluster_sync(); // a block's memory stays while the other may still write to it
@@ -365,52 +406,26 @@ bool describe(CUtensorMap *map, int dtype, const void *data, int64_t rows, int64
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// How many clusters of four find room at once; 0: it cannot be told. A part of the card whose multiprocessors are no
-// multiple of four has less room.
-template <typename K> int clusters_at_once(K kernel, int blocks, int sms) {
-    cudaLaunchAttribute size = {};
-    size.id = cudaLaunchAttributeClusterDimension;
-    size.val.clusterDim.x = static_cast<unsigned>(blocks);
-    size.val.clusterDim.y = size.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(sms / blocks * blocks));
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = BYTES;
-    config.attrs = &size;
-    config.numAttrs = 1;
-    int most = 0;
-    if (cudaOccupancyMaxActiveClusters(&most, kernel, &config) != cudaSuccess)
-        most = 0, (void)cudaGetLastError();
-    return most;
-}
-
-template <typename T, int EPILOGUE, int ACROSS>
+template <typename T, int EPILOGUE>
 cudaError_t run(cudaStream_t stream, const mz_cu_product &g, int sms, bool prepare) {
-    auto kernel = product_kernel<T, EPILOGUE, ACROSS>;
-    const int blocks = DOWN * ACROSS;
+    auto kernel = product_kernel<T, EPILOGUE>;
     if (prepare)
         return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
     CUtensorMap a, w;
     bool rows = by_rows(EPILOGUE);
-    if (!describe(&a, g.dtype, g.a, g.rows, g.inner, TILE / ACROSS) ||
+    if (!describe(&a, g.dtype, g.a, g.rows, g.inner, TILE) ||
         !describe(&w, g.dtype, g.w, rows ? g.cols : g.inner, rows ? g.inner : g.cols, L))
         return cudaErrorNotSupported;
-    const int64_t shares = shares_of(g.rows, g.cols, ACROSS);
-    const int64_t most = ACROSS == 1 ? sms / blocks : clusters_at_once(kernel, blocks, sms);
-    if (most == 0)
-        return cudaErrorInvalidClusterSize;
-    const int64_t clusters = shares < most ? shares : most;
-    return launch_early(stream, kernel, dim3(static_cast<unsigned>(clusters * blocks)), dim3(THREADS), BYTES, g, a, w);
-}
-
-template <typename T, int ACROSS> cudaError_t with(cudaStream_t stream, const mz_cu_product &g, int sms, bool prepare) {
-    return g.epilogue == MZ_CU_PRODUCT_RESIDUAL ? run<T, MZ_CU_PRODUCT_RESIDUAL, ACROSS>(stream, g, sms, prepare)
-                                                : run<T, MZ_CU_PRODUCT_SLOPE, ACROSS>(stream, g, sms, prepare);
+    int64_t pairs = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * ((g.cols + TILE - 1) / TILE);
+    int64_t most = sms / CLUSTER, clusters = pairs < most ? pairs : most;
+    return launch_early(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)), dim3(THREADS), BYTES, g, a, w);
 }
 
 template <typename T> cudaError_t of(cudaStream_t stream, const mz_cu_product &g, int sms, bool prepare) {
-    return getenv("MEZZO_CUDA_PRODUCT_WIDE") != nullptr ? with<T, 2>(stream, g, sms, prepare)
-                                                        : with<T, 1>(stream, g, sms, prepare);
+    if (g.epilogue == MZ_CU_PRODUCT_RESIDUAL)
+        return run<T, MZ_CU_PRODUCT_RESIDUAL>(stream, g, sms, prepare);
+    return g.epilogue == MZ_CU_PRODUCT_GELU ? run<T, MZ_CU_PRODUCT_GELU>(stream, g, sms, prepare)
+                                            : run<T, MZ_CU_PRODUCT_SLOPE>(stream, g, sms, prepare);
 }
 } // namespace
 
