@@ -1,181 +1,85 @@
 // Rounding to E4M3 and E5M2 with a power of two as scale, in both layouts, with what stands in front (an activation, or
 // the slope of one) and what is found on the way: the largest magnitude and the columns' sums. One read of each input.
-#include <cuda_fp8.h>
-
 #include "activation.cuh"
+#include "early.cuh"
+#include "eight.cuh"
 #include "quantize.h"
 #include "vec.cuh"
 
-// A block's tile is ROWS × COLS; a thread has 8 rows of 8 columns of it, turns them in registers and puts them into
-// shared memory, from where each column goes out in runs of 16 bytes.
-enum { ROWS = 64, COLS = 128, PARTS = COLS / 8, GROUPS = ROWS / 8, THREADS = PARTS * GROUPS };
-enum { PITCH = ROWS + 16 }; // bytes of a column in shared memory: neighbours in other banks, and 16-byte runs
+// A block's tile is ROWS × COLS: a thread takes 8 numbers of a row at a time, whose codes wait in shared memory; then
+// 16 rows of 4 columns, turns them in registers and writes runs of 16 bytes.
+enum { ROWS = 64, COLS = 128, PARTS = COLS / 8, GROUPS = ROWS / 8, THREADS = PARTS * GROUPS, PITCH = COLS + 8 };
 
-// The exponent of the least power of two that brings a magnitude to at most 1.75 · 2^top, the format's largest number.
-__device__ __forceinline__ int scale_exponent(uint32_t most, int top) {
-    if (most == 0 || most >= 0x7F800000u)
-        return 0;
-    const int exponent = static_cast<int>(most >> 23) - 127 - top + ((most & 0x7FFFFFu) > 0x600000u);
-    return max(exponent, -126);
+// 1 over the scale; the first block writes one that is found.
+__device__ __forceinline__ float inverse_of(const mz_cu_quantize &q) {
+    if (q.measured == nullptr)
+        return q.entry != nullptr ? 1 / q.entry[0] : 1; // exact
+    const int exponent = scale_exponent(*q.measured, q.dtype == MZ_CU_F8E4M3 ? 8 : 15);
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+        q.entry[0] = power_of_two(exponent);
+    return power_of_two(-exponent);
 }
 
-__device__ __forceinline__ float power_of_two(int exponent) {
-    return __uint_as_float(static_cast<uint32_t>(exponent + 127) << 23);
-}
-
-__device__ __forceinline__ uint32_t magnitude(float x) { // a NaN's as infinity's
-    return min(__float_as_uint(x) & 0x7FFFFFFFu, 0x7F800000u);
-}
-
-// Two numbers in one instruction where there is one; what is too large becomes the largest.
-__device__ __forceinline__ uint32_t to_eights(float x, float y, bool e4m3) {
-    return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, e4m3 ? __NV_E4M3 : __NV_E5M2);
-}
-
-// Infinity stays outside, NaN a NaN.
-__device__ __forceinline__ uint32_t to_eight(float x, float inverse, bool e4m3) {
-    return __nv_cvt_float_to_fp8(x * inverse, magnitude(x) < 0x7F800000u ? __NV_SATFINITE : __NV_NOSAT,
-                                 e4m3 ? __NV_E4M3 : __NV_E5M2);
-}
-
-// Bytes (row, column) of four words, a row each, become words of a column each.
-__device__ __forceinline__ void turn4(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t column[4]) {
-    const uint32_t ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);
-    const uint32_t AB = __byte_perm(a, b, 0x7362), CD = __byte_perm(c, d, 0x7362);
-    column[0] = __byte_perm(ab, cd, 0x5410);
-    column[1] = __byte_perm(ab, cd, 0x7632);
-    column[2] = __byte_perm(AB, CD, 0x5410);
-    column[3] = __byte_perm(AB, CD, 0x7632);
-}
-
-enum { PLAIN, ACT, SLOPE };
-
-// Where a thread's 8 × 8 numbers are.
-struct place {
-    int64_t row, col;
-    bool inside, whole; // some of it, all of it and as vectors
-};
-
-template <int KIND, int DTYPE>
-__device__ __forceinline__ void load_row(const mz_cu_quantize &q, const place &p, int u, float v[8], float w[8]) {
-    for (int k = 0; k < 8; k++) {
-        const bool there = p.row + u < q.rows && p.col + k < q.cols;
-        const int64_t i = (p.row + u) * q.cols + p.col + k;
-        v[k] = there ? load1(q.x.data, DTYPE, i) : 0;
-        w[k] = KIND == SLOPE && there ? load1(q.preact.data, DTYPE, i) : 0;
-    }
-}
-
-template <int KIND, int DTYPE> __global__ void __launch_bounds__(THREADS) quantize_kernel(mz_cu_quantize q) {
-    __shared__ __align__(16) uint8_t tile[COLS * PITCH];
-    const int part = static_cast<int>(threadIdx.x) % PARTS, group = static_cast<int>(threadIdx.x) / PARTS;
-    const bool e4m3 = q.dtype == MZ_CU_F8E4M3, aligned = q.rows % 16 == 0 && q.cols % 16 == 0;
-    const int64_t col0 = static_cast<int64_t>(blockIdx.x) * COLS;
-    float inverse = 1, sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+// An act is known when this is compiled, and rows are not unrolled: with a choice among all acts, 64 times, the code
+// was more than a multiprocessor keeps at hand, and slopes of 32,768 × 3,072 took 1.09 ms where reading and writing
+// take 0.15.
+template <int ACT, bool SLOPE, int DTYPE> __global__ void __launch_bounds__(THREADS) quantize_kernel(mz_cu_quantize q) {
+    wait_for_before();
+    __shared__ __align__(16) uint8_t tile[ROWS * PITCH];
+    const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
+    const bool e4m3 = q.dtype == MZ_CU_F8E4M3;
+    const int64_t col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
+    const float inverse = inverse_of(q);
+    float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     uint32_t most = 0;
-    if (q.measured != nullptr) {
-        const int exponent = scale_exponent(*q.measured, e4m3 ? 8 : 15);
-        inverse = power_of_two(-exponent);
-        if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
-            q.entry[0] = power_of_two(exponent);
-    } else if (q.entry != nullptr) {
-        inverse = 1 / q.entry[0]; // exact
-    }
     for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows;
          row0 += static_cast<int64_t>(gridDim.y) * ROWS) {
-        place p = {row0 + group * 8, col0 + part * 8, false, false};
-        p.inside = p.row < q.rows && p.col < q.cols;
-        p.whole = p.inside && aligned;
-        raw8 x[8], preact[8]; // all on their way before the first is looked at
-        if (p.whole) {
+        // GROUPS rows at a time, `once` times before the first is looked at. Rows are a multiple of 16.
+        constexpr int once = ACT == ACT_NONE ? 4 : 2;
+#pragma unroll 1
+        for (int first = 0; first < ROWS / GROUPS; first += once) {
+            raw8 x[once], preact[once];
 #pragma unroll
-            for (int u = 0; u < 8; u++) {
-                x[u] = fetch8(q.x.data, DTYPE, (p.row + u) * q.cols + p.col);
-                if (KIND == SLOPE)
-                    preact[u] = fetch8(q.preact.data, DTYPE, (p.row + u) * q.cols + p.col);
+            for (int u = 0; u < once; u++) {
+                const int64_t row = row0 + (first + u) * GROUPS + group;
+                x[u].lo = x[u].hi = preact[u].lo = preact[u].hi = make_uint4(0, 0, 0, 0);
+                if (row < q.rows && col < q.cols) {
+                    x[u] = fetch8(q.x.data, DTYPE, row * q.cols + col);
+                    if (SLOPE)
+                        preact[u] = fetch8(q.preact.data, DTYPE, row * q.cols + col);
+                }
             }
-        }
-        uint32_t lo[8], hi[8];
 #pragma unroll
-        for (int u = 0; u < 8; u++) {
-            float v[8], w[8];
-            if (p.whole) {
+            for (int u = 0; u < once; u++) {
+                const int line = (first + u) * GROUPS + group;
+                float v[8], w[8];
                 widen8(x[u], DTYPE, v);
-                if (KIND == SLOPE)
+                if (SLOPE)
                     widen8(preact[u], DTYPE, w);
-            } else {
-                load_row<KIND, DTYPE>(q, p, u, v, w);
-            }
-            uint32_t largest = 0;
 #pragma unroll
-            for (int k = 0; k < 8; k++) {
-                if (KIND != PLAIN)
-                    v[k] = round_to(KIND == ACT ? activate(v[k], q.act) : times_slope(v[k], w[k], q.act), q.via);
-                largest = max(largest, __float_as_uint(v[k]) & 0x7FFFFFFFu);
-                sums[k] += v[k];
-            }
-            most = max(most, largest);
-            lo[u] = hi[u] = 0;
-            if (largest < 0x7F800000u) {
-#pragma unroll
-                for (int k = 0; k < 4; k += 2) {
-                    lo[u] |= to_eights(v[k] * inverse, v[k + 1] * inverse, e4m3) << (k * 8);
-                    hi[u] |= to_eights(v[k + 4] * inverse, v[k + 5] * inverse, e4m3) << (k * 8);
+                for (int k = 0; k < 8; k++) {
+                    if (ACT != ACT_NONE)
+                        v[k] = round_to(SLOPE ? times_slope(v[k], w[k], ACT) : activate(v[k], ACT), DTYPE);
+                    sums[k] += v[k];
                 }
-            } else {
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    lo[u] |= to_eight(v[k], inverse, e4m3) << (k * 8);
-                    hi[u] |= to_eight(v[k + 4], inverse, e4m3) << (k * 8);
-                }
-            }
-        }
-        if (q.y != nullptr && p.inside) {
-            uint8_t *to = static_cast<uint8_t *>(q.y) + p.row * q.cols + p.col;
-#pragma unroll
-            for (int u = 0; u < 8; u++) {
-                if (p.whole) {
-                    *reinterpret_cast<uint2 *>(to + u * q.cols) = make_uint2(lo[u], hi[u]);
-                    continue;
-                }
-                for (int k = 0; k < 8; k++)
-                    if (p.row + u < q.rows && p.col + k < q.cols)
-                        to[u * q.cols + k] = static_cast<uint8_t>((k < 4 ? lo[u] : hi[u]) >> (k % 4 * 8));
+                const uint2 codes = to_codes(v, inverse, e4m3, most);
+                if (q.y != nullptr && row0 + line < q.rows && col < q.cols)
+                    *reinterpret_cast<uint2 *>(static_cast<uint8_t *>(q.y) + (row0 + line) * q.cols + col) = codes;
+                *reinterpret_cast<uint2 *>(tile + line * PITCH + part * 8) = codes;
             }
         }
         if (q.turned == nullptr)
             continue;
-        // Column c of part p is row c · PARTS + p of the tile, so that neighbours write to other banks.
-        uint32_t top[4], bottom[4];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const uint32_t *w = half == 0 ? lo : hi;
-            turn4(w[0], w[1], w[2], w[3], top);
-            turn4(w[4], w[5], w[6], w[7], bottom);
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                *reinterpret_cast<uint2 *>(tile + ((half * 4 + c) * PARTS + part) * PITCH + group * 8) =
-                    make_uint2(top[c], bottom[c]);
-        }
         __syncthreads();
-        uint8_t *turned = static_cast<uint8_t *>(q.turned);
-        for (int i = static_cast<int>(threadIdx.x); i < COLS * (ROWS / 16); i += THREADS) {
-            const int column = i / (ROWS / 16), run = i % (ROWS / 16) * 16;
-            const int64_t col = col0 + column, row = row0 + run;
-            const uint8_t *from = tile + (column % 8 * PARTS + column / 8) * PITCH + run;
-            if (col >= q.cols || row >= q.rows)
-                continue;
-            if (aligned) {
-                *reinterpret_cast<uint4 *>(turned + col * q.rows + row) = *reinterpret_cast<const uint4 *>(from);
-                continue;
-            }
-            for (int k = 0; k < 16 && row + k < q.rows; k++)
-                turned[col * q.rows + row + k] = from[k];
-        }
+        const int run = tid % 4 * 16, quad = tid / 4 * 4;
+        if (row0 + run < q.rows && col0 + quad < q.cols)
+            turn_run(tile + run * PITCH + quad, PITCH,
+                     static_cast<uint8_t *>(q.turned) + (col0 + quad) * q.rows + row0 + run, q.rows);
         __syncthreads();
     }
     if (q.sums != nullptr) { // the groups' sums, in order
         float *all = reinterpret_cast<float *>(tile);
+        __syncthreads();
 #pragma unroll
         for (int k = 0; k < 8; k++)
             all[group * COLS + part * 8 + k] = sums[k];
@@ -187,25 +91,44 @@ template <int KIND, int DTYPE> __global__ void __launch_bounds__(THREADS) quanti
         if (col0 + threadIdx.x < q.cols)
             q.sums[blockIdx.y * q.cols + col0 + threadIdx.x] = sum;
     }
-    if (q.most == nullptr)
-        return;
-    __shared__ uint32_t seen[THREADS / 32];
-    most = min(most, 0x7F800000u);
-    for (int lanes = 16; lanes > 0; lanes /= 2)
-        most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, lanes));
-    if (threadIdx.x % 32 == 0)
-        seen[threadIdx.x / 32] = most;
-    __syncthreads();
-    if (threadIdx.x != 0)
-        return;
-#pragma unroll
-    for (int k = 1; k < THREADS / 32; k++)
-        most = max(most, seen[k]);
-    if (most > *static_cast<volatile uint32_t *>(q.most)) // few blocks find a larger one, and the others do not queue
-        atomicMax(q.most, most);
+    if (q.most != nullptr)
+        record_most<THREADS>(q.most, most);
 }
 
-static_assert(THREADS == COLS && GROUPS * COLS * sizeof(float) <= COLS * PITCH, "a thread adds up a column");
+// What the others do not take: a thread a column, a number at a time.
+__global__ void __launch_bounds__(THREADS) quantize_any_kernel(mz_cu_quantize q) {
+    wait_for_before();
+    const int64_t col = static_cast<int64_t>(blockIdx.x) * COLS + threadIdx.x;
+    const bool e4m3 = q.dtype == MZ_CU_F8E4M3;
+    const float inverse = inverse_of(q);
+    float sum = 0;
+    uint32_t most = 0;
+    for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows && col < q.cols;
+         row0 += static_cast<int64_t>(gridDim.y) * ROWS)
+        for (int64_t row = row0; row < row0 + ROWS && row < q.rows; row++) {
+            const int64_t i = row * q.cols + col;
+            float z = load1(q.x.data, q.x.dtype, i);
+            if (q.act != ACT_NONE)
+                z = round_to(q.preact.data == nullptr ? activate(z, q.act)
+                                                      : times_slope(z, load1(q.preact.data, q.preact.dtype, i), q.act),
+                             q.via);
+            sum += z;
+            most = max(most, magnitude(z));
+            const uint8_t code =
+                static_cast<uint8_t>(isinf(z) ? infinite_code(z, e4m3) : to_eights(z * inverse, 0, e4m3));
+            if (q.y != nullptr)
+                static_cast<uint8_t *>(q.y)[i] = code;
+            if (q.turned != nullptr)
+                static_cast<uint8_t *>(q.turned)[col * q.rows + row] = code;
+        }
+    if (q.sums != nullptr && col < q.cols)
+        q.sums[blockIdx.y * q.cols + col] = sum;
+    if (q.most != nullptr)
+        record_most<THREADS>(q.most, most);
+}
+
+static_assert(THREADS == COLS && GROUPS * COLS * sizeof(float) <= ROWS * PITCH, "a thread adds up a column");
+static_assert(THREADS == ROWS / 16 * (COLS / 4), "a thread turns 16 rows of 4 columns");
 
 extern "C" int64_t mz_cu_quantize_turns(int64_t rows, int64_t cols) {
     const int64_t across = (cols + COLS - 1) / COLS, down = (rows + ROWS - 1) / ROWS;
@@ -213,24 +136,40 @@ extern "C" int64_t mz_cu_quantize_turns(int64_t rows, int64_t cols) {
     return down < most ? down : most;
 }
 
-template <int KIND> static cudaError_t run(cudaStream_t stream, const mz_cu_quantize *q) {
-    const dim3 grid(static_cast<unsigned>((q->cols + COLS - 1) / COLS),
-                    static_cast<unsigned>(mz_cu_quantize_turns(q->rows, q->cols)));
-    if (q->x.dtype == MZ_CU_F32)
-        quantize_kernel<KIND, MZ_CU_F32><<<grid, THREADS, 0, stream>>>(*q);
-    else if (q->x.dtype == MZ_CU_BF16)
-        quantize_kernel<KIND, MZ_CU_BF16><<<grid, THREADS, 0, stream>>>(*q);
-    else
-        quantize_kernel<KIND, MZ_CU_F16><<<grid, THREADS, 0, stream>>>(*q);
-    return cudaGetLastError();
+static dim3 grid_of(const mz_cu_quantize *q) {
+    return dim3(static_cast<unsigned>((q->cols + COLS - 1) / COLS),
+                static_cast<unsigned>(mz_cu_quantize_turns(q->rows, q->cols)));
+}
+
+template <int ACT> static cudaError_t run_act(cudaStream_t stream, const mz_cu_quantize *q) {
+    return q->preact.data == nullptr
+               ? launch_early(stream, quantize_kernel<ACT, false, MZ_CU_BF16>, grid_of(q), THREADS, 0, *q)
+               : launch_early(stream, quantize_kernel<ACT, true, MZ_CU_BF16>, grid_of(q), THREADS, 0, *q);
 }
 
 extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quantize *q) {
+    const bool usual = q->x.dtype == MZ_CU_BF16 && q->via == MZ_CU_BF16; // of an act
     if (q->rows == 0 || q->cols == 0)
         return cudaSuccess;
-    if (q->act == ACT_NONE)
-        return run<PLAIN>(stream, q);
-    return q->preact.data == nullptr ? run<ACT>(stream, q) : run<SLOPE>(stream, q);
+    if (q->rows % 16 != 0 || q->cols % 16 != 0 || (q->act != ACT_NONE && !usual))
+        return launch_early(stream, quantize_any_kernel, grid_of(q), THREADS, 0, *q);
+    switch (q->act) {
+    case ACT_RELU:
+        return run_act<ACT_RELU>(stream, q);
+    case ACT_GELU:
+        return run_act<ACT_GELU>(stream, q);
+    case ACT_GELU_TANH:
+        return run_act<ACT_GELU_TANH>(stream, q);
+    case ACT_SILU:
+        return run_act<ACT_SILU>(stream, q);
+    default:
+        break;
+    }
+    if (q->x.dtype == MZ_CU_F32)
+        return launch_early(stream, quantize_kernel<ACT_NONE, false, MZ_CU_F32>, grid_of(q), THREADS, 0, *q);
+    if (q->x.dtype == MZ_CU_BF16)
+        return launch_early(stream, quantize_kernel<ACT_NONE, false, MZ_CU_BF16>, grid_of(q), THREADS, 0, *q);
+    return launch_early(stream, quantize_kernel<ACT_NONE, false, MZ_CU_F16>, grid_of(q), THREADS, 0, *q);
 }
 
 // --- a step's end --------------------------------------------------------------------------------------------------
