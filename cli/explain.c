@@ -5,8 +5,10 @@
 #include "cli.h"
 #include "graph/graph.h"
 #include "io/file.h"
+#include "optim/ranks.h"
 #include "study/analyse/figures.h"
 #include "study/measure/explained.h"
+#include "study/measure/explained_ranks.h"
 
 // --- rows ----------------------------------------------------------------------------------------------------------
 // JSON has other places for the rule and the gradient than the table.
@@ -77,15 +79,57 @@ static void print_text(const explanation *e, bool params) {
     cli_fields_lines(summary_fields, MZ_COUNT(summary_fields), s, NULL, "", 12);
 }
 
+// --- one of several ranks ------------------------------------------------------------------------------------------
+static const cli_field rank_fields[] = {
+    {CLI_FIELD(mz_explained_ranks, ranks), "ranks"},
+    {CLI_FIELD(mz_explained_ranks, buckets), "buckets"},
+    {CLI_FIELD(mz_explained_ranks, masters), "masters_bytes"},
+    {CLI_FIELD(mz_explained_ranks, copies), "copies_bytes"},
+    {CLI_FIELD(mz_explained_ranks, gradients), "gradients_bytes"},
+    {CLI_FIELD(mz_explained_ranks, forward), "gathers_forward"},
+    {CLI_FIELD(mz_explained_ranks, backward), "gathers_backward"},
+    {CLI_FIELD(mz_explained_ranks, gathered), "gathered_bytes"},
+};
+
+static void print_ranks(const mz_explained_ranks *r, const char *shard) {
+    const double mib = 1.0 / (1 << 20);
+    printf("one of %lld ranks, --shard %s: %.1f MiB of masters, %.1f of copies, %.1f of gradients, in %lld bucket%s\n",
+           (long long)r->ranks, shard, (double)r->masters * mib, (double)r->copies * mib, (double)r->gradients * mib,
+           (long long)r->buckets, r->buckets == 1 ? "" : "s");
+    if (r->forward + r->backward > 0)
+        printf("a micro batch gathers %lld buckets in forward and %lld in backward: %.1f MiB\n", (long long)r->forward,
+               (long long)r->backward, (double)r->gathered * mib);
+}
+
+static mezzo_status explain_ranks(const mezzo_config *config, const mezzo_graph *graph,
+                                  const mezzo_program_options *options, int64_t ranks, mz_explained_ranks *out) {
+    const mz_cut cut = mz_ranks_cut(mz_shard_of(cli_key(config, "ranks.shard")),
+                                    strcmp(cli_key(config, "ranks.reduce"), "canonical") == 0, 0, (int)ranks,
+                                    mz_bucket_elements(strtod(cli_key(config, "ranks.bucket_mib"), NULL)));
+    const char *asked = cli_key(config, "optimizer.master");
+    mezzo_master master = mezzo_master_default(options->precision);
+    mezzo_device *device = NULL;
+    for (int m = 0; m < MZ_MASTERS; m++)
+        if (strcmp(asked, mezzo_master_name((mezzo_master)m)) == 0)
+            master = (mezzo_master)m;
+    MEZZO_TRY(mezzo_device_open(cli_key(config, "device.name"), 0, &device));
+    mezzo_status status = mz_explain_ranks(device, graph, options, master, &cut, out);
+    mezzo_device_close(device);
+    return status;
+}
+
 static int print_json(const cli_args *args, const explanation *e, const char *model, mezzo_precision precision,
-                      const char *after) {
+                      const char *after, const mz_explained_ranks *ranks) {
     json_t *rows = json_array();
     for (size_t i = 0; i < e->rows.n; i++)
         json_array_append_new(rows, cli_fields_json(row_fields, MZ_COUNT(row_fields), &e->rows.rows[i], e->word, NULL));
-    return cli_json_print(args->command, json_pack("{ss ss ss so so so}", "model", model, "precision",
-                                                   mezzo_precision_name(precision), "after", after, "rows", rows,
-                                                   "parameters", CLI_LIST(param_fields, e->params.rows, e->params.n),
-                                                   "summary", CLI_OBJECT(summary_fields, &e->summary)));
+    json_t *all =
+        json_pack("{ss ss ss so so so}", "model", model, "precision", mezzo_precision_name(precision), "after", after,
+                  "rows", rows, "parameters", CLI_LIST(param_fields, e->params.rows, e->params.n), "summary",
+                  CLI_OBJECT(summary_fields, &e->summary));
+    if (ranks->ranks > 0)
+        json_object_set_new(all, "ranks", CLI_OBJECT(rank_fields, ranks));
+    return cli_json_print(args->command, all);
 }
 
 // --- two precisions side by side -----------------------------------------------------------------------------------
@@ -240,11 +284,15 @@ static int run(const cli_args *args) {
     if (!plain && strcmp(after, "autodiff") != 0 && strcmp(after, "fuse") != 0 && strcmp(after, "chunk") != 0)
         return cli_wrong(args->command, "--after %s: it must be autocast, autodiff, fuse or chunk", after);
     mezzo_config *config;
-    int code = cli_config(args, &config);
+    int64_t ranks;
+    int code = cli_integer(args, "ranks", 2, 65536, 0, &ranks);
+    if (code == CLI_DONE)
+        code = cli_config(args, &config);
     if (code != CLI_DONE)
         return code;
     mezzo_graph *graph = NULL;
     mezzo_program_options options;
+    mz_explained_ranks held = {0};
     explanation e = {.word = plain ? "forward" : "with backward"};
     // Logits that are kept are never cut into blocks: after chunk, the graph as training builds it.
     mezzo_status status = build(config, strcmp(after, "chunk") != 0, &graph);
@@ -254,6 +302,8 @@ static int run(const cli_args *args) {
         status = resolve(config, &options.precision);
     if (status == MEZZO_OK)
         status = explain(graph, &options, after, cli_key(config, "optimizer.master"), &e);
+    if (status == MEZZO_OK && ranks > 0)
+        status = explain_ranks(config, graph, &options, ranks, &held);
     if (status != MEZZO_OK) {
         code = cli_error(args->command, status);
     } else {
@@ -265,9 +315,11 @@ static int run(const cli_args *args) {
         else if (piped)
             code = CLI_DONE;
         else if (cli_has(args, "json"))
-            code = print_json(args, &e, cli_key(config, "model.name"), options.precision, after);
+            code = print_json(args, &e, cli_key(config, "model.name"), options.precision, after, &held);
         else
             print_text(&e, cli_has(args, "params"));
+        if (code == CLI_DONE && ranks > 0 && !piped && !cli_has(args, "json") && !cli_has(args, "diff"))
+            print_ranks(&held, cli_key(config, "ranks.shard"));
     }
     mz_explained_free(&e.rows);
     mz_explained_params_free(&e.params);
@@ -284,14 +336,25 @@ static const cli_option options_table[] = {
     {"dot", "FILE",
      "also the graph after the pass, ops coloured by what they store: FILE.svg or FILE.png, drawn by Graphviz, or its "
      "text"},
+    {"ranks", "N", "also what one of N ranks holds and gathers, with --shard and --bucket-mib"},
     {"params", NULL, "also a table of the parameters: how each master is kept under --master, and its copy"},
     {"toy", NULL, "which tensor of a small model has which dtype, in every precision"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
-static const char *const keys[] = {"model.",        "amp.precision",       "amp.residual",     "amp.emulate",
-                                   "amp.recompute", "amp.recompute_light", "amp.logits_rows",  "autocast",
-                                   "device.name",   "train.batch_size",    "optimizer.master", NULL};
+static const char *const keys[] = {"model.",
+                                   "amp.precision",
+                                   "amp.residual",
+                                   "amp.emulate",
+                                   "amp.recompute",
+                                   "amp.recompute_light",
+                                   "amp.logits_rows",
+                                   "autocast",
+                                   "device.name",
+                                   "train.batch_size",
+                                   "optimizer.master",
+                                   "ranks.",
+                                   NULL};
 
 const cli_command cli_explain = {
     .name = "explain",

@@ -111,13 +111,6 @@ static mezzo_status settle_precisions(mz_memory_plan *p) {
     return MEZZO_OK;
 }
 
-static mz_shard shard_of(const char *name) {
-    return strcmp(name, "none") == 0        ? MZ_SHARD_NONE
-           : strcmp(name, "optimizer") == 0 ? MZ_SHARD_OPTIMIZER
-           : strcmp(name, "gradients") == 0 ? MZ_SHARD_GRADIENTS
-                                            : MZ_SHARD_PARAMETERS;
-}
-
 static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     mezzo_model_config initial;
     mezzo_program_options options;
@@ -142,7 +135,7 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     a->plan.w.seed = 1;
     int threads = (int)strtol(cli_key(config, "device.threads"), NULL, 10);
     if (a->plan.w.ranks > 1) {
-        a->plan.w.shard = shard_of(cli_key(config, "ranks.shard"));
+        a->plan.w.shard = mz_shard_of(cli_key(config, "ranks.shard"));
         a->plan.w.canonical = strcmp(cli_key(config, "ranks.reduce"), "canonical") == 0;
         a->plan.w.bf16_wire = strcmp(cli_key(config, "ranks.reduce_wire"), "bf16") == 0;
         a->plan.w.bucket = mz_bucket_elements(strtod(cli_key(config, "ranks.bucket_mib"), NULL));

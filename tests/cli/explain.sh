@@ -127,3 +127,13 @@ else
     refuse 3 graphviz -- explain --model toy --precision fp16 --dot toy.svg
     [[ -s toy.dot ]] || fail "no text beside"
 fi
+
+# One of several ranks holds its part, and gathers what it reads: forward, and again backward.
+run 0 explain --model gpt2 --layers 8 --precision bf16 --batch-size 1 --ranks 4 --shard parameters --bucket-mib 32 --device cpu
+shows "$OUT" "one of 4 ranks, --shard parameters" "a micro batch gathers"
+held() { run 0 explain --model gpt2 --layers 8 --precision bf16 --batch-size 1 --ranks "$1" --shard "$2" --bucket-mib 32 --device cpu --json && sed -nE "s/^ *\"$3\": ([0-9]+),?/\1/p" "$OUT"; }
+[[ $(held 4 parameters gathers_backward) -gt 3 && $(held 4 gradients gathers_backward) -eq 0 ]] || fail "gathers: $(held 4 parameters gathers_backward)"
+# All in FP32 masters and BF16 copies, but for what is between parameters: less than a bucket's unit for each bucket.
+whole=$(held 4 gradients copies_bytes) part=$(held 4 parameters copies_bytes)
+((part * 4 <= whole + whole / 20 && part * 4 > whole / 2)) || fail "copies: $part of $whole"
+refuse 2 "--ranks 1" -- explain --model gpt2 --ranks 1

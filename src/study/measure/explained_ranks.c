@@ -1,0 +1,36 @@
+#include "study/measure/explained_ranks.h"
+
+#include "runtime/gather.h"
+
+static void count(const mezzo_graph *g, const mezzo_params *params, mz_explained_ranks *out) {
+    for (size_t i = 0; i < g->n_values; i++)
+        if (g->values[i].kind == MZ_VALUE_SHADOW)
+            out->copies = (size_t)params->shadow_elements * mezzo_dtype_size(g->values[i].dtype);
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const mz_node *n = &g->nodes[i];
+        if (n->gathers == 0)
+            continue;
+        const mz_value *v = &g->values[n->out[0]];
+        *(n->phase == MZ_FORWARD ? &out->forward : &out->backward) += 1;
+        out->gathered += (size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype);
+    }
+}
+
+mezzo_status mz_explain_ranks(mezzo_device *device, const mezzo_graph *g, const mezzo_program_options *options,
+                              mezzo_master master, const mz_cut *cut, mz_explained_ranks *out) {
+    mezzo_params *params;
+    mezzo_graph *run = NULL;
+    MEZZO_TRY(mz_params_sketch(device, g, options, master, cut, &params));
+    *out = (mz_explained_ranks){.ranks = cut->ranks,
+                                .buckets = params->n_regions,
+                                .masters = params->master_bytes,
+                                .gradients = (size_t)params->grad_elements * sizeof(float)};
+    mezzo_status status = mz_passes(g, options, "chunk", &run);
+    if (status == MEZZO_OK)
+        status = mz_params_gather(params, false, run);
+    if (status == MEZZO_OK)
+        count(run, params, out);
+    mezzo_graph_free(run);
+    mezzo_params_free(params);
+    return status;
+}
