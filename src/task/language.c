@@ -269,7 +269,8 @@ static int metrics(const mz_evaluation *score, mz_task_metric out[MZ_TASK_METRIC
 static mezzo_status open_sampler(mz_task *task, mezzo_params *params, const mezzo_program_options *options) {
     language *l = (language *)task;
     if (l->tokenizer == NULL)
-        return mz_fail(MEZZO_ERR_INVALID, "the run has no tokenizer, so tokens cannot be turned into text");
+        return mz_fail(MEZZO_ERR_INVALID, "the run has no tokenizer, so tokens cannot be turned into text: put a "
+                                          "tokenizer.json into its folder, or import with --tokenizer");
     return mz_sampler_create(params, &task->model, options, l->tokenizer, &l->sampler);
 }
 

@@ -61,6 +61,7 @@ run 0 import with_ids --out ids
 shows "$OUT" "eval ids --data SHARDS"
 shows "$ERR" "no tokenizer beside the weights" "import --tokenizer"
 grep -q sample "$OUT" && fail "sampling is offered to a run without a tokenizer"
+refuse 2 "no tokenizer" "tokenizer.json" "import" -- sample ids --prompt a --device cpu
 run 0 export ids --out ids-exported
 shows ids-exported/config.json '"bos_token_id": 0' '"eos_token_id": 7' '"pad_token_id": 9'
 shows ids-exported/generation_config.json '"temperature": 0.7' 8
