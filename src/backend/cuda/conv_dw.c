@@ -78,6 +78,8 @@ static const char *refusal(const mz_cuda_device *cuda, const mz_call *call) {
         return "multiplies what is stored as it is";
     if (v.groups != 1)
         return "serves one group";
+    if (v.h >= 1 << 15 || v.w >= 1 << 15)
+        return "serves images of less than 32,768 rows and columns";
     if (v.b * v.h * v.w >= most || v.b * v.p * v.q >= most || v.n >= 1 << 24 || v.r * v.s * v.c >= 1 << 24 ||
         v.b * v.h * v.w * v.c >= 8 * most || v.b * v.p * v.q * v.n >= 8 * most)
         return "2^30 pixels, 2^33 numbers of an image, 2^24 columns or rows of the weight, or more";

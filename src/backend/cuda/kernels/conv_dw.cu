@@ -57,10 +57,26 @@ template <typename T> __device__ __forceinline__ const T *one() {
     return reinterpret_cast<const T *>(std::is_same<T, __nv_bfloat16>::value ? &one_bf16 : &one_fp16);
 }
 
+// Where a result's tap (0, 0) would be without padding: its number in x, and its row, with its column from bit 16 on.
+struct spot {
+    int at;
+    uint32_t corner;
+};
+
+// Those of the 64 pixels from `first` on, by as many threads.
+__device__ __forceinline__ void tabulate(const problem &v, spot *spots, int first) {
+    if (threadIdx.x >= L)
+        return;
+    const int pixel = first + static_cast<int>(threadIdx.x);
+    const int line = divide(pixel, v.across), image = divide(line, v.down);
+    const int q = (pixel - line * v.across.by) * v.stride, p = (line - image * v.down.by) * v.stride;
+    spots[threadIdx.x] = {(image * v.h + p) * v.w + q, static_cast<uint32_t>(p) | static_cast<uint32_t>(q) << 16};
+}
+
 // What a thread copies: 8 columns of dy and twice 8 of x, of every 16th pixel of a piece.
 template <typename T> struct copier {
-    const T *dy, *x[2];
-    int row, piece, end, top[2], left[2], step[2]; // top, left: the tap's place beside stride times a result's
+    const T *dy, *x[2];                            // x: at the tap
+    int row, piece, end, top[2], left[2], step[2]; // top, left: the tap's place beside a spot's
     bool dy_inside, x_inside[2], ones[2];
 
     __device__ __forceinline__ copier(const problem &v, int m0, int c0, int last) {
@@ -72,34 +88,33 @@ template <typename T> struct copier {
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             const int column = c0 + (piece + k * PIECES) * 8, tap = column / v.c;
-            x[k] = static_cast<const T *>(v.x) + (column - tap * v.c);
             x_inside[k] = column < v.columns;
             ones[k] = column == v.columns && v.bias != nullptr;
             step[k] = ones[k] ? 0 : v.c;
-            if (ones[k])
-                x[k] = one<T>();
             top[k] = tap / v.s - v.pad;
             left[k] = tap % v.s - v.pad;
+            x[k] = static_cast<const T *>(v.x) + (column - tap * v.c) +
+                   (static_cast<int64_t>(top[k]) * v.w + left[k]) * v.c;
+            if (ones[k])
+                x[k] = one<T>();
         }
     }
 
-    __device__ __forceinline__ void copy(const problem &v, unsigned char *to, int first) const {
+    // Nothing is read where the last argument of copy_async_16 is false.
+    __device__ __forceinline__ void copy(const problem &v, unsigned char *to, const spot *spots, int first) const {
 #pragma unroll
         for (int i = 0; i < L / STRIDE; i++) {
             const int at = row + i * STRIDE, pixel = first + at;
-            const int line = divide(pixel, v.across), q = pixel - line * v.across.by;
-            const int image = divide(line, v.down), p = line - image * v.down.by;
+            const spot s = spots[at];
+            const int h0 = static_cast<int>(s.corner & 0xFFFF), w0 = static_cast<int>(s.corner >> 16);
             const bool there = pixel < end;
-            copy_async_16(place_of(to, at, piece), there && dy_inside ? dy + static_cast<int64_t>(pixel) * v.n : v.dy,
-                          there && dy_inside);
+            copy_async_16(place_of(to, at, piece), dy + static_cast<int64_t>(pixel) * v.n, there && dy_inside);
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                const int h = p * v.stride + top[k], w = q * v.stride + left[k];
-                const bool inside = x_inside[k] && static_cast<unsigned>(h) < static_cast<unsigned>(v.h) &&
-                                    static_cast<unsigned>(w) < static_cast<unsigned>(v.w);
-                const bool seen = there && (inside || ones[k]);
-                const int64_t from = static_cast<int64_t>((image * v.h + h) * v.w + w) * step[k];
-                copy_async_16(place_of(to + OPERAND, at, piece + k * PIECES), seen ? x[k] + from : v.x, seen);
+                const bool inside = x_inside[k] && static_cast<unsigned>(h0 + top[k]) < static_cast<unsigned>(v.h) &&
+                                    static_cast<unsigned>(w0 + left[k]) < static_cast<unsigned>(v.w);
+                copy_async_16(place_of(to + OPERAND, at, piece + k * PIECES),
+                              x[k] + static_cast<int64_t>(s.at) * step[k], there && (inside || ones[k]));
             }
         }
     }
@@ -141,6 +156,7 @@ __device__ __forceinline__ void store(const problem &v, float *out, float *bias,
 
 template <typename T> __global__ void __launch_bounds__(THREADS, 1) conv_dw_kernel(const problem v) {
     extern __shared__ unsigned char dw_shared[];
+    __shared__ spot spots[STAGES][L];
     const uint32_t begin = shared_address(dw_shared), first = (begin + ALIGN - 1) / ALIGN * ALIGN;
     unsigned char *shared = dw_shared + (first - begin);
     const int m0 = static_cast<int>(blockIdx.x) / v.tiles_c * ROWS;
@@ -149,9 +165,13 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) conv_dw_kern
     const copier<T> source(v, m0, c0, end);
     const int warp = static_cast<int>(threadIdx.x) >> 5, half = warp >> 2, pieces = (end - from + L - 1) / L;
 #pragma unroll
+    for (int s = 0; s < STAGES - 1; s++)
+        tabulate(v, spots[s], from + s * L);
+    __syncthreads();
+#pragma unroll
     for (int s = 0; s < STAGES - 2; s++) {
         if (s < pieces)
-            source.copy(v, shared + s * STAGE, from + s * L);
+            source.copy(v, shared + s * STAGE, spots[s], from + s * L);
         copies_commit();
     }
     float d[2][16][4] = {};
@@ -159,7 +179,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) conv_dw_kern
     for (int p = 0; p < pieces; p++) {
         copies_wait<STAGES - 3>();
         copies_to_matrix_unit();
-        __syncthreads(); // both warpgroups have done with piece p - 2
+        __syncthreads(); // both warpgroups have done with piece p - 2, and with the spots of piece p + 1
         const uint64_t a = wgmma_operand(first + at * STAGE + half * BLOCK, BLOCK);
         const uint64_t b = wgmma_operand(first + at * STAGE + OPERAND, BLOCK);
         wgmma_begin();
@@ -170,11 +190,13 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) conv_dw_kern
                 wgmma_multiply<T, 1, 1>(d[k], a + (l * 128 >> 4), b + (l * 128 + k * 2 * BLOCK >> 4));
         wgmma_commit();
         if (p + STAGES - 2 < pieces)
-            source.copy(v, shared + next * STAGE, from + (p + STAGES - 2) * L);
+            source.copy(v, shared + next * STAGE, spots[next], from + (p + STAGES - 2) * L);
         copies_commit();
+        const int after = next + 1 < STAGES ? next + 1 : 0;
+        tabulate(v, spots[after], from + (p + STAGES - 1) * L);
         wgmma_wait<1>();
         at = at + 1 < STAGES ? at + 1 : 0;
-        next = next + 1 < STAGES ? next + 1 : 0;
+        next = after;
     }
     wgmma_wait<0>();
     float *bias = v.bias != nullptr ? v.bias + blockIdx.y * v.n : nullptr;

@@ -6,29 +6,34 @@
 #include "group_norm.cuh"
 #include "rows.cuh"
 
-enum { NORM_BLOCK = 256, V = 4, LANES = NORM_BLOCK / WARP, FEW_PIECES = 256 }; // V: pixels of a thread
+enum { NORM_BLOCK = 256, V = 4, LANES = NORM_BLOCK / WARP }; // V: pixels of a thread at a time
+enum { FEW_PIECES = 256, SPANS = 32, MOST_TURNS = 16 };
 
-// Where a thread is: thread columns have 8 channels each, thread rows take pixels in turn. A piece may be read in
-// `turns`.
+// Where a thread is: thread columns have 8 channels each, thread rows take pixels in turn. What is not kept in
+// registers goes over spans of several pieces, so that a block begins and ends less often.
 struct place {
     int64_t image;
     int across, down, column, row, first, pixels; // pixels of the piece, from `first` on
     bool used;
 };
 
-static __device__ __forceinline__ place place_of(const mz_cu_group_norm &v, int pieces, int block, int turns = 1,
-                                                 int turn = 0) {
+static __device__ __forceinline__ place place_of(const mz_cu_group_norm &v, int spans, int block, int turns = 1) {
     place p;
     p.across = static_cast<int>(v.c) / 8;
     p.down = NORM_BLOCK / p.across;
     p.row = static_cast<int>(threadIdx.x) / p.across;
     p.column = static_cast<int>(threadIdx.x) - p.row * p.across;
-    const int image = block / pieces, piece = block - image * pieces;
+    const int image = block / spans, span = block - image * spans;
     p.image = image;
-    p.first = (piece * turns + turn) * p.down * V;
-    p.pixels = static_cast<int>(v.pixels) - p.first < p.down * V ? static_cast<int>(v.pixels) - p.first : p.down * V;
+    p.first = span * turns * p.down * V;
+    p.pixels = min(static_cast<int>(v.pixels) - p.first, p.down * V);
     p.used = p.row < p.down;
     return p;
+}
+
+static __device__ __forceinline__ void advance(const mz_cu_group_norm &v, place *p) { // to the span's next piece
+    p->first += p->down * V;
+    p->pixels = min(static_cast<int>(v.pixels) - p->first, p->down * V);
 }
 
 static __device__ __forceinline__ bool has(const place &p, int i) { // pixel i of the thread
@@ -39,12 +44,25 @@ static __device__ __forceinline__ int64_t element_of(const mz_cu_group_norm &v, 
     return (p.image * v.pixels + p.first + p.row + i * p.down) * v.c + p.column * 8;
 }
 
+// LOW: 16-bit storage, half the registers.
+template <bool LOW>
 static __device__ __forceinline__ void fetch(raw8 raw[V], const mz_cu_array &a, const mz_cu_group_norm &v,
                                              const place &p) {
 #pragma unroll
     for (int i = 0; i < V; i++)
-        if (has(p, i))
-            raw[i] = fetch8(a.data, a.dtype, element_of(v, p, i));
+        if (has(p, i)) {
+            if (LOW)
+                raw[i].lo = static_cast<const uint4 *>(a.data)[element_of(v, p, i) / 8];
+            else
+                raw[i] = fetch8(a.data, a.dtype, element_of(v, p, i));
+        }
+}
+
+template <bool LOW> static __device__ __forceinline__ void widen(raw8 raw, int dtype, float x[8]) {
+    if (LOW)
+        widen8(raw, dtype == MZ_CU_BF16 ? MZ_CU_BF16 : MZ_CU_F16, x);
+    else
+        widen8(raw, dtype, x);
 }
 
 // Each channel's sum over the block's threads, to channels [C]; `all` [NORM_BLOCK·8].
@@ -77,6 +95,7 @@ static __device__ __forceinline__ float of_group(const float *channels, int grou
 
 // --- forward -------------------------------------------------------------------------------------------------------
 // Of each piece and group the mean and the squares about it: partial [B, pieces, groups, 2].
+template <bool LOW>
 __global__ void __launch_bounds__(NORM_BLOCK) norm_pieces_kernel(mz_cu_group_norm v, int pieces, float *partial) {
     __shared__ __align__(16) float all[NORM_BLOCK * 8];
     extern __shared__ float channels[]; // [C], then means [groups]
@@ -89,11 +108,11 @@ __global__ void __launch_bounds__(NORM_BLOCK) norm_pieces_kernel(mz_cu_group_nor
     float sum[8] = {0}, mean[8], x[8];
     raw8 raw[V];
     wait_for_before();
-    fetch(raw, v.x, v, p);
+    fetch<LOW>(raw, v.x, v, p);
 #pragma unroll
     for (int i = 0; i < V; i++)
         if (has(p, i)) {
-            widen8(raw[i], v.x.dtype, x);
+            widen<LOW>(raw[i], v.x.dtype, x);
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 sum[k] += x[k];
@@ -113,7 +132,7 @@ __global__ void __launch_bounds__(NORM_BLOCK) norm_pieces_kernel(mz_cu_group_nor
 #pragma unroll
     for (int i = 0; i < V; i++)
         if (has(p, i)) {
-            widen8(raw[i], v.x.dtype, x);
+            widen<LOW>(raw[i], v.x.dtype, x);
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 sum[k] = fmaf(x[k] - mean[k], x[k] - mean[k], sum[k]);
@@ -196,25 +215,45 @@ static __device__ __forceinline__ affine affine_of(const mz_cu_group_norm &v, co
     return a;
 }
 
+// A group's numbers for each of a thread's 8 channels: one pair where a group has whole eights (EIGHTS).
+template <bool EIGHTS> struct of_groups {
+    float x[EIGHTS ? 1 : 8], y[EIGHTS ? 1 : 8];
+    __device__ __forceinline__ void read(const float2 *from, int column, int depth) {
+#pragma unroll
+        for (int k = 0; k < (EIGHTS ? 1 : 8); k++) {
+            const float2 f = from[(column * 8 + k) / depth];
+            x[k] = f.x;
+            y[k] = f.y;
+        }
+    }
+    __device__ __forceinline__ float first(int k) const {
+        return x[EIGHTS ? 0 : k];
+    }
+    __device__ __forceinline__ float second(int k) const {
+        return y[EIGHTS ? 0 : k];
+    }
+};
+
 // Of few pieces (FEW) every block makes the statistics of its image from `partial`, else it reads them there.
-template <bool FEW>
+template <bool LOW, bool EIGHTS, bool FEW>
 __global__ void __launch_bounds__(NORM_BLOCK)
-    norm_apply_kernel(mz_cu_group_norm v, int pieces, int each, const float *partial) {
+    norm_apply_kernel(mz_cu_group_norm v, int spans, int turns, int pieces, int each, const float *partial) {
     extern __shared__ float2 own[]; // FEW: [groups]
-    const place p = place_of(v, pieces, static_cast<int>(blockIdx.x));
-    const int depth = static_cast<int>(v.depth), groups = static_cast<int>(v.groups);
+    place p = place_of(v, spans, static_cast<int>(blockIdx.x), turns);
+    const int groups = static_cast<int>(v.groups);
     const float2 *of = reinterpret_cast<const float2 *>(partial) + p.image * groups * (FEW ? pieces : 1);
-    float mean[8], rstd[8], x[8];
+    float x[8];
     raw8 raw[V];
+    of_groups<EIGHTS> s;
     wait_for_before();
-    fetch(raw, v.x, v, p);
+    fetch<LOW>(raw, v.x, v, p);
     if (FEW) {
         for (int g = static_cast<int>(threadIdx.x) / WARP; g < groups; g += LANES) {
-            const float2 s = statistics_of(v, pieces, each, of + g);
+            const float2 made = statistics_of(v, pieces, each, of + g);
             if (threadIdx.x % WARP == 0) {
-                own[g] = s;
+                own[g] = made;
                 if (p.first == 0)
-                    keep(v, p.image * groups + g, s);
+                    keep(v, p.image * groups + g, made);
             }
         }
         __syncthreads();
@@ -222,24 +261,23 @@ __global__ void __launch_bounds__(NORM_BLOCK)
     if (!p.used)
         return;
     const affine a = affine_of(v, p);
+    s.read(FEW ? own : of, p.column, static_cast<int>(v.depth));
+    for (int turn = 0; turn < turns; turn++) {
 #pragma unroll
-    for (int k = 0; k < 8; k++) {
-        const int group = (p.column * 8 + k) / depth;
-        const float2 s = FEW ? own[group] : of[group];
-        mean[k] = s.x;
-        rstd[k] = s.y;
-    }
+        for (int i = 0; i < V; i++)
+            if (has(p, i)) {
+                widen<LOW>(raw[i], v.x.dtype, x);
 #pragma unroll
-    for (int i = 0; i < V; i++)
-        if (has(p, i)) {
-            widen8(raw[i], v.x.dtype, x);
-#pragma unroll
-            for (int k = 0; k < 8; k++) {
-                const float z = fmaf((x[k] - mean[k]) * rstd[k], a.slope[k], a.offset[k]);
-                x[k] = v.silu ? silu(z) : z;
+                for (int k = 0; k < 8; k++) {
+                    const float z = fmaf((x[k] - s.first(k)) * s.second(k), a.slope[k], a.offset[k]);
+                    x[k] = v.silu ? silu(z) : z;
+                }
+                store8(v.y.data, v.y.dtype, element_of(v, p, i), x);
             }
-            store8(v.y.data, v.y.dtype, element_of(v, p, i), x);
-        }
+        advance(v, &p);
+        if (turn + 1 < turns)
+            fetch<LOW>(raw, v.x, v, p);
+    }
 }
 
 static int each_of(const mz_cu_group_norm *v) { // pixels of a piece
@@ -250,99 +288,119 @@ static int pieces_of(const mz_cu_group_norm *v) {
     return static_cast<int>((v->pixels + each_of(v) - 1) / each_of(v));
 }
 
-// Backward a large image's pieces are read in turns: a piece leaves two sums of each channel.
+// Pieces of a span, and spans.
 static int turns_of(const mz_cu_group_norm *v) {
-    const int turns = pieces_of(v) / 64;
-    return turns < 1 ? 1 : turns > 16 ? 16 : turns;
+    const int turns = (pieces_of(v) + SPANS - 1) / SPANS;
+    return turns < MOST_TURNS ? turns : MOST_TURNS;
 }
 
-static int slope_pieces_of(const mz_cu_group_norm *v) {
+static int spans_of(const mz_cu_group_norm *v) {
     return (pieces_of(v) + turns_of(v) - 1) / turns_of(v);
 }
 
+static bool is_low(mz_cu_array a) {
+    return a.dtype != MZ_CU_F32;
+}
+
 extern "C" size_t mz_cu_group_norm_pieces_bytes(const mz_cu_group_norm *v, bool backward) {
-    const size_t pieces = static_cast<size_t>(v->b * (backward ? slope_pieces_of(v) : pieces_of(v))),
+    const size_t pieces = static_cast<size_t>(v->b * (backward ? spans_of(v) : pieces_of(v))),
                  b = static_cast<size_t>(v->b);
     const size_t c = static_cast<size_t>(v->c), groups = static_cast<size_t>(v->groups);
     return (backward ? (pieces + b) * 2 * c + b * 2 * groups : (pieces + b) * 2 * groups) * sizeof(float);
 }
 
-extern "C" cudaError_t mz_cu_group_norm_forward_pieces(cudaStream_t stream, const mz_cu_group_norm *v,
-                                                       float *workspace) {
-    const int pieces = pieces_of(v), each = each_of(v);
+template <bool LOW, bool EIGHTS>
+static cudaError_t forward(cudaStream_t stream, const mz_cu_group_norm *v, float *workspace) {
+    const int pieces = pieces_of(v), each = each_of(v), turns = turns_of(v), spans = spans_of(v);
     float *statistics = workspace + v->b * pieces * v->groups * 2;
     const dim3 blocks(static_cast<unsigned>(v->b * pieces)), block(NORM_BLOCK);
-    const dim3 groups(static_cast<unsigned>(v->b * v->groups));
+    const dim3 groups(static_cast<unsigned>(v->b * v->groups)), applying(static_cast<unsigned>(v->b * spans));
     const size_t shared = static_cast<size_t>(v->c + v->groups) * sizeof(float);
     const float *partial = workspace;
-    cudaError_t error = launch_early(stream, norm_pieces_kernel, blocks, block, shared, *v, pieces, workspace);
+    cudaError_t error = launch_early(stream, norm_pieces_kernel<LOW>, blocks, block, shared, *v, pieces, workspace);
     if (error == cudaSuccess && pieces <= FEW_PIECES)
-        return launch_early(stream, norm_apply_kernel<true>, blocks, block,
-                            static_cast<size_t>(v->groups) * sizeof(float2), *v, pieces, each, partial);
+        return launch_early(stream, norm_apply_kernel<LOW, EIGHTS, true>, applying, block,
+                            static_cast<size_t>(v->groups) * sizeof(float2), *v, spans, turns, pieces, each, partial);
     if (error == cudaSuccess)
         error = launch_early(stream, norm_statistics_kernel, groups, dim3(WARP), size_t{0}, *v, pieces, each, partial,
                              statistics);
     if (error == cudaSuccess)
-        error = launch_early(stream, norm_apply_kernel<false>, blocks, block, size_t{0}, *v, pieces, each,
-                             static_cast<const float *>(statistics));
+        error = launch_early(stream, norm_apply_kernel<LOW, EIGHTS, false>, applying, block, size_t{0}, *v, spans,
+                             turns, pieces, each, static_cast<const float *>(statistics));
     return error;
+}
+
+extern "C" cudaError_t mz_cu_group_norm_forward_pieces(cudaStream_t stream, const mz_cu_group_norm *v,
+                                                       float *workspace) {
+    const bool eights = v->depth % 8 == 0;
+    if (is_low(v->x))
+        return eights ? forward<true, true>(stream, v, workspace) : forward<true, false>(stream, v, workspace);
+    return eights ? forward<false, true>(stream, v, workspace) : forward<false, false>(stream, v, workspace);
 }
 
 // --- backward ------------------------------------------------------------------------------------------------------
 // What a thread needs of its 8 channels, and what follows for a pixel: x̂ and dz = dy·act'(z).
-struct channels8 {
+template <bool EIGHTS> struct channels8 {
     affine a;
-    float mean[8], rstd[8];
+    float mean[EIGHTS ? 1 : 8], rstd[EIGHTS ? 1 : 8];
+    __device__ __forceinline__ channels8(const mz_cu_group_norm &v, const place &p) : a(affine_of(v, p)) {
+#pragma unroll
+        for (int k = 0; k < (EIGHTS ? 1 : 8); k++) {
+            const int64_t group = p.image * v.groups + (p.column * 8 + k) / static_cast<int>(v.depth);
+            mean[k] = v.mean[group];
+            rstd[k] = v.rstd[group];
+        }
+    }
+    __device__ __forceinline__ float of_rstd(int k) const {
+        return rstd[EIGHTS ? 0 : k];
+    }
+    __device__ __forceinline__ float normal(float x, int k) const {
+        return (x - mean[EIGHTS ? 0 : k]) * rstd[EIGHTS ? 0 : k];
+    }
 };
 
-static __device__ __forceinline__ channels8 channels_of(const mz_cu_group_norm &v, const place &p) {
-    channels8 c;
-    c.a = affine_of(v, p);
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-        const int64_t group = p.image * v.groups + (p.column * 8 + k) / static_cast<int>(v.depth);
-        c.mean[k] = v.mean[group];
-        c.rstd[k] = v.rstd[group];
-    }
-    return c;
-}
-
-static __device__ __forceinline__ void slopes_of(const mz_cu_group_norm &v, const channels8 &c, raw8 x, raw8 dy,
+template <bool LOW, bool EIGHTS>
+static __device__ __forceinline__ void slopes_of(const mz_cu_group_norm &v, const channels8<EIGHTS> &c, raw8 x, raw8 dy,
                                                  float normal[8], float dz[8]) {
-    widen8(x, v.x.dtype, normal);
-    widen8(dy, v.y.dtype, dz);
+    widen<LOW>(x, v.x.dtype, normal);
+    widen<LOW>(dy, v.y.dtype, dz);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        normal[k] = (normal[k] - c.mean[k]) * c.rstd[k];
+        normal[k] = c.normal(normal[k], k);
         if (v.silu)
             dz[k] *= silu_slope(fmaf(normal[k], c.a.slope[k], c.a.offset[k]));
     }
 }
 
-// Σ dz and Σ dz·x̂ of each piece's channels: partial [B, pieces, 2, C].
+// Σ dz and Σ dz·x̂ of each span's channels: partial [B, spans, 2, C].
+template <bool LOW, bool EIGHTS>
 __global__ void __launch_bounds__(NORM_BLOCK, 2)
-    norm_slopes_kernel(mz_cu_group_norm v, int pieces, int turns, float *partial) {
+    norm_slopes_kernel(mz_cu_group_norm v, int spans, int turns, float *partial) {
     __shared__ __align__(16) float all[NORM_BLOCK * 8];
-    const place p = place_of(v, pieces, static_cast<int>(blockIdx.x));
+    place p = place_of(v, spans, static_cast<int>(blockIdx.x), turns);
     float plain[8] = {0}, product[8] = {0}, normal[8], dz[8];
     wait_for_before();
     if (p.used) {
-        const channels8 c = channels_of(v, p);
+        raw8 x[V], dy[V];
+        fetch<LOW>(x, v.x, v, p);
+        fetch<LOW>(dy, v.y, v, p);
+        const channels8<EIGHTS> c(v, p);
         for (int turn = 0; turn < turns; turn++) {
-            const place now = place_of(v, pieces, static_cast<int>(blockIdx.x), turns, turn);
-            raw8 x[V], dy[V];
-            fetch(x, v.x, v, now);
-            fetch(dy, v.y, v, now);
 #pragma unroll
             for (int i = 0; i < V; i++)
-                if (has(now, i)) {
-                    slopes_of(v, c, x[i], dy[i], normal, dz);
+                if (has(p, i)) {
+                    slopes_of<LOW>(v, c, x[i], dy[i], normal, dz);
 #pragma unroll
                     for (int k = 0; k < 8; k++) {
                         plain[k] += dz[k];
                         product[k] = fmaf(dz[k], normal[k], product[k]);
                     }
                 }
+            advance(v, &p);
+            if (turn + 1 < turns) {
+                fetch<LOW>(x, v.x, v, p);
+                fetch<LOW>(dy, v.y, v, p);
+            }
         }
     }
     float *to = partial + static_cast<int64_t>(blockIdx.x) * 2 * v.c;
@@ -399,57 +457,72 @@ __global__ void __launch_bounds__(NORM_BLOCK)
 }
 
 // The first `ahead` blocks have channels, of which they make the gradients of weight, bias and film.
+template <bool LOW, bool EIGHTS>
 __global__ void __launch_bounds__(NORM_BLOCK, 2)
-    norm_dx_kernel(mz_cu_group_norm v, int pieces, mz_cu_array dx, const float *means, norm_gradients out, int ahead) {
+    norm_dx_kernel(mz_cu_group_norm v, int spans, int turns, mz_cu_array dx, const float *means, norm_gradients out,
+                   int ahead) {
     wait_for_before();
     if (static_cast<int>(blockIdx.x) < ahead) {
-        const int64_t c = static_cast<int64_t>(blockIdx.x) * NORM_BLOCK + threadIdx.x;
-        if (c < v.c)
-            add_images(v, out, c);
+        const int64_t channel = static_cast<int64_t>(blockIdx.x) * NORM_BLOCK + threadIdx.x;
+        if (channel < v.c)
+            add_images(v, out, channel);
         return;
     }
-    const place p = place_of(v, pieces, static_cast<int>(blockIdx.x) - ahead);
+    place p = place_of(v, spans, static_cast<int>(blockIdx.x) - ahead, turns);
     if (!p.used)
         return;
-    float plain[8], product[8], normal[8], dz[8];
+    float normal[8], dz[8];
     raw8 x[V], dy[V];
-    fetch(x, v.x, v, p);
-    fetch(dy, v.y, v, p);
-    const channels8 c = channels_of(v, p);
-    const float2 *of = reinterpret_cast<const float2 *>(means) + p.image * v.groups;
+    of_groups<EIGHTS> mean;
+    fetch<LOW>(x, v.x, v, p);
+    fetch<LOW>(dy, v.y, v, p);
+    const channels8<EIGHTS> c(v, p);
+    mean.read(reinterpret_cast<const float2 *>(means) + p.image * v.groups, p.column, static_cast<int>(v.depth));
+    for (int turn = 0; turn < turns; turn++) {
 #pragma unroll
-    for (int k = 0; k < 8; k++) {
-        const float2 m = of[(p.column * 8 + k) / static_cast<int>(v.depth)];
-        plain[k] = m.x;
-        product[k] = m.y;
-    }
+        for (int i = 0; i < V; i++)
+            if (has(p, i)) {
+                slopes_of<LOW>(v, c, x[i], dy[i], normal, dz);
 #pragma unroll
-    for (int i = 0; i < V; i++)
-        if (has(p, i)) {
-            slopes_of(v, c, x[i], dy[i], normal, dz);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                dz[k] = c.rstd[k] * (dz[k] * c.a.slope[k] - plain[k] - normal[k] * product[k]);
-            store8(dx.data, dx.dtype, element_of(v, p, i), dz);
+                for (int k = 0; k < 8; k++)
+                    dz[k] = c.of_rstd(k) * (dz[k] * c.a.slope[k] - mean.first(k) - normal[k] * mean.second(k));
+                store8(dx.data, dx.dtype, element_of(v, p, i), dz);
+            }
+        advance(v, &p);
+        if (turn + 1 < turns) {
+            fetch<LOW>(x, v.x, v, p);
+            fetch<LOW>(dy, v.y, v, p);
         }
+    }
+}
+
+template <bool LOW, bool EIGHTS>
+static cudaError_t backward(cudaStream_t stream, const mz_cu_group_norm *v, mz_cu_array dx, norm_gradients out,
+                            float *workspace) {
+    const int spans = spans_of(v), turns = turns_of(v), ahead = static_cast<int>((v->c + NORM_BLOCK - 1) / NORM_BLOCK);
+    float *sums = workspace + v->b * spans * 2 * v->c, *means = sums + 2 * v->b * v->c;
+    const dim3 blocks(static_cast<unsigned>(v->b * spans)), all(static_cast<unsigned>(ahead + v->b * spans));
+    const dim3 groups(static_cast<unsigned>(v->b * v->groups)), block(NORM_BLOCK);
+    out.sums = sums;
+    cudaError_t error =
+        launch_early(stream, norm_slopes_kernel<LOW, EIGHTS>, blocks, block, size_t{0}, *v, spans, turns, workspace);
+    if (error == cudaSuccess)
+        error = launch_early(stream, norm_sums_kernel, groups, block, size_t{0}, *v, spans,
+                             static_cast<const float *>(workspace), sums, means);
+    if (error == cudaSuccess)
+        error = launch_early(stream, norm_dx_kernel<LOW, EIGHTS>, all, block, size_t{0}, *v, spans, turns, dx,
+                             static_cast<const float *>(means), out, ahead);
+    return error;
 }
 
 extern "C" cudaError_t mz_cu_group_norm_backward_pieces(cudaStream_t stream, const mz_cu_group_norm *v, mz_cu_array dx,
                                                         mz_cu_array dfilm, float *dweight, float *dbias,
                                                         bool accumulate, float *workspace) {
-    const int pieces = slope_pieces_of(v);
-    float *sums = workspace + v->b * pieces * 2 * v->c, *means = sums + 2 * v->b * v->c;
-    const int ahead = static_cast<int>((v->c + NORM_BLOCK - 1) / NORM_BLOCK);
-    const dim3 blocks(static_cast<unsigned>(v->b * pieces)), block(NORM_BLOCK);
-    const dim3 groups(static_cast<unsigned>(v->b * v->groups)), all(static_cast<unsigned>(ahead + v->b * pieces_of(v)));
-    cudaError_t error =
-        launch_early(stream, norm_slopes_kernel, blocks, block, size_t{0}, *v, pieces, turns_of(v), workspace);
-    if (error == cudaSuccess)
-        error = launch_early(stream, norm_sums_kernel, groups, block, size_t{0}, *v, pieces,
-                             static_cast<const float *>(workspace), sums, means);
-    if (error == cudaSuccess)
-        error = launch_early(stream, norm_dx_kernel, all, block, size_t{0}, *v, pieces_of(v), dx,
-                             static_cast<const float *>(means), norm_gradients{dfilm, dweight, dbias, sums, accumulate},
-                             ahead);
-    return error;
+    const norm_gradients out = {dfilm, dweight, dbias, nullptr, accumulate};
+    const bool eights = v->depth % 8 == 0;
+    if (is_low(v->x) && is_low(v->y))
+        return eights ? backward<true, true>(stream, v, dx, out, workspace)
+                      : backward<true, false>(stream, v, dx, out, workspace);
+    return eights ? backward<false, true>(stream, v, dx, out, workspace)
+                  : backward<false, false>(stream, v, dx, out, workspace);
 }
