@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "graph/graph.h"
 #include "io/file.h"
 #include "task/images.h"
 #include "train/run.h"
@@ -46,6 +47,7 @@ static mezzo_status load_params(model *m) {
     mezzo_graph *graph = NULL;
     const mezzo_model_config *config = &m->checkpoint.model;
     MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
+    graph->repeats_init = true; // the checkpoint has every value: drawing them first took longer than reading them
     MEZZO_TRY_GOTO(status, mezzo_model_build(graph, config, 1, config->seq_len, true));
     MEZZO_TRY_GOTO(status, mezzo_params_create(m->device, graph, 0, &m->params));
     m->checkpoint.params = m->params;
