@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # bench/ranks.sh [--mezzo PROGRAM] [--ranks N] [--results FILE]: GPT-2 124M on N GPUs of this machine [2], 8 x 1,024 tokens a rank and micro batch, bf16.
-# DEVICE=cpu, SIZE (the model's options) and BATCH (as there) take another device and size.
+# DEVICE=cpu, SIZE (the model's options), BATCH (as there) and BUCKET (MiB) take another device and size.
 # Each way to share the work: the loss, a checksum of the weights (ways that must give the same bits show the same one), the median step, rank 0's memory.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -29,7 +29,7 @@ way() { # NAME MICRO-BATCHES OPTION…
     local name=$1 micro=$2 command
     shift 2
     command=(launch -n "$ranks" -- train --data text.txt --model gpt2 --tokenizer byte "${size[@]}" --device "$device" --precision bf16 --steps 12 --log-every 1 --eval-every 0
-        --eval-final false --sample-every -1 --checkpoint-every 0 --bucket-mib 32 --quiet --out "$name" --global-batch $((ranks * batch * micro)) "$@")
+        --eval-final false --sample-every -1 --checkpoint-every 0 --bucket-mib "${BUCKET:-32}" --quiet --out "$name" --global-batch $((ranks * batch * micro)) "$@")
     "$mezzo" "${command[@]}" >/dev/null
     python3 - "$name" "$micro" "$ranks" "$device" "$commit" "mezzo ${command[*]}" <<'P' | tee -a "$results" | cut -d, -f1-8
 import csv, glob, hashlib, json, sys

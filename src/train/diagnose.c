@@ -184,26 +184,29 @@ static void describe_unknown(const mz_training *run, mz_fault *f) {
                                     : "the device computed something else the second time; check its memory");
 }
 
-static mezzo_status look_for_fault(mz_training *run, uint64_t data, mz_fault *f) {
+// *source: it is told by where it lies, not by the op that met it.
+static mezzo_status look_for_fault(mz_training *run, uint64_t data, mz_fault *f, bool *source) {
     MEZZO_TRY(check_batches(run, data, f));
     if (f->text[0] == '\0')
         MEZZO_TRY(check_parameters(run, f));
     if (f->text[0] == '\0' && f->kinds & MZ_BAD_MOMENTS)
         MEZZO_TRY(check_moments(run, f));
-    return f->text[0] == '\0' ? replay(run, data, f) : MEZZO_OK;
+    *source = f->text[0] != '\0';
+    return *source ? MEZZO_OK : replay(run, data, f);
 }
 
 // Every rank looks by itself, so that each needs the parameters whole.
 mezzo_status mz_guard_diagnose(mz_training *run, uint64_t data, mz_fault *f) {
     f->text[0] = '\0';
     MEZZO_TRY(mz_run_bring_weights(run, true));
-    const mezzo_status status = look_for_fault(run, data, f);
+    bool source = false;
+    const mezzo_status status = look_for_fault(run, data, f, &source);
     mz_run_release_weights(run);
     MEZZO_TRY(status);
     const bool found = f->text[0] != '\0';
     if (!found)
         describe_unknown(run, f);
-    return mz_run_share_fault(run, found, f);
+    return mz_run_share_fault(run, source ? MZ_KNOWS_SOURCE : found ? MZ_KNOWS_READER : MZ_KNOWS_NOTHING, f);
 }
 
 // --- writing it down -----------------------------------------------------------------------------

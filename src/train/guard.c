@@ -311,7 +311,7 @@ static mezzo_status look_for_bad_moment(mz_training *run) {
     mz_fault fault = {.step = last->step, .parameter = true};
     if (which >= 0)
         mz_guard_describe_moment(run, which, index, &values, &fault);
-    MEZZO_TRY(mz_run_share_fault(run, which >= 0, &fault));
+    MEZZO_TRY(mz_run_share_fault(run, which >= 0 ? MZ_KNOWS_SOURCE : MZ_KNOWS_NOTHING, &fault));
     run->guard.bad_steps++;
     bool back = run->guard.policy == MZ_GUARD_ROLLBACK || run->guard.policy == MZ_GUARD_SKIP;
     if (back && run->config.checkpoint_every >= 0 && mz_guard_can_roll_back(run))

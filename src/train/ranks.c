@@ -40,7 +40,7 @@ mezzo_status mz_run_any(mz_training *run, const char *what, bool mine, bool *any
     return status;
 }
 
-mezzo_status mz_run_share_fault(mz_training *run, bool found, mz_fault *fault) {
+mezzo_status mz_run_share_fault(mz_training *run, mz_knows knows, mz_fault *fault) {
     const int size = run->engine.size;
     int first = 0;
     if (size == 1)
@@ -49,13 +49,14 @@ mezzo_status mz_run_share_fault(mz_training *run, bool found, mz_fault *fault) {
     unsigned char *all = mz_alloc((size_t)size, 1);
     if (all == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    const unsigned char one = found;
+    const unsigned char one = (unsigned char)knows;
     mezzo_status status = mz_group_gather(run->engine.group, "fault", &one, 1, all);
-    while (first < size && !all[first])
-        first++;
+    for (int r = 1; r < size; r++)
+        first = all[r] > all[first] ? r : first;
+    const bool any = all[first] != MZ_KNOWS_NOTHING;
     mz_free(all);
     MEZZO_TRY(status);
-    if (first == size) // nobody: what all say is the same
+    if (!any) // nobody: what all say is the same
         return MEZZO_OK;
     if (first == run->engine.rank) {
         char text[sizeof fault->text];

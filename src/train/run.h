@@ -44,8 +44,13 @@ bool mz_run_leads(const mz_training *run); // rank 0, which writes the run folde
 bool mz_run_keeps(const mz_training *run); // the run has a folder, whoever writes it
 // Of all ranks' verdicts: whether some rank's is true.
 mezzo_status mz_run_any(mz_training *run, const char *what, bool mine, bool *any);
-// What a fault is, by the first rank that knows: its text then begins with that rank. `found`: this rank does.
-mezzo_status mz_run_share_fault(mz_training *run, bool found, mz_fault *fault);
+// What a fault is, by the first of the ranks that know best: its text then begins with that rank.
+typedef enum mz_knows {
+    MZ_KNOWS_NOTHING,
+    MZ_KNOWS_READER, // what met it
+    MZ_KNOWS_SOURCE, // where it lies: a parameter, a moment, a batch
+} mz_knows;
+mezzo_status mz_run_share_fault(mz_training *run, mz_knows knows, mz_fault *fault);
 // Rank 0's status, for what it alone does; an error there is everybody's.
 mezzo_status mz_run_follow(mz_training *run, const char *what, mezzo_status status);
 mezzo_status mz_run_follow_text(mz_training *run, const char *what, char *text, size_t size); // rank 0's

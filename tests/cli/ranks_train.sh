@@ -164,6 +164,16 @@ END
     done
 fi
 
+# A parameter in parts that is bad is told by the rank that has it, though all read it.
+if ! grep -q "there is no option --inject" inject.txt; then
+    rm -rf bad
+    FAULT=param/h.1.mlp.c_fc.weight
+    sed -i 's/nan@2.1:/nan@5:/' one.sh
+    timeout 100 mpirun --oversubscribe -n 2 bash one.sh "$MEZZO" train $model --precision bf16 --shard parameters --guard.parameters_every 1 --out bad >bad.log 2>&1 ||
+        fail "$FAULT on rank 1: $(cat bad.log)"
+    grep -q '"action": "rollback".*"module": "h.1.mlp.c_fc.weight".*"text": "rank 1: step 5: parameter h.1.mlp.c_fc.weight' bad/guard.jsonl || fail "$(cat bad/guard.jsonl)"
+fi
+
 # What does not fit together is one line.
 refused() { # RANKS TEXT OPTION…
     local ranks=$1 text=$2
