@@ -350,7 +350,7 @@ static const value *of_string(machine *m, const value *v, const char *name, size
         return mz_tpl_truth(v->length >= x->length && memcmp(v->text + v->length - x->length, x->text, x->length) == 0);
     if (x != NULL && y == NULL && x->length > 0 && mz_tpl_named(name, n, "split"))
         return split(m, v, x);
-    if (y != NULL && x->length > 0 && a->n == 2 && mz_tpl_named(name, n, "replace"))
+    if (x != NULL && y != NULL && x->length > 0 && a->n == 2 && mz_tpl_named(name, n, "replace"))
         return replaced(m, v, x, y);
     return NULL;
 }

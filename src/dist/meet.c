@@ -114,12 +114,13 @@ static mezzo_status bound(const char *address, int port, int error) {
 }
 
 static int port_of(int fd) {
-    struct sockaddr_storage there;
+    struct sockaddr_storage there = {0};
     socklen_t length = sizeof there;
     if (getsockname(fd, (struct sockaddr *)&there, &length) != 0)
         return 0;
-    return there.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&there)->sin6_port)
-                                       : ntohs(((struct sockaddr_in *)&there)->sin_port);
+    if (there.ss_family == AF_INET6)
+        return ntohs(((struct sockaddr_in6 *)&there)->sin6_port);
+    return there.ss_family == AF_INET ? ntohs(((struct sockaddr_in *)&there)->sin_port) : 0;
 }
 
 mezzo_status mz_wire_listen(const mz_world *world, int *fd, char address[256], int *port) {

@@ -49,6 +49,7 @@ for closed in '0<&-' '1>&-' '2>&-' '0<&- 1>&- 2>&-'; do
     rm -rf closed
     eval '"$MEZZO" train "${FAST[@]}" --steps 6 --log-every 1 --out closed >"$OUT" 2>"$ERR" </dev/null '"$closed"
     grep -vq '^{"step": ' closed/metrics.jsonl && fail "$closed: something else is in metrics.jsonl"
+    grep -rqa 'tok/s' closed && fail "$closed: progress lines are in $(grep -rla 'tok/s' closed)"
     run 0 train --config closed/config.yaml --resume auto --steps 7
 done
 
@@ -155,6 +156,13 @@ refuse 2 "tokenizer.json: checksum" -- sample limits
 # --- sizes that took minutes to plan (a second now; the limit is for a loaded machine)
 last="memory --batch-size 1048576"
 timeout 120 "$MEZZO" memory --model gpt2 --layers 1 --batch-size 1048576 --device cpu >"$OUT" 2>"$ERR" || fail "exit code $?"
+
+last="train with 65,536 experts in 32,768 groups" # a step took 5 minutes
+timeout 120 "$MEZZO" train --model glm4_moe --layers 2 --heads 2 --d-model 16 --seq-len 8 --batch-size 1 --device cpu --threads 1 \
+    --precision fp32 --experts 65536 --d-expert 1 --experts-per-token 64 --model.expert_groups 32768 --model.expert_groups_used 16384 \
+    --steps 2 --eval-every 0 --eval-final false --sample-every -1 --data text.txt --out experts >"$OUT" 2>"$ERR" </dev/null || fail "exit code $?"
+rm -r experts
+timeout 120 "$MEZZO" memory --model glm4_moe --layers 2 --experts 65536 --device cpu >"$OUT" 2>"$ERR" || fail "exit code $?"
 
 # --- a figure's name is a name
 if command -v gnuplot >/dev/null; then

@@ -50,8 +50,10 @@ static int fill_rank(pmix_info_t *into, int rank) {
     const pmix_rank_t number = (pmix_rank_t)rank;
     pmix_data_array_t *array;
     PMIX_DATA_ARRAY_CREATE(array, 7, PMIX_INFO);
-    if (array == NULL || array->array == NULL)
+    if (array == NULL || array->array == NULL) {
+        free(array);
         return 1;
+    }
     pmix_info_t *i = array->array;
     PMIX_INFO_LOAD(&i[0], PMIX_RANK, &number, PMIX_PROC_RANK);
     PMIX_INFO_LOAD(&i[1], PMIX_GLOBAL_RANK, &number, PMIX_PROC_RANK);
