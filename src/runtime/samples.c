@@ -40,7 +40,8 @@ static bool rearranges(mz_op op) {
 
 // Ops that give rows another shape, but not another order.
 static bool regroups(mz_op op) {
-    return op == MZ_OP_reshape || op == MZ_OP_embedding || op == MZ_OP_combine;
+    return op == MZ_OP_reshape || op == MZ_OP_embedding || op == MZ_OP_layernorm || op == MZ_OP_rmsnorm ||
+           op == MZ_OP_route || op == MZ_OP_combine || op == MZ_OP_combine_dw;
 }
 
 static by_samples output_of(const mezzo_graph *g, const by_samples *of, const mz_node *n, int out, int64_t batch) {

@@ -15,6 +15,14 @@ shows "$OUT" "skipped steps    1" "health           healthy: 8 steps"
 shows skip/guard.jsonl '"step": 4, "micro": 1, "kind": "activation", "action": "skip", "op": "linear", "module": "h.0.mlp.c_fc"'
 shows skip/metrics.jsonl '"gradients/mean_norm"' '"gradients/max_norm"' '"gradients/norm/h.0"' '"gradients/norm/wte"' '"guard/bad_steps": 1'
 
+# The sample that has the first bad number, of the step: rows of [batch, time, width], and of [batch × time, experts], of the second micro batch.
+moe=(--model glm4_moe --layers 2 --heads 2 --kv-heads 2 --d-ff 32 --d-expert 16 --experts 4 --experts-per-token 2 --grad-accum 2)
+for at in "layers.1.self_attn.o_proj/linear#300 4" "layers.1.self_attn.o_proj/linear#200 3" "layers.1.mlp.gate/route#33 4" "layers.1.mlp.experts/grouped_linear#33 0"; do
+    rm -rf sample
+    run 0 train "${SMALL[@]}" "${moe[@]}" --out sample --inject "nan@2.2:${at% *}"
+    shows sample/guard.jsonl "\"micro\": 2" "\"sample\": ${at#* },"
+done
+
 refuse 3 "step 4" "loss" "stop/checkpoints/step-00000003" -- train "${SMALL[@]}" --guard stop --out stop --inject inf@4:loss
 run 1 train "${SMALL[@]}" --out stop --resume auto --bisect-nan --inject inf@4:loss
 shows "$OUT" "step 4, micro batch 1: first in cross_entropy of loss"
