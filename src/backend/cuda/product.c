@@ -1,7 +1,5 @@
 // The products with an epilogue that own kernels do on compute capability 9.0 (kernels/product.cu): which calls of
 // linear and linear_dx these are.
-#include <stdlib.h>
-
 #include "backend/cuda/storage.h"
 
 enum { LEAST_ROWS = 256 };
@@ -46,13 +44,6 @@ static const char *linear_args(const mz_cuda_device *cuda, const mz_call *call, 
     if (mz_present(bias) && !mz_cuda_float(bias))
         return "a bias is fp32, bf16 or fp16";
     g->bias = mz_cuda_array(bias);
-    const mezzo_dtype low = call->in[0].dtype;
-    if (getenv("MEZZO_CUDA_PRODUCT_GELU") != NULL && call->attrs.act == MZ_ACT_GELU_TANH && mz_present(preact) &&
-        preact->dtype == low && y->dtype == low && !mz_present(residual)) {
-        g->epilogue = MZ_CU_PRODUCT_GELU;
-        g->stored = preact->data;
-        return NULL;
-    }
     if (call->attrs.act != MZ_ACT_NONE || mz_present(preact) || !mz_present(residual) || residual->dtype != MEZZO_F32 ||
         y->dtype != MEZZO_F32 || g->inner < LEAST_INNER)
         return "is for an fp32 residual and long sums";

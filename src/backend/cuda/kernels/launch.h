@@ -203,15 +203,14 @@ cudaError_t mz_cu_softmax_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array y,
 // --- product.cu ----------------------------------------------------------------------------------------------------
 // BF16 and FP16 products with their epilogues, compute capability 9.0. a [rows, inner]; w [cols, inner], with SLOPE
 // [inner, cols]; inner and cols multiples of 8, everything 16-byte aligned.
-enum { MZ_CU_PRODUCT_RESIDUAL, MZ_CU_PRODUCT_SLOPE, MZ_CU_PRODUCT_GELU };
+enum { MZ_CU_PRODUCT_RESIDUAL, MZ_CU_PRODUCT_SLOPE };
 typedef struct mz_cu_product {
     int epilogue;
-    int dtype; // of a and w; of preact and out but with RESIDUAL
+    int dtype; // of a and w; of preact and out with SLOPE
     const void *a, *w;
-    mz_cu_array bias;      // RESIDUAL, GELU: [cols] or NULL
+    mz_cu_array bias;      // RESIDUAL: [cols] or NULL
     const float *residual; // RESIDUAL: out [rows, cols] FP32 = a·wᵀ + bias + residual
     const void *preact;    // SLOPE: out = round(a·w·gelu'(preact))
-    void *stored;          // GELU: stored = round(a·wᵀ + bias), out = round(gelu(stored))
     void *out;
     float *partial; // SLOPE: [mz_cu_product_parts(rows), cols], to be added up to the sums of out's columns; or NULL
     int64_t rows;

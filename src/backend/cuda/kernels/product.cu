@@ -1,6 +1,5 @@
 // Products with an epilogue that the library does slowly, on Hopper's tensor cores (compute capability 9.0 only): the
-// MLP's first (bias, GELU with its input stored), its second (bias, FP32 residual), and its gradient (GELU's slope,
-// column sums for the first one's bias).
+// MLP's second (bias, FP32 residual), and its gradient (GELU's slope, column sums for the first one's bias).
 //
 // A block is a thread that asks for tiles of the operands (TMA) and two warpgroups that take turns at tiles of 128 ×
 // 128 results: while one finishes a tile, which is memory's work, the other multiplies. Two blocks, a cluster, share
@@ -22,7 +21,7 @@ enum { BYTES = AT_BARRIERS + 2 * STAGES * 8 + ALIGN };
 static_assert(BYTES <= 227 * 1024, "shared memory of a block");
 
 constexpr __host__ __device__ bool by_rows(int epilogue) { // w [cols, inner]
-    return epilogue != MZ_CU_PRODUCT_SLOPE;
+    return epilogue == MZ_CU_PRODUCT_RESIDUAL;
 }
 
 // --- turns ---------------------------------------------------------------------------------------------------------
@@ -85,53 +84,16 @@ template <typename T> __device__ __forceinline__ uint2 narrow4(float4 x) {
     return make_uint2(pack<T>(x.x, x.y), pack<T>(x.z, x.w));
 }
 
-// This thread's columns (four, a V) of AT_ONCE rows from the warp's i-th on: where they lie, one `pitch` bytes behind
-// the other, and how many of them exist.
-template <typename V> struct rows_at {
-    char *first;
-    int64_t pitch;
-    int exist;
-    __device__ __forceinline__ rows_at(const mz_cu_product &g, const place &p, const void *data, int i) {
-        const int64_t row = p.row + row_of(i);
-        pitch = g.cols * static_cast<int64_t>(sizeof(V) / 4);
-        first = static_cast<char *>(const_cast<void *>(data)) + row * pitch + p.col * static_cast<int>(sizeof(V) / 4);
-        exist = p.inside ? static_cast<int>(g.rows - row) : 0;
-    }
-    __device__ __forceinline__ V &operator[](int k) const { return *reinterpret_cast<V *>(first + k * pitch); }
-};
-
-// No branch, so that what can be computed meanwhile does not wait for it.
-__device__ __forceinline__ void load_if(bool condition, uint2 &to, const uint2 *from) {
-    to = make_uint2(0, 0);
-    asm volatile("{\n.reg .pred now;\nsetp.ne.b32 now, %2, 0;\n@now ld.global.v2.u32 {%0, %1}, [%3];\n}"
-                 : "+r"(to.x), "+r"(to.y)
-                 : "r"(static_cast<int>(condition)), "l"(from));
-}
-__device__ __forceinline__ void load_if(bool condition, float4 &to, const float4 *from) {
-    to = make_float4(0, 0, 0, 0);
-    asm volatile("{\n.reg .pred now;\nsetp.ne.b32 now, %4, 0;\n@now ld.global.v4.f32 {%0, %1, %2, %3}, [%5];\n}"
-                 : "+f"(to.x), "+f"(to.y), "+f"(to.z), "+f"(to.w)
-                 : "r"(static_cast<int>(condition)), "l"(from));
-}
-
+// AT_ONCE rows of this thread's columns, from the i-th on.
 template <typename V> struct rows_ahead {
     V v[AT_ONCE];
-    // Behind the warp's last row nothing is asked for; for a row that does not exist the last one is read.
     __device__ __forceinline__ void load(const mz_cu_product &g, const place &p, const void *from, int i) {
-        const rows_at<V> rows(g, p, from, i);
-        const bool any = i < 32 && rows.exist > 0;
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++)
-            load_if(any, v[k], &rows[min(k, rows.exist - 1)]);
-    }
-    // The rows behind the first AT_ONCE come to the L2 cache while the tile is multiplied: from there they are at hand
-    // in the time that it takes to store AT_ONCE rows, from memory they are not.
-    static __device__ __forceinline__ void announce(const mz_cu_product &g, const place &p, const void *from) {
-#pragma unroll 1
-        for (int i = AT_ONCE; i < 32; i += AT_ONCE) {
-            const rows_at<V> rows(g, p, from, i);
-            for (int k = 0; k < AT_ONCE && k < rows.exist; k++)
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(&rows[k]));
+        for (int k = 0; k < AT_ONCE; k++) {
+            int64_t m = p.row + row_of(i) + k;
+            if (p.inside && m < g.rows)
+                v[k] = *reinterpret_cast<const V *>(static_cast<const char *>(from) +
+                                                    (m * g.cols + p.col) * static_cast<int64_t>(sizeof(V) / 4));
         }
     }
 };
@@ -146,12 +108,8 @@ __device__ __forceinline__ float4 bias_of(const mz_cu_product &g, const place &p
     return make_float4(low.x, low.y, high.x, high.y);
 }
 
-// A warpgroup finishes a tile alone, a warp on each scheduler: nothing but other numbers of its own hides how long an
-// instruction takes. So rows that do not exist are computed too, and only their stores are left out: rows with branches
-// between them would wait for one another.
-//
-// activation.cuh's functions and bounds, without branches: one step of Newton's brings the approximate reciprocal (off
-// by 2^-23) within a rounding. An infinite y has the reciprocal 0 already.
+// activation.cuh's functions and bounds, in code that does not branch: one step of Newton's brings the approximate
+// reciprocal (off by 2^-23) within a rounding. An infinite y has the reciprocal 0 already.
 __device__ __forceinline__ float sigmoid_fast(float x) {
     float y = 1.0f + exp2_fast(-1.44269504f * x), r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
@@ -163,49 +121,24 @@ __device__ __forceinline__ float slope_fast(float x) {
     return fmaf(1.59576912160573071f * c * fmaf(0.134145f * c, c, 1.0f), s * (1.0f - s), s);
 }
 
-__device__ __forceinline__ float gelu_fast(float x) {
-    return x * sigmoid_fast(1.59576912160573071f * x * fmaf(0.044715f * x, x, 1.0f));
-}
-
 // out = d + bias + residual, FP32
 __device__ __forceinline__ void finish_residual(const mz_cu_product &g, const place &p, const float (&d)[2][16][4],
                                                 rows_ahead<float4> &ahead) {
     float4 bias = bias_of(g, p);
+    float4 *out = static_cast<float4 *>(g.out);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         stage(p, d[h]);
 #pragma unroll 1
         for (int first = 0; first < 16; first += AT_ONCE) {
-            const rows_at<float4> out(g, p, g.out, h * 16 + first);
             rows_ahead<float4> now = ahead;
-            ahead.load(g, p, g.residual, h * 16 + first + AT_ONCE);
+            if (h * 16 + first + AT_ONCE < 32)
+                ahead.load(g, p, g.residual, h * 16 + first + AT_ONCE);
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) {
-                float4 sum = add4(add4(staged(p, first + k), bias), now.v[k]);
-                if (k < out.exist)
-                    out[k] = sum;
-            }
-        }
-    }
-}
-
-// stored = round(d + bias), out = round(gelu(stored)), of the rounded number: evaluated again from it, the same bits.
-template <typename T>
-__device__ __forceinline__ void finish_gelu(const mz_cu_product &g, const place &p, const float (&d)[2][16][4]) {
-    float4 bias = bias_of(g, p);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        stage(p, d[h]);
-#pragma unroll 1
-        for (int first = 0; first < 16; first += AT_ONCE) {
-            const rows_at<uint2> out(g, p, g.out, h * 16 + first), preact(g, p, g.stored, h * 16 + first);
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
-                uint2 low = narrow4<T>(add4(staged(p, first + k), bias));
-                float4 x = widen4<T>(low);
-                uint2 y = narrow4<T>(make_float4(gelu_fast(x.x), gelu_fast(x.y), gelu_fast(x.z), gelu_fast(x.w)));
-                if (k < out.exist)
-                    preact[k] = low, out[k] = y;
+                int64_t m = p.row + h * 64 + first + k;
+                if (p.inside && m < g.rows)
+                    out[(m * g.cols + p.col) / 4] = add4(add4(staged(p, first + k), bias), now.v[k]);
             }
         }
     }
@@ -234,22 +167,25 @@ template <typename T>
 __device__ __forceinline__ void finish_slope(const mz_cu_product &g, const place &p, int group,
                                              const float (&d)[2][16][4], rows_ahead<uint2> &ahead) {
     float4 sums = make_float4(0, 0, 0, 0);
+    uint2 *out = static_cast<uint2 *>(g.out);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         stage(p, d[h]);
 #pragma unroll 1
         for (int first = 0; first < 16; first += AT_ONCE) {
-            const rows_at<uint2> out(g, p, g.out, h * 16 + first);
             rows_ahead<uint2> now = ahead;
-            ahead.load(g, p, g.preact, h * 16 + first + AT_ONCE);
+            if (h * 16 + first + AT_ONCE < 32)
+                ahead.load(g, p, g.preact, h * 16 + first + AT_ONCE);
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) {
+                int64_t m = p.row + h * 64 + first + k;
+                if (!p.inside || m >= g.rows)
+                    continue;
                 float4 x = widen4<T>(now.v[k]), y = staged(p, first + k);
                 uint2 low = narrow4<T>(make_float4(y.x * slope_fast(x.x), y.y * slope_fast(x.y), y.z * slope_fast(x.z),
                                                    y.w * slope_fast(x.w)));
-                if (k < out.exist)
-                    out[k] = low;
-                sums = add4(sums, widen4<T>(k < out.exist ? low : make_uint2(0, 0)));
+                out[(m * g.cols + p.col) / 4] = low;
+                sums = add4(sums, widen4<T>(low));
             }
         }
     }
@@ -315,11 +251,10 @@ __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *s
         p.col = static_cast<int>(t.tile % t.across) * TILE + p.lane * 4;
         p.inside = p.col < g.cols;
         rows_ahead<typename std::conditional<EPILOGUE == MZ_CU_PRODUCT_RESIDUAL, float4, uint2>::type> ahead;
-        if (EPILOGUE != MZ_CU_PRODUCT_GELU) {
-            const void *from = EPILOGUE == MZ_CU_PRODUCT_SLOPE ? g.preact : g.residual;
-            ahead.load(g, p, from, 0);
-            ahead.announce(g, p, from);
-        }
+        if (EPILOGUE == MZ_CU_PRODUCT_SLOPE)
+            ahead.load(g, p, g.preact, 0);
+        if (EPILOGUE == MZ_CU_PRODUCT_RESIDUAL)
+            ahead.load(g, p, g.residual, 0);
         float d[2][16][4];
 #pragma unroll
         for (int i = 0; i < 128; i++)
@@ -354,8 +289,6 @@ __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *s
             barrier_arrive_at(empty + before * 8, p.lane);
         if constexpr (EPILOGUE == MZ_CU_PRODUCT_RESIDUAL)
             finish_residual(g, p, d, ahead);
-        else if constexpr (EPILOGUE == MZ_CU_PRODUCT_GELU)
-            finish_gelu<T>(g, p, d);
         else
             finish_slope<T>(g, p, group, d, ahead);
     }
@@ -422,10 +355,8 @@ cudaError_t run(cudaStream_t stream, const mz_cu_product &g, int sms, bool prepa
 }
 
 template <typename T> cudaError_t of(cudaStream_t stream, const mz_cu_product &g, int sms, bool prepare) {
-    if (g.epilogue == MZ_CU_PRODUCT_RESIDUAL)
-        return run<T, MZ_CU_PRODUCT_RESIDUAL>(stream, g, sms, prepare);
-    return g.epilogue == MZ_CU_PRODUCT_GELU ? run<T, MZ_CU_PRODUCT_GELU>(stream, g, sms, prepare)
-                                            : run<T, MZ_CU_PRODUCT_SLOPE>(stream, g, sms, prepare);
+    return g.epilogue == MZ_CU_PRODUCT_RESIDUAL ? run<T, MZ_CU_PRODUCT_RESIDUAL>(stream, g, sms, prepare)
+                                                : run<T, MZ_CU_PRODUCT_SLOPE>(stream, g, sms, prepare);
 }
 } // namespace
 
