@@ -177,8 +177,6 @@ typedef struct route {
     shape key;
     mz_cudnn_plan *plan;
     bool convert_a, convert_b, convert_bias, finish; // finish: the result goes through the workspace
-    bool framed; // x has `frame` rows and columns of zeros behind it, in the workspace: cuDNN pads both sides alike
-    int64_t frame;
     size_t at_a, at_b, at_bias, at_result, at_sums, at_plan, bytes;
 } route;
 
@@ -196,11 +194,6 @@ static bool low(int dtype) {
     return dtype == MEZZO_BF16 || dtype == MEZZO_F16;
 }
 
-// An image behind which rows and columns of zeros stand.
-static size_t framed_bytes(const shape *s, int dtype) {
-    return (size_t)(s->b * s->h * s->w * s->c) * mezzo_dtype_size((mezzo_dtype)dtype);
-}
-
 static const mz_tensor absent = {.shape = {.rank = -1}};
 
 static const mz_tensor *bias_of(const mz_call *call) {
@@ -210,8 +203,7 @@ static const mz_tensor *bias_gradient_of(const mz_call *call) {
     return call->op == MZ_OP_conv2d_dw && call->n_out > 1 ? &call->out[1] : &absent;
 }
 
-static void measures(const mz_call *call, route *r) {
-    shape *s = &r->key;
+static void measures(const mz_call *call, shape *s) {
     const mz_tensor *x = call->op == MZ_OP_conv2d      ? &call->in[0]
                          : call->op == MZ_OP_conv2d_dx ? &call->out[0]
                                                        : &call->in[1];
@@ -221,14 +213,6 @@ static void measures(const mz_call *call, route *r) {
     s->p = y->shape.dim[1], s->q = y->shape.dim[2];
     s->stride = call->attrs.stride, s->before = call->attrs.pad_before, s->after = call->attrs.pad_after;
     s->op = (int32_t)call->op;
-    if (s->after <= s->before)
-        return;
-    r->framed = true;
-    r->frame = s->after - s->before;
-    s->h += r->frame;
-    s->w += r->frame;
-    s->after = s->before;
-    *(call->op == MZ_OP_conv2d ? &r->convert_a : call->op == MZ_OP_conv2d_dx ? &r->finish : &r->convert_b) = true;
 }
 
 // 16-bit operands give results in their own format. For an FP32 one they are widened and multiplied as TF32, which
@@ -274,14 +258,10 @@ static const char *check(const mz_cuda_device *cuda, const mz_call *call) {
 
 static void book(const mz_call *call, route *r) {
     const mz_tensor *bias = bias_of(call), *db = bias_gradient_of(call), *dy = &call->in[0];
-    const size_t a = bytes_as(&call->in[0], r->key.operand), b = bytes_as(&call->in[1], r->key.operand);
-    const size_t result = bytes_as(&call->out[0], r->key.result), framed = framed_bytes(&r->key, r->key.operand);
-    r->at_a = place(&r->bytes, !r->convert_a ? 0 : r->framed && call->op == MZ_OP_conv2d ? framed : a);
-    r->at_b = place(&r->bytes, !r->convert_b ? 0 : r->framed && call->op == MZ_OP_conv2d_dw ? framed : b);
+    r->at_a = place(&r->bytes, r->convert_a ? bytes_as(&call->in[0], r->key.operand) : 0);
+    r->at_b = place(&r->bytes, r->convert_b ? bytes_as(&call->in[1], r->key.operand) : 0);
     r->at_bias = place(&r->bytes, r->convert_bias ? bytes_as(bias, r->key.bias) : 0);
-    r->at_result = place(&r->bytes, !r->finish                                 ? 0
-                                    : r->framed && call->op == MZ_OP_conv2d_dx ? framed_bytes(&r->key, r->key.result)
-                                                                               : result);
+    r->at_result = place(&r->bytes, r->finish ? bytes_as(&call->out[0], r->key.result) : 0);
     r->at_sums =
         place(&r->bytes, mz_present(db) ? mz_cu_column_sums_bytes(mz_shape_rows(&dy->shape), dy->shape.dim[3]) : 0);
     r->at_plan = place(&r->bytes, r->plan->workspace);
@@ -325,7 +305,7 @@ static const char *prepare_with(mezzo_device *device, const mz_call *call, bool 
     reason = reason != NULL ? reason : mz_cudnn_open(cuda, &cudnn);
     if (reason != NULL)
         return reason;
-    measures(call, r);
+    measures(call, &r->key);
     r->plan = mz_cudnn_find(cudnn, build, &r->key, sizeof r->key);
     if (r->plan == NULL)
         return mz_out_of_memory;
@@ -352,27 +332,10 @@ static mezzo_status operand(mz_cuda_device *cuda, const mz_tensor *t, bool conve
     return MEZZO_OK;
 }
 
-// x in the workspace, with zeros behind its rows and columns; and back, without them.
-static mezzo_status frame(mz_cuda_device *cuda, const route *r, mz_cu_array from, mz_cu_array to, bool back) {
-    const shape *s = &r->key;
-    const int64_t h = s->h - r->frame, w = s->w - r->frame;
-    MZ_CUDA_TRY(mz_cu_frame(cuda->stream, from, to, s->b, back ? s->h : h, back ? s->w : w, back ? h : s->h,
-                            back ? w : s->w, s->c));
-    return MEZZO_OK;
-}
-
-static mezzo_status framed_operand(mz_cuda_device *cuda, const route *r, const mz_tensor *t, void *staged,
-                                   const void **out) {
-    *out = staged;
-    return frame(cuda, r, mz_cuda_array(t), (mz_cu_array){staged, r->key.operand}, false);
-}
-
 // What cuDNN left in the workspace, to where it belongs.
 static mezzo_status finish(mz_cuda_device *cuda, const mz_call *call, const route *r, void *result) {
     const mz_tensor *out = &call->out[0];
     const int64_t n = mz_shape_count(&out->shape);
-    if (r->framed && call->op == MZ_OP_conv2d_dx)
-        return frame(cuda, r, (mz_cu_array){result, r->key.result}, mz_cuda_array(out), true);
     if (call->attrs.accumulate)
         MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, result, out->data, n, 1, true));
     else
@@ -387,12 +350,8 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     char *workspace = call->workspace;
     void *result = r->finish ? workspace + r->at_result : call->out[0].data;
     const void *a, *b, *added = NULL;
-    MEZZO_TRY(r->framed && call->op == MZ_OP_conv2d
-                  ? framed_operand(cuda, r, &call->in[0], workspace + r->at_a, &a)
-                  : operand(cuda, &call->in[0], r->convert_a, workspace + r->at_a, r->key.operand, &a));
-    MEZZO_TRY(r->framed && call->op == MZ_OP_conv2d_dw
-                  ? framed_operand(cuda, r, &call->in[1], workspace + r->at_b, &b)
-                  : operand(cuda, &call->in[1], r->convert_b, workspace + r->at_b, r->key.operand, &b));
+    MEZZO_TRY(operand(cuda, &call->in[0], r->convert_a, workspace + r->at_a, r->key.operand, &a));
+    MEZZO_TRY(operand(cuda, &call->in[1], r->convert_b, workspace + r->at_b, r->key.operand, &b));
     mz_cudnn_pointers p = {.n = 0};
     mz_cudnn_point(&p, X, call->op == MZ_OP_conv2d ? a : call->op == MZ_OP_conv2d_dx ? result : b);
     mz_cudnn_point(&p, W, call->op == MZ_OP_conv2d_dw ? result : b);

@@ -275,24 +275,6 @@ extern "C" cudaError_t mz_cu_resample(cudaStream_t stream, mz_cu_array x, mz_cu_
     return cudaGetLastError();
 }
 
-__global__ void __launch_bounds__(IMAGE_BLOCK) frame_kernel(mz_cu_array from, mz_cu_array to, int64_t n, int64_t h,
-                                                            int64_t w, int64_t to_h, int64_t to_w, int64_t c) {
-    const int64_t i = thread_index();
-    if (i >= n)
-        return;
-    const int64_t pixel = i / c, column = pixel % to_w, line = pixel / to_w, row = line % to_h, image = line / to_h;
-    const bool there = row < h && column < w;
-    const int64_t at = ((image * h + row) * w + column) * c + (i - pixel * c);
-    store1(to.data, to.dtype, i, there ? load1(from.data, from.dtype, at) : 0);
-}
-
-extern "C" cudaError_t mz_cu_frame(cudaStream_t stream, mz_cu_array from, mz_cu_array to, int64_t b, int64_t h,
-                                   int64_t w, int64_t to_h, int64_t to_w, int64_t c) {
-    const int64_t n = b * to_h * to_w * c;
-    frame_kernel<<<blocks_for(n), IMAGE_BLOCK, 0, stream>>>(from, to, n, h, w, to_h, to_w, c);
-    return cudaGetLastError();
-}
-
 // --- noise and times -----------------------------------------------------------------------------------------------
 // mz_normal4's formula, in FP64 as there; `tensor` is mz_noise_key's.
 __global__ void __launch_bounds__(IMAGE_BLOCK)

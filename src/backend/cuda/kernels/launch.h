@@ -329,9 +329,6 @@ typedef struct mz_cu_resampling {
     float alpha;
 } mz_cu_resampling;
 cudaError_t mz_cu_resample(cudaStream_t stream, mz_cu_array x, mz_cu_array y, const mz_cu_resampling *v, bool larger);
-// to [b, to_h, to_w, c] is from [b, h, w, c] where that has a pixel, else 0.
-cudaError_t mz_cu_frame(cudaStream_t stream, mz_cu_array from, mz_cu_array to, int64_t b, int64_t h, int64_t w,
-                        int64_t to_h, int64_t to_w, int64_t c);
 // y [rows, row]; `tensor`: mz_noise_key's.
 cudaError_t mz_cu_normal(cudaStream_t stream, const int32_t *keys, mz_cu_array y, int64_t rows, int64_t row,
                          uint32_t tensor);
