@@ -92,7 +92,7 @@ static bool find_head(const mezzo_graph *g, int index, head *h) {
         return false;
     h->logits = linear->out[0];
     const mz_value *x = &g->values[linear->in[0]];
-    if (g->values[h->logits].keep || x->kind != MZ_VALUE_TEMP ||
+    if (g->values[h->logits].keep || x->kind != MZ_VALUE_TEMP || x->scaling > MZ_SCALING_TENSOR ||
         !only_readers(g, h->logits, MZ_OP_cross_entropy, MZ_IN(cross_entropy, logits), MZ_OP_cross_entropy_dx,
                       MZ_IN(cross_entropy_dx, logits), &h->loss, &h->gradient) ||
         h->loss < 0)
@@ -130,12 +130,14 @@ static mezzo_status new_value(pass *p, mezzo_dtype dtype, mz_shape shape, int *o
     return mz_graph_value(p->g, v, out);
 }
 
-// Rows first … first + rows of v.
+// Rows first … first + rows of v, under its scale.
 static mezzo_status rows_of(pass *p, int v, int64_t first, int64_t rows, int *out) {
     const mz_value of = p->g->values[v];
     int64_t width = of.shape.dim[of.shape.rank - 1];
     mz_value view = {.kind = MZ_VALUE_TEMP,
                      .dtype = of.dtype,
+                     .scaling = of.scaling,
+                     .scale = of.scale,
                      .shape = {2, {rows, width}},
                      .producer = -1,
                      .param = -1,

@@ -269,6 +269,29 @@ static void blocks_of_logits_keep_the_values_in_less_memory(void **state) {
     }
 }
 
+// A head in FP8 reads rows of what was quantized as a whole: every block has its scale.
+static void blocks_of_eight_bits_have_the_scale_of_all(void **state) {
+    (void)state;
+    const mezzo_override all = {"*", MEZZO_PRECISION_FP8};
+    mezzo_program_options o = {
+        .precision = MEZZO_PRECISION_FP8, .overrides = &all, .n_overrides = 1, .forward_only = true, .logits_rows = -1};
+    mezzo_graph *g = gpt_logits(0, false), *out;
+    result whole = run(g, &o);
+    o.logits_rows = 17;
+    result blocks = run(g, &o);
+    assert_true(fabsf(blocks.loss - whole.loss) <= 4 * 6e-8f * whole.loss);
+    ok(mz_passes(g, &o, "chunk", &out));
+    int cut = 0;
+    for (size_t i = 0; i < out->n_nodes; ++i)
+        cut += out->nodes[i].op == MZ_OP_linear && out->values[out->nodes[i].in[0]].alias >= 0 &&
+               out->values[out->nodes[i].in[0]].dtype == MEZZO_F8E4M3;
+    assert_int_equal(cut, 2);
+    mezzo_graph_free(out);
+    mezzo_graph_free(g);
+    free(whole.grads);
+    free(blocks.grads);
+}
+
 static int root_of(const mezzo_graph *g, int v) {
     while (g->values[v].alias >= 0)
         v = g->values[v].alias;
@@ -430,6 +453,7 @@ int main(void) {
         cmocka_unit_test(recompute_changes_no_bit_and_saves_memory),
         cmocka_unit_test(fuse_keeps_the_values_with_fewer_launches),
         cmocka_unit_test(blocks_of_logits_keep_the_values_in_less_memory),
+        cmocka_unit_test(blocks_of_eight_bits_have_the_scale_of_all),
         cmocka_unit_test(the_plan_never_overlaps_two_lives),
         cmocka_unit_test(activations_lie_where_gradients_will_be),
         cmocka_unit_test(planned_memory_is_what_a_program_takes),
