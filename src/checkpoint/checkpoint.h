@@ -39,8 +39,9 @@ typedef struct mz_checkpoint_state {
 mezzo_status mz_state_save(const char *path, const mezzo_checkpoint *checkpoint,
                            const mz_file_mark files[MZ_CHECKPOINT_FILES], mz_written *written);
 mezzo_status mz_state_load(const char *path, mezzo_checkpoint *checkpoint, mz_checkpoint_state *state);
-// The table of scales as state.json has it; where it has none, every history is forgotten.
-mezzo_status mz_state_load_scales(const char *path, mezzo_params *params);
+// The table of scales as state.json has it, for mz_scales_replace; an entry that it has not has no history. *all is the
+// caller's to free, also after an error.
+mezzo_status mz_state_load_scales(const char *path, mezzo_params *params, mz_scale_entry **all);
 mezzo_status mz_json_set(json_t *object, const char *key, json_t *value); // takes `value` over, NULL is MEMORY
 json_t *mz_json_number(double value);                                     // null where it is not finite
 mezzo_status mz_json_get_number(const char *where, const json_t *object, const char *key, double *out); // null is NaN

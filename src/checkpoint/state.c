@@ -366,19 +366,35 @@ static mezzo_status get_entry(const char *where, const char *name, const json_t 
     return MEZZO_OK;
 }
 
-mezzo_status mz_state_load_scales(const char *path, mezzo_params *params) {
-    json_t *root, *object, *list;
+// Every entry of the file: into `all`, or, where that is NULL, only checked and given room in the table.
+static mezzo_status get_scales(const char *path, json_t *object, mezzo_params *params, mz_scale_entry *all) {
     const char *name;
+    json_t *list;
+    json_object_foreach(object, name, list) {
+        mz_scale_entry entry;
+        int index;
+        MEZZO_TRY(get_entry(path, name, list, &entry));
+        MEZZO_TRY(mz_scales_find(params->device, &params->scales, name, (mezzo_dtype)entry.dtype, &index));
+        if (all != NULL)
+            all[index] = entry;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_state_load_scales(const char *path, mezzo_params *params, mz_scale_entry **all) {
+    json_t *root, *object;
     bool sealed;
     mezzo_status status;
     MEZZO_TRY(mz_json_load_sealed(path, MZ_STATE_MAX_BYTES, &root, &sealed));
-    MEZZO_TRY_GOTO(status, mz_scales_forget(params->device, &params->scales));
     object = json_object_get(root, "scales");
-    json_object_foreach(object, name, list) {
-        mz_scale_entry entry;
-        MEZZO_TRY_GOTO(status, get_entry(path, name, list, &entry));
-        MEZZO_TRY_GOTO(status, mz_scales_write(params->device, &params->scales, name, &entry));
-    }
+    MEZZO_TRY_GOTO(status, get_scales(path, object, params, NULL));
+    *all = mz_alloc((size_t)params->scales.n + 1, sizeof **all);
+    if (*all == NULL)
+        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for the checkpoint's scales"));
+    MEZZO_TRY_GOTO(status, mz_scales_read(params->device, &params->scales, *all));
+    for (int i = 0; i < params->scales.n; i++)
+        (*all)[i] = (mz_scale_entry){.scale = 1, .dtype = (*all)[i].dtype};
+    MEZZO_TRY_GOTO(status, get_scales(path, object, params, *all));
 fail:
     json_decref(root);
     return status;

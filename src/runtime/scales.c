@@ -88,40 +88,22 @@ mezzo_status mz_scales_issue_update(mezzo_device *device, mz_scales *s, const mz
     return mz_issue(device, into, &s->update, &call, NULL, NULL);
 }
 
-mezzo_status mz_scales_write(mezzo_device *device, mz_scales *s, const char *name, const mz_scale_entry *entry) {
-    int index;
-    MEZZO_TRY(mz_scales_find(device, s, name, (mezzo_dtype)entry->dtype, &index));
-    s->version += s->known[index] != (entry->n > 0);
-    s->unknown += (entry->n == 0) - !s->known[index];
-    s->known[index] = entry->n > 0;
-    return device->backend->write(device, &s->entries[index], entry, sizeof *entry);
-}
-
-// Every entry as it is, without what was recorded; or without its history too.
-static mezzo_status rewrite(mezzo_device *device, mz_scales *s, bool forget) {
-    mezzo_status status = MEZZO_OK;
-    mz_scale_entry *entries = s->n > 0 ? mz_alloc((size_t)s->n, sizeof *entries) : NULL;
-    if (s->n == 0)
-        return MEZZO_OK;
-    if (entries == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    status = mz_scales_read(device, s, entries);
-    for (int i = 0; i < s->n && status == MEZZO_OK; i++) {
-        entries[i].most = 0;
-        if (forget)
-            entries[i] = (mz_scale_entry){.scale = 1, .dtype = entries[i].dtype};
-        status = mz_scales_write(device, s, s->names[i], &entries[i]);
-    }
-    mz_free(entries);
-    return status;
+mezzo_status mz_scales_replace(mezzo_device *device, mz_scales *s, const mz_scale_entry *all) {
+    s->steps = 0;
+    s->looked = -1;
+    count_known(s, all);
+    return s->n > 0 ? device->backend->write(device, s->entries, all, (size_t)s->n * sizeof *all) : MEZZO_OK;
 }
 
 mezzo_status mz_scales_drop(mezzo_device *device, mz_scales *s) {
-    return rewrite(device, s, false);
-}
-
-mezzo_status mz_scales_forget(mezzo_device *device, mz_scales *s) {
-    s->steps = 0;
-    s->looked = -1;
-    return rewrite(device, s, true);
+    mz_scale_entry *entries = mz_alloc((size_t)s->n + 1, sizeof *entries);
+    if (entries == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = mz_scales_read(device, s, entries);
+    for (int i = 0; i < s->n; i++)
+        entries[i].most = 0;
+    if (status == MEZZO_OK && s->n > 0)
+        status = device->backend->write(device, s->entries, entries, (size_t)s->n * sizeof *entries);
+    mz_free(entries);
+    return status;
 }

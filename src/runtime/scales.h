@@ -33,10 +33,9 @@ mezzo_status mz_scales_look(mezzo_device *device, mz_scales *scales);
 // A step's end, behind step_control of the state that says whether the step moved anything. NULL: at once.
 mezzo_status mz_scales_issue_update(mezzo_device *device, mz_scales *scales, const mz_opt_state *state,
                                     mz_sequence *into);
-// For checkpoints: all entries, to the host; and one from there.
+// For checkpoints: all entries, in the order of their names, to the host; and from there, which needs no memory.
 mezzo_status mz_scales_read(mezzo_device *device, const mz_scales *scales, mz_scale_entry *out);
-mezzo_status mz_scales_write(mezzo_device *device, mz_scales *scales, const char *name, const mz_scale_entry *entry);
-mezzo_status mz_scales_drop(mezzo_device *device, mz_scales *scales);   // what was recorded since a step's end
-mezzo_status mz_scales_forget(mezzo_device *device, mz_scales *scales); // every history
+mezzo_status mz_scales_replace(mezzo_device *device, mz_scales *scales, const mz_scale_entry *all);
+mezzo_status mz_scales_drop(mezzo_device *device, mz_scales *scales); // what was recorded since a step's end
 
 #endif
