@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Rules that no compiler checks: lengths of files and lines, no unfinished marks, a library that never prints, exits or
-# aborts, and a shared library that exports only mezzo_*, as version MEZZO_0. scripts/check-source.sh [LIBRARY]
+# Rules that no compiler checks: what stands in the root, lengths of files and lines, no unfinished marks, a library that
+# never prints, exits or aborts, and a shared library that exports only mezzo_*, as version MEZZO_0. scripts/check-source.sh [LIBRARY]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,6 +10,13 @@ complain() {
     broken=1
 }
 sources() { find include src cli examples tests bench \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 2>/dev/null; }
+
+# A run folder or a text that somebody tried a command on is not a part of the project.
+root='.ci|.clang-format|.gitignore|CHANGELOG.md|CMakeLists.txt|CONTRIBUTING.md|LICENSE|Makefile|README.md|THIRD-PARTY.md'
+root+='|bench|cli|cmake|contrib|data|debian|docs|examples|include|pyproject.toml|python|recipes|scripts|src|tests'
+found=$(git ls-files | cut -d / -f 1 | sort -u | grep -vxE "$root" || true)
+[[ -z $found ]] || complain "$found
+committed in the root, where only its list in scripts/check-source.sh belongs"
 
 while read -r lines file; do
     [[ $file == total ]] || ((lines <= 800)) || complain "$file: $lines lines; 800 are the limit"
