@@ -1,35 +1,54 @@
 """bench/radio_claim.sh's rows → a Markdown table: time and memory of each precision, and what fp32 has of it.
 
-usage: radio_claim.py CSV... >TABLE
-Medians of a case's runs, the least and the most in brackets. "×" is fp32's time over this one; "less" is what fp32's memory is above it.
+usage: radio_claim.py TIMES.csv CSV... >TABLE
+TIMES.csv has a row a step: system, model, batch, precision, ms; the others have a run's memory. Medians of a case's steps, in brackets the
+interval that has the median of all such steps with 95 % (order statistics: no distribution is assumed). "×" is fp32's time over this one, its
+interval from 2,000 draws of both cases' steps; "less" is how much less memory it takes than fp32.
 """
-import csv, statistics, sys
+import csv, math, os, random, statistics, sys
+
+ORDER = ["fp32", "tf32", "bf16", "fp16"]
 
 
-def read(path):
-    with open(path) as f:
-        for row in csv.DictReader(f):
-            ours = "median_ms" in row
-            yield ((("Mezzo" if ours else "PyTorch " + row["way"]), int(row["batch"]), row["precision"]),
-                   float(row["median_ms" if ours else "ms_step"]), float(row["peak_mib"]))
+def interval(times):
+    """Ranks l and n + 1 - l, the narrowest pair between which the median lies with 95 %."""
+    n, tail, low = len(times), 0.0, 0
+    while low < n // 2 and tail + math.comb(n, low) / 2**n <= 0.025:
+        tail += math.comb(n, low) / 2**n
+        low += 1
+    low = max(low, 1)
+    return times[low - 1], times[n - low]
+
+
+def ratio(plain, times, draws=2000):
+    r = random.Random(1)
+    values = sorted(statistics.median(r.choices(plain, k=len(plain))) / statistics.median(r.choices(times, k=len(times)))
+                    for _ in range(draws))
+    return statistics.median(plain) / statistics.median(times), values[draws // 40], values[-draws // 40 - 1]
 
 
 def main():
-    cases = {}
-    for path in sys.argv[1:]:
-        for case, ms, mib in read(path):
-            cases.setdefault(case, []).append((ms, mib))
+    times, memory = {}, {}
+    with open(sys.argv[1]) as f:
+        for system, _, batch, precision, ms in csv.reader(f):
+            times.setdefault((int(batch), system, precision), []).append(float(ms))
+    for path in filter(os.path.exists, sys.argv[2:]):
+        with open(path) as f:
+            for row in csv.DictReader(f):
+                system = "Mezzo" if "median_ms" in row else "PyTorch " + row["way"]
+                memory[int(row["batch"]), system, row["precision"]] = float(row["peak_mib"])
     print("| batch | | | ms a step | × | MiB | less |\n|---|---|---|---|---|---|---|")
-    for system, batch, precision in sorted(cases, key=lambda c: (c[1], c[0], ["fp32", "tf32", "bf16", "fp16"].index(c[2]))):
-        times = sorted(ms for ms, _ in cases[system, batch, precision])
-        ms, mib = statistics.median(times), statistics.median(m for _, m in cases[system, batch, precision])
-        spread = f" ({times[0]:.1f} to {times[-1]:.1f})" if len(times) > 1 else ""
-        ratio = less = ""
-        if (system, batch, "fp32") in cases and precision != "fp32":
-            plain = cases[system, batch, "fp32"]
-            ratio = f"{statistics.median(t for t, _ in plain) / ms:.2f}"
-            less = f"{100 * (1 - mib / statistics.median(m for _, m in plain)):.0f} %"
-        print(f"| {batch} | {system} | {precision} | {ms:.1f}{spread} | {ratio} | {mib:,.0f} | {less} |")
+    for case in sorted(times, key=lambda c: (c[0], c[1], ORDER.index(c[2]))):
+        batch, system, precision = case
+        steps, plain = sorted(times[case]), (batch, system, "fp32")
+        cells = [batch, system, precision, "{:.1f} ({:.1f} to {:.1f})".format(statistics.median(steps), *interval(steps)), "", "", ""]
+        if case in memory:
+            cells[5] = f"{memory[case]:,.0f}"
+        if precision != "fp32" and plain in times:
+            cells[4] = "{:.2f} ({:.2f} to {:.2f})".format(*ratio(times[plain], steps))
+            if case in memory and memory.get(plain, 0) > 0:
+                cells[6] = f"{100 * (1 - memory[case] / memory[plain]):.0f} %"
+        print("|", " | ".join(map(str, cells)), "|")
 
 
 if __name__ == "__main__":

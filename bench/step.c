@@ -18,7 +18,7 @@ int cudaProfilerStop(void);
 #endif
 
 typedef struct setup {
-    const char *name, *device, *commit, *model, *master;
+    const char *name, *device, *commit, *model, *master, *times;
     char command[512];
     int64_t layers, heads, width, d_ff, vocab, batch, length;
     bool recompute, recompute_light, low_residual, profile, repeat_init;
@@ -157,6 +157,17 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+// Appends a row a step: system,model,batch,precision,ms.
+static mezzo_status append_times(const setup *s, mezzo_precision precision, const double *seconds, int n) {
+    FILE *f = fopen(s->times, "a");
+    if (f == NULL)
+        return mz_fail(MEZZO_ERR_IO, "%s: cannot be written", s->times);
+    for (int i = 0; i < n; i++)
+        fprintf(f, "Mezzo,%s,%lld,%s,%.4f\n", s->name, (long long)s->batch, mezzo_precision_name(precision),
+                seconds[i] * 1e3);
+    return fclose(f) == 0 ? MEZZO_OK : mz_fail(MEZZO_ERR_IO, "%s: cannot be written", s->times);
+}
+
 static mezzo_status measure(const setup *s, mezzo_precision precision, trainer *t) {
     mezzo_device_info info;
     mezzo_telemetry before, after;
@@ -198,6 +209,8 @@ static mezzo_status measure(const setup *s, mezzo_precision precision, trainer *
     MEZZO_TRY(mezzo_device_describe(t->device, &info));
     int timed = s->steps > 1 ? s->steps - 1 : 1; // without the first, which may have held no update
     double *times = seconds + s->steps - timed;
+    if (s->times != NULL)
+        MEZZO_TRY(append_times(s, precision, times, timed));
     qsort(times, (size_t)timed, sizeof *times, by_size);
     double median = times[timed / 2], tokens = (double)t->count * s->accumulate;
     printf("%s,%lld,%lld,%lld,%lld,%lld,%lld,%lld,%s,%s,%d,%d,%.4f,%.4f,%.4f,%.0f,%.0f,%.1f,%.0f,%.5f,%lld,\"%s\",\"%"
@@ -252,7 +265,7 @@ static int usage(void) {
             "usage: bench_step [--device D] [--name S] [--model NAME] [--master auto|fp32|split|stochastic]\n       "
             "[--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
             "[--batch N]\n       [--length N] [--accumulate N] [--threads N] [--steps N] [--warmup N] "
-            "[--commit S] [--recompute] [--recompute-light] [--logits-rows N]\n       "
+            "[--commit S] [--times FILE] [--recompute] [--recompute-light] [--logits-rows N]\n       "
             "[--low-residual] [--repeat-init] [--profile] [--no-header] PRECISION...\n");
     return 2;
 }
@@ -277,6 +290,7 @@ int main(int argc, char **argv) {
                    {"--commit", &s.commit, NULL, NULL},
                    {"--model", &s.model, NULL, NULL},
                    {"--master", &s.master, NULL, NULL},
+                   {"--times", &s.times, NULL, NULL},
                    {"--layers", NULL, &s.layers, NULL},
                    {"--heads", NULL, &s.heads, NULL},
                    {"--width", NULL, &s.width, NULL},
@@ -324,9 +338,10 @@ int main(int argc, char **argv) {
         if (!known)
             return usage();
     }
-    for (int i = 1; i < at; i++) // as it was asked for, without what only names the row
-        if (strcmp(argv[i], "--no-header") != 0 && strcmp(argv[i], "--commit") != 0 &&
-            strcmp(argv[i - 1], "--commit") != 0 && written < sizeof s.command)
+    for (int i = 1; i < at; i++) // as it was asked for, without what only names the row or another file
+        if (strcmp(argv[i], "--commit") == 0 || strcmp(argv[i], "--times") == 0)
+            i++;
+        else if (strcmp(argv[i], "--no-header") != 0 && written < sizeof s.command)
             written += (size_t)snprintf(s.command + written, sizeof s.command - written, " %s", argv[i]);
     if (at == argc || s.steps < 1 || s.steps > 1000 || s.accumulate < 1)
         return usage();

@@ -6,7 +6,9 @@ usage: torch_radio.py [--iters N] [--cpu] [--heuristics] CASE...
   PRECISION  fp32 tf32 bf16 fp16 (fp16 with GradScaler)
   WAY        eager, compiled (torch.compile), graphs (torch.compile with mode="reduce-overhead", which captures CUDA graphs) or
              tuned (mode="max-autotune", which captures them too and times kernels first)
---cpu times on the CPU, by the wall clock.
+--cpu times on the CPU, by the wall clock; --threads N on so many.
+--capture times eager and compiled cases once more, as WAY+captured, with the whole step as one CUDA graph: forward, backward, clipping, scaler, AdamW.
+--times FILE appends each step's time: system,model,batch,precision,ms.
 --heuristics leaves the choice of algorithms to cuDNN, which starts sooner: without it cudnn.benchmark is on.
 --parameters prints each model's parameters and times nothing.
 
@@ -28,6 +30,7 @@ SIZES = {
     "radio_unet-radiodiff": (80, 3, 320, 3, 128, (1, 2, 4, 4), 2, 8, 8, 2),
 }
 LATENT, KL_WEIGHT = 3, 1e-6
+options, flags = {}, set()  # of the command line
 
 
 class Norm(nn.Module):
@@ -232,6 +235,50 @@ def milliseconds(step, device):
     return start.elapsed_time(end), loss
 
 
+def captured(step):
+    """The step as one CUDA graph, after some on a stream of their own, as torch's page on graphs has it."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+
+    def replay():
+        graph.replay()
+        return loss
+
+    return replay
+
+
+def clock(step, iters, device):
+    for _ in range(5 if iters > 5 else 1):
+        step()
+    times = []
+    for _ in range(iters):
+        ms, loss = milliseconds(step, device)
+        times.append(ms)
+    return times, loss
+
+
+def row(net, model, batch, precision, way, times, loss, device, started):
+    ms = sorted(times)[len(times) // 2]
+    count = sum(p.numel() for p in net.parameters())
+    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0
+    name = torch.cuda.get_device_name() if device == "cuda" else f"cpu x {torch.get_num_threads()}"
+    print(f"torch {torch.__version__},{name},{model},{batch},{precision},{way},{count},{ms:.3f},{min(times):.3f},"
+          f"{batch / ms * 1e3:.1f},{peak:.0f},{loss.item():.4f},{time.perf_counter() - started:.0f}", flush=True)
+    if "--times" in options:
+        with open(options["--times"], "a") as f:
+            f.writelines(f"PyTorch {way},{model},{batch},{precision},{t:.4f}\n" for t in times)
+
+
 def measure(model, batch, precision, way, iters, device):
     torch._dynamo.reset()
     gc.collect()
@@ -240,10 +287,11 @@ def measure(model, batch, precision, way, iters, device):
         torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.benchmark = "--heuristics" not in sys.argv
+    torch.backends.cudnn.benchmark = "--heuristics" not in flags
+    capture = "--capture" in flags and way in ("eager", "compiled") and device == "cuda"
     with torch.device(device):
         net = make(model).to(memory_format=torch.channels_last)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True, capturable=capture)
     modes = {"compiled": None, "graphs": "reduce-overhead", "tuned": "max-autotune"}
     forward = net if way == "eager" else torch.compile(net, mode=modes[way])
     low = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
@@ -262,33 +310,30 @@ def measure(model, batch, precision, way, iters, device):
         return loss
 
     started = time.perf_counter()
-    for _ in range(5 if iters > 5 else 1):
-        loss = step()
-    times = []
-    for _ in range(iters):
-        ms, loss = milliseconds(step, device)
-        times.append(ms)
-    ms = sorted(times)[len(times) // 2]
-    count = sum(p.numel() for p in net.parameters())
-    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0
-    name = torch.cuda.get_device_name() if device == "cuda" else f"cpu x {torch.get_num_threads()}"
-    print(f"torch {torch.__version__},{name},{model},{batch},{precision},{way},{count},{ms:.3f},{min(times):.3f},"
-          f"{batch / ms * 1e3:.1f},{peak:.0f},{loss.item():.4f},{time.perf_counter() - started:.0f}", flush=True)
+    row(net, model, batch, precision, way, *clock(step, iters, device), device, started)
+    if capture:
+        started = time.perf_counter()
+        row(net, model, batch, precision, f"{way}+captured", *clock(captured(step), iters, device), device, started)
 
 
 def main():
-    arguments, iters = sys.argv[1:], 20
-    if "--iters" in arguments:
-        at = arguments.index("--iters")
-        iters = int(arguments[at + 1])
-        del arguments[at:at + 2]
-    if "--parameters" in arguments:
+    arguments, cases = sys.argv[1:], []
+    while arguments:
+        word = arguments.pop(0)
+        if word in ("--iters", "--times", "--threads"):
+            options[word] = arguments.pop(0)
+        elif word.startswith("--"):
+            flags.add(word)
+        else:
+            cases.append(word)
+    if "--parameters" in flags:
         for model in SIZES:
             with torch.device("meta"):
                 print(f"{model},{sum(p.numel() for p in make(model).parameters())}")
         return
-    device = "cpu" if "--cpu" in arguments else "cuda"
-    cases = [a for a in arguments if not a.startswith("--")]
+    device, iters = "cpu" if "--cpu" in flags else "cuda", int(options.get("--iters", 20))
+    if "--threads" in options:
+        torch.set_num_threads(int(options["--threads"]))
     if not cases:
         sys.exit(__doc__)
     if iters > 1:
