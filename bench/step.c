@@ -1,7 +1,8 @@
 // bench/step: times of whole training steps (forward, backward, unscale, clip at 1.0, AdamW) of GPT-2 shaped models, or
 // others by name (--model glm4_moe-4x256), on random tokens, or of models of images (--model radio_unet-radiodiff) on
 // random pictures, whose heads and width may be others too; tokens are pictures then. One CSV row a precision; the
-// columns are the header's. See bench/cuda.sh for how it is run.
+// columns are the header's. See bench/cuda.sh for how it is run. With --turns it gets ready, says so, and times the
+// steps each time a line comes in, so that another program's can be timed in between (bench/pairs.py).
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ typedef struct setup {
     const char *name, *device, *commit, *model, *master, *times;
     char command[512];
     int64_t layers, heads, width, d_ff, vocab, batch, length;
-    bool recompute, recompute_light, low_residual, profile, repeat_init;
+    bool recompute, recompute_light, low_residual, profile, repeat_init, turns;
     int64_t logits_rows;
     int accumulate, warmup, steps, threads;
 } setup;
@@ -168,18 +169,21 @@ static mezzo_status append_times(const setup *s, mezzo_precision precision, cons
     return fclose(f) == 0 ? MEZZO_OK : mz_fail(MEZZO_ERR_IO, "%s: cannot be written", s->times);
 }
 
-static mezzo_status measure(const setup *s, mezzo_precision precision, trainer *t) {
-    mezzo_device_info info;
-    mezzo_telemetry before, after;
-    float loss = NAN;
-    double seconds[1000], whole;
-    MEZZO_TRY(open_trainer(s, precision, t));
+static mezzo_status warm_up(const setup *s, trainer *t) {
     for (int i = 0; i < s->warmup; i++) {
         MEZZO_TRY(step(s, t));
         if (i == 2) // a step with nothing deferred before it is a graph of its own: it is made before the clock starts
             MEZZO_TRY(mezzo_device_sync(t->device));
     }
-    MEZZO_TRY(mezzo_device_sync(t->device));
+    return mezzo_device_sync(t->device);
+}
+
+// Times steps and prints their row.
+static mezzo_status measure(const setup *s, mezzo_precision precision, trainer *t) {
+    mezzo_device_info info;
+    mezzo_telemetry before, after;
+    float loss = NAN;
+    double seconds[1000], whole;
     MEZZO_TRY(mezzo_device_telemetry(t->device, &before));
 #ifdef MEZZO_CUDA
     if (s->profile) {
@@ -225,6 +229,20 @@ static mezzo_status measure(const setup *s, mezzo_precision precision, trainer *
     return MEZZO_OK;
 }
 
+// Warms up and measures: once, or each time a line comes in.
+static mezzo_status serve(const setup *s, mezzo_precision precision, trainer *t) {
+    char line[16];
+    MEZZO_TRY(open_trainer(s, precision, t));
+    MEZZO_TRY(warm_up(s, t));
+    if (!s->turns)
+        return measure(s, precision, t);
+    while (printf("ready\n"), fflush(stdout), fgets(line, sizeof line, stdin) != NULL) {
+        MEZZO_TRY(warm_up(s, t));
+        MEZZO_TRY(measure(s, precision, t));
+    }
+    return MEZZO_OK;
+}
+
 static void close_trainer(trainer *t) {
     if (t->device == NULL)
         return;
@@ -266,7 +284,7 @@ static int usage(void) {
             "[--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
             "[--batch N]\n       [--length N] [--accumulate N] [--threads N] [--steps N] [--warmup N] "
             "[--commit S] [--times FILE] [--recompute] [--recompute-light] [--logits-rows N]\n       "
-            "[--low-residual] [--repeat-init] [--profile] [--no-header] PRECISION...\n");
+            "[--low-residual] [--repeat-init] [--profile] [--turns] [--no-header] PRECISION...\n");
     return 2;
 }
 
@@ -318,6 +336,8 @@ int main(int argc, char **argv) {
             s.repeat_init = true;
         else if (strcmp(argv[at], "--profile") == 0)
             s.profile = true;
+        else if (strcmp(argv[at], "--turns") == 0)
+            s.turns = true;
         else if (strcmp(argv[at], "--no-header") == 0)
             header = false;
         else {
@@ -360,7 +380,7 @@ int main(int argc, char **argv) {
         trainer t = {0};
         mezzo_status status = mezzo_precision_parse(argv[at], &precision);
         if (status == MEZZO_OK)
-            status = measure(&s, precision, &t);
+            status = serve(&s, precision, &t);
         if (status != MEZZO_OK) {
             fprintf(stderr, "%s %s: %s\n", s.name, argv[at], mezzo_error_message());
             failures++;

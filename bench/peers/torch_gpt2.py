@@ -1,6 +1,6 @@
 """What a PyTorch user gets: training steps of GPT-2-shaped models, cs336's and GLM-4's mixture of experts, one CSV row each.
 
-usage: torch_gpt2.py [--iters N] [--prewarm] [--cpu] CASE...
+usage: torch_gpt2.py [--iters N] [--prewarm | --turns] [--cpu] CASE...
   CASE is MODEL:PRECISION:WAY, as small:bf16:graphs
   MODEL      gpt2 (124M, 32 x 1,024), small medium large xl 2.7B (4 x 512), dW-lL-bB-tT[-hH][-vV] (8 heads and a vocabulary of
              32,000 unless told otherwise), moe-dW-lL-bB-tT[-hH][-vV],
@@ -9,6 +9,7 @@ usage: torch_gpt2.py [--iters N] [--prewarm] [--cpu] CASE...
   PRECISION  fp32 tf32 bf16 fp16 (fp16 with GradScaler)
   WAY        eager, compiled (torch.compile) or graphs (torch.compile with mode="reduce-overhead", which captures CUDA graphs)
 --cpu times on the CPU, by the wall clock.
+--turns compiles one case, gives back what memory it can, says "ready", and times the case each time a line comes in (bench/pairs.py).
 --prewarm compiles the cases, each in a process of its own and one process for two cores at a time, so that the timed run after it finds
 Inductor's cache filled. Processes that meet no free memory are run again, alone.
 
@@ -154,7 +155,7 @@ def milliseconds(step, device):
     return start.elapsed_time(end), loss
 
 
-def measure(model, precision, way, iters, device):
+def measure(model, precision, way, iters, device, turns):
     make, vocab, batch, tokens = describe(model)
     torch._dynamo.reset()
     gc.collect()
@@ -184,18 +185,33 @@ def measure(model, precision, way, iters, device):
         optimizer.zero_grad(set_to_none=True)
         return loss
 
+    def timed():
+        times = []
+        for _ in range(iters):
+            ms, loss = milliseconds(step, device)
+            times.append(ms)
+        ms = sorted(times)[len(times) // 2]
+        count = sum(p.numel() for p in net.parameters())
+        peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0
+        name = torch.cuda.get_device_name() if device == "cuda" else f"cpu x {torch.get_num_threads()}"
+        print(f"torch {torch.__version__},{name},{model},{batch},{tokens},{precision},{way},{count},"
+              f"{ms:.3f},{min(times):.3f},{batch * tokens / ms * 1e3:.0f},{peak:.0f},{loss.item():.4f}", flush=True)
+
     for _ in range(5 if iters > 5 else 1):
-        loss = step()
-    times = []
-    for _ in range(iters):
-        ms, loss = milliseconds(step, device)
-        times.append(ms)
-    ms = sorted(times)[len(times) // 2]
-    count = sum(p.numel() for p in net.parameters())
-    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0
-    name = torch.cuda.get_device_name() if device == "cuda" else f"cpu x {torch.get_num_threads()}"
-    print(f"torch {torch.__version__},{name},{model},{batch},{tokens},{precision},{way},{count},"
-          f"{ms:.3f},{min(times):.3f},{batch * tokens / ms * 1e3:.0f},{peak:.0f},{loss.item():.4f}", flush=True)
+        step()
+    if not turns:
+        return timed()
+    while True:
+        gc.collect()
+        if device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        print("ready", flush=True)
+        if not sys.stdin.readline():
+            return
+        for _ in range(3):
+            step()
+        timed()
 
 
 def prepare(cases, options):
@@ -211,7 +227,7 @@ def prepare(cases, options):
 
 def main():
     arguments = sys.argv[1:]
-    iters, prewarm = 20, "--prewarm" in arguments
+    iters, prewarm, turns = 20, "--prewarm" in arguments, "--turns" in arguments
     if "--iters" in arguments:
         at = arguments.index("--iters")
         iters = int(arguments[at + 1])
@@ -223,11 +239,11 @@ def main():
     if prewarm:
         prepare([c for c in cases if not c.endswith(":eager")], ["--cpu"] if device == "cpu" else [])
         return
-    if iters > 1:
+    if iters > 1 and not turns:
         print("system,device,model,batch,tokens,precision,way,params,ms_step,ms_best,tokens_per_second,peak_mib,loss", flush=True)
     for case in cases:
         try:
-            measure(*case.split(":"), iters, device)
+            measure(*case.split(":"), iters, device, turns)
         except Exception as error:  # out of memory, or a case that compile cannot do: said, and on to the next
             print(f"{case}: {repr(error)[:300]}", file=sys.stderr, flush=True)
 
