@@ -4,12 +4,13 @@
 #include <ctype.h>
 
 static const mz_precision_info table[] = {
-#define PRECISION(id, name, aliases, operand, gradient, output, compute, wide, scaling, loss_scale, automatic,         \
+#define PRECISION(id, name, aliases, operand, gradient, dw, output, compute, wide, scaling, loss_scale, automatic,     \
                   capability, without, instead, why, text)                                                             \
     [MEZZO_PRECISION_##id] = {name,                                                                                    \
                               aliases,                                                                                 \
                               MEZZO_##operand,                                                                         \
                               MEZZO_##gradient,                                                                        \
+                              MEZZO_##dw,                                                                              \
                               MEZZO_##output,                                                                          \
                               MEZZO_##compute,                                                                         \
                               MEZZO_##wide,                                                                            \

@@ -20,7 +20,7 @@ typedef enum mz_without { MZ_WITHOUT_STORE, MZ_WITHOUT_REFUSE } mz_without;
 
 typedef struct mz_precision_info { // precisions.def says what each field is
     const char *name, *aliases;
-    mezzo_dtype operand, gradient, output, compute, wide;
+    mezzo_dtype operand, gradient, dw, output, compute, wide;
     mz_scaling scaling;
     bool loss_scale;
     int automatic, capability;

@@ -114,7 +114,7 @@ static mezzo_status insert_cast(pass *p, int value, mezzo_dtype dtype, const mz_
                     .precision = near->precision,
                     .segment = near->segment,
                     .numerics = {dtype, MEZZO_F32, MEZZO_F32},
-                    .formats = {g->values[value].dtype, dtype, dtype, MZ_SCALING_NONE},
+                    .formats = {.operand = g->values[value].dtype, .gradient = dtype, .output = dtype},
                     .rule = rule};
     MEZZO_TRY(mz_graph_value(g, v, &cast.out[0]));
     MEZZO_TRY(mz_graph_node(g, cast, NULL));
@@ -192,10 +192,10 @@ static bool is_edge(const pass *p, const mz_node *node, source who) {
 
 static mz_formats formats_of(const mz_node *node, const mz_precision_info *info, mezzo_dtype want, bool edge) {
     if (mz_op_table[node->op].cast_class != MZ_CAST_LOW)
-        return (mz_formats){want, want, want, MZ_SCALING_NONE};
+        return (mz_formats){.operand = want, .gradient = want, .output = want};
     if (info->scaling != MZ_SCALING_NONE && (edge || !takes_scaled(node->op, 0)))
-        return (mz_formats){info->output, info->output, info->output, MZ_SCALING_NONE};
-    return (mz_formats){info->operand, info->gradient, info->output, info->scaling};
+        return (mz_formats){.operand = info->output, .gradient = info->output, .output = info->output};
+    return (mz_formats){info->operand, info->gradient, info->output, info->scaling, info->dw != info->operand};
 }
 
 static mz_numerics numerics_of(const mz_node *node, const mz_precision_info *info, mezzo_dtype storage) {
@@ -226,7 +226,8 @@ static mezzo_status as_operand(pass *p, const mz_node *node, int value, int *out
                     .segment = node->segment,
                     .rule = rule_quantized};
     bool weight = g->values[value].kind == MZ_VALUE_PARAM;
-    mz_formats operand = {f->operand, weight ? MEZZO_F32 : f->output, f->operand, f->scaling};
+    mz_formats operand = {
+        .operand = f->operand, .gradient = weight ? MEZZO_F32 : f->output, .output = f->operand, .scaling = f->scaling};
     MEZZO_TRY(mz_graph_quantize(g, cast, value, operand, weight ? "w" : "x", out));
     MEZZO_TRY(track(p));
     p->casts[value] = *out;

@@ -242,21 +242,31 @@ static mezzo_status gradient_operand(tape *t, int dy, int *out) {
     mz_node n = backward_node(t, MZ_OP_cast);
     n.rule =
         f->scaling != MZ_SCALING_NONE ? "gradient: the product's operand, scaled" : "gradient: the product's operand";
-    mz_formats operand = {f->gradient, dtype_of(t, dy), f->gradient, f->scaling};
+    mz_formats operand = {
+        .operand = f->gradient, .gradient = dtype_of(t, dy), .output = f->gradient, .scaling = f->scaling};
     return mz_graph_quantize(t->g, n, dy, operand, "dy", out);
 }
 
 // Whose gradient a product's weight takes: of an operand with scales the parameter's that it was rounded from.
 static int weight_target(const tape *t) {
-    const mz_value *w = &t->g->values[t->at->in[1]];
-    const int from = w->scaling != MZ_SCALING_NONE ? t->g->nodes[w->producer].in[0] : -1;
-    return needs(t, 1) && from >= 0 && is_param(t, from) ? from : target(t, 1);
+    const int from = mz_graph_before_rounding(t->g, t->at->in[1]);
+    return needs(t, 1) && is_param(t, from) ? from : target(t, 1);
 }
 
-// Operands with scales are read turned, so that what is summed over is their last dimension.
-static mezzo_status turned(tape *t, int v, int *out) {
-    *out = v;
-    return t->g->values[v].scaling != MZ_SCALING_NONE ? mz_graph_turned(t->g, v, out) : MEZZO_OK;
+// The product of a weight's gradient, of operands as the other product has them or as they were before rounding.
+static mezzo_status emit_dw(tape *t, mz_op op, int read, int dy, int x, const int *targets, int count) {
+    mz_node n = backward_node(t, op);
+    int operands[2] = {dy, mz_graph_before_rounding(t->g, x)};
+    if (n.formats.plain_dw) {
+        n.numerics.compute = n.formats.output;
+        n.formats = (mz_formats){n.formats.output, n.formats.output, n.formats.output, MZ_SCALING_NONE, false};
+    } else {
+        MEZZO_TRY(mz_graph_turned(t->g, read, &operands[0]));
+        MEZZO_TRY(mz_graph_turned(t->g, x, &operands[1]));
+    }
+    add_in(&n, operands[0]);
+    add_in(&n, operands[1]);
+    return finish_gradients(t, n, 0, targets, count);
 }
 
 // Who quantizes dy adds up a bias's gradient on the way.
@@ -273,11 +283,11 @@ static mezzo_status sum_quantized(tape *t, int quantized, int bias) {
 // linear and conv2d: x, w and a bias.
 static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
     int x = t->at->in[0], w = t->at->in[1], read = dy;
-    if (needs(t, 0) || needs(t, 1))
+    if (needs(t, 0) || (needs(t, 1) && !t->at->formats.plain_dw))
         MEZZO_TRY(gradient_operand(t, dy, &read));
     if (needs(t, 0)) {
         mz_node n = backward_node(t, dx_op);
-        MEZZO_TRY(turned(t, w, &w));
+        MEZZO_TRY(mz_graph_turned(t->g, w, &w));
         add_in(&n, read);
         add_in(&n, w);
         if (dx_op == MZ_OP_linear_dx)
@@ -287,15 +297,8 @@ static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
     int targets[2] = {weight_target(t), target(t, 2)};
     // The bias's gradient sums dy before it is rounded for the products.
     bool apart = targets[0] < 0 || read != dy || t->at->attrs.blocks != MEZZO_BLOCKS_NONE;
-    if (targets[0] >= 0) {
-        mz_node n = backward_node(t, dw_op);
-        int operands[2];
-        MEZZO_TRY(turned(t, read, &operands[0]));
-        MEZZO_TRY(turned(t, x, &operands[1]));
-        add_in(&n, operands[0]);
-        add_in(&n, operands[1]);
-        MEZZO_TRY(finish_gradients(t, n, 0, targets, apart ? 1 : 2));
-    }
+    if (targets[0] >= 0)
+        MEZZO_TRY(emit_dw(t, dw_op, read, dy, x, targets, apart ? 1 : 2));
     if (read != dy && t->g->values[read].scaling != MZ_SCALING_NONE && targets[1] >= 0 && is_param(t, targets[1]))
         return sum_quantized(t, read, targets[1]);
     return apart && targets[1] >= 0 ? deliver_broadcast(t, targets[1], dy) : MEZZO_OK;

@@ -175,7 +175,7 @@ static void fuse_activation_gradient(fuse *f, size_t index) {
     int dh = act->in[0], preact = act->in[1];
     mz_node *dx = maker(f, dh, 0);
     if (!dx || dx->op != MZ_OP_linear_dx || dx->attrs.act != MZ_ACT_NONE || uses_of(f, dh) != 1 ||
-        left_to_quantizer(f, dx, act->out[0]))
+        value(f, dx->in[0])->scaling != MZ_SCALING_NONE) // the slope's own kernel, or the quantizer, is faster
         return;
     // The matmul runs at the activation's place, where a repeated preact is there.
     mz_node merged = *dx;

@@ -203,7 +203,7 @@ mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, c
     n.op = scaled ? MZ_OP_quantize : MZ_OP_cast;
     n.attrs = (mz_attrs){.via = MEZZO_F32, .measure = scaled, .record = scaled};
     n.numerics = (mz_numerics){f.operand, MEZZO_F32, MEZZO_F32};
-    n.formats = (mz_formats){g->values[v].dtype, f.gradient, f.operand, MZ_SCALING_NONE};
+    n.formats = (mz_formats){.operand = g->values[v].dtype, .gradient = f.gradient, .output = f.operand};
     for (int k = 0; k < MZ_MAX_IN; ++k)
         n.in[k] = -1;
     for (int k = 0; k < MZ_MAX_OUT; ++k)
@@ -223,12 +223,20 @@ mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, c
     return mz_graph_node(g, n, NULL);
 }
 
-mezzo_status mz_graph_turned(mezzo_graph *g, int quantized, int *out) {
-    const int node = g->values[quantized].producer, slot = MZ_OUT(quantize, turned);
+int mz_graph_before_rounding(const mezzo_graph *g, int value) {
+    const mz_value *v = &g->values[value];
+    return v->scaling != MZ_SCALING_NONE ? g->nodes[v->producer].in[0] : value;
+}
+
+mezzo_status mz_graph_turned(mezzo_graph *g, int value, int *out) {
+    const int node = g->values[value].producer, slot = MZ_OUT(quantize, turned);
+    *out = value;
+    if (g->values[value].scaling == MZ_SCALING_NONE)
+        return MEZZO_OK;
     *out = g->nodes[node].out[slot];
     if (*out >= 0)
         return MEZZO_OK;
-    mz_value turned = g->values[quantized];
+    mz_value turned = g->values[value];
     turned.turned = true;
     turned.slot = slot;
     MEZZO_TRY(mz_graph_value(g, turned, out));

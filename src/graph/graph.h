@@ -66,6 +66,7 @@ typedef struct mz_formats {
     mezzo_dtype gradient; // what the products of its gradient read the output's gradient in
     mezzo_dtype output;   // what it stores
     mz_scaling scaling;   // of operands and gradient
+    bool plain_dw;        // with scaling: a weight's gradient reads activations and dy as they were before it
 } mz_formats;
 
 typedef struct mz_node {
@@ -130,9 +131,11 @@ mezzo_status mz_graph_consumers(const mezzo_graph *g,
 // gradient's f.gradient; with scales it is a `quantize`, whose entry is called by the module and `role`. n has module,
 // phase, segment and rule, and gets all else.
 mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, const char *role, int *out);
-// What a quantize makes of a value, turned: written by the same node.
-mezzo_status mz_graph_turned(mezzo_graph *g, int quantized, int *out);
-bool mz_is_adapter(const char *parameter); // its name says so
+// What a quantize makes of a value, turned so that a gradient's product sums over its last dimension: written by the
+// same node. A value without scales is itself.
+mezzo_status mz_graph_turned(mezzo_graph *g, int value, int *out);
+int mz_graph_before_rounding(const mezzo_graph *g, int value); // what a quantize rounded; a value without scales itself
+bool mz_is_adapter(const char *parameter);                     // its name says so
 // The module, "h.0.attn.q_proj", whose adapter acts on rows *first … *first + *rows - 1 of a weight "….weight" of
 // `all` rows: the weight's own (index 0), or one of its parts. false: there are no more, or it is no weight.
 bool mz_adapted_module(const char *weight, int64_t all, const mz_parts *parts, int index, char module[512],

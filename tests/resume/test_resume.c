@@ -49,7 +49,8 @@ static void test_recompute_changes_nothing(void **state) {
 // fp8 carries the table of scales from step to step; micro batches and repetitions do not move it.
 static void test_narrow_operands_change_no_rule(void **state) {
     (void)state;
-    static const char *const ways[][2] = {{"--precision=fp8", NULL}, {"--precision=bf16", "--emulate=nvfp4"}};
+    static const char *const ways[][2] = {
+        {"--precision=fp8", NULL}, {"--precision=fp8-dw16", NULL}, {"--precision=bf16", "--emulate=nvfp4"}};
     for (size_t i = 0; i < MZ_COUNT(ways); i++) {
         const char *one[] = {"--steps=8", ways[i][0], "--dropout=0.1", "--grad-accum=4", ways[i][1], NULL};
         const char *two[] = {"--steps=8",   ways[i][0],    "--dropout=0.1", "--grad-accum=4",

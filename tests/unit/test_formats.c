@@ -86,7 +86,7 @@ static void count_op(void *user, const mezzo_explain_row *row) {
 static void gradients_of_rounded_weights_go_where_they_belong(void **state) {
     (void)state;
     mezzo_graph *g = two_layers();
-    const char *const names[] = {"fp8", "bf16"};
+    const char *const names[] = {"fp8", "fp8-dw16", "bf16"};
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
         const mezzo_program_options o = {.precision = precision_of(names[i])};
         seen added = {.op = "accumulate"}, made = {.op = "linear_dw"};
@@ -116,6 +116,16 @@ static void explain_shows_operand_gradient_and_output_formats(void **state) {
     assert_string_equal(dw.scale, "tensor");
     seen gelu = find(g, &o, "gelu", "up", "forward");
     assert_string_equal(gelu.scale, "-");
+    const mezzo_program_options dw16 = {.precision = precision_of("fp8-dw16")};
+    dx = find(g, &dw16, "linear_dx", "down", "backward"), dw = find(g, &dw16, "linear_dw", "down", "backward");
+    assert_string_equal(dx.inputs, "fp8_e5m2,fp8_e4m3");
+    assert_string_equal(dw.inputs, "bf16,bf16"); // and what runs is bf16's product
+    assert_int_equal(dw.row.operand, MEZZO_BF16);
+    assert_int_equal(dw.row.compute, MEZZO_BF16);
+    assert_string_equal(dw.scale, "-");
+    seen made = {.op = "quantize"};
+    must(mezzo_graph_explain(g, &dw16, "autodiff", count_op, &made));
+    assert_int_equal(made.count, 5); // x, w of both layers, and dy of the one that makes a dx
     const mezzo_program_options bf16 = {.precision = precision_of("bf16")};
     up = find(g, &bf16, "linear", "up", "forward");
     assert_int_equal(up.row.operand, MEZZO_BF16);
@@ -174,6 +184,8 @@ static double apart(const float *a, const float *b, int n) {
     return sqrt(off / norm);
 }
 
+static const char *const narrow[] = {"fp8", "fp8-dw16"};
+
 // A product of operands that are each off by at most u has terms that are off by at most u_a + u_b (and their product),
 // and so is their norm where the terms do not cancel: E5M2 · E4M3 is 2^-3 + 2^-4 for a weight's gradient. Three
 // products lie between the input and a gradient; twice the bound of one leaves room for that, and a lost scale is off
@@ -182,22 +194,26 @@ static void a_step_with_scaled_operands_is_near_fp32s(void **state) {
     (void)state;
     result exact, low;
     run_step("fp32", false, &exact);
-    run_step("fp8", false, &low);
     const double bound = 2 * (0x1p-3 + 0x1p-4);
-    assert_true(fabs((double)low.loss - (double)exact.loss) <= bound * fabs((double)exact.loss));
-    double down = apart(low.down, exact.down, OUT * HIDDEN), up = apart(low.up, exact.up, HIDDEN * IN);
-    double bias = apart(low.bias, exact.bias, HIDDEN);
-    if (!(down <= bound && up <= bound && bias <= bound))
-        fail_msg("off by %g (down), %g (up), %g (bias), may be %g", down, up, bias, bound);
-    assert_true(down > 0x1p-8 && up > 0x1p-8); // and BF16 it is not
+    for (size_t i = 0; i < MZ_COUNT(narrow); i++) {
+        run_step(narrow[i], false, &low);
+        assert_true(fabs((double)low.loss - (double)exact.loss) <= bound * fabs((double)exact.loss));
+        double down = apart(low.down, exact.down, OUT * HIDDEN), up = apart(low.up, exact.up, HIDDEN * IN);
+        double bias = apart(low.bias, exact.bias, HIDDEN);
+        if (!(down <= bound && up <= bound && bias <= bound))
+            fail_msg("%s: off by %g (down), %g (up), %g (bias), may be %g", narrow[i], down, up, bias, bound);
+        assert_true(down > 0x1p-8 && up > 0x1p-8); // and BF16 it is not
+    }
 }
 
 static void recompute_repeats_the_scales_too(void **state) {
     (void)state;
     result kept, repeated;
-    run_step("fp8", false, &kept);
-    run_step("fp8", true, &repeated);
-    assert_memory_equal(&kept, &repeated, sizeof kept);
+    for (size_t i = 0; i < MZ_COUNT(narrow); i++) {
+        run_step(narrow[i], false, &kept);
+        run_step(narrow[i], true, &repeated);
+        assert_memory_equal(&kept, &repeated, sizeof kept);
+    }
 }
 
 // Operands are the same numbers on both; what differs are sums in FP32, and BF16 results that fall on the other side of
@@ -205,11 +221,14 @@ static void recompute_repeats_the_scales_too(void **state) {
 static void cpu_is_near_ref(void **state) {
     (void)state;
     result ref, cpu, again;
-    run_step("fp8", false, &ref);
-    run_on("cpu", (mezzo_program_options){.precision = precision_of("fp8")}, &cpu);
-    run_on("cpu", (mezzo_program_options){.precision = precision_of("fp8"), .recompute = true}, &again);
-    assert_memory_equal(&cpu, &again, sizeof cpu);
-    assert_true(apart(cpu.down, ref.down, OUT * HIDDEN) <= 0x1p-6 && apart(cpu.up, ref.up, HIDDEN * IN) <= 0x1p-6);
+    for (size_t i = 0; i < MZ_COUNT(narrow); i++) {
+        const mezzo_precision p = precision_of(narrow[i]);
+        run_step(narrow[i], false, &ref);
+        run_on("cpu", (mezzo_program_options){.precision = p}, &cpu);
+        run_on("cpu", (mezzo_program_options){.precision = p, .recompute = true}, &again);
+        assert_memory_equal(&cpu, &again, sizeof cpu);
+        assert_true(apart(cpu.down, ref.down, OUT * HIDDEN) <= 0x1p-6 && apart(cpu.up, ref.up, HIDDEN * IN) <= 0x1p-6);
+    }
 }
 
 // Block formats: as far from FP32 as their elements' rounding, and not nearer than the next finer one.

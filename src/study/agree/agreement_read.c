@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 
+#include "base/precision.h"
 #include "io/file.h"
 #include "io/yaml.h"
 #include "mezzo/train.h"
@@ -81,7 +82,8 @@ static bool find_word(const char *text, word *out) {
             *out = (word){ask_names[ask], (mz_ask)ask, false};
             return true;
         }
-    return false;
+    *out = (word){ask_names[MZ_ASK_FP8], MZ_ASK_FP8, false};
+    return mz_precision(precision) != NULL && mz_precision(precision)->scaling != MZ_SCALING_NONE;
 }
 
 // Truth as YAML 1.1 and people write it, quoted or not: accelerate's own files quote 'no'. -1: neither.
