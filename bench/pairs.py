@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Steps of Mezzo and of PyTorch on one GPU, each pair by turns within seconds. Appends rows to cuda-pairs.csv.
+"""Steps of Mezzo and of PyTorch on one GPU or CPU, each pair by turns within seconds. Appends rows to cuda-pairs.csv,
+or cpu-pairs.csv.
 
 usage: pairs.py [--build FOLDER] [--results FOLDER] [--commit S] [--turns N] [--steps N] [--seconds N]
-                [--precision P] NAME...
-  NAME  a row of SETS below, or a set's name: shapes wide sizes tiny moe
+                [--precision P] [--device D] [--threads N] NAME...
+  NAME  a row of SETS below, or a set's name: shapes wide sizes tiny moe cpu
 
 PyTorch takes a minute to compile a shape, most of it on one core. So its cases are compiled at the same time, each by a
 process that waits for its turns (torch_gpt2.py --turns), and all that still compile are stopped while a pair is timed:
 then nothing else runs on the GPU. A pair is timed as soon as PyTorch is ready, N turns of each; PyTorch's peak of
-memory is that of its steps, without compiling. A pair with several ways of PyTorch has rows for each that was ready, one
-without a way has ours alone. --seconds bounds the whole: what is not ready then is left out and named.
+memory is that of its steps, without compiling. A pair with several ways of PyTorch has rows for each that was ready,
+one without a way has ours alone. --seconds bounds the whole: what is not ready then is left out and named.
 """
 import argparse, csv, ctypes, io, os, select, signal, subprocess, sys, time
 
@@ -64,6 +65,10 @@ SETS = {
         "d256-l4": gpt(4, 8, 256, 32000, 1, 128, ways="graphs", steps=100, memory=2),
         "d512-l12": gpt(12, 8, 512, 32000, 8, 1024, ways="graphs", steps=30, memory=6),
     },
+    "cpu": {
+        "gpt6x384": gpt(6, 6, 384, 65, 16, 256, ways="eager compiled", steps=2),
+        "gpt2-4x1024": gpt(12, 12, 768, 50304, 4, 1024, ways="eager compiled", steps=1),
+    },
     "moe": {
         "moe4x256": experts("glm4_moe-4x256", 256, 4, 1, 128, 32000, 50, 2),
         "moe12x512": experts("glm4_moe-12x512", 512, 12, 8, 1024, 32000, 20, 12),
@@ -71,6 +76,7 @@ SETS = {
 }
 COLUMNS = ("name,precision,turn,ms,best_ms,peak_mib,watts,torch_way,torch_ms,torch_best_ms,torch_peak_mib,ratio,device,"
            "torch,driver,commit,command,torch_command")
+CAPS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")  # instructions PyTorch may use
 
 
 def die_with_parent():
@@ -131,13 +137,15 @@ class Bench:
             self.driver = subprocess.run(driver, capture_output=True, text=True, check=False).stdout.split("\n")[0]
         except OSError:
             self.driver = ""
-        self.path = os.path.join(options.results, "cuda-pairs.csv")
+        self.cpu = options.device.startswith("cpu")
+        self.threads = ["--threads", str(options.threads)] if options.threads else []
+        self.path = os.path.join(options.results, "cpu-pairs.csv" if self.cpu else "cuda-pairs.csv")
         if not os.path.exists(self.path):
             with open(self.path, "w", encoding="utf-8") as file:
                 file.write(COLUMNS + "\n")
 
     def torch(self, case, way, steps):
-        where = ["--cpu"] if self.options.device == "cpu" else []
+        where = ["--cpu"] if self.cpu else []
         return [self.options.python, os.path.join(HERE, "peers", "torch_gpt2.py"), "--turns", "--iters", str(steps),
                 *where, f"{case}:{self.options.precision}:{way}"]
 
@@ -163,7 +171,8 @@ class Bench:
         for p in others:
             p.signal(signal.SIGSTOP)
         mezzo = Served([options.step, "--device", options.device, "--commit", options.commit, "--no-header", "--turns",
-                        "--name", name, *ours.split(), "--steps", str(steps), "--warmup", "4", options.precision])
+                        *self.threads, "--name", name, *ours.split(), "--steps", str(steps),
+                        "--warmup", "1" if self.cpu else "4", options.precision])
         if mezzo.wait(min(self.end, time.monotonic() + 60)):
             for turn in range(options.turns):
                 row = mezzo.turn(self.end)
@@ -186,7 +195,8 @@ class Bench:
     def write(self, name, turn, ours, way, theirs, command):
         theirs = theirs or [""] * 13
         ratio = f"{float(theirs[8]) / float(ours[12]):.3f}" if theirs[8] else ""
-        asked = " ".join([os.path.basename(command[1]), *command[2:]]) if command else ""
+        capped = [f"{key}={os.environ[key]}" for key in CAPS if key in os.environ]
+        asked = " ".join([*capped, os.path.basename(command[1]), *command[2:]]) if command else ""
         row = [name, ours[8], turn, ours[12], ours[13], ours[16], ours[18], way, theirs[8], theirs[9], theirs[11],
                ratio, ours[21], theirs[0], self.driver, ours[23], ours[24], asked]
         with open(self.path, "a", encoding="utf-8", newline="") as file:
@@ -226,7 +236,8 @@ def main():
     parser.add_argument("--build", default=os.path.join(HERE, "..", "build", "cuda"), help="the folder of bench_step")
     parser.add_argument("--results", default=os.path.join(HERE, "results"))
     parser.add_argument("--commit", default="unknown")
-    parser.add_argument("--device", default="cuda", help='"cpu" tries the script itself')
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--threads", type=int, default=0, help="of a CPU, for both")
     parser.add_argument("--python", default=sys.executable, help="which has PyTorch")
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--turns", type=int, default=2)
@@ -246,6 +257,8 @@ def main():
     if options.steps:
         chosen = {n: (*s[:3], options.steps, s[4]) for n, s in chosen.items()}
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")  # of each case; they share the cores
+    if options.threads:
+        os.environ["OMP_NUM_THREADS"] = str(options.threads)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     bench = Bench(options)
     try:
