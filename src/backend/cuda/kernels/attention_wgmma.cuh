@@ -24,7 +24,7 @@
 #include "ptx.cuh"
 #include "wgmma.cuh"
 
-enum { WARPGROUP = 128, ROWS = 64, COLUMNS = 64, TILE_ALIGN = 1024 };
+enum { ROWS = 64, COLUMNS = 64, TILE_ALIGN = 1024 };
 
 enum { GROUPS = 2, BM = GROUPS * ROWS, THREADS = WARPGROUP * (1 + GROUPS) }; // a block
 enum { STAGES = 4, OWNS = 2, BARRIERS = 2 * (STAGES + OWNS) * 8 }; // the ring; places for what a block owns; bytes
@@ -176,12 +176,6 @@ __device__ __forceinline__ attention_place place_begin(void *shared, int at_stag
     }
     __syncthreads();
     return at;
-}
-// Which warpgroup of the consumers: the same in all lanes, as the compiler cannot know by itself, and without that what
-// follows from it would not be kept in uniform registers; each matrix instruction would wait for its descriptor's way
-// there.
-__device__ __forceinline__ int group_of(int thread) {
-    return __shfl_sync(0xffffffffu, thread / WARPGROUP, 0);
 }
 
 // Of a tile [rows, D], the warp's 16 rows from `row` on as a left operand.

@@ -163,7 +163,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) conv_dw_kern
     const int c0 = static_cast<int>(blockIdx.x) % v.tiles_c * COLUMNS;
     const int from = static_cast<int>(blockIdx.y) * v.per, end = from + v.per < v.pixels ? from + v.per : v.pixels;
     const copier<T> source(v, m0, c0, end);
-    const int warp = static_cast<int>(threadIdx.x) >> 5, half = warp >> 2, pieces = (end - from + L - 1) / L;
+    const int warp = static_cast<int>(threadIdx.x) >> 5, half = group_of(static_cast<int>(threadIdx.x)),
+              pieces = (end - from + L - 1) / L;
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++)
         tabulate(v, spots[s], from + s * L);

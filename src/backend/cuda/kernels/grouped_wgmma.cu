@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(THREADS, PARTS ? 1 : 2) grouped_wgmma_kernel(c
     next_ones.part_a = g.rows * t.a_row;
     next_ones.part_b = OP == MZ_CU_GROUPED_DW ? g.rows * t.b_row : matrices;
     next_ones.pieces = (t.l + L - 1) / L;
-    int warp = static_cast<int>(threadIdx.x) >> 5, half = warp >> 2;
+    int warp = static_cast<int>(threadIdx.x) >> 5, half = group_of(static_cast<int>(threadIdx.x));
     int pieces = next_ones.pieces * (PARTS ? 6 : 1);
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {

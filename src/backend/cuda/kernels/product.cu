@@ -15,7 +15,7 @@
 
 namespace {
 enum { TILE = 128, L = 64, STAGES = 5, OPERAND = TILE * L * 2, STAGE = 2 * OPERAND };
-enum { WARPGROUP = 128, GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), STAGING = TILE * TILE * 2 };
+enum { GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), STAGING = TILE * TILE * 2 };
 enum { AT_STAGING = STAGES * STAGE, AT_BARRIERS = AT_STAGING + GROUPS * STAGING, ALIGN = 1024 };
 enum { BYTES = AT_BARRIERS + 2 * STAGES * 8 + ALIGN };
 static_assert(BYTES <= 227 * 1024, "shared memory of a block");
@@ -235,7 +235,7 @@ template <typename T, int EPILOGUE>
 __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *shared, uint32_t address, uint32_t full,
                                         uint32_t empty) {
     constexpr bool W_BY_ROWS = by_rows(EPILOGUE);
-    int thread = static_cast<int>(threadIdx.x) - WARPGROUP, group = thread / WARPGROUP, warp = thread % WARPGROUP / 32;
+    int thread = static_cast<int>(threadIdx.x) - WARPGROUP, group = group_of(thread), warp = thread % WARPGROUP / 32;
     uint32_t rank = block_of_cluster();
     walk t = walk_begin(g);
     place p;

@@ -17,7 +17,7 @@ namespace {
 enum { TILE = 128, L = 64, HALF = TILE / 2, HALF_BYTES = HALF * L * 2, OPERAND = 2 * HALF_BYTES };
 // A piece, 64 terms, has six slots: a2, b0, a1, b1, a0, b2, in the order of their first use. Two pieces are there.
 enum { PARTS = 3, SLOTS = 2 * PARTS, PIECES = 2, ALL = PIECES * SLOTS, PRODUCTS = 6 };
-enum { WARPGROUP = 128, GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), WARPS = GROUPS * WARPGROUP / 32 };
+enum { GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), WARPS = GROUPS * WARPGROUP / 32 };
 enum { AT_BARRIERS = ALL * OPERAND, ALIGN = 1024, BYTES = AT_BARRIERS + 2 * ALL * 8 + ALIGN };
 static_assert(BYTES <= 227 * 1024, "shared memory of a block");
 
@@ -125,7 +125,7 @@ __device__ __forceinline__ void consume(const mz_cu_promoted &g, uint32_t shared
     // The smallest products first, of which slots they are, which slots the one before has done with.
     constexpr int a_of[PRODUCTS] = {0, 2, 4, 2, 4, 4}, b_of[PRODUCTS] = {1, 3, 5, 1, 3, 1};
     constexpr int done[PRODUCTS] = {0, -1, 5, 2, 3, 4};
-    int thread = static_cast<int>(threadIdx.x) - WARPGROUP, group = thread / WARPGROUP, warp = thread % WARPGROUP / 32;
+    int thread = static_cast<int>(threadIdx.x) - WARPGROUP, group = group_of(thread), warp = thread % WARPGROUP / 32;
     uint32_t rank = block_of_cluster(), count = 0;
     for (work w = work_begin(g); w.unit < w.units; w.unit += w.step) {
         share s = share_of(g, w);

@@ -8,6 +8,15 @@
 
 #include <type_traits>
 
+enum { WARPGROUP = 128 }; // threads
+
+// Which warpgroup a thread is in: the same in all lanes, as the compiler cannot know by itself, and without that what
+// follows from it would not be kept in uniform registers; each matrix instruction would wait for its descriptor's way
+// there.
+__device__ __forceinline__ int group_of(int thread) {
+    return __shfl_sync(0xffffffffu, thread / WARPGROUP, 0);
+}
+
 // What an instruction is told of an operand (PTX ISA, "matrix descriptor"), in units of 16 bytes: where it begins, from
 // one 64 columns to the next (where the summed dimension is not contiguous), from one eight rows of 128 bytes to the
 // next, and that the 16-byte pieces of row i of eight change places by exclusive or with i ("128-byte swizzle").
