@@ -130,8 +130,8 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     a->plan.w.recompute_light = options.recompute_light;
     a->plan.w.logits_rows = options.logits_rows;
     a->plan.w.ema = strtod(cli_key(config, "optimizer.ema"), NULL);
-    if (strcmp(cli_key(config, "optimizer.moments"), mezzo_moments_name(MEZZO_MOMENTS_BF16)) == 0)
-        a->plan.w.moments = MEZZO_MOMENTS_BF16; // of AdamW's rows
+    while (strcmp(cli_key(config, "optimizer.moments"), mezzo_moments_name(a->plan.w.moments)) != 0)
+        a->plan.w.moments++; // of AdamW's rows
     a->plan.w.seed = 1;
     int threads = (int)strtol(cli_key(config, "device.threads"), NULL, 10);
     if (a->plan.w.ranks > 1) {

@@ -30,9 +30,11 @@ MEZZO_API double mezzo_schedule_lr(const mezzo_schedule *schedule, int64_t step)
 typedef enum mezzo_optimizer_kind { MEZZO_ADAMW, MEZZO_SGD } mezzo_optimizer_kind;
 // How AdamW keeps its two moments. BF16: half the memory; each is rounded up or down at random, with the probabilities
 // that make the mean right (to nearest, a second moment would stop moving: a step changes it by less than half of its
-// last place). The random bits are a function of seed, step, parameter and element.
-typedef enum mezzo_moments { MEZZO_MOMENTS_FP32, MEZZO_MOMENTS_BF16 } mezzo_moments;
-MEZZO_API const char *mezzo_moments_name(mezzo_moments moments); // "fp32", "bf16"; static
+// last place). The random bits are a function of seed, step, parameter and element. INT8: a quarter; codes of 8 bits
+// and an FP32 scale for each 256 elements of a parameter, rounded to nearest (block-wise dynamic quantization,
+// docs/dev/NUMERICS.md).
+typedef enum mezzo_moments { MEZZO_MOMENTS_FP32, MEZZO_MOMENTS_BF16, MEZZO_MOMENTS_INT8 } mezzo_moments;
+MEZZO_API const char *mezzo_moments_name(mezzo_moments moments); // "fp32", "bf16", "int8"; static
 typedef struct mezzo_optimizer_options {
     mezzo_optimizer_kind kind;
     mezzo_schedule schedule;    // kind CONSTANT with lr for a fixed rate
@@ -49,7 +51,7 @@ typedef struct mezzo_optimizer_options {
     // Decay of a moving average of the parameters, FP32, made in the pass that moves them: ema += (1-d)·(p - ema),
     // where d = min(ema, t/(t+9)) at the t-th step taken, and the first step sets it to p. 0: none.
     double ema;
-    mezzo_moments moments; // BF16: AdamW only
+    mezzo_moments moments; // BF16, INT8: AdamW only
 } mezzo_optimizer_options;
 
 // The usual values: AdamW, lr 1e-3, betas 0.9/0.999, eps 1e-8, decay 0.01, decay_min_rank 0, all parameters.

@@ -52,15 +52,11 @@ static mezzo_status check_beta(const char *name, double beta) {
     return MEZZO_OK;
 }
 
-const char *mezzo_moments_name(mezzo_moments moments) {
-    static const char *const names[] = {[MEZZO_MOMENTS_FP32] = "fp32", [MEZZO_MOMENTS_BF16] = "bf16"};
-    return (size_t)moments < MZ_COUNT(names) ? names[moments] : "unknown";
-}
-
 static mezzo_status check_moments(const mezzo_optimizer_options *o) {
-    if ((int)o->moments < MEZZO_MOMENTS_FP32 || o->moments > MEZZO_MOMENTS_BF16)
+    if ((int)o->moments < MEZZO_MOMENTS_FP32 || o->moments > MEZZO_MOMENTS_INT8)
         return mz_fail(MEZZO_ERR_INVALID,
-                       "optimizer: moments %d do not exist: use MEZZO_MOMENTS_FP32 or MEZZO_MOMENTS_BF16",
+                       "optimizer: moments %d do not exist: use MEZZO_MOMENTS_FP32, MEZZO_MOMENTS_BF16 or "
+                       "MEZZO_MOMENTS_INT8",
                        (int)o->moments);
     if (o->moments != MEZZO_MOMENTS_FP32 && o->kind != MEZZO_ADAMW)
         return mz_fail(MEZZO_ERR_INVALID, "optimizer: only AdamW keeps %s moments: use fp32 ones",
@@ -182,7 +178,7 @@ static mezzo_status fill_segments(mezzo_optimizer *opt) {
                                   .master = (int32_t)p->master};
         opt->begin[i] = opt->n_segments;
         MEZZO_TRY(opt->rank >= 0 ? add_parts(opt, i, &whole) : add_segment(opt, &whole));
-        moment += (int64_t)mz_align_up((size_t)p->stored, 16);
+        moment += (int64_t)mz_align_up((size_t)p->stored, (size_t)mz_moments_unit(opt->moments));
     }
     opt->begin[opt->n] = opt->n_segments;
     opt->moment_elements = opt->rank >= 0 ? mz_params_part_elements(opt->params) : moment;
@@ -195,21 +191,6 @@ static mezzo_status write_segments(mezzo_optimizer *opt) {
                                        opt->n_segments * sizeof *opt->segments);
 }
 
-mezzo_dtype mz_optimizer_moment_dtype(const mezzo_optimizer *opt, int which) {
-    return which == opt->ema ? MEZZO_F32 : opt->moments;
-}
-
-static size_t moment_bytes(const mezzo_optimizer *opt, int which, int64_t elements) {
-    return (size_t)elements * mezzo_dtype_size(mz_optimizer_moment_dtype(opt, which));
-}
-
-mz_tensor mz_optimizer_moment(const mezzo_optimizer *opt, int which, int64_t first, int64_t count) {
-    mz_tensor t = mz_tensor_f32(NULL, count);
-    t.dtype = mz_optimizer_moment_dtype(opt, which);
-    t.data = (char *)opt->d_moments[which] + moment_bytes(opt, which, first);
-    return t;
-}
-
 static mezzo_status alloc_state(mezzo_optimizer *opt) {
     const mz_backend *b = opt->device->backend;
     MEZZO_TRY(b->alloc(opt->device, opt->n_segments * sizeof *opt->segments, &opt->d_segments));
@@ -217,7 +198,7 @@ static mezzo_status alloc_state(mezzo_optimizer *opt) {
     MEZZO_TRY(b->alloc(opt->device, sizeof *opt->d_state, &state));
     opt->d_state = state;
     for (int i = 0; i < opt->n_moments; i++)
-        MEZZO_TRY(b->alloc(opt->device, moment_bytes(opt, i, opt->moment_elements), &opt->d_moments[i]));
+        MEZZO_TRY(b->alloc(opt->device, mz_optimizer_moment_bytes(opt, i, opt->moment_elements), &opt->d_moments[i]));
     mz_opt_state initial = {.clip = 1, .last_clip = 1};
     MEZZO_TRY(b->write(opt->device, opt->d_state, &initial, sizeof initial));
     return MEZZO_OK;
@@ -340,8 +321,10 @@ static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *
                      mz_align_up(stored_in(opt, first + i), 16) * sizeof(uint16_t));
     for (int m = 0; m < opt->n_moments; m++)
         for (int i = 0; i < n; i++)
-            add_span(writes, &out->n_writes, mz_optimizer_moment(opt, m, s[i].state_offset, 0).data,
-                     moment_bytes(opt, m, (int64_t)mz_align_up(stored_in(opt, first + i), 16)));
+            add_span(
+                writes, &out->n_writes, mz_optimizer_moment(opt, m, s[i].state_offset, 0).data,
+                mz_optimizer_moment_bytes(
+                    opt, m, (int64_t)mz_align_up(stored_in(opt, first + i), (size_t)mz_moments_unit(opt->moments))));
     for (int i = 0; i < n; i++)
         if (s[i].shadow_offset != MZ_NO_SHADOW)
             add_span(writes, &out->n_writes, (const char *)p->shadows[0].data + s[i].shadow_offset,
@@ -419,7 +402,7 @@ mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_opt
     opt->decay_min_rank = options->decay_min_rank;
     opt->n_moments = opt->sgd ? (options->momentum != 0 ? 1 : 0) : 2;
     opt->ema = options->ema > 0 ? opt->n_moments++ : -1;
-    opt->moments = options->moments == MEZZO_MOMENTS_BF16 ? MEZZO_BF16 : MEZZO_F32;
+    opt->moments = options->moments;
     opt->bucket_elements = BUCKET_ELEMENTS;
     opt->update = (mz_update_attrs){.beta1 = options->beta1,
                                     .beta2 = options->beta2,
@@ -665,83 +648,8 @@ size_t mezzo_optimizer_memory(const mezzo_optimizer *opt) {
         return 0;
     size_t moments = 0;
     for (int i = 0; i < opt->n_moments; i++)
-        moments += moment_bytes(opt, i, opt->moment_elements);
+        moments += mz_optimizer_moment_bytes(opt, i, opt->moment_elements);
     return moments + sizeof *opt->d_state + opt->n_segments * sizeof *opt->segments + opt->scratch_bytes;
-}
-
-const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which) {
-    if (which == opt->ema)
-        return "ema";
-    return opt->sgd ? "momentum_buffer" : which == 0 ? "exp_avg" : "exp_avg_sq";
-}
-
-mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *opt, int which, int i, int64_t first, int64_t count,
-                                      float *out) {
-    const mz_segment *s = &opt->segments[opt->begin[i]];
-    if (opt->rank >= 0) { // pieces of several ranks, which were brought together
-        if (opt->whole[which] == NULL)
-            return mz_fail(MEZZO_ERR_INVALID, "the optimizer's moments are spread over ranks");
-        memcpy(out, opt->whole[which] + opt->params->list[opt->index[i]].offset + first, (size_t)count * sizeof *out);
-        return MEZZO_OK;
-    }
-    const mezzo_dtype dtype = mz_optimizer_moment_dtype(opt, which);
-    const size_t size = mezzo_dtype_size(dtype);
-    // Shorter numbers are read into the end of `out`, and widened from its beginning on: none is overwritten unread.
-    char *at = (char *)out + (size_t)count * (sizeof *out - size);
-    MEZZO_TRY(mz_stored_read(opt->device, &s->layout, mz_optimizer_moment(opt, which, s->state_offset, 0).data, size,
-                             first, count, at));
-    for (int64_t k = 0; k < count && dtype == MEZZO_BF16; k++) {
-        uint16_t bits;
-        memcpy(&bits, at + 2 * k, sizeof bits);
-        out[k] = mezzo_bf16_to_f32(bits);
-    }
-    return MEZZO_OK;
-}
-
-// FP32 values of any alignment to a moment's place, rounded to nearest where it is shorter: what was read comes back.
-static mezzo_status write_piece(mezzo_optimizer *opt, int which, const mz_segment *s, int64_t first, int64_t count,
-                                const void *values, bool stored) {
-    const mezzo_dtype dtype = mz_optimizer_moment_dtype(opt, which);
-    const size_t size = mezzo_dtype_size(dtype);
-    char *base = mz_optimizer_moment(opt, which, s->state_offset, 0).data;
-    uint16_t *low = dtype == MEZZO_BF16 ? mz_alloc((size_t)count + 1, sizeof *low) : NULL;
-    if (dtype == MEZZO_BF16 && low == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    for (int64_t k = 0; k < count && low != NULL; k++) {
-        float x;
-        memcpy(&x, (const char *)values + (size_t)k * sizeof x, sizeof x);
-        low[k] = mezzo_f32_to_bf16(x);
-    }
-    const void *from = low != NULL ? low : values;
-    mezzo_status status =
-        stored ? mz_stored_write(opt->device, &s->layout, base, size, first, count, from)
-               : opt->device->backend->write(opt->device, base + (size_t)first * size, from, (size_t)count * size);
-    mz_free(low);
-    return status;
-}
-
-mezzo_status mz_optimizer_write_moment(mezzo_optimizer *opt, int which, int i, const void *values) {
-    const mz_segment *s = &opt->segments[opt->begin[i]];
-    for (size_t k = opt->begin[i]; opt->rank >= 0 && k < opt->begin[i + 1]; k++) {
-        s = &opt->segments[k];
-        if (s->count > 0)
-            MEZZO_TRY(write_piece(opt, which, s, s->first, s->count,
-                                  (const char *)values + (size_t)s->first * sizeof(float), false));
-    }
-    return opt->rank >= 0 ? MEZZO_OK : write_piece(opt, which, s, 0, s->count, values, true);
-}
-
-mezzo_status mezzo_optimizer_average(mezzo_optimizer *opt, int index, float *out) {
-    MZ_REQUIRE(opt, out);
-    mz_opt_state state;
-    if (opt->ema < 0)
-        return mz_fail(MEZZO_ERR_INVALID, "optimizer: no moving average is kept: set mezzo_optimizer_options.ema");
-    MEZZO_TRY(mz_optimizer_read_state(opt, &state));
-    for (int i = 0; i < opt->n; i++)
-        if (opt->index[i] == index)
-            return state.step == 0 ? mezzo_params_read(opt->params, index, out)
-                                   : mz_optimizer_read_moment(opt, opt->ema, i, 0, opt->params->list[index].count, out);
-    return mz_fail(MEZZO_ERR_INVALID, "optimizer: parameter %d is none of those it moves", index);
 }
 
 mezzo_status mz_optimizer_read_state(const mezzo_optimizer *opt, mz_opt_state *out) {

@@ -37,7 +37,7 @@ struct mezzo_optimizer {
     float *whole[MZ_MOMENTS]; // host: moments of all ranks' parts, while they are saved; NULL
     int n_moments;
     int ema;                 // which moment is the parameters' moving average, FP32; -1: none
-    mezzo_dtype moments;     // what the others are stored as
+    mezzo_moments moments;   // how the others are stored
     int64_t moment_elements; // of one moment buffer
     void *d_segments;        // U8, device
     mz_opt_state *d_state;   // device
@@ -85,12 +85,20 @@ mezzo_status mz_optimizer_reset(mezzo_optimizer *optimizer);
 // What found_inf and clip of the state are to a reset or a scaler_update, which no move reads.
 mz_traffic mz_optimizer_reset_traffic(const mezzo_optimizer *const *optimizers, int n, mz_span *spans); // spans[2n]
 
-mezzo_dtype mz_optimizer_moment_dtype(const mezzo_optimizer *optimizer, int which);
-// Elements [first, first + count) of moment `which` as they lie on the device.
+// A parameter's moments, stored so, begin at a multiple of this many elements: a block's, or 16.
+int64_t mz_moments_unit(mezzo_moments moments);
+size_t mz_moments_bytes(mezzo_moments moments, int64_t elements); // of a moment of so many elements, a multiple of that
+mezzo_moments mz_optimizer_moments(const mezzo_optimizer *optimizer, int which); // how one is stored
+size_t mz_optimizer_moment_bytes(const mezzo_optimizer *optimizer, int which, int64_t elements);
+// Elements [first, first + count) of moment `which` as they lie on the device: FP32, BF16, or the records of whole
+// blocks (base/dynamic8.h), U8.
 mz_tensor mz_optimizer_moment(const mezzo_optimizer *optimizer, int which, int64_t first, int64_t count);
+// What shows whether they are finite, and how large the largest is: themselves, or the scales of their blocks.
+mz_tensor mz_optimizer_moment_view(const mezzo_optimizer *optimizer, int which, int64_t first, int64_t count);
 
 // For checkpoints: moment `which` (0 … n_moments-1) of owned parameter `i`, FP32, host side, however it is stored.
 const char *mz_optimizer_moment_name(const mezzo_optimizer *optimizer, int which); // "exp_avg"
+bool mz_optimizer_moment_signs(const mezzo_optimizer *optimizer, int which);       // of its 8-bit codes
 mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *optimizer, int which, int i, int64_t first, int64_t count,
                                       float *out);
 mezzo_status mz_optimizer_write_moment(mezzo_optimizer *optimizer, int which, int i,

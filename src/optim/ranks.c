@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/dynamic8.h"
+
 enum { LEVELS = 20 };
 // A region is summed, gathered, spread, its moments, masters and copies brought together; and a step's records.
 enum { COLLECTIVES_A_REGION = 6, COLLECTIVES_A_STEP = 10 };
@@ -618,7 +620,7 @@ void mz_ranks_read_kept(const mz_ranks *r, const void *host, const double *share
     *loss = sum / (double)(r->size * r->micro);
 }
 
-// n numbers of a moment as FP32.
+// n numbers of a moment as FP32 on the device.
 static mezzo_status widen_moment(mz_ranks *r, const mezzo_optimizer *optimizer, int which, int64_t first, float *to,
                                  int64_t n) {
     const mz_tensor from = mz_optimizer_moment(optimizer, which, first, n);
@@ -655,6 +657,27 @@ static int64_t piece_of(const mz_ranks *r, const mz_region *g, int64_t first) {
     return left < most ? left : most;
 }
 
+// n numbers of 8 bits of each rank, from the `first` of its part: the records go through `room`, the numbers to the
+// host, where the region begins at `host`; NULL: this rank keeps nothing.
+static mezzo_status bring_blocks(mz_ranks *r, const mezzo_optimizer *optimizer, int which, const mz_region *g,
+                                 int64_t first, int64_t n, void *room, float *host) {
+    const mz_tensor mine = mz_optimizer_moment(optimizer, which, g->place + first, n);
+    const size_t bytes = mz_tensor_bytes_stored(&mine);
+    MEZZO_TRY(gather_now(r, mine.data, room, (int64_t)bytes, MEZZO_U8));
+    char *records = host != NULL ? mz_alloc(bytes, 1) : NULL;
+    if (host != NULL && records == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = MEZZO_OK;
+    for (int k = 0; k < r->size && host != NULL && status == MEZZO_OK; k++) {
+        status = r->device->backend->read(r->device, records, (char *)room + (size_t)k * bytes, bytes);
+        for (int64_t i = 0; i < n && status == MEZZO_OK; i += MZ_DYNAMIC8_BLOCK)
+            mz_dynamic8_decode(mz_optimizer_moment_signs(optimizer, which), mz_dynamic8_at(records, i),
+                               MZ_DYNAMIC8_BLOCK, host + (k * g->part + first + i));
+    }
+    mz_free(records);
+    return status;
+}
+
 // One region after another, through the buffer of gradients or, where that has parts alone, through the room for one.
 static mezzo_status bring_moment(mz_ranks *r, mezzo_optimizer *optimizer, int which, bool keep) {
     const mezzo_params *p = r->params;
@@ -668,6 +691,10 @@ static mezzo_status bring_moment(mz_ranks *r, mezzo_optimizer *optimizer, int wh
         float *room = p->scattered ? r->whole : p->grad + g->from;
         for (int64_t first = 0, n; first < g->part; first += n) {
             n = piece_of(r, g, first);
+            if (mz_optimizer_moments(optimizer, which) == MEZZO_MOMENTS_INT8) {
+                MEZZO_TRY(bring_blocks(r, optimizer, which, g, first, n, room, keep ? host + g->from : NULL));
+                continue;
+            }
             MEZZO_TRY(widen_moment(r, optimizer, which, g->place + first, room + r->rank * n, n));
             MEZZO_TRY(gather_now(r, room + r->rank * n, room, n, MEZZO_F32));
             MEZZO_TRY(keep_pieces(r, g, first, n, room, sizeof *room, keep ? host + g->from : NULL));

@@ -288,7 +288,7 @@ static void read_optimizer(reader *r, mz_run_config *out) {
     o->momentum = number(r, "optimizer.momentum");
     o->nesterov = truth(r, "optimizer.nesterov");
     o->ema = number(r, "optimizer.ema");
-    o->moments = choice(r, "optimizer.moments") == 0 ? MEZZO_MOMENTS_FP32 : MEZZO_MOMENTS_BF16;
+    o->moments = (mezzo_moments)choice(r, "optimizer.moments"); // the order of config.def's names
     const int master = choice(r, "optimizer.master"); // the order of config.def's names: auto, then the enum's
     out->master_auto = master == 0;
     out->master = master == 0 ? MEZZO_MASTER_FP32 : (mezzo_master)(master - 1);

@@ -71,8 +71,9 @@ void mz_guard_describe_moment(mz_training *run, int which, int index, const mz_i
     f->parameter = true; // no batch is to blame for what the next steps would do with it
     begin(f, "moments", 0);
     snprintf(f->module, sizeof f->module, "%s", name);
-    snprintf(f->dtype, sizeof f->dtype, "fp32");
-    add(f, "the optimizer's %s of %s (fp32) has ", mz_optimizer_moment_name(o, which), name);
+    const char *stored = mezzo_moments_name(mz_optimizer_moments(o, which));
+    snprintf(f->dtype, sizeof f->dtype, "%s", stored);
+    add(f, "the optimizer's %s of %s (%s) has ", mz_optimizer_moment_name(o, which), name, stored);
     if (values->nans + values->infs > 0)
         add_counts(f, values);
     else

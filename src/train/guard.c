@@ -67,7 +67,7 @@ static void add_parts(mz_call *call, const mz_tensor *flat, int parts) {
     for (int64_t from = 0; from < n; from += part) {
         mz_tensor *t = &call->in[call->n_in++];
         *t = *flat;
-        t->data = (char *)flat->data + (size_t)from * mezzo_dtype_size(flat->dtype);
+        t->data = (char *)flat->data + (size_t)mz_tensor_index(flat, from) * mezzo_dtype_size(flat->dtype);
         t->shape.dim[0] = part < n - from ? part : n - from;
     }
 }
@@ -111,7 +111,7 @@ static mezzo_status look_at_moments(mz_training *run) {
     const mezzo_optimizer *o = run->engine.optimizer;
     mz_call call = {.op = MZ_OP_inspect, .n_out = 2, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
     for (int m = 0; m < o->n_moments; m++) {
-        mz_tensor moments = mz_optimizer_moment(o, m, 0, o->moment_elements);
+        mz_tensor moments = mz_optimizer_moment_view(o, m, 0, o->moment_elements);
         add_parts(&call, &moments, MZ_MAX_IN / MZ_MOMENTS);
     }
     if (call.n_in == 0)
@@ -131,7 +131,7 @@ mezzo_status mz_guard_bad_moment(mz_training *run, int *which, int *index, mz_in
             const mz_segment *s = &o->segments[k];
             if (s->count == 0) // another rank's
                 continue;
-            mz_tensor moment = mz_optimizer_moment(o, m, s->state_offset + s->first, s->count);
+            mz_tensor moment = mz_optimizer_moment_view(o, m, s->state_offset + s->first, s->count);
             MEZZO_TRY(mz_program_inspect(run->engine.train, &moment, 1, MZ_GUARD_MOMENT_LIMIT, values));
             if (!mz_inspection_bad(values))
                 continue;

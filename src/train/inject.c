@@ -236,7 +236,7 @@ static mezzo_status poison_moment(mz_training *run) {
     f->data = f->now_data;
     if (s->count == 0) // another rank's
         return MEZZO_OK;
-    mz_tensor t = mz_optimizer_moment(o, o->n_moments - 1, s->state_offset + s->first, s->count);
+    mz_tensor t = mz_optimizer_moment_view(o, o->n_moments - 1, s->state_offset + s->first, s->count);
     return poison(f, run->engine.device, &t);
 }
 

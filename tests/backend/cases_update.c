@@ -6,11 +6,12 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/dynamic8.h"
 #include "cases.h"
 
 // Five parameters; the optimizer under test owns all but the third. Offsets are multiples of 16, the moments lie in
 // another order, shadows are BF16, FP16 or none; the fourth one's gradient lies where the third one's would.
-enum { FLAT = 16 + 4144 + 48 + 32 + 70016, STATES = 70016 + 4144 + 16 + 32, SHADOW_BYTES = 2 * FLAT };
+enum { FLAT = 16 + 4144 + 48 + 32 + 70016, STATES = 293 * 256, SHADOW_BYTES = 2 * FLAT };
 static const mz_segment segments[] = {
     {0, 0, 0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
     {16, 0, 0, 0, 4129, 70016, 64, MEZZO_F16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
@@ -321,6 +322,12 @@ static float read_master(const mz_segment *s, const unsigned char *master, const
 // A moment before the step.
 static double moment_was(const trial *t, int slot, int64_t at) {
     const unsigned char *stored = t->out[slot].stored;
+    if (t->out[slot].t.dtype == MEZZO_U8) {
+        float block[MZ_DYNAMIC8_BLOCK];
+        const int64_t from = at / MZ_DYNAMIC8_BLOCK * MZ_DYNAMIC8_BLOCK;
+        mz_dynamic8_decode(slot == MZ_OUT(adamw, m), stored + mz_dynamic8_bytes(from), MZ_DYNAMIC8_BLOCK, block);
+        return (double)block[at - from];
+    }
     if (t->out[slot].t.dtype == MEZZO_BF16)
         return (double)mezzo_bf16_to_f32(((const uint16_t *)(const void *)stored)[at]);
     return (double)((const float *)(const void *)stored)[at];
@@ -365,7 +372,24 @@ static const char *judge_master(const trial *t, const mz_opt_state *state, const
     return rounded_by(words[i % 4], want, error, is) ? NULL : "a weight is not rounded as its random number says";
 }
 
-// Both moments of element i, where they are BF16.
+static double halfway(bool signs, int a, int b) {
+    if (a < 0 || b > 255)
+        return a < 0 ? -INFINITY : INFINITY;
+    return ((double)mz_dynamic8_value(signs, (uint8_t)a) + (double)mz_dynamic8_value(signs, (uint8_t)b)) / 2;
+}
+
+// Whether a number within `error` of `want` may have this code: the scale is a number of the block, and off as it is.
+static bool may_be(bool signs, const unsigned char *record, int64_t i, double want, double error) {
+    float scale;
+    memcpy(&scale, record, sizeof scale);
+    const int code = record[4 + i];
+    const double turn = scale < 0 ? -1 : 1, size = fabs((double)scale);
+    const double slack = 2 * error + 0x1p-22 * size; // of want, of the scale, and the quotient's rounding
+    return turn * want + slack >= size * halfway(signs, code - 1, code) &&
+           turn * want - slack <= size * halfway(signs, code, code + 1);
+}
+
+// Both moments of element i, where they are BF16 or 8 bits.
 static const char *judge_moments(const trial *t, const mz_opt_state *state, const mz_segment *s, int64_t i,
                                  unsigned char *const *got) {
     const mz_update_attrs *u = &t->update;
@@ -377,9 +401,16 @@ static const char *judge_moments(const trial *t, const mz_opt_state *state, cons
     mz_philox(mz_master_key(u, state->step, s), mz_moments_block(i), words);
     m += (1 - u->beta1) * (g - m);
     v = u->beta2 * v + (1 - u->beta2) * g * g;
+    double error = 8 * 0x1p-24;
+    if (t->out[1].t.dtype == MEZZO_U8) {
+        const int64_t inside = at % MZ_DYNAMIC8_BLOCK, from = mz_dynamic8_bytes(at - inside);
+        return may_be(true, got[1] + from, inside, m, error * (fabs(m) + 1)) &&
+                       may_be(false, got[2] + from, inside, v, error * (fabs(v) + 1))
+                   ? NULL
+                   : "a moment's code is not the nearest";
+    }
     float m_is = mezzo_bf16_to_f32(((const uint16_t *)(const void *)got[1])[at]),
           v_is = mezzo_bf16_to_f32(((const uint16_t *)(const void *)got[2])[at]);
-    double error = 8 * 0x1p-24;
     return rounded_by(words[i % 4], m, error * (fabs(m) + 1), m_is) &&
                    rounded_by(words[i % 4] << 16, v, error * (fabs(v) + 1), v_is)
                ? NULL
@@ -392,6 +423,9 @@ static const char *compare_mixed(const trial *t, int slot, unsigned char *const 
     memcpy(&state, t->in[2].stored, sizeof state);
     if (state.skip)
         return memcmp(got[slot], want, t->out[slot].bytes) == 0 ? NULL : "a skipped step moved something";
+    // With decays of 0 the moments are the gradient and its square, rounded once: the same bits everywhere.
+    if (t->update.beta1 == 0 && t->out[slot].t.dtype == MEZZO_U8 && slot != shadow && slot != 0)
+        return memcmp(got[slot], want, t->out[slot].bytes) == 0 ? NULL : "moments of 8 bits are not the reference's";
     if (slot != shadow)
         return NULL; // looked at together with the shadow
     const mz_segment *list = (const mz_segment *)(const void *)t->in[1].stored;
@@ -404,7 +438,7 @@ static const char *compare_mixed(const trial *t, int slot, unsigned char *const 
             const char *wrong = judge_master(t, &state, &list[k], i, was, is);
             if (wrong != NULL)
                 return wrong;
-            if (t->op == MZ_OP_adamw && t->out[1].t.dtype == MEZZO_BF16)
+            if (t->op == MZ_OP_adamw && t->out[1].t.dtype != MEZZO_F32)
                 wrong = judge_moments(t, &state, &list[k], i, got);
             if (wrong != NULL)
                 return wrong;
@@ -428,6 +462,24 @@ static void mixed_output(trial *t, int slot, size_t bytes, uint32_t seed) {
     mz_free(start);
 }
 
+// Moments of 8 bits: each segment's begin at a multiple of a block.
+static void eight_bits(trial *t, int slot) {
+    float block[MZ_DYNAMIC8_BLOCK];
+    const size_t bytes = (size_t)mz_dynamic8_bytes(STATES);
+    unsigned char *records = mz_alloc(bytes, 1);
+    assert_non_null(records);
+    for (int64_t at = 0; at < STATES; at += MZ_DYNAMIC8_BLOCK) {
+        for (int i = 0; i < MZ_DYNAMIC8_BLOCK; i++) {
+            const float x = (float)sin(0.37 * (double)(at + i)) * ldexpf(0.3F, -(int)((at + 7 * i) % 15));
+            block[i] = slot == MZ_OUT(adamw, m) ? x : fabsf(x) + 1e-3F;
+        }
+        mz_dynamic8_encode(slot == MZ_OUT(adamw, m), block, MZ_DYNAMIC8_BLOCK, records + mz_dynamic8_bytes(at));
+    }
+    trial_output(t, slot, MEZZO_U8, SHAPE((int64_t)bytes));
+    trial_bytes(t, slot, records, true);
+    mz_free(records);
+}
+
 static void mixed_case(mz_op op, const mz_update_attrs *update, const mz_opt_state *state, int table,
                        mezzo_dtype stored) {
     trial *t = trial_new(op);
@@ -436,11 +488,20 @@ static void mixed_case(mz_op op, const mz_update_attrs *update, const mz_opt_sta
     t->update.seed = 11;
     trial_input(t, 0, MEZZO_F32, SHAPE(FLAT));
     trial_normal(t, 0, 0.3);
-    trial_input(t, 1, MEZZO_U8, SHAPE(sizeof mixed[table]));
-    trial_bytes(t, 1, mixed[table], false);
+    mz_segment list[3];
+    static const int64_t aligned[] = {70144 + 4352, 70144, 0};
+    memcpy(list, mixed[table], sizeof list);
+    for (int k = 0; k < 3 && stored == MEZZO_U8; k++)
+        list[k].state_offset = aligned[k];
+    trial_input(t, 1, MEZZO_U8, SHAPE(sizeof list));
+    trial_bytes(t, 1, list, false);
     state_tensor(t, 2, false, state);
     mixed_output(t, 0, MASTER_BYTES, 1);
     for (int slot = 1; slot <= moments; slot++) {
+        if (stored == MEZZO_U8) {
+            eight_bits(t, slot);
+            continue;
+        }
         trial_output(t, slot, stored, SHAPE(STATES));
         trial_preset(t, slot, 0.1);
         for (int64_t k = 0; slot == 2 && k < STATES; k++)
@@ -457,18 +518,21 @@ static void mixed_case(mz_op op, const mz_update_attrs *update, const mz_opt_sta
 }
 
 void cases_adamw(void) {
+    static const mezzo_dtype kept[] = {MEZZO_F32, MEZZO_BF16, MEZZO_U8};
     mz_update_attrs update = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1};
     for (size_t s = 0; s < MZ_COUNT(steps); s++) {
         optimizer_case(MZ_OP_adamw, &update, &steps[s], true, true);
         optimizer_case(MZ_OP_adamw, &update, &steps[s], true, false);
         for (int table = 0; table < 2; table++)
-            for (int half = 0; half < 2; half++)
-                mixed_case(MZ_OP_adamw, &update, &steps[s], table, half ? MEZZO_BF16 : MEZZO_F32);
+            for (size_t k = 0; k < MZ_COUNT(kept); k++)
+                mixed_case(MZ_OP_adamw, &update, &steps[s], table, kept[k]);
         mz_update_attrs averages = update;
         averages.ema = 0.25; // at step 7 the warm-up is past it
         optimizer_case(MZ_OP_adamw, &averages, &steps[s], true, s % 2 == 0);
         averages.ema = 0.999;
-        mixed_case(MZ_OP_adamw, &averages, &steps[s], 0, s % 2 ? MEZZO_BF16 : MEZZO_F32);
+        mixed_case(MZ_OP_adamw, &averages, &steps[s], 0, kept[s % MZ_COUNT(kept)]);
+        const mz_update_attrs forgets = {.eps = 1e-8, .weight_decay = 0.1};
+        mixed_case(MZ_OP_adamw, &forgets, &steps[s], 0, MEZZO_U8);
     }
 }
 

@@ -60,6 +60,7 @@ grep -q '"amp/skipped_steps": *[1-9]' fp16-1/metrics.jsonl || fail "no step over
 canonical split --precision bf16 --master split
 canonical stochastic --precision bf16 --master stochastic --dropout 0.1
 canonical moments --precision bf16 --moments bf16
+canonical moments8 --precision bf16 --moments int8 --ema 0.9
 canonical experts --model glm4_moe --kv-heads 2 --d-ff 64 --d-expert 48 --experts 4 --experts-per-token 2 --precision bf16
 
 # A part of the optimizer for each rank moves parameters as all of it on every rank does.

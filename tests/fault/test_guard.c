@@ -420,6 +420,12 @@ static void test_a_moment_goes_bad(void **state) {
         assert_non_null(strstr(text, "exp_avg_sq of h.0.mlp.c_fc.weight (fp32) has 1 infinities"));
         mz_free(text);
     }
+    // Of 8 bits a scale, whose 256 numbers become NaN with the next step.
+    const char *eight[] = {"--steps=8", "--checkpoint-every=2", "--guard.parameters-every=1", "--moments=int8", NULL};
+    must(faulty("with", "inf@5:moment/h.0.mlp.c_fc.weight#1", 0, eight, &log, &b));
+    char *text = read_text("with", "guard.jsonl");
+    assert_non_null(strstr(text, "exp_avg_sq of h.0.mlp.c_fc.weight (int8) has 1 infinities"));
+    mz_free(text);
     assert_int_equal(faulty("with", "inf@5:moment/h.0.mlp.c_fc.weight#5", 0, stop, &log, &b), MEZZO_ERR_NUMERIC);
     assert_non_null(strstr(mezzo_error_message(), "exp_avg_sq of h.0.mlp.c_fc.weight"));
 }

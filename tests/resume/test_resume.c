@@ -112,12 +112,15 @@ static void test_split_and_stochastic_masters_resume(void **state) {
     broken_off("bf16", "--master=stochastic", 0);
 }
 
-static void test_bf16_moments_resume(void **state) {
+static void test_short_moments_resume(void **state) {
     (void)state;
-    broken_off("bf16", "--moments=bf16", 0);
-    const char *one[] = {"--steps=12", "--precision=bf16", "--moments=bf16", "--dropout=0.1", "--threads=1", NULL};
-    const char *two[] = {"--steps=12", "--precision=bf16", "--moments=bf16", "--dropout=0.1", "--threads=2", NULL};
-    runs_alike(one, two);
+    static const char *const kinds[] = {"--moments=bf16", "--moments=int8"};
+    for (size_t k = 0; k < MZ_COUNT(kinds); k++) {
+        broken_off("bf16", kinds[k], 0);
+        const char *one[] = {"--steps=12", "--precision=bf16", kinds[k], "--dropout=0.1", "--threads=1", NULL};
+        const char *two[] = {"--steps=12", "--precision=bf16", kinds[k], "--dropout=0.1", "--threads=2", NULL};
+        runs_alike(one, two);
+    }
 }
 
 // A scale of 2^24 overflows FP16 gradients at once: the first steps are skipped until it fits.
@@ -226,7 +229,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_resume_bf16),
         cmocka_unit_test(test_narrow_operands_change_no_rule),
         cmocka_unit_test(test_split_and_stochastic_masters_resume),
-        cmocka_unit_test(test_bf16_moments_resume),
+        cmocka_unit_test(test_short_moments_resume),
         cmocka_unit_test(test_resume_fp16_after_skips),
         cmocka_unit_test(test_resume_across_a_change_of_padding),
         cmocka_unit_test(test_sgd_resumes),

@@ -71,6 +71,9 @@ static void optimizers_take_their_moments(void **state) {
     w.ema = 0.999;                                                              // FP32 whatever moments are
     assert_int_equal(footprint(&w).optimizer, adamw.optimizer);
     w.ema = 0;
+    w.moments = MEZZO_MOMENTS_INT8; // 260 bytes for 256 elements, and a parameter's last block whole
+    assert_in_range(footprint(&w).optimizer, adamw.optimizer - 2 * adamw.weights + adamw.weights / 512 * 260,
+                    adamw.optimizer - 2 * adamw.weights + adamw.weights / 512 * 260 + (1 << 17));
     w.sgd = true;
     w.momentum = 0.9;
     mz_footprint momentum = footprint(&w);

@@ -159,9 +159,10 @@ static void fill_update(mezzo_device *device, const mz_call *call, mz_cu_update_
 
 static const char *adamw_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    if (call->out[MZ_OUT(adamw, m)].dtype != call->out[MZ_OUT(adamw, v)].dtype)
-        return "its moments are both fp32 or both bf16";
-    return mz_cuda_storages(call, "fuu", call->out[MZ_OUT(adamw, m)].dtype == MEZZO_BF16 ? "mbbuf" : "mffuf");
+    const mezzo_dtype moments = call->out[MZ_OUT(adamw, m)].dtype;
+    if (moments != call->out[MZ_OUT(adamw, v)].dtype)
+        return "its moments are not stored alike";
+    return mz_cuda_storages(call, "fuu", moments == MEZZO_BF16 ? "mbbuf" : moments == MEZZO_U8 ? "muuuf" : "mffuf");
 }
 
 static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
@@ -169,7 +170,7 @@ static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
     fill_update(device, call, &args);
     args.moment[0] = call->out[1].data;
     args.moment[1] = call->out[2].data;
-    args.half_moments = call->out[1].dtype == MEZZO_BF16;
+    args.moment_bytes = (int)mezzo_dtype_size(call->out[1].dtype);
     args.shadow = data_of(&call->out[3]);
     args.ema = data_of(&call->out[MZ_OUT(adamw, ema)]);
     MZ_CUDA_TRY(mz_cu_adamw(mz_cuda(device)->stream, &args));

@@ -21,11 +21,12 @@ static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors,
             return "segments, state and shadow blocks must be u8";
         bool integers_allowed = info->moves || op == MZ_OP_arange || (op == MZ_OP_cast && !outputs) ||
                                 (slot.is & (MZ_SLOT_INTEGER | MZ_SLOT_BYTES));
-        bool masters = dtype == MEZZO_U8 && strcmp(slot.name, "master") == 0; // segments say how they are kept
+        bool records = dtype == MEZZO_U8 && (strcmp(slot.name, "master") == 0 || // segments say how they are kept
+                                             (op == MZ_OP_adamw && outputs));    // moments in 8 bits
         bool scaled = outputs && tensors[i].scaling != MZ_SCALING_NONE;
         if (scaled && op != MZ_OP_cast && op != MZ_OP_quantize)
             return "only a cast and a quantize write a tensor with scales";
-        if (dtype >= MEZZO_I64 && !integers_allowed && !masters)
+        if (dtype >= MEZZO_I64 && !integers_allowed && !records)
             return "integers where a float format is needed";
     }
     return NULL;

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "backend/ref/ref.h"
+#include "base/dynamic8.h"
 
 static const int64_t stats_chunk = 4096; // elements of one partial sum, fixed: see backend.h
 
@@ -207,16 +208,50 @@ static void average(const mz_call *call, int slot, const mz_segment *segment, in
     *ema = state->step == 1 ? master : *ema + fresh * (master - *ema);
 }
 
-// Element `e` of the parameter, stored at k.
-static void put_moments(const mz_call *call, mz_philox_key key, int64_t e, int64_t k, float m, float v) {
-    uint32_t words[4];
-    if (call->out[1].dtype != MEZZO_BF16) {
-        ((float *)call->out[1].data)[k] = m;
-        ((float *)call->out[2].data)[k] = v;
+// The block of 8-bit moments that element `e` is in.
+typedef struct moment_block {
+    float m[MZ_DYNAMIC8_BLOCK], v[MZ_DYNAMIC8_BLOCK];
+} moment_block;
+
+static void *record_of(const mz_tensor *moment, const mz_segment *segment, int64_t e) {
+    return mz_dynamic8_at(moment->data, segment->state_offset + e / MZ_DYNAMIC8_BLOCK * MZ_DYNAMIC8_BLOCK);
+}
+
+static void get_moments(const mz_call *call, const mz_segment *segment, moment_block *block, int64_t e, int64_t k,
+                        float *m, float *v) {
+    if (call->out[1].dtype != MEZZO_U8) {
+        *m = (float)mz_ref_get(&call->out[1], k);
+        *v = (float)mz_ref_get(&call->out[2], k);
         return;
     }
-    mz_philox(key, mz_moments_block(e), words);
-    mz_moments_round(m, v, words[e & 3], (uint16_t *)call->out[1].data + k, (uint16_t *)call->out[2].data + k);
+    if (e % MZ_DYNAMIC8_BLOCK == 0) {
+        mz_dynamic8_decode(true, record_of(&call->out[1], segment, e), MZ_DYNAMIC8_BLOCK, block->m);
+        mz_dynamic8_decode(false, record_of(&call->out[2], segment, e), MZ_DYNAMIC8_BLOCK, block->v);
+    }
+    *m = block->m[e % MZ_DYNAMIC8_BLOCK];
+    *v = block->v[e % MZ_DYNAMIC8_BLOCK];
+}
+
+// Element `e` of the parameter, stored at k.
+static void put_moments(const mz_call *call, mz_philox_key key, const mz_segment *segment, moment_block *block,
+                        int64_t e, int64_t k, float m, float v) {
+    const mezzo_dtype dtype = call->out[1].dtype;
+    const int64_t at = e % MZ_DYNAMIC8_BLOCK;
+    uint32_t words[4];
+    if (dtype == MEZZO_F32) {
+        ((float *)call->out[1].data)[k] = m;
+        ((float *)call->out[2].data)[k] = v;
+    } else if (dtype == MEZZO_BF16) {
+        mz_philox(key, mz_moments_block(e), words);
+        mz_moments_round(m, v, words[e & 3], (uint16_t *)call->out[1].data + k, (uint16_t *)call->out[2].data + k);
+    } else {
+        block->m[at] = m;
+        block->v[at] = v;
+        if (at + 1 < MZ_DYNAMIC8_BLOCK && e + 1 < segment->first + segment->count)
+            return;
+        mz_dynamic8_encode(true, block->m, (int)at + 1, record_of(&call->out[1], segment, e));
+        mz_dynamic8_encode(false, block->v, (int)at + 1, record_of(&call->out[2], segment, e));
+    }
 }
 
 // torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
@@ -236,9 +271,11 @@ void mz_ref_adamw(const mz_call *call) {
         const mz_segment *segment = &segments[s];
         const float *grad = (const float *)call->in[0].data + (segment->offset - segment->grad_shift);
         masters master = masters_of(call, segment, &call->out[3], state->step);
+        moment_block block = {0};
         for (int64_t e = segment->first; e < segment->first + segment->count; e++) {
             int64_t i = mz_layout_index(&segment->layout, e), k = segment->state_offset + i;
-            float m = (float)mz_ref_get(&call->out[1], k), v = (float)mz_ref_get(&call->out[2], k);
+            float m, v;
+            get_moments(call, segment, &block, e, k, &m, &v);
             float g = grad[i] * inverse * clip;
             float p = master_get(&master, i);
             p = segment->decay ? p * kept : p;
@@ -246,7 +283,7 @@ void mz_ref_adamw(const mz_call *call) {
             v = v * beta2 + one_minus_beta2 * g * g;
             float denominator = sqrtf(v) / root_bias2 + eps;
             p -= step_size * m / denominator;
-            put_moments(call, mz_master_key(update, state->step, segment), e, k, m, v);
+            put_moments(call, mz_master_key(update, state->step, segment), segment, &block, e, k, m, v);
             average(call, MZ_OUT(adamw, ema), segment, i, p);
             master_put(&master, &call->out[3], e, i, p);
         }

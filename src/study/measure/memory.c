@@ -67,12 +67,34 @@ static size_t padding_in(size_t bytes) {
     return mz_alloc_bytes(bytes) - bytes;
 }
 
+static mezzo_moments moments_of(const mz_workload *w) {
+    return w->sgd ? MEZZO_MOMENTS_FP32 : w->moments;
+}
+
 // Of the moments, of so many elements each, and of the moving average; *padding: what is left empty behind them.
 static size_t moment_bytes(const mz_workload *w, size_t elements, size_t *padding) {
     const size_t n = !w->sgd ? 2 : w->momentum != 0 ? 1 : 0, full = elements * sizeof(float);
-    const size_t each = !w->sgd && w->moments == MEZZO_MOMENTS_BF16 ? elements * sizeof(uint16_t) : full;
+    const size_t each = mz_moments_bytes(moments_of(w), (int64_t)elements);
     *padding = n * padding_in(each) + (w->ema > 0 ? padding_in(full) : 0);
     return n * each + (w->ema > 0 ? full : 0);
+}
+
+// Elements of a moment where no ranks share them.
+static size_t whole_moments(const mezzo_params *params, const mz_workload *w) {
+    size_t elements = 0;
+    for (size_t i = 0; i < params->n; i++)
+        if (!params->list[i].frozen)
+            elements += mz_align_up((size_t)params->list[i].stored, (size_t)mz_moments_unit(moments_of(w)));
+    return elements;
+}
+
+static mezzo_status count_moments(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, size_t *moments) {
+    const mezzo_program_options options = mz_workload_options(w, false);
+    mezzo_params *params;
+    MEZZO_TRY(mz_params_sketch(device, g, &options, w->master, NULL, &params));
+    *moments = whole_moments(params, w);
+    mezzo_params_free(params);
+    return MEZZO_OK;
 }
 
 // What of the moments and the segments is one rank's (the first's), and what ranks take for themselves.
@@ -84,9 +106,7 @@ static mezzo_status share_of_rank(mezzo_device *device, const mezzo_graph *g, co
     mezzo_params *params;
     MEZZO_TRY(mz_params_sketch(device, g, &options, w->master, &cut, &params));
     *more = mz_ranks_plan(params, w->ranks, &ranks);
-    *moments = 0;
-    for (size_t i = 0; i < params->n && w->shard == MZ_SHARD_NONE; i++)
-        *moments += params->list[i].frozen ? 0 : mz_align_up((size_t)params->list[i].stored, 16);
+    *moments = whole_moments(params, w);
     if (w->shard != MZ_SHARD_NONE) {
         *moments = (size_t)mz_params_part_elements(params);
         *segments = mz_params_parts(params, 0);
@@ -97,7 +117,7 @@ static mezzo_status share_of_rank(mezzo_device *device, const mezzo_graph *g, co
 
 // Of the optimizer: moments, its state block, segments, and what the norm's partial sums take (mezzo_optimizer_memory).
 static mezzo_status optimizer_bytes(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, size_t elements,
-                                    size_t *bytes) {
+                                    size_t *bytes, size_t *padding) {
     mz_call stats = {.op = MZ_OP_grad_stats, .n_in = 2, .n_out = 2};
     mz_prepared prepared;
     stats.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
@@ -107,24 +127,24 @@ static mezzo_status optimizer_bytes(mezzo_device *device, const mezzo_graph *g, 
     stats.in[1] = mz_tensor_f32(NULL, 1);
     stats.out[0] = mz_tensor_f32(NULL, (int64_t)elements);
     stats.out[1] = mz_tensor_bytes(NULL, sizeof(mz_opt_state));
-    size_t more = 0, moments = elements, segments = trained;
+    size_t more = 0, moments = 0, segments = trained;
     if (w->ranks > 0)
         MEZZO_TRY(share_of_rank(device, g, w, &moments, &segments, &more));
+    else
+        MEZZO_TRY(count_moments(device, g, w, &moments));
     stats.in[0] = mz_tensor_bytes(NULL, segments * sizeof(mz_segment));
     MEZZO_TRY(mz_prepare(device, &stats, &prepared));
-    size_t padding;
-    *bytes = moment_bytes(w, moments, &padding) + sizeof(mz_opt_state) + segments * sizeof(mz_segment) +
+    *bytes = moment_bytes(w, moments, padding) + sizeof(mz_opt_state) + segments * sizeof(mz_segment) +
              prepared.workspace + more;
     mz_prepared_free(&prepared);
     return MEZZO_OK;
 }
 
-// Of the blocks that a step's memory lies in.
-static size_t padding_of(const mz_footprint *f, const mz_workload *w) {
+// Of the blocks that a step's memory lies in, besides the optimizer's.
+static size_t padding_of(const mz_footprint *f) {
     const size_t blocks[] = {f->weights,          f->gradients,      f->shadows > 0 ? f->shadows + 64 : 0,
                              f->activations + 64, f->workspace + 64, f->inputs + 64};
-    size_t padding;
-    (void)moment_bytes(w, f->gradients / sizeof(float), &padding); // as many elements as gradients
+    size_t padding = 0;
     for (size_t i = 0; i < MZ_COUNT(blocks); i++)
         padding += blocks[i] > 0 ? padding_in(blocks[i]) : 0;
     return padding;
@@ -148,9 +168,10 @@ static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_wo
     MEZZO_TRY(sampling_bytes(device, w, &out->sampling));
     for (size_t i = 0; i < g->n_params; i++)
         out->parameters += mz_shape_count(&g->params[i].shape);
-    MEZZO_TRY(optimizer_bytes(device, g, w, m.gradients / sizeof(float), &out->optimizer));
+    size_t padding;
+    MEZZO_TRY(optimizer_bytes(device, g, w, m.gradients / sizeof(float), &out->optimizer, &padding));
     if (strcmp(device->backend->name, "cuda") != 0)
-        out->padding = padding_of(out, w);
+        out->padding = padding_of(out) + padding;
     return MEZZO_OK;
 }
 

@@ -3,6 +3,7 @@
 // threads; a chunk's four buffers (64 KiB) stay in L2.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
+#include "base/dynamic8.h"
 
 enum { CHUNK = 4096 };
 
@@ -237,14 +238,40 @@ typedef struct adamw_pass {
     float inverse, clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept;
 } adamw_pass;
 
+// Moments in 8 bits: a chunk's as FP32, and back. Chunks are whole blocks, but a parameter's last.
+typedef struct moment_chunk {
+    float value[2][CHUNK];
+} moment_chunk;
+
+static void decode_moments(const mz_call *call, chunk c, moment_chunk *out) {
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < c.n; i += MZ_DYNAMIC8_BLOCK)
+            mz_dynamic8_decode(k == 0, mz_dynamic8_at(call->out[1 + k].data, c.segment->state_offset + c.start + i),
+                               (int)min64(MZ_DYNAMIC8_BLOCK, c.n - i), out->value[k] + i);
+}
+
+static void encode_moments(const mz_call *call, chunk c, const moment_chunk *from) {
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < c.n; i += MZ_DYNAMIC8_BLOCK)
+            mz_dynamic8_encode(k == 0, from->value[k] + i, (int)min64(MZ_DYNAMIC8_BLOCK, c.n - i),
+                               mz_dynamic8_at(call->out[1 + k].data, c.segment->state_offset + c.start + i));
+}
+
 // A block of the two moments as FP32: where they are, or in buffers, made from what is stored.
 typedef struct moment_block {
     float *m, *v;
     uint16_t *low[2]; // BF16: where they are stored
 } moment_block;
 
-static moment_block moments_in(const mz_call *call, int64_t at, int n, float *buffers) {
+// n moments stored `at`, `from` the chunk's first.
+static moment_block moments_in(const mz_call *call, int64_t at, int from, int n, moment_chunk *decoded,
+                               float *buffers) {
     moment_block b = {0};
+    if (call->out[1].dtype == MEZZO_U8) {
+        b.m = decoded->value[0] + from;
+        b.v = decoded->value[1] + from;
+        return b;
+    }
     if (call->out[1].dtype == MEZZO_F32) {
         b.m = (float *)call->out[1].data + at;
         b.v = (float *)call->out[2].data + at;
@@ -276,13 +303,17 @@ static void moments_out(const mz_call *call, const mz_segment *s, int64_t elemen
 static void adamw_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
     (void)index;
     const adamw_pass *k = with;
+    const bool eight = call->out[1].dtype == MEZZO_U8;
+    moment_chunk decoded;
     float buffer[MZ_BLOCK], moments[2 * MZ_BLOCK];
+    if (eight)
+        decode_moments(call, c, &decoded);
     float kept = c.segment->decay ? k->kept : 1.0f;
     for (int from = 0, n; from < c.n; from += n) {
         int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK);
         const float *grad = (const float *)call->in[0].data + (grad_at(c.segment) + at);
-        moment_block both = moments_in(call, c.segment->state_offset + at, n, moments);
+        moment_block both = moments_in(call, c.segment->state_offset + at, from, n, &decoded, moments);
         float *m = both.m, *v = both.v;
         master_block b = masters_in(call, &call->out[3], c.segment, at, n, buffer);
         float *master = b.at;
@@ -300,6 +331,8 @@ static void adamw_chunk(const mz_call *call, const void *with, int64_t index, ch
         masters_out(call, &call->out[3], c.segment, c.start + from, at, n, b, k->step);
         moments_out(call, c.segment, c.start + from, n, both, k->step);
     }
+    if (eight)
+        encode_moments(call, c, &decoded);
 }
 
 static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
@@ -399,7 +432,7 @@ static bool is_moment(const mz_call *call, int slot) {
     return call->op == MZ_OP_adamw && (slot == MZ_OUT(adamw, m) || slot == MZ_OUT(adamw, v));
 }
 
-// Masters and gradients are FP32 by contract, and AdamW's moments both FP32 or both BF16.
+// Masters and gradients are FP32 by contract, and AdamW's moments both FP32, both BF16 or both 8 bits.
 static const char *update_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     bool halves = call->op == MZ_OP_adamw && call->out[MZ_OUT(adamw, m)].dtype == MEZZO_BF16 &&
@@ -411,6 +444,8 @@ static const char *update_prepare(mezzo_device *device, const mz_call *call, mz_
         if (mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32 && call->out[i].dtype != MEZZO_U8 &&
             !(halves && is_moment(call, i)))
             return "the update writes fp32 buffers and u8 blocks";
+    if (call->op == MZ_OP_adamw && call->out[MZ_OUT(adamw, m)].dtype != call->out[MZ_OUT(adamw, v)].dtype)
+        return "its moments are not stored alike";
     return NULL;
 }
 

@@ -388,11 +388,11 @@ typedef struct mz_cu_update_args {
     const void *segments, *state; // mz_segment[n], mz_opt_state
     const float *grad;
     float *master;
-    void *moment[2];   // FP32; sgd: moment[0] or NULL
-    bool half_moments; // adamw: they are BF16
-    void *shadow;      // or NULL
-    float *ema;        // or NULL
-    int64_t elements;  // of the segments
+    void *moment[2];  // sgd: FP32; moment[0] or NULL
+    int moment_bytes; // adamw: of an element: 4 FP32, 2 BF16, 1 records of base/dynamic8.h
+    void *shadow;     // or NULL
+    float *ema;       // or NULL
+    int64_t elements; // of the segments
     int n, sms;
     bool overlaps; // leaves room for other streams
     bool padded;   // some segment's layout has padding

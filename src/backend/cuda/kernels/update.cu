@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "dynamic8.cuh"
 #include "launch.h"
 #include "layout.cuh"
 #include "philox.cuh"
@@ -422,26 +423,122 @@ __device__ __forceinline__ void adamw_element(const adamw_constants &k, float ke
     p = __fsub_rn(__fmul_rn(p, kept), __fdiv_rn(__fmul_rn(m, k.step_size), denominator));
 }
 
-// Moments as they are stored: FP32, or BF16 rounded at random (backend.h's mz_moments_round).
-template <bool PADDED> __device__ __forceinline__ float4 load_moments(const float *p, const four<PADDED> &f) {
-    return load4_once(p, f);
-}
+// Moments as they are stored: FP32, BF16 rounded at random (backend.h's mz_moments_round), or 8 bits (dynamic8.cuh).
+// `shared` is what all threads of the kernel have of them together.
+struct nothing_shared {
+    __device__ __forceinline__ void prepare() {}
+};
+struct dynamic8_shared {
+    dynamic8::tables tables;
+    uint32_t most[2][2][THREADS / WARP]; // by turns: of m and v, of each warp
+    __device__ __forceinline__ void prepare() { dynamic8::load(tables, THREADS); }
+};
+template <typename M> struct shared_for { using type = nothing_shared; };
+template <> struct shared_for<uint8_t> { using type = dynamic8_shared; };
 
-template <bool PADDED> __device__ __forceinline__ float4 load_moments(const uint16_t *p, const four<PADDED> &f) {
-    ushort4 x = load_halves(p, f);
-    return make_float4(join(x.x, 0), join(x.y, 0), join(x.z, 0), join(x.w, 0));
+// Where a segment's moments begin.
+template <typename M> __device__ __forceinline__ M *moments_at(M *p, int64_t element) {
+    if constexpr (sizeof(M) == 1)
+        return p + element / dynamic8::BLOCK * dynamic8::RECORD;
+    return p + element;
 }
 
 template <bool PADDED>
-__device__ __forceinline__ void store_moments(float *m, float *v, const philox_key &, int64_t, const four<PADDED> &f,
-                                              float4 xm, float4 xv) {
+__device__ __forceinline__ void load_moments(const float *m, const float *v, const nothing_shared &, int64_t,
+                                             const four<PADDED> &f, float4 &xm, float4 &xv) {
+    xm = load4_once(m, f);
+    xv = load4_once(v, f);
+}
+
+template <bool PADDED>
+__device__ __forceinline__ void load_moments(const uint16_t *m, const uint16_t *v, const nothing_shared &, int64_t,
+                                             const four<PADDED> &f, float4 &xm, float4 &xv) {
+    ushort4 a = load_halves(m, f), b = load_halves(v, f);
+    xm = make_float4(join(a.x, 0), join(a.y, 0), join(a.z, 0), join(a.w, 0));
+    xv = make_float4(join(b.x, 0), join(b.y, 0), join(b.z, 0), join(b.w, 0));
+}
+
+// Records have no padding, and always room for whole blocks: an element's place is its number.
+template <typename T> struct record { T *scale, *codes; };
+template <typename T> __device__ __forceinline__ record<T> record_at(T *p, int64_t element) {
+    T *start = p + element / dynamic8::BLOCK * dynamic8::RECORD;
+    return {start, start + 4 + element % dynamic8::BLOCK};
+}
+
+template <typename L> __device__ __forceinline__ float4 decode_four(const L &table, const uint8_t *p, int64_t element) {
+    record<const uint8_t> r = record_at(p, element);
+    float scale = *reinterpret_cast<const float *>(r.scale);
+    uchar4 c = *reinterpret_cast<const uchar4 *>(r.codes);
+    return make_float4(__fmul_rn(dynamic8::decode(table, c.x), scale), __fmul_rn(dynamic8::decode(table, c.y), scale),
+                       __fmul_rn(dynamic8::decode(table, c.z), scale), __fmul_rn(dynamic8::decode(table, c.w), scale));
+}
+
+template <bool PADDED>
+__device__ __forceinline__ void load_moments(const uint8_t *m, const uint8_t *v, const dynamic8_shared &shared,
+                                             int64_t element, const four<PADDED> &f, float4 &xm, float4 &xv) {
+    xm = xv = make_float4(0, 0, 0, 0);
+    if (f.left <= 0)
+        return;
+    xm = decode_four(shared.tables.m, m, element);
+    xv = decode_four(shared.tables.v, v, element);
+}
+
+template <bool PADDED>
+__device__ __forceinline__ void store_moments(float *m, float *v, nothing_shared &, int, const philox_key &, int64_t,
+                                              const four<PADDED> &f, float4 xm, float4 xv) {
     store_four(m, f, xm);
     store_four(v, f, xv);
 }
 
+// The rank of four numbers' largest, of which `left` are there.
+__device__ __forceinline__ uint32_t most_of(float4 x, int left) {
+    uint32_t most = 1;
+    most = left > 0 ? max(most, dynamic8::rank_of(x.x)) : most;
+    most = left > 1 ? max(most, dynamic8::rank_of(x.y)) : most;
+    most = left > 2 ? max(most, dynamic8::rank_of(x.z)) : most;
+    return left > 3 ? max(most, dynamic8::rank_of(x.w)) : most;
+}
+
+template <typename L>
+__device__ __forceinline__ void encode_four(const L &table, uint8_t *p, int64_t element, float4 x, int left,
+                                            float scale) {
+    record<uint8_t> r = record_at(p, element);
+    if (element % dynamic8::BLOCK == 0)
+        *reinterpret_cast<float *>(r.scale) = scale;
+    *reinterpret_cast<uchar4 *>(r.codes) = make_uchar4(
+        dynamic8::encode(table, left > 0 ? x.x : 0, scale), dynamic8::encode(table, left > 1 ? x.y : 0, scale),
+        dynamic8::encode(table, left > 2 ? x.z : 0, scale), dynamic8::encode(table, left > 3 ? x.w : 0, scale));
+}
+
+// By all threads of the kernel's block, two warps a block of 256: `turn` tells calls that follow one another apart.
 template <bool PADDED>
-__device__ __forceinline__ void store_moments(uint16_t *m, uint16_t *v, const philox_key &key, int64_t element,
-                                              const four<PADDED> &f, float4 xm, float4 xv) {
+__device__ __forceinline__ void store_moments(uint8_t *m, uint8_t *v, dynamic8_shared &shared, int turn,
+                                              const philox_key &, int64_t element, const four<PADDED> &f, float4 xm,
+                                              float4 xv) {
+    uint32_t most[2] = {most_of(xm, f.left), most_of(xv, f.left)};
+    int warp = threadIdx.x / WARP;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+#pragma unroll
+        for (int step = WARP / 2; step > 0; step >>= 1)
+            most[k] = max(most[k], __shfl_xor_sync(0xFFFFFFFFu, most[k], step));
+        if (threadIdx.x % WARP == 0)
+            shared.most[turn & 1][k][warp] = most[k];
+    }
+    __syncthreads();
+    // A block that begins behind the segment's end is nobody's; one that is cut off is written whole.
+    if (element % dynamic8::BLOCK + f.left <= 0)
+        return;
+    const uint32_t *other = &shared.most[turn & 1][0][warp ^ 1];
+    float scale_m = dynamic8::number_of(max(most[0], other[0])),
+          scale_v = dynamic8::number_of(max(most[1], other[THREADS / WARP]));
+    encode_four(shared.tables.m, m, element, xm, f.left, scale_m);
+    encode_four(shared.tables.v, v, element, xv, f.left, scale_v);
+}
+
+template <bool PADDED>
+__device__ __forceinline__ void store_moments(uint16_t *m, uint16_t *v, nothing_shared &, int, const philox_key &key,
+                                              int64_t element, const four<PADDED> &f, float4 xm, float4 xv) {
     if (f.left <= 0)
         return;
     uint4 w = philox(key, static_cast<uint64_t>(element) >> 2 | 1ull << 62);
@@ -458,8 +555,11 @@ __global__ void __launch_bounds__(THREADS)
     adamw_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
                  const float *grad, float *master, M *m, M *v, void *shadow, float *ema) {
     __shared__ adamw_constants shared;
+    __shared__ typename shared_for<M>::type together;
     if (state->skip)
         return;
+    together.prepare();
+    int turn = 0;
     if (threadIdx.x == 0) { // FP64, rounded once, as torch does
         double bias2 = state->bias2, lr = state->lr;
         adamw_constants k = {inverse_of(state->scale),
@@ -480,7 +580,7 @@ __global__ void __launch_bounds__(THREADS)
     for_chunks<C>(segments, n, [&](const chunk &c, int64_t) {
         const float *g = grad + (c.segment.offset - c.segment.grad_shift);
         master_place p = place_of(c.segment, master, shadow, u.seed, step);
-        M *m1 = m + c.segment.state_offset, *v1 = v + c.segment.state_offset;
+        M *m1 = moments_at(m, c.segment.state_offset), *v1 = moments_at(v, c.segment.state_offset);
         const philox_key key = key_of(c.segment, u.seed, step);
         float kept = c.segment.decay ? k.kept : 1.0f;
 #pragma unroll 2
@@ -488,12 +588,13 @@ __global__ void __launch_bounds__(THREADS)
             int64_t element = c.start + vector_at(i);
             four<PADDED> f = four_at<PADDED>(c.segment, element, c.n - vector_at(i));
             float4 xg = load4_once(g, f), xp = load_masters(c.segment, p, f);
-            float4 xm = load_moments(m1, f), xv = load_moments(v1, f);
+            float4 xm, xv;
+            load_moments(m1, v1, together, element, f, xm, xv);
             adamw_element(k, kept, xg.x, xp.x, xm.x, xv.x);
             adamw_element(k, kept, xg.y, xp.y, xm.y, xv.y);
             adamw_element(k, kept, xg.z, xp.z, xm.z, xv.z);
             adamw_element(k, kept, xg.w, xp.w, xm.w, xv.w);
-            store_moments(m1, v1, key, element, f, xm, xv);
+            store_moments(m1, v1, together, turn++, key, element, f, xm, xv);
             if (AVERAGES)
                 average_four(ema + c.segment.state_offset, k.fresh, step == 1, f, xp);
             store_masters(c.segment, p, shadow, element, f, xp);
@@ -519,7 +620,14 @@ template <typename M> cudaError_t launch_adamw(cudaStream_t stream, const mz_cu_
 }
 
 extern "C" cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args) {
-    return args->half_moments ? launch_adamw<uint16_t>(stream, *args) : launch_adamw<float>(stream, *args);
+    switch (args->moment_bytes) {
+    case 1:
+        return launch_adamw<uint8_t>(stream, *args);
+    case 2:
+        return launch_adamw<uint16_t>(stream, *args);
+    default:
+        return launch_adamw<float>(stream, *args);
+    }
 }
 
 struct sgd_constants {
