@@ -21,6 +21,8 @@ typedef struct subject {
 static subject subjects[MAX_DEVICES];
 static int n_subjects;
 static int64_t runs[MZ_OP_COUNT], padded_runs[MZ_OP_COUNT], refused;
+static double preparing;      // seconds: a library may compile kernels then
+static const double SLOW = 2; // seconds of a trial that is named: where a test's time went
 
 // --- devices -------------------------------------------------------------------------------------------------------
 void devices_open(void) {
@@ -74,8 +76,8 @@ void devices_report(void) {
         padded += padded_runs[op];
     }
     print_message("%d devices, %lld kernel runs, %lld over padded tensors, %lld refusals by kernels further up the "
-                  "lists\n",
-                  n_subjects, (long long)total, (long long)padded, (long long)refused);
+                  "lists; %.1f s of preparing\n",
+                  n_subjects, (long long)total, (long long)padded, (long long)refused, preparing);
 }
 
 int devices_count(void) {
@@ -245,13 +247,20 @@ static void tensors_to_device(const trial *t, mezzo_device *device, bool in_plac
                                                    : tensor_to_device(device, &call->out[i], t->out[i].stored);
 }
 
+static const char *prepare(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out) {
+    const double from = mz_seconds();
+    const char *reason = mz_prepare_kernel(device, kernel, call, out);
+    preparing += mz_seconds() - from;
+    return reason;
+}
+
 // As programs do: before any tensor has memory.
 static void prepare_unbound(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out) {
     mz_call unbound = *call;
     for (int i = 0; i < MZ_MAX_IN; i++)
         unbound.in[i].data = unbound.out[i].data = NULL;
     unbound.rng = NULL;
-    const char *reason = mz_prepare_kernel(device, kernel, &unbound, out);
+    const char *reason = prepare(device, kernel, &unbound, out);
     if (reason != NULL)
         fail_msg("%s: refuses what it took before: %s", kernel->name, reason);
 }
@@ -420,7 +429,7 @@ static void check_padded(const trial *t, const subject *s, const mz_kernel *kern
             call.out[i].storage = storage_of(t, t->n_in + i, pad);
     }
     mz_prepared prepared;
-    const char *reason = mz_prepare_kernel(s->device[0], kernel, &call, &prepared);
+    const char *reason = prepare(s->device[0], kernel, &call, &prepared);
     mz_prepared_free(&prepared);
     if (reason != NULL) {
         refused++;
@@ -466,7 +475,7 @@ static void check_subject(const trial *t, const subject *s) {
     for (size_t k = 0; k < n; k++) {
         mz_prepared prepared;
         check_padding(t, s, kernels[k]);
-        const char *reason = mz_prepare_kernel(s->device[0], kernels[k], &call, &prepared);
+        const char *reason = prepare(s->device[0], kernels[k], &call, &prepared);
         mz_prepared_free(&prepared);
         if (reason != NULL) {
             refused++;
@@ -605,6 +614,12 @@ void trial_check(trial *t) {
 }
 
 void trial_finish(trial *t) {
+    const double from = mz_seconds();
     trial_check(t);
+    if (mz_seconds() - from > SLOW) {
+        char what[512];
+        describe(t, what, sizeof what);
+        print_message("%.1f s: %s\n", mz_seconds() - from, what);
+    }
     trial_free(t);
 }

@@ -6,8 +6,9 @@
 //
 // MEZZO_OOM_TRIES   how many places of a command, spread evenly [12]; 0 = all
 // MEZZO_OOM_ONLY    one command, by its number from 1
-// MEZZO_OOM_FROM    with MEZZO_OOM_TRIES=0: of each command the allocations from this number on …
-// MEZZO_OOM_STEP    … and every so many behind it [1], so that several processes share a command
+// MEZZO_OOM_JOBS    how many are tried at a time [1], each in a folder of its own
+// MEZZO_OOM_LOG     a file that gets a line a failure, "COMMAND ALLOCATIONS NUMBER OUTCOME"; those that it has already
+//                   are passed over, so that a campaign can be stopped at any moment and taken up again
 // MEZZO_OOM_STAYS=1 all allocations after the first failure fail too
 #define _GNU_SOURCE
 #include "data/radio.h"
@@ -15,6 +16,8 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -122,17 +125,21 @@ static void redirect(const char *path, int fd, int flags) {
     close(file);
 }
 
+static int job; // which of those at work this process is
+
 // On two processors at most: with more, OpenMP makes more allocations, and other ones each time.
 static void use_two_processors(void) {
     cpu_set_t all, two;
-    int n = 0;
     CPU_ZERO(&two);
     if (sched_getaffinity(0, sizeof all, &all) != 0)
         return;
-    for (size_t i = 0; i < CPU_SETSIZE && n < 2; i++)
+    const int cores = CPU_COUNT(&all);
+    int k = 0;
+    for (size_t i = 0; i < CPU_SETSIZE; i++)
         if (CPU_ISSET(i, &all)) {
-            CPU_SET(i, &two);
-            n++;
+            if (k == job % cores || k == (job + 1) % cores)
+                CPU_SET(i, &two);
+            k++;
         }
     sched_setaffinity(0, sizeof two, &two);
 }
@@ -250,42 +257,133 @@ static long long number_of(const char *variable, long long otherwise) {
     return text != NULL ? atoll(text) : otherwise;
 }
 
-static int try_command(int number, long long tries, long long *total) {
-    const command *c = &commands[number];
+// --- a command's failures, shared by jobs ----------------------------------------------------------------------------
+typedef struct campaign {
+    int number; // of the command, from 1
+    const command *c;
     outcome ref;
-    char *files[4] = {NULL}, why[128];
-    int bad = 0;
-    prepare(c);
-    spawn(c, 0, &ref);
-    if (!WIFEXITED(ref.status) || WEXITSTATUS(ref.status) != c->code)
-        fail_msg("%s %s without a failure: status %d: %s", c->args[0], c->args[1], ref.status, ref.err);
-    keep_files(c, files);
-    long long n = 0, stride = tries > 0 ? ref.counted / tries + 1 : number_of("MEZZO_OOM_STEP", 1);
-    long long first = tries > 0 ? 1 + number % stride : number_of("MEZZO_OOM_FROM", 1);
-    for (long long at = first; at <= ref.counted; at += stride, n++) {
-        outcome o;
-        prepare(c);
-        spawn(c, at, &o);
-        const char *wrong = judge(c, &ref, files, &o, why);
-        if (wrong != NULL && ++bad <= 5)
-            print_message("%s %s, allocation %lld of %lld: %s\n%s\n", c->args[0], c->args[1] ? c->args[1] : "", at,
-                          ref.counted, wrong, o.err);
-        outcome_free(&o);
+    char *files[4];
+    long long first, stride;
+    unsigned char *known; // [allocations + 1]: a line of the log has it
+    int log;              // descriptor; -1
+    struct {
+        atomic_llong next, tried, memory, bad;
+    } * all; // shared by the jobs
+} campaign;
+
+// What the log has of this command, with as many allocations.
+static void read_log(campaign *m) {
+    const char *path = getenv("MEZZO_OOM_LOG");
+    m->log = path != NULL ? open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
+    m->known = mz_alloc((size_t)m->ref.counted + 1, 1);
+    assert_true((path == NULL || m->log >= 0) && m->known != NULL);
+    FILE *f = path != NULL ? fopen(path, "r") : NULL;
+    char line[512];
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        int number;
+        long long counted, at;
+        char how[16];
+        if (sscanf(line, "%d %lld %lld %15s", &number, &counted, &at, how) == 4 && number == m->number &&
+            counted == m->ref.counted && at > 0 && at <= counted && !m->known[at]) {
+            m->known[at] = 1;
+            m->all->tried++;
+            m->all->memory += strcmp(how, "memory") == 0;
+            m->all->bad += strcmp(how, "bad:") == 0;
+        }
     }
-    print_message("%2d %s %s: %lld allocations, %lld made to fail, %d not well\n", number + 1, c->args[0],
-                  c->args[1] ? c->args[1] : "", ref.counted, n, bad);
-    *total += n;
+    if (f != NULL)
+        fclose(f);
+}
+
+static void try_one(campaign *m, long long at) {
+    char why[128], line[256];
+    outcome o;
+    prepare(m->c);
+    spawn(m->c, at, &o);
+    const char *wrong = judge(m->c, &m->ref, m->files, &o, why);
+    const bool memory = WIFEXITED(o.status) && WEXITSTATUS(o.status) == 3;
+    m->all->tried++;
+    m->all->memory += wrong == NULL && memory;
+    if (wrong != NULL && ++m->all->bad <= 5)
+        print_message("%s %s, allocation %lld of %lld: %s\n%s\n", m->c->args[0], m->c->args[1] ? m->c->args[1] : "", at,
+                      m->ref.counted, wrong, o.err);
+    int n = snprintf(line, sizeof line, "%d %lld %lld %s%s\n", m->number, m->ref.counted, at,
+                     wrong != NULL ? "bad: "
+                     : memory      ? "memory"
+                                   : "done",
+                     wrong != NULL ? wrong : "");
+    if (m->log >= 0 && write(m->log, line, (size_t)n) != n)
+        fail_msg("the log cannot be written");
+    outcome_free(&o);
+}
+
+static void work(campaign *m) {
+    char folder[32];
+    snprintf(folder, sizeof folder, "job-%d", job);
+    assert_true(job == 0 || chdir(folder) == 0);
+    for (;;) {
+        long long at = m->first + m->stride * m->all->next++;
+        if (at > m->ref.counted)
+            return;
+        if (!m->known[at])
+            try_one(m, at);
+    }
+}
+
+static void share(campaign *m) {
+    const int jobs = (int)number_of("MEZZO_OOM_JOBS", 1);
+    pid_t child[256];
+    assert_true(jobs >= 1 && jobs <= (int)MZ_COUNT(child));
+    for (job = 1; job < jobs; job++) {
+        child[job] = fork();
+        assert_true(child[job] >= 0);
+        if (child[job] == 0) {
+            work(m); // what it asserts and does not hold ends this process by main, with a code
+            fflush(NULL);
+            _exit(0);
+        }
+    }
+    job = 0;
+    work(m);
+    for (int i = 1; i < jobs; i++) {
+        int status;
+        assert_int_equal(waitpid(child[i], &status, 0), child[i]);
+        assert_int_equal(status, 0);
+    }
+}
+
+static long long try_command(int number, long long tries, long long *total) {
+    campaign m = {.number = number + 1, .c = &commands[number]};
+    m.all = mmap(NULL, sizeof *m.all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(m.all != MAP_FAILED);
+    prepare(m.c);
+    spawn(m.c, 0, &m.ref);
+    if (!WIFEXITED(m.ref.status) || WEXITSTATUS(m.ref.status) != m.c->code)
+        fail_msg("%s %s without a failure: status %d: %s", m.c->args[0], m.c->args[1], m.ref.status, m.ref.err);
+    keep_files(m.c, m.files);
+    m.stride = tries > 0 ? m.ref.counted / tries + 1 : 1;
+    m.first = tries > 0 ? 1 + number % m.stride : 1;
+    read_log(&m);
+    share(&m);
+    const long long bad = m.all->bad;
+    print_message("%2d %s %s: %lld allocations, %lld made to fail: %lld ended with 3, %lld not well\n", m.number,
+                  m.c->args[0], m.c->args[1] ? m.c->args[1] : "", m.ref.counted, (long long)m.all->tried,
+                  (long long)m.all->memory, bad);
+    *total += m.all->tried;
     for (int i = 0; i < 4; i++)
-        mz_free(files[i]);
-    outcome_free(&ref);
+        mz_free(m.files[i]);
+    mz_free(m.known);
+    if (m.log >= 0)
+        close(m.log);
+    munmap(m.all, sizeof *m.all);
+    outcome_free(&m.ref);
     return bad;
 }
 
 static void test_every_allocation_of_a_process(void **state) {
     (void)state;
     const long long tries = number_of("MEZZO_OOM_TRIES", 12), only = number_of("MEZZO_OOM_ONLY", 0);
-    long long total = 0;
-    int bad = 0;
+    long long total = 0, bad = 0;
     for (int i = 0; i < (int)MZ_COUNT(commands); i++)
         if ((only == 0 || only == i + 1) && (pictures || i < TEXTS))
             bad += try_command(i, tries, &total);
@@ -329,11 +427,20 @@ static int setup(void **state) {
     mz_radio_written written;
     mezzo_status status = mz_radio_write(&cities, NULL, &written);
     pictures = status != MEZZO_ERR_UNSUPPORTED;
-    if (!pictures)
-        return 0;
-    must(status);
-    make((const char *const[]){"train", "--model", "radio_unet-tiny", PICTURES, "--steps", "1", "--out", "unet", NULL});
-    make((const char *const[]){"sample", "unet", "--out", "predicted", "--steps", "2", NULL});
+    if (pictures) {
+        must(status);
+        make((const char *const[]){"train", "--model", "radio_unet-tiny", PICTURES, "--steps", "1", "--out", "unet",
+                                   NULL});
+        make((const char *const[]){"sample", "unet", "--out", "predicted", "--steps", "2", NULL});
+    }
+    for (int i = 1; i < number_of("MEZZO_OOM_JOBS", 1); i++) {
+        char line[256];
+        snprintf(line, sizeof line,
+                 "rm -rf job-%d; mkdir job-%d && for x in base exported rules maps unet predicted text.txt study.csv; "
+                 "do [ ! -e $x ] || cp -a $x job-%d; done",
+                 i, i, i);
+        assert_int_equal(system(line), 0);
+    }
     return 0;
 }
 
