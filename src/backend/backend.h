@@ -3,6 +3,7 @@
 #ifndef MZ_BACKEND_H
 #define MZ_BACKEND_H
 
+#include <math.h>
 #include <signal.h>
 
 #include "base/base.h"
@@ -214,6 +215,12 @@ typedef struct mz_segment {
 
 #define MZ_NO_SHADOW INT64_MIN
 
+static inline uint32_t mz_magnitude(float x) { // of a positive number, in the order of magnitudes
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 // What scales_update makes of an entry whose largest magnitude of the step is `most`.
 static inline void mz_scale_advance(mz_scale_entry *e, uint32_t most) {
     const int top = e->dtype == (int32_t)MEZZO_F8E4M3 ? 8 : 15; // the format's largest number is 1.75 · 2^top
@@ -221,12 +228,17 @@ static inline void mz_scale_advance(mz_scale_entry *e, uint32_t most) {
     e->most = 0;
     if (most == 0 || most >= 0x7F800000u)
         return;
+    const float before = e->scale, largest_number = ldexpf(1.75F, top) * before;
+    const bool known = e->n > 0, beyond = known && mz_magnitude(largest_number) < most;
+    e->saturated += beyond;
+    e->in_a_row = beyond ? e->in_a_row + 1 : 0;
     e->history[e->n++ % MZ_SCALE_HISTORY] = most;
     for (int i = 0; i < MZ_SCALE_HISTORY && i < e->n; i++)
         largest = e->history[i] > largest ? e->history[i] : largest;
     const int exponent = (int)(largest >> 23) - 127 - top + ((largest & 0x7FFFFFu) > 0x600000u);
     bits = (uint32_t)((exponent < -126 ? -126 : exponent) + 127) << 23;
     memcpy(&e->scale, &bits, sizeof bits);
+    e->changes += known && e->scale != before;
 }
 
 // A split master is a BF16 shadow, the FP32 number rounded to nearest (ties away from zero), and the number's low 16

@@ -152,7 +152,8 @@ static mezzo_status put_scaler(json_t *root, mezzo_scaler *scaler) {
     return put_fields(object, scaler_fields, MZ_COUNT(scaler_fields), &state);
 }
 
-// Each tensor's: format, steps, scale and history as the bits that they are.
+// Each tensor's: format, steps, scale, history as the bits that they are, and counters.
+enum { COUNTERS = 3 }; // saturated, in_a_row, changes
 static mezzo_status put_scales(json_t *root, const mezzo_params *params) {
     const int n = params != NULL ? params->scales.n : 0;
     mezzo_status status = MEZZO_OK;
@@ -172,7 +173,10 @@ static mezzo_status put_scales(json_t *root, const mezzo_params *params) {
         json_array_append_new(list, json_real((double)entries[i].scale));
         for (int k = 0; k < MZ_SCALE_HISTORY; k++)
             json_array_append_new(list, json_integer((json_int_t)entries[i].history[k]));
-        if (json_array_size(list) != 3 + MZ_SCALE_HISTORY)
+        json_array_append_new(list, json_integer(entries[i].saturated));
+        json_array_append_new(list, json_integer(entries[i].in_a_row));
+        json_array_append_new(list, json_integer(entries[i].changes));
+        if (json_array_size(list) != 3 + MZ_SCALE_HISTORY + COUNTERS)
             MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for the checkpoint's scales"));
     }
 fail:
@@ -343,13 +347,26 @@ mezzo_status mz_state_load(const char *path, mezzo_checkpoint *checkpoint, mz_ch
     return status;
 }
 
+// Checkpoints had none before; they decide nothing.
+static bool get_counters(const json_t *list, mz_scale_entry *e) {
+    int32_t *const counters[COUNTERS] = {&e->saturated, &e->in_a_row, &e->changes};
+    bool good = true;
+    for (size_t k = 0; k < COUNTERS && json_array_size(list) > 3 + MZ_SCALE_HISTORY; k++) {
+        const json_t *n = json_array_get(list, 3 + MZ_SCALE_HISTORY + k);
+        good = good && json_is_integer(n) && json_integer_value(n) >= 0 && json_integer_value(n) <= INT32_MAX;
+        *counters[k] = good ? (int32_t)json_integer_value(n) : 0;
+    }
+    return good;
+}
+
 static mezzo_status get_entry(const char *where, const char *name, const json_t *list, mz_scale_entry *e) {
     const json_t *n = json_array_get(list, 1), *scale = json_array_get(list, 2);
     const char *format = json_string_value(json_array_get(list, 0));
     const mezzo_dtype formats[] = {MEZZO_F8E4M3, MEZZO_F8E5M2};
-    bool good = json_array_size(list) == 3 + MZ_SCALE_HISTORY && format != NULL && json_is_integer(n) &&
-                json_integer_value(n) >= 0 && json_integer_value(n) <= INT32_MAX && json_is_real(scale) &&
-                json_real_value(scale) >= 0x1p-126 && json_real_value(scale) <= 0x1p127;
+    const size_t length = json_array_size(list);
+    bool good = (length == 3 + MZ_SCALE_HISTORY || length == 3 + MZ_SCALE_HISTORY + COUNTERS) && format != NULL &&
+                json_is_integer(n) && json_integer_value(n) >= 0 && json_integer_value(n) <= INT32_MAX &&
+                json_is_real(scale) && json_real_value(scale) >= 0x1p-126 && json_real_value(scale) <= 0x1p127;
     *e = (mz_scale_entry){.dtype = -1};
     for (size_t i = 0; i < MZ_COUNT(formats) && good; i++)
         if (strcmp(format, mezzo_dtype_name(formats[i])) == 0)
@@ -359,7 +376,7 @@ static mezzo_status get_entry(const char *where, const char *name, const json_t 
         good = json_is_integer(bits) && json_integer_value(bits) >= 0 && json_integer_value(bits) < 0x7F800000;
         e->history[k] = good ? (uint32_t)json_integer_value(bits) : 0;
     }
-    if (!good || e->dtype < 0)
+    if (!good || e->dtype < 0 || !get_counters(list, e))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: scales: %s is no scale with its history", where, mz_quote(name).text);
     e->n = (int32_t)json_integer_value(n);
     e->scale = (float)json_real_value(scale);

@@ -231,7 +231,10 @@ typedef struct mz_scale_entry {
     int32_t dtype;                      // of the codes: mezzo_dtype
     int32_t n;                          // steps that went into the history so far; 0: the scale is nothing to go by
     uint32_t history[MZ_SCALE_HISTORY]; // step k's is at k mod MZ_SCALE_HISTORY
-    uint32_t unused[4];
+    uint32_t unused;
+    int32_t saturated; // steps with a delayed scale so far in which the largest magnitude was beyond the format's
+    int32_t in_a_row;  // such steps until now, one behind another
+    int32_t changes;   // steps so far behind which the scale became another
 } mz_scale_entry;
 #define MZ_SCALE_WORDS ((int64_t)(sizeof(mz_scale_entry) / sizeof(float)))
 

@@ -14,12 +14,17 @@ static const int64_t SEARCH_STEPS = 100;     // a new run's scale looks for its 
 static const double LEAST_SCALE = 16;        // a scale below it holds little: 2^4
 static const double COLLAPSE = 1.0 / 1024;   // of the largest scale so far
 static const double MOST_UNDERFLOW = 0.05;   // of the gradients that are not zero
+static const double MOST_SATURATED = 0.1;    // of the steps of a tensor, over 200 and more
 static const double JUMP_SCORE = 8;          // robust deviations
 static const double JUMPS_PER_HUNDRED = 2;   // rows with such a jump, and at least three
 static const double RISE = 3; // of the older quarter's deviations by which the newest quarter lies above it
 
 mezzo_status mz_health_begin(mz_health *h) {
-    *h = (mz_health){.val_loss = (double)NAN, .best_val_loss = (double)NAN, .underflow = (double)NAN, .scale = 1};
+    *h = (mz_health){.val_loss = (double)NAN,
+                     .best_val_loss = (double)NAN,
+                     .underflow = (double)NAN,
+                     .saturated = (double)NAN,
+                     .scale = 1};
     return mz_spikes_create(64, &h->spikes);
 }
 
@@ -51,6 +56,10 @@ void mz_health_add(mz_health *h, const mz_health_row *row) {
     }
     if (isfinite(row->underflow))
         h->underflow = isnan(h->underflow) ? row->underflow : 0.9 * h->underflow + 0.1 * row->underflow;
+    if (!isnan(row->saturated)) {
+        h->saturated = row->saturated;
+        memcpy(h->tensor, row->tensor, sizeof h->tensor);
+    }
 }
 
 // --- the kept rows -------------------------------------------------------------------------------
@@ -165,6 +174,14 @@ static void check_scale(const mz_health *h, verdict *v) {
                  100 * h->underflow);
 }
 
+// "h.3.mlp.c_fc.dy" is of the module h.3.mlp.c_fc.
+static void check_saturation(const mz_health *h, verdict *v) {
+    const char *role = strrchr(h->tensor, '.');
+    if (h->saturated > MOST_SATURATED)
+        complain(v, "%s is cut off at its format's largest number in %.0f%% of the steps: --autocast.%.*s bf16",
+                 h->tensor, 100 * h->saturated, role != NULL ? (int)(role - h->tensor) : 0, h->tensor);
+}
+
 bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
     verdict v = {line, size, false};
     double spread;
@@ -175,6 +192,7 @@ bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
     }
     check_loss(h, &v);
     check_scale(h, &v);
+    check_saturation(h, &v);
     if (v.sick)
         return false;
     int64_t rows = kept(h), quarter = rows < 8 ? rows : rows / 4;
@@ -224,16 +242,21 @@ static bool number_in(const char *line, size_t n, const char *key, double *out, 
     return quoted || mz_number_parse(text, out);
 }
 
+// A text behind `key`, which ends with its quote; "" where there is none.
+static bool text_in(const char *line, size_t n, const char *key, char *out, size_t size) {
+    const char *at = memmem(line, n, key, strlen(key));
+    size_t k = 0;
+    for (at = at != NULL ? at + strlen(key) : line + n; k + 1 < size && at < line + n && *at != '"'; at++)
+        out[k++] = *at;
+    out[k] = '\0';
+    return k > 0;
+}
+
 // Whether the row's precision is one that is trained with a loss scale.
 static bool scales_loss(const char *line, size_t n) {
-    static const char key[] = "\"amp/precision\": \"";
-    const char *at = memmem(line, n, key, sizeof key - 1);
-    char name[16] = "";
-    if (at == NULL)
+    char name[16];
+    if (!text_in(line, n, "\"amp/precision\": \"", name, sizeof name))
         return false;
-    at += sizeof key - 1;
-    for (size_t i = 0; i + 1 < sizeof name && at + i < line + n && at[i] != '"'; i++)
-        name[i] = at[i];
     mezzo_precision known;
     return mezzo_precision_parse(name, &known) == MEZZO_OK && mezzo_precision_needs_loss_scale(known);
 }
@@ -256,8 +279,10 @@ static bool read_row(const char *line, size_t n, mz_health_row *r, bool *matters
     bool good = number_in(line, n, start + 1, &step, &found) && step >= 0 && step < 1e18 &&
                 number_in(line, n, "\"amp/skipped_steps\": ", &r->skipped, &found) &&
                 number_in(line, n, "\"amp/underflow_share\": ", &r->underflow, &found) &&
+                number_in(line, n, "\"fp8/most_saturated_share\": ", &r->saturated, &found) &&
                 number_in(line, n, "\"amp/loss_scale\": ", &r->scale, &found);
     r->scaling = good && found && (r->scale != 1 || scales_loss(line, n));
+    text_in(line, n, "\"fp8/most_saturated\": \"", r->tensor, sizeof r->tensor);
     r->step = good ? (int64_t)step : 0;
     return good;
 }

@@ -9,6 +9,8 @@
 typedef struct mz_health_row {
     int64_t step;
     double loss, val_loss, scale, skipped, underflow; // skipped: steps, since the run began; underflow: a share
+    double saturated;                                 // share of the steps in which `tensor`'s largest was cut off
+    char tensor[160];                                 // "h.3.mlp.c_fc.dy"
     bool has_loss;                                    // the row has a train/loss (which may itself be NaN)
     bool scaling;                                     // a loss scale that is not 1
 } mz_health_row;
@@ -20,6 +22,8 @@ typedef struct mz_health {
     int64_t steps[MZ_HEALTH_KEPT];
     double skipped[MZ_HEALTH_KEPT];
     double scale, largest_scale, underflow; // the last ones; underflow averaged over about ten rows
+    double saturated;                       // the last one
+    char tensor[160];
     double val_loss, best_val_loss;
     bool scaling;
     int64_t jumps; // of the loss, in all

@@ -4,7 +4,7 @@
 #include "base/precision.h"
 #include "train/run.h"
 
-enum { MOST_METRICS = 24 };
+enum { MOST_METRICS = 24 + MZ_SATURATION_ROWS };
 
 mezzo_status mz_report_open(mz_training *run) {
     mz_report *r = &run->report;
@@ -15,6 +15,7 @@ mezzo_status mz_report_open(mz_training *run) {
                             mz_precision(run->engine.program.precision)->compute, run->config.peak_tflops,
                             &r->rates.peak));
     MEZZO_TRY(mz_expert_load_create(&run->engine.model, &r->experts));
+    MEZZO_TRY(mz_saturation_create(&r->saturation));
     return mz_gradient_norms_create(run->engine.optimizer, run->engine.ranks, &r->norms);
 }
 
@@ -24,6 +25,7 @@ void mz_report_close(mz_training *run) {
     mz_health_end(&r->health);
     mz_gradient_norms_free(run->engine.device, r->norms);
     mz_expert_load_free(r->experts);
+    mz_saturation_free(r->saturation);
 }
 
 static double seconds_left(const mz_training *run) {
@@ -121,16 +123,19 @@ mezzo_status mz_run_recall_health(mz_training *run) {
     return mz_health_read(&run->report.health, run->config.out);
 }
 
-static void look_at_health(mz_training *run, const mezzo_progress *p, double underflow) {
+static void look_at_health(mz_training *run, const mezzo_progress *p, double underflow, double saturated,
+                           const char *tensor) {
     char line[512];
-    const mz_health_row row = {.step = run->step,
-                               .loss = p->loss,
-                               .val_loss = (double)NAN,
-                               .scale = p->loss_scale,
-                               .skipped = (double)p->skipped,
-                               .underflow = underflow,
-                               .has_loss = true,
-                               .scaling = run->engine.scaler->update.enabled};
+    mz_health_row row = {.step = run->step,
+                         .loss = p->loss,
+                         .val_loss = (double)NAN,
+                         .scale = p->loss_scale,
+                         .skipped = (double)p->skipped,
+                         .underflow = underflow,
+                         .saturated = saturated,
+                         .has_loss = true,
+                         .scaling = run->engine.scaler->update.enabled};
+    snprintf(row.tensor, sizeof row.tensor, "%s", tensor);
     mz_health_add(&run->report.health, &row);
     bool healthy = mz_health_verdict(&run->report.health, line, sizeof line);
     if (!healthy && !run->report.unhealthy) // once, when it begins
@@ -180,7 +185,10 @@ mezzo_status mz_run_log_step(mz_training *run) {
         row[n++] = mz_metric_number("perf/mfu", p.mfu);
     if (!isnan(p.joules_per_token))
         row[n++] = mz_metric_number(joules_each, p.joules_per_token);
-    double underflow = (double)NAN;
+    double underflow = (double)NAN, saturated;
+    const char *tensor;
+    MEZZO_TRY(mz_saturation_rows(run->report.saturation, run->engine.device, &run->engine.params->scales, run->step,
+                                 row, &n, &saturated, &tensor));
     mz_run_event(run, MEZZO_EVENT_STEP, "");
     run->report.reported_step = run->step;
     run->report.reported_seconds = run->report.step_seconds;
@@ -189,7 +197,7 @@ mezzo_status mz_run_log_step(mz_training *run) {
     if (run->guard.last_bad != run->step)
         MEZZO_TRY(mz_gradient_norms_log(run->report.norms, run->engine.train, run->engine.device, run->report.metrics,
                                         run->step, &underflow));
-    look_at_health(run, &p, underflow);
+    look_at_health(run, &p, underflow, saturated, tensor);
     if (run->report.experts == NULL)
         return MEZZO_OK;
     int64_t rows = run->data->examples.items * run->engine.model.experts_per_token;

@@ -30,10 +30,22 @@ void mz_gradient_norms_free(mezzo_device *device, mz_gradient_norms *norms);
 mezzo_status mz_gradient_norms_log(mz_gradient_norms *norms, mezzo_program *program, mezzo_device *device,
                                    mz_metrics *metrics, int64_t step, double *underflow);
 
+// saturation.c: 8-bit tensors with a scale of which a step's largest number was beyond the format's.
+typedef struct mz_saturation mz_saturation;
+mezzo_status mz_saturation_create(mz_saturation **out);
+void mz_saturation_free(mz_saturation *saturation); // NULL is fine
+// Up to MZ_SATURATION_ROWS metrics behind row[*n], about the steps since the last call. Waits where there are such
+// tensors. *share: of the last 200 steps or more, those in which the tensor *name, which lives as long as `saturation`,
+// was saturated, more than any other; NaN before that.
+enum { MZ_SATURATION_ROWS = 4 };
+mezzo_status mz_saturation_rows(mz_saturation *saturation, mezzo_device *device, const mz_scales *scales, int64_t step,
+                                mz_metric *row, size_t *n, double *share, const char **name);
+
 typedef struct mz_report {
     mz_metrics *metrics;     // NULL: nothing is written
     mz_expert_load *experts; // NULL where the model has none
     mz_gradient_norms *norms;
+    mz_saturation *saturation;
     mz_health health;
     bool unhealthy;                   // at the last verdict
     mz_evaluation val;                // the last validation; NaN = none

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -165,6 +166,42 @@ static void test_verdicts(void **state) {
     }
 }
 
+// A tensor that saturates: named, with what to do; told by a run and by its file alike.
+static void test_a_saturated_tensor_is_named(void **state) {
+    (void)state;
+    static const char text[] =
+        "{\"step\": 300, \"train/loss\": 2.5, \"amp/loss_scale\": 1, \"fp8/most_saturated_share\": %g, "
+        "\"fp8/most_saturated\": \"h.3.mlp.c_fc.dy\"}\n";
+    for (int much = 0; much < 2; much++) {
+        char line[2][512];
+        bool healthy[2];
+        mz_health h;
+        mz_health_row r = {.step = 300,
+                           .loss = 2.5,
+                           .val_loss = (double)NAN,
+                           .underflow = (double)NAN,
+                           .scale = 1,
+                           .saturated = much ? 0.11 : 0.1,
+                           .has_loss = true};
+        snprintf(r.tensor, sizeof r.tensor, "h.3.mlp.c_fc.dy");
+        assert_int_equal(mz_health_begin(&h), MEZZO_OK);
+        mz_health_add(&h, &r);
+        healthy[0] = mz_health_verdict(&h, line[0], sizeof line[0]);
+        mz_health_end(&h);
+        FILE *f = fopen("metrics.jsonl", "w");
+        assert_non_null(f);
+        fprintf(f, text, r.saturated);
+        fclose(f);
+        assert_int_equal(mz_health_of_run(".", &healthy[1], line[1], sizeof line[1]), MEZZO_OK);
+        assert_string_equal(line[0], line[1]);
+        assert_true(healthy[0] == !much && healthy[1] == !much);
+        assert_true(!much ||
+                    strstr(line[0], "not healthy: h.3.mlp.c_fc.dy is cut off at its format's largest number in 11% "
+                                    "of the steps: --autocast.h.3.mlp.c_fc bf16") != NULL);
+        remove("metrics.jsonl");
+    }
+}
+
 // A short run whose scale still looks for its place is healthy, and the line says what its skips were.
 static void test_skips_of_the_search_are_told(void **state) {
     (void)state;
@@ -179,7 +216,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_jump_is_seen_and_noise_is_not), cmocka_unit_test(test_nan_does_not_blind),
         cmocka_unit_test(test_a_new_level_is_learnt),           cmocka_unit_test(test_verdicts),
-        cmocka_unit_test(test_skips_of_the_search_are_told),
+        cmocka_unit_test(test_a_saturated_tensor_is_named),     cmocka_unit_test(test_skips_of_the_search_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

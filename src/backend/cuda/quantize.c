@@ -96,6 +96,7 @@ static mezzo_status run_update(mezzo_device *device, const mz_call *call) {
 
 _Static_assert(sizeof(mz_scale_entry) == 64 && offsetof(mz_scale_entry, dtype) == 8 &&
                    offsetof(mz_scale_entry, n) == 12 && offsetof(mz_scale_entry, history) == 16 &&
+                   offsetof(mz_scale_entry, saturated) == 52 && offsetof(mz_scale_entry, changes) == 60 &&
                    MZ_SCALE_HISTORY == 8,
                "kernels/quantize.cu's entry is mz_scale_entry");
 

@@ -177,7 +177,8 @@ struct entry { // mz_scale_entry
     float scale;
     uint32_t most;
     int32_t dtype, n;
-    uint32_t history[8], unused[4];
+    uint32_t history[8], unused;
+    int32_t saturated, in_a_row, changes;
 };
 
 __global__ void scales_update_kernel(const int32_t *skip, const entry *tables, int ranks, entry *entries, int n) {
@@ -191,10 +192,16 @@ __global__ void scales_update_kernel(const int32_t *skip, const entry *tables, i
     e->most = 0;
     if (most == 0 || most >= 0x7F800000u)
         return;
+    const int top = e->dtype == MZ_CU_F8E4M3 ? 8 : 15;
+    const float before = e->scale;
+    const bool known = e->n > 0, beyond = known && __float_as_uint(1.75f * power_of_two(top) * before) < most;
+    e->saturated += beyond;
+    e->in_a_row = beyond ? e->in_a_row + 1 : 0;
     e->history[e->n++ % 8] = most;
     for (int k = 0; k < 8 && k < e->n; k++)
         largest = max(largest, e->history[k]);
-    e->scale = power_of_two(scale_exponent(largest, e->dtype == MZ_CU_F8E4M3 ? 8 : 15));
+    e->scale = power_of_two(scale_exponent(largest, top));
+    e->changes += known && e->scale != before;
 }
 
 extern "C" cudaError_t mz_cu_scales_update(cudaStream_t stream, const int32_t *skip, const void *tables, int ranks,
