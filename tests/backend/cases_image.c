@@ -21,6 +21,7 @@ static const convolution convolutions[] = {
     {2, 5, 4, 6, 9, 3, 2, 1, 1, 0, 3},    {1, 5, 5, 8, 8, 3, 3, 1, 1, 1, 8},     {1, 17, 3, 33, 35, 3, 3, 1, 1, 1, 1},
     {1, 4, 4, 130, 70, 3, 3, 1, 1, 1, 1}, {2, 12, 12, 16, 40, 3, 3, 1, 1, 1, 1}, {1, 2, 2, 3, 4, 5, 5, 3, 4, 4, 1},
     {3, 6, 6, 64, 32, 1, 1, 1, 0, 0, 2},  {1, 13, 11, 64, 64, 3, 3, 2, 1, 1, 1}, {2, 7, 9, 8, 24, 3, 3, 1, 1, 1, 1},
+    {1, 21, 30, 6, 5, 3, 3, 1, 1, 1, 1}, // more pixels than a thread takes at a time
 };
 static const convolution large_one = {2, 16, 16, 64, 72, 3, 3, 1, 1, 1, 1}; // that some kernels ask for
 static const struct {
@@ -134,8 +135,16 @@ void cases_conv2d_dw(void) {
         }
     conv2d_dw(&large_one, BF16, true, true);
     conv2d_dw(&large_one, FP16, false, false);
-    const convolution tiles = {1, 9, 10, 40, 136, 3, 3, 2, 1, 1, 1};  // more than 128 each of rows and columns
-    const convolution ranges = {4, 24, 24, 32, 40, 3, 3, 1, 1, 1, 1}; // pixels enough to be divided
+    const convolution tiles = {1, 9, 10, 40, 136, 3, 3, 2, 1, 1, 1};   // more than 128 each of rows and columns
+    const convolution ranges = {4, 24, 24, 32, 40, 3, 3, 1, 1, 1, 1};  // pixels enough to be divided
+    const convolution chunks = {3, 362, 362, 32, 1, 1, 2, 1, 0, 0, 1}; // images of 16 MiB in FP32
+    trial *t = conv_trial(MZ_OP_conv2d_dw, &chunks, FP32);
+    trial_input(t, 0, MEZZO_F32, result_of(&chunks));
+    trial_input(t, 1, MEZZO_F32, image_of(&chunks));
+    trial_output(t, 0, MEZZO_F32, weight_of(&chunks));
+    fill(t, true); // a bound for so many terms would hide an image that is missing
+    t->exact = true;
+    trial_finish(t);
     for (int a = BF16; a <= FP16; a++) {
         conv2d_dw(&tiles, a, a == BF16, a == FP16);
         conv2d_dw(&ranges, a, a == FP16, a == BF16);

@@ -68,7 +68,7 @@ void mz_gather_copy(const mz_matmul_gather *g, const void *data, size_t size, vo
     if (g->what == MZ_GATHER_WEIGHT) { // w [N, R, S, C]
         const int64_t taps = g->r * g->s;
         for (int64_t k = k0; k < k0 + nk; k++, to += MZ_GATHER_WIDTH * size) {
-            const int64_t n = k % g->depth, tap = k / g->depth;
+            const int64_t n = k % g->depth, at = k / g->depth, tap = g->flipped ? taps - 1 - at : at;
             memcpy(to, (const char *)data + (size_t)((n * taps + tap) * g->pitch + i0) * size, (size_t)ni * size);
         }
         return;

@@ -22,6 +22,7 @@ struct mz_matmul_gather {
     int64_t over_height, over_width; // of the image whose pixels i (or k) counts
     int64_t r, s, depth;             // the weight's height and width; channels of one tap
     int64_t stride, pad;
+    bool flipped; // MZ_GATHER_WEIGHT: the last tap comes first
 };
 
 // The product of one group of channels. `gathers`: room for what its operands point at.

@@ -348,6 +348,14 @@ static void pack_gathered(pack_fn *packs, mz_panel format, int width, char *dst,
     }
 }
 
+void mz_matmul_pack_b(mz_matmul_path path, void *panel, const mz_matmul_operand *b, int64_t j0, int nj, int64_t k) {
+    pack_fn *const packs = path.kernel->pack != NULL ? path.kernel->pack : path.isa->pack;
+    if (b->gather != NULL)
+        pack_gathered(packs, path.kernel->b_panel, path.kernel->nr, panel, b, j0, nj, 0, k, k);
+    else
+        packs(path.kernel->b_panel, path.kernel->nr, panel, b, j0, nj, 0, k, k);
+}
+
 // `depth` of k from k on of panels side by side, which hold as many of the operand's rows from `start` on as there are,
 // `count`.
 static void pack_band(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,

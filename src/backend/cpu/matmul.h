@@ -16,6 +16,7 @@
 #define MZ_GATHER_WIDTH 32
 #define MZ_GATHER_DEPTH 64
 typedef struct mz_matmul_gather mz_matmul_gather; // backend/cpu/conv.c
+typedef struct mz_conv_kernels mz_conv_kernels;   // backend/cpu/conv_direct.h
 // `ni` rows from i0 and `nk` of k from k0, elements of `size` bytes, to dst: [ni][MZ_GATHER_DEPTH] where the operand's
 // k_stride is 1, else [nk][MZ_GATHER_WIDTH].
 void mz_gather_copy(const mz_matmul_gather *gather, const void *data, size_t size, void *dst, int64_t i0, int ni,
@@ -91,6 +92,7 @@ typedef struct mz_microkernel {
     // Packing, as mz_matmul_isa's; NULL: that one.
     void (*pack)(mz_panel format, int width, void *dst, const mz_matmul_operand *src, int64_t i0, int ni, int64_t k0,
                  int64_t nk, int64_t k_padded);
+    const mz_conv_kernels *conv; // of the same arithmetic, whose weights have b_panel's format; NULL: none
 } mz_microkernel;
 
 // --- instruction sets ----------------------------------------------------------------------------------------------
@@ -115,6 +117,7 @@ extern const mz_matmul_isa mz_matmul_isa__portable;
 #if defined(__x86_64__)
 extern const mz_matmul_isa mz_matmul_isa__avx2, mz_matmul_isa__avx512;
 extern const mz_microkernel mz_microkernel_avx512bf16, mz_microkernel_amx;
+extern const mz_conv_kernels mz_conv_avx512bf16;
 extern const mz_microkernel mz_microkernel_amx_f16, mz_microkernel_amx_tf32; // by two BF16 parts
 // mz_microkernel.finish for tiles of `rows` rows and 32 columns: what training stores in BF16 and FP16
 // (avx512bf16_epilogue.c).
@@ -150,6 +153,8 @@ void mz_matmul_rows_run(const mz_matmul_isa *isa, const mz_matmul_problem *probl
 size_t mz_matmul_workspace(mz_matmul_path path, const mz_matmul_problem *problem, int threads); // bytes
 // Results are bitwise the same for every number of threads. `workspace` is 64-byte aligned.
 void mz_matmul_run(mz_matmul_path path, const mz_matmul_problem *problem, int threads, void *workspace);
+// The nj rows of a right operand from j0 on and all of its k, a multiple of k_unit, into one panel.
+void mz_matmul_pack_b(mz_matmul_path path, void *panel, const mz_matmul_operand *b, int64_t j0, int nj, int64_t k);
 void mz_matmul_column_sums(mz_matmul_path path, const void *x, mezzo_dtype dtype, int64_t rows, int64_t columns,
                            float *sums, bool add, int threads);
 

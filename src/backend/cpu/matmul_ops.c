@@ -1,6 +1,7 @@
 // linear, matmul, linear_dx and linear_dw, and conv2d and its gradients, as products of the driver, and the list of
 // kernels for a device.
 #include "backend/cpu/conv.h"
+#include "backend/cpu/conv_direct.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/matmul.h"
 
@@ -167,6 +168,15 @@ static size_t workspace_for(mz_matmul_path path, const mezzo_device *device, con
     return mz_matmul_workspace(path, &p, threads_for(device, &p));
 }
 
+static void make_bias_gradient(mz_matmul_path path, const mezzo_device *device, const mz_call *call) {
+    if (call->op != MZ_OP_conv2d_dw || !mz_present(&call->out[1]))
+        return;
+    const mz_tensor *dy = &call->in[0];
+    const int64_t rows = mz_shape_rows(&dy->shape), n = dy->shape.dim[3];
+    mz_matmul_column_sums(path, dy->data, dy->dtype, rows, n, call->out[1].data, call->attrs.accumulate,
+                          mz_cpu_threads(device, (double)(rows * n) / 8));
+}
+
 // One product a group of channels.
 static mezzo_status run_conv(mz_matmul_path path, const mezzo_device *device, const mz_call *call) {
     for (int group = 0; group < call->attrs.groups; group++) {
@@ -174,12 +184,19 @@ static mezzo_status run_conv(mz_matmul_path path, const mezzo_device *device, co
         mz_matmul_problem p = mz_conv_problem(call, group, gathers);
         mz_matmul_run(path, &p, threads_for(device, &p), call->workspace);
     }
-    if (call->op == MZ_OP_conv2d_dw && mz_present(&call->out[1])) {
-        const mz_tensor *dy = &call->in[0];
-        const int64_t rows = mz_shape_rows(&dy->shape), n = dy->shape.dim[3];
-        mz_matmul_column_sums(path, dy->data, dy->dtype, rows, n, call->out[1].data, call->attrs.accumulate,
-                              mz_cpu_threads(device, (double)(rows * n) / 8));
-    }
+    make_bias_gradient(path, device, call);
+    return MEZZO_OK;
+}
+
+static int threads_for_conv(const mezzo_device *device, const mz_call *call) {
+    mz_matmul_gather gathers[2];
+    const mz_matmul_problem p = mz_conv_problem(call, 0, gathers);
+    return threads_for(device, &p);
+}
+
+static mezzo_status run_direct(mz_matmul_path path, const mezzo_device *device, const mz_call *call) {
+    mz_conv_direct_run(path, call, threads_for_conv(device, call));
+    make_bias_gradient(path, device, call);
     return MEZZO_OK;
 }
 
@@ -222,6 +239,25 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
         KERNEL(conv2d_dw, path, suffix),                                                                               \
     };
 
+// Direct convolution by a path's arithmetic.
+#define DIRECT(path, can, why_not, suffix)                                                                             \
+    static const char *path##_direct_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {            \
+        const char *reason = why_not(device);                                                                          \
+        if (reason == NULL)                                                                                            \
+            reason = can(call);                                                                                        \
+        if (reason == NULL)                                                                                            \
+            reason = mz_conv_direct_refuses(path##_path, call);                                                        \
+        if (reason == NULL)                                                                                            \
+            out->workspace = mz_conv_direct_workspace(path##_path, call, threads_for_conv(device, call));              \
+        return reason;                                                                                                 \
+    }                                                                                                                  \
+    static mezzo_status path##_direct_run(mezzo_device *device, const mz_call *call) {                                 \
+        return run_direct(path##_path, device, call);                                                                  \
+    }                                                                                                                  \
+    static const mz_kernel path##_direct[] = {{"conv2d_direct" suffix, path##_direct_prepare, path##_direct_run},      \
+                                              {"conv2d_dx_direct" suffix, path##_direct_prepare, path##_direct_run},   \
+                                              {"conv2d_dw_direct" suffix, path##_direct_prepare, path##_direct_run}};
+
 // A few rows of a linear layer: the same arithmetic, FP32 on values as they are stored, for every precision.
 static const char *prepare_rows(const mz_call *call, mz_prepared *out) {
     const char *reason = refuse_formats(call);
@@ -261,6 +297,7 @@ static const char *always(const mezzo_device *device) {
 
 PATH(portable, mz_matmul_isa__portable.f32, mz_matmul_isa__portable, refuse_f32, always)
 KERNELS(portable, "_f32__portable_4x12")
+DIRECT(portable, refuse_f32, always, "_f32__portable_4x12")
 ROWS(portable, always)
 
 #if defined(__x86_64__)
@@ -306,10 +343,13 @@ ROWS(avx2, needs_avx2)
 ROWS(avx512, needs_avx512)
 PATH(avx2, mz_matmul_isa__avx2.f32, mz_matmul_isa__avx2, refuse_f32, needs_avx2)
 KERNELS(avx2, "_f32__avx2_6x16")
+DIRECT(avx2, refuse_f32, needs_avx2, "_f32__avx2_6x16")
 PATH(avx512, mz_matmul_isa__avx512.f32, mz_matmul_isa__avx512, refuse_f32, needs_avx512)
 KERNELS(avx512, "_f32__avx512_14x32")
+DIRECT(avx512, refuse_f32, needs_avx512, "_f32__avx512_8x32")
 PATH(bf16_dot, mz_microkernel_avx512bf16, mz_matmul_isa__avx512, refuse_bf16, needs_bf16_dot)
 KERNELS(bf16_dot, "_bf16_f32__avx512bf16_14x32")
+DIRECT(bf16_dot, refuse_bf16, needs_bf16_dot, "_bf16_f32__avx512bf16_8x32")
 PATH(amx, mz_microkernel_amx, mz_matmul_isa__avx512, refuse_bf16, needs_amx)
 KERNELS(amx, "_bf16_f32__amx_2x1")
 PATH(amx_f16, mz_microkernel_amx_f16, mz_matmul_isa__avx512, refuse_f16, needs_amx_f16)
@@ -331,6 +371,7 @@ static const char *needs_bf16_dot(const mezzo_device *device) {
 ROWS(neon, needs_neon)
 PATH(neon, mz_matmul_isa__neon.f32, mz_matmul_isa__neon, refuse_f32, needs_neon)
 KERNELS(neon, "_f32__neon_8x12")
+DIRECT(neon, refuse_f32, needs_neon, "_f32__neon_8x12")
 PATH(bf16_dot, mz_microkernel_neonbf16, mz_matmul_isa__neon, refuse_bf16, needs_bf16_dot)
 KERNELS(bf16_dot, "_bf16_f32__neonbf16_8x12")
 #endif
@@ -340,24 +381,32 @@ KERNELS(bf16_dot, "_bf16_f32__neonbf16_8x12")
 #define PRODUCTS(op)                                                                                                   \
     &amx_kernels[op], &amx_f16_kernels[op], &amx_tf32_kernels[op], &bf16_dot_kernels[op], &avx512_kernels[op],         \
         &avx2_kernels[op], &portable_kernels[op]
+#define CONVOLUTIONS(op)                                                                                               \
+    &amx_kernels[4 + op], &amx_f16_kernels[4 + op], &amx_tf32_kernels[4 + op], &bf16_dot_direct[op],                   \
+        &bf16_dot_kernels[4 + op], &avx512_direct[op], &avx512_kernels[4 + op], &avx2_direct[op],                      \
+        &avx2_kernels[4 + op], &portable_direct[op], &portable_kernels[4 + op]
 #define ROWS_KERNELS &rows_avx512, &rows_avx2, &rows_portable
 #elif defined(__aarch64__)
 #define PRODUCTS(op) &bf16_dot_kernels[op], &neon_kernels[op], &portable_kernels[op]
+#define CONVOLUTIONS(op)                                                                                               \
+    &bf16_dot_kernels[4 + op], &neon_direct[op], &neon_kernels[4 + op], &portable_direct[op], &portable_kernels[4 + op]
 #define ROWS_KERNELS &rows_neon, &rows_portable
 #else
-#define PRODUCTS(op) &portable_kernels[op]
-#define ROWS_KERNELS &rows_portable
+#define PRODUCTS(op)     &portable_kernels[op]
+#define CONVOLUTIONS(op) &portable_direct[op], &portable_kernels[4 + op]
+#define ROWS_KERNELS     &rows_portable
 #endif
 
 const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n) {
     static const mz_kernel
         *const linear[] = {ROWS_KERNELS, PRODUCTS(0), &mz_cpu_linear_narrow},
                *const matmul[] = {PRODUCTS(1)}, *const linear_dx[] = {PRODUCTS(2), &mz_cpu_linear_dx_narrow},
-               *const linear_dw[] = {PRODUCTS(3), &mz_cpu_linear_dw_narrow}, *const conv2d[] = {PRODUCTS(4)},
-               *const conv2d_dx[] = {PRODUCTS(5)}, *const conv2d_dw[] = {PRODUCTS(6)};
+               *const linear_dw[] = {PRODUCTS(3), &mz_cpu_linear_dw_narrow}, *const conv2d[] = {CONVOLUTIONS(0)},
+               *const conv2d_dx[] = {CONVOLUTIONS(1)}, *const conv2d_dw[] = {CONVOLUTIONS(2)};
     (void)device;
     *n = op == MZ_OP_linear                               ? MZ_COUNT(linear)
          : op == MZ_OP_linear_dx || op == MZ_OP_linear_dw ? MZ_COUNT(linear_dx)
+         : mz_is_conv(op)                                 ? MZ_COUNT(conv2d)
                                                           : MZ_COUNT(matmul);
     switch (op) {
     case MZ_OP_linear:

@@ -51,4 +51,5 @@ const mz_microkernel mz_microkernel_avx512bf16 = {.name = "bf16_dot_14x32",
                                                   .a_panel = MZ_PANEL_PAIRS,
                                                   .b_panel = MZ_PANEL_PAIRS,
                                                   .run = multiply_bf16,
-                                                  .finish = mz_matmul_finish_32};
+                                                  .finish = mz_matmul_finish_32,
+                                                  .conv = &mz_conv_avx512bf16};

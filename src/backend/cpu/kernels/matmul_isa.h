@@ -20,6 +20,8 @@
 #endif
 #define F32_NR (F32_NV * VW)
 
+extern const mz_conv_kernels FOR_LEVEL(mz_conv_f32); // conv.c
+
 void FOR_LEVEL(mz_matmul_pack)(mz_panel format, int width, void *dst, const mz_matmul_operand *src, int64_t i0, int ni,
                                int64_t k0, int64_t nk, int64_t k_padded);
 // The same for the formats of two parts.
