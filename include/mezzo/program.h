@@ -93,6 +93,10 @@ typedef struct mezzo_program_options {
     // Linear layers' products, forward and backward, as if their operands were stored in such blocks along what is
     // summed over: emulated, to see what it does to a loss. NONE: as `precision` says.
     mezzo_blocks emulate;
+    // With emulate: gradients of activations are rounded up or down at random, with the probabilities that make the
+    // mean right; and what a weight's gradient multiplies is turned first, each block by a Hadamard matrix with random
+    // signs, which leaves the product as it is and makes large numbers rare. As NVFP4 is published for training.
+    bool emulate_stochastic, emulate_hadamard;
 } mezzo_program_options;
 
 typedef struct mezzo_program mezzo_program;

@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include "base/base.h"
+#include "base/blocks.h"
 #include "graph/op.h"
 #include "mezzo/device.h"
 #include "mezzo/program.h"
@@ -33,6 +34,22 @@ typedef struct mz_call {
 } mz_call;
 static inline bool mz_present(const mz_tensor *t) {
     return t->shape.rank >= 0;
+}
+
+// How an operand of a product with attrs.blocks is rounded. Dropout's streams are small numbers.
+enum { MZ_STREAM_DX = 0x20000000, MZ_STREAM_DW = 0x40000000 };
+static inline mz_blocks_how mz_blocks_of(const mz_call *call, int slot) {
+    const bool dw = call->op == MZ_OP_linear_dw, backward = dw || call->op == MZ_OP_linear_dx;
+    mz_blocks_how how = {.format = call->attrs.blocks,
+                         .hadamard = dw && call->attrs.hadamard,
+                         .random = backward && slot == 0 && call->attrs.random_gradients};
+    if (how.hadamard)
+        how.signs = mz_blocks_signs(call->rng->seed);
+    if (how.random)
+        how.key = (mz_philox_key){.seed = call->rng->seed,
+                                  .step = (uint32_t)(call->rng->step ^ call->rng->step >> 32),
+                                  .tensor = call->attrs.rng | (dw ? MZ_STREAM_DW : MZ_STREAM_DX)};
+    return how;
 }
 
 typedef struct mz_kernel mz_kernel;

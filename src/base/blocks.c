@@ -69,6 +69,21 @@ void mz_blocks_encode(mezzo_blocks b, const float *x, int n, float tensor, uint8
     }
 }
 
+// To the number of the format at or below a magnitude, or to the next one above it where a random number in [0, 1) is
+// less than the way there. Below the format's largest number all differences are exact.
+static float up_or_down(mezzo_blocks b, float x, uint32_t random) {
+    const float a = fabsf(x), largest = b == MEZZO_BLOCKS_MXFP8 ? largest_e4m3 : largest_e2m1;
+    int exponent;
+    if (!(a < largest))
+        return copysignf(largest, x);
+    frexpf(a, &exponent); // a is [½, 1) · 2^exponent
+    const int least = b == MEZZO_BLOCKS_MXFP8 ? -6 : 0, digits = b == MEZZO_BLOCKS_MXFP8 ? 3 : 1;
+    exponent = a == 0 || exponent - 1 < least ? least : exponent - 1;
+    const float step = ldexpf(1, exponent - digits), low = floorf(a / step) * step;
+    const float up = step * ((float)(random >> 8) * 0x1p-24F) < a - low ? step : 0;
+    return copysignf(low + up, x);
+}
+
 void mz_blocks_round(mezzo_blocks b, float *x, int n, float tensor) {
     uint8_t codes[MZ_BLOCK_MOST], scale;
     mz_blocks_encode(b, x, n, tensor, codes, &scale);
@@ -77,14 +92,55 @@ void mz_blocks_round(mezzo_blocks b, float *x, int n, float tensor) {
         x[i] = isnan(factor) ? factor : mz_blocks_element(b, codes[i]) * factor;
 }
 
-void mz_blocks_round_run(mezzo_blocks b, float *x, int64_t k, int64_t stride, float tensor) {
-    int size = mz_blocks_size(b);
+// Elements element, element + stride, …
+static void round_at_random(const mz_blocks_how *how, float *x, int n, float tensor, int64_t element, int64_t stride) {
+    const uint8_t scale = mz_blocks_scale(how->format, mz_blocks_most(x, n), tensor);
+    const double inverse = inverse_of(how->format, scale, tensor);
+    const float factor = mz_blocks_scale_value(how->format, scale) * tensor;
+    for (int i = 0; i < n; i++) {
+        uint32_t words[4];
+        const uint64_t e = (uint64_t)(element + i * stride);
+        mz_philox(how->key, e >> 2, words);
+        x[i] = isnan(factor) ? factor : up_or_down(how->format, (float)((double)x[i] * inverse), words[e & 3]) * factor;
+    }
+}
+
+uint32_t mz_blocks_signs(uint64_t seed) {
+    uint32_t words[4];
+    mz_philox((mz_philox_key){.seed = seed, .tensor = 0x60000000u}, 0, words); // a stream that no operand has
+    return words[0];
+}
+
+void mz_blocks_turn_run(mezzo_blocks b, uint32_t signs, float *x, int64_t k, int64_t stride) {
+    const int size = mz_blocks_size(b);
+    const float root = size == 32 ? 0x1.6a09e6p-3F : 0.25F; // 1/√size
+    for (int64_t at = 0; at + size <= k; at += size) {
+        float v[MZ_BLOCK_MOST];
+        for (int i = 0; i < size; i++)
+            v[i] = signs >> i & 1 ? -x[(at + i) * stride] : x[(at + i) * stride];
+        for (int half = 1; half < size; half *= 2)
+            for (int i = 0; i < size; i++)
+                if ((i & half) == 0) {
+                    const float one = v[i], other = v[i + half];
+                    v[i] = one + other;
+                    v[i + half] = one - other;
+                }
+        for (int i = 0; i < size; i++)
+            x[(at + i) * stride] = v[i] * root;
+    }
+}
+
+void mz_blocks_round_run(const mz_blocks_how *how, float *x, int64_t k, int64_t stride, float tensor, int64_t element) {
+    int size = mz_blocks_size(how->format);
     for (int64_t at = 0; at < k; at += size) {
         float block[MZ_BLOCK_MOST];
         int n = k - at < size ? (int)(k - at) : size;
         for (int i = 0; i < n; i++)
             block[i] = x[(at + i) * stride];
-        mz_blocks_round(b, block, n, tensor);
+        if (how->random)
+            round_at_random(how, block, n, tensor, element + at * stride, stride);
+        else
+            mz_blocks_round(how->format, block, n, tensor);
         for (int i = 0; i < n; i++)
             x[(at + i) * stride] = block[i];
     }

@@ -23,8 +23,25 @@ float mz_blocks_scale_value(mezzo_blocks b, uint8_t code);
 void mz_blocks_encode(mezzo_blocks b, const float *x, int n, float tensor, uint8_t *codes, uint8_t *scale);
 // x rounded to the format and back, in place; n <= mz_blocks_size(b).
 void mz_blocks_round(mezzo_blocks b, float *x, int n, float tensor);
-// The same along one run of k numbers, x[0], x[stride], …
-void mz_blocks_round_run(mezzo_blocks b, float *x, int64_t k, int64_t stride, float tensor);
+
+// What is done to an operand's blocks besides.
+typedef struct mz_blocks_how {
+    mezzo_blocks format;
+    bool hadamard;     // whole blocks are turned first: mz_blocks_turn_run
+    uint32_t signs;    // of that
+    bool random;       // elements are rounded up or down at random, with the probabilities that make the mean right up
+                       // to the format's largest number; scales to nearest. A number beyond it becomes it
+    mz_philox_key key; // of that: element e of the operand takes word e mod 4 of Philox block e/4
+} mz_blocks_how;
+
+// The random signs of a run, a bit for each element of a block.
+uint32_t mz_blocks_signs(uint64_t seed);
+// Every whole block of a run of k numbers, x[0], x[stride], …: element i changes its sign where bit i of `signs` is
+// set, then the block is multiplied by the Hadamard matrix of its size over its root. Turned alike, two operands have
+// the same product. FP32, in the order of the fast transform.
+void mz_blocks_turn_run(mezzo_blocks b, uint32_t signs, float *x, int64_t k, int64_t stride);
+// Rounds such a run; `element`: which one of the operand x[0] is.
+void mz_blocks_round_run(const mz_blocks_how *how, float *x, int64_t k, int64_t stride, float tensor, int64_t element);
 // NaN where there is one.
 float mz_blocks_most(const float *x, int64_t n);
 

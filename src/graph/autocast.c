@@ -278,6 +278,9 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     node.numerics = numerics_of(&node, info, g->values[node.out[0]].dtype);
     if (narrow && !edge && p->options->emulate != MEZZO_BLOCKS_NONE) {
         node.attrs.blocks = p->options->emulate;
+        node.attrs.hadamard = p->options->emulate_hadamard;
+        node.attrs.random_gradients = p->options->emulate_stochastic;
+        node.attrs.rng = p->options->emulate_stochastic ? g->next_rng++ : node.attrs.rng;
         node.rule = rule_emulated;
     }
     node.attrs.via = want;
@@ -354,6 +357,9 @@ mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *optio
     if (options->emulate != MEZZO_BLOCKS_NONE && mz_precision(options->precision)->scaling != MZ_SCALING_NONE)
         return mz_fail(MEZZO_ERR_INVALID, "emulate %s: %s rounds operands itself; use bf16 or fp32",
                        mezzo_blocks_name(options->emulate), mezzo_precision_name(options->precision));
+    if (options->emulate == MEZZO_BLOCKS_NONE && (options->emulate_stochastic || options->emulate_hadamard))
+        return mz_fail(MEZZO_ERR_INVALID, "emulate %s: no format is emulated: choose one",
+                       options->emulate_stochastic ? "rounding" : "hadamard");
     p.old = g->nodes;
     p.n_old = g->n_nodes;
     g->nodes = NULL;

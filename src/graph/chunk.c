@@ -176,11 +176,13 @@ static mezzo_status emit_block(pass *p, const head *h, int64_t first, int64_t ro
         mz_node dw = p->old[h->dw];
         dw.in[0] = gradient.out[0];
         dw.in[MZ_IN(linear_dw, x)] = x;
+        dw.attrs.first_row = dw.attrs.random_gradients ? first : 0;
         MEZZO_TRY(emit(p, &dw));
     }
     if (h->dx >= 0) {
         mz_node dx = p->old[h->dx];
         dx.in[0] = gradient.out[0];
+        dx.attrs.first_row = dx.attrs.random_gradients ? first : 0;
         MEZZO_TRY(rows_of(p, dx.out[0], first, rows, &dx.out[0]));
         MEZZO_TRY(emit(p, &dx));
     }

@@ -155,28 +155,29 @@ typedef struct mz_update_attrs {
 } mz_update_attrs;
 
 struct mz_attrs {
-    float alpha;                     // scale, expand, upsample, pool, time_embedding; route: the factor of all weights
-    float eps;                       // layernorm, rmsnorm, group_norm
-    float p;                         // dropout, attention
-    uint32_t rng;                    // dropout, attention: the random stream's number (Philox "tensor")
-    int axis;                        // sum, mean, expand, split, concat, slice; sum, mean, expand: -1 = all elements
-    int permutation[MEZZO_MAX_RANK]; // permute: which of x's dimensions each of y's is
-    int64_t begin, end;              // slice, slice_dx: indices along the axis
-    bool causal;                     // attention: query i sees keys 0 … i; else all of them
-    int heads, kv_heads;             // attention; rope: heads
-    int rotated;                     // rope: how many heads, from the first, are turned
-    float theta;                     // rope_table, time_embedding: wavelengths grow from 2π to nearly 2π·theta
-    bool interleaved, inverse;       // rope: pairs are neighbours, not halves; turn back
-    int experts, top_k;              // route, dispatch, combine and gradients: top_k; expert_order: experts
-    int groups, top_groups;          // route: experts are chosen from the best top_groups of so many groups; conv2d,
-                                     // group_norm: groups of channels
+    float alpha;  // scale, expand, upsample, pool, time_embedding; route: the factor of all weights
+    float eps;    // layernorm, rmsnorm, group_norm
+    float p;      // dropout, attention
+    uint32_t rng; // dropout, attention, random_gradients: the random stream's number (Philox "tensor")
+    int axis;     // sum, mean, expand, split, concat, slice; sum, mean, expand: -1 = all elements
+    int permutation[MEZZO_MAX_RANK];   // permute: which of x's dimensions each of y's is
+    int64_t begin, end;                // slice, slice_dx: indices along the axis
+    bool causal;                       // attention: query i sees keys 0 … i; else all of them
+    int heads, kv_heads;               // attention; rope: heads
+    int rotated;                       // rope: how many heads, from the first, are turned
+    float theta;                       // rope_table, time_embedding: wavelengths grow from 2π to nearly 2π·theta
+    bool interleaved, inverse;         // rope: pairs are neighbours, not halves; turn back
+    int experts, top_k;                // route, dispatch, combine and gradients: top_k; expert_order: experts
+    int groups, top_groups;            // route: experts are chosen from the best top_groups of so many groups; conv2d,
+                                       // group_norm: groups of channels
     int stride, pad_before, pad_after; // conv2d: in both directions; rows and columns of zeros above and left, below
                                        // and right
     int factor;                        // upsample, pool
     float low, high;                   // clamp
     bool normalise;                    // route: a token's weights add up to 1 (times alpha)
     int32_t ignore_index;              // cross_entropy
-    int64_t first_row;                 // cross_entropy: logits are rows first_row … of the targets'
+    int64_t first_row;                 // cross_entropy: logits are rows first_row … of the targets'; linear_dx,
+                                       // linear_dw with random_gradients: dy is rows first_row … of what is rounded
     bool transpose_a, transpose_b;     // matmul
     bool tanh;                         // gelu
     bool accumulate;                   // outputs marked '+' are added to
@@ -187,6 +188,8 @@ struct mz_attrs {
         via; // linear: what x·Wᵀ + bias (and then the activation) is rounded to before act and before the residual
     mezzo_blocks blocks;           // linear, linear_dx, linear_dw: operands are first rounded to blocks along what is
                                    // summed over
+    bool random_gradients;         // with blocks: dy is rounded at random, by the stream rng
+    bool hadamard;                 // with blocks: linear_dw's operands are turned first
     int64_t sample;                // inspect: how many values to look at; 0 = all
     float limit;                   // inspect: magnitudes above it are bad; 0 = none
     int bad_first, bad_rest;       // inspect: MZ_BAD_… of the first input and of the others

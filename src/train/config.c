@@ -158,7 +158,7 @@ mezzo_status mezzo_config_program(const mezzo_config *config, mezzo_program_opti
     MZ_REQUIRE(config, out);
     const mz_config *values = config->values;
     mz_override_list *list = config->overrides;
-    const char *precision, *residual, *emulate;
+    const char *precision, *residual, *emulate, *rounding;
     *out = (mezzo_program_options){0};
     MEZZO_TRY(mz_config_get_string(values, "amp.precision", &precision));
     MEZZO_TRY(mezzo_precision_parse(precision, &out->precision));
@@ -168,6 +168,9 @@ mezzo_status mezzo_config_program(const mezzo_config *config, mezzo_program_opti
     for (int b = 0; b < MEZZO_BLOCKS_COUNT; b++)
         if (strcmp(emulate, mezzo_blocks_name((mezzo_blocks)b)) == 0)
             out->emulate = (mezzo_blocks)b;
+    MEZZO_TRY(mz_config_get_string(values, "amp.emulate_rounding", &rounding));
+    out->emulate_stochastic = strcmp(rounding, "stochastic") == 0;
+    MEZZO_TRY(mz_config_get_bool(values, "amp.emulate_hadamard", &out->emulate_hadamard));
     MEZZO_TRY(mz_config_get_bool(values, "amp.recompute", &out->recompute));
     MEZZO_TRY(mz_config_get_bool(values, "amp.recompute_light", &out->recompute_light));
     MEZZO_TRY(mz_config_get_int(values, "amp.logits_rows", &out->logits_rows));

@@ -46,17 +46,27 @@ static void test_recompute_changes_nothing(void **state) {
         runs_alike(off, light);
 }
 
+static const char *further[2]; // options of broken_off's runs, behind `extra`
+
 // fp8 carries the table of scales from step to step; micro batches and repetitions do not move it.
 static void test_narrow_operands_change_no_rule(void **state) {
     (void)state;
-    static const char *const ways[][2] = {
-        {"--precision=fp8", NULL}, {"--precision=fp8-dw16", NULL}, {"--precision=bf16", "--emulate=nvfp4"}};
+    static const char *const ways[][3] = {
+        {"--precision=fp8", NULL},
+        {"--precision=fp8-dw16", NULL},
+        {"--precision=bf16", "--emulate=nvfp4"},
+        {"--emulate=mxfp4", "--emulate-rounding=stochastic", "--emulate-hadamard=true"}};
     for (size_t i = 0; i < MZ_COUNT(ways); i++) {
-        const char *one[] = {"--steps=8", ways[i][0], "--dropout=0.1", "--grad-accum=4", ways[i][1], NULL};
-        const char *two[] = {"--steps=8",   ways[i][0],    "--dropout=0.1", "--grad-accum=4",
-                             "--recompute", "--threads=2", ways[i][1],      NULL};
+        const char *one[] = {"--steps=8", ways[i][0], "--dropout=0.1", "--grad-accum=4", ways[i][1], ways[i][2], NULL};
+        const char *two[] = {"--steps=8",      ways[i][0],    "--dropout=0.1",
+                             "--grad-accum=4", "--recompute", "--threads=2",
+                             ways[i][1],       ways[i][2],    NULL};
         runs_alike(one, two);
     }
+    further[0] = "--emulate-rounding=stochastic";
+    further[1] = "--emulate-hadamard=true";
+    broken_off("bf16", "--emulate=nvfp4", 0);
+    further[0] = NULL;
     broken_off("fp8", NULL, 0);
 }
 
@@ -76,9 +86,11 @@ static void broken_off(const char *precision, const char *extra, int64_t least_s
     mezzo_train_result result, half;
     char option[32], path[4096];
     snprintf(option, sizeof option, "--precision=%s", precision);
-    const char *args[] = {"--steps=50", option, "--dropout=0.1", "--checkpoint-every=10", extra, NULL};
-    const char *resume[] = {"--steps=50", option, "--dropout=0.1", "--checkpoint-every=10", "--resume=auto",
-                            extra,        NULL};
+    const char *args[] = {"--steps=50", option,     "--dropout=0.1", "--checkpoint-every=10",
+                          extra,        further[0], further[1],      NULL};
+    const char *resume[] = {
+        "--steps=50", option, "--dropout=0.1", "--checkpoint-every=10", "--resume=auto", extra, further[0],
+        further[1],   NULL};
     tiny_clean("whole");
     tiny_clean("broken");
     must(tiny_run("whole", args, &whole, &result));

@@ -74,7 +74,8 @@ static void run_on(const char *name, const bench *b, void *const *out) {
     mezzo_device *device = device_of(name);
     mz_prepared prepared;
     mz_call call = b->call;
-    void *memory[2 * MZ_MAX_IN + 2 * MZ_MAX_OUT + 1] = {NULL};
+    void *memory[2 * MZ_MAX_IN + 2 * MZ_MAX_OUT + 2] = {NULL};
+    const mz_rng_state rng = {.seed = 11, .step = 5};
     int n = 0;
     const mz_backend *backend = device->backend;
     for (int i = 0; i < call.n_in + call.n_out; i++) {
@@ -94,6 +95,9 @@ static void run_on(const char *name, const bench *b, void *const *out) {
     }
     if (call.op == MZ_OP_quantize)
         call.out[0].scale = call.out[1].scale = call.out[MZ_OUT(quantize, entry)].data;
+    must(backend->alloc(device, sizeof rng, &memory[n]));
+    must(backend->write(device, memory[n], &rng, sizeof rng));
+    call.rng = memory[n++];
     must(mz_prepare(device, &call, &prepared));
     call.state = prepared.state;
     must(backend->alloc(device, prepared.workspace + 64, &memory[n]));
@@ -302,7 +306,8 @@ typedef struct kind {
     bool integers;   // every sum is exact
     mezzo_blocks blocks;
     mezzo_dtype result;
-    bool plain; // a gradient's operands are not turned
+    bool plain;            // a gradient's operands are not turned
+    bool random, hadamard; // of blocks
 } kind;
 
 static void fill_operand(bench *b, int slot, mezzo_dtype dtype, mz_shape shape, const kind *p) {
@@ -336,6 +341,9 @@ static bench make(const kind *p) {
     bench b = new_bench(p->op, p->op == MZ_OP_linear ? 4 : p->op == MZ_OP_linear_dx ? 3 : 2, 2);
     b.call.numerics.compute = blocks ? MEZZO_BF16 : MEZZO_F8E4M3;
     b.call.attrs.blocks = p->blocks;
+    b.call.attrs.random_gradients = p->random;
+    b.call.attrs.hadamard = p->hadamard;
+    b.call.attrs.rng = 3;
     if (p->op == MZ_OP_linear) {
         fill_operand(&b, 0, forward, x, p);
         fill_operand(&b, 1, forward, w, p);
@@ -440,8 +448,8 @@ static void products_are_refs(void **state) {
     for (size_t o = 0; o < MZ_COUNT(ops); o++)
         for (size_t s = 0; s < MZ_COUNT(sizes); s++)
             for (int whole = 0; whole < 2; whole++) {
-                kind p = {ops[o], sizes[s][0],       sizes[s][1], sizes[s][2], whole,
-                          false,  MEZZO_BLOCKS_NONE, MEZZO_BF16,  false};
+                kind p = {ops[o],     sizes[s][0], sizes[s][1], sizes[s][2], whole, false, MEZZO_BLOCKS_NONE,
+                          MEZZO_BF16, false,       false,       false};
                 p.result = p.op == MZ_OP_linear_dw ? MEZZO_F32 : MEZZO_BF16;
                 check(&p);
                 if (p.op == MZ_OP_linear) { // onto an FP32 residual stream
@@ -466,16 +474,78 @@ static void emulated_products_are_refs(void **state) {
     for (mezzo_blocks b = MEZZO_BLOCKS_MXFP8; b < MEZZO_BLOCKS_COUNT; b++)
         for (size_t o = 0; o < MZ_COUNT(ops); o++)
             for (size_t s = 0; s < MZ_COUNT(sizes); s++) {
-                kind p = {ops[o], sizes[s][0], sizes[s][1], sizes[s][2], false, false, b, MEZZO_F32, false};
+                kind p = {ops[o], sizes[s][0], sizes[s][1], sizes[s][2], false, false,
+                          b,      MEZZO_F32,   false,       false,       false};
                 check(&p);
             }
 }
 
+// Gradients rounded at random, and operands that are turned first: ref's numbers on every device.
+static void emulated_gradients_are_refs(void **state) {
+    static const mz_op ops[] = {MZ_OP_linear_dx, MZ_OP_linear_dw};
+    static const int64_t sizes[][3] = {{64, 48, 32}, {33, 7, 19}, {80, 96, 112}};
+    (void)state;
+    for (mezzo_blocks b = MEZZO_BLOCKS_MXFP8; b < MEZZO_BLOCKS_COUNT; b++)
+        for (size_t o = 0; o < MZ_COUNT(ops); o++)
+            for (size_t s = 0; s < MZ_COUNT(sizes); s++)
+                for (int how = 1; how < 4; how++) {
+                    kind p = {.op = ops[o], .m = sizes[s][0], .n = sizes[s][1], .k = sizes[s][2], .blocks = b};
+                    p.result = MEZZO_F32;
+                    p.random = how & 1;
+                    p.hadamard = how & 2;
+                    check(&p);
+                }
+}
+
+// dy·1 is dy as it was rounded: bit for bit ref's, another one with another stream, and dy's on average over streams.
+static void random_rounding_is_refs_bit_for_bit(void **state) {
+    enum { M = 48, N = 64, STREAMS = 400 };
+    (void)state;
+    for (mezzo_blocks f = MEZZO_BLOCKS_MXFP8; f < MEZZO_BLOCKS_COUNT; f++) {
+        kind p = {.op = MZ_OP_linear_dx, .m = M, .n = N, .k = N, .blocks = f, .result = MEZZO_F32, .random = true};
+        bench b = make(&p);
+        uint16_t *dy = b.data[0], *w = b.data[1];
+        double sum[M * N] = {0}, gap = 0;
+        for (int64_t i = 0; i < M * N; i++) // numbers that no format holds; 6 times a power of two in each block
+            dy[i] = mezzo_f32_to_bf16(i % 16 == 0 ? 6 : 3 * uniform());
+        for (int64_t i = 0; i < N * N; i++)
+            w[i] = mezzo_f32_to_bf16(i % (N + 1) == 0 ? 1 : 0);
+        float *first = NULL;
+        for (uint32_t stream = 0; stream < STREAMS; stream++) {
+            b.call.attrs.rng = stream;
+            float *got = result_of(stream < 2 ? test_device() : "ref", &b),
+                  *want = stream < 2 ? result_of("ref", &b) : NULL;
+            for (int64_t i = 0; i < M * N; i++) {
+                sum[i] += (double)got[i] / STREAMS;
+                gap = fmax(gap, fabs((double)got[i] - (double)mezzo_bf16_to_f32(dy[i])));
+                if (want != NULL && (f == MEZZO_BLOCKS_NVFP4 ? fabsf(got[i] - want[i]) > 0x1p-20F * fabsf(want[i])
+                                                             : got[i] != want[i])) // 1 is no number of NVFP4's
+                    fail_msg("%s: %a became %a, not %a", mezzo_blocks_name(f), (double)mezzo_bf16_to_f32(dy[i]),
+                             (double)got[i], (double)want[i]);
+            }
+            assert_true(stream != 1 || memcmp(first, got, M * N * sizeof *got) != 0);
+            free(want);
+            if (stream == 0)
+                first = got;
+            else
+                free(got);
+        }
+        free(first);
+        assert_true(gap <= (f == MEZZO_BLOCKS_MXFP8 ? 0.5 : 2.01) && gap > (f == MEZZO_BLOCKS_MXFP8 ? 0.05 : 0.5));
+        double off = 0; // a mean of 400 with a deviation of at most half a gap each
+        for (int64_t i = 0; i < M * N; i++)
+            off = fmax(off, fabs(sum[i] - (double)mezzo_bf16_to_f32(dy[i])));
+        assert_true(off < 6 * gap / 2 / sqrt(STREAMS));
+        free_bench(&b);
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codes_are_refs_bit_for_bit), cmocka_unit_test(every_shape_is_turned),
-        cmocka_unit_test(given_scales_cut_off),       cmocka_unit_test(activations_in_front_are_refs),
-        cmocka_unit_test(products_are_refs),          cmocka_unit_test(emulated_products_are_refs),
+        cmocka_unit_test(emulated_gradients_are_refs), cmocka_unit_test(random_rounding_is_refs_bit_for_bit),
+        cmocka_unit_test(codes_are_refs_bit_for_bit),  cmocka_unit_test(every_shape_is_turned),
+        cmocka_unit_test(given_scales_cut_off),        cmocka_unit_test(activations_in_front_are_refs),
+        cmocka_unit_test(products_are_refs),           cmocka_unit_test(emulated_products_are_refs),
     };
     if (!test_device_opens())
         return TEST_SKIPPED;

@@ -93,16 +93,24 @@ static void widen(const mezzo_device *device, const mz_tensor *from, uint16_t *t
 // the matrix [rows, columns].
 static void to_blocks(const mezzo_device *device, const mz_call *call, int slot, bool first, float *to) {
     const mz_tensor *from = &call->in[slot];
-    const mezzo_blocks b = call->attrs.blocks;
+    const mz_blocks_how how = mz_blocks_of(call, slot);
     const int64_t n = mz_shape_count(&from->shape), columns = from->shape.dim[from->shape.rank - 1];
-    const int64_t rows = n / columns, runs = first ? columns : rows;
+    const int64_t rows = n / columns, runs = first ? columns : rows, before = call->attrs.first_row * columns;
+    const int64_t k = first ? rows : columns, stride = first ? columns : 1;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, (double)n))
     for (int64_t i = 0; i < n; i++)
         to[i] = (float)mezzo_round_to((double)load(from, i), call->numerics.compute);
-    const float tensor = mz_blocks_tensor_scale(b, mz_blocks_most(to, n));
+    if (how.hadamard) {
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 5 * (double)n))
+        for (int64_t i = 0; i < runs; i++)
+            mz_blocks_turn_run(how.format, how.signs, to + (first ? i : i * columns), k, stride);
+    }
+    const float tensor = mz_blocks_tensor_scale(how.format, mz_blocks_most(to, n));
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 10 * (double)n))
-    for (int64_t i = 0; i < runs; i++)
-        mz_blocks_round_run(b, to + (first ? i : i * columns), first ? rows : columns, first ? columns : 1, tensor);
+    for (int64_t i = 0; i < runs; i++) {
+        const int64_t at = first ? i : i * columns;
+        mz_blocks_round_run(&how, to + at, k, stride, tensor, before + at);
+    }
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {

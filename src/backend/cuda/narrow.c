@@ -69,6 +69,12 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     const mz_prepared *inner = call->state;
     mz_call part = plain_call(call);
     uint32_t *most = (uint32_t *)(void *)((char *)part.workspace - ALIGN);
+    mz_cu_at_random random[2] = {{0}, {0}};
+    if (call->op != MZ_OP_linear && call->attrs.random_gradients)
+        random[0] = (mz_cu_at_random){
+            .rng = call->rng,
+            .stream = call->attrs.rng | (uint32_t)(call->op == MZ_OP_linear_dw ? MZ_STREAM_DW : MZ_STREAM_DX),
+            .first = call->attrs.first_row * call->in[0].shape.dim[call->in[0].shape.rank - 1]};
     for (int i = 0; i < 2; i++) {
         const mz_tensor *from = &call->in[i];
         const int64_t n = mz_shape_count(&from->shape), cols = from->shape.dim[from->shape.rank - 1];
@@ -78,9 +84,17 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
                                     from->turned));
             continue;
         }
-        MZ_CUDA_TRY(mz_cu_most(cuda->stream, mz_cuda_array(from), n, most));
-        MZ_CUDA_TRY(mz_cu_blocks(cuda->stream, mz_cuda_array(from), part.in[i].data, n / cols, cols, down,
-                                 (int)call->attrs.blocks, (int)call->numerics.compute, most));
+        mz_cu_array x = mz_cuda_array(from);
+        int via = (int)call->numerics.compute;
+        if (call->op == MZ_OP_linear_dw && call->attrs.hadamard) {
+            MZ_CUDA_TRY(
+                mz_cu_turn(cuda->stream, x, part.in[i].data, n / cols, cols, (int)call->attrs.blocks, via, call->rng));
+            x = (mz_cu_array){part.in[i].data, MZ_CU_F32};
+            via = (int)MEZZO_F32;
+        }
+        MZ_CUDA_TRY(mz_cu_most(cuda->stream, x, n, most));
+        MZ_CUDA_TRY(mz_cu_blocks(cuda->stream, x, part.in[i].data, n / cols, cols, down, (int)call->attrs.blocks, via,
+                                 most, &random[i]));
     }
     part.state = inner->state;
     return inner->kernel->run(device, &part);

@@ -8,22 +8,30 @@
 // An operand [n, k], or [k, n] where it is summed over its first dimension, as attrs.blocks stores it: in blocks
 // along k. Its numbers are FP32's or fewer.
 static const double *operand(mz_ref_scratch *scratch, const mz_call *call, int slot, int64_t k, bool first) {
-    const mezzo_blocks b = call->attrs.blocks;
-    double *x = mz_ref_operand(scratch, &call->in[slot], call->numerics.compute), most = 0;
-    int64_t count = mz_shape_count(&call->in[slot].shape), n = count / k, size = mz_blocks_size(b);
-    for (int64_t i = 0; size > 0 && i < count; i++)
-        most = fabs(x[i]) > most || isnan(x[i]) ? fabs(x[i]) : most;
-    float tensor = mz_blocks_tensor_scale(b, (float)most);
-    for (int64_t run = 0; size > 0 && run < n; run++)
-        for (int64_t at = 0; at < k; at += size) {
-            float block[MZ_BLOCK_MOST];
-            int width = (int)(k - at < size ? k - at : size);
-            for (int i = 0; i < width; i++)
-                block[i] = (float)x[first ? (at + i) * n + run : run * k + at + i];
-            mz_blocks_round(b, block, width, tensor);
-            for (int i = 0; i < width; i++)
-                x[first ? (at + i) * n + run : run * k + at + i] = (double)block[i];
-        }
+    double *x = mz_ref_operand(scratch, &call->in[slot], call->numerics.compute);
+    const int64_t count = mz_shape_count(&call->in[slot].shape), n = count / k, stride = first ? n : 1;
+    if (call->attrs.blocks == MEZZO_BLOCKS_NONE)
+        return x;
+    const mz_blocks_how how = mz_blocks_of(call, slot);
+    const int64_t before = call->attrs.first_row * call->in[slot].shape.dim[call->in[slot].shape.rank - 1];
+    float *y = (float *)(void *)x; // in the same memory: number i is read before its place is written
+    for (int64_t i = 0; i < count; i++) {
+        const float one = (float)x[i];
+        memcpy(&y[i], &one, sizeof one);
+    }
+    for (int64_t run = 0; run < n && how.hadamard; run++)
+        mz_blocks_turn_run(how.format, how.signs, y + (first ? run : run * k), k, stride);
+    const float tensor = mz_blocks_tensor_scale(how.format, mz_blocks_most(y, count));
+    for (int64_t run = 0; run < n; run++) {
+        const int64_t at = first ? run : run * k;
+        mz_blocks_round_run(&how, y + at, k, stride, tensor, before + at);
+    }
+    for (int64_t i = count - 1; i >= 0; i--) {
+        float one;
+        memcpy(&one, &y[i], sizeof one);
+        const double wide = (double)one;
+        memcpy(&x[i], &wide, sizeof wide);
+    }
     return x;
 }
 

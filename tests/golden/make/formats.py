@@ -1,5 +1,6 @@
 """FP8, FP4 and E8M0 by ml_dtypes: what every code stands for, and the codes of numbers on, between and beside all of them;
-MX and NVFP4 blocks by NumPy, from the definitions (OCP MX v1.0 §6.3; NVFP4 as published), their elements by ml_dtypes."""
+MX and NVFP4 blocks by NumPy, from the definitions (OCP MX v1.0 §6.3; NVFP4 as published), their elements by ml_dtypes;
+the same blocks rounded at random, and turned by Hadamard matrices with random signs."""
 
 import json
 import os
@@ -51,6 +52,37 @@ def nvfp4(x):
     return saturated(x * inverse[:, None], E2M1), code, tensor
 
 
+def philox(seed, tensor, step, block):
+    """Philox4x32-10 (Salmon et al. 2011), key seed, counter (block, tensor, step): 4 words a block."""
+    c = np.stack([block & 0xFFFFFFFF, block >> 32, np.full_like(block, tensor), np.full_like(block, step)]).astype(np.uint64)
+    k = [np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)]
+    low = np.uint64(0xFFFFFFFF)
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        c = np.stack([(p1 >> np.uint64(32)) ^ c[1] ^ k[0], p1 & low, (p0 >> np.uint64(32)) ^ c[3] ^ k[1], p0 & low])
+        k = [(k[0] + np.uint64(0x9E3779B9)) & low, (k[1] + np.uint64(0xBB67AE85)) & low]
+    return c
+
+
+def at_random(scaled, dtype, uniform):
+    """To the neighbour below or above, the latter where the random number is less than the way there; at most the largest."""
+    values = np.arange(16 if dtype == E2M1 else 256, dtype=np.uint8).view(dtype).astype(np.float64)
+    grid = np.unique(np.abs(values[np.isfinite(values)]))
+    a = np.minimum(np.abs(scaled).astype(np.float64), grid[-1])
+    i = np.minimum(np.searchsorted(grid, a, side="right") - 1, len(grid) - 2)
+    up = uniform < (a - grid[i]) / (grid[i + 1] - grid[i])
+    return np.copysign(np.where(up | (a == grid[-1]), grid[i + 1], grid[i]), scaled)
+
+
+def turned(x, signs):
+    """Blocks [n, size] times diag(signs) and the Hadamard matrix (Sylvester's) over its root, in float64."""
+    size = x.shape[1]
+    h = np.ones((1, 1))
+    while len(h) < size:
+        h = np.block([[h, h], [h, -h]])
+    return (x.astype(np.float64) * signs[:size]) @ h.T / np.sqrt(size)
+
+
 def main():
     out = {}
     for name, dtype, n in [("e4m3", E4M3, 256), ("e5m2", E5M2, 256), ("e2m1", E2M1, 16), ("e8m0", E8M0, 256)]:
@@ -76,6 +108,21 @@ def main():
     out["mxfp4.codes"], out["mxfp4.scales"] = mx(x, E2M1, 2)
     out["nvfp4.codes"], out["nvfp4.scales"], tensor = nvfp4(near)
     out["nvfp4.tensor"] = np.array([tensor], f32)
+    key = (12345678901234567, 0x20000007, 99)
+    for name, dtype, numbers, size in [("mxfp8", E4M3, x, 32), ("mxfp4", E2M1, x, 32), ("nvfp4", E2M1, near, 16)]:
+        scale = out[name + ".scales"]
+        held = scale.view(E8M0).astype(f32) if size == 32 else scale.view(E4M3).astype(f32)
+        factor = held * tensor if size == 16 else held
+        with np.errstate(divide="ignore"):
+            inverse = np.where(held == 0, 0, f32(1) / factor).astype(np.float64) if size == 16 else 1 / held.astype(np.float64)
+        element = np.arange(numbers.size, dtype=np.int64)
+        words = philox(*key, element >> 2)
+        uniform = (words[element & 3, element] >> np.uint64(8)).astype(np.float64) * 2.0**-24
+        scaled = (numbers.astype(np.float64) * inverse[:, None]).astype(f32)
+        out[name + ".random"] = (at_random(scaled, dtype, uniform.reshape(numbers.shape)).astype(f32) * factor[:, None]).astype(f32)
+    word = int(philox(key[0], 0x60000000, 0, np.zeros(1, np.int64))[0, 0])
+    signs = np.array([-1.0 if word >> i & 1 else 1.0 for i in range(32)])
+    out["mx.turned"], out["nvfp4.turned"] = turned(x, signs), turned(near, signs)
     origin = {"script": "tests/golden/make/formats.py", "ml_dtypes": ml_dtypes.__version__, "numpy": np.__version__}
     with open(os.path.join(DATA, "formats.safetensors"), "wb") as f:
         f.write(save(dict(sorted(out.items())), metadata={"origin": json.dumps(origin, sort_keys=True)}))

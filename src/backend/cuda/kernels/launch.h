@@ -121,9 +121,17 @@ cudaError_t mz_cu_most(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *
 cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, const float *scale, void *y, int64_t rows, int64_t cols,
                         bool turned);
 // x [rows, cols], rounded to BF16 first where `via` says so, then to blocks (mezzo_blocks) along the columns, or down
-// the rows, → FP32. `most` as above, of x.
+// the rows, → FP32, at random where random.rng is not NULL. `most` as above, of x. x may be y.
+typedef struct mz_cu_at_random {
+    const void *rng; // mz_rng_state
+    uint32_t stream;
+    int64_t first; // which element of the operand x[0] is
+} mz_cu_at_random;
 cudaError_t mz_cu_blocks(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int down, int blocks,
-                         int via, const uint32_t *most);
+                         int via, const uint32_t *most, const mz_cu_at_random *random);
+// base/blocks.h's mz_blocks_turn_run along each column of x, rounded as `via` says, → FP32; signs by rng's seed.
+cudaError_t mz_cu_turn(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int blocks, int via,
+                       const void *rng);
 cudaError_t mz_cu_map(cudaStream_t stream, int map, mz_cu_array x, mz_cu_array y, int64_t n, float alpha);
 // y[i] = zip(a[i], b[i mod nb]); gradients: a = dy, b = x. a and y may be one storage of one dtype.
 enum {

@@ -1,6 +1,7 @@
 // Eight bits widened, a tensor's largest magnitude, and rounding to MX and NVFP4 blocks for emulation.
 #include <cuda_fp8.h>
 
+#include "philox.cuh"
 #include "vec.cuh"
 
 enum { THREADS = 256, UNROLL = 4, BLOCK_ELEMENTS = THREADS * UNROLL * 8 };
@@ -119,8 +120,70 @@ __device__ __forceinline__ float block_scale(float most, int blocks, float tenso
     return exponent <= 0 ? __uint_as_float(0x00400000u) : __uint_as_float(static_cast<uint32_t>(exponent) << 23);
 }
 
-__global__ void __launch_bounds__(THREADS) blocks_kernel(mz_cu_array x, float *y, int64_t rows, int64_t cols, int down,
-                                                         int blocks, int via, const uint32_t *most_of_all) {
+// base/blocks.c's up_or_down.
+__device__ __forceinline__ float up_or_down(float x, bool eight, uint32_t random) {
+    const float a = fabsf(x), largest = eight ? 448.0f : 6.0f;
+    if (!(a < largest))
+        return copysignf(largest, x);
+    int exponent;
+    frexpf(a, &exponent);
+    const int least = eight ? -6 : 0, digits = eight ? 3 : 1;
+    exponent = a == 0 || exponent - 1 < least ? least : exponent - 1;
+    const float step = ldexpf(1, exponent - digits), low = __fmul_rn(floorf(__fdiv_rn(a, step)), step);
+    const float up = __fmul_rn(step, philox_uniform(random)) < __fsub_rn(a, low) ? step : 0;
+    return copysignf(__fadd_rn(low, up), x);
+}
+
+// base/blocks.c's mz_blocks_turn_run, along columns: a thread a block of rows.
+template <int SIZE>
+__global__ void __launch_bounds__(THREADS)
+    turn_kernel(mz_cu_array x, float *y, int64_t rows, int64_t cols, int via, const void *rng) {
+    const int64_t parts = (rows + SIZE - 1) / SIZE, index = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (index >= parts * cols)
+        return;
+    const int64_t part = index / cols, at = part * SIZE * cols + index % cols;
+    const bool whole = (part + 1) * SIZE <= rows;
+    const uint32_t signs = philox({static_cast<const mz_cu_rng *>(rng)->seed, 0, 0x60000000u}, 0).x; // mz_blocks_signs
+    float v[SIZE];
+#pragma unroll
+    for (int i = 0; i < SIZE; i++) {
+        v[i] = part * SIZE + i < rows ? round_to(load1(x.data, x.dtype, at + i * cols), via) : 0;
+        v[i] = whole && (signs >> i & 1) != 0 ? -v[i] : v[i];
+    }
+    if (whole) {
+#pragma unroll
+        for (int half = 1; half < SIZE; half *= 2)
+#pragma unroll
+            for (int i = 0; i < SIZE; i++)
+                if ((i & half) == 0) {
+                    const float one = v[i], other = v[i + half];
+                    v[i] = __fadd_rn(one, other);
+                    v[i + half] = __fsub_rn(one, other);
+                }
+    }
+    const float root = SIZE == 32 ? 0x1.6a09e6p-3f : 0.25f;
+#pragma unroll
+    for (int i = 0; i < SIZE; i++)
+        if (part * SIZE + i < rows)
+            y[at + i * cols] = whole ? __fmul_rn(v[i], root) : v[i];
+}
+
+extern "C" cudaError_t mz_cu_turn(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int blocks,
+                                  int via, const void *rng) {
+    const int64_t size = blocks == NVFP4 ? 16 : 32, n = (rows + size - 1) / size * cols;
+    if (n == 0)
+        return cudaSuccess;
+    if (size == 16)
+        turn_kernel<16><<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, y, rows, cols, via, rng);
+    else
+        turn_kernel<32><<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, y, rows, cols, via, rng);
+    return cudaGetLastError();
+}
+
+// x may be y.
+__global__ void __launch_bounds__(THREADS)
+    blocks_kernel(mz_cu_array x, float *y, int64_t rows, int64_t cols, int down, int blocks, int via,
+                  const uint32_t *most_of_all, mz_cu_at_random random) {
     const int size = blocks == NVFP4 ? 16 : 32;
     const int64_t k = down ? rows : cols, runs = down ? cols : rows, parts = (k + size - 1) / size;
     const int64_t index = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
@@ -140,19 +203,30 @@ __global__ void __launch_bounds__(THREADS) blocks_kernel(mz_cu_array x, float *y
     const double inverse = blocks != NVFP4 ? 1 / static_cast<double>(scale)
                            : scale == 0    ? 0
                                            : static_cast<double>(1.0f / factor);
+    const philox_key key = random.rng != nullptr ? philox_key_of(random.rng, random.stream) : philox_key{0, 0, 0};
+    uint4 words = make_uint4(0, 0, 0, 0);
     for (int i = 0; i < n; i++) {
         const float scaled = static_cast<float>(static_cast<double>(v[i]) * inverse);
-        const float element = blocks == MXFP8 ? round_e4m3(scaled) : round_e2m1(scaled);
+        float element;
+        if (random.rng != nullptr) {
+            const uint64_t e = static_cast<uint64_t>(random.first + at + i * stride);
+            if (i == 0 || e % 4 == 0 || stride != 1)
+                words = philox(key, e >> 2);
+            const uint32_t word = e % 4 == 0 ? words.x : e % 4 == 1 ? words.y : e % 4 == 2 ? words.z : words.w;
+            element = up_or_down(scaled, blocks == MXFP8, word);
+        } else {
+            element = blocks == MXFP8 ? round_e4m3(scaled) : round_e2m1(scaled);
+        }
         y[at + i * stride] = isnan(factor) ? factor : element * factor;
     }
 }
 
 extern "C" cudaError_t mz_cu_blocks(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int down,
-                                    int blocks, int via, const uint32_t *most) {
+                                    int blocks, int via, const uint32_t *most, const mz_cu_at_random *random) {
     const int64_t size = blocks == NVFP4 ? 16 : 32, k = down ? rows : cols, runs = down ? cols : rows;
     const int64_t n = runs * ((k + size - 1) / size);
     if (n == 0)
         return cudaSuccess;
-    blocks_kernel<<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, y, rows, cols, down, blocks, via, most);
+    blocks_kernel<<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, y, rows, cols, down, blocks, via, most, *random);
     return cudaGetLastError();
 }
