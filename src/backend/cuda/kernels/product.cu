@@ -57,6 +57,11 @@ __device__ __forceinline__ int row_of(int i) { // the i-th of a warp's 32, count
     return i / 16 * 64 + i % 16;
 }
 
+// One store, which the compiler makes two where it takes registers that are no pair.
+__device__ __forceinline__ void store_shared(float *to, float x, float y) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared_address(to)), "f"(x), "f"(y) : "memory");
+}
+
 __device__ __forceinline__ void stage(const place &p, const float (&d)[16][4]) {
     __syncwarp(); // what was staged before has been read
 #pragma unroll
@@ -65,8 +70,7 @@ __device__ __forceinline__ void stage(const place &p, const float (&d)[16][4]) {
         float *to = p.staging + row * TILE + (p.lane & 1) * 2;
 #pragma unroll
         for (int j = 0; j < 16; j++)
-            *reinterpret_cast<float2 *>(to + (((j * 2 + (p.lane >> 1 & 1)) ^ (row & 7) * 2) << 2)) =
-                make_float2(d[j][2 * r], d[j][2 * r + 1]);
+            store_shared(to + (((j * 2 + (p.lane >> 1 & 1)) ^ (row & 7) * 2) << 2), d[j][2 * r], d[j][2 * r + 1]);
     }
     __syncwarp();
 }
@@ -84,16 +88,57 @@ template <typename T> __device__ __forceinline__ uint2 narrow4(float4 x) {
     return make_uint2(pack<T>(x.x, x.y), pack<T>(x.z, x.w));
 }
 
-// AT_ONCE rows of this thread's columns, from the i-th on.
+// Where a condition holds, without a branch: what can be computed meanwhile does not wait for it.
+__device__ __forceinline__ void load_if(bool condition, uint2 &to, const char *from) {
+    asm volatile("{\n.reg .pred now;\nsetp.ne.b32 now, %2, 0;\n@now ld.global.v2.u32 {%0, %1}, [%3];\n}"
+                 : "+r"(to.x), "+r"(to.y)
+                 : "r"(static_cast<int>(condition)), "l"(from));
+}
+__device__ __forceinline__ void load_if(bool condition, float4 &to, const char *from) {
+    asm volatile("{\n.reg .pred now;\nsetp.ne.b32 now, %4, 0;\n@now ld.global.v4.f32 {%0, %1, %2, %3}, [%5];\n}"
+                 : "+f"(to.x), "+f"(to.y), "+f"(to.z), "+f"(to.w)
+                 : "r"(static_cast<int>(condition)), "l"(from));
+}
+__device__ __forceinline__ void store_if(bool condition, char *to, uint2 x) {
+    asm volatile("{\n.reg .pred now;\nsetp.ne.b32 now, %0, 0;\n@now st.global.v2.u32 [%1], {%2, %3};\n}" ::"r"(
+                     static_cast<int>(condition)),
+                 "l"(to), "r"(x.x), "r"(x.y)
+                 : "memory");
+}
+__device__ __forceinline__ void store_if(bool condition, char *to, float4 x) {
+    asm volatile("{\n.reg .pred now;\nsetp.ne.b32 now, %0, 0;\n@now st.global.v4.f32 [%1], {%2, %3, %4, %5};\n}" ::"r"(
+                     static_cast<int>(condition)),
+                 "l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
+                 : "memory");
+}
+
+// This thread's columns (four, a V) of rows from the warp's i-th on, which lie one `pitch` bytes behind the other, and
+// of which `exist` are there.
+template <typename V> struct rows_at {
+    char *first;
+    uint32_t pitch;
+    int exist;
+    __device__ __forceinline__ rows_at(const mz_cu_product &g, const place &p, const void *data, int i) {
+        const int64_t row = p.row + row_of(i);
+        pitch = static_cast<uint32_t>(g.cols) * static_cast<uint32_t>(sizeof(V) / 4);
+        first = static_cast<char *>(const_cast<void *>(data)) + row * pitch + p.col * static_cast<int>(sizeof(V) / 4);
+        exist = p.inside ? static_cast<int>(g.rows - row) : 0;
+    }
+    __device__ __forceinline__ char *at(int k) const { return first + static_cast<uint64_t>(pitch) * k; }
+    __device__ __forceinline__ void store(int k, V x) const { store_if(k < exist, at(k), x); }
+};
+
 template <typename V> struct rows_ahead {
     V v[AT_ONCE];
+    // Behind the warp's last row nothing is asked for; for a row that does not exist the last one is read.
     __device__ __forceinline__ void load(const mz_cu_product &g, const place &p, const void *from, int i) {
+        const rows_at<V> rows(g, p, from, i);
+        const bool any = i < 32 && rows.exist > 0;
+        const int last = rows.exist - 1;
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            int64_t m = p.row + row_of(i) + k;
-            if (p.inside && m < g.rows)
-                v[k] = *reinterpret_cast<const V *>(static_cast<const char *>(from) +
-                                                    (m * g.cols + p.col) * static_cast<int64_t>(sizeof(V) / 4));
+            v[k] = V();
+            load_if(any, v[k], rows.at(min(k, last)));
         }
     }
 };
@@ -108,38 +153,34 @@ __device__ __forceinline__ float4 bias_of(const mz_cu_product &g, const place &p
     return make_float4(low.x, low.y, high.x, high.y);
 }
 
-// activation.cuh's functions and bounds, in code that does not branch: one step of Newton's brings the approximate
-// reciprocal (off by 2^-23) within a rounding. An infinite y has the reciprocal 0 already.
-__device__ __forceinline__ float sigmoid_fast(float x) {
-    float y = 1.0f + exp2_fast(-1.44269504f * x), r;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
-    return y < 1e38f ? fmaf(r, fmaf(-y, r, 1.0f), r) : r;
-}
+// A warpgroup finishes a tile alone, a warp on each scheduler: nothing but other numbers of its own hides how long an
+// instruction takes. So rows that do not exist are computed too, and only their stores are left out: rows with branches
+// between them would wait for one another.
+//
+// activation.cuh's functions and bounds without branches, but for the approximate reciprocal: it is off by 2^-23, one
+// 2^-24 more than the rounded one, of which a 16-bit result shows nothing. Of infinity it is 0.
 __device__ __forceinline__ float slope_fast(float x) {
-    float s = sigmoid_fast(1.59576912160573071f * x * fmaf(0.044715f * x, x, 1.0f));
-    float c = fminf(fmaxf(x, -16.0f), 16.0f);
-    return fmaf(1.59576912160573071f * c * fmaf(0.134145f * c, c, 1.0f), s * (1.0f - s), s);
+    const float k = 1.59576912160573071f, e = -1.44269504f * k;
+    float s, c = fminf(fmaxf(x, -16.0f), 16.0f);
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + exp2_fast(x * fmaf(x * x, e * 0.044715f, e))));
+    return fmaf(c * fmaf(c * c, k * 0.134145f, k), s * (1.0f - s), s);
 }
 
 // out = d + bias + residual, FP32
 __device__ __forceinline__ void finish_residual(const mz_cu_product &g, const place &p, const float (&d)[2][16][4],
                                                 rows_ahead<float4> &ahead) {
     float4 bias = bias_of(g, p);
-    float4 *out = static_cast<float4 *>(g.out);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         stage(p, d[h]);
 #pragma unroll 1
         for (int first = 0; first < 16; first += AT_ONCE) {
+            const rows_at<float4> out(g, p, g.out, h * 16 + first);
             rows_ahead<float4> now = ahead;
-            if (h * 16 + first + AT_ONCE < 32)
-                ahead.load(g, p, g.residual, h * 16 + first + AT_ONCE);
+            ahead.load(g, p, g.residual, h * 16 + first + AT_ONCE);
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
-                int64_t m = p.row + h * 64 + first + k;
-                if (p.inside && m < g.rows)
-                    out[(m * g.cols + p.col) / 4] = add4(add4(staged(p, first + k), bias), now.v[k]);
-            }
+            for (int k = 0; k < AT_ONCE; k++)
+                out.store(k, add4(add4(staged(p, first + k), bias), now.v[k]));
         }
     }
 }
@@ -162,29 +203,25 @@ __device__ __forceinline__ void store_sums(const mz_cu_product &g, const place &
     warpgroup_sync(group);
 }
 
-// out = round(d·gelu'(preact)); the columns' sums of it to partial.
+// out = round(d·gelu'(preact)); the columns' sums of it to partial. Of a row that does not exist d is 0.
 template <typename T>
 __device__ __forceinline__ void finish_slope(const mz_cu_product &g, const place &p, int group,
                                              const float (&d)[2][16][4], rows_ahead<uint2> &ahead) {
     float4 sums = make_float4(0, 0, 0, 0);
-    uint2 *out = static_cast<uint2 *>(g.out);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         stage(p, d[h]);
 #pragma unroll 1
         for (int first = 0; first < 16; first += AT_ONCE) {
+            const rows_at<uint2> out(g, p, g.out, h * 16 + first);
             rows_ahead<uint2> now = ahead;
-            if (h * 16 + first + AT_ONCE < 32)
-                ahead.load(g, p, g.preact, h * 16 + first + AT_ONCE);
+            ahead.load(g, p, g.preact, h * 16 + first + AT_ONCE);
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) {
-                int64_t m = p.row + h * 64 + first + k;
-                if (!p.inside || m >= g.rows)
-                    continue;
                 float4 x = widen4<T>(now.v[k]), y = staged(p, first + k);
                 uint2 low = narrow4<T>(make_float4(y.x * slope_fast(x.x), y.y * slope_fast(x.y), y.z * slope_fast(x.z),
                                                    y.w * slope_fast(x.w)));
-                out[(m * g.cols + p.col) / 4] = low;
+                out.store(k, low);
                 sums = add4(sums, widen4<T>(low));
             }
         }
@@ -194,16 +231,18 @@ __device__ __forceinline__ void finish_slope(const mz_cu_product &g, const place
 }
 
 // --- the kernel ----------------------------------------------------------------------------------------------------
-struct walk { // of a cluster over pairs of tiles: columns first, so that the rows' operand is fetched once
-    int64_t tile, tiles, step;
-    int across, steps; // tiles in a row, pieces of l
+// Of a cluster over pairs of tiles: columns first, so that the rows' operand is fetched once. No memory holds so much
+// that 32 bits do not count its tiles.
+struct walk {
+    uint32_t tile, tiles, step;
+    uint32_t across, steps; // tiles in a row, pieces of l
 };
 
 __device__ __forceinline__ walk walk_begin(const mz_cu_product &g) {
     walk w;
     w.across = (g.cols + TILE - 1) / TILE;
     w.steps = (g.inner + L - 1) / L;
-    w.tiles = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * w.across;
+    w.tiles = static_cast<uint32_t>((g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE)) * w.across;
     w.tile = blockIdx.x / CLUSTER;
     w.step = gridDim.x / CLUSTER;
     return w;
@@ -219,7 +258,7 @@ __device__ __forceinline__ void produce(const mz_cu_product &g, const CUtensorMa
     for (; t.tile < t.tiles; t.tile += t.step) {
         int row = static_cast<int>(t.tile / t.across * CLUSTER + rank) * TILE,
             col = static_cast<int>(t.tile % t.across) * TILE + static_cast<int>(rank) * (TILE / CLUSTER);
-        for (int k = 0; k < t.steps; k++) {
+        for (int k = 0; k < static_cast<int>(t.steps); k++) {
             uint32_t to = shared + stage * STAGE, half = to + OPERAND + rank * (OPERAND / CLUSTER);
             barrier_wait(empty + stage * 8, parity ^ 1);
             barrier_expect(full + stage * 8, STAGE);
@@ -243,7 +282,7 @@ __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *s
     p.staging = reinterpret_cast<float *>(shared + AT_STAGING + group * STAGING + warp * (STAGING / 4));
     if (group == 1)
         turn_pass(group); // the first turn is the other's
-    int64_t count = 0;    // pieces before this tile's first
+    uint32_t count = 0;   // pieces before this tile's first
     for (int turn = 0; t.tile < t.tiles; t.tile += t.step, turn ^= 1, count += t.steps) {
         if (turn != group)
             continue;
@@ -251,18 +290,18 @@ __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *s
         p.col = static_cast<int>(t.tile % t.across) * TILE + p.lane * 4;
         p.inside = p.col < g.cols;
         rows_ahead<typename std::conditional<EPILOGUE == MZ_CU_PRODUCT_RESIDUAL, float4, uint2>::type> ahead;
-        if (EPILOGUE == MZ_CU_PRODUCT_SLOPE)
-            ahead.load(g, p, g.preact, 0);
-        if (EPILOGUE == MZ_CU_PRODUCT_RESIDUAL)
+        if constexpr (EPILOGUE == MZ_CU_PRODUCT_RESIDUAL)
             ahead.load(g, p, g.residual, 0);
+        else
+            ahead.load(g, p, g.preact, 0);
         float d[2][16][4];
 #pragma unroll
         for (int i = 0; i < 128; i++)
             d[i / 64][i / 4 % 16][i % 4] = 0;
-        int stage = static_cast<int>(count % STAGES), before = 0;
-        uint32_t parity = static_cast<uint32_t>(count / STAGES & 1);
+        uint32_t stage = count % STAGES, before = 0;
+        uint32_t parity = count / STAGES & 1;
         turn_wait(group);
-        for (int k = 0; k < t.steps; k++) {
+        for (int k = 0; k < static_cast<int>(t.steps); k++) {
             barrier_wait(full + stage * 8, parity);
             uint64_t a = wgmma_operand(address + stage * STAGE, L * 128),
                      w = wgmma_operand(address + stage * STAGE + OPERAND, L * 128);
