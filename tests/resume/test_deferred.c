@@ -23,6 +23,7 @@ typedef struct trial {
     mezzo_master master;
     int micros;
     bool sgd, unclipped, looks; // looks: the host reads parameters and evaluates between steps
+    mezzo_moments moments;
 } trial;
 
 static void ok(mezzo_status status) {
@@ -87,11 +88,11 @@ static void keep_parameters(result *r, mezzo_params *params) {
 
 static void keep_moments(result *r, const mezzo_optimizer *o) {
     for (int which = 0; which < o->n_moments; which++) {
-        float *values = calloc((size_t)o->moment_elements, sizeof *values);
+        const size_t bytes = mz_optimizer_moment_bytes(o, which, o->moment_elements);
+        float *values = calloc(bytes / sizeof *values, sizeof *values);
         assert_non_null(values);
-        ok(o->device->backend->read(o->device, values, o->d_moments[which],
-                                    (size_t)o->moment_elements * sizeof *values));
-        keep(r, values, (size_t)o->moment_elements);
+        ok(o->device->backend->read(o->device, values, o->d_moments[which], bytes));
+        keep(r, values, bytes / sizeof *values);
         free(values);
     }
 }
@@ -110,6 +111,7 @@ static void train(const trial *t, bool defers, result *r) {
     mezzo_program_options options = {.precision = t->precision, .loss_weight = 1.0f / (float)t->micros};
     ok(mezzo_params_create_as(device, g, &options, 7, t->master, &params));
     mezzo_optimizer_options moving = mezzo_optimizer_defaults();
+    moving.moments = t->moments;
     if (t->sgd)
         moving.kind = MEZZO_SGD, moving.momentum = 0.9;
     mezzo_scaler_options scaling = mezzo_scaler_defaults();
@@ -202,6 +204,12 @@ static void other_masters(void **state) {
         same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_BF16, .micros = 1, .master = master});
 }
 
+static void other_moments(void **state) {
+    (void)state;
+    for (mezzo_moments moments = MEZZO_MOMENTS_BF16; moments <= MEZZO_MOMENTS_INT8; moments++)
+        same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_BF16, .micros = 1, .moments = moments});
+}
+
 static void unclipped_sgd(void **state) {
     (void)state;
     same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_BF16, .micros = 1, .sgd = true, .unclipped = true});
@@ -220,6 +228,7 @@ int main(int argc, char **argv) { // of one name, where it is given
         cmocka_unit_test(accumulation_and_skipped_steps),
         cmocka_unit_test(host_in_between),
         cmocka_unit_test(other_masters),
+        cmocka_unit_test(other_moments),
         cmocka_unit_test(unclipped_sgd),
         cmocka_unit_test(experts),
     };
