@@ -2,7 +2,8 @@
 //   bench_gradients IN.safetensors OUT.safetensors DEVICE PRECISION
 // IN holds every parameter, `tokens` and `targets` [B, T] I32, and as metadata `model` and the sizes that differ from
 // that name's: layers, heads, d_model, vocab, seq_len. OUT gets `loss` [1] and grad.NAME of every parameter, FP32,
-// unscaled; FP16 runs with a loss scale of 2^16.
+// unscaled; FP16 runs with a loss scale of 2^16. PRECISION may be a format that is emulated over bf16, mxfp8, mxfp4 or
+// nvfp4; ":sr" behind it rounds gradients at random, and ":rht" turns what weights' gradients multiply.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ static void read_size(const job *j, const char *key, int64_t *field) {
         *field = atoll(text);
 }
 
-static mezzo_status open_model(job *j, mezzo_precision precision, const mz_safetensors_tensor *tokens) {
+static mezzo_status open_model(job *j, const mezzo_program_options *options, const mz_safetensors_tensor *tokens) {
     mezzo_model_config model;
     const char *name = mz_safetensors_meta_get(j->in, "model");
     MEZZO_TRY(mezzo_model_defaults(name != NULL ? name : "gpt2-124M", &model));
@@ -42,9 +43,9 @@ static mezzo_status open_model(job *j, mezzo_precision precision, const mz_safet
     MEZZO_TRY(mezzo_graph_create(&j->graph));
     MEZZO_TRY(mezzo_model_build(j->graph, &model, tokens->shape[0], tokens->shape[1], false));
     MEZZO_TRY(mezzo_params_create(j->device, j->graph, 1, &j->params));
-    MEZZO_TRY(mezzo_program_create(j->graph, j->params, &(mezzo_program_options){.precision = precision}, &j->program));
+    MEZZO_TRY(mezzo_program_create(j->graph, j->params, options, &j->program));
     mezzo_scaler_options scaling = mezzo_scaler_defaults();
-    scaling.enabled = mezzo_precision_needs_loss_scale(precision);
+    scaling.enabled = mezzo_precision_needs_loss_scale(options->precision);
     j->scale = scaling.enabled ? scaling.init_scale : 1;
     MEZZO_TRY(mezzo_scaler_create(j->device, &scaling, &j->scaler));
     return MEZZO_OK;
@@ -117,16 +118,30 @@ static mezzo_status save(job *j, const char *path, const char *precision) {
     return status;
 }
 
+static mezzo_status read_format(const char *format, mezzo_program_options *out) {
+    for (mezzo_blocks b = MEZZO_BLOCKS_MXFP8; b < MEZZO_BLOCKS_COUNT; b++) {
+        const size_t n = strlen(mezzo_blocks_name(b));
+        if (strncmp(format, mezzo_blocks_name(b), n) != 0 || (format[n] != '\0' && format[n] != ':'))
+            continue;
+        *out = (mezzo_program_options){.precision = MEZZO_PRECISION_BF16,
+                                       .emulate = b,
+                                       .emulate_stochastic = strstr(format, ":sr") != NULL,
+                                       .emulate_hadamard = strstr(format, ":rht") != NULL};
+        return MEZZO_OK;
+    }
+    return mezzo_precision_parse(format, &out->precision);
+}
+
 static mezzo_status run(job *j, const char *out, const char *device, const char *format) {
     const mz_safetensors_tensor *tokens, *targets;
-    mezzo_precision precision;
-    MEZZO_TRY(mezzo_precision_parse(format, &precision));
+    mezzo_program_options options = {0};
+    MEZZO_TRY(read_format(format, &options));
     MEZZO_TRY(mz_safetensors_get(j->in, "tokens", &tokens));
     MEZZO_TRY(mz_safetensors_get(j->in, "targets", &targets));
     if (tokens->rank != 2 || tokens->dtype != MEZZO_I32 || targets->bytes != tokens->bytes)
         return mz_fail(MEZZO_ERR_FORMAT, "tokens and targets must be [B, T] of I32");
     MEZZO_TRY(mezzo_device_open(device, 0, &j->device));
-    MEZZO_TRY(open_model(j, precision, tokens));
+    MEZZO_TRY(open_model(j, &options, tokens));
     MEZZO_TRY(load(j, tokens, targets));
     MEZZO_TRY(mezzo_params_zero_grad(j->params));
     MEZZO_TRY(mezzo_program_run(j->program, j->scaler, 1, 0));

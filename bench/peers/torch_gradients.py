@@ -4,7 +4,8 @@ usage: torch_gradients.py make IN.safetensors [--layers N --heads N --width N --
        torch_gradients.py compare IN.safetensors RESULT.safetensors...
 `make` writes random weights and a batch (124M's sizes unless told otherwise): N(0, 0.02^2) matrices, biases too, norms around 1, so that
 no gradient is zero. Each RESULT is what bench_gradients wrote of IN. `compare` prints a CSV row a result, and one for each of PyTorch's own
-(fp32, tf32, bf16, fp16 on a GPU; fp32 and bf16 on a CPU): the relative error of the loss, and of the gradients the root mean square of the
+(fp32, tf32, bf16, fp16 on a GPU, and fp8 from compute capability 8.9 on: torchao's tensorwise recipe, a scale a tensor from its largest
+magnitude, in the layers that Mezzo's fp8 takes; fp32 and bf16 on a CPU): the relative error of the loss, and of the gradients the root mean square of the
 error over that of the gradient, all elements together and of the worst tensor. Exit code 1 where a result of Mezzo is off by more than
 twice what PyTorch's same precision is in any tensor, or 1.25 times in all together (tests/golden/test_amp.c says why); of fp32, whose errors
 depend on the order of sums alone, by four times and three times. MEZZO_COMMIT goes into the rows.
@@ -40,7 +41,34 @@ def make(path, options):
     save_file(tensors, path, {"made": " ".join(options), "model": "gpt2", **{keys[k]: str(size[k]) for k in keys}})
 
 
-def loss_and_gradients(path, dtype, low=None, scale=1.0):
+class Float8Linear(torch.autograd.Function):
+    """torchao's tensorwise float8 training: E4M3 forward, E5M2 gradients, current scales, BF16 results."""
+
+    @staticmethod
+    def narrow(x, format):
+        scale = x.abs().max().float().clamp(min=1e-12) / torch.finfo(format).max
+        return (x.float() / scale).clamp(torch.finfo(format).min, torch.finfo(format).max).to(format), scale
+
+    @staticmethod
+    def product(a, b, fast):  # a [m, k], b [n, k] -> [m, n]
+        return torch._scaled_mm(a[0], b[0].t(), scale_a=a[1], scale_b=b[1], out_dtype=torch.bfloat16, use_fast_accum=fast)
+
+    @staticmethod
+    def forward(ctx, x, w, b):
+        x8, w8 = Float8Linear.narrow(x, torch.float8_e4m3fn), Float8Linear.narrow(w, torch.float8_e4m3fn)
+        ctx.save_for_backward(*x8, *w8)
+        return Float8Linear.product(x8, w8, True) + b
+
+    @staticmethod
+    def backward(ctx, dy):
+        x8, xs, w8, ws = ctx.saved_tensors
+        dy8, ds = Float8Linear.narrow(dy, torch.float8_e5m2)
+        dx = Float8Linear.product((dy8, ds), (w8.t().contiguous(), ws), False)
+        dw = Float8Linear.product((dy8.t().contiguous(), ds), (x8.t().contiguous(), xs), False)
+        return dx, dw, dy.sum(0)
+
+
+def loss_and_gradients(path, dtype, low=None, scale=1.0, fp8=False):
     """Loss and {name: gradient}, at float64 on the CPU's or GPU's memory."""
     with safe_open(path, "pt", DEVICE) as f:
         layers, heads = int(f.metadata()["layers"]), int(f.metadata()["heads"])
@@ -54,6 +82,10 @@ def loss_and_gradients(path, dtype, low=None, scale=1.0):
         return F.layer_norm(x, (C,), p[name + ".weight"], p[name + ".bias"], torch.tensor(1e-5).item())
 
     def linear(x, name):
+        if fp8 and 0 < int(name.split(".")[1]) < layers - 1:
+            rows = x.to(torch.bfloat16).reshape(B * T, -1)
+            y = Float8Linear.apply(rows, p[name + ".weight"].to(torch.bfloat16), p[name + ".bias"].to(torch.bfloat16))
+            return y.view(B, T, -1)
         return F.linear(x, p[name + ".weight"], p[name + ".bias"])
 
     with torch.autocast(DEVICE, low) if low else contextlib.nullcontext():
@@ -106,6 +138,8 @@ def compare(path, results):
     ways = {"fp32": {}, "bf16": {"low": torch.bfloat16}}
     if GPU:
         ways |= {"tf32": {}, "fp16": {"low": torch.float16, "scale": 65536.0}}
+        if torch.cuda.get_device_capability() >= (8, 9):
+            ways |= {"fp8": {"low": torch.bfloat16, "fp8": True}}
     peers = {}
     for precision, way in ways.items():
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
