@@ -61,6 +61,20 @@ static void catch_signals(void) {
         sigaction(numbers[i], &action, NULL);
 }
 
+// PMIx's library takes every allocation for one that succeeds: where memory runs out it crashes, or waits for itself.
+// The ranks end with this process.
+static const unsigned LIBRARY_SECONDS = 30;
+static volatile sig_atomic_t ended_with = -1; // the job's code, once nothing is left but to leave the library
+
+static void on_library(int number) {
+    static const char line[] =
+        "mezzo launch: PMIx's library crashed or stands still, as it does where memory runs out; the ranks end\n";
+    (void)number;
+    if (ended_with >= 0 || write(STDERR_FILENO, line, sizeof line - 1) < 0)
+        _exit(ended_with >= 0 ? ended_with : CLI_FAILED);
+    _exit(CLI_FAILED);
+}
+
 static void send_all(const job *j, int number) {
     for (int r = 0; r < j->n; r++)
         if (j->ranks[r].pid > 0)
@@ -213,6 +227,7 @@ static mezzo_status start_rank(job *j, int rank, char **words) {
     char why[MZ_LINK_TEXT] = "";
     rank_process *p = &j->ranks[rank];
     free_variables(p);
+    alarm(j->link != NULL ? LIBRARY_SECONDS : 0);
     if (j->link != NULL && j->link->variables(j->name, rank, &p->variables, why) != 0)
         return mz_fail(MEZZO_ERR_DEVICE, "%s", why);
     variables v;
@@ -254,6 +269,9 @@ static mezzo_status open_job(job *j, int attempt) {
     if (j->gpus)
         return MEZZO_OK;
     MEZZO_TRY(mz_launch_link_open(&j->link));
+    sigaction(SIGSEGV, &(struct sigaction){.sa_handler = on_library}, NULL); // from here on a thread of PMIx's runs
+    sigaction(SIGALRM, &(struct sigaction){.sa_handler = on_library}, NULL);
+    alarm(LIBRARY_SECONDS);
     if (j->link->open(j->name, j->n, why) != 0)
         return mz_fail(MEZZO_ERR_DEVICE, "%s", why);
     return MEZZO_OK;
@@ -369,6 +387,7 @@ static int run_job(job *j, char **words, int attempt) {
     mezzo_status status = open_job(j, attempt);
     for (int r = 0; r < j->n && status == MEZZO_OK; r++)
         status = start_rank(j, r, words);
+    alarm(0);
     if (status != MEZZO_OK) {
         code = cli_error(j->args->command, status);
         for (int r = 0; r < j->n; r++)
@@ -382,7 +401,11 @@ static int run_job(job *j, char **words, int attempt) {
             code = CLI_FAILED;
         tell_end(j);
     }
+    ended_with = code;
+    alarm(j->link != NULL ? LIBRARY_SECONDS / 3 : 0);
     close_job(j);
+    alarm(0);
+    ended_with = -1;
     return code;
 }
 

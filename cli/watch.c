@@ -79,16 +79,20 @@ static const char *value_text(const row *r, double x, char *buffer, size_t size)
 }
 
 // The number of steps from config.yaml's line "  steps: N" under "train:"; 0 where it is not told.
-static int64_t planned_steps(const char *folder) {
+static mezzo_status planned_steps(const char *folder, int64_t *steps) {
     char *path = mz_format("%s/config.yaml", folder);
     mezzo_config *config = NULL;
-    int64_t steps = 0;
-    if (path != NULL && access(path, R_OK) == 0 && mezzo_config_create(&config) == MEZZO_OK &&
-        mezzo_config_load(config, path) == MEZZO_OK)
-        steps = strtoll(cli_key(config, "train.steps"), NULL, 10);
+    *steps = 0;
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = access(path, R_OK) == 0 ? mezzo_config_create(&config) : MEZZO_OK;
+    if (config != NULL)
+        status = mezzo_config_load(config, path);
+    if (config != NULL && status == MEZZO_OK)
+        *steps = strtoll(cli_key(config, "train.steps"), NULL, 10);
     mezzo_config_free(config);
     mz_free(path);
-    return steps;
+    return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK;
 }
 
 static int columns_of_terminal(void) {
@@ -193,7 +197,9 @@ static int run(const cli_args *args) {
     mezzo_status status = mz_run_log_open(folder, &log);
     bool screen = isatty(STDOUT_FILENO) && !cli_has(args, "once");
     const volatile sig_atomic_t *stop = cli_interruptible();
-    int64_t steps = status == MEZZO_OK ? planned_steps(folder) : 0, judged = -1;
+    int64_t steps = 0, judged = -1;
+    if (status == MEZZO_OK)
+        status = planned_steps(folder, &steps);
     char health[512] = "";
     bool healthy = true, colours = isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL;
     struct termios before;
@@ -204,8 +210,13 @@ static int run(const cli_args *args) {
         if (screen)
             printf("\033[H");
         print_frame(&log, steps, seconds_since_written(folder), screen ? "\033[K" : "");
-        if (log.records != judged && mz_health_of_run(folder, &healthy, health, sizeof health) != MEZZO_OK)
+        if (log.records != judged)
+            status = mz_health_of_run(folder, &healthy, health, sizeof health);
+        if (status == MEZZO_ERR_MEMORY)
+            break;
+        if (status != MEZZO_OK)
             health[0] = '\0';
+        status = MEZZO_OK;
         judged = log.records;
         const char *paint = !colours ? "" : healthy ? "\033[32m" : "\033[31m";
         if (health[0] != '\0')

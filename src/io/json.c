@@ -39,6 +39,8 @@ static void note(void *block) {
 // Plain malloc, so that values made before, or by another user of jansson in this process, are freed as ever.
 static void *json_malloc(size_t n) {
     void *p = malloc(n > 0 ? n : 1);
+    if (p == NULL)
+        (void)mz_fail(MEZZO_ERR_MEMORY, "out of memory: could not allocate %zu bytes", n);
     if (parsing != NULL)
         note(p);
     ran_out |= p == NULL;

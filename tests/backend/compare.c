@@ -22,7 +22,7 @@ static subject subjects[MAX_DEVICES];
 static int n_subjects;
 static int64_t runs[MZ_OP_COUNT], padded_runs[MZ_OP_COUNT], refused;
 static double preparing;      // seconds: a library may compile kernels then
-static const double SLOW = 2; // seconds of a trial that is named: where a test's time went
+static const double SLOW = 1; // seconds of a trial that is named: where a test's time went
 
 // --- devices -------------------------------------------------------------------------------------------------------
 void devices_open(void) {
@@ -614,12 +614,12 @@ void trial_check(trial *t) {
 }
 
 void trial_finish(trial *t) {
-    const double from = mz_seconds();
+    const double from = mz_seconds(), prepared = preparing;
     trial_check(t);
     if (mz_seconds() - from > SLOW) {
         char what[512];
         describe(t, what, sizeof what);
-        print_message("%.1f s: %s\n", mz_seconds() - from, what);
+        print_message("%.1f s, %.1f of preparing: %s\n", mz_seconds() - from, preparing - prepared, what);
     }
     trial_free(t);
 }

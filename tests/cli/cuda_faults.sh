@@ -43,7 +43,8 @@ one() {
     fi
     [[ $(loss clean) == "$(loss "$run")" ]] || { echo "$fault: $(loss "$run"), not $(loss clean)"; return; }
     rm -rf "$run"
-    echo "ended $code $fault $line"
+    echo "ended $code"
+    [[ -z ${MEZZO_FAULTS_ROWS:-} ]] || printf '%s,%d,"%s"\n' "$fault" $code "${line//\"/\'}" >>"$MEZZO_FAULTS_ROWS"
 }
 export -f one loss faulty
 export MEZZO
@@ -53,16 +54,14 @@ faults=$(awk -v most="${MEZZO_FAULTS:-6}" -v allocs="${MEZZO_FAULTS_ALLOC:-${MEZ
     for (i = 0; i < n; i++) { at = 1 + int(i * $2 / n); print $1 ":" at; if (i % 2) print $1 ":" at ":lost" } }' count)
 declare -p TRAIN >train.bash
 xargs -P "$(nproc)" -I{} bash -c 'source train.bash; one {}' <<<"$faults" >results
-[[ -z ${MEZZO_FAULTS_ROWS:-} ]] ||
-    sed -nE "s/\"/'/g; s/^ended ([0-9]+) ([^ ]+) ?(.*)$/\2,\1,\"\3\"/p" results | sort -t: -k1,1 -k2,2n >"$MEZZO_FAULTS_ROWS"
 grep -v "^ended" results >wrong && fail "$(wc -l <wrong) of $(wc -l <<<"$faults") faults: $(head -n 5 wrong)"
 [[ $(wc -l <results) -eq $(wc -l <<<"$faults") ]] || fail "a fault left no result"
-echo "$(cut -d ' ' -f 1,2 results | sort | uniq -c | tr '\n' ' ') of $(tr '\n' ' ' <count)"
+echo "$(sort results | uniq -c | tr '\n' ' ') of $(tr '\n' ' ' <count)"
 
 # Another process has all that is left of the memory from the first steps on: the run goes on with what it has, or ends in a line.
 [[ -n ${MEZZO_TAKE_MEMORY:-} ]] || exit 0
 cc -std=gnu11 -O1 -I"${header%/*}" "$MEZZO_TESTS/fault/driver/take_memory.c" -o take_memory "$real" || fail "take_memory does not build"
-"$MEZZO" "${TRAIN[@]}" --steps 4000 --eval-every 500 --log-every 100 --checkpoint-every 1000 --out shared >"$OUT" 2>"$ERR" </dev/null &
+"$MEZZO" "${TRAIN[@]}" --steps 20000 --eval-every 2000 --log-every 100 --checkpoint-every 5000 --out shared >"$OUT" 2>"$ERR" </dev/null &
 job=$!
 until [[ -s shared/metrics.jsonl ]]; do
     kill -0 $job 2>/dev/null || fail "the run ended before the other process began"
@@ -79,7 +78,7 @@ wait $other || fail "the other process cannot take memory"
 [[ $code -eq 0 || ($code -eq 3 && $(grep -c "^mezzo train: " "$ERR") -eq 1) ]] || fail "a run beside another process: exit code $code"
 [[ $late -eq 0 || ($late -eq 3 && $(grep -c "^mezzo train: " late.err) -eq 1) ]] ||
     fail "a run with no memory left: exit code $late: $(tail -n 3 late.err)"
-[[ $code -eq 0 ]] || run 0 "${TRAIN[@]}" --steps 4000 --eval-every 500 --log-every 100 --checkpoint-every 1000 --out shared --resume auto
+[[ $code -eq 0 ]] || run 0 "${TRAIN[@]}" --steps 20000 --eval-every 2000 --log-every 100 --checkpoint-every 5000 --out shared --resume auto
 [[ -z ${MEZZO_FAULTS_ROWS:-} ]] || printf '%s,%d,"%s"\n' \
     "another process takes $(sed 's/taken //' taken) MiB in mid-run" $code "$(grep '^mezzo train: ' "$ERR" | head -n 1)" \
     "a run begun beside it" $late "$(grep '^mezzo train: ' late.err | head -n 1)" >>"$MEZZO_FAULTS_ROWS"

@@ -68,6 +68,11 @@ static int fill_rank(pmix_info_t *into, int rank) {
     return 0;
 }
 
+static int no_memory(char why[MZ_LINK_TEXT]) {
+    snprintf(why, MZ_LINK_TEXT, "out of memory for what the ranks are told");
+    return 1;
+}
+
 static int describe(const char *name, int size, char *peers, char why[MZ_LINK_TEXT]) {
     char *nodes = NULL, *ranks = NULL;
     const uint32_t n = (uint32_t)size, one = 1;
@@ -77,6 +82,11 @@ static int describe(const char *name, int size, char *peers, char why[MZ_LINK_TE
     if (told(PMIx_generate_regex(host, &nodes), "nodes", why) || told(PMIx_generate_ppn(peers, &ranks), "ranks", why))
         return 1;
     PMIX_INFO_CREATE(i, all);
+    if (i == NULL) {
+        free(nodes);
+        free(ranks);
+        return no_memory(why);
+    }
     PMIX_INFO_LOAD(&i[0], PMIX_UNIV_SIZE, &n, PMIX_UINT32);
     PMIX_INFO_LOAD(&i[1], PMIX_JOB_SIZE, &n, PMIX_UINT32);
     PMIX_INFO_LOAD(&i[2], PMIX_APP_SIZE, &n, PMIX_UINT32);
@@ -104,13 +114,17 @@ static int pmix_open(const char *name, int size, char why[MZ_LINK_TEXT]) {
     char *peers = calloc(room, 1);
     pmix_info_t *info;
     if (peers == NULL)
-        return 1;
+        return no_memory(why);
     for (int r = 0; r < size; r++)
         at += (size_t)snprintf(peers + at, room - at, "%s%d", r > 0 ? "," : "", r);
     gethostname(host, sizeof host - 1);
     int bad = 0;
     if (!started) {
         PMIX_INFO_CREATE(info, 1);
+        if (info == NULL) {
+            free(peers);
+            return no_memory(why);
+        }
         PMIX_INFO_LOAD(&info[0], PMIX_SERVER_NSPACE, "mezzo-launch", PMIX_STRING);
         bad = told(PMIx_server_init(&module, info, 1), "no server", why);
         PMIX_INFO_FREE(info, 1);

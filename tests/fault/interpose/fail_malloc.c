@@ -1,6 +1,7 @@
 // A library to preload: the N-th allocation that a process makes after main begins fails, in whatever library it is
 // made.   FAIL_MALLOC=N    the N-th, from 1; 0 or unset: none   FAIL_MALLOC_ON=1 and all after it
 // FAIL_MALLOC_COUNT=FILE   how many there were, written when the process ends
+// FAIL_MALLOC_RANK=R       not of this process but of the one that it starts as this rank of a job
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -107,6 +108,9 @@ static int (*real_main)(int, char **, char **);
 
 static int counted_main(int argc, char **argv, char **envp) {
     const char *at = getenv("FAIL_MALLOC"), *on = getenv("FAIL_MALLOC_ON");
+    const char *wanted = getenv("FAIL_MALLOC_RANK"), *rank = getenv("RANK");
+    if (wanted != NULL && (rank == NULL || strcmp(wanted, rank) != 0))
+        return real_main(argc, argv, envp);
     fail_at = at != NULL ? atoll(at) : 0;
     stay = on != NULL && *on == '1';
     unsetenv("LD_PRELOAD"); // of this process alone
@@ -126,7 +130,7 @@ int __libc_start_main(int (*start)(int, char **, char **), int argc, char **argv
 }
 
 __attribute__((destructor)) static void write_count(void) {
-    const char *path = getenv("FAIL_MALLOC_COUNT");
+    const char *path = counting ? getenv("FAIL_MALLOC_COUNT") : NULL;
     char text[32];
     counting = false;
     int fd = path != NULL ? open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666) : -1;
