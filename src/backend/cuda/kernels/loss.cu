@@ -275,19 +275,20 @@ __device__ __forceinline__ void wait_for_all_but(int groups) {
         __pipeline_wait_prior(0);
 }
 
+template <int DTYPE> // of the logits: what is done for each of them is not held up by asking which
 __global__ void __launch_bounds__(LOSS_BLOCK)
     cross_entropy_both_kernel(mz_cu_cross_entropy_args a, mz_cu_cross_entropy_dx_args b) {
-    extern __shared__ uint4 kept[]; // [pitch / 8], twice that for FP32
+    constexpr int pieces = DTYPE == MZ_CU_F32 ? 2 : 1; // of 16 bytes, of eight logits
+    extern __shared__ uint4 kept[];                    // [pitch / 8 · pieces]
     __shared__ running shared[LOSS_BLOCK / WARP];
     __shared__ int count;
     __shared__ float lse_of_row;
-    int dtype = a.logits.dtype, vectors = a.pitch / 8, whole = a.width / 8, lane = threadIdx.x;
+    int vectors = a.pitch / 8, whole = a.width / 8, lane = threadIdx.x;
     int64_t row = blockIdx.x, start = row * a.pitch;
     int target = a.targets[a.first_row + row];
     const bool ignored = target == a.ignore_index, no_class = target < 0 || target >= a.width;
-    const float at_target = lane == 0 && !no_class ? load1(a.logits.data, dtype, start + target) : 0;
-    const char *from = static_cast<const char *>(a.logits.data) + start * width_of(dtype);
-    const int pieces = dtype == MZ_CU_F32 ? 2 : 1; // of 16 bytes, of eight logits
+    const float at_target = lane == 0 && !no_class ? load1(a.logits.data, DTYPE, start + target) : 0;
+    const char *from = static_cast<const char *>(a.logits.data) + start * width_of(DTYPE);
     int groups = 0;
     for (int i = lane; i < vectors; i += LOSS_UNROLL * LOSS_BLOCK, groups++) {
 #pragma unroll
@@ -306,7 +307,7 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
                 raw8 raw = {kept[i + u * LOSS_BLOCK],
                             pieces == 2 ? kept[vectors + i + u * LOSS_BLOCK] : make_uint4(0, 0, 0, 0)};
                 float x[8];
-                widen8(raw, dtype, x);
+                widen8(raw, DTYPE, x);
                 if (i + u * LOSS_BLOCK >= whole) // padding
 #pragma unroll
                     for (int k = 0; k < 8; k++)
@@ -337,9 +338,9 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
     if (!ignored && no_class)
         factor = NAN;
     for (int i = lane; i < vectors; i += LOSS_BLOCK) {
-        raw8 raw = {kept[i], dtype == MZ_CU_F32 ? kept[vectors + i] : make_uint4(0, 0, 0, 0)};
+        raw8 raw = {kept[i], pieces == 2 ? kept[vectors + i] : make_uint4(0, 0, 0, 0)};
         float x[8];
-        widen8(raw, dtype, x);
+        widen8(raw, DTYPE, x);
         const bool plain = !ignored && i < whole && static_cast<unsigned>(target) - static_cast<unsigned>(i * 8) >= 8u;
         if (plain) {
 #pragma unroll
@@ -362,15 +363,19 @@ extern "C" size_t mz_cu_cross_entropy_both_bytes(int pitch, int dtype) {
 
 extern "C" cudaError_t mz_cu_cross_entropy_both(cudaStream_t stream, const mz_cu_cross_entropy_args *loss,
                                                 const mz_cu_cross_entropy_dx_args *gradient) {
-    size_t bytes = mz_cu_cross_entropy_both_bytes(loss->pitch, loss->logits.dtype);
-    cudaError_t error = cudaFuncSetAttribute(cross_entropy_both_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             static_cast<int>(bytes));
+    const int dtype = loss->logits.dtype;
+    const auto kernel = dtype == MZ_CU_F32    ? cross_entropy_both_kernel<MZ_CU_F32>
+                        : dtype == MZ_CU_BF16 ? cross_entropy_both_kernel<MZ_CU_BF16>
+                                              : cross_entropy_both_kernel<MZ_CU_F16>;
+    size_t bytes = mz_cu_cross_entropy_both_bytes(loss->pitch, dtype);
+    cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
     if (error != cudaSuccess)
         return error;
     if (gradient->all > COUNT_ROWS)
         cross_entropy_factor_kernel<<<1, MEAN_BLOCK, 0, stream>>>(*gradient);
     if (loss->rows > 0)
-        cross_entropy_both_kernel<<<static_cast<unsigned>(loss->rows), LOSS_BLOCK, bytes, stream>>>(*loss, *gradient);
+        kernel<<<static_cast<unsigned>(loss->rows), LOSS_BLOCK, bytes, stream>>>(*loss, *gradient);
     cross_entropy_mean_kernel<<<1, MEAN_BLOCK, 0, stream>>>(*loss);
     return cudaGetLastError();
 }
