@@ -238,6 +238,13 @@ static inline uint32_t mz_magnitude(float x) { // of a positive number, in the o
     return bits;
 }
 
+// The largest magnitude of a step, with that of codes that stay, which is theirs until the update writes them anew.
+static inline uint32_t mz_scale_take(mz_scale_entry *e, uint32_t most) {
+    const uint32_t kept = e->kept;
+    e->kept = 0;
+    return kept > most ? kept : most;
+}
+
 // What scales_update makes of an entry whose largest magnitude of the step is `most`.
 static inline void mz_scale_advance(mz_scale_entry *e, uint32_t most) {
     const int top = e->dtype == (int32_t)MEZZO_F8E4M3 ? 8 : 15; // the format's largest number is 1.75 · 2^top

@@ -317,7 +317,8 @@ static void join_values(axes *a) {
     const mezzo_graph *g = a->g;
     for (size_t i = 0; i < g->n_values; i++) {
         const mz_value *v = &g->values[i];
-        if (v->kind == MZ_VALUE_PARAM || v->kind == MZ_VALUE_SHADOW || v->kind == MZ_VALUE_GRAD) {
+        if (v->kind == MZ_VALUE_PARAM || v->kind == MZ_VALUE_SHADOW || v->kind == MZ_VALUE_CODES ||
+            v->kind == MZ_VALUE_GRAD) {
             int master = g->params[v->param].value;
             for (int d = 0; d < v->shape.rank; d++)
                 unite(a, axis_of(master, d), axis_of((int)i, d));

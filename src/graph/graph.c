@@ -251,7 +251,10 @@ const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size
     if (v->name)
         return v->name;
     if (v->param >= 0 && v->kind != MZ_VALUE_TEMP) {
-        const char *what = v->kind == MZ_VALUE_GRAD ? "grad" : v->kind == MZ_VALUE_SHADOW ? "shadow" : "";
+        const char *what = v->kind == MZ_VALUE_GRAD     ? "grad"
+                           : v->kind == MZ_VALUE_SHADOW ? "shadow"
+                           : v->kind == MZ_VALUE_CODES  ? "codes"
+                                                        : "";
         snprintf(buf, size, "%s%s%s", g->params[v->param].name, *what ? "." : "", what);
     } else if (v->kind == MZ_VALUE_SCALE) {
         snprintf(buf, size, "loss_scale");

@@ -12,6 +12,7 @@ typedef enum mz_value_kind {
     MZ_VALUE_INPUT,  // written by the host
     MZ_VALUE_PARAM,  // a parameter's FP32 master
     MZ_VALUE_SHADOW, // its low-precision copy, kept by the update
+    MZ_VALUE_CODES,  // its 8-bit codes with a scale, turned or not, kept by the update: the keep pass
     MZ_VALUE_GRAD,   // its FP32 gradient: backward adds to it
     MZ_VALUE_SCALE,  // the loss scale [1], FP32, on the device
     MZ_VALUE_ENTRY,  // a mz_scale_entry of the parameters' table, which its name finds
@@ -27,7 +28,7 @@ typedef struct mz_value {
     mz_shape shape;
     mz_storage storage; // how it is stored: the storage pass
     int producer, slot; // node and its output slot; -1 for sources
-    int param;          // PARAM, SHADOW, GRAD: index into params
+    int param;          // PARAM, SHADOW, CODES, GRAD: index into params
     int alias;          // shares the memory of this value (reshape, a block of rows); -1
     size_t offset;      // with alias: bytes from its start
     bool keep;          // an output: lives to the end
@@ -156,6 +157,12 @@ mezzo_status mz_pass_autodiff(mezzo_graph *g, const mezzo_program_options *optio
 mezzo_status mz_pass_recompute(mezzo_graph *g, bool light);                          // no-op without segments
 mezzo_status mz_pass_fuse(mezzo_graph *g);
 mezzo_status mz_pass_chunk(mezzo_graph *g, const mezzo_program_options *options);
+// After the others: what the owner of the parameters keeps of each beside its master, by the graph's parameters.
+typedef struct mz_keeping {
+    bool *copied; // there is a place for low-precision copies
+    bool *coded;  // 8-bit codes can be kept: it lies here whole, without padding
+} mz_keeping;
+mezzo_status mz_pass_keep(mezzo_graph *g, const mz_keeping *kept);
 // After the others: values get the storage of their axes, and copies stand between ops that take it and those that do
 // not.
 typedef struct mz_storage_options {

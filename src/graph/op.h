@@ -183,6 +183,7 @@ struct mz_attrs {
     bool accumulate;                   // outputs marked '+' are added to
     bool measure;                      // quantize: the scale is found in this tensor; else the entry has it
     bool record;                       // quantize: the entry's largest magnitude grows
+    bool keeps;                        // quantize, with record: of codes that stay, `kept` and not `most`
     mz_act act;                        // linear's epilogue, linear_dx's activation gradient; group_norm's
     mezzo_dtype
         via; // linear: what x·Wᵀ + bias (and then the activation) is rounded to before act and before the residual
@@ -234,7 +235,7 @@ typedef struct mz_scale_entry {
     int32_t dtype;                      // of the codes: mezzo_dtype
     int32_t n;                          // steps that went into the history so far; 0: the scale is nothing to go by
     uint32_t history[MZ_SCALE_HISTORY]; // step k's is at k mod MZ_SCALE_HISTORY
-    uint32_t unused;
+    uint32_t kept;                      // of codes that stay from step to step: their largest magnitude; else 0
     int32_t saturated; // steps with a delayed scale so far in which the largest magnitude was beyond the format's
     int32_t in_a_row;  // such steps until now, one behind another
     int32_t changes;   // steps so far behind which the scale became another

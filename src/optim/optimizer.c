@@ -264,6 +264,7 @@ static mezzo_status choose_kernels(mezzo_optimizer *opt) {
     MEZZO_TRY(choose(opt, &opt->move, opt->sgd ? MZ_OP_sgd : MZ_OP_adamw, &scratch));
     if (opt->n_shadows > 1)
         MEZZO_TRY(choose(opt, &opt->refresh, MZ_OP_refresh, &scratch));
+    MEZZO_TRY(mz_optimizer_prepare_codes(opt, &scratch));
     MEZZO_TRY(choose(opt, &opt->reset, MZ_OP_scaler_update, &scratch));
     if (scratch > opt->scratch_bytes) {
         const mz_backend *b = opt->device->backend;
@@ -371,7 +372,7 @@ mezzo_status mz_optimizer_set_bucket(mezzo_optimizer *opt, int64_t elements) {
 }
 
 mezzo_status mz_optimizer_follow(mezzo_optimizer *opt) {
-    if (opt->n_shadows == opt->params->n_shadows)
+    if (opt->n_shadows == opt->params->n_shadows && opt->codes_version == opt->params->codes_version)
         return MEZZO_OK;
     opt->version++;
     MEZZO_TRY(fill_segments(opt));
@@ -446,6 +447,7 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
         mz_prepared_free(&ops[i]->prepared);
     for (int m = 0; m < MZ_MOMENTS; m++)
         mz_free(opt->whole[m]);
+    mz_optimizer_free_codes(opt);
     mz_free(opt->index);
     mz_free(opt->segments);
     mz_free(opt->begin);
@@ -513,27 +515,17 @@ static mezzo_status defer_move(mezzo_optimizer *opt, mz_sequence *into) {
     return MEZZO_OK;
 }
 
-// Of several optimizers the one that owns the first trained parameter ends the step for the table of scales.
-static bool owns_first(const mezzo_optimizer *opt) {
-    int first = 0;
-    while (opt->params->list[first].frozen)
-        first++;
-    for (int i = 0; i < opt->n; i++)
-        if (opt->index[i] == first)
-            return true;
-    return false;
-}
-
 mezzo_status mz_optimizer_issue_move(mezzo_optimizer *opt, mz_sequence *into) {
     MEZZO_TRY(issue(opt, into, &opt->control, NULL));
-    if (owns_first(opt))
+    if (mz_optimizer_owns_first(opt))
         MEZZO_TRY(mz_scales_issue_update(opt->device, &opt->params->scales, opt->d_state, into));
-    if (into != NULL && opt->n_buckets > 0 && opt->params->overlaps_update && mz_can_defer(opt->device))
+    if (into != NULL && opt->n_buckets > 0 && opt->params->overlaps_update && mz_can_defer(opt->device) &&
+        opt->n_codes == 0)
         return defer_move(opt, into);
     MEZZO_TRY(issue(opt, into, &opt->move, NULL));
     if (opt->n_shadows > 1)
         MEZZO_TRY(issue(opt, into, &opt->refresh, NULL));
-    return MEZZO_OK;
+    return mz_optimizer_issue_codes(opt, into);
 }
 
 mz_traffic mz_optimizer_reset_traffic(const mezzo_optimizer *const *optimizers, int n, mz_span *spans) {

@@ -47,6 +47,10 @@ struct mezzo_optimizer {
     int n_shadows; // params' shadow formats that the ops below know of
     // Shadows of the first format are written by the move itself, of a second one by `refresh` after it.
     mz_update_op stats, unscale, clip, control, move, refresh, reset;
+    // The parameters' 8-bit codes that the move does not write itself are quantized behind it.
+    mz_update_op *codes;
+    int n_codes;
+    uint64_t codes_version;    // params' that the ops above know of
     mz_update_bucket *buckets; // on a device with streams: `move` in pieces
     size_t n_buckets;
     int64_t bucket_elements; // of a bucket at least, but the last
@@ -78,6 +82,12 @@ mezzo_status mz_optimizer_issue_stats(mezzo_optimizer *optimizer, mz_sequence *i
 mezzo_status mz_optimizer_issue_clip(mezzo_optimizer *optimizer, mz_sequence *into, double max_norm);
 mezzo_status mz_optimizer_issue_move(mezzo_optimizer *optimizer, mz_sequence *into);  // step_control and adamw or sgd
 mezzo_status mz_optimizer_issue_reset(mezzo_optimizer *optimizer, mz_sequence *into); // found_inf = 0, clip = 1
+
+// codes.c. Of several optimizers the one that owns the first trained parameter ends the step for the table of scales.
+bool mz_optimizer_owns_first(const mezzo_optimizer *optimizer);
+mezzo_status mz_optimizer_prepare_codes(mezzo_optimizer *optimizer, size_t *scratch); // grows to what they ask
+void mz_optimizer_free_codes(mezzo_optimizer *optimizer);
+mezzo_status mz_optimizer_issue_codes(mezzo_optimizer *optimizer, mz_sequence *into); // behind the move and the scales
 
 // grad_stats at once, for the gradients as they are.
 mezzo_status mz_optimizer_stats(mezzo_optimizer *optimizer, float *scale);

@@ -65,7 +65,7 @@ static void check_sources(const mezzo_program *p, size_t call, const mz_inspecti
             continue;
         describe_op(p, call, out);
         out->bad = tensor_at(p, call, false, k, &ins[k]);
-        out->parameter = v->kind == MZ_VALUE_PARAM || v->kind == MZ_VALUE_SHADOW;
+        out->parameter = v->kind == MZ_VALUE_PARAM || v->kind == MZ_VALUE_SHADOW || v->kind == MZ_VALUE_CODES;
         out->source = out->parameter                ? g->params[v->param].name
                       : v->kind == MZ_VALUE_SCALE   ? "the loss scale"
                       : v->name != NULL && *v->name ? v->name

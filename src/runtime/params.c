@@ -234,28 +234,46 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
         p->count = mz_shape_count(&p->shape);
         store(p, &stored[g->params[i].value], params->ranks > 0);
         params->padded = params->padded || p->storage.padded;
-        p->shadow_slot = -1;
-        if (read_by_matmul(g, g->params[i].value)) {
-            p->shadow_slot = params->shadow_elements;
-            params->shadow_elements += round_up(p->stored, MZ_SHADOW_SEGMENT);
-        }
+        p->shadow_slot = read_by_matmul(g, g->params[i].value) ? 0 : -1;
     }
     return MEZZO_OK;
 }
 
-// How each master is kept: autocast decides, by what the program reads under its options.
-static mezzo_status settle_masters(mezzo_params *params, const mezzo_graph *g, const mezzo_program_options *options) {
+// Products read the parameter with scales, and none its low-precision copy.
+static bool only_quantized(const mezzo_graph *cast, size_t param) {
+    bool quantized = false;
+    for (size_t i = 0; i < cast->n_nodes && !quantized; ++i)
+        quantized = cast->nodes[i].op == MZ_OP_quantize && cast->nodes[i].in[0] == cast->params[param].value;
+    return quantized && cast->params[param].shadow < 0;
+}
+
+// How each master is kept, and which parameters have low-precision copies: autocast decides, by what the program reads
+// under its options.
+static mezzo_status settle_formats(mezzo_params *params, const mezzo_graph *g, const mezzo_program_options *options) {
     mezzo_graph *cast;
-    if (params->kept_as == MEZZO_MASTER_FP32)
-        return MEZZO_OK;
-    if (options == NULL)
+    if (options == NULL && params->kept_as != MEZZO_MASTER_FP32)
         return mz_fail(MEZZO_ERR_INVALID, "%s masters need the options of the programs that read them",
                        mezzo_master_name(params->kept_as));
+    if (options == NULL)
+        return MEZZO_OK;
     MEZZO_TRY(mz_passes(g, options, "autocast", &cast));
-    for (size_t i = 0; i < params->n; ++i)
+    for (size_t i = 0; i < params->n; ++i) {
         params->list[i].master = mz_master_of(cast, i, params->kept_as, NULL);
+        if (only_quantized(cast, i))
+            params->list[i].shadow_slot = -1;
+    }
     mezzo_graph_free(cast);
     return MEZZO_OK;
+}
+
+static void number_shadows(mezzo_params *params) {
+    for (size_t i = 0; i < params->n; ++i) {
+        mz_param *p = &params->list[i];
+        if (p->shadow_slot < 0)
+            continue;
+        p->shadow_slot = params->shadow_elements;
+        params->shadow_elements += round_up(p->stored, MZ_SHADOW_SEGMENT);
+    }
 }
 
 static mezzo_status make_specs(mezzo_params *params, const mezzo_graph *g) {
@@ -315,7 +333,8 @@ static mezzo_status lay_out_params(mezzo_device *device, const mezzo_graph *grap
     params->sharded = cut->sharded;
     params->grads_empty = true;
     MEZZO_TRY_GOTO(status, make_specs(params, graph));
-    MEZZO_TRY_GOTO(status, settle_masters(params, graph, options));
+    MEZZO_TRY_GOTO(status, settle_formats(params, graph, options));
+    number_shadows(params);
     MEZZO_TRY_GOTO(status, mz_params_lay_out(params, cut->region));
     *out = params;
     return MEZZO_OK;
@@ -372,6 +391,7 @@ void mezzo_params_free(mezzo_params *params) {
         b->release(params->device, params->shadows[i].data);
         b->release(params->device, params->shadows[i].segments);
     }
+    mz_codes_free(params);
     mz_scales_free(params->device, &params->scales);
     b->release(params->device, params->master);
     b->release(params->device, params->grad);
@@ -526,6 +546,7 @@ static mezzo_status refresh(mezzo_params *params, const mz_shadow *shadow) {
 mezzo_status mz_params_refresh(mezzo_params *params) {
     for (int i = 0; i < params->n_shadows; ++i)
         MEZZO_TRY(refresh(params, &params->shadows[i]));
+    params->codes_stale = true;
     return MEZZO_OK;
 }
 

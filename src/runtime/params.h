@@ -39,6 +39,14 @@ typedef struct mz_shadow {
     size_t n_segments;
 } mz_shadow;
 
+// A parameter's codes in 8 bits, scaled by an entry of the table. Magnitude and codes are those of its master, and the
+// scale that of the table, whenever a program runs.
+typedef struct mz_codes {
+    int param, entry;
+    mezzo_dtype dtype;
+    void *codes, *turned; // device; NULL: no program reads them so
+} mz_codes;
+
 // Where ranks share the update, the flat buffers are cut into regions, one behind another: rank r's part of one begins
 // at element from + r·part. Those with FP32 masters come first. Parameters begin at multiples of MZ_PIECE elements,
 // parts too, and nothing between their elements is padding, so that a sum over pieces in order is the same on any
@@ -103,10 +111,26 @@ struct mezzo_params {
     bool grads_empty;        // zeroed since, and nothing added
     bool grads_stale;        // grads_empty, but the memory still holds the old ones: see mz_params_settle
     mz_scales scales;        // of tensors that programs on these parameters quantize
+    mz_codes *codes;         // those that programs read, in the order they were first needed
+    int n_codes;
+    size_t cap_codes;
+    void **code_blocks; // device: their memory
+    int n_code_blocks;
+    size_t codes_bytes;
+    uint64_t codes_version; // grows when there are more of them: optimizers write them
+    bool codes_stale;       // masters or scales were written since
 };
 
 // Gives a graph that is to be built for these parameters their adapters.
 mezzo_status mz_params_adapt(const mezzo_params *params, mezzo_graph *graph);
+
+// Gives a program's graph values for what these parameters keep (mz_pass_keep).
+mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *graph);
+void mz_codes_free(mezzo_params *params);
+size_t mz_codes_bytes(const mezzo_graph *graph); // of all that a program's graph reads
+// The quantize that writes codes `index` with the scale that their entry has.
+mz_call mz_codes_call(const mezzo_params *params, int index);
+mezzo_status mz_params_settle_codes(mezzo_params *params); // before a run: writes those that are not as they should be
 
 // What shows whether a parameter is finite: its FP32 master, or, where that is kept in another way, its BF16 shadow.
 // Where parameters lie in parts, this process's; absent where it has nothing of it.

@@ -222,6 +222,7 @@ static mezzo_status compile(mezzo_device *device, const mezzo_params *params, co
     if (options->forward_only)
         stop_dropout(c->graph);
     find_stored(params, c->graph);
+    MEZZO_TRY_GOTO(status, mz_params_keep(params, c->graph));
     MEZZO_TRY_GOTO(status, mz_pass_storage(c->graph, &storage));
     MEZZO_TRY_GOTO(status, mz_params_gather(params, device->backend->capture_stream != NULL, c->graph));
     streams = worth_streams(device, c->graph);
@@ -266,7 +267,7 @@ static void plan_report(const mz_compiled *c, mezzo_memory *out) {
 static void params_report(const mezzo_params *params, mezzo_memory *out) {
     out->masters = params->master_bytes;
     out->gradients = (size_t)params->grad_elements * sizeof(float);
-    out->shadows = (size_t)params->n_shadows * (size_t)params->shadow_elements * 2;
+    out->shadows = (size_t)params->n_shadows * (size_t)params->shadow_elements * 2 + params->codes_bytes;
 }
 
 void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out) {
@@ -299,7 +300,7 @@ mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, cons
     if (status == MEZZO_OK) {
         plan_report(&c, out);
         params_report(params, out);
-        out->shadows = shadow_bytes(params, c.graph);
+        out->shadows = shadow_bytes(params, c.graph) + mz_codes_bytes(c.graph);
         compiled_free(&c);
     }
     mezzo_params_free(params);
@@ -451,7 +452,7 @@ static mezzo_status bind_values(mezzo_program *p, char *state) {
             p->address[i] = p->one;
         } else if (v->kind == MZ_VALUE_ENTRY) {
             MEZZO_TRY(mz_program_find_entry(p, (int)i, (mz_scale_entry **)&p->address[i]));
-        } else if (v->kind != MZ_VALUE_TEMP) {
+        } else if (v->kind != MZ_VALUE_TEMP && v->kind != MZ_VALUE_CODES) {
             MEZZO_TRY(bind_param(p, v, &p->address[i]));
         }
         if (p->c.plan.offset[i] != SIZE_MAX) { // of scattered gradients too
@@ -459,6 +460,7 @@ static mezzo_status bind_values(mezzo_program *p, char *state) {
             p->address[i] = at < gradients ? (char *)p->params->grad + at : (char *)p->arena + (at - gradients);
         }
     }
+    MEZZO_TRY(mz_program_bind_codes(p));
     for (size_t i = 0; i < g->n_values; ++i) { // views of sources; an alias is made after what it shows
         int root = (int)i;
         size_t offset = 0;

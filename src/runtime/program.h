@@ -103,6 +103,8 @@ mz_tensor mz_program_tensor(const mezzo_program *program, int value);         //
 // program_scales.c
 // Where the entry is that a value of kind ENTRY names.
 mezzo_status mz_program_find_entry(mezzo_program *program, int value, mz_scale_entry **out);
+// codes.c: values of kind CODES get their addresses, and the memory that they lack.
+mezzo_status mz_program_bind_codes(mezzo_program *program);
 // Before a run: quantize measures what has no history, and records where the program trains.
 mezzo_status mz_program_follow_scales(mezzo_program *program);
 // run.c

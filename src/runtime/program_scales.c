@@ -25,6 +25,7 @@ mezzo_status mz_program_follow_scales(mezzo_program *p) {
     mz_scales *scales = &p->params->scales;
     if (!p->options.forward_only)
         MEZZO_TRY(mz_scales_look(p->device, scales));
+    MEZZO_TRY(mz_params_settle_codes(p->params));
     if (p->scales_version == scales->version)
         return MEZZO_OK;
     p->scales_version = scales->version;

@@ -647,6 +647,8 @@ static void scales_case(int ranks, bool skip) {
         memcpy(&e->most, &magnitudes[i % (int)MZ_COUNT(magnitudes)], sizeof e->most);
         for (int k = 0; k < MZ_SCALE_HISTORY && k < e->n; k++)
             memcpy(&e->history[k], &magnitudes[(i / 11 + k) % ((int)MZ_COUNT(magnitudes) - 1)], sizeof e->history[k]);
+        if (i % 5 == 0) // of codes that stay
+            memcpy(&e->kept, &magnitudes[(i / 5) % (int)MZ_COUNT(magnitudes)], sizeof e->kept);
         if (i < N)
             entries[i] = *e;
     }

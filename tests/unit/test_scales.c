@@ -11,7 +11,7 @@
 #include "device.h"
 #include "mezzo/model.h"
 #include "mezzo/step.h"
-#include "runtime/params.h"
+#include "runtime/program.h"
 
 static void ok(mezzo_status status) {
     if (status != MEZZO_OK)
@@ -25,13 +25,13 @@ typedef struct run {
     mezzo_graph *graph;
     mezzo_params *params;
     mezzo_program *program, *forward;
-    mezzo_optimizer *optimizer;
+    mezzo_optimizer *optimizer[2];
     mezzo_step *step;
     int n;
     mz_scale_entry table[MOST];
 } run;
 
-static void open_run(run *r) {
+static void open_run_of(run *r, const char *const *patterns, int n_optimizers) {
     mezzo_model_config c;
     *r = (run){0};
     ok(mezzo_model_defaults("gpt2", &c));
@@ -41,17 +41,27 @@ static void open_run(run *r) {
     ok(mezzo_model_build(r->graph, &c, BATCH, LENGTH, false));
     mezzo_program_options options = {.precision = MEZZO_PRECISION_FP8, .loss_weight = 1.0f / MICRO};
     ok(mezzo_params_create_as(r->device, r->graph, &options, 7, MEZZO_MASTER_FP32, &r->params));
-    const mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
+    mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
     ok(mezzo_program_create(r->graph, r->params, &options, &r->program));
     options.forward_only = true;
     ok(mezzo_program_create(r->graph, r->params, &options, &r->forward));
-    ok(mezzo_optimizer_create(r->params, &adamw, &r->optimizer));
-    ok(mezzo_step_create(r->program, &r->optimizer, 1, NULL, &(mezzo_step_options){.micro_batches = MICRO}, &r->step));
+    for (int i = 0; i < n_optimizers; i++) {
+        adamw.patterns = patterns != NULL ? &patterns[i] : NULL;
+        adamw.n_patterns = patterns != NULL ? 1 : 0;
+        ok(mezzo_optimizer_create(r->params, &adamw, &r->optimizer[i]));
+    }
+    ok(mezzo_step_create(r->program, r->optimizer, n_optimizers, NULL, &(mezzo_step_options){.micro_batches = MICRO},
+                         &r->step));
+}
+
+static void open_run(run *r) {
+    open_run_of(r, NULL, 1);
 }
 
 static void close_run(run *r) {
     mezzo_step_free(r->step);
-    mezzo_optimizer_free(r->optimizer);
+    for (int i = 0; i < 2; i++)
+        mezzo_optimizer_free(r->optimizer[i]);
     mezzo_program_free(r->forward);
     mezzo_program_free(r->program);
     mezzo_params_free(r->params);
@@ -78,6 +88,8 @@ static void read_table(run *r) {
     r->n = r->params->scales.n;
     assert_in_range(r->n, 1, MOST);
     ok(mz_scales_read(r->device, &r->params->scales, r->table));
+    for (int i = 0; i < r->n; i++) // the weights', which stay until these move
+        r->table[i].kept = 0;
 }
 
 static int find(const run *r, const char *name) {
@@ -187,12 +199,144 @@ static void a_dropped_step_leaves_no_trace(void **state) {
     close_run(&r);
 }
 
+// --- weights' codes, which the update keeps ------------------------------------------------------------------------
+enum { LARGEST_WEIGHT = 96 * 64 };
+
+static uint8_t code_of(float x, float scale) {
+    return mezzo_f32_to_e4m3(fminf(fmaxf(x / scale, -448), 448));
+}
+
+// Both layouts of all, as the masters and the table are now.
+static void check_codes(const run *r, const char *when) {
+    const mezzo_params *p = r->params;
+    float master[LARGEST_WEIGHT];
+    uint8_t codes[LARGEST_WEIGHT], turned[LARGEST_WEIGHT];
+    assert_int_equal(p->n_codes, 9);
+    for (int i = 0; i < p->n_codes; i++) {
+        const mz_codes *c = &p->codes[i];
+        const int64_t rows = p->list[c->param].shape.dim[0], columns = p->list[c->param].shape.dim[1];
+        const size_t n = (size_t)(rows * columns);
+        mz_scale_entry e;
+        assert_in_range(n, 1, LARGEST_WEIGHT);
+        ok(mezzo_params_read(p, c->param, master));
+        ok(r->device->backend->read(r->device, &e, &p->scales.entries[c->entry], sizeof e));
+        ok(r->device->backend->read(r->device, codes, c->codes, n));
+        ok(r->device->backend->read(r->device, turned, c->turned, n));
+        float most = 0;
+        for (int64_t k = 0; k < (int64_t)n; k++) {
+            const uint8_t code = code_of(master[k], e.scale);
+            most = fmaxf(most, fabsf(master[k]));
+            if (codes[k] != code || turned[k % columns * rows + k / columns] != code)
+                fail_msg("%s: element %lld of %s is %g with scale %g: %#x, codes %#x and turned %#x", when,
+                         (long long)k, p->list[c->param].name, (double)master[k], (double)e.scale, code, codes[k],
+                         turned[k % columns * rows + k / columns]);
+        }
+        if (most > 0 && (most / e.scale < 448 / 4 || most / e.scale > 448 * 2))
+            fail_msg("%s: scale %g for %s, of at most %g", when, (double)e.scale, p->list[c->param].name, (double)most);
+        if (memcmp(&most, &e.kept, sizeof most) != 0)
+            fail_msg("%s: of %s the largest is %g, kept %#x", when, p->list[c->param].name, (double)most, e.kept);
+    }
+}
+
+static void forward(run *r) {
+    ok(fill(NULL, r->forward, 100));
+    ok(mezzo_program_run(r->forward, NULL, 3, 0));
+}
+
+static void codes_follow_the_masters(void **state) {
+    (void)state;
+    run r;
+    float weight[64 * 32];
+    open_run(&r);
+    for (size_t i = 0; i < r.program->c.n_calls; i++) {
+        const mz_node *n = &r.program->c.graph->nodes[r.program->c.node[i]];
+        if (n->op == MZ_OP_quantize)
+            assert_int_not_equal(r.program->c.graph->values[n->in[0]].kind, MZ_VALUE_PARAM);
+    }
+    forward(&r);
+    check_codes(&r, "before a step");
+    for (int s = 0; s < 4; s++) {
+        take_step(&r, (uint64_t)s);
+        check_codes(&r, "behind a step");
+        forward(&r);
+        check_codes(&r, "behind an evaluation");
+    }
+    const int index = mezzo_params_find(r.params, "h.0.mlp.c_fc.weight");
+    ok(mezzo_params_read(r.params, index, weight));
+    for (int i = 0; i < 64 * 32; i++)
+        weight[i] *= 1.5F;
+    ok(mezzo_params_write(r.params, index, weight));
+    forward(&r);
+    check_codes(&r, "behind a write");
+    close_run(&r);
+}
+
+// A weight of zeros has no history: its codes are measured before each run, until the host has seen one.
+static void zeros_are_measured(void **state) {
+    (void)state;
+    run r;
+    static const float zeros[64 * 32];
+    open_run(&r);
+    const int index = mezzo_params_find(r.params, "h.1.mlp.c_fc.weight");
+    ok(mezzo_params_write(r.params, index, zeros));
+    for (int s = 0; s < 5; s++) {
+        take_step(&r, (uint64_t)s);
+        forward(&r);
+        check_codes(&r, "a weight that was 0");
+    }
+    read_table(&r);
+    const mz_scale_entry *e = &r.table[find(&r, "h.1.mlp.c_fc.w")];
+    assert_int_equal(e->n, 4); // not the first step's
+    assert_true(e->scale == scale_of(e) && r.params->scales.unknown == 0);
+    close_run(&r);
+}
+
+// The one that moves first does so before the other makes the scales.
+static void two_optimizers_write_them(void **state) {
+    (void)state;
+    run r;
+    const char *patterns[] = {"h.1.*", "wte*"};
+    open_run_of(&r, patterns, 2);
+    for (int s = 0; s < 4; s++) {
+        take_step(&r, (uint64_t)s);
+        check_codes(&r, "of two optimizers");
+    }
+    close_run(&r);
+}
+
+// Parameters made for fp8 have no place for copies that fp8 does not read: a program in bf16 makes its own.
+static void another_precision_makes_its_copies(void **state) {
+    (void)state;
+    run r;
+    float loss[2];
+    mezzo_params *params;
+    open_run(&r);
+    const mezzo_program_options bf16 = {.precision = MEZZO_PRECISION_BF16, .loss_weight = 1};
+    ok(mezzo_params_create_as(r.device, r.graph, &bf16, 7, MEZZO_MASTER_FP32, &params));
+    assert_true(r.params->shadow_elements < params->shadow_elements);
+    for (int i = 0; i < 2; i++) {
+        mezzo_program *program;
+        ok(mezzo_program_create(r.graph, i == 0 ? r.params : params, &bf16, &program));
+        ok(fill(NULL, program, 5));
+        ok(mezzo_program_run(program, NULL, 3, 0));
+        ok(mezzo_program_read(program, "loss", &loss[i], sizeof loss[i]));
+        mezzo_program_free(program);
+    }
+    assert_memory_equal(&loss[0], &loss[1], sizeof loss[0]);
+    mezzo_params_free(params);
+    close_run(&r);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_one_entry_of_each_history),
         cmocka_unit_test(an_evaluation_leaves_the_table_alone),
         cmocka_unit_test(a_skipped_step_leaves_no_trace),
         cmocka_unit_test(a_dropped_step_leaves_no_trace),
+        cmocka_unit_test(codes_follow_the_masters),
+        cmocka_unit_test(zeros_are_measured),
+        cmocka_unit_test(two_optimizers_write_them),
+        cmocka_unit_test(another_precision_makes_its_copies),
     };
     if (!test_device_opens())
         return TEST_SKIPPED;

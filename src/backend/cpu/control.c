@@ -53,7 +53,7 @@ static mezzo_status run_scales_update(mezzo_device *device, const mz_call *call)
         uint32_t most = 0;
         for (int64_t k = i; k < in_all; k += n)
             most = all[k].most > most ? all[k].most : most;
-        mz_scale_advance(&entries[i], state->skip ? 0 : most);
+        mz_scale_advance(&entries[i], state->skip ? 0 : mz_scale_take(&entries[i], most));
     }
     return MEZZO_OK;
 }

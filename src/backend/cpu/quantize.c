@@ -175,7 +175,9 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
             continue;
         if (call->attrs.measure)
             e->scale = scale_for(most, y->dtype);
-        if (call->attrs.record)
+        if (call->attrs.record && call->attrs.keeps)
+            e->kept = bits;
+        else if (call->attrs.record)
             e->most = bits > e->most ? bits : e->most;
         write_codes(device, x, y, 1 / e->scale, rows, columns);
     }

@@ -7,7 +7,8 @@
 _Static_assert((int)MZ_CU_F8E4M3 == (int)MEZZO_F8E4M3 && (int)MZ_CU_F8E5M2 == (int)MEZZO_F8E5M2,
                "launch.h's dtypes are mezzo_dtype's");
 
-enum { ALIGN = 256 }; // bytes of the magnitude in the workspace; the sums' parts are behind it
+enum { ALIGN = 256 };         // bytes of the magnitude in the workspace; the sums' parts are behind it
+enum { MOST = 1, KEPT = 12 }; // words of an entry
 
 static const mz_tensor *output(const mz_call *call, int slot) {
     return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
@@ -65,7 +66,10 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         MZ_CUDA_TRY(mz_cu_quantize_run(cuda->stream, &finds));
         q.measured = measured;
     }
-    q.most = q.entry != NULL && call->attrs.record ? (uint32_t *)(void *)(q.entry + 1) : NULL;
+    if (q.entry != NULL && call->attrs.record)
+        q.most = (uint32_t *)(void *)(q.entry + (call->attrs.keeps ? KEPT : MOST));
+    if (q.most != NULL && call->attrs.keeps)
+        MZ_CUDA_TRY(cudaMemsetAsync(q.most, 0, sizeof *q.most, cuda->stream));
     q.sums = dsum != NULL ? (float *)(void *)((char *)call->workspace + ALIGN) : NULL;
     MZ_CUDA_TRY(mz_cu_quantize_run(cuda->stream, &q));
     if (dsum != NULL && q.rows > 0)
@@ -74,7 +78,9 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-_Static_assert(offsetof(mz_scale_entry, most) == sizeof(float), "the magnitude lies behind the scale");
+_Static_assert(offsetof(mz_scale_entry, most) == MOST * sizeof(float) &&
+                   offsetof(mz_scale_entry, kept) == KEPT * sizeof(float),
+               "where an entry has its magnitudes");
 
 const mz_kernel mz_cuda_quantize = {"quantize__cuda", prepare, run};
 

@@ -51,7 +51,9 @@ void mz_ref_quantize(const mz_call *call) {
     memcpy(&bits, &most, sizeof bits);
     if (call->attrs.measure)
         e->scale = mz_ref_scale_for((double)most, any->dtype);
-    if (call->attrs.record)
+    if (call->attrs.record && call->attrs.keeps)
+        e->kept = bits;
+    else if (call->attrs.record)
         e->most = bits > e->most ? bits : e->most;
     for (int64_t i = 0; i < n; i++) {
         double z = number(call, i);

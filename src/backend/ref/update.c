@@ -109,7 +109,7 @@ void mz_ref_scales_update(const mz_call *call) {
         uint32_t most = 0;
         for (int64_t r = 0; r < ranks && !state->skip; r++)
             most = tables[r * n + i].most > most ? tables[r * n + i].most : most;
-        mz_scale_advance(&entries[i], most);
+        mz_scale_advance(&entries[i], state->skip ? 0 : mz_scale_take(&entries[i], most));
     }
 }
 

@@ -177,7 +177,7 @@ struct entry { // mz_scale_entry
     float scale;
     uint32_t most;
     int32_t dtype, n;
-    uint32_t history[8], unused;
+    uint32_t history[8], kept;
     int32_t saturated, in_a_row, changes;
 };
 
@@ -190,6 +190,10 @@ __global__ void scales_update_kernel(const int32_t *skip, const entry *tables, i
         most = max(most, tables[static_cast<int64_t>(r) * n + i].most);
     entry *e = &entries[i];
     e->most = 0;
+    if (*skip == 0) { // of codes that stay, which the update writes anew
+        most = max(most, e->kept);
+        e->kept = 0;
+    }
     if (most == 0 || most >= 0x7F800000u)
         return;
     const int top = e->dtype == MZ_CU_F8E4M3 ? 8 : 15;

@@ -1,0 +1,95 @@
+// The keep pass: what a program reads of parameters besides their masters, by what their owner keeps beside these. A
+// low-precision copy that it does not keep is a cast here; 8-bit codes that it keeps are values like copies, and the
+// quantize that would make them is gone.
+#include "graph/graph.h"
+
+typedef struct keep_pass {
+    mezzo_graph *g;
+    const mz_keeping *kept;
+    mz_node *old; // the nodes before the pass
+    int *first;   // by parameter: the value that is its codes, -1
+} keep_pass;
+
+// A copy without a place: cast from the master before its first reader.
+static mezzo_status cast_copies(keep_pass *p, const mz_node *reader) {
+    for (int k = 0; k < reader->n_in; k++) {
+        mz_value *v = reader->in[k] >= 0 ? &p->g->values[reader->in[k]] : NULL;
+        if (v == NULL || v->kind != MZ_VALUE_SHADOW || p->kept->copied[v->param])
+            continue;
+        mz_node cast = {.op = MZ_OP_cast,
+                        .n_in = 1,
+                        .n_out = 1,
+                        .in = {p->g->params[v->param].value},
+                        .out = {reader->in[k]},
+                        .phase = reader->phase,
+                        .module = reader->module,
+                        .precision = reader->precision,
+                        .segment = -1,
+                        .numerics = {v->dtype, MEZZO_F32, MEZZO_F32},
+                        .formats = {MEZZO_F32, v->dtype, v->dtype, MZ_SCALING_NONE},
+                        .rule = "a copy that the parameters do not keep"};
+        v->kind = MZ_VALUE_TEMP;
+        v->param = -1;
+        MEZZO_TRY(mz_graph_node(p->g, cast, NULL));
+    }
+    return MEZZO_OK;
+}
+
+// A quantize of a whole parameter, as the update can do it.
+static bool makes_codes(const keep_pass *p, const mz_node *n) {
+    const mz_value *x = n->op == MZ_OP_quantize ? &p->g->values[n->in[0]] : NULL;
+    if (x == NULL || x->kind != MZ_VALUE_PARAM || !p->kept->coded[x->param] || n->attrs.act != MZ_ACT_NONE ||
+        n->n_in > 1 || (n->n_out > MZ_OUT(quantize, dsum) && n->out[MZ_OUT(quantize, dsum)] >= 0))
+        return false;
+    for (int k = 0; k <= MZ_OUT(quantize, turned); k++) {
+        const mz_value *y = k < n->n_out && n->out[k] >= 0 ? &p->g->values[n->out[k]] : NULL;
+        const int first = p->first[x->param];
+        if (y != NULL && (y->scaling != MZ_SCALING_TENSOR || (first >= 0 && p->g->values[first].dtype != y->dtype)))
+            return false;
+    }
+    return true;
+}
+
+// Of several that quantize the same parameter the first one's entry has the scale.
+static void keep_codes(keep_pass *p, const mz_node *n) {
+    const int param = p->g->values[n->in[0]].param;
+    for (int k = 0; k <= MZ_OUT(quantize, turned); k++) {
+        if (k >= n->n_out || n->out[k] < 0)
+            continue;
+        mz_value *y = &p->g->values[n->out[k]];
+        y->kind = MZ_VALUE_CODES;
+        y->param = param;
+        y->producer = -1;
+        if (p->first[param] < 0)
+            p->first[param] = n->out[k];
+        const int scale = p->g->values[p->first[param]].scale;
+        if (y->scale != scale) // nothing reads the other entry any more
+            p->g->values[y->scale].kind = MZ_VALUE_TEMP;
+        y->scale = scale;
+    }
+}
+
+mezzo_status mz_pass_keep(mezzo_graph *g, const mz_keeping *kept) {
+    keep_pass p = {.g = g, .kept = kept, .old = g->nodes, .first = mz_alloc(g->n_params + 1, sizeof *p.first)};
+    const size_t n = g->n_nodes;
+    mezzo_status status = MEZZO_OK;
+    if (p.first == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < g->n_params; i++)
+        p.first[i] = -1;
+    g->nodes = NULL;
+    g->n_nodes = g->cap_nodes = 0;
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
+        if (makes_codes(&p, &p.old[i])) {
+            keep_codes(&p, &p.old[i]);
+            continue;
+        }
+        status = cast_copies(&p, &p.old[i]);
+        if (status == MEZZO_OK)
+            status = mz_graph_node(g, p.old[i], NULL);
+    }
+    mz_graph_relink(g);
+    mz_free(p.first);
+    mz_free(p.old);
+    return status;
+}

@@ -1,0 +1,150 @@
+// Parameters' 8-bit codes: what programs read of them, kept from step to step. The update writes them anew; where the
+// masters or the scales changed otherwise, they are quantized before the next run.
+#include "runtime/program.h"
+
+// --- the graph -----------------------------------------------------------------------------------------------------
+// 8-bit codes lie beside a master that is here, whole and without padding; those of parts are quantized by programs.
+mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
+    mz_keeping kept = {mz_alloc(g->n_params + 1, sizeof *kept.copied), mz_alloc(g->n_params + 1, sizeof *kept.coded)};
+    mezzo_status status = MEZZO_OK;
+    if (kept.copied == NULL || kept.coded == NULL)
+        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++) {
+        const int index = mezzo_params_find(params, g->params[i].name); // -1: told where it is bound
+        const mz_param *p = index >= 0 ? &params->list[index] : NULL;
+        kept.copied[i] = p == NULL || p->shadow_slot >= 0;
+        kept.coded[i] = p != NULL && params->ranks == 0 && p->master == MEZZO_MASTER_FP32 && !p->storage.padded &&
+                        mz_shape_equal(&p->shape, &g->params[i].shape);
+    }
+    if (status == MEZZO_OK)
+        status = mz_pass_keep(g, &kept);
+    mz_free(kept.copied);
+    mz_free(kept.coded);
+    return status;
+}
+
+static size_t bytes_of(const mezzo_graph *g, int value) {
+    return mz_align_up((size_t)mz_shape_count(&g->values[value].shape), 256);
+}
+
+size_t mz_codes_bytes(const mezzo_graph *g) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < g->n_values; i++) {
+        bool seen = g->values[i].kind != MZ_VALUE_CODES;
+        for (size_t k = 0; k < i && !seen; k++)
+            seen = g->values[k].kind == MZ_VALUE_CODES && g->values[k].param == g->values[i].param &&
+                   g->values[k].turned == g->values[i].turned;
+        bytes += seen ? 0 : bytes_of(g, (int)i);
+    }
+    return bytes;
+}
+
+// --- memory --------------------------------------------------------------------------------------------------------
+void mz_codes_free(mezzo_params *params) {
+    for (int i = 0; i < params->n_code_blocks; i++)
+        params->device->backend->release(params->device, params->code_blocks[i]);
+    mz_free(params->code_blocks);
+    mz_free(params->codes);
+}
+
+// The place of what a value of kind CODES names, in *out; made where there is none, without memory.
+static mezzo_status find_codes(mezzo_program *p, int value, void ***out) {
+    mezzo_params *params = p->params;
+    const mezzo_graph *g = p->c.graph;
+    const mz_value *v = &g->values[value];
+    const int index = mezzo_params_find(params, g->params[v->param].name);
+    mz_scale_entry *entry;
+    MEZZO_TRY(mz_program_find_entry(p, v->scale, &entry));
+    const int at = (int)(entry - params->scales.entries);
+    int i = 0;
+    while (i < params->n_codes && (params->codes[i].param != index || params->codes[i].entry != at))
+        i++;
+    if (i == params->n_codes) {
+        MEZZO_TRY(MZ_RESERVE(params->codes, params->cap_codes, (size_t)i + 1));
+        params->codes[params->n_codes++] = (mz_codes){.param = index, .entry = at, .dtype = v->dtype};
+    }
+    *out = v->turned ? &params->codes[i].turned : &params->codes[i].codes;
+    return MEZZO_OK;
+}
+
+static mezzo_status add_block(mezzo_params *params, size_t bytes, char **out) {
+    size_t cap = (size_t)params->n_code_blocks;
+    MEZZO_TRY(MZ_RESERVE(params->code_blocks, cap, (size_t)params->n_code_blocks + 1));
+    MEZZO_TRY(params->device->backend->alloc(params->device, bytes, (void **)out));
+    params->code_blocks[params->n_code_blocks++] = *out;
+    params->codes_bytes += bytes;
+    return MEZZO_OK;
+}
+
+// Twice over the values: how much is missing, and then where it lies.
+mezzo_status mz_program_bind_codes(mezzo_program *p) {
+    const mezzo_graph *g = p->c.graph;
+    size_t bytes = 0;
+    char *block = NULL;
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < g->n_values; i++) {
+            void **at = NULL;
+            if (g->values[i].kind != MZ_VALUE_CODES)
+                continue;
+            MEZZO_TRY(find_codes(p, (int)i, &at));
+            if (*at == NULL && pass == 0) {
+                bytes += bytes_of(g, (int)i);
+            } else if (*at == NULL) {
+                *at = block;
+                block += bytes_of(g, (int)i);
+            }
+            p->address[i] = *at;
+        }
+        if (bytes == 0)
+            return MEZZO_OK;
+        if (pass == 0)
+            MEZZO_TRY(add_block(p->params, bytes, &block));
+    }
+    p->params->codes_stale = true;
+    p->params->codes_version++;
+    return MEZZO_OK;
+}
+
+// --- what writes them ----------------------------------------------------------------------------------------------
+mz_call mz_codes_call(const mezzo_params *params, int index) {
+    const mz_codes *c = &params->codes[index];
+    const mz_param *p = &params->list[c->param];
+    mz_call call = {.op = MZ_OP_quantize,
+                    .attrs = {.via = MEZZO_F32, .record = true, .keeps = true},
+                    .numerics = {c->dtype, MEZZO_F32, MEZZO_F32},
+                    .n_in = 1,
+                    .n_out = MZ_OUT(quantize, entry) + 1};
+    mz_tensor codes = {.dtype = c->dtype,
+                       .shape = p->shape,
+                       .scaling = MZ_SCALING_TENSOR,
+                       .scale = &params->scales.entries[c->entry].scale};
+    for (int k = 0; k < MZ_MAX_IN; k++)
+        call.in[k] = mz_tensor_absent();
+    for (int k = 0; k < MZ_MAX_OUT; k++)
+        call.out[k] = mz_tensor_absent();
+    call.in[0] = (mz_tensor){.data = params->master + p->offset, .dtype = MEZZO_F32, .shape = p->shape};
+    codes.data = c->codes;
+    if (c->codes != NULL)
+        call.out[MZ_OUT(quantize, y)] = codes;
+    codes.data = c->turned;
+    codes.turned = true;
+    if (c->turned != NULL)
+        call.out[MZ_OUT(quantize, turned)] = codes;
+    call.out[MZ_OUT(quantize, entry)] = mz_tensor_f32(&params->scales.entries[c->entry], MZ_SCALE_WORDS);
+    return call;
+}
+
+// An entry without a history is measured before each run, as quantize in a program does.
+mezzo_status mz_params_settle_codes(mezzo_params *params) {
+    for (int i = 0; i < params->n_codes; i++) {
+        const bool known = params->scales.known[params->codes[i].entry];
+        if (known && !params->codes_stale)
+            continue;
+        MEZZO_TRY(mz_deferred_flush(params->device));
+        mz_call call = mz_codes_call(params, i);
+        call.attrs.measure = !known;
+        MEZZO_TRY(mz_run_once(params->device, &call));
+    }
+    params->codes_stale = false;
+    return MEZZO_OK;
+}
