@@ -22,7 +22,7 @@ typedef struct setup {
     const char *name, *device, *commit, *model, *master, *times;
     char command[512];
     int64_t layers, heads, width, d_ff, vocab, batch, length;
-    bool recompute, recompute_light, low_residual, profile, repeat_init, turns;
+    bool recompute, recompute_light, low_residual, everywhere, profile, repeat_init, turns;
     int64_t logits_rows;
     int accumulate, warmup, steps, threads;
 } setup;
@@ -108,7 +108,10 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
     MEZZO_TRY(mezzo_graph_create(&graph));
     graph->repeats_init = s->repeat_init;
     MEZZO_TRY(mezzo_model_build(graph, &model, s->batch, s->length, false));
+    const mezzo_override everywhere = {"*", precision}; // the head and edge blocks of fp8 too
     mezzo_program_options options = {.precision = precision,
+                                     .overrides = s->everywhere ? &everywhere : NULL,
+                                     .n_overrides = s->everywhere,
                                      .residual = s->low_residual ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST,
                                      .recompute = s->recompute,
                                      .recompute_light = s->recompute_light,
@@ -284,7 +287,7 @@ static int usage(void) {
             "[--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
             "[--batch N]\n       [--length N] [--accumulate N] [--threads N] [--steps N] [--warmup N] "
             "[--commit S] [--times FILE] [--recompute] [--recompute-light] [--logits-rows N]\n       "
-            "[--low-residual] [--repeat-init] [--profile] [--turns] [--no-header] PRECISION...\n");
+            "[--low-residual] [--everywhere] [--repeat-init] [--profile] [--turns] [--no-header] PRECISION...\n");
     return 2;
 }
 
@@ -332,6 +335,8 @@ int main(int argc, char **argv) {
             s.recompute_light = true;
         else if (strcmp(argv[at], "--low-residual") == 0)
             s.low_residual = true;
+        else if (strcmp(argv[at], "--everywhere") == 0)
+            s.everywhere = true;
         else if (strcmp(argv[at], "--repeat-init") == 0) // billions of first values take minutes to draw
             s.repeat_init = true;
         else if (strcmp(argv[at], "--profile") == 0)

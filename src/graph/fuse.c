@@ -146,6 +146,85 @@ static void fuse_quantized_activation(fuse *f, size_t index) {
         set_input(f, quantize, MZ_IN(quantize, preact), preact);
 }
 
+// Node `from` behind node `to`, which is later.
+static void move_behind(fuse *f, size_t from, size_t to) {
+    mz_node *nodes = f->g->nodes, moved = nodes[from];
+    const bool dead = f->dead[from];
+    memmove(&nodes[from], &nodes[from + 1], (to - from) * sizeof *nodes);
+    memmove(&f->dead[from], &f->dead[from + 1], (to - from) * sizeof *f->dead);
+    nodes[to] = moved;
+    f->dead[to] = dead;
+    for (size_t i = from; i <= to; ++i)
+        for (int k = 0; k < nodes[i].n_out && !f->dead[i]; ++k)
+            if (nodes[i].out[k] >= 0)
+                set_output(f, &nodes[i], k, nodes[i].out[k]);
+}
+
+// What a product of weights' gradients alone reads, and it may be later: no node from there to `to` writes in what it
+// writes.
+static bool can_be_later(fuse *f, size_t from, size_t to) {
+    const mz_node *n = &f->g->nodes[from];
+    if (n->op != MZ_OP_linear_dw)
+        return false;
+    for (int k = 0; k < n->n_out; ++k)
+        if (n->out[k] >= 0 && value(f, n->out[k])->kind != MZ_VALUE_GRAD)
+            return false;
+    for (size_t i = from + 1; i <= to; ++i)
+        for (int k = 0; k < f->g->nodes[i].n_out && !f->dead[i]; ++k)
+            if (f->g->nodes[i].out[k] >= 0 && f->g->nodes[i].out[k] == n->out[0])
+                return false;
+    return true;
+}
+
+// The readers of v, all of which may stand behind node `to`, moved there if `moves`. A node that moves makes room for
+// the next one at its index.
+static bool readers_behind(fuse *f, int v, size_t to, bool moves) {
+    for (size_t i = 0; i < to;) {
+        bool reads = false;
+        for (int k = 0; k < f->g->nodes[i].n_in && !f->dead[i]; ++k)
+            reads = reads || f->g->nodes[i].in[k] == v;
+        if (reads && !moves && !can_be_later(f, i, to))
+            return false;
+        if (reads && moves)
+            move_behind(f, i, to--);
+        else
+            ++i;
+    }
+    return true;
+}
+
+// The quantize of act(preact) whose turned codes only backward reads; NULL: there is none.
+static mz_node *quantizer_of(fuse *f, int preact, mz_act act, size_t until) {
+    for (size_t i = 0; i < until; ++i) {
+        mz_node *n = &f->g->nodes[i];
+        const int turned = MZ_OUT(quantize, turned), sums = MZ_OUT(quantize, dsum);
+        if (!f->dead[i] && n->op == MZ_OP_quantize && n->attrs.act == act && n->n_in == 1 && n->in[0] == preact &&
+            n->n_out > turned && n->out[turned] >= 0 && uses_of(f, n->out[turned]) > 0 &&
+            !value(f, n->out[turned])->keep && (n->n_out <= sums || n->out[sums] < 0))
+            return n;
+    }
+    return NULL;
+}
+
+// quantize of act(x) in forward, turned for backward, and of dy · act'(x) → the latter, which reads x anyway, writes
+// the turned codes too: nothing is kept of act(x) from forward to backward.
+static void fuse_acted(fuse *f, size_t index) {
+    mz_node *slope = &f->g->nodes[index];
+    const int preact = MZ_IN(quantize, preact), acted = MZ_OUT(quantize, acted);
+    if (slope->op != MZ_OP_quantize || slope->attrs.act == MZ_ACT_NONE || slope->n_in <= preact ||
+        slope->in[preact] < 0 || (slope->n_out > acted && slope->out[acted] >= 0))
+        return;
+    mz_node *forward = quantizer_of(f, slope->in[preact], slope->attrs.act, index);
+    const int turned = forward != NULL ? forward->out[MZ_OUT(quantize, turned)] : -1;
+    if (forward == NULL || forward->attrs.via != slope->attrs.via || !readers_behind(f, turned, index, false))
+        return;
+    forward->out[MZ_OUT(quantize, turned)] = -1;
+    if (forward->out[0] < 0 || uses_of(f, forward->out[0]) == 0) // repeated for backward
+        kill(f, forward);
+    set_output(f, slope, acted, turned);
+    readers_behind(f, turned, index, true);
+}
+
 // linear, act → linear with act; the value between stays as `preact` where backward reads it.
 static void fuse_activation(fuse *f, size_t index) {
     mz_node *act = &f->g->nodes[index];
@@ -354,17 +433,10 @@ static void fuse_bias_gradient(fuse *f, size_t index) {
 
 mezzo_status mz_pass_fuse(mezzo_graph *g) {
     fuse f = {.g = g};
-    static void (*const patterns[])(fuse *, size_t) = {fold_widening,
-                                                       fold_narrowing,
-                                                       fuse_activation,
-                                                       fuse_activation_gradient,
-                                                       fuse_quantized_activation,
-                                                       fuse_residual,
-                                                       fuse_residual_norm,
-                                                       fuse_norm_gradient,
-                                                       fuse_combine,
-                                                       fuse_norm_low,
-                                                       fuse_bias_gradient};
+    static void (*const patterns[])(fuse *, size_t) = {
+        fold_widening, fold_narrowing,    fuse_activation,    fuse_activation_gradient, fuse_quantized_activation,
+        fuse_acted,    fuse_residual,     fuse_residual_norm, fuse_norm_gradient,       fuse_combine,
+        fuse_norm_low, fuse_bias_gradient};
     MEZZO_TRY(mz_graph_consumers(g, &f.uses));
     f.dead = mz_alloc(g->n_nodes + 1, sizeof *f.dead);
     if (!f.dead) {

@@ -24,6 +24,7 @@ typedef struct bench { // a call with all its tensors, on the host
     mz_call call;
     void *data[MZ_MAX_IN + MZ_MAX_OUT];
     float scale[MZ_MAX_IN];
+    float acted; // quantize: the scale of what it writes beside a slope
 } bench;
 
 static size_t bytes_of(const mz_tensor *t) {
@@ -87,10 +88,11 @@ static void run_on(const char *name, const bench *b, void *const *out) {
         must(backend->alloc(device, bytes_of(t), &memory[n]));
         must(backend->write(device, memory[n], b->data[output ? MZ_MAX_IN + slot : slot], bytes_of(t)));
         t->data = memory[n++];
-        if (t->scaling == MZ_SCALING_NONE || output)
+        const bool acted = call.op == MZ_OP_quantize && output && slot == MZ_OUT(quantize, acted);
+        if (t->scaling == MZ_SCALING_NONE || (output && !acted))
             continue;
         must(backend->alloc(device, sizeof(float), &memory[n]));
-        must(backend->write(device, memory[n], &b->scale[slot], sizeof(float)));
+        must(backend->write(device, memory[n], acted ? &b->acted : &b->scale[slot], sizeof(float)));
         t->scale = memory[n++];
     }
     if (call.op == MZ_OP_quantize)
@@ -120,7 +122,7 @@ static float uniform(void) { // -1 … 1
 // --- quantize ------------------------------------------------------------------------------------------------------
 enum { MOST_ROWS = 400, MOST_COLUMNS = 300 };
 typedef struct quantized { // what comes out
-    uint8_t y[MOST_ROWS * MOST_COLUMNS], turned[MOST_ROWS * MOST_COLUMNS];
+    uint8_t y[MOST_ROWS * MOST_COLUMNS], turned[MOST_ROWS * MOST_COLUMNS], acted[MOST_ROWS * MOST_COLUMNS];
     mz_scale_entry entry;
     float sums[MOST_COLUMNS];
 } quantized;
@@ -142,7 +144,7 @@ static form form_of(mezzo_dtype from, mezzo_dtype to, float amplitude, int64_t r
 
 static bench make_quantize(const form *f) {
     const int64_t n = f->rows * f->columns;
-    bench b = new_bench(MZ_OP_quantize, 2, 4);
+    bench b = new_bench(MZ_OP_quantize, 2, 5);
     float *x = calloc((size_t)n, sizeof *x);
     void *stored = put(&b, false, 0, f->from, SHAPE(f->rows, f->columns));
     for (int64_t i = 0; i < n; i++) // of all sizes: subnormal codes and what becomes zero too
@@ -171,6 +173,13 @@ static bench make_quantize(const form *f) {
         b.call.out[k].scaling = MZ_SCALING_TENSOR;
         b.call.out[k].turned = k == 1;
     }
+    if (f->slope) { // turned by what a product of gradients needs
+        mz_tensor *acted = &b.call.out[MZ_OUT(quantize, acted)];
+        put(&b, true, MZ_OUT(quantize, acted), MEZZO_F8E4M3, SHAPE(f->rows, f->columns));
+        acted->scaling = MZ_SCALING_TENSOR;
+        acted->turned = true;
+        b.acted = 0x1p-7F;
+    }
     mz_scale_entry *entry = put(&b, true, MZ_OUT(quantize, entry), MEZZO_F32, SHAPE(MZ_SCALE_WORDS));
     entry->scale = f->given;
     float *sums = put(&b, true, MZ_OUT(quantize, dsum), MEZZO_F32, SHAPE(f->columns));
@@ -181,7 +190,7 @@ static bench make_quantize(const form *f) {
 }
 
 static void run_quantize(const char *device, const bench *b, quantized *out) {
-    run_on(device, b, (void *[]){out->y, out->turned, &out->entry, out->sums});
+    run_on(device, b, (void *[]){out->y, out->turned, &out->entry, out->sums, out->acted});
 }
 
 static bool is_nan(uint8_t code, mezzo_dtype dtype) {
@@ -212,6 +221,10 @@ static void check_quantize(form of) {
                      (long long)f->rows, (long long)f->columns, (int)f->act, (double)f->amplitude,
                      (double)got.entry.scale, (long long)i, got.y[i], got.turned[at], want.y[i]);
         others += want.y[i] != got.y[i];
+        if (f->slope && want.acted[at] != got.acted[at] && abs((int8_t)(want.acted[at] - got.acted[at])) != 1)
+            fail_msg("%lldx%lld, act %d: beside the slope code %lld is %#x, not %#x", (long long)f->rows,
+                     (long long)f->columns, (int)f->act, (long long)i, got.acted[at], want.acted[at]);
+        others += f->slope && want.acted[at] != got.acted[at];
     }
     assert_true(others <= f->rows * f->columns / 50); // of activations
     for (int64_t c = 0; c < f->columns && f->kind != NOT_FINITE && f->amplitude < 1e30F; c++) {

@@ -62,6 +62,14 @@ static inline uint8_t narrow(float x, float inverse, const format *f) {
     return (uint8_t)(sign | (code < most ? code : most));
 }
 
+static const mz_tensor *output(const mz_call *call, int slot) {
+    return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
+}
+
+static bool has_slope(const mz_call *call) {
+    return call->n_in > 1 && mz_present(&call->in[1]);
+}
+
 // --- the activation in front -----------------------------------------------------------------------------------------
 static mz_op act_op(const mz_call *call, bool slope) {
     switch (call->attrs.act) {
@@ -74,9 +82,8 @@ static mz_op act_op(const mz_call *call, bool slope) {
     }
 }
 
-// The call of the activation alone; its result is the workspace's beginning.
-static mz_call act_call(const mz_call *call) {
-    const bool slope = call->n_in > 1 && mz_present(&call->in[1]);
+// The call of the activation alone, or of the slope; its result is the workspace's beginning.
+static mz_call act_call(const mz_call *call, bool slope) {
     mz_call part = {.op = act_op(call, slope), .numerics = call->numerics, .n_in = slope ? 2 : 1, .n_out = 1};
     part.attrs.tanh = call->attrs.act == MZ_ACT_GELU_TANH;
     part.numerics.compute = MEZZO_F32;
@@ -86,37 +93,43 @@ static mz_call act_call(const mz_call *call) {
         part.out[i].shape.rank = -1;
     for (int i = 0; i < part.n_in; i++)
         part.in[i] = call->in[i];
+    if (!slope && has_slope(call)) // `acted`
+        part.in[0] = call->in[1];
     part.out[0] = (mz_tensor){.data = call->workspace, .dtype = call->attrs.via, .shape = call->in[0].shape};
     return part;
 }
 
+// What is in front: the activation, or its slope and for `acted` the activation.
+enum { FRONTS = 2 };
+
 static void release(void *state) {
-    mz_prepared_free(state);
+    for (int i = 0; i < FRONTS; i++)
+        mz_prepared_free((mz_prepared *)state + i);
     mz_free(state);
 }
 
 static const char *prepare_act(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    mz_call part = act_call(call);
-    mz_prepared *inner = mz_alloc(1, sizeof *inner);
+    mz_prepared *inner = mz_alloc(FRONTS, sizeof *inner);
     if (inner == NULL)
         return mz_out_of_memory;
-    part.out[0].data = NULL;
     out->state = inner;
     out->release = release;
-    mezzo_status status = mz_prepare(device, &part, inner);
-    if (status != MEZZO_OK)
-        return status == MEZZO_ERR_MEMORY ? mz_out_of_memory : "no kernel takes the activation in front";
-    if (inner->workspace > 0)
-        return "the activation in front needs a workspace";
+    for (int slope = 0; slope < FRONTS; slope++) {
+        if (slope != has_slope(call) && (slope || output(call, MZ_OUT(quantize, acted)) == NULL))
+            continue;
+        mz_call part = act_call(call, slope);
+        part.out[0].data = NULL;
+        mezzo_status status = mz_prepare(device, &part, &inner[slope]);
+        if (status != MEZZO_OK)
+            return status == MEZZO_ERR_MEMORY ? mz_out_of_memory : "no kernel takes the activation in front";
+        if (inner[slope].workspace > 0)
+            return "the activation in front needs a workspace";
+    }
     out->workspace = mz_align_up((size_t)mz_shape_count(&call->in[0].shape) * mezzo_dtype_size(call->attrs.via), 64);
     return NULL;
 }
 
 // --- the kernel ----------------------------------------------------------------------------------------------------
-static const mz_tensor *output(const mz_call *call, int slot) {
-    return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
-}
-
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const mz_tensor *x = &call->in[0], *entry = output(call, MZ_OUT(quantize, entry));
     const mz_tensor *codes[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, turned))};
@@ -126,6 +139,9 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
         if (codes[i] != NULL && ((codes[i]->dtype != MEZZO_F8E4M3 && codes[i]->dtype != MEZZO_F8E5M2) ||
                                  codes[i]->scaling != MZ_SCALING_TENSOR || codes[i]->turned != (i == 1) || !entry))
             return "quantizes to 8 bits with a tensor's scale, which an entry has";
+    if (output(call, MZ_OUT(quantize, acted)) != NULL &&
+        (!has_slope(call) || call->attrs.act == MZ_ACT_NONE || !output(call, MZ_OUT(quantize, acted))->turned))
+        return "an activation's codes beside its slope's are turned";
     return call->attrs.act != MZ_ACT_NONE ? prepare_act(device, call, out) : NULL;
 }
 
@@ -151,16 +167,19 @@ static void write_codes(const mezzo_device *device, const mz_tensor *x, const mz
             to[y->turned ? c * rows + r : r * columns + c] = narrow(load(x, r * columns + c), inverse, f);
 }
 
+static mezzo_status run_act(mezzo_device *device, const mz_call *call, mz_call *act, bool slope) {
+    const mz_prepared *inner = (const mz_prepared *)call->state + slope;
+    act->state = inner->state;
+    return inner->kernel->run(device, act);
+}
+
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     const mz_tensor *entry = output(call, MZ_OUT(quantize, entry));
-    mz_call act = act_call(call);
+    mz_call act = act_call(call, has_slope(call));
     const mz_tensor *x = call->attrs.act != MZ_ACT_NONE ? &act.out[0] : &call->in[0];
     const int64_t n = mz_shape_count(&x->shape), columns = x->shape.dim[x->shape.rank - 1], rows = n / columns;
-    if (call->attrs.act != MZ_ACT_NONE) {
-        const mz_prepared *inner = call->state;
-        act.state = inner->state;
-        MEZZO_TRY(inner->kernel->run(device, &act));
-    }
+    if (call->attrs.act != MZ_ACT_NONE)
+        MEZZO_TRY(run_act(device, call, &act, has_slope(call)));
     if (output(call, MZ_OUT(quantize, dsum)) != NULL)
         sum_columns(device, call, x, rows, columns);
     if (entry == NULL)
@@ -181,6 +200,12 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
             e->most = bits > e->most ? bits : e->most;
         write_codes(device, x, y, 1 / e->scale, rows, columns);
     }
+    const mz_tensor *acted = output(call, MZ_OUT(quantize, acted));
+    if (acted == NULL)
+        return MEZZO_OK;
+    act = act_call(call, false);
+    MEZZO_TRY(run_act(device, call, &act, false));
+    write_codes(device, x, acted, 1 / *acted->scale, rows, columns);
     return MEZZO_OK;
 }
 

@@ -17,6 +17,7 @@ static const mz_tensor *output(const mz_call *call, int slot) {
 static mz_cu_quantize arguments(const mz_call *call) {
     const mz_tensor *x = &call->in[0], *entry = output(call, MZ_OUT(quantize, entry));
     const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *turned = output(call, MZ_OUT(quantize, turned));
+    const mz_tensor *acted = output(call, MZ_OUT(quantize, acted));
     const int64_t n = mz_shape_count(&x->shape), cols = x->shape.dim[x->shape.rank - 1];
     return (mz_cu_quantize){.x = mz_cuda_array(x),
                             .preact = call->n_in > 1 ? mz_cuda_array(&call->in[1]) : (mz_cu_array){NULL, MZ_CU_F32},
@@ -30,6 +31,8 @@ static mz_cu_quantize arguments(const mz_call *call) {
                                          ->dtype,
                             .y = y != NULL ? y->data : NULL,
                             .turned = turned != NULL ? turned->data : NULL,
+                            .acted = acted != NULL ? acted->data : NULL,
+                            .acted_scale = acted != NULL ? acted->scale : NULL,
                             .entry = entry != NULL ? entry->data : NULL};
 }
 
@@ -45,6 +48,10 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
         if (codes[i] != NULL && ((codes[i]->dtype != MEZZO_F8E4M3 && codes[i]->dtype != MEZZO_F8E5M2) ||
                                  codes[i]->scaling != MZ_SCALING_TENSOR || codes[i]->turned != (i == 1) || !entry))
             return "quantizes to 8 bits with a tensor's scale, which an entry has";
+    const mz_tensor *acted = output(call, MZ_OUT(quantize, acted));
+    if (acted != NULL && (acted->dtype != MEZZO_F8E4M3 || !acted->turned || call->attrs.act == MZ_ACT_NONE ||
+                          call->n_in < 2 || !mz_present(&call->in[1])))
+        return "an activation's codes beside its slope's are e4m3, turned";
     const mz_cu_quantize q = arguments(call);
     out->workspace = ALIGN;
     if (output(call, MZ_OUT(quantize, dsum)) != NULL)
@@ -59,7 +66,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     uint32_t *measured = call->workspace;
     if (q.entry != NULL && call->attrs.measure) {
         mz_cu_quantize finds = q;
-        finds.y = finds.turned = NULL;
+        finds.y = finds.turned = finds.acted = NULL;
         finds.entry = NULL;
         finds.most = measured;
         MZ_CUDA_TRY(cudaMemsetAsync(measured, 0, sizeof *measured, cuda->stream));

@@ -3,6 +3,10 @@
 
 #include "backend/ref/ref.h"
 
+static double acted(const mz_call *call, int64_t i) {
+    return mezzo_round_to(mz_ref_activation(call->attrs.act, mz_ref_get(&call->in[1], i)), call->attrs.via);
+}
+
 static double number(const mz_call *call, int64_t i) {
     const mz_act act = call->attrs.act;
     double x = mz_ref_get(&call->in[0], i);
@@ -61,5 +65,7 @@ void mz_ref_quantize(const mz_call *call) {
             mz_ref_put(y, i, z);
         if (turned != NULL)
             mz_ref_put(turned, i, z);
+        if (output(call, MZ_OUT(quantize, acted)) != NULL)
+            mz_ref_put(output(call, MZ_OUT(quantize, acted)), i, acted(call, i));
     }
 }

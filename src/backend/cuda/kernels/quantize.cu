@@ -23,15 +23,16 @@ __device__ __forceinline__ float inverse_of(const mz_cu_quantize &q) {
 // An act is known when this is compiled, and rows are not unrolled: with a choice among all acts, 64 times, the code
 // was more than a multiprocessor keeps at hand, and slopes of 32,768 × 3,072 took 1.09 ms where reading and writing
 // take 0.15.
-template <int ACT, bool SLOPE, int DTYPE> __global__ void __launch_bounds__(THREADS) quantize_kernel(mz_cu_quantize q) {
+template <int ACT, bool SLOPE, bool ACTED, int DTYPE>
+__global__ void __launch_bounds__(THREADS) quantize_kernel(mz_cu_quantize q) {
     wait_for_before();
-    __shared__ __align__(16) uint8_t tile[ROWS * PITCH];
+    __shared__ __align__(16) uint8_t tile[ROWS * PITCH], acted[ACTED ? ROWS * PITCH : 16];
     const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
     const bool e4m3 = q.dtype == MZ_CU_F8E4M3;
     const int64_t col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
-    const float inverse = inverse_of(q);
+    const float inverse = inverse_of(q), acted_inverse = ACTED ? 1 / *q.acted_scale : 0; // exact
     float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    uint32_t most = 0;
+    uint32_t most = 0, acted_most = 0; // the latter is forward's
     for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows;
          row0 += static_cast<int64_t>(gridDim.y) * ROWS) {
         // GROUPS rows at a time, `once` times before the first is looked at. Rows are a multiple of 16.
@@ -56,6 +57,14 @@ template <int ACT, bool SLOPE, int DTYPE> __global__ void __launch_bounds__(THRE
                 widen8(x[u], DTYPE, v);
                 if (SLOPE)
                     widen8(preact[u], DTYPE, w);
+                if (ACTED) {
+                    float a[8];
+#pragma unroll
+                    for (int k = 0; k < 8; k++)
+                        a[k] = round_to(activate(w[k], ACT), DTYPE);
+                    *reinterpret_cast<uint2 *>(acted + line * PITCH + part * 8) =
+                        to_codes(a, acted_inverse, true, acted_most);
+                }
 #pragma unroll
                 for (int k = 0; k < 8; k++) {
                     if (ACT != ACT_NONE)
@@ -72,9 +81,12 @@ template <int ACT, bool SLOPE, int DTYPE> __global__ void __launch_bounds__(THRE
             continue;
         __syncthreads();
         const int run = tid % 4 * 16, quad = tid / 4 * 4;
-        if (row0 + run < q.rows && col0 + quad < q.cols)
-            turn_run(tile + run * PITCH + quad, PITCH,
-                     static_cast<uint8_t *>(q.turned) + (col0 + quad) * q.rows + row0 + run, q.rows);
+        const int64_t to = (col0 + quad) * q.rows + row0 + run;
+        if (row0 + run < q.rows && col0 + quad < q.cols) {
+            turn_run(tile + run * PITCH + quad, PITCH, static_cast<uint8_t *>(q.turned) + to, q.rows);
+            if (ACTED)
+                turn_run(acted + run * PITCH + quad, PITCH, static_cast<uint8_t *>(q.acted) + to, q.rows);
+        }
         __syncthreads();
     }
     if (q.sums != nullptr) { // the groups' sums, in order
@@ -120,6 +132,11 @@ __global__ void __launch_bounds__(THREADS) quantize_any_kernel(mz_cu_quantize q)
                 static_cast<uint8_t *>(q.y)[i] = code;
             if (q.turned != nullptr)
                 static_cast<uint8_t *>(q.turned)[col * q.rows + row] = code;
+            if (q.acted != nullptr) {
+                const float a = round_to(activate(load1(q.preact.data, q.preact.dtype, i), q.act), q.via);
+                static_cast<uint8_t *>(q.acted)[col * q.rows + row] = static_cast<uint8_t>(
+                    isinf(a) ? infinite_code(a, true) : to_eights(a * (1 / *q.acted_scale), 0, true));
+            }
         }
     if (q.sums != nullptr && col < q.cols)
         q.sums[blockIdx.y * q.cols + col] = sum;
@@ -142,16 +159,18 @@ static dim3 grid_of(const mz_cu_quantize *q) {
 }
 
 template <int ACT> static cudaError_t run_act(cudaStream_t stream, const mz_cu_quantize *q) {
-    return q->preact.data == nullptr
-               ? launch_early(stream, quantize_kernel<ACT, false, MZ_CU_BF16>, grid_of(q), THREADS, 0, *q)
-               : launch_early(stream, quantize_kernel<ACT, true, MZ_CU_BF16>, grid_of(q), THREADS, 0, *q);
+    auto kernel = q->preact.data == nullptr ? quantize_kernel<ACT, false, false, MZ_CU_BF16>
+                  : q->acted == nullptr     ? quantize_kernel<ACT, true, false, MZ_CU_BF16>
+                                            : quantize_kernel<ACT, true, true, MZ_CU_BF16>;
+    return launch_early(stream, kernel, grid_of(q), THREADS, 0, *q);
 }
 
 extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quantize *q) {
     const bool usual = q->x.dtype == MZ_CU_BF16 && q->via == MZ_CU_BF16; // of an act
     if (q->rows == 0 || q->cols == 0)
         return cudaSuccess;
-    if (q->rows % 16 != 0 || q->cols % 16 != 0 || (q->act != ACT_NONE && !usual))
+    const bool alone = q->acted != nullptr && q->turned == nullptr; // tiles are turned with the slope's
+    if (q->rows % 16 != 0 || q->cols % 16 != 0 || (q->act != ACT_NONE && !usual) || alone)
         return launch_early(stream, quantize_any_kernel, grid_of(q), THREADS, 0, *q);
     switch (q->act) {
     case ACT_RELU:
@@ -166,10 +185,10 @@ extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quant
         break;
     }
     if (q->x.dtype == MZ_CU_F32)
-        return launch_early(stream, quantize_kernel<ACT_NONE, false, MZ_CU_F32>, grid_of(q), THREADS, 0, *q);
+        return launch_early(stream, quantize_kernel<ACT_NONE, false, false, MZ_CU_F32>, grid_of(q), THREADS, 0, *q);
     if (q->x.dtype == MZ_CU_BF16)
-        return launch_early(stream, quantize_kernel<ACT_NONE, false, MZ_CU_BF16>, grid_of(q), THREADS, 0, *q);
-    return launch_early(stream, quantize_kernel<ACT_NONE, false, MZ_CU_F16>, grid_of(q), THREADS, 0, *q);
+        return launch_early(stream, quantize_kernel<ACT_NONE, false, false, MZ_CU_BF16>, grid_of(q), THREADS, 0, *q);
+    return launch_early(stream, quantize_kernel<ACT_NONE, false, false, MZ_CU_F16>, grid_of(q), THREADS, 0, *q);
 }
 
 // --- a step's end --------------------------------------------------------------------------------------------------

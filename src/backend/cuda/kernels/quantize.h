@@ -18,7 +18,9 @@ typedef struct mz_cu_quantize {
     float *entry;             // mz_scale_entry: scale, and the bits of the largest magnitude; NULL: nothing is written
     const uint32_t *measured; // the bits of a magnitude that the scale is found from; NULL: the entry has it
     uint32_t *most; // gets the largest magnitude where it is larger: a NaN's as infinity's; NULL: nothing does
-    float *sums;    // [mz_cu_quantize_turns, cols]: parts of the columns' sums; NULL: none
+    void *acted;    // [cols, rows] bytes: act(preact) in E4M3 with a scale of its own; NULL: not written
+    const float *acted_scale;
+    float *sums; // [mz_cu_quantize_turns, cols]: parts of the columns' sums; NULL: none
 } mz_cu_quantize;
 int64_t mz_cu_quantize_turns(int64_t rows, int64_t cols);
 cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quantize *q);
