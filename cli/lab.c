@@ -426,7 +426,7 @@ static const struct {
 } lessons[] = {
     {"formats", formats, {"value"}},
     {"accumulate", accumulate, {"value", "count", "seed"}},
-    {"underflow", cli_lab_underflow, {"data", "device", "steps", "seed", "count", "loss-scale"}},
+    {"underflow", cli_lab_underflow, {"data", "device", "steps", "seed", "count", "loss-scale", "precision"}},
     {"overflow", overflow, {"value", "count", "growth-interval", "init-scale", "scale-only"}},
     {"clipping", clipping, {"value", "max-norm", "init-scale"}},
     {"layernorm", layernorm, {"value", "seed"}},
@@ -470,7 +470,7 @@ static const cli_option options_table[] = {
     {"steps", "N", "underflow: steps of training, the last of which is looked at [50]; speed: of each precision [100]"},
     {"data", "PATH", "underflow, speed: text or shards, instead of the run's or of made-up text"},
     {"device", "NAME", "where it trains; underflow: [cpu], speed: [auto]"},
-    {"precision", "LIST", "speed: which ones race [fp32,bf16,fp16]"},
+    {"precision", "LIST", "speed: which ones race [fp32,bf16,fp16]; underflow: one [fp32], fp8 shows what 8 bits lose"},
     {"target", "LOSS", "speed: what the loss must come down to [what all reach]"},
     {"layers", "N", "speed: of the model [4]"},
     {"d-model", "N", "speed: its width [256]"},

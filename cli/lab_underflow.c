@@ -42,6 +42,22 @@ static json_t *fate_json(const int64_t *counts, int scale) {
                      plain.highest, "counts_up_to_log2", buckets);
 }
 
+// Tensors that were rounded to 8 bits: the scale they had, what became zero, and what their table of scales counted.
+static json_t *narrowed_json(const mz_magnitudes *m) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < m->n_narrowed; i++) {
+        const mz_narrowed *of = &m->narrowed[i];
+        const mz_scale_entry *e = &m->entries[of->entry];
+        json_array_append_new(list, json_pack("{ss ss sb sf sI sI sf sI sI}", "name", of->name, "format",
+                                              mezzo_dtype_name((mezzo_dtype)e->dtype), "known", of->known, "scale",
+                                              (double)e->scale, "nonzero", (json_int_t)of->nonzero, "lost",
+                                              (json_int_t)of->lost, "lost_percent", percent(of->lost, of->nonzero),
+                                              "saturated_steps", (json_int_t)e->saturated, "scale_changes",
+                                              (json_int_t)e->changes));
+    }
+    return list;
+}
+
 static json_t *result_json(const mz_underflow *u, int scale) {
     json_t *all = json_object(), *tensors = json_array();
     int64_t counts[MZ_HISTOGRAM_BUCKETS];
@@ -60,8 +76,8 @@ static json_t *result_json(const mz_underflow *u, int scale) {
         json_object_set_new(o, "kind", json_string(kinds[m->list[i].kind]));
         json_array_append_new(tensors, o);
     }
-    return json_pack("{sI sI so so}", "step", (json_int_t)u->step, "loss_scale_log2", (json_int_t)scale, "all", all,
-                     "tensors", tensors);
+    return json_pack("{sI sI so so so}", "step", (json_int_t)u->step, "loss_scale_log2", (json_int_t)scale, "all", all,
+                     "tensors", tensors, "narrowed", narrowed_json(m));
 }
 
 // --- text ----------------------------------------------------------------------------------------------------------
@@ -125,6 +141,31 @@ static int print_tensors(const cli_args *args, const mz_underflow *u, int scale,
     return CLI_DONE;
 }
 
+static int print_narrowed(const cli_args *args, const mz_magnitudes *m, size_t most) {
+    ranked *list = mz_alloc(m->n_narrowed + 1, sizeof *list);
+    size_t n = 0;
+    if (list == NULL)
+        return cli_error(args->command, MEZZO_ERR_MEMORY);
+    for (size_t i = 0; i < m->n_narrowed; i++)
+        if (m->narrowed[i].known)
+            list[n++] = (ranked){i, percent(m->narrowed[i].lost, m->narrowed[i].nonzero)};
+    qsort(list, n, sizeof *list, more_lost_first);
+    printf("\n%-44s %-9s %9s %9s %8s %10s %10s\n", "rounded to 8 bits", "format", "scale", "nonzero", "lost %",
+           "saturated", "changes");
+    for (size_t k = 0; k < n && k < most; k++) {
+        const mz_narrowed *of = &m->narrowed[list[k].index];
+        const mz_scale_entry *e = &m->entries[of->entry];
+        printf("%-44.44s %-9s %9.3g %9lld %8.3f %10d %10d\n", of->name, mezzo_dtype_name((mezzo_dtype)e->dtype),
+               (double)e->scale, (long long)of->nonzero, list[k].lost, e->saturated, e->changes);
+    }
+    if (n > most)
+        printf("... and %zu more\n", n - most);
+    printf("lost: of the numbers that are not zero those that 8 bits made zero. saturated: steps so far in which the "
+           "largest was cut\noff; changes: steps behind which the scale was another.\n");
+    mz_free(list);
+    return CLI_DONE;
+}
+
 static void print_conclusion(const mz_underflow *u) {
     int64_t weights[MZ_HISTOGRAM_BUCKETS], flowing[MZ_HISTOGRAM_BUCKETS], activations[MZ_HISTOGRAM_BUCKETS];
     mz_underflow_sum(u, MZ_OF_GRADIENT, weights);
@@ -146,7 +187,8 @@ static void print_conclusion(const mz_underflow *u) {
 int cli_lab_underflow(const cli_args *args) {
     mz_underflow_options o = {.run = args->n_operands > 1 ? args->operands[1] : NULL,
                               .data = cli_text(args, "data", NULL),
-                              .device = cli_text(args, "device", NULL)};
+                              .device = cli_text(args, "device", NULL),
+                              .precision = cli_text(args, "precision", NULL)};
     int64_t seed, most;
     double scale;
     int code = cli_integer(args, "steps", 1, 100000, 50, &o.steps);
@@ -173,7 +215,8 @@ int cli_lab_underflow(const cli_args *args) {
         code = cli_json_print(args->command, result_json(&u, exponent));
     else if (code == CLI_DONE) {
         int64_t counts[MZ_HISTOGRAM_BUCKETS];
-        printf("step %lld of %s, in FP32\n\n", (long long)u.step, o.run != NULL ? o.run : "a small GPT");
+        printf("step %lld of %s, in %s\n\n", (long long)u.step, o.run != NULL ? o.run : "a small GPT",
+               o.precision != NULL ? o.precision : "FP32");
         print_head(exponent);
         for (int k = 0; k < MZ_MAGNITUDE_KINDS; k++) {
             mz_underflow_sum(&u, (mz_magnitude_kind)k, counts);
@@ -182,6 +225,8 @@ int cli_lab_underflow(const cli_args *args) {
         printf("\n");
         code = print_tensors(args, &u, exponent, (size_t)most);
         print_conclusion(&u);
+        if (code == CLI_DONE && u.magnitudes->n_narrowed > 0)
+            code = print_narrowed(args, u.magnitudes, (size_t)most);
     }
     mz_underflow_close(&u);
     return code;

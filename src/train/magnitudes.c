@@ -1,5 +1,7 @@
 #include "train/magnitudes.h"
 
+#include <math.h>
+
 #include "runtime/program.h"
 
 static bool is_float(mezzo_dtype dtype) {
@@ -55,6 +57,54 @@ static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int
     return MEZZO_OK;
 }
 
+// --- rounded to 8 bits ---------------------------------------------------------------------------
+// The op of an activation that quantize applies, or of its gradient.
+static mz_op activation_of(const mz_call *call, bool gradient) {
+    switch (call->attrs.act) {
+    case MZ_ACT_RELU:
+        return gradient ? MZ_OP_relu_dx : MZ_OP_relu;
+    case MZ_ACT_SILU:
+        return gradient ? MZ_OP_silu_dx : MZ_OP_silu;
+    default:
+        return gradient ? MZ_OP_gelu_dx : MZ_OP_gelu;
+    }
+}
+
+// The activation by itself: what quantize would round.
+static mz_call activation_call(const mz_magnitudes *m, const mz_narrowed *of, const mz_call *quantize) {
+    const bool gradient = quantize->n_in > 1 && mz_present(&quantize->in[1]);
+    mz_call call = {.op = of->activation,
+                    .attrs.tanh = quantize->attrs.act == MZ_ACT_GELU_TANH,
+                    .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                    .n_in = gradient ? 2 : 1,
+                    .in = {quantize->in[0], gradient ? quantize->in[1] : mz_tensor_absent()},
+                    .n_out = 1,
+                    .out = {quantize->in[0]}};
+    call.out[0].dtype = quantize->attrs.via;
+    call.out[0].storage = (mz_storage){0};
+    call.out[0].data = m->act;
+    return call;
+}
+
+static mezzo_status add_narrowed(mz_magnitudes *m, const mezzo_program *program, int index) {
+    const mz_call *call = &program->c.calls[index];
+    const mz_scales *scales = &program->params->scales;
+    if (call->op != MZ_OP_quantize || call->n_out <= MZ_OUT(quantize, entry) ||
+        !mz_present(&call->out[MZ_OUT(quantize, entry)]) || !is_float(call->in[0].dtype))
+        return MEZZO_OK;
+    const mz_scale_entry *entry = call->out[MZ_OUT(quantize, entry)].data;
+    MEZZO_TRY(MZ_RESERVE(m->narrowed, m->cap_narrowed, m->n_narrowed + 1));
+    mz_narrowed *of = &m->narrowed[m->n_narrowed];
+    *of = (mz_narrowed){.call = index,
+                        .entry = (int)(entry - scales->entries),
+                        .activation = activation_of(call, call->n_in > 1 && mz_present(&call->in[1]))};
+    of->name = mz_strdup(scales->names[of->entry]);
+    if (of->name == NULL)
+        return MEZZO_ERR_MEMORY;
+    m->n_narrowed++;
+    return MEZZO_OK;
+}
+
 static mezzo_status list_tensors(mz_magnitudes *m, const mezzo_program *program, const mezzo_params *params) {
     m->calls = (int)program->c.n_calls;
     m->first = mz_alloc((size_t)m->calls + 1, sizeof *m->first);
@@ -63,6 +113,7 @@ static mezzo_status list_tensors(mz_magnitudes *m, const mezzo_program *program,
     for (int i = 0; i < m->calls; i++) {
         m->first[i] = (int)m->n;
         MEZZO_TRY(add_call(m, program, i));
+        MEZZO_TRY(add_narrowed(m, program, i));
     }
     m->first[m->calls] = (int)m->n;
     for (size_t i = 0; i < params->n; i++) {
@@ -88,11 +139,35 @@ static mz_call call_of(const mz_tensor *x, void *table) {
                      .out = {mz_tensor_bytes(table, table_bytes())}};
 }
 
-static mezzo_status choose(mz_magnitudes *m) {
+// What of a narrowed tensor is counted, with no address yet, and the room it takes where it is an activation's.
+static mezzo_status choose_narrowed(mz_magnitudes *m, const mezzo_program *program) {
+    size_t room = 0;
+    for (size_t i = 0; i < m->n_narrowed; i++) {
+        mz_narrowed *of = &m->narrowed[i];
+        const mz_call *quantize = &program->c.calls[of->call];
+        mz_call act = activation_call(m, of, quantize);
+        const bool applies = quantize->attrs.act != MZ_ACT_NONE;
+        const mz_tensor *x = applies ? &act.out[0] : &quantize->in[0];
+        if (applies)
+            MEZZO_TRY(mz_prepare(m->device, &act, &of->prepared));
+        if (applies && mz_tensor_bytes_stored(x) + of->prepared.workspace > room)
+            room = mz_tensor_bytes_stored(x) + of->prepared.workspace;
+        mz_call histogram = call_of(x, NULL);
+        MEZZO_TRY(mz_prepare(m->device, &histogram, &of->histogram));
+    }
+    m->entries = mz_alloc(MZ_SCALES_MOST, sizeof *m->entries);
+    if (m->entries == NULL)
+        return MEZZO_ERR_MEMORY;
+    return room > 0 ? m->device->backend->alloc(m->device, room + 64, &m->act) : MEZZO_OK;
+}
+
+static mezzo_status choose(mz_magnitudes *m, const mezzo_program *program) {
     m->prepared = mz_alloc(m->n, sizeof *m->prepared);
-    m->host = mz_alloc(m->n, table_bytes());
+    m->host = mz_alloc(m->n + m->n_narrowed, table_bytes());
     if (m->prepared == NULL || m->host == NULL)
         return MEZZO_ERR_MEMORY;
+    if (m->n_narrowed > 0)
+        MEZZO_TRY(choose_narrowed(m, program));
     for (size_t i = 0; i < m->n; i++) {
         mz_magnitudes_of *of = &m->list[i];
         mz_tensor x = {.dtype = of->dtype, .shape = {1, {of->elements}}};
@@ -100,7 +175,7 @@ static mezzo_status choose(mz_magnitudes *m) {
         MEZZO_TRY(mz_prepare(m->device, &call, &m->prepared[i]));
         of->counts = m->host + i * MZ_HISTOGRAM_BUCKETS;
     }
-    return m->device->backend->alloc(m->device, m->n * table_bytes(), (void **)&m->counts);
+    return m->device->backend->alloc(m->device, (m->n + m->n_narrowed) * table_bytes(), (void **)&m->counts);
 }
 
 mezzo_status mz_magnitudes_create(const mezzo_program *program, mezzo_params *params, mz_magnitudes **out) {
@@ -111,7 +186,7 @@ mezzo_status mz_magnitudes_create(const mezzo_program *program, mezzo_params *pa
         return MEZZO_ERR_MEMORY;
     m->device = params->device;
     MEZZO_TRY_GOTO(status, list_tensors(m, program, params));
-    MEZZO_TRY_GOTO(status, choose(m));
+    MEZZO_TRY_GOTO(status, choose(m, program));
     *out = m;
     return MEZZO_OK;
 fail:
@@ -129,6 +204,14 @@ void mz_magnitudes_free(mz_magnitudes *m) {
             mz_prepared_free(&m->prepared[i]);
         mz_free(m->list[i].name);
     }
+    for (size_t i = 0; i < m->n_narrowed; i++) {
+        mz_prepared_free(&m->narrowed[i].prepared);
+        mz_prepared_free(&m->narrowed[i].histogram);
+        mz_free(m->narrowed[i].name);
+    }
+    m->device->backend->release(m->device, m->act);
+    mz_free(m->narrowed);
+    mz_free(m->entries);
     mz_free(m->list);
     mz_free(m->prepared);
     mz_free(m->host);
@@ -142,6 +225,19 @@ static mezzo_status count(mz_magnitudes *m, size_t i, const mz_tensor *x) {
     return mz_run(m->device, &m->prepared[i], &call, NULL);
 }
 
+static mezzo_status count_narrowed(mz_magnitudes *m, mezzo_program *program, size_t i) {
+    mz_narrowed *of = &m->narrowed[i];
+    const mz_call *quantize = &program->c.calls[of->call];
+    mz_tensor x = quantize->in[0];
+    if (quantize->attrs.act != MZ_ACT_NONE) {
+        mz_call act = activation_call(m, of, quantize);
+        x = act.out[0];
+        MEZZO_TRY(mz_run(m->device, &of->prepared, &act, (char *)m->act + mz_align_up(mz_tensor_bytes_stored(&x), 64)));
+    }
+    mz_call call = call_of(&x, m->counts + (m->n + i) * table_bytes());
+    return mz_run(m->device, &of->histogram, &call, NULL);
+}
+
 static mezzo_status count_outputs(void *user, mezzo_program *program, size_t call) {
     mz_magnitudes *m = user;
     const mz_node *node = &program->c.graph->nodes[program->c.node[call]];
@@ -149,11 +245,16 @@ static mezzo_status count_outputs(void *user, mezzo_program *program, size_t cal
         mz_tensor x = mz_program_tensor(program, node->out[m->list[i].slot]);
         MEZZO_TRY(count(m, (size_t)i, &x));
     }
+    for (size_t i = 0; i < m->n_narrowed; i++)
+        if ((size_t)m->narrowed[i].call == call)
+            MEZZO_TRY(count_narrowed(m, program, i));
     return m->hook != NULL ? m->hook(m->hook_user, program, call) : MEZZO_OK;
 }
 
 mezzo_status mz_magnitudes_begin(mz_magnitudes *m, mezzo_program *program) {
-    MEZZO_TRY(m->device->backend->zero(m->device, m->counts, m->n * table_bytes()));
+    MEZZO_TRY(m->device->backend->zero(m->device, m->counts, (m->n + m->n_narrowed) * table_bytes()));
+    if (m->n_narrowed > 0)
+        MEZZO_TRY(mz_scales_read(m->device, &program->params->scales, m->entries));
     m->hook = program->hook;
     m->hook_user = program->hook_user;
     program->hook = count_outputs;
@@ -174,8 +275,19 @@ mezzo_status mz_magnitudes_gradients(mz_magnitudes *m, mezzo_params *params) {
     return MEZZO_OK;
 }
 
+// A number becomes 0 where it is at most half of the format's smallest, 2^-9 or 2^-16, times the scale: whole buckets,
+// because that is a power of two.
 mezzo_status mz_magnitudes_read(mz_magnitudes *m) {
-    return m->device->backend->read(m->device, m->host, m->counts, m->n * table_bytes());
+    MEZZO_TRY(m->device->backend->read(m->device, m->host, m->counts, (m->n + m->n_narrowed) * table_bytes()));
+    for (size_t i = 0; i < m->n_narrowed; i++) {
+        mz_narrowed *of = &m->narrowed[i];
+        const mz_scale_entry *e = &m->entries[of->entry];
+        const int32_t *counts = m->host + (m->n + i) * MZ_HISTOGRAM_BUCKETS;
+        of->known = e->n > 0;
+        of->nonzero = mz_magnitudes_nonzero(counts);
+        of->lost = mz_magnitudes_up_to(counts, ilogbf(e->scale) - (e->dtype == (int32_t)MEZZO_F8E4M3 ? 10 : 17));
+    }
+    return MEZZO_OK;
 }
 
 // --- what they say -------------------------------------------------------------------------------
@@ -210,6 +322,30 @@ static mezzo_status log_gradients(const mz_magnitudes *m, mz_metrics *metrics, i
     return status;
 }
 
+// The share of what is not zero that 8 bits made zero, of all tensors and of the one that loses most.
+static mezzo_status log_narrowed(const mz_magnitudes *m, mz_metrics *metrics, int64_t step) {
+    int64_t nonzero = 0, lost = 0;
+    double most = -1;
+    const char *name = "";
+    for (size_t i = 0; i < m->n_narrowed; i++) {
+        const mz_narrowed *of = &m->narrowed[i];
+        if (!of->known || of->nonzero == 0)
+            continue;
+        nonzero += of->nonzero;
+        lost += of->lost;
+        if ((double)of->lost / (double)of->nonzero > most) {
+            most = (double)of->lost / (double)of->nonzero;
+            name = of->name;
+        }
+    }
+    if (nonzero == 0)
+        return MEZZO_OK;
+    const mz_metric row[] = {mz_metric_number("fp8/underflow_share", (double)lost / (double)nonzero),
+                             mz_metric_number("fp8/most_underflow_share", most),
+                             mz_metric_text("fp8/most_underflow", name)};
+    return mz_metrics_write(metrics, step, row, MZ_COUNT(row));
+}
+
 mezzo_status mz_magnitudes_log(const mz_magnitudes *m, mz_metrics *metrics, int64_t step) {
     static const char *const groups[MZ_MAGNITUDE_KINDS] = {"gradients_log2", "activations_log2",
                                                            "activation_gradients_log2"};
@@ -228,5 +364,6 @@ mezzo_status mz_magnitudes_log(const mz_magnitudes *m, mz_metrics *metrics, int6
         MEZZO_TRY(status);
     }
     MEZZO_TRY(mz_metrics_write_counts(metrics, step));
+    MEZZO_TRY(log_narrowed(m, metrics, step));
     return log_gradients(m, metrics, step);
 }

@@ -22,21 +22,38 @@ typedef struct mz_magnitudes_of { // one tensor
     const int32_t *counts; // [MZ_HISTOGRAM_BUCKETS], host; valid after mz_magnitudes_read
 } mz_magnitudes_of;
 
+// A tensor that an op of its own rounds to 8 bits with a scale: what is counted are the numbers that it rounds, those
+// behind an activation that it applies itself.
+typedef struct mz_narrowed {
+    char *name; // "h.3.mlp.c_fc.dy", its entry's in the table of scales
+    int call;   // of the program
+    int entry;
+    mz_op activation;      // whose result is rounded: gelu, gelu_dx, …
+    mz_prepared prepared;  // of that op; empty: x itself is rounded
+    mz_prepared histogram; // of what is rounded
+    int64_t nonzero, lost; // finite numbers that are not 0, and those of them that became 0; after mz_magnitudes_read
+    bool known;            // the scale was that of earlier steps; else nothing is said
+} mz_narrowed;
+
 typedef struct mz_magnitudes {
     mezzo_device *device; // borrowed
     mz_magnitudes_of *list;
     size_t n, cap;
     mz_prepared *prepared; // [n]
-    char *counts;          // device: n tables of int32
-    int32_t *host;         // the same, here
-    int *first;            // [calls + 1]: the list's entries of a call
+    mz_narrowed *narrowed;
+    size_t n_narrowed, cap_narrowed;
+    mz_scale_entry *entries; // as the step under way found them
+    void *act;               // device: an activation's result
+    char *counts;            // device: n + n_narrowed tables of int32
+    int32_t *host;           // the same, here
+    int *first;              // [calls + 1]: the list's entries of a call
     int calls;
     mz_program_hook hook; // of whoever had one before
     void *hook_user;
 } mz_magnitudes;
 
 // Every float tensor that `program` makes, and the gradients of `params`. All memory is taken here: n tables of 1.1 KB
-// on the device.
+// on the device, and room for the largest activation that is rounded to 8 bits.
 mezzo_status mz_magnitudes_create(const mezzo_program *program, mezzo_params *params, mz_magnitudes **out);
 void mz_magnitudes_free(mz_magnitudes *m); // NULL is fine
 // Clears the tables; until the end, runs of the program count each tensor when it is made: one pass over it.

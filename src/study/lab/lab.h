@@ -141,13 +141,14 @@ typedef struct mz_underflow_options {
     int threads;        // 0: all
     int64_t steps;      // that the small GPT is trained for, the last of which is looked at
     uint64_t seed;
+    const char *precision; // NULL: fp32; fp8 and its kin: what their 8 bits lose is counted too
 } mz_underflow_options;
 typedef struct mz_underflow {
-    mz_trial *trial; // in FP32, so that nothing has underflowed yet
+    mz_trial *trial; // in FP32, unless asked otherwise, so that nothing has underflowed yet
     const mz_magnitudes *magnitudes;
     int64_t step; // that was counted
 } mz_underflow;
-// One training step in FP32 with every gradient and activation counted: u->magnitudes has the tables. Errors: those of
+// One training step with every gradient and activation counted: u->magnitudes has the tables. Errors: those of
 // a run.
 mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow *u);
 void mz_underflow_close(mz_underflow *u);

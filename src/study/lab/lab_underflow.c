@@ -15,7 +15,7 @@ static mezzo_status configure(const mz_underflow_options *o, const char *folder,
                                     {"schedule.warmup", "2"},   {"schedule.kind", "constant"}};
     snprintf(threads, sizeof threads, "%d", o->threads);
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)o->seed);
-    const char *const always[][2] = {{"amp.precision", "fp32"},
+    const char *const always[][2] = {{"amp.precision", o->precision != NULL ? o->precision : "fp32"},
                                      {"amp.scaler.enabled", "false"},
                                      {"train.histograms_every", "1"},
                                      {"train.sample_every", "-1"},
