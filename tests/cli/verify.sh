@@ -24,6 +24,12 @@ shows "$OUT" '"speedup": false' '"memory_reduction": true'
 run 1 "${RUN[@]}" --seeds 2 --out failed --max-accuracy-difference 0 # not even two equal runs differ by less than nothing
 shows "$OUT" "accuracy difference" "within ±0"
 
+# What is emulated is in one of the two runs alone: fp32 against fp32 with rounded operands differ.
+run 0 "${RUN[@]}" --precision fp32 --emulate mxfp4 --min-memory-reduction -100 --seeds 1 --out emulated
+shows emulated/verify.json '"emulate": "mxfp4"'
+shows emulated/verify.md "emulated: mxfp4"
+! grep -q '"loss_difference": 0[.0]*,' emulated/verify.json || fail "both runs were emulated"
+
 # A run folder's configuration says what is trained.
 run 0 train "${TINY[@]}" --data text.txt --steps 4 --out trained --precision fp32
 run 0 verify --config trained/config.yaml --steps 10 --precision fp16 --min-speedup 0 --min-memory-reduction -100 \

@@ -46,6 +46,16 @@ static mezzo_status check_overrides(const mezzo_program_options *program) {
     return MEZZO_OK;
 }
 
+// fp32 as it is, or the precision that was asked for with what it emulates.
+static mezzo_status set_side(verifier *v, int which) {
+    const bool candidate = which == 1;
+    const mezzo_blocks emulate = candidate ? v->r->emulate : MEZZO_BLOCKS_NONE;
+    MEZZO_TRY(set(v->o, "amp.precision", mezzo_precision_name(candidate ? v->r->asked : MEZZO_PRECISION_FP32)));
+    MEZZO_TRY(set(v->o, "amp.emulate", mezzo_blocks_name(emulate)));
+    MEZZO_TRY(set(v->o, "amp.emulate_rounding", candidate && v->r->emulate_stochastic ? "stochastic" : "nearest"));
+    return set(v->o, "amp.emulate_hadamard", candidate && v->r->emulate_hadamard ? "true" : "false");
+}
+
 static mezzo_status weights_crc(const mezzo_params *params, uint32_t *crc) {
     mezzo_status status = MEZZO_OK;
     *crc = 0;
@@ -71,7 +81,7 @@ static int64_t turn_of(int64_t steps) {
 static mezzo_status open_side(verifier *v, int which, mz_verify_run *out) {
     side *s = &v->sides[which];
     *s = (side){.out = out};
-    MEZZO_TRY(set(v->o, "amp.precision", mezzo_precision_name(which == 0 ? MEZZO_PRECISION_FP32 : v->r->asked)));
+    MEZZO_TRY(set_side(v, which));
     MEZZO_TRY(mz_trial_open(v->device, v->o->config, v->o->stop, &s->trial));
     s->facts = mz_trial_describe(s->trial);
     MEZZO_TRY(check_overrides(&s->facts.program));
@@ -258,7 +268,7 @@ static mezzo_status finish_side(verifier *v, side *s) {
 static mezzo_status run_both(verifier *v, mz_verify_pair *pair) {
     MEZZO_TRY(open_side(v, 1, &pair->run[1])); // the candidate first: it is the one that may make no sense
     describe(v);
-    if (v->r->precision == MEZZO_PRECISION_FP32)
+    if (v->r->precision == MEZZO_PRECISION_FP32 && v->r->emulate == MEZZO_BLOCKS_NONE)
         return mz_fail(MEZZO_ERR_INVALID, "nothing to compare fp32 with: %s. Name a precision (--precision bf16)",
                        v->r->reason);
     mezzo_status opened = open_side(v, 0, &pair->run[0]);
@@ -328,6 +338,9 @@ mezzo_status mz_verify(const mz_verify_options *o, mz_verify_fn tell, void *user
     MEZZO_TRY(set(o, "guard.policy", "off")); // a step that is not finite is skipped and counted; nothing goes back
     MEZZO_TRY(mz_run_config_read(o->config, &c));
     out->asked = c.program.precision;
+    out->emulate = c.program.emulate;
+    out->emulate_stochastic = c.program.emulate_stochastic;
+    out->emulate_hadamard = c.program.emulate_hadamard;
     uint64_t first = c.seed;
     verifier *v = mz_alloc(1, sizeof *v);
     if (v == NULL)

@@ -69,6 +69,8 @@ typedef struct mz_verify_result {
     char device[160], data[512];
     char reason[400]; // why the precision is what it is
     mezzo_precision asked, precision;
+    mezzo_blocks emulate; // that the precision's operands are rounded to; its times are then nobody's
+    bool emulate_stochastic, emulate_hadamard;
     mezzo_residual residual;
     int64_t batch, grad_accum, steps, warmup; // warmup: first steps that are not timed
     double params_m;

@@ -62,6 +62,10 @@ static void add_head(const mz_verify_result *r, mz_text *t, const char *bullet) 
     mz_text_addf(t, "%sdevice: %s\n", bullet, r->device);
     mz_text_addf(t, "%sprecision: %s (%s), residual stream %s\n", bullet, mezzo_precision_name(r->precision), r->reason,
                  r->residual == MEZZO_RESIDUAL_LOW ? "low" : "widest");
+    if (r->emulate != MEZZO_BLOCKS_NONE)
+        mz_text_addf(t, "%semulated: %s%s%s; fp32 is not; the times are the emulation's and no format's\n", bullet,
+                     mezzo_blocks_name(r->emulate), r->emulate_stochastic ? ", gradients rounded at random" : "",
+                     r->emulate_hadamard ? ", weights' gradients of turned inputs" : "");
     mz_text_addf(t, "%srun: %lld steps of %lld × ", bullet, (long long)r->steps, (long long)r->grad_accum);
     if (mezzo_model_task(m) == MEZZO_TASK_LANGUAGE)
         mz_text_addf(t, "%lld sequences of %lld tokens", (long long)r->batch, (long long)m->seq_len);
@@ -285,6 +289,7 @@ json_t *mz_verify_json(const mz_verify_options *o, const mz_verify_result *r) {
                         json_pack("{s:f, s:f, s:f}", "speedup", o->least_speedup, "memory_reduction_percent",
                                   o->least_memory_percent, "accuracy_difference", o->most_accuracy_difference));
     json_object_set_new(root, "precision", json_string(mezzo_precision_name(r->precision)));
+    json_object_set_new(root, "emulate", json_string(mezzo_blocks_name(r->emulate)));
     json_object_set_new(root, "device", json_string(r->device));
     json_object_set_new(root, "model", json_string(r->model.name));
     json_object_set_new(root, "params_m", number(r->params_m));
