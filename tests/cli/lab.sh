@@ -30,8 +30,8 @@ run 0 lab underflow --steps 2 --loss-scale 1024 --json
 shows "$OUT" '"loss_scale_log2": 10' '"lost_percent"' '"counts_up_to_log2"' '"kind": "activations"'
 text 100 >text.txt
 run 0 train "${TINY[@]}" --data text.txt --steps 4 --out run --quiet
-run 0 lab underflow --precision fp8 --steps 3 --count 4
-shows "$OUT" "in fp8" "rounded to 8 bits" fp8_e4m3 "and 23 more"
+run 0 lab underflow --precision fp8 --steps 3 --count 12
+shows "$OUT" "in fp8" "rounded to 8 bits" fp8_e4m3 "attn.c_attn.dy" " more"
 run 0 lab underflow run --count 3
 shows "$OUT" "step 5 of run"
 
