@@ -335,6 +335,8 @@ static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *
 static void make_bucket(mezzo_optimizer *opt, int first, int n, int64_t elements, mz_span *spans) {
     mz_update_bucket *bucket = &opt->buckets[opt->n_buckets++];
     bucket->call = opt->move.call;
+    bucket->first = first;
+    bucket->n = n;
     bucket->call.in[1] = mz_tensor_segments(opt->params, (mz_segment *)opt->d_segments + first, (size_t)n);
     bucket->update = (mz_update_attrs){.elements = elements, .overlaps = first > 0}; // nothing overlaps the first
     find_traffic(opt, first, n, spans, &bucket->traffic);
@@ -507,6 +509,7 @@ static mezzo_status defer_move(mezzo_optimizer *opt, mz_sequence *into) {
                                            .overlaps = overlaps};
         bucket->call.attrs.update = &bucket->update;
         MEZZO_TRY(mz_sequence_defer(into, &opt->move.prepared, &bucket->call, &bucket->traffic));
+        MEZZO_TRY(mz_optimizer_defer_codes(opt, bucket->first, bucket->n, into));
     }
     if (opt->n_shadows > 1) {
         opt->refresh.call.attrs.update = NULL;
@@ -519,8 +522,7 @@ mezzo_status mz_optimizer_issue_move(mezzo_optimizer *opt, mz_sequence *into) {
     MEZZO_TRY(issue(opt, into, &opt->control, NULL));
     if (mz_optimizer_owns_first(opt))
         MEZZO_TRY(mz_scales_issue_update(opt->device, &opt->params->scales, opt->d_state, into));
-    if (into != NULL && opt->n_buckets > 0 && opt->params->overlaps_update && mz_can_defer(opt->device) &&
-        opt->n_codes == 0)
+    if (into != NULL && opt->n_buckets > 0 && opt->params->overlaps_update && mz_can_defer(opt->device))
         return defer_move(opt, into);
     MEZZO_TRY(issue(opt, into, &opt->move, NULL));
     if (opt->n_shadows > 1)

@@ -17,6 +17,7 @@ typedef struct mz_update_bucket {
     mz_call call;
     mz_update_attrs update;
     mz_traffic traffic;
+    int first, n; // of the parameters owned
 } mz_update_bucket;
 
 #define MZ_MOMENTS 3 // AdamW: exp_avg, exp_avg_sq; SGD: momentum_buffer; behind them, where it is kept, ema
@@ -49,6 +50,7 @@ struct mezzo_optimizer {
     mz_update_op stats, unscale, clip, control, move, refresh, reset;
     // The parameters' 8-bit codes that the move does not write itself are quantized behind it.
     mz_update_op *codes;
+    int *codes_of; // per op: the parameter
     int n_codes;
     uint64_t codes_version;    // params' that the ops above know of
     mz_update_bucket *buckets; // on a device with streams: `move` in pieces
@@ -88,6 +90,8 @@ bool mz_optimizer_owns_first(const mezzo_optimizer *optimizer);
 mezzo_status mz_optimizer_prepare_codes(mezzo_optimizer *optimizer, size_t *scratch); // grows to what they ask
 void mz_optimizer_free_codes(mezzo_optimizer *optimizer);
 mezzo_status mz_optimizer_issue_codes(mezzo_optimizer *optimizer, mz_sequence *into); // behind the move and the scales
+// The same of owned parameters [first, first + n), deferred.
+mezzo_status mz_optimizer_defer_codes(mezzo_optimizer *optimizer, int first, int n, mz_sequence *into);
 
 // grad_stats at once, for the gradients as they are.
 mezzo_status mz_optimizer_stats(mezzo_optimizer *optimizer, float *scale);

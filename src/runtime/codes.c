@@ -142,7 +142,9 @@ mezzo_status mz_params_settle_codes(mezzo_params *params) {
             continue;
         MEZZO_TRY(mz_deferred_flush(params->device));
         mz_call call = mz_codes_call(params, i);
+        mz_scale_entry *entry = &params->scales.entries[params->codes[i].entry];
         call.attrs.measure = !known;
+        MEZZO_TRY(params->device->backend->zero(params->device, &entry->kept, sizeof entry->kept));
         MEZZO_TRY(mz_run_once(params->device, &call));
     }
     params->codes_stale = false;

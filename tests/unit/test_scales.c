@@ -327,6 +327,86 @@ static void another_precision_makes_its_copies(void **state) {
     close_run(&r);
 }
 
+// --- what a step quantizes in passes of its own
+// ------------------------------------------------------------------------ A layer's, by entry, as docs/dev/CUDA.md
+// lists them.
+typedef struct pass {
+    const char *entry;
+    enum { ALONE, ACT, SLOPE } front; // of x; of an activation; of its slope, with the activation's turned codes
+} pass;
+
+// x and dy of products; weights are quantized by the update. All but an activation's result are turned for backward.
+static const pass gpt2_passes[] = {{"attn.c_attn.x", ALONE},  {"attn.c_proj.x", ALONE}, {"mlp.c_fc.x", ALONE},
+                                   {"mlp.c_proj.x", ACT},     {"mlp.c_proj.dy", ALONE}, {"mlp.c_fc.dy", SLOPE},
+                                   {"attn.c_proj.dy", ALONE}, {"attn.c_attn.dy", ALONE}};
+static const pass cs336_passes[] = {{"attn.qkv_proj.x", ALONE},     {"attn.output_proj.x", ALONE},
+                                    {"ffn.w13.x", ALONE},           {"ffn.w2.x", ALONE},
+                                    {"ffn.w2.dy", ALONE},           {"ffn.w13.dy", ALONE},
+                                    {"attn.output_proj.dy", ALONE}, {"attn.qkv_proj.dy", ALONE}};
+static const pass glm4_moe_passes[] = {{"self_attn.qkv_proj.x", ALONE},
+                                       {"self_attn.o_proj.x", ALONE},
+                                       {"mlp.shared_experts.gate_up_proj.x", ALONE},
+                                       {"mlp.shared_experts.down_proj.x", ALONE},
+                                       {"mlp.shared_experts.down_proj.dy", ALONE},
+                                       {"mlp.shared_experts.gate_up_proj.dy", ALONE},
+                                       {"self_attn.o_proj.dy", ALONE},
+                                       {"self_attn.qkv_proj.dy", ALONE}};
+
+static bool has_output(const mz_node *n, int slot) {
+    return n->n_out > slot && n->out[slot] >= 0;
+}
+
+static void check_pass(const char *model, const mezzo_graph *g, const mz_node *n, const pass *want, size_t count) {
+    const char *entry = g->values[n->out[MZ_OUT(quantize, entry)]].name, *in_layer = strstr(entry, ".1.");
+    const bool acts = n->attrs.act != MZ_ACT_NONE, turned = has_output(n, MZ_OUT(quantize, turned)),
+               acted = has_output(n, MZ_OUT(quantize, acted));
+    for (size_t k = 0; k < count; k++)
+        if (in_layer != NULL && strcmp(in_layer + 3, want[k].entry) == 0 && acts == (want[k].front != ALONE) &&
+            turned == (want[k].front != ACT) && acted == (want[k].front == SLOPE))
+            return;
+    fail_msg("%s: %s is quantized in a pass of its own: an activation %d, turned %d, beside a slope %d", model, entry,
+             acts, turned, acted);
+}
+
+static void check_passes(const char *model, const pass *want, size_t count) {
+    mezzo_model_config c;
+    mezzo_graph *graph;
+    mezzo_device *device;
+    mezzo_params *params;
+    mezzo_program *program;
+    size_t found = 0;
+    ok(mezzo_model_defaults(model, &c));
+    c.layers = 3, c.heads = 2, c.d_model = 64, c.d_ff = 128, c.vocab = VOCAB, c.seq_len = LENGTH, c.dropout = 0;
+    ok(mezzo_device_open(test_device(), 2, &device));
+    ok(mezzo_graph_create(&graph));
+    ok(mezzo_model_build(graph, &c, BATCH, LENGTH, false));
+    const mezzo_program_options options = {.precision = MEZZO_PRECISION_FP8, .loss_weight = 1};
+    ok(mezzo_params_create_as(device, graph, &options, 7, MEZZO_MASTER_FP32, &params));
+    ok(mezzo_program_create(graph, params, &options, &program));
+    for (size_t i = 0; i < program->c.n_calls; i++) {
+        const mz_node *n = &program->c.graph->nodes[program->c.node[i]];
+        for (int k = 0; k < n->n_in; k++) // written before it is read
+            if (n->in[k] >= 0 && program->c.graph->values[n->in[k]].kind == MZ_VALUE_TEMP)
+                assert_true(program->c.graph->values[n->in[k]].producer < program->c.node[i]);
+        if (n->op != MZ_OP_quantize || strstr(program->c.graph->modules[n->module], "mlp.experts") != NULL)
+            continue;
+        check_pass(model, program->c.graph, n, want, count);
+        found++;
+    }
+    assert_int_equal(found, count);
+    mezzo_program_free(program);
+    mezzo_params_free(params);
+    mezzo_graph_free(graph);
+    mezzo_device_close(device);
+}
+
+static void a_layers_passes_are_those_listed(void **state) {
+    (void)state;
+    check_passes("gpt2", gpt2_passes, MZ_COUNT(gpt2_passes));
+    check_passes("cs336", cs336_passes, MZ_COUNT(cs336_passes));
+    check_passes("glm4_moe", glm4_moe_passes, MZ_COUNT(glm4_moe_passes));
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_one_entry_of_each_history),
@@ -337,6 +417,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(zeros_are_measured),
         cmocka_unit_test(two_optimizers_write_them),
         cmocka_unit_test(another_precision_makes_its_copies),
+        cmocka_unit_test(a_layers_passes_are_those_listed),
     };
     if (!test_device_opens())
         return TEST_SKIPPED;

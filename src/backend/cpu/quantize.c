@@ -194,10 +194,9 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
             continue;
         if (call->attrs.measure)
             e->scale = scale_for(most, y->dtype);
-        if (call->attrs.record && call->attrs.keeps)
-            e->kept = bits;
-        else if (call->attrs.record)
-            e->most = bits > e->most ? bits : e->most;
+        uint32_t *most_so_far = call->attrs.keeps ? &e->kept : &e->most;
+        if (call->attrs.record)
+            *most_so_far = bits > *most_so_far ? bits : *most_so_far;
         write_codes(device, x, y, 1 / e->scale, rows, columns);
     }
     const mz_tensor *acted = output(call, MZ_OUT(quantize, acted));

@@ -53,8 +53,9 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
                           call->n_in < 2 || !mz_present(&call->in[1])))
         return "an activation's codes beside its slope's are e4m3, turned";
     const mz_cu_quantize q = arguments(call);
-    out->workspace = ALIGN;
-    if (output(call, MZ_OUT(quantize, dsum)) != NULL)
+    const bool sums = output(call, MZ_OUT(quantize, dsum)) != NULL;
+    out->workspace = call->attrs.measure || sums ? ALIGN : 0;
+    if (sums)
         out->workspace += (size_t)(mz_cu_quantize_turns(q.rows, q.cols) * q.cols) * sizeof(float);
     return NULL;
 }
@@ -75,8 +76,6 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     }
     if (q.entry != NULL && call->attrs.record)
         q.most = (uint32_t *)(void *)(q.entry + (call->attrs.keeps ? KEPT : MOST));
-    if (q.most != NULL && call->attrs.keeps)
-        MZ_CUDA_TRY(cudaMemsetAsync(q.most, 0, sizeof *q.most, cuda->stream));
     q.sums = dsum != NULL ? (float *)(void *)((char *)call->workspace + ALIGN) : NULL;
     MZ_CUDA_TRY(mz_cu_quantize_run(cuda->stream, &q));
     if (dsum != NULL && q.rows > 0)

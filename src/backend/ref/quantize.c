@@ -55,10 +55,9 @@ void mz_ref_quantize(const mz_call *call) {
     memcpy(&bits, &most, sizeof bits);
     if (call->attrs.measure)
         e->scale = mz_ref_scale_for((double)most, any->dtype);
-    if (call->attrs.record && call->attrs.keeps)
-        e->kept = bits;
-    else if (call->attrs.record)
-        e->most = bits > e->most ? bits : e->most;
+    uint32_t *most_so_far = call->attrs.keeps ? &e->kept : &e->most;
+    if (call->attrs.record)
+        *most_so_far = bits > *most_so_far ? bits : *most_so_far;
     for (int64_t i = 0; i < n; i++) {
         double z = number(call, i);
         if (y != NULL)

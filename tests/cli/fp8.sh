@@ -1,0 +1,25 @@
+# FP8 everywhere, the head and the outer blocks too: trained, resumed to the same bits, evaluated, sampled, benched.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+text 300 >text.txt
+TINY=(--data text.txt --tokenizer byte --model gpt2 --layers 3 --heads 2 --d-model 32 --seq-len 32 --batch-size 2 --precision fp8
+    --eval-every 0 --eval-iters 1 --sample-every -1 --checkpoint-every 2 --device cpu --threads 1 --quiet)
+
+run 0 explain "${TINY[@]:4:8}" --precision fp8 --batch-size 2 --seq-len 32 --device cpu
+grep lm_head "$OUT" | grep -q e4m3 && fail "the head is in fp8 by default"
+run 0 explain "${TINY[@]:4:8}" --precision fp8 --batch-size 2 --seq-len 32 --device cpu '--autocast.*' fp8
+grep lm_head "$OUT" | grep -q e4m3 || fail "the head is not in fp8"
+
+run 0 train "${TINY[@]}" '--autocast.*' fp8 --steps 4 --out all
+shows all/config.yaml fp8
+run 0 train "${TINY[@]}" '--autocast.*' fp8 --steps 2 --out parts
+run 0 train --config parts/config.yaml --resume auto --steps 4 --quiet
+for file in model optimizer; do
+    cmp -s all/checkpoints/step-00000004/$file.safetensors parts/checkpoints/step-00000004/$file.safetensors || fail "$file: resumed to other bits"
+done
+run 0 train "${TINY[@]}" --steps 4 --out default
+cmp -s all/checkpoints/step-00000004/model.safetensors default/checkpoints/step-00000004/model.safetensors && fail "the head in fp8 changes nothing"
+run 0 eval all --device cpu --threads 1 --json
+shows "$OUT" '"loss"'
+run 0 sample all --device cpu --threads 1 --tokens 4 --seed 1
+run 0 sample all --device cpu --threads 1 --tokens 4 --seed 1
+exit 0
