@@ -374,8 +374,9 @@ mezzo_status mz_pictures_open(const char *path, double split, mz_pictures *out) 
     if (status == MEZZO_OK)
         status = divide(out, split);
     if (status == MEZZO_OK && out->n_train == 0)
-        status = mz_fail(MEZZO_ERR_INVALID, "%s: %lld scenes, of which data.split %g leaves none to train on", path,
-                         (long long)out->scenes, split);
+        status =
+            mz_fail(MEZZO_ERR_INVALID, "%s: scenes: %lld, of which data.split %g leaves none to train on; 1 leaves all",
+                    path, (long long)out->scenes, split);
     if (status != MEZZO_OK)
         mz_pictures_close(out);
     return status;

@@ -17,6 +17,20 @@ const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list) {
     return NULL;
 }
 
+// What is asked for and is another model than any of ours, in every configuration: docs/models.md has the comparison.
+const char *mz_hf_differs(const char *type) {
+    static const struct {
+        const char *type, *how;
+    } others[] = {{"UNet2DConditionModel",
+                   "its blocks attend to a sequence by transformers or see no condition, those of "
+                   "radio_unet see a picture at every level"},
+                  {"UNet2DModel", "it has no condition, radio_unet always has one"}};
+    for (size_t i = 0; i < MZ_COUNT(others); i++)
+        if (strcmp(others[i].type, type) == 0)
+            return others[i].how;
+    return NULL;
+}
+
 const mz_hf_family *mz_hf_by_model(const char *model) {
     for (size_t i = 0; i < MZ_COUNT(families); i++)
         if (strcmp(families[i]->model, model) == 0)

@@ -53,6 +53,7 @@ typedef struct mz_hf_family {
 extern const mz_hf_family mz_hf_gpt2, mz_hf_nanogpt, mz_hf_glm4_moe, mz_hf_llama, mz_hf_autoencoder;
 // By model_type of config.json or by our name; NULL: not known. *list gets the known names for a message.
 const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list);
+const char *mz_hf_differs(const char *type); // how what is not known differs from ours in every configuration; or NULL
 const mz_hf_family *mz_hf_by_model(const char *model);
 
 // --- config.json (hf.c) --------------------------------------------------------------------------------------------

@@ -123,6 +123,11 @@ static mezzo_status read_config(mz_import *in, const char *path, const json_t *c
     const char *key = diffusers ? "_class_name" : "model_type";
     MEZZO_TRY(mz_json_get_string(path, config, key, &type));
     in->family = mz_hf_by_type(type, &known);
+    const char *differs = in->family == NULL ? mz_hf_differs(type) : NULL;
+    if (differs != NULL)
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: key '%s' is %s, which is another model than radio_unet: %s (docs/models.md)", path, key,
+                       mz_quote(type).text, differs);
     if (in->family == NULL)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is %s; what can be imported is %s", path, key,
                        mz_quote(type).text, known);

@@ -154,6 +154,9 @@ cp "$SCRATCH/merges.txt" "$SCRATCH/merges"
 refuse 2 merges.txt "line 3" -- import "$SCRATCH/merges" --out new
 SOURCE=hf_glm4_moe
 wrong arch 's/"model_type": "glm4_moe"/"model_type": "glm5_moe"/' config.json
+mkdir "$SCRATCH/unet"
+echo '{"_class_name": "UNet2DConditionModel", "sample_size": 16}' >"$SCRATCH/unet/config.json"
+refuse 2 config.json UNet2DConditionModel "another model than radio_unet" docs/models.md -- import "$SCRATCH/unet" --out new
 refuse 2 config.json model_type glm5_moe "gpt2, nanogpt, glm4_moe, llama or" -- import "$SCRATCH/arch" --out new
 wrong experts 's/"n_routed_experts": 4/"n_routed_experts": 6/' config.json
 refuse 2 gate.weight 4x16 6x16 -- import "$SCRATCH/experts" --out new
