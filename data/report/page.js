@@ -298,6 +298,11 @@
                 add(fold(document.getElementById("samples"), named(r, "step " + show(s[0], 0)), i === r.samples.length - 1), "pre", s[1], { class: "text" });
                 samples++;
             });
+            r.pictures.forEach((p, i) => {
+                const head = named(r, "step " + show(p[0], 0) + ": given, true, predicted, difference");
+                add(fold(document.getElementById("samples"), head, i === r.pictures.length - 1), "img", null, { src: p[1], alt: head });
+                samples++;
+            });
             if (r.explain.length > 0) {
                 const details = fold(document.getElementById("precision"), named(r, r.precision), runs.length === 1);
                 const table = add(add(details, "div", null, { class: "wide" }), "table");

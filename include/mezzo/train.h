@@ -60,7 +60,7 @@ typedef enum mezzo_event {
     MEZZO_EVENT_START,  // once, before the first step; `text` is one line: model, parameters, device, precision and why
     MEZZO_EVENT_STEP,   // every log_every steps
     MEZZO_EVENT_EVAL,   // val_loss is new
-    MEZZO_EVENT_SAMPLE, // `text` is sampled text
+    MEZZO_EVENT_SAMPLE, // `text` is sampled text, or of a model of images a sheet's path in the run folder
     MEZZO_EVENT_CHECKPOINT, // `text` is the checkpoint's path
     MEZZO_EVENT_WARNING,    // `text` is one line: a step was skipped, and where the first non-finite value appeared
     MEZZO_EVENT_PROFILE,    // `text` is a table of several lines: the ops that train.profile found worth improving
@@ -141,7 +141,7 @@ typedef struct mezzo_train_result {
     bool healthy;          // by the rules of docs/guard.md
     char health[512];      // one line: what the run is like, or what is wrong and what to try
     char checkpoint[4096]; // the last one written; "" if none
-    char sample[4096];     // the last sample text; "" if none
+    char sample[4096];     // the last sample text, or sheet of pictures (its path in the run folder); "" if none
 } mezzo_train_result;
 
 // Trains as `config` says, into its run folder. *result (may be NULL) is filled as far as the run came, also on errors.

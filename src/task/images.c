@@ -328,7 +328,8 @@ const mz_task_kind mz_task_images = {.name = "model of images",
                                      .blank = blank,
                                      .weight = weight,
                                      .made_up = made_up,
-                                     .metrics = metrics};
+                                     .metrics = metrics,
+                                     .pictures = true};
 
 // --- latents -------------------------------------------------------------------------------------
 mz_image_facts mz_images_describe(const mz_task *task) {
@@ -450,6 +451,10 @@ static mezzo_status predict_batch(predicting *p, const int64_t *examples) {
     return p->decoded != NULL ? decode(p) : MEZZO_OK;
 }
 
+static bool has_sheet(const mz_predict *request) {
+    return request->out != NULL || request->sheet != NULL;
+}
+
 static mezzo_status keep_one(predicting *p, int64_t example, float *x) {
     const mz_pictures *all = &p->t->p;
     mz_image_score score;
@@ -458,13 +463,11 @@ static mezzo_status keep_one(predicting *p, int64_t example, float *x) {
         x[i] = fminf(fmaxf((x[i] + 1) / 2, 0), 1);
     mz_picture_truth(all, example, p->truth);
     MEZZO_TRY(mz_image_compare(x, p->truth, all->size, all->size, &score));
-    if (p->request->out == NULL) {
-        mz_image_add(&p->total, &score);
-        return MEZZO_OK;
-    }
-    if (p->total.n < p->request->rows)
+    if (has_sheet(p->request) && p->total.n < p->request->rows)
         mz_sheet_add(all, p->total.n, example, x, &p->sheet);
     mz_image_add(&p->total, &score);
+    if (p->request->out == NULL)
+        return MEZZO_OK;
     MEZZO_TRY(mz_picture_make(all->size, all->size, 1, &picture));
     for (int64_t i = 0; i < p->pixels; i++)
         picture.pixels[i] = (uint8_t)(x[i] * 255 + 0.5F);
@@ -507,12 +510,14 @@ static mezzo_status start_predicting(predicting *p, int64_t rows) {
         p->decoded = mz_alloc((size_t)(p->batch * p->pixels), sizeof *p->decoded);
     if (p->prediction == NULL || p->fresh == NULL || p->truth == NULL || (p->t->latent != NULL && p->decoded == NULL))
         return MEZZO_ERR_MEMORY;
-    return p->request->out != NULL ? mz_sheet_make(&p->t->p, rows, &p->sheet) : MEZZO_OK;
+    return has_sheet(p->request) ? mz_sheet_make(&p->t->p, rows, &p->sheet) : MEZZO_OK;
 }
 
 static mezzo_status write_sheet(const predicting *p) {
-    if (p->request->out == NULL)
+    if (!has_sheet(p->request))
         return MEZZO_OK;
+    if (p->request->sheet != NULL)
+        return mz_png_write(p->request->sheet, &p->sheet);
     char *path = mz_format("%s/sheet.png", p->request->out);
     const mezzo_status status = path != NULL ? mz_png_write(path, &p->sheet) : MEZZO_ERR_MEMORY;
     mz_free(path);

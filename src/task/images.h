@@ -16,11 +16,12 @@ void mz_images_get(const mz_task *task, int64_t i, float *out); // [size, size, 
 mezzo_status mz_images_take_latents(mz_task *task, float *latents, int64_t side, int64_t channels, double *scale);
 
 typedef struct mz_predict {
-    const char *out; // the folder to write into, made if missing; NULL: nothing is written
-    int64_t count;   // pictures; 0: every one that is not trained on
-    int64_t rows;    // of sheet.png
-    int steps;       // of the sampler
-    double eta;      // DDIM: how much new noise
+    const char *out;   // the folder to write into, made if missing; NULL: no pictures are written
+    const char *sheet; // the file of the sheet; NULL: OUT/sheet.png, or none
+    int64_t count;     // pictures; 0: every one that is not trained on
+    int64_t rows;      // of the sheet
+    int steps;         // of the sampler
+    double eta;        // DDIM: how much new noise
     uint64_t seed;
     mezzo_program *decoder; // latents: "latent" [batch, …] to "prediction"; NULL: the model predicts pictures
 } mz_predict;
@@ -32,7 +33,7 @@ typedef struct mz_predicted {
 
 // Predicts pictures that are not trained on (where all are: those), a batch of `program` at a time, which has the
 // output "prediction"; of kl_vae, what is left of a picture behind its latent. Writes OUT/NAME.png of each and
-// OUT/sheet.png. Stops at *stop with INTERRUPTED.
+// the sheet. Stops at *stop with INTERRUPTED.
 mezzo_status mz_images_predict(const mz_task *task, mezzo_program *program, int64_t batch, const mz_predict *request,
                                const volatile sig_atomic_t *stop, mz_predicted *out);
 

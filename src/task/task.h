@@ -132,7 +132,8 @@ typedef struct mz_task_kind {
     // The file in the run folder that samples need, "" = none; and writing it. NULL: never one.
     const char *(*keeps)(const mz_task *task);
     mezzo_status (*save)(const mz_task *task, const char *folder);
-    // NULL: a model of this task has no samples.
+    bool pictures; // samples are predicted pictures: mz_images_predict, by a program that keeps its output
+    // NULL: a model of this task has no other samples.
     mezzo_status (*open_sampler)(mz_task *task, mezzo_params *params, const mezzo_program_options *options);
     size_t (*sampler_memory)(const mz_task *task); // bytes of its programs
     mezzo_status (*sample)(mz_task *task, const mz_sample_draw *draw, const volatile sig_atomic_t *stop,

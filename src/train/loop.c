@@ -54,7 +54,47 @@ static void keep_text(void *user, int index, const char *text, size_t bytes) {
         memcpy(sample + used, text, bytes);
 }
 
+// A sheet of the first pictures that are not trained on.
+enum { SAMPLE_ROWS = 4, SAMPLE_STEPS = 5, SAMPLE_SEED = 1 };
+
+static mezzo_status write_sheet(mz_training *run, const char *path) {
+    const mz_predict request = {.sheet = path,
+                                .count = SAMPLE_ROWS,
+                                .rows = SAMPLE_ROWS,
+                                .steps = SAMPLE_STEPS,
+                                .seed = SAMPLE_SEED,
+                                .decoder = run->decoder};
+    mz_predicted done;
+    mz_profile_push(run->profile, "sample");
+    const mezzo_status status =
+        mz_images_predict(run->task, run->engine.eval, run->config.batch_size, &request, run->hooks.stop, &done);
+    mz_profile_pop(run->profile);
+    return status;
+}
+
+static mezzo_status draw_pictures(mz_training *run) {
+    mezzo_train_result *result = &run->report.result;
+    snprintf(result->sample, sizeof result->sample, "samples/step-%08lld.png", (long long)run->step);
+    char *folder = mz_format("%s/samples", run->config.out),
+         *path = mz_format("%s/%s", run->config.out, result->sample);
+    mezzo_status status = folder != NULL && path != NULL ? mz_dir_create(folder) : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK)
+        status = write_sheet(run, path);
+    mz_free(folder);
+    mz_free(path);
+    if (status == MEZZO_ERR_INTERRUPTED) {
+        result->sample[0] = '\0';
+        return MEZZO_OK;
+    }
+    MEZZO_TRY(status);
+    mz_run_event(run, MEZZO_EVENT_SAMPLE, result->sample);
+    const mz_metric sheet = mz_metric_text("sample/picture", result->sample);
+    return mz_metrics_write(run->report.metrics, run->step, &sheet, 1);
+}
+
 static mezzo_status draw_sample(mz_training *run) {
+    if (run->task->kind->pictures)
+        return mz_run_keeps(run) ? draw_pictures(run) : MEZZO_OK;
     mezzo_train_result *result = &run->report.result;
     const mz_sample_draw draw = {.length = run->config.sample_tokens,
                                  .temperature = 0.8,

@@ -6,9 +6,18 @@
 
 enum { MOST_METRICS = 24 + MZ_SATURATION_ROWS };
 
+static size_t sampler_memory(const mz_training *run) {
+    mezzo_memory m = {0};
+    if (run->decoder != NULL)
+        mezzo_program_memory(run->decoder, &m);
+    if (run->samples && !run->task->kind->pictures)
+        return run->task->kind->sampler_memory(run->task);
+    return m.activations + m.workspace + m.inputs;
+}
+
 mezzo_status mz_report_open(mz_training *run) {
     mz_report *r = &run->report;
-    r->memory = mz_engine_memory(&run->engine) + (run->samples ? run->task->kind->sampler_memory(run->task) : 0);
+    r->memory = mz_engine_memory(&run->engine) + sampler_memory(run);
     r->rates = (mz_rates){.flops = mz_model_flops(run->engine.train) * (double)run->config.grad_accum,
                           .energy.each = (double)NAN};
     MEZZO_TRY(mz_peak_flops(run->engine.device, run->engine.info.description,

@@ -100,7 +100,23 @@ static mezzo_status open_sources(mz_training *run) {
     return open_source(run, MZ_SET_VALIDATION, MZ_ORDER_SEQUENTIAL, &run->val_all);
 }
 
+// Pictures are scored and drawn where they are gray; a decoder's memory is paid where samples are.
+static bool draws_pictures(const mz_training *run) {
+    return run->task->kind->pictures && run->config.out[0] != '\0' && run->config.sample_every >= 0 &&
+           run->config.batch_size <= 1024 && mz_images_describe(run->task).channels == 1;
+}
+
+static mezzo_status open_pictures(mz_training *run) {
+    run->samples = true;
+    if (!run->latents.given || !mz_run_leads(run))
+        return MEZZO_OK;
+    MEZZO_TRY(mz_vae_open(run->engine.device, run->config.data.latents, &run->vae));
+    return mz_vae_program(&run->vae, MEZZO_PART_DECODE, run->config.batch_size, &run->decoder);
+}
+
 static mezzo_status open_sampler(mz_training *run) {
+    if (draws_pictures(run))
+        return open_pictures(run);
     run->samples = run->config.sample_every >= 0 && mz_task_has_samples(run->task);
     return run->samples ? mz_task_open_sampler(run->task, run->engine.params, &run->engine.program) : MEZZO_OK;
 }
@@ -137,7 +153,7 @@ static mezzo_status open_run(mezzo_device *device, bool joins, const mezzo_confi
     MEZZO_TRY(open_sources(run));
     MEZZO_TRY(settle_precision(run));
     MEZZO_TRY(follow_precision(run));
-    MEZZO_TRY(mz_engine_build(&run->engine, &run->config, run->task->kind->scores));
+    MEZZO_TRY(mz_engine_build(&run->engine, &run->config, run->task->kind->scores || draws_pictures(run)));
     MEZZO_TRY(open_sampler(run));
     MEZZO_TRY(mz_guard_open(run));
     MEZZO_TRY(mz_report_open(run));
@@ -166,6 +182,8 @@ void mz_run_close(mz_training *run) {
     mz_source_close(run->data);
     mz_source_close(run->val_random);
     mz_source_close(run->val_all);
+    mezzo_program_free(run->decoder);
+    mz_vae_close(&run->vae);
     mz_task_close(run->task); // its sampler before the parameters it reads
     mz_engine_close(&run->engine);
     mz_free(run->checkpoints);

@@ -24,7 +24,9 @@ struct mz_training {
     mz_source *data;                 // what is trained on; its position goes into checkpoints
     mz_source *val_random, *val_all; // NULL without validation data
     mz_latents latents;              // what the task learns instead of pictures; not given: pictures
-    bool samples;                    // the task's sampler is open
+    bool samples;                    // the task's sampler is open, or its samples are pictures
+    mz_vae vae;                      // latents: what decodes pictures of samples, and its program
+    mezzo_program *decoder;          // NULL: none
     mz_engine engine;
     mz_guard guard;
     mz_report report;

@@ -12,6 +12,17 @@ shows "$OUT" '"pictures": 2' '"step": 30' '"ssim": 0.'
 [[ -s predicted/sheet.png && $(ls predicted | wc -l) -eq 3 ]] || fail "two pictures and a sheet"
 run 0 eval unet --json
 shows "$OUT" '"images": 2' '"loss": 0.'
+# what training drew meanwhile is what sample draws, and the page of the run has it
+run 0 sample unet --out drawn --rows 4 --count 4
+cmp drawn/sheet.png unet/samples/step-00000030.png || fail "the sheet of the last step is another than sample's"
+run 0 train --model radio_unet-tiny "${FEW[@]}" --steps 26 --sample-every 2 --checkpoint-every -1 --out often
+shows "$ERR" "samples/step-00000012.png"
+run 0 report often
+tr '[' '\n' <often/report.html | sed -n 's/^\([0-9]*\),"data:image\/png;base64,\([^"]*\)".*/\1 \2/p' >sheets
+[[ $(wc -l <sheets) -eq 12 && $(head -n 1 sheets) == "2 "* && $(tail -n 1 sheets) == "26 "* ]] || fail "the page's sheets: $(cut -d' ' -f1 sheets)"
+tail -n 1 sheets | cut -d' ' -f2 | base64 -d | cmp - often/samples/step-00000026.png || fail "the page has another sheet"
+run 0 train --model radio_unet-tiny "${FEW[@]}" --steps 2 --sample-every -1 --out never
+[[ ! -e never/samples ]] || fail "pictures were drawn that nobody asked for"
 # 8 bits of what was scored: the same to three digits
 for word in nmse rmse; do
     run 0 sample unet --out predicted --json

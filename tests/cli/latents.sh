@@ -32,6 +32,10 @@ if command -v mpirun >/dev/null && [[ -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; th
     cmp "$(weights one 2)" "$(weights two 2)" || fail "two ranks have other weights than one"
 fi
 
+# What training drew is decoded too.
+run 0 sample whole --out drawn --rows 4 --count 4
+cmp drawn/sheet.png whole/samples/step-00000006.png || fail "the sheet of the last step is another than sample's"
+
 # Pictures come out, of the data's size, scored as eval scores them; the loss is that of latents.
 run 0 sample whole --out predicted --steps 3 --json
 shows "$OUT" '"pictures": 2'

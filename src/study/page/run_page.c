@@ -11,7 +11,7 @@
 #include "mezzo/train.h"
 #include "train/health.h"
 
-enum { BUCKETS = 1000, CONFIG_BYTES_MAX = 1 << 20 };
+enum { BUCKETS = 1000, CONFIG_BYTES_MAX = 1 << 20, SHEETS = 12, SHEET_BYTES_MAX = 8 << 20 };
 
 extern const unsigned char mz_page_html[], mz_page_css[], mz_page_js[];
 extern const size_t mz_page_html_size, mz_page_css_size, mz_page_js_size;
@@ -96,6 +96,57 @@ static void add_skips(mz_text *t, const mz_run_log *log) {
         before = s->values[i];
     }
     mz_text_addf(t, "],");
+}
+
+static void add_base64(mz_text *t, const unsigned char *bytes, size_t n) {
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        const uint32_t second = i + 1 < n ? bytes[i + 1] : 0, third = i + 2 < n ? bytes[i + 2] : 0;
+        const uint32_t word = (uint32_t)bytes[i] << 16 | second << 8 | third;
+        const char four[] = {letters[word >> 18], letters[word >> 12 & 63], i + 1 < n ? letters[word >> 6 & 63] : '=',
+                             i + 2 < n ? letters[word & 63] : '='};
+        mz_text_add(t, four, sizeof four);
+    }
+}
+
+static bool is_sheet(const mz_run_text *text) {
+    return strcmp(text->name, "sample/picture") == 0;
+}
+
+// The sheet's file, written into the page itself. One that is not there is left out.
+static mezzo_status add_sheet(mz_text *t, const mz_run_log *log, const mz_run_text *sheet, int *n) {
+    char *path = mz_format("%s/%s", log->folder, sheet->text), *bytes = NULL;
+    size_t size = 0;
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    if (mz_file_read(path, SHEET_BYTES_MAX, &bytes, &size) == MEZZO_OK) {
+        mz_text_addf(t, "%s[%lld,\"data:image/png;base64,", (*n)++ > 0 ? "," : "", (long long)sheet->step);
+        add_base64(t, (const unsigned char *)bytes, size);
+        mz_text_addf(t, "\"]");
+    }
+    mz_free(bytes);
+    mz_free(path);
+    return MEZZO_OK;
+}
+
+// All sheets of pictures, or the first, the last and some between.
+static mezzo_status add_pictures(mz_text *t, const mz_run_log *log) {
+    size_t sheets = 0, k = 0;
+    int n = 0;
+    for (size_t i = 0; i < log->n_texts; i++)
+        sheets += is_sheet(&log->texts[i]);
+    const size_t shown = sheets < SHEETS ? sheets : SHEETS;
+    mz_text_addf(t, "\"pictures\":[");
+    for (size_t i = 0; i < log->n_texts; i++)
+        if (is_sheet(&log->texts[i])) {
+            // the k-th is shown where it is the first with its place among those that are shown
+            const bool first = k == 0 || k * (shown - 1) / (sheets - 1) != (k - 1) * (shown - 1) / (sheets - 1);
+            if (first)
+                MEZZO_TRY(add_sheet(t, log, &log->texts[i], &n));
+            k++;
+        }
+    mz_text_addf(t, "],");
+    return MEZZO_OK;
 }
 
 static void add_samples(mz_text *t, const mz_run_log *log) {
@@ -275,6 +326,7 @@ static mezzo_status add_run(mz_text *t, const mz_run_log *log) {
     add_member(t, "skipped", mz_series_last(mz_run_log_find(log, "amp/skipped_steps")));
     add_skips(t, log);
     add_samples(t, log);
+    MEZZO_TRY(add_pictures(t, log));
     MEZZO_TRY(add_config(t, log));
     MEZZO_TRY(add_series(t, log));
     bool healthy;
