@@ -269,8 +269,9 @@ static mezzo_status open_job(job *j, int attempt) {
     if (j->gpus)
         return MEZZO_OK;
     MEZZO_TRY(mz_launch_link_open(&j->link));
-    sigaction(SIGSEGV, &(struct sigaction){.sa_handler = on_library}, NULL); // from here on a thread of PMIx's runs
-    sigaction(SIGALRM, &(struct sigaction){.sa_handler = on_library}, NULL);
+    static const int ends[] = {SIGSEGV, SIGABRT, SIGALRM}; // from here on a thread of PMIx's runs
+    for (size_t i = 0; i < MZ_COUNT(ends); i++)
+        sigaction(ends[i], &(struct sigaction){.sa_handler = on_library}, NULL);
     alarm(LIBRARY_SECONDS);
     if (j->link->open(j->name, j->n, why) != 0)
         return mz_fail(MEZZO_ERR_DEVICE, "%s", why);

@@ -7,8 +7,14 @@
 
 #include "io/quote.h"
 
-enum { MOST_SOURCE = 1 << 20, MOST_WORK = 1 << 21, MOST_DEPTH = 64, MOST_ARGS = 8, MOST_VARS = 256 };
+#ifdef MZ_FUZZING // reaches the bounds, and within a millisecond
+enum { MOST_WORK = 1 << 12 };
+#define MOST_BYTES ((size_t)1 << 20)
+#else
+enum { MOST_WORK = 1 << 21 };
 #define MOST_BYTES ((size_t)64 << 20)
+#endif
+enum { MOST_SOURCE = 1 << 20, MOST_DEPTH = 64, MOST_ARGS = 8, MOST_VARS = 256 };
 
 typedef enum type { UNDEFINED, NONE, BOOLEAN, NUMBER, STRING, LIST, MAP, MACRO } type;
 

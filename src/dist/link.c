@@ -11,7 +11,8 @@
 static void *open_at(const char *folder, size_t length, const char *name) {
     char path[4096];
     int n = snprintf(path, sizeof path, "%.*s/%s", (int)length, folder, name);
-    bool fits = n > 0 && (size_t)n < sizeof path;
+    bool fits =
+        n > 0 && (size_t)n < sizeof path && path[0] == '/';    // code never comes from where the user happens to be
     return fits ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL; // MPI's own parts look for its symbols
 }
 
@@ -41,7 +42,7 @@ static mezzo_status open_plugin(const char *name, const char *symbol, const char
         const char *why = dlerror();
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "%s, whose plug-in cannot be opened (%s): install what mezzo was built "
-                       "with, or name the plug-in's folder in MEZZO_PLUGINS",
+                       "with, or name the plug-in's folder, from / on, in MEZZO_PLUGINS",
                        what, why != NULL ? why : name);
     }
     const int *abi = dlsym(plugin, symbol); // the first member of each

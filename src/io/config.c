@@ -401,6 +401,9 @@ void mz_config_free(mz_config *cfg) {
 
 // Every path and alias of the row must find this row and no earlier one.
 static mezzo_status check_names(const mz_config *cfg, const mz_config_entry *entry) {
+#ifdef MZ_FUZZING // a table of ours: two thirds of a small file's time
+    return MEZZO_OK;
+#endif
     const mz_config_row *row = entry->row;
     if (find_option(cfg, row->path, strlen(row->path)) != entry)
         return mz_fail(MEZZO_ERR_INVALID, "configuration table: %s is there twice", row->path);

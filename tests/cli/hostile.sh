@@ -80,6 +80,18 @@ last="ulimit -s 64"
     "$MEZZO" train "${TINY[@]}" --eval-every 0 --data text.txt --threads 4 --steps 2 --out small \
     >"$OUT" 2>"$ERR" </dev/null) || fail "ulimit -s 64: exit code $?"
 
+# libgomp ends the process where it cannot start a thread; so does a descriptor too few in the middle of a run.
+last="threads that cannot start"
+OMP_STACKSIZE=200000G "$MEZZO" train "${FAST[@]}" --threads 4 --steps 2 --out threads >"$OUT" 2>"$ERR" </dev/null
+[[ $? -eq 3 ]] || fail "threads that cannot start: exit code $?"
+grep -q '^mezzo' "$ERR" || fail "threads that cannot start: no line of ours"
+last="ulimit -n"
+for descriptors in 4 5 6; do
+    bash -c 'ulimit -n "$1" && shift && exec "$@"' - $descriptors "$MEZZO" train "${FAST[@]}" --steps 2 --out "few-$descriptors" \
+        >"$OUT" 2>"$ERR" </dev/null
+    [[ $? -eq 3 && $(tail -n 1 "$ERR") == "mezzo train: "*"Too many open files" ]] || fail "$descriptors descriptors: exit code $?"
+done
+
 # --- outputs: only files are replaced
 run 0 train "${FAST[@]}" --steps 4 --log-every 1 --out paths
 run 0 report paths --out /dev/null

@@ -42,6 +42,10 @@ MEZZO_PLUGINS=$MEZZO_BUILD mpirun -n 2 --oversubscribe "$RANK_PROGRAM" check cpu
 shows "$OUT" "rank 0 of 2" "rank 1 of 2"
 MEZZO_PLUGINS=$SCRATCH launch 3 2 check
 shows "$ERR" "mezzo_pmix.so" "MEZZO_PLUGINS"
+ln -s "$MEZZO_BUILD"/mezzo_*.so .
+MEZZO_PLUGINS=. launch 3 2 check # code never comes from the working folder
+shows "$ERR" "from / on, in MEZZO_PLUGINS"
+rm mezzo_*.so
 
 # --- leaving, giving up, differing
 launch 3 3 leave

@@ -4,9 +4,12 @@
 
 #include "backend/cuda/cuda.h"
 
-// dlopen FOLDER/[SUB/]NAME; the folder is what stands in `folder` up to the colon.
+// dlopen FOLDER/[SUB/]NAME; the folder is what stands in `folder` up to the colon. One that is not absolute is passed
+// over: code never comes from where the user happens to be.
 static void *open_in(const char *folder, size_t length, const char *sub, const char *name) {
     char path[1024];
+    if (length == 0 || folder[0] != '/')
+        return NULL;
     int n = snprintf(path, sizeof path, "%.*s%s/%s", (int)length, folder, sub, name);
     return n > 0 && (size_t)n < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
 }
@@ -15,8 +18,7 @@ static void *open_in_list(const char *folders, const char *name) {
     void *library = NULL;
     for (const char *at = folders; at != NULL && *at != '\0' && library == NULL;) {
         size_t length = strcspn(at, ":");
-        if (length > 0)
-            library = open_in(at, length, "", name);
+        library = open_in(at, length, "", name);
         at += length + (at[length] == ':');
     }
     return library;
@@ -33,6 +35,7 @@ void *mz_cuda_library(const char *name, char *reason, size_t size) {
     if (library == NULL)
         library = open_in_list(MZ_CUDA_LIBRARIES, name);
     if (library == NULL)
-        snprintf(reason, size, "%s was not found: install it, or name its folder in MEZZO_CUDA_LIBRARIES", name);
+        snprintf(reason, size, "%s was not found: install it, or name its folder, from / on, in MEZZO_CUDA_LIBRARIES",
+                 name);
     return library;
 }
