@@ -2,7 +2,7 @@
 """fuzz-until-quiet.py: runs the fuzzers of a build until each has brought no new edge for QUIET seconds of processor time.
 
     scripts/fuzz-until-quiet.py PROGRAMS CORPORA [--slots N] [--seconds S] [--quiet Q] [--csv FILE] [--seeds FOLDER]
-                                [NAME ...]
+                                [--source FOLDER] [NAME ...]
 
 PROGRAMS has fuzz_NAME (build/fuzz/tests), CORPORA gets a folder per NAME and state.json: what was found and how long
 nothing was found, so that a later call goes on. SEEDS has a folder of further inputs per NAME (tests/fuzz/corpus).
@@ -22,7 +22,30 @@ import time
 
 LONGEST = {"bpe": 1024, "template": 1200, "config": 1500, "yaml": 1024, "metrics": 2048, "csv": 1024,
            "manifest": 2048}  # bytes of an input; 4,096 of the others
+# Whose texts, between quotes, a reader compares its input with: they become the fuzzer's words.
+SOURCES = {"config": ["train/config.def", "include/mezzo/model_keys.def"], "template": ["data/template*.c"],
+           "hf": ["weights/*.c"], "state": ["checkpoint/state.c", "checkpoint/checkpoint.c"],
+           "manifest": ["checkpoint/manifest.c"], "metrics": ["study/page/run_log.c", "io/metrics.c"],
+           "json_tokenizer": ["data/tokenizer*.c", "data/bpe*.c", "data/chat.c"], "bpe": ["data/bpe_read.c", "data/split.c"],
+           "yaml": ["io/yaml.c", "io/config*.c"], "safetensors": ["io/safetensors.c", "base/dtype.c"]}
 STATUS = re.compile(rb"^#(\d+)\s+(\w+)\s+cov: (\d+) ft: (\d+)")
+
+
+def words(root, name):
+    """The texts of a reader's sources, as a dictionary of libFuzzer's; config's keys as lines too."""
+    found = set()
+    for pattern in SOURCES.get(name, []):
+        for file in root.glob(pattern if pattern.startswith("include") else "src/" + pattern):
+            found.update(w for w in re.findall(r'"([^"\\\n%]{1,40})"', file.read_text())
+                         if w.isascii() and w.isprintable() and w.count(" ") < 3)
+    if name == "config":
+        for path in [w for w in found if re.fullmatch(r"[a-z_]+\.[a-z_0-9]+", w)]:
+            group, key = path.split(".")
+            found.update({f"{group}:\\x0a  {key}: ", f"\\x0a  {key}: ", path + ": "})
+        found.update(part for w in list(found) if "|" in w for part in w.split("|") if part)
+    if name in ("hf", "state", "manifest", "metrics", "json_tokenizer", "safetensors"):
+        found.update(f'\\"{w}\\":' for w in list(found) if " " not in w)
+    return "".join(f'"{w}"\n' for w in sorted(found))
 
 
 def processor_seconds(pid):
@@ -54,9 +77,14 @@ class Target:
         found = self.args.corpora / (self.name + ".found")
         corpus.mkdir(parents=True, exist_ok=True)
         found.mkdir(exist_ok=True)
+        dictionary = ""
+        if self.args.source and (text := words(self.args.source, self.name)):
+            dictionary = self.args.corpora / (self.name + ".words")
+            dictionary.write_text(text)
         seeds = [self.args.seeds / self.name] if self.args.seeds and (self.args.seeds / self.name).is_dir() else []
         command = [str(self.args.programs / ("fuzz_" + self.name)), f"-max_len={LONGEST.get(self.name, 4096)}",
                    "-timeout=20", "-rss_limit_mb=3000", "-entropic_scale_per_exec_time=1", "-max_total_time=86400",
+                   *([f"-dict={dictionary}"] if dictionary else []),
                    f"-seed={int.from_bytes(os.urandom(3), 'big') + 1}", f"-artifact_prefix={found}/", str(corpus),
                    *map(str, seeds)]
         worker = subprocess.Popen(plain(["nice", "-n", "19", *command]), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -147,6 +175,7 @@ def main():
                         help="seconds that making a corpus small may take at the end; 0: it stays")
     parser.add_argument("--csv", type=pathlib.Path)
     parser.add_argument("--seeds", type=pathlib.Path)
+    parser.add_argument("--source", type=pathlib.Path, help="the repository: the readers' words are taken from it")
     args = parser.parse_intermixed_args()
     args.environment = dict(os.environ, ASAN_OPTIONS="malloc_context_size=0:quarantine_size_mb=8:detect_leaks=1:"
                                                      "thread_local_quarantine_size_kb=64")

@@ -61,7 +61,7 @@ echo "$(sort results | uniq -c | tr '\n' ' ') of $(tr '\n' ' ' <count)"
 # Another process has all that is left of the memory from the first steps on: the run goes on with what it has, or ends in a line.
 [[ -n ${MEZZO_TAKE_MEMORY:-} ]] || exit 0
 cc -std=gnu11 -O1 -I"${header%/*}" "$MEZZO_TESTS/fault/driver/take_memory.c" -o take_memory "$real" || fail "take_memory does not build"
-"$MEZZO" "${TRAIN[@]}" --steps 20000 --eval-every 2000 --log-every 100 --checkpoint-every 5000 --out shared >"$OUT" 2>"$ERR" </dev/null &
+"$MEZZO" "${TRAIN[@]}" --steps 12000 --eval-every 2000 --log-every 100 --checkpoint-every 5000 --out shared >"$OUT" 2>"$ERR" </dev/null &
 job=$!
 until [[ -s shared/metrics.jsonl ]]; do
     kill -0 $job 2>/dev/null || fail "the run ended before the other process began"
@@ -69,7 +69,7 @@ until [[ -s shared/metrics.jsonl ]]; do
 done
 ./take_memory "$MEZZO_TAKE_MEMORY" >taken &
 other=$!
-sleep 1
+sleep 2 # so long it may take to begin
 "$MEZZO" "${TRAIN[@]}" --out late >late.out 2>late.err </dev/null
 late=$?
 wait $job
@@ -78,7 +78,7 @@ wait $other || fail "the other process cannot take memory"
 [[ $code -eq 0 || ($code -eq 3 && $(grep -c "^mezzo train: " "$ERR") -eq 1) ]] || fail "a run beside another process: exit code $code"
 [[ $late -eq 0 || ($late -eq 3 && $(grep -c "^mezzo train: " late.err) -eq 1) ]] ||
     fail "a run with no memory left: exit code $late: $(tail -n 3 late.err)"
-[[ $code -eq 0 ]] || run 0 "${TRAIN[@]}" --steps 20000 --eval-every 2000 --log-every 100 --checkpoint-every 5000 --out shared --resume auto
+[[ $code -eq 0 ]] || run 0 "${TRAIN[@]}" --steps 12000 --eval-every 2000 --log-every 100 --checkpoint-every 5000 --out shared --resume auto
 [[ -z ${MEZZO_FAULTS_ROWS:-} ]] || printf '%s,%d,"%s"\n' \
     "another process takes $(sed 's/taken //' taken) MiB in mid-run" $code "$(grep '^mezzo train: ' "$ERR" | head -n 1)" \
     "a run begun beside it" $late "$(grep '^mezzo train: ' late.err | head -n 1)" >>"$MEZZO_FAULTS_ROWS"
