@@ -34,10 +34,11 @@ typedef enum mezzo_precision {
     MEZZO_PRECISION_TF32,
     MEZZO_PRECISION_BF16,
     MEZZO_PRECISION_FP16,
-    MEZZO_PRECISION_FP8,      // scaled E4M3 and E5M2 operands; emulated on cpu and ref
-    MEZZO_PRECISION_FP8_DW16, // the same, but weights' gradients are products of BF16 operands
-    MEZZO_PRECISION_FP64,     // ref backend only: the truth for tests
-    MEZZO_PRECISION_AUTO,     // the best of the device; resolved by mezzo_precision_resolve before a graph sees it
+    MEZZO_PRECISION_FP8,       // scaled E4M3 and E5M2 operands; emulated on cpu and ref
+    MEZZO_PRECISION_FP8_DW16,  // the same, but weights' gradients are products of BF16 operands
+    MEZZO_PRECISION_FP8_BLOCK, // E4M3 with a scale for 128 numbers of a row, and for 128 by 128 of a weight
+    MEZZO_PRECISION_FP64,      // ref backend only: the truth for tests
+    MEZZO_PRECISION_AUTO,      // the best of the device; resolved by mezzo_precision_resolve before a graph sees it
     MEZZO_PRECISION_COUNT
 } mezzo_precision;
 

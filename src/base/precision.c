@@ -67,7 +67,8 @@ const char mz_precision_bars_auto[] =
 #undef PRECISION_UNCLEAR
 
 const char *mz_scaling_name(mz_scaling scaling) {
-    static const char *const names[MZ_SCALING_COUNT] = {"none", "tensor", "row", "block 128", "block 32", "block 16"};
+    static const char *const names[MZ_SCALING_COUNT] = {"none",     "tensor",   "row",     "block 128",
+                                                        "block 32", "block 16", "tile 128"};
     return (unsigned)scaling < MZ_SCALING_COUNT ? names[scaling] : "?";
 }
 

@@ -9,9 +9,10 @@ typedef enum mz_scaling {
     MZ_SCALING_NONE,
     MZ_SCALING_TENSOR,
     MZ_SCALING_ROW,
-    MZ_SCALING_BLOCK128, // of so many elements along the last dimension
+    MZ_SCALING_BLOCK128, // of so many elements along the last dimension; stored for kernels (mz_scale_index)
     MZ_SCALING_BLOCK32,
     MZ_SCALING_BLOCK16,
+    MZ_SCALING_TILE128, // of 128 rows and 128 columns: weights' beside BLOCK128
     MZ_SCALING_COUNT
 } mz_scaling;
 const char *mz_scaling_name(mz_scaling scaling); // "none", "tensor", "row", "block 128", …

@@ -212,10 +212,12 @@ static mz_numerics numerics_of(const mz_node *node, const mz_precision_info *inf
 static mezzo_status as_operand(pass *p, const mz_node *node, int value, int *out) {
     mezzo_graph *g = p->g;
     const mz_formats *f = &node->formats;
-    if (g->values[value].kind != MZ_VALUE_PARAM)
+    const bool weight = g->values[value].kind == MZ_VALUE_PARAM;
+    const mz_scaling scaling = weight && f->scaling == MZ_SCALING_BLOCK128 ? MZ_SCALING_TILE128 : f->scaling;
+    if (!weight)
         MEZZO_TRY(as_dtype(p, node, value, f->output, &value));
     int seen = p->casts[value];
-    if (seen >= 0 && g->values[seen].dtype == f->operand && g->values[seen].scaling == f->scaling &&
+    if (seen >= 0 && g->values[seen].dtype == f->operand && g->values[seen].scaling == scaling &&
         g->nodes[g->values[seen].producer].segment == node->segment) {
         *out = seen;
         return MEZZO_OK;
@@ -225,9 +227,8 @@ static mezzo_status as_operand(pass *p, const mz_node *node, int value, int *out
                     .precision = node->precision,
                     .segment = node->segment,
                     .rule = rule_quantized};
-    bool weight = g->values[value].kind == MZ_VALUE_PARAM;
     mz_formats operand = {
-        .operand = f->operand, .gradient = weight ? MEZZO_F32 : f->output, .output = f->operand, .scaling = f->scaling};
+        .operand = f->operand, .gradient = weight ? MEZZO_F32 : f->output, .output = f->operand, .scaling = scaling};
     MEZZO_TRY(mz_graph_quantize(g, cast, value, operand, weight ? "w" : "x", out));
     MEZZO_TRY(track(p));
     p->casts[value] = *out;

@@ -276,7 +276,7 @@ static mezzo_status sum_quantized(tape *t, int quantized, int bias) {
     mz_node *n = &t->g->nodes[t->g->values[quantized].producer];
     n->attrs.accumulate = true;
     n->out[MZ_OUT(quantize, dsum)] = out;
-    n->n_out = MZ_OUT(quantize, dsum) + 1;
+    n->n_out = n->n_out > MZ_OUT(quantize, dsum) ? n->n_out : MZ_OUT(quantize, dsum) + 1;
     return MEZZO_OK;
 }
 

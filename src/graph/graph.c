@@ -184,14 +184,33 @@ static char *entry_name(const mezzo_graph *g, const char *module, const char *ro
     return name;
 }
 
-mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, const char *role, int *out) {
-    const bool scaled = f.scaling != MZ_SCALING_NONE;
+// Where a quantize writes the scales of blocks or tiles.
+static mezzo_status new_scales(mezzo_graph *g, mz_scaling scaling, bool turned, const mz_shape *shape, int *out) {
+    mz_value scales = {.kind = MZ_VALUE_TEMP,
+                       .dtype = MEZZO_F32,
+                       .shape = {1, {mz_scale_count(scaling, turned, shape)}},
+                       .producer = -1,
+                       .param = -1,
+                       .alias = -1};
+    return mz_graph_value(g, scales, out);
+}
+
+// The entry in the table of scales, called by the module and `role`.
+static mezzo_status new_entry(mezzo_graph *g, int module, const char *role, int *out) {
     mz_value entry = {.kind = MZ_VALUE_ENTRY,
                       .dtype = MEZZO_F32,
                       .shape = {1, {MZ_SCALE_WORDS}},
                       .producer = -1,
                       .param = -1,
-                      .alias = -1};
+                      .alias = -1,
+                      .name = entry_name(g, g->modules[module], role)};
+    return entry.name != NULL ? mz_graph_value(g, entry, out)
+                              : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+}
+
+mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, const char *role, int *out) {
+    const bool scaled = f.scaling != MZ_SCALING_NONE, entry = f.scaling == MZ_SCALING_TENSOR;
+    const int slot = entry ? MZ_OUT(quantize, entry) : MZ_OUT(quantize, scales);
     mz_value y = {.kind = MZ_VALUE_TEMP,
                   .dtype = f.operand,
                   .gradient = f.gradient,
@@ -201,7 +220,7 @@ mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, c
                   .param = -1,
                   .alias = -1};
     n.op = scaled ? MZ_OP_quantize : MZ_OP_cast;
-    n.attrs = (mz_attrs){.via = MEZZO_F32, .measure = scaled, .record = scaled};
+    n.attrs = (mz_attrs){.via = MEZZO_F32, .measure = entry, .record = entry};
     n.numerics = (mz_numerics){f.operand, MEZZO_F32, MEZZO_F32};
     n.formats = (mz_formats){.operand = g->values[v].dtype, .gradient = f.gradient, .output = f.operand};
     for (int k = 0; k < MZ_MAX_IN; ++k)
@@ -210,14 +229,13 @@ mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, c
         n.out[k] = -1;
     n.n_in = 1;
     n.in[0] = v;
-    n.n_out = scaled ? MZ_OUT(quantize, entry) + 1 : 1;
-    if (scaled) {
-        entry.name = entry_name(g, g->modules[n.module], role);
-        if (entry.name == NULL)
-            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-        MEZZO_TRY(mz_graph_value(g, entry, &y.scale));
-        n.out[MZ_OUT(quantize, entry)] = y.scale;
-    }
+    n.n_out = scaled ? slot + 1 : 1;
+    if (entry)
+        MEZZO_TRY(new_entry(g, n.module, role, &y.scale));
+    else if (scaled)
+        MEZZO_TRY(new_scales(g, f.scaling, false, &y.shape, &y.scale));
+    if (scaled)
+        n.out[slot] = y.scale;
     MEZZO_TRY(mz_graph_value(g, y, &n.out[0]));
     *out = n.out[0];
     return mz_graph_node(g, n, NULL);
@@ -239,6 +257,14 @@ mezzo_status mz_graph_turned(mezzo_graph *g, int value, int *out) {
     mz_value turned = g->values[value];
     turned.turned = true;
     turned.slot = slot;
+    if (turned.scaling == MZ_SCALING_BLOCK128) { // blocks of rows have scales of their own
+        const int scales = MZ_OUT(quantize, turned_scales);
+        MEZZO_TRY(new_scales(g, turned.scaling, true, &turned.shape, &turned.scale));
+        g->values[turned.scale].producer = node;
+        g->values[turned.scale].slot = scales;
+        g->nodes[node].out[scales] = turned.scale;
+        g->nodes[node].n_out = scales + 1;
+    }
     MEZZO_TRY(mz_graph_value(g, turned, out));
     g->nodes[node].out[slot] = *out;
     return MEZZO_OK;

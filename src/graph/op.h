@@ -212,7 +212,7 @@ typedef struct mz_tensor {
     mz_scaling scaling;
     const float *scale; // [mz_scale_count]; NULL without scaling, or not known yet
     mz_storage storage;
-    bool turned; // 8 bits with a tensor's scale: element (row, column) lies where that of [columns, rows] would
+    bool turned; // 8 bits with scales: element (row, column) lies where that of [columns, rows] would
 } mz_tensor;
 static inline int64_t mz_tensor_index(const mz_tensor *t, int64_t i) { // where logical element i lies
     if (t->turned) {
@@ -242,8 +242,15 @@ typedef struct mz_scale_entry {
 } mz_scale_entry;
 #define MZ_SCALE_WORDS ((int64_t)(sizeof(mz_scale_entry) / sizeof(float)))
 
-// How many scales a tensor of this shape has, and which one an element's is.
-int64_t mz_scale_count(mz_scaling scaling, const mz_shape *shape);
-int64_t mz_scale_index(mz_scaling scaling, const mz_shape *shape, int64_t element);
+// How many scales a tensor of this shape has, and which one an element's is. A tensor in blocks of 128 has one block's
+// scales of all rows side by side, with room for a multiple of 128 rows, where kernels copy 128 at a time: number
+// (block, row) is block · mz_scale_pitch(rows) + row, and what is no row's is 1. Turned, its blocks are of 128 rows,
+// and (block, column) takes their place. Tiles are in the order of rows, turned or not.
+enum { MZ_SCALE_BLOCK = 128 };
+static inline int64_t mz_scale_pitch(int64_t rows) {
+    return (rows + MZ_SCALE_BLOCK - 1) / MZ_SCALE_BLOCK * MZ_SCALE_BLOCK;
+}
+int64_t mz_scale_count(mz_scaling scaling, bool turned, const mz_shape *shape);
+int64_t mz_scale_index(mz_scaling scaling, bool turned, const mz_shape *shape, int64_t element);
 
 #endif

@@ -86,7 +86,7 @@ static void count_op(void *user, const mezzo_explain_row *row) {
 static void gradients_of_rounded_weights_go_where_they_belong(void **state) {
     (void)state;
     mezzo_graph *g = two_layers();
-    const char *const names[] = {"fp8", "fp8-dw16", "bf16"};
+    const char *const names[] = {"fp8", "fp8-dw16", "fp8-block", "bf16"};
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
         const mezzo_program_options o = {.precision = precision_of(names[i])};
         seen added = {.op = "accumulate"}, made = {.op = "linear_dw"};
@@ -126,6 +126,12 @@ static void explain_shows_operand_gradient_and_output_formats(void **state) {
     seen made = {.op = "quantize"};
     must(mezzo_graph_explain(g, &dw16, "autodiff", count_op, &made));
     assert_int_equal(made.count, 5); // x, w of both layers, and dy of the one that makes a dx
+    const mezzo_program_options block = {.precision = precision_of("fp8-block")};
+    dx = find(g, &block, "linear_dx", "down", "backward"), dw = find(g, &block, "linear_dw", "down", "backward");
+    assert_string_equal(dx.inputs, "fp8_e4m3,fp8_e4m3");
+    assert_string_equal(dw.inputs, "fp8_e4m3,fp8_e4m3");
+    assert_string_equal(dw.scale, "block 128");
+    assert_string_equal(find(g, &block, "quantize", "down", "forward").scale, "block 128"); // x; then w
     const mezzo_program_options bf16 = {.precision = precision_of("bf16")};
     up = find(g, &bf16, "linear", "up", "forward");
     assert_int_equal(up.row.operand, MEZZO_BF16);
@@ -184,7 +190,7 @@ static double apart(const float *a, const float *b, int n) {
     return sqrt(off / norm);
 }
 
-static const char *const narrow[] = {"fp8", "fp8-dw16"};
+static const char *const narrow[] = {"fp8", "fp8-dw16", "fp8-block"};
 
 // A product of operands that are each off by at most u has terms that are off by at most u_a + u_b (and their product),
 // and so is their norm where the terms do not cancel: E5M2 · E4M3 is 2^-3 + 2^-4 for a weight's gradient. Three
@@ -288,17 +294,21 @@ static void a_precision_with_scales_trains_on_ref(void **state) {
 static void scales_have_their_places(void **state) {
     (void)state;
     const mz_shape s = {2, {3, 200}};
-    assert_int_equal(mz_scale_count(MZ_SCALING_NONE, &s), 0);
-    assert_int_equal(mz_scale_count(MZ_SCALING_TENSOR, &s), 1);
-    assert_int_equal(mz_scale_count(MZ_SCALING_ROW, &s), 3);
-    assert_int_equal(mz_scale_count(MZ_SCALING_BLOCK128, &s), 6); // the last of a row is a part of a block
-    assert_int_equal(mz_scale_count(MZ_SCALING_BLOCK32, &s), 21);
-    assert_int_equal(mz_scale_index(MZ_SCALING_TENSOR, &s, 599), 0);
-    assert_int_equal(mz_scale_index(MZ_SCALING_ROW, &s, 399), 1);
-    assert_int_equal(mz_scale_index(MZ_SCALING_BLOCK128, &s, 127), 0);
-    assert_int_equal(mz_scale_index(MZ_SCALING_BLOCK128, &s, 199), 1);
-    assert_int_equal(mz_scale_index(MZ_SCALING_BLOCK128, &s, 200), 2);
-    assert_int_equal(mz_scale_index(MZ_SCALING_BLOCK16, &s, 599), 38);
+    assert_int_equal(mz_scale_count(MZ_SCALING_NONE, false, &s), 0);
+    assert_int_equal(mz_scale_count(MZ_SCALING_TENSOR, false, &s), 1);
+    assert_int_equal(mz_scale_count(MZ_SCALING_ROW, false, &s), 3);
+    assert_int_equal(mz_scale_count(MZ_SCALING_BLOCK128, false, &s), 2 * 128); // three rows have room for 128
+    assert_int_equal(mz_scale_count(MZ_SCALING_BLOCK128, true, &s), 256);      // and 200 columns for 256
+    assert_int_equal(mz_scale_count(MZ_SCALING_TILE128, true, &s), 2);
+    assert_int_equal(mz_scale_count(MZ_SCALING_BLOCK32, false, &s), 21);
+    assert_int_equal(mz_scale_index(MZ_SCALING_TENSOR, false, &s, 599), 0);
+    assert_int_equal(mz_scale_index(MZ_SCALING_ROW, false, &s, 399), 1);
+    assert_int_equal(mz_scale_index(MZ_SCALING_BLOCK128, false, &s, 127), 0);
+    assert_int_equal(mz_scale_index(MZ_SCALING_BLOCK128, false, &s, 199), 128);
+    assert_int_equal(mz_scale_index(MZ_SCALING_BLOCK128, false, &s, 200), 1);
+    assert_int_equal(mz_scale_index(MZ_SCALING_BLOCK128, true, &s, 399), 199);
+    assert_int_equal(mz_scale_index(MZ_SCALING_TILE128, false, &s, 399), 1);
+    assert_int_equal(mz_scale_index(MZ_SCALING_BLOCK16, false, &s, 599), 38);
 }
 
 static mz_call cast_call(const float *x, void *y, mezzo_dtype dtype, mz_scaling scaling, float *scale, mz_shape shape) {
@@ -309,7 +319,8 @@ static mz_call cast_call(const float *x, void *y, mezzo_dtype dtype, mz_scaling 
         call.out[i].shape.rank = -1;
     call.in[0] = (mz_tensor){.data = (void *)(uintptr_t)x, .dtype = MEZZO_F32, .shape = shape};
     call.out[0] = (mz_tensor){.data = y, .dtype = dtype, .shape = shape, .scaling = scaling, .scale = scale};
-    call.out[1] = (mz_tensor){.data = scale, .dtype = MEZZO_F32, .shape = {1, {mz_scale_count(scaling, &shape)}}};
+    call.out[1] =
+        (mz_tensor){.data = scale, .dtype = MEZZO_F32, .shape = {1, {mz_scale_count(scaling, false, &shape)}}};
     return call;
 }
 
@@ -338,18 +349,18 @@ static void a_cast_finds_powers_of_two(void **state) {
     for (size_t s = 0; s < MZ_COUNT(scalings); s++) {
         mz_call call = cast_call(x, y, MEZZO_F8E4M3, scalings[s], scale, shape);
         run_call("ref", &call);
-        int parts = (int)mz_scale_count(scalings[s], &shape);
+        int parts = (int)mz_scale_count(scalings[s], false, &shape);
         for (int part = 0; part < parts; part++) {
             int exponent;
             float most = 0;
             for (int i = 0; i < 2 * COLUMNS; i++)
-                if (mz_scale_index(scalings[s], &shape, i) == part)
+                if (mz_scale_index(scalings[s], false, &shape, i) == part)
                     most = fmaxf(most, fabsf(x[i]));
             assert_true(frexpf(scale[part], &exponent) == 0.5F);
             assert_true(most / scale[part] <= 448 && most / scale[part] > 224);
         }
         for (int i = 0; i < 2 * COLUMNS; i++) {
-            float back = mezzo_e4m3_to_f32(y[i]) * scale[mz_scale_index(scalings[s], &shape, i)];
+            float back = mezzo_e4m3_to_f32(y[i]) * scale[mz_scale_index(scalings[s], false, &shape, i)];
             if (scalings[s] != MZ_SCALING_TENSOR) // one scale for 1e-3 and 1e8 leaves the small ones nothing
                 assert_true(fabsf(back - x[i]) <= 0x1p-4F * fabsf(x[i]));
         }

@@ -1,6 +1,6 @@
 // Formats that no unit of a CPU multiplies: products of 8-bit operands with scales, and those whose operands are
 // rounded to blocks (attrs.blocks), bring their operands to a format that holds them exactly and run that one's kernel:
-// E4M3 and E5M2 times a power of two are BF16 numbers, blocks FP32 ones.
+// E4M3 and E5M2 times a power of two (a tensor's, a block's) are BF16 numbers, blocks FP32 ones.
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "base/blocks.h"
@@ -13,6 +13,8 @@ static float load(const mz_tensor *t, int64_t i) {
 }
 
 // --- products ------------------------------------------------------------------------------------------------------
+enum { SCALINGS = MZ_BIT(MZ_SCALING_TENSOR) | MZ_BIT(MZ_SCALING_BLOCK128) | MZ_BIT(MZ_SCALING_TILE128) };
+
 static bool is_8bit(const mz_tensor *t) {
     return t->dtype == MEZZO_F8E4M3 || t->dtype == MEZZO_F8E5M2;
 }
@@ -57,9 +59,9 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     bool narrow_operands = is_8bit(&call->in[0]) && is_8bit(&call->in[1]);
     if (!narrow_operands && call->attrs.blocks == MEZZO_BLOCKS_NONE)
         return "serves 8-bit operands, and operands rounded to blocks";
-    if (narrow_operands != (call->in[0].scaling == MZ_SCALING_TENSOR) ||
-        narrow_operands != (call->in[1].scaling == MZ_SCALING_TENSOR))
-        return "8-bit operands have a scale, others none";
+    for (int i = 0; i < 2; i++)
+        if (narrow_operands != ((SCALINGS & MZ_BIT(call->in[i].scaling)) != 0))
+            return "8-bit operands have scales, others none";
     mz_prepared *inner = mz_alloc(1, sizeof *inner);
     if (inner == NULL)
         return mz_out_of_memory;
@@ -74,16 +76,31 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     return status == MEZZO_OK ? NULL : "no kernel takes the operands as bf16 or fp32";
 }
 
+static float value_of(mezzo_dtype dtype, uint8_t code) {
+    return dtype == MEZZO_F8E4M3 ? mezzo_e4m3_to_f32(code) : mezzo_e5m2_to_f32(code);
+}
+
+// A power of two for each block or tile: BF16 numbers too.
+static void widen_blocks(const mezzo_device *device, const mz_tensor *from, uint16_t *to) {
+    const int64_t n = mz_shape_count(&from->shape);
+    const uint8_t *codes = from->data;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 4 * (double)n))
+    for (int64_t i = 0; i < n; i++)
+        to[i] = mezzo_f32_to_bf16(value_of(from->dtype, codes[mz_tensor_index(from, i)]) *
+                                  from->scale[mz_scale_index(from->scaling, from->turned, &from->shape, i)]);
+}
+
 // 8 bits and a power of two: 256 BF16 numbers.
 static void widen(const mezzo_device *device, const mz_tensor *from, uint16_t *to) {
     const int64_t n = mz_shape_count(&from->shape);
     const uint8_t *codes = from->data;
     uint16_t values[256];
-    for (int i = 0; i < 256; i++) {
-        uint8_t code = (uint8_t)i;
-        float value = from->dtype == MEZZO_F8E4M3 ? mezzo_e4m3_to_f32(code) : mezzo_e5m2_to_f32(code);
-        values[i] = mezzo_f32_to_bf16(value * *from->scale);
+    if (from->scaling != MZ_SCALING_TENSOR) {
+        widen_blocks(device, from, to);
+        return;
     }
+    for (int i = 0; i < 256; i++)
+        values[i] = mezzo_f32_to_bf16(value_of(from->dtype, (uint8_t)i) * *from->scale);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.5 * (double)n))
     for (int64_t i = 0; i < n; i++)
         to[i] = values[codes[mz_tensor_index(from, i)]];
@@ -137,5 +154,5 @@ mz_takes mz_cpu_takes(const mz_kernel *kernel) {
         kernel == &mz_cpu_linear_narrow || kernel == &mz_cpu_linear_dx_narrow || kernel == &mz_cpu_linear_dw_narrow;
     if (!product && kernel != &mz_quantize__portable)
         return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, false};
-    return (mz_takes){MZ_DTYPES_USUAL | narrow_formats, MZ_SCALINGS_NONE | MZ_BIT(MZ_SCALING_TENSOR), product};
+    return (mz_takes){MZ_DTYPES_USUAL | narrow_formats, MZ_SCALINGS_NONE | SCALINGS, product};
 }

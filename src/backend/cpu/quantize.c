@@ -1,4 +1,4 @@
-// 8 bits with a tensor's scale, in both layouts. An activation in front is its own kernel's, whose result lies in the
+// 8 bits with scales, in both layouts. An activation in front is its own kernel's, whose result lies in the
 // workspace.
 #include <math.h>
 
@@ -130,15 +130,35 @@ static const char *prepare_act(mezzo_device *device, const mz_call *call, mz_pre
 }
 
 // --- the kernel ----------------------------------------------------------------------------------------------------
+static bool in_blocks(const mz_tensor *y) {
+    return y != NULL && (y->scaling == MZ_SCALING_BLOCK128 || y->scaling == MZ_SCALING_TILE128);
+}
+
+// Where the scales of an output are written: blocks of rows have their own.
+static const mz_tensor *scales_of(const mz_call *call, const mz_tensor *y) {
+    const bool own = y->turned && y->scaling == MZ_SCALING_BLOCK128;
+    return output(call, own ? MZ_OUT(quantize, turned_scales) : MZ_OUT(quantize, scales));
+}
+
+static const char *check_codes(const mz_call *call, const mz_tensor *y, bool turned) {
+    const bool entry = output(call, MZ_OUT(quantize, entry)) != NULL;
+    if (y->turned != turned || (y->dtype != MEZZO_F8E4M3 && y->dtype != MEZZO_F8E5M2))
+        return "quantizes to 8 bits, in both layouts";
+    if (in_blocks(y) ? scales_of(call, y) == NULL : y->scaling != MZ_SCALING_TENSOR || !entry)
+        return "scales are a tensor's, which an entry has, or those of blocks and tiles of 128";
+    return NULL;
+}
+
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const mz_tensor *x = &call->in[0], *entry = output(call, MZ_OUT(quantize, entry));
+    const mz_tensor *x = &call->in[0];
     const mz_tensor *codes[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, turned))};
     if ((x->dtype != MEZZO_F32 && x->dtype != MEZZO_BF16 && x->dtype != MEZZO_F16) || x->scaling != MZ_SCALING_NONE)
         return "quantizes fp32, bf16 and fp16";
-    for (int i = 0; i < 2; i++)
-        if (codes[i] != NULL && ((codes[i]->dtype != MEZZO_F8E4M3 && codes[i]->dtype != MEZZO_F8E5M2) ||
-                                 codes[i]->scaling != MZ_SCALING_TENSOR || codes[i]->turned != (i == 1) || !entry))
-            return "quantizes to 8 bits with a tensor's scale, which an entry has";
+    for (int i = 0; i < 2; i++) {
+        const char *reason = codes[i] != NULL ? check_codes(call, codes[i], i == 1) : NULL;
+        if (reason != NULL)
+            return reason;
+    }
     if (output(call, MZ_OUT(quantize, acted)) != NULL &&
         (!has_slope(call) || call->attrs.act == MZ_ACT_NONE || !output(call, MZ_OUT(quantize, acted))->turned))
         return "an activation's codes beside its slope's are turned";
@@ -157,9 +177,14 @@ static void sum_columns(const mezzo_device *device, const mz_call *call, const m
     }
 }
 
+static const format *format_of(mezzo_dtype dtype) {
+    static const format formats[] = {{3, 7, 0x7F, 0x7E}, {2, 15, 0x7C, 0x7B}};
+    return &formats[dtype == MEZZO_F8E5M2];
+}
+
 static void write_codes(const mezzo_device *device, const mz_tensor *x, const mz_tensor *y, float inverse, int64_t rows,
                         int64_t columns) {
-    const format formats[] = {{3, 7, 0x7F, 0x7E}, {2, 15, 0x7C, 0x7B}}, *f = &formats[y->dtype == MEZZO_F8E5M2];
+    const format *f = format_of(y->dtype);
     uint8_t *to = y->data;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 2 * (double)(rows * columns)))
     for (int64_t r = 0; r < rows; r++)
@@ -173,6 +198,42 @@ static mezzo_status run_act(mezzo_device *device, const mz_call *call, mz_call *
     return inner->kernel->run(device, act);
 }
 
+// One block or tile: its scale, and its codes.
+static void write_block(const mz_tensor *x, const mz_tensor *y, float *scale, int64_t row, int64_t row_end,
+                        int64_t column, int64_t column_end) {
+    const int64_t columns = x->shape.dim[x->shape.rank - 1], rows = mz_shape_rows(&x->shape);
+    float most = 0;
+    for (int64_t r = row; r < row_end; r++)
+        for (int64_t c = column; c < column_end; c++) {
+            const float magnitude = fabsf(load(x, r * columns + c));
+            most = magnitude > most ? magnitude : isnan(magnitude) ? INFINITY : most;
+        }
+    *scale = scale_for(most, y->dtype);
+    uint8_t *to = y->data;
+    for (int64_t r = row; r < row_end; r++)
+        for (int64_t c = column; c < column_end; c++)
+            to[y->turned ? c * rows + r : r * columns + c] =
+                narrow(load(x, r * columns + c), 1 / *scale, format_of(y->dtype));
+}
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+// Blocks of 128 numbers along a row, or a column where y is turned, or tiles of both.
+static void write_blocks(const mezzo_device *device, const mz_tensor *x, const mz_tensor *y, float *scales) {
+    const int64_t columns = x->shape.dim[x->shape.rank - 1], rows = mz_shape_rows(&x->shape);
+    const bool tile = y->scaling == MZ_SCALING_TILE128;
+    const int64_t down = tile || y->turned ? MZ_SCALE_BLOCK : 1, across = tile || !y->turned ? MZ_SCALE_BLOCK : 1;
+    for (int64_t i = 0; i < mz_scale_count(y->scaling, y->turned, &y->shape); i++)
+        scales[i] = 1;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 3 * (double)(rows * columns)))
+    for (int64_t r = 0; r < rows; r += down)
+        for (int64_t c = 0; c < columns; c += across)
+            write_block(x, y, &scales[mz_scale_index(y->scaling, y->turned, &y->shape, r * columns + c)], r,
+                        least(rows, r + down), c, least(columns, c + across));
+}
+
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     const mz_tensor *entry = output(call, MZ_OUT(quantize, entry));
     mz_call act = act_call(call, has_slope(call));
@@ -182,6 +243,9 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         MEZZO_TRY(run_act(device, call, &act, has_slope(call)));
     if (output(call, MZ_OUT(quantize, dsum)) != NULL)
         sum_columns(device, call, x, rows, columns);
+    for (int k = 0; k <= MZ_OUT(quantize, turned); k++)
+        if (in_blocks(output(call, k)))
+            write_blocks(device, x, output(call, k), scales_of(call, output(call, k))->data);
     if (entry == NULL)
         return MEZZO_OK;
     mz_scale_entry *e = entry->data;

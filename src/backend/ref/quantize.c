@@ -1,4 +1,4 @@
-// 8 bits with a tensor's scale, in both layouts, and what is recorded on the way.
+// 8 bits with scales, in both layouts, and what is recorded on the way.
 #include <math.h>
 
 #include "backend/ref/ref.h"
@@ -41,12 +41,46 @@ static void sum_columns(const mz_call *call, int64_t n) {
     }
 }
 
+// Of each block or tile of y the least power of two that brings its largest magnitude to at most the format's.
+static void find_block_scales(const mz_call *call, const mz_tensor *y, const mz_tensor *scales) {
+    const int64_t n = mz_shape_count(&y->shape), parts = mz_scale_count(y->scaling, y->turned, &y->shape);
+    float *scale = scales->data;
+    for (int64_t i = 0; i < parts; i++)
+        scale[i] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float *most = &scale[mz_scale_index(y->scaling, y->turned, &y->shape, i)];
+        const float magnitude = (float)fabs(number(call, i));
+        *most = magnitude > *most || isnan(magnitude) ? magnitude : *most; // a NaN stays: nothing is greater
+    }
+    for (int64_t i = 0; i < parts; i++)
+        scale[i] = mz_ref_scale_for((double)scale[i], y->dtype);
+}
+
+// Current scaling of blocks and tiles.
+static void quantize_blocks(const mz_call *call, const mz_tensor *y, const mz_tensor *turned) {
+    const mz_tensor *scales = output(call, MZ_OUT(quantize, scales));
+    const mz_tensor *turned_scales = output(call, MZ_OUT(quantize, turned_scales));
+    if (turned_scales != NULL && turned != NULL)
+        find_block_scales(call, turned, turned_scales);
+    if (scales != NULL && (y != NULL || turned->scaling == MZ_SCALING_TILE128))
+        find_block_scales(call, y != NULL ? y : turned, scales);
+    for (int64_t i = 0; i < mz_shape_count(&call->in[0].shape); i++) {
+        const double z = number(call, i);
+        if (y != NULL)
+            mz_ref_put(y, i, z);
+        if (turned != NULL)
+            mz_ref_put(turned, i, z);
+    }
+}
+
 void mz_ref_quantize(const mz_call *call) {
     const int64_t n = mz_shape_count(&call->in[0].shape);
     const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *turned = output(call, MZ_OUT(quantize, turned));
     const mz_tensor *entry = output(call, MZ_OUT(quantize, entry)), *any = y != NULL ? y : turned;
     if (output(call, MZ_OUT(quantize, dsum)) != NULL)
         sum_columns(call, n);
+    if (any != NULL && any->scaling != MZ_SCALING_TENSOR)
+        quantize_blocks(call, y, turned);
     if (entry == NULL || any == NULL)
         return;
     mz_scale_entry *e = entry->data;
