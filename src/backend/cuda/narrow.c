@@ -13,6 +13,21 @@ static bool is_8bit(const mz_tensor *t) {
     return t->dtype == MEZZO_F8E4M3 || t->dtype == MEZZO_F8E5M2;
 }
 
+enum { SCALINGS = MZ_BIT(MZ_SCALING_TENSOR) | MZ_BIT(MZ_SCALING_BLOCK128) | MZ_BIT(MZ_SCALING_TILE128), SHIFT = 7 };
+_Static_assert(1 << SHIFT == MZ_SCALE_BLOCK, "a shift finds the block");
+
+// mz_scale_index for kernels.
+static mz_cu_scales scales_of(const mz_tensor *t) {
+    const int64_t cols = t->shape.dim[t->shape.rank - 1], rows = mz_shape_rows(&t->shape);
+    mz_cu_scales s = {.data = t->scale};
+    if (t->scaling == MZ_SCALING_TILE128)
+        s = (mz_cu_scales){t->scale, mz_scale_pitch(cols) >> SHIFT, 1, SHIFT, SHIFT};
+    else if (t->scaling == MZ_SCALING_BLOCK128)
+        s = t->turned ? (mz_cu_scales){t->scale, mz_scale_pitch(cols), 1, SHIFT, 0}
+                      : (mz_cu_scales){t->scale, 1, mz_scale_pitch(rows), 0, SHIFT};
+    return s;
+}
+
 static size_t plain_bytes(const mz_tensor *t) {
     return mz_align_up((size_t)mz_shape_count(&t->shape) * mezzo_dtype_size(is_8bit(t) ? MEZZO_BF16 : MEZZO_F32),
                        ALIGN);
@@ -48,8 +63,8 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     if (!narrow_operands && call->attrs.blocks == MEZZO_BLOCKS_NONE)
         return "serves 8-bit operands, and operands rounded to blocks";
     for (int i = 0; i < 2; i++)
-        if (narrow_operands ? call->in[i].scaling != MZ_SCALING_TENSOR : !mz_cuda_float(&call->in[i]))
-            return "8-bit operands have a scale, others are fp32, bf16 or fp16";
+        if (narrow_operands ? (SCALINGS & MZ_BIT(call->in[i].scaling)) == 0 : !mz_cuda_float(&call->in[i]))
+            return "8-bit operands have scales, others are fp32, bf16 or fp16";
     mz_prepared *inner = mz_alloc(1, sizeof *inner);
     if (inner == NULL)
         return mz_out_of_memory;
@@ -80,7 +95,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         const int64_t n = mz_shape_count(&from->shape), cols = from->shape.dim[from->shape.rank - 1];
         const bool down = call->op == MZ_OP_linear_dw || (call->op == MZ_OP_linear_dx && i == 1);
         if (is_8bit(from)) {
-            MZ_CUDA_TRY(mz_cu_widen(cuda->stream, mz_cuda_array(from), from->scale, part.in[i].data, n / cols, cols,
+            MZ_CUDA_TRY(mz_cu_widen(cuda->stream, mz_cuda_array(from), scales_of(from), part.in[i].data, n / cols, cols,
                                     from->turned));
             continue;
         }
@@ -106,11 +121,14 @@ const mz_kernel mz_cuda_linear_dw_narrow = {"linear_dw_narrow__cuda", prepare, r
 
 mz_takes mz_cuda_takes(const mz_kernel *kernel) {
     extern const mz_kernel mz_cuda_quantize, mz_cuda_linear_fp8, mz_cuda_linear_dx_fp8, mz_cuda_linear_dw_fp8;
-    const uint32_t eight = MZ_BIT(MEZZO_F8E4M3) | MZ_BIT(MEZZO_F8E5M2);
-    bool blocks =
-        kernel == &mz_cuda_linear_narrow || kernel == &mz_cuda_linear_dx_narrow || kernel == &mz_cuda_linear_dw_narrow;
-    if (!blocks && kernel != &mz_cuda_quantize && kernel != &mz_cuda_linear_fp8 && kernel != &mz_cuda_linear_dx_fp8 &&
-        kernel != &mz_cuda_linear_dw_fp8)
-        return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, false};
-    return (mz_takes){MZ_DTYPES_USUAL | eight, MZ_SCALINGS_NONE | MZ_BIT(MZ_SCALING_TENSOR), blocks};
+    extern const mz_kernel mz_cuda_linear_block, mz_cuda_linear_dx_block, mz_cuda_linear_dw_block;
+    const mz_kernel *const eight[] = {&mz_cuda_linear_narrow, &mz_cuda_linear_dx_narrow, &mz_cuda_linear_dw_narrow,
+                                      &mz_cuda_linear_fp8,    &mz_cuda_linear_dx_fp8,    &mz_cuda_linear_dw_fp8,
+                                      &mz_cuda_linear_block,  &mz_cuda_linear_dx_block,  &mz_cuda_linear_dw_block,
+                                      &mz_cuda_quantize};
+    for (size_t i = 0; i < MZ_COUNT(eight); i++)
+        if (kernel == eight[i])
+            return (mz_takes){MZ_DTYPES_USUAL | MZ_BIT(MEZZO_F8E4M3) | MZ_BIT(MEZZO_F8E5M2),
+                              MZ_SCALINGS_NONE | SCALINGS, i < 3};
+    return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, false};
 }

@@ -1,6 +1,8 @@
-// Rounding to 8 bits with a tensor's scale: both layouts, and the columns' sums, in one pass; current scaling takes one
+// Rounding to 8 bits with scales: both layouts, and the columns' sums, in one pass; current scaling takes one
 // more in front, which finds the largest magnitude.
 #include "backend/cuda/kernels/quantize.h"
+
+#include "backend/cuda/kernels/fp8_block.h"
 
 #include "backend/cuda/cuda.h"
 
@@ -36,6 +38,28 @@ static mz_cu_quantize arguments(const mz_call *call) {
                             .entry = entry != NULL ? entry->data : NULL};
 }
 
+static bool in_blocks(const mz_call *call) {
+    const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *turned = output(call, MZ_OUT(quantize, turned));
+    const mz_tensor *any = y != NULL ? y : turned;
+    return any != NULL && (any->scaling == MZ_SCALING_BLOCK128 || any->scaling == MZ_SCALING_TILE128);
+}
+
+// Codes in blocks or tiles of 128, and where their scales go.
+static const char *check_blocks(const mz_call *call) {
+    const mz_tensor *codes[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, turned))};
+    const mz_tensor *scales[] = {output(call, MZ_OUT(quantize, scales)), output(call, MZ_OUT(quantize, turned_scales))};
+    for (int i = 0; i < 2; i++) {
+        const bool own = codes[i] != NULL && codes[i]->scaling == MZ_SCALING_BLOCK128 && i == 1;
+        if (codes[i] != NULL && (codes[i]->dtype != MEZZO_F8E4M3 || codes[i]->turned != (i == 1)))
+            return "quantizes to e4m3 in blocks, in both layouts";
+        if (codes[i] != NULL && scales[own] == NULL)
+            return "writes the scales of blocks";
+        if (codes[0] != NULL && codes[1] != NULL && codes[0]->scaling != codes[1]->scaling)
+            return "quantizes both layouts alike";
+    }
+    return NULL;
+}
+
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     const mz_tensor *x = &call->in[0], *entry = output(call, MZ_OUT(quantize, entry));
@@ -44,6 +68,14 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
         return "quantizes fp32, bf16 and fp16";
     if (call->n_in > 1 && mz_present(&call->in[1]) && call->in[1].dtype != x->dtype)
         return "what its slope is of has its input's dtype";
+    const mz_cu_quantize q = arguments(call);
+    const int64_t turns = in_blocks(call) ? mz_cu_quantize_block_turns(q.rows) : mz_cu_quantize_turns(q.rows, q.cols);
+    const bool sums = output(call, MZ_OUT(quantize, dsum)) != NULL;
+    out->workspace = call->attrs.measure || sums ? ALIGN : 0;
+    if (sums)
+        out->workspace += (size_t)(turns * q.cols) * sizeof(float);
+    if (in_blocks(call))
+        return check_blocks(call);
     for (int i = 0; i < 2; i++)
         if (codes[i] != NULL && ((codes[i]->dtype != MEZZO_F8E4M3 && codes[i]->dtype != MEZZO_F8E5M2) ||
                                  codes[i]->scaling != MZ_SCALING_TENSOR || codes[i]->turned != (i == 1) || !entry))
@@ -52,16 +84,31 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     if (acted != NULL && (acted->dtype != MEZZO_F8E4M3 || !acted->turned || call->attrs.act == MZ_ACT_NONE ||
                           call->n_in < 2 || !mz_present(&call->in[1])))
         return "an activation's codes beside its slope's are e4m3, turned";
-    const mz_cu_quantize q = arguments(call);
-    const bool sums = output(call, MZ_OUT(quantize, dsum)) != NULL;
-    out->workspace = call->attrs.measure || sums ? ALIGN : 0;
-    if (sums)
-        out->workspace += (size_t)(mz_cu_quantize_turns(q.rows, q.cols) * q.cols) * sizeof(float);
     return NULL;
+}
+
+// Current scaling: nothing is looked up, and nothing recorded.
+static mezzo_status run_blocks(mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *dsum = output(call, MZ_OUT(quantize, dsum)), *y = output(call, MZ_OUT(quantize, y));
+    const mz_tensor *scales = output(call, MZ_OUT(quantize, scales));
+    const mz_tensor *turned = output(call, MZ_OUT(quantize, turned_scales));
+    mz_cu_quantize_block b = {.q = arguments(call),
+                              .tiles = (y != NULL ? y : output(call, MZ_OUT(quantize, turned)))->scaling ==
+                                       MZ_SCALING_TILE128,
+                              .scales = scales != NULL ? scales->data : NULL,
+                              .turned_scales = turned != NULL ? turned->data : NULL};
+    b.q.sums = dsum != NULL ? (float *)(void *)((char *)call->workspace + ALIGN) : NULL;
+    MZ_CUDA_TRY(mz_cu_quantize_block_run(cuda->stream, &b));
+    if (dsum != NULL && b.q.rows > 0)
+        MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, b.q.sums, dsum->data, b.q.cols,
+                                       mz_cu_quantize_block_turns(b.q.rows), call->attrs.accumulate));
+    return MEZZO_OK;
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
+    if (in_blocks(call))
+        return run_blocks(cuda, call);
     const mz_tensor *dsum = output(call, MZ_OUT(quantize, dsum));
     mz_cu_quantize q = arguments(call);
     uint32_t *measured = call->workspace;

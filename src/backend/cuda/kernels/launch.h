@@ -117,8 +117,13 @@ cudaError_t mz_cu_differs(cudaStream_t stream, const void *a, const void *b, siz
 enum { MZ_CU_SCALE, MZ_CU_RELU, MZ_CU_GELU, MZ_CU_GELU_TANH, MZ_CU_SILU, MZ_CU_CAST };
 // Eight bits. most: the bits of the largest magnitude, a NaN's above all. widen: exact, to BF16; x lies as [cols, rows]
 // where it is turned.
+typedef struct mz_cu_scales { // that of (row, col) is data[(row >> row_shift)·row_step + (col >> col_shift)·col_step]
+    const float *data;
+    int64_t row_step, col_step;
+    int row_shift, col_shift;
+} mz_cu_scales;
 cudaError_t mz_cu_most(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *most);
-cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, const float *scale, void *y, int64_t rows, int64_t cols,
+cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, mz_cu_scales scales, void *y, int64_t rows, int64_t cols,
                         bool turned);
 // x [rows, cols], rounded to BF16 first where `via` says so, then to blocks (mezzo_blocks) along the columns, or down
 // the rows, → FP32, at random where random.rng is not NULL. `most` as above, of x. x may be y.

@@ -72,22 +72,23 @@ extern "C" cudaError_t mz_cu_most(cudaStream_t stream, mz_cu_array x, int64_t n,
 
 // --- from 8 bits ---------------------------------------------------------------------------------------------------
 __global__ void __launch_bounds__(THREADS)
-    widen_kernel(mz_cu_array x, const float *scale, void *y, int64_t rows, int64_t cols, bool turned) {
-    const float factor = *scale;
+    widen_kernel(mz_cu_array x, mz_cu_scales scales, void *y, int64_t rows, int64_t cols, bool turned) {
     const __nv_fp8_interpretation_t format = x.dtype == MZ_CU_F8E4M3 ? __NV_E4M3 : __NV_E5M2;
     const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     if (i < rows * cols) {
-        const int64_t from = turned ? i % cols * rows + i / cols : i;
+        const int64_t row = i / cols, col = i % cols, from = turned ? col * rows + row : i;
+        const float factor =
+            scales.data[(row >> scales.row_shift) * scales.row_step + (col >> scales.col_shift) * scales.col_step];
         const __half_raw half = __nv_cvt_fp8_to_halfraw(static_cast<const uint8_t *>(x.data)[from], format);
         store1(y, MZ_CU_BF16, i, __half2float(half) * factor);
     }
 }
 
-extern "C" cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, const float *scale, void *y, int64_t rows,
+extern "C" cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, mz_cu_scales scales, void *y, int64_t rows,
                                    int64_t cols, bool turned) {
     if (rows == 0 || cols == 0)
         return cudaSuccess;
-    widen_kernel<<<blocks_for(rows * cols, THREADS), THREADS, 0, stream>>>(x, scale, y, rows, cols, turned);
+    widen_kernel<<<blocks_for(rows * cols, THREADS), THREADS, 0, stream>>>(x, scales, y, rows, cols, turned);
     return cudaGetLastError();
 }
 

@@ -1,0 +1,267 @@
+// Rounding to E4M3 with a power of two for each 128 numbers of a row, and in the turned copy of a column, or for 128 by
+// 128, with what stands in front and the columns' sums: as quantize.cu, in one read of each input.
+#include "activation.cuh"
+#include "early.cuh"
+#include "eight.cuh"
+#include "fp8_block.h"
+#include "vec.cuh"
+
+namespace {
+// A block's tile is 128 × 128: a thread has 8 numbers of each of 8 rows in registers, because a scale is known when all
+// of its numbers are. Codes for the turned copy then wait in shared memory, where a thread turns 16 rows of 4 columns.
+enum { TILE = 128, PARTS = TILE / 8, GROUPS = 16, TIMES = TILE / GROUPS, THREADS = PARTS * GROUPS, PITCH = TILE + 8 };
+enum { TOP = 8 }; // of E4M3: its largest number is 1.75 · 2^8
+
+struct place { // of a thread's numbers: rows group, group + GROUPS … of the tile, 8 columns
+    int64_t row0, col0, col;
+    int part, group;
+};
+
+// Which numbers there are, known when a kernel is compiled (quantize.cu says why), or, with ANY, when it runs: then
+// each is read by itself.
+template <int ACT_, bool SLOPE_, int DTYPE_, bool ANY_> struct input {
+    static constexpr int ACT = ACT_, DTYPE = DTYPE_;
+    static constexpr bool SLOPE = SLOPE_, ANY = ANY_;
+};
+
+// Numbers of a row as they are rounded, zeros outside.
+template <typename INPUT>
+__device__ __forceinline__ void read(const mz_cu_quantize &q, const place &p, int line, float v[8]) {
+    const int64_t row = p.row0 + line, at = row * q.cols + p.col;
+    const int act = INPUT::ANY ? q.act : INPUT::ACT;
+    const bool slope = INPUT::ANY ? q.preact.data != nullptr : INPUT::SLOPE;
+    float w[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        v[k] = 0;
+    if constexpr (INPUT::ANY) {
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            if (row < q.rows && p.col + k < q.cols) {
+                v[k] = load1(q.x.data, q.x.dtype, at + k);
+                if (slope)
+                    w[k] = load1(q.preact.data, q.preact.dtype, at + k);
+            }
+    } else if (row < q.rows && p.col < q.cols) {
+        load8(q.x.data, INPUT::DTYPE, at, v);
+        if (slope)
+            load8(q.preact.data, INPUT::DTYPE, at, w);
+    }
+    if constexpr (INPUT::ANY || INPUT::ACT != ACT_NONE) {
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            if (act != ACT_NONE)
+                v[k] = round_to(slope ? times_slope(v[k], w[k], act) : activate(v[k], act),
+                                INPUT::ANY ? q.via : INPUT::DTYPE);
+    }
+}
+
+// Of a block whose largest magnitude has these bits: its scale, and 1 over it.
+struct scale {
+    float value, inverse;
+};
+__device__ __forceinline__ scale scale_for(uint32_t most) {
+    const int exponent = scale_exponent(most, TOP);
+    return {power_of_two(exponent), power_of_two(-exponent)};
+}
+
+// The two words of 8 codes, each number times its own inverse.
+__device__ __forceinline__ uint2 codes_of(const float v[8], const float inverse[8]) {
+    uint32_t w[2] = {0, 0};
+#pragma unroll
+    for (int k = 0; k < 8; k += 2)
+        w[k / 4] |= to_eights(v[k] * inverse[k], v[k + 1] * inverse[k + 1], true) << (k % 4 * 8);
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        if (isinf(v[k]))
+            w[k / 4] = (w[k / 4] & ~(0xFFu << (k % 4 * 8))) | infinite_code(v[k], true) << (k % 4 * 8);
+    return make_uint2(w[0], w[1]);
+}
+
+template <bool WHOLE>
+__device__ __forceinline__ void store_row(const mz_cu_quantize &q, int64_t at, int n, uint2 codes) {
+    uint8_t *to = static_cast<uint8_t *>(q.y) + at;
+    if constexpr (WHOLE) {
+        *reinterpret_cast<uint2 *>(to) = codes;
+    } else {
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            if (k < n)
+                to[k] = static_cast<uint8_t>((k < 4 ? codes.x : codes.y) >> (k % 4 * 8));
+    }
+}
+
+// The tile's codes as columns of the tensor. Two runs and 16 quads of columns a warp: whole sectors of 32 bytes.
+template <bool WHOLE>
+__device__ __forceinline__ void store_turned(const mz_cu_quantize &q, const place &p, const uint8_t *codes) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int run = (warp % 4 * 2 + lane % 2) * 16, quad = (warp / 4 * 16 + lane / 2) * 4;
+    uint8_t *to = static_cast<uint8_t *>(q.turned) + (p.col0 + quad) * q.rows + p.row0 + run;
+    if constexpr (WHOLE) {
+        if (p.row0 + run < q.rows && p.col0 + quad < q.cols)
+            turn_run(codes + run * PITCH + quad, PITCH, to, q.rows);
+    } else {
+        for (int k = 0; k < 4; k++)
+            for (int i = 0; i < 16; i++)
+                if (p.row0 + run + i < q.rows && p.col0 + quad + k < q.cols)
+                    to[k * q.rows + i] = codes[(run + i) * PITCH + quad + k];
+    }
+}
+
+// Rows and columns are multiples of 16, but for any input.
+template <typename INPUT, bool TILES>
+__global__ void __launch_bounds__(THREADS, 2) quantize_block_kernel(mz_cu_quantize_block b) {
+    wait_for_before();
+    __shared__ __align__(16) uint8_t codes[TILE * PITCH];
+    __shared__ uint32_t largest[GROUPS][TILE];
+    __shared__ __align__(16) float inverse[TILE];
+    const mz_cu_quantize &q = b.q;
+    const int tid = static_cast<int>(threadIdx.x);
+    place p = {static_cast<int64_t>(blockIdx.y) * TILE, static_cast<int64_t>(blockIdx.x) * TILE, 0, tid % PARTS,
+               tid / PARTS};
+    p.col = p.col0 + p.part * 8;
+    float v[TIMES][8];
+#pragma unroll
+    for (int t = 0; t < TIMES; t++)
+        read<INPUT>(q, p, t * GROUPS + p.group, v[t]);
+    uint32_t of_column[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    const int64_t row_pitch = (q.rows + TILE - 1) / TILE * TILE, col_pitch = (q.cols + TILE - 1) / TILE * TILE;
+    float of_row[TIMES];
+#pragma unroll
+    for (int t = 0; t < TIMES; t++) {
+        uint32_t most = 0;
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            const uint32_t bits = __float_as_uint(v[t][k]) & 0x7FFFFFFFu; // a NaN's are above infinity's
+            most = max(most, bits);
+            of_column[k] = max(of_column[k], bits);
+        }
+        if constexpr (!TILES) {
+#pragma unroll
+            for (int lanes = PARTS / 2; lanes > 0; lanes /= 2)
+                most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, lanes));
+            const scale of = scale_for(most);
+            of_row[t] = of.inverse;
+            if (p.part == 0 && b.scales != nullptr) // rows behind the last have zeros, and the scale 1
+                b.scales[blockIdx.x * row_pitch + p.row0 + t * GROUPS + p.group] = of.value;
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        largest[p.group][p.part * 8 + k] = of_column[k];
+    __syncthreads();
+    if (tid < TILE) {
+        uint32_t most = 0;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            most = max(most, largest[g][tid]);
+        if constexpr (TILES) {
+            largest[0][tid] = most;
+        } else {
+            const scale of = scale_for(most);
+            inverse[tid] = of.inverse;
+            if (b.turned_scales != nullptr)
+                b.turned_scales[blockIdx.y * col_pitch + p.col0 + tid] = of.value;
+        }
+    }
+    __syncthreads();
+    if constexpr (TILES) { // every warp finds the same
+        uint32_t most = 0;
+#pragma unroll
+        for (int k = tid % 32; k < TILE; k += 32)
+            most = max(most, largest[0][k]);
+#pragma unroll
+        for (int lanes = 16; lanes > 0; lanes /= 2)
+            most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, lanes));
+        const scale of = scale_for(most);
+        if (tid == 0)
+            b.scales[blockIdx.y * gridDim.x + blockIdx.x] = of.value;
+#pragma unroll
+        for (int t = 0; t < TIMES; t++)
+            of_row[t] = of.inverse;
+    }
+    float of_columns[8];
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        of_columns[k] = TILES ? of_row[0] : inverse[p.part * 8 + k];
+#pragma unroll
+    for (int t = 0; t < TIMES; t++) {
+        const int line = t * GROUPS + p.group;
+        const int64_t row = p.row0 + line;
+        if (q.y != nullptr && row < q.rows && p.col < q.cols) {
+            const float i = of_row[t], all[8] = {i, i, i, i, i, i, i, i};
+            store_row<!INPUT::ANY>(q, row * q.cols + p.col,
+                                   static_cast<int>(min(q.cols - p.col, static_cast<int64_t>(8))), codes_of(v[t], all));
+        }
+        if (q.turned != nullptr)
+            *reinterpret_cast<uint2 *>(codes + line * PITCH + p.part * 8) = codes_of(v[t], of_columns);
+    }
+    __syncthreads();
+    if (q.turned != nullptr)
+        store_turned<!INPUT::ANY>(q, p, codes);
+    if (q.sums == nullptr)
+        return;
+    float *all = reinterpret_cast<float *>(&largest[0][0]);
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        float sum = 0;
+#pragma unroll
+        for (int t = 0; t < TIMES; t++)
+            sum += v[t][k];
+        all[p.group * TILE + p.part * 8 + k] = sum;
+    }
+    __syncthreads();
+    if (tid < TILE && p.col0 + tid < q.cols) {
+        float sum = 0;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            sum += all[g * TILE + tid];
+        q.sums[blockIdx.y * q.cols + p.col0 + tid] = sum;
+    }
+}
+static_assert(THREADS == TILE / 16 * (TILE / 4), "a thread turns 16 rows of 4 columns");
+
+template <typename INPUT, bool TILES> cudaError_t launch(cudaStream_t stream, const mz_cu_quantize_block *b) {
+    const dim3 grid(static_cast<unsigned>((b->q.cols + TILE - 1) / TILE),
+                    static_cast<unsigned>((b->q.rows + TILE - 1) / TILE));
+    return launch_early(stream, quantize_block_kernel<INPUT, TILES>, grid, dim3(THREADS), 0, *b);
+}
+
+template <bool TILES> cudaError_t launch_any(cudaStream_t stream, const mz_cu_quantize_block *b) {
+    return launch<input<ACT_NONE, false, MZ_CU_F32, true>, TILES>(stream, b);
+}
+
+template <int ACT> cudaError_t launch_act(cudaStream_t stream, const mz_cu_quantize_block *b) {
+    return b->q.preact.data != nullptr ? launch<input<ACT, true, MZ_CU_BF16, false>, false>(stream, b)
+                                       : launch<input<ACT, false, MZ_CU_BF16, false>, false>(stream, b);
+}
+} // namespace
+
+extern "C" int64_t mz_cu_quantize_block_turns(int64_t rows) {
+    return (rows + TILE - 1) / TILE;
+}
+
+extern "C" cudaError_t mz_cu_quantize_block_run(cudaStream_t stream, const mz_cu_quantize_block *b) {
+    const mz_cu_quantize &q = b->q;
+    const bool even = q.rows % 16 == 0 && q.cols % 16 == 0;
+    if (q.rows == 0 || q.cols == 0)
+        return cudaSuccess;
+    if (b->tiles)
+        return even && q.act == ACT_NONE && q.x.dtype == MZ_CU_F32
+                   ? launch<input<ACT_NONE, false, MZ_CU_F32, false>, true>(stream, b)
+                   : launch_any<true>(stream, b);
+    if (!even || q.x.dtype != MZ_CU_BF16 || (q.act != ACT_NONE && q.via != MZ_CU_BF16))
+        return launch_any<false>(stream, b);
+    switch (q.act) {
+    case ACT_RELU:
+        return launch_act<ACT_RELU>(stream, b);
+    case ACT_GELU:
+        return launch_act<ACT_GELU>(stream, b);
+    case ACT_GELU_TANH:
+        return launch_act<ACT_GELU_TANH>(stream, b);
+    case ACT_SILU:
+        return launch_act<ACT_SILU>(stream, b);
+    default:
+        return launch<input<ACT_NONE, false, MZ_CU_BF16, false>, false>(stream, b);
+    }
+}
