@@ -100,6 +100,10 @@ is "relu's scales" "$(row relu scale)" -
 run 0 explain --model gpt2 --layers 3 --heads 2 --d-model 64 --seq-len 16 --precision fp8
 [[ $(grep -cE '^quantize +h\.1\..* (192|256|64)x(64|256) .* folded ' "$OUT") -eq 0 ]] || fail "a weight's cast is called folded: $OUT"
 [[ $(grep -cE '^quantize +h\.1\..* (192|256|64)x(64|256) .* fp8_e4m3 ' "$OUT") -eq 4 ]] || fail "four weights are rounded: $OUT"
+run 0 explain --model toy --precision fp8-block --after autodiff
+shows "$OUT" "block 128" "tile 128" "fp8_e4m3,fp8_e4m3"
+! grep -q fp8_e5m2 "$OUT" || fail "fp8-block is E4M3 throughout: $OUT"
+run 0 memory "${GPT[@]}" --device cpu --precision fp8-block
 run 0 explain --model toy --precision fp8-dw16 --after autodiff
 [[ $(grep -cE '^linear_dw .* bf16,bf16 ' "$OUT") -eq $(grep -cE '^linear_dw ' "$OUT") ]] || fail "a weight's gradient is not bf16's: $OUT"
 run 0 explain --model toy --precision bf16

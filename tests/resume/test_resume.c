@@ -54,6 +54,7 @@ static void test_narrow_operands_change_no_rule(void **state) {
     static const char *const ways[][3] = {
         {"--precision=fp8", NULL},
         {"--precision=fp8-dw16", NULL},
+        {"--precision=fp8-block", NULL},
         {"--precision=bf16", "--emulate=nvfp4"},
         {"--emulate=mxfp4", "--emulate-rounding=stochastic", "--emulate-hadamard=true"}};
     for (size_t i = 0; i < MZ_COUNT(ways); i++) {

@@ -647,7 +647,8 @@ static void products_in_blocks_are_refs(void **state) {
 // and every one of these is exact.
 static void sums_in_blocks_are_promoted(void **state) {
     (void)state;
-    const kind p = {.op = MZ_OP_linear_dw, .m = 8000, .n = 48, .k = 32, .integers = true, .result = MEZZO_F32, .in_blocks = true};
+    const kind p = {
+        .op = MZ_OP_linear_dw, .m = 8000, .n = 48, .k = 32, .integers = true, .result = MEZZO_F32, .in_blocks = true};
     bench b = make(&p);
     for (int slot = 0; slot < 2; slot++)
         for (size_t i = 0; i < bytes_of(&b.call.in[slot]); i++)
