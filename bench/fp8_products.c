@@ -4,8 +4,9 @@
 //   bench_fp8_products [--device cuda] RxNxK...
 //
 // linear: y [R, N] = x [R, K]·wᵀ [N, K]; linear_dx: dx [R, K] = dy [R, N]·w; linear_dw: dw [N, K] = dyᵀ·x. 8 bits: E4M3
-// forward, E5M2 for dy, a scale each; a gradient's operands are turned. quantize: x [R, K] of BF16 to E4M3 in both
-// layouts, its scale given; `tflops` is then TB/s of bytes read and written. Median of 20.
+// forward, E5M2 for dy, a scale each; a gradient's operands are turned. fp8-block: E4M3 with a scale for 128 terms.
+// quantize: x [R, K] of BF16 to E4M3 in both layouts, a tensor's scale given; `tflops` is then TB/s of bytes read and
+// written. Median of 20.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +16,12 @@
 
 enum { RUNS = 20, PATTERN = 65521 };
 
+typedef enum way { BF16, FP8, FP8_BLOCK, WAYS } way;
+
 typedef struct bench {
     mezzo_device *device;
     const char *name;
-    void *memory[8];
+    void *memory[12];
     int n;
 } bench;
 
@@ -29,7 +32,6 @@ static mezzo_status get(bench *b, size_t bytes, const void *fill, void **out) {
 }
 
 static mezzo_status tensor(bench *b, mz_tensor *t, mezzo_dtype dtype, int64_t rows, int64_t cols) {
-    static const float scale = 0x1p-4F;
     size_t n = (size_t)(rows * cols), size = mezzo_dtype_size(dtype);
     *t = (mz_tensor){.dtype = dtype, .shape = {2, {rows, cols}}};
     float x[PATTERN];
@@ -45,12 +47,23 @@ static mezzo_status tensor(bench *b, mz_tensor *t, mezzo_dtype dtype, int64_t ro
     if (status == MEZZO_OK)
         status = get(b, n * size, stored, &t->data);
     free(stored);
-    if (status == MEZZO_OK && size == 1) {
-        void *at;
-        t->scaling = MZ_SCALING_TENSOR;
-        status = get(b, sizeof scale, &scale, &at);
-        t->scale = at;
-    }
+    return status;
+}
+
+// An operand of 8 bits: one scale, or that of each block or tile.
+static mezzo_status with_scales(bench *b, mz_tensor *t, mz_scaling scaling, bool turned) {
+    t->scaling = scaling;
+    t->turned = turned;
+    const size_t n = (size_t)mz_scale_count(scaling, turned, &t->shape);
+    float *scales = malloc(n * sizeof *scales);
+    void *at = NULL;
+    mezzo_status status = scales != NULL ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "no host memory");
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++)
+        scales[i] = 0x1p-4F;
+    if (status == MEZZO_OK)
+        status = get(b, n * sizeof *scales, scales, &at);
+    t->scale = at;
+    free(scales);
     return status;
 }
 
@@ -74,45 +87,66 @@ static mezzo_status time_call(bench *b, mz_call *call, const mz_prepared *prepar
     return MEZZO_OK;
 }
 
-static mezzo_status run_case(bench *b, mz_op op, bool eight, const int64_t s[3]) {
-    const mezzo_dtype forward = eight ? MEZZO_F8E4M3 : MEZZO_BF16, back = eight ? MEZZO_F8E5M2 : MEZZO_BF16;
-    const bool y_first = op != MZ_OP_linear && op != MZ_OP_quantize; // dy
-    mz_call call = {.op = op, .n_in = op == MZ_OP_quantize ? 1 : 2, .n_out = op == MZ_OP_quantize ? 3 : 1};
+static mezzo_status quantize_case(bench *b, mz_call *call, bool blocks, const int64_t s[3]) {
+    const int entry = MZ_OUT(quantize, entry), scales = MZ_OUT(quantize, scales);
+    call->n_in = 1;
+    call->n_out = blocks ? MZ_OUT(quantize, turned_scales) + 1 : entry + 1;
+    MEZZO_TRY(tensor(b, &call->in[0], MEZZO_BF16, s[0], s[2]));
+    for (int k = 0; k < 2; k++) {
+        MEZZO_TRY(tensor(b, &call->out[k], MEZZO_F8E4M3, s[0], s[2]));
+        MEZZO_TRY(with_scales(b, &call->out[k], blocks ? MZ_SCALING_BLOCK128 : MZ_SCALING_TENSOR, k == 1));
+        if (blocks) {
+            const mz_tensor *t = &call->out[k];
+            call->out[scales + k] = (mz_tensor){.data = (void *)(uintptr_t)t->scale,
+                                                .dtype = MEZZO_F32,
+                                                .shape = {1, {mz_scale_count(t->scaling, t->turned, &t->shape)}}};
+        }
+    }
+    if (blocks)
+        return MEZZO_OK;
+    MEZZO_TRY(tensor(b, &call->out[entry], MEZZO_F32, 1, MZ_SCALE_WORDS));
+    MEZZO_TRY(b->device->backend->write(b->device, call->out[entry].data, &(mz_scale_entry){.scale = 1},
+                                        sizeof(mz_scale_entry)));
+    call->out[0].scale = call->out[1].scale = call->out[entry].data;
+    return MEZZO_OK;
+}
+
+static mezzo_status product_case(bench *b, mz_call *call, way w, const int64_t s[3]) {
+    const mezzo_dtype forward = w == BF16 ? MEZZO_BF16 : MEZZO_F8E4M3;
+    const mezzo_dtype back = w == FP8 ? MEZZO_F8E5M2 : forward;
+    const bool y_first = call->op != MZ_OP_linear, dw = call->op == MZ_OP_linear_dw; // dy
+    call->n_in = 2, call->n_out = 1;
+    MEZZO_TRY(tensor(b, &call->in[0], y_first ? back : forward, s[0], y_first ? s[1] : s[2]));
+    MEZZO_TRY(tensor(b, &call->in[1], forward, dw ? s[0] : s[1], s[2]));
+    MEZZO_TRY(tensor(b, &call->out[0], dw ? MEZZO_F32 : MEZZO_BF16, dw ? s[1] : s[0],
+                     call->op == MZ_OP_linear ? s[1] : s[2]));
+    for (int i = 0; i < 2 && w != BF16; i++) {
+        const mz_scaling blocks = i == 1 && !dw ? MZ_SCALING_TILE128 : MZ_SCALING_BLOCK128;
+        MEZZO_TRY(with_scales(b, &call->in[i], w == FP8_BLOCK ? blocks : MZ_SCALING_TENSOR, dw || (i == 1 && y_first)));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status run_case(bench *b, mz_op op, way w, const int64_t s[3]) {
+    static const char *const names[] = {"bf16", "fp8", "fp8-block"};
+    mz_call call = {.op = op};
     mz_prepared prepared = {0};
     double ms = 0;
     for (int i = 0; i < MZ_MAX_IN; i++)
         call.in[i] = mz_tensor_absent();
     for (int i = 0; i < MZ_MAX_OUT; i++)
         call.out[i] = mz_tensor_absent();
-    call.numerics = (mz_numerics){.compute = forward, .accumulate = MEZZO_F32, .reduce = MEZZO_F32};
+    call.numerics.compute = w == BF16 ? MEZZO_BF16 : MEZZO_F8E4M3;
+    call.numerics.accumulate = call.numerics.reduce = MEZZO_F32;
     call.attrs.via = MEZZO_BF16;
-    MEZZO_TRY(tensor(b, &call.in[0],
-                     op == MZ_OP_quantize ? MEZZO_BF16
-                     : y_first            ? back
-                                          : forward,
-                     s[0], y_first ? s[1] : s[2]));
-    if (op == MZ_OP_quantize) {
-        MEZZO_TRY(tensor(b, &call.out[0], MEZZO_F8E4M3, s[0], s[2]));
-        MEZZO_TRY(tensor(b, &call.out[1], MEZZO_F8E4M3, s[0], s[2]));
-        MEZZO_TRY(tensor(b, &call.out[2], MEZZO_F32, 1, MZ_SCALE_WORDS));
-        MEZZO_TRY(b->device->backend->write(b->device, call.out[2].data, &(mz_scale_entry){.scale = 1},
-                                            sizeof(mz_scale_entry)));
-        call.out[0].scale = call.out[1].scale = call.out[2].data;
-        call.out[1].turned = true;
-    } else {
-        MEZZO_TRY(tensor(b, &call.in[1], forward, op == MZ_OP_linear_dw ? s[0] : s[1], s[2]));
-        MEZZO_TRY(tensor(b, &call.out[0], op == MZ_OP_linear_dw ? MEZZO_F32 : MEZZO_BF16,
-                         op == MZ_OP_linear_dw ? s[1] : s[0], op == MZ_OP_linear ? s[1] : s[2]));
-        call.in[0].turned = eight && op == MZ_OP_linear_dw;
-        call.in[1].turned = eight && op != MZ_OP_linear;
-    }
+    MEZZO_TRY(op == MZ_OP_quantize ? quantize_case(b, &call, w == FP8_BLOCK, s) : product_case(b, &call, w, s));
     mezzo_status status = mz_prepare(b->device, &call, &prepared);
     if (status == MEZZO_OK)
         status = time_call(b, &call, &prepared, &ms);
     double work = op == MZ_OP_quantize ? 4.0 * (double)(s[0] * s[2]) : 2.0 * (double)s[0] * (double)s[1] * (double)s[2];
     if (status == MEZZO_OK)
-        printf("%s,%s,%lld,%lld,%lld,%.4f,%.1f,\"%s\"\n", prepared.kernel->name, eight ? "fp8" : "bf16",
-               (long long)s[0], (long long)s[1], (long long)s[2], ms, work / ms * 1e-9, b->name);
+        printf("%s,%s,%lld,%lld,%lld,%.4f,%.1f,\"%s\"\n", prepared.kernel->name, names[w], (long long)s[0],
+               (long long)s[1], (long long)s[2], ms, work / ms * 1e-9, b->name);
     fflush(stdout);
     mz_prepared_free(&prepared);
     return status;
@@ -134,8 +168,8 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 3; i++)
             size[i] = strtoll(rest + (i > 0 && *rest == 'x'), &rest, 10);
         for (size_t o = 0; o < MZ_COUNT(ops); o++)
-            for (int eight = ops[o] == MZ_OP_quantize; eight < 2 && status == MEZZO_OK; eight++) {
-                status = run_case(&b, ops[o], eight != 0, size);
+            for (int w = ops[o] == MZ_OP_quantize ? FP8 : BF16; w < WAYS && status == MEZZO_OK; w++) {
+                status = run_case(&b, ops[o], (way)w, size);
                 while (b.n > 0)
                     b.device->backend->release(b.device, b.memory[--b.n]);
             }
