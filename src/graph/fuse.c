@@ -193,14 +193,14 @@ static bool readers_behind(fuse *f, int v, size_t to, bool moves) {
     return true;
 }
 
-// The quantize of act(preact) whose turned codes only backward reads; NULL: there is none.
+// The quantize of act(preact), with a tensor's scale, whose turned codes only backward reads; NULL: there is none.
 static mz_node *quantizer_of(fuse *f, int preact, mz_act act, size_t until) {
     for (size_t i = 0; i < until; ++i) {
         mz_node *n = &f->g->nodes[i];
         const int turned = MZ_OUT(quantize, turned), sums = MZ_OUT(quantize, dsum);
         if (!f->dead[i] && n->op == MZ_OP_quantize && n->attrs.act == act && n->n_in == 1 && n->in[0] == preact &&
-            n->n_out > turned && n->out[turned] >= 0 && uses_of(f, n->out[turned]) > 0 &&
-            !value(f, n->out[turned])->keep && (n->n_out <= sums || n->out[sums] < 0))
+            n->n_out > turned && n->out[turned] >= 0 && value(f, n->out[turned])->scaling == MZ_SCALING_TENSOR &&
+            uses_of(f, n->out[turned]) > 0 && !value(f, n->out[turned])->keep && (n->n_out <= sums || n->out[sums] < 0))
             return n;
     }
     return NULL;
