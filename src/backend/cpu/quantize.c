@@ -160,7 +160,8 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
             return reason;
     }
     if (output(call, MZ_OUT(quantize, acted)) != NULL &&
-        (!has_slope(call) || call->attrs.act == MZ_ACT_NONE || !output(call, MZ_OUT(quantize, acted))->turned))
+        (in_blocks(codes[0]) || !has_slope(call) || call->attrs.act == MZ_ACT_NONE ||
+         !output(call, MZ_OUT(quantize, acted))->turned))
         return "an activation's codes beside its slope's are turned";
     return call->attrs.act != MZ_ACT_NONE ? prepare_act(device, call, out) : NULL;
 }

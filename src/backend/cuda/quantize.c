@@ -48,6 +48,8 @@ static bool in_blocks(const mz_call *call) {
 static const char *check_blocks(const mz_call *call) {
     const mz_tensor *codes[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, turned))};
     const mz_tensor *scales[] = {output(call, MZ_OUT(quantize, scales)), output(call, MZ_OUT(quantize, turned_scales))};
+    if (output(call, MZ_OUT(quantize, acted)) != NULL)
+        return "an activation's codes are its own quantize's where scales are blocks'";
     for (int i = 0; i < 2; i++) {
         const bool own = codes[i] != NULL && codes[i]->scaling == MZ_SCALING_BLOCK128 && i == 1;
         if (codes[i] != NULL && (codes[i]->dtype != MEZZO_F8E4M3 || codes[i]->turned != (i == 1)))
