@@ -9,8 +9,9 @@ usage: pairs.py [--build FOLDER] [--results FOLDER] [--commit S] [--turns N] [--
 PyTorch takes a minute to compile a shape, most of it on one core. So its cases are compiled at the same time, each by a
 process that waits for its turns (torch_gpt2.py --turns), and all that still compile are stopped while a pair is timed:
 then nothing else runs on the GPU. A pair is timed as soon as PyTorch is ready, N turns of each; PyTorch's peak of
-memory is that of its steps, without compiling. A pair with several ways of PyTorch has rows for each that was ready,
-one without a way has ours alone. --seconds bounds the whole: what is not ready then is left out and named.
+memory is that of its steps, without compiling (with CUDA graphs, with it). A pair with several ways of PyTorch has rows
+for each that was ready, one without a way has ours alone. --seconds bounds the whole: what is not ready then is left
+out and named.
 """
 import argparse, csv, ctypes, io, os, select, signal, subprocess, sys, time
 

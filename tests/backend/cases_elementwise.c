@@ -274,7 +274,8 @@ void cases_embedding_bwd(void) {
                 trial_integers(t, 1, beyond ? -1 : 0, (int)shape[1] - (beyond ? 0 : 1));
                 if (variant & 1)
                     trial_preset(t, 0, 1);
-                t->skip_mutations = beyond;
+                // A sum of thousands has a bound as large as a mutation.
+                t->skip_mutations = beyond || shape[0] / shape[1] > 4096;
                 trial_finish(t);
             }
 }

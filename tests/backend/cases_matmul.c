@@ -16,6 +16,9 @@ static const int64_t attention_shapes[][5] = {MZ_ATTENTION_SHAPES(ROW)};
 // --- products ------------------------------------------------------------------------------------------------------
 typedef enum fill { FILL_NORMAL, FILL_INTEGERS, FILL_NAN, FILL_PARTS, FILL_LARGEST } fill;
 
+// GPT-2's vocabulary in each dimension.
+static const int64_t vocabulary_shapes[][3] = {{50257, 7, 15}, {17, 50257, 7}, {15, 17, 50257}};
+
 // How operands are rounded: in FP32 storage as TF32 too, which a device without that arithmetic may refuse.
 typedef struct arithmetic {
     mezzo_dtype storage, compute;
@@ -37,7 +40,7 @@ static trial *product(mz_op op, arithmetic a) {
 static const int64_t large_shape[3] = {640, 1024, 640};
 // The shortest sums of such products (SHORT terms), the sharpest bounds: one of the products of parts left out is
 // outside them.
-enum { SHORT = 64 };
+enum { SHORT = 64, LONG = 16384 };
 
 // Few rows of a matrix, many of x, as a router's products have: a device may have kernels of their own for them.
 static const int64_t router_shapes[][3] = {{77, 8, 132}, {531, 5, 64}, {9, 16, 260}, {1, 3, 516}};
@@ -65,6 +68,8 @@ static void fill_operands(trial *t, int64_t inner, fill how) {
         trial_largest(t, 0);
     }
     t->skip_mutations = t->skip_mutations || how == FILL_PARTS || how == FILL_LARGEST;
+    t->skip_mutations =
+        t->skip_mutations || (inner > LONG && !t->exact); // a sum's bound is as large as a mutation then
     if (how == FILL_NAN)
         trial_spoil(t, 0);
     // A product in parts is NaN where the whole one is an infinity (∞·0), and an activation takes -∞, not NaN, to 0:
@@ -80,6 +85,9 @@ typedef struct epilogue {
     bool bias, preact, residual, wide; // wide: y is FP32 whatever x is
     mz_act act;
 } epilogue;
+
+// More tiles than a GPU makes in three turns; rows and columns that a tile has more of.
+static const int64_t turns_shape[3] = {264, 17960, 24};
 
 static void linear_case(const int64_t s[3], arithmetic a, epilogue e, fill how) {
     trial *t = product(MZ_OP_linear, a);
@@ -130,7 +138,15 @@ void cases_linear(void) {
         linear_case(large_shape, arithmetics[0], (epilogue){.residual = true}, FILL_INTEGERS);
         linear_case(large_shape, arithmetics[0], (epilogue){.bias = false}, FILL_LARGEST);
         linear_case((const int64_t[]){2048, 2048, SHORT}, arithmetics[0], (epilogue){.bias = false}, FILL_PARTS);
+        for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
+            if (arithmetics[a].storage == arithmetics[a].compute)
+                linear_case(turns_shape, arithmetics[a], epilogues[1], FILL_NORMAL);
     }
+    for (size_t s = 0; s < MZ_COUNT(vocabulary_shapes); s++)
+        for (size_t a = 0; a < MZ_COUNT(arithmetics); a++) {
+            linear_case(vocabulary_shapes[s], arithmetics[a], epilogues[1], FILL_NORMAL);
+            linear_case(vocabulary_shapes[s], arithmetics[a], epilogues[3], FILL_INTEGERS);
+        }
     // A long k is taken in parts: several tiles of rows wait for the last one before bias and residual are added. BF16
     // holds the integers up to 256, which these sums pass: there they are rounded, once or twice.
     for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
@@ -161,7 +177,8 @@ static void linear_dx_case(const int64_t s[3], arithmetic a, mz_act act, mezzo_d
     if (with == SUMS_ADDED)
         trial_preset(t, 1, 1);
     fill_operands(t, s[1], how);
-    t->skip_mutations = t->skip_mutations || (with != SUMS_NONE && a.compute == MEZZO_TF32); // as above: in all rows
+    t->skip_mutations = t->skip_mutations || (with != SUMS_NONE && a.compute == MEZZO_TF32) || // as above: in all rows
+                        (with != SUMS_NONE && s[0] > LONG);
     trial_finish(t);
 }
 
@@ -187,6 +204,12 @@ void cases_linear_dx(void) {
             linear_dx_case((const int64_t[]){264, 72, 136}, arithmetics[a], MZ_ACT_GELU_TANH, storage, (sums)k,
                            FILL_NORMAL);
         }
+    for (size_t s = 0; s < MZ_COUNT(vocabulary_shapes); s++)
+        for (size_t a = 0; a < MZ_COUNT(arithmetics); a++) {
+            linear_dx_case(vocabulary_shapes[s], arithmetics[a], MZ_ACT_GELU_TANH, arithmetics[a].storage, SUMS_ADDED,
+                           FILL_NORMAL);
+            linear_dx_case(vocabulary_shapes[s], arithmetics[a], MZ_ACT_NONE, MEZZO_F32, SUMS_NONE, FILL_INTEGERS);
+        }
     // More tiles than a GPU has multiprocessors: some make two.
     linear_dx_case((const int64_t[]){264, 72, 4488}, arithmetics[2], MZ_ACT_GELU_TANH, MEZZO_BF16, SUMS_WRITTEN,
                    FILL_NORMAL);
@@ -199,6 +222,10 @@ void cases_linear_dx(void) {
         linear_dx_case(large_shape, arithmetics[0], MZ_ACT_RELU, MEZZO_F32, SUMS_NONE, FILL_INTEGERS);
         linear_dx_case((const int64_t[]){2048, SHORT, 2048}, arithmetics[0], MZ_ACT_NONE, MEZZO_F32, SUMS_NONE,
                        FILL_PARTS);
+        for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
+            if (arithmetics[a].storage == arithmetics[a].compute)
+                linear_dx_case((const int64_t[]){turns_shape[0], turns_shape[2], turns_shape[1]}, arithmetics[a],
+                               MZ_ACT_GELU_TANH, arithmetics[a].storage, SUMS_ADDED, FILL_NORMAL);
     }
 }
 
@@ -227,6 +254,9 @@ void cases_linear_dw(void) {
                 linear_dw_case(matmul_shapes[s], arithmetics[a], variant & 1, variant & 2, FILL_NORMAL);
                 linear_dw_case(matmul_shapes[s], arithmetics[a], variant & 1, variant & 2, FILL_INTEGERS);
             }
+    for (size_t s = 0; s < MZ_COUNT(vocabulary_shapes); s++)
+        for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
+            linear_dw_case(vocabulary_shapes[s], arithmetics[a], true, true, s == 0 ? FILL_INTEGERS : FILL_NORMAL);
     for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
         linear_dw_case((const int64_t[]){17, 31, 33}, arithmetics[a], true, true, FILL_NAN);
     for (size_t s = 0; s < MZ_COUNT(router_shapes); s++)
