@@ -129,6 +129,8 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     a->plan.w.recompute = options.recompute;
     a->plan.w.recompute_light = options.recompute_light;
     a->plan.w.logits_rows = options.logits_rows;
+    a->plan.w.overrides = options.overrides;
+    a->plan.w.n_overrides = options.n_overrides;
     a->plan.w.ema = strtod(cli_key(config, "optimizer.ema"), NULL);
     while (strcmp(cli_key(config, "optimizer.moments"), mezzo_moments_name(a->plan.w.moments)) != 0)
         a->plan.w.moments++; // of AdamW's rows
@@ -438,6 +440,7 @@ static const char *const keys[] = {"model.",
                                    "amp.recompute",
                                    "amp.recompute_light",
                                    "amp.logits_rows",
+                                   "autocast",
                                    "device.",
                                    "train.batch_size",
                                    "train.grad_accum",

@@ -22,4 +22,10 @@ run 0 eval all --device cpu --threads 1 --json
 shows "$OUT" '"loss"'
 run 0 sample all --device cpu --threads 1 --tokens 4 --seed 1
 run 0 sample all --device cpu --threads 1 --tokens 4 --seed 1
+
+planned() { # ARGUMENT…: MiB of activations
+    run 0 memory --model gpt2 --layers 3 --heads 2 --d-model 64 --seq-len 256 --batch-size 8 --precision fp8 --optimizer adamw --master fp32 --device cpu --json "$@"
+    grep -m 1 '"activations"' "$OUT" | tr -dc 0-9
+}
+[[ $(planned '--autocast.*' fp8) -ne $(planned) ]] || fail "memory plans fp8 everywhere as fp8 by default"
 exit 0
