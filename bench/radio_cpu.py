@@ -7,7 +7,7 @@ their steps' difference, so that starting does not count. tf32 is no precision o
 import argparse, os, resource, subprocess, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SHORT, LONG = 2, 8
+SHORT, LONG = 2, 24
 
 
 def seconds(command):
