@@ -137,22 +137,36 @@ static int lower_first(const void *a, const void *b) {
     return x->value - y->value;
 }
 
-// Places lives[i] among those before it. `near` is scratch for i pointers.
-static void place(life *lives, size_t i, life **near) {
-    size_t n = 0;
-    life *x = &lives[i];
-    for (size_t k = 0; k < i; ++k)
-        if (lives[k].first <= x->last && x->first <= lives[k].last)
-            near[n++] = &lives[k];
-    qsort(near, n, sizeof *near, lower_first);
-    size_t at = 0;
+// What is placed, lowest first: a copy of what is looked at again and again.
+typedef struct taken {
+    size_t offset, end;
+    int first, last;
+} taken;
+
+static taken taken_by(const life *x) {
+    return (taken){x->offset, x->offset + x->bytes, x->first, x->last};
+}
+
+// The lowest place for x among the n that are placed, which become n + 1.
+static void place(life *x, taken *placed, size_t n) {
+    size_t at = 0, low = 0;
     for (size_t k = 0; k < n; ++k) {
-        if (near[k]->offset >= at + x->bytes)
+        if (placed[k].first > x->last || x->first > placed[k].last)
+            continue;
+        if (placed[k].offset >= at + x->bytes)
             break;
-        size_t end = near[k]->offset + near[k]->bytes;
-        at = end > at ? end : at;
+        at = placed[k].end > at ? placed[k].end : at;
     }
     x->offset = at;
+    for (size_t high = n; low < high;) {
+        size_t middle = low + (high - low) / 2;
+        if (placed[middle].offset <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    memmove(placed + low + 1, placed + low, (n - low) * sizeof *placed);
+    placed[low] = taken_by(x);
 }
 
 // --- the gradient buffer ---------------------------------------------------------------------------------------------
@@ -214,7 +228,8 @@ static bool is_placed(const mz_value *v, bool scattered) {
 // --- the pass --------------------------------------------------------------------------------------------------------
 typedef struct scratch {
     int *shared, *first, *last; // per value
-    life *lives, **near;
+    life *lives, **sorted;
+    taken *placed;
     size_t given;        // lives whose place is given
     bool scattered;      // gradients are placed too
     const size_t *least; // and take so many bytes at least
@@ -227,10 +242,11 @@ static bool open_scratch(const mezzo_graph *g, int parts, mz_plan *plan, scratch
         .first = mz_alloc(g->n_values + 1, sizeof *s->first),
         .last = mz_alloc(g->n_values + 1, sizeof *s->last),
         .lives = mz_alloc(lives, sizeof *s->lives),
-        .near = mz_alloc(lives, sizeof(life *)),
+        .sorted = mz_alloc(lives, sizeof(life *)),
+        .placed = mz_alloc(lives, sizeof *s->placed),
     };
     plan->offset = mz_alloc(g->n_values + 1, sizeof *plan->offset);
-    return s->shared && s->first && s->last && s->lives && s->near && plan->offset;
+    return s->shared && s->first && s->last && s->lives && s->sorted && s->placed && plan->offset;
 }
 
 static void close_scratch(scratch *s) {
@@ -238,7 +254,8 @@ static void close_scratch(scratch *s) {
     mz_free(s->first);
     mz_free(s->last);
     mz_free(s->lives);
-    mz_free(s->near);
+    mz_free(s->sorted);
+    mz_free(s->placed);
 }
 
 static void find_lives(const mezzo_graph *g, const mz_stream_plan *streams, scratch *s) {
@@ -275,9 +292,14 @@ static size_t collect_lives(const mezzo_graph *g, scratch *s, mz_plan *plan) {
 static void place_in_order(scratch *s, size_t n, int (*order)(const void *, const void *), mz_plan *plan) {
     plan->arena = plan->borrowed = 0;
     qsort(s->lives + s->given, n - s->given, sizeof *s->lives, order);
+    for (size_t i = 0; i < s->given; ++i)
+        s->sorted[i] = &s->lives[i];
+    qsort(s->sorted, s->given, sizeof *s->sorted, lower_first);
+    for (size_t i = 0; i < s->given; ++i)
+        s->placed[i] = taken_by(s->sorted[i]);
     for (size_t i = s->given; i < n; ++i) {
         const life *x = &s->lives[i];
-        place(s->lives, i, s->near);
+        place(&s->lives[i], s->placed, i);
         plan->offset[x->value] = x->offset;
         size_t end = x->offset + x->bytes;
         size_t *most = end > plan->gradients ? &plan->arena : &plan->borrowed;
@@ -322,7 +344,7 @@ mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, c
     if (s.scattered && room->part != NULL)
         occupy_parts(g, room, s.lives, &s.given);
     if (room != NULL && room->offset != NULL)
-        occupy_gradients(g, room, s.first, s.lives, &s.given, s.near);
+        occupy_gradients(g, room, s.first, s.lives, &s.given, s.sorted);
     plan->gradients = s.given > 0 ? room->bytes : 0;
     place_values(g, &s, plan);
     close_scratch(&s);

@@ -10,7 +10,7 @@ mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
     if (kept.copied == NULL || kept.coded == NULL)
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++) {
-        const int index = mezzo_params_find(params, g->params[i].name); // -1: told where it is bound
+        const int index = mz_params_index(params, g, i); // -1: told where it is bound
         const mz_param *p = index >= 0 ? &params->list[index] : NULL;
         kept.copied[i] = p == NULL || p->shadow_slot >= 0;
         kept.coded[i] = p != NULL && params->ranks == 0 && p->master == MEZZO_MASTER_FP32 && !p->storage.padded &&
@@ -52,7 +52,7 @@ static mezzo_status find_codes(mezzo_program *p, int value, void ***out) {
     mezzo_params *params = p->params;
     const mezzo_graph *g = p->c.graph;
     const mz_value *v = &g->values[value];
-    const int index = mezzo_params_find(params, g->params[v->param].name);
+    const int index = mz_params_index(params, g, (size_t)v->param);
     mz_scale_entry *entry;
     MEZZO_TRY(mz_program_find_entry(p, v->scale, &entry));
     const int at = (int)(entry - params->scales.entries);

@@ -189,12 +189,22 @@ static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t
 }
 
 // A parameter that a matmul-class op reads may be wanted in a low format.
-static bool read_by_matmul(const mezzo_graph *g, int value) {
+// The parameter whose master a node's input is; -1: none.
+static int param_of(const mezzo_graph *g, int value) {
+    const int param = value >= 0 && g->values[value].kind == MZ_VALUE_PARAM ? g->values[value].param : -1;
+    return param >= 0 && g->params[param].value == value ? param : -1;
+}
+
+// What products read gets a place among the low-precision copies, by number_shadows.
+static void find_shadows(mezzo_params *params, const mezzo_graph *g) {
+    for (size_t i = 0; i < params->n; ++i)
+        params->list[i].shadow_slot = -1;
     for (size_t i = 0; i < g->n_nodes; ++i)
-        for (int k = 0; k < g->nodes[i].n_in; ++k)
-            if (g->nodes[i].in[k] == value && mz_op_table[g->nodes[i].op].cast_class == MZ_CAST_LOW)
-                return true;
-    return false;
+        for (int k = 0; k < g->nodes[i].n_in; ++k) {
+            const int param = param_of(g, g->nodes[i].in[k]);
+            if (param >= 0 && mz_op_table[g->nodes[i].op].cast_class == MZ_CAST_LOW)
+                params->list[param].shadow_slot = 0;
+        }
 }
 
 static void free_specs(mezzo_params *params) {
@@ -234,17 +244,18 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
         p->count = mz_shape_count(&p->shape);
         store(p, &stored[g->params[i].value], params->ranks > 0);
         params->padded = params->padded || p->storage.padded;
-        p->shadow_slot = read_by_matmul(g, g->params[i].value) ? 0 : -1;
     }
+    find_shadows(params, g);
     return MEZZO_OK;
 }
 
-// Products read the parameter with scales, and none its low-precision copy.
-static bool only_quantized(const mezzo_graph *cast, size_t param) {
-    bool quantized = false;
-    for (size_t i = 0; i < cast->n_nodes && !quantized; ++i)
-        quantized = cast->nodes[i].op == MZ_OP_quantize && cast->nodes[i].in[0] == cast->params[param].value;
-    return quantized && cast->params[param].shadow < 0;
+// No copy where products read the parameter with scales, and none its low-precision copy.
+static void leave_quantized(mezzo_params *params, const mezzo_graph *cast) {
+    for (size_t i = 0; i < cast->n_nodes; ++i) {
+        const int param = cast->nodes[i].op == MZ_OP_quantize ? param_of(cast, cast->nodes[i].in[0]) : -1;
+        if (param >= 0 && cast->params[param].shadow < 0)
+            params->list[param].shadow_slot = -1;
+    }
 }
 
 // How each master is kept, and which parameters have low-precision copies: autocast decides, by what the program reads
@@ -257,11 +268,9 @@ static mezzo_status settle_formats(mezzo_params *params, const mezzo_graph *g, c
     if (options == NULL)
         return MEZZO_OK;
     MEZZO_TRY(mz_passes(g, options, "autocast", &cast));
-    for (size_t i = 0; i < params->n; ++i) {
+    for (size_t i = 0; i < params->n; ++i)
         params->list[i].master = mz_master_of(cast, i, params->kept_as, NULL);
-        if (only_quantized(cast, i))
-            params->list[i].shadow_slot = -1;
-    }
+    leave_quantized(params, cast);
     mezzo_graph_free(cast);
     return MEZZO_OK;
 }
@@ -435,6 +444,11 @@ int mezzo_params_find(const mezzo_params *params, const char *name) {
         if (!strcmp(params->list[i].name, name))
             return (int)i;
     return -1;
+}
+
+int mz_params_index(const mezzo_params *params, const mezzo_graph *g, size_t i) {
+    const bool same = i < params->n && strcmp(params->list[i].name, g->params[i].name) == 0;
+    return same ? (int)i : mezzo_params_find(params, g->params[i].name);
 }
 
 static mezzo_status check_index(const mezzo_params *params, int index) {

@@ -134,6 +134,7 @@ mezzo_status mz_params_settle_codes(mezzo_params *params); // before a run: writ
 
 // What shows whether a parameter is finite: its FP32 master, or, where that is kept in another way, its BF16 shadow.
 // Where parameters lie in parts, this process's; absent where it has nothing of it.
+int mz_params_index(const mezzo_params *params, const mezzo_graph *g, size_t i); // of g's parameter i; -1: not there
 mz_tensor mz_params_tensor(const mezzo_params *params, int index);
 
 // mezzo_params_create_as, with buffers that are cut (for 1 rank: for the same sums alone); NULL: not cut.

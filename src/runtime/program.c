@@ -146,7 +146,7 @@ static bool worth_overlap(const mz_compiled *c) {
 // Parameters that are there say how they are stored.
 static void find_stored(const mezzo_params *params, mezzo_graph *g) {
     for (size_t i = 0; params && i < g->n_params; ++i) {
-        int index = mezzo_params_find(params, g->params[i].name);
+        int index = mz_params_index(params, g, i);
         g->params[i].stored = index >= 0 && mz_shape_equal(&params->list[index].shape, &g->params[i].shape);
         if (g->params[i].stored)
             g->params[i].storage = params->list[index].storage;
@@ -187,7 +187,7 @@ static mezzo_status find_room(const mezzo_params *params, const mezzo_graph *g, 
     if (!room->offset)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < g->n_params; ++i) {
-        int index = mezzo_params_find(params, g->params[i].name);
+        int index = mz_params_index(params, g, i);
         const mz_param *p = index >= 0 ? &params->list[index] : NULL;
         bool apart = p == NULL || p->frozen || p->storage.padded || !mz_shape_equal(&p->shape, &g->params[i].shape);
         room->offset[i] = apart ? SIZE_MAX : (size_t)p->offset * sizeof(float);

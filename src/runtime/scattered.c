@@ -23,7 +23,7 @@ static int last_writer(const mezzo_graph *g, int param) {
 static int region_writer(const mezzo_params *params, const mezzo_graph *g, const mz_region *region) {
     int last = -1;
     for (size_t i = 0; i < g->n_params; ++i) {
-        const mz_param *p = &params->list[mezzo_params_find(params, g->params[i].name)];
+        const mz_param *p = &params->list[mz_params_index(params, g, i)];
         if (p->frozen || !mz_region_has(params, region, p))
             continue;
         const int writer = last_writer(g, (int)i);
@@ -40,7 +40,7 @@ static void find_sums(const mezzo_params *params, const mezzo_graph *g, mz_gradi
         const mz_region *region = &params->regions[k];
         const int writer = region_writer(params, g, region), alone = mz_region_alone(params, k);
         for (size_t i = 0; i < g->n_params; ++i) {
-            const mz_param *p = &params->list[mezzo_params_find(params, g->params[i].name)];
+            const mz_param *p = &params->list[mz_params_index(params, g, i)];
             if (alone >= 0 && p == &params->list[alone])
                 room->least[i] = (size_t)(params->ranks * region->part) * sizeof(float);
             if (!p->frozen && mz_region_has(params, region, p) && writer > room->until[i])
@@ -57,7 +57,7 @@ static mezzo_status check_scattered(const mezzo_params *params, const mz_compile
     if (!c->covers)
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "gradients cannot be kept in parts: a kernel adds to them alone");
     for (size_t i = 0; i < c->graph->n_params; ++i) {
-        const int index = mezzo_params_find(params, c->graph->params[i].name);
+        const int index = mz_params_index(params, c->graph, i);
         if (index < 0 || !mz_shape_equal(&params->list[index].shape, &c->graph->params[i].shape))
             return mz_fail(MEZZO_ERR_INVALID, "the parameters have no %s of the shape that the graph reads",
                            c->graph->params[i].name);
