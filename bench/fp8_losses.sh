@@ -4,8 +4,7 @@
 # the learning rate from 1e-3 to 1e-4 along a cosine after 100 steps. A row each, with the lowest validation loss of 20 (whole validation set) and the last;
 # a recipe that the command does not know is passed over. All bits come from the seed: a row can be made again by itself.
 # RUNS="NAME:SEED …" chooses others, where NAME is a precision, mxfp8, mxfp4 or nvfp4 (emulated; :sr and :rht behind it: gradients rounded at random,
-# inputs of weights' gradients turned), or moments-KIND (of bf16). STOP ends each run there, with the schedule of 5,000 steps: the lowest validation loss comes
-# before step 2,500. JOBS run at a time (4; rows are losses, not times, so that they
+# inputs of weights' gradients turned), or moments-KIND (of bf16). STOP ends each run there, with the schedule of 5,000 steps. JOBS run at a time (4; rows are losses, not times, so that they
 # may share a GPU). Rows that OUT has already are left out. DEVICE_KIND (cuda), MEZZO and COMMIT as elsewhere.
 set -euo pipefail
 text=$(realpath "${1:?usage: bench/fp8_losses.sh TEXT [OUT.csv]}")
