@@ -26,7 +26,7 @@ static mezzo_status cast_copies(keep_pass *p, const mz_node *reader) {
                         .precision = reader->precision,
                         .segment = -1,
                         .numerics = {v->dtype, MEZZO_F32, MEZZO_F32},
-                        .formats = {MEZZO_F32, v->dtype, v->dtype, MZ_SCALING_NONE},
+                        .formats = {MEZZO_F32, v->dtype, v->dtype, MZ_SCALING_NONE, false},
                         .rule = "a copy that the parameters do not keep"};
         v->kind = MZ_VALUE_TEMP;
         v->param = -1;
