@@ -51,6 +51,7 @@ static const cli_field candidate_fields[] = {
     {CLI_FIELD(mz_candidate, tokens_per_second), "tokens_per_second"},
     {CLI_FIELD(mz_candidate, memory), "memory_bytes"},
     {CLI_FIELD(mz_candidate, loss), "loss"},
+    {CLI_FIELD(mz_candidate, gradient_error), "gradient_error"},
     {CLI_FIELD(mz_candidate, passed), "passed"},
     {CLI_FIELD(mz_candidate, note), "note"},
 };

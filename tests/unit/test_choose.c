@@ -1,6 +1,6 @@
 // The fastest precision that fits and passes the guard. Which one that is depends on the machine; that it is, does not.
 // Seen to fail with: the slowest chosen; the guard's loss not looked at; a candidate that does not fit timed all the
-// same.
+// same; an 8-bit gradient not compared.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,7 +69,8 @@ static void test_fastest(void **state) {
     if (!info.native[MEZZO_PRECISION_BF16] && !info.native[MEZZO_PRECISION_FP16]) { // one candidate: nothing to time
         assert_false(c.candidates[0].timed);
         assert_non_null(strstr(c.reason, "fp32: the only precision that this device runs natively; bf16 takes 0."));
-        assert_int_equal(c.n, 3);
+        assert_int_equal(c.n, 4);
+        assert_non_null(strstr(c.reason, "emulated: 8-bit storage"));
     }
     mezzo_device_close(device);
 }
@@ -97,18 +98,61 @@ static void test_fits(void **state) {
 static void test_guard(void **state) {
     mz_candidate c = {0};
     mz_rig_state s = {.loss = 4.1, .finite = true};
+    const mz_choose_options o = mz_choose_defaults();
     (void)state;
-    assert_true(mz_choose_guard(&c, &s, NAN)); // the first has nothing to be compared with
-    assert_true(mz_choose_guard(&c, &s, 4.08));
-    assert_false(mz_choose_guard(&c, &s, 4.0));
+    assert_true(mz_choose_guard(&c, &o, &s, NAN)); // the first has nothing to be compared with
+    assert_true(mz_choose_guard(&c, &o, &s, 4.08));
+    assert_false(mz_choose_guard(&c, &o, &s, 4.0));
     assert_non_null(strstr(c.note, "4.1, not 4"));
     s.finite = false;
-    assert_false(mz_choose_guard(&c, &s, 4.1));
+    assert_false(mz_choose_guard(&c, &o, &s, 4.1));
     assert_non_null(strstr(c.note, "not finite"));
+}
+
+// What is tried where nothing is named: FP8 only where the device is faster with it.
+static void test_usual(void **state) {
+    mezzo_device_info info = {0};
+    const char *said;
+    (void)state;
+    info.native[MEZZO_PRECISION_FP8] = true;
+    assert_false(mz_choose_usual(&info, MEZZO_PRECISION_FP8, &said));
+    assert_non_null(strstr(said, "emulated"));
+    info.faster[MEZZO_PRECISION_FP8] = true;
+    assert_true(mz_choose_usual(&info, MEZZO_PRECISION_FP8, &said));
+    assert_false(mz_choose_usual(&info, MEZZO_PRECISION_FP8_BLOCK, &said));
+    assert_true(mz_choose_usual(&info, MEZZO_PRECISION_FP32, &said));
+    assert_false(mz_choose_usual(&info, MEZZO_PRECISION_BF16, &said));
+}
+
+// The gradients of 8 bits are really compared: far from FP32's, within the bound, and refused under a stricter one.
+static void test_gradient(void **state) {
+    static const mezzo_precision three[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP8};
+    mz_choose_options o = tiny();
+    mezzo_device *device;
+    mz_choice c;
+    (void)state;
+    must(mezzo_device_open("cpu", 1, &device));
+    o.precisions = three;
+    o.n_precisions = 3;
+    must(mz_choose(device, &o, &c));
+    assert_int_equal(c.n, 3);
+    print_message("gradients off by: bf16 %.3g, fp8 %.3g\n", c.candidates[1].gradient_error,
+                  c.candidates[2].gradient_error);
+    assert_true(isnan(c.candidates[0].gradient_error));
+    assert_true(c.candidates[1].gradient_error > 1e-4 && c.candidates[1].gradient_error < 0.03);
+    assert_true(c.candidates[2].gradient_error > 2 * c.candidates[1].gradient_error);
+    assert_true(c.candidates[2].gradient_error <= o.gradient_within && c.candidates[2].passed);
+    o.gradient_within = c.candidates[2].gradient_error / 2;
+    must(mz_choose(device, &o, &c));
+    assert_false(c.candidates[2].passed);
+    assert_true(c.candidates[1].passed && c.precision != MEZZO_PRECISION_FP8);
+    assert_non_null(strstr(c.candidates[2].note, "gradient"));
+    mezzo_device_close(device);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fastest), cmocka_unit_test(test_fits),
-                                       cmocka_unit_test(test_guard)};
+                                       cmocka_unit_test(test_guard), cmocka_unit_test(test_usual),
+                                       cmocka_unit_test(test_gradient)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

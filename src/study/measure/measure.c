@@ -281,3 +281,81 @@ mezzo_status mz_rig_look(mz_rig *rig, mz_rig_state *out) {
                           .finite = isfinite((double)loss) && !info.found_inf};
     return MEZZO_OK;
 }
+
+// --- gradients -----------------------------------------------------------------------------------------------------
+#define SAMPLE 65536 // numbers of a parameter
+
+static size_t elements(const mezzo_params *params, int index) {
+    size_t n = 1;
+    for (int d = 0; d < mezzo_params_rank(params, index); d++)
+        n *= (size_t)mezzo_params_shape(params, index)[d];
+    return n;
+}
+
+static size_t stride_of(size_t n) {
+    return (n + SAMPLE - 1) / SAMPLE;
+}
+
+// The sampled numbers of all parameters, and the elements of the largest.
+static size_t sampled(const mezzo_params *params, size_t *largest) {
+    size_t total = 0;
+    for (int i = 0; i < mezzo_params_count(params); i++) {
+        const size_t n = elements(params, i);
+        if (mezzo_params_frozen(params, i))
+            continue;
+        total += (n + stride_of(n) - 1) / stride_of(n);
+        *largest = n > *largest ? n : *largest;
+    }
+    return total;
+}
+
+static mezzo_status take_sample(const mezzo_params *params, double scale, float *all, mz_gradient *out) {
+    for (int i = 0; i < mezzo_params_count(params); i++) {
+        const size_t n = elements(params, i), stride = stride_of(n);
+        if (mezzo_params_frozen(params, i))
+            continue;
+        MEZZO_TRY(mezzo_params_read_grad(params, i, all));
+        for (size_t k = 0; k < n; k += stride) {
+            out->values[out->n] = (float)((double)all[k] / scale);
+            out->weights[out->n++] = (double)stride;
+        }
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_rig_gradient(mz_rig *rig, mz_gradient *out) {
+    mz_rig_state state;
+    size_t largest = 1;
+    const size_t n = sampled(rig->params, &largest);
+    *out = (mz_gradient){.values = mz_alloc(n, sizeof *out->values), .weights = mz_alloc(n, sizeof *out->weights)};
+    float *all = mz_alloc(largest, sizeof *all);
+    mezzo_status status = out->values == NULL || out->weights == NULL || all == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+    if (status == MEZZO_OK)
+        status = run_micro(rig);
+    if (status == MEZZO_OK)
+        status = mz_rig_look(rig, &state);
+    if (status == MEZZO_OK)
+        status = take_sample(rig->params, state.loss_scale, all, out);
+    mz_free(all);
+    MEZZO_TRY(status);
+    return mezzo_params_zero_grad(rig->params);
+}
+
+void mz_gradient_free(mz_gradient *gradient) {
+    mz_free(gradient->values);
+    mz_free(gradient->weights);
+    *gradient = (mz_gradient){0};
+}
+
+double mz_gradient_error(const mz_gradient *gradient, const mz_gradient *reference) {
+    double off = 0, size = 0;
+    if (gradient->n != reference->n)
+        return (double)INFINITY;
+    for (size_t i = 0; i < gradient->n; i++) {
+        const double g = (double)gradient->values[i], r = (double)reference->values[i];
+        off += gradient->weights[i] * (g - r) * (g - r);
+        size += gradient->weights[i] * r * r;
+    }
+    const double error = sqrt(off / size);
+    return isfinite(error) ? error : off == 0 ? 0 : (double)INFINITY;
+}

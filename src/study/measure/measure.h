@@ -114,6 +114,19 @@ typedef struct mz_rig_state {
 } mz_rig_state;
 mezzo_status mz_rig_look(mz_rig *rig, mz_rig_state *out); // waits for the device
 
+// Gradients of one micro batch, unscaled: of each parameter at most 65,536 numbers at equal distances.
+typedef struct mz_gradient {
+    float *values;   // one parameter's after the other
+    double *weights; // how many numbers of its parameter each stands for
+    size_t n;
+} mz_gradient;
+// Runs a micro batch and leaves gradients zero, to be called before steps. The caller frees *out, also after errors.
+mezzo_status mz_rig_gradient(mz_rig *rig, mz_gradient *out);
+void mz_gradient_free(mz_gradient *gradient);
+// |g - reference| / |reference| in the 2-norm; infinite where a number is not finite or the two are of different
+// models.
+double mz_gradient_error(const mz_gradient *gradient, const mz_gradient *reference);
+
 // --- schemes (schemes.c): bytes a parameter, by formula ------------------------------------------------------------
 // How a recipe keeps a model of which only the number of parameters is known.
 typedef struct mz_scheme {
