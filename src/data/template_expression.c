@@ -525,7 +525,10 @@ static const value *unary(machine *m) {
     if (mz_tpl_peek(m) != '-')
         return postfix(m);
     m->p++;
-    const value *v = unary(m);
+    if (++m->depth > MOST_DEPTH)
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "the template is too deep");
+    const value *v = m->status == MEZZO_OK ? unary(m) : &mz_tpl_undefined;
+    m->depth--;
     if (!live(m))
         return &mz_tpl_undefined;
     if (v->kind != NUMBER)

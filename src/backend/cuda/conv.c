@@ -55,6 +55,94 @@ const mz_kernel mz_cuda_conv2d_product = {"conv2d_1x1__product", prepare_product
 const mz_kernel mz_cuda_conv2d_dx_product = {"conv2d_dx_1x1__product", prepare_product, run_product};
 const mz_kernel mz_cuda_conv2d_dw_product = {"conv2d_dw_1x1__product", prepare_product, run_product};
 
+// --- dx behind a stride, FP32: a product over dy's pixels, of which each pixel of x gathers its taps
+// ------------------ cuDNN has no deterministic engine for it without tensor cores. Some images at a time: a product is
+// r·s times as large as dx is.
+#define MOST_TAPS ((int64_t)128 << 20) // bytes of a product; an image is never divided
+
+typedef struct strided {
+    mz_prepared product;
+    mz_cu_conv conv; // of the images of one turn
+    int64_t turns;
+    size_t at_rest; // behind the taps
+} strided;
+
+static void release_strided(void *state) {
+    mz_prepared_free(&((strided *)state)->product);
+    mz_free(state);
+}
+
+static mz_call taps_of(const mz_call *call, const strided *p) {
+    const mz_cu_conv *v = &p->conv;
+    const int64_t pixels = v->b * v->p * v->q, taps = v->r * v->s * v->c;
+    mz_call part = *call;
+    part.op = MZ_OP_linear_dx;
+    part.in[0].shape = (mz_shape){2, {pixels, v->n}};
+    part.in[1].shape = (mz_shape){2, {v->n, taps}};
+    part.out[0].shape = (mz_shape){2, {pixels, taps}};
+    part.out[0].data = call->workspace;
+    if (call->workspace != NULL)
+        part.workspace = (char *)call->workspace + p->at_rest;
+    part.state = p->product.state;
+    return part;
+}
+
+static const char *prepare_strided(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const mz_shape *x = &call->out[0].shape, *y = &call->in[0].shape, *w = &call->in[1].shape;
+    if (call->in[0].dtype != MEZZO_F32 || call->in[1].dtype != MEZZO_F32 || call->out[0].dtype != MEZZO_F32)
+        return "stores fp32";
+    if (call->attrs.stride < 2 || call->attrs.groups != 1)
+        return "serves strides from 2 on, one group";
+    const int64_t image = y->dim[1] * y->dim[2] * w->dim[1] * w->dim[2] * w->dim[3] * (int64_t)sizeof(float);
+    int64_t images = x->dim[0];
+    while (images > 1 && (images * image > MOST_TAPS || x->dim[0] % images != 0))
+        images--;
+    if (images < 1 || image < 1 || images >= 1 << 16 || x->dim[1] >= 1 << 16)
+        return "serves images of less than 65,536 rows";
+    strided *p = out->state = mz_alloc(1, sizeof *p);
+    if (p == NULL)
+        return mz_out_of_memory;
+    out->release = release_strided;
+    p->turns = x->dim[0] / images;
+    p->conv = (mz_cu_conv){.b = images,
+                           .h = x->dim[1],
+                           .w = x->dim[2],
+                           .c = x->dim[3],
+                           .n = w->dim[0],
+                           .r = w->dim[1],
+                           .s = w->dim[2],
+                           .depth = w->dim[3],
+                           .p = y->dim[1],
+                           .q = y->dim[2],
+                           .stride = call->attrs.stride,
+                           .pad = call->attrs.pad_before,
+                           .groups = 1};
+    p->at_rest = mz_align_up((size_t)(images * image), ALIGN);
+    const mz_call part = taps_of(call, p);
+    const mezzo_status status = mz_prepare(device, &part, &p->product);
+    out->workspace = p->at_rest + p->product.workspace;
+    if (status == MEZZO_ERR_MEMORY)
+        return mz_out_of_memory;
+    return status == MEZZO_OK ? NULL : "no kernel multiplies these formats";
+}
+
+static mezzo_status run_strided(mezzo_device *device, const mz_call *call) {
+    const strided *p = call->state;
+    const mz_cu_conv *v = &p->conv;
+    const float *dy = call->in[0].data;
+    float *dx = call->out[0].data;
+    mz_call part = taps_of(call, p);
+    for (int64_t turn = 0; turn < p->turns; turn++) {
+        mz_cu_conv some = *v;
+        part.in[0].data = (void *)(uintptr_t)(dy + turn * v->b * v->p * v->q * v->n);
+        some.x = (mz_cu_array){dx + turn * v->b * v->h * v->w * v->c, MEZZO_F32};
+        MEZZO_TRY(p->product.kernel->run(device, &part));
+        MZ_CUDA_TRY(mz_cu_conv2d_gather(mz_cuda(device)->stream, &some, call->workspace));
+    }
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_conv2d_dx_strided = {"conv2d_dx_strided__product", prepare_strided, run_strided};
+
 #ifdef MZ_CUDA_HAS_CUDNN
 
 // --- graphs --------------------------------------------------------------------------------------------------------

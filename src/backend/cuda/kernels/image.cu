@@ -58,6 +58,31 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_dx_kernel(mz_cu_conv v) {
     store1(v.x.data, v.x.dtype, i, sum);
 }
 
+// dx of some images from `taps`, what each pixel of dy gives each tap: [images, p, q, r, s, c]. A pixel adds those that
+// it was seen through, row by row. T: one number or four.
+__device__ __forceinline__ float plus(float a, float b) {
+    return a + b;
+}
+__device__ __forceinline__ float4 plus(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+template <typename T>
+__global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_gather_kernel(mz_cu_conv v, const T *taps, T *dx) {
+    const int channels = static_cast<int>(v.c / static_cast<int64_t>(sizeof(T) / sizeof(float)));
+    const int64_t i = thread_index(), w = i / channels, h = blockIdx.y, b = blockIdx.z;
+    if (w >= v.w)
+        return;
+    T sum = {};
+    for (int64_t r = (h + v.pad) % v.stride; r < v.r; r += v.stride)
+        for (int64_t s = (w + v.pad) % v.stride; s < v.s; s += v.stride) {
+            const int64_t p = (h + v.pad - r) / v.stride, q = (w + v.pad - s) / v.stride;
+            if (h + v.pad < r || w + v.pad < s || p >= v.p || q >= v.q)
+                continue;
+            sum = plus(sum, taps[((((b * v.p + p) * v.q + q) * v.r + r) * v.s + s) * channels + i % channels]);
+        }
+    dx[(b * v.h + h) * v.w * channels + i] = sum;
+}
+
 // A block a weight: its threads have pixels, and are added in a tree.
 __global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_dw_kernel(mz_cu_conv v, bool accumulate) {
     __shared__ float shared[IMAGE_BLOCK / WARP];
@@ -85,6 +110,17 @@ extern "C" cudaError_t mz_cu_conv2d(cudaStream_t stream, const mz_cu_conv *v) {
 
 extern "C" cudaError_t mz_cu_conv2d_dx(cudaStream_t stream, const mz_cu_conv *v) {
     conv2d_dx_kernel<<<blocks_for(v->b * v->h * v->w * v->c), IMAGE_BLOCK, 0, stream>>>(*v);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_conv2d_gather(cudaStream_t stream, const mz_cu_conv *v, const float *taps) {
+    const int64_t line = v->w * v->c, vector = v->c % 4 == 0 ? 4 : 1;
+    const dim3 grid(blocks_for(line / vector), static_cast<unsigned>(v->h), static_cast<unsigned>(v->b));
+    if (vector == 4)
+        conv2d_gather_kernel<<<grid, IMAGE_BLOCK, 0, stream>>>(*v, reinterpret_cast<const float4 *>(taps),
+                                                               static_cast<float4 *>(v->x.data));
+    else
+        conv2d_gather_kernel<<<grid, IMAGE_BLOCK, 0, stream>>>(*v, taps, static_cast<float *>(v->x.data));
     return cudaGetLastError();
 }
 

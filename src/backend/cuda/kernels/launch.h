@@ -323,6 +323,8 @@ typedef struct mz_cu_conv {
 cudaError_t mz_cu_conv2d(cudaStream_t stream, const mz_cu_conv *v);
 cudaError_t mz_cu_conv2d_dx(cudaStream_t stream, const mz_cu_conv *v);
 cudaError_t mz_cu_conv2d_dw(cudaStream_t stream, const mz_cu_conv *v, bool accumulate);
+// x FP32, one group: each pixel's sum of taps [b, p, q, r, s, c]; both at multiples of 16 bytes. h and b: up to 65,535.
+cudaError_t mz_cu_conv2d_gather(cudaStream_t stream, const mz_cu_conv *v, const float *taps);
 // x [b, pixels, c] in groups of depth = c/groups; weight and bias [c], film [b, 2·c], mean and rstd [b, groups].
 // Backward: y is dy; sums: scratch of 2·b·c floats; dweight, dbias may be NULL.
 typedef struct mz_cu_group_norm {
