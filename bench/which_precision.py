@@ -12,7 +12,7 @@ PAGE = ROOT / "docs/guides/which-precision.md"
 CHART = ROOT / "docs/guides/figures/which-precision.svg"
 # folder of bench/results, what ran there
 SWEEPS = [("sweep-gpt2-h200", "H200", "GPT-2"), ("sweep-h100", "H100", "GLM-4-MoE"), ("sweep-cpu-amx", "CPU with AMX", "GLM-4-MoE"),
-          ("sweep-cpu-avx2", "CPU with AVX2 alone", "GPT-2")]
+          ("sweep-cpu-avx2", "CPU with AVX2 only", "GPT-2")]
 
 
 def summary(folder):
@@ -25,7 +25,7 @@ def won(folder):
 
 
 def table():
-    lines = ["| machine | model | shapes | BF16 faster on | BF16 against FP32: least, median, most | tokens in a step |", "|---|---|---|---|---|---|"]
+    lines = ["| machine | model | shapes | BF16 faster on | BF16 speedup over FP32: min, median, max | tokens per step |", "|---|---|---|---|---|---|"]
     for folder, machine, model in SWEEPS:
         data = summary(folder)
         tokens = [point["tokens_per_step"] for width in data["widths"] for point in width["points"]]
@@ -41,16 +41,16 @@ def boxes():
     return {
         "where": (370, 10, 200, "ask", ["Where do you train?"]),
         "gpu": (120, 90, 220, "ask", ["NVIDIA GPU:", "compute capability?"]),
-        "cpu": (595, 90, 230, "ask", ["CPU: what does mezzo doctor", "say of BF16 arithmetic?"]),
-        "t4": (10, 210, 210, "ask", ["At least 600 tokens in a step,", "below width 512 1,000?"]),
+        "cpu": (595, 90, 230, "ask", ["CPU: what native BF16 arithmetic", "does mezzo doctor report?"]),
+        "t4": (10, 210, 210, "ask", ["At least 600 tokens per step", "(width < 512: 1,000)?"]),
         "bf16": (235, 210, 235, "take", ["BF16", "H200, GPT-2: " + gpt[0], gpt[1], "H100, GLM-4-MoE: " + moe[0], moe[1]]),
         "amx": (485, 210, 215, "take", ["BF16", "AMX: " + amx[0], amx[1]]),
-        "fp32": (715, 210, 235, "take", ["FP32", "AVX2: BF16 " + avx2[0], avx2[1], "(BF16 where memory is short)"]),
+        "fp32": (715, 210, 235, "take", ["FP32", "AVX2: BF16 " + avx2[0], avx2[1], "(BF16 if memory is short)"]),
         "fp16": (10, 340, 95, "take", ["FP16", "with a scaler"]),
         "t4_32": (125, 340, 95, "take", ["FP32"]),
-        "differ": (310, 370, 330, "ask", ["mezzo verify: is the loss, against FP32,", "within what you accept?"]),
+        "differ": (310, 370, 330, "ask", ["mezzo verify: is the difference from the", "FP32 loss acceptable?"]),
         "keep": (260, 470, 160, "take", ["Keep it"]),
-        "raise": (480, 470, 280, "take", ["The modules that need it in FP32", "(--autocast), else TF32 or FP32"]),
+        "raise": (480, 470, 280, "take", ["Keep sensitive modules in FP32", "(--autocast), or use TF32 or FP32"]),
     }
 
 
