@@ -3,11 +3,11 @@
 or cpu-pairs.csv.
 
 usage: pairs.py [--build FOLDER] [--results FOLDER] [--commit S] [--turns N] [--steps N] [--seconds N]
-                [--precision P] [--device D] [--threads N] NAME...
-  NAME  a row of SETS below, or a set's name: shapes wide sizes tiny moe cpu
+                [--precision P] [--device D] [--threads N] [--ways W,W] NAME...
+  NAME  a row of SETS below, or a set's name: shapes wide sizes tiny moe cpu images
 
 PyTorch takes a minute to compile a shape, most of it on one core. So its cases are compiled at the same time, each by a
-process that waits for its turns (torch_gpt2.py --turns), and all that still compile are stopped while a pair is timed:
+process that waits for its turns (torch_gpt2.py --turns, of models of images torch_radio.py --turns), and all that still compile are stopped while a pair is timed:
 then nothing else runs on the GPU. A pair is timed as soon as PyTorch is ready, N turns of each; PyTorch's peak of
 memory is that of its steps, without compiling (with CUDA graphs, with it). A pair with several ways of PyTorch has rows
 for each that was ready, one without a way has ours alone. --seconds bounds the whole: what is not ready then is left
@@ -34,6 +34,10 @@ def sized(name, layers, heads, width, ways, steps, memory):
 def experts(model, width, layers, batch, length, vocab, steps, memory):
     return (f"--model {model} --vocab {vocab} --batch {batch} --length {length}",
             f"moe-d{width}-l{layers}-b{batch}-t{length}-v{vocab}", ["eager"], steps, memory)
+
+
+def images(model, batch, steps, ways, memory=8):
+    return f"--model {model} --batch {batch}", f"{model}:{batch}", ways.split(), steps, memory
 
 
 SETS = {
@@ -69,6 +73,10 @@ SETS = {
     "cpu": {
         "gpt6x384": gpt(6, 6, 384, 65, 16, 256, ways="eager compiled", steps=2),
         "gpt2-4x1024": gpt(12, 12, 768, 50304, 4, 1024, ways="eager compiled", steps=1),
+    },
+    "images": {  # small ones, for CPUs
+        "radio_unet": images("radio_unet", 8, 4, "eager compiled"),
+        "kl_vae": images("kl_vae", 8, 4, "eager compiled"),
     },
     "moe": {
         "moe4x256": experts("glm4_moe-4x256", 256, 4, 1, 128, 32000, 50, 2),
@@ -147,8 +155,10 @@ class Bench:
 
     def torch(self, case, way, steps):
         where = ["--cpu"] if self.cpu else []
-        return [self.options.python, os.path.join(HERE, "peers", "torch_gpt2.py"), "--turns", "--iters", str(steps),
-                *where, f"{case}:{self.options.precision}:{way}"]
+        if ":" in case:  # a model of images and its batch
+            where += ["--heuristics", *self.threads]
+        return [self.options.python, os.path.join(HERE, "peers", "torch_radio.py" if ":" in case else "torch_gpt2.py"),
+                "--turns", "--iters", str(steps), *where, f"{case}:{self.options.precision}:{way}"]
 
     def start_peers(self, queue):
         """As many as have room: for compiling, and in the GPU's memory beside our own step."""
@@ -194,6 +204,8 @@ class Bench:
             del self.peers[name, way]
 
     def write(self, name, turn, ours, way, theirs, command):
+        if theirs and "torch_radio.py" in command[1]:
+            theirs = [*theirs[:4], "", *theirs[4:]]  # its rows have no count of tokens
         theirs = theirs or [""] * 13
         ratio = f"{float(theirs[8]) / float(ours[12]):.3f}" if theirs[8] else ""
         capped = [f"{key}={os.environ[key]}" for key in CAPS if key in os.environ]
@@ -243,6 +255,7 @@ def main():
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--steps", type=int, help="instead of the row's own")
+    parser.add_argument("--ways", help="PyTorch's, with commas between, instead of the row's own")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--compilers", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="at once")
     parser.add_argument("--memory", type=float, default=110, help="GiB for PyTorch")
@@ -255,6 +268,8 @@ def main():
         if name not in SETS and name not in every:
             parser.error(f"there is no row or set {name}; rows: {' '.join(every)}")
         chosen.update(SETS[name] if name in SETS else {name: every[name]})
+    if options.ways is not None:
+        chosen = {n: (*s[:2], options.ways.split(",") if options.ways else [], *s[3:]) for n, s in chosen.items()}
     if options.steps:
         chosen = {n: (*s[:3], options.steps, s[4]) for n, s in chosen.items()}
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")  # of each case; they share the cores

@@ -1,6 +1,6 @@
 """What a PyTorch user gets: training steps of radio_unet and kl_vae, the modules that src/models has, one CSV row each.
 
-usage: torch_radio.py [--iters N] [--cpu] [--heuristics] CASE...
+usage: torch_radio.py [--iters N] [--cpu] [--heuristics] [--turns] CASE...
   CASE is MODEL:BATCH:PRECISION:WAY, as radio_unet-radiodiff:8:bf16:graphs
   MODEL      radio_unet, radio_unet-tiny, radio_unet-radiodiff, kl_vae, kl_vae-tiny, kl_vae-radiodiff: Mezzo's sizes by name
   PRECISION  fp32 tf32 bf16 fp16 (fp16 with GradScaler)
@@ -10,6 +10,7 @@ usage: torch_radio.py [--iters N] [--cpu] [--heuristics] CASE...
 --capture times eager and compiled cases once more, as WAY+captured, with the whole step as one CUDA graph: forward, backward, clipping, scaler, AdamW.
 --times FILE appends each step's time: system,model,batch,precision,ms.
 --heuristics leaves the choice of algorithms to cuDNN, which starts sooner: without it cudnn.benchmark is on.
+--turns gets one case ready, says "ready", and times the case each time a line comes in (bench/pairs.py).
 --parameters prints each model's parameters and times nothing.
 
 Pictures and weights lie channels-last. A step is forward, backward, unscale, clipping at 1.0 and fused AdamW;
@@ -257,8 +258,8 @@ def captured(step):
     return replay
 
 
-def clock(step, iters, device):
-    for _ in range(5 if iters > 5 else 1):
+def clock(step, iters, device, warmup=None):
+    for _ in range(warmup if warmup is not None else 5 if iters > 5 else 1):
         step()
     times = []
     for _ in range(iters):
@@ -310,6 +311,11 @@ def measure(model, batch, precision, way, iters, device):
         return loss
 
     started = time.perf_counter()
+    if "--turns" in flags:
+        clock(step, 1, device)
+        while print("ready", flush=True) or sys.stdin.readline():
+            row(net, model, batch, precision, way, *clock(step, iters, device, warmup=1), device, started)
+        return
     row(net, model, batch, precision, way, *clock(step, iters, device), device, started)
     if capture:
         started = time.perf_counter()
@@ -336,7 +342,7 @@ def main():
         torch.set_num_threads(int(options["--threads"]))
     if not cases:
         sys.exit(__doc__)
-    if iters > 1:
+    if iters > 1 and "--turns" not in flags:
         print("system,device,model,batch,precision,way,params,ms_step,ms_best,images_per_second,peak_mib,loss,seconds", flush=True)
     for case in cases:
         model, batch, precision, way = case.split(":")
