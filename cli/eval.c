@@ -1,5 +1,6 @@
 // mezzo eval: loss, and perplexity or accuracy, of what a run left; pictures against the true ones.
 #include <math.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -42,6 +43,9 @@ static int run(const cli_args *args) {
         if (cli_has(args, of_pictures[i]))
             return cli_wrong(args->command, "--%s is about pictures: name the true ones, --truth FOLDER",
                              of_pictures[i]);
+    const char *word = args->operands[0];
+    if ((strcmp(word, "mean") == 0 || strcmp(word, "free-space") == 0) && access(word, F_OK) != 0)
+        return cli_wrong(args->command, "%s predicts pictures: name the true ones, --truth FOLDER", word);
     mezzo_eval_options options = {
         .path = args->operands[0],
         .best = cli_has(args, "best"),

@@ -108,6 +108,10 @@ static void print_text(const cli_args *args, const char *folder, const mezzo_con
         snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.json", folder);
         if (access(tokenizer, R_OK) == 0) // shards may come without one
             printf("  %s sample %s --tokens 500\n", program, quoted);
+        char samples[4200];
+        snprintf(samples, sizeof samples, "%s/samples", folder);
+        if (strcmp(r->unit, "images") == 0 && access(samples, R_OK) == 0) // gray ones alone are drawn
+            printf("  %s sample %s --out predicted\n", program, quoted);
         printf("  %s eval %s%s\n  ", program, quoted, isnan(r->val_loss) ? " --data FILE" : "");
         print_resume(stdout, args, folder, more);
     }

@@ -136,9 +136,11 @@ static mezzo_status open_shards(mezzo_corpus *corpus, const mezzo_corpus_options
         MEZZO_TRY(add_matches(train, options->path, "*train*.bin"));
         MEZZO_TRY(add_matches(validation, options->path, "*val*.bin"));
         if (train->count == 0)
-            return mz_fail(MEZZO_ERR_INVALID,
-                           "folder %s has no *train*.bin; make one with: mezzo data TEXT --out FOLDER",
-                           mz_quote(options->path).text);
+            return mz_fail(
+                MEZZO_ERR_INVALID,
+                "folder %s has no *train*.bin; make one with: mezzo data TEXT --out FOLDER (pictures are for "
+                "models of images: kl_vae, radio_unet)",
+                mz_quote(options->path).text);
     } else {
         MEZZO_TRY(add_shards(train, given(options->path) ? options->path : options->train));
         if (given(options->validation))

@@ -75,9 +75,12 @@ static mezzo_status read_one(mz_pictures *p, const char *folder, const char *nam
     }
     if (p->size == 0)
         p->size = out->width;
-    if (out->width != p->size || out->height != p->size)
-        status = mz_fail(MEZZO_ERR_FORMAT, "%s: %lld x %lld pixels: pictures are square and of one size, here %lld",
-                         path, (long long)out->width, (long long)out->height, (long long)p->size);
+    if (out->width != out->height)
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: %lld x %lld pixels: pictures must be square", path,
+                         (long long)out->width, (long long)out->height);
+    else if (out->width != p->size)
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: %lld x %lld pixels: pictures must be of one size, here %lld x %lld",
+                         path, (long long)out->width, (long long)out->height, (long long)p->size, (long long)p->size);
     if (status != MEZZO_OK)
         mz_picture_free(out);
     mz_free(path);
@@ -363,7 +366,9 @@ static mezzo_status open_any(const char *path, mz_pictures *out) {
     MEZZO_TRY(is_dir(path, "input", &pairs));
     if (radio || pairs)
         return radio ? open_radio(path, out) : open_pairs(path, out);
-    return mz_fail(mz_path_exists(path) ? MEZZO_ERR_FORMAT : MEZZO_ERR_IO,
+    if (!mz_path_exists(path))
+        return mz_fail(MEZZO_ERR_IO, "%s: no such folder or file", path);
+    return mz_fail(MEZZO_ERR_FORMAT,
                    "%s: no pictures: a folder with png/buildings_complete or with input and target, or a .npy file",
                    path);
 }
@@ -374,9 +379,9 @@ mezzo_status mz_pictures_open(const char *path, double split, mz_pictures *out) 
     if (status == MEZZO_OK)
         status = divide(out, split);
     if (status == MEZZO_OK && out->n_train == 0)
-        status =
-            mz_fail(MEZZO_ERR_INVALID, "%s: scenes: %lld, of which data.split %g leaves none to train on; 1 leaves all",
-                    path, (long long)out->scenes, split);
+        status = mz_fail(MEZZO_ERR_INVALID,
+                         "%s: scenes: %lld, of which a split of %g leaves none to train on; a split of 1 takes all",
+                         path, (long long)out->scenes, split);
     if (status != MEZZO_OK)
         mz_pictures_close(out);
     return status;

@@ -158,11 +158,16 @@ static mezzo_status write_description(const mz_radio_options *o) {
 }
 
 static mezzo_status check_options(const mz_radio_options *o) {
-    if (o->maps < 1 || o->transmitters < 1 || o->size < 16 || o->size > 4096 || !(o->extent >= 64 && o->extent <= 4096))
+    if (o->maps < 1 || o->transmitters < 1 || o->size < 16 || o->size > 4096)
+        return mz_fail(
+            MEZZO_ERR_INVALID,
+            "%lld maps, %lld transmitters, %lld pixels: at least 1 map and transmitter, and 16 to 4096 pixels "
+            "a side",
+            (long long)o->maps, (long long)o->transmitters, (long long)o->size);
+    if (!(o->extent >= 64 && o->extent <= 4096))
         return mz_fail(MEZZO_ERR_INVALID,
-                       "%lld maps, %lld transmitters, %lld pixels, %g m: at least 1 map and transmitter, 16 to 4096 "
-                       "pixels and 64 to 4096 m a side",
-                       (long long)o->maps, (long long)o->transmitters, (long long)o->size, o->extent);
+                       "a city of %g m a side: the extent must be 64 to 4096 m (by itself it is one metre a pixel)",
+                       o->extent);
     return MEZZO_OK;
 }
 

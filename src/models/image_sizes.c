@@ -40,7 +40,8 @@ mezzo_status mz_image_check(const mezzo_model_config *config) {
                        (long long)config->heads, widths[levels - 1]);
     if (config->image_size % (INT64_C(1) << (levels - 1)) != 0)
         return mz_fail(MEZZO_ERR_INVALID,
-                       "model.image_size is %lld: %d levels (model.multipliers) halve it %d times without a rest",
-                       (long long)config->image_size, levels, levels - 1);
+                       "model.image_size is %lld: %d levels (model.multipliers) halve it %d times, so that it must be "
+                       "a multiple of %lld",
+                       (long long)config->image_size, levels, levels - 1, (long long)(INT64_C(1) << (levels - 1)));
     return MEZZO_OK;
 }

@@ -56,12 +56,9 @@ static mezzo_status give_latents(mz_training *run, const mz_task_options *data) 
 }
 
 // A run that goes on learns the latents that it began with. Rank 0 makes them, the others read its file.
-static mezzo_status open_latents(mz_training *run, const mezzo_model_config *model, const mz_task_options *data) {
+static mezzo_status open_latents(mz_training *run, const mz_task_options *data) {
     if (data->latents[0] == '\0')
         return MEZZO_OK;
-    if (strcmp(model->name, "radio_unet") != 0)
-        return mz_fail(MEZZO_ERR_INVALID, "data.latents is for radio_unet: %s learns from the data itself",
-                       model->name);
     if (data->folder != NULL)
         MEZZO_TRY(mz_latents_load(data->folder, &run->latents));
     MEZZO_TRY(mz_run_follow(run, "latents", mz_run_leads(run) ? give_latents(run, data) : MEZZO_OK));
@@ -77,11 +74,14 @@ static mezzo_status open_task(mz_training *run) {
     mz_task_options options = run->config.data;
     if (run->config.resume[0] != '\0')
         options.folder = run->config.out;
+    if (options.latents[0] != '\0' && strcmp(family.name, "radio_unet") != 0)
+        return mz_fail(MEZZO_ERR_INVALID, "data.latents is for radio_unet: %s learns from the data itself",
+                       family.name);
     MEZZO_TRY(mz_task_open(mz_task_kind_of(&family), &options, &run->task));
     if (strcmp(family.name, "radio_unet") == 0 && run->task->sizes.condition_channels == 0)
         return mz_fail(MEZZO_ERR_INVALID, "%s predicts pictures from others, and %s has none to predict from", name,
                        options.path);
-    MEZZO_TRY(open_latents(run, &family, &options));
+    MEZZO_TRY(open_latents(run, &options));
     MEZZO_TRY(mz_config_model(run->source, &run->task->sizes, &run->engine.model));
     return mz_task_set_model(run->task, &run->engine.model);
 }

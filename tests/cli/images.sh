@@ -4,7 +4,7 @@ source "$MEZZO_TESTS/cli/check.bash" || exit 1
 FEW=(--data cities --batch-size 4 --log-every 5 --eval-iters 2 --device cpu --threads 1 --precision fp32 --lr 2e-3 --warmup 2)
 
 run 0 train --model radio_unet-tiny --model.objective 4 "${FEW[@]}" --steps 30 --out unet
-shows "$OUT" "done: 30 steps of radio_unet-tiny" "images/s"
+shows "$OUT" "done: 30 steps of radio_unet-tiny" "images/s" "sample unet --out predicted"
 shows "$ERR" "16 x 16 pixels" "18 pictures of 9 scenes to train on, 2 of 1 others"
 grep -q perplexity "$OUT" && fail "pictures have no perplexity"
 run 0 sample unet --out predicted --json
@@ -22,6 +22,7 @@ tr '[' '\n' <often/report.html | sed -n 's/^\([0-9]*\),"data:image\/png;base64,\
 [[ $(wc -l <sheets) -eq 12 && $(head -n 1 sheets) == "2 "* && $(tail -n 1 sheets) == "26 "* ]] || fail "the page's sheets: $(cut -d' ' -f1 sheets)"
 tail -n 1 sheets | cut -d' ' -f2 | base64 -d | cmp - often/samples/step-00000026.png || fail "the page has another sheet"
 run 0 train --model radio_unet-tiny "${FEW[@]}" --steps 2 --sample-every -1 --out never
+grep -q "sample never" "$OUT" && fail "it tells how to draw pictures where none are drawn"
 [[ ! -e never/samples ]] || fail "pictures were drawn that nobody asked for"
 # 8 bits of what was scored: the same to three digits
 for word in nmse rmse; do
@@ -45,7 +46,14 @@ run 0 sample vae --out back
 shows "$OUT" "pictures    2"
 
 refuse 2 data.path -- train --model radio_unet-tiny --out none --device cpu
+refuse 3 nowhere "no such folder" -- train --model radio_unet-tiny "${FEW[@]}" --data nowhere --out none
+refuse 2 cities "kl_vae, radio_unet" -- train --model gpt2 --data cities --out none --device cpu
+"$MEZZO" data radio --maps 3 --size 17 --extent 64 --out odd >/dev/null
+refuse 2 "model.image_size is 17" "a multiple of 2" -- train --model radio_unet-tiny "${FEW[@]}" --data odd --out none
+cp cities/gain/DPM/0_0.png odd/gain/DPM/1_0.png
+refuse 2 odd/gain/DPM/1_0.png "16 x 16" "of one size, here 17 x 17" -- train --model radio_unet-tiny "${FEW[@]}" --data odd --out none
 refuse 2 "--out" -- sample unet --steps 3
+refuse 2 "predicts pictures" "--out DIR" -- sample unet
 refuse 2 "16 x 16 x 1" "32 x 32" -- train --model radio_unet-tiny --model.image_size 32 --model.condition_size 32 "${FEW[@]}" --out none
 mkdir -p pairs/input pairs/target
 cp cities/png/antennas/?_0.png pairs/input

@@ -84,6 +84,7 @@ shows "$OUT" '"nmse"' '"images": 2'
 
 refuse 2 data.latents kl_vae radio_unet -- train --model radio_unet-tiny --latents whole "${FEW[@]}" --steps 1 --out none
 refuse 2 data.latents radio_unet -- train --model kl_vae-tiny --latents vae "${FEW[@]}" --steps 1 --out none
+refuse 2 data.latents radio_unet gpt2 -- train --model gpt2 --latents vae --data cities --device cpu --out none
 refuse 3 data.latents nowhere -- train --model radio_unet-tiny --latents nowhere "${FEW[@]}" --steps 1 --out none
 "$MEZZO" data radio --maps 3 --size 16 --extent 64 --out small >/dev/null
 refuse 2 data.latents "24 x 24 x 1" "16 x 16 x 1" -- train --model radio_unet-tiny --latents vae "${FEW[@]}" --data small --steps 1 --out none

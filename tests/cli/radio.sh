@@ -12,6 +12,7 @@ for file in png/buildings_complete/2.png png/antennas/2_1.png gain/DPM/2_1.png r
     [[ -s one/$file ]] || fail "$file is missing"
 done
 run 0 data radio --maps 1 --transmitters 1 "${small[@]:0:4}" --seed 6 --out three
+shows "$OUT" "three: 1 city with 1 transmitter each"
 cmp -s one/gain/DPM/0_0.png three/gain/DPM/0_0.png && fail "another seed gives the same map"
 
 refuse 2 --maps -- data radio --out x
@@ -20,7 +21,7 @@ refuse 2 "one is not empty" -- data radio --maps 1 --out one
 refuse 2 --split -- data radio --maps 1 --out x --split 0.5
 refuse 2 --maps "data radio" -- data text.txt --maps 1 --out x
 refuse 2 --size 8 -- data radio --maps 1 --size 8 --out x
-refuse 2 "64 to 4096 m" -- data radio --maps 1 --size 32 --out x
+refuse 2 "a city of 32 m" "64 to 4096 m" "one metre a pixel" -- data radio --maps 1 --size 32 --out x
 [[ ! -e x ]] || fail "something was written"
 
 # --- scores: of a prediction that is the truth, of what is to be beaten, of what cannot be compared
@@ -44,6 +45,10 @@ cp tiny/gain/DPM/0_0.png other/11_1.png
 refuse 2 other/11_1.png "16 x 16" -- eval other --truth cities
 refuse 3 nonsense free-space -- eval nonsense --truth cities
 refuse 2 --truth -- eval mean --csv x
+refuse 2 mean --truth -- eval mean
+refuse 2 free-space --truth -- eval free-space
+refuse 3 nowhere "no such folder" -- eval mean --truth nowhere
+refuse 2 three "1" "leaves none to train on" -- eval mean --truth three
 refuse 2 --best -- eval mean --truth cities --best
 printf 'no picture' >cities/gain/DPM/3_1.png
 refuse 2 cities/gain/DPM/3_1.png "not a PNG" -- eval mean --truth cities

@@ -125,7 +125,7 @@ static void test_broken(void **state) {
     assert_int_equal(mz_picture_make(16, 17, 1, &picture), MEZZO_OK);
     assert_int_equal(mz_png_write("broken/gain/DPM/1_1.png", &picture), MEZZO_OK);
     assert_int_equal(mz_png_write("broken/png/antennas/1_1.png", &picture), MEZZO_OK);
-    refused("broken", MEZZO_ERR_FORMAT, "17 x 16 pixels");
+    refused("broken", MEZZO_ERR_FORMAT, "17 x 16 pixels: pictures must be square");
     mz_picture_free(&picture);
     assert_int_equal(mz_file_write_atomic("broken/radio.json", "{\"extent_m\": -1}", 16), MEZZO_OK);
     make_cities("broken", 2);
