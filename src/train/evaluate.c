@@ -115,7 +115,7 @@ static mezzo_status open_latents(model *m, const mz_task_options *options) {
     MEZZO_TRY(mz_latents_load(m->folder, &latents));
     if (!latents.given)
         return mz_fail(MEZZO_ERR_IO, "%s/latents.json is missing: it says which latents were learned", m->folder);
-    MEZZO_TRY(mz_vae_open(m->device, m->run.data.latents, &m->vae));
+    MEZZO_TRY(mz_vae_open(m->device, m->run.data.latents, &latents, &m->vae));
     return mz_latents_give(&m->vae, options->all != NULL ? options->all : options->path, m->task, &latents);
 }
 

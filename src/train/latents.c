@@ -43,10 +43,28 @@ fail:
     return status;
 }
 
-static mezzo_status open_vae(const char *run, mz_vae *vae) {
+// The kept step's folder below a run that was trained on since; "" where it is not there.
+static mezzo_status find_kept(const char *run, const mz_latents *kept, char *out, size_t size) {
+    out[0] = '\0';
+    if (!kept->given || kept->step < 0)
+        return MEZZO_OK;
+    char *path = mz_format("%s/checkpoints/step-%08lld", run, (long long)kept->step);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    if (mz_path_is_dir(path) && strlen(path) < size)
+        snprintf(out, size, "%s", path);
+    mz_free(path);
+    return MEZZO_OK;
+}
+
+static mezzo_status open_vae(const char *run, const mz_latents *kept, mz_vae *vae) {
     mezzo_checkpoint checkpoint = {0};
-    MEZZO_TRY(mz_find_checkpoint(run, false, MZ_CHECKPOINT_WEIGHTS | MZ_CHECKPOINT_EMA, vae->path, sizeof vae->path));
+    MEZZO_TRY(find_kept(run, kept, vae->path, sizeof vae->path));
+    if (vae->path[0] == '\0')
+        MEZZO_TRY(
+            mz_find_checkpoint(run, false, MZ_CHECKPOINT_WEIGHTS | MZ_CHECKPOINT_EMA, vae->path, sizeof vae->path));
     MEZZO_TRY(mezzo_checkpoint_describe(vae->path, &checkpoint));
+    vae->step = checkpoint.step;
     vae->model = checkpoint.model;
     if (strcmp(vae->model.name, "kl_vae") != 0)
         return mz_fail(MEZZO_ERR_INVALID, "%s: a run of %s: latents are those of kl_vae", run, vae->model.name);
@@ -54,9 +72,9 @@ static mezzo_status open_vae(const char *run, mz_vae *vae) {
     return load(vae, &checkpoint);
 }
 
-mezzo_status mz_vae_open(mezzo_device *device, const char *run, mz_vae *out) {
+mezzo_status mz_vae_open(mezzo_device *device, const char *run, const mz_latents *kept, mz_vae *out) {
     *out = (mz_vae){.device = device};
-    const mezzo_status status = open_vae(run, out);
+    const mezzo_status status = open_vae(run, kept, out);
     if (status != MEZZO_OK)
         mz_vae_close(out);
     return mz_context(status, "data.latents");
@@ -196,10 +214,15 @@ static mezzo_status plan(const mz_vae *vae, const mz_task *task, making *m) {
 
 mezzo_status mz_latents_give(const mz_vae *vae, const char *data, mz_task *task, mz_latents *latents) {
     making m;
-    if (latents->given && latents->vae != vae->crc)
+    if (latents->given && latents->vae != vae->crc) {
+        char step[32] = "";
+        if (latents->step >= 0)
+            snprintf(step, sizeof step, " of step %lld", (long long)latents->step);
         return mz_fail(MEZZO_ERR_INVALID,
-                       "data.latents: this run learned latents of weights with CRC32C %08x, and those of %s have %08x",
-                       latents->vae, vae->path, vae->crc);
+                       "data.latents: this run learned latents of weights%s with CRC32C %08x, and those of %s have "
+                       "%08x: only the autoencoder that it began with decodes them",
+                       step, latents->vae, vae->path, vae->crc);
+    }
     MEZZO_TRY(plan(vae, task, &m));
     char *path = cache_path(data, vae->crc);
     mezzo_status status = path != NULL ? fill(&m, path) : MEZZO_ERR_MEMORY;
@@ -210,7 +233,7 @@ mezzo_status mz_latents_give(const mz_vae *vae, const char *data, mz_task *task,
     }
     double scale = latents->given ? latents->scale : 0;
     MEZZO_TRY(mz_images_take_latents(task, m.values, m.shape[1], m.shape[3], &scale));
-    *latents = (mz_latents){true, vae->crc, scale};
+    *latents = (mz_latents){true, vae->crc, latents->given ? latents->step : vae->step, scale};
     return MEZZO_OK;
 }
 
@@ -221,6 +244,8 @@ mezzo_status mz_latents_save(const char *folder, const mz_latents *latents) {
     char *path = mz_format("%s/" LATENTS_FILE, folder), crc[16];
     hex(latents->vae, crc);
     json_t *json = json_pack("{s:s, s:f}", "vae_crc32c", crc, "scale", latents->scale);
+    if (json != NULL && latents->step >= 0)
+        json_object_set_new(json, "vae_step", json_integer(latents->step));
     const mezzo_status status = path != NULL && json != NULL ? mz_json_save(path, json) : MEZZO_ERR_MEMORY;
     json_decref(json);
     mz_free(path);
@@ -232,7 +257,9 @@ static mezzo_status read_kept(const char *path, mz_latents *latents) {
     char *end = NULL;
     MEZZO_TRY(mz_json_load(path, JSON_BYTES, &json));
     const char *crc = json_string_value(json_object_get(json, "vae_crc32c"));
+    const json_t *step = json_object_get(json, "vae_step"); // older runs have none
     latents->vae = crc != NULL ? (uint32_t)strtoul(crc, &end, 16) : 0;
+    latents->step = json_is_integer(step) && json_integer_value(step) >= 0 ? json_integer_value(step) : -1;
     mezzo_status status = mz_json_get_double(path, json, "scale", &latents->scale);
     if (status == MEZZO_OK && (crc == NULL || strlen(crc) != 8 || *end != '\0' || !(latents->scale > 0)))
         status = mz_fail(MEZZO_ERR_FORMAT, "%s: vae_crc32c has eight hexadecimal digits, and scale is above 0", path);

@@ -11,6 +11,7 @@ typedef struct mz_vae {
     mezzo_params *params;
     mezzo_model_config model;
     char path[4096]; // the checkpoint
+    int64_t step;    // of its training
     uint32_t crc;    // CRC32C of its weights
 } mz_vae;
 
@@ -18,13 +19,15 @@ typedef struct mz_vae {
 typedef struct mz_latents {
     bool given;
     uint32_t vae; // CRC32C of the weights
+    int64_t step; // of their training; -1: not told
     double scale;
 } mz_latents;
 mezzo_status mz_latents_save(const char *folder, const mz_latents *latents); // where given
 mezzo_status mz_latents_load(const char *folder, mz_latents *latents);       // not given where it is not there
 
-// The newest checkpoint of a run folder, its moving average where it has one. INVALID: it is no kl_vae.
-mezzo_status mz_vae_open(mezzo_device *device, const char *run, mz_vae *out);
+// The checkpoint of a run folder that `kept` names, where it is still there, else the newest; its moving average where
+// it has one. INVALID: it is no kl_vae.
+mezzo_status mz_vae_open(mezzo_device *device, const char *run, const mz_latents *kept, mz_vae *out);
 void mz_vae_close(mz_vae *vae); // a zeroed one is fine
 mezzo_status mz_vae_program(const mz_vae *vae, mezzo_model_part part, int64_t batch, mezzo_program **out); // FP32
 // The latents of the task's pictures, from `data`/latents-CRC.safetensors, or made and written there. Where

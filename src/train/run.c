@@ -49,7 +49,7 @@ static mezzo_status settle_precision(mz_training *run) {
 
 static mezzo_status give_latents(mz_training *run, const mz_task_options *data) {
     mz_vae vae;
-    MEZZO_TRY(mz_vae_open(run->engine.device, data->latents, &vae));
+    MEZZO_TRY(mz_vae_open(run->engine.device, data->latents, &run->latents, &vae));
     const mezzo_status status = mz_latents_give(&vae, data->path, run->task, &run->latents);
     mz_vae_close(&vae);
     return status;
@@ -110,7 +110,7 @@ static mezzo_status open_pictures(mz_training *run) {
     run->samples = true;
     if (!run->latents.given || !mz_run_leads(run))
         return MEZZO_OK;
-    MEZZO_TRY(mz_vae_open(run->engine.device, run->config.data.latents, &run->vae));
+    MEZZO_TRY(mz_vae_open(run->engine.device, run->config.data.latents, &run->latents, &run->vae));
     return mz_vae_program(&run->vae, MEZZO_PART_DECODE, run->config.batch_size, &run->decoder);
 }
 

@@ -67,11 +67,16 @@ run 0 eval whole
 shows "$ERR" "made again" "other pictures"
 cp saved.png cities/gain/DPM/0_0.png
 
-# Another autoencoder than the run began with is refused, also where its folder is the same.
+# A run keeps the autoencoder that it began with, also when that one is trained on, for as long as its checkpoint is there; another is refused.
 run 0 train --config vae/config.yaml --resume auto --steps 5
+run 0 eval whole --json
+[[ $(grep -E '"(nmse|rmse|ssim|psnr)"' "$OUT" | tr -d ' ,') == "$scores" ]] || fail "pictures are decoded by another autoencoder"
+cp -r half went_on
+run 0 train --config half/config.yaml --resume auto --steps 7 --out went_on
+rm -r vae/checkpoints/step-00000004
 refuse 2 data.latents CRC32C -- train --config half/config.yaml --resume auto --steps 7
 refuse 2 data.latents CRC32C -- sample whole --out none
-refuse 2 data.latents CRC32C -- eval whole
+refuse 2 data.latents "of step 4 with CRC32C" vae/checkpoints/step-00000005 -- eval whole
 run 0 train --model radio_unet-tiny --latents vae "${FEW[@]}" --steps 1 --out anew
 [[ $(ls cities/latents-*.safetensors | wc -l) -eq 2 ]] || fail "two autoencoders have two files"
 rm anew/latents.json
