@@ -47,7 +47,7 @@ static int from_rules(const cli_args *args, const char *path) {
         if (code != CLI_DONE)
             return code;
         if (shape[i] == 0)
-            return cli_wrong(args->command, "--%s is missing: the shape of a step is its width, batch and sequence",
+            return cli_wrong(args->command, "--%s is missing: name the width, batch size and sequence length of a step",
                              names[i]);
     }
     mz_rules rules;
@@ -167,33 +167,33 @@ static int run(const cli_args *args) {
     const char *rules = cli_text(args, "rules", NULL);
     bool measure = cli_has(args, "measure");
     if (measure && rules != NULL)
-        return cli_wrong(args->command, "--measure and --rules are two ways: give one");
+        return cli_wrong(args->command, "give --measure or --rules, not both");
     if (measure)
         return by_timing(args);
     mezzo_model_config model;
     const char *name = model_named(args);
     if (name != NULL && mezzo_model_defaults(name, &model) == MEZZO_OK &&
         mezzo_model_task(&model) != MEZZO_TASK_LANGUAGE)
-        return cli_wrong(args->command, "rules are of texts, and %s is of %s: --measure --model %s times it here", name,
-                         mz_workload_unit(&(mz_workload){.model = model}), name);
+        return cli_wrong(args->command, "rules cover text models, and %s is a model of %s: use --measure --model %s",
+                         name, mz_workload_unit(&(mz_workload){.model = model}), name);
     if (rules == NULL)
         rules = rules_here(args);
     if (rules == NULL)
         return cli_wrong(args->command,
-                         "no rules were measured on such a device: choose --rules FILE or --rules NAME, or --measure "
+                         "there are no rules for this device: choose --rules FILE or --rules NAME, or --measure "
                          "--model NAME; built-in rules: %s",
                          mz_rules_names());
     return from_rules(args, rules);
 }
 
 static const cli_option options_table[] = {
-    {"rules", "FILE|NAME", "rules.json of mezzo analyze, or built-in rules [those of this device]"},
-    {"measure", NULL, "times a few training steps of --model in each precision on this machine"},
+    {"rules", "FILE|NAME", "rules.json of mezzo analyze, or built-in rules [those for this device]"},
+    {"measure", NULL, "time a few training steps of --model in each precision on this machine"},
     {"d-model", "N", "the model's width"},
-    {"batch-size", "N", "sequences in a step; measure: in a micro batch [12]"},
-    {"seq-len", "N", "tokens in a sequence"},
-    {"precisions", "LIST", "measure: of {precisions} [fp32 and what the device has arithmetic for]"},
-    {"memory-gb", "X", "measure: what may be used, in GiB [what is free on the device]"},
+    {"batch-size", "N", "sequences per step; measure: per micro batch [12]"},
+    {"seq-len", "N", "tokens per sequence"},
+    {"precisions", "LIST", "measure: precisions to time [fp32 and those the device supports natively]"},
+    {"memory-gb", "X", "measure: memory limit in GiB [free memory on the device]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
@@ -205,11 +205,11 @@ static const char *const keys[] = {"model.",          "train.grad_accum",
 
 const cli_command cli_advise = {
     .name = "advise",
-    .summary = "a precision for a shape: by measured rules, or measured here",
+    .summary = "recommend a precision for a shape, by rules or by measuring here",
     .usage = "[--rules FILE|NAME] --d-model N --batch-size N --seq-len N | --measure --model NAME [--KEY VALUE …]",
     .details =
-        "With --measure: the fastest precision that fits and whose first steps are finite, with a loss within 1 % of "
-        "the widest one's.",
+        "With --measure: the fastest precision that fits and passes a numeric check: its first steps are finite, and "
+        "its loss is within 1 % of the widest precision's. FP8 must also match the widest precision's first gradient.",
     .options = options_table,
     .config = keys,
     .run = run,

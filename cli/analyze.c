@@ -34,14 +34,15 @@ static void warn(const mz_study *s) {
     char text[256];
     if (s->n_alone > 0) {
         const mz_study_row *r = &s->rows[s->alone[0]];
-        fprintf(stderr, "mezzo analyze: %zu rows have no partner and are left out; the first is line %lld: %s, %s\n",
+        fprintf(stderr, "mezzo analyze: left out %zu rows without a partner; the first is line %lld: %s, %s\n",
                 s->n_alone, (long long)r->line, mz_key_text(&r->key, r->variant, text, sizeof text),
                 mz_quote(r->prec).text);
     }
     if (s->n_unequal > 0)
-        fprintf(stderr, "mezzo analyze: %zu pairs ran on unequal rungs or shapes and are listed apart\n", s->n_unequal);
+        fprintf(stderr, "mezzo analyze: %zu pairs ran on different rungs or shapes and are listed separately\n",
+                s->n_unequal);
     if (s->others[0] != '\0')
-        fprintf(stderr, "mezzo analyze: the file also has rows of %s: --candidate NAME compares those\n",
+        fprintf(stderr, "mezzo analyze: the file also has rows of %s: compare them with --candidate NAME\n",
                 mz_quote(s->others).text);
 }
 
@@ -101,7 +102,7 @@ static int run(const cli_args *args) {
     if (code != CLI_DONE)
         return code;
     if (args->n_operands == 0)
-        return cli_wrong(args->command, "a CSV file is missing: usage is mezzo analyze %s", args->command->usage);
+        return cli_wrong(args->command, "a CSV file is missing; usage: mezzo analyze %s", args->command->usage);
     mz_study study = {0};
     mz_analysis analysis = {0};
     mezzo_status status = mz_study_load(args->operands[0], cli_text(args, "columns", NULL),
@@ -126,24 +127,23 @@ static int run(const cli_args *args) {
 }
 
 static const cli_option options_table[] = {
-    {"out", "DIR", "where the tables, the report and the figures go [analysis]"},
-    {"columns", "THEIRS=OURS,…", "columns of another table by our names: throughput=tps,precision=prec"},
+    {"out", "DIR", "folder for the tables, the report and the figures [analysis]"},
+    {"columns", "THEIRS=OURS,…", "map another table's column names to Mezzo's: throughput=tps,precision=prec"},
     {"baseline", "NAME", "the precision to compare with [fp32]"},
-    {"candidate", "NAME", "the precision in question [the first of amp, bf16, fp16, tf32 in the file]"},
+    {"candidate", "NAME", "the precision under test [the first of amp, bf16, fp16, tf32 in the file]"},
     {"draws", "N", "bootstrap draws [2000]"},
-    {"seed", "N", "of the draws and the folds [1]"},
+    {"seed", "N", "seed of the draws and the folds [1]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
 
 const cli_command cli_analyze = {
     .name = "analyze",
-    .summary = "a sweep's rows to pairs, statistics, a rule, a report and figures",
+    .summary = "analyse a sweep: pairs, statistics, rules, a report and figures",
     .usage = "FILE.csv [--out DIR] [--candidate NAME]",
-    .details =
-        "FILE is what mezzo sweep wrote (full_data.csv), another study's table with the columns layers, d_model, bs, "
-        "seqlen, prec\nand tps, or a pairs file (layers, d_model, bs, seqlen, speedup_amp_over_fp32). Only exact-shape "
-        "pairs are compared.",
+    .details = "FILE is a CSV file of mezzo sweep (full_data.csv), another study's table with the columns layers, "
+               "d_model, bs, seqlen, prec and tps, or a pairs file (layers, d_model, bs, seqlen, "
+               "speedup_amp_over_fp32). Only exact-shape pairs are compared.",
     .options = options_table,
     .max_operands = 1,
     .run = run,

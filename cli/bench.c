@@ -27,8 +27,8 @@ static int parse_precisions(const cli_args *args, asked *a) {
         if (mezzo_precision_parse(word, precision) != MEZZO_OK)
             return cli_wrong(args->command, "--precision: %s", mezzo_error_message());
         if (!mz_precision_is_everywhere(*precision))
-            return cli_wrong(args->command, "--precision %s: kernels are timed in precisions that every device runs",
-                             word);
+            return cli_wrong(args->command,
+                             "--precision %s: kernel timings support only the precisions that every device runs", word);
         p += n + (p[n] == ',');
     }
     return CLI_DONE;
@@ -61,7 +61,7 @@ static int parse_cases(const cli_args *args, asked *a) {
     if (name != NULL && op == NULL)
         return unknown_op(args, name);
     if (shape != NULL && op == NULL)
-        return cli_wrong(args->command, "--shape %s: say of which op (--op)", shape);
+        return cli_wrong(args->command, "--shape %s: name its op (--op)", shape);
     while (mz_bench_default(n) != NULL)
         n++;
     a->cases = mz_alloc((size_t)n, sizeof *a->cases);
@@ -76,11 +76,10 @@ static int parse_cases(const cli_args *args, asked *a) {
         if (wanted(mz_bench_default(i), op, cli_text(args, "model", NULL)))
             a->cases[a->n_cases++] = *mz_bench_default(i);
     if (a->n_cases == 0 && op != NULL)
-        return cli_wrong(args->command, "--op %s is in no model's table: give a --shape (%s)", name,
+        return cli_wrong(args->command, "--op %s is not in a model's table: give a --shape (%s)", name,
                          mz_bench_op_dims(op));
     if (a->n_cases == 0)
-        return cli_wrong(args->command, "--model %s: there are shapes of gpt and of gpt2-124M",
-                         cli_text(args, "model", ""));
+        return cli_wrong(args->command, "--model %s: shapes exist for gpt and gpt2-124M", cli_text(args, "model", ""));
     return CLI_DONE;
 }
 
@@ -281,48 +280,47 @@ static int run(const cli_args *args) {
         mz_free(command);
         return code;
     }
-    return cli_wrong(args->command, "say what to measure: --models LIST, --all-models or --kernels");
+    return cli_wrong(args->command, "choose what to measure: --models LIST, --all-models or --kernels");
 }
 
 static const cli_option options_table[] = {
     {"models", "LIST", "model sizes: small, medium, large, xl, 2.7B, names such as gpt2-124M, or 768x3072x12x12"},
     {"all-models", NULL, "small, medium, large, xl and 2.7B"},
-    {"family", "NAME", "models: what the sizes are sizes of [cs336 where this build has it, else gpt2]"},
-    {"context-length", "N", "models: tokens in a sequence [512]"},
-    {"batch-size", "N", "models: sequences in a step [4]"},
-    {"vocab", "N", "models: tokens of the vocabulary [10000; a name's own]"},
-    {"warmup", "N", "models: steps before the timed ones [5]"},
-    {"iters", "N", "models: timed repeats [10]"},
-    {"precisions", "LIST", "models: the first is compared with [{precisions}]"},
-    {"phases", "LIST", "models: of forward, backward, step [forward,backward,step]"},
-    {"memory-gb", "X", "models: what fits, in GiB [what is free on the device]"},
-    {"no-mfu", NULL, "models: the device's peak is not measured, and MFU not told"},
-    {"kernels", NULL, "each kernel, in GFLOP/s or GB/s, beside the machine's measured peak"},
-    {"op", "NAME", "kernels: this op only (linear, linear_dw, attention, layernorm, adamw …)"},
-    {"shape", "SHAPE", "kernels: this shape, as 1024x3072x768 [the models' shapes]"},
-    {"model", "NAME", "kernels: the shapes of gpt (6 × 384, 256 × 16) or gpt2-124M (1,024 × 4) only [both]"},
-    {"precision", "LIST", "kernels: of {precisions} [fp32,bf16]"},
+    {"family", "NAME", "models: architecture of the sizes [cs336 if this build has it, else gpt2]"},
+    {"context-length", "N", "models: tokens per sequence [512]"},
+    {"batch-size", "N", "models: sequences per step [4]"},
+    {"vocab", "N", "models: vocabulary size [10000; a named model's own]"},
+    {"warmup", "N", "models: warm-up steps [5]"},
+    {"iters", "N", "models: timed steps [10]"},
+    {"precisions", "LIST", "models: precisions; the first is the baseline [{precisions}]"},
+    {"phases", "LIST", "models: any of forward, backward, step [forward,backward,step]"},
+    {"memory-gb", "X", "models: memory limit in GiB [free memory on the device]"},
+    {"no-mfu", NULL, "models: do not measure the device's peak or report MFU"},
+    {"kernels", NULL, "time each kernel, in GFLOP/s or GB/s, compared with the machine's measured peak"},
+    {"op", "NAME", "kernels: only this op (linear, linear_dw, attention, layernorm, adamw …)"},
+    {"shape", "SHAPE", "kernels: only this shape, such as 1024x3072x768 [the models' shapes]"},
+    {"model", "NAME", "kernels: only gpt's shapes (6 × 384, 256 × 16) or gpt2-124M's (1,024 × 4) [both]"},
+    {"precision", "LIST", "kernels: any of {precisions} [fp32,bf16]"},
     {"device", "NAME", "cpu, cuda, cuda:N or auto [auto]"},
-    {"threads", "N", "0 = every core [0]"},
-    {"rounds", "N", "kernels: how often each is timed; 0 = for a quarter of a second [0]"},
+    {"threads", "N", "CPU threads; 0 = every core [0]"},
+    {"rounds", "N", "kernels: repetitions; 0 = as many as fit in a quarter of a second [0]"},
     {"warm", NULL,
-     "kernels: the same tensors every time, so that caches hold small ones [no: as in a step, they come from memory]"},
-    {"csv", "FILE", "kernels: rows are added to it; models: it is written, with a chart beside it"},
+     "kernels: use the same tensors every time, so that small ones stay in cache [no: as in a step, they come from "
+     "memory]"},
+    {"csv", "FILE", "kernels: append rows to FILE; models: write FILE, and a chart next to it"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
 
 const cli_command cli_bench = {
     .name = "bench",
-    .summary = "how fast models or kernels are, precision beside precision",
+    .summary = "time models or kernels in several precisions",
     .usage = "--models LIST|--all-models [--csv FILE] | --kernels [--op NAME [--shape SHAPE]] [--precision LIST] "
              "[--csv FILE]",
-    .details = "Models: forward, forward and backward, and whole optimizer steps on random tokens; a size that does "
-               "not fit is\n"
-               "predicted and left out. Kernels: GFLOP/s of products and attention stand beside the rate of a loop of "
-               "nothing but multiply-adds, GB/s "
-               "of everything else\n"
-               "(each tensor counted once) beside a stream copy, all measured in the same run; times are medians.",
+    .details = "Models: times forward, forward and backward, and whole optimizer steps on random tokens; skips sizes "
+               "that do not fit. Kernels: compares GFLOP/s of products and attention with a loop of pure "
+               "multiply-adds, and GB/s of all other kernels (each tensor counted once) with a stream copy, all "
+               "measured in the same run; times are medians.",
     .options = options_table,
     .run = run,
 };

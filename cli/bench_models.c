@@ -42,7 +42,7 @@ static int parse_sizes(models *m) {
             return cli_wrong(m->args->command, "--models: more than %d of them", SIZES_MOST);
         m->sizes[m->n_sizes++] = word;
     }
-    return m->n_sizes > 0 ? CLI_DONE : cli_wrong(m->args->command, "--models: name one at least");
+    return m->n_sizes > 0 ? CLI_DONE : cli_wrong(m->args->command, "--models: name at least one");
 }
 
 int cli_precisions(const cli_args *args, const char *option, const char *initial, mezzo_precision *out, int most,
@@ -61,13 +61,13 @@ int cli_precisions(const cli_args *args, const char *option, const char *initial
         if (mezzo_precision_parse(word, &out[*n]) != MEZZO_OK)
             return cli_wrong(args->command, "--%s: %s", option, mezzo_error_message());
         if (mz_precision(out[*n]) == NULL || mz_precision(out[*n])->wide != MEZZO_F32) // auto, and the truth for tests
-            return cli_wrong(args->command, "--%s %s: precisions that one trains in are compared", option, word);
+            return cli_wrong(args->command, "--%s %s: only training precisions can be compared", option, word);
         for (int i = 0; i < *n; i++)
             if (out[i] == out[*n])
-                return cli_wrong(args->command, "--%s: %s is there twice", option, word);
+                return cli_wrong(args->command, "--%s: %s occurs twice", option, word);
         ++*n;
     }
-    return *n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name one at least", option);
+    return *n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name at least one", option);
 }
 
 static int parse_phases(models *m) {
@@ -81,11 +81,11 @@ static int parse_phases(models *m) {
         else if (n == 4 && strncmp(p, "step", n) == 0)
             m->plan.step = true;
         else
-            return cli_wrong(m->args->command, "--phases %s: they are forward, backward and step", list);
+            return cli_wrong(m->args->command, "--phases %s: use forward, backward and step", list);
         p += n + (p[n] == ',');
     }
     if (!m->plan.forward && !m->plan.backward && !m->plan.step)
-        return cli_wrong(m->args->command, "--phases: name one at least");
+        return cli_wrong(m->args->command, "--phases: name at least one");
     return CLI_DONE;
 }
 
@@ -232,8 +232,8 @@ static int measure(models *m, mezzo_device *device) {
         code = status == MEZZO_OK ? CLI_DONE : cli_error(m->args->command, status);
         for (size_t k = 0; k < MZ_COUNT(of_texts) && code == CLI_DONE; k++)
             if (cli_has(m->args, of_texts[k]) && mezzo_model_task(&configs[i]) != MEZZO_TASK_LANGUAGE)
-                code = cli_wrong(m->args->command, "--%s is about texts, and %s is of %s", of_texts[k], m->sizes[i],
-                                 mz_workload_unit(&(mz_workload){.model = configs[i]}));
+                code = cli_wrong(m->args->command, "--%s is for text models, and %s is a model of %s", of_texts[k],
+                                 m->sizes[i], mz_workload_unit(&(mz_workload){.model = configs[i]}));
     }
     if (code != CLI_DONE)
         return code;

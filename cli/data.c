@@ -42,7 +42,7 @@ static int run(const cli_args *args) {
         return cli_data_radio(args);
     for (size_t i = 0; i < MZ_COUNT(of_radio); i++)
         if (cli_has(args, of_radio[i]))
-            return cli_wrong(args->command, "--%s is about radio maps: mezzo data radio", of_radio[i]);
+            return cli_wrong(args->command, "--%s is only for radio maps: mezzo data radio", of_radio[i]);
     const char *folder = cli_text(args, "out", NULL), *format = cli_text(args, "format", "llmc");
     mezzo_corpus_options options = {.tokenizer = cli_text(args, "tokenizer", NULL)};
     int code = cli_number(args, "split", 0, 1, 0.9, &options.train_fraction);
@@ -51,7 +51,7 @@ static int run(const cli_args *args) {
     if (options.train_fraction == 0)
         return cli_wrong(args->command, "--split 0 leaves nothing to train on");
     if (args->n_operands == 0)
-        return cli_wrong(args->command, "a text file is missing: usage is mezzo data %s", args->command->usage);
+        return cli_wrong(args->command, "a text file is missing; usage: mezzo data %s", args->command->usage);
     if (folder == NULL)
         return cli_wrong(args->command, "--out is missing: the folder for train.bin, val.bin and tokenizer.json");
     bool llmc = strcmp(format, "llmc") == 0;
@@ -69,16 +69,16 @@ static int run(const cli_args *args) {
 }
 
 static const cli_option options_table[] = {
-    {"out", "DIR", "where train.bin, val.bin and tokenizer.json go; of radio maps, a new folder"},
+    {"out", "DIR", "folder for train.bin, val.bin and tokenizer.json; for radio maps, a new folder"},
     {"tokenizer", "NAME",
-     "char, byte, gpt2, a folder with vocab.json and merges.txt, or a saved tokenizer's file [char]"},
+     "char, byte, gpt2, a folder with vocab.json and merges.txt, or the file of a saved tokenizer [char]"},
     {"format", "NAME", "llmc (a header, then uint16 or uint32 tokens) or nanogpt (bare uint16) [llmc]"},
-    {"split", "X", "the part of the text that is trained on; the rest validates [0.9]"},
-    {"maps", "N", "radio: cities to make"},
-    {"transmitters", "K", "radio: transmitters, and so maps, in each city [1]"},
-    {"size", "N", "radio: pixels a side [256]"},
-    {"extent", "M", "radio: metres a side [one a pixel]"},
-    {"seed", "N", "radio: another seed, other cities [1]"},
+    {"split", "X", "fraction of the text to train on; the rest validates [0.9]"},
+    {"maps", "N", "radio: number of cities"},
+    {"transmitters", "K", "radio: transmitters per city, each with its own map [1]"},
+    {"size", "N", "radio: pixels per side [256]"},
+    {"extent", "M", "radio: metres per side [one per pixel]"},
+    {"seed", "N", "radio: another seed gives other cities [1]"},
     {"threads", "N", "radio: CPU threads [every core]"},
     {"json", NULL, "the result as JSON"},
     {0},
@@ -86,14 +86,12 @@ static const cli_option options_table[] = {
 
 const cli_command cli_data = {
     .name = "data",
-    .summary = "a text to token shards; made-up cities with their radio maps",
+    .summary = "tokenize a text into shards; generate cities with radio maps",
     .usage = "TEXT --out DIR [--tokenizer char|byte|gpt2|DIR|FILE] [--format llmc|nanogpt] [--split X]\n"
              "       mezzo data radio --maps N --out DIR [--transmitters K] [--size N] [--extent M] [--seed N]",
-    .details = "TEXT is a UTF-8 file, or shards (a *.bin file, a folder) to write in the other format. mezzo train "
-               "--data DIR takes\n"
-               "the result. The word radio makes cities and the power of transmitters in them instead, as PNG files "
-               "in\n"
-               "RadioMapSeer's layout (a text of that name is ./radio).",
+    .details = "TEXT is a UTF-8 file, or shards (a *.bin file, a folder) to convert to the other format. mezzo train "
+               "--data DIR reads the result. The word radio instead generates cities and the received power of "
+               "transmitters in them, as PNG files in RadioMapSeer's layout (for a text of that name, write ./radio).",
     .options = options_table,
     .max_operands = 1,
     .run = run,

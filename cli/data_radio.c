@@ -30,14 +30,14 @@ int cli_data_radio(const cli_args *args) {
     shown s = {.folder = options.out};
     for (size_t i = 0; i < MZ_COUNT(of_texts); i++)
         if (cli_has(args, of_texts[i]))
-            return cli_wrong(args->command, "--%s is about texts, not about radio maps", of_texts[i]);
+            return cli_wrong(args->command, "--%s is for texts, not for radio maps", of_texts[i]);
     const int code = CLI_RANGES(args, ranges, &options);
     if (code != CLI_DONE)
         return code;
     if (options.maps == 0)
-        return cli_wrong(args->command, "--maps is missing: how many cities to make");
+        return cli_wrong(args->command, "--maps is missing: the number of cities");
     if (options.out == NULL)
-        return cli_wrong(args->command, "--out is missing: the folder to make");
+        return cli_wrong(args->command, "--out is missing: the folder to create");
     const mezzo_status status = mz_radio_write(&options, cli_interruptible(), &s.written);
     if (status != MEZZO_OK)
         return cli_error(args->command, status);

@@ -16,7 +16,7 @@ enum { MAX_FILES = 64 };
 // --- the device ----------------------------------------------------------------------------------------------------
 static const char *fp8_of(const mezzo_device_info *info) {
     return info->compute_capability >= 89      ? "tensor cores"
-           : info->native[MEZZO_PRECISION_FP8] ? "emulated: 8-bit storage, bf16's products"
+           : info->native[MEZZO_PRECISION_FP8] ? "emulated: 8-bit storage, bf16 products"
                                                : "not supported";
 }
 
@@ -319,25 +319,22 @@ static int run(const cli_args *args) {
 static const cli_option options_table[] = {
     {"device", "NAME", "cpu, cuda, cuda:N, ref or auto"},
     {"threads", "N", "CPU threads; 0 = every core this process may use"},
-    {"config", "FILE", "compare configuration files instead: this one and those that follow"},
-    {"assume", "cc=C,gpus=N",
-     "with --config: judge for a machine with N GPUs of compute capability C, not for this one"},
-    {"ranks", NULL, "look at the ranks of the job that this is one of: links, versions, clocks, bandwidth"},
+    {"config", "FILE", "compare these configuration files instead"},
+    {"assume", "cc=C,gpus=N", "with --config: assume N GPUs of compute capability C instead of this machine"},
+    {"ranks", NULL, "check the ranks of the current job: links, versions, clocks, bandwidth"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
 
 const cli_command cli_doctor = {
     .name = "doctor",
-    .summary = "what this machine computes, and whether configurations agree",
+    .summary = "formats this machine supports; whether configuration files agree",
     .usage = "[--device NAME] [--ranks] [--json] | --config FILE [FILE…] [--assume cc=8.0,gpus=2]",
-    .details =
-        "Without --config: the device, its formats, what that means, and a few real training steps in each precision "
-        "compared "
-        "with fp32's; exit code 1 when one is wrong. With --config: what each file asks for (Mezzo's, accelerate's, "
-        "DeepSpeed's, Lightning's, or a trainer's YAML or JSON), what would run, whether a loss scaler is there, and "
-        "every "
-        "conflict with the lines to change; exit code 1 when there is one. docs/doctor.md has the rules.",
+    .details = "Without --config: shows the device, its formats and the recommended precision, and compares a few real "
+               "training steps in each precision with fp32's; exit code 1 if one is wrong. With --config: shows what "
+               "each file requests (Mezzo's, accelerate's, DeepSpeed's, Lightning's, or a trainer's YAML or JSON), "
+               "what would run, whether there is a loss scaler, and every conflict with the lines to change; exit code "
+               "1 if there is one. docs/doctor.md has the rules.",
     .options = options_table,
     .max_operands = MAX_FILES,
     .run = run,

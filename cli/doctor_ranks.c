@@ -74,19 +74,19 @@ static void judge(session *s) {
     for (int r = 0; r < mz_group_size(s->group); r++) {
         rank_report *one = &s->all[r];
         if (!one->sums)
-            snprintf(one->wrong, sizeof one->wrong, "an all-reduce gave wrong numbers");
+            snprintf(one->wrong, sizeof one->wrong, "an all-reduce returned wrong numbers");
         else if (strcmp(one->transport, zero->transport) != 0)
             snprintf(one->wrong, sizeof one->wrong, "%s, rank 0 has %s: install the same", one->transport,
                      zero->transport);
         else if (strcmp(one->versions, zero->versions) != 0)
             snprintf(one->wrong, sizeof one->wrong, "versions differ from rank 0's");
         else if (strcmp(one->device, zero->device) != 0)
-            snprintf(one->wrong, sizeof one->wrong, "another device than rank 0's: steps wait for the slower");
+            snprintf(one->wrong, sizeof one->wrong, "not the same device as rank 0's: steps wait for the slower one");
         else if (fabs(one->clock_skew) > 1 + one->round_trip)
-            snprintf(one->wrong, sizeof one->wrong, "its clock is %.1f s off rank 0's: files' times will confuse",
-                     one->clock_skew);
+            snprintf(one->wrong, sizeof one->wrong,
+                     "its clock differs from rank 0's by %.1f s: file times will be confusing", one->clock_skew);
         else if (one->bandwidth < zero->bandwidth / 4)
-            snprintf(one->wrong, sizeof one->wrong, "a quarter of rank 0's bandwidth: look at its link");
+            snprintf(one->wrong, sizeof one->wrong, "a quarter of rank 0's bandwidth: check its link");
     }
 }
 
@@ -153,8 +153,9 @@ static mezzo_status examine(session *s, int threads) {
     char name[64];
     MEZZO_TRY(mz_world_read(&s->world));
     if (s->world.size == 1)
-        return mz_fail(MEZZO_ERR_INVALID, "--ranks looks at the ranks of a job, and this is none: mezzo launch -n 2 -- "
-                                          "doctor --ranks, or with mpirun, srun, torchrun");
+        return mz_fail(
+            MEZZO_ERR_INVALID,
+            "--ranks needs a job with ranks: mezzo launch -n 2 -- doctor --ranks, or use mpirun, srun, torchrun");
     s->all = mz_alloc((size_t)s->world.size, sizeof *s->all);
     if (s->all == NULL)
         return MEZZO_ERR_MEMORY;

@@ -34,14 +34,14 @@ static const cli_range ranges[] = {
 
 static int run(const cli_args *args) {
     if (args->n_operands == 0)
-        return cli_wrong(args->command, "a run folder or a checkpoint is missing: usage is mezzo eval %s",
+        return cli_wrong(args->command, "a run folder or a checkpoint is missing; usage: mezzo eval %s",
                          args->command->usage);
     static const char *const of_pictures[] = {"csv", "sheet", "rows", "split"};
     if (cli_has(args, "truth"))
         return cli_eval_pictures(args);
     for (size_t i = 0; i < MZ_COUNT(of_pictures); i++)
         if (cli_has(args, of_pictures[i]))
-            return cli_wrong(args->command, "--%s is about pictures: name the true ones, --truth FOLDER",
+            return cli_wrong(args->command, "--%s is for images: name the true ones with --truth FOLDER",
                              of_pictures[i]);
     const char *word = args->operands[0];
     if ((strcmp(word, "mean") == 0 || strcmp(word, "free-space") == 0) && access(word, F_OK) != 0)
@@ -70,35 +70,35 @@ static int run(const cli_args *args) {
 }
 
 static const cli_option options_table[] = {
-    {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
-    {"no-ema", NULL, "the weights themselves, not their moving average, where the run kept one"},
-    {"data", "FILE", "text or token shards, or a classifier's .npy, all of it [the run's validation data]"},
-    {"labels", "FILE", "of a classifier: the .npy of the classes of --data"},
+    {"best", NULL, "use the checkpoint with the lowest validation loss instead of the newest"},
+    {"no-ema", NULL, "use the weights, not their moving average, if the run kept one"},
+    {"data", "FILE",
+     "evaluate on all of this text, these shards or a classifier's .npy file [the run's validation data]"},
+    {"labels", "FILE", "classifiers: the .npy file with the classes of --data"},
     {"iters", "N", "random batches; 0 = every token once [0]"},
-    {"batch-size", "N", "sequences or examples at a time [the run's]"},
+    {"batch-size", "N", "sequences or examples per batch [the run's]"},
     {"precision", "NAME", "{precisions} or auto [the run's]"},
     {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
     {"threads", "N", "CPU threads; 0 = every core [0]"},
-    {"truth", "FOLDER", "the true pictures: RUN is then a folder of predicted ones, or mean or free-space"},
-    {"csv", "FILE", "pictures: the scores of each"},
-    {"sheet", "FILE", "pictures: a PNG with truth, prediction and error"},
-    {"rows", "N", "pictures: rows of the sheet [6]"},
-    {"split", "X", "pictures: the part of the cities that mean is taken of; the others are compared [0.9]"},
+    {"truth", "FOLDER",
+     "folder of the true images; the operand is then a folder of predicted ones, or mean or free-space"},
+    {"csv", "FILE", "images: write the scores of each image"},
+    {"sheet", "FILE", "images: write a PNG with truth, prediction and error"},
+    {"rows", "N", "images: rows of the sheet [6]"},
+    {"split", "X", "images: fraction of the cities that mean averages over; the others are scored [0.9]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
 
 const cli_command cli_eval = {
     .name = "eval",
-    .summary = "loss and perplexity, or accuracy, of a run; scores of pictures",
+    .summary = "loss and perplexity, or accuracy, of a run; scores of images",
     .usage = "RUN [--best] [--data FILE [--labels FILE]] [--iters N] [--precision NAME]\n"
              "       mezzo eval PREDICTED --truth FOLDER [--csv FILE] [--sheet FILE]",
-    .details =
-        "RUN is a run folder, or one checkpoint in its checkpoints/. The loss is the mean over tokens (or "
-        "examples) of -log p, in nats; of a model of images its own, with the scores of the pictures it predicts.\n"
-        "PREDICTED is a folder of NAME.png for pictures of --truth, or the word mean (of the others) or "
-        "free-space: NMSE, RMSE,\n"
-        "SSIM and PSNR.",
+    .details = "RUN is a run folder, or one checkpoint in its checkpoints/. The loss is the mean of -log p over tokens "
+               "(or examples), in nats; for an image model it is the training loss, with the scores of the images that "
+               "it predicts.\nPREDICTED is a folder of NAME.png files for the images of --truth, or the word mean (the "
+               "mean of the other maps) or free-space; eval prints NMSE, RMSE, SSIM and PSNR.",
     .options = options_table,
     .max_operands = 1,
     .run = run,

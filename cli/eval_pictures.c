@@ -31,7 +31,7 @@ int cli_eval_pictures(const cli_args *args) {
                                 .sheet = cli_text(args, "sheet", NULL)};
     for (size_t i = 0; i < MZ_COUNT(of_runs); i++)
         if (cli_has(args, of_runs[i]))
-            return cli_wrong(args->command, "--%s is about runs, not about pictures", of_runs[i]);
+            return cli_wrong(args->command, "--%s is for runs, not for images", of_runs[i]);
     const int code = CLI_RANGES(args, ranges, &options);
     if (code != CLI_DONE)
         return code;

@@ -195,7 +195,7 @@ static int diff(const cli_args *args, const mezzo_graph *graph, mezzo_program_op
     char names[2][16] = {"", ""};
     mz_explained tables[2] = {{0}, {0}};
     if (comma == NULL || (size_t)(comma - text) >= sizeof names[0] || strlen(comma + 1) >= sizeof names[1])
-        return cli_wrong(args->command, "--diff %s: name two precisions, as fp32,bf16", text);
+        return cli_wrong(args->command, "--diff %s: name two precisions, such as fp32,bf16", text);
     snprintf(names[0], sizeof names[0], "%.*s", (int)(comma - text), text);
     snprintf(names[1], sizeof names[1], "%s", comma + 1);
     int code = CLI_DONE;
@@ -229,7 +229,7 @@ static int write_dot(const cli_args *args, const mezzo_graph *graph, const mezzo
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
     if (strcmp(path, CLI_STDOUT) != 0)
-        fprintf(stderr, draws ? "wrote %s\n" : "wrote %s: name a .svg or .png file to have it drawn\n", path);
+        fprintf(stderr, draws ? "wrote %s\n" : "wrote %s: for a drawing, name a .svg or .png file\n", path);
     return CLI_DONE;
 }
 
@@ -276,7 +276,7 @@ static int run(const cli_args *args) {
     if (cli_has(args, "toy")) {
         for (int i = 0; i < args->n_given; i++)
             if (strcmp(args->given[i].name, "toy") != 0 && strcmp(args->given[i].name, "json") != 0)
-                return cli_wrong(args->command, "--toy answers one question: leave --%s out", args->given[i].typed);
+                return cli_wrong(args->command, "--toy does not take --%s", args->given[i].typed);
         return cli_explain_toy(args);
     }
     const char *after = cli_text(args, "after", "autocast");
@@ -329,16 +329,16 @@ static int run(const cli_args *args) {
 }
 
 static const cli_option options_table[] = {
-    {"config", "FILE", "a YAML file of keys; options on the command line win over it"},
+    {"config", "FILE", "a YAML file of keys; command-line options override it"},
     {"after", "PASS",
-     "autocast: what is decided; autodiff: with backward; fuse: what becomes one op; chunk: as it runs [autocast]"},
+     "autocast: the decisions; autodiff: with backward; fuse: which ops were merged; chunk: as it runs [autocast]"},
     {"diff", "A,B", "only the ops that differ between two precisions, after autocast"},
     {"dot", "FILE",
-     "also the graph after the pass, ops coloured by what they store: FILE.svg or FILE.png, drawn by Graphviz, or its "
-     "text"},
-    {"ranks", "N", "also what one of N ranks holds and gathers, with --shard and --bucket-mib"},
-    {"params", NULL, "also a table of the parameters: how each master is kept under --master, and its copy"},
-    {"toy", NULL, "which tensor of a small model has which dtype, in every precision"},
+     "also write the graph after the pass, with ops coloured by storage dtype: FILE.svg or FILE.png (drawn by "
+     "Graphviz); any other name gets Graphviz source"},
+    {"ranks", "N", "also show what one of N ranks stores and gathers, with --shard and --bucket-mib"},
+    {"params", NULL, "also list the parameters: how --master stores each master, and its low-precision copy"},
+    {"toy", NULL, "the dtypes of a small model's tensors in every precision"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
@@ -360,14 +360,11 @@ const cli_command cli_explain = {
     .name = "explain",
     .summary = "every op's dtypes under a precision, and why",
     .usage = "--model NAME --precision NAME [--after PASS] [--KEY VALUE …]",
-    .details = "One row an op. storage: what its output is kept in; gradient: what its gradient's products read that "
-               "output's gradient\n"
-               "in; scale: what has one scale, where operands have scales; compute: what operands are rounded to; "
-               "accumulate, reduce:\n"
-               "what sums run in; fused: what the output is kept in once casts are folded into their producers, or "
-               "\"folded\" where\n"
-               "the op became part of its neighbour. autocast decides as torch.amp does; the values are the same with "
-               "the fuse pass.",
+    .details = "Prints one row per op. storage: dtype of the stored output; gradient: dtype in which backward's "
+               "products read the output's gradient; scale: what shares one scale, if operands have scales; compute: "
+               "dtype to which operands are rounded; accumulate, reduce: dtypes of sums; fused: dtype of the stored "
+               "output after casts are folded into the ops before them, or \"folded\" if the op was merged into its "
+               "neighbour. autocast decides as torch.amp does; the fuse pass does not change the values.",
     .options = options_table,
     .config = keys,
     .run = run,

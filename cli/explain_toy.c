@@ -82,10 +82,8 @@ int cli_explain_toy(const cli_args *args) {
             printf(" %-6s", all[p].cell[i]);
         printf("  %s\n", all[n - 1].rule[i]);
     }
-    printf("\nWhat is listed is what autocast decides, as torch.amp does. Products run in the low format and add in "
-           "fp32; the norm and the "
-           "loss get\nfp32 inputs by a cast. When it runs, that cast is folded into the op before it: mezzo explain "
-           "--model toy shows "
-           "both.\n");
+    printf("\nThe table shows autocast's decisions, the same as torch.amp's. Products run in the low format and "
+           "accumulate in fp32; casts give the\nnorm and the loss fp32 inputs. When the model runs, each cast is "
+           "folded into the op before it: mezzo explain --model toy shows both.\n");
     return CLI_DONE;
 }

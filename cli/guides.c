@@ -149,7 +149,7 @@ void cli_man(const cli_command *command, const cli_command *const *commands, siz
         printf(".SH \"SEE ALSO\"\n.BR mezzo (1)\n");
         return;
     }
-    man_head("", "mixed-precision training of Transformers, with measurements");
+    man_head("", "mixed-precision training of Transformers and image models");
     printf(".B mezzo\n.I SUBCOMMAND\n[\\fB\\-\\-option\\fR \\fIvalue\\fR ...]\n.SH SUBCOMMANDS\n");
     for (size_t i = 0; i < n; i++) {
         printf(".TP\n.BR mezzo\\-%s (1)\n", commands[i]->name);

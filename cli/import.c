@@ -16,10 +16,10 @@ static json_t *describe(const mezzo_model_config *m) {
 
 static int check(const cli_args *args, const char *what) {
     if (args->n_operands == 0)
-        return cli_wrong(args->command, "%s is missing: usage is mezzo %s %s", what, args->command->name,
+        return cli_wrong(args->command, "%s is missing; usage: mezzo %s %s", what, args->command->name,
                          args->command->usage);
     if (!cli_has(args, "out"))
-        return cli_wrong(args->command, "--out is missing: the folder to make");
+        return cli_wrong(args->command, "--out is missing: the folder to create");
     return CLI_DONE;
 }
 
@@ -70,22 +70,21 @@ static int run_import(const cli_args *args) {
 }
 
 static const cli_option import_table[] = {
-    {"out", "DIR", "the run folder to make"},
-    {"adapter", "DIR", "PEFT's LoRA adapters of these weights, kept beside them: adapter_config.json and its file"},
+    {"out", "DIR", "the run folder to create"},
+    {"adapter", "DIR", "PEFT LoRA adapters for these weights, kept separate: adapter_config.json and its weights"},
     {"tokenizer", "NAME",
-     "gpt2, byte, a folder or a file; none [what lies beside the weights, or fits the vocabulary]"},
+     "gpt2, byte, a folder or a file, or none [the one next to the weights, or one that fits the vocabulary]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
 
 const cli_command cli_import = {
     .name = "import",
-    .summary = "weights of Hugging Face or llm.c to a run folder",
+    .summary = "convert weights of Hugging Face or llm.c to a run folder",
     .usage = "DIR|FILE --out DIR [--adapter DIR] [--tokenizer NAME]",
     .details =
-        "DIR has config.json and model.safetensors, or the files that model.safetensors.index.json names; FILE is "
-        "one of these\n"
-        "or llm.c's model file. What is made is a run folder with a checkpoint, for sample, eval and export.",
+        "DIR has config.json and model.safetensors, or the files that model.safetensors.index.json names; FILE is one "
+        "of these or llm.c's model file. import creates a run folder with a checkpoint, for sample, eval and export.",
     .options = import_table,
     .max_operands = 1,
     .run = run_import,
@@ -136,24 +135,22 @@ static int run_export(const cli_args *args) {
 }
 
 static const cli_option export_table[] = {
-    {"out", "DIR", "the folder to make"},
-    {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
-    {"no-ema", NULL, "the weights themselves, not their moving average, where the run kept one"},
-    {"adapter", NULL, "the adapters of a run with lora.rank alone, in PEFT's files; else they are merged"},
-    {"dtype", "NAME", "of the weights: fp32, bf16 or fp16 [fp32]"},
-    {"max-shard-size", "GB", "cut the weights into files of at most so many gigabytes; 0 = one file [0]"},
+    {"out", "DIR", "the folder to create"},
+    {"best", NULL, "use the checkpoint with the lowest validation loss instead of the newest"},
+    {"no-ema", NULL, "use the weights, not their moving average, if the run kept one"},
+    {"adapter", NULL, "export only the adapters, in PEFT's format; without it, they are merged into the weights"},
+    {"dtype", "NAME", "dtype of the weights: fp32, bf16 or fp16 [fp32]"},
+    {"max-shard-size", "GB", "split the weights into files of at most this many gigabytes; 0 = one file [0]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
 
 const cli_command cli_export = {
     .name = "export",
-    .summary = "a checkpoint to a folder that transformers loads",
+    .summary = "write a checkpoint as a folder that transformers loads",
     .usage = "RUN --out DIR [--best] [--adapter] [--dtype fp32|bf16|fp16] [--max-shard-size GB]",
-    .details =
-        "RUN is a run folder, or one checkpoint in its checkpoints/. DIR gets config.json, model.safetensors and, "
-        "with a\n"
-        "byte-pair tokenizer, vocab.json and merges.txt.",
+    .details = "RUN is a run folder, or one checkpoint in its checkpoints/. export writes config.json, "
+               "model.safetensors and, for a byte-pair tokenizer, vocab.json and merges.txt to DIR.",
     .options = export_table,
     .max_operands = 1,
     .run = run_export,

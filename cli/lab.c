@@ -82,13 +82,10 @@ static size_t describe_formats(fact *out) {
 
 static void explain_facts(void) {
     printf("\nsmallest: the smallest subnormal; half of it, and anything below, rounds to zero. epsilon: from 1 to the "
-           "next value. "
-           "+0 and -0 count as one value.\n"
-           "fp16 has more digits than bf16 and a far smaller range: gradients below %.3g become zero in it, sums above "
-           "%.0f "
-           "infinity.\nbf16 and tf32 have fp32's range, so they need no loss scaling. mxfp8, mxfp4 and nvfp4 are one "
-           "element here; a scale "
-           "shared by a block of 32 or 16\nmoves its range (%.2f, %.2f and %.2f bits a value).\n",
+           "next value. +0 and -0 count as one value.\nfp16 has more digits than bf16 and a far smaller range: "
+           "gradients below %.3g become zero, sums above %.0f infinity.\nbf16 and tf32 have fp32's range, so they need "
+           "no loss scaling. mxfp8, mxfp4 and nvfp4: one element without its scale; the scale, shared by a block\nof "
+           "32 or 16, shifts the range (%.2f, %.2f and %.2f bits per value with the scale).\n",
            mz_lab_format_describe(mz_lab_format_find("fp16")).zero,
            mz_lab_format_describe(mz_lab_format_find("fp16")).largest,
            mz_lab_format_describe(mz_lab_format_find("mxfp8")).bits_a_value,
@@ -118,11 +115,9 @@ static size_t store_everywhere(double x, stored *out) {
 }
 
 static void explain_value(void) {
-    printf("\nThe value is the fp64 number nearest to what was typed. subnormal: kept with fewer digits; underflow: "
-           "rounded to zero; "
-           "overflow:\nto infinity (E4M3: to NaN). mxfp8, mxfp4, nvfp4: as the largest value of its block; what is too "
-           "large for the scale "
-           "becomes the largest.\n");
+    printf("\nThe value is the fp64 number nearest to the input. subnormal: stored with fewer digits; underflow: "
+           "rounded to zero; overflow: to\ninfinity (E4M3: to NaN). mxfp8, mxfp4, nvfp4: as the largest value of its "
+           "block; a value too large for the scale saturates.\n");
 }
 
 static int formats(const cli_args *args) {
@@ -199,12 +194,10 @@ static int accumulate(const cli_args *args) {
         return cli_json_print(args->command, CLI_LIST(total_fields, rows, n));
     printf("%.9g added %lld times: %.10g\n\n", x, (long long)count, x * (double)count);
     CLI_TABLE(total_fields, rows, n);
-    printf("\nA sum stalls where half of its spacing is more than the term: every further addition rounds back. An "
-           "fp32 sum of fp16 terms\n"
-           "keeps every addition; what is left is the term's own rounding, count times. That is why products of "
-           "low-precision numbers\n"
-           "are summed in fp32. Kahan and stochastic rounding save a low-precision sum too, at the price of work or of "
-           "noise.\n");
+    printf("\nA sum stalls when half of its spacing exceeds the term: every further addition rounds back. An fp32 sum "
+           "of fp16 terms keeps\nevery addition; the remaining error is the rounding of the term, count times. That is "
+           "why products of low-precision numbers\nare summed in fp32. Kahan summation and stochastic rounding also "
+           "rescue a low-precision sum, at the cost of work or noise.\n");
     return CLI_DONE;
 }
 
@@ -243,9 +236,9 @@ static void print_softmax(void) {
         }
         printf("\n");
     }
-    printf("\ne^x leaves fp16 above x = %.4f (65,504) and fp32 and bf16 above %.4f: infinity over infinity is NaN. "
-           "With the largest logit\n"
-           "subtracted first, every exponent is at most 0 and nothing overflows; training does that, in fp32.\n\n",
+    printf("\ne^x overflows fp16 above x = %.4f (65,504), and fp32 and bf16 above %.4f: infinity divided by infinity "
+           "is NaN. With the largest\nlogit subtracted first, every exponent is at most 0 and nothing overflows; "
+           "training does that, in fp32.\n\n",
            log(65504.0), log(3.4028234663852886e38));
 }
 
@@ -277,9 +270,9 @@ static void print_path(const mz_scale_step *rows, int64_t steps, int64_t interva
                r->skipped ? "overflow: step skipped, scale halved" : "");
         from = i + 1;
     }
-    printf("\nA scaled gradient above 65,504 is infinite in fp16. The step is skipped, nothing moves, and the scale "
-           "halves until the gradient\n"
-           "fits; after enough finite steps in a row it doubles again, and finds its ceiling by hitting it.\n");
+    printf("\nA scaled gradient above 65,504 is infinite in fp16. The step is skipped, no weight changes, and the "
+           "scale halves until the\ngradient fits; after enough finite steps in a row it doubles again, and finds its "
+           "ceiling by hitting it.\n");
 }
 
 static int overflow(const cli_args *args) {
@@ -355,9 +348,8 @@ static int clipping(const cli_args *args) {
     printf("a gradient of %g, a loss scale of %g, clipped to a norm of %g, SGD with rate 1\n\n", gradient, scale,
            max_norm);
     CLI_TABLE(clip_fields, orders, 2);
-    printf("\nScaled gradients are longer by the loss scale: clipped first, they are cut to the limit and then divided "
-           "by the "
-           "scale. The step is\nas good as lost, in every step, and nothing says so but the clip factor.\n");
+    printf("\nThe loss scale makes gradients longer: if clipped first, they are cut to the limit and then divided by "
+           "the scale. Every step is\nnearly lost, and only the clip factor shows it.\n");
     return CLI_DONE;
 }
 
@@ -405,16 +397,14 @@ static int layernorm(const cli_args *args) {
         table[i] = (norm){mezzo_dtype_name(norm_formats[i / WIDTHS]), rows[i / WIDTHS][i % WIDTHS]};
     if (cli_has(args, "json"))
         return cli_json_print(args->command, CLI_LIST(norm_fields, table, MZ_COUNT(table)));
-    printf("rows of normal numbers around %g, deviation 1: the mean, and the variance by two passes and as E[x²] - "
-           "E[x]²\n\n",
+    printf("rows of normal numbers around %g, standard deviation 1: the mean, and the variance by two passes and as "
+           "E[x²] - E[x]²\n\n",
            center);
     CLI_TABLE(norm_fields, table, MZ_COUNT(table));
     printf("\nIn the row's own format a sum overflows (fp16, above 65,504) or stalls (bf16, once its spacing is more "
-           "than twice a value). "
-           "E[x²] - E[x]²\nsubtracts two large, nearly equal numbers: far from zero it fails even in fp32. Two passes "
-           "in fp32 are right in "
-           "every case and cost\nnothing, since the row is read from memory once: so norms compute in fp32 in every "
-           "precision.\n");
+           "than twice a value). E[x²] - E[x]²\nsubtracts two large, nearly equal numbers: far from zero it fails even "
+           "in fp32. Two passes in fp32 are accurate in every case and cost\nnothing, because the row is read from "
+           "memory once. Therefore norms compute in fp32 in every precision.\n");
     return CLI_DONE;
 }
 
@@ -444,7 +434,7 @@ static int run(const cli_args *args) {
             for (size_t o = 0; o < MZ_COUNT(lessons[i].options) && lessons[i].options[o] != NULL; o++)
                 known = known || strcmp(args->given[k].name, lessons[i].options[o]) == 0;
             if (!known)
-                return cli_wrong(args->command, "--%s: lab %s does not take it", args->given[k].typed, word);
+                return cli_wrong(args->command, "--%s is not an option of lab %s", args->given[k].typed, word);
         }
         if (args->n_operands > 1 && strcmp(word, "underflow") != 0)
             return cli_wrong(args->command, "lab %s takes no %s", word, args->operands[1]);
@@ -459,27 +449,27 @@ static int run(const cli_args *args) {
 
 static const cli_option options_table[] = {
     {"value", "X",
-     "formats: show X in every format; accumulate: the term [0.01]; overflow: the gradient that is too large [64]; "
-     "clipping: the gradient [0.25]; layernorm: the row's mean [50]"},
+     "formats: show X in every format; accumulate: the term [0.01]; overflow: the overflowing gradient [64]; clipping: "
+     "the gradient [0.25]; layernorm: the row's mean [50]"},
     {"count", "N",
-     "accumulate: how often it is added [1000]; overflow: steps with that gradient [12]; underflow: tensors that are "
-     "listed [12]"},
-    {"init-scale", "X", "overflow: the first loss scale; clipping: the scale [65536]"},
-    {"scale-only", NULL, "overflow: only the loss scale's way"},
-    {"max-norm", "X", "clipping: the limit [1]"},
-    {"steps", "N", "underflow: steps of training, the last of which is looked at [50]; speed: of each precision [100]"},
-    {"data", "PATH", "underflow, speed: text or shards, instead of the run's or of made-up text"},
-    {"device", "NAME", "where it trains; underflow: [cpu], speed: [auto]"},
-    {"precision", "LIST", "speed: which ones race [fp32,bf16,fp16]; underflow: one [fp32], fp8 shows what 8 bits lose"},
-    {"target", "LOSS", "speed: what the loss must come down to [what all reach]"},
-    {"layers", "N", "speed: of the model [4]"},
-    {"d-model", "N", "speed: its width [256]"},
-    {"batch-size", "N", "speed: sequences of 128 tokens in a step [8]"},
+     "accumulate: number of terms [1000]; overflow: steps with that gradient [12]; underflow: tensors to list [12]"},
+    {"init-scale", "X", "overflow: the initial loss scale; clipping: the scale [65536]"},
+    {"scale-only", NULL, "overflow: show only the loss scale over time"},
+    {"max-norm", "X", "clipping: the maximum norm [1]"},
+    {"steps", "N", "underflow: training steps; the last one is analysed [50]; speed: steps per precision [100]"},
+    {"data", "PATH", "underflow, speed: text or shards instead of synthetic text, or instead of the run's data"},
+    {"device", "NAME", "training device; underflow: [cpu], speed: [auto]"},
+    {"precision", "LIST",
+     "speed: precisions to compare [fp32,bf16,fp16]; underflow: one [fp32]; fp8 shows what 8 bits lose"},
+    {"target", "LOSS", "speed: target loss [what all reach]"},
+    {"layers", "N", "speed: layers of the model [4]"},
+    {"d-model", "N", "speed: width of the model [256]"},
+    {"batch-size", "N", "speed: sequences of 128 tokens per step [8]"},
     {"loss-scale", "X", "underflow: a power of two [65536]"},
     {"growth-interval", "N", "overflow: finite steps before the scale doubles [10]"},
-    {"seed", "N", "accumulate: of stochastic rounding; layernorm: of the rows [0]; underflow: of the model [1]"},
+    {"seed", "N", "seed; accumulate: of stochastic rounding; layernorm: of the rows [0]; underflow: of the model [1]"},
     {"json", NULL, "the result as JSON"},
-    {"plot", "FILE", "a figure, FILE.svg or FILE.png (both are drawn, and the gnuplot script kept beside them)"},
+    {"plot", "FILE", "draw FILE.svg and FILE.png, and keep the gnuplot script next to them"},
     {0},
 };
 
@@ -487,14 +477,13 @@ const cli_command cli_lab = {
     .name = "lab",
     .summary = "floating-point demonstrations: formats, sums, overflow, norms",
     .usage = "formats|accumulate|underflow [RUN]|overflow|clipping|layernorm|speed [--option value …]",
-    .details = "formats: what each number format can hold, or with --value what becomes of a number in it.\n"
-               "accumulate: what a long sum loses in each format and way of adding.\n"
-               "underflow: what FP16 would lose of a model's gradients, of a run folder's or of a small GPT's.\n"
-               "overflow: where a softmax leaves its format, and the loss scale's way down and up again.\n"
-               "clipping: what clipping before unscaling does.\n"
-               "layernorm: mean and variance of wide rows, in the row's format and in fp32.\n"
-               "speed: the same small model trained in each precision on this machine: time to the same loss.\n"
-               "Every number is computed by the conversions that training uses.",
+    .details =
+        "formats: what each number format can represent, or with --value what it makes of a number.\naccumulate: what "
+        "a long sum loses in each format and summation method.\nunderflow: what FP16 would lose of a model's gradients "
+        "(a run folder's, or a small GPT's).\noverflow: where a softmax overflows, and how the loss scale falls and "
+        "recovers.\nclipping: what clipping before unscaling does.\nlayernorm: mean and variance of wide rows, in the "
+        "row's format and in fp32.\nspeed: train the same small model in each precision on this machine: time to the "
+        "same loss.\nThe conversions are those that training uses.",
     .options = options_table,
     .max_operands = 2,
     .run = run,

@@ -37,10 +37,9 @@ static void print_rows(const line *rows, size_t n, const mz_speed_result *result
     printf("a GPT of %s parameters, %lld x 128 tokens a step, on %s\n\n",
            cli_thousands((double)result->parameters, count, sizeof count), (long long)o->batch, result->device);
     CLI_TABLE(fields, rows, n);
-    printf("\nsteps, seconds: until the training loss, smoothed over ten steps, is %.4f. times: as fast as the first "
-           "row. All start from "
-           "the\nsame weights and see the same batches; each trains some steps in turn, so that a busy machine slows "
-           "all alike.\n",
+    printf("\nsteps, seconds: until the training loss, smoothed over ten steps, reaches %.4f. times: speed relative to "
+           "the first row. All start\nfrom the same weights and see the same batches; they alternate every few steps, "
+           "so a busy machine slows all alike.\n",
            result->target);
 }
 

@@ -160,8 +160,8 @@ static int print_narrowed(const cli_args *args, const mz_magnitudes *m, size_t m
     }
     if (n > most)
         printf("... and %zu more\n", n - most);
-    printf("lost: of the numbers that are not zero those that 8 bits made zero. saturated: steps so far in which the "
-           "largest was cut\noff; changes: steps behind which the scale was another.\n");
+    printf("lost: non-zero values that became zero in 8 bits. saturated: steps so far in which the largest value "
+           "saturated;\nchanges: steps after which the scale changed.\n");
     mz_free(list);
     return CLI_DONE;
 }
@@ -175,12 +175,10 @@ static void print_conclusion(const mz_underflow *u) {
     int top = mz_fp16_most_scale(weights) < mz_fp16_most_scale(flowing) ? mz_fp16_most_scale(weights)
                                                                         : mz_fp16_most_scale(flowing);
     mz_fp16_fate a = mz_fp16_fate_of(activations, 0);
-    printf("\nlost: |x| is at most 2^-25, and FP16 stores zero. subnorm.: up to 2^-14, stored with fewer digits.\n"
-           "A loss scale of 2^%d keeps 99.9 %% of the weights' gradients, and 2^%d of the activations' gradients, "
-           "which are what backward "
-           "really\nstores in FP16; up to 2^%d nothing overflows. Activations are not scaled: they reach 2^%d here, "
-           "and FP16 ends at "
-           "2^16.\nBF16 has FP32's exponents: of all of these numbers it loses none.\n",
+    printf("\nlost: |x| is at most 2^-25, and FP16 stores zero. subnorm.: up to 2^-14, stored with fewer digits.\nA "
+           "loss scale of 2^%d keeps 99.9 %% of the weight gradients, and 2^%d of the activation gradients, which "
+           "backward stores in FP16;\nup to 2^%d nothing overflows. Activations are not scaled: they reach 2^%d here, "
+           "and FP16 ends at 2^16.\nBF16 has FP32's exponents and loses none of these values.\n",
            one, two, top, a.highest);
 }
 

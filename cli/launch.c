@@ -68,7 +68,7 @@ static volatile sig_atomic_t ended_with = -1; // the job's code, once nothing is
 
 static void on_library(int number) {
     static const char line[] =
-        "mezzo launch: PMIx's library crashed or stands still, as it does where memory runs out; the ranks end\n";
+        "mezzo launch: PMIx's library crashed or hangs, as it does when memory runs out; ending the ranks\n";
     (void)number;
     if (ended_with >= 0 || write(STDERR_FILENO, line, sizeof line - 1) < 0)
         _exit(ended_with >= 0 ? ended_with : CLI_FAILED);
@@ -217,7 +217,7 @@ _Noreturn static void become_rank(const job *j, int rank, pid_t launcher, char *
     if (rank == 0)
         fcntl(j->listener, F_SETFD, 0);
     execve(what, words, environment);
-    static const char line[] = "mezzo launch: the ranks' program cannot be started\n";
+    static const char line[] = "mezzo launch: cannot start the ranks' program\n";
     if (write(STDERR_FILENO, line, sizeof line - 1) < 0)
         _exit(CLI_FAILED);
     _exit(CLI_FAILED);
@@ -239,7 +239,7 @@ static mezzo_status start_rank(job *j, int rank, char **words) {
     drop(&v);
     if (p->pid < 0) {
         p->pid = 0;
-        return mz_fail(MEZZO_ERR_MEMORY, "rank %d cannot be started: %s", rank, strerror(errno));
+        return mz_fail(MEZZO_ERR_MEMORY, "cannot start rank %d: %s", rank, strerror(errno));
     }
     setpgid(p->pid, p->pid); // whoever is first
     j->alive++;
@@ -429,10 +429,11 @@ static int look_at_devices(const cli_args *args, job *j) {
     const int gpus = mz_device_count("cuda");
     j->gpus = strncmp(device, "cuda", 4) == 0 || (strcmp(device, "auto") == 0 && gpus > 0);
     if (strncmp(device, "cuda:", 5) == 0 && j->n > 1)
-        return cli_wrong(args->command, "--device %s is one GPU, for %d ranks: use --device cuda", device, j->n);
+        return cli_wrong(args->command, "--device %s names one GPU for %d ranks: use --device cuda", device, j->n);
     if (j->gpus && j->n > gpus)
-        return cli_wrong(args->command, "-n %d: this machine has %d GPU%s, and a rank takes one; or use --device cpu",
-                         j->n, gpus, gpus == 1 ? "" : "s");
+        return cli_wrong(args->command,
+                         "-n %d: this machine has %d GPU%s, and each rank needs one; or use --device cpu", j->n, gpus,
+                         gpus == 1 ? "" : "s");
     return CLI_DONE;
 }
 
@@ -517,11 +518,13 @@ static int check_least(const cli_args *args, int64_t n, int64_t least) {
     for (int i = 0; i < args->n_operands; i++)
         batch = batch || strncmp(args->operands[i], "--global-batch", 14) == 0;
     if (least > n)
-        return cli_wrong(args->command, "--min-ranks %lld of -n %lld: it is how many may be left", (long long)least,
-                         (long long)n);
+        return cli_wrong(args->command,
+                         "--min-ranks %lld of -n %lld: it is the smallest number of ranks to restart with",
+                         (long long)least, (long long)n);
     if (least > 0 && !batch)
-        return cli_wrong(args->command, "--min-ranks: give train --global-batch, so that a step stays what it is with "
-                                        "fewer ranks");
+        return cli_wrong(
+            args->command,
+            "--min-ranks: give train --global-batch, so that the batch per step stays the same with fewer ranks");
     return CLI_DONE;
 }
 
@@ -535,7 +538,7 @@ static int run(const cli_args *args) {
     if (code != CLI_DONE)
         return code;
     if (n == 0 || args->n_operands == 0)
-        return cli_wrong(args->command, "usage is mezzo launch %s", args->command->usage);
+        return cli_wrong(args->command, "usage: mezzo launch %s", args->command->usage);
     code = check_least(args, n, least);
     if (code != CLI_DONE)
         return code;
@@ -553,19 +556,19 @@ static int run(const cli_args *args) {
 }
 
 static const cli_option options[] = {
-    {"n", "N", "how many ranks: processes, each with a GPU or its share of the CPU's cores"},
-    {"restarts", "R", "after a failure start again from the last checkpoint, at most R times"},
-    {"min-ranks", "M", "a restart leaves out the rank that failed, and its GPU, while M are left [all start again]"},
+    {"n", "N", "number of ranks: processes, each with a GPU or its share of the CPU's cores"},
+    {"restarts", "R", "after a failure, restart from the last checkpoint, at most R times"},
+    {"min-ranks", "M", "restart without the failed rank and its GPU as long as M ranks are left [all start again]"},
     {0},
 };
 
 const cli_command cli_launch = {
     .name = "launch",
     .summary = "run a subcommand as several ranks on this host",
-    .usage = "-n N [--restarts R [--min-ranks M]] -- train [--option value …]",
-    .details = "Starts N processes of the subcommand, which find each other and work as one job; docs/distributed.md "
-               "has jobs on several hosts (mpirun, srun, torchrun). Signals go to all ranks. When one is killed, "
-               "crashes or hangs, all end within seconds, a line says which, and the exit code is 3.",
+    .usage = "-n N [--restarts R [--min-ranks M]] -- SUBCOMMAND [--option value …]",
+    .details = "Starts N processes of the subcommand as the ranks of one job. docs/distributed.md explains jobs on "
+               "several hosts (mpirun, srun, torchrun). Signals go to all ranks. If a rank is killed, crashes or "
+               "hangs, all ranks end within seconds, one line names the rank, and the exit code is 3.",
     .options = options,
     .max_operands = INT_MAX,
     .run = run,

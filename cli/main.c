@@ -19,8 +19,8 @@ static const cli_command *const commands[] = {&cli_train,  &cli_recipes, &cli_ev
                                               &cli_doctor, &cli_report,  &cli_watch,   &cli_launch};
 
 static void print_help(void) {
-    printf("mezzo: mixed-precision training of Transformers, with measurements\n\n"
-           "usage: mezzo SUBCOMMAND [--option value …]\n\n");
+    printf("mezzo: mixed-precision training of Transformers and image models\n\nusage: mezzo SUBCOMMAND [--option "
+           "value …]\n\n");
     for (size_t i = 0; i < MZ_COUNT(commands); i++)
         printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
     printf("\n  mezzo SUBCOMMAND --help   its options\n"
@@ -63,7 +63,8 @@ static int help_on(int n, char **words) {
     if (completion) {
         if (name != NULL && cli_completion(name, commands, MZ_COUNT(commands)))
             return cli_finish(NULL, CLI_DONE);
-        return cli_wrong(NULL, "help --completion is for bash, zsh or fish, not for \"%s\"", name != NULL ? name : "");
+        return cli_wrong(NULL, "help --completion: \"%s\" is not supported; use bash, zsh or fish",
+                         name != NULL ? name : "");
     }
     const cli_command *command = name != NULL ? command_of(name) : NULL;
     if (name != NULL && command == NULL)
@@ -147,7 +148,7 @@ static int start_on_large_stack(int argc, char **argv) {
     if (error == 0)
         error = pthread_join(thread, NULL);
     if (error != 0)
-        fprintf(stderr, "mezzo: no thread with a stack of %d MB (%s): raise ulimit -s or free memory\n",
+        fprintf(stderr, "mezzo: cannot create a thread with a stack of %d MB (%s): raise ulimit -s or free memory\n",
                 STACK_BYTES >> 20, strerror(error));
     return w.code;
 }
@@ -165,7 +166,7 @@ void cli_leave(int code) {
 static void leave_with_documented_code(void) {
     if (leaving)
         return;
-    static const char line[] = "mezzo: a library it runs on gave up, see above\n";
+    static const char line[] = "mezzo: a library failed; see the message above\n";
     if (write(STDERR_FILENO, line, sizeof line - 1) >= 0)
         fflush(stdout);
     _exit(CLI_FAILED);

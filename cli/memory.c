@@ -53,11 +53,11 @@ static int parse_names(const cli_args *args, const char *option, const char *ini
             if (out[i] == found)
                 found = -1;
         if (found < 0)
-            return cli_wrong(args->command, "--%s %s: name %s, each once", option, list, advice);
+            return cli_wrong(args->command, "--%s %s: use %s, each once", option, list, advice);
         out[(*n)++] = found;
         p += length + (p[length] == ',');
     }
-    return *n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name one at least", option);
+    return *n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name at least one", option);
 }
 
 static int parse_rows(asked *a) {
@@ -85,7 +85,7 @@ static int parse_ranks(asked *a) {
     if (code != CLI_DONE)
         return code;
     if (n > 1 && a->plan.measure)
-        return cli_wrong(a->args->command, "--measure runs one process: leave --ranks out");
+        return cli_wrong(a->args->command, "--measure runs one process: remove --ranks");
     a->plan.w.ranks = n > 1 ? (int)n : 0;
     return CLI_DONE;
 }
@@ -236,10 +236,10 @@ static void print_plan(const asked *a) {
     for (int i = 0; i < a->plan.n_rows; i++)
         lines[i] = line_of(a, &a->plan.rows[i]);
     CLI_TABLE(row_fields, lines, (size_t)a->plan.n_rows);
-    printf("\nAutocast does not halve the weights: fp32 weights, gradients and moments stay, and every matrix that\n"
-           "a product reads has a 2-byte low-precision copy beside it. What shrinks is the activations. If no two\n"
-           "values shared memory, %s's activations would take %s. `mezzo train` also keeps programs for\n"
-           "evaluation (%s) and sampling (%s)%s.\n",
+    printf("\nAutocast does not halve the weights: fp32 weights, gradients and moments stay, and every matrix that\na "
+           "product reads has an additional 2-byte copy. What shrinks is the activations. If no two values "
+           "shared\nmemory, %s's activations would take %s. `mezzo train` also keeps programs for evaluation (%s)\nand "
+           "sampling (%s)%s.\n",
            mezzo_precision_name(base->precision), mib(base->f.unshared, unshared, sizeof unshared),
            mib(base->f.evaluation, text, sizeof text), mib(base->f.sampling, sampling, sizeof sampling),
            a->plan.limit > 0 ? "; a batch that fits includes them" : "");
@@ -255,7 +255,8 @@ static mezzo_status print_none(const asked *a) {
     mz_workload_describe(&one, batch, sizeof batch);
     MEZZO_TRY(mz_memory_least(&a->plan, &row, &least));
     fprintf(stderr,
-            "mezzo memory: nothing fits in %s: the least is %s, %s, %s master weights, with recompute: %s for %s\n",
+            "mezzo memory: nothing fits in %s: the smallest configuration is %s, %s, %s master weights, with "
+            "recompute: %s for %s\n",
             mib(a->plan.limit, limit, sizeof limit), mezzo_precision_name(row->precision),
             mz_memory_optimizer(row->optimizer), mezzo_master_name(row->master), mib(least, need, sizeof need), batch);
     return MEZZO_OK;
@@ -284,7 +285,7 @@ static void print_schemes(double params) {
         const mz_scheme *s = mz_scheme_at(i);
         printf("%-48s %7g %7g %7g %7g %7g %10.1f\n    %s%s\n", s->name, s->weights, s->copies, s->gradients,
                s->optimizer, mz_scheme_total(s), mz_scheme_total(s) * params * 1e-9,
-               s->real ? "" : "not so: ", s->remark);
+               s->real ? "" : "wrong: ", s->remark);
     }
 }
 
@@ -352,8 +353,7 @@ static int planned(asked *a) {
     if (status == MEZZO_OK)
         status = mz_memory_plan_rows(&a->plan);
     if (status == MEZZO_OK && a->plan.n_rows == 0)
-        return cli_wrong(a->args->command, "--master %s: only bf16 keeps its masters so",
-                         cli_text(a->args, "master", ""));
+        return cli_wrong(a->args->command, "--master %s: only bf16 supports it", cli_text(a->args, "master", ""));
     if (status == MEZZO_OK)
         status = mz_memory_plan_savings(&a->plan);
     if (status != MEZZO_OK)
@@ -385,15 +385,14 @@ static int by_formula(const cli_args *args) {
     for (int i = 0; i < args->n_given; i++)
         for (size_t k = 0; k < MZ_COUNT(others); k++)
             if (args->given[i].config || strcmp(args->given[i].name, others[k]) == 0)
-                return cli_wrong(args->command,
-                                 "--params is a formula of the number of parameters alone: leave --%s out",
+                return cli_wrong(args->command, "--params uses only the number of parameters: remove --%s",
                                  args->given[i].typed);
     if (cli_has(args, "json"))
         return cli_json_print(args->command,
                               json_pack("{sf so}", "parameters", params, "schemes", schemes_json(params)));
     printf("%.4g parameters, without activations\n\n", params);
     print_schemes(params);
-    printf("\nActivations come on top and depend on the batch: name a model to have them planned.\n");
+    printf("\nActivations come on top and depend on the batch: name a model to plan them.\n");
     return CLI_DONE;
 }
 
@@ -423,16 +422,18 @@ static int run(const cli_args *args) {
 }
 
 static const cli_option options_table[] = {
-    {"config", "FILE", "a YAML file of keys; options on the command line win over it"},
-    {"precision", "LIST", "which precisions [{precisions}]"},
+    {"config", "FILE", "a YAML file of keys; command-line options override it"},
+    {"precision", "LIST", "precisions to show [{precisions}]"},
     {"optimizer", "LIST", "adamw, sgd (with momentum), sgd-plain [all]"},
-    {"master", "LIST", "how bf16 keeps its masters: fp32, split, stochastic [all]"},
-    {"params", "N", "only the formulas, for a model of N parameters: 7B, 350M"},
-    {"limit", "SIZE", "also the largest batch that fits, as 24GiB, without and with recompute; 1 if none does"},
-    {"ranks", "N", "what one of N ranks holds, with --shard and --reduce [those of the job, or 1]"},
-    {"measure", NULL, "also run two steps of each row and compare the peak: needs the memory"},
+    {"master", "LIST", "storage of bf16's masters: fp32, split, stochastic [all]"},
+    {"params", "N", "only formulas, for a model of N parameters: 7B, 350M"},
+    {"limit", "SIZE",
+     "also show the largest batch that fits into SIZE, such as 24GiB, with and without recompute; exit code 1 if none "
+     "does"},
+    {"ranks", "N", "show what one of N ranks stores, with --shard and --reduce [those of the job, or 1]"},
+    {"measure", NULL, "also run two steps of each row and compare the peak; needs that memory"},
     {"json", NULL, "the result as JSON"},
-    {"plot", "FILE", "stacked bars, FILE.svg or FILE.png (both are drawn, and the gnuplot script kept beside them)"},
+    {"plot", "FILE", "draw stacked bars to FILE.svg and FILE.png, and keep the gnuplot script next to them"},
     {0},
 };
 static const char *const keys[] = {"model.",
@@ -452,22 +453,17 @@ static const char *const keys[] = {"model.",
 
 const cli_command cli_memory = {
     .name = "memory",
-    .summary = "what training takes in every precision, before running",
+    .summary = "memory of training in every precision, without running it",
     .usage = "--model NAME [--batch-size N] [--limit 24GiB] [--KEY VALUE …], or --params 7B",
-    .details =
-        "The training step's plan, run dry: nothing of the model's size is allocated, unless --measure asks for it.\n"
-        "weights: master weights, FP32 or what is kept beside the copies; copies: the low-precision weights that "
-        "products read; optimizer: moments and state;\n"
-        "activations: beside those that lie in the gradients' memory until backward writes these, which one micro "
-        "batch "
-        "a step allows;\n"
-        "workspace: kernels' scratch, inputs, and on a CPU what is left empty of huge pages. A batch that fits does so "
-        "as `mezzo train` runs it, with evaluation and sampling. Of several ranks each holds all weights and "
-        "gradients, "
-        "and with --shard optimizer its part of the moments, with --shard gradients of the gradients too: whole ones "
-        "are among the activations then; with --shard parameters of weights and copies too: those that are gathered "
-        "are "
-        "among the activations.",
+    .details = "Plans a training step without running it, and allocates nothing of the model's size unless you give "
+               "--measure.\nweights: master weights (FP32, or the part that is not in the copies); copies: the "
+               "low-precision weights that products read; optimizer: moments and state.\nactivations: those that do "
+               "not fit into the gradients' memory, which holds activations until backward writes the gradients (with "
+               "one micro batch per step).\nworkspace: kernels' scratch, inputs, and on a CPU the unused rest of huge "
+               "pages.\nA batch that fits, fits as mezzo train runs it, with evaluation and sampling.\nRanks: each "
+               "stores all weights and gradients. With --shard optimizer, it stores only its part of the moments; with "
+               "--shard gradients, also only its part of the gradients (whole ones count as activations); with --shard "
+               "parameters, also only its part of weights and copies (gathered ones count as activations).",
     .options = options_table,
     .config = keys,
     .run = run,

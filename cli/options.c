@@ -161,7 +161,7 @@ int cli_parse(const cli_command *command, const char *program, int argc, char **
             return cli_wrong(command, "there is no option %s; options have two dashes, mezzo %s --help lists them",
                              argv[i], command->name);
         } else if (args->n_operands == command->max_operands) {
-            return cli_wrong(command, "\"%s\" is not expected here: usage is mezzo %s %s", argv[i], command->name,
+            return cli_wrong(command, "\"%s\" is not expected here; usage: mezzo %s %s", argv[i], command->name,
                              command->usage);
         } else {
             args->operands[args->n_operands++] = argv[i];

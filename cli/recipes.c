@@ -53,7 +53,7 @@ static int list_names(const cli_command *command, const char *folder, char ***na
 }
 
 static int no_folder(const cli_command *command) {
-    return cli_wrong(command, "no recipes beside this command: install it, or give a file with --config");
+    return cli_wrong(command, "no recipes next to this command: install Mezzo, or give a file with --config");
 }
 
 int cli_recipe_path(const cli_command *command, const char *name, char *path, size_t size) {
@@ -128,7 +128,7 @@ static int tell(const cli_args *args, const told *all, size_t n) {
         printf("%s%s\n", i > 0 ? "\n" : "", all[i].name);
         cli_fields_lines(fields, MZ_COUNT(fields), &all[i], NULL, "  ", 12);
     }
-    printf("\nmezzo train --recipe NAME --data PATH runs one; its keys can be overridden by options.\n");
+    printf("\nRun one with mezzo train --recipe NAME --data PATH; options override its keys.\n");
     return CLI_DONE;
 }
 
@@ -159,11 +159,10 @@ static const cli_option options_table[] = {
 
 const cli_command cli_recipes = {
     .name = "recipes",
-    .summary = "runs that reproduce known results",
+    .summary = "list runs that reproduce known results",
     .usage = "[--json]",
-    .details =
-        "What each reproduces, on which device, in which time, and the number reached. mezzo train --recipe NAME\n"
-        "--data PATH runs one.",
+    .details = "Lists what each recipe reproduces, the device, the time and the result. Run one with mezzo train "
+               "--recipe NAME --data PATH.",
     .options = options_table,
     .run = run,
 };

@@ -189,7 +189,13 @@ void cli_help(const cli_command *command) {
     wrap(line, 0, 4);
     snprintf(line, sizeof line, "usage: mezzo %s %s", command->name, command->usage);
     putchar('\n');
-    wrap(line, 0, 11);
+    for (char *form = line; form != NULL;) { // each form of the call begins a line
+        char *end = strchr(form, '\n');
+        if (end != NULL)
+            *end++ = '\0';
+        wrap(form, 0, 11);
+        form = end;
+    }
     if (*command->details != '\0') {
         putchar('\n');
         wrap(command->details, 0, 0);

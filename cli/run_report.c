@@ -87,20 +87,19 @@ static int run(const cli_args *args) {
 }
 
 static const cli_option options_table[] = {
-    {"compare", NULL, "one page of all runs, overlaid; differences are from the first"},
-    {"out", "FILE", "the page [report.html in the run's folder; compare.html]"},
+    {"compare", NULL, "one page with all runs overlaid; differences are relative to the first"},
+    {"out", "FILE", "the page to write [report.html in the run's folder; compare.html]"},
     {0},
 };
 
 const cli_command cli_report = {
     .name = "report",
-    .summary = "an HTML page of a run, or of several overlaid",
+    .summary = "write an HTML page of a run, or of several overlaid",
     .usage = "RUN… [--compare] [--out FILE]",
-    .details =
-        "Loss, validation, learning rate, gradient norms, loss scale with skipped steps, throughput, memory, samples, "
-        "the configuration\nand the precision of every op, in one file that opens from the disk without a network. "
-        "With --compare the curves of several runs are\noverlaid, with the difference in loss and the speedup "
-        "against the first.",
+    .details = "The page shows loss, validation, learning rate, gradient norms, loss scale with skipped steps, "
+               "throughput, memory, samples, the configuration and the precision of every op, in one file that opens "
+               "from disk without a network. With --compare, the curves of several runs are overlaid, with the loss "
+               "difference and the speedup relative to the first.",
     .options = options_table,
     .max_operands = RUNS_MAX,
     .run = run,

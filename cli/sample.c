@@ -83,21 +83,21 @@ static int read_options(const cli_args *args, mezzo_sample_options *options) {
 
 static int run(const cli_args *args) {
     if (args->n_operands == 0)
-        return cli_wrong(args->command, "a run folder or a checkpoint is missing: usage is mezzo sample %s",
+        return cli_wrong(args->command, "a run folder or a checkpoint is missing; usage: mezzo sample %s",
                          args->command->usage);
     static const char *const of_pictures[] = {"data", "steps", "eta", "rows", "batch-size"};
     if (cli_has(args, "out"))
         return cli_sample_pictures(args);
     for (size_t i = 0; i < MZ_COUNT(of_pictures); i++)
         if (cli_has(args, of_pictures[i]))
-            return cli_wrong(args->command, "--%s is about pictures: name their folder, --out DIR", of_pictures[i]);
+            return cli_wrong(args->command, "--%s is for images: name their folder with --out DIR", of_pictures[i]);
     mezzo_sample_options options = mezzo_sample_defaults();
     int code = read_options(args, &options);
     if (code != CLI_DONE)
         return code;
     options.chat = cli_text(args, "chat", NULL);
     if (options.chat != NULL && cli_has(args, "prompt"))
-        return cli_wrong(args->command, "--chat and --prompt: give one of them");
+        return cli_wrong(args->command, "give --chat or --prompt, not both");
     texts t = {.json = cli_has(args, "json"), .index = -1, .prompt = options.prompt, .all = json_array()};
     mezzo_status status = mezzo_run_sample(&options, NULL, on_text, &t);
     if (t.index >= 0)
@@ -112,23 +112,24 @@ static int run(const cli_args *args) {
 }
 
 static const cli_option options_table[] = {
-    {"prompt", "TEXT", "what the text goes on from [a newline]"},
+    {"prompt", "TEXT", "text to continue [a newline]"},
     {"chat", "TEXT",
-     "a message to a model trained on conversations, by its chat template (ChatML without one): the answer"},
-    {"tokens", "N", "tokens to draw [200]"},
-    {"temperature", "X", "below 1 safer, above 1 wilder; 0 = always the likeliest token [0.8]"},
-    {"top-k", "N", "draw among the N likeliest; 0 = all [0]"},
-    {"top-p", "X", "draw among the fewest likeliest whose probabilities reach X; 0 and 1 = all [0]"},
+     "a message to a model trained on conversations, formatted by its chat template (default ChatML); prints the "
+     "answer"},
+    {"tokens", "N", "tokens to generate [200]"},
+    {"temperature", "X", "lower is safer, higher is more random; 0 = always the likeliest token [0.8]"},
+    {"top-k", "N", "sample from the N likeliest tokens; 0 = all [0]"},
+    {"top-p", "X", "sample from the smallest set of likeliest tokens whose probabilities reach X; 0 and 1 = all [0]"},
     {"seed", "N", "the same seed gives the same text [1]"},
-    {"count", "N", "how many texts [1]; how many pictures [all that were not trained on]"},
-    {"out", "DIR", "pictures: the folder for NAME.png and sheet.png"},
-    {"data", "FOLDER", "pictures: other ones than the run's, all of them"},
-    {"steps", "N", "pictures: steps of the sampler [5]"},
-    {"eta", "X", "pictures, noise and velocity: new noise in a step, 0 to 1 [0]"},
-    {"rows", "N", "pictures: rows of sheet.png [6]"},
-    {"batch-size", "N", "pictures: at a time [the run's]"},
-    {"best", NULL, "the checkpoint with the lowest validation loss, not the newest"},
-    {"no-ema", NULL, "the weights themselves, not their moving average, where the run kept one"},
+    {"count", "N", "number of texts [1] or images [all that the run did not train on]"},
+    {"out", "DIR", "images: the folder for NAME.png and sheet.png"},
+    {"data", "FOLDER", "images: use all images of this folder instead of the run's"},
+    {"steps", "N", "images: sampler steps [5]"},
+    {"eta", "X", "images (objectives noise and velocity): new noise per step, 0 to 1 [0]"},
+    {"rows", "N", "images: rows of sheet.png [6]"},
+    {"batch-size", "N", "images: images per batch [the run's]"},
+    {"best", NULL, "use the checkpoint with the lowest validation loss instead of the newest"},
+    {"no-ema", NULL, "use the weights, not their moving average, if the run kept one"},
     {"precision", "NAME", "{precisions} or auto [the run's]"},
     {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
     {"threads", "N", "CPU threads; 0 = every core [0]"},
@@ -138,11 +139,11 @@ static const cli_option options_table[] = {
 
 const cli_command cli_sample = {
     .name = "sample",
-    .summary = "text or pictures from a run or a checkpoint",
+    .summary = "generate text or images from a run or a checkpoint",
     .usage = "RUN [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--top-p X] [--seed N] [--count N]\n"
              "       mezzo sample RUN --out DIR [--steps N] [--count N] [--seed N]",
     .details =
-        "RUN is a run folder, or one checkpoint in its checkpoints/. Prompt and text go to stdout as they are drawn.",
+        "RUN is a run folder, or one checkpoint in its checkpoints/. Prompt and text go to stdout token by token.",
     .options = options_table,
     .max_operands = 1,
     .run = run,

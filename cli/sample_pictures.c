@@ -41,7 +41,7 @@ int cli_sample_pictures(const cli_args *args) {
                                      .precision = cli_text(args, "precision", NULL)};
     for (size_t i = 0; i < MZ_COUNT(of_texts); i++)
         if (cli_has(args, of_texts[i]))
-            return cli_wrong(args->command, "--%s is about texts, and --out about pictures", of_texts[i]);
+            return cli_wrong(args->command, "--%s is for texts, and --out is for images", of_texts[i]);
     const int code = CLI_RANGES(args, ranges, &options);
     if (code != CLI_DONE)
         return code;

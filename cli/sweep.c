@@ -20,16 +20,16 @@ static int parse_axis(const cli_args *args, const char *name, const char *initia
         char *end;
         long long value = strtoll(p, &end, 10);
         if (end == p || (*end != ',' && *end != '\0') || value < 1 || value > 1 << 24)
-            return cli_wrong(args->command, "--%s %s: whole numbers from 1 on, with commas between", name, list);
+            return cli_wrong(args->command, "--%s %s: use whole numbers from 1 on, separated by commas", name, list);
         if (out->n == MZ_SWEEP_AXIS)
             return cli_wrong(args->command, "--%s: at most %d values", name, MZ_SWEEP_AXIS);
         for (int i = 0; i < out->n; i++)
             if (out->values[i] == value)
-                return cli_wrong(args->command, "--%s %s: %lld is there twice", name, list, value);
+                return cli_wrong(args->command, "--%s %s: %lld occurs twice", name, list, value);
         out->values[out->n++] = value;
         p = end + (*end == ',');
     }
-    return out->n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name one value at least", name);
+    return out->n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name at least one value", name);
 }
 
 static const cli_range ranges[] = {
@@ -62,8 +62,7 @@ static int parse_grid(const cli_args *args, bool images, mz_sweep_options *o) {
     int code = CLI_DONE;
     for (size_t i = 0; i < MZ_COUNT(of_texts) && code == CLI_DONE; i++) {
         if (strcmp(mine[i].name, others[i].name) != 0 && cli_has(args, others[i].name))
-            return cli_wrong(args->command, "--%s is not of %s: its grid has --%s", others[i].name, o->family,
-                             mine[i].name);
+            return cli_wrong(args->command, "--%s is not for %s: use --%s", others[i].name, o->family, mine[i].name);
         code = parse_axis(args, mine[i].name, mine[i].initial, (mz_sweep_axis *)(void *)((char *)o + mine[i].field));
     }
     for (int i = 0; images && i < o->seq_len.n; i++)
@@ -80,13 +79,13 @@ static int parse(const cli_args *args, bool images, mz_sweep_options *o) {
         code = CLI_RANGES(args, ranges, o);
     const char *residual = cli_text(args, "residual", "widest");
     if (code == CLI_DONE && strcmp(residual, "widest") != 0 && strcmp(residual, "low") != 0)
-        code = cli_wrong(args->command, "--residual %s: it is widest or low", residual);
+        code = cli_wrong(args->command, "--residual %s: it must be widest or low", residual);
     o->residual = strcmp(residual, "low") == 0 ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST;
     o->repeats.least = 3;
     o->repeats.stop = cli_interruptible();
     o->path = cli_text(args, "out", "full_data.csv");
     if (code == CLI_DONE && strcmp(o->path, "-") == 0)
-        code = cli_wrong(args->command, "--out -: rows are appended to it and read again: name a file");
+        code = cli_wrong(args->command, "--out -: sweep appends rows and reads them again: name a file");
     o->commit = getenv("MEZZO_COMMIT");
     return code;
 }
@@ -101,7 +100,7 @@ static void show(void *user, const mz_sweep_progress *p) {
         if (!w->quiet)
             fprintf(stderr, "%d rows%s", p->total, p->earlier > 0 ? "" : "\n");
         if (!w->quiet && p->earlier > 0)
-            fprintf(stderr, ", %d of them are there already\n", p->earlier);
+            fprintf(stderr, ", %d of them measured already\n", p->earlier);
         return;
     }
     w->rows++;
@@ -168,30 +167,31 @@ static int run(const cli_args *args) {
         fputs("\r\033[K", stderr);
     code = status == MEZZO_OK ? print_result(args, &o, &w) : cli_error(args->command, status);
     if (status == MEZZO_ERR_INTERRUPTED)
-        fprintf(stderr, "the same command goes on from there\n");
+        fprintf(stderr, "run the same command to continue\n");
     mezzo_device_close(device);
     return code;
 }
 
 static const cli_option options_table[] = {
-    {"out", "FILE", "rows are appended to it; what it has is not measured again [full_data.csv]"},
+    {"out", "FILE", "append rows to this file, and skip what it already contains [full_data.csv]"},
     {"family", "NAME", "the models: gpt2, cs336, glm4_moe, kl_vae, radio_unet [glm4_moe]"},
     {"layers", "LIST", "[4,8,12]"},
-    {"d-models", "LIST", "widths [256,512; of images 32,64]"},
-    {"batch-sizes", "LIST", "sequences or images in a step [1,2,4,8]"},
-    {"seq-lens", "LIST", "tokens in a sequence [128,256,512,1024]"},
-    {"blocks", "LIST", "of images, instead of --layers: residual blocks a level [1,2]"},
-    {"image-sizes", "LIST", "of images, instead of --seq-lens: pixels a side [32,64]"},
-    {"precisions", "LIST", "of {precisions} [fp32,bf16]"},
+    {"d-models", "LIST", "widths [256,512; image models 32,64]"},
+    {"batch-sizes", "LIST", "sequences or images per step [1,2,4,8]"},
+    {"seq-lens", "LIST", "tokens per sequence [128,256,512,1024]"},
+    {"blocks", "LIST", "image models, instead of --layers: residual blocks per level [1,2]"},
+    {"image-sizes", "LIST", "image models, instead of --seq-lens: pixels per side [32,64]"},
+    {"precisions", "LIST", "any of {precisions} [fp32,bf16]"},
     {"heads", "N", "attention heads [the family's own, fewer if the width is not divisible]"},
-    {"vocab", "N", "tokens of the vocabulary [the family's own]"},
-    {"residual", "NAME", "the residual stream: widest (fp32, as under torch.amp) or low [widest]"},
-    {"warmup", "N", "steps before the timed ones [3]"},
+    {"vocab", "N", "vocabulary size [the family's own]"},
+    {"residual", "NAME", "the residual stream: widest (fp32, as in torch.amp) or low [widest]"},
+    {"warmup", "N", "warm-up steps [3]"},
     {"iters", "N", "timed steps [5]"},
-    {"cv", "X", "fewer, three at least, once their coefficient of variation is below it [0.1]"},
-    {"energy-seconds", "X", "least time between two jumps of the energy counter, while steps run; 0 = no energy [0.3]"},
-    {"memory-gb", "X", "what may be used, in GiB [what is free on the device]"},
-    {"seed", "N", "of the order, the parameters and the tokens [1]"},
+    {"cv", "X", "stop earlier (after at least three) once the coefficient of variation is below X [0.1]"},
+    {"energy-seconds", "X",
+     "minimum time between two updates of the energy counter, while steps run; 0 = no energy [0.3]"},
+    {"memory-gb", "X", "memory limit in GiB [free memory on the device]"},
+    {"seed", "N", "seed of the order, the parameters and the tokens [1]"},
     {"device", "NAME", "cpu, cuda, cuda:N or auto [auto]"},
     {"threads", "N", "CPU threads; 0 = every core [0]"},
     {"quiet", NULL, "no progress"},
@@ -203,9 +203,9 @@ const cli_command cli_sweep = {
     .name = "sweep",
     .summary = "time a grid of shapes in several precisions, for analyze",
     .usage = "[--out FILE] [--family NAME] [--layers LIST] [--d-models LIST] [--precisions LIST] …",
-    .details = "Whole training steps on random tokens, a row each. A shape that does not fit is tried with recompute, "
-               "two micro "
-               "batches, half\nthe batch, half the sequence. Stopped or killed, the same command goes on from there.",
+    .details = "Times whole training steps on random tokens, one row each. A shape that does not fit is retried with "
+               "recompute, two micro batches, half the batch, half the sequence. If the sweep is interrupted or "
+               "killed, run the same command again to continue.",
     .options = options_table,
     .run = run,
 };

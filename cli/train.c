@@ -127,7 +127,7 @@ static int print_json(const cli_args *args, const char *folder, const mezzo_trai
 // Interrupted: where the checkpoint is and how to go on, on stderr; stdout holds results only.
 static void print_interrupted(const cli_args *args, const char *folder, const mezzo_train_result *r) {
     if (*r->checkpoint == '\0') {
-        cli_wrong(args->command, "interrupted at step %lld; no checkpoint was written", (long long)r->steps);
+        cli_wrong(args->command, "interrupted at step %lld; wrote no checkpoint", (long long)r->steps);
         return;
     }
     cli_wrong(args->command, "interrupted at step %lld; the checkpoint is %s", (long long)r->steps, r->checkpoint);
@@ -157,7 +157,7 @@ static void show(void *user, const mezzo_progress *p) {
     // The run folder is there from the start on; what was measured stays in it.
     if (p->event == MEZZO_EVENT_START && w->chosen &&
         cli_choice_save(&w->choice, cli_key(w->config, "train.out")) != MEZZO_OK)
-        fprintf(stderr, "mezzo train: precision.json is not written: %s\n", mezzo_error_message());
+        fprintf(stderr, "mezzo train: could not write precision.json: %s\n", mezzo_error_message());
     cli_progress_show(&w->progress, p);
 }
 
@@ -293,12 +293,13 @@ static int run(const cli_args *args) {
 }
 
 static const cli_option options[] = {
-    {"config", "FILE", "a YAML file of keys; options on the command line win over it"},
-    {"recipe", "NAME", "the keys of a recipe: mezzo recipes lists them; --config and options win over it"},
-    {"quiet", NULL, "no progress; warnings and results stay"},
+    {"config", "FILE", "a YAML file of keys; command-line options override it"},
+    {"recipe", "NAME", "the keys of a recipe (mezzo recipes lists them); --config and options override it"},
+    {"quiet", NULL, "no progress; warnings and results remain"},
     {"json", NULL, "the result as JSON"},
     {"bisect-nan", NULL,
-     "with --resume: runs on from there, writing nothing, and names the first bad op of the first bad step"},
+     "with --resume: train on from the checkpoint without writing anything, and name the first bad op of the first bad "
+     "step"},
 #ifdef MEZZO_INJECT
     {"inject", "FAULT", NULL}, // for tests: src/train/inject.h
 #endif
@@ -308,13 +309,11 @@ static const char *const keys[] = {"", NULL};
 
 const cli_command cli_train = {
     .name = "train",
-    .summary = "train a model, in the precision you choose",
+    .summary = "train a model in the precision you choose",
     .usage = "--data FILE [--config FILE] [--KEY VALUE …]",
-    .details =
-        "Every key below is an option, by its full name or its short one: --optimizer.lr 3e-4 is --lr 3e-4. The run "
-        "folder\n"
-        "(--out) gets config.yaml, metrics.jsonl, TensorBoard events and checkpoints/. Ctrl-C writes a checkpoint and\n"
-        "leaves with 130; --resume auto goes on from there.",
+    .details = "Every key below is an option, by its full name or its short one: --optimizer.lr 3e-4 is --lr 3e-4. The "
+               "run writes config.yaml, metrics.jsonl, TensorBoard events and checkpoints/ to the run folder (--out). "
+               "Ctrl-C writes a checkpoint and exits with 130; --resume auto continues from it.",
     .options = options,
     .config = keys,
     .run = run,

@@ -135,13 +135,13 @@ static int run(const cli_args *args) {
 }
 
 static const cli_option options_table[] = {
-    {"config", "FILE", "what is trained, as config.yaml of a run folder"},
-    {"seeds", "N", "pairs of runs, with the seeds train.seed, train.seed + 1, … [3]"},
-    {"min-speedup", "X", "required: tokens/s over those of fp32 [1.5]"},
-    {"min-memory-reduction", "X", "required: peak memory of training less than fp32's, in percent [40]"},
-    {"max-accuracy-difference", "X", "required: validation accuracy closer than this to fp32's [0.01]"},
-    {"level", "X", "of the intervals over the seeds [0.95]"},
-    {"out", "DIR", "where verify.json and verify.md go [verify]"},
+    {"config", "FILE", "what to train, such as a run folder's config.yaml"},
+    {"seeds", "N", "number of run pairs, with the seeds train.seed, train.seed + 1, … [3]"},
+    {"min-speedup", "X", "required speedup over fp32, in tokens/s [1.5]"},
+    {"min-memory-reduction", "X", "required reduction of training's peak memory compared with fp32, in percent [40]"},
+    {"max-accuracy-difference", "X", "largest allowed difference from fp32's validation accuracy [0.01]"},
+    {"level", "X", "confidence level of the intervals over the seeds [0.95]"},
+    {"out", "DIR", "folder for verify.json and verify.md [verify]"},
     {"quiet", NULL, "no progress"},
     {"json", NULL, "the result as JSON"},
     {0},
@@ -152,12 +152,11 @@ static const char *const keys[] = {
 
 const cli_command cli_verify = {
     .name = "verify",
-    .summary = "a training run in fp32 and in a precision: speed, memory, accuracy",
+    .summary = "compare a training run with fp32: speed, memory, accuracy",
     .usage = "--data FILE [--precision NAME] [--seeds N] [--config FILE] [--KEY VALUE …]",
-    .details = "Both runs start from the same weights and see the same batches, bit for bit. Exit code 1 when a "
-               "requirement is "
-               "not met,\nor cannot be told from the seeds' scatter. Without --config: a GPT of 4 layers and width 128 "
-               "on 64 sequences of\n128 tokens, 200 steps, validated on all validation data.",
+    .details = "Both runs start from the same weights and see the same batches, bit for bit. The exit code is 1 if a "
+               "requirement is not met or if the seeds vary too much to decide. Without --config: a GPT of 4 layers "
+               "and width 128 on 64 sequences of 128 tokens, 200 steps, validated on all validation data.",
     .options = options_table,
     .config = keys,
     .run = run,

@@ -141,7 +141,7 @@ static void print_frame(const mz_run_log *log, int64_t steps, double age, const 
     if (steps > 0 && log->last_step >= steps)
         printf(", ended");
     else if (has_stopped(log, age))
-        printf(", stopped: nothing was written for %s", cli_duration(age, buffer, sizeof buffer));
+        printf(", stopped: no records for %s", cli_duration(age, buffer, sizeof buffer));
     else if (steps > log->last_step && isfinite(left))
         printf(", about %s left", cli_duration(left, buffer, sizeof buffer));
     printf("%s\n%s\n", line_end, line_end);
@@ -223,7 +223,7 @@ static int run(const cli_args *args) {
             printf("%s\n%s%s%s%s\n", screen ? "\033[K" : "", paint, health, colours ? "\033[0m" : "",
                    screen ? "\033[K" : "");
         if (screen)
-            printf("\033[J\n(q leaves; the run goes on)");
+            printf("\033[J\n(press q to quit; the run continues)");
         fflush(stdout);
         bool over = steps > 0 && log.last_step >= steps;
         if (cli_has(args, "once") || *stop != 0 || (over && !screen))
@@ -243,18 +243,17 @@ static int run(const cli_args *args) {
 }
 
 static const cli_option options_table[] = {
-    {"interval", "SECONDS", "between two looks at the folder [1]"},
-    {"once", NULL, "print the numbers as they are now, and leave"},
+    {"interval", "SECONDS", "time between updates [1]"},
+    {"once", NULL, "print the current values and exit"},
     {0},
 };
 
 const cli_command cli_watch = {
     .name = "watch",
-    .summary = "a run's numbers in the terminal, live",
+    .summary = "show a run's metrics live in the terminal",
     .usage = "RUN [--interval SECONDS] [--once]",
-    .details = "Reads what mezzo train writes to the run folder; it may run on another machine that sees the folder. "
-               "Where the output is no "
-               "terminal it prints a frame at each interval, until the run's last step.",
+    .details = "Reads the files that mezzo train writes to the run folder, and can run on another machine that sees "
+               "the folder. If stdout is not a terminal, it prints one frame per interval until the run's last step.",
     .options = options_table,
     .max_operands = 1,
     .run = run,

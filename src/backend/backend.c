@@ -44,7 +44,7 @@ static mezzo_status parse_index(const char *name, size_t length, bool indexed, i
     if (name[length] == '\0')
         return MEZZO_OK;
     if (!indexed)
-        return mz_fail(MEZZO_ERR_INVALID, "device \"%s\": there is only one, use \"%.*s\"", name, (int)length, name);
+        return mz_fail(MEZZO_ERR_INVALID, "device \"%s\": there is only one; use \"%.*s\"", name, (int)length, name);
     const char *digits = name + length + 1;
     char *end;
     long value = strtol(digits, &end, 10);

@@ -21,7 +21,7 @@ static mezzo_precision fastest(const mezzo_device_info *info) {
 static void as_asked(const mezzo_device_info *info, mezzo_precision p, char *line, size_t room) {
     bool slow = mz_precision_is_low(p) && !info->faster[p], scaled = mz_precision(p)->scaling != MZ_SCALING_NONE;
     snprintf(line, room, "%s, as asked%s", mezzo_precision_name(p),
-             slow && scaled ? "; emulated: this device has no arithmetic for it"
+             slow && scaled ? "; emulated: this device does not support it natively"
              : slow         ? "; not measured faster than fp32 here"
                             : "");
 }
@@ -54,7 +54,7 @@ mezzo_status mezzo_precision_resolve(mezzo_device *device, mezzo_precision reque
     if (requested == MEZZO_PRECISION_AUTO) {
         *effective = fastest(&info);
         snprintf(line, room,
-                 *effective == MEZZO_PRECISION_FP32 ? "auto: %s, as no lower precision was measured faster here"
+                 *effective == MEZZO_PRECISION_FP32 ? "auto: %s, because no lower precision was measured faster here"
                                                     : "auto: %s, measured faster than fp32 here",
                  mezzo_precision_name(*effective));
         return MEZZO_OK;

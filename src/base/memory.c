@@ -45,7 +45,7 @@ bool mz_free_once(const void *object, const char *what) {
         return false;
     if (atomic_exchange(gone_at(object), object) != object)
         return true;
-    mz_fail(MEZZO_ERR_INVALID, "this %s was freed before: nothing is done", what);
+    mz_fail(MEZZO_ERR_INVALID, "this %s was already freed: nothing is done", what);
     return false;
 }
 

@@ -155,7 +155,7 @@ static mezzo_status check_options(const mezzo_corpus_options *o) {
         return mz_fail(MEZZO_ERR_INVALID, "no data is named; give a text file, token shards or a folder with --data");
     if (given(o->path) && (given(o->train) || given(o->validation)))
         return mz_fail(MEZZO_ERR_INVALID,
-                       "data are named both as a whole (%s) and as training or validation data; give one of them",
+                       "the data is named both as a whole (%s) and as training or validation data; give one of them",
                        mz_quote(o->path).text);
     if (given(o->train) && given(o->validation) && is_shards(o->train) != is_shards(o->validation))
         return mz_fail(MEZZO_ERR_INVALID, "%s and %s: one is a text and the other token shards (*.bin)",
@@ -258,7 +258,7 @@ static mezzo_status check_sources(const mezzo_corpus *corpus, const char *folder
             for (size_t k = 0; k < corpus->splits[s].count; k++)
                 if (stat(corpus->splits[s].segments[k].path, &source) == 0 && source.st_dev == target.st_dev &&
                     source.st_ino == target.st_ino)
-                    return mz_fail(MEZZO_ERR_INVALID, "%s is read and would be written too: choose another folder",
+                    return mz_fail(MEZZO_ERR_INVALID, "%s is both an input and an output: choose another folder",
                                    mz_quote(corpus->splits[s].segments[k].path).text);
     }
     return MEZZO_OK;

@@ -125,10 +125,9 @@ static mezzo_status start(scoring *s) {
         return mz_fail(MEZZO_ERR_INVALID, "%s: %lld channels: gray pictures are compared", o->truth,
                        (long long)s->p.channels);
     if (s->free_space && !s->p.radio)
-        return mz_fail(MEZZO_ERR_INVALID, "%s: no radio maps, so free-space loss predicts nothing there", o->truth);
+        return mz_fail(MEZZO_ERR_INVALID, "%s: not radio maps, so there is no free-space prediction", o->truth);
     if (!s->mean && !s->free_space && !mz_path_is_dir(o->predicted))
-        return mz_fail(MEZZO_ERR_IO, "%s: no folder of predictions, and neither \"mean\" nor \"free-space\"",
-                       o->predicted);
+        return mz_fail(MEZZO_ERR_IO, "%s: not a folder of predictions, nor \"mean\" or \"free-space\"", o->predicted);
     const size_t n = (size_t)(s->p.size * s->p.size);
     s->predicted = mz_alloc(n, sizeof *s->predicted);
     s->truth = mz_alloc(n, sizeof *s->truth);
@@ -180,7 +179,7 @@ static mezzo_status score_all(scoring *s) {
     for (int64_t k = 0; k < s->p.n; k++)
         MEZZO_TRY(score_one(s, k));
     if (s->total.n == 0)
-        return mz_fail(MEZZO_ERR_INVALID, "%s: no prediction of any picture of %s (their names are like %s.png)",
+        return mz_fail(MEZZO_ERR_INVALID, "%s: no prediction for any image of %s (expected names such as %s.png)",
                        s->o->predicted, s->o->truth, s->p.example[0].name);
     if (s->o->csv != NULL)
         MEZZO_TRY(mz_file_write_atomic(s->o->csv, s->csv.data, s->csv.len));

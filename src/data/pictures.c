@@ -26,7 +26,7 @@ static mezzo_status take_gray(const char *path, const mz_npy *npy, mz_picture *o
     const bool gray = npy->rank == 2 || (npy->rank == 3 && npy->dim[2] == 1);
     if (!gray || !(bytes || fractions) || npy->count < 1 || npy->dim[0] > MZ_PNG_SIDE || npy->dim[1] > MZ_PNG_SIDE)
         return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: %s in %d dimensions: a picture is u1, or f4 or f8 from 0 to 1, [size, size]", path,
+                       "%s: %s in %d dimensions: an image must be u1, or f4 or f8 from 0 to 1, [size, size]", path,
                        mz_npy_type_name(npy->type), npy->rank);
     MEZZO_TRY(mz_picture_make(npy->dim[0], npy->dim[1], 1, out));
     for (int64_t i = 0; i < npy->count; i++) {
@@ -58,7 +58,7 @@ static mezzo_status read_either(const char *folder, const char *name, char **pat
         const bool both = mz_path_exists(*path);
         mz_free(*path);
         *path = npy;
-        return both ? mz_fail(MEZZO_ERR_FORMAT, "%s: there is a .png of that name too: leave one", npy)
+        return both ? mz_fail(MEZZO_ERR_FORMAT, "%s: a .png of that name exists too: remove one", npy)
                     : read_npy(npy, out);
     }
     mz_free(npy);
@@ -164,7 +164,7 @@ static mezzo_status find_gain(const char *path, char **out) {
     if (status == MEZZO_OK && n == 1)
         *out = mz_format("%s/%s", gain, names[0]);
     if (status == MEZZO_OK && n != 1)
-        status = mz_fail(MEZZO_ERR_FORMAT, "%s: %zu kinds of maps and no DPM: leave one folder in it", gain, n);
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: %zu kinds of maps, none of them DPM: keep one folder", gain, n);
     else if (status == MEZZO_OK && *out == NULL)
         status = MEZZO_ERR_MEMORY;
     mz_dir_list_free(names, n);
@@ -224,8 +224,9 @@ static mezzo_status read_description(mz_pictures *p, const char *path) {
         if (status == MEZZO_OK)
             status = mz_json_get_double(file, json, "loss_db_at_255", &p->loss_at_255);
         if (status == MEZZO_OK && !(extent > 0 && extent < 1e6 && p->loss_at_0 > p->loss_at_255))
-            status = mz_fail(MEZZO_ERR_FORMAT, "%s: extent_m %g, loss_db_at_0 %g, loss_db_at_255 %g make no scale",
-                             file, extent, p->loss_at_0, p->loss_at_255);
+            status =
+                mz_fail(MEZZO_ERR_FORMAT, "%s: extent_m %g, loss_db_at_0 %g, loss_db_at_255 %g do not define a scale",
+                        file, extent, p->loss_at_0, p->loss_at_255);
         json_decref(json);
     }
     p->cell = extent / (double)p->size;
@@ -291,7 +292,7 @@ static mezzo_status take_array(const char *path, const mz_npy *npy, mz_pictures 
                       npy->dim[1] == npy->dim[2] && npy->dim[1] <= MZ_PNG_SIDE;
     if (!fits)
         return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: %s in %d dimensions: pictures are u1, [n, size, size] or [n, size, size, channels]", path,
+                       "%s: %s in %d dimensions: images must be u1, [n, size, size] or [n, size, size, channels]", path,
                        mz_npy_type_name(npy->type), npy->rank);
     p->n = p->scenes = npy->dim[0];
     p->size = npy->dim[1];

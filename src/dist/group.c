@@ -110,9 +110,7 @@ static mezzo_status meet_by_file(mz_group *g, double deadline) {
         poll(NULL, 0, 50);
     }
     if (!found)
-        return mz_fail(MEZZO_ERR_IO,
-                       "%s, the rendezvous file, did not come: is rank 0 started, and the path the same "
-                       "for it?",
+        return mz_fail(MEZZO_ERR_IO, "the rendezvous file %s did not appear: has rank 0 started, with the same path?",
                        g->world.file);
     return status;
 }
@@ -131,7 +129,7 @@ static mezzo_status meet(mz_group *g) {
     if (g->world.meeting == MZ_MEET_MPI && g->link->bytes(0, &at, sizeof at, why) != 0)
         return mz_fail(MEZZO_ERR_IO, "MPI does not carry where the ranks meet: %s", why);
     if (at.port == 0)
-        return mz_fail(MEZZO_ERR_IO, "rank 0 does not listen, and says why");
+        return mz_fail(MEZZO_ERR_IO, "rank 0 is not listening; see its message");
     return meet_at(g, &at, deadline, deadline, &again);
 }
 

@@ -140,7 +140,7 @@ static void serve_gather(mz_hub *hub, member *m, const mz_wire_frame *frame, con
         hub->gather_since = mz_seconds();
         hub->gather_first = m->hello.rank;
     } else if (strcmp(hub->gather_name, frame->name) != 0) {
-        snprintf(line, sizeof line, "rank %d is in \"%s\" where rank %d is in \"%s\": all ranks must do the same",
+        snprintf(line, sizeof line, "rank %d is in \"%s\" but rank %d is in \"%s\": all ranks must do the same",
                  m->hello.rank, frame->name, hub->gather_first, hub->gather_name);
         fail(hub, NULL, line);
         return;
@@ -199,18 +199,18 @@ static void greet(mz_hub *hub, member *m, const char *bytes) {
     hello.secret[sizeof hello.secret - 1] = hello.version[sizeof hello.version - 1] = '\0';
     hello.host[sizeof hello.host - 1] = '\0';
     if (!same_secret(hello.secret, hub->secret)) {
-        mz_log("warn", "somebody with another secret wanted to join the job; it was not let in");
-        refuse(m, "its secret is another than this rank's (MEZZO_JOB_SECRET)");
+        mz_log("warn", "refused a process with another secret that tried to join the job");
+        refuse(m, "its secret differs from this rank's (MEZZO_JOB_SECRET)");
         return;
     }
     if (strcmp(hello.version, MEZZO_VERSION) != 0) {
-        snprintf(line, sizeof line, "it is mezzo %s, this rank %s: all ranks must run the same", MEZZO_VERSION,
-                 hello.version);
+        snprintf(line, sizeof line, "it runs mezzo %s, this rank %s: all ranks must run the same version",
+                 MEZZO_VERSION, hello.version);
         refuse(m, line);
         return;
     }
     if (hello.size != hub->size || hello.rank < 0 || hello.rank >= hub->size) {
-        snprintf(line, sizeof line, "it is of a job of %d ranks, this is rank %d of %d", hub->size, hello.rank,
+        snprintf(line, sizeof line, "it expects a job of %d ranks, this is rank %d of %d", hub->size, hello.rank,
                  hello.size);
         refuse(m, line);
         return;
@@ -331,11 +331,11 @@ static void look_at_record(mz_hub *hub, double now) {
         if (m->arrived)
             continue;
         if (m->left)
-            snprintf(what, sizeof what, "has left the job, and rank %d waits for it in \"%s\"", hub->gather_first,
+            snprintf(what, sizeof what, "has left the job, but rank %d waits for it in \"%s\"", hub->gather_first,
                      hub->gather_name);
         else if (now - hub->gather_since > hub->patience.meeting)
-            snprintf(what, sizeof what, "has not come to \"%s\", where rank %d waits since %.0f s", hub->gather_name,
-                     hub->gather_first, now - hub->gather_since);
+            snprintf(what, sizeof what, "has not reached \"%s\", where rank %d has been waiting for %.0f s",
+                     hub->gather_name, hub->gather_first, now - hub->gather_since);
         else
             continue;
         fail_of(hub, m, what);
@@ -380,7 +380,7 @@ static void look_at_clock(mz_hub *hub) {
         char what[120];
         if (!m->joined || m->left || now - m->heard < hub->patience.silence)
             continue;
-        snprintf(what, sizeof what, "hangs, or its host is lost: not heard of for %.1f s", now - m->heard);
+        snprintf(what, sizeof what, "hangs, or its host is lost: no message for %.1f s", now - m->heard);
         fail_of(hub, m, what);
     }
     for (int i = 0; i < STRANGERS; i++)

@@ -41,13 +41,13 @@ static mezzo_status open_plugin(const char *name, const char *symbol, const char
     if (plugin == NULL) {
         const char *why = dlerror();
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
-                       "%s, whose plug-in cannot be opened (%s): install what mezzo was built "
-                       "with, or name the plug-in's folder, from / on, in MEZZO_PLUGINS",
+                       "%s, whose plug-in cannot be opened (%s): install the version that mezzo was built with, or "
+                       "name the plug-in's folder (absolute path) in MEZZO_PLUGINS",
                        what, why != NULL ? why : name);
     }
     const int *abi = dlsym(plugin, symbol); // the first member of each
     if (abi == NULL || *abi != MZ_LINK_ABI)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s is of another mezzo: install both together", name);
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s belongs to another mezzo version: install both together", name);
     *out = abi;
     return MEZZO_OK;
 }
@@ -58,8 +58,8 @@ mezzo_status mz_link_open(const mz_link **out) {
 #ifdef MEZZO_MPI
     return open_plugin("mezzo_mpi.so", "mz_link_mpi", "ranks on CPUs exchange data by MPI", (const void **)out);
 #else
-    return mz_fail(MEZZO_ERR_UNSUPPORTED, "ranks on CPUs exchange data by MPI, which this build has not: install an "
-                                          "MPI (Debian: libopenmpi-dev openmpi-bin) and build again");
+    return mz_fail(MEZZO_ERR_UNSUPPORTED, "ranks on CPUs exchange data by MPI, which this build lacks: install an MPI "
+                                          "(Debian: libopenmpi-dev openmpi-bin) and build again");
 #endif
 }
 
@@ -69,8 +69,8 @@ mezzo_status mz_launch_link_open(const mz_launch_link **out) {
     return open_plugin("mezzo_pmix.so", "mz_launch_pmix", "ranks on CPUs are told by PMIx who they are",
                        (const void **)out);
 #else
-    return mz_fail(MEZZO_ERR_UNSUPPORTED, "ranks on CPUs are told by PMIx who they are, which this build has not: "
-                                          "install an MPI with it (Debian: libopenmpi-dev libpmix-dev) and build "
-                                          "again, or start them by mpirun");
+    return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                   "ranks on CPUs get their numbers from PMIx, which this build lacks: install an MPI with it (Debian: "
+                   "libopenmpi-dev libpmix-dev) and build again, or start them with mpirun");
 #endif
 }

@@ -24,7 +24,7 @@ static mezzo_status resolve(const char *address, int port, struct addrinfo **out
     snprintf(service, sizeof service, "%d", port);
     int error = getaddrinfo(address, service, &hints, out);
     if (error != 0)
-        return mz_fail(MEZZO_ERR_IO, "%s, where the ranks meet, is not known here: %s", address, gai_strerror(error));
+        return mz_fail(MEZZO_ERR_IO, "cannot resolve %s, where the ranks meet: %s", address, gai_strerror(error));
     return MEZZO_OK;
 }
 
@@ -107,8 +107,8 @@ static mezzo_status bound(const char *address, int port, int error) {
                        port, address);
     if (error == EADDRNOTAVAIL)
         return mz_fail(MEZZO_ERR_IO,
-                       "%s, where the ranks meet, is no address of this host, which has rank 0: set "
-                       "MASTER_ADDR to this one's",
+                       "%s, where the ranks meet, is not an address of this host, which runs rank 0: set MASTER_ADDR "
+                       "to its address",
                        address);
     return mz_fail(MEZZO_ERR_IO, "rank 0 cannot listen at %s:%d: %s", address, port, strerror(error));
 }
@@ -134,7 +134,7 @@ mezzo_status mz_wire_listen(const mz_world *world, int *fd, char address[256], i
         *port = port_of(*fd);
         snprintf(address, 256, "%s", world->address);
         if (*port == 0)
-            return mz_fail(MEZZO_ERR_INVALID, "MEZZO_LISTEN_FD is %d, which is no socket that listens", *fd);
+            return mz_fail(MEZZO_ERR_INVALID, "MEZZO_LISTEN_FD is %d, which is not a listening socket", *fd);
         return MEZZO_OK;
     }
     if (world->meeting == MZ_MEET_TCP)
@@ -205,7 +205,7 @@ mezzo_status mz_wire_connect(const mz_world *world, const char *address, int por
     } while (*fd < 0 && mz_seconds() < deadline);
     freeaddrinfo(list);
     if (*fd < 0)
-        return mz_fail(MEZZO_ERR_IO, "rank 0 is not at %s:%d: %s; is it started, and does no firewall stand between?",
+        return mz_fail(MEZZO_ERR_IO, "cannot reach rank 0 at %s:%d: %s; has it started, and does a firewall block it?",
                        address, port, strerror(error));
     (void)setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return MEZZO_OK;

@@ -186,7 +186,7 @@ static void *run(void *user) {
             beat(m);
         }
         if (m->welcomed && now - heard > m->silence) {
-            fail_of_hub(m, "hangs, or its host is lost: nothing came from it for some seconds");
+            fail_of_hub(m, "hangs, or its host is lost: no message from it for some seconds");
             heard = now;
         }
     }
@@ -273,13 +273,13 @@ mezzo_status mz_member_join(const mz_world *world, const char *secret, int fd, d
     pthread_mutex_lock(&m->lock);
     while (status == MEZZO_OK && !m->welcomed && !m->refused && !m->ended && !atomic_load(&m->failed))
         if (!wait_news(m, deadline + 5)) // rank 0 looks at the clock first, and says who is missing
-            status = mz_fail(MEZZO_ERR_IO, "rank 0 let this rank %d in, and the others did not come", m->rank);
+            status = mz_fail(MEZZO_ERR_IO, "rank 0 admitted this rank %d, but the others did not come", m->rank);
     if (status == MEZZO_OK && m->refused)
-        status = mz_fail(MEZZO_ERR_IO, "rank 0 does not let rank %d in: %s", m->rank, m->line);
+        status = mz_fail(MEZZO_ERR_IO, "rank 0 refused rank %d: %s", m->rank, m->line);
     else if (status == MEZZO_OK && atomic_load(&m->failed))
         status = mz_fail(MEZZO_ERR_IO, "%s", m->line);
     else if (status == MEZZO_OK && !m->welcomed)
-        status = mz_fail(MEZZO_ERR_IO, "rank 0 ended before all ranks were there");
+        status = mz_fail(MEZZO_ERR_IO, "rank 0 ended before all ranks had joined");
     *refused = m->refused || (m->ended && !m->welcomed && !atomic_load(&m->failed));
     pthread_mutex_unlock(&m->lock);
     if (status != MEZZO_OK)
@@ -350,7 +350,7 @@ mezzo_status mz_member_gather(mz_member *m, const char *name, const void *one, s
     else if (!m->answered)
         status = mz_fail(MEZZO_ERR_IO, "the connection to rank 0 ended");
     else if (m->answer.length != total)
-        status = mz_fail(MEZZO_ERR_INVALID, "\"%s\": %zu bytes came from all ranks, %zu were expected", name,
+        status = mz_fail(MEZZO_ERR_INVALID, "\"%s\": received %zu bytes from all ranks, expected %zu", name,
                          m->answer.length, total);
     else if (total > 0)
         memcpy(all, m->answer.data, total);

@@ -122,7 +122,7 @@ static mezzo_status read_where(mz_world *w) {
         MEZZO_TRY(meet_by_slurm(w, nodes));
     } else {
         return mz_fail(MEZZO_ERR_INVALID,
-                       "%s say that this is rank %d of %d, and nothing says where the ranks meet: set MASTER_ADDR and "
+                       "%s say that this is rank %d of %d, but nothing says where the ranks meet: set MASTER_ADDR and "
                        "MASTER_PORT, or MEZZO_RENDEZVOUS=file:PATH",
                        w->started, w->rank, w->size);
     }
@@ -135,7 +135,7 @@ static mezzo_status read_secret(mz_world *w) {
         return copy_text("MEZZO_JOB_SECRET", secret, w->secret, sizeof w->secret);
     if (w->meeting == MZ_MEET_TCP)
         return mz_fail(MEZZO_ERR_INVALID,
-                       "the ranks meet at %s:%d and have no secret: set MEZZO_JOB_SECRET to the same words for all of "
+                       "the ranks meet at %s:%d without a secret: set MEZZO_JOB_SECRET to the same words for all of "
                        "them, so that nobody else joins",
                        w->address, w->port);
     return MEZZO_OK;
@@ -165,8 +165,8 @@ mezzo_status mz_world_device(const mz_world *world, const char *name, int gpus, 
         return MEZZO_OK;
     if (world->local_rank >= gpus)
         return mz_fail(MEZZO_ERR_INVALID,
-                       "rank %d is number %d of this host's ranks, which has %d GPUs: start at most %d ranks a host, "
-                       "or use --device cpu",
+                       "rank %d is number %d on this host, which has %d GPUs: start at most %d ranks per host, or use "
+                       "--device cpu",
                        world->rank, world->local_rank + 1, gpus, gpus);
     snprintf(out, size, "cuda:%d", world->local_rank);
     return MEZZO_OK;

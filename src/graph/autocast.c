@@ -325,7 +325,7 @@ mezzo_master mz_master_of(const mezzo_graph *g, size_t param, mezzo_master asked
     if (spec->shadow < 0)
         *why = "no low-precision copy: only its master is read";
     else if (!spec->copied)
-        *why = "its master is read too, beside its copy";
+        *why = "its master is also read, not only its copy";
     else if (g->values[spec->shadow].dtype != MEZZO_BF16)
         *why = "its copy is not bf16, which is half of an fp32 number";
     else {

@@ -104,8 +104,8 @@ mezzo_status mz_config_check_seal(const char *path, const char *text, size_t n) 
     if (memcmp(text + begin, seal, 8) == 0)
         return MEZZO_OK;
     return mz_fail(MEZZO_ERR_FORMAT,
-                   "%s is not as it was written (its checksum is %s, its first line says %s): if you edited it, remove "
-                   "the first line; if not, the file is damaged",
+                   "%s was modified (its checksum is %s, its first line says %s): if you edited it, remove the first "
+                   "line; if not, the file is damaged",
                    mz_quote(path).text, seal, mz_quote_bytes(text + begin, 8).text);
 }
 

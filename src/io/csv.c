@@ -33,7 +33,7 @@ static mezzo_status read_quoted(mz_csv *csv, cursor *c) {
     int64_t start = c->line;
     for (c->in++;; c->in++) {
         if (c->in == c->end)
-            return wrong(csv, start, "a quote is opened here and never closed");
+            return wrong(csv, start, "a quote opened here is never closed");
         if (*c->in == '"') {
             if (c->in + 1 < c->end && c->in[1] == '"')
                 c->in++;

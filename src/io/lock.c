@@ -43,7 +43,7 @@ static void wait_for_owner(int fd, char owner[OWNER_BYTES]) {
             return;
         nanosleep(&moment, NULL);
     }
-    snprintf(owner, OWNER_BYTES, "a process that has not said its name");
+    snprintf(owner, OWNER_BYTES, "an unidentified process");
 }
 
 static mezzo_status write_owner(int fd, const char *path) {
@@ -80,8 +80,8 @@ static mezzo_status take(int fd, const char *folder, const char *path, mz_lock *
     }
     if (errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS && errno != EINVAL)
         return mz_io_fail("lock", path);
-    mz_log("warn", "%s: this file system has no locks (%s): nothing keeps a second run from writing there too",
-           mz_quote(folder).text, strerror(errno));
+    mz_log("warn", "%s: this file system has no locks (%s): a second run could write there too", mz_quote(folder).text,
+           strerror(errno));
     out->fd = fd;
     return MEZZO_OK;
 }

@@ -98,8 +98,8 @@ static mezzo_status cut_after(const char *path, int64_t last) {
     mz_map_close(&map);
     MEZZO_TRY(status);
     if (torn)
-        mz_log("notice", "%s: its end was torn by a crash; it is cut back to the records up to step %lld",
-               mz_quote(path).text, (long long)last);
+        mz_log("notice", "%s: a crash damaged its end; keeping the records up to step %lld", mz_quote(path).text,
+               (long long)last);
     return end < size ? mz_file_cut(path, end) : MEZZO_OK;
 }
 
@@ -111,7 +111,7 @@ static mezzo_status require_fresh(const char *path) {
     size_t size = map.size;
     mz_map_close(&map);
     if (size > 0)
-        return mz_fail(MEZZO_ERR_INVALID, "%s holds the records of another run; resume it or choose another folder",
+        return mz_fail(MEZZO_ERR_INVALID, "%s holds another run's records; resume that run or choose another folder",
                        mz_quote(path).text);
     return MEZZO_OK;
 }

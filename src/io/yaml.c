@@ -122,7 +122,7 @@ static mezzo_status place(reader *r, mz_yaml_node *node, int line) {
     mz_yaml_node *parent = top->node;
     parent->weight += node->weight;
     if (parent->weight > MZ_YAML_MAX_NODES)
-        return bad(r, line, "more than 100000 values (aliases count as what they stand for, texts by their length)");
+        return bad(r, line, "more than 100000 values (aliases count as what they stand for, text by its length)");
     MEZZO_TRY(MZ_RESERVE(parent->children, parent->children_cap, parent->count + 1));
     if (parent->kind == MZ_YAML_MAP) {
         MEZZO_TRY(MZ_RESERVE(parent->keys, parent->keys_cap, parent->count + 1));
@@ -253,7 +253,7 @@ static mezzo_status read_events(reader *r, yaml_parser_t *parser) {
             return mz_fail(MEZZO_ERR_FORMAT, "%s:%zu: not valid YAML: %s%s", r->where, parser->problem_mark.line + 1,
                            problem.text,
                            tab      ? "; YAML is indented with spaces, not tabs"
-                           : indent ? "; keys of one section begin in the same column, with a blank behind the colon"
+                           : indent ? "; keys of one section start in the same column, with a space after the colon"
                                     : "");
         }
         bool end = event.type == YAML_STREAM_END_EVENT;

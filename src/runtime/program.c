@@ -330,7 +330,7 @@ static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, con
         plan_report(&again, &less);
         compiled_free(&again);
         if (own_bytes(&less) < own_bytes(m))
-            n = snprintf(text, size, "recompute makes that %.0f MiB%s; ", (double)own_bytes(&less) / (1 << 20),
+            n = snprintf(text, size, "recompute reduces that to %.0f MiB%s; ", (double)own_bytes(&less) / (1 << 20),
                          own_bytes(&less) <= room ? ", which fits" : "");
     }
     // Activations and inputs grow with the batch, the workspace at most so.
@@ -349,12 +349,11 @@ static mezzo_status too_large(const mezzo_program *p, const mezzo_graph *graph, 
     size_t there = m->masters + m->gradients + m->shadows;
     size_t room = info->memory_free ? info->memory_free : info->memory_total > there ? info->memory_total - there : 0;
     advise_smaller(p, graph, options, m, room, advice, sizeof advice);
-    return mz_fail(
-        MEZZO_ERR_MEMORY,
-        "the program needs %.0f MiB for activations, %.0f workspace, %.0f inputs, beside %.0f MiB of weights "
-        "and gradients; the device has %.0f MiB free of %.0f. %s",
-        (double)m->activations * mib, (double)m->workspace * mib, (double)m->inputs * mib, (double)there * mib,
-        (double)room * mib, (double)info->memory_total * mib, advice);
+    return mz_fail(MEZZO_ERR_MEMORY,
+                   "the program needs %.0f MiB for activations, %.0f workspace, %.0f inputs, in addition to %.0f MiB "
+                   "of weights and gradients; the device has %.0f MiB free of %.0f. %s",
+                   (double)m->activations * mib, (double)m->workspace * mib, (double)m->inputs * mib,
+                   (double)there * mib, (double)room * mib, (double)info->memory_total * mib, advice);
 }
 
 static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo_program_options *options) {

@@ -157,7 +157,7 @@ static mezzo_status open_set(classifier *c, const mz_task_options *o) {
                        "data.labels, which data.split divides",
                        given(o->train) ? "train" : "val");
     if (given(o->features) && given(o->path))
-        return mz_fail(MEZZO_ERR_INVALID, "data.path and data.features are both set: give one of them");
+        return mz_fail(MEZZO_ERR_INVALID, "data.path and data.features are both set: give one");
     if (given(features) != given(o->labels))
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s without %s: a classifier needs both, as .npy files (--data FEATURES "
@@ -191,8 +191,7 @@ static mezzo_status check_model(const mz_task *task) {
     const mezzo_model_config *m = &task->model;
     if (c->n > 0 && task->sizes.features != m->features)
         return mz_fail(MEZZO_ERR_INVALID,
-                       "the data has %lld features, and %s takes %lld: use mlp, or leave "
-                       "model.features out",
+                       "the data has %lld features, but %s takes %lld: use mlp, or remove model.features",
                        (long long)task->sizes.features, m->name, (long long)m->features);
     for (int64_t i = 0; i < c->n; i++)
         if (c->y[i] >= m->classes)

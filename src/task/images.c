@@ -52,10 +52,10 @@ static void close_task(mz_task *task) {
 static mezzo_status open_pictures(images *t, const mz_task_options *o) {
     const char *path = given(o->all) ? o->all : o->path;
     if (given(o->train) || given(o->validation) || given(o->features) || given(o->labels))
-        return mz_fail(MEZZO_ERR_INVALID, "the model is one of images: give data.path alone, which data.split divides");
+        return mz_fail(MEZZO_ERR_INVALID, "this is an image model: give only data.path, which data.split divides");
     if (!given(path))
         return mz_fail(MEZZO_ERR_INVALID,
-                       "data.path is missing: --data FOLDER of pictures (mezzo data radio makes one)");
+                       "data.path is missing: give --data FOLDER of images (mezzo data radio generates one)");
     MEZZO_TRY(mz_pictures_open(path, given(o->all) ? 1 : o->split, &t->p));
     t->task.sizes = (mz_data_sizes){.image_size = t->p.size,
                                     .channels = t->p.channels,
@@ -98,7 +98,7 @@ static mezzo_status check_model(const mz_task *task) {
     if (is_vae(m))
         return MEZZO_OK;
     if (t->p.condition_channels == 0)
-        return mz_fail(MEZZO_ERR_INVALID, "%s predicts pictures from others, and the data has none to predict from",
+        return mz_fail(MEZZO_ERR_INVALID, "%s predicts images from other images, but the data has none to predict from",
                        m->name);
     if (m->condition_channels != t->p.condition_channels || (m->condition_size != 0 && m->condition_size != t->p.size))
         return mz_fail(MEZZO_ERR_INVALID, "the condition is %lld x %lld x %lld, and %s takes %lld x %lld x %lld",
@@ -115,7 +115,7 @@ static void describe(const mz_task *task, char *out, size_t size) {
         snprintf(latents, sizeof latents, " as latents of %lld x %lld x %lld", (long long)task->sizes.image_size,
                  (long long)task->sizes.image_size, (long long)task->sizes.channels);
     snprintf(out, size,
-             "%lld x %lld pixels%s, width %lld, %lld pictures of %lld scenes to train on, %lld of %lld others",
+             "%lld x %lld pixels%s, width %lld, %lld training images of %lld scenes, %lld validation images of %lld",
              (long long)p->size, (long long)p->size, latents, (long long)task->model.d_model, (long long)p->n_train,
              (long long)p->scenes_train, (long long)(p->n - p->n_train), (long long)(p->scenes - p->scenes_train));
 }
@@ -152,7 +152,7 @@ static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order,
                                 mz_source *source) {
     const images *t = (const images *)task;
     if (!has(task, set))
-        return mz_fail(MEZZO_ERR_INVALID, "there are no %s pictures: make data.split %s",
+        return mz_fail(MEZZO_ERR_INVALID, "there are no %s images: make data.split %s",
                        set == MZ_SET_TRAIN ? "training" : "validation", set == MZ_SET_TRAIN ? "larger" : "smaller");
     range *r = mz_alloc(1, sizeof *r);
     if (r == NULL)
@@ -355,8 +355,8 @@ mezzo_status mz_images_take_latents(mz_task *task, float *latents, int64_t side,
     if (*scale == 0)
         *scale = sqrt((double)(t->p.n_train * each) / squares);
     if (!(isfinite(*scale) && *scale > 0))
-        return mz_fail(MEZZO_ERR_NUMERIC, "the latents of the pictures are all 0 or not finite: their autoencoder has "
-                                          "learned nothing");
+        return mz_fail(MEZZO_ERR_NUMERIC,
+                       "the latents of the images are all 0 or not finite: their autoencoder has learned nothing");
     for (int64_t i = 0; i < t->p.n * each; i++)
         latents[i] = (float)((double)latents[i] * *scale);
     t->scale = *scale;
@@ -445,7 +445,7 @@ static mezzo_status predict_batch(predicting *p, const int64_t *examples) {
     }
     for (int step = 0; !vae && step < p->sampler.steps; step++) {
         if (p->stop != NULL && *p->stop)
-            return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before all pictures were predicted");
+            return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before all images were predicted");
         MEZZO_TRY(run_step(p, examples, step));
     }
     return p->decoded != NULL ? decode(p) : MEZZO_OK;
@@ -496,7 +496,7 @@ static mezzo_status start_predicting(predicting *p, int64_t rows) {
     const int objective = is_vae(m) ? (int)MZ_OBJECTIVE_REGRESSION : (int)m->objective;
     const bool own = objective == MZ_OBJECTIVE_DECOUPLED || objective == MZ_OBJECTIVE_REGRESSION;
     if (p->t->p.channels != 1)
-        return mz_fail(MEZZO_ERR_INVALID, "pictures of %lld channels: gray ones are scored and written",
+        return mz_fail(MEZZO_ERR_INVALID, "images of %lld channels: only gray ones can be scored and written",
                        (long long)p->t->p.channels);
     MEZZO_TRY(mz_sampler_begin(&p->sampler, own ? MZ_SAMPLER_OWN : MZ_SAMPLER_DDIM, objective, p->request->steps,
                                p->request->eta, p->t->latent == NULL));
@@ -536,7 +536,7 @@ mezzo_status mz_images_predict(const mz_task *task, mezzo_program *program, int6
     p.pixels = t->p.size * t->p.size;
     mezzo_status status = batch <= 1024
                               ? start_predicting(&p, r.rows)
-                              : mz_fail(MEZZO_ERR_INVALID, "a batch of %lld pictures: 1024 at most", (long long)batch);
+                              : mz_fail(MEZZO_ERR_INVALID, "a batch of %lld images: at most 1024", (long long)batch);
     if (status == MEZZO_OK)
         status = predict_all(&p, first, count);
     if (status == MEZZO_OK)

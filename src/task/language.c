@@ -42,10 +42,10 @@ static mezzo_status open_instructions(language *l, const mz_task_options *o, con
     const char *train = given(o->all) ? o->all : given(o->train) ? o->train : o->path;
     bool split = !given(o->all) && !given(o->train), validates = !given(o->all) && given(o->validation);
     if (!given(tokenizer) || strcmp(tokenizer, "char") == 0)
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "%s: instructions need a tokenizer that is there already: set data.tokenizer to "
-                       "gpt2, byte or a saved one's file",
-                       train);
+        return mz_fail(
+            MEZZO_ERR_INVALID,
+            "%s: instructions need an existing tokenizer: set data.tokenizer to gpt2, byte or the file of a saved one",
+            train);
     l->task.masks = true;
     MEZZO_TRY(mz_tokenizer_named(tokenizer, &l->loaded));
     double end = split ? o->split : 1;
@@ -82,7 +82,7 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
     mezzo_status status = MEZZO_OK;
     if (given(o->features) || given(o->labels))
         return mz_fail(MEZZO_ERR_INVALID,
-                       "data.%s is set, and the model reads text: leave it out, or choose a classifier (--model mlp)",
+                       "data.%s is set, but the model reads text: remove it, or choose a classifier (--model mlp)",
                        given(o->features) ? "features" : "labels");
     if (!o->no_data && !given(o->path) && !given(o->train) && !given(o->all))
         return mz_fail(MEZZO_ERR_INVALID,
@@ -159,7 +159,7 @@ static mezzo_status open_told(const mz_task *task, mezzo_corpus_part part, mz_or
                                  .stream = (uint32_t)part}};
     uint64_t cut = mz_instructions_longer(told, s->order.length);
     if (cut > 0 && s->order.random)
-        mz_log("notice", "%llu of %llu instructions have more than model.seq_len + 1 = %lld tokens: their ends are cut",
+        mz_log("notice", "%llu of %llu instructions have more than model.seq_len + 1 = %lld tokens: cutting their ends",
                (unsigned long long)cut, (unsigned long long)mz_instructions_count(told),
                (long long)s->order.length + 1);
     source->state = s;
@@ -269,8 +269,8 @@ static int metrics(const mz_evaluation *score, mz_task_metric out[MZ_TASK_METRIC
 static mezzo_status open_sampler(mz_task *task, mezzo_params *params, const mezzo_program_options *options) {
     language *l = (language *)task;
     if (l->tokenizer == NULL)
-        return mz_fail(MEZZO_ERR_INVALID, "the run has no tokenizer, so tokens cannot be turned into text: put a "
-                                          "tokenizer.json into its folder, or import with --tokenizer");
+        return mz_fail(MEZZO_ERR_INVALID, "the run has no tokenizer to turn tokens into text: put a tokenizer.json "
+                                          "into its folder, or import with --tokenizer");
     return mz_sampler_create(params, &task->model, options, l->tokenizer, &l->sampler);
 }
 

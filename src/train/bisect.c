@@ -38,7 +38,7 @@ static mezzo_status search(mz_training *run, mezzo_bisect_result *out) {
     run->bisecting = true;
     run->engine.readout.lag = 0;
     if (run->config.resume[0] == '\0')
-        return mz_fail(MEZZO_ERR_INVALID, "train.resume is not set: name the run's checkpoint from before the trouble "
+        return mz_fail(MEZZO_ERR_INVALID, "train.resume is not set: name a checkpoint from before the problem "
                                           "(--resume RUN/checkpoints/step-…), or auto for the newest one");
     if (!run->guard.on) {
         mz_guard_close(run);

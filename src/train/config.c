@@ -135,7 +135,7 @@ mezzo_status mz_config_model(const mezzo_config *config, const mz_data_sizes *da
         MEZZO_TRY(key_value(config->values, key, &value));
         bool given = value != mz_model_key_own(key), takes = mz_model_takes(key, out->name);
         if (given && !takes)
-            return mz_fail(MEZZO_ERR_INVALID, "%s is set, and %s has no such key: leave it out (it belongs to %s)",
+            return mz_fail(MEZZO_ERR_INVALID, "%s is set, but %s has no such key: remove it (it belongs to %s)",
                            key->path, out->name, key->models);
         if (given && value != mz_model_key_get(key, out))
             out->size[0] = '\0';
@@ -150,7 +150,7 @@ mezzo_status mz_config_model(const mezzo_config *config, const mz_data_sizes *da
 mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo_model_config *out) {
     MZ_REQUIRE(config, out);
     if (vocab < 0)
-        return mz_fail(MEZZO_ERR_INVALID, "a vocabulary of %lld tokens: use 0 where it is not known", (long long)vocab);
+        return mz_fail(MEZZO_ERR_INVALID, "a vocabulary of %lld tokens: use 0 if it is not known", (long long)vocab);
     return mz_config_model(config, &(mz_data_sizes){.vocab = vocab}, out);
 }
 
@@ -346,9 +346,9 @@ static mezzo_status check_together(const mz_run_config *c) {
     bool pair = c->data.train[0] != '\0' || c->data.validation[0] != '\0';
     if (pair && c->data.path[0] != '\0')
         return mz_fail(MEZZO_ERR_INVALID,
-                       "data.path and data.train or data.val are both set: give data.path, or the two");
+                       "data.path is set together with data.train or data.val: give data.path, or the other two");
     if (c->data.validation[0] != '\0' && c->data.train[0] == '\0')
-        return mz_fail(MEZZO_ERR_INVALID, "data.val is set and data.train is not: give both, or data.path");
+        return mz_fail(MEZZO_ERR_INVALID, "data.val is set but data.train is not: give both, or data.path");
     const mezzo_schedule *s = &c->optimizer.schedule;
     if (s->kind != MEZZO_LR_CONSTANT && s->min_lr > s->lr)
         return mz_fail(MEZZO_ERR_INVALID, "optimizer.min_lr is %g, above optimizer.lr, %g: make it smaller", s->min_lr,
@@ -356,16 +356,15 @@ static mezzo_status check_together(const mz_run_config *c) {
     if (c->optimizer.nesterov && c->optimizer.kind == MEZZO_SGD && c->optimizer.momentum <= 0)
         return mz_fail(MEZZO_ERR_INVALID, "optimizer.nesterov needs an optimizer.momentum above 0");
     if (c->optimizer.moments != MEZZO_MOMENTS_FP32 && c->optimizer.kind != MEZZO_ADAMW)
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "optimizer.moments is %s, and optimizer.kind is sgd: only adamw keeps its moments so; leave "
-                       "optimizer.moments out",
-                       mezzo_moments_name(c->optimizer.moments));
+        return mz_fail(
+            MEZZO_ERR_INVALID,
+            "optimizer.moments is %s, but optimizer.kind is sgd: only adamw supports it; remove optimizer.moments",
+            mezzo_moments_name(c->optimizer.moments));
     const mz_precision_info *p = mz_precision(c->program.precision);
     if (c->master != MEZZO_MASTER_FP32 && (p == NULL || p->operand != MEZZO_BF16))
         return mz_fail(
             MEZZO_ERR_INVALID,
-            "optimizer.master is %s, which keeps bf16 weights, and amp.precision is %s: use precision bf16, or "
-            "fp32 masters",
+            "optimizer.master is %s, which needs bf16, but amp.precision is %s: use precision bf16, or fp32 masters",
             mezzo_master_name(c->master), mezzo_precision_name(c->program.precision));
     const mezzo_scaler_options *o = &c->scaler.options;
     if (o->max_scale > 0 && o->max_scale < o->min_scale)
@@ -388,15 +387,15 @@ mezzo_status mz_run_config_share(mz_run_config *c, int ranks) {
         return MEZZO_OK;
     if (c->global_batch % together != 0)
         return mz_fail(MEZZO_ERR_INVALID,
-                       "train.global_batch is %lld, which micro batches of %lld on %d rank%s (%lld together) do not "
-                       "divide: change train.batch_size or the number of ranks",
+                       "train.global_batch is %lld, not a multiple of the micro batches of %lld on %d rank%s (%lld "
+                       "together): change train.batch_size or the number of ranks",
                        (long long)c->global_batch, (long long)c->batch_size, ranks, ranks == 1 ? "" : "s",
                        (long long)together);
     const int64_t accum = c->global_batch / together;
     if (c->grad_accum != 1 && c->grad_accum != accum)
         return mz_fail(MEZZO_ERR_INVALID,
-                       "train.global_batch is %lld, which makes %lld micro batches a step of %d rank%s, and "
-                       "train.grad_accum is %lld: leave one of them out",
+                       "train.global_batch is %lld, which means %lld micro batches per step on %d rank%s, but "
+                       "train.grad_accum is %lld: remove one of them",
                        (long long)c->global_batch, (long long)accum, ranks, ranks == 1 ? "" : "s",
                        (long long)c->grad_accum);
     c->grad_accum = accum;

@@ -99,7 +99,7 @@ static void tell_rule(mz_fault *f, const mz_located *found) {
         add(f, "; --autocast.%s fp32 would keep it in fp32 (now by %s)", *found->module ? found->module : "*",
             found->rule);
     else
-        add(f, "; it is computed in fp32 already: look at its inputs, the data and the learning rate");
+        add(f, "; it is already computed in fp32: check its inputs, the data and the learning rate");
 }
 
 // first: the step's sample with which the micro batch begins.
@@ -181,8 +181,8 @@ static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
 static void describe_unknown(const mz_training *run, mz_fault *f) {
     begin(f, f->kinds & MZ_BAD_LOSS ? "loss" : f->kinds & MZ_BAD_ACTIVATION ? "activation" : "gradients", 0);
     add(f, "loss or gradients were not finite, and the replayed step's are: %s",
-        run->engine.scaling.enabled ? "the sum over the parameters overflowed, or the weights have moved on"
-                                    : "the device computed something else the second time; check its memory");
+        run->engine.scaling.enabled ? "the sum over the parameters overflowed, or the weights have changed since"
+                                    : "the device computed a different result the second time; check its memory");
 }
 
 // *source: it is told by where it lies, not by the op that met it.

@@ -83,8 +83,7 @@ mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool kee
         e->scaling.enabled = needs_scaling(&e->program);
     MEZZO_TRY(open_programs(e, config, keep_logits));
     if (config->histograms_every > 0 && e->size > 1)
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "train.histograms_every counts gradients of one rank: leave it out with %d ranks", e->size);
+        return mz_fail(MEZZO_ERR_INVALID, "train.histograms_every supports one rank: remove it with %d ranks", e->size);
     if (config->histograms_every > 0)
         MEZZO_TRY(mz_magnitudes_create(e->train, e->params, &e->magnitudes));
     if (e->params->ranks > 0)

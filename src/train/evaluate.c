@@ -74,14 +74,13 @@ static mezzo_status model_open(opening o, model *m) {
     MEZZO_TRY(mezzo_checkpoint_describe(m->path, &m->checkpoint));
     m->checkpoint.ema = m->checkpoint.has_ema && !o.no_ema;
     if (m->checkpoint.model.name[0] == '\0')
-        return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json: no model is described: it was not written by a training run",
-                       m->path);
+        return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json describes no model: a training run did not write it", m->path);
     MEZZO_TRY(mezzo_model_check(&m->checkpoint.model));
     MEZZO_TRY(mz_run_folder(m->path, m->folder, sizeof m->folder));
     MEZZO_TRY(load_config(m, o.device, o.precision, o.threads));
     mezzo_status opened = mezzo_device_open(m->run.device, m->run.threads, &m->device);
     if (opened == MEZZO_ERR_UNSUPPORTED && o.device == NULL && strncmp(m->run.device, "cuda", 4) == 0) {
-        mz_log("notice", "the run trained on %s, which is not here: using the CPU", m->run.device);
+        mz_log("notice", "the run trained on %s, which is not available here: using the CPU", m->run.device);
         opened = mezzo_device_open("cpu", m->run.threads, &m->device);
     }
     MEZZO_TRY(opened);
@@ -214,7 +213,7 @@ static mezzo_status evaluate(model *m, const mezzo_eval_options *o, const mezzo_
     const double start = mz_seconds();
     MEZZO_TRY_GOTO(status, mz_evaluate(program, source, n, stop, &score));
     if (stop != NULL && *stop)
-        status = mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before the evaluation was done");
+        status = mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before the evaluation was complete");
     fill_result(m, &score, mz_seconds() - start, r);
     if (status == MEZZO_OK && pictures)
         status = score_pictures(m, program, batch, hooks, r);
@@ -267,8 +266,7 @@ static mezzo_status predict(model *m, const mezzo_predict_options *o, const mezz
                           .seed = o->seed};
     mz_predicted done = {0};
     if (mezzo_model_task(&m->checkpoint.model) != MEZZO_TASK_IMAGES)
-        return mz_fail(MEZZO_ERR_INVALID, "%s is no model of images: it predicts no pictures",
-                       m->checkpoint.model.name);
+        return mz_fail(MEZZO_ERR_INVALID, "%s is not an image model: it predicts no images", m->checkpoint.model.name);
     MEZZO_TRY(open_data(m, &data));
     MEZZO_TRY(open_program(m, batch, true, &program));
     const mezzo_status status = predict_by(m, program, batch, &request, hooks, &done);
@@ -349,7 +347,7 @@ static mezzo_status draw_samples(model *m, const mezzo_sample_options *o, const 
         MEZZO_TRY(m->task->kind->sample(m->task, &draw, stop, write, user));
     }
     if (stop != NULL && *stop)
-        return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before the sample was done");
+        return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before the sample was complete");
     return MEZZO_OK;
 }
 

@@ -142,8 +142,7 @@ static void check_loss(const mz_health *h, verdict *v) {
     for (int64_t i = 0; i < rows && i < 10; i++)
         bad += !isfinite(h->losses[back(h, i)]);
     if (bad >= 2 || (rows == 1 && bad == 1))
-        complain(v,
-                 "the loss was not finite in %lld of the last %lld reports: look at guard.jsonl for the op, lower --lr",
+        complain(v, "the loss was not finite in %lld of the last %lld reports: find the op in guard.jsonl, lower --lr",
                  (long long)bad, (long long)(rows < 10 ? rows : 10));
     if (h->jumps >= 3 && 100 * (double)h->jumps >= JUMPS_PER_HUNDRED * (double)h->rows)
         complain(v, "the loss is erratic, %lld jumps in %lld reports: lower --lr, lengthen --warmup or lower --clip",
@@ -164,7 +163,7 @@ static void check_scale(const mz_health *h, verdict *v) {
                  "or use bf16",
                  skips);
     else if (skips > SKIPS_PER_THOUSAND)
-        complain(v, "%.0f steps in a thousand are skipped: lower --lr, and look at the batches that guard.jsonl names",
+        complain(v, "%.0f steps in a thousand are skipped: lower --lr, and check the batches that guard.jsonl names",
                  skips);
     if (h->scaling && h->step >= SEARCH_STEPS && (h->scale < LEAST_SCALE || h->scale <= COLLAPSE * h->largest_scale))
         complain(v, "the loss scale has collapsed to %g from %g: lower --lr, or use bf16", h->scale, h->largest_scale);
@@ -178,8 +177,8 @@ static void check_scale(const mz_health *h, verdict *v) {
 static void check_saturation(const mz_health *h, verdict *v) {
     const char *role = strrchr(h->tensor, '.');
     if (h->saturated > MOST_SATURATED)
-        complain(v, "%s is cut off at its format's largest number in %.0f%% of the steps: --autocast.%.*s bf16",
-                 h->tensor, 100 * h->saturated, role != NULL ? (int)(role - h->tensor) : 0, h->tensor);
+        complain(v, "%s saturates in %.0f%% of the steps: use --autocast.%.*s bf16", h->tensor, 100 * h->saturated,
+                 role != NULL ? (int)(role - h->tensor) : 0, h->tensor);
 }
 
 bool mz_health_verdict(const mz_health *h, char *line, size_t size) {

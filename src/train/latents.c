@@ -186,11 +186,11 @@ static mezzo_status fill(making *m, const char *path) {
     if (mz_path_exists(path)) {
         if (read_cache(m, path) == MEZZO_OK)
             return MEZZO_OK;
-        mz_log("notice", "latents are made again (%s)", mezzo_error_message());
+        mz_log("notice", "computing latents again (%s)", mezzo_error_message());
     }
     MEZZO_TRY(make(m));
     if (write_cache(m, path) != MEZZO_OK)
-        mz_log("notice", "latents are not kept for the next run (%s)", mezzo_error_message());
+        mz_log("notice", "cannot keep latents for the next run (%s)", mezzo_error_message());
     return MEZZO_OK;
 }
 

@@ -225,7 +225,7 @@ static mezzo_status interrupted(mz_training *run) {
         MEZZO_TRY(mz_run_save(run));
     return mz_fail(
         MEZZO_ERR_INTERRUPTED, "stopped at step %lld of %lld; %s%s", (long long)run->step, (long long)run->config.steps,
-        keeps ? "go on with --resume auto from " : "no checkpoint was asked for", run->report.result.checkpoint);
+        keeps ? "resume with --resume auto from " : "checkpoints are turned off", run->report.result.checkpoint);
 }
 
 static mezzo_status run_steps(mz_training *run) {

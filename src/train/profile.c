@@ -169,7 +169,7 @@ mezzo_status mz_profile_open(mz_training *run) {
         return MEZZO_OK;
     if (left < steps + MZ_PROFILE_WARMUP)
         return mz_fail(MEZZO_ERR_INVALID,
-                       "train.profile: %lld steps behind %d of warm-up, but only %lld are left: raise train.steps",
+                       "train.profile: %lld steps after %d of warm-up, but only %lld are left: raise train.steps",
                        (long long)steps, MZ_PROFILE_WARMUP, (long long)left);
     mz_profile *p = mz_alloc(1, sizeof *p);
     if (p == NULL)

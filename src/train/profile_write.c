@@ -123,8 +123,8 @@ static mezzo_status write_text(const char *folder, const char *name, mz_text *t)
 }
 
 static mezzo_status write_trace(const mz_profile_view *v, const char *folder) {
-    static const char *const lanes[MZ_STREAMS] = {"main", "side: weights' gradients", "collectives",
-                                                  "deferred: the optimizer's moves"};
+    static const char *const lanes[MZ_STREAMS] = {"main", "side: weight gradients", "collectives",
+                                                  "deferred: optimizer updates"};
     mz_text t = {0};
     bool used[MZ_STREAMS] = {true};
     mz_text_addf(&t, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"precision\":\"%s\",\"model\":", v->precision);
@@ -167,7 +167,7 @@ static mezzo_status write_csv(const mz_profile_view *v, const rows *r, const cha
 // --- the table -----------------------------------------------------------------------------------------------------
 static void add_table(const mz_profile_view *v, const rows *r, const char *folder, mz_text *t) {
     double steps = (double)v->steps;
-    mz_text_addf(t, "profile of steps %lld to %lld: %.3f ms a step, %.3f ms of it in ops%s\n", (long long)v->first_step,
+    mz_text_addf(t, "profile of steps %lld to %lld: %.3f ms/step, %.3f ms of it in ops%s\n", (long long)v->first_step,
                  (long long)(v->first_step + v->steps - 1), 1e3 * v->seconds / steps, 1e3 * r->seconds / steps,
                  v->queue ? ", one after the other" : "");
     mz_text_addf(t, "%-20s %-24s %-9s %6s %9s %6s %9s %6s  %s\n", "op", "module", "phase", "calls", "ms", "share",

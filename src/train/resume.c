@@ -44,27 +44,26 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     run->report.best_val_loss = c.best_val_loss;
     run->data->position = c.batches;
     snprintf(run->report.result.checkpoint, sizeof run->report.result.checkpoint, "%s", path);
-    mz_log("notice", "going on from %s, step %lld", path, (long long)c.step);
+    mz_log("notice", "resuming from %s, step %lld", path, (long long)c.step);
     const bool averages = run->engine.optimizer->ema >= 0;
     if (c.has_ema && !averages)
         mz_log("warn",
-               "the checkpoint has a moving average of the weights, and this run keeps none: optimizer.ema is 0");
+               "the checkpoint has a moving average of the weights, but this run keeps none: optimizer.ema is 0");
     if (!c.has_ema && averages)
-        mz_log("notice", "the checkpoint has no moving average of the weights: it begins here");
+        mz_log("notice", "the checkpoint has no moving average of the weights: the average starts here");
     if (c.seed != run->config.seed)
-        mz_log("warn", "train.seed is %llu, the checkpoint's was %llu: the data order changes here",
+        mz_log("warn", "train.seed is %llu, the checkpoint's is %llu: the data order changes here",
                (unsigned long long)run->config.seed, (unsigned long long)c.seed);
     const char *precision = mezzo_precision_name(run->engine.program.precision);
     if (c.precision[0] != '\0' && strcmp(c.precision, precision) != 0)
-        mz_log("warn", "the precision is %s, the checkpoint's was %s", precision, c.precision);
+        mz_log("warn", "the precision is %s, the checkpoint's is %s", precision, c.precision);
     const char *master = mezzo_master_name(run->engine.master),
                *moments = mezzo_moments_name(run->config.optimizer.moments);
     if (run->engine.master == MEZZO_MASTER_STOCHASTIC && strcmp(c.master, master) != 0)
-        mz_log("warn",
-               "optimizer.master is stochastic, the checkpoint's was %s: its fp32 weights are rounded to bf16 here",
+        mz_log("warn", "optimizer.master is stochastic, the checkpoint's is %s: rounding its fp32 weights to bf16 now",
                c.master[0] != '\0' ? c.master : "fp32");
     if (run->config.optimizer.moments != MEZZO_MOMENTS_FP32 && strcmp(c.moments, moments) != 0)
-        mz_log("warn", "optimizer.moments is %s, the checkpoint's was %s: its moments are rounded here", moments,
+        mz_log("warn", "optimizer.moments is %s, the checkpoint's is %s: rounding its moments now", moments,
                c.moments[0] != '\0' ? c.moments : "fp32");
     return MEZZO_OK;
 }
@@ -101,7 +100,7 @@ static mezzo_status begin_with(mz_training *run, const char *path) {
     MEZZO_TRY(check_model(checkpoint, &c.model, &run->engine.model));
     c.params = run->engine.params;
     MEZZO_TRY(mezzo_checkpoint_load(checkpoint, &c));
-    mz_log("notice", "beginning with the weights of %s", checkpoint);
+    mz_log("notice", "initial weights from %s", checkpoint);
     return keep_settings(run, checkpoint);
 }
 
@@ -157,7 +156,7 @@ mezzo_status mz_run_check_folder(const mezzo_config *config) {
     MEZZO_TRY(has_run(c.out, &used));
     if (used && c.resume[0] == '\0')
         return mz_fail(MEZZO_ERR_INVALID,
-                       "%s holds a run already: resume it (--resume auto), or choose another folder (--out)", c.out);
+                       "%s already holds a run: resume it (--resume auto), or choose another folder (--out)", c.out);
     return MEZZO_OK;
 }
 
@@ -230,7 +229,7 @@ static mezzo_status find_start(const mz_training *run, char *path, size_t size) 
     if (used)
         return mz_checkpoint_find(run->checkpoints, false, run->guard.policy == MZ_GUARD_STOP, MZ_CHECKPOINT_WHOLE,
                                   path, size);
-    mz_log("notice", "%s has no checkpoint to resume: beginning at step 0", run->config.out);
+    mz_log("notice", "%s has no checkpoint to resume: starting at step 0", run->config.out);
     return MEZZO_OK;
 }
 
@@ -293,7 +292,7 @@ static mezzo_status write_checkpoint(mz_training *run) {
                                                 run->report.result.checkpoint, sizeof run->report.result.checkpoint);
     MZ_INJECT_DISK(run, false);
     if (status == MEZZO_ERR_NUMERIC)
-        return mz_fail(status, "step %lld cannot be saved: %.600s; the newest sound checkpoint is %.300s",
+        return mz_fail(status, "cannot save step %lld: %.600s; the newest intact checkpoint is %.300s",
                        (long long)run->step, mezzo_error_message(),
                        run->report.result.checkpoint[0] != '\0' ? run->report.result.checkpoint : "none");
     MEZZO_TRY(status);

@@ -39,7 +39,7 @@ mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
     run->engine.readout.last.scaler.scale = g->scale;
     if (run->step < run->first_step)
         run->first_step = run->step;
-    mz_log("notice", "step %lld: back to %s; the data goes on at micro batch %llu", (long long)bad, path,
+    mz_log("notice", "step %lld: back to %s; the data continues at micro batch %llu", (long long)bad, path,
            (unsigned long long)data);
     if (run->report.metrics == NULL)
         return MEZZO_OK;

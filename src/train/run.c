@@ -22,7 +22,7 @@ static mezzo_status precision_of_checkpoint(mz_training *run, bool *found) {
     *found = true;
     MEZZO_TRY(mezzo_precision_resolve(run->engine.device, began, &run->engine.program.precision,
                                       run->engine.precision_reason, sizeof run->engine.precision_reason));
-    snprintf(run->engine.precision_reason, sizeof run->engine.precision_reason, "auto: %s, as the run began",
+    snprintf(run->engine.precision_reason, sizeof run->engine.precision_reason, "auto: %s, as at the start of the run",
              c.precision);
     return MEZZO_OK;
 }
@@ -79,7 +79,7 @@ static mezzo_status open_task(mz_training *run) {
                        family.name);
     MEZZO_TRY(mz_task_open(mz_task_kind_of(&family), &options, &run->task));
     if (strcmp(family.name, "radio_unet") == 0 && run->task->sizes.condition_channels == 0)
-        return mz_fail(MEZZO_ERR_INVALID, "%s predicts pictures from others, and %s has none to predict from", name,
+        return mz_fail(MEZZO_ERR_INVALID, "%s predicts images from other images, but %s has none to predict from", name,
                        options.path);
     MEZZO_TRY(open_latents(run, &options));
     MEZZO_TRY(mz_config_model(run->source, &run->task->sizes, &run->engine.model));

@@ -41,7 +41,7 @@ static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) 
     e->file = mz_checkpoint_files[e->state.has_ema && !o->no_ema ? 2 : 0];
     MEZZO_TRY(mz_run_folder(e->checkpoint, e->run, sizeof e->run));
     if (e->state.model.name[0] == '\0')
-        return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json: no model is described: it was not written by a training run",
+        return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json describes no model: a training run did not write it",
                        e->checkpoint);
     MEZZO_TRY(mezzo_model_check(&e->state.model));
     e->family = mz_hf_by_model(e->state.model.name);

@@ -12,7 +12,7 @@ static mezzo_status check_blocks(const char *where, const json_t *config, const 
     for (size_t i = 0; i < n; i++) {
         const char *name = json_string_value(json_array_get(list, i));
         if (name == NULL || strcmp(name, want) != 0)
-            return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' has %s; %s is computed here", where, key,
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is %s; only %s is supported", where, key,
                            mz_quote(name).text, want);
     }
     return MEZZO_OK;
@@ -60,8 +60,7 @@ static mezzo_status read_config(const char *where, const json_t *config, mezzo_m
     MEZZO_TRY(mz_hf_get_int(where, config, "sample_size", &out->image_size));
     out->channels = channels;
     if (channels != back)
-        return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: key 'out_channels' is %lld; as many as in_channels (%lld) are computed here", where,
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'out_channels' is %lld; it must equal in_channels (%lld)", where,
                        (long long)back, (long long)channels);
     return check_options(where, config, json_array_size(json_object_get(config, "block_out_channels")));
 }

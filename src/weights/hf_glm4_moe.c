@@ -53,7 +53,7 @@ static mezzo_status read_config(const char *where, const json_t *config, mezzo_m
     MEZZO_TRY(mz_hf_read_rope(where, config, &out->rope_theta, &out->rotary));
     MEZZO_TRY(mz_hf_get_double(where, config, "attention_dropout", &dropout));
     if (dropout != 0)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'attention_dropout' is %g; 0 is computed here", where, dropout);
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'attention_dropout' is %g; only 0 is supported", where, dropout);
     MEZZO_TRY(mz_hf_expect_text(where, config, "hidden_act", "silu"));
     return mz_hf_expect_bool(where, config, "tie_word_embeddings", false);
 }

@@ -16,10 +16,10 @@ static mezzo_status check_options(const char *where, const json_t *config) {
     const char *name = json_is_string(act) ? json_string_value(act) : act == NULL ? "gelu_new" : "?";
     if (strcmp(name, "gelu_new") != 0 && strcmp(name, "gelu_pytorch_tanh") != 0)
         return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: key 'activation_function' is %s; gelu_new (GELU's tanh form) is computed here", where,
+                       "%s: key 'activation_function' is %s; only gelu_new (GELU's tanh form) is supported", where,
                        mz_quote(name).text);
     if (eps != NULL && !(fabs(json_number_value(eps) - 1e-5) < 1e-12))
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'layer_norm_epsilon' is %g; 1e-5 is computed here", where,
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'layer_norm_epsilon' is %g; only 1e-5 is supported", where,
                        json_number_value(eps));
     MEZZO_TRY(mz_hf_expect_bool(where, config, "scale_attn_weights", true));
     MEZZO_TRY(mz_hf_expect_bool(where, config, "scale_attn_by_inverse_layer_idx", false));

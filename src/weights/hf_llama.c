@@ -11,11 +11,10 @@ static mezzo_status check_sizes(const char *where, const json_t *config, const m
     MEZZO_TRY(mz_hf_get_int(where, config, "num_key_value_heads", &kv));
     MEZZO_TRY(mz_hf_get_int(where, config, "head_dim", &size));
     if (kv != m->heads)
-        return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: key 'num_key_value_heads' is %lld; as many as heads, %lld, are computed here", where,
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'num_key_value_heads' is %lld; it must equal the heads, %lld", where,
                        (long long)kv, (long long)m->heads);
     if (size != m->d_model / m->heads)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'head_dim' is %lld; the width over the heads, %lld, is computed here",
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'head_dim' is %lld; it must be the width divided by the heads, %lld",
                        where, (long long)size, (long long)(m->d_model / m->heads));
     return MEZZO_OK;
 }

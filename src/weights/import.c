@@ -440,8 +440,8 @@ static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_
     if (folder)
         MEZZO_TRY(mezzo_tokenizer_load(in->folder, out));
     else if (!fits)
-        mz_log("notice", "no tokenizer beside the weights: the run cannot turn text into tokens; import --tokenizer "
-                         "NAME adds one");
+        mz_log("notice", "there is no tokenizer next to the weights: the run cannot turn text into tokens; add one "
+                         "with import --tokenizer NAME");
     if (!fits)
         return MEZZO_OK;
     mezzo_status status = mezzo_tokenizer_create_gpt2(&gpt2);
@@ -518,7 +518,7 @@ static mezzo_status write_run(const mz_import *in, const mezzo_import_options *o
     MEZZO_TRY_GOTO(status, open_tokenizer(in, o->tokenizer, &tokenizer));
     if (tokenizer != NULL && mezzo_tokenizer_vocab(tokenizer) > in->model.vocab)
         MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_INVALID,
-                                       "the tokenizer has %d tokens, the model %lld: they do not belong together",
+                                       "the tokenizer has %d tokens, but the model has %lld: they do not match",
                                        (int)mezzo_tokenizer_vocab(tokenizer), (long long)in->model.vocab));
     if (tokenizer != NULL)
         MEZZO_TRY_GOTO(status, mezzo_tokenizer_save(tokenizer, tokens));

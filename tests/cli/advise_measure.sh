@@ -11,7 +11,7 @@ shows "$OUT" '"precision"' '"reason"' '"speedup_over_fp32"' '"candidates"' '"ste
 run 0 advise --measure "${MODEL[@]}" --precisions fp32
 [[ $(head -n 1 "$OUT") == fp32 ]] || fail "not fp32"
 run 3 advise --measure "${MODEL[@]}" --memory-gb 0.00001
-shows "$ERR" "no precision can be used" "fp32: does not fit"
+shows "$ERR" "no precision works" "fp32: does not fit"
 refuse 2 "--rules" -- advise --measure --rules t4-glm4moe "${MODEL[@]}"
 refuse 2 model -- advise --measure --model gpt2-999 --device cpu
 refuse 2 "--precisions" -- advise --measure "${MODEL[@]}" --precisions fp64
@@ -30,7 +30,7 @@ for arguments in "--config run/config.yaml --steps 6" "${TINY[*]} --data text.tx
     run 0 train $arguments --resume auto
     grep -qF "timing a few steps" "$ERR" && fail "the resumed run chose again"
 done
-shows "$ERR" "auto: $chosen, as the run began"
+shows "$ERR" "auto: $chosen, as at the start of the run"
 cmp -s run/precision.json first.json || fail "precision.json was written again"
 run 0 train "${TINY[@]}" --data text.txt --steps 2 --out fixed --precision fp32
 [[ ! -e fixed/precision.json ]] || fail "a precision that was asked for was chosen"

@@ -77,7 +77,7 @@ grep -v ",amp," study.csv >bad.csv
 refuse 2 "nothing to compare" -- analyze bad.csv
 sed 5d study.csv >alone.csv # a row without a partner is named, not fatal
 run 0 analyze alone.csv --out alone
-shows "$ERR" "1 rows have no partner" "line 4"
+shows "$ERR" "left out 1 rows without a partner" "line 4"
 shows alone/report.md "Rows without a partner"
 refuse 2 "bf16" -- analyze study.csv --candidate bf16
 refuse 2 --draws -- analyze study.csv --draws 3

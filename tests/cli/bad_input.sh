@@ -79,7 +79,7 @@ printf 'model:\n layers: 2\n   heads: 2\n' >indent.yaml
 refuse 2 "indent.yaml:3" "same column" -- train --config indent.yaml --data text.txt --out new
 refuse 3 "lower the batch size" "memory --limit" -- train --model gpt2-124M --vocab 50257 --batch-size 1000000 --data text.txt --seq-len 64 --device cpu --precision auto --out new
 run 0 train "${TINY[@]}" --steps 1 --data text.txt --out fresh --resume auto
-shows "$ERR" "fresh has no checkpoint to resume: beginning at step 0"
+shows "$ERR" "fresh has no checkpoint to resume: starting at step 0"
 refuse 2 gtp2 "did you mean gpt2" -- data text.txt --tokenizer gtp2 --out new
 printf 'learning_rate: 1e-3\n' >rate.yaml
 refuse 2 rate.yaml:1 learning_rate "did you mean optimizer.lr" -- train --config rate.yaml --data text.txt

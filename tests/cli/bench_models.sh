@@ -17,7 +17,7 @@ fi
 
 # What does not fit is predicted, told and NaN; the run goes on.
 run 0 bench --models 512x2048x8x8,16x32x1x2 --family cs336 --precisions fp32,bf16 "${TINY_BENCH[@]}" --memory-gb 0.01 --csv fit.csv
-shows "$ERR" "512x2048x8x8 in fp32 is not measured: does not fit"
+shows "$ERR" "512x2048x8x8 in fp32 not measured: does not fit"
 grep -q "^512x2048x8x8,.*,NaN,NaN,NaN,NaN,NaN,.*does not fit: .* are free" fit.csv || fail "no row of NaN"
 grep "^16x32x1x2" fit.csv | grep -q NaN && fail "the size that fits is NaN"
 

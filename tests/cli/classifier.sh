@@ -35,7 +35,7 @@ run 0 eval bright --data x.npy --labels y.npy
 shows "$OUT" "accuracy    1.0000" "examples    40"
 refuse 2 labels -- eval bright --labels y.npy
 refuse 2 data.labels -- train --model mlp --data x.npy "${FEW[@]}" --out none
-refuse 2 "2 features, and toy takes 5" -- train --model toy --data x.npy --labels y.npy "${FEW[@]}" --out none
+refuse 2 "2 features, but toy takes 5" -- train --model toy --data x.npy --labels y.npy "${FEW[@]}" --out none
 head -c 100 x.npy >cut.npy
 refuse 2 cut.npy "bytes of data" -- train --model mlp --data cut.npy --labels y.npy "${FEW[@]}" --out none
 refuse 2 model.experts glm4_moe -- train --model mlp --experts 4 "${FEW[@]}" --out none

@@ -18,7 +18,7 @@ run 0 train --config half/config.yaml --resume auto --steps 8 --quiet
 cmp "$(ema_of whole 8)" "$(ema_of half 8)" || fail "a resumed run has another average"
 run 0 train "${FEW[@]}" --steps 3 --schedule.steps 8 --out late
 run 0 train --config late/config.yaml --resume auto --steps 8 --ema 0.9
-shows "$ERR" "it begins here"
+shows "$ERR" "the average starts here"
 [[ -s $(ema_of late 8) ]] || fail "no average of a run that took it up"
 run 0 train --config late/config.yaml --resume auto --steps 9 --ema 0
 shows "$ERR" "optimizer.ema is 0"

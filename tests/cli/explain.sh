@@ -114,7 +114,7 @@ refuse 2 '"amp"' "name one" -- explain --model toy --precision amp
 
 # How masters are kept, overrides included.
 run 0 explain "${GPT[@]}" --master split --params --autocast.h.0.mlp.c_fc fp32
-shows "$OUT" "only its bf16 copy is read" "its master is read too" "masters     fp32"
+shows "$OUT" "only its bf16 copy is read" "its master is also read" "masters     fp32"
 grep -qE "^h.0.mlp.c_fc.weight +64x16 +fp32 +- " "$OUT" || fail "an override to fp32 leaves another master than fp32"
 grep -qE "^h.1.mlp.c_fc.weight +64x16 +split +bf16 " "$OUT" || fail "a master that only its copy stands for is not split"
 run 0 explain "${GPT[@]}" --master split --json
@@ -125,7 +125,7 @@ run 0 explain --toy
 shows "$OUT" "the layer norm's output    fp32   fp32   fp32   fp32" "the logits                 fp32   fp32   bf16   fp16"
 run 0 explain --toy --json
 shows "$OUT" '"the gradients": "fp32"' '"the first layer'
-refuse 2 "leave --model out" -- explain --toy --model gpt2
+refuse 2 "--toy does not take --model" -- explain --toy --model gpt2
 if command -v dot >/dev/null; then
     run 0 explain --model toy --precision fp16 --dot toy.svg
     [[ -s toy.svg && -s toy.dot ]] && grep -q "f2a9a0" toy.svg || fail "no picture, or not coloured"

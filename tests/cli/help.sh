@@ -22,6 +22,8 @@ for subcommand in "" train eval sample data import export explain bench analyze 
     run 0 help $subcommand
     cmp -s "$OUT" help.txt || fail "mezzo help $subcommand is not mezzo $subcommand --help"
 done
+run 0 eval --help
+grep -q "^       mezzo eval PREDICTED" "$OUT" || fail "the second form of a usage does not begin a line"
 refuse_help() { run 2 help tarin; shows "$ERR" '"tarin"' '"train"'; }
 refuse_help
 run 0 train --help

@@ -155,8 +155,8 @@ sed -i 's/"version": 2/"version": 1/; /"crc32c": "/d; s/"tokenizer": "[^"]*"/"to
 sed -i ':a;N;$!ba;s/},\n}/}\n}/' "$checkpoint/state.json"
 refuse 2 "not a file name in the run folder" -- sample "$checkpoint"
 sed -i 's/d_model: 16/d_model: 17/' paths/config.yaml
-refuse 2 "'paths/config.yaml' is not as it was written" "remove the first line" -- train --config paths/config.yaml --resume auto
-refuse 2 "config.yaml' is not as it was written" -- eval paths
+refuse 2 "'paths/config.yaml' was modified" "remove the first line" -- train --config paths/config.yaml --resume auto
+refuse 2 "config.yaml' was modified" -- eval paths
 sed -i '1d; s/d_model: 17/d_model: 16/; s/batch_size: .*/batch_size: 1/' paths/config.yaml
 rm -r "$checkpoint"
 run 0 eval paths

@@ -5,7 +5,7 @@ FEW=(--data cities --batch-size 4 --log-every 5 --eval-iters 2 --device cpu --th
 
 run 0 train --model radio_unet-tiny --model.objective 4 "${FEW[@]}" --steps 30 --out unet
 shows "$OUT" "done: 30 steps of radio_unet-tiny" "images/s" "sample unet --out predicted"
-shows "$ERR" "16 x 16 pixels" "18 pictures of 9 scenes to train on, 2 of 1 others"
+shows "$ERR" "16 x 16 pixels" "18 training images of 9 scenes, 2 validation images of 1"
 grep -q perplexity "$OUT" && fail "pictures have no perplexity"
 run 0 sample unet --out predicted --json
 shows "$OUT" '"pictures": 2' '"step": 30' '"ssim": 0.'

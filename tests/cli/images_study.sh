@@ -7,7 +7,7 @@ RUN=(verify --model radio_unet-tiny --model.objective 4 --data cities --split 0.
 run 0 "${RUN[@]}" --seeds 2 --out report
 shows "$OUT" "throughput, images/s" "8 steps of 1 × 3 images" "8 validation images" "loss over fp32's, -1" "All requirements are met"
 shows report/verify.json '"relative_loss_difference"' '"unit": "images"' '"accuracy": true'
-shows report/verify.md "Pictures have no right answers to count"
+shows report/verify.md "Images have no correct answers to count"
 grep -qE "accuracy fp32|context|vocabulary|nan" report/verify.md "$OUT" && fail "words about texts"
 awk -F'|' '/^\| seed/ { n = NF } /^\| [0-9]/ { rows++; if (NF != n) exit 1 } END { exit rows != 2 }' report/verify.md || fail "the table of seeds"
 run 1 "${RUN[@]}" --seeds 1 --out failed --max-accuracy-difference 0
@@ -44,7 +44,7 @@ refuse 2 --seq-lens --image-sizes -- sweep --family kl_vae --seq-lens 64 --out n
 refuse 2 --layers --blocks -- sweep --family radio_unet --layers 2 --out none.csv
 refuse 2 --image-sizes --seq-lens -- sweep --family gpt2 --image-sizes 32 --out none.csv
 refuse 2 vocabulary -- sweep --family kl_vae --vocab 50 --out none.csv
-refuse 2 mlp "no grid" -- sweep --family mlp --out none.csv
+refuse 2 mlp "sweep does not support it" -- sweep --family mlp --out none.csv
 refuse 2 image_size 15 -- "${GRID[@]}" --image-sizes 16,15 --out none.csv
 refuse 2 groups -- "${GRID[@]}" --d-models 8,9 --out none.csv
 [[ ! -e none.csv ]] || fail "a file of nothing"

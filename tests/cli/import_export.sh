@@ -59,7 +59,7 @@ sed -i 's/"eos_token_id": 0/"eos_token_id": 7/; s/"pad_token_id": null/"pad_toke
 echo '{"temperature": 0.7, "eos_token_id": [7, 8]}' >with_ids/generation_config.json
 run 0 import with_ids --out ids
 shows "$OUT" "eval ids --data SHARDS"
-shows "$ERR" "no tokenizer beside the weights" "import --tokenizer"
+shows "$ERR" "there is no tokenizer next to the weights" "import --tokenizer"
 grep -q sample "$OUT" && fail "sampling is offered to a run without a tokenizer"
 refuse 2 "no tokenizer" "tokenizer.json" "import" -- sample ids --prompt a --device cpu
 run 0 export ids --out ids-exported

@@ -26,7 +26,7 @@ if command -v mpirun >/dev/null && [[ -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; th
     mv "${kept[0]}" aside
     timeout 100 mpirun --oversubscribe -n 2 "$MEZZO" "${PARTS[@]}" --out two >"$OUT" 2>"$ERR" </dev/null || fail "two ranks: exit $?"
     cmp first "${kept[0]}" || fail "two ranks make other latents"
-    grep -q "made again\|not kept" "$ERR" && fail "two ranks wrote at a time"
+    grep -q "computing latents again\|cannot keep latents" "$ERR" && fail "two ranks wrote at a time"
     mv aside "${kept[0]}"
     run 0 "${PARTS[@]}" --out one
     cmp "$(weights one 2)" "$(weights two 2)" || fail "two ranks have other weights than one"
@@ -59,12 +59,12 @@ ls others/latents-*.safetensors >/dev/null || fail "latents of other data are no
 # A damaged file is seen and made again, with the same bits; so are latents of pictures that have changed.
 printf x | dd of="${kept[0]}" bs=1 seek=2000 conv=notrunc status=none
 run 0 eval whole
-shows "$ERR" "made again" "checksum"
+shows "$ERR" "computing latents again" "checksum"
 cmp first "${kept[0]}" || fail "made again, they are others"
 cp cities/gain/DPM/0_0.png saved.png
 cp cities/gain/DPM/1_1.png cities/gain/DPM/0_0.png
 run 0 eval whole
-shows "$ERR" "made again" "other pictures"
+shows "$ERR" "computing latents again" "other pictures"
 cp saved.png cities/gain/DPM/0_0.png
 
 # A run keeps the autoencoder that it began with, also when that one is trained on, for as long as its checkpoint is there; another is refused.

@@ -9,7 +9,7 @@ run 0 memory --model gpt2-124M --batch-size 1 --device cpu --precision fp32,bf16
 shows "$OUT" '"largest_batch":' '"largest_batch_recompute":'
 
 run 0 memory --params 7B
-shows "$OUT" 112.0 126.0 "not so"
+shows "$OUT" 112.0 126.0 "wrong:"
 run 0 memory --params 350M --json
 shows "$OUT" '"bytes_a_parameter": 18' '"real": false'
 
@@ -53,7 +53,7 @@ refuse 2 bf16 -- memory --master split --precision fp16 --device cpu
 refuse 2 stochastic -- memory --master none --device cpu
 refuse 2 --limit 24GiB -- memory --limit lots --device cpu
 refuse 2 --params 7B -- memory --params many
-refuse 2 --limit "leave" -- memory --params 7B --limit 24GiB
+refuse 2 --limit "remove" -- memory --params 7B --limit 24GiB
 refuse 2 --optimizer adamw -- memory --optimizer adam --device cpu
 refuse 2 fp32 -- memory --precision fp33 --device cpu
 refuse 2 gpt2-124M -- memory --model gpt2-124N --device cpu

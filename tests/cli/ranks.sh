@@ -44,12 +44,12 @@ MEZZO_PLUGINS=$SCRATCH launch 3 2 check
 shows "$ERR" "mezzo_pmix.so" "MEZZO_PLUGINS"
 ln -s "$MEZZO_BUILD"/mezzo_*.so .
 MEZZO_PLUGINS=. launch 3 2 check # code never comes from the working folder
-shows "$ERR" "from / on, in MEZZO_PLUGINS"
+shows "$ERR" "(absolute path) in MEZZO_PLUGINS"
 rm mezzo_*.so
 
 # --- leaving, giving up, differing
 launch 3 3 leave
-shows "$ERR" "mezzo launch: rank 1 (process" "has left the job, and rank" '"never"'
+shows "$ERR" "mezzo launch: rank 1 (process" "has left the job, but rank" '"never"'
 launch 3 3 give-up
 shows "$ERR" "gave up: cuda: out of device memory"
 launch 3 3 differ
@@ -174,7 +174,7 @@ meet 0 0 MEZZO_HOST=elsewhere
 shows "$OUT" "rank 1 of 2 on host 1 of 2"
 export MEZZO_JOIN_SECONDS=2
 meet 3 3 MEZZO_JOB_SECRET=two
-shows err1 "does not let rank 1 in: its secret is another"
+shows err1 "refused rank 1: its secret differs"
 shows err0 "1 of 2 ranks have not come within 2 s: 1"
 meet 3 3 WORLD_SIZE=3
 shows err1 "a job of 2 ranks, this is rank 1 of 3"
@@ -191,7 +191,7 @@ both 3 3
 shows err0 "port $MASTER_PORT of 127.0.0.1, where the ranks meet, is taken"
 rank 1
 wait $!
-shows err1 "rank 0 is not at 127.0.0.1:$MASTER_PORT"
+shows err1 "cannot reach rank 0 at 127.0.0.1:$MASTER_PORT"
 
 # --- by a file; an older job's is no obstacle
 unset MASTER_ADDR MASTER_PORT MEZZO_JOB_SECRET

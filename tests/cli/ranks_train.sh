@@ -183,7 +183,7 @@ refused() { # RANKS TEXT OPTION…
         fail "$*: was not refused"
     grep -q "$text" refused.log || fail "$*: $(cat refused.log)"
 }
-refused 3 'train.global_batch is 8, which micro batches of 2 on 3 ranks (6 together) do not divide'
+refused 3 'train.global_batch is 8, not a multiple of the micro batches of 2 on 3 ranks (6 together)'
 refused 3 'canonical sums need a power of two' --global-batch 6 --reduce canonical
 refused 2 'leave out --reduce-wire bf16' --reduce canonical --reduce-wire bf16
 echo "ranks: ok"

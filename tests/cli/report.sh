@@ -36,7 +36,7 @@ printf '{"step": 41, "train/lo' >>torn/metrics.jsonl
 run 0 report torn # a line that a crash tore is left out
 sed -i '3s/.*/nonsense/' torn/metrics.jsonl
 run 0 report torn
-shows "$ERR" "torn/metrics.jsonl:3: 1 line is no record: left out"
+shows "$ERR" "torn/metrics.jsonl:3: 1 line is not valid: skipped"
 
 # A text that would end the script, and one with markup, stay texts.
 cp -r low marked

@@ -49,7 +49,7 @@ wait "$child"
 code=$?
 [[ $code -eq 130 ]] || fail "within a step: exit code $code, not 130"
 ((SECONDS - began <= 12)) || fail "within a step: $((SECONDS - began)) s"
-shows "$ERR" "interrupted at step 0; no checkpoint was written"
+shows "$ERR" "interrupted at step 0; wrote no checkpoint"
 run 0 train "${TINY[@]}" --steps 2 --data text.txt --out slow
 
 # The second signal leaves at once, and nothing is harmed.
@@ -64,7 +64,7 @@ run 0 eval twice --iters 1
 
 # The folder is looked at before anything takes time.
 began=$SECONDS
-refuse 2 "holds a run already" "--resume auto" -- train --data text.txt --out twice
+refuse 2 "already holds a run" "--resume auto" -- train --data text.txt --out twice
 ((SECONDS - began <= 5)) || fail "the folder was looked at after $((SECONDS - began)) s"
 # A run without a word on the model is one of minutes, and says so; a text may be all training.
 run 0 train --data text.txt --split 1 --steps 1 --batch-size 2 --sample-every -1 --device cpu --out chosen

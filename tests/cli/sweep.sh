@@ -17,7 +17,7 @@ whole one.csv 32
 grep -q ',0,0,' <(cut -d, -f18-19 one.csv) && fail "an energy of 0 where nothing can be read"
 run 0 "${GRID[@]}" --out one.csv --json # all there
 shows "$OUT" '"measured_now": 0' '"rows": 32'
-shows "$ERR" "32 of them are there already"
+shows "$ERR" "32 of them measured already"
 run 0 "${GRID[@]}" --out two.csv --quiet
 [[ ! -s $ERR ]] || fail "progress in spite of --quiet"
 cmp -s <(cut -d, -f1-5 one.csv) <(cut -d, -f1-5 two.csv) || fail "the same seed gave another order"
@@ -74,7 +74,7 @@ shows "$ERR" "base needs" "fits on no rung"
 refuse 2 "another --out" -- "${GRID[@]}" --out one.csv --family cs336
 MEZZO_COMMIT=other refuse 2 "one.csv:2" "another --out" -- "${GRID[@]}" --out one.csv
 echo "a,b" >other.csv
-refuse 2 other.csv "no table of this sweep" -- "${GRID[@]}" --out other.csv
+refuse 2 other.csv "not a table of this sweep" -- "${GRID[@]}" --out other.csv
 refuse 3 none/x.csv -- "${GRID[@]}" --out none/x.csv
 refuse 2 --layers -- sweep --layers 4,x
 refuse 2 --layers twice -- sweep --layers 4,4

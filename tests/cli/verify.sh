@@ -17,7 +17,7 @@ shows report/verify.json '"all": true' '"same_data_and_weights": true'
 
 # A requirement that is not met is exit code 1, and the reports are there all the same.
 run 1 "${RUN[@]}" --seeds 1 --out failed --min-memory-reduction 99.9
-shows "$OUT" "memory reduction" "not met" "One seed has no interval"
+shows "$OUT" "memory reduction" "not met" "One seed gives no interval"
 shows failed/verify.json '"all": false' '"memory_reduction": false'
 run 1 "${RUN[@]}" --seeds 1 --out failed --min-speedup 1000 --json
 shows "$OUT" '"speedup": false' '"memory_reduction": true'

@@ -265,7 +265,7 @@ static void wrong_names_say_what_to_use(void **state) {
         {"quantum computer", MEZZO_ERR_INVALID, "use cpu, cuda, cuda:N, ref or auto"},
         {"", MEZZO_ERR_INVALID, "unknown device"},
         {NULL, MEZZO_ERR_INVALID, "use cpu, cuda"},
-        {"ref:1", MEZZO_ERR_INVALID, "there is only one, use \"ref\""},
+        {"ref:1", MEZZO_ERR_INVALID, "there is only one; use \"ref\""},
         {"cuda:x", MEZZO_ERR_INVALID, "use \"cuda:N\""},
         {"cuda:-1", MEZZO_ERR_INVALID, "use \"cuda:N\""},
         {"cuda:", MEZZO_ERR_INVALID, "use \"cuda:N\""},

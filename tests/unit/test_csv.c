@@ -62,7 +62,7 @@ static void test_refuses(void **state) {
     refused("\n\r\n", "empty");
     refused("a,b\n1\n", "t.csv:2: 1 field where the header has 2");
     refused("a,b\n1,2\n1,2,3\n", "t.csv:3: 3 fields");
-    refused("a,b\n1,\"2\n3,4\n", "t.csv:2: a quote is opened here and never closed");
+    refused("a,b\n1,\"2\n3,4\n", "t.csv:2: a quote opened here is never closed");
     refused("a,b\n\"1\"x,2\n", "t.csv:2: text after a closing quote");
     refused("a,a\n", "'a' twice");
     refused("a,\n", "column 2 has no name");

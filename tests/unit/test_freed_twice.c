@@ -10,7 +10,7 @@
     } while (0)
 
 static mezzo_status said_freed_before(void) {
-    return strstr(mezzo_error_message(), "was freed before") != NULL ? MEZZO_ERR_INVALID : MEZZO_OK;
+    return strstr(mezzo_error_message(), "was already freed") != NULL ? MEZZO_ERR_INVALID : MEZZO_OK;
 }
 
 static void everything_freed_twice(void **state) {

@@ -115,7 +115,7 @@ static void what_would_lose_records_is_refused(void **state) {
     write_steps(metrics, 0, 1);
     mz_metrics_close(metrics);
     assert_error_has(mz_metrics_open("kept", -1, true, &metrics), MEZZO_ERR_INVALID,
-                     "'kept/metrics.jsonl' holds the records of another run; resume it");
+                     "'kept/metrics.jsonl' holds another run's records; resume that run");
     // A failure before the lines are taken out leaves them.
     assert_int_equal(mz_file_write_atomic("kept/metrics.jsonl", "{\"step\": 1}\n{\"step\": 2}\n", 24), MEZZO_OK);
     for (int64_t n = 0; n < 2; n++) {
@@ -130,7 +130,7 @@ static void what_would_lose_records_is_refused(void **state) {
 static int notices;
 static void count_notices(void *user, const char *topic, const char *line) {
     (void)user;
-    notices += strcmp(topic, "notice") == 0 && strstr(line, "torn by a crash") != NULL;
+    notices += strcmp(topic, "notice") == 0 && strstr(line, "a crash damaged its end") != NULL;
 }
 
 // What a crash or an editor does to the file: a torn or zeroed end is cut off with a notice, a bad line before a good

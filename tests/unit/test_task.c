@@ -294,7 +294,7 @@ static void data_that_does_not_fit_the_model_is_refused(void **state) {
     write_set();
     tiny_clean("none");
     assert_int_equal(tiny_run("none", wide, &log, &r), MEZZO_ERR_INVALID);
-    assert_non_null(strstr(mezzo_error_message(), "4 features, and toy takes 5"));
+    assert_non_null(strstr(mezzo_error_message(), "4 features, but toy takes 5"));
     assert_int_equal(tiny_run("none", few, &log, &r), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "label 2 in row 2"));
     assert_int_equal(tiny_run("none", text, &log, &r), MEZZO_ERR_INVALID);

@@ -212,7 +212,7 @@ mezzo_status mz_isa_probe(const char *forced, mz_isa *out) {
     if (level == MZ_LEVEL_COUNT)
         return mz_fail(MEZZO_ERR_INVALID, "MEZZO_ISA=%s: use amx, avx512, avx2 or ref; on ARM neon or ref", forced);
     if (level > (int)machine.found || !mz_level_exists((mz_level)level))
-        return mz_fail(MEZZO_ERR_INVALID, "MEZZO_ISA=%s: this machine (%s) has no more than %s", forced, machine.brand,
+        return mz_fail(MEZZO_ERR_INVALID, "MEZZO_ISA=%s: this machine (%s) supports at most %s", forced, machine.brand,
                        words[machine.found]);
     out->level = (mz_level)level;
     if (out->level < MZ_LEVEL_AMX)

@@ -15,7 +15,7 @@ static mezzo_status no_gpu(cudaError_t error) {
     (void)cudaGetLastError();
     if (error == cudaErrorInsufficientDriver || error == cudaErrorStubLibrary)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
-                       "device cuda: no NVIDIA driver here, or one older than CUDA %d.%d needs; use cpu",
+                       "device cuda: no NVIDIA driver here, or one too old for CUDA %d.%d; use cpu",
                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (error == cudaErrorNoDevice)
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "device cuda: no NVIDIA GPU here; use cpu");
@@ -32,7 +32,7 @@ static mezzo_status read_properties(mz_cuda_device *cuda) {
     cuda->memory = p.totalGlobalMem;
     snprintf(cuda->name, sizeof cuda->name, "%.79s", p.name);
     if (cuda->cc < 75)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "cuda:%d is a %s of compute capability %d.%d: 7.5 is the least",
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "cuda:%d is a %s of compute capability %d.%d: at least 7.5 is needed",
                        cuda->index, cuda->name, cuda->cc / 10, cuda->cc % 10);
     return MEZZO_OK;
 }
@@ -91,7 +91,7 @@ static mezzo_status cuda_open(int index, int threads, mezzo_device **out) {
     if (error != cudaSuccess)
         return no_gpu(error);
     if (index >= count)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "device cuda:%d: there %s %d, cuda:0 is the first", index,
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "device cuda:%d: there %s %d; the first is cuda:0", index,
                        count == 1 ? "is" : "are", count);
     mz_cuda_device *cuda = mz_alloc(1, sizeof *cuda);
     if (cuda == NULL)

@@ -35,7 +35,7 @@ void *mz_cuda_library(const char *name, char *reason, size_t size) {
     if (library == NULL)
         library = open_in_list(MZ_CUDA_LIBRARIES, name);
     if (library == NULL)
-        snprintf(reason, size, "%s was not found: install it, or name its folder, from / on, in MEZZO_CUDA_LIBRARIES",
-                 name);
+        snprintf(reason, size,
+                 "%s was not found: install it, or name its folder (absolute path) in MEZZO_CUDA_LIBRARIES", name);
     return library;
 }

@@ -95,7 +95,7 @@ static const char *reason_of(const mz_asked *file, int n) {
     case MZ_ASKER_TRAINER:
         return "a trainer's own flag overwrites accelerate's mixed_precision";
     default:
-        return "of Mezzo's files the last one given is followed";
+        return "the last of Mezzo's files wins";
     }
 }
 
@@ -121,7 +121,7 @@ static mz_said_scaler scaler_of(const mz_asked *file, const mz_vote *v, mz_said_
 static void judge_file(const mz_asked *file, mz_agreement *out) {
     if (file->unknown.line != 0) {
         mz_finding *f = find(out, MZ_FINDING_UNKNOWN);
-        TELL(f, "%s is no precision that is known", at(file, &file->unknown).text);
+        TELL(f, "%s is not a known precision", at(file, &file->unknown).text);
         FIX(f, "write one of fp32, tf32, fp16, bf16, fp8, no, or Lightning's 32-true, 16-mixed, bf16-mixed in %.90s:%d",
             file->path, file->unknown.line);
     }
@@ -148,10 +148,9 @@ static void judge_nan(const mz_asked *files, int n, mz_said_scaler scaler, mz_ag
         if (file->nan_zeroed.line == 0)
             continue;
         mz_finding *f = find(out, MZ_FINDING_NAN_ZEROED);
-        TELL(f, "%s: gradients that are NaN become 0 and the step is taken with the rest%s",
-             at(file, &file->nan_zeroed).text,
+        TELL(f, "%s: NaN gradients become 0 and the step is applied with the rest%s", at(file, &file->nan_zeroed).text,
              scaler == MZ_SCALER_ON ? "; the loss scaler never sees the overflow, so its scale never falls" : "");
-        FIX(f, "remove %.90s:%d and skip the whole step instead: a GradScaler does, or look for what makes the NaN",
+        FIX(f, "remove %.90s:%d and skip the whole step instead (a GradScaler does), or find the cause of the NaN",
             file->path, file->nan_zeroed.line);
     }
 }
@@ -164,9 +163,8 @@ static void judge_clipping(const mz_asked *files, int n, const mz_vote *v, mz_sa
         bool scaled = v->ask == MZ_ASK_FP16 && scaler != MZ_SCALER_OFF;
         mz_finding *f = find(out, scaled ? MZ_FINDING_CLIP_FIRST : MZ_FINDING_NOTE);
         TELL(f,
-             scaled ? "%s: gradients are clipped while they still carry the loss scale, so nearly all are cut to a "
-                      "vanishing norm"
-                    : "%s: harmless here, as nothing is scaled; with fp16 it would be wrong",
+             scaled ? "%s: gradients are clipped before unscaling, so nearly all are cut to a vanishing norm"
+                    : "%s: harmless here, because there is no loss scale; with fp16 it would be wrong",
              at(file, &file->clip_first).text);
         if (scaled)
             FIX(f, "in %.90s:%d unscale first (scaler.unscale_(optimizer), then clip_grad_norm_)", file->path,
@@ -192,17 +190,15 @@ static const char *lacking(const mz_where *where, bool cpu, mz_ask ask) {
         return NULL;
     switch (ask) {
     case MZ_ASK_FP16:
-        return where->compute_capability >= 53 ? NULL
-                                               : "it has no fp16 arithmetic: that came with compute capability 5.3";
+        return where->compute_capability >= 53 ? NULL : "it has no fp16 arithmetic: fp16 needs compute capability 5.3";
     case MZ_ASK_BF16:
         return where->compute_capability >= 80 ? NULL
-                                               : "it has no bf16 arithmetic: that came with compute capability 8.0 "
+                                               : "it has no bf16 arithmetic: bf16 needs compute capability 8.0 "
                                                  "(PyTorch emulates it slowly or refuses, Mezzo runs fp16)";
     case MZ_ASK_TF32:
-        return where->compute_capability >= 80 ? NULL
-                                               : "it has no tf32: that came with compute capability 8.0, fp32 runs";
+        return where->compute_capability >= 80 ? NULL : "it has no tf32: tf32 needs compute capability 8.0; fp32 runs";
     case MZ_ASK_FP8:
-        return where->compute_capability >= 89 ? NULL : "it has no fp8: that came with compute capability 8.9";
+        return where->compute_capability >= 89 ? NULL : "it has no fp8: fp8 needs compute capability 8.9";
     default:
         return NULL;
     }
@@ -215,8 +211,7 @@ static void judge_device(const mz_asked *files, int n, const mz_where *where, co
         cpu = cpu || files[i].cpu;
         if (files[i].elsewhere.line != 0) {
             mz_finding *f = find(out, MZ_FINDING_NOTE);
-            TELL(f, "%s: which formats and how many of them there are was not judged",
-                 at(&files[i], &files[i].elsewhere).text);
+            TELL(f, "%s: its formats and their number were not checked", at(&files[i], &files[i].elsewhere).text);
             return;
         }
     }
@@ -229,7 +224,7 @@ static void judge_device(const mz_asked *files, int n, const mz_where *where, co
             v->ask == MZ_ASK_BF16 && !cpu && where->compute_capability >= 70 ? "fp16, with a loss scaler" : "fp32");
     } else if (!cpu && !where->known && is_lower(v->ask)) {
         mz_finding *f = find(out, MZ_FINDING_NOTE);
-        TELL(f, "there is no GPU here, so whether it has %s was not judged; --assume cc=8.0,gpus=1 says which one",
+        TELL(f, "there is no GPU here, so support for %s was not checked; name a GPU with --assume cc=8.0,gpus=1",
              mz_ask_name(v->ask));
     }
 }
@@ -245,7 +240,7 @@ static void judge_gpus(const mz_asked *file, const mz_where *where, mz_agreement
             else
                 TELL(f, "%s names GPU %d, but there are %d, numbered from 0", at(file, &file->gpus_said).text,
                      file->gpus[i], where->gpus);
-            FIX(f, "name GPUs that exist in %.90s:%d, or say with --assume where it will run", file->path,
+            FIX(f, "name existing GPUs in %.90s:%d, or describe the target machine with --assume", file->path,
                 file->gpus_said.line);
             break;
         }
@@ -255,7 +250,7 @@ static void judge_gpus(const mz_asked *file, const mz_where *where, mz_agreement
         mz_finding *f = find(out, MZ_FINDING_NO_SUCH_GPU);
         TELL(f, "%s wants %d GPUs%s, but there %s %d", at(file, &file->processes_said).text, each,
              machines > 1 ? " on each machine" : "", where->gpus == 1 ? "is" : "are", where->gpus);
-        FIX(f, "lower the number in %.90s:%d, or say with --assume where it will run", file->path,
+        FIX(f, "lower the number in %.90s:%d, or describe the target machine with --assume", file->path,
             file->processes_said.line);
     }
 }

@@ -37,7 +37,7 @@ static void answer_faster(const mz_analysis *a, mz_text *t) {
         100 * (double)a->sign.wins / (double)n, 100 * wins.low, 100 * wins.high, a->speedup.median,
         a->median_interval.low, a->median_interval.high, a->speedup.q1, a->speedup.q3, a->speedup.min, a->speedup.max);
     mz_text_addf(t, "%s: exact two-sided sign test, ",
-                 a->sign.p < 0.05 ? "That is no even split" : "That is not distinguishable from 50/50");
+                 a->sign.p < 0.05 ? "The split is not even" : "That is not distinguishable from 50/50");
     add_p(t, &a->sign);
     mz_text_addf(t, ".\n");
 }

@@ -7,17 +7,17 @@
 static const mz_lab_format formats[] = {
     {"fp64", "IEEE binary64, double", 11, 52, MZ_SPECIALS_IEEE, MEZZO_F64, MEZZO_BLOCKS_NONE, 0, NULL},
     {"fp32", "IEEE binary32, single", 8, 23, MZ_SPECIALS_IEEE, MEZZO_F32, MEZZO_BLOCKS_NONE, 0, NULL},
-    {"tf32", "TensorFloat-32, a tensor core's reading of fp32", 8, 10, MZ_SPECIALS_IEEE, MEZZO_TF32, MEZZO_BLOCKS_NONE,
+    {"tf32", "TensorFloat-32, fp32 as a tensor core reads it", 8, 10, MZ_SPECIALS_IEEE, MEZZO_TF32, MEZZO_BLOCKS_NONE,
      0, NULL},
     {"bf16", "bfloat16, the upper half of fp32", 8, 7, MZ_SPECIALS_IEEE, MEZZO_BF16, MEZZO_BLOCKS_NONE, 0, NULL},
     {"fp16", "IEEE binary16, half", 5, 10, MZ_SPECIALS_IEEE, MEZZO_F16, MEZZO_BLOCKS_NONE, 0, NULL},
     {"fp8_e5m2", "OCP FP8 E5M2", 5, 2, MZ_SPECIALS_IEEE, MEZZO_F8E5M2, MEZZO_BLOCKS_NONE, 0, NULL},
     {"fp8_e4m3", "OCP FP8 E4M3FN", 4, 3, MZ_SPECIALS_NAN, MEZZO_F8E4M3, MEZZO_BLOCKS_NONE, 0, NULL},
-    {"mxfp8", "OCP MXFP8: E4M3, a power of two for 32", 4, 3, MZ_SPECIALS_NAN, MEZZO_DTYPE_COUNT, MEZZO_BLOCKS_MXFP8,
+    {"mxfp8", "OCP MXFP8: E4M3, one power of two per 32", 4, 3, MZ_SPECIALS_NAN, MEZZO_DTYPE_COUNT, MEZZO_BLOCKS_MXFP8,
      32, "8-bit power of two (E8M0)"},
-    {"mxfp4", "OCP MXFP4: E2M1, a power of two for 32", 2, 1, MZ_SPECIALS_NONE, MEZZO_DTYPE_COUNT, MEZZO_BLOCKS_MXFP4,
+    {"mxfp4", "OCP MXFP4: E2M1, one power of two per 32", 2, 1, MZ_SPECIALS_NONE, MEZZO_DTYPE_COUNT, MEZZO_BLOCKS_MXFP4,
      32, "8-bit power of two (E8M0)"},
-    {"nvfp4", "NVFP4: E2M1, an E4M3 scale for 16", 2, 1, MZ_SPECIALS_NONE, MEZZO_DTYPE_COUNT, MEZZO_BLOCKS_NVFP4, 16,
+    {"nvfp4", "NVFP4: E2M1, one E4M3 scale per 16", 2, 1, MZ_SPECIALS_NONE, MEZZO_DTYPE_COUNT, MEZZO_BLOCKS_NVFP4, 16,
      "FP8 E4M3"},
 };
 

@@ -180,8 +180,7 @@ mezzo_status mz_bench_run(mezzo_device *device, const char *size, const mezzo_mo
         mz_bench_cell *cell = &out->cells[i];
         MEZZO_TRY(run_cell(device, model, plan->precisions[i], plan, cell));
         if (!cell->measured)
-            mz_log("notice", "%s in %s is not measured: %s", size, mezzo_precision_name(plan->precisions[i]),
-                   cell->note);
+            mz_log("notice", "%s in %s not measured: %s", size, mezzo_precision_name(plan->precisions[i]), cell->note);
     }
     return MEZZO_OK;
 }

@@ -51,7 +51,7 @@ bool mz_choose_usual(const mezzo_device_info *info, mezzo_precision precision, c
     if (!narrow(precision))
         return info->native[precision] && mz_precision_is_everywhere(precision);
     if (info->native[precision] && !info->faster[precision] && precision == MEZZO_PRECISION_FP8)
-        *note = "emulated: 8-bit storage, the arithmetic of bf16";
+        *note = "emulated: 8-bit storage, bf16 arithmetic";
     return info->native[precision] && info->faster[precision];
 }
 
@@ -96,7 +96,7 @@ static mezzo_status list_candidates(mezzo_device *device, const mz_choose_option
         note(&out->candidates[out->n++], said);
     }
     if (out->n == 0)
-        return mz_fail(MEZZO_ERR_INVALID, "no precision to choose from");
+        return mz_fail(MEZZO_ERR_INVALID, "there is no precision to choose from");
     return MEZZO_OK;
 }
 
@@ -129,7 +129,8 @@ bool mz_choose_guard(mz_candidate *c, const mz_choose_options *o, const mz_rig_s
         snprintf(line, sizeof line, "the loss of the first steps is %.5g, not %.5g", state->loss, reference);
         note(c, line);
     } else if (!gradient) {
-        snprintf(line, sizeof line, "its first gradient is off by %.3g of a wider format's, more than %.3g",
+        snprintf(line, sizeof line,
+                 "its first gradient differs from a wider format's by %.3g (relative), more than %.3g",
                  c->gradient_error, o->gradient_within);
         note(c, line);
     }
@@ -212,9 +213,9 @@ static mezzo_status none_left(const mz_choice *out) {
         fits = fits || !isnan(c->loss);
         mz_text_addf(&t, "%s%s: %s", i > 0 ? "; " : "", mezzo_precision_name(c->precision), c->note);
     }
-    mezzo_status status = mz_fail(fits ? MEZZO_ERR_NUMERIC : MEZZO_ERR_MEMORY, "no precision can be used: %s%s",
+    mezzo_status status = mz_fail(fits ? MEZZO_ERR_NUMERIC : MEZZO_ERR_MEMORY, "no precision works: %s%s",
                                   t.status == MEZZO_OK ? t.data : "",
-                                  fits ? "" : "; lower the batch size (mezzo memory --limit says what fits)");
+                                  fits ? "" : "; lower the batch size (mezzo memory --limit shows what fits)");
     mz_text_free(&t);
     return status;
 }

@@ -213,7 +213,7 @@ static mezzo_status time_some(mz_rig *rig, mz_timed what, const mz_repeats *r, i
 mezzo_status mz_rig_time(mz_rig *rig, mz_timed what, const mz_repeats *r, double *seconds, int *n) {
     *n = 0;
     if (r->iters < 1 || r->iters > MZ_REPEATS_MAX)
-        return mz_fail(MEZZO_ERR_INVALID, "%d repeats: 1 to %d are possible", r->iters, MZ_REPEATS_MAX);
+        return mz_fail(MEZZO_ERR_INVALID, "%d repeats: use 1 to %d", r->iters, MZ_REPEATS_MAX);
     for (int i = 0; i < r->warmup; i++) {
         MEZZO_TRY(stopped(r));
         MEZZO_TRY(run_once(rig, what));

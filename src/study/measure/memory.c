@@ -292,7 +292,7 @@ mezzo_status mz_workload_measure(mezzo_device *device, const mz_workload *w, siz
     size_t peak = process_memory("VmHWM");
     if (!counts || resident == 0 || peak <= resident)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
-                       "this system does not tell a process's peak memory (/proc/self/clear_refs)");
+                       "this system does not report a process's peak memory (/proc/self/clear_refs)");
     *bytes = peak - resident;
     return MEZZO_OK;
 }

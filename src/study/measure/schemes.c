@@ -4,22 +4,22 @@
 static const mz_scheme schemes[] = {
     {"fp32, AdamW", 4, 0, 4, 8, true, "weights, gradients and two moments, all fp32"},
     {"autocast, AdamW", 4, 2, 4, 8, true,
-     "what Mezzo and torch.amp keep: the fp32 weights stay, and every matrix has a 2-byte copy beside"},
+     "as in Mezzo and torch.amp: the fp32 weights stay, and every matrix has an additional 2-byte copy"},
     {"bf16 autocast, split masters, AdamW", 2, 2, 4, 8, true,
-     "--master split: the bf16 copy is the master's upper half, the lower half is kept beside; the same bits as fp32 "
-     "masters"},
+     "--master split: stores the bf16 copy, which is the master's upper half, and the lower half; the same bits as "
+     "fp32 masters"},
     {"bf16 autocast, stochastic rounding, AdamW", 2, 0, 4, 8, true,
-     "--master stochastic: no master; each update is rounded up or down at random, right on average"},
+     "--master stochastic: no master; each update is rounded stochastically, right on average"},
     {"autocast, SGD with momentum", 4, 2, 4, 4, true, "one moment"},
     {"autocast, plain SGD", 4, 2, 4, 0, true, "no moments"},
     {"low weights and gradients, fp32 master, AdamW", 2, 4, 2, 8, true,
-     "Megatron, DeepSpeed, Apex O2: 16 bytes, as many as fp32; gradients are summed in 2 bytes or copied to fp32"},
+     "Megatron, DeepSpeed, Apex O2: 16 bytes, the same as fp32; gradients are summed in 2 bytes or copied to fp32"},
     {"everything bf16, AdamW", 2, 0, 2, 4, true,
      "no fp32 anywhere: updates below 1/256 of a weight are rounded away, unless rounding is stochastic"},
     {"published: \"half the memory\"", 2, 0, 2, 4, false,
-     "fp32's table divided by two: right only where the moments are 2 bytes too and nothing is kept in fp32"},
+     "fp32's table divided by two; right only if the moments are 2 bytes too and nothing is fp32"},
     {"published: \"2 + 2 + 8\"", 2, 0, 2, 8, false,
-     "2-byte weights and gradients and fp32 moments, without the fp32 weights that the moments are applied to"},
+     "2-byte weights and gradients and fp32 moments, without the fp32 weights that the moments update"},
 };
 
 int mz_scheme_count(void) {

@@ -38,7 +38,7 @@ static mezzo_status image_model(const mz_sweep_options *o, int64_t blocks, int64
                                 mezzo_model_config *out) {
     const int64_t side = llround(sqrt((double)pixels)), seen = out->condition_size / out->image_size;
     if (side * side != pixels)
-        return mz_fail(MEZZO_ERR_INVALID, "%lld pixels are no square picture", (long long)pixels);
+        return mz_fail(MEZZO_ERR_INVALID, "%lld pixels are not a square image", (long long)pixels);
     if (o->vocab > 0)
         return mz_fail(MEZZO_ERR_INVALID, "%s has no vocabulary", o->family);
     out->res_blocks = blocks;
@@ -55,7 +55,8 @@ mezzo_status mz_sweep_model(const mz_sweep_options *o, int64_t layers, int64_t d
     if (mezzo_model_task(out) == MEZZO_TASK_IMAGES)
         return image_model(o, layers, d_model, seq_len, out);
     if (mezzo_model_task(out) != MEZZO_TASK_LANGUAGE)
-        return mz_fail(MEZZO_ERR_INVALID, "%s has neither texts nor images: no grid of shapes is about it", o->family);
+        return mz_fail(MEZZO_ERR_INVALID, "%s is neither a text nor an image model: sweep does not support it",
+                       o->family);
     out->layers = layers;
     out->d_model = d_model;
     out->d_ff = 0; // by the family's rule for the width
@@ -130,7 +131,7 @@ static mezzo_status drop_torn_line(sweep *s, char *text, size_t *size) {
     if (whole == *size)
         return MEZZO_OK;
     if (ftruncate(s->lock, (off_t)whole) != 0)
-        return mz_fail(MEZZO_ERR_IO, "cannot cut the torn last line off %s: %s", mz_quote(s->o->path).text,
+        return mz_fail(MEZZO_ERR_IO, "cannot remove the incomplete last line of %s: %s", mz_quote(s->o->path).text,
                        strerror(errno));
     text[whole] = '\0';
     *size = whole;
@@ -167,7 +168,7 @@ static mezzo_status read_earlier(sweep *s, const char *text, size_t size) {
     mz_csv *csv;
     mezzo_status status = MEZZO_OK;
     if (strncmp(text, HEADER "\n", sizeof HEADER) != 0)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s is there and is no table of this sweep: give another --out",
+        return mz_fail(MEZZO_ERR_FORMAT, "%s exists and is not a table of this sweep: give another --out",
                        mz_quote(s->o->path).text);
     MEZZO_TRY(mz_csv_parse(s->o->path, text, size, &csv));
     for (size_t i = 0; i < mz_csv_rows(csv) && status == MEZZO_OK; i++)

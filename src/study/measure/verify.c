@@ -41,7 +41,7 @@ static mezzo_status check_overrides(const mezzo_program_options *program) {
     for (int i = 0; i < program->n_overrides; i++)
         if (program->overrides[i].precision != MEZZO_PRECISION_FP32)
             return mz_fail(MEZZO_ERR_INVALID,
-                           "autocast.%s is %s: only fp32 is possible here, as the fp32 run has the same overrides",
+                           "autocast.%s is %s: verify supports only fp32 overrides, because the fp32 run uses them too",
                            program->overrides[i].pattern, mezzo_precision_name(program->overrides[i].precision));
     return MEZZO_OK;
 }
@@ -86,8 +86,7 @@ static mezzo_status open_side(verifier *v, int which, mz_verify_run *out) {
     s->facts = mz_trial_describe(s->trial);
     MEZZO_TRY(check_overrides(&s->facts.program));
     if (!s->facts.validates)
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "there is no validation data: data.path is divided by data.split, or give data.val");
+        return mz_fail(MEZZO_ERR_INVALID, "there is no validation data: lower data.split, or give data.val");
     s->losses = mz_alloc((size_t)s->facts.steps, sizeof *s->losses);
     if (s->losses == NULL)
         return MEZZO_ERR_MEMORY;
@@ -269,7 +268,7 @@ static mezzo_status run_both(verifier *v, mz_verify_pair *pair) {
     MEZZO_TRY(open_side(v, 1, &pair->run[1])); // the candidate first: it is the one that may make no sense
     describe(v);
     if (v->r->precision == MEZZO_PRECISION_FP32 && v->r->emulate == MEZZO_BLOCKS_NONE)
-        return mz_fail(MEZZO_ERR_INVALID, "nothing to compare fp32 with: %s. Name a precision (--precision bf16)",
+        return mz_fail(MEZZO_ERR_INVALID, "nothing to compare with fp32: %s; name a precision (--precision bf16)",
                        v->r->reason);
     mezzo_status opened = open_side(v, 0, &pair->run[0]);
     v->r->in_turns = opened == MEZZO_OK;
@@ -281,7 +280,8 @@ static mezzo_status run_both(verifier *v, mz_verify_pair *pair) {
     }
     if (opened != MEZZO_ERR_MEMORY)
         return opened;
-    mz_log("notice", "both runs at a time do not fit: one after the other (%s)", mezzo_error_message());
+    mz_log("notice", "both runs together do not fit into memory: running one after the other (%s)",
+           mezzo_error_message());
     close_side(&v->sides[0]);
     MEZZO_TRY(train_alone(v, 1));
     MEZZO_TRY(finish_side(v, &v->sides[1]));
@@ -333,7 +333,7 @@ mezzo_status mz_verify(const mz_verify_options *o, mz_verify_fn tell, void *user
     mz_run_config c;
     *out = (mz_verify_result){0};
     if (o->seeds < 1 || o->seeds > MZ_VERIFY_SEEDS)
-        return mz_fail(MEZZO_ERR_INVALID, "%d seeds: 1 to %d are possible", o->seeds, MZ_VERIFY_SEEDS);
+        return mz_fail(MEZZO_ERR_INVALID, "%d seeds: use 1 to %d", o->seeds, MZ_VERIFY_SEEDS);
     MEZZO_TRY(set(o, "train.sample_every", "-1"));
     MEZZO_TRY(set(o, "guard.policy", "off")); // a step that is not finite is skipped and counted; nothing goes back
     MEZZO_TRY(mz_run_config_read(o->config, &c));

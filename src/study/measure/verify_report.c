@@ -63,16 +63,17 @@ static void add_head(const mz_verify_result *r, mz_text *t, const char *bullet) 
     mz_text_addf(t, "%sprecision: %s (%s), residual stream %s\n", bullet, mezzo_precision_name(r->precision), r->reason,
                  r->residual == MEZZO_RESIDUAL_LOW ? "low" : "widest");
     if (r->emulate != MEZZO_BLOCKS_NONE)
-        mz_text_addf(t, "%semulated: %s%s%s; fp32 is not; the times are the emulation's and no format's\n", bullet,
-                     mezzo_blocks_name(r->emulate), r->emulate_stochastic ? ", gradients rounded at random" : "",
-                     r->emulate_hadamard ? ", weights' gradients of turned inputs" : "");
+        mz_text_addf(
+            t, "%semulated: %s%s%s, in this run only; the times are those of the emulation, not of the format\n",
+            bullet, mezzo_blocks_name(r->emulate), r->emulate_stochastic ? ", gradients rounded stochastically" : "",
+            r->emulate_hadamard ? ", Hadamard transforms for weight gradients" : "");
     mz_text_addf(t, "%srun: %lld steps of %lld × ", bullet, (long long)r->steps, (long long)r->grad_accum);
     if (mezzo_model_task(m) == MEZZO_TASK_LANGUAGE)
         mz_text_addf(t, "%lld sequences of %lld tokens", (long long)r->batch, (long long)m->seq_len);
     else
         mz_text_addf(t, "%lld %s", (long long)r->batch, r->unit);
     mz_text_addf(t, ", %zu seed%s, %s\n", r->n, r->n == 1 ? "" : "s",
-                 r->in_turns ? "the two runs of a seed in turns" : "the two runs of a seed one after the other");
+                 r->in_turns ? "the two runs of a seed alternating" : "the two runs of a seed one after the other");
     mz_text_addf(t, "%sdata: %s, %llu validation %s; %s\n", bullet, r->data, (unsigned long long)r->val_tokens, r->unit,
                  sameness(r));
 }
@@ -127,10 +128,10 @@ static void add_conclusion(const mz_verify_options *o, const mz_verify_result *r
     bool open = r->speed == MZ_VERDICT_OPEN || r->memory == MZ_VERDICT_OPEN || r->accuracy == MZ_VERDICT_OPEN;
     mz_text_addf(t, "%s\n", mz_verify_passed(r) ? "All requirements are met." : "Not every requirement is met.");
     if (r->n == 1)
-        mz_text_addf(t, "One seed has no interval: another seed may judge otherwise (--seeds 3).\n");
+        mz_text_addf(t, "One seed gives no interval: another seed may give another verdict (--seeds 3).\n");
     else
         mz_text_addf(t, "Intervals: %g %%, Student's t over %zu seeds%s.\n", 100 * o->level, r->n,
-                     open ? "; undecided: the interval holds the threshold, and more seeds (--seeds) narrow it" : "");
+                     open ? "; undecided: the interval contains the threshold; more seeds (--seeds) narrow it" : "");
 }
 
 void mz_verify_text(const mz_verify_options *o, const mz_verify_result *r, mz_text *t) {
@@ -210,13 +211,12 @@ void mz_verify_markdown(const mz_verify_options *o, const mz_verify_result *r, c
     mz_text_addf(t, ". Loss scale of seed %llu: ", (unsigned long long)r->pairs[0].seed);
     add_scales(t, &r->pairs[0].run[1]);
     mz_text_addf(t,
-                 ".\n\nThe first %lld steps are trained and not timed. Memory is the peak of training as planned and "
-                 "allocated: weights, gradients, low-precision copies, optimizer, activations, workspace, inputs. "
-                 "%s\n",
+                 ".\n\nThe first %lld steps are not timed. Memory is the peak of training as planned and allocated: "
+                 "weights, gradients, low-precision copies, optimizer, activations, workspace, inputs. %s\n",
                  (long long)r->warmup,
-                 r->by_loss ? "Pictures have no right answers to count: what is judged is the validation loss over "
-                              "fp32's, less 1."
-                            : "Accuracy is the share of right next tokens, in the precision that was trained in.");
+                 r->by_loss ? "Images have no correct answers to count: the requirement applies to the validation loss "
+                              "divided by fp32's, minus 1."
+                            : "Accuracy is the share of correct next tokens, in the precision of the training.");
     add_seeds(r, t);
 }
 

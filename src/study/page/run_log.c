@@ -92,7 +92,7 @@ static mezzo_status read_lines(mz_run_log *log, const char *path, FILE *file) {
         char where[512];
         snprintf(where, sizeof where, "%.400s:%lld", path, (long long)(log->records + log->bad_lines + 1));
         json_t *record = NULL;
-        status = n > LINE_BYTES_MAX ? mz_fail(MEZZO_ERR_FORMAT, "%s: a line of %zd bytes is no record", where, n)
+        status = n > LINE_BYTES_MAX ? mz_fail(MEZZO_ERR_FORMAT, "%s: a line of %zd bytes is not a record", where, n)
                                     : mz_json_parse(where, line, (size_t)n - 1, JSON_DEPTH, &record);
         if (status == MEZZO_OK)
             status = add_record(log, where, record);
@@ -137,11 +137,10 @@ mezzo_status mz_run_log_open(const char *folder, mz_run_log *out) {
     if (stat(folder, &info) != 0)
         return mz_fail(MEZZO_ERR_IO, "%s: %s", folder, strerror(errno));
     if (!S_ISDIR(info.st_mode))
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "%s: not a run folder: it should hold metrics.jsonl, as mezzo train writes it", folder);
+        return mz_fail(MEZZO_ERR_INVALID, "%s: not a run folder of mezzo train: it has no metrics.jsonl", folder);
     MEZZO_TRY(mz_run_log_read(out));
     if (out->bad_lines > 0)
-        mz_log("notice", "%s/metrics.jsonl:%lld: %s no record: left out", folder, (long long)out->first_bad,
+        mz_log("notice", "%s/metrics.jsonl:%lld: %s not valid: skipped", folder, (long long)out->first_bad,
                out->bad_lines == 1 ? "1 line is" : "this line and others are");
     return MEZZO_OK;
 }

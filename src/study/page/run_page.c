@@ -378,7 +378,7 @@ static void add_title(mz_text *t, const char *title) {
 mezzo_status mz_run_page(const mz_run_log *logs, int n, const char *title, mz_text *html) {
     if (mz_page_chart_size == 0)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
-                       "this build found no charting library: install libjs-chart.js and build again");
+                       "this build has no charting library: install libjs-chart.js and build again");
     const char *page = (const char *)mz_page_html, *end = page + mz_page_html_size;
     mezzo_status status = MEZZO_OK;
     while (page < end && status == MEZZO_OK) { // the template's @NAME@ stand where the parts go
