@@ -16,7 +16,7 @@ enum { MAX_FILES = 64 };
 // --- the device ----------------------------------------------------------------------------------------------------
 static const char *fp8_of(const mezzo_device_info *info) {
     return info->compute_capability >= 89      ? "tensor cores"
-           : info->native[MEZZO_PRECISION_FP8] ? "emulated: 8-bit storage, bf16 products"
+           : info->native[MEZZO_PRECISION_FP8] ? "emulated: 8-bit storage, bf16 arithmetic"
                                                : "not supported";
 }
 

@@ -1,7 +1,7 @@
-"""Mixed-precision training with measurements: a thin module over the command `mezzo`.
+"""Mixed-precision training: a thin wrapper around the command `mezzo`.
 
-Every function runs one subcommand and gives its `--json` as a `Result`, which a notebook shows as a table. Options have the
-command's names with "_" for "-"; `mezzo.help("train")` lists them. A failed command is an exception with the command's line.
+Each function runs one subcommand and returns its `--json` output as a `Result`, which a notebook shows as a table. Options have
+the command's names with "_" for "-"; `mezzo.help("train")` lists them. A failed command raises an exception with its error line.
 
     import mezzo
     mezzo.doctor().device
@@ -40,32 +40,32 @@ def help(subcommand: str = "") -> None:
 
 
 def explain(model: str = "toy", precision: str = "bf16", **options: Value) -> Result:
-    """Every op's dtypes under a precision, and the rule that decided: `rows`, `parameters`, `summary`. Nothing is run."""
+    """Every op's dtypes under a precision, and the rule that chose them: `rows`, `parameters`, `summary`. Runs nothing."""
     return command("explain", model=model, precision=precision, **options)
 
 
 def memory(model: str = "gpt2-124M", **options: Value) -> Result:
-    """What a training step takes, planned: `rows`, one a precision, optimizer and way of keeping masters; bytes.
+    """Planned memory of a training step in bytes: `rows`, one per precision, optimizer and storage of masters.
 
-    `limit="24GiB"` adds the largest batch that fits; `exit_code` is 1 where nothing does."""
+    `limit="24GiB"` adds the largest batch that fits; `exit_code` is 1 if none does."""
     return command("memory", model=model, **options)
 
 
 def advise(measure: bool = False, **options: Value) -> Result:
-    """A `precision` for a shape, and the `reason`: by rules (`d_model`, `batch_size`, `seq_len`), or, with `measure`, by timing
-    `model` on this machine."""
+    """Recommends a `precision` for a shape, with the `reason`: by rules (`d_model`, `batch_size`, `seq_len`), or with `measure` by
+    timing `model` on this machine."""
     return command("advise", measure=True if measure else None, **options)
 
 
 def doctor(config: Sequence[_Path] = (), **options: Value) -> Result:
     """The `device`, its formats and a `selftest` of each precision; or, with `config`, whether configuration files agree about
-    precision. `exit_code` is 1 where a test or the agreement fails."""
+    precision. `exit_code` is 1 if a test fails or the files conflict."""
     first: Dict[str, Value] = {"config": config[0]} if config else {}
     return command("doctor", *config[1:], **first, **options)
 
 
 def verify(**options: Value) -> Result:
-    """The same run in fp32 and in `precision` on `data`: speed, memory, accuracy, and whether requirements are met."""
+    """Trains the same run in fp32 and in `precision` on `data`: speed, memory, accuracy, and whether requirements are met."""
     return command("verify", quiet=True, **options)
 
 
@@ -75,13 +75,13 @@ def bench(**options: Value) -> Result:
 
 
 def sweep(out: _Path = "full_data.csv", **options: Value) -> Result:
-    """Times a grid of shapes in several precisions, a row each in the CSV file `out`: `layers=[2, 4]`, `d_models=[64, 128]`,
-    `batch_sizes`, `seq_lens`, `precisions`. The same call goes on from where one stopped."""
+    """Times a grid of shapes in several precisions, one row each in the CSV file `out`: `layers=[2, 4]`, `d_models=[64, 128]`,
+    `batch_sizes`, `seq_lens`, `precisions`. After an interruption, the same call continues."""
     return command("sweep", out=out, quiet=True, **options)
 
 
 class Analysis(Result):
-    """What `analyze` gives: its JSON, and the files in `path`."""
+    """The result of `analyze`: its JSON, and the files in `path`."""
 
     @property
     def path(self) -> Path:
@@ -102,7 +102,7 @@ class Analysis(Result):
 
 
 def analyze(table: _Path, out: _Path = "analysis", **options: Value) -> Analysis:
-    """A sweep's rows, or another study's, to exact-shape pairs, statistics, a rule a width, a report and figures."""
+    """Turns rows of a sweep or another study into exact-shape pairs, statistics, one rule per width, a report and figures."""
     found = command("analyze", table, out=out, **options)
     return Analysis(found, found.command, found.exit_code, found.log)
 

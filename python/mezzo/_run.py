@@ -23,7 +23,7 @@ def _record(line: str) -> Metrics:
 
 
 class Column(List[Any]):
-    """A metric's values, one for each time it was written; `steps` are the steps of these."""
+    """A metric's values, one per record; `steps` has their steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Run:
     def __init__(self, path: "Union[str, os.PathLike[str]]", result: Optional[Result] = None) -> None:
         self.path, self.result = Path(path), result
         if not (self.path / "metrics.jsonl").exists():
-            raise FileNotFoundError(f"{self.path}: no metrics.jsonl, so it is no run folder of mezzo train")
+            raise FileNotFoundError(f"{self.path}: no metrics.jsonl, so it is not a run folder of mezzo train")
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -83,13 +83,13 @@ class Run:
 
     @property
     def precision(self) -> Result:
-        """precision.json: what the run computes in, and, for `auto`, what was measured to choose it."""
+        """precision.json: the run's precision and, for `auto`, the measurements behind the choice."""
         with open(self.path / "precision.json", encoding="utf-8") as file:
             return Result(json.load(file))
 
     @property
     def config(self) -> str:
-        """config.yaml: every key as it ran."""
+        """config.yaml: every key with the value the run used."""
         return (self.path / "config.yaml").read_text(encoding="utf-8")
 
     def sample(self, prompt: Optional[str] = None, **options: Value) -> Result:
@@ -110,7 +110,7 @@ class Run:
 
 
 def run(path: "Union[str, os.PathLike[str]]") -> Run:
-    """Opens a run folder. FileNotFoundError where it is none."""
+    """Opens a run folder. Raises FileNotFoundError if it is not one."""
     return Run(path)
 
 
@@ -201,7 +201,7 @@ def train(
     Args:
         config: a YAML file, or its sections as dicts ({"model": {"layers": 4}, "train": {"steps": 100}})
         on_metrics: called with every line of metrics.jsonl as it is written, as a dict with "step"
-        out: the run folder; wins over the configuration's
+        out: the run folder; overrides the configuration's
         progress: show the command's progress
         options: as the command's, over the configuration's: data="text.txt", steps=200, precision="bf16"
 
@@ -210,7 +210,7 @@ def train(
 
     Raises:
         UsageError, RunError: as the command says
-        KeyboardInterrupt: interrupted; the run has written a checkpoint, and resume="auto" goes on from it
+        KeyboardInterrupt: interrupted; the run has written a checkpoint, and resume="auto" continues from it
     """
     words = ["train"]
     if isinstance(config, Mapping):

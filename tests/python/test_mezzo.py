@@ -70,7 +70,7 @@ def test_errors_are_the_commands_lines(tmp_path):
     with pytest.raises(mezzo.RunError, match=re.escape(str(missing))) as raised:
         mezzo.train(data=missing, out=tmp_path / "run", progress=False, **SMALL)
     assert raised.value.code == 3
-    with pytest.raises(FileNotFoundError, match="no run folder"):
+    with pytest.raises(FileNotFoundError, match="not a run folder"):
         mezzo.run(tmp_path)
     with pytest.raises(AttributeError, match="it has model"):
         mezzo.memory().nothing
