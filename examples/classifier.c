@@ -1,5 +1,5 @@
-// Trains a classifier on data of one's own, here two spirals, in batches of rows that the loop draws; the last part of
-// the data is held out.
+// Trains a classifier on your own data, here two spirals, in batches of rows that the loop draws; it holds out the last
+// part of the data.
 //
 //     cc classifier.c $(pkg-config --cflags --libs mezzo) -lm && ./a.out [fp32|bf16|fp16 [DEVICE]]
 #include <math.h>

@@ -1,6 +1,6 @@
-// Trains a small GPT in a loop of its own: data, accumulation, a loss scale, checkpoints. Run again with the same
-// folder it goes on where it stopped. Seeds are drawn as `mezzo train` draws them, so the losses are its losses, to the
-// bit (tests/cli/own_loop.sh).
+// Trains a small GPT in its own training loop: data, gradient accumulation, a loss scale, checkpoints. Run it again
+// with the same folder to continue. It derives seeds as `mezzo train` does, so the losses are the same bit for bit
+// (tests/cli/own_loop.sh).
 //
 //     cc gpt.c $(pkg-config --cflags --libs mezzo) -lm && ./a.out [FILE [FOLDER [fp32|bf16|fp16 [DEVICE]]]]
 #include <stdio.h>
@@ -92,7 +92,7 @@ int main(int argc, char **argv) {
     state.params = params, state.optimizer = optimizer, state.scaler = scaler, state.seed = SEED;
     char path[4096];
     if (folder != NULL && mezzo_checkpoint_find(folder, false, path, sizeof path) == MEZZO_OK)
-        TRY(mezzo_checkpoint_load(path, &state)); // state.step and state.batches: where to go on
+        TRY(mezzo_checkpoint_load(path, &state)); // state.step and state.batches: where to continue
     while (state.step < STEPS) {
         mezzo_step_report report;
         TRY(mezzo_step_run(step, mezzo_seed(SEED, MEZZO_SEED_DROPOUT), state.batches, fill, &data));

@@ -1,5 +1,5 @@
-// Trains a small classifier with a loop of its own: a graph with an autocast region, an optimizer, a grad scaler and
-// the step that joins them. C11 and C++17 compile it.
+// Trains a small classifier in its own training loop: a graph with an autocast region, an optimizer, a grad scaler and
+// the step that combines them. Compiles as C11 and C++17.
 //
 //     cc toy.c $(pkg-config --cflags --libs mezzo) -lm && ./a.out [fp32|bf16|fp16] [device]
 #include <stdio.h>
@@ -17,8 +17,8 @@ enum { BATCH = 32, INPUTS = 5, HIDDEN = 10, CLASSES = 3, STEPS = 300 };
         }                                                                                                              \
     } while (0)
 
-// x [B, 5] → fc1 → relu → layer norm → fc2 → logits [B, 3] → loss. The region asks for a precision; masters stay FP32,
-// the norm and the loss compute in FP32 whatever it says.
+// x [B, 5] → fc1 → relu → layer norm → fc2 → logits [B, 3] → loss. The region sets a precision; masters stay FP32,
+// and the norm and the loss always compute in FP32.
 static mezzo_status build(mezzo_graph *g, mezzo_precision precision) {
     const mezzo_init small = {MEZZO_INIT_NORMAL, 0.3F}, one = {MEZZO_INIT_CONSTANT, 1};
     const int64_t rows[] = {BATCH, INPUTS}, first[] = {HIDDEN, INPUTS}, second[] = {CLASSES, HIDDEN};
