@@ -264,7 +264,7 @@ static mezzo_status explain(const mezzo_graph *graph, const mezzo_program_option
         mz_explained fused = {0};
         mezzo_status status = mz_explained_collect(graph, options, "fuse", &fused);
         if (status == MEZZO_OK)
-            mz_explained_mark_fused(&e->rows, &fused);
+            status = mz_explained_mark_fused(&e->rows, &fused);
         mz_explained_free(&fused);
         MEZZO_TRY(status);
     }

@@ -33,6 +33,12 @@ typedef struct pass {
     int *casts;    // per value: its latest inserted cast, -1
     int *replaced; // per value: read this one instead (residual low), or itself
     size_t cap;    // of both
+    int64_t last;  // number of any block
+    struct {       // a row of blocks: the beginning of their modules' names, and the last one's number
+        const char *name;
+        size_t length;
+        int64_t last;
+    } row; // that of the node before
 } pass;
 
 static mezzo_status track(pass *p) {
@@ -181,13 +187,20 @@ static int64_t last_block(const mezzo_graph *g, const char *beside, size_t befor
 
 // Where three blocks or more are numbered, the first and the last of a row and what is outside, the head among it, are
 // not made narrower than `low`, unless an override asks for it.
-static bool is_edge(const pass *p, const mz_node *node, source who) {
+static bool is_edge(pass *p, const mz_node *node, source who) {
     size_t before = 0;
     const char *module = p->g->modules[node->module];
-    if (who == FROM_OVERRIDE || last_block(p->g, NULL, 0) < 2)
+    if (who == FROM_OVERRIDE || p->last < 2)
         return false;
     int64_t block = block_of(module, &before);
-    return block <= 0 || block == last_block(p->g, module, before);
+    if (block <= 0)
+        return true;
+    if (p->row.name == NULL || p->row.length != before || strncmp(p->row.name, module, before) != 0) {
+        p->row.name = module;
+        p->row.length = before;
+        p->row.last = last_block(p->g, module, before);
+    }
+    return block == p->row.last;
 }
 
 static mz_formats formats_of(const mz_node *node, const mz_precision_info *info, mezzo_dtype want, bool edge) {
@@ -361,6 +374,7 @@ mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *optio
     if (options->emulate == MEZZO_BLOCKS_NONE && (options->emulate_stochastic || options->emulate_hadamard))
         return mz_fail(MEZZO_ERR_INVALID, "emulate %s: no format is emulated: choose one",
                        options->emulate_stochastic ? "rounding" : "hadamard");
+    p.last = last_block(g, NULL, 0);
     p.old = g->nodes;
     p.n_old = g->n_nodes;
     g->nodes = NULL;

@@ -42,13 +42,10 @@ mezzo_status mz_build_shape(const char *name, int rank, const int64_t *shape, mz
     return MEZZO_OK;
 }
 
-static mezzo_status check_name(const mezzo_graph *g, const char *name) {
-    for (size_t i = 0; i < g->n_values; ++i)
-        if (g->values[i].name && !strcmp(g->values[i].name, name))
-            return mz_fail(MEZZO_ERR_INVALID, "the name %s is taken in this graph", name);
-    for (size_t i = 0; i < g->n_params; ++i)
-        if (!strcmp(g->params[i].name, name))
-            return mz_fail(MEZZO_ERR_INVALID, "the name %s is taken in this graph", name);
+static mezzo_status check_name(mezzo_graph *g, const char *name) {
+    MEZZO_TRY(mz_graph_index_names(g));
+    if (mz_graph_has_name(g, name))
+        return mz_fail(MEZZO_ERR_INVALID, "the name %s is taken in this graph", name);
     return MEZZO_OK;
 }
 
@@ -668,17 +665,18 @@ static mezzo_status module_begin(mezzo_graph *g, const char *name) {
     if (!path)
         return MEZZO_ERR_MEMORY;
     mezzo_status status;
-    size_t index = 0;
-    while (index < g->n_modules && strcmp(g->modules[index], path) != 0)
-        ++index;
+    int index;
+    MEZZO_TRY_GOTO(status, mz_graph_index_names(g));
+    index = mz_graph_module(g, path);
     MEZZO_TRY_GOTO(status, MZ_RESERVE(g->scopes, g->cap_scopes, g->n_scopes + 1));
-    if (index == g->n_modules) {
+    if (index < 0) {
         MEZZO_TRY_GOTO(status, MZ_RESERVE(g->modules, g->cap_modules, g->n_modules + 1));
+        index = (int)g->n_modules;
         g->modules[g->n_modules++] = path;
     } else {
         mz_free(path);
     }
-    g->scopes[g->n_scopes++] = (int)index;
+    g->scopes[g->n_scopes++] = index;
     return MEZZO_OK;
 fail:
     mz_free(path);

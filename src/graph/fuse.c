@@ -113,11 +113,17 @@ static mz_act act_of(const mz_node *n, bool gradient) {
     }
 }
 
+// Where readers of v can be: behind its maker.
+static size_t behind_maker(fuse *f, int v) {
+    const int maker = value(f, v)->producer;
+    return maker >= 0 ? (size_t)maker + 1 : 0;
+}
+
 // The one reader of v, if that is a quantize; else NULL.
 static mz_node *quantizer(fuse *f, int v) {
     if (uses_of(f, v) != 1 || value(f, v)->keep)
         return NULL;
-    for (size_t i = 0; i < f->g->n_nodes; ++i)
+    for (size_t i = behind_maker(f, v); i < f->g->n_nodes; ++i)
         for (int k = 0; !f->dead[i] && k < f->g->nodes[i].n_in; ++k)
             if (f->g->nodes[i].in[k] == v)
                 return f->g->nodes[i].op == MZ_OP_quantize ? &f->g->nodes[i] : NULL;
@@ -176,10 +182,23 @@ static bool can_be_later(fuse *f, size_t from, size_t to) {
     return true;
 }
 
+// The first of the nodes in front of `to` that read v: found from behind, where backward's are.
+static size_t first_of_readers(fuse *f, int v, size_t to) {
+    size_t first = to;
+    int left = uses_of(f, v);
+    for (size_t i = to; i-- > 0 && left > 0;)
+        for (int k = 0; k < f->g->nodes[i].n_in && !f->dead[i]; ++k)
+            if (f->g->nodes[i].in[k] == v) {
+                first = i;
+                --left;
+            }
+    return first;
+}
+
 // The readers of v, all of which may stand behind node `to`, moved there if `moves`. A node that moves makes room for
 // the next one at its index.
 static bool readers_behind(fuse *f, int v, size_t to, bool moves) {
-    for (size_t i = 0; i < to;) {
+    for (size_t i = first_of_readers(f, v, to); i < to;) {
         bool reads = false;
         for (int k = 0; k < f->g->nodes[i].n_in && !f->dead[i]; ++k)
             reads = reads || f->g->nodes[i].in[k] == v;
@@ -195,7 +214,7 @@ static bool readers_behind(fuse *f, int v, size_t to, bool moves) {
 
 // The quantize of act(preact), with a tensor's scale, whose turned codes only backward reads; NULL: there is none.
 static mz_node *quantizer_of(fuse *f, int preact, mz_act act, size_t until) {
-    for (size_t i = 0; i < until; ++i) {
+    for (size_t i = behind_maker(f, preact); i < until; ++i) {
         mz_node *n = &f->g->nodes[i];
         const int turned = MZ_OUT(quantize, turned), sums = MZ_OUT(quantize, dsum);
         if (!f->dead[i] && n->op == MZ_OP_quantize && n->attrs.act == act && n->n_in == 1 && n->in[0] == preact &&

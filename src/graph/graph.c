@@ -39,6 +39,9 @@ void mezzo_graph_free(mezzo_graph *g) {
     mz_free(g->params);
     mz_free(g->outputs);
     mz_free(g->modules);
+    mz_names_free(&g->sources);
+    mz_names_free(&g->entries);
+    mz_names_free(&g->paths);
     mz_free(g->scopes);
     mz_free(g->regions);
     mz_free(g->message);
@@ -170,16 +173,53 @@ mezzo_status mz_graph_consumers(const mezzo_graph *g, int **counts) {
     return MEZZO_OK;
 }
 
+// --- names ---------------------------------------------------------------------------------------------------------
+// A source's number: 2 · parameter, or 2 · value + 1.
+static const char *source_name(const void *list, int number) {
+    const mezzo_graph *g = list;
+    return number % 2 == 0 ? g->params[number / 2].name : g->values[number / 2].name;
+}
+
+static const char *value_name(const void *list, int number) {
+    return ((const mezzo_graph *)list)->values[number].name;
+}
+
+static const char *module_name(const void *list, int number) {
+    return ((const mezzo_graph *)list)->modules[number];
+}
+
+mezzo_status mz_graph_index_names(mezzo_graph *g) {
+    for (; g->named_params < g->n_params; ++g->named_params)
+        MEZZO_TRY(mz_names_add(&g->sources, g->params[g->named_params].name, (int)(2 * g->named_params)));
+    for (; g->named_values < g->n_values; ++g->named_values) {
+        const mz_value *v = &g->values[g->named_values];
+        if (v->name != NULL && v->kind == MZ_VALUE_ENTRY)
+            MEZZO_TRY(mz_names_add(&g->entries, v->name, (int)g->named_values));
+        else if (v->name != NULL)
+            MEZZO_TRY(mz_names_add(&g->sources, v->name, (int)(2 * g->named_values + 1)));
+    }
+    for (; g->named_modules < g->n_modules; ++g->named_modules)
+        MEZZO_TRY(mz_names_add(&g->paths, g->modules[g->named_modules], (int)g->named_modules));
+    return MEZZO_OK;
+}
+
+bool mz_graph_has_name(const mezzo_graph *g, const char *name) {
+    return mz_names_find(&g->sources, name, source_name, g) >= 0 ||
+           mz_names_find(&g->entries, name, value_name, g) >= 0;
+}
+
+int mz_graph_module(const mezzo_graph *g, const char *path) {
+    return mz_names_find(&g->paths, path, module_name, g);
+}
+
 // "h.3.mlp.c_fc.x", or the first of "….x#2", "….x#3" that there is not.
-static char *entry_name(const mezzo_graph *g, const char *module, const char *role) {
+static char *entry_name(mezzo_graph *g, const char *module, const char *role) {
+    if (mz_graph_index_names(g) != MEZZO_OK)
+        return NULL;
     char *name = mz_format("%s%s%s", module, *module != '\0' ? "." : "", role);
-    size_t before = 1;
-    for (size_t i = 0; name != NULL && i < g->n_values; ++i) {
-        if (g->values[i].kind != MZ_VALUE_ENTRY || strcmp(g->values[i].name, name) != 0)
-            continue;
+    for (size_t before = 2; name != NULL && mz_names_find(&g->entries, name, value_name, g) >= 0; ++before) {
         mz_free(name);
-        name = mz_format("%s%s%s#%zu", module, *module != '\0' ? "." : "", role, ++before);
-        i = (size_t)-1; // from the first again
+        name = mz_format("%s%s%s#%zu", module, *module != '\0' ? "." : "", role, before);
     }
     return name;
 }

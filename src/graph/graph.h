@@ -3,6 +3,7 @@
 #define MZ_GRAPH_H
 
 #include "base/base.h"
+#include "base/names.h"
 #include "graph/op.h"
 #include "mezzo/graph.h"
 #include "mezzo/program.h"
@@ -102,7 +103,9 @@ struct mezzo_graph {
     size_t n_outputs, cap_outputs;
     char **modules; // paths; modules[0] is ""
     size_t n_modules, cap_modules;
-    int *scopes; // builder: open modules
+    mz_names sources, entries, paths;                 // of parameters and named values; of table entries; of modules
+    size_t named_params, named_values, named_modules; // how many of each list are in these
+    int *scopes;                                      // builder: open modules
     size_t n_scopes, cap_scopes;
     int *regions; // builder: open autocast regions' precisions
     size_t n_regions, cap_regions;
@@ -124,8 +127,11 @@ struct mezzo_graph {
 mezzo_status mz_graph_value(mezzo_graph *g, mz_value value, int *id); // takes over value.name
 mezzo_status mz_graph_node(mezzo_graph *g, mz_node node, int *id);    // appended; sets the outputs' producer
 mezzo_status mz_graph_copy(const mezzo_graph *g, mezzo_graph **out);
-void mz_graph_compact(mezzo_graph *g, const bool *dead); // drops nodes, keeps order, relinks
-void mz_graph_relink(mezzo_graph *g);                    // sets every value's producer and slot from the nodes
+mezzo_status mz_graph_index_names(mezzo_graph *g);              // what came since the last call
+bool mz_graph_has_name(const mezzo_graph *g, const char *name); // an indexed parameter, input or entry has it
+int mz_graph_module(const mezzo_graph *g, const char *path);    // an indexed module; -1: there is none
+void mz_graph_compact(mezzo_graph *g, const bool *dead);        // drops nodes, keeps order, relinks
+void mz_graph_relink(mezzo_graph *g);                           // sets every value's producer and slot from the nodes
 mezzo_status mz_graph_consumers(const mezzo_graph *g,
                                 int **counts); // uses of each value by nodes, + 1 if kept; caller frees
 // A cast of v to a product's operand as f says, appended: its output's format is f.operand with f.scaling, and its
@@ -198,6 +204,7 @@ typedef struct mz_plan {
     size_t unshared;  // bytes if nothing shared
     size_t inputs;    // bytes of those that a run brings
     size_t state;     // bytes of those that stay
+    size_t looks;     // at what was placed, while places were looked for
 } mz_plan;
 // For a device that runs two streams of nodes at once (streams.c): each node's stream, and the node after which it
 // could start.

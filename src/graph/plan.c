@@ -4,6 +4,7 @@
 // beginning: a gradient's place is given and its life begins with the node that writes it, so that activations, which
 // backward frees as it goes, lie where gradients will.
 #include "graph/graph.h"
+#include "graph/place.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -11,12 +12,7 @@
 #define ALIGNMENT 64
 #define SLACK     16 // nodes: about a layer's backward
 
-typedef struct life {
-    int value;
-    size_t bytes;
-    int first, last; // node indices, inclusive
-    size_t offset;
-} life;
+typedef mz_life life;
 
 static int root_of(const mezzo_graph *g, const int *shared, int v) {
     for (;;) {
@@ -137,38 +133,6 @@ static int lower_first(const void *a, const void *b) {
     return x->value - y->value;
 }
 
-// What is placed, lowest first: a copy of what is looked at again and again.
-typedef struct taken {
-    size_t offset, end;
-    int first, last;
-} taken;
-
-static taken taken_by(const life *x) {
-    return (taken){x->offset, x->offset + x->bytes, x->first, x->last};
-}
-
-// The lowest place for x among the n that are placed, which become n + 1.
-static void place(life *x, taken *placed, size_t n) {
-    size_t at = 0, low = 0;
-    for (size_t k = 0; k < n; ++k) {
-        if (placed[k].first > x->last || x->first > placed[k].last)
-            continue;
-        if (placed[k].offset >= at + x->bytes)
-            break;
-        at = placed[k].end > at ? placed[k].end : at;
-    }
-    x->offset = at;
-    for (size_t high = n; low < high;) {
-        size_t middle = low + (high - low) / 2;
-        if (placed[middle].offset <= at)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    memmove(placed + low + 1, placed + low, (n - low) * sizeof *placed);
-    placed[low] = taken_by(x);
-}
-
 // --- the gradient buffer ---------------------------------------------------------------------------------------------
 static void occupy(life *lives, size_t *n, int value, size_t from, size_t to, int first, int last) {
     lives[(*n)++] = (life){value, to - from, first, last, from};
@@ -229,7 +193,7 @@ static bool is_placed(const mz_value *v, bool scattered) {
 typedef struct scratch {
     int *shared, *first, *last; // per value
     life *lives, **sorted;
-    taken *placed;
+    mz_places places;
     size_t given;        // lives whose place is given
     bool scattered;      // gradients are placed too
     const size_t *least; // and take so many bytes at least
@@ -243,10 +207,10 @@ static bool open_scratch(const mezzo_graph *g, int parts, mz_plan *plan, scratch
         .last = mz_alloc(g->n_values + 1, sizeof *s->last),
         .lives = mz_alloc(lives, sizeof *s->lives),
         .sorted = mz_alloc(lives, sizeof(life *)),
-        .placed = mz_alloc(lives, sizeof *s->placed),
     };
     plan->offset = mz_alloc(g->n_values + 1, sizeof *plan->offset);
-    return s->shared && s->first && s->last && s->lives && s->sorted && s->placed && plan->offset;
+    return mz_places_open(&s->places, lives, g->n_nodes + 1) == MEZZO_OK && s->shared && s->first && s->last &&
+           s->lives && s->sorted && plan->offset;
 }
 
 static void close_scratch(scratch *s) {
@@ -255,7 +219,7 @@ static void close_scratch(scratch *s) {
     mz_free(s->last);
     mz_free(s->lives);
     mz_free(s->sorted);
-    mz_free(s->placed);
+    mz_places_close(&s->places);
 }
 
 static void find_lives(const mezzo_graph *g, const mz_stream_plan *streams, scratch *s) {
@@ -289,42 +253,43 @@ static size_t collect_lives(const mezzo_graph *g, scratch *s, mz_plan *plan) {
     return n;
 }
 
-static void place_in_order(scratch *s, size_t n, int (*order)(const void *, const void *), mz_plan *plan) {
+static mezzo_status place_in_order(scratch *s, size_t n, int (*order)(const void *, const void *), mz_plan *plan) {
     plan->arena = plan->borrowed = 0;
     qsort(s->lives + s->given, n - s->given, sizeof *s->lives, order);
+    mz_places_clear(&s->places);
     for (size_t i = 0; i < s->given; ++i)
-        s->sorted[i] = &s->lives[i];
-    qsort(s->sorted, s->given, sizeof *s->sorted, lower_first);
-    for (size_t i = 0; i < s->given; ++i)
-        s->placed[i] = taken_by(s->sorted[i]);
+        MEZZO_TRY(mz_places_take(&s->places, &s->lives[i]));
     for (size_t i = s->given; i < n; ++i) {
-        const life *x = &s->lives[i];
-        place(&s->lives[i], s->placed, i);
+        life *x = &s->lives[i];
+        x->offset = mz_places_lowest(&s->places, x);
+        MEZZO_TRY(mz_places_take(&s->places, x));
         plan->offset[x->value] = x->offset;
         size_t end = x->offset + x->bytes;
         size_t *most = end > plan->gradients ? &plan->arena : &plan->borrowed;
         end -= end > plan->gradients ? plan->gradients : 0;
         *most = end > *most ? end : *most;
     }
+    return MEZZO_OK;
 }
 
-static void place_values(const mezzo_graph *g, scratch *s, mz_plan *plan) {
+static mezzo_status place_values(const mezzo_graph *g, scratch *s, mz_plan *plan) {
     static int (*const orders[])(const void *, const void *) = {larger_first, longest_first, earliest_first};
     const size_t n = collect_lives(g, s, plan);
     size_t best = 0, least = SIZE_MAX;
     for (size_t i = 0; i < MZ_COUNT(orders); ++i) {
-        place_in_order(s, n, orders[i], plan);
+        MEZZO_TRY(place_in_order(s, n, orders[i], plan));
         best = plan->arena < least ? i : best;
         least = plan->arena < least ? plan->arena : least;
     }
     if (best != MZ_COUNT(orders) - 1)
-        place_in_order(s, n, orders[best], plan);
+        MEZZO_TRY(place_in_order(s, n, orders[best], plan));
     for (size_t v = 0; v < g->n_values; ++v) {
         int root = root_of(g, s->shared, (int)v);
         if (is_placed(&g->values[v], s->scattered) && is_placed(&g->values[root], s->scattered) &&
             plan->offset[root] != SIZE_MAX)
             plan->offset[v] = plan->offset[root] + view_offset(g, s->shared, (int)v);
     }
+    return MEZZO_OK;
 }
 
 mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, const mz_gradient_room *room,
@@ -346,9 +311,12 @@ mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, c
     if (room != NULL && room->offset != NULL)
         occupy_gradients(g, room, s.first, s.lives, &s.given, s.sorted);
     plan->gradients = s.given > 0 ? room->bytes : 0;
-    place_values(g, &s, plan);
+    mezzo_status status = place_values(g, &s, plan);
+    plan->looks = s.places.looks;
     close_scratch(&s);
-    return MEZZO_OK;
+    if (status != MEZZO_OK)
+        mz_plan_free(plan);
+    return status;
 }
 
 void mz_plan_free(mz_plan *plan) {

@@ -486,8 +486,10 @@ static mezzo_status add_sums(mz_ranks *r, mezzo_program *program, finished *orde
     for (int k = 0; k < p->n_regions; k++) {
         const float *from = p->grad + p->regions[k].from;
         order[k].region = k;
-        order[k].after = p->scattered ? mz_program_region_writer(program, k)
-                                      : mz_program_last_writer(program, from, from + r->size * p->regions[k].part);
+        if (p->scattered)
+            MEZZO_TRY(mz_program_region_writer(program, k, &order[k].after));
+        else
+            order[k].after = mz_program_last_writer(program, from, from + r->size * p->regions[k].part);
     }
     qsort(order, (size_t)p->n_regions, sizeof *order, sooner_first);
     r->program = program;

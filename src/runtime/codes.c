@@ -27,16 +27,20 @@ static size_t bytes_of(const mezzo_graph *g, int value) {
     return mz_align_up((size_t)mz_shape_count(&g->values[value].shape), 256);
 }
 
-size_t mz_codes_bytes(const mezzo_graph *g) {
-    size_t bytes = 0;
+mezzo_status mz_codes_bytes(const mezzo_graph *g, size_t *bytes) {
+    bool(*seen)[2] = mz_alloc(g->n_params + 1, sizeof *seen); // [parameter][turned]
+    *bytes = 0;
+    if (seen == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < g->n_values; i++) {
-        bool seen = g->values[i].kind != MZ_VALUE_CODES;
-        for (size_t k = 0; k < i && !seen; k++)
-            seen = g->values[k].kind == MZ_VALUE_CODES && g->values[k].param == g->values[i].param &&
-                   g->values[k].turned == g->values[i].turned;
-        bytes += seen ? 0 : bytes_of(g, (int)i);
+        const mz_value *v = &g->values[i];
+        if (v->kind != MZ_VALUE_CODES || seen[v->param][v->turned])
+            continue;
+        seen[v->param][v->turned] = true;
+        *bytes += bytes_of(g, (int)i);
     }
-    return bytes;
+    mz_free(seen);
+    return MEZZO_OK;
 }
 
 // --- memory --------------------------------------------------------------------------------------------------------

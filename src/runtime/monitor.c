@@ -30,15 +30,19 @@ static int own_output(const mezzo_program *p, size_t call) {
     return own && is_float(g->values[v].dtype) ? v : -1;
 }
 
-static bool read_after(const mezzo_program *p, int value, size_t call) {
+// Of each value whose memory is its own: whether a call behind `call` reads it.
+static mezzo_status find_read_after(const mezzo_program *p, size_t call, bool **read) {
     const mezzo_graph *g = p->c.graph;
+    *read = mz_alloc(g->n_values + 1, sizeof **read);
+    if (*read == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = call + 1; i < p->c.n_calls; ++i) {
         const mz_node *n = &g->nodes[p->c.node[i]];
         for (int k = 0; k < n->n_in; ++k)
-            if (n->in[k] >= 0 && mz_value_root(g, n->in[k]) == value)
-                return true;
+            if (n->in[k] >= 0)
+                (*read)[mz_value_root(g, n->in[k])] = true;
     }
-    return false;
+    return MEZZO_OK;
 }
 
 // `want` of n candidates, evenly spread; the candidates' order is kept.
@@ -51,14 +55,18 @@ static int spread(size_t *list, int n, int want) {
 }
 
 // Calls of forward whose output backward still reads, so that it is there when the loss is.
-static int choose_forward(const mezzo_program *p, size_t loss, int want, size_t *calls) {
+static mezzo_status choose_forward(const mezzo_program *p, size_t loss, int want, size_t *calls, int *chosen) {
     int n = 0;
+    bool *read;
+    MEZZO_TRY(find_read_after(p, loss, &read));
     for (size_t i = 0; i < loss; ++i) {
         int v = own_output(p, i);
-        if (v >= 0 && p->c.graph->nodes[p->c.node[i]].phase == MZ_FORWARD && read_after(p, v, loss))
+        if (v >= 0 && p->c.graph->nodes[p->c.node[i]].phase == MZ_FORWARD && read[v])
             calls[n++] = i;
     }
-    return spread(calls, n, want);
+    mz_free(read);
+    *chosen = spread(calls, n, want);
+    return MEZZO_OK;
 }
 
 static int choose_backward(const mezzo_program *p, int want, size_t *calls) {
@@ -132,12 +140,13 @@ mezzo_status mz_program_monitor(mezzo_program *p, const mz_monitor_options *o) {
     if (forward == NULL)
         return MEZZO_ERR_MEMORY;
     backward = forward + p->c.n_calls + 1;
-    int n_forward = choose_forward(p, loss, o->activations, forward);
-    int n_backward = choose_backward(p, o->gradients, backward);
+    int n_forward = 0, n_backward = choose_backward(p, o->gradients, backward);
+    mezzo_status status = choose_forward(p, loss, o->activations, forward, &n_forward);
     size_t n = 1 + (size_t)n_forward + (size_t)n_backward;
     p->monitors = mz_alloc(1 + (size_t)n_backward, sizeof *p->monitors);
     p->monitored = mz_alloc(n, sizeof *p->monitored);
-    mezzo_status status = p->monitors == NULL || p->monitored == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+    if (status == MEZZO_OK && (p->monitors == NULL || p->monitored == NULL))
+        status = MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK)
         status = p->device->backend->alloc(p->device, n * sizeof *p->inspected, (void **)&p->inspected);
     if (status == MEZZO_OK)

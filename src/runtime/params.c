@@ -17,22 +17,37 @@ static int64_t round_up(int64_t n, int64_t to) {
     return (n + to - 1) / to * to;
 }
 
-static uint32_t name_hash(const char *name) { // FNV-1a
-    uint32_t h = 2166136261u;
-    for (; *name; ++name)
-        h = (h ^ (uint8_t)*name) * 16777619u;
-    return h;
+// Random streams that are taken: an open hash table of their low 31 bits, with the highest bit set. 0: empty.
+typedef struct key_set {
+    uint32_t *slots;
+    size_t cap;
+} key_set;
+
+static bool take_key(key_set *set, uint32_t key) { // false: it is taken
+    const uint32_t want = key | 0x80000000u;
+    size_t at = want;
+    while (set->slots[at & (set->cap - 1)] != 0 && set->slots[at & (set->cap - 1)] != want)
+        ++at;
+    const bool taken = set->slots[at & (set->cap - 1)] != 0;
+    set->slots[at & (set->cap - 1)] = want;
+    return !taken;
 }
 
-// Parameter i's random stream: the hash of its name, or the next number whose low 31 bits no parameter before it has.
-static uint32_t free_key(const mz_param *list, size_t i) {
-    uint32_t key = name_hash(list[i].name);
-    for (size_t k = 0; k < i; ++k)
-        if (((list[k].key ^ key) & 0x7FFFFFFFu) == 0) {
-            ++key;
-            k = (size_t)-1; // from the first again
-        }
-    return key;
+// A parameter's random stream: the hash of its name, or the next number whose low 31 bits no parameter before it has.
+static mezzo_status settle_keys(mezzo_params *params) {
+    key_set set = {.cap = 64};
+    while (set.cap < 2 * params->n)
+        set.cap *= 2;
+    set.slots = mz_alloc(set.cap, sizeof *set.slots);
+    if (set.slots == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < params->n; ++i) {
+        params->list[i].key = mz_name_hash(params->list[i].name);
+        while (!take_key(&set, params->list[i].key))
+            ++params->list[i].key;
+    }
+    mz_free(set.slots);
+    return MEZZO_OK;
 }
 
 // x, or the first of the numbers drawn instead that is not more than 3 deviations away.
@@ -211,6 +226,7 @@ static void free_specs(mezzo_params *params) {
     for (size_t i = 0; i < params->n; ++i)
         mz_free(params->list[i].name);
     mz_free(params->list);
+    mz_names_free(&params->names);
 }
 
 // As its axes say; without padding where kernels that update it, or ranks' parts, could not follow.
@@ -235,7 +251,7 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
         if (!p->name)
             return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
         ++params->n;
-        p->key = free_key(params->list, i);
+        MEZZO_TRY(mz_names_add(&params->names, p->name, (int)i));
         p->shape = g->params[i].shape;
         p->init = g->params[i].init;
         p->frozen = g->params[i].frozen;
@@ -246,7 +262,7 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
         params->padded = params->padded || p->storage.padded;
     }
     find_shadows(params, g);
-    return MEZZO_OK;
+    return settle_keys(params);
 }
 
 // No copy where products read the parameter with scales, and none its low-precision copy.
@@ -439,11 +455,12 @@ const int64_t *mezzo_params_shape(const mezzo_params *params, int index) {
     return is_index(params, index) ? params->list[index].shape.dim : NULL;
 }
 
+static const char *param_name(const void *list, int number) {
+    return ((const mz_param *)list)[number].name;
+}
+
 int mezzo_params_find(const mezzo_params *params, const char *name) {
-    for (size_t i = 0; params != NULL && name != NULL && i < params->n; ++i)
-        if (!strcmp(params->list[i].name, name))
-            return (int)i;
-    return -1;
+    return params != NULL && name != NULL ? mz_names_find(&params->names, name, param_name, params->list) : -1;
 }
 
 int mz_params_index(const mezzo_params *params, const mezzo_graph *g, size_t i) {

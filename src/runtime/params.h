@@ -79,6 +79,7 @@ struct mezzo_params {
     mezzo_device *device;
     mz_param *list;
     size_t n;
+    mz_names names;        // of the list
     int64_t elements;      // of all gradients, padding included: of parameters that are trained
     size_t n_trained;      // parameters that are not frozen
     bool low_masters;      // some masters are not FP32
@@ -127,7 +128,7 @@ mezzo_status mz_params_adapt(const mezzo_params *params, mezzo_graph *graph);
 // Gives a program's graph values for what these parameters keep (mz_pass_keep).
 mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *graph);
 void mz_codes_free(mezzo_params *params);
-size_t mz_codes_bytes(const mezzo_graph *graph); // of all that a program's graph reads
+mezzo_status mz_codes_bytes(const mezzo_graph *graph, size_t *bytes); // of all that a program's graph reads
 // The quantize that writes codes `index` with the scale that their entry has.
 mz_call mz_codes_call(const mezzo_params *params, int index);
 mezzo_status mz_params_settle_codes(mezzo_params *params); // before a run: writes those that are not as they should be

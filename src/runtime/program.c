@@ -298,9 +298,11 @@ mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, cons
     MEZZO_TRY(mz_params_sketch(device, graph, options, master, cut, &params));
     mezzo_status status = compile(device, params, graph, options, &c);
     if (status == MEZZO_OK) {
+        size_t codes;
+        status = mz_codes_bytes(c.graph, &codes);
         plan_report(&c, out);
         params_report(params, out);
-        out->shadows = shadow_bytes(params, c.graph) + mz_codes_bytes(c.graph);
+        out->shadows = shadow_bytes(params, c.graph) + codes;
         compiled_free(&c);
     }
     mezzo_params_free(params);
@@ -386,15 +388,19 @@ static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo
     return b->write(p->device, p->one, &one, sizeof one);
 }
 
-static bool is_read(const mezzo_graph *g, const mz_value *v) {
+// Which values nodes read.
+static mezzo_status find_read(const mezzo_graph *g, bool **read) {
+    *read = mz_alloc(g->n_values + 1, sizeof **read);
+    if (*read == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < g->n_nodes; ++i)
         for (int k = 0; k < g->nodes[i].n_in; ++k)
-            if (g->nodes[i].in[k] == (int)(v - g->values))
-                return true;
-    return false;
+            if (g->nodes[i].in[k] >= 0)
+                (*read)[g->nodes[i].in[k]] = true;
+    return MEZZO_OK;
 }
 
-static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) {
+static mezzo_status bind_param(mezzo_program *p, const mz_value *v, bool read, void **out) {
     const mz_param_spec *spec = &p->c.graph->params[v->param];
     int index = mezzo_params_find(p->params, spec->name);
     char a[64], b[64];
@@ -405,7 +411,7 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) 
         return mz_fail(MEZZO_ERR_INVALID, "parameter %s has shape %s, the graph says %s", spec->name,
                        mz_shape_text(&param->shape, a, sizeof a), mz_shape_text(&spec->shape, b, sizeof b));
     *out = NULL;
-    if (v->kind == MZ_VALUE_PARAM && param->master != MEZZO_MASTER_FP32 && !is_read(p->c.graph, v))
+    if (v->kind == MZ_VALUE_PARAM && param->master != MEZZO_MASTER_FP32 && !read)
         return MEZZO_OK; // its shadow is what is read
     if (v->kind == MZ_VALUE_PARAM && param->master != MEZZO_MASTER_FP32)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
@@ -435,12 +441,9 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, void **out) 
     return MEZZO_OK;
 }
 
-static mezzo_status bind_values(mezzo_program *p, char *state) {
+static mezzo_status bind_sources(mezzo_program *p, char *state, const bool *read) {
     const mezzo_graph *g = p->c.graph;
     char *input = p->inputs + MZ_INPUTS_AT;
-    p->address = mz_alloc(g->n_values + 1, sizeof *p->address);
-    if (!p->address)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < g->n_values; ++i) {
         const mz_value *v = &g->values[i];
         if (v->kind == MZ_VALUE_INPUT) {
@@ -452,14 +455,26 @@ static mezzo_status bind_values(mezzo_program *p, char *state) {
         } else if (v->kind == MZ_VALUE_ENTRY) {
             MEZZO_TRY(mz_program_find_entry(p, (int)i, (mz_scale_entry **)&p->address[i]));
         } else if (v->kind != MZ_VALUE_TEMP && v->kind != MZ_VALUE_CODES) {
-            MEZZO_TRY(bind_param(p, v, &p->address[i]));
+            MEZZO_TRY(bind_param(p, v, read[i], &p->address[i]));
         }
         if (p->c.plan.offset[i] != SIZE_MAX) { // of scattered gradients too
             size_t at = p->c.plan.offset[i], gradients = p->c.plan.gradients;
             p->address[i] = at < gradients ? (char *)p->params->grad + at : (char *)p->arena + (at - gradients);
         }
     }
-    MEZZO_TRY(mz_program_bind_codes(p));
+    return mz_program_bind_codes(p);
+}
+
+static mezzo_status bind_values(mezzo_program *p, char *state) {
+    const mezzo_graph *g = p->c.graph;
+    bool *read;
+    p->address = mz_alloc(g->n_values + 1, sizeof *p->address);
+    if (!p->address)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(find_read(g, &read));
+    mezzo_status status = bind_sources(p, state, read);
+    mz_free(read);
+    MEZZO_TRY(status);
     for (size_t i = 0; i < g->n_values; ++i) { // views of sources; an alias is made after what it shows
         int root = (int)i;
         size_t offset = 0;

@@ -138,7 +138,7 @@ mezzo_status mz_program_add_behind(mezzo_program *program, size_t after, const m
 // Of parameters whose gradients are scattered `behind` follows every run: a parameter's gradient, whole, NULL where no
 // call writes it; and the last call that writes in a region.
 float *mz_program_gradient(const mezzo_program *program, int index);
-size_t mz_program_region_writer(const mezzo_program *program, int region);
+mezzo_status mz_program_region_writer(const mezzo_program *program, int region, size_t *after);
 size_t mz_program_last_writer(const mezzo_program *program, const void *from, const void *to);
 // mezzo_program_run, the last of a step.
 mezzo_status mz_program_run_last(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);

@@ -9,6 +9,7 @@ void mz_scales_free(mezzo_device *device, mz_scales *s) {
     for (int i = 0; i < s->n; i++)
         mz_free(s->names[i]);
     mz_free(s->names);
+    mz_names_free(&s->index);
     mz_free(s->known);
     mz_prepared_free(&s->update);
     *s = (mz_scales){0};
@@ -25,19 +26,31 @@ static mezzo_status open_table(mezzo_device *device, mz_scales *s) {
     return device->backend->alloc(device, MZ_SCALES_MOST * sizeof *s->entries, (void **)&s->entries);
 }
 
+static const char *entry_name(const void *list, int number) {
+    return ((const mz_scales *)list)->names[number];
+}
+
 mezzo_status mz_scales_find(mezzo_device *device, mz_scales *s, const char *name, mezzo_dtype dtype, int *index) {
     const mz_scale_entry empty = {.scale = 1, .dtype = (int32_t)dtype};
-    for (*index = 0; *index < s->n; ++*index)
-        if (strcmp(s->names[*index], name) == 0)
-            return MEZZO_OK;
+    *index = mz_names_find(&s->index, name, entry_name, s);
+    if (*index >= 0)
+        return MEZZO_OK;
     MEZZO_TRY(open_table(device, s));
     if (s->n == MZ_SCALES_MOST)
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "more than %d tensors with a scale: %s has no room in their table",
                        MZ_SCALES_MOST, name);
-    s->names[s->n] = mz_strdup(name);
-    if (s->names[s->n] == NULL)
+    char *kept = mz_strdup(name);
+    if (kept == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    MEZZO_TRY(device->backend->write(device, &s->entries[s->n], &empty, sizeof empty));
+    mezzo_status status = device->backend->write(device, &s->entries[s->n], &empty, sizeof empty);
+    if (status == MEZZO_OK)
+        status = mz_names_add(&s->index, name, s->n);
+    if (status != MEZZO_OK) {
+        mz_free(kept);
+        return status;
+    }
+    *index = s->n;
+    s->names[s->n] = kept;
     s->known[s->n++] = false;
     s->unknown++;
     s->version++;

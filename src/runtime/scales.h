@@ -7,11 +7,13 @@
 #ifndef MZ_SCALES_H
 #define MZ_SCALES_H
 
+#include "base/names.h"
 #include "runtime/calls.h"
 
 typedef struct mz_scales {
     mz_scale_entry *entries; // device; NULL: none yet
     char **names;
+    mz_names index;
     bool *known;      // the entry has a history
     int n, unknown;   // entries; those that are not known
     uint64_t version; // grows whenever `known` changes

@@ -10,35 +10,43 @@ int mz_gradient_of(const mezzo_graph *g, int value) {
     return mz_stored_count(&v->shape, &v->storage) == mz_stored_count(&root->shape, &root->storage) ? root->param : -2;
 }
 
-// The last node that writes a parameter's gradient; -1: none does.
-static int last_writer(const mezzo_graph *g, int param) {
-    for (size_t i = g->n_nodes; i-- > 0;)
-        for (int k = 0; k < g->nodes[i].n_out && g->nodes[i].op != MZ_OP_reshape; ++k)
-            if (mz_gradient_of(g, g->nodes[i].out[k]) == param)
-                return (int)i;
-    return -1;
+// The last node that writes each parameter's gradient; -1: none does.
+static mezzo_status last_writers(const mezzo_graph *g, int **out) {
+    *out = mz_alloc(g->n_params + 1, sizeof **out);
+    if (*out == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < g->n_params; ++i)
+        (*out)[i] = -1;
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        for (int k = 0; k < g->nodes[i].n_out && g->nodes[i].op != MZ_OP_reshape; ++k) {
+            const int param = mz_gradient_of(g, g->nodes[i].out[k]);
+            if (param >= 0)
+                (*out)[param] = (int)i;
+        }
+    return MEZZO_OK;
 }
 
 // The node behind which a region's gradients are finished; -1: no node writes any of them.
-static int region_writer(const mezzo_params *params, const mezzo_graph *g, const mz_region *region) {
+static int region_writer(const mezzo_params *params, const mezzo_graph *g, const int *writers,
+                         const mz_region *region) {
     int last = -1;
     for (size_t i = 0; i < g->n_params; ++i) {
         const mz_param *p = &params->list[mz_params_index(params, g, i)];
-        if (p->frozen || !mz_region_has(params, region, p))
-            continue;
-        const int writer = last_writer(g, (int)i);
-        last = writer > last ? writer : last;
+        if (!p->frozen && mz_region_has(params, region, p) && writers[i] > last)
+            last = writers[i];
     }
     return last;
 }
 
 // Scattered gradients are kept until all regions that have some of them are summed; a region's part has to be there
 // from then on.
-static void find_sums(const mezzo_params *params, const mezzo_graph *g, mz_gradient_room *room) {
+static mezzo_status find_sums(const mezzo_params *params, const mezzo_graph *g, mz_gradient_room *room) {
     size_t from = 0;
+    int *writers;
+    MEZZO_TRY(last_writers(g, &writers));
     for (int k = 0; k < params->n_regions; ++k) {
         const mz_region *region = &params->regions[k];
-        const int writer = region_writer(params, g, region), alone = mz_region_alone(params, k);
+        const int writer = region_writer(params, g, writers, region), alone = mz_region_alone(params, k);
         for (size_t i = 0; i < g->n_params; ++i) {
             const mz_param *p = &params->list[mz_params_index(params, g, i)];
             if (alone >= 0 && p == &params->list[alone])
@@ -51,6 +59,8 @@ static void find_sums(const mezzo_params *params, const mezzo_graph *g, mz_gradi
             room->part[room->n_parts++] = (mz_part){from, to, writer >= 0 ? writer : 0};
         from = to;
     }
+    mz_free(writers);
+    return MEZZO_OK;
 }
 
 static mezzo_status check_scattered(const mezzo_params *params, const mz_compiled *c) {
@@ -76,10 +86,10 @@ mezzo_status mz_plan_scattered(const mezzo_device *device, const mezzo_params *p
     mezzo_status status = MEZZO_OK;
     if (room.until == NULL || room.least == NULL || (lends && room.part == NULL))
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    if (status == MEZZO_OK) {
-        find_sums(params, c->graph, &room);
+    if (status == MEZZO_OK)
+        status = find_sums(params, c->graph, &room);
+    if (status == MEZZO_OK)
         status = mz_pass_plan(c->graph, streams, &room, &c->plan);
-    }
     mz_free(room.until);
     mz_free(room.least);
     mz_free(room.part);
@@ -96,10 +106,14 @@ float *mz_program_gradient(const mezzo_program *p, int index) {
     return NULL;
 }
 
-size_t mz_program_region_writer(const mezzo_program *p, int region) {
-    const int node = region_writer(p->params, p->c.graph, &p->params->regions[region]);
+mezzo_status mz_program_region_writer(const mezzo_program *p, int region, size_t *after) {
+    int *writers;
+    MEZZO_TRY(last_writers(p->c.graph, &writers));
+    const int node = region_writer(p->params, p->c.graph, writers, &p->params->regions[region]);
     size_t i = 0;
     while (node >= 0 && i + 1 < p->c.n_calls && p->c.node[i] < node)
         ++i;
-    return node >= 0 ? i : p->c.n_calls - 1;
+    *after = node >= 0 ? i : p->c.n_calls - 1;
+    mz_free(writers);
+    return MEZZO_OK;
 }

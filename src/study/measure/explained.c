@@ -1,5 +1,7 @@
 #include "study/measure/explained.h"
 
+#include <stdlib.h>
+
 #include "graph/graph.h"
 
 // --- ops -----------------------------------------------------------------------------------------
@@ -63,26 +65,51 @@ static bool is_cast(const mz_explained_row *r) {
 }
 
 // The k-th op of a name in a module stays the k-th through the fuse pass, if it stays at all; what it took in is
-// written behind its name: "linear+relu".
-static bool same_op(const mz_explained_row *a, const mz_explained_row *b) {
-    size_t n = strcspn(a->op, "+");
-    return n == strcspn(b->op, "+") && strncmp(a->op, b->op, n) == 0 && strcmp(a->module, b->module) == 0 &&
-           strcmp(a->phase, b->phase) == 0 &&
-           (!is_cast(a) || (a->storage == b->storage && strcmp(a->shape, b->shape) == 0)); // no pass changes a cast
+// written behind its name: "linear+relu". No pass changes a cast's result.
+static int compare_ops(const mz_explained_row *a, const mz_explained_row *b) {
+    const size_t n = strcspn(a->op, "+"), m = strcspn(b->op, "+");
+    int order = strcmp(a->module, b->module);
+    if (order == 0)
+        order = strcmp(a->phase, b->phase);
+    if (order == 0)
+        order = strncmp(a->op, b->op, n < m ? n : m);
+    if (order == 0)
+        order = (n > m) - (n < m);
+    if (order == 0 && is_cast(a))
+        order = (a->storage > b->storage) - (a->storage < b->storage);
+    return order == 0 && is_cast(a) ? strcmp(a->shape, b->shape) : order;
 }
 
-void mz_explained_mark_fused(mz_explained *plain, const mz_explained *fused) {
-    for (size_t i = 0; i < plain->n; i++) {
-        size_t before = 0;
-        for (size_t k = 0; k < i; k++)
-            before += same_op(&plain->rows[k], &plain->rows[i]);
-        plain->rows[i].fused = "folded";
-        for (size_t k = 0; k < fused->n; k++)
-            if (same_op(&fused->rows[k], &plain->rows[i]) && before-- == 0) {
-                plain->rows[i].fused = mezzo_dtype_name(fused->rows[k].storage);
-                break;
-            }
+static int by_op(const void *a, const void *b) {
+    const mz_explained_row *x = *(mz_explained_row *const *)a, *y = *(mz_explained_row *const *)b;
+    const int order = compare_ops(x, y);
+    return order != 0 ? order : (x > y) - (x < y); // of one table
+}
+
+static mezzo_status sort_by_op(const mz_explained *t, mz_explained_row ***out) {
+    *out = mz_alloc(t->n + 1, sizeof **out);
+    if (*out == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < t->n; i++)
+        (*out)[i] = &t->rows[i];
+    qsort(*out, t->n, sizeof **out, by_op);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_explained_mark_fused(mz_explained *plain, const mz_explained *fused) {
+    mz_explained_row **all = NULL, **left = NULL;
+    mezzo_status status = sort_by_op(plain, &all);
+    if (status == MEZZO_OK)
+        status = sort_by_op(fused, &left);
+    for (size_t i = 0, k = 0; status == MEZZO_OK && i < plain->n;) {
+        const int order = k < fused->n ? compare_ops(all[i], left[k]) : -1;
+        if (order <= 0)
+            all[i++]->fused = order == 0 ? mezzo_dtype_name(left[k]->storage) : "folded";
+        k += order >= 0;
     }
+    mz_free(all);
+    mz_free(left);
+    return status;
 }
 
 // --- two precisions side by side -----------------------------------------------------------------

@@ -24,7 +24,7 @@ mezzo_status mz_explained_collect(const mezzo_graph *g, const mezzo_program_opti
                                   mz_explained *out);
 void mz_explained_free(mz_explained *table);
 // Writes into `plain`, collected after autocast, what became of each op in `fused`.
-void mz_explained_mark_fused(mz_explained *plain, const mz_explained *fused);
+mezzo_status mz_explained_mark_fused(mz_explained *plain, const mz_explained *fused);
 
 // The ops whose dtypes differ under two precisions. Casts belong to one precision only: what is compared is every other
 // op, which both have in the same order.

@@ -56,6 +56,9 @@ typedef struct mz_footprint {
                      // sample
 } mz_footprint;
 mezzo_status mz_workload_footprint(mezzo_device *device, const mz_workload *w, mz_footprint *out);
+// The same where `like` is a footprint that differs in its optimizer alone: programs are not planned again.
+mezzo_status mz_workload_footprint_like(mezzo_device *device, const mz_workload *w, const mz_footprint *like,
+                                        mz_footprint *out);
 size_t mz_footprint_total(const mz_footprint *f);
 size_t mz_footprint_run(const mz_footprint *f); // with evaluation and sampling, as `mezzo train` runs
 // The largest batch of one micro batch for which mz_footprint_run is at most `limit`, by planning; 0: not even one

@@ -150,7 +150,7 @@ static size_t padding_of(const mz_footprint *f) {
     return padding;
 }
 
-static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, mz_footprint *out) {
+static mezzo_status plan_programs(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, mz_footprint *out) {
     mezzo_program_options options = mz_workload_options(w, false);
     mezzo_memory m = {0}, forward = {0};
     const mz_cut cut = cut_of(w);
@@ -168,20 +168,33 @@ static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_wo
     MEZZO_TRY(sampling_bytes(device, w, &out->sampling));
     for (size_t i = 0; i < g->n_params; i++)
         out->parameters += mz_shape_count(&g->params[i].shape);
+    return MEZZO_OK;
+}
+
+static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, const mz_footprint *like,
+                         mz_footprint *out) {
     size_t padding;
-    MEZZO_TRY(optimizer_bytes(device, g, w, m.gradients / sizeof(float), &out->optimizer, &padding));
-    if (strcmp(device->backend->name, "cuda") != 0)
-        out->padding = padding_of(out) + padding;
+    if (like != NULL)
+        *out = *like;
+    else
+        MEZZO_TRY(plan_programs(device, g, w, out));
+    MEZZO_TRY(optimizer_bytes(device, g, w, out->gradients / sizeof(float), &out->optimizer, &padding));
+    out->padding = strcmp(device->backend->name, "cuda") != 0 ? padding_of(out) + padding : 0;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_workload_footprint_like(mezzo_device *device, const mz_workload *w, const mz_footprint *like,
+                                        mz_footprint *out) {
+    mezzo_graph *graph;
+    MEZZO_TRY(mz_workload_graph(w, &graph));
+    mezzo_status status = plan(device, graph, w, like, out);
+    mezzo_graph_free(graph);
+    MEZZO_TRY(status);
     return MEZZO_OK;
 }
 
 mezzo_status mz_workload_footprint(mezzo_device *device, const mz_workload *w, mz_footprint *out) {
-    mezzo_graph *graph;
-    MEZZO_TRY(mz_workload_graph(w, &graph));
-    mezzo_status status = plan(device, graph, w, out);
-    mezzo_graph_free(graph);
-    MEZZO_TRY(status);
-    return MEZZO_OK;
+    return mz_workload_footprint_like(device, w, NULL, out);
 }
 
 size_t mz_footprint_total(const mz_footprint *f) {

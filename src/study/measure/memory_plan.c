@@ -21,11 +21,19 @@ static mz_workload workload_of(const mz_memory_plan *a, mezzo_precision precisio
     return w;
 }
 
+// A row whose programs are the same: they do not depend on the optimizer. NULL: none is planned.
+static const mz_footprint *planned_like(const mz_memory_plan *a, const mz_memory_row *row) {
+    for (int i = 0; i < a->n_rows; i++)
+        if (a->rows[i].precision == row->precision && a->rows[i].master == row->master)
+            return &a->rows[i].f;
+    return NULL;
+}
+
 static mezzo_status plan_row(mz_memory_plan *a, mezzo_precision precision, int optimizer, mezzo_master master,
                              mz_memory_row *row) {
     mz_workload w = workload_of(a, precision, optimizer, master);
     *row = (mz_memory_row){.precision = precision, .optimizer = optimizer, .master = master, .largest = -1};
-    MEZZO_TRY(mz_workload_footprint(a->device, &w, &row->f));
+    MEZZO_TRY(mz_workload_footprint_like(a->device, &w, planned_like(a, row), &row->f));
     if (a->limit > 0) {
         MEZZO_TRY(mz_workload_largest_batch(a->device, &w, a->limit, &row->largest));
         w.recompute = true;
