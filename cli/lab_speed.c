@@ -34,7 +34,7 @@ static const cli_field fields[] = {
 
 static void print_rows(const line *rows, size_t n, const mz_speed_result *result, const mz_speed_options *o) {
     char count[32];
-    printf("a GPT of %s parameters, %lld x 128 tokens a step, on %s\n\n",
+    printf("a GPT of %s parameters, %lld x 128 tokens per step, on %s\n\n",
            cli_thousands((double)result->parameters, count, sizeof count), (long long)o->batch, result->device);
     CLI_TABLE(fields, rows, n);
     printf("\nsteps, seconds: until the training loss, smoothed over ten steps, reaches %.4f. times: speed relative to "

@@ -254,7 +254,7 @@ static mezzo_status listen_for_rank0(job *j) {
     j->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (j->listener < 0 || bind(j->listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(j->listener, 256) != 0 ||
         getsockname(j->listener, (struct sockaddr *)&at, &length) != 0)
-        return mz_fail(MEZZO_ERR_IO, "no port of 127.0.0.1 for the ranks to meet: %s", strerror(errno));
+        return mz_fail(MEZZO_ERR_IO, "no free port on 127.0.0.1 for the ranks to meet: %s", strerror(errno));
     j->port = ntohs(at.sin_port);
     return MEZZO_OK;
 }

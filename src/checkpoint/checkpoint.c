@@ -503,7 +503,7 @@ static mezzo_status open_sources(const char *path, const mezzo_checkpoint *c, me
                                  mz_checkpoint_state *state, source s[SOURCES]) {
     const bool averages = c->optimizer != NULL && c->optimizer->ema >= 0;
     if (c->ema && c->optimizer != NULL)
-        return mz_fail(MEZZO_ERR_INVALID, "%s: an optimizer goes on from the weights, not from their average (ema)",
+        return mz_fail(MEZZO_ERR_INVALID, "%s: an optimizer continues from the weights, not from their average (ema)",
                        path);
     const int parts = (c->params != NULL || averages ? MZ_CHECKPOINT_WEIGHTS : 0) |
                       (c->optimizer != NULL ? MZ_CHECKPOINT_MOMENTS : 0) |

@@ -69,7 +69,7 @@ mezzo_status mz_lora_merge(const mz_safetensors *weights, const char *name, cons
     *out = NULL;
     MEZZO_TRY(mz_safetensors_get(weights, name, &w));
     if (w->rank != 2 || w->dtype != MEZZO_F32)
-        return mz_fail(MEZZO_ERR_FORMAT, "'%s' has an adapter and is no fp32 matrix", name);
+        return mz_fail(MEZZO_ERR_FORMAT, "'%s' has an adapter but is not an fp32 matrix", name);
     float *merged = mz_alloc(w->count, sizeof *merged);
     if (merged == NULL)
         return MEZZO_ERR_MEMORY;

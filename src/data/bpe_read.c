@@ -98,8 +98,9 @@ static mezzo_status add_merge_line(reader *r, const char *text, size_t n, size_t
                           mz_bpe_find(bpe, r->room, a + b)};
     bool left_made = merge.left >= 0 && bpe->made[merge.left];
     if (!left_made || merge.right < 0 || !bpe->made[merge.right])
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: line %zu: part %s is neither a byte nor made by a line before", r->where,
-                       line, (left_made ? mz_quote_bytes(space + 1, right) : mz_quote_bytes(text, left)).text);
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: line %zu: part %s is neither a byte nor the result of an earlier line",
+                       r->where, line,
+                       (left_made ? mz_quote_bytes(space + 1, right) : mz_quote_bytes(text, left)).text);
     if (merge.merged < 0 && r->derived)
         MEZZO_TRY(mz_bpe_add_indexed(bpe, r->room, a + b, &merge.merged));
     if (merge.merged < 0)
@@ -108,7 +109,7 @@ static mezzo_status add_merge_line(reader *r, const char *text, size_t n, size_t
     bool added;
     MEZZO_TRY(mz_bpe_add_merge(bpe, merge, &added));
     return added ? MEZZO_OK
-                 : mz_fail(MEZZO_ERR_FORMAT, "%s: line %zu: the pair %s is there twice", r->where, line,
+                 : mz_fail(MEZZO_ERR_FORMAT, "%s: line %zu: the pair %s occurs twice", r->where, line,
                            mz_quote_bytes(text, n).text);
 }
 
@@ -151,7 +152,7 @@ static mezzo_status order_vocab(const char *where, const json_t *object, const c
     json_object_foreach((json_t *)(uintptr_t)object, key, value) {
         json_int_t number = json_is_integer(value) ? json_integer_value(value) : -1;
         if (number < 0 || (size_t)number >= n)
-            return mz_fail(MEZZO_ERR_FORMAT, "%s: token %s: its number must be one of 0 … %zu, without holes", where,
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: token %s: its number must be one of 0 … %zu, without gaps", where,
                            mz_quote(key).text, n - 1);
         if ((*texts)[number])
             return mz_fail(MEZZO_ERR_FORMAT, "%s: tokens %s and %s have the same number %lld", where,

@@ -235,11 +235,12 @@ static mezzo_status check_messages(const char *where, const json_t *messages) {
     json_array_foreach(messages, i, message) {
         const char *role, *content;
         if (!json_is_object(message))
-            return mz_fail(MEZZO_ERR_FORMAT, "%s: a message is no object with \"role\" and \"content\"", where);
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: a message is not an object with \"role\" and \"content\"", where);
         MEZZO_TRY(mz_json_get_string(where, message, "role", &role));
         MEZZO_TRY(mz_json_get_string(where, message, "content", &content));
         if (strcmp(role, "assistant") != 0 && strcmp(role, "user") != 0 && strcmp(role, "system") != 0)
-            return mz_fail(MEZZO_ERR_FORMAT, "%s: the role \"%.40s\" is none of system, user, assistant", where, role);
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: the role \"%.40s\" is not one of system, user, assistant", where,
+                           role);
     }
     return MEZZO_OK;
 }
@@ -283,8 +284,8 @@ static mezzo_status find_answer(const mezzo_tokenizer *tok, const char *where, c
         status = write_some(tok, where, messages, i + 1, false, &with);
     if (status == MEZZO_OK && (!begins(&with, &before) || !begins(all, &with)))
         status = mz_fail(MEZZO_ERR_INVALID,
-                         "%s: the chat template writes message %zu otherwise where others follow it, or its beginning "
-                         "otherwise than it asks for it: the answer cannot be told from the rest",
+                         "%s: the chat template writes message %zu differently once others follow it, or its beginning "
+                         "differently from its prompt: the answer cannot be separated from the rest",
                          where, i + 1);
     *from = before.text.len;
     *to = with.text.len;

@@ -52,7 +52,7 @@ static mezzo_status check_options(const mezzo_corpus *corpus, mezzo_loader_optio
 static mezzo_status fail_too_short(const mz_stream *stream, const mezzo_loader_options *o) {
     const char *part = o->split == MEZZO_TRAIN ? "training" : "validation";
     if (stream->count == 0)
-        return mz_fail(MEZZO_ERR_INVALID, "there are no %s tokens; give %s data, or a text that is split", part, part);
+        return mz_fail(MEZZO_ERR_INVALID, "there are no %s tokens; give %s data, or a text to split", part, part);
     uint64_t longest = 0;
     for (size_t i = 0; i < stream->count; i++)
         if (stream->segments[i].tokens.count > longest)

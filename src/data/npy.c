@@ -110,8 +110,8 @@ static mezzo_status take_type(reader *r, mz_npy *out) {
             out->type = (mz_npy_type)i;
             return MEZZO_OK;
         }
-    return mz_fail(MEZZO_ERR_FORMAT, "%s: the type is '%s': f4, f8, u1, i4 and i8 are read, little-endian", r->path,
-                   descr);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: the type is '%s'; only little-endian f4, f8, u1, i4 and i8 are supported",
+                   r->path, descr);
 }
 
 static mezzo_status take_header(reader *r, mz_npy *out) {
@@ -126,7 +126,7 @@ static mezzo_status take_header(reader *r, mz_npy *out) {
         while (k < MZ_COUNT(keys) && strcmp(keys[k], key) != 0)
             k++;
         if (k == MZ_COUNT(keys) || seen[k])
-            return mz_fail(MEZZO_ERR_FORMAT, "%s: the header's key '%s' is unknown or there twice", r->path, key);
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: the header's key '%s' is unknown or occurs twice", r->path, key);
         seen[k] = true;
         if (!take(r, ':'))
             return bad_header(r, "a colon");
@@ -147,7 +147,7 @@ static mezzo_status find_header(const char *path, const unsigned char *d, size_t
         return mz_fail(MEZZO_ERR_FORMAT, "%s: not a NumPy .npy file (numpy.save writes one)", path);
     int version = d[MAGIC_BYTES];
     if (version != 1 && version != 2)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: .npy version %d.%d: versions 1.0 and 2.0 are read", path, version,
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: .npy version %d.%d; only 1.0 and 2.0 are supported", path, version,
                        d[MAGIC_BYTES + 1]);
     *begin = MAGIC_BYTES + (version == 1 ? 4 : 6);
     if (size < *begin)
@@ -156,7 +156,7 @@ static mezzo_status find_header(const char *path, const unsigned char *d, size_t
     if (version == 2)
         *bytes |= (size_t)d[10] << 16 | (size_t)d[11] << 24;
     if (*bytes > HEADER_MOST || size - *begin < *bytes)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: the header should have %zu bytes, which the file has not", path, *bytes);
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: the header should have %zu bytes, more than the file has", path, *bytes);
     return MEZZO_OK;
 }
 

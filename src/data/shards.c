@@ -49,13 +49,13 @@ uint64_t mz_tokens_find_above(const mz_tokens *tokens, uint32_t vocab) {
 // --- reading -------------------------------------------------------------------------------------------------------
 static mezzo_status parse_llmc(const char *where, const unsigned char *bytes, size_t n, size_t form, mz_tokens *out) {
     if (n < HEADER_SIZE)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes; llm.c's header alone has %zu: the file is cut off", where, n,
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes, but llm.c's header has %zu: the file is cut off", where, n,
                        HEADER_SIZE);
     int32_t header[3];
     memcpy(header, bytes, sizeof header);
     if (header[1] != forms[form].version)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: version %d of llm.c's token format; version %d is read", where, header[1],
-                       forms[form].version);
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: version %d of llm.c's token format; only version %d is supported", where,
+                       header[1], forms[form].version);
     if (header[2] <= 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: its header says %d tokens", where, header[2]);
     size_t expected = HEADER_SIZE + (size_t)header[2] * forms[form].width;

@@ -105,7 +105,7 @@ static void run_for(machine *m) {
         if (m->status == MEZZO_OK && mz_tpl_peek(m) != '\0')
             refuse(m, MEZZO_ERR_UNSUPPORTED, "a loop is {%% for NAME in LIST %%} here");
         if (m->status == MEZZO_OK && over->kind != LIST)
-            refuse(m, MEZZO_ERR_FORMAT, "a loop over what is no list%s",
+            refuse(m, MEZZO_ERR_FORMAT, "a loop over a value that is not a list%s",
                    over->kind == UNDEFINED ? ": it is undefined" : "");
     }
     run_loop(m, name, n, over);
@@ -131,7 +131,7 @@ static void run_set(machine *m) {
     }
     value *space = (value *)(uintptr_t)mz_tpl_lookup(m, name, n); // in the arena, where it is a MAP
     if (space->kind != MAP) {
-        refuse(m, MEZZO_ERR_FORMAT, "%s is no namespace", mz_quote_bytes(name, n).text);
+        refuse(m, MEZZO_ERR_FORMAT, "%s is not a namespace", mz_quote_bytes(name, n).text);
         return;
     }
     int64_t i = 0;
@@ -177,7 +177,7 @@ static void statement(machine *m) {
         mz_tpl_run(m);
         need_end(m, "endgeneration");
     } else {
-        refuse(m, MEZZO_ERR_UNSUPPORTED, "the statement %s is not known here", mz_quote_bytes(word, n).text);
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "the statement %s is not supported", mz_quote_bytes(word, n).text);
     }
 }
 
@@ -296,7 +296,7 @@ static mezzo_status render(machine *m, const json_t *values) {
     cut(m);
     mz_tpl_run(m);
     if (m->status == MEZZO_OK && m->at < m->n_pieces)
-        refuse(m, MEZZO_ERR_FORMAT, "a statement that ends nothing");
+        refuse(m, MEZZO_ERR_FORMAT, "an end statement without its beginning");
     return m->status;
 }
 

@@ -112,7 +112,7 @@ static const value *escaped(machine *m, size_t from, size_t to) {
             for (size_t k = 0; k + 1 < sizeof codes && code == NULL; k += 2)
                 code = codes[k] == m->source[i + 1] ? &codes[k + 1] : NULL;
             if (code == NULL)
-                refuse(m, MEZZO_ERR_UNSUPPORTED, "the escape \\%c in a string is not known here", m->source[i + 1]);
+                refuse(m, MEZZO_ERR_UNSUPPORTED, "the escape \\%c in a string is not supported", m->source[i + 1]);
             else
                 c = *code;
             i++;
@@ -130,7 +130,7 @@ static const value *literal(machine *m) {
         while (m->p < m->end && m->source[m->p] != quote)
             m->p += m->source[m->p] == '\\' && m->p + 1 < m->end ? 2 : 1;
         if (m->p >= m->end) {
-            refuse(m, MEZZO_ERR_FORMAT, "a string without its end");
+            refuse(m, MEZZO_ERR_FORMAT, "an unterminated string");
             return &mz_tpl_undefined;
         }
         const value *next = m->skip == 0 ? escaped(m, from, m->p) : &mz_tpl_undefined;
@@ -237,7 +237,7 @@ static const value *call(machine *m, const char *name, size_t n) {
         }
         return v != NULL ? v : &mz_tpl_undefined;
     } else {
-        refuse(m, MEZZO_ERR_UNSUPPORTED, "the function %s is not known here", mz_quote_bytes(name, n).text);
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "the function %s is not supported", mz_quote_bytes(name, n).text);
     }
     return &mz_tpl_undefined;
 }
@@ -255,7 +255,7 @@ static const value *primary(machine *m) {
         for (; m->p < m->end && isdigit((unsigned char)m->source[m->p]); m->p++)
             n = n < INT64_C(1) << 40 ? 10 * n + m->source[m->p] - '0' : n;
         if (m->p < m->end && (m->source[m->p] == '.' || is_letter(m->source[m->p])))
-            refuse(m, MEZZO_ERR_UNSUPPORTED, "a number that is no integer");
+            refuse(m, MEZZO_ERR_UNSUPPORTED, "a number that is not an integer");
         return mz_tpl_number(m, n);
     }
     if (mz_tpl_take(m, "("))
@@ -263,7 +263,7 @@ static const value *primary(machine *m) {
     if (mz_tpl_take(m, "["))
         return in_brackets(m, ']');
     if (c == '{') {
-        refuse(m, MEZZO_ERR_UNSUPPORTED, "a map in braces is not known here");
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "a map in braces is not supported");
         return &mz_tpl_undefined;
     }
     size_t n;
@@ -366,7 +366,7 @@ static const value *method(machine *m, const value *v, const char *name, size_t 
         done = done != NULL ? done : a.n > 1 ? a.at[1] : &mz_tpl_none;
     }
     if (done == NULL)
-        refuse(m, MEZZO_ERR_UNSUPPORTED, "the method %s is not known here, or not with this value and these arguments",
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "the method %s is not supported, or not with this value and these arguments",
                mz_quote_bytes(name, n).text);
     return done != NULL ? done : &mz_tpl_undefined;
 }
@@ -462,7 +462,7 @@ static const value *filter(machine *m, const value *v) {
         return v;
     const value *done = mz_tpl_named(name, n, "strip") ? NULL : of_string(m, v, name, n, &a);
     if (done == NULL)
-        refuse(m, MEZZO_ERR_UNSUPPORTED, "the filter %s is not known here, or not with this value",
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "the filter %s is not supported, or not for this value",
                mz_quote_bytes(name, n).text);
     return done != NULL ? done : &mz_tpl_undefined;
 }
@@ -494,7 +494,7 @@ static const value *test(machine *m, const value *v) {
     else if (mz_tpl_named(name, n, "false"))
         is = v->kind == BOOLEAN && !v->n;
     else
-        refuse(m, MEZZO_ERR_UNSUPPORTED, "the test %s is not known here", mz_quote_bytes(name, n).text);
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "the test %s is not supported", mz_quote_bytes(name, n).text);
     return mz_tpl_truth(is != not );
 }
 
@@ -532,7 +532,7 @@ static const value *unary(machine *m) {
     if (!live(m))
         return &mz_tpl_undefined;
     if (v->kind != NUMBER)
-        refuse(m, MEZZO_ERR_FORMAT, "- before a value that is no number");
+        refuse(m, MEZZO_ERR_FORMAT, "- before a value that is not a number");
     return mz_tpl_number(m, -v->n);
 }
 
@@ -566,7 +566,7 @@ static const value *products(machine *m) {
         v = arithmetic(m, c, v, unary(m));
     }
     if (mz_tpl_peek(m) == '/')
-        refuse(m, MEZZO_ERR_UNSUPPORTED, "division is not known here");
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "division is not supported");
     return v;
 }
 
@@ -603,7 +603,7 @@ static const value *contains(machine *m, const value *v, const value *in) {
         if (mz_tpl_equal(in->at[i], v))
             return &mz_tpl_yes;
     if (in->kind != LIST)
-        refuse(m, MEZZO_ERR_FORMAT, "\"in\" a value that holds nothing%s",
+        refuse(m, MEZZO_ERR_FORMAT, "\"in\" a value that is not a container%s",
                in->kind == UNDEFINED ? ": it is undefined" : "");
     return &mz_tpl_no;
 }
@@ -612,7 +612,7 @@ static const value *ordered(machine *m, const char *sign, const value *a, const 
     if (!live(m))
         return &mz_tpl_undefined;
     if (!mz_tpl_is_number(a) || !mz_tpl_is_number(b))
-        refuse(m, MEZZO_ERR_FORMAT, "%s between values that are no numbers", sign);
+        refuse(m, MEZZO_ERR_FORMAT, "%s between values that are not numbers", sign);
     return mz_tpl_truth(sign[0] == '<' ? (sign[1] ? a->n <= b->n : a->n < b->n)
                                        : (sign[1] ? a->n >= b->n : a->n > b->n));
 }

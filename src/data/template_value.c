@@ -17,7 +17,7 @@ void *mz_tpl_room(machine *m, size_t bytes) {
         return NULL;
     m->bytes += bytes + sizeof(block);
     if (m->bytes > MOST_BYTES) {
-        refuse(m, MEZZO_ERR_UNSUPPORTED, "the template makes more than %zu MiB of text", MOST_BYTES >> 20);
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "the template writes more than %zu MiB of text", MOST_BYTES >> 20);
         return NULL;
     }
     block *b = mz_alloc(1, sizeof *b + bytes);
@@ -195,7 +195,7 @@ const value *mz_tpl_printed(machine *m, const value *v) {
         return mz_tpl_string(m, text, NULL, strlen(text));
     }
     default:
-        refuse(m, MEZZO_ERR_UNSUPPORTED, "printing a list or a map is not known here");
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "printing a list or a map is not supported");
         return &mz_tpl_undefined;
     }
 }
@@ -208,7 +208,7 @@ void mz_tpl_print(machine *m, const value *v) {
     mz_text_add(&m->out->told, v->told, v->length);
     m->bytes += 2 * v->length;
     if (m->bytes > MOST_BYTES)
-        refuse(m, MEZZO_ERR_UNSUPPORTED, "the template makes more than %zu MiB of text", MOST_BYTES >> 20);
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "the template writes more than %zu MiB of text", MOST_BYTES >> 20);
     if (m->out->text.status != MEZZO_OK || m->out->told.status != MEZZO_OK)
         m->status = MEZZO_ERR_MEMORY;
 }

@@ -107,8 +107,8 @@ mezzo_status mz_tokenizer_named(const char *name, mezzo_tokenizer **out) {
         const char *near = mz_nearest(name, known, MZ_COUNT(known));
         *out = NULL;
         return mz_fail(MEZZO_ERR_INVALID,
-                       "there is no tokenizer %s%s%s; it is char, byte, gpt2, a folder with vocab.json and merges.txt, "
-                       "or a saved tokenizer's file",
+                       "there is no tokenizer %s%s%s; use char, byte, gpt2, a folder with vocab.json and merges.txt, "
+                       "or the file of a saved tokenizer",
                        mz_quote(name).text, near != NULL ? "; did you mean " : "", near != NULL ? near : "");
     }
     return mezzo_tokenizer_load(name, out);

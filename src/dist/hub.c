@@ -305,7 +305,7 @@ static void read_member(mz_hub *hub, member *m) {
     bool stranger = !m->joined && (bad || m->in.length > sizeof frame + sizeof(mz_wire_hello));
     if (m->fd >= 0 && (!open || bad || stranger)) {
         if (m->joined && !m->left)
-            fail_of(hub, m, bad ? "sent what is no message" : "was killed or crashed: its connection ended");
+            fail_of(hub, m, bad ? "sent an invalid message" : "was killed or crashed: its connection ended");
         shut(m);
     }
 }
@@ -477,7 +477,7 @@ mezzo_status mz_hub_start(const mz_world *world, const char *secret, int listen_
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
         release(hub);
-        return mz_fail(MEZZO_ERR_MEMORY, "no thread for the meeting of the ranks: %s", strerror(error));
+        return mz_fail(MEZZO_ERR_MEMORY, "cannot create a thread for the ranks' meeting: %s", strerror(error));
     }
     *out = hub;
     return MEZZO_OK;

@@ -51,8 +51,7 @@ mezzo_status mz_wire_own_address(const mz_world *world, char address[256]) {
     freeifaddrs(list);
     if (found[0] == '\0' && world->interface[0] != '\0')
         return mz_fail(MEZZO_ERR_INVALID,
-                       "MEZZO_INTERFACE is %s: there is no such interface here that is up and has an "
-                       "IPv4 address",
+                       "MEZZO_INTERFACE is %s: this host has no such interface that is up and has an IPv4 address",
                        world->interface);
     if (found[0] != '\0' && others > 0)
         return mz_fail(MEZZO_ERR_INVALID, "this host has several network interfaces: name the one that the ranks "

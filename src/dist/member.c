@@ -234,7 +234,7 @@ static mezzo_status start(mz_member *m) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     m->started = error == 0;
     if (error != 0)
-        return mz_fail(MEZZO_ERR_MEMORY, "no thread for this rank's heartbeat: %s", strerror(error));
+        return mz_fail(MEZZO_ERR_MEMORY, "cannot create a thread for this rank's heartbeat: %s", strerror(error));
     return MEZZO_OK;
 }
 

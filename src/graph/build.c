@@ -522,7 +522,8 @@ mezzo_value mezzo_reshape(mezzo_graph *g, mezzo_value x, int rank, const int64_t
     if (mz_build_broken(g))
         return MEZZO_NONE;
     if (!has(g, x) || shape == NULL)
-        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "reshape: x is no value of this graph, or shape is NULL"));
+        return mz_build_failed(g,
+                               mz_fail(MEZZO_ERR_INVALID, "reshape: x is not a value of this graph, or shape is NULL"));
     if (rank < 1 || rank > MEZZO_MAX_RANK)
         return mz_build_failed(
             g, mz_fail(MEZZO_ERR_INVALID, "reshape: to %d dimensions, must be 1 to %d", rank, MEZZO_MAX_RANK));

@@ -62,7 +62,7 @@ mezzo_value mezzo_average_pool(mezzo_graph *g, mezzo_value x, int factor) {
 static mezzo_status check_source(const mezzo_graph *g, const char *op, mezzo_value x, mezzo_dtype dtype, int rank,
                                  int64_t first, int64_t last) {
     if (x.id < 0 || (size_t)x.id >= g->n_values)
-        return mz_fail(MEZZO_ERR_INVALID, "%s: its input is no value of this graph", op);
+        return mz_fail(MEZZO_ERR_INVALID, "%s: its input is not a value of this graph", op);
     const mz_value *v = &g->values[x.id];
     char text[64];
     if (v->dtype != dtype || v->shape.rank != rank || (first > 0 && v->shape.dim[0] != first) ||

@@ -266,11 +266,11 @@ mezzo_status mz_config_parse_yaml(mz_config *cfg, const char *where, const char 
 static mezzo_status check_chain(const yaml_file *file, const char *named) {
     for (const yaml_file *f = file->above; f != NULL; f = f->above)
         if (f->is.st_dev == file->is.st_dev && f->is.st_ino == file->is.st_ino)
-            return mz_fail(MEZZO_ERR_INVALID, "%s:%s: %s builds upon itself: name another file", file->above->path,
-                           named, file->path);
+            return mz_fail(MEZZO_ERR_INVALID, "%s:%s: %s is its own base: name another file", file->above->path, named,
+                           file->path);
     if (file->depth > MOST_BASES)
-        return mz_fail(MEZZO_ERR_INVALID, "%s:%s: more than %d files in a row build upon each other", file->above->path,
-                       named, MOST_BASES);
+        return mz_fail(MEZZO_ERR_INVALID, "%s:%s: more than %d nested base files", file->above->path, named,
+                       MOST_BASES);
     return MEZZO_OK;
 }
 
@@ -406,7 +406,7 @@ static mezzo_status check_names(const mz_config *cfg, const mz_config_entry *ent
 #endif
     const mz_config_row *row = entry->row;
     if (find_option(cfg, row->path, strlen(row->path)) != entry)
-        return mz_fail(MEZZO_ERR_INVALID, "configuration table: %s is there twice", row->path);
+        return mz_fail(MEZZO_ERR_INVALID, "configuration table: %s occurs twice", row->path);
     size_t n;
     for (const char *at = NULL; (at = mz_config_next_alias(row, at, &n)) != NULL;)
         if (find_option(cfg, at, n) != entry)

@@ -305,7 +305,7 @@ static mezzo_status get(const mz_config *cfg, const char *path, unsigned types, 
     if (!entry)
         return mz_fail(MEZZO_ERR_INVALID, "the configuration table has no %s", path);
     if (!(types >> entry->row->type & 1))
-        return mz_fail(MEZZO_ERR_INVALID, "the configuration's %s is of another type than was asked for", path);
+        return mz_fail(MEZZO_ERR_INVALID, "the configuration's %s does not have the requested type", path);
     entry->used = true;
     *out = entry;
     return MEZZO_OK;

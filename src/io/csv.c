@@ -81,7 +81,7 @@ static mezzo_status read_record(mz_csv *csv, cursor *c) {
     for (;;) {
         MEZZO_TRY(read_field(csv, c));
         if (csv->n_cells - first > MZ_CSV_MAX_COLUMNS)
-            return wrong(csv, line, "more columns than a table of ours has: is this a CSV file?");
+            return wrong(csv, line, "more columns than any Mezzo table has: is this a CSV file?");
         if (c->in == c->end || *c->in != ',')
             break;
         c->in++;
@@ -120,7 +120,7 @@ static mezzo_status parse(mz_csv *csv, const char *text, size_t n) {
     if (n > MZ_CSV_MAX_BYTES)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes; a table has at most %zu", csv->where, n, MZ_CSV_MAX_BYTES);
     if (memchr(text, '\0', n) != NULL)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: there is a NUL byte in it: it is no CSV file", csv->where);
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: it contains a NUL byte: not a CSV file", csv->where);
     csv->text = mz_alloc(n + 2, 1); // each field ends with a comma, a line end or the end: room for its NUL
     if (csv->text == NULL)
         return MEZZO_ERR_MEMORY;

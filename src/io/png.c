@@ -80,7 +80,7 @@ static void check_claim(png_structp png, png_infop info, size_t n) {
     const uint64_t bits = (uint64_t)png_get_bit_depth(png, info) * png_get_channels(png, info);
     const uint64_t claimed = (bits * png_get_image_width(png, info) + 7) / 8 * png_get_image_height(png, info);
     if (claimed / 1032 > n)
-        png_error(png, "the file is too short for its picture");
+        png_error(png, "the file is too short for its image");
 }
 
 static void ask_for_gray(png_structp png, png_infop info) {
@@ -144,7 +144,7 @@ mezzo_status mz_png_parse(const char *where, const void *bytes, size_t n, mz_pic
         mz_picture_free(out);
         status = info == NULL && png == NULL && w->message[0] == '\0' ? MEZZO_ERR_MEMORY : MEZZO_ERR_FORMAT;
         if (w->no_memory || status == MEZZO_ERR_MEMORY)
-            status = mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory while reading a picture", where);
+            status = mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory while reading an image", where);
         else
             status = mz_fail(MEZZO_ERR_FORMAT, "%s: a broken PNG file: %s", where, w->message);
     }
@@ -175,7 +175,8 @@ mezzo_status mz_png_encode(const mz_picture *p, int level, uint8_t **bytes, size
     *n = 0;
     if (p->height < 1 || p->width < 1 || p->height > MZ_PNG_SIDE || p->width > MZ_PNG_SIDE ||
         (p->channels != 1 && p->channels != 3))
-        return mz_fail(MEZZO_ERR_INVALID, "a picture of %lld x %lld pixels and %lld channels: 1 to %d a side, 1 or 3",
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "an image of %lld x %lld pixels and %lld channels: use 1 to %d pixels per side, 1 or 3 channels",
                        (long long)p->height, (long long)p->width, (long long)p->channels, MZ_PNG_SIDE);
     work *w = mz_alloc(1, sizeof *w);
     if (w == NULL)
@@ -196,8 +197,8 @@ mezzo_status mz_png_encode(const mz_picture *p, int level, uint8_t **bytes, size
     } else {
         mz_free(w->bytes);
         status = w->no_memory || w->message[0] == '\0'
-                     ? mz_fail(MEZZO_ERR_MEMORY, "out of memory while writing a picture")
-                     : mz_fail(MEZZO_ERR_IO, "libpng cannot write the picture: %s", w->message);
+                     ? mz_fail(MEZZO_ERR_MEMORY, "out of memory while writing an image")
+                     : mz_fail(MEZZO_ERR_IO, "libpng cannot write the image: %s", w->message);
     }
     mz_free(w);
     return status;

@@ -65,7 +65,7 @@ mezzo_status mz_sampler_begin(mz_diffusion_sampler *sampler, mz_sampler_kind kin
     if (objective < MZ_OBJECTIVE_NOISE || objective > MZ_OBJECTIVE_REGRESSION)
         return mz_fail(MEZZO_ERR_INVALID, "there is no objective %d", objective);
     if (own != (kind == MZ_SAMPLER_OWN))
-        return mz_fail(MEZZO_ERR_INVALID, own ? "this model has a sampler of its own: DDPM and DDIM do not fit"
+        return mz_fail(MEZZO_ERR_INVALID, own ? "this model has its own sampler: DDPM and DDIM do not apply"
                                               : "this model is sampled by DDPM or DDIM");
     if (steps < 1 || steps > 1000000)
         return mz_fail(MEZZO_ERR_INVALID, "a sampler of %d steps: 1 to 1000000", steps);

@@ -182,7 +182,7 @@ static mezzo_status take_canonical(mz_ranks *r) {
     const int64_t most = longest_part(p);
     if (!is_power_of_two(leaves) || !is_power_of_two(r->size))
         return mz_fail(MEZZO_ERR_INVALID,
-                       "canonical sums need a power of two of micro batches a step, on as many ranks or a half, a "
+                       "canonical sums need a power of two of micro batches per step, on as many ranks or a half, a "
                        "quarter …: %lld on %d %s not",
                        (long long)leaves, r->size, r->size == 1 ? "rank is" : "ranks are");
     for (int64_t n = r->micro; n > 1; n /= 2)
@@ -215,8 +215,8 @@ static mezzo_status prepare_calls(mz_ranks *r) {
 static mezzo_status take_wire(mz_ranks *r) {
     const size_t bytes = (size_t)(r->size * longest_part(r->params)) * sizeof *r->wire[0];
     if (r->canonical)
-        return mz_fail(MEZZO_ERR_INVALID, "canonical sums take gradients as they are, not rounded to bf16: leave out "
-                                          "--reduce-wire bf16 or --reduce canonical");
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "canonical sums need unrounded gradients: remove --reduce-wire bf16 or --reduce canonical");
     for (int i = 0; i < 2 && r->size > 1; i++)
         MEZZO_TRY(take(r, bytes, &r->wire[i]));
     return MEZZO_OK;

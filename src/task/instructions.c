@@ -53,7 +53,7 @@ static mezzo_status add_record(mz_instructions *x, const mezzo_tokenizer *tokeni
     x->examples[x->count].begin = x->all.n;
     if (messages != NULL) {
         if (!json_is_array(messages))
-            return mz_fail(MEZZO_ERR_FORMAT, "%s: \"messages\" is no list", where);
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: \"messages\" is not a list", where);
         MEZZO_TRY(mz_chat_encode(tokenizer, where, messages, false, &x->all));
     } else if (json_object_get(record, "prompt") != NULL) {
         MEZZO_TRY(mz_json_get_string(where, record, "prompt", &prompt));

@@ -207,7 +207,7 @@ static const char *colour_of(const char *phase) {
 }
 
 static void add_phases(mz_text *t, const mz_profile_view *v, const rows *r) {
-    mz_text_addf(t, "<h2>Phases</h2>\n<table><tr><th></th><th>phase</th><th>ms a step</th><th>share</th></tr>\n");
+    mz_text_addf(t, "<h2>Phases</h2>\n<table><tr><th></th><th>phase</th><th>ms/step</th><th>share</th></tr>\n");
     for (size_t p = 0; p < MZ_COUNT(phases); p++) {
         double seconds = 0;
         for (size_t i = 0; i < r->n; i++)
@@ -300,14 +300,12 @@ static mezzo_status write_page(const mz_profile_view *v, const rows *r, const ch
     add_escaped(&t, v->model);
     mz_text_addf(&t, "; %s</p>\n<p>", v->precision);
     add_escaped(&t, v->device);
-    mz_text_addf(&t, "</p>\n<p>%lld steps from step %lld on: %.3f ms a step, %.3f ms of it in ops.</p>\n",
+    mz_text_addf(&t, "</p>\n<p>%lld steps from step %lld on: %.3f ms/step, %.3f ms of it in ops.</p>\n",
                  (long long)v->steps, (long long)v->first_step, 1e3 * v->seconds / (double)v->steps,
                  1e3 * r->seconds / (double)v->steps);
     if (v->queue)
-        mz_text_addf(
-            &t,
-            "<p class=\"hint\">Ops ran one after the other here. A step that is not profiled is one captured graph, "
-            "whose streams overlap what stands in different lanes.</p>\n");
+        mz_text_addf(&t, "<p class=\"hint\">Here ops ran one after the other. Steps that are not profiled are one "
+                         "captured graph, whose streams run concurrently.</p>\n");
     add_phases(&t, v, r);
     add_timeline(&t, v);
     add_rows(&t, v, r);

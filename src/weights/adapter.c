@@ -269,7 +269,7 @@ static mezzo_status check_rest(const mz_import *in) {
 
 mezzo_status mz_adapter_list(mz_import *in) {
     if (in->family == NULL)
-        return mz_fail(MEZZO_ERR_INVALID, "%s: adapters are read beside a Hugging Face folder, not llm.c's file",
+        return mz_fail(MEZZO_ERR_INVALID, "%s: adapters need the weights of a Hugging Face folder, not llm.c's file",
                        mz_quote(in->adapter_folder).text);
     MEZZO_TRY(visit_all(in->family, &in->model, in->graph, read_one, in));
     return check_rest(in);

@@ -47,7 +47,7 @@ static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) 
     e->family = mz_hf_by_model(e->state.model.name);
     if (e->family == NULL)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
-                       "%s: neither transformers nor diffusers has a model that is %s, so it cannot be exported",
+                       "%s: neither transformers nor diffusers has an equivalent of %s, so it cannot be exported",
                        e->checkpoint, e->state.model.name);
     char *file = mz_format("%s/%s", e->checkpoint, e->file);
     if (file == NULL)
@@ -207,7 +207,7 @@ static mezzo_status write_tokenizer(const exporter *e, const char *folder) {
         if (strcmp(kind, "gpt2") == 0 || strcmp(kind, "bpe") == 0)
             status = mezzo_tokenizer_save_bpe(tokenizer, folder);
         else
-            mz_log("notice", "the %s tokenizer is not exported: transformers has none like it", kind);
+            mz_log("notice", "the %s tokenizer is not exported: transformers has no equivalent", kind);
         if (status == MEZZO_OK)
             status = mz_chat_write(&tokenizer->chat, folder);
     }

@@ -65,7 +65,7 @@ static mezzo_status check_finite(const mz_hf_tensor *t, const mz_hf_block *b, in
         float value;
         copy_run(b, row, col + i, 1, (unsigned char *)&value, MEZZO_F32);
         if (isfinite(value))
-            return mz_fail(MEZZO_ERR_NUMERIC, "tensor %s: %g is too large for %s: write these weights in %s instead",
+            return mz_fail(MEZZO_ERR_NUMERIC, "tensor %s: %g is too large for %s: export in %s instead",
                            mz_quote(t->name).text, (double)value, mezzo_dtype_name(t->dtype),
                            t->dtype == MEZZO_F16 ? "bf16 or fp32" : "fp32");
         return mz_fail(MEZZO_ERR_NUMERIC, "tensor %s: element [%lld, %lld] is %g: weights must be finite",

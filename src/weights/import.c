@@ -61,7 +61,7 @@ static mezzo_status read_index(mz_import *in, const char *path, const json_t *in
     json_object_foreach(map, tensor, value) {
         const char *file = json_string_value(value);
         if (file == NULL || *file == '\0' || strchr(file, '/') != NULL)
-            return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s: %s is not the name of a file beside the index", path,
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s: %s is not the name of a file next to the index", path,
                            mz_quote(tensor).text, mz_quote(file).text);
         MEZZO_TRY(add_file(in, file));
         for (size_t i = 0; i < in->n_files; i++)
@@ -109,7 +109,7 @@ static mezzo_status open_folder(mz_import *in) {
     MEZZO_TRY(in_folder(in, pickle, &there));
     if (there)
         return mz_fail(MEZZO_ERR_INVALID,
-                       "folder %s has its weights in %s, a pickle, which is not read: save them with "
+                       "folder %s has its weights in %s, a pickle, which Mezzo does not read: save them with "
                        "save_pretrained(…, safe_serialization=True)",
                        mz_quote(in->folder).text, pickle);
     return mz_fail(MEZZO_ERR_INVALID, "folder %s has neither %s nor %s", mz_quote(in->folder).text, name, index);
@@ -125,12 +125,11 @@ static mezzo_status read_config(mz_import *in, const char *path, const json_t *c
     in->family = mz_hf_by_type(type, &known);
     const char *differs = in->family == NULL ? mz_hf_differs(type) : NULL;
     if (differs != NULL)
-        return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: key '%s' is %s, which is another model than radio_unet: %s (docs/models.md)", path, key,
-                       mz_quote(type).text, differs);
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is %s, a different model from radio_unet: %s (docs/models.md)",
+                       path, key, mz_quote(type).text, differs);
     if (in->family == NULL)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is %s; what can be imported is %s", path, key,
-                       mz_quote(type).text, known);
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is %s; import supports %s", path, key, mz_quote(type).text,
+                       known);
     MEZZO_TRY(in->family->read_config(path, config, &in->model));
     return mz_context(mezzo_model_check(&in->model), "%s: ", path);
 }
@@ -143,8 +142,8 @@ static mezzo_status open_config(mz_import *in) {
     mezzo_status status = MEZZO_OK;
     if (!mz_path_exists(path))
         status = mz_fail(MEZZO_ERR_IO,
-                         "there is no %s: import reads a Hugging Face folder (config.json beside *.safetensors) or "
-                         "llm.c's model file; docs/models.md says how to convert others",
+                         "there is no %s: import reads a Hugging Face folder (config.json and *.safetensors) or "
+                         "llm.c's model file; docs/models.md explains how to convert others",
                          mz_quote(path).text);
     else
         status = mz_json_load(path, MAX_CONFIG, &config);
@@ -193,7 +192,7 @@ static mezzo_status check_tensor(const mz_import *in, const mz_safetensors_tenso
                        mz_shape_text(need, b, sizeof b));
     }
     if (t->dtype != MEZZO_F32 && t->dtype != MEZZO_BF16 && t->dtype != MEZZO_F16)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is %s; weights in fp32, bf16 and fp16 are read",
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is %s; only fp32, bf16 and fp16 weights are supported",
                        mz_quote(in->where).text, mz_quote(t->name).text, mezzo_dtype_name(t->dtype));
     return MEZZO_OK;
 }
@@ -322,8 +321,8 @@ static mezzo_status check_rest(const mz_import *in) {
             const char *name = mz_safetensors_at(in->files[f], i)->name, *short_name = without_prefix(in, name);
             bool head = in->family->tied_head != NULL && strcmp(name, in->family->tied_head) == 0;
             if (!head && !in->family->is_buffer(short_name) && !is_later_layer(in, short_name) && !is_ours(in, name))
-                return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s belongs to no part of this %s model",
-                               mz_quote(in->where).text, mz_quote(name).text, in->family->model);
+                return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is not part of this %s model", mz_quote(in->where).text,
+                               mz_quote(name).text, in->family->model);
         }
     return check_head(in);
 }
@@ -396,8 +395,8 @@ static mezzo_status open_source(mz_import *in, const char *path) {
     if (is_pickle(&in->map))
         return mz_fail(
             MEZZO_ERR_FORMAT,
-            "%s is a pickle of torch.save, which is not read because loading one runs code: save its tensors "
-            "with safetensors.torch.save_file beside a config.json; docs/models.md has the lines for nanoGPT",
+            "%s is a pickle of torch.save, which Mezzo does not read because loading one runs code: save its tensors "
+            "with safetensors.torch.save_file next to a config.json; docs/models.md has the lines for nanoGPT",
             mz_quote(path).text);
     mz_map_close(&in->map);
     in->map = (mz_map){0};

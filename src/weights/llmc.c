@@ -16,8 +16,9 @@ static mezzo_status read_header(const char *where, const mz_map *map, mezzo_mode
     int32_t h[8];
     memcpy(h, map->data, sizeof h);
     if (h[1] != 3 && h[1] != 5)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: version %d of llm.c's model format; 3 (fp32) and 5 (bf16) are read",
-                       where, (int)h[1]);
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: version %d of llm.c's model format; only 3 (fp32) and 5 (bf16) are supported", where,
+                       (int)h[1]);
     *dtype = h[1] == 3 ? MEZZO_F32 : MEZZO_BF16;
     MEZZO_TRY(mezzo_model_defaults("gpt2", model));
     model->seq_len = h[2];
@@ -110,7 +111,7 @@ mezzo_status mz_llmc_open(mz_import *in, bool *found) {
     if (!*found)
         return MEZZO_OK;
     if (in->map.size < HEADER_INTS * sizeof(int32_t))
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes; llm.c's header alone has %zu: the file is cut off", in->where,
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes, but llm.c's header has %zu: the file is cut off", in->where,
                        in->map.size, HEADER_INTS * sizeof(int32_t));
     MEZZO_TRY(read_header(in->where, &in->map, &in->model, &dtype, &padded));
     list_sections(&in->model, padded, sections);

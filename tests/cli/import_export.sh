@@ -146,7 +146,7 @@ refuse 2 wte.weight 61x16 62x16 -- import "$SCRATCH/shape" --out new
 wrong name 's/h\.0\.ln_1\.bias/h.0.ln_9.bias/' model.safetensors
 refuse 2 transformer.h.0.ln_1.bias nearest -- import "$SCRATCH/name" --out new
 wrong extra 's/"n_layer": 2/"n_layer": 1/' config.json
-refuse 2 transformer.h.1. "belongs to no part" -- import "$SCRATCH/extra" --out new
+refuse 2 transformer.h.1. "is not part of" -- import "$SCRATCH/extra" --out new
 SOURCE=hf_gpt2
 printf '#version: 0.2\nh e\nbroken\n' >"$SCRATCH/merges.txt"
 wrong merges '' config.json
@@ -156,12 +156,12 @@ SOURCE=hf_glm4_moe
 wrong arch 's/"model_type": "glm4_moe"/"model_type": "glm5_moe"/' config.json
 mkdir "$SCRATCH/unet"
 echo '{"_class_name": "UNet2DConditionModel", "sample_size": 16}' >"$SCRATCH/unet/config.json"
-refuse 2 config.json UNet2DConditionModel "another model than radio_unet" docs/models.md -- import "$SCRATCH/unet" --out new
+refuse 2 config.json UNet2DConditionModel "a different model from radio_unet" docs/models.md -- import "$SCRATCH/unet" --out new
 refuse 2 config.json model_type glm5_moe "gpt2, nanogpt, glm4_moe, llama or" -- import "$SCRATCH/arch" --out new
 wrong experts 's/"n_routed_experts": 4/"n_routed_experts": 6/' config.json
 refuse 2 gate.weight 4x16 6x16 -- import "$SCRATCH/experts" --out new
 wrong fewer 's/"num_hidden_layers": 3/"num_hidden_layers": 2/' config.json
-refuse 2 model.layers.2. "belongs to no part" -- import "$SCRATCH/fewer" --out new
+refuse 2 model.layers.2. "is not part of" -- import "$SCRATCH/fewer" --out new
 wrong expert 's/layers\.2\.mlp\.experts\.3\.up_proj/layers.2.mlp.experts.7.up_proj/' model.safetensors
 refuse 2 model.layers.2.mlp.experts.3.up_proj.weight nearest -- import "$SCRATCH/expert" --out new
 wrong rope 's/"rope_type": "default"/"rope_type": "yarn"/' config.json

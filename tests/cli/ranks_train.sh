@@ -185,5 +185,5 @@ refused() { # RANKS TEXT OPTION…
 }
 refused 3 'train.global_batch is 8, not a multiple of the micro batches of 2 on 3 ranks (6 together)'
 refused 3 'canonical sums need a power of two' --global-batch 6 --reduce canonical
-refused 2 'leave out --reduce-wire bf16' --reduce canonical --reduce-wire bf16
+refused 2 'remove --reduce-wire bf16' --reduce canonical --reduce-wire bf16
 echo "ranks: ok"

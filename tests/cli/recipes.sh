@@ -51,7 +51,7 @@ refuse 2 "shakespeare-char-cpu" -- train --recipe shakespeare-char-cpo --data te
 printf 'base: b.yaml\n' >a.yaml
 printf 'base: sub/../a.yaml\n' >b.yaml
 mkdir sub
-refuse 2 "builds upon itself" "b.yaml:1" -- train --config a.yaml --data text.txt
+refuse 2 "is its own base" "b.yaml:1" -- train --config a.yaml --data text.txt
 printf 'base: nowhere.yaml\n' >a.yaml
 refuse 3 "a.yaml:1: base" "nowhere.yaml" -- train --config a.yaml --data text.txt
 printf 'base: [x]\n' >a.yaml

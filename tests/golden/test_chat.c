@@ -66,7 +66,7 @@ static void what_is_not_known_is_refused(void **state) {
                  {"{{ nope.nope }}", "undefined"},
                  {"{{ 'a' + 1 }}", "+"},
                  {"{% if true %}", "endif"},
-                 {"{% endfor %}", "ends nothing"},
+                 {"{% endfor %}", "end statement without"},
                  {"{% if true %}{% endfor %}", "endif"},
                  {"{{ 'a }}", "end"},
                  {"{{ 'a' 1 }}", "tag"},

@@ -256,9 +256,9 @@ static void broken_files_are_refused_by_line(void **state) {
         {"a  b\n", "line 1"},
         {" b\n", "line 1"},
         {"a \n", "line 1"},
-        {"ab c\n", "line 1: part 'ab' is neither a byte nor made"},
+        {"ab c\n", "line 1: part 'ab' is neither a byte nor the result"},
         {"a bc\nb c\n", "line 1: part 'bc'"},
-        {"a b\nc d\na b\n", "line 3: the pair 'a b' is there twice"},
+        {"a b\nc d\na b\n", "line 3: the pair 'a b' occurs twice"},
         {"a \xE6\xBC\xA2\n", "byte alphabet"},
         {"a \xFF\n", "byte alphabet"},
     };

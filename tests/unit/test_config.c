@@ -354,7 +354,7 @@ static void a_wrong_table_or_getter_is_found(void **state) {
     cfg = make();
     int64_t value;
     assert_error_has(mz_config_get_int(cfg, "nothing", &value), "has no nothing");
-    assert_error_has(mz_config_get_int(cfg, "optimizer.lr", &value), "of another type");
+    assert_error_has(mz_config_get_int(cfg, "optimizer.lr", &value), "does not have the requested type");
     assert_error_has(mz_config_set(cfg, "optimizer.lrr", "1", MZ_CONFIG_COMMAND_LINE, "call"),
                      "call: unknown key 'optimizer.lrr'; did you mean optimizer.lr");
     mz_config_free(cfg);

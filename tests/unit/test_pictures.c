@@ -212,7 +212,7 @@ static void test_pairs_of_arrays(void **state) {
     refused("arrays", MEZZO_ERR_FORMAT, "i4 in 2 dimensions");
     write_array("arrays/target/b.npy", "|u1", "(3, 3)", gray, sizeof gray);
     assert_int_equal(mz_file_write_atomic("arrays/target/b.png", "", 0), MEZZO_OK);
-    refused("arrays", MEZZO_ERR_FORMAT, "target/b.npy: there is a .png of that name too");
+    refused("arrays", MEZZO_ERR_FORMAT, "target/b.npy: a .png of that name exists too");
 }
 
 static void test_memory(void **state) {

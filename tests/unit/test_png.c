@@ -72,7 +72,7 @@ static void test_refuses(void **state) {
     static const uint8_t claim[] = {0x89, 'P',  'N',  'G',  13,   10, 26, 10,   0,    0,   0,   13,   'I',  'H',  'D',
                                     'R',  0,    0,    0x1F, 0x40, 0,  0,  0x1F, 0x40, 8,   0,   0,    0,    0,    0x23,
                                     0x9A, 0xF2, 0x28, 0,    0,    0,  0,  'I',  'D',  'A', 'T', 0x35, 0xAF, 0x06, 0x1E};
-    refused(claim, sizeof claim, "too short for its picture");
+    refused(claim, sizeof claim, "too short for its image");
     mz_free(bytes);
     mz_picture_free(&p);
     assert_int_equal(mz_png_read("missing.png", &p), MEZZO_ERR_IO);

@@ -74,7 +74,7 @@ static void others_are_refused(void **state) {
     must(mz_file_write_atomic("bad.npy", "PK\3\4 not an array", 18));
     refused("not a NumPy .npy");
     write_npy("bad.npy", 3, "{}", f4, 0);
-    refused("versions 1.0 and 2.0");
+    refused("only 1.0 and 2.0");
     write_npy("bad.npy", 1, "{'descr': '<f4', 'fortran_order': True, 'shape': (3,)}", f4, sizeof f4);
     refused("Fortran");
     write_array("bad.npy", ">f4", "(3,)", f4, sizeof f4);

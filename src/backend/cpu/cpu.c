@@ -132,7 +132,7 @@ static mezzo_status cpu_open(int index, int threads, mezzo_device **out) {
     cpu->base.threads = threads;
     cpu->isa = isa;
     if (isa.level != isa.found)
-        mz_log("dispatch", "cpu: MEZZO_ISA keeps to %s; the machine has %s", mz_level_name(isa.level),
+        mz_log("dispatch", "cpu: MEZZO_ISA limits kernels to %s; the machine supports %s", mz_level_name(isa.level),
                mz_level_name(isa.found));
     *out = &cpu->base;
     return MEZZO_OK;

@@ -369,7 +369,7 @@ static void judge_scaler(const mz_asked *leader, const mz_vote *v, mz_agreement 
         else
             TELL(f, "%s: fp16 without a loss scale, so gradients below 6e-8 become zero", at(leader, said).text);
         FIX(f,
-            v->lone   ? "name the scaler beside %.90s:%d (grad_scaler: true), or use bf16"
+            v->lone   ? "name the scaler next to %.90s:%d (grad_scaler: true), or use bf16"
             : v->pure ? "change %.90s:%d to mixed fp16 or to bf16"
                       : "turn the scaler on in %.90s:%d, or use bf16",
             leader->path, said->line);

@@ -461,7 +461,7 @@ static mezzo_status no_pairs(const mz_study *s) {
         return mz_fail(MEZZO_ERR_FORMAT,
                        "%s: all %zu pairs ran on unequal rungs or shapes: there is nothing to compare", s->where,
                        s->n_unequal);
-    return mz_fail(MEZZO_ERR_FORMAT, "%s: there is no row of a step that ran", s->where);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: no row has a step that ran", s->where);
 }
 
 // Every column that a table lacks in one message, with the option that maps one.

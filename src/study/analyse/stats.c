@@ -219,7 +219,7 @@ static mezzo_status factor(double *a, double *b, double *v, size_t n, size_t k) 
             left += i < j ? 0 : v[i] * v[i];
         }
         if (!isfinite(whole))
-            return mz_fail(MEZZO_ERR_NUMERIC, "column %zu of the regression has a value that is not finite", j);
+            return mz_fail(MEZZO_ERR_NUMERIC, "column %zu of the regression has a non-finite value", j);
         if (!(left > 1e-20 * whole))
             return mz_fail(MEZZO_ERR_INVALID, "column %zu of the regression is a combination of those before it", j);
         double norm = sqrt(left);
@@ -271,7 +271,8 @@ mezzo_status mz_ols_fit(const double *x, const double *y, size_t n, size_t k, mz
         tss += (y[i] - mean) * (y[i] - mean);
     }
     if (!isfinite(rss))
-        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_NUMERIC, "the regression: a value to be explained is not finite"));
+        MEZZO_TRY_GOTO(status,
+                       mz_fail(MEZZO_ERR_NUMERIC, "the regression: a value of the dependent variable is not finite"));
     out->sigma = sqrt(rss / (double)(n - k));
     out->r2 = tss > 0 ? 1 - rss / tss : (double)NAN;
     for (size_t i = 0; i < k; i++) {
