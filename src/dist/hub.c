@@ -33,6 +33,7 @@ struct mz_hub {
     member strangers[STRANGERS]; // came, not yet greeted
     struct pollfd *polls;        // [size + STRANGERS + 1]
     int joined, left, arrived;
+    unsigned refused; // processes with another secret
     bool welcomed, failed;
     double began, looked, beaten, failed_at, left_at;
     double gather_since;
@@ -199,7 +200,10 @@ static void greet(mz_hub *hub, member *m, const char *bytes) {
     hello.secret[sizeof hello.secret - 1] = hello.version[sizeof hello.version - 1] = '\0';
     hello.host[sizeof hello.host - 1] = '\0';
     if (!same_secret(hello.secret, hub->secret)) {
-        mz_log("warn", "refused a process with another secret that tried to join the job");
+        hub->refused++;
+        if ((hub->refused & (hub->refused - 1)) == 0) // the 1st, 2nd, 4th, 8th: no flood of lines
+            mz_log("warn", "refused %u process%s with another secret that tried to join the job", hub->refused,
+                   hub->refused == 1 ? "" : "es");
         refuse(m, "its secret differs from this rank's (MEZZO_JOB_SECRET)");
         return;
     }
@@ -237,14 +241,15 @@ static void greet(mz_hub *hub, member *m, const char *bytes) {
 static void let_in(mz_hub *hub) {
     const int on = 1;
     int fd = accept4(hub->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    for (int i = 0; i < STRANGERS && fd >= 0; i++)
-        if (hub->strangers[i].fd < 0) {
-            (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-            hub->strangers[i] = (member){.fd = fd, .heard = mz_seconds()};
-            return;
-        }
-    if (fd >= 0)
-        close(fd); // it tries again
+    member *place = &hub->strangers[0];
+    for (int i = 0; i < STRANGERS; i++)
+        if (place->fd >= 0 && (hub->strangers[i].fd < 0 || hub->strangers[i].since < place->since))
+            place = &hub->strangers[i];
+    if (fd < 0)
+        return;
+    shut(place); // who has been here longest without a greeting makes room: a rank greets at once
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    *place = (member){.fd = fd, .since = mz_seconds()};
 }
 
 static void say_goodbye(mz_hub *hub) {
@@ -384,7 +389,7 @@ static void look_at_clock(mz_hub *hub) {
         fail_of(hub, m, what);
     }
     for (int i = 0; i < STRANGERS; i++)
-        if (hub->strangers[i].fd >= 0 && now - hub->strangers[i].heard > GREETING)
+        if (hub->strangers[i].fd >= 0 && now - hub->strangers[i].since > GREETING)
             shut(&hub->strangers[i]);
     if (now - hub->beaten >= BEAT_EVERY) {
         const mz_wire_frame frame = mz_wire_make(MZ_WIRE_BEAT, 0, "", 0);

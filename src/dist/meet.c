@@ -89,9 +89,14 @@ mezzo_status mz_wire_publish(const char *path, const char *address, int port, co
 }
 
 bool mz_wire_look_up(const char *path, char address[256], int *port, char secret[128]) {
-    FILE *f = fopen(path, "re");
-    if (f == NULL)
+    struct stat info;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe would keep this rank beyond its patience
+    FILE *f = fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) ? fdopen(fd, "r") : NULL;
+    if (f == NULL) {
+        if (fd >= 0)
+            close(fd);
         return false;
+    }
     int n = fscanf(f, "%255s %d %127s", address, port, secret);
     fclose(f);
     return n == 3;

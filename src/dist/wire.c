@@ -46,17 +46,13 @@ mz_wire_frame mz_wire_make(mz_wire_kind kind, int rank, const char *name, size_t
 
 bool mz_wire_receive(int fd, mz_wire_buffer *b) {
     char piece[65536];
-    for (;;) {
-        ssize_t n = recv(fd, piece, sizeof piece, MSG_DONTWAIT);
-        if (n > 0 && mz_wire_append(b, piece, (size_t)n) != MEZZO_OK)
-            return false;
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return true;
-        if (n <= 0)
-            return false;
-    }
+    ssize_t n;
+    do
+        n = recv(fd, piece, sizeof piece, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return errno == EAGAIN || errno == EWOULDBLOCK;
+    return n > 0 && mz_wire_append(b, piece, (size_t)n) == MEZZO_OK;
 }
 
 bool mz_wire_flush(int fd, mz_wire_buffer *b) {

@@ -61,7 +61,8 @@ void mz_wire_free(mz_wire_buffer *b);
 // The frame at the front, whole, with its payload right behind it: true. *bad: what is there is none.
 bool mz_wire_front(const mz_wire_buffer *b, mz_wire_frame *out, bool *bad);
 mz_wire_frame mz_wire_make(mz_wire_kind kind, int rank, const char *name, size_t bytes);
-// Everything that can be had now. False: the connection has ended, or memory.
+// A piece of what can be had now: who sends without end keeps nobody else waiting. False: the connection has ended, or
+// memory.
 bool mz_wire_receive(int fd, mz_wire_buffer *b);
 bool mz_wire_flush(int fd, mz_wire_buffer *b); // what can be sent now
 
