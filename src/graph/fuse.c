@@ -113,6 +113,11 @@ static mz_act act_of(const mz_node *n, bool gradient) {
     }
 }
 
+// What a quantize may do in front.
+static mz_act quantized_act_of(const mz_node *act, bool gradient) {
+    return act->op == (gradient ? MZ_OP_swiglu_dx : MZ_OP_swiglu) ? MZ_ACT_SWIGLU : act_of(act, gradient);
+}
+
 // Where readers of v can be: behind its maker.
 static size_t behind_maker(fuse *f, int v) {
     const int maker = value(f, v)->producer;
@@ -135,14 +140,21 @@ static bool left_to_quantizer(fuse *f, const mz_node *product, int result) {
     return value(f, product->in[0])->scaling != MZ_SCALING_NONE && quantizer(f, result) != NULL;
 }
 
+static bool has_entry(const mz_node *quantize) {
+    const int entry = MZ_OUT(quantize, entry);
+    return quantize->n_out > entry && quantize->out[entry] >= 0;
+}
+
 // act or its gradient, quantize → quantize with act.
 static void fuse_quantized_activation(fuse *f, size_t index) {
     mz_node *act = &f->g->nodes[index];
-    mz_act forward = act_of(act, false), backward = act_of(act, true);
+    mz_act forward = quantized_act_of(act, false), backward = quantized_act_of(act, true);
     mz_node *quantize = forward == MZ_ACT_NONE && backward == MZ_ACT_NONE ? NULL : quantizer(f, act->out[0]);
     int x = act->in[0], preact = backward != MZ_ACT_NONE ? act->in[1] : -1;
     if (!quantize || quantize->phase != act->phase || quantize->attrs.act != MZ_ACT_NONE ||
         (preact >= 0 && value(f, preact)->dtype != value(f, x)->dtype))
+        return;
+    if ((forward == MZ_ACT_SWIGLU || backward == MZ_ACT_SWIGLU) && !has_entry(quantize)) // halves are in other blocks
         return;
     quantize->attrs.act = forward != MZ_ACT_NONE ? forward : backward;
     quantize->attrs.via = value(f, act->out[0])->dtype;

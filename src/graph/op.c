@@ -171,6 +171,13 @@ const char *mz_shape_text(const mz_shape *s, char *buf, size_t size) {
     return buf;
 }
 
+mz_shape mz_quantized_shape(mz_act act, const mz_shape *x, const mz_shape *preact) {
+    mz_shape z = act == MZ_ACT_SWIGLU && preact != NULL ? *preact : *x;
+    if (act == MZ_ACT_SWIGLU && preact == NULL)
+        z.dim[z.rank - 1] /= 2;
+    return z;
+}
+
 int64_t mz_shape_rows(const mz_shape *s) {
     int64_t n = 1;
     for (int i = 0; i + 1 < s->rank; ++i)

@@ -132,7 +132,8 @@ mz_permuted mz_shape_permute(const mz_shape *from, const int *permutation);
 const char *mz_shape_text(const mz_shape *s, char *buf, size_t size); // "12x64x384"
 int64_t mz_shape_rows(const mz_shape *s);                             // product of all but the last dimension
 
-typedef enum mz_act { MZ_ACT_NONE, MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, MZ_ACT_SILU } mz_act;
+// SWIGLU is quantize's alone.
+typedef enum mz_act { MZ_ACT_NONE, MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, MZ_ACT_SILU, MZ_ACT_SWIGLU } mz_act;
 
 // The constants of the update ops, set on the host when they change (never per step).
 typedef struct mz_update_attrs {
@@ -184,7 +185,7 @@ struct mz_attrs {
     bool measure;                      // quantize: the scale is found in this tensor; else the entry has it
     bool record;                       // quantize: the entry's largest magnitude grows
     bool keeps;                        // quantize, with record: of codes that stay, `kept` and not `most`
-    mz_act act;                        // linear's epilogue, linear_dx's activation gradient; group_norm's
+    mz_act act;                        // linear's epilogue, linear_dx's activation gradient; group_norm's; quantize's
     mezzo_dtype
         via; // linear: what x·Wᵀ + bias (and then the activation) is rounded to before act and before the residual
     mezzo_blocks blocks;           // linear, linear_dx, linear_dw: operands are first rounded to blocks along what is
@@ -241,6 +242,9 @@ typedef struct mz_scale_entry {
     int32_t changes;   // steps so far behind which the scale became another
 } mz_scale_entry;
 #define MZ_SCALE_WORDS ((int64_t)(sizeof(mz_scale_entry) / sizeof(float)))
+
+// quantize: z's shape, by those of x and preact (NULL: absent).
+mz_shape mz_quantized_shape(mz_act act, const mz_shape *x, const mz_shape *preact);
 
 // How many scales a tensor of this shape has, and which one an element's is. A tensor in blocks of 128 has one block's
 // scales of all rows side by side, with room for a multiple of 128 rows, where kernels copy 128 at a time: number

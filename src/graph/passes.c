@@ -60,7 +60,7 @@ static bool reads(const mz_node *n, const char *name) {
 
 // Only the rule that decided can tell a matmul's op class apart from its fused form; name what was fused.
 static const char *op_text(const mz_node *n, char *buf, size_t size) {
-    static const char *const acts[] = {"", "+relu", "+gelu", "+gelu_tanh", "+silu"};
+    static const char *const acts[] = {"", "+relu", "+gelu", "+gelu_tanh", "+silu", "+swiglu"};
     bool residual = reads(n, "residual") || reads(n, "dres");
     snprintf(buf, size, "%s%s%s", mz_op_table[n->op].name, acts[n->attrs.act], residual ? "+residual" : "");
     return buf;

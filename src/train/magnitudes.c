@@ -61,6 +61,8 @@ static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int
 // The op of an activation that quantize applies, or of its gradient.
 static mz_op activation_of(const mz_call *call, bool gradient) {
     switch (call->attrs.act) {
+    case MZ_ACT_SWIGLU:
+        return gradient ? MZ_OP_swiglu_dx : MZ_OP_swiglu;
     case MZ_ACT_RELU:
         return gradient ? MZ_OP_relu_dx : MZ_OP_relu;
     case MZ_ACT_SILU:
@@ -80,6 +82,7 @@ static mz_call activation_call(const mz_magnitudes *m, const mz_narrowed *of, co
                     .in = {quantize->in[0], gradient ? quantize->in[1] : mz_tensor_absent()},
                     .n_out = 1,
                     .out = {quantize->in[0]}};
+    call.out[0].shape = mz_quantized_shape(quantize->attrs.act, &call.in[0].shape, gradient ? &call.in[1].shape : NULL);
     call.out[0].dtype = quantize->attrs.via;
     call.out[0].storage = (mz_storage){0};
     call.out[0].data = m->act;

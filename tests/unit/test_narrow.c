@@ -158,10 +158,11 @@ static form form_of(mezzo_dtype from, mezzo_dtype to, float amplitude, int64_t r
 }
 
 static bench make_quantize(const form *f) {
-    const int64_t n = f->rows * f->columns;
+    const int64_t pairs = f->act == MZ_ACT_SWIGLU ? 2 : 1; // numbers for one
+    const int64_t columns = f->slope ? f->columns / pairs : f->columns * pairs, n = f->rows * columns;
     bench b = new_bench(MZ_OP_quantize, 2, 5);
-    float *x = calloc((size_t)n, sizeof *x);
-    void *stored = put(&b, false, 0, f->from, SHAPE(f->rows, f->columns));
+    float *x = calloc((size_t)(n * pairs), sizeof *x);
+    void *stored = put(&b, false, 0, f->from, SHAPE(f->rows, columns));
     for (int64_t i = 0; i < n; i++) // of all sizes: subnormal codes and what becomes zero too
         x[i] = f->amplitude * uniform() * ldexpf(1, -(int)(i % 24));
     if (f->kind == TIES) // halfway between two codes
@@ -174,9 +175,9 @@ static bench make_quantize(const form *f) {
     must(mezzo_convert(x, MEZZO_F32, stored, f->from, (size_t)n));
     if (f->slope) {
         void *preact = put(&b, false, 1, f->from, SHAPE(f->rows, f->columns));
-        for (int64_t i = 0; i < n; i++)
+        for (int64_t i = 0; i < n * pairs; i++)
             x[i] = 3 * uniform();
-        must(mezzo_convert(x, MEZZO_F32, preact, f->from, (size_t)n));
+        must(mezzo_convert(x, MEZZO_F32, preact, f->from, (size_t)(n * pairs)));
     }
     b.call.attrs.act = f->act;
     b.call.attrs.via = MEZZO_BF16;
@@ -190,7 +191,7 @@ static bench make_quantize(const form *f) {
     }
     if (f->slope) { // turned by what a product of gradients needs
         mz_tensor *acted = &b.call.out[MZ_OUT(quantize, acted)];
-        put(&b, true, MZ_OUT(quantize, acted), MEZZO_F8E4M3, SHAPE(f->rows, f->columns));
+        put(&b, true, MZ_OUT(quantize, acted), MEZZO_F8E4M3, SHAPE(f->rows, columns));
         acted->scaling = MZ_SCALING_TENSOR;
         acted->turned = true;
         b.acted = 0x1p-7F;
@@ -236,10 +237,13 @@ static void check_quantize(form of) {
                      (long long)f->rows, (long long)f->columns, (int)f->act, (double)f->amplitude,
                      (double)got.entry.scale, (long long)i, got.y[i], got.turned[at], want.y[i]);
         others += want.y[i] != got.y[i];
-        if (f->slope && want.acted[at] != got.acted[at] && abs((int8_t)(want.acted[at] - got.acted[at])) != 1)
-            fail_msg("%lldx%lld, act %d: beside the slope code %lld is %#x, not %#x", (long long)f->rows,
-                     (long long)f->columns, (int)f->act, (long long)i, got.acted[at], want.acted[at]);
-        others += f->slope && want.acted[at] != got.acted[at];
+    }
+    const int64_t beside = f->slope ? mz_shape_count(&b.call.out[MZ_OUT(quantize, acted)].shape) : 0;
+    for (int64_t i = 0; i < beside; i++) {
+        if (want.acted[i] != got.acted[i] && abs((int8_t)(want.acted[i] - got.acted[i])) != 1)
+            fail_msg("%lldx%lld, act %d: beside the slope code %lld, turned, is %#x, not %#x", (long long)f->rows,
+                     (long long)f->columns, (int)f->act, (long long)i, got.acted[i], want.acted[i]);
+        others += want.acted[i] != got.acted[i];
     }
     assert_true(others <= f->rows * f->columns / 50); // of activations
     for (int64_t c = 0; c < f->columns && f->kind != NOT_FINITE && f->amplitude < 1e30F; c++) {
@@ -313,17 +317,82 @@ static void given_scales_cut_off(void **state) {
     free_bench(&b);
 }
 
+static const mz_act acts[] = {MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, MZ_ACT_SILU, MZ_ACT_SWIGLU};
+static const int64_t act_sizes[][2] = {{33, 14}, {128, 160}, {80, 288}};
+
 static void activations_in_front_are_refs(void **state) {
-    static const mz_act acts[] = {MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, MZ_ACT_SILU};
     (void)state;
     for (size_t a = 0; a < MZ_COUNT(acts); a++)
         for (int slope = 0; slope < 2; slope++)
-            for (int size = 0; size < 2; size++) {
-                form f = form_of(MEZZO_BF16, slope ? MEZZO_F8E5M2 : MEZZO_F8E4M3, 4, size ? 128 : 33, size ? 144 : 7);
+            for (size_t s = 0; s < MZ_COUNT(act_sizes); s++) {
+                form f = form_of(MEZZO_BF16, slope ? MEZZO_F8E5M2 : MEZZO_F8E4M3, 4, act_sizes[s][0], act_sizes[s][1]);
                 f.act = acts[a];
                 f.slope = slope;
                 check_quantize(f);
             }
+}
+
+// What an act's own kernel stores, in the place of quantize's x.
+static void act_apart(const bench *fused, bench *b) {
+    static const mz_op ops[] = {[MZ_ACT_RELU] = MZ_OP_relu,
+                                [MZ_ACT_GELU] = MZ_OP_gelu,
+                                [MZ_ACT_GELU_TANH] = MZ_OP_gelu,
+                                [MZ_ACT_SILU] = MZ_OP_silu,
+                                [MZ_ACT_SWIGLU] = MZ_OP_swiglu};
+    static const mz_op slopes[] = {[MZ_ACT_RELU] = MZ_OP_relu_dx,
+                                   [MZ_ACT_GELU] = MZ_OP_gelu_dx,
+                                   [MZ_ACT_GELU_TANH] = MZ_OP_gelu_dx,
+                                   [MZ_ACT_SILU] = MZ_OP_silu_dx,
+                                   [MZ_ACT_SWIGLU] = MZ_OP_swiglu_dx};
+    const mz_act act = b->call.attrs.act;
+    const bool slope = mz_present(&b->call.in[1]);
+    bench apart = new_bench(slope ? slopes[act] : ops[act], 1 + slope, 1);
+    apart.call.attrs.tanh = act == MZ_ACT_GELU_TANH;
+    for (int i = 0; i < apart.call.n_in; i++) {
+        apart.call.in[i] = fused->call.in[i];
+        apart.data[i] = fused->data[i];
+    }
+    void *z = put(&apart, true, 0, MEZZO_BF16, fused->call.out[0].shape);
+    run_on(test_device(), &apart, &z);
+    free(b->data[0]);
+    free(b->data[1]);
+    b->data[0] = z;
+    b->data[1] = NULL;
+    b->call.in[0] = apart.call.out[0];
+    b->call.in[1].shape.rank = -1;
+    b->call.attrs.act = MZ_ACT_NONE;
+    b->call.n_out = MZ_OUT(quantize, dsum) + 1;
+}
+
+// Codes of an act and what is recorded are those of its own kernel's result, bit for bit.
+static void acts_in_front_are_acts_apart(void **state) {
+    (void)state;
+    static quantized want, got;
+    for (size_t a = 0; a < MZ_COUNT(acts); a++)
+        for (int slope = 0; slope < 2; slope++)
+            for (size_t s = 0; s < MZ_COUNT(act_sizes); s++)
+                for (int given = 0; given < 2; given++) {
+                    form f =
+                        form_of(MEZZO_BF16, slope ? MEZZO_F8E5M2 : MEZZO_F8E4M3, 4, act_sizes[s][0], act_sizes[s][1]);
+                    f.act = acts[a];
+                    f.slope = slope;
+                    f.given = given ? 0x1p-6F : 0;
+                    const uint32_t before = seed;
+                    bench fused = make_quantize(&f);
+                    seed = before;
+                    bench apart = make_quantize(&f);
+                    act_apart(&fused, &apart);
+                    run_quantize(test_device(), &fused, &got);
+                    run_quantize(test_device(), &apart, &want);
+                    const size_t n = (size_t)(f.rows * f.columns);
+                    if (memcmp(want.y, got.y, n) != 0 || memcmp(want.turned, got.turned, n) != 0 ||
+                        memcmp(&want.entry, &got.entry, sizeof want.entry) != 0)
+                        fail_msg("act %d, slope %d, %lldx%lld, scale %g: codes or the entry are others than of two "
+                                 "kernels",
+                                 (int)f.act, slope, (long long)f.rows, (long long)f.columns, (double)f.given);
+                    free_bench(&fused);
+                    free_bench(&apart);
+                }
 }
 
 // --- quantize in blocks --------------------------------------------------------------------------------------------
@@ -739,12 +808,12 @@ static void random_rounding_is_refs_bit_for_bit(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(emulated_gradients_are_refs), cmocka_unit_test(random_rounding_is_refs_bit_for_bit),
-        cmocka_unit_test(codes_are_refs_bit_for_bit),  cmocka_unit_test(every_shape_is_turned),
-        cmocka_unit_test(given_scales_cut_off),        cmocka_unit_test(activations_in_front_are_refs),
-        cmocka_unit_test(products_are_refs),           cmocka_unit_test(emulated_products_are_refs),
-        cmocka_unit_test(blocks_are_refs_bit_for_bit), cmocka_unit_test(products_in_blocks_are_refs),
-        cmocka_unit_test(sums_in_blocks_are_promoted),
+        cmocka_unit_test(emulated_gradients_are_refs),  cmocka_unit_test(random_rounding_is_refs_bit_for_bit),
+        cmocka_unit_test(codes_are_refs_bit_for_bit),   cmocka_unit_test(every_shape_is_turned),
+        cmocka_unit_test(given_scales_cut_off),         cmocka_unit_test(activations_in_front_are_refs),
+        cmocka_unit_test(acts_in_front_are_acts_apart), cmocka_unit_test(products_are_refs),
+        cmocka_unit_test(emulated_products_are_refs),   cmocka_unit_test(blocks_are_refs_bit_for_bit),
+        cmocka_unit_test(products_in_blocks_are_refs),  cmocka_unit_test(sums_in_blocks_are_promoted),
     };
     if (!test_device_opens())
         return TEST_SKIPPED;

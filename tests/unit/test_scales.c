@@ -340,15 +340,15 @@ static const pass gpt2_passes[] = {{"attn.c_attn.x", ALONE},  {"attn.c_proj.x", 
                                    {"mlp.c_proj.x", ACT},     {"mlp.c_proj.dy", ALONE}, {"mlp.c_fc.dy", SLOPE},
                                    {"attn.c_proj.dy", ALONE}, {"attn.c_attn.dy", ALONE}};
 static const pass cs336_passes[] = {{"attn.qkv_proj.x", ALONE},     {"attn.output_proj.x", ALONE},
-                                    {"ffn.w13.x", ALONE},           {"ffn.w2.x", ALONE},
-                                    {"ffn.w2.dy", ALONE},           {"ffn.w13.dy", ALONE},
+                                    {"ffn.w13.x", ALONE},           {"ffn.w2.x", ACT},
+                                    {"ffn.w2.dy", ALONE},           {"ffn.w13.dy", SLOPE},
                                     {"attn.output_proj.dy", ALONE}, {"attn.qkv_proj.dy", ALONE}};
 static const pass glm4_moe_passes[] = {{"self_attn.qkv_proj.x", ALONE},
                                        {"self_attn.o_proj.x", ALONE},
                                        {"mlp.shared_experts.gate_up_proj.x", ALONE},
-                                       {"mlp.shared_experts.down_proj.x", ALONE},
+                                       {"mlp.shared_experts.down_proj.x", ACT},
                                        {"mlp.shared_experts.down_proj.dy", ALONE},
-                                       {"mlp.shared_experts.gate_up_proj.dy", ALONE},
+                                       {"mlp.shared_experts.gate_up_proj.dy", SLOPE},
                                        {"self_attn.o_proj.dy", ALONE},
                                        {"self_attn.qkv_proj.dy", ALONE}};
 

@@ -73,6 +73,8 @@ static bool has_slope(const mz_call *call) {
 // --- the activation in front -----------------------------------------------------------------------------------------
 static mz_op act_op(const mz_call *call, bool slope) {
     switch (call->attrs.act) {
+    case MZ_ACT_SWIGLU:
+        return slope ? MZ_OP_swiglu_dx : MZ_OP_swiglu;
     case MZ_ACT_RELU:
         return slope ? MZ_OP_relu_dx : MZ_OP_relu;
     case MZ_ACT_SILU:
@@ -95,7 +97,10 @@ static mz_call act_call(const mz_call *call, bool slope) {
         part.in[i] = call->in[i];
     if (!slope && has_slope(call)) // `acted`
         part.in[0] = call->in[1];
-    part.out[0] = (mz_tensor){.data = call->workspace, .dtype = call->attrs.via, .shape = call->in[0].shape};
+    part.out[0] =
+        (mz_tensor){.data = call->workspace,
+                    .dtype = call->attrs.via,
+                    .shape = mz_quantized_shape(call->attrs.act, &part.in[0].shape, slope ? &part.in[1].shape : NULL)};
     return part;
 }
 
@@ -125,7 +130,8 @@ static const char *prepare_act(mezzo_device *device, const mz_call *call, mz_pre
         if (inner[slope].workspace > 0)
             return "the activation in front needs a workspace";
     }
-    out->workspace = mz_align_up((size_t)mz_shape_count(&call->in[0].shape) * mezzo_dtype_size(call->attrs.via), 64);
+    const mz_call part = act_call(call, has_slope(call)); // what `acted` is of is no larger
+    out->workspace = mz_align_up(mz_tensor_bytes_stored(&part.out[0]), 64);
     return NULL;
 }
 
@@ -268,8 +274,9 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     if (acted == NULL)
         return MEZZO_OK;
     act = act_call(call, false);
+    const int64_t n_acted = mz_shape_count(&act.out[0].shape);
     MEZZO_TRY(run_act(device, call, &act, false));
-    write_codes(device, x, acted, 1 / *acted->scale, rows, columns);
+    write_codes(device, x, acted, 1 / *acted->scale, rows, n_acted / rows);
     return MEZZO_OK;
 }
 

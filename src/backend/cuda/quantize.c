@@ -20,9 +20,11 @@ static mz_cu_quantize arguments(const mz_call *call) {
     const mz_tensor *x = &call->in[0], *entry = output(call, MZ_OUT(quantize, entry));
     const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *turned = output(call, MZ_OUT(quantize, turned));
     const mz_tensor *acted = output(call, MZ_OUT(quantize, acted));
-    const int64_t n = mz_shape_count(&x->shape), cols = x->shape.dim[x->shape.rank - 1];
+    const mz_tensor *preact = call->n_in > 1 && mz_present(&call->in[1]) ? &call->in[1] : NULL;
+    const mz_shape z = mz_quantized_shape(call->attrs.act, &x->shape, preact != NULL ? &preact->shape : NULL);
+    const int64_t n = mz_shape_count(&z), cols = z.dim[z.rank - 1];
     return (mz_cu_quantize){.x = mz_cuda_array(x),
-                            .preact = call->n_in > 1 ? mz_cuda_array(&call->in[1]) : (mz_cu_array){NULL, MZ_CU_F32},
+                            .preact = preact != NULL ? mz_cuda_array(preact) : (mz_cu_array){NULL, MZ_CU_F32},
                             .rows = cols > 0 ? n / cols : 0,
                             .cols = cols,
                             .act = (int)call->attrs.act,
@@ -48,6 +50,8 @@ static bool in_blocks(const mz_call *call) {
 static const char *check_blocks(const mz_call *call) {
     const mz_tensor *codes[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, turned))};
     const mz_tensor *scales[] = {output(call, MZ_OUT(quantize, scales)), output(call, MZ_OUT(quantize, turned_scales))};
+    if (call->attrs.act == MZ_ACT_SWIGLU)
+        return "SwiGLU's halves are in other blocks";
     if (output(call, MZ_OUT(quantize, acted)) != NULL)
         return "an activation's codes are its own quantize's where scales are blocks'";
     for (int i = 0; i < 2; i++) {

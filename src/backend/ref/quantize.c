@@ -3,18 +3,48 @@
 
 #include "backend/ref/ref.h"
 
+static bool has_slope(const mz_call *call) {
+    return call->n_in > 1 && mz_present(&call->in[1]);
+}
+
+static mz_shape shape_of(const mz_call *call) {
+    return mz_quantized_shape(call->attrs.act, &call->in[0].shape, has_slope(call) ? &call->in[1].shape : NULL);
+}
+
+// Number i of SwiGLU's result, of x [… 2F].
+static double swiglu(const mz_tensor *x, int64_t i) {
+    const int64_t width = x->shape.dim[x->shape.rank - 1] / 2, gate = i / width * 2 * width + i % width;
+    return mz_ref_activation(MZ_ACT_SILU, mz_ref_get(x, gate)) * mz_ref_get(x, gate + width);
+}
+
+// Number i of its slope: the gate's half first.
+static double swiglu_dx(const mz_tensor *dy, const mz_tensor *x, int64_t i) {
+    const int64_t width = dy->shape.dim[dy->shape.rank - 1], row = i / (2 * width), c = i % (2 * width);
+    const double d = mz_ref_get(dy, row * width + c % width);
+    const double gate = mz_ref_get(x, row * 2 * width + c % width),
+                 up = mz_ref_get(x, row * 2 * width + width + c % width);
+    return c < width ? mz_ref_activation_dx(MZ_ACT_SILU, d * up, gate) : d * mz_ref_activation(MZ_ACT_SILU, gate);
+}
+
 static double acted(const mz_call *call, int64_t i) {
-    return mezzo_round_to(mz_ref_activation(call->attrs.act, mz_ref_get(&call->in[1], i)), call->attrs.via);
+    const mz_act act = call->attrs.act;
+    const mz_tensor *x = &call->in[1];
+    return mezzo_round_to(act == MZ_ACT_SWIGLU ? swiglu(x, i) : mz_ref_activation(act, mz_ref_get(x, i)),
+                          call->attrs.via);
 }
 
 static double number(const mz_call *call, int64_t i) {
     const mz_act act = call->attrs.act;
-    double x = mz_ref_get(&call->in[0], i);
+    const mz_tensor *x = &call->in[0];
+    double z;
     if (act == MZ_ACT_NONE)
-        return x;
-    bool slope = call->n_in > 1 && mz_present(&call->in[1]);
-    x = slope ? mz_ref_activation_dx(act, x, mz_ref_get(&call->in[1], i)) : mz_ref_activation(act, x);
-    return mezzo_round_to(x, call->attrs.via);
+        return mz_ref_get(x, i);
+    if (act == MZ_ACT_SWIGLU)
+        z = has_slope(call) ? swiglu_dx(x, &call->in[1], i) : swiglu(x, i);
+    else
+        z = has_slope(call) ? mz_ref_activation_dx(act, mz_ref_get(x, i), mz_ref_get(&call->in[1], i))
+                            : mz_ref_activation(act, mz_ref_get(x, i));
+    return mezzo_round_to(z, call->attrs.via);
 }
 
 static const mz_tensor *output(const mz_call *call, int slot) {
@@ -32,7 +62,8 @@ static float most_of(const mz_call *call, int64_t n) {
 }
 
 static void sum_columns(const mz_call *call, int64_t n) {
-    const int64_t columns = call->in[0].shape.dim[call->in[0].shape.rank - 1];
+    const mz_shape shape = shape_of(call);
+    const int64_t columns = shape.dim[shape.rank - 1];
     for (int64_t c = 0; c < columns; c++) {
         double sum = 0;
         for (int64_t i = c; i < n; i += columns)
@@ -64,7 +95,8 @@ static void quantize_blocks(const mz_call *call, const mz_tensor *y, const mz_te
         find_block_scales(call, turned, turned_scales);
     if (scales != NULL && (y != NULL || turned->scaling == MZ_SCALING_TILE128))
         find_block_scales(call, y != NULL ? y : turned, scales);
-    for (int64_t i = 0; i < mz_shape_count(&call->in[0].shape); i++) {
+    const mz_shape shape = shape_of(call);
+    for (int64_t i = 0; i < mz_shape_count(&shape); i++) {
         const double z = number(call, i);
         if (y != NULL)
             mz_ref_put(y, i, z);
@@ -74,7 +106,8 @@ static void quantize_blocks(const mz_call *call, const mz_tensor *y, const mz_te
 }
 
 void mz_ref_quantize(const mz_call *call) {
-    const int64_t n = mz_shape_count(&call->in[0].shape);
+    const mz_shape shape = shape_of(call);
+    const int64_t n = mz_shape_count(&shape);
     const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *turned = output(call, MZ_OUT(quantize, turned));
     const mz_tensor *entry = output(call, MZ_OUT(quantize, entry)), *any = y != NULL ? y : turned;
     if (output(call, MZ_OUT(quantize, dsum)) != NULL)
@@ -98,7 +131,8 @@ void mz_ref_quantize(const mz_call *call) {
             mz_ref_put(y, i, z);
         if (turned != NULL)
             mz_ref_put(turned, i, z);
-        if (output(call, MZ_OUT(quantize, acted)) != NULL)
-            mz_ref_put(output(call, MZ_OUT(quantize, acted)), i, acted(call, i));
     }
+    const mz_tensor *beside = output(call, MZ_OUT(quantize, acted));
+    for (int64_t i = 0; beside != NULL && i < mz_shape_count(&beside->shape); i++)
+        mz_ref_put(beside, i, acted(call, i));
 }

@@ -42,7 +42,16 @@ __device__ __forceinline__ float silu_slope(float x) {
     return s * fmaf(x, 1.0f - s, 1.0f);
 }
 
-enum { ACT_NONE = 0, ACT_RELU, ACT_GELU, ACT_GELU_TANH, ACT_SILU }; // mz_act
+enum { ACT_NONE = 0, ACT_RELU, ACT_GELU, ACT_GELU_TANH, ACT_SILU, ACT_SWIGLU }; // mz_act
+
+__device__ __forceinline__ float swiglu(float gate, float up) {
+    return silu(gate) * up;
+}
+
+// SwiGLU's gradients: the gate's and the other factor's.
+__device__ __forceinline__ float2 swiglu_slopes(float dy, float gate, float up) {
+    return make_float2(dy * up * silu_slope(gate), dy * silu(gate));
+}
 
 __device__ __forceinline__ float activate(float z, int act) {
     if (act == ACT_RELU)

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(THREADS) swiglu_kernel(mz_cu_array x, mz_cu_ar
     }
 #pragma unroll
     for (int k = 0; k < each; k++)
-        gate[k] = silu(gate[k]) * up[k];
+        gate[k] = swiglu(gate[k], up[k]);
     if (VECTORS)
         store8(y.data, y.dtype, i, gate);
     else
@@ -46,7 +46,6 @@ extern "C" cudaError_t mz_cu_swiglu(cudaStream_t stream, mz_cu_array x, mz_cu_ar
     return cudaGetLastError();
 }
 
-// d gate = dy·up·silu'(gate), d up = dy·silu(gate)
 template <bool VECTORS>
 __global__ void __launch_bounds__(THREADS)
     swiglu_dx_kernel(mz_cu_array dy, mz_cu_array x, mz_cu_array dx, int64_t n, int width) {
@@ -69,15 +68,16 @@ __global__ void __launch_bounds__(THREADS)
     }
 #pragma unroll
     for (int k = 0; k < each; k++) {
-        up[k] = d[k] * up[k] * silu_slope(gate[k]);
-        gate[k] = d[k] * silu(gate[k]);
+        const float2 slopes = swiglu_slopes(d[k], gate[k], up[k]);
+        gate[k] = slopes.x;
+        up[k] = slopes.y;
     }
     if (VECTORS) {
-        store8(dx.data, dx.dtype, gate_at, up);
-        store8(dx.data, dx.dtype, gate_at + width, gate);
+        store8(dx.data, dx.dtype, gate_at, gate);
+        store8(dx.data, dx.dtype, gate_at + width, up);
     } else {
-        store1(dx.data, dx.dtype, gate_at, up[0]);
-        store1(dx.data, dx.dtype, gate_at + width, gate[0]);
+        store1(dx.data, dx.dtype, gate_at, gate[0]);
+        store1(dx.data, dx.dtype, gate_at + width, up[0]);
     }
 }
 

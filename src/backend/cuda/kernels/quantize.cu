@@ -107,11 +107,130 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(mz_cu_quantize q) {
         record_most<THREADS>(q.most, most);
 }
 
+// SwiGLU, or its slope: a tile is of columns that gate and up have alike, and the slope's results are two of them.
+template <bool SLOPE, bool ACTED> __global__ void __launch_bounds__(THREADS) quantize_gated_kernel(mz_cu_quantize q) {
+    wait_for_before();
+    constexpr int results = SLOPE ? 2 : 1, tiles = results + ACTED, once = 2;
+    __shared__ __align__(16) uint8_t tile[tiles][ROWS * PITCH];
+    const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
+    const bool e4m3 = q.dtype == MZ_CU_F8E4M3;
+    const int64_t width = q.cols / results, col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
+    const void *pairs = SLOPE ? q.preact.data : q.x.data;
+    const float inverse = inverse_of(q), acted_inverse = ACTED ? 1 / *q.acted_scale : 0; // exact
+    float sums[results][8] = {};
+    uint32_t most = 0, acted_most = 0; // the latter is forward's
+    for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows;
+         row0 += static_cast<int64_t>(gridDim.y) * ROWS) {
+#pragma unroll 1
+        for (int first = 0; first < ROWS / GROUPS; first += once) {
+            raw8 gate[once], up[once], dy[once];
+#pragma unroll
+            for (int u = 0; u < once; u++) {
+                const int64_t row = row0 + (first + u) * GROUPS + group;
+                gate[u].lo = up[u].lo = dy[u].lo = make_uint4(0, 0, 0, 0);
+                if (row < q.rows && col < width) {
+                    gate[u] = fetch8(pairs, MZ_CU_BF16, row * 2 * width + col);
+                    up[u] = fetch8(pairs, MZ_CU_BF16, row * 2 * width + width + col);
+                    if (SLOPE)
+                        dy[u] = fetch8(q.x.data, MZ_CU_BF16, row * width + col);
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < once; u++) {
+                const int line = (first + u) * GROUPS + group;
+                float g[8], v[8], d[8], z[results][8];
+                widen8(gate[u], MZ_CU_BF16, g);
+                widen8(up[u], MZ_CU_BF16, v);
+                if (SLOPE)
+                    widen8(dy[u], MZ_CU_BF16, d);
+                if (ACTED) {
+                    float a[8];
+#pragma unroll
+                    for (int k = 0; k < 8; k++)
+                        a[k] = round_to(swiglu(g[k], v[k]), MZ_CU_BF16);
+                    *reinterpret_cast<uint2 *>(tile[results] + line * PITCH + part * 8) =
+                        to_codes(a, acted_inverse, true, acted_most);
+                }
+#pragma unroll
+                for (int k = 0; k < 8; k++) {
+                    const float2 both = SLOPE ? swiglu_slopes(d[k], g[k], v[k]) : make_float2(swiglu(g[k], v[k]), 0.0f);
+                    z[0][k] = round_to(both.x, MZ_CU_BF16);
+                    if (SLOPE)
+                        z[results - 1][k] = round_to(both.y, MZ_CU_BF16);
+                }
+#pragma unroll
+                for (int r = 0; r < results; r++) {
+#pragma unroll
+                    for (int k = 0; k < 8; k++)
+                        sums[r][k] += z[r][k];
+                    const uint2 codes = to_codes(z[r], inverse, e4m3, most);
+                    if (q.y != nullptr && row0 + line < q.rows && col < width)
+                        *reinterpret_cast<uint2 *>(static_cast<uint8_t *>(q.y) + (row0 + line) * q.cols + r * width +
+                                                   col) = codes;
+                    *reinterpret_cast<uint2 *>(tile[r] + line * PITCH + part * 8) = codes;
+                }
+            }
+        }
+        if (q.turned == nullptr)
+            continue;
+        __syncthreads();
+        const int run = tid % 4 * 16, quad = tid / 4 * 4;
+        const int64_t to = (col0 + quad) * q.rows + row0 + run;
+        if (row0 + run < q.rows && col0 + quad < width)
+#pragma unroll
+            for (int t = 0; t < tiles; t++)
+                turn_run(tile[t] + run * PITCH + quad, PITCH,
+                         (t < results ? static_cast<uint8_t *>(q.turned) + t * width * q.rows
+                                      : static_cast<uint8_t *>(q.acted)) +
+                             to,
+                         q.rows);
+        __syncthreads();
+    }
+    for (int r = 0; r < results && q.sums != nullptr; r++) { // the groups' sums, in order
+        float *all = reinterpret_cast<float *>(tile[r]);
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            all[group * COLS + part * 8 + k] = sums[r][k];
+        __syncthreads();
+        float sum = 0;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            sum += all[g * COLS + threadIdx.x];
+        if (col0 + threadIdx.x < width)
+            q.sums[blockIdx.y * q.cols + r * width + col0 + threadIdx.x] = sum;
+    }
+    if (q.most != nullptr)
+        record_most<THREADS>(q.most, most);
+}
+
+// What is rounded to `via` in front of row and col, or x there.
+__device__ __forceinline__ float number_at(const mz_cu_quantize &q, int64_t row, int64_t col) {
+    const bool slope = q.preact.data != nullptr;
+    const int64_t i = row * q.cols + col;
+    if (q.act == ACT_NONE)
+        return load1(q.x.data, q.x.dtype, i);
+    float z;
+    if (q.act == ACT_SWIGLU) {
+        const int64_t width = slope ? q.cols / 2 : q.cols, of = slope ? col % width : col, at = row * 2 * width + of;
+        const mz_cu_array &pairs = slope ? q.preact : q.x;
+        const float gate = load1(pairs.data, pairs.dtype, at), up = load1(pairs.data, pairs.dtype, at + width);
+        const float2 both = slope ? swiglu_slopes(load1(q.x.data, q.x.dtype, row * width + of), gate, up)
+                                  : make_float2(swiglu(gate, up), 0.0f);
+        z = of == col ? both.x : both.y;
+    } else {
+        const float x = load1(q.x.data, q.x.dtype, i);
+        z = slope ? times_slope(x, load1(q.preact.data, q.preact.dtype, i), q.act) : activate(x, q.act);
+    }
+    return round_to(z, q.via);
+}
+
 // What the others do not take: a thread a column, a number at a time.
 __global__ void __launch_bounds__(THREADS) quantize_any_kernel(mz_cu_quantize q) {
     wait_for_before();
     const int64_t col = static_cast<int64_t>(blockIdx.x) * COLS + threadIdx.x;
     const bool e4m3 = q.dtype == MZ_CU_F8E4M3;
+    const int64_t acted_cols = q.act == ACT_SWIGLU ? q.cols / 2 : q.cols;
     const float inverse = inverse_of(q);
     float sum = 0;
     uint32_t most = 0;
@@ -119,11 +238,7 @@ __global__ void __launch_bounds__(THREADS) quantize_any_kernel(mz_cu_quantize q)
          row0 += static_cast<int64_t>(gridDim.y) * ROWS)
         for (int64_t row = row0; row < row0 + ROWS && row < q.rows; row++) {
             const int64_t i = row * q.cols + col;
-            float z = load1(q.x.data, q.x.dtype, i);
-            if (q.act != ACT_NONE)
-                z = round_to(q.preact.data == nullptr ? activate(z, q.act)
-                                                      : times_slope(z, load1(q.preact.data, q.preact.dtype, i), q.act),
-                             q.via);
+            const float z = number_at(q, row, col);
             sum += z;
             most = max(most, magnitude(z));
             const uint8_t code =
@@ -132,8 +247,12 @@ __global__ void __launch_bounds__(THREADS) quantize_any_kernel(mz_cu_quantize q)
                 static_cast<uint8_t *>(q.y)[i] = code;
             if (q.turned != nullptr)
                 static_cast<uint8_t *>(q.turned)[col * q.rows + row] = code;
-            if (q.acted != nullptr) {
-                const float a = round_to(activate(load1(q.preact.data, q.preact.dtype, i), q.act), q.via);
+            if (q.acted != nullptr && col < acted_cols) {
+                mz_cu_quantize forward = q; // number_at's
+                forward.x = q.preact;
+                forward.preact.data = nullptr;
+                forward.cols = acted_cols;
+                const float a = number_at(forward, row, col);
                 static_cast<uint8_t *>(q.acted)[col * q.rows + row] = static_cast<uint8_t>(
                     isinf(a) ? infinite_code(a, true) : to_eights(a * (1 / *q.acted_scale), 0, true));
             }
@@ -165,12 +284,24 @@ template <int ACT> static cudaError_t run_act(cudaStream_t stream, const mz_cu_q
     return launch_early(stream, kernel, grid_of(q), THREADS, 0, *q);
 }
 
+static cudaError_t run_gated(cudaStream_t stream, const mz_cu_quantize *q) {
+    const bool slope = q->preact.data != nullptr;
+    const auto kernel = !slope                ? quantize_gated_kernel<false, false>
+                        : q->acted == nullptr ? quantize_gated_kernel<true, false>
+                                              : quantize_gated_kernel<true, true>;
+    dim3 grid = grid_of(q);
+    if (slope)
+        grid.x = static_cast<unsigned>((q->cols / 2 + COLS - 1) / COLS);
+    return launch_early(stream, kernel, grid, THREADS, 0, *q);
+}
+
 extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quantize *q) {
     const bool usual = q->x.dtype == MZ_CU_BF16 && q->via == MZ_CU_BF16; // of an act
     if (q->rows == 0 || q->cols == 0)
         return cudaSuccess;
     const bool alone = q->acted != nullptr && q->turned == nullptr; // tiles are turned with the slope's
-    if (q->rows % 16 != 0 || q->cols % 16 != 0 || (q->act != ACT_NONE && !usual) || alone)
+    const int64_t width = q->act == ACT_SWIGLU && q->preact.data != nullptr ? q->cols / 2 : q->cols;
+    if (q->rows % 16 != 0 || width % 16 != 0 || (q->act != ACT_NONE && !usual) || alone)
         return launch_early(stream, quantize_any_kernel, grid_of(q), THREADS, 0, *q);
     switch (q->act) {
     case ACT_RELU:
@@ -181,6 +312,8 @@ extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quant
         return run_act<ACT_GELU_TANH>(stream, q);
     case ACT_SILU:
         return run_act<ACT_SILU>(stream, q);
+    case ACT_SWIGLU:
+        return run_gated(stream, q);
     default:
         break;
     }

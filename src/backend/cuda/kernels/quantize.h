@@ -8,7 +8,8 @@
 extern "C" {
 #endif
 
-// z [rows, cols] = x, map(x), or zip(x, preact), rounded to `via`.
+// z [rows, cols] = x, map(x), or zip(x, preact), rounded to `via`; with SwiGLU x is [rows, 2·cols], its slope's x
+// [rows, cols/2].
 enum { MZ_CU_QUANTIZE_BLOCKS = 2112 }; // 16 for each of 132 multiprocessors, about: few rows of partial sums
 typedef struct mz_cu_quantize {
     mz_cu_array x, preact; // preact.data NULL: none; of x's dtype
@@ -18,7 +19,8 @@ typedef struct mz_cu_quantize {
     float *entry;             // mz_scale_entry: scale, and the bits of the largest magnitude; NULL: nothing is written
     const uint32_t *measured; // the bits of a magnitude that the scale is found from; NULL: the entry has it
     uint32_t *most; // gets the largest magnitude where it is larger: a NaN's as infinity's; NULL: nothing does
-    void *acted;    // [cols, rows] bytes: act(preact) in E4M3 with a scale of its own; NULL: not written
+    void *acted;    // [cols, rows] bytes, SwiGLU's [cols/2, rows]: act(preact) in E4M3 with a scale of its own; NULL:
+                    // not written
     const float *acted_scale;
     float *sums; // [mz_cu_quantize_turns, cols]: parts of the columns' sums; NULL: none
 } mz_cu_quantize;
