@@ -20,7 +20,8 @@
 // The nodes of one head, by index; -1 = absent.
 typedef struct head {
     int linear, loss, gradient, dx, dw;
-    int logits, dloss; // values
+    int rounds_x, rounds_dy; // the quantize of either, with a tensor's scale, where the products of a gradient read it
+    int logits, dloss;       // values
 } head;
 
 typedef struct pass {
@@ -71,22 +72,55 @@ static bool known_early(const mezzo_graph *g, int v) {
     return (n->op == MZ_OP_scale || n->op == MZ_OP_cast) && known_early(g, n->in[0]);
 }
 
+// A quantize of plain numbers with a tensor's scale, each of whose two layouts, where it is there, one node alone
+// reads.
+static bool rounds(const mezzo_graph *g, int index, mz_op y_op, int y_slot, mz_op turned_op, int turned_slot, int *y,
+                   int *turned) {
+    const mz_node *n = &g->nodes[index];
+    const int layouts[] = {MZ_OUT(quantize, y), MZ_OUT(quantize, turned)}, sums = MZ_OUT(quantize, dsum);
+    int none;
+    *y = *turned = -1;
+    if (n->op != MZ_OP_quantize || n->attrs.act != MZ_ACT_NONE || !has_output(n, MZ_OUT(quantize, entry)) ||
+        (has_output(n, sums) && !n->attrs.accumulate))
+        return false;
+    for (int k = 0; k < 2; k++)
+        if (has_output(n, layouts[k]) &&
+            (g->values[n->out[layouts[k]]].keep ||
+             !only_readers(g, n->out[layouts[k]], k == 0 ? y_op : turned_op, k == 0 ? y_slot : turned_slot, MZ_OP_COUNT,
+                           0, k == 0 ? y : turned, &none)))
+            return false;
+    return true;
+}
+
 static bool find_gradient(const mezzo_graph *g, head *h) {
     const mz_node *linear = &g->nodes[h->linear], *gradient = &g->nodes[h->gradient];
-    int dlogits = gradient->out[0];
+    int dlogits = gradient->out[0], none, reader;
     h->dloss = gradient->in[0];
-    if (!known_early(g, h->dloss) || g->values[dlogits].keep ||
-        !only_readers(g, dlogits, MZ_OP_linear_dx, 0, MZ_OP_linear_dw, 0, &h->dx, &h->dw))
+    if (!known_early(g, h->dloss) || g->values[dlogits].keep)
         return false;
+    if (only_readers(g, dlogits, MZ_OP_quantize, 0, MZ_OP_COUNT, 0, &h->rounds_dy, &none) && h->rounds_dy >= 0) {
+        const int x = g->values[linear->in[0]].producer;
+        if (!rounds(g, h->rounds_dy, MZ_OP_linear_dx, 0, MZ_OP_linear_dw, 0, &h->dx, &h->dw) || x < 0 ||
+            !rounds(g, x, MZ_OP_linear, 0, MZ_OP_linear_dw, MZ_IN(linear_dw, x), &reader, &none) ||
+            reader != h->linear || none != h->dw || g->values[g->nodes[x].in[0]].kind != MZ_VALUE_TEMP)
+            return false;
+        h->rounds_x = x;
+    } else if (!only_readers(g, dlogits, MZ_OP_linear_dx, 0, MZ_OP_linear_dw, 0, &h->dx, &h->dw)) {
+        return false;
+    }
+    // Operands of a gradient's products may be turned copies of what the product reads.
     if (h->dx >= 0 && (has_input(&g->nodes[h->dx], MZ_IN(linear_dx, preact)) ||
-                       g->nodes[h->dx].in[MZ_IN(linear_dx, w)] != linear->in[MZ_IN(linear, w)]))
+                       mz_graph_before_rounding(g, g->nodes[h->dx].in[MZ_IN(linear_dx, w)]) !=
+                           mz_graph_before_rounding(g, linear->in[MZ_IN(linear, w)])))
         return false;
-    return h->dw < 0 || (g->nodes[h->dw].attrs.accumulate && g->nodes[h->dw].in[MZ_IN(linear_dw, x)] == linear->in[0]);
+    return h->dw < 0 ||
+           (g->nodes[h->dw].attrs.accumulate && mz_graph_before_rounding(g, g->nodes[h->dw].in[MZ_IN(linear_dw, x)]) ==
+                                                    mz_graph_before_rounding(g, linear->in[0]));
 }
 
 static bool find_head(const mezzo_graph *g, int index, head *h) {
     const mz_node *linear = &g->nodes[index];
-    *h = (head){.linear = index, .gradient = -1, .dx = -1, .dw = -1, .dloss = -1};
+    *h = (head){.linear = index, .gradient = -1, .dx = -1, .dw = -1, .rounds_x = -1, .rounds_dy = -1, .dloss = -1};
     if (linear->op != MZ_OP_linear || linear->phase != MZ_FORWARD || linear->attrs.act != MZ_ACT_NONE ||
         has_input(linear, MZ_IN(linear, residual)) || has_output(linear, MZ_OUT(linear, preact)))
         return false;
@@ -146,14 +180,33 @@ static mezzo_status rows_of(pass *p, int v, int64_t first, int64_t rows, int *ou
     return mz_graph_value(p->g, view, out);
 }
 
+// The quantize of a block of rows, with what it writes: its codes are pieces of memory of their own in both layouts, as
+// a block of turned codes' columns would not be. A scale that is not known yet is found for each block.
+static mezzo_status emit_rounding(pass *p, int index, int x, int64_t rows, mz_node *out) {
+    *out = p->old[index];
+    out->in[0] = x;
+    for (int k = MZ_OUT(quantize, y); k <= MZ_OUT(quantize, turned); k++) {
+        if (!has_output(out, k))
+            continue;
+        mz_value codes = p->g->values[out->out[k]];
+        codes.shape = (mz_shape){2, {rows, codes.shape.dim[codes.shape.rank - 1]}};
+        codes.name = NULL;
+        MEZZO_TRY(mz_graph_value(p->g, codes, &out->out[k]));
+    }
+    return emit(p, out);
+}
+
 // Forward and gradient of rows first … first + rows; *loss is their share of the loss.
 static mezzo_status emit_block(pass *p, const head *h, int64_t first, int64_t rows, int *loss) {
     mz_node linear = p->old[h->linear], entropy = p->old[h->loss];
     const mz_value logits = p->g->values[h->logits];
     mz_shape shape = {2, {rows, logits.shape.dim[logits.shape.rank - 1]}};
+    mz_node of_x = {.op = MZ_OP_COUNT}, of_dy = of_x;
     int x;
-    MEZZO_TRY(rows_of(p, linear.in[0], first, rows, &x));
-    linear.in[0] = x;
+    MEZZO_TRY(rows_of(p, h->rounds_x >= 0 ? p->old[h->rounds_x].in[0] : linear.in[0], first, rows, &x));
+    if (h->rounds_x >= 0)
+        MEZZO_TRY(emit_rounding(p, h->rounds_x, x, rows, &of_x));
+    linear.in[0] = h->rounds_x >= 0 ? of_x.out[MZ_OUT(quantize, y)] : x;
     MEZZO_TRY(new_value(p, logits.dtype, shape, &linear.out[0]));
     MEZZO_TRY(emit(p, &linear));
     entropy.in[0] = linear.out[0];
@@ -172,16 +225,18 @@ static mezzo_status emit_block(pass *p, const head *h, int64_t first, int64_t ro
     gradient.attrs.first_row = first;
     MEZZO_TRY(new_value(p, dtype, shape, &gradient.out[0]));
     MEZZO_TRY(emit(p, &gradient));
+    if (h->rounds_dy >= 0)
+        MEZZO_TRY(emit_rounding(p, h->rounds_dy, gradient.out[0], rows, &of_dy));
     if (h->dw >= 0) {
         mz_node dw = p->old[h->dw];
-        dw.in[0] = gradient.out[0];
-        dw.in[MZ_IN(linear_dw, x)] = x;
+        dw.in[0] = h->rounds_dy >= 0 ? of_dy.out[MZ_OUT(quantize, turned)] : gradient.out[0];
+        dw.in[MZ_IN(linear_dw, x)] = h->rounds_x >= 0 ? of_x.out[MZ_OUT(quantize, turned)] : x;
         dw.attrs.first_row = dw.attrs.random_gradients ? first : 0;
         MEZZO_TRY(emit(p, &dw));
     }
     if (h->dx >= 0) {
         mz_node dx = p->old[h->dx];
-        dx.in[0] = gradient.out[0];
+        dx.in[0] = h->rounds_dy >= 0 ? of_dy.out[MZ_OUT(quantize, y)] : gradient.out[0];
         dx.attrs.first_row = dx.attrs.random_gradients ? first : 0;
         MEZZO_TRY(rows_of(p, dx.out[0], first, rows, &dx.out[0]));
         MEZZO_TRY(emit(p, &dx));
@@ -232,7 +287,7 @@ static mezzo_status emit_head(pass *p, const head *h, int64_t block) {
         else
             MEZZO_TRY(emit_sum(p, h, part, last, &sum));
     }
-    const int replaced[] = {h->linear, h->loss, h->gradient, h->dx, h->dw};
+    const int replaced[] = {h->linear, h->loss, h->gradient, h->dx, h->dw, h->rounds_dy};
     for (size_t i = 0; i < MZ_COUNT(replaced); ++i)
         if (replaced[i] >= 0)
             p->moved[replaced[i]] = true;
@@ -240,6 +295,9 @@ static mezzo_status emit_head(pass *p, const head *h, int64_t block) {
 }
 
 static mezzo_status emit_all(pass *p, const head *heads, const int64_t *blocks, size_t n_heads) {
+    for (size_t k = 0; k < n_heads; ++k)
+        if (blocks[k] > 0 && heads[k].rounds_x >= 0)
+            p->moved[heads[k].rounds_x] = true;
     for (size_t i = 0; i < p->n_old; ++i) {
         for (size_t k = 0; k < n_heads; ++k) {
             if (heads[k].linear != (int)i)

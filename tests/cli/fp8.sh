@@ -1,4 +1,5 @@
-# FP8 everywhere, the head and the outer blocks too: trained, resumed to the same bits, evaluated, sampled, benched.
+# FP8 everywhere, the head and the outer blocks too: trained, resumed to the same bits, evaluated, sampled, benched; a head
+# in blocks of rows learns as a whole one.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 text 300 >text.txt
 TINY=(--data text.txt --tokenizer byte --model gpt2 --layers 3 --heads 2 --d-model 32 --seq-len 32 --batch-size 2 --precision fp8
@@ -22,6 +23,16 @@ run 0 eval all --device cpu --threads 1 --json
 shows "$OUT" '"loss"'
 run 0 sample all --device cpu --threads 1 --tokens 4 --seed 1
 run 0 sample all --device cpu --threads 1 --tokens 4 --seed 1
+
+losses() { # NAME ARGUMENT…: the losses of 40 steps, one a line
+    run 0 train "${TINY[@]}" '--autocast.*' fp8 --seed 3 --lr 3e-3 --warmup 4 --steps 40 --log-every 4 --out "$1" "${@:2}"
+    sed -n 's/.*"train\/loss": \([0-9.]*\).*/\1/p' "$1/metrics.jsonl" >"$1.losses"
+}
+losses whole --logits-rows -1
+losses blocks --logits-rows 16
+paste whole.losses blocks.losses |
+    awk 'NR == 1 { first = $2 } $1 > $2 * 1.01 || $2 > $1 * 1.01 { off = 1 } { last = $2 } END { exit NR < 10 || off || last > 0.8 * first }' ||
+    fail "a head in fp8, in blocks of rows, learns less than a whole one: $(paste whole.losses blocks.losses)"
 
 planned() { # ARGUMENT…: MiB of activations
     run 0 memory --model gpt2 --layers 3 --heads 2 --d-model 64 --seq-len 256 --batch-size 8 --precision fp8 --optimizer adamw --master fp32 --device cpu --json "$@"

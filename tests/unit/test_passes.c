@@ -292,6 +292,50 @@ static void blocks_of_eight_bits_have_the_scale_of_all(void **state) {
     free(blocks.grads);
 }
 
+// In training each block quantizes its rows of x and of the gradient, in both layouts, with the scales of all rows,
+// which these tensors' entries have after a step; before, each block finds its own.
+static void blocks_of_eight_bits_train(void **state) {
+    (void)state;
+    const mezzo_override all = {"*", MEZZO_PRECISION_FP8};
+    mezzo_program_options o = {
+        .precision = MEZZO_PRECISION_FP8, .overrides = &all, .n_overrides = 1, .logits_rows = -1};
+    mezzo_graph *g = gpt_logits(0, false), *out;
+    result whole = run(g, &o);
+    o.logits_rows = 17;
+    result blocks = run(g, &o);
+    assert_int_equal(blocks.launches, whole.launches + 8); // seven ops once more, and a sum
+    assert_true(fabsf(blocks.loss - whole.loss) <= 1e-3F * whole.loss);
+    double off = 0, all_of = 0;
+    for (size_t i = 0; i < whole.n; ++i) {
+        off += (double)(whole.grads[i] - blocks.grads[i]) * (double)(whole.grads[i] - blocks.grads[i]);
+        all_of += (double)whole.grads[i] * (double)whole.grads[i];
+    }
+    assert_true(off <= 0.1 * 0.1 * all_of); // scales differ by a power of two at most, and E5M2 has 2 bits
+    ok(mz_passes(g, &o, "chunk", &out));
+    int products = 0, rows = 0;
+    for (size_t i = 0; i < out->n_nodes; ++i) {
+        const mz_node *n = &out->nodes[i];
+        if (n->op != MZ_OP_linear && n->op != MZ_OP_linear_dx && n->op != MZ_OP_linear_dw)
+            continue;
+        const mz_node *from = &out->nodes[out->values[n->in[0]].producer];
+        if (from->op != MZ_OP_quantize || mz_shape_rows(&out->values[n->in[0]].shape) > 32)
+            continue;
+        products++;
+        rows += (int)mz_shape_rows(&out->values[n->in[0]].shape);
+        if (n->op == MZ_OP_linear_dw) {
+            const mz_value *x = &out->values[n->in[1]];
+            assert_true(x->turned && x->alias < 0 && out->nodes[x->producer].op == MZ_OP_quantize &&
+                        mz_shape_rows(&x->shape) == mz_shape_rows(&out->values[n->in[0]].shape));
+        }
+    }
+    assert_int_equal(products, 6);
+    assert_int_equal(rows, 3 * 48);
+    mezzo_graph_free(out);
+    mezzo_graph_free(g);
+    free(whole.grads);
+    free(blocks.grads);
+}
+
 static int root_of(const mezzo_graph *g, int v) {
     while (g->values[v].alias >= 0)
         v = g->values[v].alias;
@@ -454,6 +498,7 @@ int main(void) {
         cmocka_unit_test(fuse_keeps_the_values_with_fewer_launches),
         cmocka_unit_test(blocks_of_logits_keep_the_values_in_less_memory),
         cmocka_unit_test(blocks_of_eight_bits_have_the_scale_of_all),
+        cmocka_unit_test(blocks_of_eight_bits_train),
         cmocka_unit_test(the_plan_never_overlaps_two_lives),
         cmocka_unit_test(activations_lie_where_gradients_will_be),
         cmocka_unit_test(planned_memory_is_what_a_program_takes),
